@@ -1,0 +1,2 @@
+//! The `oxccl` command.
+fn main() {}

@@ -1,0 +1,1 @@
+//! OxCCL: collective communication between the GPUs and CPUs of one or many hosts.

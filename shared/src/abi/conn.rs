@@ -1,0 +1,107 @@
+//! One connection in memory: from one producer rank to one consumer rank over one channel.
+//!
+//! ```text
+//! offset 0                     ConnControl (3 lines of 128 bytes)
+//! ConnLayout::ll_offset        LL     8 slots of ll_slot_bytes
+//! ConnLayout::ll128_offset     LL128  8 slots of ll128_slot_bytes
+//! ConnLayout::simple_offset    Simple 8 slots of simple_slot_bytes
+//! ```
+//! The block lies in memory owned by the consumer; the producer maps it. All three protocols share one step counter,
+//! so step `s` uses slot `s % 8` of whichever buffer the operation's protocol names.
+
+use crate::fifo::STEPS;
+use crate::sync::{Line128, Sys, Word};
+
+/// What precedes the payload of every slot: which operation it belongs to and how much of it is there.
+/// A consumer that finds another tag than its own operation's has met a peer that called something else.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SlotHeader {
+    /// Digest of the operation (see `device`'s work descriptor): equal on both ends or the calls differ.
+    pub tag: u32,
+    /// Payload bytes in this slot.
+    pub len_bytes: u32,
+}
+
+impl SlotHeader {
+    /// Both fields in one word, so that one store publishes them.
+    #[inline]
+    pub const fn to_word(self) -> u64 {
+        (self.tag as u64) << 32 | self.len_bytes as u64
+    }
+
+    /// The reverse of [`Self::to_word`].
+    #[inline]
+    pub const fn from_word(word: u64) -> Self {
+        SlotHeader { tag: (word >> 32) as u32, len_bytes: word as u32 }
+    }
+}
+
+/// The control words of a connection. Each line has one writer.
+#[repr(C)]
+pub struct ConnControl {
+    /// Written by the producer: steps published under Simple.
+    pub tail: Line128<Word<u64, Sys>>,
+    /// Written by the consumer: steps consumed, under any protocol. The producer may run [`STEPS`] ahead of it.
+    pub head: Line128<Word<u64, Sys>>,
+    /// Written by the producer before `tail`: the header of each Simple slot ([`SlotHeader::to_word`]).
+    pub headers: Line128<[Word<u64, Sys>; STEPS]>,
+}
+
+/// Sizes of the three buffers of one connection; both ends compute the same offsets from them.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ConnLayout {
+    /// Bytes of one LL slot: a multiple of 128.
+    pub ll_slot_bytes: u32,
+    /// Bytes of one LL128 slot: a multiple of 128.
+    pub ll128_slot_bytes: u32,
+    /// Bytes of one Simple slot: a multiple of 128.
+    pub simple_slot_bytes: u32,
+}
+
+impl ConnLayout {
+    /// Where the LL slots start.
+    pub const fn ll_offset(&self) -> usize {
+        size_of::<ConnControl>()
+    }
+    /// Where the LL128 slots start.
+    pub const fn ll128_offset(&self) -> usize {
+        self.ll_offset() + STEPS * self.ll_slot_bytes as usize
+    }
+    /// Where the Simple slots start.
+    pub const fn simple_offset(&self) -> usize {
+        self.ll128_offset() + STEPS * self.ll128_slot_bytes as usize
+    }
+    /// Bytes of the whole connection: a multiple of 128 when the layout is valid.
+    pub const fn total_bytes(&self) -> usize {
+        self.simple_offset() + STEPS * self.simple_slot_bytes as usize
+    }
+    /// Whether every slot holds at least two lines and lies on a 128-byte line, and the whole stays under 16 MiB.
+    pub const fn is_valid(&self) -> bool {
+        let slots = [self.ll_slot_bytes, self.ll128_slot_bytes, self.simple_slot_bytes];
+        let mut i = 0;
+        while i < 3 {
+            if slots[i] < 256 || !slots[i].is_multiple_of(128) || slots[i] > 2 << 20 {
+                return false;
+            }
+            i += 1;
+        }
+        self.total_bytes() <= 16 << 20
+    }
+}
+
+#[cfg(not(loom))]
+const _: () = {
+    use core::mem::{align_of, offset_of, size_of};
+    assert!(size_of::<SlotHeader>() == 8 && align_of::<SlotHeader>() == 4);
+    assert!(offset_of!(SlotHeader, tag) == 0 && offset_of!(SlotHeader, len_bytes) == 4);
+    assert!(size_of::<ConnControl>() == 384 && align_of::<ConnControl>() == 128);
+    assert!(offset_of!(ConnControl, tail) == 0);
+    assert!(offset_of!(ConnControl, head) == 128);
+    assert!(offset_of!(ConnControl, headers) == 256);
+    assert!(size_of::<ConnLayout>() == 12 && align_of::<ConnLayout>() == 4);
+    assert!(offset_of!(ConnLayout, ll_slot_bytes) == 0);
+    assert!(offset_of!(ConnLayout, ll128_slot_bytes) == 4);
+    assert!(offset_of!(ConnLayout, simple_slot_bytes) == 8);
+};

@@ -1,0 +1,53 @@
+//! Ids as newtypes, so that a rank cannot be passed where a channel is meant.
+
+use core::fmt;
+
+/// The index of a process (or thread, or GPU) within one communicator: `0..nranks`.
+#[repr(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Rank(pub u32);
+
+/// One lane through the machine: a block of a kernel and its connections.
+#[repr(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct ChannelId(pub u32);
+
+/// How many slots of a connection have been produced (or consumed) since it was made. Never wraps in practice:
+/// at one step per nanosecond a `u64` lasts 584 years.
+#[repr(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Step(pub u64);
+
+impl Rank {
+    /// This rank as an index into per-rank tables.
+    #[inline]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl Step {
+    /// The slot of a connection buffer that this step occupies.
+    #[inline]
+    pub const fn slot(self) -> usize {
+        self.0 as usize % crate::fifo::STEPS
+    }
+
+    /// The step after this one.
+    #[inline]
+    pub const fn next(self) -> Step {
+        Step(self.0 + 1)
+    }
+}
+
+impl fmt::Display for Rank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for ChannelId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

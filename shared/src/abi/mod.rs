@@ -1,0 +1,12 @@
+//! Layer: shared / abi.
+//! Takes: nothing.
+//! Gives: the types that lie in memory seen by more than one process, device or host, and the ids that name them.
+//! Never: behaviour. What a word means over time is `fifo` and `proto`.
+
+mod ids;
+mod types;
+mod conn;
+
+pub use conn::{ConnControl, ConnLayout, SlotHeader};
+pub use ids::{ChannelId, Rank, Step};
+pub use types::{Algorithm, DataType, Func, Protocol, RedOp, UnknownValue};

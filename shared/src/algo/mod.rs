@@ -1,0 +1,1 @@
+//! Layer: shared / algo (being written).

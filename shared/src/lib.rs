@@ -1,0 +1,16 @@
+//! Layer: the ground floor, below everything.
+//! Takes: nothing but `core` (and loom under `cfg(loom)`).
+//! Gives: what two sides of a connection must agree on, whichever machine each runs on: layouts (`abi`), how shared
+//! words are touched (`sync`), the step FIFO (`fifo`), line formats (`proto`), schedules (`algo`), arithmetic (`reduce`).
+//! Never: allocates, blocks without a bound, knows an operating system or a driver.
+//!
+//! The same source is compiled for CPUs and, by `cargo xtask build-ptx`, for GPUs.
+#![no_std]
+#![warn(missing_docs)]
+
+pub mod abi;
+pub mod sync;
+pub mod fifo;
+pub mod proto;
+pub mod algo;
+pub mod reduce;

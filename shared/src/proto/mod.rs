@@ -1,0 +1,1 @@
+//! Layer: shared / proto (being written).

@@ -1,0 +1,1 @@
+//! Layer: shared / reduce (being written).

@@ -1,0 +1,26 @@
+//! CPUs: `core`'s atomics.
+
+pub(in crate::sync) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Tells the core that this is a spin loop (`pause`, `yield`).
+#[inline]
+pub fn cpu_relax() {
+    core::hint::spin_loop()
+}
+
+/// Orders earlier relaxed loads before everything after.
+#[inline]
+pub fn fence_acquire() {
+    core::sync::atomic::fence(Ordering::Acquire)
+}
+
+/// Orders everything before ahead of later relaxed stores.
+#[inline]
+pub fn fence_release() {
+    core::sync::atomic::fence(Ordering::Release)
+}
+
+/// Whether [`cpu_relax`] hands the processor to another thread (only model checkers do).
+pub const fn spin_hint_yields() -> bool {
+    false
+}

@@ -1,0 +1,22 @@
+//! Who may touch a word. On a CPU every scope is the same; in PTX it becomes the `.cta`, `.gpu` or `.sys` qualifier.
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A set of threads that see each other's accesses to a word in order.
+pub trait Scope: sealed::Sealed + 'static {}
+
+/// Threads of one block (`.cta`).
+pub struct Block;
+/// Threads of one GPU (`.gpu`).
+pub struct Gpu;
+/// Everybody: other GPUs, CPUs, NICs (`.sys`).
+pub struct Sys;
+
+impl sealed::Sealed for Block {}
+impl sealed::Sealed for Gpu {}
+impl sealed::Sealed for Sys {}
+impl Scope for Block {}
+impl Scope for Gpu {}
+impl Scope for Sys {}

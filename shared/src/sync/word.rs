@@ -1,0 +1,90 @@
+//! A shared word with one writer.
+
+use super::arch::{AtomicU32, AtomicU64, Ordering};
+use super::scope::Scope;
+use core::marker::PhantomData;
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for u32 {}
+    impl Sealed for u64 {}
+}
+
+/// The integers a word can hold.
+pub trait Primitive: Copy + Eq + sealed::Sealed + 'static {
+    #[doc(hidden)]
+    type Atomic;
+    #[doc(hidden)]
+    fn new(value: Self) -> Self::Atomic;
+    #[doc(hidden)]
+    fn load(atomic: &Self::Atomic, order: Ordering) -> Self;
+    #[doc(hidden)]
+    fn store(atomic: &Self::Atomic, value: Self, order: Ordering);
+}
+
+macro_rules! primitive {
+    ($int:ty, $atomic:ty) => {
+        impl Primitive for $int {
+            type Atomic = $atomic;
+            #[inline]
+            fn new(value: Self) -> $atomic {
+                <$atomic>::new(value)
+            }
+            #[inline]
+            fn load(atomic: &$atomic, order: Ordering) -> Self {
+                atomic.load(order)
+            }
+            #[inline]
+            fn store(atomic: &$atomic, value: Self, order: Ordering) {
+                atomic.store(value, order)
+            }
+        }
+    };
+}
+primitive!(u32, AtomicU32);
+primitive!(u64, AtomicU64);
+
+/// A word of type `T` that threads within scope `S` share. Exactly one of them writes it.
+#[repr(transparent)]
+pub struct Word<T: Primitive, S: Scope> {
+    cell: T::Atomic,
+    scope: PhantomData<S>,
+}
+
+impl<T: Primitive, S: Scope> Word<T, S> {
+    /// A word not yet shared.
+    #[inline]
+    pub fn new(value: T) -> Self {
+        Word { cell: T::new(value), scope: PhantomData }
+    }
+
+    /// Reads; orders nothing.
+    #[inline]
+    pub fn load_relaxed(&self) -> T {
+        T::load(&self.cell, Ordering::Relaxed)
+    }
+
+    /// Reads; what the writer wrote before its matching `store_release` is visible afterwards.
+    #[inline]
+    pub fn load_acquire(&self) -> T {
+        T::load(&self.cell, Ordering::Acquire)
+    }
+
+    /// Writes; orders nothing.
+    #[inline]
+    pub fn store_relaxed(&self, value: T) {
+        T::store(&self.cell, value, Ordering::Relaxed)
+    }
+
+    /// Writes; everything this thread read or wrote before is done before a reader's `load_acquire` sees `value`.
+    #[inline]
+    pub fn store_release(&self, value: T) {
+        T::store(&self.cell, value, Ordering::Release)
+    }
+}
+
+impl<T: Primitive + Default, S: Scope> Default for Word<T, S> {
+    fn default() -> Self {
+        Word::new(T::default())
+    }
+}
