@@ -39,6 +39,7 @@ impl SlotHeader {
 
 /// The control words of a connection. Each line has one writer.
 #[repr(C)]
+#[derive(Default)]
 pub struct ConnControl {
     /// Written by the producer: steps published under Simple.
     pub tail: Line128<Word<u64, Sys>>,

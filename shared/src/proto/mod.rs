@@ -1,1 +1,46 @@
-//! Layer: shared / proto (being written).
+//! Layer: shared / proto.
+//! Takes: the bytes of one slot (`abi`) and a step number (`fifo`).
+//! Gives: what one step looks like in memory under each protocol, how it is published and how its arrival is seen.
+//! Never: waits, moves user data in bulk (the kernels do), knows who the peer is.
+//!
+//! | protocol | header of a slot | payload | published by | efficiency |
+//! |---|---|---|---|---|
+//! | LL | line 0 | 8 of every 16 bytes | each line's two flags | 50 % |
+//! | LL128 | line 0 | 120 of every 128 bytes | each line's flag | 94 % |
+//! | Simple | `ConnControl::headers` | all | `ConnControl::tail` | 100 % |
+
+pub mod ll;
+pub mod ll128;
+pub mod simple;
+
+use crate::abi::{ConnLayout, Protocol};
+
+/// How many payload bytes one slot carries under `protocol`. A multiple of 8.
+#[inline]
+pub const fn payload_bytes(protocol: Protocol, layout: &ConnLayout) -> usize {
+    match protocol {
+        Protocol::LL => ll::payload_bytes(layout.ll_slot_bytes as usize),
+        Protocol::LL128 => ll128::payload_bytes(layout.ll128_slot_bytes as usize),
+        Protocol::Simple => layout.simple_slot_bytes as usize,
+    }
+}
+
+/// How many bytes of a slot a message of `len_bytes` payload occupies, header lines included: what a proxy moves.
+#[inline]
+pub const fn wire_bytes(protocol: Protocol, len_bytes: usize) -> usize {
+    match protocol {
+        Protocol::LL => ll::wire_bytes(len_bytes),
+        Protocol::LL128 => ll128::wire_bytes(len_bytes),
+        Protocol::Simple => len_bytes,
+    }
+}
+
+/// The byte range of slot `slot` within a connection.
+#[inline]
+pub const fn slot_offset(protocol: Protocol, layout: &ConnLayout, slot: usize) -> usize {
+    match protocol {
+        Protocol::LL => layout.ll_offset() + slot * layout.ll_slot_bytes as usize,
+        Protocol::LL128 => layout.ll128_offset() + slot * layout.ll128_slot_bytes as usize,
+        Protocol::Simple => layout.simple_offset() + slot * layout.simple_slot_bytes as usize,
+    }
+}

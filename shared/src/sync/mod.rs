@@ -7,10 +7,12 @@
 
 mod arch;
 mod line;
+mod pair;
 mod scope;
 mod word;
 
-pub use arch::{cpu_relax, fence_acquire, fence_release, spin_hint_yields};
+pub use arch::{SharedCell, cpu_relax, fence_acquire, fence_release};
 pub use line::Line128;
+pub use pair::Pair;
 pub use scope::{Block, Gpu, Scope, Sys};
 pub use word::{Primitive, Word};

@@ -20,7 +20,37 @@ pub fn fence_release() {
     loom::sync::atomic::fence(Ordering::Release)
 }
 
-/// Whether [`cpu_relax`] hands the processor to another thread.
-pub const fn spin_hint_yields() -> bool {
-    true
+/// A slot that one thread writes and another reads; loom reports any access that no `Word` orders.
+pub struct SharedCell<T>(loom::cell::UnsafeCell<Option<T>>);
+
+impl<T: Copy> SharedCell<T> {
+    /// An empty slot.
+    pub fn new() -> Self {
+        SharedCell(loom::cell::UnsafeCell::new(None))
+    }
+
+    /// Fills the slot.
+    ///
+    /// # Safety
+    /// 1. Nobody else touches the slot until a release that the reader acquires.
+    pub unsafe fn write(&self, value: T) {
+        // SAFETY: obligation 1, which loom checks.
+        self.0.with_mut(|slot| unsafe { *slot = Some(value) });
+    }
+
+    /// Copies the slot out.
+    ///
+    /// # Safety
+    /// 1. It was written, and that write was released and acquired.
+    /// 2. Nobody writes it meanwhile.
+    pub unsafe fn read(&self) -> T {
+        // SAFETY: obligations 1 and 2, which loom checks.
+        self.0.with(|slot| unsafe { *slot }).expect("read before write")
+    }
+}
+
+impl<T: Copy> Default for SharedCell<T> {
+    fn default() -> Self {
+        Self::new()
+    }
 }

@@ -1,0 +1,109 @@
+//! LL128: 120 bytes of data and one 8-byte flag in a 128-byte line.
+//!
+//! On a CPU the data are plain words released by the flag. On a GPU eight threads write the line with one instruction and
+//! NVLink keeps it whole; where it does not, the planner never chooses LL128.
+
+use crate::abi::{SlotHeader, Step};
+use crate::sync::{Sys, Word, fence_acquire};
+
+/// Bytes of a line.
+pub const LINE_BYTES: usize = 128;
+/// Payload bytes of a line.
+pub const DATA_BYTES: usize = 120;
+/// Payload words of a line.
+pub const DATA_WORDS: usize = DATA_BYTES / 8;
+
+/// One line of a slot.
+#[repr(C, align(128))]
+#[derive(Default)]
+pub struct Ll128Line {
+    data: [Word<u64, Sys>; DATA_WORDS],
+    flag: Word<u64, Sys>,
+}
+
+/// The flag of a step. Zero, the content of fresh memory, is no flag; 64 bits never come round.
+#[inline]
+pub const fn flag(step: Step) -> u64 {
+    step.0 + 1
+}
+
+/// Payload of a slot of `slot_bytes`: all lines but the header's.
+#[inline]
+pub const fn payload_bytes(slot_bytes: usize) -> usize {
+    (slot_bytes / LINE_BYTES - 1) * DATA_BYTES
+}
+
+/// Slot bytes that a payload of `len_bytes` occupies.
+#[inline]
+pub const fn wire_bytes(len_bytes: usize) -> usize {
+    (1 + len_bytes.div_ceil(DATA_BYTES)) * LINE_BYTES
+}
+
+impl Ll128Line {
+    /// Publishes up to 15 words; the rest of the line keeps what it had.
+    #[inline]
+    pub fn store(&self, words: &[u64], flag: u64) {
+        for (cell, word) in self.data.iter().zip(words) {
+            cell.store_relaxed(*word);
+        }
+        // RELEASE pairs with the acquire fence in `load`.
+        self.flag.store_release(flag);
+    }
+
+    /// Copies out `words.len()` words, if the line carries `flag`.
+    #[inline]
+    pub fn load(&self, words: &mut [u64], flag: u64) -> bool {
+        if self.flag.load_relaxed() != flag {
+            return false;
+        }
+        // ACQUIRE pairs with RELEASE in `store`; as a fence, so that polling an empty line stays cheap.
+        fence_acquire();
+        for (word, cell) in words.iter_mut().zip(&self.data) {
+            *word = cell.load_relaxed();
+        }
+        true
+    }
+
+    /// Publishes the header of a slot, which is its line 0.
+    #[inline]
+    pub fn store_header(&self, header: SlotHeader, flag: u64) {
+        self.store(&[header.to_word()], flag)
+    }
+
+    /// The header, if it has arrived.
+    #[inline]
+    pub fn load_header(&self, flag: u64) -> Option<SlotHeader> {
+        let mut word = [0];
+        self.load(&mut word, flag).then(|| SlotHeader::from_word(word[0]))
+    }
+}
+
+#[cfg(not(loom))]
+const _: () = {
+    assert!(size_of::<Ll128Line>() == LINE_BYTES && align_of::<Ll128Line>() == 128);
+    assert!(core::mem::offset_of!(Ll128Line, flag) == DATA_BYTES);
+};
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_carries_fifteen_words() {
+        let line = Ll128Line::default();
+        let mut out = [0; DATA_WORDS];
+        assert!(!line.load(&mut out, flag(Step(0))));
+        let words: [u64; DATA_WORDS] = core::array::from_fn(|i| i as u64 * 3);
+        line.store(&words, flag(Step(4)));
+        assert!(line.load(&mut out, flag(Step(4))));
+        assert_eq!(out, words);
+        assert!(!line.load(&mut out, flag(Step(12))));
+    }
+
+    #[test]
+    fn capacity_and_wire_size_agree() {
+        for slot in [256usize, 4096, 32768] {
+            assert_eq!(wire_bytes(payload_bytes(slot)), slot);
+        }
+    }
+}
