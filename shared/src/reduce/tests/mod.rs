@@ -1,0 +1,6 @@
+//! The arithmetic against definitions written out slowly.
+
+extern crate std;
+
+mod formats;
+mod operators;
