@@ -2,9 +2,9 @@
 //! all ranks come to the same pair at the same time.
 //!
 //! Ranks are cut into equal groups (the ranks of a node, or a part of them). A round is a distance between groups and
-//! a distance inside a group. Inside, distances go 0, 1, 2, ...; between groups they go 0, 1, 3, 6, 10, ... (triangular
-//! numbers modulo a power of two, which visit every residue once), so that neighbouring rounds use far-apart links of
-//! the network and nodes that have fallen out of step do not all meet at one.
+//! a distance inside a group. Inside, distances go 0, 1, 2, ...; between groups they go 0, 1, 3, 6, 10, ...: triangular
+//! numbers modulo a power of two, which visit every residue once. NCCL orders groups likewise; consecutive distances
+//! differ each time, so a group that is one distance late does not follow the same group through all its rounds.
 
 use crate::abi::Rank;
 

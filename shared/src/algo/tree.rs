@@ -1,6 +1,6 @@
 //! The double binary tree (Sanders, Speck, Träff: "Two-tree algorithms for full bandwidth broadcast, reduction and
 //! scan", 2009): two trees over the same ranks, each carrying half of the data, so built that a rank that has
-//! children in one is a leaf in the other and every rank's links are equally busy.
+//! children in one is a leaf in the other and all links carry about the same.
 //!
 //! An all-reduce goes up a tree reducing and comes down it broadcasting. The root turns the value round in one action,
 //! straight from the reduction to the slots of its children, so it has no second half.
@@ -94,9 +94,9 @@ fn binary_tree(rank: Rank, n: u32) -> TreeLinks {
         return TreeLinks { up: None, down: [Some(Rank(1 << (n - 1).ilog2())), None, None] };
     }
     let bit = r & r.wrapping_neg();
-    let left_neighbour = r ^ bit;
-    let head = left_neighbour | (bit << 1);
-    let up = if head < n { head } else { left_neighbour };
+    let below = r ^ bit;
+    let head = below | (bit << 1);
+    let up = if head < n { head } else { below };
 
     let left = (bit > 1).then(|| Rank(r - bit / 2));
     let mut step = bit / 2;
