@@ -1,2 +1,91 @@
-//! Developer tasks.
-fn main() {}
+//! Layer: beside the library; what a person or CI types.
+//! Takes: a checkout and a Rust toolchain; installs what else it needs where it can.
+//! Gives: `cargo xtask test` (everything, in timed stages) and its parts.
+//! Never: is linked into the library, or does in CI what a person cannot run.
+
+mod cmd;
+mod counts;
+mod stages;
+mod tidy;
+mod tools;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// OxCCL's developer tasks.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", version, about)]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Runs every check and test in stages; stops at the first stage that fails.
+    Test {
+        /// Run only these stages (repeatable; see --list).
+        #[arg(long, value_name = "STAGE")]
+        only: Vec<String>,
+        /// Print the stages and what each does, and stop.
+        #[arg(long)]
+        list: bool,
+        /// Go on after a failing stage; the exit status still says that something failed.
+        #[arg(long)]
+        keep_going: bool,
+    },
+    /// What .ci/run calls: the same as `test`.
+    Ci,
+    /// The house rules that no other tool checks: who may name what, sizes, module docs.
+    Tidy {
+        /// Also print the soft limits that are passed.
+        #[arg(long, short)]
+        warnings: bool,
+    },
+    /// Fuzzes one target, or each in turn.
+    Fuzz {
+        /// The target; without it, all of tests/fuzz/fuzz_targets.
+        target: Option<String>,
+        /// Seconds per target.
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+    },
+    /// Model-checks the FIFOs with loom.
+    Loom {
+        /// Run only tests whose name contains this.
+        filter: Option<String>,
+    },
+}
+
+fn run(task: Task) -> Result<bool> {
+    match task {
+        Task::Test { list: true, .. } => {
+            stages::print_list();
+            Ok(true)
+        }
+        Task::Test { only, keep_going, .. } => stages::run(&only, keep_going),
+        Task::Ci => stages::run(&[], false),
+        Task::Tidy { warnings } => tidy::report(&tools::root(), warnings),
+        Task::Fuzz { target, seconds } => {
+            stages::fuzz::run_targets(target.as_deref(), Duration::from_secs(seconds))
+                .map(|outcome| outcome.is_ok())
+        }
+        Task::Loom { filter } => stages::loom::run_filtered(filter.as_deref()).map(|outcome| outcome.is_ok()),
+    }
+}
+
+fn main() -> ExitCode {
+    if let Err(error) = cmd::forward_interrupts() {
+        eprintln!("xtask: Ctrl-C will not reach child processes: {error}");
+    }
+    match run(Cli::parse().task) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The step FIFO under loom: every interleaving, and every value that the memory model lets a load return.
+//! Run with `cargo xtask loom`.
+#![cfg(loom)]
+
+mod common;
+
+use loom::thread;
+use common::with_shared;
+use oxccl_shared::abi::{ConnControl, SlotHeader};
+use oxccl_shared::fifo::{self, STEPS, StepConsumer, StepProducer};
+use oxccl_shared::sync::{SharedCell, Sys, Word, cpu_relax};
+
+/// A connection with one word of payload per slot, whose every unordered access loom reports.
+#[derive(Default)]
+struct Conn {
+    control: ConnControl,
+    payload: [SharedCell<u32>; STEPS],
+    abort: Word<u32, Sys>,
+}
+
+impl Conn {
+    fn header(value: u32) -> SlotHeader {
+        SlotHeader { tag: !value, len_bytes: value }
+    }
+
+    fn produce(&self, producer: &mut StepProducer<'_>, value: u32) {
+        while !producer.poll_credit() {
+            cpu_relax();
+        }
+        // SAFETY: the credit says that the consumer has read the slot; this is the only producer.
+        unsafe { self.payload[producer.step().slot()].write(value) };
+        producer.publish(Self::header(value));
+    }
+
+    fn take(&self, consumer: &mut StepConsumer<'_>, header: SlotHeader) -> u32 {
+        // SAFETY: `header` came from a poll that acquired the slot, which is not yet released.
+        let value = unsafe { self.payload[consumer.step().slot()].read() };
+        assert_eq!(header, Self::header(value), "header and payload are of one step");
+        consumer.release();
+        value
+    }
+
+    fn consume(&self, consumer: &mut StepConsumer<'_>) -> u32 {
+        loop {
+            if let Some(header) = consumer.poll() {
+                return self.take(consumer, header);
+            }
+            cpu_relax();
+        }
+    }
+}
+
+#[test]
+fn what_was_published_is_whole() {
+    loom::model(|| {
+        with_shared(Conn::default(), |conn: &'static Conn| {
+            let (mut producer, mut consumer) = fifo::split(&conn.control);
+            let thread = thread::spawn(move || {
+                conn.produce(&mut producer, 10);
+                conn.produce(&mut producer, 11);
+            });
+            assert_eq!(conn.consume(&mut consumer), 10);
+            assert_eq!(conn.consume(&mut consumer), 11);
+            thread.join().unwrap();
+        });
+    });
+}
+
+#[test]
+fn a_slot_is_reused_only_after_its_release() {
+    loom::model(|| {
+        with_shared(Conn::default(), |conn: &'static Conn| {
+            let (mut producer, mut consumer) = fifo::split(&conn.control);
+            for value in 0..STEPS as u32 {
+                conn.produce(&mut producer, value);
+            }
+            assert!(!producer.poll_credit(), "full");
+            let thread = thread::spawn(move || {
+                conn.produce(&mut producer, 100);
+                conn.produce(&mut producer, 101);
+            });
+            for value in 0..STEPS as u32 {
+                assert_eq!(conn.consume(&mut consumer), value);
+            }
+            assert_eq!(conn.consume(&mut consumer), 100);
+            assert_eq!(conn.consume(&mut consumer), 101);
+            assert_eq!(consumer.poll(), None, "empty");
+            thread.join().unwrap();
+        });
+    });
+}
+
+#[test]
+fn drained_means_that_the_consumer_has_read_everything() {
+    loom::model(|| {
+        with_shared(Conn::default(), |conn: &'static Conn| {
+            let (mut producer, mut consumer) = fifo::split(&conn.control);
+            conn.produce(&mut producer, 7);
+            let thread = thread::spawn(move || conn.consume(&mut consumer));
+            while !producer.is_drained() {
+                cpu_relax();
+            }
+            // SAFETY: what `is_drained` promises: nobody reads the slot any more. Loom reports it if not.
+            unsafe { conn.payload[0].write(8) };
+            assert_eq!(thread.join().unwrap(), 7);
+        });
+    });
+}
+
+#[test]
+fn an_abort_ends_a_wait_and_tears_no_step() {
+    loom::model(|| {
+        with_shared(Conn::default(), |conn: &'static Conn| {
+            let (mut producer, mut consumer) = fifo::split(&conn.control);
+            let thread = thread::spawn(move || {
+                conn.produce(&mut producer, 1);
+                // RELEASE pairs with ACQUIRE in the waiting loop below.
+                conn.abort.store_release(1);
+            });
+            let mut taken = 0;
+            loop {
+                if let Some(header) = consumer.poll() {
+                    taken = conn.take(&mut consumer, header);
+                    continue;
+                }
+                // ACQUIRE pairs with RELEASE in the thread above.
+                if conn.abort.load_acquire() != 0 {
+                    break;
+                }
+                cpu_relax();
+            }
+            // What was published before the abort is visible to who has seen the abort.
+            if taken == 0 {
+                let header = consumer.poll().expect("published before the abort");
+                taken = conn.take(&mut consumer, header);
+            }
+            assert_eq!(taken, 1);
+            thread.join().unwrap();
+        });
+    });
+}
+
+#[test]
+fn a_producer_out_of_credit_sees_the_abort() {
+    loom::model(|| {
+        with_shared(Conn::default(), |conn: &'static Conn| {
+            let (mut producer, _consumer) = fifo::split(&conn.control);
+            for value in 0..STEPS as u32 {
+                conn.produce(&mut producer, value);
+            }
+            let thread = thread::spawn(move || conn.abort.store_release(1));
+            while !producer.poll_credit() {
+                if conn.abort.load_acquire() != 0 {
+                    thread.join().unwrap();
+                    return;
+                }
+                cpu_relax();
+            }
+            panic!("nobody has released a slot");
+        });
+    });
+}

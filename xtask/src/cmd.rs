@@ -1,0 +1,257 @@
+//! Layer: xtask, its floor.
+//! Takes: a command line and a deadline.
+//! Gives: the command run in its own process group, its output shown as it comes and kept for counting.
+//! Never: leaves a process behind: at the deadline and on Ctrl-C the whole group is killed.
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::fmt;
+use std::io::{IsTerminal, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The process group now running, for the interrupt handler.
+static RUNNING: Mutex<Option<Pid>> = Mutex::new(None);
+
+/// Makes Ctrl-C and SIGTERM kill the running command's group too: being in a group of its own, it does not get them.
+pub fn forward_interrupts() -> Result<()> {
+    ctrlc::set_handler(|| {
+        if let Some(group) = *RUNNING.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) {
+            // A group that is already gone is what was wanted.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        std::process::exit(130);
+    })?;
+    Ok(())
+}
+
+/// A command line to run from the repository's root.
+pub struct Cmd {
+    program: String,
+    args: Vec<String>,
+    envs: Vec<(String, String)>,
+    deadline: Duration,
+    quiet: bool,
+}
+
+/// How a command ended.
+pub struct Output {
+    /// Whether it exited with status 0 in time.
+    pub success: bool,
+    /// Everything it wrote, colours removed; standard output and standard error in order of arrival.
+    pub text: String,
+}
+
+impl Cmd {
+    /// Ten minutes to run, unless told otherwise.
+    pub fn new(program: impl Into<String>) -> Self {
+        Cmd {
+            program: program.into(),
+            args: Vec::new(),
+            envs: Vec::new(),
+            deadline: Duration::from_secs(600),
+            quiet: false,
+        }
+    }
+
+    /// The cargo that runs this program.
+    pub fn cargo() -> Self {
+        Cmd::new("cargo")
+    }
+
+    pub fn arg(mut self, arg: impl Into<String>) -> Self {
+        self.args.push(arg.into());
+        self
+    }
+
+    /// The words of `line`, split at white space.
+    pub fn args(mut self, line: &str) -> Self {
+        self.args.extend(line.split_whitespace().map(String::from));
+        self
+    }
+
+    pub fn env(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.envs.push((name.into(), value.into()));
+        self
+    }
+
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Shows neither the command nor what it writes.
+    pub fn quiet(mut self) -> Self {
+        self.quiet = true;
+        self
+    }
+
+    /// Runs it in `root`. An error means that it could not be started; a failure is in the [`Output`].
+    pub fn run(&self, root: &Path) -> Result<Output> {
+        if !self.quiet {
+            eprintln!("+ {self}");
+        }
+        let mut command = Command::new(&self.program);
+        command
+            .args(&self.args)
+            .current_dir(root)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0);
+        if std::io::stderr().is_terminal() && !self.quiet {
+            command.env("CARGO_TERM_COLOR", "always");
+        }
+        // What the cargo that started xtask said about xtask would make children build for another package or
+        // (cargo-fuzz reads CARGO) with another toolchain.
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            if text == "CARGO" || text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+                command.env_remove(&name);
+            }
+        }
+        command.envs(self.envs.iter().map(|(k, v)| (k, v)));
+        let child = command.spawn().with_context(|| format!("cannot start `{self}`"))?;
+        self.watch(child)
+    }
+
+    /// Like [`Self::run`], quietly; `None` if it cannot be started or fails.
+    pub fn probe(self, root: &Path) -> Option<String> {
+        let output = self.quiet().run(root).ok()?;
+        output.success.then_some(output.text)
+    }
+
+    fn watch(&self, mut child: Child) -> Result<Output> {
+        let group = Pid::from_child(&child);
+        *RUNNING.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(group);
+        let text = Mutex::new(Vec::new());
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let status = thread::scope(|scope| {
+            if let Some(pipe) = stdout {
+                scope.spawn(|| copy(pipe, std::io::stdout(), self.quiet, &text));
+            }
+            if let Some(pipe) = stderr {
+                scope.spawn(|| copy(pipe, std::io::stderr(), self.quiet, &text));
+            }
+            let status = wait_until(&mut child, Instant::now() + self.deadline);
+            // The pipes close only when the last process of the group is gone; a test's stray child must not hold us.
+            let _ = kill_process_group(group, Signal::KILL);
+            status
+        });
+        *RUNNING.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = None;
+        let raw = text.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let text = strip_colours(&String::from_utf8_lossy(&raw));
+        match status? {
+            Some(status) => Ok(Output { success: status.success(), text }),
+            None => bail!("`{self}` did not end within {} s and was killed", self.deadline.as_secs()),
+        }
+    }
+}
+
+/// The command as one would type it.
+impl fmt::Display for Cmd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, value) in &self.envs {
+            write!(f, "{name}={} ", quoted(value))?;
+        }
+        f.write_str(&self.program)?;
+        for arg in &self.args {
+            write!(f, " {}", quoted(arg))?;
+        }
+        Ok(())
+    }
+}
+
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=+./:,@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) { word.into() } else { format!("'{word}'") }
+}
+
+fn copy(mut from: impl Read, mut to: impl Write, quiet: bool, kept: &Mutex<Vec<u8>>) {
+    let mut buffer = [0u8; 8192];
+    loop {
+        match from.read(&mut buffer) {
+            Ok(0) => return,
+            Ok(n) => {
+                if !quiet {
+                    // A closed terminal must not end the tests.
+                    let _ = to.write_all(&buffer[..n]).and_then(|()| to.flush());
+                }
+                kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).extend_from_slice(&buffer[..n]);
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(_) => return,
+        }
+    }
+}
+
+fn wait_until(child: &mut Child, deadline: Instant) -> Result<Option<std::process::ExitStatus>> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() >= deadline {
+            // Leaves the reaping to `wait`, so that no zombie stays.
+            let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
+            child.wait()?;
+            return Ok(None);
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Removes ANSI escape sequences: ESC, `[`, parameters, one letter.
+fn strip_colours(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        if c != '\u{1b}' {
+            plain.push(c);
+        } else if chars.next() == Some('[') {
+            chars.by_ref().find(char::is_ascii_alphabetic);
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn here() -> &'static Path {
+        Path::new(".")
+    }
+
+    #[test]
+    fn colours_go_and_text_stays() {
+        assert_eq!(strip_colours("\u{1b}[32;1mok\u{1b}[0m [x]"), "ok [x]");
+    }
+
+    #[test]
+    fn output_and_status_are_kept() {
+        let output =
+            Cmd::new("sh").arg("-c").arg("echo out; echo err >&2; exit 3").quiet().run(here()).unwrap();
+        assert!(!output.success);
+        assert!(output.text.contains("out\n") && output.text.contains("err\n"));
+    }
+
+    #[test]
+    fn deadline_kills_grandchildren_too() {
+        let start = Instant::now();
+        let script = Cmd::new("sh").arg("-c").arg("sleep 60 & sleep 60").deadline(Duration::from_millis(200));
+        let error = script.quiet().run(here()).err().expect("the deadline passed");
+        assert!(error.to_string().contains("did not end"));
+        // The pipes would stay open, and the copying threads with them, if the background sleep lived.
+        assert!(start.elapsed() < Duration::from_secs(10));
+    }
+
+    #[test]
+    fn a_missing_program_is_an_error_that_names_it() {
+        let error = Cmd::new("/nonexistent/tool").quiet().run(here()).err().expect("no such program");
+        assert!(format!("{error:#}").contains("/nonexistent/tool"));
+    }
+}

@@ -1,0 +1,31 @@
+//! Layer: xtask / stages.
+//! Takes: `shared/tests/loom_*.rs`.
+//! Gives: them run with loom's atomics behind `shared::sync`.
+//! Never: shares a target directory with normal builds: `--cfg loom` would rebuild everything each time.
+
+use super::Outcome;
+use crate::cmd::Cmd;
+use crate::counts::Tally;
+use crate::tools::{root, target_dir};
+use anyhow::Result;
+use std::time::Duration;
+
+pub fn all() -> Result<Outcome> {
+    run_filtered(None)
+}
+
+/// Runs the models whose name contains `filter`.
+pub fn run_filtered(filter: Option<&str>) -> Result<Outcome> {
+    let mut cargo = Cmd::cargo()
+        .args("test --release --locked --package oxccl-shared --no-fail-fast --test loom_*")
+        // Release, or the search takes minutes; optimisation changes nothing that loom sees.
+        .env("RUSTFLAGS", "--cfg loom")
+        .env("CARGO_TARGET_DIR", target_dir().join("loom").to_string_lossy())
+        .env("LOOM_MAX_PREEMPTIONS", "3")
+        .deadline(Duration::from_secs(600));
+    if let Some(filter) = filter {
+        cargo = cargo.arg("--").arg(filter);
+    }
+    let output = cargo.run(&root())?;
+    Ok(Outcome::of(output.success, Tally::of_cargo_test(&output.text)))
+}

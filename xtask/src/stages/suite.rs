@@ -1,0 +1,34 @@
+//! Layer: xtask / stages.
+//! Takes: the workspace's tests.
+//! Gives: them run, by nextest where it is installed (a process per test, each with a deadline), else by cargo.
+//! Never: runs tests marked `#[ignore]`; they are counted as skipped.
+
+use super::Outcome;
+use crate::cmd::Cmd;
+use crate::counts::Tally;
+use crate::tools::{self, root};
+use anyhow::Result;
+use std::time::Duration;
+
+const DEADLINE: Duration = Duration::from_secs(1500);
+
+pub fn tests() -> Result<Outcome> {
+    if tools::has_nextest() {
+        let nextest = Cmd::cargo()
+            .args("nextest run --workspace --locked --config-file xtask/nextest.toml --no-tests pass")
+            .deadline(DEADLINE);
+        let output = nextest.run(&root())?;
+        return Ok(Outcome::of(output.success, Tally::of_nextest(&output.text)));
+    }
+    let cargo = Cmd::cargo()
+        .args("test --workspace --locked --lib --bins --tests --examples --no-fail-fast -- -q")
+        .deadline(DEADLINE);
+    let output = cargo.run(&root())?;
+    Ok(Outcome::of(output.success, Tally::of_cargo_test(&output.text)))
+}
+
+pub fn doctests() -> Result<Outcome> {
+    let doc = Cmd::cargo().args("test --workspace --locked --doc --no-fail-fast -- -q").deadline(DEADLINE);
+    let output = doc.run(&root())?;
+    Ok(Outcome::of(output.success, Tally::of_cargo_test(&output.text)))
+}
