@@ -4,7 +4,8 @@ use super::convert;
 use super::{F8E4M3, F8E5M2, bf16, f16};
 use crate::abi::DataType;
 
-/// One element of a collective's buffer. Every bit pattern of its size is a value.
+/// One element of a collective's buffer. Every bit pattern of its size is a value. No method shares its name with one
+/// of `Ord`'s, so that importing the trait leaves `a.min(b)` on integers what it was.
 pub trait Element: Copy + Send + Sync + sealed::Sealed + 'static {
     /// This type's number.
     const DTYPE: DataType;
@@ -19,9 +20,9 @@ pub trait Element: Copy + Send + Sync + sealed::Sealed + 'static {
     /// self * other
     fn prod(self, other: Self) -> Self;
     /// The lesser; if one is NaN, the other.
-    fn min(self, other: Self) -> Self;
+    fn lesser(self, other: Self) -> Self;
     /// The greater; if one is NaN, the other.
-    fn max(self, other: Self) -> Self;
+    fn greater(self, other: Self) -> Self;
     /// self * scalar: what is done to a rank's input before a pre-multiplied sum.
     #[inline(always)]
     fn premul(self, scalar: Self) -> Self {
@@ -65,11 +66,11 @@ macro_rules! integer {
                 self.wrapping_mul(other)
             }
             #[inline(always)]
-            fn min(self, other: Self) -> Self {
+            fn lesser(self, other: Self) -> Self {
                 if other < self { other } else { self }
             }
             #[inline(always)]
-            fn max(self, other: Self) -> Self {
+            fn greater(self, other: Self) -> Self {
                 if other > self { other } else { self }
             }
             #[inline(always)]
@@ -121,14 +122,14 @@ macro_rules! wide_float {
                 canonical!($float, $bits, self * other)
             }
             #[inline(always)]
-            fn min(self, other: Self) -> Self {
+            fn lesser(self, other: Self) -> Self {
                 // Equal values differ in bits only as +0 and -0 do: the sign bit of either makes the lesser zero.
                 let equal = $float::from_bits(self.to_bits() | other.to_bits());
                 let ordered = if self < other { self } else if other < self { other } else { equal };
                 number!($float, $bits, self, other, ordered)
             }
             #[inline(always)]
-            fn max(self, other: Self) -> Self {
+            fn greater(self, other: Self) -> Self {
                 let equal = $float::from_bits(self.to_bits() & other.to_bits());
                 let ordered = if self > other { self } else if other > self { other } else { equal };
                 number!($float, $bits, self, other, ordered)
@@ -189,14 +190,14 @@ macro_rules! narrow_float {
                 $make($from($to(self.$($get)+) * $to(other.$($get)+)))
             }
             #[inline(always)]
-            fn min(self, other: Self) -> Self {
+            fn lesser(self, other: Self) -> Self {
                 let (a, b) = (self.$($get)+, other.$($get)+);
                 let above_all = <$ibits>::MAX;
                 let (ka, kb) = (rank_key!(a, $bits, $ibits, $infinity, above_all), rank_key!(b, $bits, $ibits, $infinity, above_all));
                 $make(unrank!(if kb < ka { kb } else { ka }, $bits, $ibits))
             }
             #[inline(always)]
-            fn max(self, other: Self) -> Self {
+            fn greater(self, other: Self) -> Self {
                 let (a, b) = (self.$($get)+, other.$($get)+);
                 let below_all = <$ibits>::MIN;
                 let (ka, kb) = (rank_key!(a, $bits, $ibits, $infinity, below_all), rank_key!(b, $bits, $ibits, $infinity, below_all));

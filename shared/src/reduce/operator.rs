@@ -53,5 +53,5 @@ macro_rules! operator {
 
 operator!(/** [`Element::sum`] as a type. */ Sum, sum);
 operator!(/** [`Element::prod`] as a type. */ Prod, prod);
-operator!(/** [`Element::max`] as a type. */ Max, max);
-operator!(/** [`Element::min`] as a type. */ Min, min);
+operator!(/** [`Element::greater`] as a type. */ Max, greater);
+operator!(/** [`Element::lesser`] as a type. */ Min, lesser);

@@ -26,8 +26,8 @@ fn check_order<T: Element>(a: T, b: T, va: f64, vb: f64, nan: u64) {
         (false, false) if a_is_less => (a.to_low_bits(), b.to_low_bits()),
         (false, false) => (b.to_low_bits(), a.to_low_bits()),
     };
-    assert_eq!(a.min(b).to_low_bits(), least, "min of {va} and {vb}");
-    assert_eq!(a.max(b).to_low_bits(), greatest, "max of {va} and {vb}");
+    assert_eq!(a.lesser(b).to_low_bits(), least, "min of {va} and {vb}");
+    assert_eq!(a.greater(b).to_low_bits(), greatest, "max of {va} and {vb}");
 }
 
 #[test]
@@ -107,10 +107,10 @@ proptest! {
             let (x, y) = (a as $int, b as $int);
             prop_assert_eq!(x.sum(y), (x as i128 + y as i128) as $int);
             prop_assert_eq!(x.prod(y), (x as i128).wrapping_mul(y as i128) as $int);
-            prop_assert_eq!(Element::min(x, y), core::cmp::min(x, y));
-            prop_assert_eq!(Element::max(x, y), core::cmp::max(x, y));
+            prop_assert_eq!(x.lesser(y), x.min(y));
+            prop_assert_eq!(x.greater(y), x.max(y));
             for n in [n, n % 9, n % 300, 1] {
-                prop_assert_eq!(x.post_div(n), (x as i128 / Ord::max(n, 1) as i128) as $int);
+                prop_assert_eq!(x.post_div(n), (x as i128 / n.max(1) as i128) as $int);
             }
         )+ } }
         check!(i8, u8, i32, u32, i64, u64);

@@ -1,0 +1,260 @@
+//! The loops, a staging block at a time. Everything here is `inline(always)` so that it is compiled inside the
+//! `target_feature` functions of `machine`, with their instructions.
+
+use super::Flags;
+use super::stream;
+use core::mem::MaybeUninit;
+use oxccl_shared::abi::DataType;
+use oxccl_shared::reduce::{Combine, Element, OpArg};
+
+/// Bytes of a staging block: with as much of each operand it stays well inside the smallest L1 (32 KiB).
+const BLOCK_BYTES: usize = 4096;
+
+/// What a machine has instructions for that a plain loop does not reach.
+pub(super) trait Lanes {
+    /// Sum or product of `f16`s, `b` multiplied first if there is a scalar, for the first so many of `count`
+    /// elements; returns how many. The bits are those of the scalar functions.
+    ///
+    /// # Safety
+    /// `a` and `b` are readable and `out` writable for `count` elements; the machine is the one that runs.
+    #[inline(always)]
+    unsafe fn arith_f16<O: Combine>(
+        _out: *mut u8,
+        _a: *const u8,
+        _b: *const u8,
+        _count: usize,
+        _scalar_bits: Option<u16>,
+    ) -> usize {
+        0
+    }
+}
+
+/// A block of results on the stack.
+#[repr(C, align(64))]
+struct Block {
+    bytes: [MaybeUninit<u8>; BLOCK_BYTES],
+}
+
+impl Block {
+    #[inline(always)]
+    fn new() -> Self {
+        Block { bytes: [MaybeUninit::uninit(); BLOCK_BYTES] }
+    }
+
+    #[inline(always)]
+    fn elements<T: Element>(&mut self) -> *mut T {
+        self.bytes.as_mut_ptr().cast()
+    }
+
+    /// Copies the first `len_bytes` to both destinations.
+    ///
+    /// # Safety
+    /// They have been written, and `dst` and `dst2` (unless null) are writable for as many.
+    #[inline(always)]
+    unsafe fn flush(&self, dst: *mut u8, dst2: *mut u8, len_bytes: usize, flags: Flags) {
+        let from = self.bytes.as_ptr().cast::<u8>();
+        // SAFETY: the caller's; the stack overlaps no buffer.
+        unsafe {
+            if !dst2.is_null() {
+                core::ptr::copy_nonoverlapping(from, dst2, len_bytes);
+            }
+            if flags.contains(Flags::STREAM) {
+                stream::copy_past_caches(dst, from, len_bytes);
+            } else {
+                core::ptr::copy_nonoverlapping(from, dst, len_bytes);
+            }
+        }
+    }
+}
+
+/// How many elements the first block takes: fewer than the others where that puts their starts on `dst`'s cache lines,
+/// so that no line is streamed in two parts.
+#[inline(always)]
+fn first_len<T: Element>(dst: *mut u8, flags: Flags) -> usize {
+    let ahead = if flags.contains(Flags::STREAM) { dst.align_offset(64) } else { 0 };
+    (BLOCK_BYTES - 64 + ahead) / size_of::<T>()
+}
+
+/// Runs `fill(block, start, len)` for consecutive runs of elements and copies each block out.
+///
+/// # Safety
+/// `dst` and `dst2` (unless null) are writable for `count` elements; `fill` writes `len` elements of its block.
+#[inline(always)]
+unsafe fn staged<T: Element>(
+    dst: *mut u8,
+    dst2: *mut u8,
+    count: usize,
+    flags: Flags,
+    mut fill: impl FnMut(*mut T, usize, usize),
+) {
+    let mut block = Block::new();
+    let mut start = 0;
+    let mut len = first_len::<T>(dst, flags).min(count);
+    while start < count {
+        fill(block.elements(), start, len);
+        let at = start * size_of::<T>();
+        let second = if dst2.is_null() { dst2 } else { dst2.wrapping_add(at) };
+        // SAFETY: `fill` wrote `len` elements, and start + len <= count.
+        unsafe { block.flush(dst.add(at), second, len * size_of::<T>(), flags) };
+        start += len;
+        len = (BLOCK_BYTES / size_of::<T>()).min(count - start);
+    }
+    if flags.contains(Flags::STREAM) {
+        stream::fence();
+    }
+}
+
+/// Element `i` from `base`.
+///
+/// # Safety
+/// It is readable.
+#[inline(always)]
+unsafe fn load<T: Element>(base: *const u8, i: usize) -> T {
+    // SAFETY: the caller's; every bit pattern is an element.
+    unsafe { base.cast::<T>().add(i).read_unaligned() }
+}
+
+/// See [`super::CombineFn`].
+///
+/// # Safety
+/// As there, and the machine `M` is the one that runs.
+#[inline(always)]
+pub(super) unsafe fn combine<M: Lanes, T: Element, O: Combine>(
+    dst: *mut u8,
+    dst2: *mut u8,
+    a: *const u8,
+    b: *const u8,
+    count: usize,
+    arg: &OpArg,
+    flags: Flags,
+) {
+    let scalar = flags.contains(Flags::PRE).then(|| arg.scalar::<T>());
+    let fill = |out: *mut T, start: usize, len: usize| {
+        let at = start * size_of::<T>();
+        // SAFETY: start + len <= count, for which the caller answers; `out` holds a block.
+        unsafe {
+            fill_combined::<M, T, O>(out, a.add(at), b.add(at), len, scalar);
+            if flags.contains(Flags::POST) {
+                divide(out, len, arg.divisor);
+            }
+        }
+    };
+    // SAFETY: the caller's.
+    unsafe { staged(dst, dst2, count, flags, fill) }
+}
+
+/// `out = op(a, pre(b))`
+///
+/// # Safety
+/// `a` and `b` are readable and `out` writable for `len` elements, and `out` overlaps neither.
+#[inline(always)]
+unsafe fn fill_combined<M: Lanes, T: Element, O: Combine>(
+    out: *mut T,
+    a: *const u8,
+    b: *const u8,
+    len: usize,
+    scalar: Option<T>,
+) {
+    // SAFETY: every index is below `len`.
+    unsafe {
+        let mut done = 0;
+        if matches!(T::DTYPE, DataType::F16) {
+            done = M::arith_f16::<O>(out.cast(), a, b, len, scalar.map(|s| s.to_low_bits() as u16));
+        }
+        match scalar {
+            None => (done..len).for_each(|i| out.add(i).write(O::apply(load(a, i), load(b, i)))),
+            Some(s) => {
+                (done..len).for_each(|i| out.add(i).write(O::apply(load(a, i), load::<T>(b, i).premul(s))))
+            }
+        }
+    }
+}
+
+/// See [`super::MapFn`].
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+pub(super) unsafe fn map<T: Element>(
+    dst: *mut u8,
+    dst2: *mut u8,
+    src: *const u8,
+    count: usize,
+    arg: &OpArg,
+    flags: Flags,
+) {
+    if !flags.intersects(Flags::PRE | Flags::POST) {
+        let len_bytes = count * size_of::<T>();
+        // SAFETY: the caller's. `dst2` first, while `src` is still what it was should `dst` be it.
+        unsafe { copy_twice(dst, dst2, src, len_bytes, flags.contains(Flags::STREAM)) };
+        return;
+    }
+    let scalar = arg.scalar::<T>();
+    let fill = |out: *mut T, start: usize, len: usize| {
+        // SAFETY: start + len <= count, for which the caller answers; `out` holds a block.
+        unsafe {
+            let src = src.add(start * size_of::<T>());
+            if flags.contains(Flags::PRE) {
+                (0..len).for_each(|i| out.add(i).write(load::<T>(src, i).premul(scalar)));
+            } else {
+                core::ptr::copy_nonoverlapping(src, out.cast(), len * size_of::<T>());
+            }
+            if flags.contains(Flags::POST) {
+                divide(out, len, arg.divisor);
+            }
+        }
+    };
+    // SAFETY: the caller's.
+    unsafe { staged(dst, dst2, count, flags, fill) }
+}
+
+/// Copies to both destinations, reading `src` from memory once.
+///
+/// # Safety
+/// Those of [`super::MapFn`], in bytes.
+unsafe fn copy_twice(dst: *mut u8, dst2: *mut u8, src: *const u8, len_bytes: usize, stream: bool) {
+    /// Small enough that the second copy reads from L1 or L2.
+    const PIECE_BYTES: usize = 16 << 10;
+    if dst2.is_null() {
+        // SAFETY: the caller's.
+        return unsafe { stream::copy(dst, src, len_bytes, stream) };
+    }
+    let mut at = 0;
+    while at < len_bytes {
+        let len = PIECE_BYTES.min(len_bytes - at);
+        // SAFETY: at + len <= len_bytes.
+        unsafe {
+            stream::copy(dst2.add(at), src.add(at), len, false);
+            stream::copy(dst.add(at), src.add(at), len, stream);
+        }
+        at += len;
+    }
+}
+
+/// `out[i] = out[i].post_div(divisor)`. Integers of up to 32 bits are divided as floats, which vectorise where integer
+/// division does not exist: a quotient of integers that is no integer is at least 1/divisor away from the next one,
+/// far more than half an ulp, so it never rounds up to it.
+///
+/// # Safety
+/// `out` is readable and writable for `len` elements.
+#[inline(always)]
+unsafe fn divide<T: Element>(out: *mut T, len: usize, divisor: u32) {
+    macro_rules! as_float {
+        ($int:ty, $float:ty, $through:ty) => {{
+            let (out, n) = (out.cast::<$int>(), divisor.max(1) as $float);
+            // SAFETY: `T` is `$int`; indices are below `len`; the quotient's magnitude is at most the dividend's.
+            (0..len).for_each(|i| unsafe {
+                let quotient = out.add(i).read() as $float / n;
+                out.add(i).write(quotient.to_int_unchecked::<$through>() as $int);
+            })
+        }};
+    }
+    match T::DTYPE {
+        DataType::I8 => as_float!(i8, f32, i32),
+        DataType::U8 => as_float!(u8, f32, i32),
+        DataType::I32 => as_float!(i32, f64, i32),
+        DataType::U32 => as_float!(u32, f64, u32),
+        // SAFETY: indices are below `len`.
+        _ => (0..len).for_each(|i| unsafe { out.add(i).write(out.add(i).read().post_div(divisor)) }),
+    }
+}

@@ -1,0 +1,90 @@
+//! Layer: device / gpu / cpu, the arithmetic of the CPU backend on whole slices.
+//! Takes: raw memory, which other processes may map too, and an element type and operator of `oxccl_shared::reduce`.
+//! Gives: [`table`], loops compiled for the best instructions this CPU has, and [`copy`].
+//! Never: a reference to the memory it works on, a different result on a different machine.
+//!
+//! ```text
+//!   a, b (any address) --load--> registers --op--> staging block (on the stack, in L1) --copy--> dst, dst2
+//! ```
+//! The staging block is what lets the compiler vectorise: `dst` may be `a` or `b`, so a loop storing to it directly
+//! must assume that each store changes the next load. It also makes two destinations and non-temporal stores a matter
+//! of how the block is copied out, not of how many loops there are. It costs one L1 round trip (see `tests::speed`).
+//!
+//! The loops are the scalar functions of `oxccl_shared::reduce` in a plain `for`, compiled once per [`Machine`] with
+//! that machine's features enabled, so every path gives the same bits by construction and only the conversion of
+//! `f16`, for which CPUs have instructions that no compiler finds, is written by hand.
+
+mod stream;
+mod block;
+#[cfg(target_arch = "x86_64")]
+mod f16c;
+mod machine;
+
+use oxccl_shared::abi::DataType;
+use oxccl_shared::reduce::{CombineKind, OpArg};
+
+pub use machine::Machine;
+pub use stream::copy;
+
+bitflags::bitflags! {
+    /// How a slice operation treats its operands.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct Flags: u8 {
+        /// The local user's input is multiplied by [`OpArg::scalar_bits`] first.
+        const PRE = 1;
+        /// The result is divided by [`OpArg::divisor`].
+        const POST = 2;
+        /// `dst`, but not `dst2`, is large memory that will not be read soon: its stores bypass the caches where the
+        /// machine can, and are complete (fenced) on return.
+        const STREAM = 4;
+    }
+}
+
+/// `dst[i] = post(op(a[i], pre(b[i])))`, and the same into `dst2` unless it is null, for `count` elements.
+/// `a` is what a peer sent, `b` the local user's input.
+///
+/// # Safety
+/// 1. `a` and `b` are readable and `dst` and `dst2` (unless null) writable for `count` elements.
+/// 2. `dst` is `a` or `b` or overlaps neither; `dst2` overlaps none of the three.
+/// 3. No other thread or process writes the operands or touches the destinations meanwhile.
+///
+/// No pointer need be aligned.
+pub type CombineFn = unsafe fn(
+    dst: *mut u8,
+    dst2: *mut u8,
+    a: *const u8,
+    b: *const u8,
+    count: usize,
+    arg: &OpArg,
+    flags: Flags,
+);
+
+/// `dst[i] = post(pre(src[i]))`, and the same into `dst2` unless it is null, for `count` elements. Without
+/// [`Flags::PRE`] and [`Flags::POST`] the bytes are copied as they are.
+///
+/// # Safety
+/// 1. `src` is readable and `dst` and `dst2` (unless null) writable for `count` elements.
+/// 2. `dst` is `src` or does not overlap it; `dst2` overlaps neither.
+/// 3. No other thread or process writes `src` or touches the destinations meanwhile.
+///
+/// No pointer need be aligned.
+pub type MapFn =
+    unsafe fn(dst: *mut u8, dst2: *mut u8, src: *const u8, count: usize, arg: &OpArg, flags: Flags);
+
+/// The slice operations of one element type under one operator.
+#[derive(Clone, Copy, Debug)]
+pub struct ReduceTable {
+    /// Two sources into one result.
+    pub combine: CombineFn,
+    /// One source, transformed or copied; the operator plays no part.
+    pub map: MapFn,
+}
+
+/// The loops for `dtype` under `kind`, for the best machine that this CPU is. Cheap, but not free: a plan keeps the
+/// reference.
+pub fn table(dtype: DataType, kind: CombineKind) -> &'static ReduceTable {
+    Machine::best().table(dtype, kind)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,78 @@
+//! Plain bytes from one place to another, through the caches or past them.
+
+/// Below this many bytes a non-temporal copy is not worth its fence and its partial lines.
+const STREAM_MIN_BYTES: usize = 4096;
+
+/// Copies `len_bytes`. `stream`: `dst` is large memory that will not be read soon, so its stores bypass the caches where
+/// the machine can; they are complete (fenced) on return.
+///
+/// # Safety
+/// 1. `src` is readable and `dst` writable for `len_bytes`, and nobody else writes the one or touches the other meanwhile.
+/// 2. `dst` is `src` or does not overlap it.
+pub unsafe fn copy(dst: *mut u8, src: *const u8, len_bytes: usize, stream: bool) {
+    if dst.cast_const() == src {
+        return;
+    }
+    if stream && len_bytes >= STREAM_MIN_BYTES {
+        // SAFETY: the caller's obligations 1 and 2, less the case of equal pointers.
+        unsafe { copy_past_caches(dst, src, len_bytes) };
+        fence();
+    } else {
+        // SAFETY: as above.
+        unsafe { core::ptr::copy_nonoverlapping(src, dst, len_bytes) };
+    }
+}
+
+/// Orders the non-temporal stores before it before every store after it, as ordinary stores are ordered anyway.
+#[inline(always)]
+pub(super) fn fence() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 CPU has SSE.
+    unsafe {
+        core::arch::x86_64::_mm_sfence()
+    };
+}
+
+/// Copies with non-temporal stores for all whole 64-byte lines of `dst`. The caller fences once it has copied all.
+///
+/// # Safety
+/// `src` is readable and `dst` writable for `len_bytes`, and they do not overlap.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub(super) unsafe fn copy_past_caches(dst: *mut u8, src: *const u8, len_bytes: usize) {
+    use core::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
+    use core::ptr::copy_nonoverlapping;
+
+    let head = dst.align_offset(64).min(len_bytes);
+    let lines = (len_bytes - head) / 64;
+    // SAFETY: head <= len_bytes.
+    unsafe { copy_nonoverlapping(src, dst, head) };
+    for line in 0..lines {
+        let at = head + 64 * line;
+        // SAFETY: at + 64 <= head + 64 * lines <= len_bytes.
+        let (from, to) = unsafe { (src.add(at).cast::<__m128i>(), dst.add(at).cast::<__m128i>()) };
+        // SAFETY: the 64 bytes from `at` on are in bounds, as above; `to` is 64-byte aligned because `head` made it
+        // so. All four stores of a line in a row, so that the write-combining buffer leaves as one full line.
+        unsafe {
+            let quarters = [0, 1, 2, 3].map(|i| _mm_loadu_si128(from.add(i)));
+            _mm_stream_si128(to, quarters[0]);
+            _mm_stream_si128(to.add(1), quarters[1]);
+            _mm_stream_si128(to.add(2), quarters[2]);
+            _mm_stream_si128(to.add(3), quarters[3]);
+        }
+    }
+    let tail = head + 64 * lines;
+    // SAFETY: tail <= len_bytes.
+    unsafe { copy_nonoverlapping(src.add(tail), dst.add(tail), len_bytes - tail) };
+}
+
+/// As on x86-64, but through the caches: this machine has no portable non-temporal store.
+///
+/// # Safety
+/// `src` is readable and `dst` writable for `len_bytes`, and they do not overlap.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+pub(super) unsafe fn copy_past_caches(dst: *mut u8, src: *const u8, len_bytes: usize) {
+    // SAFETY: the caller's.
+    unsafe { core::ptr::copy_nonoverlapping(src, dst, len_bytes) };
+}
