@@ -1,1 +1,3 @@
 //! OxCCL: collective communication between the GPUs and CPUs of one or many hosts.
+
+pub mod mem;

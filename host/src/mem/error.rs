@@ -1,0 +1,107 @@
+//! What can go wrong with memory, and what the user can do about it.
+
+use oxccl_shared::abi::Rank;
+use rustix::io::Errno;
+use std::fmt;
+use std::path::PathBuf;
+
+/// Why memory could not be had. Raised at communicator creation only.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum MemError {
+    /// The kernel gave no address space or memory.
+    #[error(
+        "this process got no {wanted_bytes} bytes of memory from the kernel: {errno}; check ulimit -v and the memory limit of the container"
+    )]
+    Map {
+        /// Bytes asked for.
+        wanted_bytes: usize,
+        /// What `mmap` said.
+        errno: Errno,
+    },
+    /// The shared memory file system cannot hold the file.
+    #[error(
+        "shared memory is full: {} needs {wanted_bytes} bytes, {free_bytes} are free; \
+         enlarge it (docker run --shm-size=1g, or a larger emptyDir with medium Memory at /dev/shm) \
+         or make connections smaller (NCCL_BUFFSIZE)", path.display()
+    )]
+    ShmFull {
+        /// The file that could not be made.
+        path: PathBuf,
+        /// Bytes it needs.
+        wanted_bytes: u64,
+        /// Bytes the file system had left for this user.
+        free_bytes: u64,
+    },
+    /// A live process already made a file of this name.
+    #[error("{} belongs to a live process: the same unique id and rank are in use twice on this host", path.display())]
+    ShmInUse {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A peer's file is not what that peer should have made.
+    #[error("{}: {property} is {found:#x}, expected {expected:#x}; not a file of this communicator's rank, or of another OxCCL version", path.display())]
+    ShmForeign {
+        /// The file.
+        path: PathBuf,
+        /// What was compared.
+        property: ShmProperty,
+        /// The value this rank expects.
+        expected: u64,
+        /// The value the file has.
+        found: u64,
+    },
+    /// Another failure of the operating system.
+    #[error("{call} {}: {errno}", path.display())]
+    Shm {
+        /// The system call.
+        call: &'static str,
+        /// The file it was made for.
+        path: PathBuf,
+        /// What it said.
+        errno: Errno,
+    },
+    /// Two threads of this process joined one communicator as the same rank.
+    #[error("rank {rank} of communicator {comm_hash:#018x} was created twice in this process")]
+    PublishedTwice {
+        /// The communicator.
+        comm_hash: u64,
+        /// The rank.
+        rank: Rank,
+    },
+}
+
+/// What an opener compares before it trusts a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ShmProperty {
+    /// The owner's user id.
+    Owner,
+    /// File type and permission bits.
+    Mode,
+    /// Length of the file in bytes.
+    FileLength,
+    /// The word that marks OxCCL's files.
+    Magic,
+    /// Version of the header's layout.
+    Version,
+    /// Usable bytes, as the header states them.
+    Length,
+    /// The communicator that the creator belongs to.
+    Communicator,
+    /// The creator's rank.
+    Rank,
+}
+
+impl fmt::Display for ShmProperty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ShmProperty::Owner => "owner",
+            ShmProperty::Mode => "mode",
+            ShmProperty::FileLength => "file length",
+            ShmProperty::Magic => "magic word",
+            ShmProperty::Version => "layout version",
+            ShmProperty::Length => "stated length",
+            ShmProperty::Communicator => "communicator",
+            ShmProperty::Rank => "rank",
+        })
+    }
+}

@@ -1,0 +1,195 @@
+//! The file behind a shared segment, from its creation to its removal.
+
+use super::error::MemError;
+use super::name::ShmName;
+use super::sweep::remove_if_stale;
+use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How often a creation that another process's sweep undid is repeated. Each repeat needs another process to run its
+/// sweep within the microseconds between two system calls of ours, so even a second one is improbable.
+const CREATE_ATTEMPTS: usize = 16;
+
+/// How often, a millisecond apart, the lock of a new file is tried.
+const LOCK_ATTEMPTS: usize = 1000;
+
+/// A linked, locked file: as long as this value lives, peers can open the segment and sweeps leave it alone. Dropping it
+/// removes the name; memory already mapped stays.
+#[derive(Debug)]
+pub struct ShmFile {
+    path: PathBuf,
+    /// Holds the lock that says "the creator lives".
+    fd: OwnedFd,
+}
+
+impl ShmFile {
+    /// A new file with `bytes` of reserved, zeroed space.
+    pub(super) fn create(name: &ShmName, bytes: usize) -> Result<ShmFile, MemError> {
+        for _ in 0..CREATE_ATTEMPTS {
+            if let Some(file) = Self::create_locked(name)? {
+                file.reserve(bytes as u64)?;
+                return Ok(file);
+            }
+        }
+        Err(MemError::ShmInUse { path: name.path().to_owned() })
+    }
+
+    /// The file descriptor, for mapping.
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// A new file, locked; `None` if it has to be tried again.
+    ///
+    /// Between `open` and `flock` a sweep may take the file for a dead process's: it then holds the lock, or has unlinked
+    /// the file. We wait for the former and see the latter; and since a sweep unlinks only under the lock, neither can
+    /// happen afterwards.
+    fn create_locked(name: &ShmName) -> Result<Option<ShmFile>, MemError> {
+        let fail = |call, errno| MemError::Shm { call, path: name.path().to_owned(), errno };
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let fd = match rustix::fs::open(name.path(), flags, Mode::RUSR | Mode::WUSR) {
+            Ok(fd) => fd,
+            Err(Errno::EXIST) if remove_if_stale(name.path()) => return Ok(None),
+            Err(Errno::EXIST) => return Err(MemError::ShmInUse { path: name.path().to_owned() }),
+            Err(errno) => return Err(fail("open", errno)),
+        };
+        lock(&fd).map_err(|e| fail("flock", e))?;
+        let stat = rustix::fs::fstat(&fd).map_err(|e| fail("fstat", e))?;
+        // Only now a ShmFile, whose drop unlinks the name: of a file that a sweep removed, the name is not ours any more.
+        Ok((stat.st_nlink > 0).then(|| ShmFile { path: name.path().to_owned(), fd }))
+    }
+
+    /// Allocates every page now. Without it a file in a full tmpfs kills its user with SIGBUS at the first touch.
+    fn reserve(&self, bytes: u64) -> Result<(), MemError> {
+        let allocate = || rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), 0, bytes);
+        match rustix::io::retry_on_intr(allocate) {
+            Ok(()) => Ok(()),
+            Err(Errno::NOSPC | Errno::FBIG | Errno::DQUOT | Errno::NOMEM) => Err(MemError::ShmFull {
+                path: self.path.clone(),
+                wanted_bytes: bytes,
+                free_bytes: rustix::fs::fstatvfs(&self.fd).map_or(0, |s| s.f_bavail * s.f_frsize),
+            }),
+            Err(errno) => Err(MemError::Shm { call: "fallocate", path: self.path.clone(), errno }),
+        }
+    }
+}
+
+/// Takes the lock of a new file. Only a sweep can hold it, for the two system calls of its removal.
+fn lock(fd: &OwnedFd) -> rustix::io::Result<()> {
+    for _ in 0..LOCK_ATTEMPTS {
+        match rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK | Errno::INTR) => std::thread::sleep(Duration::from_millis(1)),
+            done => return done,
+        }
+    }
+    Err(Errno::WOULDBLOCK)
+}
+
+impl Drop for ShmFile {
+    fn drop(&mut self) {
+        // Already gone if a peer cleaned up after a failed start. The lock is freed after this, with `fd`.
+        let _ = rustix::fs::unlink(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem::{Segment, ShmProperty};
+    use oxccl_shared::abi::Rank;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn foreign(result: Result<Segment, MemError>) -> ShmProperty {
+        match result {
+            Err(MemError::ShmForeign { property, .. }) => property,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn both_ends_see_one_memory_that_outlives_its_name() {
+        let name = ShmName::new(u64::from(std::process::id()) << 32 | 1, Rank(0));
+        let (mine, file) = Segment::shm_create(&name, 10_000).unwrap();
+        let theirs = Segment::shm_open(&name, 10_000).unwrap();
+        assert_ne!(mine.base(), theirs.base());
+        assert_eq!(mine.base().align_offset(4096), 0);
+        drop(file);
+        assert!(!name.path().exists());
+        mine.prefault(0..10_000);
+        mine.prefer_huge_pages();
+        // SAFETY: both mappings are 10000 bytes and this thread is their only user.
+        unsafe {
+            assert_eq!(*theirs.base(), 0);
+            *mine.base().add(9_999) = 7;
+            assert_eq!(*theirs.base().add(9_999), 7);
+        }
+    }
+
+    #[test]
+    fn two_live_creators_of_one_name_are_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let name = ShmName::in_dir(dir.path(), 1, Rank(0));
+        let first = Segment::shm_create(&name, 64).unwrap();
+        let second = Segment::shm_create(&name, 64).unwrap_err();
+        assert_eq!(second, MemError::ShmInUse { path: name.path().to_owned() });
+        drop(first);
+        Segment::shm_create(&name, 64).unwrap();
+    }
+
+    #[test]
+    fn a_file_left_by_a_dead_creator_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let name = ShmName::in_dir(dir.path(), 1, Rank(0));
+        fs::write(name.path(), b"left behind").unwrap();
+        Segment::shm_create(&name, 64).unwrap();
+    }
+
+    #[test]
+    fn a_full_file_system_is_an_error_now_and_names_the_remedy() {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let name = ShmName::in_dir(dir.path(), 1, Rank(0));
+        let fs = rustix::fs::statvfs(dir.path()).unwrap();
+        if fs.f_blocks == 0 {
+            return; // mounted without a limit
+        }
+        let wanted = ((fs.f_blocks + 1) * fs.f_frsize) as usize;
+        let error = Segment::shm_create(&name, wanted).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            matches!(error, MemError::ShmFull { wanted_bytes, .. } if wanted_bytes > wanted as u64),
+            "{error:?}"
+        );
+        for part in [name.path().to_str().unwrap(), "--shm-size", "NCCL_BUFFSIZE"] {
+            assert!(text.contains(part), "{text}");
+        }
+        assert!(!name.path().exists(), "a failed creation leaves no file");
+    }
+
+    #[test]
+    fn an_opener_trusts_no_file_but_its_peers() {
+        let dir = tempfile::tempdir().unwrap();
+        let name = ShmName::in_dir(dir.path(), 1, Rank(0));
+        let absent = Segment::shm_open(&name, 4096).unwrap_err();
+        assert!(matches!(absent, MemError::Shm { call: "open", errno: Errno::NOENT, .. }), "{absent:?}");
+
+        let (_segment, file) = Segment::shm_create(&name, 4096).unwrap();
+        Segment::shm_open(&name, 4096).unwrap();
+        assert_eq!(foreign(Segment::shm_open(&name, 8192)), ShmProperty::FileLength);
+        fs::set_permissions(name.path(), fs::Permissions::from_mode(0o666)).unwrap();
+        assert_eq!(foreign(Segment::shm_open(&name, 4096)), ShmProperty::Mode);
+        fs::set_permissions(name.path(), fs::Permissions::from_mode(0o600)).unwrap();
+
+        // The file of another rank under this rank's name.
+        let other = ShmName::in_dir(dir.path(), 1, Rank(1));
+        fs::rename(name.path(), other.path()).unwrap();
+        assert_eq!(foreign(Segment::shm_open(&other, 4096)), ShmProperty::Rank);
+        std::os::unix::fs::symlink(other.path(), name.path()).unwrap();
+        let link = Segment::shm_open(&name, 4096).unwrap_err();
+        assert!(matches!(link, MemError::Shm { errno: Errno::LOOP, .. }), "{link:?}");
+        drop(file);
+    }
+}

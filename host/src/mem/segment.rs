@@ -1,0 +1,152 @@
+//! Mapped memory.
+
+use super::error::{MemError, ShmProperty};
+use super::file::ShmFile;
+use super::header::{ShmHeader, expect};
+use super::name::ShmName;
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+
+/// Page-aligned memory, zeroed when made, unmapped when dropped. It hands out an address and nothing else: who may touch
+/// what and when is the business of those who lay connections into it.
+#[derive(Debug)]
+pub struct Segment {
+    map: NonNull<u8>,
+    map_bytes: usize,
+    /// Bytes of the header page before the usable part: one page for shared segments, none for private ones.
+    skip_bytes: usize,
+    len: usize,
+}
+
+// SAFETY: a segment is an address range that stays mapped until drop, which no thread's identity plays a part in.
+unsafe impl Send for Segment {}
+// SAFETY: as above; its methods read only fields that never change.
+unsafe impl Sync for Segment {}
+
+impl Segment {
+    /// `len` bytes for the threads of this process. Pages get memory when first touched.
+    ///
+    /// # Errors
+    /// [`MemError::Map`].
+    pub fn private(len: usize) -> Result<Segment, MemError> {
+        // SAFETY: a fresh mapping at an address that the kernel chooses touches no existing memory.
+        let map = unsafe {
+            let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags)
+        };
+        Self::from_map(map, len, 0, len)
+    }
+
+    /// `len` bytes in a new file, for all processes of this user on this host. The space is reserved here, so that a full
+    /// file system is this call's error instead of a SIGBUS in the middle of a collective. Peers may open it until the
+    /// [`ShmFile`] is dropped; the mapping outlives the file. A file of the same name whose creator died is replaced.
+    ///
+    /// # Errors
+    /// [`MemError::ShmFull`], [`MemError::ShmInUse`], [`MemError::Shm`], [`MemError::Map`]. No file is left behind.
+    pub fn shm_create(name: &ShmName, len: usize) -> Result<(Segment, ShmFile), MemError> {
+        let header_bytes = rustix::param::page_size();
+        let file = ShmFile::create(name, header_bytes + len)?;
+        let segment = Self::map_shared(file.as_fd(), header_bytes, len)?;
+        // SAFETY: the mapping is page aligned, at least a page long, writable, and nobody else knows of it yet.
+        unsafe { segment.map.cast::<ShmHeader>().write(ShmHeader::new(name, len)) };
+        Ok((segment, file))
+    }
+
+    /// The segment that the rank in `name` has created with the same `expected_len`. Call after that rank has said (through
+    /// the bootstrap) that it did.
+    ///
+    /// # Errors
+    /// [`MemError::ShmForeign`] if owner, mode, length or header are not what that rank would have made,
+    /// [`MemError::Shm`] (`ENOENT`: its creator failed or cleaned up), [`MemError::Map`].
+    pub fn shm_open(name: &ShmName, expected_len: usize) -> Result<Segment, MemError> {
+        let fail = |call, errno| MemError::Shm { call, path: name.path().to_owned(), errno };
+        // NONBLOCK: opening a FIFO planted under this name must not wait for its other end.
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let fd = rustix::fs::open(name.path(), flags, Mode::empty()).map_err(|e| fail("open", e))?;
+        let stat = rustix::fs::fstat(&fd).map_err(|e| fail("fstat", e))?;
+        let header_bytes = rustix::param::page_size();
+        let file_bytes = (header_bytes + expected_len) as u64;
+        let mode = FileType::RegularFile.as_raw_mode() | (Mode::RUSR | Mode::WUSR).as_raw_mode();
+        expect(name, ShmProperty::Owner, rustix::process::geteuid().as_raw().into(), stat.st_uid.into())?;
+        expect(name, ShmProperty::Mode, mode.into(), stat.st_mode.into())?;
+        expect(name, ShmProperty::FileLength, file_bytes, stat.st_size as u64)?;
+        let segment = Self::map_shared(std::os::fd::AsFd::as_fd(&fd), header_bytes, expected_len)?;
+        // SAFETY: the mapping is page aligned and longer than a header, whose every bit pattern is valid; its creator
+        // wrote it before this rank was told of the file and never writes it again.
+        unsafe { segment.map.cast::<ShmHeader>().read() }.verify(name, expected_len)?;
+        Ok(segment)
+    }
+
+    /// The first usable byte; page aligned.
+    pub fn base(&self) -> *mut u8 {
+        // SAFETY: the mapping is skip_bytes + len bytes long.
+        unsafe { self.map.as_ptr().add(self.skip_bytes) }
+    }
+
+    /// Usable bytes.
+    #[expect(clippy::len_without_is_empty, reason = "an empty segment cannot be made: mmap refuses it")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Enters the pages of this byte range into the page table now, so that the first collective does not fault on them.
+    /// For control words and short-message slots. A hint: what the kernel refuses is left to the first touch.
+    pub fn prefault(&self, range: Range<usize>) {
+        let page = rustix::param::page_size();
+        let start = range.start.min(self.len) / page * page;
+        let end = range.end.min(self.len);
+        if start >= end {
+            return;
+        }
+        // SAFETY: start..end lies within the mapping.
+        let populated = unsafe {
+            rustix::mm::madvise(self.base().add(start).cast(), end - start, Advice::LinuxPopulateWrite)
+        };
+        if populated.is_err() {
+            // Kernels before 5.14. A read suffices for shared memory and is safe beside any writer.
+            for offset in (start..end).step_by(page) {
+                // SAFETY: within the mapping; volatile, and its value is not used.
+                unsafe { self.base().add(offset).read_volatile() };
+            }
+        }
+    }
+
+    /// Asks for huge pages: fewer TLB misses on large slots. A hint; for shared memory it works only where
+    /// `/sys/kernel/mm/transparent_hugepage/shmem_enabled` is `advise` or more.
+    pub fn prefer_huge_pages(&self) {
+        // SAFETY: the whole mapping, whose contents this does not change. A refusal changes nothing but speed.
+        let _ =
+            unsafe { rustix::mm::madvise(self.map.as_ptr().cast(), self.map_bytes, Advice::LinuxHugepage) };
+    }
+
+    fn map_shared(fd: BorrowedFd<'_>, skip: usize, len: usize) -> Result<Segment, MemError> {
+        // SAFETY: a fresh mapping at an address that the kernel chooses touches no existing memory.
+        let map = unsafe {
+            let prot = ProtFlags::READ | ProtFlags::WRITE;
+            rustix::mm::mmap(std::ptr::null_mut(), skip + len, prot, MapFlags::SHARED, fd, 0)
+        };
+        Self::from_map(map, skip + len, skip, len)
+    }
+
+    fn from_map(
+        map: rustix::io::Result<*mut std::ffi::c_void>,
+        map_bytes: usize,
+        skip_bytes: usize,
+        len: usize,
+    ) -> Result<Segment, MemError> {
+        let map = map.map_err(|errno| MemError::Map { wanted_bytes: map_bytes, errno })?;
+        let map = NonNull::new(map.cast()).expect("mmap without MAP_FIXED never maps address 0");
+        Ok(Segment { map, map_bytes, skip_bytes, len })
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // SAFETY: mapped by this value alone, and whoever got `base` promised not to outlive it.
+        let unmapped = unsafe { rustix::mm::munmap(self.map.as_ptr().cast(), self.map_bytes) };
+        debug_assert!(unmapped.is_ok(), "munmap of an own mapping: {unmapped:?}");
+    }
+}
