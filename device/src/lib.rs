@@ -2,4 +2,8 @@
 //! Takes: a work descriptor and connections that the host has made.
 //! Gives: the primitives and algorithms that move and reduce data, written once over a small kernel DSL.
 //! Never: makes connections, chooses algorithms, allocates.
-#![cfg_attr(not(feature = "cpu"), no_std)]
+
+pub mod coll;
+pub mod prims;
+pub mod conn;
+pub mod gpu;

@@ -1,0 +1,61 @@
+//! Layer: device / coll.
+//! Takes: a work descriptor and the connections of one channel.
+//! Gives: the algorithms, each a walk over the schedule of the same name in `oxccl_shared::algo`.
+//! Never: chooses algorithm, protocol or sizes (the plan did), talks to an operating system.
+
+mod work;
+mod hop;
+pub mod ring;
+pub mod tree;
+pub mod direct;
+pub mod send_recv;
+
+pub use work::{CollWork, Endpoints, P2pWork, RingEnds, TreeEnds};
+
+use crate::conn::Conns;
+use crate::gpu::{Block, Stop};
+use crate::prims::{Ll, Ll128, Proto, Simple};
+use oxccl_shared::abi::{Algorithm, Func, Protocol};
+
+/// Runs one channel's part of a collective to its end.
+///
+/// # Safety
+/// 1. `work.src` and `work.dst` are valid for what `work.func` reads and writes of them (see [`CollWork`]).
+/// 2. The indices in `ends` name connections of `conns` to the ranks that the schedule means.
+pub unsafe fn run<B: Block>(
+    block: &B,
+    conns: &mut Conns,
+    ends: &Endpoints,
+    work: &CollWork,
+) -> Result<(), Stop> {
+    match work.protocol {
+        // SAFETY: obligations 1 and 2 are passed on.
+        Protocol::LL => unsafe { run_protocol::<B, Ll>(block, conns, ends, work) },
+        // SAFETY: obligations 1 and 2 are passed on.
+        Protocol::LL128 => unsafe { run_protocol::<B, Ll128>(block, conns, ends, work) },
+        // SAFETY: obligations 1 and 2 are passed on.
+        Protocol::Simple => unsafe { run_protocol::<B, Simple>(block, conns, ends, work) },
+    }
+}
+
+/// # Safety
+/// 1. As [`run`].
+unsafe fn run_protocol<B: Block, P: Proto>(
+    block: &B,
+    conns: &mut Conns,
+    ends: &Endpoints,
+    work: &CollWork,
+) -> Result<(), Stop> {
+    match (work.func, work.algorithm) {
+        // SAFETY: obligations 1 and 2 are passed on.
+        (Func::AllReduce | Func::Barrier, Algorithm::Direct) => unsafe {
+            direct::all_reduce::<B, P>(block, conns, ends, work)
+        },
+        // SAFETY: obligations 1 and 2 are passed on.
+        (Func::AllReduce, Algorithm::Tree) => unsafe {
+            tree::all_reduce::<B, P>(block, conns, &ends.tree, work)
+        },
+        // SAFETY: obligations 1 and 2 are passed on.
+        _ => unsafe { ring::run::<B, P>(block, conns, &ends.ring, work) },
+    }
+}

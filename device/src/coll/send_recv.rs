@@ -1,0 +1,97 @@
+//! Point to point: any number of sends and receives at once, none of which may hold up another.
+
+use super::work::P2pWork;
+use crate::conn::Conns;
+use crate::gpu::{Awaited, Block, Stop, Wait};
+use crate::prims::{Ll, Ll128, Proto, Simple, Slice, run_slice};
+use oxccl_shared::abi::{Protocol, SlotHeader};
+use oxccl_shared::algo::Action;
+
+/// Transfers every message of `works`, each slice as soon as its connection allows. Messages on one connection are
+/// transferred in the order of `works`.
+///
+/// # Safety
+/// 1. Each buffer is readable (send) or writable (receive) for its length, and no received one overlaps another.
+/// 2. Each index names a connection of `conns`.
+pub unsafe fn run<B: Block>(block: &B, conns: &mut Conns, works: &mut [P2pWork]) -> Result<(), Stop> {
+    let mut looks = 0u32;
+    loop {
+        let (mut waiting, mut moved) = (None, false);
+        for index in 0..works.len() {
+            if works[index].finished || is_behind(works, index) {
+                continue;
+            }
+            // SAFETY: obligations 1 and 2 are passed on.
+            match unsafe { advance(block, conns, &mut works[index])? } {
+                None => moved = true,
+                Some(wait) => waiting = waiting.or(Some(wait)),
+            }
+        }
+        match waiting {
+            None if !moved => return Ok(()),
+            Some(wait) if !moved => {
+                looks = looks.saturating_add(1);
+                block.idle(wait, looks)?;
+            }
+            _ => looks = 0,
+        }
+    }
+}
+
+/// Whether an earlier message uses the same connection and is not over.
+fn is_behind(works: &[P2pWork], index: usize) -> bool {
+    let work = &works[index];
+    works[..index].iter().any(|w| !w.finished && w.conn == work.conn && w.is_send == work.is_send)
+}
+
+/// Moves one slice, or says what it waits for.
+///
+/// # Safety
+/// 1. As [`run`], for this work.
+unsafe fn advance<B: Block>(block: &B, conns: &mut Conns, work: &mut P2pWork) -> Result<Option<Wait>, Stop> {
+    match work.protocol {
+        // SAFETY: obligation 1 is passed on.
+        Protocol::LL => unsafe { advance_over::<B, Ll>(block, conns, work) },
+        // SAFETY: obligation 1 is passed on.
+        Protocol::LL128 => unsafe { advance_over::<B, Ll128>(block, conns, work) },
+        // SAFETY: obligation 1 is passed on.
+        Protocol::Simple => unsafe { advance_over::<B, Simple>(block, conns, work) },
+    }
+}
+
+/// # Safety
+/// 1. As [`run`], for this work.
+unsafe fn advance_over<B: Block, P: Proto>(
+    block: &B,
+    conns: &mut Conns,
+    work: &mut P2pWork,
+) -> Result<Option<Wait>, Stop> {
+    let index = work.conn as usize;
+    let (ready, peer, capacity, what) = if work.is_send {
+        let conn = &mut conns.send[index];
+        (conn.fifo.poll_credit(), conn.peer, P::payload_bytes(&conn.layout), Awaited::Credit)
+    } else {
+        let conn = &mut conns.recv[index];
+        (P::poll_header(conn).is_some(), conn.peer, P::payload_bytes(&conn.layout), Awaited::Data)
+    };
+    if !ready {
+        return Ok(Some(Wait { peer, what }));
+    }
+    let len = capacity.min(work.len_bytes - work.done_bytes);
+    let connection = [work.conn];
+    let slice = Slice {
+        action: if work.is_send { Action::SEND } else { Action::RECV },
+        header: SlotHeader { tag: work.tag, len_bytes: len as u32 },
+        recv: &connection,
+        send: &connection,
+        src_position: 0,
+        src: work.buffer.wrapping_add(work.done_bytes).cast_const(),
+        dst: work.buffer.wrapping_add(work.done_bytes),
+        stream: false,
+    };
+    // SAFETY: obligation 1: the slice is the next part of the buffer.
+    unsafe { run_slice::<B, P>(block, conns, &slice)? };
+    work.done_bytes += len;
+    work.finished = work.done_bytes == work.len_bytes;
+    Ok(None)
+}

@@ -1,0 +1,125 @@
+//! What a kernel is told: one channel's part of one operation.
+
+use core::ops::Range;
+use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol};
+use oxccl_shared::algo::tree::{ARITY_MAX, TreeLinks};
+
+/// One channel's part of a collective.
+///
+/// Buffers, in elements, with `n` ranks and `count` as the caller gave it:
+///
+/// | function | `src` holds | `dst` receives |
+/// |---|---|---|
+/// | all-reduce, broadcast (root), reduce | count | count |
+/// | all-gather | count | n * count, block r from rank r |
+/// | reduce-scatter | n * count | count, block `rank` |
+///
+/// `dst` may be `src` (for all-gather `src` may be block `rank` of `dst`, for reduce-scatter `dst` block `rank` of `src`),
+/// otherwise they do not overlap. Neither needs any alignment.
+#[derive(Clone, Debug)]
+pub struct CollWork {
+    /// What to compute.
+    pub func: Func,
+    /// Along which schedule.
+    pub algorithm: Algorithm,
+    /// Over which line format.
+    pub protocol: Protocol,
+    /// Element type.
+    pub dtype: DataType,
+    /// The caller's input.
+    pub src: *const u8,
+    /// The caller's output.
+    pub dst: *mut u8,
+    /// Elements, as the caller gave it.
+    pub count: usize,
+    /// The elements (of `0..count`) that this channel works on.
+    pub part: Range<usize>,
+    /// Elements of a block that travel in one hop; a whole number of slices except at the end.
+    pub chunk_elems: usize,
+    /// Elements that fit one slot.
+    pub slice_elems: usize,
+    /// Borders between chunks and blocks fall on multiples of this, where the count allows.
+    pub grain_elems: usize,
+    /// This rank.
+    pub rank: u32,
+    /// Ranks in the communicator.
+    pub nranks: u32,
+    /// The root of a rooted operation.
+    pub root: u32,
+    /// Digest of the call; both ends of a connection must have the same.
+    pub tag: u32,
+    /// Whether the output is too large for the caches.
+    pub stream: bool,
+}
+
+/// One direction of one exchange with a peer.
+#[derive(Clone, Copy, Debug)]
+pub struct P2pWork {
+    /// The connection: an index into `Conns::send` or `Conns::recv`.
+    pub conn: u16,
+    /// Whether we send.
+    pub is_send: bool,
+    /// Over which line format.
+    pub protocol: Protocol,
+    /// The buffer; only read when sending.
+    pub buffer: *mut u8,
+    /// Its length.
+    pub len_bytes: usize,
+    /// Bytes already transferred.
+    pub done_bytes: usize,
+    /// Digest of the call; both ends must have the same.
+    pub tag: u32,
+    /// Set when a message of zero bytes, which is one empty slot, has been transferred.
+    pub finished: bool,
+}
+
+/// Which connections of a channel each algorithm uses.
+#[derive(Clone, Debug, Default)]
+pub struct Endpoints {
+    /// The ring.
+    pub ring: RingEnds,
+    /// The tree of this channel.
+    pub tree: TreeEnds,
+    /// Direct: receive connections by rank order, ourselves left out.
+    pub mesh_recv: Vec<u16>,
+    /// Direct: send connections in the order of `algo::direct::peers`.
+    pub mesh_send: Vec<u16>,
+}
+
+/// A rank's place in a ring.
+#[derive(Clone, Debug, Default)]
+pub struct RingEnds {
+    /// Rank at each position.
+    pub order: Vec<u32>,
+    /// Our position.
+    pub position: u32,
+    /// From the rank before us.
+    pub recv: [u16; 1],
+    /// To the rank after us.
+    pub send: [u16; 1],
+}
+
+/// A rank's place in a tree: its links and the connections that carry them.
+#[derive(Clone, Debug, Default)]
+pub struct TreeEnds {
+    /// Who is above and below.
+    pub links: TreeLinks,
+    /// How many children: the length in use of the lists below.
+    pub children: usize,
+    /// From the children, in the order of `links.down`.
+    pub child_recv: [u16; ARITY_MAX],
+    /// To the children, in the order of `links.down`.
+    pub child_send: [u16; ARITY_MAX],
+    /// From the parent.
+    pub parent_recv: [u16; 1],
+    /// To the parent.
+    pub parent_send: [u16; 1],
+}
+
+impl CollWork {
+    /// Bytes of one element.
+    #[inline]
+    pub fn elem_bytes(&self) -> usize {
+        self.dtype.size_bytes()
+    }
+}

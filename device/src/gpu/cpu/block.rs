@@ -1,0 +1,154 @@
+//! One thread as a block.
+
+use super::reduce::{self, Flags, ReduceTable};
+use crate::gpu::{Block, How, Stop, Wait};
+use core::ptr::null_mut;
+use oxccl_shared::abi::SlotHeader;
+use oxccl_shared::reduce::Resolved;
+use oxccl_shared::sync::cpu_relax;
+
+/// Words of one batch: two cache lines, so that a call of the reduction table is spread over enough elements.
+const BATCH_WORDS: usize = 16;
+
+/// What the host does while a kernel waits: progress of proxies, other blocks of the thread, abort, deadlines.
+pub trait Waiter {
+    /// Looks to spin through before asking [`Self::wait`] for the first time, and between two asks. A power of two.
+    fn spins(&self) -> u32;
+
+    /// The kernel found nothing for a while.
+    fn wait(&self, on: Wait, looks: u32) -> Result<(), Stop>;
+
+    /// The kernel met another operation than its own.
+    fn refuse(&self, on: Wait, expected: SlotHeader, found: SlotHeader) -> Stop;
+}
+
+/// A block of one CPU thread.
+pub struct CpuBlock<'a, W: Waiter> {
+    waiter: &'a W,
+    spin_mask: u32,
+    table: &'static ReduceTable,
+    operator: &'a Resolved,
+    elem_bytes: usize,
+}
+
+impl<'a, W: Waiter> CpuBlock<'a, W> {
+    /// A block that reduces elements of `dtype` as `operator` says.
+    #[inline]
+    pub fn new(waiter: &'a W, dtype: oxccl_shared::abi::DataType, operator: &'a Resolved) -> Self {
+        CpuBlock {
+            waiter,
+            spin_mask: waiter.spins().next_power_of_two() - 1,
+            table: reduce::table(dtype, operator.kind),
+            operator,
+            elem_bytes: dtype.size_bytes(),
+        }
+    }
+
+    #[inline]
+    fn flags(&self, how: How) -> Flags {
+        let mut flags = Flags::empty();
+        flags.set(Flags::PRE, how.pre && self.operator.pre);
+        flags.set(Flags::POST, how.post && self.operator.post);
+        flags.set(Flags::STREAM, how.stream);
+        flags
+    }
+
+    #[inline]
+    fn map_words(&self, words: &mut [u64], flags: Flags) {
+        let count = words.len() * 8 / self.elem_bytes;
+        let words = words.as_mut_ptr().cast::<u8>();
+        // SAFETY: `words` holds `count` elements, transformed in place.
+        unsafe { (self.table.map)(words, null_mut(), words, count, &self.operator.arg, flags) };
+    }
+}
+
+impl<W: Waiter> Block for CpuBlock<'_, W> {
+    type Words = [u64; BATCH_WORDS];
+
+    #[inline]
+    fn words() -> Self::Words {
+        [0; BATCH_WORDS]
+    }
+
+    #[inline]
+    fn thread(&self) -> usize {
+        0
+    }
+
+    #[inline]
+    fn threads(&self) -> usize {
+        1
+    }
+
+    #[inline]
+    fn sync(&self) {}
+
+    #[inline]
+    fn idle(&self, on: Wait, looks: u32) -> Result<(), Stop> {
+        if looks & self.spin_mask != 0 {
+            cpu_relax();
+            return Ok(());
+        }
+        self.waiter.wait(on, looks)
+    }
+
+    #[cold]
+    fn refuse(&self, on: Wait, expected: SlotHeader, found: SlotHeader) -> Stop {
+        self.waiter.refuse(on, expected, found)
+    }
+
+    #[inline]
+    fn has_pre(&self) -> bool {
+        self.operator.pre
+    }
+
+    #[inline]
+    fn pre(&self, words: &mut [u64]) {
+        if self.operator.pre {
+            self.map_words(words, Flags::PRE);
+        }
+    }
+
+    #[inline]
+    fn post(&self, words: &mut [u64]) {
+        if self.operator.post {
+            self.map_words(words, Flags::POST);
+        }
+    }
+
+    #[inline]
+    fn combine(&self, acc: &mut [u64], src: &[u64]) {
+        let count = acc.len() * 8 / self.elem_bytes;
+        let acc = acc.as_mut_ptr().cast::<u8>();
+        let arg = &self.operator.arg;
+        // SAFETY: both hold `count` elements; the result replaces the first operand.
+        unsafe {
+            (self.table.combine)(acc, null_mut(), acc, src.as_ptr().cast(), count, arg, Flags::empty())
+        };
+    }
+
+    #[inline]
+    unsafe fn map_bulk(&self, dst: *mut u8, dst2: *mut u8, src: *const u8, len_bytes: usize, how: How) {
+        let flags = self.flags(how);
+        if dst.cast_const() == src && dst2.is_null() && !flags.intersects(Flags::PRE | Flags::POST) {
+            return;
+        }
+        // SAFETY: obligations 1 and 2 are the table's.
+        unsafe { (self.table.map)(dst, dst2, src, len_bytes / self.elem_bytes, &self.operator.arg, flags) };
+    }
+
+    #[inline]
+    unsafe fn combine_bulk(
+        &self,
+        dst: *mut u8,
+        dst2: *mut u8,
+        a: *const u8,
+        b: *const u8,
+        len_bytes: usize,
+        how: How,
+    ) {
+        let count = len_bytes / self.elem_bytes;
+        // SAFETY: obligations 1 and 2 are the table's.
+        unsafe { (self.table.combine)(dst, dst2, a, b, count, &self.operator.arg, self.flags(how)) };
+    }
+}

@@ -1,0 +1,118 @@
+//! Layer: device / gpu, the kernel DSL.
+//! Takes: one machine's way to wait, to move whole slots and to reduce words.
+//! Gives: [`Block`], the small trait over which every primitive and algorithm is written once.
+//! Never: knows collectives or protocols.
+//!
+//! A *block* is a group of threads that run one channel of one operation together. On a CPU it is one thread and its bulk
+//! operations are vectorised loops; on a GPU it is a thread block and they are cooperative. A third machine is supported
+//! by implementing this trait, which needs nothing from the rest of the workspace.
+
+#[cfg(feature = "cpu")]
+pub mod cpu;
+
+use oxccl_shared::abi::{Rank, SlotHeader};
+
+/// Why a kernel returned early. The reason lies with whoever answered [`Block::idle`] or [`Block::refuse`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stop;
+
+/// What a block is waiting for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wait {
+    /// Who has to act.
+    pub peer: Rank,
+    /// What it has to do.
+    pub what: Awaited,
+}
+
+/// What a peer has to do before a waiting block can go on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Awaited {
+    /// Empty a slot that we want to fill.
+    Credit,
+    /// Fill a slot that we want to read.
+    Data,
+}
+
+/// How a bulk operation treats its operands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct How {
+    /// The user's input (`src`, or `b` of a combination) is pre-multiplied.
+    pub pre: bool,
+    /// The result is final: the operator's post-operation applies.
+    pub post: bool,
+    /// `dst` is user memory that nobody reads soon; it may bypass the caches.
+    pub stream: bool,
+}
+
+/// One group of threads and the machine under it.
+pub trait Block {
+    /// How many 8-byte words one thread takes through a line protocol at a time.
+    type Words: AsRef<[u64]> + AsMut<[u64]>;
+
+    /// A zeroed batch.
+    fn words() -> Self::Words;
+
+    /// This thread's index within the block.
+    fn thread(&self) -> usize;
+
+    /// Threads in the block.
+    fn threads(&self) -> usize;
+
+    /// Returns when all threads of the block have called it; their earlier writes are then visible to each other.
+    fn sync(&self);
+
+    /// Called after the `looks`-th look in a row that found nothing. Returns to look again, or `Err` when the operation
+    /// is aborted, its deadline has passed or the peer is gone.
+    fn idle(&self, on: Wait, looks: u32) -> Result<(), Stop>;
+
+    /// The peer's slot belongs to another operation than ours: records who and what, and stops.
+    fn refuse(&self, on: Wait, expected: SlotHeader, found: SlotHeader) -> Stop;
+
+    /// Whether the operator has a pre-operation at all.
+    fn has_pre(&self) -> bool;
+
+    /// Applies the operator's pre-operation to packed elements.
+    fn pre(&self, words: &mut [u64]);
+
+    /// Applies the operator's post-operation to packed elements.
+    fn post(&self, words: &mut [u64]);
+
+    /// `acc = op(acc, src)` on packed elements.
+    fn combine(&self, acc: &mut [u64], src: &[u64]);
+
+    /// Copies `len_bytes` from `src` to `dst` (and `dst2` unless null), elements transformed as `how` says.
+    ///
+    /// # Safety
+    /// 1. `src` is readable and `dst`, `dst2` are writable for `len_bytes`, a whole number of elements, by this block.
+    /// 2. `dst` equals `src` or does not overlap it; `dst2` overlaps neither.
+    unsafe fn map_bulk(&self, dst: *mut u8, dst2: *mut u8, src: *const u8, len_bytes: usize, how: How);
+
+    /// `dst = op(a, b)` (and `dst2` unless null); `how.pre` applies to `b`.
+    ///
+    /// # Safety
+    /// 1. `a`, `b` are readable and `dst`, `dst2` are writable for `len_bytes`, a whole number of elements, by this block.
+    /// 2. `dst` equals `a` or `b` or overlaps neither; `dst2` overlaps none of them.
+    unsafe fn combine_bulk(
+        &self,
+        dst: *mut u8,
+        dst2: *mut u8,
+        a: *const u8,
+        b: *const u8,
+        len_bytes: usize,
+        how: How,
+    );
+}
+
+/// Looks until `look` finds something.
+#[inline(always)]
+pub fn wait_for<B: Block, T>(block: &B, on: Wait, mut look: impl FnMut() -> Option<T>) -> Result<T, Stop> {
+    let mut looks = 0u32;
+    loop {
+        if let Some(found) = look() {
+            return Ok(found);
+        }
+        looks = looks.saturating_add(1);
+        block.idle(on, looks)?;
+    }
+}

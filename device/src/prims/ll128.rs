@@ -1,0 +1,104 @@
+//! Primitives over LL128: 120 bytes of each 128-byte line are data.
+
+use super::{Proto, Slice, words};
+use crate::conn::{Conns, RecvConn};
+use crate::gpu::{Awaited, Block, Stop, Wait, wait_for};
+use oxccl_shared::abi::{Protocol, SlotHeader};
+use oxccl_shared::proto::ll128::{self, DATA_BYTES, DATA_WORDS, Ll128Line};
+
+/// See [`oxccl_shared::proto::ll128`].
+pub struct Ll128;
+
+impl Proto for Ll128 {
+    const PROTOCOL: Protocol = Protocol::LL128;
+
+    #[inline]
+    fn poll_header(conn: &mut RecvConn) -> Option<SlotHeader> {
+        // SAFETY: a slot holds at least two lines (ConnLayout::is_valid), and lines are only touched as words.
+        unsafe { line(conn.slot(Protocol::LL128), 0) }.load_header(ll128::flag(conn.fifo.step()))
+    }
+
+    unsafe fn transfer<B: Block>(block: &B, conns: &mut Conns, slice: &Slice<'_>) -> Result<(), Stop> {
+        let nlines = slice.len_bytes().div_ceil(DATA_BYTES);
+        if block.thread() == 0 {
+            for &index in slice.send() {
+                let conn = &conns.send[index as usize];
+                // SAFETY: as in `poll_header`; the credit makes the slot ours.
+                let header = unsafe { line(conn.slot(Protocol::LL128), 0) };
+                header.store_header(slice.header, ll128::flag(conn.fifo.step()));
+            }
+        }
+        for at in (block.thread()..nlines).step_by(block.threads()) {
+            // SAFETY: line `at` lies within the slice, whose validity is obligation 1 of `transfer`.
+            unsafe { transfer_line(block, conns, slice, at)? };
+        }
+        block.sync();
+        for &index in slice.send() {
+            conns.send[index as usize].fifo.advance();
+        }
+        for &index in slice.recv() {
+            conns.recv[index as usize].fifo.release();
+        }
+        Ok(())
+    }
+}
+
+/// Line `at` of the slice.
+///
+/// # Safety
+/// 1. As [`Proto::transfer`], and `at * DATA_BYTES` is less than the slice's length.
+#[inline(always)]
+unsafe fn transfer_line<B: Block>(
+    block: &B,
+    conns: &Conns,
+    slice: &Slice<'_>,
+    at: usize,
+) -> Result<(), Stop> {
+    let len_bytes = (slice.len_bytes() - at * DATA_BYTES).min(DATA_BYTES);
+    let n = len_bytes.div_ceil(8);
+    let mut own = [0; DATA_WORDS];
+    let own = &mut own[..n];
+    if slice.action.src {
+        // SAFETY: obligation 1.
+        unsafe { words::load(own, slice.src.wrapping_add(at * DATA_BYTES), len_bytes) };
+        block.pre(own);
+    }
+    let mut acc = [0; DATA_WORDS];
+    let acc = &mut acc[..n];
+    let recv = slice.recv();
+    let own = slice.action.src.then_some((slice.src_position, &*own));
+    words::reduce(block, acc, recv.len(), own, |i, out| {
+        fetch(block, &conns.recv[recv[i] as usize], at, out)
+    })?;
+    if slice.action.finish {
+        block.post(acc);
+    }
+    for &index in slice.send() {
+        let conn = &conns.send[index as usize];
+        // SAFETY: the slice fits the slot's payload, so line 1 + at exists; the credit makes it ours.
+        unsafe { line(conn.slot(Protocol::LL128), 1 + at) }.store(acc, ll128::flag(conn.fifo.step()));
+    }
+    if slice.action.dst {
+        // SAFETY: obligation 1.
+        unsafe { words::store(slice.dst.wrapping_add(at * DATA_BYTES), acc, len_bytes) };
+    }
+    Ok(())
+}
+
+/// Waits for line `at` of the slot that `conn` consumes.
+#[inline(always)]
+fn fetch<B: Block>(block: &B, conn: &RecvConn, at: usize, out: &mut [u64]) -> Result<(), Stop> {
+    let on = Wait { peer: conn.peer, what: Awaited::Data };
+    let flag = ll128::flag(conn.fifo.step());
+    // SAFETY: the header said that the slice fits, so line 1 + at exists; lines are only touched as words.
+    let line = unsafe { line(conn.slot(Protocol::LL128), 1 + at) };
+    wait_for(block, on, || line.load(out, flag).then_some(()))
+}
+
+/// # Safety
+/// 1. `slot` points to a live slot of at least `index + 1` LL128 lines.
+#[inline(always)]
+unsafe fn line<'a>(slot: *mut u8, index: usize) -> &'a Ll128Line {
+    // SAFETY: obligation 1; any bytes are a valid line.
+    unsafe { &*slot.cast::<Ll128Line>().add(index) }
+}

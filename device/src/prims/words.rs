@@ -1,0 +1,81 @@
+//! User buffers as 8-byte words, whatever their alignment and length.
+
+/// Reads `words.len()` words from `src`; bytes from `len_bytes` on read as zero.
+///
+/// # Safety
+/// 1. `src` is readable for `len_bytes` bytes.
+/// 2. `words.len() * 8 < len_bytes + 8`: at most the last word is partial.
+#[inline(always)]
+pub unsafe fn load(words: &mut [u64], src: *const u8, len_bytes: usize) {
+    let whole = (len_bytes / 8).min(words.len());
+    for (i, word) in words[..whole].iter_mut().enumerate() {
+        // SAFETY: obligation 1: word i ends at or before len_bytes.
+        *word = unsafe { src.add(i * 8).cast::<u64>().read_unaligned() };
+    }
+    if whole < words.len() {
+        let mut bytes = [0u8; 8];
+        // SAFETY: obligations 1 and 2: fewer than 8 bytes remain, all readable.
+        unsafe {
+            core::ptr::copy_nonoverlapping(src.add(whole * 8), bytes.as_mut_ptr(), len_bytes - whole * 8)
+        };
+        words[whole] = u64::from_ne_bytes(bytes);
+    }
+}
+
+/// Writes `words` to `dst`, but no byte from `len_bytes` on.
+///
+/// # Safety
+/// 1. `dst` is writable for `len_bytes` bytes.
+/// 2. `words.len() * 8 < len_bytes + 8`: at most the last word is partial.
+#[inline(always)]
+pub unsafe fn store(dst: *mut u8, words: &[u64], len_bytes: usize) {
+    let whole = (len_bytes / 8).min(words.len());
+    for (i, word) in words[..whole].iter().enumerate() {
+        // SAFETY: obligation 1: word i ends at or before len_bytes.
+        unsafe { dst.add(i * 8).cast::<u64>().write_unaligned(*word) };
+    }
+    if whole < words.len() {
+        let bytes = words[whole].to_ne_bytes();
+        // SAFETY: obligations 1 and 2: fewer than 8 bytes remain, all writable.
+        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), dst.add(whole * 8), len_bytes - whole * 8) };
+    }
+}
+
+/// Reduces one batch in the slice's order: the user's words stand before contribution `src_position`.
+///
+/// `fetch(i, words)` brings the words of contribution `i` of `contributions`.
+#[inline(always)]
+pub fn reduce<B: crate::gpu::Block, E>(
+    block: &B,
+    acc: &mut [u64],
+    contributions: usize,
+    own: Option<(usize, &[u64])>,
+    mut fetch: impl FnMut(usize, &mut [u64]) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut scratch = B::words();
+    let mut filled = false;
+    for i in 0..=contributions {
+        if let Some((position, words)) = own
+            && position == i
+        {
+            if filled {
+                block.combine(acc, words);
+            } else {
+                acc.copy_from_slice(words);
+                filled = true;
+            }
+        }
+        if i == contributions {
+            break;
+        }
+        if filled {
+            let words = &mut scratch.as_mut()[..acc.len()];
+            fetch(i, words)?;
+            block.combine(acc, words);
+        } else {
+            fetch(i, acc)?;
+            filled = true;
+        }
+    }
+    Ok(())
+}
