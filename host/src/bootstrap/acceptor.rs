@@ -1,0 +1,172 @@
+//! Layer: host / bootstrap.
+//! Takes: a listener, the secret, events of poll(2).
+//! Gives: [`Acceptor`]: connections that have proved to belong to the job, with who they are and what for.
+//! Never: lets a stranger delay a legitimate rank. Every connection has its own handshake and deadline, all are served
+//! by one poll(2), their number is bounded, and the oldest unproved one makes room for a newer.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::handshake::{Handshake, Hello};
+use super::secret::{Nonce, Secret};
+use super::sock;
+
+/// How many connections may be in the handshake at once. A legitimate one takes a round trip or two, so this many
+/// only ever gather when strangers hold them open.
+const PENDING_MAX: usize = 512;
+/// How many are accepted per turn, so that a flood cannot keep the others from being served.
+const ACCEPTS_PER_TURN: usize = 64;
+/// When the process has no file descriptor left, accepting rests this long instead of spinning.
+const REST: Duration = Duration::from_millis(50);
+/// So many refusals are logged one by one, then only at powers of two.
+const REFUSALS_LOGGED: u64 = 32;
+
+/// A connection that has passed the handshake.
+#[derive(Debug)]
+pub(crate) struct Accepted {
+    pub stream: TcpStream,
+    pub remote: SocketAddr,
+    pub hello: Hello,
+}
+
+#[derive(Debug)]
+struct Pending {
+    stream: TcpStream,
+    remote: SocketAddr,
+    handshake: Handshake,
+    deadline: Instant,
+}
+
+#[derive(Debug)]
+pub(crate) struct Acceptor {
+    listener: TcpListener,
+    secret: Secret,
+    me: u32,
+    timeout: Duration,
+    pending: Vec<Pending>,
+    resting_until: Option<Instant>,
+    refusals: u64,
+}
+
+impl Acceptor {
+    /// Serves `listener`, which must not block, as rank `me` (or the root).
+    pub fn new(listener: TcpListener, secret: Secret, me: u32, timeout: Duration) -> Acceptor {
+        Acceptor { listener, secret, me, timeout, pending: Vec::new(), resting_until: None, refusals: 0 }
+    }
+
+    /// Appends what is to be polled; [`drive`](Self::drive) wants the answers in the same order.
+    pub fn poll_fds<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
+        let listening = if self.resting_until.is_some() { PollFlags::empty() } else { PollFlags::IN };
+        fds.push(PollFd::new(&self.listener, listening));
+        for pending in &self.pending {
+            let flags = if pending.handshake.output().is_empty() { PollFlags::IN } else { PollFlags::OUT };
+            fds.push(PollFd::new(&pending.stream, flags));
+        }
+    }
+
+    /// How many answers [`drive`](Self::drive) wants.
+    pub fn poll_len(&self) -> usize {
+        1 + self.pending.len()
+    }
+
+    /// When [`drive`](Self::drive) wants to be called at the latest.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.pending.iter().map(|pending| pending.deadline).chain(self.resting_until).min()
+    }
+
+    /// Serves what poll(2) found ready and what has run out of time; appends those that passed to `accepted`.
+    pub fn drive(&mut self, now: Instant, ready: &[PollFlags], accepted: &mut Vec<Accepted>) {
+        let (listener_ready, pending_ready) =
+            ready.split_first().map_or((false, &[][..]), |(first, rest)| {
+                (!first.is_empty(), rest) //
+            });
+        for (i, pending) in std::mem::take(&mut self.pending).into_iter().enumerate() {
+            let is_ready = pending_ready.get(i).is_some_and(|flags| !flags.is_empty());
+            if now >= pending.deadline {
+                self.refuse(pending.remote, &"it did not prove in time that it belongs to the job");
+            } else if is_ready {
+                self.advance(pending, accepted);
+            } else {
+                self.pending.push(pending);
+            }
+        }
+        if self.resting_until.is_some_and(|until| now >= until) {
+            self.resting_until = None;
+        }
+        if listener_ready && self.resting_until.is_none() {
+            self.accept(now, accepted);
+        }
+    }
+
+    fn accept(&mut self, now: Instant, accepted: &mut Vec<Accepted>) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            match self.listener.accept() {
+                Ok((stream, remote)) => self.begin(now, stream, remote, accepted),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // The connection died between arriving and being accepted.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::ECONNABORTED | libc::EINTR)) => {}
+                Err(error) => {
+                    if !(out_of_files(&error) && raise_file_limit()) {
+                        tracing::warn!(%error, "cannot accept bootstrap connections, trying again");
+                        self.resting_until = Some(now + REST);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, now: Instant, stream: TcpStream, remote: SocketAddr, accepted: &mut Vec<Accepted>) {
+        let prepared = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
+        if let Err(error) = prepared {
+            return self.refuse(remote, &error);
+        }
+        let nonce = match Nonce::random() {
+            Ok(nonce) => nonce,
+            Err(error) => return self.refuse(remote, &error),
+        };
+        if self.pending.len() >= PENDING_MAX {
+            let oldest = self.pending.remove(0);
+            self.refuse(oldest.remote, &"too many connections that prove nothing are open");
+        }
+        let handshake = Handshake::acceptor(self.secret, self.me, nonce);
+        self.advance(Pending { stream, remote, handshake, deadline: now + self.timeout }, accepted);
+    }
+
+    fn advance(&mut self, mut pending: Pending, accepted: &mut Vec<Accepted>) {
+        match sock::advance(&pending.stream, &mut pending.handshake) {
+            Ok(None) => self.pending.push(pending),
+            Ok(Some(Ok(hello))) => {
+                accepted.push(Accepted { stream: pending.stream, remote: pending.remote, hello });
+            }
+            Ok(Some(Err(error))) => self.refuse(pending.remote, &error),
+            Err(error) => self.refuse(pending.remote, &error),
+        }
+    }
+
+    /// Logs why `remote` was refused; it is closed by being dropped.
+    pub fn refuse(&mut self, remote: SocketAddr, why: &dyn std::fmt::Display) {
+        self.refusals += 1;
+        if self.refusals <= REFUSALS_LOGGED || self.refusals.is_power_of_two() {
+            tracing::warn!(%remote, %why, refusals = self.refusals, "refused a connection to the bootstrap");
+        }
+    }
+}
+
+fn out_of_files(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE))
+}
+
+/// Raises the soft limit of open files to the hard one; whether that made room. A root holds one connection per rank,
+/// and the usual soft limit of 1024 is below the size of a large job.
+fn raise_file_limit() -> bool {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current == limit.maximum {
+        return false;
+    }
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).is_ok()
+}

@@ -1,0 +1,305 @@
+//! Layer: host / bootstrap, its top.
+//! Takes: a unique id, this process's rank, the number of ranks.
+//! Gives: [`Bootstrap`]: small collectives, messages and authenticated streams between the ranks.
+//! Never: waits longer than its configuration says, or returns an error that does not name who is at fault.
+
+use std::net::{SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use oxccl_shared::abi::Rank;
+
+use super::acceptor::Acceptor;
+use super::config::BootstrapConfig;
+use super::error::{BootstrapError, RankList};
+use super::frame;
+use super::gather::GATHER_BYTES_MAX;
+use super::handshake::{Hello, Purpose};
+use super::id::{RootKind, UniqueId};
+use super::join;
+use super::rendezvous::NRANKS_MAX;
+use super::ring::Side;
+use super::root;
+use super::service::{Service, Shared, Stop};
+use super::sock::{self, Deadline};
+use super::wire::{Malformed, Reader, addr_bytes};
+
+const KIND_MESSAGE: u8 = 1;
+
+/// One rank's end of the bootstrap: its ring connections, its listener and the thread that serves them.
+///
+/// Collectives (`all_gather`, `barrier`, `broadcast`, `split`) must be called by all ranks in the same order. Dropping
+/// it without [`close`](Self::close) tells the other ranks that this one aborted.
+pub struct Bootstrap {
+    pub(super) shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    /// Collectives of several threads of one rank come one after the other.
+    collective: Mutex<()>,
+}
+
+impl Bootstrap {
+    /// Joins the communicator that `id` names as `rank` of `nranks`. Returns once all ranks have come and each knows
+    /// where all others listen. If any rank fails to come properly, every rank that did come gets the same error.
+    pub fn connect(
+        id: &UniqueId,
+        rank: Rank,
+        nranks: u32,
+        config: &BootstrapConfig,
+    ) -> Result<Bootstrap, BootstrapError> {
+        if id.kind() == RootKind::ByRankZero && rank.0 == 0 {
+            root::start_at_address(id, config)?;
+        }
+        let root = join::reach_root(id, rank, config)?;
+        // Numbers that cannot be right are the root's to refuse, so that the other ranks learn of it too.
+        let plausible = rank.0 < nranks && nranks <= NRANKS_MAX;
+        let local_nranks = if plausible { nranks } else { 1 };
+        let shared = Shared::new(rank, local_nranks, *id.secret(), config.clone())?;
+        let listener = sock::listen(join::listen_ip(&root, config)?, 0)
+            .map_err(|error| BootstrapError::io("listen for other ranks", &error))?;
+        let addr =
+            listener.local_addr().map_err(|error| BootstrapError::io("listen for other ranks", &error))?;
+        let acceptor = Acceptor::new(listener, *id.secret(), rank.0, config.handshake_timeout);
+        let this = Bootstrap::start(shared, acceptor)?;
+        let successor = join::register(&root, id, rank, nranks, addr, config)?;
+        drop(root);
+        this.join_ring(successor)?;
+        this.exchange_addrs(addr)?;
+        Ok(this)
+    }
+
+    fn start(shared: Arc<Shared>, acceptor: Acceptor) -> Result<Bootstrap, BootstrapError> {
+        let service = Service::new(shared.clone(), acceptor);
+        let thread = std::thread::Builder::new()
+            .name(format!("oxccl-boot-{}", shared.me))
+            .spawn(move || service.run())
+            .map_err(|error| BootstrapError::io("start the bootstrap's thread", &error))?;
+        Ok(Bootstrap { shared, thread: Some(thread), collective: Mutex::new(()) })
+    }
+
+    fn join_ring(&self, successor_addr: SocketAddr) -> Result<(), BootstrapError> {
+        let (me, nranks) = (self.rank(), self.nranks());
+        if nranks == 1 {
+            return Ok(());
+        }
+        let deadline = self.deadline();
+        let successor = Rank((me.0 + 1) % nranks);
+        let hello = Hello { purpose: Purpose::Ring, from: me.0, to: successor.0, tag: 0 };
+        let stream = join::dial_peer(self.shared.secret, hello, successor_addr, &deadline)?;
+        self.shared.lock().next = Some((successor, stream));
+        self.shared.wake();
+        let both_up = |side| move |ring: &super::ring::Ring| ring.peer(side).is_some();
+        let (prev_up, next_up) = (both_up(Side::Prev), both_up(Side::Next));
+        self.shared
+            .wait_for(&deadline, |state| (prev_up(&state.ring) && next_up(&state.ring)).then_some(()))
+            .ok_or_else(|| BootstrapError::Timeout {
+                what: "waiting for the ring's connections",
+                ranks: RankList::from_iter([Rank((me.0 + nranks - 1) % nranks)]),
+                waited: deadline.waited(),
+            })
+    }
+
+    fn exchange_addrs(&self, mine: SocketAddr) -> Result<(), BootstrapError> {
+        let table = self.all_gather(&addr_bytes(mine))?;
+        let read = |(rank, bytes): (usize, &Vec<u8>)| {
+            Reader::new(bytes).addr().map_err(|Malformed| BootstrapError::Protocol {
+                rank: Rank(rank as u32),
+                what: "its address cannot be read",
+            })
+        };
+        let addrs = table.iter().enumerate().map(read).collect::<Result<Vec<_>, _>>()?;
+        self.shared.lock().addrs = addrs;
+        Ok(())
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> Rank {
+        self.shared.me
+    }
+
+    /// How many ranks there are.
+    pub fn nranks(&self) -> u32 {
+        self.shared.nranks
+    }
+
+    /// Where `peer` listens for other ranks of this communicator.
+    pub fn listener_addr(&self, peer: Rank) -> Result<SocketAddr, BootstrapError> {
+        let out_of_range = BootstrapError::RankOutOfRange { rank: peer, nranks: self.nranks() };
+        self.shared.lock().addrs.get(peer.index()).copied().ok_or(out_of_range)
+    }
+
+    /// Gives every rank all ranks' blocks, in the order of ranks. Blocks may differ in size; together they may have
+    /// up to 16 MiB. After an error no further collective works.
+    pub fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, BootstrapError> {
+        let _one_at_a_time = self.collective.lock().unwrap_or_else(PoisonError::into_inner);
+        let deadline = self.deadline();
+        self.shared.lock().ring.submit(mine).inspect_err(|_| self.shared.wake())?;
+        self.shared.wake();
+        let gathered = self.shared.wait_for(&deadline, |state| state.ring.take_gathered());
+        gathered.unwrap_or_else(|| {
+            let mut state = self.shared.lock();
+            let error = BootstrapError::Timeout {
+                what: "an all-gather of the bootstrap",
+                ranks: state.ring.missing(),
+                waited: deadline.waited(),
+            };
+            state.ring.give_up(error.clone());
+            drop(state);
+            self.shared.wake();
+            Err(error)
+        })
+    }
+
+    /// Returns once every rank has called it.
+    pub fn barrier(&self) -> Result<(), BootstrapError> {
+        self.all_gather(&[]).map(drop)
+    }
+
+    /// Gives every rank the bytes of `root`; the others' `mine` is not looked at.
+    pub fn broadcast(&self, root: Rank, mine: &[u8]) -> Result<Vec<u8>, BootstrapError> {
+        self.check(root)?;
+        let mut table = self.all_gather(if root == self.rank() { mine } else { &[] })?;
+        Ok(table.swap_remove(root.index()))
+    }
+
+    /// Sends a message of at most 16 MiB to `peer` over a connection of its own. Messages with the same tag arrive in
+    /// order. Up to about the size of the kernel's buffers it does not wait for the peer to receive.
+    pub fn send(&self, peer: Rank, tag: u64, message: &[u8]) -> Result<(), BootstrapError> {
+        if message.len() > GATHER_BYTES_MAX {
+            return Err(BootstrapError::TooLarge { len_bytes: message.len(), max_bytes: GATHER_BYTES_MAX });
+        }
+        let deadline = self.deadline();
+        let stream = self.dial(peer, Purpose::Message, tag, &deadline)?;
+        let mut bytes = Vec::new();
+        frame::push(&mut bytes, KIND_MESSAGE, &[message]);
+        sock::write_all(&stream, &bytes, &deadline)
+            .map_err(|error| self.stream_error(peer, &error, &deadline))
+    }
+
+    /// Receives the next message that `peer` sent with `tag`.
+    pub fn recv(&self, peer: Rank, tag: u64) -> Result<Vec<u8>, BootstrapError> {
+        let deadline = self.deadline();
+        let stream = self.accept(peer, Purpose::Message, tag, &deadline)?;
+        match sock::read_frame(&stream, GATHER_BYTES_MAX, &deadline) {
+            Ok(frame) if frame.kind == KIND_MESSAGE => Ok(frame.payload),
+            Ok(_) => Err(BootstrapError::Protocol { rank: peer, what: "a message of unknown kind" }),
+            Err(error) => Err(self.stream_error(peer, &error, &deadline)),
+        }
+    }
+
+    /// Opens an authenticated stream to `peer`, which accepts it with the same purpose and tag. It blocks and has
+    /// `TCP_NODELAY` set.
+    pub fn connect_stream(&self, peer: Rank, purpose: u32, tag: u64) -> Result<TcpStream, BootstrapError> {
+        let stream = self.dial(peer, Purpose::Stream(purpose), tag, &self.deadline())?;
+        blocking(stream)
+    }
+
+    /// Accepts the authenticated stream that `peer` opens with the same purpose and tag.
+    pub fn accept_stream(&self, peer: Rank, purpose: u32, tag: u64) -> Result<TcpStream, BootstrapError> {
+        let stream = self.accept(peer, Purpose::Stream(purpose), tag, &self.deadline())?;
+        blocking(stream)
+    }
+
+    /// Says goodbye to the neighbours, waits at most half a second for them to have heard it, and ends the thread.
+    /// The others see no death. All-gathers that others have begun without this rank fail with `PeerLeft`.
+    pub fn close(mut self) {
+        self.stop(Stop::Leave);
+    }
+
+    /// Ends as a killed process does: no goodbye, connections cut. For tests of what the others then see.
+    #[doc(hidden)]
+    pub fn die(mut self) {
+        self.stop(Stop::Die);
+    }
+
+    /// Tells the other ranks that this one gives up, and why (at most 256 bytes are carried).
+    pub fn abort(&self, reason: &str) {
+        self.shared.lock().ring.abort(reason);
+        self.shared.wake();
+    }
+
+    pub(super) fn check(&self, peer: Rank) -> Result<(), BootstrapError> {
+        let nranks = self.nranks();
+        if peer.0 < nranks { Ok(()) } else { Err(BootstrapError::RankOutOfRange { rank: peer, nranks }) }
+    }
+
+    pub(super) fn deadline(&self) -> Deadline {
+        Deadline::after(self.shared.config.timeout)
+    }
+
+    fn dial(
+        &self,
+        peer: Rank,
+        purpose: Purpose,
+        tag: u64,
+        deadline: &Deadline,
+    ) -> Result<TcpStream, BootstrapError> {
+        let addr = self.listener_addr(peer)?;
+        if let Some(error) = self.shared.lock().ring.lost(peer) {
+            return Err(error);
+        }
+        let hello = Hello { purpose, from: self.rank().0, to: peer.0, tag };
+        join::dial_peer(self.shared.secret, hello, addr, deadline)
+    }
+
+    fn accept(
+        &self,
+        peer: Rank,
+        purpose: Purpose,
+        tag: u64,
+        deadline: &Deadline,
+    ) -> Result<TcpStream, BootstrapError> {
+        self.check(peer)?;
+        let wanted = Hello { purpose, from: peer.0, to: self.rank().0, tag };
+        let found = self.shared.wait_for(deadline, |state| {
+            match state.parked.iter().position(|accepted| accepted.hello == wanted) {
+                Some(at) => Some(Ok(state.parked.remove(at).stream)),
+                None => state.ring.lost(peer).map(Err),
+            }
+        });
+        found.unwrap_or_else(|| {
+            Err(BootstrapError::Timeout {
+                what: "waiting for a peer to connect",
+                ranks: RankList::from_iter([peer]),
+                waited: deadline.waited(),
+            })
+        })
+    }
+
+    fn stream_error(&self, peer: Rank, error: &std::io::Error, deadline: &Deadline) -> BootstrapError {
+        match error.kind() {
+            std::io::ErrorKind::TimedOut => BootstrapError::Timeout {
+                what: "a message of the bootstrap",
+                ranks: RankList::from_iter([peer]),
+                waited: deadline.waited(),
+            },
+            std::io::ErrorKind::InvalidData => {
+                BootstrapError::Protocol { rank: peer, what: "bytes that are no message" }
+            }
+            _ => BootstrapError::PeerLost { rank: peer },
+        }
+    }
+
+    fn stop(&mut self, how: Stop) {
+        let Some(thread) = self.thread.take() else { return };
+        self.shared.lock().stop = how;
+        self.shared.wake();
+        // The owner may be dropped by its own callback, on the very thread: that ends by itself then.
+        if thread.thread().id() != std::thread::current().id() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Bootstrap {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            self.abort("it was dropped without being closed");
+            self.stop(Stop::Leave);
+        }
+    }
+}
+
+fn blocking(stream: TcpStream) -> Result<TcpStream, BootstrapError> {
+    stream.set_nonblocking(false).map_err(|error| BootstrapError::io("make a stream block", &error))?;
+    Ok(stream)
+}

@@ -1,0 +1,180 @@
+//! Layer: host / bootstrap.
+//! Takes: the root's address and the job's secret.
+//! Gives: [`UniqueId`], the 128 bytes by which the ranks of one communicator find each other.
+//! Never: shows the secret in `Debug`.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use thiserror::Error;
+
+use super::secret::{KEY_BYTES, Secret};
+use super::wire::{ADDR_BYTES, Malformed, Reader, addr_bytes};
+
+/// The size of a [`UniqueId`]; NCCL's has the same.
+pub const UNIQUE_ID_BYTES: usize = 128;
+
+const MAGIC: [u8; 8] = *b"OxCCL id";
+const VERSION: u16 = 1;
+const ADDR_AT: usize = 11;
+const SECRET_AT: usize = ADDR_AT + ADDR_BYTES;
+const END: usize = SECRET_AT + KEY_BYTES;
+
+/// Names one communicator to be: where its root listens, and the secret that only its ranks share.
+///
+/// Make one on one rank ([`UniqueId::create`]) and hand it to the others over a channel that strangers cannot read
+/// (MPI, a file with mode 0600): whoever holds it can join. Where the ranks can agree on an address beforehand,
+/// [`UniqueId::from_address`] needs no handing over.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct UniqueId {
+    addr: SocketAddr,
+    secret: Secret,
+    kind: RootKind,
+}
+
+/// Who runs the root.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum RootKind {
+    /// It ran before the id existed.
+    Created = 0,
+    /// Rank 0 starts it when it connects, so the others may have to wait for it.
+    ByRankZero = 1,
+}
+
+/// Why 128 bytes are not a unique id.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum UniqueIdError {
+    /// The text is not 256 hexadecimal digits.
+    #[error("a unique id is written as 256 hexadecimal digits")]
+    NotHex,
+    /// The bytes do not begin as an OxCCL id does.
+    #[error("these bytes are no unique id of OxCCL (all zero, cut short, or made by another library?)")]
+    NotAnId,
+    /// The id was made by another version.
+    #[error("the unique id has version {theirs}, this library reads {VERSION}; use one OxCCL everywhere")]
+    Version {
+        /// The version found.
+        theirs: u16,
+    },
+    /// The id holds an address that cannot be connected to, or stray bytes.
+    #[error("the unique id is damaged")]
+    Damaged,
+}
+
+impl UniqueId {
+    pub(crate) fn new(addr: SocketAddr, secret: Secret, kind: RootKind) -> UniqueId {
+        UniqueId { addr, secret, kind }
+    }
+
+    /// An id that every rank makes for itself from an address and a seed agreed on beforehand
+    /// (`NCCL_COMM_ID=host:port`). Rank 0 runs the root there when it connects; the others try until it answers or
+    /// their time is up. The secret is as hard to guess as `seed`: a job id keeps other jobs out, not an attacker.
+    pub fn from_address(addr: SocketAddr, seed: &[u8]) -> UniqueId {
+        UniqueId::new(addr, Secret::from_seed(seed), RootKind::ByRankZero)
+    }
+
+    /// Where the root listens.
+    pub fn root_addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    pub(crate) fn secret(&self) -> &Secret {
+        &self.secret
+    }
+
+    pub(crate) fn kind(&self) -> RootKind {
+        self.kind
+    }
+
+    /// The id as bytes; they contain the secret.
+    pub fn to_bytes(&self) -> [u8; UNIQUE_ID_BYTES] {
+        let mut bytes = [0; UNIQUE_ID_BYTES];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[10] = self.kind as u8;
+        bytes[ADDR_AT..SECRET_AT].copy_from_slice(&addr_bytes(self.addr));
+        bytes[SECRET_AT..END].copy_from_slice(self.secret.bytes());
+        bytes
+    }
+
+    /// Reads what [`to_bytes`](Self::to_bytes) wrote.
+    pub fn from_bytes(bytes: &[u8; UNIQUE_ID_BYTES]) -> Result<UniqueId, UniqueIdError> {
+        if bytes[..8] != MAGIC {
+            return Err(UniqueIdError::NotAnId);
+        }
+        let mut reader = Reader::new(&bytes[8..]);
+        let version = reader.u16().map_err(|Malformed| UniqueIdError::Damaged)?;
+        if version != VERSION {
+            return Err(UniqueIdError::Version { theirs: version });
+        }
+        Self::body(reader).map_err(|Malformed| UniqueIdError::Damaged)
+    }
+
+    fn body(mut reader: Reader<'_>) -> Result<UniqueId, Malformed> {
+        let kind = match reader.u8()? {
+            0 => RootKind::Created,
+            1 => RootKind::ByRankZero,
+            _ => return Err(Malformed),
+        };
+        let addr = reader.addr()?;
+        let secret = Secret::from_bytes(reader.array()?);
+        let stray = reader.rest().iter().any(|&byte| byte != 0);
+        if stray || addr.port() == 0 || addr.ip().is_unspecified() {
+            return Err(Malformed);
+        }
+        Ok(UniqueId::new(addr, secret, kind))
+    }
+}
+
+impl fmt::Debug for UniqueId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UniqueId").field("root", &self.addr).field("kind", &self.kind).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn id() -> UniqueId {
+        UniqueId::from_address("[2001:db8::1]:4711".parse().expect("an address"), b"seed")
+    }
+
+    #[test]
+    fn damage_is_named() {
+        let with = |at: usize, byte: u8| {
+            let mut bytes = id().to_bytes();
+            bytes[at] = byte;
+            UniqueId::from_bytes(&bytes)
+        };
+        assert_eq!(UniqueId::from_bytes(&[0; 128]), Err(UniqueIdError::NotAnId));
+        assert_eq!(with(0, b'X'), Err(UniqueIdError::NotAnId));
+        assert_eq!(with(8, 2), Err(UniqueIdError::Version { theirs: 2 }));
+        assert_eq!(with(10, 9), Err(UniqueIdError::Damaged));
+        assert_eq!(with(ADDR_AT, 5), Err(UniqueIdError::Damaged));
+        assert_eq!(with(127, 1), Err(UniqueIdError::Damaged));
+        for addr in ["0.0.0.0:1", "1.2.3.4:0"] {
+            let bad = UniqueId::from_address(addr.parse().expect("an address"), b"");
+            assert_eq!(UniqueId::from_bytes(&bad.to_bytes()), Err(UniqueIdError::Damaged), "{addr}");
+        }
+    }
+
+    #[test]
+    fn debug_hides_the_secret() {
+        let shown = format!("{:?}", id());
+        assert!(shown.contains("4711") && !shown.contains("ecret"), "{shown}");
+    }
+
+    proptest! {
+        #[test]
+        fn any_128_bytes_are_an_id_or_an_error(bytes in any::<[u8; 32]>(), at in 0usize..97) {
+            let mut raw = id().to_bytes();
+            prop_assert_eq!(UniqueId::from_bytes(&raw), Ok(id()));
+            raw[at..at + 32].copy_from_slice(&bytes);
+            if let Ok(read) = UniqueId::from_bytes(&raw) {
+                prop_assert_eq!(read.to_bytes(), raw);
+            }
+        }
+    }
+}

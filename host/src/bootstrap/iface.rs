@@ -1,0 +1,191 @@
+//! Layer: host / bootstrap.
+//! Takes: a filter as users write it for `NCCL_SOCKET_IFNAME`, and the kernel's list of interfaces.
+//! Gives: the local address that listeners bind to.
+//! Never: opens a socket; the choice itself is pure.
+
+use std::ffi::CStr;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::error::BootstrapError;
+
+/// Which interfaces may be used: `eth,ib` (prefixes), `=eth0` (exact names), `^docker,veth` (all but), `^=eth3`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct InterfaceFilter {
+    names: Vec<String>,
+    exclude: bool,
+    exact: bool,
+}
+
+/// One address of one interface that is up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Interface {
+    pub name: String,
+    pub addr: IpAddr,
+}
+
+impl InterfaceFilter {
+    /// Reads the text; `None` when it names nothing.
+    pub fn parse(text: &str) -> Option<InterfaceFilter> {
+        let text = text.trim();
+        let (exclude, text) = text.strip_prefix('^').map_or((false, text), |rest| (true, rest));
+        let (exact, text) = text.strip_prefix('=').map_or((false, text), |rest| (true, rest));
+        let names: Vec<String> =
+            text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        (!names.is_empty()).then_some(InterfaceFilter { names, exclude, exact })
+    }
+
+    fn admits(&self, interface: &str) -> bool {
+        let named = self.names.iter().any(|name| {
+            // `eth0:1` style suffixes carry a port in some configurations; only the name counts.
+            let name = name.split(':').next().unwrap_or(name);
+            if self.exact { interface == name } else { interface.starts_with(name) }
+        });
+        named != self.exclude
+    }
+}
+
+impl fmt::Display for InterfaceFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.exclude { "^" } else { "" })?;
+        f.write_str(if self.exact { "=" } else { "" })?;
+        f.write_str(&self.names.join(","))
+    }
+}
+
+/// Picks an address. Without a filter: real interfaces first, then bridges of containers and virtual machines, then
+/// loopback. Within a class the kernel's order, IPv4 before IPv6 unless asked otherwise.
+pub(crate) fn choose(
+    interfaces: &[Interface],
+    filter: Option<&InterfaceFilter>,
+    ipv6: Option<bool>,
+) -> Result<IpAddr, BootstrapError> {
+    let class = |interface: &Interface| {
+        let virtual_ = ["docker", "virbr", "veth", "br-", "cni", "podman"];
+        if interface.addr.is_loopback() {
+            2
+        } else if virtual_.iter().any(|prefix| interface.name.starts_with(prefix)) {
+            1
+        } else {
+            0
+        }
+    };
+    interfaces
+        .iter()
+        .filter(|interface| ipv6.is_none_or(|wanted| interface.addr.is_ipv6() == wanted))
+        .filter(|interface| filter.is_none_or(|filter| filter.admits(&interface.name)))
+        .min_by_key(|interface| (class(interface), interface.addr.is_ipv6()))
+        .map(|interface| interface.addr)
+        .ok_or_else(|| BootstrapError::NoInterface {
+            wanted: filter.map_or_else(|| "the address family".to_owned(), |filter| format!("\"{filter}\"")),
+        })
+}
+
+/// The addresses of this host's interfaces that are up. Link-local IPv6 is left out: it means nothing without a
+/// scope, and the scope differs from host to host.
+pub(crate) fn list() -> Result<Vec<Interface>, BootstrapError> {
+    let mut head: *mut libc::ifaddrs = std::ptr::null_mut();
+    // SAFETY: `head` is a valid place for the list's head; it is freed once below.
+    if unsafe { libc::getifaddrs(&mut head) } != 0 {
+        return Err(BootstrapError::io("list network interfaces", &std::io::Error::last_os_error()));
+    }
+    let mut interfaces = Vec::new();
+    let mut at = head;
+    while !at.is_null() {
+        // SAFETY: `at` came from getifaddrs and is freed only after the loop.
+        let entry = unsafe { &*at };
+        at = entry.ifa_next;
+        if entry.ifa_flags & libc::IFF_UP as u32 == 0 || entry.ifa_addr.is_null() {
+            continue;
+        }
+        // SAFETY: the kernel's list holds zero-terminated names and, where not null (checked), addresses laid out
+        // as their family says.
+        let (name, addr) = unsafe { (CStr::from_ptr(entry.ifa_name), ip_of(entry.ifa_addr)) };
+        if let Some(addr) = addr.filter(|addr| !is_link_local_v6(addr)) {
+            interfaces.push(Interface { name: name.to_string_lossy().into_owned(), addr });
+        }
+    }
+    // SAFETY: `head` is the list that getifaddrs made; nothing borrowed from it is alive.
+    unsafe { libc::freeifaddrs(head) };
+    Ok(interfaces)
+}
+
+/// # Safety
+/// `addr` points to a socket address whose length fits its family.
+unsafe fn ip_of(addr: *const libc::sockaddr) -> Option<IpAddr> {
+    // SAFETY: the caller promises a valid socket address; the family says which struct it is.
+    match i32::from(unsafe { (*addr).sa_family }) {
+        libc::AF_INET => {
+            // SAFETY: as above, AF_INET means sockaddr_in; read unaligned because the list promises no alignment.
+            let v4 = unsafe { addr.cast::<libc::sockaddr_in>().read_unaligned() };
+            Some(IpAddr::V4(Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr))))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above, AF_INET6 means sockaddr_in6.
+            let v6 = unsafe { addr.cast::<libc::sockaddr_in6>().read_unaligned() };
+            Some(IpAddr::V6(Ipv6Addr::from(v6.sin6_addr.s6_addr)))
+        }
+        _ => None,
+    }
+}
+
+fn is_link_local_v6(addr: &IpAddr) -> bool {
+    matches!(addr, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host() -> Vec<Interface> {
+        [
+            ("lo", "127.0.0.1"),
+            ("docker0", "172.17.0.1"),
+            ("eth0", "2001:db8::5"),
+            ("eth0", "10.0.0.5"),
+            ("ib0", "10.1.0.5"),
+            ("lo", "::1"),
+        ]
+        .map(|(name, addr)| Interface { name: name.into(), addr: addr.parse().expect("a test address") })
+        .to_vec()
+    }
+
+    fn pick(filter: &str, ipv6: Option<bool>) -> Option<String> {
+        choose(&host(), InterfaceFilter::parse(filter).as_ref(), ipv6).ok().map(|addr| addr.to_string())
+    }
+
+    #[test]
+    fn the_choice_follows_the_filter_then_the_class() {
+        let table = [
+            ("", None, Some("10.0.0.5")),
+            ("", Some(true), Some("2001:db8::5")),
+            ("ib", None, Some("10.1.0.5")),
+            ("ib,eth", None, Some("10.0.0.5")),
+            ("=ib", None, None),
+            ("=ib0", None, Some("10.1.0.5")),
+            ("^eth,ib", None, Some("172.17.0.1")),
+            ("^=eth0", None, Some("10.1.0.5")),
+            ("lo", None, Some("127.0.0.1")),
+            ("lo", Some(true), Some("::1")),
+            ("^eth,ib,docker", None, Some("127.0.0.1")),
+            ("wlan", None, None),
+            (" , ", None, Some("10.0.0.5")),
+        ];
+        for (filter, ipv6, want) in table {
+            assert_eq!(pick(filter, ipv6).as_deref(), want, "filter {filter:?}, ipv6 {ipv6:?}");
+        }
+    }
+
+    #[test]
+    fn the_error_repeats_what_was_asked_for() {
+        let filter = InterfaceFilter::parse("^=eth0,ib0,docker0,lo");
+        let error = choose(&host(), filter.as_ref(), None).expect_err("everything is excluded");
+        assert_eq!(error, BootstrapError::NoInterface { wanted: "\"^=eth0,ib0,docker0,lo\"".into() });
+    }
+
+    #[test]
+    fn this_host_has_a_loopback() {
+        let list = list().expect("getifaddrs works");
+        assert!(list.iter().any(|interface| interface.addr.is_loopback()), "{list:?}");
+    }
+}

@@ -1,0 +1,148 @@
+//! Layer: host / bootstrap.
+//! Takes: an id, a rank, the number of ranks.
+//! Gives: the steps by which a rank joins: reach the root, register, learn the successor, connect to it.
+//! Never: tries again what cannot change: only a root that does not answer yet is tried again.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use oxccl_shared::abi::Rank;
+
+use super::config::BootstrapConfig;
+use super::error::{BootstrapError, RankList, errno_of};
+use super::frame;
+use super::handshake::{Handshake, HandshakeError, Hello, PROTOCOL_VERSION, Purpose, ROOT};
+use super::id::{RootKind, UniqueId};
+use super::iface;
+use super::rendezvous::LINGER;
+use super::rendezvous_wire::{KIND_REGISTER, KIND_REPLY, ROOT_PAYLOAD_MAX, Register, Reply};
+use super::secret::{Nonce, Secret};
+use super::sock::{self, Deadline, DialError};
+
+/// The root of an id that was created ran before the id existed: if it does not answer for this long, it is gone.
+const ROOT_GONE_AFTER: Duration = Duration::from_secs(3);
+const RETRY_FIRST: Duration = Duration::from_millis(2);
+const RETRY_MAX: Duration = Duration::from_millis(100);
+
+/// Connects to the root and proves to belong to the job, trying again while nobody answers.
+pub(crate) fn reach_root(
+    id: &UniqueId,
+    me: Rank,
+    config: &BootstrapConfig,
+) -> Result<TcpStream, BootstrapError> {
+    let addr = id.root_addr();
+    let patience = match id.kind() {
+        RootKind::Created => config.timeout.min(ROOT_GONE_AFTER),
+        RootKind::ByRankZero => config.timeout,
+    };
+    let deadline = Deadline::after(patience);
+    let hello = Hello { purpose: Purpose::Register, from: me.0, to: ROOT, tag: 0 };
+    let mut pause = RETRY_FIRST;
+    loop {
+        let handshake = Handshake::initiator(*id.secret(), hello, Nonce::random()?);
+        let attempt = deadline.at_most(config.handshake_timeout);
+        match sock::dial(addr, handshake, &attempt) {
+            Ok(stream) => return Ok(stream),
+            Err(DialError::Handshake(error)) => return Err(distrusted(addr, error)),
+            Err(DialError::Io(error)) => match deadline.left() {
+                Some(left) => std::thread::sleep(pause.min(left)),
+                None => {
+                    let (waited, errno) = (deadline.waited(), connect_errno(&error));
+                    return Err(BootstrapError::RootUnreachable { addr, waited, errno });
+                }
+            },
+        }
+        pause = (pause * 2).min(RETRY_MAX);
+    }
+}
+
+/// The address this rank listens at: as configured, else the one it reaches the root with, since the ranks that can
+/// reach that root can most likely reach this address.
+pub(crate) fn listen_ip(root: &TcpStream, config: &BootstrapConfig) -> Result<IpAddr, BootstrapError> {
+    match (config.bind_addr, &config.interfaces) {
+        (Some(ip), _) => Ok(ip),
+        (None, Some(filter)) => iface::choose(&iface::list()?, Some(filter), config.prefer_ipv6),
+        (None, None) => root
+            .local_addr()
+            .map(|addr| addr.ip())
+            .map_err(|error| BootstrapError::io("find the local address towards the root", &error)),
+    }
+}
+
+/// Registers and waits for the root's answer: where the successor listens.
+pub(crate) fn register(
+    root: &TcpStream,
+    id: &UniqueId,
+    me: Rank,
+    nranks: u32,
+    listener: SocketAddr,
+    config: &BootstrapConfig,
+) -> Result<SocketAddr, BootstrapError> {
+    let lost = |_: io::Error| BootstrapError::RootLost { addr: id.root_addr() };
+    // The root's own time-out names who is missing: leave it the time to say so.
+    let deadline =
+        Deadline::after(config.timeout.saturating_add(config.handshake_timeout).saturating_add(LINGER));
+    let mut message = Vec::new();
+    frame::push(&mut message, KIND_REGISTER, &[&Register { nranks, listener }.to_bytes()]);
+    sock::write_all(root, &message, &deadline).map_err(lost)?;
+    let frame = sock::read_frame(root, ROOT_PAYLOAD_MAX, &deadline).map_err(|error| match error.kind() {
+        io::ErrorKind::TimedOut => BootstrapError::Timeout {
+            what: "waiting for the root's answer",
+            ranks: RankList::default(),
+            waited: deadline.waited(),
+        },
+        _ => lost(error),
+    })?;
+    let successor_is = Rank((me.0 + 1) % nranks);
+    match (frame.kind, Reply::from_bytes(&frame.payload)) {
+        (KIND_REPLY, Ok(Reply::Assigned { successor, listener })) if successor == successor_is => {
+            Ok(listener)
+        }
+        (KIND_REPLY, Ok(Reply::Failed(failure))) => Err(failure.into()),
+        _ => Err(BootstrapError::Protocol { rank: Rank(0), what: "the root's answer makes no sense" }),
+    }
+}
+
+/// Connects to another rank's listener. Its process was there when the address was told, so whatever fails now means
+/// that it is lost.
+pub(crate) fn dial_peer(
+    secret: Secret,
+    hello: Hello,
+    addr: SocketAddr,
+    deadline: &Deadline,
+) -> Result<TcpStream, BootstrapError> {
+    let peer = Rank(hello.to);
+    let handshake = Handshake::initiator(secret, hello, Nonce::random()?);
+    sock::dial(addr, handshake, deadline).map_err(|error| match error {
+        DialError::Handshake(error) => distrusted(addr, error),
+        DialError::Io(error) if error.kind() == io::ErrorKind::TimedOut => BootstrapError::Timeout {
+            what: "connecting to a peer",
+            ranks: RankList::from_iter([peer]),
+            waited: deadline.waited(),
+        },
+        DialError::Io(error) => {
+            tracing::warn!(%peer, %addr, %error, "cannot connect to a peer");
+            BootstrapError::PeerLost { rank: peer }
+        }
+    })
+}
+
+fn distrusted(addr: SocketAddr, error: HandshakeError) -> BootstrapError {
+    match error {
+        HandshakeError::Version(theirs) => {
+            BootstrapError::VersionMismatch { addr, ours: PROTOCOL_VERSION, theirs }
+        }
+        HandshakeError::Auth(why) => BootstrapError::AuthFailed { addr, why },
+    }
+}
+
+/// `std` invents time-outs without a system number; people know them as ETIMEDOUT.
+fn connect_errno(error: &io::Error) -> i32 {
+    match error.kind() {
+        io::ErrorKind::TimedOut => libc::ETIMEDOUT,
+        io::ErrorKind::ConnectionRefused => libc::ECONNREFUSED,
+        io::ErrorKind::UnexpectedEof => libc::ECONNRESET,
+        _ => errno_of(error),
+    }
+}

@@ -1,0 +1,54 @@
+//! Layer: host / bootstrap: between the operating system's sockets and everything that connects ranks.
+//! Takes: a [`UniqueId`], a rank, the number of ranks.
+//! Gives: [`Bootstrap`], which has found all ranks, and [`Watch`], which tells when one is lost.
+//! Never: reads the environment, waits without a bound, or reads anything from a connection that has not proved to
+//! belong to the job.
+//!
+//! Every rank registers with the root and learns who is next in the ring; the ring then carries all-gathers and news
+//! of deaths. What decides is free of sockets and clocks (`handshake`, `frame`, `rendezvous`, `gather`, `ring`); what
+//! has sockets is thin (`sock`, `acceptor`, `root`, `join`, `heal`, `service`). One thread per communicator and rank
+//! serves all of its sockets with poll(2); the root has another, for as long as the rendezvous lasts.
+//!
+//! From below: `wire` and `secret`; the state machines; the sockets that drive them; `endpoint`, `watch` and `split`.
+
+mod error;
+mod config;
+mod iface;
+#[doc(hidden)]
+pub mod wire;
+#[doc(hidden)]
+pub mod secret;
+#[doc(hidden)]
+pub mod frame;
+#[doc(hidden)]
+pub mod handshake;
+mod id;
+#[doc(hidden)]
+pub mod rendezvous_wire;
+#[doc(hidden)]
+pub mod rendezvous;
+mod gather;
+#[doc(hidden)]
+pub mod news;
+#[doc(hidden)]
+pub mod ring;
+mod sock;
+mod acceptor;
+mod root;
+mod join;
+mod heal;
+mod service;
+mod endpoint;
+mod watch;
+mod split;
+
+pub use config::BootstrapConfig;
+pub use endpoint::Bootstrap;
+pub use error::{AuthFailure, BootstrapError, RANKS_NAMED_MAX, RankList};
+pub use id::{UNIQUE_ID_BYTES, UniqueId, UniqueIdError};
+pub use iface::InterfaceFilter;
+pub use ring::PeerEvent;
+pub use watch::Watch;
+
+#[cfg(test)]
+mod tests;

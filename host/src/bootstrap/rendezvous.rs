@@ -1,0 +1,208 @@
+//! Layer: host / bootstrap.
+//! Takes: registrations of authenticated ranks, broken connections, the time.
+//! Gives: [`Rendezvous`], the root's decision: who follows whom in the ring once all are there, or one failure that
+//! every rank is told. Sans-IO: frames in, frames out, `now` explicit.
+//! Never: waits for ranks once the answer is known, or leaves a rank that came without an answer.
+//!
+//! After a failure the root stays for a short while and gives ranks that come late the same answer, so that one
+//! process with a wrong rank does not look like an unreachable root to those started a little later.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use oxccl_shared::abi::Rank;
+
+use super::error::BootstrapError;
+use super::rendezvous_wire::{Failure, Register, Reply};
+
+/// How long a root that failed answers late comers.
+pub const LINGER: Duration = Duration::from_secs(5);
+/// More ranks than any machine has; bounds what a wrong number can make the root do.
+pub const NRANKS_MAX: u32 = 1 << 20;
+
+/// Names one connection to the root; the driver chooses the numbers.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ConnId(pub u64);
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    conn: ConnId,
+    remote: SocketAddr,
+    listener: SocketAddr,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    Gathering { until: Instant },
+    Failed { failure: Failure, until: Instant },
+    Finished,
+}
+
+/// The root's side of one rendezvous.
+#[derive(Debug)]
+pub struct Rendezvous {
+    phase: Phase,
+    timeout: Duration,
+    first_at: Option<Instant>,
+    /// How many ranks there are, and who said so.
+    expected: Option<(u32, Rank)>,
+    entries: BTreeMap<Rank, Entry>,
+    replies: VecDeque<(ConnId, Reply)>,
+    answered_after_failure: u32,
+}
+
+impl Rendezvous {
+    /// Waits `unused` for a first rank, and `timeout` from then for the others.
+    pub fn new(now: Instant, unused: Duration, timeout: Duration) -> Rendezvous {
+        Rendezvous {
+            phase: Phase::Gathering { until: now + unused },
+            timeout,
+            first_at: None,
+            expected: None,
+            entries: BTreeMap::new(),
+            replies: VecDeque::new(),
+            answered_after_failure: 0,
+        }
+    }
+
+    /// A rank, whose handshake proved it to be `rank`, registers.
+    pub fn register(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        rank: Rank,
+        remote: SocketAddr,
+        register: Register,
+    ) {
+        self.tick(now);
+        match self.phase {
+            Phase::Gathering { .. } => {}
+            Phase::Failed { failure, .. } => return self.answer_late(conn, failure),
+            Phase::Finished => return,
+        }
+        if self.first_at.is_none() {
+            self.first_at = Some(now);
+            self.phase = Phase::Gathering { until: now + self.timeout };
+        }
+        let (expected, expected_by) = *self.expected.get_or_insert((register.nranks, rank));
+        let entry = Entry { conn, remote, listener: register.listener };
+        let failure = if rank.0 >= register.nranks || register.nranks > NRANKS_MAX {
+            Some(Failure::OutOfRange { rank, nranks: register.nranks })
+        } else if register.nranks != expected {
+            Some(Failure::WorldSize { rank, nranks: register.nranks, expected, expected_by })
+        } else {
+            self.entries.get(&rank).map(|first| Failure::Duplicate {
+                rank,
+                first: first.remote,
+                second: remote,
+            })
+        };
+        if let Some(failure) = failure {
+            self.fail(now, failure);
+            return self.answer_late(conn, failure);
+        }
+        self.entries.insert(rank, entry);
+        if self.entries.len() as u64 == u64::from(expected) {
+            self.assign();
+        }
+    }
+
+    /// A connection ended before it was answered: its process has died.
+    pub fn lost(&mut self, now: Instant, conn: ConnId) {
+        if !matches!(self.phase, Phase::Gathering { .. }) {
+            return;
+        }
+        let lost = self.entries.iter().find(|(_, entry)| entry.conn == conn).map(|(rank, _)| *rank);
+        if let Some(rank) = lost {
+            self.entries.remove(&rank);
+            self.fail(now, Failure::Lost { rank });
+        }
+    }
+
+    /// Lets time pass.
+    pub fn tick(&mut self, now: Instant) {
+        match self.phase {
+            Phase::Gathering { until } if now >= until => match (self.first_at, self.expected) {
+                (Some(first_at), Some((nranks, _))) => {
+                    let ranks =
+                        (0..nranks).map(Rank).filter(|rank| !self.entries.contains_key(rank)).collect();
+                    self.fail(now, Failure::Missing { ranks, nranks, waited: now.duration_since(first_at) });
+                }
+                _ => self.phase = Phase::Finished,
+            },
+            Phase::Failed { until, .. } if now >= until => self.phase = Phase::Finished,
+            _ => {}
+        }
+    }
+
+    /// When [`tick`](Self::tick) wants to be called at the latest; `None` when there is nothing to wait for.
+    pub fn deadline(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Gathering { until } | Phase::Failed { until, .. } => Some(until),
+            Phase::Finished => None,
+        }
+    }
+
+    /// The next answer to send; its connection may be closed once it is written.
+    pub fn next_reply(&mut self) -> Option<(ConnId, Reply)> {
+        self.replies.pop_front()
+    }
+
+    /// Whether nothing more will be answered.
+    pub fn is_finished(&self) -> bool {
+        matches!(self.phase, Phase::Finished) && self.replies.is_empty()
+    }
+
+    fn assign(&mut self) {
+        let ring: Vec<(Rank, Entry)> = self.entries.iter().map(|(rank, entry)| (*rank, *entry)).collect();
+        for (i, (_, entry)) in ring.iter().enumerate() {
+            let (successor, next) = ring[(i + 1) % ring.len()];
+            self.replies.push_back((entry.conn, Reply::Assigned { successor, listener: next.listener }));
+        }
+        self.phase = Phase::Finished;
+    }
+
+    fn fail(&mut self, now: Instant, failure: Failure) {
+        self.phase = Phase::Failed { failure, until: now + LINGER };
+        for entry in std::mem::take(&mut self.entries).into_values() {
+            self.answer_late(entry.conn, failure);
+        }
+    }
+
+    fn answer_late(&mut self, conn: ConnId, failure: Failure) {
+        self.replies.push_back((conn, Reply::Failed(failure)));
+        self.answered_after_failure += 1;
+        // A rank claimed twice has two processes to answer. One that is missing or dead may never come: the end of
+        // the linger covers that.
+        let twice = u32::from(matches!(failure, Failure::Duplicate { .. }));
+        if self
+            .expected
+            .is_some_and(|(nranks, _)| self.answered_after_failure >= nranks.saturating_add(twice))
+        {
+            self.phase = Phase::Finished;
+        }
+    }
+}
+
+impl From<Failure> for BootstrapError {
+    fn from(failure: Failure) -> BootstrapError {
+        match failure {
+            Failure::Missing { ranks, nranks, waited } => {
+                BootstrapError::MissingRanks { ranks, nranks, waited }
+            }
+            Failure::Duplicate { rank, first, second } => {
+                BootstrapError::DuplicateRank { rank, first, second }
+            }
+            Failure::WorldSize { rank, nranks, expected, expected_by } => {
+                BootstrapError::WorldSizeMismatch { rank, nranks, expected, expected_by }
+            }
+            Failure::OutOfRange { rank, nranks } => BootstrapError::RankOutOfRange { rank, nranks },
+            Failure::Lost { rank } => BootstrapError::PeerLost { rank },
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/rendezvous.rs"]
+mod tests;

@@ -1,0 +1,246 @@
+//! Layer: host / bootstrap.
+//! Takes: a listener and the secret of an id.
+//! Gives: the root's thread, which drives [`Rendezvous`] over sockets and ends by itself once everyone has an answer
+//! or nobody came in time.
+//! Never: outlives the rendezvous, or trusts a connection before its handshake.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use oxccl_shared::abi::Rank;
+use rustix::event::{PollFd, PollFlags};
+
+use super::acceptor::{Accepted, Acceptor};
+use super::config::BootstrapConfig;
+use super::error::BootstrapError;
+use super::frame::{self, Decoder};
+use super::handshake::{Purpose, ROOT};
+use super::id::{RootKind, UniqueId};
+use super::iface;
+use super::rendezvous::{ConnId, LINGER, Rendezvous};
+use super::rendezvous_wire::{KIND_REGISTER, KIND_REPLY, ROOT_PAYLOAD_MAX, Register};
+use super::secret::Secret;
+use super::sock::{self, Deadline};
+
+impl UniqueId {
+    /// Starts a root on this host and names it. The root's thread ends when every rank has been answered, or when
+    /// the times of `config` are up.
+    pub fn create(config: &BootstrapConfig) -> Result<UniqueId, BootstrapError> {
+        UniqueId::create_with(Secret::random()?, config)
+    }
+
+    pub(crate) fn create_with(secret: Secret, config: &BootstrapConfig) -> Result<UniqueId, BootstrapError> {
+        let ip = match config.bind_addr {
+            Some(ip) => ip,
+            None => iface::choose(&iface::list()?, config.interfaces.as_ref(), config.prefer_ipv6)?,
+        };
+        let listener = sock::listen(ip, 0).map_err(|error| BootstrapError::io("listen as root", &error))?;
+        let addr = listener.local_addr().map_err(|error| BootstrapError::io("listen as root", &error))?;
+        spawn(listener, secret, config)?;
+        Ok(UniqueId::new(addr, secret, RootKind::Created))
+    }
+}
+
+/// Starts the root of an id made from an address; rank 0 calls this. The listener takes connections on every
+/// interface unless the address is the loopback: hosts often resolve their own name to an address (127.0.1.1, or one
+/// that a container maps) at which the others cannot reach them.
+pub(crate) fn start_at_address(id: &UniqueId, config: &BootstrapConfig) -> Result<(), BootstrapError> {
+    let addr = id.root_addr();
+    let ip = match addr.ip() {
+        ip if ip == Ipv4Addr::LOCALHOST || ip == Ipv6Addr::LOCALHOST => ip,
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    // The root of an earlier communicator at the same address may still be answering late comers.
+    let deadline = Deadline::after(config.timeout.min(LINGER + Duration::from_secs(1)));
+    loop {
+        match sock::listen(ip, addr.port()) {
+            Ok(listener) => return spawn(listener, *id.secret(), config),
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && deadline.left().is_some() => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(error) => return Err(BootstrapError::io("listen as root at the given address", &error)),
+        }
+    }
+}
+
+fn spawn(listener: TcpListener, secret: Secret, config: &BootstrapConfig) -> Result<(), BootstrapError> {
+    let rendezvous = Rendezvous::new(Instant::now(), config.unused_root_timeout, config.timeout);
+    let acceptor = Acceptor::new(listener, secret, ROOT, config.handshake_timeout);
+    let service = Service {
+        acceptor,
+        rendezvous,
+        conns: BTreeMap::new(),
+        next_conn: 0,
+        register_timeout: config.handshake_timeout,
+    };
+    std::thread::Builder::new()
+        .name("oxccl-root".into())
+        .spawn(move || service.run())
+        .map(drop)
+        .map_err(|error| BootstrapError::io("start the root's thread", &error))
+}
+
+struct Conn {
+    stream: TcpStream,
+    remote: SocketAddr,
+    rank: Rank,
+    decoder: Decoder,
+    out: Vec<u8>,
+    phase: ConnPhase,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ConnPhase {
+    /// Authenticated, not yet registered: until then.
+    Registering(Instant),
+    Registered,
+    /// Closed once `out` is written, or then.
+    Closing(Instant),
+}
+
+struct Service {
+    acceptor: Acceptor,
+    rendezvous: Rendezvous,
+    conns: BTreeMap<u64, Conn>,
+    next_conn: u64,
+    register_timeout: Duration,
+}
+
+impl Service {
+    fn run(mut self) {
+        let mut accepted = Vec::new();
+        loop {
+            let now = Instant::now();
+            self.rendezvous.tick(now);
+            self.answer(now);
+            if self.rendezvous.is_finished() && self.conns.is_empty() {
+                return;
+            }
+            let ready = match self.wait() {
+                Ok(ready) => ready,
+                Err(error) => {
+                    return tracing::warn!(%error, "the root cannot wait for its sockets and gives up");
+                }
+            };
+            let (accepting, conns_ready) = ready.split_at(self.acceptor.poll_len().min(ready.len()));
+            let now = Instant::now();
+            self.serve(now, conns_ready);
+            self.acceptor.drive(now, accepting, &mut accepted);
+            accepted.drain(..).for_each(|accepted| self.admit(now, accepted));
+        }
+    }
+
+    /// Sleeps until something can be done; gives the answers for the acceptor, then for `conns` in order.
+    fn wait(&self) -> std::io::Result<Vec<PollFlags>> {
+        let mut fds = Vec::with_capacity(self.acceptor.poll_len() + self.conns.len());
+        self.acceptor.poll_fds(&mut fds);
+        for conn in self.conns.values() {
+            let flags = if conn.out.is_empty() { PollFlags::IN } else { PollFlags::OUT };
+            fds.push(PollFd::new(&conn.stream, flags));
+        }
+        let conns_until = self.conns.values().filter_map(|conn| match conn.phase {
+            ConnPhase::Registering(until) | ConnPhase::Closing(until) => Some(until),
+            ConnPhase::Registered => None,
+        });
+        let until = conns_until.chain(self.rendezvous.deadline()).chain(self.acceptor.deadline()).min();
+        sock::poll(&mut fds, until)?;
+        Ok(fds.iter().map(PollFd::revents).collect())
+    }
+
+    fn admit(&mut self, now: Instant, accepted: Accepted) {
+        if accepted.hello.purpose != Purpose::Register {
+            return self.acceptor.refuse(accepted.remote, &"it wants something else than to register");
+        }
+        let conn = Conn {
+            stream: accepted.stream,
+            remote: accepted.remote,
+            rank: Rank(accepted.hello.from),
+            decoder: Decoder::new(ROOT_PAYLOAD_MAX),
+            out: Vec::new(),
+            phase: ConnPhase::Registering(now + self.register_timeout),
+        };
+        self.conns.insert(self.next_conn, conn);
+        self.next_conn += 1;
+    }
+
+    fn serve(&mut self, now: Instant, ready: &[PollFlags]) {
+        let mut gone = Vec::new();
+        for ((&key, conn), flags) in self.conns.iter_mut().zip(ready) {
+            let alive = match conn.phase {
+                ConnPhase::Registering(until) | ConnPhase::Closing(until) if now >= until => false,
+                _ if flags.is_empty() => true,
+                ConnPhase::Closing(_) => flush(conn),
+                ConnPhase::Registering(_) | ConnPhase::Registered => {
+                    read(conn, ConnId(key), now, &mut self.rendezvous)
+                }
+            };
+            if !alive {
+                gone.push(key);
+            }
+        }
+        for key in gone {
+            self.rendezvous.lost(now, ConnId(key));
+            match self.conns.remove(&key) {
+                Some(Conn { remote, phase: ConnPhase::Registering(_), .. }) => {
+                    self.acceptor
+                        .refuse(remote, &"it belongs to the job but did not register properly in time");
+                }
+                Some(Conn { remote, rank, phase: ConnPhase::Registered, .. }) => {
+                    tracing::warn!(%rank, %remote, "a rank went away before all had come");
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Hands out the answers that are ready, and drops whoever needs none any more.
+    fn answer(&mut self, now: Instant) {
+        while let Some((ConnId(key), reply)) = self.rendezvous.next_reply() {
+            if let Some(conn) = self.conns.get_mut(&key) {
+                frame::push(&mut conn.out, KIND_REPLY, &[&reply.to_bytes()]);
+                conn.phase = ConnPhase::Closing(now + self.register_timeout);
+                if !flush(conn) {
+                    self.conns.remove(&key);
+                }
+            }
+        }
+        if self.rendezvous.is_finished() {
+            self.conns.retain(|_, conn| matches!(conn.phase, ConnPhase::Closing(_)));
+        }
+    }
+}
+
+/// Writes what can be written; whether the connection is still needed.
+fn flush(conn: &mut Conn) -> bool {
+    while !conn.out.is_empty() {
+        match sock::write_some(&conn.stream, &conn.out) {
+            Ok(Some(sent)) if sent > 0 => drop(conn.out.drain(..sent)),
+            Ok(None) => return true,
+            _ => return false,
+        }
+    }
+    false
+}
+
+/// Reads what is there; whether the connection is still good.
+fn read(conn: &mut Conn, id: ConnId, now: Instant, rendezvous: &mut Rendezvous) -> bool {
+    let mut buffer = [0; 256];
+    let mut bytes = match sock::read_some(&conn.stream, &mut buffer) {
+        Ok(Some(got)) if got > 0 => &buffer[..got],
+        Ok(None) => return true,
+        _ => return false,
+    };
+    loop {
+        match conn.decoder.feed(&mut bytes) {
+            Ok(None) => return true,
+            Ok(Some(frame)) if frame.kind == KIND_REGISTER && conn.phase != ConnPhase::Registered => {
+                let Ok(register) = Register::from_bytes(&frame.payload) else { return false };
+                conn.phase = ConnPhase::Registered;
+                rendezvous.register(now, id, conn.rank, conn.remote, register);
+            }
+            Ok(Some(_)) | Err(_) => return false,
+        }
+    }
+}

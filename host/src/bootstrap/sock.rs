@@ -1,0 +1,237 @@
+//! Layer: host / bootstrap.
+//! Takes: addresses, streams, deadlines.
+//! Gives: listening, connecting, reading and writing with a deadline; the handshake and frames driven over a socket.
+//! Never: blocks without a deadline, or knows what the bytes mean.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::net::sockopt;
+
+use super::frame::{Decoder, Frame};
+use super::handshake::{Handshake, HandshakeError, Hello};
+
+/// How many connections may wait to be accepted: a whole large job may come at once. The kernel lowers it to
+/// `net.core.somaxconn`.
+const BACKLOG: i32 = 4096;
+
+/// Reads take at most this much at once.
+const READ_MAX: usize = 64 << 10;
+
+/// An instant by which something must be over, and since when it is awaited.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    since: Instant,
+    at: Instant,
+}
+
+impl Deadline {
+    pub fn after(duration: Duration) -> Deadline {
+        let since = Instant::now();
+        // A duration beyond the clock's range means "very long": a year is.
+        let at = since.checked_add(duration).unwrap_or(since + Duration::from_secs(365 * 86_400));
+        Deadline { since, at }
+    }
+
+    pub fn at(&self) -> Instant {
+        self.at
+    }
+
+    pub fn waited(&self) -> Duration {
+        self.since.elapsed()
+    }
+
+    /// What is left, or `None` when it is over.
+    pub fn left(&self) -> Option<Duration> {
+        self.at.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
+    }
+
+    /// The same beginning, but over at `duration` from now if that is earlier.
+    pub fn at_most(&self, duration: Duration) -> Deadline {
+        Deadline { since: self.since, at: self.at.min(Deadline::after(duration).at) }
+    }
+}
+
+/// Why a connection could not be used.
+#[derive(Debug)]
+pub(crate) enum DialError {
+    Io(io::Error),
+    Handshake(HandshakeError),
+}
+
+impl From<io::Error> for DialError {
+    fn from(error: io::Error) -> Self {
+        DialError::Io(error)
+    }
+}
+
+/// Waits for events until `until`; interruptions by signals end the wait early, as a timeout would.
+pub(crate) fn poll(fds: &mut [PollFd<'_>], until: Option<Instant>) -> io::Result<usize> {
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    let timeout = left.map(|left| Timespec {
+        tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: left.subsec_nanos().into(),
+    });
+    match rustix::event::poll(fds, timeout.as_ref()) {
+        Err(rustix::io::Errno::INTR) => Ok(0),
+        other => other.map_err(Into::into),
+    }
+}
+
+/// Listens at `ip`; port 0 lets the kernel choose. The listener does not block.
+pub(crate) fn listen(ip: IpAddr, port: u16) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind((ip, port))?;
+    listener.set_nonblocking(true)?;
+    // `std` listens with a backlog of 128, too small for a job that starts at once; listening again only raises it.
+    rustix::net::listen(&listener, BACKLOG)?;
+    Ok(listener)
+}
+
+/// Connects within the deadline. The stream does not block.
+pub(crate) fn connect(addr: SocketAddr, deadline: &Deadline) -> io::Result<TcpStream> {
+    let left = deadline.left().ok_or(io::ErrorKind::TimedOut)?;
+    let stream = TcpStream::connect_timeout(&addr, left)?;
+    // Trying a free port of one's own host again and again can end connected to oneself; nobody else listens there.
+    if stream.local_addr()? == stream.peer_addr()? {
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
+    stream.set_nonblocking(true)?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Connects and proves to belong to the job; nothing but the handshake has been sent or read afterwards.
+pub(crate) fn dial(
+    addr: SocketAddr,
+    mut handshake: Handshake,
+    deadline: &Deadline,
+) -> Result<TcpStream, DialError> {
+    let stream = connect(addr, deadline)?;
+    loop {
+        match advance(&stream, &mut handshake)? {
+            Some(Ok(_)) => return Ok(stream),
+            Some(Err(error)) => return Err(DialError::Handshake(error)),
+            None => {
+                let out = if handshake.output().is_empty() { PollFlags::IN } else { PollFlags::OUT };
+                wait(&stream, out, deadline)?;
+            }
+        }
+    }
+}
+
+/// Moves a handshake on as far as the socket allows; `None` while it is not over.
+pub(crate) fn advance(
+    mut stream: &TcpStream,
+    handshake: &mut Handshake,
+) -> io::Result<Option<Result<Hello, HandshakeError>>> {
+    let mut buffer = [0; 128];
+    loop {
+        while !handshake.output().is_empty() {
+            match retry_interrupted(|| stream.write(handshake.output())) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(sent) => handshake.sent(sent),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        if let Some(outcome) = handshake.outcome() {
+            return Ok(Some(outcome));
+        }
+        let wanted = handshake.wanted_bytes().min(buffer.len());
+        match retry_interrupted(|| stream.read(&mut buffer[..wanted])) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(got) => handshake.feed(&buffer[..got]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) => return Err(error),
+        };
+    }
+}
+
+/// Writes everything within the deadline.
+pub(crate) fn write_all(mut stream: &TcpStream, mut bytes: &[u8], deadline: &Deadline) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match retry_interrupted(|| stream.write(bytes)) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(sent) => bytes = &bytes[sent..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                wait(stream, PollFlags::OUT, deadline)?
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Reads one frame within the deadline and not a byte more.
+pub(crate) fn read_frame(
+    mut stream: &TcpStream,
+    payload_max: usize,
+    deadline: &Deadline,
+) -> io::Result<Frame> {
+    let mut decoder = Decoder::new(payload_max);
+    let mut buffer = vec![0; READ_MAX];
+    loop {
+        let wanted = decoder.wanted_bytes().min(buffer.len());
+        match retry_interrupted(|| stream.read(&mut buffer[..wanted])) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(got) => match decoder.feed(&mut &buffer[..got]) {
+                Ok(Some(frame)) => return Ok(frame),
+                Ok(None) => {}
+                Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+            },
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => wait(stream, PollFlags::IN, deadline)?,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Reads what is there into `buffer`: `Some(0)` at the end of the stream, `None` when nothing is there yet.
+pub(crate) fn read_some(mut stream: &TcpStream, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+    would_block_is_none(retry_interrupted(|| stream.read(buffer)))
+}
+
+/// Writes what the socket takes; `None` when it takes nothing now.
+pub(crate) fn write_some(mut stream: &TcpStream, bytes: &[u8]) -> io::Result<Option<usize>> {
+    would_block_is_none(retry_interrupted(|| stream.write(bytes)))
+}
+
+/// Makes the kernel find out within about `dead_after` that the other host has vanished, also when nothing is sent.
+pub(crate) fn watch_for_vanished_host(stream: &TcpStream, dead_after: Duration) -> io::Result<()> {
+    let dead_after = dead_after.max(Duration::from_secs(2));
+    let idle = Duration::from_secs((dead_after.as_secs() / 2).max(1));
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, idle)?;
+    sockopt::set_tcp_keepintvl(stream, Duration::from_secs(1))?;
+    sockopt::set_tcp_keepcnt(
+        stream,
+        u32::try_from((dead_after - idle).as_secs()).unwrap_or(u32::MAX).clamp(1, 100),
+    )?;
+    sockopt::set_tcp_user_timeout(stream, u32::try_from(dead_after.as_millis()).unwrap_or(u32::MAX))?;
+    Ok(())
+}
+
+fn wait(stream: &TcpStream, flags: PollFlags, deadline: &Deadline) -> io::Result<()> {
+    if deadline.left().is_none() {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    poll(&mut [PollFd::new(stream, flags)], Some(deadline.at())).map(drop)
+}
+
+fn would_block_is_none(result: io::Result<usize>) -> io::Result<Option<usize>> {
+    match result {
+        Ok(moved) => Ok(Some(moved)),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn retry_interrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}

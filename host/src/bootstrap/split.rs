@@ -1,0 +1,54 @@
+//! Layer: host / bootstrap, its top.
+//! Takes: a connected [`Bootstrap`] and who of its ranks shall form a child.
+//! Gives: the child's bootstrap, independent of the parent from then on.
+//! Never: sends a secret: parent and child derive the child's from their own.
+
+use oxccl_shared::abi::Rank;
+
+use super::endpoint::Bootstrap;
+use super::error::BootstrapError;
+use super::id::{RootKind, UniqueId};
+use super::wire::{Malformed, Reader, addr_bytes};
+
+impl Bootstrap {
+    /// Makes a child of `members`, whose order gives the ranks of the child. Collective over the parent: ranks that
+    /// join different children pass their own child's members, ranks that join none pass `&[]` and get `None`.
+    /// `number` tells successive splits apart: all ranks of the parent pass the same, and never one used before.
+    pub fn split(&self, members: &[Rank], number: u64) -> Result<Option<Bootstrap>, BootstrapError> {
+        let my_place = self.place_among(members)?;
+        let first = members.first().copied().unwrap_or(self.rank());
+        let secret = self.shared.secret.derive(&[b"split", &number.to_le_bytes(), &first.0.to_le_bytes()]);
+        let config = &self.shared.config;
+        let mine = match my_place {
+            Some(0) => addr_bytes(UniqueId::create_with(secret, config)?.root_addr()).to_vec(),
+            _ => Vec::new(),
+        };
+        let table = self.all_gather(&mine)?;
+        let Some(place) = my_place else { return Ok(None) };
+        let bytes = table.get(first.index()).map_or(&[][..], Vec::as_slice);
+        let addr = Reader::new(bytes).addr().map_err(|Malformed| BootstrapError::Protocol {
+            rank: first,
+            what: "it is named as first of a child but does not take part as such",
+        })?;
+        let id = UniqueId::new(addr, secret, RootKind::Created);
+        Bootstrap::connect(&id, Rank(place), members.len() as u32, config).map(Some)
+    }
+
+    /// This rank's place among `members`, which must be distinct ranks of this communicator and, unless empty,
+    /// contain this rank.
+    fn place_among(&self, members: &[Rank]) -> Result<Option<u32>, BootstrapError> {
+        let nranks = self.nranks();
+        let mut seen = vec![false; nranks as usize];
+        for &rank in members {
+            match seen.get_mut(rank.index()) {
+                Some(place) if !*place => *place = true,
+                _ => return Err(BootstrapError::BadMember { rank, nranks }),
+            }
+        }
+        let place = members.iter().position(|&rank| rank == self.rank());
+        if place.is_none() && !members.is_empty() {
+            return Err(BootstrapError::BadMember { rank: self.rank(), nranks });
+        }
+        Ok(place.map(|place| place as u32))
+    }
+}

@@ -1,0 +1,151 @@
+//! The exchange without sockets: honest sides meet, everybody else is refused.
+
+use super::*;
+use proptest::prelude::*;
+
+const HELLO: Hello = Hello { purpose: Purpose::Stream(9), from: 3, to: 5, tag: 77 };
+
+fn initiator(secret: &[u8]) -> Handshake {
+    Handshake::initiator(Secret::from_seed(secret), HELLO, Nonce([1; 32]))
+}
+
+fn acceptor(secret: &[u8], me: u32) -> Handshake {
+    Handshake::acceptor(Secret::from_seed(secret), me, Nonce([2; 32]))
+}
+
+/// Carries at most `cut` bytes at a time until nothing moves.
+fn carry(a: &mut Handshake, b: &mut Handshake, cut: usize) {
+    loop {
+        let mut moved = 0;
+        for flip in [false, true] {
+            let (from, to) = if flip { (&mut *b, &mut *a) } else { (&mut *a, &mut *b) };
+            let piece = from.output()[..from.output().len().min(cut)].to_vec();
+            from.sent(piece.len());
+            assert!(to.feed(&piece) <= piece.len());
+            moved += piece.len();
+        }
+        if moved == 0 {
+            return;
+        }
+    }
+}
+
+#[test]
+fn sides_with_the_same_secret_meet_however_the_stream_is_cut() {
+    for cut in [1, 2, 7, 31, 1000] {
+        let (mut a, mut b) = (initiator(b"s"), acceptor(b"s", 5));
+        carry(&mut a, &mut b, cut);
+        assert_eq!((a.outcome(), b.outcome()), (Some(Ok(HELLO)), Some(Ok(HELLO))), "cut {cut}");
+    }
+}
+
+#[test]
+fn another_secret_is_refused_by_both() {
+    let (mut a, mut b) = (initiator(b"s"), acceptor(b"t", 5));
+    carry(&mut a, &mut b, 1000);
+    let refused = Some(Err(HandshakeError::Auth(AuthFailure::WrongSecret)));
+    assert_eq!((a.outcome(), b.outcome()), (refused, refused));
+}
+
+#[test]
+fn another_rank_of_the_job_is_told_so() {
+    let (mut a, mut b) = (initiator(b"s"), acceptor(b"s", 6));
+    carry(&mut a, &mut b, 1000);
+    let refused = Some(Err(HandshakeError::Auth(AuthFailure::WrongPeer)));
+    assert_eq!((a.outcome(), b.outcome()), (refused, refused));
+}
+
+#[test]
+fn a_version_of_the_future_is_named_to_both() {
+    let mut b = acceptor(b"s", 5);
+    let mut hello = initiator(b"s").output().to_vec();
+    hello[4] = 9;
+    b.feed(&hello);
+    assert_eq!(b.outcome(), Some(Err(HandshakeError::Version(9))));
+    let mut a = initiator(b"s");
+    let mut challenge = b.output().to_vec();
+    challenge[4] = 7;
+    a.feed(&challenge);
+    assert_eq!(a.outcome(), Some(Err(HandshakeError::Version(7))));
+}
+
+#[test]
+fn a_mirror_and_a_replay_do_not_pass() {
+    let mut a = initiator(b"s");
+    let hello = a.output().to_vec();
+    a.feed(&hello);
+    assert!(!matches!(a.outcome(), Some(Ok(_))), "an echo of one's own bytes is no acceptor");
+
+    let (mut a, mut b) = (initiator(b"s"), acceptor(b"s", 5));
+    let hello = a.output().to_vec();
+    b.feed(&hello);
+    a.feed(b.output());
+    let proof = a.output().to_vec();
+    let mut again = Handshake::acceptor(Secret::from_seed(b"s"), 5, Nonce([3; 32]));
+    again.feed(&hello);
+    again.feed(&proof);
+    assert_eq!(again.outcome(), Some(Err(HandshakeError::Auth(AuthFailure::WrongSecret))));
+}
+
+#[test]
+fn no_byte_past_the_handshake_is_taken() {
+    let (mut a, mut b) = (initiator(b"s"), acceptor(b"s", 5));
+    b.feed(a.output());
+    a.feed(b.output());
+    b.feed(a.output());
+    let mut last = b.output().to_vec();
+    let verdict_bytes = last.len();
+    last.extend_from_slice(b"payload");
+    assert_eq!(a.feed(&last), verdict_bytes);
+    assert_eq!(a.outcome(), Some(Ok(HELLO)));
+    assert_eq!(a.wanted_bytes(), 0);
+}
+
+#[test]
+fn strangers_are_refused_at_the_first_byte_and_get_no_code() {
+    let mut b = acceptor(b"s", 5);
+    b.feed(b"G");
+    assert_eq!(b.outcome(), Some(Err(HandshakeError::Auth(AuthFailure::NotOxccl))));
+    assert_eq!(b.output(), b"");
+}
+
+proptest! {
+    #[test]
+    fn whoever_lacks_the_secret_never_gets_in(
+        pieces in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..80), 0..8),
+        honest_start in any::<bool>(),
+    ) {
+        let mut b = acceptor(b"s", 5);
+        if honest_start {
+            let mut a = initiator(b"not s");
+            carry(&mut a, &mut b, 1000);
+        }
+        for piece in &pieces {
+            b.feed(piece);
+            prop_assert!(!matches!(b.outcome(), Some(Ok(_))));
+        }
+        let mut a = initiator(b"s");
+        for piece in &pieces {
+            a.feed(piece);
+            prop_assert!(!matches!(a.outcome(), Some(Ok(_))));
+        }
+    }
+
+    #[test]
+    fn one_flipped_bit_anywhere_spoils_it(byte in 0usize..200, bit in 0u8..8) {
+        let (mut a, mut b) = (initiator(b"s"), acceptor(b"s", 5));
+        let mut offset = 0;
+        for turn in 0..4 {
+            let (from, to) = if turn % 2 == 0 { (&mut a, &mut b) } else { (&mut b, &mut a) };
+            let mut message = from.output().to_vec();
+            from.sent(message.len());
+            if let Some(target) = byte.checked_sub(offset).and_then(|at| message.get_mut(at)) {
+                *target ^= 1 << bit;
+            }
+            offset += message.len();
+            to.feed(&message);
+        }
+        prop_assume!(byte < offset);
+        prop_assert!(!matches!((a.outcome(), b.outcome()), (Some(Ok(_)), Some(Ok(_)))));
+    }
+}

@@ -1,0 +1,3 @@
+//! The bootstrap over real sockets, with ranks as threads of one process.
+
+mod collectives;

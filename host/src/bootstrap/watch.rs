@@ -1,0 +1,49 @@
+//! Layer: host / bootstrap, its top.
+//! Takes: a connected [`Bootstrap`] and a callback.
+//! Gives: [`Watch`]: the callback hears of every rank that dies or aborts, while collectives go on working.
+//! Never: uses the CPU while nothing happens.
+
+use super::endpoint::Bootstrap;
+use super::error::BootstrapError;
+use super::ring::PeerEvent;
+
+/// A bootstrap under watch.
+///
+/// A rank whose process ends without goodbye, or whose host does not answer for `peer_dead_after`, is reported to every
+/// other rank, once. A rank that aborts is reported as such, and its later end is not reported again. A rank that
+/// closes in order is not reported.
+pub struct Watch {
+    bootstrap: Bootstrap,
+}
+
+impl Bootstrap {
+    /// Has `on_event` called for everything that happens to other ranks from now on, and for what already has. It runs
+    /// on the bootstrap's thread, so it must not wait for other ranks; it may drop or use what it likes otherwise.
+    pub fn watch(self, on_event: Box<dyn Fn(PeerEvent) + Send>) -> Watch {
+        self.shared.lock().on_event = Some(on_event);
+        self.shared.wake();
+        Watch { bootstrap: self }
+    }
+}
+
+impl Watch {
+    /// The bootstrap under watch, for messages, streams and collectives.
+    pub fn bootstrap(&self) -> &Bootstrap {
+        &self.bootstrap
+    }
+
+    /// As [`Bootstrap::all_gather`], over the same connections that are watched.
+    pub fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, BootstrapError> {
+        self.bootstrap.all_gather(mine)
+    }
+
+    /// Tells every other rank that this one gives up; they get [`PeerEvent::PeerAborted`].
+    pub fn abort(&self, reason: &str) {
+        self.bootstrap.abort(reason);
+    }
+
+    /// As [`Bootstrap::close`]: the others hear no event. The callback is not called any more once this returns.
+    pub fn close(self) {
+        self.bootstrap.close();
+    }
+}
