@@ -5,25 +5,27 @@ use super::Flags;
 use super::stream;
 use core::mem::MaybeUninit;
 use oxccl_shared::abi::DataType;
-use oxccl_shared::reduce::{Combine, Element, OpArg};
+use oxccl_shared::reduce::{Combine, CombineKind, Element, OpArg, Prod};
 
 /// Bytes of a staging block: with as much of each operand it stays well inside the smallest L1 (32 KiB).
 const BLOCK_BYTES: usize = 4096;
 
 /// What a machine has instructions for that a plain loop does not reach.
 pub(super) trait Lanes {
-    /// Sum or product of `f16`s, `b` multiplied first if there is a scalar, for the first so many of `count`
-    /// elements; returns how many. The bits are those of the scalar functions.
+    /// `O`, a sum or a product, of `a` and `b`, `b` multiplied by `scalar` first if there is one, for the first so many
+    /// of `count` elements; returns how many (none for types that have no such instructions). The bits are those of
+    /// the scalar functions.
     ///
     /// # Safety
-    /// `a` and `b` are readable and `out` writable for `count` elements; the machine is the one that runs.
+    /// `a` and `b` are readable and `out` writable for `count` elements; `out` is `a` or `b` or overlaps neither; the
+    /// machine is the one that runs.
     #[inline(always)]
-    unsafe fn arith_f16<O: Combine>(
+    unsafe fn arith<T: Element, O: Combine>(
         _out: *mut u8,
         _a: *const u8,
         _b: *const u8,
         _count: usize,
-        _scalar_bits: Option<u16>,
+        _scalar: Option<T>,
     ) -> usize {
         0
     }
@@ -75,27 +77,36 @@ fn first_len<T: Element>(dst: *mut u8, flags: Flags) -> usize {
     (BLOCK_BYTES - 64 + ahead) / size_of::<T>()
 }
 
-/// Runs `fill(block, start, len)` for consecutive runs of elements and copies each block out.
+/// Runs `fill(out, start, len)` for consecutive runs of elements. `out` is a block that is copied out afterwards or,
+/// where `in_place` is false and one plain store will do, the destination itself: `fill`'s loops check that `out`
+/// overlaps no operand, as the compiler makes every loop over raw pointers do, and then are vectorised all the same.
 ///
 /// # Safety
-/// `dst` and `dst2` (unless null) are writable for `count` elements; `fill` writes `len` elements of its block.
+/// `dst` and `dst2` (unless null) are writable for `count` elements; `fill` writes `len` elements from `out` on,
+/// which may be unaligned.
 #[inline(always)]
 unsafe fn staged<T: Element>(
     dst: *mut u8,
     dst2: *mut u8,
     count: usize,
     flags: Flags,
+    in_place: bool,
     mut fill: impl FnMut(*mut T, usize, usize),
 ) {
+    let direct = !in_place && dst2.is_null() && !flags.contains(Flags::STREAM);
     let mut block = Block::new();
     let mut start = 0;
     let mut len = first_len::<T>(dst, flags).min(count);
     while start < count {
-        fill(block.elements(), start, len);
         let at = start * size_of::<T>();
-        let second = if dst2.is_null() { dst2 } else { dst2.wrapping_add(at) };
-        // SAFETY: `fill` wrote `len` elements, and start + len <= count.
-        unsafe { block.flush(dst.add(at), second, len * size_of::<T>(), flags) };
+        // SAFETY: start < count.
+        let to = unsafe { dst.add(at) };
+        fill(if direct { to.cast() } else { block.elements() }, start, len);
+        if !direct {
+            let second = if dst2.is_null() { dst2 } else { dst2.wrapping_add(at) };
+            // SAFETY: `fill` wrote `len` elements of the block, and start + len <= count.
+            unsafe { block.flush(to, second, len * size_of::<T>(), flags) };
+        }
         start += len;
         len = (BLOCK_BYTES / size_of::<T>()).min(count - start);
     }
@@ -139,8 +150,9 @@ pub(super) unsafe fn combine<M: Lanes, T: Element, O: Combine>(
             }
         }
     };
+    let in_place = dst.cast_const() == a || dst.cast_const() == b;
     // SAFETY: the caller's.
-    unsafe { staged(dst, dst2, count, flags, fill) }
+    unsafe { staged(dst, dst2, count, flags, in_place, fill) }
 }
 
 /// `out = op(a, pre(b))`
@@ -158,24 +170,67 @@ unsafe fn fill_combined<M: Lanes, T: Element, O: Combine>(
     // SAFETY: every index is below `len`.
     unsafe {
         let mut done = 0;
-        if matches!(T::DTYPE, DataType::F16) {
-            done = M::arith_f16::<O>(out.cast(), a, b, len, scalar.map(|s| s.to_low_bits() as u16));
+        if is_arithmetic::<O>() {
+            done = M::arith::<T, O>(out.cast(), a, b, len, scalar);
+        }
+        if is_arithmetic::<O>() && matches!(T::DTYPE, DataType::BF16) {
+            done = match scalar {
+                None => fill_words::<T>(out, a, b, len, |x, y| O::apply(x, y)),
+                Some(s) => fill_words::<T>(out, a, b, len, |x, y| O::apply(x, y.premul(s))),
+            };
         }
         match scalar {
-            None => (done..len).for_each(|i| out.add(i).write(O::apply(load(a, i), load(b, i)))),
-            Some(s) => {
-                (done..len).for_each(|i| out.add(i).write(O::apply(load(a, i), load::<T>(b, i).premul(s))))
-            }
+            None => (done..len).for_each(|i| out.add(i).write_unaligned(O::apply(load(a, i), load(b, i)))),
+            Some(s) => (done..len)
+                .for_each(|i| out.add(i).write_unaligned(O::apply(load(a, i), load::<T>(b, i).premul(s)))),
         }
     }
+}
+
+/// Whether `O` does floating-point arithmetic on floats.
+#[inline(always)]
+fn is_arithmetic<O: Combine>() -> bool {
+    matches!(O::KIND, CombineKind::Sum | CombineKind::Prod)
+}
+
+/// `out = f(a, b)` on whole 32-bit words; returns how many elements they hold. A word's elements are taken out and put
+/// back by shifts, where a loop over elements makes the compiler spread and squeeze whole vectors: for `bf16`, whose
+/// conversion *is* a shift, that is most of the work.
+///
+/// # Safety
+/// `a` and `b` are readable and `out` writable for `len` elements, and `out` overlaps neither.
+#[inline(always)]
+unsafe fn fill_words<T: Element>(
+    out: *mut T,
+    a: *const u8,
+    b: *const u8,
+    len: usize,
+    f: impl Fn(T, T) -> T,
+) -> usize {
+    let bits = 8 * size_of::<T>() as u32;
+    let words = len * size_of::<T>() / 4;
+    for i in 0..words {
+        // SAFETY: word `i` lies within the first `len` elements.
+        let (x, y) = unsafe { (load::<u32>(a, i), load::<u32>(b, i)) };
+        let mut word = 0;
+        let mut shift = 0;
+        while shift < 32 {
+            let (x, y) = (T::from_low_bits((x >> shift) as u64), T::from_low_bits((y >> shift) as u64));
+            word |= (f(x, y).to_low_bits() as u32) << shift;
+            shift += bits;
+        }
+        // SAFETY: as above.
+        unsafe { out.cast::<u32>().add(i).write_unaligned(word) };
+    }
+    words * 4 / size_of::<T>()
 }
 
 /// See [`super::MapFn`].
 ///
 /// # Safety
-/// As there.
+/// As there, and the machine `M` is the one that runs.
 #[inline(always)]
-pub(super) unsafe fn map<T: Element>(
+pub(super) unsafe fn map<M: Lanes, T: Element>(
     dst: *mut u8,
     dst2: *mut u8,
     src: *const u8,
@@ -195,7 +250,7 @@ pub(super) unsafe fn map<T: Element>(
         unsafe {
             let src = src.add(start * size_of::<T>());
             if flags.contains(Flags::PRE) {
-                (0..len).for_each(|i| out.add(i).write(load::<T>(src, i).premul(scalar)));
+                fill_scaled::<M, T>(out, src, len, scalar);
             } else {
                 core::ptr::copy_nonoverlapping(src, out.cast(), len * size_of::<T>());
             }
@@ -205,7 +260,24 @@ pub(super) unsafe fn map<T: Element>(
         }
     };
     // SAFETY: the caller's.
-    unsafe { staged(dst, dst2, count, flags, fill) }
+    unsafe { staged(dst, dst2, count, flags, dst.cast_const() == src, fill) }
+}
+
+/// `out = src * scalar`
+///
+/// # Safety
+/// `src` is readable and `out` writable for `len` elements, and they do not overlap.
+#[inline(always)]
+unsafe fn fill_scaled<M: Lanes, T: Element>(out: *mut T, src: *const u8, len: usize, scalar: T) {
+    let mut done = 0;
+    // SAFETY: every index is below `len`.
+    unsafe {
+        if matches!(T::DTYPE, DataType::F16 | DataType::F8E4M3 | DataType::F8E5M2) {
+            (0..len).for_each(|i| out.add(i).write_unaligned(scalar));
+            done = M::arith::<T, Prod>(out.cast(), src, out.cast_const().cast(), len, None);
+        }
+        (done..len).for_each(|i| out.add(i).write_unaligned(load::<T>(src, i).premul(scalar)));
+    }
 }
 
 /// Copies to both destinations, reading `src` from memory once.
@@ -244,8 +316,8 @@ unsafe fn divide<T: Element>(out: *mut T, len: usize, divisor: u32) {
             let (out, n) = (out.cast::<$int>(), divisor.max(1) as $float);
             // SAFETY: `T` is `$int`; indices are below `len`; the quotient's magnitude is at most the dividend's.
             (0..len).for_each(|i| unsafe {
-                let quotient = out.add(i).read() as $float / n;
-                out.add(i).write(quotient.to_int_unchecked::<$through>() as $int);
+                let quotient = out.add(i).read_unaligned() as $float / n;
+                out.add(i).write_unaligned(quotient.to_int_unchecked::<$through>() as $int);
             })
         }};
     }
@@ -255,6 +327,8 @@ unsafe fn divide<T: Element>(out: *mut T, len: usize, divisor: u32) {
         DataType::I32 => as_float!(i32, f64, i32),
         DataType::U32 => as_float!(u32, f64, u32),
         // SAFETY: indices are below `len`.
-        _ => (0..len).for_each(|i| unsafe { out.add(i).write(out.add(i).read().post_div(divisor)) }),
+        _ => (0..len).for_each(|i| unsafe {
+            out.add(i).write_unaligned(out.add(i).read_unaligned().post_div(divisor));
+        }),
     }
 }

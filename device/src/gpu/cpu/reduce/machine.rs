@@ -1,11 +1,19 @@
 //! Which instructions this CPU has, and the loops compiled for each choice.
 
 use super::block::{self, Lanes};
+#[cfg(target_arch = "x86_64")]
+use super::f16c;
+#[cfg(target_arch = "x86_64")]
+use super::float8::{self, E4M3, E5M2};
 use super::{Flags, ReduceTable};
+#[cfg(target_arch = "x86_64")]
+use core::arch::x86_64::{__m256, __m512};
 use core::fmt;
+#[cfg(target_arch = "x86_64")]
+use core::marker::PhantomData;
 use oxccl_shared::abi::DataType;
 use oxccl_shared::reduce::{
-    Combine, CombineKind, Element, F8E4M3, F8E5M2, Max, Min, OpArg, Prod, Sum, bf16, f16,
+    Combine, CombineKind, Element, F8E4M3, F8E5M2, Max, Min, OpArg, Prod, Sum, bf16, f16, f16_to_f32,
 };
 use std::sync::OnceLock;
 
@@ -69,7 +77,7 @@ macro_rules! tables {
 
 /// One compilation of all loops, with `$features` enabled, and its table.
 macro_rules! machine {
-    ($lanes:ident $(, #[$features:meta])?) => {
+    ($lanes:ty $(, #[$features:meta])?) => {
         /// # Safety
         /// See [`super::super::CombineFn`]; and the CPU has this module's features.
         $(#[$features])?
@@ -98,7 +106,7 @@ macro_rules! machine {
             flags: Flags,
         ) {
             // SAFETY: the caller's.
-            unsafe { block::map::<T>(dst, dst2, src, count, arg, flags) }
+            unsafe { block::map::<$lanes, T>(dst, dst2, src, count, arg, flags) }
         }
 
         pub(super) static TABLES: [[ReduceTable; 4]; 12] = tables!();
@@ -113,22 +121,30 @@ mod baseline {
     machine!(Baseline);
 }
 
-/// Lanes of a machine that has F16C.
+/// Lanes of a machine that converts `f16`s a vector `W` at a time.
 #[cfg(target_arch = "x86_64")]
-struct WithF16c;
+struct ConvertsF16<W>(PhantomData<W>);
 
 #[cfg(target_arch = "x86_64")]
-impl Lanes for WithF16c {
+impl<W: f16c::Wide> Lanes for ConvertsF16<W> {
     #[inline(always)]
-    unsafe fn arith_f16<O: Combine>(
+    unsafe fn arith<T: Element, O: Combine>(
         out: *mut u8,
         a: *const u8,
         b: *const u8,
         count: usize,
-        scalar_bits: Option<u16>,
+        scalar: Option<T>,
     ) -> usize {
-        // SAFETY: the caller's, and both machines with these lanes have AVX2 and F16C.
-        unsafe { super::f16c::arith::<O>(out, a, b, count, scalar_bits) }
+        let as_f32 = |s: T| f16_to_f32(s.to_low_bits() as u16);
+        // SAFETY: the caller's; the machine's features are those of `W`.
+        unsafe {
+            match T::DTYPE {
+                DataType::F16 => f16c::arith::<W, O>(out, a, b, count, scalar.map(as_f32), 1.0),
+                DataType::F8E4M3 => float8::arith::<W, E4M3, T, O>(out, a, b, count, scalar),
+                DataType::F8E5M2 => float8::arith::<W, E5M2, T, O>(out, a, b, count, scalar),
+                _ => 0,
+            }
+        }
     }
 }
 
@@ -136,7 +152,7 @@ impl Lanes for WithF16c {
 mod avx2 {
     use super::*;
 
-    machine!(WithF16c, #[target_feature(enable = "avx2,f16c")]);
+    machine!(ConvertsF16<__m256>, #[target_feature(enable = "avx2,f16c")]);
 
     pub(super) fn detect() -> Option<Machine> {
         let has_all = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c");
@@ -148,7 +164,7 @@ mod avx2 {
 mod avx512 {
     use super::*;
 
-    machine!(WithF16c, #[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512vl,avx512dq")]);
+    machine!(ConvertsF16<__m512>, #[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512vl,avx512dq")]);
 
     pub(super) fn detect() -> Option<Machine> {
         let has_all = avx2::detect().is_some()

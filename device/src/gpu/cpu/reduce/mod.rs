@@ -5,19 +5,22 @@
 //!
 //! ```text
 //!   a, b (any address) --load--> registers --op--> staging block (on the stack, in L1) --copy--> dst, dst2
+//!                                             \--> dst itself, if it is no operand and takes plain stores
 //! ```
-//! The staging block is what lets the compiler vectorise: `dst` may be `a` or `b`, so a loop storing to it directly
-//! must assume that each store changes the next load. It also makes two destinations and non-temporal stores a matter
-//! of how the block is copied out, not of how many loops there are. It costs one L1 round trip (see `tests::speed`).
+//! The staging block is what lets the compiler vectorise in place: where `dst` is `a` or `b`, a loop storing to it must
+//! assume that each store changes the next load. It also makes two destinations and non-temporal stores a matter of how
+//! the block is copied out, not of how many loops there are. It costs one L1 round trip (figures in `tests/speed.rs`).
 //!
 //! The loops are the scalar functions of `oxccl_shared::reduce` in a plain `for`, compiled once per [`Machine`] with
-//! that machine's features enabled, so every path gives the same bits by construction and only the conversion of
-//! `f16`, for which CPUs have instructions that no compiler finds, is written by hand.
+//! that machine's features enabled, so that every path gives the same bits by construction. Only sums and products of
+//! `f16` and 8-bit floats are written by hand, for CPUs whose conversion instructions no compiler finds.
 
 mod stream;
 mod block;
 #[cfg(target_arch = "x86_64")]
 mod f16c;
+#[cfg(target_arch = "x86_64")]
+mod float8;
 mod machine;
 
 use oxccl_shared::abi::DataType;

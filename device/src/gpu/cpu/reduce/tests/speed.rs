@@ -1,5 +1,19 @@
 //! How fast the loops go: `cargo test --release -p oxccl-device speed -- --ignored --nocapture`.
 //! The figure is bytes of result per second (one of three streams: two are read, one is written).
+//!
+//! GB/s of a sum's result on one core of an AMD EPYC (Zen 5, 1 MiB of L2), rustc 1.95, November 2026; `memcpy` moves
+//! 136 there in L2 and 20 in DRAM, with two streams where a sum has three:
+//!
+//! | type     | L2 avx512 | L2 avx2 | L2 baseline | DRAM avx512, streamed |
+//! |----------|-----------|---------|-------------|-----------------------|
+//! | float    | 72        | 70      | 36          | 15                    |
+//! | bfloat16 | 43        | 18      | 8           | 14                    |
+//! | half     | 43        | 27      | 1.4         | 14                    |
+//! | fp8_e4m3 | 6.8       | 4.2     | 0.8         | 5.8                   |
+//! | fp8_e5m2 | 7.1       | 5.0     | 0.8         | 5.8                   |
+//! | int8     | 75        | 70      | 51          | 16                    |
+//!
+//! Through the staging block (in place, two destinations) the first row is 45, 46 and 29.
 
 use super::super::{Flags, Machine};
 use oxccl_shared::abi::DataType;
