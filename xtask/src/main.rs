@@ -56,6 +56,9 @@ enum Task {
     Loom {
         /// Run only tests whose name contains this.
         filter: Option<String>,
+        /// Weaken each acquire and release of the FIFOs in turn, in a copy, and demand that a model fails.
+        #[arg(long, conflicts_with = "filter")]
+        mutants: bool,
     },
 }
 
@@ -72,7 +75,10 @@ fn run(task: Task) -> Result<bool> {
             stages::fuzz::run_targets(target.as_deref(), Duration::from_secs(seconds))
                 .map(|outcome| outcome.is_ok())
         }
-        Task::Loom { filter } => stages::loom::run_filtered(filter.as_deref()).map(|outcome| outcome.is_ok()),
+        Task::Loom { mutants: true, .. } => stages::mutants::run().map(|outcome| outcome.is_ok()),
+        Task::Loom { filter, .. } => {
+            stages::loom::run_filtered(filter.as_deref()).map(|outcome| outcome.is_ok())
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use crate::cmd::Cmd;
 use crate::counts::Tally;
 use crate::tools::{root, target_dir};
 use anyhow::Result;
+use std::path::Path;
 use std::time::Duration;
 
 pub fn all() -> Result<Outcome> {
@@ -16,16 +17,21 @@ pub fn all() -> Result<Outcome> {
 
 /// Runs the models whose name contains `filter`.
 pub fn run_filtered(filter: Option<&str>) -> Result<Outcome> {
-    let mut cargo = Cmd::cargo()
-        .args("test --release --locked --package oxccl-shared --no-fail-fast --test loom_*")
-        // Release, or the search takes minutes; optimisation changes nothing that loom sees.
-        .env("RUSTFLAGS", "--cfg loom")
-        .env("CARGO_TARGET_DIR", target_dir().join("loom").to_string_lossy())
-        .env("LOOM_MAX_PREEMPTIONS", "3")
-        .deadline(Duration::from_secs(600));
+    let mut cargo = models(&target_dir().join("loom"));
     if let Some(filter) = filter {
         cargo = cargo.arg("--").arg(filter);
     }
     let output = cargo.run(&root())?;
     Ok(Outcome::of(output.success, Tally::of_cargo_test(&output.text)))
+}
+
+/// The command that builds every model into `target` and runs it.
+pub fn models(target: &Path) -> Cmd {
+    Cmd::cargo()
+        .args("test --release --package oxccl-shared --no-fail-fast --test loom_*")
+        // Release, or the search takes minutes; optimisation changes nothing that loom sees.
+        .env("RUSTFLAGS", "--cfg loom")
+        .env("CARGO_TARGET_DIR", target.to_string_lossy())
+        .env("LOOM_MAX_PREEMPTIONS", "3")
+        .deadline(Duration::from_secs(600))
 }

@@ -4,7 +4,7 @@
 //! Never: builds or runs anything; it reads text, so it holds in code that no configuration here compiles.
 
 mod rules;
-mod source;
+pub mod source;
 mod tree;
 
 use anyhow::Result;
