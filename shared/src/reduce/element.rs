@@ -36,7 +36,7 @@ pub trait Element: Copy + Send + Sync + sealed::Sealed + 'static {
 pub trait Float: Element {
     /// 1/n, rounded to nearest even (narrow types by way of `f32`, whose rounding shows only for `n` above 2^20);
     /// `n` of 0 counts as 1. Zero when `n` is too great for the type: from 1024 on for
-    /// [`F8E4M3`], from 131072 on for [`F8E5M2`], from 2^25 on for [`f16`].
+    /// [`F8E4M3`], from 131072 on for [`F8E5M2`], from 2^25 on for [`struct@f16`].
     fn recip_of(n: u32) -> Self;
 }
 

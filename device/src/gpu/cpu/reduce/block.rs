@@ -187,7 +187,7 @@ unsafe fn fill_combined<M: Lanes, T: Element, O: Combine>(
     }
 }
 
-/// Whether `O` does floating-point arithmetic on floats.
+/// Whether `O` on floats is arithmetic, which rounds; minimum and maximum only choose.
 #[inline(always)]
 fn is_arithmetic<O: Combine>() -> bool {
     matches!(O::KIND, CombineKind::Sum | CombineKind::Prod)

@@ -34,7 +34,6 @@ macro_rules! wide {
     ($vector:ty, $lanes:literal, |$v:ident, $w:ident, $p:ident, $q:ident, $x:ident|
      splat $splat:expr, load $load:expr, store $store:expr, rounded $rounded:expr, add $add:expr, mul $mul:expr,
      canonical $canonical:expr) => {
-        // SAFETY: (of every block in it) the trait's own condition, and the stated one of `load` and `store`.
         impl Wide for $vector {
             const LANES: usize = $lanes;
             #[inline(always)]

@@ -13,7 +13,7 @@ use core::fmt;
 use core::marker::PhantomData;
 use oxccl_shared::abi::DataType;
 use oxccl_shared::reduce::{
-    Combine, CombineKind, Element, F8E4M3, F8E5M2, Max, Min, OpArg, Prod, Sum, bf16, f16, f16_to_f32,
+    Combine, CombineKind, Element, F8E4M3, F8E5M2, Max, Min, OpArg, Prod, Sum, bf16, f16,
 };
 use std::sync::OnceLock;
 
@@ -36,7 +36,7 @@ impl Machine {
         #[cfg(target_arch = "x86_64")]
         let more = [avx2::detect(), avx512::detect()];
         #[cfg(not(target_arch = "x86_64"))]
-        let more = [];
+        let more: [Option<Machine>; 0] = [];
         std::iter::once(BASELINE).chain(more.into_iter().flatten())
     }
 
@@ -135,7 +135,7 @@ impl<W: f16c::Wide> Lanes for ConvertsF16<W> {
         count: usize,
         scalar: Option<T>,
     ) -> usize {
-        let as_f32 = |s: T| f16_to_f32(s.to_low_bits() as u16);
+        let as_f32 = |s: T| oxccl_shared::reduce::f16_to_f32(s.to_low_bits() as u16);
         // SAFETY: the caller's; the machine's features are those of `W`.
         unsafe {
             match T::DTYPE {
