@@ -1,4 +1,26 @@
 //! OxCCL: collective communication between the GPUs and CPUs of one or many hosts.
+//!
+//! Layer: the library people link; its modules are listed from the user down to the operating system.
+//! Takes: calls of a [`Communicator`].
+//! Gives: the same result on every rank, or an error that names the guilty one.
+//! Never: a hang without a name.
 
-pub mod mem;
+pub mod api;
+pub mod channel;
+pub mod launch;
+pub mod plan;
+pub mod proxy;
+pub mod transport;
 pub mod bootstrap;
+pub mod mem;
+
+pub use api::{
+    AbortHandle, ArgumentError, Communicator, CommunicatorBuilder, Config, ConfigError, Error, Group,
+    MemoryReport, OperationError, PeerMemory, ReduceOp, Untyped, group,
+};
+pub use bootstrap::{BootstrapConfig, BootstrapError, UniqueId};
+pub use channel::ConnectError;
+pub use launch::{Fault, Outstanding};
+pub use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, RedOp};
+pub use oxccl_shared::reduce::{Element, F8E4M3, F8E5M2, bf16, f16};
+pub use transport::TransportKind;

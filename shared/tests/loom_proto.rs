@@ -4,8 +4,8 @@
 
 mod common;
 
-use loom::thread;
 use common::with_shared;
+use loom::thread;
 use oxccl_shared::abi::Step;
 use oxccl_shared::fifo::STEPS;
 use oxccl_shared::proto::ll::{self, LlLine};

@@ -4,8 +4,8 @@
 
 mod common;
 
-use loom::thread;
 use common::with_shared;
+use loom::thread;
 use oxccl_shared::abi::{ConnControl, SlotHeader};
 use oxccl_shared::fifo::{self, STEPS, StepConsumer, StepProducer};
 use oxccl_shared::sync::{SharedCell, Sys, Word, cpu_relax};

@@ -32,7 +32,7 @@ pub struct Slice<'a> {
     pub recv: &'a [u16],
     /// Connections sent to when `action.send`.
     pub send: &'a [u16],
-    /// Where the user's own input stands in the reduction order: before `recv[src_position]`.
+    /// Where the user's own input stands in the reduction order: before `recv[src_position]`, or last.
     pub src_position: usize,
     /// The user's input, when `action.src`.
     pub src: *const u8,

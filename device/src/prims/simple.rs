@@ -82,7 +82,7 @@ unsafe fn combine_all<B: Block>(
             // SAFETY: obligation 1.
             unsafe { block.map_bulk(out, out2, slot(0), len, How { pre: false, post, stream }) };
         }
-        (1, true) if slice.src_position == 1 => {
+        (1, true) if slice.src_position >= 1 => {
             // SAFETY: obligation 1.
             unsafe {
                 block.combine_bulk(

@@ -41,7 +41,7 @@ pub unsafe fn store(dst: *mut u8, words: &[u64], len_bytes: usize) {
     }
 }
 
-/// Reduces one batch in the slice's order: the user's words stand before contribution `src_position`.
+/// Reduces one batch in the slice's order: the user's words stand before the contribution at their position, or last.
 ///
 /// `fetch(i, words)` brings the words of contribution `i` of `contributions`.
 #[inline(always)]
@@ -56,7 +56,7 @@ pub fn reduce<B: crate::gpu::Block, E>(
     let mut filled = false;
     for i in 0..=contributions {
         if let Some((position, words)) = own
-            && position == i
+            && position.min(contributions) == i
         {
             if filled {
                 block.combine(acc, words);

@@ -1,0 +1,233 @@
+//! From settings to a communicator.
+
+use super::communicator::Communicator;
+use super::config::Config;
+use super::error::Error;
+use super::launcher::LaunchEnv;
+use super::memory::{MemoryReport, PeerMemory};
+use crate::bootstrap::{Bootstrap, PeerEvent, UniqueId, Watch};
+use crate::channel::{self, ConnectError, Connected, Wanted};
+use crate::launch::{Engine, EngineParts, Fault, Health, WaitContext};
+use crate::plan::{Facts, Tuning};
+use crate::transport::{Allowed, PeerInfo, TransportKind};
+use oxccl_shared::abi::{Algorithm, Protocol, Rank};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Sets up a communicator: who, how many, and any setting that should not come from the environment.
+#[derive(Clone, Debug, Default)]
+pub struct CommunicatorBuilder {
+    id: Option<UniqueId>,
+    rank: u32,
+    nranks: u32,
+    config: Option<Config>,
+    overrides: Overrides,
+}
+
+/// What was set explicitly, and so wins over the environment.
+#[derive(Clone, Copy, Debug, Default)]
+struct Overrides {
+    algorithm: Option<Algorithm>,
+    protocol: Option<Protocol>,
+    transport: Option<TransportKind>,
+    timeout: Option<Duration>,
+}
+
+impl CommunicatorBuilder {
+    /// The id that one rank created and all were given.
+    pub fn unique_id(mut self, id: UniqueId) -> Self {
+        self.id = Some(id);
+        self
+    }
+
+    /// This rank.
+    pub fn rank(mut self, rank: u32) -> Self {
+        self.rank = rank;
+        self
+    }
+
+    /// The number of ranks.
+    pub fn ranks(mut self, nranks: u32) -> Self {
+        self.nranks = nranks;
+        self
+    }
+
+    /// Takes id, rank and number of ranks from the launcher's environment.
+    ///
+    /// # Errors
+    /// [`Error::Launch`] if no launcher is recognised or its variables cannot be used.
+    pub fn from_env(self) -> Result<Self, Error> {
+        let launch = LaunchEnv::from_process()?;
+        Ok(self.unique_id(launch.unique_id()?).rank(launch.rank).ranks(launch.nranks))
+    }
+
+    /// Replaces the environment's settings.
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = Some(config);
+        self
+    }
+
+    /// Uses this algorithm wherever the function has it.
+    pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
+        self.overrides.algorithm = Some(algorithm);
+        self
+    }
+
+    /// Uses this protocol.
+    pub fn protocol(mut self, protocol: Protocol) -> Self {
+        self.overrides.protocol = Some(protocol);
+        self
+    }
+
+    /// Uses this transport and no other.
+    pub fn transport(mut self, transport: TransportKind) -> Self {
+        self.overrides.transport = Some(transport);
+        self
+    }
+
+    /// How long an operation waits for a peer that does nothing.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.overrides.timeout = Some(timeout);
+        self
+    }
+
+    /// Joins. Returns when all ranks have joined, or with the same error on all.
+    ///
+    /// # Errors
+    /// Any [`Error`] but `Argument` and `Operation`.
+    pub fn build(self) -> Result<Communicator, Error> {
+        let config = self.settings()?;
+        let id = match self.id {
+            Some(id) => id,
+            None if self.nranks == 1 => UniqueId::create(&config.bootstrap)?,
+            None => return Err(super::config::MISSING_ID.into()),
+        };
+        let bootstrap = Bootstrap::connect(&id, Rank(self.rank), self.nranks, &config.bootstrap)?;
+        assemble(bootstrap, config)
+    }
+
+    fn settings(&self) -> Result<Config, Error> {
+        let mut config = match &self.config {
+            Some(config) => config.clone(),
+            None => Config::from_env()?,
+        };
+        let Overrides { algorithm, protocol, transport, timeout } = self.overrides;
+        config.forced.algorithm = algorithm.or(config.forced.algorithm);
+        config.forced.protocol = protocol.or(config.forced.protocol);
+        config.transports = transport.map_or(config.transports, Allowed::only);
+        config.timeout = timeout.unwrap_or(config.timeout);
+        config.validate()?;
+        Ok(config)
+    }
+}
+
+/// See [`Communicator::split`].
+pub(super) fn split(
+    parent: &Communicator,
+    color: Option<u32>,
+    key: i32,
+) -> Result<Option<Communicator>, Error> {
+    let mut mine = [0u8; 9];
+    mine[0] = color.is_some() as u8;
+    mine[1..5].copy_from_slice(&color.unwrap_or(0).to_le_bytes());
+    mine[5..].copy_from_slice(&key.to_le_bytes());
+    let blocks = parent.watch.all_gather(&mine)?;
+    let mut members = Vec::new();
+    for (rank, block) in blocks.iter().enumerate() {
+        let malformed = ConnectError::Malformed { peer: rank as u32 };
+        let block: [u8; 9] = block.as_slice().try_into().map_err(|_| malformed)?;
+        if color.is_some() && block[..5] == mine[..5] {
+            let key = i32::from_le_bytes([block[5], block[6], block[7], block[8]]);
+            members.push((key, Rank(rank as u32)));
+        }
+    }
+    members.sort_unstable();
+    let members: Vec<Rank> = members.into_iter().map(|(_, rank)| rank).collect();
+    let number = parent.next_split();
+    match parent.watch.bootstrap().split(&members, number)? {
+        Some(bootstrap) => assemble(bootstrap, parent.config.clone()).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Connects all ranks and puts the communicator together.
+fn assemble(bootstrap: Bootstrap, config: Config) -> Result<Communicator, Error> {
+    let (rank, nranks) = (bootstrap.rank().0, bootstrap.nranks());
+    let random = getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
+    let shared = bootstrap.broadcast(Rank(0), &random.to_le_bytes())?;
+    let comm_hash = shared.try_into().map_err(|_| ConnectError::Malformed { peer: 0 })?;
+    let wanted = Wanted {
+        rank,
+        nranks,
+        comm_hash: u64::from_le_bytes(comm_hash),
+        info: &PeerInfo::local(config.host_id.as_deref(), config.digest()),
+        allowed: &config.transports,
+        settings: Config::MUST_AGREE,
+        ring_layout: config.ring_layout(),
+        mesh_layout: config.mesh_layout(nranks),
+    };
+    let connected = channel::connect(&bootstrap, &wanted)?;
+
+    let health = Arc::new(Health::new(nranks));
+    let watch = Arc::new(watch(bootstrap, &health));
+    let memory = report(rank, &connected);
+    let engine = engine(&config, &wanted, connected, health, &watch);
+    Ok(Communicator::new((rank, nranks), config, memory, engine, watch))
+}
+
+/// Has the bootstrap's thread turn what happens to peers into faults.
+fn watch(bootstrap: Bootstrap, health: &Arc<Health>) -> Watch {
+    let health = health.clone();
+    bootstrap.watch(Box::new(move |event| {
+        let fault = match event {
+            PeerEvent::PeerDied { rank } => Fault::PeerDied { rank: rank.0 },
+            PeerEvent::PeerAborted { rank, .. } => Fault::PeerAborted { rank: rank.0 },
+        };
+        health.fail(fault, None);
+    }))
+}
+
+fn engine(
+    config: &Config,
+    wanted: &Wanted<'_>,
+    connected: Connected,
+    health: Arc<Health>,
+    _watch: &Arc<Watch>,
+) -> Engine {
+    let Wanted { rank, nranks, ring_layout, mesh_layout, .. } = *wanted;
+    let here = connected.peers[rank as usize];
+    let ranks_here = connected.peers.iter().filter(|peer| peer.host == here.host).count();
+    let facts = Facts {
+        nranks,
+        over_network: connected.peers.iter().any(|peer| config.transports.is_network(&here, peer)),
+        ring_layout,
+        mesh_layout,
+        ring_channels: connected.graph.ring_channels,
+        tree_channels: connected.graph.tree_channels,
+        forced: config.forced,
+        tuning: Tuning::CPU,
+    };
+    let crowded = ranks_here > here.processors as usize;
+    let announce = Box::new(|_: &_| {});
+    Engine::new(EngineParts {
+        rank,
+        facts,
+        channels: connected.channels,
+        mesh: connected.mesh,
+        send_to: connected.send_to,
+        recv_from: connected.recv_from,
+        wait: WaitContext::new(health, connected.links, announce, config.timeout, crowded),
+        memory: connected.memory,
+    })
+}
+
+fn report(rank: u32, connected: &Connected) -> MemoryReport {
+    let peers = (0..connected.peers.len() as u32).filter(|peer| *peer != rank);
+    let peers = peers.map(|peer| PeerMemory {
+        rank: peer,
+        transport: connected.kinds[peer as usize],
+        inbound_bytes: connected.inbound_bytes[peer as usize],
+        outbound_bytes: connected.outbound_bytes[peer as usize],
+    });
+    MemoryReport { peers: peers.collect() }
+}

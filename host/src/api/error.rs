@@ -1,0 +1,145 @@
+//! What can go wrong, by what was being done.
+
+use super::config::ConfigError;
+use super::launcher::LaunchError;
+use crate::bootstrap::BootstrapError;
+use crate::channel::ConnectError;
+use crate::launch::{Fault, Outstanding};
+use oxccl_shared::abi::{DataType, Func};
+use thiserror::Error;
+
+/// Any error of the library.
+#[derive(Clone, PartialEq, Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A call's arguments are wrong; nothing was sent and the communicator is as before.
+    #[error(transparent)]
+    Argument(#[from] ArgumentError),
+    /// A setting is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The launcher's environment is incomplete or wrong.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// Ranks did not find each other.
+    #[error(transparent)]
+    Bootstrap(#[from] BootstrapError),
+    /// Ranks could not be connected.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// A running operation ended early; the communicator is of no further use.
+    #[error(transparent)]
+    Operation(#[from] OperationError),
+}
+
+/// Why a call was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum ArgumentError {
+    /// A buffer's length does not fit the call.
+    #[error("{func}: the {which} buffer holds {actual} elements, {expected} were expected")]
+    BufferLength {
+        /// The call.
+        func: Func,
+        /// "send" or "receive".
+        which: &'static str,
+        /// Its length in elements.
+        actual: usize,
+        /// What the call needs.
+        expected: usize,
+    },
+    /// A buffer that must divide evenly among the ranks does not.
+    #[error("{func}: the {which} buffer holds {actual} elements, which {nranks} ranks cannot share evenly")]
+    NotDivisible {
+        /// The call.
+        func: Func,
+        /// "send" or "receive".
+        which: &'static str,
+        /// Its length in elements.
+        actual: usize,
+        /// Ranks of the communicator.
+        nranks: u32,
+    },
+    /// A root or peer that the communicator does not have.
+    #[error("{func}: there is no rank {rank} in a communicator of {nranks} (ranks are 0 to {})", .nranks - 1)]
+    NoSuchRank {
+        /// The call.
+        func: Func,
+        /// The rank given.
+        rank: u32,
+        /// Ranks of the communicator.
+        nranks: u32,
+    },
+    /// A null pointer where elements are to be read or written.
+    #[error("{func}: the {which} buffer is null and {count} elements are expected there")]
+    NullBuffer {
+        /// The call.
+        func: Func,
+        /// "send" or "receive".
+        which: &'static str,
+        /// Elements expected.
+        count: usize,
+    },
+    /// The scalar of a pre-multiplied sum has another type than the buffers.
+    #[error("{func}: the operator's scalar is {scalar}, the buffers hold {buffers}")]
+    ScalarType {
+        /// The call.
+        func: Func,
+        /// Type of the scalar.
+        scalar: DataType,
+        /// Type of the buffers.
+        buffers: DataType,
+    },
+    /// Count times element size does not fit an address.
+    #[error("{func}: {count} elements of {dtype} are more than memory can hold")]
+    TooLarge {
+        /// The call.
+        func: Func,
+        /// Elements.
+        count: usize,
+        /// Their type.
+        dtype: DataType,
+    },
+    /// Memory for a group's stacks could not be had.
+    #[error("no memory for the stacks of a group over {communicators} communicators (errno {errno})")]
+    GroupMemory {
+        /// Communicators in the group.
+        communicators: usize,
+        /// Why.
+        errno: i32,
+    },
+    /// One communicator was given to a group by two threads, or used inside its own group's end.
+    #[error("rank {rank}'s communicator is already running an operation")]
+    Busy {
+        /// The communicator's rank.
+        rank: u32,
+    },
+}
+
+/// A running operation ended early.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("rank {rank} of {nranks}: {outstanding}")]
+pub struct OperationError {
+    /// The rank that reports.
+    pub rank: u32,
+    /// Ranks of the communicator.
+    pub nranks: u32,
+    /// What happened and what was outstanding.
+    pub outstanding: Outstanding,
+}
+
+impl OperationError {
+    /// What happened.
+    pub fn fault(&self) -> Fault {
+        self.outstanding.fault
+    }
+}
+
+impl Error {
+    /// What ended a running operation, if that is what this error is.
+    pub fn fault(&self) -> Option<Fault> {
+        match self {
+            Error::Operation(error) => Some(error.fault()),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! What a communicator costs.
+
+use std::fmt;
+
+/// Memory reserved for one peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PeerMemory {
+    /// The peer.
+    pub rank: u32,
+    /// The transport that reaches it.
+    pub transport: crate::transport::TransportKind,
+    /// Bytes of connections from it, in this rank's memory.
+    pub inbound_bytes: usize,
+    /// Bytes of connections to it that lie in this rank's memory (streams only; otherwise the peer holds them).
+    pub outbound_bytes: usize,
+}
+
+/// Memory reserved by a communicator at init; it does not grow afterwards. The operating system commits it as it is used,
+/// except files in /dev/shm, which are committed at once.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct MemoryReport {
+    /// Each peer's share.
+    pub peers: Vec<PeerMemory>,
+}
+
+impl MemoryReport {
+    /// Bytes of all connections that this rank holds.
+    pub fn total_bytes(&self) -> usize {
+        self.peers.iter().map(|peer| peer.inbound_bytes + peer.outbound_bytes).sum()
+    }
+
+    /// Bytes of the peer that costs most.
+    pub fn per_peer_bytes_max(&self) -> usize {
+        self.peers.iter().map(|peer| peer.inbound_bytes + peer.outbound_bytes).max().unwrap_or(0)
+    }
+}
+
+impl fmt::Display for MemoryReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
+        write!(
+            f,
+            "{:.2} MiB per communicator, at most {:.2} MiB per peer",
+            mib(self.total_bytes()),
+            mib(self.per_peer_bytes_max())
+        )
+    }
+}

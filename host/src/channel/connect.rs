@@ -1,0 +1,197 @@
+//! From a bootstrap to a set of connections.
+
+use super::graph::Graph;
+use super::wiring::Wiring;
+use crate::bootstrap::{Bootstrap, BootstrapError};
+use crate::launch::Channel;
+use crate::mem::{self, MemError, Segment};
+use crate::proxy::Links;
+use crate::transport::{Allowed, PeerInfo, TransportKind};
+use oxccl_shared::abi::{ConnLayout, Rank};
+use std::sync::Arc;
+use thiserror::Error;
+
+/// Why ranks could not be connected.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum ConnectError {
+    /// No transport that the user allows reaches a peer.
+    #[error("no allowed transport connects rank {rank} and rank {peer} ({why})")]
+    NoTransport {
+        /// This rank.
+        rank: u32,
+        /// The peer.
+        peer: u32,
+        /// What was tried.
+        why: &'static str,
+    },
+    /// A peer has other settings.
+    #[error("rank {peer} has other settings than rank 0; these must be equal on all ranks: {settings}")]
+    Settings {
+        /// The first peer that differs from rank 0.
+        peer: u32,
+        /// The variables compared.
+        settings: &'static str,
+    },
+    /// Memory could not be had.
+    #[error("rank {rank}: {source}")]
+    Memory {
+        /// This rank.
+        rank: u32,
+        /// Why.
+        source: MemError,
+    },
+    /// Another rank could not make its connections; it reports the details itself.
+    #[error("rank {peer} could not make its connections: {why}")]
+    PeerFailed {
+        /// The first rank that failed.
+        peer: u32,
+        /// What it said.
+        why: String,
+    },
+    /// A peer's message at init is not one of this library's.
+    #[error("rank {peer} sent a malformed description of itself; do all ranks run the same OxCCL?")]
+    Malformed {
+        /// The peer.
+        peer: u32,
+    },
+    /// The bootstrap failed meanwhile.
+    #[error(transparent)]
+    Bootstrap(#[from] BootstrapError),
+}
+
+/// What to connect.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// This rank.
+    pub rank: u32,
+    /// Ranks.
+    pub nranks: u32,
+    /// Names the communicator's memory.
+    pub comm_hash: u64,
+    /// This process.
+    pub info: &'a PeerInfo,
+    /// What the user allows.
+    pub allowed: &'a Allowed,
+    /// The variables whose digest `info.settings` is.
+    pub settings: &'static str,
+    /// Slots of ring and tree connections.
+    pub ring_layout: ConnLayout,
+    /// Slots of mesh connections.
+    pub mesh_layout: ConnLayout,
+}
+
+/// Everything connected.
+pub struct Connected {
+    /// Ring and tree channels.
+    pub channels: Vec<Channel>,
+    /// Direct, send and receive.
+    pub mesh: Channel,
+    /// Index into the mesh's send connections by rank.
+    pub send_to: Vec<u16>,
+    /// Index into the mesh's receive connections by rank.
+    pub recv_from: Vec<u16>,
+    /// Proxies of streams.
+    pub links: Links,
+    /// How each peer is reached; this rank's own entry is meaningless.
+    pub kinds: Vec<TransportKind>,
+    /// Everybody.
+    pub peers: Vec<PeerInfo>,
+    /// Who neighbours whom.
+    pub graph: Graph,
+    /// Bytes of connections from each rank, in this rank's memory.
+    pub inbound_bytes: Vec<usize>,
+    /// Bytes of connections to each rank, in this rank's memory.
+    pub outbound_bytes: Vec<usize>,
+    /// Keeps the connections' memory mapped.
+    pub memory: Vec<Arc<Segment>>,
+}
+
+/// Channels of rings: a CPU rank is one thread, so a second lane would only halve the slots.
+const RING_CHANNELS: u32 = 1;
+/// Channels of trees: both trees of a double tree.
+const TREE_CHANNELS: u32 = 2;
+
+/// Connects this rank with all others. Every rank calls it at the same time.
+///
+/// # Errors
+/// The same step fails on every rank: on the guilty one with its own error, elsewhere with one that names it.
+pub fn connect(bootstrap: &Bootstrap, wanted: &Wanted<'_>) -> Result<Connected, ConnectError> {
+    let peers = gather_peers(bootstrap, wanted)?;
+    agree(bootstrap, wanted, check_transports(wanted, &peers))?;
+    let hosts: Vec<u64> = peers.iter().map(|peer| peer.host).collect();
+    let graph = Graph::new(&hosts, RING_CHANNELS, TREE_CHANNELS);
+    let mut wiring = Wiring::new(wanted, graph, peers);
+
+    let made = wiring.make_memory();
+    let file = agree(bootstrap, wanted, made)?;
+    let opened = wiring.open_peers();
+    agree(bootstrap, wanted, opened)?;
+    // Every peer has mapped our file: without its name it cannot outlive us.
+    drop(file);
+    Ok(wiring.finish())
+}
+
+fn gather_peers(bootstrap: &Bootstrap, wanted: &Wanted<'_>) -> Result<Vec<PeerInfo>, ConnectError> {
+    let blocks = bootstrap.all_gather(&wanted.info.to_bytes())?;
+    let mut peers = Vec::with_capacity(blocks.len());
+    for (peer, block) in blocks.iter().enumerate() {
+        peers.push(PeerInfo::from_bytes(block).ok_or(ConnectError::Malformed { peer: peer as u32 })?);
+    }
+    match peers.iter().position(|peer| peer.settings != peers[0].settings) {
+        Some(peer) => Err(ConnectError::Settings { peer: peer as u32, settings: wanted.settings }),
+        None => Ok(peers),
+    }
+}
+
+/// Whether this rank reaches every other. If one does not, the two ends of the gap say so, and the others learn it from their
+/// [`agree`].
+fn check_transports(wanted: &Wanted<'_>, peers: &[PeerInfo]) -> Result<(), ConnectError> {
+    let (me, mine) = (wanted.rank, &peers[wanted.rank as usize]);
+    let unreachable =
+        |peer: &u32| *peer != me && wanted.allowed.choose(mine, &peers[*peer as usize]).is_none();
+    match (0..wanted.nranks).find(unreachable) {
+        None => Ok(()),
+        Some(peer) => {
+            let why = if mine.host == peers[peer as usize].host {
+                "they share a host, but neither shared memory nor TCP is allowed or possible between them"
+            } else {
+                "they are on different hosts, and TCP is not allowed"
+            };
+            Err(ConnectError::NoTransport { rank: me, peer, why })
+        }
+    }
+}
+
+/// Every rank learns whether every rank succeeded.
+fn agree<T>(
+    bootstrap: &Bootstrap,
+    wanted: &Wanted<'_>,
+    mine: Result<T, ConnectError>,
+) -> Result<T, ConnectError> {
+    let said = mine.as_ref().err().map(ToString::to_string).unwrap_or_default();
+    let cut = said.len().min(512);
+    let blocks = bootstrap.all_gather(&said.as_bytes()[..cut]);
+    let value = match mine {
+        Ok(value) => value,
+        Err(error) => {
+            wanted.forget_files();
+            return Err(error);
+        }
+    };
+    let blocks = blocks.inspect_err(|_| wanted.forget_files())?;
+    match blocks.iter().position(|block| !block.is_empty()) {
+        None => Ok(value),
+        Some(peer) => {
+            wanted.forget_files();
+            let why = String::from_utf8_lossy(&blocks[peer]).into_owned();
+            Err(ConnectError::PeerFailed { peer: peer as u32, why })
+        }
+    }
+}
+
+impl Wanted<'_> {
+    /// Removes the files that any rank of this host may have left: who died in the middle cannot.
+    fn forget_files(&self) {
+        mem::unlink_all(self.comm_hash, (0..self.nranks).map(Rank));
+    }
+}

@@ -1,0 +1,78 @@
+//! Where each connection lies in its consumer's memory. Producer and consumer compute it alike.
+
+use super::graph::Graph;
+use oxccl_shared::abi::ConnLayout;
+
+/// A connection's name within a communicator, together with its two ranks.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ConnKey {
+    /// Of a ring or tree channel.
+    Channel(u32),
+    /// Of the mesh: direct algorithms, send and receive.
+    Mesh,
+}
+
+/// One connection of an inbox.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InboxEntry {
+    /// Its name.
+    pub key: ConnKey,
+    /// Its producer.
+    pub from: u32,
+    /// Its slots.
+    pub layout: ConnLayout,
+    /// Bytes from the start of the inbox.
+    pub offset: usize,
+}
+
+/// All connections that one rank consumes from some of the others.
+#[derive(Clone, Debug)]
+pub struct Inbox {
+    /// In order of offset.
+    pub entries: Vec<InboxEntry>,
+    /// Bytes of all.
+    pub len_bytes: usize,
+}
+
+impl ConnKey {
+    /// A number for the wire.
+    pub fn tag(self) -> u64 {
+        match self {
+            ConnKey::Mesh => u64::from(u32::MAX),
+            ConnKey::Channel(channel) => u64::from(channel),
+        }
+    }
+}
+
+impl Inbox {
+    /// The inbox of `rank` for the producers that `wanted` selects.
+    pub fn new(
+        graph: &Graph,
+        nranks: u32,
+        rank: u32,
+        ring_layout: ConnLayout,
+        mesh_layout: ConnLayout,
+        wanted: impl Fn(u32) -> bool,
+    ) -> Inbox {
+        let mut inbox = Inbox { entries: Vec::new(), len_bytes: 0 };
+        for channel in 0..graph.channels() {
+            for from in graph.sources(rank, channel).into_iter().filter(|from| wanted(*from)) {
+                inbox.push(ConnKey::Channel(channel), from, ring_layout);
+            }
+        }
+        for from in (0..nranks).filter(|from| *from != rank && wanted(*from)) {
+            inbox.push(ConnKey::Mesh, from, mesh_layout);
+        }
+        inbox
+    }
+
+    fn push(&mut self, key: ConnKey, from: u32, layout: ConnLayout) {
+        self.entries.push(InboxEntry { key, from, layout, offset: self.len_bytes });
+        self.len_bytes += layout.total_bytes();
+    }
+
+    /// The connection of that name from that rank.
+    pub fn find(&self, key: ConnKey, from: u32) -> Option<&InboxEntry> {
+        self.entries.iter().find(|entry| entry.key == key && entry.from == from)
+    }
+}

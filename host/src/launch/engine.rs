@@ -1,0 +1,318 @@
+//! One communicator's executor.
+
+use super::health::{Fault, Health, Outstanding};
+use super::wait::WaitContext;
+use crate::mem::Segment;
+use crate::plan::{self, Call, CallRecord, Facts, Plan};
+use corosensei::Yielder;
+use oxccl_device::coll::{self, CollWork, Endpoints, P2pWork};
+use oxccl_device::conn::Conns;
+use oxccl_device::gpu::Stop;
+use oxccl_device::gpu::cpu::CpuBlock;
+use oxccl_shared::abi::{Algorithm, DataType, Func, RedOp};
+use oxccl_shared::reduce::{self, Resolved};
+use std::sync::Arc;
+
+/// A call with its buffers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RawCall {
+    pub call: Call,
+    /// Input; unused where this rank has none.
+    pub send: *const u8,
+    /// Output; unused where this rank has none.
+    pub recv: *mut u8,
+    /// The scalar of a pre-multiplied sum, one element in the low bytes.
+    pub scalar_bits: u64,
+}
+
+/// One channel: its connections and its place in ring, tree or mesh.
+#[derive(Default)]
+pub struct Channel {
+    /// The connections.
+    pub conns: Conns,
+    /// Which of them each algorithm uses.
+    pub ends: Endpoints,
+}
+
+/// What `channel` and `transport` make at init.
+pub struct EngineParts {
+    /// This rank.
+    pub rank: u32,
+    /// What plans depend on.
+    pub facts: Facts,
+    /// Channels for rings and trees.
+    pub channels: Vec<Channel>,
+    /// Connections to every peer, for direct algorithms, send and receive.
+    pub mesh: Channel,
+    /// Index into `mesh.conns.send` by rank; unused for ourselves.
+    pub send_to: Vec<u16>,
+    /// Index into `mesh.conns.recv` by rank; unused for ourselves.
+    pub recv_from: Vec<u16>,
+    /// How to wait.
+    pub wait: WaitContext,
+    /// What the connections lie in.
+    pub memory: Vec<Arc<Segment>>,
+}
+
+/// Runs a communicator's operations on the caller's thread.
+pub struct Engine {
+    parts: EngineParts,
+    /// Collectives started.
+    seq: u64,
+    /// Messages of the operation under way; its capacity is kept.
+    works: Vec<P2pWork>,
+    /// Messages to ourselves: send and receive buffers, in order.
+    self_sends: Vec<(*const u8, usize)>,
+    self_recvs: Vec<(*mut u8, usize)>,
+}
+
+// SAFETY: the raw pointers are those of the operation under way, which runs on the thread that has the engine.
+unsafe impl Send for Engine {}
+
+impl Engine {
+    /// An executor over finished connections.
+    pub fn new(parts: EngineParts) -> Engine {
+        let messages = 4 * parts.facts.nranks as usize + 64;
+        Engine {
+            parts,
+            seq: 0,
+            works: Vec::with_capacity(messages),
+            self_sends: Vec::with_capacity(messages),
+            self_recvs: Vec::with_capacity(messages),
+        }
+    }
+
+    /// The communicator's health.
+    pub fn health(&self) -> &Arc<Health> {
+        self.parts.wait.health()
+    }
+
+    /// What plans depend on.
+    pub fn facts(&self) -> &Facts {
+        &self.parts.facts
+    }
+
+    /// Runs `calls`: collectives in order, then all messages at once.
+    ///
+    /// # Errors
+    /// The communicator's fault, if there is one by the end; what the buffers then hold is undefined.
+    ///
+    /// # Safety
+    /// 1. Each call's buffers are valid for what its function reads and writes, and overlap only as `CollWork` allows.
+    pub(crate) unsafe fn run(&mut self, calls: &[RawCall]) -> Result<(), Outstanding> {
+        if let Some(fault) = self.health().fault() {
+            return Err(fault);
+        }
+        // SAFETY: obligation 1.
+        let ran = unsafe { self.run_calls(calls) }.and_then(|()| self.parts.wait.flush());
+        ran.map_err(|Stop| self.parts.wait.outstanding())
+    }
+
+    /// As [`Self::run`], with waits yielding the fiber.
+    ///
+    /// # Safety
+    /// 1. As [`Self::run`].
+    pub(crate) unsafe fn run_in_fiber(
+        &mut self,
+        yielder: &Yielder<(), ()>,
+        calls: &[RawCall],
+    ) -> Result<(), Outstanding> {
+        self.parts.wait.enter_fiber(yielder);
+        // SAFETY: obligation 1.
+        let result = unsafe { self.run(calls) };
+        self.parts.wait.leave_fiber();
+        result
+    }
+
+    /// # Safety
+    /// 1. As [`Self::run`].
+    unsafe fn run_calls(&mut self, calls: &[RawCall]) -> Result<(), Stop> {
+        let mut has_messages = false;
+        for raw in calls {
+            match raw.call.func {
+                Func::Send | Func::Recv | Func::AllToAll | Func::Gather | Func::Scatter => {
+                    has_messages = true
+                }
+                // SAFETY: obligation 1.
+                _ => unsafe { self.collective(raw)? },
+            }
+        }
+        // SAFETY: obligation 1.
+        if has_messages { unsafe { self.messages(calls) } } else { Ok(()) }
+    }
+
+    fn begin(&mut self, call: &Call) -> CallRecord {
+        let record = CallRecord { seq: self.seq, call: *call };
+        self.seq += 1;
+        self.parts.wait.health().record(&record);
+        self.parts.wait.begin(&record);
+        record
+    }
+
+    /// # Safety
+    /// 1. As [`Self::run`].
+    unsafe fn collective(&mut self, raw: &RawCall) -> Result<(), Stop> {
+        let record = self.begin(&raw.call);
+        if raw.call.count == 0 && raw.call.func != Func::Barrier {
+            return Ok(());
+        }
+        let Call { func, dtype, op, root, count } = raw.call;
+        let plan = plan::plan(&raw.call, &self.parts.facts);
+        let nranks = self.parts.facts.nranks;
+        let has_operator = matches!(func, Func::AllReduce | Func::ReduceScatter | Func::Reduce);
+        let op = if has_operator { op } else { RedOp::Sum };
+        let operator = reduce::resolve(op, dtype, nranks, raw.scalar_bits);
+        let mut work = CollWork {
+            func,
+            algorithm: plan.algorithm,
+            protocol: plan.protocol,
+            dtype,
+            src: raw.send,
+            dst: raw.recv,
+            count: count as usize,
+            part: 0..0,
+            chunk_elems: plan.chunk_elems,
+            slice_elems: plan.slice_elems,
+            grain_elems: plan.grain_elems,
+            rank: self.parts.rank,
+            nranks,
+            root,
+            tag: record.tag(),
+            stream: plan.stream,
+        };
+        for channel in 0..plan.channels {
+            work.part = plan.part(count, channel);
+            // SAFETY: obligation 1.
+            unsafe { self.run_channel(&plan, channel, &work, &operator)? };
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// 1. As [`Self::run`], for the call that `work` came from.
+    #[inline]
+    unsafe fn run_channel(
+        &mut self,
+        plan: &Plan,
+        channel: u32,
+        work: &CollWork,
+        operator: &Resolved,
+    ) -> Result<(), Stop> {
+        let EngineParts { channels, mesh, wait, .. } = &mut self.parts;
+        wait.links().borrow_mut().set_protocol(plan.protocol);
+        let block = CpuBlock::new(wait, work.dtype, operator);
+        let Channel { conns, ends } = match plan.algorithm {
+            Algorithm::Direct => mesh,
+            _ => &mut channels[channel as usize],
+        };
+        // SAFETY: obligation 1, and `ends` was made for `conns`.
+        unsafe { coll::run(&block, conns, ends, work) }
+    }
+
+    /// Everything that is made of messages between pairs, all at once.
+    ///
+    /// # Safety
+    /// 1. As [`Self::run`].
+    unsafe fn messages(&mut self, calls: &[RawCall]) -> Result<(), Stop> {
+        self.works.clear();
+        self.self_sends.clear();
+        self.self_recvs.clear();
+        for raw in calls {
+            self.add_messages(raw);
+        }
+        // SAFETY: obligation 1.
+        unsafe { self.copy_to_self()? };
+        let EngineParts { mesh, wait, facts, .. } = &mut self.parts;
+        let longest = self.works.iter().map(|w| w.len_bytes).max().unwrap_or(0);
+        wait.links().borrow_mut().set_protocol(facts.protocol(longest as u64));
+        let operator = reduce::resolve(RedOp::Sum, DataType::U8, 1, 0);
+        let block = CpuBlock::new(wait, DataType::U8, &operator);
+        // SAFETY: obligation 1; the indices are those of the mesh.
+        unsafe { coll::send_recv::run(&block, &mut mesh.conns, &mut self.works) }
+    }
+
+    /// Splits a call into messages.
+    fn add_messages(&mut self, raw: &RawCall) {
+        let (call, me, n) = (raw.call, self.parts.rank, self.parts.facts.nranks);
+        let bytes = call.bytes() as usize;
+        let record = match call.func {
+            Func::Send | Func::Recv => {
+                self.parts.wait.begin(&CallRecord { seq: self.seq, call });
+                // Both ends must agree, so the record is that of a send of so many bytes, whoever and whatever it is.
+                let count = bytes as u64;
+                let dtype = DataType::U8;
+                CallRecord { seq: 0, call: Call { func: Func::Send, dtype, op: RedOp::Sum, root: 0, count } }
+            }
+            Func::AllToAll | Func::Gather | Func::Scatter => self.begin(&call),
+            _ => return,
+        };
+        let tag = record.tag();
+        let block = |base: *mut u8, rank: u32| base.wrapping_add(rank as usize * bytes);
+        let (src, dst) = (raw.send.cast_mut(), raw.recv);
+        match call.func {
+            Func::Send => self.add_message(true, call.root, src, bytes, tag),
+            Func::Recv => self.add_message(false, call.root, dst, bytes, tag),
+            Func::Gather => {
+                self.add_message(true, call.root, src, bytes, tag);
+                for rank in (0..n).filter(|_| me == call.root) {
+                    self.add_message(false, rank, block(dst, rank), bytes, tag);
+                }
+            }
+            Func::Scatter => {
+                for rank in (0..n).filter(|_| me == call.root) {
+                    self.add_message(true, rank, block(src, rank), bytes, tag);
+                }
+                self.add_message(false, call.root, dst, bytes, tag);
+            }
+            _ => {
+                for round in oxccl_shared::algo::pairwise::rounds(oxccl_shared::abi::Rank(me), n, n) {
+                    let (to, from) = (round.send_to.0, round.recv_from.0);
+                    self.add_message(true, to, block(src, to), bytes, tag);
+                    self.add_message(false, from, block(dst, from), bytes, tag);
+                }
+            }
+        }
+    }
+
+    fn add_message(&mut self, is_send: bool, peer: u32, buffer: *mut u8, len_bytes: usize, tag: u32) {
+        if peer == self.parts.rank {
+            if is_send {
+                self.self_sends.push((buffer, len_bytes));
+            } else {
+                self.self_recvs.push((buffer, len_bytes));
+            }
+            return;
+        }
+        let table = if is_send { &self.parts.send_to } else { &self.parts.recv_from };
+        let conn = table[peer as usize];
+        let protocol = self.parts.facts.protocol(len_bytes as u64);
+        self.works.push(P2pWork {
+            conn,
+            is_send,
+            protocol,
+            buffer,
+            len_bytes,
+            done_bytes: 0,
+            tag,
+            finished: false,
+        });
+    }
+
+    /// The k-th send to ourselves goes to the k-th receive from ourselves.
+    ///
+    /// # Safety
+    /// 1. As [`Self::run`].
+    unsafe fn copy_to_self(&mut self) -> Result<(), Stop> {
+        let rank = self.parts.rank;
+        let unequal = self.self_sends.len() != self.self_recvs.len();
+        if unequal || self.self_sends.iter().zip(&self.self_recvs).any(|(s, r)| s.1 != r.1) {
+            self.parts.wait.fail(Fault::Mismatch { rank, theirs: None });
+            return Err(Stop);
+        }
+        for ((src, len), (dst, _)) in self.self_sends.iter().zip(&self.self_recvs) {
+            // SAFETY: obligation 1: both are valid for `len`; in place they are the same.
+            unsafe { std::ptr::copy(*src, *dst, *len) };
+        }
+        Ok(())
+    }
+}

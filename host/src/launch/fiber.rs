@@ -1,0 +1,89 @@
+//! Several communicators on one thread: a fiber each, resumed in turn until all are done.
+
+use super::engine::{Engine, RawCall};
+use super::health::Outstanding;
+use corosensei::stack::DefaultStack;
+use corosensei::{Coroutine, CoroutineResult, Yielder};
+use std::cell::RefCell;
+
+/// Stack of one fiber. Kernels keep a few kilobytes; a panic's unwinding and a backtrace need more.
+const STACK_BYTES: usize = 256 << 10;
+
+thread_local! {
+    /// Stacks not in use, kept so that a group allocates nothing once it has run.
+    static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
+}
+
+/// One communicator's share of a group.
+pub(crate) struct Job<'a> {
+    pub engine: &'a mut Engine,
+    pub calls: &'a [RawCall],
+    pub result: Result<(), Outstanding>,
+}
+
+type Fiber = Coroutine<(), (), (), DefaultStack>;
+
+/// Runs all jobs to their ends. A job whose communicator fails does not stop the others.
+///
+/// # Errors
+/// Only that memory for stacks cannot be had, before anything has run.
+///
+/// # Safety
+/// 1. As [`Engine::run`] for every job.
+pub(crate) unsafe fn run_together(jobs: &mut [Job<'_>]) -> std::io::Result<()> {
+    if let [job] = jobs {
+        // SAFETY: obligation 1.
+        job.result = unsafe { job.engine.run(job.calls) };
+        return Ok(());
+    }
+    let mut stacks = take_stacks(jobs.len())?;
+    let mut fibers: Vec<Option<Fiber>> = Vec::with_capacity(jobs.len());
+    for job in jobs.iter_mut() {
+        let job: *mut Job<'_> = job;
+        let job = job.cast::<Job<'static>>();
+        let stack = stacks.pop().expect("one stack for each job was taken");
+        fibers.push(Some(Coroutine::with_stack(stack, move |yielder: &Yielder<(), ()>, ()| {
+            // SAFETY: this function does not return before the fiber has, and nobody else uses the job meanwhile.
+            let job = unsafe { &mut *job };
+            // SAFETY: obligation 1.
+            job.result = unsafe { job.engine.run_in_fiber(yielder, job.calls) };
+        })));
+    }
+    let mut rounds = 0u32;
+    while resume_each(&mut fibers) {
+        rounds = rounds.wrapping_add(1);
+        if rounds.is_multiple_of(ROUNDS_BEFORE_YIELD) {
+            std::thread::yield_now();
+        }
+    }
+    Ok(())
+}
+
+/// Rounds in which every fiber looked once, before other threads get the processor.
+const ROUNDS_BEFORE_YIELD: u32 = 64;
+
+/// Resumes every fiber once; whether any is left.
+fn resume_each(fibers: &mut [Option<Fiber>]) -> bool {
+    let mut left = false;
+    for slot in fibers {
+        let Some(fiber) = slot else { continue };
+        match fiber.resume(()) {
+            CoroutineResult::Yield(()) => left = true,
+            CoroutineResult::Return(()) => {
+                if let Some(fiber) = slot.take() {
+                    STACKS.with_borrow_mut(|stacks| stacks.push(fiber.into_stack()));
+                }
+            }
+        }
+    }
+    left
+}
+
+fn take_stacks(count: usize) -> std::io::Result<Vec<DefaultStack>> {
+    STACKS.with_borrow_mut(|pool| {
+        while pool.len() < count {
+            pool.push(DefaultStack::new(STACK_BYTES)?);
+        }
+        Ok(pool.split_off(pool.len() - count))
+    })
+}

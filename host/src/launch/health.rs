@@ -1,0 +1,216 @@
+//! Whether a communicator can go on, shared with its abort handles and its monitor thread.
+
+use crate::plan::{Call, CallRecord};
+use core::fmt;
+use oxccl_shared::sync::{Line128, Sys, Word};
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// Why a communicator stopped. The first fault stays; nothing runs afterwards.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// This process called abort.
+    Aborted,
+    /// A rank called abort.
+    PeerAborted {
+        /// Which.
+        rank: u32,
+    },
+    /// A rank's process or host is gone.
+    PeerDied {
+        /// Which.
+        rank: u32,
+    },
+    /// A rank closed its communicator while this one was waiting for it.
+    PeerLeft {
+        /// Which.
+        rank: u32,
+    },
+    /// A peer did not do its part in time.
+    Timeout {
+        /// Whom we waited for.
+        rank: u32,
+        /// For how long.
+        waited: Duration,
+    },
+    /// A peer made another call than this rank.
+    Mismatch {
+        /// Which peer.
+        rank: u32,
+        /// Its call, where it is known.
+        theirs: Option<CallRecord>,
+    },
+    /// The network link to a peer failed.
+    Link {
+        /// Which peer.
+        rank: u32,
+        /// The `errno`, 0 for an orderly end of the stream in the middle of an operation, -1 for bytes that are no frame.
+        errno: i32,
+    },
+}
+
+/// What was being waited for when a fault struck.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outstanding {
+    /// The operation.
+    pub during: Option<CallRecord>,
+    /// Why it ended.
+    pub fault: Fault,
+}
+
+impl fmt::Display for Outstanding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.fault {
+            Fault::Aborted => write!(f, "aborted by this process")?,
+            Fault::PeerAborted { rank } => write!(f, "rank {rank} aborted the communicator")?,
+            Fault::PeerDied { rank } => write!(f, "rank {rank} died: its process or host is gone")?,
+            Fault::PeerLeft { rank } => {
+                write!(f, "rank {rank} closed its communicator while others wait for it")?
+            }
+            Fault::Timeout { rank, waited } => write!(
+                f,
+                "rank {rank} did not do its part within {:.1} s (raise OXCCL_TIMEOUT if it may take longer)",
+                waited.as_secs_f64()
+            )?,
+            Fault::Mismatch { rank, theirs: Some(theirs) } => {
+                write!(f, "rank {rank} called another operation: {theirs}")?
+            }
+            Fault::Mismatch { rank, theirs: None } => write!(
+                f,
+                "rank {rank} called another operation, or the same with another count, type, operator or root"
+            )?,
+            Fault::Link { rank, errno: 0 } => {
+                write!(f, "rank {rank} closed its connection in mid-operation")?
+            }
+            Fault::Link { rank, errno: -1 } => write!(f, "rank {rank} sent bytes that are no OxCCL frame")?,
+            Fault::Link { rank, errno } => {
+                let text = std::io::Error::from_raw_os_error(errno);
+                write!(f, "the connection to rank {rank} failed: {text}")?
+            }
+        }
+        match &self.during {
+            Some(during) => write!(f, "; outstanding here: {during}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Calls remembered for comparison with other ranks'.
+const LEDGER_RECORDS: usize = 16;
+
+/// One communicator's health and the ledger of its latest calls.
+#[derive(Default)]
+pub struct Health {
+    /// Nonzero once a fault is recorded. Every writer stores the same value, so several may.
+    stopped: Line128<Word<u32, Sys>>,
+    fault: Mutex<Option<Outstanding>>,
+    /// Nonzero at the ranks that have closed the communicator. Written by the monitor.
+    left: Box<[Word<u32, Sys>]>,
+    /// Written by the executor only.
+    ledger: Line128<[LedgerRecord; LEDGER_RECORDS]>,
+}
+
+#[derive(Default)]
+struct LedgerRecord {
+    /// `seq + 1` of the record, 0 while it is being written.
+    seq: Word<u64, Sys>,
+    call: Word<u64, Sys>,
+    count: Word<u64, Sys>,
+}
+
+impl Health {
+    /// The health of a communicator of `nranks` ranks.
+    pub fn new(nranks: u32) -> Health {
+        Health { left: (0..nranks).map(|_| Word::new(0)).collect(), ..Health::default() }
+    }
+
+    /// Notes that a rank has closed the communicator.
+    pub fn note_left(&self, rank: u32) {
+        if let Some(word) = self.left.get(rank as usize) {
+            // RELEASE pairs with ACQUIRE in `has_left`.
+            word.store_release(1);
+        }
+    }
+
+    /// Whether a rank has closed the communicator.
+    pub fn has_left(&self, rank: u32) -> bool {
+        // ACQUIRE pairs with RELEASE in `note_left`.
+        self.left.get(rank as usize).is_some_and(|word| word.load_acquire() != 0)
+    }
+
+    /// Whether anything has gone wrong.
+    #[inline]
+    pub fn is_stopped(&self) -> bool {
+        // ACQUIRE pairs with RELEASE in `fail`.
+        self.stopped.load_acquire() != 0
+    }
+
+    /// Records a fault, unless there is one already. Returns the one that stands.
+    pub fn fail(&self, fault: Fault, during: Option<CallRecord>) -> Outstanding {
+        let mut slot = self.fault.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let outstanding = *slot.get_or_insert(Outstanding { during, fault });
+        // RELEASE pairs with ACQUIRE in `is_stopped`.
+        self.stopped.store_release(1);
+        outstanding
+    }
+
+    /// The fault that stands.
+    pub fn fault(&self) -> Option<Outstanding> {
+        if !self.is_stopped() {
+            return None;
+        }
+        *self.fault.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Remembers the collective that starts now.
+    #[inline]
+    pub fn record(&self, record: &CallRecord) {
+        let slot = &self.ledger[record.seq as usize % LEDGER_RECORDS];
+        slot.seq.store_relaxed(0);
+        oxccl_shared::sync::fence_release();
+        slot.call.store_relaxed(record.call.to_word());
+        slot.count.store_relaxed(record.call.count);
+        // RELEASE pairs with ACQUIRE in `recall`.
+        slot.seq.store_release(record.seq + 1);
+    }
+
+    /// The collective with this number, if it started and is still remembered.
+    pub fn recall(&self, seq: u64) -> Option<CallRecord> {
+        let slot = &self.ledger[seq as usize % LEDGER_RECORDS];
+        // ACQUIRE pairs with RELEASE in `record`.
+        if slot.seq.load_acquire() != seq + 1 {
+            return None;
+        }
+        let call = Call::from_words(slot.call.load_relaxed(), slot.count.load_relaxed())?;
+        oxccl_shared::sync::fence_acquire();
+        (slot.seq.load_relaxed() == seq + 1).then_some(CallRecord { seq, call })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use oxccl_shared::abi::{DataType, Func, RedOp};
+
+    #[test]
+    fn the_first_fault_stays() {
+        let health = Health::default();
+        assert_eq!(health.fault(), None);
+        health.fail(Fault::PeerDied { rank: 3 }, None);
+        assert_eq!(health.fail(Fault::Aborted, None).fault, Fault::PeerDied { rank: 3 });
+        assert!(health.is_stopped());
+    }
+
+    #[test]
+    fn the_ledger_remembers_the_latest_calls_only() {
+        let health = Health::default();
+        let call =
+            |count| Call { func: Func::AllReduce, dtype: DataType::F32, op: RedOp::Sum, root: 0, count };
+        for seq in 0..40 {
+            health.record(&CallRecord { seq, call: call(seq * 2) });
+        }
+        assert_eq!(health.recall(39).map(|r| r.call.count), Some(78));
+        assert_eq!(health.recall(40), None);
+        assert_eq!(health.recall(40 - LEDGER_RECORDS as u64 - 1), None);
+    }
+}

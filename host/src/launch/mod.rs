@@ -1,0 +1,19 @@
+//! Layer: host / launch.
+//! Takes: calls with their buffers, in order, and a communicator's channels.
+//! Gives: an [`Engine`] that runs them to their end on the caller's thread.
+//! Never: chooses algorithms (`plan` did), makes connections (`channel` did).
+//!
+//! One communicator's operations run one after another. A group over several communicators of one thread gives each a
+//! fiber, and a kernel that waits hands the thread to the next: ranks that share a thread cannot deadlock each other.
+
+mod engine;
+mod fiber;
+mod wait;
+mod health;
+
+pub use engine::Channel;
+pub(crate) use engine::RawCall;
+pub use engine::{Engine, EngineParts};
+pub(crate) use fiber::{Job, run_together};
+pub use health::{Fault, Health, Outstanding};
+pub use wait::WaitContext;

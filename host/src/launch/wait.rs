@@ -1,0 +1,213 @@
+//! What happens while a kernel waits.
+
+use super::health::{Fault, Health, Outstanding};
+use crate::plan::CallRecord;
+use crate::proxy::Links;
+use corosensei::Yielder;
+use oxccl_device::gpu::cpu::Waiter;
+use oxccl_device::gpu::{Stop, Wait};
+use oxccl_shared::abi::SlotHeader;
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Looks between two visits of [`WaitContext::wait`] when every rank of the host has a processor.
+const SPINS_ALONE: u32 = 256;
+/// The same when ranks share processors: the peer may need ours to do what we wait for.
+const SPINS_CROWDED: u32 = 32;
+/// Visits without yielding the processor, when every rank has one: about 50 us.
+const VISITS_BEFORE_YIELD: u32 = 32;
+/// How long a wait lasts before it sleeps between looks.
+const NAP_AFTER: Duration = Duration::from_millis(20);
+const NAP: Duration = Duration::from_micros(100);
+/// How long a wait lasts before the other ranks are told what we are in, so that they can tell a mismatch.
+pub const ANNOUNCE_AFTER: Duration = Duration::from_millis(250);
+/// How long we look for what a rank may have sent before it left.
+const LEFT_GRACE: Duration = Duration::from_millis(500);
+
+/// Tells the other ranks something; called rarely and off the hot path.
+pub type Announce = Box<dyn Fn(&CallRecord) + Send>;
+
+/// One communicator's waiting: progress of its links, its health, its clock.
+pub struct WaitContext {
+    health: Arc<Health>,
+    links: RefCell<Links>,
+    announce: Announce,
+    timeout: Duration,
+    spins: u32,
+    visits_before_yield: u32,
+    /// The operation under way.
+    during: Cell<Option<CallRecord>>,
+    /// When the present wait was first found to be slow.
+    since: Cell<Option<Instant>>,
+    announced: Cell<bool>,
+    /// The fiber we run in, if any. Valid while that fiber runs, which is whenever a kernel of ours can wait.
+    fiber: Cell<*const Yielder<(), ()>>,
+}
+
+// SAFETY: `fiber` is null outside `Engine::run`, and the context is used by the thread that runs the engine only.
+unsafe impl Send for WaitContext {}
+
+impl WaitContext {
+    /// For a communicator with these links on a host where ranks do or do not share processors.
+    pub fn new(
+        health: Arc<Health>,
+        links: Links,
+        announce: Announce,
+        timeout: Duration,
+        crowded: bool,
+    ) -> WaitContext {
+        let spins = match (links.is_empty(), crowded) {
+            (false, _) => 1,
+            (true, true) => SPINS_CROWDED,
+            (true, false) => SPINS_ALONE,
+        };
+        WaitContext {
+            health,
+            links: RefCell::new(links),
+            announce,
+            timeout,
+            spins,
+            visits_before_yield: if crowded { 1 } else { VISITS_BEFORE_YIELD },
+            during: Cell::new(None),
+            since: Cell::new(None),
+            announced: Cell::new(false),
+            fiber: Cell::new(std::ptr::null()),
+        }
+    }
+
+    /// The communicator's health.
+    pub fn health(&self) -> &Arc<Health> {
+        &self.health
+    }
+
+    /// The links of the communicator's proxies.
+    pub fn links(&self) -> &RefCell<Links> {
+        &self.links
+    }
+
+    /// Names the operation that starts now.
+    #[inline]
+    pub fn begin(&self, record: &CallRecord) {
+        self.during.set(Some(*record));
+        self.announced.set(false);
+    }
+
+    /// From now on waits hand the thread to whoever resumes this fiber. The yielder must outlive the stay.
+    pub(super) fn enter_fiber(&self, yielder: *const Yielder<(), ()>) {
+        self.fiber.set(yielder);
+    }
+
+    /// Waits spin again.
+    pub(super) fn leave_fiber(&self) {
+        self.fiber.set(std::ptr::null());
+    }
+
+    /// Records a fault of the operation under way.
+    #[cold]
+    pub fn fail(&self, fault: Fault) -> Outstanding {
+        self.health.fail(fault, self.during.get())
+    }
+
+    /// The fault that stopped the operation under way.
+    #[cold]
+    pub fn outstanding(&self) -> Outstanding {
+        let fault = self.health.fault().unwrap_or_else(|| self.fail(Fault::Aborted));
+        Outstanding { during: fault.during.or(self.during.get()), ..fault }
+    }
+
+    /// Waits until everything produced for the network has been handed to it.
+    pub fn flush(&self) -> Result<(), Stop> {
+        let mut looks = 0u32;
+        loop {
+            let unsent = self.links.borrow().unsent();
+            let Some(on) = unsent else { return Ok(()) };
+            looks = looks.saturating_add(1);
+            self.wait(on, looks)?;
+        }
+    }
+
+    /// Yields the thread or the processor, by how long this wait has lasted.
+    fn pause(&self, visits: u32) {
+        let fiber = self.fiber.get();
+        if !fiber.is_null() {
+            // SAFETY: set by `enter_fiber` until the fiber's work is done, and we are in it.
+            unsafe { &*fiber }.suspend(());
+        } else if self.since.get().is_some_and(|since| since.elapsed() > NAP_AFTER) {
+            std::thread::sleep(NAP);
+        } else if visits >= self.visits_before_yield {
+            std::thread::yield_now();
+        } else {
+            oxccl_shared::sync::cpu_relax();
+        }
+    }
+
+    /// The slow questions, asked every so many visits.
+    #[cold]
+    fn check_clock(&self, on: Wait) -> Result<(), Stop> {
+        let Some(since) = self.since.get() else {
+            self.since.set(Some(Instant::now()));
+            return Ok(());
+        };
+        let waited = since.elapsed();
+        let rank = on.peer.0;
+        if waited > self.timeout {
+            self.fail(Fault::Timeout { rank, waited });
+            return Err(Stop);
+        }
+        if waited > LEFT_GRACE && self.health.has_left(rank) {
+            self.fail(Fault::PeerLeft { rank });
+            return Err(Stop);
+        }
+        if waited > ANNOUNCE_AFTER
+            && !self.announced.replace(true)
+            && let Some(record) = self.during.get()
+        {
+            (self.announce)(&record);
+        }
+        Ok(())
+    }
+}
+
+impl Waiter for WaitContext {
+    fn spins(&self) -> u32 {
+        if self.fiber.get().is_null() { self.spins } else { 1 }
+    }
+
+    fn wait(&self, on: Wait, looks: u32) -> Result<(), Stop> {
+        let visits = looks / self.spins().max(1);
+        if visits <= 1 {
+            self.since.set(None);
+        }
+        let moved = match self.links.borrow_mut().do_work() {
+            Ok(moved) => moved,
+            Err(fault) => {
+                self.fail(fault);
+                return Err(Stop);
+            }
+        };
+        if self.health.is_stopped() {
+            return Err(Stop);
+        }
+        if moved == 0 {
+            self.pause(visits);
+            if visits.is_multiple_of(CLOCK_EVERY_VISITS) || self.since.get().is_some() {
+                self.check_clock(on)?;
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn refuse(&self, on: Wait, _expected: SlotHeader, _found: SlotHeader) -> Stop {
+        if let Some(record) = self.during.get() {
+            // The peer's call may be known here by now; if not, its monitor compares ours with its own.
+            (self.announce)(&record);
+        }
+        self.fail(Fault::Mismatch { rank: on.peer.0, theirs: None });
+        Stop
+    }
+}
+
+/// How often a spinning wait reads the clock.
+const CLOCK_EVERY_VISITS: u32 = 64;

@@ -1,0 +1,116 @@
+//! A call in plain numbers, and the digest by which ranks tell whether they made the same one.
+
+use core::fmt;
+use oxccl_shared::abi::{DataType, Func, RedOp};
+
+/// One collective call, without its buffers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Call {
+    /// The function.
+    pub func: Func,
+    /// Element type.
+    pub dtype: DataType,
+    /// Operator; `Sum` where the function has none.
+    pub op: RedOp,
+    /// Root rank; 0 where the function has none. For send and receive the peer.
+    pub root: u32,
+    /// Elements, counted as NCCL counts them for this function.
+    pub count: u64,
+}
+
+/// A call and its place in the communicator's history: what an error message says a rank was doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CallRecord {
+    /// Collectives started before this one.
+    pub seq: u64,
+    /// The call.
+    pub call: Call,
+}
+
+impl Call {
+    /// Bytes of one rank's block: `count` elements.
+    pub fn bytes(&self) -> u64 {
+        self.count.saturating_mul(self.dtype.size_bytes() as u64)
+    }
+
+    /// All but the count in one word, for ledgers and digests.
+    pub fn to_word(&self) -> u64 {
+        u64::from(self.func as u8)
+            | u64::from(self.dtype as u8) << 8
+            | u64::from(self.op as u8) << 16
+            | u64::from(self.root) << 32
+    }
+
+    /// The reverse of [`Self::to_word`]; nothing for a word that no call gives.
+    pub fn from_words(word: u64, count: u64) -> Option<Call> {
+        Some(Call {
+            func: Func::try_from(word as u32 & 0xff).ok()?,
+            dtype: DataType::try_from((word >> 8) as u32 & 0xff).ok()?,
+            op: RedOp::try_from((word >> 16) as u32 & 0xff).ok()?,
+            root: (word >> 32) as u32,
+            count,
+        })
+    }
+}
+
+impl CallRecord {
+    /// What every slot of the operation carries. Two different calls agree by chance once in 2^32.
+    #[inline]
+    pub fn tag(&self) -> u32 {
+        // Multiply and fold: every input bit reaches the upper half, which is what is kept.
+        let mix = |h: u64, x: u64| (h ^ x).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+        let digest = mix(mix(mix(0x243f_6a88_85a3_08d3, self.seq), self.call.to_word()), self.call.count);
+        (digest >> 32) as u32 ^ digest as u32
+    }
+}
+
+impl fmt::Display for CallRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Call { func, dtype, op, root, count } = self.call;
+        match func {
+            Func::Barrier => write!(f, "barrier (operation {})", self.seq),
+            Func::Send => write!(f, "send of {count} {dtype} to rank {root}"),
+            Func::Recv => write!(f, "receive of {count} {dtype} from rank {root}"),
+            _ => {
+                write!(f, "{func} of {count} {dtype}")?;
+                match func {
+                    Func::AllReduce | Func::ReduceScatter => write!(f, ", {op}")?,
+                    Func::Reduce => write!(f, ", {op}, root {root}")?,
+                    Func::Broadcast | Func::Gather | Func::Scatter => write!(f, ", root {root}")?,
+                    _ => {}
+                }
+                write!(f, " (operation {})", self.seq)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CALL: Call =
+        Call { func: Func::Reduce, dtype: DataType::BF16, op: RedOp::Max, root: 5, count: 1 << 40 };
+
+    #[test]
+    fn words_round_trip() {
+        assert_eq!(Call::from_words(CALL.to_word(), CALL.count), Some(CALL));
+        assert_eq!(Call::from_words(0xff, 0), None);
+    }
+
+    #[test]
+    fn every_field_changes_the_tag() {
+        let tag = |call, seq| CallRecord { seq, call }.tag();
+        let base = tag(CALL, 9);
+        assert_ne!(base, tag(CALL, 10));
+        for other in [
+            Call { func: Func::Broadcast, ..CALL },
+            Call { dtype: DataType::F16, ..CALL },
+            Call { op: RedOp::Min, ..CALL },
+            Call { root: 4, ..CALL },
+            Call { count: CALL.count + 1, ..CALL },
+        ] {
+            assert_ne!(base, tag(other, 9), "{other:?}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! The plan of one collective.
+
+use super::call::Call;
+use super::choose::Facts;
+use core::ops::Range;
+use oxccl_shared::abi::{Algorithm, Func, Protocol};
+use oxccl_shared::algo::{chunk, ring};
+use oxccl_shared::proto::{self, simple};
+
+/// How a collective is carried out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Plan {
+    /// Schedule.
+    pub algorithm: Algorithm,
+    /// Line format.
+    pub protocol: Protocol,
+    /// Channels in use, from channel 0.
+    pub channels: u32,
+    /// Elements of a block that travel in one hop.
+    pub chunk_elems: usize,
+    /// Elements that fit one slot.
+    pub slice_elems: usize,
+    /// Elements to whose multiples borders are rounded.
+    pub grain_elems: usize,
+    /// Whether outputs bypass the caches.
+    pub stream: bool,
+}
+
+/// Plans `call`. Every rank of a communicator that makes the same call gets the same plan.
+pub fn plan(call: &Call, facts: &Facts) -> Plan {
+    let algorithm = facts.algorithm(call);
+    let hop_bytes = match algorithm {
+        Algorithm::Ring if call.func == Func::AllReduce => call.bytes() / u64::from(facts.nranks.max(1)),
+        _ => call.bytes(),
+    };
+    let protocol = facts.protocol(hop_bytes);
+    let (layout, available) = match algorithm {
+        Algorithm::Direct => (&facts.mesh_layout, 1),
+        Algorithm::Ring => (&facts.ring_layout, facts.ring_channels),
+        Algorithm::Tree => (&facts.ring_layout, facts.tree_channels),
+    };
+    let elem_bytes = call.dtype.size_bytes();
+    let slice_elems = proto::payload_bytes(protocol, layout) / elem_bytes;
+    let grain_elems = chunk::grain_elems(grain_bytes(protocol), elem_bytes);
+    let slices_per_chunk = match algorithm {
+        Algorithm::Ring if protocol == Protocol::Simple => SLICES_PER_CHUNK.min(ring::SLICES_MAX),
+        _ => 1,
+    };
+    // A channel that would get less than a grain only adds its start-up time.
+    let channels = (call.count as usize).div_ceil(grain_elems).clamp(1, available.max(1) as usize) as u32;
+    Plan {
+        algorithm,
+        protocol,
+        channels,
+        chunk_elems: slice_elems * slices_per_chunk,
+        slice_elems,
+        grain_elems,
+        stream: call.bytes() >= facts.tuning.stream_min_bytes,
+    }
+}
+
+/// Slices of one hop, so that a rank may send one while the next is still being filled.
+const SLICES_PER_CHUNK: usize = 2;
+
+fn grain_bytes(protocol: Protocol) -> usize {
+    match protocol {
+        Protocol::LL => proto::ll::DATA_BYTES,
+        Protocol::LL128 => proto::ll128::DATA_BYTES,
+        Protocol::Simple => simple::GRAIN_BYTES,
+    }
+}
+
+impl Plan {
+    /// The elements of `0..count` that `channel` works on.
+    pub fn part(&self, count: u64, channel: u32) -> Range<usize> {
+        chunk::channel_part(count as usize, self.channels, channel, self.grain_elems)
+    }
+}

@@ -1,0 +1,98 @@
+//! Which transport connects two ranks.
+
+use super::peer::PeerInfo;
+use core::fmt;
+
+/// A way from one rank to another, best first.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum TransportKind {
+    /// Memory of the process that both ranks live in.
+    InProcess,
+    /// A file in /dev/shm that both processes map.
+    Shm,
+    /// A TCP stream.
+    Tcp,
+}
+
+impl TransportKind {
+    /// The name used in options and tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            TransportKind::InProcess => "inproc",
+            TransportKind::Shm => "shm",
+            TransportKind::Tcp => "tcp",
+        }
+    }
+
+    /// The transport of that name.
+    pub fn from_name(name: &str) -> Option<TransportKind> {
+        [TransportKind::InProcess, TransportKind::Shm, TransportKind::Tcp]
+            .into_iter()
+            .find(|kind| kind.name().eq_ignore_ascii_case(name))
+    }
+}
+
+impl fmt::Display for TransportKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Which transports the user allows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Allowed {
+    /// Memory of one process (`NCCL_P2P_DISABLE=1` forbids it).
+    pub in_process: bool,
+    /// Shared memory files (`NCCL_SHM_DISABLE=1` forbids them).
+    pub shm: bool,
+    /// Streams.
+    pub tcp: bool,
+}
+
+impl Allowed {
+    /// Everything.
+    pub const ALL: Allowed = Allowed { in_process: true, shm: true, tcp: true };
+
+    /// Nothing but `kind`.
+    pub fn only(kind: TransportKind) -> Allowed {
+        Allowed {
+            in_process: kind == TransportKind::InProcess,
+            shm: kind == TransportKind::Shm,
+            tcp: kind == TransportKind::Tcp,
+        }
+    }
+
+    /// Whether two ranks are connected by a network.
+    pub fn is_network(&self, a: &PeerInfo, b: &PeerInfo) -> bool {
+        self.choose(a, b) == Some(TransportKind::Tcp)
+    }
+
+    /// The best transport between two ranks, if any is possible and allowed. Symmetric, so both ends choose alike.
+    pub fn choose(&self, a: &PeerInfo, b: &PeerInfo) -> Option<TransportKind> {
+        if self.in_process && a.process == b.process && a.host == b.host {
+            return Some(TransportKind::InProcess);
+        }
+        if self.shm && a.host == b.host {
+            return Some(TransportKind::Shm);
+        }
+        self.tcp.then_some(TransportKind::Tcp)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_allowed_transport_wins() {
+        let peer = |host, process| PeerInfo { host, process, ..PeerInfo::default() };
+        let (a, thread, process, remote) = (peer(1, 1), peer(1, 1), peer(1, 2), peer(2, 1));
+        let all = Allowed::ALL;
+        assert_eq!(all.choose(&a, &thread), Some(TransportKind::InProcess));
+        assert_eq!(all.choose(&a, &process), Some(TransportKind::Shm));
+        assert_eq!(all.choose(&a, &remote), Some(TransportKind::Tcp));
+        let shm = Allowed::only(TransportKind::Shm);
+        assert_eq!(shm.choose(&a, &thread), Some(TransportKind::Shm));
+        assert_eq!(shm.choose(&a, &remote), None);
+    }
+}

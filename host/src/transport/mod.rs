@@ -1,0 +1,10 @@
+//! Layer: host / transport.
+//! Takes: what the bootstrap gathered about two ranks.
+//! Gives: how one reaches the other, and the memory or stream that does it.
+//! Never: knows collectives or line formats.
+
+mod kind;
+mod peer;
+
+pub use kind::{Allowed, TransportKind};
+pub use peer::PeerInfo;
