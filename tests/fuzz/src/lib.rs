@@ -3,12 +3,33 @@
 //! Gives: one function per thing that OxCCL reads from outside; each panics if the library breaks a promise on them.
 //! Never: depends on libFuzzer: the same functions run under it (`fuzz_targets/`) and without it (`replay`).
 
+mod frames;
+mod handshake;
+mod input;
+mod messages;
+mod rendezvous;
+mod ring;
 mod slots;
+mod unique_id;
 
+pub use frames::frames;
+pub use handshake::handshake;
+pub use messages::messages;
+pub use rendezvous::rendezvous;
+pub use ring::ring;
 pub use slots::slots;
+pub use unique_id::unique_id;
 
 /// A target's name and what it runs.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target, by the name of its file in `fuzz_targets/`.
-pub const TARGETS: &[Target] = &[("slots", slots)];
+pub const TARGETS: &[Target] = &[
+    ("frames", frames),
+    ("handshake", handshake),
+    ("messages", messages),
+    ("rendezvous", rendezvous),
+    ("ring", ring),
+    ("slots", slots),
+    ("unique_id", unique_id),
+];

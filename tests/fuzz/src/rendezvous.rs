@@ -1,0 +1,62 @@
+//! The root hears from ranks in any order, with any numbers, and some of them die.
+
+use crate::input::Input;
+use oxccl::bootstrap::rendezvous::{ConnId, Rendezvous};
+use oxccl::bootstrap::rendezvous_wire::Register;
+use oxccl_shared::abi::Rank;
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+/// Every connection is answered at most once, one that registered in time and lived exactly once, and the root ends.
+pub fn rendezvous(data: &[u8]) {
+    let mut input = Input(data);
+    let mut now = Instant::now();
+    let mut root = Rendezvous::new(now, Duration::from_secs(60), Duration::from_secs(10));
+    let (mut owed, mut answered) = (BTreeSet::new(), BTreeSet::new());
+    let mut next_conn = 0;
+    while !input.is_empty() {
+        match input.u8() % 4 {
+            0 | 1 => {
+                let (rank, nranks) = (Rank(u32::from(input.u8() % 16)), u32::from(input.u8() % 16));
+                let conn = ConnId(next_conn);
+                next_conn += 1;
+                let before = root.is_finished();
+                root.register(now, conn, rank, addr(rank), Register { nranks, listener: addr(rank) });
+                if !before && root.deadline().is_some() {
+                    owed.insert(conn);
+                }
+            }
+            2 => {
+                let conn = ConnId(u64::from(input.u8()));
+                root.lost(now, conn);
+                owed.remove(&conn);
+            }
+            _ => {
+                now += Duration::from_millis(100 * u64::from(input.u8()));
+                root.tick(now);
+            }
+        }
+        answer(&mut root, &mut owed, &mut answered);
+    }
+    // At most two deadlines are left: for who is missing, and for who comes late.
+    for _ in 0..2 {
+        if let Some(deadline) = root.deadline() {
+            root.tick(deadline);
+            answer(&mut root, &mut owed, &mut answered);
+        }
+    }
+    assert!(root.is_finished());
+    assert!(owed.is_empty(), "not answered: {owed:?}");
+}
+
+fn answer(root: &mut Rendezvous, owed: &mut BTreeSet<ConnId>, answered: &mut BTreeSet<ConnId>) {
+    while let Some((conn, _)) = root.next_reply() {
+        assert!(answered.insert(conn), "{conn:?} was answered twice");
+        owed.remove(&conn);
+    }
+}
+
+fn addr(rank: Rank) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, 1000 + rank.0 as u16))
+}
