@@ -11,6 +11,7 @@ pub mod launch;
 pub mod plan;
 pub mod proxy;
 pub mod transport;
+pub mod net;
 pub mod bootstrap;
 pub mod mem;
 

@@ -12,6 +12,9 @@
 pub mod ll;
 pub mod ll128;
 pub mod simple;
+mod probe;
+
+pub use probe::{publish, ready, travel_bytes};
 
 use crate::abi::{ConnLayout, Protocol};
 

@@ -1,0 +1,67 @@
+//! The two system calls of a link, behind a trait so that tests can be worse than any network.
+
+use rustix::io::Errno;
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
+
+/// A run of bytes in memory. Raw, because the bytes of a slot are shared with a kernel: no Rust reference may cover them.
+pub(super) type Piece = libc::iovec;
+
+/// A piece.
+pub(super) fn piece(start: *const u8, len: usize) -> Piece {
+    Piece { iov_base: start.cast_mut().cast(), iov_len: len }
+}
+
+/// The length of these pieces together.
+pub(super) fn pieces_bytes(pieces: &[Piece]) -> usize {
+    pieces.iter().map(|p| p.iov_len).sum()
+}
+
+/// A stream of bytes that never blocks. Both methods return how many bytes they moved, front to back; fewer than asked
+/// means that more would have had to wait. `AGAIN` means that even one would.
+pub(super) trait StreamIo {
+    /// # Safety
+    /// 1. The pieces are valid for reads, and nobody writes them meanwhile.
+    unsafe fn write(&mut self, pieces: &[Piece]) -> Result<usize, Errno>;
+
+    /// Zero means that the peer has closed its end.
+    ///
+    /// # Safety
+    /// 1. The pieces are valid for writes, and nobody else accesses them meanwhile.
+    unsafe fn read(&mut self, pieces: &mut [Piece]) -> Result<usize, Errno>;
+}
+
+impl StreamIo for TcpStream {
+    unsafe fn write(&mut self, pieces: &[Piece]) -> Result<usize, Errno> {
+        let message = message(pieces.as_ptr().cast_mut(), pieces.len());
+        // SAFETY: the descriptor is open, the message lives through the call, the pieces are readable (obligation 1).
+        let n = unsafe {
+            // NOSIGNAL: a peer that went away is an error code, not the death of the user's process.
+            libc::sendmsg(self.as_raw_fd(), &message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
+        };
+        result(n)
+    }
+
+    unsafe fn read(&mut self, pieces: &mut [Piece]) -> Result<usize, Errno> {
+        let mut message = message(pieces.as_mut_ptr(), pieces.len());
+        // SAFETY: the descriptor is open, the message lives through the call, the pieces are writable (obligation 1).
+        let n = unsafe { libc::recvmsg(self.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) };
+        result(n)
+    }
+}
+
+/// A message of these pieces and nothing else.
+fn message(pieces: *mut Piece, count: usize) -> libc::msghdr {
+    // SAFETY: a msghdr of zeroes is valid: no name, no pieces, no control data.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = pieces;
+    message.msg_iovlen = count;
+    message
+}
+
+fn result(n: isize) -> Result<usize, Errno> {
+    usize::try_from(n).map_err(|_| {
+        let error = std::io::Error::last_os_error();
+        Errno::from_io_error(&error).expect("a failed system call leaves an errno")
+    })
+}

@@ -1,0 +1,204 @@
+//! The receiving state machine: where the next bytes go, and what their arrival means.
+//!
+//! The length of a frame stands in its header, so a naive receiver makes two system calls per frame. This one reads ahead:
+//! ```text
+//! nothing known       read(stage)                    header, and all of a short frame, in one call
+//! frame known         read(rest of slot, 16 bytes)   payload straight into the slot, and the next header with it
+//! ```
+//! so a short message costs one call and a copy of at most [`STAGE_BYTES`], and a stream of long ones one call each and
+//! no copy. A read that returns less than asked has emptied the socket: no second call is made to hear `AGAIN`.
+
+use super::block::Block;
+use super::error::Fault;
+use super::frame::{FrameHeader, HEADER_BYTES};
+use super::io::{Piece, StreamIo, piece, pieces_bytes};
+use oxccl_shared::abi::Step;
+use oxccl_shared::fifo::{STEPS, StepProducer, split};
+use oxccl_shared::proto;
+use rustix::io::Errno;
+
+/// How far the receiver reads ahead of what it knows. The copy out of the stage is of bytes that the kernel has just
+/// put into the cache.
+const STAGE_BYTES: usize = 4096;
+
+/// Turns frames into filled slots of a block.
+pub(super) struct Receiver<'m> {
+    block: Block<'m>,
+    producer: StepProducer<'m>,
+    frame: Option<Incoming>,
+    stage: Stage,
+}
+
+/// A frame whose header has arrived.
+struct Incoming {
+    header: FrameHeader,
+    body: *mut u8,
+    body_bytes: usize,
+    got_bytes: usize,
+}
+
+// SAFETY: `body` points into the block, which is Send.
+unsafe impl Send for Incoming {}
+
+/// Bytes read ahead: those of `start..end`.
+struct Stage {
+    bytes: Box<[u8; STAGE_BYTES]>,
+    start: usize,
+    end: usize,
+}
+
+impl<'m> Receiver<'m> {
+    pub(super) fn new(block: Block<'m>) -> Self {
+        let stage = Stage { bytes: Box::new([0; STAGE_BYTES]), start: 0, end: 0 };
+        Receiver { block, producer: split(block.control()).0, frame: None, stage }
+    }
+
+    /// The step that arrives next, or is arriving.
+    pub(super) fn step(&self) -> Step {
+        self.producer.step()
+    }
+
+    /// Whether part of a frame has arrived.
+    pub(super) fn is_mid_frame(&self) -> bool {
+        self.frame.is_some() || self.stage.len() > 0
+    }
+
+    /// The header of the frame that is arriving.
+    pub(super) fn frame(&self) -> Option<FrameHeader> {
+        self.frame.as_ref().map(|frame| frame.header)
+    }
+
+    /// Fills and publishes slots until the stream is empty or no slot is; at most as many as a block has, so that the
+    /// caller's other links get their turn. Returns bytes read from the stream or taken from the stage.
+    pub(super) fn progress(&mut self, io: &mut impl StreamIo) -> Result<usize, Fault> {
+        let mut moved_bytes = 0;
+        let mut is_empty = false;
+        for _ in 0..STEPS {
+            if self.frame.is_none() {
+                // Without credit nothing is read: what the kernel's buffers hold is TCP's to slow down.
+                if !self.producer.poll_credit() {
+                    break;
+                }
+                moved_bytes += self.read_header(io, &mut is_empty)?;
+            }
+            let Some(frame) = &mut self.frame else { break };
+            moved_bytes += frame.take_staged(&mut self.stage);
+            moved_bytes += self.read_body(io, &mut is_empty)?;
+            if !self.finish_frame() {
+                break;
+            }
+        }
+        Ok(moved_bytes)
+    }
+
+    /// Gets a frame's header into the stage and opens the frame. Returns the header's bytes if it did.
+    fn read_header(&mut self, io: &mut impl StreamIo, is_empty: &mut bool) -> Result<usize, Fault> {
+        if self.stage.len() < HEADER_BYTES {
+            let mut pieces = [self.stage.room()];
+            let mid_frame = self.stage.len() > 0;
+            self.stage.end += read(io, &mut pieces, is_empty, mid_frame)?;
+        }
+        let Some(bytes) = self.stage.take_header() else { return Ok(0) };
+        let (layout, step) = (self.block.layout(), self.producer.step());
+        let header = FrameHeader::decode(&bytes, layout, step).map_err(Fault::Frame)?;
+        self.frame = Some(Incoming {
+            header,
+            body: self.block.slot(header.protocol, step),
+            body_bytes: proto::travel_bytes(header.protocol, layout, step, header.slot),
+            got_bytes: 0,
+        });
+        Ok(HEADER_BYTES)
+    }
+
+    /// Reads the rest of the open frame into its slot, and ahead into the stage.
+    fn read_body(&mut self, io: &mut impl StreamIo, is_empty: &mut bool) -> Result<usize, Fault> {
+        let Some(frame) = self.frame.as_mut().filter(|frame| !frame.is_whole()) else { return Ok(0) };
+        // An unfinished frame has taken all that was staged. Behind a long frame probably comes another, of which only
+        // the header is welcome here; behind a short one, everything.
+        let ahead_bytes = if frame.body_bytes > STAGE_BYTES { HEADER_BYTES } else { STAGE_BYTES };
+        let rest = frame.rest();
+        let mut pieces = [rest, self.stage.room()];
+        pieces[1].iov_len = pieces[1].iov_len.min(ahead_bytes);
+        let read_bytes = read(io, &mut pieces, is_empty, true)?;
+        let body_bytes = read_bytes.min(rest.iov_len);
+        frame.got_bytes += body_bytes;
+        self.stage.end += read_bytes - body_bytes;
+        Ok(body_bytes)
+    }
+
+    /// Publishes the open frame's slot, if it is whole.
+    fn finish_frame(&mut self) -> bool {
+        let Some(frame) = self.frame.take_if(|frame| frame.is_whole()) else { return false };
+        proto::publish(frame.header.protocol, &mut self.producer, frame.header.slot);
+        true
+    }
+}
+
+impl Incoming {
+    fn is_whole(&self) -> bool {
+        self.got_bytes == self.body_bytes
+    }
+
+    /// What has not arrived.
+    fn rest(&self) -> Piece {
+        // SAFETY: got_bytes <= body_bytes, which the frame's validation keeps within the slot.
+        piece(unsafe { self.body.add(self.got_bytes) }, self.body_bytes - self.got_bytes)
+    }
+
+    /// Moves what the stage has of this frame into the slot.
+    fn take_staged(&mut self, stage: &mut Stage) -> usize {
+        let rest = self.rest();
+        let n = stage.len().min(rest.iov_len);
+        // SAFETY: n bytes lie in the stage, n bytes are missing in the slot, which is empty and so ours alone.
+        unsafe {
+            rest.iov_base.cast::<u8>().copy_from_nonoverlapping(stage.bytes[stage.start..].as_ptr(), n)
+        };
+        stage.start += n;
+        self.got_bytes += n;
+        n
+    }
+}
+
+impl Stage {
+    fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// The free end of the stage. There is always room for a header: at most part of one is moved to the front.
+    fn room(&mut self) -> Piece {
+        debug_assert!(self.len() < HEADER_BYTES);
+        self.bytes.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.len());
+        let room = &mut self.bytes[self.end..];
+        piece(room.as_mut_ptr(), room.len())
+    }
+
+    fn take_header(&mut self) -> Option<[u8; HEADER_BYTES]> {
+        let header = *self.bytes[self.start..self.end].first_chunk()?;
+        self.start += HEADER_BYTES;
+        Some(header)
+    }
+}
+
+/// One read, unless an earlier one has found the stream empty.
+fn read(
+    io: &mut impl StreamIo,
+    pieces: &mut [Piece],
+    is_empty: &mut bool,
+    mid_frame: bool,
+) -> Result<usize, Fault> {
+    if *is_empty {
+        return Ok(0);
+    }
+    let wanted_bytes = pieces_bytes(pieces);
+    // SAFETY: every piece is the stage's or an empty slot's, which its consumer leaves alone until `publish`.
+    let outcome = unsafe { io.read(pieces) };
+    let read_bytes = match outcome {
+        Ok(0) => return Err(Fault::Closed { mid_frame }),
+        Ok(n) => n,
+        Err(Errno::AGAIN | Errno::INTR) => 0,
+        Err(errno) => return Err(Fault::from_errno(errno, mid_frame)),
+    };
+    *is_empty = read_bytes < wanted_bytes;
+    Ok(read_bytes)
+}
