@@ -12,6 +12,8 @@ pub struct SendConn {
     pub layout: ConnLayout,
     /// Step counter and credits.
     pub fifo: StepProducer<'static>,
+    /// Whether a proxy consumes it and an operation ends only when that has taken everything.
+    pub is_streamed: bool,
     base: *mut u8,
 }
 
@@ -50,7 +52,7 @@ impl SendConn {
     pub unsafe fn new(peer: Rank, base: *mut u8, layout: ConnLayout) -> Self {
         // SAFETY: obligation 1: a zeroed, aligned, long-lived ConnControl.
         let control: &'static ConnControl = unsafe { &*base.cast() };
-        SendConn { peer, layout, fifo: fifo::split(control).0, base }
+        SendConn { peer, layout, fifo: fifo::split(control).0, is_streamed: false, base }
     }
 
     /// The slot of the current step.

@@ -99,6 +99,12 @@ pub enum ArgumentError {
         /// Their type.
         dtype: DataType,
     },
+    /// A group over more communicators than one thread may drive.
+    #[error("a group may hold at most {max} communicators of one thread; use several threads")]
+    GroupSize {
+        /// The limit.
+        max: usize,
+    },
     /// Memory for a group's stacks could not be had.
     #[error("no memory for the stacks of a group over {communicators} communicators (errno {errno})")]
     GroupMemory {

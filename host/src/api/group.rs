@@ -3,15 +3,37 @@
 use super::collectives::Untyped;
 use super::communicator::Communicator;
 use super::error::{ArgumentError, Error};
-use crate::launch::{Job, RawCall, run_together};
-use std::cell::RefMut;
+use crate::launch::{Engine, GROUP_COMMUNICATORS_MAX, Job, RawCall, run_together};
+use std::cell::{Cell, RefMut};
+use std::marker::PhantomData;
 
 /// Calls to be run together: the sends and receives of a group make progress at the same time, and the communicators of a
 /// group too, so that one thread may be several ranks.
 ///
 /// Collectives of one communicator run in the order in which they were added, then its sends and receives.
 pub struct Group<'env> {
-    calls: Vec<(&'env Communicator, RawCall)>,
+    scratch: Scratch,
+    env: PhantomData<&'env mut Communicator>,
+}
+
+/// What a group collects. Kept by the thread from one group to the next, so that a group allocates nothing once one of its
+/// size has run.
+#[derive(Default)]
+struct Scratch {
+    queued: Vec<Queued>,
+    raw: Vec<RawCall>,
+}
+
+struct Queued {
+    /// Borrowed for `'env`, which the group does not outlive.
+    communicator: *const Communicator,
+    /// Position among the group's calls.
+    index: usize,
+    call: RawCall,
+}
+
+thread_local! {
+    static SCRATCH: Cell<Option<Scratch>> = const { Cell::new(None) };
 }
 
 /// Runs what `add` puts into the group, when `add` has returned.
@@ -32,9 +54,13 @@ pub struct Group<'env> {
 /// # }
 /// ```
 pub fn group<'env>(add: impl FnOnce(&mut Group<'env>) -> Result<(), Error>) -> Result<(), Error> {
-    let mut group = Group { calls: Vec::new() };
-    add(&mut group)?;
-    group.run()
+    let mut group = Group { scratch: SCRATCH.take().unwrap_or_default(), env: PhantomData };
+    let result = add(&mut group).and_then(|()| group.run());
+    let mut scratch = group.scratch;
+    scratch.queued.clear();
+    scratch.raw.clear();
+    SCRATCH.set(Some(scratch));
+    result
 }
 
 impl<'env> Group<'env> {
@@ -51,7 +77,8 @@ impl<'env> Group<'env> {
         call: &Untyped,
     ) -> Result<(), Error> {
         let call = call.check(communicator.rank, communicator.nranks)?;
-        self.calls.push((communicator, call));
+        let index = self.scratch.queued.len();
+        self.scratch.queued.push(Queued { communicator, index, call });
         Ok(())
     }
 
@@ -62,32 +89,37 @@ impl<'env> Group<'env> {
         unsafe { self.add_untyped(communicator, &Untyped::new(Func::Barrier, DataType::U8)) }
     }
 
-    fn run(self) -> Result<(), Error> {
-        let mut calls = self.calls;
-        // A stable sort keeps each communicator's calls in order.
-        calls.sort_by_key(|(communicator, _)| std::ptr::from_ref(*communicator) as usize);
-        let raw: Vec<RawCall> = calls.iter().map(|(_, call)| *call).collect();
-        let mut communicators = Vec::new();
-        let mut engines: Vec<(RefMut<'_, _>, std::ops::Range<usize>)> = Vec::new();
-        let mut start = 0;
-        for same in calls.chunk_by(|a, b| std::ptr::eq(a.0, b.0)) {
-            communicators.push(same[0].0);
-            engines.push((same[0].0.engine()?, start..start + same.len()));
-            start += same.len();
+    fn run(&mut self) -> Result<(), Error> {
+        let Scratch { queued, raw } = &mut self.scratch;
+        queued.sort_unstable_by_key(|q| (q.communicator as usize, q.index));
+        raw.extend(queued.iter().map(|q| q.call));
+        let mut members =
+            heapless::Vec::<(&Communicator, RefMut<'_, Engine>, &[RawCall]), GROUP_COMMUNICATORS_MAX>::new();
+        let mut rest = raw.as_slice();
+        for same in queued.chunk_by(|a, b| std::ptr::eq(a.communicator, b.communicator)) {
+            // SAFETY: `add_untyped` borrowed it for `'env`, and we are still within.
+            let communicator: &Communicator = unsafe { &*same[0].communicator };
+            let calls;
+            (calls, rest) = rest.split_at(same.len());
+            let member = (communicator, communicator.engine()?, calls);
+            members.push(member).map_err(|_| ArgumentError::GroupSize { max: GROUP_COMMUNICATORS_MAX })?;
         }
-        let mut jobs: Vec<Job<'_>> = engines
-            .iter_mut()
-            .map(|(engine, range)| Job { engine, calls: &raw[range.clone()], result: Ok(()) })
-            .collect();
+        let mut jobs = heapless::Vec::<Job<'_>, GROUP_COMMUNICATORS_MAX>::new();
+        for (_, engine, calls) in &mut members {
+            // Cannot be full: it holds as many as `members`.
+            let _ = jobs.push(Job { engine, calls, result: Ok(()) });
+        }
         // SAFETY: whoever added a call answered for its buffers until now.
-        unsafe { run_together(&mut jobs) }.map_err(|error| ArgumentError::GroupMemory {
-            communicators: communicators.len(),
+        let ran = unsafe { run_together(&mut jobs) };
+        let results: heapless::Vec<_, GROUP_COMMUNICATORS_MAX> = jobs.iter().map(|job| job.result).collect();
+        drop(jobs);
+        ran.map_err(|error| ArgumentError::GroupMemory {
+            communicators: members.len(),
             errno: error.raw_os_error().unwrap_or(0),
         })?;
         let mut first = Ok(());
-        for (communicator, job) in communicators.iter().zip(&jobs) {
-            let result = job.result.map_err(|outstanding| communicator.failed(outstanding));
-            first = first.and(result);
+        for ((communicator, ..), result) in members.iter().zip(results) {
+            first = first.and(result.map_err(|outstanding| communicator.failed(outstanding)));
         }
         first
     }

@@ -13,6 +13,7 @@ mod group;
 mod memory;
 pub mod launcher;
 
+pub use crate::launch::GROUP_COMMUNICATORS_MAX;
 pub use builder::CommunicatorBuilder;
 pub use collectives::Untyped;
 pub use communicator::{AbortHandle, Communicator};

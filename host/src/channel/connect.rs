@@ -5,6 +5,7 @@ use super::wiring::Wiring;
 use crate::bootstrap::{Bootstrap, BootstrapError};
 use crate::launch::Channel;
 use crate::mem::{self, MemError, Segment};
+use crate::net::stream::LinkError;
 use crate::proxy::Links;
 use crate::transport::{Allowed, PeerInfo, TransportKind};
 use oxccl_shared::abi::{ConnLayout, Rank};
@@ -39,6 +40,14 @@ pub enum ConnectError {
         rank: u32,
         /// Why.
         source: MemError,
+    },
+    /// A stream could not be set up.
+    #[error("rank {rank}: {source}")]
+    Stream {
+        /// This rank.
+        rank: u32,
+        /// Why.
+        source: LinkError,
     },
     /// Another rank could not make its connections; it reports the details itself.
     #[error("rank {peer} could not make its connections: {why}")]
@@ -126,6 +135,8 @@ pub fn connect(bootstrap: &Bootstrap, wanted: &Wanted<'_>) -> Result<Connected, 
     let file = agree(bootstrap, wanted, made)?;
     let opened = wiring.open_peers();
     agree(bootstrap, wanted, opened)?;
+    let streamed = wiring.open_streams(bootstrap);
+    agree(bootstrap, wanted, streamed)?;
     // Every peer has mapped our file: without its name it cannot outlive us.
     drop(file);
     Ok(wiring.finish())

@@ -35,6 +35,14 @@ pub struct Inbox {
 }
 
 impl ConnKey {
+    /// Which group of [`crate::proxy::Links`] carries it.
+    pub fn link_group(self) -> usize {
+        match self {
+            ConnKey::Mesh => 0,
+            ConnKey::Channel(channel) => 1 + channel as usize,
+        }
+    }
+
     /// A number for the wire.
     pub fn tag(self) -> u64 {
         match self {

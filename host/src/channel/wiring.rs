@@ -3,15 +3,36 @@
 use super::connect::{ConnectError, Connected, Wanted};
 use super::graph::Graph;
 use super::inbox::{ConnKey, Inbox};
+use crate::bootstrap::Bootstrap;
 use crate::launch::Channel;
 use crate::mem::{self, MemError, Segment, ShmFile, ShmName};
-use crate::proxy::Links;
+use crate::net::stream::{StreamRecv, StreamSend};
+use crate::proxy::{LinkGroup, Links};
 use crate::transport::{PeerInfo, TransportKind};
 use oxccl_device::coll::{Endpoints, RingEnds, TreeEnds};
 use oxccl_device::conn::{Conns, RecvConn, SendConn};
-use oxccl_shared::abi::Rank;
+use oxccl_shared::abi::{ConnLayout, Rank};
 use oxccl_shared::algo::direct;
+use std::ptr::NonNull;
 use std::sync::Arc;
+
+/// What the streams of connections are for, as the bootstrap's handshake says it.
+const PURPOSE: u32 = 1;
+
+/// The local blocks of streams, one after the other.
+struct StreamMemory {
+    segment: Arc<Segment>,
+    used_bytes: usize,
+}
+
+impl StreamMemory {
+    fn place(&mut self, layout: ConnLayout) -> NonNull<u8> {
+        let base = self.segment.base().wrapping_add(self.used_bytes);
+        self.used_bytes += layout.total_bytes();
+        // SAFETY: an address within a mapping is not null.
+        unsafe { NonNull::new_unchecked(base) }
+    }
+}
 
 pub(super) struct Wiring<'a> {
     wanted: &'a Wanted<'a>,
@@ -128,6 +149,85 @@ impl<'a> Wiring<'a> {
             self.memory.push(segment);
         }
         Ok(())
+    }
+
+    /// Opens a stream for every connection to or from another host.
+    pub fn open_streams(&mut self, bootstrap: &Bootstrap) -> Result<(), ConnectError> {
+        let rank = self.wanted.rank;
+        let (to, from) = (self.remote_conns(false), self.remote_conns(true));
+        let mut groups: Vec<LinkGroup> = (0..=self.channels.len()).map(|_| LinkGroup::default()).collect();
+        let Some(mut memory) = self.stream_memory(&to, &from)? else { return Ok(()) };
+        let broken = |source| ConnectError::Stream { rank, source };
+        for &(key, peer) in &to {
+            let (layout, stream) =
+                (self.layout(key), bootstrap.connect_stream(Rank(peer), PURPOSE, key.tag())?);
+            let base = memory.place(layout);
+            // SAFETY: `stream_memory` made room for every connection, zeroed and 128-byte aligned; `memory` keeps it mapped as
+            // long as the ends. The kernel is its only producer, the link its only consumer.
+            let (mut conn, link) = unsafe {
+                (
+                    SendConn::new(Rank(peer), base.as_ptr(), layout),
+                    StreamSend::new(stream, Rank(peer), base, layout),
+                )
+            };
+            conn.is_streamed = true;
+            groups[key.link_group()].send.push(link.map_err(broken)?);
+            self.outbound_bytes[peer as usize] += layout.total_bytes();
+            self.conns(key).send.push(conn);
+        }
+        for &(key, peer) in &from {
+            let (layout, stream) =
+                (self.layout(key), bootstrap.accept_stream(Rank(peer), PURPOSE, key.tag())?);
+            let base = memory.place(layout);
+            // SAFETY: as above, with the link as producer and the kernel as consumer, both run by one thread.
+            let (conn, link) = unsafe {
+                (
+                    RecvConn::new(Rank(peer), base.as_ptr(), layout),
+                    StreamRecv::new(stream, Rank(peer), base, layout),
+                )
+            };
+            groups[key.link_group()].recv.push(link.map_err(broken)?);
+            self.inbound_bytes[peer as usize] += layout.total_bytes();
+            self.conns(key).recv.push(conn);
+        }
+        self.memory.push(memory.segment);
+        self.links = Links::new(groups);
+        Ok(())
+    }
+
+    /// Connections to (or from) ranks of other hosts, by name and peer.
+    fn remote_conns(&self, inbound: bool) -> Vec<(ConnKey, u32)> {
+        let Wanted { rank, nranks, .. } = *self.wanted;
+        let mut conns = Vec::new();
+        for channel in 0..self.graph.channels() {
+            let peers =
+                if inbound { self.graph.sources(rank, channel) } else { self.graph.targets(rank, channel) };
+            conns.extend(peers.into_iter().map(|peer| (ConnKey::Channel(channel), peer)));
+        }
+        conns.extend((0..nranks).map(|peer| (ConnKey::Mesh, peer)));
+        conns.retain(|(_, peer)| *peer != rank && !self.is_local(rank, *peer));
+        conns
+    }
+
+    fn layout(&self, key: ConnKey) -> ConnLayout {
+        match key {
+            ConnKey::Mesh => self.wanted.mesh_layout,
+            ConnKey::Channel(_) => self.wanted.ring_layout,
+        }
+    }
+
+    /// Memory for the local blocks of streams, if there are any.
+    fn stream_memory(
+        &self,
+        to: &[(ConnKey, u32)],
+        from: &[(ConnKey, u32)],
+    ) -> Result<Option<StreamMemory>, ConnectError> {
+        let bytes: usize = to.iter().chain(from).map(|(key, _)| self.layout(*key).total_bytes()).sum();
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let segment = Segment::private(bytes).map_err(|error| self.memory_error(error))?;
+        Ok(Some(StreamMemory { segment: Arc::new(segment), used_bytes: 0 }))
     }
 
     /// Names the connections that each algorithm uses.

@@ -34,6 +34,9 @@ pub struct Channel {
     pub ends: Endpoints,
 }
 
+/// The mesh's links are group 0 of [`crate::proxy::Links`], channel c's are group c + 1.
+const MESH_LINKS: usize = 0;
+
 /// What `channel` and `transport` make at init.
 pub struct EngineParts {
     /// This rank.
@@ -104,7 +107,7 @@ impl Engine {
             return Err(fault);
         }
         // SAFETY: obligation 1.
-        let ran = unsafe { self.run_calls(calls) }.and_then(|()| self.parts.wait.flush());
+        let ran = unsafe { self.run_calls(calls) };
         ran.map_err(|Stop| self.parts.wait.outstanding())
     }
 
@@ -139,6 +142,17 @@ impl Engine {
         }
         // SAFETY: obligation 1.
         if has_messages { unsafe { self.messages(calls) } } else { Ok(()) }
+    }
+
+    /// Waits until the network has everything. Each channel is flushed before the next operation may use another protocol.
+    fn flush(&mut self) -> Result<(), Stop> {
+        let EngineParts { channels, mesh, wait, .. } = &mut self.parts;
+        if wait.links().borrow().is_empty() {
+            return Ok(());
+        }
+        let active = wait.links().borrow().active();
+        let conns = if active == MESH_LINKS { &mesh.conns } else { &channels[active - 1].conns };
+        conns.send.iter().filter(|conn| conn.is_streamed).try_for_each(|conn| wait.flush(conn))
     }
 
     fn begin(&mut self, call: &Call) -> CallRecord {
@@ -184,6 +198,7 @@ impl Engine {
             work.part = plan.part(count, channel);
             // SAFETY: obligation 1.
             unsafe { self.run_channel(&plan, channel, &work, &operator)? };
+            self.flush()?;
         }
         Ok(())
     }
@@ -199,7 +214,8 @@ impl Engine {
         operator: &Resolved,
     ) -> Result<(), Stop> {
         let EngineParts { channels, mesh, wait, .. } = &mut self.parts;
-        wait.links().borrow_mut().set_protocol(plan.protocol);
+        let group = if plan.algorithm == Algorithm::Direct { MESH_LINKS } else { 1 + channel as usize };
+        wait.links().borrow_mut().begin(group, plan.protocol);
         let block = CpuBlock::new(wait, work.dtype, operator);
         let Channel { conns, ends } = match plan.algorithm {
             Algorithm::Direct => mesh,
@@ -224,11 +240,12 @@ impl Engine {
         unsafe { self.copy_to_self()? };
         let EngineParts { mesh, wait, facts, .. } = &mut self.parts;
         let longest = self.works.iter().map(|w| w.len_bytes).max().unwrap_or(0);
-        wait.links().borrow_mut().set_protocol(facts.protocol(longest as u64));
+        wait.links().borrow_mut().begin(MESH_LINKS, facts.protocol(longest as u64));
         let operator = reduce::resolve(RedOp::Sum, DataType::U8, 1, 0);
         let block = CpuBlock::new(wait, DataType::U8, &operator);
         // SAFETY: obligation 1; the indices are those of the mesh.
-        unsafe { coll::send_recv::run(&block, &mut mesh.conns, &mut self.works) }
+        unsafe { coll::send_recv::run(&block, &mut mesh.conns, &mut self.works)? };
+        self.flush()
     }
 
     /// Splits a call into messages.

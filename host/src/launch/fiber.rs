@@ -9,6 +9,12 @@ use std::cell::RefCell;
 /// Stack of one fiber. Kernels keep a few kilobytes; a panic's unwinding and a backtrace need more.
 const STACK_BYTES: usize = 256 << 10;
 
+/// Communicators in one group: as many as a thread may reasonably drive (NCCL's limit on local ranks).
+pub const GROUP_COMMUNICATORS_MAX: usize = 72;
+
+/// Fibers of one group; the group's own limit on communicators is the same.
+type Fibers = heapless::Vec<Option<Fiber>, GROUP_COMMUNICATORS_MAX>;
+
 thread_local! {
     /// Stacks not in use, kept so that a group allocates nothing once it has run.
     static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
@@ -36,18 +42,20 @@ pub(crate) unsafe fn run_together(jobs: &mut [Job<'_>]) -> std::io::Result<()> {
         job.result = unsafe { job.engine.run(job.calls) };
         return Ok(());
     }
-    let mut stacks = take_stacks(jobs.len())?;
-    let mut fibers: Vec<Option<Fiber>> = Vec::with_capacity(jobs.len());
+    ensure_stacks(jobs.len())?;
+    let mut fibers = Fibers::new();
     for job in jobs.iter_mut() {
         let job: *mut Job<'_> = job;
         let job = job.cast::<Job<'static>>();
-        let stack = stacks.pop().expect("one stack for each job was taken");
-        fibers.push(Some(Coroutine::with_stack(stack, move |yielder: &Yielder<(), ()>, ()| {
+        let stack = STACKS.with_borrow_mut(Vec::pop).map_or_else(|| DefaultStack::new(STACK_BYTES), Ok)?;
+        let fiber = Coroutine::with_stack(stack, move |yielder: &Yielder<(), ()>, ()| {
             // SAFETY: this function does not return before the fiber has, and nobody else uses the job meanwhile.
             let job = unsafe { &mut *job };
             // SAFETY: obligation 1.
             job.result = unsafe { job.engine.run_in_fiber(yielder, job.calls) };
-        })));
+        });
+        // Cannot be full: a group holds no more jobs.
+        let _ = fibers.push(Some(fiber));
     }
     let mut rounds = 0u32;
     while resume_each(&mut fibers) {
@@ -79,11 +87,12 @@ fn resume_each(fibers: &mut [Option<Fiber>]) -> bool {
     left
 }
 
-fn take_stacks(count: usize) -> std::io::Result<Vec<DefaultStack>> {
+/// Has `count` stacks at hand, so that no fiber starts unless all can.
+fn ensure_stacks(count: usize) -> std::io::Result<()> {
     STACKS.with_borrow_mut(|pool| {
         while pool.len() < count {
             pool.push(DefaultStack::new(STACK_BYTES)?);
         }
-        Ok(pool.split_off(pool.len() - count))
+        Ok(())
     })
 }

@@ -1,5 +1,6 @@
 //! Whether a communicator can go on, shared with its abort handles and its monitor thread.
 
+use crate::net::stream::LinkError;
 use crate::plan::{Call, CallRecord};
 use core::fmt;
 use oxccl_shared::sync::{Line128, Sys, Word};
@@ -40,12 +41,10 @@ pub enum Fault {
         /// Its call, where it is known.
         theirs: Option<CallRecord>,
     },
-    /// The network link to a peer failed.
+    /// The network link to or from a peer failed.
     Link {
-        /// Which peer.
-        rank: u32,
-        /// The `errno`, 0 for an orderly end of the stream in the middle of an operation, -1 for bytes that are no frame.
-        errno: i32,
+        /// Which, and why.
+        error: LinkError,
     },
 }
 
@@ -79,14 +78,7 @@ impl fmt::Display for Outstanding {
                 f,
                 "rank {rank} called another operation, or the same with another count, type, operator or root"
             )?,
-            Fault::Link { rank, errno: 0 } => {
-                write!(f, "rank {rank} closed its connection in mid-operation")?
-            }
-            Fault::Link { rank, errno: -1 } => write!(f, "rank {rank} sent bytes that are no OxCCL frame")?,
-            Fault::Link { rank, errno } => {
-                let text = std::io::Error::from_raw_os_error(errno);
-                write!(f, "the connection to rank {rank} failed: {text}")?
-            }
+            Fault::Link { error } => error.fmt(f)?,
         }
         match &self.during {
             Some(during) => write!(f, "; outstanding here: {during}"),

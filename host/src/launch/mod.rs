@@ -14,6 +14,7 @@ mod health;
 pub use engine::Channel;
 pub(crate) use engine::RawCall;
 pub use engine::{Engine, EngineParts};
+pub use fiber::GROUP_COMMUNICATORS_MAX;
 pub(crate) use fiber::{Job, run_together};
 pub use health::{Fault, Health, Outstanding};
 pub use wait::WaitContext;

@@ -1,11 +1,13 @@
 //! What happens while a kernel waits.
 
 use super::health::{Fault, Health, Outstanding};
+use crate::net::stream::LinkError;
 use crate::plan::CallRecord;
 use crate::proxy::Links;
 use corosensei::Yielder;
+use oxccl_device::conn::SendConn;
 use oxccl_device::gpu::cpu::Waiter;
-use oxccl_device::gpu::{Stop, Wait};
+use oxccl_device::gpu::{Awaited, Stop, Wait};
 use oxccl_shared::abi::SlotHeader;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -116,15 +118,14 @@ impl WaitContext {
         Outstanding { during: fault.during.or(self.during.get()), ..fault }
     }
 
-    /// Waits until everything produced for the network has been handed to it.
-    pub fn flush(&self) -> Result<(), Stop> {
+    /// Waits until a network connection's slots have all been handed to the network.
+    pub fn flush(&self, conn: &SendConn) -> Result<(), Stop> {
         let mut looks = 0u32;
-        loop {
-            let unsent = self.links.borrow().unsent();
-            let Some(on) = unsent else { return Ok(()) };
+        while !conn.fifo.is_drained() {
             looks = looks.saturating_add(1);
-            self.wait(on, looks)?;
+            self.wait(Wait { peer: conn.peer, what: Awaited::Credit }, looks)?;
         }
+        Ok(())
     }
 
     /// Yields the thread or the processor, by how long this wait has lasted.
@@ -133,13 +134,18 @@ impl WaitContext {
         if !fiber.is_null() {
             // SAFETY: set by `enter_fiber` until the fiber's work is done, and we are in it.
             unsafe { &*fiber }.suspend(());
-        } else if self.since.get().is_some_and(|since| since.elapsed() > NAP_AFTER) {
+        } else if self.has_lasted(NAP_AFTER) {
             std::thread::sleep(NAP);
         } else if visits >= self.visits_before_yield {
             std::thread::yield_now();
         } else {
             oxccl_shared::sync::cpu_relax();
         }
+    }
+
+    /// Whether the present wait has lasted so long.
+    fn has_lasted(&self, time: Duration) -> bool {
+        self.since.get().is_some_and(|since| since.elapsed() > time)
     }
 
     /// The slow questions, asked every so many visits.
@@ -179,10 +185,13 @@ impl Waiter for WaitContext {
         if visits <= 1 {
             self.since.set(None);
         }
-        let moved = match self.links.borrow_mut().do_work() {
+        let worked = self.links.borrow_mut().do_work(on.peer);
+        let moved = match worked {
             Ok(moved) => moved,
-            Err(fault) => {
-                self.fail(fault);
+            // The monitor says better than a closed socket whether that rank died, left or aborted; it gets its time.
+            Err(LinkError::PeerClosed { .. }) if !self.has_lasted(LEFT_GRACE * 2) => 0,
+            Err(error) => {
+                self.fail(Fault::Link { error });
                 return Err(Stop);
             }
         };

@@ -5,4 +5,4 @@
 
 mod links;
 
-pub use links::Links;
+pub use links::{LinkGroup, Links};
