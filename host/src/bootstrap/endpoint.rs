@@ -20,7 +20,7 @@ use super::join;
 use super::rendezvous::NRANKS_MAX;
 use super::ring::Side;
 use super::root;
-use super::service::{Service, Shared, Stop};
+use super::service::{Service, Shared, State, Stop};
 use super::sock::{self, Deadline};
 use super::wire::{Malformed, Reader, addr_bytes};
 
@@ -52,8 +52,8 @@ impl Bootstrap {
         let root = join::reach_root(id, rank, config)?;
         // Numbers that cannot be right are the root's to refuse, so that the other ranks learn of it too.
         let plausible = rank.0 < nranks && nranks <= NRANKS_MAX;
-        let local_nranks = if plausible { nranks } else { 1 };
-        let shared = Shared::new(rank, local_nranks, *id.secret(), config.clone())?;
+        let (local_rank, local_nranks) = if plausible { (rank, nranks) } else { (Rank(0), 1) };
+        let shared = Shared::new(local_rank, local_nranks, *id.secret(), config.clone())?;
         let listener = sock::listen(join::listen_ip(&root, config)?, 0)
             .map_err(|error| BootstrapError::io("listen for other ranks", &error))?;
         let addr =
@@ -62,9 +62,14 @@ impl Bootstrap {
         let this = Bootstrap::start(shared, acceptor)?;
         let successor = join::register(&root, id, rank, nranks, addr, config)?;
         drop(root);
-        this.join_ring(successor)?;
-        this.exchange_addrs(addr)?;
-        Ok(this)
+        match this.join_ring(successor).and_then(|()| this.exchange_addrs(addr)) {
+            Ok(()) => Ok(this),
+            Err(error) => {
+                // The others are past the rendezvous: tell them why this one does not come after all.
+                this.shared.lock().ring.give_up(error.clone());
+                Err(error)
+            }
+        }
     }
 
     fn start(shared: Arc<Shared>, acceptor: Acceptor) -> Result<Bootstrap, BootstrapError> {
@@ -87,15 +92,19 @@ impl Bootstrap {
         let stream = join::dial_peer(self.shared.secret, hello, successor_addr, &deadline)?;
         self.shared.lock().next = Some((successor, stream));
         self.shared.wake();
-        let both_up = |side| move |ring: &super::ring::Ring| ring.peer(side).is_some();
-        let (prev_up, next_up) = (both_up(Side::Prev), both_up(Side::Next));
-        self.shared
-            .wait_for(&deadline, |state| (prev_up(&state.ring) && next_up(&state.ring)).then_some(()))
-            .ok_or_else(|| BootstrapError::Timeout {
-                what: "waiting for the ring's connections",
-                ranks: RankList::from_iter([Rank((me.0 + nranks - 1) % nranks)]),
+        let predecessor = Rank((me.0 + nranks - 1) % nranks);
+        let both_up = |state: &mut State| {
+            Side::BOTH.iter().all(|&side| state.ring.peer(side).is_some()).then_some(Ok(())) //
+        };
+        // A neighbour may connect and die, or hear of a death, before the other neighbour comes.
+        let joined = self.shared.wait_for(&deadline, |state| both_up(state).or(state.ring.broken().map(Err)));
+        joined.unwrap_or_else(|| {
+            Err(BootstrapError::Timeout {
+                what: "waiting for a neighbour in the ring",
+                ranks: RankList::from_iter([predecessor]),
                 waited: deadline.waited(),
             })
+        })
     }
 
     fn exchange_addrs(&self, mine: SocketAddr) -> Result<(), BootstrapError> {

@@ -39,22 +39,21 @@ pub(crate) fn reach_root(
     let deadline = Deadline::after(patience);
     let hello = Hello { purpose: Purpose::Register, from: me.0, to: ROOT, tag: 0 };
     let mut pause = RETRY_FIRST;
-    loop {
+    let mut errno = libc::ETIMEDOUT;
+    while deadline.left().is_some() {
         let handshake = Handshake::initiator(*id.secret(), hello, Nonce::random()?);
         let attempt = deadline.at_most(config.handshake_timeout);
         match sock::dial(addr, handshake, &attempt) {
             Ok(stream) => return Ok(stream),
             Err(DialError::Handshake(error)) => return Err(distrusted(addr, error)),
-            Err(DialError::Io(error)) => match deadline.left() {
-                Some(left) => std::thread::sleep(pause.min(left)),
-                None => {
-                    let (waited, errno) = (deadline.waited(), connect_errno(&error));
-                    return Err(BootstrapError::RootUnreachable { addr, waited, errno });
-                }
-            },
+            // That the last of many attempts ran out of time says less than what the others met.
+            Err(DialError::Io(error)) if error.kind() == io::ErrorKind::TimedOut => {}
+            Err(DialError::Io(error)) => errno = connect_errno(&error),
         }
+        std::thread::sleep(deadline.left().map_or(Duration::ZERO, |left| pause.min(left)));
         pause = (pause * 2).min(RETRY_MAX);
     }
+    Err(BootstrapError::RootUnreachable { addr, waited: deadline.waited(), errno })
 }
 
 /// The address this rank listens at: as configured, else the one it reaches the root with, since the ranks that can
@@ -94,7 +93,7 @@ pub(crate) fn register(
         },
         _ => lost(error),
     })?;
-    let successor_is = Rank((me.0 + 1) % nranks);
+    let successor_is = Rank(me.0.wrapping_add(1) % nranks.max(1));
     match (frame.kind, Reply::from_bytes(&frame.payload)) {
         (KIND_REPLY, Ok(Reply::Assigned { successor, listener })) if successor == successor_is => {
             Ok(listener)
@@ -137,10 +136,9 @@ fn distrusted(addr: SocketAddr, error: HandshakeError) -> BootstrapError {
     }
 }
 
-/// `std` invents time-outs without a system number; people know them as ETIMEDOUT.
+/// `std` and this module make some errors without a system number; people know them by these.
 fn connect_errno(error: &io::Error) -> i32 {
     match error.kind() {
-        io::ErrorKind::TimedOut => libc::ETIMEDOUT,
         io::ErrorKind::ConnectionRefused => libc::ECONNREFUSED,
         io::ErrorKind::UnexpectedEof => libc::ECONNRESET,
         _ => errno_of(error),

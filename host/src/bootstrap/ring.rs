@@ -6,9 +6,11 @@
 //! Blocks go round both ways, each half of the ring. News is flooded: whoever learns something new tells all its
 //! neighbours but the one it has it from. So one death reaches everybody, because both neighbours of the dead see the
 //! end of a stream and the rest of the ring is a line between them. After several deaths at once every line that is
-//! left still ends in two ranks that saw an end. A rank that leaves in order says so first ("goodbye"); its neighbours
-//! close their side, and its predecessor connects to the next rank that is still there, so that a later death is told
-//! to everyone. A new neighbour is told all news so far: what was lost with the old connection is made good.
+//! left still ends in two ranks that saw an end. A rank that leaves in order says so first ("goodbye"), and its
+//! neighbours close their side. Whoever has lost its successor, by death or goodbye, connects to the next rank that
+//! still answers, and both tell each other all news so far: so the ring closes again, a later death is told to
+//! everyone, and the lines hear of each other's deaths. Only a rank that dies at the same moment as both its neighbours
+//! goes unnamed, since nobody is left who could tell its death from a goodbye.
 
 use std::collections::VecDeque;
 
@@ -22,6 +24,7 @@ use super::wire::{Malformed, Reader};
 
 const KIND_BLOCK: u8 = 1;
 const KIND_NEWS: u8 = 2;
+const KIND_GREETING: u8 = 3;
 const BLOCK_HEAD_BYTES: usize = 16;
 const PAYLOAD_MAX: usize = BLOCK_HEAD_BYTES + GATHER_BYTES_MAX;
 
@@ -70,6 +73,8 @@ struct Link {
     phase: LinkPhase,
     decoder: Decoder,
     out: Vec<u8>,
+    /// Whether the neighbour has said anything: see [`Ring::ended`].
+    heard: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,7 +108,7 @@ impl Ring {
     /// The part of rank `me` of `nranks`.
     pub fn new(me: Rank, nranks: u32) -> Ring {
         let phase = if nranks > 1 { LinkPhase::Waiting } else { LinkPhase::Down };
-        let link = || Link { phase, decoder: Decoder::new(PAYLOAD_MAX), out: Vec::new() };
+        let link = || Link { phase, decoder: Decoder::new(PAYLOAD_MAX), out: Vec::new(), heard: false };
         Ring {
             me,
             nranks,
@@ -126,7 +131,9 @@ impl Ring {
             link.out.clear();
             self.news.iter().for_each(|news| frame::push(&mut link.out, KIND_NEWS, &[&news.to_bytes()]));
         }
+        frame::push(&mut link.out, KIND_GREETING, &[]);
         link.phase = LinkPhase::Up(peer);
+        link.heard = false;
     }
 
     /// Who is connected on this side.
@@ -162,11 +169,15 @@ impl Ring {
         }
     }
 
-    /// The stream of a neighbour ended or broke.
+    /// The stream of a neighbour ended or broke. That is its death if it has ever said anything on it. If not, one of
+    /// the two may just have left in order while the other was connecting, too early to say goodbye here.
     pub fn ended(&mut self, side: Side) {
-        if let LinkPhase::Up(peer) = self.links[side as usize].phase {
-            self.links[side as usize].phase = LinkPhase::Down;
-            self.learn(News::Died { rank: peer }, Some(side));
+        let link = &mut self.links[side as usize];
+        if let LinkPhase::Up(peer) = link.phase {
+            link.phase = LinkPhase::Down;
+            if link.heard {
+                self.learn(News::Died { rank: peer }, Some(side));
+            }
         }
     }
 
@@ -217,6 +228,11 @@ impl Ring {
         self.news.iter().find(|news| news.rank() == peer).map(News::to_error)
     }
 
+    /// Why no all-gather completes any more, unless it is only that a rank left in order.
+    pub fn broken(&self) -> Option<BootstrapError> {
+        self.broken.clone()
+    }
+
     /// This rank gives up: the others learn that it did and why, and no all-gather completes any more.
     pub fn give_up(&mut self, error: BootstrapError) {
         self.abort(&error.to_string());
@@ -258,7 +274,9 @@ impl Ring {
     }
 
     fn on_frame(&mut self, side: Side, frame: &Frame) -> Result<(), &'static str> {
+        self.links[side as usize].heard = true;
         match frame.kind {
+            KIND_GREETING => Ok(()),
             KIND_BLOCK => self.on_block(side, &frame.payload),
             KIND_NEWS => {
                 let news =

@@ -60,7 +60,12 @@ pub(crate) fn start_at_address(id: &UniqueId, config: &BootstrapConfig) -> Resul
             Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && deadline.left().is_some() => {
                 std::thread::sleep(Duration::from_millis(20));
             }
-            Err(error) => return Err(BootstrapError::io("listen as root at the given address", &error)),
+            Err(error) => {
+                return Err(BootstrapError::io(
+                    "listen as root at the given address (does another program or a second rank 0 use it?)",
+                    &error,
+                ));
+            }
         }
     }
 }

@@ -192,16 +192,19 @@ impl Service {
         if let Some((peer, stream)) = state.next.take() {
             self.attach(&mut state, Side::Next, peer, stream);
         }
-        if self.links[Side::Prev as usize].is_none()
+        // A new predecessor waits until the old one's last words are read. A rank that leaves does not need those, but
+        // owes the new one its goodbye: closing without it would look like a death.
+        if (self.links[Side::Prev as usize].is_none() || self.leave_until.is_some())
             && let Some((peer, stream)) = self.next_prev.take()
         {
             self.attach(&mut state, Side::Prev, peer, stream);
         }
         for side in Side::BOTH {
-            if let Some(link) = &mut self.links[side as usize]
-                && link.out.is_empty()
-            {
-                link.out = state.ring.take_output(side);
+            if let Some(link) = &mut self.links[side as usize] {
+                match link.out.is_empty() {
+                    true => link.out = state.ring.take_output(side),
+                    false => link.out.append(&mut state.ring.take_output(side)),
+                }
             }
         }
         drop(state);

@@ -5,6 +5,7 @@
 
 use oxccl_shared::abi::Rank;
 
+use super::config::BootstrapConfig;
 use super::endpoint::Bootstrap;
 use super::error::BootstrapError;
 use super::id::{RootKind, UniqueId};
@@ -19,8 +20,10 @@ impl Bootstrap {
         let first = members.first().copied().unwrap_or(self.rank());
         let secret = self.shared.secret.derive(&[b"split", &number.to_le_bytes(), &first.0.to_le_bytes()]);
         let config = &self.shared.config;
+        // The members come at once or not at all: a root that nobody asks need not stay.
+        let root_config = BootstrapConfig { unused_root_timeout: config.timeout, ..config.clone() };
         let mine = match my_place {
-            Some(0) => addr_bytes(UniqueId::create_with(secret, config)?.root_addr()).to_vec(),
+            Some(0) => addr_bytes(UniqueId::create_with(secret, &root_config)?.root_addr()).to_vec(),
             _ => Vec::new(),
         };
         let table = self.all_gather(&mine)?;

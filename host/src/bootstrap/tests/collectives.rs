@@ -1,37 +1,166 @@
-use super::super::*;
-use oxccl_shared::abi::Rank;
-use std::time::Duration;
+//! What ranks that all came can do with each other.
 
-pub fn config() -> BootstrapConfig {
-    BootstrapConfig {
-        timeout: Duration::from_secs(20),
-        bind_addr: Some("127.0.0.1".parse().expect("an address")),
-        ..Default::default()
-    }
-}
+use std::io::{Read, Write};
+use std::time::Instant;
 
-/// Runs `body` as every rank of a communicator and gives the results in the order of ranks.
-pub fn with_ranks<T: Send>(nranks: u32, body: impl Fn(Bootstrap) -> T + Sync) -> Vec<T> {
-    let id = UniqueId::create(&config()).expect("a root on the loopback");
-    let one = &|rank| body(Bootstrap::connect(&id, Rank(rank), nranks, &config()).expect("all ranks come"));
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..nranks).map(|rank| scope.spawn(move || one(rank))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
-    })
-}
+use super::super::gather::GATHER_BYTES_MAX;
+use super::*;
 
 #[test]
 fn all_gather_gives_everyone_everything() {
     for nranks in [1, 2, 3, 4, 7, 32] {
         with_ranks(nranks, |boot| {
-            let me = boot.rank().0;
             for round in 0..3u32 {
-                let mine = vec![me as u8; (me * round) as usize];
-                let want: Vec<_> =
-                    (0..nranks).map(|rank| vec![rank as u8; (rank * round) as usize]).collect();
-                assert_eq!(boot.all_gather(&mine), Ok(want));
+                let block = |rank: u32| vec![rank as u8; (rank * round) as usize];
+                let want: Vec<_> = (0..nranks).map(block).collect();
+                assert_eq!(boot.all_gather(&block(boot.rank().0)), Ok(want));
             }
             boot.close();
         });
     }
+}
+
+#[test]
+fn large_blocks_up_to_the_limit_pass_and_more_is_the_same_error_for_all() {
+    let block = GATHER_BYTES_MAX / 4;
+    with_ranks(4, |boot| {
+        let table = boot.all_gather(&vec![boot.rank().0 as u8; block]).expect("just fits");
+        assert!(table.iter().enumerate().all(|(rank, bytes)| *bytes == vec![rank as u8; block]));
+        let error = boot.all_gather(&vec![0; block + 1]).expect_err("too much");
+        assert_eq!(error, BootstrapError::TooLarge { len_bytes: 4 * block + 4, max_bytes: GATHER_BYTES_MAX });
+        boot.barrier().expect("the ring is still good");
+        boot.close();
+    });
+}
+
+#[test]
+fn broadcast_gives_the_roots_bytes() {
+    with_ranks(3, |boot| {
+        let mine = [boot.rank().0 as u8];
+        assert_eq!(boot.broadcast(Rank(1), &mine), Ok(vec![1]));
+        let out_of_range = BootstrapError::RankOutOfRange { rank: Rank(3), nranks: 3 };
+        assert_eq!(boot.broadcast(Rank(3), &mine), Err(out_of_range));
+        boot.close();
+    });
+}
+
+#[test]
+fn messages_keep_their_order_per_tag_and_may_come_unexpected() {
+    with_ranks(3, |boot| {
+        let me = boot.rank().0;
+        for peer in (0..3).map(Rank) {
+            for tag in [7, 8] {
+                for number in 0..3u8 {
+                    boot.send(peer, tag, &[me as u8, tag as u8, number]).expect("the peer listens");
+                }
+            }
+        }
+        for peer in (0..3).rev().map(Rank) {
+            for tag in [8, 7] {
+                for number in 0..3u8 {
+                    assert_eq!(boot.recv(peer, tag), Ok(vec![peer.0 as u8, tag as u8, number]));
+                }
+            }
+        }
+        boot.barrier().expect("all are there");
+        boot.close();
+    });
+}
+
+#[test]
+fn streams_are_told_apart_by_purpose_and_tag() {
+    with_ranks(2, |boot| {
+        let peer = Rank(1 - boot.rank().0);
+        let names = [(1, 5), (2, 5), (1, 6)];
+        let mine =
+            names.map(|(purpose, tag)| boot.connect_stream(peer, purpose, tag).expect("the peer listens"));
+        for (mut stream, (purpose, tag)) in mine.iter().zip(names) {
+            stream.write_all(&[purpose as u8, tag as u8]).expect("written");
+        }
+        for (purpose, tag) in names.into_iter().rev() {
+            let mut stream = boot.accept_stream(peer, purpose, tag).expect("the peer connects");
+            assert!(stream.nodelay().expect("an option of TCP"));
+            let mut bytes = [0; 2];
+            stream.read_exact(&mut bytes).expect("read");
+            assert_eq!(bytes, [purpose as u8, tag as u8]);
+        }
+        boot.barrier().expect("all are there");
+        boot.close();
+    });
+}
+
+#[test]
+fn children_of_a_split_are_independent_of_the_parent() {
+    with_ranks(5, |boot| {
+        let members: &[u32] = match boot.rank().0 {
+            0 | 2 => &[2, 0],
+            1 | 3 => &[1, 3],
+            _ => &[],
+        };
+        let members: Vec<Rank> = members.iter().copied().map(Rank).collect();
+        let child = boot.split(&members, 1).expect("everyone splits");
+        let me = boot.rank();
+        boot.close();
+        let Some(child) = child else { return assert_eq!(me, Rank(4)) };
+        assert_eq!(members[child.rank().index()], me);
+        let want: Vec<Vec<u8>> = members.iter().map(|rank| vec![rank.0 as u8]).collect();
+        assert_eq!(child.all_gather(&[me.0 as u8]), Ok(want));
+        child.close();
+    });
+}
+
+#[test]
+fn a_split_with_wrong_members_names_the_first_offender() {
+    with_ranks(1, |boot| {
+        for (members, offender) in [(vec![0, 0], 0), (vec![0, 1], 1)] {
+            let members: Vec<Rank> = members.into_iter().map(Rank).collect();
+            let error = boot.split(&members, 1).err();
+            assert_eq!(error, Some(BootstrapError::BadMember { rank: Rank(offender), nranks: 1 }));
+        }
+        boot.close();
+    });
+}
+
+#[test]
+fn ranks_that_agree_on_an_address_need_no_id() {
+    // A port that was free a moment ago, outside the range that other tests' connections are given.
+    let port = (20_000..30_000)
+        .find(|&port| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok())
+        .expect("a free port");
+    let addr = std::net::SocketAddr::from(([127, 0, 0, 1], port));
+    let sums = in_parallel(4, |rank| {
+        // The others come first and have to wait for rank 0.
+        std::thread::sleep(Duration::from_millis(if rank == 0 { 100 } else { 0 }));
+        let id = UniqueId::from_address(addr, b"job 17");
+        let boot = join(&id, rank, 4).expect("all ranks come");
+        let sum: u8 = boot.all_gather(&[rank as u8]).expect("all are there").iter().flatten().sum();
+        boot.close();
+        sum
+    });
+    assert_eq!(sums, [6; 4]);
+}
+
+#[test]
+fn three_hundred_ranks_meet_within_seconds() {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let raised = rustix::process::Rlimit { current: limit.maximum, ..limit };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).expect("up to the hard limit");
+    let began = Instant::now();
+    let times = with_ranks(300, |boot| {
+        let met = began.elapsed();
+        let table = boot.all_gather(&boot.rank().0.to_le_bytes()).expect("all are there");
+        assert!(table.iter().enumerate().all(|(rank, bytes)| *bytes == (rank as u32).to_le_bytes()));
+        let gathered = began.elapsed();
+        boot.barrier().expect("all are there");
+        boot.close();
+        (met, gathered)
+    });
+    let last = times.iter().max().expect("300 times");
+    eprintln!(
+        "300 ranks: met after {:?}, one more all-gather by {:?}, closed by {:?}",
+        last.0,
+        last.1,
+        began.elapsed()
+    );
+    assert!(last.0 < Duration::from_secs(15), "{last:?}");
 }

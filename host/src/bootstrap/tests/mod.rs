@@ -1,3 +1,37 @@
-//! The bootstrap over real sockets, with ranks as threads of one process.
+//! The bootstrap over real sockets of the loopback, with ranks as threads of one process.
 
+mod attacks;
 mod collectives;
+mod failures;
+mod liveness;
+
+use std::time::Duration;
+
+use oxccl_shared::abi::Rank;
+
+use super::{Bootstrap, BootstrapConfig, BootstrapError, UniqueId};
+
+/// Bounds that fit a test on a busy machine.
+fn config() -> BootstrapConfig {
+    let bind_addr = Some("127.0.0.1".parse().expect("an address"));
+    BootstrapConfig { timeout: Duration::from_secs(20), bind_addr, ..BootstrapConfig::default() }
+}
+
+/// Runs `body` on one thread per number and gives the results in order.
+fn in_parallel<T: Send>(count: u32, body: impl Fn(u32) -> T + Sync) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let body = &body;
+        let threads: Vec<_> = (0..count).map(|i| scope.spawn(move || body(i))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    })
+}
+
+/// Runs `body` as every rank of a communicator and gives the results in the order of ranks.
+fn with_ranks<T: Send>(nranks: u32, body: impl Fn(Bootstrap) -> T + Sync) -> Vec<T> {
+    let id = UniqueId::create(&config()).expect("a root on the loopback");
+    in_parallel(nranks, |rank| body(join(&id, rank, nranks).expect("all ranks come")))
+}
+
+fn join(id: &UniqueId, rank: u32, nranks: u32) -> Result<Bootstrap, BootstrapError> {
+    Bootstrap::connect(id, Rank(rank), nranks, &config())
+}

@@ -1,1 +1,184 @@
-//! The state machine without sockets.
+//! The root's decisions without sockets or clocks.
+
+use super::*;
+use proptest::prelude::*;
+
+const UNUSED: Duration = Duration::from_secs(600);
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+fn addr(port: u32) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, 1], port as u16))
+}
+
+struct Root {
+    now: Instant,
+    rendezvous: Rendezvous,
+}
+
+impl Root {
+    fn new() -> Root {
+        let now = Instant::now();
+        Root { now, rendezvous: Rendezvous::new(now, UNUSED, TIMEOUT) }
+    }
+
+    /// `rank` registers on connection `conn`, coming from port 1000 + conn and listening at port 2000 + rank.
+    fn register(&mut self, conn: u64, rank: u32, nranks: u32) {
+        let register = Register { nranks, listener: addr(rank.wrapping_add(2000)) };
+        self.rendezvous.register(self.now, ConnId(conn), Rank(rank), addr(1000 + conn as u32), register);
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now += time;
+        self.rendezvous.tick(self.now);
+    }
+
+    fn replies(&mut self) -> Vec<(u64, Reply)> {
+        std::iter::from_fn(|| self.rendezvous.next_reply()).map(|(conn, reply)| (conn.0, reply)).collect()
+    }
+}
+
+#[test]
+fn everyone_learns_its_successor_whatever_the_order() {
+    let mut root = Root::new();
+    for (conn, rank) in [(0, 2), (1, 0), (2, 3)] {
+        root.register(conn, rank, 4);
+        assert_eq!(root.replies(), []);
+    }
+    root.register(3, 1, 4);
+    let mut replies = root.replies();
+    replies.sort_by_key(|(conn, _)| *conn);
+    let next = |rank: u32| Reply::Assigned { successor: Rank(rank), listener: addr(2000 + rank) };
+    assert_eq!(replies, [(0, next(3)), (1, next(1)), (2, next(0)), (3, next(2))]);
+    assert!(root.rendezvous.is_finished());
+}
+
+#[test]
+fn missing_ranks_are_named_to_those_who_came_and_to_late_comers() {
+    let mut root = Root::new();
+    root.pass(Duration::from_secs(100));
+    root.register(0, 0, 4);
+    root.register(1, 2, 4);
+    root.pass(TIMEOUT - Duration::from_millis(1));
+    assert_eq!(root.replies(), []);
+    root.pass(Duration::from_millis(1));
+    let ranks = [1, 3].map(Rank).into_iter().collect();
+    let failed = Reply::Failed(Failure::Missing { ranks, nranks: 4, waited: TIMEOUT });
+    assert_eq!(root.replies(), [(0, failed), (1, failed)]);
+    root.pass(Duration::from_secs(1));
+    root.register(2, 3, 4);
+    assert_eq!(root.replies(), [(2, failed)]);
+    assert!(!root.rendezvous.is_finished());
+    root.pass(LINGER);
+    assert!(root.rendezvous.is_finished());
+}
+
+#[test]
+fn a_rank_that_comes_twice_fails_everyone_at_once() {
+    let mut root = Root::new();
+    root.register(0, 1, 3);
+    root.register(1, 0, 3);
+    root.register(2, 1, 3);
+    let failed = Reply::Failed(Failure::Duplicate { rank: Rank(1), first: addr(1000), second: addr(1002) });
+    let mut replies = root.replies();
+    replies.sort_by_key(|(conn, _)| *conn);
+    assert_eq!(replies, [(0, failed), (1, failed), (2, failed)]);
+    assert!(!root.rendezvous.is_finished(), "rank 2 is still to be told");
+    root.register(3, 2, 3);
+    assert_eq!(root.replies(), [(3, failed)]);
+    assert!(root.rendezvous.is_finished());
+}
+
+#[test]
+fn disagreement_on_the_number_of_ranks_is_named() {
+    let mut root = Root::new();
+    root.register(0, 1, 3);
+    root.register(1, 0, 4);
+    let failed = Failure::WorldSize { rank: Rank(0), nranks: 4, expected: 3, expected_by: Rank(1) };
+    assert_eq!(root.replies(), [(0, Reply::Failed(failed)), (1, Reply::Failed(failed))]);
+}
+
+#[test]
+fn absurd_numbers_are_refused() {
+    for (rank, nranks) in [(4, 4), (0, 0), (u32::MAX, 8), (0, u32::MAX)] {
+        let mut root = Root::new();
+        root.register(0, rank, nranks);
+        let failed = Failure::OutOfRange { rank: Rank(rank), nranks };
+        assert_eq!(root.replies(), [(0, Reply::Failed(failed))]);
+    }
+}
+
+#[test]
+fn a_rank_that_dies_waiting_fails_the_others_at_once() {
+    let mut root = Root::new();
+    root.register(0, 0, 3);
+    root.register(1, 1, 3);
+    root.rendezvous.lost(root.now, ConnId(9));
+    assert_eq!(root.replies(), [], "a connection that never registered is nobody's death");
+    root.rendezvous.lost(root.now, ConnId(0));
+    assert_eq!(root.replies(), [(1, Reply::Failed(Failure::Lost { rank: Rank(0) }))]);
+}
+
+#[test]
+fn an_id_that_nobody_uses_ends() {
+    let mut root = Root::new();
+    root.pass(UNUSED);
+    assert!(root.rendezvous.is_finished());
+}
+
+#[derive(Clone, Debug)]
+enum Happening {
+    Register { rank: u32, nranks: u32 },
+    Lost { conn: u64 },
+    Pass { millis: u64 },
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    prop_oneof![
+        8 => (0u32..5, prop_oneof![9 => Just(4u32), 1 => any::<u32>()])
+            .prop_map(|(rank, nranks)| Happening::Register { rank, nranks }),
+        1 => (0u64..8).prop_map(|conn| Happening::Lost { conn }),
+        1 => (0u64..40_000).prop_map(|millis| Happening::Pass { millis }),
+    ]
+}
+
+proptest! {
+    /// Whatever happens: everybody who registered and is still there is answered exactly once, all with the same
+    /// failure or all with a successor, and the root ends.
+    #[test]
+    fn everyone_gets_one_answer_and_all_agree(happenings in proptest::collection::vec(happening(), 1..16)) {
+        let mut root = Root::new();
+        let mut came = Vec::new();
+        let mut answers = Vec::new();
+        for (conn, happening) in happenings.iter().enumerate() {
+            let finished = root.rendezvous.is_finished();
+            match *happening {
+                Happening::Register { rank, nranks } => {
+                    root.register(conn as u64, rank, nranks);
+                    if !finished {
+                        came.push(conn as u64);
+                    }
+                }
+                Happening::Lost { conn } => {
+                    root.rendezvous.lost(root.now, ConnId(conn));
+                    if !answers.iter().any(|(answered, _)| *answered == conn) {
+                        came.retain(|other| *other != conn);
+                    }
+                }
+                Happening::Pass { millis } => root.pass(Duration::from_millis(millis)),
+            }
+            answers.extend(root.replies());
+        }
+        root.pass(UNUSED);
+        answers.extend(root.replies());
+        root.pass(LINGER);
+        prop_assert!(root.rendezvous.is_finished());
+        prop_assert_eq!(root.rendezvous.deadline(), None);
+        let mut answered: Vec<u64> = answers.iter().map(|(conn, _)| *conn).collect();
+        answered.sort_unstable();
+        came.sort_unstable();
+        prop_assert_eq!(answered, came);
+        let failures: Vec<_> = answers.iter().filter(|(_, reply)| matches!(reply, Reply::Failed(_))).collect();
+        prop_assert!(failures.is_empty() || failures.len() == answers.len());
+        prop_assert!(failures.windows(2).all(|pair| pair[0].1 == pair[1].1));
+    }
+}

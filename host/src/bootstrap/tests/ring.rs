@@ -1,1 +1,287 @@
-//! The state machine without sockets.
+//! Many rings joined by pipes in memory: what gets through, whatever the order and whoever dies.
+
+use super::*;
+use proptest::prelude::*;
+
+/// Ranks whose links are byte queues. `pipes[rank][side]` holds what is on its way to that rank on that side.
+struct World {
+    rings: Vec<Option<Ring>>,
+    pipes: Vec<[Pipe; 2]>,
+}
+
+#[derive(Default)]
+struct Pipe {
+    bytes: VecDeque<u8>,
+    /// Who writes to it; `None` before the first connection.
+    from: Option<usize>,
+    ended: bool,
+}
+
+impl World {
+    fn new(nranks: usize) -> World {
+        let mut world = World {
+            rings: (0..nranks).map(|rank| Some(Ring::new(Rank(rank as u32), nranks as u32))).collect(),
+            pipes: (0..nranks).map(|_| [Pipe::default(), Pipe::default()]).collect(),
+        };
+        if nranks > 1 {
+            (0..nranks).for_each(|rank| world.join(rank, (rank + 1) % nranks));
+        }
+        world
+    }
+
+    fn ring(&mut self, rank: usize) -> &mut Ring {
+        self.rings[rank].as_mut().expect("the test only asks the living")
+    }
+
+    /// Connects `rank` to `next`.
+    fn join(&mut self, rank: usize, next: usize) {
+        self.ring(rank).attach(Side::Next, Rank(next as u32));
+        self.ring(next).attach(Side::Prev, Rank(rank as u32));
+        self.pipes[rank][Side::Next as usize] = Pipe { from: Some(next), ..Pipe::default() };
+        self.pipes[next][Side::Prev as usize] = Pipe { from: Some(rank), ..Pipe::default() };
+    }
+
+    /// The process of `rank` ends: what it has written is still on its way, then the stream ends.
+    fn end(&mut self, rank: usize) {
+        self.collect(rank);
+        self.rings[rank] = None;
+        for pipes in &mut self.pipes {
+            pipes.iter_mut().filter(|pipe| pipe.from == Some(rank)).for_each(|pipe| pipe.ended = true);
+        }
+    }
+
+    /// Moves what `rank` wants to write into its neighbours' pipes.
+    fn collect(&mut self, rank: usize) {
+        for side in Side::BOTH {
+            let Some(ring) = &mut self.rings[rank] else { return };
+            let Some(peer) = ring.peer(side) else { continue };
+            let out = ring.take_output(side);
+            let pipe = &mut self.pipes[peer.index()][side.other() as usize];
+            if pipe.from == Some(rank) && !pipe.ended {
+                pipe.bytes.extend(out);
+            }
+        }
+    }
+
+    /// Delivers at most `cut` bytes to `rank` from `side`, or the end of the stream.
+    fn deliver(&mut self, rank: usize, side: Side, cut: usize) {
+        self.collect(rank);
+        let Some(ring) = &mut self.rings[rank] else { return };
+        let pipe = &mut self.pipes[rank][side as usize];
+        if ring.peer(side).is_none() {
+            return;
+        }
+        let take = pipe.bytes.len().min(cut);
+        let bytes: Vec<u8> = pipe.bytes.drain(..take).collect();
+        match take {
+            0 if pipe.ended => ring.ended(side),
+            _ => ring.receive(side, &bytes),
+        }
+        if ring.peer(side).is_none() {
+            // As the driver does: this side of the connection is closed, and the other sees it.
+            if let Some(from) = pipe.from {
+                self.pipes[from][side.other() as usize].ended |= true;
+            }
+        }
+        self.collect(rank);
+    }
+
+    /// Delivers everything, in an order that `seed` chooses, and mends the ring where a successor is gone.
+    fn settle(&mut self, mut seed: u64) {
+        let nranks = self.rings.len();
+        let mut quiet = 0;
+        while quiet < 8 * nranks + 8 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let (rank, side) = ((seed >> 33) as usize % nranks, Side::BOTH[(seed >> 13) as usize % 2]);
+            let before = self.pending();
+            self.deliver(rank, side, 1 + (seed >> 50) as usize % 60);
+            self.heal(rank);
+            quiet = if self.pending() == 0 && before == 0 { quiet + 1 } else { 0 };
+        }
+    }
+
+    fn pending(&mut self) -> usize {
+        (0..self.rings.len()).for_each(|rank| self.collect(rank));
+        let live = |rank: usize| self.rings[rank].is_some();
+        let pipes =
+            self.pipes.iter().enumerate().filter(|(rank, _)| live(*rank)).flat_map(|(rank, pipes)| {
+                let ring = self.rings[rank].as_ref();
+                Side::BOTH.map(|side| (ring.and_then(|ring| ring.peer(side)), &pipes[side as usize]))
+            });
+        pipes.filter(|(peer, pipe)| peer.is_some() && (pipe.ended || !pipe.bytes.is_empty())).count()
+    }
+
+    /// What the driver's search for an heir does once its connection is made.
+    fn heal(&mut self, rank: usize) {
+        let Some(ring) = &self.rings[rank] else { return };
+        if ring.nranks == 1 || ring.peer(Side::Next).is_some() || ring.leaving {
+            return;
+        }
+        let mut after = Rank(rank as u32);
+        while let Some(heir) = self.ring(rank).heir(after) {
+            let accepts = |ring: &Ring| ring.peer(Side::Prev).is_none() && !ring.leaving;
+            if self.rings[heir.index()].as_ref().is_some_and(accepts) {
+                return self.join(rank, heir.index());
+            }
+            if self.rings[heir.index()].is_some() {
+                return; // It has not yet seen its predecessor's end: the connection waits there.
+            }
+            after = heir;
+        }
+    }
+
+    fn events(&mut self, rank: usize) -> Vec<PeerEvent> {
+        let ring = self.ring(rank);
+        std::iter::from_fn(|| ring.next_event()).collect()
+    }
+
+    fn leave(&mut self, rank: usize) {
+        self.ring(rank).leave();
+        self.end(rank);
+    }
+}
+
+proptest! {
+    #[test]
+    fn all_gathers_complete_in_any_order_of_delivery(nranks in 1usize..9, seed in any::<u64>()) {
+        let mut world = World::new(nranks);
+        for round in 0..3u8 {
+            let block = |rank: usize| vec![rank as u8 ^ round; rank * usize::from(round)];
+            for rank in 0..nranks {
+                world.ring(rank).submit(&block(rank)).expect("a healthy ring");
+            }
+            world.settle(seed);
+            let want: Vec<_> = (0..nranks).map(block).collect();
+            for rank in 0..nranks {
+                prop_assert_eq!(world.ring(rank).take_gathered(), Some(Ok(want.clone())));
+            }
+        }
+    }
+
+    /// Any number of deaths, some ranks having left in order before: everyone left hears once of every death that a
+    /// living neighbour saw (of every single death, when they do not die together), of nobody else's, and no
+    /// all-gather waits.
+    #[test]
+    fn every_survivor_learns_of_every_death(
+        nranks in 2usize..9, dead in any::<u16>(), left in any::<u16>(), together in any::<bool>(), seed in any::<u64>(),
+    ) {
+        let is = |mask: u16, rank: usize| mask >> rank & 1 == 1;
+        let mut world = World::new(nranks);
+        (0..nranks).filter(|&rank| is(left, rank)).for_each(|rank| {
+            world.leave(rank);
+            if !together {
+                world.settle(seed);
+            }
+        });
+        world.settle(seed);
+        let dying: Vec<usize> = (0..nranks).filter(|&rank| !is(left, rank) && is(dead, rank)).collect();
+        let living: Vec<usize> = (0..nranks).filter(|&rank| !is(left, rank) && !is(dead, rank)).collect();
+        let ring: Vec<usize> = (0..nranks).filter(|&rank| !is(left, rank)).collect();
+        let seen = |rank: usize| {
+            let at = ring.iter().position(|&other| other == rank).expect("the dying are in the ring");
+            let neighbours = [ring[(at + 1) % ring.len()], ring[(at + ring.len() - 1) % ring.len()]];
+            !together || neighbours.iter().any(|neighbour| living.contains(neighbour))
+        };
+        for &rank in &dying {
+            world.end(rank);
+            if !together {
+                world.settle(seed);
+            }
+        }
+        world.settle(seed);
+        for &rank in &living {
+            let mut events = world.events(rank);
+            events.sort_by_key(|event| match event {
+                PeerEvent::PeerDied { rank } | PeerEvent::PeerAborted { rank, .. } => *rank,
+            });
+            let want: Vec<PeerEvent> = dying
+                .iter()
+                .filter(|&&rank| seen(rank))
+                .map(|&rank| PeerEvent::PeerDied { rank: Rank(rank as u32) }).collect();
+            prop_assert_eq!(events, want, "rank {}", rank);
+            prop_assert_eq!(world.ring(rank).submit(&[]).is_err(), living.len() < nranks);
+        }
+    }
+
+    #[test]
+    fn any_bytes_from_a_neighbour_are_survived(
+        pieces in proptest::collection::vec((any::<bool>(), proptest::collection::vec(any::<u8>(), 0..40)), 0..8),
+        frames in any::<bool>(),
+    ) {
+        let mut ring = Ring::new(Rank(1), 3);
+        ring.attach(Side::Prev, Rank(0));
+        ring.attach(Side::Next, Rank(2));
+        for (next, piece) in &pieces {
+            let mut bytes = Vec::new();
+            match (frames, piece.split_first()) {
+                (true, Some((kind, payload))) => frame::push(&mut bytes, kind % 4, &[payload]),
+                _ => bytes = piece.clone(),
+            }
+            ring.receive(if *next { Side::Next } else { Side::Prev }, &bytes);
+        }
+        let _ = ring.submit(b"x");
+        let _ = ring.take_gathered();
+        ring.leave();
+    }
+}
+
+#[test]
+fn an_abort_reaches_everyone_with_its_reason_and_its_end_is_no_second_event() {
+    let mut world = World::new(5);
+    world.ring(2).abort("out of memory");
+    world.settle(1);
+    world.end(2);
+    world.settle(2);
+    for rank in [0, 1, 3, 4] {
+        let want = PeerEvent::PeerAborted { rank: Rank(2), reason: "out of memory".into() };
+        assert_eq!(world.events(rank), [want]);
+        let error = BootstrapError::PeerAborted { rank: Rank(2), reason: "out of memory".into() };
+        assert_eq!(world.ring(rank).submit(&[]), Err(error));
+    }
+}
+
+#[test]
+fn a_long_reason_is_cut_between_characters() {
+    let mut world = World::new(2);
+    world.ring(0).abort(&"ä".repeat(200));
+    world.settle(1);
+    assert_eq!(world.events(1), [PeerEvent::PeerAborted { rank: Rank(0), reason: "ä".repeat(128) }]);
+}
+
+#[test]
+fn a_gather_completes_although_a_rank_that_completed_it_has_left() {
+    let mut world = World::new(4);
+    (0..4).for_each(|rank| world.ring(rank).submit(&[rank as u8]).expect("a healthy ring"));
+    world.settle(3);
+    assert!(world.ring(3).take_gathered().is_some());
+    world.leave(3);
+    world.settle(4);
+    for rank in 0..3 {
+        assert_eq!(world.ring(rank).take_gathered(), Some(Ok((0..4).map(|rank| vec![rank]).collect())));
+        assert_eq!(world.ring(rank).submit(&[]), Err(BootstrapError::PeerLeft { rank: Rank(3) }));
+        assert_eq!(world.events(rank), []);
+    }
+}
+
+#[test]
+fn a_gather_names_who_is_missing() {
+    let mut world = World::new(4);
+    [0, 1, 3].iter().for_each(|&rank| world.ring(rank).submit(&[]).expect("a healthy ring"));
+    world.settle(5);
+    assert_eq!(world.ring(0).take_gathered(), None);
+    assert_eq!(world.ring(0).missing(), [Rank(2)].into_iter().collect());
+}
+
+#[test]
+fn a_neighbour_that_breaks_the_protocol_is_named() {
+    let mut ring = Ring::new(Rank(0), 3);
+    ring.attach(Side::Prev, Rank(2));
+    ring.attach(Side::Next, Rank(1));
+    ring.receive(Side::Next, b"GET / HTTP/1.1");
+    assert_eq!(ring.peer(Side::Next), None);
+    let error = ring.submit(&[]).expect_err("the ring is broken");
+    assert_eq!(
+        error.to_string(),
+        "rank 1 broke the bootstrap protocol: bytes that are no message of this version"
+    );
+}

@@ -1,0 +1,147 @@
+//! What every rank is told when one of them does not come, or comes wrongly.
+
+use super::super::{AuthFailure, RankList};
+use super::*;
+use std::time::Instant;
+
+fn hasty() -> BootstrapConfig {
+    BootstrapConfig { timeout: Duration::from_millis(500), ..config() }
+}
+
+/// Lets these (rank, nranks) come to one root and gives each one's error.
+fn errors(config: &BootstrapConfig, comers: &[(u32, u32)]) -> Vec<BootstrapError> {
+    let id = UniqueId::create(config).expect("a root on the loopback");
+    in_parallel(comers.len() as u32, |i| {
+        let (rank, nranks) = comers[i as usize];
+        Bootstrap::connect(&id, Rank(rank), nranks, config).err().expect("the rendezvous fails")
+    })
+}
+
+#[test]
+fn missing_ranks_are_named_to_all_who_came() {
+    for error in errors(&hasty(), &[(0, 5), (2, 5), (3, 5)]) {
+        let BootstrapError::MissingRanks { ranks, nranks, waited } = error else { panic!("{error}") };
+        assert_eq!((ranks, nranks), ([1, 4].map(Rank).into_iter().collect::<RankList>(), 5));
+        assert!(waited >= hasty().timeout, "{waited:?}");
+    }
+}
+
+#[test]
+fn a_rank_that_comes_twice_is_named_to_all_at_once() {
+    let began = Instant::now();
+    for error in errors(&config(), &[(0, 4), (1, 4), (1, 4), (2, 4)]) {
+        assert!(matches!(error, BootstrapError::DuplicateRank { rank: Rank(1), .. }), "{error}");
+    }
+    assert!(began.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn a_wrong_number_of_ranks_is_named_to_all() {
+    for error in errors(&config(), &[(0, 3), (1, 3), (2, 4)]) {
+        let BootstrapError::WorldSizeMismatch { nranks, expected, .. } = error else { panic!("{error}") };
+        assert!((nranks, expected) == (4, 3) || (nranks, expected) == (3, 4), "{error}");
+    }
+}
+
+#[test]
+fn a_rank_out_of_range_is_named_to_all() {
+    for error in errors(&config(), &[(0, 3), (1, 3), (3, 3)]) {
+        assert_eq!(error, BootstrapError::RankOutOfRange { rank: Rank(3), nranks: 3 });
+    }
+    for (rank, nranks) in [(0, 0), (u32::MAX, 4), (0, u32::MAX)] {
+        let error = BootstrapError::RankOutOfRange { rank: Rank(rank), nranks };
+        assert_eq!(errors(&config(), &[(rank, nranks)]), [error]);
+    }
+}
+
+#[test]
+fn another_secret_is_refused_and_disturbs_nobody() {
+    let id = UniqueId::create(&config()).expect("a root on the loopback");
+    let mut bytes = id.to_bytes();
+    bytes[40] ^= 1;
+    let other = UniqueId::from_bytes(&bytes).expect("still an id");
+    let refused = BootstrapError::AuthFailed { addr: id.root_addr(), why: AuthFailure::WrongSecret };
+    assert_eq!(join(&other, 1, 2).map(drop), Err(refused));
+    in_parallel(2, |rank| join(&id, rank, 2).expect("both come").close());
+}
+
+#[test]
+fn a_root_that_is_gone_is_named_with_its_address() {
+    let id = UniqueId::create(&config()).expect("a root on the loopback");
+    join(&id, 0, 1).expect("alone").close();
+    let error = Bootstrap::connect(&id, Rank(0), 1, &hasty()).err().expect("the root has ended");
+    let BootstrapError::RootUnreachable { addr, waited, errno } = error else { panic!("{error}") };
+    assert_eq!((addr, errno), (id.root_addr(), libc::ECONNREFUSED));
+    assert!(waited >= hasty().timeout && waited < Duration::from_secs(5), "{waited:?}");
+}
+
+#[test]
+fn another_program_at_the_roots_address_is_recognised() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let addr = listener.local_addr().expect("an address");
+    let server = std::thread::spawn(move || {
+        use std::io::Write;
+        let (mut stream, _) = listener.accept().expect("a connection");
+        stream.write_all(b"SSH-2.0-OpenSSH_9.6\r\n").expect("written");
+        stream
+    });
+    let error = join(&UniqueId::from_address(addr, b"seed"), 1, 2).err();
+    assert_eq!(error, Some(BootstrapError::AuthFailed { addr, why: AuthFailure::NotOxccl }));
+    drop(server.join());
+}
+
+#[test]
+fn a_rank_that_dies_while_registered_is_named() {
+    use super::super::frame;
+    use super::super::handshake::{Handshake, Hello, Purpose, ROOT};
+    use super::super::rendezvous_wire::{KIND_REGISTER, Register};
+    use super::super::secret::Nonce;
+    use super::super::sock::{Deadline, dial, write_all};
+    let id = UniqueId::create(&config()).expect("a root on the loopback");
+    let hello = Hello { purpose: Purpose::Register, from: 1, to: ROOT, tag: 0 };
+    let handshake = Handshake::initiator(*id.secret(), hello, Nonce::random().expect("random bytes"));
+    let deadline = Deadline::after(Duration::from_secs(5));
+    let stream = dial(id.root_addr(), handshake, &deadline).expect("the root answers");
+    let mut message = Vec::new();
+    let register = Register { nranks: 3, listener: id.root_addr() };
+    frame::push(&mut message, KIND_REGISTER, &[&register.to_bytes()]);
+    write_all(&stream, &message, &deadline).expect("written");
+    let survivor = std::thread::spawn(move || join(&id, 0, 3).err());
+    std::thread::sleep(Duration::from_millis(100));
+    drop(stream);
+    assert_eq!(survivor.join().expect("no panic"), Some(BootstrapError::PeerLost { rank: Rank(1) }));
+}
+
+#[test]
+fn a_collective_that_a_rank_does_not_enter_names_it_to_all() {
+    let id = UniqueId::create(&hasty()).expect("a root on the loopback");
+    in_parallel(3, |rank| {
+        let boot = Bootstrap::connect(&id, Rank(rank), 3, &hasty()).expect("all ranks come");
+        if rank == 1 {
+            return std::thread::sleep(Duration::from_secs(2));
+        }
+        let error = boot.barrier().expect_err("rank 1 does not come");
+        match &error {
+            BootstrapError::Timeout { ranks, .. } => assert_eq!(*ranks, RankList::from_iter([Rank(1)])),
+            BootstrapError::PeerAborted { reason, .. } => {
+                assert!(reason.contains("waiting for rank 1"), "{reason}")
+            }
+            other => panic!("{other}"),
+        }
+    });
+}
+
+#[test]
+fn a_message_that_never_comes_names_its_sender() {
+    let id = UniqueId::create(&hasty()).expect("a root on the loopback");
+    in_parallel(2, |rank| {
+        let boot = Bootstrap::connect(&id, Rank(rank), 2, &hasty()).expect("all ranks come");
+        if rank == 0 {
+            let error = boot.recv(Rank(1), 3).expect_err("nothing was sent");
+            assert!(error.to_string().contains("still waiting for rank 1"), "{error}");
+        } else {
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        boot.close();
+    });
+}

@@ -1,0 +1,199 @@
+//! What the others learn when a rank dies, aborts or leaves.
+
+use std::sync::mpsc::{Receiver, channel};
+
+use super::super::{PeerEvent, Watch};
+use super::*;
+
+const SOON: Duration = Duration::from_secs(5);
+/// How long a test waits to be sure that nothing happens.
+const QUIET: Duration = Duration::from_millis(200);
+
+/// Dies when every other rank has certainly joined.
+fn die_soon(boot: Bootstrap) {
+    std::thread::sleep(Duration::from_millis(500));
+    boot.die();
+}
+
+fn watch(boot: Bootstrap) -> (Watch, Receiver<PeerEvent>) {
+    let (sender, events) = channel();
+    (boot.watch(Box::new(move |event| drop(sender.send(event)))), events)
+}
+
+/// The next event, within a bound.
+fn next(events: &Receiver<PeerEvent>) -> PeerEvent {
+    events.recv_timeout(SOON).expect("news in time")
+}
+
+#[test]
+fn every_rank_learns_who_died() {
+    with_ranks(6, |boot| {
+        if boot.rank() == Rank(2) {
+            return die_soon(boot);
+        }
+        let (watch, events) = watch(boot);
+        assert_eq!(next(&events), PeerEvent::PeerDied { rank: Rank(2) });
+        assert_eq!(watch.all_gather(&[]), Err(BootstrapError::PeerLost { rank: Rank(2) }));
+        watch.close();
+    });
+}
+
+#[test]
+fn several_deaths_at_once_are_all_named() {
+    with_ranks(8, |boot| {
+        if [1, 4, 5].contains(&boot.rank().0) {
+            return die_soon(boot);
+        }
+        let (watch, events) = watch(boot);
+        let mut dead = [(); 3].map(|()| next(&events));
+        dead.sort_by_key(|event| format!("{event:?}"));
+        assert_eq!(dead, [1, 4, 5].map(|rank| PeerEvent::PeerDied { rank: Rank(rank) }));
+        watch.close();
+    });
+}
+
+#[test]
+fn a_death_is_named_although_others_have_left_between() {
+    with_ranks(6, |boot| {
+        let me = boot.rank().0;
+        boot.barrier().expect("all are there");
+        match me {
+            // Ranks 1, 3 and 4 leave in order; then 5 dies. Rank 2 stands between two that left.
+            1 | 3 | 4 => return boot.close(),
+            5 => return die_soon(boot),
+            _ => {}
+        }
+        let (watch, events) = watch(boot);
+        assert_eq!(next(&events), PeerEvent::PeerDied { rank: Rank(5) });
+        watch.close();
+    });
+}
+
+#[test]
+fn an_abort_is_told_with_its_reason_once() {
+    with_ranks(4, |boot| {
+        let me = boot.rank().0;
+        let (watch, events) = watch(boot);
+        watch.all_gather(&[]).expect("all are there");
+        if me == 3 {
+            std::thread::sleep(QUIET);
+            watch.abort("the GPU fell off the bus");
+            std::thread::sleep(QUIET);
+            return watch.close();
+        }
+        let reason = "the GPU fell off the bus".to_owned();
+        assert_eq!(next(&events), PeerEvent::PeerAborted { rank: Rank(3), reason });
+        assert!(events.recv_timeout(2 * QUIET).is_err(), "one event for one abort");
+        watch.close();
+    });
+}
+
+#[test]
+fn dropping_without_close_counts_as_abort() {
+    with_ranks(3, |boot| {
+        if boot.rank() == Rank(0) {
+            std::thread::sleep(2 * QUIET);
+            return drop(boot);
+        }
+        let (watch, events) = watch(boot);
+        let PeerEvent::PeerAborted { rank: Rank(0), reason } = next(&events) else {
+            panic!("an abort of rank 0")
+        };
+        assert!(reason.contains("without being closed"), "{reason}");
+        watch.close();
+    });
+}
+
+#[test]
+fn an_orderly_close_is_no_event_in_whatever_order() {
+    for nranks in [1, 2, 5] {
+        with_ranks(nranks, |boot| {
+            let me = boot.rank().0;
+            let (watch, events) = watch(boot);
+            assert_eq!(watch.all_gather(&[me as u8]), Ok((0..nranks).map(|rank| vec![rank as u8]).collect()));
+            std::thread::sleep(Duration::from_millis(u64::from((me * 7) % nranks) * 50));
+            watch.close();
+            assert_eq!(events.try_iter().collect::<Vec<_>>(), []);
+        });
+    }
+}
+
+#[test]
+fn closing_takes_no_time_when_the_others_stay() {
+    with_ranks(3, |boot| {
+        if boot.rank() == Rank(1) {
+            let began = std::time::Instant::now();
+            boot.close();
+            return assert!(began.elapsed() < Duration::from_millis(400), "{:?}", began.elapsed());
+        }
+        std::thread::sleep(2 * QUIET);
+        assert_eq!(boot.barrier(), Err(BootstrapError::PeerLeft { rank: Rank(1) }));
+        boot.close();
+    });
+}
+
+#[test]
+fn a_watch_may_be_dropped_by_its_own_callback() {
+    use std::sync::{Arc, Mutex};
+    with_ranks(2, |boot| {
+        if boot.rank() == Rank(1) {
+            return die_soon(boot);
+        }
+        let place = Arc::new(Mutex::new(None::<Watch>));
+        let (sender, told) = channel();
+        let inside = place.clone();
+        let watch = boot.watch(Box::new(move |_| {
+            // The event may come before the watch is in its place.
+            while inside.lock().expect("no panic").take().is_none() {
+                std::thread::yield_now();
+            }
+            sender.send(()).expect("the test waits");
+        }));
+        *place.lock().expect("no panic") = Some(watch);
+        told.recv_timeout(SOON).expect("the callback returned");
+    });
+}
+
+#[test]
+fn nothing_is_left_behind() {
+    let count = |what: &str| std::fs::read_dir(what).expect("proc").count();
+    // Other tests run beside this one and come and go: it is enough that once nothing is left over.
+    let settled = (0..20).any(|_| {
+        let before = (count("/proc/self/fd"), count("/proc/self/task"));
+        with_ranks(4, |boot| watch(boot).0.close());
+        std::thread::sleep(Duration::from_millis(50));
+        let after = (count("/proc/self/fd"), count("/proc/self/task"));
+        after.0 <= before.0 && after.1 <= before.1
+    });
+    assert!(settled, "threads or files of every round stay");
+}
+
+#[test]
+fn an_idle_watch_uses_no_cpu() {
+    with_ranks(2, |boot| {
+        let (watch, _events) = watch(boot);
+        watch.all_gather(&[]).expect("all are there");
+        std::thread::sleep(QUIET);
+        if watch.bootstrap().rank() == Rank(1) {
+            // It keeps quiet until rank 0 has certainly measured.
+            std::thread::sleep(6 * QUIET);
+            return watch.close();
+        }
+        // Threads of other tests may be among these and may be busy; a thread that ticks would be so for all.
+        let tasks = std::fs::read_dir("/proc/self/task").expect("proc").flatten().map(|task| task.path());
+        let ours = tasks.filter(|task| {
+            std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with("oxccl-boot-"))
+        });
+        let before: Vec<_> = ours.map(|task| (switches(&task), task)).collect();
+        std::thread::sleep(2 * QUIET);
+        let quiet = before.iter().any(|(count, task)| count.is_some() && switches(task) == *count);
+        assert!(quiet, "a thread of an idle bootstrap is woken");
+        watch.close();
+    });
+}
+
+/// How often a thread went to sleep by itself.
+fn switches(task: &std::path::Path) -> Option<u64> {
+    let status = std::fs::read_to_string(task.join("status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")?.trim().parse().ok())
+}
