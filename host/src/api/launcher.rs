@@ -1,23 +1,418 @@
-//! tmp
-use crate::bootstrap::*;
-/// x
-#[derive(Clone, PartialEq, Debug, thiserror::Error)]
-#[error("x")]
-pub struct LaunchError;
-/// x
+//! Layer: host / api.
+//! Takes: a way to look up environment variables.
+//! Gives: [`LaunchEnv`]: rank, number of ranks and meeting point as the launcher that started this process says them.
+//! Never: guesses. A value that cannot be used is an error that names the variable, the value and what was expected.
+//!
+//! The first that applies wins:
+//!
+//! | launcher | recognised by | meeting point, unless `OXCCL_COMM_ID` or `NCCL_COMM_ID` gives `host:port` |
+//! |---|---|---|
+//! | by hand | `OXCCL_RANK`, `OXCCL_NRANKS` | `MASTER_ADDR` |
+//! | torchrun | `RANK` with `WORLD_SIZE` or `MASTER_ADDR` | `MASTER_ADDR` |
+//! | Open MPI | `OMPI_COMM_WORLD_RANK` | `MASTER_ADDR`, else the loopback when all ranks are on one host |
+//! | Slurm (srun) | `SLURM_PROCID` in a step | `MASTER_ADDR`, else the first node of the step |
+//! | MPICH, Intel MPI | `PMI_RANK` | `MASTER_ADDR`, else the loopback when all ranks are on one host |
+//!
+//! The port of the derived meeting points lies in 20000..30000 and is made from the job's name and `MASTER_PORT`. It is
+//! not `MASTER_PORT` itself, because torch's own store listens there. That range is below the one from which Linux gives
+//! out ports, so that no passing connection holds it. If another program does, set `NCCL_COMM_ID`.
+//!
+//! Ranks authenticate each other by a secret made from the job's name, the meeting point and, where set,
+//! `OXCCL_COMM_SECRET`. Without the latter, strangers who know the job's name could join: it keeps jobs apart, and
+//! attackers out only if they cannot reach the network.
+
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+use thiserror::Error;
+
+mod nodelist;
+
+/// The first derived port.
+const PORT_FIRST: u16 = 20_000;
+/// How many ports are derived from.
+const PORTS: u32 = 10_000;
+/// Step numbers from here on are Slurm's own steps (batch script, interactive shell), not a parallel launch.
+const SLURM_STEP_RESERVED: u32 = 0xffff_fff0;
+
+/// What started this process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Launcher {
+    /// `OXCCL_RANK` and `OXCCL_NRANKS`, set by hand or by a script.
+    Oxccl,
+    /// torchrun, or anything that sets torch's variables.
+    Torchrun,
+    /// Open MPI's mpirun.
+    OpenMpi,
+    /// Slurm's srun.
+    Slurm,
+    /// MPICH's or Intel MPI's mpiexec.
+    Mpich,
+}
+
+/// Where the ranks meet: rank 0 listens there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MeetingPoint {
+    /// A host name or an address.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+}
+
+/// A process's place among those launched with it.
+#[derive(Clone, PartialEq, Eq)]
 pub struct LaunchEnv {
-    /// x
+    /// What launched it.
+    pub launcher: Launcher,
+    /// Its rank, below `nranks`.
     pub rank: u32,
-    /// x
+    /// How many ranks there are.
     pub nranks: u32,
+    /// Its number among the ranks of its host, if the launcher says so.
+    pub local_rank: Option<u32>,
+    /// How many ranks its host has, if the launcher says so.
+    pub local_nranks: Option<u32>,
+    /// Where the ranks meet; `None` for a single rank.
+    pub rendezvous: Option<MeetingPoint>,
+    /// What all ranks know, and other jobs do not: the secret is made from it.
+    pub(crate) seed: Vec<u8>,
 }
+
+/// Why the launcher's variables cannot be used.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum LaunchError {
+    /// No launcher is recognised.
+    #[error(
+        "no launcher is recognised; start with mpirun, srun or torchrun, or set OXCCL_RANK, OXCCL_NRANKS and NCCL_COMM_ID=host:port"
+    )]
+    NoLauncher,
+    /// A variable that belongs with another is missing.
+    #[error("{variable} is not set, but {because} is; {launcher} sets both")]
+    Missing {
+        /// Who should have set it.
+        launcher: Launcher,
+        /// What is missing.
+        variable: &'static str,
+        /// What made it expected.
+        because: &'static str,
+    },
+    /// A value cannot be read.
+    #[error("{variable} is \"{value}\", expected {expected}")]
+    Bad {
+        /// The variable.
+        variable: &'static str,
+        /// Its value.
+        value: String,
+        /// What it should be.
+        expected: &'static str,
+    },
+    /// A rank is not below its number of ranks.
+    #[error("{variable} is {value}, expected less than {limit_variable}, which is {limit}")]
+    OutOfRange {
+        /// The rank's variable.
+        variable: &'static str,
+        /// The rank.
+        value: u32,
+        /// The number of ranks' variable.
+        limit_variable: &'static str,
+        /// The number of ranks.
+        limit: u32,
+    },
+    /// The ranks are on several hosts and nothing says where they meet.
+    #[error(
+        "{launcher} does not say where the ranks meet; set NCCL_COMM_ID=host:port with an address of rank 0's host on every rank"
+    )]
+    NoMeetingPoint {
+        /// What launched the ranks.
+        launcher: Launcher,
+    },
+    /// The meeting point's host has no address.
+    #[error("the ranks shall meet at {host}, which cannot be resolved: {why}")]
+    Unresolved {
+        /// The host.
+        host: String,
+        /// The resolver's words.
+        why: String,
+    },
+    /// A single rank cannot even listen on the loopback.
+    #[error("a single rank cannot set up its communicator: {why}")]
+    Alone {
+        /// Why.
+        why: String,
+    },
+}
+
+/// The variables of one launcher.
+struct Names {
+    launcher: Launcher,
+    rank: &'static str,
+    nranks: &'static [&'static str],
+    local_rank: &'static [&'static str],
+    local_nranks: &'static [&'static str],
+    /// What tells jobs, and attempts of one job, apart.
+    job: &'static [&'static str],
+}
+
+const OXCCL: Names = Names {
+    launcher: Launcher::Oxccl,
+    rank: "OXCCL_RANK",
+    nranks: &["OXCCL_NRANKS"],
+    local_rank: &["OXCCL_LOCAL_RANK"],
+    local_nranks: &["OXCCL_LOCAL_NRANKS"],
+    job: &[],
+};
+const TORCHRUN: Names = Names {
+    launcher: Launcher::Torchrun,
+    rank: "RANK",
+    nranks: &["WORLD_SIZE"],
+    local_rank: &["LOCAL_RANK"],
+    local_nranks: &["LOCAL_WORLD_SIZE"],
+    job: &["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"],
+};
+const OPEN_MPI: Names = Names {
+    launcher: Launcher::OpenMpi,
+    rank: "OMPI_COMM_WORLD_RANK",
+    nranks: &["OMPI_COMM_WORLD_SIZE"],
+    local_rank: &["OMPI_COMM_WORLD_LOCAL_RANK"],
+    local_nranks: &["OMPI_COMM_WORLD_LOCAL_SIZE"],
+    job: &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"],
+};
+const SLURM: Names = Names {
+    launcher: Launcher::Slurm,
+    rank: "SLURM_PROCID",
+    nranks: &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"],
+    local_rank: &["SLURM_LOCALID"],
+    local_nranks: &[],
+    job: &["SLURM_JOB_ID", "SLURM_STEP_ID"],
+};
+const MPICH: Names = Names {
+    launcher: Launcher::Mpich,
+    rank: "PMI_RANK",
+    nranks: &["PMI_SIZE"],
+    local_rank: &["MPI_LOCALRANKID", "PMI_LOCAL_RANK"],
+    local_nranks: &["MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"],
+    job: &["PMI_JOBID", "PMI_PORT", "PMI_KVSNAME"],
+};
+
 impl LaunchEnv {
-    /// x
-    pub fn from_process() -> Result<Self, LaunchError> {
-        Err(LaunchError)
+    /// What this process's environment says.
+    ///
+    /// # Errors
+    /// As [`detect`](Self::detect), and [`LaunchError::NoLauncher`] if no launcher is recognised.
+    pub fn from_process() -> Result<LaunchEnv, LaunchError> {
+        LaunchEnv::detect(&|name| std::env::var(name).ok())?.ok_or(LaunchError::NoLauncher)
     }
-    /// x
-    pub fn unique_id(&self) -> Result<UniqueId, LaunchError> {
-        Err(LaunchError)
+
+    /// What the variables that `lookup` gives say; `None` if they are of no launcher. Empty values count as not set.
+    ///
+    /// # Errors
+    /// The first variable of the recognised launcher that is missing or cannot be used.
+    pub fn detect(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Option<LaunchEnv>, LaunchError> {
+        let vars = Vars(lookup);
+        let Some(names) = vars.launcher() else { return Ok(None) };
+        let nranks_name = vars.first(names.nranks).map(|(name, _)| name);
+        let because = if vars.get(names.rank).is_some() { names.rank } else { names.nranks[0] };
+        let missing = |variable| LaunchError::Missing { launcher: names.launcher, variable, because };
+        let rank = vars.number(names.rank)?.ok_or_else(|| missing(names.rank))?;
+        let nranks_name = nranks_name.ok_or_else(|| missing(names.nranks[0]))?;
+        let nranks = vars.number(nranks_name)?.ok_or_else(|| missing(nranks_name))?;
+        check_below(names.rank, rank, nranks_name, nranks)?;
+        let (local_rank, local_nranks) = vars.local(&names, nranks)?;
+        let mut env = LaunchEnv {
+            launcher: names.launcher,
+            rank,
+            nranks,
+            local_rank,
+            local_nranks,
+            rendezvous: None,
+            seed: vars.seed(&names),
+        };
+        if nranks > 1 {
+            env.rendezvous = Some(vars.meeting_point(&names, &env)?);
+        }
+        Ok(Some(env))
     }
 }
+
+fn check_below(
+    variable: &'static str,
+    value: u32,
+    limit_variable: &'static str,
+    limit: u32,
+) -> Result<(), LaunchError> {
+    if value < limit {
+        return Ok(());
+    }
+    Err(LaunchError::OutOfRange { variable, value, limit_variable, limit })
+}
+
+/// The environment, read.
+struct Vars<'a>(&'a dyn Fn(&str) -> Option<String>);
+
+impl Vars<'_> {
+    fn get(&self, name: &str) -> Option<String> {
+        (self.0)(name).filter(|value| !value.is_empty())
+    }
+
+    fn first(&self, names: &'static [&'static str]) -> Option<(&'static str, String)> {
+        names.iter().find_map(|&name| self.get(name).map(|value| (name, value)))
+    }
+
+    fn number(&self, name: &'static str) -> Result<Option<u32>, LaunchError> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        match value.trim().parse() {
+            Ok(number) => Ok(Some(number)),
+            Err(_) => Err(LaunchError::Bad { variable: name, value, expected: "a whole number from 0" }),
+        }
+    }
+
+    /// Whose variables apply.
+    fn launcher(&self) -> Option<Names> {
+        let has = |name: &str| self.get(name).is_some();
+        if has("OXCCL_RANK") || has("OXCCL_NRANKS") {
+            Some(OXCCL)
+        } else if has("RANK") && (has("WORLD_SIZE") || has("MASTER_ADDR")) {
+            // RANK alone is a common name; the others alone are often exported for ranks that another launcher counts.
+            Some(TORCHRUN)
+        } else if has(OPEN_MPI.rank) || has(OPEN_MPI.nranks[0]) {
+            Some(OPEN_MPI)
+        } else if self.in_slurm_step() && (!has(MPICH.rank) || self.get(MPICH.rank) == self.get(SLURM.rank)) {
+            // srun --mpi=pmi2 sets both; Slurm's say more. mpiexec inside an allocation counts for itself.
+            Some(SLURM)
+        } else if has(MPICH.rank) || has(MPICH.nranks[0]) {
+            Some(MPICH)
+        } else {
+            None
+        }
+    }
+
+    /// Whether srun started this process. Batch scripts and interactive shells have a SLURM_PROCID as well.
+    fn in_slurm_step(&self) -> bool {
+        let step = self.get("SLURM_STEP_ID").and_then(|step| step.trim().parse().ok());
+        self.get(SLURM.rank).is_some() && step.is_some_and(|step: u32| step < SLURM_STEP_RESERVED)
+    }
+
+    fn local(&self, names: &Names, nranks: u32) -> Result<(Option<u32>, Option<u32>), LaunchError> {
+        let read = |names| match self.first(names) {
+            Some((name, _)) => Ok::<_, LaunchError>(self.number(name)?.map(|number| (name, number))),
+            None => Ok(None),
+        };
+        let rank = read(names.local_rank)?;
+        let mut limit = read(names.local_nranks)?;
+        if names.launcher == Launcher::Slurm && self.slurm_nodes()? == Some(1) {
+            limit = Some(("the number of tasks", nranks));
+        }
+        if let (Some((variable, value)), Some((limit_variable, limit))) = (rank, limit) {
+            check_below(variable, value, limit_variable, limit)?;
+        }
+        Ok((rank.map(|(_, rank)| rank), limit.map(|(_, limit)| limit)))
+    }
+
+    fn slurm_nodes(&self) -> Result<Option<u32>, LaunchError> {
+        match self.first(&["SLURM_STEP_NUM_NODES", "SLURM_NNODES"]) {
+            Some((name, _)) => self.number(name),
+            None => Ok(None),
+        }
+    }
+
+    fn comm_id(&self) -> Option<(&'static str, String)> {
+        self.first(&["OXCCL_COMM_ID", "NCCL_COMM_ID"])
+    }
+
+    /// Everything that is the same on all ranks of this job and differs in others.
+    fn seed(&self, names: &Names) -> Vec<u8> {
+        let own = ["MASTER_ADDR", "MASTER_PORT", "OXCCL_COMM_SECRET"];
+        let mut seed = Vec::new();
+        for name in names.job.iter().chain(&own) {
+            // The name keeps values apart, and says which are not set.
+            seed.extend_from_slice(format!("{name}={:?};", self.get(name)).as_bytes());
+        }
+        seed.extend_from_slice(format!("{:?}", self.comm_id().map(|(_, value)| value)).as_bytes());
+        seed
+    }
+
+    fn meeting_point(&self, names: &Names, env: &LaunchEnv) -> Result<MeetingPoint, LaunchError> {
+        if let Some((variable, value)) = self.comm_id() {
+            return host_and_port(&value).ok_or(LaunchError::Bad { variable, value, expected: "host:port" });
+        }
+        let port = derived_port(&env.seed, self.get("MASTER_PORT").as_deref());
+        if let Some(host) = self.get("MASTER_ADDR") {
+            return Ok(MeetingPoint { host, port });
+        }
+        if names.launcher == Launcher::Torchrun {
+            let (variable, because) = ("MASTER_ADDR", names.rank);
+            return Err(LaunchError::Missing { launcher: names.launcher, variable, because });
+        }
+        // Without a job's name two jobs on one host would meet each other.
+        let has_name = self.first(names.job).is_some();
+        if env.local_nranks == Some(env.nranks) && has_name {
+            return Ok(MeetingPoint { host: "127.0.0.1".to_owned(), port });
+        }
+        match names.launcher {
+            Launcher::Slurm => self.slurm_first_node().map(|host| MeetingPoint { host, port }),
+            launcher => Err(LaunchError::NoMeetingPoint { launcher }),
+        }
+    }
+
+    /// The host of rank 0: the first node of the step, unless tasks are distributed in an arbitrary order.
+    fn slurm_first_node(&self) -> Result<String, LaunchError> {
+        let lists: &[&str] = &["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"];
+        if let Some((variable, value)) = self.first(lists) {
+            let expected = "a list of nodes like gpu[01-04,7],login1";
+            return nodelist::first_host(&value).ok_or(LaunchError::Bad { variable, value, expected });
+        }
+        // srun runs on the first node when a batch script calls it.
+        let launch_node = self.get("SLURM_LAUNCH_NODE_IPADDR");
+        launch_node.ok_or(LaunchError::NoMeetingPoint { launcher: Launcher::Slurm })
+    }
+}
+
+/// `host:port`, `1.2.3.4:port` or `[v6]:port`.
+fn host_and_port(text: &str) -> Option<MeetingPoint> {
+    let (host, port) = text.trim().rsplit_once(':')?;
+    let port = port.parse().ok().filter(|&port| port != 0)?;
+    let host = match host.strip_prefix('[') {
+        Some(v6) => v6.strip_suffix(']')?,
+        None if host.contains(':') => return None,
+        None => host,
+    };
+    (!host.is_empty()).then(|| MeetingPoint { host: host.to_owned(), port })
+}
+
+/// A port that all ranks of the job derive alike, other than the one that `taken` names.
+fn derived_port(seed: &[u8], taken: Option<&str>) -> u16 {
+    let [a, b, c, d, ..] = <[u8; 32]>::from(Sha256::digest(seed));
+    let offset = u32::from_le_bytes([a, b, c, d]) % PORTS;
+    let port = PORT_FIRST + offset as u16;
+    let is_taken = taken.and_then(|taken| taken.trim().parse().ok()) == Some(port);
+    if is_taken { PORT_FIRST + ((offset + 1) % PORTS) as u16 } else { port }
+}
+
+impl fmt::Display for Launcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Launcher::Oxccl => "OxCCL's convention",
+            Launcher::Torchrun => "torchrun",
+            Launcher::OpenMpi => "Open MPI",
+            Launcher::Slurm => "Slurm",
+            Launcher::Mpich => "MPICH or Intel MPI",
+        })
+    }
+}
+
+/// Without the seed, from which the secret is made.
+impl fmt::Debug for LaunchEnv {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LaunchEnv")
+            .field("launcher", &self.launcher)
+            .field("rank", &self.rank)
+            .field("nranks", &self.nranks)
+            .field("local_rank", &self.local_rank)
+            .field("local_nranks", &self.local_nranks)
+            .field("rendezvous", &self.rendezvous)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -12,6 +12,7 @@ mod collectives;
 mod group;
 mod memory;
 pub mod launcher;
+mod unique_id;
 
 pub use crate::launch::GROUP_COMMUNICATORS_MAX;
 pub use builder::CommunicatorBuilder;

@@ -4,7 +4,7 @@
 //! Never: tries again what cannot change: only a root that does not answer yet is tried again.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use oxccl_shared::abi::Rank;
@@ -59,14 +59,22 @@ pub(crate) fn reach_root(
 /// The address this rank listens at: as configured, else the one it reaches the root with, since the ranks that can
 /// reach that root can most likely reach this address.
 pub(crate) fn listen_ip(root: &TcpStream, config: &BootstrapConfig) -> Result<IpAddr, BootstrapError> {
-    match (config.bind_addr, &config.interfaces) {
-        (Some(ip), _) => Ok(ip),
-        (None, Some(filter)) => iface::choose(&iface::list()?, Some(filter), config.prefer_ipv6),
-        (None, None) => root
-            .local_addr()
-            .map(|addr| addr.ip())
-            .map_err(|error| BootstrapError::io("find the local address towards the root", &error)),
+    if let Some(ip) = config.bind_addr {
+        return Ok(ip);
     }
+    let local =
+        root.local_addr().map_err(|error| BootstrapError::io("find the address towards the root", &error))?;
+    // 127.0.1.1 and its like are what hosts resolve their own name to; the other hosts resolve it to an address of an
+    // interface, and need to be told one.
+    let remote = root.peer_addr().map_err(|error| BootstrapError::io("find the root's address", &error))?;
+    match &config.interfaces {
+        None if !is_own_name(remote.ip()) => Ok(local.ip()),
+        filter => iface::choose(&iface::list()?, filter.as_ref(), config.prefer_ipv6),
+    }
+}
+
+fn is_own_name(ip: IpAddr) -> bool {
+    ip.is_loopback() && ip != Ipv4Addr::LOCALHOST && ip != Ipv6Addr::LOCALHOST
 }
 
 /// Registers and waits for the root's answer: where the successor listens.

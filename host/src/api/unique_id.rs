@@ -1,0 +1,98 @@
+//! Layer: host / api.
+//! Takes: a [`UniqueId`] or its text; what a launcher said.
+//! Gives: the id as 256 hexadecimal digits and back, for files and environment variables; the id that all ranks of a
+//! launched job make for themselves.
+//! Never: shows the id other than when asked to: it contains the job's secret.
+
+use std::fmt;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::str::FromStr;
+
+use super::launcher::{LaunchEnv, LaunchError};
+use crate::bootstrap::{BootstrapConfig, UNIQUE_ID_BYTES, UniqueId, UniqueIdError};
+
+/// Hexadecimal digits. They contain the secret: give them to the job's ranks only.
+impl fmt::Display for UniqueId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.to_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl FromStr for UniqueId {
+    type Err = UniqueIdError;
+
+    fn from_str(text: &str) -> Result<UniqueId, UniqueIdError> {
+        let digits = text.trim().as_bytes();
+        if digits.len() != 2 * UNIQUE_ID_BYTES {
+            return Err(UniqueIdError::NotHex);
+        }
+        let digit = |byte: u8| char::from(byte).to_digit(16).ok_or(UniqueIdError::NotHex);
+        let mut bytes = [0; UNIQUE_ID_BYTES];
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
+        }
+        UniqueId::from_bytes(&bytes)
+    }
+}
+
+impl LaunchEnv {
+    /// The id of this job's first communicator. Every rank makes the same one for itself; rank 0 runs the root.
+    ///
+    /// # Errors
+    /// [`LaunchError::Unresolved`] if the rendezvous host has no address.
+    pub fn unique_id(&self) -> Result<UniqueId, LaunchError> {
+        let Some(meeting) = &self.rendezvous else {
+            // A single rank meets nobody; a port of the kernel's choice cannot collide with another job's.
+            let loopback = Some(std::net::Ipv4Addr::LOCALHOST.into());
+            let config = BootstrapConfig { bind_addr: loopback, ..BootstrapConfig::default() };
+            return UniqueId::create(&config).map_err(|error| LaunchError::Alone { why: error.to_string() });
+        };
+        let unresolved = |why: String| LaunchError::Unresolved { host: meeting.host.clone(), why };
+        let found: Vec<SocketAddr> = (meeting.host.as_str(), meeting.port)
+            .to_socket_addrs()
+            .map_err(|error| unresolved(error.to_string()))?
+            .collect();
+        // All ranks must choose alike, and resolvers differ in their order of families: IPv4 wins everywhere.
+        let chosen = found.iter().find(|addr| addr.is_ipv4()).or(found.first());
+        let addr = chosen.ok_or_else(|| unresolved("it has no address".to_owned()))?;
+        Ok(UniqueId::from_address(*addr, &self.seed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_survives_being_written_as_text() {
+        let id = UniqueId::from_address(SocketAddr::from(([10, 0, 0, 1], 4711)), b"seed");
+        let text = id.to_string();
+        assert_eq!(text.len(), 256);
+        assert_eq!(text.parse(), Ok(id));
+        assert_eq!(format!(" {}\n", text.to_uppercase()).parse(), Ok(id));
+    }
+
+    #[test]
+    fn text_that_is_no_id_is_refused() {
+        let good = UniqueId::from_address(SocketAddr::from(([10, 0, 0, 1], 4711)), b"seed").to_string();
+        for bad in ["", "00", &good[1..], &good.replace('0', "g"), &"ä".repeat(128)] {
+            assert_eq!(bad.parse::<UniqueId>(), Err(UniqueIdError::NotHex), "{bad}");
+        }
+        assert_eq!("0".repeat(256).parse::<UniqueId>(), Err(UniqueIdError::NotAnId));
+    }
+
+    #[test]
+    fn all_ranks_of_a_launch_make_the_same_id() {
+        let id = |rank: &str| {
+            let lookup = |name: &str| match name {
+                "OXCCL_RANK" => Some(rank.to_owned()),
+                "OXCCL_NRANKS" => Some("2".to_owned()),
+                "NCCL_COMM_ID" => Some("127.0.0.1:4711".to_owned()),
+                _ => None,
+            };
+            LaunchEnv::detect(&lookup).expect("good values").expect("a launcher").unique_id()
+        };
+        assert_eq!(id("0"), id("1"));
+        assert_eq!(id("0").map(|id| id.root_addr()), Ok(SocketAddr::from(([127, 0, 0, 1], 4711))));
+    }
+}
