@@ -8,10 +8,10 @@ use super::memory::{MemoryReport, PeerMemory};
 use crate::bootstrap::{Bootstrap, PeerEvent, UniqueId, Watch};
 use crate::channel::{self, ConnectError, Connected, Wanted};
 use crate::launch::{Engine, EngineParts, Fault, Health, WaitContext};
-use crate::plan::{Facts, Tuning};
+use crate::plan::{CallRecord, Facts, Tuning};
 use crate::transport::{Allowed, PeerInfo, TransportKind};
 use oxccl_shared::abi::{Algorithm, Protocol, Rank};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 /// Sets up a communicator: who, how many, and any setting that should not come from the environment.
@@ -169,22 +169,36 @@ fn assemble(bootstrap: Bootstrap, config: Config) -> Result<Communicator, Error>
     let connected = channel::connect(&bootstrap, &wanted)?;
 
     let health = Arc::new(Health::new(nranks));
-    let watch = Arc::new(watch(bootstrap, &health));
+    let watch = watch(bootstrap, &health);
     let memory = report(rank, &connected);
     let engine = engine(&config, &wanted, connected, health, &watch);
     Ok(Communicator::new((rank, nranks), config, memory, engine, watch))
 }
 
-/// Has the bootstrap's thread turn what happens to peers into faults.
-fn watch(bootstrap: Bootstrap, health: &Arc<Health>) -> Watch {
+/// Has the bootstrap's thread turn what happens to peers into faults, and compare what peers say they are in with what this
+/// rank was in at the same point.
+fn watch(bootstrap: Bootstrap, health: &Arc<Health>) -> Arc<Watch> {
     let health = health.clone();
-    bootstrap.watch(Box::new(move |event| {
-        let fault = match event {
-            PeerEvent::PeerDied { rank } => Fault::PeerDied { rank: rank.0 },
-            PeerEvent::PeerAborted { rank, .. } => Fault::PeerAborted { rank: rank.0 },
-        };
-        health.fail(fault, None);
-    }))
+    let this = Arc::new(OnceLock::<Weak<Watch>>::new());
+    let replies = this.clone();
+    let watch = bootstrap.watch(Box::new(move |event| match event {
+        PeerEvent::PeerDied { rank } => drop(health.fail(Fault::PeerDied { rank: rank.0 }, None)),
+        PeerEvent::PeerAborted { rank, .. } => drop(health.fail(Fault::PeerAborted { rank: rank.0 }, None)),
+        PeerEvent::PeerLeft { rank } => health.note_left(rank.0),
+        PeerEvent::PeerNote { rank, note } => {
+            let Some(theirs) = CallRecord::from_bytes(&note) else { return };
+            let Some(ours) = health.recall(theirs.seq).filter(|ours| *ours != theirs) else { return };
+            // Before the fault, so that the peer hears what we called before it hears that we gave up.
+            if let Some(watch) = replies.get().and_then(Weak::upgrade) {
+                watch.note(&ours.to_bytes());
+            }
+            health.fail(Fault::Mismatch { rank: rank.0, theirs: Some(theirs) }, Some(ours));
+        }
+    }));
+    let watch = Arc::new(watch);
+    // Nobody else has the cell, so it is empty.
+    let _ = this.set(Arc::downgrade(&watch));
+    watch
 }
 
 fn engine(
@@ -192,7 +206,7 @@ fn engine(
     wanted: &Wanted<'_>,
     connected: Connected,
     health: Arc<Health>,
-    _watch: &Arc<Watch>,
+    watch: &Arc<Watch>,
 ) -> Engine {
     let Wanted { rank, nranks, ring_layout, mesh_layout, .. } = *wanted;
     let here = connected.peers[rank as usize];
@@ -208,7 +222,12 @@ fn engine(
         tuning: Tuning::CPU,
     };
     let crowded = ranks_here > here.processors as usize;
-    let announce = Box::new(|_: &_| {});
+    let watch = Arc::downgrade(watch);
+    let announce = Box::new(move |record: &CallRecord| {
+        if let Some(watch) = watch.upgrade() {
+            watch.note(&record.to_bytes());
+        }
+    });
     Engine::new(EngineParts {
         rank,
         facts,

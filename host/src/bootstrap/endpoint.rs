@@ -226,6 +226,12 @@ impl Bootstrap {
         self.shared.wake();
     }
 
+    /// Tells the other ranks something of at most 256 bytes; those under watch get [`PeerEvent::PeerNote`](super::PeerEvent).
+    pub fn note(&self, note: &[u8]) {
+        self.shared.lock().ring.note(note);
+        self.shared.wake();
+    }
+
     pub(super) fn check(&self, peer: Rank) -> Result<(), BootstrapError> {
         let nranks = self.nranks();
         if peer.0 < nranks { Ok(()) } else { Err(BootstrapError::RankOutOfRange { rank: peer, nranks }) }

@@ -25,6 +25,10 @@ use super::wire::{Malformed, Reader};
 const KIND_BLOCK: u8 = 1;
 const KIND_NEWS: u8 = 2;
 const KIND_GREETING: u8 = 3;
+const KIND_NOTE: u8 = 4;
+
+/// The longest note that [`Ring::note`] carries.
+pub const NOTE_BYTES_MAX: usize = 256;
 const BLOCK_HEAD_BYTES: usize = 16;
 const PAYLOAD_MAX: usize = BLOCK_HEAD_BYTES + GATHER_BYTES_MAX;
 
@@ -65,6 +69,18 @@ pub enum PeerEvent {
         /// What it said, at most 256 bytes.
         reason: String,
     },
+    /// It closed in order.
+    PeerLeft {
+        /// Who.
+        rank: Rank,
+    },
+    /// It told everybody something; what, is between the owners.
+    PeerNote {
+        /// Who.
+        rank: Rank,
+        /// What, at most 256 bytes.
+        note: Vec<u8>,
+    },
 }
 
 /// A connection to a neighbour, as far as bytes are concerned.
@@ -98,6 +114,8 @@ pub struct Ring {
     gone: Vec<bool>,
     aborted: Vec<bool>,
     gathers: Gathers,
+    /// Serial number of the last note of each rank: notes come from both sides, and count once.
+    notes: Vec<u64>,
     events: VecDeque<PeerEvent>,
     /// Why no all-gather can complete any more.
     broken: Option<BootstrapError>,
@@ -117,6 +135,7 @@ impl Ring {
             gone: vec![false; nranks as usize],
             aborted: vec![false; nranks as usize],
             gathers: Gathers::new(nranks),
+            notes: vec![0; nranks as usize],
             events: VecDeque::new(),
             broken: None,
             leaving: false,
@@ -278,6 +297,7 @@ impl Ring {
         match frame.kind {
             KIND_GREETING => Ok(()),
             KIND_BLOCK => self.on_block(side, &frame.payload),
+            KIND_NOTE => self.on_note(side, &frame.payload),
             KIND_NEWS => {
                 let news =
                     News::from_bytes(&frame.payload).map_err(|Malformed| "news that cannot be read")?;
@@ -308,6 +328,41 @@ impl Ring {
             self.send_block(side.other(), number, origin, hops - 1, block);
         }
         Ok(())
+    }
+
+    /// Tells every rank something that need not reach those who join or heal the ring meanwhile.
+    pub fn note(&mut self, note: &[u8]) {
+        let serial = self.notes[self.me.index()] + 1;
+        self.pass_note(None, self.me, serial, &note[..note.len().min(NOTE_BYTES_MAX)]);
+    }
+
+    fn on_note(&mut self, side: Side, payload: &[u8]) -> Result<(), &'static str> {
+        let mut reader = Reader::new(payload);
+        let mut head = || Ok((Rank(reader.u32()?), reader.u64()?));
+        let (origin, serial) = head().map_err(|Malformed| "a note that is too short")?;
+        let note = reader.rest();
+        if origin.0 >= self.nranks || note.len() > NOTE_BYTES_MAX {
+            return Err("a note that no rank can have sent");
+        }
+        if origin != self.me && serial > self.notes[origin.index()] {
+            self.events.push_back(PeerEvent::PeerNote { rank: origin, note: note.to_vec() });
+            self.pass_note(Some(side), origin, serial, note);
+        }
+        Ok(())
+    }
+
+    fn pass_note(&mut self, from: Option<Side>, origin: Rank, serial: u64, note: &[u8]) {
+        self.notes[origin.index()] = serial;
+        for side in Side::BOTH {
+            let link = &mut self.links[side as usize];
+            if from != Some(side) && link.phase != LinkPhase::Down {
+                frame::push(
+                    &mut link.out,
+                    KIND_NOTE,
+                    &[&origin.0.to_le_bytes(), &serial.to_le_bytes(), note],
+                );
+            }
+        }
     }
 
     fn send_block(&mut self, side: Side, number: u64, origin: Rank, hops: u32, block: &[u8]) {
@@ -350,7 +405,10 @@ impl Ring {
             News::Aborted { rank, reason } => {
                 self.events.push_back(PeerEvent::PeerAborted { rank: *rank, reason: reason.clone() });
             }
-            News::Left { .. } => return,
+            News::Left { rank, .. } => {
+                self.events.push_back(PeerEvent::PeerLeft { rank: *rank });
+                return;
+            }
         }
         self.broken.get_or_insert_with(|| news.to_error());
     }

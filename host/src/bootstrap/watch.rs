@@ -11,7 +11,7 @@ use super::ring::PeerEvent;
 ///
 /// A rank whose process ends without goodbye, or whose host does not answer for `peer_dead_after`, is reported to every
 /// other rank, once. A rank that aborts is reported as such, and its later end is not reported again. A rank that
-/// closes in order is not reported.
+/// closes in order is reported as having left.
 pub struct Watch {
     bootstrap: Bootstrap,
 }
@@ -42,7 +42,12 @@ impl Watch {
         self.bootstrap.abort(reason);
     }
 
-    /// As [`Bootstrap::close`]: the others hear no event. The callback is not called any more once this returns.
+    /// Tells every other rank something of at most 256 bytes; they get [`PeerEvent::PeerNote`].
+    pub fn note(&self, note: &[u8]) {
+        self.bootstrap.note(note);
+    }
+
+    /// As [`Bootstrap::close`]: the others get [`PeerEvent::PeerLeft`]. The callback is not called any more once this returns.
     pub fn close(self) {
         self.bootstrap.close();
     }

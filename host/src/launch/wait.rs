@@ -8,7 +8,7 @@ use corosensei::Yielder;
 use oxccl_device::conn::SendConn;
 use oxccl_device::gpu::cpu::Waiter;
 use oxccl_device::gpu::{Awaited, Stop, Wait};
-use oxccl_shared::abi::SlotHeader;
+use oxccl_shared::abi::{Func, SlotHeader};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,6 +24,8 @@ const NAP_AFTER: Duration = Duration::from_millis(20);
 const NAP: Duration = Duration::from_micros(100);
 /// How long a wait lasts before the other ranks are told what we are in, so that they can tell a mismatch.
 pub const ANNOUNCE_AFTER: Duration = Duration::from_millis(250);
+/// How long a rank that met another operation waits to hear which.
+const REPLY_TIME: Duration = Duration::from_millis(500);
 /// How long we look for what a rank may have sent before it left.
 const LEFT_GRACE: Duration = Duration::from_millis(500);
 
@@ -143,6 +145,17 @@ impl WaitContext {
         }
     }
 
+    /// Tells the others which collective we are in; whether we are in one.
+    fn announce(&self) -> bool {
+        match self.during.get() {
+            Some(record) if !matches!(record.call.func, Func::Send | Func::Recv) => {
+                (self.announce)(&record);
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Whether the present wait has lasted so long.
     fn has_lasted(&self, time: Duration) -> bool {
         self.since.get().is_some_and(|since| since.elapsed() > time)
@@ -165,11 +178,8 @@ impl WaitContext {
             self.fail(Fault::PeerLeft { rank });
             return Err(Stop);
         }
-        if waited > ANNOUNCE_AFTER
-            && !self.announced.replace(true)
-            && let Some(record) = self.during.get()
-        {
-            (self.announce)(&record);
+        if waited > ANNOUNCE_AFTER && !self.announced.replace(true) {
+            self.announce();
         }
         Ok(())
     }
@@ -209,9 +219,12 @@ impl Waiter for WaitContext {
 
     #[cold]
     fn refuse(&self, on: Wait, _expected: SlotHeader, _found: SlotHeader) -> Stop {
-        if let Some(record) = self.during.get() {
-            // The peer's call may be known here by now; if not, its monitor compares ours with its own.
-            (self.announce)(&record);
+        // The peer answers with its own call, which makes the better message.
+        if self.announce() {
+            let asked = Instant::now();
+            while !self.health.is_stopped() && asked.elapsed() < REPLY_TIME {
+                std::thread::sleep(NAP);
+            }
         }
         self.fail(Fault::Mismatch { rank: on.peer.0, theirs: None });
         Stop

@@ -132,7 +132,9 @@ impl World {
 
     fn events(&mut self, rank: usize) -> Vec<PeerEvent> {
         let ring = self.ring(rank);
-        std::iter::from_fn(|| ring.next_event()).collect()
+        let events = std::iter::from_fn(|| ring.next_event());
+        // Goodbyes have a test of their own.
+        events.filter(|event| !matches!(event, PeerEvent::PeerLeft { .. })).collect()
     }
 
     fn leave(&mut self, rank: usize) {
@@ -192,7 +194,10 @@ proptest! {
         for &rank in &living {
             let mut events = world.events(rank);
             events.sort_by_key(|event| match event {
-                PeerEvent::PeerDied { rank } | PeerEvent::PeerAborted { rank, .. } => *rank,
+                PeerEvent::PeerDied { rank }
+                | PeerEvent::PeerAborted { rank, .. }
+                | PeerEvent::PeerLeft { rank }
+                | PeerEvent::PeerNote { rank, .. } => *rank,
             });
             let want: Vec<PeerEvent> = dying
                 .iter()
@@ -214,7 +219,7 @@ proptest! {
         for (next, piece) in &pieces {
             let mut bytes = Vec::new();
             match (frames, piece.split_first()) {
-                (true, Some((kind, payload))) => frame::push(&mut bytes, kind % 4, &[payload]),
+                (true, Some((kind, payload))) => frame::push(&mut bytes, kind % 5, &[payload]),
                 _ => bytes = piece.clone(),
             }
             ring.receive(if *next { Side::Next } else { Side::Prev }, &bytes);
@@ -222,6 +227,33 @@ proptest! {
         let _ = ring.submit(b"x");
         let _ = ring.take_gathered();
         ring.leave();
+    }
+}
+
+#[test]
+fn a_goodbye_reaches_everyone_once() {
+    let mut world = World::new(5);
+    world.leave(3);
+    world.settle(1);
+    for rank in [0, 1, 2, 4] {
+        assert_eq!(world.ring(rank).next_event(), Some(PeerEvent::PeerLeft { rank: Rank(3) }));
+        assert_eq!(world.ring(rank).next_event(), None);
+    }
+}
+
+#[test]
+fn a_note_reaches_everyone_else_once_and_in_order() {
+    for nranks in [2, 3, 6] {
+        let mut world = World::new(nranks);
+        for serial in 0..3u8 {
+            world.ring(1).note(&[serial]);
+        }
+        world.settle(1);
+        for rank in (0..nranks).filter(|rank| *rank != 1) {
+            let want = |serial| PeerEvent::PeerNote { rank: Rank(1), note: vec![serial] };
+            assert_eq!(world.events(rank), [want(0), want(1), want(2)], "rank {rank} of {nranks}");
+        }
+        assert_eq!(world.events(1), []);
     }
 }
 
