@@ -7,6 +7,7 @@
 
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -238,7 +239,13 @@ impl Service {
             let event = state.ring.next_event();
             drop(state);
             let had_one = event.is_some();
-            event.into_iter().for_each(&on_event);
+            if let Some(event) = event {
+                // The thread also forwards the other ranks' news: it must survive a callback that does not.
+                let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| on_event(event)));
+                if outcome.is_err() {
+                    tracing::error!("the callback for events of peers panicked");
+                }
+            }
             self.shared.lock().on_event.get_or_insert(on_event);
             if !had_one {
                 return;

@@ -235,3 +235,24 @@ fn retry_interrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watched_connection_is_given_up_within_the_bound() {
+        let listener = listen(std::net::Ipv4Addr::LOCALHOST.into(), 0).expect("a port");
+        let addr = listener.local_addr().expect("an address");
+        let stream = connect(addr, &Deadline::after(Duration::from_secs(5))).expect("connected");
+        for (dead_after_secs, bound_secs) in [(0, 2), (2, 2), (5, 5), (60, 60)] {
+            watch_for_vanished_host(&stream, Duration::from_secs(dead_after_secs)).expect("options of TCP");
+            let probes = sockopt::tcp_keepcnt(&stream).expect("an option");
+            let idle = sockopt::tcp_keepidle(&stream).expect("an option");
+            let interval = sockopt::tcp_keepintvl(&stream).expect("an option");
+            assert!(sockopt::socket_keepalive(&stream).expect("an option"));
+            assert_eq!(idle + interval * probes, Duration::from_secs(bound_secs));
+            assert_eq!(sockopt::tcp_user_timeout(&stream).expect("an option"), bound_secs as u32 * 1000);
+        }
+    }
+}

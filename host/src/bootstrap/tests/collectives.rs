@@ -34,6 +34,24 @@ fn large_blocks_up_to_the_limit_pass_and_more_is_the_same_error_for_all() {
 }
 
 #[test]
+fn ipv6_works_as_well() {
+    let localhost = std::net::Ipv6Addr::LOCALHOST.into();
+    if std::net::TcpListener::bind((localhost, 0)).is_err() {
+        return eprintln!("skipped: this host has no IPv6");
+    }
+    let config = BootstrapConfig { bind_addr: Some(localhost), ..config() };
+    let id = UniqueId::create(&config).expect("a root on the loopback");
+    in_parallel(3, |rank| {
+        let boot = Bootstrap::connect(&id, Rank(rank), 3, &config).expect("all ranks come");
+        assert!(boot.listener_addr(Rank(0)).is_ok_and(|addr| addr.is_ipv6()));
+        boot.send(Rank((rank + 1) % 3), 0, &[rank as u8]).expect("the peer listens");
+        assert_eq!(boot.recv(Rank((rank + 2) % 3), 0), Ok(vec![((rank + 2) % 3) as u8]));
+        boot.barrier().expect("all are there");
+        boot.close();
+    });
+}
+
+#[test]
 fn broadcast_gives_the_roots_bytes() {
     with_ranks(3, |boot| {
         let mine = [boot.rank().0 as u8];

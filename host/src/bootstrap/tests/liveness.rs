@@ -161,6 +161,26 @@ fn a_watch_may_be_dropped_by_its_own_callback() {
 }
 
 #[test]
+fn a_callback_that_panics_does_not_stop_the_news() {
+    with_ranks(4, |boot| {
+        match boot.rank().0 {
+            2 => return die_soon(boot),
+            // Both neighbours of the dead and everyone else depend on threads whose callbacks panic.
+            1 | 3 => {
+                let watch = boot.watch(Box::new(|event| panic!("on purpose, at {event:?}")));
+                std::thread::sleep(SOON / 2);
+                return watch.close();
+            }
+            _ => {}
+        }
+        let (watch, events) = watch(boot);
+        assert_eq!(next(&events), PeerEvent::PeerDied { rank: Rank(2) });
+        watch.close();
+        assert_eq!(events.try_iter().collect::<Vec<_>>(), []);
+    });
+}
+
+#[test]
 fn nothing_is_left_behind() {
     let count = |what: &str| std::fs::read_dir(what).expect("proc").count();
     // Other tests run beside this one and come and go: it is enough that once nothing is left over.
