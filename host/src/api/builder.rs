@@ -131,7 +131,7 @@ pub(super) fn split(
     mine[0] = color.is_some() as u8;
     mine[1..5].copy_from_slice(&color.unwrap_or(0).to_le_bytes());
     mine[5..].copy_from_slice(&key.to_le_bytes());
-    let blocks = parent.watch.all_gather(&mine)?;
+    let blocks = parent.watch().all_gather(&mine)?;
     let mut members = Vec::new();
     for (rank, block) in blocks.iter().enumerate() {
         let malformed = ConnectError::Malformed { peer: rank as u32 };
@@ -144,7 +144,7 @@ pub(super) fn split(
     members.sort_unstable();
     let members: Vec<Rank> = members.into_iter().map(|(_, rank)| rank).collect();
     let number = parent.next_split();
-    match parent.watch.bootstrap().split(&members, number)? {
+    match parent.watch().bootstrap().split(&members, number)? {
         Some(bootstrap) => assemble(bootstrap, parent.config.clone()).map(Some),
         None => Ok(None),
     }

@@ -7,7 +7,7 @@ use super::memory::MemoryReport;
 use crate::bootstrap::{UniqueId, Watch};
 use crate::launch::{Engine, Fault, Health, Outstanding, RawCall};
 use std::cell::{Cell, RefCell, RefMut};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// One rank of a communicator.
 ///
@@ -30,7 +30,8 @@ pub struct Communicator {
     pub(super) memory: MemoryReport,
     /// `RefCell` also makes the type `!Sync`: one thread at a time.
     engine: RefCell<Engine>,
-    pub(super) watch: Arc<Watch>,
+    /// Owned here alone, so that dropping the communicator can say goodbye; `None` only while it is being dropped.
+    watch: Option<Arc<Watch>>,
     /// Splits so far: their number tells them apart on the wire.
     splits: Cell<u64>,
 }
@@ -39,7 +40,7 @@ pub struct Communicator {
 #[derive(Clone)]
 pub struct AbortHandle {
     health: Arc<Health>,
-    watch: Arc<Watch>,
+    watch: Weak<Watch>,
 }
 
 impl Communicator {
@@ -79,7 +80,7 @@ impl Communicator {
             health,
             memory,
             engine: RefCell::new(engine),
-            watch,
+            watch: Some(watch),
             splits: Cell::new(0),
         }
     }
@@ -101,7 +102,10 @@ impl Communicator {
 
     /// A handle that other threads may use to end this communicator's operations.
     pub fn abort_handle(&self) -> AbortHandle {
-        AbortHandle { health: self.health.clone(), watch: self.watch.clone() }
+        AbortHandle {
+            health: self.health.clone(),
+            watch: self.watch.as_ref().map(Arc::downgrade).unwrap_or_default(),
+        }
     }
 
     /// Ends the communicator: on this rank and, as soon as they hear of it, on all others.
@@ -124,6 +128,10 @@ impl Communicator {
             return Err(error);
         }
         super::builder::split(self, color, key)
+    }
+
+    pub(super) fn watch(&self) -> &Watch {
+        self.watch.as_ref().expect("a communicator that is not being dropped has its watch")
     }
 
     pub(super) fn next_split(&self) -> u64 {
@@ -156,9 +164,19 @@ impl Communicator {
             outstanding.fault,
             Fault::PeerDied { .. } | Fault::PeerAborted { .. } | Fault::PeerLeft { .. }
         ) {
-            self.watch.abort(&outstanding.to_string());
+            self.watch().abort(&outstanding.to_string());
         }
         self.operation_error(outstanding)
+    }
+}
+
+impl Drop for Communicator {
+    /// Says goodbye. A thread that panics does not: the other ranks hear that this one aborted.
+    fn drop(&mut self) {
+        let watch = self.watch.take().and_then(Arc::into_inner);
+        if let Some(watch) = watch.filter(|_| !std::thread::panicking()) {
+            watch.close();
+        }
     }
 }
 
@@ -166,6 +184,8 @@ impl AbortHandle {
     /// Ends the communicator: on this rank and, as soon as they hear of it, on all others.
     pub fn abort(&self) {
         self.health.fail(Fault::Aborted, None);
-        self.watch.abort("the application called abort");
+        if let Some(watch) = self.watch.upgrade() {
+            watch.abort("the application called abort");
+        }
     }
 }

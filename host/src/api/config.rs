@@ -68,7 +68,12 @@ impl Config {
     /// # Errors
     /// The first variable whose value cannot be used.
     pub fn from_env() -> Result<Config, ConfigError> {
-        Config::from_lookup(&|name| std::env::var(name).ok())
+        Config::from_lookup(&Config::variable)
+    }
+
+    /// One variable of the process's environment, for the one other module that needs some: the launcher's.
+    pub(super) fn variable(name: &str) -> Option<String> {
+        std::env::var(name).ok()
     }
 
     /// As [`Self::from_env`], from any source.

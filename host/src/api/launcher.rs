@@ -200,7 +200,7 @@ impl LaunchEnv {
     /// # Errors
     /// As [`detect`](Self::detect), and [`LaunchError::NoLauncher`] if no launcher is recognised.
     pub fn from_process() -> Result<LaunchEnv, LaunchError> {
-        LaunchEnv::detect(&|name| std::env::var(name).ok())?.ok_or(LaunchError::NoLauncher)
+        LaunchEnv::detect(&super::config::Config::variable)?.ok_or(LaunchError::NoLauncher)
     }
 
     /// What the variables that `lookup` gives say; `None` if they are of no launcher. Empty values count as not set.

@@ -1,4 +1,7 @@
-//! One file per machine; the rest of the workspace sees only what `sync` re-exports.
+//! Layer: shared / sync / arch.
+//! Takes: the machine the crate is compiled for.
+//! Gives: one file per machine with its atomics; the rest of the workspace sees only what `sync` re-exports.
+//! Never: a difference in meaning between machines.
 
 #[cfg(not(loom))]
 mod host;
