@@ -1,2 +1,31 @@
-//! The `oxccl` command.
-fn main() {}
+//! The `oxccl` command. `oxccl perf <collective>` measures and checks collectives as nccl-tests does, OxCCL's and other
+//! libraries' in the same run.
+
+mod cli;
+mod collective;
+mod data;
+mod buffer;
+mod mpi;
+mod team;
+mod engine;
+mod setup;
+mod measure;
+mod run;
+mod report;
+mod spawn;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("OXCCL_LOG").unwrap_or_else(|_| "warn".into()),
+        )
+        .with_writer(std::io::stderr)
+        .init();
+    match cli.command {
+        cli::Command::Perf(args) => setup::perf(&args),
+    }
+}

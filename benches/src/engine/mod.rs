@@ -1,0 +1,83 @@
+//! Layer: perf / engine.
+//! Takes: calls on raw memory.
+//! Gives: the same interface to every library that can run them.
+//! Never: measures or checks; an engine does not know that it is compared.
+
+mod oxccl;
+mod mpi;
+mod memcpy;
+
+pub use self::mpi::MpiEngine;
+pub use memcpy::MemcpyEngine;
+pub use oxccl::{LaunchedTeam, OxcclEngine, SetupError};
+
+use crate::collective::Collective;
+use crate::mpi::MpiError;
+use oxccl_shared::abi::{DataType, RedOp};
+
+/// One call of one rank. Counts are NCCL's.
+#[derive(Clone, Copy, Debug)]
+pub struct Call {
+    pub collective: Collective,
+    pub send: *mut u8,
+    pub recv: *mut u8,
+    /// Elements, as the collective counts them.
+    pub count: usize,
+    pub dtype: DataType,
+    /// Ignored where nothing is reduced.
+    pub op: RedOp,
+    /// This rank's scalar of a pre-multiplied sum, in the low bytes.
+    pub scalar_bits: u64,
+    pub root: u32,
+    pub in_place: bool,
+}
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    #[error(transparent)]
+    Oxccl(#[from] ::oxccl::Error),
+    #[error(transparent)]
+    Mpi(#[from] MpiError),
+}
+
+/// A library on one rank.
+pub trait Engine {
+    /// The name in tables.
+    fn name(&self) -> &'static str;
+    /// Version, and what was chosen for this run.
+    fn describe(&self) -> String;
+    /// What it reserves, where it says so.
+    fn memory(&self) -> Option<Memory> {
+        None
+    }
+    /// Why it cannot run a call, if it cannot. The same on every rank.
+    fn refuses(&self, call: &Call) -> Option<&'static str>;
+    /// Whether its results mean anything.
+    fn checkable(&self) -> bool {
+        true
+    }
+    /// Runs calls, as one group where they are several, and returns when this rank's part is done.
+    ///
+    /// # Safety
+    /// 1. Buffers are valid for the shapes of each call ([`crate::collective`]), do not overlap but as `in_place` says, and are
+    ///    nobody else's meanwhile.
+    unsafe fn run(&mut self, calls: &[Call]) -> Result<(), EngineError>;
+}
+
+/// Bytes that a library reserves.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Memory {
+    /// For the whole communicator, on this rank.
+    pub communicator_bytes: usize,
+    /// For each peer.
+    pub peers: Vec<PeerMemory>,
+}
+
+/// One peer's share.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct PeerMemory {
+    pub rank: u32,
+    pub transport: String,
+    pub bytes: usize,
+}

@@ -1,0 +1,119 @@
+//! Open MPI.
+
+use super::{Call, Engine, EngineError};
+use crate::collective::Collective;
+use crate::mpi::{Handle, IN_PLACE, Mpi, MpiError, STATUS_IGNORE};
+use std::ffi::{c_int, c_void};
+
+/// Collectives on MPI's world.
+pub struct MpiEngine {
+    mpi: Mpi,
+}
+
+impl MpiEngine {
+    pub fn new(mpi: Mpi) -> MpiEngine {
+        MpiEngine { mpi }
+    }
+
+    /// # Safety
+    /// 1. As [`Engine::run`].
+    unsafe fn run_one(&self, call: &Call) -> Result<(), MpiError> {
+        let mpi = &self.mpi;
+        let s = mpi.symbols();
+        let count = c_int::try_from(call.count).map_err(|_| MpiError::Count { count: call.count })?;
+        // Calls without a handle have been refused; a null handle would be an error of MPI, not a wild read.
+        let ty: Handle = mpi.datatype(call.dtype).unwrap_or(std::ptr::null_mut());
+        let op: Handle = mpi.op(call.op).unwrap_or(std::ptr::null_mut());
+        let (comm, root) = (mpi.world(), call.root as c_int);
+        let is_root = call.root == mpi.rank();
+        let (send, recv): (*const c_void, *mut c_void) = (call.send.cast_const().cast(), call.recv.cast());
+        let send_in_place = if call.in_place { IN_PLACE } else { send };
+        // SAFETY (all calls of this match): obligation 1, in the argument order of mpi.h.
+        let (name, code) = match call.collective {
+            Collective::AllReduce => {
+                // SAFETY: as above.
+                ("MPI_Allreduce", unsafe { (s.allreduce)(send_in_place, recv, count, ty, op, comm) })
+            }
+            Collective::ReduceScatter => {
+                // SAFETY: as above; never in place.
+                ("MPI_Reduce_scatter_block", unsafe {
+                    (s.reduce_scatter_block)(send, recv, count, ty, op, comm)
+                })
+            }
+            Collective::Reduce => {
+                let send = if is_root { send_in_place } else { send };
+                // SAFETY: as above.
+                ("MPI_Reduce", unsafe { (s.reduce)(send, recv, count, ty, op, root, comm) })
+            }
+            Collective::Broadcast => {
+                if is_root && !call.in_place {
+                    let bytes = call.count * call.dtype.size_bytes();
+                    // SAFETY: obligation 1. MPI knows one buffer only, and the call promises a copy at the root too.
+                    unsafe { std::ptr::copy_nonoverlapping(call.send, call.recv, bytes) };
+                }
+                // SAFETY: as above.
+                ("MPI_Bcast", unsafe { (s.bcast)(recv, count, ty, root, comm) })
+            }
+            Collective::AllGather => {
+                // SAFETY: as above.
+                ("MPI_Allgather", unsafe { (s.allgather)(send_in_place, count, ty, recv, count, ty, comm) })
+            }
+            Collective::Gather => {
+                let send = if is_root { send_in_place } else { send };
+                // SAFETY: as above.
+                ("MPI_Gather", unsafe { (s.gather)(send, count, ty, recv, count, ty, root, comm) })
+            }
+            Collective::Scatter => {
+                let recv = if is_root && call.in_place { IN_PLACE.cast_mut() } else { recv };
+                // SAFETY: as above.
+                ("MPI_Scatter", unsafe { (s.scatter)(send, count, ty, recv, count, ty, root, comm) })
+            }
+            Collective::AllToAll => {
+                // SAFETY: as above; never in place.
+                ("MPI_Alltoall", unsafe { (s.alltoall)(send, count, ty, recv, count, ty, comm) })
+            }
+            Collective::SendRecv => {
+                let (rank, size) = (mpi.rank(), mpi.size());
+                let to = ((rank + 1) % size) as c_int;
+                let from = ((rank + size - 1) % size) as c_int;
+                // SAFETY: as above; never in place.
+                ("MPI_Sendrecv", unsafe {
+                    (s.sendrecv)(send, count, ty, to, 0, recv, count, ty, from, 0, comm, STATUS_IGNORE)
+                })
+            }
+            // SAFETY: no memory is involved.
+            Collective::Barrier => ("MPI_Barrier", unsafe { (s.barrier)(comm) }),
+        };
+        mpi.check(name, code)
+    }
+}
+
+impl Engine for MpiEngine {
+    fn name(&self) -> &'static str {
+        "mpi"
+    }
+
+    fn describe(&self) -> String {
+        self.mpi.version()
+    }
+
+    fn refuses(&self, call: &Call) -> Option<&'static str> {
+        if self.mpi.datatype(call.dtype).is_none() {
+            return Some("MPI has no such type");
+        }
+        if call.collective.reduces() && self.mpi.op(call.op).is_none() {
+            return Some("MPI has no such operator");
+        }
+        // MPI puts the result at the buffer's beginning, NCCL at the rank's own block.
+        let elsewhere = call.in_place && call.collective == Collective::ReduceScatter;
+        elsewhere.then_some("MPI's in-place result lies elsewhere")
+    }
+
+    unsafe fn run(&mut self, calls: &[Call]) -> Result<(), EngineError> {
+        for call in calls {
+            // SAFETY: obligation 1.
+            unsafe { self.run_one(call)? };
+        }
+        Ok(())
+    }
+}

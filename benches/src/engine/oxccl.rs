@@ -1,0 +1,204 @@
+//! OxCCL, and the team of ranks that a launcher started without MPI's library.
+
+use super::{Call, Engine, EngineError, Memory, PeerMemory};
+use crate::cli::{PerfArgs, Transport};
+use crate::collective::Collective;
+use crate::team::{Card, Team, TeamError, bytes_of_card, card_of_bytes};
+use oxccl::{Communicator, Func, RedOp, ReduceOp, TransportKind, UniqueId, Untyped};
+use std::time::Duration;
+
+/// A communicator.
+pub struct OxcclEngine {
+    communicator: Communicator,
+    description: String,
+}
+
+impl OxcclEngine {
+    /// A communicator over all ranks of `team`.
+    pub fn new(team: &mut dyn Team, args: &PerfArgs) -> Result<OxcclEngine, SetupError> {
+        let mut builder =
+            Communicator::builder().unique_id(agree_on_id(team)?).rank(team.rank()).ranks(team.size());
+        if let Some(algorithm) = args.algo {
+            builder = builder.algorithm(algorithm);
+        }
+        if let Some(protocol) = args.proto {
+            builder = builder.protocol(protocol);
+        }
+        if let Some(seconds) = args.timeout {
+            builder = builder.timeout(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX));
+        }
+        builder = match args.transport {
+            Transport::Auto => builder,
+            Transport::Inproc => builder.transport(TransportKind::InProcess),
+            Transport::Shm => builder.transport(TransportKind::Shm),
+            Transport::Tcp => builder.transport(TransportKind::Tcp),
+        };
+        let communicator = builder.build().map_err(EngineError::from)?;
+        let mut kinds: Vec<&str> =
+            communicator.memory().peers.iter().map(|peer| peer.transport.name()).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        let description = format!(
+            "{}, transport {}, algorithm {}, protocol {}",
+            env!("CARGO_PKG_VERSION"),
+            if kinds.is_empty() { "none".into() } else { kinds.join("+") },
+            args.algo.map_or("auto", |a| a.name()),
+            args.proto.map_or("auto", |p| p.name()),
+        );
+        Ok(OxcclEngine { communicator, description })
+    }
+}
+
+/// Why a communicator could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    #[error(transparent)]
+    Team(#[from] TeamError),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error("the id that rank 0 made: {0}")]
+    Id(#[from] ::oxccl::bootstrap::UniqueIdError),
+}
+
+fn agree_on_id(team: &mut dyn Team) -> Result<UniqueId, SetupError> {
+    let mut mine = Card::default();
+    if team.rank() == 0 {
+        let id =
+            UniqueId::create(&Default::default()).map_err(::oxccl::Error::from).map_err(EngineError::from)?;
+        mine = card_of_bytes(&id.to_bytes());
+    }
+    let cards = team.exchange(&mine)?;
+    Ok(UniqueId::from_bytes(&bytes_of_card(&cards[0]))?)
+}
+
+fn func(collective: Collective) -> Func {
+    match collective {
+        Collective::AllReduce => Func::AllReduce,
+        Collective::AllGather => Func::AllGather,
+        Collective::ReduceScatter => Func::ReduceScatter,
+        Collective::Broadcast => Func::Broadcast,
+        Collective::Reduce => Func::Reduce,
+        Collective::AllToAll => Func::AllToAll,
+        Collective::Gather => Func::Gather,
+        Collective::Scatter => Func::Scatter,
+        Collective::Barrier => Func::Barrier,
+        Collective::SendRecv => Func::Send,
+    }
+}
+
+fn untyped(call: &Call) -> Untyped {
+    let op = match call.op {
+        RedOp::PreMulSum => ReduceOp::pre_mul_sum_bits(call.dtype, call.scalar_bits),
+        plain => ReduceOp::from(plain),
+    };
+    let Call { send, recv, count, root, .. } = *call;
+    Untyped { send, recv, count, op, peer: root, ..Untyped::new(func(call.collective), call.dtype) }
+}
+
+impl OxcclEngine {
+    /// # Safety
+    /// 1. As [`Engine::run`].
+    unsafe fn grouped(&self, calls: &[Call]) -> Result<(), ::oxccl::Error> {
+        let communicator = &self.communicator;
+        let (rank, size) = (communicator.rank(), communicator.size());
+        oxccl::group(|group| {
+            for call in calls {
+                let one = untyped(call);
+                if call.collective != Collective::SendRecv {
+                    // SAFETY: obligation 1; the group runs before `run` returns.
+                    unsafe { group.add_untyped(communicator, &one)? };
+                    continue;
+                }
+                let send = Untyped { peer: (rank + 1) % size, ..one };
+                let recv = Untyped { func: Func::Recv, peer: (rank + size - 1) % size, ..one };
+                // SAFETY: as above.
+                unsafe { group.add_untyped(communicator, &send)? };
+                // SAFETY: as above.
+                unsafe { group.add_untyped(communicator, &recv)? };
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Engine for OxcclEngine {
+    fn name(&self) -> &'static str {
+        "oxccl"
+    }
+
+    fn describe(&self) -> String {
+        self.description.clone()
+    }
+
+    fn memory(&self) -> Option<Memory> {
+        let report = self.communicator.memory();
+        let peer = |peer: &oxccl::PeerMemory| PeerMemory {
+            rank: peer.rank,
+            transport: peer.transport.name().into(),
+            bytes: peer.inbound_bytes + peer.outbound_bytes,
+        };
+        Some(Memory {
+            communicator_bytes: report.total_bytes(),
+            peers: report.peers.iter().map(peer).collect(),
+        })
+    }
+
+    fn refuses(&self, _: &Call) -> Option<&'static str> {
+        None
+    }
+
+    unsafe fn run(&mut self, calls: &[Call]) -> Result<(), EngineError> {
+        match calls {
+            [call] if call.collective != Collective::SendRecv => {
+                // SAFETY: obligation 1.
+                unsafe { self.communicator.run_untyped(&untyped(call))? };
+            }
+            // SAFETY: obligation 1.
+            several => unsafe { self.grouped(several)? },
+        }
+        Ok(())
+    }
+}
+
+/// Ranks that mpirun, Slurm or torchrun started, on any number of hosts: the tool's own words travel over a communicator of
+/// their own.
+pub struct LaunchedTeam {
+    communicator: Communicator,
+}
+
+impl LaunchedTeam {
+    pub fn from_env() -> Result<LaunchedTeam, ::oxccl::Error> {
+        Ok(LaunchedTeam { communicator: Communicator::from_env()? })
+    }
+}
+
+impl From<::oxccl::Error> for TeamError {
+    fn from(error: ::oxccl::Error) -> TeamError {
+        TeamError::Library { library: "oxccl", message: error.to_string() }
+    }
+}
+
+impl Team for LaunchedTeam {
+    fn rank(&self) -> u32 {
+        self.communicator.rank()
+    }
+
+    fn size(&self) -> u32 {
+        self.communicator.size()
+    }
+
+    fn exchange(&mut self, mine: &Card) -> Result<Vec<Card>, TeamError> {
+        let mut words = vec![0u64; mine.len() * self.size() as usize];
+        self.communicator.all_gather(mine, &mut words)?;
+        let (cards, _) = words.as_chunks();
+        Ok(cards.to_vec())
+    }
+
+    fn barrier(&mut self) -> Result<(), TeamError> {
+        Ok(self.communicator.barrier()?)
+    }
+
+    fn give_up(&mut self) {
+        self.communicator.abort();
+    }
+}

@@ -1,0 +1,50 @@
+//! The first engine against each other one: ratios of median times, size by size, and their geometric mean.
+
+use super::Run;
+use crate::run::{Measured, Row};
+
+/// Prints nothing where there is only one engine.
+pub fn print(run: &Run<'_>, rows: &[Row]) {
+    for other in 1..run.engines.len() {
+        for in_place in [false, true] {
+            print_pair(run, rows, other, in_place);
+        }
+    }
+}
+
+fn print_pair(run: &Run<'_>, rows: &[Row], other: usize, in_place: bool) {
+    let pairs: Vec<(&Row, &Measured, &Measured)> = rows
+        .iter()
+        .filter_map(|row| Some((row, row.measured(0, in_place)?, row.measured(other, in_place)?)))
+        .collect();
+    if pairs.is_empty() {
+        return;
+    }
+    let (ours, theirs) = (run.engines[0].name, run.engines[other].name);
+    let place = if in_place { "in-place" } else { "out-of-place" };
+    println!(
+        "#\n# {ours} against {theirs}, {place}: median (min to max) of {} rounds, us",
+        run.args.rounds()
+    );
+    println!("# {:>10}  {:>30}  {:>30}  {:>6}", "size (B)", ours, theirs, "ratio");
+    for (row, mine, their) in &pairs {
+        println!(
+            "# {:>10}  {:>30}  {:>30}  {:>6.2}",
+            row.bytes,
+            spread(mine),
+            spread(their),
+            their.median() / mine.median()
+        );
+    }
+    println!("# {theirs} time / {ours} time, geometric mean over {} rows: {:.2}", pairs.len(), mean(&pairs));
+}
+
+fn spread(measured: &Measured) -> String {
+    let us = |seconds: f64| seconds * 1e6;
+    format!("{:.2} ({:.2} to {:.2})", us(measured.median()), us(measured.min()), us(measured.max()))
+}
+
+fn mean(pairs: &[(&Row, &Measured, &Measured)]) -> f64 {
+    let logs: f64 = pairs.iter().map(|(_, mine, their)| (their.median() / mine.median()).ln()).sum();
+    (logs / pairs.len() as f64).exp()
+}

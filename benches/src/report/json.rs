@@ -1,0 +1,127 @@
+//! Everything measured, for other programs. docs/perf.md states the schema; its name changes when a field changes meaning.
+
+use super::machine::Machine;
+use super::{EngineFacts, ReportError, Run};
+use crate::measure::Verdict;
+use crate::run::{Cell, Row};
+use serde::Serialize;
+use std::path::Path;
+use std::time::SystemTime;
+
+const SCHEMA: &str = "oxccl-perf/1";
+
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: &'static str,
+    /// UTC, RFC 3339.
+    date: String,
+    command: Vec<String>,
+    machine: &'a Machine,
+    collective: &'static str,
+    ranks: u32,
+    /// Ranks of each process.
+    threads: u32,
+    rounds: u32,
+    average: u32,
+    rotate: bool,
+    engines: &'a [EngineFacts],
+    results: Vec<Entry>,
+}
+
+/// One engine on one case.
+#[derive(Serialize)]
+struct Entry {
+    engine: &'static str,
+    size_bytes: usize,
+    count: usize,
+    dtype: &'static str,
+    op: Option<&'static str>,
+    root: Option<u32>,
+    in_place: bool,
+    #[serde(flatten)]
+    outcome: Outcome,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Outcome {
+    Measured {
+        /// Operations per measurement.
+        iters: u32,
+        /// Microseconds per operation, round by round.
+        times_us: Vec<f64>,
+        median_us: f64,
+        min_us: f64,
+        max_us: f64,
+        /// GB/s of the median.
+        algbw: f64,
+        busbw: f64,
+        /// Null where results were not checked.
+        verdict: Option<Verdict>,
+    },
+    Refused {
+        refused: &'static str,
+    },
+}
+
+pub fn write(path: &Path, run: &Run<'_>, rows: &[Row]) -> Result<(), ReportError> {
+    let failed = |reason: String| ReportError::Write { path: path.into(), reason };
+    let text =
+        serde_json::to_string_pretty(&document(run, rows)).map_err(|error| failed(error.to_string()))?;
+    std::fs::write(path, text + "\n").map_err(|error| failed(error.to_string()))
+}
+
+fn document<'a>(run: &'a Run<'_>, rows: &[Row]) -> Document<'a> {
+    Document {
+        schema: SCHEMA,
+        date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+        command: std::env::args().collect(),
+        machine: &run.machine,
+        collective: run.args.collective.name(),
+        ranks: run.ranks,
+        threads: run.args.threads.unwrap_or(1),
+        rounds: run.args.rounds(),
+        average: run.args.average,
+        rotate: run.args.rotate,
+        engines: &run.engines,
+        results: rows.iter().flat_map(|row| entries(run, row)).collect(),
+    }
+}
+
+fn entries(run: &Run<'_>, row: &Row) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    for (engine, cells) in run.engines.iter().zip(&row.cells) {
+        for (in_place, cell) in [false, true].into_iter().zip(cells) {
+            entries.push(Entry {
+                engine: engine.name,
+                size_bytes: row.bytes,
+                count: row.count,
+                dtype: row.dtype.name(),
+                op: row.op.map(|op| op.name()),
+                root: row.root,
+                in_place,
+                outcome: outcome(run, row, cell),
+            });
+        }
+    }
+    entries
+}
+
+fn outcome(run: &Run<'_>, row: &Row, cell: &Cell) -> Outcome {
+    let measured = match cell {
+        Cell::Refused(refused) => return Outcome::Refused { refused },
+        Cell::Measured(measured) => measured,
+    };
+    let us = |seconds: f64| seconds * 1e6;
+    let (algbw, busbw) = row.bandwidths(run, measured.median());
+    Outcome::Measured {
+        iters: measured.iters,
+        times_us: measured.seconds.iter().copied().map(us).collect(),
+        median_us: us(measured.median()),
+        min_us: us(measured.min()),
+        max_us: us(measured.max()),
+        algbw,
+        busbw,
+        verdict: measured.verdict,
+    }
+}

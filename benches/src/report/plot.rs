@@ -1,0 +1,137 @@
+//! Time and bus bandwidth over size: one line per engine, its spread as a band of thin lines, both axes logarithmic.
+
+use super::{ReportError, Run};
+use crate::run::Row;
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use std::path::Path;
+
+const SIZE: (u32, u32) = (900, 1000);
+const COLOURS: [RGBColor; 4] =
+    [RGBColor(0, 90, 180), RGBColor(210, 90, 0), RGBColor(90, 90, 90), RGBColor(0, 130, 80)];
+
+/// One engine in one place: (bytes, median, least, greatest).
+struct Line {
+    label: String,
+    colour: RGBColor,
+    points: Vec<[f64; 4]>,
+}
+
+pub fn write(path: &Path, run: &Run<'_>, rows: &[Row]) -> Result<(), ReportError> {
+    draw(path, run, rows).map_err(|error| ReportError::Write { path: path.into(), reason: error.to_string() })
+}
+
+fn draw(path: &Path, run: &Run<'_>, rows: &[Row]) -> Result<(), Box<dyn std::error::Error>> {
+    let root = SVGBackend::new(path, SIZE).into_drawing_area();
+    root.fill(&WHITE)?;
+    let title = format!("{}, {} ranks, {}", run.args.collective.name(), run.ranks, run.machine.processor);
+    let (upper, lower) = root.titled(&title, ("sans-serif", 22))?.split_vertically(SIZE.1 / 2 - 15);
+    let times = lines(run, rows, |_, seconds| seconds * 1e6);
+    chart(&upper, "time per operation (us)", &times)?;
+    // A link that carries nothing has no place on a logarithmic axis: one rank has time only.
+    let bandwidths = lines(run, rows, |row, seconds| row.bandwidths(run, seconds).1);
+    chart(&lower, "bus bandwidth (GB/s)", &bandwidths)?;
+    root.present()?;
+    Ok(())
+}
+
+fn lines(run: &Run<'_>, rows: &[Row], value: impl Fn(&Row, f64) -> f64) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for (at, engine) in run.engines.iter().enumerate() {
+        for in_place in [false, true] {
+            let point = |row: &Row| {
+                let measured = row.measured(at, in_place)?;
+                let values =
+                    [measured.median(), measured.min(), measured.max()].map(|seconds| value(row, seconds));
+                let drawn = row.bytes > 0 && values.iter().all(|v| *v > 0.0);
+                drawn.then_some([row.bytes as f64, values[0], values[1], values[2]])
+            };
+            let points: Vec<[f64; 4]> = rows.iter().filter_map(point).collect();
+            let place = if in_place { ", in place" } else { "" };
+            if !points.is_empty() {
+                let colour = COLOURS[lines.len() % COLOURS.len()];
+                lines.push(Line { label: format!("{}{place}", engine.name), colour, points });
+            }
+        }
+    }
+    lines
+}
+
+fn chart(
+    area: &DrawingArea<SVGBackend<'_>, Shift>,
+    what: &str,
+    lines: &[Line],
+) -> Result<(), Box<dyn std::error::Error>> {
+    let sizes = lines.iter().flat_map(|line| line.points.iter().map(|point| point[0]));
+    let values = lines.iter().flat_map(|line| line.points.iter().flat_map(|point| point[1..].to_vec()));
+    let (Some((from, to)), Some((low, high))) = (span(sizes), span(values)) else { return Ok(()) };
+    let mut chart = ChartBuilder::on(area)
+        .margin(12)
+        .x_label_area_size(45)
+        .y_label_area_size(75)
+        .build_cartesian_2d((from..to * 1.2).log_scale().base(2.0), (low / 1.3..high * 1.3).log_scale())?;
+    chart
+        .configure_mesh()
+        .x_desc("size (bytes)")
+        .y_desc(what)
+        .axis_desc_style(("sans-serif", 16))
+        .label_style(("sans-serif", 13))
+        .light_line_style(WHITE)
+        .bold_line_style(RGBColor(220, 220, 220))
+        .x_label_formatter(&|size| bytes(*size))
+        .y_label_formatter(&|value| number(*value))
+        .draw()?;
+    for Line { label, colour, points } in lines {
+        let (colour, through) = (*colour, |at: usize| points.iter().map(move |point| (point[0], point[at])));
+        for edge in [2, 3] {
+            chart.draw_series(LineSeries::new(through(edge), colour.mix(0.35)))?;
+        }
+        chart
+            .draw_series(LineSeries::new(through(1), colour.stroke_width(2)).point_size(3))?
+            .label(label)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], colour.stroke_width(2)));
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
+        .label_font(("sans-serif", 15))
+        .background_style(WHITE.mix(0.85))
+        .border_style(RGBColor(200, 200, 200))
+        .draw()?;
+    Ok(())
+}
+
+fn span(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
+    values.fold(None, |span, value| {
+        let (low, high) = span.unwrap_or((value, value));
+        Some((f64::min(low, value), f64::max(high, value)))
+    })
+}
+
+/// A power of two as people say it.
+fn bytes(size: f64) -> String {
+    match size {
+        size if size >= f64::from(1 << 30) => format!("{}G", number(size / f64::from(1 << 30))),
+        size if size >= f64::from(1 << 20) => format!("{}M", number(size / f64::from(1 << 20))),
+        size if size >= f64::from(1 << 10) => format!("{}K", number(size / f64::from(1 << 10))),
+        size => number(size),
+    }
+}
+
+fn number(value: f64) -> String {
+    let decimals = if value >= 10.0 { 0 } else { 2 };
+    let text = format!("{value:.decimals$}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').into() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels() {
+        assert_eq!((bytes(8.0).as_str(), bytes(65536.0).as_str()), ("8", "64K"));
+        assert_eq!((number(0.5).as_str(), number(1000.0).as_str()), ("0.5", "1000"));
+        assert_eq!(span([3.0, 1.0, 2.0].into_iter()), Some((1.0, 3.0)));
+    }
+}

@@ -1,0 +1,149 @@
+//! Layer: perf / spawn.
+//! Takes: a number of processes.
+//! Gives: this program started that many times; their end, whatever it is, said and turned into an exit status.
+//! Never: is a rank itself, so that it can watch all of them.
+
+use crate::team::Region;
+use rustix::process::{Pid, Signal};
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// How a process knows that it is one of several: "parent's pid, its descriptor of the shared memory, number of the process".
+const SEAT: &str = "OXCCL_PERF_SEAT";
+/// Exit status of a complete run with wrong results; that of an incomplete one is 1.
+pub const WRONG_RESULTS: u8 = 3;
+/// How long the others may take to end by themselves after one has failed.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// One process's place in a run.
+pub struct Seat {
+    parent: u32,
+    fd: i32,
+    /// Number of the process.
+    pub process: u32,
+}
+
+/// This process's seat, if another `oxccl perf` has started it.
+pub fn seat() -> Option<Seat> {
+    let text = std::env::var(SEAT).ok()?;
+    let mut numbers = text.split(',');
+    let mut next = || numbers.next()?.parse::<u32>().ok();
+    Some(Seat { parent: next()?, fd: next()? as i32, process: next()? })
+}
+
+/// Opens the shared memory, and sees to it that this process does not outlive its parent.
+pub fn take_seat(seat: &Seat, ranks: u32, bind: bool) -> io::Result<Region> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    // The parent may have died before that call.
+    if rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get() as u32) != Some(seat.parent) {
+        return Err(io::Error::other("the process that started the ranks is gone"));
+    }
+    if bind {
+        let mut set = rustix::thread::CpuSet::new();
+        let cores = std::thread::available_parallelism()?.get();
+        set.set(seat.process as usize % cores);
+        rustix::thread::sched_setaffinity(None, &set)?;
+    }
+    Region::open(seat.parent, seat.fd, ranks)
+}
+
+/// Whether variables of mpirun, Slurm or torchrun say that this process is one of several.
+pub fn launched() -> bool {
+    ["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_STEP_ID", "WORLD_SIZE"]
+        .iter()
+        .any(|name| std::env::var_os(name).is_some())
+}
+
+/// Starts `processes` of this program with the same arguments and waits for them. The exit status of the first that failed.
+pub fn supervise(processes: u32, threads: u32) -> io::Result<u8> {
+    let region = Region::create(processes * threads)?;
+    let (ended, ends) = mpsc::channel();
+    let mut pids = Vec::new();
+    for process in 0..processes {
+        let child = match start(&region, process) {
+            Ok(child) => child,
+            Err(error) => {
+                region.stop();
+                kill(&pids);
+                return Err(error);
+            }
+        };
+        pids.push((process, child.id()));
+        watch(process, child, ended.clone());
+    }
+    let mut failed_at: Option<Instant> = None;
+    let mut result = 0;
+    let mut killed = false;
+    while !pids.is_empty() {
+        let patience = failed_at.map_or(Duration::MAX, |at| GRACE.saturating_sub(at.elapsed()));
+        match ends.recv_timeout(if killed { Duration::MAX } else { patience }) {
+            Ok((process, status)) => {
+                let pid = pids.iter().find(|(p, _)| *p == process).map_or(0, |(_, pid)| *pid);
+                pids.retain(|(p, _)| *p != process);
+                if !status.as_ref().is_ok_and(ExitStatus::success) {
+                    if !killed && !said_so_itself(&status, failed_at.is_some()) {
+                        eprintln!("oxccl perf: {}", describe(process, threads, pid, &status));
+                    }
+                    region.stop();
+                    if failed_at.is_none() {
+                        failed_at = Some(Instant::now());
+                        result = status.ok().and_then(|status| status.code()).map_or(1, |code| code as u8);
+                    }
+                }
+            }
+            Err(_) => {
+                eprintln!("oxccl perf: {} processes did not end by themselves and are killed", pids.len());
+                kill(&pids);
+                killed = true;
+            }
+        }
+    }
+    Ok(result)
+}
+
+/// Wrong results stand in the table, and a status of 1 after another failure has that failure as its reason.
+fn said_so_itself(status: &io::Result<ExitStatus>, after_another: bool) -> bool {
+    let code = status.as_ref().ok().and_then(ExitStatus::code);
+    code == Some(i32::from(WRONG_RESULTS)) || (after_another && code == Some(1))
+}
+
+fn start(region: &Region, process: u32) -> io::Result<Child> {
+    Command::new(std::env::current_exe()?)
+        .args(std::env::args_os().skip(1))
+        .env(SEAT, format!("{},{},{process}", std::process::id(), region.fd()))
+        .spawn()
+}
+
+fn watch(process: u32, mut child: Child, ended: mpsc::Sender<(u32, io::Result<ExitStatus>)>) {
+    std::thread::spawn(move || {
+        let status = child.wait();
+        // Nobody listens any more only when the run is over.
+        let _ = ended.send((process, status));
+    });
+}
+
+fn kill(pids: &[(u32, u32)]) {
+    for pid in pids.iter().filter_map(|(_, pid)| Pid::from_raw(*pid as i32)) {
+        // One that has just ended by itself is no error.
+        let _ = rustix::process::kill_process(pid, Signal::KILL);
+    }
+}
+
+fn describe(process: u32, threads: u32, pid: u32, status: &io::Result<ExitStatus>) -> String {
+    let first = process * threads;
+    let who = match threads {
+        1 => format!("rank {first} (process {pid})"),
+        _ => format!("ranks {first} to {} (process {pid})", first + threads - 1),
+    };
+    match status {
+        Err(error) => format!("{who} cannot be waited for: {error}"),
+        Ok(status) => match (status.signal(), status.code()) {
+            (Some(signal), _) => format!("{who} was killed by signal {signal}"),
+            (None, Some(code)) => format!("{who} ended with status {code}"),
+            (None, None) => format!("{who} ended with {status}"),
+        },
+    }
+}
