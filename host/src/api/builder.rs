@@ -9,7 +9,7 @@ use crate::bootstrap::{Bootstrap, PeerEvent, UniqueId, Watch};
 use crate::channel::{self, ConnectError, Connected, Wanted};
 use crate::launch::{Engine, EngineParts, Fault, Health, WaitContext};
 use crate::plan::{CallRecord, Facts, Tuning};
-use crate::transport::{Allowed, PeerInfo, TransportKind};
+use crate::transport::{Allowed, PeerInfo, TransportKind, is_crowded};
 use oxccl_shared::abi::{Algorithm, Protocol, Rank};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -210,7 +210,7 @@ fn engine(
 ) -> Engine {
     let Wanted { rank, nranks, ring_layout, mesh_layout, .. } = *wanted;
     let here = connected.peers[rank as usize];
-    let ranks_here = connected.peers.iter().filter(|peer| peer.host == here.host).count();
+    let crowded = |peer: &PeerInfo| is_crowded(&connected.peers, peer.host);
     let facts = Facts {
         nranks,
         over_network: connected.peers.iter().any(|peer| config.transports.is_network(&here, peer)),
@@ -219,9 +219,9 @@ fn engine(
         ring_channels: connected.graph.ring_channels,
         tree_channels: connected.graph.tree_channels,
         forced: config.forced,
-        tuning: Tuning::CPU,
+        tuning: if connected.peers.iter().any(crowded) { Tuning::CROWDED } else { Tuning::CPU },
     };
-    let crowded = ranks_here > here.processors as usize;
+    let crowded = crowded(&here);
     let watch = Arc::downgrade(watch);
     let announce = Box::new(move |record: &CallRecord| {
         if let Some(watch) = watch.upgrade() {

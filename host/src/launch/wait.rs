@@ -17,8 +17,9 @@ use std::time::{Duration, Instant};
 const SPINS_ALONE: u32 = 256;
 /// The same when ranks share processors: the peer may need ours to do what we wait for.
 const SPINS_CROWDED: u32 = 32;
-/// Visits without yielding the processor, when every rank has one: about 50 us.
-const VISITS_BEFORE_YIELD: u32 = 32;
+/// Visits without yielding the processor, when every rank has one: about 25 us. A peer that has not answered by then may well be
+/// waiting for the processor that we spin on, whatever else runs on this host.
+const VISITS_BEFORE_YIELD: u32 = 4;
 /// How long a wait lasts before it sleeps between looks.
 const NAP_AFTER: Duration = Duration::from_millis(20);
 const NAP: Duration = Duration::from_micros(100);

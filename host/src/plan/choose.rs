@@ -47,7 +47,9 @@ pub struct Tuning {
 }
 
 impl Tuning {
-    /// For ranks on CPUs.
+    /// For ranks that share processors: a line protocol makes a rank wait, and so hand over the processor, in mid-slot.
+    pub const CROWDED: Tuning = Tuning { ll_max_bytes: 256, ll128_max_bytes: 256, ..Tuning::CPU };
+    /// For ranks on processors of their own.
     pub const CPU: Tuning = Tuning {
         direct_max_bytes: 16 << 10,
         ll_max_bytes: 512,

@@ -7,4 +7,4 @@ mod kind;
 mod peer;
 
 pub use kind::{Allowed, TransportKind};
-pub use peer::PeerInfo;
+pub use peer::{PeerInfo, is_crowded};

@@ -12,14 +12,16 @@ pub struct PeerInfo {
     pub process: u64,
     /// Process id, for messages.
     pub pid: u32,
-    /// Processors this process may run on.
-    pub processors: u32,
+    /// Processors this thread may run on, one bit each.
+    pub processors: [u64; PROCESSOR_WORDS],
     /// Digest of every setting that must be equal on all ranks.
     pub settings: u64,
 }
 
+/// Words of a processor set: as many as `sched_getaffinity` gives on Linux (1,024 processors).
+const PROCESSOR_WORDS: usize = 16;
 /// Bytes of a [`PeerInfo`] on the wire.
-const WIRE_BYTES: usize = 32;
+const WIRE_BYTES: usize = 32 + 8 * PROCESSOR_WORDS;
 
 impl PeerInfo {
     /// This process's; `host_id` (`NCCL_HOSTID`) stands for the host where given, so that tests can split one.
@@ -28,7 +30,7 @@ impl PeerInfo {
             host: host_digest(host_id),
             process: process_number(),
             pid: std::process::id(),
-            processors: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
+            processors: processors(),
             settings,
         }
     }
@@ -39,8 +41,10 @@ impl PeerInfo {
         bytes[..8].copy_from_slice(&self.host.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.process.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.pid.to_le_bytes());
-        bytes[20..24].copy_from_slice(&self.processors.to_le_bytes());
-        bytes[24..].copy_from_slice(&self.settings.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.settings.to_le_bytes());
+        for (to, word) in bytes[32..].chunks_exact_mut(8).zip(self.processors) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
         bytes
     }
 
@@ -53,10 +57,31 @@ impl PeerInfo {
             host: u64_at(0),
             process: u64_at(8),
             pid: u32_at(16),
-            processors: u32_at(20),
             settings: u64_at(24),
+            processors: core::array::from_fn(|i| u64_at(32 + 8 * i)),
         })
     }
+}
+
+/// Whether the ranks of a host have to share processors: there are more of them than processors that any of them may use.
+pub fn is_crowded(peers: &[PeerInfo], host: u64) -> bool {
+    let mut union = [0u64; PROCESSOR_WORDS];
+    let mut ranks = 0;
+    for peer in peers.iter().filter(|peer| peer.host == host) {
+        ranks += 1;
+        union.iter_mut().zip(peer.processors).for_each(|(word, more)| *word |= more);
+    }
+    ranks > union.iter().map(|word| word.count_ones()).sum::<u32>()
+}
+
+/// The calling thread's affinity; everything where the kernel does not tell.
+fn processors() -> [u64; PROCESSOR_WORDS] {
+    let Ok(set) = rustix::thread::sched_getaffinity(None) else { return [u64::MAX; PROCESSOR_WORDS] };
+    let mut words = [0; PROCESSOR_WORDS];
+    for cpu in (0..64 * PROCESSOR_WORDS).filter(|cpu| set.is_set(*cpu)) {
+        words[cpu / 64] |= 1 << (cpu % 64);
+    }
+    words
 }
 
 /// Hosts differ in name or boot; containers of one host differ in their /dev/shm mount.
@@ -91,9 +116,23 @@ mod tests {
 
     #[test]
     fn bytes_round_trip() {
-        let info = PeerInfo { processors: 3, ..PeerInfo::local(Some("a"), 9) };
+        let info = PeerInfo::local(Some("a"), 9);
         assert_eq!(PeerInfo::from_bytes(&info.to_bytes()), Some(info));
         assert_eq!(PeerInfo::from_bytes(&[0; 31]), None);
+        assert!(info.processors.iter().any(|word| *word != 0));
         assert_ne!(info.host, PeerInfo::local(Some("b"), 9).host);
+    }
+
+    #[test]
+    fn ranks_bound_to_processors_of_their_own_are_not_crowded() {
+        let on = |host, cpus: u64| {
+            let mut processors = [0; PROCESSOR_WORDS];
+            processors[0] = cpus;
+            PeerInfo { host, processors, ..PeerInfo::default() }
+        };
+        assert!(!is_crowded(&[on(1, 0b01), on(1, 0b10)], 1));
+        assert!(is_crowded(&[on(1, 0b01), on(1, 0b01)], 1));
+        assert!(!is_crowded(&[on(1, 0b11), on(1, 0b11), on(2, 0b11)], 1));
+        assert!(is_crowded(&[on(1, 0b11), on(1, 0b11), on(1, 0b11)], 1));
     }
 }
