@@ -3,6 +3,7 @@
 //! Gives: one function per thing that OxCCL reads from outside; each panics if the library breaks a promise on them.
 //! Never: depends on libFuzzer: the same functions run under it (`fuzz_targets/`) and without it (`replay`).
 
+mod environment;
 mod frames;
 mod handshake;
 mod input;
@@ -10,14 +11,17 @@ mod messages;
 mod rendezvous;
 mod ring;
 mod slots;
+mod stream;
 mod unique_id;
 
+pub use environment::environment;
 pub use frames::frames;
 pub use handshake::handshake;
 pub use messages::messages;
 pub use rendezvous::rendezvous;
 pub use ring::ring;
 pub use slots::slots;
+pub use stream::stream;
 pub use unique_id::unique_id;
 
 /// A target's name and what it runs.
@@ -25,11 +29,13 @@ pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target, by the name of its file in `fuzz_targets/`.
 pub const TARGETS: &[Target] = &[
+    ("environment", environment),
     ("frames", frames),
     ("handshake", handshake),
     ("messages", messages),
     ("rendezvous", rendezvous),
     ("ring", ring),
     ("slots", slots),
+    ("stream", stream),
     ("unique_id", unique_id),
 ];
