@@ -50,11 +50,10 @@ pub fn take_seat(seat: &Seat, ranks: u32, bind: bool) -> io::Result<Region> {
     Region::open(seat.parent, seat.fd, ranks)
 }
 
-/// Whether variables of mpirun, Slurm or torchrun say that this process is one of several.
+/// Whether a launcher's variables say that this process is one of several. Unusable ones do too: joining then says why.
 pub fn launched() -> bool {
-    ["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_STEP_ID", "WORLD_SIZE"]
-        .iter()
-        .any(|name| std::env::var_os(name).is_some())
+    let found = oxccl::api::launcher::LaunchEnv::detect(&|name| std::env::var(name).ok());
+    !matches!(found, Ok(None))
 }
 
 /// Starts `processes` of this program with the same arguments and waits for them. The exit status of the first that failed.
