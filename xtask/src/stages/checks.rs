@@ -35,6 +35,7 @@ pub fn clippy() -> Result<Outcome> {
 
 /// Libraries only: the tool `oxccl` would write its pages over those of the library of that name.
 pub fn docs() -> Result<Outcome> {
-    let doc = Cmd::cargo().args("doc --workspace --lib --no-deps --locked").env("RUSTDOCFLAGS", "-D warnings");
+    let doc =
+        Cmd::cargo().args("doc --workspace --lib --no-deps --locked").env("RUSTDOCFLAGS", "-D warnings");
     Ok(Outcome::of_check(doc.run(&root())?.success))
 }
