@@ -210,18 +210,16 @@ fn engine(
 ) -> Engine {
     let Wanted { rank, nranks, ring_layout, mesh_layout, .. } = *wanted;
     let here = connected.peers[rank as usize];
-    let crowded = |peer: &PeerInfo| is_crowded(&connected.peers, peer.host);
     let facts = Facts {
         nranks,
-        over_network: connected.peers.iter().any(|peer| config.transports.is_network(&here, peer)),
         ring_layout,
         mesh_layout,
         ring_channels: connected.graph.ring_channels,
         tree_channels: connected.graph.tree_channels,
         forced: config.forced,
-        tuning: if connected.peers.iter().any(crowded) { Tuning::CROWDED } else { Tuning::CPU },
+        tuning: Tuning::CPU,
     };
-    let crowded = crowded(&here);
+    let crowded = is_crowded(&connected.peers, here.host);
     let watch = Arc::downgrade(watch);
     let announce = Box::new(move |record: &CallRecord| {
         if let Some(watch) = watch.upgrade() {

@@ -8,8 +8,6 @@ use oxccl_shared::abi::{Algorithm, ConnLayout, Func, Protocol};
 pub struct Facts {
     /// Ranks.
     pub nranks: u32,
-    /// Whether some pair of ranks is connected by a network.
-    pub over_network: bool,
     /// Slot sizes of ring and tree connections.
     pub ring_layout: ConnLayout,
     /// Slot sizes of mesh connections (direct, send and receive).
@@ -36,24 +34,23 @@ pub struct Forced {
 /// Thresholds in bytes of a call (its `count` times the element size). See docs/measurements for where they come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tuning {
-    /// Up to here all-reduce goes direct, times 1/(n - 1): its traffic grows with the ranks.
+    /// Up to here, divided by n - 1, all-reduce goes direct: its traffic grows with the ranks.
     pub direct_max_bytes: u64,
-    /// Up to here LL.
-    pub ll_max_bytes: u64,
-    /// Up to here LL128; Simple above.
-    pub ll128_max_bytes: u64,
+    /// Below this LL.
+    pub ll_below_bytes: u64,
+    /// Below this LL128; Simple from here on.
+    pub ll128_below_bytes: u64,
     /// From here on outputs bypass the caches.
     pub stream_min_bytes: u64,
 }
 
 impl Tuning {
-    /// For ranks that share processors: a line protocol makes a rank wait, and so hand over the processor, in mid-slot.
-    pub const CROWDED: Tuning = Tuning { ll_max_bytes: 256, ll128_max_bytes: 256, ..Tuning::CPU };
-    /// For ranks on processors of their own.
+    /// For ranks on CPUs. Their caches are coherent: a counter and the data it publishes arrive together as fast as a line that
+    /// carries its own flag, so the line protocols, made for links without that, win at no size.
     pub const CPU: Tuning = Tuning {
-        direct_max_bytes: 16 << 10,
-        ll_max_bytes: 512,
-        ll128_max_bytes: 16 << 10,
+        direct_max_bytes: 128 << 10,
+        ll_below_bytes: 0,
+        ll128_below_bytes: 0,
         stream_min_bytes: 4 << 20,
     };
 }
@@ -80,10 +77,8 @@ impl Facts {
     pub(crate) fn protocol(&self, bytes: u64) -> Protocol {
         match self.forced.protocol {
             Some(forced) => forced,
-            // A message on a network is a system call, so line formats only cost.
-            None if self.over_network => Protocol::Simple,
-            None if bytes <= self.tuning.ll_max_bytes => Protocol::LL,
-            None if bytes <= self.tuning.ll128_max_bytes => Protocol::LL128,
+            None if bytes < self.tuning.ll_below_bytes => Protocol::LL,
+            None if bytes < self.tuning.ll128_below_bytes => Protocol::LL128,
             None => Protocol::Simple,
         }
     }

@@ -62,11 +62,6 @@ impl Allowed {
         }
     }
 
-    /// Whether two ranks are connected by a network.
-    pub fn is_network(&self, a: &PeerInfo, b: &PeerInfo) -> bool {
-        self.choose(a, b) == Some(TransportKind::Tcp)
-    }
-
     /// The best transport between two ranks, if any is possible and allowed. Symmetric, so both ends choose alike.
     pub fn choose(&self, a: &PeerInfo, b: &PeerInfo) -> Option<TransportKind> {
         if self.in_process && a.process == b.process && a.host == b.host {
