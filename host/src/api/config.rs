@@ -105,7 +105,7 @@ impl Config {
     }
 
     /// Slots of a ring or tree connection.
-    pub(crate) fn ring_layout(&self) -> ConnLayout {
+    pub fn ring_layout(&self) -> ConnLayout {
         ConnLayout {
             ll_slot_bytes: 8 << 10,
             ll128_slot_bytes: 16 << 10,
@@ -114,7 +114,7 @@ impl Config {
     }
 
     /// Slots of a mesh connection, of which a rank has one to and from each peer: smaller where there are many.
-    pub(crate) fn mesh_layout(&self, nranks: u32) -> ConnLayout {
+    pub fn mesh_layout(&self, nranks: u32) -> ConnLayout {
         let shrink = match nranks {
             0..=8 => 0,
             9..=32 => 1,

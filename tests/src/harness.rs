@@ -1,0 +1,120 @@
+//! Worlds: all ranks of a communicator in this process, run by one thread as fibers or by a thread each.
+
+use oxccl::bootstrap::BootstrapConfig;
+use oxccl::plan::Forced;
+use oxccl::transport::Allowed;
+use oxccl::{Algorithm, Communicator, Config, Error, Protocol, TransportKind, UniqueId};
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+/// What differs from world to world.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Settings {
+    /// Insist on an algorithm.
+    pub algorithm: Option<Algorithm>,
+    /// Insist on a protocol.
+    pub protocol: Option<Protocol>,
+    /// Insist on a transport.
+    pub transport: Option<TransportKind>,
+    /// Bytes of a Simple buffer. Small ones wrap often.
+    pub buffer_bytes: usize,
+    /// How long a rank waits for another.
+    pub timeout: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            algorithm: None,
+            protocol: None,
+            transport: None,
+            buffer_bytes: 8 << 10,
+            timeout: Duration::from_secs(60),
+        }
+    }
+}
+
+impl Settings {
+    /// An algorithm over a protocol.
+    pub fn forced(algorithm: Algorithm, protocol: Protocol) -> Settings {
+        Settings { algorithm: Some(algorithm), protocol: Some(protocol), ..Settings::default() }
+    }
+
+    /// As the library's settings; the environment has no say.
+    pub fn config(&self) -> Config {
+        Config {
+            timeout: self.timeout,
+            bootstrap: BootstrapConfig {
+                timeout: self.timeout,
+                bind_addr: Some(Ipv4Addr::LOCALHOST.into()),
+                ..BootstrapConfig::default()
+            },
+            forced: Forced { algorithm: self.algorithm, protocol: self.protocol },
+            transports: self.transport.map_or(Allowed::ALL, Allowed::only),
+            buffer_bytes: self.buffer_bytes,
+            ..Config::default()
+        }
+    }
+}
+
+/// Every rank of a communicator, in rank order.
+pub struct World {
+    /// How it was set up.
+    pub settings: Settings,
+    /// The ranks.
+    pub ranks: Vec<Communicator>,
+}
+
+impl World {
+    /// Sets up `nranks` ranks.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn new(nranks: u32, settings: Settings) -> World {
+        let config = settings.config();
+        let id = UniqueId::create(&config.bootstrap).expect("a root on the loopback interface");
+        let join = |rank| {
+            let builder = Communicator::builder().unique_id(id).rank(rank).ranks(nranks);
+            builder.config(config.clone()).build()
+        };
+        let ranks = on_threads(0..nranks, join);
+        let ranks = ranks.into_iter().map(|rank| rank.expect("all ranks join")).collect();
+        World { settings, ranks }
+    }
+
+    /// The number of ranks.
+    pub fn size(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// Every rank does its part on a thread of its own.
+    pub fn each<R: Send>(&mut self, part: impl Fn(&Communicator) -> R + Sync) -> Vec<R> {
+        on_threads(self.ranks.iter_mut(), |rank| part(rank))
+    }
+
+    /// As [`Self::each`], with something of its own for each rank.
+    pub fn each_with<I: Send, R: Send>(
+        &mut self,
+        items: &mut [I],
+        part: impl Fn(&Communicator, &mut I) -> R + Sync,
+    ) -> Vec<R> {
+        on_threads(self.ranks.iter_mut().zip(items), |(rank, item)| part(rank, item))
+    }
+}
+
+/// Does `part` for every item at the same time, a thread each.
+///
+/// # Panics
+/// If one of them does.
+pub fn on_threads<I: Send, R: Send>(items: impl Iterator<Item = I>, part: impl Fn(I) -> R + Sync) -> Vec<R> {
+    let part = &part;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = items.map(|item| scope.spawn(move || part(item))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("the rank's thread panicked")).collect()
+    })
+}
+
+/// The error of the first rank that has one.
+pub fn first_error(results: Vec<Result<(), Error>>) -> Result<(), Error> {
+    results.into_iter().collect()
+}
