@@ -7,7 +7,7 @@ use super::launcher::LaunchEnv;
 use super::memory::{MemoryReport, PeerMemory};
 use crate::bootstrap::{Bootstrap, PeerEvent, UniqueId, Watch};
 use crate::channel::{self, ConnectError, Connected, Wanted};
-use crate::launch::{Engine, EngineParts, Fault, Health, WaitContext};
+use crate::launch::{Engine, EngineParts, Fault, Health, Outstanding, Tell, WaitContext};
 use crate::plan::{CallRecord, Facts, Tuning};
 use crate::transport::{Allowed, PeerInfo, TransportKind, is_crowded};
 use oxccl_shared::abi::{Algorithm, Protocol, Rank};
@@ -220,12 +220,7 @@ fn engine(
         tuning: Tuning::CPU,
     };
     let crowded = is_crowded(&connected.peers, here.host);
-    let watch = Arc::downgrade(watch);
-    let announce = Box::new(move |record: &CallRecord| {
-        if let Some(watch) = watch.upgrade() {
-            watch.note(&record.to_bytes());
-        }
-    });
+    let tell = Box::new(TellByWatch(Arc::downgrade(watch)));
     Engine::new(EngineParts {
         rank,
         facts,
@@ -233,9 +228,26 @@ fn engine(
         mesh: connected.mesh,
         send_to: connected.send_to,
         recv_from: connected.recv_from,
-        wait: WaitContext::new(health, connected.links, announce, config.timeout, crowded),
+        wait: WaitContext::new(health, connected.links, tell, config.timeout, crowded),
         memory: connected.memory,
     })
+}
+
+/// Over the bootstrap's ring, as long as the communicator is there.
+struct TellByWatch(Weak<Watch>);
+
+impl Tell for TellByWatch {
+    fn waiting_in(&self, record: &CallRecord) {
+        if let Some(watch) = self.0.upgrade() {
+            watch.note(&record.to_bytes());
+        }
+    }
+
+    fn gave_up(&self, why: &Outstanding) {
+        if let Some(watch) = self.0.upgrade() {
+            watch.abort(&why.to_string());
+        }
+    }
 }
 
 fn report(rank: u32, connected: &Connected) -> MemoryReport {

@@ -154,27 +154,23 @@ impl Communicator {
     pub(super) unsafe fn run(&self, calls: &[RawCall]) -> Result<(), Error> {
         // SAFETY: obligation 1.
         let result = unsafe { self.engine()?.run(calls) };
-        result.map_err(|outstanding| self.failed(outstanding))
-    }
-
-    /// Turns a fault into an error, and tells the others if only this rank knows.
-    #[cold]
-    pub(super) fn failed(&self, outstanding: Outstanding) -> Error {
-        if !matches!(
-            outstanding.fault,
-            Fault::PeerDied { .. } | Fault::PeerAborted { .. } | Fault::PeerLeft { .. }
-        ) {
-            self.watch().abort(&outstanding.to_string());
-        }
-        self.operation_error(outstanding)
+        result.map_err(|outstanding| self.operation_error(outstanding))
     }
 }
 
 impl Drop for Communicator {
     /// Says goodbye. A thread that panics does not: the other ranks hear that this one aborted.
     fn drop(&mut self) {
-        let watch = self.watch.take().and_then(Arc::into_inner);
-        if let Some(watch) = watch.filter(|_| !std::thread::panicking()) {
+        let Some(mut shared) = self.watch.take() else { return };
+        // An abort handle or the monitor may be speaking through it this very moment, and is soon done.
+        let watch = loop {
+            match Arc::try_unwrap(shared) {
+                Ok(watch) => break watch,
+                Err(still_shared) => shared = still_shared,
+            }
+            std::thread::yield_now();
+        };
+        if !std::thread::panicking() {
             watch.close();
         }
     }

@@ -119,7 +119,7 @@ impl<'env> Group<'env> {
         })?;
         let mut first = Ok(());
         for ((communicator, ..), result) in members.iter().zip(results) {
-            first = first.and(result.map_err(|outstanding| communicator.failed(outstanding)));
+            first = first.and(result.map_err(|outstanding| communicator.operation_error(outstanding)));
         }
         first
     }

@@ -103,12 +103,21 @@ impl Engine {
     /// # Safety
     /// 1. Each call's buffers are valid for what its function reads and writes, and overlap only as `CollWork` allows.
     pub(crate) unsafe fn run(&mut self, calls: &[RawCall]) -> Result<(), Outstanding> {
+        // A fiber that a panic unwound may have left its mark.
+        self.parts.wait.leave_fiber();
+        // SAFETY: obligation 1.
+        unsafe { self.run_here(calls) }
+    }
+
+    /// # Safety
+    /// 1. As [`Self::run`].
+    unsafe fn run_here(&mut self, calls: &[RawCall]) -> Result<(), Outstanding> {
         if let Some(fault) = self.health().fault() {
             return Err(fault);
         }
         // SAFETY: obligation 1.
         let ran = unsafe { self.run_calls(calls) };
-        ran.map_err(|Stop| self.parts.wait.outstanding())
+        ran.map_err(|Stop| self.parts.wait.give_up())
     }
 
     /// As [`Self::run`], with waits yielding the fiber.
@@ -122,7 +131,7 @@ impl Engine {
     ) -> Result<(), Outstanding> {
         self.parts.wait.enter_fiber(yielder);
         // SAFETY: obligation 1.
-        let result = unsafe { self.run(calls) };
+        let result = unsafe { self.run_here(calls) };
         self.parts.wait.leave_fiber();
         result
     }

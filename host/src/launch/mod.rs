@@ -17,4 +17,4 @@ pub use engine::{Engine, EngineParts};
 pub use fiber::GROUP_COMMUNICATORS_MAX;
 pub(crate) use fiber::{Job, run_together};
 pub use health::{Fault, Health, Outstanding};
-pub use wait::WaitContext;
+pub use wait::{Tell, WaitContext};

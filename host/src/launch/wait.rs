@@ -30,14 +30,19 @@ const REPLY_TIME: Duration = Duration::from_millis(500);
 /// How long we look for what a rank may have sent before it left.
 const LEFT_GRACE: Duration = Duration::from_millis(500);
 
-/// Tells the other ranks something; called rarely and off the hot path.
-pub type Announce = Box<dyn Fn(&CallRecord) + Send>;
+/// How a rank speaks to the others outside of operations; used rarely and off the hot path.
+pub trait Tell: Send {
+    /// We have been waiting in this operation for a while: whoever was in another one at this point should say so.
+    fn waiting_in(&self, record: &CallRecord);
+    /// We give up, and the others should not wait for us.
+    fn gave_up(&self, why: &Outstanding);
+}
 
 /// One communicator's waiting: progress of its links, its health, its clock.
 pub struct WaitContext {
     health: Arc<Health>,
     links: RefCell<Links>,
-    announce: Announce,
+    tell: Box<dyn Tell>,
     timeout: Duration,
     spins: u32,
     visits_before_yield: u32,
@@ -58,7 +63,7 @@ impl WaitContext {
     pub fn new(
         health: Arc<Health>,
         links: Links,
-        announce: Announce,
+        tell: Box<dyn Tell>,
         timeout: Duration,
         crowded: bool,
     ) -> WaitContext {
@@ -70,7 +75,7 @@ impl WaitContext {
         WaitContext {
             health,
             links: RefCell::new(links),
-            announce,
+            tell,
             timeout,
             spins,
             visits_before_yield: if crowded { 1 } else { VISITS_BEFORE_YIELD },
@@ -114,11 +119,16 @@ impl WaitContext {
         self.health.fail(fault, self.during.get())
     }
 
-    /// The fault that stopped the operation under way.
+    /// The fault that stopped the operation under way. The others hear of it, unless they know better.
     #[cold]
-    pub fn outstanding(&self) -> Outstanding {
+    pub fn give_up(&self) -> Outstanding {
         let fault = self.health.fault().unwrap_or_else(|| self.fail(Fault::Aborted));
-        Outstanding { during: fault.during.or(self.during.get()), ..fault }
+        let outstanding = Outstanding { during: fault.during.or(self.during.get()), ..fault };
+        if !matches!(fault.fault, Fault::PeerDied { .. } | Fault::PeerAborted { .. } | Fault::PeerLeft { .. })
+        {
+            self.tell.gave_up(&outstanding);
+        }
+        outstanding
     }
 
     /// Waits until a network connection's slots have all been handed to the network.
@@ -150,7 +160,7 @@ impl WaitContext {
     fn announce(&self) -> bool {
         match self.during.get() {
             Some(record) if !matches!(record.call.func, Func::Send | Func::Recv) => {
-                (self.announce)(&record);
+                self.tell.waiting_in(&record);
                 true
             }
             _ => false,
