@@ -25,3 +25,8 @@ pub use launch::{Fault, Outstanding};
 pub use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, RedOp};
 pub use oxccl_shared::reduce::{Element, F8E4M3, F8E5M2, bf16, f16};
 pub use transport::TransportKind;
+
+/// The README's example compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

@@ -73,7 +73,8 @@ impl Config {
 
     /// One variable of the process's environment, for the one other module that needs some: the launcher's.
     pub(super) fn variable(name: &str) -> Option<String> {
-        std::env::var(name).ok()
+        // Bytes that are no text become text that no parser takes, so that they end in an error and not in a default.
+        std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
     }
 
     /// As [`Self::from_env`], from any source.
