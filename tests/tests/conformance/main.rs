@@ -4,4 +4,7 @@
 //! The full product is `cargo test -p oxccl-tests --test conformance -- --ignored`. What runs by default draws from it so
 //! that any two choices meet in some case, and proves that they did.
 
+mod dims;
 mod matrix;
+mod transports;
+mod bits;

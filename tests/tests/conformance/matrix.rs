@@ -1,46 +1,13 @@
 //! Fibers of one thread, so that time goes into moving data and not into the operating system's scheduler.
 
-use oxccl::{Algorithm, DataType, Func, Protocol, RedOp};
+use crate::dims::{FUNCS, applies, ops, reduces, settings};
+use oxccl::{DataType, Func, RedOp};
 use oxccl_tests::borders::{Borders, CLASSES};
 use oxccl_tests::case::{By, Case, Placement};
 use oxccl_tests::deadline::{Deadline, doing};
 use oxccl_tests::deck::{Deck, Pairs};
-use oxccl_tests::harness::{Settings, World};
+use oxccl_tests::harness::World;
 use std::time::Duration;
-
-const FUNCS: [Func; 9] = [
-    Func::AllReduce,
-    Func::Reduce,
-    Func::ReduceScatter,
-    Func::Broadcast,
-    Func::AllGather,
-    Func::AllToAll,
-    Func::Gather,
-    Func::Scatter,
-    Func::Send,
-];
-
-/// Forced algorithm and protocol, and what the library chooses by itself.
-fn settings() -> Vec<Settings> {
-    let mut all = vec![Settings::default()];
-    for algorithm in [Algorithm::Ring, Algorithm::Tree, Algorithm::Direct] {
-        all.extend(Protocol::ALL.iter().map(|protocol| Settings::forced(algorithm, *protocol)));
-    }
-    all
-}
-
-fn reduces(func: Func) -> bool {
-    matches!(func, Func::AllReduce | Func::Reduce | Func::ReduceScatter)
-}
-
-/// Only all-reduce has more than one algorithm.
-fn applies(settings: &Settings, func: Func) -> bool {
-    func == Func::AllReduce || matches!(settings.algorithm, None | Some(Algorithm::Ring))
-}
-
-fn ops(func: Func) -> &'static [RedOp] {
-    if reduces(func) { RedOp::ALL } else { &[RedOp::Sum] }
-}
 
 /// How much of the product to run.
 #[derive(Clone, Copy)]

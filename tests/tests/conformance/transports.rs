@@ -1,0 +1,81 @@
+//! Every transport, by threads and by fibers, and buffers too large for the caches.
+
+use crate::dims::{FUNCS, applies, ops, settings};
+use oxccl::{DataType, Func, RedOp, TransportKind};
+use oxccl_tests::borders::{Borders, CLASSES};
+use oxccl_tests::case::{By, Case, Placement};
+use oxccl_tests::deadline::{Deadline, doing};
+use oxccl_tests::deck::Deck;
+use oxccl_tests::harness::{Settings, World};
+use std::time::Duration;
+
+/// Cases of each function and setting.
+const DRAWS: usize = 18;
+
+fn over(name: &'static str, transport: TransportKind, nranks: u32) {
+    let _deadline = Deadline::start(name, Duration::from_secs(240));
+    let mut random = Deck::new(1 << 16, u64::from(nranks));
+    for setting in settings() {
+        doing(|| format!("setting up {nranks} ranks over {transport} with {setting:?}"));
+        let mut world = World::new(nranks, Settings { transport: Some(transport), ..setting });
+        for func in FUNCS.into_iter().filter(|func| applies(&setting, *func)) {
+            for draw in 0..DRAWS {
+                let dtype = DataType::ALL[random.draw() % DataType::ALL.len()];
+                let op = ops(func)[random.draw() % ops(func).len()];
+                let borders = Borders::new(&world.settings.config(), func, dtype, nranks);
+                let case = Case {
+                    func,
+                    dtype,
+                    op,
+                    root: random.draw() as u32 % nranks,
+                    count: CLASSES[draw % CLASSES.len()].1(&borders),
+                    placement: Placement::ALL[random.draw() % Placement::ALL.len()],
+                    seed: random.draw() as u64,
+                };
+                let by = if draw % 3 == 0 { By::Fibers } else { By::Threads };
+                doing(|| format!("{case:?} by {by:?} over {transport}"));
+                case.check(&mut world, by).unwrap();
+            }
+        }
+        world.each(|rank| rank.barrier().unwrap());
+    }
+}
+
+macro_rules! transports {
+    ($($name:ident: $transport:ident x $nranks:literal;)+) => { $(
+        #[test]
+        fn $name() {
+            over(stringify!($name), TransportKind::$transport, $nranks);
+        }
+    )+ };
+}
+
+transports! {
+    in_process_2: InProcess x 2;
+    in_process_3: InProcess x 3;
+    shm_2: Shm x 2;
+    shm_3: Shm x 3;
+    shm_4: Shm x 4;
+    tcp_2: Tcp x 2;
+    tcp_3: Tcp x 3;
+}
+
+/// Outputs above a few megabytes bypass the caches: another way to write, with its own ragged ends.
+#[test]
+fn large_buffers() {
+    let _deadline = Deadline::start("large_buffers", Duration::from_secs(240));
+    for (nranks, by) in [(2, By::Threads), (3, By::Fibers)] {
+        let mut world = World::new(nranks, Settings { buffer_bytes: 1 << 20, ..Settings::default() });
+        for (k, dtype) in [DataType::F32, DataType::BF16, DataType::I8].into_iter().enumerate() {
+            for func in [Func::AllReduce, Func::Broadcast, Func::AllGather, Func::ReduceScatter, Func::Send] {
+                for placement in Placement::ALL {
+                    let count = (4 << 20) / dtype.size_bytes() + 60_013;
+                    let (op, root, seed) = (RedOp::Sum, nranks - 1, k as u64);
+                    let case = Case { func, dtype, op, root, count, placement, seed };
+                    doing(|| format!("{case:?} by {by:?}"));
+                    case.check(&mut world, by).unwrap();
+                }
+            }
+        }
+    }
+}
