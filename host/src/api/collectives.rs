@@ -47,7 +47,9 @@ impl Untyped {
 
     /// Checks everything about the call that can be known without touching memory.
     pub(super) fn check(&self, rank: u32, nranks: u32) -> Result<RawCall, ArgumentError> {
-        let Untyped { func, count, dtype, .. } = *self;
+        let Untyped { func, dtype, .. } = *self;
+        // A barrier has no buffers, whatever the count says.
+        let count = if func == Func::Barrier { 0 } else { self.count };
         let rooted = matches!(
             func,
             Func::Broadcast | Func::Reduce | Func::Gather | Func::Scatter | Func::Send | Func::Recv
