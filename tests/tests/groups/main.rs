@@ -1,0 +1,7 @@
+//! Several calls as one: sends and receives in any order, several communicators on a thread, splits, and anything at random.
+
+mod messages;
+mod several;
+mod splits;
+mod program;
+mod random;
