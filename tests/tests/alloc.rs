@@ -1,0 +1,184 @@
+//! After a first call of its kind, no operation allocates: not on the caller's thread, not on any thread of the library.
+//!
+//! One test only: the counter sees the whole process, so nothing else may run in it.
+
+use oxccl::{Algorithm, Communicator, Error, Protocol, ReduceOp, TransportKind};
+use oxccl_tests::deadline::{Deadline, doing};
+use oxccl_tests::harness::{Settings, World};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Counts every call.
+struct Counting;
+
+static CALLS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call goes to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        CALLS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's obligations are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        CALLS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        CALLS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { System.realloc(ptr, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn calls() -> u64 {
+    // Ordered by the barriers around each measurement.
+    CALLS.load(Ordering::Relaxed)
+}
+
+/// Elements per rank: one, what fits a slot, and what wraps the slots many times.
+const COUNTS: [usize; 3] = [2, 200, 40_000];
+/// Rounds measured after the first.
+const ROUNDS: usize = 20;
+
+struct Buffers {
+    one: Vec<f32>,
+    other: Vec<f32>,
+    all: Vec<f32>,
+    more: Vec<f32>,
+}
+
+impl Buffers {
+    fn new(count: usize, nranks: usize) -> Buffers {
+        let zeros = |len| vec![0.0; len];
+        let (one, other) = (zeros(count), zeros(count));
+        Buffers { one, other, all: zeros(nranks * count), more: zeros(nranks * count) }
+    }
+}
+
+type Operation = (&'static str, fn(&Communicator, &mut Buffers) -> Result<(), Error>);
+
+/// Every operation, called directly.
+const DIRECT: [Operation; 11] = [
+    ("all_reduce", |rank, b| rank.all_reduce(&b.one, &mut b.other, ReduceOp::SUM)),
+    ("all_reduce_in_place", |rank, b| rank.all_reduce_in_place(&mut b.one, ReduceOp::AVG)),
+    ("reduce", |rank, b| rank.reduce(&b.one, &mut b.other, ReduceOp::MAX, 1)),
+    ("broadcast", |rank, b| rank.broadcast(&b.one, &mut b.other, 0)),
+    ("all_gather", |rank, b| rank.all_gather(&b.one, &mut b.all)),
+    ("reduce_scatter", |rank, b| rank.reduce_scatter(&b.all, &mut b.one, ReduceOp::PROD)),
+    ("all_to_all", |rank, b| rank.all_to_all(&b.all, &mut b.more)),
+    ("gather", |rank, b| rank.gather(&b.one, &mut b.all, 1)),
+    ("scatter", |rank, b| rank.scatter(&b.all, &mut b.one, 0)),
+    ("barrier", |rank, _| rank.barrier()),
+    ("send and recv", |rank, b| match rank.rank() {
+        0 => rank.send(&b.one, 1),
+        1 => rank.recv(&mut b.one, 0),
+        _ => Ok(()),
+    }),
+];
+
+/// Groups, with the messages and collectives of one communicator.
+const GROUPED: [Operation; 2] = [
+    ("a ring of messages", |rank, b| {
+        let (me, n) = (rank.rank(), rank.size());
+        oxccl::group(|group| {
+            group.send(rank, &b.one, (me + 1) % n)?;
+            group.recv(rank, &mut b.other, (me + n - 1) % n)
+        })
+    }),
+    ("collectives and messages", |rank, b| {
+        let (me, n) = (rank.rank(), rank.size());
+        oxccl::group(|group| {
+            group.all_reduce_in_place(rank, &mut b.all, ReduceOp::SUM)?;
+            group.send(rank, &b.one, (me + n - 1) % n)?;
+            group.recv(rank, &mut b.other, (me + 1) % n)?;
+            group.barrier(rank)
+        })
+    }),
+];
+
+/// Runs each operation once, then many times, all ranks on threads; what was allocated in the latter.
+fn by_threads(world: &mut World, found: &mut Vec<String>) {
+    let (nranks, settings) = (world.size(), world.settings);
+    for (name, operation) in DIRECT.iter().chain(&GROUPED) {
+        for count in COUNTS {
+            doing(|| format!("{name} of {count} with {settings:?}"));
+            let meet = Barrier::new(nranks);
+            let counted = world.each(|rank| {
+                let mut buffers = Buffers::new(count, nranks);
+                operation(rank, &mut buffers).unwrap();
+                meet.wait();
+                let before = calls();
+                meet.wait();
+                for _ in 0..ROUNDS {
+                    operation(rank, &mut buffers).unwrap();
+                }
+                meet.wait();
+                let counted = calls() - before;
+                meet.wait();
+                counted
+            });
+            if counted[0] > 0 {
+                found.push(format!("{name} of {count} with {settings:?}: {} calls", counted[0]));
+            }
+        }
+    }
+}
+
+/// One thread is all ranks: a group over their communicators, as fibers.
+fn by_fibers(world: &World, found: &mut Vec<String>) {
+    let nranks = world.size();
+    for count in COUNTS {
+        let mut buffers: Vec<_> = (0..nranks).map(|_| Buffers::new(count, nranks)).collect();
+        let mut round = || {
+            oxccl::group(|group| {
+                for (rank, b) in world.ranks.iter().zip(&mut buffers) {
+                    let (me, n) = (rank.rank(), rank.size());
+                    group.all_reduce_in_place(rank, &mut b.all, ReduceOp::SUM)?;
+                    group.send(rank, &b.one, (me + 1) % n)?;
+                    group.recv(rank, &mut b.other, (me + n - 1) % n)?;
+                }
+                Ok(())
+            })
+        };
+        round().unwrap();
+        let before = calls();
+        for _ in 0..ROUNDS {
+            round().unwrap();
+        }
+        let counted = calls() - before;
+        if counted > 0 {
+            found.push(format!("fibers, {count} with {:?}: {counted} calls", world.settings));
+        }
+    }
+}
+
+#[test]
+fn nothing_is_allocated_after_the_first_call() {
+    let _deadline = Deadline::start("nothing_is_allocated_after_the_first_call", Duration::from_secs(200));
+    let before = calls();
+    drop(std::hint::black_box(Box::new(1)));
+    assert!(calls() >= before + 2, "the counter does not count");
+    let mut found = Vec::new();
+    let mut settings = vec![Settings::default()];
+    for algorithm in [Algorithm::Ring, Algorithm::Tree, Algorithm::Direct] {
+        settings.extend(Protocol::ALL.iter().map(|protocol| Settings::forced(algorithm, *protocol)));
+    }
+    for transport in [TransportKind::InProcess, TransportKind::Shm, TransportKind::Tcp] {
+        for &setting in &settings {
+            let settings = Settings { transport: Some(transport), ..setting };
+            by_threads(&mut World::new(2, settings), &mut found);
+        }
+        let settings = Settings { transport: Some(transport), ..Settings::default() };
+        by_fibers(&World::new(3, settings), &mut found);
+    }
+    assert!(found.is_empty(), "allocator calls in steady state:\n{}", found.join("\n"));
+}
