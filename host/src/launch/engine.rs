@@ -62,6 +62,8 @@ pub struct Engine {
     parts: EngineParts,
     /// Collectives started.
     seq: u64,
+    /// Digest of all collectives started, in order: what the slots of the latest carry.
+    history: u32,
     /// Messages of the operation under way; its capacity is kept.
     works: Vec<P2pWork>,
     /// Messages to ourselves: send and receive buffers, in order.
@@ -79,6 +81,7 @@ impl Engine {
         Engine {
             parts,
             seq: 0,
+            history: 0,
             works: Vec::with_capacity(messages),
             self_sends: Vec::with_capacity(messages),
             self_recvs: Vec::with_capacity(messages),
@@ -164,18 +167,19 @@ impl Engine {
         conns.send.iter().filter(|conn| conn.is_streamed).try_for_each(|conn| wait.flush(conn))
     }
 
-    fn begin(&mut self, call: &Call) -> CallRecord {
+    fn begin(&mut self, call: &Call) {
         let record = CallRecord { seq: self.seq, call: *call };
         self.seq += 1;
+        // A rank whose part of a call needs nobody does not notice that it called another: the next slot it meets tells.
+        self.history = self.history.rotate_left(7).wrapping_mul(0x9e37_79b9) ^ record.tag();
         self.parts.wait.health().record(&record);
         self.parts.wait.begin(&record);
-        record
     }
 
     /// # Safety
     /// 1. As [`Self::run`].
     unsafe fn collective(&mut self, raw: &RawCall) -> Result<(), Stop> {
-        let record = self.begin(&raw.call);
+        self.begin(&raw.call);
         if raw.call.count == 0 && raw.call.func != Func::Barrier {
             return Ok(());
         }
@@ -200,7 +204,7 @@ impl Engine {
             rank: self.parts.rank,
             nranks,
             root,
-            tag: record.tag(),
+            tag: self.history,
             stream: plan.stream,
         };
         for channel in 0..plan.channels {
@@ -261,18 +265,21 @@ impl Engine {
     fn add_messages(&mut self, raw: &RawCall) {
         let (call, me, n) = (raw.call, self.parts.rank, self.parts.facts.nranks);
         let bytes = call.bytes() as usize;
-        let record = match call.func {
+        let tag = match call.func {
             Func::Send | Func::Recv => {
                 self.parts.wait.begin(&CallRecord { seq: self.seq, call });
                 // Both ends must agree, so the record is that of a send of so many bytes, whoever and whatever it is.
                 let count = bytes as u64;
                 let dtype = DataType::U8;
-                CallRecord { seq: 0, call: Call { func: Func::Send, dtype, op: RedOp::Sum, root: 0, count } }
+                let call = Call { func: Func::Send, dtype, op: RedOp::Sum, root: 0, count };
+                CallRecord { seq: 0, call }.tag()
             }
-            Func::AllToAll | Func::Gather | Func::Scatter => self.begin(&call),
+            Func::AllToAll | Func::Gather | Func::Scatter => {
+                self.begin(&call);
+                self.history
+            }
             _ => return,
         };
-        let tag = record.tag();
         let block = |base: *mut u8, rank: u32| base.wrapping_add(rank as usize * bytes);
         let (src, dst) = (raw.send.cast_mut(), raw.recv);
         match call.func {

@@ -177,6 +177,12 @@ impl Health {
         oxccl_shared::sync::fence_acquire();
         (slot.seq.load_relaxed() == seq + 1).then_some(CallRecord { seq, call })
     }
+
+    /// The collectives up to this one that are still remembered, oldest first.
+    pub fn remembered(&self, seq: u64) -> impl Iterator<Item = CallRecord> {
+        let oldest = (seq + 1).saturating_sub(LEDGER_RECORDS as u64);
+        (oldest..=seq).filter_map(|seq| self.recall(seq))
+    }
 }
 
 #[cfg(test)]
@@ -204,5 +210,7 @@ mod tests {
         assert_eq!(health.recall(39).map(|r| r.call.count), Some(78));
         assert_eq!(health.recall(40), None);
         assert_eq!(health.recall(40 - LEDGER_RECORDS as u64 - 1), None);
+        let remembered: Vec<u64> = health.remembered(39).map(|record| record.seq).collect();
+        assert_eq!(remembered, Vec::from_iter(40 - LEDGER_RECORDS as u64..40));
     }
 }

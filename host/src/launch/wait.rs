@@ -156,11 +156,12 @@ impl WaitContext {
         }
     }
 
-    /// Tells the others which collective we are in; whether we are in one.
+    /// Tells the others which collective we are in, and first which ones before: they may have parted there. Whether we are
+    /// in one.
     fn announce(&self) -> bool {
         match self.during.get() {
             Some(record) if !matches!(record.call.func, Func::Send | Func::Recv) => {
-                self.tell.waiting_in(&record);
+                self.health.remembered(record.seq).for_each(|record| self.tell.waiting_in(&record));
                 true
             }
             _ => false,

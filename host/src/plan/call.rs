@@ -70,7 +70,7 @@ impl CallRecord {
         Call::from_words(word(1), word(2)).map(|call| CallRecord { seq: word(0), call })
     }
 
-    /// What every slot of the operation carries. Two different calls agree by chance once in 2^32.
+    /// Digest of call and place. Two different calls agree by chance once in 2^32.
     #[inline]
     pub fn tag(&self) -> u32 {
         // Multiply and fold: every input bit reaches the upper half, which is what is kept.

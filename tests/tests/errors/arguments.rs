@@ -1,0 +1,135 @@
+//! Arguments are refused before anything is sent, and the communicator goes on.
+
+use oxccl::{ArgumentError, Communicator, DataType, Error, Func, ReduceOp, Untyped};
+use oxccl_tests::deadline::Deadline;
+use oxccl_tests::harness::{Settings, World};
+use std::time::Duration;
+
+/// A call with something wrong, and what must be said of it.
+type Refused = (fn(&Communicator) -> Result<(), Error>, ArgumentError);
+
+fn length(func: Func, which: &'static str, actual: usize, expected: usize) -> ArgumentError {
+    ArgumentError::BufferLength { func, which, actual, expected }
+}
+
+const fn no_rank(func: Func, rank: u32) -> ArgumentError {
+    ArgumentError::NoSuchRank { func, rank, nranks: 2 }
+}
+
+fn untyped(rank: &Communicator, call: Untyped) -> Result<(), Error> {
+    // SAFETY: every call here is refused by its arguments, before a pointer is used.
+    unsafe { rank.run_untyped(&call) }
+}
+
+fn lengths() -> Vec<Refused> {
+    vec![
+        (
+            |rank| rank.all_reduce(&[0u8; 3], &mut [0u8; 4], ReduceOp::SUM),
+            length(Func::AllReduce, "receive", 4, 3),
+        ),
+        (|rank| rank.all_gather(&[0u8; 3], &mut [0u8; 3]), length(Func::AllGather, "receive", 3, 6)),
+        (
+            |rank| rank.reduce_scatter(&[0u8; 3], &mut [0u8; 3], ReduceOp::SUM),
+            length(Func::ReduceScatter, "send", 3, 6),
+        ),
+        (|rank| rank.broadcast(&[0u8; 3], &mut [0u8; 4], rank.rank()), length(Func::Broadcast, "send", 3, 4)),
+        (
+            |rank| rank.reduce(&[0u8; 3], &mut [0u8; 0], ReduceOp::SUM, rank.rank()),
+            length(Func::Reduce, "receive", 0, 3),
+        ),
+        (|rank| rank.all_to_all(&[0u8; 4], &mut [0u8; 6]), length(Func::AllToAll, "receive", 6, 4)),
+        (|rank| rank.gather(&[0u8; 3], &mut [0u8; 5], rank.rank()), length(Func::Gather, "receive", 5, 6)),
+        (|rank| rank.scatter(&[0u8; 7], &mut [0u8; 3], rank.rank()), length(Func::Scatter, "send", 7, 6)),
+        (
+            |rank| rank.all_to_all(&[0u8; 5], &mut [0u8; 5]),
+            ArgumentError::NotDivisible { func: Func::AllToAll, which: "send", actual: 5, nranks: 2 },
+        ),
+        (
+            |rank| rank.all_gather_in_place(&mut [0u8; 5]),
+            ArgumentError::NotDivisible { func: Func::AllGather, which: "receive", actual: 5, nranks: 2 },
+        ),
+    ]
+}
+
+fn ranks() -> Vec<Refused> {
+    vec![
+        (|rank| rank.broadcast(&[0u8], &mut [0u8], 2), no_rank(Func::Broadcast, 2)),
+        (|rank| rank.reduce(&[0u8], &mut [0u8], ReduceOp::SUM, 9), no_rank(Func::Reduce, 9)),
+        (|rank| rank.gather(&[0u8], &mut [0u8], u32::MAX), no_rank(Func::Gather, u32::MAX)),
+        (|rank| rank.scatter(&[0u8], &mut [0u8], 2), no_rank(Func::Scatter, 2)),
+        (|rank| rank.send(&[0u8], 2), no_rank(Func::Send, 2)),
+        (|rank| rank.recv(&mut [0u8], 2), no_rank(Func::Recv, 2)),
+    ]
+}
+
+fn others() -> Vec<Refused> {
+    let null = |func, which| ArgumentError::NullBuffer { func, which, count: 3 };
+    vec![
+        (
+            |rank| untyped(rank, Untyped { count: 3, ..Untyped::new(Func::AllReduce, DataType::F32) }),
+            null(Func::AllReduce, "send"),
+        ),
+        (
+            |rank| {
+                let send = [0u8; 3].as_ptr();
+                untyped(rank, Untyped { send, count: 3, ..Untyped::new(Func::AllGather, DataType::U8) })
+            },
+            null(Func::AllGather, "receive"),
+        ),
+        (
+            |rank| untyped(rank, Untyped { count: 3, peer: 1, ..Untyped::new(Func::Recv, DataType::U8) }),
+            null(Func::Recv, "receive"),
+        ),
+        (
+            |rank| rank.all_reduce_in_place(&mut [0f32], ReduceOp::pre_mul_sum(2f64)),
+            ArgumentError::ScalarType {
+                func: Func::AllReduce,
+                scalar: DataType::F64,
+                buffers: DataType::F32,
+            },
+        ),
+        (
+            |rank| {
+                let count = usize::MAX / 8;
+                untyped(rank, Untyped { count, ..Untyped::new(Func::AllReduce, DataType::F64) })
+            },
+            ArgumentError::TooLarge { func: Func::AllReduce, count: usize::MAX / 8, dtype: DataType::F64 },
+        ),
+    ]
+}
+
+#[test]
+fn bad_arguments_are_refused_and_the_communicator_goes_on() {
+    let _deadline = Deadline::start("bad_arguments", Duration::from_secs(60));
+    let mut world = World::new(2, Settings::default());
+    for (call, expected) in lengths().into_iter().chain(ranks()).chain(others()) {
+        world.each(|rank| {
+            assert_eq!(call(rank), Err(Error::Argument(expected)), "{expected}");
+            assert_eq!(rank.async_error(), None);
+            let mut sum = [1u32; 5];
+            rank.all_reduce_in_place(&mut sum, ReduceOp::SUM).unwrap();
+            assert_eq!(sum, [2; 5]);
+        });
+    }
+}
+
+/// Pointers that a function does not use may be null, and all may be where there are no elements.
+#[test]
+fn null_is_accepted_where_nothing_is_read_or_written() {
+    let _deadline = Deadline::start("null_is_accepted", Duration::from_secs(60));
+    World::new(2, Settings::default()).each(|rank| {
+        for func in [Func::AllReduce, Func::AllGather, Func::Broadcast, Func::AllToAll, Func::Reduce] {
+            untyped(rank, Untyped::new(func, DataType::F64)).unwrap();
+        }
+        let mut buffer = [rank.rank() as u8 + 3; 4];
+        let (send, recv) = (buffer.as_ptr(), buffer.as_mut_ptr());
+        let broadcast = Untyped { count: 4, peer: 1, ..Untyped::new(Func::Broadcast, DataType::U8) };
+        let call = match rank.rank() {
+            0 => Untyped { recv, ..broadcast },
+            _ => Untyped { send, recv, ..broadcast },
+        };
+        // SAFETY: four elements, input and output the same; rank 0 has no input.
+        unsafe { rank.run_untyped(&call) }.unwrap();
+        assert_eq!(buffer, [4; 4]);
+    });
+}

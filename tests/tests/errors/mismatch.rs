@@ -1,0 +1,155 @@
+//! Ranks that call different things: every one of them ends, soon, with an error that names a rank and its call.
+
+use oxccl::{Algorithm, Communicator, Error, Fault, Protocol, ReduceOp, TransportKind};
+use oxccl_tests::deadline::{Deadline, doing};
+use oxccl_tests::harness::{Settings, World};
+use std::time::{Duration, Instant};
+
+/// How soon.
+const BOUND: Duration = Duration::from_secs(5);
+
+type Does = fn(&Communicator) -> Result<(), Error>;
+
+/// What all ranks but the last do, what the last does, and why they disagree.
+const DISAGREEMENTS: [(&str, Does, Does); 14] = [
+    ("count", |r| sum(r, 10), |r| sum(r, 11)),
+    ("count, by many slots", |r| sum(r, 10), |r| sum(r, 100_000)),
+    ("count, by a whole chunk", |r| sum(r, 50_000), |r| sum(r, 100_000)),
+    ("count of nothing", |r| sum(r, 1000), |r| sum(r, 0)),
+    ("type", |r| sum(r, 8), |r| r.all_reduce_in_place(&mut [0u8; 8], ReduceOp::SUM)),
+    ("operator", |r| sum(r, 8), |r| r.all_reduce_in_place(&mut [0f32; 8], ReduceOp::MAX)),
+    ("root", |r| r.broadcast_in_place(&mut [0u8; 9], 0), |r| r.broadcast_in_place(&mut [0u8; 9], 1)),
+    ("function", |r| sum(r, 8), |r| r.broadcast_in_place(&mut [0f32; 8], 0)),
+    (
+        "function, over other connections",
+        |r| sum(r, 2),
+        |r| r.all_gather_in_place(&mut vec![0f32; 6000 * 3 * 2]),
+    ),
+    ("function, message or not", |r| sum(r, 200_000), |r| r.all_to_all(&[0u8; 6], &mut [0u8; 6])),
+    ("barrier or not", |r| r.barrier(), |r| sum(r, 64)),
+    (
+        "root of a gather",
+        |r| r.gather(&[1u8], &mut vec![0; r.size() as usize], 0),
+        |r| r.gather(&[1u8], &mut vec![0; r.size() as usize], 1),
+    ),
+    ("order", |r| sum(r, 5).and_then(|()| sum(r, 6)), |r| sum(r, 6).and_then(|()| sum(r, 5))),
+    (
+        "order of functions",
+        |r| r.barrier().and_then(|()| r.broadcast_in_place(&mut [1u8; 5], 0)),
+        |r| r.broadcast_in_place(&mut [1u8; 5], 0).and_then(|()| r.barrier()),
+    ),
+];
+
+fn sum(rank: &Communicator, count: usize) -> Result<(), Error> {
+    rank.all_reduce_in_place(&mut vec![1f32; count], ReduceOp::SUM)
+}
+
+/// Two ranks, then three; what the disagreement does to each of them.
+fn all_end(settings: Settings) {
+    for nranks in [2, 3] {
+        for (what, most, last) in DISAGREEMENTS {
+            doing(|| format!("{what}, {nranks} ranks, {settings:?}"));
+            let mut world = World::new(nranks, settings);
+            let started = Instant::now();
+            let results = world.each(|rank| {
+                let result = if rank.rank() == nranks - 1 { last(rank) } else { most(rank) };
+                // A rank whose part needs nobody may not notice; the next call does.
+                let result = result.and_then(|()| rank.barrier());
+                while rank.async_error().is_none() && started.elapsed() < BOUND {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                result.err().or(rank.async_error())
+            });
+            let told = || format!("{what}, {nranks} ranks, {settings:?}: {results:#?}");
+            assert!(started.elapsed() < BOUND, "not within {BOUND:?}: {}", told());
+            let faults: Vec<_> = results.iter().map(|r| r.as_ref().and_then(Error::fault)).collect();
+            let mismatch = |fault: &Option<Fault>| matches!(fault, Some(Fault::Mismatch { .. }));
+            assert!(faults.iter().any(mismatch), "nobody names the mismatch: {}", told());
+            for (rank, fault) in faults.iter().enumerate() {
+                let guilty = match fault {
+                    Some(Fault::Mismatch { rank, .. } | Fault::PeerAborted { rank }) => *rank,
+                    _ => panic!("rank {rank} is not told: {}", told()),
+                };
+                assert!(guilty != rank as u32 && guilty < nranks, "rank {rank} blames {guilty}: {}", told());
+                let text = results[rank].as_ref().expect("a fault is an error").to_string();
+                assert!(text.contains(&format!("rank {guilty}")), "{text}");
+            }
+        }
+    }
+}
+
+macro_rules! worlds {
+    ($($name:ident: $settings:expr;)+) => { $(
+        #[test]
+        fn $name() {
+            let _deadline = Deadline::start(stringify!($name), Duration::from_secs(240));
+            all_end($settings);
+        }
+    )+ };
+}
+
+worlds! {
+    by_the_librarys_choice: Settings::default();
+    over_ring_ll: Settings::forced(Algorithm::Ring, Protocol::LL);
+    over_tree_ll128: Settings::forced(Algorithm::Tree, Protocol::LL128);
+    over_direct_simple: Settings::forced(Algorithm::Direct, Protocol::Simple);
+    over_shm: Settings { transport: Some(TransportKind::Shm), ..Settings::default() };
+    over_tcp: Settings { transport: Some(TransportKind::Tcp), ..Settings::default() };
+}
+
+/// A message of another length than its receiver expects.
+#[test]
+fn a_message_of_another_length_ends_both() {
+    let _deadline = Deadline::start("a_message_of_another_length_ends_both", Duration::from_secs(60));
+    for (sent, expected) in [(10usize, 11usize), (11, 10), (0, 1), (1, 0), (100_000, 99_999), (8, 100_000)] {
+        let mut world = World::new(2, Settings::default());
+        let started = Instant::now();
+        let results = world.each(|rank| {
+            let result = match rank.rank() {
+                0 => rank.send(&vec![1u8; sent], 1),
+                _ => rank.recv(&mut vec![1u8; expected], 0),
+            };
+            while rank.async_error().is_none() && started.elapsed() < BOUND {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            result.err().or(rank.async_error()).and_then(|error| error.fault())
+        });
+        let receiver = matches!(results[1], Some(Fault::Mismatch { rank: 0, .. }));
+        assert!(receiver, "{sent} for {expected}: {results:?}");
+        assert_eq!(results[0], Some(Fault::PeerAborted { rank: 1 }), "{sent} for {expected}");
+    }
+}
+
+/// The message that a user reads names both calls.
+#[test]
+fn the_message_names_both_calls() {
+    let _deadline = Deadline::start("the_message_names_both_calls", Duration::from_secs(60));
+    let errors = World::new(2, Settings::default()).each(|rank| {
+        let result = match rank.rank() {
+            0 => sum(rank, 10),
+            // The root needs nobody, so it is the barrier that meets the other rank.
+            _ => rank.broadcast_in_place(&mut [0u8; 7], 1),
+        };
+        result.and_then(|()| rank.barrier()).expect_err("the ranks disagree").to_string()
+    });
+    let both = |text: &String| text.contains("all_reduce of 10 float") && text.contains("broadcast of 7");
+    assert!(errors.iter().any(both), "{errors:#?}");
+}
+
+/// Every rank on one thread: nobody blocks the one that finds it.
+#[test]
+fn fibers_end_as_well() {
+    let _deadline = Deadline::start("fibers_end_as_well", Duration::from_secs(60));
+    let world = World::new(3, Settings::default());
+    let started = Instant::now();
+    let mut data = [vec![0u8; 30], vec![0u8; 30], vec![0u8; 31]];
+    let result = oxccl::group(|group| {
+        let mut ranks = world.ranks.iter().zip(&mut data);
+        ranks.try_for_each(|(rank, data)| group.all_reduce_in_place(rank, data, ReduceOp::SUM))
+    });
+    assert!(started.elapsed() < BOUND);
+    assert!(matches!(result, Err(Error::Operation(_))), "{result:?}");
+    let faults: Vec<_> = world.ranks.iter().map(|rank| rank.async_error().and_then(|e| e.fault())).collect();
+    assert!(faults.iter().any(|fault| matches!(fault, Some(Fault::Mismatch { .. }))), "{faults:?}");
+    assert!(faults.iter().all(Option::is_some), "{faults:?}");
+}
