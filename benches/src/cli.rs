@@ -104,7 +104,7 @@ pub struct PerfArgs {
     /// Bind the process of rank r to core r modulo the number of cores (with `--ranks`).
     #[arg(long)]
     pub bind: bool,
-    /// Write everything measured (docs/perf.md states the schema).
+    /// Write everything measured (docs/measurements/README.md states the schema).
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Draw time and bus bandwidth over size.

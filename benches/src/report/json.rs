@@ -1,4 +1,4 @@
-//! Everything measured, for other programs. docs/perf.md states the schema; its name changes when a field changes meaning.
+//! Everything measured, for other programs. docs/measurements/README.md states the schema; its name changes when a field changes meaning.
 
 use super::machine::Machine;
 use super::{EngineFacts, ReportError, Run};
