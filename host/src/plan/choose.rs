@@ -46,12 +46,13 @@ pub struct Tuning {
 
 impl Tuning {
     /// For ranks on CPUs. Their caches are coherent: a counter and the data it publishes arrive together as fast as a line that
-    /// carries its own flag, so the line protocols, made for links without that, win at no size.
+    /// carries its own flag, so the line protocols, made for links without that, win at no size. Nor do stores past the caches:
+    /// 16 MiB in place took 1.9 ms with them and 1.3 ms without.
     pub const CPU: Tuning = Tuning {
         direct_max_bytes: 128 << 10,
         ll_below_bytes: 0,
         ll128_below_bytes: 0,
-        stream_min_bytes: 4 << 20,
+        stream_min_bytes: u64::MAX,
     };
 }
 
