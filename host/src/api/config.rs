@@ -122,7 +122,7 @@ impl Config {
             33..=128 => 3,
             _ => 5,
         };
-        let simple = (self.buffer_bytes / 8).min(64 << 10) >> shrink;
+        let simple = (self.buffer_bytes / 8).min(128 << 10) >> shrink;
         ConnLayout {
             ll_slot_bytes: (8 << 10) >> shrink,
             ll128_slot_bytes: (16 << 10) >> shrink,

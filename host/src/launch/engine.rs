@@ -25,6 +25,19 @@ pub(crate) struct RawCall {
     pub scalar_bits: u64,
 }
 
+impl RawCall {
+    /// Whether output and input share memory, as far as the function allows.
+    fn is_in_place(&self, rank: u32) -> bool {
+        let block = rank as usize * self.call.bytes() as usize;
+        let (send, recv) = (self.send.addr(), self.recv.addr());
+        match self.call.func {
+            Func::AllGather => send == recv.wrapping_add(block),
+            Func::ReduceScatter => recv == send.wrapping_add(block),
+            _ => send == recv,
+        }
+    }
+}
+
 /// One channel: its connections and its place in ring, tree or mesh.
 #[derive(Default)]
 pub struct Channel {
@@ -205,7 +218,7 @@ impl Engine {
             nranks,
             root,
             tag: self.history,
-            stream: plan.stream,
+            stream: plan.stream && !raw.is_in_place(self.parts.rank),
         };
         for channel in 0..plan.channels {
             work.part = plan.part(count, channel);

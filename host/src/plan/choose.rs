@@ -34,25 +34,25 @@ pub struct Forced {
 /// Thresholds in bytes of a call (its `count` times the element size). See docs/measurements for where they come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tuning {
-    /// Up to here, divided by n - 1, all-reduce goes direct: its traffic grows with the ranks.
+    /// Up to here, divided by n - 1, all-reduce of more than two ranks goes direct: its traffic grows with the ranks. Between two
+    /// ranks it is a ring's, with one wait less.
     pub direct_max_bytes: u64,
     /// Below this LL.
     pub ll_below_bytes: u64,
     /// Below this LL128; Simple from here on.
     pub ll128_below_bytes: u64,
-    /// From here on outputs bypass the caches.
+    /// From here on outputs bypass the caches, unless they are inputs too. About the size of a last-level cache.
     pub stream_min_bytes: u64,
 }
 
 impl Tuning {
     /// For ranks on CPUs. Their caches are coherent: a counter and the data it publishes arrive together as fast as a line that
-    /// carries its own flag, so the line protocols, made for links without that, win at no size. Nor do stores past the caches:
-    /// 16 MiB in place took 1.9 ms with them and 1.3 ms without.
+    /// carries its own flag, so the line protocols, made for links without that, win at no size.
     pub const CPU: Tuning = Tuning {
         direct_max_bytes: 128 << 10,
         ll_below_bytes: 0,
         ll128_below_bytes: 0,
-        stream_min_bytes: u64::MAX,
+        stream_min_bytes: 32 << 20,
     };
 }
 
@@ -64,7 +64,7 @@ impl Facts {
             (Func::AllReduce, Some(forced)) => forced,
             (Func::AllReduce, None) => {
                 let others = u64::from(self.nranks.saturating_sub(1)).max(1);
-                if call.bytes() <= self.tuning.direct_max_bytes / others {
+                if self.nranks <= 2 || call.bytes() <= self.tuning.direct_max_bytes / others {
                     Algorithm::Direct
                 } else {
                     Algorithm::Ring
