@@ -180,7 +180,8 @@ impl Source<'_> {
 
 fn seconds(text: &str) -> Option<Duration> {
     let seconds: f64 = text.parse().ok()?;
-    (seconds > 0.0).then(|| Duration::try_from_secs_f64(seconds).ok()).flatten()
+    // What rounds to no time at all is refused too.
+    Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero())
 }
 
 fn flag(text: &str) -> Option<bool> {
@@ -239,6 +240,8 @@ mod tests {
             ("NCCL_BUFFSIZE", "99999999999999999999"),
             ("OXCCL_TIMEOUT", "-1"),
             ("OXCCL_TIMEOUT", "1e300"),
+            ("OXCCL_TIMEOUT", "1e-12"),
+            ("OXCCL_TIMEOUT", "NaN"),
             ("NCCL_SOCKET_FAMILY", "AF_UNIX"),
         ] {
             let error = config(&[(variable, value)]).unwrap_err();
