@@ -309,8 +309,8 @@ impl Communicator {
     ///
     /// # Safety
     /// 1. `send` and `recv` are valid for the shapes of the table in this module, each where its function uses it.
-    /// 2. `recv` equals `send` (for all-gather `send` may be this rank's block of `recv`, for reduce-scatter the reverse), or
-    ///    they do not overlap. Nobody else touches them meanwhile.
+    /// 2. `recv` equals `send` or, where one of them has n blocks and the other one, the one is this rank's block of the other;
+    ///    or they do not overlap. All-to-all has no such form. Nobody else touches them meanwhile.
     pub unsafe fn run_untyped(&self, untyped: &Untyped) -> Result<(), Error> {
         let call = untyped.check(self.rank, self.nranks)?;
         // SAFETY: obligations 1 and 2.
