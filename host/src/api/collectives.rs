@@ -75,6 +75,9 @@ impl Untyped {
         if count > 0 && writes && self.recv.is_null() {
             return Err(ArgumentError::NullBuffer { func, which: "receive", count });
         }
+        if func == Func::AllToAll && count > 0 && nranks > 1 && self.send == self.recv.cast_const() {
+            return Err(ArgumentError::InPlace { func });
+        }
         let reduces = matches!(func, Func::AllReduce | Func::Reduce | Func::ReduceScatter);
         let scalar_bits = match self.op.scalar {
             Some((scalar, _)) if reduces && scalar != dtype => {

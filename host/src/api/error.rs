@@ -79,6 +79,12 @@ pub enum ArgumentError {
         /// Elements expected.
         count: usize,
     },
+    /// A call that cannot run in place was given one buffer for both.
+    #[error("{func}: send and receive buffers are the same, which this operation does not allow")]
+    InPlace {
+        /// The call.
+        func: Func,
+    },
     /// The scalar of a pre-multiplied sum has another type than the buffers.
     #[error("{func}: the operator's scalar is {scalar}, the buffers hold {buffers}")]
     ScalarType {
