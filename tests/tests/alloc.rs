@@ -48,6 +48,9 @@ fn calls() -> u64 {
 const COUNTS: [usize; 3] = [2, 200, 40_000];
 /// Rounds measured after the first.
 const ROUNDS: usize = 20;
+/// A rank that has waited 250 ms, as on a busy machine, tells the others what for, once and with memory for the message.
+/// What an operation needs by itself shows every time.
+const ATTEMPTS: usize = 4;
 
 struct Buffers {
     one: Vec<f32>,
@@ -112,22 +115,29 @@ fn by_threads(world: &mut World, found: &mut Vec<String>) {
         for count in COUNTS {
             doing(|| format!("{name} of {count} with {settings:?}"));
             let meet = Barrier::new(nranks);
-            let counted = world.each(|rank| {
-                let mut buffers = Buffers::new(count, nranks);
-                operation(rank, &mut buffers).unwrap();
-                meet.wait();
-                let before = calls();
-                meet.wait();
-                for _ in 0..ROUNDS {
+            let mut measure = || {
+                let counted = world.each(|rank| {
+                    let mut buffers = Buffers::new(count, nranks);
                     operation(rank, &mut buffers).unwrap();
-                }
-                meet.wait();
-                let counted = calls() - before;
-                meet.wait();
-                counted
-            });
-            if counted[0] > 0 {
-                found.push(format!("{name} of {count} with {settings:?}: {} calls", counted[0]));
+                    meet.wait();
+                    let before = calls();
+                    meet.wait();
+                    for _ in 0..ROUNDS {
+                        operation(rank, &mut buffers).unwrap();
+                    }
+                    meet.wait();
+                    let counted = calls() - before;
+                    meet.wait();
+                    counted
+                });
+                counted[0]
+            };
+            let mut least = measure();
+            for _ in 1..ATTEMPTS {
+                least = if least == 0 { 0 } else { least.min(measure()) };
+            }
+            if least > 0 {
+                found.push(format!("{name} of {count} with {settings:?}: {least} calls"));
             }
         }
     }

@@ -156,16 +156,9 @@ impl WaitContext {
         }
     }
 
-    /// Tells the others which collective we are in, and first which ones before: they may have parted there. Whether we are
-    /// in one.
-    fn announce(&self) -> bool {
-        match self.during.get() {
-            Some(record) if !matches!(record.call.func, Func::Send | Func::Recv) => {
-                self.health.remembered(record.seq).for_each(|record| self.tell.waiting_in(&record));
-                true
-            }
-            _ => false,
-        }
+    /// The collective that we are in, if we are in one.
+    fn collective(&self) -> Option<CallRecord> {
+        self.during.get().filter(|record| !matches!(record.call.func, Func::Send | Func::Recv))
     }
 
     /// Whether the present wait has lasted so long.
@@ -191,7 +184,7 @@ impl WaitContext {
             return Err(Stop);
         }
         if waited > ANNOUNCE_AFTER && !self.announced.replace(true) {
-            self.announce();
+            self.collective().iter().for_each(|record| self.tell.waiting_in(record));
         }
         Ok(())
     }
@@ -232,7 +225,9 @@ impl Waiter for WaitContext {
     #[cold]
     fn refuse(&self, on: Wait, _expected: SlotHeader, _found: SlotHeader) -> Stop {
         // The peer answers with its own call, which makes the better message.
-        if self.announce() {
+        if let Some(record) = self.collective() {
+            // They parted here or earlier: the peer compares from the oldest on.
+            self.health.remembered(record.seq).for_each(|record| self.tell.waiting_in(&record));
             let asked = Instant::now();
             while !self.health.is_stopped() && asked.elapsed() < REPLY_TIME {
                 std::thread::sleep(NAP);
