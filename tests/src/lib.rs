@@ -13,3 +13,5 @@ pub mod harness;
 pub mod case;
 pub mod borders;
 pub mod deck;
+pub mod tidy;
+pub mod process;

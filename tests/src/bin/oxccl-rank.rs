@@ -1,0 +1,337 @@
+//! Layer: tests, a program beside them.
+//! Takes: `RANK NRANKS ID STEP...`, where ID is 256 hexadecimal digits, `create` (this rank makes the id and prints it) or
+//! `env` (the launcher's environment), and each STEP one of those of [`Program::step`].
+//! Gives: a line before each step, lines for results, and for a failed step the line `failed KIND GUILTY TEXT`; then it goes
+//! on behind the step `after`, or ends with status 1.
+//! Never: outlives the process that started it.
+
+use oxccl::bootstrap::{RankList, UniqueIdError};
+use oxccl::{BootstrapError, Communicator, ConnectError, Error, Fault, ReduceOp, UniqueId, group};
+use oxccl_tests::tidy::Footprint;
+use std::error::Error as StdError;
+use std::fmt::Write as _;
+use std::io::BufRead;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// How long the library's threads and sockets may need to go once nobody uses them.
+const TIDY_WITHIN: Duration = Duration::from_secs(1);
+
+fn main() -> ExitCode {
+    let parent = rustix::process::getppid();
+    if rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).is_err()
+        || rustix::process::getppid() != parent
+    {
+        return ExitCode::from(3);
+    }
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [rank, nranks, id, steps @ ..] = args.as_slice() else {
+        eprintln!("usage: oxccl-rank RANK NRANKS ID STEP...");
+        return ExitCode::from(2);
+    };
+    let mut program = Program::new(rank, nranks, id);
+    program.run(steps)
+}
+
+type StepResult = Result<(), Box<dyn StdError>>;
+
+struct Program {
+    rank: u32,
+    nranks: u32,
+    id: String,
+    communicator: Option<Communicator>,
+    before: Footprint,
+}
+
+impl Program {
+    fn new(rank: &str, nranks: &str, id: &str) -> Program {
+        let number = |text: &str| text.parse().expect("ranks are numbers");
+        let (rank, nranks) = (number(rank), number(nranks));
+        Program { rank, nranks, id: id.to_owned(), communicator: None, before: Footprint::take() }
+    }
+
+    fn run(&mut self, steps: &[String]) -> ExitCode {
+        let mut steps = steps.iter();
+        while let Some(step) = steps.next() {
+            println!("step {step}");
+            let Err(error) = self.step(step) else { continue };
+            println!("failed {}", describe(error.as_ref()));
+            if !steps.any(|step| step == "after") {
+                return ExitCode::FAILURE;
+            }
+        }
+        println!("end");
+        ExitCode::SUCCESS
+    }
+
+    fn step(&mut self, step: &str) -> StepResult {
+        let (name, arg) = step.split_once('=').unwrap_or((step, ""));
+        match name {
+            // Joins with the id of the command line.
+            "join" => self.join(),
+            // Waits for a line from the test.
+            "ask" => read_line().map(drop),
+            // Waits for `RANK NRANKS ID` and joins with that.
+            "rejoin" => self.rejoin(),
+            // Where `failed` goes on.
+            "after" => Ok(()),
+            // Compares the result of every kind of call with what it must be.
+            "check" => Ok(self.communicator().map(check)??),
+            "barrier" => Ok(self.communicator()?.barrier()?),
+            "all-reduce" => Ok(all_reduce(self.communicator()?, arg.parse()?)?),
+            // One call after the other until one fails: `forever=CALL:COUNT`.
+            "forever" => self.forever(arg),
+            // Makes no call and waits until the library says by itself that something is wrong.
+            "idle" => self.idle(),
+            // Aborts from another thread in so many milliseconds.
+            "abort-in" => self.abort_in(Duration::from_millis(arg.parse()?)),
+            "drop" => self.drop_communicator(),
+            "sleep" => {
+                std::thread::sleep(Duration::from_millis(arg.parse()?));
+                Ok(())
+            }
+            // Fails if threads, descriptors or mappings of the library are left.
+            "tidy" => Ok(self.before.await_return(TIDY_WITHIN)?),
+            // From now on no file of this process can be longer than so many bytes, as if /dev/shm were full.
+            "limit-files" => limit_files(arg.parse()?),
+            _ => Err(format!("there is no step {step}").into()),
+        }
+    }
+
+    fn communicator(&self) -> Result<&Communicator, &'static str> {
+        self.communicator.as_ref().ok_or("there is no communicator")
+    }
+
+    fn join(&mut self) -> StepResult {
+        let start = Instant::now();
+        let communicator = match self.id.as_str() {
+            "env" => Communicator::from_env()?,
+            "create" => {
+                let id = UniqueId::create(&oxccl::Config::from_env()?.bootstrap)?;
+                println!("id {id}");
+                Communicator::init(&id, self.rank, self.nranks)?
+            }
+            text => {
+                let id: UniqueId = text.parse().map_err(|error: UniqueIdError| error.to_string())?;
+                Communicator::init(&id, self.rank, self.nranks)?
+            }
+        };
+        println!("joined {} {} {}", communicator.rank(), communicator.size(), start.elapsed().as_micros());
+        self.communicator = Some(communicator);
+        Ok(())
+    }
+
+    fn rejoin(&mut self) -> StepResult {
+        let line = read_line()?;
+        let mut words = line.split_whitespace();
+        let mut word = || words.next().ok_or("three words were expected");
+        (self.rank, self.nranks, self.id) = (word()?.parse()?, word()?.parse()?, word()?.to_owned());
+        self.join()
+    }
+
+    fn forever(&self, arg: &str) -> StepResult {
+        let (call, count) = arg.split_once(':').ok_or("CALL:COUNT was expected")?;
+        let (communicator, count) = (self.communicator()?, count.parse()?);
+        for round in 0u64.. {
+            match call {
+                "all-reduce" => all_reduce(communicator, count)?,
+                "send-recv" => send_recv(communicator, count)?,
+                _ => return Err(format!("there is no call {call}").into()),
+            }
+            if round == 0 {
+                println!("looping");
+            }
+        }
+        Ok(())
+    }
+
+    fn idle(&self) -> StepResult {
+        loop {
+            if let Some(error) = self.communicator()?.async_error() {
+                return Err(error.into());
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    fn abort_in(&self, delay: Duration) -> StepResult {
+        let handle = self.communicator()?.abort_handle();
+        std::thread::spawn(move || {
+            std::thread::sleep(delay);
+            println!("aborting");
+            handle.abort();
+        });
+        Ok(())
+    }
+
+    fn drop_communicator(&mut self) -> StepResult {
+        let start = Instant::now();
+        self.communicator = None;
+        println!("dropped {}", start.elapsed().as_micros());
+        Ok(())
+    }
+}
+
+fn read_line() -> Result<String, Box<dyn StdError>> {
+    let mut line = String::new();
+    match std::io::stdin().lock().read_line(&mut line)? {
+        0 => Err("the test closed its end".into()),
+        _ => Ok(line),
+    }
+}
+
+fn limit_files(bytes: u64) -> StepResult {
+    // SAFETY: ignoring a signal installs no handler. The kernel sends this one with the error that is asked for.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    let limit = rustix::process::Rlimit { current: Some(bytes), maximum: Some(bytes) };
+    Ok(rustix::process::setrlimit(rustix::process::Resource::Fsize, limit)?)
+}
+
+fn all_reduce(communicator: &Communicator, count: usize) -> Result<(), Error> {
+    let mut buffer = vec![1f32; count];
+    communicator.all_reduce_in_place(&mut buffer, ReduceOp::SUM)
+}
+
+/// Everybody sends to the next and receives from the previous rank.
+fn send_recv(communicator: &Communicator, count: usize) -> Result<(), Error> {
+    let (me, n) = (communicator.rank(), communicator.size());
+    let (send, mut recv) = (vec![1f32; count], vec![0f32; count]);
+    group(|g| {
+        g.send(communicator, &send, (me + 1) % n)?;
+        g.recv(communicator, &mut recv, (me + n - 1) % n)
+    })
+}
+
+/// The counts of [`check`]: none, one, odd, more than a slot, more than all slots.
+const COUNTS: [usize; 5] = [0, 1, 1_003, 70_001, 1_000_003];
+
+fn check(communicator: &Communicator) -> Result<(), Box<dyn StdError>> {
+    for count in COUNTS {
+        check_reductions(communicator, count)?;
+        check_copies(communicator, count)?;
+    }
+    communicator.barrier()?;
+    println!("checked");
+    Ok(())
+}
+
+/// What rank `rank` contributes at `index`: small, so that float sums are exact in any order.
+fn element(rank: u32, index: usize) -> f32 {
+    ((rank as usize * 31 + index * 7) % 61) as f32
+}
+
+fn input(rank: u32, count: usize) -> Vec<f32> {
+    (0..count).map(|index| element(rank, index)).collect()
+}
+
+fn expect(what: &str, found: &[f32], expected: impl Fn(usize) -> f32) -> Result<(), String> {
+    match found.iter().enumerate().find(|&(index, value)| *value != expected(index)) {
+        None => Ok(()),
+        Some((at, value)) => {
+            Err(format!("{what} of {} elements: element {at} is {value}, not {}", found.len(), expected(at)))
+        }
+    }
+}
+
+fn check_reductions(communicator: &Communicator, count: usize) -> Result<(), Box<dyn StdError>> {
+    let (me, n) = (communicator.rank(), communicator.size());
+    let sum = |index| (0..n).map(|rank| element(rank, index)).sum::<f32>();
+    let (send, mut recv) = (input(me, count), vec![-1.0; count]);
+    communicator.all_reduce(&send, &mut recv, ReduceOp::SUM)?;
+    expect("all-reduce", &recv, sum)?;
+    let mut own = vec![-1.0; count / n as usize];
+    let (shared, start) = (own.len() * n as usize, own.len() * me as usize);
+    communicator.reduce_scatter(&send[..shared], &mut own, ReduceOp::SUM)?;
+    expect("reduce-scatter", &own, |index| sum(start + index))?;
+    for root in 0..n {
+        recv.fill(-1.0);
+        communicator.reduce(&send, &mut recv, ReduceOp::SUM, root)?;
+        expect("reduce", &recv, |index| if me == root { sum(index) } else { -1.0 })?;
+    }
+    Ok(())
+}
+
+fn check_copies(communicator: &Communicator, count: usize) -> Result<(), Box<dyn StdError>> {
+    let (me, n) = (communicator.rank(), communicator.size());
+    let send = input(me, count);
+    let mut all = vec![-1.0; count * n as usize];
+    communicator.all_gather(&send, &mut all)?;
+    let block = |index: usize| element((index / count) as u32, index % count);
+    expect("all-gather", &all, block)?;
+    let mut one = vec![-1.0; count];
+    communicator.broadcast(&send, &mut one, n - 1)?;
+    expect("broadcast", &one, |index| element(n - 1, index))?;
+    let previous = (me + n - 1) % n;
+    group(|g| {
+        g.send(communicator, &send, (me + 1) % n)?;
+        g.recv(communicator, &mut one, previous)
+    })?;
+    expect("send and receive", &one, |index| element(previous, index))?;
+    let mine = std::mem::replace(&mut all, vec![-1.0; count * n as usize]);
+    communicator.all_to_all(&mine, &mut all)?;
+    // Everybody holds the same blocks, so everybody sends us the block of our number.
+    expect("all-to-all", &all, |index| element(me, index % count))?;
+    Ok(())
+}
+
+/// `KIND GUILTY TEXT`: the guilty ranks separated by commas, `-` if the error names none.
+fn describe(error: &(dyn StdError + 'static)) -> String {
+    let text = error.to_string().replace('\n', " / ");
+    let Some(error) = error.downcast_ref::<Error>() else { return format!("Test - {text}") };
+    let (kind, guilty) = match error {
+        Error::Argument(_) => ("Argument", vec![]),
+        Error::Config(_) => ("Config", vec![]),
+        Error::Launch(_) => ("Launch", vec![]),
+        Error::Bootstrap(error) | Error::Connect(ConnectError::Bootstrap(error)) => of_bootstrap(error),
+        Error::Connect(error) => of_connect(error),
+        Error::Operation(error) => of_fault(&error.fault()),
+        _ => ("Other", vec![]),
+    };
+    let mut names = String::new();
+    for rank in &guilty {
+        let _ = write!(names, "{}{rank}", if names.is_empty() { "" } else { "," });
+    }
+    format!("{kind} {} {text}", if names.is_empty() { "-" } else { &names })
+}
+
+fn of_bootstrap(error: &BootstrapError) -> (&'static str, Vec<u32>) {
+    let named = |ranks: &RankList| ranks.named().iter().map(|rank| rank.0).collect();
+    match error {
+        BootstrapError::MissingRanks { ranks, .. } => ("MissingRanks", named(ranks)),
+        BootstrapError::DuplicateRank { rank, .. } => ("DuplicateRank", vec![rank.0]),
+        BootstrapError::RankOutOfRange { rank, .. } => ("RankOutOfRange", vec![rank.0]),
+        BootstrapError::WorldSizeMismatch { rank, expected_by, .. } => {
+            ("WorldSizeMismatch", vec![rank.0, expected_by.0])
+        }
+        BootstrapError::PeerLost { rank } => ("PeerDied", vec![rank.0]),
+        BootstrapError::PeerAborted { rank, .. } => ("PeerAborted", vec![rank.0]),
+        BootstrapError::PeerLeft { rank } => ("PeerLeft", vec![rank.0]),
+        BootstrapError::Timeout { ranks, .. } => ("Timeout", named(ranks)),
+        BootstrapError::RootUnreachable { .. } | BootstrapError::RootLost { .. } => ("RootGone", vec![]),
+        _ => ("Bootstrap", vec![]),
+    }
+}
+
+fn of_connect(error: &ConnectError) -> (&'static str, Vec<u32>) {
+    match error {
+        ConnectError::NoTransport { rank, peer, .. } => ("NoTransport", vec![*rank, *peer]),
+        ConnectError::Settings { peer, .. } => ("Settings", vec![*peer]),
+        ConnectError::Memory { rank, .. } => ("Memory", vec![*rank]),
+        ConnectError::Stream { rank, .. } => ("Stream", vec![*rank]),
+        ConnectError::PeerFailed { peer, .. } => ("PeerFailed", vec![*peer]),
+        _ => ("Connect", vec![]),
+    }
+}
+
+fn of_fault(fault: &Fault) -> (&'static str, Vec<u32>) {
+    match fault {
+        Fault::Aborted => ("Aborted", vec![]),
+        Fault::PeerAborted { rank } => ("PeerAborted", vec![*rank]),
+        Fault::PeerDied { rank } => ("PeerDied", vec![*rank]),
+        Fault::PeerLeft { rank } => ("PeerLeft", vec![*rank]),
+        Fault::Timeout { rank, .. } => ("Timeout", vec![*rank]),
+        Fault::Mismatch { rank, .. } => ("Mismatch", vec![*rank]),
+        Fault::Link { .. } => ("Link", vec![]),
+    }
+}

@@ -1,0 +1,46 @@
+//! Several processes: every kind of call gives what it must, whatever connects the ranks.
+
+use oxccl_tests::process::Launch;
+
+const RANK: &str = env!("CARGO_BIN_EXE_oxccl-rank");
+
+/// Joins, checks, leaves, and finds nothing left.
+const STEPS: &str = "join check drop tidy";
+
+#[test]
+fn two_to_four_processes_over_shared_memory() {
+    for nranks in 2..=4 {
+        let mut job = Launch::new(RANK, nranks).env("OXCCL_TRANSPORT", "shm").start(STEPS);
+        job.all_succeed();
+        job.assert_no_files_left();
+    }
+}
+
+#[test]
+fn two_to_four_processes_over_tcp() {
+    for nranks in 2..=4 {
+        Launch::new(RANK, nranks).env("OXCCL_TRANSPORT", "tcp").start(STEPS).all_succeed();
+    }
+}
+
+#[test]
+fn two_hosts_of_two_processes() {
+    let launch = Launch::new(RANK, 4);
+    let mut job = oxccl_tests::process::Job::new();
+    for rank in 0..4 {
+        let host = if rank < 2 { "one" } else { "other" };
+        job.ranks.push(launch.clone().env("NCCL_HOSTID", host).spawn(rank, STEPS));
+    }
+    job.all_succeed();
+    job.assert_no_files_left();
+}
+
+#[test]
+fn every_protocol_and_algorithm_between_processes() {
+    for protocol in ["LL", "LL128", "Simple"] {
+        for algorithm in ["ring", "tree", "direct"] {
+            let launch = Launch::new(RANK, 3).env("NCCL_PROTO", protocol).env("NCCL_ALGO", algorithm);
+            launch.start(STEPS).all_succeed();
+        }
+    }
+}
