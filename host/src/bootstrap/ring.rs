@@ -253,7 +253,13 @@ impl Ring {
     }
 
     /// This rank gives up: the others learn that it did and why, and no all-gather completes any more.
+    ///
+    /// If that is because it could not reach a rank, the others may have no connection to that rank either, whose end would
+    /// tell them: they hear of the loss first.
     pub fn give_up(&mut self, error: BootstrapError) {
+        if let BootstrapError::PeerLost { rank } = error {
+            self.learn(News::Died { rank }, None);
+        }
         self.abort(&error.to_string());
         self.broken.get_or_insert(error);
     }
@@ -272,6 +278,13 @@ impl Ring {
     pub fn leave(&mut self) {
         self.learn(News::Left { rank: self.me, gathers: self.gathers.current() }, None);
         self.leaving = true;
+    }
+
+    /// Whether this rank has given up and its predecessor, which is on its way here, could not learn why if it met nobody.
+    pub fn owes_its_predecessor_the_reason(&self) -> bool {
+        let predecessor = (self.me.index() + self.gone.len() - 1) % self.gone.len();
+        let is_coming = self.links[Side::Prev as usize].phase == LinkPhase::Waiting;
+        self.broken.is_some() && is_coming && !self.gone[predecessor]
     }
 
     /// The next thing that happened to another rank.

@@ -126,7 +126,8 @@ const TREE_CHANNELS: u32 = 2;
 /// The same step fails on every rank: on the guilty one with its own error, elsewhere with one that names it.
 pub fn connect(bootstrap: &Bootstrap, wanted: &Wanted<'_>) -> Result<Connected, ConnectError> {
     let peers = gather_peers(bootstrap, wanted)?;
-    agree(bootstrap, wanted, check_transports(wanted, &peers))?;
+    let fit = check_settings(wanted, &peers).and_then(|()| check_transports(wanted, &peers));
+    agree(bootstrap, wanted, fit)?;
     let hosts: Vec<u64> = peers.iter().map(|peer| peer.host).collect();
     let graph = Graph::new(&hosts, RING_CHANNELS, TREE_CHANNELS);
     let mut wiring = Wiring::new(wanted, graph, peers);
@@ -137,7 +138,9 @@ pub fn connect(bootstrap: &Bootstrap, wanted: &Wanted<'_>) -> Result<Connected, 
     agree(bootstrap, wanted, opened)?;
     let streamed = wiring.open_streams(bootstrap);
     agree(bootstrap, wanted, streamed)?;
-    // Every peer has mapped our file: without its name it cannot outlive us.
+    // Every peer has mapped every file: without their names none can outlive us. All names, because a rank that is killed
+    // before it comes to this line leaves its own, and nobody would fail who could remove it.
+    wanted.forget_files();
     drop(file);
     Ok(wiring.finish())
 }
@@ -148,9 +151,14 @@ fn gather_peers(bootstrap: &Bootstrap, wanted: &Wanted<'_>) -> Result<Vec<PeerIn
     for (peer, block) in blocks.iter().enumerate() {
         peers.push(PeerInfo::from_bytes(block).ok_or(ConnectError::Malformed { peer: peer as u32 })?);
     }
+    Ok(peers)
+}
+
+/// Whether all ranks have the same settings. All see the same, but must not leave before all have heard of it.
+fn check_settings(wanted: &Wanted<'_>, peers: &[PeerInfo]) -> Result<(), ConnectError> {
     match peers.iter().position(|peer| peer.settings != peers[0].settings) {
         Some(peer) => Err(ConnectError::Settings { peer: peer as u32, settings: wanted.settings }),
-        None => Ok(peers),
+        None => Ok(()),
     }
 }
 
@@ -182,14 +190,9 @@ fn agree<T>(
     let said = mine.as_ref().err().map(ToString::to_string).unwrap_or_default();
     let cut = said.len().min(512);
     let blocks = bootstrap.all_gather(&said.as_bytes()[..cut]);
-    let value = match mine {
-        Ok(value) => value,
-        Err(error) => {
-            wanted.forget_files();
-            return Err(error);
-        }
-    };
+    // A rank that was lost comes first: whoever hears of it removes all files, which others may then miss.
     let blocks = blocks.inspect_err(|_| wanted.forget_files())?;
+    let value = mine.inspect_err(|_| wanted.forget_files())?;
     match blocks.iter().position(|block| !block.is_empty()) {
         None => Ok(value),
         Some(peer) => {

@@ -317,3 +317,14 @@ fn a_neighbour_that_breaks_the_protocol_is_named() {
         "rank 1 broke the bootstrap protocol: bytes that are no message of this version"
     );
 }
+
+/// Rank 1 died before rank 0 had a connection to it: no stream's end tells anybody.
+#[test]
+fn a_rank_that_cannot_be_reached_is_named_to_those_who_never_tried() {
+    let mut world = World::new(4);
+    world.ring(0).give_up(BootstrapError::PeerLost { rank: Rank(1) });
+    world.settle(7);
+    for rank in [2, 3] {
+        assert_eq!(world.ring(rank).next_event(), Some(PeerEvent::PeerDied { rank: Rank(1) }));
+    }
+}
