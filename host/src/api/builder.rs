@@ -166,7 +166,17 @@ fn assemble(bootstrap: Bootstrap, config: Config) -> Result<Communicator, Error>
         ring_layout: config.ring_layout(),
         mesh_layout: config.mesh_layout(nranks),
     };
-    let connected = channel::connect(&bootstrap, &wanted)?;
+    let connected = match channel::connect(&bootstrap, &wanted) {
+        Ok(connected) => connected,
+        Err(error) => {
+            // All ranks have agreed to fail: leaving in order lets those that still gather the verdict have it. If they have
+            // not, because one is lost, dropping the bootstrap tells them that this one gave up.
+            if !matches!(error, ConnectError::Bootstrap(_)) {
+                bootstrap.close();
+            }
+            return Err(error.into());
+        }
+    };
 
     let health = Arc::new(Health::new(nranks));
     let watch = watch(bootstrap, &health);

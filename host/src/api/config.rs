@@ -88,16 +88,21 @@ impl Config {
         env.set("OXCCL_BOOTSTRAP_TIMEOUT", SECONDS, &mut config.bootstrap.timeout, seconds)?;
         let filter = |text: &str| InterfaceFilter::parse(text).map(Some);
         env.set("NCCL_SOCKET_IFNAME", INTERFACES, &mut config.bootstrap.interfaces, filter)?;
-        env.set("NCCL_SOCKET_FAMILY", "AF_INET or AF_INET6", &mut config.bootstrap.prefer_ipv6, family)?;
+        env.set(
+            "NCCL_SOCKET_FAMILY",
+            "AF_INET or AF_INET6 was expected",
+            &mut config.bootstrap.prefer_ipv6,
+            family,
+        )?;
         env.set("NCCL_ALGO", ALGORITHMS, &mut config.forced.algorithm, |t| {
             Algorithm::from_name(t).map(Some)
         })?;
         env.set("NCCL_PROTO", PROTOCOLS, &mut config.forced.protocol, |t| Protocol::from_name(t).map(Some))?;
         let allowed = |text: &str| TransportKind::from_name(text).map(Allowed::only);
-        env.set("OXCCL_TRANSPORT", "inproc, shm or tcp", &mut config.transports, allowed)?;
+        env.set("OXCCL_TRANSPORT", "inproc, shm or tcp was expected", &mut config.transports, allowed)?;
         let (mut no_p2p, mut no_shm) = (false, false);
-        env.set("NCCL_P2P_DISABLE", "0 or 1", &mut no_p2p, flag)?;
-        env.set("NCCL_SHM_DISABLE", "0 or 1", &mut no_shm, flag)?;
+        env.set("NCCL_P2P_DISABLE", "0 or 1 was expected", &mut no_p2p, flag)?;
+        env.set("NCCL_SHM_DISABLE", "0 or 1 was expected", &mut no_shm, flag)?;
         config.transports.in_process &= !no_p2p;
         config.transports.shm &= !no_shm;
         config.host_id = lookup("NCCL_HOSTID");

@@ -202,7 +202,10 @@ impl Service {
 
     /// Hands out the answers that are ready, and drops whoever needs none any more.
     fn answer(&mut self, now: Instant) {
-        while let Some((ConnId(key), reply)) = self.rendezvous.next_reply() {
+        let mut replies: Vec<_> = std::iter::from_fn(|| self.rendezvous.next_reply()).collect();
+        // Rank 0 last: its process is as a rule the root's own, and may end as soon as it has its answer.
+        replies.sort_by_key(|(ConnId(key), _)| self.conns.get(key).is_some_and(|conn| conn.rank.0 == 0));
+        for (ConnId(key), reply) in replies {
             if let Some(conn) = self.conns.get_mut(&key) {
                 frame::push(&mut conn.out, KIND_REPLY, &[&reply.to_bytes()]);
                 conn.phase = ConnPhase::Closing(now + self.register_timeout);

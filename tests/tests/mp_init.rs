@@ -1,0 +1,186 @@
+//! Ranks that come wrongly, or not at all, or with settings that cannot be used: a clear error on every rank, soon.
+
+use oxccl_tests::process::{Failure, Job, Launch, Process, SOON};
+use std::time::{Duration, Instant};
+
+const RANK: &str = env!("CARGO_BIN_EXE_oxccl-rank");
+
+/// The failure of a rank that then ends with status 1.
+fn refused(process: &mut Process) -> Failure {
+    let failure = process.failure(SOON);
+    assert_eq!(process.end(SOON).code(), Some(1), "{}", process.transcript());
+    failure
+}
+
+/// Every rank fails alike.
+fn all_refused(job: &mut Job, kind: &str, guilty: &[u32]) {
+    for process in &mut job.ranks {
+        let failure = refused(process);
+        assert_eq!((failure.kind.as_str(), failure.guilty.as_slice()), (kind, guilty), "{failure:?}");
+    }
+    job.assert_no_files_left();
+}
+
+#[test]
+fn a_rank_that_is_too_high() {
+    let launch = Launch::new(RANK, 2);
+    let mut job = Job::new();
+    job.ranks = vec![launch.spawn(0, "join"), launch.spawn(2, "join")];
+    all_refused(&mut job, "RankOutOfRange", &[2]);
+}
+
+#[test]
+fn a_rank_that_comes_twice() {
+    let launch = Launch::new(RANK, 3);
+    let mut job = Job::new();
+    job.ranks = [0, 1, 1].map(|rank| launch.spawn(rank, "join")).into();
+    all_refused(&mut job, "DuplicateRank", &[1]);
+}
+
+#[test]
+fn ranks_that_disagree_on_their_number() {
+    let launch = Launch::new(RANK, 2);
+    let mut job = Job::new();
+    let mut first = launch.spawn(0, "join");
+    first.line("step join", SOON);
+    std::thread::sleep(Duration::from_millis(300));
+    let text = first.transcript();
+    assert!(!text.contains("failed"), "{text}");
+    job.ranks.push(first);
+    job.ranks.push(launch.clone().ranks(3).spawn(1, "join"));
+    all_refused(&mut job, "WorldSizeMismatch", &[1, 0]);
+}
+
+#[test]
+fn a_rank_that_never_comes() {
+    let launch = Launch::without_id(RANK, 3).env("OXCCL_BOOTSTRAP_TIMEOUT", "2");
+    let mut job = Job::new();
+    job.ranks.push(launch.spawn(0, "join"));
+    let line = job.ranks[0].line("id ", SOON);
+    job.ranks.push(launch.clone().id(&line.text["id ".len()..]).spawn(2, "join"));
+    all_refused(&mut job, "MissingRanks", &[1]);
+    let took = line.at.elapsed();
+    assert!(took > Duration::from_millis(1900) && took < Duration::from_secs(4), "{took:?}");
+}
+
+#[test]
+fn an_id_whose_root_is_gone() {
+    let launch = Launch::without_id(RANK, 2);
+    let mut root = launch.spawn(0, "join");
+    let id = root.line("id ", SOON).text["id ".len()..].to_owned();
+    root.kill();
+    root.end(SOON);
+    let started = Instant::now();
+    let failure = refused(&mut launch.id(&id).spawn(1, "join"));
+    assert_eq!(failure.kind, "RootGone", "{failure:?}");
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+}
+
+#[test]
+fn settings_that_differ_between_ranks() {
+    for (variable, one, other) in [
+        ("NCCL_BUFFSIZE", "1048576", "524288"),
+        ("NCCL_ALGO", "ring", "tree"),
+        ("NCCL_PROTO", "LL", "Simple"),
+        ("NCCL_SHM_DISABLE", "0", "1"),
+        ("OXCCL_TRANSPORT", "shm", "tcp"),
+    ] {
+        let launch = Launch::new(RANK, 3);
+        let mut job = Job::new();
+        for rank in 0..3 {
+            let value = if rank == 1 { other } else { one };
+            job.ranks.push(launch.clone().env(variable, value).spawn(rank, "join"));
+        }
+        for process in &mut job.ranks {
+            let failure = refused(process);
+            assert_eq!(
+                (failure.kind.as_str(), failure.guilty.as_slice()),
+                ("Settings", &[1][..]),
+                "{failure:?}"
+            );
+            assert!(failure.text.contains(variable), "{failure:?}");
+        }
+        job.assert_no_files_left();
+    }
+}
+
+#[test]
+fn no_transport_that_is_allowed() {
+    let launch = Launch::new(RANK, 2).env("OXCCL_TRANSPORT", "shm");
+    let mut job = Job::new();
+    for (rank, host) in [(0, "one"), (1, "other")] {
+        job.ranks.push(launch.clone().env("NCCL_HOSTID", host).spawn(rank, "join"));
+    }
+    for process in &mut job.ranks {
+        let failure = refused(process);
+        assert_eq!(failure.kind, "NoTransport", "{failure:?}");
+    }
+}
+
+#[test]
+fn values_that_cannot_be_used() {
+    for (variable, value) in [
+        ("OXCCL_TIMEOUT", "soon"),
+        ("OXCCL_TIMEOUT", "0"),
+        ("OXCCL_TIMEOUT", "nan"),
+        ("OXCCL_TIMEOUT", "inf"),
+        ("OXCCL_BOOTSTRAP_TIMEOUT", "-3"),
+        ("OXCCL_BOOTSTRAP_TIMEOUT", "1e400"),
+        ("NCCL_SOCKET_FAMILY", "IPv4"),
+        ("NCCL_ALGO", "butterfly"),
+        ("NCCL_PROTO", "LL256"),
+        ("OXCCL_TRANSPORT", "pigeon"),
+        ("NCCL_P2P_DISABLE", "maybe"),
+        ("NCCL_SHM_DISABLE", "2"),
+        ("NCCL_BUFFSIZE", "1"),
+        ("NCCL_BUFFSIZE", "1M"),
+        ("NCCL_BUFFSIZE", "18446744073709551616"),
+    ] {
+        let failure = refused(&mut Launch::new(RANK, 1).env(variable, value).spawn(0, "join"));
+        assert_eq!(failure.kind, "Config", "{failure:?}");
+        for part in [variable, value, "expected"] {
+            assert!(failure.text.contains(part), "{variable}={value}: {failure:?}");
+        }
+    }
+}
+
+#[test]
+fn an_interface_that_does_not_exist() {
+    let mut process = Launch::without_id(RANK, 2).env("NCCL_SOCKET_IFNAME", "nosuch").spawn(0, "join");
+    let failure = refused(&mut process);
+    assert!(failure.text.contains("nosuch"), "{failure:?}");
+}
+
+#[test]
+fn an_id_that_is_none() {
+    for id in ["", "ab", &"0".repeat(256), &"f".repeat(256)] {
+        let failure = refused(&mut Launch::without_id(RANK, 1).id(id).spawn(0, "join"));
+        assert!(failure.text.contains("unique id"), "{id}: {failure:?}");
+    }
+}
+
+/// One rank cannot make its shared memory. A limit on the length of its files stands for a full /dev/shm, which a test cannot
+/// fill without harm to others.
+#[test]
+fn shared_memory_that_is_full() {
+    for poor in 0..3 {
+        let mut job = Launch::new(RANK, 3).start_each(|rank| {
+            let limit = if rank == poor { "limit-files=65536" } else { "sleep=0" };
+            format!("{limit} join after tidy")
+        });
+        for process in &mut job.ranks {
+            let failure = process.failure(SOON);
+            let kind = if process.rank == poor { "Memory" } else { "PeerFailed" };
+            assert_eq!(
+                (failure.kind.as_str(), failure.guilty.as_slice()),
+                (kind, &[poor][..]),
+                "{failure:?}"
+            );
+            for part in ["shared memory is full", "/dev/shm/oxccl-", "NCCL_BUFFSIZE"] {
+                assert!(failure.text.contains(part), "{failure:?}");
+            }
+            assert!(process.end(SOON).success(), "{}", process.transcript());
+        }
+        job.assert_no_files_left();
+    }
+}
