@@ -1,0 +1,139 @@
+//! Strangers at the ports of the bootstrap: they are refused, in the log, and the ranks notice nothing.
+
+use oxccl_tests::process::{Job, Launch, Process, SOON};
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+const RANK: &str = env!("CARGO_BIN_EXE_oxccl-rank");
+
+/// The TCP ports at which a process listens, by its descriptors and the kernel's table of sockets.
+fn listening_ports(pid: u32) -> BTreeSet<u16> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let sockets: BTreeSet<String> = entries
+        .filter_map(|entry| std::fs::read_link(entry.path()).ok()?.to_str().map(str::to_owned))
+        .filter_map(|target| Some(target.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
+        .collect();
+    let table = std::fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap_or_default();
+    let listening = |line: &str| {
+        // Columns: number, local address, remote address, state (0A: listening), ..., inode in the tenth.
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        let [_, local, _, "0A", ..] = columns.as_slice() else { return None };
+        sockets.contains(*columns.get(9)?).then_some(())?;
+        u16::from_str_radix(local.rsplit_once(':')?.1, 16).ok()
+    };
+    table.lines().filter_map(listening).collect()
+}
+
+/// Waits until the process listens at so many ports.
+fn await_ports(process: &Process, count: usize) -> BTreeSet<u16> {
+    let deadline = Instant::now() + SOON;
+    loop {
+        let ports = listening_ports(process.pid());
+        if ports.len() >= count {
+            return ports;
+        }
+        assert!(Instant::now() < deadline, "it listens at {ports:?} only");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Every way to knock that a scanner, another program or an enemy may have. Connections that are kept open are returned.
+fn knock(port: u16) -> Vec<TcpStream> {
+    let connect = || {
+        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let stream = TcpStream::connect_timeout(&addr, Duration::from_secs(1)).ok()?;
+        stream.set_read_timeout(Some(Duration::from_millis(100))).ok()?;
+        stream.set_write_timeout(Some(Duration::from_millis(100))).ok()?;
+        Some(stream)
+    };
+    // A scanner connects and goes.
+    for _ in 0..20 {
+        drop(connect());
+    }
+    let noise: Vec<u8> = (0..1 << 16).map(|i: u32| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let words: [&[u8]; 6] = [
+        b"GET / HTTP/1.1\r\nHost: root\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        &[0; 4096],
+        &[0xff; 4096],
+        &noise,
+        b"O",
+    ];
+    let mut kept = Vec::new();
+    for word in words {
+        let Some(mut stream) = connect() else { continue };
+        // A refusal may come in the middle of what we write.
+        let _ = stream.write_all(word);
+        let _ = stream.read(&mut [0; 64]);
+        kept.push(stream);
+    }
+    // Silent connections occupy a place and say nothing.
+    kept.extend((0..40).filter_map(|_| connect()));
+    kept
+}
+
+/// Every port of the job is knocked at while one rank is yet to come; it then comes, and all is well.
+#[test]
+fn strangers_at_every_port_while_ranks_join() {
+    let launch = Launch::without_id(RANK, 3);
+    let mut job = Job::new();
+    job.ranks.push(launch.spawn(0, "join check ask drop tidy"));
+    let id = job.ranks[0].line("id ", SOON).text["id ".len()..].to_owned();
+    let launch = launch.id(&id);
+    job.ranks.push(launch.spawn(1, "join check ask drop tidy"));
+    // Rank 0 has the root's port and its own.
+    let mut ports = await_ports(&job.ranks[0], 2);
+    ports.extend(await_ports(&job.ranks[1], 1));
+    let kept: Vec<TcpStream> = ports.iter().flat_map(|port| knock(*port)).collect();
+    assert!(kept.len() > 100, "{} connections at {ports:?}", kept.len());
+    let came = Instant::now();
+    job.ranks.push(launch.spawn(2, "join check ask drop tidy"));
+    job.all_print("joined");
+    println!(
+        "joined {:.1} ms after the last rank came, among {} strangers",
+        came.elapsed().as_secs_f64() * 1e3,
+        kept.len()
+    );
+    assert!(came.elapsed() < Duration::from_secs(3), "{:?}", came.elapsed());
+    job.all_print("checked");
+    drop(kept);
+    job.ranks.iter_mut().for_each(|rank| rank.say(""));
+    job.all_succeed();
+    for rank in &job.ranks[..2] {
+        assert!(rank.errors().contains("refused a connection"), "{}", rank.transcript());
+    }
+}
+
+/// The ranks listen as long as the communicator lives.
+#[test]
+fn strangers_while_ranks_work() {
+    let mut job = Launch::new(RANK, 2).start("join check ask check ask drop tidy");
+    job.all_print("checked");
+    let ports: BTreeSet<u16> = job.ranks.iter().flat_map(|rank| listening_ports(rank.pid())).collect();
+    assert_eq!(ports.len(), 2, "{ports:?}");
+    let kept: Vec<TcpStream> = ports.iter().flat_map(|port| knock(*port)).collect();
+    job.ranks.iter_mut().for_each(|rank| rank.say(""));
+    job.all_print("checked");
+    drop(kept);
+    job.ranks.iter_mut().for_each(|rank| rank.say(""));
+    job.all_succeed();
+    assert!(job.ranks[0].errors().contains("refused a connection"), "{}", job.ranks[0].transcript());
+}
+
+/// A rank dies while strangers hold connections: that does not keep the others from hearing of it.
+#[test]
+fn a_death_among_strangers_is_heard_of() {
+    let mut job = Launch::new(RANK, 3).start("join idle after drop");
+    job.all_print("step idle");
+    let ports: BTreeSet<u16> = job.ranks.iter().flat_map(|rank| listening_ports(rank.pid())).collect();
+    let _kept: Vec<TcpStream> = ports.iter().flat_map(|port| knock(*port)).collect();
+    let killed_at = job.ranks[1].kill();
+    for rank in job.without(&[1]) {
+        let failure = rank.failure(SOON);
+        assert_eq!((failure.kind.as_str(), failure.guilty.as_slice()), ("PeerDied", &[1][..]), "{failure:?}");
+        assert!(failure.at.saturating_duration_since(killed_at) < Duration::from_secs(1));
+        assert!(rank.end(SOON).success());
+    }
+}

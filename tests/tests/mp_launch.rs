@@ -1,0 +1,161 @@
+//! The environments of launchers, set by hand: the processes find each other and work.
+
+use oxccl_tests::process::{Job, Launch, SOON};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const RANK: &str = env!("CARGO_BIN_EXE_oxccl-rank");
+
+/// Starts `nranks` processes that know of each other only by `variables`, and expects that they form a communicator in which
+/// each has the rank that its environment gives it.
+fn form(nranks: u32, variables: impl Fn(u32) -> Vec<(&'static str, String)>) {
+    let mut job = Job::new();
+    for rank in 0..nranks {
+        let mut launch = Launch::without_id(RANK, 99).id("env");
+        for (name, value) in variables(rank) {
+            launch = launch.env(name, &value);
+        }
+        // The numbers of the command line are wrong on purpose.
+        job.ranks.push(launch.spawn(77, "join check drop tidy"));
+    }
+    for (rank, process) in job.ranks.iter_mut().enumerate() {
+        let joined = process.line("joined", SOON);
+        assert!(joined.text.starts_with(&format!("joined {rank} {nranks} ")), "{}", joined.text);
+        let status = process.end(SOON);
+        assert!(status.success(), "{}", process.transcript());
+    }
+    job.assert_no_files_left();
+}
+
+/// A job's name that no other run of any test has.
+fn job_name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let started = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("{}{:09}{number}", std::process::id(), started.subsec_nanos())
+}
+
+/// A port of the loopback that nobody uses now.
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("the loopback has ports");
+    listener.local_addr().expect("it is bound").port()
+}
+
+#[test]
+fn by_hand() {
+    for variable in ["OXCCL_COMM_ID", "NCCL_COMM_ID"] {
+        let meeting = format!("127.0.0.1:{}", free_port());
+        form(3, |rank| {
+            vec![
+                ("OXCCL_RANK", rank.to_string()),
+                ("OXCCL_NRANKS", "3".to_owned()),
+                (variable, meeting.clone()),
+            ]
+        });
+    }
+}
+
+#[test]
+fn torchrun() {
+    let (name, port) = (job_name(), free_port());
+    form(3, |rank| {
+        vec![
+            ("RANK", rank.to_string()),
+            ("WORLD_SIZE", "3".to_owned()),
+            ("LOCAL_RANK", rank.to_string()),
+            ("LOCAL_WORLD_SIZE", "3".to_owned()),
+            ("MASTER_ADDR", "127.0.0.1".to_owned()),
+            ("MASTER_PORT", port.to_string()),
+            ("TORCHELASTIC_RUN_ID", name.clone()),
+            ("TORCHELASTIC_RESTART_COUNT", "0".to_owned()),
+        ]
+    });
+}
+
+#[test]
+fn open_mpi() {
+    let name = job_name();
+    form(2, |rank| {
+        vec![
+            ("OMPI_COMM_WORLD_RANK", rank.to_string()),
+            ("OMPI_COMM_WORLD_SIZE", "2".to_owned()),
+            ("OMPI_COMM_WORLD_LOCAL_RANK", rank.to_string()),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", "2".to_owned()),
+            ("PMIX_NAMESPACE", name.clone()),
+        ]
+    });
+}
+
+#[test]
+fn slurm() {
+    let name = job_name();
+    form(3, |rank| {
+        vec![
+            ("SLURM_JOB_ID", name.clone()),
+            ("SLURM_STEP_ID", "0".to_owned()),
+            ("SLURM_PROCID", rank.to_string()),
+            ("SLURM_LOCALID", rank.to_string()),
+            ("SLURM_STEP_NUM_TASKS", "3".to_owned()),
+            ("SLURM_STEP_NUM_NODES", "1".to_owned()),
+            ("SLURM_STEP_NODELIST", "localhost".to_owned()),
+        ]
+    });
+}
+
+#[test]
+fn mpich() {
+    let name = job_name();
+    form(2, |rank| {
+        vec![
+            ("PMI_RANK", rank.to_string()),
+            ("PMI_SIZE", "2".to_owned()),
+            ("MPI_LOCALRANKID", rank.to_string()),
+            ("MPI_LOCALNRANKS", "2".to_owned()),
+            ("PMI_JOBID", name.clone()),
+        ]
+    });
+}
+
+/// A second communicator of the same job meets at the same place right after the first.
+#[test]
+fn the_same_meeting_point_again_at_once() {
+    let meeting = format!("127.0.0.1:{}", free_port());
+    for _ in 0..3 {
+        form(2, |rank| {
+            vec![
+                ("OXCCL_RANK", rank.to_string()),
+                ("OXCCL_NRANKS", "2".to_owned()),
+                ("NCCL_COMM_ID", meeting.clone()),
+            ]
+        });
+    }
+}
+
+/// Every variable of a launcher that is missing or senseless is named.
+#[test]
+fn environments_that_cannot_be_used() {
+    let cases: [(&[(&str, &str)], &str); 12] = [
+        (&[], "no launcher"),
+        (&[("OXCCL_RANK", "0")], "OXCCL_NRANKS"),
+        (&[("OXCCL_NRANKS", "2")], "OXCCL_RANK"),
+        (&[("OXCCL_RANK", "x"), ("OXCCL_NRANKS", "2")], "OXCCL_RANK"),
+        (&[("OXCCL_RANK", "2"), ("OXCCL_NRANKS", "2")], "OXCCL_RANK"),
+        (&[("OXCCL_RANK", "0"), ("OXCCL_NRANKS", "2"), ("NCCL_COMM_ID", "here")], "NCCL_COMM_ID"),
+        (&[("OXCCL_RANK", "0"), ("OXCCL_NRANKS", "2")], "NCCL_COMM_ID"),
+        (&[("RANK", "0"), ("WORLD_SIZE", "2")], "MASTER_ADDR"),
+        (&[("RANK", "0"), ("WORLD_SIZE", "-2"), ("MASTER_ADDR", "127.0.0.1")], "WORLD_SIZE"),
+        (&[("OMPI_COMM_WORLD_RANK", "0")], "OMPI_COMM_WORLD_SIZE"),
+        (&[("SLURM_PROCID", "7"), ("SLURM_STEP_ID", "0"), ("SLURM_NTASKS", "4")], "SLURM_PROCID"),
+        (&[("PMI_RANK", "1"), ("PMI_SIZE", "many")], "PMI_SIZE"),
+    ];
+    for (variables, named) in cases {
+        let mut launch = Launch::without_id(RANK, 1).id("env");
+        for (name, value) in variables {
+            launch = launch.env(name, value);
+        }
+        let mut process = launch.spawn(0, "join");
+        let failure = process.failure(SOON);
+        assert_eq!(failure.kind, "Launch", "{failure:?}");
+        assert!(failure.text.contains(named), "{variables:?}: {failure:?}");
+        assert_eq!(process.end(SOON).code(), Some(1));
+    }
+}
