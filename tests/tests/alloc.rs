@@ -47,7 +47,7 @@ fn calls() -> u64 {
 /// Elements per rank: one, what fits a slot, and what wraps the slots many times.
 const COUNTS: [usize; 3] = [2, 200, 40_000];
 /// Rounds measured after the first.
-const ROUNDS: usize = 20;
+const ROUNDS: usize = 5;
 /// A rank that has waited 250 ms, as on a busy machine, tells the others what for, once and with memory for the message.
 /// What an operation needs by itself shows every time.
 const ATTEMPTS: usize = 4;
@@ -108,6 +108,15 @@ const GROUPED: [Operation; 2] = [
     }),
 ];
 
+/// The least of a few measurements.
+fn least_of(mut measure: impl FnMut() -> u64) -> u64 {
+    let mut least = measure();
+    for _ in 1..ATTEMPTS {
+        least = if least == 0 { 0 } else { least.min(measure()) };
+    }
+    least
+}
+
 /// Runs each operation once, then many times, all ranks on threads; what was allocated in the latter.
 fn by_threads(world: &mut World, found: &mut Vec<String>) {
     let (nranks, settings) = (world.size(), world.settings);
@@ -115,7 +124,7 @@ fn by_threads(world: &mut World, found: &mut Vec<String>) {
         for count in COUNTS {
             doing(|| format!("{name} of {count} with {settings:?}"));
             let meet = Barrier::new(nranks);
-            let mut measure = || {
+            let measure = || {
                 let counted = world.each(|rank| {
                     let mut buffers = Buffers::new(count, nranks);
                     operation(rank, &mut buffers).unwrap();
@@ -132,10 +141,7 @@ fn by_threads(world: &mut World, found: &mut Vec<String>) {
                 });
                 counted[0]
             };
-            let mut least = measure();
-            for _ in 1..ATTEMPTS {
-                least = if least == 0 { 0 } else { least.min(measure()) };
-            }
+            let least = least_of(measure);
             if least > 0 {
                 found.push(format!("{name} of {count} with {settings:?}: {least} calls"));
             }
@@ -160,20 +166,22 @@ fn by_fibers(world: &World, found: &mut Vec<String>) {
             })
         };
         round().unwrap();
-        let before = calls();
-        for _ in 0..ROUNDS {
-            round().unwrap();
-        }
-        let counted = calls() - before;
-        if counted > 0 {
-            found.push(format!("fibers, {count} with {:?}: {counted} calls", world.settings));
+        let least = least_of(|| {
+            let before = calls();
+            for _ in 0..ROUNDS {
+                round().unwrap();
+            }
+            calls() - before
+        });
+        if least > 0 {
+            found.push(format!("fibers, {count} with {:?}: {least} calls", world.settings));
         }
     }
 }
 
 #[test]
 fn nothing_is_allocated_after_the_first_call() {
-    let _deadline = Deadline::start("nothing_is_allocated_after_the_first_call", Duration::from_secs(200));
+    let _deadline = Deadline::start("nothing_is_allocated_after_the_first_call", Duration::from_secs(280));
     let before = calls();
     drop(std::hint::black_box(Box::new(1)));
     assert!(calls() >= before + 2, "the counter does not count");
@@ -183,7 +191,9 @@ fn nothing_is_allocated_after_the_first_call() {
         settings.extend(Protocol::ALL.iter().map(|protocol| Settings::forced(algorithm, *protocol)));
     }
     for transport in [TransportKind::InProcess, TransportKind::Shm, TransportKind::Tcp] {
-        for &setting in &settings {
+        // Over streams every message is a system call, so ten settings would only take longer than one.
+        let settings = if transport == TransportKind::Tcp { &settings[..4] } else { &settings[..] };
+        for &setting in settings {
             let settings = Settings { transport: Some(transport), ..setting };
             by_threads(&mut World::new(2, settings), &mut found);
         }
