@@ -7,8 +7,8 @@ use super::launcher::LaunchEnv;
 use super::memory::{MemoryReport, PeerMemory};
 use crate::bootstrap::{Bootstrap, PeerEvent, UniqueId, Watch};
 use crate::channel::{self, ConnectError, Connected, Wanted};
-use crate::launch::{Engine, EngineParts, Fault, Health, Outstanding, Tell, WaitContext};
-use crate::plan::{CallRecord, Facts, Tuning};
+use crate::launch::{Engine, EngineParts, Fault, Health, Outstanding, Tell, Told, WaitContext};
+use crate::plan::{Facts, Tuning};
 use crate::transport::{Allowed, PeerInfo, TransportKind, is_crowded};
 use oxccl_shared::abi::{Algorithm, Protocol, Rank};
 use std::sync::{Arc, OnceLock, Weak};
@@ -178,7 +178,7 @@ fn assemble(bootstrap: Bootstrap, config: Config) -> Result<Communicator, Error>
         }
     };
 
-    let health = Arc::new(Health::new(nranks));
+    let health = Arc::new(Health::new(rank, nranks));
     let watch = watch(bootstrap, &health);
     let memory = report(rank, &connected);
     let engine = engine(&config, &wanted, connected, health, &watch);
@@ -189,6 +189,7 @@ fn assemble(bootstrap: Bootstrap, config: Config) -> Result<Communicator, Error>
 /// rank was in at the same point.
 fn watch(bootstrap: Bootstrap, health: &Arc<Health>) -> Arc<Watch> {
     let health = health.clone();
+    let me = bootstrap.rank().0;
     let this = Arc::new(OnceLock::<Weak<Watch>>::new());
     let replies = this.clone();
     let watch = bootstrap.watch(Box::new(move |event| match event {
@@ -196,11 +197,20 @@ fn watch(bootstrap: Bootstrap, health: &Arc<Health>) -> Arc<Watch> {
         PeerEvent::PeerAborted { rank, .. } => drop(health.fail(Fault::PeerAborted { rank: rank.0 }, None)),
         PeerEvent::PeerLeft { rank } => health.note_left(rank.0),
         PeerEvent::PeerNote { rank, note } => {
-            let Some(theirs) = CallRecord::from_bytes(&note) else { return };
+            let theirs = match Told::from_bytes(&note) {
+                Some(Told::Call(theirs)) => theirs,
+                Some(Told::WaitsFor(peer)) => return health.waits().note(rank.0, peer),
+                // The guilty one is to hear that the other gave up, which follows.
+                Some(Told::TimedOut { rank, waited }) if rank != me => {
+                    health.fail(Fault::Timeout { rank, waited }, None);
+                    return;
+                }
+                Some(Told::TimedOut { .. }) | None => return,
+            };
             let Some(ours) = health.recall(theirs.seq).filter(|ours| *ours != theirs) else { return };
             // Before the fault, so that the peer hears what we called before it hears that we gave up.
             if let Some(watch) = replies.get().and_then(Weak::upgrade) {
-                watch.note(&ours.to_bytes());
+                watch.note(&Told::Call(ours).to_bytes());
             }
             health.fail(Fault::Mismatch { rank: rank.0, theirs: Some(theirs) }, Some(ours));
         }
@@ -247,9 +257,9 @@ fn engine(
 struct TellByWatch(Weak<Watch>);
 
 impl Tell for TellByWatch {
-    fn waiting_in(&self, record: &CallRecord) {
+    fn tell(&self, what: Told) {
         if let Some(watch) = self.0.upgrade() {
-            watch.note(&record.to_bytes());
+            watch.note(&what.to_bytes());
         }
     }
 

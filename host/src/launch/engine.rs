@@ -133,7 +133,13 @@ impl Engine {
         }
         // SAFETY: obligation 1.
         let ran = unsafe { self.run_calls(calls) };
-        ran.map_err(|Stop| self.parts.wait.give_up())
+        match ran {
+            Ok(()) => {
+                self.parts.wait.end();
+                Ok(())
+            }
+            Err(Stop) => Err(self.parts.wait.give_up()),
+        }
     }
 
     /// As [`Self::run`], with waits yielding the fiber.

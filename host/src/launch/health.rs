@@ -1,5 +1,6 @@
 //! Whether a communicator can go on, shared with its abort handles and its monitor thread.
 
+use super::blame::Waits;
 use crate::net::stream::LinkError;
 use crate::plan::{Call, CallRecord};
 use core::fmt;
@@ -98,6 +99,8 @@ pub struct Health {
     fault: Mutex<Option<Outstanding>>,
     /// Nonzero at the ranks that have closed the communicator. Written by the monitor.
     left: Box<[Word<u32, Sys>]>,
+    /// For whom the ranks wait.
+    waits: Waits,
     /// Written by the executor only.
     ledger: Line128<[LedgerRecord; LEDGER_RECORDS]>,
 }
@@ -111,9 +114,15 @@ struct LedgerRecord {
 }
 
 impl Health {
-    /// The health of a communicator of `nranks` ranks.
-    pub fn new(nranks: u32) -> Health {
-        Health { left: (0..nranks).map(|_| Word::new(0)).collect(), ..Health::default() }
+    /// The health of rank `rank`'s end of a communicator of `nranks` ranks.
+    pub fn new(rank: u32, nranks: u32) -> Health {
+        let left = (0..nranks).map(|_| Word::new(0)).collect();
+        Health { left, waits: Waits::new(rank, nranks), ..Health::default() }
+    }
+
+    /// For whom the ranks wait.
+    pub fn waits(&self) -> &Waits {
+        &self.waits
     }
 
     /// Notes that a rank has closed the communicator.

@@ -10,6 +10,8 @@ mod engine;
 mod fiber;
 mod wait;
 mod health;
+mod blame;
+mod told;
 
 pub use engine::Channel;
 pub(crate) use engine::RawCall;
@@ -17,4 +19,5 @@ pub use engine::{Engine, EngineParts};
 pub use fiber::GROUP_COMMUNICATORS_MAX;
 pub(crate) use fiber::{Job, run_together};
 pub use health::{Fault, Health, Outstanding};
+pub use told::Told;
 pub use wait::{Tell, WaitContext};

@@ -1,6 +1,7 @@
 //! What happens while a kernel waits.
 
 use super::health::{Fault, Health, Outstanding};
+use super::told::Told;
 use crate::net::stream::LinkError;
 use crate::plan::CallRecord;
 use crate::proxy::Links;
@@ -32,8 +33,8 @@ const LEFT_GRACE: Duration = Duration::from_millis(500);
 
 /// How a rank speaks to the others outside of operations; used rarely and off the hot path.
 pub trait Tell: Send {
-    /// We have been waiting in this operation for a while: whoever was in another one at this point should say so.
-    fn waiting_in(&self, record: &CallRecord);
+    /// Tells all others.
+    fn tell(&self, what: Told);
     /// We give up, and the others should not wait for us.
     fn gave_up(&self, why: &Outstanding);
 }
@@ -51,6 +52,8 @@ pub struct WaitContext {
     /// When the present wait was first found to be slow.
     since: Cell<Option<Instant>>,
     announced: Cell<bool>,
+    /// For whom the others believe that we wait.
+    told: Cell<Option<u32>>,
     /// The fiber we run in, if any. Valid while that fiber runs, which is whenever a kernel of ours can wait.
     fiber: Cell<*const Yielder<(), ()>>,
 }
@@ -82,6 +85,7 @@ impl WaitContext {
             during: Cell::new(None),
             since: Cell::new(None),
             announced: Cell::new(false),
+            told: Cell::new(None),
             fiber: Cell::new(std::ptr::null()),
         }
     }
@@ -101,6 +105,14 @@ impl WaitContext {
     pub fn begin(&self, record: &CallRecord) {
         self.during.set(Some(*record));
         self.announced.set(false);
+    }
+
+    /// The call is over: if the others were told that we wait, we do not any more.
+    #[inline]
+    pub fn end(&self) {
+        if self.told.take().is_some() {
+            self.tell.tell(Told::WaitsFor(None));
+        }
     }
 
     /// From now on waits hand the thread to whoever resumes this fiber. The yielder must outlive the stay.
@@ -126,6 +138,10 @@ impl WaitContext {
         let outstanding = Outstanding { during: fault.during.or(self.during.get()), ..fault };
         if !matches!(fault.fault, Fault::PeerDied { .. } | Fault::PeerAborted { .. } | Fault::PeerLeft { .. })
         {
+            // First the guilty one's name, so that the others do not take us for it.
+            if let Fault::Timeout { rank, waited } = fault.fault {
+                self.tell.tell(Told::TimedOut { rank, waited });
+            }
             self.tell.gave_up(&outstanding);
         }
         outstanding
@@ -174,17 +190,26 @@ impl WaitContext {
             return Ok(());
         };
         let waited = since.elapsed();
-        let rank = on.peer.0;
         if waited > self.timeout {
-            self.fail(Fault::Timeout { rank, waited });
+            self.fail(Fault::Timeout { rank: self.health.waits().guilty(on.peer.0), waited });
             return Err(Stop);
         }
-        if waited > LEFT_GRACE && self.health.has_left(rank) {
-            self.fail(Fault::PeerLeft { rank });
-            return Err(Stop);
+        if waited > LEFT_GRACE {
+            // Our neighbour may have left because the one it waited for had, and is not to blame.
+            let rank = self.health.waits().guilty(on.peer.0);
+            if self.health.has_left(rank) {
+                self.fail(Fault::PeerLeft { rank });
+                return Err(Stop);
+            }
         }
-        if waited > ANNOUNCE_AFTER && !self.announced.replace(true) {
-            self.collective().iter().for_each(|record| self.tell.waiting_in(record));
+        if waited <= ANNOUNCE_AFTER {
+            return Ok(());
+        }
+        if self.told.replace(Some(on.peer.0)) != Some(on.peer.0) {
+            self.tell.tell(Told::WaitsFor(Some(on.peer.0)));
+        }
+        if !self.announced.replace(true) {
+            self.collective().iter().for_each(|record| self.tell.tell(Told::Call(*record)));
         }
         Ok(())
     }
@@ -227,7 +252,7 @@ impl Waiter for WaitContext {
         // The peer answers with its own call, which makes the better message.
         if let Some(record) = self.collective() {
             // They parted here or earlier: the peer compares from the oldest on.
-            self.health.remembered(record.seq).for_each(|record| self.tell.waiting_in(&record));
+            self.health.remembered(record.seq).for_each(|record| self.tell.tell(Told::Call(record)));
             let asked = Instant::now();
             while !self.health.is_stopped() && asked.elapsed() < REPLY_TIME {
                 std::thread::sleep(NAP);

@@ -1,0 +1,82 @@
+//! Who is guilty of a wait that does not end.
+//!
+//! A rank that waits has its neighbour in a ring or tree before it, which may itself wait for the next, and so on to the one
+//! that does nothing. So every rank whose wait is slow tells the others for whom it waits, and whoever gives up follows these
+//! words to their end instead of naming its own neighbour.
+
+use oxccl_shared::sync::{Sys, Word};
+
+/// For whom each rank says that it waits.
+#[derive(Default)]
+pub struct Waits {
+    me: u32,
+    /// By rank: the rank it waits for, plus one; 0 while it waits for none or not for long. Written by the monitor only.
+    of: Box<[Word<u32, Sys>]>,
+}
+
+impl Waits {
+    /// As seen by rank `me` of `nranks`: nobody waits.
+    pub fn new(me: u32, nranks: u32) -> Waits {
+        Waits { me, of: (0..nranks).map(|_| Word::new(0)).collect() }
+    }
+
+    /// Notes what a rank has said.
+    pub fn note(&self, rank: u32, waits_for: Option<u32>) {
+        if let Some(word) = self.of.get(rank as usize) {
+            // RELEASE pairs with ACQUIRE in `of`.
+            word.store_release(waits_for.map_or(0, |peer| peer.saturating_add(1)));
+        }
+    }
+
+    fn of(&self, rank: u32) -> Option<u32> {
+        // ACQUIRE pairs with RELEASE in `note`.
+        self.of.get(rank as usize)?.load_acquire().checked_sub(1)
+    }
+
+    /// The first rank from `awaited` on that waits for nobody. `awaited` itself, if the ranks wait in a circle: its call does
+    /// not fit ours.
+    pub fn guilty(&self, awaited: u32) -> u32 {
+        let mut rank = awaited;
+        for _ in 0..self.of.len() {
+            match self.of(rank) {
+                None => return rank,
+                Some(next) if next == self.me => break,
+                Some(next) => rank = next,
+            }
+        }
+        awaited
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waits(words: &[(u32, u32)]) -> Waits {
+        let waits = Waits::new(0, 5);
+        words.iter().for_each(|&(rank, peer)| waits.note(rank, Some(peer)));
+        waits
+    }
+
+    #[test]
+    fn the_end_of_the_chain_is_guilty() {
+        assert_eq!(waits(&[]).guilty(1), 1);
+        assert_eq!(waits(&[(1, 2), (2, 3)]).guilty(1), 3);
+        let moved_on = waits(&[(1, 2), (2, 3)]);
+        moved_on.note(1, None);
+        assert_eq!(moved_on.guilty(1), 1);
+    }
+
+    #[test]
+    fn in_a_circle_the_neighbour_is_named() {
+        assert_eq!(waits(&[(1, 0)]).guilty(1), 1);
+        assert_eq!(waits(&[(1, 2), (2, 1)]).guilty(1), 1);
+        assert_eq!(waits(&[(1, 1)]).guilty(1), 1);
+    }
+
+    #[test]
+    fn ranks_that_do_not_exist_end_the_chain() {
+        assert_eq!(waits(&[(1, 4_000_000_000), (7, 1)]).guilty(1), 4_000_000_000);
+        assert_eq!(waits(&[(1, u32::MAX)]).guilty(1), u32::MAX - 1);
+    }
+}

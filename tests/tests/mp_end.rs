@@ -1,0 +1,106 @@
+//! Ranks that stop, abort or leave while others wait for them: every other rank ends in time with an error that names them.
+
+use oxccl_tests::process::{Job, Launch, SOON};
+use rustix::process::Signal;
+use std::time::{Duration, Instant};
+
+const RANK: &str = env!("CARGO_BIN_EXE_oxccl-rank");
+/// What a rank does that heard of the end.
+const LEAVE: &str = "after drop tidy";
+
+/// Expects an error of `kind` that names `guilty` on every rank but those of `except`, at most `within` after `since`.
+fn expect_all(job: &mut Job, except: &[u32], kind: &str, guilty: u32, since: Instant, within: Duration) {
+    let mut longest = Duration::ZERO;
+    for rank in job.without(except) {
+        let failure = rank.failure(SOON);
+        let named = (failure.kind.as_str(), failure.guilty.as_slice());
+        assert_eq!(named, (kind, &[guilty][..]), "rank {}: {failure:?}", rank.rank);
+        longest = longest.max(failure.at.saturating_duration_since(since));
+    }
+    println!("{kind} of rank {guilty}: named everywhere within {:.1} ms", longest.as_secs_f64() * 1e3);
+    assert!(longest < within, "{longest:?}");
+}
+
+fn all_end_well(job: &mut Job, except: &[u32]) {
+    for rank in job.without(except) {
+        let status = rank.end(SOON);
+        assert!(status.success(), "{}", rank.transcript());
+    }
+    job.assert_no_files_left();
+}
+
+fn stop_in_loop(launch: Launch, call: &str, stopped: u32) {
+    let mut job = launch.env("OXCCL_TIMEOUT", "2").start(&format!("join forever={call} {LEAVE}"));
+    job.all_print("looping");
+    let since = job.ranks[stopped as usize].signal(Signal::STOP);
+    expect_all(&mut job, &[stopped], "Timeout", stopped, since, Duration::from_secs(4));
+    all_end_well(&mut job, &[stopped]);
+    // When it goes on it learns that the others have gone on without it.
+    job.ranks[stopped as usize].signal(Signal::CONT);
+    let failure = job.ranks[stopped as usize].failure(SOON);
+    assert!(["PeerAborted", "PeerLeft", "Timeout"].contains(&failure.kind.as_str()), "{failure:?}");
+    assert!(job.ranks[stopped as usize].end(SOON).success());
+}
+
+#[test]
+fn a_stopped_process_is_named_when_the_time_is_up() {
+    for stopped in 0..3 {
+        stop_in_loop(Launch::new(RANK, 3), "all-reduce:100000", stopped);
+    }
+}
+
+#[test]
+fn a_stopped_process_is_named_over_tcp() {
+    stop_in_loop(Launch::new(RANK, 3).env("OXCCL_TRANSPORT", "tcp"), "all-reduce:100000", 1);
+}
+
+#[test]
+fn a_stopped_process_is_named_in_send_and_receive() {
+    stop_in_loop(Launch::new(RANK, 3), "send-recv:100000", 1);
+}
+
+/// Rank 0 makes no call, so that ranks 1 and 2 wait, and a second thread of rank 1 aborts.
+#[test]
+fn an_abort_from_another_thread_ends_every_wait() {
+    for transport in ["shm", "tcp"] {
+        let launch = Launch::new(RANK, 3).env("OXCCL_TRANSPORT", transport);
+        let mut job = launch.start_each(|rank| {
+            let wait = ["idle", "abort-in=300 barrier", "barrier"][rank as usize];
+            format!("join {wait} {LEAVE}")
+        });
+        let aborted_at = job.ranks[1].line("aborting", SOON).at;
+        let failure = job.ranks[1].failure(SOON);
+        assert_eq!(failure.kind, "Aborted", "{failure:?}");
+        expect_all(&mut job, &[1], "PeerAborted", 1, aborted_at, Duration::from_secs(1));
+        all_end_well(&mut job, &[]);
+    }
+}
+
+#[test]
+fn a_rank_that_leaves_is_named_by_those_who_wait_for_it() {
+    for transport in ["shm", "tcp"] {
+        for leaver in 0..3 {
+            for call in ["barrier", "all-reduce=1000000"] {
+                let launch = Launch::new(RANK, 3).env("OXCCL_TRANSPORT", transport);
+                let mut job = launch.start_each(|rank| {
+                    let what = if rank == leaver { "drop tidy" } else { call };
+                    format!("join barrier {what} {LEAVE}")
+                });
+                let left_at = job.ranks[leaver as usize].line("dropped", SOON).at;
+                expect_all(&mut job, &[leaver], "PeerLeft", leaver, left_at, Duration::from_secs(2));
+                all_end_well(&mut job, &[]);
+            }
+        }
+    }
+}
+
+/// Others' last data may still be on its way to those who need it: leaving at once after the last call harms nobody.
+#[test]
+fn leaving_right_after_the_last_call_harms_nobody() {
+    for transport in ["shm", "tcp"] {
+        for _ in 0..5 {
+            let launch = Launch::new(RANK, 3).env("OXCCL_TRANSPORT", transport);
+            launch.start("join all-reduce=1000 all-reduce=1000000 drop tidy").all_succeed();
+        }
+    }
+}
