@@ -48,7 +48,7 @@ fn calls() -> u64 {
 const COUNTS: [usize; 3] = [2, 200, 40_000];
 /// Rounds measured after the first.
 const ROUNDS: usize = 5;
-/// A rank that has waited 250 ms, as on a busy machine, tells the others what for, once and with memory for the message.
+/// A rank that has waited half a second, as on a busy machine, tells the others what for, once and with memory for the message.
 /// What an operation needs by itself shows every time.
 const ATTEMPTS: usize = 4;
 

@@ -25,7 +25,7 @@ const VISITS_BEFORE_YIELD: u32 = 4;
 const NAP_AFTER: Duration = Duration::from_millis(20);
 const NAP: Duration = Duration::from_micros(100);
 /// How long a wait lasts before the other ranks are told what we are in, so that they can tell a mismatch.
-pub const ANNOUNCE_AFTER: Duration = Duration::from_millis(250);
+pub const ANNOUNCE_AFTER: Duration = Duration::from_millis(500);
 /// How long a rank that met another operation waits to hear which.
 const REPLY_TIME: Duration = Duration::from_millis(500);
 /// How long we look for what a rank may have sent before it left.
