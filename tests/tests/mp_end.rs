@@ -33,7 +33,7 @@ fn stop_in_loop(launch: Launch, call: &str, stopped: u32) {
     let mut job = launch.env("OXCCL_TIMEOUT", "2").start(&format!("join forever={call} {LEAVE}"));
     job.all_print("looping");
     let since = job.ranks[stopped as usize].signal(Signal::STOP);
-    expect_all(&mut job, &[stopped], "Timeout", stopped, since, Duration::from_secs(4));
+    expect_all(&mut job, &[stopped], "Timeout", stopped, since, Duration::from_secs(8));
     all_end_well(&mut job, &[stopped]);
     // When it goes on it learns that the others have gone on without it.
     job.ranks[stopped as usize].signal(Signal::CONT);

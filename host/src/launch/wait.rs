@@ -136,6 +136,10 @@ impl WaitContext {
     pub fn give_up(&self) -> Outstanding {
         let fault = self.health.fault().unwrap_or_else(|| self.fail(Fault::Aborted));
         let outstanding = Outstanding { during: fault.during.or(self.during.get()), ..fault };
+        // Whoever waits for us should name that rank, not us, and hears this before it hears that we left.
+        if let Fault::PeerLeft { rank } = fault.fault {
+            self.tell.tell(Told::WaitsFor(Some(rank)));
+        }
         if !matches!(fault.fault, Fault::PeerDied { .. } | Fault::PeerAborted { .. } | Fault::PeerLeft { .. })
         {
             // First the guilty one's name, so that the others do not take us for it.
@@ -202,7 +206,7 @@ impl WaitContext {
                 return Err(Stop);
             }
         }
-        if waited <= ANNOUNCE_AFTER {
+        if waited <= ANNOUNCE_AFTER.min(self.timeout / 2) {
             return Ok(());
         }
         if self.told.replace(Some(on.peer.0)) != Some(on.peer.0) {
