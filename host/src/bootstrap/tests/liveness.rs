@@ -88,7 +88,10 @@ fn an_abort_is_told_with_its_reason_once() {
         }
         let reason = "the GPU fell off the bus".to_owned();
         assert_eq!(next(&events), PeerEvent::PeerAborted { rank: Rank(3), reason });
-        assert!(events.recv_timeout(2 * QUIET).is_err(), "one event for one abort");
+        std::thread::sleep(2 * QUIET);
+        // Others may have closed meanwhile.
+        let again = events.try_iter().find(|event| !matches!(event, PeerEvent::PeerLeft { .. }));
+        assert_eq!(again, None, "one event for one abort");
         watch.close();
     });
 }
