@@ -4,9 +4,10 @@
 //! processor away (it is what a rank does whose peer is not running) is counted and skipped; any other ends the process by
 //! name. The library's other threads must not have run meanwhile.
 //!
-//! Bounds, for 10,000 all-reduces of 8 bytes: no call but `sched_yield` and `clock_nanosleep`, ever; in the quietest 10,000
-//! of a million, at most 10 of those. On a busy machine ranks wait for each other's processor, so all the rest proves less.
-#![cfg(target_os = "linux")]
+//! Bounds: no call but `sched_yield` and `clock_nanosleep`, ever; and in the quietest 10,000 all-reduces of 8 bytes at most
+//! 10 of those. On a busy machine ranks wait for each other's processor, so other batches prove nothing, and a rank that has
+//! waited 250 ms tells the other what for: what an all-reduce needs by itself shows in every attempt.
+#![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 use oxccl::{Communicator, ReduceOp, TransportKind, UniqueId};
 use oxccl_tests::deadline::Deadline;
@@ -14,15 +15,19 @@ use oxccl_tests::harness::Settings;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const NAME: &str = "an_all_reduce_over_shared_memory_makes_no_system_call";
 const RANK: &str = "OXCCL_TEST_SYSCALLS_RANK";
 const ID: &str = "OXCCL_TEST_SYSCALLS_ID";
 const RANKS: u32 = 2;
-const BATCHES: usize = 100;
+const ATTEMPTS: usize = 3;
+/// All-reduces at least, by so many.
+const BATCHES_MIN: usize = 20;
 const BATCH: usize = 10_000;
 const QUIET_MAX: u64 = 10;
+/// How long to look for a quiet batch.
+const LOOK_MAX: Duration = Duration::from_secs(60);
 /// What the library's monitor may do in all that time.
 const SWITCHES_MAX: u64 = 50;
 
@@ -46,7 +51,12 @@ fn an_all_reduce_over_shared_memory_makes_no_system_call() {
 }
 
 fn watch_ranks() {
-    let _deadline = Deadline::start(NAME, Duration::from_secs(200));
+    let _deadline = Deadline::start(NAME, Duration::from_secs(280));
+    let attempts: Vec<_> = (0..ATTEMPTS).map_while(|_| attempt().err()).collect();
+    assert!(attempts.len() < ATTEMPTS, "{attempts:#?}");
+}
+
+fn attempt() -> Result<(), String> {
     let config = Settings::default().config();
     let id = UniqueId::create(&config.bootstrap).expect("a root on the loopback interface");
     let spawn = |rank: u32| {
@@ -61,24 +71,26 @@ fn watch_ranks() {
         let mut seen = Vec::new();
         for line in lines[rank].by_ref().map_while(Result::ok) {
             if let Some(found) = line.strip_prefix(key) {
-                return found.to_owned();
+                return Ok(found.to_owned());
             }
             seen.push(line);
         }
-        panic!("rank {rank} ended before it said '{key}': {seen:#?}");
+        Err(format!("rank {rank} ended before it said '{key}': {seen:#?}"))
     };
-    (0..2).for_each(|rank| drop(line(rank, "filtered")));
+    line(0, "filtered")?;
+    line(1, "filtered")?;
     let before: Vec<u64> = ranks.iter().map(other_threads_switches).collect();
-    let least: Vec<u64> = (0..2).map(|rank| line(rank, "least ").parse().expect("a number")).collect();
+    let least = [line(0, "least ")?, line(1, "least ")?];
     let after: Vec<u64> = ranks.iter().map(other_threads_switches).collect();
-    println!(
-        "calls that give the processor away, in the quietest {BATCH} all-reduces of each rank: {least:?}"
-    );
-    println!("times that another thread of the process ran: {before:?} before, {after:?} after");
-    assert!(least.iter().all(|least| *least <= QUIET_MAX), "{least:?} of {BATCH}");
-    for (before, after) in before.iter().zip(&after) {
-        assert!(after - before <= SWITCHES_MAX, "a thread of the library ran {} times", after - before);
+    println!("processor given away in the quietest {BATCH} all-reduces: {least:?} times");
+    println!("other threads of the process ran: {before:?} times before, {after:?} after");
+    if least.iter().any(|least| least.parse::<u64>().expect("a number") > QUIET_MAX) {
+        return Err(format!("no {BATCH} all-reduces were quiet: {least:?}"));
     }
+    if before.iter().zip(&after).any(|(before, after)| after - before > SWITCHES_MAX) {
+        return Err(format!("the library's threads ran: {before:?} times before, {after:?} after"));
+    }
+    Ok(())
 }
 
 /// How often the process's threads, but for the one that is a rank, have given up or lost the processor.
@@ -103,18 +115,34 @@ fn be_rank(rank: u32) {
     let config = Settings { transport: Some(TransportKind::Shm), ..Settings::default() }.config();
     let communicator = Communicator::builder().unique_id(id).rank(rank).ranks(RANKS).config(config);
     let communicator = communicator.build().expect("both ranks join");
-    let mut data = [1.0f32, 0.0];
-    let mut batch = || {
-        let before = GIVEN_AWAY.load(Ordering::Relaxed);
-        for _ in 0..BATCH {
-            communicator.all_reduce_in_place(&mut data, ReduceOp::MAX).expect("the other rank does the same");
+    let reduce = |data: &mut [f32; 2]| {
+        if let Err(error) = communicator.all_reduce_in_place(data, ReduceOp::MIN) {
+            // A panic would make calls of its own and hide the reason.
+            say(format_args!("{error}\n"));
+            filter::exit();
         }
+    };
+    let batch = || {
+        let before = GIVEN_AWAY.load(Ordering::Relaxed);
+        (0..BATCH).for_each(|_| reduce(&mut [1.0, 2.0]));
         GIVEN_AWAY.load(Ordering::Relaxed) - before
     };
     batch();
+    // The usual hook makes calls of its own, which would hide the reason.
+    std::panic::set_hook(Box::new(|panic| say(format_args!("{panic}\n"))));
     filter::install();
     say(format_args!("filtered\n"));
-    let least = (0..BATCHES).map(|_| batch()).min().expect("there is a batch");
+    let (started, mut least) = (Instant::now(), u64::MAX);
+    for batches in 1.. {
+        least = least.min(batch());
+        // Both stop when both have had a quiet batch, or have looked long enough.
+        let is_done = least <= QUIET_MAX && batches >= BATCHES_MIN || started.elapsed() > LOOK_MAX;
+        let mut both_done = [f32::from(is_done); 2];
+        reduce(&mut both_done);
+        if both_done == [1.0; 2] {
+            break;
+        }
+    }
     say(format_args!("least {least}\n"));
     // If this rank ended, the other would be told so in its last operation.
     filter::sleep_for_ever();
@@ -125,10 +153,10 @@ static GIVEN_AWAY: AtomicU64 = AtomicU64::new(0);
 
 /// Prints without a lock or an allocation, which may need system calls.
 fn say(text: std::fmt::Arguments<'_>) {
-    let mut buffer = [0u8; 128];
+    let mut buffer = [0u8; 512];
     let mut rest = &mut buffer[..];
     rest.write_fmt(text).expect("a short line");
-    let len = 128 - rest.len();
+    let len = 512 - rest.len();
     filter::write(&buffer[..len]);
 }
 
@@ -156,8 +184,13 @@ mod filter {
             return;
         }
         say(format_args!("system call {number} was made by an all-reduce\n"));
-        // SAFETY: ends the process without running anything else.
-        unsafe { libc::_exit(3) };
+        exit();
+    }
+
+    /// Ends the process without a call that the filter forbids.
+    pub fn exit() -> ! {
+        // SAFETY: runs nothing else.
+        unsafe { libc::_exit(3) }
     }
 
     /// Makes the call that was skipped return 0. Otherwise it would return its own number, and `std`'s sleep panics on a result
