@@ -10,7 +10,8 @@ use std::marker::PhantomData;
 /// Calls to be run together: the sends and receives of a group make progress at the same time, and the communicators of a
 /// group too, so that one thread may be several ranks.
 ///
-/// Collectives of one communicator run in the order in which they were added, then its sends and receives.
+/// Collectives of one communicator run in the order in which they were added, then its sends and receives. All-to-all, gather and
+/// scatter are made of messages and count as those: between two ranks they are matched, in the order in which each added them.
 pub struct Group<'env> {
     scratch: Scratch,
     env: PhantomData<&'env mut Communicator>,
