@@ -2,8 +2,20 @@
 //! Takes: a work descriptor and connections that the host has made.
 //! Gives: the primitives and algorithms that move and reduce data, written once over a small kernel DSL.
 //! Never: makes connections, chooses algorithms, allocates.
+#![cfg_attr(not(feature = "cpu"), no_std)]
+#![cfg_attr(target_arch = "nvptx64", feature(abi_ptx, asm_experimental_arch))]
 
+#[cfg(all(target_arch = "nvptx64", feature = "ptx"))]
+mod kernel;
 pub mod coll;
 pub mod prims;
 pub mod conn;
 pub mod gpu;
+
+/// A kernel has nobody to tell: it stops.
+#[cfg(all(target_arch = "nvptx64", feature = "ptx"))]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    // SAFETY: ends the kernel with an error that the host sees.
+    unsafe { core::arch::asm!("trap;", options(noreturn)) }
+}

@@ -6,6 +6,7 @@
 //!
 //! The same source is compiled for CPUs and, by `cargo xtask build-ptx`, for GPUs.
 #![no_std]
+#![cfg_attr(target_arch = "nvptx64", feature(asm_experimental_arch))]
 #![warn(missing_docs)]
 
 pub mod abi;

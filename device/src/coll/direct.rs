@@ -14,16 +14,17 @@ use oxccl_shared::algo::{Action, chunk};
 ///
 /// # Safety
 /// 1. As [`super::run`].
-pub(super) unsafe fn all_reduce<B: Block, P: Proto>(
+#[cfg_attr(target_arch = "nvptx64", inline(always))]
+pub(crate) unsafe fn all_reduce<B: Block, P: Proto>(
     block: &B,
-    conns: &mut Conns,
-    ends: &Endpoints,
+    conns: &mut Conns<'_, B::End>,
+    ends: &Endpoints<'_>,
     work: &CollWork,
 ) -> Result<(), Stop> {
     let hop = |action| HopArgs {
         action,
-        recv: &ends.mesh_recv,
-        send: &ends.mesh_send,
+        recv: ends.mesh_recv,
+        send: ends.mesh_send,
         src_position: work.rank as usize,
         src_offset: 0,
         dst_offset: 0,
@@ -48,18 +49,19 @@ pub(super) unsafe fn all_reduce<B: Block, P: Proto>(
 ///
 /// # Safety
 /// 1. The connection indices of `ends` are those of `conns`.
+#[cfg_attr(target_arch = "nvptx64", inline(always))]
 unsafe fn meet<B: Block, P: Proto>(
     block: &B,
-    conns: &mut Conns,
-    ends: &Endpoints,
+    conns: &mut Conns<'_, B::End>,
+    ends: &Endpoints<'_>,
     work: &CollWork,
 ) -> Result<(), Stop> {
     for action in [Action::SEND, Action::RECV_REDUCE_COPY] {
         let slice = Slice {
             action,
             header: SlotHeader { tag: work.tag, len_bytes: 0 },
-            recv: &ends.mesh_recv,
-            send: &ends.mesh_send,
+            recv: ends.mesh_recv,
+            send: ends.mesh_send,
             src_position: work.rank as usize,
             src: work.src,
             dst: work.dst,

@@ -28,9 +28,10 @@ pub(super) struct HopArgs<'a> {
 /// # Safety
 /// 1. `range`, moved by the offsets, lies within the user's buffers as the action uses them.
 /// 2. The connection indices are those of `conns`.
+#[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub(super) unsafe fn run_hop<B: Block, P: Proto>(
     block: &B,
-    conns: &mut Conns,
+    conns: &mut Conns<'_, B::End>,
     work: &CollWork,
     hop: &HopArgs<'_>,
     range: Range<usize>,

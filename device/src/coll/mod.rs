@@ -24,8 +24,8 @@ use oxccl_shared::abi::{Algorithm, Func, Protocol};
 /// 2. The indices in `ends` name connections of `conns` to the ranks that the schedule means.
 pub unsafe fn run<B: Block>(
     block: &B,
-    conns: &mut Conns,
-    ends: &Endpoints,
+    conns: &mut Conns<'_, B::End>,
+    ends: &Endpoints<'_>,
     work: &CollWork,
 ) -> Result<(), Stop> {
     match work.protocol {
@@ -42,8 +42,8 @@ pub unsafe fn run<B: Block>(
 /// 1. As [`run`].
 unsafe fn run_protocol<B: Block, P: Proto>(
     block: &B,
-    conns: &mut Conns,
-    ends: &Endpoints,
+    conns: &mut Conns<'_, B::End>,
+    ends: &Endpoints<'_>,
     work: &CollWork,
 ) -> Result<(), Stop> {
     match (work.func, work.algorithm) {
@@ -53,7 +53,7 @@ unsafe fn run_protocol<B: Block, P: Proto>(
         },
         // SAFETY: obligations 1 and 2 are passed on.
         (Func::AllReduce, Algorithm::Tree) => unsafe {
-            tree::all_reduce::<B, P>(block, conns, &ends.tree, work)
+            tree::all_reduce::<B, P>(block, conns, ends.tree, work)
         },
         // SAFETY: obligations 1 and 2 are passed on.
         _ => unsafe { ring::run::<B, P>(block, conns, &ends.ring, work) },

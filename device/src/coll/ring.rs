@@ -13,10 +13,11 @@ use oxccl_shared::algo::{Hop, ring as schedule};
 ///
 /// # Safety
 /// 1. As [`super::run`].
-pub(super) unsafe fn run<B: Block, P: Proto>(
+#[cfg_attr(target_arch = "nvptx64", inline(always))]
+pub(crate) unsafe fn run<B: Block, P: Proto>(
     block: &B,
-    conns: &mut Conns,
-    ring: &RingEnds,
+    conns: &mut Conns<'_, B::End>,
+    ring: &RingEnds<'_>,
     work: &CollWork,
 ) -> Result<(), Stop> {
     let walk = Walk { ring, work };
@@ -46,7 +47,7 @@ pub(super) unsafe fn run<B: Block, P: Proto>(
 }
 
 struct Walk<'a> {
-    ring: &'a RingEnds,
+    ring: &'a RingEnds<'a>,
     work: &'a CollWork,
 }
 
@@ -55,7 +56,12 @@ impl Walk<'_> {
     ///
     /// # Safety
     /// 1. As [`super::run`].
-    unsafe fn all_reduce<B: Block, P: Proto>(&self, block: &B, conns: &mut Conns) -> Result<(), Stop> {
+    #[cfg_attr(target_arch = "nvptx64", inline(always))]
+    unsafe fn all_reduce<B: Block, P: Proto>(
+        &self,
+        block: &B,
+        conns: &mut Conns<'_, B::End>,
+    ) -> Result<(), Stop> {
         let (work, n) = (self.work, self.work.nranks);
         for round in Loops::new(work.part.clone(), n, work.chunk_elems, work.grain_elems) {
             for hop in schedule::all_reduce(self.ring.position, n) {
@@ -71,10 +77,11 @@ impl Walk<'_> {
     ///
     /// # Safety
     /// 1. As [`super::run`].
+    #[cfg_attr(target_arch = "nvptx64", inline(always))]
     unsafe fn rank_blocks<B: Block, P: Proto>(
         &self,
         block: &B,
-        conns: &mut Conns,
+        conns: &mut Conns<'_, B::End>,
         hops: impl Iterator<Item = Hop> + Clone,
     ) -> Result<(), Stop> {
         let work = self.work;
@@ -94,10 +101,11 @@ impl Walk<'_> {
     ///
     /// # Safety
     /// 1. As [`super::run`].
+    #[cfg_attr(target_arch = "nvptx64", inline(always))]
     unsafe fn whole<B: Block, P: Proto>(
         &self,
         block: &B,
-        conns: &mut Conns,
+        conns: &mut Conns<'_, B::End>,
         hops: impl Iterator<Item = Hop> + Clone,
     ) -> Result<(), Stop> {
         let work = self.work;

@@ -4,7 +4,8 @@ use super::work::P2pWork;
 use crate::conn::Conns;
 use crate::gpu::{Awaited, Block, Stop, Wait};
 use crate::prims::{Ll, Ll128, Proto, Simple, Slice, run_slice};
-use oxccl_shared::abi::{Protocol, SlotHeader};
+use core::ops::Range;
+use oxccl_shared::abi::{KernelMessage, Protocol, SlotHeader};
 use oxccl_shared::algo::Action;
 
 /// Transfers every message of `works`, each slice as soon as its connection allows. Messages on one connection are
@@ -13,7 +14,11 @@ use oxccl_shared::algo::Action;
 /// # Safety
 /// 1. Each buffer is readable (send) or writable (receive) for its length, and no received one overlaps another.
 /// 2. Each index names a connection of `conns`.
-pub unsafe fn run<B: Block>(block: &B, conns: &mut Conns, works: &mut [P2pWork]) -> Result<(), Stop> {
+pub unsafe fn run<B: Block>(
+    block: &B,
+    conns: &mut Conns<'_, B::End>,
+    works: &mut [P2pWork],
+) -> Result<(), Stop> {
     let mut looks = 0u32;
     loop {
         let (mut waiting, mut moved) = (None, false);
@@ -48,7 +53,11 @@ fn is_behind(works: &[P2pWork], index: usize) -> bool {
 ///
 /// # Safety
 /// 1. As [`run`], for this work.
-unsafe fn advance<B: Block>(block: &B, conns: &mut Conns, work: &mut P2pWork) -> Result<Option<Wait>, Stop> {
+unsafe fn advance<B: Block>(
+    block: &B,
+    conns: &mut Conns<'_, B::End>,
+    work: &mut P2pWork,
+) -> Result<Option<Wait>, Stop> {
     match work.protocol {
         // SAFETY: obligation 1 is passed on.
         Protocol::LL => unsafe { advance_over::<B, Ll>(block, conns, work) },
@@ -63,16 +72,16 @@ unsafe fn advance<B: Block>(block: &B, conns: &mut Conns, work: &mut P2pWork) ->
 /// 1. As [`run`], for this work.
 unsafe fn advance_over<B: Block, P: Proto>(
     block: &B,
-    conns: &mut Conns,
+    conns: &mut Conns<'_, B::End>,
     work: &mut P2pWork,
 ) -> Result<Option<Wait>, Stop> {
     let index = work.conn as usize;
     let (ready, peer, capacity, what) = if work.is_send {
         let conn = &mut conns.send[index];
-        (conn.fifo.poll_credit(), conn.peer, P::payload_bytes(&conn.layout), Awaited::Credit)
+        (conn.poll_credit(), conn.peer(), P::payload_bytes(conn.layout()), Awaited::Credit)
     } else {
         let conn = &mut conns.recv[index];
-        (P::poll_header(conn).is_some(), conn.peer, P::payload_bytes(&conn.layout), Awaited::Data)
+        (P::poll_header(conn).is_some(), conn.peer(), P::payload_bytes(conn.layout()), Awaited::Data)
     };
     if !ready {
         return Ok(Some(Wait { peer, what }));
@@ -94,4 +103,40 @@ unsafe fn advance_over<B: Block, P: Proto>(
     work.done_bytes += len;
     work.finished = work.done_bytes == work.len_bytes;
     Ok(None)
+}
+
+/// One block's part of one message: the message is divided among `nchannels` blocks, each with a connection of its own.
+///
+/// # Safety
+/// 1. `conns` holds the message's connection alone; the buffer is as in [`run`].
+#[cfg_attr(target_arch = "nvptx64", inline(always))]
+pub unsafe fn run_part<B: Block, P: Proto>(
+    block: &B,
+    conns: &mut Conns<'_, B::End>,
+    message: &KernelMessage,
+    part: Range<usize>,
+) -> Result<(), Stop> {
+    let is_send = message.is_send != 0;
+    let layout = if is_send { conns.send[0].layout() } else { conns.recv[0].layout() };
+    let capacity = P::payload_bytes(layout);
+    let mut at = part.start;
+    loop {
+        let len = capacity.min(part.end - at);
+        let slice = Slice {
+            action: if is_send { Action::SEND } else { Action::RECV },
+            header: SlotHeader { tag: message.tag, len_bytes: len as u32 },
+            recv: &[0],
+            send: &[0],
+            src_position: 0,
+            src: message.buffer.wrapping_add(at).cast_const(),
+            dst: message.buffer.wrapping_add(at),
+            stream: false,
+        };
+        // SAFETY: obligation 1: the slice is the next part of the buffer.
+        unsafe { run_slice::<B, P>(block, conns, &slice)? };
+        at += len;
+        if at == part.end {
+            return Ok(());
+        }
+    }
 }

@@ -17,7 +17,7 @@ use oxccl_shared::algo::tree::{self as schedule, Turn};
 /// 1. As [`super::run`].
 pub(super) unsafe fn all_reduce<B: Block, P: Proto>(
     block: &B,
-    conns: &mut Conns,
+    conns: &mut Conns<'_, B::End>,
     tree: &TreeEnds,
     work: &CollWork,
 ) -> Result<(), Stop> {

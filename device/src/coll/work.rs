@@ -74,23 +74,23 @@ pub struct P2pWork {
 }
 
 /// Which connections of a channel each algorithm uses.
-#[derive(Clone, Debug, Default)]
-pub struct Endpoints {
+#[derive(Clone, Debug)]
+pub struct Endpoints<'a> {
     /// The ring.
-    pub ring: RingEnds,
+    pub ring: RingEnds<'a>,
     /// The tree of this channel.
-    pub tree: TreeEnds,
+    pub tree: &'a TreeEnds,
     /// Direct: receive connections by rank order, ourselves left out.
-    pub mesh_recv: Vec<u16>,
+    pub mesh_recv: &'a [u16],
     /// Direct: send connections in the order of `algo::direct::peers`.
-    pub mesh_send: Vec<u16>,
+    pub mesh_send: &'a [u16],
 }
 
 /// A rank's place in a ring.
 #[derive(Clone, Debug, Default)]
-pub struct RingEnds {
+pub struct RingEnds<'a> {
     /// Rank at each position.
-    pub order: Vec<u32>,
+    pub order: &'a [u32],
     /// Our position.
     pub position: u32,
     /// From the rank before us.

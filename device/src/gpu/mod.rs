@@ -9,8 +9,11 @@
 
 #[cfg(feature = "cpu")]
 pub mod cpu;
+#[cfg(target_arch = "nvptx64")]
+pub mod ptx;
 
-use oxccl_shared::abi::{Rank, SlotHeader};
+use core::borrow::Borrow;
+use oxccl_shared::abi::{ConnEnd, Rank, SlotHeader};
 
 /// Why a kernel returned early. The reason lies with whoever answered [`Block::idle`] or [`Block::refuse`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,20 +49,48 @@ pub struct How {
 }
 
 /// One group of threads and the machine under it.
+///
+/// All threads of a block run the same primitives on the same connections and keep the same counts. *Workers* move data.
+/// Where the protocol publishes whole slots, a block may have a *poster* beside its workers, which only tells the peers, so
+/// that a slot can be filled while the one before it is still being announced:
+///
+/// ```text
+/// worker 0   waits for the peers            moves data        |                 waits ...
+/// workers    `lead` waits for worker 0      move data    `close` waits for all  `lead` ...
+/// poster     `lead` does not wait           nothing           |                 posts ...
+/// ```
 pub trait Block {
     /// How many 8-byte words one thread takes through a line protocol at a time.
     type Words: AsRef<[u64]> + AsMut<[u64]>;
+    /// How the block holds the ends of its connections.
+    type End: Borrow<ConnEnd>;
 
     /// A zeroed batch.
     fn words() -> Self::Words;
 
-    /// This thread's index within the block.
+    /// This thread's index among the workers; at least [`Self::threads`] for a poster.
     fn thread(&self) -> usize;
 
-    /// Threads in the block.
+    /// Workers in the block.
     fn threads(&self) -> usize;
 
-    /// Returns when all threads of the block have called it; their earlier writes are then visible to each other.
+    /// Whether this thread moves data.
+    #[inline]
+    fn works(&self) -> bool {
+        self.thread() < self.threads()
+    }
+
+    /// Whether this thread is the one that tells the peers.
+    fn posts(&self) -> bool;
+
+    /// One worker runs `wait`; all workers return what it returned, and see what it saw. A poster returns at once.
+    fn lead(&self, wait: impl FnOnce() -> Result<(), Stop>) -> Result<(), Stop>;
+
+    /// Returns when all threads of the block, a poster too, have called it: `Ok` if all were. What they wrote before is then
+    /// visible to each other, and to whom one of them tells.
+    fn close(&self, mine: Result<(), Stop>) -> Result<(), Stop>;
+
+    /// Returns when all threads of a block without a poster have called it or have ended.
     fn sync(&self);
 
     /// Called after the `looks`-th look in a row that found nothing. Returns to look again, or `Err` when the operation

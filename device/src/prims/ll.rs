@@ -3,7 +3,8 @@
 use super::{Proto, Slice, words};
 use crate::conn::{Conns, RecvConn};
 use crate::gpu::{Awaited, Block, Stop, Wait, wait_for};
-use oxccl_shared::abi::{Protocol, SlotHeader};
+use core::borrow::Borrow;
+use oxccl_shared::abi::{ConnEnd, Protocol, SlotHeader};
 use oxccl_shared::proto::ll::{self, LlLine};
 
 /// See [`oxccl_shared::proto::ll`].
@@ -11,21 +12,27 @@ pub struct Ll;
 
 impl Proto for Ll {
     const PROTOCOL: Protocol = Protocol::LL;
+    const EACH_WAITS: bool = true;
 
     #[inline]
-    fn poll_header(conn: &mut RecvConn) -> Option<SlotHeader> {
+    fn poll_header<E: Borrow<ConnEnd>>(conn: &mut RecvConn<E>) -> Option<SlotHeader> {
         // SAFETY: a slot holds at least two lines (ConnLayout::is_valid), and lines are only touched as words.
-        unsafe { line(conn.slot(Protocol::LL), 0) }.load_header(ll::flag(conn.fifo.step()))
+        unsafe { line(conn.slot(Protocol::LL), 0) }.load_header(ll::flag(conn.step()))
     }
 
-    unsafe fn transfer<B: Block>(block: &B, conns: &mut Conns, slice: &Slice<'_>) -> Result<(), Stop> {
+    #[inline(always)]
+    unsafe fn transfer<B: Block>(
+        block: &B,
+        conns: &mut Conns<'_, B::End>,
+        slice: &Slice<'_>,
+    ) -> Result<(), Stop> {
         let nwords = slice.len_bytes().div_ceil(8);
-        if block.thread() == 0 {
+        if block.posts() {
             for &index in slice.send() {
                 let conn = &conns.send[index as usize];
                 // SAFETY: as in `poll_header`; the credit makes the slot ours.
                 let header = unsafe { line(conn.slot(Protocol::LL), 0) };
-                header.store_header(slice.header, ll::flag(conn.fifo.step()));
+                header.store_header(slice.header, ll::flag(conn.step()));
             }
         }
         let batch = B::words().as_ref().len();
@@ -36,8 +43,28 @@ impl Proto for Ll {
             unsafe { transfer_batch(block, conns, slice, at, n)? };
             at += block.threads() * batch;
         }
-        finish(block, conns, slice, nwords);
         Ok(())
+    }
+
+    /// Rarely, overwrites the lines that the payload left alone.
+    #[inline(always)]
+    fn finish<B: Block>(block: &B, conns: &mut Conns<'_, B::End>, slice: &Slice<'_>) {
+        let nwords = slice.len_bytes().div_ceil(8);
+        for &index in slice.send() {
+            let conn = &mut conns.send[index as usize];
+            let step = conn.step();
+            if ll::must_clean(step) {
+                let lines = conn.layout().ll_slot_bytes as usize / ll::LINE_BYTES;
+                for i in (1 + nwords + block.thread()..lines).step_by(block.threads()) {
+                    // SAFETY: `i` is within the slot, which the credit makes ours.
+                    unsafe { line(conn.slot(Protocol::LL), i) }.store(0, ll::flag(step));
+                }
+            }
+            conn.advance();
+        }
+        for &index in slice.recv() {
+            conns.recv[index as usize].release(block.posts());
+        }
     }
 }
 
@@ -48,7 +75,7 @@ impl Proto for Ll {
 #[inline(always)]
 unsafe fn transfer_batch<B: Block>(
     block: &B,
-    conns: &Conns,
+    conns: &Conns<'_, B::End>,
     slice: &Slice<'_>,
     at: usize,
     n: usize,
@@ -73,7 +100,7 @@ unsafe fn transfer_batch<B: Block>(
     }
     for &index in slice.send() {
         let conn = &conns.send[index as usize];
-        let (slot, flag) = (conn.slot(Protocol::LL), ll::flag(conn.fifo.step()));
+        let (slot, flag) = (conn.slot(Protocol::LL), ll::flag(conn.step()));
         for (i, word) in acc.iter().enumerate() {
             // SAFETY: the slice fits the slot's payload, so line 1 + at + i exists; the credit makes it ours.
             unsafe { line(slot, 1 + at + i) }.store(*word, flag);
@@ -88,35 +115,15 @@ unsafe fn transfer_batch<B: Block>(
 
 /// Waits for words `at..` of the slot that `conn` consumes.
 #[inline(always)]
-fn fetch<B: Block>(block: &B, conn: &RecvConn, at: usize, out: &mut [u64]) -> Result<(), Stop> {
-    let (slot, flag) = (conn.slot(Protocol::LL), ll::flag(conn.fifo.step()));
-    let on = Wait { peer: conn.peer, what: Awaited::Data };
+fn fetch<B: Block>(block: &B, conn: &RecvConn<B::End>, at: usize, out: &mut [u64]) -> Result<(), Stop> {
+    let (slot, flag) = (conn.slot(Protocol::LL), ll::flag(conn.step()));
+    let on = Wait { peer: conn.peer(), what: Awaited::Data };
     for (i, word) in out.iter_mut().enumerate() {
         // SAFETY: the header said that the slice fits, so line 1 + at + i exists; lines are only touched as words.
         let line = unsafe { line(slot, 1 + at + i) };
         *word = wait_for(block, on, || line.load(flag))?;
     }
     Ok(())
-}
-
-/// Hands the slots on; rarely, overwrites the lines that the payload left alone.
-fn finish<B: Block>(block: &B, conns: &mut Conns, slice: &Slice<'_>, nwords: usize) {
-    block.sync();
-    for &index in slice.send() {
-        let conn = &mut conns.send[index as usize];
-        let step = conn.fifo.step();
-        if ll::must_clean(step) {
-            let lines = conn.layout.ll_slot_bytes as usize / ll::LINE_BYTES;
-            for i in (1 + nwords + block.thread()..lines).step_by(block.threads()) {
-                // SAFETY: `i` is within the slot, which the credit makes ours.
-                unsafe { line(conn.slot(Protocol::LL), i) }.store(0, ll::flag(step));
-            }
-        }
-        conn.fifo.advance();
-    }
-    for &index in slice.recv() {
-        conns.recv[index as usize].fifo.release();
-    }
 }
 
 /// # Safety

@@ -3,7 +3,8 @@
 use super::{Proto, Slice, words};
 use crate::conn::{Conns, RecvConn};
 use crate::gpu::{Awaited, Block, Stop, Wait, wait_for};
-use oxccl_shared::abi::{Protocol, SlotHeader};
+use core::borrow::Borrow;
+use oxccl_shared::abi::{ConnEnd, Protocol, SlotHeader};
 use oxccl_shared::proto::ll128::{self, DATA_BYTES, DATA_WORDS, Ll128Line};
 
 /// See [`oxccl_shared::proto::ll128`].
@@ -11,35 +12,44 @@ pub struct Ll128;
 
 impl Proto for Ll128 {
     const PROTOCOL: Protocol = Protocol::LL128;
+    const EACH_WAITS: bool = true;
 
     #[inline]
-    fn poll_header(conn: &mut RecvConn) -> Option<SlotHeader> {
+    fn poll_header<E: Borrow<ConnEnd>>(conn: &mut RecvConn<E>) -> Option<SlotHeader> {
         // SAFETY: a slot holds at least two lines (ConnLayout::is_valid), and lines are only touched as words.
-        unsafe { line(conn.slot(Protocol::LL128), 0) }.load_header(ll128::flag(conn.fifo.step()))
+        unsafe { line(conn.slot(Protocol::LL128), 0) }.load_header(ll128::flag(conn.step()))
     }
 
-    unsafe fn transfer<B: Block>(block: &B, conns: &mut Conns, slice: &Slice<'_>) -> Result<(), Stop> {
+    #[inline(always)]
+    unsafe fn transfer<B: Block>(
+        block: &B,
+        conns: &mut Conns<'_, B::End>,
+        slice: &Slice<'_>,
+    ) -> Result<(), Stop> {
         let nlines = slice.len_bytes().div_ceil(DATA_BYTES);
-        if block.thread() == 0 {
+        if block.posts() {
             for &index in slice.send() {
                 let conn = &conns.send[index as usize];
                 // SAFETY: as in `poll_header`; the credit makes the slot ours.
                 let header = unsafe { line(conn.slot(Protocol::LL128), 0) };
-                header.store_header(slice.header, ll128::flag(conn.fifo.step()));
+                header.store_header(slice.header, ll128::flag(conn.step()));
             }
         }
         for at in (block.thread()..nlines).step_by(block.threads()) {
             // SAFETY: line `at` lies within the slice, whose validity is obligation 1 of `transfer`.
             unsafe { transfer_line(block, conns, slice, at)? };
         }
-        block.sync();
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn finish<B: Block>(block: &B, conns: &mut Conns<'_, B::End>, slice: &Slice<'_>) {
         for &index in slice.send() {
-            conns.send[index as usize].fifo.advance();
+            conns.send[index as usize].advance();
         }
         for &index in slice.recv() {
-            conns.recv[index as usize].fifo.release();
+            conns.recv[index as usize].release(block.posts());
         }
-        Ok(())
     }
 }
 
@@ -50,7 +60,7 @@ impl Proto for Ll128 {
 #[inline(always)]
 unsafe fn transfer_line<B: Block>(
     block: &B,
-    conns: &Conns,
+    conns: &Conns<'_, B::End>,
     slice: &Slice<'_>,
     at: usize,
 ) -> Result<(), Stop> {
@@ -76,7 +86,7 @@ unsafe fn transfer_line<B: Block>(
     for &index in slice.send() {
         let conn = &conns.send[index as usize];
         // SAFETY: the slice fits the slot's payload, so line 1 + at exists; the credit makes it ours.
-        unsafe { line(conn.slot(Protocol::LL128), 1 + at) }.store(acc, ll128::flag(conn.fifo.step()));
+        unsafe { line(conn.slot(Protocol::LL128), 1 + at) }.store(acc, ll128::flag(conn.step()));
     }
     if slice.action.dst {
         // SAFETY: obligation 1.
@@ -87,9 +97,9 @@ unsafe fn transfer_line<B: Block>(
 
 /// Waits for line `at` of the slot that `conn` consumes.
 #[inline(always)]
-fn fetch<B: Block>(block: &B, conn: &RecvConn, at: usize, out: &mut [u64]) -> Result<(), Stop> {
-    let on = Wait { peer: conn.peer, what: Awaited::Data };
-    let flag = ll128::flag(conn.fifo.step());
+fn fetch<B: Block>(block: &B, conn: &RecvConn<B::End>, at: usize, out: &mut [u64]) -> Result<(), Stop> {
+    let on = Wait { peer: conn.peer(), what: Awaited::Data };
+    let flag = ll128::flag(conn.step());
     // SAFETY: the header said that the slice fits, so line 1 + at exists; lines are only touched as words.
     let line = unsafe { line(conn.slot(Protocol::LL128), 1 + at) };
     wait_for(block, on, || line.load(out, flag).then_some(()))

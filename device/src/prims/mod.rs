@@ -15,9 +15,10 @@ pub use ll::Ll;
 pub use ll128::Ll128;
 pub use simple::Simple;
 
-use crate::conn::{Conns, RecvConn, SendConn};
+use crate::conn::{Conns, RecvConn};
 use crate::gpu::{Awaited, Block, Stop, Wait, wait_for};
-use oxccl_shared::abi::{ConnLayout, Protocol, SlotHeader};
+use core::borrow::Borrow;
+use oxccl_shared::abi::{ConnEnd, ConnLayout, Protocol, SlotHeader};
 use oxccl_shared::algo::Action;
 use oxccl_shared::proto;
 
@@ -62,15 +63,27 @@ pub trait Proto {
     /// Its number.
     const PROTOCOL: Protocol;
 
-    /// The header of the slot to be consumed next, once it is there.
-    fn poll_header(conn: &mut RecvConn) -> Option<SlotHeader>;
+    /// Whether every thread waits for the peers itself, because what it waits for is in the lines that it reads anyway, or
+    /// one waits for all.
+    const EACH_WAITS: bool;
 
-    /// Moves and reduces one slice whose credits and headers are at hand, and hands the slots on.
+    /// The header of the slot to be consumed next, once it is there.
+    fn poll_header<E: Borrow<ConnEnd>>(conn: &mut RecvConn<E>) -> Option<SlotHeader>;
+
+    /// Moves and reduces one slice whose credits and headers are at hand.
     ///
     /// # Safety
     /// 1. The slice's `src` and `dst` are valid for its length as its action uses them, and the same or disjoint.
     /// 2. Every connection named has a credit, or a header that said so many bytes.
-    unsafe fn transfer<B: Block>(block: &B, conns: &mut Conns, slice: &Slice<'_>) -> Result<(), Stop>;
+    /// 3. The thread is a worker.
+    unsafe fn transfer<B: Block>(
+        block: &B,
+        conns: &mut Conns<'_, B::End>,
+        slice: &Slice<'_>,
+    ) -> Result<(), Stop>;
+
+    /// Hands the slots on, when all threads have moved their parts.
+    fn finish<B: Block>(block: &B, conns: &mut Conns<'_, B::End>, slice: &Slice<'_>);
 
     /// Payload bytes of one slot.
     fn payload_bytes(layout: &ConnLayout) -> usize {
@@ -78,33 +91,55 @@ pub trait Proto {
     }
 }
 
-/// Carries out one slice: waits for credits and headers, refuses a peer that is in another operation, transfers.
+/// Carries out one slice: waits for headers and credits, refuses a peer that is in another operation, moves the data, hands
+/// the slots on.
 ///
 /// # Safety
 /// 1. The slice's `src` and `dst` are valid for its length as its action uses them, and the same or disjoint.
-#[inline]
+#[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn run_slice<B: Block, P: Proto>(
     block: &B,
-    conns: &mut Conns,
+    conns: &mut Conns<'_, B::End>,
+    slice: &Slice<'_>,
+) -> Result<(), Stop> {
+    let mut wait = || wait_for_peers::<B, P>(block, conns, slice);
+    if P::EACH_WAITS {
+        wait()?;
+        // SAFETY: obligation 1 is passed on; `wait` established the second; such blocks have no posters.
+        unsafe { P::transfer(block, conns, slice)? };
+        block.sync();
+    } else {
+        let mut moved = block.lead(wait);
+        if moved.is_ok() && block.works() {
+            // SAFETY: obligation 1 is passed on; `lead` established the second; we are a worker.
+            moved = unsafe { P::transfer(block, conns, slice) };
+        }
+        block.close(moved)?;
+    }
+    P::finish(block, conns, slice);
+    Ok(())
+}
+
+/// Returns when everything that the slice receives from is full, with what this operation expects, and everything that it
+/// sends to is empty.
+#[inline(always)]
+fn wait_for_peers<B: Block, P: Proto>(
+    block: &B,
+    conns: &mut Conns<'_, B::End>,
     slice: &Slice<'_>,
 ) -> Result<(), Stop> {
     for &index in slice.recv() {
         let conn = &mut conns.recv[index as usize];
-        let on = Wait { peer: conn.peer, what: Awaited::Data };
+        let on = Wait { peer: conn.peer(), what: Awaited::Data };
         let found = wait_for(block, on, || P::poll_header(conn))?;
         if found != slice.header {
             return Err(block.refuse(on, slice.header, found));
         }
     }
     for &index in slice.send() {
-        wait_credit(block, &mut conns.send[index as usize])?;
+        let conn = &mut conns.send[index as usize];
+        let on = Wait { peer: conn.peer(), what: Awaited::Credit };
+        wait_for(block, on, || conn.poll_credit().then_some(()))?;
     }
-    // SAFETY: obligation 1 is passed on; the loops above established the second.
-    unsafe { P::transfer(block, conns, slice) }
-}
-
-#[inline]
-fn wait_credit<B: Block>(block: &B, conn: &mut SendConn) -> Result<(), Stop> {
-    let on = Wait { peer: conn.peer, what: Awaited::Credit };
-    wait_for(block, on, || conn.fifo.poll_credit().then_some(()))
+    Ok(())
 }

@@ -3,32 +3,43 @@
 use super::{Proto, Slice};
 use crate::conn::{Conns, RecvConn};
 use crate::gpu::{Block, How, Stop};
+use core::borrow::Borrow;
 use core::cmp::Ordering;
 use core::ptr::null_mut;
-use oxccl_shared::abi::{Protocol, SlotHeader};
+use oxccl_shared::abi::{ConnEnd, Protocol, SlotHeader};
 
 /// See [`oxccl_shared::proto::simple`].
 pub struct Simple;
 
 impl Proto for Simple {
     const PROTOCOL: Protocol = Protocol::Simple;
+    const EACH_WAITS: bool = false;
 
     #[inline]
-    fn poll_header(conn: &mut RecvConn) -> Option<SlotHeader> {
-        conn.fifo.poll()
+    fn poll_header<E: Borrow<ConnEnd>>(conn: &mut RecvConn<E>) -> Option<SlotHeader> {
+        conn.poll()
     }
 
-    unsafe fn transfer<B: Block>(block: &B, conns: &mut Conns, slice: &Slice<'_>) -> Result<(), Stop> {
+    #[inline(always)]
+    unsafe fn transfer<B: Block>(
+        block: &B,
+        conns: &mut Conns<'_, B::End>,
+        slice: &Slice<'_>,
+    ) -> Result<(), Stop> {
         // SAFETY: obligations 1 and 2 are passed on.
         unsafe { reduce_copy(block, conns, slice) };
-        block.sync();
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn finish<B: Block>(block: &B, conns: &mut Conns<'_, B::End>, slice: &Slice<'_>) {
+        let posts = block.posts();
         for &index in slice.send() {
-            conns.send[index as usize].fifo.publish(slice.header);
+            conns.send[index as usize].publish(slice.header, posts);
         }
         for &index in slice.recv() {
-            conns.recv[index as usize].fifo.release();
+            conns.recv[index as usize].release(posts);
         }
-        Ok(())
     }
 }
 
@@ -38,7 +49,8 @@ impl Proto for Simple {
 ///
 /// # Safety
 /// 1. As [`Proto::transfer`].
-unsafe fn reduce_copy<B: Block>(block: &B, conns: &Conns, slice: &Slice<'_>) {
+#[cfg_attr(target_arch = "nvptx64", inline(always))]
+unsafe fn reduce_copy<B: Block>(block: &B, conns: &Conns<'_, B::End>, slice: &Slice<'_>) {
     let len = slice.len_bytes();
     let mut slots = slice.send().iter().map(|&i| conns.send[i as usize].slot(Protocol::Simple));
     let user = if slice.action.dst { slice.dst } else { null_mut() };
@@ -61,9 +73,10 @@ unsafe fn reduce_copy<B: Block>(block: &B, conns: &Conns, slice: &Slice<'_>) {
 /// # Safety
 /// 1. As [`Proto::transfer`]; `out` and `out2` (unless null) are writable for the slice's length and disjoint from slots
 ///    received; `out` is the slice's `src` or disjoint from it.
+#[cfg_attr(target_arch = "nvptx64", inline(always))]
 unsafe fn combine_all<B: Block>(
     block: &B,
-    conns: &Conns,
+    conns: &Conns<'_, B::End>,
     slice: &Slice<'_>,
     out: *mut u8,
     out2: *mut u8,
@@ -107,6 +120,7 @@ unsafe fn combine_all<B: Block>(
 ///
 /// # Safety
 /// 1. As [`combine_all`], and there are at least two operands, one of them a slot.
+#[cfg_attr(target_arch = "nvptx64", inline(always))]
 unsafe fn combine_many<B: Block>(
     block: &B,
     slice: &Slice<'_>,

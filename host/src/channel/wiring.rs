@@ -9,8 +9,8 @@ use crate::mem::{self, MemError, Segment, ShmFile, ShmName};
 use crate::net::stream::{StreamRecv, StreamSend};
 use crate::proxy::{LinkGroup, Links};
 use crate::transport::{PeerInfo, TransportKind};
-use oxccl_device::coll::{Endpoints, RingEnds, TreeEnds};
-use oxccl_device::conn::{Conns, RecvConn, SendConn};
+use oxccl_device::coll::TreeEnds;
+use oxccl_device::conn::{RecvConn, SendConn};
 use oxccl_shared::abi::{ConnLayout, Rank};
 use oxccl_shared::algo::direct;
 use std::ptr::NonNull;
@@ -73,10 +73,10 @@ impl<'a> Wiring<'a> {
         a != b && self.kind(a, b) != TransportKind::Tcp
     }
 
-    fn conns(&mut self, key: ConnKey) -> &mut Conns {
+    fn channel(&mut self, key: ConnKey) -> &mut Channel {
         match key {
-            ConnKey::Mesh => &mut self.mesh.conns,
-            ConnKey::Channel(channel) => &mut self.channels[channel as usize].conns,
+            ConnKey::Mesh => &mut self.mesh,
+            ConnKey::Channel(channel) => &mut self.channels[channel as usize],
         }
     }
 
@@ -118,7 +118,7 @@ impl<'a> Wiring<'a> {
             // as long as its ends; this rank is the only consumer of its inbox.
             let conn = unsafe { RecvConn::new(Rank(entry.from), base, entry.layout) };
             self.inbound_bytes[entry.from as usize] += entry.layout.total_bytes();
-            self.conns(entry.key).recv.push(conn);
+            self.channel(entry.key).recv.push(conn);
         }
         self.memory.push(segment);
         Ok(file)
@@ -144,7 +144,7 @@ impl<'a> Wiring<'a> {
                 // SAFETY: as in `make_memory`, seen from the producer: the layout was computed alike, the segment's length
                 // checked, and this rank is the entry's only producer.
                 let conn = unsafe { SendConn::new(Rank(peer), base, entry.layout) };
-                self.conns(entry.key).send.push(conn);
+                self.channel(entry.key).send.push(conn);
             }
             self.memory.push(segment);
         }
@@ -173,7 +173,7 @@ impl<'a> Wiring<'a> {
             conn.is_streamed = true;
             groups[key.link_group()].send.push(link.map_err(broken)?);
             self.outbound_bytes[peer as usize] += layout.total_bytes();
-            self.conns(key).send.push(conn);
+            self.channel(key).send.push(conn);
         }
         for &(key, peer) in &from {
             let (layout, stream) =
@@ -188,7 +188,7 @@ impl<'a> Wiring<'a> {
             };
             groups[key.link_group()].recv.push(link.map_err(broken)?);
             self.inbound_bytes[peer as usize] += layout.total_bytes();
-            self.conns(key).recv.push(conn);
+            self.channel(key).recv.push(conn);
         }
         self.memory.push(memory.segment);
         self.links = Links::new(groups);
@@ -235,16 +235,13 @@ impl<'a> Wiring<'a> {
         let Wanted { rank, nranks, .. } = *self.wanted;
         let mut channels = std::mem::take(&mut self.channels);
         for (index, channel) in channels.iter_mut().enumerate() {
-            channel.ends = self.channel_ends(&channel.conns, index as u32);
+            self.place(channel, index as u32);
         }
-        let send_to: Vec<u16> = (0..nranks).map(|peer| send_index(&self.mesh.conns, peer)).collect();
-        let recv_from: Vec<u16> = (0..nranks).map(|peer| recv_index(&self.mesh.conns, peer)).collect();
+        let send_to: Vec<u16> = (0..nranks).map(|peer| send_index(&self.mesh, peer)).collect();
+        let recv_from: Vec<u16> = (0..nranks).map(|peer| recv_index(&self.mesh, peer)).collect();
         let others = (0..nranks).filter(|peer| *peer != rank);
-        self.mesh.ends = Endpoints {
-            mesh_recv: others.map(|peer| recv_from[peer as usize]).collect(),
-            mesh_send: direct::peers(Rank(rank), nranks).map(|peer| send_to[peer.index()]).collect(),
-            ..Endpoints::default()
-        };
+        self.mesh.mesh_recv = others.map(|peer| recv_from[peer as usize]).collect();
+        self.mesh.mesh_send = direct::peers(Rank(rank), nranks).map(|peer| send_to[peer.index()]).collect();
         let kinds = (0..nranks).map(|peer| self.kind(rank, peer)).collect();
         Connected {
             channels,
@@ -261,41 +258,38 @@ impl<'a> Wiring<'a> {
         }
     }
 
-    fn channel_ends(&self, conns: &Conns, channel: u32) -> Endpoints {
+    /// Gives a channel its place in the ring and the tree.
+    fn place(&self, channel: &mut Channel, index: u32) {
         let Wanted { rank, nranks, .. } = *self.wanted;
-        let mut ends = Endpoints::default();
-        if channel < self.graph.ring_channels {
-            ends.ring = RingEnds {
-                order: self.graph.ring().to_vec(),
-                position: self.graph.position(rank),
-                recv: [recv_index(conns, self.graph.along_ring(rank, nranks - 1))],
-                send: [send_index(conns, self.graph.along_ring(rank, 1))],
-            };
+        if index < self.graph.ring_channels {
+            channel.ring_order = self.graph.ring().to_vec();
+            channel.ring_position = self.graph.position(rank);
+            channel.ring_recv = recv_index(channel, self.graph.along_ring(rank, nranks - 1));
+            channel.ring_send = send_index(channel, self.graph.along_ring(rank, 1));
         }
-        if channel < self.graph.tree_channels {
-            let links = self.graph.tree(rank, channel);
+        if index < self.graph.tree_channels {
+            let links = self.graph.tree(rank, index);
             let mut tree = TreeEnds { links, ..TreeEnds::default() };
             for child in links.down.iter().flatten() {
-                tree.child_recv[tree.children] = recv_index(conns, child.0);
-                tree.child_send[tree.children] = send_index(conns, child.0);
+                tree.child_recv[tree.children] = recv_index(channel, child.0);
+                tree.child_send[tree.children] = send_index(channel, child.0);
                 tree.children += 1;
             }
             if let Some(parent) = links.up {
-                tree.parent_recv = [recv_index(conns, parent.0)];
-                tree.parent_send = [send_index(conns, parent.0)];
+                tree.parent_recv = [recv_index(channel, parent.0)];
+                tree.parent_send = [send_index(channel, parent.0)];
             }
-            ends.tree = tree;
+            channel.tree = tree;
         }
-        ends
     }
 }
 
 /// The connection to `peer`; 0 where there is none, which is never used then.
-fn send_index(conns: &Conns, peer: u32) -> u16 {
-    conns.send.iter().position(|conn| conn.peer.0 == peer).unwrap_or(0) as u16
+fn send_index(channel: &Channel, peer: u32) -> u16 {
+    channel.send.iter().position(|conn| conn.peer().0 == peer).unwrap_or(0) as u16
 }
 
 /// The connection from `peer`; 0 where there is none, which is never used then.
-fn recv_index(conns: &Conns, peer: u32) -> u16 {
-    conns.recv.iter().position(|conn| conn.peer.0 == peer).unwrap_or(0) as u16
+fn recv_index(channel: &Channel, peer: u32) -> u16 {
+    channel.recv.iter().position(|conn| conn.peer().0 == peer).unwrap_or(0) as u16
 }

@@ -1,12 +1,12 @@
 //! One communicator's executor.
 
+use super::channel::Channel;
 use super::health::{Fault, Health, Outstanding};
 use super::wait::WaitContext;
 use crate::mem::Segment;
 use crate::plan::{self, Call, CallRecord, Facts, Plan};
 use corosensei::Yielder;
-use oxccl_device::coll::{self, CollWork, Endpoints, P2pWork};
-use oxccl_device::conn::Conns;
+use oxccl_device::coll::{self, CollWork, P2pWork};
 use oxccl_device::gpu::Stop;
 use oxccl_device::gpu::cpu::CpuBlock;
 use oxccl_shared::abi::{Algorithm, DataType, Func, RedOp};
@@ -36,15 +36,6 @@ impl RawCall {
             _ => send == recv,
         }
     }
-}
-
-/// One channel: its connections and its place in ring, tree or mesh.
-#[derive(Default)]
-pub struct Channel {
-    /// The connections.
-    pub conns: Conns,
-    /// Which of them each algorithm uses.
-    pub ends: Endpoints,
 }
 
 /// The mesh's links are group 0 of [`crate::proxy::Links`], channel c's are group c + 1.
@@ -182,8 +173,8 @@ impl Engine {
             return Ok(());
         }
         let active = wait.links().borrow().active();
-        let conns = if active == MESH_LINKS { &mesh.conns } else { &channels[active - 1].conns };
-        conns.send.iter().filter(|conn| conn.is_streamed).try_for_each(|conn| wait.flush(conn))
+        let channel = if active == MESH_LINKS { mesh } else { &channels[active - 1] };
+        channel.send.iter().filter(|conn| conn.is_streamed).try_for_each(|conn| wait.flush(conn))
     }
 
     fn begin(&mut self, call: &Call) {
@@ -249,12 +240,13 @@ impl Engine {
         let group = if plan.algorithm == Algorithm::Direct { MESH_LINKS } else { 1 + channel as usize };
         wait.links().borrow_mut().begin(group, plan.protocol);
         let block = CpuBlock::new(wait, work.dtype, operator);
-        let Channel { conns, ends } = match plan.algorithm {
+        let channel = match plan.algorithm {
             Algorithm::Direct => mesh,
             _ => &mut channels[channel as usize],
         };
+        let (mut conns, ends) = channel.view();
         // SAFETY: obligation 1, and `ends` was made for `conns`.
-        unsafe { coll::run(&block, conns, ends, work) }
+        unsafe { coll::run(&block, &mut conns, &ends, work) }
     }
 
     /// Everything that is made of messages between pairs, all at once.
@@ -276,7 +268,7 @@ impl Engine {
         let operator = reduce::resolve(RedOp::Sum, DataType::U8, 1, 0);
         let block = CpuBlock::new(wait, DataType::U8, &operator);
         // SAFETY: obligation 1; the indices are those of the mesh.
-        unsafe { coll::send_recv::run(&block, &mut mesh.conns, &mut self.works)? };
+        unsafe { coll::send_recv::run(&block, &mut mesh.view().0, &mut self.works)? };
         self.flush()
     }
 

@@ -7,13 +7,14 @@
 //! fiber, and a kernel that waits hands the thread to the next: ranks that share a thread cannot deadlock each other.
 
 mod engine;
+mod channel;
 mod fiber;
 mod wait;
 mod health;
 mod blame;
 mod told;
 
-pub use engine::Channel;
+pub use channel::Channel;
 pub(crate) use engine::RawCall;
 pub use engine::{Engine, EngineParts};
 pub use fiber::GROUP_COMMUNICATORS_MAX;

@@ -154,9 +154,9 @@ impl WaitContext {
     /// Waits until a network connection's slots have all been handed to the network.
     pub fn flush(&self, conn: &SendConn) -> Result<(), Stop> {
         let mut looks = 0u32;
-        while !conn.fifo.is_drained() {
+        while !conn.is_drained() {
             looks = looks.saturating_add(1);
-            self.wait(Wait { peer: conn.peer, what: Awaited::Credit }, looks)?;
+            self.wait(Wait { peer: conn.peer(), what: Awaited::Credit }, looks)?;
         }
         Ok(())
     }

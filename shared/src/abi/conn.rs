@@ -92,6 +92,28 @@ impl ConnLayout {
     }
 }
 
+/// One end of a connection, as a kernel finds it in its own device's memory. The addresses are that device's: an end never
+/// crosses a process or device border, only its twin on the other side means the same memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ConnEnd {
+    /// The block whose `head` the producer polls.
+    pub producer_side: *const ConnControl,
+    /// The block whose `tail` and `headers` the consumer polls, followed by the slots.
+    pub consumer_side: *const ConnControl,
+    /// Slot sizes.
+    pub layout: ConnLayout,
+    /// Who is at the other end.
+    pub peer: super::Rank,
+}
+
+impl ConnEnd {
+    /// An end of the connection whose whole block is at `block`.
+    pub fn in_one(block: *const ConnControl, layout: ConnLayout, peer: super::Rank) -> ConnEnd {
+        ConnEnd { producer_side: block, consumer_side: block, layout, peer }
+    }
+}
+
 #[cfg(not(loom))]
 const _: () = {
     use core::mem::{align_of, offset_of, size_of};
@@ -105,4 +127,8 @@ const _: () = {
     assert!(offset_of!(ConnLayout, ll_slot_bytes) == 0);
     assert!(offset_of!(ConnLayout, ll128_slot_bytes) == 4);
     assert!(offset_of!(ConnLayout, simple_slot_bytes) == 8);
+    assert!(size_of::<ConnEnd>() == 32 && align_of::<ConnEnd>() == 8);
+    assert!(offset_of!(ConnEnd, consumer_side) == 8);
+    assert!(offset_of!(ConnEnd, layout) == 16);
+    assert!(offset_of!(ConnEnd, peer) == 28);
 };

@@ -6,7 +6,12 @@
 mod ids;
 mod types;
 mod conn;
+mod kernel;
 
-pub use conn::{ConnControl, ConnLayout, SlotHeader};
+pub use conn::{ConnControl, ConnEnd, ConnLayout, SlotHeader};
 pub use ids::{ChannelId, Rank, Step};
+pub use kernel::{
+    CollArgs, KERNEL_MESSAGES_MAX, KERNEL_POST, KERNEL_PRE, KernelChannel, KernelColl, KernelLaunch,
+    KernelMessage, KernelMonitor, KernelStop, MessageArgs, StopCause,
+};
 pub use types::{Algorithm, DataType, Func, Protocol, RedOp, UnknownValue};

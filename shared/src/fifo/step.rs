@@ -7,34 +7,54 @@
 //!   publish(header): header, then tail         use slot step % 8
 //!   or advance(), if the lines say it          release(): head = step + 1
 //! ```
+//!
+//! The two ends poll different words: the producer `head`, the consumer `tail`. On a CPU all words lie in one [`ConnControl`];
+//! between GPUs each lies with the end that polls it, so that nobody polls across a link ([`ConnWords`]).
 
 use super::credit::has_credit;
 use crate::abi::{ConnControl, SlotHeader, Step};
 
-/// The end that fills slots.
-pub struct StepProducer<'a> {
-    control: &'a ConnControl,
+/// Where the words of one connection lie.
+#[derive(Clone, Copy)]
+pub struct ConnWords<'a> {
+    /// The block whose `head` is used; lies with the producer, who polls it.
+    pub producer_side: &'a ConnControl,
+    /// The block whose `tail` and `headers` are used; lies with the consumer, who polls them.
+    pub consumer_side: &'a ConnControl,
+}
+
+impl<'a> ConnWords<'a> {
+    /// Both sides in one block.
+    pub fn in_one(control: &'a ConnControl) -> Self {
+        ConnWords { producer_side: control, consumer_side: control }
+    }
+}
+
+/// How far a producer is. Plain numbers: what a kernel loads when it starts and stores when it ends.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ProducerCursor {
     step: Step,
     /// The last `head` seen. Reading the word itself costs a line from the consumer's cache; once per 8 steps is enough.
     head_seen: u64,
 }
 
-/// The end that empties slots.
-pub struct StepConsumer<'a> {
-    control: &'a ConnControl,
+/// How far a consumer is.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ConsumerCursor {
     step: Step,
     tail_seen: u64,
 }
 
-/// Both ends of a fresh connection. Each process keeps the one it is and forgets the other.
-pub fn split(control: &ConnControl) -> (StepProducer<'_>, StepConsumer<'_>) {
-    (
-        StepProducer { control, step: Step(0), head_seen: 0 },
-        StepConsumer { control, step: Step(0), tail_seen: 0 },
-    )
-}
+#[cfg(not(loom))]
+const _: () = {
+    use core::mem::{offset_of, size_of};
+    assert!(size_of::<ProducerCursor>() == 16 && offset_of!(ProducerCursor, head_seen) == 8);
+    assert!(size_of::<ConsumerCursor>() == 16 && offset_of!(ConsumerCursor, tail_seen) == 8);
+};
 
-impl StepProducer<'_> {
+impl ProducerCursor {
     /// The step that will be produced next.
     #[inline]
     pub fn step(&self) -> Step {
@@ -43,64 +63,145 @@ impl StepProducer<'_> {
 
     /// Whether the slot of [`Self::step`] is empty.
     #[inline]
-    pub fn poll_credit(&mut self) -> bool {
+    pub fn poll_credit(&mut self, words: ConnWords<'_>) -> bool {
         if has_credit(self.step.0, self.head_seen) {
             return true;
         }
-        // ACQUIRE pairs with RELEASE in StepConsumer::release: the consumer's reads of the slot are over.
-        self.head_seen = self.control.head.load_acquire();
+        // ACQUIRE pairs with RELEASE in ConsumerCursor::release: the consumer's reads of the slot are over.
+        self.head_seen = words.producer_side.head.load_acquire();
         has_credit(self.step.0, self.head_seen)
     }
 
     /// Publishes the filled slot with its header (Simple).
     #[inline]
-    pub fn publish(&mut self, header: SlotHeader) {
-        self.control.headers[self.step.slot()].store_relaxed(header.to_word());
+    pub fn publish(&mut self, words: ConnWords<'_>, header: SlotHeader) {
+        words.consumer_side.headers[self.step.slot()].store_relaxed(header.to_word());
         self.step = self.step.next();
-        // RELEASE pairs with ACQUIRE in StepConsumer::poll: header and payload are visible to who sees this tail.
-        self.control.tail.store_release(self.step.0);
+        // RELEASE pairs with ACQUIRE in ConsumerCursor::poll: header and payload are visible to who sees this tail.
+        words.consumer_side.tail.store_release(self.step.0);
     }
 
-    /// Counts a slot whose lines publish themselves (LL, LL128).
+    /// Goes to the next slot without publishing: the slot's own lines say that it is full (LL, LL128), or another thread of
+    /// the block publishes it.
     #[inline]
     pub fn advance(&mut self) {
         self.step = self.step.next();
     }
 
-    /// Whether the consumer has emptied every slot: what a proxy asks before it says that an operation is over.
+    /// Whether the consumer has taken everything.
     #[inline]
-    pub fn is_drained(&self) -> bool {
-        // ACQUIRE pairs with RELEASE in StepConsumer::release.
-        self.control.head.load_acquire() >= self.step.0
+    pub fn is_drained(&self, words: ConnWords<'_>) -> bool {
+        // ACQUIRE pairs with RELEASE in ConsumerCursor::release.
+        words.producer_side.head.load_acquire() >= self.step.0
     }
 }
 
-impl StepConsumer<'_> {
+impl ConsumerCursor {
     /// The step that will be consumed next.
     #[inline]
     pub fn step(&self) -> Step {
         self.step
     }
 
-    /// The header of the slot of [`Self::step`], once published under Simple.
+    /// The header of the next slot, if it has been published (Simple).
     #[inline]
-    pub fn poll(&mut self) -> Option<SlotHeader> {
+    pub fn poll(&mut self, words: ConnWords<'_>) -> Option<SlotHeader> {
         if self.tail_seen <= self.step.0 {
-            // ACQUIRE pairs with RELEASE in StepProducer::publish: header and payload are visible.
-            self.tail_seen = self.control.tail.load_acquire();
+            // ACQUIRE pairs with RELEASE in ProducerCursor::publish: header and payload are visible.
+            self.tail_seen = words.consumer_side.tail.load_acquire();
             if self.tail_seen <= self.step.0 {
                 return None;
             }
         }
-        Some(SlotHeader::from_word(self.control.headers[self.step.slot()].load_relaxed()))
+        let header = &words.consumer_side.headers[self.step.slot()];
+        Some(SlotHeader::from_word(header.load_relaxed()))
     }
 
-    /// Gives the slot back to the producer.
+    /// Gives the slot back.
+    #[inline]
+    pub fn release(&mut self, words: ConnWords<'_>) {
+        self.step = self.step.next();
+        // RELEASE pairs with ACQUIRE in ProducerCursor::poll_credit: our reads of the slot come first.
+        words.producer_side.head.store_release(self.step.0);
+    }
+
+    /// Goes to the next slot; another thread of the block gives this one back.
+    #[inline]
+    pub fn advance(&mut self) {
+        self.step = self.step.next();
+    }
+}
+
+/// The end that fills slots.
+pub struct StepProducer<'a> {
+    words: ConnWords<'a>,
+    cursor: ProducerCursor,
+}
+
+/// The end that empties slots.
+pub struct StepConsumer<'a> {
+    words: ConnWords<'a>,
+    cursor: ConsumerCursor,
+}
+
+/// Both ends of a fresh connection. Each process keeps the one it is and forgets the other.
+pub fn split(control: &ConnControl) -> (StepProducer<'_>, StepConsumer<'_>) {
+    let words = ConnWords::in_one(control);
+    (
+        StepProducer { words, cursor: ProducerCursor::default() },
+        StepConsumer { words, cursor: ConsumerCursor::default() },
+    )
+}
+
+impl StepProducer<'_> {
+    /// See [`ProducerCursor::step`].
+    #[inline]
+    pub fn step(&self) -> Step {
+        self.cursor.step()
+    }
+
+    /// See [`ProducerCursor::poll_credit`].
+    #[inline]
+    pub fn poll_credit(&mut self) -> bool {
+        self.cursor.poll_credit(self.words)
+    }
+
+    /// See [`ProducerCursor::publish`].
+    #[inline]
+    pub fn publish(&mut self, header: SlotHeader) {
+        self.cursor.publish(self.words, header);
+    }
+
+    /// See [`ProducerCursor::advance`].
+    #[inline]
+    pub fn advance(&mut self) {
+        self.cursor.advance();
+    }
+
+    /// See [`ProducerCursor::is_drained`].
+    #[inline]
+    pub fn is_drained(&self) -> bool {
+        self.cursor.is_drained(self.words)
+    }
+}
+
+impl StepConsumer<'_> {
+    /// See [`ConsumerCursor::step`].
+    #[inline]
+    pub fn step(&self) -> Step {
+        self.cursor.step()
+    }
+
+    /// See [`ConsumerCursor::poll`].
+    #[inline]
+    pub fn poll(&mut self) -> Option<SlotHeader> {
+        self.cursor.poll(self.words)
+    }
+
+    /// See [`ConsumerCursor::release`].
     #[inline]
     pub fn release(&mut self) {
-        self.step = self.step.next();
-        // RELEASE pairs with ACQUIRE in StepProducer::poll_credit: our reads of the slot come first.
-        self.control.head.store_release(self.step.0);
+        self.cursor.release(self.words);
     }
 }
 

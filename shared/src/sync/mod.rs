@@ -6,13 +6,19 @@
 //! (see docs/memory-model.md).
 
 mod arch;
+#[cfg(not(loom))]
+mod cell;
 mod line;
 mod pair;
 mod scope;
 mod word;
 
-pub use arch::{SharedCell, cpu_relax, fence_acquire, fence_release};
+#[cfg(loom)]
+pub use arch::SharedCell;
+pub use arch::{cpu_relax, fence_acquire, fence_release};
+#[cfg(not(loom))]
+pub use cell::SharedCell;
 pub use line::Line128;
 pub use pair::Pair;
-pub use scope::{Block, Gpu, Scope, Sys};
+pub use scope::{Block, Gpu, Level, Scope, Sys};
 pub use word::{Primitive, Word};

@@ -12,14 +12,22 @@ impl<S: Scope> Pair<S> {
     /// Reads both halves; orders nothing.
     #[inline]
     pub fn load_relaxed(&self) -> [u64; 2] {
+        #[cfg(target_arch = "nvptx64")]
+        return super::arch::load_pair::<S>(core::ptr::from_ref(self).cast());
+        #[cfg(not(target_arch = "nvptx64"))]
         [self.0[0].load_relaxed(), self.0[1].load_relaxed()]
     }
 
     /// Writes both halves; orders nothing.
     #[inline]
     pub fn store_relaxed(&self, value: [u64; 2]) {
-        self.0[0].store_relaxed(value[0]);
-        self.0[1].store_relaxed(value[1]);
+        #[cfg(target_arch = "nvptx64")]
+        super::arch::store_pair::<S>(core::ptr::from_ref(self).cast_mut().cast(), value);
+        #[cfg(not(target_arch = "nvptx64"))]
+        {
+            self.0[0].store_relaxed(value[0]);
+            self.0[1].store_relaxed(value[1]);
+        }
     }
 }
 

@@ -4,8 +4,22 @@ mod sealed {
     pub trait Sealed {}
 }
 
+/// A scope as a value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Level {
+    /// See [`Block`].
+    Block,
+    /// See [`Gpu`].
+    Gpu,
+    /// See [`Sys`].
+    Sys,
+}
+
 /// A set of threads that see each other's accesses to a word in order.
-pub trait Scope: sealed::Sealed + 'static {}
+pub trait Scope: sealed::Sealed + 'static {
+    /// Which.
+    const LEVEL: Level;
+}
 
 /// Threads of one block (`.cta`).
 pub struct Block;
@@ -17,6 +31,12 @@ pub struct Sys;
 impl sealed::Sealed for Block {}
 impl sealed::Sealed for Gpu {}
 impl sealed::Sealed for Sys {}
-impl Scope for Block {}
-impl Scope for Gpu {}
-impl Scope for Sys {}
+impl Scope for Block {
+    const LEVEL: Level = Level::Block;
+}
+impl Scope for Gpu {
+    const LEVEL: Level = Level::Gpu;
+}
+impl Scope for Sys {
+    const LEVEL: Level = Level::Sys;
+}

@@ -1,6 +1,6 @@
 //! A shared word with one writer.
 
-use super::arch::{AtomicU32, AtomicU64, Ordering};
+use super::arch::{Access, AtomicU32, AtomicU64, Ordering};
 use super::scope::Scope;
 use core::marker::PhantomData;
 
@@ -17,9 +17,9 @@ pub trait Primitive: Copy + Eq + sealed::Sealed + 'static {
     #[doc(hidden)]
     fn new(value: Self) -> Self::Atomic;
     #[doc(hidden)]
-    fn load(atomic: &Self::Atomic, order: Ordering) -> Self;
+    fn load<S: Scope>(atomic: &Self::Atomic, order: Ordering) -> Self;
     #[doc(hidden)]
-    fn store(atomic: &Self::Atomic, value: Self, order: Ordering);
+    fn store<S: Scope>(atomic: &Self::Atomic, value: Self, order: Ordering);
 }
 
 macro_rules! primitive {
@@ -28,15 +28,15 @@ macro_rules! primitive {
             type Atomic = $atomic;
             #[inline]
             fn new(value: Self) -> $atomic {
-                <$atomic>::new(value)
+                Access::new(value)
             }
             #[inline]
-            fn load(atomic: &$atomic, order: Ordering) -> Self {
-                atomic.load(order)
+            fn load<S: Scope>(atomic: &$atomic, order: Ordering) -> Self {
+                Access::load::<S>(atomic, order)
             }
             #[inline]
-            fn store(atomic: &$atomic, value: Self, order: Ordering) {
-                atomic.store(value, order)
+            fn store<S: Scope>(atomic: &$atomic, value: Self, order: Ordering) {
+                Access::store::<S>(atomic, value, order)
             }
         }
     };
@@ -61,25 +61,25 @@ impl<T: Primitive, S: Scope> Word<T, S> {
     /// Reads; orders nothing.
     #[inline]
     pub fn load_relaxed(&self) -> T {
-        T::load(&self.cell, Ordering::Relaxed)
+        T::load::<S>(&self.cell, Ordering::Relaxed)
     }
 
     /// Reads; what the writer wrote before its matching `store_release` is visible afterwards.
     #[inline]
     pub fn load_acquire(&self) -> T {
-        T::load(&self.cell, Ordering::Acquire)
+        T::load::<S>(&self.cell, Ordering::Acquire)
     }
 
     /// Writes; orders nothing.
     #[inline]
     pub fn store_relaxed(&self, value: T) {
-        T::store(&self.cell, value, Ordering::Relaxed)
+        T::store::<S>(&self.cell, value, Ordering::Relaxed)
     }
 
     /// Writes; everything this thread read or wrote before is done before a reader's `load_acquire` sees `value`.
     #[inline]
     pub fn store_release(&self, value: T) {
-        T::store(&self.cell, value, Ordering::Release)
+        T::store::<S>(&self.cell, value, Ordering::Release)
     }
 }
 

@@ -3,12 +3,52 @@
 //! Gives: one file per machine with its atomics; the rest of the workspace sees only what `sync` re-exports.
 //! Never: a difference in meaning between machines.
 
-#[cfg(not(loom))]
+use super::scope::Scope;
+
+#[cfg(all(not(loom), not(target_arch = "nvptx64")))]
 mod host;
-#[cfg(not(loom))]
+#[cfg(all(not(loom), not(target_arch = "nvptx64")))]
 pub use host::*;
+
+#[cfg(all(not(loom), target_arch = "nvptx64"))]
+mod ptx;
+#[cfg(all(not(loom), target_arch = "nvptx64"))]
+pub use ptx::*;
 
 #[cfg(loom)]
 mod loom;
 #[cfg(loom)]
 pub use self::loom::*;
+
+/// One machine's way to touch a word that others touch.
+pub(in crate::sync) trait Access<T> {
+    /// A word not yet shared.
+    fn new(value: T) -> Self;
+    /// Reads it whole.
+    fn load<S: Scope>(&self, order: Ordering) -> T;
+    /// Writes it whole.
+    fn store<S: Scope>(&self, value: T, order: Ordering);
+}
+
+/// CPUs know one scope only.
+#[cfg(not(target_arch = "nvptx64"))]
+macro_rules! access {
+    ($($atomic:ident = $int:ty),+) => { $(
+        impl Access<$int> for $atomic {
+            #[inline]
+            fn new(value: $int) -> Self {
+                Self::new(value)
+            }
+            #[inline]
+            fn load<S: Scope>(&self, order: Ordering) -> $int {
+                self.load(order)
+            }
+            #[inline]
+            fn store<S: Scope>(&self, value: $int, order: Ordering) {
+                self.store(value, order)
+            }
+        }
+    )+ };
+}
+#[cfg(not(target_arch = "nvptx64"))]
+access!(AtomicU32 = u32, AtomicU64 = u64);

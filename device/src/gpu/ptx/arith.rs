@@ -1,0 +1,128 @@
+//! Arithmetic on packed elements: the GPU's own instructions where they round as `oxccl_shared::reduce` says, that module's
+//! code elsewhere. NaNs need no care: the hardware's canonical NaN is the one that `reduce` prescribes.
+
+use core::arch::asm;
+use oxccl_shared::abi::DataType;
+use oxccl_shared::reduce::{self, CombineKind, Element, Max, Min, OpArg, Prod, Sum};
+
+/// The operator on every element of two words.
+#[inline(always)]
+pub fn combine_word<T: Element>(kind: CombineKind, a: u64, b: u64) -> u64 {
+    match kind {
+        CombineKind::Sum => sum_word::<T>(a, b),
+        CombineKind::Prod => prod_word::<T>(a, b),
+        CombineKind::Max => reduce::combine_word::<T, Max>(a, b),
+        CombineKind::Min => reduce::combine_word::<T, Min>(a, b),
+    }
+}
+
+/// Every element times the scalar.
+#[inline(always)]
+pub fn pre_word<T: Element>(word: u64, arg: &OpArg) -> u64 {
+    let size = 8 * size_of::<T>() as u32;
+    // The scalar in every lane: multiplied by 0..0001 repeated.
+    let lanes = u64::MAX / (u64::MAX >> (64 - size));
+    prod_word::<T>(word, (arg.scalar_bits & (u64::MAX >> (64 - size))).wrapping_mul(lanes))
+}
+
+/// Every element divided.
+#[inline(always)]
+pub fn post_word<T: Element>(word: u64, arg: &OpArg) -> u64 {
+    reduce::divide_word::<T>(word, arg.divisor)
+}
+
+macro_rules! by_type {
+    ($name:ident, $operator:ident, $mnemonic:literal, $plain:tt) => {
+        #[inline(always)]
+        fn $name<T: Element>(a: u64, b: u64) -> u64 {
+            match T::DTYPE {
+                DataType::F32 => halves(a, b, |a, b| (f32::from_bits(a) $plain f32::from_bits(b)).to_bits()),
+                DataType::F16 => {
+                    halves(a, b, |a, b| {
+                        let out: u32;
+                        // SAFETY: arithmetic on registers.
+                        unsafe {
+                            asm!(concat!($mnemonic, ".rn.f16x2 {0}, {1}, {2};"), out(reg32) out, in(reg32) a, in(reg32) b, options(pure, nomem, nostack))
+                        };
+                        out
+                    })
+                }
+                #[cfg(feature = "sm80")]
+                DataType::BF16 => halves(a, b, |a, b| {
+                    let wide = |bits: u32| f32::from_bits(bits);
+                    let low = wide(a << 16) $plain wide(b << 16);
+                    let high = wide(a & 0xffff_0000) $plain wide(b & 0xffff_0000);
+                    narrow_bf16x2(high, low)
+                }),
+                #[cfg(feature = "sm90")]
+                DataType::F8E4M3 => quarters(a, b, |a, b| {
+                    let ([a0, a1], [b0, b1]) = (wide_e4m3x2(a), wide_e4m3x2(b));
+                    narrow_e4m3x2(a1 $plain b1, a0 $plain b0)
+                }),
+                #[cfg(feature = "sm90")]
+                DataType::F8E5M2 => quarters(a, b, |a, b| {
+                    let ([a0, a1], [b0, b1]) = (wide_e5m2x2(a), wide_e5m2x2(b));
+                    narrow_e5m2x2(a1 $plain b1, a0 $plain b0)
+                }),
+                _ => reduce::combine_word::<T, $operator>(a, b),
+            }
+        }
+    };
+}
+by_type!(sum_word, Sum, "add", +);
+by_type!(prod_word, Prod, "mul", *);
+
+#[inline(always)]
+fn halves(a: u64, b: u64, f: impl Fn(u32, u32) -> u32) -> u64 {
+    u64::from(f(a as u32, b as u32)) | u64::from(f((a >> 32) as u32, (b >> 32) as u32)) << 32
+}
+
+#[cfg(feature = "sm90")]
+#[inline(always)]
+fn quarters(a: u64, b: u64, f: impl Fn(u16, u16) -> u16) -> u64 {
+    let at = |shift: u32| u64::from(f((a >> shift) as u16, (b >> shift) as u16)) << shift;
+    at(0) | at(16) | at(32) | at(48)
+}
+
+#[cfg(feature = "sm80")]
+#[inline(always)]
+fn narrow_bf16x2(high: f32, low: f32) -> u32 {
+    let out: u32;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!("cvt.rn.bf16x2.f32 {0}, {1}, {2};", out(reg32) out, in(reg32) high, in(reg32) low, options(pure, nomem, nostack))
+    };
+    out
+}
+
+#[cfg(feature = "sm90")]
+macro_rules! float8 {
+    ($wide:ident, $narrow:ident, $format:literal) => {
+        #[inline(always)]
+        fn $wide(pair: u16) -> [f32; 2] {
+            let (low, high): (f32, f32);
+            // SAFETY: arithmetic on registers. Every 8-bit float is a binary16.
+            unsafe {
+                asm!(
+                    concat!("{{ .reg .b32 h; .reg .b16 l, u; cvt.rn.f16x2.", $format, " h, {2}; mov.b32 {{l, u}}, h; cvt.f32.f16 {0}, l; cvt.f32.f16 {1}, u; }}"),
+                    out(reg32) low, out(reg32) high, in(reg16) pair, options(pure, nomem, nostack)
+                )
+            };
+            [low, high]
+        }
+
+        #[inline(always)]
+        fn $narrow(high: f32, low: f32) -> u16 {
+            let out: u16;
+            // SAFETY: arithmetic on registers.
+            unsafe {
+                asm!(concat!("cvt.rn.satfinite.", $format, ".f32 {0}, {1}, {2};"), out(reg16) out, in(reg32) high, in(reg32) low, options(pure, nomem, nostack))
+            };
+            out
+        }
+    };
+}
+#[cfg(feature = "sm90")]
+float8!(wide_e4m3x2, narrow_e4m3x2, "e4m3x2");
+#[cfg(feature = "sm90")]
+float8!(wide_e5m2x2, narrow_e5m2x2, "e5m2x2");

@@ -1,0 +1,75 @@
+//! Barriers and special registers. Inline PTX, because the compiler may duplicate or sink the intrinsic of an aligned barrier
+//! (rust-lang/rust#137086); `barrier` without `.aligned` is safe in divergent code.
+
+use core::arch::asm;
+
+/// This thread's index in its block.
+#[inline(always)]
+pub fn thread_index() -> u32 {
+    let value;
+    // SAFETY: reads a register.
+    unsafe { asm!("mov.u32 {0}, %tid.x;", out(reg32) value, options(pure, nomem, nostack)) };
+    value
+}
+
+/// Threads in a block.
+#[inline(always)]
+pub fn block_threads() -> u32 {
+    let value;
+    // SAFETY: reads a register.
+    unsafe { asm!("mov.u32 {0}, %ntid.x;", out(reg32) value, options(pure, nomem, nostack)) };
+    value
+}
+
+/// This block's index in the grid.
+#[inline(always)]
+pub fn block_index() -> u32 {
+    let value;
+    // SAFETY: reads a register.
+    unsafe { asm!("mov.u32 {0}, %ctaid.x;", out(reg32) value, options(pure, nomem, nostack)) };
+    value
+}
+
+/// Nanoseconds on a clock that all blocks of the GPU share.
+#[inline(always)]
+pub fn now_ns() -> u64 {
+    let value;
+    // SAFETY: reads a register.
+    unsafe { asm!("mov.u64 {0}, %globaltimer;", out(reg64) value, options(nomem, nostack)) };
+    value
+}
+
+/// Waits for all threads of the block that have not ended.
+#[inline(always)]
+pub fn sync_all() {
+    // SAFETY: no memory of its own; as an asm block without `nomem` it orders the compiler too.
+    unsafe { asm!("barrier.cta.sync 0;", options(nostack)) };
+}
+
+/// Waits for all threads of the block; whether any of them said `mine`.
+#[inline(always)]
+pub fn any_of_all(mine: bool) -> bool {
+    let any: u32;
+    // SAFETY: as in `sync_all`.
+    unsafe {
+        asm!(
+            "{{ .reg .pred p, q; setp.ne.u32 q, {0}, 0; barrier.cta.red.or.pred p, 0, q; selp.u32 {1}, 1, 0, p; }}",
+            in(reg32) mine as u32, out(reg32) any, options(nostack)
+        )
+    };
+    any != 0
+}
+
+/// Waits for the first `threads` threads of the block, a multiple of 32; whether any of them said `mine`.
+#[inline(always)]
+pub fn any_of_first(threads: u32, mine: bool) -> bool {
+    let any: u32;
+    // SAFETY: as in `sync_all`.
+    unsafe {
+        asm!(
+            "{{ .reg .pred p, q; setp.ne.u32 q, {0}, 0; barrier.cta.red.or.pred p, 1, {2}, q; selp.u32 {1}, 1, 0, p; }}",
+            in(reg32) mine as u32, out(reg32) any, in(reg32) threads, options(nostack)
+        )
+    };
+    any != 0
+}

@@ -1,0 +1,225 @@
+//! A thread block as a [`Block`].
+
+use super::barrier::{any_of_all, any_of_first, block_threads, now_ns, sync_all, thread_index};
+use super::{arith, bulk};
+use crate::gpu::{Awaited, Block, How, Stop, Wait};
+use core::cell::Cell;
+use core::marker::PhantomData;
+use oxccl_shared::abi::{
+    ConnEnd, KERNEL_POST, KERNEL_PRE, KernelColl, KernelLaunch, KernelMonitor, SlotHeader, StopCause,
+};
+use oxccl_shared::reduce::{CombineKind, Element, OpArg};
+
+/// Looks between two glances at the host's abort word, which lies across PCIe: about half a millisecond.
+const LOOKS_PER_GLANCE: u32 = 1024;
+/// Threads of the poster's warp.
+const POSTER_THREADS: u32 = 32;
+
+/// A thread block that reduces elements of type `T`. With a `POSTER`, its last warp is one.
+pub struct PtxBlock<'a, T: Element, const POSTER: bool> {
+    thread: u32,
+    workers: u32,
+    monitor: &'a KernelMonitor,
+    timeout_ns: u64,
+    waiting_since: Cell<u64>,
+    kind: CombineKind,
+    flags: u32,
+    arg: OpArg,
+    element: PhantomData<T>,
+}
+
+impl<'a, T: Element, const POSTER: bool> PtxBlock<'a, T, POSTER> {
+    /// This thread's view of its block, for a kernel that only moves data.
+    ///
+    /// # Safety
+    /// 1. `launch.monitor` is live.
+    #[inline(always)]
+    pub unsafe fn moving(launch: &KernelLaunch) -> Self {
+        PtxBlock {
+            thread: thread_index(),
+            workers: block_threads() - if POSTER { POSTER_THREADS } else { 0 },
+            // SAFETY: obligation 1.
+            monitor: unsafe { &*launch.monitor },
+            timeout_ns: launch.timeout_ns,
+            waiting_since: Cell::new(0),
+            kind: CombineKind::Sum,
+            flags: 0,
+            arg: OpArg::NONE,
+            element: PhantomData,
+        }
+    }
+
+    /// The same, for a kernel that reduces.
+    ///
+    /// # Safety
+    /// 1. As [`Self::moving`].
+    #[inline(always)]
+    pub unsafe fn reducing(launch: &KernelLaunch, coll: &KernelColl) -> Self {
+        let kind = match coll.kind {
+            0 => CombineKind::Sum,
+            1 => CombineKind::Prod,
+            2 => CombineKind::Max,
+            _ => CombineKind::Min,
+        };
+        // SAFETY: obligation 1.
+        PtxBlock { kind, flags: coll.flags, arg: coll.arg, ..unsafe { Self::moving(launch) } }
+    }
+
+    #[inline(always)]
+    fn variant(&self, how: How) -> bulk::Variant {
+        let pre = how.pre && self.flags & KERNEL_PRE != 0;
+        let post = how.post && self.flags & KERNEL_POST != 0;
+        bulk::Variant { kind: self.kind, pre, post }
+    }
+
+    #[inline(always)]
+    fn share(&self) -> bulk::Share {
+        bulk::Share { thread: self.thread, threads: self.workers }
+    }
+}
+
+impl<T: Element, const POSTER: bool> Block for PtxBlock<'_, T, POSTER> {
+    type Words = [u64; 1];
+    type End = &'static ConnEnd;
+
+    #[inline(always)]
+    fn words() -> [u64; 1] {
+        [0]
+    }
+
+    #[inline(always)]
+    fn thread(&self) -> usize {
+        self.thread as usize
+    }
+
+    #[inline(always)]
+    fn threads(&self) -> usize {
+        self.workers as usize
+    }
+
+    #[inline(always)]
+    fn works(&self) -> bool {
+        !POSTER || self.thread < self.workers
+    }
+
+    #[inline(always)]
+    fn posts(&self) -> bool {
+        self.thread == if POSTER { self.workers } else { 0 }
+    }
+
+    #[inline(always)]
+    fn lead(&self, wait: impl FnOnce() -> Result<(), Stop>) -> Result<(), Stop> {
+        if !self.works() {
+            return Ok(());
+        }
+        let stopped = self.thread == 0 && wait().is_err();
+        let any = if POSTER { any_of_first(self.workers, stopped) } else { any_of_all(stopped) };
+        if any { Err(Stop) } else { Ok(()) }
+    }
+
+    #[inline(always)]
+    fn close(&self, mine: Result<(), Stop>) -> Result<(), Stop> {
+        if any_of_all(mine.is_err()) { Err(Stop) } else { Ok(()) }
+    }
+
+    #[inline(always)]
+    fn sync(&self) {
+        sync_all();
+    }
+
+    #[inline(always)]
+    fn idle(&self, on: Wait, looks: u32) -> Result<(), Stop> {
+        if looks % LOOKS_PER_GLANCE != 0 {
+            return Ok(());
+        }
+        glance(self.monitor, self.timeout_ns, &self.waiting_since, on, looks)
+    }
+
+    #[cold]
+    fn refuse(&self, on: Wait, expected: SlotHeader, found: SlotHeader) -> Stop {
+        self.monitor.stopped.write_mismatch(on.peer, expected, found);
+        Stop
+    }
+
+    #[inline(always)]
+    fn has_pre(&self) -> bool {
+        self.flags & KERNEL_PRE != 0
+    }
+
+    #[inline(always)]
+    fn pre(&self, words: &mut [u64]) {
+        if self.has_pre() {
+            for word in words {
+                *word = arith::pre_word::<T>(*word, &self.arg);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn post(&self, words: &mut [u64]) {
+        if self.flags & KERNEL_POST != 0 {
+            for word in words {
+                *word = arith::post_word::<T>(*word, &self.arg);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn combine(&self, acc: &mut [u64], src: &[u64]) {
+        for (acc, src) in acc.iter_mut().zip(src) {
+            *acc = arith::combine_word::<T>(self.kind, *acc, *src);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn map_bulk(&self, dst: *mut u8, dst2: *mut u8, src: *const u8, len_bytes: usize, how: How) {
+        let variant = self.variant(how);
+        if dst.cast_const() == src && dst2.is_null() && !variant.pre && !variant.post {
+            return;
+        }
+        // SAFETY: obligations 1 and 2 are the loop's.
+        unsafe { bulk::map::<T>(self.share(), dst, dst2, src, len_bytes, variant, &self.arg) };
+    }
+
+    #[inline(always)]
+    unsafe fn combine_bulk(
+        &self,
+        dst: *mut u8,
+        dst2: *mut u8,
+        a: *const u8,
+        b: *const u8,
+        len_bytes: usize,
+        how: How,
+    ) {
+        // SAFETY: obligations 1 and 2 are the loop's.
+        unsafe { bulk::combine::<T>(self.share(), dst, dst2, a, b, len_bytes, self.variant(how), &self.arg) };
+    }
+}
+
+/// Whether a wait that has lasted `looks` may go on.
+#[cold]
+#[inline(never)]
+fn glance(
+    monitor: &KernelMonitor,
+    timeout_ns: u64,
+    since: &Cell<u64>,
+    on: Wait,
+    looks: u32,
+) -> Result<(), Stop> {
+    if monitor.abort.load_relaxed() != 0 {
+        monitor.stopped.write(StopCause::Aborted, on.peer, 0, 0);
+        return Err(Stop);
+    }
+    let now = now_ns();
+    if looks == LOOKS_PER_GLANCE {
+        since.set(now);
+    } else if timeout_ns != 0 && now - since.get() > timeout_ns {
+        let cause = match on.what {
+            Awaited::Credit => StopCause::NoCredit,
+            Awaited::Data => StopCause::NoData,
+        };
+        monitor.stopped.write(cause, on.peer, now - since.get(), 0);
+        return Err(Stop);
+    }
+    Ok(())
+}

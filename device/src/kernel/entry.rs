@@ -1,0 +1,97 @@
+//! The entry points.
+
+use super::run::{along_ring, over_mesh, run_messages};
+use crate::prims::{Ll, Simple};
+use core::arch::asm;
+use oxccl_shared::abi::{CollArgs, Func, KernelMessage, MessageArgs};
+use oxccl_shared::reduce::{F8E4M3, F8E5M2, bf16, f16};
+
+macro_rules! entries {
+    ($($(#[$meta:meta])* $name:ident = $run:ident::<$($arg:ty),+; $poster:literal>($func:ident);)+) => { $(
+        /// # Safety
+        /// 1. Launched by the host library, with arguments that it made for this entry.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $name(args: CollArgs) {
+            // SAFETY: obligation 1.
+            unsafe { $run::<$($arg,)+ $poster>(&args, Func::$func) }
+        }
+    )+ };
+}
+
+macro_rules! reductions {
+    ($($type:ty: $all_ring_ll:ident $all_ring_simple:ident $all_direct_ll:ident $all_direct_simple:ident
+       $scatter_ll:ident $scatter_simple:ident $reduce_ll:ident $reduce_simple:ident;)+) => { $(
+        entries! {
+            $all_ring_ll = along_ring::<$type, Ll; false>(AllReduce);
+            $all_ring_simple = along_ring::<$type, Simple; true>(AllReduce);
+            $all_direct_ll = over_mesh::<$type, Ll; false>(AllReduce);
+            $all_direct_simple = over_mesh::<$type, Simple; true>(AllReduce);
+            $scatter_ll = along_ring::<$type, Ll; false>(ReduceScatter);
+            $scatter_simple = along_ring::<$type, Simple; true>(ReduceScatter);
+            $reduce_ll = along_ring::<$type, Ll; false>(Reduce);
+            $reduce_simple = along_ring::<$type, Simple; true>(Reduce);
+        }
+    )+ };
+}
+
+reductions! {
+    i8: oxccl_all_reduce_ring_ll_i8 oxccl_all_reduce_ring_simple_i8 oxccl_all_reduce_direct_ll_i8 oxccl_all_reduce_direct_simple_i8
+        oxccl_reduce_scatter_ring_ll_i8 oxccl_reduce_scatter_ring_simple_i8 oxccl_reduce_ring_ll_i8 oxccl_reduce_ring_simple_i8;
+    u8: oxccl_all_reduce_ring_ll_u8 oxccl_all_reduce_ring_simple_u8 oxccl_all_reduce_direct_ll_u8 oxccl_all_reduce_direct_simple_u8
+        oxccl_reduce_scatter_ring_ll_u8 oxccl_reduce_scatter_ring_simple_u8 oxccl_reduce_ring_ll_u8 oxccl_reduce_ring_simple_u8;
+    i32: oxccl_all_reduce_ring_ll_i32 oxccl_all_reduce_ring_simple_i32 oxccl_all_reduce_direct_ll_i32 oxccl_all_reduce_direct_simple_i32
+        oxccl_reduce_scatter_ring_ll_i32 oxccl_reduce_scatter_ring_simple_i32 oxccl_reduce_ring_ll_i32 oxccl_reduce_ring_simple_i32;
+    u32: oxccl_all_reduce_ring_ll_u32 oxccl_all_reduce_ring_simple_u32 oxccl_all_reduce_direct_ll_u32 oxccl_all_reduce_direct_simple_u32
+        oxccl_reduce_scatter_ring_ll_u32 oxccl_reduce_scatter_ring_simple_u32 oxccl_reduce_ring_ll_u32 oxccl_reduce_ring_simple_u32;
+    i64: oxccl_all_reduce_ring_ll_i64 oxccl_all_reduce_ring_simple_i64 oxccl_all_reduce_direct_ll_i64 oxccl_all_reduce_direct_simple_i64
+        oxccl_reduce_scatter_ring_ll_i64 oxccl_reduce_scatter_ring_simple_i64 oxccl_reduce_ring_ll_i64 oxccl_reduce_ring_simple_i64;
+    u64: oxccl_all_reduce_ring_ll_u64 oxccl_all_reduce_ring_simple_u64 oxccl_all_reduce_direct_ll_u64 oxccl_all_reduce_direct_simple_u64
+        oxccl_reduce_scatter_ring_ll_u64 oxccl_reduce_scatter_ring_simple_u64 oxccl_reduce_ring_ll_u64 oxccl_reduce_ring_simple_u64;
+    f16: oxccl_all_reduce_ring_ll_f16 oxccl_all_reduce_ring_simple_f16 oxccl_all_reduce_direct_ll_f16 oxccl_all_reduce_direct_simple_f16
+        oxccl_reduce_scatter_ring_ll_f16 oxccl_reduce_scatter_ring_simple_f16 oxccl_reduce_ring_ll_f16 oxccl_reduce_ring_simple_f16;
+    bf16: oxccl_all_reduce_ring_ll_bf16 oxccl_all_reduce_ring_simple_bf16 oxccl_all_reduce_direct_ll_bf16 oxccl_all_reduce_direct_simple_bf16
+        oxccl_reduce_scatter_ring_ll_bf16 oxccl_reduce_scatter_ring_simple_bf16 oxccl_reduce_ring_ll_bf16 oxccl_reduce_ring_simple_bf16;
+    f32: oxccl_all_reduce_ring_ll_f32 oxccl_all_reduce_ring_simple_f32 oxccl_all_reduce_direct_ll_f32 oxccl_all_reduce_direct_simple_f32
+        oxccl_reduce_scatter_ring_ll_f32 oxccl_reduce_scatter_ring_simple_f32 oxccl_reduce_ring_ll_f32 oxccl_reduce_ring_simple_f32;
+    f64: oxccl_all_reduce_ring_ll_f64 oxccl_all_reduce_ring_simple_f64 oxccl_all_reduce_direct_ll_f64 oxccl_all_reduce_direct_simple_f64
+        oxccl_reduce_scatter_ring_ll_f64 oxccl_reduce_scatter_ring_simple_f64 oxccl_reduce_ring_ll_f64 oxccl_reduce_ring_simple_f64;
+    F8E4M3: oxccl_all_reduce_ring_ll_f8e4m3 oxccl_all_reduce_ring_simple_f8e4m3 oxccl_all_reduce_direct_ll_f8e4m3 oxccl_all_reduce_direct_simple_f8e4m3
+        oxccl_reduce_scatter_ring_ll_f8e4m3 oxccl_reduce_scatter_ring_simple_f8e4m3 oxccl_reduce_ring_ll_f8e4m3 oxccl_reduce_ring_simple_f8e4m3;
+    F8E5M2: oxccl_all_reduce_ring_ll_f8e5m2 oxccl_all_reduce_ring_simple_f8e5m2 oxccl_all_reduce_direct_ll_f8e5m2 oxccl_all_reduce_direct_simple_f8e5m2
+        oxccl_reduce_scatter_ring_ll_f8e5m2 oxccl_reduce_scatter_ring_simple_f8e5m2 oxccl_reduce_ring_ll_f8e5m2 oxccl_reduce_ring_simple_f8e5m2;
+}
+
+entries! {
+    oxccl_all_gather_ring_ll = along_ring::<u8, Ll; false>(AllGather);
+    oxccl_all_gather_ring_simple = along_ring::<u8, Simple; true>(AllGather);
+    oxccl_broadcast_ring_ll = along_ring::<u8, Ll; false>(Broadcast);
+    oxccl_broadcast_ring_simple = along_ring::<u8, Simple; true>(Broadcast);
+    oxccl_barrier_direct_ll = over_mesh::<u8, Ll; false>(Barrier);
+}
+
+macro_rules! message_entries {
+    ($($name:ident = $proto:ty; $poster:literal;)+) => { $(
+        /// # Safety
+        /// 1. Launched by the host library, with arguments that it made for this entry.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $name(args: MessageArgs) {
+            let messages: *const KernelMessage;
+            // SAFETY: the address of this entry's own parameter, which stays where it is. By value the compiler would copy the
+            // whole list to every thread's stack before it could be indexed.
+            unsafe {
+                asm!(
+                    concat!("{{ .reg .b64 at; mov.b64 at, ", stringify!($name), "_param_0; cvta.param.u64 {0}, at; }}"),
+                    out(reg64) messages, options(pure, nomem, nostack)
+                )
+            };
+            let messages = messages.wrapping_byte_add(core::mem::offset_of!(MessageArgs, messages));
+            // SAFETY: obligation 1.
+            unsafe { run_messages::<$proto, $poster>(&args.launch, messages) }
+        }
+    )+ };
+}
+
+message_entries! {
+    oxccl_send_recv_ll = Ll; false;
+    oxccl_send_recv_simple = Simple; true;
+}

@@ -1,0 +1,43 @@
+//! What a channel's kernels run on, as the host owns it.
+
+use oxccl_device::coll::{Endpoints, RingEnds, TreeEnds};
+use oxccl_device::conn::{Conns, RecvConn, SendConn};
+
+/// One channel: its connections and its place in ring, tree or mesh.
+#[derive(Default)]
+pub struct Channel {
+    /// To consumers.
+    pub send: Vec<SendConn>,
+    /// From producers.
+    pub recv: Vec<RecvConn>,
+    /// The ring: rank at each position.
+    pub ring_order: Vec<u32>,
+    /// Our position in the ring.
+    pub ring_position: u32,
+    /// Index into `recv` of the rank before us.
+    pub ring_recv: u16,
+    /// Index into `send` of the rank after us.
+    pub ring_send: u16,
+    /// The tree.
+    pub tree: TreeEnds,
+    /// Direct: indices into `recv` by rank order, ourselves left out.
+    pub mesh_recv: Vec<u16>,
+    /// Direct: indices into `send` in the order of `algo::direct::peers`.
+    pub mesh_send: Vec<u16>,
+}
+
+impl Channel {
+    /// As kernels want it.
+    #[inline]
+    pub fn view(&mut self) -> (Conns<'_>, Endpoints<'_>) {
+        let ring = RingEnds {
+            order: &self.ring_order,
+            position: self.ring_position,
+            recv: [self.ring_recv],
+            send: [self.ring_send],
+        };
+        let ends =
+            Endpoints { ring, tree: &self.tree, mesh_recv: &self.mesh_recv, mesh_send: &self.mesh_send };
+        (Conns { send: &mut self.send, recv: &mut self.recv }, ends)
+    }
+}

@@ -1,0 +1,214 @@
+//! What the host hands a GPU kernel: the launch's arguments, the channels they refer to, and the page through which a kernel
+//! hears of an abort and says why it stopped. Addresses are those of the GPU that runs the kernel.
+
+use super::{ConnEnd, SlotHeader};
+use crate::fifo::{ConsumerCursor, ProducerCursor};
+use crate::reduce::OpArg;
+use crate::sync::{Line128, Sys, Word};
+
+/// One channel's connections and its place in the ring and the tree. Lies in device memory for a communicator's life; only
+/// the cursors change.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct KernelChannel {
+    /// The producers' ends of connections, `nsend` of them.
+    pub send: *const ConnEnd,
+    /// The consumers' ends of connections, `nrecv` of them.
+    pub recv: *const ConnEnd,
+    /// How far each of `send` is.
+    pub send_cursors: *mut ProducerCursor,
+    /// How far each of `recv` is.
+    pub recv_cursors: *mut ConsumerCursor,
+    /// The ring: rank at each position.
+    pub order: *const u32,
+    /// Connections in `send`.
+    pub nsend: u32,
+    /// Connections in `recv`.
+    pub nrecv: u32,
+    /// Our position in the ring.
+    pub position: u32,
+    /// Whether this rank has a parent in the tree: the last of both lists.
+    pub has_parent: u32,
+}
+
+/// A collective, the same for all channels.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct KernelColl {
+    /// The caller's input.
+    pub src: *const u8,
+    /// The caller's output.
+    pub dst: *mut u8,
+    /// Elements, as the caller gave it.
+    pub count: u64,
+    /// Elements of a block that travel in one hop.
+    pub chunk_elems: u64,
+    /// Elements that fit one slot.
+    pub slice_elems: u64,
+    /// Elements to whose multiples borders are rounded.
+    pub grain_elems: u64,
+    /// The values of the operator's pre- and post-operation.
+    pub arg: OpArg,
+    /// [`crate::reduce::CombineKind`] as a number.
+    pub kind: u32,
+    /// 1: inputs are pre-multiplied. 2: results are divided.
+    pub flags: u32,
+    /// [`super::Func`] as a number.
+    pub func: u32,
+    /// The root of a rooted operation.
+    pub root: u32,
+    /// Digest of the call.
+    pub tag: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// Inputs are pre-multiplied.
+pub const KERNEL_PRE: u32 = 1;
+/// Results are divided.
+pub const KERNEL_POST: u32 = 2;
+
+/// One message of a launch of sends and receives.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct KernelMessage {
+    /// The buffer; only read when sending.
+    pub buffer: *mut u8,
+    /// Its length.
+    pub len_bytes: u64,
+    /// Index of the connection in its channel's list.
+    pub conn: u32,
+    /// 1 to send, 0 to receive.
+    pub is_send: u32,
+    /// Digest of the call.
+    pub tag: u32,
+    /// The message before this one that uses the same connections must end first: messages with the same `lane` are run by
+    /// the same blocks, in order.
+    pub lane: u32,
+}
+
+/// What every launch is told.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct KernelLaunch {
+    /// The channels; block `b` uses channel `b` (of collectives) or `b % nchannels` (of messages).
+    pub channels: *const KernelChannel,
+    /// Where to look for an abort and to say why we stopped.
+    pub monitor: *const KernelMonitor,
+    /// How long a wait may last; 0 for ever.
+    pub timeout_ns: u64,
+    /// Channels in use.
+    pub nchannels: u32,
+    /// This rank.
+    pub rank: u32,
+    /// Ranks in the communicator.
+    pub nranks: u32,
+    /// Messages, if this is a launch of sends and receives.
+    pub nmessages: u32,
+}
+
+/// The arguments of a collective kernel.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CollArgs {
+    /// For every kernel.
+    pub launch: KernelLaunch,
+    /// What to compute.
+    pub coll: KernelColl,
+}
+
+/// Messages of one launch at most: the arguments of a kernel are limited to 4 KiB.
+pub const KERNEL_MESSAGES_MAX: usize = 96;
+
+/// The arguments of a kernel of sends and receives.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct MessageArgs {
+    /// For every kernel.
+    pub launch: KernelLaunch,
+    /// The first `launch.nmessages` are valid.
+    pub messages: [KernelMessage; KERNEL_MESSAGES_MAX],
+}
+
+/// In pinned host memory, one for each communicator.
+#[repr(C)]
+#[derive(Default)]
+pub struct KernelMonitor {
+    /// Written by the host: not 0 when kernels are to stop.
+    pub abort: Line128<Word<u32, Sys>>,
+    /// Written by the first thread of a block that stops: why.
+    pub stopped: Line128<KernelStop>,
+}
+
+/// Why a kernel stopped. Several blocks may write it; each word is whole, and any one of their reasons is a true one.
+#[repr(C)]
+#[derive(Default)]
+pub struct KernelStop {
+    /// [`StopCause`] as a number, written last.
+    pub cause: Word<u32, Sys>,
+    /// Whom the block waited for.
+    pub peer: Word<u32, Sys>,
+    /// [`SlotHeader::to_word`] of what it expected, for a mismatch; nanoseconds waited, for a timeout.
+    pub expected: Word<u64, Sys>,
+    /// [`SlotHeader::to_word`] of what it found, for a mismatch.
+    pub found: Word<u64, Sys>,
+}
+
+/// What ended a kernel early.
+#[repr(u32)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StopCause {
+    /// It was told to.
+    Aborted = 1,
+    /// The peer did not give back a slot in time.
+    NoCredit = 2,
+    /// The peer did not fill a slot in time.
+    NoData = 3,
+    /// The peer is in another operation.
+    Mismatch = 4,
+}
+
+impl KernelStop {
+    /// Writes a reason.
+    pub fn write(&self, cause: StopCause, peer: super::Rank, expected: u64, found: u64) {
+        self.peer.store_relaxed(peer.0);
+        self.expected.store_relaxed(expected);
+        self.found.store_relaxed(found);
+        // RELEASE pairs with ACQUIRE in `read`.
+        self.cause.store_release(cause as u32);
+    }
+
+    /// The reason, if there is one: cause, peer and both words.
+    pub fn read(&self) -> Option<(StopCause, super::Rank, u64, u64)> {
+        // ACQUIRE pairs with RELEASE in `write`.
+        let cause = match self.cause.load_acquire() {
+            1 => StopCause::Aborted,
+            2 => StopCause::NoCredit,
+            3 => StopCause::NoData,
+            4 => StopCause::Mismatch,
+            _ => return None,
+        };
+        let peer = super::Rank(self.peer.load_relaxed());
+        Some((cause, peer, self.expected.load_relaxed(), self.found.load_relaxed()))
+    }
+
+    /// A mismatch.
+    pub fn write_mismatch(&self, peer: super::Rank, expected: SlotHeader, found: SlotHeader) {
+        self.write(StopCause::Mismatch, peer, expected.to_word(), found.to_word());
+    }
+}
+
+#[cfg(not(loom))]
+const _: () = {
+    use core::mem::{align_of, offset_of, size_of};
+    assert!(size_of::<KernelChannel>() == 56 && align_of::<KernelChannel>() == 8);
+    assert!(offset_of!(KernelChannel, order) == 32 && offset_of!(KernelChannel, nsend) == 40);
+    assert!(size_of::<KernelColl>() == 88 && align_of::<KernelColl>() == 8);
+    assert!(offset_of!(KernelColl, arg) == 48 && offset_of!(KernelColl, kind) == 64);
+    assert!(size_of::<KernelMessage>() == 32 && align_of::<KernelMessage>() == 8);
+    assert!(size_of::<KernelLaunch>() == 40 && align_of::<KernelLaunch>() == 8);
+    assert!(size_of::<CollArgs>() == 128 && offset_of!(CollArgs, coll) == 40);
+    assert!(size_of::<MessageArgs>() <= 4096 && offset_of!(MessageArgs, messages) == 40);
+    assert!(size_of::<KernelMonitor>() == 256 && offset_of!(KernelMonitor, stopped) == 128);
+    assert!(size_of::<KernelStop>() == 24 && offset_of!(KernelStop, expected) == 8);
+};
