@@ -4,6 +4,7 @@
 //! Never: acts on it.
 
 use crate::collective::Collective;
+use crate::target::{Target, suite_sizes};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use oxccl_shared::abi::{Algorithm, DataType, Protocol, RedOp};
 use std::path::PathBuf;
@@ -26,20 +27,30 @@ pub enum Command {
 /// torchrun, under which this command is then started once per rank.
 #[derive(Args, Clone, Debug)]
 pub struct PerfArgs {
-    /// What to measure.
-    #[arg(value_enum)]
-    pub collective: Collective,
-    /// Start this many processes on this machine, each with `--threads` ranks.
+    /// What to measure: a collective (all-reduce, all-gather, reduce-scatter, broadcast, reduce, send-recv, all-to-all, gather,
+    /// scatter, barrier), or suite: the six most used, over 8 B to 2 GiB, in a table each.
+    #[arg(value_name = "COLLECTIVE|suite", value_parser = Target::parse)]
+    pub target: Target,
+    /// Where buffers lie and who moves them.
+    #[arg(long, value_enum, default_value_t = Backend::Cpu)]
+    pub backend: Backend,
+    /// Start this many processes on this machine, each with `--threads` threads. Default with cuda: one for each GPU.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub ranks: Option<u32>,
-    /// Ranks per process, one thread each.
+    /// Threads per process, one rank each (with cuda: `--ngpus` ranks each).
     #[arg(short = 't', long, visible_alias = "nthreads", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
+    /// cuda: GPUs that each thread drives, one rank each, with group calls.
+    #[arg(short = 'g', long, visible_alias = "one-thread", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub ngpus: Option<u32>,
+    /// cuda: the GPU of each rank of this machine, such as 0,2,1,3. Default: rank by rank.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub devices: Vec<u32>,
     /// Smallest size in bytes; K, M and G are powers of 1024.
-    #[arg(short = 'b', long, default_value = "32M", value_parser = bytes)]
+    #[arg(short = 'b', long, default_value = "32M", default_value_if("target", "suite", "8"), value_parser = bytes)]
     pub minbytes: usize,
     /// Largest size in bytes.
-    #[arg(short = 'e', long, default_value = "32M", value_parser = bytes)]
+    #[arg(short = 'e', long, default_value = "32M", default_value_if("target", "suite", "2G"), value_parser = bytes)]
     pub maxbytes: usize,
     /// Bytes from one size to the next, where there is no factor.
     #[arg(short = 'i', long, default_value = "1M", value_parser = bytes)]
@@ -47,6 +58,12 @@ pub struct PerfArgs {
     /// Factor from one size to the next; 1 means `--stepbytes`.
     #[arg(short = 'f', long, default_value_t = 1)]
     pub stepfactor: usize,
+    /// These sizes instead, such as 8,64K,1G.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = bytes)]
+    pub sizes: Vec<usize>,
+    /// Buffers: out of place, in place, or both.
+    #[arg(long, value_enum, default_value_t = Places::Both, default_value_if("target", "suite", "out"))]
+    pub place: Places,
     /// Operations per measurement. Default: as many as take `--min-time`.
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..))]
     pub iters: Option<u32>,
@@ -62,6 +79,9 @@ pub struct PerfArgs {
     /// How often each size's results are checked; 0 for never.
     #[arg(short = 'c', long, default_value_t = 1)]
     pub check: u32,
+    /// cuda: bytes of a part that a check compares at most: 1 MiB pieces at equal distances, and the last. 0: all of them.
+    #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = bytes)]
+    pub check_bytes: usize,
     /// sum, prod, min, max, avg, mulsum or all.
     #[arg(short = 'o', long, default_value = "sum", value_parser = choice_of(RedOp::from_name))]
     pub op: Choice<RedOp>,
@@ -77,8 +97,17 @@ pub struct PerfArgs {
     /// Time shown: 0 of rank 0, 1 average, 2 minimum, 3 maximum over the ranks.
     #[arg(short = 'a', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=3))]
     pub average: u32,
-    /// Seconds after which an operation that makes no progress is given up.
-    #[arg(short = 'T', long, value_name = "S")]
+    /// cuda: what is read before the first and after the last operation: events in the stream, or the processor's clock.
+    #[arg(long, value_enum, default_value_t = Timer::Events)]
+    pub timer: Timer,
+    /// cuda: capture this many operations (or groups of `--agg_iters`) into a graph and time its launches; 0: no graph.
+    #[arg(short = 'G', long, alias = "cudagraph", value_name = "N", default_value_t = 0)]
+    pub graph: u32,
+    /// Seconds that the whole run may last: rounds become fewer, then the largest sizes are left out.
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    pub time_budget: Option<f64>,
+    /// Seconds after which an operation that makes no progress is given up (cuda: 60 unless given).
+    #[arg(short = 'T', long, value_name = "S", value_parser = seconds)]
     pub timeout: Option<f64>,
     /// Measurements of each size; the median is shown. Default: 1, or 5 where engines are compared.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
@@ -98,15 +127,19 @@ pub struct PerfArgs {
     /// OxCCL: this transport.
     #[arg(long, value_enum, default_value_t = Transport::Auto)]
     pub transport: Transport,
-    /// Libraries to measure, in turns on the same buffers: oxccl, mpi[=/path/libmpi.so] (under mpirun), memcpy (a bound).
+    /// Libraries to measure, in turns on the same buffers. cpu: oxccl, mpi[=/path/libmpi.so] (under mpirun), memcpy (a bound);
+    /// cuda: nccl[=/path/libnccl.so.2].
     #[arg(long = "engine", value_name = "NAME[=PATH]", default_value = "oxccl", value_parser = engine)]
     pub engines: Vec<EngineChoice>,
     /// Bind the process of rank r to core r modulo the number of cores (with `--ranks`).
     #[arg(long)]
     pub bind: bool,
-    /// Write everything measured (docs/measurements/README.md states the schema).
-    #[arg(long, value_name = "FILE")]
+    /// Write everything measured (docs/measurements/README.md states the schema); with suite into this directory.
+    #[arg(long, value_name = "FILE|DIR")]
     pub json: Option<PathBuf>,
+    /// Write the compact tables as Markdown.
+    #[arg(long, value_name = "FILE.md")]
+    pub markdown: Option<PathBuf>,
     /// Draw time and bus bandwidth over size.
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
@@ -128,19 +161,55 @@ pub enum Transport {
     Tcp,
 }
 
+/// `--backend`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Backend {
+    Cpu,
+    Cuda,
+}
+
+/// `--place`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Places {
+    Out,
+    In,
+    Both,
+}
+
+impl Places {
+    pub fn has(self, in_place: bool) -> bool {
+        self == Places::Both || in_place == (self == Places::In)
+    }
+}
+
+/// `--timer`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Timer {
+    Events,
+    Host,
+}
+
 /// `--engine`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum EngineChoice {
     Oxccl,
     Mpi { library: PathBuf },
     Memcpy,
+    Nccl { library: PathBuf },
 }
 
 impl PerfArgs {
     /// The sizes asked for, in bytes.
-    pub fn sizes(&self) -> Vec<usize> {
-        if self.collective == Collective::Barrier {
+    pub fn sizes(&self, collective: Collective) -> Vec<usize> {
+        if collective == Collective::Barrier {
             return vec![0];
+        }
+        if !self.sizes.is_empty() {
+            return self.sizes.clone();
+        }
+        if self.target == Target::Suite && self.stepfactor <= 1 {
+            let asked = self.minbytes..=self.maxbytes;
+            return suite_sizes().filter(|size| asked.contains(size)).collect();
         }
         std::iter::successors(Some(self.minbytes), |size| {
             let next = if self.stepfactor > 1 {
@@ -154,6 +223,16 @@ impl PerfArgs {
         .collect()
     }
 
+    /// Bytes of the largest call: what buffers have room for.
+    pub fn room(&self) -> usize {
+        if self.sizes.is_empty() { self.maxbytes } else { self.sizes.iter().copied().max().unwrap_or(0) }
+    }
+
+    /// Ranks of each thread.
+    pub fn per_thread(&self) -> u32 {
+        self.ngpus.unwrap_or(1)
+    }
+
     /// Measurements of each size and engine.
     pub fn rounds(&self) -> u32 {
         self.rounds.unwrap_or(if self.engines.len() > 1 { 5 } else { 1 })
@@ -162,6 +241,8 @@ impl PerfArgs {
 
 /// The default name of Open MPI's library: what `libopenmpi-dev` and `libopenmpi3` install.
 const LIBMPI: &str = "libmpi.so.40";
+/// The name under which every release of NCCL 2 is found.
+const LIBNCCL: &str = "libnccl.so.2";
 
 fn engine(text: &str) -> Result<EngineChoice, String> {
     let (name, path) = text.split_once('=').map_or((text, None), |(name, path)| (name, Some(path)));
@@ -169,7 +250,8 @@ fn engine(text: &str) -> Result<EngineChoice, String> {
         ("oxccl", None) => Ok(EngineChoice::Oxccl),
         ("memcpy", None) => Ok(EngineChoice::Memcpy),
         ("mpi", path) => Ok(EngineChoice::Mpi { library: path.unwrap_or(LIBMPI).into() }),
-        _ => Err("expected oxccl, mpi, mpi=/path/to/libmpi.so or memcpy".into()),
+        ("nccl", path) => Ok(EngineChoice::Nccl { library: path.unwrap_or(LIBNCCL).into() }),
+        _ => Err("expected oxccl, memcpy, mpi[=/path/to/libmpi.so] or nccl[=/path/to/libnccl.so.2]".into()),
     }
 }
 
@@ -183,6 +265,11 @@ fn bytes(text: &str) -> Result<usize, String> {
     let number: f64 = digits.parse().map_err(|_| "expected a number of bytes such as 8, 64K, 1.5M or 1G")?;
     let bytes = number * unit as f64;
     if (0.0..=(1u64 << 46) as f64).contains(&bytes) { Ok(bytes as usize) } else { Err("0 to 64T".into()) }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
+    number.ok_or_else(|| "expected a positive number of seconds".into())
 }
 
 fn choice_of<T: Clone + Send + Sync + 'static>(
@@ -213,20 +300,47 @@ mod tests {
     #[test]
     fn the_flags_of_nccl_tests() {
         let args = perf("all_reduce -b 8 -e 64M -f 2 -n 20 -w 5 -c 1 -o all -d half -r -1 -z 1 -m 2 -a 3");
-        assert_eq!(args.collective, Collective::AllReduce);
+        assert_eq!(args.target, Target::One(Collective::AllReduce));
         assert_eq!((args.minbytes, args.maxbytes, args.iters), (8, 64 << 20, Some(20)));
         assert_eq!((args.op, args.datatype), (Choice::All, Choice::One(DataType::F16)));
         assert_eq!((args.root, args.blocking, args.agg_iters, args.average), (Choice::All, 1, 2, 3));
-        assert_eq!(perf("reduce-scatter").collective, Collective::ReduceScatter);
+        assert_eq!(perf("reduce-scatter").target, Target::One(Collective::ReduceScatter));
+    }
+
+    fn sizes(line: &str) -> Vec<usize> {
+        let args = perf(line);
+        args.sizes(args.target.collectives()[0])
     }
 
     #[test]
     fn sizes_as_nccl_tests_steps_them() {
-        assert_eq!(perf("all-reduce -b 8 -e 64 -f 2").sizes(), [8, 16, 32, 64]);
-        assert_eq!(perf("all-reduce -b 1K -e 3K -i 1K").sizes(), [1024, 2048, 3072]);
-        assert_eq!(perf("all-reduce").sizes(), [32 << 20]);
-        assert_eq!(perf("all-reduce -b 0 -e 2 -f 2").sizes(), [0, 1, 2]);
-        assert_eq!(perf("barrier -b 8 -e 64 -f 2").sizes(), [0]);
+        assert_eq!(sizes("all-reduce -b 8 -e 64 -f 2"), [8, 16, 32, 64]);
+        assert_eq!(sizes("all-reduce -b 1K -e 3K -i 1K"), [1024, 2048, 3072]);
+        assert_eq!(sizes("all-reduce"), [32 << 20]);
+        assert_eq!(sizes("all-reduce -b 0 -e 2 -f 2"), [0, 1, 2]);
+        assert_eq!(sizes("barrier -b 8 -e 64 -f 2"), [0]);
+        assert_eq!(sizes("all-reduce --sizes 8,1K"), [8, 1024]);
+    }
+
+    #[test]
+    fn the_suite_has_defaults_of_its_own() {
+        let args = perf("suite --backend cuda --ranks 4 --engine nccl=/x --engine nccl --time-budget 300");
+        assert_eq!((args.place, args.backend, args.room()), (Places::Out, Backend::Cuda, 2 << 30));
+        assert_eq!(args.engines[1], EngineChoice::Nccl { library: LIBNCCL.into() });
+        assert_eq!(args.time_budget, Some(300.0));
+        assert_eq!(sizes("suite").len(), 15);
+        assert_eq!(sizes("suite -b 1K -e 64K"), [1 << 10, 4 << 10, 16 << 10, 64 << 10]);
+        assert_eq!(sizes("suite -b 8 -e 64 -f 2"), [8, 16, 32, 64]);
+        let args = perf("all-reduce");
+        assert_eq!((args.place, args.backend, args.room()), (Places::Both, Backend::Cpu, 32 << 20));
+    }
+
+    #[test]
+    fn one_thread_drives_several_gpus() {
+        assert_eq!(perf("all-reduce --backend cuda --one-thread 4").per_thread(), 4);
+        assert_eq!(perf("all-reduce -g 2 -t 2 --devices 3,1,2,0").devices, [3, 1, 2, 0]);
+        let words = ["oxccl", "perf", "all-reduce", "--time-budget", "-1"];
+        assert!(Cli::try_parse_from(words).is_err());
     }
 
     #[test]

@@ -3,11 +3,15 @@
 
 mod cli;
 mod collective;
+mod target;
 mod data;
 mod buffer;
 mod mpi;
 mod team;
 mod engine;
+mod gpu;
+mod bench;
+mod budget;
 mod setup;
 mod measure;
 mod run;

@@ -1,14 +1,13 @@
 //! Layer: perf / run.
-//! Takes: one rank's team and engines.
+//! Takes: a bench and a collective.
 //! Gives: the whole run: every size, type, operator, root, place and engine, in the order in which all ranks go through them.
 //! Never: starts ranks.
 
-use crate::cli::{Choice, PerfArgs};
+use crate::bench::{Bench, Case, MeasureError, Verdict};
+use crate::budget::{Budget, rounds};
+use crate::cli::{Choice, PerfArgs, Places};
 use crate::collective::Collective;
-use crate::engine::Engine;
-use crate::measure::{Bench, Case, MeasureError, Verdict};
 use crate::report::Report;
-use crate::team::Team;
 use oxccl_shared::abi::{DataType, RedOp};
 
 /// One line of the table.
@@ -67,31 +66,38 @@ impl Measured {
     }
 }
 
-/// Goes through all cases. Every rank calls it; rank 0's report is shown.
+/// Why a case was not measured though the engine has it.
+const NO_TIME: &str = "left out: the time budget is used up";
+
+/// What stands in cells of a place that `--place` leaves out.
+pub const NOT_ASKED: &str = "not asked for";
+
+/// Goes through all cases of a collective. Every rank calls it; rank 0's report is shown.
 pub fn sweep(
-    team: &mut dyn Team,
-    engines: &mut [Box<dyn Engine>],
+    bench: &mut dyn Bench,
+    collective: Collective,
     args: &PerfArgs,
-    report: &mut Report,
+    budget: &Budget,
+    report: &mut Report<'_>,
 ) -> Result<(), MeasureError> {
-    let ranks = team.size();
-    let cases = cases(args, ranks);
-    report.begin(cases.len());
-    let mut bench = Bench::new(team, args);
-    for case in cases {
-        let cells =
-            engines.iter().map(|_| [Cell::Refused("not there"), Cell::Refused("not there")]).collect();
+    let cases = cases(collective, args, bench.ranks());
+    report.begin(collective, cases.len());
+    for (at, case) in cases.iter().enumerate() {
+        let cells = (0..bench.engines()).map(|_| [false, true].map(|_| Cell::Refused(NOT_ASKED)));
         let mut row = Row {
-            bytes: case.shape.larger() * case.dtype.size_bytes(),
+            bytes: case.bytes(),
             count: case.shape.count,
             dtype: case.dtype,
-            op: args.collective.reduces().then_some(case.op),
-            root: args.collective.rooted().then_some(case.root),
-            cells,
+            op: collective.reduces().then_some(case.op),
+            root: collective.rooted().then_some(case.root),
+            cells: cells.collect(),
         };
-        for in_place in [false, true] {
-            let case = Case { in_place, ..case };
-            for (cells, cell) in row.cells.iter_mut().zip(place(&mut bench, engines, args, &case)?) {
+        let budget = budget.part(cases.len() - at);
+        for in_place in [false, true].into_iter().filter(|in_place| args.place.has(*in_place)) {
+            let case = Case { in_place, ..*case };
+            let places = if in_place || args.place != Places::Both { 1 } else { 2 };
+            let seconds = bench.agree(budget.part(places).left())?;
+            for (cells, cell) in row.cells.iter_mut().zip(place(bench, args, &case, seconds)?) {
                 cells[usize::from(in_place)] = cell;
             }
         }
@@ -103,46 +109,52 @@ pub fn sweep(
 /// Measures one case on every engine, in turns: each round begins with another engine, so that none always runs in the wake of the
 /// same one.
 fn place(
-    bench: &mut Bench<'_>,
-    engines: &mut [Box<dyn Engine>],
+    bench: &mut dyn Bench,
     args: &PerfArgs,
     case: &Case,
+    seconds: f64,
 ) -> Result<Vec<Cell>, MeasureError> {
-    if case.in_place && !args.collective.in_place() {
-        return Ok(engines.iter().map(|_| Cell::Refused("two buffers only")).collect());
+    let engines = bench.engines();
+    let all = |reason| Ok((0..engines).map(|_| Cell::Refused(reason)).collect());
+    if case.in_place && !case.collective.in_place() {
+        return all("two buffers only");
     }
-    let call = bench.call(case);
-    let mut cells: Vec<Cell> = Vec::with_capacity(engines.len());
-    for engine in engines.iter_mut() {
-        cells.push(match engine.refuses(&call) {
+    if seconds <= 0.0 {
+        return all(NO_TIME);
+    }
+    let mut cells: Vec<Cell> = Vec::with_capacity(engines);
+    let mut round_seconds = 0.0;
+    for engine in 0..engines {
+        cells.push(match bench.refuses(engine, case) {
             Some(reason) => Cell::Refused(reason),
             None => {
-                let iters = bench.warm_up(engine.as_mut(), case)?;
-                Cell::Measured(Measured { iters, seconds: Vec::new(), verdict: None })
+                let warm_up = bench.warm_up(engine, case)?;
+                round_seconds += warm_up.seconds;
+                Cell::Measured(Measured { iters: warm_up.iters, seconds: Vec::new(), verdict: None })
             }
         });
     }
-    for round in 0..args.rounds() as usize {
-        for turn in 0..engines.len() {
-            let at = (round + turn) % engines.len();
+    let Some(rounds) = rounds(seconds, round_seconds, args.rounds()) else { return all(NO_TIME) };
+    for round in 0..rounds as usize {
+        for turn in 0..engines {
+            let at = (round + turn) % engines;
             if let Cell::Measured(measured) = &mut cells[at] {
-                measured.seconds.push(bench.time(engines[at].as_mut(), case, measured.iters)?);
+                measured.seconds.push(bench.time(at, case, measured.iters)?);
             }
         }
     }
-    for (engine, cell) in engines.iter_mut().zip(&mut cells) {
+    for (engine, cell) in cells.iter_mut().enumerate() {
         if let Cell::Measured(measured) = cell
             && args.check > 0
-            && engine.checkable()
+            && bench.checkable(engine)
         {
-            measured.verdict = Some(bench.check(engine.as_mut(), case)?);
+            measured.verdict = Some(bench.check(engine, case)?);
         }
     }
     Ok(cells)
 }
 
-fn cases(args: &PerfArgs, ranks: u32) -> Vec<Case> {
-    let collective = args.collective;
+fn cases(collective: Collective, args: &PerfArgs, ranks: u32) -> Vec<Case> {
     let dtypes = match args.datatype {
         _ if collective == Collective::Barrier => vec![DataType::U8],
         Choice::One(dtype) => vec![dtype],
@@ -162,7 +174,7 @@ fn cases(args: &PerfArgs, ranks: u32) -> Vec<Case> {
     for &dtype in &dtypes {
         for &op in &ops {
             for &root in &roots {
-                for size in args.sizes() {
+                for size in args.sizes(collective) {
                     let shape = collective.shape(size / dtype.size_bytes(), ranks as usize);
                     cases.push(Case { collective, shape, dtype, op, root, in_place: false });
                 }

@@ -3,16 +3,20 @@
 //! Gives: the ranks of the run, each with a team and engines, and the exit status.
 //! Never: measures.
 
-use crate::cli::{EngineChoice, PerfArgs};
+use crate::bench::{Bench, MeasureError};
+use crate::budget::Budget;
+use crate::cli::{Backend, Choice, EngineChoice, PerfArgs};
 use crate::engine::{Engine, EngineError, LaunchedTeam, MemcpyEngine, MpiEngine, OxcclEngine, SetupError};
-use crate::measure::MeasureError;
+use crate::gpu::{self, GpuBench, GpuError};
+use crate::measure::CpuBench;
 use crate::mpi::{Mpi, MpiError};
-use crate::report::{Report, ReportError};
+use crate::report::{EngineFacts, Report, ReportError};
 use crate::run::sweep;
 use crate::spawn::{self, Seat};
 use crate::team::{LocalTeam, MpiTeam, Region, Team};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Why a rank ended without a complete report.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +25,8 @@ pub enum RunError {
     Setup(#[from] SetupError),
     #[error(transparent)]
     Measure(#[from] MeasureError),
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
     #[error(transparent)]
     Mpi(#[from] MpiError),
     #[error(transparent)]
@@ -33,12 +39,31 @@ pub enum RunError {
     Root { root: u32, last: u32 },
     #[error("a minimum of {min} bytes is more than the maximum of {max}")]
     Sizes { min: usize, max: usize },
+    #[error("--ngpus, --one-thread, --devices and --graph need --backend cuda")]
+    OnlyCuda,
+    #[error(transparent)]
+    Launcher(#[from] oxccl::api::launcher::LaunchError),
     #[error("a thread of this process panicked")]
     Panicked,
 }
 
+/// How much longer than its time budget a run may last before its processes are killed: a check of the largest size, and a stream
+/// that is given up.
+const OVERTIME: Duration = Duration::from_secs(75);
+
+/// A thread's place among those that this machine runs.
+#[derive(Clone, Copy)]
+struct Place {
+    thread: u32,
+    threads: u32,
+}
+
 /// `oxccl perf`.
 pub fn perf(args: &PerfArgs) -> ExitCode {
+    if args.backend == Backend::Cuda {
+        // SAFETY: this is the first thing that the program does after reading its command line, and it has one thread.
+        unsafe { gpu::prepare_environment() };
+    }
     let result = match spawn::seat() {
         Some(seat) => seated(&seat, args),
         None => unseated(args),
@@ -55,8 +80,8 @@ pub fn perf(args: &PerfArgs) -> ExitCode {
 /// A process that another `oxccl perf` has started.
 fn seated(seat: &Seat, args: &PerfArgs) -> Result<u8, RunError> {
     let threads = args.threads.unwrap_or(1);
-    let region = spawn::take_seat(seat, args.ranks.unwrap_or(1) * threads, args.bind)?;
-    local(Arc::new(region), seat.process * threads, threads, args)
+    let region = spawn::take_seat(seat, seat.processes * threads, args.bind)?;
+    local(Arc::new(region), seat.process * threads, threads, seat.processes * threads, args)
 }
 
 /// The process that a person or a launcher has started.
@@ -64,35 +89,54 @@ fn unseated(args: &PerfArgs) -> Result<u8, RunError> {
     if args.minbytes > args.maxbytes {
         return Err(RunError::Sizes { min: args.minbytes, max: args.maxbytes });
     }
+    let cuda = args.backend == Backend::Cuda;
+    if !cuda && (args.ngpus.is_some() || args.graph > 0 || !args.devices.is_empty()) {
+        return Err(RunError::OnlyCuda);
+    }
     let mpi = args.engines.iter().find_map(|engine| match engine {
         EngineChoice::Mpi { library } => Some(library),
         _ => None,
     });
-    let here = args.ranks.is_some() || args.threads.is_some();
+    let here = args.ranks.is_some() || args.threads.is_some() || args.ngpus.is_some();
+    let threads = args.threads.unwrap_or(1);
     match (here, mpi) {
         (true, Some(_)) => Err(MpiError::NotLaunched.into()),
         (true, None) => match args.ranks {
-            Some(ranks) => Ok(spawn::supervise(ranks, args.threads.unwrap_or(1))?),
-            None => {
-                let threads = args.threads.unwrap_or(1);
-                local(Arc::new(Region::create(threads)?), 0, threads, args)
-            }
+            Some(ranks) => supervise(ranks, args),
+            None => local(Arc::new(Region::create(threads)?), 0, threads, threads, args),
         },
         (false, Some(library)) => {
             let mpi = Mpi::init(library)?;
-            rank(&mut MpiTeam::new(mpi.clone()), Some(&mpi), args)
+            let mut team = MpiTeam::new(mpi.clone());
+            let place = Place { thread: mpi.rank(), threads: mpi.size() };
+            rank(&mut team, Some(&mpi), place, args)
         }
-        (false, None) if spawn::launched() => rank(&mut LaunchedTeam::from_env()?, None, args),
-        (false, None) => local(Arc::new(Region::create(1)?), 0, 1, args),
+        (false, None) => match spawn::launched()? {
+            Some(place) => {
+                let place = Place { thread: place.0, threads: place.1 };
+                rank(&mut LaunchedTeam::from_env()?, None, place, args)
+            }
+            None if cuda => supervise(gpu::device_count()?.max(1), args),
+            None => local(Arc::new(Region::create(1)?), 0, 1, 1, args),
+        },
     }
 }
 
-/// Ranks `first..first + threads` as threads of this process.
-fn local(region: Arc<Region>, first: u32, threads: u32, args: &PerfArgs) -> Result<u8, RunError> {
+fn supervise(processes: u32, args: &PerfArgs) -> Result<u8, RunError> {
+    if args.backend == Backend::Cuda {
+        // Said once, here, and not by every rank.
+        gpu::device_count()?;
+    }
+    let limit = args.time_budget.map(|seconds| Duration::from_secs_f64(seconds).saturating_add(OVERTIME));
+    Ok(spawn::supervise(processes, args.threads.unwrap_or(1), limit)?)
+}
+
+/// Threads `first..first + threads` of `all`, in this process.
+fn local(region: Arc<Region>, first: u32, threads: u32, all: u32, args: &PerfArgs) -> Result<u8, RunError> {
     std::thread::scope(|scope| {
         let run = |index: u32| {
             let mut team = LocalTeam::new(region.clone(), first + index);
-            rank(&mut team, None, args)
+            rank(&mut team, None, Place { thread: first + index, threads: all }, args)
         };
         let others: Vec<_> = (1..threads).map(|index| scope.spawn(move || run(index))).collect();
         let mut result = run(0);
@@ -107,28 +151,74 @@ fn local(region: Arc<Region>, first: u32, threads: u32, args: &PerfArgs) -> Resu
     })
 }
 
-/// One rank's run and exit status.
-fn rank(team: &mut dyn Team, mpi: Option<&Mpi>, args: &PerfArgs) -> Result<u8, RunError> {
-    let result = run(team, mpi, args);
+/// One thread's run and exit status.
+fn rank(team: &mut dyn Team, mpi: Option<&Mpi>, place: Place, args: &PerfArgs) -> Result<u8, RunError> {
+    let result = match args.backend {
+        Backend::Cpu => run_on_cpus(team, mpi, args),
+        Backend::Cuda => run_on_gpus(team, place, args),
+    };
     if let Err(error) = &result {
         // Said here, while the others still run: what they say next is a consequence.
-        eprintln!("oxccl perf: rank {}: {error}", team.rank());
+        eprintln!("oxccl perf: rank {}: {error}", team.rank() * args.per_thread());
         team.give_up();
         return Ok(1);
     }
     result
 }
 
-fn run(team: &mut dyn Team, mpi: Option<&Mpi>, args: &PerfArgs) -> Result<u8, RunError> {
-    if let crate::cli::Choice::One(root) = args.root
-        && root >= team.size()
-    {
-        return Err(RunError::Root { root, last: team.size() - 1 });
+fn run_on_cpus(team: &mut dyn Team, mpi: Option<&Mpi>, args: &PerfArgs) -> Result<u8, RunError> {
+    let budget = Budget::new(args.time_budget);
+    check_root(team.size(), args)?;
+    let engines = engines(team, mpi, args)?;
+    let facts = engines.iter().map(|engine| EngineFacts {
+        name: engine.name().into(),
+        description: engine.describe(),
+        memory: engine.memory(),
+        start: None,
+    });
+    let report = Report::new(team, facts.collect(), None, &[], args)?;
+    all_collectives(&mut CpuBench::new(team, engines, args), args, &budget, report)
+}
+
+fn run_on_gpus(team: &mut dyn Team, place: Place, args: &PerfArgs) -> Result<u8, RunError> {
+    let budget = Budget::new(args.time_budget);
+    check_root(team.size() * args.per_thread(), args)?;
+    let seats = gpu::seats(team, place.thread, place.threads, args)?;
+    let (engines, facts) = gpu::start_engines(team, &seats, args)?;
+    let (model, devices) = gpu::facts(&seats)?;
+    let report = Report::new(team, facts, Some(model), &devices, args)?;
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let checkers = processors / place.threads.max(1) as usize;
+    let mut bench = GpuBench::new(team, seats, engines, checkers, args)?;
+    let result = all_collectives(&mut bench, args, &budget, report);
+    if result.is_err() {
+        bench.abort();
+        // To give memory back would be to wait for streams that may never be done. The process ends anyway.
+        std::mem::forget(bench);
     }
-    let mut engines = engines(team, mpi, args)?;
-    let mut report = Report::new(team, &engines, args)?;
-    sweep(team, &mut engines, args, &mut report)?;
-    Ok(if report.end()? { 0 } else { spawn::WRONG_RESULTS })
+    result
+}
+
+fn all_collectives(
+    bench: &mut dyn Bench,
+    args: &PerfArgs,
+    budget: &Budget,
+    mut report: Report<'_>,
+) -> Result<u8, RunError> {
+    let collectives = args.target.collectives();
+    for (at, collective) in collectives.iter().enumerate() {
+        let share = budget.part(collectives.len() - at);
+        sweep(bench, *collective, args, &share, &mut report)?;
+        report.conclude()?;
+    }
+    Ok(if report.end() { 0 } else { spawn::WRONG_RESULTS })
+}
+
+fn check_root(ranks: u32, args: &PerfArgs) -> Result<(), RunError> {
+    match args.root {
+        Choice::One(root) if root >= ranks => Err(RunError::Root { root, last: ranks - 1 }),
+        _ => Ok(()),
+    }
 }
 
 fn engines(
@@ -145,6 +235,10 @@ fn engines(
                 EngineChoice::Mpi { .. } => {
                     let mpi = mpi.ok_or(MpiError::NotLaunched).map_err(EngineError::from)?;
                     Box::new(MpiEngine::new(mpi.clone()))
+                }
+                EngineChoice::Nccl { .. } => {
+                    let engines = "oxccl, mpi[=/path/to/libmpi.so] and memcpy";
+                    return Err(SetupError::Backend { engine: "nccl", backend: "cpu", engines });
                 }
             })
         })

@@ -4,6 +4,7 @@
 //! Never: is a rank itself, so that it can watch all of them.
 
 use crate::team::Region;
+use oxccl::api::launcher::{LaunchEnv, LaunchError};
 use rustix::process::{Pid, Signal};
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -11,7 +12,8 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// How a process knows that it is one of several: "parent's pid, its descriptor of the shared memory, number of the process".
+/// How a process knows that it is one of several: "parent's pid, its descriptor of the shared memory, number of the
+/// process, processes".
 const SEAT: &str = "OXCCL_PERF_SEAT";
 /// Exit status of a complete run with wrong results; that of an incomplete one is 1.
 pub const WRONG_RESULTS: u8 = 3;
@@ -24,6 +26,8 @@ pub struct Seat {
     fd: i32,
     /// Number of the process.
     pub process: u32,
+    /// Processes.
+    pub processes: u32,
 }
 
 /// This process's seat, if another `oxccl perf` has started it.
@@ -31,7 +35,7 @@ pub fn seat() -> Option<Seat> {
     let text = std::env::var(SEAT).ok()?;
     let mut numbers = text.split(',');
     let mut next = || numbers.next()?.parse::<u32>().ok();
-    Some(Seat { parent: next()?, fd: next()? as i32, process: next()? })
+    Some(Seat { parent: next()?, fd: next()? as i32, process: next()?, processes: next()? })
 }
 
 /// Opens the shared memory, and sees to it that this process does not outlive its parent.
@@ -50,19 +54,22 @@ pub fn take_seat(seat: &Seat, ranks: u32, bind: bool) -> io::Result<Region> {
     Region::open(seat.parent, seat.fd, ranks)
 }
 
-/// Whether a launcher's variables say that this process is one of several. Unusable ones do too: joining then says why.
-pub fn launched() -> bool {
-    let found = oxccl::api::launcher::LaunchEnv::detect(&|name| std::env::var(name).ok());
-    !matches!(found, Ok(None))
+/// This process's number among those that a launcher started on this machine, and how many those are. None where no launcher's
+/// variables are there. A launcher that does not say is taken to use one machine.
+pub fn launched() -> Result<Option<(u32, u32)>, LaunchError> {
+    let found = LaunchEnv::detect(&|name| std::env::var(name).ok())?;
+    Ok(found.map(|env| (env.local_rank.unwrap_or(env.rank), env.local_nranks.unwrap_or(env.nranks))))
 }
 
 /// Starts `processes` of this program with the same arguments and waits for them. The exit status of the first that failed.
-pub fn supervise(processes: u32, threads: u32) -> io::Result<u8> {
+///
+/// Those that have not ended after `limit` are killed.
+pub fn supervise(processes: u32, threads: u32, limit: Option<Duration>) -> io::Result<u8> {
     let region = Region::create(processes * threads)?;
     let (ended, ends) = mpsc::channel();
     let mut pids = Vec::new();
     for process in 0..processes {
-        let child = match start(&region, process) {
+        let child = match start(&region, process, processes) {
             Ok(child) => child,
             Err(error) => {
                 region.stop();
@@ -73,11 +80,13 @@ pub fn supervise(processes: u32, threads: u32) -> io::Result<u8> {
         pids.push((process, child.id()));
         watch(process, child, ended.clone());
     }
+    let begin = Instant::now();
     let mut failed_at: Option<Instant> = None;
     let mut result = 0;
     let mut killed = false;
     while !pids.is_empty() {
-        let patience = failed_at.map_or(Duration::MAX, |at| GRACE.saturating_sub(at.elapsed()));
+        let allowed = limit.map_or(Duration::MAX, |limit| limit.saturating_sub(begin.elapsed()));
+        let patience = failed_at.map_or(allowed, |at| GRACE.saturating_sub(at.elapsed()).min(allowed));
         match ends.recv_timeout(if killed { Duration::MAX } else { patience }) {
             Ok((process, status)) => {
                 let pid = pids.iter().find(|(p, _)| *p == process).map_or(0, |(_, pid)| *pid);
@@ -97,6 +106,7 @@ pub fn supervise(processes: u32, threads: u32) -> io::Result<u8> {
                 eprintln!("oxccl perf: {} processes did not end by themselves and are killed", pids.len());
                 kill(&pids);
                 killed = true;
+                result = if result == 0 { 1 } else { result };
             }
         }
     }
@@ -109,10 +119,10 @@ fn said_so_itself(status: &io::Result<ExitStatus>, after_another: bool) -> bool 
     code == Some(i32::from(WRONG_RESULTS)) || (after_another && code == Some(1))
 }
 
-fn start(region: &Region, process: u32) -> io::Result<Child> {
+fn start(region: &Region, process: u32, processes: u32) -> io::Result<Child> {
     Command::new(std::env::current_exe()?)
         .args(std::env::args_os().skip(1))
-        .env(SEAT, format!("{},{},{process}", std::process::id(), region.fd()))
+        .env(SEAT, format!("{},{},{process},{processes}", std::process::id(), region.fd()))
         .spawn()
 }
 

@@ -14,6 +14,16 @@ pub enum Content {
     Reduced { first: u64 },
 }
 
+impl Content {
+    /// What follows after `elems` elements.
+    pub fn after(self, elems: usize) -> Content {
+        match self {
+            Content::Input { rank, first } => Content::Input { rank, first: first + elems as u64 },
+            Content::Reduced { first } => Content::Reduced { first: first + elems as u64 },
+        }
+    }
+}
+
 /// Elements of a receive buffer and what they must be.
 pub type Part = (Range<usize>, Content);
 

@@ -12,6 +12,8 @@ pub use memcpy::MemcpyEngine;
 pub use oxccl::{LaunchedTeam, OxcclEngine, SetupError};
 
 use crate::collective::Collective;
+use crate::gpu::GpuError;
+use crate::gpu::nccl::NcclError;
 use crate::mpi::MpiError;
 use oxccl_shared::abi::{DataType, RedOp};
 
@@ -39,6 +41,10 @@ pub enum EngineError {
     Oxccl(#[from] ::oxccl::Error),
     #[error(transparent)]
     Mpi(#[from] MpiError),
+    #[error(transparent)]
+    Nccl(#[from] NcclError),
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
 }
 
 /// A library on one rank.

@@ -56,6 +56,8 @@ pub enum SetupError {
     Team(#[from] TeamError),
     #[error(transparent)]
     Engine(#[from] EngineError),
+    #[error("the engine {engine} has no part in --backend {backend}; its engines are {engines}")]
+    Backend { engine: &'static str, backend: &'static str, engines: &'static str },
     #[error("the id that rank 0 made: {0}")]
     Id(#[from] ::oxccl::bootstrap::UniqueIdError),
 }

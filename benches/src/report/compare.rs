@@ -21,10 +21,10 @@ fn print_pair(run: &Run<'_>, rows: &[Row], other: usize, in_place: bool) {
     if pairs.is_empty() {
         return;
     }
-    let (ours, theirs) = (run.engines[0].name, run.engines[other].name);
+    let (ours, theirs) = (&run.engines[0].name, &run.engines[other].name);
     let place = if in_place { "in-place" } else { "out-of-place" };
     println!(
-        "#\n# {ours} against {theirs}, {place}: median (min to max) of {} rounds, us",
+        "#\n# {ours} against {theirs}, {place}: median (min to max) of at most {} rounds, us",
         run.args.rounds()
     );
     println!("# {:>10}  {:>32}  {:>32}  {:>6}  {:>8}", "size (B)", ours, theirs, "ratio", "of least");

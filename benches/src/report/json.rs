@@ -2,7 +2,8 @@
 
 use super::machine::Machine;
 use super::{EngineFacts, ReportError, Run};
-use crate::measure::Verdict;
+use crate::bench::Verdict;
+use crate::cli::{Backend, Timer};
 use crate::run::{Cell, Row};
 use serde::Serialize;
 use std::path::Path;
@@ -11,7 +12,7 @@ use std::time::SystemTime;
 const SCHEMA: &str = "oxccl-perf/1";
 
 #[derive(Serialize)]
-struct Document<'a> {
+pub(super) struct Document<'a> {
     schema: &'static str,
     /// UTC, RFC 3339.
     date: String,
@@ -19,8 +20,16 @@ struct Document<'a> {
     machine: &'a Machine,
     collective: &'static str,
     ranks: u32,
-    /// Ranks of each process.
+    /// "cpu" or "cuda".
+    backend: &'static str,
+    /// Threads of each process.
     threads: u32,
+    /// Ranks of each thread.
+    gpus_per_thread: u32,
+    /// Operations captured into a graph; 0 without one.
+    graph: u32,
+    /// "events" or "host".
+    timer: &'static str,
     rounds: u32,
     average: u32,
     rotate: bool,
@@ -31,7 +40,7 @@ struct Document<'a> {
 /// One engine on one case.
 #[derive(Serialize)]
 struct Entry {
-    engine: &'static str,
+    engine: String,
     size_bytes: usize,
     count: usize,
     dtype: &'static str,
@@ -64,6 +73,7 @@ enum Outcome {
     },
 }
 
+/// Writes one collective's rows.
 pub fn write(path: &Path, run: &Run<'_>, rows: &[Row]) -> Result<(), ReportError> {
     let failed = |reason: String| ReportError::Write { path: path.into(), reason };
     let text =
@@ -71,15 +81,25 @@ pub fn write(path: &Path, run: &Run<'_>, rows: &[Row]) -> Result<(), ReportError
     std::fs::write(path, text + "\n").map_err(|error| failed(error.to_string()))
 }
 
-fn document<'a>(run: &'a Run<'_>, rows: &[Row]) -> Document<'a> {
+pub(super) fn document<'a>(run: &'a Run<'_>, rows: &[Row]) -> Document<'a> {
     Document {
         schema: SCHEMA,
         date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
         command: std::env::args().collect(),
         machine: &run.machine,
-        collective: run.args.collective.name(),
+        collective: run.collective.name(),
         ranks: run.ranks,
+        backend: match run.args.backend {
+            Backend::Cpu => "cpu",
+            Backend::Cuda => "cuda",
+        },
         threads: run.args.threads.unwrap_or(1),
+        gpus_per_thread: run.args.per_thread(),
+        graph: run.args.graph,
+        timer: match (run.args.backend, run.args.timer) {
+            (Backend::Cuda, Timer::Events) => "events",
+            _ => "host",
+        },
         rounds: run.args.rounds(),
         average: run.args.average,
         rotate: run.args.rotate,
@@ -93,7 +113,7 @@ fn entries(run: &Run<'_>, row: &Row) -> Vec<Entry> {
     for (engine, cells) in run.engines.iter().zip(&row.cells) {
         for (in_place, cell) in [false, true].into_iter().zip(cells) {
             entries.push(Entry {
-                engine: engine.name,
+                engine: engine.name.clone(),
                 size_bytes: row.bytes,
                 count: row.count,
                 dtype: row.dtype.name(),

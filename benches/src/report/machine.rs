@@ -12,10 +12,12 @@ pub struct Machine {
     /// Processors of the machine, whatever this process is bound to.
     pub processors: usize,
     pub memory_bytes: u64,
+    /// The model of the GPUs, where ranks are GPUs.
+    pub gpu: Option<String>,
 }
 
 impl Machine {
-    pub fn here() -> Machine {
+    pub fn here(gpu: Option<String>) -> Machine {
         let uname = rustix::system::uname();
         let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
         let system = [uname.sysname(), uname.release(), uname.machine()].map(text).join(" ");
@@ -29,6 +31,12 @@ impl Machine {
             processor: model.unwrap_or_else(|| "unknown processor".into()),
             processors: models().count().max(1),
             memory_bytes: info.totalram as u64 * u64::from(info.mem_unit),
+            gpu,
         }
+    }
+
+    /// What the ranks run on.
+    pub fn device_or_processor(&self) -> &str {
+        self.gpu.as_ref().unwrap_or(&self.processor)
     }
 }

@@ -24,7 +24,8 @@ pub fn write(path: &Path, run: &Run<'_>, rows: &[Row]) -> Result<(), ReportError
 fn draw(path: &Path, run: &Run<'_>, rows: &[Row]) -> Result<(), Box<dyn std::error::Error>> {
     let root = SVGBackend::new(path, SIZE).into_drawing_area();
     root.fill(&WHITE)?;
-    let title = format!("{}, {} ranks, {}", run.args.collective.name(), run.ranks, run.machine.processor);
+    let title =
+        format!("{}, {} ranks, {}", run.collective.name(), run.ranks, run.machine.device_or_processor());
     let (upper, lower) = root.titled(&title, ("sans-serif", 22))?.split_vertically(SIZE.1 / 2 - 15);
     let times = lines(run, rows, |_, seconds| seconds * 1e6);
     chart(&upper, "time per operation (us)", &times)?;

@@ -1,55 +1,57 @@
 //! nccl-tests' table: columns, widths and comment lines as its users' scripts expect them.
 
-use super::Run;
+use super::{Run, Who};
 use crate::run::{Cell, Row};
+use crate::target::Target;
 use std::fmt::Write;
 
 /// The parameters, who takes part, what each engine is, and the head of the table.
-pub fn print_head(run: &Run<'_>, places: &[(String, u64)]) {
+pub fn print_head(run: &Run<'_>, all: &[Who]) {
     let args = run.args;
     let (step, unit) =
         if args.stepfactor > 1 { (args.stepfactor, "factor") } else { (args.stepbytes, "bytes") };
     let iters = args.iters.map_or_else(|| format!("{}ms", args.min_time), |n| n.to_string());
-    println!("# Collective test starting: {}_perf", args.collective.name());
+    match args.target {
+        Target::One(collective) => println!("# Collective test starting: {}_perf", collective.name()),
+        Target::Suite => println!("# Collective tests starting: suite"),
+    }
     println!(
-        "# nThread {} nGpus 0 minBytes {} maxBytes {} step: {step}({unit}) warmup iters: {} iters: {iters} \
-         agg iters: {} validation: {} graph: 0",
+        "# nThread {} nGpus {} minBytes {} maxBytes {} step: {step}({unit}) warmup iters: {} iters: {iters} \
+         agg iters: {} validation: {} graph: {}",
         args.threads.unwrap_or(1),
+        if run.machine.gpu.is_some() { args.per_thread() } else { 0 },
         args.minbytes,
         args.maxbytes,
         args.warmup_iters,
         args.agg_iters,
-        args.check
+        args.check,
+        args.graph
     );
     if args.blocking == 1 {
         println!("# Blocking Enabled: barrier after each collective");
     }
     println!("#\n# Using devices");
-    for (rank, (host, pid)) in places.iter().enumerate() {
+    let kind = if run.machine.gpu.is_some() { "gpu" } else { "cpu" };
+    let seats = all.iter().flat_map(|who| who.devices.iter().map(move |device| (who, device)));
+    for (rank, (Who { host, pid, .. }, gpu)) in seats.enumerate() {
+        let device = if run.machine.gpu.is_some() { usize::from(*gpu) } else { rank };
         println!(
-            "#  Rank {rank:>2} Group  0 Pid {pid:>6} on {host:>10} device {rank:>2} [cpu] {}",
-            run.machine.processor
+            "#  Rank {rank:>2} Group  0 Pid {pid:>6} on {host:>10} device {device:>2} [{kind}] {}",
+            run.machine.device_or_processor()
         );
     }
     println!("#");
     for engine in &run.engines {
         println!("# Engine {}: {}", engine.name, engine.description);
-        if let Some(memory) = &engine.memory {
-            let peers = memory.peers.iter().map(|peer| peer.bytes);
-            println!(
-                "# Memory {}: {} bytes per communicator on rank 0, {} to {} bytes per peer",
-                engine.name,
-                memory.communicator_bytes,
-                peers.clone().min().unwrap_or(0),
-                peers.max().unwrap_or(0)
-            );
+        for line in engine.costs() {
+            println!("# Memory and start of {}: {line}", engine.name);
         }
     }
-    println!("#");
-    print_columns(run);
 }
 
-fn print_columns(run: &Run<'_>) {
+/// The head of the table.
+pub fn print_columns(run: &Run<'_>) {
+    println!("#");
     let last = if run.engines.len() > 1 { "  engine" } else { "" };
     println!(
         "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}           out-of-place                       in-place          ",
@@ -142,7 +144,7 @@ pub fn print_foot(run: &Run<'_>, rows: &[Row], errors: usize) {
         let of = if run.engines.len() > 1 { format!("({})", engine.name) } else { String::new() };
         println!("# Avg bus bandwidth    : {} {of}", six_digits(mean));
     }
-    println!("#\n# Collective test concluded: {}_perf", run.args.collective.name());
+    println!("#\n# Collective test concluded: {}_perf", run.collective.name());
 }
 
 /// C's `%g` for ordinary magnitudes.

@@ -147,14 +147,7 @@ impl LocalTeam {
         }
         let start = Instant::now();
         while !here() {
-            if let Some(rank) =
-                (0..self.region.ranks).find(|r| self.region.seat(*r).gave_up.load_acquire() == 1)
-            {
-                return Err(TeamError::GaveUp { rank });
-            }
-            if self.region.head().stopped.load_acquire() == 1 {
-                return Err(TeamError::Stopped);
-            }
+            self.poll()?;
             if start.elapsed() > PATIENCE {
                 return Err(TeamError::Late { rank, number: self.number, seconds: PATIENCE.as_secs() });
             }
@@ -185,6 +178,17 @@ impl Team for LocalTeam {
 
     fn barrier(&mut self) -> Result<(), TeamError> {
         self.meet()
+    }
+
+    fn poll(&self) -> Result<(), TeamError> {
+        if let Some(rank) = (0..self.region.ranks).find(|r| self.region.seat(*r).gave_up.load_acquire() == 1)
+        {
+            return Err(TeamError::GaveUp { rank });
+        }
+        match self.region.head().stopped.load_acquire() {
+            1 => Err(TeamError::Stopped),
+            _ => Ok(()),
+        }
     }
 
     fn give_up(&mut self) {
@@ -225,6 +229,7 @@ mod tests {
         let mut teams = teams(2);
         let mut quitter = teams.pop().unwrap();
         quitter.give_up();
+        assert!(matches!(teams[0].poll(), Err(TeamError::GaveUp { rank: 1 })));
         assert!(matches!(teams[0].barrier(), Err(TeamError::GaveUp { rank: 1 })));
     }
 

@@ -42,6 +42,10 @@ pub trait Team {
     fn exchange(&mut self, mine: &Card) -> Result<Vec<Card>, TeamError>;
     /// Returns when every rank has called it, on all of them as close in time as can be.
     fn barrier(&mut self) -> Result<(), TeamError>;
+    /// An error if another rank is known to have ended early. Cheap; not an exchange.
+    fn poll(&self) -> Result<(), TeamError> {
+        Ok(())
+    }
     /// Tells the others that this rank ends early, as far as that is possible.
     fn give_up(&mut self);
 }

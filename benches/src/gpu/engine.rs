@@ -1,0 +1,55 @@
+//! Layer: perf / gpu / engine.
+//! Takes: calls on device memory.
+//! Gives: the same interface to every library that can put them on streams.
+//! Never: waits for a stream, measures or checks.
+
+use super::driver::{Device, GpuError, Stream};
+use crate::engine::{Call, EngineError};
+use std::rc::Rc;
+
+/// One rank of this thread: its number among all, its GPU and the stream that its operations go to.
+pub struct Seat {
+    pub rank: u32,
+    pub stream: Stream,
+}
+
+impl Seat {
+    /// Its GPU.
+    pub fn device(&self) -> &Rc<Device> {
+        self.stream.device()
+    }
+
+    /// Makes its GPU the one that this thread's next calls concern.
+    pub fn enter(&self) -> Result<(), GpuError> {
+        self.device().make_current()
+    }
+}
+
+/// A call of one of the thread's ranks. Pointers are device addresses.
+#[derive(Clone, Copy, Debug)]
+pub struct SeatCall {
+    /// Index among the thread's seats.
+    pub seat: usize,
+    pub call: Call,
+}
+
+/// A library that has a communicator for every rank of this thread.
+pub trait GpuEngine {
+    /// The name in tables.
+    fn name(&self) -> String;
+    /// Version, and what was chosen for this run.
+    fn describe(&self) -> String;
+    /// Why it cannot run a call, if it cannot. The same on every rank.
+    fn refuses(&self, call: &Call) -> Option<&'static str>;
+    /// Puts calls on the streams of their seats, in order, as one group where they are several. Streams may be capturing.
+    ///
+    /// # Safety
+    /// 1. Buffers are device memory, valid for the shapes of each call ([`crate::collective`]), do not overlap but as `in_place`
+    ///    says, and are nobody else's until the streams have done the work.
+    /// 2. `seats` are those that the engine was made for.
+    unsafe fn enqueue(&mut self, seats: &[Seat], calls: &[SeatCall]) -> Result<(), EngineError>;
+    /// An error that has come up since.
+    fn health(&mut self) -> Result<(), EngineError>;
+    /// Ends what it has put on streams, as far as it can: another rank has failed, or this one has waited too long.
+    fn abort(&mut self);
+}

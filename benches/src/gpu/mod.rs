@@ -1,0 +1,15 @@
+//! Layer: perf / gpu.
+//! Takes: a team of threads, each with one GPU or several.
+//! Gives: a bench whose buffers lie in device memory and whose engines put their work on streams.
+//! Never: needs CUDA to be built, and without a driver ends in an error that says so.
+
+mod driver;
+mod memory;
+pub mod engine;
+pub mod nccl;
+mod bench;
+mod setup;
+
+pub use bench::GpuBench;
+pub use driver::GpuError;
+pub use setup::{device_count, facts, prepare_environment, seats, start_engines};

@@ -1,0 +1,377 @@
+//! Communicators of one NCCL, one for each rank of this thread.
+
+use super::symbols::{Code, Comm, CudaStream, DataTypeCode, HOST_IMMEDIATE, IN_PROGRESS, OpCode, UniqueId};
+use super::{Nccl, NcclError};
+use crate::collective::Collective;
+use crate::engine::{Call, EngineError, SetupError};
+use crate::gpu::engine::{GpuEngine, Seat, SeatCall};
+use crate::team::{Card, Team, bytes_of_card, card_of_bytes};
+use oxccl_shared::abi::{DataType, RedOp};
+use std::ffi::{c_int, c_void};
+use std::rc::Rc;
+
+/// Collectives of NCCL.
+pub struct NcclEngine {
+    nccl: Rc<Nccl>,
+    name: String,
+    ranks: u32,
+    comms: Vec<RankComm>,
+    aborted: bool,
+}
+
+struct RankComm {
+    rank: u32,
+    raw: Comm,
+    /// Operators made for pre-multiplied sums: of this type and scalar.
+    scaled: Vec<(DataType, u64, OpCode)>,
+}
+
+impl NcclEngine {
+    /// A communicator over the ranks of all threads of `team`, each of which has as many seats.
+    pub fn new(
+        nccl: &Rc<Nccl>,
+        name: String,
+        team: &mut dyn Team,
+        seats: &[Seat],
+    ) -> Result<NcclEngine, SetupError> {
+        let id = agree_on_id(nccl, team)?;
+        let ranks = team.size() * seats.len() as u32;
+        let mut engine = NcclEngine { nccl: nccl.clone(), name, ranks, comms: Vec::new(), aborted: false };
+        engine.init(id, seats)?;
+        Ok(engine)
+    }
+
+    fn init(&mut self, id: UniqueId, seats: &[Seat]) -> Result<(), EngineError> {
+        let nccl = self.nccl.clone();
+        let mut raw: Vec<Comm> = vec![std::ptr::null_mut(); seats.len()];
+        self.group_start()?;
+        for (seat, comm) in seats.iter().zip(&mut raw) {
+            seat.enter()?;
+            // SAFETY: `comm` stays where it is until the group has ended; the GPU of this rank is current.
+            let code =
+                unsafe { (nccl.symbols().comm_init_rank)(comm, self.ranks as c_int, id, seat.rank as c_int) };
+            nccl.check("ncclCommInitRank", code, None)?;
+        }
+        self.group_end("ncclCommInitRank (at the group's end)")?;
+        let made = seats.iter().zip(raw);
+        self.comms = made.map(|(seat, raw)| RankComm { rank: seat.rank, raw, scaled: Vec::new() }).collect();
+        Ok(())
+    }
+
+    fn group_start(&self) -> Result<(), NcclError> {
+        // SAFETY: always allowed.
+        self.nccl.check("ncclGroupStart", unsafe { (self.nccl.symbols().group_start)() }, None)
+    }
+
+    fn group_end(&self, function: &'static str) -> Result<(), NcclError> {
+        // SAFETY: a group has been started.
+        let code = unsafe { (self.nccl.symbols().group_end)() };
+        self.nccl.check(function, code, self.comms.first().map(|comm| comm.raw))
+    }
+
+    /// The operator of a call.
+    fn op(&mut self, seat: usize, call: &Call) -> Result<OpCode, NcclError> {
+        if !call.collective.reduces() || call.op != RedOp::PreMulSum {
+            return Ok(op_code(call.op));
+        }
+        let comm = &mut self.comms[seat];
+        let made =
+            comm.scaled.iter().find(|(dtype, bits, _)| (*dtype, *bits) == (call.dtype, call.scalar_bits));
+        if let Some((_, _, op)) = made {
+            return Ok(*op);
+        }
+        // Calls without it have been refused.
+        let Some(create) = self.nccl.symbols().red_op_create_pre_mul_sum else {
+            return Ok(op_code(RedOp::Sum));
+        };
+        let (mut op, scalar) = (0, call.scalar_bits.to_le_bytes());
+        let dtype = dtype_code(call.dtype);
+        // SAFETY: the scalar's bytes are read during the call, and are as many as the largest type has.
+        let code = unsafe { create(&mut op, scalar.as_ptr().cast(), dtype, HOST_IMMEDIATE, comm.raw) };
+        self.nccl.check("ncclRedOpCreatePreMulSum", code, Some(comm.raw))?;
+        comm.scaled.push((call.dtype, call.scalar_bits, op));
+        Ok(op)
+    }
+
+    /// # Safety
+    /// 1. As [`GpuEngine::enqueue`]. 2. In a group, if the call is several of NCCL's.
+    unsafe fn one(&mut self, seat: usize, call: &Call, stream: CudaStream) -> Result<(), NcclError> {
+        let op = self.op(seat, call)?;
+        let (comm, nccl) = (self.comms[seat].raw, &self.nccl);
+        let s = nccl.symbols();
+        let (send, recv): (*const c_void, *mut c_void) = (call.send.cast_const().cast(), call.recv.cast());
+        let (count, dtype, root) = (call.count, dtype_code(call.dtype), call.root as c_int);
+        let (name, code) = match call.collective {
+            // SAFETY: obligation 1, in the argument order of nccl.h.
+            Collective::AllReduce => {
+                ("ncclAllReduce", unsafe { (s.all_reduce)(send, recv, count, dtype, op, comm, stream) })
+            }
+            // SAFETY: as above.
+            Collective::ReduceScatter => ("ncclReduceScatter", unsafe {
+                (s.reduce_scatter)(send, recv, count, dtype, op, comm, stream)
+            }),
+            // SAFETY: as above.
+            Collective::Reduce => {
+                ("ncclReduce", unsafe { (s.reduce)(send, recv, count, dtype, op, root, comm, stream) })
+            }
+            // SAFETY: as above.
+            Collective::Broadcast => {
+                ("ncclBroadcast", unsafe { (s.broadcast)(send, recv, count, dtype, root, comm, stream) })
+            }
+            // SAFETY: as above.
+            Collective::AllGather => {
+                ("ncclAllGather", unsafe { (s.all_gather)(send, recv, count, dtype, comm, stream) })
+            }
+            // SAFETY: both obligations.
+            _ => return unsafe { self.exchange(seat, call, stream) },
+        };
+        nccl.check(name, code, Some(comm))
+    }
+
+    /// What NCCL makes of sends and receives.
+    ///
+    /// # Safety
+    /// 1. As [`GpuEngine::enqueue`]. 2. In a group.
+    unsafe fn exchange(&self, seat: usize, call: &Call, stream: CudaStream) -> Result<(), NcclError> {
+        let (comm, nccl) = (&self.comms[seat], &self.nccl);
+        let (count, dtype) = (call.count, dtype_code(call.dtype));
+        for transfer in transfers(call.collective, comm.rank, self.ranks, call.root) {
+            let (name, code): (_, Code) = match transfer {
+                Transfer::Send { peer, block } => {
+                    let from = call.send.wrapping_add(block * count * call.dtype.size_bytes()).cast_const();
+                    // SAFETY: obligation 1: the block lies in the send buffer.
+                    let code = unsafe {
+                        (nccl.symbols().send)(from.cast(), count, dtype, peer as c_int, comm.raw, stream)
+                    };
+                    ("ncclSend", code)
+                }
+                Transfer::Recv { peer, block } => {
+                    let to = call.recv.wrapping_add(block * count * call.dtype.size_bytes());
+                    // SAFETY: obligation 1: the block lies in the receive buffer.
+                    let code = unsafe {
+                        (nccl.symbols().recv)(to.cast(), count, dtype, peer as c_int, comm.raw, stream)
+                    };
+                    ("ncclRecv", code)
+                }
+            };
+            nccl.check(name, code, Some(comm.raw))?;
+        }
+        Ok(())
+    }
+}
+
+/// One half of a transfer, of the `block`-th block of `count` elements.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Transfer {
+    Send { peer: u32, block: usize },
+    Recv { peer: u32, block: usize },
+}
+
+/// The transfers of one rank, as nccl-tests makes these collectives of them.
+fn transfers(collective: Collective, rank: u32, ranks: u32, root: u32) -> Vec<Transfer> {
+    let (next, previous) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
+    let send = |peer, block| Transfer::Send { peer, block };
+    let recv = |peer, block| Transfer::Recv { peer, block };
+    let from_all = || (0..ranks).map(|peer| recv(peer, peer as usize));
+    let to_all = || (0..ranks).map(|peer| send(peer, peer as usize));
+    match collective {
+        Collective::SendRecv => vec![send(next, 0), recv(previous, 0)],
+        Collective::AllToAll => to_all().zip(from_all()).flat_map(|(s, r)| [s, r]).collect(),
+        Collective::Gather if rank == root => std::iter::once(send(root, 0)).chain(from_all()).collect(),
+        Collective::Gather => vec![send(root, 0)],
+        Collective::Scatter if rank == root => to_all().chain([recv(root, 0)]).collect(),
+        Collective::Scatter => vec![recv(root, 0)],
+        _ => Vec::new(),
+    }
+}
+
+impl GpuEngine for NcclEngine {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn describe(&self) -> String {
+        let (major, minor, patch) = self.nccl.version();
+        let mut set: Vec<String> = std::env::vars()
+            .filter(|(name, _)| name.starts_with("NCCL_"))
+            .map(|(name, value)| format!(", {name}={value}"))
+            .collect();
+        set.sort_unstable();
+        format!("{major}.{minor}.{patch}, {}{}", self.nccl.path().display(), set.concat())
+    }
+
+    fn refuses(&self, call: &Call) -> Option<&'static str> {
+        let (major, minor, _) = self.nccl.version();
+        let has = |of: (c_int, c_int)| (major, minor) >= of;
+        match (call.collective, call.dtype) {
+            (Collective::Barrier, _) => return Some("NCCL has no barrier"),
+            (_, DataType::BF16) if !has((2, 10)) => return Some("bfloat16 came with NCCL 2.10"),
+            (_, DataType::F8E4M3 | DataType::F8E5M2) if !has((2, 24)) => {
+                return Some("fp8 came with NCCL 2.24");
+            }
+            _ => {}
+        }
+        match call.op {
+            RedOp::Avg if !has((2, 10)) => Some("averages came with NCCL 2.10"),
+            RedOp::PreMulSum if self.nccl.symbols().red_op_create_pre_mul_sum.is_none() => {
+                Some("pre-multiplied sums came with NCCL 2.11")
+            }
+            _ => None,
+        }
+    }
+
+    unsafe fn enqueue(&mut self, seats: &[Seat], calls: &[SeatCall]) -> Result<(), EngineError> {
+        let several = |call: &SeatCall| {
+            let collective = call.call.collective;
+            !transfers(collective, self.comms[call.seat].rank, self.ranks, call.call.root).is_empty()
+        };
+        let grouped = calls.len() > 1 || calls.iter().any(several);
+        if grouped {
+            self.group_start()?;
+        }
+        for SeatCall { seat, call } in calls {
+            // A thread with one seat entered it when the seat was made.
+            if seats.len() > 1 {
+                seats[*seat].enter()?;
+            }
+            // SAFETY: obligation 1 is the caller's; several calls are in the group started above.
+            unsafe { self.one(*seat, call, seats[*seat].stream.raw().cast())? };
+        }
+        if grouped {
+            self.group_end("ncclGroupEnd")?;
+        }
+        Ok(())
+    }
+
+    fn health(&mut self) -> Result<(), EngineError> {
+        for comm in &self.comms {
+            let mut code = 0;
+            // SAFETY: a live communicator; writes one code.
+            let asked = unsafe { (self.nccl.symbols().comm_get_async_error)(comm.raw, &mut code) };
+            self.nccl.check("ncclCommGetAsyncError", asked, Some(comm.raw))?;
+            if code != IN_PROGRESS {
+                self.nccl.check("an operation", code, Some(comm.raw))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn abort(&mut self) {
+        self.aborted = true;
+        for comm in self.comms.drain(..) {
+            // SAFETY: a live communicator, not used again. An error of the end has no remedy.
+            unsafe { (self.nccl.symbols().comm_abort)(comm.raw) };
+        }
+    }
+}
+
+impl Drop for NcclEngine {
+    fn drop(&mut self) {
+        for comm in self.comms.drain(..) {
+            if let Some(destroy) = self.nccl.symbols().red_op_destroy {
+                for (_, _, op) in &comm.scaled {
+                    // SAFETY: made by this communicator, not used again. An error of the end has no remedy.
+                    unsafe { destroy(*op, comm.raw) };
+                }
+            }
+            // SAFETY: a live communicator whose streams have been waited for. An error of the end has no remedy.
+            unsafe { (self.nccl.symbols().comm_destroy)(comm.raw) };
+        }
+    }
+}
+
+fn agree_on_id(nccl: &Nccl, team: &mut dyn Team) -> Result<UniqueId, SetupError> {
+    let mut mine = Card::default();
+    if team.rank() == 0 {
+        let id = nccl.unique_id().map_err(EngineError::from)?;
+        mine = card_of_bytes(&id.internal.map(|c| c as u8));
+    }
+    let cards = team.exchange(&mine)?;
+    Ok(UniqueId { internal: bytes_of_card(&cards[0]).map(|byte| byte as _) })
+}
+
+/// ncclDataType_t.
+fn dtype_code(dtype: DataType) -> DataTypeCode {
+    match dtype {
+        DataType::I8 => 0,
+        DataType::U8 => 1,
+        DataType::I32 => 2,
+        DataType::U32 => 3,
+        DataType::I64 => 4,
+        DataType::U64 => 5,
+        DataType::F16 => 6,
+        DataType::F32 => 7,
+        DataType::F64 => 8,
+        DataType::BF16 => 9,
+        DataType::F8E4M3 => 10,
+        DataType::F8E5M2 => 11,
+    }
+}
+
+/// ncclRedOp_t; pre-multiplied sums have operators of their own.
+fn op_code(op: RedOp) -> OpCode {
+    match op {
+        RedOp::Sum | RedOp::PreMulSum => 0,
+        RedOp::Prod => 1,
+        RedOp::Max => 2,
+        RedOp::Min => 3,
+        RedOp::Avg => 4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every send meets a receive, in the order of each pair: what NCCL needs not to hang.
+    #[test]
+    fn every_send_has_its_receive() {
+        for collective in
+            [Collective::SendRecv, Collective::AllToAll, Collective::Gather, Collective::Scatter]
+        {
+            for ranks in 1..6 {
+                for root in 0..ranks {
+                    let mut sends = Vec::new();
+                    let mut recvs = Vec::new();
+                    for rank in 0..ranks {
+                        for transfer in transfers(collective, rank, ranks, root) {
+                            match transfer {
+                                Transfer::Send { peer, .. } => sends.push((rank, peer)),
+                                Transfer::Recv { peer, .. } => recvs.push((peer, rank)),
+                            }
+                        }
+                    }
+                    sends.sort_unstable();
+                    recvs.sort_unstable();
+                    assert_eq!(sends, recvs, "{collective:?} {ranks} {root}");
+                    assert!(!sends.is_empty());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_of_the_rooted_collectives() {
+        assert_eq!(
+            transfers(Collective::Scatter, 1, 2, 1),
+            [
+                Transfer::Send { peer: 0, block: 0 },
+                Transfer::Send { peer: 1, block: 1 },
+                Transfer::Recv { peer: 1, block: 0 }
+            ]
+        );
+        assert_eq!(transfers(Collective::Gather, 0, 2, 1), [Transfer::Send { peer: 1, block: 0 }]);
+        assert!(transfers(Collective::AllReduce, 0, 2, 1).is_empty());
+    }
+
+    /// The library's own numbering was taken from nccl.h; so were these.
+    #[test]
+    fn codes_are_those_of_the_library_too() {
+        for &dtype in DataType::ALL {
+            assert_eq!(dtype_code(dtype), dtype as c_int, "{dtype}");
+        }
+        for op in [RedOp::Sum, RedOp::Prod, RedOp::Max, RedOp::Min, RedOp::Avg] {
+            assert_eq!(op_code(op), op as c_int, "{op}");
+        }
+    }
+}
