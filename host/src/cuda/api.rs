@@ -1,0 +1,166 @@
+//! The functions of the driver's library that are used, found by name once.
+
+use cudarc::driver::sys::{
+    CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUipcMemHandle, CUmodule,
+    CUstream, CUuuid,
+};
+use libloading::Library;
+use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
+
+/// Where an allocation lies or who may access it (`CUmemLocation`). Laid out here: bindings of CUDA 13.2 and later have a
+/// union in it, older ones have not, and both mean these bytes.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct MemLocation {
+    pub kind: c_uint,
+    pub id: c_int,
+}
+
+/// `CU_MEM_LOCATION_TYPE_DEVICE`.
+pub(super) const LOCATION_DEVICE: c_uint = 1;
+
+/// What to allocate (`CUmemAllocationProp`).
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct MemAllocationProp {
+    pub kind: c_uint,
+    pub handle_kinds: c_uint,
+    pub location: MemLocation,
+    pub win32_metadata: *mut c_void,
+    pub compression: u8,
+    pub gpu_direct_rdma: u8,
+    pub usage: u16,
+    pub reserved: [u8; 4],
+}
+
+/// Who may access a mapping, and how (`CUmemAccessDesc`).
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct MemAccessDesc {
+    pub location: MemLocation,
+    pub flags: c_uint,
+}
+
+/// What the driver calls an allocation (`CUmemGenericAllocationHandle`).
+pub(super) type AllocationHandle = c_ulonglong;
+
+const _: () = {
+    use std::mem::{offset_of, size_of};
+    assert!(size_of::<MemLocation>() == 8);
+    assert!(size_of::<MemAllocationProp>() == 32);
+    assert!(offset_of!(MemAllocationProp, location) == 8);
+    assert!(offset_of!(MemAllocationProp, win32_metadata) == 16);
+    assert!(offset_of!(MemAllocationProp, gpu_direct_rdma) == 25);
+    assert!(size_of::<MemAccessDesc>() == 12);
+    assert!(offset_of!(MemAccessDesc, flags) == 8);
+};
+
+/// Declares the table: a field per function, filled by name.
+macro_rules! functions {
+    ($($name:ident($($argument:ty),*);)*) => {
+        /// Pointers to the driver's functions. Result codes are plain numbers, so that one this crate does not know is
+        /// still a valid value.
+        #[allow(non_snake_case, reason = "the driver's names, to be found in its manual")]
+        pub(super) struct Api {
+            $(pub $name: unsafe extern "C" fn($($argument),*) -> u32,)*
+            /// Keeps the functions loaded.
+            _library: Library,
+        }
+
+        impl Api {
+            /// Finds every function.
+            ///
+            /// # Errors
+            /// The name of the first that is missing.
+            ///
+            /// # Safety
+            /// 1. `library` is NVIDIA's driver or something that has its interface.
+            #[allow(non_snake_case, reason = "as above")]
+            pub unsafe fn find(library: Library) -> Result<Api, &'static str> {
+                $(
+                    // SAFETY: (1) the driver exports this name with the type of its manual, which is the field's.
+                    let $name = *unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) }
+                        .map_err(|_| stringify!($name))?;
+                )*
+                Ok(Api { $($name,)* _library: library })
+            }
+        }
+    };
+}
+
+functions! {
+    cuInit(c_uint);
+    cuGetErrorName(u32, *mut *const c_char);
+
+    cuDeviceGetCount(*mut c_int);
+    cuDeviceGet(*mut CUdevice, c_int);
+    cuDeviceGetName(*mut c_char, c_int, CUdevice);
+    cuDeviceGetUuid_v2(*mut CUuuid, CUdevice);
+    cuDeviceTotalMem_v2(*mut usize, CUdevice);
+    cuDeviceGetAttribute(*mut c_int, c_uint, CUdevice);
+    cuDeviceCanAccessPeer(*mut c_int, CUdevice, CUdevice);
+    cuDevicePrimaryCtxRetain(*mut CUcontext, CUdevice);
+    cuDevicePrimaryCtxRelease_v2(CUdevice);
+    cuCtxGetCurrent(*mut CUcontext);
+    cuCtxPushCurrent_v2(CUcontext);
+    cuCtxPopCurrent_v2(*mut CUcontext);
+    cuCtxSynchronize();
+    cuCtxEnablePeerAccess(CUcontext, c_uint);
+
+    cuMemGetInfo_v2(*mut usize, *mut usize);
+    cuMemAlloc_v2(*mut CUdeviceptr, usize);
+    cuMemFree_v2(CUdeviceptr);
+    cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
+    cuMemFreeHost(*mut c_void);
+    cuMemHostRegister_v2(*mut c_void, usize, c_uint);
+    cuMemHostUnregister(*mut c_void);
+    cuMemHostGetDevicePointer_v2(*mut CUdeviceptr, *mut c_void, c_uint);
+    cuMemcpyHtoDAsync_v2(CUdeviceptr, *const c_void, usize, CUstream);
+    cuMemcpyDtoHAsync_v2(*mut c_void, CUdeviceptr, usize, CUstream);
+    cuMemcpyDtoDAsync_v2(CUdeviceptr, CUdeviceptr, usize, CUstream);
+    cuMemsetD8Async(CUdeviceptr, u8, usize, CUstream);
+
+    cuMemCreate(*mut AllocationHandle, usize, *const MemAllocationProp, c_ulonglong);
+    cuMemRelease(AllocationHandle);
+    cuMemGetAllocationGranularity(*mut usize, *const MemAllocationProp, c_uint);
+    cuMemAddressReserve(*mut CUdeviceptr, usize, usize, CUdeviceptr, c_ulonglong);
+    cuMemAddressFree(CUdeviceptr, usize);
+    cuMemMap(CUdeviceptr, usize, usize, AllocationHandle, c_ulonglong);
+    cuMemUnmap(CUdeviceptr, usize);
+    cuMemSetAccess(CUdeviceptr, usize, *const MemAccessDesc, usize);
+    cuMemExportToShareableHandle(*mut c_void, AllocationHandle, c_uint, c_ulonglong);
+    cuMemImportFromShareableHandle(*mut AllocationHandle, *mut c_void, c_uint);
+    cuIpcGetMemHandle(*mut CUipcMemHandle, CUdeviceptr);
+    cuIpcOpenMemHandle_v2(*mut CUdeviceptr, CUipcMemHandle, c_uint);
+    cuIpcCloseMemHandle(CUdeviceptr);
+
+    cuStreamCreate(*mut CUstream, c_uint);
+    cuStreamDestroy_v2(CUstream);
+    cuStreamSynchronize(CUstream);
+    cuStreamQuery(CUstream);
+    cuStreamWaitEvent(CUstream, CUevent, c_uint);
+    cuStreamIsCapturing(CUstream, *mut c_uint);
+    cuStreamBeginCapture_v2(CUstream, c_uint);
+    cuStreamEndCapture(CUstream, *mut CUgraph);
+    cuThreadExchangeStreamCaptureMode(*mut c_uint);
+    cuEventCreate(*mut CUevent, c_uint);
+    cuEventDestroy_v2(CUevent);
+    cuEventRecord(CUevent, CUstream);
+    cuEventQuery(CUevent);
+    cuEventSynchronize(CUevent);
+    cuEventElapsedTime(*mut f32, CUevent, CUevent);
+
+    cuModuleLoadDataEx(*mut CUmodule, *const c_void, c_uint, *mut c_uint, *mut *mut c_void);
+    cuModuleUnload(CUmodule);
+    cuModuleGetFunction(*mut CUfunction, CUmodule, *const c_char);
+    cuFuncGetAttribute(*mut c_int, c_uint, CUfunction);
+    cuFuncSetAttribute(CUfunction, c_uint, c_int);
+    cuOccupancyMaxActiveBlocksPerMultiprocessor(*mut c_int, CUfunction, c_int, usize);
+    cuLaunchKernel(
+        CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream, *mut *mut c_void, *mut *mut c_void
+    );
+    cuGraphInstantiateWithFlags(*mut CUgraphExec, CUgraph, c_ulonglong);
+    cuGraphLaunch(CUgraphExec, CUstream);
+    cuGraphExecDestroy(CUgraphExec);
+    cuGraphDestroy(CUgraph);
+}

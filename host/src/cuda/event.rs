@@ -1,0 +1,95 @@
+//! Events: points in a stream that others wait for, or that tell the time.
+
+use super::device::Device;
+use super::error::{CudaError, code};
+use cudarc::driver::sys::CUevent;
+
+/// `CU_EVENT_DISABLE_TIMING`: cheaper where only the order matters.
+const NO_TIMING: u32 = 2;
+
+/// A point in a stream, destroyed on drop.
+#[derive(Debug)]
+pub struct Event {
+    device: Device,
+    raw: CUevent,
+}
+
+// SAFETY: an event is a handle that the driver lets every thread use.
+unsafe impl Send for Event {}
+// SAFETY: as above.
+unsafe impl Sync for Event {}
+
+impl Event {
+    /// An event that orders only.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`].
+    pub fn new(device: &Device) -> Result<Event, CudaError> {
+        Self::with_flags(device, NO_TIMING)
+    }
+
+    /// An event that also tells the time.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`].
+    pub fn timed(device: &Device) -> Result<Event, CudaError> {
+        Self::with_flags(device, 0)
+    }
+
+    fn with_flags(device: &Device, flags: u32) -> Result<Event, CudaError> {
+        let _bound = device.bind()?;
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: `raw` is valid for a write; a context is current.
+        let code = unsafe { (device.api().cuEventCreate)(&mut raw, flags) };
+        device.check("cuEventCreate", code)?;
+        Ok(Event { device: device.clone(), raw })
+    }
+
+    /// The handle.
+    pub fn raw(&self) -> CUevent {
+        self.raw
+    }
+
+    /// Whether the stream has come to it; true for an event that was never recorded.
+    ///
+    /// # Errors
+    /// [`CudaError::Fault`] if a kernel broke the context, [`CudaError::Call`].
+    pub fn is_done(&self) -> Result<bool, CudaError> {
+        // SAFETY: the event lives.
+        match unsafe { (self.device.api().cuEventQuery)(self.raw) } {
+            code::NOT_READY => Ok(false),
+            code => self.device.check("cuEventQuery", code).map(|()| true),
+        }
+    }
+
+    /// Waits until the stream has come to it.
+    ///
+    /// # Errors
+    /// As for [`Self::is_done`].
+    pub fn synchronize(&self) -> Result<(), CudaError> {
+        // SAFETY: the event lives.
+        let code = unsafe { (self.device.api().cuEventSynchronize)(self.raw) };
+        self.device.check("cuEventSynchronize", code)
+    }
+
+    /// Microseconds from `start` to this event, both timed and done; the device's clock has about half a microsecond of
+    /// resolution.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`] if one is not timed, was never recorded or is not done.
+    pub fn elapsed_us(&self, start: &Event) -> Result<f64, CudaError> {
+        let mut milliseconds = 0.0;
+        // SAFETY: both events live; `milliseconds` is valid for a write.
+        let code = unsafe { (self.device.api().cuEventElapsedTime)(&mut milliseconds, start.raw, self.raw) };
+        self.device.check("cuEventElapsedTime", code)?;
+        Ok(f64::from(milliseconds) * 1e3)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: made by `with_flags` and destroyed once; a stream that still waits for it has its own reference.
+        let code = unsafe { (self.device.api().cuEventDestroy_v2)(self.raw) };
+        self.device.released("cuEventDestroy", code);
+    }
+}

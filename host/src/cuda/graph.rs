@@ -1,0 +1,123 @@
+//! Graphs: work captured from a stream once, enqueued many times. What tests and the performance tool need of them.
+
+use super::capture::RELAXED;
+use super::device::Device;
+use super::error::CudaError;
+use super::stream::StreamRef;
+use cudarc::driver::sys::{CUgraph, CUgraphExec};
+
+/// A capture in progress; dropped without [`Self::end`], what was captured is thrown away.
+#[must_use = "what is enqueued is captured only while this lives"]
+pub struct Capture<'a> {
+    stream: Option<StreamRef<'a>>,
+}
+
+impl<'a> Capture<'a> {
+    /// Captures what is enqueued on `stream`. With `strict` this thread is refused what could break a capture (the CUDA
+    /// runtime's thread-local mode), as a careful user would have it.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`] if it is capturing already or is the legacy default stream.
+    pub fn begin(stream: StreamRef<'a>, strict: bool) -> Result<Capture<'a>, CudaError> {
+        const THREAD_LOCAL: u32 = 1;
+        let device = stream.device();
+        let _bound = device.bind()?;
+        let mode = if strict { THREAD_LOCAL } else { RELAXED };
+        // SAFETY: the stream lives while it is borrowed.
+        let code = unsafe { (device.api().cuStreamBeginCapture_v2)(stream.raw(), mode) };
+        device.check("cuStreamBeginCapture", code)?;
+        Ok(Capture { stream: Some(stream) })
+    }
+
+    /// Ends the capture.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`] if something that was enqueued cannot be captured.
+    pub fn end(mut self) -> Result<Graph, CudaError> {
+        self.stream.take().map_or_else(|| unreachable!("only `end` takes it"), end_capture)
+    }
+}
+
+impl Drop for Capture<'_> {
+    fn drop(&mut self) {
+        // An error here means that the capture was broken already, which has been told.
+        self.stream.take().map(end_capture);
+    }
+}
+
+fn end_capture(stream: StreamRef<'_>) -> Result<Graph, CudaError> {
+    let device = stream.device();
+    let _bound = device.bind()?;
+    let mut raw = std::ptr::null_mut();
+    // SAFETY: `raw` is valid for a write and the stream lives.
+    let code = unsafe { (device.api().cuStreamEndCapture)(stream.raw(), &mut raw) };
+    device.check("cuStreamEndCapture", code)?;
+    Ok(Graph { device: device.clone(), raw })
+}
+
+/// Captured work.
+#[derive(Debug)]
+pub struct Graph {
+    device: Device,
+    raw: CUgraph,
+}
+
+// SAFETY: the driver's graphs may be used by any one thread at a time; methods that change nothing take `&self`.
+unsafe impl Send for Graph {}
+
+impl Graph {
+    /// Makes it ready to run, as often as wanted.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`].
+    pub fn instantiate(&self) -> Result<GraphExec, CudaError> {
+        let _bound = self.device.bind()?;
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: `raw` is valid for a write and the graph lives.
+        let code = unsafe { (self.device.api().cuGraphInstantiateWithFlags)(&mut raw, self.raw, 0) };
+        self.device.check("cuGraphInstantiate", code)?;
+        Ok(GraphExec { device: self.device.clone(), raw })
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // SAFETY: made by the capture for this value alone; what was instantiated from it does not need it.
+        let code = unsafe { (self.device.api().cuGraphDestroy)(self.raw) };
+        self.device.released("cuGraphDestroy", code);
+    }
+}
+
+/// Captured work, ready to run.
+#[derive(Debug)]
+pub struct GraphExec {
+    device: Device,
+    raw: CUgraphExec,
+}
+
+// SAFETY: as for `Graph`.
+unsafe impl Send for GraphExec {}
+
+impl GraphExec {
+    /// Enqueues the work once. Runs of the same value come one after the other.
+    ///
+    /// # Errors
+    /// [`CudaError::Fault`], [`CudaError::Call`].
+    ///
+    /// # Safety
+    /// 1. What the captured work points to is still valid, until it is done.
+    pub unsafe fn launch(&self, stream: StreamRef<'_>) -> Result<(), CudaError> {
+        let _bound = self.device.bind()?;
+        // SAFETY: graph and stream live, and by 1.
+        let code = unsafe { (self.device.api().cuGraphLaunch)(self.raw, stream.raw()) };
+        self.device.check("cuGraphLaunch", code)
+    }
+}
+
+impl Drop for GraphExec {
+    fn drop(&mut self) {
+        // SAFETY: instantiated for this value alone; a run in progress has its own reference.
+        let code = unsafe { (self.device.api().cuGraphExecDestroy)(self.raw) };
+        self.device.released("cuGraphExecDestroy", code);
+    }
+}

@@ -1,0 +1,68 @@
+//! Handles by which another process can map memory of `cuMemAlloc`, for where descriptors are refused.
+//!
+//! Unlike an [`super::Allocation`], the memory must not be freed while another process has it mapped.
+
+use super::capture::RelaxedCapture;
+use super::device::Device;
+use super::error::CudaError;
+use super::memory::DeviceMemory;
+use cudarc::driver::sys::{CUdeviceptr, CUipcMemHandle};
+
+/// Bytes of a handle, to be given to another process as they are.
+pub const IPC_HANDLE_BYTES: usize = 64;
+
+/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`.
+const ENABLE_PEER_ACCESS: u32 = 1;
+
+/// The handle of `memory`.
+///
+/// # Errors
+/// [`CudaError::Call`].
+pub fn ipc_handle(memory: &DeviceMemory) -> Result<[u8; IPC_HANDLE_BYTES], CudaError> {
+    let device = memory.device();
+    let _bound = device.bind()?;
+    let mut handle = CUipcMemHandle { reserved: [0; IPC_HANDLE_BYTES] };
+    // SAFETY: `handle` is valid for a write; the address is the start of an allocation.
+    let code = unsafe { (device.api().cuIpcGetMemHandle)(&mut handle, memory.address()) };
+    device.check("cuIpcGetMemHandle", code)?;
+    Ok(handle.reserved.map(|byte| byte as u8))
+}
+
+/// Another process's memory, unmapped on drop.
+#[derive(Debug)]
+pub struct IpcMapping {
+    device: Device,
+    address: CUdeviceptr,
+}
+
+impl IpcMapping {
+    /// Maps the memory of this handle for `device`. Fails for a handle of this very process.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`].
+    pub fn open(device: &Device, handle: &[u8; IPC_HANDLE_BYTES]) -> Result<IpcMapping, CudaError> {
+        let _bound = device.bind()?;
+        let _relaxed = RelaxedCapture::enter(device.driver());
+        let handle = CUipcMemHandle { reserved: handle.map(|byte| byte as std::ffi::c_char) };
+        let mut address = 0;
+        // SAFETY: `address` is valid for a write; the driver refuses handles that are not its own.
+        let code = unsafe { (device.api().cuIpcOpenMemHandle_v2)(&mut address, handle, ENABLE_PEER_ACCESS) };
+        device.check("cuIpcOpenMemHandle", code)?;
+        Ok(IpcMapping { device: device.clone(), address })
+    }
+
+    /// Its first byte for kernels of the device.
+    pub fn address(&self) -> CUdeviceptr {
+        self.address
+    }
+}
+
+impl Drop for IpcMapping {
+    fn drop(&mut self) {
+        let Ok(_bound) = self.device.bind() else { return };
+        let _relaxed = RelaxedCapture::enter(self.device.driver());
+        // SAFETY: opened by this value alone, and whoever got its address promised not to outlive it.
+        let code = unsafe { (self.device.api().cuIpcCloseMemHandle)(self.address) };
+        self.device.released("cuIpcCloseMemHandle", code);
+    }
+}

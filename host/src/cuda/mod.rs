@@ -1,0 +1,40 @@
+//! Layer: host / cuda, a leaf: NVIDIA's driver, loaded when first asked for.
+//! Takes: device ordinals, kernel images, the streams of users.
+//! Gives: owned devices, memory, streams, events, modules, graphs and shareable allocations, with errors that name the
+//! device, the operation and what to do.
+//! Never: needs CUDA to build or to start, knows ranks or collectives, leaves another context current than it found.
+//!
+//! Only the driver's library (`libcuda.so.1`) is used, so a program with any CUDA runtime, or with none, can link this
+//! crate. Types of handles come from `cudarc`, whose streams and slices users can hand over. Its functions are not used:
+//! they panic where the library or a symbol is missing, and declare result codes as a closed enum, which a newer driver
+//! may break.
+//!
+//! From below: `api` and `error`; `driver`; `device`; what a device holds.
+
+mod api;
+mod error;
+mod driver;
+mod device;
+mod capture;
+mod stream;
+mod event;
+mod memory;
+mod pinned;
+mod shareable;
+mod legacy_ipc;
+mod module;
+mod graph;
+
+pub use capture::RelaxedCapture;
+pub use cudarc::driver::sys::{CUcontext, CUdeviceptr, CUfunction, CUstream};
+pub use device::{ContextGuard, Device};
+pub use driver::{Driver, DriverVersion};
+pub use error::{CuResult, CudaError, DeviceId, MemoryKind, PciBus};
+pub use event::Event;
+pub use graph::{Capture, Graph, GraphExec};
+pub use legacy_ipc::{IPC_HANDLE_BYTES, IpcMapping, ipc_handle};
+pub use memory::DeviceMemory;
+pub use module::{Function, Module};
+pub use pinned::{HostMapping, PinnedMemory};
+pub use shareable::{Allocation, Mapping};
+pub use stream::{Stream, StreamRef};

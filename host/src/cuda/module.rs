@@ -1,0 +1,261 @@
+//! Kernels: loaded from an image, launched on streams.
+
+use super::capture::RelaxedCapture;
+use super::device::Device;
+use super::error::{CudaError, code};
+use super::stream::StreamRef;
+use cudarc::driver::sys::{CUfunction, CUfunction_attribute, CUmodule};
+use std::ffi::{CString, c_void};
+use std::fmt;
+use std::sync::Arc;
+
+/// Code on a device. Its functions keep it loaded.
+#[derive(Clone)]
+pub struct Module(Arc<Inner>);
+
+struct Inner {
+    device: Device,
+    raw: CUmodule,
+}
+
+// SAFETY: a module is a handle that the driver lets every thread use.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+/// Room for what the driver's compiler says.
+const LOG_BYTES: usize = 8 << 10;
+/// `CU_JIT_ERROR_LOG_BUFFER` and its size.
+const JIT_ERROR_LOG: u32 = 5;
+const JIT_ERROR_LOG_BYTES: u32 = 6;
+
+impl Module {
+    /// Loads an image: a cubin or fatbin for this device, or PTX text, which the driver compiles (and caches on disk). Works
+    /// while this thread captures a graph.
+    ///
+    /// # Errors
+    /// [`CudaError::Module`] with what the driver's compiler said.
+    pub fn load(device: &Device, image: &[u8]) -> Result<Module, CudaError> {
+        let _bound = device.bind()?;
+        let _relaxed = RelaxedCapture::enter(device.driver());
+        // PTX is text that the driver reads up to a zero byte; cubins carry their length, and one more byte does no harm.
+        let mut terminated = Vec::with_capacity(image.len() + 1);
+        terminated.extend_from_slice(image);
+        terminated.push(0);
+        let mut log = vec![0u8; LOG_BYTES];
+        let mut options = [JIT_ERROR_LOG, JIT_ERROR_LOG_BYTES];
+        // The driver takes each option's value in the place of a pointer.
+        let mut values = [log.as_mut_ptr().cast(), LOG_BYTES as *mut c_void];
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the image is terminated, the arrays have the length given, and the log the size given; all outlive the call.
+        let code = unsafe {
+            (device.api().cuModuleLoadDataEx)(
+                &mut raw,
+                terminated.as_ptr().cast(),
+                options.len() as u32,
+                options.as_mut_ptr(),
+                values.as_mut_ptr(),
+            )
+        };
+        if code != 0 {
+            let end = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());
+            let log = String::from_utf8_lossy(&log[..end]).trim().to_owned();
+            let result = device.api().result(code);
+            return Err(CudaError::Module { device: device.id(), sm: device.sm(), result, log });
+        }
+        Ok(Module(Arc::new(Inner { device: device.clone(), raw })))
+    }
+
+    /// The kernel of this name.
+    ///
+    /// # Errors
+    /// [`CudaError::NoFunction`], [`CudaError::Call`].
+    pub fn function(&self, name: &str) -> Result<Function, CudaError> {
+        let device = &self.0.device;
+        let missing = || CudaError::NoFunction { device: device.id(), name: name.to_owned() };
+        let terminated = CString::new(name).map_err(|_| missing())?;
+        let _bound = device.bind()?;
+        let _relaxed = RelaxedCapture::enter(device.driver());
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: `raw` is valid for a write, the name is terminated, the module is loaded.
+        match unsafe { (device.api().cuModuleGetFunction)(&mut raw, self.0.raw, terminated.as_ptr()) } {
+            code::NOT_FOUND => Err(missing()),
+            code => {
+                device.check("cuModuleGetFunction", code)?;
+                Ok(Function { module: self.clone(), raw, name: name.into() })
+            }
+        }
+    }
+
+    /// The device it is loaded on.
+    pub fn device(&self) -> &Device {
+        &self.0.device
+    }
+}
+
+impl fmt::Debug for Module {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "module on {}", self.0.device.id())
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let Ok(_bound) = self.device.bind() else { return };
+        let _relaxed = RelaxedCapture::enter(self.device.driver());
+        // SAFETY: loaded by this value alone; functions hold it.
+        let code = unsafe { (self.device.api().cuModuleUnload)(self.raw) };
+        self.device.released("cuModuleUnload", code);
+    }
+}
+
+/// A kernel.
+#[derive(Clone)]
+pub struct Function {
+    module: Module,
+    raw: CUfunction,
+    name: Arc<str>,
+}
+
+// SAFETY: a function is a handle that the driver lets every thread use.
+unsafe impl Send for Function {}
+// SAFETY: as above.
+unsafe impl Sync for Function {}
+
+impl Function {
+    /// Its name in the module.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The handle, for as long as the function lives.
+    pub fn raw(&self) -> CUfunction {
+        self.raw
+    }
+
+    /// The device it runs on.
+    pub fn device(&self) -> &Device {
+        self.module.device()
+    }
+
+    /// The most threads a block may have, by its registers and launch bounds.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`].
+    pub fn threads_max(&self) -> Result<u32, CudaError> {
+        self.attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)
+    }
+
+    /// Registers per thread.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`].
+    pub fn registers(&self) -> Result<u32, CudaError> {
+        self.attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)
+    }
+
+    /// Bytes of local memory per thread: spilled registers and indexed arrays.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`].
+    pub fn local_bytes(&self) -> Result<u32, CudaError> {
+        self.attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)
+    }
+
+    /// Bytes of shared memory that the module itself asks for.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`].
+    pub fn static_shared_bytes(&self) -> Result<u32, CudaError> {
+        self.attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
+    }
+
+    /// Blocks that one multiprocessor holds at once.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`].
+    pub fn blocks_per_sm(&self, block_threads: u32, shared_bytes: usize) -> Result<u32, CudaError> {
+        let device = self.device();
+        let _bound = device.bind()?;
+        let mut blocks = 0;
+        // SAFETY: `blocks` is valid for a write.
+        let code = unsafe {
+            let threads = block_threads as i32;
+            (device.api().cuOccupancyMaxActiveBlocksPerMultiprocessor)(
+                &mut blocks,
+                self.raw,
+                threads,
+                shared_bytes,
+            )
+        };
+        device.check("cuOccupancyMaxActiveBlocksPerMultiprocessor", code).map(|()| blocks as u32)
+    }
+
+    /// Allows launches with more dynamic shared memory than 48 KiB.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`] if the device has less.
+    pub fn set_dynamic_shared_max(&self, bytes: u32) -> Result<(), CudaError> {
+        let device = self.device();
+        let _bound = device.bind()?;
+        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as u32;
+        // SAFETY: plain values and a function that lives.
+        let code = unsafe { (device.api().cuFuncSetAttribute)(self.raw, attribute, bytes as i32) };
+        device.check("cuFuncSetAttribute", code)
+    }
+
+    /// Enqueues the kernel: `grid` blocks of `block` threads, in x, y and z. What the parameters point to is copied before
+    /// it returns. On a capturing stream the launch becomes part of the graph.
+    ///
+    /// # Errors
+    /// [`CudaError::Fault`] if an earlier kernel broke the context, [`CudaError::Call`].
+    ///
+    /// # Safety
+    /// 1. `params` points to one value per parameter of the kernel, each of its parameter's type.
+    /// 2. What those values point to is valid for what the kernel does with it, until it is done.
+    pub unsafe fn launch(
+        &self,
+        grid: [u32; 3],
+        block: [u32; 3],
+        shared_bytes: u32,
+        stream: StreamRef<'_>,
+        params: &mut [*mut c_void],
+    ) -> Result<(), CudaError> {
+        let device = self.device();
+        let _bound = device.bind()?;
+        let [gx, gy, gz] = grid;
+        let [bx, by, bz] = block;
+        let (params, extra) = (params.as_mut_ptr(), std::ptr::null_mut());
+        // SAFETY: by 1 and 2.
+        let code = unsafe {
+            (device.api().cuLaunchKernel)(
+                self.raw,
+                gx,
+                gy,
+                gz,
+                bx,
+                by,
+                bz,
+                shared_bytes,
+                stream.raw(),
+                params,
+                extra,
+            )
+        };
+        device.check("cuLaunchKernel", code)
+    }
+
+    fn attribute(&self, attribute: CUfunction_attribute) -> Result<u32, CudaError> {
+        let device = self.device();
+        let mut value = 0;
+        // SAFETY: `value` is valid for a write and the function lives.
+        let code = unsafe { (device.api().cuFuncGetAttribute)(&mut value, attribute as u32, self.raw) };
+        device.check("cuFuncGetAttribute", code).map(|()| value as u32)
+    }
+}
+
+impl fmt::Debug for Function {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "kernel {} on {}", self.name, self.device().id())
+    }
+}

@@ -1,0 +1,225 @@
+//! Streams: own ones, and those that users lend.
+
+use super::device::Device;
+use super::error::{CudaError, code};
+use super::event::Event;
+use cudarc::driver::sys::{CUdeviceptr, CUstream};
+use std::ffi::c_void;
+
+/// `CU_STREAM_NON_BLOCKING`: does not wait for the legacy default stream, nor that for it.
+const NON_BLOCKING: u32 = 1;
+
+/// A stream made here, destroyed on drop; what it still has to do is done nevertheless.
+#[derive(Debug)]
+pub struct Stream {
+    device: Device,
+    raw: CUstream,
+}
+
+// SAFETY: a stream is a handle that the driver lets every thread use.
+unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
+
+impl Stream {
+    /// A stream that is independent of the default stream.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`].
+    pub fn new(device: &Device) -> Result<Stream, CudaError> {
+        let _bound = device.bind()?;
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: `raw` is valid for a write; a context is current.
+        let code = unsafe { (device.api().cuStreamCreate)(&mut raw, NON_BLOCKING) };
+        device.check("cuStreamCreate", code)?;
+        Ok(Stream { device: device.clone(), raw })
+    }
+
+    /// It, to enqueue on.
+    pub fn by_ref(&self) -> StreamRef<'_> {
+        StreamRef { device: &self.device, raw: self.raw }
+    }
+
+    /// Waits until everything enqueued so far is done.
+    ///
+    /// # Errors
+    /// [`CudaError::Fault`] if a kernel broke the context, [`CudaError::Call`].
+    pub fn synchronize(&self) -> Result<(), CudaError> {
+        self.by_ref().synchronize()
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // SAFETY: made by `new` and destroyed once; whoever enqueues has borrowed it.
+        let code = unsafe { (self.device.api().cuStreamDestroy_v2)(self.raw) };
+        self.device.released("cuStreamDestroy", code);
+    }
+}
+
+/// A stream that somebody keeps alive: this crate, a user's program, PyTorch.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamRef<'a> {
+    device: &'a Device,
+    raw: CUstream,
+}
+
+// SAFETY: as for `Stream`; the owner's obligation to keep it alive does not depend on the thread.
+unsafe impl Send for StreamRef<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for StreamRef<'_> {}
+
+impl<'a> StreamRef<'a> {
+    /// A stream given as a raw handle: null for the default stream of `device`, 1 and 2 for CUDA's legacy and per-thread
+    /// ones.
+    ///
+    /// # Safety
+    /// 1. `raw` is a stream of the primary context of `device`.
+    /// 2. It is not destroyed while the value or a copy of it is used.
+    pub unsafe fn from_raw(device: &'a Device, raw: CUstream) -> StreamRef<'a> {
+        StreamRef { device, raw }
+    }
+
+    /// The handle.
+    pub fn raw(&self) -> CUstream {
+        self.raw
+    }
+
+    /// The device it is on.
+    pub fn device(&self) -> &'a Device {
+        self.device
+    }
+
+    /// Waits until everything enqueued so far is done.
+    ///
+    /// # Errors
+    /// [`CudaError::Fault`] if a kernel broke the context, [`CudaError::Call`] (also if the stream is capturing).
+    pub fn synchronize(&self) -> Result<(), CudaError> {
+        let _bound = self.device.bind()?;
+        // SAFETY: the stream lives (2 of `from_raw`).
+        let code = unsafe { (self.device.api().cuStreamSynchronize)(self.raw) };
+        self.device.check("cuStreamSynchronize", code)
+    }
+
+    /// Whether everything enqueued so far is done.
+    ///
+    /// # Errors
+    /// As for [`Self::synchronize`].
+    pub fn is_done(&self) -> Result<bool, CudaError> {
+        let _bound = self.device.bind()?;
+        // SAFETY: the stream lives (2 of `from_raw`).
+        match unsafe { (self.device.api().cuStreamQuery)(self.raw) } {
+            code::NOT_READY => Ok(false),
+            code => self.device.check("cuStreamQuery", code).map(|()| true),
+        }
+    }
+
+    /// Whether what is enqueued now becomes part of a graph.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`].
+    pub fn is_capturing(&self) -> Result<bool, CudaError> {
+        let _bound = self.device.bind()?;
+        let mut status = 0;
+        // SAFETY: `status` is valid for a write, the stream lives (2 of `from_raw`).
+        let code = unsafe { (self.device.api().cuStreamIsCapturing)(self.raw, &mut status) };
+        // 1: active; 2: was active and has been invalidated, which whoever ends the capture will be told.
+        self.device.check("cuStreamIsCapturing", code).map(|()| status != 0)
+    }
+
+    /// What is enqueued from now on waits for `event`.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`].
+    pub fn wait(&self, event: &Event) -> Result<(), CudaError> {
+        let _bound = self.device.bind()?;
+        // SAFETY: stream and event live.
+        let code = unsafe { (self.device.api().cuStreamWaitEvent)(self.raw, event.raw(), 0) };
+        self.device.check("cuStreamWaitEvent", code)
+    }
+
+    /// Sets `event` once everything enqueued so far is done. The event is of this stream's device.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`].
+    pub fn record(&self, event: &Event) -> Result<(), CudaError> {
+        let _bound = self.device.bind()?;
+        // SAFETY: stream and event live.
+        let code = unsafe { (self.device.api().cuEventRecord)(event.raw(), self.raw) };
+        self.device.check("cuEventRecord", code)
+    }
+
+    /// Copies from the host. From pageable memory it returns when the source was read, from pinned memory at once.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`].
+    ///
+    /// # Safety
+    /// 1. `to` is valid for `len_bytes` of device writes and `from` for reads, until the copy is done.
+    /// 2. Nobody else writes either meanwhile, or reads `to`.
+    pub unsafe fn copy_to_device(
+        &self,
+        to: CUdeviceptr,
+        from: *const c_void,
+        len_bytes: usize,
+    ) -> Result<(), CudaError> {
+        let _bound = self.device.bind()?;
+        // SAFETY: by 1 and 2.
+        let code = unsafe { (self.device.api().cuMemcpyHtoDAsync_v2)(to, from, len_bytes, self.raw) };
+        self.device.check("cuMemcpyHtoDAsync", code)
+    }
+
+    /// Copies to the host. To pageable memory it returns when the copy is done, to pinned memory at once.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`].
+    ///
+    /// # Safety
+    /// 1. `from` is valid for `len_bytes` of device reads and `to` for writes, until the copy is done.
+    /// 2. Nobody else writes either meanwhile, or reads `to`.
+    pub unsafe fn copy_to_host(
+        &self,
+        to: *mut c_void,
+        from: CUdeviceptr,
+        len_bytes: usize,
+    ) -> Result<(), CudaError> {
+        let _bound = self.device.bind()?;
+        // SAFETY: by 1 and 2.
+        let code = unsafe { (self.device.api().cuMemcpyDtoHAsync_v2)(to, from, len_bytes, self.raw) };
+        self.device.check("cuMemcpyDtoHAsync", code)
+    }
+
+    /// Copies between device-visible addresses.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`].
+    ///
+    /// # Safety
+    /// 1. `from` is valid for `len_bytes` of reads and `to` for writes by this device, until the copy is done.
+    /// 2. Nobody else writes either meanwhile, or reads `to`.
+    pub unsafe fn copy_on_device(
+        &self,
+        to: CUdeviceptr,
+        from: CUdeviceptr,
+        len_bytes: usize,
+    ) -> Result<(), CudaError> {
+        let _bound = self.device.bind()?;
+        // SAFETY: by 1 and 2.
+        let code = unsafe { (self.device.api().cuMemcpyDtoDAsync_v2)(to, from, len_bytes, self.raw) };
+        self.device.check("cuMemcpyDtoDAsync", code)
+    }
+
+    /// Sets every byte to `value`.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`].
+    ///
+    /// # Safety
+    /// 1. `to` is valid for `len_bytes` of writes by this device until it is done, and nobody else uses it meanwhile.
+    pub unsafe fn fill(&self, to: CUdeviceptr, value: u8, len_bytes: usize) -> Result<(), CudaError> {
+        let _bound = self.device.bind()?;
+        // SAFETY: by 1.
+        let code = unsafe { (self.device.api().cuMemsetD8Async)(to, value, len_bytes, self.raw) };
+        self.device.check("cuMemsetD8Async", code)
+    }
+}
