@@ -13,6 +13,7 @@ pub mod proxy;
 pub mod transport;
 pub mod net;
 pub mod bootstrap;
+pub mod topology;
 pub mod cuda;
 pub mod mem;
 

@@ -12,6 +12,7 @@ mod rendezvous;
 mod ring;
 mod slots;
 mod stream;
+mod topology_xml;
 mod unique_id;
 
 pub use environment::environment;
@@ -22,6 +23,7 @@ pub use rendezvous::rendezvous;
 pub use ring::ring;
 pub use slots::slots;
 pub use stream::stream;
+pub use topology_xml::topology_xml;
 pub use unique_id::unique_id;
 
 /// A target's name and what it runs.
@@ -37,5 +39,6 @@ pub const TARGETS: &[Target] = &[
     ("ring", ring),
     ("slots", slots),
     ("stream", stream),
+    ("topology_xml", topology_xml),
     ("unique_id", unique_id),
 ];

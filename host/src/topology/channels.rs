@@ -1,0 +1,207 @@
+//! Layer: host / topology, above the search.
+//! Takes: what each host's search found, of all hosts, in the same order on every rank.
+//! Gives: [`Channels`]: rings over all ranks and trees over all ranks, for every channel.
+//! Never: looks at links: a host's lanes are as good as the search made them.
+//!
+//! A ring goes along each host's lane and from its last GPU to the first of the next host. A tree is a chain along each
+//! host's lane; between hosts it is a double binary tree whose links end at the lane's first GPUs, as the pattern tells.
+
+use super::search::{CHANNELS_MAX, Graph, Graphs, Pattern};
+use oxccl_shared::abi::Rank;
+use oxccl_shared::algo::tree::{ARITY_MAX, TreeLinks, double_binary_tree};
+use thiserror::Error;
+
+/// What a rank needs to know of each host to build channels: lanes by channel, in ranks of the communicator.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HostLanes {
+    /// Of the ring graph.
+    pub rings: Vec<Vec<u32>>,
+    /// Of the tree graph.
+    pub trees: Vec<Vec<u32>>,
+    /// How trees leave a host.
+    pub tree_pattern: Pattern,
+    /// Lanes of rings in pairs use two NICs in opposite roles.
+    pub alternates: bool,
+}
+
+impl HostLanes {
+    /// The lanes of a host's graphs, whose GPUs have ranks of the communicator.
+    pub fn new(graphs: &Graphs) -> HostLanes {
+        let lanes = |graph: &Graph| graph.lanes.iter().map(|lane| lane.gpus.clone()).collect();
+        HostLanes {
+            rings: lanes(&graphs.ring),
+            trees: lanes(&graphs.tree),
+            tree_pattern: graphs.tree.pattern,
+            alternates: graphs.ring.cross_nic == 2,
+        }
+    }
+}
+
+/// Why hosts' lanes do not join.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum JoinError {
+    /// Nothing to join.
+    #[error("host {host} of {hosts} has no {what} channel")]
+    NoChannels {
+        /// The first such host, by place.
+        host: usize,
+        /// How many there are.
+        hosts: usize,
+        /// Ring or tree.
+        what: &'static str,
+    },
+    /// A rank that two hosts, or two places of a lane, claim, or that is not in the communicator.
+    #[error("rank {rank} on host {host} is claimed twice or is not below {nranks}")]
+    Rank {
+        /// The rank.
+        rank: u32,
+        /// Who claims it, by place.
+        host: usize,
+        /// Ranks of the communicator.
+        nranks: u32,
+    },
+    /// A host's lanes do not visit the same GPUs.
+    #[error("channel {channel} of host {host} visits other ranks than channel 0 of its rings")]
+    Lane {
+        /// The host, by place.
+        host: usize,
+        /// The channel.
+        channel: usize,
+    },
+}
+
+/// Rings and trees over all ranks. Channel `c` and channel `c + n/2` of `n` have the same ring and the two halves of a
+/// double tree.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Channels {
+    /// For each channel, the ranks in the order of the ring, from rank 0 on.
+    pub rings: Vec<Vec<u32>>,
+    /// For each channel, each rank's neighbours in the tree.
+    pub trees: Vec<Vec<TreeLinks>>,
+}
+
+impl Channels {
+    /// Joins hosts. All get as many channels as the host with the fewest.
+    ///
+    /// # Errors
+    /// See [`JoinError`].
+    pub fn join(hosts: &[HostLanes]) -> Result<Channels, JoinError> {
+        let nranks = check(hosts)?;
+        let least = |count: fn(&HostLanes) -> usize| hosts.iter().map(count).min().unwrap_or(0);
+        let count = least(|host| host.rings.len()).min(least(|host| host.trees.len())).min(CHANNELS_MAX / 2);
+        let alternates = hosts.iter().all(|host| host.alternates) && count.is_multiple_of(2);
+        let mut rings: Vec<Vec<u32>> = (0..count).map(|channel| ring(hosts, channel, alternates)).collect();
+        rings.extend_from_within(..);
+        let mut trees = vec![vec![TreeLinks::default(); nranks as usize]; 2 * count];
+        let (first, second) = trees.split_at_mut(count);
+        for (channel, (first, second)) in first.iter_mut().zip(second).enumerate() {
+            join_trees(hosts, channel, [first, second]);
+        }
+        Ok(Channels { rings, trees })
+    }
+
+    /// A rank's neighbours in the ring of a channel: whom it receives from, whom it sends to.
+    pub fn ring_neighbours(&self, rank: u32, channel: usize) -> Option<(u32, u32)> {
+        let ring = self.rings.get(channel)?;
+        let at = ring.iter().position(|other| *other == rank)?;
+        Some((ring[(at + ring.len() - 1) % ring.len()], ring[(at + 1) % ring.len()]))
+    }
+}
+
+/// Every rank is on one host, and every lane of a host visits its ranks once. Returns how many there are.
+fn check(hosts: &[HostLanes]) -> Result<u32, JoinError> {
+    for (host, lanes) in hosts.iter().enumerate() {
+        for (what, lanes) in [("ring", &lanes.rings), ("tree", &lanes.trees)] {
+            if lanes.first().is_none_or(Vec::is_empty) {
+                return Err(JoinError::NoChannels { host, hosts: hosts.len(), what });
+            }
+        }
+    }
+    let nranks = hosts.iter().map(|host| host.rings[0].len()).sum::<usize>();
+    // Which host has a rank, and the last lane that visited it.
+    let mut owner: Vec<Option<usize>> = vec![None; nranks];
+    let mut visited: Vec<usize> = vec![0; nranks];
+    let mut visit = 0;
+    for (host, lanes) in hosts.iter().enumerate() {
+        for rank in &lanes.rings[0] {
+            let place = owner.get_mut(*rank as usize).filter(|owner| owner.is_none());
+            *place.ok_or(JoinError::Rank { rank: *rank, host, nranks: nranks as u32 })? = Some(host);
+        }
+        for (channel, lane) in lanes.rings.iter().enumerate().chain(lanes.trees.iter().enumerate()) {
+            visit += 1;
+            let fits = |rank: &u32| {
+                let at = *rank as usize;
+                owner.get(at) == Some(&Some(host)) && std::mem::replace(&mut visited[at], visit) != visit
+            };
+            if lane.len() != lanes.rings[0].len() || !lane.iter().all(fits) {
+                return Err(JoinError::Lane { host, channel });
+            }
+        }
+    }
+    Ok(nranks as u32)
+}
+
+fn ring(hosts: &[HostLanes], channel: usize, alternates: bool) -> Vec<u32> {
+    let mut ring = Vec::new();
+    for (host, lanes) in hosts.iter().enumerate() {
+        // With lanes in pairs, every second host takes the other one: what leaves by a NIC here enters by the same one there,
+        // so that traffic stays on one rail of the network.
+        let lane = if alternates && host % 2 == 1 { channel ^ 1 } else { channel };
+        ring.extend_from_slice(&lanes.rings[lane]);
+    }
+    let start = ring.iter().position(|rank| *rank == 0).unwrap_or(0);
+    ring.rotate_left(start);
+    ring
+}
+
+/// GPUs of a host's chain, by place, where a tree's links between hosts end.
+struct Doors {
+    up: usize,
+    down: [usize; 2],
+}
+
+fn doors(pattern: Pattern, gpus: usize) -> Doors {
+    let second = 1.min(gpus - 1);
+    match pattern {
+        Pattern::SplitTree => Doors { up: 0, down: [second, second] },
+        Pattern::BalancedTree => Doors { up: 0, down: [second, 0] },
+        _ => Doors { up: 0, down: [0, 0] },
+    }
+}
+
+/// Links one channel of each of the two trees.
+fn join_trees(hosts: &[HostLanes], channel: usize, trees: [&mut Vec<TreeLinks>; 2]) {
+    let count = hosts.len() as u32;
+    let door = |host: Rank, place: fn(&Doors) -> usize| {
+        let lanes = &hosts[host.0 as usize];
+        let lane = &lanes.trees[channel];
+        lane[place(&doors(lanes.tree_pattern, lane.len()))]
+    };
+    for (half, tree) in trees.into_iter().enumerate() {
+        for (host, lanes) in hosts.iter().enumerate() {
+            let lane = &lanes.trees[channel];
+            for pair in lane.windows(2) {
+                tree[pair[0] as usize].down[0] = Some(Rank(pair[1]));
+                tree[pair[1] as usize].up = Some(Rank(pair[0]));
+            }
+            let links = double_binary_tree(Rank(host as u32), count)[half];
+            for (i, child) in links.down.iter().enumerate() {
+                let Some(child) = child else { continue };
+                let own = door(
+                    Rank(host as u32),
+                    if i == 0 { |doors| doors.down[0] } else { |doors| doors.down[1] },
+                );
+                let theirs = door(*child, |doors| doors.up);
+                tree[theirs as usize].up = Some(Rank(own));
+                add_child(&mut tree[own as usize], theirs);
+            }
+        }
+    }
+}
+
+/// The chain's child stays first; children on other hosts follow.
+fn add_child(links: &mut TreeLinks, child: u32) {
+    debug_assert!(links.down[ARITY_MAX - 1].is_none(), "a GPU has one child on its host and two on others");
+    let place = links.down.iter().skip(1).position(Option::is_none).map_or(0, |place| place + 1);
+    links.down[if links.down[0].is_none() { 0 } else { place }] = Some(Rank(child));
+}

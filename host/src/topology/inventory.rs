@@ -1,0 +1,213 @@
+//! Layer: host / topology.
+//! Takes: nothing; it is filled by `xml` or by detection.
+//! Gives: [`Inventory`], the tree of what a host has, with the attributes of NCCL's topology format. `None` is an attribute
+//! that nobody gave: a skeleton file leaves it to detection.
+//! Never: computed numbers: bandwidths follow from these facts in `system`.
+
+use super::BusId;
+
+/// CPUs and what hangs below them.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Inventory {
+    /// Of the format; 1 so far.
+    pub version: u32,
+    /// NUMA nodes.
+    pub cpus: Vec<Cpu>,
+}
+
+/// A NUMA node.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Cpu {
+    /// Tells hosts apart in a file that describes several.
+    pub host_hash: Option<u64>,
+    /// -1 where the host has no NUMA.
+    pub numa_id: i32,
+    /// Cores, as the kernel writes a mask: groups of 8 hexadecimal digits with commas between.
+    pub affinity: Option<String>,
+    /// `x86_64`, `arm64`, `ppc64`.
+    pub arch: Option<String>,
+    /// As `cpuid` names it: `GenuineIntel`, `AuthenticAMD`.
+    pub vendor: Option<String>,
+    /// x86 family.
+    pub family_id: Option<u32>,
+    /// x86 model.
+    pub model_id: Option<u32>,
+    /// Below it.
+    pub devices: Vec<Device>,
+}
+
+/// Something below a CPU or a PCI device.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Device {
+    /// A PCI switch or device.
+    Pci(Pci),
+    /// The GPU that a PCI device is.
+    Gpu(Gpu),
+    /// The NIC that a PCI device is, or one that is no PCI device.
+    Nic(Nic),
+    /// A second wire from this PCI switch to another one.
+    PciLink(BusId),
+}
+
+/// A PCI switch or device.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Pci {
+    /// Its address.
+    pub bus_id: BusId,
+    /// Class, subclass and interface: `0x060400` a bridge, `0x03....` a GPU, `0x02....` a NIC, `0x068000` an NVSwitch.
+    pub class: Option<u32>,
+    /// Who made the chip.
+    pub vendor: Option<u16>,
+    /// Which chip.
+    pub device: Option<u16>,
+    /// Who made the board.
+    pub subsystem_vendor: Option<u16>,
+    /// Which board.
+    pub subsystem_device: Option<u16>,
+    /// As the kernel writes it: `16.0 GT/s PCIe`.
+    pub link_speed: Option<String>,
+    /// Lanes; 0 where a VM hides them.
+    pub link_width: Option<u32>,
+    /// Below it, or what it is.
+    pub devices: Vec<Device>,
+}
+
+impl Pci {
+    /// A device of which only the address is known.
+    pub fn new(bus_id: BusId) -> Pci {
+        Pci {
+            bus_id,
+            class: None,
+            vendor: None,
+            device: None,
+            subsystem_vendor: None,
+            subsystem_device: None,
+            link_speed: None,
+            link_width: None,
+            devices: Vec::new(),
+        }
+    }
+}
+
+/// A GPU.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Gpu {
+    /// NVML's index on its host.
+    pub dev: Option<u32>,
+    /// Compute capability, major times ten plus minor.
+    pub sm: Option<u32>,
+    /// Rank that uses it.
+    pub rank: Option<u32>,
+    /// Whether NICs may read and write its memory.
+    pub gdr: Option<bool>,
+    /// NVLinks, one entry for each peer.
+    pub nvlinks: Vec<NvLink>,
+    /// Chip-to-chip links to its CPU.
+    pub c2c: Vec<C2c>,
+}
+
+/// Links from a GPU to one NVLink peer.
+#[derive(Clone, PartialEq, Debug)]
+pub struct NvLink {
+    /// A GPU or an NVSwitch.
+    pub target: BusId,
+    /// Links.
+    pub count: u32,
+    /// PCI class of the peer, which tells a switch from a GPU.
+    pub target_class: Option<u32>,
+}
+
+/// Chip-to-chip links of a GPU.
+#[derive(Clone, PartialEq, Debug)]
+pub struct C2c {
+    /// Of one link, in MB/s.
+    pub bw_mbytes: u32,
+    /// Links.
+    pub count: u32,
+}
+
+/// A network adapter: its ports as the network layer numbers them.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Nic {
+    /// Ports.
+    pub nets: Vec<Net>,
+}
+
+/// A network device.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Net {
+    /// `mlx5_0`, `eth0`.
+    pub name: Option<String>,
+    /// The network layer's number of it.
+    pub dev: Option<u32>,
+    /// Line rate in Mb/s.
+    pub speed_mbits: Option<u32>,
+    /// Port of the adapter.
+    pub port: Option<u32>,
+    /// In microseconds; 0 where unknown.
+    pub latency_us: Option<f32>,
+    /// Tells adapters apart: ports with the same one share its bandwidth.
+    pub guid: Option<u64>,
+    /// Connections it takes.
+    pub connections_max: Option<u32>,
+    /// Whether it may read and write the memory of GPUs.
+    pub gdr: Option<bool>,
+    /// Whether it reduces in the network.
+    pub coll: Option<bool>,
+    /// Rail of the fabric, where told.
+    pub rail: Option<u32>,
+    /// Plane of the fabric, where told.
+    pub plane: Option<u32>,
+}
+
+impl Inventory {
+    /// Nothing yet.
+    pub fn new() -> Inventory {
+        Inventory { version: 1, cpus: Vec::new() }
+    }
+
+    /// Calls `visit` with each GPU and the PCI device it is, in the order of the tree.
+    pub fn gpus(&self) -> Vec<(&Pci, &Gpu)> {
+        let mut found = Vec::new();
+        self.cpus.iter().for_each(|cpu| gpus_below(&cpu.devices, None, &mut found));
+        found
+    }
+
+    /// Gives GPUs their place in the tree as rank, if none has a rank: a file written by hand describes all that there is.
+    pub fn number_ranks(&mut self) {
+        if self.gpus().iter().all(|(_, gpu)| gpu.rank.is_none()) {
+            let mut next = 0;
+            self.cpus.iter_mut().for_each(|cpu| number_below(&mut cpu.devices, &mut next));
+        }
+    }
+}
+
+impl Default for Inventory {
+    fn default() -> Self {
+        Inventory::new()
+    }
+}
+
+fn gpus_below<'a>(devices: &'a [Device], parent: Option<&'a Pci>, found: &mut Vec<(&'a Pci, &'a Gpu)>) {
+    for device in devices {
+        match device {
+            Device::Pci(pci) => gpus_below(&pci.devices, Some(pci), found),
+            Device::Gpu(gpu) => found.extend(parent.map(|pci| (pci, gpu))),
+            Device::Nic(_) | Device::PciLink(_) => {}
+        }
+    }
+}
+
+fn number_below(devices: &mut [Device], next: &mut u32) {
+    for device in devices {
+        match device {
+            Device::Pci(pci) => number_below(&mut pci.devices, next),
+            Device::Gpu(gpu) => {
+                gpu.rank = Some(*next);
+                gpu.dev.get_or_insert(*next);
+                *next += 1;
+            }
+            Device::Nic(_) | Device::PciLink(_) => {}
+        }
+    }
+}

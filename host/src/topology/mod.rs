@@ -1,0 +1,25 @@
+//! Layer: host / topology.
+//! Takes: an [`Inventory`] of a host's CPUs, PCI devices, GPUs and NICs, from a file in NCCL's XML format or from detection.
+//! Gives: a [`System`] of nodes and links, the [`Paths`] between them, and [`Graph`]s: the rings, trees and heads that the
+//! search found, in NCCL's terms and with NCCL's answers where those are known.
+//! Never: a clock or the environment: the same inventory and settings give the same graphs on every rank, or ranks would
+//! build channels that do not meet.
+//!
+//! Modules in the order data flows: `xml` and `inventory` (what there is), `system` (who is wired to whom), `paths` (how
+//! data gets from one to another), `search` (which channels to use), `channels` (the same over all hosts).
+
+mod bus_id;
+mod inventory;
+pub mod xml;
+pub mod system;
+pub mod paths;
+pub mod search;
+pub mod channels;
+
+pub use bus_id::BusId;
+pub use channels::{Channels, HostLanes, JoinError};
+pub use inventory::{C2c, Cpu, Device, Gpu, Inventory, Net, Nic, NvLink, Pci};
+pub use paths::{PathKind, PathPolicy, Paths, PeerAccess};
+pub use search::{Graph, GraphId, Graphs, Lane, Pattern, SearchConfig};
+pub use system::{System, SystemError, Tables};
+pub use xml::XmlError;

@@ -1,0 +1,151 @@
+//! Layer: host / topology / search.
+//! Takes: where a lane stands.
+//! Gives: the GPUs and network devices to try next, most promising first: with a budget, order is what makes answers good.
+//! Never: decides whether links carry it.
+
+use super::capacity::Capacity;
+use super::{Machine, Pattern};
+use crate::topology::{PathKind, Paths, System};
+use std::cmp::Reverse;
+
+/// Orders that hold for all searches of a machine.
+pub(crate) struct Choices {
+    /// For a lane's start.
+    starts: Ranked,
+    /// For a lane's end, by GPU.
+    exits: Vec<Ranked>,
+    /// For each network device, the GPUs nearest to it.
+    pub near_gpus: Vec<Vec<usize>>,
+    /// For each network device, the first one that shares its port.
+    pub port: Vec<usize>,
+}
+
+/// Network devices by place, nearest last to be left out: each with the kind of route from which on it counts.
+type Ranked = Vec<(usize, PathKind)>;
+
+impl Choices {
+    pub fn new(system: &System, paths: &Paths) -> Choices {
+        let all: Vec<usize> = (0..system.gpus.len()).collect();
+        let near = |net| match paths.best_of(net, &system.gpus) {
+            gpus if gpus
+                .first()
+                .is_none_or(|gpu| paths.between(net, system.gpus[*gpu]).kind == PathKind::Dis) =>
+            {
+                Vec::new()
+            }
+            gpus => gpus,
+        };
+        let port = |net| (system.net(net).asic, system.net(net).port);
+        let first_of_port = |net| system.nets.iter().position(|other| port(*other) == port(net)).unwrap_or(0);
+        Choices {
+            starts: ranked(system, paths, &all),
+            exits: all.iter().map(|gpu| ranked(system, paths, &[*gpu])).collect(),
+            near_gpus: system.nets.iter().map(|net| near(*net)).collect(),
+            port: system.nets.iter().map(|net| first_of_port(*net)).collect(),
+        }
+    }
+
+    /// The network devices, by place, at which a lane may begin.
+    pub fn starts(&self, farthest: PathKind) -> Vec<usize> {
+        self.starts.iter().take_while(|(_, kind)| *kind <= farthest).map(|(net, _)| *net).collect()
+    }
+
+    /// The network devices, by place, by which a lane may leave at a GPU.
+    pub fn exits(&self, gpu: usize, farthest: PathKind) -> impl Iterator<Item = usize> {
+        self.exits[gpu].iter().take_while(move |(_, kind)| *kind <= farthest).map(|(net, _)| *net)
+    }
+}
+
+/// First the network devices that one of the GPUs has as its own, then all others from near to far.
+fn ranked(system: &System, paths: &Paths, gpus: &[usize]) -> Ranked {
+    let mut found: Ranked = Vec::new();
+    let mut add = |net: usize, kind: PathKind| {
+        if !found.iter().any(|(other, _)| *other == net) {
+            found.push((net, kind));
+        }
+    };
+    for gpu in gpus {
+        let first = paths.local_net(system, *gpu, 0);
+        let rounds = (1..system.nets.len()).map(|channel| paths.local_net(system, *gpu, channel));
+        let own = first.into_iter().chain(rounds.take_while(|net| *net != first).flatten());
+        own.for_each(|net| add(net, PathKind::Loc));
+    }
+    for kind in PathKind::ALL {
+        for gpu in gpus {
+            let route = |net: &usize| paths.between(system.gpus[*gpu], system.nets[*net]);
+            (0..system.nets.len()).filter(|net| route(net).kind == kind).for_each(|net| add(net, kind));
+        }
+    }
+    found
+}
+
+/// Which GPUs are wanted next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Wanted {
+    /// Near this GPU.
+    Near,
+    /// Near the lane's NIC, which the next GPU is to use.
+    NearNet(usize),
+    /// Near the NIC all the same, but GPUs that are equally near come last first.
+    NearNetLater(usize),
+}
+
+/// The GPUs to go to from `gpu`, by place.
+pub(super) fn next_gpus(
+    machine: &Machine<'_>,
+    capacity: &Capacity<'_>,
+    pattern: Pattern,
+    gpu: usize,
+    wanted: Wanted,
+    used: &[u64],
+    lane: u64,
+) -> Vec<usize> {
+    let gpus = &machine.system.gpus;
+    let net = match wanted {
+        Wanted::Near => None,
+        Wanted::NearNet(net) | Wanted::NearNetLater(net) => Some(machine.system.nets[net]),
+    };
+    let mut scored = Vec::with_capacity(gpus.len());
+    for turn in 1..gpus.len() {
+        let next = (gpu + turn) % gpus.len();
+        let route = machine.paths.between(gpus[gpu], gpus[next]);
+        if route.links.is_empty() || used[next] & lane != 0 {
+            continue;
+        }
+        let near = (Reverse(route.bw as i32), route.links.len());
+        let to_net = net.map(|net| {
+            let route = machine.paths.between(net, gpus[next]);
+            let pci = capacity.pci_left(gpus[next]);
+            (Reverse(route.bw as i32), Reverse(pci as i32), route.links.len())
+        });
+        scored.push((to_net, near, turn, next));
+    }
+    scored.sort_unstable();
+    let is_equal = scored.windows(2).all(|pair| pair[0].1 == pair[1].1);
+    if is_equal && matches!(wanted, Wanted::NearNetLater(_)) {
+        scored.reverse();
+    }
+    let mut next: Vec<usize> = scored.into_iter().map(|score| score.3).collect();
+    if machine.system.nv_switch.is_some() {
+        keep_neighbours(&mut next, pattern, gpu, gpus.len());
+    }
+    next
+}
+
+/// NVSwitches do best where each GPU has few peers: only neighbours in number are tried.
+fn keep_neighbours(next: &mut Vec<usize>, pattern: Pattern, gpu: usize, count: usize) {
+    let (after, before) = ((gpu + 1) % count, (gpu + count - 1) % count);
+    // The last one named is tried first.
+    let named: &[usize] = match pattern {
+        Pattern::Ring => &[after, before],
+        Pattern::BalancedTree | Pattern::SplitTree => &[before, after],
+        Pattern::Tree | Pattern::Nvls | Pattern::CollnetDirect => &[after],
+    };
+    let mut kept = Vec::with_capacity(2);
+    for neighbour in named {
+        if next.contains(neighbour) && !kept.contains(neighbour) {
+            kept.insert(0, *neighbour);
+        }
+    }
+    *next = kept;
+}

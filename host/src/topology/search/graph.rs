@@ -1,0 +1,153 @@
+//! Layer: host / topology / search, its result.
+//! Takes: nothing.
+//! Gives: [`Graph`]: channels of one algorithm on one host, each a [`Lane`] through its GPUs, with the speed each carries.
+//! Never: other hosts: lanes are joined over hosts elsewhere.
+
+use crate::topology::PathKind;
+use std::fmt;
+
+/// Channels of a graph.
+pub const CHANNELS_MAX: usize = 64;
+
+/// Which algorithm a graph is for, with NCCL's numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum GraphId {
+    /// Rings.
+    Ring = 0,
+    /// Trees.
+    Tree = 1,
+    /// Chains to a NIC that reduces.
+    CollnetChain = 2,
+    /// Reduction in NVSwitches.
+    Nvls = 3,
+    /// GPUs that send straight to a NIC that reduces.
+    CollnetDirect = 4,
+}
+
+impl GraphId {
+    /// From NCCL's number.
+    pub fn from_number(number: u32) -> Option<GraphId> {
+        use GraphId::*;
+        [Ring, Tree, CollnetChain, Nvls, CollnetDirect].into_iter().find(|id| *id as u32 == number)
+    }
+
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            GraphId::Ring => "ring",
+            GraphId::Tree => "tree",
+            GraphId::CollnetChain => "collnet chain",
+            GraphId::Nvls => "nvls",
+            GraphId::CollnetDirect => "collnet direct",
+        }
+    }
+}
+
+/// How a lane uses GPUs and NICs, with NCCL's numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Pattern {
+    /// A chain whose first two GPUs share the traffic to the network.
+    BalancedTree = 1,
+    /// A chain whose first GPU receives from the network and whose second sends to it.
+    SplitTree = 2,
+    /// A chain whose first GPU does both.
+    Tree = 3,
+    /// A ring, or a chain from NIC to NIC.
+    Ring = 4,
+    /// A GPU through which the others' data passes in NVSwitches.
+    Nvls = 5,
+    /// A GPU to which the others send straight.
+    CollnetDirect = 6,
+}
+
+impl Pattern {
+    /// From NCCL's number.
+    pub fn from_number(number: u32) -> Option<Pattern> {
+        use Pattern::*;
+        [BalancedTree, SplitTree, Tree, Ring, Nvls, CollnetDirect].into_iter().find(|p| *p as u32 == number)
+    }
+
+    pub(super) fn is_tree(self) -> bool {
+        matches!(self, Pattern::BalancedTree | Pattern::SplitTree | Pattern::Tree)
+    }
+
+    /// Whether a lane is one GPU that others send to, not an order of all.
+    pub(super) fn is_heads(self) -> bool {
+        matches!(self, Pattern::Nvls | Pattern::CollnetDirect)
+    }
+}
+
+/// One channel's way through a host.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Lane {
+    /// Ranks in order, each once. In NVLS and collnet direct the first is the head.
+    pub gpus: Vec<u32>,
+    /// Ids of the network devices where it enters and leaves the host, if there are other hosts.
+    pub nets: Option<[u64; 2]>,
+}
+
+/// The channels of one algorithm.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Graph {
+    /// Which algorithm.
+    pub id: GraphId,
+    /// How lanes use GPUs and NICs.
+    pub pattern: Pattern,
+    /// 0: a lane uses one NIC; 1: it need not; 2: lanes 2i and 2i+1 use two NICs in opposite roles.
+    pub cross_nic: u32,
+    /// GB/s of a channel between GPUs.
+    pub bw_intra: f32,
+    /// GB/s of a channel to the network.
+    pub bw_inter: f32,
+    /// Of the network, in microseconds.
+    pub latency_inter: f32,
+    /// Farthest kind of route between GPUs.
+    pub type_intra: PathKind,
+    /// Farthest kind of route to the network.
+    pub type_inter: PathKind,
+    /// Whether all lanes are equal.
+    pub same_channels: bool,
+    /// Links crossed by all lanes together; not in files.
+    pub hops: u32,
+    /// The channels.
+    pub lanes: Vec<Lane>,
+}
+
+impl Graph {
+    /// No channels.
+    pub fn none(id: GraphId, pattern: Pattern) -> Graph {
+        Graph {
+            id,
+            pattern,
+            cross_nic: 0,
+            bw_intra: 0.0,
+            bw_inter: 0.0,
+            latency_inter: 0.0,
+            type_intra: PathKind::Loc,
+            type_inter: PathKind::Loc,
+            same_channels: false,
+            hops: 0,
+            lanes: Vec::new(),
+        }
+    }
+}
+
+/// As NCCL logs it.
+impl fmt::Display for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Pattern {}, crossNic {}, nChannels {}, bw {:.6}/{:.6}, type {}/{}, sameChannels {}",
+            self.pattern as u32,
+            self.cross_nic,
+            self.lanes.len(),
+            self.bw_intra,
+            self.bw_inter,
+            self.type_intra,
+            self.type_inter,
+            u8::from(self.same_channels)
+        )
+    }
+}

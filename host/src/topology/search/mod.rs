@@ -1,0 +1,112 @@
+//! Layer: host / topology / search.
+//! Takes: a [`System`], its [`Paths`] and a [`SearchConfig`].
+//! Gives: [`Graphs`]: for each algorithm, the channels that use the machine best.
+//! Never: runs long: steps are counted and bounded, so that the answer is the same on every rank and every machine.
+//!
+//! The search is NCCL's in what it tries and in which order, since its answers are what users know and tune for. A channel
+//! carries some speed; it takes that from each link it crosses. `walk` finds as many channels as the links carry at one
+//! speed and one set of allowances, depth first; `relax` loosens allowances and lowers speed until something is found, then
+//! raises speed again as far as it goes.
+
+mod graph;
+mod bounds;
+mod capacity;
+mod candidates;
+mod walk;
+mod relax;
+
+pub use graph::{CHANNELS_MAX, Graph, GraphId, Lane, Pattern};
+
+use super::{Paths, System, Tables};
+use bounds::Bounds;
+use candidates::Choices;
+use relax::Request;
+
+/// What the user sets. The default is that of an empty environment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SearchConfig {
+    /// Numbers of which release.
+    pub tables: Tables,
+    /// Whether a ring may enter a host by another NIC than it leaves by (`NCCL_CROSS_NIC`): 0 never, 1 always, 2 if better.
+    pub cross_nic: u32,
+    /// Whether to look for channels that reduce in the network (`NCCL_COLLNET_ENABLE`).
+    pub collnet: bool,
+    /// Whether to look for channels that reduce in NVSwitches (`NCCL_NVLS_ENABLE`).
+    pub nvls: bool,
+}
+
+impl Default for SearchConfig {
+    fn default() -> Self {
+        SearchConfig { tables: Tables::Current, cross_nic: 2, collnet: false, nvls: true }
+    }
+}
+
+/// Everything that searches need to know of the machine.
+pub(crate) struct Machine<'a> {
+    pub system: &'a System,
+    pub paths: &'a Paths,
+    pub bounds: Bounds,
+    pub choices: Choices,
+}
+
+/// The answers.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Graphs {
+    /// Rings.
+    pub ring: Graph,
+    /// Trees; as many channels as rings.
+    pub tree: Graph,
+    /// Chains to a NIC that reduces; empty if there is none.
+    pub collnet_chain: Graph,
+    /// GPUs that each send straight to a NIC that reduces; empty if there is none.
+    pub collnet_direct: Graph,
+    /// GPUs that each have their share reduced in NVSwitches; empty if there are none.
+    pub nvls: Graph,
+}
+
+impl Graphs {
+    /// Searches all graphs. Without network devices in `system`, no rank is on another host.
+    pub fn search(system: &System, paths: &Paths, config: &SearchConfig) -> Graphs {
+        let (bounds, choices) = (Bounds::new(system, paths), Choices::new(system, paths));
+        let machine = Machine { system, paths, bounds, choices };
+        let gpus = system.gpus.len();
+        let search = |id, pattern, collnet, min, max| {
+            relax::search(
+                &machine,
+                config,
+                Request { id, pattern, collnet, channels_min: min, channels_max: max },
+            )
+        };
+        let ring = search(GraphId::Ring, Pattern::Ring, false, 1, CHANNELS_MAX / 2);
+        let channels = ring.lanes.len();
+        let tree = search(GraphId::Tree, Pattern::BalancedTree, false, channels, channels);
+        let mut graphs = Graphs {
+            ring,
+            tree,
+            collnet_chain: Graph::none(GraphId::CollnetChain, Pattern::Tree),
+            collnet_direct: Graph::none(GraphId::CollnetDirect, Pattern::CollnetDirect),
+            nvls: Graph::none(GraphId::Nvls, Pattern::Nvls),
+        };
+        if config.collnet {
+            let direct_max = gpus.min(DIRECT_HEADS_MAX);
+            graphs.collnet_chain = search(GraphId::CollnetChain, Pattern::Tree, true, channels, channels);
+            graphs.collnet_direct =
+                search(GraphId::CollnetDirect, Pattern::CollnetDirect, true, 1, direct_max);
+        }
+        if config.nvls && system.nv_switch.is_some() && system.sm_min() >= 90 {
+            let max = gpus.min(CHANNELS_MAX / 2);
+            // Alone, all GPUs are to pull evenly.
+            let min = if system.nets.is_empty() { max } else { 1 };
+            graphs.nvls = search(GraphId::Nvls, Pattern::Nvls, false, min, max);
+        }
+        graphs
+    }
+
+    /// In the order in which NCCL dumps them.
+    pub fn all(&self) -> [&Graph; 5] {
+        [&self.ring, &self.tree, &self.collnet_direct, &self.collnet_chain, &self.nvls]
+    }
+}
+
+/// Peers of a rank in collnet direct, itself included.
+const DIRECT_HEADS_MAX: usize = 8;

@@ -1,0 +1,269 @@
+//! Layer: host / topology / search.
+//! Takes: a [`Request`] for one algorithm's channels.
+//! Gives: the best [`Graph`] within a budget of steps.
+//! Never: nothing, where GPUs can reach each other at all: at worst one slow channel in the order of the GPUs.
+
+use super::walk::{Outcome, Trial, Walk};
+use super::{Graph, GraphId, Lane, Machine, Pattern, SearchConfig};
+use crate::topology::PathKind;
+
+/// What to look for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    pub id: GraphId,
+    pub pattern: Pattern,
+    pub collnet: bool,
+    pub channels_min: usize,
+    pub channels_max: usize,
+}
+
+/// Steps of a whole search after which what was found is good enough, of a walk, and of one with equal channels.
+const GLOBAL_STEPS: i64 = 1 << 19;
+const WALK_STEPS: u32 = 1 << 14;
+const SAME_CHANNELS_STEPS: u32 = 1 << 8;
+/// Steps after which a search ends even with nothing found.
+const HARD_STEPS: i64 = 1 << 20;
+
+struct Relaxation<'a> {
+    machine: &'a Machine<'a>,
+    request: Request,
+    /// Highest first.
+    speeds: &'static [f32],
+    speed: usize,
+    /// The most that may be asked for.
+    cross_nic: u32,
+    best: Graph,
+    /// Left of [`GLOBAL_STEPS`] and of [`HARD_STEPS`].
+    global: i64,
+    hard: i64,
+}
+
+/// Searches one graph.
+pub(super) fn search(machine: &Machine<'_>, config: &SearchConfig, request: Request) -> Graph {
+    let mut relaxation = Relaxation::new(machine, config, request);
+    let mut trial = relaxation.first_trial();
+    relaxation.loosen(&mut trial);
+    double(&mut relaxation.best, machine, request.channels_max);
+    relaxation.tighten(trial);
+    relaxation.or_simple_order()
+}
+
+impl<'a> Relaxation<'a> {
+    fn new(machine: &'a Machine<'a>, config: &SearchConfig, mut request: Request) -> Relaxation<'a> {
+        let gpus = machine.system.gpus.len();
+        if gpus == 1 && request.pattern != Pattern::Ring {
+            request.pattern = Pattern::Tree;
+        }
+        // A tree needs two channels to use both sides, and rings have as many channels as trees.
+        if machine.bounds.is_split_nvlink && request.pattern == Pattern::Ring && request.channels_max >= 2 {
+            request.channels_min = request.channels_min.max(2);
+        }
+        let crosses = matches!(request.pattern, Pattern::Ring | Pattern::BalancedTree | Pattern::SplitTree);
+        let cross_nic = if crosses && machine.system.nets.len() > 1 { config.cross_nic } else { 0 };
+        let speeds = config.tables.speeds(machine.system.sm_min(), !machine.system.nets.is_empty());
+        let mut best = Graph::none(request.id, request.pattern);
+        best.cross_nic = u32::from(cross_nic == 1);
+        best.type_intra = machine.bounds.intra.0;
+        best.type_inter = machine.bounds.inter.0;
+        // Steps cost more where there are more GPUs to choose from.
+        let cost = gpus.div_ceil(16) as i64;
+        let (global, hard) = (GLOBAL_STEPS / cost, HARD_STEPS / cost);
+        Relaxation { machine, request, speeds, speed: 0, cross_nic, best, global, hard }
+    }
+
+    fn first_trial(&mut self) -> Trial {
+        let Request { pattern, collnet, channels_min, channels_max, .. } = self.request;
+        let bounds = &self.machine.bounds;
+        let gpus = self.machine.system.gpus.len() as f32;
+        // Only a ring uses as many links as it has GPUs.
+        let is_ring = pattern == Pattern::Ring || gpus == 1.0;
+        let total = if is_ring { bounds.total_bw } else { bounds.total_bw * gpus / (gpus - 1.0) };
+        let is_too_fast = |speed: f32| speed > bounds.channel_bw_max || speed * channels_min as f32 > total;
+        self.speed = first_not(self.speeds, is_too_fast);
+        Trial {
+            pattern,
+            collnet,
+            cross_nic: self.best.cross_nic,
+            channels_min,
+            channels_max,
+            bw_intra: self.speeds[self.speed],
+            bw_inter: self.speeds[self.speed],
+            type_intra: bounds.intra.0,
+            type_inter: bounds.inter.0,
+            same_channels: pattern != Pattern::Nvls,
+        }
+    }
+
+    fn walk(&mut self, trial: &Trial) -> Outcome {
+        let steps = if trial.same_channels { SAME_CHANNELS_STEPS } else { WALK_STEPS };
+        let outcome = Walk::run(self.machine, trial, &mut self.best, steps);
+        let left = match outcome {
+            Outcome::Perfect => 0,
+            Outcome::Done(left) => left,
+        };
+        self.hard -= i64::from(steps - left).max(16);
+        self.global -= i64::from(steps);
+        outcome
+    }
+
+    /// Whether the widest GPU's links are all in use.
+    fn is_saturated(&self) -> bool {
+        self.best.lanes.len() as f32 * self.best.bw_inter >= self.machine.bounds.total_bw
+    }
+
+    /// Allows more and asks for less, until nothing better can come.
+    fn loosen(&mut self, trial: &mut Trial) {
+        loop {
+            let outcome = self.walk(trial);
+            if outcome == Outcome::Perfect || self.is_saturated() || self.hard < 0 {
+                return;
+            }
+            if trial.same_channels && !self.keeps_same_channels(trial) {
+                trial.same_channels = false;
+                continue;
+            }
+            trial.same_channels = true;
+            if let Outcome::Done(left) = outcome {
+                self.global += i64::from(left);
+            }
+            if (self.global < 0 && !self.best.lanes.is_empty()) || !self.loosen_once(trial) {
+                return;
+            }
+        }
+    }
+
+    /// Channels that differ do not help where all go through AMD CPUs.
+    fn keeps_same_channels(&self, trial: &Trial) -> bool {
+        let system = self.machine.system;
+        let is_amd = system
+            .cpus
+            .first()
+            .is_some_and(|cpu| system.cpu_model(*cpu) == crate::topology::system::CpuModel::Amd);
+        is_amd && trial.type_intra == PathKind::Sys
+    }
+
+    /// The next allowance, like the digits of a counter: pattern first, then kinds of routes, crossing NICs, speed.
+    fn loosen_once(&mut self, trial: &mut Trial) -> bool {
+        let bounds = &self.machine.bounds;
+        let has_net = !self.machine.system.nets.is_empty();
+        let found = !self.best.lanes.is_empty();
+        if self.machine.system.sm_min() >= 90 && trial.pattern == Pattern::BalancedTree {
+            trial.pattern = Pattern::Tree;
+            return true;
+        }
+        trial.pattern = self.request.pattern;
+
+        let farthest = if has_net { trial.type_inter } else { bounds.intra.1 };
+        let may_help = !found || trial.type_intra < self.best.type_intra;
+        if let Some(next) = farther(trial.type_intra, farthest).filter(|_| may_help) {
+            trial.type_intra = next;
+            return true;
+        }
+        trial.type_intra = bounds.intra.0;
+
+        let may_help = !found || trial.type_inter < self.best.type_inter || trial.type_inter < PathKind::Pxn;
+        if let Some(next) = farther(trial.type_inter, bounds.inter.1).filter(|_| has_net && may_help) {
+            trial.type_inter = next;
+            return true;
+        }
+        trial.type_inter = bounds.inter.0;
+
+        let crosses = matches!(self.request.pattern, Pattern::Ring | Pattern::BalancedTree);
+        if self.cross_nic == 2 && trial.cross_nic == 0 && crosses {
+            trial.cross_nic = 2;
+            return true;
+        }
+        trial.cross_nic = u32::from(self.cross_nic == 1);
+
+        // Half the speed would need twice the channels to be as good.
+        let Some(next) = self.speeds.get(self.speed + 1) else { return false };
+        if found && next / self.best.bw_inter <= 0.49 {
+            return false;
+        }
+        self.speed += 1;
+        (trial.bw_intra, trial.bw_inter) = (*next, *next);
+        true
+    }
+
+    /// Keeps the channels found and raises their speed step by step, as long as that works.
+    fn tighten(&mut self, last: Trial) {
+        let Some(mut trial) = self.trial_of_best(&last) else { return };
+        while let Some(faster) = self.speed.checked_sub(1) {
+            let best = &self.best;
+            let speed = self.speeds[faster];
+            match self.request.pattern {
+                Pattern::Ring => (trial.bw_intra, trial.bw_inter) = (speed, speed),
+                Pattern::Nvls if trial.bw_inter == best.bw_inter && trial.bw_inter < trial.bw_intra * 2.0 => {
+                    trial.channels_min = best.lanes.len();
+                    trial.channels_max = best.lanes.len();
+                    trial.bw_inter = speed;
+                }
+                // With two hosts, a tree's links inside a host carry more than those between.
+                _ if trial.bw_intra == best.bw_intra && trial.bw_intra < trial.bw_inter * 2.0 => {
+                    trial.bw_intra = speed;
+                }
+                _ => return,
+            }
+            self.speed = faster;
+            let outcome = self.walk(&trial);
+            if outcome == Outcome::Done(0) || self.hard < 0 {
+                return;
+            }
+        }
+    }
+
+    fn trial_of_best(&mut self, last: &Trial) -> Option<Trial> {
+        let best = &self.best;
+        if best.lanes.is_empty() {
+            return None;
+        }
+        self.speed = first_not(self.speeds, |speed| speed > best.bw_inter);
+        Some(Trial {
+            pattern: best.pattern,
+            cross_nic: best.cross_nic,
+            channels_min: best.lanes.len(),
+            bw_intra: self.speeds[self.speed],
+            bw_inter: self.speeds[self.speed],
+            type_intra: best.type_intra,
+            type_inter: best.type_inter,
+            same_channels: best.same_channels,
+            ..last.clone()
+        })
+    }
+
+    fn or_simple_order(mut self) -> Graph {
+        let system = self.machine.system;
+        if self.best.lanes.is_empty() && !self.request.collnet && self.request.pattern != Pattern::Nvls {
+            let gpus = system.gpus.iter().map(|gpu| system.gpu(*gpu).rank).collect();
+            let nets = system.nets.first().map(|net| [system.net(*net).id; 2]);
+            self.best.lanes = vec![Lane { gpus, nets }];
+            (self.best.bw_intra, self.best.bw_inter) = (0.1, 0.1);
+            (self.best.type_intra, self.best.type_inter) = (PathKind::Sys, PathKind::Sys);
+        }
+        self.best
+    }
+}
+
+/// The next kind, up to the farthest that leads anywhere.
+fn farther(kind: PathKind, farthest: PathKind) -> Option<PathKind> {
+    kind.farther().filter(|next| kind < farthest && *next < PathKind::Dis)
+}
+
+/// The place of the first speed that is not too fast, or the last.
+fn first_not(speeds: &[f32], is_too_fast: impl Fn(f32) -> bool) -> usize {
+    speeds.iter().position(|speed| !is_too_fast(*speed)).unwrap_or(speeds.len() - 1)
+}
+
+/// Two channels of half the speed use a GPU better than one, as long as each is fast enough.
+fn double(graph: &mut Graph, machine: &Machine<'_>, channels_max: usize) {
+    let count = graph.lanes.len();
+    let is_enough = machine.system.sm_min() > 80 && graph.bw_intra < 50.0 && count > 4;
+    if count == 0 || graph.pattern == Pattern::Nvls || graph.bw_intra < 25.0 || is_enough {
+        return;
+    }
+    let doubled = (2 * count).min(channels_max);
+    let share = doubled.div_ceil(count) as f32;
+    graph.lanes.extend_from_within(..doubled - count);
+    graph.bw_intra /= share;
+    graph.bw_inter /= share;
+}

@@ -1,0 +1,499 @@
+//! Layer: host / topology / search.
+//! Takes: one speed and one set of allowances: a [`Trial`].
+//! Gives: the best channels found within the trial's budget, if they beat the best so far.
+//! Never: recursion: depth is channels times GPUs, more than a thread's stack may hold.
+
+use super::candidates::{self, Wanted};
+use super::capacity::Capacity;
+use super::{Graph, Lane, Machine, Pattern};
+use crate::topology::PathKind;
+use crate::topology::system::{NodeId, NodeKind};
+
+/// What one walk may do.
+#[derive(Clone, Debug)]
+pub(super) struct Trial {
+    pub pattern: Pattern,
+    pub collnet: bool,
+    pub cross_nic: u32,
+    pub channels_min: usize,
+    pub channels_max: usize,
+    pub bw_intra: f32,
+    pub bw_inter: f32,
+    pub type_intra: PathKind,
+    pub type_inter: PathKind,
+    pub same_channels: bool,
+}
+
+/// How a walk ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Outcome {
+    /// As many channels as are of use: nothing can be better at this speed.
+    Perfect,
+    /// All was tried; this much of the budget is left. 0: not all was tried.
+    Done(u32),
+}
+
+/// In what order a lane visits GPUs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Order {
+    /// As they are numbered.
+    Numbered,
+    /// As the lane before.
+    Replay,
+    /// Whatever works.
+    Free,
+}
+
+/// A lane that grows; GPUs and network devices by place.
+#[derive(Clone, Default, Debug)]
+struct Draft {
+    gpus: Vec<usize>,
+    nets: [usize; 2],
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Move {
+    Begin { net: Option<usize>, gpu: usize, order: Order, is_aside: bool },
+    Visit(usize),
+    LeaveTo { net: usize, then: Option<usize>, share: f32 },
+    Close,
+    Head,
+    Finish,
+}
+
+/// Where a walk stands.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// Before a lane.
+    Between,
+    /// At a lane's GPU number `step`, which leaves to the network at step `leaves_at`.
+    At { gpu: usize, step: usize, leaves_at: Option<usize>, closes: bool, order: Order },
+}
+
+/// One level of the walk: moves still to try here, and what to take back on leaving.
+struct Level {
+    place: Place,
+    /// Length of `Walk::moves` before this level: those after are its own, in reverse.
+    moves: usize,
+    undo: Undo,
+    /// Length of `Walk::taken` before this level.
+    taken: usize,
+    /// The budget outside, where this level has its own.
+    budget_outside: Option<u32>,
+}
+
+#[derive(Clone, Copy)]
+enum Undo {
+    Nothing,
+    Begin { net: Option<usize> },
+    Visit(usize),
+    Finish,
+}
+
+/// Steps of the first try in the GPUs' own order, which is to give something to compare with, not to find the best.
+const ASIDE_STEPS: u32 = 1 << 10;
+
+pub(super) struct Walk<'a> {
+    machine: &'a Machine<'a>,
+    trial: &'a Trial,
+    best: &'a mut Graph,
+    capacity: Capacity<'a>,
+    /// Lanes done, and the one that grows.
+    lanes: Vec<Draft>,
+    done: usize,
+    /// For each GPU, a bit for each lane that has visited it.
+    used: Vec<u64>,
+    /// Routes in use, with the speed taken.
+    taken: Vec<(NodeId, NodeId, f32)>,
+    hops: u32,
+    budget: u32,
+    latency: f32,
+    is_perfect: bool,
+    /// Moves still to try, of all levels.
+    moves: Vec<Move>,
+    /// Network devices to try for a lane's start.
+    nets: Vec<usize>,
+}
+
+impl<'a> Walk<'a> {
+    pub fn run(machine: &'a Machine<'a>, trial: &'a Trial, best: &'a mut Graph, budget: u32) -> Outcome {
+        let system = machine.system;
+        let mut walk = Walk {
+            machine,
+            trial,
+            best,
+            capacity: Capacity::new(system),
+            lanes: vec![Draft::default()],
+            done: 0,
+            used: vec![0; system.gpus.len()],
+            taken: Vec::new(),
+            hops: 0,
+            budget,
+            latency: 0.0,
+            is_perfect: false,
+            moves: Vec::new(),
+            nets: machine.choices.starts(trial.type_inter),
+        };
+        walk.search();
+        if walk.is_perfect { Outcome::Perfect } else { Outcome::Done(walk.budget) }
+    }
+
+    fn search(&mut self) {
+        let mut levels = Vec::new();
+        self.enter(&mut levels, Place::Between, Undo::Nothing, 0, None);
+        while !self.is_perfect {
+            let Some(level) = levels.last_mut() else { break };
+            let (place, is_left) = (level.place, self.budget > 0 && self.moves.len() > level.moves);
+            match is_left.then(|| self.moves.pop()).flatten() {
+                Some(next) => self.try_move(&mut levels, place, next),
+                None => levels.pop().into_iter().for_each(|level| self.leave(&level)),
+            }
+        }
+    }
+
+    /// Makes a move if the links carry it, and enters the level behind it.
+    fn try_move(&mut self, levels: &mut Vec<Level>, place: Place, next: Move) {
+        let taken = self.taken.len();
+        let (gpus, nets) = (&self.machine.system.gpus, &self.machine.system.nets);
+        let here = match place {
+            Place::At { gpu, .. } => Some((gpu, gpus[gpu])),
+            Place::Between => None,
+        };
+        let (undo, then) = match (next, place) {
+            (Move::Begin { net, gpu, order, .. }, _) => {
+                if !self.begin(net, gpu) {
+                    return;
+                }
+                let (leaves_at, closes) = self.ends();
+                (Undo::Begin { net }, Place::At { gpu, step: 0, leaves_at, closes, order })
+            }
+            (Move::Visit(to), Place::At { gpu, step, leaves_at, closes, order }) => {
+                if !self.follow(gpus[gpu], gpus[to], 1.0) {
+                    return;
+                }
+                self.mark(to);
+                (Undo::Visit(to), Place::At { gpu: to, step: step + 1, leaves_at, closes, order })
+            }
+            (Move::LeaveTo { net, then, share }, Place::At { gpu, step, closes, order, .. }) => {
+                if !self.follow(gpus[gpu], nets[net], share) {
+                    return;
+                }
+                self.lanes[self.done].nets[1] = net;
+                (Undo::Nothing, Place::At { gpu, step, leaves_at: then, closes, order })
+            }
+            (Move::Close, _) => {
+                let first = gpus[self.lanes[self.done].gpus[0]];
+                if !here.is_some_and(|(_, gpu)| self.follow(gpu, first, 1.0)) {
+                    return;
+                }
+                (Undo::Finish, Place::Between)
+            }
+            (Move::Head, _) => {
+                if !here.is_some_and(|(gpu, _)| self.follow_head(gpu)) {
+                    self.give_back(taken);
+                    return;
+                }
+                (Undo::Finish, Place::Between)
+            }
+            (Move::Finish, _) => (Undo::Finish, Place::Between),
+            (Move::Visit(_) | Move::LeaveTo { .. }, Place::Between) => return,
+        };
+        let mut outside = None;
+        if matches!(next, Move::Begin { is_aside: true, .. }) {
+            outside = Some(std::mem::replace(&mut self.budget, ASIDE_STEPS));
+        }
+        self.enter(levels, then, undo, taken, outside);
+    }
+
+    fn enter(
+        &mut self,
+        levels: &mut Vec<Level>,
+        place: Place,
+        undo: Undo,
+        taken: usize,
+        budget_outside: Option<u32>,
+    ) {
+        if !levels.is_empty() {
+            self.budget -= 1;
+        }
+        if let Place::At { gpu, step, .. } = place {
+            let lane = &mut self.lanes[self.done];
+            lane.gpus.truncate(step);
+            lane.gpus.push(gpu);
+        }
+        if matches!(undo, Undo::Finish) {
+            self.finish();
+        }
+        let moves = self.moves.len();
+        match place {
+            Place::Between if self.done < self.trial.channels_max && !self.is_perfect => self.add_starts(),
+            Place::Between => {}
+            Place::At { gpu, step, leaves_at, closes, order } => {
+                self.add_moves(gpu, step, leaves_at, closes, order);
+            }
+        }
+        self.moves[moves..].reverse();
+        levels.push(Level { place, moves, undo, taken, budget_outside });
+    }
+
+    fn leave(&mut self, level: &Level) {
+        self.moves.truncate(level.moves);
+        self.give_back(level.taken);
+        match level.undo {
+            Undo::Nothing => {}
+            Undo::Begin { net } => {
+                if let Place::At { gpu, .. } = level.place {
+                    self.mark(gpu);
+                }
+                if let Some(net) = net {
+                    self.capacity.give_net(net, &self.machine.choices.port, self.net_speed());
+                }
+            }
+            Undo::Visit(gpu) => self.mark(gpu),
+            Undo::Finish => {
+                self.done -= 1;
+                self.lanes.truncate(self.done + 1);
+            }
+        }
+        if let Some(budget) = level.budget_outside {
+            self.budget = budget;
+        }
+    }
+
+    /// At which step a lane leaves to the network, and whether it closes to a ring.
+    fn ends(&self) -> (Option<usize>, bool) {
+        let gpus = self.machine.system.gpus.len();
+        if self.machine.system.nets.is_empty() {
+            return (None, self.trial.pattern == Pattern::Ring);
+        }
+        match self.trial.pattern {
+            Pattern::Ring => (Some(gpus - 1), false),
+            Pattern::SplitTree => (Some(1.min(gpus - 1)), false),
+            _ => (Some(0), false),
+        }
+    }
+
+    /// How the next lane may begin.
+    fn add_starts(&mut self) {
+        if !self.machine.system.nets.is_empty() {
+            return self.add_starts_from_nets();
+        }
+        let begin = |gpu, order| Move::Begin { net: None, gpu, order, is_aside: false };
+        if self.trial.pattern.is_heads() {
+            self.moves.push(begin(self.done, Order::Free));
+            return;
+        }
+        let last = self.done.checked_sub(1).map(|lane| self.lanes[lane].gpus[0]);
+        self.moves.push(match last {
+            None => begin(0, Order::Numbered),
+            Some(first) => begin(first, Order::Replay),
+        });
+        if last.is_none() || !self.trial.same_channels {
+            self.moves.extend((0..self.used.len()).map(|gpu| begin(gpu, Order::Free)));
+        }
+    }
+
+    fn add_starts_from_nets(&mut self) {
+        let (system, trial) = (self.machine.system, self.trial);
+        let last = self.done.checked_sub(1).map(|lane| &self.lanes[lane]);
+        for i in 0..self.nets.len() {
+            let net = self.nets[(self.done + i) % self.nets.len()];
+            let is_crossing = trial.pattern == Pattern::Ring && trial.cross_nic == 2 && self.done % 2 == 1;
+            if (trial.collnet && !system.net(system.nets[net]).coll)
+                || (is_crossing && last.is_some_and(|last| last.nets[1] != net))
+            {
+                continue;
+            }
+            let begin = |gpu, order, is_aside| Move::Begin { net: Some(net), gpu, order, is_aside };
+            let local = self.machine.paths.local_gpu(net);
+            if trial.pattern.is_heads() {
+                let is_head = |gpu: usize| self.lanes[..self.done].iter().any(|lane| lane.gpus[0] == gpu);
+                if let Some(gpu) = local.filter(|gpu| self.done < self.nets.len() && !is_head(*gpu)) {
+                    self.moves.push(begin(gpu, Order::Free, false));
+                    break;
+                }
+                continue;
+            }
+            if let Some(last) = last.filter(|_| trial.same_channels) {
+                self.moves.push(begin(last.gpus[0], Order::Replay, false));
+                continue;
+            }
+            if last.is_none() && system.nv_switch.is_none() {
+                self.moves.push(begin(0, Order::Numbered, true));
+            }
+            self.moves.extend(local.map(|gpu| begin(gpu, Order::Free, false)));
+            let others = self.machine.choices.near_gpus[net].iter().filter(|gpu| Some(**gpu) != local);
+            self.moves.extend(others.map(|gpu| begin(*gpu, Order::Free, false)));
+        }
+    }
+
+    /// Where a lane may go from a GPU.
+    fn add_moves(&mut self, gpu: usize, step: usize, leaves_at: Option<usize>, closes: bool, order: Order) {
+        let last = self.used.len() - 1;
+        if leaves_at == Some(step) {
+            return self.add_exits(gpu, step);
+        }
+        if self.trial.pattern.is_heads() {
+            return self.moves.push(Move::Head);
+        }
+        if step == last {
+            return self.moves.push(if closes { Move::Close } else { Move::Finish });
+        }
+        let start = self.lanes[self.done].nets[0];
+        let wanted = match (order, leaves_at) {
+            (Order::Numbered, _) => return self.moves.push(Move::Visit(step + 1)),
+            (Order::Replay, _) => {
+                return self.moves.push(Move::Visit(self.lanes[self.done - 1].gpus[step + 1]));
+            }
+            (Order::Free, None) => Wanted::Near,
+            (Order::Free, Some(at)) if at == step + 1 => Wanted::NearNet(start),
+            (Order::Free, Some(_)) => Wanted::NearNetLater(start),
+        };
+        let (pattern, lane) = (self.trial.pattern, 1 << self.done);
+        let next =
+            candidates::next_gpus(self.machine, &self.capacity, pattern, gpu, wanted, &self.used, lane);
+        self.moves.extend(next.into_iter().map(Move::Visit));
+    }
+
+    /// The network devices by which a lane may leave at a GPU.
+    fn add_exits(&mut self, gpu: usize, step: usize) {
+        let (choices, trial) = (&self.machine.choices, self.trial);
+        let lane = &self.lanes[self.done];
+        let alternates = trial.pattern == Pattern::Ring && trial.cross_nic == 2;
+        let fits = |net: &usize| match trial.pattern {
+            Pattern::Tree if *net != lane.nets[0] => false,
+            Pattern::BalancedTree if step > 0 && *net != lane.nets[1] => false,
+            // Lanes in pairs: the second goes back the way the first came.
+            _ if alternates => self.done.is_multiple_of(2) || *net == self.lanes[self.done - 1].nets[0],
+            _ => trial.cross_nic != 0 || choices.port[*net] == choices.port[lane.nets[0]],
+        };
+        let is_balanced = trial.pattern == Pattern::BalancedTree;
+        let share = if is_balanced { 0.5 } else { 1.0 };
+        let then = (is_balanced && step == 0).then_some(1);
+        let exits = choices.exits(gpu, trial.type_inter).filter(fits);
+        self.moves.extend(exits.map(|net| Move::LeaveTo { net, then, share }));
+    }
+
+    fn begin(&mut self, net: Option<usize>, gpu: usize) -> bool {
+        if let Some(net) = net {
+            let system = self.machine.system;
+            if !self.capacity.take_net(net, &self.machine.choices.port, self.net_speed()) {
+                return false;
+            }
+            if !self.follow(system.nets[net], system.gpus[gpu], 1.0) {
+                self.capacity.give_net(net, &self.machine.choices.port, self.net_speed());
+                return false;
+            }
+            self.latency = system.net(system.nets[net]).latency_us;
+            self.lanes[self.done].nets = [net; 2];
+        }
+        self.mark(gpu);
+        true
+    }
+
+    /// NCCL counts whole GB/s of network devices; links count exactly.
+    fn net_speed(&self) -> f32 {
+        self.trial.bw_inter.trunc()
+    }
+
+    fn mark(&mut self, gpu: usize) {
+        self.used[gpu] ^= 1 << self.done;
+    }
+
+    /// Takes `share` of the trial's speed along a route, if its kind is allowed and its links carry it.
+    fn follow(&mut self, from: NodeId, to: NodeId, share: f32) -> bool {
+        let machine = self.machine;
+        let is_net = |id: NodeId| matches!(machine.system.node(id).kind, NodeKind::Net(_));
+        let (bw, farthest) = if is_net(from) || is_net(to) {
+            (self.trial.bw_inter * share, self.trial.type_inter)
+        } else {
+            (self.trial.bw_intra * share, self.trial.type_intra)
+        };
+        let route = machine.paths.between(from, to);
+        // Trees carry as much back.
+        let back = self.trial.pattern.is_tree().then(|| machine.paths.between(to, from).kind);
+        if route.kind > farthest || route.kind == PathKind::Dis || back.is_some_and(|back| back > farthest) {
+            return false;
+        }
+        if !self.capacity.take(from, route, bw) {
+            return false;
+        }
+        self.hops += route.links.len() as u32;
+        self.taken.push((from, to, bw));
+        true
+    }
+
+    /// Takes what a head needs: all GPUs' data passes through it.
+    fn follow_head(&mut self, head: usize) -> bool {
+        let gpus = &self.machine.system.gpus;
+        if self.trial.pattern == Pattern::Nvls {
+            let Some(switch) = self.machine.system.nv_switch else { return false };
+            let share = |gpu: usize| if gpu == head { 2.0 } else { 1.0 };
+            return (0..gpus.len()).all(|gpu| self.follow(switch, gpus[gpu], share(gpu)))
+                && (0..gpus.len()).all(|gpu| self.follow(gpus[gpu], switch, share(gpu)));
+        }
+        let share = 1.0 / (gpus.len() as f32 - 1.0).max(1.0);
+        gpus.iter().all(|gpu| self.follow(gpus[head], *gpu, share))
+            && gpus.iter().all(|gpu| self.follow(*gpu, gpus[head], share))
+    }
+
+    fn give_back(&mut self, down_to: usize) {
+        for (from, to, bw) in self.taken.drain(down_to..).rev() {
+            let route = self.machine.paths.between(from, to);
+            self.capacity.give(from, route, bw);
+            self.hops -= route.links.len() as u32;
+        }
+    }
+
+    /// A lane is whole: keep all lanes if they are better than the best so far.
+    fn finish(&mut self) {
+        if self.trial.pattern.is_heads() {
+            let head = self.lanes[self.done].gpus[0];
+            self.lanes[self.done].gpus.extend((0..self.used.len()).filter(|gpu| *gpu != head));
+        }
+        self.done += 1;
+        if self.is_better() {
+            self.save();
+            self.is_perfect = self.done == self.trial.channels_max;
+        }
+        self.lanes.truncate(self.done);
+        self.lanes.push(Draft::default());
+    }
+
+    fn is_better(&self) -> bool {
+        let (trial, best) = (self.trial, &self.best);
+        let (count, best_count) = (self.done as f32, best.lanes.len() as f32);
+        if self.done < trial.channels_min {
+            return false;
+        }
+        if trial.pattern == Pattern::Nvls {
+            return self.done > best.lanes.len() || count * trial.bw_inter > best_count * best.bw_inter;
+        }
+        let (bw, best_bw) = (count * trial.bw_intra, best_count * best.bw_intra);
+        let is_alike = best.pattern == trial.pattern && best.cross_nic == trial.cross_nic;
+        bw > best_bw || (bw == best_bw && is_alike && self.hops < best.hops)
+    }
+
+    fn save(&mut self) {
+        let (system, trial) = (self.machine.system, self.trial);
+        let rank = |gpu: &usize| system.gpu(system.gpus[*gpu]).rank;
+        let id = |net: usize| system.net(system.nets[net]).id;
+        let lane = |draft: &Draft| Lane {
+            gpus: draft.gpus.iter().map(rank).collect(),
+            nets: (!system.nets.is_empty()).then(|| draft.nets.map(id)),
+        };
+        *self.best = Graph {
+            id: self.best.id,
+            pattern: trial.pattern,
+            cross_nic: trial.cross_nic,
+            bw_intra: trial.bw_intra,
+            bw_inter: trial.bw_inter,
+            latency_inter: self.latency,
+            type_intra: trial.type_intra,
+            type_inter: trial.type_inter,
+            same_channels: trial.same_channels,
+            hops: self.hops,
+            lanes: self.lanes[..self.done].iter().map(lane).collect(),
+        };
+    }
+}

@@ -1,0 +1,297 @@
+//! Layer: host / topology / system.
+//! Takes: an [`Inventory`](super::Inventory).
+//! Gives: a [`System`]: nodes, and links between them with a kind and a bandwidth in GB/s for each direction.
+//! Never: changes after it is built.
+
+mod bandwidth;
+mod build;
+mod flatten;
+
+pub use bandwidth::Tables;
+pub(super) use bandwidth::{LOCAL_BW, through_intel};
+
+use super::BusId;
+use thiserror::Error;
+
+/// A node's place in [`System::nodes`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct NodeId(pub u16);
+
+/// A link's place in [`System::links`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LinkId(pub u32);
+
+/// What a link is made of. The order is that of [`PathKind`](super::PathKind).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum LinkKind {
+    /// Inside a device.
+    Loc,
+    /// NVLink.
+    NvLink,
+    /// Chip to chip, between a GPU and its CPU.
+    C2c,
+    /// PCI Express.
+    Pci,
+    /// Between CPUs.
+    Sys,
+    /// To the network.
+    Net,
+}
+
+/// One direction of a wire.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Link {
+    /// Where it starts.
+    pub from: NodeId,
+    /// Where it ends.
+    pub to: NodeId,
+    /// What it is made of.
+    pub kind: LinkKind,
+    /// GB/s.
+    pub bw: f32,
+    /// The same wire the other way.
+    pub reverse: LinkId,
+}
+
+/// A GPU.
+#[derive(Clone, PartialEq, Debug)]
+pub struct GpuNode {
+    /// Its address.
+    pub bus_id: BusId,
+    /// NVML's index on its host.
+    pub dev: u32,
+    /// Rank that uses it.
+    pub rank: u32,
+    /// Compute capability, major times ten plus minor.
+    pub sm: u32,
+    /// Whether NICs may read and write its memory.
+    pub gdr: bool,
+    /// A GeForce: its driver offers no access between peers over PCI.
+    pub is_consumer: bool,
+}
+
+/// A NUMA node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CpuNode {
+    /// -1 where the host has no NUMA.
+    pub numa_id: i32,
+    /// What it is.
+    pub model: CpuModel,
+}
+
+/// As far as bandwidths and habits differ.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CpuModel {
+    /// Intel up to Broadwell.
+    IntelBroadwell,
+    /// Intel from Skylake to Ice Lake.
+    IntelSkylake,
+    /// Intel Sapphire Rapids.
+    IntelSapphireRapids,
+    /// Intel Emerald Rapids and later.
+    IntelEmeraldRapids,
+    /// AMD.
+    Amd,
+    /// Zhaoxin.
+    Zhaoxin,
+    /// Zhaoxin Yongfeng.
+    ZhaoxinYongfeng,
+    /// 64-bit ARM.
+    Arm,
+    /// IBM POWER.
+    Power,
+    /// Nothing known.
+    Unknown,
+}
+
+impl CpuModel {
+    /// Turns reads and writes between GPUs into small PCI packets, which costs bandwidth.
+    pub fn is_intel(self) -> bool {
+        use CpuModel::*;
+        matches!(self, IntelBroadwell | IntelSkylake | IntelSapphireRapids | IntelEmeraldRapids)
+    }
+}
+
+/// A network device.
+#[derive(Clone, PartialEq, Debug)]
+pub struct NetNode {
+    /// The host's index in the upper eight bits, its number there below.
+    pub id: u64,
+    /// The network layer's number of it.
+    pub dev: u32,
+    /// `mlx5_0`, `eth0`.
+    pub name: String,
+    /// Devices with the same one, and the same port, share bandwidth.
+    pub asic: u64,
+    /// Port of the adapter.
+    pub port: u32,
+    /// GB/s.
+    pub bw: f32,
+    /// In microseconds.
+    pub latency_us: f32,
+    /// Whether it may read and write the memory of GPUs.
+    pub gdr: bool,
+    /// Whether it reduces in the network.
+    pub coll: bool,
+}
+
+/// What a node is.
+#[derive(Clone, PartialEq, Debug)]
+pub enum NodeKind {
+    /// A GPU.
+    Gpu(GpuNode),
+    /// A PCI switch.
+    Pci(BusId),
+    /// All NVSwitches, which act as one.
+    NvSwitch,
+    /// A NUMA node.
+    Cpu(CpuNode),
+    /// A network adapter.
+    Nic(BusId),
+    /// A device of a network adapter.
+    Net(NetNode),
+}
+
+/// A node and the links that leave it, best first, those up the PCI tree after those down.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Node {
+    /// Index of its host; NVSwitches may join several.
+    pub host: u8,
+    /// What it is.
+    pub kind: NodeKind,
+    /// Links that start here.
+    pub links: Vec<LinkId>,
+}
+
+/// The machine as a graph.
+#[derive(Clone, PartialEq, Debug)]
+pub struct System {
+    /// All nodes.
+    pub nodes: Vec<Node>,
+    /// All links.
+    pub links: Vec<Link>,
+    /// The GPUs, in the order of the inventory.
+    pub gpus: Vec<NodeId>,
+    /// The network devices.
+    pub nets: Vec<NodeId>,
+    /// The NUMA nodes.
+    pub cpus: Vec<NodeId>,
+    /// The NVSwitches.
+    pub nv_switch: Option<NodeId>,
+}
+
+/// GPUs of a system. NCCL's largest, two halves of each GPU of a rack of 72, are 144.
+pub const GPUS_MAX: usize = 144;
+/// Network devices of a system.
+pub const NETS_MAX: usize = 256;
+/// NUMA nodes of a system.
+pub const CPUS_MAX: usize = 144;
+/// Nodes of a system.
+pub const NODES_MAX: usize = 4096;
+/// Hosts of a system, joined by NVLink.
+pub const HOSTS_MAX: usize = 128;
+
+/// Why an inventory is no system.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum SystemError {
+    /// There is no GPU that a rank uses.
+    #[error(
+        "no GPU with a rank: {gpu_class_devices} PCI devices have a GPU's class; a skeleton file needs the live machine"
+    )]
+    NoGpus {
+        /// PCI devices with class 0x03....
+        gpu_class_devices: usize,
+    },
+    /// More than a host has.
+    #[error("{count} {what}: at most {max} are supported")]
+    TooMany {
+        /// What there is too much of.
+        what: &'static str,
+        /// How many there are.
+        count: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// An NVLink that only one side has.
+    #[error("GPU {from} has an NVLink to {to}, which has none back")]
+    OneWay {
+        /// The side that has it.
+        from: BusId,
+        /// The side that has not.
+        to: BusId,
+    },
+    /// A PCI link to an address that is not in the inventory.
+    #[error("PCI device {from} has a link to {to}, which does not exist")]
+    Dangling {
+        /// Who has it.
+        from: BusId,
+        /// Where it leads.
+        to: BusId,
+    },
+}
+
+impl System {
+    /// The node.
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[usize::from(id.0)]
+    }
+
+    /// The link.
+    pub fn link(&self, id: LinkId) -> &Link {
+        &self.links[id.0 as usize]
+    }
+
+    /// The GPU that a node of [`Self::gpus`] is.
+    ///
+    /// # Panics
+    /// If it is none.
+    pub fn gpu(&self, id: NodeId) -> &GpuNode {
+        match &self.node(id).kind {
+            NodeKind::Gpu(gpu) => gpu,
+            other => panic!("node {id:?} is {other:?}, expected a GPU"),
+        }
+    }
+
+    /// The network device that a node of [`Self::nets`] is.
+    ///
+    /// # Panics
+    /// If it is none.
+    pub fn net(&self, id: NodeId) -> &NetNode {
+        match &self.node(id).kind {
+            NodeKind::Net(net) => net,
+            other => panic!("node {id:?} is {other:?}, expected a network device"),
+        }
+    }
+
+    /// The NUMA node's model, for a node of [`Self::cpus`].
+    pub fn cpu_model(&self, id: NodeId) -> CpuModel {
+        match &self.node(id).kind {
+            NodeKind::Cpu(cpu) => cpu.model,
+            _ => CpuModel::Unknown,
+        }
+    }
+
+    /// The least compute capability.
+    pub fn sm_min(&self) -> u32 {
+        self.gpus.iter().map(|id| self.gpu(*id).sm).min().unwrap_or(0)
+    }
+
+    /// A GPU's number in graph files: its host's index in the upper eight bits, NVML's index below.
+    pub fn dev_of_rank(&self, rank: u32) -> Option<u64> {
+        let id = self.gpus.iter().find(|id| self.gpu(**id).rank == rank)?;
+        Some(u64::from(self.node(*id).host) << 56 | u64::from(self.gpu(*id).dev))
+    }
+
+    /// The rank of a GPU's number in graph files.
+    pub fn rank_of_dev(&self, dev: u64) -> Option<u32> {
+        let is_it =
+            |id: &&NodeId| u64::from(self.node(**id).host) << 56 | u64::from(self.gpu(**id).dev) == dev;
+        self.gpus.iter().find(is_it).map(|id| self.gpu(*id).rank)
+    }
+
+    /// The same system alone: what leads to the network is left out, as no rank is elsewhere.
+    pub fn without_network(mut self) -> System {
+        self.nets.clear();
+        self
+    }
+}

@@ -1,0 +1,141 @@
+//! Layer: tests.
+//! Takes: topologies of real machines, and the graphs that NCCL itself found there.
+//! Gives: proof that this search finds the same, or channels that cost the same.
+//! Never: answers of our own as what is expected.
+
+use oxccl::topology::search::{Graph, GraphId, Graphs, Pattern, SearchConfig};
+use oxccl::topology::xml::{read_graphs, read_topology};
+use oxccl::topology::{PathPolicy, Paths, System, Tables};
+use rustix::time::{ClockId, clock_gettime};
+use std::time::Duration;
+
+struct Machine {
+    topology: &'static str,
+    answer: &'static str,
+    tables: Tables,
+    /// Other hosts are there too: network devices are used.
+    hosts: u32,
+    nvls: bool,
+    collnet: bool,
+}
+
+macro_rules! fixture {
+    ($name:literal) => {
+        include_str!(concat!("fixtures/topology/", $name, ".xml"))
+    };
+}
+
+const H200X4: Machine = Machine {
+    topology: fixture!("h200x4"),
+    answer: fixture!("h200x4-graph"),
+    tables: Tables::Current,
+    hosts: 1,
+    nvls: false,
+    collnet: false,
+};
+const H200X8: Machine = Machine { topology: fixture!("h200x8"), answer: fixture!("h200x8-graph"), ..H200X4 };
+const DGX1V: Machine = Machine {
+    topology: fixture!("dgx1v"),
+    answer: fixture!("dgx1v-graph"),
+    tables: Tables::Nccl213,
+    collnet: true,
+    ..H200X4
+};
+const RTX3090X8: Machine = Machine {
+    topology: fixture!("rtx3090x8"),
+    answer: fixture!("rtx3090x8-graph"),
+    hosts: 2,
+    collnet: true,
+    ..H200X4
+};
+
+impl Machine {
+    fn system(&self) -> System {
+        let mut inventory = read_topology(self.topology).unwrap();
+        inventory.number_ranks();
+        let system = System::new(&inventory, self.tables).unwrap();
+        if self.hosts > 1 { system } else { system.without_network() }
+    }
+
+    fn search(&self, system: &System) -> (Paths, Graphs) {
+        let paths = Paths::new(system, &PathPolicy::default());
+        let config = SearchConfig {
+            tables: self.tables,
+            nvls: self.nvls,
+            collnet: self.collnet,
+            ..SearchConfig::default()
+        };
+        let graphs = Graphs::search(system, &paths, &config);
+        (paths, graphs)
+    }
+
+    /// Each graph that NCCL found, beside ours.
+    fn compare(&self) {
+        let system = self.system();
+        let (_, graphs) = self.search(&system);
+        let answer = read_graphs(self.answer, &system).unwrap();
+        assert!(answer.iter().any(|graph| graph.id == GraphId::Ring));
+        for theirs in &answer {
+            let ours = graphs.all().into_iter().find(|graph| graph.id == theirs.id).unwrap();
+            if theirs.lanes.is_empty() {
+                assert!(ours.lanes.is_empty(), "{:?}: NCCL has none, we have {ours}", theirs.id);
+                continue;
+            }
+            assert_eq!(ours.to_string(), theirs.to_string(), "{:?}", theirs.id);
+            assert_eq!(ours.latency_inter, theirs.latency_inter);
+            assert_eq!(ours.lanes, theirs.lanes, "{:?}: lanes", theirs.id);
+        }
+    }
+}
+
+#[test]
+fn eight_h200_on_nvswitches() {
+    H200X8.compare();
+}
+
+#[test]
+fn four_h200_on_nvswitches() {
+    H200X4.compare();
+}
+
+#[test]
+fn dgx1v_a_cube_of_nvlinks() {
+    DGX1V.compare();
+}
+
+#[test]
+fn eight_rtx_3090_on_two_sockets() {
+    RTX3090X8.compare();
+}
+
+/// The ring of a DGX-1V with today's numbers: the same six, at an NVLink's 20 GB/s.
+#[test]
+fn dgx1v_with_todays_numbers() {
+    let machine = Machine { tables: Tables::Current, ..DGX1V };
+    let (_, graphs) = machine.search(&machine.system());
+    let ring: &Graph = &graphs.ring;
+    assert_eq!((ring.pattern, ring.lanes.len(), ring.bw_intra), (Pattern::Ring, 6, 20.0));
+}
+
+#[test]
+fn eight_gpus_take_less_than_a_tenth_of_a_second() {
+    for machine in
+        [H200X8, DGX1V, RTX3090X8, Machine { topology: fixture!("oci-h100"), hosts: 2, nvls: true, ..H200X8 }]
+    {
+        let system = machine.system();
+        // Of the processor: the machine may be busy with other tests.
+        let start = cpu_time();
+        let (_, graphs) = machine.search(&system);
+        let took = cpu_time() - start;
+        eprintln!("{took:?}");
+        for graph in graphs.all() {
+            eprintln!("  {:?} {graph}", graph.id);
+        }
+        assert!(took.as_millis() < 100, "{took:?} for {}", graphs.ring);
+    }
+}
+
+fn cpu_time() -> Duration {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
