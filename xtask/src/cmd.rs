@@ -10,19 +10,23 @@ use std::io::{IsTerminal, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The process group now running, for the interrupt handler.
-static RUNNING: Mutex<Option<Pid>> = Mutex::new(None);
+/// The process groups now running (several, where threads run commands side by side), for the interrupt handler.
+static RUNNING: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
+
+fn running() -> MutexGuard<'static, Vec<Pid>> {
+    RUNNING.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
 
 /// Makes Ctrl-C and SIGTERM kill the running command's group too: being in a group of its own, it does not get them.
 pub fn forward_interrupts() -> Result<()> {
     ctrlc::set_handler(|| {
-        if let Some(group) = *RUNNING.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) {
+        for group in running().iter() {
             // A group that is already gone is what was wanted.
-            let _ = kill_process_group(group, Signal::KILL);
+            let _ = kill_process_group(*group, Signal::KILL);
         }
         std::process::exit(130);
     })?;
@@ -127,7 +131,7 @@ impl Cmd {
 
     fn watch(&self, mut child: Child) -> Result<Output> {
         let group = Pid::from_child(&child);
-        *RUNNING.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(group);
+        running().push(group);
         let text = Mutex::new(Vec::new());
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let status = thread::scope(|scope| {
@@ -142,7 +146,7 @@ impl Cmd {
             let _ = kill_process_group(group, Signal::KILL);
             status
         });
-        *RUNNING.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = None;
+        running().retain(|other| *other != group);
         let raw = text.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
         let text = strip_colours(&String::from_utf8_lossy(&raw));
         match status? {

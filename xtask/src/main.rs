@@ -5,6 +5,7 @@
 
 mod cmd;
 mod counts;
+mod ptx;
 mod stages;
 mod tidy;
 mod tools;
@@ -52,6 +53,8 @@ enum Task {
         #[arg(long, default_value_t = 60)]
         seconds: u64,
     },
+    /// Builds the GPU kernels: PTX and machine code for each GPU generation, checked and packed into one file.
+    BuildPtx(ptx::Options),
     /// Model-checks the FIFOs with loom.
     Loom {
         /// Run only tests whose name contains this.
@@ -75,6 +78,7 @@ fn run(task: Task) -> Result<bool> {
             stages::fuzz::run_targets(target.as_deref(), Duration::from_secs(seconds))
                 .map(|outcome| outcome.is_ok())
         }
+        Task::BuildPtx(options) => ptx::build(&options),
         Task::Loom { mutants: true, .. } => stages::mutants::run().map(|outcome| outcome.is_ok()),
         Task::Loom { filter, .. } => {
             stages::loom::run_filtered(filter.as_deref()).map(|outcome| outcome.is_ok())

@@ -91,8 +91,8 @@ pub fn ensure_cargo_fuzz() -> Result<PathBuf> {
     bail!("cargo-fuzz cannot be installed; to try again: {install}")
 }
 
-/// Installs a Debian package if that needs no password.
-fn apt_install(package: &str) -> Result<()> {
+/// Installs Debian packages, named with blanks between them, if that needs no password.
+pub fn apt_install(package: &str) -> Result<()> {
     let by_hand = || anyhow!("`{package}` is missing; to get it: sudo apt-get install --yes {package}");
     if !rustix::process::geteuid().is_root() {
         return Err(by_hand());

@@ -1,0 +1,225 @@
+//! Layer: xtask / ptx, `cargo xtask build-ptx`.
+//! Takes: the kernels' sources and this machine's toolchains.
+//! Gives: for each GPU generation one PTX file and one file of machine code per module, checked; a manifest; and all of
+//! it in one bundle that the library opens at run time.
+//! Never: needs a GPU, a driver or a CUDA toolkit; leaves a half-written bundle.
+
+mod bundle;
+mod check;
+mod compile;
+pub mod compiler;
+mod manifest;
+mod names;
+mod ptxas;
+mod split;
+mod text;
+mod usage;
+
+use crate::tools::{root, target_dir};
+use anyhow::{Context, Result, bail};
+use compile::Source;
+use compiler::Compiler;
+use manifest::{Entry, File, Manifest, Origin, Target};
+use ptxas::{Assembled, Ptxas};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::Instant;
+use text::Ptx;
+use usage::Usage;
+
+/// `cargo xtask build-ptx`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Options {
+    /// GPU generations, as compute capability without the dot.
+    #[arg(long, value_delimiter = ',', default_value = "70,80,90,100")]
+    pub sm: Vec<u32>,
+    /// Where to write; without it, `ptx` in cargo's target directory, where the library looks.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Only modules whose name contains this.
+    #[arg(long, value_name = "PATTERN", default_value = "")]
+    pub only: String,
+    /// Fetch NVIDIA's assembler from PyPI where none is installed.
+    #[arg(long)]
+    pub fetch: bool,
+    /// Build this crate, which lies outside the workspace, instead of the library's kernels.
+    #[arg(long = "crate", value_name = "DIR", hide = true)]
+    pub source: Option<String>,
+}
+
+/// A module with all that is known of it.
+struct Built {
+    sm: u32,
+    module: split::Module,
+    cubin: Option<Vec<u8>>,
+    entries: Vec<Entry>,
+}
+
+/// Builds what `options` ask for. Returns whether no check complained; files are written in either case, so that a kernel
+/// can be tried before it is tuned.
+pub fn build(options: &Options) -> Result<bool> {
+    let compiler = Compiler::find()?;
+    let ptxas = match Ptxas::find(options.fetch) {
+        Ok(ptxas) => Some(ptxas),
+        Err(reason) if options.fetch => return Err(reason),
+        Err(reason) => {
+            eprintln!("build-ptx: no machine code and no check of registers: {reason:#}");
+            None
+        }
+    };
+    let source = options.source.as_deref().map_or_else(|| Ok(Source::device()), Source::folder)?;
+    let out = options.out.clone().map_or_else(|| target_dir().join("ptx"), |out| root().join(out));
+    let (commit, source_sha256) = manifest::sources()?;
+    let origin = Origin {
+        compiler: compiler.version.clone(),
+        llvm: compiler.llvm.clone(),
+        ptxas: ptxas.as_ref().map(|ptxas| ptxas.version.clone()),
+        commit,
+        source_sha256,
+    };
+    let (mut built, mut complaints) = (Vec::new(), Vec::new());
+    for sm in &options.sm {
+        let start = Instant::now();
+        let text = compile::compile(&compiler, &source, *sm)?;
+        let compiled = start.elapsed().as_secs_f64();
+        let mut modules = split::split(&text).with_context(|| format!("the PTX for sm_{sm}"))?;
+        modules.retain(|module| module.name.contains(&options.only));
+        if modules.is_empty() {
+            bail!("no kernel for sm_{sm} is in a module whose name contains '{}'", options.only);
+        }
+        let before = built.len();
+        for (module, result) in assemble_all(modules, *sm, ptxas.as_ref()) {
+            let (module, found) = finish(module, *sm, result?)?;
+            complaints.extend(found.into_iter().map(|complaint| format!("sm_{sm}: {complaint}")));
+            built.push(module);
+        }
+        let entries: usize = built[before..].iter().map(|module: &Built| module.entries.len()).sum();
+        if let Some(note) = check::unbounded(&usages(&built[before..])) {
+            eprintln!("build-ptx: sm_{sm}: {note}");
+        }
+        eprintln!(
+            "build-ptx: sm_{sm}: {entries} entries in {} modules; compiled in {compiled:.1} s, split and assembled in {:.1} s",
+            built.len() - before,
+            start.elapsed().as_secs_f64() - compiled
+        );
+    }
+    write(&out, &origin, &built)?;
+    report(&out, &complaints)
+}
+
+/// What the assembler reported.
+fn usages(built: &[Built]) -> Vec<&Usage> {
+    let entries = built.iter().flat_map(|module| &module.entries);
+    entries.filter_map(|entry| if let Entry::Assembled(usage) = entry { Some(usage) } else { None }).collect()
+}
+
+/// Assembles on every core, in the order of the modules.
+fn assemble_all(
+    modules: Vec<split::Module>,
+    sm: u32,
+    ptxas: Option<&Ptxas>,
+) -> Vec<(split::Module, Result<Option<Assembled>>)> {
+    let Some(ptxas) = ptxas else {
+        return modules.into_iter().map(|module| (module, Ok(None))).collect();
+    };
+    let workers = std::thread::available_parallelism().map_or(1, |count| count.get());
+    let (queue, done) = (Mutex::new(modules.into_iter().enumerate()), Mutex::new(Vec::new()));
+    let next = || queue.lock().expect("no worker panics with the queue").next();
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                while let Some((i, module)) = next() {
+                    let result = ptxas.assemble(&module.text, sm).map(Some);
+                    done.lock().expect("no worker panics with the results").push((i, module, result));
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().expect("every worker has ended");
+    done.sort_by_key(|(i, ..)| *i);
+    done.into_iter().map(|(_, module, result)| (module, result)).collect()
+}
+
+/// Checks a module. Returns it with its entries, and the complaints.
+fn finish(module: split::Module, sm: u32, assembled: Option<Assembled>) -> Result<(Built, Vec<String>)> {
+    let ptx = Ptx::parse(&module.text)?;
+    let mut complaints = check::text(&ptx);
+    let (cubin, entries) = match assembled {
+        Some(Assembled { cubin, mut entries }) => {
+            check::with_bounds(&ptx, &mut entries)?;
+            complaints.extend(check::usage(&entries));
+            (cubin, entries.into_iter().map(Entry::Assembled).collect())
+        }
+        None => {
+            let named = |entry: &text::Item| Entry::Named {
+                name: entry.name.into(),
+                max_threads: check::max_threads(entry),
+            };
+            (None, ptx.entries().map(named).collect())
+        }
+    };
+    Ok((Built { sm, module, cubin, entries }, complaints))
+}
+
+/// Writes the files, the manifest and, last and at once, the bundle.
+fn write(out: &Path, origin: &Origin, built: &[Built]) -> Result<()> {
+    let mut targets: Vec<Target> = Vec::new();
+    for Built { sm, module, cubin, entries } in built {
+        if targets.last().is_none_or(|target| target.sm != *sm) {
+            // Modules of an earlier build must not pass for this one's.
+            let _ = std::fs::remove_dir_all(out.join(format!("sm_{sm}")));
+            targets.push(Target { sm: *sm, modules: Vec::new() });
+        }
+        let put = |extension: &str, contents: &[u8]| -> Result<File> {
+            let path = format!("sm_{sm}/{}.{extension}", module.name);
+            replace(&out.join(&path), contents)?;
+            Ok(File::of(path, contents))
+        };
+        let ptx = put("ptx", module.text.as_bytes())?;
+        let cubin = cubin.as_deref().map(|code| put("cubin", code)).transpose()?;
+        let target = targets.last_mut().expect("pushed above");
+        target.modules.push(manifest::Module {
+            name: module.name.clone(),
+            ptx,
+            cubin,
+            entries: entries.clone(),
+        });
+    }
+    let manifest = Manifest { format: 1, origin: origin.clone(), targets };
+    replace(&out.join("manifest.json"), &serde_json::to_vec_pretty(&manifest)?)?;
+    let packed: Vec<bundle::Packed> = built
+        .iter()
+        .map(|Built { sm, module, cubin, entries }| bundle::Packed {
+            name: &module.name,
+            sm: *sm,
+            entries,
+            ptx: &module.text,
+            cubin: cubin.as_deref(),
+        })
+        .collect();
+    replace(&out.join("oxccl.oxptx"), &bundle::pack(origin, &packed)?)
+}
+
+/// Writes a file such that a reader finds the old one or the new one; a process that has the old one open keeps it.
+fn replace(path: &Path, contents: &[u8]) -> Result<()> {
+    let folder = path.parent().context("a file lies in a folder")?;
+    std::fs::create_dir_all(folder)?;
+    let new = path.with_extension("new");
+    std::fs::write(&new, contents).with_context(|| format!("cannot write {}", new.display()))?;
+    std::fs::rename(&new, path).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn report(out: &Path, complaints: &[String]) -> Result<bool> {
+    for complaint in complaints {
+        eprintln!("error: {complaint}");
+    }
+    let bundle = out.join("oxccl.oxptx");
+    let bytes = std::fs::metadata(&bundle)?.len();
+    eprintln!(
+        "build-ptx: {} ({:.1} MB), {} complaints",
+        bundle.display(),
+        bytes as f64 / 1e6,
+        complaints.len()
+    );
+    Ok(complaints.is_empty())
+}
