@@ -55,6 +55,8 @@ pub enum MeasureError {
     #[error(transparent)]
     Gpu(#[from] GpuError),
     #[error(transparent)]
+    Cuda(#[from] oxccl::cuda::CudaError),
+    #[error(transparent)]
     Team(#[from] TeamError),
 }
 

@@ -103,6 +103,10 @@ pub struct PerfArgs {
     /// cuda: capture this many operations (or groups of `--agg_iters`) into a graph and time its launches; 0: no graph.
     #[arg(short = 'G', long, alias = "cudagraph", value_name = "N", default_value_t = 0)]
     pub graph: u32,
+    /// cuda: measure nothing but the time from a communicator's creation to the end of the first all-reduce, and the device memory
+    /// that it takes; with --ranks --rounds times, each time and for each engine in new processes.
+    #[arg(long)]
+    pub init_time: bool,
     /// Seconds that the whole run may last: rounds become fewer, then the largest sizes are left out.
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub time_budget: Option<f64>,

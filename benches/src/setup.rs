@@ -39,7 +39,7 @@ pub enum RunError {
     Root { root: u32, last: u32 },
     #[error("a minimum of {min} bytes is more than the maximum of {max}")]
     Sizes { min: usize, max: usize },
-    #[error("--ngpus, --one-thread, --devices and --graph need --backend cuda")]
+    #[error("--ngpus, --one-thread, --devices, --graph and --init-time need --backend cuda")]
     OnlyCuda,
     #[error(transparent)]
     Launcher(#[from] oxccl::api::launcher::LaunchError),
@@ -79,6 +79,11 @@ pub fn perf(args: &PerfArgs) -> ExitCode {
 
 /// A process that another `oxccl perf` has started.
 fn seated(seat: &Seat, args: &PerfArgs) -> Result<u8, RunError> {
+    let mut args = args.clone();
+    if let Some(engine) = spawn::only_engine() {
+        args.engines = args.engines.drain(..).skip(engine).take(1).collect();
+    }
+    let args = &args;
     let threads = args.threads.unwrap_or(1);
     let region = spawn::take_seat(seat, seat.processes * threads, args.bind)?;
     local(Arc::new(region), seat.process * threads, threads, seat.processes * threads, args)
@@ -90,7 +95,7 @@ fn unseated(args: &PerfArgs) -> Result<u8, RunError> {
         return Err(RunError::Sizes { min: args.minbytes, max: args.maxbytes });
     }
     let cuda = args.backend == Backend::Cuda;
-    if !cuda && (args.ngpus.is_some() || args.graph > 0 || !args.devices.is_empty()) {
+    if !cuda && (args.init_time || args.ngpus.is_some() || args.graph > 0 || !args.devices.is_empty()) {
         return Err(RunError::OnlyCuda);
     }
     let mpi = args.engines.iter().find_map(|engine| match engine {
@@ -128,7 +133,20 @@ fn supervise(processes: u32, args: &PerfArgs) -> Result<u8, RunError> {
         gpu::device_count()?;
     }
     let limit = args.time_budget.map(|seconds| Duration::from_secs_f64(seconds).saturating_add(OVERTIME));
-    Ok(spawn::supervise(processes, args.threads.unwrap_or(1), limit)?)
+    let threads = args.threads.unwrap_or(1);
+    if !args.init_time {
+        return Ok(spawn::supervise(processes, threads, limit, None)?);
+    }
+    for round in 0..args.rounds() as usize {
+        for turn in 0..args.engines.len() {
+            let engine = (round + turn) % args.engines.len();
+            let status = spawn::supervise(processes, threads, limit, Some(engine))?;
+            if status != 0 {
+                return Ok(status);
+            }
+        }
+    }
+    Ok(0)
 }
 
 /// Threads `first..first + threads` of `all`, in this process.
@@ -185,7 +203,13 @@ fn run_on_gpus(team: &mut dyn Team, place: Place, args: &PerfArgs) -> Result<u8,
     check_root(team.size() * args.per_thread(), args)?;
     let seats = gpu::seats(team, place.thread, place.threads, args)?;
     let (engines, facts) = gpu::start_engines(team, &seats, args)?;
-    let (model, devices) = gpu::facts(&seats)?;
+    if args.init_time {
+        for engine in facts.iter().filter(|_| team.rank() == 0) {
+            println!("{}: {}", engine.name, engine.costs().join("; "));
+        }
+        return Ok(0);
+    }
+    let (model, devices) = gpu::facts(&seats);
     let report = Report::new(team, facts, Some(model), &devices, args)?;
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let checkers = processors / place.threads.max(1) as usize;

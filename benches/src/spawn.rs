@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 /// How a process knows that it is one of several: "parent's pid, its descriptor of the shared memory, number of the
 /// process, processes".
 const SEAT: &str = "OXCCL_PERF_SEAT";
+/// The number of the only engine of this process's run, where the run is for one.
+const ONLY: &str = "OXCCL_PERF_ENGINE";
 /// Exit status of a complete run with wrong results; that of an incomplete one is 1.
 pub const WRONG_RESULTS: u8 = 3;
 /// How long the others may take to end by themselves after one has failed.
@@ -36,6 +38,11 @@ pub fn seat() -> Option<Seat> {
     let mut numbers = text.split(',');
     let mut next = || numbers.next()?.parse::<u32>().ok();
     Some(Seat { parent: next()?, fd: next()? as i32, process: next()?, processes: next()? })
+}
+
+/// The engine that this process's run is for, if it is for one.
+pub fn only_engine() -> Option<usize> {
+    std::env::var(ONLY).ok()?.parse().ok()
 }
 
 /// Opens the shared memory, and sees to it that this process does not outlive its parent.
@@ -63,13 +70,18 @@ pub fn launched() -> Result<Option<(u32, u32)>, LaunchError> {
 
 /// Starts `processes` of this program with the same arguments and waits for them. The exit status of the first that failed.
 ///
-/// Those that have not ended after `limit` are killed.
-pub fn supervise(processes: u32, threads: u32, limit: Option<Duration>) -> io::Result<u8> {
+/// Those that have not ended after `limit` are killed. With `only`, the run is for that engine alone.
+pub fn supervise(
+    processes: u32,
+    threads: u32,
+    limit: Option<Duration>,
+    only: Option<usize>,
+) -> io::Result<u8> {
     let region = Region::create(processes * threads)?;
     let (ended, ends) = mpsc::channel();
     let mut pids = Vec::new();
     for process in 0..processes {
-        let child = match start(&region, process, processes) {
+        let child = match start(&region, process, processes, only) {
             Ok(child) => child,
             Err(error) => {
                 region.stop();
@@ -119,8 +131,10 @@ fn said_so_itself(status: &io::Result<ExitStatus>, after_another: bool) -> bool 
     code == Some(i32::from(WRONG_RESULTS)) || (after_another && code == Some(1))
 }
 
-fn start(region: &Region, process: u32, processes: u32) -> io::Result<Child> {
+fn start(region: &Region, process: u32, processes: u32, only: Option<usize>) -> io::Result<Child> {
+    let only = only.map(|engine| (ONLY, engine.to_string()));
     Command::new(std::env::current_exe()?)
+        .envs(only)
         .args(std::env::args_os().skip(1))
         .env(SEAT, format!("{},{},{process},{processes}", std::process::id(), region.fd()))
         .spawn()

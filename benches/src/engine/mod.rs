@@ -45,6 +45,8 @@ pub enum EngineError {
     Nccl(#[from] NcclError),
     #[error(transparent)]
     Gpu(#[from] GpuError),
+    #[error(transparent)]
+    Cuda(#[from] ::oxccl::cuda::CudaError),
 }
 
 /// A library on one rank.

@@ -5,7 +5,7 @@
 //! are read; the latter contains the launch of the first and the notice of the end of the last. With `--graph` the operations have
 //! been captured, and the launches of the graph are timed.
 
-use super::driver::{Event, GpuError, Graph};
+use super::driver::GpuError;
 use super::engine::{GpuEngine, Seat, SeatCall};
 use super::memory::{GpuBuffer, Staging, touched};
 use crate::bench::{Bench, Case, MeasureError, Verdict, WarmUp, combine};
@@ -13,7 +13,9 @@ use crate::cli::{PerfArgs, Timer};
 use crate::data::{Content, Pattern, expected_parts, scalar_bits};
 use crate::engine::{Call, EngineError};
 use crate::team::{Card, Team, sum_u64};
+use oxccl::cuda::{Capture, CudaError, Event, GraphExec};
 use std::ops::Range;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 /// Seconds without `--timeout`.
@@ -24,11 +26,11 @@ const POLLS: u32 = 4096;
 /// The ranks of one thread.
 pub struct GpuBench<'a> {
     /// By engine: the graph of each seat for the case that was warmed up last. Gone before the engines whose work they hold.
-    graphs: Vec<Vec<Graph>>,
+    graphs: Vec<Vec<GraphExec>>,
     engines: Vec<Box<dyn GpuEngine>>,
     memories: Vec<SeatMemory>,
     staging: Staging,
-    seats: Vec<Seat>,
+    seats: Rc<[Seat]>,
     team: &'a mut dyn Team,
     args: &'a PerfArgs,
     repetition: u64,
@@ -56,14 +58,14 @@ impl<'a> GpuBench<'a> {
             Ok(SeatMemory {
                 send: GpuBuffer::new(seat.device(), room, misalign)?,
                 recv: GpuBuffer::new(seat.device(), room, misalign)?,
-                begin: Event::new(seat.device())?,
-                end: Event::new(seat.device())?,
+                begin: Event::timed(seat.device())?,
+                end: Event::timed(seat.device())?,
             })
         };
         let memories = seats.iter().map(memory).collect::<Result<_, GpuError>>()?;
         let staging = Staging::new(seats[0].device(), room, threads)?;
         let graphs = engines.iter().map(|_| Vec::new()).collect();
-        seats[0].enter()?;
+        let seats = seats.into();
         Ok(GpuBench { graphs, engines, memories, staging, seats, team, args, repetition: 0 })
     }
 
@@ -126,7 +128,8 @@ impl<'a> GpuBench<'a> {
         }
         for _ in 0..iters.div_ceil(self.args.graph) {
             for (seat, graph) in self.seats.iter().zip(&self.graphs[engine]) {
-                graph.launch(&seat.stream)?;
+                // SAFETY: its calls are those of `issue`, on buffers that live as long as `self`.
+                unsafe { graph.launch(seat.stream())? };
             }
             if self.args.blocking == 1 {
                 self.wait(engine, case)?;
@@ -138,15 +141,12 @@ impl<'a> GpuBench<'a> {
 
     fn capture(&mut self, engine: usize, case: &Case) -> Result<(), MeasureError> {
         self.graphs[engine].clear();
-        for seat in &self.seats {
-            seat.stream.begin_capture()?;
-        }
-        let issued = self.issue(engine, case, self.args.graph);
-        // Every capture is ended, whatever happened: an open one would spoil all that follows.
-        let ended: Vec<Result<Graph, GpuError>> =
-            self.seats.iter().map(|seat| seat.stream.end_capture()).collect();
-        issued?;
-        self.graphs[engine] = ended.into_iter().collect::<Result<_, GpuError>>()?;
+        let seats = self.seats.clone();
+        let begin = |seat| Capture::begin(Seat::stream(seat), true);
+        let captures: Vec<Capture<'_>> = seats.iter().map(begin).collect::<Result<_, CudaError>>()?;
+        self.issue(engine, case, self.args.graph)?;
+        let end = |capture: Capture<'_>| capture.end()?.instantiate();
+        self.graphs[engine] = captures.into_iter().map(end).collect::<Result<_, CudaError>>()?;
         Ok(())
     }
 
@@ -156,7 +156,7 @@ impl<'a> GpuBench<'a> {
         let (start, limit) = (Instant::now(), Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX));
         let mut polls = 0u32;
         for at in 0..self.seats.len() {
-            while !self.seats[at].stream.done()? {
+            while !self.seats[at].stream().is_done()? {
                 polls = polls.wrapping_add(1);
                 std::hint::spin_loop();
                 if !polls.is_multiple_of(POLLS) {
@@ -189,21 +189,22 @@ impl<'a> GpuBench<'a> {
         let start = Instant::now();
         if events {
             for (seat, memory) in self.seats.iter().zip(&self.memories) {
-                memory.begin.record(&seat.stream)?;
+                seat.stream().record(&memory.begin)?;
             }
         }
         self.launch(engine, case, iters)?;
         if events {
             for (seat, memory) in self.seats.iter().zip(&self.memories) {
-                memory.end.record(&seat.stream)?;
+                seat.stream().record(&memory.end)?;
             }
         }
         self.wait(engine, case)?;
         let host = start.elapsed().as_secs_f64();
-        let seconds =
-            |memory: &SeatMemory| if events { memory.begin.seconds_to(&memory.end) } else { Ok(host) };
-        Ok(self.memories.iter().map(seconds).collect::<Result<Vec<f64>, GpuError>>()?)
-            .map(|all| all.into_iter().map(|seconds| seconds / operations).collect())
+        let seconds = |memory: &SeatMemory| match events {
+            true => Ok(memory.end.elapsed_us(&memory.begin)? / 1e6 / operations),
+            false => Ok(host / operations),
+        };
+        Ok(self.memories.iter().map(seconds).collect::<Result<_, CudaError>>()?)
     }
 
     /// Every rank's number.
@@ -230,7 +231,7 @@ impl<'a> GpuBench<'a> {
         let size = case.dtype.size_bytes();
         self.staging
             .fill(buffer, send, &|offset, bytes| pattern.fill(rank, (offset / size) as u64, bytes))?;
-        self.seats[seat].device().synchronize()
+        Ok(self.seats[seat].device().synchronize()?)
     }
 
     fn inspect(&mut self, seat: usize, case: &Case, pattern: &Pattern) -> Result<Verdict, GpuError> {
@@ -325,7 +326,6 @@ impl Bench for GpuBench<'_> {
                 self.prepare(seat, case, &pattern)?;
             }
             self.team.barrier()?;
-            self.seats[0].enter()?;
             let calls = self.calls(case);
             // SAFETY: as in `issue`.
             let put = unsafe { self.engines[engine].enqueue(&self.seats, &calls) };
@@ -340,7 +340,6 @@ impl Bench for GpuBench<'_> {
             found.wrong += wrong;
             found.out_of_bounds += out_of_bounds;
         }
-        self.seats[0].enter()?;
         Ok(found)
     }
 

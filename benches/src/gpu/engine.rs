@@ -3,25 +3,34 @@
 //! Gives: the same interface to every library that can put them on streams.
 //! Never: waits for a stream, measures or checks.
 
-use super::driver::{Device, GpuError, Stream};
 use crate::engine::{Call, EngineError};
-use std::rc::Rc;
+use oxccl::cuda::{ContextGuard, CudaError, Device, Stream, StreamRef};
 
 /// One rank of this thread: its number among all, its GPU and the stream that its operations go to.
 pub struct Seat {
     pub rank: u32,
-    pub stream: Stream,
+    stream: Stream,
 }
 
 impl Seat {
-    /// Its GPU.
-    pub fn device(&self) -> &Rc<Device> {
-        self.stream.device()
+    /// A stream on a GPU for a rank.
+    pub fn new(rank: u32, device: u32) -> Result<Seat, CudaError> {
+        Ok(Seat { rank, stream: Stream::new(&Device::open(device)?)? })
     }
 
-    /// Makes its GPU the one that this thread's next calls concern.
-    pub fn enter(&self) -> Result<(), GpuError> {
-        self.device().make_current()
+    /// Its GPU.
+    pub fn device(&self) -> &Device {
+        self.stream().device()
+    }
+
+    /// Where its operations go.
+    pub fn stream(&self) -> StreamRef<'_> {
+        self.stream.by_ref()
+    }
+
+    /// What this thread calls next concerns its GPU.
+    pub fn bind(&self) -> Result<ContextGuard<'_>, CudaError> {
+        self.device().bind()
     }
 }
 

@@ -1,9 +1,9 @@
 //! Buffers in device memory with guards, and the way of a pattern there and back: in pieces through pinned memory, each piece
 //! written or compared by several threads.
 
-use super::driver::{Device, DeviceMemory, GpuError, PinnedMemory};
+use super::driver::GpuError;
+use oxccl::cuda::{CudaError, Device, DeviceMemory, PinnedMemory, Stream};
 use std::ops::Range;
-use std::rc::Rc;
 
 /// Bytes watched on each side of a call's part.
 const GUARD_BYTES: usize = 4096;
@@ -22,15 +22,45 @@ const SAMPLE_BYTES: usize = 1 << 20;
 pub struct GpuBuffer {
     memory: DeviceMemory,
     origin: usize,
+    /// What the tool itself does with the buffer, done when a method returns.
+    stream: Stream,
 }
 
 impl GpuBuffer {
     /// A buffer for parts of up to `max_bytes`, which begin `misalign` bytes after a border of 2 MiB.
-    pub fn new(device: &Rc<Device>, max_bytes: usize, misalign: usize) -> Result<GpuBuffer, GpuError> {
+    pub fn new(device: &Device, max_bytes: usize, misalign: usize) -> Result<GpuBuffer, GpuError> {
         let origin = LEAD_BYTES + misalign;
-        let memory = DeviceMemory::new(device, origin + max_bytes + GUARD_BYTES)?;
-        memory.set(0, origin + max_bytes + GUARD_BYTES, POISON)?;
-        Ok(GpuBuffer { memory, origin })
+        let memory = DeviceMemory::zeroed(device, origin + max_bytes + GUARD_BYTES)?;
+        Ok(GpuBuffer { memory, origin, stream: Stream::new(device)? })
+    }
+
+    fn poison(&self, bytes: usize) -> Result<(), CudaError> {
+        let at = self.range(self.origin, bytes);
+        // SAFETY: within the allocation, by `range`, and no engine is at work on it: the bench has waited for all.
+        unsafe { self.stream.by_ref().fill(at, POISON, bytes) }?;
+        self.stream.synchronize()
+    }
+
+    fn upload(&self, start: usize, bytes: &[u8]) -> Result<(), CudaError> {
+        let at = self.range(start, bytes.len());
+        // SAFETY: within the allocation, by `range`, and no engine is at work on it; `bytes` is borrowed until it is done.
+        unsafe { self.stream.by_ref().copy_to_device(at, bytes.as_ptr().cast(), bytes.len()) }?;
+        self.stream.synchronize()
+    }
+
+    fn download(&self, start: usize, bytes: &mut [u8]) -> Result<(), CudaError> {
+        let at = self.range(start, bytes.len());
+        // SAFETY: as for `upload`.
+        unsafe { self.stream.by_ref().copy_to_host(bytes.as_mut_ptr().cast(), at, bytes.len()) }?;
+        self.stream.synchronize()
+    }
+
+    fn range(&self, start: usize, bytes: usize) -> u64 {
+        assert!(
+            start.checked_add(bytes).is_some_and(|end| end <= self.memory.len()),
+            "outside the allocation"
+        );
+        self.memory.address() + start as u64
     }
 
     /// The address of byte `offset`.
@@ -42,10 +72,10 @@ impl GpuBuffer {
     pub fn arm(&self, bytes: usize) -> Result<(), GpuError> {
         let pattern: Vec<u8> = (0..GUARD_BYTES).map(guard_byte).collect();
         if bytes > 0 {
-            self.memory.set(self.origin, bytes, POISON)?;
+            self.poison(bytes)?;
         }
-        self.memory.upload(self.origin - GUARD_BYTES, &pattern)?;
-        self.memory.upload(self.origin + bytes, &pattern)
+        self.upload(self.origin - GUARD_BYTES, &pattern)?;
+        Ok(self.upload(self.origin + bytes, &pattern)?)
     }
 
     /// Guard bytes around the first `bytes` bytes that are no longer what [`Self::arm`] wrote.
@@ -53,7 +83,7 @@ impl GpuBuffer {
         let mut changed = 0;
         for start in [self.origin - GUARD_BYTES, self.origin + bytes] {
             let mut guard = [0; GUARD_BYTES];
-            self.memory.download(start, &mut guard)?;
+            self.download(start, &mut guard)?;
             changed += guard.iter().enumerate().filter(|(i, byte)| **byte != guard_byte(*i)).count();
         }
         Ok(changed as u64)
@@ -77,9 +107,16 @@ pub struct Staging {
 }
 
 impl Staging {
-    pub fn new(device: &Rc<Device>, max_bytes: usize, threads: usize) -> Result<Staging, GpuError> {
+    pub fn new(device: &Device, max_bytes: usize, threads: usize) -> Result<Staging, GpuError> {
         let bytes = STAGING_BYTES.min(max_bytes.next_multiple_of(8)).max(8);
-        Ok(Staging { memory: PinnedMemory::new(device, bytes)?, threads })
+        Ok(Staging { memory: PinnedMemory::zeroed(device, bytes)?, threads })
+    }
+
+    fn bytes(&mut self, len: usize) -> &mut [u8] {
+        assert!(len <= self.memory.len());
+        // SAFETY: the allocation is initialised and as long as that; it is borrowed with `self`, and copies from and to it are done
+        // when the buffer's methods return.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.host(), len) }
     }
 
     /// Writes a part of a buffer; `write` gets an offset within the part, a multiple of 8, and the bytes from there on.
@@ -90,9 +127,10 @@ impl Staging {
         write: &(dyn Fn(usize, &mut [u8]) + Sync),
     ) -> Result<(), GpuError> {
         for piece in pieces(part.len(), self.memory.len()) {
-            let staged = &mut self.memory[..piece.len()];
-            let shares = staged.chunks_mut(share(piece.len(), self.threads)).enumerate();
-            let size = share(piece.len(), self.threads);
+            let threads = self.threads;
+            let staged = self.bytes(piece.len());
+            let shares = staged.chunks_mut(share(piece.len(), threads)).enumerate();
+            let size = share(piece.len(), threads);
             std::thread::scope(|scope| {
                 for (at, share) in shares {
                     let offset = piece.start + at * size;
@@ -103,7 +141,7 @@ impl Staging {
                     }
                 }
             });
-            buffer.memory.upload(buffer.origin + part.start + piece.start, staged)?;
+            buffer.upload(buffer.origin + part.start + piece.start, staged)?;
         }
         Ok(())
     }
@@ -118,9 +156,10 @@ impl Staging {
     ) -> Result<u64, GpuError> {
         let mut sum = 0;
         for piece in samples(part.len(), limit, self.memory.len()) {
-            let staged = &mut self.memory[..piece.len()];
-            buffer.memory.download(buffer.origin + part.start + piece.start, staged)?;
-            let size = share(piece.len(), self.threads);
+            let threads = self.threads;
+            let staged = self.bytes(piece.len());
+            buffer.download(buffer.origin + part.start + piece.start, staged)?;
+            let size = share(piece.len(), threads);
             sum += std::thread::scope(|scope| {
                 let one = |(at, share)| {
                     let offset = piece.start + at * size;

@@ -1,6 +1,6 @@
 //! From the command line to seats and engines, and what beginning with each engine costs.
 
-use super::driver::{self, Device, DeviceMemory, GpuError, Stream};
+use super::driver::{self, GpuError};
 use super::engine::{GpuEngine, Seat, SeatCall};
 use super::nccl::{Nccl, NcclEngine};
 use crate::cli::{EngineChoice, PerfArgs};
@@ -8,13 +8,14 @@ use crate::collective::Collective;
 use crate::engine::{Call, EngineError, SetupError};
 use crate::report::{EngineFacts, StartCost};
 use crate::team::{Card, Team};
+use oxccl::cuda::{CudaError, DeviceMemory};
 use oxccl_shared::abi::{DataType, RedOp};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Bytes of the first all-reduce.
 const FIRST_BYTES: usize = 1 << 20;
-/// How long the first all-reduce may take: NCCL loads its kernels in it.
-const FIRST_PATIENCE: Duration = Duration::from_secs(120);
+/// Seconds that the first all-reduce may take without `--timeout`: libraries load their kernels in it.
+const FIRST_PATIENCE: f64 = 120.0;
 
 /// The GPUs that this process sees.
 pub fn device_count() -> Result<u32, GpuError> {
@@ -35,17 +36,13 @@ pub unsafe fn prepare_environment() {
 
 /// The seats of this thread, which is the `thread`-th of the `threads` on this machine.
 pub fn seats(team: &dyn Team, thread: u32, threads: u32, args: &PerfArgs) -> Result<Vec<Seat>, GpuError> {
-    let devices = driver::start()?;
+    driver::start()?;
     let each = args.per_thread();
     let wanted = ordinals(thread, threads, each, &args.devices)?;
-    let seat = |(rank, device): (u32, u32)| {
-        if device >= devices {
-            return Err(GpuError::NoDevice { rank, device, devices });
-        }
-        Ok(Seat { rank, stream: Stream::new(&Device::open(device)?)? })
-    };
-    let seats: Vec<Seat> = (team.rank() * each..).zip(wanted).map(seat).collect::<Result<_, GpuError>>()?;
-    seats[0].enter()?;
+    let seat = |(rank, device)| Seat::new(rank, device);
+    let seats: Vec<Seat> = (team.rank() * each..).zip(wanted).map(seat).collect::<Result<_, CudaError>>()?;
+    // For good: a thread with one GPU need not push and pop its context around every call.
+    std::mem::forget(seats[0].bind()?);
     Ok(seats)
 }
 
@@ -60,8 +57,9 @@ fn ordinals(thread: u32, threads: u32, each: u32, named: &[u32]) -> Result<Vec<u
 }
 
 /// The model of the first seat's GPU, and every seat's ordinal.
-pub fn facts(seats: &[Seat]) -> Result<(String, Vec<u8>), GpuError> {
-    Ok((seats[0].device().name()?, seats.iter().map(|seat| seat.device().ordinal() as u8).collect()))
+pub fn facts(seats: &[Seat]) -> (String, Vec<u8>) {
+    let ordinals = seats.iter().map(|seat| seat.device().ordinal() as u8).collect();
+    (seats[0].device().name().into(), ordinals)
 }
 
 /// Engines in the order of the command line, each with what its start cost. The first also pays for what the process itself meets
@@ -73,10 +71,11 @@ pub fn start_engines(
 ) -> Result<(Vec<Box<dyn GpuEngine>>, Vec<EngineFacts>), SetupError> {
     let mut engines: Vec<Box<dyn GpuEngine>> = Vec::new();
     let mut facts = Vec::new();
+    let patience = args.timeout.unwrap_or(FIRST_PATIENCE);
     for choice in &args.engines {
         let same = args.engines[..engines.len()].iter().filter(|other| kind(other) == kind(choice)).count();
         let name = if same == 0 { kind(choice).into() } else { format!("{}-{}", kind(choice), same + 1) };
-        let (engine, start) = start_engine(choice, name, team, seats)?;
+        let (engine, start) = start_engine(choice, name, team, seats, patience)?;
         facts.push(EngineFacts {
             name: engine.name(),
             description: engine.describe(),
@@ -134,37 +133,29 @@ fn start_engine(
     name: String,
     team: &mut dyn Team,
     seats: &[Seat],
+    patience: f64,
 ) -> Result<(Box<dyn GpuEngine>, StartCost), SetupError> {
     let loaded = Loaded::load(choice)?;
-    let buffers: Vec<DeviceMemory> = seats
-        .iter()
-        .map(|seat| {
-            let memory = DeviceMemory::new(seat.device(), 2 * FIRST_BYTES)?;
-            memory.set(0, 2 * FIRST_BYTES, 0)?;
-            seat.device().synchronize()?;
-            Ok(memory)
-        })
-        .collect::<Result<_, GpuError>>()
-        .map_err(EngineError::from)?;
+    let buffer = |seat: &Seat| DeviceMemory::zeroed(seat.device(), 2 * FIRST_BYTES);
+    let buffers: Vec<DeviceMemory> =
+        seats.iter().map(buffer).collect::<Result<_, CudaError>>().map_err(EngineError::from)?;
     let free = |seats: &[Seat]| -> Result<Vec<usize>, EngineError> {
-        Ok(seats.iter().map(|seat| Ok(seat.device().memory()?.0)).collect::<Result<_, GpuError>>()?)
+        let free = |seat: &Seat| seat.device().memory_info().map(|(free, _)| free);
+        Ok(seats.iter().map(free).collect::<Result<_, CudaError>>()?)
     };
     team.barrier()?;
     let before = free(seats)?;
     // Nobody begins to allocate before all have looked: ranks may share a GPU.
     team.barrier()?;
-    seats[0].enter().map_err(EngineError::from)?;
     let start = Instant::now();
     let mut engine = loaded.start(name, team, seats)?;
     let created = start.elapsed();
     let after_creation = free(seats)?;
     let looked = start.elapsed();
-    seats[0].enter().map_err(EngineError::from)?;
-    first_all_reduce(engine.as_mut(), team, seats, &buffers)?;
+    first_all_reduce(engine.as_mut(), team, seats, &buffers, patience)?;
     let reduced = start.elapsed() - (looked - created);
     team.barrier()?;
     let after_use = free(seats)?;
-    seats[0].enter().map_err(EngineError::from)?;
     let used =
         |after: &[usize]| before.iter().zip(after).map(|(b, a)| b.saturating_sub(*a)).max().unwrap_or(0);
     let mut card = Card::default();
@@ -190,6 +181,7 @@ fn first_all_reduce(
     team: &mut dyn Team,
     seats: &[Seat],
     buffers: &[DeviceMemory],
+    patience: f64,
 ) -> Result<(), SetupError> {
     let call = |memory: &DeviceMemory| {
         let send = std::ptr::without_provenance_mut::<u8>(memory.address() as usize);
@@ -211,14 +203,13 @@ fn first_all_reduce(
     unsafe { engine.enqueue(seats, &calls)? };
     let start = Instant::now();
     for seat in seats {
-        while !seat.stream.done().map_err(EngineError::from)? {
+        while !seat.stream().is_done().map_err(EngineError::from)? {
             team.poll()?;
             engine.health()?;
-            if start.elapsed() > FIRST_PATIENCE {
+            if start.elapsed().as_secs_f64() > patience {
                 let (rank, device) = (seat.rank, seat.device().ordinal());
                 let what = format!("the first all-reduce of {}", engine.name());
-                let seconds = FIRST_PATIENCE.as_secs_f64();
-                return Err(EngineError::Gpu(GpuError::Late { rank, device, what, seconds }).into());
+                return Err(EngineError::Gpu(GpuError::Late { rank, device, what, seconds: patience }).into());
             }
         }
     }

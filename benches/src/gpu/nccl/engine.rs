@@ -46,7 +46,7 @@ impl NcclEngine {
         let mut raw: Vec<Comm> = vec![std::ptr::null_mut(); seats.len()];
         self.group_start()?;
         for (seat, comm) in seats.iter().zip(&mut raw) {
-            seat.enter()?;
+            let _bound = seat.bind()?;
             // SAFETY: `comm` stays where it is until the group has ended; the GPU of this rank is current.
             let code =
                 unsafe { (nccl.symbols().comm_init_rank)(comm, self.ranks as c_int, id, seat.rank as c_int) };
@@ -230,12 +230,9 @@ impl GpuEngine for NcclEngine {
             self.group_start()?;
         }
         for SeatCall { seat, call } in calls {
-            // A thread with one seat entered it when the seat was made.
-            if seats.len() > 1 {
-                seats[*seat].enter()?;
-            }
+            let _bound = seats[*seat].bind()?;
             // SAFETY: obligation 1 is the caller's; several calls are in the group started above.
-            unsafe { self.one(*seat, call, seats[*seat].stream.raw().cast())? };
+            unsafe { self.one(*seat, call, seats[*seat].stream().raw().cast())? };
         }
         if grouped {
             self.group_end("ncclGroupEnd")?;

@@ -9,7 +9,6 @@ mod engine;
 
 pub use engine::NcclEngine;
 
-use super::driver::why;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::{CStr, c_int};
 use std::path::{Path, PathBuf};
@@ -93,6 +92,11 @@ impl Nccl {
         let detail = if last.is_empty() { last } else { format!(": {}", last.trim()) };
         NcclError::Call { function, code, text, detail }
     }
+}
+
+/// What the loader itself says.
+fn why(error: &libloading::Error) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 /// A string of the library.
