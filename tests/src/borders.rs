@@ -1,7 +1,8 @@
 //! Element counts at which something begins or ends: a line, a slot, a chunk, a loop, all credits.
 
 use oxccl::plan::{Call, Facts, Plan, Tuning, plan};
-use oxccl::{Config, DataType, Func, RedOp};
+use oxccl::transport::{Allowed, stream_layout};
+use oxccl::{Config, DataType, Func, RedOp, TransportKind};
 use oxccl_shared::proto;
 
 /// Lengths in elements.
@@ -50,7 +51,9 @@ const CHANNELS: [u32; 2] = [1, 2];
 impl Borders {
     /// For `func` on elements of `dtype` under `config`.
     pub fn new(config: &Config, func: Func, dtype: DataType, nranks: u32) -> Borders {
-        let (ring_layout, mesh_layout) = (config.ring_layout(), config.mesh_layout(nranks));
+        let has_streams = config.transports == Allowed::only(TransportKind::Tcp);
+        let layout = |memory| if has_streams { stream_layout(memory) } else { memory };
+        let (ring_layout, mesh_layout) = (layout(config.ring_layout()), layout(config.mesh_layout(nranks)));
         let facts = Facts {
             nranks,
             ring_layout,
@@ -58,7 +61,7 @@ impl Borders {
             ring_channels: CHANNELS[0],
             tree_channels: CHANNELS[1],
             forced: config.forced,
-            tuning: Tuning::CPU,
+            tuning: if has_streams { Tuning::CPU_STREAMS } else { Tuning::CPU },
         };
         let plan = |count| plan(&Call { func, dtype, op: RedOp::Sum, root: 0, count }, &facts);
         let Plan { protocol, mut slice_elems, chunk_elems: mut chunk, grain_elems: grain, .. } = plan(1);

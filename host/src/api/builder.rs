@@ -9,7 +9,7 @@ use crate::bootstrap::{Bootstrap, PeerEvent, UniqueId, Watch};
 use crate::channel::{self, ConnectError, Connected, Wanted};
 use crate::launch::{Engine, EngineParts, Fault, Health, Outstanding, Tell, Told, WaitContext};
 use crate::plan::{Facts, Tuning};
-use crate::transport::{Allowed, PeerInfo, TransportKind, is_crowded};
+use crate::transport::{Allowed, PeerInfo, TransportKind, is_crowded, stream_layout};
 use oxccl_shared::abi::{Algorithm, Protocol, Rank};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -230,6 +230,12 @@ fn engine(
 ) -> Engine {
     let Wanted { rank, nranks, ring_layout, mesh_layout, .. } = *wanted;
     let here = connected.peers[rank as usize];
+    // A schedule's slices fit every connection, and streams have the longer slots.
+    let streams = nranks > 1 && config.transports.all_streams(&connected.peers);
+    let (ring_layout, mesh_layout, tuning) = match streams {
+        true => (stream_layout(ring_layout), stream_layout(mesh_layout), Tuning::CPU_STREAMS),
+        false => (ring_layout, mesh_layout, Tuning::CPU),
+    };
     let facts = Facts {
         nranks,
         ring_layout,
@@ -237,7 +243,7 @@ fn engine(
         ring_channels: connected.graph.ring_channels,
         tree_channels: connected.graph.tree_channels,
         forced: config.forced,
-        tuning: Tuning::CPU,
+        tuning,
     };
     let crowded = is_crowded(&connected.peers, here.host);
     let tell = Box::new(TellByWatch(Arc::downgrade(watch)));

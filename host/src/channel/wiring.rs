@@ -8,7 +8,7 @@ use crate::launch::Channel;
 use crate::mem::{self, MemError, Segment, ShmFile, ShmName};
 use crate::net::stream::{StreamRecv, StreamSend};
 use crate::proxy::{LinkGroup, Links};
-use crate::transport::{PeerInfo, TransportKind};
+use crate::transport::{PeerInfo, TransportKind, stream_layout};
 use oxccl_device::coll::TreeEnds;
 use oxccl_device::conn::{RecvConn, SendConn};
 use oxccl_shared::abi::{ConnLayout, Rank};
@@ -209,11 +209,12 @@ impl<'a> Wiring<'a> {
         conns
     }
 
+    /// Slots of a stream.
     fn layout(&self, key: ConnKey) -> ConnLayout {
-        match key {
+        stream_layout(match key {
             ConnKey::Mesh => self.wanted.mesh_layout,
             ConnKey::Channel(_) => self.wanted.ring_layout,
-        }
+        })
     }
 
     /// Memory for the local blocks of streams, if there are any.

@@ -34,9 +34,10 @@ pub struct Forced {
 /// Thresholds in bytes of a call (its `count` times the element size). See docs/measurements for where they come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tuning {
-    /// Up to here, divided by n - 1, all-reduce of more than two ranks goes direct: its traffic grows with the ranks. Between two
-    /// ranks it is a ring's, with one wait less.
+    /// Up to here, divided by n - 1, all-reduce of more than two ranks goes direct: its traffic grows with the ranks.
     pub direct_max_bytes: u64,
+    /// Up to here all-reduce of two ranks goes direct: its traffic is a ring's, with one wait less and twice the reduction.
+    pub pair_direct_max_bytes: u64,
     /// Below this LL.
     pub ll_below_bytes: u64,
     /// Below this LL128; Simple from here on.
@@ -50,10 +51,15 @@ impl Tuning {
     /// carries its own flag, so the line protocols, made for links without that, win at no size.
     pub const CPU: Tuning = Tuning {
         direct_max_bytes: 128 << 10,
+        pair_direct_max_bytes: u64::MAX,
         ll_below_bytes: 0,
         ll128_below_bytes: 0,
         stream_min_bytes: 32 << 20,
     };
+
+    /// For ranks on CPUs that are connected by streams only. There the operating system's work fills the time that a ring's
+    /// waits leave, so that what the ranks do themselves counts: a ring reduces each element once.
+    pub const CPU_STREAMS: Tuning = Tuning { pair_direct_max_bytes: 256 << 10, ..Tuning::CPU };
 }
 
 impl Facts {
@@ -63,12 +69,11 @@ impl Facts {
             (Func::Barrier, _) => Algorithm::Direct,
             (Func::AllReduce, Some(forced)) => forced,
             (Func::AllReduce, None) => {
-                let others = u64::from(self.nranks.saturating_sub(1)).max(1);
-                if self.nranks <= 2 || call.bytes() <= self.tuning.direct_max_bytes / others {
-                    Algorithm::Direct
-                } else {
-                    Algorithm::Ring
-                }
+                let direct_max_bytes = match self.nranks {
+                    0..=2 => self.tuning.pair_direct_max_bytes,
+                    n => self.tuning.direct_max_bytes / u64::from(n - 1),
+                };
+                if call.bytes() <= direct_max_bytes { Algorithm::Direct } else { Algorithm::Ring }
             }
             _ => Algorithm::Ring,
         }

@@ -40,8 +40,12 @@ pub fn plan(call: &Call, facts: &Facts) -> Plan {
         Algorithm::Tree => (&facts.ring_layout, facts.tree_channels),
     };
     let elem_bytes = call.dtype.size_bytes();
-    let slice_elems = proto::payload_bytes(protocol, layout) / elem_bytes;
+    let slot_elems = proto::payload_bytes(protocol, layout) / elem_bytes;
     let grain_elems = chunk::grain_elems(grain_bytes(protocol), elem_bytes);
+    let slice_elems = match algorithm {
+        Algorithm::Direct => even_slices(call.count as usize, slot_elems, grain_elems),
+        _ => slot_elems,
+    };
     let slices_per_chunk = match algorithm {
         Algorithm::Ring if protocol == Protocol::Simple => SLICES_PER_CHUNK.min(ring::SLICES_MAX),
         _ => 1,
@@ -56,6 +60,15 @@ pub fn plan(call: &Call, facts: &Facts) -> Plan {
         slice_elems,
         grain_elems,
         stream: call.bytes() >= facts.tuning.stream_min_bytes,
+    }
+}
+
+/// The length of slices that are as few as slots of `slot_elems` allow, and all about as long: one of a few elements would take
+/// the ranks as long as any to exchange.
+fn even_slices(count: usize, slot_elems: usize, grain_elems: usize) -> usize {
+    match count.div_ceil(slot_elems) {
+        0 | 1 => slot_elems,
+        slices => count.div_ceil(slices).next_multiple_of(grain_elems).min(slot_elems),
     }
 }
 

@@ -72,6 +72,12 @@ impl Allowed {
         }
         self.tcp.then_some(TransportKind::Tcp)
     }
+
+    /// Whether any two of these ranks are connected by a stream. The same on every rank.
+    pub fn all_streams(&self, peers: &[PeerInfo]) -> bool {
+        let others = |i: usize| peers[..i].iter().map(move |other| (other, &peers[i]));
+        (0..peers.len()).flat_map(others).all(|(a, b)| self.choose(a, b) == Some(TransportKind::Tcp))
+    }
 }
 
 #[cfg(test)]
@@ -89,5 +95,7 @@ mod tests {
         let shm = Allowed::only(TransportKind::Shm);
         assert_eq!(shm.choose(&a, &thread), Some(TransportKind::Shm));
         assert_eq!(shm.choose(&a, &remote), None);
+        assert!(all.all_streams(&[a, remote, peer(3, 1)]));
+        assert!(!all.all_streams(&[a, remote, process]));
     }
 }

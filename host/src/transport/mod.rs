@@ -5,6 +5,8 @@
 
 mod kind;
 mod peer;
+mod stream;
 
 pub use kind::{Allowed, TransportKind};
 pub use peer::{PeerInfo, is_crowded};
+pub use stream::stream_layout;

@@ -1,0 +1,44 @@
+//! The slots of connections that are streams.
+
+use oxccl_shared::abi::ConnLayout;
+
+/// The longest slot of memory whose stream has longer ones: a connection stays under 16 MiB.
+const LENGTHENED_MAX_BYTES: u32 = 512 << 10;
+
+/// What a stream's slot lacks of two and a half of memory's, so that frames of full slots fit five segments of the loopback
+/// interface (65483 bytes) instead of leaving a sixth of a few bytes: every segment has its price, of whatever length. It also
+/// spreads the slots over the offsets in a page (see `net::stream`'s sender).
+const SPARED_BYTES: u32 = 512;
+
+/// Slots of a stream where those of a connection in memory are as `memory` says: longer, for a system call costs more than a
+/// counter. Never shorter, so that slices cut for memory fit both.
+pub fn stream_layout(memory: ConnLayout) -> ConnLayout {
+    let slot = memory.simple_slot_bytes;
+    let is_lengthened = (SPARED_BYTES..=LENGTHENED_MAX_BYTES).contains(&slot);
+    let simple_slot_bytes = if is_lengthened { (slot / 2 * 5 - SPARED_BYTES) / 128 * 128 } else { slot };
+    ConnLayout { simple_slot_bytes, ..memory }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory(simple_slot_bytes: u32) -> ConnLayout {
+        ConnLayout { ll_slot_bytes: 8 << 10, ll128_slot_bytes: 16 << 10, simple_slot_bytes }
+    }
+
+    #[test]
+    fn stream_slots_are_valid_and_no_shorter() {
+        for slot_bytes in (1 << 10..=1 << 20).step_by(128) {
+            let stream = stream_layout(memory(slot_bytes));
+            assert!(stream.is_valid(), "{slot_bytes}");
+            assert!(stream.simple_slot_bytes >= slot_bytes, "{slot_bytes}");
+        }
+    }
+
+    #[test]
+    fn frames_of_default_slots_fill_loopback_segments() {
+        let frame_bytes = 16 + stream_layout(memory(128 << 10)).simple_slot_bytes;
+        assert!((5 * 65483 - 256..=5 * 65483).contains(&frame_bytes), "{frame_bytes}");
+    }
+}
