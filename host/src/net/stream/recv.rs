@@ -2,17 +2,18 @@
 //!
 //! The length of a frame stands in its header, so a naive receiver makes two system calls per frame. This one reads ahead:
 //! ```text
-//! nothing known       read(stage)                    header, and all of a short frame, in one call
-//! frame known         read(rest of slot, 16 bytes)   payload straight into the slot, and the next header with it
+//! nothing known        read(stage)                     header, and all of a short frame, in one call
+//! last frame was long  read(16 bytes, slot, 16 bytes)  header, and a body like the last straight into the slot
+//! frame known          read(rest of slot, 16 bytes)    payload straight into the slot, and the next header with it
 //! ```
-//! so a short message costs one call and a copy of at most [`STAGE_BYTES`], and a stream of long ones one call each and
+//! so a short message costs one call and a copy of at most [`STAGE_BYTES`], and a run of long ones one call each and
 //! no copy. A read that returns less than asked has emptied the socket: no second call is made to hear `AGAIN`.
 
 use super::block::Block;
 use super::error::Fault;
 use super::frame::{FrameHeader, HEADER_BYTES};
 use super::io::{Piece, StreamIo, piece, pieces_bytes};
-use oxccl_shared::abi::Step;
+use oxccl_shared::abi::{Protocol, Step};
 use oxccl_shared::fifo::{STEPS, StepProducer, split};
 use oxccl_shared::proto;
 use rustix::io::Errno;
@@ -27,6 +28,8 @@ pub(super) struct Receiver<'m> {
     producer: StepProducer<'m>,
     frame: Option<Incoming>,
     stage: Stage,
+    /// How long the next frame's body will be, if it is long and of Simple: as the last ones were.
+    expected_bytes: usize,
 }
 
 /// A frame whose header has arrived.
@@ -42,15 +45,17 @@ unsafe impl Send for Incoming {}
 
 /// Bytes read ahead: those of `start..end`.
 struct Stage {
-    bytes: Box<[u8; STAGE_BYTES]>,
+    bytes: Box<[u8]>,
     start: usize,
     end: usize,
 }
 
 impl<'m> Receiver<'m> {
     pub(super) fn new(block: Block<'m>) -> Self {
-        let stage = Stage { bytes: Box::new([0; STAGE_BYTES]), start: 0, end: 0 };
-        Receiver { block, producer: split(block.control()).0, frame: None, stage }
+        // What was taken for a frame's body and is more, is longer than no slot.
+        let capacity = STAGE_BYTES + block.layout().simple_slot_bytes as usize;
+        let stage = Stage { bytes: vec![0; capacity].into_boxed_slice(), start: 0, end: 0 };
+        Receiver { block, producer: split(block.control()).0, frame: None, stage, expected_bytes: 0 }
     }
 
     /// The step that arrives next, or is arriving.
@@ -91,23 +96,51 @@ impl<'m> Receiver<'m> {
         Ok(moved_bytes)
     }
 
-    /// Gets a frame's header into the stage and opens the frame. Returns the header's bytes if it did.
+    /// Gets a frame's header into the stage and opens the frame, with as much of its body as came along. Returns the bytes
+    /// of both.
     fn read_header(&mut self, io: &mut impl StreamIo, is_empty: &mut bool) -> Result<usize, Fault> {
+        let (layout, step) = (self.block.layout(), self.producer.step());
+        let guess = piece(self.block.slot(Protocol::Simple, step), self.expected_bytes);
+        let mut guessed_bytes = 0;
         if self.stage.len() < HEADER_BYTES {
-            let mut pieces = [self.stage.room()];
             let mid_frame = self.stage.len() > 0;
-            self.stage.end += read(io, &mut pieces, is_empty, mid_frame)?;
+            let room = self.stage.room();
+            let mut pieces = [room, guess, room];
+            let pieces = if guess.iov_len > 0 {
+                // The guess lies between this header and the next, which are neighbours in the stage.
+                pieces[0].iov_len = HEADER_BYTES - self.stage.len();
+                pieces[2] = piece(room.iov_base.cast::<u8>().wrapping_add(pieces[0].iov_len), HEADER_BYTES);
+                &mut pieces[..]
+            } else {
+                &mut pieces[..1]
+            };
+            let header_bytes = pieces[0].iov_len;
+            let read_bytes = read(io, pieces, is_empty, mid_frame)?;
+            guessed_bytes = read_bytes.saturating_sub(header_bytes).min(guess.iov_len);
+            self.stage.end += read_bytes - guessed_bytes;
         }
         let Some(bytes) = self.stage.take_header() else { return Ok(0) };
-        let (layout, step) = (self.block.layout(), self.producer.step());
         let header = FrameHeader::decode(&bytes, layout, step).map_err(Fault::Frame)?;
-        self.frame = Some(Incoming {
-            header,
-            body: self.block.slot(header.protocol, step),
-            body_bytes: proto::travel_bytes(header.protocol, layout, step, header.slot),
-            got_bytes: 0,
-        });
-        Ok(HEADER_BYTES)
+        let body_bytes = proto::travel_bytes(header.protocol, layout, step, header.slot);
+        let got_bytes = if header.protocol == Protocol::Simple { guessed_bytes.min(body_bytes) } else { 0 };
+        // SAFETY: the read wrote `guessed_bytes` to the slot, which is empty and so ours alone.
+        unsafe { self.stage.prepend(guess.iov_base.cast::<u8>().add(got_bytes), guessed_bytes - got_bytes) };
+        let body = self.block.slot(header.protocol, step);
+        self.frame = Some(Incoming { header, body, body_bytes, got_bytes });
+        self.expect(header.protocol, body_bytes);
+        Ok(HEADER_BYTES + got_bytes)
+    }
+
+    /// Learns from a frame how long the next will be. Of a run, the last is often a little shorter.
+    fn expect(&mut self, protocol: Protocol, body_bytes: usize) {
+        // The rest of a shorter one mostly arrives while its beginning is copied from the stage.
+        let long_bytes = STAGE_BYTES.max(self.block.layout().simple_slot_bytes as usize / 4);
+        let is_long = protocol == Protocol::Simple && body_bytes > long_bytes;
+        self.expected_bytes = match () {
+            () if !is_long => 0,
+            () if body_bytes >= self.expected_bytes / 2 => body_bytes.max(self.expected_bytes),
+            () => body_bytes,
+        };
     }
 
     /// Reads the rest of the open frame into its slot, and ahead into the stage.
@@ -164,13 +197,27 @@ impl Stage {
         self.end - self.start
     }
 
-    /// The free end of the stage. There is always room for a header: at most part of one is moved to the front.
+    /// Where to read ahead. There is always room for a header: at most part of one is moved to the front.
     fn room(&mut self) -> Piece {
         debug_assert!(self.len() < HEADER_BYTES);
         self.bytes.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.len());
-        let room = &mut self.bytes[self.end..];
+        let room = &mut self.bytes[self.end..STAGE_BYTES];
         piece(room.as_mut_ptr(), room.len())
+    }
+
+    /// Adds bytes, at most a slot, that came before those in the stage, at most a header.
+    ///
+    /// # Safety
+    /// 1. `from` is readable for `len_bytes`.
+    unsafe fn prepend(&mut self, from: *const u8, len_bytes: usize) {
+        if len_bytes > 0 {
+            let kept_bytes = self.len();
+            self.bytes.copy_within(self.start..self.end, len_bytes);
+            (self.start, self.end) = (0, len_bytes + kept_bytes);
+            // SAFETY: obligation 1; the index checks that there is room; a slot is no part of the stage.
+            unsafe { self.bytes[..len_bytes].as_mut_ptr().copy_from_nonoverlapping(from, len_bytes) };
+        }
     }
 
     fn take_header(&mut self) -> Option<[u8; HEADER_BYTES]> {
