@@ -2,13 +2,13 @@
 
 use super::channel::Channel;
 use super::health::{Fault, Health, Outstanding};
+use super::lend::LendingBlock;
 use super::wait::WaitContext;
 use crate::mem::Segment;
 use crate::plan::{self, Call, CallRecord, Facts, Plan};
 use corosensei::Yielder;
 use oxccl_device::coll::{self, CollWork, P2pWork};
 use oxccl_device::gpu::Stop;
-use oxccl_device::gpu::cpu::CpuBlock;
 use oxccl_shared::abi::{Algorithm, DataType, Func, RedOp};
 use oxccl_shared::reduce::{self, Resolved};
 use std::sync::Arc;
@@ -236,10 +236,10 @@ impl Engine {
         work: &CollWork,
         operator: &Resolved,
     ) -> Result<(), Stop> {
-        let EngineParts { channels, mesh, wait, .. } = &mut self.parts;
+        let EngineParts { channels, mesh, wait, memory, .. } = &mut self.parts;
         let group = if plan.algorithm == Algorithm::Direct { MESH_LINKS } else { 1 + channel as usize };
         wait.links().borrow_mut().begin(group, plan.protocol);
-        let block = CpuBlock::new(wait, work.dtype, operator);
+        let block = LendingBlock::new(wait, memory, work.dtype, operator);
         let channel = match plan.algorithm {
             Algorithm::Direct => mesh,
             _ => &mut channels[channel as usize],
@@ -262,11 +262,11 @@ impl Engine {
         }
         // SAFETY: obligation 1.
         unsafe { self.copy_to_self()? };
-        let EngineParts { mesh, wait, facts, .. } = &mut self.parts;
+        let EngineParts { mesh, wait, facts, memory, .. } = &mut self.parts;
         let longest = self.works.iter().map(|w| w.len_bytes).max().unwrap_or(0);
         wait.links().borrow_mut().begin(MESH_LINKS, facts.protocol(longest as u64));
         let operator = reduce::resolve(RedOp::Sum, DataType::U8, 1, 0);
-        let block = CpuBlock::new(wait, DataType::U8, &operator);
+        let block = LendingBlock::new(wait, memory, DataType::U8, &operator);
         // SAFETY: obligation 1; the indices are those of the mesh.
         unsafe { coll::send_recv::run(&block, &mut mesh.view().0, &mut self.works)? };
         self.flush()

@@ -9,6 +9,7 @@
 mod engine;
 mod channel;
 mod fiber;
+mod lend;
 mod wait;
 mod health;
 mod blame;

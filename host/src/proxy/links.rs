@@ -40,8 +40,38 @@ impl Links {
     /// An operation starts on `group`; its slots are filled under `protocol`. What was sent before has been flushed.
     #[inline]
     pub fn begin(&mut self, group: usize, protocol: Protocol) {
+        // Only an operation that a panic ended has left any.
+        self.sends().iter_mut().for_each(StreamSend::forget_loans);
         self.active = group;
         self.protocol = Some(protocol);
+    }
+
+    fn sends(&mut self) -> &mut [StreamSend<'static>] {
+        self.groups.get_mut(self.active).map_or(&mut [], |group| &mut group.send)
+    }
+
+    /// Has the slot at `slot` stand for `len_bytes` at `body`, if it is a Simple slot of a stream of this operation. Whether
+    /// it is.
+    ///
+    /// # Safety
+    /// 1. The slot is empty, and is published next with a length of `len_bytes`.
+    /// 2. From the next [`Self::do_work`] or [`Self::return_loans`] until the operation has been flushed or the bytes returned,
+    ///    they are readable and nobody writes them. An operation that is not flushed is followed by no `do_work` but after
+    ///    [`Self::begin`].
+    pub unsafe fn lend(&mut self, slot: *mut u8, body: *const u8, len_bytes: usize) -> bool {
+        // SAFETY: obligation 1; the link is idle when it has been flushed, and `begin` ends loans.
+        self.sends().iter_mut().any(|link| unsafe { link.lend(slot, body, len_bytes) })
+    }
+
+    /// Where the bytes of the slot at `slot` are, if it is lent.
+    pub fn lent(&mut self, slot: *const u8) -> Option<*const u8> {
+        self.sends().iter().find_map(|link| link.lent(slot))
+    }
+
+    /// Call before writing `len_bytes` at `start`: what is lent of them and has not left is copied into its slots.
+    pub fn return_loans(&mut self, start: *const u8, len_bytes: usize) {
+        let memory = start.addr()..start.addr() + len_bytes;
+        self.sends().iter_mut().for_each(|link| link.return_loans(memory.clone()));
     }
 
     /// Moves what can be moved without waiting. Returns bytes moved.

@@ -1,7 +1,7 @@
 //! Every transport, by threads and by fibers, and buffers too large for the caches.
 
 use crate::dims::{FUNCS, applies, ops, settings};
-use oxccl::{DataType, Func, RedOp, TransportKind};
+use oxccl::{Algorithm, DataType, Func, RedOp, TransportKind};
 use oxccl_tests::borders::{Borders, CLASSES};
 use oxccl_tests::case::{By, Case, Placement};
 use oxccl_tests::deadline::{Deadline, doing};
@@ -58,6 +58,28 @@ transports! {
     shm_4: Shm x 4;
     tcp_2: Tcp x 2;
     tcp_3: Tcp x 3;
+}
+
+/// Streams take long slices from the caller's memory: fan-out, chains, in-place buffers that change while they are waiting.
+#[test]
+fn tcp_long_slices() {
+    let _deadline = Deadline::start("tcp_long_slices", Duration::from_secs(240));
+    let transport = Some(TransportKind::Tcp);
+    for (nranks, by) in [(2, By::Threads), (3, By::Threads), (3, By::Fibers)] {
+        for algorithm in [None, Some(Algorithm::Direct), Some(Algorithm::Ring), Some(Algorithm::Tree)] {
+            let settings = Settings { algorithm, transport, buffer_bytes: 128 << 10, ..Settings::default() };
+            let mut world = World::new(nranks, settings);
+            for func in FUNCS.into_iter().filter(|func| applies(&settings, *func)) {
+                for (k, placement) in Placement::ALL.into_iter().enumerate() {
+                    let op = ops(func)[k % ops(func).len()];
+                    let (dtype, root, count, seed) = (DataType::F32, nranks - 1, 150_011, k as u64);
+                    let case = Case { func, dtype, op, root, count, placement, seed };
+                    doing(|| format!("{case:?} by {by:?} with {settings:?}"));
+                    case.check(&mut world, by).unwrap();
+                }
+            }
+        }
+    }
 }
 
 /// Outputs above a few megabytes bypass the caches: another way to write, with its own ragged ends.

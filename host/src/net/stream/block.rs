@@ -1,6 +1,7 @@
 //! The local half of a connection, as a link end sees it.
 
 use oxccl_shared::abi::{ConnControl, ConnLayout, Protocol, Step};
+use oxccl_shared::fifo::STEPS;
 use oxccl_shared::proto;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -44,5 +45,13 @@ impl<'m> Block<'m> {
         let offset = proto::slot_offset(protocol, &self.layout, step.slot());
         // SAFETY: obligations 1 and 2 of `new`: a layout's slots lie within its total.
         unsafe { self.base.as_ptr().add(offset) }
+    }
+
+    /// Which Simple slot begins at `address`.
+    pub(super) fn simple_slot(&self, address: *const u8) -> Option<usize> {
+        let slot_bytes = self.layout.simple_slot_bytes as usize;
+        let offset = address.addr().checked_sub(self.base.as_ptr().addr() + self.layout.simple_offset())?;
+        let slot = offset / slot_bytes;
+        (slot < STEPS && offset.is_multiple_of(slot_bytes)).then_some(slot)
     }
 }

@@ -7,6 +7,7 @@ use super::recv::Receiver;
 use super::send::Sender;
 use oxccl_shared::abi::{ConnLayout, Protocol, Rank, Step};
 use std::net::TcpStream;
+use std::ops::Range;
 use std::ptr::NonNull;
 
 /// The sending end: on the producer's host, the consumer of the block that a local kernel fills.
@@ -62,6 +63,37 @@ impl<'m> StreamSend<'m> {
             let error = name(fault, self.peer, Direction::To, self.sender.step());
             *self.failed.insert(error)
         })
+    }
+
+    /// Has the Simple slot at `slot` stand for `len_bytes` at `body`, so that nobody need copy them there. Nothing happens and
+    /// the answer is no if that is not the start of a slot of this link, or the bytes are better copied.
+    ///
+    /// # Safety
+    /// 1. The slot is empty, and is published next with a length of `len_bytes`.
+    /// 2. From the next [`Self::progress`] or [`Self::return_loans`] until the link is [idle](Self::is_idle), the bytes were
+    ///    returned or [`Self::forget_loans`] was called, they are readable and nobody writes them.
+    pub unsafe fn lend(&mut self, slot: *mut u8, body: *const u8, len_bytes: usize) -> bool {
+        // SAFETY: the same obligations.
+        unsafe { self.sender.lend(slot, body, len_bytes) }
+    }
+
+    /// Where the bytes of the Simple slot at `slot` are, if it is one of this link's and lent.
+    pub fn lent(&self, slot: *const u8) -> Option<*const u8> {
+        self.sender.lent(slot)
+    }
+
+    /// Call before writing to this range of addresses: what is lent of it and has not left is copied into its slots.
+    pub fn return_loans(&mut self, memory: Range<usize>) {
+        self.sender.return_loans(memory);
+    }
+
+    /// Ends loans of an operation that will not be finished. If there are any, the link has failed: its slots are lost.
+    pub fn forget_loans(&mut self) {
+        if self.sender.forget_loans() {
+            let (peer, step) = (self.peer, self.sender.step());
+            let (direction, call, errno) = (Direction::To, "sendmsg", rustix::io::Errno::CANCELED);
+            self.failed.get_or_insert(LinkError::Socket { peer, direction, step, call, errno });
+        }
     }
 
     /// Whether all slots before step `produced` are wholly in the socket.

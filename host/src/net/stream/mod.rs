@@ -17,6 +17,7 @@ mod error;
 mod frame;
 mod io;
 mod block;
+mod loans;
 mod send;
 mod recv;
 mod link;

@@ -2,6 +2,7 @@
 
 use super::block::Block;
 use super::io::{Piece, StreamIo};
+use super::send::Sender;
 use crate::mem::Segment;
 use oxccl_shared::abi::{ConnLayout, Protocol, SlotHeader, Step};
 use oxccl_shared::fifo::{StepConsumer, StepProducer, split};
@@ -33,7 +34,7 @@ impl Message {
     /// A message of recognisable bytes that fits into a slot.
     pub(super) fn new(protocol: Protocol, tag: u32, len: usize, layout: &ConnLayout) -> Self {
         let len = len.min(proto::payload_bytes(protocol, layout));
-        let payload = (0..len).map(|i| (i as u32 * 31 + tag) as u8).collect();
+        let payload = (0..len).map(|i| (i as u32 * 31).wrapping_add(tag) as u8).collect();
         Message { protocol, tag, payload }
     }
 
@@ -96,6 +97,15 @@ impl Writer {
         }
         proto::publish(message.protocol, &mut self.producer, message.header());
         true
+    }
+
+    /// As [`Self::send`] of a Simple message, whose bytes stay in `memory`.
+    pub(super) fn lend(&mut self, message: &Message, memory: &[u8], sender: &mut Sender<'static>) {
+        assert!(self.producer.poll_credit());
+        let slot = self.block.slot(Protocol::Simple, self.producer.step());
+        // SAFETY: the slot is empty and published below; the test keeps `memory`, and returns it before it writes there.
+        assert!(unsafe { sender.lend(slot, memory.as_ptr(), memory.len()) });
+        self.producer.publish(message.header());
     }
 
     /// Publishes the next slot as it is, if it is empty: a kernel that costs nothing.

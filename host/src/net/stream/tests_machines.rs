@@ -85,6 +85,43 @@ proptest! {
         prop_assert_eq!(received, messages);
     }
 
+    /// Lent bytes arrive as they were, whether all, some or none of them have left when their memory is wanted back.
+    #[test]
+    fn what_was_lent_arrives_whatever_becomes_of_its_memory(
+        lens in prop::collection::vec(1usize..=16384, 1..20),
+        script in prop::collection::vec(prop_oneof![Just(0), 1usize..9000, Just(1 << 20)], 1..20),
+        turns in prop::collection::vec(0usize..4, 1..20),
+    ) {
+        prop_assume!(script.iter().any(|n| *n > 0));
+        let mut link = Link::new(script);
+        let mut received = Vec::new();
+        let messages: Vec<_> = (0..).zip(lens).map(|(i, len)| Message::new(Protocol::Simple, i, len, &LAYOUT)).collect();
+        let mut memory = vec![0; 3 * 4096 + 16384];
+        let middle = 4096 + 2048 - memory.as_ptr().addr() % 4096;
+        for (i, message) in messages.iter().enumerate() {
+            let lent = &mut memory[middle..][..message.payload.len()];
+            lent.copy_from_slice(&message.payload);
+            link.writer.lend(message, lent, &mut link.sender);
+            for _ in 0..turns[i % turns.len()] {
+                link.sender.progress(&mut link.pipe, Protocol::Simple).unwrap();
+            }
+            let range = lent.as_ptr_range();
+            link.sender.return_loans(range.start.addr()..range.end.addr());
+            lent.fill(0xee);
+            while received.len() + 4 < i {
+                link.sender.progress(&mut link.pipe, Protocol::Simple).unwrap();
+                link.receiver.progress(&mut link.pipe).unwrap();
+                received.extend(link.reader.recv(Protocol::Simple));
+            }
+        }
+        while received.len() < messages.len() {
+            link.sender.progress(&mut link.pipe, Protocol::Simple).unwrap();
+            link.receiver.progress(&mut link.pipe).unwrap();
+            received.extend(link.reader.recv(Protocol::Simple));
+        }
+        prop_assert_eq!(received, messages);
+    }
+
     /// Whatever a peer sends, the receiver says what is wrong or waits; it writes nowhere but into slots and publishes
     /// nothing but whole frames.
     #[test]
@@ -192,6 +229,29 @@ fn a_message_costs_one_call_at_each_end() {
             assert_eq!(link.reader.recv(message.protocol), Some(message.clone()));
         }
     }
+}
+
+/// A run of long messages, one at a time, costs one read each, though their lengths differ a little; and a reader that
+/// expects a long one takes several short ones apart.
+#[test]
+fn a_run_of_long_messages_costs_one_read_each() {
+    let mut link = Link::new(vec![1 << 20]);
+    let message = |len| Message::new(Protocol::Simple, 1, len, &LAYOUT);
+    for (reads, len) in [(2, 16384), (1, 16384), (1, 16000), (1, 9000), (1, 16384), (1, 100), (2, 16384)] {
+        let before = link.pipe.calls;
+        assert!(link.writer.send(&message(len)));
+        link.sender.progress(&mut link.pipe, Protocol::Simple).unwrap();
+        link.receiver.progress(&mut link.pipe).unwrap();
+        assert_eq!(link.pipe.calls - before - 1, reads, "{len}");
+        assert_eq!(link.reader.recv(Protocol::Simple), Some(message(len)));
+    }
+    let lens = [5000, 17, 0, 4500, 8, 3];
+    lens.iter().for_each(|len| assert!(link.writer.send(&message(*len))));
+    link.sender.progress(&mut link.pipe, Protocol::Simple).unwrap();
+    let before = link.pipe.calls;
+    link.receiver.progress(&mut link.pipe).unwrap();
+    assert_eq!(link.pipe.calls - before, 1);
+    lens.iter().for_each(|len| assert_eq!(link.reader.recv(Protocol::Simple), Some(message(*len))));
 }
 
 /// In a stream of full slots every read but the first brings a whole slot, and the header after it.
