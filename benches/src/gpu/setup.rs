@@ -62,14 +62,17 @@ pub fn facts(seats: &[Seat]) -> (String, Vec<u8>) {
     (seats[0].device().name().into(), ordinals)
 }
 
+/// What a run compares.
+type Engines = Vec<Box<dyn GpuEngine>>;
+
 /// Engines in the order of the command line, each with what its start cost. The first also pays for what the process itself meets
 /// for the first time; `--init-time` gives each engine processes of its own.
 pub fn start_engines(
     team: &mut dyn Team,
     seats: &[Seat],
     args: &PerfArgs,
-) -> Result<(Vec<Box<dyn GpuEngine>>, Vec<EngineFacts>), SetupError> {
-    let mut engines: Vec<Box<dyn GpuEngine>> = Vec::new();
+) -> Result<(Engines, Vec<EngineFacts>), SetupError> {
+    let mut engines: Engines = Vec::new();
     let mut facts = Vec::new();
     let patience = args.timeout.unwrap_or(FIRST_PATIENCE);
     for choice in &args.engines {

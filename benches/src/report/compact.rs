@@ -21,7 +21,7 @@ pub fn head(run: &Run<'_>) -> Vec<String> {
 /// A row's lines: out of place, in place, or both.
 pub fn lines(run: &Run<'_>, row: &Row) -> Vec<Vec<String>> {
     let places = [false, true].into_iter().filter(|in_place| run.args.place.has(*in_place));
-    places.filter(|in_place| !(*in_place && !run.collective.in_place())).map(|p| line(run, row, p)).collect()
+    places.filter(|in_place| !*in_place || run.collective.in_place()).map(|p| line(run, row, p)).collect()
 }
 
 fn line(run: &Run<'_>, row: &Row, in_place: bool) -> Vec<String> {

@@ -102,24 +102,25 @@ impl NcclEngine {
         let (send, recv): (*const c_void, *mut c_void) = (call.send.cast_const().cast(), call.recv.cast());
         let (count, dtype, root) = (call.count, dtype_code(call.dtype), call.root as c_int);
         let (name, code) = match call.collective {
-            // SAFETY: obligation 1, in the argument order of nccl.h.
             Collective::AllReduce => {
+                // SAFETY: obligation 1, in the argument order of nccl.h.
                 ("ncclAllReduce", unsafe { (s.all_reduce)(send, recv, count, dtype, op, comm, stream) })
             }
-            // SAFETY: as above.
-            Collective::ReduceScatter => ("ncclReduceScatter", unsafe {
-                (s.reduce_scatter)(send, recv, count, dtype, op, comm, stream)
-            }),
-            // SAFETY: as above.
+            Collective::ReduceScatter => {
+                // SAFETY: as above.
+                let code = unsafe { (s.reduce_scatter)(send, recv, count, dtype, op, comm, stream) };
+                ("ncclReduceScatter", code)
+            }
             Collective::Reduce => {
+                // SAFETY: as above.
                 ("ncclReduce", unsafe { (s.reduce)(send, recv, count, dtype, op, root, comm, stream) })
             }
-            // SAFETY: as above.
             Collective::Broadcast => {
+                // SAFETY: as above.
                 ("ncclBroadcast", unsafe { (s.broadcast)(send, recv, count, dtype, root, comm, stream) })
             }
-            // SAFETY: as above.
             Collective::AllGather => {
+                // SAFETY: as above.
                 ("ncclAllGather", unsafe { (s.all_gather)(send, recv, count, dtype, comm, stream) })
             }
             // SAFETY: both obligations.
