@@ -2,6 +2,7 @@
 
 use crate::bootstrap::{BootstrapConfig, InterfaceFilter};
 use crate::plan::Forced;
+use crate::transport::p2p::P2pSettings;
 use crate::transport::{Allowed, TransportKind};
 use oxccl_shared::abi::{Algorithm, ConnLayout, Protocol};
 use std::time::Duration;
@@ -18,6 +19,8 @@ pub struct Config {
     pub forced: Forced,
     /// Transports (`NCCL_P2P_DISABLE`, `NCCL_SHM_DISABLE`, `OXCCL_TRANSPORT`).
     pub transports: Allowed,
+    /// How GPUs of a host share memory (`NCCL_P2P_DISABLE`, `NCCL_CUMEM_ENABLE`).
+    pub p2p: P2pSettings,
     /// Stands for the host's identity (`NCCL_HOSTID`), so that one host can play several.
     pub host_id: Option<String>,
     /// Bytes of the Simple buffer of a ring or tree connection, eight slots (`NCCL_BUFFSIZE`). Default 1 MiB.
@@ -56,6 +59,7 @@ impl Default for Config {
             bootstrap: BootstrapConfig::default(),
             forced: Forced::default(),
             transports: Allowed::ALL,
+            p2p: P2pSettings::default(),
             host_id: None,
             buffer_bytes: BUFFER_BYTES,
         }
@@ -104,6 +108,8 @@ impl Config {
         env.set("NCCL_P2P_DISABLE", "0 or 1 was expected", &mut no_p2p, flag)?;
         env.set("NCCL_SHM_DISABLE", "0 or 1 was expected", &mut no_shm, flag)?;
         config.transports.in_process &= !no_p2p;
+        config.p2p.enabled = !no_p2p;
+        env.set("NCCL_CUMEM_ENABLE", "0 or 1 was expected", &mut config.p2p.cumem, cumem)?;
         config.transports.shm &= !no_shm;
         config.host_id = lookup("NCCL_HOSTID");
         env.set("NCCL_BUFFSIZE", BUFFER, &mut config.buffer_bytes, buffer_bytes)?;
@@ -142,13 +148,13 @@ impl Config {
         let algorithm = self.forced.algorithm.map(|a| a as u8);
         let protocol = self.forced.protocol.map(|p| p as u8);
         let Allowed { in_process, shm, tcp } = self.transports;
-        (algorithm, protocol, in_process, shm, tcp, self.buffer_bytes).hash(&mut hasher);
+        let P2pSettings { enabled, cumem, .. } = self.p2p;
+        (algorithm, protocol, in_process, shm, tcp, enabled, cumem, self.buffer_bytes).hash(&mut hasher);
         hasher.finish()
     }
 
     /// The settings behind [`Self::digest`], for the message when they differ.
-    pub(crate) const MUST_AGREE: &'static str =
-        "NCCL_ALGO, NCCL_PROTO, NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, OXCCL_TRANSPORT, NCCL_BUFFSIZE";
+    pub(crate) const MUST_AGREE: &'static str = "NCCL_ALGO, NCCL_PROTO, NCCL_P2P_DISABLE, NCCL_CUMEM_ENABLE, NCCL_SHM_DISABLE, OXCCL_TRANSPORT, NCCL_BUFFSIZE";
 
     /// Whether the settings can be used, whoever made them.
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
@@ -197,6 +203,11 @@ fn flag(text: &str) -> Option<bool> {
     }
 }
 
+/// -2, NCCL's way to say "where it works", is what 1 means here too.
+fn cumem(text: &str) -> Option<bool> {
+    if text == "-2" { Some(true) } else { flag(text) }
+}
+
 fn family(text: &str) -> Option<Option<bool>> {
     match text {
         "AF_INET" => Some(Some(false)),
@@ -224,6 +235,7 @@ mod tests {
             ("NCCL_ALGO", "Tree"),
             ("NCCL_PROTO", "LL128"),
             ("NCCL_SHM_DISABLE", "1"),
+            ("NCCL_CUMEM_ENABLE", "0"),
             ("NCCL_BUFFSIZE", "65536"),
             ("OXCCL_TIMEOUT", "2.5"),
         ])
@@ -231,8 +243,16 @@ mod tests {
         assert_eq!(config.forced.algorithm, Some(Algorithm::Tree));
         assert_eq!(config.forced.protocol, Some(Protocol::LL128));
         assert!(!config.transports.shm && config.transports.tcp);
+        assert!(config.p2p.enabled && !config.p2p.cumem);
         assert_eq!(config.ring_layout().simple_slot_bytes, 8192);
         assert_eq!(config.timeout, Duration::from_millis(2500));
+    }
+
+    #[test]
+    fn p2p_is_switched_off_for_both_backends() {
+        let config = config(&[("NCCL_P2P_DISABLE", "1"), ("NCCL_CUMEM_ENABLE", "-2")]).unwrap();
+        assert!(!config.transports.in_process && !config.p2p.enabled && config.p2p.cumem);
+        assert_ne!(config.digest(), Config { p2p: P2pSettings::default(), ..config.clone() }.digest());
     }
 
     #[test]
@@ -241,6 +261,7 @@ mod tests {
             ("NCCL_ALGO", "rings"),
             ("NCCL_PROTO", "fast"),
             ("NCCL_P2P_DISABLE", "yes"),
+            ("NCCL_CUMEM_ENABLE", "2"),
             ("NCCL_BUFFSIZE", "7"),
             ("NCCL_BUFFSIZE", "99999999999999999999"),
             ("OXCCL_TIMEOUT", "-1"),

@@ -104,7 +104,7 @@ impl Allocation {
         // SAFETY: the range is reserved, as long as the allocation, and nothing is mapped in it.
         let code = unsafe { (device.api().cuMemMap)(reserved.address, self.len, 0, self.handle, 0) };
         device.check("cuMemMap", code)?;
-        let mapping = Mapping { device: device.clone(), reserved, _allocation: self };
+        let mapping = Mapping { device: device.clone(), reserved, allocation: self };
         let users = std::iter::once(device.ordinal()).chain(also.iter().copied());
         let access: Vec<MemAccessDesc> =
             users.map(|user| MemAccessDesc { location: location(user), flags: READ_WRITE }).collect();
@@ -125,12 +125,12 @@ impl Drop for Allocation {
     }
 }
 
-/// Addresses of an allocation, unmapped on drop.
+/// Addresses of an allocation, unmapped on drop, which does not wait for kernels that use them.
 #[derive(Debug)]
 pub struct Mapping {
     device: Device,
     reserved: Reserved,
-    _allocation: Allocation,
+    allocation: Allocation,
 }
 
 impl Mapping {
@@ -147,7 +147,7 @@ impl Mapping {
 
     /// The memory behind it, to be exported.
     pub fn allocation(&self) -> &Allocation {
-        &self._allocation
+        &self.allocation
     }
 
     /// Zeros all of it and waits for that. For memory that nobody else knows yet.
@@ -163,8 +163,6 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         let Ok(_bound) = self.device.bind() else { return };
         let _relaxed = RelaxedCapture::enter(self.device.driver());
-        // Unmapping does not wait for kernels that use the range, as freeing memory does.
-        let _ = self.device.synchronize();
         // SAFETY: mapped by this value alone, and whoever got its address promised not to outlive it.
         let code = unsafe { (self.device.api().cuMemUnmap)(self.address(), self.len()) };
         self.device.released("cuMemUnmap", code);

@@ -6,6 +6,7 @@
 mod kind;
 mod peer;
 mod stream;
+pub mod p2p;
 
 pub use kind::{Allowed, TransportKind};
 pub use peer::{PeerInfo, is_crowded};

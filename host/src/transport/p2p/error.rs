@@ -1,0 +1,169 @@
+//! Why an arena could not be had.
+
+use super::descriptors::PassError;
+use super::home::Home;
+use crate::bootstrap::BootstrapError;
+use crate::cuda::{CudaError, DeviceId};
+use crate::mem::MemError;
+use thiserror::Error;
+
+/// Why ranks of a host do not reach each other's memory. Raised at communicator creation only.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum P2pError {
+    /// The caller's table of lengths does not fit the communicator.
+    #[error("rank {rank}: lengths of {given} arenas were given for {nranks} ranks")]
+    Lengths {
+        /// This rank.
+        rank: u32,
+        /// How many were given.
+        given: usize,
+        /// How many were expected.
+        nranks: u32,
+    },
+    /// This rank's device refused something that concerns no peer.
+    #[error("rank {rank}: {source}")]
+    Device {
+        /// This rank.
+        rank: u32,
+        /// Why.
+        source: CudaError,
+    },
+    /// Host memory could not be had or opened.
+    #[error("rank {rank}, for the memory of rank {owner}: {source}")]
+    Memory {
+        /// This rank.
+        rank: u32,
+        /// Whose memory it was to be.
+        owner: u32,
+        /// Why.
+        source: MemError,
+    },
+    /// A peer's memory could not be mapped.
+    #[error(
+        "rank {rank} on {device} cannot map the memory of rank {peer} on that rank's {peer_device}, which is {home}: {source}"
+    )]
+    Map {
+        /// This rank.
+        rank: u32,
+        /// Its device.
+        device: DeviceId,
+        /// Whose memory it is.
+        peer: u32,
+        /// The device that it lies on, as that rank numbers it.
+        peer_device: DeviceId,
+        /// Where it lies.
+        home: Home,
+        /// Why.
+        source: CudaError,
+    },
+    /// Descriptors of memory could not be exchanged with the other processes of the host.
+    #[error("rank {rank}: {source}")]
+    Pass {
+        /// This rank.
+        rank: u32,
+        /// Why.
+        source: PassError,
+    },
+    /// A peer made another amount of memory than this rank computed for it.
+    #[error(
+        "rank {peer} made {found} bytes of memory, rank {rank} expected {expected}; do all ranks have the same settings?"
+    )]
+    Length {
+        /// This rank.
+        rank: u32,
+        /// Whose memory it is.
+        peer: u32,
+        /// Bytes that this rank's caller expected.
+        expected: u64,
+        /// Bytes that there are.
+        found: u64,
+    },
+    /// A peer in this process let go of its memory before it could be used.
+    #[error("rank {rank}: the memory of rank {peer}, of the same process, is gone")]
+    Gone {
+        /// This rank.
+        rank: u32,
+        /// Whose memory it was.
+        peer: u32,
+    },
+    /// A peer's message is not one of this library's.
+    #[error("rank {peer} sent a malformed description of its GPU memory; do all ranks run the same OxCCL?")]
+    Malformed {
+        /// The peer.
+        peer: u32,
+    },
+    /// Another rank failed; it reports the details itself.
+    #[error("rank {peer} could not share GPU memory: {why}")]
+    PeerFailed {
+        /// The first rank that failed.
+        peer: u32,
+        /// What it said.
+        why: String,
+    },
+    /// The bootstrap failed meanwhile.
+    #[error(transparent)]
+    Bootstrap(#[from] BootstrapError),
+}
+
+impl P2pError {
+    /// Whether another way to share memory may do better. Memory that has run out must not turn into a slower way unseen,
+    /// and a broken context or a peer of another version does not get better.
+    pub(super) fn allows_retry(&self) -> bool {
+        match self {
+            P2pError::Map { source, .. } | P2pError::Device { source, .. } => {
+                matches!(source, CudaError::Call { .. })
+            }
+            P2pError::Pass { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cuda::{CuResult, MemoryKind, PciBus};
+
+    fn device(ordinal: u32) -> DeviceId {
+        DeviceId { ordinal, bus: PciBus { domain: 0, bus: 0x10 + ordinal as u8, device: 0 } }
+    }
+
+    #[test]
+    fn a_failed_mapping_names_both_ranks_both_devices_and_the_cause() {
+        let result = CuResult { code: 217, name: "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED" };
+        let source = CudaError::Call { device: device(1), operation: "cuMemSetAccess", result };
+        let error = P2pError::Map {
+            rank: 5,
+            device: device(1),
+            peer: 4,
+            peer_device: device(0),
+            home: Home::Shareable,
+            source,
+        };
+        let said = error.to_string();
+        for part in [
+            "rank 5 on GPU 1 (0000:11:00.0)",
+            "rank 4 on that rank's GPU 0 (0000:10:00.0)",
+            "device memory (cuMem)",
+            "cuMemSetAccess",
+            "NCCL_P2P_DISABLE=1",
+        ] {
+            assert!(said.contains(part), "{said}");
+        }
+        assert!(error.allows_retry());
+    }
+
+    #[test]
+    fn exhausted_memory_is_final() {
+        let kind = MemoryKind::Device;
+        let source = CudaError::OutOfMemory {
+            device: device(0),
+            kind,
+            wanted_bytes: 1,
+            free_bytes: 0,
+            total_bytes: 2,
+        };
+        assert!(!P2pError::Device { rank: 0, source }.allows_retry());
+    }
+}

@@ -1,0 +1,172 @@
+//! What all ranks know of each other before memory is made, and how they agree on success.
+
+use super::card::Card;
+use super::error::P2pError;
+use super::home::{Access, Home, Method, P2pSettings, Pair, home};
+use crate::bootstrap::Bootstrap;
+use crate::cuda::{CudaError, Device};
+use crate::transport::PeerInfo;
+
+/// The ranks of a communicator, their GPUs, and who reaches whose.
+pub(super) struct Meeting<'a> {
+    pub bootstrap: &'a Bootstrap,
+    pub rank: u32,
+    pub device: &'a Device,
+    pub settings: &'a P2pSettings,
+    pub peers: &'a [PeerInfo],
+    pub cards: Vec<Card>,
+    /// Per rank, what it says of the ranks of its host, in their order.
+    access: Vec<Vec<Access>>,
+}
+
+/// An error, and whether all ranks shall try another way.
+pub(super) struct Failed {
+    pub error: P2pError,
+    pub may_retry: bool,
+}
+
+impl From<Failed> for P2pError {
+    fn from(failed: Failed) -> P2pError {
+        failed.error
+    }
+}
+
+impl<'a> Meeting<'a> {
+    /// Gathers everybody's card and access.
+    pub fn gather(
+        bootstrap: &'a Bootstrap,
+        device: &'a Device,
+        peers: &'a [PeerInfo],
+        settings: &'a P2pSettings,
+        given: usize,
+    ) -> Result<Meeting<'a>, P2pError> {
+        let (rank, nranks) = (bootstrap.rank().0, bootstrap.nranks());
+        let refused = |source| P2pError::Device { rank, source };
+        let fits = given == nranks as usize && peers.len() == nranks as usize;
+        let card =
+            if fits { card(device).map_err(refused) } else { Err(P2pError::Lengths { rank, given, nranks }) };
+        let blocks = agree(bootstrap, card.map(Card::to_bytes))?;
+        let cards = read_all(&blocks, Card::from_bytes)?;
+        let mut meeting = Meeting { bootstrap, rank, device, settings, peers, cards, access: Vec::new() };
+        let mine: Result<Vec<u8>, CudaError> = meeting
+            .locals(rank)
+            .map(|peer| access(device, &meeting.cards[peer as usize]).map(Access::to_wire))
+            .collect();
+        let blocks = agree(bootstrap, mine.map_err(refused))?;
+        for (owner, block) in blocks.iter().enumerate() {
+            let malformed = P2pError::Malformed { peer: owner as u32 };
+            let row: Option<Vec<Access>> = block.iter().map(|byte| Access::from_wire(*byte)).collect();
+            let row = row.filter(|row| row.len() == meeting.locals(owner as u32).count());
+            meeting.access.push(row.ok_or(malformed)?);
+        }
+        Ok(meeting)
+    }
+
+    /// The ranks of `rank`'s host, itself included.
+    pub fn locals(&self, rank: u32) -> impl Iterator<Item = u32> + '_ {
+        let host = self.peers[rank as usize].host;
+        (0..self.peers.len() as u32).filter(move |peer| self.peers[*peer as usize].host == host)
+    }
+
+    /// Whether both are threads of one process.
+    pub fn same_process(&self, a: u32, b: u32) -> bool {
+        let (a, b) = (&self.peers[a as usize], &self.peers[b as usize]);
+        (a.host, a.process) == (b.host, b.process)
+    }
+
+    /// What names the arena: random, and known to its ranks only.
+    pub fn arena(&self) -> u64 {
+        self.cards[0].token
+    }
+
+    /// The first way to try.
+    pub fn first_method(&self) -> Method {
+        Method::first(self.settings, self.cards.iter().all(|card| card.exports_fds))
+    }
+
+    /// The next way after `method` that would change anything.
+    pub fn method_after(&self, method: Method) -> Option<Method> {
+        let homes = self.homes(method);
+        std::iter::successors(method.next(), |method| method.next()).find(|next| self.homes(*next) != homes)
+    }
+
+    /// Where every rank's memory lies; the same on all ranks.
+    pub fn homes(&self, method: Method) -> Vec<Home> {
+        (0..self.peers.len() as u32)
+            .map(|owner| {
+                let pair = |peer| Pair {
+                    same_process: self.same_process(owner, peer),
+                    there: self.access_of(owner, peer),
+                    back: self.access_of(peer, owner),
+                };
+                let pairs: Vec<Pair> = self.locals(owner).filter(|peer| *peer != owner).map(pair).collect();
+                home(self.settings, method, &pairs)
+            })
+            .collect()
+    }
+
+    fn access_of(&self, from: u32, to: u32) -> Access {
+        let at = self.locals(from).position(|peer| peer == to);
+        at.map_or(Access::No, |at| self.access[from as usize][at])
+    }
+}
+
+/// Every rank learns whether every rank succeeded, and what it says. If one failed, all fail: that one with its own error,
+/// the others with one that names it.
+pub(super) fn agree(bootstrap: &Bootstrap, mine: Result<Vec<u8>, P2pError>) -> Result<Vec<Vec<u8>>, Failed> {
+    const FINE: u8 = 0;
+    const TRY_OTHERWISE: u8 = 1;
+    const FINAL: u8 = 2;
+    let block = match &mine {
+        Ok(bytes) => [&[FINE], &bytes[..]].concat(),
+        Err(error) => {
+            let said = error.to_string();
+            let verdict = if error.allows_retry() { TRY_OTHERWISE } else { FINAL };
+            [&[verdict], &said.as_bytes()[..said.len().min(512)]].concat()
+        }
+    };
+    let blocks = bootstrap.all_gather(&block);
+    let blocks = blocks.map_err(|error| Failed { error: error.into(), may_retry: false })?;
+    let verdict = |block: &Vec<u8>| block.first().copied().unwrap_or(FINAL);
+    let Some(peer) = blocks.iter().position(|block| verdict(block) != FINE) else {
+        return Ok(blocks.into_iter().map(|block| block[1..].to_vec()).collect());
+    };
+    let may_retry = blocks.iter().all(|block| matches!(verdict(block), FINE | TRY_OTHERWISE));
+    let why = || String::from_utf8_lossy(blocks[peer].get(1..).unwrap_or_default()).into_owned();
+    let error = mine.err().unwrap_or_else(|| P2pError::PeerFailed { peer: peer as u32, why: why() });
+    Err(Failed { error, may_retry })
+}
+
+/// Every rank's block, read.
+pub(super) fn read_all<T>(blocks: &[Vec<u8>], read: impl Fn(&[u8]) -> Option<T>) -> Result<Vec<T>, P2pError> {
+    let read =
+        |(peer, block): (usize, &Vec<u8>)| read(block).ok_or(P2pError::Malformed { peer: peer as u32 });
+    blocks.iter().enumerate().map(read).collect()
+}
+
+fn card(device: &Device) -> Result<Card, CudaError> {
+    Ok(Card {
+        uuid: device.uuid(),
+        device: device.id(),
+        exports_fds: device.exports_fds()?,
+        pid_namespace: rustix::fs::stat("/proc/self/ns/pid").map_or(0, |stat| stat.st_ino),
+        token: random(),
+    })
+}
+
+/// Without the system's source of randomness names are merely unlikely to be guessed: the kernel still vouches for users.
+fn random() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    getrandom::u64().unwrap_or_else(|_| RandomState::new().hash_one(std::process::id()))
+}
+
+fn access(device: &Device, other: &Card) -> Result<Access, CudaError> {
+    if other.uuid == device.uuid() {
+        return Ok(Access::Yes);
+    }
+    match Device::ordinal_of(&other.uuid)? {
+        None => Ok(Access::Hidden),
+        Some(ordinal) if device.can_access_ordinal(ordinal)? => Ok(Access::Yes),
+        Some(_) => Ok(Access::No),
+    }
+}
