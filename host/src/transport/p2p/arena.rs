@@ -53,7 +53,7 @@ impl Arena {
                     Err(failed) => failed,
                 };
             match meeting.method_after(method).filter(|_| may_retry) {
-                None => return Err(error),
+                None => return Err(*error),
                 Some(next) => {
                     tracing::warn!(rank = meeting.rank, %error, ?method, ?next, "GPU memory is shared in another way");
                     method = next;

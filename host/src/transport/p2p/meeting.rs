@@ -21,13 +21,13 @@ pub(super) struct Meeting<'a> {
 
 /// An error, and whether all ranks shall try another way.
 pub(super) struct Failed {
-    pub error: P2pError,
+    pub error: Box<P2pError>,
     pub may_retry: bool,
 }
 
 impl From<Failed> for P2pError {
     fn from(failed: Failed) -> P2pError {
-        failed.error
+        *failed.error
     }
 }
 
@@ -126,7 +126,7 @@ pub(super) fn agree(bootstrap: &Bootstrap, mine: Result<Vec<u8>, P2pError>) -> R
         }
     };
     let blocks = bootstrap.all_gather(&block);
-    let blocks = blocks.map_err(|error| Failed { error: error.into(), may_retry: false })?;
+    let blocks = blocks.map_err(|error| Failed { error: Box::new(error.into()), may_retry: false })?;
     let verdict = |block: &Vec<u8>| block.first().copied().unwrap_or(FINAL);
     let Some(peer) = blocks.iter().position(|block| verdict(block) != FINE) else {
         return Ok(blocks.into_iter().map(|block| block[1..].to_vec()).collect());
@@ -134,7 +134,7 @@ pub(super) fn agree(bootstrap: &Bootstrap, mine: Result<Vec<u8>, P2pError>) -> R
     let may_retry = blocks.iter().all(|block| matches!(verdict(block), FINE | TRY_OTHERWISE));
     let why = || String::from_utf8_lossy(blocks[peer].get(1..).unwrap_or_default()).into_owned();
     let error = mine.err().unwrap_or_else(|| P2pError::PeerFailed { peer: peer as u32, why: why() });
-    Err(Failed { error, may_retry })
+    Err(Failed { error: Box::new(error), may_retry })
 }
 
 /// Every rank's block, read.
