@@ -1,49 +1,57 @@
 //! The two ends of connections as kernels hold them.
 //!
-//! All threads of a block hold the same ends and count the same steps; one of them also tells the peer
-//! ([`Block::posts`](crate::gpu::Block::posts)).
+//! All threads of a block share its ends, and each part of an end has one writer among them ([`crate::gpu::Block`] says who
+//! is who): the first worker counts what has been moved and remembers what it saw of the peer, the poster counts what the
+//! peer has been told. The block's barriers separate a write from the others' reads, so plain cells do.
 
-use core::borrow::Borrow;
+use core::cell::Cell;
 use oxccl_shared::abi::{ConnControl, ConnEnd, ConnLayout, Protocol, Rank, SlotHeader, Step};
 use oxccl_shared::fifo::{ConnWords, ConsumerCursor, ProducerCursor};
 use oxccl_shared::proto;
 
-/// The producer's end of a connection. `E` is how it is held: by value, or by reference to where the host has put it.
-pub struct SendConn<E: Borrow<ConnEnd> = ConnEnd> {
-    end: E,
-    cursor: ProducerCursor,
+/// The producer's end of a connection.
+pub struct SendConn {
+    end: ConnEnd,
+    /// The first worker's.
+    moved: Cell<ProducerCursor>,
+    /// The poster's.
+    told: Cell<ProducerCursor>,
     /// Whether a proxy consumes it and an operation ends only when that has taken everything.
     pub is_streamed: bool,
 }
 
 /// The consumer's end of a connection.
-pub struct RecvConn<E: Borrow<ConnEnd> = ConnEnd> {
-    end: E,
-    cursor: ConsumerCursor,
+pub struct RecvConn {
+    end: ConnEnd,
+    /// The first worker's.
+    moved: Cell<ConsumerCursor>,
+    /// The poster's.
+    told: Cell<ConsumerCursor>,
 }
 
-// SAFETY: an end is used by one thread at a time (its methods take `&mut self`), and the memory under it is shared by
-// design: all concurrent access goes through `Word`s or is ordered by them.
+// SAFETY: the memory under an end is shared by design: all concurrent access goes through `Word`s or is ordered by them.
 unsafe impl Send for SendConn {}
 // SAFETY: as for `SendConn`.
 unsafe impl Send for RecvConn {}
 
 /// Every connection of one channel of one rank. Algorithms name them by index.
-pub struct Conns<'a, E: Borrow<ConnEnd> = ConnEnd> {
+#[derive(Clone, Copy)]
+pub struct Conns<'a> {
     /// To consumers.
-    pub send: &'a mut [SendConn<E>],
+    pub send: &'a [SendConn],
     /// From producers.
-    pub recv: &'a mut [RecvConn<E>],
+    pub recv: &'a [RecvConn],
 }
 
-/// Makes the words and slots of an end reachable.
+/// Makes the words of an end reachable.
+#[inline(always)]
 fn words(end: &ConnEnd) -> ConnWords<'_> {
     // SAFETY: whoever made the `SendConn` or `RecvConn` promised that both blocks are live.
     let (producer_side, consumer_side) = unsafe { (&*end.producer_side, &*end.consumer_side) };
     ConnWords { producer_side, consumer_side }
 }
 
-#[inline]
+#[inline(always)]
 fn slot(end: &ConnEnd, protocol: Protocol, step: Step) -> *mut u8 {
     let base = end.consumer_side.cast::<u8>().cast_mut();
     base.wrapping_add(proto::slot_offset(protocol, &end.layout, step.slot()))
@@ -60,75 +68,86 @@ impl SendConn {
         // SAFETY: obligations 1 and 2.
         unsafe { SendConn::resume(end, ProducerCursor::default()) }
     }
-}
 
-impl<E: Borrow<ConnEnd>> SendConn<E> {
     /// The producer's end as it was left at `cursor`.
     ///
     /// # Safety
     /// 1. Both blocks of `end` are live, 128-byte aligned and as large as its layout says, and outlive the connection.
-    /// 2. Nobody else is this connection's producer, but the other threads of the block, which do as this one does.
-    #[inline]
-    pub unsafe fn resume(end: E, cursor: ProducerCursor) -> Self {
-        SendConn { end, cursor, is_streamed: false }
+    /// 2. Nobody else is this connection's producer, but the other threads of the block.
+    #[inline(always)]
+    pub unsafe fn resume(end: ConnEnd, cursor: ProducerCursor) -> Self {
+        SendConn { end, moved: Cell::new(cursor), told: Cell::new(cursor), is_streamed: false }
     }
 
     /// Who consumes.
-    #[inline]
+    #[inline(always)]
     pub fn peer(&self) -> Rank {
-        self.end.borrow().peer
+        self.end.peer
     }
 
     /// Slot sizes.
-    #[inline]
+    #[inline(always)]
     pub fn layout(&self) -> &ConnLayout {
-        &self.end.borrow().layout
+        &self.end.layout
     }
 
     /// The step that will be produced next.
-    #[inline]
+    #[inline(always)]
     pub fn step(&self) -> Step {
-        self.cursor.step()
+        self.moved.get().step()
     }
 
     /// How far it is.
-    #[inline]
+    #[inline(always)]
     pub fn cursor(&self) -> ProducerCursor {
-        self.cursor
+        self.moved.get()
     }
 
-    /// Whether the slot of the current step is empty.
-    #[inline]
-    pub fn poll_credit(&mut self) -> bool {
-        self.cursor.poll_credit(words(self.end.borrow()))
-    }
-
-    /// Goes to the next step; if `posts`, tells the consumer that the slot is full.
-    #[inline]
-    pub fn publish(&mut self, header: SlotHeader, posts: bool) {
-        if posts {
-            self.cursor.publish(words(self.end.borrow()), header);
-        } else {
-            self.cursor.advance();
+    /// Whether the slot of the current step is empty. Only the first worker `remembers` what it saw.
+    #[inline(always)]
+    pub fn poll_credit(&self, remembers: bool) -> bool {
+        let mut cursor = self.moved.get();
+        let is_empty = cursor.poll_credit(words(&self.end));
+        if remembers {
+            self.moved.set(cursor);
         }
+        is_empty
     }
 
-    /// Goes to the next step; the slot's own lines have told the consumer.
-    #[inline]
-    pub fn advance(&mut self) {
-        self.cursor.advance();
+    /// The first worker: goes to the next step.
+    #[inline(always)]
+    pub fn advance(&self) {
+        let mut cursor = self.moved.get();
+        cursor.advance();
+        self.moved.set(cursor);
+    }
+
+    /// The first worker: learns of credits before they are needed, so that others who look find them remembered.
+    #[inline(always)]
+    pub fn poll_credit_ahead(&self) {
+        let mut cursor = self.moved.get();
+        cursor.poll_credit_ahead(words(&self.end));
+        self.moved.set(cursor);
+    }
+
+    /// The poster: tells the consumer that the next slot it has not heard of is full (Simple).
+    #[inline(always)]
+    pub fn publish(&self, header: SlotHeader) {
+        let mut cursor = self.told.get();
+        cursor.publish(words(&self.end), header);
+        self.told.set(cursor);
     }
 
     /// Whether the consumer has taken everything.
     #[inline]
     pub fn is_drained(&self) -> bool {
-        self.cursor.is_drained(words(self.end.borrow()))
+        self.moved.get().is_drained(words(&self.end))
     }
 
     /// The slot of the current step.
-    #[inline]
+    #[inline(always)]
     pub fn slot(&self, protocol: Protocol) -> *mut u8 {
-        slot(self.end.borrow(), protocol, self.step())
+        slot(&self.end, protocol, self.step())
     }
 }
 
@@ -143,62 +162,77 @@ impl RecvConn {
         // SAFETY: obligations 1 and 2.
         unsafe { RecvConn::resume(end, ConsumerCursor::default()) }
     }
-}
 
-impl<E: Borrow<ConnEnd>> RecvConn<E> {
     /// The consumer's end as it was left at `cursor`.
     ///
     /// # Safety
     /// 1. Both blocks of `end` are live, 128-byte aligned and as large as its layout says, and outlive the connection.
-    /// 2. Nobody else is this connection's consumer, but the other threads of the block, which do as this one does.
-    #[inline]
-    pub unsafe fn resume(end: E, cursor: ConsumerCursor) -> Self {
-        RecvConn { end, cursor }
+    /// 2. Nobody else is this connection's consumer, but the other threads of the block.
+    #[inline(always)]
+    pub unsafe fn resume(end: ConnEnd, cursor: ConsumerCursor) -> Self {
+        RecvConn { end, moved: Cell::new(cursor), told: Cell::new(cursor) }
     }
 
     /// Who produces.
-    #[inline]
+    #[inline(always)]
     pub fn peer(&self) -> Rank {
-        self.end.borrow().peer
+        self.end.peer
     }
 
     /// Slot sizes.
-    #[inline]
+    #[inline(always)]
     pub fn layout(&self) -> &ConnLayout {
-        &self.end.borrow().layout
+        &self.end.layout
     }
 
     /// The step that will be consumed next.
-    #[inline]
+    #[inline(always)]
     pub fn step(&self) -> Step {
-        self.cursor.step()
+        self.moved.get().step()
     }
 
     /// How far it is.
-    #[inline]
+    #[inline(always)]
     pub fn cursor(&self) -> ConsumerCursor {
-        self.cursor
+        self.moved.get()
     }
 
-    /// The header of the next slot, if it has been published (Simple).
-    #[inline]
-    pub fn poll(&mut self) -> Option<SlotHeader> {
-        self.cursor.poll(words(self.end.borrow()))
+    /// The first worker: the header of the next slot, if it has been published (Simple).
+    #[inline(always)]
+    pub fn poll(&self) -> Option<SlotHeader> {
+        let mut cursor = self.moved.get();
+        let header = cursor.poll(words(&self.end));
+        self.moved.set(cursor);
+        header
     }
 
-    /// Goes to the next step; if `posts`, gives the slot back.
-    #[inline]
-    pub fn release(&mut self, posts: bool) {
-        if posts {
-            self.cursor.release(words(self.end.borrow()));
-        } else {
-            self.cursor.advance();
-        }
+    /// The first worker: goes to the next step.
+    #[inline(always)]
+    pub fn advance(&self) {
+        let mut cursor = self.moved.get();
+        cursor.advance();
+        self.moved.set(cursor);
+    }
+
+    /// The poster: gives back the oldest slot that it has not given back yet.
+    #[inline(always)]
+    pub fn release(&self) {
+        let mut cursor = self.told.get();
+        cursor.release(words(&self.end));
+        self.told.set(cursor);
+    }
+
+    /// As [`Self::release`], for a slot whose every word carries its own flag (LL).
+    #[inline(always)]
+    pub fn release_flagged(&self) {
+        let mut cursor = self.told.get();
+        cursor.release_flagged(words(&self.end));
+        self.told.set(cursor);
     }
 
     /// The slot of the current step.
-    #[inline]
+    #[inline(always)]
     pub fn slot(&self, protocol: Protocol) -> *mut u8 {
-        slot(self.end.borrow(), protocol, self.step())
+        slot(&self.end, protocol, self.step())
     }
 }

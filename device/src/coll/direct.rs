@@ -17,7 +17,7 @@ use oxccl_shared::algo::{Action, chunk};
 #[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub(crate) unsafe fn all_reduce<B: Block, P: Proto>(
     block: &B,
-    conns: &mut Conns<'_, B::End>,
+    conns: Conns<'_>,
     ends: &Endpoints<'_>,
     work: &CollWork,
 ) -> Result<(), Stop> {
@@ -52,7 +52,7 @@ pub(crate) unsafe fn all_reduce<B: Block, P: Proto>(
 #[cfg_attr(target_arch = "nvptx64", inline(always))]
 unsafe fn meet<B: Block, P: Proto>(
     block: &B,
-    conns: &mut Conns<'_, B::End>,
+    conns: Conns<'_>,
     ends: &Endpoints<'_>,
     work: &CollWork,
 ) -> Result<(), Stop> {

@@ -31,7 +31,7 @@ pub(super) struct HopArgs<'a> {
 #[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub(super) unsafe fn run_hop<B: Block, P: Proto>(
     block: &B,
-    conns: &mut Conns<'_, B::End>,
+    conns: Conns<'_>,
     work: &CollWork,
     hop: &HopArgs<'_>,
     range: Range<usize>,

@@ -24,13 +24,13 @@ use oxccl_shared::abi::{Algorithm, Func, Protocol};
 /// 2. The indices in `ends` name connections of `conns` to the ranks that the schedule means.
 pub unsafe fn run<B: Block>(
     block: &B,
-    conns: &mut Conns<'_, B::End>,
+    conns: Conns<'_>,
     ends: &Endpoints<'_>,
     work: &CollWork,
 ) -> Result<(), Stop> {
     match work.protocol {
         // SAFETY: obligations 1 and 2 are passed on.
-        Protocol::LL => unsafe { run_protocol::<B, Ll>(block, conns, ends, work) },
+        Protocol::LL => unsafe { run_protocol::<B, Ll<1>>(block, conns, ends, work) },
         // SAFETY: obligations 1 and 2 are passed on.
         Protocol::LL128 => unsafe { run_protocol::<B, Ll128>(block, conns, ends, work) },
         // SAFETY: obligations 1 and 2 are passed on.
@@ -42,7 +42,7 @@ pub unsafe fn run<B: Block>(
 /// 1. As [`run`].
 unsafe fn run_protocol<B: Block, P: Proto>(
     block: &B,
-    conns: &mut Conns<'_, B::End>,
+    conns: Conns<'_>,
     ends: &Endpoints<'_>,
     work: &CollWork,
 ) -> Result<(), Stop> {

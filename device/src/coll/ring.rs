@@ -16,7 +16,7 @@ use oxccl_shared::algo::{Hop, ring as schedule};
 #[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub(crate) unsafe fn run<B: Block, P: Proto>(
     block: &B,
-    conns: &mut Conns<'_, B::End>,
+    conns: Conns<'_>,
     ring: &RingEnds<'_>,
     work: &CollWork,
 ) -> Result<(), Stop> {
@@ -57,11 +57,7 @@ impl Walk<'_> {
     /// # Safety
     /// 1. As [`super::run`].
     #[cfg_attr(target_arch = "nvptx64", inline(always))]
-    unsafe fn all_reduce<B: Block, P: Proto>(
-        &self,
-        block: &B,
-        conns: &mut Conns<'_, B::End>,
-    ) -> Result<(), Stop> {
+    unsafe fn all_reduce<B: Block, P: Proto>(&self, block: &B, conns: Conns<'_>) -> Result<(), Stop> {
         let (work, n) = (self.work, self.work.nranks);
         for round in Loops::new(work.part.clone(), n, work.chunk_elems, work.grain_elems) {
             for hop in schedule::all_reduce(self.ring.position, n) {
@@ -81,7 +77,7 @@ impl Walk<'_> {
     unsafe fn rank_blocks<B: Block, P: Proto>(
         &self,
         block: &B,
-        conns: &mut Conns<'_, B::End>,
+        conns: Conns<'_>,
         hops: impl Iterator<Item = Hop> + Clone,
     ) -> Result<(), Stop> {
         let work = self.work;
@@ -105,7 +101,7 @@ impl Walk<'_> {
     unsafe fn whole<B: Block, P: Proto>(
         &self,
         block: &B,
-        conns: &mut Conns<'_, B::End>,
+        conns: Conns<'_>,
         hops: impl Iterator<Item = Hop> + Clone,
     ) -> Result<(), Stop> {
         let work = self.work;

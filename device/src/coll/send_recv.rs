@@ -14,11 +14,7 @@ use oxccl_shared::algo::Action;
 /// # Safety
 /// 1. Each buffer is readable (send) or writable (receive) for its length, and no received one overlaps another.
 /// 2. Each index names a connection of `conns`.
-pub unsafe fn run<B: Block>(
-    block: &B,
-    conns: &mut Conns<'_, B::End>,
-    works: &mut [P2pWork],
-) -> Result<(), Stop> {
+pub unsafe fn run<B: Block>(block: &B, conns: Conns<'_>, works: &mut [P2pWork]) -> Result<(), Stop> {
     let mut looks = 0u32;
     loop {
         let (mut waiting, mut moved) = (None, false);
@@ -53,14 +49,10 @@ fn is_behind(works: &[P2pWork], index: usize) -> bool {
 ///
 /// # Safety
 /// 1. As [`run`], for this work.
-unsafe fn advance<B: Block>(
-    block: &B,
-    conns: &mut Conns<'_, B::End>,
-    work: &mut P2pWork,
-) -> Result<Option<Wait>, Stop> {
+unsafe fn advance<B: Block>(block: &B, conns: Conns<'_>, work: &mut P2pWork) -> Result<Option<Wait>, Stop> {
     match work.protocol {
         // SAFETY: obligation 1 is passed on.
-        Protocol::LL => unsafe { advance_over::<B, Ll>(block, conns, work) },
+        Protocol::LL => unsafe { advance_over::<B, Ll<1>>(block, conns, work) },
         // SAFETY: obligation 1 is passed on.
         Protocol::LL128 => unsafe { advance_over::<B, Ll128>(block, conns, work) },
         // SAFETY: obligation 1 is passed on.
@@ -72,15 +64,15 @@ unsafe fn advance<B: Block>(
 /// 1. As [`run`], for this work.
 unsafe fn advance_over<B: Block, P: Proto>(
     block: &B,
-    conns: &mut Conns<'_, B::End>,
+    conns: Conns<'_>,
     work: &mut P2pWork,
 ) -> Result<Option<Wait>, Stop> {
     let index = work.conn as usize;
     let (ready, peer, capacity, what) = if work.is_send {
-        let conn = &mut conns.send[index];
-        (conn.poll_credit(), conn.peer(), P::payload_bytes(conn.layout()), Awaited::Credit)
+        let conn = &conns.send[index];
+        (conn.poll_credit(true), conn.peer(), P::payload_bytes(conn.layout()), Awaited::Credit)
     } else {
-        let conn = &mut conns.recv[index];
+        let conn = &conns.recv[index];
         (P::poll_header(conn).is_some(), conn.peer(), P::payload_bytes(conn.layout()), Awaited::Data)
     };
     if !ready {
@@ -112,7 +104,7 @@ unsafe fn advance_over<B: Block, P: Proto>(
 #[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn run_part<B: Block, P: Proto>(
     block: &B,
-    conns: &mut Conns<'_, B::End>,
+    conns: Conns<'_>,
     message: &KernelMessage,
     part: Range<usize>,
 ) -> Result<(), Stop> {

@@ -17,7 +17,7 @@ use oxccl_shared::algo::tree::{self as schedule, Turn};
 /// 1. As [`super::run`].
 pub(super) unsafe fn all_reduce<B: Block, P: Proto>(
     block: &B,
-    conns: &mut Conns<'_, B::End>,
+    conns: Conns<'_>,
     tree: &TreeEnds,
     work: &CollWork,
 ) -> Result<(), Stop> {

@@ -12,8 +12,7 @@ pub mod cpu;
 #[cfg(target_arch = "nvptx64")]
 pub mod ptx;
 
-use core::borrow::Borrow;
-use oxccl_shared::abi::{ConnEnd, Rank, SlotHeader};
+use oxccl_shared::abi::{Rank, SlotHeader};
 
 /// Why a kernel returned early. The reason lies with whoever answered [`Block::idle`] or [`Block::refuse`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,7 +49,7 @@ pub struct How {
 
 /// One group of threads and the machine under it.
 ///
-/// All threads of a block run the same primitives on the same connections and keep the same counts. *Workers* move data.
+/// All threads of a block run the same primitives on the same connections. *Workers* move data, the first of them also counts.
 /// Where the protocol publishes whole slots, a block may have a *poster* beside its workers, which only tells the peers, so
 /// that a slot can be filled while the one before it is still being announced:
 ///
@@ -62,8 +61,6 @@ pub struct How {
 pub trait Block {
     /// How many 8-byte words one thread takes through a line protocol at a time.
     type Words: AsRef<[u64]> + AsMut<[u64]>;
-    /// How the block holds the ends of its connections.
-    type End: Borrow<ConnEnd>;
 
     /// A zeroed batch.
     fn words() -> Self::Words;
@@ -80,7 +77,13 @@ pub trait Block {
         self.thread() < self.threads()
     }
 
-    /// Whether this thread is the one that tells the peers.
+    /// Whether this thread is the first worker, who counts steps.
+    #[inline]
+    fn leads(&self) -> bool {
+        self.thread() == 0
+    }
+
+    /// Whether this thread is the one that tells the peers: a poster, or else the first worker.
     fn posts(&self) -> bool;
 
     /// One worker runs `wait`; all workers return what it returned, and see what it saw. A poster returns at once.

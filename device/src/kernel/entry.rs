@@ -1,10 +1,26 @@
 //! The entry points.
 
-use super::run::{along_ring, over_mesh, run_messages};
+use super::run::{MESH_MAX, along_ring, over_mesh, run_messages};
 use crate::prims::{Ll, Simple};
 use core::arch::asm;
 use oxccl_shared::abi::{CollArgs, Func, KernelMessage, MessageArgs};
 use oxccl_shared::reduce::{F8E4M3, F8E5M2, bf16, f16};
+
+/// `SHARED_BYTES` of the block's shared memory; each use is another.
+macro_rules! shared_memory {
+    () => {{
+        const { assert!(super::shared_conns::SHARED_BYTES == 2048) };
+        let place: *mut u8;
+        // SAFETY: the address of a variable of this block.
+        unsafe {
+            asm!(
+                "{{ .shared .align 16 .b8 conns[2048]; .reg .b64 at; mov.b64 at, conns; cvta.shared.u64 {0}, at; }}",
+                out(reg64) place, options(pure, nomem, nostack)
+            )
+        };
+        place
+    }};
+}
 
 macro_rules! entries {
     ($($(#[$meta:meta])* $name:ident = $run:ident::<$($arg:ty),+; $poster:literal>($func:ident);)+) => { $(
@@ -12,8 +28,9 @@ macro_rules! entries {
         /// 1. Launched by the host library, with arguments that it made for this entry.
         #[unsafe(no_mangle)]
         pub unsafe extern "ptx-kernel" fn $name(args: CollArgs) {
-            // SAFETY: obligation 1.
-            unsafe { $run::<$($arg,)+ $poster>(&args, Func::$func) }
+            let place = shared_memory!();
+            // SAFETY: obligation 1; the memory is for this alone.
+            unsafe { $run::<$($arg,)+ $poster>(&args, place, Func::$func) }
         }
     )+ };
 }
@@ -22,13 +39,13 @@ macro_rules! reductions {
     ($($type:ty: $all_ring_ll:ident $all_ring_simple:ident $all_direct_ll:ident $all_direct_simple:ident
        $scatter_ll:ident $scatter_simple:ident $reduce_ll:ident $reduce_simple:ident;)+) => { $(
         entries! {
-            $all_ring_ll = along_ring::<$type, Ll; false>(AllReduce);
+            $all_ring_ll = along_ring::<$type, Ll<1>; false>(AllReduce);
             $all_ring_simple = along_ring::<$type, Simple; true>(AllReduce);
-            $all_direct_ll = over_mesh::<$type, Ll; false>(AllReduce);
+            $all_direct_ll = over_mesh::<$type, Ll<MESH_MAX>; false>(AllReduce);
             $all_direct_simple = over_mesh::<$type, Simple; true>(AllReduce);
-            $scatter_ll = along_ring::<$type, Ll; false>(ReduceScatter);
+            $scatter_ll = along_ring::<$type, Ll<1>; false>(ReduceScatter);
             $scatter_simple = along_ring::<$type, Simple; true>(ReduceScatter);
-            $reduce_ll = along_ring::<$type, Ll; false>(Reduce);
+            $reduce_ll = along_ring::<$type, Ll<1>; false>(Reduce);
             $reduce_simple = along_ring::<$type, Simple; true>(Reduce);
         }
     )+ };
@@ -62,11 +79,11 @@ reductions! {
 }
 
 entries! {
-    oxccl_all_gather_ring_ll = along_ring::<u8, Ll; false>(AllGather);
+    oxccl_all_gather_ring_ll = along_ring::<u8, Ll<1>; false>(AllGather);
     oxccl_all_gather_ring_simple = along_ring::<u8, Simple; true>(AllGather);
-    oxccl_broadcast_ring_ll = along_ring::<u8, Ll; false>(Broadcast);
+    oxccl_broadcast_ring_ll = along_ring::<u8, Ll<1>; false>(Broadcast);
     oxccl_broadcast_ring_simple = along_ring::<u8, Simple; true>(Broadcast);
-    oxccl_barrier_direct_ll = over_mesh::<u8, Ll; false>(Barrier);
+    oxccl_barrier_direct_ll = over_mesh::<u8, Ll<MESH_MAX>; false>(Barrier);
 }
 
 macro_rules! message_entries {
@@ -85,13 +102,14 @@ macro_rules! message_entries {
                 )
             };
             let messages = messages.wrapping_byte_add(core::mem::offset_of!(MessageArgs, messages));
-            // SAFETY: obligation 1.
-            unsafe { run_messages::<$proto, $poster>(&args.launch, messages) }
+            let place = shared_memory!();
+            // SAFETY: obligation 1; the memory is for this alone.
+            unsafe { run_messages::<$proto, $poster>(&args.launch, messages, place) }
         }
     )+ };
 }
 
 message_entries! {
-    oxccl_send_recv_ll = Ll; false;
+    oxccl_send_recv_ll = Ll<1>; false;
     oxccl_send_recv_simple = Simple; true;
 }

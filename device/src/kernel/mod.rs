@@ -8,5 +8,5 @@
 //! `oxccl_send_recv_<protocol>`. The grid has one block for each channel.
 
 mod entry;
-mod local;
 mod run;
+mod shared_conns;

@@ -1,33 +1,43 @@
 //! Primitives over LL: every 8 bytes are seen as they arrive, so reducing starts before the slot is full.
 
-use super::{Proto, Slice, words};
+use super::{Proto, Slice, wait_for_line, words};
 use crate::conn::{Conns, RecvConn};
-use crate::gpu::{Awaited, Block, Stop, Wait, wait_for};
-use core::borrow::Borrow;
-use oxccl_shared::abi::{ConnEnd, Protocol, SlotHeader};
+use crate::gpu::{Block, Stop};
+use oxccl_shared::abi::{Protocol, SlotHeader};
 use oxccl_shared::proto::ll::{self, LlLine};
 
-/// See [`oxccl_shared::proto::ll`].
-pub struct Ll;
+/// See [`oxccl_shared::proto::ll`]. Up to `FAN_IN` peers' words are asked for at once, before any is needed: where a look takes
+/// long, on a GPU, several take no longer than one.
+pub struct Ll<const FAN_IN: usize>;
 
-impl Proto for Ll {
+impl<const FAN_IN: usize> Proto for Ll<FAN_IN> {
     const PROTOCOL: Protocol = Protocol::LL;
-    const EACH_WAITS: bool = true;
+    const EACH_LOOKS: bool = true;
 
-    #[inline]
-    fn poll_header<E: Borrow<ConnEnd>>(conn: &mut RecvConn<E>) -> Option<SlotHeader> {
+    #[inline(always)]
+    fn poll_header(conn: &RecvConn) -> Option<SlotHeader> {
         // SAFETY: a slot holds at least two lines (ConnLayout::is_valid), and lines are only touched as words.
         unsafe { line(conn.slot(Protocol::LL), 0) }.load_header(ll::flag(conn.step()))
     }
 
     #[inline(always)]
-    unsafe fn transfer<B: Block>(
-        block: &B,
-        conns: &mut Conns<'_, B::End>,
-        slice: &Slice<'_>,
-    ) -> Result<(), Stop> {
+    unsafe fn transfer<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) -> Result<(), Stop> {
         let nwords = slice.len_bytes().div_ceil(8);
-        if block.posts() {
+        let batch = B::words().as_ref().len();
+        let mut at = block.thread() * batch;
+        while at < nwords {
+            let n = batch.min(nwords - at);
+            if batch == 1 && FAN_IN > 1 {
+                // SAFETY: word `at` lies within the slice, whose validity is obligation 1 of `transfer`.
+                unsafe { transfer_word::<B, FAN_IN>(block, conns, slice, at)? };
+            } else {
+                // SAFETY: `at + n` words lie within the slice, whose validity is obligation 1 of `transfer`.
+                unsafe { transfer_batch::<B, FAN_IN>(block, conns, slice, at, n)? };
+            }
+            at += block.threads() * batch;
+        }
+        // The first word is under way: the headers may follow.
+        if block.leads() {
             for &index in slice.send() {
                 let conn = &conns.send[index as usize];
                 // SAFETY: as in `poll_header`; the credit makes the slot ours.
@@ -35,23 +45,15 @@ impl Proto for Ll {
                 header.store_header(slice.header, ll::flag(conn.step()));
             }
         }
-        let batch = B::words().as_ref().len();
-        let mut at = block.thread() * batch;
-        while at < nwords {
-            let n = batch.min(nwords - at);
-            // SAFETY: `at + n` words lie within the slice, whose validity is obligation 1 of `transfer`.
-            unsafe { transfer_batch(block, conns, slice, at, n)? };
-            at += block.threads() * batch;
-        }
         Ok(())
     }
 
     /// Rarely, overwrites the lines that the payload left alone.
     #[inline(always)]
-    fn finish<B: Block>(block: &B, conns: &mut Conns<'_, B::End>, slice: &Slice<'_>) {
+    fn finish<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) {
         let nwords = slice.len_bytes().div_ceil(8);
         for &index in slice.send() {
-            let conn = &mut conns.send[index as usize];
+            let conn = &conns.send[index as usize];
             let step = conn.step();
             if ll::must_clean(step) {
                 let lines = conn.layout().ll_slot_bytes as usize / ll::LINE_BYTES;
@@ -59,11 +61,21 @@ impl Proto for Ll {
                     // SAFETY: `i` is within the slot, which the credit makes ours.
                     unsafe { line(conn.slot(Protocol::LL), i) }.store(0, ll::flag(step));
                 }
+                block.sync();
             }
-            conn.advance();
+            if block.leads() {
+                conn.advance();
+                conn.poll_credit_ahead();
+            }
         }
         for &index in slice.recv() {
-            conns.recv[index as usize].release(block.posts());
+            let conn = &conns.recv[index as usize];
+            if block.posts() {
+                conn.release_flagged();
+            }
+            if block.leads() {
+                conn.advance();
+            }
         }
     }
 }
@@ -73,9 +85,9 @@ impl Proto for Ll {
 /// # Safety
 /// 1. As [`Proto::transfer`], and `at + n` words lie within the slice.
 #[inline(always)]
-unsafe fn transfer_batch<B: Block>(
+unsafe fn transfer_batch<B: Block, const FAN_IN: usize>(
     block: &B,
-    conns: &Conns<'_, B::End>,
+    conns: Conns<'_>,
     slice: &Slice<'_>,
     at: usize,
     n: usize,
@@ -93,8 +105,82 @@ unsafe fn transfer_batch<B: Block>(
     let recv = slice.recv();
     let own = slice.action.src.then_some((slice.src_position, &*own));
     words::reduce(block, acc, recv.len(), own, |i, out| {
-        fetch(block, &conns.recv[recv[i] as usize], at, out)
+        fetch::<B, FAN_IN>(block, &conns.recv[recv[i] as usize], slice.header, at, out)
     })?;
+    // SAFETY: obligation 1.
+    unsafe { deliver(block, conns, slice, at, acc) };
+    Ok(())
+}
+
+/// Word `at` of the slice, with all peers asked at once.
+///
+/// # Safety
+/// 1. As [`Proto::transfer`], and word `at` lies within the slice.
+#[inline(always)]
+unsafe fn transfer_word<B: Block, const FAN_IN: usize>(
+    block: &B,
+    conns: Conns<'_>,
+    slice: &Slice<'_>,
+    at: usize,
+) -> Result<(), Stop> {
+    let recv = slice.recv();
+    if recv.len() > FAN_IN {
+        // SAFETY: obligation 1.
+        return unsafe { transfer_batch::<B, FAN_IN>(block, conns, slice, at, 1) };
+    }
+    let mut arrived = [None; FAN_IN];
+    for (i, arrived) in arrived.iter_mut().enumerate() {
+        if i < recv.len() {
+            let conn = &conns.recv[recv[i] as usize];
+            // SAFETY: a slot has a line for every word of a slice; lines are only touched as words.
+            *arrived = unsafe { line(conn.slot(Protocol::LL), 1 + at) }.load(ll::flag(conn.step()));
+        }
+    }
+    let mut own = [0];
+    if slice.action.src {
+        // SAFETY: obligation 1.
+        unsafe { words::load(&mut own, slice.src.wrapping_add(at * 8), slice.len_bytes() - at * 8) };
+        block.pre(&mut own);
+    }
+    let own_position = if slice.action.src { slice.src_position.min(recv.len()) } else { usize::MAX };
+    let (mut acc, mut is_first) = ([0], true);
+    let mut take = |word: [u64; 1]| {
+        if is_first {
+            acc = word;
+        } else {
+            block.combine(&mut acc, &word);
+        }
+        is_first = false;
+    };
+    for (i, arrived) in arrived.into_iter().enumerate() {
+        if own_position == i {
+            take(own);
+        }
+        if i < recv.len() {
+            let mut word = [0];
+            match arrived {
+                Some(early) => word[0] = early,
+                None => {
+                    fetch::<B, FAN_IN>(block, &conns.recv[recv[i] as usize], slice.header, at, &mut word)?
+                }
+            }
+            take(word);
+        }
+    }
+    if own_position == FAN_IN {
+        take(own);
+    }
+    // SAFETY: obligation 1.
+    unsafe { deliver(block, conns, slice, at, &mut acc) };
+    Ok(())
+}
+
+/// Finishes a value, sends it on and writes it out.
+///
+/// # Safety
+/// 1. As [`Proto::transfer`], and `at + acc.len()` words lie within the slice.
+#[inline(always)]
+unsafe fn deliver<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>, at: usize, acc: &mut [u64]) {
     if slice.action.finish {
         block.post(acc);
     }
@@ -107,21 +193,26 @@ unsafe fn transfer_batch<B: Block>(
         }
     }
     if slice.action.dst {
+        let len_bytes = slice.len_bytes() - at * 8;
         // SAFETY: obligation 1.
         unsafe { words::store(slice.dst.wrapping_add(at * 8), acc, len_bytes) };
     }
-    Ok(())
 }
 
 /// Waits for words `at..` of the slot that `conn` consumes.
 #[inline(always)]
-fn fetch<B: Block>(block: &B, conn: &RecvConn<B::End>, at: usize, out: &mut [u64]) -> Result<(), Stop> {
+fn fetch<B: Block, const FAN_IN: usize>(
+    block: &B,
+    conn: &RecvConn,
+    expected: SlotHeader,
+    at: usize,
+    out: &mut [u64],
+) -> Result<(), Stop> {
     let (slot, flag) = (conn.slot(Protocol::LL), ll::flag(conn.step()));
-    let on = Wait { peer: conn.peer(), what: Awaited::Data };
     for (i, word) in out.iter_mut().enumerate() {
-        // SAFETY: the header said that the slice fits, so line 1 + at + i exists; lines are only touched as words.
+        // SAFETY: a slot has a line for every word of a slice; lines are only touched as words.
         let line = unsafe { line(slot, 1 + at + i) };
-        *word = wait_for(block, on, || line.load(flag))?;
+        *word = wait_for_line::<B, Ll<FAN_IN>, _>(block, conn, expected, || line.load(flag))?;
     }
     Ok(())
 }

@@ -1,10 +1,9 @@
 //! Primitives over LL128: 120 bytes of each 128-byte line are data.
 
-use super::{Proto, Slice, words};
+use super::{Proto, Slice, wait_for_line, words};
 use crate::conn::{Conns, RecvConn};
-use crate::gpu::{Awaited, Block, Stop, Wait, wait_for};
-use core::borrow::Borrow;
-use oxccl_shared::abi::{ConnEnd, Protocol, SlotHeader};
+use crate::gpu::{Block, Stop};
+use oxccl_shared::abi::{Protocol, SlotHeader};
 use oxccl_shared::proto::ll128::{self, DATA_BYTES, DATA_WORDS, Ll128Line};
 
 /// See [`oxccl_shared::proto::ll128`].
@@ -12,22 +11,18 @@ pub struct Ll128;
 
 impl Proto for Ll128 {
     const PROTOCOL: Protocol = Protocol::LL128;
-    const EACH_WAITS: bool = true;
+    const EACH_LOOKS: bool = true;
 
-    #[inline]
-    fn poll_header<E: Borrow<ConnEnd>>(conn: &mut RecvConn<E>) -> Option<SlotHeader> {
+    #[inline(always)]
+    fn poll_header(conn: &RecvConn) -> Option<SlotHeader> {
         // SAFETY: a slot holds at least two lines (ConnLayout::is_valid), and lines are only touched as words.
         unsafe { line(conn.slot(Protocol::LL128), 0) }.load_header(ll128::flag(conn.step()))
     }
 
     #[inline(always)]
-    unsafe fn transfer<B: Block>(
-        block: &B,
-        conns: &mut Conns<'_, B::End>,
-        slice: &Slice<'_>,
-    ) -> Result<(), Stop> {
+    unsafe fn transfer<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) -> Result<(), Stop> {
         let nlines = slice.len_bytes().div_ceil(DATA_BYTES);
-        if block.posts() {
+        if block.leads() {
             for &index in slice.send() {
                 let conn = &conns.send[index as usize];
                 // SAFETY: as in `poll_header`; the credit makes the slot ours.
@@ -43,12 +38,20 @@ impl Proto for Ll128 {
     }
 
     #[inline(always)]
-    fn finish<B: Block>(block: &B, conns: &mut Conns<'_, B::End>, slice: &Slice<'_>) {
+    fn finish<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) {
         for &index in slice.send() {
-            conns.send[index as usize].advance();
+            if block.leads() {
+                conns.send[index as usize].advance();
+                conns.send[index as usize].poll_credit_ahead();
+            }
         }
         for &index in slice.recv() {
-            conns.recv[index as usize].release(block.posts());
+            if block.posts() {
+                conns.recv[index as usize].release();
+            }
+            if block.leads() {
+                conns.recv[index as usize].advance();
+            }
         }
     }
 }
@@ -60,7 +63,7 @@ impl Proto for Ll128 {
 #[inline(always)]
 unsafe fn transfer_line<B: Block>(
     block: &B,
-    conns: &Conns<'_, B::End>,
+    conns: Conns<'_>,
     slice: &Slice<'_>,
     at: usize,
 ) -> Result<(), Stop> {
@@ -78,7 +81,7 @@ unsafe fn transfer_line<B: Block>(
     let recv = slice.recv();
     let own = slice.action.src.then_some((slice.src_position, &*own));
     words::reduce(block, acc, recv.len(), own, |i, out| {
-        fetch(block, &conns.recv[recv[i] as usize], at, out)
+        fetch(block, &conns.recv[recv[i] as usize], slice.header, at, out)
     })?;
     if slice.action.finish {
         block.post(acc);
@@ -97,12 +100,17 @@ unsafe fn transfer_line<B: Block>(
 
 /// Waits for line `at` of the slot that `conn` consumes.
 #[inline(always)]
-fn fetch<B: Block>(block: &B, conn: &RecvConn<B::End>, at: usize, out: &mut [u64]) -> Result<(), Stop> {
-    let on = Wait { peer: conn.peer(), what: Awaited::Data };
+fn fetch<B: Block>(
+    block: &B,
+    conn: &RecvConn,
+    expected: SlotHeader,
+    at: usize,
+    out: &mut [u64],
+) -> Result<(), Stop> {
     let flag = ll128::flag(conn.step());
-    // SAFETY: the header said that the slice fits, so line 1 + at exists; lines are only touched as words.
+    // SAFETY: a slot has a line for every 120 bytes of a slice; lines are only touched as words.
     let line = unsafe { line(conn.slot(Protocol::LL128), 1 + at) };
-    wait_for(block, on, || line.load(out, flag).then_some(()))
+    wait_for_line::<B, Ll128, _>(block, conn, expected, || line.load(out, flag).then_some(()))
 }
 
 /// # Safety

@@ -17,8 +17,7 @@ pub use simple::Simple;
 
 use crate::conn::{Conns, RecvConn};
 use crate::gpu::{Awaited, Block, Stop, Wait, wait_for};
-use core::borrow::Borrow;
-use oxccl_shared::abi::{ConnEnd, ConnLayout, Protocol, SlotHeader};
+use oxccl_shared::abi::{ConnLayout, Protocol, SlotHeader};
 use oxccl_shared::algo::Action;
 use oxccl_shared::proto;
 
@@ -63,27 +62,24 @@ pub trait Proto {
     /// Its number.
     const PROTOCOL: Protocol;
 
-    /// Whether every thread waits for the peers itself, because what it waits for is in the lines that it reads anyway, or
-    /// one waits for all.
-    const EACH_WAITS: bool;
+    /// Whether every thread looks for the peers' data itself, because what it looks at are the lines that it reads anyway.
+    /// Otherwise one looks for all.
+    const EACH_LOOKS: bool;
 
     /// The header of the slot to be consumed next, once it is there.
-    fn poll_header<E: Borrow<ConnEnd>>(conn: &mut RecvConn<E>) -> Option<SlotHeader>;
+    fn poll_header(conn: &RecvConn) -> Option<SlotHeader>;
 
-    /// Moves and reduces one slice whose credits and headers are at hand.
+    /// Moves and reduces one slice. Run by workers.
     ///
     /// # Safety
     /// 1. The slice's `src` and `dst` are valid for its length as its action uses them, and the same or disjoint.
-    /// 2. Every connection named has a credit, or a header that said so many bytes.
-    /// 3. The thread is a worker.
-    unsafe fn transfer<B: Block>(
-        block: &B,
-        conns: &mut Conns<'_, B::End>,
-        slice: &Slice<'_>,
-    ) -> Result<(), Stop>;
+    /// 2. Every connection sent to has a credit; every connection received from has a full slot of as many bytes, unless
+    ///    [`Self::EACH_LOOKS`].
+    unsafe fn transfer<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) -> Result<(), Stop>;
 
-    /// Hands the slots on, when all threads have moved their parts.
-    fn finish<B: Block>(block: &B, conns: &mut Conns<'_, B::End>, slice: &Slice<'_>);
+    /// The poster tells the peers that slots are full or empty, the first worker counts them, when all threads have moved
+    /// their parts.
+    fn finish<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>);
 
     /// Payload bytes of one slot.
     fn payload_bytes(layout: &ConnLayout) -> usize {
@@ -91,55 +87,91 @@ pub trait Proto {
     }
 }
 
-/// Carries out one slice: waits for headers and credits, refuses a peer that is in another operation, moves the data, hands
-/// the slots on.
+/// Carries out one slice: waits for the peers, refuses one that is in another operation, moves the data, hands the slots on.
 ///
 /// # Safety
 /// 1. The slice's `src` and `dst` are valid for its length as its action uses them, and the same or disjoint.
 #[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn run_slice<B: Block, P: Proto>(
     block: &B,
-    conns: &mut Conns<'_, B::End>,
+    conns: Conns<'_>,
     slice: &Slice<'_>,
 ) -> Result<(), Stop> {
-    let mut wait = || wait_for_peers::<B, P>(block, conns, slice);
-    if P::EACH_WAITS {
-        wait()?;
-        // SAFETY: obligation 1 is passed on; `wait` established the second; such blocks have no posters.
+    if P::EACH_LOOKS {
+        wait_credits(block, conns, slice)?;
+        // SAFETY: obligation 1 is passed on; there are credits; such blocks have no posters.
         unsafe { P::transfer(block, conns, slice)? };
+        if block.leads() {
+            // Behind the data, because it has arrived by now; who came with other data is found out all the same.
+            check_headers::<B, P>(block, conns, slice)?;
+        }
+        block.sync();
+        P::finish(block, conns, slice);
         block.sync();
     } else {
-        let mut moved = block.lead(wait);
+        let mut moved = block.lead(|| {
+            check_headers::<B, P>(block, conns, slice)?;
+            wait_credits(block, conns, slice)
+        });
         if moved.is_ok() && block.works() {
-            // SAFETY: obligation 1 is passed on; `lead` established the second; we are a worker.
+            // SAFETY: obligation 1 is passed on; there are slots and credits.
             moved = unsafe { P::transfer(block, conns, slice) };
         }
         block.close(moved)?;
+        P::finish(block, conns, slice);
     }
-    P::finish(block, conns, slice);
     Ok(())
 }
 
-/// Returns when everything that the slice receives from is full, with what this operation expects, and everything that it
-/// sends to is empty.
+/// Waits until everything that the slice receives from is full, and compares what it is full of with what we expect.
 #[inline(always)]
-fn wait_for_peers<B: Block, P: Proto>(
-    block: &B,
-    conns: &mut Conns<'_, B::End>,
-    slice: &Slice<'_>,
-) -> Result<(), Stop> {
+fn check_headers<B: Block, P: Proto>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) -> Result<(), Stop> {
     for &index in slice.recv() {
-        let conn = &mut conns.recv[index as usize];
+        let conn = &conns.recv[index as usize];
         let on = Wait { peer: conn.peer(), what: Awaited::Data };
         let found = wait_for(block, on, || P::poll_header(conn))?;
         if found != slice.header {
             return Err(block.refuse(on, slice.header, found));
         }
     }
+    Ok(())
+}
+
+/// Waits until everything that the slice sends to is empty.
+#[inline(always)]
+fn wait_credits<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) -> Result<(), Stop> {
     for &index in slice.send() {
-        let conn = &mut conns.send[index as usize];
+        let conn = &conns.send[index as usize];
         let on = Wait { peer: conn.peer(), what: Awaited::Credit };
-        wait_for(block, on, || conn.poll_credit().then_some(()))?;
+        let remembers = block.threads() == 1;
+        wait_for(block, on, || conn.poll_credit(remembers).then_some(()))?;
     }
     Ok(())
+}
+
+/// As [`wait_for`], for lines of a slot: a peer in another operation may send fewer than we wait for, so now and then we look
+/// at the header too.
+#[inline(always)]
+fn wait_for_line<B: Block, P: Proto, T>(
+    block: &B,
+    conn: &RecvConn,
+    expected: SlotHeader,
+    mut look: impl FnMut() -> Option<T>,
+) -> Result<T, Stop> {
+    const LOOKS_PER_HEADER: u32 = 256;
+    let on = Wait { peer: conn.peer(), what: Awaited::Data };
+    let mut looks = 0u32;
+    loop {
+        if let Some(found) = look() {
+            return Ok(found);
+        }
+        looks = looks.saturating_add(1);
+        if looks % LOOKS_PER_HEADER == 0
+            && let Some(found) = P::poll_header(conn)
+            && found != expected
+        {
+            return Err(block.refuse(on, expected, found));
+        }
+        block.idle(on, looks)?;
+    }
 }

@@ -3,42 +3,46 @@
 use super::{Proto, Slice};
 use crate::conn::{Conns, RecvConn};
 use crate::gpu::{Block, How, Stop};
-use core::borrow::Borrow;
 use core::cmp::Ordering;
 use core::ptr::null_mut;
-use oxccl_shared::abi::{ConnEnd, Protocol, SlotHeader};
+use oxccl_shared::abi::{Protocol, SlotHeader};
 
 /// See [`oxccl_shared::proto::simple`].
 pub struct Simple;
 
 impl Proto for Simple {
     const PROTOCOL: Protocol = Protocol::Simple;
-    const EACH_WAITS: bool = false;
+    const EACH_LOOKS: bool = false;
 
     #[inline]
-    fn poll_header<E: Borrow<ConnEnd>>(conn: &mut RecvConn<E>) -> Option<SlotHeader> {
+    fn poll_header(conn: &RecvConn) -> Option<SlotHeader> {
         conn.poll()
     }
 
     #[inline(always)]
-    unsafe fn transfer<B: Block>(
-        block: &B,
-        conns: &mut Conns<'_, B::End>,
-        slice: &Slice<'_>,
-    ) -> Result<(), Stop> {
+    unsafe fn transfer<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) -> Result<(), Stop> {
         // SAFETY: obligations 1 and 2 are passed on.
         unsafe { reduce_copy(block, conns, slice) };
         Ok(())
     }
 
     #[inline(always)]
-    fn finish<B: Block>(block: &B, conns: &mut Conns<'_, B::End>, slice: &Slice<'_>) {
-        let posts = block.posts();
-        for &index in slice.send() {
-            conns.send[index as usize].publish(slice.header, posts);
+    fn finish<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) {
+        if block.posts() {
+            for &index in slice.send() {
+                conns.send[index as usize].publish(slice.header);
+            }
+            for &index in slice.recv() {
+                conns.recv[index as usize].release();
+            }
         }
-        for &index in slice.recv() {
-            conns.recv[index as usize].release(posts);
+        if block.leads() {
+            for &index in slice.send() {
+                conns.send[index as usize].advance();
+            }
+            for &index in slice.recv() {
+                conns.recv[index as usize].advance();
+            }
         }
     }
 }
@@ -50,7 +54,7 @@ impl Proto for Simple {
 /// # Safety
 /// 1. As [`Proto::transfer`].
 #[cfg_attr(target_arch = "nvptx64", inline(always))]
-unsafe fn reduce_copy<B: Block>(block: &B, conns: &Conns<'_, B::End>, slice: &Slice<'_>) {
+unsafe fn reduce_copy<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) {
     let len = slice.len_bytes();
     let mut slots = slice.send().iter().map(|&i| conns.send[i as usize].slot(Protocol::Simple));
     let user = if slice.action.dst { slice.dst } else { null_mut() };
@@ -76,7 +80,7 @@ unsafe fn reduce_copy<B: Block>(block: &B, conns: &Conns<'_, B::End>, slice: &Sl
 #[cfg_attr(target_arch = "nvptx64", inline(always))]
 unsafe fn combine_all<B: Block>(
     block: &B,
-    conns: &Conns<'_, B::End>,
+    conns: Conns<'_>,
     slice: &Slice<'_>,
     out: *mut u8,
     out2: *mut u8,

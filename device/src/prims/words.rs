@@ -1,5 +1,40 @@
 //! User buffers as 8-byte words, whatever their alignment and length.
 
+/// GPUs have no unaligned accesses: there the compiler makes eight of one, where it cannot tell.
+const UNALIGNED_IS_SLOW: bool = cfg!(target_arch = "nvptx64");
+
+/// # Safety
+/// 1. `at` is readable for 8 bytes.
+#[inline(always)]
+unsafe fn load_word(at: *const u8) -> u64 {
+    if UNALIGNED_IS_SLOW && at.addr().is_multiple_of(8) {
+        // SAFETY: obligation 1, and it is aligned.
+        unsafe { at.cast::<u64>().read() }
+    } else if UNALIGNED_IS_SLOW && at.addr().is_multiple_of(4) {
+        let [low, high] = [0, 4].map(|i| {
+            // SAFETY: obligation 1, and it is aligned.
+            u64::from(unsafe { at.add(i).cast::<u32>().read() })
+        });
+        low | high << 32
+    } else {
+        // SAFETY: obligation 1.
+        unsafe { at.cast::<u64>().read_unaligned() }
+    }
+}
+
+/// # Safety
+/// 1. `at` is writable for 8 bytes.
+#[inline(always)]
+unsafe fn store_word(at: *mut u8, word: u64) {
+    if UNALIGNED_IS_SLOW && at.addr().is_multiple_of(8) {
+        // SAFETY: obligation 1, and it is aligned.
+        unsafe { at.cast::<u64>().write(word) };
+    } else {
+        // SAFETY: obligation 1.
+        unsafe { at.cast::<u64>().write_unaligned(word) };
+    }
+}
+
 /// Reads `words.len()` words from `src`; bytes from `len_bytes` on read as zero.
 ///
 /// # Safety
@@ -10,7 +45,7 @@ pub unsafe fn load(words: &mut [u64], src: *const u8, len_bytes: usize) {
     let whole = (len_bytes / 8).min(words.len());
     for (i, word) in words[..whole].iter_mut().enumerate() {
         // SAFETY: obligation 1: word i ends at or before len_bytes.
-        *word = unsafe { src.add(i * 8).cast::<u64>().read_unaligned() };
+        *word = unsafe { load_word(src.add(i * 8)) };
     }
     if whole < words.len() {
         let mut bytes = [0u8; 8];
@@ -32,7 +67,7 @@ pub unsafe fn store(dst: *mut u8, words: &[u64], len_bytes: usize) {
     let whole = (len_bytes / 8).min(words.len());
     for (i, word) in words[..whole].iter().enumerate() {
         // SAFETY: obligation 1: word i ends at or before len_bytes.
-        unsafe { dst.add(i * 8).cast::<u64>().write_unaligned(*word) };
+        unsafe { store_word(dst.add(i * 8), *word) };
     }
     if whole < words.len() {
         let bytes = words[whole].to_ne_bytes();

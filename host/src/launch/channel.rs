@@ -29,7 +29,7 @@ pub struct Channel {
 impl Channel {
     /// As kernels want it.
     #[inline]
-    pub fn view(&mut self) -> (Conns<'_>, Endpoints<'_>) {
+    pub fn view(&self) -> (Conns<'_>, Endpoints<'_>) {
         let ring = RingEnds {
             order: &self.ring_order,
             position: self.ring_position,
@@ -38,6 +38,6 @@ impl Channel {
         };
         let ends =
             Endpoints { ring, tree: &self.tree, mesh_recv: &self.mesh_recv, mesh_send: &self.mesh_send };
-        (Conns { send: &mut self.send, recv: &mut self.recv }, ends)
+        (Conns { send: &self.send, recv: &self.recv }, ends)
     }
 }

@@ -244,9 +244,9 @@ impl Engine {
             Algorithm::Direct => mesh,
             _ => &mut channels[channel as usize],
         };
-        let (mut conns, ends) = channel.view();
+        let (conns, ends) = channel.view();
         // SAFETY: obligation 1, and `ends` was made for `conns`.
-        unsafe { coll::run(&block, &mut conns, &ends, work) }
+        unsafe { coll::run(&block, conns, &ends, work) }
     }
 
     /// Everything that is made of messages between pairs, all at once.
@@ -268,7 +268,7 @@ impl Engine {
         let operator = reduce::resolve(RedOp::Sum, DataType::U8, 1, 0);
         let block = LendingBlock::new(wait, memory, DataType::U8, &operator);
         // SAFETY: obligation 1; the indices are those of the mesh.
-        unsafe { coll::send_recv::run(&block, &mut mesh.view().0, &mut self.works)? };
+        unsafe { coll::send_recv::run(&block, mesh.view().0, &mut self.works)? };
         self.flush()
     }
 

@@ -1,35 +1,10 @@
-//! What the host hands a GPU kernel: the launch's arguments, the channels they refer to, and the page through which a kernel
+//! What the host hands a GPU kernel: the launch's arguments, and the page through which a kernel
 //! hears of an abort and says why it stopped. Addresses are those of the GPU that runs the kernel.
 
 use super::{ConnEnd, SlotHeader};
 use crate::fifo::{ConsumerCursor, ProducerCursor};
 use crate::reduce::OpArg;
 use crate::sync::{Line128, Sys, Word};
-
-/// One channel's connections and its place in the ring and the tree. Lies in device memory for a communicator's life; only
-/// the cursors change.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct KernelChannel {
-    /// The producers' ends of connections, `nsend` of them.
-    pub send: *const ConnEnd,
-    /// The consumers' ends of connections, `nrecv` of them.
-    pub recv: *const ConnEnd,
-    /// How far each of `send` is.
-    pub send_cursors: *mut ProducerCursor,
-    /// How far each of `recv` is.
-    pub recv_cursors: *mut ConsumerCursor,
-    /// The ring: rank at each position.
-    pub order: *const u32,
-    /// Connections in `send`.
-    pub nsend: u32,
-    /// Connections in `recv`.
-    pub nrecv: u32,
-    /// Our position in the ring.
-    pub position: u32,
-    /// Whether this rank has a parent in the tree: the last of both lists.
-    pub has_parent: u32,
-}
 
 /// A collective, the same for all channels.
 #[repr(C)]
@@ -87,17 +62,28 @@ pub struct KernelMessage {
     pub lane: u32,
 }
 
-/// What every launch is told.
+/// What every launch is told. The lists lie in device memory for a communicator's life; only the cursors change. Channel
+/// `c`'s connections are `c * nconns ..` of each list, so that a kernel reaches them with one access.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct KernelLaunch {
-    /// The channels; block `b` uses channel `b` (of collectives) or `b % nchannels` (of messages).
-    pub channels: *const KernelChannel,
+    /// The producers' ends of connections.
+    pub send: *const ConnEnd,
+    /// The consumers' ends of connections.
+    pub recv: *const ConnEnd,
+    /// How far each of `send` is.
+    pub send_cursors: *mut ProducerCursor,
+    /// How far each of `recv` is.
+    pub recv_cursors: *mut ConsumerCursor,
+    /// The rings, `nranks + 1` words for each channel: our position, then the rank at each position.
+    pub rings: *const u32,
     /// Where to look for an abort and to say why we stopped.
     pub monitor: *const KernelMonitor,
     /// How long a wait may last; 0 for ever.
     pub timeout_ns: u64,
-    /// Channels in use.
+    /// Connections of a channel, in each list.
+    pub nconns: u32,
+    /// Channels in use: block `b` uses channel `b` (of collectives) or `b % nchannels` (of messages).
     pub nchannels: u32,
     /// This rank.
     pub rank: u32,
@@ -105,6 +91,8 @@ pub struct KernelLaunch {
     pub nranks: u32,
     /// Messages, if this is a launch of sends and receives.
     pub nmessages: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// The arguments of a collective kernel.
@@ -201,14 +189,13 @@ impl KernelStop {
 #[cfg(not(loom))]
 const _: () = {
     use core::mem::{align_of, offset_of, size_of};
-    assert!(size_of::<KernelChannel>() == 56 && align_of::<KernelChannel>() == 8);
-    assert!(offset_of!(KernelChannel, order) == 32 && offset_of!(KernelChannel, nsend) == 40);
     assert!(size_of::<KernelColl>() == 88 && align_of::<KernelColl>() == 8);
     assert!(offset_of!(KernelColl, arg) == 48 && offset_of!(KernelColl, kind) == 64);
     assert!(size_of::<KernelMessage>() == 32 && align_of::<KernelMessage>() == 8);
-    assert!(size_of::<KernelLaunch>() == 40 && align_of::<KernelLaunch>() == 8);
-    assert!(size_of::<CollArgs>() == 128 && offset_of!(CollArgs, coll) == 40);
-    assert!(size_of::<MessageArgs>() <= 4096 && offset_of!(MessageArgs, messages) == 40);
+    assert!(size_of::<KernelLaunch>() == 80 && align_of::<KernelLaunch>() == 8);
+    assert!(offset_of!(KernelLaunch, rings) == 32 && offset_of!(KernelLaunch, nconns) == 56);
+    assert!(size_of::<CollArgs>() == 168 && offset_of!(CollArgs, coll) == 80);
+    assert!(size_of::<MessageArgs>() <= 4096 && offset_of!(MessageArgs, messages) == 80);
     assert!(size_of::<KernelMonitor>() == 256 && offset_of!(KernelMonitor, stopped) == 128);
     assert!(size_of::<KernelStop>() == 24 && offset_of!(KernelStop, expected) == 8);
 };

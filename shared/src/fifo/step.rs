@@ -11,7 +11,7 @@
 //! The two ends poll different words: the producer `head`, the consumer `tail`. On a CPU all words lie in one [`ConnControl`];
 //! between GPUs each lies with the end that polls it, so that nobody polls across a link ([`ConnWords`]).
 
-use super::credit::has_credit;
+use super::credit::{STEPS, has_credit};
 use crate::abi::{ConnControl, SlotHeader, Step};
 
 /// Where the words of one connection lie.
@@ -72,6 +72,15 @@ impl ProducerCursor {
         has_credit(self.step.0, self.head_seen)
     }
 
+    /// Looks at `head` if no more than half of the slots are known to be empty.
+    #[inline]
+    pub fn poll_credit_ahead(&mut self, words: ConnWords<'_>) {
+        if !has_credit(self.step.0 + STEPS as u64 / 2, self.head_seen) {
+            // ACQUIRE pairs with RELEASE in ConsumerCursor::release: the consumer's reads of the slots are over.
+            self.head_seen = words.producer_side.head.load_acquire();
+        }
+    }
+
     /// Publishes the filled slot with its header (Simple).
     #[inline]
     pub fn publish(&mut self, words: ConnWords<'_>, header: SlotHeader) {
@@ -125,7 +134,15 @@ impl ConsumerCursor {
         words.producer_side.head.store_release(self.step.0);
     }
 
-    /// Goes to the next slot; another thread of the block gives this one back.
+    /// Gives back a slot whose every word carries its own flag (LL). Nothing needs ordering: a read of such a word has ended
+    /// when its flag has been seen, and no later write changes what it returned. On a GPU this spares a fence across the link.
+    #[inline]
+    pub fn release_flagged(&mut self, words: ConnWords<'_>) {
+        self.step = self.step.next();
+        words.producer_side.head.store_relaxed(self.step.0);
+    }
+
+    /// Goes to the next slot without giving this one back.
     #[inline]
     pub fn advance(&mut self) {
         self.step = self.step.next();
@@ -208,7 +225,6 @@ impl StepConsumer<'_> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::fifo::STEPS;
 
     #[test]
     fn a_producer_stops_eight_steps_ahead() {

@@ -3,7 +3,7 @@
 use super::reduce::{self, Flags, ReduceTable};
 use crate::gpu::{Block, How, Stop, Wait};
 use core::ptr::null_mut;
-use oxccl_shared::abi::{ConnEnd, SlotHeader};
+use oxccl_shared::abi::SlotHeader;
 use oxccl_shared::reduce::Resolved;
 use oxccl_shared::sync::cpu_relax;
 
@@ -64,7 +64,6 @@ impl<'a, W: Waiter> CpuBlock<'a, W> {
 
 impl<W: Waiter> Block for CpuBlock<'_, W> {
     type Words = [u64; BATCH_WORDS];
-    type End = ConnEnd;
 
     #[inline]
     fn words() -> Self::Words {

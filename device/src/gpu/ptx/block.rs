@@ -6,7 +6,7 @@ use crate::gpu::{Awaited, Block, How, Stop, Wait};
 use core::cell::Cell;
 use core::marker::PhantomData;
 use oxccl_shared::abi::{
-    ConnEnd, KERNEL_POST, KERNEL_PRE, KernelColl, KernelLaunch, KernelMonitor, SlotHeader, StopCause,
+    KERNEL_POST, KERNEL_PRE, KernelColl, KernelLaunch, KernelMonitor, SlotHeader, StopCause,
 };
 use oxccl_shared::reduce::{CombineKind, Element, OpArg};
 
@@ -80,7 +80,6 @@ impl<'a, T: Element, const POSTER: bool> PtxBlock<'a, T, POSTER> {
 
 impl<T: Element, const POSTER: bool> Block for PtxBlock<'_, T, POSTER> {
     type Words = [u64; 1];
-    type End = &'static ConnEnd;
 
     #[inline(always)]
     fn words() -> [u64; 1] {

@@ -8,5 +8,5 @@ mod barrier;
 mod block;
 mod bulk;
 
-pub use barrier::{block_index, sync_all};
+pub use barrier::{block_index, block_threads, sync_all, thread_index};
 pub use block::PtxBlock;

@@ -1,0 +1,81 @@
+//! A block's connections, in the memory that its threads share.
+
+use crate::conn::{Conns, RecvConn, SendConn};
+use crate::gpu::ptx::{block_threads, sync_all, thread_index};
+use core::mem::MaybeUninit;
+use core::slice;
+use oxccl_shared::abi::KernelLaunch;
+
+/// At most `N` connections in each direction.
+#[repr(C)]
+pub struct SharedConns<const N: usize> {
+    send: [MaybeUninit<SendConn>; N],
+    recv: [MaybeUninit<RecvConn>; N],
+}
+
+/// Bytes of shared memory that an entry reserves for them.
+pub const SHARED_BYTES: usize = 2048;
+
+/// Which connections a block uses: `count` of each direction, from index `first` of the launch's lists.
+#[derive(Clone, Copy)]
+pub struct Extent {
+    pub first: usize,
+    pub count: usize,
+}
+
+impl<const N: usize> SharedConns<N> {
+    const FITS: () = assert!(size_of::<Self>() <= SHARED_BYTES);
+
+    /// Fills `place` with the connections as the kernel before left them. All threads of the block call it.
+    ///
+    /// # Safety
+    /// 1. `launch` is what the host launched with, and `extent` lies within its lists; nobody else uses those connections.
+    /// 2. `place` is `SHARED_BYTES` of the block's shared memory, for this alone.
+    #[inline(always)]
+    pub unsafe fn load<'a>(place: *mut u8, launch: &KernelLaunch, extent: Extent) -> Conns<'a> {
+        let () = Self::FITS;
+        let this = place.cast::<Self>();
+        let (thread, threads) = (thread_index() as usize, block_threads() as usize);
+        // One thread to a connection, the directions in different warps: all loads are under way at once.
+        if thread < extent.count {
+            let at = extent.first + thread;
+            // SAFETY: obligation 1; one thread writes each element.
+            unsafe {
+                let conn = SendConn::resume(*launch.send.add(at), *launch.send_cursors.add(at));
+                (&raw mut (*this).send[thread]).write(MaybeUninit::new(conn));
+            }
+        } else if thread >= threads / 2 && thread - threads / 2 < extent.count {
+            let i = thread - threads / 2;
+            let at = extent.first + i;
+            // SAFETY: as above.
+            unsafe {
+                let conn = RecvConn::resume(*launch.recv.add(at), *launch.recv_cursors.add(at));
+                (&raw mut (*this).recv[i]).write(MaybeUninit::new(conn));
+            }
+        }
+        sync_all();
+        // SAFETY: the first `count` of each are written, and from now on only touched through cells.
+        unsafe {
+            Conns {
+                send: slice::from_raw_parts((&raw const (*this).send).cast(), extent.count),
+                recv: slice::from_raw_parts((&raw const (*this).recv).cast(), extent.count),
+            }
+        }
+    }
+}
+
+/// Leaves the connections to the next kernel. The first worker calls it.
+///
+/// # Safety
+/// 1. As [`SharedConns::load`].
+#[inline(always)]
+pub unsafe fn save(conns: Conns<'_>, launch: &KernelLaunch, extent: Extent) {
+    for (i, conn) in conns.send.iter().enumerate() {
+        // SAFETY: obligation 1.
+        unsafe { *launch.send_cursors.add(extent.first + i) = conn.cursor() };
+    }
+    for (i, conn) in conns.recv.iter().enumerate() {
+        // SAFETY: obligation 1.
+        unsafe { *launch.recv_cursors.add(extent.first + i) = conn.cursor() };
+    }
+}
