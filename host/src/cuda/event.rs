@@ -1,5 +1,6 @@
 //! Events: points in a stream that others wait for, or that tell the time.
 
+use super::capture::RelaxedCapture;
 use super::device::Device;
 use super::error::{CudaError, code};
 use cudarc::driver::sys::CUevent;
@@ -38,6 +39,7 @@ impl Event {
 
     fn with_flags(device: &Device, flags: u32) -> Result<Event, CudaError> {
         let _bound = device.bind()?;
+        let _relaxed = RelaxedCapture::enter(device.driver());
         let mut raw = std::ptr::null_mut();
         // SAFETY: `raw` is valid for a write; a context is current.
         let code = unsafe { (device.api().cuEventCreate)(&mut raw, flags) };
@@ -50,11 +52,13 @@ impl Event {
         self.raw
     }
 
-    /// Whether the stream has come to it; true for an event that was never recorded.
+    /// Whether the stream has come to it; true for an event that was never recorded. Works while this
+    /// thread captures a graph that the event is no part of.
     ///
     /// # Errors
     /// [`CudaError::Fault`] if a kernel broke the context, [`CudaError::Call`].
     pub fn is_done(&self) -> Result<bool, CudaError> {
+        let _relaxed = RelaxedCapture::enter(self.device.driver());
         // SAFETY: the event lives.
         match unsafe { (self.device.api().cuEventQuery)(self.raw) } {
             code::NOT_READY => Ok(false),
@@ -67,6 +71,7 @@ impl Event {
     /// # Errors
     /// As for [`Self::is_done`].
     pub fn synchronize(&self) -> Result<(), CudaError> {
+        let _relaxed = RelaxedCapture::enter(self.device.driver());
         // SAFETY: the event lives.
         let code = unsafe { (self.device.api().cuEventSynchronize)(self.raw) };
         self.device.check("cuEventSynchronize", code)

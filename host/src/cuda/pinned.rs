@@ -114,6 +114,7 @@ impl HostMapping {
 impl Drop for HostMapping {
     fn drop(&mut self) {
         let Ok(_bound) = self.device.bind() else { return };
+        let _relaxed = RelaxedCapture::enter(self.device.driver());
         // SAFETY: registered by this value alone, and whoever got its address promised not to outlive it.
         let code = unsafe { (self.device.api().cuMemHostUnregister)(self.host.as_ptr().cast()) };
         self.device.released("cuMemHostUnregister", code);

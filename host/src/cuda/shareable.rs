@@ -75,6 +75,7 @@ impl Allocation {
     /// [`CudaError::Call`].
     pub fn import(device: &Device, fd: BorrowedFd<'_>, len: usize) -> Result<Allocation, CudaError> {
         let _bound = device.bind()?;
+        let _relaxed = RelaxedCapture::enter(device.driver());
         let mut handle = 0;
         // SAFETY: `handle` is valid for a write; for this kind of handle the pointer's value is the descriptor. The driver
         // refuses descriptors that are not its own.

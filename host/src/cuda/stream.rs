@@ -1,5 +1,6 @@
 //! Streams: own ones, and those that users lend.
 
+use super::capture::RelaxedCapture;
 use super::device::Device;
 use super::error::{CudaError, code};
 use super::event::Event;
@@ -28,6 +29,7 @@ impl Stream {
     /// [`CudaError::Call`].
     pub fn new(device: &Device) -> Result<Stream, CudaError> {
         let _bound = device.bind()?;
+        let _relaxed = RelaxedCapture::enter(device.driver());
         let mut raw = std::ptr::null_mut();
         // SAFETY: `raw` is valid for a write; a context is current.
         let code = unsafe { (device.api().cuStreamCreate)(&mut raw, NON_BLOCKING) };
@@ -90,12 +92,13 @@ impl<'a> StreamRef<'a> {
         self.device
     }
 
-    /// Waits until everything enqueued so far is done.
+    /// Waits until everything enqueued so far is done. Works while this thread captures another stream.
     ///
     /// # Errors
     /// [`CudaError::Fault`] if a kernel broke the context, [`CudaError::Call`] (also if the stream is capturing).
     pub fn synchronize(&self) -> Result<(), CudaError> {
         let _bound = self.device.bind()?;
+        let _relaxed = RelaxedCapture::enter(self.device.driver());
         // SAFETY: the stream lives (2 of `from_raw`).
         let code = unsafe { (self.device.api().cuStreamSynchronize)(self.raw) };
         self.device.check("cuStreamSynchronize", code)
@@ -107,6 +110,7 @@ impl<'a> StreamRef<'a> {
     /// As for [`Self::synchronize`].
     pub fn is_done(&self) -> Result<bool, CudaError> {
         let _bound = self.device.bind()?;
+        let _relaxed = RelaxedCapture::enter(self.device.driver());
         // SAFETY: the stream lives (2 of `from_raw`).
         match unsafe { (self.device.api().cuStreamQuery)(self.raw) } {
             code::NOT_READY => Ok(false),

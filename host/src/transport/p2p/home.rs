@@ -81,7 +81,7 @@ impl Home {
 impl fmt::Display for Home {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Home::Device => "device memory (legacy IPC between processes)",
+            Home::Device => "device memory (cuMemAlloc)",
             Home::Shareable => "device memory (cuMem)",
             Home::Pinned => "pinned host memory",
             Home::HostFile => "host memory in /dev/shm",
