@@ -67,7 +67,6 @@ impl<'a> LendingBlock<'a> {
 
 impl Block for LendingBlock<'_> {
     type Words = <CpuBlock<'static, WaitContext> as Block>::Words;
-    type End = <CpuBlock<'static, WaitContext> as Block>::End;
 
     #[inline]
     fn words() -> Self::Words {
