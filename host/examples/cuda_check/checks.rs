@@ -113,17 +113,31 @@ fn devices() -> Said {
     Ok(said)
 }
 
+/// The context that is current on this thread, as another library sees it.
+fn current() -> Result<usize, Box<dyn std::error::Error>> {
+    let mut context = std::ptr::null_mut();
+    // SAFETY: `context` is valid for a write, and the driver has been loaded.
+    let code = unsafe { cudarc::driver::sys::cuCtxGetCurrent(&mut context) };
+    ensure!(code == cudarc::driver::sys::CUresult::CUDA_SUCCESS, "{code:?}");
+    Ok(context.addr())
+}
+
 fn contexts() -> Said {
     let count = Driver::get()?.device_count();
     let (first, last) = (Device::open(0)?, Device::open(count - 1)?);
+    let before = current()?;
+    let outer = last.bind()?;
+    ensure!(current()? == last.context().addr(), "another context is current than was bound");
     let stream = Stream::new(&first)?;
-    let _outer = last.bind()?;
-    // Whatever is done on another device, memory made now is made on the device bound outside.
-    stream.synchronize()?;
     let inner = first.bind()?;
+    ensure!(current()? == first.context().addr(), "another context is current than was bound inside");
     drop(inner);
+    stream.synchronize()?;
+    drop(stream);
+    ensure!(current()? == last.context().addr(), "the outer context was not restored");
+    drop(outer);
+    ensure!(current()? == before, "the caller's context was not restored");
     let (free, total) = last.memory_info()?;
-    ensure!(total == last.memory_bytes(), "memory of another device is seen");
     Ok(format!("{} of {} MiB free on {}", free >> 20, total >> 20, last.id()))
 }
 
