@@ -9,8 +9,9 @@
 //! they panic where the library or a symbol is missing, and declare result codes as a closed enum, which a newer driver
 //! may break.
 //!
-//! From below: `api` and `error`; `driver`; `device`; what a device holds.
+//! From below: `bundle`, the file with the kernels; `api` and `error`; `driver`; `device`; what a device holds.
 
+pub mod bundle;
 mod api;
 mod error;
 mod driver;

@@ -81,3 +81,50 @@ pub fn pack(origin: &Origin, modules: &[Packed]) -> Result<Vec<u8>> {
     file.extend_from_slice(&images);
     Ok(file)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ptx::usage::Usage;
+    use oxccl::cuda::bundle::{Bundle, ImageForm};
+
+    fn origin() -> Origin {
+        Origin {
+            compiler: "rustc 1.97".into(),
+            llvm: "22.1".into(),
+            ptxas: None,
+            commit: "abc-dirty".into(),
+            source_sha256: hex(&[7; 32]),
+        }
+    }
+
+    #[test]
+    fn the_library_reads_what_is_written() {
+        let usage = Usage {
+            name: "oxccl_reduce_ring_ll_f32".into(),
+            registers: 40,
+            shared_bytes: 1024,
+            stack_bytes: 8,
+            max_threads: 640,
+            ..Usage::default()
+        };
+        let (entries, named) =
+            ([Entry::Assembled(usage)], [Entry::Named { name: "oxccl_send_recv_ll".into(), max_threads: 0 }]);
+        let packed = |sm, cubin| Packed { name: "reduce_f32", sm, entries: &entries, ptx: ".version", cubin };
+        let other = Packed { name: "send_recv", sm: 90, entries: &named, ptx: "// no code", cubin: None };
+        let file = pack(&origin(), &[packed(70, None), packed(90, Some(b"code")), other]).unwrap();
+        let bundle = Bundle::from_bytes("made here", file).unwrap();
+        assert_eq!((bundle.compiler(), bundle.commit()), ("rustc 1.97", "abc-dirty"));
+        let images = bundle.images("oxccl_reduce_ring_ll_f32", 90).unwrap();
+        let read: Vec<(ImageForm, Vec<u8>)> =
+            images.iter().map(|image| (image.form(), bundle.read(image).unwrap())).collect();
+        let ptx = || (ImageForm::Ptx, b".version\0".to_vec());
+        assert_eq!(read, [(ImageForm::MachineCode, b"code".to_vec()), ptx(), ptx()]);
+        let facts = images[0].entry("oxccl_reduce_ring_ll_f32").unwrap();
+        assert_eq!(
+            (facts.registers, facts.shared_bytes, facts.stack_bytes, facts.max_threads),
+            (40, 1024, 8, 640)
+        );
+        assert_eq!(bundle.images("oxccl_send_recv_ll", 90).unwrap()[0].module(), "send_recv");
+    }
+}

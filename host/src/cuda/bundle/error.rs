@@ -1,0 +1,176 @@
+//! What can be wrong with a bundle, and what the user can do about it.
+
+use std::fmt;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+
+/// Why there is no kernel.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum BundleError {
+    /// No file anywhere.
+    #[error(
+        "no GPU kernels: {} not there; build them with `cargo xtask build-ptx`, or say where they are with OXCCL_PTX_PATH",
+        Listed(tried)
+    )]
+    NotFound {
+        /// The places, in order.
+        tried: Vec<PathBuf>,
+    },
+    /// The operating system did not give the bytes.
+    #[error("{}, byte {offset}: {kind}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Where it was read.
+        offset: u64,
+        /// What the operating system said.
+        kind: ErrorKind,
+    },
+    /// The file is not what `cargo xtask build-ptx` writes.
+    #[error("{}, byte {offset}: {defect}; build it again with `cargo xtask build-ptx`", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// Where the defect lies.
+        offset: u64,
+        /// What it is.
+        defect: Defect,
+    },
+    /// The kernel is in no module.
+    #[error(
+        "{} has no kernel {entry}: it was built from other sources than this library, or with --only; \
+         build it again with `cargo xtask build-ptx`",
+        path.display()
+    )]
+    NoEntry {
+        /// The file.
+        path: PathBuf,
+        /// The kernel.
+        entry: String,
+    },
+    /// The kernel is there, for later GPUs only.
+    #[error(
+        "{} has {entry} for {} and later; the device is sm_{sm}: `cargo xtask build-ptx --sm {sm}`{}",
+        path.display(), Generations(built), TooOld(*sm)
+    )]
+    NoTarget {
+        /// The file.
+        path: PathBuf,
+        /// The kernel.
+        entry: String,
+        /// The device's compute capability: 90 is 9.0.
+        sm: u32,
+        /// The capabilities that the file has it for.
+        built: Vec<u32>,
+    },
+}
+
+/// What is wrong with a file.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Defect {
+    /// It ends early.
+    #[error("the file ends here, where {wanted_bytes} bytes were expected")]
+    Truncated {
+        /// How many were expected from the start of what is missing.
+        wanted_bytes: u64,
+    },
+    /// Another kind of file.
+    #[error("not a bundle of kernels (it starts with {found:02x?})")]
+    Magic {
+        /// Its first bytes.
+        found: [u8; 8],
+    },
+    /// Written by another version.
+    #[error("format {found}, this library reads {expected}")]
+    Version {
+        /// The file's.
+        found: u32,
+        /// The library's.
+        expected: u32,
+    },
+    /// The index is longer than any real one.
+    #[error("an index of {bytes} bytes, at most {bytes_max} are allowed")]
+    IndexTooLong {
+        /// Its length.
+        bytes: u64,
+        /// The limit.
+        bytes_max: u64,
+    },
+    /// The index cannot be read.
+    #[error("the index: {0}")]
+    Index(String),
+    /// An image lies outside the file, or is longer than any real one.
+    #[error(
+        "module {module} for sm_{sm}: its image of {bytes} bytes at {offset} does not fit a file of {file_bytes}"
+    )]
+    Outside {
+        /// The module.
+        module: String,
+        /// For which generation.
+        sm: u32,
+        /// From the first image.
+        offset: u64,
+        /// Its length.
+        bytes: u64,
+        /// The file's.
+        file_bytes: u64,
+    },
+    /// Two modules or kernels of one name.
+    #[error("{name} is there twice for sm_{sm}")]
+    Twice {
+        /// The name.
+        name: String,
+        /// For which generation.
+        sm: u32,
+    },
+    /// An image's bytes are not those that were written.
+    #[error("module {module} for sm_{sm}: the bytes have changed since they were written")]
+    Hash {
+        /// The module.
+        module: String,
+        /// For which generation.
+        sm: u32,
+    },
+    /// PTX without its zero byte.
+    #[error("module {module}: its PTX has no zero byte at the end")]
+    Unterminated {
+        /// The module.
+        module: String,
+    },
+}
+
+struct Listed<'a>(&'a [PathBuf]);
+
+impl fmt::Display for Listed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, path) in self.0.iter().enumerate() {
+            write!(f, "{}{}", if i == 0 { "" } else { ", " }, path.display())?;
+        }
+        f.write_str(if self.0.len() == 1 { " is" } else { " are" })
+    }
+}
+
+struct Generations<'a>(&'a [u32]);
+
+impl fmt::Display for Generations<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, sm) in self.0.iter().enumerate() {
+            write!(f, "{}sm_{sm}", if i == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+/// The oldest generation whose loads and stores have an order.
+const SM_MIN: u32 = 70;
+
+struct TooOld(u32);
+
+impl fmt::Display for TooOld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 < SM_MIN {
+            true => f.write_str(" will not help: the oldest that can run them is sm_70"),
+            false => Ok(()),
+        }
+    }
+}
