@@ -4,6 +4,7 @@
 //! break the memory model.
 //! Never: looks at what a kernel computes.
 
+use super::cached;
 use super::text::{Item, Kind, Ptx, instructions};
 use super::usage::Usage;
 use anyhow::Result;
@@ -24,7 +25,15 @@ const SPILLS_ALLOWED: &[(&str, &str)] = &[];
 /// What the text alone tells: accesses that mean less than the source says, barriers that may be miscompiled.
 pub fn text(ptx: &Ptx) -> Vec<String> {
     let bodies = ptx.items.iter().filter(|item| matches!(item.kind, Kind::Entry | Kind::Function));
-    bodies.flat_map(|item| instructions(item.text).filter_map(|code| complaint(item, code))).collect()
+    let accesses = bodies.flat_map(|item| instructions(item.text).filter_map(|code| complaint(item, code)));
+    let cached = cached::loads_of_others(ptx).into_iter().map(|(item, code)| {
+        format!(
+            "{}: `{code}`: read through a cache that sees no later store, because the source has a reference where \
+             others write; use a pointer or shared::sync",
+            item.name
+        )
+    });
+    accesses.chain(cached).collect()
 }
 
 fn complaint(item: &Item, code: &str) -> Option<String> {

@@ -46,18 +46,13 @@ impl Source {
             None => bail!("{} names no package", path.display()),
         }
     }
-
-    /// As `target/ptx-build/<this>/`.
-    fn folder_name(&self, sm: u32) -> String {
-        format!("{}-sm_{sm}", self.package)
-    }
 }
 
 /// Compiles `source` for the GPU generation `sm` (90 for 9.0).
 pub fn compile(compiler: &Compiler, source: &Source, sm: u32) -> Result<String> {
     // A folder for each generation: the file's name does not tell for which it was built, so cargo would take one for
-    // the other.
-    let target = target_dir().join("ptx-build").join(source.folder_name(sm));
+    // the other. All sources share it, and `core` with it.
+    let target = target_dir().join(format!("ptx-build/sm_{sm}"));
     let output =
         command(compiler, source, sm).env("CARGO_TARGET_DIR", target.to_string_lossy()).run(&root())?;
     if !output.success {

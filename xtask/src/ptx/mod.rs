@@ -5,6 +5,7 @@
 //! Never: needs a GPU, a driver or a CUDA toolkit; leaves a half-written bundle.
 
 mod bundle;
+mod cached;
 mod check;
 mod compile;
 pub mod compiler;
@@ -105,6 +106,11 @@ pub fn build(options: &Options) -> Result<bool> {
     }
     write(&out, &origin, &built)?;
     report(&out, &complaints)
+}
+
+/// Whether there is an assembler, or one could be fetched.
+pub fn has_assembler() -> bool {
+    Ptxas::find(true).inspect_err(|reason| eprintln!("{reason:#}")).is_ok()
 }
 
 /// What the assembler reported.

@@ -101,7 +101,7 @@ pub fn instructions(body: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Every identifier in `text` outside comments and strings.
-fn words(text: &str) -> impl Iterator<Item = &str> {
+pub fn words(text: &str) -> impl Iterator<Item = &str> {
     let mut at = 0;
     std::iter::from_fn(move || {
         loop {

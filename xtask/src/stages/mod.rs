@@ -9,6 +9,7 @@ mod gpu;
 pub mod loom;
 mod miri;
 pub mod mutants;
+mod ptx;
 mod readme;
 mod suite;
 
@@ -73,6 +74,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "loom", what: "every interleaving of the FIFOs, within loom's bounds", run: loom::all },
     Stage { name: "miri", what: "the unsafe code of oxccl-shared under miri", run: miri::shared },
     Stage { name: "fuzz", what: "every fuzz target for 20 s", run: fuzz::short },
+    Stage { name: "ptx", what: "the GPU kernels: built, assembled, checked; golden tests", run: ptx::all },
     Stage { name: "gpu", what: "tests that need an NVIDIA GPU", run: gpu::tests },
 ];
 

@@ -1,0 +1,45 @@
+//! Layer: xtask / stages.
+//! Takes: the kernels' sources and the probes of `tests/ptx/`.
+//! Gives: the kernels built for one generation, cut, assembled and checked; the tests that read PTX.
+//! Never: needs a GPU; fails because no compiler can be had, which is a skipped stage. Touches the bundle that a person
+//! has built.
+
+use super::Outcome;
+use crate::cmd::Cmd;
+use crate::counts::Tally;
+use crate::ptx;
+use crate::tools::{root, target_dir};
+use anyhow::Result;
+use std::time::Duration;
+
+/// The generation that is measured; the others differ in instructions that the golden tests look at.
+const SM: u32 = 90;
+
+pub fn all() -> Result<Outcome> {
+    if let Err(reason) = ptx::compiler::Compiler::find() {
+        return Ok(Outcome::Skipped(format!("{reason:#}")));
+    }
+    let mut tally = Tally::default();
+    let has_assembler = ptx::has_assembler();
+    if !has_assembler {
+        eprintln!("no ptxas and none could be fetched: registers and spills are not checked");
+        tally.skipped += 1;
+    }
+    let out = target_dir().join("ptx-ci");
+    let options = ptx::Options {
+        sm: vec![SM],
+        out: Some(out.clone()),
+        only: String::new(),
+        fetch: has_assembler,
+        source: None,
+    };
+    tally += if ptx::build(&options)? { Tally::ONE_PASSED } else { Tally::ONE_FAILED };
+    let tests = Cmd::cargo()
+        .args("test --locked --package oxccl-tests --test ptx_golden --test ptx_kernels --no-fail-fast")
+        .args("-- --ignored needs_ptx")
+        .env("OXCCL_PTX_PATH", out.join("oxccl.oxptx").to_string_lossy())
+        .deadline(Duration::from_secs(900));
+    let output = tests.run(&root())?;
+    tally += Tally::of_cargo_test(&output.text);
+    Ok(Outcome::of(output.success, tally))
+}
