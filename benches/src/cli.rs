@@ -21,6 +21,8 @@ pub struct Cli {
 pub enum Command {
     /// Measure and check a collective over a range of sizes (flags and table of nccl-tests).
     Perf(PerfArgs),
+    /// Show what a machine is made of and which channels go through it: text, XML, a picture, NCCL's log lines.
+    Topo(crate::topo::TopoArgs),
 }
 
 /// Ranks come from `--ranks` (processes started here), `--threads` (threads of one process), or else from mpirun, Slurm or
@@ -297,8 +299,10 @@ mod tests {
 
     fn perf(line: &str) -> PerfArgs {
         let words = ["oxccl", "perf"].into_iter().chain(line.split_whitespace());
-        let Command::Perf(args) = Cli::try_parse_from(words).unwrap().command;
-        args
+        match Cli::try_parse_from(words).unwrap().command {
+            Command::Perf(args) => args,
+            Command::Topo(_) => panic!("{line}"),
+        }
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! The `oxccl` command. `oxccl perf <collective>` measures and checks collectives as nccl-tests does, OxCCL's and other
-//! libraries' in the same run.
+//! libraries' in the same run; `oxccl topo` shows a machine and its channels.
 
 mod cli;
 mod collective;
@@ -17,6 +17,7 @@ mod measure;
 mod run;
 mod report;
 mod spawn;
+mod topo;
 
 use clap::Parser;
 use std::process::ExitCode;
@@ -31,5 +32,6 @@ fn main() -> ExitCode {
         .init();
     match cli.command {
         cli::Command::Perf(args) => setup::perf(&args),
+        cli::Command::Topo(args) => topo::topo(&args),
     }
 }

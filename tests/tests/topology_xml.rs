@@ -235,6 +235,8 @@ fn any_inventory() -> impl Strategy<Value = Inventory> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn what_is_written_is_read(inventory in any_inventory()) {
         prop_assert_eq!(read_topology(&write_topology(&inventory)), Ok(inventory));

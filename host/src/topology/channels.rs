@@ -187,9 +187,11 @@ fn join_trees(hosts: &[HostLanes], channel: usize, trees: [&mut Vec<TreeLinks>; 
             let links = double_binary_tree(Rank(host as u32), count)[half];
             for (i, child) in links.down.iter().enumerate() {
                 let Some(child) = child else { continue };
+                // A root's only child counts as its second: the first GPU of a host has no parent elsewhere then.
+                let is_first = i == 0 && !links.is_root();
                 let own = door(
                     Rank(host as u32),
-                    if i == 0 { |doors| doors.down[0] } else { |doors| doors.down[1] },
+                    if is_first { |doors| doors.down[0] } else { |doors| doors.down[1] },
                 );
                 let theirs = door(*child, |doors| doors.up);
                 tree[theirs as usize].up = Some(Rank(own));

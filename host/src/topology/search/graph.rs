@@ -38,7 +38,7 @@ impl GraphId {
             GraphId::Ring => "ring",
             GraphId::Tree => "tree",
             GraphId::CollnetChain => "collnet chain",
-            GraphId::Nvls => "nvls",
+            GraphId::Nvls => "NVLS",
             GraphId::CollnetDirect => "collnet direct",
         }
     }

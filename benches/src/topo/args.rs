@@ -1,0 +1,90 @@
+//! Layer: topo.
+//! Takes: the command line.
+//! Gives: [`TopoArgs`], and the library's settings that follow from them.
+//! Never: the environment: what is shown is what was asked for.
+
+use clap::{Args, ValueEnum};
+use oxccl::topology::search::SearchConfig;
+use oxccl::topology::{PathKind, PathPolicy, Tables};
+use std::path::PathBuf;
+
+/// Without a form asked for, a page of text: the tree, who reaches whom how, the channels.
+#[derive(Args, Clone, Debug)]
+pub struct TopoArgs {
+    /// Topology in NCCL's format, as NCCL_TOPO_DUMP_FILE writes it.
+    #[arg(long, value_name = "FILE.xml")]
+    pub file: PathBuf,
+    /// Graphs in NCCL's format, as NCCL_GRAPH_DUMP_FILE writes them, in place of those searched.
+    #[arg(long, value_name = "FILE.xml")]
+    pub graph_file: Option<PathBuf>,
+    /// Print the topology in NCCL's format.
+    #[arg(long)]
+    pub xml: bool,
+    /// Print the graphs in NCCL's format.
+    #[arg(long)]
+    pub graph_xml: bool,
+    /// Print channels, rings and trees as NCCL logs them.
+    #[arg(long)]
+    pub log: bool,
+    /// Draw the machine and its channels.
+    #[arg(long, value_name = "FILE.svg")]
+    pub svg: Option<PathBuf>,
+    /// Machines of this kind in the communicator; with more than one, channels use NICs.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub hosts: u32,
+    /// Farthest path over which GPUs access each other's memory (NCCL_P2P_LEVEL).
+    #[arg(long, value_name = "KIND", value_parser = kind)]
+    pub p2p_level: Option<PathKind>,
+    /// Farthest path over which NICs access GPU memory (NCCL_NET_GDR_LEVEL).
+    #[arg(long, value_name = "KIND", value_parser = kind)]
+    pub gdr_level: Option<PathKind>,
+    /// Whether rings may enter and leave by different NICs: 0 never, 1 always, 2 if better (NCCL_CROSS_NIC).
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=2))]
+    pub cross_nic: u32,
+    /// Also channels that reduce in the network (NCCL_COLLNET_ENABLE).
+    #[arg(long)]
+    pub collnet: bool,
+    /// No channels that reduce in NVSwitches (NCCL_NVLS_ENABLE=0).
+    #[arg(long)]
+    pub no_nvls: bool,
+    /// Bandwidths of which NCCL.
+    #[arg(long, value_enum, default_value_t = Release::Current)]
+    pub nccl: Release,
+}
+
+/// `--nccl`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Release {
+    /// 2.14 and later
+    Current,
+    /// Up to 2.13
+    #[value(name = "2.13")]
+    V213,
+}
+
+impl TopoArgs {
+    pub fn tables(&self) -> Tables {
+        match self.nccl {
+            Release::Current => Tables::Current,
+            Release::V213 => Tables::Nccl213,
+        }
+    }
+
+    pub fn policy(&self) -> PathPolicy {
+        PathPolicy { p2p_level: self.p2p_level, gdr_level: self.gdr_level, ..PathPolicy::default() }
+    }
+
+    pub fn search(&self) -> SearchConfig {
+        SearchConfig {
+            tables: self.tables(),
+            cross_nic: self.cross_nic,
+            collnet: self.collnet,
+            nvls: !self.no_nvls,
+        }
+    }
+}
+
+fn kind(text: &str) -> Result<PathKind, String> {
+    let expected = || "expected LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB or SYS".to_owned();
+    text.to_ascii_uppercase().parse().ok().filter(|kind| *kind <= PathKind::Sys).ok_or_else(expected)
+}

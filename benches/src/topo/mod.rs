@@ -1,0 +1,135 @@
+//! Layer: topo.
+//! Takes: `oxccl topo`'s command line, a topology file.
+//! Gives: what the library makes of the machine, in the form asked for.
+//! Never: a communicator or a GPU: a file of any machine will do.
+
+mod args;
+mod text;
+mod log;
+mod svg;
+
+pub use args::TopoArgs;
+
+use oxccl::topology::search::{Graph, GraphId, Graphs};
+use oxccl::topology::xml::{XmlError, read_graphs, read_topology, write_graphs, write_topology};
+use oxccl::topology::{Channels, HostLanes, Inventory, JoinError, Paths, System, SystemError};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Why there is nothing to show.
+#[derive(Debug, thiserror::Error)]
+enum TopoError {
+    #[error("{}: {source}", path.display())]
+    File { path: PathBuf, source: std::io::Error },
+    #[error("{}: {source}", path.display())]
+    Xml { path: PathBuf, source: XmlError },
+    #[error(transparent)]
+    System(#[from] SystemError),
+    #[error(transparent)]
+    Join(#[from] JoinError),
+}
+
+/// A machine and what was found out about it.
+struct Machine {
+    /// As a title.
+    name: String,
+    system: System,
+    paths: Paths,
+    graphs: Graphs,
+}
+
+/// `oxccl topo`.
+pub fn topo(args: &TopoArgs) -> ExitCode {
+    match run(args).map(|text| std::io::stdout().write_all(text.as_bytes())) {
+        // Whoever reads our output may have seen enough.
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("oxccl topo: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What is to be printed.
+fn run(args: &TopoArgs) -> Result<String, TopoError> {
+    let (name, mut inventory) = inventory(args)?;
+    if args.xml {
+        return Ok(write_topology(&inventory));
+    }
+    inventory.number_ranks();
+    let machine = machine(args, name, &inventory)?;
+    let mut out = String::new();
+    if args.graph_xml {
+        out += &write_graphs(machine.graphs.all(), &machine.system);
+    }
+    if args.log {
+        out += &log::lines(&machine, args.hosts)?;
+    }
+    if let Some(path) = &args.svg {
+        let drawing = svg::draw(&machine);
+        std::fs::write(path, drawing).map_err(|source| TopoError::File { path: path.clone(), source })?;
+        out += &format!("wrote {}\n", path.display());
+    }
+    if out.is_empty() {
+        out = text::page(&machine);
+    }
+    Ok(out)
+}
+
+fn read(path: &Path) -> Result<String, TopoError> {
+    std::fs::read_to_string(path).map_err(|source| TopoError::File { path: path.to_owned(), source })
+}
+
+fn inventory(args: &TopoArgs) -> Result<(String, Inventory), TopoError> {
+    let path = &args.file;
+    let inventory =
+        read_topology(&read(path)?).map_err(|source| TopoError::Xml { path: path.clone(), source })?;
+    let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+    Ok((name, inventory))
+}
+
+fn machine(args: &TopoArgs, name: String, inventory: &Inventory) -> Result<Machine, TopoError> {
+    let mut system = System::new(inventory, args.tables())?;
+    if args.hosts < 2 {
+        system = system.without_network();
+    }
+    let paths = Paths::new(&system, &args.policy());
+    let mut graphs = Graphs::search(&system, &paths, &args.search());
+    if let Some(path) = &args.graph_file {
+        let read = read_graphs(&read(path)?, &system)
+            .map_err(|source| TopoError::Xml { path: path.clone(), source })?;
+        read.into_iter()
+            .filter(|graph| !graph.lanes.is_empty())
+            .for_each(|graph| replace(&mut graphs, graph));
+    }
+    Ok(Machine { name, system, paths, graphs })
+}
+
+fn replace(graphs: &mut Graphs, graph: Graph) {
+    let place = match graph.id {
+        GraphId::Ring => &mut graphs.ring,
+        GraphId::Tree => &mut graphs.tree,
+        GraphId::CollnetChain => &mut graphs.collnet_chain,
+        GraphId::CollnetDirect => &mut graphs.collnet_direct,
+        GraphId::Nvls => &mut graphs.nvls,
+    };
+    *place = graph;
+}
+
+/// The channels of `hosts` machines of this kind, whose ranks follow each other.
+fn channels(machine: &Machine, hosts: u32) -> Result<Channels, JoinError> {
+    let one = HostLanes::new(&machine.graphs);
+    let gpus = machine.system.gpus.len() as u32;
+    let shifted = |lanes: &[Vec<u32>], by: u32| -> Vec<Vec<u32>> {
+        lanes.iter().map(|lane| lane.iter().map(|rank| rank + by).collect()).collect()
+    };
+    let all: Vec<HostLanes> = (0..hosts)
+        .map(|host| HostLanes {
+            rings: shifted(&one.rings, host * gpus),
+            trees: shifted(&one.trees, host * gpus),
+            ..one.clone()
+        })
+        .collect();
+    Channels::join(&all)
+}

@@ -1,0 +1,224 @@
+//! Layer: topo.
+//! Takes: a machine.
+//! Gives: a page for a terminal: the tree of devices, the paths between GPUs and to NICs, the channels.
+//! Never: colours or widths that a log file could not hold.
+
+use super::Machine;
+use oxccl::topology::System;
+use oxccl::topology::search::{Graph, Lane};
+use oxccl::topology::system::{CpuModel, LinkKind, NodeId, NodeKind};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+pub fn page(machine: &Machine) -> String {
+    let mut out = format!("{}\n", headline(machine));
+    write_tree(&mut out, &machine.system);
+    write_paths(&mut out, machine);
+    out.push_str("\nChannels\n");
+    for graph in machine.graphs.all().into_iter().filter(|graph| !graph.lanes.is_empty()) {
+        write_graph(&mut out, machine, graph);
+    }
+    out
+}
+
+/// `h200x8: 8 GPUs (sm 90), 1 NUMA node, 0 network devices`
+pub fn headline(machine: &Machine) -> String {
+    let system = &machine.system;
+    let count = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let switched = if system.nv_switch.is_some() { ", NVSwitch" } else { "" };
+    format!(
+        "{}: {} (sm {}){switched}, {}, {}",
+        machine.name,
+        count(system.gpus.len(), "GPU"),
+        system.sm_min(),
+        count(system.cpus.len(), "NUMA node"),
+        count(
+            system.nodes.iter().filter(|node| matches!(node.kind, NodeKind::Net(_))).count(),
+            "network device"
+        ),
+    )
+}
+
+/// Devices below a node of the PCI tree, in order.
+pub fn below(system: &System, node: NodeId, up: Option<NodeId>) -> Vec<NodeId> {
+    let links = system.node(node).links.iter().map(|id| system.link(*id));
+    let down = links.filter(|link| Some(link.to) != up && is_down(system, node, link.kind, link.to));
+    let mut down: Vec<NodeId> = down.map(|link| link.to).collect();
+    // Links are sorted by bandwidth; people look for devices by address, and for what is no PCI device last.
+    let is_apart = |id: &NodeId| matches!(system.node(*id).kind, NodeKind::Nic(bus_id) if bus_id.0 == 0);
+    down.sort_by_key(|id| (is_apart(id), *id));
+    down
+}
+
+fn is_down(system: &System, from: NodeId, kind: LinkKind, to: NodeId) -> bool {
+    let is_cpu = |id: NodeId| matches!(system.node(id).kind, NodeKind::Cpu(_));
+    let is_gpu = matches!(system.node(from).kind, NodeKind::Gpu(_));
+    matches!(kind, LinkKind::Pci | LinkKind::Net) && !is_cpu(to) && !is_gpu
+}
+
+/// What a node is called.
+pub fn name(system: &System, node: NodeId) -> String {
+    match &system.node(node).kind {
+        NodeKind::Gpu(gpu) => format!("GPU {}", gpu.rank),
+        NodeKind::Pci(bus_id) => format!("PCI {bus_id}"),
+        NodeKind::NvSwitch => "NVSwitch".into(),
+        NodeKind::Cpu(cpu) => format!("CPU {}", cpu.numa_id.max(0)),
+        NodeKind::Nic(bus_id) if bus_id.0 == 0 => "NIC".into(),
+        NodeKind::Nic(bus_id) => format!("NIC {bus_id}"),
+        NodeKind::Net(net) => net.name.clone(),
+    }
+}
+
+/// What people call a CPU's generation.
+pub fn model_name(model: CpuModel) -> &'static str {
+    match model {
+        CpuModel::IntelBroadwell => "Intel Broadwell",
+        CpuModel::IntelSkylake => "Intel Skylake, Cascade or Ice Lake",
+        CpuModel::IntelSapphireRapids => "Intel Sapphire Rapids",
+        CpuModel::IntelEmeraldRapids => "Intel Emerald Rapids",
+        CpuModel::Amd => "AMD",
+        CpuModel::Zhaoxin => "Zhaoxin",
+        CpuModel::ZhaoxinYongfeng => "Zhaoxin Yongfeng",
+        CpuModel::Arm => "ARM",
+        CpuModel::Power => "POWER",
+        CpuModel::Unknown => "unknown CPU",
+    }
+}
+
+/// GB/s with as many digits as matter.
+pub fn rate(bw: f32) -> String {
+    let digits = if bw >= 100.0 || bw.fract() == 0.0 { 0 } else { 1 };
+    format!("{bw:.digits$}")
+}
+
+fn write_tree(out: &mut String, system: &System) {
+    for cpu in &system.cpus {
+        let sys =
+            system.node(*cpu).links.iter().map(|id| system.link(*id)).find(|link| link.kind == LinkKind::Sys);
+        let sys = sys.map_or(String::new(), |link| format!(", to other CPUs {} GB/s", rate(link.bw)));
+        let _ = writeln!(out, "{}  {}{sys}", name(system, *cpu), model_name(system.cpu_model(*cpu)));
+        write_below(out, system, *cpu, None, "");
+    }
+}
+
+fn write_below(out: &mut String, system: &System, node: NodeId, up: Option<NodeId>, indent: &str) {
+    let children = below(system, node, up);
+    for (i, child) in children.iter().enumerate() {
+        let is_last = i + 1 == children.len();
+        let (branch, trunk) = if is_last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
+        let _ = writeln!(out, "{indent}{branch}{}", describe(system, *child));
+        write_below(out, system, *child, Some(node), &format!("{indent}{trunk}"));
+    }
+}
+
+fn describe(system: &System, node: NodeId) -> String {
+    let links = || system.node(node).links.iter().map(|id| system.link(*id));
+    let of = |kind: LinkKind| links().filter(move |link| link.kind == kind);
+    let pci = of(LinkKind::Pci).last().map_or(String::new(), |link| format!("  PCI {}", rate(link.bw)));
+    match &system.node(node).kind {
+        NodeKind::Gpu(gpu) => {
+            let peers =
+                of(LinkKind::NvLink).map(|link| format!("  {} NVL {}", name(system, link.to), rate(link.bw)));
+            let c2c = of(LinkKind::C2c).map(|link| format!("  C2C {}", rate(link.bw)));
+            let gdr = if gpu.gdr { "  GDR" } else { "" };
+            let (peers, c2c) = (peers.collect::<String>(), c2c.collect::<String>());
+            format!("{} {} sm {}{gdr}{pci}{c2c}{peers}", name(system, node), gpu.bus_id, gpu.sm)
+        }
+        NodeKind::Net(net) => {
+            let gdr = if net.gdr { "  GDR" } else { "" };
+            format!("NET {} {}{gdr}  {} GB/s", net.dev, net.name, rate(net.bw))
+        }
+        _ => name(system, node) + &pci,
+    }
+}
+
+fn write_paths(out: &mut String, machine: &Machine) {
+    let system = &machine.system;
+    for (title, ends) in
+        [("Paths between GPUs", &system.gpus), ("Paths from GPUs to the network", &system.nets)]
+    {
+        if ends.is_empty() || system.gpus.len() > 16 || ends.len() > 16 {
+            continue;
+        }
+        let _ = writeln!(out, "\n{title} (type, GB/s)");
+        let width = ends.iter().map(|end| name(system, *end).len()).max().unwrap_or(0).max(9) + 1;
+        let head: String = ends.iter().map(|end| format!("{:>width$}", name(system, *end))).collect();
+        let _ = writeln!(out, "{:8}{head}", "");
+        for gpu in &system.gpus {
+            let cell = |end: &NodeId| {
+                let route = machine.paths.between(*gpu, *end);
+                let text = if gpu == end { "-".into() } else { format!("{} {}", route.kind, rate(route.bw)) };
+                format!("{text:>width$}")
+            };
+            let _ = writeln!(out, "{:8}{}", name(system, *gpu), ends.iter().map(cell).collect::<String>());
+        }
+    }
+}
+
+/// Lanes that are alike, each with its channels, in the order of their first channel.
+pub fn distinct(graph: &Graph) -> Vec<(Lane, Vec<usize>)> {
+    let mut found: Vec<(Lane, Vec<usize>)> = Vec::new();
+    let mut place: BTreeMap<(Vec<u32>, Option<[u64; 2]>), usize> = BTreeMap::new();
+    for (channel, lane) in graph.lanes.iter().enumerate() {
+        let at = *place.entry((lane.gpus.clone(), lane.nets)).or_insert_with(|| {
+            found.push((lane.clone(), Vec::new()));
+            found.len() - 1
+        });
+        found[at].1.push(channel);
+    }
+    found
+}
+
+/// `0-2,5`
+pub fn ranges(numbers: &[usize]) -> String {
+    let mut parts: Vec<(usize, usize)> = Vec::new();
+    for number in numbers {
+        match parts.last_mut().filter(|(_, end)| *end + 1 == *number) {
+            Some((_, end)) => *end = *number,
+            None => parts.push((*number, *number)),
+        }
+    }
+    let part = |(start, end): &(usize, usize)| {
+        if start == end { format!("{start}") } else { format!("{start}-{end}") }
+    };
+    parts.iter().map(part).collect::<Vec<_>>().join(",")
+}
+
+fn write_graph(out: &mut String, machine: &Machine, graph: &Graph) {
+    let _ = writeln!(
+        out,
+        "  {}: {} at {}/{} GB/s, {} inside, {} to the network",
+        graph.id.name(),
+        graph.lanes.len(),
+        rate(graph.bw_intra),
+        rate(graph.bw_inter),
+        graph.type_intra,
+        graph.type_inter
+    );
+    for (lane, channels) in distinct(graph) {
+        let gpus: Vec<String> = lane.gpus.iter().map(u32::to_string).collect();
+        let net = |end: usize| {
+            let id = lane.nets.map(|nets| nets[end]);
+            let net =
+                machine.system.nets.iter().map(|net| machine.system.net(*net)).find(|net| Some(net.id) == id);
+            net.map_or(String::new(), |net| format!(" [{}]", net.name))
+        };
+        let _ = writeln!(out, "    {:>7} :{} {}{}", ranges(&channels), net(0), gpus.join(" "), net(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_in_ranges() {
+        assert_eq!(ranges(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
+        assert_eq!(ranges(&[]), "");
+    }
+
+    #[test]
+    fn rates() {
+        assert_eq!([370.8, 48.0, 22.5, 0.12].map(rate), ["371", "48", "22.5", "0.1"]);
+    }
+}
