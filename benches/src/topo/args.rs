@@ -11,9 +11,12 @@ use std::path::PathBuf;
 /// Without a form asked for, a page of text: the tree, who reaches whom how, the channels.
 #[derive(Args, Clone, Debug)]
 pub struct TopoArgs {
-    /// Topology in NCCL's format, as NCCL_TOPO_DUMP_FILE writes it.
+    /// Topology in NCCL's format, as NCCL_TOPO_DUMP_FILE writes it, in place of this machine.
     #[arg(long, value_name = "FILE.xml")]
-    pub file: PathBuf,
+    pub file: Option<PathBuf>,
+    /// Skeleton in NCCL's format that this machine's devices are put into, as NCCL_TOPO_FILE names one.
+    #[arg(long, value_name = "FILE.xml", conflicts_with = "file")]
+    pub skeleton: Option<PathBuf>,
     /// Graphs in NCCL's format, as NCCL_GRAPH_DUMP_FILE writes them, in place of those searched.
     #[arg(long, value_name = "FILE.xml")]
     pub graph_file: Option<PathBuf>,
@@ -70,8 +73,9 @@ impl TopoArgs {
         }
     }
 
-    pub fn policy(&self) -> PathPolicy {
-        PathPolicy { p2p_level: self.p2p_level, gdr_level: self.gdr_level, ..PathPolicy::default() }
+    /// What the machine allows, and what the user wants.
+    pub fn policy(&self, machine: PathPolicy) -> PathPolicy {
+        PathPolicy { p2p_level: self.p2p_level, gdr_level: self.gdr_level, ..machine }
     }
 
     pub fn search(&self) -> SearchConfig {

@@ -1,7 +1,7 @@
 //! Layer: topo.
-//! Takes: `oxccl topo`'s command line, a topology file.
+//! Takes: `oxccl topo`'s command line; a topology file, or this machine.
 //! Gives: what the library makes of the machine, in the form asked for.
-//! Never: a communicator or a GPU: a file of any machine will do.
+//! Never: a communicator, or a GPU where there is a file.
 
 mod args;
 mod text;
@@ -10,9 +10,10 @@ mod svg;
 
 pub use args::TopoArgs;
 
+use oxccl::topology::detect::{self, NvmlError};
 use oxccl::topology::search::{Graph, GraphId, Graphs};
 use oxccl::topology::xml::{XmlError, read_graphs, read_topology, write_graphs, write_topology};
-use oxccl::topology::{Channels, HostLanes, Inventory, JoinError, Paths, System, SystemError};
+use oxccl::topology::{Channels, HostLanes, Inventory, JoinError, PathPolicy, Paths, System, SystemError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -24,6 +25,8 @@ enum TopoError {
     File { path: PathBuf, source: std::io::Error },
     #[error("{}: {source}", path.display())]
     Xml { path: PathBuf, source: XmlError },
+    #[error(transparent)]
+    Nvml(#[from] NvmlError),
     #[error(transparent)]
     System(#[from] SystemError),
     #[error(transparent)]
@@ -53,12 +56,12 @@ pub fn topo(args: &TopoArgs) -> ExitCode {
 
 /// What is to be printed.
 fn run(args: &TopoArgs) -> Result<String, TopoError> {
-    let (name, mut inventory) = inventory(args)?;
+    let (name, mut inventory, policy) = inventory(args)?;
+    inventory.number_ranks();
     if args.xml {
         return Ok(write_topology(&inventory));
     }
-    inventory.number_ranks();
-    let machine = machine(args, name, &inventory)?;
+    let machine = machine(args, name, &inventory, &args.policy(policy))?;
     let mut out = String::new();
     if args.graph_xml {
         out += &write_graphs(machine.graphs.all(), &machine.system);
@@ -81,20 +84,33 @@ fn read(path: &Path) -> Result<String, TopoError> {
     std::fs::read_to_string(path).map_err(|source| TopoError::File { path: path.to_owned(), source })
 }
 
-fn inventory(args: &TopoArgs) -> Result<(String, Inventory), TopoError> {
-    let path = &args.file;
-    let inventory =
-        read_topology(&read(path)?).map_err(|source| TopoError::Xml { path: path.clone(), source })?;
-    let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-    Ok((name, inventory))
+fn read_inventory(path: &Path) -> Result<Inventory, TopoError> {
+    read_topology(&read(path)?).map_err(|source| TopoError::Xml { path: path.to_owned(), source })
 }
 
-fn machine(args: &TopoArgs, name: String, inventory: &Inventory) -> Result<Machine, TopoError> {
+/// A title, the devices, and what they allow.
+fn inventory(args: &TopoArgs) -> Result<(String, Inventory, PathPolicy), TopoError> {
+    if let Some(path) = &args.file {
+        let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+        return Ok((name, read_inventory(path)?, PathPolicy::default()));
+    }
+    let skeleton = args.skeleton.as_deref().map_or_else(|| Ok(Inventory::new()), read_inventory)?;
+    let (inventory, policy) = detect::host(skeleton)?;
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    Ok((name, inventory, policy))
+}
+
+fn machine(
+    args: &TopoArgs,
+    name: String,
+    inventory: &Inventory,
+    policy: &PathPolicy,
+) -> Result<Machine, TopoError> {
     let mut system = System::new(inventory, args.tables())?;
     if args.hosts < 2 {
         system = system.without_network();
     }
-    let paths = Paths::new(&system, &args.policy());
+    let paths = Paths::new(&system, policy);
     let mut graphs = Graphs::search(&system, &paths, &args.search());
     if let Some(path) = &args.graph_file {
         let read = read_graphs(&read(path)?, &system)

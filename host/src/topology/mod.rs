@@ -5,12 +5,13 @@
 //! Never: a clock or the environment: the same inventory and settings give the same graphs on every rank, or ranks would
 //! build channels that do not meet.
 //!
-//! Modules in the order data flows: `xml` and `inventory` (what there is), `system` (who is wired to whom), `paths` (how
+//! Modules in the order data flows: `xml`, `detect` and `inventory` (what there is), `system` (who is wired to whom), `paths` (how
 //! data gets from one to another), `search` (which channels to use), `channels` (the same over all hosts).
 
 mod bus_id;
 mod inventory;
 pub mod xml;
+pub mod detect;
 pub mod system;
 pub mod paths;
 pub mod search;

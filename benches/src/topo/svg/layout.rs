@@ -31,7 +31,7 @@ pub struct Layout {
     pub nics: Vec<Spot>,
     /// Links down the PCI tree: above, below.
     pub wires: Vec<(NodeId, NodeId)>,
-    /// Kinds of links that there are.
+    /// Kinds of links that are drawn.
     pub kinds: Vec<LinkKind>,
 }
 
@@ -146,6 +146,6 @@ fn kinds(system: &System) -> Vec<LinkKind> {
     let mut kinds: Vec<LinkKind> = system.links.iter().map(|link| link.kind).collect();
     kinds.sort();
     kinds.dedup();
-    kinds.retain(|kind| !matches!(kind, LinkKind::Loc));
+    kinds.retain(|kind| !matches!(kind, LinkKind::Loc | LinkKind::Net));
     kinds
 }

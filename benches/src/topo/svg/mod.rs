@@ -46,7 +46,6 @@ fn legend(pen: &mut Pen, layout: &Layout) {
             "NVL" => "NVLink",
             "C2C" => "chip to chip",
             "SYS" => "between CPUs",
-            "NET" => "network",
             other => other,
         };
         x -= 7.4 * label.len() as f64;

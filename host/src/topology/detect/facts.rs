@@ -1,0 +1,45 @@
+//! Layer: host / topology / detect, below its sources.
+//! Takes: nothing.
+//! Gives: what a source knows of a device: [`GpuFacts`], [`NetFacts`].
+//! Never: where a device hangs in the PCI tree: that is `place`'s.
+
+use crate::topology::{BusId, C2c, NvLink};
+
+/// A GPU as its driver knows it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct GpuFacts {
+    /// Its address.
+    pub bus_id: BusId,
+    /// The driver's number of it.
+    pub dev: u32,
+    /// Rank that uses it, where ranks are known.
+    pub rank: Option<u32>,
+    /// Compute capability, major times ten plus minor.
+    pub sm: u32,
+    /// Whether NICs may read and write its memory.
+    pub gdr: bool,
+    /// Active NVLinks, one entry for each peer.
+    pub nvlinks: Vec<NvLink>,
+    /// Chip-to-chip links.
+    pub c2c: Vec<C2c>,
+}
+
+/// A pair of ranks, or of the driver's numbers where ranks are not known, that may not access each other's memory.
+pub type PeerFacts = (u32, u32);
+
+/// A network device as its driver knows it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct NetFacts {
+    /// `mlx5_0`, `eth0`.
+    pub name: String,
+    /// The PCI device that it is, if it is one.
+    pub bus_id: Option<BusId>,
+    /// Line rate, if known.
+    pub speed_mbits: Option<u32>,
+    /// Port of the adapter.
+    pub port: u32,
+    /// Tells adapters apart, if known.
+    pub guid: Option<u64>,
+    /// Whether it can read and write the memory of GPUs.
+    pub gdr: bool,
+}

@@ -1,0 +1,134 @@
+//! Layer: host / topology / detect.
+//! Takes: NVIDIA's management library, loaded when first asked for.
+//! Gives: the host's GPUs and their NVLinks, and which of them may not access each other.
+//! Never: a link to the library: a host without GPUs runs the same binary.
+
+use super::facts::{GpuFacts, PeerFacts};
+use crate::topology::{BusId, C2c, NvLink};
+use nvml_wrapper::enum_wrappers::device::{P2pCapabilitiesIndex, P2pStatus};
+use nvml_wrapper::enum_wrappers::nv_link::IntDeviceType;
+use nvml_wrapper::enums::device::SampleValue;
+use nvml_wrapper::structs::device::FieldId;
+use nvml_wrapper::{Device, Nvml};
+use std::ffi::OsStr;
+use thiserror::Error;
+
+/// Why there is nothing to learn from NVML.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum NvmlError {
+    /// The library is not there, or the driver does not answer it.
+    #[error("NVML (libnvidia-ml.so.1): {0}; a host without it needs a topology file")]
+    Load(String),
+    /// A question about a GPU failed.
+    #[error("NVML, GPU {dev}: {what}: {message}")]
+    Device {
+        /// NVML's number of the GPU.
+        dev: u32,
+        /// What was asked.
+        what: &'static str,
+        /// NVML's answer.
+        message: String,
+    },
+}
+
+/// The name that the driver installs; the one without a number belongs to development packages.
+const LIBRARY: &str = "libnvidia-ml.so.1";
+/// NVML's numbers of chip-to-chip links: how many there are, MB/s of one.
+const C2C_COUNT: u32 = 170;
+const C2C_BW: u32 = 172;
+
+/// GPUs in NVML's order, and pairs of them that may not access each other's memory.
+///
+/// # Errors
+/// If the library cannot be loaded, or a GPU does not answer.
+pub fn gpus() -> Result<(Vec<GpuFacts>, Vec<PeerFacts>), NvmlError> {
+    let nvml = Nvml::builder().lib_path(OsStr::new(LIBRARY)).init();
+    let nvml = nvml.map_err(|error| NvmlError::Load(error.to_string()))?;
+    let count = nvml.device_count().map_err(|error| NvmlError::Load(error.to_string()))?;
+    let device = |dev| nvml.device_by_index(dev).map_err(|error| failed(dev, "device", error));
+    let devices = (0..count).map(device).collect::<Result<Vec<_>, _>>()?;
+    let facts = devices.iter().enumerate().map(|(dev, device)| facts(dev as u32, device));
+    Ok((facts.collect::<Result<_, _>>()?, blocked(&devices)))
+}
+
+fn failed(dev: u32, what: &'static str, error: impl ToString) -> NvmlError {
+    NvmlError::Device { dev, what, message: error.to_string() }
+}
+
+fn facts(dev: u32, device: &Device<'_>) -> Result<GpuFacts, NvmlError> {
+    let pci = device.pci_info().map_err(|error| failed(dev, "PCI address", error))?;
+    let bus_id = pci.bus_id.parse().map_err(|_| failed(dev, "PCI address", pci.bus_id.clone()))?;
+    let capability =
+        device.cuda_compute_capability().map_err(|error| failed(dev, "compute capability", error))?;
+    let sm = (capability.major * 10 + capability.minor).max(0) as u32;
+    Ok(GpuFacts {
+        bus_id,
+        dev,
+        rank: None,
+        sm,
+        // GeForce boards refuse NICs; the NIC's own driver is asked elsewhere.
+        gdr: !device.name().is_ok_and(|name| name.contains("GeForce")),
+        nvlinks: nvlinks(device, sm),
+        c2c: c2c(device),
+    })
+}
+
+/// Links that a GPU of this generation has at most.
+fn links_max(sm: u32) -> u32 {
+    match sm {
+        90.. => 18,
+        80.. => 12,
+        70.. => 6,
+        60.. => 4,
+        _ => 0,
+    }
+}
+
+/// Active links, one entry for each peer. A link that does not answer is one that is not there.
+fn nvlinks(device: &Device<'_>, sm: u32) -> Vec<NvLink> {
+    let mut found: Vec<NvLink> = Vec::new();
+    for number in 0..links_max(sm) {
+        let link = device.link_wrapper_for(number);
+        if !link.is_active().unwrap_or(false) {
+            continue;
+        }
+        let Ok(remote) = link.remote_pci_info() else { continue };
+        let Ok(target) = remote.bus_id.parse::<BusId>() else { continue };
+        let class = match link.remote_device_type(number) {
+            Ok(IntDeviceType::Gpu) => 0x03_0200,
+            Ok(IntDeviceType::Ibmnpu) => 0x06_8001,
+            // What a virtual machine may not see is a switch of the host.
+            _ => 0x06_8000,
+        };
+        match found.iter_mut().find(|known| known.target == target) {
+            Some(known) => known.count += 1,
+            None => found.push(NvLink { target, count: 1, target_class: Some(class) }),
+        }
+    }
+    found
+}
+
+fn c2c(device: &Device<'_>) -> Vec<C2c> {
+    let number = |value: &SampleValue| match *value {
+        SampleValue::U32(number) => Some(number),
+        SampleValue::U64(number) => u32::try_from(number).ok(),
+        _ => None,
+    };
+    let field = |id: u32| -> Option<u32> {
+        let sample = device.field_values_for(&[FieldId(id)]).ok()?.into_iter().next()?.ok()?;
+        number(sample.value.as_ref().ok()?)
+    };
+    let links = field(C2C_COUNT).filter(|count| *count > 0).zip(field(C2C_BW));
+    links.map(|(count, bw_mbytes)| C2c { bw_mbytes, count }).into_iter().collect()
+}
+
+/// Pairs for which the driver offers no reads or no writes. An old library that cannot tell blocks nothing.
+fn blocked(devices: &[Device<'_>]) -> Vec<PeerFacts> {
+    let refuses = |a: &Device<'_>, b: &Device<'_>| {
+        let asked = [P2pCapabilitiesIndex::Read, P2pCapabilitiesIndex::Write];
+        asked.into_iter().any(|index| a.p2p_status(b, index).is_ok_and(|status| status != P2pStatus::Ok))
+    };
+    let pairs = (0..devices.len()).flat_map(|a| (0..devices.len()).map(move |b| (a, b)));
+    let refused = pairs.filter(|(a, b)| a != b && refuses(&devices[*a], &devices[*b]));
+    refused.map(|(a, b)| (a as u32, b as u32)).collect()
+}

@@ -1,0 +1,152 @@
+//! Layer: host / topology / detect.
+//! Takes: a skeleton, and facts of GPUs and network devices.
+//! Gives: the skeleton with each of them in its place in the PCI tree, without what leads nowhere.
+//! Never: changes what the skeleton says: a cloud provider knows its virtual machines better than they do.
+
+use super::facts::{GpuFacts, NetFacts};
+use super::sysfs::Sysfs;
+use crate::topology::{BusId, Cpu, Device, Gpu, Inventory, Net, Nic, Pci};
+
+/// Puts devices into the tree.
+pub fn complete(mut inventory: Inventory, sysfs: &Sysfs, gpus: &[GpuFacts], nets: &[NetFacts]) -> Inventory {
+    inventory.cpus.iter_mut().for_each(|cpu| fill_cpu(cpu, sysfs));
+    for gpu in gpus {
+        add_gpu(place(&mut inventory, sysfs, gpu.bus_id), gpu);
+    }
+    for (dev, net) in nets.iter().enumerate() {
+        match net.bus_id {
+            Some(bus_id) => add_net(&mut place(&mut inventory, sysfs, bus_id).devices, dev as u32, net),
+            None => add_net(&mut first_cpu(&mut inventory, sysfs).devices, dev as u32, net),
+        }
+    }
+    inventory.cpus.iter_mut().for_each(|cpu| trim(&mut cpu.devices));
+    inventory.cpus.retain(|cpu| !cpu.devices.is_empty());
+    inventory
+}
+
+fn fill_cpu(cpu: &mut Cpu, sysfs: &Sysfs) {
+    let known = sysfs.cpu(cpu.numa_id);
+    let is_bare = cpu.arch.is_none() && cpu.vendor.is_none();
+    cpu.affinity = cpu.affinity.take().or(known.affinity);
+    if is_bare {
+        (cpu.arch, cpu.vendor) = (known.arch, known.vendor);
+        (cpu.family_id, cpu.model_id) = (known.family_id, known.model_id);
+    }
+}
+
+/// A PCI device of the tree, put there with the switches above it if it was not.
+fn place<'a>(inventory: &'a mut Inventory, sysfs: &Sysfs, bus_id: BusId) -> &'a mut Pci {
+    let chain = sysfs.chain(bus_id);
+    // As far up as the tree does not know the devices yet.
+    let known = chain.iter().position(|id| contains(inventory, *id)).unwrap_or(chain.len());
+    for at in (0..known).rev() {
+        let pci = Device::Pci(Pci::new(chain[at]));
+        match chain.get(at + 1).and_then(|parent| find(inventory, *parent)) {
+            Some(parent) => parent.devices.push(pci),
+            None => cpu_of(inventory, sysfs, bus_id).devices.push(pci),
+        }
+    }
+    for id in &chain {
+        if let Some(pci) = find(inventory, *id) {
+            fill_pci(pci, sysfs);
+        }
+    }
+    find(inventory, bus_id).expect("a device that was just put there")
+}
+
+fn fill_pci(pci: &mut Pci, sysfs: &Sysfs) {
+    let known = sysfs.pci(pci.bus_id);
+    pci.class = pci.class.or(known.class);
+    pci.vendor = pci.vendor.or(known.vendor);
+    pci.device = pci.device.or(known.device);
+    pci.subsystem_vendor = pci.subsystem_vendor.or(known.subsystem_vendor);
+    pci.subsystem_device = pci.subsystem_device.or(known.subsystem_device);
+    pci.link_speed = pci.link_speed.take().or(known.link_speed);
+    pci.link_width = pci.link_width.or(known.link_width);
+}
+
+fn contains(inventory: &mut Inventory, bus_id: BusId) -> bool {
+    find(inventory, bus_id).is_some()
+}
+
+fn find(inventory: &mut Inventory, bus_id: BusId) -> Option<&mut Pci> {
+    inventory.cpus.iter_mut().find_map(|cpu| find_below(&mut cpu.devices, bus_id))
+}
+
+fn find_below(devices: &mut [Device], bus_id: BusId) -> Option<&mut Pci> {
+    devices.iter_mut().find_map(|device| {
+        let Device::Pci(pci) = device else { return None };
+        if pci.bus_id == bus_id { Some(pci) } else { find_below(&mut pci.devices, bus_id) }
+    })
+}
+
+/// The device's CPU, put there if it was not.
+fn cpu_of<'a>(inventory: &'a mut Inventory, sysfs: &Sysfs, bus_id: BusId) -> &'a mut Cpu {
+    let numa_id = sysfs.numa_node(bus_id);
+    // Where nothing is known of NUMA, a skeleton's first node is as good as any.
+    let known = inventory.cpus.iter().position(|cpu| cpu.numa_id == numa_id);
+    let known = known.or((numa_id < 0 && !inventory.cpus.is_empty()).then_some(0));
+    let at = known.unwrap_or_else(|| {
+        inventory.cpus.push(sysfs.cpu(numa_id));
+        inventory.cpus.len() - 1
+    });
+    &mut inventory.cpus[at]
+}
+
+fn first_cpu<'a>(inventory: &'a mut Inventory, sysfs: &Sysfs) -> &'a mut Cpu {
+    if inventory.cpus.is_empty() {
+        inventory.cpus.push(sysfs.cpu(-1));
+    }
+    &mut inventory.cpus[0]
+}
+
+fn add_gpu(pci: &mut Pci, facts: &GpuFacts) {
+    let at = pci.devices.iter().position(|device| matches!(device, Device::Gpu(_))).unwrap_or_else(|| {
+        pci.devices.push(Device::Gpu(Gpu::default()));
+        pci.devices.len() - 1
+    });
+    if let Device::Gpu(gpu) = &mut pci.devices[at] {
+        gpu.dev = gpu.dev.or(Some(facts.dev));
+        gpu.sm = gpu.sm.or(Some(facts.sm));
+        gpu.rank = gpu.rank.or(facts.rank);
+        gpu.gdr = gpu.gdr.or(Some(facts.gdr));
+        if gpu.nvlinks.is_empty() {
+            gpu.nvlinks = facts.nvlinks.clone();
+        }
+        if gpu.c2c.is_empty() {
+            gpu.c2c = facts.c2c.clone();
+        }
+    }
+}
+
+fn add_net(devices: &mut Vec<Device>, dev: u32, facts: &NetFacts) {
+    let at = devices.iter().position(|device| matches!(device, Device::Nic(_))).unwrap_or_else(|| {
+        devices.push(Device::Nic(Nic::default()));
+        devices.len() - 1
+    });
+    let Device::Nic(nic) = &mut devices[at] else { return };
+    let name = Some(facts.name.as_str());
+    let is_same = |net: &Net| net.name.as_deref() == name && net.port.unwrap_or(facts.port) == facts.port;
+    let at = nic.nets.iter().position(is_same).unwrap_or_else(|| {
+        nic.nets.push(Net { name: Some(facts.name.clone()), ..Net::default() });
+        nic.nets.len() - 1
+    });
+    let net = &mut nic.nets[at];
+    net.dev = net.dev.or(Some(dev));
+    net.speed_mbits = net.speed_mbits.or(facts.speed_mbits);
+    net.port = net.port.or(Some(facts.port));
+    net.guid = net.guid.or(facts.guid);
+    net.gdr = net.gdr.or(Some(facts.gdr));
+}
+
+/// Leaves out PCI devices with neither a GPU nor a network device in or below them.
+fn trim(devices: &mut Vec<Device>) {
+    devices.retain_mut(|device| match device {
+        Device::Pci(pci) => {
+            trim(&mut pci.devices);
+            pci.devices.iter().any(|device| !matches!(device, Device::PciLink(_)))
+        }
+        Device::Nic(nic) => !nic.nets.is_empty(),
+        Device::Gpu(_) | Device::PciLink(_) => true,
+    });
+}

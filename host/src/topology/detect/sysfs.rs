@@ -1,0 +1,189 @@
+//! Layer: host / topology / detect.
+//! Takes: `/sys` and `/proc`, or other directories in their place.
+//! Gives: the PCI tree above a device, its links, NUMA nodes, CPUs, network devices.
+//! Never: an error: a file that is missing or odd is a fact that is not known.
+
+use super::facts::NetFacts;
+use crate::topology::{BusId, Cpu, Pci};
+use std::path::{Path, PathBuf};
+
+/// Where the kernel shows devices.
+#[derive(Clone, Debug)]
+pub struct Sysfs {
+    sys: PathBuf,
+    proc: PathBuf,
+}
+
+/// Bytes of a file that are read: those of sysfs are a page at most, `cpuinfo`'s first entry is far less.
+const FILE_BYTES_MAX: u64 = 64 << 10;
+
+impl Sysfs {
+    /// This host's.
+    pub fn live() -> Sysfs {
+        Sysfs::at("/")
+    }
+
+    /// `sys` and `proc` below `root`.
+    pub fn at(root: impl AsRef<Path>) -> Sysfs {
+        Sysfs { sys: root.as_ref().join("sys"), proc: root.as_ref().join("proc") }
+    }
+
+    /// The device and the switches above it, nearest first. The kernel's path leads from a root port, which belongs to the
+    /// CPU, down to the device; a switch in between shows itself as a port above and a port below, and goes by the address
+    /// of the port above.
+    pub fn chain(&self, bus_id: BusId) -> Vec<BusId> {
+        let path = self.path(bus_id);
+        let switches = path.iter().rev().skip(2).step_by(2);
+        std::iter::once(bus_id).chain(switches.copied()).collect()
+    }
+
+    /// All addresses in the device's path, from the root port down to itself.
+    fn path(&self, bus_id: BusId) -> Vec<BusId> {
+        let Ok(path) = self.device(bus_id).canonicalize() else { return Vec::new() };
+        let names = path.components().filter_map(|part| part.as_os_str().to_str());
+        names.filter(|name| name.contains('.')).filter_map(|name| name.parse().ok()).collect()
+    }
+
+    /// What the kernel knows of a PCI device.
+    pub fn pci(&self, bus_id: BusId) -> Pci {
+        let device = self.device(bus_id);
+        let id = |name| self.hex(&device.join(name)).and_then(|id| u16::try_from(id).ok());
+        let (link_speed, link_width) = self.link(&device);
+        Pci {
+            class: self.hex(&device.join("class")).and_then(|class| u32::try_from(class).ok()),
+            vendor: id("vendor"),
+            device: id("device"),
+            subsystem_vendor: id("subsystem_vendor"),
+            subsystem_device: id("subsystem_device"),
+            link_speed,
+            link_width,
+            ..Pci::new(bus_id)
+        }
+    }
+
+    /// A link is as good as the worse of its ends.
+    fn link(&self, device: &Path) -> (Option<String>, Option<u32>) {
+        let port = device.canonicalize().ok().and_then(|path| path.parent().map(Path::to_owned));
+        let ends: Vec<PathBuf> = std::iter::once(device.to_owned()).chain(port).collect();
+        let rate =
+            |text: &String| text.split_whitespace().next().and_then(|number| number.parse::<f32>().ok());
+        let speeds = ends.iter().filter_map(|end| text(&end.join("max_link_speed")));
+        let speed = speeds
+            .filter(|text| rate(text).is_some())
+            .min_by(|a, b| rate(a).partial_cmp(&rate(b)).unwrap_or(std::cmp::Ordering::Equal));
+        let widths = ends.iter().filter_map(|end| text(&end.join("max_link_width"))?.parse::<u32>().ok());
+        // 255 is what the kernel shows where a device does not tell.
+        (speed, widths.filter(|lanes| (1..255).contains(lanes)).min())
+    }
+
+    /// The NUMA node of a device; -1 where the host has none, or does not tell.
+    pub fn numa_node(&self, bus_id: BusId) -> i32 {
+        let node = text(&self.device(bus_id).join("numa_node"));
+        node.and_then(|node| node.parse().ok()).filter(|node| (0..4096).contains(node)).unwrap_or(-1)
+    }
+
+    /// A NUMA node, without devices.
+    pub fn cpu(&self, numa_id: i32) -> Cpu {
+        let map = self.sys.join(format!("devices/system/node/node{numa_id}/cpumap"));
+        let info = text(&self.proc.join("cpuinfo")).unwrap_or_default();
+        let field = |name: &str| {
+            let line = info.lines().find(|line| line.split(':').next().is_some_and(|key| key.trim() == name));
+            line.and_then(|line| line.split_once(':')).map(|(_, value)| value.trim().to_owned())
+        };
+        let arch = match std::env::consts::ARCH {
+            "aarch64" => "arm64",
+            "powerpc64" => "ppc64",
+            other => other,
+        };
+        Cpu {
+            numa_id,
+            affinity: text(&map).filter(|_| numa_id >= 0),
+            arch: Some(arch.to_owned()),
+            vendor: field("vendor_id"),
+            family_id: field("cpu family").and_then(|family| family.parse().ok()),
+            model_id: field("model").and_then(|model| model.parse().ok()),
+            ..Cpu::default()
+        }
+    }
+
+    /// InfiniBand and RoCE devices, a device for each port.
+    pub fn rdma_devices(&self) -> Vec<NetFacts> {
+        let class = self.sys.join("class/infiniband");
+        let gdr = self.sys.join("module/nvidia_peermem").exists();
+        let mut found = Vec::new();
+        for name in names(&class) {
+            let device = class.join(&name);
+            let guid = text(&device.join("node_guid"));
+            let guid = guid.and_then(|guid| u64::from_str_radix(&guid.replace(':', ""), 16).ok());
+            for port in names(&device.join("ports")) {
+                let Ok(number) = port.parse() else { continue };
+                // "200 Gb/sec (4X HDR)"
+                let rate = text(&device.join("ports").join(&port).join("rate"));
+                let rate = rate.and_then(|rate| rate.split_whitespace().next()?.parse::<f32>().ok());
+                found.push(NetFacts {
+                    name: name.clone(),
+                    bus_id: bus_id_of(&device.join("device")),
+                    speed_mbits: rate.map(|rate| (rate * 1000.0) as u32),
+                    port: number,
+                    guid,
+                    gdr,
+                });
+            }
+        }
+        found
+    }
+
+    /// Network interfaces that are up, the loopback and those of containers left out.
+    pub fn interfaces(&self) -> Vec<NetFacts> {
+        let class = self.sys.join("class/net");
+        let is_up =
+            |name: &String| text(&class.join(name).join("operstate")).is_some_and(|state| state == "up");
+        let is_ours = |name: &String| name != "lo" && !name.starts_with("docker") && is_up(name);
+        let speed = |name: &str| {
+            text(&class.join(name).join("speed"))?.parse::<u32>().ok().filter(|speed| *speed > 0)
+        };
+        let fact = |name: String| NetFacts {
+            bus_id: bus_id_of(&class.join(&name).join("device")),
+            speed_mbits: speed(&name),
+            port: 0,
+            guid: None,
+            gdr: false,
+            name,
+        };
+        names(&class).into_iter().filter(is_ours).map(fact).collect()
+    }
+
+    fn device(&self, bus_id: BusId) -> PathBuf {
+        self.sys.join("bus/pci/devices").join(bus_id.to_string())
+    }
+
+    fn hex(&self, path: &Path) -> Option<u64> {
+        u64::from_str_radix(text(path)?.trim_start_matches("0x"), 16).ok()
+    }
+}
+
+/// A file's text without the line's end.
+fn text(path: &Path) -> Option<String> {
+    use std::io::Read;
+    let mut text = String::new();
+    std::fs::File::open(path).ok()?.take(FILE_BYTES_MAX).read_to_string(&mut text).ok()?;
+    Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+}
+
+/// A directory's entries, sorted as people count: `mlx5_2` before `mlx5_10`.
+fn names(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort_by_key(|name| {
+        let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
+        (stem.to_owned(), name[stem.len()..].parse::<u64>().unwrap_or(0))
+    });
+    names
+}
+
+/// The PCI device that a link of another class leads to. Virtual functions and the like hang below it.
+fn bus_id_of(link: &Path) -> Option<BusId> {
+    let path = link.canonicalize().ok()?;
+    let names = path.components().filter_map(|part| part.as_os_str().to_str());
+    names.filter(|name| name.contains('.')).filter_map(|name| name.parse().ok()).last()
+}
