@@ -8,6 +8,7 @@ mod hop;
 pub mod ring;
 pub mod tree;
 pub mod direct;
+pub mod one_hop;
 pub mod send_recv;
 
 pub use work::{CollWork, Endpoints, P2pWork, RingEnds, TreeEnds};

@@ -1,13 +1,13 @@
 //! From a launch's arguments to an algorithm.
 
 use super::shared_conns::{Extent, SharedConns, save};
-use crate::coll::{CollWork, Endpoints, RingEnds, TreeEnds, direct, ring, send_recv};
+use crate::coll::{CollWork, Endpoints, RingEnds, TreeEnds, direct, one_hop, ring, send_recv};
 use crate::conn::Conns;
 use crate::gpu::Block;
 use crate::gpu::ptx::{PtxBlock, block_index, sync_all};
 use crate::prims::Proto;
 use core::slice;
-use oxccl_shared::abi::{Algorithm, CollArgs, DataType, Func, KernelLaunch, KernelMessage};
+use oxccl_shared::abi::{Algorithm, CollArgs, DataType, Func, KERNEL_TWO_HOPS, KernelLaunch, KernelMessage};
 use oxccl_shared::algo::chunk;
 use oxccl_shared::reduce::Element;
 
@@ -62,7 +62,7 @@ pub unsafe fn along_ring<T: Element, P: Proto, const POSTER: bool>(
     func: Func,
 ) {
     // SAFETY: obligation 1.
-    let block = unsafe { PtxBlock::<T, POSTER>::reducing(&args.launch, &args.coll) };
+    let block = unsafe { block_for::<T, POSTER>(args, func) };
     let nranks = args.launch.nranks as usize;
     // SAFETY: obligation 1: our position, then the rank at each.
     let ring = unsafe {
@@ -78,7 +78,7 @@ pub unsafe fn along_ring<T: Element, P: Proto, const POSTER: bool>(
     unsafe { finish(&block, conns, &args.launch, ran.is_ok()) };
 }
 
-/// One hop to everybody: all-reduce.
+/// One hop to everybody, whole slots: all-reduce.
 ///
 /// # Safety
 /// 1. As [`along_ring`].
@@ -89,17 +89,61 @@ pub unsafe fn over_mesh<T: Element, P: Proto, const POSTER: bool>(
     func: Func,
 ) {
     // SAFETY: obligation 1.
-    let block = unsafe { PtxBlock::<T, POSTER>::reducing(&args.launch, &args.coll) };
+    let block = unsafe { block_for::<T, POSTER>(args, func) };
     // SAFETY: obligations 1 and 2: the mesh has a connection each way to every other rank, at most MESH_MAX.
     let conns = unsafe { SharedConns::<MESH_MAX>::load(place, &args.launch, extent(&args.launch)) };
-    let others = &IDENTITY[..(args.launch.nranks as usize - 1).min(MESH_MAX)];
-    let (ring, tree) = (RingEnds::default(), TreeEnds::default());
+    let (ring, tree, others) = (RingEnds::default(), TreeEnds::default(), others(&args.launch));
     let ends = Endpoints { ring, tree: &tree, mesh_recv: others, mesh_send: others };
     let work = work::<P>(args, func, Algorithm::Direct, T::DTYPE);
     // SAFETY: obligation 1.
     let ran = unsafe { direct::all_reduce::<_, P>(&block, conns, &ends, &work) };
     // SAFETY: obligation 1.
     unsafe { finish(&block, conns, &args.launch, ran.is_ok()) };
+}
+
+/// One hop or two, words of all peers at once.
+///
+/// # Safety
+/// 1. As [`along_ring`].
+#[inline(always)]
+pub unsafe fn in_one_hop<T: Element, P: Proto, const POSTER: bool>(
+    args: &CollArgs,
+    place: *mut u8,
+    func: Func,
+) {
+    // SAFETY: obligation 1.
+    let block = unsafe { block_for::<T, POSTER>(args, func) };
+    // SAFETY: obligations 1 and 2: as in `over_mesh`.
+    let conns = unsafe { SharedConns::<MESH_MAX>::load(place, &args.launch, extent(&args.launch)) };
+    let work = work::<P>(args, func, Algorithm::Direct, T::DTYPE);
+    let two_hops = args.coll.flags & KERNEL_TWO_HOPS != 0;
+    // SAFETY: obligation 1.
+    let ran = unsafe { one_hop::run::<_, MESH_MAX>(&block, conns, &work, two_hops) };
+    // SAFETY: obligation 1.
+    unsafe { finish(&block, conns, &args.launch, ran.is_ok()) };
+}
+
+/// The block of a function, which may only move data.
+///
+/// # Safety
+/// 1. As [`along_ring`].
+#[inline(always)]
+unsafe fn block_for<'a, T: Element, const POSTER: bool>(
+    args: &CollArgs,
+    func: Func,
+) -> PtxBlock<'a, T, POSTER> {
+    match func {
+        // SAFETY: obligation 1.
+        Func::AllGather | Func::Broadcast | Func::Barrier => unsafe { PtxBlock::moving(&args.launch) },
+        // SAFETY: obligation 1.
+        _ => unsafe { PtxBlock::reducing(&args.launch, &args.coll) },
+    }
+}
+
+/// All connections of a mesh.
+#[inline(always)]
+fn others(launch: &KernelLaunch) -> &'static [u16] {
+    &IDENTITY[..(launch.nranks as usize - 1).min(MESH_MAX)]
 }
 
 /// # Safety

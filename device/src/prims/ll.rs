@@ -220,7 +220,7 @@ fn fetch<B: Block, const FAN_IN: usize>(
 /// # Safety
 /// 1. `slot` points to a live slot of at least `index + 1` LL lines.
 #[inline(always)]
-unsafe fn line<'a>(slot: *mut u8, index: usize) -> &'a LlLine {
+pub(super) unsafe fn line<'a>(slot: *mut u8, index: usize) -> &'a LlLine {
     // SAFETY: obligation 1; any bytes are a valid line.
     unsafe { &*slot.cast::<LlLine>().add(index) }
 }

@@ -10,7 +10,9 @@ mod ll;
 mod ll128;
 mod simple;
 mod words;
+mod exchange;
 
+pub use exchange::{Exchange, Keep, Span, exchange};
 pub use ll::Ll;
 pub use ll128::Ll128;
 pub use simple::Simple;

@@ -29,9 +29,52 @@ unsafe fn store_word(at: *mut u8, word: u64) {
     if UNALIGNED_IS_SLOW && at.addr().is_multiple_of(8) {
         // SAFETY: obligation 1, and it is aligned.
         unsafe { at.cast::<u64>().write(word) };
+    } else if UNALIGNED_IS_SLOW && at.addr().is_multiple_of(4) {
+        // SAFETY: obligation 1, and it is aligned.
+        unsafe { at.cast::<u32>().write(word as u32) };
+        // SAFETY: as above.
+        unsafe { at.add(4).cast::<u32>().write((word >> 32) as u32) };
     } else {
         // SAFETY: obligation 1.
         unsafe { at.cast::<u64>().write_unaligned(word) };
+    }
+}
+
+/// Reads the word at `src`; bytes from `len_bytes` on read as zero. In registers throughout.
+///
+/// # Safety
+/// 1. `src` is readable for `len_bytes` bytes, or 8 if that is less; `len_bytes` is not 0.
+#[cfg_attr(target_arch = "nvptx64", inline(never))]
+pub unsafe fn load_one(src: *const u8, len_bytes: usize) -> u64 {
+    if len_bytes >= 8 {
+        // SAFETY: obligation 1.
+        return unsafe { load_word(src) };
+    }
+    let mut word = 0;
+    let mut i = 0;
+    while i < len_bytes {
+        // SAFETY: obligation 1.
+        word |= u64::from(unsafe { src.add(i).read() }) << (8 * i);
+        i += 1;
+    }
+    word
+}
+
+/// Writes the word to `dst`, but no byte from `len_bytes` on.
+///
+/// # Safety
+/// 1. `dst` is writable for `len_bytes` bytes, or 8 if that is less.
+#[cfg_attr(target_arch = "nvptx64", inline(never))]
+pub unsafe fn store_one(dst: *mut u8, word: u64, len_bytes: usize) {
+    if len_bytes >= 8 {
+        // SAFETY: obligation 1.
+        return unsafe { store_word(dst, word) };
+    }
+    let mut i = 0;
+    while i < len_bytes {
+        // SAFETY: obligation 1.
+        unsafe { dst.add(i).write((word >> (8 * i)) as u8) };
+        i += 1;
     }
 }
 

@@ -26,7 +26,7 @@ pub struct KernelColl {
     pub arg: OpArg,
     /// [`crate::reduce::CombineKind`] as a number.
     pub kind: u32,
-    /// 1: inputs are pre-multiplied. 2: results are divided.
+    /// [`KERNEL_PRE`], [`KERNEL_POST`], [`KERNEL_TWO_HOPS`].
     pub flags: u32,
     /// [`super::Func`] as a number.
     pub func: u32,
@@ -42,6 +42,8 @@ pub struct KernelColl {
 pub const KERNEL_PRE: u32 = 1;
 /// Results are divided.
 pub const KERNEL_POST: u32 = 2;
+/// A direct all-reduce takes two hops: every rank reduces a part and sends it to all.
+pub const KERNEL_TWO_HOPS: u32 = 4;
 
 /// One message of a launch of sends and receives.
 #[repr(C)]

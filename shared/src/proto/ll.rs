@@ -56,9 +56,26 @@ impl LlLine {
     /// The payload, if both halves carry `flag`.
     #[inline]
     pub fn load(&self, flag: u32) -> Option<u64> {
-        let [low, high] = self.0.load_relaxed();
+        Self::open(self.peek(), flag)
+    }
+
+    /// The line as it is now, to be opened later: several peeks can be under way at once.
+    #[inline]
+    pub fn peek(&self) -> [u64; 2] {
+        self.0.load_relaxed()
+    }
+
+    /// The data of a line that was peeked at, if both halves carried `flag`.
+    #[inline]
+    pub fn open([low, high]: [u64; 2], flag: u32) -> Option<u64> {
         let arrived = (low >> 32) as u32 == flag && (high >> 32) as u32 == flag;
-        arrived.then_some(low & 0xffff_ffff | high << 32)
+        arrived.then_some(Self::data([low, high]))
+    }
+
+    /// The data of a line whose flags have been checked.
+    #[inline]
+    pub fn data([low, high]: [u64; 2]) -> u64 {
+        low & 0xffff_ffff | high << 32
     }
 
     /// Publishes the header of a slot, which is its line 0.

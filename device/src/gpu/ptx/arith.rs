@@ -5,6 +5,13 @@ use core::arch::asm;
 use oxccl_shared::abi::DataType;
 use oxccl_shared::reduce::{self, CombineKind, Element, Max, Min, OpArg, Prod, Sum};
 
+/// As [`combine_word`], as a call: where words come singly the time goes into fetching instructions that run once, and one
+/// copy of them is fetched once.
+#[inline(never)]
+pub fn combine_one<T: Element>(kind: CombineKind, a: u64, b: u64) -> u64 {
+    combine_word::<T>(kind, a, b)
+}
+
 /// The operator on every element of two words.
 #[inline(always)]
 pub fn combine_word<T: Element>(kind: CombineKind, a: u64, b: u64) -> u64 {

@@ -6,7 +6,7 @@ use crate::gpu::{Awaited, Block, How, Stop, Wait};
 use core::cell::Cell;
 use core::marker::PhantomData;
 use oxccl_shared::abi::{
-    KERNEL_POST, KERNEL_PRE, KernelColl, KernelLaunch, KernelMonitor, SlotHeader, StopCause,
+    KERNEL_POST, KERNEL_PRE, KernelColl, KernelLaunch, KernelMonitor, Rank, SlotHeader, StopCause,
 };
 use oxccl_shared::reduce::{CombineKind, Element, OpArg};
 
@@ -131,7 +131,15 @@ impl<T: Element, const POSTER: bool> Block for PtxBlock<'_, T, POSTER> {
         if looks % LOOKS_PER_GLANCE != 0 {
             return Ok(());
         }
-        glance(self.monitor, self.timeout_ns, &self.waiting_since, on, looks)
+        let since = if looks == LOOKS_PER_GLANCE { 0 } else { self.waiting_since.get() };
+        // By value: a block whose address is taken lies in memory, and every use of it is a load.
+        match glance(self.monitor, self.timeout_ns, since, on.peer, on.what == Awaited::Credit) {
+            0 => Err(Stop),
+            since => {
+                self.waiting_since.set(since);
+                Ok(())
+            }
+        }
     }
 
     #[cold]
@@ -166,7 +174,7 @@ impl<T: Element, const POSTER: bool> Block for PtxBlock<'_, T, POSTER> {
     #[inline(always)]
     fn combine(&self, acc: &mut [u64], src: &[u64]) {
         for (acc, src) in acc.iter_mut().zip(src) {
-            *acc = arith::combine_word::<T>(self.kind, *acc, *src);
+            *acc = arith::combine_one::<T>(self.kind, *acc, *src);
         }
     }
 
@@ -195,30 +203,19 @@ impl<T: Element, const POSTER: bool> Block for PtxBlock<'_, T, POSTER> {
     }
 }
 
-/// Whether a wait that has lasted `looks` may go on.
+/// Since when the wait has lasted, `since` being 0 for one that has just begun; 0 if it must end.
 #[cold]
 #[inline(never)]
-fn glance(
-    monitor: &KernelMonitor,
-    timeout_ns: u64,
-    since: &Cell<u64>,
-    on: Wait,
-    looks: u32,
-) -> Result<(), Stop> {
+fn glance(monitor: &KernelMonitor, timeout_ns: u64, since: u64, peer: Rank, credit: bool) -> u64 {
     if monitor.abort.load_relaxed() != 0 {
-        monitor.stopped.write(StopCause::Aborted, on.peer, 0, 0);
-        return Err(Stop);
+        monitor.stopped.write(StopCause::Aborted, peer, 0, 0);
+        return 0;
     }
     let now = now_ns();
-    if looks == LOOKS_PER_GLANCE {
-        since.set(now);
-    } else if timeout_ns != 0 && now - since.get() > timeout_ns {
-        let cause = match on.what {
-            Awaited::Credit => StopCause::NoCredit,
-            Awaited::Data => StopCause::NoData,
-        };
-        monitor.stopped.write(cause, on.peer, now - since.get(), 0);
-        return Err(Stop);
+    if since == 0 || timeout_ns == 0 || now - since <= timeout_ns {
+        return if since == 0 { now } else { since };
     }
-    Ok(())
+    let cause = if credit { StopCause::NoCredit } else { StopCause::NoData };
+    monitor.stopped.write(cause, peer, now - since, 0);
+    0
 }

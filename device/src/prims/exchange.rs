@@ -1,0 +1,350 @@
+//! One message to each of several peers and one from each, in one go: the step of all one-hop algorithms.
+//!
+//! Over LL, so that the words of all peers can be under way at once: where a look takes long, on a GPU, looking at several
+//! peers takes no longer than at one. Connection `i` is counted, and its header sent and checked, by thread `i`.
+
+use super::ll::{Ll, line};
+use super::{Proto, words};
+use crate::conn::{RecvConn, SendConn};
+use crate::gpu::{Awaited, Block, Stop, Wait, wait_for};
+use oxccl_shared::abi::{Protocol, SlotHeader};
+use oxccl_shared::proto::ll::{self, LlLine};
+
+/// Where the messages of each peer lie in a buffer: at `rank * stride_bytes`, `len_bytes` long but ending at `end_bytes`.
+#[derive(Clone, Copy)]
+pub struct Span {
+    /// From one rank's to the next's.
+    pub stride_bytes: usize,
+    /// Of a message.
+    pub len_bytes: usize,
+    /// Where the buffer ends.
+    pub end_bytes: usize,
+}
+
+impl Span {
+    /// The same message for all.
+    pub fn same(len_bytes: usize) -> Span {
+        Span { stride_bytes: 0, len_bytes, end_bytes: usize::MAX }
+    }
+
+    /// A block for each rank.
+    pub fn blocks(stride_bytes: usize, len_bytes: usize) -> Span {
+        Span { stride_bytes, len_bytes, end_bytes: usize::MAX }
+    }
+
+    #[inline(always)]
+    fn offset_bytes(&self, rank: u32) -> usize {
+        rank as usize * self.stride_bytes
+    }
+
+    /// Offset and length of `rank`'s message.
+    #[inline(always)]
+    pub fn mine(&self, rank: u32) -> (usize, usize) {
+        (self.offset_bytes(rank), self.len_of(rank))
+    }
+
+    #[inline(always)]
+    fn len_of(&self, rank: u32) -> usize {
+        self.len_bytes.min(self.end_bytes.saturating_sub(self.offset_bytes(rank)))
+    }
+}
+
+/// What becomes of what is received.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    /// Each peer's message goes to its place.
+    Each,
+    /// All messages and our own input are reduced in rank order, and finished.
+    Reduced,
+}
+
+/// One exchange. A message fits a slot.
+#[derive(Clone, Copy)]
+pub struct Exchange<'a> {
+    /// The operation's digest.
+    pub tag: u32,
+    /// This rank.
+    pub rank: u32,
+    /// Connections sent to.
+    pub send: &'a [SendConn],
+    /// Connections received from, in rank order.
+    pub recv: &'a [RecvConn],
+    /// The input.
+    pub src: *const u8,
+    /// Which part of the input goes to whom.
+    pub to: Span,
+    /// The output.
+    pub dst: *mut u8,
+    /// Where whose message goes.
+    pub from: Span,
+    /// How.
+    pub keep: Keep,
+    /// Whether our own part of the input goes where a message of ours would.
+    pub takes_own: bool,
+}
+
+/// Carries out an exchange with at most `PEERS` peers.
+///
+/// # Safety
+/// 1. `src` is readable and `dst` writable as the spans say; if they overlap, each thread's words do not (see [`Span`]).
+#[inline(always)]
+pub unsafe fn exchange<B: Block, const PEERS: usize>(block: &B, what: &Exchange<'_>) -> Result<(), Stop> {
+    for conn in what.send {
+        let on = Wait { peer: conn.peer(), what: Awaited::Credit };
+        wait_for(block, on, || conn.poll_credit(block.threads() == 1).then_some(()))?;
+    }
+    send_headers(block, what);
+    let mine = what.from.len_of(what.rank);
+    let own_len = what.to.len_of(what.rank);
+    let longest = what.to.len_bytes.max(what.from.len_bytes).max(mine).max(own_len);
+    let mut at = block.thread();
+    while at < longest.div_ceil(8) {
+        // SAFETY: obligation 1.
+        unsafe { exchange_word::<B, PEERS>(block, what, at)? };
+        at += block.threads();
+    }
+    check_headers(block, what)?;
+    block.sync();
+    finish(block, what);
+    block.sync();
+    Ok(())
+}
+
+#[inline(always)]
+fn header(what: &Exchange<'_>, len_bytes: usize) -> SlotHeader {
+    SlotHeader { tag: what.tag, len_bytes: len_bytes as u32 }
+}
+
+#[inline(always)]
+fn send_headers<B: Block>(block: &B, what: &Exchange<'_>) {
+    let mut i = block.thread();
+    while i < what.send.len() {
+        let conn = &what.send[i];
+        // SAFETY: every slot has a line 0; the credit makes it ours.
+        let line = unsafe { line(conn.slot(Protocol::LL), 0) };
+        line.store_header(header(what, what.to.len_of(conn.peer().0)), ll::flag(conn.step()));
+        i += block.threads();
+    }
+}
+
+/// The headers have arrived by the time that the words have; a peer that came with something else is found out here.
+#[inline(always)]
+fn check_headers<B: Block>(block: &B, what: &Exchange<'_>) -> Result<(), Stop> {
+    let mut i = block.thread();
+    while i < what.recv.len() {
+        let conn = &what.recv[i];
+        let on = Wait { peer: conn.peer(), what: Awaited::Data };
+        let expected = header(what, received_bytes(what, conn.peer().0));
+        let found = wait_for(block, on, || <Ll<1> as Proto>::poll_header(conn))?;
+        if found != expected {
+            return Err(block.refuse(on, expected, found));
+        }
+        i += block.threads();
+    }
+    Ok(())
+}
+
+#[inline(always)]
+fn received_bytes(what: &Exchange<'_>, peer: u32) -> usize {
+    match what.keep {
+        Keep::Each => what.from.len_of(peer),
+        Keep::Reduced => what.from.len_of(what.rank),
+    }
+}
+
+#[inline(always)]
+fn finish<B: Block>(block: &B, what: &Exchange<'_>) {
+    let mut i = block.thread();
+    while i < what.send.len() || i < what.recv.len() {
+        if i < what.recv.len() {
+            let conn = &what.recv[i];
+            conn.release_flagged();
+            conn.advance();
+        }
+        if i < what.send.len() {
+            let conn = &what.send[i];
+            if ll::must_clean(conn.step()) {
+                let used = 1 + what.to.len_of(conn.peer().0).div_ceil(8);
+                let lines = conn.layout().ll_slot_bytes as usize / ll::LINE_BYTES;
+                clean(conn.slot(Protocol::LL), used, lines, ll::flag(conn.step()));
+            }
+            conn.advance();
+            conn.poll_credit_ahead();
+        }
+        i += block.threads();
+    }
+}
+
+/// Overwrites what this message left of messages of long ago: the lines from `used` on.
+#[cold]
+fn clean(slot: *mut u8, used: usize, lines: usize, flag: u32) {
+    for i in used..lines {
+        // SAFETY: `i` is within the slot, which the credit makes ours.
+        unsafe { line(slot, i) }.store(0, flag);
+    }
+}
+
+/// Repeats a body for every peer, with its number as a constant: what it indexes stays in registers.
+macro_rules! for_peers {
+    ($peers:ident, $i:ident => $body:block) => {
+        for_peers!(@ $peers, $i, $body, 0 1 2 3 4 5 6)
+    };
+    (@ $peers:ident, $i:ident, $body:block, $($n:literal)+) => {{
+        const { assert!(PEERS == 7) };
+        $(
+            const { assert!($n < 7) };
+            if $n < $peers {
+                let $i: usize = $n;
+                $body
+            }
+        )+
+    }};
+}
+
+/// Word `at` of every message.
+///
+/// # Safety
+/// 1. As [`exchange`].
+#[inline(always)]
+unsafe fn exchange_word<B: Block, const PEERS: usize>(
+    block: &B,
+    what: &Exchange<'_>,
+    at: usize,
+) -> Result<(), Stop> {
+    // SAFETY: obligation 1.
+    let own = unsafe { input(block, what, what.rank, at) };
+    for conn in what.send {
+        let peer = conn.peer().0;
+        if at * 8 < what.to.len_of(peer) {
+            let value = if what.to.stride_bytes == 0 {
+                own
+            } else {
+                // SAFETY: obligation 1.
+                unsafe { input(block, what, peer, at) }
+            };
+            // SAFETY: a slot has a line for every word of a message; the credit makes it ours.
+            unsafe { line(conn.slot(Protocol::LL), 1 + at) }.store(value, ll::flag(conn.step()));
+        }
+    }
+    // SAFETY: obligation 1.
+    unsafe { keep::<B, PEERS>(block, what, at, own) }
+}
+
+/// Word `at` of the message to `peer`.
+///
+/// # Safety
+/// 1. As [`exchange`].
+#[inline(always)]
+unsafe fn input<B: Block>(block: &B, what: &Exchange<'_>, peer: u32, at: usize) -> u64 {
+    let len = what.to.len_of(peer);
+    if at * 8 >= len {
+        return 0;
+    }
+    let from = what.src.wrapping_add(what.to.offset_bytes(peer) + at * 8);
+    // SAFETY: obligation 1: the word lies within the message.
+    let mut word = [unsafe { words::load_one(from, len - at * 8) }];
+    block.pre(&mut word);
+    word[0]
+}
+
+/// Waits for word `at` of every message and puts it where it belongs.
+///
+/// # Safety
+/// 1. As [`exchange`].
+#[inline(always)]
+unsafe fn keep<B: Block, const PEERS: usize>(
+    block: &B,
+    what: &Exchange<'_>,
+    at: usize,
+    own: u64,
+) -> Result<(), Stop> {
+    let npeers = what.recv.len();
+    let len = what.from.len_of(what.rank);
+    let mut arrived = [[0; 2]; PEERS];
+    let mut looks = 0u32;
+    // All peers are looked at in each round, whoever has arrived: the looks are under way together.
+    loop {
+        let mut missing = usize::MAX;
+        for_peers!(npeers, i => {
+            let conn = &what.recv[i];
+            if at * 8 < received_bytes(what, conn.peer().0) {
+                // SAFETY: a slot has a line for every word of a message; lines are only touched as words.
+                arrived[i] = unsafe { line(conn.slot(Protocol::LL), 1 + at) }.peek();
+            }
+        });
+        for_peers!(npeers, i => {
+            let conn = &what.recv[i];
+            let is_there = LlLine::open(arrived[i], ll::flag(conn.step())).is_some();
+            if !is_there && at * 8 < received_bytes(what, conn.peer().0) {
+                missing = i;
+            }
+        });
+        if missing == usize::MAX {
+            break;
+        }
+        looks = looks.saturating_add(1);
+        let conn = &what.recv[missing];
+        look_again(block, conn, header(what, received_bytes(what, conn.peer().0)), looks)?;
+    }
+    for_peers!(npeers, i => {
+        arrived[i][0] = LlLine::data(arrived[i]);
+        let peer = what.recv[i].peer().0;
+        let len = received_bytes(what, peer);
+        if what.keep == Keep::Each && at * 8 < len {
+            // SAFETY: obligation 1.
+            unsafe { output(what, peer, at, len, arrived[i][0]) };
+        }
+    });
+    if at * 8 >= len {
+        return Ok(());
+    }
+    if what.keep == Keep::Each {
+        if what.takes_own {
+            // SAFETY: obligation 1.
+            unsafe { output(what, what.rank, at, len, own) };
+        }
+        return Ok(());
+    }
+    // Rank order: those before us, we, those after us.
+    let before = if what.takes_own { (what.rank as usize).min(npeers) } else { npeers };
+    let mut acc = [if before == 0 && what.takes_own { own } else { arrived[0][0] }];
+    for_peers!(npeers, i => {
+        if i == before && i > 0 {
+            block.combine(&mut acc, &[own]);
+        }
+        if i > 0 || before == 0 && what.takes_own {
+            block.combine(&mut acc, &[arrived[i][0]]);
+        }
+    });
+    if before == npeers && what.takes_own && npeers > 0 {
+        block.combine(&mut acc, &[own]);
+    }
+    block.post(&mut acc);
+    // SAFETY: obligation 1: reduced, there is one place.
+    unsafe { words::store_one(what.dst.wrapping_add(at * 8), acc[0], len - at * 8) };
+    Ok(())
+}
+
+/// After the `looks`-th look in vain. A peer in another operation may send fewer words than we wait for, so now and then its
+/// header is looked at too.
+#[inline(always)]
+fn look_again<B: Block>(block: &B, conn: &RecvConn, expected: SlotHeader, looks: u32) -> Result<(), Stop> {
+    const LOOKS_PER_HEADER: u32 = 256;
+    let on = Wait { peer: conn.peer(), what: Awaited::Data };
+    if looks % LOOKS_PER_HEADER == 0
+        && let Some(found) = <Ll<1> as Proto>::poll_header(conn)
+        && found != expected
+    {
+        return Err(block.refuse(on, expected, found));
+    }
+    block.idle(on, looks)
+}
+
+/// # Safety
+/// 1. As [`exchange`].
+#[inline(always)]
+unsafe fn output(what: &Exchange<'_>, rank: u32, at: usize, len: usize, word: u64) {
+    let to = what.dst.wrapping_add(what.from.offset_bytes(rank) + at * 8);
+    // SAFETY: obligation 1: the word lies within the message's place.
+    unsafe { words::store_one(to, word, len - at * 8) };
+}
