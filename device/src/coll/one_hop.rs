@@ -13,7 +13,7 @@ use oxccl_shared::algo::chunk::{self, Loops};
 /// # Safety
 /// 1. As [`super::run`].
 #[cfg_attr(target_arch = "nvptx64", inline(always))]
-pub(crate) unsafe fn run<B: Block, const PEERS: usize>(
+pub unsafe fn run<B: Block, const PEERS: usize>(
     block: &B,
     conns: Conns<'_>,
     work: &CollWork,
