@@ -114,7 +114,7 @@ fn write_below(out: &mut String, system: &System, node: NodeId, up: Option<NodeI
 fn describe(system: &System, node: NodeId) -> String {
     let links = || system.node(node).links.iter().map(|id| system.link(*id));
     let of = |kind: LinkKind| links().filter(move |link| link.kind == kind);
-    let pci = of(LinkKind::Pci).last().map_or(String::new(), |link| format!("  PCI {}", rate(link.bw)));
+    let pci = of(LinkKind::Pci).next_back().map_or(String::new(), |link| format!("  PCI {}", rate(link.bw)));
     match &system.node(node).kind {
         NodeKind::Gpu(gpu) => {
             let peers =

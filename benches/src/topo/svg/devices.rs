@@ -4,7 +4,7 @@
 //! Never: channels.
 
 use super::layout::{Layout, Spot};
-use super::pen::{Anchor, Ink, Pen};
+use super::pen::{Anchor, Font, Ink, Pen};
 use crate::topo::text::{model_name, name, rate};
 use oxccl::topology::System;
 use oxccl::topology::system::{Link, LinkKind, NodeId, NodeKind};
@@ -26,7 +26,7 @@ pub fn draw(pen: &mut Pen, system: &System, layout: &Layout) {
         pen.bar(spot.x, spot.y, spot.size, 8.0, Ink::Switch);
         let bus_id = system.bus_id(spot.node).to_string();
         let label = if spot.size[0] > 150.0 { format!("PCI switch {bus_id}") } else { bus_id };
-        pen.text(spot.x, spot.y + 20.5, &label, 12.0, Ink::Text, Anchor::Middle, false);
+        pen.text([spot.x, spot.y + 20.5], &label, Font::plain(12.0, Ink::Text, Anchor::Middle));
     }
     layout.gpus.iter().for_each(|spot| gpu(pen, system, spot));
     layout.nics.iter().for_each(|spot| nic(pen, system, spot));
@@ -117,7 +117,7 @@ fn nv_switch(pen: &mut Pen, system: &System, layout: &Layout, switch: NodeId) {
         (first.x.min(last.x) - first.size[0] / 2.0, first.x.max(last.x) + first.size[0] / 2.0);
     let (x, y) = ((left + right) / 2.0, top + NVSWITCH_DROP);
     pen.bar(x, y, [right - left, NVSWITCH_HEIGHT], 12.0, Ink::NvSwitch);
-    pen.text(x, y + 29.0, "NVSwitch", 17.0, Ink::Light, Anchor::Middle, true);
+    pen.text([x, y + 29.0], "NVSwitch", Font::bold(17.0, Ink::Light, Anchor::Middle));
 }
 
 /// NVLinks from GPU to GPU, each pair once.
@@ -146,16 +146,20 @@ fn nv_mesh(pen: &mut Pen, system: &System, layout: &Layout) {
 fn cpu(pen: &mut Pen, system: &System, spot: &Spot) {
     pen.bar(spot.x, spot.y, spot.size, 12.0, Ink::Cpu);
     let model = model_name(system.cpu_model(spot.node));
-    pen.text(spot.x, spot.y + 26.0, &name(system, spot.node), 17.0, Ink::Light, Anchor::Middle, true);
-    pen.text(spot.x, spot.y + 45.0, model, 12.0, Ink::Guide, Anchor::Middle, false);
+    pen.text([spot.x, spot.y + 26.0], &name(system, spot.node), Font::bold(17.0, Ink::Light, Anchor::Middle));
+    pen.text([spot.x, spot.y + 45.0], model, Font::plain(12.0, Ink::Guide, Anchor::Middle));
 }
 
 fn gpu(pen: &mut Pen, system: &System, spot: &Spot) {
     let NodeKind::Gpu(gpu) = &system.node(spot.node).kind else { return };
     pen.bar(spot.x, spot.y, spot.size, 12.0, Ink::Gpu);
-    pen.text(spot.x, spot.y + 33.0, &gpu.rank.to_string(), 26.0, Ink::Light, Anchor::Middle, true);
-    pen.text(spot.x, spot.y + 48.0, &format!("GPU, sm {}", gpu.sm), 10.5, Ink::Light, Anchor::Middle, false);
-    pen.text(spot.x, spot.y + 62.0, &gpu.bus_id.to_string(), 9.5, Ink::Light, Anchor::Middle, false);
+    pen.text([spot.x, spot.y + 33.0], &gpu.rank.to_string(), Font::bold(26.0, Ink::Light, Anchor::Middle));
+    pen.text(
+        [spot.x, spot.y + 48.0],
+        &format!("GPU, sm {}", gpu.sm),
+        Font::plain(10.5, Ink::Light, Anchor::Middle),
+    );
+    pen.text([spot.x, spot.y + 62.0], &gpu.bus_id.to_string(), Font::plain(9.5, Ink::Light, Anchor::Middle));
 }
 
 /// Ports that a NIC's box has room for.
@@ -166,12 +170,16 @@ fn nic(pen: &mut Pen, system: &System, spot: &Spot) {
     let links = system.node(spot.node).links.iter().map(|id| system.link(*id));
     let mut nets: Vec<NodeId> = links.filter(|link| link.kind == LinkKind::Net).map(|link| link.to).collect();
     nets.sort();
-    pen.text(spot.x, spot.y + 19.0, "NIC", 13.0, Ink::Text, Anchor::Middle, true);
+    pen.text([spot.x, spot.y + 19.0], "NIC", Font::bold(13.0, Ink::Text, Anchor::Middle));
     for (i, net) in nets.iter().take(PORTS_MAX).enumerate() {
         let NodeKind::Net(net) = &system.node(*net).kind else { continue };
         let more = if i + 1 == PORTS_MAX && nets.len() > PORTS_MAX { "…" } else { "" };
         let short: String = net.name.chars().take(9).collect();
         let label = format!("{short} {}{more}", rate(net.bw));
-        pen.text(spot.x, spot.y + 34.0 + 14.0 * i as f64, &label, 10.5, Ink::Text, Anchor::Middle, false);
+        pen.text(
+            [spot.x, spot.y + 34.0 + 14.0 * i as f64],
+            &label,
+            Font::plain(10.5, Ink::Text, Anchor::Middle),
+        );
     }
 }

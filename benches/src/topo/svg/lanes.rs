@@ -6,7 +6,7 @@
 
 use super::devices;
 use super::layout::Layout;
-use super::pen::{Anchor, Ink, Pen};
+use super::pen::{Anchor, Font, Ink, Pen};
 use crate::topo::Machine;
 use crate::topo::text::{distinct, ranges, rate};
 use oxccl::topology::search::{Graph, Lane, Pattern};
@@ -32,22 +32,18 @@ fn panel(pen: &mut Pen, machine: &Machine, layout: &Layout, graph: &Graph, top: 
     let (left, right) = (40.0, layout.width - 40.0);
     pen.bar((left + right) / 2.0, top, [right - left, height], 16.0, Ink::Panel);
     let title = capitalized(graph.id.name());
-    pen.text(left + 22.0, top + 29.0, &title, 17.0, Ink::Text, Anchor::Start, true);
+    pen.text([left + 22.0, top + 29.0], &title, Font::bold(17.0, Ink::Text, Anchor::Start));
     let hidden = channels.len() - rows.len();
     let more = if hidden > 0 { format!("; {hidden} more ways not shown") } else { String::new() };
-    pen.text(right - 22.0, top + 28.0, &(facts(graph) + &more), 13.0, Ink::Quiet, Anchor::End, false);
+    pen.text([right - 22.0, top + 28.0], &(facts(graph) + &more), Font::plain(13.0, Ink::Quiet, Anchor::End));
     let mut y = top + TITLE_HEIGHT;
     for (number, (row, channels)) in rows.iter().zip(&channels).enumerate() {
         let base = y + row.above + DOT + 5.0;
         let count = if channels.len() == 1 { "channel" } else { "channels" };
         pen.text(
-            left + 22.0,
-            base + 4.0,
+            [left + 22.0, base + 4.0],
             &format!("{count} {}", ranges(channels)),
-            12.0,
-            Ink::Quiet,
-            Anchor::Start,
-            false,
+            Font::plain(12.0, Ink::Quiet, Anchor::Start),
         );
         row.draw(pen, base, Ink::Lane(number));
         y += row.height();
@@ -170,11 +166,11 @@ impl Row {
             let fill = if is_first || !self.is_joined { ink } else { Ink::Panel };
             if *is_net {
                 pen.bar(*x, y - 8.0, [30.0, 16.0], 5.0, Ink::Nic);
-                pen.text(*x, y + 3.5, "NIC", 9.5, Ink::Text, Anchor::Middle, true);
+                pen.text([*x, y + 3.5], "NIC", Font::bold(9.5, Ink::Text, Anchor::Middle));
             } else if !is_last_of_ring(&self.stops, i) {
                 let text = if fill == Ink::Panel { ink } else { Ink::Light };
                 pen.dot([*x, y], DOT, fill, ink);
-                pen.text(*x, y + 4.2, label, 12.0, text, Anchor::Middle, true);
+                pen.text([*x, y + 4.2], label, Font::bold(12.0, text, Anchor::Middle));
             }
         }
     }

@@ -12,7 +12,7 @@ mod lanes;
 use super::Machine;
 use super::text::headline;
 use layout::Layout;
-use pen::{Anchor, Ink, Pen};
+use pen::{Anchor, Font, Ink, Pen};
 
 /// Draws a machine.
 pub fn draw(machine: &Machine) -> String {
@@ -22,8 +22,8 @@ pub fn draw(machine: &Machine) -> String {
         || (machine.name.clone(), String::new()),
         |(title, facts)| (title.to_owned(), facts.to_owned()),
     );
-    pen.text(layout.left, 62.0, &title, 32.0, Ink::Text, Anchor::Start, true);
-    pen.text(layout.left, 90.0, &facts, 15.0, Ink::Quiet, Anchor::Start, false);
+    pen.text([layout.left, 62.0], &title, Font::bold(32.0, Ink::Text, Anchor::Start));
+    pen.text([layout.left, 90.0], &facts, Font::plain(15.0, Ink::Quiet, Anchor::Start));
     legend(&mut pen, &layout);
     let mut lanes = Pen::new();
     let bottom = lanes::draw(&mut lanes, machine, &layout);
@@ -34,7 +34,7 @@ pub fn draw(machine: &Machine) -> String {
     devices::draw(&mut pen, &machine.system, &layout);
     pen.append(lanes);
     let note = "GB/s in each direction; lines are as wide as what they carry";
-    pen.text(layout.left, bottom - 14.0, note, 12.0, Ink::Quiet, Anchor::Start, false);
+    pen.text([layout.left, bottom - 14.0], note, Font::plain(12.0, Ink::Quiet, Anchor::Start));
     pen.page(layout.width, bottom)
 }
 
@@ -49,7 +49,7 @@ fn legend(pen: &mut Pen, layout: &Layout) {
             other => other,
         };
         x -= 7.4 * label.len() as f64;
-        pen.text(x, 66.0, label, 13.0, Ink::Quiet, Anchor::Start, false);
+        pen.text([x, 66.0], label, Font::plain(13.0, Ink::Quiet, Anchor::Start));
         pen.line([x - 34.0, 61.5], [x - 8.0, 61.5], Ink::Link(*kind), 5.0);
         x -= 58.0;
     }

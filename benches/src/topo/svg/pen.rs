@@ -34,6 +34,25 @@ pub enum Anchor {
     End,
 }
 
+/// How a text is set.
+#[derive(Clone, Copy, Debug)]
+pub struct Font {
+    size: f64,
+    ink: Ink,
+    anchor: Anchor,
+    is_bold: bool,
+}
+
+impl Font {
+    pub fn plain(size: f64, ink: Ink, anchor: Anchor) -> Font {
+        Font { size, ink, anchor, is_bold: false }
+    }
+
+    pub fn bold(size: f64, ink: Ink, anchor: Anchor) -> Font {
+        Font { size, ink, anchor, is_bold: true }
+    }
+}
+
 const LANES: [&str; 10] = [
     "#2563eb", "#db2777", "#0d9488", "#ea580c", "#7c3aed", "#ca8a04", "#0284c7", "#dc2626", "#4d7c0f",
     "#9333ea",
@@ -90,19 +109,19 @@ impl Pen {
         self.group.append(shape);
     }
 
-    pub fn text(&mut self, x: f64, y: f64, text: &str, size: f64, ink: Ink, anchor: Anchor, bold: bool) {
-        let anchor = match anchor {
+    pub fn text(&mut self, at: [f64; 2], text: &str, font: Font) {
+        let anchor = match font.anchor {
             Anchor::Start => "start",
             Anchor::Middle => "middle",
             Anchor::End => "end",
         };
         let text = Text::new(text)
-            .set("x", tenths(x))
-            .set("y", tenths(y))
-            .set("font-size", size)
+            .set("x", tenths(at[0]))
+            .set("y", tenths(at[1]))
+            .set("font-size", font.size)
             .set("text-anchor", anchor)
-            .set("fill", ink.color());
-        self.group.append(if bold { text.set("font-weight", "bold") } else { text });
+            .set("fill", font.ink.color());
+        self.group.append(if font.is_bold { text.set("font-weight", "bold") } else { text });
     }
 
     pub fn line(&mut self, from: [f64; 2], to: [f64; 2], ink: Ink, width: f64) {
@@ -156,7 +175,7 @@ impl Pen {
     pub fn tag(&mut self, x: f64, y: f64, text: &str, ink: Ink) {
         let width = 6.3 * text.chars().count() as f64 + 10.0;
         self.bar(x, y - 8.5, [width, 17.0], 8.5, Ink::Panel);
-        self.text(x, y + 3.8, text, 10.5, ink, Anchor::Middle, true);
+        self.text([x, y + 3.8], text, Font::bold(10.5, ink, Anchor::Middle));
     }
 
     /// The finished picture.

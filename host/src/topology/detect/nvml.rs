@@ -33,6 +33,9 @@ pub enum NvmlError {
 
 /// The name that the driver installs; the one without a number belongs to development packages.
 const LIBRARY: &str = "libnvidia-ml.so.1";
+/// What NCCL calls an NVSwitch that a virtual machine may not see; NVML gives it an address of ones, of which digits differ
+/// between drivers.
+const HIDDEN_SWITCH: BusId = BusId(0xfff_ffff << 20 | 0xf_fff0);
 /// NVML's numbers of chip-to-chip links: how many there are, MB/s of one.
 const C2C_COUNT: u32 = 170;
 const C2C_BW: u32 = 172;
@@ -94,6 +97,7 @@ fn nvlinks(device: &Device<'_>, sm: u32) -> Vec<NvLink> {
         }
         let Ok(remote) = link.remote_pci_info() else { continue };
         let Ok(target) = remote.bus_id.parse::<BusId>() else { continue };
+        let target = if target.0 >= HIDDEN_SWITCH.0 { HIDDEN_SWITCH } else { target };
         let class = match link.remote_device_type(number) {
             Ok(IntDeviceType::Gpu) => 0x03_0200,
             Ok(IntDeviceType::Ibmnpu) => 0x06_8001,
@@ -131,4 +135,15 @@ fn blocked(devices: &[Device<'_>]) -> Vec<PeerFacts> {
     let pairs = (0..devices.len()).flat_map(|a| (0..devices.len()).map(move |b| (a, b)));
     let refused = pairs.filter(|(a, b)| a != b && refuses(&devices[*a], &devices[*b]));
     refused.map(|(a, b)| (a as u32, b as u32)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hidden_switch_has_the_name_that_nccl_gives_it() {
+        assert_eq!(HIDDEN_SWITCH.to_string(), "fffffff:ff:ff.0");
+        assert!("FFFFFFFF:FF:FF.0".parse::<BusId>().unwrap() > HIDDEN_SWITCH);
+    }
 }

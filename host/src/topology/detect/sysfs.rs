@@ -14,6 +14,15 @@ pub struct Sysfs {
     proc: PathBuf,
 }
 
+/// What NCCL calls the architecture that this is compiled for.
+const ARCH: &str = if cfg!(target_arch = "aarch64") {
+    "arm64"
+} else if cfg!(target_arch = "powerpc64") {
+    "ppc64"
+} else {
+    "x86_64"
+};
+
 /// Bytes of a file that are read: those of sysfs are a page at most, `cpuinfo`'s first entry is far less.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
@@ -90,15 +99,10 @@ impl Sysfs {
             let line = info.lines().find(|line| line.split(':').next().is_some_and(|key| key.trim() == name));
             line.and_then(|line| line.split_once(':')).map(|(_, value)| value.trim().to_owned())
         };
-        let arch = match std::env::consts::ARCH {
-            "aarch64" => "arm64",
-            "powerpc64" => "ppc64",
-            other => other,
-        };
         Cpu {
             numa_id,
             affinity: text(&map).filter(|_| numa_id >= 0),
-            arch: Some(arch.to_owned()),
+            arch: Some(ARCH.to_owned()),
             vendor: field("vendor_id"),
             family_id: field("cpu family").and_then(|family| family.parse().ok()),
             model_id: field("model").and_then(|model| model.parse().ok()),
@@ -185,5 +189,5 @@ fn names(directory: &Path) -> Vec<String> {
 fn bus_id_of(link: &Path) -> Option<BusId> {
     let path = link.canonicalize().ok()?;
     let names = path.components().filter_map(|part| part.as_os_str().to_str());
-    names.filter(|name| name.contains('.')).filter_map(|name| name.parse().ok()).last()
+    names.filter(|name| name.contains('.')).filter_map(|name| name.parse().ok()).next_back()
 }

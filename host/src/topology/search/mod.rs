@@ -12,6 +12,7 @@ mod graph;
 mod bounds;
 mod capacity;
 mod candidates;
+mod moves;
 mod walk;
 mod relax;
 

@@ -3,7 +3,6 @@
 //! Gives: the best channels found within the trial's budget, if they beat the best so far.
 //! Never: recursion: depth is channels times GPUs, more than a thread's stack may hold.
 
-use super::candidates::{self, Wanted};
 use super::capacity::Capacity;
 use super::{Graph, Lane, Machine, Pattern};
 use crate::topology::PathKind;
@@ -35,7 +34,7 @@ pub(super) enum Outcome {
 
 /// In what order a lane visits GPUs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Order {
+pub(super) enum Order {
     /// As they are numbered.
     Numbered,
     /// As the lane before.
@@ -46,13 +45,13 @@ enum Order {
 
 /// A lane that grows; GPUs and network devices by place.
 #[derive(Clone, Default, Debug)]
-struct Draft {
-    gpus: Vec<usize>,
-    nets: [usize; 2],
+pub(super) struct Draft {
+    pub gpus: Vec<usize>,
+    pub nets: [usize; 2],
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Move {
+pub(super) enum Move {
     Begin { net: Option<usize>, gpu: usize, order: Order, is_aside: bool },
     Visit(usize),
     LeaveTo { net: usize, then: Option<usize>, share: f32 },
@@ -94,15 +93,15 @@ enum Undo {
 const ASIDE_STEPS: u32 = 1 << 10;
 
 pub(super) struct Walk<'a> {
-    machine: &'a Machine<'a>,
-    trial: &'a Trial,
+    pub machine: &'a Machine<'a>,
+    pub trial: &'a Trial,
     best: &'a mut Graph,
-    capacity: Capacity<'a>,
+    pub capacity: Capacity<'a>,
     /// Lanes done, and the one that grows.
-    lanes: Vec<Draft>,
-    done: usize,
+    pub lanes: Vec<Draft>,
+    pub done: usize,
     /// For each GPU, a bit for each lane that has visited it.
-    used: Vec<u64>,
+    pub used: Vec<u64>,
     /// Routes in use, with the speed taken.
     taken: Vec<(NodeId, NodeId, f32)>,
     hops: u32,
@@ -110,9 +109,9 @@ pub(super) struct Walk<'a> {
     latency: f32,
     is_perfect: bool,
     /// Moves still to try, of all levels.
-    moves: Vec<Move>,
+    pub moves: Vec<Move>,
     /// Network devices to try for a lane's start.
-    nets: Vec<usize>,
+    pub nets: Vec<usize>,
 }
 
 impl<'a> Walk<'a> {
@@ -258,120 +257,6 @@ impl<'a> Walk<'a> {
         if let Some(budget) = level.budget_outside {
             self.budget = budget;
         }
-    }
-
-    /// At which step a lane leaves to the network, and whether it closes to a ring.
-    fn ends(&self) -> (Option<usize>, bool) {
-        let gpus = self.machine.system.gpus.len();
-        if self.machine.system.nets.is_empty() {
-            return (None, self.trial.pattern == Pattern::Ring);
-        }
-        match self.trial.pattern {
-            Pattern::Ring => (Some(gpus - 1), false),
-            Pattern::SplitTree => (Some(1.min(gpus - 1)), false),
-            _ => (Some(0), false),
-        }
-    }
-
-    /// How the next lane may begin.
-    fn add_starts(&mut self) {
-        if !self.machine.system.nets.is_empty() {
-            return self.add_starts_from_nets();
-        }
-        let begin = |gpu, order| Move::Begin { net: None, gpu, order, is_aside: false };
-        if self.trial.pattern.is_heads() {
-            self.moves.push(begin(self.done, Order::Free));
-            return;
-        }
-        let last = self.done.checked_sub(1).map(|lane| self.lanes[lane].gpus[0]);
-        self.moves.push(match last {
-            None => begin(0, Order::Numbered),
-            Some(first) => begin(first, Order::Replay),
-        });
-        if last.is_none() || !self.trial.same_channels {
-            self.moves.extend((0..self.used.len()).map(|gpu| begin(gpu, Order::Free)));
-        }
-    }
-
-    fn add_starts_from_nets(&mut self) {
-        let (system, trial) = (self.machine.system, self.trial);
-        let last = self.done.checked_sub(1).map(|lane| &self.lanes[lane]);
-        for i in 0..self.nets.len() {
-            let net = self.nets[(self.done + i) % self.nets.len()];
-            let is_crossing = trial.pattern == Pattern::Ring && trial.cross_nic == 2 && self.done % 2 == 1;
-            if (trial.collnet && !system.net(system.nets[net]).coll)
-                || (is_crossing && last.is_some_and(|last| last.nets[1] != net))
-            {
-                continue;
-            }
-            let begin = |gpu, order, is_aside| Move::Begin { net: Some(net), gpu, order, is_aside };
-            let local = self.machine.paths.local_gpu(net);
-            if trial.pattern.is_heads() {
-                let is_head = |gpu: usize| self.lanes[..self.done].iter().any(|lane| lane.gpus[0] == gpu);
-                if let Some(gpu) = local.filter(|gpu| self.done < self.nets.len() && !is_head(*gpu)) {
-                    self.moves.push(begin(gpu, Order::Free, false));
-                    break;
-                }
-                continue;
-            }
-            if let Some(last) = last.filter(|_| trial.same_channels) {
-                self.moves.push(begin(last.gpus[0], Order::Replay, false));
-                continue;
-            }
-            if last.is_none() && system.nv_switch.is_none() {
-                self.moves.push(begin(0, Order::Numbered, true));
-            }
-            self.moves.extend(local.map(|gpu| begin(gpu, Order::Free, false)));
-            let others = self.machine.choices.near_gpus[net].iter().filter(|gpu| Some(**gpu) != local);
-            self.moves.extend(others.map(|gpu| begin(*gpu, Order::Free, false)));
-        }
-    }
-
-    /// Where a lane may go from a GPU.
-    fn add_moves(&mut self, gpu: usize, step: usize, leaves_at: Option<usize>, closes: bool, order: Order) {
-        let last = self.used.len() - 1;
-        if leaves_at == Some(step) {
-            return self.add_exits(gpu, step);
-        }
-        if self.trial.pattern.is_heads() {
-            return self.moves.push(Move::Head);
-        }
-        if step == last {
-            return self.moves.push(if closes { Move::Close } else { Move::Finish });
-        }
-        let start = self.lanes[self.done].nets[0];
-        let wanted = match (order, leaves_at) {
-            (Order::Numbered, _) => return self.moves.push(Move::Visit(step + 1)),
-            (Order::Replay, _) => {
-                return self.moves.push(Move::Visit(self.lanes[self.done - 1].gpus[step + 1]));
-            }
-            (Order::Free, None) => Wanted::Near,
-            (Order::Free, Some(at)) if at == step + 1 => Wanted::NearNet(start),
-            (Order::Free, Some(_)) => Wanted::NearNetLater(start),
-        };
-        let (pattern, lane) = (self.trial.pattern, 1 << self.done);
-        let next =
-            candidates::next_gpus(self.machine, &self.capacity, pattern, gpu, wanted, &self.used, lane);
-        self.moves.extend(next.into_iter().map(Move::Visit));
-    }
-
-    /// The network devices by which a lane may leave at a GPU.
-    fn add_exits(&mut self, gpu: usize, step: usize) {
-        let (choices, trial) = (&self.machine.choices, self.trial);
-        let lane = &self.lanes[self.done];
-        let alternates = trial.pattern == Pattern::Ring && trial.cross_nic == 2;
-        let fits = |net: &usize| match trial.pattern {
-            Pattern::Tree if *net != lane.nets[0] => false,
-            Pattern::BalancedTree if step > 0 && *net != lane.nets[1] => false,
-            // Lanes in pairs: the second goes back the way the first came.
-            _ if alternates => self.done.is_multiple_of(2) || *net == self.lanes[self.done - 1].nets[0],
-            _ => trial.cross_nic != 0 || choices.port[*net] == choices.port[lane.nets[0]],
-        };
-        let is_balanced = trial.pattern == Pattern::BalancedTree;
-        let share = if is_balanced { 0.5 } else { 1.0 };
-        let then = (is_balanced && step == 0).then_some(1);
-        let exits = choices.exits(gpu, trial.type_inter).filter(fits);
-        self.moves.extend(exits.map(|net| Move::LeaveTo { net, then, share }));
     }
 
     fn begin(&mut self, net: Option<usize>, gpu: usize) -> bool {

@@ -4,10 +4,11 @@
 //! Never: keeps GPUs without a rank: they belong to somebody else.
 
 use super::bandwidth::{LOCAL_BW, NET_SPEED_MBITS, Tables, pci_bw};
+use super::classify::{chip_of, gpu_node, model_of};
 use super::flatten::flatten;
 use super::{
-    CPUS_MAX, CpuModel, CpuNode, GPUS_MAX, GpuNode, HOSTS_MAX, Link, LinkId, LinkKind, NETS_MAX, NODES_MAX,
-    NetNode, Node, NodeId, NodeKind, System, SystemError,
+    CPUS_MAX, CpuModel, CpuNode, GPUS_MAX, HOSTS_MAX, Link, LinkId, LinkKind, NETS_MAX, NODES_MAX, NetNode,
+    Node, NodeId, NodeKind, System, SystemError,
 };
 use crate::topology::{BusId, Cpu, Device, Gpu, Inventory, Net, NvLink, Pci};
 use std::collections::HashMap;
@@ -378,50 +379,4 @@ fn nets_of(pci: &Pci) -> impl Iterator<Item = &Net> {
         Device::Nic(nic) => nic.nets.as_slice(),
         _ => &[],
     })
-}
-
-fn gpu_node(pci: &Pci, gpu: &Gpu) -> Option<GpuNode> {
-    Some(GpuNode {
-        bus_id: pci.bus_id,
-        dev: gpu.dev.unwrap_or(gpu.rank?),
-        rank: gpu.rank?,
-        sm: gpu.sm.unwrap_or(0),
-        gdr: gpu.gdr.unwrap_or(false),
-        is_consumer: is_consumer(pci, gpu.sm.unwrap_or(0)),
-    })
-}
-
-/// GeForce boards since Turing are display controllers whose device numbers lie in the first 48 of each 128;
-/// workstation boards, which have peer access, lie above.
-fn is_consumer(pci: &Pci, sm: u32) -> bool {
-    let is_display = pci.class == Some(0x03_0000);
-    sm >= 75
-        && is_display
-        && pci.vendor == Some(0x10de)
-        && pci.device.is_some_and(|device| device & 0x7f < 0x30)
-}
-
-fn chip_of(pci: &Pci) -> u64 {
-    let ids = [pci.vendor, pci.device, pci.subsystem_vendor, pci.subsystem_device];
-    ids.into_iter().fold(0, |chip, id| chip << 16 | u64::from(id.unwrap_or(0)))
-}
-
-fn model_of(cpu: &Cpu) -> CpuModel {
-    let (family, model) = (cpu.family_id.unwrap_or(0), cpu.model_id.unwrap_or(0));
-    match (cpu.arch.as_deref(), cpu.vendor.as_deref()) {
-        (Some("arm64" | "aarch64"), _) => CpuModel::Arm,
-        (Some("ppc64"), _) => CpuModel::Power,
-        (_, Some("GenuineIntel")) => match (family, model) {
-            (6, 0xcf..) => CpuModel::IntelEmeraldRapids,
-            (6, 0x8f..) => CpuModel::IntelSapphireRapids,
-            (6, 0x55..) => CpuModel::IntelSkylake,
-            _ => CpuModel::IntelBroadwell,
-        },
-        (_, Some("AuthenticAMD")) => CpuModel::Amd,
-        (_, Some("CentaurHauls" | "  Shanghai  ")) if (family, model) == (7, 0x5b) => {
-            CpuModel::ZhaoxinYongfeng
-        }
-        (_, Some("CentaurHauls" | "  Shanghai  ")) => CpuModel::Zhaoxin,
-        _ => CpuModel::Unknown,
-    }
 }

@@ -4,6 +4,7 @@
 //! Never: changes after it is built.
 
 mod bandwidth;
+mod classify;
 mod build;
 mod flatten;
 
