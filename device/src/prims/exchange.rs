@@ -331,7 +331,7 @@ unsafe fn keep<B: Block, const PEERS: usize>(
 fn look_again<B: Block>(block: &B, conn: &RecvConn, expected: SlotHeader, looks: u32) -> Result<(), Stop> {
     const LOOKS_PER_HEADER: u32 = 256;
     let on = Wait { peer: conn.peer(), what: Awaited::Data };
-    if looks % LOOKS_PER_HEADER == 0
+    if looks.is_multiple_of(LOOKS_PER_HEADER)
         && let Some(found) = <Ll<1> as Proto>::poll_header(conn)
         && found != expected
     {

@@ -168,7 +168,7 @@ fn wait_for_line<B: Block, P: Proto, T>(
             return Ok(found);
         }
         looks = looks.saturating_add(1);
-        if looks % LOOKS_PER_HEADER == 0
+        if looks.is_multiple_of(LOOKS_PER_HEADER)
             && let Some(found) = P::poll_header(conn)
             && found != expected
         {
