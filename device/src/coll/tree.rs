@@ -15,7 +15,8 @@ use oxccl_shared::algo::tree::{self as schedule, Turn};
 ///
 /// # Safety
 /// 1. As [`super::run`].
-pub(super) unsafe fn all_reduce<B: Block, P: Proto>(
+#[cfg_attr(target_arch = "nvptx64", inline(always))]
+pub(crate) unsafe fn all_reduce<B: Block, P: Proto>(
     block: &B,
     conns: Conns<'_>,
     tree: &TreeEnds,

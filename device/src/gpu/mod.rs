@@ -13,6 +13,7 @@ pub mod cpu;
 pub mod ptx;
 
 use oxccl_shared::abi::{Rank, SlotHeader};
+use oxccl_shared::proto::ll128::{LINE_WORDS, Ll128Line};
 
 /// Why a kernel returned early. The reason lies with whoever answered [`Block::idle`] or [`Block::refuse`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,6 +96,29 @@ pub trait Block {
 
     /// Returns when all threads of a block without a poster have called it or have ended.
     fn sync(&self);
+
+    /// Threads that move one LL128 line together, each [`LINE_WORDS`] divided by so many of its words. A block's workers are a
+    /// multiple of it, and those with the same quotient move a line.
+    const LINE_THREADS: usize = 1;
+
+    /// Publishes a line: this thread's words of it, the flag among them, come first in `words`.
+    #[inline(always)]
+    fn store_line(&self, line: &Ll128Line, words: &[u64; LINE_WORDS]) {
+        line.store(&words[..LINE_WORDS - 1], words[LINE_WORDS - 1]);
+    }
+
+    /// Copies this thread's words of the line to the beginning of `words`; whether the line carries `flag`, which all threads
+    /// of the line see alike.
+    #[inline(always)]
+    fn load_line(&self, line: &Ll128Line, words: &mut [u64; LINE_WORDS], flag: u64) -> bool {
+        line.load(&mut words[..LINE_WORDS - 1], flag)
+    }
+
+    /// Whether any thread of this one's line says `mine`.
+    #[inline(always)]
+    fn any_of_line(&self, mine: bool) -> bool {
+        mine
+    }
 
     /// Called after the `looks`-th look in a row that found nothing. Returns to look again, or `Err` when the operation
     /// is aborted, its deadline has passed or the peer is gone.

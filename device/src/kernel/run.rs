@@ -1,18 +1,23 @@
 //! From a launch's arguments to an algorithm.
 
 use super::shared_conns::{Extent, SharedConns, save};
-use crate::coll::{CollWork, Endpoints, RingEnds, TreeEnds, direct, one_hop, ring, send_recv};
+use crate::coll::{CollWork, Endpoints, RingEnds, TreeEnds, direct, one_hop, ring, send_recv, tree};
 use crate::conn::Conns;
 use crate::gpu::Block;
 use crate::gpu::ptx::{PtxBlock, block_index, sync_all};
 use crate::prims::Proto;
 use core::slice;
-use oxccl_shared::abi::{Algorithm, CollArgs, DataType, Func, KERNEL_TWO_HOPS, KernelLaunch, KernelMessage};
+use oxccl_shared::abi::{
+    Algorithm, CollArgs, DataType, Func, KERNEL_TWO_HOPS, KernelLaunch, KernelMessage, Rank,
+};
 use oxccl_shared::algo::chunk;
+use oxccl_shared::algo::tree::{ARITY_MAX, TreeLinks};
 use oxccl_shared::reduce::Element;
 
 /// The most peers that a direct algorithm has: a host of 8 GPUs.
 pub const MESH_MAX: usize = 7;
+/// Children and parent.
+const TREE_MAX: usize = ARITY_MAX + 1;
 /// Parts of a message are multiples of this.
 const MESSAGE_GRAIN_BYTES: usize = 4096;
 /// Connection `i` is the `i`-th.
@@ -76,6 +81,49 @@ pub unsafe fn along_ring<T: Element, P: Proto, const POSTER: bool>(
     let ran = unsafe { ring::run::<_, P>(&block, conns, &ends, &work) };
     // SAFETY: obligation 1.
     unsafe { finish(&block, conns, &args.launch, ran.is_ok()) };
+}
+
+/// A tree: all-reduce.
+///
+/// # Safety
+/// 1. As [`along_ring`]; a channel's connections are those to and from its children in the tree, in order, then its parent's,
+///    the same for both directions.
+#[inline(always)]
+pub unsafe fn along_tree<T: Element, P: Proto, const POSTER: bool>(
+    args: &CollArgs,
+    place: *mut u8,
+    func: Func,
+) {
+    // SAFETY: obligation 1.
+    let block = unsafe { PtxBlock::<T, POSTER>::reducing(&args.launch, &args.coll) };
+    // SAFETY: obligation 1.
+    let links = unsafe { &*args.launch.trees.add(block_index() as usize) };
+    let (children, has_parent) = (links.children as usize, links.has_parent != 0);
+    let extent = Extent { count: children + has_parent as usize, ..extent(&args.launch) };
+    // SAFETY: obligations 1 and 2.
+    let conns = unsafe { SharedConns::<TREE_MAX>::load(place, &args.launch, extent) };
+    let ends = TreeEnds {
+        links: tree_links(children, has_parent),
+        children,
+        child_recv: [0, 1, 2],
+        child_send: [0, 1, 2],
+        parent_recv: [children as u16],
+        parent_send: [children as u16],
+    };
+    let work = work::<P>(args, func, Algorithm::Tree, T::DTYPE);
+    // SAFETY: obligation 1.
+    let ran = unsafe { tree::all_reduce::<_, P>(&block, conns, &ends, &work) };
+    if ran.is_ok() && block.leads() {
+        // SAFETY: obligation 1.
+        unsafe { save(conns, &args.launch, extent) };
+    }
+}
+
+/// Who is above and below matters to the schedule, not by which number.
+#[inline(always)]
+fn tree_links(children: usize, has_parent: bool) -> TreeLinks {
+    let child = |i: usize| (i < children).then_some(Rank(0));
+    TreeLinks { up: has_parent.then_some(Rank(0)), down: [child(0), child(1), child(2)] }
 }
 
 /// One hop to everybody, whole slots: all-reduce.

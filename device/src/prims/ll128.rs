@@ -1,10 +1,12 @@
 //! Primitives over LL128: 120 bytes of each 128-byte line are data.
+//!
+//! A line is moved by [`Block::LINE_THREADS`] threads: by one on a CPU, by eight on a GPU, each with its own words of the line.
 
-use super::{Proto, Slice, wait_for_line, words};
+use super::{Proto, Slice, words};
 use crate::conn::{Conns, RecvConn};
-use crate::gpu::{Block, Stop};
+use crate::gpu::{Awaited, Block, Stop, Wait};
 use oxccl_shared::abi::{Protocol, SlotHeader};
-use oxccl_shared::proto::ll128::{self, DATA_BYTES, DATA_WORDS, Ll128Line};
+use oxccl_shared::proto::ll128::{self, DATA_BYTES, DATA_WORDS, LINE_WORDS, Ll128Line};
 
 /// See [`oxccl_shared::proto::ll128`].
 pub struct Ll128;
@@ -22,15 +24,11 @@ impl Proto for Ll128 {
     #[inline(always)]
     unsafe fn transfer<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) -> Result<(), Stop> {
         let nlines = slice.len_bytes().div_ceil(DATA_BYTES);
-        if block.leads() {
-            for &index in slice.send() {
-                let conn = &conns.send[index as usize];
-                // SAFETY: as in `poll_header`; the credit makes the slot ours.
-                let header = unsafe { line(conn.slot(Protocol::LL128), 0) };
-                header.store_header(slice.header, ll128::flag(conn.step()));
-            }
+        let (first, step) = (block.thread() / B::LINE_THREADS, block.threads() / B::LINE_THREADS);
+        if first == 0 {
+            send_headers(block, conns, slice);
         }
-        for at in (block.thread()..nlines).step_by(block.threads()) {
+        for at in (first..nlines).step_by(step) {
             // SAFETY: line `at` lies within the slice, whose validity is obligation 1 of `transfer`.
             unsafe { transfer_line(block, conns, slice, at)? };
         }
@@ -46,13 +44,41 @@ impl Proto for Ll128 {
             }
         }
         for &index in slice.recv() {
-            if block.posts() {
-                conns.recv[index as usize].release();
+            // Eight threads that read a line with one instruction have all of it when they have its flag.
+            match B::LINE_THREADS {
+                _ if !block.posts() => {}
+                1 => conns.recv[index as usize].release(),
+                _ => conns.recv[index as usize].release_flagged(),
             }
             if block.leads() {
                 conns.recv[index as usize].advance();
             }
         }
+    }
+}
+
+/// Which words of a line are this thread's: the first, and how many.
+#[inline(always)]
+fn share<B: Block>(block: &B) -> (usize, usize) {
+    let count = LINE_WORDS / B::LINE_THREADS;
+    (block.thread() % B::LINE_THREADS * count, count)
+}
+
+/// The threads of the first line send the headers.
+#[inline(always)]
+fn send_headers<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) {
+    let (start, count) = share(block);
+    for &index in slice.send() {
+        let conn = &conns.send[index as usize];
+        let mut line_words = [0; LINE_WORDS];
+        if start == 0 {
+            line_words[0] = slice.header.to_word();
+        }
+        if start + count == LINE_WORDS {
+            line_words[count - 1] = ll128::flag(conn.step());
+        }
+        // SAFETY: as in `poll_header`; the credit makes the slot ours.
+        block.store_line(unsafe { line(conn.slot(Protocol::LL128), 0) }, &line_words);
     }
 }
 
@@ -67,50 +93,107 @@ unsafe fn transfer_line<B: Block>(
     slice: &Slice<'_>,
     at: usize,
 ) -> Result<(), Stop> {
-    let len_bytes = (slice.len_bytes() - at * DATA_BYTES).min(DATA_BYTES);
-    let n = len_bytes.div_ceil(8);
-    let mut own = [0; DATA_WORDS];
-    let own = &mut own[..n];
+    let (start, count) = share(block);
+    let offset = at * DATA_BYTES + start * 8;
+    // This thread's data words that lie within the slice.
+    let left_bytes = slice.len_bytes().saturating_sub(offset);
+    let n = count.min(DATA_WORDS - start).min(left_bytes.div_ceil(8));
+    let mut own = [0; LINE_WORDS];
     if slice.action.src {
-        // SAFETY: obligation 1.
-        unsafe { words::load(own, slice.src.wrapping_add(at * DATA_BYTES), len_bytes) };
-        block.pre(own);
+        for i in 0..count {
+            if i < n {
+                let from = slice.src.wrapping_add(offset + i * 8);
+                // SAFETY: obligation 1: word i lies within the slice.
+                own[i] = unsafe { words::load_one(from, left_bytes - i * 8) };
+            }
+        }
+        block.pre(&mut own[..count]);
     }
-    let mut acc = [0; DATA_WORDS];
-    let acc = &mut acc[..n];
     let recv = slice.recv();
-    let own = slice.action.src.then_some((slice.src_position, &*own));
-    words::reduce(block, acc, recv.len(), own, |i, out| {
-        fetch(block, &conns.recv[recv[i] as usize], slice.header, at, out)
-    })?;
+    let mut acc = [0; LINE_WORDS];
+    let mut scratch = [0; LINE_WORDS];
+    let own_at = if slice.action.src { slice.src_position.min(recv.len()) } else { usize::MAX };
+    let mut is_empty = true;
+    for i in 0..=recv.len() {
+        if own_at == i {
+            take(block, &mut acc, &own, count, &mut is_empty);
+        }
+        if i < recv.len() {
+            fetch(block, &conns.recv[recv[i] as usize], slice.header, at, &mut scratch)?;
+            take(block, &mut acc, &scratch, count, &mut is_empty);
+        }
+    }
     if slice.action.finish {
-        block.post(acc);
+        block.post(&mut acc[..count]);
+    }
+    if slice.action.dst {
+        for i in 0..count {
+            if i < n {
+                let to = slice.dst.wrapping_add(offset + i * 8);
+                // SAFETY: obligation 1: word i lies within the slice.
+                unsafe { words::store_one(to, acc[i], left_bytes - i * 8) };
+            }
+        }
     }
     for &index in slice.send() {
         let conn = &conns.send[index as usize];
+        if start + count == LINE_WORDS {
+            acc[count - 1] = ll128::flag(conn.step());
+        }
         // SAFETY: the slice fits the slot's payload, so line 1 + at exists; the credit makes it ours.
-        unsafe { line(conn.slot(Protocol::LL128), 1 + at) }.store(acc, ll128::flag(conn.step()));
-    }
-    if slice.action.dst {
-        // SAFETY: obligation 1.
-        unsafe { words::store(slice.dst.wrapping_add(at * DATA_BYTES), acc, len_bytes) };
+        block.store_line(unsafe { line(conn.slot(Protocol::LL128), 1 + at) }, &acc);
     }
     Ok(())
 }
 
-/// Waits for line `at` of the slot that `conn` consumes.
+/// The next operand.
+#[inline(always)]
+fn take<B: Block>(
+    block: &B,
+    acc: &mut [u64; LINE_WORDS],
+    words: &[u64; LINE_WORDS],
+    count: usize,
+    is_empty: &mut bool,
+) {
+    if *is_empty {
+        *acc = *words;
+    } else {
+        block.combine(&mut acc[..count], &words[..count]);
+    }
+    *is_empty = false;
+}
+
+/// Waits for line `at` of the slot that `conn` consumes. All threads of the line leave together.
 #[inline(always)]
 fn fetch<B: Block>(
     block: &B,
     conn: &RecvConn,
     expected: SlotHeader,
     at: usize,
-    out: &mut [u64],
+    out: &mut [u64; LINE_WORDS],
 ) -> Result<(), Stop> {
+    const LOOKS_PER_HEADER: u32 = 256;
     let flag = ll128::flag(conn.step());
     // SAFETY: a slot has a line for every 120 bytes of a slice; lines are only touched as words.
     let line = unsafe { line(conn.slot(Protocol::LL128), 1 + at) };
-    wait_for_line::<B, Ll128, _>(block, conn, expected, || line.load(out, flag).then_some(()))
+    let on = Wait { peer: conn.peer(), what: Awaited::Data };
+    let mut looks = 0u32;
+    while !block.load_line(line, out, flag) {
+        looks = looks.saturating_add(1);
+        let mut stop = block.idle(on, looks).is_err();
+        // A peer in another operation may send fewer lines than we wait for.
+        if looks.is_multiple_of(LOOKS_PER_HEADER)
+            && let Some(found) = Ll128::poll_header(conn)
+            && found != expected
+        {
+            block.refuse(on, expected, found);
+            stop = true;
+        }
+        if block.any_of_line(stop) {
+            return Err(Stop);
+        }
+    }
+    Ok(())
 }
 
 /// # Safety

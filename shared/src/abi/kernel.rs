@@ -64,6 +64,17 @@ pub struct KernelMessage {
     pub lane: u32,
 }
 
+/// A channel's place in its tree. Its connections are those to and from its children, in the order in which what they send
+/// is reduced, then its parent's.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct KernelTree {
+    /// How many children.
+    pub children: u32,
+    /// 1 if there is a parent.
+    pub has_parent: u32,
+}
+
 /// What every launch is told. The lists lie in device memory for a communicator's life; only the cursors change. Channel
 /// `c`'s connections are `c * nconns ..` of each list, so that a kernel reaches them with one access.
 #[repr(C)]
@@ -79,6 +90,8 @@ pub struct KernelLaunch {
     pub recv_cursors: *mut ConsumerCursor,
     /// The rings, `nranks + 1` words for each channel: our position, then the rank at each position.
     pub rings: *const u32,
+    /// The trees, one for each channel.
+    pub trees: *const KernelTree,
     /// Where to look for an abort and to say why we stopped.
     pub monitor: *const KernelMonitor,
     /// How long a wait may last; 0 for ever.
@@ -194,10 +207,11 @@ const _: () = {
     assert!(size_of::<KernelColl>() == 88 && align_of::<KernelColl>() == 8);
     assert!(offset_of!(KernelColl, arg) == 48 && offset_of!(KernelColl, kind) == 64);
     assert!(size_of::<KernelMessage>() == 32 && align_of::<KernelMessage>() == 8);
-    assert!(size_of::<KernelLaunch>() == 80 && align_of::<KernelLaunch>() == 8);
-    assert!(offset_of!(KernelLaunch, rings) == 32 && offset_of!(KernelLaunch, nconns) == 56);
-    assert!(size_of::<CollArgs>() == 168 && offset_of!(CollArgs, coll) == 80);
-    assert!(size_of::<MessageArgs>() <= 4096 && offset_of!(MessageArgs, messages) == 80);
+    assert!(size_of::<KernelTree>() == 8 && offset_of!(KernelTree, has_parent) == 4);
+    assert!(size_of::<KernelLaunch>() == 88 && align_of::<KernelLaunch>() == 8);
+    assert!(offset_of!(KernelLaunch, rings) == 32 && offset_of!(KernelLaunch, nconns) == 64);
+    assert!(size_of::<CollArgs>() == 176 && offset_of!(CollArgs, coll) == 88);
+    assert!(size_of::<MessageArgs>() <= 4096 && offset_of!(MessageArgs, messages) == 88);
     assert!(size_of::<KernelMonitor>() == 256 && offset_of!(KernelMonitor, stopped) == 128);
     assert!(size_of::<KernelStop>() == 24 && offset_of!(KernelStop, expected) == 8);
 };

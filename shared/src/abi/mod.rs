@@ -12,6 +12,6 @@ pub use conn::{ConnControl, ConnEnd, ConnLayout, SlotHeader};
 pub use ids::{ChannelId, Rank, Step};
 pub use kernel::{
     CollArgs, KERNEL_MESSAGES_MAX, KERNEL_POST, KERNEL_PRE, KERNEL_TWO_HOPS, KernelColl, KernelLaunch,
-    KernelMessage, KernelMonitor, KernelStop, MessageArgs, StopCause,
+    KernelMessage, KernelMonitor, KernelStop, KernelTree, MessageArgs, StopCause,
 };
 pub use types::{Algorithm, DataType, Func, Protocol, RedOp, UnknownValue};

@@ -4,7 +4,7 @@
 //! NVLink keeps it whole; where it does not, the planner never chooses LL128.
 
 use crate::abi::{SlotHeader, Step};
-use crate::sync::{Sys, Word, fence_acquire};
+use crate::sync::{Pair, Sys, Word, fence_acquire};
 
 /// Bytes of a line.
 pub const LINE_BYTES: usize = 128;
@@ -39,7 +39,19 @@ pub const fn wire_bytes(len_bytes: usize) -> usize {
     (1 + len_bytes.div_ceil(DATA_BYTES)) * LINE_BYTES
 }
 
+/// Words of a line, its flag included.
+pub const LINE_WORDS: usize = LINE_BYTES / 8;
+
 impl Ll128Line {
+    /// The line's words `2 * index` and `2 * index + 1`, for the thread `index` of the eight that move a line with one
+    /// instruction. The last pair ends with the flag.
+    #[inline]
+    pub fn pair(&self, index: usize) -> &Pair<Sys> {
+        assert!(index < LINE_WORDS / 2);
+        // SAFETY: a line is 8 pairs, laid out one after the other and aligned (asserted below); both types are words only.
+        unsafe { &*core::ptr::from_ref(self).cast::<Pair<Sys>>().add(index) }
+    }
+
     /// Publishes up to 15 words; the rest of the line keeps what it had.
     #[inline]
     pub fn store(&self, words: &[u64], flag: u64) {
@@ -82,6 +94,7 @@ impl Ll128Line {
 const _: () = {
     assert!(size_of::<Ll128Line>() == LINE_BYTES && align_of::<Ll128Line>() == 128);
     assert!(core::mem::offset_of!(Ll128Line, flag) == DATA_BYTES);
+    assert!(LINE_WORDS / 2 * size_of::<Pair<Sys>>() == LINE_BYTES);
 };
 
 #[cfg(all(test, not(loom)))]

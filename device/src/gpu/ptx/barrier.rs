@@ -73,3 +73,30 @@ pub fn any_of_first(threads: u32, mine: bool) -> bool {
     };
     any != 0
 }
+
+/// The threads of this one's warp that share its line: eight in a row.
+#[inline(always)]
+fn line_mask() -> u32 {
+    0xff << (thread_index() & 24)
+}
+
+/// Brings the eight threads of a line together.
+#[inline(always)]
+pub fn converge_line() {
+    // SAFETY: as in `sync_all`.
+    unsafe { asm!("bar.warp.sync {0};", in(reg32) line_mask(), options(nostack)) };
+}
+
+/// Whether any of the eight threads of a line said `mine`.
+#[inline(always)]
+pub fn any_of_line(mine: bool) -> bool {
+    let any: u32;
+    // SAFETY: as in `sync_all`.
+    unsafe {
+        asm!(
+            "{{ .reg .pred p, q; setp.ne.u32 q, {0}, 0; vote.sync.any.pred p, q, {2}; selp.u32 {1}, 1, 0, p; }}",
+            in(reg32) mine as u32, out(reg32) any, in(reg32) line_mask(), options(nostack)
+        )
+    };
+    any != 0
+}

@@ -1,6 +1,8 @@
 //! A thread block as a [`Block`].
 
-use super::barrier::{any_of_all, any_of_first, block_threads, now_ns, sync_all, thread_index};
+use super::barrier::{
+    any_of_all, any_of_first, any_of_line, block_threads, converge_line, now_ns, sync_all, thread_index,
+};
 use super::{arith, bulk};
 use crate::gpu::{Awaited, Block, How, Stop, Wait};
 use core::cell::Cell;
@@ -8,6 +10,7 @@ use core::marker::PhantomData;
 use oxccl_shared::abi::{
     KERNEL_POST, KERNEL_PRE, KernelColl, KernelLaunch, KernelMonitor, Rank, SlotHeader, StopCause,
 };
+use oxccl_shared::proto::ll128::{LINE_WORDS, Ll128Line};
 use oxccl_shared::reduce::{CombineKind, Element, OpArg};
 
 /// Looks between two glances at the host's abort word, which lies across PCIe: about half a millisecond.
@@ -124,6 +127,30 @@ impl<T: Element, const POSTER: bool> Block for PtxBlock<'_, T, POSTER> {
     #[inline(always)]
     fn sync(&self) {
         sync_all();
+    }
+
+    const LINE_THREADS: usize = 8;
+
+    #[inline(always)]
+    fn store_line(&self, line: &Ll128Line, words: &[u64; LINE_WORDS]) {
+        let pair = line.pair(self.thread as usize % Self::LINE_THREADS);
+        // Eight stores of one instruction are one line on the link.
+        converge_line();
+        pair.store_relaxed([words[0], words[1]]);
+    }
+
+    #[inline(always)]
+    fn load_line(&self, line: &Ll128Line, words: &mut [u64; LINE_WORDS], flag: u64) -> bool {
+        let index = self.thread as usize % Self::LINE_THREADS;
+        let pair = line.pair(index);
+        converge_line();
+        [words[0], words[1]] = pair.load_relaxed();
+        !any_of_line(index == Self::LINE_THREADS - 1 && words[1] != flag)
+    }
+
+    #[inline(always)]
+    fn any_of_line(&self, mine: bool) -> bool {
+        any_of_line(mine)
     }
 
     #[inline(always)]
