@@ -3,6 +3,7 @@
 //! Gives: one function per thing that OxCCL reads from outside; each panics if the library breaks a promise on them.
 //! Never: depends on libFuzzer: the same functions run under it (`fuzz_targets/`) and without it (`replay`).
 
+mod bundle;
 mod environment;
 mod frames;
 mod handshake;
@@ -15,6 +16,7 @@ mod stream;
 mod topology_xml;
 mod unique_id;
 
+pub use bundle::bundle;
 pub use environment::environment;
 pub use frames::frames;
 pub use handshake::handshake;
@@ -31,6 +33,7 @@ pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target, by the name of its file in `fuzz_targets/`.
 pub const TARGETS: &[Target] = &[
+    ("bundle", bundle),
     ("environment", environment),
     ("frames", frames),
     ("handshake", handshake),

@@ -63,6 +63,15 @@ pub fn compile(compiler: &Compiler, source: &Source, sm: u32) -> Result<String> 
     std::fs::read_to_string(&path).with_context(|| format!("no PTX at {}", path.display()))
 }
 
+/// What `core` and every dependency are built for too: each function carries its own target, and below sm_70 an ordered load
+/// stops the compiler.
+fn target_flags(sm: u32) -> String {
+    // The oldest version of the language that an old generation knows lacks instructions that the kernels spell out. 7.8 is
+    // the first that knows sm_90, and is taken by every driver since CUDA 11.8; later generations have it or a later one.
+    let language = if sm < 90 { " -Ctarget-feature=+ptx78" } else { "" };
+    format!("-Ctarget-cpu=sm_{sm}{language}")
+}
+
 fn command(compiler: &Compiler, source: &Source, sm: u32) -> Cmd {
     let mut cargo = compiler
         .cargo()
@@ -76,9 +85,7 @@ fn command(compiler: &Compiler, source: &Source, sm: u32) -> Cmd {
     }
     cargo
         .args("-- --emit=asm -C linker=/bin/true")
-        // Through the environment, so that `core` and every dependency are built for the generation too: each function
-        // carries its own target, and below sm_70 an ordered load stops the compiler.
-        .env("CARGO_TARGET_NVPTX64_NVIDIA_CUDA_RUSTFLAGS", format!("-Ctarget-cpu=sm_{sm}"))
+        .env("CARGO_TARGET_NVPTX64_NVIDIA_CUDA_RUSTFLAGS", target_flags(sm))
         .env("CARGO_PROFILE_RELEASE_LTO", "fat")
         .env("CARGO_PROFILE_RELEASE_PANIC", "abort")
         .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")

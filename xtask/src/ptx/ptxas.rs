@@ -18,6 +18,9 @@ const WHEEL_SHA256: [&str; 2] = [
     "c7ff28f86a24effdc6c034fa15230c549a273e4771b10a7fec14996f8cf3307f",
 ];
 
+/// Of what the assembler says against a module: it repeats itself for every use of an instruction.
+const SHOWN_LINES: usize = 8;
+
 /// Takes one program out of a wheel, which is a zip file of 150 MB.
 const UNPACK: &str = "import sys, zipfile, pathlib; z = zipfile.ZipFile(sys.argv[1]); \
      n = [n for n in z.namelist() if n.endswith('/bin/ptxas')][0]; pathlib.Path(sys.argv[2]).write_bytes(z.read(n))";
@@ -103,12 +106,9 @@ impl Ptxas {
                 return Ok(output.text);
             }
             if arch < sm || !output.text.contains("is not defined for option 'gpu-name'") {
-                bail!(
-                    "ptxas {} for sm_{arch} on {}:\n{}",
-                    self.version,
-                    folder.join("ptx").display(),
-                    output.text
-                );
+                let said: Vec<&str> = output.text.lines().take(SHOWN_LINES).collect();
+                let file = folder.join("ptx");
+                bail!("ptxas {} for sm_{arch} on {}:\n{}", self.version, file.display(), said.join("\n"));
             }
         }
         bail!("ptxas {} knows neither sm_{sm} nor what came after it", self.version)
