@@ -17,6 +17,7 @@ pub mod topology;
 pub mod cuda;
 pub mod mem;
 
+pub use api::device::{DeviceCommunicator, DeviceCommunicatorBuilder, DeviceGroup, device_group};
 pub use api::{
     AbortHandle, ArgumentError, Communicator, CommunicatorBuilder, Config, ConfigError, Error, Group,
     MemoryReport, OperationError, PeerMemory, ReduceOp, Untyped, group,

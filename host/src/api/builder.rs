@@ -4,14 +4,15 @@ use super::communicator::Communicator;
 use super::config::Config;
 use super::error::Error;
 use super::launcher::LaunchEnv;
+use super::membership::{Membership, TellByWatch, watch};
 use super::memory::{MemoryReport, PeerMemory};
-use crate::bootstrap::{Bootstrap, PeerEvent, UniqueId, Watch};
+use crate::bootstrap::{Bootstrap, UniqueId, Watch};
 use crate::channel::{self, ConnectError, Connected, Wanted};
-use crate::launch::{Engine, EngineParts, Fault, Health, Outstanding, Tell, Told, WaitContext};
+use crate::launch::{Engine, EngineParts, Health, WaitContext};
 use crate::plan::{Facts, Tuning};
 use crate::transport::{Allowed, PeerInfo, TransportKind, is_crowded, stream_layout};
 use oxccl_shared::abi::{Algorithm, Protocol, Rank};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Sets up a communicator: who, how many, and any setting that should not come from the environment.
@@ -181,44 +182,8 @@ fn assemble(bootstrap: Bootstrap, config: Config) -> Result<Communicator, Error>
     let health = Arc::new(Health::new(rank, nranks));
     let watch = watch(bootstrap, &health);
     let memory = report(rank, &connected);
-    let engine = engine(&config, &wanted, connected, health, &watch);
-    Ok(Communicator::new((rank, nranks), config, memory, engine, watch))
-}
-
-/// Has the bootstrap's thread turn what happens to peers into faults, and compare what peers say they are in with what this
-/// rank was in at the same point.
-fn watch(bootstrap: Bootstrap, health: &Arc<Health>) -> Arc<Watch> {
-    let health = health.clone();
-    let me = bootstrap.rank().0;
-    let this = Arc::new(OnceLock::<Weak<Watch>>::new());
-    let replies = this.clone();
-    let watch = bootstrap.watch(Box::new(move |event| match event {
-        PeerEvent::PeerDied { rank } => drop(health.fail(Fault::PeerDied { rank: rank.0 }, None)),
-        PeerEvent::PeerAborted { rank, .. } => drop(health.fail(Fault::PeerAborted { rank: rank.0 }, None)),
-        PeerEvent::PeerLeft { rank } => health.note_left(rank.0),
-        PeerEvent::PeerNote { rank, note } => {
-            let theirs = match Told::from_bytes(&note) {
-                Some(Told::Call(theirs)) => theirs,
-                Some(Told::WaitsFor(peer)) => return health.waits().note(rank.0, peer),
-                // The guilty one is to hear that the other gave up, which follows.
-                Some(Told::TimedOut { rank, waited }) if rank != me => {
-                    health.fail(Fault::Timeout { rank, waited }, None);
-                    return;
-                }
-                Some(Told::TimedOut { .. }) | None => return,
-            };
-            let Some(ours) = health.recall(theirs.seq).filter(|ours| *ours != theirs) else { return };
-            // Before the fault, so that the peer hears what we called before it hears that we gave up.
-            if let Some(watch) = replies.get().and_then(Weak::upgrade) {
-                watch.note(&Told::Call(ours).to_bytes());
-            }
-            health.fail(Fault::Mismatch { rank: rank.0, theirs: Some(theirs) }, Some(ours));
-        }
-    }));
-    let watch = Arc::new(watch);
-    // Nobody else has the cell, so it is empty.
-    let _ = this.set(Arc::downgrade(&watch));
-    watch
+    let engine = engine(&config, &wanted, connected, health.clone(), &watch);
+    Ok(Communicator::new(Membership::new(rank, nranks, health, watch), config, memory, engine))
 }
 
 fn engine(
@@ -246,7 +211,7 @@ fn engine(
         tuning,
     };
     let crowded = is_crowded(&connected.peers, here.host);
-    let tell = Box::new(TellByWatch(Arc::downgrade(watch)));
+    let tell = Box::new(TellByWatch::new(watch));
     Engine::new(EngineParts {
         rank,
         facts,
@@ -259,23 +224,6 @@ fn engine(
     })
 }
 
-/// Over the bootstrap's ring, as long as the communicator is there.
-struct TellByWatch(Weak<Watch>);
-
-impl Tell for TellByWatch {
-    fn tell(&self, what: Told) {
-        if let Some(watch) = self.0.upgrade() {
-            watch.note(&what.to_bytes());
-        }
-    }
-
-    fn gave_up(&self, why: &Outstanding) {
-        if let Some(watch) = self.0.upgrade() {
-            watch.abort(&why.to_string());
-        }
-    }
-}
-
 fn report(rank: u32, connected: &Connected) -> MemoryReport {
     let peers = (0..connected.peers.len() as u32).filter(|peer| *peer != rank);
     let peers = peers.map(|peer| PeerMemory {
@@ -284,5 +232,5 @@ fn report(rank: u32, connected: &Connected) -> MemoryReport {
         inbound_bytes: connected.inbound_bytes[peer as usize],
         outbound_bytes: connected.outbound_bytes[peer as usize],
     });
-    MemoryReport { peers: peers.collect() }
+    MemoryReport { peers: peers.collect(), own_bytes: 0 }
 }

@@ -157,7 +157,7 @@ macro_rules! operations {
             /// # Errors
             /// See [`Communicator`].
             pub fn $name<T: Element>(&self $(, $arg: $ty)*) -> Result<(), Error> {
-                let ($me, $slices) = (self.rank, Slices { nranks: self.nranks });
+                let ($me, $slices) = (self.rank(), Slices { nranks: self.size() });
                 let _ = ($me, &$slices);
                 let untyped: Untyped = $body;
                 // SAFETY: the pointers come from slices whose lengths `$body` has checked against the call's count.
@@ -175,7 +175,7 @@ macro_rules! operations {
                 communicator: &'env Communicator
                 $(, $arg: operations!(@env 'env $arg $ty))*
             ) -> Result<(), Error> {
-                let ($me, $slices) = (communicator.rank, Slices { nranks: communicator.nranks });
+                let ($me, $slices) = (communicator.rank(), Slices { nranks: communicator.size() });
                 let _ = ($me, &$slices);
                 let untyped: Untyped = $body;
                 // SAFETY: as above; the borrows last for `'env`, which outlives the group.
@@ -315,7 +315,7 @@ impl Communicator {
     /// 2. `recv` equals `send` or, where one of them has n blocks and the other one, the one is this rank's block of the other;
     ///    or they do not overlap. All-to-all has no such form. Nobody else touches them meanwhile.
     pub unsafe fn run_untyped(&self, untyped: &Untyped) -> Result<(), Error> {
-        let call = untyped.check(self.rank, self.nranks)?;
+        let call = untyped.check(self.rank(), self.size())?;
         // SAFETY: obligations 1 and 2.
         unsafe { self.run(std::slice::from_ref(&call)) }
     }

@@ -2,12 +2,12 @@
 
 use super::CommunicatorBuilder;
 use super::config::Config;
-use super::error::{ArgumentError, Error, OperationError};
+use super::error::{ArgumentError, Error};
+use super::membership::{AbortHandle, Membership};
 use super::memory::MemoryReport;
 use crate::bootstrap::{UniqueId, Watch};
-use crate::launch::{Engine, Fault, Health, Outstanding, RawCall};
+use crate::launch::{Engine, Outstanding, RawCall};
 use std::cell::{Cell, RefCell, RefMut};
-use std::sync::{Arc, Weak};
 
 /// One rank of a communicator.
 ///
@@ -23,24 +23,14 @@ use std::sync::{Arc, Weak};
 ///
 /// Dropping a communicator says goodbye to the others; it does not wait for them.
 pub struct Communicator {
-    pub(super) rank: u32,
-    pub(super) nranks: u32,
+    /// First, so that it says goodbye before the engine's memory goes.
+    pub(super) member: Membership,
     pub(super) config: Config,
-    pub(super) health: Arc<Health>,
     pub(super) memory: MemoryReport,
     /// `RefCell` also makes the type `!Sync`: one thread at a time.
     engine: RefCell<Engine>,
-    /// Owned here alone, so that dropping the communicator can say goodbye; `None` only while it is being dropped.
-    watch: Option<Arc<Watch>>,
     /// Splits so far: their number tells them apart on the wire.
     splits: Cell<u64>,
-}
-
-/// Ends a communicator's operations from any thread.
-#[derive(Clone)]
-pub struct AbortHandle {
-    health: Arc<Health>,
-    watch: Weak<Watch>,
 }
 
 impl Communicator {
@@ -66,33 +56,22 @@ impl Communicator {
     }
 
     pub(super) fn new(
-        (rank, nranks): (u32, u32),
+        member: Membership,
         config: Config,
         memory: MemoryReport,
         engine: Engine,
-        watch: Arc<Watch>,
     ) -> Communicator {
-        let health = engine.health().clone();
-        Communicator {
-            rank,
-            nranks,
-            config,
-            health,
-            memory,
-            engine: RefCell::new(engine),
-            watch: Some(watch),
-            splits: Cell::new(0),
-        }
+        Communicator { member, config, memory, engine: RefCell::new(engine), splits: Cell::new(0) }
     }
 
     /// This rank, `0..size()`.
     pub fn rank(&self) -> u32 {
-        self.rank
+        self.member.rank
     }
 
     /// The number of ranks.
     pub fn size(&self) -> u32 {
-        self.nranks
+        self.member.nranks
     }
 
     /// Memory reserved at init.
@@ -102,10 +81,7 @@ impl Communicator {
 
     /// A handle that other threads may use to end this communicator's operations.
     pub fn abort_handle(&self) -> AbortHandle {
-        AbortHandle {
-            health: self.health.clone(),
-            watch: self.watch.as_ref().map(Arc::downgrade).unwrap_or_default(),
-        }
+        self.member.abort_handle()
     }
 
     /// Ends the communicator: on this rank and, as soon as they hear of it, on all others.
@@ -115,7 +91,7 @@ impl Communicator {
 
     /// What has gone wrong, if anything: the error that operations return, as soon as it is known and without an operation.
     pub fn async_error(&self) -> Option<Error> {
-        self.health.fault().map(|outstanding| self.operation_error(outstanding))
+        self.member.health.fault().map(|outstanding| self.operation_error(outstanding))
     }
 
     /// Splits the ranks by `color` into new communicators, each ordered by `key`, then by rank here. `None` joins none and gets
@@ -131,7 +107,7 @@ impl Communicator {
     }
 
     pub(super) fn watch(&self) -> &Watch {
-        self.watch.as_ref().expect("a communicator that is not being dropped has its watch")
+        self.member.watch()
     }
 
     pub(super) fn next_split(&self) -> u64 {
@@ -140,11 +116,11 @@ impl Communicator {
     }
 
     pub(super) fn operation_error(&self, outstanding: Outstanding) -> Error {
-        OperationError { rank: self.rank, nranks: self.nranks, outstanding }.into()
+        self.member.operation_error(outstanding)
     }
 
     pub(super) fn engine(&self) -> Result<RefMut<'_, Engine>, ArgumentError> {
-        self.engine.try_borrow_mut().map_err(|_| ArgumentError::Busy { rank: self.rank })
+        self.engine.try_borrow_mut().map_err(|_| ArgumentError::Busy { rank: self.rank() })
     }
 
     /// Runs calls whose arguments have been checked.
@@ -155,33 +131,5 @@ impl Communicator {
         // SAFETY: obligation 1.
         let result = unsafe { self.engine()?.run(calls) };
         result.map_err(|outstanding| self.operation_error(outstanding))
-    }
-}
-
-impl Drop for Communicator {
-    /// Says goodbye. A thread that panics does not: the other ranks hear that this one aborted.
-    fn drop(&mut self) {
-        let Some(mut shared) = self.watch.take() else { return };
-        // An abort handle or the monitor may be speaking through it this very moment, and is soon done.
-        let watch = loop {
-            match Arc::try_unwrap(shared) {
-                Ok(watch) => break watch,
-                Err(still_shared) => shared = still_shared,
-            }
-            std::thread::yield_now();
-        };
-        if !std::thread::panicking() {
-            watch.close();
-        }
-    }
-}
-
-impl AbortHandle {
-    /// Ends the communicator: on this rank and, as soon as they hear of it, on all others.
-    pub fn abort(&self) {
-        self.health.fail(Fault::Aborted, None);
-        if let Some(watch) = self.watch.upgrade() {
-            watch.abort("the application called abort");
-        }
     }
 }

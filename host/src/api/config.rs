@@ -2,9 +2,11 @@
 
 use crate::bootstrap::{BootstrapConfig, InterfaceFilter};
 use crate::plan::Forced;
+use crate::plan::device::ChannelLimits;
 use crate::transport::p2p::P2pSettings;
 use crate::transport::{Allowed, TransportKind};
 use oxccl_shared::abi::{Algorithm, ConnLayout, Protocol};
+use std::path::PathBuf;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -25,6 +27,12 @@ pub struct Config {
     pub host_id: Option<String>,
     /// Bytes of the Simple buffer of a ring or tree connection, eight slots (`NCCL_BUFFSIZE`). Default 1 MiB.
     pub buffer_bytes: usize,
+    /// The same for GPUs, where the default is the table's for the GPU.
+    pub device_buffer_bytes: Option<usize>,
+    /// Channels of GPUs' operations (`NCCL_MIN_NCHANNELS`, `NCCL_MAX_NCHANNELS`).
+    pub channels: ChannelLimits,
+    /// The bundle of GPU kernels (`OXCCL_PTX_PATH`), if not one of the usual places.
+    pub ptx_path: Option<PathBuf>,
 }
 
 /// A setting that cannot be used.
@@ -62,6 +70,9 @@ impl Default for Config {
             p2p: P2pSettings::default(),
             host_id: None,
             buffer_bytes: BUFFER_BYTES,
+            device_buffer_bytes: None,
+            channels: ChannelLimits::default(),
+            ptx_path: None,
         }
     }
 }
@@ -112,7 +123,13 @@ impl Config {
         env.set("NCCL_CUMEM_ENABLE", "0 or 1 was expected", &mut config.p2p.cumem, cumem)?;
         config.transports.shm &= !no_shm;
         config.host_id = lookup("NCCL_HOSTID");
-        env.set("NCCL_BUFFSIZE", BUFFER, &mut config.buffer_bytes, buffer_bytes)?;
+        env.set("NCCL_BUFFSIZE", BUFFER, &mut config.device_buffer_bytes, |text| {
+            buffer_bytes(text).map(Some)
+        })?;
+        config.buffer_bytes = config.device_buffer_bytes.unwrap_or(config.buffer_bytes);
+        env.set("NCCL_MIN_NCHANNELS", CHANNELS, &mut config.channels.min, channels)?;
+        env.set("NCCL_MAX_NCHANNELS", CHANNELS, &mut config.channels.max, channels)?;
+        config.ptx_path = lookup("OXCCL_PTX_PATH").filter(|path| !path.is_empty()).map(PathBuf::from);
         Ok(config)
     }
 
@@ -149,20 +166,23 @@ impl Config {
         let protocol = self.forced.protocol.map(|p| p as u8);
         let Allowed { in_process, shm, tcp } = self.transports;
         let P2pSettings { enabled, cumem, .. } = self.p2p;
-        (algorithm, protocol, in_process, shm, tcp, enabled, cumem, self.buffer_bytes).hash(&mut hasher);
+        let buffers = (self.buffer_bytes, self.device_buffer_bytes);
+        (algorithm, protocol, in_process, shm, tcp, enabled, cumem, buffers, self.channels).hash(&mut hasher);
         hasher.finish()
     }
 
     /// The settings behind [`Self::digest`], for the message when they differ.
-    pub(crate) const MUST_AGREE: &'static str = "NCCL_ALGO, NCCL_PROTO, NCCL_P2P_DISABLE, NCCL_CUMEM_ENABLE, NCCL_SHM_DISABLE, OXCCL_TRANSPORT, NCCL_BUFFSIZE";
+    pub(crate) const MUST_AGREE: &'static str = "NCCL_ALGO, NCCL_PROTO, NCCL_P2P_DISABLE, NCCL_CUMEM_ENABLE, NCCL_SHM_DISABLE, OXCCL_TRANSPORT, NCCL_BUFFSIZE, NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS";
 
     /// Whether the settings can be used, whoever made them.
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
-        let bytes = self.buffer_bytes.to_string();
-        match buffer_bytes(&bytes) {
-            Some(_) => Ok(()),
-            None => Err(ConfigError { variable: "NCCL_BUFFSIZE", value: bytes, expected: BUFFER }),
+        let bytes = [Some(self.buffer_bytes), self.device_buffer_bytes];
+        for bytes in bytes.into_iter().flatten().map(|bytes| bytes.to_string()) {
+            if buffer_bytes(&bytes).is_none() {
+                return Err(ConfigError { variable: "NCCL_BUFFSIZE", value: bytes, expected: BUFFER });
+            }
         }
+        Ok(())
     }
 }
 
@@ -170,6 +190,7 @@ const SECONDS: &str = "a positive number of seconds was expected";
 const INTERFACES: &str = "a list of interface prefixes was expected, such as eth,ib or =eth0 or ^docker";
 const ALGORITHMS: &str = "ring, tree or direct was expected";
 const PROTOCOLS: &str = "LL, LL128 or Simple was expected";
+const CHANNELS: &str = "a number of channels was expected, at least 1";
 const BUFFER: &str = "8192 to 8388608 bytes were expected, a multiple of 1024";
 
 struct Source<'a>(&'a dyn Fn(&str) -> Option<String>);
@@ -214,6 +235,10 @@ fn family(text: &str) -> Option<Option<bool>> {
         "AF_INET6" => Some(Some(true)),
         _ => None,
     }
+}
+
+fn channels(text: &str) -> Option<Option<u32>> {
+    text.parse().ok().filter(|channels| *channels > 0).map(Some)
 }
 
 fn buffer_bytes(text: &str) -> Option<usize> {
@@ -263,6 +288,8 @@ mod tests {
             ("NCCL_P2P_DISABLE", "yes"),
             ("NCCL_CUMEM_ENABLE", "2"),
             ("NCCL_BUFFSIZE", "7"),
+            ("NCCL_MAX_NCHANNELS", "0"),
+            ("NCCL_MIN_NCHANNELS", "many"),
             ("NCCL_BUFFSIZE", "99999999999999999999"),
             ("OXCCL_TIMEOUT", "-1"),
             ("OXCCL_TIMEOUT", "1e300"),

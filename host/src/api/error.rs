@@ -4,6 +4,7 @@ use super::config::ConfigError;
 use super::launcher::LaunchError;
 use crate::bootstrap::BootstrapError;
 use crate::channel::ConnectError;
+use crate::launch::cuda::KernelError;
 use crate::launch::{Fault, Outstanding};
 use oxccl_shared::abi::{DataType, Func};
 use thiserror::Error;
@@ -30,6 +31,21 @@ pub enum Error {
     /// A running operation ended early; the communicator is of no further use.
     #[error(transparent)]
     Operation(#[from] OperationError),
+    /// A GPU could not be used.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+/// What went wrong with a rank's GPU.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("rank {rank} of {nranks}: {source}")]
+pub struct DeviceError {
+    /// The rank.
+    pub rank: u32,
+    /// Ranks of the communicator.
+    pub nranks: u32,
+    /// What it was.
+    pub source: KernelError,
 }
 
 /// Why a call was refused.
@@ -94,6 +110,28 @@ pub enum ArgumentError {
         scalar: DataType,
         /// Type of the buffers.
         buffers: DataType,
+    },
+    /// A GPU's kernels load whole elements.
+    #[error("{func}: the {which} buffer at {address:#x} does not lie on a whole {dtype}")]
+    Unaligned {
+        /// The call.
+        func: Func,
+        /// "send" or "receive".
+        which: &'static str,
+        /// Where it begins.
+        address: u64,
+        /// The type of its elements.
+        dtype: DataType,
+    },
+    /// A stream of another GPU than the communicator's.
+    #[error("rank {rank}'s communicator is on GPU {device}, the stream on GPU {stream}")]
+    StreamDevice {
+        /// The rank.
+        rank: u32,
+        /// The communicator's GPU.
+        device: u32,
+        /// The stream's.
+        stream: u32,
     },
     /// Count times element size does not fit an address.
     #[error("{func}: {count} elements of {dtype} are more than memory can hold")]

@@ -77,7 +77,7 @@ impl<'env> Group<'env> {
         communicator: &'env Communicator,
         call: &Untyped,
     ) -> Result<(), Error> {
-        let call = call.check(communicator.rank, communicator.nranks)?;
+        let call = call.check(communicator.rank(), communicator.size())?;
         let index = self.scratch.queued.len();
         self.scratch.queued.push(Queued { communicator, index, call });
         Ok(())

@@ -21,12 +21,14 @@ pub struct PeerMemory {
 pub struct MemoryReport {
     /// Each peer's share.
     pub peers: Vec<PeerMemory>,
+    /// Bytes that belong to no peer: on GPUs the tables by which kernels find their connections.
+    pub own_bytes: usize,
 }
 
 impl MemoryReport {
-    /// Bytes of all connections that this rank holds.
+    /// Bytes of all that this rank holds.
     pub fn total_bytes(&self) -> usize {
-        self.peers.iter().map(|peer| peer.inbound_bytes + peer.outbound_bytes).sum()
+        self.peers.iter().map(|peer| peer.inbound_bytes + peer.outbound_bytes).sum::<usize>() + self.own_bytes
     }
 
     /// Bytes of the peer that costs most.

@@ -6,6 +6,7 @@
 mod error;
 mod config;
 mod operator;
+mod membership;
 mod builder;
 mod communicator;
 mod collectives;
@@ -13,13 +14,15 @@ mod group;
 mod memory;
 pub mod launcher;
 mod unique_id;
+pub mod device;
 
 pub use crate::launch::GROUP_COMMUNICATORS_MAX;
 pub use builder::CommunicatorBuilder;
 pub use collectives::Untyped;
-pub use communicator::{AbortHandle, Communicator};
+pub use communicator::Communicator;
 pub use config::{Config, ConfigError};
 pub use error::{ArgumentError, Error, OperationError};
 pub use group::{Group, group};
+pub use membership::AbortHandle;
 pub use memory::{MemoryReport, PeerMemory};
 pub use operator::ReduceOp;

@@ -3,10 +3,13 @@
 use super::graph::Graph;
 use super::wiring::Wiring;
 use crate::bootstrap::{Bootstrap, BootstrapError};
+use crate::cuda::bundle::BundleError;
+use crate::cuda::{CudaError, DeviceId};
 use crate::launch::Channel;
 use crate::mem::{self, MemError, Segment};
 use crate::net::stream::LinkError;
 use crate::proxy::Links;
+use crate::transport::p2p::P2pError;
 use crate::transport::{Allowed, PeerInfo, TransportKind};
 use oxccl_shared::abi::{ConnLayout, Rank};
 use std::sync::Arc;
@@ -66,6 +69,46 @@ pub enum ConnectError {
     /// The bootstrap failed meanwhile.
     #[error(transparent)]
     Bootstrap(#[from] BootstrapError),
+    /// This rank's GPU cannot be used.
+    #[error("rank {rank}: {source}")]
+    Device {
+        /// This rank.
+        rank: u32,
+        /// Why.
+        source: CudaError,
+    },
+    /// There are no kernels for this rank's GPU.
+    #[error("rank {rank}: {source}")]
+    Kernels {
+        /// This rank.
+        rank: u32,
+        /// Why.
+        source: BundleError,
+    },
+    /// GPUs do not reach each other's memory.
+    #[error(transparent)]
+    P2p(#[from] P2pError),
+    /// Two ranks were given one GPU.
+    #[error("ranks {rank} and {peer} were both given {device}: every rank needs a GPU of its own")]
+    SameDevice {
+        /// The lower rank.
+        rank: u32,
+        /// The higher rank.
+        peer: u32,
+        /// The GPU.
+        device: DeviceId,
+    },
+    /// The ranks' GPUs are on several hosts.
+    #[error(
+        "rank {rank} and rank {peer} are on different hosts: communicators of GPUs do not span hosts yet (there is no NET \
+         transport for devices)"
+    )]
+    OtherHost {
+        /// A rank.
+        rank: u32,
+        /// The first rank of another host.
+        peer: u32,
+    },
 }
 
 /// What to connect.

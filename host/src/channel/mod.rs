@@ -7,6 +7,7 @@ mod graph;
 mod inbox;
 mod connect;
 mod wiring;
+pub mod device;
 
 pub use connect::{ConnectError, Connected, Wanted, connect};
 pub use graph::Graph;

@@ -2,10 +2,12 @@
 
 use super::channel::Channel;
 use super::health::{Fault, Health, Outstanding};
+use super::history::History;
 use super::lend::LendingBlock;
+use super::messages;
 use super::wait::WaitContext;
 use crate::mem::Segment;
-use crate::plan::{self, Call, CallRecord, Facts, Plan};
+use crate::plan::{self, Call, Facts, Plan};
 use corosensei::Yielder;
 use oxccl_device::coll::{self, CollWork, P2pWork};
 use oxccl_device::gpu::Stop;
@@ -64,10 +66,7 @@ pub struct EngineParts {
 /// Runs a communicator's operations on the caller's thread.
 pub struct Engine {
     parts: EngineParts,
-    /// Collectives started.
-    seq: u64,
-    /// Digest of all collectives started, in order: what the slots of the latest carry.
-    history: u32,
+    history: History,
     /// Messages of the operation under way; its capacity is kept.
     works: Vec<P2pWork>,
     /// Messages to ourselves: send and receive buffers, in order.
@@ -84,8 +83,7 @@ impl Engine {
         let messages = 4 * parts.facts.nranks as usize + 64;
         Engine {
             parts,
-            seq: 0,
-            history: 0,
+            history: History::default(),
             works: Vec::with_capacity(messages),
             self_sends: Vec::with_capacity(messages),
             self_recvs: Vec::with_capacity(messages),
@@ -178,11 +176,7 @@ impl Engine {
     }
 
     fn begin(&mut self, call: &Call) {
-        let record = CallRecord { seq: self.seq, call: *call };
-        self.seq += 1;
-        // A rank whose part of a call needs nobody does not notice that it called another: the next slot it meets tells.
-        self.history = self.history.rotate_left(7).wrapping_mul(0x9e37_79b9) ^ record.tag();
-        self.parts.wait.health().record(&record);
+        let record = self.history.begin(call, self.parts.wait.health());
         self.parts.wait.begin(&record);
     }
 
@@ -214,7 +208,7 @@ impl Engine {
             rank: self.parts.rank,
             nranks,
             root,
-            tag: self.history,
+            tag: self.history.tag(),
             stream: plan.stream && !raw.is_in_place(self.parts.rank),
         };
         for channel in 0..plan.channels {
@@ -274,48 +268,21 @@ impl Engine {
 
     /// Splits a call into messages.
     fn add_messages(&mut self, raw: &RawCall) {
-        let (call, me, n) = (raw.call, self.parts.rank, self.parts.facts.nranks);
-        let bytes = call.bytes() as usize;
-        let tag = match call.func {
+        let tag = match raw.call.func {
             Func::Send | Func::Recv => {
-                self.parts.wait.begin(&CallRecord { seq: self.seq, call });
-                // Both ends must agree, so the record is that of a send of so many bytes, whoever and whatever it is.
-                let count = bytes as u64;
-                let dtype = DataType::U8;
-                let call = Call { func: Func::Send, dtype, op: RedOp::Sum, root: 0, count };
-                CallRecord { seq: 0, call }.tag()
+                self.parts.wait.begin(&self.history.outside(&raw.call));
+                messages::tag(&raw.call)
             }
             Func::AllToAll | Func::Gather | Func::Scatter => {
-                self.begin(&call);
-                self.history
+                self.begin(&raw.call);
+                self.history.tag()
             }
             _ => return,
         };
-        let block = |base: *mut u8, rank: u32| base.wrapping_add(rank as usize * bytes);
-        let (src, dst) = (raw.send.cast_mut(), raw.recv);
-        match call.func {
-            Func::Send => self.add_message(true, call.root, src, bytes, tag),
-            Func::Recv => self.add_message(false, call.root, dst, bytes, tag),
-            Func::Gather => {
-                self.add_message(true, call.root, src, bytes, tag);
-                for rank in (0..n).filter(|_| me == call.root) {
-                    self.add_message(false, rank, block(dst, rank), bytes, tag);
-                }
-            }
-            Func::Scatter => {
-                for rank in (0..n).filter(|_| me == call.root) {
-                    self.add_message(true, rank, block(src, rank), bytes, tag);
-                }
-                self.add_message(false, call.root, dst, bytes, tag);
-            }
-            _ => {
-                for round in oxccl_shared::algo::pairwise::rounds(oxccl_shared::abi::Rank(me), n, n) {
-                    let (to, from) = (round.send_to.0, round.recv_from.0);
-                    self.add_message(true, to, block(src, to), bytes, tag);
-                    self.add_message(false, from, block(dst, from), bytes, tag);
-                }
-            }
-        }
+        let (me, n) = (self.parts.rank, self.parts.facts.nranks);
+        messages::split(raw, me, n, |message| {
+            self.add_message(message.is_send, message.peer, message.buffer, message.len_bytes, tag);
+        });
     }
 
     fn add_message(&mut self, is_send: bool, peer: u32, buffer: *mut u8, len_bytes: usize, tag: u32) {

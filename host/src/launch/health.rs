@@ -1,11 +1,12 @@
 //! Whether a communicator can go on, shared with its abort handles and its monitor thread.
 
 use super::blame::Waits;
+use crate::cuda::{CuResult, DeviceId};
 use crate::net::stream::LinkError;
 use crate::plan::{Call, CallRecord};
 use core::fmt;
 use oxccl_shared::sync::{Line128, Sys, Word};
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 /// Why a communicator stopped. The first fault stays; nothing runs afterwards.
@@ -47,6 +48,13 @@ pub enum Fault {
         /// Which, and why.
         error: LinkError,
     },
+    /// A kernel broke this process's context on the GPU, and all that was in it.
+    Gpu {
+        /// Which GPU.
+        device: DeviceId,
+        /// What the driver said.
+        result: CuResult,
+    },
 }
 
 /// What was being waited for when a fault struck.
@@ -80,6 +88,10 @@ impl fmt::Display for Outstanding {
                 "rank {rank} called another operation, or the same with another count, type, operator or root"
             )?,
             Fault::Link { error } => error.fmt(f)?,
+            Fault::Gpu { device, result } => write!(
+                f,
+                "{device} faulted: {result}; a kernel of this process touched what it may not, or the hardware failed"
+            )?,
         }
         match &self.during {
             Some(during) => write!(f, "; outstanding here: {during}"),
@@ -103,7 +115,12 @@ pub struct Health {
     waits: Waits,
     /// Written by the executor only.
     ledger: Line128<[LedgerRecord; LEDGER_RECORDS]>,
+    /// Called once a fault is recorded.
+    alarm: OnceLock<Alarm>,
 }
+
+/// Stops what does not look at a communicator's health by itself.
+type Alarm = Box<dyn Fn() + Send + Sync>;
 
 #[derive(Default)]
 struct LedgerRecord {
@@ -152,7 +169,18 @@ impl Health {
         let outstanding = *slot.get_or_insert(Outstanding { during, fault });
         // RELEASE pairs with ACQUIRE in `is_stopped`.
         self.stopped.store_release(1);
+        // Within the lock: whoever sets the alarm finds either the fault or us waiting for it.
+        self.alarm.get().iter().for_each(|alarm| alarm());
         outstanding
+    }
+
+    /// Has `alarm` called when a fault is recorded, or now if one has been. Only the first alarm counts.
+    pub fn set_alarm(&self, alarm: impl Fn() + Send + Sync + 'static) {
+        let fault = self.fault.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let alarm = self.alarm.get_or_init(|| Box::new(alarm));
+        if fault.is_some() {
+            alarm();
+        }
     }
 
     /// The fault that stands.
@@ -206,6 +234,25 @@ mod tests {
         health.fail(Fault::PeerDied { rank: 3 }, None);
         assert_eq!(health.fail(Fault::Aborted, None).fault, Fault::PeerDied { rank: 3 });
         assert!(health.is_stopped());
+    }
+
+    #[test]
+    fn an_alarm_rings_whether_the_fault_comes_before_or_after() {
+        use std::sync::{Arc, Mutex};
+        for before in [true, false] {
+            let (health, rung) = (Health::default(), Arc::new(Mutex::new(0)));
+            let bell = rung.clone();
+            let set = |health: &Health| health.set_alarm(move || *bell.lock().unwrap() += 1);
+            if before {
+                health.fail(Fault::Aborted, None);
+                set(&health);
+            } else {
+                set(&health);
+                assert_eq!(*rung.lock().unwrap(), 0);
+                health.fail(Fault::Aborted, None);
+            }
+            assert_eq!(*rung.lock().unwrap(), 1);
+        }
     }
 
     #[test]

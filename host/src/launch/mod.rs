@@ -7,6 +7,8 @@
 //! fiber, and a kernel that waits hands the thread to the next: ranks that share a thread cannot deadlock each other.
 
 mod engine;
+mod history;
+mod messages;
 mod channel;
 mod fiber;
 mod lend;
@@ -14,6 +16,7 @@ mod wait;
 mod health;
 mod blame;
 mod told;
+pub mod cuda;
 
 pub use channel::Channel;
 pub(crate) use engine::RawCall;

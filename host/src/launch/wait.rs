@@ -23,11 +23,11 @@ const SPINS_CROWDED: u32 = 32;
 const VISITS_BEFORE_YIELD: u32 = 4;
 /// How long a wait lasts before it sleeps between looks.
 const NAP_AFTER: Duration = Duration::from_millis(20);
-const NAP: Duration = Duration::from_micros(100);
+pub(super) const NAP: Duration = Duration::from_micros(100);
 /// How long a wait lasts before the other ranks are told what we are in, so that they can tell a mismatch.
 pub const ANNOUNCE_AFTER: Duration = Duration::from_millis(500);
 /// How long a rank that met another operation waits to hear which.
-const REPLY_TIME: Duration = Duration::from_millis(500);
+pub(super) const REPLY_TIME: Duration = Duration::from_millis(500);
 /// How long we look for what a rank may have sent before it left.
 const LEFT_GRACE: Duration = Duration::from_millis(500);
 
@@ -37,6 +37,19 @@ pub trait Tell: Send {
     fn tell(&self, what: Told);
     /// We give up, and the others should not wait for us.
     fn gave_up(&self, why: &Outstanding);
+}
+
+/// The other ranks hear of a fault, unless they know better.
+pub(super) fn announce(tell: &dyn Tell, outstanding: &Outstanding) {
+    match outstanding.fault {
+        Fault::PeerDied { .. } | Fault::PeerAborted { .. } => return,
+        // Whoever waits for us should name that rank, not us, and hears this before it hears that we left.
+        Fault::PeerLeft { rank } => return tell.tell(Told::WaitsFor(Some(rank))),
+        // First the guilty one's name, so that the others do not take us for it.
+        Fault::Timeout { rank, waited } => tell.tell(Told::TimedOut { rank, waited }),
+        _ => {}
+    }
+    tell.gave_up(outstanding);
 }
 
 /// One communicator's waiting: progress of its links, its health, its clock.
@@ -136,18 +149,7 @@ impl WaitContext {
     pub fn give_up(&self) -> Outstanding {
         let fault = self.health.fault().unwrap_or_else(|| self.fail(Fault::Aborted));
         let outstanding = Outstanding { during: fault.during.or(self.during.get()), ..fault };
-        // Whoever waits for us should name that rank, not us, and hears this before it hears that we left.
-        if let Fault::PeerLeft { rank } = fault.fault {
-            self.tell.tell(Told::WaitsFor(Some(rank)));
-        }
-        if !matches!(fault.fault, Fault::PeerDied { .. } | Fault::PeerAborted { .. } | Fault::PeerLeft { .. })
-        {
-            // First the guilty one's name, so that the others do not take us for it.
-            if let Fault::Timeout { rank, waited } = fault.fault {
-                self.tell.tell(Told::TimedOut { rank, waited });
-            }
-            self.tell.gave_up(&outstanding);
-        }
+        announce(&*self.tell, &outstanding);
         outstanding
     }
 

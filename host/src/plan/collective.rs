@@ -75,7 +75,7 @@ fn even_slices(count: usize, slot_elems: usize, grain_elems: usize) -> usize {
 /// Slices of one hop, so that a rank may send one while the next is still being filled.
 const SLICES_PER_CHUNK: usize = 2;
 
-fn grain_bytes(protocol: Protocol) -> usize {
+pub(super) fn grain_bytes(protocol: Protocol) -> usize {
     match protocol {
         Protocol::LL => proto::ll::DATA_BYTES,
         Protocol::LL128 => proto::ll128::DATA_BYTES,

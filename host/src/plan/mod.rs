@@ -7,6 +7,7 @@
 mod call;
 mod choose;
 mod collective;
+pub mod device;
 
 pub use call::{Call, CallRecord};
 pub use choose::{Facts, Forced, Tuning};

@@ -12,6 +12,8 @@ pub enum TransportKind {
     Shm,
     /// A TCP stream.
     Tcp,
+    /// Memory of a GPU that other GPUs of the host reach; between GPUs only.
+    P2p,
 }
 
 impl TransportKind {
@@ -21,6 +23,7 @@ impl TransportKind {
             TransportKind::InProcess => "inproc",
             TransportKind::Shm => "shm",
             TransportKind::Tcp => "tcp",
+            TransportKind::P2p => "p2p",
         }
     }
 

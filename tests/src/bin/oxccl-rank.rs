@@ -333,5 +333,6 @@ fn of_fault(fault: &Fault) -> (&'static str, Vec<u32>) {
         Fault::Timeout { rank, .. } => ("Timeout", vec![*rank]),
         Fault::Mismatch { rank, .. } => ("Mismatch", vec![*rank]),
         Fault::Link { .. } => ("Link", vec![]),
+        Fault::Gpu { .. } => ("Gpu", vec![]),
     }
 }

@@ -1,0 +1,165 @@
+//! From settings to a communicator of GPUs.
+
+use super::communicator::DeviceCommunicator;
+use crate::api::config::{Config, MISSING_ID};
+use crate::api::error::{DeviceError, Error};
+use crate::api::launcher::LaunchEnv;
+use crate::api::membership::{Membership, TellByWatch, watch};
+use crate::api::memory::{MemoryReport, PeerMemory};
+use crate::bootstrap::{Bootstrap, UniqueId};
+use crate::channel::ConnectError;
+use crate::channel::device::{DeviceConnected, DeviceWanted, connect};
+use crate::cuda::Device;
+use crate::launch::Health;
+use crate::launch::cuda::{DeviceEngine, DeviceEngineParts, DeviceKernels, Monitor};
+use crate::transport::{PeerInfo, TransportKind};
+use oxccl_shared::abi::Rank;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Sets up a communicator of GPUs: who, how many, on which GPU, and any setting that should not come from the environment.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceCommunicatorBuilder {
+    id: Option<UniqueId>,
+    rank: u32,
+    nranks: u32,
+    device: u32,
+    config: Option<Config>,
+    timeout: Option<Duration>,
+}
+
+impl DeviceCommunicatorBuilder {
+    /// The id that one rank created and all were given.
+    pub fn unique_id(mut self, id: UniqueId) -> Self {
+        self.id = Some(id);
+        self
+    }
+
+    /// This rank.
+    pub fn rank(mut self, rank: u32) -> Self {
+        self.rank = rank;
+        self
+    }
+
+    /// The number of ranks.
+    pub fn ranks(mut self, nranks: u32) -> Self {
+        self.nranks = nranks;
+        self
+    }
+
+    /// This rank's GPU, by its number among those that the process sees.
+    pub fn device(mut self, ordinal: u32) -> Self {
+        self.device = ordinal;
+        self
+    }
+
+    /// Takes id, rank and number of ranks from the launcher's environment. The GPU is the rank's number on its host.
+    ///
+    /// # Errors
+    /// [`Error::Launch`] if no launcher is recognised or its variables cannot be used.
+    pub fn from_env(self) -> Result<Self, Error> {
+        let launch = LaunchEnv::from_process()?;
+        let device = launch.local_rank.unwrap_or(launch.rank);
+        Ok(self.unique_id(launch.unique_id()?).rank(launch.rank).ranks(launch.nranks).device(device))
+    }
+
+    /// Replaces the environment's settings.
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = Some(config);
+        self
+    }
+
+    /// How long an operation's kernel waits for a peer that does nothing.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Joins. Returns when all ranks have joined, or with the same error on all.
+    ///
+    /// # Errors
+    /// Any [`Error`] but `Argument` and `Operation`.
+    pub fn build(self) -> Result<DeviceCommunicator, Error> {
+        let mut config = match &self.config {
+            Some(config) => config.clone(),
+            None => Config::from_env()?,
+        };
+        config.timeout = self.timeout.unwrap_or(config.timeout);
+        config.validate()?;
+        let id = match self.id {
+            Some(id) => id,
+            None if self.nranks == 1 => UniqueId::create(&config.bootstrap)?,
+            None => return Err(MISSING_ID.into()),
+        };
+        let bootstrap = Bootstrap::connect(&id, Rank(self.rank), self.nranks, &config.bootstrap)?;
+        assemble(bootstrap, config, self.device)
+    }
+}
+
+/// This rank's GPU and what it needs of its own. A failure is told to the other ranks, which would wait otherwise.
+fn open(rank: u32, ordinal: u32, config: &Config) -> Result<(Device, Arc<DeviceKernels>), ConnectError> {
+    let device = Device::open(ordinal).map_err(|source| ConnectError::Device { rank, source })?;
+    let kernels = DeviceKernels::open(&device, config.ptx_path.as_deref());
+    let kernels = kernels.map_err(|source| ConnectError::Kernels { rank, source })?;
+    Ok((device, kernels))
+}
+
+/// Connects all ranks' GPUs and puts the communicator together.
+fn assemble(bootstrap: Bootstrap, config: Config, ordinal: u32) -> Result<DeviceCommunicator, Error> {
+    let (rank, nranks) = (bootstrap.rank().0, bootstrap.nranks());
+    let opened = open(rank, ordinal, &config);
+    let wanted = DeviceWanted {
+        device: opened.as_ref().map(|(device, _)| device).map_err(Clone::clone),
+        info: &PeerInfo::local(config.host_id.as_deref(), config.digest()),
+        settings: Config::MUST_AGREE,
+        p2p: &config.p2p,
+        forced: config.forced,
+        limits: config.channels,
+        buffer_bytes: config.device_buffer_bytes,
+    };
+    let connected = match connect(&bootstrap, wanted) {
+        Ok(connected) => connected,
+        Err(error) => {
+            // As for ranks on CPUs: all have agreed to fail, unless one is lost.
+            if !matches!(error, ConnectError::Bootstrap(_)) {
+                bootstrap.close();
+            }
+            return Err(error.into());
+        }
+    };
+    let (device, kernels) = opened?;
+    let failed = |source: crate::cuda::CudaError| DeviceError { rank, nranks, source: source.into() };
+    let monitor = Arc::new(Monitor::new(&device).map_err(failed)?);
+    let health = Arc::new(Health::new(rank, nranks));
+    let memory = report(rank, &connected);
+    let watch = watch(bootstrap, &health);
+    let DeviceConnected { facts, tables, arena, .. } = connected;
+    let engine = DeviceEngine::new(DeviceEngineParts {
+        rank,
+        facts,
+        device,
+        kernels,
+        tables,
+        arena,
+        monitor,
+        health: health.clone(),
+        tell: Box::new(TellByWatch::new(&watch)),
+        timeout: config.timeout,
+    });
+    let member = Membership::new(rank, nranks, health, watch);
+    Ok(DeviceCommunicator::new(member, memory, engine.map_err(failed)?))
+}
+
+fn report(rank: u32, connected: &DeviceConnected) -> MemoryReport {
+    let DeviceConnected { layout, arena, tables, .. } = connected;
+    let peers = (0..layout.nranks).filter(|peer| *peer != rank).map(|peer| PeerMemory {
+        rank: peer,
+        transport: match arena {
+            Some(arena) if !arena.home(peer).is_on_device() => TransportKind::Shm,
+            _ => TransportKind::P2p,
+        },
+        inbound_bytes: layout.inbound_bytes(rank, peer),
+        outbound_bytes: layout.outbound_bytes(rank, peer),
+    });
+    MemoryReport { peers: peers.collect(), own_bytes: tables.memory.len() }
+}

@@ -1,0 +1,128 @@
+//! What every communicator is, whatever its operations run on: a rank among others, which hears what happens to them.
+
+use super::error::{Error, OperationError};
+use crate::bootstrap::{Bootstrap, PeerEvent, Watch};
+use crate::launch::{Fault, Health, Outstanding, Tell, Told};
+use std::sync::{Arc, OnceLock, Weak};
+
+/// A rank's place in a communicator. Dropping it says goodbye to the others.
+pub(super) struct Membership {
+    pub rank: u32,
+    pub nranks: u32,
+    pub health: Arc<Health>,
+    /// Owned here alone, so that dropping it can say goodbye; `None` only while it is being dropped.
+    watch: Option<Arc<Watch>>,
+}
+
+/// Ends a communicator's operations from any thread.
+#[derive(Clone)]
+pub struct AbortHandle {
+    health: Arc<Health>,
+    watch: Weak<Watch>,
+}
+
+impl Membership {
+    pub fn new(rank: u32, nranks: u32, health: Arc<Health>, watch: Arc<Watch>) -> Membership {
+        Membership { rank, nranks, health, watch: Some(watch) }
+    }
+
+    pub fn watch(&self) -> &Watch {
+        self.watch.as_ref().expect("a communicator that is not being dropped has its watch")
+    }
+
+    pub fn abort_handle(&self) -> AbortHandle {
+        let watch = self.watch.as_ref().map(Arc::downgrade).unwrap_or_default();
+        AbortHandle { health: self.health.clone(), watch }
+    }
+
+    pub fn operation_error(&self, outstanding: Outstanding) -> Error {
+        OperationError { rank: self.rank, nranks: self.nranks, outstanding }.into()
+    }
+}
+
+impl Drop for Membership {
+    /// Says goodbye. A thread that panics does not: the other ranks hear that this one aborted.
+    fn drop(&mut self) {
+        let Some(mut shared) = self.watch.take() else { return };
+        // An abort handle or the monitor may be speaking through it this very moment, and is soon done.
+        let watch = loop {
+            match Arc::try_unwrap(shared) {
+                Ok(watch) => break watch,
+                Err(still_shared) => shared = still_shared,
+            }
+            std::thread::yield_now();
+        };
+        if !std::thread::panicking() {
+            watch.close();
+        }
+    }
+}
+
+impl AbortHandle {
+    /// Ends the communicator: on this rank and, as soon as they hear of it, on all others.
+    pub fn abort(&self) {
+        self.health.fail(Fault::Aborted, None);
+        if let Some(watch) = self.watch.upgrade() {
+            watch.abort("the application called abort");
+        }
+    }
+}
+
+/// Has the bootstrap's thread turn what happens to peers into faults, and compare what peers say they are in with what this
+/// rank was in at the same point.
+pub(super) fn watch(bootstrap: Bootstrap, health: &Arc<Health>) -> Arc<Watch> {
+    let health = health.clone();
+    let me = bootstrap.rank().0;
+    let this = Arc::new(OnceLock::<Weak<Watch>>::new());
+    let replies = this.clone();
+    let watch = bootstrap.watch(Box::new(move |event| match event {
+        PeerEvent::PeerDied { rank } => drop(health.fail(Fault::PeerDied { rank: rank.0 }, None)),
+        PeerEvent::PeerAborted { rank, .. } => drop(health.fail(Fault::PeerAborted { rank: rank.0 }, None)),
+        PeerEvent::PeerLeft { rank } => health.note_left(rank.0),
+        PeerEvent::PeerNote { rank, note } => {
+            let theirs = match Told::from_bytes(&note) {
+                Some(Told::Call(theirs)) => theirs,
+                Some(Told::WaitsFor(peer)) => return health.waits().note(rank.0, peer),
+                // The guilty one is to hear that the other gave up, which follows.
+                Some(Told::TimedOut { rank, waited }) if rank != me => {
+                    health.fail(Fault::Timeout { rank, waited }, None);
+                    return;
+                }
+                Some(Told::TimedOut { .. }) | None => return,
+            };
+            let Some(ours) = health.recall(theirs.seq).filter(|ours| *ours != theirs) else { return };
+            // Before the fault, so that the peer hears what we called before it hears that we gave up.
+            if let Some(watch) = replies.get().and_then(Weak::upgrade) {
+                watch.note(&Told::Call(ours).to_bytes());
+            }
+            health.fail(Fault::Mismatch { rank: rank.0, theirs: Some(theirs) }, Some(ours));
+        }
+    }));
+    let watch = Arc::new(watch);
+    // Nobody else has the cell, so it is empty.
+    let _ = this.set(Arc::downgrade(&watch));
+    watch
+}
+
+/// Over the bootstrap's ring, as long as the communicator is there.
+pub(super) struct TellByWatch(Weak<Watch>);
+
+impl TellByWatch {
+    pub fn new(watch: &Arc<Watch>) -> TellByWatch {
+        TellByWatch(Arc::downgrade(watch))
+    }
+}
+
+impl Tell for TellByWatch {
+    fn tell(&self, what: Told) {
+        if let Some(watch) = self.0.upgrade() {
+            watch.note(&what.to_bytes());
+        }
+    }
+
+    fn gave_up(&self, why: &Outstanding) {
+        if let Some(watch) = self.0.upgrade() {
+            watch.abort(&why.to_string());
+        }
+    }
+}

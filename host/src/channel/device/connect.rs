@@ -1,0 +1,227 @@
+//! From a bootstrap and a GPU each to connections.
+
+use super::layout::DeviceLayout;
+use super::tables::upload;
+use crate::bootstrap::Bootstrap;
+use crate::channel::ConnectError;
+use crate::cuda::{Device, DeviceId, PciBus};
+use crate::launch::cuda::ConnTables;
+use crate::plan::Forced;
+use crate::plan::device::{ChannelLimits, DeviceFacts};
+use crate::transport::PeerInfo;
+use crate::transport::p2p::{Arena, P2pSettings};
+
+/// What to connect.
+pub struct DeviceWanted<'a> {
+    /// This rank's GPU, or why it has none: the others shall hear of it.
+    pub device: Result<&'a Device, ConnectError>,
+    /// This process.
+    pub info: &'a PeerInfo,
+    /// The variables whose digest `info.settings` is.
+    pub settings: &'static str,
+    /// How GPUs share memory.
+    pub p2p: &'a P2pSettings,
+    /// The user's algorithm and protocol.
+    pub forced: Forced,
+    /// The user's limits.
+    pub limits: ChannelLimits,
+    /// Bytes of the eight Simple slots of a connection, if the user says so.
+    pub buffer_bytes: Option<usize>,
+}
+
+/// Everything connected.
+pub struct DeviceConnected {
+    /// What plans depend on.
+    pub facts: DeviceFacts,
+    /// The tables for kernels.
+    pub tables: ConnTables,
+    /// All ranks' memory; nothing for a rank that is alone.
+    pub arena: Option<Arena>,
+    /// Where everything lies.
+    pub layout: DeviceLayout,
+    /// Everybody's device.
+    pub cards: Vec<DeviceCard>,
+}
+
+/// What a rank tells the others of its GPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceCard {
+    /// The same in every process.
+    pub uuid: [u8; 16],
+    /// Compute capability: 90 is 9.0.
+    pub sm: u32,
+    /// Multiprocessors.
+    pub sm_count: u32,
+    /// How that rank names it.
+    pub id: DeviceId,
+}
+
+const CARD_BYTES: usize = 34;
+
+impl DeviceCard {
+    fn of(device: &Device) -> DeviceCard {
+        let (sm, sm_count) = (device.sm(), device.sm_count());
+        DeviceCard { uuid: device.uuid(), sm, sm_count, id: device.id() }
+    }
+
+    fn to_bytes(self) -> [u8; CARD_BYTES] {
+        let mut bytes = [0; CARD_BYTES];
+        bytes[..16].copy_from_slice(&self.uuid);
+        let words = [self.sm, self.sm_count, self.id.ordinal, self.id.bus.domain];
+        for (to, word) in bytes[16..32].chunks_exact_mut(4).zip(words) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes[32..].copy_from_slice(&[self.id.bus.bus, self.id.bus.device]);
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<DeviceCard> {
+        let bytes: &[u8; CARD_BYTES] = bytes.try_into().ok()?;
+        let word = |i: usize| u32::from_le_bytes(std::array::from_fn(|k| bytes[16 + 4 * i + k]));
+        let bus = PciBus { domain: word(3), bus: bytes[32], device: bytes[33] };
+        Some(DeviceCard {
+            uuid: std::array::from_fn(|i| bytes[i]),
+            sm: word(0),
+            sm_count: word(1),
+            id: DeviceId { ordinal: word(2), bus },
+        })
+    }
+}
+
+/// Connects this rank's GPU with all others. Every rank calls it at the same time.
+///
+/// # Errors
+/// The same step fails on every rank: on the guilty one with its own error, elsewhere with one that names it.
+pub fn connect(bootstrap: &Bootstrap, wanted: DeviceWanted<'_>) -> Result<DeviceConnected, ConnectError> {
+    let (rank, nranks) = (bootstrap.rank().0, bootstrap.nranks());
+    let said = wanted.device.clone().map(|device| {
+        let mut said = wanted.info.to_bytes().to_vec();
+        said.extend(DeviceCard::of(device).to_bytes());
+        said
+    });
+    let (peers, cards) = read_cards(&agree(bootstrap, said)?)?;
+    // All see the same, but must not leave before all have heard of it.
+    let fit = check(rank, &peers, &cards, wanted.settings);
+    agree(bootstrap, fit.map(|()| Vec::new()))?;
+
+    let device = wanted.device?;
+    let least = |of: fn(&DeviceCard) -> u32| cards.iter().map(of).min().unwrap_or(0);
+    let weakest = (least(|card| card.sm), least(|card| card.sm_count));
+    let facts = DeviceFacts::new(nranks, weakest, wanted.forced, wanted.limits, wanted.buffer_bytes);
+    let layout = DeviceLayout::new(
+        nranks,
+        facts.ring_channels,
+        facts.mesh_channels,
+        facts.ring_layout,
+        facts.mesh_layout,
+    );
+    let arena = if nranks > 1 {
+        let lens = vec![layout.len_bytes(); nranks as usize];
+        Some(Arena::connect(bootstrap, device, &peers, wanted.p2p, &lens)?)
+    } else {
+        None
+    };
+    let base = |peer: u32| {
+        arena.as_ref().and_then(|arena| arena.base(peer)).expect("all ranks are on this host: checked above")
+    };
+    let tables = upload(&layout, rank, device, &base).map_err(|source| ConnectError::Device { rank, source });
+    let tables = match tables {
+        Ok(tables) => {
+            agree(bootstrap, Ok(Vec::new()))?;
+            tables
+        }
+        Err(error) => return Err(agree(bootstrap, Err(error)).expect_err("we failed")),
+    };
+    Ok(DeviceConnected { facts, tables, arena, layout, cards })
+}
+
+/// Every rank learns whether every rank succeeded, and what it says.
+fn agree(bootstrap: &Bootstrap, mine: Result<Vec<u8>, ConnectError>) -> Result<Vec<Vec<u8>>, ConnectError> {
+    const FINE: u8 = 0;
+    const FAILED: u8 = 1;
+    let block = match &mine {
+        Ok(bytes) => [&[FINE], &bytes[..]].concat(),
+        Err(error) => {
+            let said = error.to_string();
+            [&[FAILED], &said.as_bytes()[..said.len().min(512)]].concat()
+        }
+    };
+    let blocks = bootstrap.all_gather(&block)?;
+    mine?;
+    match blocks.iter().position(|block| block.first() != Some(&FINE)) {
+        None => Ok(blocks.into_iter().map(|block| block[1..].to_vec()).collect()),
+        Some(peer) => {
+            let said = blocks[peer].get(1..).unwrap_or_default();
+            let why = String::from_utf8_lossy(said).into_owned();
+            Err(ConnectError::PeerFailed { peer: peer as u32, why })
+        }
+    }
+}
+
+fn read_cards(blocks: &[Vec<u8>]) -> Result<(Vec<PeerInfo>, Vec<DeviceCard>), ConnectError> {
+    let (mut peers, mut cards) = (Vec::new(), Vec::new());
+    for (peer, block) in blocks.iter().enumerate() {
+        let malformed = ConnectError::Malformed { peer: peer as u32 };
+        let parts = block.len().checked_sub(CARD_BYTES).map(|at| block.split_at(at));
+        let read =
+            parts.and_then(|(info, card)| Some((PeerInfo::from_bytes(info)?, DeviceCard::from_bytes(card)?)));
+        let (info, card) = read.ok_or(malformed)?;
+        peers.push(info);
+        cards.push(card);
+    }
+    Ok((peers, cards))
+}
+
+/// Whether these ranks can be connected.
+fn check(
+    rank: u32,
+    peers: &[PeerInfo],
+    cards: &[DeviceCard],
+    settings: &'static str,
+) -> Result<(), ConnectError> {
+    if let Some(peer) = peers.iter().position(|peer| peer.settings != peers[0].settings) {
+        return Err(ConnectError::Settings { peer: peer as u32, settings });
+    }
+    if let Some(peer) = peers.iter().position(|peer| peer.host != peers[0].host) {
+        return Err(ConnectError::OtherHost { rank: 0, peer: peer as u32 });
+    }
+    for (second, card) in cards.iter().enumerate() {
+        if let Some(first) = cards[..second].iter().position(|earlier| earlier.uuid == card.uuid) {
+            let device = if rank == first as u32 { cards[first].id } else { card.id };
+            return Err(ConnectError::SameDevice { rank: first as u32, peer: second as u32, device });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn card(number: u8) -> DeviceCard {
+        let id = DeviceId { ordinal: number.into(), bus: PciBus { domain: 1 << 16, bus: number, device: 3 } };
+        DeviceCard { uuid: [number; 16], sm: 90, sm_count: 132, id }
+    }
+
+    #[test]
+    fn cards_round_trip_and_nothing_else_is_one() {
+        let bytes = card(7).to_bytes();
+        assert_eq!(DeviceCard::from_bytes(&bytes), Some(card(7)));
+        assert_eq!(DeviceCard::from_bytes(&bytes[1..]), None);
+    }
+
+    #[test]
+    fn ranks_that_cannot_be_connected_are_named() {
+        let here = PeerInfo { host: 1, ..PeerInfo::default() };
+        let peers = [here; 3];
+        assert_eq!(check(0, &peers, &[card(1), card(2), card(3)], "X"), Ok(()));
+        let twice = check(0, &peers, &[card(1), card(2), card(2)], "X").unwrap_err().to_string();
+        assert!(twice.contains("ranks 1 and 2"), "{twice}");
+        let far = [here, here, PeerInfo { host: 2, ..here }];
+        let far = check(0, &far, &[card(1), card(2), card(3)], "X").unwrap_err();
+        assert_eq!(far, ConnectError::OtherHost { rank: 0, peer: 2 });
+        let other = [here, PeerInfo { settings: 9, ..here }, here];
+        let other = check(0, &other, &[card(1), card(2), card(3)], "X").unwrap_err();
+        assert_eq!(other, ConnectError::Settings { peer: 1, settings: "X" });
+    }
+}

@@ -1,0 +1,14 @@
+//! Layer: host / channel / device.
+//! Takes: a bootstrap and this rank's GPU.
+//! Gives: rings and a mesh of connections in GPU memory that every rank of the host has mapped, and the tables by which
+//! kernels find them.
+//! Never: launches a kernel, knows what a connection is used for.
+//!
+//! From below: `layout`, pure; `tables`; `connect`.
+
+mod layout;
+mod tables;
+mod connect;
+
+pub use connect::{DeviceCard, DeviceConnected, DeviceWanted, connect};
+pub use layout::DeviceLayout;

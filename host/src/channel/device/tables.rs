@@ -1,0 +1,165 @@
+//! A rank's ends of all connections, as its kernels read them.
+
+use super::layout::DeviceLayout;
+use crate::cuda::{CudaError, Device, DeviceMemory, Stream};
+use crate::launch::cuda::{ConnLists, ConnTables};
+use oxccl_shared::abi::{ConnEnd, ConnLayout};
+use oxccl_shared::fifo::{ConsumerCursor, ProducerCursor};
+use std::mem::offset_of;
+
+/// Lists start on borders of whole lines.
+const ALIGN: usize = 128;
+
+/// The image of a table, and where its parts lie.
+#[derive(Default)]
+struct Image(Vec<u8>);
+
+impl Image {
+    /// Appends a list, and says where it starts.
+    fn push(&mut self, bytes: &[u8]) -> u64 {
+        self.0.resize(self.0.len().next_multiple_of(ALIGN), 0);
+        let at = self.0.len();
+        self.0.extend_from_slice(bytes);
+        at as u64
+    }
+
+    fn push_zeros(&mut self, len_bytes: usize) -> u64 {
+        self.push(&vec![0; len_bytes])
+    }
+}
+
+/// Both ends' words for a [`ConnEnd`] in the memory of a device.
+fn end(producer_side: u64, consumer_side: u64, layout: ConnLayout, peer: u32) -> [u8; size_of::<ConnEnd>()] {
+    let mut bytes = [0; size_of::<ConnEnd>()];
+    let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+    put(offset_of!(ConnEnd, producer_side), &producer_side.to_le_bytes());
+    put(offset_of!(ConnEnd, consumer_side), &consumer_side.to_le_bytes());
+    let slots = offset_of!(ConnEnd, layout);
+    put(slots + offset_of!(ConnLayout, ll_slot_bytes), &layout.ll_slot_bytes.to_le_bytes());
+    put(slots + offset_of!(ConnLayout, ll128_slot_bytes), &layout.ll128_slot_bytes.to_le_bytes());
+    put(slots + offset_of!(ConnLayout, simple_slot_bytes), &layout.simple_slot_bytes.to_le_bytes());
+    put(offset_of!(ConnEnd, peer), &peer.to_le_bytes());
+    bytes
+}
+
+/// Ends of one kind of channel: what this rank sends on and what it receives on, channel by channel.
+#[derive(Default)]
+struct Ends {
+    send: Vec<u8>,
+    recv: Vec<u8>,
+    rings: Vec<u8>,
+    nconns: usize,
+    channels: usize,
+}
+
+impl Ends {
+    fn of_rings(layout: &DeviceLayout, rank: u32, base: &dyn Fn(u32) -> u64) -> Ends {
+        let mut ends = Ends { nconns: 1, channels: layout.rings.len(), ..Ends::default() };
+        for channel in 0..layout.rings.len() {
+            let (control, block) = (layout.ring_control(channel).start, layout.ring_block(channel).start);
+            let next = layout.along_ring(channel, rank, 1);
+            let before = layout.along_ring(channel, rank, layout.nranks as usize - 1);
+            let at = |rank: u32, offset: usize| base(rank) + offset as u64;
+            ends.send.extend(end(at(rank, control), at(next, block), layout.ring, next));
+            ends.recv.extend(end(at(before, control), at(rank, block), layout.ring, before));
+            let position = layout.position(channel, rank) as u32;
+            for word in [position].iter().chain(&layout.rings[channel]) {
+                ends.rings.extend(word.to_le_bytes());
+            }
+        }
+        ends
+    }
+
+    fn of_mesh(layout: &DeviceLayout, rank: u32, base: &dyn Fn(u32) -> u64) -> Ends {
+        let channels = layout.mesh_channels as usize;
+        let mut ends = Ends { nconns: layout.nranks as usize - 1, channels, ..Ends::default() };
+        for channel in 0..channels {
+            for peer in (0..layout.nranks).filter(|peer| *peer != rank) {
+                let connection = |from: u32, to: u32| {
+                    let control = base(from) + layout.mesh_control(from, channel, to).start as u64;
+                    let block = base(to) + layout.mesh_block(to, channel, from).start as u64;
+                    end(control, block, layout.mesh, peer)
+                };
+                ends.send.extend(connection(rank, peer));
+                ends.recv.extend(connection(peer, rank));
+            }
+        }
+        ends
+    }
+
+    /// Offsets into the image.
+    fn put(&self, image: &mut Image) -> ConnLists {
+        let count = self.nconns * self.channels;
+        ConnLists {
+            send: image.push(&self.send),
+            recv: image.push(&self.recv),
+            send_cursors: image.push_zeros(count * size_of::<ProducerCursor>()),
+            recv_cursors: image.push_zeros(count * size_of::<ConsumerCursor>()),
+            rings: image.push(&self.rings),
+            nconns: self.nconns as u32,
+        }
+    }
+}
+
+/// Writes the tables of `rank` to its device; `base` gives each rank's memory as this device addresses it.
+pub(super) fn upload(
+    layout: &DeviceLayout,
+    rank: u32,
+    device: &Device,
+    base: &dyn Fn(u32) -> u64,
+) -> Result<ConnTables, CudaError> {
+    let mut image = Image::default();
+    let (ring, mesh) = match layout.nranks {
+        0 | 1 => (Ends::default(), Ends::default()),
+        _ => (Ends::of_rings(layout, rank, base), Ends::of_mesh(layout, rank, base)),
+    };
+    let (ring, mesh) = (ring.put(&mut image), mesh.put(&mut image));
+    let scratch = image.push_zeros(ALIGN);
+    let Image(bytes) = image;
+    let memory = DeviceMemory::uninitialised(device, bytes.len())?;
+    let stream = Stream::new(device)?;
+    // SAFETY: (1, 2) the memory was just made for this, and `bytes` outlives the wait below.
+    unsafe { stream.by_ref().copy_to_device(memory.address(), bytes.as_ptr().cast(), bytes.len()) }?;
+    stream.synchronize()?;
+    let at = memory.address();
+    Ok(ConnTables { ring: ring.at(at), mesh: mesh.at(at), scratch: at + scratch, memory })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn word(bytes: &[u8], at: usize) -> u64 {
+        u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
+    }
+
+    /// What one rank sends on is, word for word, what the other receives on.
+    #[test]
+    fn both_ends_mean_the_same_memory() {
+        let slots = ConnLayout { ll_slot_bytes: 512, ll128_slot_bytes: 256, simple_slot_bytes: 1024 };
+        let mut layout = DeviceLayout::new(5, 3, 2, slots, slots);
+        layout.rings[1] = vec![3, 1, 4, 0, 2];
+        let base = |rank: u32| 1 << 40 | u64::from(rank) << 32;
+        let size = size_of::<ConnEnd>();
+        let rings: Vec<Ends> = (0..5).map(|rank| Ends::of_rings(&layout, rank, &base)).collect();
+        let meshes: Vec<Ends> = (0..5).map(|rank| Ends::of_mesh(&layout, rank, &base)).collect();
+        let pair = |list: &[u8], index: usize| (word(list, index * size), word(list, index * size + 8));
+        for rank in 0..5 {
+            for channel in 0..3 {
+                let next = layout.along_ring(channel, rank, 1);
+                let sent = pair(&rings[rank as usize].send, channel);
+                assert_eq!(sent, pair(&rings[next as usize].recv, channel));
+                assert_eq!((sent.0 >> 32 & 0xff, sent.1 >> 32 & 0xff), (rank.into(), next.into()));
+                let peer = &rings[rank as usize].send[channel * size + offset_of!(ConnEnd, peer)..][..4];
+                assert_eq!(peer, next.to_le_bytes());
+            }
+            for (channel, peer) in (0..2).flat_map(|c| (0..5).map(move |p| (c, p))).filter(|x| x.1 != rank) {
+                let index = |of: u32, with: u32| channel * 4 + DeviceLayout::mesh_index(of, with);
+                let sent = pair(&meshes[rank as usize].send, index(rank, peer));
+                assert_eq!(sent, pair(&meshes[peer as usize].recv, index(peer, rank)));
+            }
+        }
+        let word = |at: usize| u32::from_le_bytes(rings[4].rings[at * 4..][..4].try_into().unwrap());
+        assert_eq!((6..12).map(word).collect::<Vec<_>>(), [2, 3, 1, 4, 0, 2]);
+    }
+}

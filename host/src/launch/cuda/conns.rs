@@ -1,0 +1,58 @@
+//! Where a rank's connections lie in its device's memory.
+
+use crate::cuda::DeviceMemory;
+use oxccl_shared::abi::KernelLaunch;
+
+/// The lists of one kind of channel, as addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ConnLists {
+    /// The producers' ends.
+    pub send: u64,
+    /// The consumers' ends.
+    pub recv: u64,
+    /// How far each of `send` is.
+    pub send_cursors: u64,
+    /// How far each of `recv` is.
+    pub recv_cursors: u64,
+    /// Our position and the rank at each position, for each channel.
+    pub rings: u64,
+    /// Connections of a channel, in each list.
+    pub nconns: u32,
+}
+
+/// All lists, and the memory that they lie in.
+#[derive(Debug)]
+pub struct ConnTables {
+    /// Rings: one connection a channel and direction.
+    pub ring: ConnLists,
+    /// Every peer, by rank, a channel and direction.
+    pub mesh: ConnLists,
+    /// A line of memory that operations without buffers may use.
+    pub scratch: u64,
+    /// What all of it lies in.
+    pub memory: DeviceMemory,
+}
+
+impl ConnLists {
+    /// From offsets to addresses.
+    pub fn at(self, base: u64) -> ConnLists {
+        ConnLists {
+            send: self.send + base,
+            recv: self.recv + base,
+            send_cursors: self.send_cursors + base,
+            recv_cursors: self.recv_cursors + base,
+            rings: self.rings + base,
+            nconns: self.nconns,
+        }
+    }
+
+    /// Fills in what a launch over these connections says of them.
+    pub(super) fn fill(&self, launch: &mut KernelLaunch) {
+        launch.send = std::ptr::without_provenance(self.send as usize);
+        launch.recv = std::ptr::without_provenance(self.recv as usize);
+        launch.send_cursors = std::ptr::without_provenance_mut(self.send_cursors as usize);
+        launch.recv_cursors = std::ptr::without_provenance_mut(self.recv_cursors as usize);
+        launch.rings = std::ptr::without_provenance(self.rings as usize);
+        launch.nconns = self.nconns;
+    }
+}

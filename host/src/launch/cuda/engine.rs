@@ -1,0 +1,498 @@
+//! A communicator's operations, put on streams.
+
+use super::conns::{ConnLists, ConnTables};
+use super::kernels::{DeviceKernels, KernelError};
+use super::monitor::Monitor;
+use super::order::Order;
+use crate::cuda::{CudaError, Device, Function, StreamRef};
+use crate::launch::engine::RawCall;
+use crate::launch::health::{Fault, Health, Outstanding};
+use crate::launch::history::History;
+use crate::launch::messages::{self, Message};
+use crate::launch::told::Told;
+use crate::launch::wait::{NAP, REPLY_TIME, Tell, announce};
+use crate::plan::device::{
+    Arrangement, DeviceFacts, DevicePlan, KernelId, MessageWant, arrange, plan_device,
+};
+use crate::plan::{Call, Forced};
+use crate::transport::p2p::Arena;
+use oxccl_shared::abi::{
+    Algorithm, CollArgs, DataType, Func, KERNEL_MESSAGES_MAX, KERNEL_POST, KERNEL_PRE, KERNEL_TWO_HOPS,
+    KernelColl, KernelLaunch, KernelMessage, MessageArgs, Protocol, RedOp, StopCause,
+};
+use oxccl_shared::reduce::{self, Resolved};
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// What `channel` makes at init, and what the communicator has.
+pub struct DeviceEngineParts {
+    /// This rank.
+    pub rank: u32,
+    /// What plans depend on.
+    pub facts: DeviceFacts,
+    /// Its GPU.
+    pub device: Device,
+    /// That GPU's kernels.
+    pub kernels: Arc<DeviceKernels>,
+    /// Where connections are.
+    pub tables: ConnTables,
+    /// What connections lie in; nothing for a rank that is alone.
+    pub arena: Option<Arena>,
+    /// How kernels are stopped.
+    pub monitor: Arc<Monitor>,
+    /// The communicator's health.
+    pub health: Arc<Health>,
+    /// How the others hear of a fault.
+    pub tell: Box<dyn Tell>,
+    /// How long a kernel waits for a peer.
+    pub timeout: Duration,
+}
+
+/// Why a call was not put on its stream.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum EnqueueError {
+    /// The communicator has stopped, or stops now.
+    #[error("{0}")]
+    Stopped(Outstanding),
+    /// There is no kernel for it.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// The driver refused it.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
+}
+
+/// Puts a communicator's operations on streams.
+pub struct DeviceEngine {
+    parts: DeviceEngineParts,
+    order: Order,
+    history: History,
+    /// Kernels that were used, to be found without a lock.
+    functions: Vec<(KernelId, Function)>,
+    /// Messages of the group being enqueued.
+    messages: Vec<(Message, u32)>,
+    wants: Vec<MessageWant>,
+    arrangement: Arrangement,
+}
+
+// SAFETY: the raw pointers are device addresses of the group being enqueued, which the host never follows.
+unsafe impl Send for DeviceEngine {}
+
+impl DeviceEngine {
+    /// An engine over finished connections.
+    ///
+    /// # Errors
+    /// [`CudaError`].
+    pub fn new(parts: DeviceEngineParts) -> Result<DeviceEngine, CudaError> {
+        let monitor = Arc::downgrade(&parts.monitor);
+        parts.health.set_alarm(move || monitor.upgrade().iter().for_each(|monitor| monitor.abort()));
+        Ok(DeviceEngine {
+            order: Order::new(&parts.device)?,
+            parts,
+            history: History::default(),
+            functions: Vec::new(),
+            messages: Vec::new(),
+            wants: Vec::new(),
+            arrangement: Arrangement::default(),
+        })
+    }
+
+    /// The GPU.
+    pub fn device(&self) -> &Device {
+        &self.parts.device
+    }
+
+    /// What plans depend on.
+    pub fn facts(&self) -> &DeviceFacts {
+        &self.parts.facts
+    }
+
+    /// Loads every kernel that `calls` need. A thread with several communicators does so for all before it enqueues on any: the
+    /// driver may make loading wait for kernels that already run.
+    ///
+    /// # Errors
+    /// [`EnqueueError::Kernel`].
+    pub(crate) fn prepare(&mut self, calls: &[RawCall]) -> Result<(), EnqueueError> {
+        for raw in calls {
+            if messages::is_made_of_messages(raw.call.func) {
+                continue;
+            }
+            if let Some(plan) = self.plan(raw) {
+                self.function(plan.kernel, plan.threads)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts `calls` on `stream`: collectives in order, then all messages. They begin when `others` have come to here too, which go
+    /// on when all is done.
+    ///
+    /// # Errors
+    /// The communicator's fault, if there is one by now; what was put on the stream before stays there.
+    ///
+    /// # Safety
+    /// 1. Each call's buffers are memory of this device, valid for what its function reads and writes until the stream has done
+    ///    it, and overlap only as `CollWork` allows.
+    /// 2. The streams live until then.
+    pub(crate) unsafe fn enqueue<'s>(
+        &mut self,
+        calls: &[RawCall],
+        stream: StreamRef<'s>,
+        others: impl Iterator<Item = StreamRef<'s>> + Clone,
+    ) -> Result<(), EnqueueError> {
+        self.check().map_err(EnqueueError::Stopped)?;
+        let device = self.parts.device.clone();
+        let put = device.bind().map_err(EnqueueError::from).and_then(|_bound| {
+            self.prepare(calls)?;
+            self.order.enter(stream, others.clone())?;
+            // SAFETY: obligations 1 and 2.
+            unsafe { self.put(calls, stream)? };
+            Ok(self.order.leave(stream, others)?)
+        });
+        put.map_err(|error| self.stopped_by(error))
+    }
+
+    /// # Safety
+    /// 1. As [`Self::enqueue`].
+    unsafe fn put(&mut self, calls: &[RawCall], stream: StreamRef<'_>) -> Result<(), EnqueueError> {
+        for raw in calls.iter().filter(|raw| !messages::is_made_of_messages(raw.call.func)) {
+            // SAFETY: obligation 1.
+            unsafe { self.collective(raw, stream)? };
+        }
+        // SAFETY: obligation 1.
+        unsafe { self.all_messages(calls, stream) }
+    }
+
+    /// Whether this call reduces in a way that a copy does not.
+    fn operator(&self, raw: &RawCall) -> Resolved {
+        let Call { func, dtype, op, .. } = raw.call;
+        let reduces = matches!(func, Func::AllReduce | Func::ReduceScatter | Func::Reduce);
+        let op = if reduces { op } else { RedOp::Sum };
+        reduce::resolve(op, dtype, self.parts.facts.nranks, raw.scalar_bits)
+    }
+
+    /// How a collective is carried out; nothing if no kernel is needed.
+    fn plan(&self, raw: &RawCall) -> Option<DevicePlan> {
+        let facts = &self.parts.facts;
+        let call = &raw.call;
+        if facts.nranks > 1 {
+            return match call.func {
+                Func::Barrier if !facts.has_direct() => Some(plan_device(&ONE_BYTE, facts)),
+                Func::Barrier => Some(plan_device(call, facts)),
+                _ if call.count == 0 => None,
+                _ => Some(plan_device(call, facts)),
+            };
+        }
+        let operator = self.operator(raw);
+        let changes = (operator.pre || operator.post) && call.count > 0;
+        // Alone, the one-hop kernel only takes its own input.
+        let forced = Forced { algorithm: Some(Algorithm::Direct), protocol: Some(Protocol::Simple) };
+        let call = Call { func: Func::AllReduce, ..*call };
+        changes.then(|| plan_device(&call, &DeviceFacts { forced, ..*facts }))
+    }
+
+    fn function(&mut self, id: KernelId, threads: u32) -> Result<&Function, KernelError> {
+        let known = self.functions.iter().position(|(known, _)| *known == id);
+        let at = match known {
+            Some(at) => at,
+            None => {
+                self.functions.push((id, self.parts.kernels.get(id, threads)?));
+                self.functions.len() - 1
+            }
+        };
+        Ok(&self.functions[at].1)
+    }
+
+    /// # Safety
+    /// 1. As [`Self::enqueue`].
+    unsafe fn collective(&mut self, raw: &RawCall, stream: StreamRef<'_>) -> Result<(), EnqueueError> {
+        self.history.begin(&raw.call, &self.parts.health);
+        let Some(plan) = self.plan(raw) else {
+            // SAFETY: obligation 1.
+            return unsafe { self.copy_own(raw, stream) };
+        };
+        let mut coll = collective_args(raw, &plan, &self.operator(raw), self.history.tag());
+        if raw.call.func == Func::Barrier {
+            let scratch: *mut u8 = std::ptr::without_provenance_mut(self.parts.tables.scratch as usize);
+            let count = u64::from(!self.parts.facts.has_direct());
+            coll = KernelColl { src: scratch, dst: scratch, count, ..coll };
+        }
+        let lists = match plan.algorithm {
+            Algorithm::Direct => &self.parts.tables.mesh,
+            Algorithm::Ring | Algorithm::Tree => &self.parts.tables.ring,
+        };
+        let mut args = CollArgs { launch: self.launch(lists, plan.channels), coll };
+        let function = self.function(plan.kernel, plan.threads)?;
+        let mut params = [(&raw mut args).cast::<c_void>()];
+        let (grid, block) = ([plan.channels, 1, 1], [plan.threads, 1, 1]);
+        // SAFETY: the entry takes one `CollArgs`; its buffers are valid by obligation 1, and the lists, the monitor and what they
+        // point to live until `close` has seen every operation end.
+        unsafe { function.launch(grid, block, 0, stream, &mut params) }
+            .map_err(|error| error.in_kernel(function.name()))?;
+        Ok(())
+    }
+
+    /// A collective of a rank that is alone, or of nothing.
+    ///
+    /// # Safety
+    /// 1. As [`Self::enqueue`].
+    unsafe fn copy_own(&self, raw: &RawCall, stream: StreamRef<'_>) -> Result<(), EnqueueError> {
+        if raw.call.func == Func::Barrier || raw.call.count == 0 {
+            return Ok(());
+        }
+        // SAFETY: obligation 1: with one rank every shape is `count` elements.
+        unsafe { copy(raw.send, raw.recv, raw.call.bytes() as usize, stream) }.map_err(EnqueueError::from)
+    }
+
+    /// What every kernel is told.
+    fn launch(&self, lists: &ConnLists, channels: u32) -> KernelLaunch {
+        let mut launch = KernelLaunch {
+            send: std::ptr::null(),
+            recv: std::ptr::null(),
+            send_cursors: std::ptr::null_mut(),
+            recv_cursors: std::ptr::null_mut(),
+            rings: std::ptr::null(),
+            trees: std::ptr::null(),
+            monitor: self.parts.monitor.address(),
+            timeout_ns: u64::try_from(self.parts.timeout.as_nanos()).unwrap_or(u64::MAX),
+            nconns: 0,
+            nchannels: channels,
+            rank: self.parts.rank,
+            nranks: self.parts.facts.nranks,
+            nmessages: 0,
+            reserved: 0,
+        };
+        lists.fill(&mut launch);
+        launch
+    }
+
+    /// Everything that is made of messages between pairs.
+    ///
+    /// # Safety
+    /// 1. As [`Self::enqueue`].
+    unsafe fn all_messages(&mut self, calls: &[RawCall], stream: StreamRef<'_>) -> Result<(), EnqueueError> {
+        let (me, n) = (self.parts.rank, self.parts.facts.nranks);
+        let mut messages = std::mem::take(&mut self.messages);
+        messages.clear();
+        for raw in calls.iter().filter(|raw| messages::is_made_of_messages(raw.call.func)) {
+            let tag = match raw.call.func {
+                Func::Send | Func::Recv => messages::tag(&raw.call),
+                _ => {
+                    self.history.begin(&raw.call, &self.parts.health);
+                    self.history.tag()
+                }
+            };
+            messages::split(raw, me, n, |message| messages.push((message, tag)));
+        }
+        // SAFETY: obligation 1.
+        let put = unsafe { self.copy_to_self(&messages, stream) }
+            // SAFETY: obligation 1.
+            .and_then(|()| unsafe { self.launch_messages(&mut messages, stream) });
+        self.messages = messages;
+        put
+    }
+
+    /// The k-th send to ourselves goes to the k-th receive from ourselves.
+    ///
+    /// # Safety
+    /// 1. As [`Self::enqueue`].
+    unsafe fn copy_to_self(
+        &self,
+        messages: &[(Message, u32)],
+        stream: StreamRef<'_>,
+    ) -> Result<(), EnqueueError> {
+        let rank = self.parts.rank;
+        let own = |is_send| {
+            let messages = messages.iter().map(|(message, _)| message);
+            messages.filter(move |message| message.peer == rank && message.is_send == is_send)
+        };
+        if !own(true).map(|message| message.len_bytes).eq(own(false).map(|message| message.len_bytes)) {
+            let fault = Fault::Mismatch { rank, theirs: None };
+            return Err(EnqueueError::Stopped(self.fail(fault)));
+        }
+        for (from, to) in own(true).zip(own(false)) {
+            // SAFETY: obligation 1: both are valid for the length.
+            unsafe { copy(from.buffer, to.buffer, from.len_bytes, stream)? };
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// 1. As [`Self::enqueue`].
+    unsafe fn launch_messages(
+        &mut self,
+        messages: &mut Vec<(Message, u32)>,
+        stream: StreamRef<'_>,
+    ) -> Result<(), EnqueueError> {
+        messages.retain(|(message, _)| message.peer != self.parts.rank);
+        self.wants.clear();
+        self.wants.extend(messages.iter().map(|(message, _)| MessageWant {
+            is_send: message.is_send,
+            peer: message.peer,
+            len_bytes: message.len_bytes as u64,
+        }));
+        if messages.is_empty() {
+            return Ok(());
+        }
+        let (facts, mut arrangement) = (self.parts.facts, std::mem::take(&mut self.arrangement));
+        let rank = self.parts.rank;
+        for batch in arrange(&self.wants.clone(), rank, &facts, &mut arrangement) {
+            let lists = &self.parts.tables.mesh;
+            let mut launch = self.launch(lists, batch.channels);
+            launch.nmessages = batch.placed.len() as u32;
+            let mut args = MessageArgs { launch, messages: [NO_MESSAGE; KERNEL_MESSAGES_MAX] };
+            for (to, placed) in args.messages.iter_mut().zip(batch.placed) {
+                let (message, tag) = messages[placed.index];
+                *to = KernelMessage {
+                    buffer: message.buffer,
+                    len_bytes: message.len_bytes as u64,
+                    conn: message.peer - u32::from(message.peer > rank),
+                    is_send: message.is_send.into(),
+                    tag,
+                    lane: placed.lane,
+                };
+            }
+            let function = self.function(batch.kernel, batch.threads)?;
+            let mut params = [(&raw mut args).cast::<c_void>()];
+            let (grid, block) = ([batch.lanes * batch.channels, 1, 1], [batch.threads, 1, 1]);
+            // SAFETY: the entry takes one `MessageArgs`; otherwise as in `collective`.
+            unsafe { function.launch(grid, block, 0, stream, &mut params) }
+                .map_err(|error| error.in_kernel(function.name()))?;
+        }
+        self.arrangement = arrangement;
+        Ok(())
+    }
+
+    /// Whether the communicator can go on. A kernel that has stopped is noticed here.
+    ///
+    /// # Errors
+    /// Its fault.
+    pub fn check(&self) -> Result<(), Outstanding> {
+        if let Some(fault) = self.parts.health.fault() {
+            return Err(fault);
+        }
+        match self.parts.monitor.stopped() {
+            None => Ok(()),
+            Some((cause, peer, expected, _)) => Err(self.kernel_stopped(cause, peer.0, expected)),
+        }
+    }
+
+    /// Turns what a kernel says into the communicator's fault, and tells the others.
+    #[cold]
+    fn kernel_stopped(&self, cause: StopCause, peer: u32, expected: u64) -> Outstanding {
+        let DeviceEngineParts { health, tell, .. } = &self.parts;
+        let fault = match cause {
+            StopCause::Aborted => Fault::Aborted,
+            StopCause::NoCredit | StopCause::NoData => {
+                // Our neighbour may itself have waited for another: everybody whose kernel stops says for whom it waited.
+                tell.tell(Told::WaitsFor(Some(peer)));
+                self.listen();
+                Fault::Timeout { rank: health.waits().guilty(peer), waited: Duration::from_nanos(expected) }
+            }
+            StopCause::Mismatch => {
+                // The peer answers with its own call, which makes the better message.
+                if let Some(latest) = self.history.latest() {
+                    health.remembered(latest.seq).for_each(|record| tell.tell(Told::Call(record)));
+                    self.listen();
+                }
+                Fault::Mismatch { rank: peer, theirs: None }
+            }
+        };
+        self.fail(fault)
+    }
+
+    /// Gives the others a moment to say what they know.
+    fn listen(&self) {
+        let asked = Instant::now();
+        while !self.parts.health.is_stopped() && asked.elapsed() < REPLY_TIME {
+            std::thread::sleep(NAP);
+        }
+    }
+
+    fn fail(&self, fault: Fault) -> Outstanding {
+        let outstanding = self.parts.health.fail(fault, self.history.latest());
+        announce(&*self.parts.tell, &outstanding);
+        outstanding
+    }
+
+    /// A broken context is the end of the communicator, here and for the others.
+    pub fn stopped_by(&self, error: EnqueueError) -> EnqueueError {
+        match &error {
+            EnqueueError::Cuda(CudaError::Fault { device, result, .. })
+            | EnqueueError::Kernel(KernelError::Cuda(CudaError::Fault { device, result, .. })) => {
+                self.fail(Fault::Gpu { device: *device, result: *result });
+                error
+            }
+            _ => error,
+        }
+    }
+
+    /// Ends the engine once every operation is done that was put on a stream. An operation that does not end within the timeout
+    /// is aborted.
+    pub fn close(self, bootstrap: &crate::bootstrap::Bootstrap) {
+        let started = Instant::now();
+        // An error means that the context is broken: nothing runs any more.
+        while !self.order.is_done().unwrap_or(true) {
+            if started.elapsed() > self.parts.timeout {
+                self.parts.monitor.abort();
+            }
+            if started.elapsed() > self.parts.timeout + ABORT_TIME {
+                tracing::warn!(rank = self.parts.rank, "operations do not end: their memory is not freed");
+                return std::mem::forget(self);
+            }
+            std::thread::sleep(NAP);
+        }
+        if let Some(arena) = self.parts.arena {
+            arena.close(bootstrap);
+        }
+    }
+}
+
+/// How long a kernel may take to see that it is to stop, with what else is on its stream.
+const ABORT_TIME: Duration = Duration::from_secs(10);
+
+/// What stands for a barrier of more ranks than a one-hop kernel serves.
+const ONE_BYTE: Call = Call { func: Func::AllReduce, dtype: DataType::U8, op: RedOp::Sum, root: 0, count: 1 };
+
+const NO_MESSAGE: KernelMessage =
+    KernelMessage { buffer: std::ptr::null_mut(), len_bytes: 0, conn: 0, is_send: 0, tag: 0, lane: 0 };
+
+fn collective_args(raw: &RawCall, plan: &DevicePlan, operator: &Resolved, tag: u32) -> KernelColl {
+    let flag = |set: bool, flag: u32| if set { flag } else { 0 };
+    KernelColl {
+        src: raw.send,
+        dst: raw.recv,
+        count: raw.call.count,
+        chunk_elems: plan.chunk_elems,
+        slice_elems: plan.slice_elems,
+        grain_elems: plan.grain_elems,
+        arg: operator.arg,
+        kind: operator.kind as u32,
+        flags: flag(operator.pre, KERNEL_PRE)
+            | flag(operator.post, KERNEL_POST)
+            | flag(plan.two_hops, KERNEL_TWO_HOPS),
+        func: raw.call.func as u32,
+        root: raw.call.root,
+        tag,
+        reserved: 0,
+    }
+}
+
+/// Copies between buffers that are apart or the same.
+///
+/// # Safety
+/// 1. Both are valid for the length, until the stream has done it.
+unsafe fn copy(
+    from: *const u8,
+    to: *mut u8,
+    len_bytes: usize,
+    stream: StreamRef<'_>,
+) -> Result<(), CudaError> {
+    if len_bytes == 0 || from == to.cast_const() {
+        return Ok(());
+    }
+    // SAFETY: (1, 2) obligation 1.
+    unsafe { stream.copy_on_device(to.addr() as u64, from.addr() as u64, len_bytes) }
+}

@@ -1,0 +1,111 @@
+//! The kernels of a device, loaded when first used.
+
+use crate::cuda::bundle::{Bundle, BundleError, find_bundle};
+use crate::cuda::{CudaError, Device, DeviceId, Function, Module};
+use crate::plan::device::KernelId;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use thiserror::Error;
+
+/// Why a kernel cannot be had.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum KernelError {
+    /// The bundle has none.
+    #[error(transparent)]
+    Bundle(#[from] BundleError),
+    /// The driver does not take it.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
+    /// It cannot run in blocks of the size that was measured best.
+    #[error("{device}: kernel {name} was built for {threads_max} threads, and is to run with {threads}")]
+    BlockSize {
+        /// Where.
+        device: DeviceId,
+        /// The kernel.
+        name: String,
+        /// What the plan says.
+        threads: u32,
+        /// What the kernel's registers and bounds allow.
+        threads_max: u32,
+    },
+}
+
+/// Kernels of one device, for all communicators on it; unloaded with the last of them.
+#[derive(Debug)]
+pub struct DeviceKernels {
+    device: Device,
+    bundle: Bundle,
+    loaded: Mutex<Loaded>,
+}
+
+#[derive(Debug, Default)]
+struct Loaded {
+    modules: HashMap<String, Module>,
+    functions: HashMap<KernelId, Function>,
+}
+
+/// By ordinal. Locked when communicators are created.
+static OF_DEVICES: LazyLock<Mutex<HashMap<u32, Weak<DeviceKernels>>>> = LazyLock::new(Mutex::default);
+
+impl DeviceKernels {
+    /// Those of `device`, from the bundle at `path`, or wherever bundles are looked for. The first communicator on a device
+    /// decides for those that live at the same time.
+    ///
+    /// # Errors
+    /// Those of [`find_bundle`].
+    pub fn open(device: &Device, path: Option<&Path>) -> Result<Arc<DeviceKernels>, BundleError> {
+        let mut of_devices = OF_DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kernels) = of_devices.get(&device.ordinal()).and_then(Weak::upgrade) {
+            return Ok(kernels);
+        }
+        let bundle = find_bundle(path)?;
+        let kernels = Arc::new(DeviceKernels { device: device.clone(), bundle, loaded: Mutex::default() });
+        of_devices.insert(device.ordinal(), Arc::downgrade(&kernels));
+        Ok(kernels)
+    }
+
+    /// A kernel that can run in blocks of so many threads. Loading takes milliseconds, once for each function and type, and
+    /// works while the thread captures a graph.
+    ///
+    /// # Errors
+    /// [`KernelError`]; of the images that fit, the first one's refusal.
+    pub fn get(&self, id: KernelId, threads: u32) -> Result<Function, KernelError> {
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(function) = loaded.functions.get(&id) {
+            return Ok(function.clone());
+        }
+        let entry = id.entry();
+        let function = self.load(&mut loaded, &entry)?;
+        // The driver loads a function when it is first needed, and may wait for running kernels then: better now than behind one
+        // that waits for a peer. Asking for its limits makes it load.
+        let threads_max = function.threads_max()?;
+        if threads > threads_max {
+            let device = self.device.id();
+            return Err(KernelError::BlockSize { device, name: entry, threads, threads_max });
+        }
+        loaded.functions.insert(id, function.clone());
+        Ok(function)
+    }
+
+    fn load(&self, loaded: &mut Loaded, entry: &str) -> Result<Function, KernelError> {
+        let mut refusal = None;
+        for image in self.bundle.images(entry, self.device.sm())? {
+            if let Some(module) = loaded.modules.get(image.module()) {
+                return Ok(module.function(entry)?);
+            }
+            match Module::load(&self.device, &self.bundle.read(&image)?) {
+                Ok(module) => {
+                    let function = module.function(entry)?;
+                    loaded.modules.insert(image.module().to_owned(), module);
+                    return Ok(function);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, module = image.module(), sm = image.sm(), "an image was refused");
+                    refusal = refusal.or(Some(error));
+                }
+            }
+        }
+        Err(refusal.expect("a bundle gives at least one image or an error").into())
+    }
+}

@@ -1,0 +1,41 @@
+//! The page in host memory through which a communicator's kernels are told to stop, and say why they did.
+
+use crate::cuda::{CudaError, Device, PinnedMemory};
+use oxccl_shared::abi::{KernelMonitor, Rank, StopCause};
+
+/// A page for the kernels of one communicator on one device.
+#[derive(Debug)]
+pub struct Monitor {
+    memory: PinnedMemory,
+}
+
+impl Monitor {
+    /// A page on which nothing is written yet.
+    ///
+    /// # Errors
+    /// [`CudaError`].
+    pub fn new(device: &Device) -> Result<Monitor, CudaError> {
+        PinnedMemory::zeroed(device, size_of::<KernelMonitor>()).map(|memory| Monitor { memory })
+    }
+
+    fn page(&self) -> &KernelMonitor {
+        // SAFETY: page-aligned zeros, as long as the type, of words that any thread or device may access at any time.
+        unsafe { &*self.memory.host().cast::<KernelMonitor>() }
+    }
+
+    /// Its address for kernels.
+    pub fn address(&self) -> *const KernelMonitor {
+        std::ptr::without_provenance(self.memory.address() as usize)
+    }
+
+    /// Kernels stop at their next look, within about a millisecond; those that start later stop as soon as they wait.
+    pub fn abort(&self) {
+        // RELEASE pairs with the kernels' ACQUIRE of the same word.
+        self.page().abort.store_release(1);
+    }
+
+    /// Why a kernel stopped, whom it waited for, and the two words that belong to the reason.
+    pub fn stopped(&self) -> Option<(StopCause, Rank, u64, u64)> {
+        self.page().stopped.read()
+    }
+}

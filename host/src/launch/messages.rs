@@ -1,0 +1,56 @@
+//! Calls that are made of messages between pairs.
+
+use super::engine::RawCall;
+use crate::plan::{Call, CallRecord};
+use oxccl_shared::abi::{DataType, Func, Rank, RedOp};
+use oxccl_shared::algo::pairwise;
+
+/// One message, possibly to ourselves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Message {
+    pub is_send: bool,
+    pub peer: u32,
+    /// Only read when sending.
+    pub buffer: *mut u8,
+    pub len_bytes: usize,
+}
+
+/// Whether a function is made of messages.
+pub(crate) fn is_made_of_messages(func: Func) -> bool {
+    matches!(func, Func::Send | Func::Recv | Func::AllToAll | Func::Gather | Func::Scatter)
+}
+
+/// What the slots of a send or receive carry. Both ends must agree, so it is that of a send of so many bytes, whoever and
+/// whatever it is.
+pub(crate) fn tag(call: &Call) -> u32 {
+    let call = Call { func: Func::Send, dtype: DataType::U8, op: RedOp::Sum, root: 0, count: call.bytes() };
+    CallRecord { seq: 0, call }.tag()
+}
+
+/// The messages of `rank` in a call, in order; none for other functions.
+pub(crate) fn split(raw: &RawCall, rank: u32, nranks: u32, mut add: impl FnMut(Message)) {
+    let len_bytes = raw.call.bytes() as usize;
+    let (src, dst, root) = (raw.send.cast_mut(), raw.recv, raw.call.root);
+    let block = |base: *mut u8, rank: u32| base.wrapping_add(rank as usize * len_bytes);
+    let mut send = |peer, buffer| add(Message { is_send: true, peer, buffer, len_bytes });
+    match raw.call.func {
+        Func::Send => send(root, src),
+        Func::Gather => send(root, src),
+        Func::Scatter if rank == root => (0..nranks).for_each(|peer| send(peer, block(src, peer))),
+        _ => {}
+    }
+    let mut recv = |peer, buffer| add(Message { is_send: false, peer, buffer, len_bytes });
+    match raw.call.func {
+        Func::Recv => recv(root, dst),
+        Func::Gather if rank == root => (0..nranks).for_each(|peer| recv(peer, block(dst, peer))),
+        Func::Scatter => recv(root, dst),
+        _ => {}
+    }
+    if raw.call.func == Func::AllToAll {
+        for round in pairwise::rounds(Rank(rank), nranks, nranks) {
+            let (to, from) = (round.send_to.0, round.recv_from.0);
+            add(Message { is_send: true, peer: to, buffer: block(src, to), len_bytes });
+            add(Message { is_send: false, peer: from, buffer: block(dst, from), len_bytes });
+        }
+    }
+}

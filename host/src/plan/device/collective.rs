@@ -1,0 +1,265 @@
+//! The plan of one collective.
+
+use super::kernel::{KernelId, MESH_PEERS_MAX};
+use super::tuning::{ChannelLimits, DeviceTuning};
+use crate::plan::collective::grain_bytes;
+use crate::plan::{Call, Forced};
+use oxccl_shared::abi::{Algorithm, ConnLayout, Func, Protocol};
+use oxccl_shared::algo::chunk;
+use oxccl_shared::proto;
+
+/// What a communicator of GPUs knows after init; equal on every rank.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceFacts {
+    /// Ranks.
+    pub nranks: u32,
+    /// Slots of rings' connections.
+    pub ring_layout: ConnLayout,
+    /// Slots of connections between pairs.
+    pub mesh_layout: ConnLayout,
+    /// Channels of rings that are connected.
+    pub ring_channels: u32,
+    /// Channels of connections between pairs.
+    pub mesh_channels: u32,
+    /// Blocks that every device runs at once: all blocks of a kernel must, for they wait for those of other ranks.
+    pub blocks_max: u32,
+    /// The user's overrides.
+    pub forced: Forced,
+    /// The user's limits.
+    pub limits: ChannelLimits,
+    /// Thresholds.
+    pub tuning: DeviceTuning,
+}
+
+/// How a collective is carried out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DevicePlan {
+    /// The kernel.
+    pub kernel: KernelId,
+    /// Its schedule.
+    pub algorithm: Algorithm,
+    /// Whether a direct all-reduce takes two hops.
+    pub two_hops: bool,
+    /// Blocks; block `c` uses channel `c`.
+    pub channels: u32,
+    /// Threads of a block.
+    pub threads: u32,
+    /// Elements of a block that travel in one hop.
+    pub chunk_elems: u64,
+    /// Elements that fit one slot.
+    pub slice_elems: u64,
+    /// Elements to whose multiples borders are rounded.
+    pub grain_elems: u64,
+}
+
+impl DeviceFacts {
+    /// What communicators of `nranks` ranks agree on, whose weakest device has this compute capability and so many
+    /// multiprocessors.
+    pub fn new(
+        nranks: u32,
+        (sm, sm_count): (u32, u32),
+        forced: Forced,
+        limits: ChannelLimits,
+        buffer_bytes: Option<usize>,
+    ) -> DeviceFacts {
+        let tuning = DeviceTuning::of(sm);
+        let blocks_max = sm_count.max(1);
+        let at_most = |channels: u32| limits.max.unwrap_or(channels).min(channels).min(blocks_max).max(1);
+        DeviceFacts {
+            nranks,
+            ring_layout: tuning.ring_layout(buffer_bytes),
+            mesh_layout: tuning.mesh_layout(buffer_bytes),
+            ring_channels: at_most(tuning.ring_channels),
+            mesh_channels: at_most(tuning.mesh_channels),
+            blocks_max,
+            forced,
+            limits,
+            tuning,
+        }
+    }
+
+    fn algorithm(&self, call: &Call) -> Algorithm {
+        let Forced { algorithm, protocol } = self.forced;
+        let has = |algorithm, protocol| {
+            let has_room = algorithm != Algorithm::Direct || self.has_direct();
+            has_room && KernelId::has(call.func, algorithm, protocol)
+        };
+        match algorithm {
+            // An algorithm that was asked for by name goes before a line format.
+            Some(forced) if has(forced, None) => forced,
+            _ if call.func == Func::Barrier => Algorithm::Direct,
+            _ if call.bytes() <= self.tuning.direct_max_bytes && has(Algorithm::Direct, protocol) => {
+                Algorithm::Direct
+            }
+            _ => Algorithm::Ring,
+        }
+    }
+
+    /// Whether kernels that go to everybody in one hop have room for everybody.
+    pub fn has_direct(&self) -> bool {
+        self.nranks <= MESH_PEERS_MAX + 1
+    }
+
+    fn protocol(&self, algorithm: Algorithm, message_bytes: u64, buffer_bytes: u64) -> Protocol {
+        let is_small = match algorithm {
+            Algorithm::Direct => message_bytes <= self.tuning.direct_max_bytes,
+            Algorithm::Ring | Algorithm::Tree => buffer_bytes <= self.tuning.ring_ll_max_bytes,
+        };
+        let by_size = if is_small { Protocol::LL } else { Protocol::Simple };
+        self.forced.protocol.unwrap_or(by_size)
+    }
+
+    /// Channels before limits.
+    fn channels(&self, call: &Call, algorithm: Algorithm, protocol: Protocol, bytes: u64) -> u32 {
+        let tuning = &self.tuning;
+        let trips =
+            |bytes: u64, trip: u64| bytes.div_ceil(trip).min(u64::from(tuning.ll_channels_max)) as u32;
+        match (algorithm, protocol) {
+            (Algorithm::Direct, Protocol::LL) => trips(call.bytes(), tuning.direct_trip_bytes),
+            (_, Protocol::LL) => {
+                let hop_bytes = match call.func {
+                    Func::Broadcast | Func::Reduce => bytes,
+                    _ => bytes / u64::from(self.nranks),
+                };
+                trips(hop_bytes, tuning.ring_trip_bytes)
+            }
+            _ => tuning.simple_channels(bytes),
+        }
+    }
+}
+
+/// Plans `call`, which is not made of messages. Every rank of a communicator that makes the same call gets the same plan.
+pub fn plan_device(call: &Call, facts: &DeviceFacts) -> DevicePlan {
+    let bytes = match call.func {
+        Func::AllGather | Func::ReduceScatter => call.bytes().saturating_mul(u64::from(facts.nranks)),
+        _ => call.bytes(),
+    };
+    let algorithm = facts.algorithm(call);
+    let protocol = KernelId::nearest(call.func, algorithm, facts.protocol(algorithm, call.bytes(), bytes));
+    let kernel = KernelId::of(call.func, algorithm, protocol, call.dtype);
+    let (layout, connected) = match algorithm {
+        Algorithm::Direct => (&facts.mesh_layout, facts.mesh_channels),
+        Algorithm::Ring | Algorithm::Tree => (&facts.ring_layout, facts.ring_channels),
+    };
+    let elem_bytes = call.dtype.size_bytes();
+    let slice_elems = (proto::payload_bytes(protocol, layout) / elem_bytes) as u64;
+    let grain_elems = chunk::grain_elems(grain_bytes(protocol), elem_bytes) as u64;
+    let is_simple_ring = protocol == Protocol::Simple && algorithm == Algorithm::Ring;
+    let slices = if is_simple_ring { facts.tuning.simple_slices } else { 1 };
+    // A channel that would get less than a grain would only start and end.
+    let useful = call.count.div_ceil(grain_elems).clamp(1, u64::from(connected)) as u32;
+    let wanted = facts.limits.apply(facts.channels(call, algorithm, protocol, bytes));
+    DevicePlan {
+        kernel,
+        algorithm,
+        two_hops: call.func == Func::AllReduce
+            && facts.nranks > 1
+            && call.bytes() >= facts.tuning.two_hops_min_bytes,
+        channels: wanted.min(useful),
+        threads: if kernel.has_poster() { facts.tuning.simple_threads } else { facts.tuning.ll_threads },
+        chunk_elems: slice_elems * u64::from(slices),
+        slice_elems,
+        grain_elems,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use oxccl_shared::abi::{DataType, RedOp};
+    use proptest::prelude::*;
+
+    fn facts(
+        nranks: u32,
+        sm: u32,
+        forced: Forced,
+        limits: ChannelLimits,
+        buffer: Option<usize>,
+    ) -> DeviceFacts {
+        DeviceFacts::new(nranks, (sm, if sm == 90 { 132 } else { 24 }), forced, limits, buffer)
+    }
+
+    fn calls() -> impl Strategy<Value = Call> {
+        const FUNCS: &[Func] = &[
+            Func::AllReduce,
+            Func::AllGather,
+            Func::ReduceScatter,
+            Func::Broadcast,
+            Func::Reduce,
+            Func::Barrier,
+        ];
+        let counts = prop_oneof![0u64..3000, 3000u64..1 << 33];
+        (proptest::sample::select(FUNCS), proptest::sample::select(DataType::ALL), counts).prop_map(
+            |(func, dtype, count)| {
+                let count = if func == Func::Barrier { 0 } else { count };
+                Call { func, dtype, op: RedOp::Sum, root: 0, count }
+            },
+        )
+    }
+
+    fn forced() -> impl Strategy<Value = Forced> {
+        let algorithm = proptest::option::of(proptest::sample::select(Algorithm::ALL));
+        let protocol = proptest::option::of(proptest::sample::select(Protocol::ALL));
+        (algorithm, protocol).prop_map(|(algorithm, protocol)| Forced { algorithm, protocol })
+    }
+
+    proptest! {
+        #[test]
+        fn a_plan_fits_what_is_connected(
+            call in calls(),
+            forced in forced(),
+            nranks in 1u32..17,
+            sm in prop_oneof![Just(70u32), Just(90)],
+            (min, max) in (proptest::option::of(1u32..100), proptest::option::of(1u32..100)),
+            buffer in proptest::option::of(8usize..8193),
+        ) {
+            let buffer = buffer.map(|kib| kib << 10);
+            let facts = facts(nranks, sm, forced, ChannelLimits { min, max }, buffer);
+            prop_assert!(facts.ring_layout.is_valid() && facts.mesh_layout.is_valid());
+            let plan = plan_device(&call, &facts);
+            let connected =
+                if plan.algorithm == Algorithm::Direct { facts.mesh_channels } else { facts.ring_channels };
+            prop_assert!((1..=connected).contains(&plan.channels), "{plan:?}");
+            prop_assert!(plan.channels <= facts.blocks_max);
+            prop_assert!(max.is_none_or(|max| plan.channels <= max));
+            prop_assert!(plan.threads.is_multiple_of(32) && plan.threads <= 1024);
+            prop_assert!(plan.slice_elems > 0 && plan.grain_elems > 0 && plan.chunk_elems >= plan.slice_elems);
+            let layout =
+                if plan.algorithm == Algorithm::Direct { facts.mesh_layout } else { facts.ring_layout };
+            let KernelId::Collective { protocol, func, .. } = plan.kernel else { panic!("{plan:?}") };
+            let payload = proto::payload_bytes(protocol, &layout) as u64;
+            prop_assert!(plan.slice_elems * call.dtype.size_bytes() as u64 <= payload);
+            prop_assert_eq!(func, call.func);
+            prop_assert!(KernelId::has(func, plan.algorithm, None));
+        }
+    }
+
+    #[test]
+    fn names_that_the_user_gives_are_respected() {
+        let call = Call { func: Func::AllGather, dtype: DataType::F32, op: RedOp::Sum, root: 0, count: 100 };
+        let plan = |algorithm, protocol| {
+            let facts = facts(4, 90, Forced { algorithm, protocol }, ChannelLimits::default(), None);
+            plan_device(&call, &facts).kernel.entry()
+        };
+        assert_eq!(plan(None, None), "oxccl_all_gather_direct_ll");
+        assert_eq!(plan(Some(Algorithm::Ring), None), "oxccl_all_gather_ring_ll");
+        assert_eq!(plan(None, Some(Protocol::Simple)), "oxccl_all_gather_ring_simple");
+        assert_eq!(plan(Some(Algorithm::Tree), Some(Protocol::LL128)), "oxccl_all_gather_ring_simple");
+        assert_eq!(plan(Some(Algorithm::Direct), Some(Protocol::Simple)), "oxccl_all_gather_direct_ll");
+    }
+
+    #[test]
+    fn sizes_choose() {
+        let facts = facts(4, 90, Forced::default(), ChannelLimits::default(), None);
+        let plan = |count| {
+            let call = Call { func: Func::AllReduce, dtype: DataType::F32, op: RedOp::Sum, root: 0, count };
+            let plan = plan_device(&call, &facts);
+            (plan.kernel.entry(), plan.channels)
+        };
+        assert_eq!(plan(2), ("oxccl_all_reduce_direct_ll_f32".into(), 1));
+        assert_eq!(plan(32 << 10), ("oxccl_all_reduce_direct_ll_f32".into(), 32));
+        assert_eq!(plan(64 << 10), ("oxccl_all_reduce_ring_ll_f32".into(), 16));
+        assert_eq!(plan(1 << 20), ("oxccl_all_reduce_ring_simple_f32".into(), 24));
+        assert_eq!(plan(256 << 20), ("oxccl_all_reduce_ring_simple_f32".into(), 64));
+    }
+}

@@ -1,0 +1,158 @@
+//! Which kernels there are, and what they are called.
+
+use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol};
+
+/// The most peers that a direct algorithm has.
+pub const MESH_PEERS_MAX: u32 = 7;
+
+/// A kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum KernelId {
+    /// One collective.
+    Collective {
+        /// The function.
+        func: Func,
+        /// Its schedule.
+        algorithm: Algorithm,
+        /// Its line format.
+        protocol: Protocol,
+        /// The type of elements; nothing for kernels that only move bytes.
+        dtype: Option<DataType>,
+    },
+    /// Sends and receives.
+    Messages {
+        /// Their line format.
+        protocol: Protocol,
+    },
+}
+
+/// Schedules and line formats that a function was compiled for.
+fn variants(func: Func) -> &'static [(Algorithm, &'static [Protocol])] {
+    use Protocol::{LL, Simple};
+    match func {
+        Func::AllReduce => &[(Algorithm::Ring, &[LL, Simple]), (Algorithm::Direct, &[LL, Simple])],
+        Func::ReduceScatter | Func::Reduce | Func::AllGather | Func::Broadcast => {
+            &[(Algorithm::Ring, &[LL, Simple]), (Algorithm::Direct, &[LL])]
+        }
+        Func::Barrier => &[(Algorithm::Direct, &[LL])],
+        Func::Send | Func::Recv | Func::AllToAll | Func::Gather | Func::Scatter => &[],
+    }
+}
+
+/// Line formats of the kernels of messages.
+const MESSAGE_PROTOCOLS: &[Protocol] = &[Protocol::LL, Protocol::Simple];
+
+impl KernelId {
+    /// Whether there is a kernel of this function and schedule that, if a line format is insisted on, respects that as well as any
+    /// kernel of the function.
+    pub fn has(func: Func, algorithm: Algorithm, protocol: Option<Protocol>) -> bool {
+        let known = |algorithm| variants(func).iter().any(|(known, _)| *known == algorithm);
+        let respects = |wanted| {
+            let taken = KernelId::nearest(func, algorithm, wanted);
+            variants(func).iter().all(|(other, _)| {
+                let best = KernelId::nearest(func, *other, wanted);
+                taken as u8 >= wanted as u8 || taken as u8 >= best as u8
+            })
+        };
+        known(algorithm) && protocol.is_none_or(respects)
+    }
+
+    /// The line format to take where `wanted` would be best: the nearest one that takes no less of a slot's bytes.
+    pub fn nearest(func: Func, algorithm: Algorithm, wanted: Protocol) -> Protocol {
+        let known = variants(func).iter().find(|(known, _)| *known == algorithm);
+        nearest_of(known.map_or(MESSAGE_PROTOCOLS, |(_, protocols)| protocols), wanted)
+    }
+
+    /// The same for messages.
+    pub fn nearest_for_messages(wanted: Protocol) -> Protocol {
+        nearest_of(MESSAGE_PROTOCOLS, wanted)
+    }
+
+    /// The kernel of a collective.
+    pub fn of(func: Func, algorithm: Algorithm, protocol: Protocol, dtype: DataType) -> KernelId {
+        let reduces = matches!(func, Func::AllReduce | Func::ReduceScatter | Func::Reduce);
+        KernelId::Collective { func, algorithm, protocol, dtype: reduces.then_some(dtype) }
+    }
+
+    /// Its name in the bundle.
+    pub fn entry(&self) -> String {
+        match *self {
+            KernelId::Messages { protocol } => format!("oxccl_send_recv_{}", protocol.name()),
+            KernelId::Collective { func, algorithm, protocol, dtype } => {
+                let dtype = dtype.map_or(String::new(), |dtype| format!("_{}", type_name(dtype)));
+                format!("oxccl_{}_{}_{}{dtype}", func.name(), algorithm.name(), protocol.name())
+            }
+        }
+    }
+
+    /// Whether a block's last warp posts steps instead of working on data.
+    pub fn has_poster(&self) -> bool {
+        let (KernelId::Messages { protocol } | KernelId::Collective { protocol, .. }) = self;
+        *protocol == Protocol::Simple
+    }
+}
+
+fn nearest_of(known: &[Protocol], wanted: Protocol) -> Protocol {
+    let mut from_wanted = known.iter().filter(|protocol| **protocol as u8 >= wanted as u8);
+    *from_wanted.next().unwrap_or(&known[known.len() - 1])
+}
+
+/// As kernels are named; nccl-tests' names are longer.
+fn type_name(dtype: DataType) -> &'static str {
+    match dtype {
+        DataType::I8 => "i8",
+        DataType::U8 => "u8",
+        DataType::I32 => "i32",
+        DataType::U32 => "u32",
+        DataType::I64 => "i64",
+        DataType::U64 => "u64",
+        DataType::F16 => "f16",
+        DataType::F32 => "f32",
+        DataType::F64 => "f64",
+        DataType::BF16 => "bf16",
+        DataType::F8E4M3 => "f8e4m3",
+        DataType::F8E5M2 => "f8e5m2",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// The entries that the kernels' source declares.
+    fn declared() -> BTreeSet<String> {
+        let source = include_str!("../../../../device/src/kernel/entry.rs");
+        let words = source.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        words.filter(|word| word.starts_with("oxccl_") && *word != "oxccl_shared").map(String::from).collect()
+    }
+
+    #[test]
+    fn every_kernel_that_can_be_chosen_is_declared() {
+        let declared = declared();
+        assert!(declared.len() > 90, "{declared:?}");
+        for &func in Func::ALL {
+            for (algorithm, protocols) in variants(func) {
+                for (protocol, dtype) in
+                    protocols.iter().flat_map(|p| DataType::ALL.iter().map(move |dtype| (*p, *dtype)))
+                {
+                    let entry = KernelId::of(func, *algorithm, protocol, dtype).entry();
+                    assert!(declared.contains(&entry), "{entry}");
+                }
+            }
+        }
+        for &protocol in MESSAGE_PROTOCOLS {
+            let entry = KernelId::Messages { protocol }.entry();
+            assert!(declared.contains(&entry), "{entry}");
+        }
+    }
+
+    #[test]
+    fn a_line_format_that_is_not_there_is_replaced_by_one_that_is() {
+        let nearest = |wanted| KernelId::nearest(Func::AllReduce, Algorithm::Ring, wanted);
+        assert_eq!(nearest(Protocol::LL), Protocol::LL);
+        assert_eq!(nearest(Protocol::LL128), Protocol::Simple);
+        assert_eq!(KernelId::nearest(Func::Barrier, Algorithm::Direct, Protocol::Simple), Protocol::LL);
+        assert_eq!(KernelId::nearest_for_messages(Protocol::LL128), Protocol::Simple);
+    }
+}

@@ -1,0 +1,217 @@
+//! From a group's sends and receives to launches and lanes.
+//!
+//! Both ends of a message must put it on the same channels, in the same line format, and no launch may wait for one that its
+//! peer has put behind it. Neither knows what else the other has to send. So all of it follows from what both know: the
+//! message's length, how many of its kind precede it between the two, and how far apart their ranks are. A lane is one peer and
+//! one direction; its messages run in order, by blocks of their own.
+
+use super::collective::DeviceFacts;
+use super::kernel::KernelId;
+use oxccl_shared::abi::{KERNEL_MESSAGES_MAX, Protocol};
+
+/// A message to or from another rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MessageWant {
+    /// Whether it is sent.
+    pub is_send: bool,
+    /// The other rank.
+    pub peer: u32,
+    /// Its length.
+    pub len_bytes: u64,
+}
+
+/// A message's place in a launch.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Placed {
+    /// The launch, by order on every rank: class, how many such messages of the pair come before, how far apart.
+    launch: (u32, u32, u32),
+    /// Ranks from the sender to the receiver; pairs that are as far apart meet in the same lanes.
+    round: u32,
+    is_recv: bool,
+    ordinal: u32,
+    /// Index into the messages given.
+    pub index: usize,
+    /// Its lane.
+    pub lane: u32,
+}
+
+/// One launch.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch<'a> {
+    /// The kernel.
+    pub kernel: KernelId,
+    /// Channels among which each message is divided.
+    pub channels: u32,
+    /// Threads of a block.
+    pub threads: u32,
+    /// Lanes; the launch has `lanes * channels` blocks.
+    pub lanes: u32,
+    /// Its messages, those of a lane in order.
+    pub placed: &'a [Placed],
+}
+
+/// Memory for [`arrange`] that is kept from one group to the next.
+#[derive(Default, Debug)]
+pub struct Arrangement {
+    placed: Vec<Placed>,
+    counts: Vec<u32>,
+}
+
+/// Divides messages of `rank` among launches, which are to be made in order.
+pub fn arrange<'a>(
+    wants: &[MessageWant],
+    rank: u32,
+    facts: &'a DeviceFacts,
+    scratch: &'a mut Arrangement,
+) -> impl Iterator<Item = Batch<'a>> {
+    let n = facts.nranks;
+    let rounds = (n - 1).clamp(1, KERNEL_MESSAGES_MAX as u32 / 2);
+    let per_lane = KERNEL_MESSAGES_MAX as u32 / (2 * rounds);
+    let classes = facts.tuning.messages;
+    let Arrangement { placed, counts } = scratch;
+    placed.clear();
+    counts.clear();
+    counts.resize(classes.len() * n as usize * 2, 0);
+    for (index, want) in wants.iter().enumerate() {
+        let class = classes.iter().position(|class| want.len_bytes <= class.max_bytes);
+        let class = class.unwrap_or(classes.len() - 1);
+        let count = &mut counts[(class * n as usize + want.peer as usize) * 2 + usize::from(want.is_send)];
+        let ordinal = *count;
+        *count += 1;
+        let (from, to) = if want.is_send { (rank, want.peer) } else { (want.peer, rank) };
+        let round = (to + n - from) % n;
+        let launch = (class as u32, ordinal / per_lane, (round - 1) / rounds);
+        placed.push(Placed { launch, round, is_recv: !want.is_send, ordinal, index, lane: 0 });
+    }
+    placed.sort_unstable();
+    for batch in placed.chunk_by_mut(|a, b| a.launch == b.launch) {
+        let mut lane = 0;
+        for i in 1..batch.len() {
+            let (before, this) = (batch[i - 1], &mut batch[i]);
+            lane += u32::from((before.round, before.is_recv) != (this.round, this.is_recv));
+            this.lane = lane;
+        }
+    }
+    placed.chunk_by(|a, b| a.launch == b.launch).map(move |placed| {
+        let class = &classes[placed[0].launch.0 as usize];
+        let wanted = if class.is_ll { Protocol::LL } else { Protocol::Simple };
+        let protocol = KernelId::nearest_for_messages(facts.forced.protocol.unwrap_or(wanted));
+        let kernel = KernelId::Messages { protocol };
+        let is_ll = protocol == Protocol::LL;
+        Batch {
+            kernel,
+            // All lanes that a launch may have run at once, whichever of them this one has.
+            channels: class.channels.min(facts.mesh_channels).min(facts.blocks_max / (2 * rounds)).max(1),
+            threads: if is_ll { facts.tuning.ll_threads } else { facts.tuning.simple_threads },
+            lanes: placed[placed.len() - 1].lane + 1,
+            placed,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Forced;
+    use crate::plan::device::ChannelLimits;
+    use proptest::prelude::*;
+
+    /// From, to, length.
+    type Message = (u32, u32, u64);
+
+    fn facts(nranks: u32) -> DeviceFacts {
+        DeviceFacts::new(nranks, (90, 132), Forced::default(), ChannelLimits::default(), None)
+    }
+
+    /// A launch as both ends can describe it: kernel, channels, and its messages as (from, to, number of the pair).
+    type Seen = (KernelId, u32, Vec<(Message, usize)>);
+
+    fn launches(rank: u32, nranks: u32, messages: &[Message]) -> Vec<(u32, Seen)> {
+        let facts = facts(nranks);
+        let mine: Vec<&Message> = messages.iter().filter(|m| m.0 == rank || m.1 == rank).collect();
+        let wants: Vec<MessageWant> = mine
+            .iter()
+            .map(|&&(from, to, len_bytes)| {
+                let is_send = from == rank;
+                MessageWant { is_send, peer: if is_send { to } else { from }, len_bytes }
+            })
+            .collect();
+        let number = |index: usize| mine[..index].iter().filter(|m| *m == &mine[index]).count();
+        let mut scratch = Arrangement::default();
+        let batches = arrange(&wants, rank, &facts, &mut scratch);
+        batches
+            .map(|batch| {
+                assert!(batch.placed.len() <= KERNEL_MESSAGES_MAX);
+                assert!(batch.lanes * batch.channels <= 132, "{batch:?}");
+                let messages = batch.placed.iter().map(|placed| (*mine[placed.index], number(placed.index)));
+                (batch.lanes, (batch.kernel, batch.channels, messages.collect()))
+            })
+            .collect()
+    }
+
+    fn messages() -> impl Strategy<Value = (u32, Vec<Message>)> {
+        (2u32..10).prop_flat_map(|nranks| {
+            let lengths = prop_oneof![Just(0), 1u64..40_000, 200_000u64..5_000_000];
+            let one = (0..nranks, 1..nranks, lengths).prop_map(move |(f, d, len)| (f, (f + d) % nranks, len));
+            (Just(nranks), proptest::collection::vec(one, 0..150))
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn every_message_is_launched_once_and_lanes_keep_their_order((nranks, messages) in messages()) {
+            for rank in 0..nranks {
+                let mut wants = Vec::new();
+                for &(from, to, len_bytes) in &messages {
+                    if from == rank { wants.push(MessageWant { is_send: true, peer: to, len_bytes }) }
+                    if to == rank { wants.push(MessageWant { is_send: false, peer: from, len_bytes }) }
+                }
+                let facts = facts(nranks);
+                let mut scratch = Arrangement::default();
+                let mut met = vec![0; wants.len()];
+                for batch in arrange(&wants, rank, &facts, &mut scratch) {
+                    for placed in batch.placed {
+                        met[placed.index] += 1;
+                        prop_assert!(placed.lane < batch.lanes);
+                    }
+                    for (a, b) in batch.placed.iter().zip(&batch.placed[1..]) {
+                        let of = |placed: &Placed| (wants[placed.index].peer, wants[placed.index].is_send);
+                        prop_assert_eq!(a.lane == b.lane, of(a) == of(b));
+                        prop_assert!(a.lane != b.lane || a.index < b.index);
+                    }
+                }
+                prop_assert!(met.iter().all(|times| *times == 1));
+            }
+        }
+
+        /// Runs all launches of all ranks: a rank's next begins when its last is over, a message needs both of its ends at once.
+        #[test]
+        fn no_launch_waits_for_one_behind_its_peers((nranks, messages) in messages()) {
+            let mut ranks: Vec<Vec<(u32, Seen)>> =
+                (0..nranks).map(|rank| launches(rank, nranks, &messages)).collect();
+            ranks.iter_mut().for_each(|launches| launches.reverse());
+            while ranks.iter().any(|launches| !launches.is_empty()) {
+                let current: Vec<Option<Seen>> =
+                    ranks.iter().map(|launches| launches.last().map(|(_, seen)| seen.clone())).collect();
+                let mut moved = false;
+                for rank in 0..nranks as usize {
+                    let Some((_, (kernel, channels, left))) = ranks[rank].last_mut() else { continue };
+                    let before = left.len();
+                    left.retain(|key| {
+                        let peer = if key.0.0 as usize == rank { key.0.1 } else { key.0.0 };
+                        let both = current[peer as usize].as_ref().filter(|(_, _, theirs)| theirs.contains(key));
+                        if let Some((k, c, _)) = both {
+                            assert_eq!((&*kernel, &*channels), (k, c), "both ends alike");
+                        }
+                        both.is_none()
+                    });
+                    moved |= left.len() != before;
+                }
+                for launches in &mut ranks {
+                    moved |= launches.pop_if(|(_, (_, _, left))| left.is_empty()).is_some();
+                }
+                prop_assert!(moved, "deadlock");
+            }
+        }
+    }
+}

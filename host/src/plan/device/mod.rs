@@ -1,0 +1,17 @@
+//! Layer: host / plan / device, the plans of GPU kernels.
+//! Takes: a call and what the ranks found out about their devices at init.
+//! Gives: a [`DevicePlan`]: which kernel, how many blocks and threads, chunk sizes; for sends and receives the launches and
+//! lanes that they go into. The same on every rank for the same call.
+//! Never: I/O, a clock, unsafe code, a device.
+//!
+//! From below: `kernel`, what there is; `tuning`, numbers that were measured; `collective` and `messages`.
+
+mod kernel;
+mod tuning;
+mod collective;
+mod messages;
+
+pub use collective::{DeviceFacts, DevicePlan, plan_device};
+pub use kernel::{KernelId, MESH_PEERS_MAX};
+pub use messages::{Arrangement, Batch, MessageWant, Placed, arrange};
+pub use tuning::{ChannelLimits, DeviceTuning, MessageClass};

@@ -1,0 +1,147 @@
+//! Numbers that were measured, one table for each generation of GPUs.
+
+use oxccl_shared::abi::ConnLayout;
+
+/// Thresholds and sizes for a generation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceTuning {
+    /// Up to here, in bytes of a message to a peer, functions go to everybody in one hop.
+    pub direct_max_bytes: u64,
+    /// From here on one-hop all-reduce takes a second hop, and sends a rank's share of the buffer to each peer in both.
+    pub two_hops_min_bytes: u64,
+    /// Bytes of a message that one block of a direct LL kernel takes in one trip: a word to a thread.
+    pub direct_trip_bytes: u64,
+    /// Up to here, in bytes of the larger buffer of a call, rings use LL.
+    pub ring_ll_max_bytes: u64,
+    /// Bytes of a hop that one block of a ring LL kernel takes in one trip.
+    pub ring_trip_bytes: u64,
+    /// The most channels of an LL kernel.
+    pub ll_channels_max: u32,
+    /// Channels of a Simple ring: from so many bytes of the larger buffer on, so many. The first line holds for everything below the second.
+    pub simple_channels: &'static [(u64, u32)],
+    /// Threads of a block that works by LL.
+    pub ll_threads: u32,
+    /// Threads of a block that works by Simple; the last warp posts.
+    pub simple_threads: u32,
+    /// Slices of a ring's hop by Simple: one is on its way while the next is being filled.
+    pub simple_slices: u32,
+    /// How messages are divided.
+    pub messages: &'static [MessageClass],
+    /// Channels of rings that are connected.
+    pub ring_channels: u32,
+    /// Channels of connections between all pairs.
+    pub mesh_channels: u32,
+    /// Bytes of an LL slot of a ring.
+    pub ring_ll_slot_bytes: u32,
+    /// Bytes of an LL slot between pairs.
+    pub mesh_ll_slot_bytes: u32,
+    /// Bytes of a Simple slot of a ring, unless the user says otherwise.
+    pub ring_slot_bytes: u32,
+    /// Bytes of a Simple slot between pairs.
+    pub mesh_slot_bytes: u32,
+}
+
+/// Messages up to a length share a launch, a line format and a number of channels: both ends of a message know its length,
+/// and nothing else of each other's launch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MessageClass {
+    /// The longest message of the class.
+    pub max_bytes: u64,
+    /// Whether by LL.
+    pub is_ll: bool,
+    /// Channels, as far as the device has blocks for all lanes.
+    pub channels: u32,
+}
+
+/// `NCCL_MIN_NCHANNELS` and `NCCL_MAX_NCHANNELS`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct ChannelLimits {
+    /// At least so many where a collective has that much to do.
+    pub min: Option<u32>,
+    /// Never more.
+    pub max: Option<u32>,
+}
+
+impl ChannelLimits {
+    /// A number of channels that respects the limits.
+    pub fn apply(&self, channels: u32) -> u32 {
+        channels.max(self.min.unwrap_or(1)).min(self.max.unwrap_or(u32::MAX)).max(1)
+    }
+}
+
+/// LL128 has no kernels on devices: its slots are as small as the layout allows.
+const LL128_SLOT_BYTES: u32 = 256;
+
+impl DeviceTuning {
+    /// Hopper, over NVSwitch. Measured on 4 H200 with the kernels alone, in CUDA graphs: an LL block of 512 threads takes 4 KiB in
+    /// one trip, and more blocks beat more trips up to 32; Simple rings fill NVLink from 64 channels of 256 KiB slots at 64 MiB,
+    /// and lose their start-up time below.
+    pub const SM_90: DeviceTuning = DeviceTuning {
+        direct_max_bytes: 128 << 10,
+        two_hops_min_bytes: 96 << 10,
+        direct_trip_bytes: 4 << 10,
+        ring_ll_max_bytes: 512 << 10,
+        ring_trip_bytes: 4 << 10,
+        ll_channels_max: 32,
+        simple_channels: &[(0, 24), (8 << 20, 32), (64 << 20, 64)],
+        ll_threads: 512,
+        simple_threads: 512,
+        simple_slices: 2,
+        messages: &[
+            MessageClass { max_bytes: 16 << 10, is_ll: true, channels: 1 },
+            MessageClass { max_bytes: 256 << 10, is_ll: false, channels: 4 },
+            MessageClass { max_bytes: u64::MAX, is_ll: false, channels: 32 },
+        ],
+        ring_channels: 64,
+        mesh_channels: 32,
+        ring_ll_slot_bytes: 32 << 10,
+        mesh_ll_slot_bytes: 16 << 10,
+        ring_slot_bytes: 256 << 10,
+        mesh_slot_bytes: 64 << 10,
+    };
+
+    /// Everything older. Not measured: half of Hopper's links, so half of its channels.
+    pub const SM_70: DeviceTuning = DeviceTuning {
+        simple_channels: &[(0, 16), (32 << 20, 32)],
+        ring_channels: 32,
+        mesh_channels: 16,
+        ll_channels_max: 16,
+        direct_max_bytes: 64 << 10,
+        ..DeviceTuning::SM_90
+    };
+
+    /// The table for devices of which the oldest has this compute capability (90 is 9.0).
+    pub fn of(sm: u32) -> DeviceTuning {
+        if sm >= 90 { DeviceTuning::SM_90 } else { DeviceTuning::SM_70 }
+    }
+
+    /// Slots of a ring's connection; `buffer_bytes` are those of all eight Simple slots.
+    pub fn ring_layout(&self, buffer_bytes: Option<usize>) -> ConnLayout {
+        ConnLayout {
+            ll_slot_bytes: self.ring_ll_slot_bytes,
+            ll128_slot_bytes: LL128_SLOT_BYTES,
+            simple_slot_bytes: slot_bytes(buffer_bytes).unwrap_or(self.ring_slot_bytes),
+        }
+    }
+
+    /// Slots of a connection between a pair, never larger than a ring's.
+    pub fn mesh_layout(&self, buffer_bytes: Option<usize>) -> ConnLayout {
+        ConnLayout {
+            ll_slot_bytes: self.mesh_ll_slot_bytes,
+            ll128_slot_bytes: LL128_SLOT_BYTES,
+            simple_slot_bytes: slot_bytes(buffer_bytes)
+                .map_or(self.mesh_slot_bytes, |bytes| bytes.min(self.mesh_slot_bytes)),
+        }
+    }
+
+    /// Channels of a Simple ring that works on so many bytes.
+    pub(super) fn simple_channels(&self, bytes: u64) -> u32 {
+        let line = self.simple_channels.iter().rfind(|(from_bytes, _)| bytes >= *from_bytes);
+        line.map_or(1, |(_, channels)| *channels)
+    }
+}
+
+/// An eighth, on a line border.
+fn slot_bytes(buffer_bytes: Option<usize>) -> Option<u32> {
+    buffer_bytes.map(|bytes| ((bytes / 8) as u32).next_multiple_of(128))
+}
