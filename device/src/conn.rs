@@ -122,6 +122,16 @@ impl SendConn {
         self.moved.set(cursor);
     }
 
+    /// The first worker: goes to the next step after a slot whose own lines say that it is full (LL, LL128). Nobody is told,
+    /// so the poster has nothing to say of this step either: an operation that publishes may come next.
+    #[inline(always)]
+    pub fn advance_untold(&self) {
+        let mut cursor = self.moved.get();
+        cursor.advance();
+        self.moved.set(cursor);
+        self.told.set(cursor);
+    }
+
     /// The first worker: learns of credits before they are needed, so that others who look find them remembered.
     #[inline(always)]
     pub fn poll_credit_ahead(&self) {

@@ -168,7 +168,7 @@ fn finish<B: Block>(block: &B, what: &Exchange<'_>) {
                 let lines = conn.layout().ll_slot_bytes as usize / ll::LINE_BYTES;
                 clean(conn.slot(Protocol::LL), used, lines, ll::flag(conn.step()));
             }
-            conn.advance();
+            conn.advance_untold();
             conn.poll_credit_ahead();
         }
         i += block.threads();

@@ -64,7 +64,7 @@ impl<const FAN_IN: usize> Proto for Ll<FAN_IN> {
                 block.sync();
             }
             if block.leads() {
-                conn.advance();
+                conn.advance_untold();
                 conn.poll_credit_ahead();
             }
         }

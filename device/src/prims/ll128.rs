@@ -39,7 +39,7 @@ impl Proto for Ll128 {
     fn finish<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) {
         for &index in slice.send() {
             if block.leads() {
-                conns.send[index as usize].advance();
+                conns.send[index as usize].advance_untold();
                 conns.send[index as usize].poll_credit_ahead();
             }
         }
