@@ -230,7 +230,7 @@ unsafe fn exchange_word<B: Block, const PEERS: usize>(
     unsafe { keep::<B, PEERS>(block, what, at, own) }
 }
 
-/// Word `at` of the message to `peer`.
+/// Word `at` of the message to `peer`. What is only passed on is no operand: the result of a first hop had its turn there.
 ///
 /// # Safety
 /// 1. As [`exchange`].
@@ -243,7 +243,9 @@ unsafe fn input<B: Block>(block: &B, what: &Exchange<'_>, peer: u32, at: usize) 
     let from = what.src.wrapping_add(what.to.offset_bytes(peer) + at * 8);
     // SAFETY: obligation 1: the word lies within the message.
     let mut word = [unsafe { words::load_one(from, len - at * 8) }];
-    block.pre(&mut word);
+    if what.keep == Keep::Reduced {
+        block.pre(&mut word);
+    }
     word[0]
 }
 
