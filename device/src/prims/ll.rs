@@ -1,7 +1,7 @@
 //! Primitives over LL: every 8 bytes are seen as they arrive, so reducing starts before the slot is full.
 
 use super::{Proto, Slice, wait_for_line, words};
-use crate::conn::{Conns, RecvConn};
+use crate::conn::{Conns, RecvConn, SendConn};
 use crate::gpu::{Block, Stop};
 use oxccl_shared::abi::{Protocol, SlotHeader};
 use oxccl_shared::proto::ll::{self, LlLine};
@@ -45,24 +45,17 @@ impl<const FAN_IN: usize> Proto for Ll<FAN_IN> {
                 header.store_header(slice.header, ll::flag(conn.step()));
             }
         }
+        // Here and not in `finish`, where the first worker counts steps while others still look at them.
+        for &index in slice.send() {
+            clean(block, &conns.send[index as usize], 1 + nwords);
+        }
         Ok(())
     }
 
-    /// Rarely, overwrites the lines that the payload left alone.
     #[inline(always)]
     fn finish<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) {
-        let nwords = slice.len_bytes().div_ceil(8);
         for &index in slice.send() {
             let conn = &conns.send[index as usize];
-            let step = conn.step();
-            if ll::must_clean(step) {
-                let lines = conn.layout().ll_slot_bytes as usize / ll::LINE_BYTES;
-                for i in (1 + nwords + block.thread()..lines).step_by(block.threads()) {
-                    // SAFETY: `i` is within the slot, which the credit makes ours.
-                    unsafe { line(conn.slot(Protocol::LL), i) }.store(0, ll::flag(step));
-                }
-                block.sync();
-            }
             if block.leads() {
                 conn.advance_untold();
                 conn.poll_credit_ahead();
@@ -76,6 +69,19 @@ impl<const FAN_IN: usize> Proto for Ll<FAN_IN> {
             if block.leads() {
                 conn.advance();
             }
+        }
+    }
+}
+
+/// In the steps that must, overwrites what this message leaves of messages of long ago: the lines from `used` on.
+#[inline(always)]
+fn clean<B: Block>(block: &B, conn: &SendConn, used: usize) {
+    let step = conn.step();
+    if ll::must_clean(step) {
+        let lines = conn.layout().ll_slot_bytes as usize / ll::LINE_BYTES;
+        for i in (used + block.thread()..lines).step_by(block.threads()) {
+            // SAFETY: `i` is within the slot, which the credit makes ours.
+            unsafe { line(conn.slot(Protocol::LL), i) }.store(0, ll::flag(step));
         }
     }
 }
