@@ -97,6 +97,13 @@ pub trait Block {
     /// Returns when all threads of a block without a poster have called it or have ended.
     fn sync(&self);
 
+    /// Returns when all workers have called it, and they see what each other wrote. A poster returns at once.
+    #[inline(always)]
+    fn meet(&self) {
+        // Nobody waits for a peer here, so nobody can be stopped.
+        let _ = self.lead(|| Ok(()));
+    }
+
     /// Threads that move one LL128 line together, each [`LINE_WORDS`] divided by so many of its words. A block's workers are a
     /// multiple of it, and those with the same quotient move a line.
     const LINE_THREADS: usize = 1;
@@ -140,6 +147,9 @@ pub trait Block {
     fn combine(&self, acc: &mut [u64], src: &[u64]);
 
     /// Copies `len_bytes` from `src` to `dst` (and `dst2` unless null), elements transformed as `how` says.
+    ///
+    /// Bulk operations divide their bytes among the workers as alignment and type suggest, each differently: what one has
+    /// written another may read after [`Self::meet`] or [`Self::close`], not before.
     ///
     /// # Safety
     /// 1. `src` is readable and `dst`, `dst2` are writable for `len_bytes`, a whole number of elements, by this block.

@@ -66,7 +66,10 @@ unsafe fn reduce_copy<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) 
     // SAFETY: obligation 1; slots are disjoint from each other and from user memory.
     unsafe { combine_all(block, conns, slice, out, out2, stream) };
     let copied = if slice.action.dst && !out2.is_null() { out2 } else { out };
-    for slot in slots {
+    for (i, slot) in slots.enumerate() {
+        if i == 0 {
+            block.meet();
+        }
         // SAFETY: both are whole slots or the user's output, valid for `len` and disjoint.
         unsafe { block.map_bulk(slot, null_mut(), copied, len, How::default()) };
     }
@@ -120,7 +123,8 @@ unsafe fn combine_all<B: Block>(
 /// The general case: two operands a pass.
 ///
 /// The running value lies in the first slot received, which is ours until it is released: it is warm, and the user's output
-/// may be the user's input (in place), whose turn has not come yet.
+/// may be the user's input (in place), whose turn has not come yet. The workers meet between passes: alignments differ from
+/// pass to pass, and with them who has which bytes.
 ///
 /// # Safety
 /// 1. As [`combine_all`], and there are at least two operands, one of them a slot.
@@ -146,8 +150,12 @@ unsafe fn combine_many<B: Block>(
         // SAFETY: obligation 1: `out` is the user's input or disjoint from it.
         unsafe { block.map_bulk(outs[0], null_mut(), acc, len, how) };
         acc = outs[0];
+        block.meet();
     }
     for k in 1..total {
+        if k > 1 {
+            block.meet();
+        }
         let (next, pre) = operand(k);
         let last = k + 1 == total;
         let [to, to2] = if last { outs } else { [slot(0), null_mut()] };
