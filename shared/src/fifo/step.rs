@@ -55,6 +55,11 @@ const _: () = {
 };
 
 impl ProducerCursor {
+    /// A producer whose consumer has taken everything up to `step`.
+    pub const fn at(step: Step) -> Self {
+        ProducerCursor { step, head_seen: step.0 }
+    }
+
     /// The step that will be produced next.
     #[inline]
     pub fn step(&self) -> Step {
@@ -106,6 +111,11 @@ impl ProducerCursor {
 }
 
 impl ConsumerCursor {
+    /// A consumer that has taken everything up to `step`, beyond which nothing has been published.
+    pub const fn at(step: Step) -> Self {
+        ConsumerCursor { step, tail_seen: step.0 }
+    }
+
     /// The step that will be consumed next.
     #[inline]
     pub fn step(&self) -> Step {
