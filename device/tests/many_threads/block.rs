@@ -1,0 +1,255 @@
+//! One OS thread for each thread of a GPU's block.
+
+use super::arith::Arith;
+use super::barrier::{Barrier, Meeting};
+use oxccl_device::gpu::{Block, How, Stop, Wait};
+use oxccl_shared::abi::SlotHeader;
+use oxccl_shared::fifo::{ConsumerCursor, ProducerCursor};
+use oxccl_shared::sync::{Sys, Word};
+use std::cell::Cell;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// How many threads a block has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shape {
+    pub workers: usize,
+    pub poster: bool,
+}
+
+impl Shape {
+    pub fn threads(&self) -> usize {
+        self.workers + self.poster as usize
+    }
+}
+
+/// Why a thread stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reason {
+    Aborted,
+    /// It waited for longer than any test should take.
+    Late(Wait),
+    Refused {
+        on: Wait,
+        expected: SlotHeader,
+        found: SlotHeader,
+    },
+}
+
+/// A thread whose wait fails.
+#[derive(Clone, Copy, Debug)]
+pub struct Quitter {
+    pub thread: usize,
+    /// After so many looks in vain.
+    pub patience: u32,
+}
+
+/// What the threads of one block share, beside connections.
+pub struct BlockState<'a> {
+    shape: Shape,
+    all: Barrier,
+    /// The workers of a block with a poster.
+    first: Barrier,
+    abort: &'a Word<u32, Sys>,
+    quitter: Option<Quitter>,
+    pub reasons: Mutex<Vec<Reason>>,
+    pub saved: Mutex<Saved>,
+}
+
+/// What the first worker leaves to the next launch.
+#[derive(Default)]
+pub struct Saved {
+    pub producers: Vec<ProducerCursor>,
+    pub consumers: Vec<ConsumerCursor>,
+}
+
+impl<'a> BlockState<'a> {
+    pub fn new(shape: Shape, abort: &'a Word<u32, Sys>, quitter: Option<Quitter>) -> Self {
+        BlockState {
+            shape,
+            all: Barrier::new(shape.threads()),
+            first: Barrier::new(shape.workers),
+            abort,
+            quitter,
+            reasons: Mutex::default(),
+            saved: Mutex::default(),
+        }
+    }
+
+    fn stop(&self, why: Reason) -> Stop {
+        self.reasons.lock().expect("nobody panics inside").push(why);
+        Stop
+    }
+}
+
+/// One thread's view of its block. Everything that a GPU's block may do differently each time it does differently each time:
+/// see [`ThreadBlock::share`].
+pub struct ThreadBlock<'a> {
+    thread: usize,
+    block: &'a BlockState<'a>,
+    arith: Arith,
+    /// Equal on all workers of the block: all call the same bulk operations.
+    bulk_calls: Cell<usize>,
+    looks: Cell<u32>,
+    start: Instant,
+}
+
+impl<'a> ThreadBlock<'a> {
+    pub fn new(thread: usize, block: &'a BlockState<'a>, arith: Arith) -> Self {
+        let (bulk_calls, looks) = (Cell::new(0), Cell::new(0));
+        ThreadBlock { thread, block, arith, bulk_calls, looks, start: Instant::now() }
+    }
+
+    /// Which elements of a bulk operation are this thread's. As on a GPU that depends on how the operands are aligned; here it
+    /// changes from call to call besides, so that a barrier forgotten between two passes gives wrong results.
+    fn share(&self, operands: &[usize], len_bytes: usize) -> impl Iterator<Item = usize> + use<> {
+        let size = self.arith.dtype.size_bytes();
+        let is_aligned = operands.iter().all(|at| at % 16 == 0);
+        let granule = if is_aligned { 16 / size } else { 1 };
+        let (call, workers, thread) = (self.bulk_calls.get(), self.block.shape.workers, self.thread);
+        self.bulk_calls.set(call + 1);
+        let is_mine = move |i: &usize| (i / granule + call) % workers == thread;
+        (0..len_bytes / size).filter(is_mine).map(move |i| i * size)
+    }
+
+    /// # Safety
+    /// 1. An element is readable at `at`.
+    unsafe fn read(&self, at: *const u8) -> u64 {
+        let mut bytes = [0; 8];
+        // SAFETY: obligation 1; an element has at most 8 bytes.
+        unsafe { at.copy_to_nonoverlapping(bytes.as_mut_ptr(), self.arith.dtype.size_bytes()) };
+        u64::from_le_bytes(bytes)
+    }
+
+    /// # Safety
+    /// 1. An element is writable at offset `at` of every output that is not null.
+    unsafe fn write(&self, outputs: [*mut u8; 2], at: usize, value: u64) {
+        let bytes = value.to_le_bytes();
+        for output in outputs.into_iter().filter(|output| !output.is_null()) {
+            // SAFETY: obligation 1.
+            let to = unsafe { output.add(at) };
+            // SAFETY: obligation 1; an element has at most 8 bytes.
+            unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), self.arith.dtype.size_bytes()) };
+        }
+    }
+}
+
+impl Drop for ThreadBlock<'_> {
+    fn drop(&mut self) {
+        let failed = std::thread::panicking();
+        self.block.all.end(failed);
+        if self.works() {
+            self.block.first.end(failed);
+        }
+    }
+}
+
+impl Block for ThreadBlock<'_> {
+    type Words = [u64; 1];
+
+    fn words() -> [u64; 1] {
+        [0]
+    }
+
+    fn thread(&self) -> usize {
+        self.thread
+    }
+
+    fn threads(&self) -> usize {
+        self.block.shape.workers
+    }
+
+    fn posts(&self) -> bool {
+        self.thread == if self.block.shape.poster { self.threads() } else { 0 }
+    }
+
+    fn lead(&self, wait: impl FnOnce() -> Result<(), Stop>) -> Result<(), Stop> {
+        if !self.works() {
+            return Ok(());
+        }
+        let stopped = self.thread == 0 && wait().is_err();
+        let barrier = if self.block.shape.poster { &self.block.first } else { &self.block.all };
+        if barrier.wait(Meeting::Lead, stopped) { Err(Stop) } else { Ok(()) }
+    }
+
+    fn close(&self, mine: Result<(), Stop>) -> Result<(), Stop> {
+        if self.block.all.wait(Meeting::Close, mine.is_err()) { Err(Stop) } else { Ok(()) }
+    }
+
+    fn sync(&self) {
+        assert!(!self.block.shape.poster, "blocks with a poster do not sync");
+        self.block.all.wait(Meeting::Sync, false);
+    }
+
+    fn idle(&self, on: Wait, looks: u32) -> Result<(), Stop> {
+        self.looks.set(self.looks.get() + 1);
+        if self.block.abort.load_relaxed() != 0 {
+            return Err(self.block.stop(Reason::Aborted));
+        }
+        let mut quitters = self.block.quitter.iter();
+        if quitters.any(|quitter| quitter.thread == self.thread && self.looks.get() > quitter.patience) {
+            return Err(self.block.stop(Reason::Aborted));
+        }
+        if !cfg!(miri) && looks % 256 == 0 && self.start.elapsed() > Duration::from_secs(30) {
+            return Err(self.block.stop(Reason::Late(on)));
+        }
+        std::thread::yield_now();
+        Ok(())
+    }
+
+    fn refuse(&self, on: Wait, expected: SlotHeader, found: SlotHeader) -> Stop {
+        self.block.stop(Reason::Refused { on, expected, found })
+    }
+
+    fn has_pre(&self) -> bool {
+        self.arith.operator.pre
+    }
+
+    fn pre(&self, words: &mut [u64]) {
+        words.iter_mut().for_each(|word| *word = self.arith.pre(*word));
+    }
+
+    fn post(&self, words: &mut [u64]) {
+        words.iter_mut().for_each(|word| *word = self.arith.post(*word));
+    }
+
+    fn combine(&self, acc: &mut [u64], src: &[u64]) {
+        assert_eq!(acc.len(), src.len());
+        acc.iter_mut().zip(src).for_each(|(acc, src)| *acc = self.arith.combine(*acc, *src));
+    }
+
+    unsafe fn map_bulk(&self, dst: *mut u8, dst2: *mut u8, src: *const u8, len_bytes: usize, how: How) {
+        let (pre, post) = (how.pre && self.arith.operator.pre, how.post && self.arith.operator.post);
+        if dst.cast_const() == src && dst2.is_null() && !pre && !post {
+            return;
+        }
+        for at in self.share(&[dst.addr(), dst2.addr(), src.addr()], len_bytes) {
+            // SAFETY: obligation 1.
+            let value = unsafe { self.read(src.add(at)) };
+            let value = if pre { self.arith.pre(value) } else { value };
+            let value = if post { self.arith.post(value) } else { value };
+            // SAFETY: obligations 1 and 2.
+            unsafe { self.write([dst, dst2], at, value) };
+        }
+    }
+
+    unsafe fn combine_bulk(
+        &self,
+        dst: *mut u8,
+        dst2: *mut u8,
+        a: *const u8,
+        b: *const u8,
+        len_bytes: usize,
+        how: How,
+    ) {
+        for at in self.share(&[dst.addr(), dst2.addr(), a.addr(), b.addr()], len_bytes) {
+            // SAFETY: obligation 1.
+            let [a, b] = [a, b].map(|operand| unsafe { self.read(operand.add(at)) });
+            let b = if how.pre { self.arith.pre(b) } else { b };
+            let value = self.arith.combine(a, b);
+            let value = if how.post { self.arith.post(value) } else { value };
+            // SAFETY: obligations 1 and 2.
+            unsafe { self.write([dst, dst2], at, value) };
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Operations that do not succeed: all threads of all ranks end, and say why.
+
+use super::block::{Quitter, Reason, Shape};
+use super::case::{Case, Way, run_each};
+use super::world::World;
+use oxccl_shared::abi::{Func, Protocol};
+use proptest::prelude::*;
+
+const WAYS: [(Func, Way); 10] = [
+    (Func::AllReduce, Way::Ring),
+    (Func::AllReduce, Way::Direct),
+    (Func::AllReduce, Way::OneHop),
+    (Func::AllReduce, Way::TwoHops),
+    (Func::AllReduce, Way::FanIn),
+    (Func::AllReduce, Way::Tree(0)),
+    (Func::AllGather, Way::Ring),
+    (Func::ReduceScatter, Way::OneHop),
+    (Func::Broadcast, Way::Ring),
+    (Func::AllGather, Way::OneHop),
+];
+
+fn any_case() -> impl Strategy<Value = Case> {
+    let what = (prop::sample::select(&WAYS[..]), prop::sample::select(Protocol::ALL), 1usize..400);
+    what.prop_map(|((func, way), protocol, count)| match way {
+        Way::OneHop | Way::TwoHops | Way::FanIn => Case::new(func, way, Protocol::LL, count),
+        _ => Case::new(func, way, protocol, count),
+    })
+}
+
+fn shape_of(case: &Case, workers: usize) -> Shape {
+    Shape { workers, poster: case.protocol == Protocol::Simple }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// One thread of one rank gives up, at some look. Whoever succeeds all the same has the right result.
+    #[test]
+    #[cfg_attr(miri, ignore = "too much for miri; see `tiny`")]
+    fn everybody_ends_when_one_thread_gives_up(
+        n in 2usize..5,
+        workers in prop::sample::select(&[1usize, 2, 5][..]),
+        rank in 0usize..4,
+        thread in 0usize..5,
+        patience in 0u32..200,
+        case in any_case(),
+    ) {
+        let quitter = (rank % n, Quitter { thread: thread % workers, patience });
+        let mut world = World::new(n);
+        let ran = run_each(&mut world, shape_of(&case, workers), &vec![case.clone(); n], Some(quitter));
+        for (rank, (ended, buffers)) in ran.iter().enumerate() {
+            let only_aborted = ended.reasons.iter().all(|reason| *reason == Reason::Aborted);
+            prop_assert!(only_aborted, "rank {rank}: {ended:?}");
+            if ended.is_ok() {
+                case.check(n, rank, buffers);
+            } else if case.protocol == Protocol::Simple {
+                prop_assert!(ended.results.iter().all(Result::is_err), "one leads, all follow: {ended:?}");
+            }
+        }
+    }
+
+    /// One rank calls something else: another operation, or the same with another length.
+    #[test]
+    #[cfg_attr(miri, ignore = "too much for miri; see `tiny`")]
+    fn a_peer_in_another_operation_is_refused_by_name(
+        n in 2usize..5,
+        workers in prop::sample::select(&[1usize, 2, 5][..]),
+        stranger in 0usize..4,
+        shorter: bool,
+        case in any_case(),
+    ) {
+        let stranger = stranger % n;
+        let other = if shorter {
+            // Every slice differs, and there are no fewer than one for each block.
+            Case { count: case.count + 2 * n, ..case.clone() }
+        } else {
+            Case { tag: case.tag + 1, ..case.clone() }
+        };
+        let case = if shorter { Case { count: n, ..case } } else { case };
+        let mut cases = vec![case.clone(); n];
+        cases[stranger] = other;
+        let mut world = World::new(n);
+        let ran = run_each(&mut world, shape_of(&case, workers), &cases, None);
+        let mut refusals = 0;
+        for (rank, (ended, _)) in ran.iter().enumerate() {
+            for reason in &ended.reasons {
+                match *reason {
+                    Reason::Aborted => {}
+                    Reason::Late(_) => prop_assert!(false, "rank {rank}: {ended:?}"),
+                    Reason::Refused { on, expected, found } => {
+                        refusals += 1;
+                        prop_assert!((rank == stranger) != (on.peer.index() == stranger), "rank {rank}: {ended:?}");
+                        prop_assert_eq!(expected.tag, cases[rank].tag);
+                        prop_assert_eq!(found.tag, cases[on.peer.index()].tag);
+                        prop_assert_ne!(expected, found);
+                    }
+                }
+            }
+        }
+        prop_assert!(refusals > 0, "{ran:?}", ran = ran.iter().map(|(ended, _)| ended).collect::<Vec<_>>());
+    }
+}

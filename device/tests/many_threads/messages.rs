@@ -1,0 +1,126 @@
+//! Sends and receives as kernels run them: a block for each end of each message.
+
+use super::arith::{Arith, mix};
+use super::block::Shape;
+use super::buffer::Buffer;
+use super::world::{Job, Shared, World};
+use oxccl_device::coll::send_recv;
+use oxccl_device::prims::{Ll, Ll128, Simple};
+use oxccl_shared::abi::{DataType, KernelMessage, Protocol, RedOp};
+use proptest::prelude::*;
+use std::ops::Range;
+
+/// One message of a launch.
+#[derive(Clone, Debug)]
+pub struct Message {
+    pub from: usize,
+    pub to: usize,
+    pub len_bytes: usize,
+    /// What this channel carries of it.
+    pub part: Range<usize>,
+    pub misaligned: [usize; 2],
+}
+
+/// Sends all messages at once. No two have the same ends.
+pub fn check(world: &mut World, shape: Shape, protocol: Protocol, tag: u32, messages: &[Message]) {
+    let content = |i: usize, len: usize| -> Vec<u8> {
+        (0..len).map(|at| mix(u64::from(tag) << 40 | (i as u64) << 32 | at as u64) as u8).collect()
+    };
+    let fill = |(i, message): (usize, &Message)| {
+        let [from, to] = message.misaligned;
+        let sent = Buffer::holding(&content(i, message.len_bytes), from);
+        [sent, Buffer::new(message.len_bytes, to)]
+    };
+    let mut buffers: Vec<[Buffer; 2]> = messages.iter().enumerate().map(fill).collect();
+    let mut jobs = Vec::new();
+    for (message, buffers) in messages.iter().zip(&mut buffers) {
+        for (is_send, buffer) in [true, false].into_iter().zip(buffers) {
+            jobs.push(job(world, protocol, tag, message, is_send, buffer));
+        }
+    }
+    for ended in world.launch(shape, jobs) {
+        assert!(ended.is_ok(), "{ended:?}: {messages:?}");
+    }
+    for ((i, message), [sent, received]) in messages.iter().enumerate().zip(&buffers) {
+        let part = message.part.clone();
+        let content = content(i, message.len_bytes);
+        assert_eq!(sent.bytes(), content);
+        assert_eq!(received.bytes()[part.clone()], content[part.clone()], "{message:?}");
+        let untouched = Buffer::new(message.len_bytes, 0);
+        assert_eq!(received.bytes()[..part.start], untouched.bytes()[..part.start]);
+        assert_eq!(received.bytes()[part.end..], untouched.bytes()[part.end..]);
+    }
+}
+
+fn job<'a>(
+    world: &World,
+    protocol: Protocol,
+    tag: u32,
+    message: &Message,
+    is_send: bool,
+    buffer: &mut Buffer,
+) -> Job<'a> {
+    let conns = if is_send {
+        world.some_of(message.from, [message.to].into_iter(), [].into_iter())
+    } else {
+        world.some_of(message.to, [].into_iter(), [message.from].into_iter())
+    };
+    let kernel_message = KernelMessage {
+        buffer: buffer.as_mut_ptr().0,
+        len_bytes: message.len_bytes as u64,
+        conn: 0,
+        is_send: is_send as u32,
+        tag,
+        lane: 0,
+    };
+    let (whole, part) = (Shared(kernel_message), message.part.clone());
+    Job {
+        conns,
+        arith: Arith::new(DataType::U8, RedOp::Sum, 1, 0),
+        quitter: None,
+        // SAFETY: the buffer is as long as the message and lives on; the connection is alone in its direction.
+        body: Box::new(move |block, conns| unsafe {
+            let part = part.clone();
+            match protocol {
+                Protocol::LL => send_recv::run_part::<_, Ll<1>>(block, conns, &whole.0, part),
+                Protocol::LL128 => send_recv::run_part::<_, Ll128>(block, conns, &whole.0, part),
+                Protocol::Simple => send_recv::run_part::<_, Simple>(block, conns, &whole.0, part),
+            }
+        }),
+    }
+}
+
+fn any_messages() -> impl Strategy<Value = Vec<Message>> {
+    // 120, 240 and 256 bytes are what slots hold.
+    let len = prop_oneof![Just(0usize), 0usize..20, 110usize..130, 235usize..260, 2300usize..2700];
+    let message = (0usize..3, 1usize..3, len, 0usize..3, 0usize..17, 0usize..17);
+    prop::collection::vec(message, 1..7).prop_map(|list| {
+        let mut messages: Vec<Message> = Vec::new();
+        for (from, distance, len_bytes, piece, src, dst) in list {
+            let to = (from + distance) % 3;
+            let part = [0..len_bytes, 0..len_bytes / 2, len_bytes / 3..len_bytes][piece].clone();
+            if messages.iter().all(|other| (other.from, other.to) != (from, to)) {
+                messages.push(Message { from, to, len_bytes, part, misaligned: [src, dst] });
+            }
+        }
+        messages
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    #[cfg_attr(miri, ignore = "too much for miri; see `tiny`")]
+    fn messages_arrive(
+        workers in prop::sample::select(&[1usize, 2, 5][..]),
+        poster: bool,
+        rounds in prop::collection::vec((any_messages(), prop::sample::select(Protocol::ALL)), 1..4),
+    ) {
+        let mut world = World::new(3);
+        for (tag, (messages, protocol)) in (1..).zip(&rounds) {
+            let poster = poster && *protocol == Protocol::Simple;
+            check(&mut world, Shape { workers, poster }, *protocol, tag, messages);
+        }
+    }
+}
