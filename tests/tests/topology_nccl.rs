@@ -108,6 +108,21 @@ fn eight_rtx_3090_on_two_sockets() {
     RTX3090X8.compare();
 }
 
+/// Machines that do not exist, put together at random around four real GPUs and shown to NCCL 2.28.3 as its topology file: GPUs
+/// not in the order of their addresses, links of all kinds, two sockets.
+#[test]
+fn made_up_machines() {
+    let files = [
+        (fixture!("made-up-11"), fixture!("made-up-11-graph")),
+        (fixture!("made-up-20"), fixture!("made-up-20-graph")),
+        (fixture!("made-up-22"), fixture!("made-up-22-graph")),
+        (fixture!("made-up-27"), fixture!("made-up-27-graph")),
+    ];
+    for (topology, answer) in files {
+        Machine { topology, answer, ..H200X4 }.compare();
+    }
+}
+
 /// The ring of a DGX-1V with today's numbers: the same six, at an NVLink's 20 GB/s.
 #[test]
 fn dgx1v_with_todays_numbers() {

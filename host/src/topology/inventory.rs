@@ -173,6 +173,13 @@ impl Inventory {
         found
     }
 
+    /// Puts everything into the order in which ranks would have added it, each its own GPU and what is above that, rank 0 also
+    /// all network devices: the order of NCCL's dumps, which its channels follow.
+    pub fn sort_by_rank(&mut self) {
+        self.cpus.iter_mut().for_each(|cpu| sort_below(&mut cpu.devices));
+        self.cpus.sort_by_key(|cpu| first_rank(&cpu.devices));
+    }
+
     /// Gives GPUs their place in the tree as rank, if none has a rank: a file written by hand describes all that there is.
     pub fn number_ranks(&mut self) {
         if self.gpus().iter().all(|(_, gpu)| gpu.rank.is_none()) {
@@ -196,6 +203,26 @@ fn gpus_below<'a>(devices: &'a [Device], parent: Option<&'a Pci>, found: &mut Ve
             Device::Nic(_) | Device::PciLink(_) => {}
         }
     }
+}
+
+/// The rank that would have added the first of some devices.
+fn first_rank(devices: &[Device]) -> u32 {
+    let rank = |device: &Device| match device {
+        Device::Pci(pci) => first_rank(&pci.devices),
+        Device::Gpu(gpu) => gpu.rank.unwrap_or(u32::MAX),
+        Device::Nic(_) => 0,
+        Device::PciLink(_) => u32::MAX,
+    };
+    devices.iter().map(rank).min().unwrap_or(u32::MAX)
+}
+
+fn sort_below(devices: &mut [Device]) {
+    for device in devices.iter_mut() {
+        if let Device::Pci(pci) = device {
+            sort_below(&mut pci.devices);
+        }
+    }
+    devices.sort_by_key(|device| first_rank(std::slice::from_ref(device)));
 }
 
 fn number_below(devices: &mut [Device], next: &mut u32) {

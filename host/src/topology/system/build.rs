@@ -46,6 +46,8 @@ impl System {
     /// # Errors
     /// What makes it no system; see [`SystemError`].
     pub fn new(inventory: &Inventory, tables: Tables) -> Result<System, SystemError> {
+        let mut inventory = inventory.clone();
+        inventory.sort_by_rank();
         let mut draft = Draft::default();
         let mut later = Later::default();
         check("NUMA nodes", inventory.cpus.len(), CPUS_MAX)?;

@@ -171,7 +171,7 @@ pub struct System {
     pub nodes: Vec<Node>,
     /// All links.
     pub links: Vec<Link>,
-    /// The GPUs, in the order of the inventory.
+    /// The GPUs, in the order of [`Inventory::sort_by_rank`](super::Inventory::sort_by_rank).
     pub gpus: Vec<NodeId>,
     /// The network devices.
     pub nets: Vec<NodeId>,
