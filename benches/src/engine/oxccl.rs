@@ -62,7 +62,8 @@ pub enum SetupError {
     Id(#[from] ::oxccl::bootstrap::UniqueIdError),
 }
 
-fn agree_on_id(team: &mut dyn Team) -> Result<UniqueId, SetupError> {
+/// The id that rank 0 makes.
+pub fn agree_on_id(team: &mut dyn Team) -> Result<UniqueId, SetupError> {
     let mut mine = Card::default();
     if team.rank() == 0 {
         let id =
@@ -88,7 +89,8 @@ fn func(collective: Collective) -> Func {
     }
 }
 
-fn untyped(call: &Call) -> Untyped {
+/// A call as OxCCL has it; of a send and receive, the send.
+pub fn untyped(call: &Call) -> Untyped {
     let op = match call.op {
         RedOp::PreMulSum => ReduceOp::pre_mul_sum_bits(call.dtype, call.scalar_bits),
         plain => ReduceOp::from(plain),

@@ -7,6 +7,7 @@ mod driver;
 mod memory;
 pub mod engine;
 pub mod nccl;
+mod oxccl;
 mod bench;
 mod setup;
 

@@ -3,6 +3,7 @@
 use super::driver::{self, GpuError};
 use super::engine::{GpuEngine, Seat, SeatCall};
 use super::nccl::{Nccl, NcclEngine};
+use super::oxccl::OxcclGpuEngine;
 use crate::cli::{EngineChoice, PerfArgs};
 use crate::collective::Collective;
 use crate::engine::{Call, EngineError, SetupError};
@@ -74,11 +75,10 @@ pub fn start_engines(
 ) -> Result<(Engines, Vec<EngineFacts>), SetupError> {
     let mut engines: Engines = Vec::new();
     let mut facts = Vec::new();
-    let patience = args.timeout.unwrap_or(FIRST_PATIENCE);
     for choice in &args.engines {
         let same = args.engines[..engines.len()].iter().filter(|other| kind(other) == kind(choice)).count();
         let name = if same == 0 { kind(choice).into() } else { format!("{}-{}", kind(choice), same + 1) };
-        let (engine, start) = start_engine(choice, name, team, seats, patience)?;
+        let (engine, start) = start_engine(choice, name, team, seats, args)?;
         facts.push(EngineFacts {
             name: engine.name(),
             description: engine.describe(),
@@ -101,6 +101,7 @@ fn kind(choice: &EngineChoice) -> &'static str {
 
 /// A library that is loaded, so that its loading is not timed.
 enum Loaded {
+    Oxccl,
     Nccl(std::rc::Rc<Nccl>),
 }
 
@@ -110,10 +111,11 @@ impl Loaded {
             EngineChoice::Nccl { library } => {
                 Ok(Loaded::Nccl(Nccl::open(library).map_err(EngineError::from)?))
             }
+            EngineChoice::Oxccl => Ok(Loaded::Oxccl),
             other => Err(SetupError::Backend {
                 engine: kind(other),
                 backend: "cuda",
-                engines: "nccl[=/path/to/libnccl.so.2]",
+                engines: "oxccl and nccl[=/path/to/libnccl.so.2]",
             }),
         }
     }
@@ -123,8 +125,10 @@ impl Loaded {
         name: String,
         team: &mut dyn Team,
         seats: &[Seat],
+        args: &PerfArgs,
     ) -> Result<Box<dyn GpuEngine>, SetupError> {
         match self {
+            Loaded::Oxccl => Ok(Box::new(OxcclGpuEngine::new(name, team, seats, args)?)),
             Loaded::Nccl(nccl) => Ok(Box::new(NcclEngine::new(nccl, name, team, seats)?)),
         }
     }
@@ -136,7 +140,7 @@ fn start_engine(
     name: String,
     team: &mut dyn Team,
     seats: &[Seat],
-    patience: f64,
+    args: &PerfArgs,
 ) -> Result<(Box<dyn GpuEngine>, StartCost), SetupError> {
     let loaded = Loaded::load(choice)?;
     let buffer = |seat: &Seat| DeviceMemory::zeroed(seat.device(), 2 * FIRST_BYTES);
@@ -151,10 +155,11 @@ fn start_engine(
     // Nobody begins to allocate before all have looked: ranks may share a GPU.
     team.barrier()?;
     let start = Instant::now();
-    let mut engine = loaded.start(name, team, seats)?;
+    let mut engine = loaded.start(name, team, seats, args)?;
     let created = start.elapsed();
     let after_creation = free(seats)?;
     let looked = start.elapsed();
+    let patience = args.timeout.unwrap_or(FIRST_PATIENCE);
     first_all_reduce(engine.as_mut(), team, seats, &buffers, patience)?;
     let reduced = start.elapsed() - (looked - created);
     team.barrier()?;

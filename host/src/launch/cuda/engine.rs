@@ -438,7 +438,7 @@ impl DeviceEngine {
             if started.elapsed() > self.parts.timeout {
                 self.parts.monitor.abort();
             }
-            if started.elapsed() > self.parts.timeout + ABORT_TIME {
+            if started.elapsed() > self.parts.timeout.saturating_add(ABORT_TIME) {
                 tracing::warn!(rank = self.parts.rank, "operations do not end: their memory is not freed");
                 return std::mem::forget(self);
             }

@@ -1,0 +1,121 @@
+//! OxCCL's communicators of GPUs, one for each rank of this thread.
+
+use super::engine::{GpuEngine, Seat, SeatCall};
+use crate::cli::PerfArgs;
+use crate::collective::Collective;
+use crate::engine::{Call, EngineError, SetupError, agree_on_id, untyped};
+use crate::team::Team;
+use oxccl::{Config, DeviceCommunicator, Func, UniqueId, Untyped, device_group};
+use std::time::Duration;
+
+/// Collectives of OxCCL.
+pub struct OxcclGpuEngine {
+    name: String,
+    description: String,
+    communicators: Vec<DeviceCommunicator>,
+}
+
+impl OxcclGpuEngine {
+    /// A communicator over the ranks of all threads of `team`, each of which has as many seats.
+    pub fn new(
+        name: String,
+        team: &mut dyn Team,
+        seats: &[Seat],
+        args: &PerfArgs,
+    ) -> Result<OxcclGpuEngine, SetupError> {
+        let mut config = Config::from_env().map_err(oxccl::Error::from).map_err(EngineError::from)?;
+        config.forced.algorithm = args.algo.or(config.forced.algorithm);
+        config.forced.protocol = args.proto.or(config.forced.protocol);
+        if let Some(seconds) = args.timeout {
+            config.timeout = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+        }
+        let id = agree_on_id(team)?;
+        let ranks = team.size() * seats.len() as u32;
+        let communicators = join_all(id, ranks, seats, &config).map_err(EngineError::from)?;
+        let description = format!(
+            "{}, algorithm {}, protocol {}, {}",
+            env!("CARGO_PKG_VERSION"),
+            config.forced.algorithm.map_or("auto", |algorithm| algorithm.name()),
+            config.forced.protocol.map_or("auto", |protocol| protocol.name()),
+            communicators[0].memory(),
+        );
+        Ok(OxcclGpuEngine { name, description, communicators })
+    }
+}
+
+/// All ranks of this thread at once, since each waits for the others.
+fn join_all(
+    id: UniqueId,
+    ranks: u32,
+    seats: &[Seat],
+    config: &Config,
+) -> Result<Vec<DeviceCommunicator>, oxccl::Error> {
+    std::thread::scope(|scope| {
+        let join = |seat: &Seat| {
+            let (rank, device) = (seat.rank, seat.device().ordinal());
+            let builder = DeviceCommunicator::builder().unique_id(id).rank(rank).ranks(ranks);
+            let builder = builder.device(device).config(config.clone());
+            scope.spawn(move || builder.build())
+        };
+        let threads: Vec<_> = seats.iter().map(join).collect();
+        threads.into_iter().map(|thread| thread.join().expect("joining does not panic")).collect()
+    })
+}
+
+impl GpuEngine for OxcclGpuEngine {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn describe(&self) -> String {
+        self.description.clone()
+    }
+
+    fn refuses(&self, _: &Call) -> Option<&'static str> {
+        None
+    }
+
+    unsafe fn enqueue(&mut self, seats: &[Seat], calls: &[SeatCall]) -> Result<(), EngineError> {
+        if let [SeatCall { seat, call }] = calls
+            && call.collective != Collective::SendRecv
+        {
+            let (communicator, stream) = (&self.communicators[*seat], seats[*seat].stream());
+            // SAFETY: obligation 1; a seat's stream lives as long as the engine.
+            unsafe { communicator.enqueue_untyped(&untyped(call), stream)? };
+            return Ok(());
+        }
+        let group = device_group(|group| {
+            for SeatCall { seat, call } in calls {
+                let (communicator, stream) = (&self.communicators[*seat], seats[*seat].stream());
+                let one = untyped(call);
+                if call.collective != Collective::SendRecv {
+                    // SAFETY: as above.
+                    unsafe { group.add_untyped(communicator, &one, stream)? };
+                    continue;
+                }
+                let (rank, size) = (communicator.rank(), communicator.size());
+                let send = Untyped { peer: (rank + 1) % size, ..one };
+                let recv = Untyped { func: Func::Recv, peer: (rank + size - 1) % size, ..one };
+                // SAFETY: as above.
+                unsafe { group.add_untyped(communicator, &send, stream)? };
+                // SAFETY: as above.
+                unsafe { group.add_untyped(communicator, &recv, stream)? };
+            }
+            Ok(())
+        });
+        Ok(group?)
+    }
+
+    fn health(&mut self) -> Result<(), EngineError> {
+        self.communicators
+            .iter()
+            .filter_map(DeviceCommunicator::async_error)
+            .map(Err)
+            .collect::<Result<(), _>>()?;
+        Ok(())
+    }
+
+    fn abort(&mut self) {
+        self.communicators.iter().for_each(DeviceCommunicator::abort);
+    }
+}
