@@ -53,8 +53,8 @@ pub struct Case {
 }
 
 /// One rank's buffers, what it calls and what the buffers must hold afterwards.
-struct Part {
-    buffers: Vec<Guarded>,
+pub(crate) struct Part {
+    pub(crate) buffers: Vec<Guarded>,
     /// Buffer and byte offset.
     send: Option<(usize, usize)>,
     recv: Option<(usize, usize)>,
@@ -69,7 +69,7 @@ impl Case {
     /// # Errors
     /// What went wrong, and where.
     pub fn check(&self, world: &mut World, by: By) -> Result<(), String> {
-        let mut parts = with_type!(self.dtype, T => self.parts::<T>(world.size()));
+        let mut parts = self.all_parts(world.size());
         self.run(world, &mut parts, by).map_err(|error| self.failure(world, by, &error.to_string()))?;
         for (rank, part) in parts.iter().enumerate() {
             part.compare(self.dtype)
@@ -92,7 +92,7 @@ impl Case {
                 // A shift that sends before it receives would not end.
                 Func::Send => oxccl::group(|group| self.add(group, rank, part)),
                 // SAFETY: `parts` made the buffers as long as the function's shape says, apart or as it may overlap them.
-                func => unsafe { rank.run_untyped(&self.untyped(func, rank, part)) },
+                func => unsafe { rank.run_untyped(&self.untyped_here(func, rank, part)) },
             })),
         }
     }
@@ -103,25 +103,40 @@ impl Case {
         rank: &'env Communicator,
         part: &mut Part,
     ) -> Result<(), Error> {
-        let funcs: &[Func] = if self.func == Func::Send { &[Func::Send, Func::Recv] } else { &[self.func] };
         // SAFETY: as in `run`; the buffers outlive the group, which runs before `run` returns.
-        funcs.iter().try_for_each(|func| unsafe { group.add_untyped(rank, &self.untyped(*func, rank, part)) })
+        self.funcs()
+            .iter()
+            .try_for_each(|func| unsafe { group.add_untyped(rank, &self.untyped_here(*func, rank, part)) })
     }
 
-    fn untyped(&self, func: Func, rank: &Communicator, part: &mut Part) -> Untyped {
-        let (me, n) = (rank.rank(), rank.size());
+    fn untyped_here(&self, func: Func, rank: &Communicator, part: &mut Part) -> Untyped {
+        let bases: Vec<*mut u8> =
+            part.buffers.iter_mut().map(|buffer| buffer.bytes_mut().as_mut_ptr()).collect();
+        self.untyped(func, (rank.rank(), rank.size()), part, &bases)
+    }
+
+    /// A rank's call, with its buffers at `bases`.
+    pub(crate) fn untyped(&self, func: Func, (me, n): (u32, u32), part: &Part, bases: &[*mut u8]) -> Untyped {
         let peer = match func {
             Func::Send => (me + 1) % n,
             Func::Recv => (me + n - 1) % n,
             _ => self.root,
         };
-        let mut at = |place: Option<(usize, usize)>| {
-            place.map_or(std::ptr::null_mut(), |(buffer, offset)| {
-                part.buffers[buffer].bytes_mut().as_mut_ptr().wrapping_add(offset)
-            })
+        let at = |place: Option<(usize, usize)>| {
+            place.map_or(std::ptr::null_mut(), |(buffer, offset)| bases[buffer].wrapping_add(offset))
         };
         let (recv, send) = (at(part.recv), at(part.send).cast_const());
         Untyped { send, recv, count: self.count, op: part.op, peer, ..Untyped::new(func, self.dtype) }
+    }
+
+    /// What a rank calls: a shift is made of two.
+    pub(crate) fn funcs(&self) -> &[Func] {
+        if self.func == Func::Send { &[Func::Send, Func::Recv] } else { std::slice::from_ref(&self.func) }
+    }
+
+    /// Every rank's part.
+    pub(crate) fn all_parts(&self, nranks: usize) -> Vec<Part> {
+        with_type!(self.dtype, T => self.parts::<T>(nranks))
     }
 
     fn parts<T: Model>(&self, nranks: usize) -> Vec<Part> {
@@ -228,7 +243,7 @@ impl Part {
         self.expected.push((self.buffers.len() - 1, at..at + contents.len(), contents));
     }
 
-    fn compare(&self, dtype: DataType) -> Result<(), String> {
+    pub(crate) fn compare(&self, dtype: DataType) -> Result<(), String> {
         if let Some(buffer) = self.buffers.iter().position(|buffer| !buffer.is_intact()) {
             return Err(format!("bytes beside buffer {buffer} were written"));
         }

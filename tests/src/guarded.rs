@@ -36,6 +36,16 @@ impl Guarded {
         &mut self.memory[self.start..self.start + self.len]
     }
 
+    /// Everything, guards included, for copies to where the library works on it, and back.
+    pub fn memory(&mut self) -> &mut [u8] {
+        &mut self.memory
+    }
+
+    /// Where the bytes between the guards start in [`Self::memory`].
+    pub fn start(&self) -> usize {
+        self.start
+    }
+
     /// Whether both guards are whole.
     pub fn is_intact(&self) -> bool {
         let after = &self.memory[self.start + self.len..];

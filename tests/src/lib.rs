@@ -12,6 +12,7 @@ pub mod deadline;
 pub mod harness;
 pub mod case;
 pub mod borders;
+pub mod devices;
 pub mod deck;
 pub mod tidy;
 pub mod process;

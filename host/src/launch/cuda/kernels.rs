@@ -1,7 +1,7 @@
 //! The kernels of a device, loaded when first used.
 
 use crate::cuda::bundle::{Bundle, BundleError, find_bundle};
-use crate::cuda::{CudaError, Device, DeviceId, Function, Module};
+use crate::cuda::{CudaError, Device, DeviceId, Function, Module, RelaxedCapture};
 use crate::plan::device::KernelId;
 use std::collections::HashMap;
 use std::path::Path;
@@ -75,6 +75,7 @@ impl DeviceKernels {
         if let Some(function) = loaded.functions.get(&id) {
             return Ok(function.clone());
         }
+        let _relaxed = RelaxedCapture::enter(self.device.driver());
         let entry = id.entry();
         let function = self.load(&mut loaded, &entry)?;
         // The driver loads a function when it is first needed, and may wait for running kernels then: better now than behind one

@@ -1,0 +1,202 @@
+//! Worlds of GPUs: the cases of the CPU ranks, on device memory.
+
+use crate::case::{Case, Part};
+use crate::harness::{Settings, first_error, on_threads};
+use oxccl::cuda::{Capture, CudaError, DeviceMemory, Driver, GraphExec, Stream};
+use oxccl::{DeviceCommunicator, DeviceGroup, Error, device_group};
+
+/// How a case's calls come onto streams.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Launch {
+    /// One thread, a group over all communicators.
+    Group,
+    /// A thread for each rank.
+    Threads,
+    /// As by one thread, into a graph for each rank, which is launched once.
+    Graph,
+}
+
+impl Launch {
+    /// All.
+    pub const ALL: [Launch; 3] = [Launch::Group, Launch::Threads, Launch::Graph];
+}
+
+/// A rank, with a stream and some memory on its GPU.
+pub struct DeviceRank {
+    /// The rank.
+    pub comm: DeviceCommunicator,
+    /// Where its operations go.
+    pub stream: Stream,
+    memory: DeviceMemory,
+}
+
+/// Every rank of a communicator of GPUs, in rank order.
+pub struct DeviceWorld {
+    /// How it was set up.
+    pub settings: Settings,
+    /// The ranks.
+    pub ranks: Vec<DeviceRank>,
+}
+
+/// The number of GPUs that this process sees.
+///
+/// # Panics
+/// Without a driver.
+pub fn gpus() -> u32 {
+    Driver::get().expect("these tests need a GPU").device_count()
+}
+
+/// Buffers start on multiples of this, and then as far behind as the case says.
+const ALIGN: u64 = 256;
+
+impl DeviceWorld {
+    /// A rank on each of the first `nranks` GPUs, with at most `channels` channels.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn new(nranks: u32, settings: Settings, channels: Option<u32>) -> DeviceWorld {
+        let mut config = settings.config();
+        config.channels.max = channels;
+        config.device_buffer_bytes = Some(settings.buffer_bytes).filter(|_| channels.is_some());
+        let ordinals: Vec<u32> = (0..nranks).collect();
+        let comms = DeviceCommunicator::init_all_with(&ordinals, &config);
+        let comms = comms.unwrap_or_else(|error| panic!("{error}"));
+        let rank = |comm: DeviceCommunicator| {
+            let stream = Stream::new(comm.device())?;
+            let memory = DeviceMemory::zeroed(comm.device(), 1 << 20)?;
+            Ok(DeviceRank { comm, stream, memory })
+        };
+        let ranks: Result<Vec<DeviceRank>, CudaError> = comms.into_iter().map(rank).collect();
+        DeviceWorld { settings, ranks: ranks.unwrap_or_else(|error| panic!("{error}")) }
+    }
+
+    /// Runs a case and compares everything.
+    ///
+    /// # Errors
+    /// What went wrong, and where.
+    pub fn check(&mut self, case: &Case, launch: Launch) -> Result<(), String> {
+        let described =
+            format!("\n  in {case:?}\n  by {launch:?} of {} GPUs, {:?}", self.ranks.len(), self.settings);
+        let mut parts = case.all_parts(self.ranks.len());
+        let ran = self.run(case, &mut parts, launch);
+        ran.map_err(|error| format!("{error}{described}"))?;
+        for (rank, part) in parts.iter().enumerate() {
+            part.compare(case.dtype).map_err(|what| format!("rank {rank}: {what}{described}"))?;
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, case: &Case, parts: &mut [Part], launch: Launch) -> Result<(), Error> {
+        let size = case.dtype.size_bytes() as u64;
+        let uploads = self.ranks.iter_mut().zip(&mut *parts).map(|(rank, part)| rank.upload(part, size));
+        let places: Vec<Vec<u64>> = uploads.collect::<Result<_, _>>().map_err(broken)?;
+        match launch {
+            Launch::Group => add_all(&self.ranks, case, parts, &places)?,
+            Launch::Threads => {
+                let all = self.ranks.iter_mut().zip(&*parts).zip(&places);
+                first_error(on_threads(all, |((rank, part), places)| {
+                    device_group(|group| rank.add(group, case, part, places))
+                }))?;
+            }
+            Launch::Graph => {
+                launch_graphs(&self.ranks, || add_all(&self.ranks, case, parts, &places))?;
+            }
+        }
+        self.ranks.iter().try_for_each(|rank| rank.comm.synchronize(rank.stream.by_ref()))?;
+        for ((rank, part), places) in self.ranks.iter().zip(parts).zip(&places) {
+            rank.download(part, places).map_err(broken)?;
+        }
+        Ok(())
+    }
+}
+
+/// All ranks' calls, as one group of this thread.
+fn add_all(ranks: &[DeviceRank], case: &Case, parts: &[Part], places: &[Vec<u64>]) -> Result<(), Error> {
+    device_group(|group| {
+        let mut all = ranks.iter().zip(parts).zip(places);
+        all.try_for_each(|((rank, part), places)| rank.add(group, case, part, places))
+    })
+}
+
+/// A driver's error outside of the library's operations: the test cannot go on.
+fn broken(error: CudaError) -> Error {
+    panic!("{error}")
+}
+
+/// Captures what `enqueue` puts on the ranks' streams, and launches it once.
+///
+/// # Errors
+/// Those of `enqueue`.
+///
+/// # Panics
+/// If the driver refuses something.
+pub fn launch_graphs(ranks: &[DeviceRank], enqueue: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+    let captures = ranks.iter().map(|rank| Capture::begin(rank.stream.by_ref(), true));
+    let captures: Vec<Capture<'_>> = captures.collect::<Result<_, _>>().map_err(broken)?;
+    enqueue()?;
+    let end = |capture: Capture<'_>| capture.end().and_then(|graph| graph.instantiate());
+    let graphs: Result<Vec<GraphExec>, CudaError> = captures.into_iter().map(end).collect();
+    let graphs = graphs.map_err(broken)?;
+    for (rank, graph) in ranks.iter().zip(&graphs) {
+        // SAFETY: (1) communicators and their memory live, and every stream is waited for before anything is dropped.
+        unsafe { graph.launch(rank.stream.by_ref()) }.map_err(broken)?;
+    }
+    ranks.iter().try_for_each(|rank| rank.comm.synchronize(rank.stream.by_ref()))
+}
+
+impl DeviceRank {
+    fn add<'env>(
+        &'env self,
+        group: &mut DeviceGroup<'env>,
+        case: &Case,
+        part: &Part,
+        places: &[u64],
+    ) -> Result<(), Error> {
+        let bases: Vec<*mut u8> =
+            places.iter().map(|place| std::ptr::without_provenance_mut(*place as usize)).collect();
+        case.funcs().iter().try_for_each(|func| {
+            let call = case.untyped(*func, (self.comm.rank(), self.comm.size()), part, &bases);
+            // SAFETY: `parts` made the buffers as long as the function's shape says, apart or as it may overlap them; they are on
+            // this GPU until the stream has been waited for.
+            unsafe { group.add_untyped(&self.comm, &call, self.stream.by_ref()) }
+        })
+    }
+
+    /// Copies buffers with their guards to the GPU, as far from a line's border as on the host, but on whole elements. Returns where
+    /// the bytes between the guards start.
+    fn upload(&mut self, part: &mut Part, elem_bytes: u64) -> Result<Vec<u64>, CudaError> {
+        let room = |len: usize| len as u64 + 2 * ALIGN;
+        let total: u64 = part.buffers.iter_mut().map(|buffer| room(buffer.memory().len())).sum();
+        if total > self.memory.len() as u64 {
+            self.memory = DeviceMemory::zeroed(self.comm.device(), total.next_power_of_two() as usize)?;
+        }
+        let mut free = self.memory.address();
+        let mut places = Vec::new();
+        for buffer in &mut part.buffers {
+            let start = buffer.start() as u64;
+            let beside = buffer.bytes().as_ptr().addr() as u64 % 64 / elem_bytes * elem_bytes;
+            let place = (free + start).next_multiple_of(ALIGN) + beside;
+            free += room(buffer.memory().len());
+            let memory = buffer.memory();
+            // SAFETY: (1, 2) `free` leaves room for all of it, and it outlives the wait below.
+            unsafe {
+                self.stream.by_ref().copy_to_device(place - start, memory.as_ptr().cast(), memory.len())?
+            };
+            places.push(place);
+        }
+        self.stream.synchronize()?;
+        Ok(places)
+    }
+
+    fn download(&self, part: &mut Part, places: &[u64]) -> Result<(), CudaError> {
+        for (buffer, place) in part.buffers.iter_mut().zip(places) {
+            let start = buffer.start() as u64;
+            let memory = buffer.memory();
+            // SAFETY: (1, 2) as in `upload`.
+            unsafe {
+                self.stream.by_ref().copy_to_host(memory.as_mut_ptr().cast(), place - start, memory.len())?
+            };
+        }
+        self.stream.synchronize()
+    }
+}

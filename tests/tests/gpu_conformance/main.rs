@@ -1,0 +1,5 @@
+//! Collectives between GPUs, byte for byte against the oracle. For machines with two GPUs or more.
+
+mod matrix;
+mod messages;
+mod faults;

@@ -1,0 +1,128 @@
+//! Random groups of sends and receives.
+
+use oxccl::cuda::DeviceMemory;
+use oxccl::{DataType, Func, Untyped, device_group};
+use oxccl_tests::deadline::{Deadline, doing};
+use oxccl_tests::devices::{DeviceRank, DeviceWorld, gpus};
+use oxccl_tests::harness::Settings;
+use std::time::Duration;
+
+/// A generator of numbers that are the same on every machine.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+
+    fn length(&mut self) -> usize {
+        let most = [1, 100, 16 << 10, 40_000, 300_000, 2_000_000][self.below(6) as usize];
+        self.below(most) as usize
+    }
+}
+
+/// Message `number` from one rank to another, at `at` of both ranks' memory.
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    from: usize,
+    to: usize,
+    len: usize,
+    at: usize,
+}
+
+fn content(number: usize, i: usize) -> u8 {
+    (number * 31 + i * 7 + i / 256) as u8
+}
+
+const MEMORY_BYTES: usize = 64 << 20;
+
+struct Memories {
+    send: DeviceMemory,
+    recv: DeviceMemory,
+}
+
+impl Memories {
+    fn new(rank: &DeviceRank) -> Memories {
+        let memory = || DeviceMemory::zeroed(rank.comm.device(), MEMORY_BYTES).expect("64 MiB");
+        Memories { send: memory(), recv: memory() }
+    }
+}
+
+fn group(numbers: &mut Numbers, nranks: usize) -> Vec<Message> {
+    let mut at = 0;
+    let mut messages = Vec::new();
+    for _ in 0..numbers.below(40) {
+        let (from, to) = (numbers.below(nranks as u64) as usize, numbers.below(nranks as u64) as usize);
+        let len = numbers.length();
+        messages.push(Message { from, to, len, at });
+        at += len.next_multiple_of(16) + 16;
+    }
+    messages
+}
+
+fn fill(world: &DeviceWorld, memories: &[Memories], messages: &[Message]) {
+    for (number, message) in messages.iter().enumerate() {
+        let bytes: Vec<u8> = (0..message.len).map(|i| content(number, i)).collect();
+        let stream = world.ranks[message.from].stream.by_ref();
+        let to = memories[message.from].send.address() + message.at as u64;
+        // SAFETY: (1, 2) within the memory, and the stream is waited for before `bytes` go.
+        unsafe { stream.copy_to_device(to, bytes.as_ptr().cast(), bytes.len()) }.expect("a copy");
+        stream.synchronize().expect("a stream");
+    }
+}
+
+/// One half of a message.
+fn half(func: Func, memory: &DeviceMemory, peer: usize, message: &Message) -> Untyped {
+    let buffer: *mut u8 = std::ptr::without_provenance_mut(memory.address() as usize + message.at);
+    let (count, peer) = (message.len, peer as u32);
+    Untyped { send: buffer, recv: buffer, count, peer, ..Untyped::new(func, DataType::U8) }
+}
+
+fn exchange(world: &DeviceWorld, memories: &[Memories], messages: &[Message]) {
+    device_group(|group| {
+        for message in messages {
+            let Message { from, to, .. } = *message;
+            for (rank, call) in [
+                (from, half(Func::Send, &memories[from].send, to, message)),
+                (to, half(Func::Recv, &memories[to].recv, from, message)),
+            ] {
+                let DeviceRank { comm, stream, .. } = &world.ranks[rank];
+                // SAFETY: within the memory, which nobody else uses until the streams are waited for.
+                unsafe { group.add_untyped(comm, &call, stream.by_ref())? };
+            }
+        }
+        Ok(())
+    })
+    .unwrap_or_else(|error| panic!("{error}"));
+    for rank in &world.ranks {
+        rank.comm.synchronize(rank.stream.by_ref()).unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn needs_gpu_random_groups_of_messages() {
+    let _deadline = Deadline::start("needs_gpu_random_groups_of_messages", Duration::from_secs(300));
+    for nranks in 1..=gpus().min(4) {
+        let world = DeviceWorld::new(nranks, Settings::default(), None);
+        let memories: Vec<Memories> = world.ranks.iter().map(Memories::new).collect();
+        let mut numbers = Numbers(u64::from(nranks));
+        for round in 0..100 {
+            let messages = group(&mut numbers, nranks as usize);
+            doing(|| format!("group {round} of {nranks} GPUs: {messages:?}"));
+            fill(&world, &memories, &messages);
+            exchange(&world, &memories, &messages);
+            for (number, message) in messages.iter().enumerate() {
+                let mut bytes = vec![0u8; message.len];
+                let stream = world.ranks[message.to].stream.by_ref();
+                let from = memories[message.to].recv.address() + message.at as u64;
+                // SAFETY: (1, 2) as above.
+                unsafe { stream.copy_to_host(bytes.as_mut_ptr().cast(), from, bytes.len()) }.expect("a copy");
+                stream.synchronize().expect("a stream");
+                let wrong = (0..message.len).find(|i| bytes[*i] != content(number, *i));
+                assert_eq!(wrong, None, "group {round}, message {number}: {message:?}");
+            }
+        }
+    }
+}
