@@ -213,19 +213,22 @@ unsafe fn exchange_word<B: Block, const PEERS: usize>(
 ) -> Result<(), Stop> {
     // SAFETY: obligation 1.
     let own = unsafe { input(block, what, what.rank, at) };
-    for conn in what.send {
-        let peer = conn.peer().0;
-        if at * 8 < what.to.len_of(peer) {
-            let value = if what.to.stride_bytes == 0 {
-                own
-            } else {
-                // SAFETY: obligation 1.
-                unsafe { input(block, what, peer, at) }
-            };
-            // SAFETY: a slot has a line for every word of a message; the credit makes it ours.
-            unsafe { line(conn.slot(Protocol::LL), 1 + at) }.store(value, ll::flag(conn.step()));
-        }
+    let mut values = [own; PEERS];
+    if what.to.stride_bytes != 0 {
+        let nsend = what.send.len();
+        for_peers!(nsend, i => {
+            // SAFETY: obligation 1.
+            values[i] = unsafe { input(block, what, what.send[i].peer().0, at) };
+        });
     }
+    let nsend = what.send.len();
+    for_peers!(nsend, i => {
+        let conn = &what.send[i];
+        if at * 8 < what.to.len_of(conn.peer().0) {
+            // SAFETY: a slot has a line for every word of a message; the credit makes it ours.
+            unsafe { line(conn.slot(Protocol::LL), 1 + at) }.store(values[i], ll::flag(conn.step()));
+        }
+    });
     // SAFETY: obligation 1.
     unsafe { keep::<B, PEERS>(block, what, at, own) }
 }

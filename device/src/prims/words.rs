@@ -40,22 +40,37 @@ unsafe fn store_word(at: *mut u8, word: u64) {
     }
 }
 
-/// Reads the word at `src`; bytes from `len_bytes` on read as zero. In registers throughout.
+/// Reads the word at `src`; bytes from `len_bytes` on read as zero. In registers throughout, and without waiting for an
+/// aligned word, so that several can be under way.
 ///
 /// # Safety
 /// 1. `src` is readable for `len_bytes` bytes, or 8 if that is less; `len_bytes` is not 0.
-#[cfg_attr(target_arch = "nvptx64", inline(never))]
+#[inline(always)]
 pub unsafe fn load_one(src: *const u8, len_bytes: usize) -> u64 {
+    if len_bytes >= 8 && src.addr().is_multiple_of(8) {
+        // SAFETY: obligation 1, and it is aligned.
+        unsafe { src.cast::<u64>().read() }
+    } else {
+        // SAFETY: obligation 1.
+        unsafe { load_odd(src, len_bytes) }
+    }
+}
+
+/// As [`load_one`], for what is not aligned or not whole.
+///
+/// # Safety
+/// 1. As [`load_one`].
+#[cold]
+#[inline(never)]
+unsafe fn load_odd(src: *const u8, len_bytes: usize) -> u64 {
     if len_bytes >= 8 {
         // SAFETY: obligation 1.
         return unsafe { load_word(src) };
     }
     let mut word = 0;
-    let mut i = 0;
-    while i < len_bytes {
+    for i in 0..len_bytes {
         // SAFETY: obligation 1.
         word |= u64::from(unsafe { src.add(i).read() }) << (8 * i);
-        i += 1;
     }
     word
 }
@@ -64,17 +79,31 @@ pub unsafe fn load_one(src: *const u8, len_bytes: usize) -> u64 {
 ///
 /// # Safety
 /// 1. `dst` is writable for `len_bytes` bytes, or 8 if that is less.
-#[cfg_attr(target_arch = "nvptx64", inline(never))]
+#[inline(always)]
 pub unsafe fn store_one(dst: *mut u8, word: u64, len_bytes: usize) {
+    if len_bytes >= 8 && dst.addr().is_multiple_of(8) {
+        // SAFETY: obligation 1, and it is aligned.
+        unsafe { dst.cast::<u64>().write(word) };
+    } else {
+        // SAFETY: obligation 1.
+        unsafe { store_odd(dst, word, len_bytes) };
+    }
+}
+
+/// As [`store_one`], for what is not aligned or not whole.
+///
+/// # Safety
+/// 1. As [`store_one`].
+#[cold]
+#[inline(never)]
+unsafe fn store_odd(dst: *mut u8, word: u64, len_bytes: usize) {
     if len_bytes >= 8 {
         // SAFETY: obligation 1.
         return unsafe { store_word(dst, word) };
     }
-    let mut i = 0;
-    while i < len_bytes {
+    for i in 0..len_bytes {
         // SAFETY: obligation 1.
         unsafe { dst.add(i).write((word >> (8 * i)) as u8) };
-        i += 1;
     }
 }
 
