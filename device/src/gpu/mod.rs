@@ -104,26 +104,36 @@ pub trait Block {
         let _ = self.lead(|| Ok(()));
     }
 
-    /// Threads that move one LL128 line together, each [`LINE_WORDS`] divided by so many of its words. A block's workers are a
-    /// multiple of it, and those with the same quotient move a line.
+    /// Threads that move one LL128 line together, each [`LINE_WORDS`] divided by so many of its words.
     const LINE_THREADS: usize = 1;
+    /// Threads that go through lines in lock step, those of several lines; the workers are a multiple of it. All of them call
+    /// [`Self::store_line`], [`Self::load_line`] and [`Self::any_of_team`] together, with `takes_part` false where there is no
+    /// line for them.
+    const TEAM_THREADS: usize = 1;
 
     /// Publishes a line: this thread's words of it, the flag among them, come first in `words`.
     #[inline(always)]
-    fn store_line(&self, line: &Ll128Line, words: &[u64; LINE_WORDS]) {
-        line.store(&words[..LINE_WORDS - 1], words[LINE_WORDS - 1]);
+    fn store_line(&self, line: &Ll128Line, words: &[u64; LINE_WORDS], takes_part: bool) {
+        if takes_part {
+            line.store(&words[..LINE_WORDS - 1], words[LINE_WORDS - 1]);
+        }
     }
 
-    /// Copies this thread's words of the line to the beginning of `words`; whether the line carries `flag`, which all threads
-    /// of the line see alike.
+    /// Copies this thread's words of the line to the beginning of `words`; whether all lines of the team carry their `flag`.
     #[inline(always)]
-    fn load_line(&self, line: &Ll128Line, words: &mut [u64; LINE_WORDS], flag: u64) -> bool {
-        line.load(&mut words[..LINE_WORDS - 1], flag)
+    fn load_line(
+        &self,
+        line: &Ll128Line,
+        words: &mut [u64; LINE_WORDS],
+        flag: u64,
+        takes_part: bool,
+    ) -> bool {
+        !takes_part || line.load(&mut words[..LINE_WORDS - 1], flag)
     }
 
-    /// Whether any thread of this one's line says `mine`.
+    /// Whether any thread of the team says `mine`.
     #[inline(always)]
-    fn any_of_line(&self, mine: bool) -> bool {
+    fn any_of_team(&self, mine: bool) -> bool {
         mine
     }
 

@@ -24,13 +24,17 @@ impl Proto for Ll128 {
     #[inline(always)]
     unsafe fn transfer<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) -> Result<(), Stop> {
         let nlines = slice.len_bytes().div_ceil(DATA_BYTES);
-        let (first, step) = (block.thread() / B::LINE_THREADS, block.threads() / B::LINE_THREADS);
+        let lines_per_team = B::TEAM_THREADS / B::LINE_THREADS;
+        let mut first = block.thread() / B::TEAM_THREADS * lines_per_team;
         if first == 0 {
             send_headers(block, conns, slice);
         }
-        for at in (first..nlines).step_by(step) {
-            // SAFETY: line `at` lies within the slice, whose validity is obligation 1 of `transfer`.
-            unsafe { transfer_line(block, conns, slice, at)? };
+        // A team goes through its lines in lock step, and some of it may have none in the last round.
+        while first < nlines {
+            let at = first + block.thread() % B::TEAM_THREADS / B::LINE_THREADS;
+            // SAFETY: line `at` lies within the slice if it takes part; its validity is obligation 1 of `transfer`.
+            unsafe { transfer_line(block, conns, slice, at, at < nlines)? };
+            first += block.threads() / B::LINE_THREADS;
         }
         Ok(())
     }
@@ -64,7 +68,7 @@ fn share<B: Block>(block: &B) -> (usize, usize) {
     (block.thread() % B::LINE_THREADS * count, count)
 }
 
-/// The threads of the first line send the headers.
+/// The first team sends the headers, by the threads of its first line.
 #[inline(always)]
 fn send_headers<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) {
     let (start, count) = share(block);
@@ -78,20 +82,22 @@ fn send_headers<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) {
             line_words[count - 1] = ll128::flag(conn.step());
         }
         // SAFETY: as in `poll_header`; the credit makes the slot ours.
-        block.store_line(unsafe { line(conn.slot(Protocol::LL128), 0) }, &line_words);
+        let line = unsafe { line(conn.slot(Protocol::LL128), 0) };
+        block.store_line(line, &line_words, block.thread() < B::LINE_THREADS);
     }
 }
 
 /// Line `at` of the slice.
 ///
 /// # Safety
-/// 1. As [`Proto::transfer`], and `at * DATA_BYTES` is less than the slice's length.
+/// 1. As [`Proto::transfer`], and `at * DATA_BYTES` is less than the slice's length if the thread `takes_part`.
 #[inline(always)]
 unsafe fn transfer_line<B: Block>(
     block: &B,
     conns: Conns<'_>,
     slice: &Slice<'_>,
     at: usize,
+    takes_part: bool,
 ) -> Result<(), Stop> {
     let (start, count) = share(block);
     let offset = at * DATA_BYTES + start * 8;
@@ -119,7 +125,8 @@ unsafe fn transfer_line<B: Block>(
             take(block, &mut acc, &own, count, &mut is_empty);
         }
         if i < recv.len() {
-            fetch(block, &conns.recv[recv[i] as usize], slice.header, at, &mut scratch)?;
+            let conn = &conns.recv[recv[i] as usize];
+            fetch(block, conn, slice.header, at, takes_part, &mut scratch)?;
             take(block, &mut acc, &scratch, count, &mut is_empty);
         }
     }
@@ -141,7 +148,8 @@ unsafe fn transfer_line<B: Block>(
             acc[count - 1] = ll128::flag(conn.step());
         }
         // SAFETY: the slice fits the slot's payload, so line 1 + at exists; the credit makes it ours.
-        block.store_line(unsafe { line(conn.slot(Protocol::LL128), 1 + at) }, &acc);
+        let line = unsafe { line(conn.slot(Protocol::LL128), if takes_part { 1 + at } else { 0 }) };
+        block.store_line(line, &acc, takes_part);
     }
     Ok(())
 }
@@ -163,22 +171,23 @@ fn take<B: Block>(
     *is_empty = false;
 }
 
-/// Waits for line `at` of the slot that `conn` consumes. All threads of the line leave together.
+/// Waits for line `at` of the slot that `conn` consumes. All threads of the team leave together.
 #[inline(always)]
 fn fetch<B: Block>(
     block: &B,
     conn: &RecvConn,
     expected: SlotHeader,
     at: usize,
+    takes_part: bool,
     out: &mut [u64; LINE_WORDS],
 ) -> Result<(), Stop> {
     const LOOKS_PER_HEADER: u32 = 256;
     let flag = ll128::flag(conn.step());
     // SAFETY: a slot has a line for every 120 bytes of a slice; lines are only touched as words.
-    let line = unsafe { line(conn.slot(Protocol::LL128), 1 + at) };
+    let line = unsafe { line(conn.slot(Protocol::LL128), if takes_part { 1 + at } else { 0 }) };
     let on = Wait { peer: conn.peer(), what: Awaited::Data };
     let mut looks = 0u32;
-    while !block.load_line(line, out, flag) {
+    while !block.load_line(line, out, flag, takes_part) {
         looks = looks.saturating_add(1);
         let mut stop = block.idle(on, looks).is_err();
         // A peer in another operation may send fewer lines than we wait for.
@@ -189,7 +198,7 @@ fn fetch<B: Block>(
             block.refuse(on, expected, found);
             stop = true;
         }
-        if block.any_of_line(stop) {
+        if block.any_of_team(stop) {
             return Err(Stop);
         }
     }

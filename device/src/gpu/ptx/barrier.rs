@@ -74,28 +74,23 @@ pub fn any_of_first(threads: u32, mine: bool) -> bool {
     any != 0
 }
 
-/// The threads of this one's warp that share its line: eight in a row.
+/// Brings the threads of a warp together, all 32 of them: for a part of a warp the assembler makes code that may part them
+/// again.
 #[inline(always)]
-fn line_mask() -> u32 {
-    0xff << (thread_index() & 24)
-}
-
-/// Brings the eight threads of a line together.
-#[inline(always)]
-pub fn converge_line() {
+pub fn converge_warp() {
     // SAFETY: as in `sync_all`.
-    unsafe { asm!("bar.warp.sync {0};", in(reg32) line_mask(), options(nostack)) };
+    unsafe { asm!("bar.warp.sync 0xffffffff;", options(nostack)) };
 }
 
-/// Whether any of the eight threads of a line said `mine`.
+/// Whether any of the 32 threads of a warp said `mine`.
 #[inline(always)]
-pub fn any_of_line(mine: bool) -> bool {
+pub fn any_of_warp(mine: bool) -> bool {
     let any: u32;
     // SAFETY: as in `sync_all`.
     unsafe {
         asm!(
-            "{{ .reg .pred p, q; setp.ne.u32 q, {0}, 0; vote.sync.any.pred p, q, {2}; selp.u32 {1}, 1, 0, p; }}",
-            in(reg32) mine as u32, out(reg32) any, in(reg32) line_mask(), options(nostack)
+            "{{ .reg .pred p, q; setp.ne.u32 q, {0}, 0; vote.sync.any.pred p, q, 0xffffffff; selp.u32 {1}, 1, 0, p; }}",
+            in(reg32) mine as u32, out(reg32) any, options(nostack)
         )
     };
     any != 0

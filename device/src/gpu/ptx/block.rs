@@ -1,7 +1,7 @@
 //! A thread block as a [`Block`].
 
 use super::barrier::{
-    any_of_all, any_of_first, any_of_line, block_threads, converge_line, now_ns, sync_all, thread_index,
+    any_of_all, any_of_first, any_of_warp, block_threads, converge_warp, now_ns, sync_all, thread_index,
 };
 use super::{arith, bulk};
 use crate::gpu::{Awaited, Block, How, Stop, Wait};
@@ -130,27 +130,38 @@ impl<T: Element, const POSTER: bool> Block for PtxBlock<'_, T, POSTER> {
     }
 
     const LINE_THREADS: usize = 8;
+    const TEAM_THREADS: usize = 32;
 
     #[inline(always)]
-    fn store_line(&self, line: &Ll128Line, words: &[u64; LINE_WORDS]) {
+    fn store_line(&self, line: &Ll128Line, words: &[u64; LINE_WORDS], takes_part: bool) {
         let pair = line.pair(self.thread as usize % Self::LINE_THREADS);
         // Eight stores of one instruction are one line on the link.
-        converge_line();
-        pair.store_relaxed([words[0], words[1]]);
+        converge_warp();
+        if takes_part {
+            pair.store_relaxed([words[0], words[1]]);
+        }
     }
 
     #[inline(always)]
-    fn load_line(&self, line: &Ll128Line, words: &mut [u64; LINE_WORDS], flag: u64) -> bool {
+    fn load_line(
+        &self,
+        line: &Ll128Line,
+        words: &mut [u64; LINE_WORDS],
+        flag: u64,
+        takes_part: bool,
+    ) -> bool {
         let index = self.thread as usize % Self::LINE_THREADS;
         let pair = line.pair(index);
-        converge_line();
-        [words[0], words[1]] = pair.load_relaxed();
-        !any_of_line(index == Self::LINE_THREADS - 1 && words[1] != flag)
+        converge_warp();
+        if takes_part {
+            [words[0], words[1]] = pair.load_relaxed();
+        }
+        !any_of_warp(takes_part && index == Self::LINE_THREADS - 1 && words[1] != flag)
     }
 
     #[inline(always)]
-    fn any_of_line(&self, mine: bool) -> bool {
-        any_of_line(mine)
+    fn any_of_team(&self, mine: bool) -> bool {
+        any_of_warp(mine)
     }
 
     #[inline(always)]
