@@ -202,8 +202,10 @@ mod tests {
 
     #[test]
     fn only_hot_kernels_may_not_spill() {
-        let usage = |name: &str| Usage { name: name.into(), spill_load_bytes: 4, ..Usage::default() };
-        assert!(spills(&usage("oxccl_all_reduce_ring_ll_f32")).is_some());
-        assert!(spills(&usage("probe_x")).is_none());
+        let usage =
+            |name: &str, spill_load_bytes| Usage { name: name.into(), spill_load_bytes, ..Usage::default() };
+        assert!(spills(&usage("oxccl_all_reduce_ring_ll_f32", BOOKKEEPING_BYTES + 4)).is_some());
+        assert!(spills(&usage("oxccl_all_reduce_ring_ll_f32", BOOKKEEPING_BYTES)).is_none());
+        assert!(spills(&usage("probe_x", 1000)).is_none());
     }
 }
