@@ -25,24 +25,9 @@ macro_rules! shared_memory {
 /// The most threads of a block, so that the assembler knows how many registers it may use: 65,536 divided by them. A comment that
 /// `cargo xtask build-ptx` moves to the entry's head, where Rust cannot put it.
 macro_rules! launch_bound {
-    (along_tree, true) => {
-        bound!("// oxccl: .maxntid 288, 1, 1")
-    };
-    ($run:ident, true) => {
-        bound!("// oxccl: .maxntid 384, 1, 1")
-    };
-    (in_one_hop, false) => {
-        bound!("// oxccl: .maxntid 384, 1, 1")
-    };
-    ($run:ident, false) => {
-        bound!("// oxccl: .maxntid 512, 1, 1")
-    };
-}
-
-macro_rules! bound {
-    ($text:literal) => {
+    () => {
         // SAFETY: a comment.
-        unsafe { asm!($text, "// oxccl: .minnctapersm 1", options(nomem, nostack)) }
+        unsafe { asm!("// oxccl: .maxntid 384, 1, 1", "// oxccl: .minnctapersm 1", options(nomem, nostack)) }
     };
 }
 
@@ -52,7 +37,7 @@ macro_rules! entries {
         /// 1. Launched by the host library, with arguments that it made for this entry.
         #[unsafe(no_mangle)]
         pub unsafe extern "ptx-kernel" fn $name(args: CollArgs) {
-            launch_bound!($run, $poster);
+            launch_bound!();
             let place = shared_memory!();
             // SAFETY: obligation 1; the memory is for this alone.
             unsafe { $run::<$($arg,)+ $poster>(&args, place, Func::$func) }
@@ -175,7 +160,7 @@ macro_rules! message_entries {
                 )
             };
             let messages = messages.wrapping_byte_add(core::mem::offset_of!(MessageArgs, messages));
-            launch_bound!(run_messages, $poster);
+            launch_bound!();
             let place = shared_memory!();
             // SAFETY: obligation 1; the memory is for this alone.
             unsafe { run_messages::<$proto, $poster>(&args.launch, messages, place) }

@@ -88,10 +88,17 @@ impl DeviceFacts {
             // An algorithm that was asked for by name goes before a line format.
             Some(forced) if has(forced, None) => forced,
             _ if call.func == Func::Barrier => Algorithm::Direct,
-            _ if call.bytes() <= self.tuning.direct_max_bytes && has(Algorithm::Direct, protocol) => {
+            _ if call.bytes() <= self.direct_max_bytes(call.func) && has(Algorithm::Direct, protocol) => {
                 Algorithm::Direct
             }
             _ => Algorithm::Ring,
+        }
+    }
+
+    fn direct_max_bytes(&self, func: Func) -> u64 {
+        match func {
+            Func::AllReduce => self.tuning.all_reduce_direct_max_bytes,
+            _ => self.tuning.direct_max_bytes,
         }
     }
 
@@ -100,9 +107,9 @@ impl DeviceFacts {
         self.nranks <= MESH_PEERS_MAX + 1
     }
 
-    fn protocol(&self, algorithm: Algorithm, message_bytes: u64, buffer_bytes: u64) -> Protocol {
+    fn protocol(&self, algorithm: Algorithm, buffer_bytes: u64) -> Protocol {
         let is_small = match algorithm {
-            Algorithm::Direct => message_bytes <= self.tuning.direct_max_bytes,
+            Algorithm::Direct => true,
             Algorithm::Ring | Algorithm::Tree => buffer_bytes <= self.tuning.ring_ll_max_bytes,
         };
         let by_size = if is_small { Protocol::LL } else { Protocol::Simple };
@@ -135,7 +142,7 @@ pub fn plan_device(call: &Call, facts: &DeviceFacts) -> DevicePlan {
         _ => call.bytes(),
     };
     let algorithm = facts.algorithm(call);
-    let protocol = KernelId::nearest(call.func, algorithm, facts.protocol(algorithm, call.bytes(), bytes));
+    let protocol = KernelId::nearest(call.func, algorithm, facts.protocol(algorithm, bytes));
     let kernel = KernelId::of(call.func, algorithm, protocol, call.dtype);
     let (layout, connected) = match algorithm {
         Algorithm::Direct => (&facts.mesh_layout, facts.mesh_channels),
@@ -258,7 +265,7 @@ mod tests {
         };
         assert_eq!(plan(2), ("oxccl_all_reduce_direct_ll_f32".into(), 1));
         assert_eq!(plan(32 << 10), ("oxccl_all_reduce_direct_ll_f32".into(), 32));
-        assert_eq!(plan(64 << 10), ("oxccl_all_reduce_ring_ll_f32".into(), 16));
+        assert_eq!(plan(64 << 10), ("oxccl_all_reduce_direct_ll_f32".into(), 32));
         assert_eq!(plan(1 << 20), ("oxccl_all_reduce_ring_simple_f32".into(), 24));
         assert_eq!(plan(256 << 20), ("oxccl_all_reduce_ring_simple_f32".into(), 64));
     }

@@ -7,6 +7,8 @@ use oxccl_shared::abi::ConnLayout;
 pub struct DeviceTuning {
     /// Up to here, in bytes of a message to a peer, functions go to everybody in one hop.
     pub direct_max_bytes: u64,
+    /// The same for all-reduce, in bytes of the call.
+    pub all_reduce_direct_max_bytes: u64,
     /// From here on one-hop all-reduce takes a second hop, and sends a rank's share of the buffer to each peer in both.
     pub two_hops_min_bytes: u64,
     /// Bytes of a message that one block of a direct LL kernel takes in one trip: a word to a thread.
@@ -73,19 +75,20 @@ impl ChannelLimits {
 const LL128_SLOT_BYTES: u32 = 256;
 
 impl DeviceTuning {
-    /// Hopper, over NVSwitch. Measured on 4 H200 with the kernels alone, in CUDA graphs: an LL block of 512 threads takes 4 KiB in
+    /// Hopper, over NVSwitch. Measured on 4 H200 with the kernels alone, in CUDA graphs: an LL block of 384 threads takes 3 KiB in
     /// one trip, and more blocks beat more trips up to 32; Simple rings fill NVLink from 64 channels of 256 KiB slots at 64 MiB,
     /// and lose their start-up time below.
     pub const SM_90: DeviceTuning = DeviceTuning {
         direct_max_bytes: 128 << 10,
-        two_hops_min_bytes: 96 << 10,
-        direct_trip_bytes: 4 << 10,
+        all_reduce_direct_max_bytes: 1 << 20,
+        two_hops_min_bytes: 192 << 10,
+        direct_trip_bytes: 3 << 10,
         ring_ll_max_bytes: 512 << 10,
-        ring_trip_bytes: 4 << 10,
+        ring_trip_bytes: 3 << 10,
         ll_channels_max: 32,
         simple_channels: &[(0, 24), (8 << 20, 32), (64 << 20, 64)],
-        ll_threads: 512,
-        simple_threads: 512,
+        ll_threads: 384,
+        simple_threads: 384,
         simple_slices: 2,
         messages: &[
             MessageClass { max_bytes: 16 << 10, is_ll: true, channels: 1 },
@@ -107,6 +110,7 @@ impl DeviceTuning {
         mesh_channels: 16,
         ll_channels_max: 16,
         direct_max_bytes: 64 << 10,
+        all_reduce_direct_max_bytes: 512 << 10,
         ..DeviceTuning::SM_90
     };
 
