@@ -17,7 +17,9 @@ pub mod topology;
 pub mod cuda;
 pub mod mem;
 
-pub use api::device::{DeviceCommunicator, DeviceCommunicatorBuilder, DeviceGroup, device_group};
+pub use api::device::{
+    DeviceCommunicator, DeviceCommunicatorBuilder, DeviceGroup, DeviceSlice, DeviceSliceMut, device_group,
+};
 pub use api::{
     AbortHandle, ArgumentError, Communicator, CommunicatorBuilder, Config, ConfigError, Error, Group,
     MemoryReport, OperationError, PeerMemory, ReduceOp, Untyped, group,

@@ -4,6 +4,7 @@ use crate::case::{Case, Part};
 use crate::harness::{Settings, first_error, on_threads};
 use oxccl::cuda::{Capture, CudaError, DeviceMemory, Driver, GraphExec, Stream};
 use oxccl::{DeviceCommunicator, DeviceGroup, Error, device_group};
+use std::path::PathBuf;
 
 /// How a case's calls come onto streams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,6 +57,7 @@ impl DeviceWorld {
     /// If that fails.
     pub fn new(nranks: u32, settings: Settings, channels: Option<u32>) -> DeviceWorld {
         let mut config = settings.config();
+        config.ptx_path = std::env::var_os("OXCCL_PTX_PATH").map(PathBuf::from);
         config.channels.max = channels;
         config.device_buffer_bytes = Some(settings.buffer_bytes).filter(|_| channels.is_some());
         let ordinals: Vec<u32> = (0..nranks).collect();

@@ -107,12 +107,8 @@ impl GpuEngine for OxcclGpuEngine {
     }
 
     fn health(&mut self) -> Result<(), EngineError> {
-        self.communicators
-            .iter()
-            .filter_map(DeviceCommunicator::async_error)
-            .map(Err)
-            .collect::<Result<(), _>>()?;
-        Ok(())
+        let mut errors = self.communicators.iter().filter_map(DeviceCommunicator::async_error);
+        errors.next().map_or(Ok(()), |error| Err(error.into()))
     }
 
     fn abort(&mut self) {

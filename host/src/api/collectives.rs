@@ -12,8 +12,10 @@
 //! Block `r` of an n * count buffer is rank `r`'s.
 
 use super::communicator::Communicator;
+use super::device::{DeviceCommunicator, DeviceGroup, DeviceSlice, DeviceSliceMut};
 use super::error::{ArgumentError, Error};
 use super::operator::ReduceOp;
+use crate::cuda::StreamRef;
 use crate::launch::RawCall;
 use crate::plan::Call;
 use oxccl_shared::abi::{DataType, Func, RedOp};
@@ -103,19 +105,13 @@ pub(super) struct Slices {
 }
 
 impl Slices {
-    pub fn untyped<T: Element>(func: Func, send: &[T], recv: &mut [T], count: usize) -> Untyped {
-        Untyped {
-            send: send.as_ptr().cast(),
-            recv: recv.as_mut_ptr().cast(),
-            count,
-            ..Untyped::new(func, T::DTYPE)
-        }
+    pub fn untyped<T: Element>(func: Func, send: *const T, recv: *mut T, count: usize) -> Untyped {
+        Untyped { send: send.cast(), recv: recv.cast(), count, ..Untyped::new(func, T::DTYPE) }
     }
 
     /// The same buffer for both, as one pointer with the right to write.
-    pub fn in_place<T: Element>(func: Func, buffer: &mut [T], count: usize) -> Untyped {
-        let recv: *mut u8 = buffer.as_mut_ptr().cast();
-        Untyped { send: recv.cast_const(), recv, count, ..Untyped::new(func, T::DTYPE) }
+    pub fn in_place<T: Element>(func: Func, buffer: *mut T, count: usize) -> Untyped {
+        Slices::untyped(func, buffer.cast_const(), buffer, count)
     }
 
     pub fn length(
@@ -148,7 +144,7 @@ impl Slices {
     }
 }
 
-/// Writes each operation once, for the communicator (runs now) and the group (runs at its end).
+/// Writes each operation once: for the communicator (runs now) and the group (runs at its end), of ranks on CPUs and of GPUs.
 macro_rules! operations {
     ($($(#[$meta:meta])* fn $name:ident<T>($me:ident, $slices:ident $(, $arg:ident: $ty:ty)*) $body:block)+) => {
         impl Communicator {
@@ -182,36 +178,86 @@ macro_rules! operations {
                 unsafe { self.add_untyped(communicator, &untyped) }
             })+
         }
+
+        impl DeviceCommunicator {
+            $($(#[$meta])*
+            ///
+            /// # Errors
+            /// See [`DeviceCommunicator`].
+            ///
+            /// # Safety
+            /// 1. Until the stream has done the work the buffers stay, nobody writes what it reads and nobody touches what it
+            ///    writes.
+            /// 2. The stream is not destroyed before.
+            pub unsafe fn $name<T: Element>(
+                &self
+                $(, $arg: operations!(@device '_ $arg $ty))*,
+                stream: StreamRef<'_>
+            ) -> Result<(), Error> {
+                let ($me, $slices) = (self.rank(), Slices { nranks: self.size() });
+                let _ = ($me, &$slices);
+                let untyped: Untyped = $body;
+                // SAFETY: the addresses come from views whose lengths `$body` has checked against the call's count, and by
+                // obligations 1 and 2.
+                unsafe { self.enqueue_untyped(&untyped, stream) }
+            })+
+        }
+
+        impl<'env> DeviceGroup<'env> {
+            $($(#[$meta])*
+            ///
+            /// # Errors
+            /// Wrong arguments; everything else is the group's own result.
+            ///
+            /// # Safety
+            /// 1. As the method of [`DeviceCommunicator`].
+            pub unsafe fn $name<T: Element>(
+                &mut self,
+                communicator: &'env DeviceCommunicator
+                $(, $arg: operations!(@device 'env $arg $ty))*,
+                stream: StreamRef<'env>
+            ) -> Result<(), Error> {
+                let ($me, $slices) = (communicator.rank(), Slices { nranks: communicator.size() });
+                let _ = ($me, &$slices);
+                let untyped: Untyped = $body;
+                // SAFETY: as above.
+                unsafe { self.add_untyped(communicator, &untyped, stream) }
+            })+
+        }
     };
     (@env $env:lifetime send $ty:ty) => { &$env [T] };
     (@env $env:lifetime recv $ty:ty) => { &$env mut [T] };
     (@env $env:lifetime buffer $ty:ty) => { &$env mut [T] };
     (@env $env:lifetime $arg:ident $ty:ty) => { $ty };
+    (@device $env:lifetime send $ty:ty) => { DeviceSlice<$env, T> };
+    (@device $env:lifetime recv $ty:ty) => { DeviceSliceMut<$env, T> };
+    (@device $env:lifetime buffer $ty:ty) => { DeviceSliceMut<$env, T> };
+    (@device $env:lifetime $arg:ident $ty:ty) => { $ty };
 }
 
 operations! {
     /// Reduces all ranks' `send` into every rank's `recv`.
     fn all_reduce<T>(me, slices, send: &[T], recv: &mut [T], op: ReduceOp) {
         Slices::length(Func::AllReduce, "receive", recv.len(), Some(send.len()))?;
-        Untyped { op, ..Slices::untyped(Func::AllReduce, send, recv, send.len()) }
+        Untyped { op, ..Slices::untyped(Func::AllReduce, send.as_ptr(), recv.as_mut_ptr(), send.len()) }
     }
 
     /// Reduces all ranks' `buffer` into every rank's `buffer`.
     fn all_reduce_in_place<T>(me, slices, buffer: &mut [T], op: ReduceOp) {
         let count = buffer.len();
-        Untyped { op, ..Slices::in_place(Func::AllReduce, buffer, count) }
+        Untyped { op, ..Slices::in_place(Func::AllReduce, buffer.as_mut_ptr(), count) }
     }
 
     /// Every rank's `send` becomes block `rank` of every rank's `recv`.
     fn all_gather<T>(me, slices, send: &[T], recv: &mut [T]) {
         Slices::length(Func::AllGather, "receive", recv.len(), slices.blocks(send.len()))?;
-        Slices::untyped(Func::AllGather, send, recv, send.len())
+        Slices::untyped(Func::AllGather, send.as_ptr(), recv.as_mut_ptr(), send.len())
     }
 
     /// As `all_gather`, with this rank's input already in its block of `buffer`.
     fn all_gather_in_place<T>(me, slices, buffer: &mut [T]) {
         let count = slices.share(Func::AllGather, "receive", buffer.len())?;
-        let whole = Slices::in_place(Func::AllGather, buffer, count);
+        let whole = Slices::in_place(Func::AllGather, buffer.as_mut_ptr(), count);
         Untyped { send: whole.send.wrapping_add(me as usize * count * size_of::<T>()), ..whole }
     }
 
@@ -219,13 +265,13 @@ operations! {
     fn reduce_scatter<T>(me, slices, send: &[T], recv: &mut [T], op: ReduceOp) {
         Slices::length(Func::ReduceScatter, "send", send.len(), slices.blocks(recv.len()))?;
         let count = recv.len();
-        Untyped { op, ..Slices::untyped(Func::ReduceScatter, send, recv, count) }
+        Untyped { op, ..Slices::untyped(Func::ReduceScatter, send.as_ptr(), recv.as_mut_ptr(), count) }
     }
 
     /// As `reduce_scatter`, with the result in this rank's block of `buffer`; the other blocks then hold anything.
     fn reduce_scatter_in_place<T>(me, slices, buffer: &mut [T], op: ReduceOp) {
         let count = slices.share(Func::ReduceScatter, "send", buffer.len())?;
-        let whole = Slices::in_place(Func::ReduceScatter, buffer, count);
+        let whole = Slices::in_place(Func::ReduceScatter, buffer.as_mut_ptr(), count);
         Untyped { op, recv: whole.recv.wrapping_add(me as usize * count * size_of::<T>()), ..whole }
     }
 
@@ -235,13 +281,13 @@ operations! {
             Slices::length(Func::Broadcast, "send", send.len(), Some(recv.len()))?;
         }
         let count = recv.len();
-        Untyped { peer: root, ..Slices::untyped(Func::Broadcast, send, recv, count) }
+        Untyped { peer: root, ..Slices::untyped(Func::Broadcast, send.as_ptr(), recv.as_mut_ptr(), count) }
     }
 
     /// The root's `buffer` becomes every rank's.
     fn broadcast_in_place<T>(me, slices, buffer: &mut [T], root: u32) {
         let count = buffer.len();
-        Untyped { peer: root, ..Slices::in_place(Func::Broadcast, buffer, count) }
+        Untyped { peer: root, ..Slices::in_place(Func::Broadcast, buffer.as_mut_ptr(), count) }
     }
 
     /// Reduces all ranks' `send` into the root's `recv`, which is written at the root only and may be empty elsewhere.
@@ -249,13 +295,13 @@ operations! {
         if me == root {
             Slices::length(Func::Reduce, "receive", recv.len(), Some(send.len()))?;
         }
-        Untyped { op, peer: root, ..Slices::untyped(Func::Reduce, send, recv, send.len()) }
+        Untyped { op, peer: root, ..Slices::untyped(Func::Reduce, send.as_ptr(), recv.as_mut_ptr(), send.len()) }
     }
 
     /// Reduces all ranks' `buffer` into the root's; the others keep theirs.
     fn reduce_in_place<T>(me, slices, buffer: &mut [T], op: ReduceOp, root: u32) {
         let count = buffer.len();
-        Untyped { op, peer: root, ..Slices::in_place(Func::Reduce, buffer, count) }
+        Untyped { op, peer: root, ..Slices::in_place(Func::Reduce, buffer.as_mut_ptr(), count) }
     }
 
     /// Sends to `peer`, which must receive as many bytes. Returns when `send` may be changed, which for a long message is
@@ -274,7 +320,7 @@ operations! {
     fn all_to_all<T>(me, slices, send: &[T], recv: &mut [T]) {
         Slices::length(Func::AllToAll, "receive", recv.len(), Some(send.len()))?;
         let count = slices.share(Func::AllToAll, "send", send.len())?;
-        Slices::untyped(Func::AllToAll, send, recv, count)
+        Slices::untyped(Func::AllToAll, send.as_ptr(), recv.as_mut_ptr(), count)
     }
 
     /// Every rank's `send` becomes block `rank` of the root's `recv`, which may be empty elsewhere.
@@ -282,7 +328,7 @@ operations! {
         if me == root {
             Slices::length(Func::Gather, "receive", recv.len(), slices.blocks(send.len()))?;
         }
-        Untyped { peer: root, ..Slices::untyped(Func::Gather, send, recv, send.len()) }
+        Untyped { peer: root, ..Slices::untyped(Func::Gather, send.as_ptr(), recv.as_mut_ptr(), send.len()) }
     }
 
     /// Block r of the root's `send` becomes rank r's `recv`; `send` may be empty elsewhere.
@@ -291,7 +337,7 @@ operations! {
             Slices::length(Func::Scatter, "send", send.len(), slices.blocks(recv.len()))?;
         }
         let count = recv.len();
-        Untyped { peer: root, ..Slices::untyped(Func::Scatter, send, recv, count) }
+        Untyped { peer: root, ..Slices::untyped(Func::Scatter, send.as_ptr(), recv.as_mut_ptr(), count) }
     }
 }
 

@@ -45,7 +45,7 @@ pub struct DeviceError {
     /// Ranks of the communicator.
     pub nranks: u32,
     /// What it was.
-    pub source: KernelError,
+    pub source: Box<KernelError>,
 }
 
 /// Why a call was refused.

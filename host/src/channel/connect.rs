@@ -75,7 +75,7 @@ pub enum ConnectError {
         /// This rank.
         rank: u32,
         /// Why.
-        source: CudaError,
+        source: Box<CudaError>,
     },
     /// There are no kernels for this rank's GPU.
     #[error("rank {rank}: {source}")]
@@ -83,11 +83,11 @@ pub enum ConnectError {
         /// This rank.
         rank: u32,
         /// Why.
-        source: BundleError,
+        source: Box<BundleError>,
     },
     /// GPUs do not reach each other's memory.
     #[error(transparent)]
-    P2p(#[from] P2pError),
+    P2p(#[from] Box<P2pError>),
     /// Two ranks were given one GPU.
     #[error("ranks {rank} and {peer} were both given {device}: every rank needs a GPU of its own")]
     SameDevice {

@@ -98,9 +98,10 @@ impl DeviceCommunicatorBuilder {
 
 /// This rank's GPU and what it needs of its own. A failure is told to the other ranks, which would wait otherwise.
 fn open(rank: u32, ordinal: u32, config: &Config) -> Result<(Device, Arc<DeviceKernels>), ConnectError> {
-    let device = Device::open(ordinal).map_err(|source| ConnectError::Device { rank, source })?;
+    let device =
+        Device::open(ordinal).map_err(|source| ConnectError::Device { rank, source: source.into() })?;
     let kernels = DeviceKernels::open(&device, config.ptx_path.as_deref());
-    let kernels = kernels.map_err(|source| ConnectError::Kernels { rank, source })?;
+    let kernels = kernels.map_err(|source| ConnectError::Kernels { rank, source: source.into() })?;
     Ok((device, kernels))
 }
 
@@ -128,7 +129,8 @@ fn assemble(bootstrap: Bootstrap, config: Config, ordinal: u32) -> Result<Device
         }
     };
     let (device, kernels) = opened?;
-    let failed = |source: crate::cuda::CudaError| DeviceError { rank, nranks, source: source.into() };
+    let failed =
+        |source: crate::cuda::CudaError| DeviceError { rank, nranks, source: Box::new(source.into()) };
     let monitor = Arc::new(Monitor::new(&device).map_err(failed)?);
     let health = Arc::new(Health::new(rank, nranks));
     let memory = report(rank, &connected);

@@ -11,6 +11,7 @@ use crate::launch::RawCall;
 use crate::launch::cuda::{DeviceEngine, EnqueueError, KernelError};
 use oxccl_shared::abi::{DataType, Func};
 use std::cell::{RefCell, RefMut};
+use std::net::Ipv4Addr;
 
 /// One rank of a communicator of GPUs.
 ///
@@ -69,6 +70,10 @@ impl DeviceCommunicator {
         ordinals: &[u32],
         config: &crate::api::Config,
     ) -> Result<Vec<DeviceCommunicator>, Error> {
+        let mut config = config.clone();
+        // All ranks are here: no other interface is needed, and none need be there.
+        config.bootstrap.bind_addr.get_or_insert(Ipv4Addr::LOCALHOST.into());
+        let config = &config;
         let id = UniqueId::create(&config.bootstrap)?;
         let join = |(rank, ordinal): (usize, &u32)| {
             let builder = DeviceCommunicator::builder().unique_id(id).device(*ordinal);
@@ -226,7 +231,7 @@ impl DeviceCommunicator {
             EnqueueError::Kernel(error) => error,
             EnqueueError::Cuda(error) => KernelError::Cuda(error),
         };
-        DeviceError { rank, nranks, source }.into()
+        DeviceError { rank, nranks, source: Box::new(source) }.into()
     }
 }
 

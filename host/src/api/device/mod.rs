@@ -3,10 +3,12 @@
 //! Gives: [`DeviceCommunicator`]: the operations of [`crate::Communicator`] between GPUs, put on streams.
 //! Never: waits for an operation.
 
+mod buffer;
 mod builder;
 mod communicator;
 mod group;
 
+pub use buffer::{DeviceSlice, DeviceSliceMut};
 pub use builder::DeviceCommunicatorBuilder;
 pub use communicator::DeviceCommunicator;
 pub use group::{DeviceGroup, device_group};

@@ -117,14 +117,15 @@ pub fn connect(bootstrap: &Bootstrap, wanted: DeviceWanted<'_>) -> Result<Device
     );
     let arena = if nranks > 1 {
         let lens = vec![layout.len_bytes(); nranks as usize];
-        Some(Arena::connect(bootstrap, device, &peers, wanted.p2p, &lens)?)
+        Some(Arena::connect(bootstrap, device, &peers, wanted.p2p, &lens).map_err(Box::new)?)
     } else {
         None
     };
     let base = |peer: u32| {
         arena.as_ref().and_then(|arena| arena.base(peer)).expect("all ranks are on this host: checked above")
     };
-    let tables = upload(&layout, rank, device, &base).map_err(|source| ConnectError::Device { rank, source });
+    let tables = upload(&layout, rank, device, &base)
+        .map_err(|source| ConnectError::Device { rank, source: source.into() });
     let tables = match tables {
         Ok(tables) => {
             agree(bootstrap, Ok(Vec::new()))?;

@@ -1,24 +1,22 @@
 //! A communicator's operations, put on streams.
 
 use super::conns::{ConnLists, ConnTables};
+use super::exchange::Exchange;
 use super::kernels::{DeviceKernels, KernelError};
 use super::monitor::Monitor;
 use super::order::Order;
 use crate::cuda::{CudaError, Device, Function, StreamRef};
 use crate::launch::engine::RawCall;
-use crate::launch::health::{Fault, Health, Outstanding};
+use crate::launch::health::{Health, Outstanding};
 use crate::launch::history::History;
-use crate::launch::messages::{self, Message};
-use crate::launch::told::Told;
-use crate::launch::wait::{NAP, REPLY_TIME, Tell, announce};
-use crate::plan::device::{
-    Arrangement, DeviceFacts, DevicePlan, KernelId, MessageWant, arrange, plan_device,
-};
+use crate::launch::messages;
+use crate::launch::wait::{NAP, Tell};
+use crate::plan::device::{DeviceFacts, DevicePlan, KernelId, message_kernels, plan_device};
 use crate::plan::{Call, Forced};
 use crate::transport::p2p::Arena;
 use oxccl_shared::abi::{
-    Algorithm, CollArgs, DataType, Func, KERNEL_MESSAGES_MAX, KERNEL_POST, KERNEL_PRE, KERNEL_TWO_HOPS,
-    KernelColl, KernelLaunch, KernelMessage, MessageArgs, Protocol, RedOp, StopCause,
+    Algorithm, CollArgs, DataType, Func, KERNEL_POST, KERNEL_PRE, KERNEL_TWO_HOPS, KernelColl, KernelLaunch,
+    Protocol, RedOp,
 };
 use oxccl_shared::reduce::{self, Resolved};
 use std::ffi::c_void;
@@ -66,15 +64,12 @@ pub enum EnqueueError {
 
 /// Puts a communicator's operations on streams.
 pub struct DeviceEngine {
-    parts: DeviceEngineParts,
+    pub(super) parts: DeviceEngineParts,
     order: Order,
-    history: History,
+    pub(super) history: History,
     /// Kernels that were used, to be found without a lock.
     functions: Vec<(KernelId, Function)>,
-    /// Messages of the group being enqueued.
-    messages: Vec<(Message, u32)>,
-    wants: Vec<MessageWant>,
-    arrangement: Arrangement,
+    pub(super) exchange: Exchange,
 }
 
 // SAFETY: the raw pointers are device addresses of the group being enqueued, which the host never follows.
@@ -93,9 +88,7 @@ impl DeviceEngine {
             parts,
             history: History::default(),
             functions: Vec::new(),
-            messages: Vec::new(),
-            wants: Vec::new(),
-            arrangement: Arrangement::default(),
+            exchange: Exchange::default(),
         })
     }
 
@@ -117,9 +110,11 @@ impl DeviceEngine {
     pub(crate) fn prepare(&mut self, calls: &[RawCall]) -> Result<(), EnqueueError> {
         for raw in calls {
             if messages::is_made_of_messages(raw.call.func) {
-                continue;
-            }
-            if let Some(plan) = self.plan(raw) {
+                let facts = self.parts.facts;
+                for (kernel, threads) in message_kernels(&facts).filter(|_| facts.nranks > 1) {
+                    self.function(kernel, threads)?;
+                }
+            } else if let Some(plan) = self.plan(raw) {
                 self.function(plan.kernel, plan.threads)?;
             }
         }
@@ -193,7 +188,7 @@ impl DeviceEngine {
         changes.then(|| plan_device(&call, &DeviceFacts { forced, ..*facts }))
     }
 
-    fn function(&mut self, id: KernelId, threads: u32) -> Result<&Function, KernelError> {
+    pub(super) fn function(&mut self, id: KernelId, threads: u32) -> Result<&Function, KernelError> {
         let known = self.functions.iter().position(|(known, _)| *known == id);
         let at = match known {
             Some(at) => at,
@@ -247,7 +242,7 @@ impl DeviceEngine {
     }
 
     /// What every kernel is told.
-    fn launch(&self, lists: &ConnLists, channels: u32) -> KernelLaunch {
+    pub(super) fn launch(&self, lists: &ConnLists, channels: u32) -> KernelLaunch {
         let mut launch = KernelLaunch {
             send: std::ptr::null(),
             recv: std::ptr::null(),
@@ -266,167 +261,6 @@ impl DeviceEngine {
         };
         lists.fill(&mut launch);
         launch
-    }
-
-    /// Everything that is made of messages between pairs.
-    ///
-    /// # Safety
-    /// 1. As [`Self::enqueue`].
-    unsafe fn all_messages(&mut self, calls: &[RawCall], stream: StreamRef<'_>) -> Result<(), EnqueueError> {
-        let (me, n) = (self.parts.rank, self.parts.facts.nranks);
-        let mut messages = std::mem::take(&mut self.messages);
-        messages.clear();
-        for raw in calls.iter().filter(|raw| messages::is_made_of_messages(raw.call.func)) {
-            let tag = match raw.call.func {
-                Func::Send | Func::Recv => messages::tag(&raw.call),
-                _ => {
-                    self.history.begin(&raw.call, &self.parts.health);
-                    self.history.tag()
-                }
-            };
-            messages::split(raw, me, n, |message| messages.push((message, tag)));
-        }
-        // SAFETY: obligation 1.
-        let put = unsafe { self.copy_to_self(&messages, stream) }
-            // SAFETY: obligation 1.
-            .and_then(|()| unsafe { self.launch_messages(&mut messages, stream) });
-        self.messages = messages;
-        put
-    }
-
-    /// The k-th send to ourselves goes to the k-th receive from ourselves.
-    ///
-    /// # Safety
-    /// 1. As [`Self::enqueue`].
-    unsafe fn copy_to_self(
-        &self,
-        messages: &[(Message, u32)],
-        stream: StreamRef<'_>,
-    ) -> Result<(), EnqueueError> {
-        let rank = self.parts.rank;
-        let own = |is_send| {
-            let messages = messages.iter().map(|(message, _)| message);
-            messages.filter(move |message| message.peer == rank && message.is_send == is_send)
-        };
-        if !own(true).map(|message| message.len_bytes).eq(own(false).map(|message| message.len_bytes)) {
-            let fault = Fault::Mismatch { rank, theirs: None };
-            return Err(EnqueueError::Stopped(self.fail(fault)));
-        }
-        for (from, to) in own(true).zip(own(false)) {
-            // SAFETY: obligation 1: both are valid for the length.
-            unsafe { copy(from.buffer, to.buffer, from.len_bytes, stream)? };
-        }
-        Ok(())
-    }
-
-    /// # Safety
-    /// 1. As [`Self::enqueue`].
-    unsafe fn launch_messages(
-        &mut self,
-        messages: &mut Vec<(Message, u32)>,
-        stream: StreamRef<'_>,
-    ) -> Result<(), EnqueueError> {
-        messages.retain(|(message, _)| message.peer != self.parts.rank);
-        self.wants.clear();
-        self.wants.extend(messages.iter().map(|(message, _)| MessageWant {
-            is_send: message.is_send,
-            peer: message.peer,
-            len_bytes: message.len_bytes as u64,
-        }));
-        if messages.is_empty() {
-            return Ok(());
-        }
-        let (facts, mut arrangement) = (self.parts.facts, std::mem::take(&mut self.arrangement));
-        let rank = self.parts.rank;
-        for batch in arrange(&self.wants.clone(), rank, &facts, &mut arrangement) {
-            let lists = &self.parts.tables.mesh;
-            let mut launch = self.launch(lists, batch.channels);
-            launch.nmessages = batch.placed.len() as u32;
-            let mut args = MessageArgs { launch, messages: [NO_MESSAGE; KERNEL_MESSAGES_MAX] };
-            for (to, placed) in args.messages.iter_mut().zip(batch.placed) {
-                let (message, tag) = messages[placed.index];
-                *to = KernelMessage {
-                    buffer: message.buffer,
-                    len_bytes: message.len_bytes as u64,
-                    conn: message.peer - u32::from(message.peer > rank),
-                    is_send: message.is_send.into(),
-                    tag,
-                    lane: placed.lane,
-                };
-            }
-            let function = self.function(batch.kernel, batch.threads)?;
-            let mut params = [(&raw mut args).cast::<c_void>()];
-            let (grid, block) = ([batch.lanes * batch.channels, 1, 1], [batch.threads, 1, 1]);
-            // SAFETY: the entry takes one `MessageArgs`; otherwise as in `collective`.
-            unsafe { function.launch(grid, block, 0, stream, &mut params) }
-                .map_err(|error| error.in_kernel(function.name()))?;
-        }
-        self.arrangement = arrangement;
-        Ok(())
-    }
-
-    /// Whether the communicator can go on. A kernel that has stopped is noticed here.
-    ///
-    /// # Errors
-    /// Its fault.
-    pub fn check(&self) -> Result<(), Outstanding> {
-        if let Some(fault) = self.parts.health.fault() {
-            return Err(fault);
-        }
-        match self.parts.monitor.stopped() {
-            None => Ok(()),
-            Some((cause, peer, expected, _)) => Err(self.kernel_stopped(cause, peer.0, expected)),
-        }
-    }
-
-    /// Turns what a kernel says into the communicator's fault, and tells the others.
-    #[cold]
-    fn kernel_stopped(&self, cause: StopCause, peer: u32, expected: u64) -> Outstanding {
-        let DeviceEngineParts { health, tell, .. } = &self.parts;
-        let fault = match cause {
-            StopCause::Aborted => Fault::Aborted,
-            StopCause::NoCredit | StopCause::NoData => {
-                // Our neighbour may itself have waited for another: everybody whose kernel stops says for whom it waited.
-                tell.tell(Told::WaitsFor(Some(peer)));
-                self.listen();
-                Fault::Timeout { rank: health.waits().guilty(peer), waited: Duration::from_nanos(expected) }
-            }
-            StopCause::Mismatch => {
-                // The peer answers with its own call, which makes the better message.
-                if let Some(latest) = self.history.latest() {
-                    health.remembered(latest.seq).for_each(|record| tell.tell(Told::Call(record)));
-                    self.listen();
-                }
-                Fault::Mismatch { rank: peer, theirs: None }
-            }
-        };
-        self.fail(fault)
-    }
-
-    /// Gives the others a moment to say what they know.
-    fn listen(&self) {
-        let asked = Instant::now();
-        while !self.parts.health.is_stopped() && asked.elapsed() < REPLY_TIME {
-            std::thread::sleep(NAP);
-        }
-    }
-
-    fn fail(&self, fault: Fault) -> Outstanding {
-        let outstanding = self.parts.health.fail(fault, self.history.latest());
-        announce(&*self.parts.tell, &outstanding);
-        outstanding
-    }
-
-    /// A broken context is the end of the communicator, here and for the others.
-    pub fn stopped_by(&self, error: EnqueueError) -> EnqueueError {
-        match &error {
-            EnqueueError::Cuda(CudaError::Fault { device, result, .. })
-            | EnqueueError::Kernel(KernelError::Cuda(CudaError::Fault { device, result, .. })) => {
-                self.fail(Fault::Gpu { device: *device, result: *result });
-                error
-            }
-            _ => error,
-        }
     }
 
     /// Ends the engine once every operation is done that was put on a stream. An operation that does not end within the timeout
@@ -456,9 +290,6 @@ const ABORT_TIME: Duration = Duration::from_secs(10);
 /// What stands for a barrier of more ranks than a one-hop kernel serves.
 const ONE_BYTE: Call = Call { func: Func::AllReduce, dtype: DataType::U8, op: RedOp::Sum, root: 0, count: 1 };
 
-const NO_MESSAGE: KernelMessage =
-    KernelMessage { buffer: std::ptr::null_mut(), len_bytes: 0, conn: 0, is_send: 0, tag: 0, lane: 0 };
-
 fn collective_args(raw: &RawCall, plan: &DevicePlan, operator: &Resolved, tag: u32) -> KernelColl {
     let flag = |set: bool, flag: u32| if set { flag } else { 0 };
     KernelColl {
@@ -484,7 +315,7 @@ fn collective_args(raw: &RawCall, plan: &DevicePlan, operator: &Resolved, tag: u
 ///
 /// # Safety
 /// 1. Both are valid for the length, until the stream has done it.
-unsafe fn copy(
+pub(super) unsafe fn copy(
     from: *const u8,
     to: *mut u8,
     len_bytes: usize,

@@ -4,13 +4,16 @@
 //! Never: waits for a kernel, except when a communicator ends; chooses algorithms (`plan` did).
 //!
 //! From below: `conns`, addresses; `kernels`, loaded when first used; `monitor`, the page through which kernels are stopped and
-//! say why; `order`, one operation after the other; `engine`.
+//! say why; `order`, one operation after the other; `engine`, with
+//! `exchange` for messages and `stopped` for faults.
 
 mod conns;
 mod kernels;
 mod monitor;
 mod order;
 mod engine;
+mod exchange;
+mod stopped;
 
 pub use conns::{ConnLists, ConnTables};
 pub use engine::{DeviceEngine, DeviceEngineParts, EnqueueError};

@@ -108,11 +108,13 @@ impl DeviceFacts {
     }
 
     fn protocol(&self, algorithm: Algorithm, buffer_bytes: u64) -> Protocol {
-        let is_small = match algorithm {
-            Algorithm::Direct => true,
-            Algorithm::Ring | Algorithm::Tree => buffer_bytes <= self.tuning.ring_ll_max_bytes,
+        let tuning = &self.tuning;
+        let by_size = match algorithm {
+            Algorithm::Direct => Protocol::LL,
+            _ if buffer_bytes <= tuning.ring_ll_max_bytes => Protocol::LL,
+            _ if buffer_bytes <= tuning.ring_ll128_max_bytes => Protocol::LL128,
+            _ => Protocol::Simple,
         };
-        let by_size = if is_small { Protocol::LL } else { Protocol::Simple };
         self.forced.protocol.unwrap_or(by_size)
     }
 
@@ -251,7 +253,7 @@ mod tests {
         assert_eq!(plan(None, None), "oxccl_all_gather_direct_ll");
         assert_eq!(plan(Some(Algorithm::Ring), None), "oxccl_all_gather_ring_ll");
         assert_eq!(plan(None, Some(Protocol::Simple)), "oxccl_all_gather_ring_simple");
-        assert_eq!(plan(Some(Algorithm::Tree), Some(Protocol::LL128)), "oxccl_all_gather_ring_simple");
+        assert_eq!(plan(Some(Algorithm::Tree), Some(Protocol::LL128)), "oxccl_all_gather_ring_ll128");
         assert_eq!(plan(Some(Algorithm::Direct), Some(Protocol::Simple)), "oxccl_all_gather_direct_ll");
     }
 

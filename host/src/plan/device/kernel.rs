@@ -26,35 +26,29 @@ pub enum KernelId {
     },
 }
 
-/// Schedules and line formats that a function was compiled for.
+/// Schedules and line formats that a function was compiled for and communicators have connections for.
 fn variants(func: Func) -> &'static [(Algorithm, &'static [Protocol])] {
-    use Protocol::{LL, Simple};
+    use Protocol::{LL, LL128, Simple};
     match func {
-        Func::AllReduce => &[(Algorithm::Ring, &[LL, Simple]), (Algorithm::Direct, &[LL, Simple])],
+        Func::AllReduce => &[(Algorithm::Ring, &[LL, LL128, Simple]), (Algorithm::Direct, &[LL, Simple])],
         Func::ReduceScatter | Func::Reduce | Func::AllGather | Func::Broadcast => {
-            &[(Algorithm::Ring, &[LL, Simple]), (Algorithm::Direct, &[LL])]
+            &[(Algorithm::Ring, &[LL, LL128, Simple]), (Algorithm::Direct, &[LL])]
         }
         Func::Barrier => &[(Algorithm::Direct, &[LL])],
         Func::Send | Func::Recv | Func::AllToAll | Func::Gather | Func::Scatter => &[],
     }
 }
 
-/// Line formats of the kernels of messages.
+/// Line formats of messages. LL128 would need slots between all pairs for a gain between LL and Simple only.
 const MESSAGE_PROTOCOLS: &[Protocol] = &[Protocol::LL, Protocol::Simple];
 
 impl KernelId {
-    /// Whether there is a kernel of this function and schedule that, if a line format is insisted on, respects that as well as any
-    /// kernel of the function.
+    /// Whether there is a kernel of this function and schedule; if a line format is insisted on that any kernel of the function has,
+    /// in that one.
     pub fn has(func: Func, algorithm: Algorithm, protocol: Option<Protocol>) -> bool {
-        let known = |algorithm| variants(func).iter().any(|(known, _)| *known == algorithm);
-        let respects = |wanted| {
-            let taken = KernelId::nearest(func, algorithm, wanted);
-            variants(func).iter().all(|(other, _)| {
-                let best = KernelId::nearest(func, *other, wanted);
-                taken as u8 >= wanted as u8 || taken as u8 >= best as u8
-            })
-        };
-        known(algorithm) && protocol.is_none_or(respects)
+        let insisted = protocol.filter(|p| variants(func).iter().any(|(_, protocols)| protocols.contains(p)));
+        let mut known = variants(func).iter().filter(|(known, _)| *known == algorithm);
+        known.any(|(_, protocols)| insisted.is_none_or(|protocol| protocols.contains(&protocol)))
     }
 
     /// The line format to take where `wanted` would be best: the nearest one that takes no less of a slot's bytes.
@@ -151,7 +145,8 @@ mod tests {
     fn a_line_format_that_is_not_there_is_replaced_by_one_that_is() {
         let nearest = |wanted| KernelId::nearest(Func::AllReduce, Algorithm::Ring, wanted);
         assert_eq!(nearest(Protocol::LL), Protocol::LL);
-        assert_eq!(nearest(Protocol::LL128), Protocol::Simple);
+        assert_eq!(nearest(Protocol::LL128), Protocol::LL128);
+        assert_eq!(KernelId::nearest(Func::AllReduce, Algorithm::Direct, Protocol::LL128), Protocol::Simple);
         assert_eq!(KernelId::nearest(Func::Barrier, Algorithm::Direct, Protocol::Simple), Protocol::LL);
         assert_eq!(KernelId::nearest_for_messages(Protocol::LL128), Protocol::Simple);
     }

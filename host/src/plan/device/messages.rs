@@ -7,6 +7,7 @@
 
 use super::collective::DeviceFacts;
 use super::kernel::KernelId;
+use super::tuning::MessageClass;
 use oxccl_shared::abi::{KERNEL_MESSAGES_MAX, Protocol};
 
 /// A message to or from another rank.
@@ -57,6 +58,19 @@ pub struct Arrangement {
     counts: Vec<u32>,
 }
 
+/// The kernel of a class, and the threads of its blocks.
+fn kernel_of(class: &MessageClass, facts: &DeviceFacts) -> (KernelId, u32) {
+    let wanted = if class.is_ll { Protocol::LL } else { Protocol::Simple };
+    let protocol = KernelId::nearest_for_messages(facts.forced.protocol.unwrap_or(wanted));
+    let kernel = KernelId::Messages { protocol };
+    (kernel, if kernel.has_poster() { facts.tuning.simple_threads } else { facts.tuning.ll_threads })
+}
+
+/// Every kernel that messages may need, and the threads of its blocks.
+pub fn message_kernels(facts: &DeviceFacts) -> impl Iterator<Item = (KernelId, u32)> + '_ {
+    facts.tuning.messages.iter().map(|class| kernel_of(class, facts))
+}
+
 /// Divides messages of `rank` among launches, which are to be made in order.
 pub fn arrange<'a>(
     wants: &[MessageWant],
@@ -94,15 +108,12 @@ pub fn arrange<'a>(
     }
     placed.chunk_by(|a, b| a.launch == b.launch).map(move |placed| {
         let class = &classes[placed[0].launch.0 as usize];
-        let wanted = if class.is_ll { Protocol::LL } else { Protocol::Simple };
-        let protocol = KernelId::nearest_for_messages(facts.forced.protocol.unwrap_or(wanted));
-        let kernel = KernelId::Messages { protocol };
-        let is_ll = protocol == Protocol::LL;
+        let (kernel, threads) = kernel_of(class, facts);
         Batch {
             kernel,
+            threads,
             // All lanes that a launch may have run at once, whichever of them this one has.
             channels: class.channels.min(facts.mesh_channels).min(facts.blocks_max / (2 * rounds)).max(1),
-            threads: if is_ll { facts.tuning.ll_threads } else { facts.tuning.simple_threads },
             lanes: placed[placed.len() - 1].lane + 1,
             placed,
         }
@@ -194,8 +205,8 @@ mod tests {
                 let current: Vec<Option<Seen>> =
                     ranks.iter().map(|launches| launches.last().map(|(_, seen)| seen.clone())).collect();
                 let mut moved = false;
-                for rank in 0..nranks as usize {
-                    let Some((_, (kernel, channels, left))) = ranks[rank].last_mut() else { continue };
+                for (rank, launches) in ranks.iter_mut().enumerate() {
+                    let Some((_, (kernel, channels, left))) = launches.last_mut() else { continue };
                     let before = left.len();
                     left.retain(|key| {
                         let peer = if key.0.0 as usize == rank { key.0.1 } else { key.0.0 };

@@ -13,5 +13,5 @@ mod messages;
 
 pub use collective::{DeviceFacts, DevicePlan, plan_device};
 pub use kernel::{KernelId, MESH_PEERS_MAX};
-pub use messages::{Arrangement, Batch, MessageWant, Placed, arrange};
+pub use messages::{Arrangement, Batch, MessageWant, Placed, arrange, message_kernels};
 pub use tuning::{ChannelLimits, DeviceTuning, MessageClass};

@@ -15,6 +15,8 @@ pub struct DeviceTuning {
     pub direct_trip_bytes: u64,
     /// Up to here, in bytes of the larger buffer of a call, rings use LL.
     pub ring_ll_max_bytes: u64,
+    /// Up to here they use LL128. 0: never by themselves.
+    pub ring_ll128_max_bytes: u64,
     /// Bytes of a hop that one block of a ring LL kernel takes in one trip.
     pub ring_trip_bytes: u64,
     /// The most channels of an LL kernel.
@@ -35,6 +37,8 @@ pub struct DeviceTuning {
     pub mesh_channels: u32,
     /// Bytes of an LL slot of a ring.
     pub ring_ll_slot_bytes: u32,
+    /// Bytes of an LL128 slot of a ring.
+    pub ring_ll128_slot_bytes: u32,
     /// Bytes of an LL slot between pairs.
     pub mesh_ll_slot_bytes: u32,
     /// Bytes of a Simple slot of a ring, unless the user says otherwise.
@@ -71,8 +75,8 @@ impl ChannelLimits {
     }
 }
 
-/// LL128 has no kernels on devices: its slots are as small as the layout allows.
-const LL128_SLOT_BYTES: u32 = 256;
+/// Nothing goes between pairs by LL128: its slots are as small as the layout allows.
+const MESH_LL128_SLOT_BYTES: u32 = 256;
 
 impl DeviceTuning {
     /// Hopper, over NVSwitch. Measured on 4 H200 with the kernels alone, in CUDA graphs: an LL block of 384 threads takes 3 KiB in
@@ -84,6 +88,7 @@ impl DeviceTuning {
         two_hops_min_bytes: 192 << 10,
         direct_trip_bytes: 3 << 10,
         ring_ll_max_bytes: 512 << 10,
+        ring_ll128_max_bytes: 0,
         ring_trip_bytes: 3 << 10,
         ll_channels_max: 32,
         simple_channels: &[(0, 24), (8 << 20, 32), (64 << 20, 64)],
@@ -98,6 +103,7 @@ impl DeviceTuning {
         ring_channels: 64,
         mesh_channels: 32,
         ring_ll_slot_bytes: 32 << 10,
+        ring_ll128_slot_bytes: 32 << 10,
         mesh_ll_slot_bytes: 16 << 10,
         ring_slot_bytes: 256 << 10,
         mesh_slot_bytes: 64 << 10,
@@ -123,7 +129,7 @@ impl DeviceTuning {
     pub fn ring_layout(&self, buffer_bytes: Option<usize>) -> ConnLayout {
         ConnLayout {
             ll_slot_bytes: self.ring_ll_slot_bytes,
-            ll128_slot_bytes: LL128_SLOT_BYTES,
+            ll128_slot_bytes: self.ring_ll128_slot_bytes,
             simple_slot_bytes: slot_bytes(buffer_bytes).unwrap_or(self.ring_slot_bytes),
         }
     }
@@ -132,7 +138,7 @@ impl DeviceTuning {
     pub fn mesh_layout(&self, buffer_bytes: Option<usize>) -> ConnLayout {
         ConnLayout {
             ll_slot_bytes: self.mesh_ll_slot_bytes,
-            ll128_slot_bytes: LL128_SLOT_BYTES,
+            ll128_slot_bytes: MESH_LL128_SLOT_BYTES,
             simple_slot_bytes: slot_bytes(buffer_bytes)
                 .map_or(self.mesh_slot_bytes, |bytes| bytes.min(self.mesh_slot_bytes)),
         }
