@@ -9,7 +9,7 @@
 //! below stays as it is.
 
 use oxccl::cuda::{CudaError, DeviceMemory, Driver, Event, Stream};
-use oxccl::{DataType, DeviceCommunicator, Func, ReduceOp, Untyped};
+use oxccl::{DeviceCommunicator, DeviceSlice, DeviceSliceMut, ReduceOp};
 use std::error::Error;
 
 /// Operations behind each other whose mean time is told.
@@ -39,16 +39,11 @@ impl Rank {
     }
 
     /// Puts an all-reduce of `count` floats on the stream. It returns at once.
-    fn all_reduce(&self, count: usize) -> Result<(), oxccl::Error> {
-        let call = Untyped {
-            send: std::ptr::without_provenance(self.send.address() as usize),
-            recv: std::ptr::without_provenance_mut(self.recv.address() as usize),
-            count,
-            op: ReduceOp::SUM,
-            ..Untyped::new(Func::AllReduce, DataType::F32)
-        };
-        // SAFETY: (1) both buffers are larger than `count` floats and live longer than the stream; (2) they are apart; (3) as in 1.
-        unsafe { self.comm.enqueue_untyped(&call, self.stream.by_ref()) }
+    fn all_reduce(&mut self, count: usize) -> Result<(), oxccl::Error> {
+        let send: DeviceSlice<f32> = DeviceSlice::new(&self.send, 0..count);
+        let recv = DeviceSliceMut::new(&mut self.recv, 0..count);
+        // SAFETY: (1) nothing else uses the buffers before the stream has been waited for; (2) the stream lives as long.
+        unsafe { self.comm.all_reduce(send, recv, ReduceOp::SUM, self.stream.by_ref()) }
     }
 
     /// Element `i` of this rank's input. Small integers: their sums are exact.
@@ -92,7 +87,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let ordinals: Vec<u32> = (0..gpus).collect();
     let comms = DeviceCommunicator::init_all(&ordinals)?;
     println!("{gpus} x {}, {}", comms[0].device().name(), comms[0].memory());
-    let ranks: Vec<Rank> =
+    let mut ranks: Vec<Rank> =
         comms.into_iter().map(|comm| Rank::new(comm, bytes_max)).collect::<Result<_, _>>()?;
 
     println!("{:>12} {:>10} {:>12} {:>12} {:>7}", "bytes", "us", "algbw GB/s", "busbw GB/s", "wrong");
@@ -101,12 +96,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         let count = bytes / 4;
         ranks.iter().try_for_each(|rank| rank.fill(count))?;
         // All ranks before any is waited for: each waits for the others.
-        ranks.iter().try_for_each(|rank| rank.all_reduce(count))?;
+        ranks.iter_mut().try_for_each(|rank| rank.all_reduce(count))?;
         ranks.iter().try_for_each(|rank| rank.comm.synchronize(rank.stream.by_ref()))?;
         let wrong: usize = ranks.iter().map(|rank| rank.wrong(count)).sum::<Result<_, _>>()?;
 
         for iteration in 0..=ITERATIONS {
-            for rank in &ranks {
+            for rank in &mut ranks {
                 if iteration == 1 {
                     rank.stream.by_ref().record(&rank.begin)?;
                 }
