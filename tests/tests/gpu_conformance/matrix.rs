@@ -53,8 +53,10 @@ fn counts(
         [slot, 2 * slot, 8 * slot, (256 << 10) / dtype.size_bytes()]
     } else {
         let plan = plan_device(&Call { func, dtype, op: RedOp::Sum, root: 0, count: 1 << 30 }, &facts);
-        let (slice, chunk) = (plan.slice_elems as usize, plan.chunk_elems as usize);
-        [plan.grain_elems as usize, slice, chunk * nranks as usize, 8 * slice]
+        let elem_bytes = if plan.kernel.only_moves() { dtype.size_bytes() } else { 1 };
+        let in_elems = |length: u64| (length as usize).div_ceil(elem_bytes);
+        let (slice, chunk) = (in_elems(plan.slice_elems), in_elems(plan.chunk_elems));
+        [in_elems(plan.grain_elems), slice, chunk * nranks as usize, 8 * slice]
     };
     let around = known.iter().flat_map(|count| [count - 1, *count, count + 1]);
     let mut counts: Vec<usize> = [0, 1, 7, 1000, 70_001].into_iter().chain(around).collect();

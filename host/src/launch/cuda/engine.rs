@@ -295,7 +295,7 @@ fn collective_args(raw: &RawCall, plan: &DevicePlan, operator: &Resolved, tag: u
     KernelColl {
         src: raw.send,
         dst: raw.recv,
-        count: raw.call.count,
+        count: plan.count,
         chunk_elems: plan.chunk_elems,
         slice_elems: plan.slice_elems,
         grain_elems: plan.grain_elems,

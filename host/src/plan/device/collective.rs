@@ -44,6 +44,8 @@ pub struct DevicePlan {
     pub channels: u32,
     /// Threads of a block.
     pub threads: u32,
+    /// Elements as the kernel counts them: those of the call, or their bytes if it only moves them. So are all that follow.
+    pub count: u64,
     /// Elements of a block that travel in one hop.
     pub chunk_elems: u64,
     /// Elements that fit one slot.
@@ -150,13 +152,14 @@ pub fn plan_device(call: &Call, facts: &DeviceFacts) -> DevicePlan {
         Algorithm::Direct => (&facts.mesh_layout, facts.mesh_channels),
         Algorithm::Ring | Algorithm::Tree => (&facts.ring_layout, facts.ring_channels),
     };
-    let elem_bytes = call.dtype.size_bytes();
+    let (elem_bytes, count) =
+        if kernel.only_moves() { (1, call.bytes()) } else { (call.dtype.size_bytes(), call.count) };
     let slice_elems = (proto::payload_bytes(protocol, layout) / elem_bytes) as u64;
     let grain_elems = chunk::grain_elems(grain_bytes(protocol), elem_bytes) as u64;
     let is_simple_ring = protocol == Protocol::Simple && algorithm == Algorithm::Ring;
     let slices = if is_simple_ring { facts.tuning.simple_slices } else { 1 };
     // A channel that would get less than a grain would only start and end.
-    let useful = call.count.div_ceil(grain_elems).clamp(1, u64::from(connected)) as u32;
+    let useful = count.div_ceil(grain_elems).clamp(1, u64::from(connected)) as u32;
     let wanted = facts.limits.apply(facts.channels(call, algorithm, protocol, bytes));
     DevicePlan {
         kernel,
@@ -166,6 +169,7 @@ pub fn plan_device(call: &Call, facts: &DeviceFacts) -> DevicePlan {
             && call.bytes() >= facts.tuning.two_hops_min_bytes,
         channels: wanted.min(useful),
         threads: if kernel.has_poster() { facts.tuning.simple_threads } else { facts.tuning.ll_threads },
+        count,
         chunk_elems: slice_elems * u64::from(slices),
         slice_elems,
         grain_elems,
@@ -235,9 +239,12 @@ mod tests {
             prop_assert!(plan.slice_elems > 0 && plan.grain_elems > 0 && plan.chunk_elems >= plan.slice_elems);
             let layout =
                 if plan.algorithm == Algorithm::Direct { facts.mesh_layout } else { facts.ring_layout };
-            let KernelId::Collective { protocol, func, .. } = plan.kernel else { panic!("{plan:?}") };
+            let KernelId::Collective { protocol, func, dtype, .. } = plan.kernel else { panic!("{plan:?}") };
             let payload = proto::payload_bytes(protocol, &layout) as u64;
-            prop_assert!(plan.slice_elems * call.dtype.size_bytes() as u64 <= payload);
+            prop_assert_eq!(plan.count.max(1), if dtype.is_some() { call.count } else { call.bytes() }.max(1));
+            let elem_bytes = dtype.map_or(1, |dtype| dtype.size_bytes() as u64);
+            prop_assert!(plan.slice_elems * elem_bytes <= payload);
+            prop_assert_eq!(dtype.unwrap_or(call.dtype), call.dtype);
             prop_assert_eq!(func, call.func);
             prop_assert!(KernelId::has(func, plan.algorithm, None));
         }

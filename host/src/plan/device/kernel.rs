@@ -79,6 +79,11 @@ impl KernelId {
         }
     }
 
+    /// Whether it takes elements as bytes.
+    pub fn only_moves(&self) -> bool {
+        !matches!(self, KernelId::Collective { dtype: Some(_), .. })
+    }
+
     /// Whether a block's last warp posts steps instead of working on data.
     pub fn has_poster(&self) -> bool {
         let (KernelId::Messages { protocol } | KernelId::Collective { protocol, .. }) = self;
