@@ -21,7 +21,7 @@ const MAX_THREADS: u32 = 1024;
 const HOT: &str = "oxccl_";
 /// What an entry may spill, in bytes of stores and loads together: bookkeeping between one slice and the next, which a slice
 /// of many kilobytes does not notice. The loops over data are functions of their own or much tighter than this.
-const BOOKKEEPING_BYTES: u32 = 96;
+const BOOKKEEPING_BYTES: u32 = 128;
 /// Hot by name but not by nature: (entry or its beginning, reason).
 const SPILLS_ALLOWED: &[(&str, &str)] = &[];
 
