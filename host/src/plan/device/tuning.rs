@@ -84,7 +84,7 @@ impl DeviceTuning {
     /// and lose their start-up time below.
     pub const SM_90: DeviceTuning = DeviceTuning {
         direct_max_bytes: 128 << 10,
-        all_reduce_direct_max_bytes: 1 << 20,
+        all_reduce_direct_max_bytes: 512 << 10,
         two_hops_min_bytes: 192 << 10,
         direct_trip_bytes: 3 << 10,
         ring_ll_max_bytes: 512 << 10,
@@ -96,15 +96,16 @@ impl DeviceTuning {
         simple_threads: 384,
         simple_slices: 2,
         messages: &[
-            MessageClass { max_bytes: 16 << 10, is_ll: true, channels: 1 },
-            MessageClass { max_bytes: 256 << 10, is_ll: false, channels: 4 },
+            MessageClass { max_bytes: 4 << 10, is_ll: true, channels: 1 },
+            MessageClass { max_bytes: 128 << 10, is_ll: true, channels: 16 },
+            MessageClass { max_bytes: 8 << 20, is_ll: false, channels: 16 },
             MessageClass { max_bytes: u64::MAX, is_ll: false, channels: 32 },
         ],
         ring_channels: 64,
         mesh_channels: 32,
         ring_ll_slot_bytes: 32 << 10,
         ring_ll128_slot_bytes: 32 << 10,
-        mesh_ll_slot_bytes: 16 << 10,
+        mesh_ll_slot_bytes: 32 << 10,
         ring_slot_bytes: 256 << 10,
         mesh_slot_bytes: 64 << 10,
     };
@@ -116,7 +117,7 @@ impl DeviceTuning {
         mesh_channels: 16,
         ll_channels_max: 16,
         direct_max_bytes: 64 << 10,
-        all_reduce_direct_max_bytes: 512 << 10,
+        all_reduce_direct_max_bytes: 256 << 10,
         ..DeviceTuning::SM_90
     };
 
