@@ -8,8 +8,16 @@ use std::time::Duration;
 pub enum Meeting {
     Lead,
     Close,
-    /// The only one that does not wait for threads that have ended.
+    /// Does not wait for threads that have ended.
     Sync,
+    /// Of the threads of one LL128 line; as `Sync`.
+    Line,
+}
+
+impl Meeting {
+    fn is_without_ended(self) -> bool {
+        matches!(self, Meeting::Sync | Meeting::Line)
+    }
 }
 
 /// Where the threads of a block meet.
@@ -39,7 +47,7 @@ impl Barrier {
     pub fn wait(&self, meeting: Meeting, mine: bool) -> bool {
         let mut state = self.state.lock().expect("nobody panics inside");
         let expected = *state.meeting.get_or_insert(meeting);
-        if expected != meeting || state.ended > 0 && meeting != Meeting::Sync {
+        if expected != meeting || state.ended > 0 && !meeting.is_without_ended() {
             let ended = state.ended;
             state.is_broken = true;
             drop(state);
@@ -72,7 +80,7 @@ impl Barrier {
         let Ok(mut state) = self.state.lock() else { return };
         state.members -= 1;
         state.ended += 1;
-        state.is_broken |= failed || state.arrived > 0 && state.meeting != Some(Meeting::Sync);
+        state.is_broken |= failed || state.meeting.is_some_and(|meeting| !meeting.is_without_ended());
         if state.arrived > 0 && state.arrived == state.members {
             state.turn();
         }

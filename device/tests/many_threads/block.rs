@@ -5,7 +5,8 @@ use super::barrier::{Barrier, Meeting};
 use oxccl_device::gpu::{Block, How, Stop, Wait};
 use oxccl_shared::abi::SlotHeader;
 use oxccl_shared::fifo::{ConsumerCursor, ProducerCursor};
-use oxccl_shared::sync::{Sys, Word};
+use oxccl_shared::proto::ll128::{LINE_WORDS, Ll128Line};
+use oxccl_shared::sync::{Sys, Word, fence_acquire, fence_release};
 use std::cell::Cell;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -20,6 +21,11 @@ pub struct Shape {
 impl Shape {
     pub fn threads(&self) -> usize {
         self.workers + self.poster as usize
+    }
+
+    /// How many threads move an LL128 line together: as many as can.
+    pub fn line_threads(&self) -> usize {
+        [8, 2].into_iter().find(|count| self.workers.is_multiple_of(*count)).unwrap_or(1)
     }
 }
 
@@ -50,6 +56,8 @@ pub struct BlockState<'a> {
     all: Barrier,
     /// The workers of a block with a poster.
     first: Barrier,
+    /// The threads of each line.
+    lines: Vec<Barrier>,
     abort: &'a Word<u32, Sys>,
     quitter: Option<Quitter>,
     pub reasons: Mutex<Vec<Reason>>,
@@ -69,6 +77,7 @@ impl<'a> BlockState<'a> {
             shape,
             all: Barrier::new(shape.threads()),
             first: Barrier::new(shape.workers),
+            lines: (0..shape.workers).map(|_| Barrier::new(shape.line_threads())).collect(),
             abort,
             quitter,
             reasons: Mutex::default(),
@@ -83,8 +92,8 @@ impl<'a> BlockState<'a> {
 }
 
 /// One thread's view of its block. Everything that a GPU's block may do differently each time it does differently each time:
-/// see [`ThreadBlock::share`].
-pub struct ThreadBlock<'a> {
+/// see [`ThreadBlock::share`]. `LINE` threads move a line of LL128: [`Shape::line_threads`].
+pub struct ThreadBlock<'a, const LINE: usize> {
     thread: usize,
     block: &'a BlockState<'a>,
     arith: Arith,
@@ -94,15 +103,16 @@ pub struct ThreadBlock<'a> {
     start: Instant,
 }
 
-impl<'a> ThreadBlock<'a> {
+impl<'a, const LINE: usize> ThreadBlock<'a, LINE> {
     pub fn new(thread: usize, block: &'a BlockState<'a>, arith: Arith) -> Self {
+        assert_eq!(LINE, block.shape.line_threads());
         let (bulk_calls, looks) = (Cell::new(0), Cell::new(0));
         ThreadBlock { thread, block, arith, bulk_calls, looks, start: Instant::now() }
     }
 
     /// Which elements of a bulk operation are this thread's. As on a GPU that depends on how the operands are aligned; here it
     /// changes from call to call besides, so that a barrier forgotten between two passes gives wrong results.
-    fn share(&self, operands: &[usize], len_bytes: usize) -> impl Iterator<Item = usize> + use<> {
+    fn share(&self, operands: &[usize], len_bytes: usize) -> impl Iterator<Item = usize> + use<LINE> {
         let size = self.arith.dtype.size_bytes();
         let is_aligned = operands.iter().all(|at| at % 16 == 0);
         let granule = if is_aligned { 16 / size } else { 1 };
@@ -134,17 +144,18 @@ impl<'a> ThreadBlock<'a> {
     }
 }
 
-impl Drop for ThreadBlock<'_> {
+impl<const LINE: usize> Drop for ThreadBlock<'_, LINE> {
     fn drop(&mut self) {
         let failed = std::thread::panicking();
         self.block.all.end(failed);
         if self.works() {
             self.block.first.end(failed);
+            self.block.lines[self.thread / LINE].end(failed);
         }
     }
 }
 
-impl Block for ThreadBlock<'_> {
+impl<const LINE: usize> Block for ThreadBlock<'_, LINE> {
     type Words = [u64; 1];
 
     fn words() -> [u64; 1] {
@@ -179,6 +190,44 @@ impl Block for ThreadBlock<'_> {
     fn sync(&self) {
         assert!(!self.block.shape.poster, "blocks with a poster do not sync");
         self.block.all.wait(Meeting::Sync, false);
+    }
+
+    const LINE_THREADS: usize = LINE;
+
+    fn store_line(&self, line: &Ll128Line, words: &[u64; LINE_WORDS]) {
+        let pairs = LINE_WORDS / 2 / LINE;
+        let first = self.thread % LINE * pairs;
+        let is_last = first + pairs == LINE_WORDS / 2;
+        for i in 0..pairs {
+            let pair = [words[2 * i], words[2 * i + 1]];
+            // The flag comes when all have stored their words: a GPU's line is one access.
+            let no_flag = if is_last && i + 1 == pairs { [pair[0], 0] } else { pair };
+            line.pair(first + i).store_relaxed(no_flag);
+        }
+        self.any_of_line(false);
+        if is_last {
+            // RELEASE fence pairs with the acquire fence in `load_line`.
+            fence_release();
+            line.pair(first + pairs - 1).store_relaxed([words[2 * pairs - 2], words[2 * pairs - 1]]);
+        }
+    }
+
+    fn load_line(&self, line: &Ll128Line, words: &mut [u64; LINE_WORDS], flag: u64) -> bool {
+        let pairs = LINE_WORDS / 2 / LINE;
+        let first = self.thread % LINE * pairs;
+        let is_last = first + pairs == LINE_WORDS / 2;
+        let is_missing = is_last && line.pair(first + pairs - 1).load_relaxed()[1] != flag;
+        // ACQUIRE fence pairs with the release fence in `store_line`.
+        fence_acquire();
+        let is_missing = self.any_of_line(is_missing);
+        for i in 0..pairs {
+            [words[2 * i], words[2 * i + 1]] = line.pair(first + i).load_relaxed();
+        }
+        !is_missing
+    }
+
+    fn any_of_line(&self, mine: bool) -> bool {
+        LINE > 1 && self.block.lines[self.thread / LINE].wait(Meeting::Line, mine) || LINE == 1 && mine
     }
 
     fn idle(&self, on: Wait, looks: u32) -> Result<(), Stop> {

@@ -1,12 +1,12 @@
 //! One collective: what it is given, what it must give, and its launch.
 
 use super::arith::{Arith, is_float, mix, value};
-use super::block::{Quitter, Shape, ThreadBlock};
+use super::block::{Quitter, Shape};
 use super::buffer::Buffer;
 use super::world::{Ended, Job, LAYOUT, Shared, World};
 use oxccl_device::coll::{self, CollWork, Endpoints, RingEnds, TreeEnds, one_hop};
 use oxccl_device::conn::Conns;
-use oxccl_device::gpu::Stop;
+use oxccl_device::gpu::{Block, Stop};
 use oxccl_device::prims::{Ll, Slice, run_slice};
 use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, Rank, RedOp, SlotHeader};
 use oxccl_shared::algo::{Action, chunk, direct, tree};
@@ -287,11 +287,24 @@ pub fn run_each(
     cases: &[Case],
     quitter: Option<(usize, Quitter)>,
 ) -> Vec<(Ended, Buffers)> {
+    match shape.line_threads() {
+        8 => run_each_with::<8>(world, shape, cases, quitter),
+        2 => run_each_with::<2>(world, shape, cases, quitter),
+        _ => run_each_with::<1>(world, shape, cases, quitter),
+    }
+}
+
+fn run_each_with<const LINE: usize>(
+    world: &mut World,
+    shape: Shape,
+    cases: &[Case],
+    quitter: Option<(usize, Quitter)>,
+) -> Vec<(Ended, Buffers)> {
     let n = world.n;
     let mut buffers: Vec<Buffers> = (0..n).map(|rank| cases[rank].buffers(n, rank)).collect();
     let job = |(rank, buffers): (usize, &mut Buffers)| {
         let side = Shared(cases[rank].side(n, rank, buffers));
-        Job {
+        Job::<'_, LINE> {
             conns: world.all_of(rank),
             arith: cases[rank].arith(n, rank),
             quitter: quitter.filter(|(who, _)| *who == rank).map(|(_, quitter)| quitter),
@@ -313,7 +326,7 @@ pub fn run_in_a_row(world: &mut World, cases: &[Case]) -> Vec<(Ended, Vec<Buffer
     let job = |(rank, buffers): (usize, &mut Vec<Buffers>)| {
         let sides = cases.iter().zip(buffers).map(|(case, buffers)| case.side(n, rank, buffers));
         let sides = Shared(sides.collect::<Vec<_>>());
-        Job {
+        Job::<'_, 1> {
             conns: world.all_of(rank),
             arith: cases[0].arith(n, rank),
             quitter: None,
@@ -331,7 +344,7 @@ pub fn run_in_a_row(world: &mut World, cases: &[Case]) -> Vec<(Ended, Vec<Buffer
 impl Side {
     /// # Safety
     /// 1. The buffers are live, and `conns` are all of the rank's connections, in rank order.
-    unsafe fn run(&self, block: &ThreadBlock<'_>, conns: Conns<'_>) -> Result<(), Stop> {
+    unsafe fn run<B: Block>(&self, block: &B, conns: Conns<'_>) -> Result<(), Stop> {
         match self.way {
             // SAFETY: obligation 1.
             Way::OneHop => unsafe { one_hop::run::<_, 7>(block, conns, &self.work, false) },
@@ -357,7 +370,7 @@ impl Side {
 
     /// # Safety
     /// 1. As [`Self::run`].
-    unsafe fn fan_in(&self, block: &ThreadBlock<'_>, conns: Conns<'_>) -> Result<(), Stop> {
+    unsafe fn fan_in<B: Block>(&self, block: &B, conns: Conns<'_>) -> Result<(), Stop> {
         let (work, size) = (&self.work, self.work.elem_bytes());
         for range in chunk::slices(work.part.clone(), work.slice_elems) {
             let slice = Slice {

@@ -101,6 +101,7 @@ every_way! {
     two_ranks_of_one_thread = 2 x 1, false;
     two_ranks_of_one_worker_and_a_poster = 2 x 1, true;
     three_ranks_of_two_threads = 3 x 2, false;
+    two_ranks_of_eight_threads = 2 x 8, false;
     three_ranks_of_five_workers_and_a_poster = 3 x 5, true;
     four_ranks_of_two_workers_and_a_poster = 4 x 2, true;
     five_ranks_of_two_threads = 5 x 2, false;
@@ -138,7 +139,7 @@ proptest! {
     #[cfg_attr(miri, ignore = "too much for miri; see `tiny`")]
     fn any_operations_in_a_row(
         n in 1usize..6,
-        workers in prop::sample::select(&[1usize, 2, 5][..]),
+        workers in prop::sample::select(&[1usize, 2, 5, 8][..]),
         poster: bool,
         cases in prop::collection::vec(any_case(), 1..6),
     ) {

@@ -39,9 +39,9 @@ proptest! {
     #[cfg_attr(miri, ignore = "too much for miri; see `tiny`")]
     fn everybody_ends_when_one_thread_gives_up(
         n in 2usize..5,
-        workers in prop::sample::select(&[1usize, 2, 5][..]),
+        workers in prop::sample::select(&[1usize, 2, 5, 8][..]),
         rank in 0usize..4,
-        thread in 0usize..5,
+        thread in 0usize..8,
         patience in 0u32..200,
         case in any_case(),
     ) {
@@ -64,7 +64,7 @@ proptest! {
     #[cfg_attr(miri, ignore = "too much for miri; see `tiny`")]
     fn a_peer_in_another_operation_is_refused_by_name(
         n in 2usize..5,
-        workers in prop::sample::select(&[1usize, 2, 5][..]),
+        workers in prop::sample::select(&[1usize, 2, 5, 8][..]),
         stranger in 0usize..4,
         shorter: bool,
         case in any_case(),

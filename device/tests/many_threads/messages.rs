@@ -23,6 +23,20 @@ pub struct Message {
 
 /// Sends all messages at once. No two have the same ends.
 pub fn check(world: &mut World, shape: Shape, protocol: Protocol, tag: u32, messages: &[Message]) {
+    match shape.line_threads() {
+        8 => check_with::<8>(world, shape, protocol, tag, messages),
+        2 => check_with::<2>(world, shape, protocol, tag, messages),
+        _ => check_with::<1>(world, shape, protocol, tag, messages),
+    }
+}
+
+fn check_with<const LINE: usize>(
+    world: &mut World,
+    shape: Shape,
+    protocol: Protocol,
+    tag: u32,
+    messages: &[Message],
+) {
     let content = |i: usize, len: usize| -> Vec<u8> {
         (0..len).map(|at| mix(u64::from(tag) << 40 | (i as u64) << 32 | at as u64) as u8).collect()
     };
@@ -35,7 +49,7 @@ pub fn check(world: &mut World, shape: Shape, protocol: Protocol, tag: u32, mess
     let mut jobs = Vec::new();
     for (message, buffers) in messages.iter().zip(&mut buffers) {
         for (is_send, buffer) in [true, false].into_iter().zip(buffers) {
-            jobs.push(job(world, protocol, tag, message, is_send, buffer));
+            jobs.push(job::<LINE>(world, protocol, tag, message, is_send, buffer));
         }
     }
     for ended in world.launch(shape, jobs) {
@@ -52,14 +66,14 @@ pub fn check(world: &mut World, shape: Shape, protocol: Protocol, tag: u32, mess
     }
 }
 
-fn job<'a>(
+fn job<'a, const LINE: usize>(
     world: &World,
     protocol: Protocol,
     tag: u32,
     message: &Message,
     is_send: bool,
     buffer: &mut Buffer,
-) -> Job<'a> {
+) -> Job<'a, LINE> {
     let conns = if is_send {
         world.some_of(message.from, [message.to].into_iter(), [].into_iter())
     } else {
@@ -113,7 +127,7 @@ proptest! {
     #[test]
     #[cfg_attr(miri, ignore = "too much for miri; see `tiny`")]
     fn messages_arrive(
-        workers in prop::sample::select(&[1usize, 2, 5][..]),
+        workers in prop::sample::select(&[1usize, 2, 5, 8][..]),
         poster: bool,
         rounds in prop::collection::vec((any_messages(), prop::sample::select(Protocol::ALL)), 1..4),
     ) {

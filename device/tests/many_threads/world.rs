@@ -78,14 +78,14 @@ unsafe impl<T> Sync for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T> Send for Shared<T> {}
 
-type Body<'a> = dyn Fn(&ThreadBlock<'_>, Conns<'_>) -> Result<(), Stop> + 'a;
+type Body<'a, const LINE: usize> = dyn Fn(&ThreadBlock<'_, LINE>, Conns<'_>) -> Result<(), Stop> + 'a;
 
 /// One block of a launch.
-pub struct Job<'a> {
+pub struct Job<'a, const LINE: usize> {
     pub conns: Owned,
     pub arith: Arith,
     pub quitter: Option<Quitter>,
-    pub body: Box<Body<'a>>,
+    pub body: Box<Body<'a, LINE>>,
 }
 
 /// How a block ended.
@@ -173,7 +173,7 @@ impl World {
     }
 
     /// Runs all blocks to their end, each of `shape`, and keeps the cursors. Whoever stops early makes the others stop.
-    pub fn launch(&mut self, shape: Shape, jobs: Vec<Job<'_>>) -> Vec<Ended> {
+    pub fn launch<const LINE: usize>(&mut self, shape: Shape, jobs: Vec<Job<'_, LINE>>) -> Vec<Ended> {
         let abort = Word::new(0u32);
         let states: Vec<_> = jobs.iter().map(|job| BlockState::new(shape, &abort, job.quitter)).collect();
         let shared = Shared(&jobs);
@@ -199,8 +199,8 @@ impl World {
     }
 }
 
-fn run_thread(
-    job: &Job<'_>,
+fn run_thread<const LINE: usize>(
+    job: &Job<'_, LINE>,
     thread: usize,
     state: &BlockState<'_>,
     abort: &Word<u32, Sys>,
