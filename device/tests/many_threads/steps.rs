@@ -88,3 +88,16 @@ fn steps_wrap_the_slots() {
         }
     }
 }
+
+/// A root that only sends, or ranks that do, run ahead of who receives until no slot is empty.
+#[test]
+#[cfg_attr(miri, ignore = "too much for miri; see `tiny`")]
+fn one_hop_waits_for_credits() {
+    for func in [Func::Broadcast, Func::Reduce, Func::AllReduce] {
+        let mut case = Case { dtype: DataType::U8, ..Case::new(func, Way::OneHop, Protocol::LL, 0) };
+        case.count = 60 * case.slice_elems() + 13;
+        let mut world = World::at(3, Step(5));
+        check_one(&mut world, Shape { workers: 1, poster: false }, &case);
+        check_one(&mut world, Shape { workers: 4, poster: false }, &Case { tag: 8, ..case });
+    }
+}

@@ -72,7 +72,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "doctests", what: "the examples in the documentation", run: suite::doctests },
     Stage { name: "readme", what: "the first command of README.md", run: readme::first_command },
     Stage { name: "loom", what: "every interleaving of the FIFOs, within loom's bounds", run: loom::all },
-    Stage { name: "miri", what: "the unsafe code of oxccl-shared under miri", run: miri::shared },
+    Stage { name: "miri", what: "unsafe code and blocks of many threads under miri", run: miri::all },
     Stage { name: "fuzz", what: "every fuzz target for 20 s", run: fuzz::short },
     Stage { name: "ptx", what: "the GPU kernels: built, assembled, checked; golden tests", run: ptx::all },
     Stage { name: "gpu", what: "tests that need an NVIDIA GPU", run: gpu::tests },
