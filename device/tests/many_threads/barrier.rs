@@ -10,13 +10,13 @@ pub enum Meeting {
     Close,
     /// Does not wait for threads that have ended.
     Sync,
-    /// Of the threads of one LL128 line; as `Sync`.
-    Line,
+    /// Of the threads of a team of LL128; as `Sync`.
+    Team,
 }
 
 impl Meeting {
     fn is_without_ended(self) -> bool {
-        matches!(self, Meeting::Sync | Meeting::Line)
+        matches!(self, Meeting::Sync | Meeting::Team)
     }
 }
 

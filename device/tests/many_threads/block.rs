@@ -23,10 +23,16 @@ impl Shape {
         self.workers + self.poster as usize
     }
 
-    /// How many threads move an LL128 line together: as many as can.
+    /// How many threads move an LL128 line together: as many as the workers allow.
     pub fn line_threads(&self) -> usize {
-        [8, 2].into_iter().find(|count| self.workers.is_multiple_of(*count)).unwrap_or(1)
+        let fits = |line: &usize| self.workers.is_multiple_of(team_threads(*line));
+        [4, 2].into_iter().find(fits).unwrap_or(1)
     }
+}
+
+/// How many threads go through lines in lock step, where `line` move one: those of two lines, or of one.
+const fn team_threads(line: usize) -> usize {
+    if line == 4 { 8 } else { line }
 }
 
 /// Why a thread stopped.
@@ -56,8 +62,8 @@ pub struct BlockState<'a> {
     all: Barrier,
     /// The workers of a block with a poster.
     first: Barrier,
-    /// The threads of each line.
-    lines: Vec<Barrier>,
+    /// Of each team of LL128.
+    teams: Vec<Barrier>,
     abort: &'a Word<u32, Sys>,
     quitter: Option<Quitter>,
     pub reasons: Mutex<Vec<Reason>>,
@@ -77,7 +83,7 @@ impl<'a> BlockState<'a> {
             shape,
             all: Barrier::new(shape.threads()),
             first: Barrier::new(shape.workers),
-            lines: (0..shape.workers).map(|_| Barrier::new(shape.line_threads())).collect(),
+            teams: (0..shape.workers).map(|_| Barrier::new(team_threads(shape.line_threads()))).collect(),
             abort,
             quitter,
             reasons: Mutex::default(),
@@ -150,7 +156,7 @@ impl<const LINE: usize> Drop for ThreadBlock<'_, LINE> {
         self.block.all.end(failed);
         if self.works() {
             self.block.first.end(failed);
-            self.block.lines[self.thread / LINE].end(failed);
+            self.block.teams[self.thread / Self::TEAM_THREADS].end(failed);
         }
     }
 }
@@ -193,41 +199,51 @@ impl<const LINE: usize> Block for ThreadBlock<'_, LINE> {
     }
 
     const LINE_THREADS: usize = LINE;
+    const TEAM_THREADS: usize = team_threads(LINE);
 
-    fn store_line(&self, line: &Ll128Line, words: &[u64; LINE_WORDS]) {
+    fn store_line(&self, line: &Ll128Line, words: &[u64; LINE_WORDS], takes_part: bool) {
         let pairs = LINE_WORDS / 2 / LINE;
         let first = self.thread % LINE * pairs;
-        let is_last = first + pairs == LINE_WORDS / 2;
-        for i in 0..pairs {
+        let has_flag = takes_part && first + pairs == LINE_WORDS / 2;
+        for i in 0..if takes_part { pairs } else { 0 } {
             let pair = [words[2 * i], words[2 * i + 1]];
             // The flag comes when all have stored their words: a GPU's line is one access.
-            let no_flag = if is_last && i + 1 == pairs { [pair[0], 0] } else { pair };
+            let no_flag = if has_flag && i + 1 == pairs { [pair[0], 0] } else { pair };
             line.pair(first + i).store_relaxed(no_flag);
         }
-        self.any_of_line(false);
-        if is_last {
+        self.any_of_team(false);
+        if has_flag {
             // RELEASE fence pairs with the acquire fence in `load_line`.
             fence_release();
             line.pair(first + pairs - 1).store_relaxed([words[2 * pairs - 2], words[2 * pairs - 1]]);
         }
     }
 
-    fn load_line(&self, line: &Ll128Line, words: &mut [u64; LINE_WORDS], flag: u64) -> bool {
+    fn load_line(
+        &self,
+        line: &Ll128Line,
+        words: &mut [u64; LINE_WORDS],
+        flag: u64,
+        takes_part: bool,
+    ) -> bool {
         let pairs = LINE_WORDS / 2 / LINE;
         let first = self.thread % LINE * pairs;
-        let is_last = first + pairs == LINE_WORDS / 2;
-        let is_missing = is_last && line.pair(first + pairs - 1).load_relaxed()[1] != flag;
+        let has_flag = takes_part && first + pairs == LINE_WORDS / 2;
+        let is_missing = has_flag && line.pair(first + pairs - 1).load_relaxed()[1] != flag;
         // ACQUIRE fence pairs with the release fence in `store_line`.
         fence_acquire();
-        let is_missing = self.any_of_line(is_missing);
-        for i in 0..pairs {
+        let is_missing = self.any_of_team(is_missing);
+        for i in 0..if takes_part { pairs } else { 0 } {
             [words[2 * i], words[2 * i + 1]] = line.pair(first + i).load_relaxed();
         }
         !is_missing
     }
 
-    fn any_of_line(&self, mine: bool) -> bool {
-        LINE > 1 && self.block.lines[self.thread / LINE].wait(Meeting::Line, mine) || LINE == 1 && mine
+    fn any_of_team(&self, mine: bool) -> bool {
+        if Self::TEAM_THREADS == 1 {
+            return mine;
+        }
+        self.block.teams[self.thread / Self::TEAM_THREADS].wait(Meeting::Team, mine)
     }
 
     fn idle(&self, on: Wait, looks: u32) -> Result<(), Stop> {

@@ -288,7 +288,7 @@ pub fn run_each(
     quitter: Option<(usize, Quitter)>,
 ) -> Vec<(Ended, Buffers)> {
     match shape.line_threads() {
-        8 => run_each_with::<8>(world, shape, cases, quitter),
+        4 => run_each_with::<4>(world, shape, cases, quitter),
         2 => run_each_with::<2>(world, shape, cases, quitter),
         _ => run_each_with::<1>(world, shape, cases, quitter),
     }

@@ -101,7 +101,8 @@ every_way! {
     two_ranks_of_one_thread = 2 x 1, false;
     two_ranks_of_one_worker_and_a_poster = 2 x 1, true;
     three_ranks_of_two_threads = 3 x 2, false;
-    two_ranks_of_eight_threads = 2 x 8, false;
+    three_ranks_of_eight_threads = 3 x 8, false;
+    two_ranks_of_sixteen_threads = 2 x 16, false;
     three_ranks_of_five_workers_and_a_poster = 3 x 5, true;
     four_ranks_of_two_workers_and_a_poster = 4 x 2, true;
     five_ranks_of_two_threads = 5 x 2, false;

@@ -24,7 +24,7 @@ pub struct Message {
 /// Sends all messages at once. No two have the same ends.
 pub fn check(world: &mut World, shape: Shape, protocol: Protocol, tag: u32, messages: &[Message]) {
     match shape.line_threads() {
-        8 => check_with::<8>(world, shape, protocol, tag, messages),
+        4 => check_with::<4>(world, shape, protocol, tag, messages),
         2 => check_with::<2>(world, shape, protocol, tag, messages),
         _ => check_with::<1>(world, shape, protocol, tag, messages),
     }
