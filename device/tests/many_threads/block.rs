@@ -255,7 +255,7 @@ impl<const LINE: usize> Block for ThreadBlock<'_, LINE> {
         if quitters.any(|quitter| quitter.thread == self.thread && self.looks.get() > quitter.patience) {
             return Err(self.block.stop(Reason::Aborted));
         }
-        if !cfg!(miri) && looks % 256 == 0 && self.start.elapsed() > Duration::from_secs(30) {
+        if !cfg!(miri) && looks.is_multiple_of(256) && self.start.elapsed() > Duration::from_secs(30) {
             return Err(self.block.stop(Reason::Late(on)));
         }
         std::thread::yield_now();

@@ -1,7 +1,7 @@
 //! The primitives and algorithms under blocks of many threads, on a CPU: one OS thread for each thread of a GPU's block.
 //!
-//! [`block::ThreadBlock`] is a backend of the kernel DSL made like the GPU's: barriers that carry an OR, words taken singly, lines
-//! of LL128 moved by several threads, a poster under Simple, connections shared by the block in plain cells, control blocks
+//! [`block::ThreadBlock`] is a backend of the kernel DSL made like the GPU's: barriers that carry an OR, words taken singly,
+//! lines of LL128 moved by several threads, a poster under Simple, connections shared by the block in plain cells, control blocks
 //! apart. It is stricter than a GPU where that finds mistakes: threads that meet at different barriers, or that wait for one that
 //! has ended, panic; bulk operations are divided among the threads differently each time. What the threads of a block share they
 //! share without atomics, so under miri a missing barrier is a data race that is reported, whatever the interleaving:
