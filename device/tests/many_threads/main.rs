@@ -7,8 +7,8 @@
 //! share without atomics, so under miri a missing barrier is a data race that is reported, whatever the interleaving:
 //!
 //! ```text
-//! cargo test -p oxccl-device --test many_threads                   everything, a few seconds
-//! cargo +nightly miri test -p oxccl-device --test many_threads     module `tiny`, about a minute
+//! cargo test -p oxccl-device --test many_threads                            a few seconds
+//! cargo +nightly miri test -p oxccl-device --test many_threads -- tiny::     about a minute
 //! ```
 //!
 //! # What is known to be found
