@@ -91,6 +91,7 @@ fn send_headers<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) {
 ///
 /// # Safety
 /// 1. As [`Proto::transfer`], and `at * DATA_BYTES` is less than the slice's length if the thread `takes_part`.
+#[allow(clippy::needless_range_loop, reason = "the compiler unrolls these, not the iterators")]
 #[inline(always)]
 unsafe fn transfer_line<B: Block>(
     block: &B,

@@ -100,7 +100,7 @@ pub unsafe fn run_slice<B: Block, P: Proto>(
     slice: &Slice<'_>,
 ) -> Result<(), Stop> {
     if P::EACH_LOOKS {
-        wait_credits(block, conns, slice)?;
+        wait_credits(block, conns, slice, block.threads() == 1)?;
         // SAFETY: obligation 1 is passed on; there are credits; such blocks have no posters.
         unsafe { P::transfer(block, conns, slice)? };
         if block.leads() {
@@ -113,7 +113,7 @@ pub unsafe fn run_slice<B: Block, P: Proto>(
     } else {
         let mut moved = block.lead(|| {
             check_headers::<B, P>(block, conns, slice)?;
-            wait_credits(block, conns, slice)
+            wait_credits(block, conns, slice, true)
         });
         if moved.is_ok() && block.works() {
             // SAFETY: obligation 1 is passed on; there are slots and credits.
@@ -139,13 +139,17 @@ fn check_headers<B: Block, P: Proto>(block: &B, conns: Conns<'_>, slice: &Slice<
     Ok(())
 }
 
-/// Waits until everything that the slice sends to is empty.
+/// Waits until everything that the slice sends to is empty; remembers what it saw if no other thread of the block may.
 #[inline(always)]
-fn wait_credits<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) -> Result<(), Stop> {
+fn wait_credits<B: Block>(
+    block: &B,
+    conns: Conns<'_>,
+    slice: &Slice<'_>,
+    remembers: bool,
+) -> Result<(), Stop> {
     for &index in slice.send() {
         let conn = &conns.send[index as usize];
         let on = Wait { peer: conn.peer(), what: Awaited::Credit };
-        let remembers = block.threads() == 1;
         wait_for(block, on, || conn.poll_credit(remembers).then_some(()))?;
     }
     Ok(())
