@@ -2,7 +2,7 @@
 
 use crate::case::{Case, Part};
 use crate::harness::{Settings, first_error, on_threads};
-use oxccl::cuda::{Capture, CudaError, DeviceMemory, Driver, GraphExec, Stream};
+use oxccl::cuda::{Capture, CudaError, DeviceMemory, Driver, Graph, GraphExec, Stream};
 use oxccl::{DeviceCommunicator, DeviceGroup, Error, device_group};
 use std::path::PathBuf;
 
@@ -136,8 +136,10 @@ pub fn launch_graphs(ranks: &[DeviceRank], enqueue: impl FnOnce() -> Result<(), 
     let captures = ranks.iter().map(|rank| Capture::begin(rank.stream.by_ref(), true));
     let captures: Vec<Capture<'_>> = captures.collect::<Result<_, _>>().map_err(broken)?;
     enqueue()?;
-    let end = |capture: Capture<'_>| capture.end().and_then(|graph| graph.instantiate());
-    let graphs: Result<Vec<GraphExec>, CudaError> = captures.into_iter().map(end).collect();
+    // All first: while a thread captures one stream in this mode, the driver refuses it to instantiate another's graph.
+    let ended: Result<Vec<Graph>, CudaError> = captures.into_iter().map(Capture::end).collect();
+    let graphs: Result<Vec<GraphExec>, CudaError> =
+        ended.map_err(broken)?.iter().map(Graph::instantiate).collect();
     let graphs = graphs.map_err(broken)?;
     for (rank, graph) in ranks.iter().zip(&graphs) {
         // SAFETY: (1) communicators and their memory live, and every stream is waited for before anything is dropped.

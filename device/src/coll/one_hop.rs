@@ -66,6 +66,12 @@ impl OneHop<'_> {
         match work.func {
             Func::ReduceScatter => Exchange { to: Span::blocks(stride, len), ..all },
             Func::AllGather => Exchange { from: Span::blocks(stride, len), keep: Keep::Each, ..all },
+            Func::AllToAll => Exchange {
+                to: Span::blocks(stride, len),
+                from: Span::blocks(stride, len),
+                keep: Keep::Each,
+                ..all
+            },
             Func::Broadcast if is_root => Exchange { recv: &[], keep: Keep::Each, ..all },
             Func::Broadcast => Exchange {
                 send: &[],

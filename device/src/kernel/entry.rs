@@ -140,6 +140,7 @@ entries! {
     oxccl_broadcast_ring_ll128 = along_ring::<u8, Ll128; false>(Broadcast);
     oxccl_broadcast_ring_simple = along_ring::<u8, Simple; true>(Broadcast);
     oxccl_all_gather_direct_ll = in_one_hop::<u8, Ll<1>; false>(AllGather);
+    oxccl_all_to_all_direct_ll = in_one_hop::<u8, Ll<1>; false>(AllToAll);
     oxccl_broadcast_direct_ll = in_one_hop::<u8, Ll<1>; false>(Broadcast);
     oxccl_barrier_direct_ll = in_one_hop::<u8, Ll<1>; false>(Barrier);
 }

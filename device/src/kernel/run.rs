@@ -182,7 +182,9 @@ unsafe fn block_for<'a, T: Element, const POSTER: bool>(
 ) -> PtxBlock<'a, T, POSTER> {
     match func {
         // SAFETY: obligation 1.
-        Func::AllGather | Func::Broadcast | Func::Barrier => unsafe { PtxBlock::moving(&args.launch) },
+        Func::AllGather | Func::AllToAll | Func::Broadcast | Func::Barrier => unsafe {
+            PtxBlock::moving(&args.launch)
+        },
         // SAFETY: obligation 1.
         _ => unsafe { PtxBlock::reducing(&args.launch, &args.coll) },
     }

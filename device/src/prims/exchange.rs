@@ -1,7 +1,8 @@
 //! One message to each of several peers and one from each, in one go: the step of all one-hop algorithms.
 //!
 //! Over LL, so that the words of all peers can be under way at once: where a look takes long, on a GPU, looking at several
-//! peers takes no longer than at one. Connection `i` is counted, and its header sent and checked, by thread `i`.
+//! peers takes no longer than at one. Connection `i` is counted, and its header sent and checked,
+//! by the `i`-th thread from behind: by the same one, so that when threads stop nobody looks at a slot that nobody counted.
 
 use super::ll::{Ll, line};
 use super::{Proto, words};
@@ -115,9 +116,15 @@ fn header(what: &Exchange<'_>, len_bytes: usize) -> SlotHeader {
     SlotHeader { tag: what.tag, len_bytes: len_bytes as u32 }
 }
 
+/// The last thread's number is 0: short messages leave the last threads without words, and they do what is beside the words.
+#[inline(always)]
+fn from_behind<B: Block>(block: &B) -> usize {
+    block.threads() - 1 - block.thread()
+}
+
 #[inline(always)]
 fn send_headers<B: Block>(block: &B, what: &Exchange<'_>) {
-    let mut i = block.thread();
+    let mut i = from_behind(block);
     while i < what.send.len() {
         let conn = &what.send[i];
         // SAFETY: every slot has a line 0; the credit makes it ours.
@@ -127,10 +134,10 @@ fn send_headers<B: Block>(block: &B, what: &Exchange<'_>) {
     }
 }
 
-/// The headers have arrived by the time that the words have; a peer that came with something else is found out here.
+/// The headers arrive with the words; a peer that came with something else is found out here.
 #[inline(always)]
 fn check_headers<B: Block>(block: &B, what: &Exchange<'_>) -> Result<(), Stop> {
-    let mut i = block.thread();
+    let mut i = from_behind(block);
     while i < what.recv.len() {
         let conn = &what.recv[i];
         let on = Wait { peer: conn.peer(), what: Awaited::Data };
@@ -154,7 +161,7 @@ fn received_bytes(what: &Exchange<'_>, peer: u32) -> usize {
 
 #[inline(always)]
 fn finish<B: Block>(block: &B, what: &Exchange<'_>) {
-    let mut i = block.thread();
+    let mut i = from_behind(block);
     while i < what.send.len() || i < what.recv.len() {
         if i < what.recv.len() {
             let conn = &what.recv[i];

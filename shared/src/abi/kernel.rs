@@ -172,8 +172,11 @@ pub enum StopCause {
 }
 
 impl KernelStop {
-    /// Writes a reason.
+    /// Writes a reason, unless there is one: what follows from a stop is no reason.
     pub fn write(&self, cause: StopCause, peer: super::Rank, expected: u64, found: u64) {
+        if self.cause.load_relaxed() != 0 {
+            return;
+        }
         self.peer.store_relaxed(peer.0);
         self.expected.store_relaxed(expected);
         self.found.store_relaxed(found);

@@ -109,7 +109,7 @@ impl DeviceEngine {
     /// [`EnqueueError::Kernel`].
     pub(crate) fn prepare(&mut self, calls: &[RawCall]) -> Result<(), EnqueueError> {
         for raw in calls {
-            if messages::is_made_of_messages(raw.call.func) {
+            if self.goes_as_messages(raw) {
                 let facts = self.parts.facts;
                 for (kernel, threads) in message_kernels(&facts).filter(|_| facts.nranks > 1) {
                     self.function(kernel, threads)?;
@@ -152,12 +152,19 @@ impl DeviceEngine {
     /// # Safety
     /// 1. As [`Self::enqueue`].
     unsafe fn put(&mut self, calls: &[RawCall], stream: StreamRef<'_>) -> Result<(), EnqueueError> {
-        for raw in calls.iter().filter(|raw| !messages::is_made_of_messages(raw.call.func)) {
-            // SAFETY: obligation 1.
-            unsafe { self.collective(raw, stream)? };
+        for raw in calls {
+            if !self.goes_as_messages(raw) {
+                // SAFETY: obligation 1.
+                unsafe { self.collective(raw, stream)? };
+            }
         }
         // SAFETY: obligation 1.
         unsafe { self.all_messages(calls, stream) }
+    }
+
+    /// Whether a call is made of messages; short all-to-alls are a kernel of their own.
+    pub(super) fn goes_as_messages(&self, raw: &RawCall) -> bool {
+        messages::is_made_of_messages(raw.call.func) && !self.parts.facts.is_one_hop_all_to_all(&raw.call)
     }
 
     /// Whether this call reduces in a way that a copy does not.

@@ -45,7 +45,10 @@ impl DeviceEngine {
     fn collect(&mut self, calls: &[RawCall], exchange: &mut Exchange) {
         let (me, n) = (self.parts.rank, self.parts.facts.nranks);
         exchange.messages.clear();
-        for raw in calls.iter().filter(|raw| messages::is_made_of_messages(raw.call.func)) {
+        for raw in calls {
+            if !self.goes_as_messages(raw) {
+                continue;
+            }
             let tag = match raw.call.func {
                 Func::Send | Func::Recv => messages::tag(&raw.call),
                 _ => {

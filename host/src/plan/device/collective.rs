@@ -97,9 +97,20 @@ impl DeviceFacts {
         }
     }
 
+    /// Whether an all-to-all is one kernel instead of messages. The same on every rank.
+    pub fn is_one_hop_all_to_all(&self, call: &Call) -> bool {
+        call.func == Func::AllToAll
+            && self.nranks > 1
+            && self.has_direct()
+            && call.count > 0
+            && call.bytes() <= self.tuning.all_to_all_direct_max_bytes
+            && self.forced.protocol.is_none_or(|protocol| protocol == Protocol::LL)
+    }
+
     fn direct_max_bytes(&self, func: Func) -> u64 {
         match func {
             Func::AllReduce => self.tuning.all_reduce_direct_max_bytes,
+            Func::AllToAll => self.tuning.all_to_all_direct_max_bytes,
             _ => self.tuning.direct_max_bytes,
         }
     }

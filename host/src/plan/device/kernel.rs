@@ -35,7 +35,8 @@ fn variants(func: Func) -> &'static [(Algorithm, &'static [Protocol])] {
             &[(Algorithm::Ring, &[LL, LL128, Simple]), (Algorithm::Direct, &[LL])]
         }
         Func::Barrier => &[(Algorithm::Direct, &[LL])],
-        Func::Send | Func::Recv | Func::AllToAll | Func::Gather | Func::Scatter => &[],
+        Func::AllToAll => &[(Algorithm::Direct, &[LL])],
+        Func::Send | Func::Recv | Func::Gather | Func::Scatter => &[],
     }
 }
 

@@ -9,6 +9,8 @@ pub struct DeviceTuning {
     pub direct_max_bytes: u64,
     /// The same for all-reduce, in bytes of the call.
     pub all_reduce_direct_max_bytes: u64,
+    /// The same for all-to-all, in bytes of a block; above it is made of messages.
+    pub all_to_all_direct_max_bytes: u64,
     /// From here on one-hop all-reduce takes a second hop, and sends a rank's share of the buffer to each peer in both.
     pub two_hops_min_bytes: u64,
     /// Bytes of a message that one block of a direct LL kernel takes in one trip: a word to a thread.
@@ -85,6 +87,7 @@ impl DeviceTuning {
     pub const SM_90: DeviceTuning = DeviceTuning {
         direct_max_bytes: 128 << 10,
         all_reduce_direct_max_bytes: 512 << 10,
+        all_to_all_direct_max_bytes: 64 << 10,
         two_hops_min_bytes: 192 << 10,
         direct_trip_bytes: 3 << 10,
         ring_ll_max_bytes: 512 << 10,
