@@ -17,7 +17,8 @@ pub struct Config {
     pub timeout: Duration,
     /// Rendezvous and liveness (`OXCCL_BOOTSTRAP_TIMEOUT` seconds, `NCCL_SOCKET_IFNAME`, `NCCL_SOCKET_FAMILY`).
     pub bootstrap: BootstrapConfig,
-    /// Algorithm and protocol, where the user insists (`NCCL_ALGO`, `NCCL_PROTO`).
+    /// Algorithm and protocol, where the user insists (`NCCL_ALGO`, `NCCL_PROTO`). Between GPUs trees are connected, and their
+    /// memory is taken, only if [`Algorithm::Tree`] is named here.
     pub forced: Forced,
     /// Transports (`NCCL_P2P_DISABLE`, `NCCL_SHM_DISABLE`, `OXCCL_TRANSPORT`).
     pub transports: Allowed,

@@ -1,5 +1,6 @@
 //! Collectives between GPUs, byte for byte against the oracle. For machines with two GPUs or more.
 
 mod matrix;
+mod trees;
 mod messages;
 mod faults;

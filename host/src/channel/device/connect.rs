@@ -114,9 +114,10 @@ pub fn connect(bootstrap: &Bootstrap, wanted: DeviceWanted<'_>) -> Result<Device
         facts.mesh_channels,
         facts.ring_layout,
         facts.mesh_layout,
-    );
+    )
+    .with_trees(facts.tree_channels, facts.tree_layout);
     let arena = if nranks > 1 {
-        let lens = vec![layout.len_bytes(); nranks as usize];
+        let lens: Vec<usize> = (0..nranks).map(|rank| layout.len_bytes(rank)).collect();
         Some(Arena::connect(bootstrap, device, &peers, wanted.p2p, &lens).map_err(Box::new)?)
     } else {
         None

@@ -1,12 +1,14 @@
-//! Where the connections of GPUs lie: in one piece of memory per rank, laid out alike on all.
+//! Where the connections of GPUs lie: in one piece of memory per rank, laid out alike on all but for the trees.
 //!
 //! ```text
 //! rings   C x control    producer's side of the connection to the next rank: the word that the next rank writes
 //! mesh    M x (n - 1)    the same, to every other rank
 //! rings   C x block      the connection from the rank before: control and slots
 //! mesh    M x (n - 1)    the same, from every other rank
+//! trees                  this rank's share, see `trees`; of a length of its own, so it comes last
 //! ```
 
+use super::trees::DeviceTrees;
 use oxccl_shared::abi::{ConnControl, ConnLayout};
 use std::ops::Range;
 
@@ -23,12 +25,14 @@ pub struct DeviceLayout {
     pub ring: ConnLayout,
     /// Slots between pairs.
     pub mesh: ConnLayout,
+    /// Trees, on channels of their own.
+    pub trees: DeviceTrees,
 }
 
 const CONTROL_BYTES: usize = size_of::<ConnControl>();
 
 impl DeviceLayout {
-    /// Rings in rank order: between GPUs that a switch connects any order is as good.
+    /// Rings in rank order, and no trees: between GPUs that a switch connects any order is as good.
     pub fn new(
         nranks: u32,
         ring_channels: u32,
@@ -37,7 +41,14 @@ impl DeviceLayout {
         mesh: ConnLayout,
     ) -> DeviceLayout {
         let rings = vec![(0..nranks).collect(); ring_channels as usize];
-        DeviceLayout { nranks, rings, mesh_channels, ring, mesh }
+        let trees = DeviceTrees { nranks, channels: 0, slots: ring };
+        DeviceLayout { nranks, rings, mesh_channels, ring, mesh, trees }
+    }
+
+    /// The same with trees on so many channels.
+    pub fn with_trees(mut self, channels: u32, slots: ConnLayout) -> DeviceLayout {
+        self.trees = DeviceTrees { nranks: self.nranks, channels, slots };
+        self
     }
 
     fn peers(&self) -> usize {
@@ -98,28 +109,48 @@ impl DeviceLayout {
         self.mesh_channels as usize * self.peers()
     }
 
-    /// Bytes of every rank's memory; none for a rank that is alone.
-    pub fn len_bytes(&self) -> usize {
-        if self.nranks <= 1 {
-            return 0;
-        }
+    /// The producer's side of the connection from `rank` to a neighbour in a channel's tree.
+    pub fn tree_control(&self, rank: u32, channel: usize, neighbour: u32) -> Range<usize> {
+        self.in_trees(self.trees.control(rank, channel, neighbour))
+    }
+
+    /// The consumer's side, with slots, of the connection to `rank` from a neighbour in a channel's tree.
+    pub fn tree_block(&self, rank: u32, channel: usize, neighbour: u32) -> Range<usize> {
+        self.in_trees(self.trees.block(rank, channel, neighbour))
+    }
+
+    fn in_trees(&self, share: Range<usize>) -> Range<usize> {
+        let start = self.alike_bytes();
+        start + share.start..start + share.end
+    }
+
+    /// Bytes that are laid out alike on all ranks: all but the trees'.
+    fn alike_bytes(&self) -> usize {
         self.controls_bytes()
             + self.rings.len() * self.ring.total_bytes()
             + self.mesh_connections() * self.mesh.total_bytes()
+    }
+
+    /// Bytes of a rank's memory; none for a rank that is alone.
+    pub fn len_bytes(&self, rank: u32) -> usize {
+        if self.nranks <= 1 { 0 } else { self.alike_bytes() + self.trees.len_bytes(rank) }
     }
 
     /// Bytes of a rank's memory that its connections from `peer` take.
     pub fn inbound_bytes(&self, rank: u32, peer: u32) -> usize {
         let rings = 0..self.rings.len();
         let before = rings.filter(|channel| self.along_ring(*channel, peer, 1) == rank).count();
-        before * self.ring.total_bytes() + self.mesh_channels as usize * self.mesh.total_bytes()
+        before * self.ring.total_bytes()
+            + self.mesh_channels as usize * self.mesh.total_bytes()
+            + self.trees.shared_channels(rank, peer) * self.trees.slots.total_bytes()
     }
 
     /// Bytes of a rank's memory that its connections to `peer` take.
     pub fn outbound_bytes(&self, rank: u32, peer: u32) -> usize {
         let rings = 0..self.rings.len();
         let after = rings.filter(|channel| self.along_ring(*channel, rank, 1) == peer).count();
-        (after + self.mesh_channels as usize) * CONTROL_BYTES
+        let in_trees = self.trees.shared_channels(rank, peer);
+        (after + self.mesh_channels as usize + in_trees) * CONTROL_BYTES
     }
 }
 
@@ -131,9 +162,10 @@ mod tests {
     const SLOTS: ConnLayout =
         ConnLayout { ll_slot_bytes: 512, ll128_slot_bytes: 256, simple_slot_bytes: 1024 };
 
-    fn layout(nranks: u32, rings: u32, mesh: u32) -> DeviceLayout {
-        let small = ConnLayout { simple_slot_bytes: 384, ..SLOTS };
-        let mut layout = DeviceLayout::new(nranks, rings, mesh, SLOTS, small);
+    fn layout(nranks: u32, rings: u32, mesh: u32, trees: u32) -> DeviceLayout {
+        let small = |simple_slot_bytes| ConnLayout { simple_slot_bytes, ..SLOTS };
+        let mut layout =
+            DeviceLayout::new(nranks, rings, mesh, SLOTS, small(384)).with_trees(trees, small(640));
         for (channel, ring) in layout.rings.iter_mut().enumerate() {
             if channel % 2 == 1 {
                 ring.reverse();
@@ -144,8 +176,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_overlaps_and_everything_is_used(nranks in 2u32..10, rings in 1u32..6, mesh in 1u32..5) {
-            let layout = layout(nranks, rings, mesh);
+        fn nothing_overlaps_and_everything_is_used(
+            nranks in 2u32..10,
+            rings in 1u32..6,
+            mesh in 1u32..5,
+            trees in 0u32..6,
+        ) {
+            let layout = layout(nranks, rings, mesh, trees);
             for rank in 0..nranks {
                 let peers: Vec<u32> = (0..nranks).filter(|peer| *peer != rank).collect();
                 let mut ranges = Vec::new();
@@ -156,24 +193,30 @@ mod tests {
                     ranges.push(layout.mesh_control(rank, channel, peer));
                     ranges.push(layout.mesh_block(rank, channel, peer));
                 }
+                for channel in 0..trees as usize {
+                    for neighbour in layout.trees.neighbours(channel, rank) {
+                        ranges.push(layout.tree_control(rank, channel, neighbour));
+                        ranges.push(layout.tree_block(rank, channel, neighbour));
+                    }
+                }
                 ranges.sort_by_key(|range| range.start);
                 prop_assert_eq!(ranges[0].start, 0);
                 for (a, b) in ranges.iter().zip(&ranges[1..]) {
                     prop_assert_eq!(a.end, b.start);
                     prop_assert!(b.start.is_multiple_of(128));
                 }
-                prop_assert_eq!(ranges.last().map(|range| range.end), Some(layout.len_bytes()));
+                prop_assert_eq!(ranges.last().map(|range| range.end), Some(layout.len_bytes(rank)));
                 let bytes: usize = peers
                     .iter()
                     .map(|peer| layout.inbound_bytes(rank, *peer) + layout.outbound_bytes(rank, *peer))
                     .sum();
-                prop_assert_eq!(bytes, layout.len_bytes());
+                prop_assert_eq!(bytes, layout.len_bytes(rank));
             }
         }
 
         #[test]
         fn the_rank_after_has_us_before_it(nranks in 2u32..10, rings in 1u32..6) {
-            let layout = layout(nranks, rings, 1);
+            let layout = layout(nranks, rings, 1, 0);
             for (channel, rank) in (0..rings as usize).flat_map(|c| (0..nranks).map(move |r| (c, r))) {
                 let next = layout.along_ring(channel, rank, 1);
                 prop_assert_eq!(layout.along_ring(channel, next, nranks as usize - 1), rank);
@@ -183,6 +226,6 @@ mod tests {
 
     #[test]
     fn a_rank_alone_needs_nothing() {
-        assert_eq!(layout(1, 2, 2).len_bytes(), 0);
+        assert_eq!(layout(1, 2, 2, 2).len_bytes(0), 0);
     }
 }

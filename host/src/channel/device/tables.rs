@@ -3,7 +3,7 @@
 use super::layout::DeviceLayout;
 use crate::cuda::{CudaError, Device, DeviceMemory, Stream};
 use crate::launch::cuda::{ConnLists, ConnTables};
-use oxccl_shared::abi::{ConnEnd, ConnLayout};
+use oxccl_shared::abi::{ConnEnd, ConnLayout, KernelTree};
 use oxccl_shared::fifo::{ConsumerCursor, ProducerCursor};
 use std::mem::offset_of;
 
@@ -48,6 +48,7 @@ struct Ends {
     send: Vec<u8>,
     recv: Vec<u8>,
     rings: Vec<u8>,
+    trees: Vec<u8>,
     nconns: usize,
     channels: usize,
 }
@@ -87,6 +88,30 @@ impl Ends {
         ends
     }
 
+    /// A channel's list has room for as many neighbours as the rank has on any of its channels.
+    fn of_trees(layout: &DeviceLayout, rank: u32, base: &dyn Fn(u32) -> u64) -> Ends {
+        let trees = &layout.trees;
+        let (nconns, channels) = (trees.neighbours_max(rank), trees.channels as usize);
+        let mut ends = Ends { nconns, channels, ..Ends::default() };
+        for channel in 0..channels {
+            for peer in trees.neighbours(channel, rank) {
+                let connection = |from: u32, to: u32| {
+                    let control = base(from) + layout.tree_control(from, channel, to).start as u64;
+                    let block = base(to) + layout.tree_block(to, channel, from).start as u64;
+                    end(control, block, trees.slots, peer)
+                };
+                ends.send.extend(connection(rank, peer));
+                ends.recv.extend(connection(peer, rank));
+            }
+            let filled_bytes = (channel + 1) * nconns * size_of::<ConnEnd>();
+            ends.send.resize(filled_bytes, 0);
+            ends.recv.resize(filled_bytes, 0);
+            let KernelTree { children, has_parent } = trees.place(channel, rank);
+            ends.trees.extend([children, has_parent].into_iter().flat_map(u32::to_le_bytes));
+        }
+        ends
+    }
+
     /// Offsets into the image.
     fn put(&self, image: &mut Image) -> ConnLists {
         let count = self.nconns * self.channels;
@@ -96,6 +121,7 @@ impl Ends {
             send_cursors: image.push_zeros(count * size_of::<ProducerCursor>()),
             recv_cursors: image.push_zeros(count * size_of::<ConsumerCursor>()),
             rings: image.push(&self.rings),
+            trees: image.push(&self.trees),
             nconns: self.nconns as u32,
         }
     }
@@ -109,11 +135,11 @@ pub(super) fn upload(
     base: &dyn Fn(u32) -> u64,
 ) -> Result<ConnTables, CudaError> {
     let mut image = Image::default();
-    let (ring, mesh) = match layout.nranks {
-        0 | 1 => (Ends::default(), Ends::default()),
-        _ => (Ends::of_rings(layout, rank, base), Ends::of_mesh(layout, rank, base)),
-    };
-    let (ring, mesh) = (ring.put(&mut image), mesh.put(&mut image));
+    let kinds = [Ends::of_rings, Ends::of_mesh, Ends::of_trees];
+    let [ring, mesh, tree] = kinds.map(|ends| match layout.nranks {
+        0 | 1 => Ends::default().put(&mut image),
+        _ => ends(layout, rank, base).put(&mut image),
+    });
     let scratch = image.push_zeros(ALIGN);
     let Image(bytes) = image;
     let memory = DeviceMemory::uninitialised(device, bytes.len())?;
@@ -122,7 +148,8 @@ pub(super) fn upload(
     unsafe { stream.by_ref().copy_to_device(memory.address(), bytes.as_ptr().cast(), bytes.len()) }?;
     stream.synchronize()?;
     let at = memory.address();
-    Ok(ConnTables { ring: ring.at(at), mesh: mesh.at(at), scratch: at + scratch, memory })
+    let scratch = at + scratch;
+    Ok(ConnTables { ring: ring.at(at), mesh: mesh.at(at), tree: tree.at(at), scratch, memory })
 }
 
 #[cfg(test)]
@@ -161,5 +188,39 @@ mod tests {
         }
         let word = |at: usize| u32::from_le_bytes(rings[4].rings[at * 4..][..4].try_into().unwrap());
         assert_eq!((6..12).map(word).collect::<Vec<_>>(), [2, 3, 1, 4, 0, 2]);
+    }
+
+    #[test]
+    fn both_ends_of_a_tree_mean_the_same_memory() {
+        let slots = ConnLayout { ll_slot_bytes: 512, ll128_slot_bytes: 256, simple_slot_bytes: 1024 };
+        let base = |rank: u32| 1 << 40 | u64::from(rank) << 32;
+        let size = size_of::<ConnEnd>();
+        let pair = |list: &[u8], index: usize| (word(list, index * size), word(list, index * size + 8));
+        for nranks in 2..9 {
+            let layout = DeviceLayout::new(nranks, 1, 1, slots, slots).with_trees(3, slots);
+            let trees: Vec<Ends> = (0..nranks).map(|rank| Ends::of_trees(&layout, rank, &base)).collect();
+            for (rank, ends) in trees.iter().enumerate() {
+                for channel in 0..3 {
+                    let place = layout.trees.place(channel, rank as u32);
+                    assert_eq!(
+                        word(&ends.trees, channel * 8),
+                        u64::from(place.children) | u64::from(place.has_parent) << 32
+                    );
+                    for (at, peer) in layout.trees.neighbours(channel, rank as u32).enumerate() {
+                        let index = channel * ends.nconns + at;
+                        let sent = pair(&ends.send, index);
+                        let theirs = &trees[peer as usize];
+                        let back =
+                            layout.trees.neighbours(channel, peer).position(|p| p == rank as u32).unwrap();
+                        assert_eq!(sent, pair(&theirs.recv, channel * theirs.nconns + back));
+                        assert_eq!((sent.0 >> 32 & 0xff, sent.1 >> 32 & 0xff), (rank as u64, peer.into()));
+                        let named = &ends.recv[index * size + offset_of!(ConnEnd, peer)..][..4];
+                        assert_eq!(named, peer.to_le_bytes());
+                    }
+                }
+                assert_eq!(ends.send.len(), 3 * ends.nconns * size);
+                assert_eq!(ends.recv.len(), ends.send.len());
+            }
+        }
     }
 }

@@ -16,6 +16,8 @@ pub struct ConnLists {
     pub recv_cursors: u64,
     /// Our position and the rank at each position, for each channel.
     pub rings: u64,
+    /// Our place in each channel's tree.
+    pub trees: u64,
     /// Connections of a channel, in each list.
     pub nconns: u32,
 }
@@ -27,6 +29,8 @@ pub struct ConnTables {
     pub ring: ConnLists,
     /// Every peer, by rank, a channel and direction.
     pub mesh: ConnLists,
+    /// Trees, where they were asked for: children and parent, a channel and direction.
+    pub tree: ConnLists,
     /// A line of memory that operations without buffers may use.
     pub scratch: u64,
     /// What all of it lies in.
@@ -42,6 +46,7 @@ impl ConnLists {
             send_cursors: self.send_cursors + base,
             recv_cursors: self.recv_cursors + base,
             rings: self.rings + base,
+            trees: self.trees + base,
             nconns: self.nconns,
         }
     }
@@ -53,6 +58,7 @@ impl ConnLists {
         launch.send_cursors = std::ptr::without_provenance_mut(self.send_cursors as usize);
         launch.recv_cursors = std::ptr::without_provenance_mut(self.recv_cursors as usize);
         launch.rings = std::ptr::without_provenance(self.rings as usize);
+        launch.trees = std::ptr::without_provenance(self.trees as usize);
         launch.nconns = self.nconns;
     }
 }

@@ -223,7 +223,8 @@ impl DeviceEngine {
         }
         let lists = match plan.algorithm {
             Algorithm::Direct => &self.parts.tables.mesh,
-            Algorithm::Ring | Algorithm::Tree => &self.parts.tables.ring,
+            Algorithm::Ring => &self.parts.tables.ring,
+            Algorithm::Tree => &self.parts.tables.tree,
         };
         let mut args = CollArgs { launch: self.launch(lists, plan.channels), coll };
         let function = self.function(plan.kernel, plan.threads)?;

@@ -17,10 +17,15 @@ pub struct DeviceFacts {
     pub ring_layout: ConnLayout,
     /// Slots of connections between pairs.
     pub mesh_layout: ConnLayout,
+    /// Slots of trees' connections.
+    pub tree_layout: ConnLayout,
     /// Channels of rings that are connected.
     pub ring_channels: u32,
     /// Channels of connections between pairs.
     pub mesh_channels: u32,
+    /// Channels of trees that are connected: none unless the user insists on trees. Nothing shows yet that they are best at any
+    /// size among GPUs of one host, so that their memory would lie idle.
+    pub tree_channels: u32,
     /// Blocks that every device runs at once: all blocks of a kernel must, for they wait for those of other ranks.
     pub blocks_max: u32,
     /// The user's overrides.
@@ -66,13 +71,16 @@ impl DeviceFacts {
     ) -> DeviceFacts {
         let tuning = DeviceTuning::of(sm);
         let blocks_max = sm_count.max(1);
+        let wants_trees = forced.algorithm == Some(Algorithm::Tree);
         let at_most = |channels: u32| limits.max.unwrap_or(channels).min(channels).min(blocks_max).max(1);
         DeviceFacts {
             nranks,
             ring_layout: tuning.ring_layout(buffer_bytes),
             mesh_layout: tuning.mesh_layout(buffer_bytes),
+            tree_layout: tuning.tree_layout(buffer_bytes),
             ring_channels: at_most(tuning.ring_channels),
             mesh_channels: at_most(tuning.mesh_channels),
+            tree_channels: if wants_trees { at_most(tuning.tree_channels) } else { 0 },
             blocks_max,
             forced,
             limits,
@@ -83,8 +91,12 @@ impl DeviceFacts {
     fn algorithm(&self, call: &Call) -> Algorithm {
         let Forced { algorithm, protocol } = self.forced;
         let has = |algorithm, protocol| {
-            let has_room = algorithm != Algorithm::Direct || self.has_direct();
-            has_room && KernelId::has(call.func, algorithm, protocol)
+            let is_connected = match algorithm {
+                Algorithm::Ring => true,
+                Algorithm::Tree => self.tree_channels > 0,
+                Algorithm::Direct => self.has_direct(),
+            };
+            is_connected && KernelId::has(call.func, algorithm, protocol)
         };
         match algorithm {
             // An algorithm that was asked for by name goes before a line format.
@@ -141,6 +153,7 @@ impl DeviceFacts {
             (_, Protocol::LL) => {
                 let hop_bytes = match call.func {
                     Func::Broadcast | Func::Reduce => bytes,
+                    _ if algorithm == Algorithm::Tree => bytes,
                     _ => bytes / u64::from(self.nranks),
                 };
                 trips(hop_bytes, tuning.ring_trip_bytes)
@@ -161,13 +174,16 @@ pub fn plan_device(call: &Call, facts: &DeviceFacts) -> DevicePlan {
     let kernel = KernelId::of(call.func, algorithm, protocol, call.dtype);
     let (layout, connected) = match algorithm {
         Algorithm::Direct => (&facts.mesh_layout, facts.mesh_channels),
-        Algorithm::Ring | Algorithm::Tree => (&facts.ring_layout, facts.ring_channels),
+        Algorithm::Ring => (&facts.ring_layout, facts.ring_channels),
+        Algorithm::Tree => (&facts.tree_layout, facts.tree_channels),
     };
     let (elem_bytes, count) =
         if kernel.only_moves() { (1, call.bytes()) } else { (call.dtype.size_bytes(), call.count) };
     let slice_elems = (proto::payload_bytes(protocol, layout) / elem_bytes) as u64;
     let grain_elems = chunk::grain_elems(grain_bytes(protocol), elem_bytes) as u64;
     let is_simple_ring = protocol == Protocol::Simple && algorithm == Algorithm::Ring;
+    // A tree's kernel lets the way up run ahead of the way down by as many chunks as the credits allow: with one slice each, by all
+    // slots.
     let slices = if is_simple_ring { facts.tuning.simple_slices } else { 1 };
     // A channel that would get less than a grain would only start and end.
     let useful = count.div_ceil(grain_elems).clamp(1, u64::from(connected)) as u32;
@@ -239,17 +255,19 @@ mod tests {
         ) {
             let buffer = buffer.map(|kib| kib << 10);
             let facts = facts(nranks, sm, forced, ChannelLimits { min, max }, buffer);
-            prop_assert!(facts.ring_layout.is_valid() && facts.mesh_layout.is_valid());
+            let layouts = [facts.ring_layout, facts.mesh_layout, facts.tree_layout];
+            prop_assert!(layouts.iter().all(ConnLayout::is_valid));
             let plan = plan_device(&call, &facts);
-            let connected =
-                if plan.algorithm == Algorithm::Direct { facts.mesh_channels } else { facts.ring_channels };
+            let (layout, connected) = match plan.algorithm {
+                Algorithm::Ring => (facts.ring_layout, facts.ring_channels),
+                Algorithm::Tree => (facts.tree_layout, facts.tree_channels),
+                Algorithm::Direct => (facts.mesh_layout, facts.mesh_channels),
+            };
             prop_assert!((1..=connected).contains(&plan.channels), "{plan:?}");
             prop_assert!(plan.channels <= facts.blocks_max);
             prop_assert!(max.is_none_or(|max| plan.channels <= max));
             prop_assert!(plan.threads.is_multiple_of(32) && plan.threads <= 1024);
             prop_assert!(plan.slice_elems > 0 && plan.grain_elems > 0 && plan.chunk_elems >= plan.slice_elems);
-            let layout =
-                if plan.algorithm == Algorithm::Direct { facts.mesh_layout } else { facts.ring_layout };
             let KernelId::Collective { protocol, func, dtype, .. } = plan.kernel else { panic!("{plan:?}") };
             let payload = proto::payload_bytes(protocol, &layout) as u64;
             prop_assert_eq!(plan.count.max(1), if dtype.is_some() { call.count } else { call.bytes() }.max(1));
@@ -288,5 +306,30 @@ mod tests {
         assert_eq!(plan(64 << 10), ("oxccl_all_reduce_direct_ll_f32".into(), 32));
         assert_eq!(plan(1 << 20), ("oxccl_all_reduce_ring_simple_f32".into(), 24));
         assert_eq!(plan(256 << 20), ("oxccl_all_reduce_ring_simple_f32".into(), 64));
+    }
+
+    #[test]
+    fn trees_are_taken_only_where_the_user_insists() {
+        let call =
+            |count| Call { func: Func::AllReduce, dtype: DataType::BF16, op: RedOp::Max, root: 0, count };
+        let facts = |algorithm, protocol| {
+            facts(4, 90, Forced { algorithm, protocol }, ChannelLimits::default(), None)
+        };
+        for algorithm in [None, Some(Algorithm::Ring), Some(Algorithm::Direct)] {
+            let facts = facts(algorithm, None);
+            assert_eq!(facts.tree_channels, 0);
+            assert!((0..40).all(|k| plan_device(&call(1 << k), &facts).algorithm != Algorithm::Tree));
+        }
+        for protocol in Protocol::ALL {
+            let facts = facts(Some(Algorithm::Tree), Some(*protocol));
+            let plan = plan_device(&call(1 << 30), &facts);
+            assert_eq!(plan.kernel.entry(), format!("oxccl_all_reduce_tree_{}_bf16", protocol.name()));
+            assert_eq!((plan.channels, plan.chunk_elems), (8, plan.slice_elems));
+        }
+        let by_size = facts(Some(Algorithm::Tree), None);
+        assert_eq!(plan_device(&call(10), &by_size).kernel.entry(), "oxccl_all_reduce_tree_ll_bf16");
+        assert_eq!(plan_device(&call(1 << 30), &by_size).kernel.entry(), "oxccl_all_reduce_tree_simple_bf16");
+        let barrier = Call { func: Func::Barrier, ..call(0) };
+        assert_eq!(plan_device(&barrier, &by_size).algorithm, Algorithm::Direct);
     }
 }

@@ -30,7 +30,11 @@ pub enum KernelId {
 fn variants(func: Func) -> &'static [(Algorithm, &'static [Protocol])] {
     use Protocol::{LL, LL128, Simple};
     match func {
-        Func::AllReduce => &[(Algorithm::Ring, &[LL, LL128, Simple]), (Algorithm::Direct, &[LL, Simple])],
+        Func::AllReduce => &[
+            (Algorithm::Ring, &[LL, LL128, Simple]),
+            (Algorithm::Tree, &[LL, LL128, Simple]),
+            (Algorithm::Direct, &[LL, Simple]),
+        ],
         Func::ReduceScatter | Func::Reduce | Func::AllGather | Func::Broadcast => {
             &[(Algorithm::Ring, &[LL, LL128, Simple]), (Algorithm::Direct, &[LL])]
         }

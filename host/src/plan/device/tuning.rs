@@ -37,6 +37,8 @@ pub struct DeviceTuning {
     pub ring_channels: u32,
     /// Channels of connections between all pairs.
     pub mesh_channels: u32,
+    /// Channels of trees that are connected where the user insists on trees.
+    pub tree_channels: u32,
     /// Bytes of an LL slot of a ring.
     pub ring_ll_slot_bytes: u32,
     /// Bytes of an LL128 slot of a ring.
@@ -47,6 +49,8 @@ pub struct DeviceTuning {
     pub ring_slot_bytes: u32,
     /// Bytes of a Simple slot between pairs.
     pub mesh_slot_bytes: u32,
+    /// Bytes of a Simple slot of a tree, unless the user says otherwise.
+    pub tree_slot_bytes: u32,
 }
 
 /// Messages up to a length share a launch, a line format and a number of channels: both ends of a message know its length,
@@ -83,7 +87,7 @@ const MESH_LL128_SLOT_BYTES: u32 = 256;
 impl DeviceTuning {
     /// Hopper, over NVSwitch. Measured on 4 H200 with the kernels alone, in CUDA graphs: an LL block of 384 threads takes 3 KiB in
     /// one trip, and more blocks beat more trips up to 32; Simple rings fill NVLink from 64 channels of 256 KiB slots at 64 MiB,
-    /// and lose their start-up time below.
+    /// and lose their start-up time below. Nothing was measured for trees: few channels, so that they take little memory.
     pub const SM_90: DeviceTuning = DeviceTuning {
         direct_max_bytes: 128 << 10,
         all_reduce_direct_max_bytes: 512 << 10,
@@ -106,11 +110,13 @@ impl DeviceTuning {
         ],
         ring_channels: 64,
         mesh_channels: 32,
+        tree_channels: 8,
         ring_ll_slot_bytes: 32 << 10,
         ring_ll128_slot_bytes: 32 << 10,
         mesh_ll_slot_bytes: 32 << 10,
         ring_slot_bytes: 256 << 10,
         mesh_slot_bytes: 64 << 10,
+        tree_slot_bytes: 128 << 10,
     };
 
     /// Everything older. Not measured: half of Hopper's links, so half of its channels.
@@ -135,6 +141,14 @@ impl DeviceTuning {
             ll_slot_bytes: self.ring_ll_slot_bytes,
             ll128_slot_bytes: self.ring_ll128_slot_bytes,
             simple_slot_bytes: slot_bytes(buffer_bytes).unwrap_or(self.ring_slot_bytes),
+        }
+    }
+
+    /// Slots of a tree's connection: those of a ring, the Simple ones of their own length.
+    pub fn tree_layout(&self, buffer_bytes: Option<usize>) -> ConnLayout {
+        ConnLayout {
+            simple_slot_bytes: slot_bytes(buffer_bytes).unwrap_or(self.tree_slot_bytes),
+            ..self.ring_layout(None)
         }
     }
 

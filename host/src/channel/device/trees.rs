@@ -1,0 +1,134 @@
+//! The trees of GPUs: who neighbours whom, and where those connections lie in a rank's share of memory.
+//!
+//! ```text
+//! K x control    producer's side of the connection to each neighbour: channel by channel, children in order, then the parent
+//! K x block      the connection from each neighbour, in the same order: control and slots
+//! ```
+//! A rank has as many neighbours as its places in the trees give it, so shares differ in length.
+
+use oxccl_shared::abi::{ConnControl, ConnLayout, KernelTree, Rank};
+use oxccl_shared::algo::tree::{TreeLinks, double_binary_tree};
+use std::ops::Range;
+
+/// Double binary trees over all ranks, in rank order; even channels are the first tree, odd ones the second. Equal on every
+/// rank.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeviceTrees {
+    /// Ranks.
+    pub nranks: u32,
+    /// Channels; none where trees are not connected.
+    pub channels: u32,
+    /// Slots.
+    pub slots: ConnLayout,
+}
+
+const CONTROL_BYTES: usize = size_of::<ConnControl>();
+
+impl DeviceTrees {
+    /// A rank's place in a channel's tree.
+    pub fn links(&self, channel: usize, rank: u32) -> TreeLinks {
+        double_binary_tree(Rank(rank), self.nranks)[channel % 2]
+    }
+
+    /// A rank's neighbours on a channel, in the order in which kernels list them: children, then the parent.
+    pub fn neighbours(&self, channel: usize, rank: u32) -> impl Iterator<Item = u32> {
+        let TreeLinks { up, down } = self.links(channel, rank);
+        down.into_iter().flatten().chain(up).map(|neighbour| neighbour.0)
+    }
+
+    /// What a kernel is told of a rank's place.
+    pub fn place(&self, channel: usize, rank: u32) -> KernelTree {
+        let links = self.links(channel, rank);
+        KernelTree {
+            children: links.down.iter().flatten().count() as u32,
+            has_parent: u32::from(!links.is_root()),
+        }
+    }
+
+    /// The most neighbours that a rank has on any of its channels.
+    pub fn neighbours_max(&self, rank: u32) -> usize {
+        let counts = (0..self.channels as usize).map(|channel| self.neighbours(channel, rank).count());
+        counts.max().unwrap_or(0)
+    }
+
+    /// All neighbours of a rank, with their channels: where the connection with each lies.
+    fn all(&self, rank: u32) -> impl Iterator<Item = (usize, u32)> {
+        (0..self.channels as usize).flat_map(move |channel| {
+            self.neighbours(channel, rank).map(move |neighbour| (channel, neighbour))
+        })
+    }
+
+    fn index(&self, rank: u32, channel: usize, neighbour: u32) -> usize {
+        self.all(rank).position(|at| at == (channel, neighbour)).expect("neighbours in the channel's tree")
+    }
+
+    /// The producer's side of the connection from `rank` to `neighbour`, in the rank's share.
+    pub fn control(&self, rank: u32, channel: usize, neighbour: u32) -> Range<usize> {
+        let start = self.index(rank, channel, neighbour) * CONTROL_BYTES;
+        start..start + CONTROL_BYTES
+    }
+
+    /// The consumer's side, with slots, of the connection to `rank` from `neighbour`, in the rank's share.
+    pub fn block(&self, rank: u32, channel: usize, neighbour: u32) -> Range<usize> {
+        let start = self.all(rank).count() * CONTROL_BYTES
+            + self.index(rank, channel, neighbour) * self.slots.total_bytes();
+        start..start + self.slots.total_bytes()
+    }
+
+    /// Bytes of a rank's share.
+    pub fn len_bytes(&self, rank: u32) -> usize {
+        self.all(rank).count() * (CONTROL_BYTES + self.slots.total_bytes())
+    }
+
+    /// Channels on which two ranks are neighbours: a connection each way on each.
+    pub fn shared_channels(&self, rank: u32, peer: u32) -> usize {
+        self.all(rank).filter(|(_, neighbour)| *neighbour == peer).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trees(nranks: u32) -> DeviceTrees {
+        let slots = ConnLayout { ll_slot_bytes: 512, ll128_slot_bytes: 256, simple_slot_bytes: 1024 };
+        DeviceTrees { nranks, channels: 3, slots }
+    }
+
+    /// A rank's children have it as their parent, every other rank has one, and kernels are told so.
+    #[test]
+    fn children_and_parents_match_on_every_rank() {
+        for nranks in 1..20 {
+            let trees = trees(nranks);
+            for channel in 0..3 {
+                let parent = |rank: u32| trees.links(channel, rank).up.map(|up| up.0);
+                let roots = (0..nranks).filter(|rank| parent(*rank).is_none()).count();
+                assert_eq!(roots, 1, "{nranks} ranks, channel {channel}");
+                for rank in 0..nranks {
+                    let neighbours: Vec<u32> = trees.neighbours(channel, rank).collect();
+                    let KernelTree { children, has_parent } = trees.place(channel, rank);
+                    let (children, parents) = neighbours.split_at(children as usize);
+                    assert_eq!(parents, parent(rank).as_slice());
+                    assert_eq!(parents.len(), has_parent as usize);
+                    assert!(children.iter().all(|child| parent(*child) == Some(rank)));
+                    let all_children = (0..nranks).filter(|child| parent(*child) == Some(rank)).count();
+                    assert_eq!(children.len(), all_children);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn channels_take_the_two_trees_in_turn() {
+        let trees = trees(4);
+        let root = |channel| (0..4).find(|rank| trees.place(channel, *rank).has_parent == 0);
+        assert_eq!([root(0), root(1), root(2)], [Some(0), Some(3), Some(0)]);
+    }
+
+    #[test]
+    fn a_rank_alone_has_no_neighbours() {
+        let trees = trees(1);
+        assert_eq!((trees.neighbours_max(0), trees.len_bytes(0)), (0, 0));
+        assert_eq!(trees.place(0, 0), KernelTree { children: 0, has_parent: 0 });
+    }
+}
