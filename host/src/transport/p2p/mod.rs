@@ -12,7 +12,7 @@
 //! Pinned         cuMemHostAlloc           the address             -
 //! HostFile       /dev/shm, registered     the address             the file, mapped and registered
 //! ```
-//! The home follows from facts that all ranks have gathered ([`home`]), so both ends of a pair agree without asking. What
+//! The home follows from facts that all ranks have gathered (`home`), so both ends of a pair agree without asking. What
 //! turns out to be refused (descriptors in some containers, say) is tried again in the next way, by all ranks at once.
 //!
 //! From below: `home` and `card`, pure; `descriptors`, the socket; `meeting`; `own` and `reach`; `arena`.
