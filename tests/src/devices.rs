@@ -3,7 +3,7 @@
 use crate::case::{Case, Part};
 use crate::harness::{Settings, first_error, on_threads};
 use oxccl::cuda::{Capture, CudaError, DeviceMemory, Driver, Graph, GraphExec, Stream};
-use oxccl::{DeviceCommunicator, DeviceGroup, Error, device_group};
+use oxccl::{Config, DeviceCommunicator, DeviceGroup, Error, device_group};
 use std::path::PathBuf;
 
 /// How a case's calls come onto streams.
@@ -39,6 +39,17 @@ pub struct DeviceWorld {
     pub ranks: Vec<DeviceRank>,
 }
 
+/// One call of one rank.
+struct Task<'a> {
+    case: &'a Case,
+    part: Part,
+    /// Where its buffers are on the GPU.
+    places: Vec<u64>,
+}
+
+/// One rank's calls of a group, in order.
+type Work<'a> = Vec<Task<'a>>;
+
 /// The number of GPUs that this process sees.
 ///
 /// # Panics
@@ -56,10 +67,24 @@ impl DeviceWorld {
     /// # Panics
     /// If that fails.
     pub fn new(nranks: u32, settings: Settings, channels: Option<u32>) -> DeviceWorld {
+        DeviceWorld::with(nranks, settings, channels, |_| ())
+    }
+
+    /// The same, with more said about the configuration.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn with(
+        nranks: u32,
+        settings: Settings,
+        channels: Option<u32>,
+        adjust: impl FnOnce(&mut Config),
+    ) -> DeviceWorld {
         let mut config = settings.config();
         config.ptx_path = std::env::var_os("OXCCL_PTX_PATH").map(PathBuf::from);
         config.channels.max = channels;
         config.device_buffer_bytes = Some(settings.buffer_bytes).filter(|_| channels.is_some());
+        adjust(&mut config);
         let ordinals: Vec<u32> = (0..nranks).collect();
         let comms = DeviceCommunicator::init_all_with(&ordinals, &config);
         let comms = comms.unwrap_or_else(|error| panic!("{error}"));
@@ -77,47 +102,55 @@ impl DeviceWorld {
     /// # Errors
     /// What went wrong, and where.
     pub fn check(&mut self, case: &Case, launch: Launch) -> Result<(), String> {
+        self.check_group(std::slice::from_ref(case), launch)
+    }
+
+    /// Runs cases as one group of each rank, and compares everything.
+    ///
+    /// # Errors
+    /// What went wrong, and where.
+    pub fn check_group(&mut self, cases: &[Case], launch: Launch) -> Result<(), String> {
         let described =
-            format!("\n  in {case:?}\n  by {launch:?} of {} GPUs, {:?}", self.ranks.len(), self.settings);
-        let mut parts = case.all_parts(self.ranks.len());
-        let ran = self.run(case, &mut parts, launch);
-        ran.map_err(|error| format!("{error}{described}"))?;
-        for (rank, part) in parts.iter().enumerate() {
-            part.compare(case.dtype).map_err(|what| format!("rank {rank}: {what}{described}"))?;
+            format!("\n  in {cases:?}\n  by {launch:?} of {} GPUs, {:?}", self.ranks.len(), self.settings);
+        let mut work: Vec<Work<'_>> = (0..self.ranks.len()).map(|_| Work::default()).collect();
+        for case in cases {
+            for (work, part) in work.iter_mut().zip(case.all_parts(self.ranks.len())) {
+                work.push(Task { case, part, places: Vec::new() });
+            }
+        }
+        self.run(&mut work, launch).map_err(|error| format!("{error}{described}"))?;
+        for (rank, work) in work.iter().enumerate() {
+            for (at, Task { case, part, .. }) in work.iter().enumerate() {
+                part.compare(case.dtype)
+                    .map_err(|what| format!("rank {rank}, call {at}: {what}{described}"))?;
+            }
         }
         Ok(())
     }
 
-    fn run(&mut self, case: &Case, parts: &mut [Part], launch: Launch) -> Result<(), Error> {
-        let size = case.dtype.size_bytes() as u64;
-        let uploads = self.ranks.iter_mut().zip(&mut *parts).map(|(rank, part)| rank.upload(part, size));
-        let places: Vec<Vec<u64>> = uploads.collect::<Result<_, _>>().map_err(broken)?;
+    fn run(&mut self, work: &mut [Work<'_>], launch: Launch) -> Result<(), Error> {
+        for (rank, work) in self.ranks.iter_mut().zip(&mut *work) {
+            rank.upload(work).map_err(broken)?;
+        }
         match launch {
-            Launch::Group => add_all(&self.ranks, case, parts, &places)?,
+            Launch::Group => add_all(&self.ranks, work)?,
             Launch::Threads => {
-                let all = self.ranks.iter_mut().zip(&*parts).zip(&places);
-                first_error(on_threads(all, |((rank, part), places)| {
-                    device_group(|group| rank.add(group, case, part, places))
-                }))?;
+                let all = self.ranks.iter_mut().zip(&*work);
+                first_error(on_threads(all, |(rank, work)| device_group(|group| rank.add(group, work))))?;
             }
-            Launch::Graph => {
-                launch_graphs(&self.ranks, || add_all(&self.ranks, case, parts, &places))?;
-            }
+            Launch::Graph => launch_graphs(&self.ranks, || add_all(&self.ranks, work))?,
         }
         self.ranks.iter().try_for_each(|rank| rank.comm.synchronize(rank.stream.by_ref()))?;
-        for ((rank, part), places) in self.ranks.iter().zip(parts).zip(&places) {
-            rank.download(part, places).map_err(broken)?;
+        for (rank, work) in self.ranks.iter().zip(work) {
+            rank.download(work).map_err(broken)?;
         }
         Ok(())
     }
 }
 
 /// All ranks' calls, as one group of this thread.
-fn add_all(ranks: &[DeviceRank], case: &Case, parts: &[Part], places: &[Vec<u64>]) -> Result<(), Error> {
-    device_group(|group| {
-        let mut all = ranks.iter().zip(parts).zip(places);
-        all.try_for_each(|((rank, part), places)| rank.add(group, case, part, places))
-    })
+fn add_all(ranks: &[DeviceRank], work: &[Work<'_>]) -> Result<(), Error> {
+    device_group(|group| ranks.iter().zip(work).try_for_each(|(rank, work)| rank.add(group, work)))
 }
 
 /// A driver's error outside of the library's operations: the test cannot go on.
@@ -149,57 +182,65 @@ pub fn launch_graphs(ranks: &[DeviceRank], enqueue: impl FnOnce() -> Result<(), 
 }
 
 impl DeviceRank {
-    fn add<'env>(
-        &'env self,
-        group: &mut DeviceGroup<'env>,
-        case: &Case,
-        part: &Part,
-        places: &[u64],
-    ) -> Result<(), Error> {
-        let bases: Vec<*mut u8> =
-            places.iter().map(|place| std::ptr::without_provenance_mut(*place as usize)).collect();
-        case.funcs().iter().try_for_each(|func| {
-            let call = case.untyped(*func, (self.comm.rank(), self.comm.size()), part, &bases);
-            // SAFETY: `parts` made the buffers as long as the function's shape says, apart or as it may overlap them; they are on
-            // this GPU until the stream has been waited for.
-            unsafe { group.add_untyped(&self.comm, &call, self.stream.by_ref()) }
+    fn add<'env>(&'env self, group: &mut DeviceGroup<'env>, work: &[Task<'_>]) -> Result<(), Error> {
+        work.iter().try_for_each(|Task { case, part, places }| {
+            let bases: Vec<*mut u8> =
+                places.iter().map(|place| std::ptr::without_provenance_mut(*place as usize)).collect();
+            case.funcs().iter().try_for_each(|func| {
+                let call = case.untyped(*func, (self.comm.rank(), self.comm.size()), part, &bases);
+                // SAFETY: `all_parts` made the buffers as long as the function's shape says, apart or as it may overlap them;
+                // they are on this GPU until the stream has been waited for.
+                unsafe { group.add_untyped(&self.comm, &call, self.stream.by_ref()) }
+            })
         })
     }
 
-    /// Copies buffers with their guards to the GPU, as far from a line's border as on the host, but on whole elements. Returns where
-    /// the bytes between the guards start.
-    fn upload(&mut self, part: &mut Part, elem_bytes: u64) -> Result<Vec<u64>, CudaError> {
+    /// Copies buffers with their guards to the GPU, as far from a line's border as on the host, but on whole elements, and notes
+    /// where the bytes between the guards start.
+    fn upload(&mut self, work: &mut [Task<'_>]) -> Result<(), CudaError> {
         let room = |len: usize| len as u64 + 2 * ALIGN;
-        let total: u64 = part.buffers.iter_mut().map(|buffer| room(buffer.memory().len())).sum();
+        let buffers = work.iter_mut().flat_map(|task| &mut task.part.buffers);
+        let total: u64 = buffers.map(|buffer| room(buffer.memory().len())).sum();
         if total > self.memory.len() as u64 {
             self.memory = DeviceMemory::zeroed(self.comm.device(), total.next_power_of_two() as usize)?;
         }
         let mut free = self.memory.address();
-        let mut places = Vec::new();
-        for buffer in &mut part.buffers {
-            let start = buffer.start() as u64;
-            let beside = buffer.bytes().as_ptr().addr() as u64 % 64 / elem_bytes * elem_bytes;
-            let place = (free + start).next_multiple_of(ALIGN) + beside;
-            free += room(buffer.memory().len());
-            let memory = buffer.memory();
-            // SAFETY: (1, 2) `free` leaves room for all of it, and it outlives the wait below.
-            unsafe {
-                self.stream.by_ref().copy_to_device(place - start, memory.as_ptr().cast(), memory.len())?
-            };
-            places.push(place);
+        for Task { case, part, places } in work {
+            let elem_bytes = case.dtype.size_bytes() as u64;
+            for buffer in &mut part.buffers {
+                let start = buffer.start() as u64;
+                let beside = buffer.bytes().as_ptr().addr() as u64 % 64 / elem_bytes * elem_bytes;
+                let place = (free + start).next_multiple_of(ALIGN) + beside;
+                free += room(buffer.memory().len());
+                let memory = buffer.memory();
+                // SAFETY: (1, 2) `free` leaves room for all of it, and it outlives the wait below.
+                unsafe {
+                    self.stream.by_ref().copy_to_device(
+                        place - start,
+                        memory.as_ptr().cast(),
+                        memory.len(),
+                    )?
+                };
+                places.push(place);
+            }
         }
-        self.stream.synchronize()?;
-        Ok(places)
+        self.stream.synchronize()
     }
 
-    fn download(&self, part: &mut Part, places: &[u64]) -> Result<(), CudaError> {
-        for (buffer, place) in part.buffers.iter_mut().zip(places) {
-            let start = buffer.start() as u64;
-            let memory = buffer.memory();
-            // SAFETY: (1, 2) as in `upload`.
-            unsafe {
-                self.stream.by_ref().copy_to_host(memory.as_mut_ptr().cast(), place - start, memory.len())?
-            };
+    fn download(&self, work: &mut [Task<'_>]) -> Result<(), CudaError> {
+        for Task { part, places, .. } in work {
+            for (buffer, place) in part.buffers.iter_mut().zip(places) {
+                let start = buffer.start() as u64;
+                let memory = buffer.memory();
+                // SAFETY: (1, 2) as in `upload`.
+                unsafe {
+                    self.stream.by_ref().copy_to_host(
+                        memory.as_mut_ptr().cast(),
+                        *place - start,
+                        memory.len(),
+                    )?
+                };
+            }
         }
         self.stream.synchronize()
     }

@@ -5,6 +5,7 @@
 
 mod cmd;
 mod counts;
+mod gpu;
 mod ptx;
 mod stages;
 mod tidy;
@@ -55,6 +56,8 @@ enum Task {
     },
     /// Builds the GPU kernels: PTX and machine code for each GPU generation, checked and packed into one file.
     BuildPtx(ptx::Options),
+    /// Packs the GPU tests, the measuring tool and the kernels for a machine that has GPUs and no toolchain.
+    GpuPack(gpu::Options),
     /// Model-checks the FIFOs with loom.
     Loom {
         /// Run only tests whose name contains this.
@@ -79,6 +82,7 @@ fn run(task: Task) -> Result<bool> {
                 .map(|outcome| outcome.is_ok())
         }
         Task::BuildPtx(options) => ptx::build(&options),
+        Task::GpuPack(options) => gpu::pack(&options),
         Task::Loom { mutants: true, .. } => stages::mutants::run().map(|outcome| outcome.is_ok()),
         Task::Loom { filter, .. } => {
             stages::loom::run_filtered(filter.as_deref()).map(|outcome| outcome.is_ok())

@@ -3,4 +3,5 @@
 mod matrix;
 mod trees;
 mod messages;
+mod operations;
 mod faults;

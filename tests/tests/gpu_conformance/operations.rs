@@ -1,0 +1,111 @@
+//! Random operations in random groups, several communicators at once, and GPUs that may not reach each other.
+
+use oxccl::{DataType, Func, RedOp};
+use oxccl_tests::case::{Case, Placement};
+use oxccl_tests::deadline::{Deadline, doing};
+use oxccl_tests::devices::{DeviceWorld, Launch, gpus};
+use oxccl_tests::harness::{Settings, on_threads};
+use oxccl_tests::model::mix;
+use std::time::Duration;
+
+const FUNCS: [Func; 9] = [
+    Func::AllReduce,
+    Func::Reduce,
+    Func::ReduceScatter,
+    Func::Broadcast,
+    Func::AllGather,
+    Func::AllToAll,
+    Func::Gather,
+    Func::Scatter,
+    Func::Send,
+];
+
+/// A generator of cases that are the same on every machine.
+struct Cases {
+    random: u64,
+    nranks: u32,
+}
+
+impl Cases {
+    fn below(&mut self, bound: usize) -> usize {
+        self.random = mix(self.random);
+        (self.random >> 33) as usize % bound
+    }
+
+    fn pick<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len())]
+    }
+
+    fn case(&mut self) -> Case {
+        let most = self.pick(&[1, 64, 2_000, 20_000, 120_000]);
+        Case {
+            func: self.pick(&FUNCS),
+            dtype: self.pick(DataType::ALL),
+            op: self.pick(RedOp::ALL),
+            root: self.below(self.nranks as usize) as u32,
+            count: self.below(most + 1),
+            placement: self.pick(&Placement::ALL),
+            seed: self.random,
+        }
+    }
+}
+
+/// Runs at least this many calls on each rank, in groups of one to eight.
+fn run(world: &mut DeviceWorld, seed: u64, calls: usize) {
+    let nranks = world.ranks.len() as u32;
+    let mut cases = Cases { random: seed, nranks };
+    let (mut done, mut groups) = (0, 0);
+    while done < calls {
+        let group: Vec<Case> = (0..1 + cases.below(8)).map(|_| cases.case()).collect();
+        let launch = cases.pick(&[Launch::Group, Launch::Threads]);
+        doing(|| format!("group {groups} by {launch:?} of {nranks} GPUs: {group:?}"));
+        world.check_group(&group, launch).unwrap_or_else(|failure| panic!("group {groups}: {failure}"));
+        done += group.len();
+        groups += 1;
+    }
+    println!("{done} operations in {groups} groups of {nranks} GPUs");
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn needs_gpu_a_thousand_random_operations_in_random_groups() {
+    let _deadline = Deadline::start("needs_gpu_a_thousand_random_operations", Duration::from_secs(300));
+    for nranks in [2, 4].into_iter().filter(|nranks| *nranks <= gpus()) {
+        run(&mut DeviceWorld::new(nranks, Settings::default(), None), u64::from(nranks), 500);
+    }
+}
+
+/// Communicators of the same GPUs, each driven by a thread of its own on streams of its own.
+#[test]
+#[ignore = "needs GPUs"]
+fn needs_gpu_several_communicators_at_once() {
+    let _deadline = Deadline::start("needs_gpu_several_communicators_at_once", Duration::from_secs(200));
+    let mut worlds: Vec<DeviceWorld> =
+        (0..3).map(|_| DeviceWorld::new(gpus().min(4), Settings::default(), None)).collect();
+    let largest = Case {
+        func: Func::AllGather,
+        dtype: DataType::F64,
+        op: RedOp::Sum,
+        root: 0,
+        count: 1_200_000,
+        placement: Placement::Apart,
+        seed: 1,
+    };
+    // Memory is made before others' kernels run: giving it back waits for all of a GPU's kernels.
+    for world in &mut worlds {
+        world.check(&largest, Launch::Group).unwrap_or_else(|failure| panic!("{failure}"));
+    }
+    on_threads(worlds.iter_mut().enumerate(), |(seed, world)| run(world, 100 + seed as u64, 100));
+}
+
+/// Without peer access (`NCCL_P2P_DISABLE=1`) connections lie in memory of the host.
+#[test]
+#[ignore = "needs GPUs"]
+fn needs_gpu_peer_access_may_be_forbidden() {
+    let _deadline = Deadline::start("needs_gpu_peer_access_may_be_forbidden", Duration::from_secs(120));
+    for nranks in [2, 4].into_iter().filter(|nranks| *nranks <= gpus()) {
+        let mut world =
+            DeviceWorld::with(nranks, Settings::default(), None, |config| config.p2p.enabled = false);
+        run(&mut world, 7, 100);
+    }
+}
