@@ -8,10 +8,15 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::ptr::NonNull;
+use std::time::{Duration, Instant};
 
 const LAYOUT: ConnLayout = ConnLayout { ll_slot_bytes: 256, ll128_slot_bytes: 384, simple_slot_bytes: 512 };
 /// Below what a fresh socket's buffers hold, so that writing cannot block.
 const STREAM_BYTES_MAX: usize = 16 << 10;
+
+/// How long the loopback may keep its bytes to itself. A fuzzer's own clock sees only that an input is slow; one that this
+/// bound ends is a link that waits for nothing or a kernel that delivers nothing, and the message says which.
+const QUIET_MAX: Duration = Duration::from_secs(5);
 
 /// A connection's memory, exactly as long as its layout says: the sanitizer sees a byte too far.
 struct Memory {
@@ -50,9 +55,17 @@ pub fn stream(data: &[u8]) {
     let mut consumer = fifo::split(control).1;
     peer.write_all(&bytes).expect("the socket's buffers hold the stream");
     drop(peer);
+    let mut last_moved = Instant::now();
     let error = loop {
         match link.progress() {
+            Ok(0) => {
+                let (step, frame) = (link.step(), link.frame());
+                assert!(last_moved.elapsed() < QUIET_MAX, "no end of stream at {step:?} of {frames}, in {frame:?}");
+                // What is to come needs the processor too, which on a busy machine comes late to a low priority.
+                std::thread::yield_now();
+            }
             Ok(_) => {
+                last_moved = Instant::now();
                 while consumer.step() < link.step() {
                     consumer.release();
                 }
@@ -109,6 +122,7 @@ fn socket_pair() -> Option<(TcpStream, TcpStream)> {
     LISTENER.with(|listener| {
         let peer = TcpStream::connect(listener.local_addr().ok()?).ok()?;
         let (ours, _) = listener.accept().ok()?;
+        peer.set_write_timeout(Some(QUIET_MAX)).ok()?;
         rustix::net::sockopt::set_socket_linger(&ours, Some(std::time::Duration::ZERO)).ok()?;
         Some((peer, ours))
     })
