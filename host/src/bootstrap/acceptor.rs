@@ -111,7 +111,7 @@ impl Acceptor {
                 Err(error) if matches!(error.raw_os_error(), Some(libc::ECONNABORTED | libc::EINTR)) => {}
                 Err(error) => {
                     if !(out_of_files(&error) && raise_file_limit()) {
-                        tracing::warn!(%error, "cannot accept bootstrap connections, trying again");
+                        tracing::warn!(%error, "cannot accept connections, trying again");
                         self.resting_until = Some(now + REST);
                     }
                     return;
@@ -152,7 +152,7 @@ impl Acceptor {
     pub fn refuse(&mut self, remote: SocketAddr, why: &dyn std::fmt::Display) {
         self.refusals += 1;
         if self.refusals <= REFUSALS_LOGGED || self.refusals.is_power_of_two() {
-            tracing::warn!(%remote, %why, refusals = self.refusals, "refused a connection to the bootstrap");
+            tracing::warn!(%remote, %why, refusals = self.refusals, "refused a connection");
         }
     }
 }

@@ -53,6 +53,29 @@ impl fmt::Display for InterfaceFilter {
     }
 }
 
+/// Which interfaces are better where nobody says: 0 for real ones, 1 for bridges of containers and virtual machines, 2 for
+/// the loopback.
+pub(crate) fn class(interface: &Interface) -> u32 {
+    let virtual_ = ["docker", "virbr", "veth", "br-", "cni", "podman"];
+    if interface.addr.is_loopback() {
+        2
+    } else if virtual_.iter().any(|prefix| interface.name.starts_with(prefix)) {
+        1
+    } else {
+        0
+    }
+}
+
+/// Whether the user's choice of names and address family admits an interface.
+pub(crate) fn is_admitted(
+    interface: &Interface,
+    filter: Option<&InterfaceFilter>,
+    ipv6: Option<bool>,
+) -> bool {
+    ipv6.is_none_or(|wanted| interface.addr.is_ipv6() == wanted)
+        && filter.is_none_or(|filter| filter.admits(&interface.name))
+}
+
 /// Picks an address. Without a filter: real interfaces first, then bridges of containers and virtual machines, then
 /// loopback. Within a class the kernel's order, IPv4 before IPv6 unless asked otherwise.
 pub(crate) fn choose(
@@ -60,20 +83,9 @@ pub(crate) fn choose(
     filter: Option<&InterfaceFilter>,
     ipv6: Option<bool>,
 ) -> Result<IpAddr, BootstrapError> {
-    let class = |interface: &Interface| {
-        let virtual_ = ["docker", "virbr", "veth", "br-", "cni", "podman"];
-        if interface.addr.is_loopback() {
-            2
-        } else if virtual_.iter().any(|prefix| interface.name.starts_with(prefix)) {
-            1
-        } else {
-            0
-        }
-    };
     interfaces
         .iter()
-        .filter(|interface| ipv6.is_none_or(|wanted| interface.addr.is_ipv6() == wanted))
-        .filter(|interface| filter.is_none_or(|filter| filter.admits(&interface.name)))
+        .filter(|interface| is_admitted(interface, filter, ipv6))
         .min_by_key(|interface| (class(interface), interface.addr.is_ipv6()))
         .map(|interface| interface.addr)
         .ok_or_else(|| BootstrapError::NoInterface {

@@ -13,7 +13,7 @@
 
 mod error;
 mod config;
-mod iface;
+pub(crate) mod iface;
 #[doc(hidden)]
 pub mod wire;
 #[doc(hidden)]
@@ -32,8 +32,8 @@ mod gather;
 pub mod news;
 #[doc(hidden)]
 pub mod ring;
-mod sock;
-mod acceptor;
+pub(crate) mod sock;
+pub(crate) mod acceptor;
 mod root;
 mod join;
 mod heal;

@@ -17,6 +17,9 @@ use super::handshake::{Handshake, HandshakeError, Hello};
 /// `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
+/// The kernel counts keep-alive in seconds, and one probe may be lost.
+const DEAD_AFTER_MIN: Duration = Duration::from_secs(2);
+
 /// Reads take at most this much at once.
 const READ_MAX: usize = 64 << 10;
 
@@ -197,18 +200,25 @@ pub(crate) fn write_some(mut stream: &TcpStream, bytes: &[u8]) -> io::Result<Opt
     would_block_is_none(retry_interrupted(|| stream.write(bytes)))
 }
 
-/// Makes the kernel find out within about `dead_after` that the other host has vanished, also when nothing is sent.
+/// Makes the kernel find out within about `dead_after` that the other host has vanished, also when nothing is sent. The
+/// other side has to read what it is sent within that time.
 pub(crate) fn watch_for_vanished_host(stream: &TcpStream, dead_after: Duration) -> io::Result<()> {
-    let dead_after = dead_after.max(Duration::from_secs(2));
+    keep_alive(stream, dead_after)?;
+    let dead_after = dead_after.max(DEAD_AFTER_MIN);
+    sockopt::set_tcp_user_timeout(stream, u32::try_from(dead_after.as_millis()).unwrap_or(u32::MAX))?;
+    Ok(())
+}
+
+/// The same only for times when nothing is under way: a peer that does not read for long, which ends a connection that has
+/// a user timeout, is left in peace.
+pub(crate) fn keep_alive(stream: &TcpStream, dead_after: Duration) -> io::Result<()> {
+    let dead_after = dead_after.max(DEAD_AFTER_MIN);
     let idle = Duration::from_secs((dead_after.as_secs() / 2).max(1));
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, idle)?;
     sockopt::set_tcp_keepintvl(stream, Duration::from_secs(1))?;
-    sockopt::set_tcp_keepcnt(
-        stream,
-        u32::try_from((dead_after - idle).as_secs()).unwrap_or(u32::MAX).clamp(1, 100),
-    )?;
-    sockopt::set_tcp_user_timeout(stream, u32::try_from(dead_after.as_millis()).unwrap_or(u32::MAX))?;
+    let probes = u32::try_from((dead_after - idle).as_secs()).unwrap_or(u32::MAX);
+    sockopt::set_tcp_keepcnt(stream, probes.clamp(1, 100))?;
     Ok(())
 }
 

@@ -172,17 +172,20 @@ pub trait Comm: Send {
     /// Moves what can be moved, and says how many bytes the request moved if it is done; of a receive, the length that came.
     ///
     /// # Errors
-    /// The connection is broken; it stays so, and the error stays the same.
+    /// The connection is broken; it stays so, and the error stays the same. Requests that were done before it broke may still
+    /// be heard of first. A request that is not under way is an error too.
     fn test(&mut self, request: Request) -> Result<Option<usize>, NetError>;
 }
 
-/// The sending end. Dropping it ends the connection once what is under way has left or failed, in bounded time.
+/// The sending end. Dropping it ends the connection without waiting for the peer: sends that `test` has called done still
+/// arrive, the others are given up.
 pub trait SendComm: Comm {
     /// Begins to send `len_bytes` at `start`. Messages arrive in the order of their sends. `None`: not now, for example because
-    /// the other end has no receive posted or [`REQUESTS_MAX`] are under way.
+    /// the other end has no receive posted or [`REQUESTS_MAX`] are under way. It is done when the network needs the bytes no
+    /// longer, which may be before the peer has them.
     ///
     /// # Errors
-    /// The connection is broken.
+    /// The connection is broken, or the message is longer than [`NetProperties::message_max_bytes`].
     ///
     /// # Safety
     /// The bytes lie in memory that `registration` stands for, and nobody writes them until the request is done or the

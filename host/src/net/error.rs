@@ -76,6 +76,11 @@ pub enum NetError {
 }
 
 impl NetError {
+    /// A call that failed without a peer's part in it.
+    pub fn of_call(device: &str, call: &'static str, reason: String) -> NetError {
+        NetError::Call { device: device.to_owned(), peer: None, call, reason }
+    }
+
     /// An error of the operating system.
     pub fn of_io(device: &str, peer: Option<String>, call: &'static str, error: &io::Error) -> NetError {
         NetError::Call { device: device.to_owned(), peer, call, reason: error.to_string() }

@@ -1,25 +1,25 @@
-//! The two system calls of a link, behind a trait so that tests can be worse than any network.
+//! The two system calls of a stream of bytes, behind a trait so that tests can be worse than any network.
 
 use rustix::io::Errno;
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 
-/// A run of bytes in memory. Raw, because the bytes of a slot are shared with a kernel: no Rust reference may cover them.
-pub(super) type Piece = libc::iovec;
+/// A run of bytes in memory. Raw, because the bytes of a slot are shared with a kernel, those of a request with its owner: no Rust reference may cover them.
+pub type Piece = libc::iovec;
 
 /// A piece.
-pub(super) fn piece(start: *const u8, len: usize) -> Piece {
+pub fn piece(start: *const u8, len: usize) -> Piece {
     Piece { iov_base: start.cast_mut().cast(), iov_len: len }
 }
 
 /// The length of these pieces together.
-pub(super) fn pieces_bytes(pieces: &[Piece]) -> usize {
+pub fn pieces_bytes(pieces: &[Piece]) -> usize {
     pieces.iter().map(|p| p.iov_len).sum()
 }
 
 /// A stream of bytes that never blocks. Both methods return how many bytes they moved, front to back; fewer than asked
 /// means that more would have had to wait. `AGAIN` means that even one would.
-pub(super) trait StreamIo {
+pub trait StreamIo {
     /// # Safety
     /// 1. The pieces are valid for reads, and nobody writes them meanwhile.
     unsafe fn write(&mut self, pieces: &[Piece]) -> Result<usize, Errno>;

@@ -1,12 +1,22 @@
 //! Layer: host / net, the wire.
 //! Takes: sockets from the bootstrap, devices of this host, memory that was registered.
-//! Gives: [`Net`], which every network implements, and [`stream`], the links of CPU ranks that are one TCP stream each.
+//! Gives: [`Net`], which every network implements, [`find`], which chooses one, and [`stream`], the links of CPU ranks that are
+//! one TCP stream each.
 //! Never: knows collectives, reads a payload, names a line protocol (it asks `shared::proto`), blocks.
 
 mod contract;
 mod error;
+#[doc(hidden)]
+pub mod io;
 pub mod stream;
+#[doc(hidden)]
+pub mod message;
+pub mod socket;
+pub mod loopback;
+pub mod fault;
+mod choose;
 
+pub use choose::{NetConfig, find};
 pub use contract::{
     Comm, Connector, HANDLE_BYTES, Listener, MemoryKinds, Net, NetHandle, NetMemory, NetMemoryKind,
     NetProperties, REQUESTS_MAX, RecvComm, Registration, Request, SendComm,

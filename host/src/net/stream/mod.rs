@@ -15,7 +15,6 @@
 
 mod error;
 mod frame;
-mod io;
 mod block;
 mod loans;
 mod send;

@@ -12,7 +12,7 @@
 use super::block::Block;
 use super::error::Fault;
 use super::frame::{FrameHeader, HEADER_BYTES};
-use super::io::{Piece, StreamIo, piece, pieces_bytes};
+use crate::net::io::{Piece, StreamIo, piece, pieces_bytes};
 use oxccl_shared::abi::{Protocol, Step};
 use oxccl_shared::fifo::{STEPS, StepProducer, split};
 use oxccl_shared::proto;

@@ -6,8 +6,8 @@
 use super::block::Block;
 use super::error::Fault;
 use super::frame::{FrameHeader, HEADER_BYTES};
-use super::io::{StreamIo, piece, pieces_bytes};
 use super::loans::Loans;
+use crate::net::io::{StreamIo, piece, pieces_bytes};
 use oxccl_shared::abi::{Protocol, Step};
 use oxccl_shared::fifo::{STEPS, StepConsumer, split};
 use oxccl_shared::proto;

@@ -1,9 +1,9 @@
 //! What the tests of a link need: kernels' ends of a block, and a stream worse than any network.
 
 use super::block::Block;
-use super::io::{Piece, StreamIo};
 use super::send::Sender;
 use crate::mem::Segment;
+use crate::net::io::{Piece, StreamIo};
 use oxccl_shared::abi::{ConnLayout, Protocol, SlotHeader, Step};
 use oxccl_shared::fifo::{StepConsumer, StepProducer, split};
 use oxccl_shared::proto::{self, ll, ll128};

@@ -1,0 +1,71 @@
+//! Which network a communicator uses.
+
+use super::socket::{self, SocketConfig};
+use super::{Net, NetError};
+use std::sync::Arc;
+
+/// Settings of all networks.
+#[derive(Clone, Debug, Default)]
+pub struct NetConfig {
+    /// The only network to be used, by its name in any case of letters (`NCCL_NET`). Default: the first in the order plugins,
+    /// IB, Socket that has devices.
+    pub name: Option<String>,
+    /// Of the network over sockets.
+    pub socket: SocketConfig,
+}
+
+/// Opens a network that this library has.
+type Open = fn(&NetConfig) -> Result<Arc<dyn Net>, NetError>;
+
+/// The library's own networks, best first. A network that is not there at all ([`NetError::Absent`]) is passed over.
+const BUILT_IN: &[(&str, Open)] = &[("Socket", |config| socket::open(&config.socket))];
+
+/// The network that `config` names, or the best that has devices.
+///
+/// # Errors
+/// [`NetError::Absent`]: what each network that was tried lacks. An error of a network that is there ends the search: the user
+/// would not want to learn from the speed that another was taken.
+pub fn find(config: &NetConfig) -> Result<Arc<dyn Net>, NetError> {
+    let mut lacking = String::new();
+    for (name, open) in BUILT_IN {
+        if config.name.as_ref().is_some_and(|wanted| !wanted.eq_ignore_ascii_case(name)) {
+            continue;
+        }
+        let why = match open(config) {
+            Ok(net) if net.devices() > 0 => return Ok(net),
+            Ok(_) => "no device".to_owned(),
+            Err(NetError::Absent { reason, .. }) => reason,
+            Err(error) => return Err(error),
+        };
+        let comma = if lacking.is_empty() { "" } else { ", " };
+        lacking += &format!("{comma}{name}: {why}");
+    }
+    let net = config.name.clone().unwrap_or_else(|| "of any kind".to_owned());
+    let reason = if lacking.is_empty() { names_there_are() } else { lacking };
+    Err(NetError::Absent { net, reason })
+}
+
+fn names_there_are() -> String {
+    let names: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
+    format!("NCCL_NET may name {}", names.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(name: &str) -> NetConfig {
+        NetConfig { name: Some(name.to_owned()), ..NetConfig::default() }
+    }
+
+    #[test]
+    fn a_network_is_found_by_its_name_in_any_case() {
+        assert_eq!(find(&named("sOCKET")).map(|net| net.name().to_owned()), Ok("Socket".to_owned()));
+    }
+
+    #[test]
+    fn a_name_that_no_network_has_is_refused_with_those_that_some_have() {
+        let error = find(&named("carrier pigeon")).expect_err("there is no such network").to_string();
+        assert!(error.contains("carrier pigeon") && error.contains("Socket"), "{error}");
+    }
+}

@@ -1,0 +1,55 @@
+//! Who is at the two ends, for what is said when a connection breaks.
+
+use super::header::HeaderFault;
+use crate::net::NetError;
+use rustix::io::Errno;
+
+/// The names of a connection's ends.
+#[derive(Clone, Debug)]
+pub struct Ends {
+    /// This end's device.
+    pub device: String,
+    /// The other end's address.
+    pub peer: String,
+}
+
+/// What stops a state machine; [`Ends`] add who and where.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fault {
+    Closed { mid_message: bool },
+    Call(&'static str, Errno),
+    Header(HeaderFault),
+}
+
+impl Fault {
+    /// A failed system call: the peer's doing if it reset the connection.
+    pub(super) fn of_errno(call: &'static str, errno: Errno, mid_message: bool) -> Fault {
+        match errno {
+            Errno::PIPE | Errno::CONNRESET => Fault::Closed { mid_message },
+            errno => Fault::Call(call, errno),
+        }
+    }
+}
+
+impl Ends {
+    #[cold]
+    pub(super) fn error(&self, fault: Fault) -> NetError {
+        let (device, peer) = (self.device.clone(), self.peer.clone());
+        match fault {
+            Fault::Closed { mid_message } => NetError::Closed { device, peer, mid_message },
+            Fault::Call(call, errno) => {
+                NetError::Call { device, peer: Some(peer), call, reason: errno.to_string() }
+            }
+            Fault::Header(fault) => {
+                let (expected, found) = fault.words();
+                NetError::Protocol { device, peer, expected, found }
+            }
+        }
+    }
+
+    /// The caller's own mistake; the connection is none the worse.
+    #[cold]
+    pub(super) fn misuse(&self, call: &'static str, reason: &str) -> NetError {
+        NetError::of_call(&self.device, call, reason.to_owned())
+    }
+}

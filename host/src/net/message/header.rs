@@ -1,0 +1,150 @@
+//! The 16 bytes before every message on the control lane.
+
+use super::MESSAGE_MAX_BYTES;
+
+/// Bytes of a header.
+pub(super) const HEADER_BYTES: usize = 16;
+
+const MAGIC: [u8; 2] = *b"On";
+const VERSION: u8 = 1;
+
+/// Where the body of a message is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Body {
+    /// Behind the header.
+    Inline = 0,
+    /// On the data lanes.
+    Striped = 1,
+}
+
+/// What precedes a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Header {
+    pub body: Body,
+    /// The message's number, its low half.
+    pub number: u32,
+    pub len_bytes: usize,
+}
+
+/// What is wrong with a header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum HeaderFault {
+    /// The stream is out of step, or another program is at the other end.
+    Magic([u8; 2]),
+    Version(u8),
+    /// No body is like that, or not on a connection with these lanes.
+    Body(u8),
+    Number {
+        expected: u32,
+        found: u32,
+    },
+    /// More bytes than the receive has room for.
+    Length {
+        max_bytes: usize,
+        found: u64,
+    },
+}
+
+impl HeaderFault {
+    /// What was due and what came.
+    pub(super) fn words(self) -> (String, String) {
+        match self {
+            HeaderFault::Magic(found) => {
+                ("a message".to_owned(), format!("bytes that begin with {found:02x?}"))
+            }
+            HeaderFault::Version(found) => {
+                (format!("version {VERSION} of the message header"), format!("version {found}"))
+            }
+            HeaderFault::Body(found) => {
+                ("a body on lanes that there are".to_owned(), format!("kind {found}"))
+            }
+            HeaderFault::Number { expected, found } => {
+                (format!("message {expected:#x}"), format!("message {found:#x}"))
+            }
+            HeaderFault::Length { max_bytes, found } => {
+                (format!("a message of at most {max_bytes} bytes"), format!("one of {found}"))
+            }
+        }
+    }
+}
+
+impl Header {
+    /// As it travels: magic, version, body, number, length, little-endian.
+    pub(super) fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..2].copy_from_slice(&MAGIC);
+        bytes[2] = VERSION;
+        bytes[3] = self.body as u8;
+        bytes[4..8].copy_from_slice(&self.number.to_le_bytes());
+        bytes[8..].copy_from_slice(&(self.len_bytes as u64).to_le_bytes());
+        bytes
+    }
+
+    /// Reads what a peer sent as message `number`, for which there is room for `max_bytes`. `has_data_lanes`: whether a body
+    /// can be striped.
+    pub(super) fn decode(
+        bytes: &[u8; HEADER_BYTES],
+        number: u32,
+        max_bytes: usize,
+        has_data_lanes: bool,
+    ) -> Result<Header, HeaderFault> {
+        let [m0, m1, version, body, n0, n1, n2, n3, len @ ..] = *bytes;
+        if [m0, m1] != MAGIC {
+            return Err(HeaderFault::Magic([m0, m1]));
+        }
+        if version != VERSION {
+            return Err(HeaderFault::Version(version));
+        }
+        let body = match body {
+            0 => Body::Inline,
+            1 if has_data_lanes => Body::Striped,
+            other => return Err(HeaderFault::Body(other)),
+        };
+        let found = u32::from_le_bytes([n0, n1, n2, n3]);
+        if found != number {
+            return Err(HeaderFault::Number { expected: number, found });
+        }
+        let (len, max_bytes) = (u64::from_le_bytes(len), max_bytes.min(MESSAGE_MAX_BYTES));
+        match usize::try_from(len) {
+            Ok(len_bytes) if len_bytes <= max_bytes => Ok(Header { body, number, len_bytes }),
+            _ => Err(HeaderFault::Length { max_bytes, found: len }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: Header = Header { body: Body::Striped, number: 0x0403_0201, len_bytes: 0x15_1413 };
+
+    #[test]
+    fn the_wire_form_is_fixed() {
+        let bytes = *b"On\x01\x01\x01\x02\x03\x04\x13\x14\x15\0\0\0\0\0";
+        assert_eq!(GOOD.encode(), bytes);
+        assert_eq!(Header::decode(&bytes, GOOD.number, usize::MAX, true), Ok(GOOD));
+    }
+
+    #[test]
+    fn each_fault_is_named() {
+        let decode = |at: usize, value: u8| {
+            let mut bytes = GOOD.encode();
+            bytes[at] = value;
+            Header::decode(&bytes, GOOD.number, GOOD.len_bytes, true)
+        };
+        assert_eq!(decode(15, 0), Ok(GOOD));
+        assert_eq!(decode(0, b'x'), Err(HeaderFault::Magic(*b"xn")));
+        assert_eq!(decode(2, 9), Err(HeaderFault::Version(9)));
+        assert_eq!(decode(3, 2), Err(HeaderFault::Body(2)));
+        let expected = GOOD.number;
+        assert_eq!(decode(4, 2), Err(HeaderFault::Number { expected, found: 0x0403_0202 }));
+        let found = GOOD.len_bytes as u64 + 1;
+        assert_eq!(decode(8, 0x14), Err(HeaderFault::Length { max_bytes: GOOD.len_bytes, found }));
+        assert_eq!(
+            decode(15, 0xff).map_err(|fault| fault.words().1),
+            Err("one of 18374686479673086995".into())
+        );
+        let one_lane = Header::decode(&GOOD.encode(), GOOD.number, usize::MAX, false);
+        assert_eq!(one_lane, Err(HeaderFault::Body(1)));
+    }
+}

@@ -1,0 +1,226 @@
+//! The sending end.
+
+use super::MESSAGE_MAX_BYTES;
+use super::ends::{Ends, Fault};
+use super::header::{Body, HEADER_BYTES, Header};
+use super::requests::{NotUnderWay, Requests};
+use super::stripes::Stripes;
+use crate::net::io::{Piece, StreamIo, piece, pieces_bytes};
+use crate::net::{Comm, NetError, NetMemory, NetMemoryKind, Registration, Request, SendComm};
+use rustix::io::Errno;
+
+/// Messages that leave in one call on the control lane at most, while they are short.
+const BATCH: usize = 16;
+/// From here on a body is worth a call of its own.
+const LONG_BYTES: usize = 64 << 10;
+
+/// A connection's sending end over `lanes`, the control lane first.
+pub struct Sender<Io> {
+    ends: Ends,
+    lanes: Box<[Lane<Io>]>,
+    requests: Requests<Outgoing>,
+    failed: Option<NetError>,
+}
+
+/// A stream and how far it is: `sent_bytes` of what message `number` has for it.
+struct Lane<Io> {
+    io: Io,
+    number: u64,
+    sent_bytes: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Outgoing {
+    header: [u8; HEADER_BYTES],
+    body: *const u8,
+    len_bytes: usize,
+    is_striped: bool,
+}
+
+// SAFETY: `isend` has its caller promise that the bytes stay readable, from whichever thread drives the communicator.
+unsafe impl Send for Outgoing {}
+
+impl<Io: StreamIo> Sender<Io> {
+    /// An end over these streams, at least one, on which nothing has travelled.
+    pub fn new(ends: Ends, lanes: Vec<Io>) -> Self {
+        assert!(!lanes.is_empty(), "a connection has a control lane");
+        let nothing =
+            Outgoing { header: [0; HEADER_BYTES], body: std::ptr::null(), len_bytes: 0, is_striped: false };
+        let lanes = lanes.into_iter().map(|io| Lane { io, number: 0, sent_bytes: 0 }).collect();
+        Sender { ends, lanes, requests: Requests::new(nothing), failed: None }
+    }
+
+    fn check(&self) -> Result<(), NetError> {
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    /// Writes what the lanes take.
+    fn progress(&mut self) -> Result<(), NetError> {
+        self.check()?;
+        let Sender { lanes, requests, .. } = self;
+        let moved = match lanes.split_first_mut() {
+            Some((control, data)) => {
+                write_control(control, requests).and_then(|()| write_data(data, requests))
+            }
+            None => Ok(()),
+        };
+        moved.map_err(|fault| self.failed.insert(self.ends.error(fault)).clone())
+    }
+}
+
+/// Headers, and bodies that are not striped. Several short messages leave together.
+fn write_control<Io: StreamIo>(lane: &mut Lane<Io>, requests: &mut Requests<Outgoing>) -> Result<(), Fault> {
+    while lane.number < requests.next() {
+        let mut pieces = [piece(std::ptr::null(), 0); 2 * BATCH];
+        let count = gather(lane.number, lane.sent_bytes, requests, &mut pieces);
+        let wanted_bytes = pieces_bytes(&pieces[..count]);
+        // SAFETY: headers are ours; bodies stay as they are until their request is done (`isend`).
+        let written_bytes = unsafe { write(&mut lane.io, &pieces[..count], lane.sent_bytes > 0) }?;
+        let mut left_bytes = lane.sent_bytes + written_bytes;
+        while lane.number < requests.next() && left_bytes >= requests.at(lane.number).control_bytes() {
+            left_bytes -= requests.at(lane.number).control_bytes();
+            requests.part_done(lane.number);
+            lane.number += 1;
+        }
+        lane.sent_bytes = left_bytes;
+        if written_bytes < wanted_bytes {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// What follows on the control lane from `sent_bytes` of message `number` on, as pieces; returns how many.
+fn gather(
+    number: u64,
+    sent_bytes: usize,
+    requests: &mut Requests<Outgoing>,
+    pieces: &mut [Piece; 2 * BATCH],
+) -> usize {
+    let (mut count, mut skip_bytes) = (0, sent_bytes);
+    for number in number..requests.next().min(number + BATCH as u64) {
+        let outgoing = requests.at(number);
+        let header = &outgoing.header[skip_bytes.min(HEADER_BYTES)..];
+        let body_sent = skip_bytes.saturating_sub(HEADER_BYTES);
+        let body_bytes = outgoing.control_bytes() - HEADER_BYTES - body_sent;
+        for (start, len_bytes) in [
+            (header.as_ptr(), header.len()),
+            // What is behind the body's end is never reached: the lane moves on when all is sent.
+            (outgoing.body.wrapping_add(body_sent), body_bytes),
+        ] {
+            // Only what has bytes left: the kernel walks every piece it is given.
+            if len_bytes > 0 {
+                pieces[count] = piece(start, len_bytes);
+                count += 1;
+            }
+        }
+        skip_bytes = 0;
+        if body_bytes >= LONG_BYTES {
+            break;
+        }
+    }
+    count
+}
+
+/// Stripes.
+fn write_data<Io: StreamIo>(lanes: &mut [Lane<Io>], requests: &mut Requests<Outgoing>) -> Result<(), Fault> {
+    let count = lanes.len();
+    for (index, lane) in lanes.iter_mut().enumerate() {
+        while lane.number < requests.next() {
+            let outgoing = *requests.at(lane.number);
+            if outgoing.is_striped {
+                let stripe = Stripes::new(count, lane.number, outgoing.len_bytes).of_lane(index);
+                let rest = stripe.start + lane.sent_bytes..stripe.end;
+                if !rest.is_empty() {
+                    let pieces = [piece(outgoing.body.wrapping_add(rest.start), rest.len())];
+                    // SAFETY: the stripe lies within the body, which stays as it is until its request is done (`isend`).
+                    let written_bytes = unsafe { write(&mut lane.io, &pieces, true) }?;
+                    lane.sent_bytes += written_bytes;
+                    if written_bytes < rest.len() {
+                        break;
+                    }
+                    requests.part_done(lane.number);
+                }
+            }
+            lane.number += 1;
+            lane.sent_bytes = 0;
+        }
+    }
+    Ok(())
+}
+
+/// One write; 0 if the stream takes nothing now.
+///
+/// # Safety
+/// As [`StreamIo::write`].
+unsafe fn write(io: &mut impl StreamIo, pieces: &[Piece], mid_message: bool) -> Result<usize, Fault> {
+    // SAFETY: the caller's promise.
+    match unsafe { io.write(pieces) } {
+        Ok(written_bytes) => Ok(written_bytes),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(0),
+        Err(errno) => Err(Fault::of_errno("sendmsg", errno, mid_message)),
+    }
+}
+
+impl Outgoing {
+    /// What the control lane carries of it.
+    fn control_bytes(&self) -> usize {
+        HEADER_BYTES + if self.is_striped { 0 } else { self.len_bytes }
+    }
+}
+
+impl<Io: StreamIo + Send> Comm for Sender<Io> {
+    unsafe fn register(&mut self, memory: NetMemory<'_>) -> Result<Registration, NetError> {
+        host_only(&self.ends, memory)
+    }
+
+    fn deregister(&mut self, _registration: Registration) -> Result<(), NetError> {
+        Ok(())
+    }
+
+    fn test(&mut self, request: Request) -> Result<Option<usize>, NetError> {
+        let misuse = |NotUnderWay| self.ends.misuse("test", "the send is not under way");
+        if let Some(done) = self.requests.take_done(request).map_err(misuse)? {
+            return Ok(Some(done.len_bytes));
+        }
+        self.progress()?;
+        let done = self.requests.take_done(request).unwrap_or_default();
+        Ok(done.map(|done| done.len_bytes))
+    }
+}
+
+impl<Io: StreamIo + Send> SendComm for Sender<Io> {
+    unsafe fn isend(
+        &mut self,
+        start: *const u8,
+        len_bytes: usize,
+        _registration: Registration,
+    ) -> Result<Option<Request>, NetError> {
+        self.check()?;
+        if len_bytes > MESSAGE_MAX_BYTES {
+            return Err(self.ends.misuse("isend", "the message is longer than any may be"));
+        }
+        if self.requests.are_exhausted() {
+            return Ok(None);
+        }
+        let (data_lanes, number) = (self.lanes.len() - 1, self.requests.next());
+        let is_striped = Stripes::pay(data_lanes, len_bytes);
+        let body = if is_striped { Body::Striped } else { Body::Inline };
+        let header = Header { body, number: number as u32, len_bytes }.encode();
+        let stripes = if is_striped { Stripes::new(data_lanes, number, len_bytes).count() } else { 0 };
+        let outgoing = Outgoing { header, body: start, len_bytes, is_striped };
+        let request = self.requests.add(outgoing, 1 + stripes);
+        self.progress()?;
+        Ok(Some(request))
+    }
+}
+
+/// Memory of this process needs no registration, and there is no other.
+pub(super) fn host_only(ends: &Ends, memory: NetMemory<'_>) -> Result<Registration, NetError> {
+    match memory.kind {
+        NetMemoryKind::Host => Ok(Registration(0)),
+        NetMemoryKind::Cuda | NetMemoryKind::DmaBuf { .. } => {
+            Err(NetError::Unsupported { device: ends.device.clone(), what: "memory of a GPU".to_owned() })
+        }
+    }
+}

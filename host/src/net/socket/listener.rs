@@ -1,0 +1,86 @@
+//! The accepting side of a connection.
+
+use super::config::SocketConfig;
+use super::devices::Device;
+use super::purpose::{Lane, NOBODY};
+use crate::bootstrap::acceptor::{Accepted, Acceptor};
+use crate::bootstrap::secret::Secret;
+use crate::bootstrap::sock;
+use crate::net::message::{Ends, Receiver};
+use crate::net::{Listener, NetError, RecvComm};
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+/// A port that waits for the sockets of one connection.
+pub(super) struct SocketListener {
+    device: String,
+    acceptor: Acceptor,
+    peer_dead_after: Duration,
+    /// The connection whose sockets come, once one has.
+    coming: Option<Coming>,
+}
+
+struct Coming {
+    connection: u64,
+    remote: SocketAddr,
+    lanes: Vec<Option<TcpStream>>,
+}
+
+impl SocketListener {
+    /// A listener at a port of the kernel's choice, and its address.
+    pub(super) fn new(
+        device: &Device,
+        token: Secret,
+        config: &SocketConfig,
+    ) -> Result<(SocketAddr, SocketListener), NetError> {
+        let failed = |error: io::Error| NetError::of_io(&device.name, None, "listen", &error);
+        let listener = sock::listen(device.addr, 0).map_err(failed)?;
+        let addr = listener.local_addr().map_err(failed)?;
+        let acceptor = Acceptor::new(listener, token, NOBODY, config.handshake_timeout);
+        let peer_dead_after = config.peer_dead_after;
+        Ok((addr, SocketListener { device: device.name.clone(), acceptor, peer_dead_after, coming: None }))
+    }
+
+    /// Takes a socket that has proved to know the token. Its place may still be nonsense, if another version made it.
+    fn take(&mut self, accepted: Accepted) {
+        let Accepted { stream, remote, hello } = accepted;
+        let Some(lane) = Lane::of(&hello) else {
+            return self.acceptor.refuse(remote, &"it says that it is a socket that no connection has");
+        };
+        let coming = self.coming.get_or_insert_with(|| Coming {
+            connection: lane.connection,
+            remote,
+            lanes: (0..lane.total).map(|_| None).collect(),
+        });
+        if coming.connection != lane.connection || coming.lanes.len() != lane.total as usize {
+            return self.acceptor.refuse(remote, &"another connection came first to this listener");
+        }
+        if let Err(error) = sock::keep_alive(&stream, self.peer_dead_after) {
+            return self.acceptor.refuse(remote, &error);
+        }
+        match &mut coming.lanes[lane.index as usize] {
+            Some(_) => self.acceptor.refuse(remote, &"it came twice"),
+            empty => *empty = Some(stream),
+        }
+    }
+}
+
+impl Listener for SocketListener {
+    fn poll_accept(&mut self) -> Result<Option<Box<dyn RecvComm>>, NetError> {
+        let now = Instant::now();
+        let mut fds = Vec::with_capacity(self.acceptor.poll_len());
+        self.acceptor.poll_fds(&mut fds);
+        sock::poll(&mut fds, Some(now))
+            .map_err(|error| NetError::of_io(&self.device, None, "poll", &error))?;
+        let ready: Vec<_> = fds.iter().map(|fd| fd.revents()).collect();
+        let mut accepted = Vec::new();
+        self.acceptor.drive(now, &ready, &mut accepted);
+        accepted.into_iter().for_each(|accepted| self.take(accepted));
+        let Some(coming) = self.coming.take_if(|coming| coming.lanes.iter().all(Option::is_some)) else {
+            return Ok(None);
+        };
+        let ends = Ends { device: self.device.clone(), peer: coming.remote.to_string() };
+        Ok(Some(Box::new(Receiver::new(ends, coming.lanes.into_iter().flatten().collect()))))
+    }
+}

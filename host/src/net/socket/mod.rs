@@ -1,0 +1,93 @@
+//! Layer: host / net / socket.
+//! Takes: the host's interfaces, as `NCCL_SOCKET_IFNAME` and `NCCL_SOCKET_FAMILY` admit them.
+//! Gives: the network that every host has. A connection is a control socket and, where the user wants them, data sockets
+//! over which long messages are striped; all of them prove to know the listener's token before anything else is read.
+//! Never: blocks, starts a thread, allocates or locks once a connection stands.
+//!
+//! What travels is [`super::message`]'s; here it gets its sockets.
+
+mod config;
+mod devices;
+mod handle;
+mod purpose;
+mod listener;
+mod connector;
+
+pub use config::SocketConfig;
+
+use super::{Connector, Listener, MemoryKinds, Net, NetError, NetHandle, NetProperties};
+use crate::bootstrap::secret::Secret;
+use devices::Device;
+use handle::SocketHandle;
+use std::sync::Arc;
+
+/// The network's name.
+const NAME: &str = "Socket";
+/// Open connections that a device is said to have at most: what file descriptors allow, in order of magnitude.
+const COMMS_MAX: u32 = 65_536;
+
+/// TCP over the host's interfaces.
+#[derive(Debug)]
+pub struct Socket {
+    config: SocketConfig,
+    devices: Vec<Device>,
+}
+
+/// The network over the interfaces that `config` admits, perhaps none.
+///
+/// # Errors
+/// [`NetError::Call`] if the kernel does not list its interfaces.
+pub fn open(config: &SocketConfig) -> Result<Arc<dyn Net>, NetError> {
+    Ok(Arc::new(Socket { config: config.clone(), devices: devices::list(config)? }))
+}
+
+impl Socket {
+    fn device(&self, device: u32) -> Result<&Device, NetError> {
+        self.devices.get(device as usize).ok_or_else(|| NetError::NoDevice {
+            net: NAME.to_owned(),
+            device,
+            devices: self.devices.len() as u32,
+        })
+    }
+}
+
+impl Net for Socket {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn devices(&self) -> u32 {
+        self.devices.len() as u32
+    }
+
+    fn properties(&self, device: u32) -> Result<NetProperties, NetError> {
+        let found = self.device(device)?;
+        Ok(NetProperties {
+            name: found.name.clone(),
+            pci_path: found.pci_path.clone(),
+            guid: u64::from(device),
+            memory: MemoryKinds::HOST,
+            registers_globally: true,
+            speed_mbps: found.speed_mbps,
+            port: 0,
+            latency_us: 0.0,
+            comms_max: COMMS_MAX,
+            message_max_bytes: super::message::MESSAGE_MAX_BYTES,
+        })
+    }
+
+    fn listen(&self, device: u32) -> Result<(NetHandle, Box<dyn Listener>), NetError> {
+        let device = self.device(device)?;
+        let token = Secret::random()
+            .map_err(|error| NetError::of_call(&device.name, "getrandom", error.to_string()))?;
+        let (addr, listener) = listener::SocketListener::new(device, token, &self.config)?;
+        Ok((SocketHandle { addr, token }.to_net(), Box::new(listener)))
+    }
+
+    fn connect(&self, device: u32, handle: &NetHandle) -> Result<Box<dyn Connector>, NetError> {
+        let device = self.device(device)?;
+        let handle = SocketHandle::from_net(handle)
+            .map_err(|reason| NetError::BadHandle { net: NAME.to_owned(), reason: reason.to_owned() })?;
+        Ok(Box::new(connector::SocketConnector::new(device, &handle, &self.config)?))
+    }
+}
