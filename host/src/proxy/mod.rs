@@ -1,8 +1,10 @@
 //! Layer: host / proxy.
 //! Takes: connections whose other end is on the network.
-//! Gives: [`Links`], which move full slots to the network and fill slots from it, a bit at each call.
+//! Gives: [`Links`], which move full slots to streams and fill slots from them, a bit at each call; [`progress`], which does
+//! it over any network.
 //! Never: blocks, allocates after init, knows line formats (it asks `shared::proto`).
 
 mod links;
+pub mod progress;
 
 pub use links::{LinkGroup, Links};

@@ -9,4 +9,4 @@ mod order;
 
 pub use credit::{STEPS, has_credit};
 pub use order::{OrderConsumer, OrderFifo, OrderProducer};
-pub use step::{ConnWords, ConsumerCursor, ProducerCursor, StepConsumer, StepProducer, split};
+pub use step::{ConnWords, ConsumerCursor, ProducerCursor, StepConsumer, StepProducer, split, split_over};

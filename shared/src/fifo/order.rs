@@ -1,8 +1,13 @@
 //! The order FIFO: a user's thread tells a proxy what to do, one `Copy` record at a time, without a lock.
+//!
+//! Memory of zeroes is an empty queue, and the layout is fixed, so the two ends may be in different processes: each maps the
+//! memory and takes its end ([`OrderFifo::producer`], [`OrderFifo::consumer`]). Records then hold no pointers, and every bit
+//! pattern of theirs is a value.
 
 use crate::sync::{Line128, SharedCell, Sys, Word};
 
 /// A bounded single-producer single-consumer queue of `N` records; `N` must be a power of two.
+#[repr(C)]
 pub struct OrderFifo<T: Copy, const N: usize> {
     /// Written by the producer: records ever pushed.
     tail: Line128<Word<u64, Sys>>,
@@ -52,6 +57,40 @@ impl<T: Copy, const N: usize> OrderFifo<T, N> {
     }
 }
 
+impl<T: Copy, const N: usize> OrderFifo<T, N> {
+    /// The pushing end, for who shares the queue by memory and not by a borrow. Goes on where the last one was.
+    ///
+    /// # Safety
+    /// 1. There is no other pushing end, in any process.
+    pub unsafe fn producer(&self) -> OrderProducer<'_, T, N> {
+        // ACQUIRE pairs with RELEASE in OrderProducer::push and OrderConsumer::pop: an earlier end's writes are over.
+        let (tail, head_seen) = (self.tail.load_acquire(), self.head.load_acquire());
+        OrderProducer { fifo: self, tail, head_seen }
+    }
+
+    /// The popping end. As [`Self::producer`].
+    ///
+    /// # Safety
+    /// 1. There is no other popping end, in any process.
+    pub unsafe fn consumer(&self) -> OrderConsumer<'_, T, N> {
+        // ACQUIRE: as above.
+        let (head, tail_seen) = (self.head.load_acquire(), self.tail.load_acquire());
+        OrderConsumer { fifo: self, head, tail_seen }
+    }
+}
+
+#[cfg(not(loom))]
+const _: () = {
+    use core::mem::{align_of, offset_of, size_of};
+    type Fifo = OrderFifo<[u64; 2], 4>;
+    assert!(offset_of!(Fifo, tail) == 0);
+    assert!(offset_of!(Fifo, head) == 128);
+    assert!(offset_of!(Fifo, slots) == 256);
+    // Rounded up to the lines of the words.
+    assert!(size_of::<Fifo>() == 384 && align_of::<Fifo>() == 128);
+    assert!(size_of::<SharedCell<[u64; 2]>>() == 16);
+};
+
 impl<T: Copy, const N: usize> Default for OrderFifo<T, N> {
     fn default() -> Self {
         Self::new()
@@ -80,6 +119,13 @@ impl<T: Copy, const N: usize> OrderProducer<'_, T, N> {
 }
 
 impl<T: Copy, const N: usize> OrderConsumer<'_, T, N> {
+    /// Whether nothing waits to be taken.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        // ACQUIRE pairs with RELEASE in OrderProducer::push.
+        self.head == self.tail_seen && self.head == self.fifo.tail.load_acquire()
+    }
+
     /// Takes the oldest record.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
@@ -104,6 +150,23 @@ impl<T: Copy, const N: usize> OrderConsumer<'_, T, N> {
 mod tests {
     use super::*;
 
+    /// As two processes that map the same zeroed memory, one of which starts anew.
+    #[test]
+    fn ends_attach_to_memory_and_go_on_where_the_last_was() {
+        let mut memory = core::mem::MaybeUninit::<OrderFifo<u32, 4>>::zeroed();
+        // SAFETY: zeroes are an empty queue.
+        let fifo = unsafe { memory.assume_init_mut() };
+        for round in 0..6 {
+            // SAFETY: the ends of the round before are gone.
+            let (mut producer, mut consumer) = unsafe { (fifo.producer(), fifo.consumer()) };
+            assert_eq!(consumer.pop(), (round > 0).then(|| 3 * round - 1));
+            for i in 0..3 {
+                assert_eq!(producer.push(3 * round + i), Ok(()));
+            }
+            assert_eq!((consumer.pop(), consumer.pop()), (Some(3 * round), Some(3 * round + 1)));
+        }
+    }
+
     #[test]
     fn full_gives_back_and_order_is_kept() {
         let mut fifo = OrderFifo::<u32, 4>::new();
@@ -114,8 +177,10 @@ mod tests {
             }
             assert_eq!(producer.push(99), Err(99));
             for i in 0..4 {
+                assert!(!consumer.is_empty());
                 assert_eq!(consumer.pop(), Some(round * 4 + i));
             }
+            assert!(consumer.is_empty());
             assert_eq!(consumer.pop(), None);
         }
     }

@@ -173,7 +173,11 @@ pub struct StepConsumer<'a> {
 
 /// Both ends of a fresh connection. Each process keeps the one it is and forgets the other.
 pub fn split(control: &ConnControl) -> (StepProducer<'_>, StepConsumer<'_>) {
-    let words = ConnWords::in_one(control);
+    split_over(ConnWords::in_one(control))
+}
+
+/// As [`split`], for words that need not lie in one block.
+pub fn split_over(words: ConnWords<'_>) -> (StepProducer<'_>, StepConsumer<'_>) {
     (
         StepProducer { words, cursor: ProducerCursor::default() },
         StepConsumer { words, cursor: ConsumerCursor::default() },
@@ -229,6 +233,12 @@ impl StepConsumer<'_> {
     #[inline]
     pub fn release(&mut self) {
         self.cursor.release(self.words);
+    }
+
+    /// See [`ConsumerCursor::advance`].
+    #[inline]
+    pub fn advance(&mut self) {
+        self.cursor.advance();
     }
 }
 

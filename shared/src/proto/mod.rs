@@ -13,7 +13,9 @@ pub mod ll;
 pub mod ll128;
 pub mod simple;
 mod probe;
+mod land;
 
+pub use land::{is_flagged, land};
 pub use probe::{publish, ready, travel_bytes};
 
 use crate::abi::{ConnLayout, Protocol};
@@ -26,6 +28,12 @@ pub const fn payload_bytes(protocol: Protocol, layout: &ConnLayout) -> usize {
         Protocol::LL128 => ll128::payload_bytes(layout.ll128_slot_bytes as usize),
         Protocol::Simple => layout.simple_slot_bytes as usize,
     }
+}
+
+/// How many bytes a slot has under `protocol`, header lines included.
+#[inline]
+pub const fn slot_bytes(protocol: Protocol, layout: &ConnLayout) -> usize {
+    slot_offset(protocol, layout, 1) - slot_offset(protocol, layout, 0)
 }
 
 /// How many bytes of a slot a message of `len_bytes` payload occupies, header lines included: what a proxy moves.

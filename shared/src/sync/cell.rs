@@ -1,6 +1,7 @@
 //! Memory whose accesses some word orders.
 
 /// A slot that one thread writes and another reads, in an order that some [`super::Word`] establishes.
+#[repr(transparent)]
 pub struct SharedCell<T>(core::cell::UnsafeCell<core::mem::MaybeUninit<T>>);
 
 impl<T: Copy> SharedCell<T> {

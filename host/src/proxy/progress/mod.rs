@@ -1,0 +1,30 @@
+//! Layer: host / proxy / progress.
+//! Takes: connection blocks whose other end is on the network, communicators of a [`crate::net::Net`], sub-operations.
+//! Gives: [`SendEnd`], the consumer of the block that a local kernel fills, and [`RecvEnd`], the producer of the block that a
+//! local kernel empties. Together they are one connection whose two halves lie on two hosts.
+//! Never: waits, allocates or locks after construction, names a line protocol (it asks `shared::proto`).
+//!
+//! ```text
+//! host of the producer                                   host of the consumer
+//! kernel -> block -> SendEnd -> isend ~~ Net ~~ irecv -> RecvEnd -> block -> kernel
+//!             head <-'  when the send is done              '-> tail, or lines one by one
+//! ```
+//! One message is one slot, sent from the block and received into it. See docs/proxy.md.
+
+mod prologue;
+mod counters;
+mod error;
+mod annex;
+mod block;
+mod send;
+mod recv;
+
+#[cfg(test)]
+mod tests;
+
+pub use block::{BulkSlots, ProxyBlock};
+pub use counters::{Counters, SubOp};
+pub use error::{EndError, EndFault, Outstanding, Place};
+pub use prologue::Prologue;
+pub use recv::RecvEnd;
+pub use send::SendEnd;

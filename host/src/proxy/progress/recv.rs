@@ -1,0 +1,286 @@
+//! The receiving end: the producer of a block that a local kernel empties.
+//!
+//! ```text
+//! credit -> irecv                 the slot itself, or beside it     -> posted
+//! test, in order                                                    -> received
+//! flush, for device memory                                          -> flushed
+//! tail, or landing line by line   the kernel sees it                -> transmitted
+//! ```
+
+use super::annex::Annex;
+use super::block::{BlockRegistrations, ProxyBlock};
+use super::counters::{Running, SubOp};
+use super::error::{EndError, EndFault, Outstanding, Place};
+use super::prologue::{PROLOGUE_BYTES, Prologue};
+use super::send::moved;
+use crate::net::{NetError, RecvComm, Registration, Request};
+use oxccl_shared::abi::{ConnLayout, SlotHeader, Step};
+use oxccl_shared::fifo::{STEPS, StepProducer, split_over};
+use oxccl_shared::proto;
+use std::sync::Arc;
+
+/// Whether the other end has said what comes.
+#[derive(Clone, Copy, Debug)]
+enum Announced {
+    Not,
+    Awaited(Request),
+    Done,
+}
+
+/// A step between its receive and its publication.
+#[derive(Clone, Copy, Debug)]
+struct Arriving {
+    /// The receive, then the flush.
+    request: Option<Request>,
+    len_bytes: usize,
+}
+
+/// The receiving end of one connection.
+pub struct RecvEnd {
+    // Dropped before the memory that it may still be writing.
+    comm: Box<dyn RecvComm>,
+    annex: Annex,
+    place: Place,
+    block: ProxyBlock,
+    slots: BlockRegistrations,
+    annex_registration: Registration,
+    /// Looks for empty slots.
+    looking: StepProducer<'static>,
+    /// Publishes full ones.
+    publishing: StepProducer<'static>,
+    /// What is under way; step `s` at `s % STEPS`.
+    arriving: [Arriving; STEPS],
+    announced: Announced,
+    running: Option<Running>,
+    failed: Option<Arc<EndError>>,
+}
+
+impl RecvEnd {
+    /// The producer of `block`, whose slots come over `comm`.
+    ///
+    /// # Errors
+    /// The network does not take the memory.
+    ///
+    /// # Safety
+    /// 1. This is the block's only producer, and the block's memory outlives it.
+    pub unsafe fn new(
+        mut comm: Box<dyn RecvComm>,
+        block: ProxyBlock,
+        place: Place,
+    ) -> Result<RecvEnd, NetError> {
+        let mut annex = Annex::new(block.line_slot_bytes_max());
+        // SAFETY: obligation 1; an end drops its communicator before its annex.
+        let slots = unsafe { block.register(&mut *comm)? };
+        // SAFETY: as above.
+        let annex_registration = unsafe { annex.register(&mut *comm)? };
+        let (looking, publishing) = (split_over(block.words()).0, split_over(block.words()).0);
+        Ok(RecvEnd {
+            comm,
+            annex,
+            place,
+            block,
+            slots,
+            annex_registration,
+            looking,
+            publishing,
+            arriving: [Arriving { request: None, len_bytes: 0 }; STEPS],
+            announced: Announced::Done,
+            running: None,
+            failed: None,
+        })
+    }
+
+    /// Which connection it is.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Slot sizes.
+    pub fn layout(&self) -> &ConnLayout {
+        self.block.layout()
+    }
+
+    /// Whether the last sub-operation is over (published, not necessarily consumed), or none has begun.
+    pub fn is_idle(&self) -> bool {
+        self.running.is_none()
+    }
+
+    /// How far the sub-operation under way is.
+    pub fn outstanding(&self) -> Option<Outstanding> {
+        let running = self.running?;
+        let mut counters = running.counters;
+        // RELAXED: only told to a person.
+        let head = self.block.words().producer_side.head.load_relaxed();
+        counters.done = head.saturating_sub(running.first.0).min(counters.transmitted);
+        Some(Outstanding { sub: running.sub, first: running.first, counters })
+    }
+
+    /// Begins a sub-operation: the next `sub.steps` slots are its. The end must be [idle](Self::is_idle).
+    pub fn begin(&mut self, sub: SubOp) {
+        debug_assert!(self.is_idle(), "{}: a sub-operation is under way", self.place);
+        if sub.steps == 0 {
+            return;
+        }
+        let says_itself = proto::is_flagged(sub.protocol);
+        self.announced = if says_itself { Announced::Done } else { Announced::Not };
+        self.running = Some(Running::new(sub, self.looking.step()));
+    }
+
+    /// Moves what can be moved without waiting. Returns how many transitions there were; none if nothing is under way.
+    ///
+    /// # Errors
+    /// The connection is dead, and the same error from now on. What was published before stays so.
+    pub fn progress(&mut self) -> Result<usize, Arc<EndError>> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let Some(mut running) = self.running else { return Ok(0) };
+        let before = running.counters;
+        let advanced = self.advance(&mut running);
+        self.running = Some(running);
+        match advanced {
+            Ok(()) => {}
+            Err(why) => return Err(self.fail(why)),
+        }
+        if running.counters.transmitted == running.sub.steps {
+            self.running = None;
+        }
+        Ok(moved(&before, &running.counters))
+    }
+
+    fn fail(&mut self, why: EndFault) -> Arc<EndError> {
+        let error = EndError { place: self.place, outstanding: self.outstanding(), why };
+        self.failed.insert(Arc::new(error)).clone()
+    }
+
+    fn advance(&mut self, running: &mut Running) -> Result<(), EndFault> {
+        self.await_prologue(running)?;
+        if matches!(self.announced, Announced::Not) {
+            return Ok(());
+        }
+        let mut outcome = repeat(|| self.post_next(running));
+        if matches!(self.announced, Announced::Done) {
+            // What came before the network failed is published all the same: it may be all that was to come.
+            let received = repeat(|| self.receive_next(running));
+            let flushed = repeat(|| self.flush_next(running));
+            let published = repeat(|| self.publish_next(running));
+            outcome = outcome.and(received).and(flushed).and(published);
+        }
+        outcome
+    }
+
+    /// Receives the prologue, where there is one, and compares it with what this rank does.
+    fn await_prologue(&mut self, running: &Running) -> Result<(), EndFault> {
+        if matches!(self.announced, Announced::Not) {
+            let start = self.annex.prologue();
+            // SAFETY: a registered line of ours that nobody else uses before this request is done.
+            let posted = unsafe { self.comm.irecv(start, PROLOGUE_BYTES, self.annex_registration)? };
+            self.announced = posted.map_or(Announced::Not, Announced::Awaited);
+        }
+        if let Announced::Awaited(request) = self.announced
+            && let Some(len_bytes) = self.comm.test(request)?
+        {
+            // SAFETY: the receive is done, so that the line is ours again.
+            let bytes: [u8; PROLOGUE_BYTES] = unsafe { self.annex.prologue().cast::<[u8; _]>().read() };
+            let expected = running.prologue();
+            match Prologue::decode(&bytes[..len_bytes.min(PROLOGUE_BYTES)]) {
+                None => return Err(EndFault::NoPrologue { expected, len_bytes }),
+                Some(found) if found != expected => return Err(EndFault::Mismatch { expected, found }),
+                Some(_) => self.announced = Announced::Done,
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins to receive into the next slot, if it is empty and the network has a request to spare. A slot whose lines carry
+    /// flags is received beside its place, where a kernel is looking already.
+    fn post_next(&mut self, running: &mut Running) -> Result<bool, EndFault> {
+        let Running { sub, counters, .. } = running;
+        if counters.posted == sub.steps || !self.looking.poll_credit() {
+            return Ok(false);
+        }
+        let step = self.looking.step();
+        let (start, registration) = if proto::is_flagged(sub.protocol) {
+            (self.annex.slot(step.slot()), self.annex_registration)
+        } else {
+            (self.block.slot(sub.protocol, step), self.slots.of(sub.protocol))
+        };
+        let max_bytes = proto::slot_bytes(sub.protocol, self.block.layout());
+        // SAFETY: the slot lies in what was registered and is empty, so that its consumer leaves it alone until it is published;
+        // that of the annex is free because the step 8 before has been landed.
+        let posted = unsafe { self.comm.irecv(start, max_bytes, registration)? };
+        let Some(request) = posted else { return Ok(false) };
+        self.arriving[step.slot()] = Arriving { request: Some(request), len_bytes: 0 };
+        self.looking.advance();
+        counters.posted += 1;
+        Ok(true)
+    }
+
+    /// Takes the next receive, if it is done, and begins its flush, if it needs one.
+    fn receive_next(&mut self, running: &mut Running) -> Result<bool, EndFault> {
+        let step = running.step(running.counters.received);
+        let Running { sub, counters, .. } = running;
+        let arriving = &mut self.arriving[step.slot()];
+        if counters.received == counters.posted {
+            return Ok(false);
+        }
+        let Some(request) = arriving.request else { return Ok(false) };
+        let Some(len_bytes) = self.comm.test(request)? else { return Ok(false) };
+        *arriving = Arriving { request: None, len_bytes };
+        if self.block.needs_flush(sub.protocol) {
+            let (start, registration) = (self.block.slot(sub.protocol, step), self.slots.of(sub.protocol));
+            // SAFETY: as in `post_next`; the receive is done.
+            arriving.request = unsafe { self.comm.flush(start, len_bytes, registration)? };
+        }
+        counters.received += 1;
+        Ok(true)
+    }
+
+    /// Takes the next flush, if it is done.
+    fn flush_next(&mut self, running: &mut Running) -> Result<bool, EndFault> {
+        let step = running.step(running.counters.flushed);
+        let counters = &mut running.counters;
+        if counters.flushed == counters.received {
+            return Ok(false);
+        }
+        if let Some(request) = self.arriving[step.slot()].request
+            && self.comm.test(request)?.is_none()
+        {
+            return Ok(false);
+        }
+        counters.flushed += 1;
+        Ok(true)
+    }
+
+    /// Shows the kernel the next slot.
+    fn publish_next(&mut self, running: &mut Running) -> Result<bool, EndFault> {
+        let Running { sub, counters, .. } = running;
+        if counters.transmitted == counters.flushed {
+            return Ok(false);
+        }
+        let (step, layout) = (self.publishing.step(), self.block.layout());
+        let len_bytes = self.arriving[step.slot()].len_bytes;
+        let header = if proto::is_flagged(sub.protocol) {
+            let (from, to) = (self.annex.slot(step.slot()), self.block.slot(sub.protocol, step));
+            // SAFETY: the receive is done, so `from` is ours and as long as a slot; the slot has credit and this is its producer.
+            let landed = unsafe { proto::land(sub.protocol, layout, step, from, len_bytes, to) };
+            landed.ok_or(EndFault::NoSlot { step, len_bytes })?
+        } else {
+            SlotHeader { tag: sub.tag, len_bytes: len_bytes as u32 }
+        };
+        proto::publish(sub.protocol, &mut self.publishing, header);
+        counters.transmitted += 1;
+        Ok(true)
+    }
+
+    /// The step that is received next.
+    pub fn step(&self) -> Step {
+        self.looking.step()
+    }
+}
+
+/// Takes one step after the other, until one cannot be taken yet.
+fn repeat(mut step: impl FnMut() -> Result<bool, EndFault>) -> Result<(), EndFault> {
+    while step()? {}
+    Ok(())
+}

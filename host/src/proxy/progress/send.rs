@@ -1,0 +1,225 @@
+//! The sending end: the consumer of a block that a local kernel fills.
+//!
+//! ```text
+//! kernel fills a slot      proto::ready      -> received
+//! slot -> isend            (the slot itself) -> transmitted
+//! test, in order           head              -> done: the kernel may fill the slot again
+//! ```
+
+use super::annex::Annex;
+use super::block::{BlockRegistrations, ProxyBlock};
+use super::counters::{Counters, Running, SubOp};
+use super::error::{EndError, EndFault, Outstanding, Place};
+use super::prologue::PROLOGUE_BYTES;
+use crate::net::{NetError, Registration, Request, SendComm};
+use oxccl_shared::abi::{ConnLayout, Step};
+use oxccl_shared::fifo::{STEPS, StepConsumer, split_over};
+use oxccl_shared::proto;
+use std::sync::Arc;
+
+/// Whether the other end has been told what comes.
+#[derive(Clone, Copy, Debug)]
+enum Announced {
+    Not,
+    Leaving(Request),
+    Done,
+}
+
+/// The sending end of one connection.
+pub struct SendEnd {
+    // Dropped before the memory that it may still be reading.
+    comm: Box<dyn SendComm>,
+    annex: Annex,
+    place: Place,
+    block: ProxyBlock,
+    slots: BlockRegistrations,
+    annex_registration: Registration,
+    /// Looks for full slots.
+    looking: StepConsumer<'static>,
+    /// Gives slots back.
+    giving: StepConsumer<'static>,
+    /// The sends under way; that of step `s` at `s % STEPS`.
+    requests: [Request; STEPS],
+    announced: Announced,
+    running: Option<Running>,
+    failed: Option<Arc<EndError>>,
+}
+
+impl SendEnd {
+    /// The consumer of `block`, whose slots it sends over `comm`.
+    ///
+    /// # Errors
+    /// The network does not take the memory.
+    ///
+    /// # Safety
+    /// 1. This is the block's only consumer, and the block's memory outlives it.
+    pub unsafe fn new(
+        mut comm: Box<dyn SendComm>,
+        block: ProxyBlock,
+        place: Place,
+    ) -> Result<SendEnd, NetError> {
+        let mut annex = Annex::new(0);
+        // SAFETY: obligation 1; an end drops its communicator before its annex.
+        let slots = unsafe { block.register(&mut *comm)? };
+        // SAFETY: as above.
+        let annex_registration = unsafe { annex.register(&mut *comm)? };
+        let (looking, giving) = (split_over(block.words()).1, split_over(block.words()).1);
+        Ok(SendEnd {
+            comm,
+            annex,
+            place,
+            block,
+            slots,
+            annex_registration,
+            looking,
+            giving,
+            requests: [Request(0); STEPS],
+            announced: Announced::Done,
+            running: None,
+            failed: None,
+        })
+    }
+
+    /// Which connection it is.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Slot sizes.
+    pub fn layout(&self) -> &ConnLayout {
+        self.block.layout()
+    }
+
+    /// Whether the last sub-operation is over, or none has begun.
+    pub fn is_idle(&self) -> bool {
+        self.running.is_none()
+    }
+
+    /// How far the sub-operation under way is.
+    pub fn outstanding(&self) -> Option<Outstanding> {
+        let running = self.running?;
+        let mut counters = running.counters;
+        counters.posted = (counters.done + STEPS as u64).min(running.sub.steps);
+        Some(Outstanding { sub: running.sub, first: running.first, counters })
+    }
+
+    /// Begins a sub-operation: the next `sub.steps` slots are its. The end must be [idle](Self::is_idle).
+    pub fn begin(&mut self, sub: SubOp) {
+        debug_assert!(self.is_idle(), "{}: a sub-operation is under way", self.place);
+        if sub.steps == 0 {
+            return;
+        }
+        let says_itself = proto::is_flagged(sub.protocol);
+        self.announced = if says_itself { Announced::Done } else { Announced::Not };
+        self.running = Some(Running::new(sub, self.looking.step()));
+    }
+
+    /// Moves what can be moved without waiting. Returns how many transitions there were; none if nothing is under way.
+    ///
+    /// # Errors
+    /// The connection is dead, and the same error from now on.
+    pub fn progress(&mut self) -> Result<usize, Arc<EndError>> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let Some(mut running) = self.running else { return Ok(0) };
+        let before = running.counters;
+        let advanced = self.advance(&mut running);
+        self.running = Some(running);
+        match advanced {
+            Ok(()) => {}
+            Err(why) => return Err(self.fail(why)),
+        }
+        if running.counters.done == running.sub.steps && matches!(self.announced, Announced::Done) {
+            self.running = None;
+        }
+        Ok(moved(&before, &running.counters))
+    }
+
+    fn fail(&mut self, why: EndFault) -> Arc<EndError> {
+        let error = EndError { place: self.place, outstanding: self.outstanding(), why };
+        self.failed.insert(Arc::new(error)).clone()
+    }
+
+    fn advance(&mut self, running: &mut Running) -> Result<(), EndFault> {
+        self.announce(running)?;
+        if !matches!(self.announced, Announced::Not) {
+            while self.send_next(running)? {}
+        }
+        while self.finish_oldest(running)? {}
+        Ok(())
+    }
+
+    /// Sends the prologue, where there is one.
+    fn announce(&mut self, running: &Running) -> Result<(), EndFault> {
+        if matches!(self.announced, Announced::Not) {
+            let start = self.annex.prologue();
+            // SAFETY: a line of ours that nothing is sent from: the last prologue has left, or its operation would go on.
+            unsafe { start.cast::<[u8; PROLOGUE_BYTES]>().write(running.prologue().encode()) };
+            // SAFETY: the line is registered, and written next for the next operation.
+            let sent = unsafe { self.comm.isend(start, PROLOGUE_BYTES, self.annex_registration)? };
+            self.announced = sent.map_or(Announced::Not, Announced::Leaving);
+        }
+        if let Announced::Leaving(request) = self.announced
+            && self.comm.test(request)?.is_some()
+        {
+            self.announced = Announced::Done;
+        }
+        Ok(())
+    }
+
+    /// Sends the next slot, if it is full and the network takes it.
+    fn send_next(&mut self, running: &mut Running) -> Result<bool, EndFault> {
+        let Running { sub, counters, .. } = running;
+        let in_flight = counters.transmitted - counters.done;
+        if counters.transmitted == sub.steps || in_flight == STEPS as u64 {
+            return Ok(false);
+        }
+        let (step, layout) = (self.looking.step(), self.block.layout());
+        let base = self.block.base(sub.protocol);
+        // SAFETY: the block vouches for its memory, and both ends of `looking` are its words.
+        let Some(header) = (unsafe { proto::ready(sub.protocol, layout, base, &mut self.looking) }) else {
+            return Ok(false);
+        };
+        if header.tag != sub.tag {
+            return Err(EndFault::OtherOperation { step, found: header.tag });
+        }
+        counters.received = counters.transmitted + 1;
+        counters.flushed = counters.received;
+        let len_bytes = proto::travel_bytes(sub.protocol, layout, step, header);
+        let start = self.block.slot(sub.protocol, step);
+        // SAFETY: a slot lies in what was registered; it is full, so that its producer leaves it alone until `release`.
+        let sent = unsafe { self.comm.isend(start, len_bytes, self.slots.of(sub.protocol))? };
+        let Some(request) = sent else { return Ok(false) };
+        self.requests[step.slot()] = request;
+        self.looking.advance();
+        counters.transmitted += 1;
+        Ok(true)
+    }
+
+    /// Gives the oldest slot under way back, if it has left.
+    fn finish_oldest(&mut self, running: &mut Running) -> Result<bool, EndFault> {
+        let counters = &mut running.counters;
+        if counters.done == counters.transmitted {
+            return Ok(false);
+        }
+        let slot = self.giving.step().slot();
+        if self.comm.test(self.requests[slot])?.is_none() {
+            return Ok(false);
+        }
+        self.giving.release();
+        counters.done += 1;
+        Ok(true)
+    }
+
+    /// The step that is sent next.
+    pub fn step(&self) -> Step {
+        self.looking.step()
+    }
+}
+
+/// Transitions between two states.
+pub(super) fn moved(before: &Counters, after: &Counters) -> usize {
+    let sum = |c: &Counters| c.received + c.transmitted + c.done;
+    (sum(after) - sum(before)) as usize
+}

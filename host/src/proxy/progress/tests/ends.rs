@@ -1,0 +1,306 @@
+//! The two ends of a connection between real kernels, over a network with bad manners.
+
+use super::network::{Manners, pair};
+use crate::mem::Segment;
+use crate::net::NetError;
+use crate::proxy::progress::*;
+use oxccl_device::coll::{P2pWork, send_recv};
+use oxccl_device::conn::{Conns, RecvConn, SendConn};
+use oxccl_device::gpu::cpu::{CpuBlock, Waiter};
+use oxccl_device::gpu::{Stop, Wait};
+use oxccl_shared::abi::{ChannelId, ConnControl, ConnLayout, DataType, Protocol, Rank, RedOp, SlotHeader};
+use oxccl_shared::fifo::split;
+use oxccl_shared::proto;
+use oxccl_shared::reduce::resolve;
+use proptest::prelude::*;
+use std::cell::RefCell;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+const LAYOUT: ConnLayout = ConnLayout { ll_slot_bytes: 512, ll128_slot_bytes: 1024, simple_slot_bytes: 768 };
+
+/// Leaked: tests are short.
+fn memory() -> NonNull<u8> {
+    let segment: &'static Segment = Box::leak(Box::new(Segment::private(LAYOUT.total_bytes()).unwrap()));
+    NonNull::new(segment.base()).unwrap()
+}
+
+fn place(is_send: bool) -> Place {
+    Place { peer: Rank(1 - u32::from(!is_send)), channel: ChannelId(3), is_send }
+}
+
+fn host_block(base: NonNull<u8>) -> ProxyBlock {
+    // SAFETY: leaked, zeroed, page aligned and long enough.
+    unsafe { ProxyBlock::in_host(base, LAYOUT) }
+}
+
+/// A block whose counted slots and whose `head` lie elsewhere, as with a GPU that the NIC reaches.
+fn split_block(control_and_lines: NonNull<u8>, bulk: NonNull<u8>, head: NonNull<u8>) -> ProxyBlock {
+    let block = host_block(control_and_lines);
+    // SAFETY: as above.
+    unsafe { block.with_bulk(BulkSlots { base: bulk, is_device: true }).with_producer_side(head.cast()) }
+}
+
+/// What a kernel waits with: the end that it works with.
+struct Driving<'a>(&'a RefCell<dyn FnMut() -> Result<usize, Arc<EndError>> + 'a>);
+
+impl Waiter for Driving<'_> {
+    fn spins(&self) -> u32 {
+        1
+    }
+    fn wait(&self, _: Wait, _: u32) -> Result<(), Stop> {
+        (self.0.borrow_mut())().map(|_| ()).map_err(|error| panic!("{error}"))
+    }
+    fn refuse(&self, on: Wait, expected: SlotHeader, found: SlotHeader) -> Stop {
+        panic!("{on:?}: {found:?} instead of {expected:?}")
+    }
+}
+
+/// A message: protocol, length.
+type Message = (Protocol, usize);
+
+fn sub((protocol, len_bytes): Message, tag: u32) -> SubOp {
+    let capacity = proto::payload_bytes(protocol, &LAYOUT);
+    SubOp { tag, protocol, steps: len_bytes.div_ceil(capacity).max(1) as u64 }
+}
+
+fn bytes(len_bytes: usize, tag: u32) -> Vec<u8> {
+    (0..len_bytes as u32).map(|i| (i * 31).wrapping_add(tag * 7).to_le_bytes()[0] ^ (i >> 8) as u8).collect()
+}
+
+fn work((protocol, len_bytes): Message, tag: u32, buffer: &mut [u8], is_send: bool) -> P2pWork {
+    let buffer = buffer.as_mut_ptr();
+    P2pWork { conn: 0, is_send, protocol, buffer, len_bytes, done_bytes: 0, tag, finished: false }
+}
+
+/// Runs a kernel on `conns` for every message, driving its end with `drive` meanwhile and then until it is idle.
+fn run_kernels(
+    conns: Conns<'_>,
+    messages: &[Message],
+    is_send: bool,
+    begin: &mut dyn FnMut(SubOp),
+    drive: &RefCell<dyn FnMut() -> Result<usize, Arc<EndError>> + '_>,
+    idle: &dyn Fn() -> bool,
+) {
+    let resolved = resolve(RedOp::Sum, DataType::U8, 2, 0);
+    let driving = Driving(drive);
+    let block = CpuBlock::new(&driving, DataType::U8, &resolved);
+    for (tag, message) in messages.iter().enumerate() {
+        let tag = tag as u32 + 1;
+        let mut buffer = if is_send { bytes(message.1, tag) } else { vec![0; message.1] };
+        begin(sub(*message, tag));
+        // SAFETY: the buffer is as long as it says, and connection 0 is there.
+        unsafe { send_recv::run(&block, conns, &mut [work(*message, tag, &mut buffer, is_send)]) }.unwrap();
+        while !idle() {
+            (drive.borrow_mut())().unwrap();
+            std::thread::yield_now();
+        }
+        assert_eq!(buffer, bytes(message.1, tag), "{message:?}");
+    }
+}
+
+/// Sends all messages from one kernel to the other.
+fn converse(messages: &[Message], manners: Manners, far: fn() -> [ProxyBlock; 2]) -> Vec<usize> {
+    let (send_comm, recv_comm) = pair(manners);
+    let log = send_comm.log();
+    let [from, to] = far();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            // SAFETY: the only consumer and producer of a leaked block.
+            let end = RefCell::new(unsafe { SendEnd::new(Box::new(send_comm), from, place(true)) }.unwrap());
+            // SAFETY: as above. Kernels know one address: `kernel_end` says which.
+            let conn = unsafe { SendConn::resume(from.kernel_end(Rank(1)), Default::default()) };
+            let conns = Conns { send: &[conn], recv: &[] };
+            let drive = RefCell::new(|| end.borrow_mut().progress());
+            let mut begin = |sub| end.borrow_mut().begin(sub);
+            run_kernels(conns, messages, true, &mut begin, &drive, &|| end.borrow().is_idle());
+        });
+        scope.spawn(move || {
+            // SAFETY: as above.
+            let end = RefCell::new(unsafe { RecvEnd::new(Box::new(recv_comm), to, place(false)) }.unwrap());
+            // SAFETY: as above.
+            let conn = unsafe { RecvConn::resume(to.kernel_end(Rank(0)), Default::default()) };
+            let conns = Conns { send: &[], recv: &[conn] };
+            let drive = RefCell::new(|| end.borrow_mut().progress());
+            let mut begin = |sub| end.borrow_mut().begin(sub);
+            run_kernels(conns, messages, false, &mut begin, &drive, &|| end.borrow().is_idle());
+        });
+    });
+    log()
+}
+
+impl ProxyBlock {
+    /// The same connection as a kernel sees it. A kernel finds its slots behind the consumer's side.
+    fn kernel_end(&self, peer: Rank) -> oxccl_shared::abi::ConnEnd {
+        let words = self.words();
+        let (producer_side, consumer_side) = (words.producer_side, words.consumer_side);
+        oxccl_shared::abi::ConnEnd { producer_side, consumer_side, layout: LAYOUT, peer }
+    }
+}
+
+fn together() -> [ProxyBlock; 2] {
+    [host_block(memory()), host_block(memory())]
+}
+
+/// The head elsewhere on both hosts; "device" memory that needs a flush, which is where the kernel looks, on the receiver's.
+fn apart() -> [ProxyBlock; 2] {
+    let (from, to) = (memory(), memory());
+    [split_block(from, from, memory()), split_block(to, to, memory())]
+}
+
+fn any_message() -> impl Strategy<Value = Message> {
+    let lens = prop_oneof![Just(0), 1..200usize, Just(768), Just(840), 1..9000usize];
+    (proptest::sample::select(Protocol::ALL), lens)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn messages_arrive_whatever_the_network_does(
+        messages in proptest::collection::vec(any_message(), 1..12),
+        seed in 1u64..u64::MAX,
+        burst_bytes in 1usize..2000,
+        lazy_eighths in 0u64..6,
+        is_apart: bool,
+    ) {
+        let manners = Manners { seed, burst_bytes, lazy_eighths, breaks_after: None };
+        converse(&messages, manners, if is_apart { apart } else { together });
+    }
+}
+
+/// One message a slot, of as many bytes as were filled; and one in front of an operation whose slots do not say whose they are.
+#[test]
+fn what_travels_is_what_was_filled() {
+    for protocol in Protocol::ALL {
+        let capacity = proto::payload_bytes(*protocol, &LAYOUT);
+        let lens = converse(&[(*protocol, 2 * capacity + 8)], Manners::GOOD, together);
+        let wire = |len| proto::wire_bytes(*protocol, len);
+        let mut expected = vec![wire(capacity), wire(capacity), wire(8)];
+        if !proto::is_flagged(*protocol) {
+            expected.insert(0, crate::proxy::progress::prologue::PROLOGUE_BYTES);
+        }
+        assert_eq!(lens, expected, "{protocol}");
+    }
+}
+
+/// Ends over blocks whose kernels the test plays, and those kernels' ends of the blocks.
+fn ends(manners: Manners) -> (SendEnd, RecvEnd, [&'static ConnControl; 2]) {
+    let (send_comm, recv_comm) = pair(manners);
+    let [from, to] = together();
+    // SAFETY: the only consumer and producer of leaked blocks.
+    unsafe {
+        (
+            SendEnd::new(Box::new(send_comm), from, place(true)).unwrap(),
+            RecvEnd::new(Box::new(recv_comm), to, place(false)).unwrap(),
+            [from.words().consumer_side, to.words().consumer_side],
+        )
+    }
+}
+
+/// The protocol that a counter announces.
+fn counted() -> Protocol {
+    *Protocol::ALL.iter().find(|protocol| !proto::is_flagged(**protocol)).unwrap()
+}
+
+#[test]
+fn eight_steps_are_under_way_and_counted() {
+    let (mut send, mut recv, [from, to]) = ends(Manners::GOOD);
+    let steps = SubOp { tag: 7, protocol: counted(), steps: 20 };
+    send.begin(steps);
+    let (mut producer, _) = split(from);
+    let (_, mut consumer) = split(to);
+    while producer.poll_credit() {
+        producer.publish(SlotHeader { tag: 7, len_bytes: 64 });
+    }
+    send.progress().unwrap();
+    let counters = |end: &SendEnd| end.outstanding().unwrap().counters;
+    let all = Counters { posted: 8, received: 8, flushed: 8, transmitted: 8, done: 0 };
+    assert_eq!(counters(&send), all);
+    recv.begin(steps);
+    for _ in 0..100 {
+        recv.progress().unwrap();
+        send.progress().unwrap();
+    }
+    let arrived = recv.outstanding().unwrap().counters;
+    assert_eq!(arrived, Counters { posted: 8, received: 8, flushed: 8, transmitted: 8, done: 0 });
+    assert_eq!(counters(&send), Counters { posted: 16, done: 8, ..all });
+    assert!(arrived.is_consistent(20) && counters(&send).is_consistent(20));
+    for _ in 0..3 {
+        assert_eq!(consumer.poll(), Some(SlotHeader { tag: 7, len_bytes: 64 }));
+        consumer.release();
+    }
+    assert_eq!(recv.outstanding().unwrap().counters.done, 3);
+    recv.progress().unwrap();
+    assert_eq!(recv.outstanding().unwrap().counters.posted, 11);
+}
+
+#[test]
+fn ranks_that_do_not_do_the_same_are_told_what_the_other_does() {
+    let (mut send, mut recv, [from, _]) = ends(Manners::GOOD);
+    send.begin(SubOp { tag: 7, protocol: counted(), steps: 2 });
+    recv.begin(SubOp { tag: 8, protocol: counted(), steps: 3 });
+    split(from).0.publish(SlotHeader { tag: 7, len_bytes: 64 });
+    let error = loop {
+        send.progress().unwrap();
+        if let Err(error) = recv.progress() {
+            break error;
+        }
+    };
+    let said = error.to_string();
+    for part in ["from rank 0 on channel 3", "0x00000007 of 2", "0x00000008 of 3", "same order"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert_eq!(recv.outstanding().unwrap().counters.transmitted, 0, "nothing was shown to the kernel");
+    assert_eq!(recv.progress(), Err(error), "it stays so");
+}
+
+#[test]
+fn a_kernel_in_another_operation_is_found_before_anything_leaves() {
+    let (mut send, _recv, [from, _]) = ends(Manners::GOOD);
+    send.begin(SubOp { tag: 7, protocol: counted(), steps: 2 });
+    split(from).0.publish(SlotHeader { tag: 9, len_bytes: 64 });
+    let error = send.progress().unwrap_err();
+    assert!(matches!(error.why, EndFault::OtherOperation { found: 9, .. }), "{error}");
+}
+
+#[test]
+fn a_broken_network_is_named_with_what_was_under_way() {
+    let (mut send, mut recv, [from, _]) = ends(Manners { breaks_after: Some(2), ..Manners::GOOD });
+    let sub = SubOp { tag: 7, protocol: counted(), steps: 5 };
+    send.begin(sub);
+    recv.begin(sub);
+    let (mut producer, _) = split(from);
+    for _ in 0..5 {
+        producer.publish(SlotHeader { tag: 7, len_bytes: 64 });
+    }
+    let error = loop {
+        let moved = send.progress().and_then(|_| recv.progress());
+        if let Err(error) = moved {
+            break error;
+        }
+    };
+    assert!(matches!(error.why, EndFault::Net(NetError::Closed { .. })), "{error}");
+    let outstanding = error.outstanding.unwrap();
+    assert_eq!(outstanding.sub, sub);
+    if !error.place.is_send {
+        assert_eq!(outstanding.counters.transmitted, 1, "what came before is published: {error}");
+    }
+    assert!(error.to_string().contains("5 simple steps"), "{error}");
+}
+
+/// What a peer sends as a line slot must be one, of this very step.
+#[test]
+fn a_slot_of_another_step_is_refused() {
+    let flagged = *Protocol::ALL.iter().find(|protocol| proto::is_flagged(**protocol)).unwrap();
+    let (mut send, mut recv, [from, _]) = ends(Manners::GOOD);
+    send.begin(SubOp { tag: 7, protocol: counted(), steps: 1 });
+    recv.begin(SubOp { tag: 7, protocol: flagged, steps: 1 });
+    split(from).0.publish(SlotHeader { tag: 7, len_bytes: 64 });
+    let error = loop {
+        send.progress().unwrap();
+        if let Err(error) = recv.progress() {
+            break error;
+        }
+    };
+    assert!(matches!(error.why, EndFault::NoSlot { .. }), "{error}");
+}

@@ -1,0 +1,4 @@
+//! Ends and whole proxies, with real kernels on the CPU.
+
+mod network;
+mod ends;
