@@ -71,11 +71,20 @@ impl World {
     /// # Panics
     /// If that fails.
     pub fn new(nranks: u32, settings: Settings) -> World {
+        World::with(nranks, settings, |_, _| {})
+    }
+
+    /// The same; `adapt` changes a rank's settings as the library has them.
+    ///
+    /// # Panics
+    /// As [`Self::new`].
+    pub fn with(nranks: u32, settings: Settings, adapt: impl Fn(u32, &mut Config) + Sync) -> World {
         let config = settings.config();
         let id = UniqueId::create(&config.bootstrap).expect("a root on the loopback interface");
         let join = |rank| {
-            let builder = Communicator::builder().unique_id(id).rank(rank).ranks(nranks);
-            builder.config(config.clone()).build()
+            let mut config = config.clone();
+            adapt(rank, &mut config);
+            Communicator::builder().unique_id(id).rank(rank).ranks(nranks).config(config).build()
         };
         let ranks = on_threads(0..nranks, join);
         let ranks = ranks.into_iter().map(|rank| rank.expect("all ranks join")).collect();

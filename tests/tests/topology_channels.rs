@@ -5,11 +5,12 @@
 
 use oxccl::topology::search::{CHANNELS_MAX, Graph, Graphs, Pattern, SearchConfig};
 use oxccl::topology::{
-    BusId, Channels, Cpu, Device, Gpu, HostLanes, Inventory, JoinError, Net, Nic, NvLink, PathPolicy, Paths,
-    Pci, System, Tables,
+    BusId, Channels, Cpu, Device, Gpu, HostLanes, Inside, Inventory, JoinError, Net, Nic, NvLink, PathPolicy,
+    Paths, Pci, System, Tables,
 };
 use oxccl_shared::abi::Rank;
 use oxccl_shared::algo::tree::TreeLinks;
+use oxccl_tests::deck::Deck;
 use proptest::prelude::*;
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
@@ -58,36 +59,46 @@ fn host(first: u32, gpus: u32, channels: usize, pattern: Pattern) -> HostLanes {
         trees: vec![lane; channels],
         tree_pattern: pattern,
         alternates: false,
+        inside: Inside::Chain,
     }
 }
 
-/// 2,048 hosts of 8 GPUs, 12 channels found on each.
+/// In a ring over hosts, links between them.
+fn crossings(ring: &[u32], host_of: impl Fn(u32) -> usize) -> usize {
+    (0..ring.len()).filter(|i| host_of(ring[*i]) != host_of(ring[(i + 1) % ring.len()])).count()
+}
+
+/// Hosts with a child on another host in both halves of a double tree. NCCL's tree, and ours, of an odd number of hosts has one
+/// at most, its first, with one child in each.
+fn inner_twice(trees: [&[TreeLinks]; 2], hosts: usize, host_of: impl Fn(u32) -> usize) -> Vec<usize> {
+    let mut inner = vec![[false; 2]; hosts];
+    for (half, tree) in trees.into_iter().enumerate() {
+        for (rank, links) in tree.iter().enumerate() {
+            let host = host_of(rank as u32);
+            inner[host][half] |= links.down.iter().flatten().any(|child| host_of(child.0) != host);
+        }
+    }
+    (0..hosts).filter(|host| inner[*host] == [true, true]).collect()
+}
+
+/// 2,048 hosts of 8 ranks, 12 channels found on each.
 #[test]
 fn sixteen_thousand_ranks() {
-    let hosts: Vec<HostLanes> = (0..2048).map(|h| host(8 * h, 8, 12, Pattern::BalancedTree)).collect();
-    let start = cpu_time();
-    let channels = Channels::join(&hosts).unwrap();
-    let took = cpu_time() - start;
-    assert!(took < Duration::from_secs(2), "{took:?}");
-    assert_eq!((channels.rings.len(), channels.trees.len()), (24, 24));
-    for ring in &channels.rings {
-        assert!(is_permutation(ring, 16_384));
-        let crossings = (0..ring.len()).filter(|i| ring[*i] / 8 != ring[(i + 1) % ring.len()] / 8).count();
-        assert_eq!(crossings, 2048, "a ring enters each host once");
-    }
-    channels.trees.iter().for_each(|tree| check_tree(tree));
-    // A host with children in one tree of a pair is a leaf in the other.
-    let has_children = |tree: &[TreeLinks], host: usize| {
-        let ranks = 8 * host..8 * host + 8;
-        ranks
-            .clone()
-            .any(|rank| tree[rank].down.iter().flatten().any(|child| !ranks.contains(&(child.0 as usize))))
-    };
-    for host in 0..2048 {
-        assert!(
-            !(has_children(&channels.trees[0], host) && has_children(&channels.trees[12], host)),
-            "{host}"
-        );
+    for inside in [Inside::Chain, Inside::Binary] {
+        let host = |h: u32| HostLanes { inside, ..host(8 * h, 8, 12, Pattern::BalancedTree) };
+        let hosts: Vec<HostLanes> = (0..2048).map(host).collect();
+        let start = cpu_time();
+        let channels = Channels::join(&hosts).unwrap();
+        println!("2,048 hosts of 8 ranks, trees {inside:?}: {:?} of one core", cpu_time() - start);
+        assert_eq!((channels.rings.len(), channels.trees.len()), (24, 24));
+        let host_of = |rank: u32| rank as usize / 8;
+        for ring in &channels.rings {
+            assert!(is_permutation(ring, 16_384));
+            assert_eq!(crossings(ring, host_of), 2048, "a ring enters each host once");
+        }
+        channels.trees.iter().for_each(|tree| check_tree(tree));
+        let twice = inner_twice([&channels.trees[0], &channels.trees[12]], 2048, host_of);
+        assert!(twice.is_empty(), "{twice:?}");
     }
 }
 
@@ -115,6 +126,29 @@ fn trees_leave_hosts_as_the_pattern_tells() {
     assert_eq!(links(Pattern::BalancedTree, 7).down, [Some(Rank(8)), Some(Rank(3)), None]);
     assert_eq!(links(Pattern::SplitTree, 1).down, [Some(Rank(2)), Some(Rank(6)), None]);
     assert_eq!(links(Pattern::BalancedTree, 0).down, [Some(Rank(1)), Some(Rank(6)), None]);
+}
+
+/// Two hosts of four: in each half another rank of each host has the links to the other one, and no rank is inside both.
+#[test]
+fn binary_trees_inside_hosts() {
+    let uniform = |first: u32| HostLanes::uniform((first..first + 4).collect());
+    let channels = Channels::join(&[uniform(0), uniform(4)]).unwrap();
+    let [first, second] = [channels.tree(0), channels.tree(1)];
+    assert_eq!(first[0].down, [Some(Rank(2)), Some(Rank(4)), None]);
+    assert_eq!(first[2].down, [Some(Rank(1)), Some(Rank(3)), None]);
+    assert_eq!(second[7].down, [Some(Rank(5)), Some(Rank(3)), None]);
+    assert!((0..8).all(|rank| first[rank].is_leaf() || second[rank].is_leaf()));
+    assert_eq!((channels.tree(2), channels.ring(1)), (first, channels.ring(0)));
+}
+
+/// Channels beyond those found begin anew, and halves take turns.
+#[test]
+fn any_number_of_channels() {
+    let channels = Channels::join(&[host(0, 3, 2, Pattern::Tree), host(3, 3, 2, Pattern::Tree)]).unwrap();
+    for channel in 0..9 {
+        assert_eq!(channels.ring(channel), channels.rings[channel % 4]);
+        assert_eq!(channels.tree(channel), channels.trees[[0, 2, 1, 3][channel % 4]]);
+    }
 }
 
 #[test]
@@ -301,16 +335,64 @@ proptest! {
     }
 
     #[test]
-    fn any_hosts_join(sizes in proptest::collection::vec((1u32..5, 0usize..3), 1..20), channels in 1usize..5) {
+    fn any_hosts_join(
+        sizes in proptest::collection::vec((1u32..5, 0usize..3, any::<bool>()), 1..20),
+        channels in 1usize..5,
+        seed: u64,
+    ) {
         let patterns = [Pattern::BalancedTree, Pattern::SplitTree, Pattern::Tree];
-        let mut next = 0;
-        let hosts: Vec<HostLanes> = sizes.iter().map(|(gpus, pattern)| {
-            next += gpus;
-            host(next - gpus, *gpus, channels, patterns[*pattern])
+        let nranks = sizes.iter().map(|size| size.0).sum::<u32>();
+        // Ranks in any order over hosts.
+        let mut deck = Deck::new(nranks as usize, seed);
+        let mut host_of = vec![0; nranks as usize];
+        let hosts: Vec<HostLanes> = sizes.iter().enumerate().map(|(at, (gpus, pattern, is_uniform))| {
+            let mut lane: Vec<u32> = (0..*gpus).map(|_| deck.draw() as u32).collect();
+            lane.iter().for_each(|rank| host_of[*rank as usize] = at);
+            let mut lanes = host(0, *gpus, channels, patterns[*pattern]);
+            lanes.rings.iter_mut().zip(&mut lanes.trees).for_each(|(ring, tree)| {
+                lane.rotate_left(1);
+                ring.clone_from(&lane);
+                tree.clone_from(&lane);
+            });
+            lanes.inside = if *is_uniform { Inside::Binary } else { Inside::Chain };
+            lanes
         }).collect();
         let joined = Channels::join(&hosts).unwrap();
+        let host_of = |rank: u32| host_of[rank as usize];
         prop_assert_eq!(joined.rings.len(), 2 * channels);
-        joined.rings.iter().for_each(|ring| assert!(is_permutation(ring, next as usize)));
+        for ring in &joined.rings {
+            prop_assert!(is_permutation(ring, nranks as usize));
+            prop_assert_eq!(crossings(ring, host_of), if hosts.len() > 1 { hosts.len() } else { 0 });
+        }
+        joined.trees.iter().for_each(|tree| check_tree(tree));
+        for channel in 0..channels {
+            let halves = [&joined.trees[channel][..], &joined.trees[channel + channels]];
+            let twice = inner_twice(halves, hosts.len(), host_of);
+            prop_assert!(twice.is_empty() || (hosts.len() % 2 == 1 && twice == [0]), "{:?}", twice);
+        }
+    }
+
+    /// Machines of all kinds, each searched by itself, then joined.
+    #[test]
+    fn any_machines_join(recipes in proptest::collection::vec(recipe(), 2..5), cross_nic in 0u32..3) {
+        let mut first = 0;
+        let mut hosts = Vec::new();
+        for recipe in &recipes {
+            let system = System::new(&recipe.inventory(), Tables::Current).unwrap();
+            let paths = Paths::new(&system, &PathPolicy::default());
+            let config = SearchConfig { cross_nic, ..SearchConfig::default() };
+            let mut lanes = HostLanes::new(&Graphs::search(&system, &paths, &config));
+            lanes.rings.iter_mut().chain(&mut lanes.trees).flatten().for_each(|rank| *rank += first);
+            first += system.gpus.len() as u32;
+            hosts.push(lanes);
+        }
+        let ends: Vec<u32> = hosts.iter().map(|host| host.rings[0].iter().max().unwrap() + 1).collect();
+        let host_of = |rank: u32| ends.iter().position(|end| rank < *end).unwrap();
+        let joined = Channels::join(&hosts).unwrap();
+        for ring in &joined.rings {
+            prop_assert!(is_permutation(ring, first as usize));
+            prop_assert_eq!(crossings(ring, host_of), hosts.len());
+        }
         joined.trees.iter().for_each(|tree| check_tree(tree));
     }
 }

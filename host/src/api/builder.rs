@@ -117,7 +117,7 @@ impl CommunicatorBuilder {
         config.forced.protocol = protocol.or(config.forced.protocol);
         config.transports = transport.map_or(config.transports, Allowed::only);
         config.timeout = timeout.unwrap_or(config.timeout);
-        config.validate()?;
+        config.validate(self.nranks)?;
         Ok(config)
     }
 }
@@ -146,7 +146,12 @@ pub(super) fn split(
     let members: Vec<Rank> = members.into_iter().map(|(_, rank)| rank).collect();
     let number = parent.next_split();
     match parent.watch().bootstrap().split(&members, number)? {
-        Some(bootstrap) => assemble(bootstrap, parent.config.clone()).map(Some),
+        Some(bootstrap) => {
+            let mut config = parent.config.clone();
+            // They are the parent's ranks.
+            config.topology.rings = None;
+            assemble(bootstrap, config).map(Some)
+        }
         None => Ok(None),
     }
 }
@@ -157,13 +162,15 @@ fn assemble(bootstrap: Bootstrap, config: Config) -> Result<Communicator, Error>
     let random = getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
     let shared = bootstrap.broadcast(Rank(0), &random.to_le_bytes())?;
     let comm_hash = shared.try_into().map_err(|_| ConnectError::Malformed { peer: 0 })?;
+    let info = PeerInfo::local(config.host_id.as_deref(), config.digest());
     let wanted = Wanted {
         rank,
         nranks,
         comm_hash: u64::from_le_bytes(comm_hash),
-        info: &PeerInfo::local(config.host_id.as_deref(), config.digest()),
+        info: &if config.topology.ignore_cpu_affinity { info } else { info.on_numa_node() },
         allowed: &config.transports,
         settings: Config::MUST_AGREE,
+        rings: config.topology.rings.as_deref(),
         ring_layout: config.ring_layout(),
         mesh_layout: config.mesh_layout(nranks),
     };
@@ -182,8 +189,10 @@ fn assemble(bootstrap: Bootstrap, config: Config) -> Result<Communicator, Error>
     let health = Arc::new(Health::new(rank, nranks));
     let watch = watch(bootstrap, &health);
     let memory = report(rank, &connected);
+    let rings = connected.graph.rings();
     let engine = engine(&config, &wanted, connected, health.clone(), &watch);
-    Ok(Communicator::new(Membership::new(rank, nranks, health, watch), config, memory, engine))
+    let member = Membership::new((rank, nranks), rings, health, watch);
+    Ok(Communicator::new(member, config, memory, engine))
 }
 
 fn engine(
@@ -205,8 +214,8 @@ fn engine(
         nranks,
         ring_layout,
         mesh_layout,
-        ring_channels: connected.graph.ring_channels,
-        tree_channels: connected.graph.tree_channels,
+        ring_channels: connected.graph.ring_channels(),
+        tree_channels: connected.graph.tree_channels(),
         forced: config.forced,
         tuning,
     };

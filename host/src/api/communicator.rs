@@ -79,6 +79,11 @@ impl Communicator {
         &self.memory
     }
 
+    /// For each channel that rings use, the ranks in the order of its ring; the same on every rank.
+    pub fn rings(&self) -> &[Vec<u32>] {
+        &self.member.rings
+    }
+
     /// A handle that other threads may use to end this communicator's operations.
     pub fn abort_handle(&self) -> AbortHandle {
         self.member.abort_handle()

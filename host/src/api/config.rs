@@ -1,11 +1,16 @@
 //! Every setting, and the only place that reads the environment.
 
+mod parse;
+mod topology;
+
 use crate::bootstrap::{BootstrapConfig, InterfaceFilter};
 use crate::plan::Forced;
 use crate::plan::device::ChannelLimits;
+use crate::topology::TopologySettings;
 use crate::transport::p2p::P2pSettings;
 use crate::transport::{Allowed, TransportKind};
 use oxccl_shared::abi::{Algorithm, ConnLayout, Protocol};
+use parse::Source;
 use std::path::PathBuf;
 use std::time::Duration;
 use thiserror::Error;
@@ -32,6 +37,8 @@ pub struct Config {
     pub device_buffer_bytes: Option<usize>,
     /// Channels of GPUs' operations (`NCCL_MIN_NCHANNELS`, `NCCL_MAX_NCHANNELS`).
     pub channels: ChannelLimits,
+    /// The machine and the channels through it (`NCCL_TOPO_FILE`, `NCCL_GRAPH_FILE`, `NCCL_RINGS` and others).
+    pub topology: TopologySettings,
     /// The bundle of GPU kernels (`OXCCL_PTX_PATH`), if not one of the usual places.
     pub ptx_path: Option<PathBuf>,
 }
@@ -57,9 +64,6 @@ pub(super) const MISSING_ID: ConfigError = ConfigError {
 
 /// Simple buffer of a ring or tree connection.
 const BUFFER_BYTES: usize = 1 << 20;
-/// What `NCCL_BUFFSIZE` may be: slots of 1 KiB to 1 MiB.
-const BUFFER_BYTES_MIN: usize = 8 << 10;
-const BUFFER_BYTES_MAX: usize = 8 << 20;
 
 impl Default for Config {
     fn default() -> Self {
@@ -73,6 +77,7 @@ impl Default for Config {
             buffer_bytes: BUFFER_BYTES,
             device_buffer_bytes: None,
             channels: ChannelLimits::default(),
+            topology: TopologySettings::default(),
             ptx_path: None,
         }
     }
@@ -100,36 +105,44 @@ impl Config {
     pub fn from_lookup(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Config, ConfigError> {
         let mut config = Config::default();
         let env = Source(lookup);
-        env.set("OXCCL_TIMEOUT", SECONDS, &mut config.timeout, seconds)?;
-        env.set("OXCCL_BOOTSTRAP_TIMEOUT", SECONDS, &mut config.bootstrap.timeout, seconds)?;
+        env.set("OXCCL_TIMEOUT", parse::SECONDS, &mut config.timeout, parse::seconds)?;
+        env.set("OXCCL_BOOTSTRAP_TIMEOUT", parse::SECONDS, &mut config.bootstrap.timeout, parse::seconds)?;
         let filter = |text: &str| InterfaceFilter::parse(text).map(Some);
-        env.set("NCCL_SOCKET_IFNAME", INTERFACES, &mut config.bootstrap.interfaces, filter)?;
+        env.set("NCCL_SOCKET_IFNAME", parse::INTERFACES, &mut config.bootstrap.interfaces, filter)?;
         env.set(
             "NCCL_SOCKET_FAMILY",
             "AF_INET or AF_INET6 was expected",
             &mut config.bootstrap.prefer_ipv6,
-            family,
+            parse::family,
         )?;
-        env.set("NCCL_ALGO", ALGORITHMS, &mut config.forced.algorithm, |t| {
+        env.set("NCCL_ALGO", parse::ALGORITHMS, &mut config.forced.algorithm, |t| {
             Algorithm::from_name(t).map(Some)
         })?;
-        env.set("NCCL_PROTO", PROTOCOLS, &mut config.forced.protocol, |t| Protocol::from_name(t).map(Some))?;
+        env.set("NCCL_PROTO", parse::PROTOCOLS, &mut config.forced.protocol, |t| {
+            Protocol::from_name(t).map(Some)
+        })?;
         let allowed = |text: &str| TransportKind::from_name(text).map(Allowed::only);
         env.set("OXCCL_TRANSPORT", "inproc, shm or tcp was expected", &mut config.transports, allowed)?;
         let (mut no_p2p, mut no_shm) = (false, false);
-        env.set("NCCL_P2P_DISABLE", "0 or 1 was expected", &mut no_p2p, flag)?;
-        env.set("NCCL_SHM_DISABLE", "0 or 1 was expected", &mut no_shm, flag)?;
+        env.set("NCCL_P2P_DISABLE", parse::FLAG, &mut no_p2p, parse::flag)?;
+        env.set("NCCL_SHM_DISABLE", parse::FLAG, &mut no_shm, parse::flag)?;
         config.transports.in_process &= !no_p2p;
         config.p2p.enabled = !no_p2p;
-        env.set("NCCL_CUMEM_ENABLE", "0 or 1 was expected", &mut config.p2p.cumem, cumem)?;
+        env.set("NCCL_CUMEM_ENABLE", parse::FLAG, &mut config.p2p.cumem, parse::cumem)?;
         config.transports.shm &= !no_shm;
         config.host_id = lookup("NCCL_HOSTID");
-        env.set("NCCL_BUFFSIZE", BUFFER, &mut config.device_buffer_bytes, |text| {
-            buffer_bytes(text).map(Some)
+        env.set("NCCL_BUFFSIZE", parse::BUFFER, &mut config.device_buffer_bytes, |text| {
+            parse::buffer_bytes(text).map(Some)
         })?;
         config.buffer_bytes = config.device_buffer_bytes.unwrap_or(config.buffer_bytes);
-        env.set("NCCL_MIN_NCHANNELS", CHANNELS, &mut config.channels.min, channels)?;
-        env.set("NCCL_MAX_NCHANNELS", CHANNELS, &mut config.channels.max, channels)?;
+        // The last one that is set wins: each was the name of its day, and NCCL still heeds the older ones.
+        for variable in ["NCCL_MIN_CTAS", "NCCL_MIN_NRINGS", "NCCL_MIN_NCHANNELS"] {
+            env.set(variable, parse::CHANNELS, &mut config.channels.min, parse::channels)?;
+        }
+        for variable in ["NCCL_MAX_CTAS", "NCCL_MAX_NRINGS", "NCCL_MAX_NCHANNELS"] {
+            env.set(variable, parse::CHANNELS, &mut config.channels.max, parse::channels)?;
+        }
+        config.topology = topology::read(&env)?;
         config.ptx_path = lookup("OXCCL_PTX_PATH").filter(|path| !path.is_empty()).map(PathBuf::from);
         Ok(config)
     }
@@ -169,82 +182,24 @@ impl Config {
         let P2pSettings { enabled, cumem, .. } = self.p2p;
         let buffers = (self.buffer_bytes, self.device_buffer_bytes);
         (algorithm, protocol, in_process, shm, tcp, enabled, cumem, buffers, self.channels).hash(&mut hasher);
+        let TopologySettings { p2p_level, gdr_level, cross_nic, rings, .. } = &self.topology;
+        (p2p_level, gdr_level, cross_nic, rings).hash(&mut hasher);
         hasher.finish()
     }
 
     /// The settings behind [`Self::digest`], for the message when they differ.
-    pub(crate) const MUST_AGREE: &'static str = "NCCL_ALGO, NCCL_PROTO, NCCL_P2P_DISABLE, NCCL_CUMEM_ENABLE, NCCL_SHM_DISABLE, OXCCL_TRANSPORT, NCCL_BUFFSIZE, NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS";
+    pub(crate) const MUST_AGREE: &'static str = "NCCL_ALGO, NCCL_PROTO, NCCL_P2P_DISABLE, NCCL_CUMEM_ENABLE, NCCL_SHM_DISABLE, OXCCL_TRANSPORT, NCCL_BUFFSIZE, NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, NCCL_P2P_LEVEL, NCCL_NET_GDR_LEVEL, NCCL_CROSS_NIC, NCCL_RINGS";
 
-    /// Whether the settings can be used, whoever made them.
-    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+    /// Whether the settings can be used by a communicator of so many ranks, whoever made them.
+    pub(crate) fn validate(&self, nranks: u32) -> Result<(), ConfigError> {
         let bytes = [Some(self.buffer_bytes), self.device_buffer_bytes];
         for bytes in bytes.into_iter().flatten().map(|bytes| bytes.to_string()) {
-            if buffer_bytes(&bytes).is_none() {
-                return Err(ConfigError { variable: "NCCL_BUFFSIZE", value: bytes, expected: BUFFER });
+            if parse::buffer_bytes(&bytes).is_none() {
+                return Err(ConfigError { variable: "NCCL_BUFFSIZE", value: bytes, expected: parse::BUFFER });
             }
         }
-        Ok(())
+        topology::validate(&self.topology, nranks)
     }
-}
-
-const SECONDS: &str = "a positive number of seconds was expected";
-const INTERFACES: &str = "a list of interface prefixes was expected, such as eth,ib or =eth0 or ^docker";
-const ALGORITHMS: &str = "ring, tree or direct was expected";
-const PROTOCOLS: &str = "LL, LL128 or Simple was expected";
-const CHANNELS: &str = "a number of channels was expected, at least 1";
-const BUFFER: &str = "8192 to 8388608 bytes were expected, a multiple of 1024";
-
-struct Source<'a>(&'a dyn Fn(&str) -> Option<String>);
-
-impl Source<'_> {
-    /// Sets `target` to what `parse` makes of the variable, if it is set and not empty.
-    fn set<T>(
-        &self,
-        variable: &'static str,
-        expected: &'static str,
-        target: &mut T,
-        parse: impl Fn(&str) -> Option<T>,
-    ) -> Result<(), ConfigError> {
-        let Some(value) = (self.0)(variable).filter(|value| !value.is_empty()) else { return Ok(()) };
-        *target = parse(value.trim()).ok_or(ConfigError { variable, value, expected })?;
-        Ok(())
-    }
-}
-
-fn seconds(text: &str) -> Option<Duration> {
-    let seconds: f64 = text.parse().ok()?;
-    // What rounds to no time at all is refused too.
-    Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero())
-}
-
-fn flag(text: &str) -> Option<bool> {
-    match text {
-        "0" => Some(false),
-        "1" => Some(true),
-        _ => None,
-    }
-}
-
-/// -2, NCCL's way to say "where it works", is what 1 means here too.
-fn cumem(text: &str) -> Option<bool> {
-    if text == "-2" { Some(true) } else { flag(text) }
-}
-
-fn family(text: &str) -> Option<Option<bool>> {
-    match text {
-        "AF_INET" => Some(Some(false)),
-        "AF_INET6" => Some(Some(true)),
-        _ => None,
-    }
-}
-
-fn channels(text: &str) -> Option<Option<u32>> {
-    text.parse().ok().filter(|channels| *channels > 0).map(Some)
-}
-
-fn buffer_bytes(text: &str) -> Option<usize> {
-    let bytes: usize = text.parse().ok()?;
-    ((BUFFER_BYTES_MIN..=BUFFER_BYTES_MAX).contains(&bytes) && bytes.is_multiple_of(1024)).then_some(bytes)
 }
 
 #[cfg(test)]
@@ -282,6 +237,14 @@ mod tests {
     }
 
     #[test]
+    fn the_newest_name_of_a_limit_wins() {
+        let limits = |pairs| config(pairs).unwrap().channels;
+        assert_eq!(limits(&[("NCCL_MIN_CTAS", "2"), ("NCCL_MAX_NRINGS", "9")]).min, Some(2));
+        let both = limits(&[("NCCL_MAX_NCHANNELS", "4"), ("NCCL_MAX_NRINGS", "9"), ("NCCL_MAX_CTAS", "1")]);
+        assert_eq!((both.min, both.max), (None, Some(4)));
+    }
+
+    #[test]
     fn bad_values_name_the_variable() {
         for (variable, value) in [
             ("NCCL_ALGO", "rings"),
@@ -291,6 +254,8 @@ mod tests {
             ("NCCL_BUFFSIZE", "7"),
             ("NCCL_MAX_NCHANNELS", "0"),
             ("NCCL_MIN_NCHANNELS", "many"),
+            ("NCCL_MAX_NRINGS", "0"),
+            ("NCCL_MIN_CTAS", "-1"),
             ("NCCL_BUFFSIZE", "99999999999999999999"),
             ("OXCCL_TIMEOUT", "-1"),
             ("OXCCL_TIMEOUT", "1e300"),
@@ -306,7 +271,7 @@ mod tests {
 
     #[test]
     fn every_layout_is_valid() {
-        for buffer_bytes in [BUFFER_BYTES_MIN, 9 << 10, BUFFER_BYTES, BUFFER_BYTES_MAX] {
+        for buffer_bytes in [parse::BUFFER_BYTES_MIN, 9 << 10, BUFFER_BYTES, parse::BUFFER_BYTES_MAX] {
             let config = Config { buffer_bytes, ..Config::default() };
             assert!(config.ring_layout().is_valid(), "{buffer_bytes}");
             for nranks in [1, 2, 8, 9, 32, 64, 200, 100_000] {

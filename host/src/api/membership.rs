@@ -10,6 +10,8 @@ pub(super) struct Membership {
     pub rank: u32,
     pub nranks: u32,
     pub health: Arc<Health>,
+    /// The rank at each position of each channel's ring.
+    pub rings: Vec<Vec<u32>>,
     /// Owned here alone, so that dropping it can say goodbye; `None` only while it is being dropped.
     watch: Option<Arc<Watch>>,
 }
@@ -22,8 +24,13 @@ pub struct AbortHandle {
 }
 
 impl Membership {
-    pub fn new(rank: u32, nranks: u32, health: Arc<Health>, watch: Arc<Watch>) -> Membership {
-        Membership { rank, nranks, health, watch: Some(watch) }
+    pub fn new(
+        (rank, nranks): (u32, u32),
+        rings: Vec<Vec<u32>>,
+        health: Arc<Health>,
+        watch: Arc<Watch>,
+    ) -> Membership {
+        Membership { rank, nranks, health, rings, watch: Some(watch) }
     }
 
     pub fn watch(&self) -> &Watch {

@@ -9,6 +9,7 @@ use crate::launch::Channel;
 use crate::mem::{self, MemError, Segment};
 use crate::net::stream::LinkError;
 use crate::proxy::Links;
+use crate::topology::JoinError;
 use crate::transport::p2p::P2pError;
 use crate::transport::{Allowed, PeerInfo, TransportKind};
 use oxccl_shared::abi::{ConnLayout, Rank};
@@ -66,6 +67,9 @@ pub enum ConnectError {
         /// The peer.
         peer: u32,
     },
+    /// What the ranks know of their hosts does not make rings and trees.
+    #[error(transparent)]
+    Join(#[from] JoinError),
     /// The bootstrap failed meanwhile.
     #[error(transparent)]
     Bootstrap(#[from] BootstrapError),
@@ -126,6 +130,8 @@ pub struct Wanted<'a> {
     pub allowed: &'a Allowed,
     /// The variables whose digest `info.settings` is.
     pub settings: &'static str,
+    /// The user's rings, if any; each names every rank once.
+    pub rings: Option<&'a [Vec<u32>]>,
     /// Slots of ring and tree connections.
     pub ring_layout: ConnLayout,
     /// Slots of mesh connections.
@@ -158,11 +164,6 @@ pub struct Connected {
     pub memory: Vec<Arc<Segment>>,
 }
 
-/// Channels of rings: a CPU rank is one thread, so a second lane would only halve the slots.
-const RING_CHANNELS: u32 = 1;
-/// Channels of trees: both trees of a double tree.
-const TREE_CHANNELS: u32 = 2;
-
 /// Connects this rank with all others. Every rank calls it at the same time.
 ///
 /// # Errors
@@ -171,8 +172,7 @@ pub fn connect(bootstrap: &Bootstrap, wanted: &Wanted<'_>) -> Result<Connected, 
     let peers = gather_peers(bootstrap, wanted)?;
     let fit = check_settings(wanted, &peers).and_then(|()| check_transports(wanted, &peers));
     agree(bootstrap, wanted, fit)?;
-    let hosts: Vec<u64> = peers.iter().map(|peer| peer.host).collect();
-    let graph = Graph::new(&hosts, RING_CHANNELS, TREE_CHANNELS);
+    let graph = Graph::new(&peers, wanted.rings)?;
     let mut wiring = Wiring::new(wanted, graph, peers);
 
     let made = wiring.make_memory();

@@ -1,71 +1,116 @@
-//! Rings and trees over the ranks. Computed alike on every rank, from the same facts.
+//! Rings and trees over ranks on CPUs. Computed alike on every rank, from the same facts.
 
-use oxccl_shared::abi::Rank;
-use oxccl_shared::algo::tree::{TreeLinks, double_binary_tree};
+use crate::topology::{Channels, HostLanes, JoinError};
+use crate::transport::PeerInfo;
+use oxccl_shared::algo::tree::TreeLinks;
+use std::collections::HashMap;
+
+/// Channels of rings: a CPU rank is one thread, so a second lane would only halve the slots.
+const RING_CHANNELS: usize = 1;
+/// Channels of trees: both trees of a double tree.
+const TREE_CHANNELS: usize = 2;
 
 /// Who is whose neighbour.
 #[derive(Clone, Debug)]
 pub struct Graph {
-    nranks: u32,
-    /// The ring: rank at each position.
-    ring: Vec<u32>,
-    /// Rings use channels `0..ring_channels`.
-    pub ring_channels: u32,
-    /// Trees use channels `0..tree_channels`, the two trees of a double tree in turn.
-    pub tree_channels: u32,
+    /// Of each channel that rings use.
+    rings: Vec<Ring>,
+    /// Of each channel that trees use: every rank's links.
+    trees: Vec<Vec<TreeLinks>>,
+}
+
+#[derive(Clone, Debug)]
+struct Ring {
+    /// Rank at each position.
+    order: Vec<u32>,
+    /// Position of each rank.
+    positions: Vec<u32>,
+}
+
+impl Ring {
+    fn new(order: Vec<u32>) -> Ring {
+        let mut positions = vec![0; order.len()];
+        for (position, rank) in order.iter().enumerate() {
+            positions[*rank as usize] = position as u32;
+        }
+        Ring { order, positions }
+    }
 }
 
 impl Graph {
-    /// For ranks on hosts: `hosts[r]` names rank r's. Ranks of a host stand together in the ring, so that it enters and
-    /// leaves each host once.
-    pub fn new(hosts: &[u64], ring_channels: u32, tree_channels: u32) -> Graph {
-        let first_of_host = |host: u64| hosts.iter().position(|h| *h == host);
-        let mut ring: Vec<u32> = (0..hosts.len() as u32).collect();
-        ring.sort_by_key(|rank| (first_of_host(hosts[*rank as usize]), *rank));
-        Graph { nranks: hosts.len() as u32, ring, ring_channels, tree_channels }
+    /// For ranks where `peers` says. Rings go from host to host and on each from NUMA node to NUMA node, so that they enter
+    /// and leave each once, however ranks are numbered. `rings`, if the user has some, each name every rank once.
+    ///
+    /// # Errors
+    /// None that correct arguments can cause: every rank is on one host.
+    pub fn new(peers: &[PeerInfo], rings: Option<&[Vec<u32>]>) -> Result<Graph, JoinError> {
+        let hosts: Vec<HostLanes> = hosts(peers).into_iter().map(HostLanes::uniform).collect();
+        let channels = Channels::join(&hosts)?;
+        let rings = match rings {
+            Some(rings) => rings.iter().cloned().map(Ring::new).collect(),
+            None => (0..RING_CHANNELS).map(|channel| Ring::new(channels.ring(channel).to_vec())).collect(),
+        };
+        let trees = (0..TREE_CHANNELS).map(|channel| channels.tree(channel).to_vec()).collect();
+        Ok(Graph { rings, trees })
+    }
+
+    /// Rings use channels from 0 up to this.
+    pub fn ring_channels(&self) -> u32 {
+        self.rings.len() as u32
+    }
+
+    /// Trees use channels from 0 up to this, the two trees of a double tree in turn.
+    pub fn tree_channels(&self) -> u32 {
+        self.trees.len() as u32
     }
 
     /// Channels that have any connection.
     pub fn channels(&self) -> u32 {
-        self.ring_channels.max(self.tree_channels)
+        self.ring_channels().max(self.tree_channels())
     }
 
-    /// Rank at each position of the ring.
-    pub fn ring(&self) -> &[u32] {
-        &self.ring
+    /// Rank at each position of each channel's ring.
+    pub fn rings(&self) -> Vec<Vec<u32>> {
+        self.rings.iter().map(|ring| ring.order.clone()).collect()
     }
 
-    /// A rank's position in the ring.
-    pub fn position(&self, rank: u32) -> u32 {
-        self.ring.iter().position(|r| *r == rank).unwrap_or(0) as u32
+    /// Rank at each position of a channel's ring.
+    pub fn ring(&self, channel: u32) -> &[u32] {
+        &self.rings[channel as usize].order
     }
 
-    /// The rank `steps` positions after `rank` in the ring.
-    pub fn along_ring(&self, rank: u32, steps: u32) -> u32 {
-        self.ring[((self.position(rank) + steps) % self.nranks) as usize]
+    /// A rank's position in a channel's ring.
+    pub fn position(&self, channel: u32, rank: u32) -> u32 {
+        self.rings[channel as usize].positions[rank as usize]
+    }
+
+    /// The rank `steps` positions after `rank` in a channel's ring.
+    pub fn along_ring(&self, channel: u32, rank: u32, steps: u32) -> u32 {
+        let ring = self.ring(channel);
+        ring[(self.position(channel, rank) + steps) as usize % ring.len()]
     }
 
     /// A rank's neighbours in the tree of `channel`.
     pub fn tree(&self, rank: u32, channel: u32) -> TreeLinks {
-        double_binary_tree(Rank(rank), self.nranks)[channel as usize % 2]
+        self.trees[channel as usize][rank as usize]
     }
 
     /// From whom `rank` receives on `channel`, each once, in rank order.
     pub fn sources(&self, rank: u32, channel: u32) -> Vec<u32> {
-        self.neighbours(rank, channel, self.nranks - 1)
+        self.neighbours(rank, channel, |ring| ring.len() as u32 - 1)
     }
 
     /// To whom `rank` sends on `channel`, each once, in rank order.
     pub fn targets(&self, rank: u32, channel: u32) -> Vec<u32> {
-        self.neighbours(rank, channel, 1)
+        self.neighbours(rank, channel, |_| 1)
     }
 
-    fn neighbours(&self, rank: u32, channel: u32, ring_steps: u32) -> Vec<u32> {
+    fn neighbours(&self, rank: u32, channel: u32, ring_steps: fn(&[u32]) -> u32) -> Vec<u32> {
         let mut peers = Vec::new();
-        if channel < self.ring_channels {
-            peers.push(self.along_ring(rank, ring_steps));
+        if channel < self.ring_channels() {
+            peers.push(self.along_ring(channel, rank, ring_steps(self.ring(channel))));
         }
-        if channel < self.tree_channels {
+        if channel < self.tree_channels() {
             let links = self.tree(rank, channel);
             peers.extend(links.up.iter().chain(links.down.iter().flatten()).map(|peer| peer.0));
         }
@@ -76,31 +121,92 @@ impl Graph {
     }
 }
 
+/// The ranks of each host, hosts by their first rank; on a host those of each NUMA node together, ranks that are on none last.
+fn hosts(peers: &[PeerInfo]) -> Vec<Vec<u32>> {
+    let mut index: HashMap<u64, usize> = HashMap::new();
+    let mut hosts: Vec<Vec<u32>> = Vec::new();
+    for (rank, peer) in peers.iter().enumerate() {
+        let at = *index.entry(peer.host).or_insert(hosts.len());
+        if at == hosts.len() {
+            hosts.push(Vec::new());
+        }
+        hosts[at].push(rank as u32);
+    }
+    for ranks in &mut hosts {
+        ranks.sort_by_key(|rank| peers[*rank as usize].numa_node.unwrap_or(u32::MAX));
+    }
+    hosts
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
-    #[test]
-    fn a_ring_enters_each_host_once() {
-        let hosts = [7, 9, 7, 9, 3, 7];
-        let graph = Graph::new(&hosts, 1, 2);
-        assert_eq!(graph.ring(), [0, 2, 5, 1, 3, 4]);
-        assert_eq!(graph.along_ring(4, 1), 0);
+    fn peer(host: u64, numa_node: Option<u32>) -> PeerInfo {
+        PeerInfo { host, numa_node, ..PeerInfo::default() }
+    }
+
+    fn graph(peers: &[PeerInfo]) -> Graph {
+        Graph::new(peers, None).unwrap()
+    }
+
+    /// How often a ring changes from one of something to another.
+    fn borders<T: PartialEq>(graph: &Graph, of: impl Fn(u32) -> T) -> usize {
+        let ring = graph.ring(0);
+        (0..ring.len()).filter(|i| of(ring[*i]) != of(ring[(*i + 1) % ring.len()])).count()
     }
 
     #[test]
-    fn sources_and_targets_mirror_each_other() {
-        for n in 1..20u32 {
-            let graph = Graph::new(&vec![1; n as usize], 1, 2);
+    fn a_ring_enters_each_host_once() {
+        let peers = [7, 9, 7, 9, 3, 7].map(|host| peer(host, None));
+        let graph = graph(&peers);
+        assert_eq!(graph.ring(0), [0, 2, 5, 1, 3, 4]);
+        assert_eq!(graph.along_ring(0, 4, 1), 0);
+        assert_eq!(borders(&graph, |rank| peers[rank as usize].host), 3);
+    }
+
+    #[test]
+    fn and_each_numa_node_of_a_host() {
+        let nodes = [Some(1), Some(0), None, Some(1), Some(0), Some(1)];
+        let graph = graph(&nodes.map(|node| peer(1, node)));
+        assert_eq!(graph.ring(0), [0, 3, 5, 2, 1, 4]);
+    }
+
+    #[test]
+    fn the_users_rings_are_taken_as_they_are() {
+        let rings = [vec![2, 0, 1], vec![0, 1, 2], vec![1, 0, 2]];
+        let graph = Graph::new(&[1, 2, 1].map(|host| peer(host, None)), Some(&rings)).unwrap();
+        assert_eq!((graph.ring_channels(), graph.channels()), (3, 3));
+        assert_eq!(graph.ring(2), [1, 0, 2]);
+        assert_eq!((graph.position(0, 1), graph.along_ring(0, 1, 1)), (2, 2));
+    }
+
+    proptest! {
+        #[test]
+        fn sources_and_targets_mirror_each_other(
+            places in proptest::collection::vec((0u64..5, proptest::option::of(0u32..3)), 1..24),
+        ) {
+            let peers: Vec<PeerInfo> = places.iter().map(|(host, node)| peer(*host, *node)).collect();
+            let graph = graph(&peers);
+            let count = peers.len() as u32;
+            let hosts = hosts(&peers).len();
+            prop_assert_eq!(borders(&graph, |rank| peers[rank as usize].host), if hosts > 1 { hosts } else { 0 });
             for channel in 0..graph.channels() {
-                for rank in 0..n {
+                for rank in 0..count {
                     for peer in graph.targets(rank, channel) {
-                        assert!(graph.sources(peer, channel).contains(&rank));
+                        prop_assert!(graph.sources(peer, channel).contains(&rank));
                     }
                     for peer in graph.sources(rank, channel) {
-                        assert!(graph.targets(peer, channel).contains(&rank));
+                        prop_assert!(graph.targets(peer, channel).contains(&rank));
                     }
                 }
+                // Each host but the root's has one link up to another host.
+                let away = |rank: &u32| {
+                    let up = graph.tree(*rank, channel).up;
+                    up.is_some_and(|up| peers[up.index()].host != peers[*rank as usize].host)
+                };
+                prop_assert_eq!((0..count).filter(away).count(), hosts - 1);
             }
         }
     }

@@ -262,13 +262,13 @@ impl<'a> Wiring<'a> {
     /// Gives a channel its place in the ring and the tree.
     fn place(&self, channel: &mut Channel, index: u32) {
         let Wanted { rank, nranks, .. } = *self.wanted;
-        if index < self.graph.ring_channels {
-            channel.ring_order = self.graph.ring().to_vec();
-            channel.ring_position = self.graph.position(rank);
-            channel.ring_recv = recv_index(channel, self.graph.along_ring(rank, nranks - 1));
-            channel.ring_send = send_index(channel, self.graph.along_ring(rank, 1));
+        if index < self.graph.ring_channels() {
+            channel.ring_order = self.graph.ring(index).to_vec();
+            channel.ring_position = self.graph.position(index, rank);
+            channel.ring_recv = recv_index(channel, self.graph.along_ring(index, rank, nranks - 1));
+            channel.ring_send = send_index(channel, self.graph.along_ring(index, rank, 1));
         }
-        if index < self.graph.tree_channels {
+        if index < self.graph.tree_channels() {
             let links = self.graph.tree(rank, index);
             let mut tree = TreeEnds { links, ..TreeEnds::default() };
             for child in links.down.iter().flatten() {

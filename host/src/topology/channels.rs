@@ -3,8 +3,10 @@
 //! Gives: [`Channels`]: rings over all ranks and trees over all ranks, for every channel.
 //! Never: looks at links: a host's lanes are as good as the search made them.
 //!
-//! A ring goes along each host's lane and from its last GPU to the first of the next host. A tree is a chain along each
-//! host's lane; between hosts it is a double binary tree whose links end at the lane's first GPUs, as the pattern tells.
+//! A ring goes along each host's lane and from its last GPU to the first of the next host. Between hosts a tree is a double
+//! binary tree. Inside a host it is a chain along the lane, since that is all that a lane promises, and its links to other
+//! hosts end at the lane's first GPUs as the pattern tells; or, where all ranks of the host reach each other equally well, it
+//! is a binary tree as well, whose root has the links to other hosts.
 
 use super::search::{CHANNELS_MAX, Graph, Graphs, Pattern};
 use oxccl_shared::abi::Rank;
@@ -22,10 +24,21 @@ pub struct HostLanes {
     pub tree_pattern: Pattern,
     /// Lanes of rings in pairs use two NICs in opposite roles.
     pub alternates: bool,
+    /// How trees go inside the host.
+    pub inside: Inside,
+}
+
+/// A tree's way inside a host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Inside {
+    /// Along the lane.
+    Chain,
+    /// Binary over the lane's places: fewer steps, over links between any two ranks.
+    Binary,
 }
 
 impl HostLanes {
-    /// The lanes of a host's graphs, whose GPUs have ranks of the communicator.
+    /// The lanes of a host's graphs, whose GPUs have ranks of the communicator; trees are NCCL's, chains.
     pub fn new(graphs: &Graphs) -> HostLanes {
         let lanes = |graph: &Graph| graph.lanes.iter().map(|lane| lane.gpus.clone()).collect();
         HostLanes {
@@ -33,6 +46,18 @@ impl HostLanes {
             trees: lanes(&graphs.tree),
             tree_pattern: graphs.tree.pattern,
             alternates: graphs.ring.cross_nic == 2,
+            inside: Inside::Chain,
+        }
+    }
+
+    /// A host of ranks that reach each other equally well, and the network too: one lane, in this order.
+    pub fn uniform(ranks: Vec<u32>) -> HostLanes {
+        HostLanes {
+            rings: vec![ranks.clone()],
+            trees: vec![ranks],
+            tree_pattern: Pattern::Tree,
+            alternates: false,
+            inside: Inside::Binary,
         }
     }
 }
@@ -100,6 +125,17 @@ impl Channels {
         Ok(Channels { rings, trees })
     }
 
+    /// The ring of a channel. There may be more channels than rings were found: these begin anew then.
+    pub fn ring(&self, channel: usize) -> &[u32] {
+        &self.rings[channel % self.rings.len()]
+    }
+
+    /// The tree of a channel. Halves take turns, so that any even number of channels uses every rank's links both ways.
+    pub fn tree(&self, channel: usize) -> &[TreeLinks] {
+        let pairs = self.trees.len() / 2;
+        &self.trees[channel % 2 * pairs + channel / 2 % pairs]
+    }
+
     /// A rank's neighbours in the ring of a channel: whom it receives from, whom it sends to.
     pub fn ring_neighbours(&self, rank: u32, channel: usize) -> Option<(u32, u32)> {
         let ring = self.rings.get(channel)?;
@@ -154,45 +190,71 @@ fn ring(hosts: &[HostLanes], channel: usize, alternates: bool) -> Vec<u32> {
     ring
 }
 
-/// GPUs of a host's chain, by place, where a tree's links between hosts end.
+/// GPUs of a host, by place in the lane, where a tree's links between hosts end.
 struct Doors {
     up: usize,
     down: [usize; 2],
 }
 
-fn doors(pattern: Pattern, gpus: usize) -> Doors {
-    let second = 1.min(gpus - 1);
-    match pattern {
-        Pattern::SplitTree => Doors { up: 0, down: [second, second] },
-        Pattern::BalancedTree => Doors { up: 0, down: [second, 0] },
-        _ => Doors { up: 0, down: [0, 0] },
+impl HostLanes {
+    /// The doors of one half of a double tree.
+    fn doors(&self, ranks: usize, half: usize) -> Doors {
+        if self.inside == Inside::Binary {
+            // The root has one child at most, and so room for two on other hosts.
+            let is_root = |place: &usize| place_in_tree(*place, ranks, half).is_root();
+            let root = (0..ranks).find(is_root).unwrap_or(0);
+            return Doors { up: root, down: [root, root] };
+        }
+        let second = 1.min(ranks - 1);
+        match self.tree_pattern {
+            Pattern::SplitTree => Doors { up: 0, down: [second, second] },
+            Pattern::BalancedTree => Doors { up: 0, down: [second, 0] },
+            _ => Doors { up: 0, down: [0, 0] },
+        }
     }
+
+    /// Links the ranks of a lane.
+    fn link(&self, lane: &[u32], half: usize, tree: &mut [TreeLinks]) {
+        let rank = |place: Rank| Rank(lane[place.index()]);
+        for (place, own) in lane.iter().enumerate() {
+            let links = match self.inside {
+                Inside::Binary => place_in_tree(place, lane.len(), half),
+                Inside::Chain => place_in_chain(place, lane.len()),
+            };
+            tree[*own as usize] =
+                TreeLinks { up: links.up.map(rank), down: links.down.map(|child| child.map(rank)) };
+        }
+    }
+}
+
+fn place_in_tree(place: usize, ranks: usize, half: usize) -> TreeLinks {
+    double_binary_tree(Rank(place as u32), ranks as u32)[half]
+}
+
+fn place_in_chain(place: usize, ranks: usize) -> TreeLinks {
+    let down = (place + 1 < ranks).then_some(Rank(place as u32 + 1));
+    TreeLinks { up: place.checked_sub(1).map(|up| Rank(up as u32)), down: [down, None, None] }
 }
 
 /// Links one channel of each of the two trees.
 fn join_trees(hosts: &[HostLanes], channel: usize, trees: [&mut Vec<TreeLinks>; 2]) {
     let count = hosts.len() as u32;
-    let door = |host: Rank, place: fn(&Doors) -> usize| {
-        let lanes = &hosts[host.0 as usize];
-        let lane = &lanes.trees[channel];
-        lane[place(&doors(lanes.tree_pattern, lane.len()))]
-    };
     for (half, tree) in trees.into_iter().enumerate() {
-        for (host, lanes) in hosts.iter().enumerate() {
+        let door = |host: Rank, place: fn(&Doors) -> usize| {
+            let lanes = &hosts[host.index()];
             let lane = &lanes.trees[channel];
-            for pair in lane.windows(2) {
-                tree[pair[0] as usize].down[0] = Some(Rank(pair[1]));
-                tree[pair[1] as usize].up = Some(Rank(pair[0]));
-            }
-            let links = double_binary_tree(Rank(host as u32), count)[half];
+            lane[place(&lanes.doors(lane.len(), half))]
+        };
+        for lanes in hosts {
+            lanes.link(&lanes.trees[channel], half, tree);
+        }
+        for host in (0..count).map(Rank) {
+            let links = double_binary_tree(host, count)[half];
             for (i, child) in links.down.iter().enumerate() {
                 let Some(child) = child else { continue };
                 // A root's only child counts as its second: the first GPU of a host has no parent elsewhere then.
                 let is_first = i == 0 && !links.is_root();
-                let own = door(
-                    Rank(host as u32),
-                    if is_first { |doors| doors.down[0] } else { |doors| doors.down[1] },
-                );
+                let own = door(host, if is_first { |doors| doors.down[0] } else { |doors| doors.down[1] });
                 let theirs = door(*child, |doors| doors.up);
                 tree[theirs as usize].up = Some(Rank(own));
                 add_child(&mut tree[own as usize], theirs);
@@ -201,9 +263,9 @@ fn join_trees(hosts: &[HostLanes], channel: usize, trees: [&mut Vec<TreeLinks>; 
     }
 }
 
-/// The chain's child stays first; children on other hosts follow.
+/// A child on the same host stays first; children on other hosts follow.
 fn add_child(links: &mut TreeLinks, child: u32) {
-    debug_assert!(links.down[ARITY_MAX - 1].is_none(), "a GPU has one child on its host and two on others");
+    debug_assert!(links.down[ARITY_MAX - 1].is_none(), "a door has one child on its host and two on others");
     let place = links.down.iter().skip(1).position(Option::is_none).map_or(0, |place| place + 1);
     links.down[if links.down[0].is_none() { 0 } else { place }] = Some(Rank(child));
 }

@@ -16,11 +16,13 @@ pub mod system;
 pub mod paths;
 pub mod search;
 pub mod channels;
+mod settings;
 
 pub use bus_id::BusId;
-pub use channels::{Channels, HostLanes, JoinError};
+pub use channels::{Channels, HostLanes, Inside, JoinError};
 pub use inventory::{C2c, Cpu, Device, Gpu, Inventory, Net, Nic, NvLink, Pci};
 pub use paths::{PathKind, PathPolicy, Paths, PeerAccess};
 pub use search::{Graph, GraphId, Graphs, Lane, Pattern, SearchConfig};
+pub use settings::{Dump, TopologySettings};
 pub use system::{System, SystemError, Tables};
 pub use xml::XmlError;

@@ -1,5 +1,6 @@
 //! What a rank tells the others about itself at init.
 
+use crate::topology::detect::Sysfs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::OnceLock;
 
@@ -12,6 +13,8 @@ pub struct PeerInfo {
     pub process: u64,
     /// Process id, for messages.
     pub pid: u32,
+    /// The NUMA node that has all of `processors`, if one has.
+    pub numa_node: Option<u32>,
     /// Processors this thread may run on, one bit each.
     pub processors: [u64; PROCESSOR_WORDS],
     /// Digest of every setting that must be equal on all ranks.
@@ -20,6 +23,8 @@ pub struct PeerInfo {
 
 /// Words of a processor set: as many as `sched_getaffinity` gives on Linux (1,024 processors).
 const PROCESSOR_WORDS: usize = 16;
+/// No NUMA node, on the wire.
+const NO_NODE: u32 = u32::MAX;
 /// Bytes of a [`PeerInfo`] on the wire.
 const WIRE_BYTES: usize = 32 + 8 * PROCESSOR_WORDS;
 
@@ -30,9 +35,15 @@ impl PeerInfo {
             host: host_digest(host_id),
             process: process_number(),
             pid: std::process::id(),
+            numa_node: None,
             processors: processors(),
             settings,
         }
+    }
+
+    /// The same with its NUMA node, as far as processors tell.
+    pub fn on_numa_node(self) -> PeerInfo {
+        PeerInfo { numa_node: Sysfs::live().numa_node_of(&self.processors), ..self }
     }
 
     /// For the wire.
@@ -41,6 +52,7 @@ impl PeerInfo {
         bytes[..8].copy_from_slice(&self.host.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.process.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.pid.to_le_bytes());
+        bytes[20..24].copy_from_slice(&self.numa_node.unwrap_or(NO_NODE).to_le_bytes());
         bytes[24..32].copy_from_slice(&self.settings.to_le_bytes());
         for (to, word) in bytes[32..].chunks_exact_mut(8).zip(self.processors) {
             to.copy_from_slice(&word.to_le_bytes());
@@ -57,6 +69,7 @@ impl PeerInfo {
             host: u64_at(0),
             process: u64_at(8),
             pid: u32_at(16),
+            numa_node: Some(u32_at(20)).filter(|node| *node != NO_NODE),
             settings: u64_at(24),
             processors: core::array::from_fn(|i| u64_at(32 + 8 * i)),
         })
@@ -118,6 +131,8 @@ mod tests {
     fn bytes_round_trip() {
         let info = PeerInfo::local(Some("a"), 9);
         assert_eq!(PeerInfo::from_bytes(&info.to_bytes()), Some(info));
+        let placed = PeerInfo { numa_node: Some(3), ..info };
+        assert_eq!(PeerInfo::from_bytes(&placed.to_bytes()), Some(placed));
         assert_eq!(PeerInfo::from_bytes(&[0; 31]), None);
         assert!(info.processors.iter().any(|word| *word != 0));
         assert_ne!(info.host, PeerInfo::local(Some("b"), 9).host);

@@ -8,3 +8,4 @@ mod dims;
 mod matrix;
 mod transports;
 mod bits;
+mod rings;

@@ -85,7 +85,7 @@ impl DeviceCommunicatorBuilder {
             None => Config::from_env()?,
         };
         config.timeout = self.timeout.unwrap_or(config.timeout);
-        config.validate()?;
+        config.validate(self.nranks)?;
         let id = match self.id {
             Some(id) => id,
             None if self.nranks == 1 => UniqueId::create(&config.bootstrap)?,
@@ -135,7 +135,7 @@ fn assemble(bootstrap: Bootstrap, config: Config, ordinal: u32) -> Result<Device
     let health = Arc::new(Health::new(rank, nranks));
     let memory = report(rank, &connected);
     let watch = watch(bootstrap, &health);
-    let DeviceConnected { facts, tables, arena, .. } = connected;
+    let DeviceConnected { facts, tables, arena, layout, .. } = connected;
     let engine = DeviceEngine::new(DeviceEngineParts {
         rank,
         facts,
@@ -148,7 +148,7 @@ fn assemble(bootstrap: Bootstrap, config: Config, ordinal: u32) -> Result<Device
         tell: Box::new(TellByWatch::new(&watch)),
         timeout: config.timeout,
     });
-    let member = Membership::new(rank, nranks, health, watch);
+    let member = Membership::new((rank, nranks), layout.rings, health, watch);
     Ok(DeviceCommunicator::new(member, memory, engine.map_err(failed)?))
 }
 

@@ -114,6 +114,11 @@ impl DeviceCommunicator {
         &self.device
     }
 
+    /// For each channel that rings use, the ranks in the order of its ring; the same on every rank.
+    pub fn rings(&self) -> &[Vec<u32>] {
+        &self.member.rings
+    }
+
     /// Memory of the GPU that was reserved at init.
     pub fn memory(&self) -> &MemoryReport {
         &self.memory

@@ -4,6 +4,7 @@ mod attacks;
 mod collectives;
 mod failures;
 mod liveness;
+mod scale;
 
 use std::time::Duration;
 

@@ -91,6 +91,20 @@ impl Sysfs {
         node.and_then(|node| node.parse().ok()).filter(|node| (0..4096).contains(node)).unwrap_or(-1)
     }
 
+    /// The NUMA node that has all of some processors, given as a mask.
+    pub fn numa_node_of(&self, processors: &[u64]) -> Option<u32> {
+        let nodes = self.sys.join("devices/system/node");
+        let number = |name: &String| name.strip_prefix("node")?.parse::<u32>().ok();
+        let has_all = |node: &u32| {
+            let list = text(&nodes.join(format!("node{node}/cpulist"))).unwrap_or_default();
+            let numbers =
+                (0..64 * processors.len()).filter(|cpu| processors[cpu / 64] >> (cpu % 64) & 1 == 1);
+            let mut numbers = numbers.peekable();
+            numbers.peek().is_some() && numbers.all(|cpu| is_listed(&list, cpu))
+        };
+        names(&nodes).iter().filter_map(number).find(has_all)
+    }
+
     /// A NUMA node, without devices.
     pub fn cpu(&self, numa_id: i32) -> Cpu {
         let map = self.sys.join(format!("devices/system/node/node{numa_id}/cpumap"));
@@ -166,6 +180,15 @@ impl Sysfs {
     }
 }
 
+/// Whether a list such as `0-3,8` has a number.
+fn is_listed(list: &str, number: usize) -> bool {
+    list.split(',').any(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let ends = first.parse::<usize>().ok().zip(last.parse::<usize>().ok());
+        ends.is_some_and(|(first, last)| (first..=last).contains(&number))
+    })
+}
+
 /// A file's text without the line's end.
 fn text(path: &Path) -> Option<String> {
     use std::io::Read;
@@ -190,4 +213,31 @@ fn bus_id_of(link: &Path) -> Option<BusId> {
     let path = link.canonicalize().ok()?;
     let names = path.components().filter_map(|part| part.as_os_str().to_str());
     names.filter(|name| name.contains('.')).filter_map(|name| name.parse().ok()).next_back()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_processors() {
+        let has = |list, number| is_listed(list, number);
+        assert!(has("0-3,8,10-11", 0) && has("0-3,8,10-11", 8) && has("0-3,8,10-11", 11));
+        assert!(!has("0-3,8,10-11", 4) && !has("0-3,8,10-11", 12) && !has("", 0) && !has("x-3", 2));
+    }
+
+    #[test]
+    fn processors_are_on_the_node_that_has_them_all() {
+        let root = tempfile::tempdir().unwrap();
+        for (node, list) in [(0, "0-1,64-65\n"), (1, "2-3\n")] {
+            let directory = root.path().join(format!("sys/devices/system/node/node{node}"));
+            std::fs::create_dir_all(&directory).unwrap();
+            std::fs::write(directory.join("cpulist"), list).unwrap();
+        }
+        let sysfs = Sysfs::at(root.path());
+        assert_eq!(sysfs.numa_node_of(&[0b11, 0b10]), Some(0));
+        assert_eq!(sysfs.numa_node_of(&[0b1000, 0]), Some(1));
+        assert_eq!(sysfs.numa_node_of(&[0b110, 0]), None);
+        assert_eq!(sysfs.numa_node_of(&[0, 0]), None);
+    }
 }

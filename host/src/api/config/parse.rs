@@ -1,0 +1,76 @@
+//! From a variable's text to its value.
+
+use super::ConfigError;
+use std::time::Duration;
+
+pub(super) const SECONDS: &str = "a positive number of seconds was expected";
+pub(super) const INTERFACES: &str =
+    "a list of interface prefixes was expected, such as eth,ib or =eth0 or ^docker";
+pub(super) const ALGORITHMS: &str = "ring, tree or direct was expected";
+pub(super) const PROTOCOLS: &str = "LL, LL128 or Simple was expected";
+pub(super) const CHANNELS: &str = "a number of channels was expected, at least 1";
+pub(super) const BUFFER: &str = "8192 to 8388608 bytes were expected, a multiple of 1024";
+pub(super) const FLAG: &str = "0 or 1 was expected";
+
+/// What `NCCL_BUFFSIZE` may be: slots of 1 KiB to 1 MiB.
+pub(super) const BUFFER_BYTES_MIN: usize = 8 << 10;
+pub(super) const BUFFER_BYTES_MAX: usize = 8 << 20;
+
+/// Where variables come from.
+pub(super) struct Source<'a>(pub &'a dyn Fn(&str) -> Option<String>);
+
+impl Source<'_> {
+    /// The variable, if it is set and not empty.
+    pub fn get(&self, variable: &str) -> Option<String> {
+        (self.0)(variable).filter(|value| !value.is_empty())
+    }
+
+    /// Sets `target` to what `parse` makes of the variable, if it is set and not empty.
+    pub fn set<T>(
+        &self,
+        variable: &'static str,
+        expected: &'static str,
+        target: &mut T,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Result<(), ConfigError> {
+        let Some(value) = self.get(variable) else { return Ok(()) };
+        *target = parse(value.trim()).ok_or(ConfigError { variable, value, expected })?;
+        Ok(())
+    }
+}
+
+pub(super) fn seconds(text: &str) -> Option<Duration> {
+    let seconds: f64 = text.parse().ok()?;
+    // What rounds to no time at all is refused too.
+    Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero())
+}
+
+pub(super) fn flag(text: &str) -> Option<bool> {
+    match text {
+        "0" => Some(false),
+        "1" => Some(true),
+        _ => None,
+    }
+}
+
+/// -2, NCCL's way to say "where it works", is what 1 means here too.
+pub(super) fn cumem(text: &str) -> Option<bool> {
+    if text == "-2" { Some(true) } else { flag(text) }
+}
+
+pub(super) fn family(text: &str) -> Option<Option<bool>> {
+    match text {
+        "AF_INET" => Some(Some(false)),
+        "AF_INET6" => Some(Some(true)),
+        _ => None,
+    }
+}
+
+pub(super) fn channels(text: &str) -> Option<Option<u32>> {
+    text.parse().ok().filter(|channels| *channels > 0).map(Some)
+}
+
+pub(super) fn buffer_bytes(text: &str) -> Option<usize> {
+    let bytes: usize = text.parse().ok()?;
+    ((BUFFER_BYTES_MIN..=BUFFER_BYTES_MAX).contains(&bytes) && bytes.is_multiple_of(1024)).then_some(bytes)
+}

@@ -1,0 +1,33 @@
+//! As many ranks as threads and sockets of one machine allow.
+
+use std::time::{Duration, Instant};
+
+use super::*;
+
+const RANKS: u32 = 1024;
+
+/// 1,024 ranks rendezvous, gather twice, and leave; each within the bootstrap's own deadline. Every rank has its listener, two
+/// sockets of the ring and a thread of its own that serves them.
+#[test]
+fn a_thousand_ranks_gather() {
+    if rustix::process::getrlimit(rustix::process::Resource::Nofile).current.is_some_and(|max| max < 16_384) {
+        return eprintln!("skipped: {RANKS} ranks need 16,384 open files (ulimit -n)");
+    }
+    let config = BootstrapConfig { timeout: Duration::from_secs(120), ..config() };
+    let id = UniqueId::create(&config).expect("a root on the loopback");
+    let start = Instant::now();
+    in_parallel(RANKS, |rank| {
+        let boot = Bootstrap::connect(&id, Rank(rank), RANKS, &config).expect("all ranks come");
+        let joined = start.elapsed();
+        for round in 0..2u32 {
+            let blocks = boot.all_gather(&(rank + round).to_le_bytes()).expect("all take part");
+            assert_eq!(blocks.len(), RANKS as usize);
+            let is_right = |(rank, block): (usize, &Vec<u8>)| *block == (rank as u32 + round).to_le_bytes();
+            assert!(blocks.iter().enumerate().all(is_right));
+        }
+        if rank == 0 {
+            println!("{RANKS} ranks: joined after {joined:?}, two all-gathers after {:?}", start.elapsed());
+        }
+        boot.close();
+    });
+}

@@ -1,0 +1,101 @@
+//! Layer: host / topology, a leaf.
+//! Takes: nothing.
+//! Gives: [`TopologySettings`]: what a user can say about topology.
+//! Never: reads the environment: whoever owns the settings fills them.
+
+use super::{PathKind, PathPolicy, SearchConfig};
+use std::path::PathBuf;
+
+/// What the user sets. The default is that of an empty environment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TopologySettings {
+    /// What the machine has, where detection would not see it (`NCCL_TOPO_FILE`): a skeleton that detection fills.
+    pub file: Option<PathBuf>,
+    /// Where to write what was detected (`NCCL_TOPO_DUMP_FILE`, `NCCL_TOPO_DUMP_FILE_RANK`).
+    pub dump: Option<Dump>,
+    /// Channels to use instead of searching (`NCCL_GRAPH_FILE`).
+    pub graph_file: Option<PathBuf>,
+    /// Where to write the channels used (`NCCL_GRAPH_DUMP_FILE`, `NCCL_GRAPH_DUMP_FILE_RANK`).
+    pub graph_dump: Option<Dump>,
+    /// GPUs access each other's memory up to this far (`NCCL_P2P_LEVEL`).
+    pub p2p_level: Option<PathKind>,
+    /// NICs access GPU memory up to this far (`NCCL_NET_GDR_LEVEL`).
+    pub gdr_level: Option<PathKind>,
+    /// Whether rings may enter a host by another NIC than they leave by (`NCCL_CROSS_NIC`): 0 never, 1 always, 2 if better.
+    pub cross_nic: u32,
+    /// Whether the processors that a process may use say nothing about where it is (`NCCL_IGNORE_CPU_AFFINITY`).
+    pub ignore_cpu_affinity: bool,
+    /// Rings to use instead of searching, each the ranks in order (`NCCL_RINGS`).
+    pub rings: Option<Vec<Vec<u32>>>,
+}
+
+/// A file and the rank that writes it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Dump {
+    /// The file.
+    pub path: PathBuf,
+    /// The one rank that writes.
+    pub rank: u32,
+}
+
+impl Default for TopologySettings {
+    fn default() -> Self {
+        TopologySettings {
+            file: None,
+            dump: None,
+            graph_file: None,
+            graph_dump: None,
+            p2p_level: None,
+            gdr_level: None,
+            cross_nic: SearchConfig::default().cross_nic,
+            ignore_cpu_affinity: false,
+            rings: None,
+        }
+    }
+}
+
+impl TopologySettings {
+    /// Where the user insists, instead of what `detected` says.
+    pub fn policy(&self, detected: PathPolicy) -> PathPolicy {
+        PathPolicy {
+            p2p_level: self.p2p_level.or(detected.p2p_level),
+            gdr_level: self.gdr_level.or(detected.gdr_level),
+            ..detected
+        }
+    }
+
+    /// How to search. There are no schedules yet that reduce in NVSwitches, so nobody looks for their channels.
+    pub fn search(&self) -> SearchConfig {
+        SearchConfig { cross_nic: self.cross_nic, nvls: false, ..SearchConfig::default() }
+    }
+
+    /// Whether the user's rings, if any, each visit the ranks of a communicator once.
+    pub fn rings_fit(&self, nranks: u32) -> bool {
+        self.rings.iter().flatten().all(|ring| is_permutation(ring, nranks))
+    }
+}
+
+fn is_permutation(ring: &[u32], nranks: u32) -> bool {
+    let mut seen = vec![false; nranks as usize];
+    let mut visit =
+        |rank: &u32| seen.get_mut(*rank as usize).is_some_and(|seen| !std::mem::replace(seen, true));
+    ring.len() == nranks as usize && ring.iter().all(&mut visit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_visit_each_rank_once() {
+        let fits = |rings: &[&[u32]], nranks| {
+            let rings = rings.iter().map(|ring| ring.to_vec()).collect();
+            TopologySettings { rings: Some(rings), ..TopologySettings::default() }.rings_fit(nranks)
+        };
+        assert!(fits(&[&[2, 0, 1], &[0, 1, 2]], 3));
+        for wrong in [&[0u32, 1][..], &[0, 1, 1], &[0, 1, 3], &[0, 1, 2, 2]] {
+            assert!(!fits(&[&[0, 1, 2], wrong], 3), "{wrong:?}");
+        }
+        assert!(TopologySettings::default().rings_fit(7));
+    }
+}
