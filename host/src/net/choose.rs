@@ -1,5 +1,6 @@
 //! Which network a communicator uses.
 
+use super::plugin::{self, PluginConfig};
 use super::socket::{self, SocketConfig};
 use super::{Net, NetError};
 use std::sync::Arc;
@@ -10,6 +11,8 @@ pub struct NetConfig {
     /// The only network to be used, by its name in any case of letters (`NCCL_NET`). Default: the first in the order plugins,
     /// IB, Socket that has devices.
     pub name: Option<String>,
+    /// Which plugins to look for.
+    pub plugins: PluginConfig,
     /// Of the network over sockets.
     pub socket: SocketConfig,
 }
@@ -26,23 +29,50 @@ const BUILT_IN: &[(&str, Open)] = &[("Socket", |config| socket::open(&config.soc
 /// [`NetError::Absent`]: what each network that was tried lacks. An error of a network that is there ends the search: the user
 /// would not want to learn from the speed that another was taken.
 pub fn find(config: &NetConfig) -> Result<Arc<dyn Net>, NetError> {
-    let mut lacking = String::new();
-    for (name, open) in BUILT_IN {
-        if config.name.as_ref().is_some_and(|wanted| !wanted.eq_ignore_ascii_case(name)) {
-            continue;
+    let mut lacking = Vec::new();
+    for name in config.plugins.names() {
+        match plugin(name, config) {
+            Ok(Some(net)) => return Ok(net),
+            Ok(None) => {}
+            Err(error) if config.plugins.is_explicit() => {
+                // As in NCCL the next network is taken, since one setting often serves many machines; but not in silence.
+                tracing::warn!("NCCL_NET_PLUGIN: {error}; looking further");
+                lacking.push(error.to_string());
+            }
+            Err(error) => tracing::debug!("{error}"),
         }
+    }
+    for (name, open) in BUILT_IN.iter().filter(|(name, _)| config.admits(name)) {
         let why = match open(config) {
             Ok(net) if net.devices() > 0 => return Ok(net),
             Ok(_) => "no device".to_owned(),
             Err(NetError::Absent { reason, .. }) => reason,
             Err(error) => return Err(error),
         };
-        let comma = if lacking.is_empty() { "" } else { ", " };
-        lacking += &format!("{comma}{name}: {why}");
+        lacking.push(format!("{name}: {why}"));
     }
     let net = config.name.clone().unwrap_or_else(|| "of any kind".to_owned());
-    let reason = if lacking.is_empty() { names_there_are() } else { lacking };
+    let reason = if lacking.is_empty() { names_there_are() } else { lacking.join(", ") };
     Err(NetError::Absent { net, reason })
+}
+
+impl NetConfig {
+    fn admits(&self, name: &str) -> bool {
+        self.name.as_ref().is_none_or(|wanted| wanted.eq_ignore_ascii_case(name))
+    }
+}
+
+/// The plugin of that name, unless it has another network than the one wanted.
+fn plugin(name: &str, config: &NetConfig) -> Result<Option<Arc<dyn Net>>, NetError> {
+    let found = plugin::find(name)?;
+    if !config.admits(found.name()) {
+        return Ok(None);
+    }
+    let net = found.open()?;
+    if net.devices() > 0 {
+        return Ok(Some(net));
+    }
+    Err(NetError::Absent { net: format!("plugin {name}"), reason: "it has no device".to_owned() })
 }
 
 fn names_there_are() -> String {

@@ -14,6 +14,7 @@ pub mod message;
 pub mod socket;
 pub mod loopback;
 pub mod fault;
+pub mod plugin;
 mod choose;
 
 pub use choose::{NetConfig, find};

@@ -1,0 +1,120 @@
+//! Finding a plugin by NCCL's rules, and its table.
+
+use super::abi::Opaque;
+use super::calls::{Calls, Lacks};
+use crate::net::NetError;
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+
+/// The file that is tried where the user names none.
+const DEFAULT: &str = "libnccl-net.so";
+/// The name under which the program itself is the plugin.
+const STATIC: &str = "STATIC_PLUGIN";
+/// Versions of the table that we know, newest first.
+const VERSIONS: [u32; 5] = [12, 11, 10, 9, 8];
+/// More names than these are not looked at (`NCCL_NET_MAX_PLUGINS`).
+const NAMES_MAX: usize = 16;
+
+/// Which plugins the user wants (`NCCL_NET_PLUGIN`).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PluginConfig {
+    /// Names or paths, best first. `None`: whatever is called `libnccl-net.so`, if anything is.
+    pub names: Option<Vec<String>>,
+}
+
+impl PluginConfig {
+    /// From the variable's value: names with commas between, `none` for none at all.
+    pub fn parse(text: &str) -> PluginConfig {
+        let is_none = text.eq_ignore_ascii_case("none");
+        let names = text.split(',').filter(|name| !name.is_empty() && !is_none);
+        PluginConfig { names: Some(names.take(NAMES_MAX).map(str::to_owned).collect()) }
+    }
+
+    /// The names to try.
+    pub fn names(&self) -> Vec<&str> {
+        match &self.names {
+            Some(names) => names.iter().map(String::as_str).collect(),
+            None => vec![DEFAULT],
+        }
+    }
+
+    /// Whether the user asked for plugins by name.
+    pub fn is_explicit(&self) -> bool {
+        self.names.is_some()
+    }
+}
+
+/// The functions of a plugin, which stays loaded as long as the process: its threads may run in it.
+///
+/// # Errors
+/// [`NetError::Absent`]: no such file, or no table in it that we know.
+pub fn load(name: &str) -> Result<Calls, NetError> {
+    let absent = |reason: String| NetError::Absent { net: format!("plugin {name}"), reason };
+    let library = open(name).map_err(absent)?;
+    let found = VERSIONS.into_iter().find_map(|version| {
+        let symbol = format!("ncclNetPlugin_v{version}\0");
+        // SAFETY: the address of an object is a pointer, whatever the object is.
+        let table = unsafe { library.get::<Opaque>(symbol.as_bytes()) }.ok()?;
+        Some((version, table.as_raw_ptr()))
+    });
+    let Some((version, table)) = found else {
+        return Err(absent("it has none of ncclNetPlugin_v8 to ncclNetPlugin_v12".into()));
+    };
+    std::mem::forget(library);
+    // SAFETY: the plugin says so by the symbol's name, and is never unloaded.
+    let calls = unsafe { Calls::read(version, table) };
+    calls.map_err(|Lacks(what)| absent(format!("its ncclNetPlugin_v{version} has no {what}")))
+}
+
+fn open(name: &str) -> Result<Library, String> {
+    if name == STATIC {
+        return Ok(Library::this());
+    }
+    let mut failures = Vec::new();
+    for file in files(name) {
+        // SAFETY: the user wants this plugin's code to run in this process, its initialisers included.
+        match unsafe { Library::open(Some(&file), RTLD_NOW | RTLD_LOCAL) } {
+            Ok(library) => return Ok(library),
+            Err(error) => failures.push(error.to_string()),
+        }
+    }
+    Err(failures.join("; "))
+}
+
+/// The files that a name may mean, in the order in which they are tried.
+fn files(name: &str) -> Vec<String> {
+    let mut files = vec![name.to_owned()];
+    if name != DEFAULT && !name.contains('/') {
+        files.push(format!("libnccl-net-{name}.so"));
+    }
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_nccl_reads_them() {
+        let names = |text: &str| PluginConfig::parse(text).names.expect("the variable was set");
+        assert_eq!(names("ofi"), ["ofi"]);
+        assert_eq!(names("ofi,,/opt/x.so"), ["ofi", "/opt/x.so"]);
+        assert!(names("none").is_empty() && names("None").is_empty() && names("").is_empty());
+        assert_eq!(names(&"a,".repeat(99)).len(), NAMES_MAX);
+        assert_eq!(PluginConfig::default().names(), [DEFAULT]);
+    }
+
+    #[test]
+    fn a_name_is_a_file_or_the_middle_of_one() {
+        assert_eq!(files("ofi"), ["ofi", "libnccl-net-ofi.so"]);
+        assert_eq!(files("/opt/libx.so"), ["/opt/libx.so"]);
+        assert_eq!(files(DEFAULT), [DEFAULT]);
+    }
+
+    #[test]
+    fn what_is_missing_is_said() {
+        let error = load("surely-not-there").err().expect("there is no such plugin").to_string();
+        assert!(error.contains("plugin surely-not-there") && error.contains("libnccl-net-surely"), "{error}");
+        let error = load(STATIC).err().expect("this program is no plugin").to_string();
+        assert!(error.contains("ncclNetPlugin_v8"), "{error}");
+    }
+}

@@ -1,0 +1,185 @@
+//! Layer: host / net / plugin.
+//! Takes: shared libraries with a table `ncclNetPlugin_v8` to `_v12`, as NCCL's users have them.
+//! Gives: each as a [`Net`].
+//! Never: trusts what a plugin says of itself further than a process trusts code that it loads; blocks.
+//!
+//! From below: `abi`, the tables; `calls`, one set of functions for all versions; `log`, what plugins say; `load`, where they
+//! are found; `comm`, connections.
+
+mod abi;
+mod calls;
+mod log;
+mod load;
+mod comm;
+
+pub use load::PluginConfig;
+
+use super::{Connector, HANDLE_BYTES, Listener, MemoryKinds, Net, NetError, NetHandle, NetProperties};
+use abi::{Code, Opaque};
+use calls::Calls;
+use core::ffi::{CStr, c_char, c_int};
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A plugin that has been found, but not asked to do anything yet.
+pub struct Found(Calls);
+
+/// Finds the plugin of that name.
+///
+/// # Errors
+/// [`NetError::Absent`].
+pub fn find(name: &str) -> Result<Found, NetError> {
+    load::load(name).map(Found)
+}
+
+impl Found {
+    /// What the plugin calls its network.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Initialises it.
+    ///
+    /// # Errors
+    /// [`NetError::Call`] if it does not want to.
+    pub fn open(self) -> Result<Arc<dyn Net>, NetError> {
+        let Found(calls) = self;
+        let context = if calls.has_context() || is_first(&calls) {
+            log::begin();
+            // SAFETY: it has just been loaded. The number only has to differ from other communicators'.
+            unsafe { calls.init(getrandom::u64().unwrap_or(1), log::logger(), log::profiler) }
+                .map_err(|code| failed(&calls.name, "init", code))?
+        } else {
+            core::ptr::null_mut()
+        };
+        let mut plugin = Plugin { calls, context, devices: 0 };
+        let mut devices: c_int = 0;
+        // SAFETY: it is initialised.
+        let code = unsafe { (plugin.calls.devices)(&mut devices) };
+        plugin.check("devices", code)?;
+        plugin.devices = devices.max(0) as u32;
+        Ok(Arc::new(Handle(Arc::new(plugin))))
+    }
+}
+
+/// Whether this plugin, which is initialised once for the process, has not been yet.
+fn is_first(calls: &Calls) -> bool {
+    static SEEN: Mutex<Option<HashSet<usize>>> = Mutex::new(None);
+    let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    seen.get_or_insert_default().insert(calls.devices as usize)
+}
+
+/// An initialised plugin.
+struct Plugin {
+    calls: Calls,
+    /// Its own, for this user of it; null before version 11.
+    context: Opaque,
+    devices: u32,
+}
+
+// SAFETY: NCCL calls plugins from an application's threads and from its own, so a plugin copes with both; what belongs to one
+// connection is used by one thread at a time, here as there.
+unsafe impl Send for Plugin {}
+// SAFETY: as above.
+unsafe impl Sync for Plugin {}
+
+impl Plugin {
+    fn check(&self, call: &'static str, code: Code) -> Result<(), NetError> {
+        if code == 0 { Ok(()) } else { Err(failed(&self.calls.name, call, code)) }
+    }
+}
+
+fn failed(plugin: &str, call: &'static str, code: Code) -> NetError {
+    NetError::Call { device: plugin.to_owned(), peer: None, call, reason: log::in_words(code) }
+}
+
+impl Drop for Plugin {
+    fn drop(&mut self) {
+        // SAFETY: connections hold an `Arc` of the plugin, so there are none any more.
+        unsafe { self.calls.finalize(self.context) };
+    }
+}
+
+/// The network, as its users hold it.
+struct Handle(Arc<Plugin>);
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "plugin {} (ncclNetPlugin_v{})", self.0.calls.name, self.0.calls.version)
+    }
+}
+
+impl Handle {
+    fn device(&self, device: u32) -> Result<c_int, NetError> {
+        let Plugin { devices, calls, .. } = &*self.0;
+        if device < *devices {
+            Ok(device as c_int)
+        } else {
+            Err(NetError::NoDevice { net: calls.name.clone(), device, devices: *devices })
+        }
+    }
+}
+
+impl Net for Handle {
+    fn name(&self) -> &str {
+        &self.0.calls.name
+    }
+
+    fn devices(&self) -> u32 {
+        self.0.devices
+    }
+
+    fn properties(&self, device: u32) -> Result<NetProperties, NetError> {
+        let number = self.device(device)?;
+        log::begin();
+        // SAFETY: the plugin is initialised and has the device.
+        let facts = unsafe { self.0.calls.properties(number) };
+        let facts = facts.map_err(|code| failed(&self.0.calls.name, "getProperties", code))?;
+        if facts.device_type != 0 {
+            // Its messages would have to be unpacked by kernels.
+            return Err(NetError::Unsupported {
+                device: format!("{} device {device}", self.0.calls.name),
+                what: "a network that kernels drive".into(),
+            });
+        }
+        let positive = |number: c_int| number.max(0) as u32;
+        // SAFETY: a plugin's strings live as long as it is initialised.
+        let (name, pci_path) = unsafe { (string(facts.name), string(facts.pci_path)) };
+        Ok(NetProperties {
+            name: name.unwrap_or_else(|| format!("{}{device}", self.0.calls.name)),
+            pci_path,
+            guid: facts.guid,
+            memory: MemoryKinds::from_bits_truncate(facts.ptr_support as u32),
+            registers_globally: facts.reg_is_global != 0,
+            speed_mbps: positive(facts.speed),
+            port: positive(facts.port),
+            latency_us: facts.latency,
+            comms_max: positive(facts.max_comms),
+            message_max_bytes: facts.max_p2p_bytes.unwrap_or(usize::MAX).min(comm::MESSAGE_MAX_BYTES),
+        })
+    }
+
+    fn listen(&self, device: u32) -> Result<(NetHandle, Box<dyn Listener>), NetError> {
+        let number = self.device(device)?;
+        let mut handle = NetHandle([0; HANDLE_BYTES]);
+        let mut listener: Opaque = core::ptr::null_mut();
+        log::begin();
+        // SAFETY: the context is the plugin's, which has the device.
+        let code = unsafe { self.0.calls.listen(self.0.context, number, &mut handle, &mut listener) };
+        self.0.check("listen", code)?;
+        Ok((handle, Box::new(comm::PluginListener::new(self.0.clone(), listener))))
+    }
+
+    fn connect(&self, device: u32, handle: &NetHandle) -> Result<Box<dyn Connector>, NetError> {
+        let number = self.device(device)?;
+        Ok(Box::new(comm::PluginConnector::new(self.0.clone(), number, *handle)))
+    }
+}
+
+/// # Safety
+/// `at` is a string or null.
+unsafe fn string(at: *const c_char) -> Option<String> {
+    // SAFETY: the caller's promise.
+    (!at.is_null()).then(|| unsafe { CStr::from_ptr(at) }.to_string_lossy().into_owned())
+}
