@@ -4,6 +4,7 @@ use super::abi::Opaque;
 use super::calls::{Calls, Lacks};
 use crate::net::NetError;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use std::error::Error;
 
 /// The file that is tried where the user names none.
 const DEFAULT: &str = "libnccl-net.so";
@@ -74,7 +75,7 @@ fn open(name: &str) -> Result<Library, String> {
         // SAFETY: the user wants this plugin's code to run in this process, its initialisers included.
         match unsafe { Library::open(Some(&file), RTLD_NOW | RTLD_LOCAL) } {
             Ok(library) => return Ok(library),
-            Err(error) => failures.push(error.to_string()),
+            Err(error) => failures.push(error.source().map_or_else(|| error.to_string(), ToString::to_string)),
         }
     }
     Err(failures.join("; "))
