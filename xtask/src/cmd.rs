@@ -39,6 +39,7 @@ pub struct Cmd {
     args: Vec<String>,
     envs: Vec<(String, String)>,
     deadline: Duration,
+    named: bool,
     quiet: bool,
 }
 
@@ -58,6 +59,7 @@ impl Cmd {
             args: Vec::new(),
             envs: Vec::new(),
             deadline: Duration::from_secs(600),
+            named: true,
             quiet: false,
         }
     }
@@ -88,6 +90,12 @@ impl Cmd {
         self
     }
 
+    /// Does not show the command.
+    pub fn unnamed(mut self) -> Self {
+        self.named = false;
+        self
+    }
+
     /// Shows neither the command nor what it writes.
     pub fn quiet(mut self) -> Self {
         self.quiet = true;
@@ -96,7 +104,7 @@ impl Cmd {
 
     /// Runs it in `root`. An error means that it could not be started; a failure is in the [`Output`].
     pub fn run(&self, root: &Path) -> Result<Output> {
-        if !self.quiet {
+        if self.named && !self.quiet {
             eprintln!("+ {self}");
         }
         let mut command = Command::new(&self.program);

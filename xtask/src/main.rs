@@ -7,6 +7,7 @@ mod cmd;
 mod counts;
 mod gpu;
 mod ptx;
+mod softroce;
 mod stages;
 mod tidy;
 mod tools;
@@ -58,6 +59,8 @@ enum Task {
     BuildPtx(ptx::Options),
     /// Packs the GPU tests, the measuring tool and the kernels for a machine that has GPUs and no toolchain.
     GpuPack(gpu::Options),
+    /// Runs a program in an emulated guest with two RoCE devices, and exits with its status.
+    Softroce(softroce::Options),
     /// Model-checks the FIFOs with loom.
     Loom {
         /// Run only tests whose name contains this.
@@ -68,26 +71,25 @@ enum Task {
     },
 }
 
-fn run(task: Task) -> Result<bool> {
-    match task {
+fn run(task: Task) -> Result<ExitCode> {
+    let ok = match task {
         Task::Test { list: true, .. } => {
             stages::print_list();
-            Ok(true)
+            true
         }
-        Task::Test { only, keep_going, .. } => stages::run(&only, keep_going),
-        Task::Ci => stages::run(&[], false),
-        Task::Tidy { warnings } => tidy::report(&tools::root(), warnings),
+        Task::Test { only, keep_going, .. } => stages::run(&only, keep_going)?,
+        Task::Ci => stages::run(&[], false)?,
+        Task::Tidy { warnings } => tidy::report(&tools::root(), warnings)?,
         Task::Fuzz { target, seconds } => {
-            stages::fuzz::run_targets(target.as_deref(), Duration::from_secs(seconds))
-                .map(|outcome| outcome.is_ok())
+            stages::fuzz::run_targets(target.as_deref(), Duration::from_secs(seconds))?.is_ok()
         }
-        Task::BuildPtx(options) => ptx::build(&options),
-        Task::GpuPack(options) => gpu::pack(&options),
-        Task::Loom { mutants: true, .. } => stages::mutants::run().map(|outcome| outcome.is_ok()),
-        Task::Loom { filter, .. } => {
-            stages::loom::run_filtered(filter.as_deref()).map(|outcome| outcome.is_ok())
-        }
-    }
+        Task::BuildPtx(options) => ptx::build(&options)?,
+        Task::GpuPack(options) => gpu::pack(&options)?,
+        Task::Softroce(options) => return softroce::run(&options),
+        Task::Loom { mutants: true, .. } => stages::mutants::run()?.is_ok(),
+        Task::Loom { filter, .. } => stages::loom::run_filtered(filter.as_deref())?.is_ok(),
+    };
+    Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn main() -> ExitCode {
@@ -95,8 +97,7 @@ fn main() -> ExitCode {
         eprintln!("xtask: Ctrl-C will not reach child processes: {error}");
     }
     match run(Cli::parse().task) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+        Ok(status) => status,
         Err(error) => {
             eprintln!("xtask: {error:#}");
             ExitCode::FAILURE
