@@ -4,6 +4,8 @@ mod parse;
 mod topology;
 
 use crate::bootstrap::{BootstrapConfig, InterfaceFilter};
+use crate::net::NetConfig;
+use crate::net::ib::IbConfig;
 use crate::plan::Forced;
 use crate::plan::device::ChannelLimits;
 use crate::topology::TopologySettings;
@@ -27,6 +29,8 @@ pub struct Config {
     pub forced: Forced,
     /// Transports (`NCCL_P2P_DISABLE`, `NCCL_SHM_DISABLE`, `OXCCL_TRANSPORT`).
     pub transports: Allowed,
+    /// Networks (`NCCL_IB_*`).
+    pub net: NetConfig,
     /// How GPUs of a host share memory (`NCCL_P2P_DISABLE`, `NCCL_CUMEM_ENABLE`).
     pub p2p: P2pSettings,
     /// Stands for the host's identity (`NCCL_HOSTID`), so that one host can play several.
@@ -72,6 +76,7 @@ impl Default for Config {
             bootstrap: BootstrapConfig::default(),
             forced: Forced::default(),
             transports: Allowed::ALL,
+            net: NetConfig::default(),
             p2p: P2pSettings::default(),
             host_id: None,
             buffer_bytes: BUFFER_BYTES,
@@ -143,6 +148,11 @@ impl Config {
             env.set(variable, parse::CHANNELS, &mut config.channels.max, parse::channels)?;
         }
         config.topology = topology::read(&env)?;
+        for variable in IbConfig::VARIABLES {
+            let Some(value) = lookup(variable).filter(|value| !value.is_empty()) else { continue };
+            let set = config.net.ib.set(variable, value.trim());
+            set.map_err(|expected| ConfigError { variable, value, expected })?;
+        }
         config.ptx_path = lookup("OXCCL_PTX_PATH").filter(|path| !path.is_empty()).map(PathBuf::from);
         Ok(config)
     }
@@ -262,6 +272,8 @@ mod tests {
             ("OXCCL_TIMEOUT", "1e-12"),
             ("OXCCL_TIMEOUT", "NaN"),
             ("NCCL_SOCKET_FAMILY", "AF_UNIX"),
+            ("NCCL_IB_TIMEOUT", "32"),
+            ("NCCL_IB_HCA", "^"),
         ] {
             let error = config(&[(variable, value)]).unwrap_err();
             assert_eq!((error.variable, error.value.as_str()), (variable, value));

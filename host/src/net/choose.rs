@@ -1,5 +1,6 @@
 //! Which network a communicator uses.
 
+use super::ib::{self, IbConfig};
 use super::plugin::{self, PluginConfig};
 use super::socket::{self, SocketConfig};
 use super::{Net, NetError};
@@ -13,6 +14,8 @@ pub struct NetConfig {
     pub name: Option<String>,
     /// Which plugins to look for.
     pub plugins: PluginConfig,
+    /// Of the network over InfiniBand and RoCE.
+    pub ib: IbConfig,
     /// Of the network over sockets.
     pub socket: SocketConfig,
 }
@@ -21,7 +24,10 @@ pub struct NetConfig {
 type Open = fn(&NetConfig) -> Result<Arc<dyn Net>, NetError>;
 
 /// The library's own networks, best first. A network that is not there at all ([`NetError::Absent`]) is passed over.
-const BUILT_IN: &[(&str, Open)] = &[("Socket", |config| socket::open(&config.socket))];
+const BUILT_IN: &[(&str, Open)] = &[
+    ("IB", |config| ib::open(&config.ib, &config.socket)),
+    ("Socket", |config| socket::open(&config.socket)),
+];
 
 /// The network that `config` names, or the best that has devices.
 ///

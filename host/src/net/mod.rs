@@ -11,7 +11,10 @@ pub mod io;
 pub mod stream;
 #[doc(hidden)]
 pub mod message;
+mod invitation;
+mod dial;
 pub mod socket;
+pub mod ib;
 pub mod loopback;
 pub mod fault;
 pub mod plugin;

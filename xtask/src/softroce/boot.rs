@@ -18,7 +18,7 @@ pub fn boot(store: &Store, initramfs: &Path, job: &Job) -> Result<Ended> {
     let output = qemu(store, initramfs, job).unnamed().deadline(job.limit).run(&root())?;
     let took = start.elapsed();
     match status(&output.text) {
-        Some(Ok(status)) => Ok(Ended { status, took }),
+        Some(Ok(status)) => Ok(Ended { status, took, text: output.text }),
         Some(Err(step)) => bail!("the guest could not be set up: it failed at `{step}`"),
         None => bail!("the guest ended without a status: its kernel panicked or QEMU failed (see above)"),
     }

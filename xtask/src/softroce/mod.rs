@@ -59,6 +59,8 @@ pub struct Ended {
     pub status: u8,
     /// From QEMU's start to its end.
     pub took: Duration,
+    /// What the guest wrote.
+    pub text: String,
 }
 
 /// Runs jobs, each in a fresh guest.

@@ -11,6 +11,7 @@ mod miri;
 pub mod mutants;
 mod ptx;
 mod readme;
+mod softroce;
 mod suite;
 
 use crate::counts::Tally;
@@ -71,6 +72,11 @@ const STAGES: &[Stage] = &[
     Stage { name: "tests", what: "unit and integration tests", run: suite::tests },
     Stage { name: "doctests", what: "the examples in the documentation", run: suite::doctests },
     Stage { name: "readme", what: "the first command of README.md", run: readme::first_command },
+    Stage {
+        name: "softroce",
+        what: "InfiniBand over software RoCE, in an emulated guest (20 s, 45 s more to fetch it once)",
+        run: softroce::tests,
+    },
     Stage { name: "loom", what: "every interleaving of the FIFOs, within loom's bounds", run: loom::all },
     Stage { name: "miri", what: "unsafe code and blocks of many threads under miri", run: miri::all },
     Stage { name: "fuzz", what: "every fuzz target for 20 s", run: fuzz::short },

@@ -2,18 +2,13 @@
 
 use super::config::{DATA_SOCKETS_MAX, SocketConfig};
 use super::devices::Device;
-use super::handle::SocketHandle;
 use super::purpose::Lane;
-use crate::bootstrap::handshake::Handshake;
-use crate::bootstrap::secret::Nonce;
-use crate::bootstrap::sock;
+use crate::net::dial::Dial;
+use crate::net::invitation::Invitation;
 use crate::net::message::{Ends, Sender};
 use crate::net::{Connector, NetError, SendComm};
-use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// A connection whose sockets are being connected and prove that they were told of the listener.
@@ -26,36 +21,25 @@ pub(super) struct SocketConnector {
     failed: Option<NetError>,
 }
 
-/// One socket.
-struct Dial {
-    stream: TcpStream,
-    handshake: Handshake,
-    state: DialState,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum DialState {
-    Connecting,
-    Proving,
-    Ready,
-}
-
 impl SocketConnector {
     pub(super) fn new(
         device: &Device,
-        handle: &SocketHandle,
+        invitation: &Invitation,
         config: &SocketConfig,
     ) -> Result<SocketConnector, NetError> {
         let connection = getrandom::u64()
             .map_err(|error| NetError::of_call(&device.name, "getrandom", error.to_string()))?;
         let total = 1 + config.data_sockets.min(DATA_SOCKETS_MAX);
-        let dial = |index| Dial::new(handle, Lane { index, total, connection }, config.peer_dead_after);
+        let dial = |index| {
+            let hello = Lane { index, total, connection }.hello();
+            Dial::new(invitation, hello, config.peer_dead_after)
+        };
         let dials = (0..total).map(dial).collect::<io::Result<Vec<Dial>>>().map_err(|error| {
-            NetError::of_io(&device.name, Some(handle.addr.to_string()), "connect", &error)
+            NetError::of_io(&device.name, Some(invitation.addr.to_string()), "connect", &error)
         })?;
         Ok(SocketConnector {
             device: device.name.clone(),
-            peer: handle.addr,
+            peer: invitation.addr,
             timeout: config.connect_timeout,
             deadline: Instant::now() + config.connect_timeout,
             dials,
@@ -71,10 +55,10 @@ impl SocketConnector {
             call: "connect",
             reason,
         };
+        let mut is_ready = true;
         for dial in &mut self.dials {
-            dial.advance().map_err(failed)?;
+            is_ready &= dial.advance().map_err(|error| failed(error.to_string()))?;
         }
-        let is_ready = self.dials.iter().all(|dial| dial.state == DialState::Ready);
         if !is_ready && Instant::now() >= self.deadline {
             return Err(failed(format!("no answer within {:?}", self.timeout)));
         }
@@ -94,7 +78,7 @@ impl Connector for SocketConnector {
                 let gone =
                     NetError::of_call(&self.device, "poll_connect", "it has already connected".to_owned());
                 self.failed = Some(gone);
-                let lanes = self.dials.drain(..).map(|dial| dial.stream).collect();
+                let lanes = self.dials.drain(..).map(Dial::into_stream).collect();
                 Ok(Some(Box::new(Sender::new(ends, lanes))))
             }
             Err(error) => {
@@ -102,50 +86,5 @@ impl Connector for SocketConnector {
                 Err(self.failed.insert(error).clone())
             }
         }
-    }
-}
-
-impl Dial {
-    fn new(handle: &SocketHandle, lane: Lane, dead_after: Duration) -> io::Result<Dial> {
-        let family = if handle.addr.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
-        sockopt::set_tcp_nodelay(&socket, true)?;
-        let nonce = Nonce::random().map_err(io::Error::other)?;
-        let handshake = Handshake::initiator(handle.token, lane.hello(), nonce);
-        let state = match rustix::net::connect(&socket, &handle.addr) {
-            Ok(()) => DialState::Proving,
-            Err(Errno::INPROGRESS | Errno::INTR) => DialState::Connecting,
-            Err(errno) => return Err(errno.into()),
-        };
-        let stream = TcpStream::from(socket);
-        sock::keep_alive(&stream, dead_after)?;
-        Ok(Dial { stream, handshake, state })
-    }
-
-    fn advance(&mut self) -> Result<(), String> {
-        if self.state == DialState::Connecting && self.is_connected().map_err(|error| error.to_string())? {
-            self.state = DialState::Proving;
-        }
-        if self.state != DialState::Proving {
-            return Ok(());
-        }
-        match sock::advance(&self.stream, &mut self.handshake) {
-            Ok(None) => Ok(()),
-            Ok(Some(Ok(_))) => {
-                self.state = DialState::Ready;
-                Ok(())
-            }
-            Ok(Some(Err(error))) => Err(error.to_string()),
-            Err(error) => Err(error.to_string()),
-        }
-    }
-
-    fn is_connected(&self) -> io::Result<bool> {
-        let mut fds = [PollFd::new(&self.stream, PollFlags::OUT)];
-        if rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? == 0 {
-            return Ok(false);
-        }
-        sockopt::socket_error(&self.stream)?.map(|()| true).map_err(io::Error::from)
     }
 }

@@ -8,21 +8,22 @@
 
 mod config;
 mod devices;
-mod handle;
 mod purpose;
 mod listener;
 mod connector;
 
 pub use config::SocketConfig;
 
+use super::invitation::Invitation;
 use super::{Connector, Listener, MemoryKinds, Net, NetError, NetHandle, NetProperties};
 use crate::bootstrap::secret::Secret;
 use devices::Device;
-use handle::SocketHandle;
 use std::sync::Arc;
 
 /// The network's name.
 const NAME: &str = "Socket";
+/// The first bytes of its handles.
+const MAGIC: [u8; 4] = *b"OxSk";
 /// Open connections that a device is said to have at most: what file descriptors allow, in order of magnitude.
 const COMMS_MAX: u32 = 65_536;
 
@@ -81,13 +82,13 @@ impl Net for Socket {
         let token = Secret::random()
             .map_err(|error| NetError::of_call(&device.name, "getrandom", error.to_string()))?;
         let (addr, listener) = listener::SocketListener::new(device, token, &self.config)?;
-        Ok((SocketHandle { addr, token }.to_net(), Box::new(listener)))
+        Ok((Invitation { addr, token }.to_handle(MAGIC), Box::new(listener)))
     }
 
     fn connect(&self, device: u32, handle: &NetHandle) -> Result<Box<dyn Connector>, NetError> {
         let device = self.device(device)?;
-        let handle = SocketHandle::from_net(handle)
+        let invitation = Invitation::from_handle(handle, MAGIC)
             .map_err(|reason| NetError::BadHandle { net: NAME.to_owned(), reason: reason.to_owned() })?;
-        Ok(Box::new(connector::SocketConnector::new(device, &handle, &self.config)?))
+        Ok(Box::new(connector::SocketConnector::new(device, &invitation, &self.config)?))
     }
 }

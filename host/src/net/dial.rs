@@ -1,0 +1,80 @@
+//! The connecting side's socket: connected without waiting, and proved to know the listener's token.
+
+use super::invitation::Invitation;
+use crate::bootstrap::handshake::{Handshake, Hello};
+use crate::bootstrap::secret::Nonce;
+use crate::bootstrap::sock;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use std::io;
+use std::net::TcpStream;
+use std::time::Duration;
+
+/// A socket on its way.
+pub(super) struct Dial {
+    stream: TcpStream,
+    handshake: Handshake,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Connecting,
+    Proving,
+    Ready,
+}
+
+impl Dial {
+    /// On its way to who made the invitation, to say `hello`.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub(super) fn new(invitation: &Invitation, hello: Hello, dead_after: Duration) -> io::Result<Dial> {
+        let family = if invitation.addr.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+        sockopt::set_tcp_nodelay(&socket, true)?;
+        let nonce = Nonce::random().map_err(io::Error::other)?;
+        let handshake = Handshake::initiator(invitation.token, hello, nonce);
+        let state = match rustix::net::connect(&socket, &invitation.addr) {
+            Ok(()) => State::Proving,
+            Err(Errno::INPROGRESS | Errno::INTR) => State::Connecting,
+            Err(errno) => return Err(errno.into()),
+        };
+        let stream = TcpStream::from(socket);
+        sock::keep_alive(&stream, dead_after)?;
+        Ok(Dial { stream, handshake, state })
+    }
+
+    /// Moves it on; whether both sides have proved themselves.
+    ///
+    /// # Errors
+    /// Nobody is there, or somebody else.
+    pub(super) fn advance(&mut self) -> io::Result<bool> {
+        if self.state == State::Connecting && self.is_connected()? {
+            self.state = State::Proving;
+        }
+        if self.state == State::Proving {
+            match sock::advance(&self.stream, &mut self.handshake)? {
+                None => {}
+                Some(Ok(_)) => self.state = State::Ready,
+                Some(Err(error)) => return Err(io::Error::other(error)),
+            }
+        }
+        Ok(self.state == State::Ready)
+    }
+
+    fn is_connected(&self) -> io::Result<bool> {
+        let mut fds = [PollFd::new(&self.stream, PollFlags::OUT)];
+        if rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? == 0 {
+            return Ok(false);
+        }
+        sockopt::socket_error(&self.stream)?.map(|()| true).map_err(io::Error::from)
+    }
+
+    /// The socket, for what comes after the handshake.
+    pub(super) fn into_stream(self) -> TcpStream {
+        self.stream
+    }
+}

@@ -1,0 +1,155 @@
+//! Layer: host / net / ib.
+//! Takes: libibverbs, if this host has it, and the ports that `NCCL_IB_*` admit.
+//! Gives: the network over InfiniBand and RoCE: reliable connections of one or several queue pairs, on which the receiver says
+//! where each message goes and the sender writes it there.
+//! Never: copies a message, sends what nobody waits for, allocates or locks once a connection stands.
+//!
+//! From below: `verbs` (libibverbs), `port` and `gid` (what there is), `offer` (what a receiver tells), `link` (queue pairs and
+//! why they fail), `send`, `recv` and `flush`, `connector` and `listener` (how two ends meet). `docs/infiniband.md` says what
+//! to set and what errors mean.
+
+mod config;
+mod hca;
+mod gid;
+mod verbs;
+mod port;
+mod offer;
+mod card;
+mod watch;
+mod registry;
+mod link;
+mod flush;
+mod send;
+mod recv;
+mod exchange;
+mod connector;
+mod listener;
+
+pub use config::IbConfig;
+pub use gid::AddressRange;
+pub use hca::HcaFilter;
+
+use super::invitation::Invitation;
+use super::socket::SocketConfig;
+use super::{Connector, Listener, Net, NetError, NetHandle, NetProperties};
+use crate::bootstrap::handshake::{Hello, Purpose};
+use crate::bootstrap::iface;
+use crate::bootstrap::secret::Secret;
+use connector::IbConnector;
+use listener::IbListener;
+use port::Port;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+use verbs::{OpenDevice, Verbs};
+
+/// The network's name.
+const NAME: &str = "IB";
+/// The first bytes of its handles.
+const MAGIC: [u8; 4] = *b"OxIB";
+/// The rank numbers in a handshake between networks, which know no ranks: the token says who may come.
+const NOBODY: u32 = 0;
+/// What one message costs beside its bytes, in order of magnitude.
+const LATENCY_US: f32 = 1.0;
+
+/// What the connecting side's handshake says.
+fn hello(connection: u64) -> Hello {
+    Hello { purpose: Purpose::Stream(0), from: NOBODY, to: NOBODY, tag: connection }
+}
+
+/// What the user said of the network, and of the sockets on which its connections are set up.
+#[derive(Clone, Debug)]
+struct Settings {
+    ib: IbConfig,
+    socket: SocketConfig,
+    /// Where set-up sockets listen.
+    addr: IpAddr,
+}
+
+/// InfiniBand and RoCE by libibverbs.
+#[derive(Debug)]
+pub struct Ib {
+    settings: Settings,
+    ports: Vec<Arc<Port>>,
+}
+
+/// The network over the ports that `config` admits. Connections are set up on sockets as `socket` says.
+///
+/// # Errors
+/// [`NetError::Absent`] if it is disabled, or if this host has no libibverbs, no device, or none that can be used;
+/// [`NetError::Call`] if there is no interface for the set-up.
+pub fn open(config: &IbConfig, socket: &SocketConfig) -> Result<Arc<dyn Net>, NetError> {
+    let absent = |reason: String| NetError::Absent { net: NAME.to_owned(), reason };
+    if config.disabled {
+        return Err(absent("NCCL_IB_DISABLE is 1".to_owned()));
+    }
+    let verbs = Verbs::get().map_err(|reason| absent(reason.to_owned()))?;
+    let devices = OpenDevice::all(verbs).map_err(|error| absent(format!("ibv_get_device_list: {error}")))?;
+    let ports = Port::all(&devices, config, Path::new("/sys"));
+    if ports.is_empty() {
+        let reason = match devices.len() {
+            0 => "no RDMA device in /sys/class/infiniband".to_owned(),
+            count => format!("of {count} RDMA devices no port is active and admitted by NCCL_IB_HCA"),
+        };
+        return Err(absent(reason));
+    }
+    let addr = iface::list()
+        .and_then(|interfaces| iface::choose(&interfaces, socket.interfaces.as_ref(), socket.ipv6))
+        .map_err(|error| NetError::of_call(NAME, "set-up address", error.to_string()))?;
+    let settings = Settings { ib: config.clone(), socket: socket.clone(), addr };
+    Ok(Arc::new(Ib { settings, ports }))
+}
+
+impl Ib {
+    fn port(&self, device: u32) -> Result<&Arc<Port>, NetError> {
+        self.ports.get(device as usize).ok_or_else(|| NetError::NoDevice {
+            net: NAME.to_owned(),
+            device,
+            devices: self.ports.len() as u32,
+        })
+    }
+}
+
+impl Net for Ib {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn devices(&self) -> u32 {
+        self.ports.len() as u32
+    }
+
+    fn properties(&self, device: u32) -> Result<NetProperties, NetError> {
+        let port = self.port(device)?;
+        Ok(NetProperties {
+            name: port.device.name().to_owned(),
+            pci_path: port.pci_path.clone(),
+            guid: port.card_guid,
+            memory: port.memory,
+            registers_globally: false,
+            speed_mbps: port.speed_mbps,
+            port: port.number.into(),
+            latency_us: LATENCY_US,
+            comms_max: port.queue_pairs_max / self.settings.ib.queue_pairs,
+            message_max_bytes: port.message_max_bytes as usize,
+        })
+    }
+
+    fn listen(&self, device: u32) -> Result<(NetHandle, Box<dyn Listener>), NetError> {
+        let port = self.port(device)?;
+        let token = Secret::random()
+            .map_err(|error| NetError::of_call(&port.name(), "getrandom", error.to_string()))?;
+        let (addr, listener) = IbListener::new(port, &self.settings, token)?;
+        Ok((Invitation { addr, token }.to_handle(MAGIC), Box::new(listener)))
+    }
+
+    fn connect(&self, device: u32, handle: &NetHandle) -> Result<Box<dyn Connector>, NetError> {
+        let port = self.port(device)?;
+        let invitation = Invitation::from_handle(handle, MAGIC)
+            .map_err(|reason| NetError::BadHandle { net: NAME.to_owned(), reason: reason.to_owned() })?;
+        Ok(Box::new(IbConnector::new(port, &self.settings, &invitation)?))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,257 @@
+//! The receiving end.
+
+use super::config::IbConfig;
+use super::flush::Flusher;
+use super::link::{Kind, Link};
+use super::offer::{Offer, Table};
+use super::registry::{Registry, unknown};
+use super::send::no_request;
+use super::verbs::Region;
+use super::verbs::abi::value::*;
+use super::verbs::abi::{SendWr, Sge};
+use crate::net::{Comm, NetError, NetMemory, NetMemoryKind, REQUESTS_MAX, RecvComm, Registration, Request};
+use std::ptr::null_mut;
+
+/// Offers carry no signal of their own but one in so many: their completions are of no use but to free their requests.
+const SIGNAL_EVERY: u64 = 16;
+/// Offers whose requests may not be free yet: all that the queue holds.
+const OFFERS_MAX: u64 = 2 * REQUESTS_MAX as u64;
+/// Numbers of flushes begin here.
+const FLUSH_BASE: u32 = REQUESTS_MAX as u32;
+
+/// A message awaited.
+#[derive(Clone, Copy, Default)]
+struct Receiving {
+    is_used: bool,
+    /// Lanes whose part has not come.
+    pending: u32,
+    max_bytes: u32,
+    len_bytes: u32,
+}
+
+/// A flush under way.
+#[derive(Clone, Copy, Default)]
+struct Flushing {
+    is_used: bool,
+    is_done: bool,
+    len_bytes: usize,
+}
+
+/// The receiving end of a connection.
+pub(super) struct IbReceiver {
+    // Dropped in this order: queue pairs before the memory that they touch.
+    link: Link,
+    flusher: Option<Flusher>,
+    registry: Registry,
+    table_region: Region,
+    /// This side's copy of what it wrote into the peer's.
+    table: Box<Table>,
+    config: IbConfig,
+    remote: RemoteTable,
+    split: bool,
+    next: u64,
+    next_flush: u64,
+    offers_done: u64,
+    receives: [Receiving; REQUESTS_MAX],
+    flushes: [Flushing; REQUESTS_MAX],
+}
+
+/// The sender's table.
+#[derive(Clone, Copy)]
+pub(super) struct RemoteTable {
+    pub address: u64,
+    pub key: u32,
+}
+
+impl IbReceiver {
+    /// `table_region` is `table`.
+    pub(super) fn new(
+        link: Link,
+        table: Box<Table>,
+        table_region: Region,
+        remote: RemoteTable,
+        split: bool,
+        config: IbConfig,
+    ) -> IbReceiver {
+        IbReceiver {
+            link,
+            flusher: None,
+            registry: Registry::default(),
+            table_region,
+            table,
+            config,
+            remote,
+            split,
+            next: 0,
+            next_flush: 0,
+            offers_done: 0,
+            receives: [Receiving::default(); REQUESTS_MAX],
+            flushes: [Flushing::default(); REQUESTS_MAX],
+        }
+    }
+
+    /// Tells the sender where message `self.next` goes.
+    fn offer(&mut self, offer: &Offer) -> Result<(), NetError> {
+        self.table.put(self.next, offer);
+        let offset = Table::offset_bytes(self.next);
+        let mut sge = Sge {
+            addr: (&raw const *self.table).addr() as u64 + offset as u64,
+            length: size_of::<super::offer::Slot>() as u32,
+            lkey: self.table_region.local_key(),
+        };
+        let signaled = if self.next % SIGNAL_EVERY == SIGNAL_EVERY - 1 { SEND_SIGNALED } else { 0 };
+        let inline = if self.link.qps[0].inline_max_bytes() >= sge.length as usize { SEND_INLINE } else { 0 };
+        let mut request = SendWr {
+            wr_id: Kind::Offer.id(self.next as u32),
+            next: null_mut(),
+            sg_list: &mut sge,
+            num_sge: 1,
+            opcode: WR_RDMA_WRITE,
+            send_flags: signaled | inline,
+            imm_data: 0,
+            remote_addr: self.remote.address + offset as u64,
+            rkey: self.remote.key,
+            rest_of_unions: [0; 9],
+        };
+        // SAFETY: the piece outlives the call; the entry is in registered memory and not written until its message is done,
+        // which is after the sender has read the offer.
+        unsafe { self.link.post(0, &mut request) }
+    }
+
+    fn poll(&mut self) -> Result<(), NetError> {
+        let (receives, flushes, offers_done) = (&mut self.receives, &mut self.flushes, &mut self.offers_done);
+        let mut too_long = None;
+        self.link.poll(|kind, number, completion| match kind {
+            Kind::Receive => {
+                let receive = &mut receives[number as usize];
+                receive.pending = receive.pending.saturating_sub(1);
+                receive.len_bytes = u32::from_be(completion.imm_data);
+                if receive.len_bytes > receive.max_bytes {
+                    too_long = Some(*receive);
+                }
+            }
+            // Of 2^32 offers, 64 are under way: the distance says which turn it is.
+            Kind::Offer => *offers_done += u64::from(number.wrapping_sub(*offers_done as u32)) + 1,
+            Kind::Flush => flushes[number as usize].is_done = true,
+            Kind::Data => {}
+        })?;
+        too_long.map_or(Ok(()), |receive: Receiving| {
+            let expected = format!("a message of at most {} bytes", receive.max_bytes);
+            Err(self.link.fail_protocol(expected, format!("the notice of one of {}", receive.len_bytes)))
+        })
+    }
+
+    fn test_flush(&mut self, request: Request) -> Result<Option<usize>, NetError> {
+        let number = (request.0 - FLUSH_BASE) as usize;
+        if !self.flushes.get(number).is_some_and(|flush| flush.is_used) {
+            return Err(no_request(&self.link, request));
+        }
+        self.link.check()?;
+        self.poll()?;
+        let flush = &mut self.flushes[number];
+        if !flush.is_done {
+            return self.link.wait(true).map(|()| None);
+        }
+        flush.is_used = false;
+        Ok(Some(flush.len_bytes))
+    }
+}
+
+impl Comm for IbReceiver {
+    unsafe fn register(&mut self, memory: NetMemory<'_>) -> Result<Registration, NetError> {
+        // SAFETY: the caller's.
+        let registration =
+            unsafe { self.registry.add(&self.link.port, memory, self.config.relaxed_ordering)? };
+        if !matches!(memory.kind, NetMemoryKind::Host) && self.flusher.is_none() {
+            self.flusher = Some(Flusher::new(&self.link.port, &self.link.cq, &self.config)?);
+        }
+        Ok(registration)
+    }
+
+    fn deregister(&mut self, registration: Registration) -> Result<(), NetError> {
+        self.registry.remove(&self.link.port, registration)
+    }
+
+    fn test(&mut self, request: Request) -> Result<Option<usize>, NetError> {
+        if request.0 >= FLUSH_BASE {
+            return self.test_flush(request);
+        }
+        let number = request.0 as usize;
+        if !self.receives[number].is_used {
+            return Err(no_request(&self.link, request));
+        }
+        self.link.check()?;
+        self.poll()?;
+        let receive = &mut self.receives[number];
+        if receive.pending > 0 {
+            // Of a message in one piece nothing is known until it is there.
+            let mid_message = self.split && (receive.pending as usize) < self.link.qps.len();
+            return self.link.wait(mid_message).map(|()| None);
+        }
+        receive.is_used = false;
+        Ok(Some(receive.len_bytes as usize))
+    }
+}
+
+impl RecvComm for IbReceiver {
+    unsafe fn irecv(
+        &mut self,
+        start: *mut u8,
+        max_bytes: usize,
+        registration: Registration,
+    ) -> Result<Option<Request>, NetError> {
+        self.link.check()?;
+        let number = (self.next % REQUESTS_MAX as u64) as u32;
+        if self.receives[number as usize].is_used {
+            return Ok(None);
+        }
+        if self.next - self.offers_done >= OFFERS_MAX {
+            self.poll()?;
+            return self.link.wait(false).map(|()| None);
+        }
+        let Some(registered) = self.registry.get(registration) else {
+            return Err(unknown(&self.link.port, registration));
+        };
+        let max_bytes = max_bytes.min(self.link.port.message_max_bytes as usize) as u32;
+        let offer = Offer { address: start.addr() as u64, max_bytes, key: registered.region.remote_key() };
+        let lanes = self.link.qps.len();
+        let (first, count) = if self.split { (0, lanes) } else { ((self.next % lanes as u64) as usize, 1) };
+        // The receives first: the message comes as soon as the sender sees the offer.
+        for lane in first..first + count {
+            self.link.post_recv(lane, Kind::Receive.id(number))?;
+        }
+        self.receives[number as usize] =
+            Receiving { is_used: true, pending: count as u32, max_bytes, len_bytes: 0 };
+        self.offer(&offer)?;
+        self.next += 1;
+        Ok(Some(Request(number)))
+    }
+
+    unsafe fn flush(
+        &mut self,
+        start: *mut u8,
+        len_bytes: usize,
+        registration: Registration,
+    ) -> Result<Option<Request>, NetError> {
+        self.link.check()?;
+        let Some(registered) = self.registry.get(registration) else {
+            return Err(unknown(&self.link.port, registration));
+        };
+        let Some(flusher) = self.flusher.as_mut().filter(|_| !registered.is_host && len_bytes > 0) else {
+            return Ok(None);
+        };
+        let number = (self.next_flush % REQUESTS_MAX as u64) as usize;
+        if self.flushes[number].is_used {
+            let reason = format!("{REQUESTS_MAX} flushes are under way");
+            return Err(NetError::of_call(&self.link.port.name(), "flush", reason));
+        }
+        let id = Kind::Flush.id(number as u32);
+        let key = registered.region.remote_key();
+        flusher
+            .post(start.wrapping_add(len_bytes - 1), key, id)
+            .map_err(|error| self.link.fail("ibv_post_send", &error))?;
+        self.flushes[number] = Flushing { is_used: true, is_done: false, len_bytes };
+        self.next_flush += 1;
+        Ok(Some(Request(FLUSH_BASE + number as u32)))
+    }
+}

@@ -1,0 +1,17 @@
+//! Layer: host / net / ib / verbs.
+//! Takes: libibverbs, if the host has it.
+//! Gives: devices, queues, queue pairs and registered memory that live as long as whoever needs them; statuses in words.
+//! Never: knows what is sent, or is linked with libibverbs: one program starts on hosts with and without it.
+
+pub mod abi;
+mod library;
+mod events;
+mod device;
+mod region;
+mod queue;
+pub mod words;
+
+pub use device::OpenDevice;
+pub use library::Verbs;
+pub use queue::{CompletionQueue, QueuePair, Remote, Service};
+pub use region::{Region, takes_dma_buf};
