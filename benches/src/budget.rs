@@ -3,7 +3,7 @@
 //! Gives: what a collective, a size, a round may take of what is left.
 //! Never: decides by itself on one rank: whoever asks passes a number on which the ranks have agreed.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The end of a run, if it has one.
 #[derive(Clone, Copy, Debug)]
@@ -15,8 +15,8 @@ pub struct Budget {
 
 impl Budget {
     /// A budget that begins now.
-    pub fn new(seconds: Option<f64>) -> Budget {
-        Budget { start: Instant::now(), end: seconds.unwrap_or(f64::INFINITY) }
+    pub fn new(time: Option<Duration>) -> Budget {
+        Budget { start: Instant::now(), end: time.map_or(f64::INFINITY, |time| time.as_secs_f64()) }
     }
 
     /// Seconds left; none where the result is not positive.
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn parts_share_what_is_left() {
-        let budget = Budget::new(Some(60.0));
+        let budget = Budget::new(Some(Duration::from_secs(60)));
         let first = budget.part(6).left();
         assert!((9.0..=10.0).contains(&first), "{first}");
         // What the first part leaves over is the others'.

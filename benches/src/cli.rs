@@ -8,6 +8,7 @@ use crate::target::{Target, suite_sizes};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use oxccl_shared::abi::{Algorithm, DataType, Protocol, RedOp};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// OxCCL's tools.
 #[derive(Parser)]
@@ -28,6 +29,7 @@ pub enum Command {
 /// Ranks come from `--ranks` (processes started here), `--threads` (threads of one process), or else from mpirun, Slurm or
 /// torchrun, under which this command is then started once per rank.
 #[derive(Args, Clone, Debug)]
+#[command(args_override_self = true)]
 pub struct PerfArgs {
     /// What to measure: a collective (all-reduce, all-gather, reduce-scatter, broadcast, reduce, send-recv, all-to-all, gather,
     /// scatter, barrier), or suite: the six most used, over 8 B to 2 GiB, in a table each.
@@ -110,11 +112,11 @@ pub struct PerfArgs {
     #[arg(long)]
     pub init_time: bool,
     /// Seconds that the whole run may last: rounds become fewer, then the largest sizes are left out.
-    #[arg(long, value_name = "S", value_parser = seconds)]
-    pub time_budget: Option<f64>,
-    /// Seconds after which an operation that makes no progress is given up (cuda: 60 unless given).
-    #[arg(short = 'T', long, value_name = "S", value_parser = seconds)]
-    pub timeout: Option<f64>,
+    #[arg(long, value_name = "S", value_parser = budget)]
+    pub time_budget: Option<Duration>,
+    /// Seconds after which an operation that makes no progress is given up; 0 for the library's own limit (cuda: 60).
+    #[arg(short = 'T', long, value_name = "S", default_value = "0", hide_default_value = true, value_parser = seconds)]
+    pub timeout: Duration,
     /// Measurements of each size; the median is shown. Default: 1, or 5 where engines are compared.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: Option<u32>,
@@ -147,7 +149,7 @@ pub struct PerfArgs {
     #[arg(long, value_name = "FILE.md")]
     pub markdown: Option<PathBuf>,
     /// Draw time and bus bandwidth over size.
-    #[arg(long, value_name = "FILE.svg")]
+    #[arg(long, value_name = "FILE.svg", value_parser = svg)]
     pub plot: Option<PathBuf>,
 }
 
@@ -239,6 +241,11 @@ impl PerfArgs {
         self.ngpus.unwrap_or(1)
     }
 
+    /// How long to wait for an operation: `--timeout`, or this where none was given.
+    pub fn patience(&self, otherwise: Duration) -> Duration {
+        if self.timeout.is_zero() { otherwise } else { self.timeout }
+    }
+
     /// Measurements of each size and engine.
     pub fn rounds(&self) -> u32 {
         self.rounds.unwrap_or(if self.engines.len() > 1 { 5 } else { 1 })
@@ -273,9 +280,20 @@ fn bytes(text: &str) -> Result<usize, String> {
     if (0.0..=(1u64 << 46) as f64).contains(&bytes) { Ok(bytes as usize) } else { Err("0 to 64T".into()) }
 }
 
-fn seconds(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
-    number.ok_or_else(|| "expected a positive number of seconds".into())
+fn seconds(text: &str) -> Result<Duration, String> {
+    let number = text.parse().map_err(|_| "expected a number of seconds such as 10 or 0.5")?;
+    Duration::try_from_secs_f64(number).map_err(|error| error.to_string())
+}
+
+fn budget(text: &str) -> Result<Duration, String> {
+    let budget = seconds(text)?;
+    if budget.is_zero() { Err("nothing can be measured in no time".into()) } else { Ok(budget) }
+}
+
+fn svg(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    let is_svg = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("svg"));
+    if is_svg { Ok(path) } else { Err("plots are SVG: expected a name that ends in .svg".into()) }
 }
 
 fn choice_of<T: Clone + Send + Sync + 'static>(
@@ -335,7 +353,7 @@ mod tests {
         let args = perf("suite --backend cuda --ranks 4 --engine nccl=/x --engine nccl --time-budget 300");
         assert_eq!((args.place, args.backend, args.room()), (Places::Out, Backend::Cuda, 2 << 30));
         assert_eq!(args.engines[1], EngineChoice::Nccl { library: LIBNCCL.into() });
-        assert_eq!(args.time_budget, Some(300.0));
+        assert_eq!(args.time_budget, Some(Duration::from_secs(300)));
         assert_eq!(sizes("suite").len(), 15);
         assert_eq!(sizes("suite -b 1K -e 64K"), [1 << 10, 4 << 10, 16 << 10, 64 << 10]);
         assert_eq!(sizes("suite -b 8 -e 64 -f 2"), [8, 16, 32, 64]);
@@ -347,8 +365,6 @@ mod tests {
     fn one_thread_drives_several_gpus() {
         assert_eq!(perf("all-reduce --backend cuda --one-thread 4").per_thread(), 4);
         assert_eq!(perf("all-reduce -g 2 -t 2 --devices 3,1,2,0").devices, [3, 1, 2, 0]);
-        let words = ["oxccl", "perf", "all-reduce", "--time-budget", "-1"];
-        assert!(Cli::try_parse_from(words).is_err());
     }
 
     #[test]
@@ -357,6 +373,25 @@ mod tests {
         assert!(engine("oxccl=/x").is_err());
         let args = perf("all-reduce --engine oxccl --engine mpi");
         assert_eq!((args.engines.len(), args.rounds()), (2, 5));
+    }
+
+    #[test]
+    fn of_a_flag_given_twice_the_last_counts() {
+        let args = perf("all-reduce --ranks 2 -b 8 -b 16 --ranks 3 --engine oxccl --engine memcpy");
+        assert_eq!((args.ranks, args.minbytes, args.engines.len()), (Some(3), 16, 2));
+    }
+
+    #[test]
+    fn timeouts_and_plots() {
+        let patience = |line| perf(line).patience(Duration::from_secs(60));
+        assert_eq!(patience("all-reduce"), Duration::from_secs(60));
+        assert_eq!(patience("all-reduce -T 0"), Duration::from_secs(60));
+        assert_eq!(patience("all-reduce -T 0.5"), Duration::from_millis(500));
+        for text in ["-1", "inf", "NaN", "soon", "1e30"] {
+            assert!(seconds(text).is_err(), "{text}");
+        }
+        assert!(budget("0").is_err() && budget("0.5").is_ok());
+        assert!(svg("a/b.svg").is_ok() && svg("x.png").is_err() && svg("svg").is_err());
     }
 
     #[test]

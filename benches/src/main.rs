@@ -2,6 +2,7 @@
 //! libraries' in the same run; `oxccl topo` shows a machine and its channels.
 
 mod cli;
+mod complain;
 mod collective;
 mod target;
 mod data;
@@ -20,6 +21,7 @@ mod spawn;
 mod topo;
 
 use clap::Parser;
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
             tracing_subscriber::EnvFilter::try_from_env("OXCCL_LOG").unwrap_or_else(|_| "warn".into()),
         )
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .init();
     match cli.command {
         cli::Command::Perf(args) => setup::perf(&args),

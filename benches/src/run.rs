@@ -7,7 +7,7 @@ use crate::bench::{Bench, Case, MeasureError, Verdict};
 use crate::budget::{Budget, rounds};
 use crate::cli::{Choice, PerfArgs, Places};
 use crate::collective::Collective;
-use crate::report::Report;
+use crate::report::{Report, ReportError};
 use oxccl_shared::abi::{DataType, RedOp};
 
 /// One line of the table.
@@ -72,6 +72,15 @@ const NO_TIME: &str = "left out: the time budget is used up";
 /// What stands in cells of a place that `--place` leaves out.
 pub const NOT_ASKED: &str = "not asked for";
 
+/// Why a run ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum SweepError {
+    #[error(transparent)]
+    Measure(#[from] MeasureError),
+    #[error(transparent)]
+    Report(#[from] ReportError),
+}
+
 /// Goes through all cases of a collective. Every rank calls it; rank 0's report is shown.
 pub fn sweep(
     bench: &mut dyn Bench,
@@ -79,9 +88,9 @@ pub fn sweep(
     args: &PerfArgs,
     budget: &Budget,
     report: &mut Report<'_>,
-) -> Result<(), MeasureError> {
+) -> Result<(), SweepError> {
     let cases = cases(collective, args, bench.ranks());
-    report.begin(collective, cases.len());
+    report.begin(collective, cases.len())?;
     for (at, case) in cases.iter().enumerate() {
         let cells = (0..bench.engines()).map(|_| [false, true].map(|_| Cell::Refused(NOT_ASKED)));
         let mut row = Row {
@@ -101,7 +110,7 @@ pub fn sweep(
                 cells[usize::from(in_place)] = cell;
             }
         }
-        report.row(row);
+        report.row(row)?;
     }
     Ok(())
 }

@@ -3,17 +3,19 @@
 //! Gives: the ranks of the run, each with a team and engines, and the exit status.
 //! Never: measures.
 
-use crate::bench::{Bench, MeasureError};
+use crate::bench::Bench;
 use crate::budget::Budget;
 use crate::cli::{Backend, Choice, EngineChoice, PerfArgs};
+use crate::complain::complain;
 use crate::engine::{Engine, EngineError, LaunchedTeam, MemcpyEngine, MpiEngine, OxcclEngine, SetupError};
 use crate::gpu::{self, GpuBench, GpuError};
 use crate::measure::CpuBench;
 use crate::mpi::{Mpi, MpiError};
 use crate::report::{EngineFacts, Report, ReportError};
-use crate::run::sweep;
+use crate::run::{SweepError, sweep};
 use crate::spawn::{self, Seat};
 use crate::team::{LocalTeam, MpiTeam, Region, Team};
+use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +26,7 @@ pub enum RunError {
     #[error(transparent)]
     Setup(#[from] SetupError),
     #[error(transparent)]
-    Measure(#[from] MeasureError),
+    Sweep(#[from] SweepError),
     #[error(transparent)]
     Gpu(#[from] GpuError),
     #[error(transparent)]
@@ -71,7 +73,7 @@ pub fn perf(args: &PerfArgs) -> ExitCode {
     match result {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
-            eprintln!("oxccl perf: {error}");
+            complain("perf", error);
             ExitCode::FAILURE
         }
     }
@@ -132,7 +134,7 @@ fn supervise(processes: u32, args: &PerfArgs) -> Result<u8, RunError> {
         // Said once, here, and not by every rank.
         gpu::device_count()?;
     }
-    let limit = args.time_budget.map(|seconds| Duration::from_secs_f64(seconds).saturating_add(OVERTIME));
+    let limit = args.time_budget.map(|budget| budget.saturating_add(OVERTIME));
     let threads = args.threads.unwrap_or(1);
     if !args.init_time {
         return Ok(spawn::supervise(processes, threads, limit, None)?);
@@ -177,7 +179,7 @@ fn rank(team: &mut dyn Team, mpi: Option<&Mpi>, place: Place, args: &PerfArgs) -
     };
     if let Err(error) = &result {
         // Said here, while the others still run: what they say next is a consequence.
-        eprintln!("oxccl perf: rank {}: {error}", team.rank() * args.per_thread());
+        complain("perf", format_args!("rank {}: {error}", team.rank() * args.per_thread()));
         team.give_up();
         return Ok(1);
     }
@@ -205,7 +207,8 @@ fn run_on_gpus(team: &mut dyn Team, place: Place, args: &PerfArgs) -> Result<u8,
     let (engines, facts) = gpu::start_engines(team, &seats, args)?;
     if args.init_time {
         for engine in facts.iter().filter(|_| team.rank() == 0) {
-            println!("{}: {}", engine.name, engine.costs().join("; "));
+            let mut out = std::io::stdout().lock();
+            writeln!(out, "{}: {}", engine.name, engine.costs().join("; ")).map_err(ReportError::from)?;
         }
         return Ok(0);
     }

@@ -3,6 +3,7 @@
 //! Gives: this program started that many times; their end, whatever it is, said and turned into an exit status.
 //! Never: is a rank itself, so that it can watch all of them.
 
+use crate::complain::complain;
 use crate::team::Region;
 use oxccl::api::launcher::{LaunchEnv, LaunchError};
 use rustix::process::{Pid, Signal};
@@ -105,7 +106,7 @@ pub fn supervise(
                 pids.retain(|(p, _)| *p != process);
                 if !status.as_ref().is_ok_and(ExitStatus::success) {
                     if !killed && !said_so_itself(&status, failed_at.is_some()) {
-                        eprintln!("oxccl perf: {}", describe(process, threads, pid, &status));
+                        complain("perf", describe(process, threads, pid, &status));
                     }
                     region.stop();
                     if failed_at.is_none() {
@@ -115,7 +116,10 @@ pub fn supervise(
                 }
             }
             Err(_) => {
-                eprintln!("oxccl perf: {} processes did not end by themselves and are killed", pids.len());
+                complain(
+                    "perf",
+                    format_args!("{} processes did not end by themselves and are killed", pids.len()),
+                );
                 kill(&pids);
                 killed = true;
                 result = if result == 0 { 1 } else { result };

@@ -215,18 +215,24 @@ impl Case {
         let (contents, send_at, recv_at) = match (self.func, input, output) {
             (Func::AllReduce | Func::Broadcast | Func::Reduce, Some(input), _) => (input.clone(), 0, 0),
             (Func::Broadcast, None, Some(output)) => (vec![POISON; output.len()], 0, 0),
-            (Func::AllGather, Some(input), Some(output)) => {
+            // A gather's root has its own block in place; the others only send.
+            (Func::AllGather | Func::Gather, Some(input), Some(output)) => {
                 let mut contents = vec![POISON; output.len()];
                 contents[own_block..][..input.len()].copy_from_slice(input);
                 (contents, own_block, 0)
             }
             (Func::ReduceScatter, Some(input), Some(_)) => (input.clone(), 0, own_block),
+            // A scatter's root leaves its own block where it is; the others' blocks are input and stay.
+            (Func::Scatter, Some(input), Some(_)) => (input.clone(), 0, own_block),
             _ => return None,
         };
         part.fill(0, &contents);
         (part.send, part.recv) = (Some((0, send_at)), Some((0, recv_at)));
         // Where this rank has no output the buffer stays as it was.
-        part.expect(recv_at, output.clone().unwrap_or(contents));
+        match (self.func, output) {
+            (Func::Scatter, _) | (_, None) => part.expect(0, contents),
+            (_, Some(output)) => part.expect(recv_at, output.clone()),
+        }
         Some(part)
     }
 }

@@ -98,9 +98,14 @@ fn a_rank_that_leaves_is_named_by_those_who_wait_for_it() {
 #[test]
 fn leaving_right_after_the_last_call_harms_nobody() {
     for transport in ["shm", "tcp"] {
-        for _ in 0..5 {
+        for _ in 0..10 {
             let launch = Launch::new(RANK, 3).env("OXCCL_TRANSPORT", transport);
-            launch.start("join all-reduce=1000 all-reduce=1000000 drop tidy").all_succeed();
+            let mut job = launch.start("join all-reduce=1000 all-reduce=1000000 drop tidy");
+            job.all_succeed();
+            // Ranks that close the ring behind a leaver and leave themselves meanwhile are no strangers.
+            for rank in &job.ranks {
+                assert!(!rank.errors().contains("WARN"), "{}", rank.transcript());
+            }
         }
     }
 }

@@ -5,7 +5,6 @@ use crate::cli::{PerfArgs, Transport};
 use crate::collective::Collective;
 use crate::team::{Card, Team, TeamError, bytes_of_card, card_of_bytes};
 use oxccl::{Communicator, Func, RedOp, ReduceOp, TransportKind, UniqueId, Untyped};
-use std::time::Duration;
 
 /// A communicator.
 pub struct OxcclEngine {
@@ -24,8 +23,8 @@ impl OxcclEngine {
         if let Some(protocol) = args.proto {
             builder = builder.protocol(protocol);
         }
-        if let Some(seconds) = args.timeout {
-            builder = builder.timeout(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX));
+        if !args.timeout.is_zero() {
+            builder = builder.timeout(args.timeout);
         }
         builder = match args.transport {
             Transport::Auto => builder,

@@ -18,8 +18,8 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Seconds without `--timeout`.
-const TIMEOUT_DEFAULT: f64 = 60.0;
+/// How long to wait without `--timeout`.
+const TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
 /// Looks at a stream between two looks at everything else.
 const POLLS: u32 = 4096;
 
@@ -152,8 +152,7 @@ impl<'a> GpuBench<'a> {
 
     /// Returns when the streams are done; gives up when that takes too long or another rank has given up.
     fn wait(&mut self, engine: usize, case: &Case) -> Result<(), MeasureError> {
-        let seconds = self.args.timeout.unwrap_or(TIMEOUT_DEFAULT);
-        let (start, limit) = (Instant::now(), Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX));
+        let (start, limit) = (Instant::now(), self.args.patience(TIMEOUT_DEFAULT));
         let mut polls = 0u32;
         for at in 0..self.seats.len() {
             while !self.seats[at].stream().is_done()? {
@@ -168,7 +167,7 @@ impl<'a> GpuBench<'a> {
                 if start.elapsed() > limit {
                     let (rank, device) = (self.seats[at].rank, self.seats[at].device().ordinal());
                     let what = format!("{} of {} bytes", case.collective.name(), case.bytes());
-                    let error = EngineError::Gpu(GpuError::Late { rank, device, what, seconds });
+                    let error = EngineError::Gpu(GpuError::Late { rank, device, what, limit });
                     return Err(self.failed(engine, error));
                 }
             }

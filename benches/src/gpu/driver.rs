@@ -2,6 +2,7 @@
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use oxccl::cuda::{CudaError, Driver};
+use std::time::Duration;
 
 /// The driver's name, and where container runtimes put it without telling the loader.
 const LIBCUDA: [&str; 4] = [
@@ -18,8 +19,8 @@ pub enum GpuError {
     Cuda(#[from] CudaError),
     #[error("--devices names {named} GPUs, and this machine has {needed} ranks")]
     Devices { named: usize, needed: u32 },
-    #[error("rank {rank}'s stream on GPU {device} did not finish {what} within {seconds} s (--timeout)")]
-    Late { rank: u32, device: u32, what: String, seconds: f64 },
+    #[error("rank {rank}'s stream on GPU {device} did not finish {what} within {} s (--timeout)", limit.as_secs_f64())]
+    Late { rank: u32, device: u32, what: String, limit: Duration },
 }
 
 /// Starts the driver. The number of GPUs that this process sees.

@@ -6,7 +6,6 @@ use crate::collective::Collective;
 use crate::engine::{Call, EngineError, SetupError, agree_on_id, untyped};
 use crate::team::Team;
 use oxccl::{Config, DeviceCommunicator, Func, UniqueId, Untyped, device_group};
-use std::time::Duration;
 
 /// Collectives of OxCCL.
 pub struct OxcclGpuEngine {
@@ -26,9 +25,7 @@ impl OxcclGpuEngine {
         let mut config = Config::from_env().map_err(oxccl::Error::from).map_err(EngineError::from)?;
         config.forced.algorithm = args.algo.or(config.forced.algorithm);
         config.forced.protocol = args.proto.or(config.forced.protocol);
-        if let Some(seconds) = args.timeout {
-            config.timeout = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
-        }
+        config.timeout = args.patience(config.timeout);
         let id = agree_on_id(team)?;
         let ranks = team.size() * seats.len() as u32;
         let communicators = join_all(id, ranks, seats, &config).map_err(EngineError::from)?;

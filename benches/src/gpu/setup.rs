@@ -11,12 +11,12 @@ use crate::report::{EngineFacts, StartCost};
 use crate::team::{Card, Team};
 use oxccl::cuda::{CudaError, DeviceMemory};
 use oxccl_shared::abi::{DataType, RedOp};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Bytes of the first all-reduce.
 const FIRST_BYTES: usize = 1 << 20;
-/// Seconds that the first all-reduce may take without `--timeout`: libraries load their kernels in it.
-const FIRST_PATIENCE: f64 = 120.0;
+/// How long the first all-reduce may take without `--timeout`: libraries load their kernels in it.
+const FIRST_PATIENCE: Duration = Duration::from_secs(120);
 
 /// The GPUs that this process sees.
 pub fn device_count() -> Result<u32, GpuError> {
@@ -159,7 +159,7 @@ fn start_engine(
     let created = start.elapsed();
     let after_creation = free(seats)?;
     let looked = start.elapsed();
-    let patience = args.timeout.unwrap_or(FIRST_PATIENCE);
+    let patience = args.patience(FIRST_PATIENCE);
     first_all_reduce(engine.as_mut(), team, seats, &buffers, patience)?;
     let reduced = start.elapsed() - (looked - created);
     team.barrier()?;
@@ -189,7 +189,7 @@ fn first_all_reduce(
     team: &mut dyn Team,
     seats: &[Seat],
     buffers: &[DeviceMemory],
-    patience: f64,
+    patience: Duration,
 ) -> Result<(), SetupError> {
     let call = |memory: &DeviceMemory| {
         let send = std::ptr::without_provenance_mut::<u8>(memory.address() as usize);
@@ -214,10 +214,10 @@ fn first_all_reduce(
         while !seat.stream().is_done().map_err(EngineError::from)? {
             team.poll()?;
             engine.health()?;
-            if start.elapsed().as_secs_f64() > patience {
+            if start.elapsed() > patience {
                 let (rank, device) = (seat.rank, seat.device().ordinal());
                 let what = format!("the first all-reduce of {}", engine.name());
-                return Err(EngineError::Gpu(GpuError::Late { rank, device, what, seconds: patience }).into());
+                return Err(EngineError::Gpu(GpuError::Late { rank, device, what, limit: patience }).into());
             }
         }
     }

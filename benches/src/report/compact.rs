@@ -3,7 +3,19 @@
 
 use super::Run;
 use crate::run::{Cell, Measured, Row};
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+/// Prints which collective it is, and the head of its table.
+pub fn print_head(out: &mut dyn Write, run: &Run<'_>) -> io::Result<()> {
+    writeln!(out, "#\n# {}", run.collective.name())?;
+    writeln!(out, "{}", aligned(&head(run)))
+}
+
+/// Prints a row's lines.
+pub fn print_row(out: &mut dyn Write, run: &Run<'_>, row: &Row) -> io::Result<()> {
+    lines(run, row).iter().try_for_each(|line| writeln!(out, "{}", aligned(line)))
+}
 
 /// The head of a collective's table.
 pub fn head(run: &Run<'_>) -> Vec<String> {
@@ -116,7 +128,7 @@ pub fn title(run: &Run<'_>, rows: &[Row]) -> String {
 }
 
 /// A line of a terminal: the first cell and numbers to the right of columns.
-pub fn aligned(cells: &[String]) -> String {
+fn aligned(cells: &[String]) -> String {
     let width = |at: usize| match at {
         0 => 12,
         at if at % 3 == 2 => 20,

@@ -3,47 +3,58 @@
 
 use super::Run;
 use crate::run::{Measured, Row};
+use std::io::{self, Write};
 
 /// Prints nothing where there is only one engine.
-pub fn print(run: &Run<'_>, rows: &[Row]) {
+pub fn print(out: &mut dyn Write, run: &Run<'_>, rows: &[Row]) -> io::Result<()> {
     for other in 1..run.engines.len() {
         for in_place in [false, true] {
-            print_pair(run, rows, other, in_place);
+            print_pair(out, run, rows, other, in_place)?;
         }
     }
+    Ok(())
 }
 
-fn print_pair(run: &Run<'_>, rows: &[Row], other: usize, in_place: bool) {
+fn print_pair(
+    out: &mut dyn Write,
+    run: &Run<'_>,
+    rows: &[Row],
+    other: usize,
+    in_place: bool,
+) -> io::Result<()> {
     let pairs: Vec<(&Row, &Measured, &Measured)> = rows
         .iter()
         .filter_map(|row| Some((row, row.measured(0, in_place)?, row.measured(other, in_place)?)))
         .collect();
     if pairs.is_empty() {
-        return;
+        return Ok(());
     }
     let (ours, theirs) = (&run.engines[0].name, &run.engines[other].name);
     let place = if in_place { "in-place" } else { "out-of-place" };
-    println!(
+    writeln!(
+        out,
         "#\n# {ours} against {theirs}, {place}: median (min to max) of at most {} rounds, us",
         run.args.rounds()
-    );
-    println!("# {:>10}  {:>32}  {:>32}  {:>6}  {:>8}", "size (B)", ours, theirs, "ratio", "of least");
+    )?;
+    writeln!(out, "# {:>10}  {:>32}  {:>32}  {:>6}  {:>8}", "size (B)", ours, theirs, "ratio", "of least")?;
     for (row, mine, their) in &pairs {
-        println!(
+        writeln!(
+            out,
             "# {:>10}  {:>32}  {:>32}  {:>6.2}  {:>8.2}",
             row.bytes,
             spread(mine),
             spread(their),
             their.median() / mine.median(),
             their.min() / mine.min()
-        );
+        )?;
     }
-    println!(
+    writeln!(
+        out,
         "# {theirs} time / {ours} time, geometric mean over {} rows: {:.2} of medians, {:.2} of least times",
         pairs.len(),
         mean(&pairs, Measured::median),
         mean(&pairs, Measured::min)
-    );
+    )
 }
 
 fn spread(measured: &Measured) -> String {

@@ -2,7 +2,8 @@
 
 use super::{ReportError, Run};
 use crate::target::Target;
-use std::path::PathBuf;
+use std::fs::OpenOptions;
+use std::path::{Path, PathBuf};
 
 /// The JSON of the collective that is being measured. With `suite`, `--json` names a directory, which is made.
 pub fn json(run: &Run<'_>) -> Result<Option<PathBuf>, ReportError> {
@@ -32,4 +33,10 @@ pub fn plot(run: &Run<'_>) -> Option<PathBuf> {
     }
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     Some(path.with_file_name(format!("{stem}-{}.svg", run.collective.name())))
+}
+
+/// Whether the file can be written; one that is there keeps what it holds.
+pub fn try_write(path: &Path) -> Result<(), ReportError> {
+    let tried = OpenOptions::new().create(true).append(true).open(path);
+    tried.map(drop).map_err(|error| ReportError::Write { path: path.into(), reason: error.to_string() })
 }

@@ -22,6 +22,7 @@ use crate::team::{Card, Team, TeamError, bytes_of_card, card_of_bytes};
 use machine::Machine;
 use markdown::Page;
 use progress::Progress;
+use std::io::Write;
 use std::path::PathBuf;
 
 /// Why a report could not be made.
@@ -29,6 +30,8 @@ use std::path::PathBuf;
 pub enum ReportError {
     #[error(transparent)]
     Team(#[from] TeamError),
+    #[error("printing the table: {0}")]
+    Print(#[from] std::io::Error),
     #[error("writing {}: {reason}", .path.display())]
     Write { path: PathBuf, reason: String },
 }
@@ -135,41 +138,43 @@ impl<'a> Report<'a> {
         let cards = team.exchange(&me.card())?;
         let shown = (team.rank() == 0).then(|| Shown { progress: Progress::new(), page: Page::new(&run) });
         if shown.is_some() {
+            // An hour's measurements are not to end at a file that cannot be written.
+            let files = [files::json(&run)?, files::plot(&run), files::markdown(&run)];
+            files.iter().flatten().try_for_each(|path| files::try_write(path))?;
             let all: Vec<Who> = cards.iter().map(Who::of_card).collect();
-            table::print_head(&run, &all);
+            table::print_head(&mut std::io::stdout().lock(), &run, &all)?;
         }
         Ok(Report { run, shown, rows: Vec::new(), errors: 0 })
     }
 
     /// What is measured next, and the number of its rows.
-    pub fn begin(&mut self, collective: Collective, rows: usize) {
+    pub fn begin(&mut self, collective: Collective, rows: usize) -> Result<(), ReportError> {
         self.run.collective = collective;
         if let Some(shown) = &self.shown {
             shown.progress.begin(rows);
+            let mut out = std::io::stdout().lock();
             match self.run.args.target {
-                Target::One(_) => table::print_columns(&self.run),
-                Target::Suite => {
-                    println!("#\n# {}", collective.name());
-                    println!("{}", compact::aligned(&compact::head(&self.run)));
-                }
+                Target::One(_) => table::print_columns(&mut out, &self.run)?,
+                Target::Suite => compact::print_head(&mut out, &self.run)?,
             }
         }
+        Ok(())
     }
 
     /// One more row.
-    pub fn row(&mut self, row: Row) {
+    pub fn row(&mut self, row: Row) -> Result<(), ReportError> {
         if let Some(shown) = &self.shown {
-            shown.progress.print(|| match self.run.args.target {
-                Target::One(_) => table::print_row(&self.run, &row),
-                Target::Suite => {
-                    for line in compact::lines(&self.run, &row) {
-                        println!("{}", compact::aligned(&line));
-                    }
+            shown.progress.print(|| {
+                let mut out = std::io::stdout().lock();
+                match self.run.args.target {
+                    Target::One(_) => table::print_row(&mut out, &self.run, &row),
+                    Target::Suite => compact::print_row(&mut out, &self.run, &row),
                 }
-            });
+            })?;
             shown.progress.advance(&row);
         }
         self.rows.push(row);
+        Ok(())
     }
 
     /// Ends a collective's table and writes the files.
@@ -179,12 +184,13 @@ impl<'a> Report<'a> {
         self.errors += errors;
         let Some(shown) = &mut self.shown else { return Ok(()) };
         shown.progress.end();
+        let mut out = std::io::stdout().lock();
         match run.args.target {
             Target::One(_) => {
-                table::print_foot(run, &rows, errors);
-                compare::print(run, &rows);
+                table::print_foot(&mut out, run, &rows, errors)?;
+                compare::print(&mut out, run, &rows)?;
             }
-            Target::Suite => println!("# {}", compact::foot(run, &rows)),
+            Target::Suite => writeln!(out, "# {}", compact::foot(run, &rows))?,
         }
         if let Some(path) = files::json(run)? {
             json::write(&path, run, &rows)?;

@@ -1,7 +1,9 @@
-//! Time and bus bandwidth over size: one line per engine, its spread as a band of thin lines, both axes logarithmic.
+//! Time and bus bandwidth over size: one line per engine, place, type, operator and root, its spread as a band of thin lines, both
+//! axes logarithmic.
 
 use super::{ReportError, Run};
 use crate::run::Row;
+use oxccl_shared::abi::{DataType, RedOp};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::path::Path;
@@ -9,8 +11,13 @@ use std::path::Path;
 const SIZE: (u32, u32) = (900, 1000);
 const COLOURS: [RGBColor; 4] =
     [RGBColor(0, 90, 180), RGBColor(210, 90, 0), RGBColor(90, 90, 90), RGBColor(0, 130, 80)];
+/// More lines than these are drawn, but only so many named.
+const NAMED_MAX: usize = 16;
 
-/// One engine in one place: (bytes, median, least, greatest).
+/// What a line is of, beside the engine.
+type Kind = (DataType, Option<RedOp>, Option<u32>);
+
+/// One engine in one place on one kind of call: (bytes, median, least, greatest).
 struct Line {
     label: String,
     colour: RGBColor,
@@ -38,7 +45,9 @@ fn draw(path: &Path, run: &Run<'_>, rows: &[Row]) -> Result<(), Box<dyn std::err
 
 fn lines(run: &Run<'_>, rows: &[Row], value: impl Fn(&Row, f64) -> f64) -> Vec<Line> {
     let mut lines = Vec::new();
-    for (at, engine) in run.engines.iter().enumerate() {
+    let kinds = kinds(rows);
+    let each = kinds.iter().flat_map(|kind| (0..run.engines.len()).map(move |at| (kind, at)));
+    for (&kind, at) in each {
         for in_place in [false, true] {
             let point = |row: &Row| {
                 let measured = row.measured(at, in_place)?;
@@ -47,15 +56,62 @@ fn lines(run: &Run<'_>, rows: &[Row], value: impl Fn(&Row, f64) -> f64) -> Vec<L
                 let drawn = row.bytes > 0 && values.iter().all(|v| *v > 0.0);
                 drawn.then_some([row.bytes as f64, values[0], values[1], values[2]])
             };
-            let points: Vec<[f64; 4]> = rows.iter().filter_map(point).collect();
+            let points: Vec<[f64; 4]> =
+                rows.iter().filter(|row| kind_of(row) == kind).filter_map(point).collect();
             let place = if in_place { ", in place" } else { "" };
             if !points.is_empty() {
-                let colour = COLOURS[lines.len() % COLOURS.len()];
-                lines.push(Line { label: format!("{}{place}", engine.name), colour, points });
+                let label = format!("{}{}{place}", run.engines[at].name, differs(kind, &kinds));
+                lines.push(Line { label, colour: COLOURS[0], points });
             }
         }
     }
+    let count = lines.len();
+    for (at, line) in lines.iter_mut().enumerate() {
+        line.colour = colour(at, count);
+        if at + 1 == NAMED_MAX && count > NAMED_MAX {
+            line.label += &format!(" (and {} more)", count - NAMED_MAX);
+        }
+    }
     lines
+}
+
+fn kind_of(row: &Row) -> Kind {
+    (row.dtype, row.op, row.root)
+}
+
+/// The kinds of call in the order of their coming.
+fn kinds(rows: &[Row]) -> Vec<Kind> {
+    let mut kinds = Vec::new();
+    for kind in rows.iter().map(kind_of) {
+        if !kinds.contains(&kind) {
+            kinds.push(kind);
+        }
+    }
+    kinds
+}
+
+/// The parts of `kind` that tell it from the others.
+fn differs(kind: Kind, all: &[Kind]) -> String {
+    let mut text = String::new();
+    if all.iter().any(|other| other.0 != kind.0) {
+        text += &format!(" {}", kind.0);
+    }
+    if let Some(op) = kind.1.filter(|_| all.iter().any(|other| other.1 != kind.1)) {
+        text += &format!(" {op}");
+    }
+    if let Some(root) = kind.2.filter(|_| all.iter().any(|other| other.2 != kind.2)) {
+        text += &format!(" root {root}");
+    }
+    text
+}
+
+/// Few lines have colours that are far apart in print too; more go round the circle of colours.
+fn colour(at: usize, count: usize) -> RGBColor {
+    if count <= COLOURS.len() {
+        return COLOURS[at];
+    }
+    let (red, green, blue) = HSLColor(at as f64 / count as f64, 0.8, 0.4).rgb();
+    RGBColor(red, green, blue)
 }
 
 fn chart(
@@ -82,15 +138,17 @@ fn chart(
         .x_label_formatter(&|size| bytes(*size))
         .y_label_formatter(&|value| number(*value))
         .draw()?;
-    for Line { label, colour, points } in lines {
+    for (at, Line { label, colour, points }) in lines.iter().enumerate() {
         let (colour, through) = (*colour, |at: usize| points.iter().map(move |point| (point[0], point[at])));
         for edge in [2, 3] {
             chart.draw_series(LineSeries::new(through(edge), colour.mix(0.35)))?;
         }
-        chart
-            .draw_series(LineSeries::new(through(1), colour.stroke_width(2)).point_size(3))?
-            .label(label)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], colour.stroke_width(2)));
+        let drawn = chart.draw_series(LineSeries::new(through(1), colour.stroke_width(2)).point_size(3))?;
+        if at < NAMED_MAX {
+            drawn
+                .label(label)
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], colour.stroke_width(2)));
+        }
     }
     chart
         .configure_series_labels()
@@ -120,6 +178,9 @@ fn bytes(size: f64) -> String {
 }
 
 fn number(value: f64) -> String {
+    if value > 0.0 && value < 0.01 {
+        return format!("{value:.0e}");
+    }
     let decimals = if value >= 10.0 { 0 } else { 2 };
     let text = format!("{value:.decimals$}");
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').into() } else { text }
@@ -133,6 +194,23 @@ mod tests {
     fn labels() {
         assert_eq!((bytes(8.0).as_str(), bytes(65536.0).as_str()), ("8", "64K"));
         assert_eq!((number(0.5).as_str(), number(1000.0).as_str()), ("0.5", "1000"));
+        // Ticks of a logarithmic axis stay apart.
+        assert_eq!([0.01, 0.001, 0.0001].map(number), ["0.01", "1e-3", "1e-4"]);
         assert_eq!(span([3.0, 1.0, 2.0].into_iter()), Some((1.0, 3.0)));
+    }
+    #[test]
+    fn every_kind_of_call_has_a_line_of_its_own() {
+        let row = |dtype, op, root| Row { bytes: 8, count: 2, dtype, op, root, cells: Vec::new() };
+        let (sum, max) = (Some(RedOp::Sum), Some(RedOp::Max));
+        let rows =
+            [row(DataType::F32, sum, None), row(DataType::F32, max, None), row(DataType::F32, sum, None)];
+        let both = kinds(&rows);
+        assert_eq!(both, [(DataType::F32, sum, None), (DataType::F32, max, None)]);
+        assert_eq!(differs(both[1], &both), " max");
+        assert_eq!(differs(both[0], &both[..1]), "");
+        let rooted = kinds(&[row(DataType::I8, None, Some(0)), row(DataType::F64, None, Some(3))]);
+        assert_eq!(differs(rooted[1], &rooted), " double root 3");
+        let colours: Vec<_> = (0..40).map(|at| colour(at, 40)).collect();
+        assert!((1..40).all(|at| !colours[..at].contains(&colours[at])), "{colours:?}");
     }
 }

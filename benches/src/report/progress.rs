@@ -22,8 +22,8 @@ impl Progress {
     }
 
     /// Prints lines of the table without tearing the bar.
-    pub fn print(&self, lines: impl FnOnce()) {
-        self.0.suspend(lines);
+    pub fn print<R>(&self, lines: impl FnOnce() -> R) -> R {
+        self.0.suspend(lines)
     }
 
     pub fn advance(&self, row: &Row) {

@@ -3,19 +3,21 @@
 use super::{Run, Who};
 use crate::run::{Cell, Row};
 use crate::target::Target;
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::{self, Write};
 
-/// The parameters, who takes part, what each engine is, and the head of the table.
-pub fn print_head(run: &Run<'_>, all: &[Who]) {
+/// The parameters, who takes part, what each engine is.
+pub fn print_head(out: &mut dyn Write, run: &Run<'_>, all: &[Who]) -> io::Result<()> {
     let args = run.args;
     let (step, unit) =
         if args.stepfactor > 1 { (args.stepfactor, "factor") } else { (args.stepbytes, "bytes") };
     let iters = args.iters.map_or_else(|| format!("{}ms", args.min_time), |n| n.to_string());
     match args.target {
-        Target::One(collective) => println!("# Collective test starting: {}_perf", collective.name()),
-        Target::Suite => println!("# Collective tests starting: suite"),
+        Target::One(collective) => writeln!(out, "# Collective test starting: {}_perf", collective.name())?,
+        Target::Suite => writeln!(out, "# Collective tests starting: suite")?,
     }
-    println!(
+    writeln!(
+        out,
         "# nThread {} nGpus {} minBytes {} maxBytes {} step: {step}({unit}) warmup iters: {} iters: {iters} \
          agg iters: {} validation: {} graph: {}",
         args.threads.unwrap_or(1),
@@ -26,38 +28,42 @@ pub fn print_head(run: &Run<'_>, all: &[Who]) {
         args.agg_iters,
         args.check,
         args.graph
-    );
+    )?;
     if args.blocking == 1 {
-        println!("# Blocking Enabled: barrier after each collective");
+        writeln!(out, "# Blocking Enabled: barrier after each collective")?;
     }
-    println!("#\n# Using devices");
+    writeln!(out, "#\n# Using devices")?;
     let kind = if run.machine.gpu.is_some() { "gpu" } else { "cpu" };
     let seats = all.iter().flat_map(|who| who.devices.iter().map(move |device| (who, device)));
     for (rank, (Who { host, pid, .. }, gpu)) in seats.enumerate() {
         let device = if run.machine.gpu.is_some() { usize::from(*gpu) } else { rank };
-        println!(
+        writeln!(
+            out,
             "#  Rank {rank:>2} Group  0 Pid {pid:>6} on {host:>10} device {device:>2} [{kind}] {}",
             run.machine.device_or_processor()
-        );
+        )?;
     }
-    println!("#");
+    writeln!(out, "#")?;
     for engine in &run.engines {
-        println!("# Engine {}: {}", engine.name, engine.description);
+        writeln!(out, "# Engine {}: {}", engine.name, engine.description)?;
         for line in engine.costs() {
-            println!("# Memory and start of {}: {line}", engine.name);
+            writeln!(out, "# Memory and start of {}: {line}", engine.name)?;
         }
     }
+    Ok(())
 }
 
 /// The head of the table.
-pub fn print_columns(run: &Run<'_>) {
-    println!("#");
+pub fn print_columns(out: &mut dyn Write, run: &Run<'_>) -> io::Result<()> {
+    writeln!(out, "#")?;
     let last = if run.engines.len() > 1 { "  engine" } else { "" };
-    println!(
+    writeln!(
+        out,
         "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}           out-of-place                       in-place          ",
         "", "", "", "", ""
-    );
-    println!(
+    )?;
+    writeln!(
+        out,
         "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6} {:>6}  {:>7}  {:>6}  {:>6} {:>6}{last}",
         "size",
         "count",
@@ -72,15 +78,16 @@ pub fn print_columns(run: &Run<'_>) {
         "algbw",
         "busbw",
         "#wrong"
-    );
-    println!(
+    )?;
+    writeln!(
+        out,
         "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6}  {:>5}  {:>7}  {:>6}  {:>6}  {:>5}",
         "(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)", "(GB/s)", "(GB/s)", ""
-    );
+    )
 }
 
 /// One line for each engine.
-pub fn print_row(run: &Run<'_>, row: &Row) {
+pub fn print_row(out: &mut dyn Write, run: &Run<'_>, row: &Row) -> io::Result<()> {
     for (engine, cells) in run.engines.iter().zip(&row.cells) {
         let mut line = format!(
             "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}",
@@ -97,8 +104,9 @@ pub fn print_row(run: &Run<'_>, row: &Row) {
             // Writing to a string cannot fail.
             let _ = write!(line, "  {:>6}", engine.name);
         }
-        println!("{line}");
+        writeln!(out, "{line}")?;
     }
+    Ok(())
 }
 
 fn columns(run: &Run<'_>, row: &Row, cell: &Cell) -> String {
@@ -121,7 +129,7 @@ fn microseconds(seconds: f64) -> String {
 }
 
 /// The summary below the table.
-pub fn print_foot(run: &Run<'_>, rows: &[Row], errors: usize) {
+pub fn print_foot(out: &mut dyn Write, run: &Run<'_>, rows: &[Row], errors: usize) -> io::Result<()> {
     let stray: u64 = rows
         .iter()
         .flat_map(|row| row.cells.iter().flatten())
@@ -131,9 +139,9 @@ pub fn print_foot(run: &Run<'_>, rows: &[Row], errors: usize) {
         })
         .sum();
     if stray > 0 {
-        println!("# {stray} guard bytes around buffers were overwritten");
+        writeln!(out, "# {stray} guard bytes around buffers were overwritten")?;
     }
-    println!("# Out of bounds values : {errors} {}", if errors == 0 { "OK" } else { "FAILED" });
+    writeln!(out, "# Out of bounds values : {errors} {}", if errors == 0 { "OK" } else { "FAILED" })?;
     for (at, engine) in run.engines.iter().enumerate() {
         let buses: Vec<f64> = rows
             .iter()
@@ -142,9 +150,9 @@ pub fn print_foot(run: &Run<'_>, rows: &[Row], errors: usize) {
             .collect();
         let mean = if buses.is_empty() { 0.0 } else { buses.iter().sum::<f64>() / buses.len() as f64 };
         let of = if run.engines.len() > 1 { format!("({})", engine.name) } else { String::new() };
-        println!("# Avg bus bandwidth    : {} {of}", six_digits(mean));
+        writeln!(out, "# Avg bus bandwidth    : {} {of}", six_digits(mean))?;
     }
-    println!("#\n# Collective test concluded: {}_perf", run.collective.name());
+    writeln!(out, "#\n# Collective test concluded: {}_perf", run.collective.name())
 }
 
 /// C's `%g` for ordinary magnitudes.

@@ -10,17 +10,20 @@ mod svg;
 
 pub use args::TopoArgs;
 
+use crate::complain::complain;
 use oxccl::topology::detect::{self, NvmlError};
 use oxccl::topology::search::{Graph, GraphId, Graphs};
 use oxccl::topology::xml::{XmlError, read_graphs, read_topology, write_graphs, write_topology};
 use oxccl::topology::{Channels, HostLanes, Inventory, JoinError, PathPolicy, Paths, System, SystemError};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Why there is nothing to show.
 #[derive(Debug, thiserror::Error)]
 enum TopoError {
+    #[error("printing: {0}")]
+    Print(#[from] std::io::Error),
     #[error("{}: {source}", path.display())]
     File { path: PathBuf, source: std::io::Error },
     #[error("{}: {source}", path.display())]
@@ -44,13 +47,21 @@ struct Machine {
 
 /// `oxccl topo`.
 pub fn topo(args: &TopoArgs) -> ExitCode {
-    match run(args).map(|text| std::io::stdout().write_all(text.as_bytes())) {
-        // Whoever reads our output may have seen enough.
-        Ok(_) => ExitCode::SUCCESS,
+    match run(args).and_then(|text| print(&text)) {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("oxccl topo: {error}");
+            complain("topo", error);
             ExitCode::FAILURE
         }
+    }
+}
+
+fn print(text: &str) -> Result<(), TopoError> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        // Whoever reads our output may have seen enough.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        printed => Ok(printed?),
     }
 }
 

@@ -135,7 +135,7 @@ impl Config {
         config.p2p.enabled = !no_p2p;
         env.set("NCCL_CUMEM_ENABLE", parse::FLAG, &mut config.p2p.cumem, parse::cumem)?;
         config.transports.shm &= !no_shm;
-        config.host_id = lookup("NCCL_HOSTID");
+        config.host_id = lookup("NCCL_HOSTID").filter(|id| !id.is_empty());
         env.set("NCCL_BUFFSIZE", parse::BUFFER, &mut config.device_buffer_bytes, |text| {
             parse::buffer_bytes(text).map(Some)
         })?;
@@ -202,6 +202,13 @@ impl Config {
 
     /// Whether the settings can be used by a communicator of so many ranks, whoever made them.
     pub(crate) fn validate(&self, nranks: u32) -> Result<(), ConfigError> {
+        for (variable, time) in
+            [("OXCCL_TIMEOUT", self.timeout), ("OXCCL_BOOTSTRAP_TIMEOUT", self.bootstrap.timeout)]
+        {
+            if time.is_zero() {
+                return Err(ConfigError { variable, value: "0".into(), expected: parse::SECONDS });
+            }
+        }
         let bytes = [Some(self.buffer_bytes), self.device_buffer_bytes];
         for bytes in bytes.into_iter().flatten().map(|bytes| bytes.to_string()) {
             if parse::buffer_bytes(&bytes).is_none() {
@@ -279,6 +286,25 @@ mod tests {
             assert_eq!((error.variable, error.value.as_str()), (variable, value));
             assert!(error.to_string().contains(variable));
         }
+    }
+
+    #[test]
+    fn an_empty_variable_counts_as_unset() {
+        for variable in ["OXCCL_TIMEOUT", "OXCCL_TRANSPORT", "NCCL_ALGO", "NCCL_HOSTID", "NCCL_SOCKET_IFNAME"]
+        {
+            let config = config(&[(variable, "")]).unwrap();
+            assert_eq!(format!("{config:?}"), format!("{:?}", Config::default()), "{variable}");
+        }
+    }
+
+    #[test]
+    fn no_time_at_all_is_refused_whoever_sets_it() {
+        let config = Config { timeout: Duration::ZERO, ..Config::default() };
+        assert_eq!(config.validate(2).unwrap_err().variable, "OXCCL_TIMEOUT");
+        let bootstrap = BootstrapConfig { timeout: Duration::ZERO, ..BootstrapConfig::default() };
+        let config = Config { bootstrap, ..Config::default() };
+        assert_eq!(config.validate(2).unwrap_err().variable, "OXCCL_BOOTSTRAP_TIMEOUT");
+        assert_eq!(Config::default().validate(2), Ok(()));
     }
 
     #[test]

@@ -39,7 +39,8 @@ thread_local! {
 
 /// Runs what `add` puts into the group, when `add` has returned.
 ///
-/// Nested groups are one group: pass the [`Group`] on to whoever adds calls.
+/// To add calls from several places to one group, pass the [`Group`] on. A `group` called within `add` is one of its own and has
+/// run when it returns, before anything of the outer one: a send in one and its receive in the other do not meet.
 ///
 /// # Errors
 /// What `add` returned; nothing is run then. Otherwise the first communicator's error; each communicator's own can be asked

@@ -50,12 +50,28 @@ pub(crate) struct Acceptor {
     pending: Vec<Pending>,
     resting_until: Option<Instant>,
     refusals: u64,
+    /// Whether ranks may be leaving: one that looks for a new neighbour may then end while it connects here.
+    ranks_leave: bool,
 }
 
 impl Acceptor {
     /// Serves `listener`, which must not block, as rank `me` (or the root).
     pub fn new(listener: TcpListener, secret: Secret, me: u32, timeout: Duration) -> Acceptor {
-        Acceptor { listener, secret, me, timeout, pending: Vec::new(), resting_until: None, refusals: 0 }
+        Acceptor {
+            listener,
+            secret,
+            me,
+            timeout,
+            pending: Vec::new(),
+            resting_until: None,
+            refusals: 0,
+            ranks_leave: false,
+        }
+    }
+
+    /// From now on a connection that ends before it has proved anything is no stranger's, most likely, and no warning.
+    pub fn expect_departures(&mut self) {
+        self.ranks_leave = true;
     }
 
     /// Appends what is to be polled; [`drive`](Self::drive) wants the answers in the same order.
@@ -144,6 +160,9 @@ impl Acceptor {
                 accepted.push(Accepted { stream: pending.stream, remote: pending.remote, hello });
             }
             Ok(Some(Err(error))) => self.refuse(pending.remote, &error),
+            Err(error) if self.ranks_leave && sock::is_end(&error) => {
+                tracing::debug!(remote = %pending.remote, %error, "a connection to the bootstrap ended in the handshake");
+            }
             Err(error) => self.refuse(pending.remote, &error),
         }
     }

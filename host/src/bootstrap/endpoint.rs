@@ -11,13 +11,12 @@ use oxccl_shared::abi::Rank;
 
 use super::acceptor::Acceptor;
 use super::config::BootstrapConfig;
-use super::error::{BootstrapError, RankList};
+use super::error::{BootstrapError, NRANKS_MAX, RankList};
 use super::frame;
 use super::gather::GATHER_BYTES_MAX;
 use super::handshake::{Hello, Purpose};
 use super::id::{RootKind, UniqueId};
 use super::join;
-use super::rendezvous::NRANKS_MAX;
 use super::ring::Side;
 use super::root;
 use super::service::{Service, Shared, State, Stop};

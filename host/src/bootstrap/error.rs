@@ -10,6 +10,8 @@ use std::time::Duration;
 use oxccl_shared::abi::Rank;
 use thiserror::Error;
 
+/// More ranks than any machine has; bounds what a wrong number can make the root do.
+pub const NRANKS_MAX: u32 = 1 << 20;
 /// How many ranks a [`RankList`] names; the others are only counted.
 pub const RANKS_NAMED_MAX: usize = 8;
 
@@ -121,8 +123,8 @@ pub enum BootstrapError {
         /// Where the second claim came from.
         second: SocketAddr,
     },
-    /// A rank is not below the number of ranks.
-    #[error("rank {rank} is not below the number of ranks, {nranks}")]
+    /// A rank is not below the number of ranks, or that number is more than is supported.
+    #[error("{}", out_of_range(*.rank, *.nranks))]
     RankOutOfRange {
         /// The rank.
         rank: Rank,
@@ -160,7 +162,12 @@ pub enum BootstrapError {
         why: AuthFailure,
     },
     /// The root could not be reached.
-    #[error("no root answered at {addr} within {} s (errno {errno}); is rank 0 running and the address reachable?", secs(.waited))]
+    #[error(
+        "no root answered at {addr} within {} s ({}); is rank 0 running, the address reachable, and the unique id new? \
+         One id makes one communicator",
+        secs(.waited),
+        std::io::Error::from_raw_os_error(*.errno)
+    )]
     RootUnreachable {
         /// The root's address.
         addr: SocketAddr,
@@ -196,11 +203,11 @@ pub enum BootstrapError {
         rank: Rank,
     },
     /// Something did not happen in time.
-    #[error("{what} took longer than {} s, still waiting for {ranks}", secs(.waited))]
+    #[error("{what} took longer than {} s{}", secs(.waited), waiting_for(.ranks))]
     Timeout {
         /// What was being done.
         what: &'static str,
-        /// Whom it was waiting for.
+        /// Whom it was waiting for; empty where that is not known here.
         ranks: RankList,
         /// For how long.
         waited: Duration,
@@ -259,6 +266,17 @@ pub(crate) fn errno_of(error: &std::io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
 }
 
+fn out_of_range(rank: Rank, nranks: u32) -> String {
+    match rank.0 < nranks {
+        false => format!("rank {rank} is not below the number of ranks, {nranks}"),
+        true => format!("{nranks} ranks are more than the {NRANKS_MAX} that one communicator may have"),
+    }
+}
+
+fn waiting_for(ranks: &RankList) -> String {
+    if ranks.is_empty() { String::new() } else { format!(", still waiting for {ranks}") }
+}
+
 /// Seconds for people: whole when whole, else with one decimal.
 fn secs(duration: &Duration) -> String {
     if duration.subsec_millis() == 0 {
@@ -285,6 +303,18 @@ mod tests {
             waited: Duration::from_secs(30),
         };
         assert_eq!(error.to_string(), "ranks 2, 5 and 7 of 8 never came within 30 s");
+    }
+
+    #[test]
+    fn only_what_is_known_is_said() {
+        let timeout = |ranks| BootstrapError::Timeout { what: "it", ranks, waited: Duration::from_secs(3) };
+        assert_eq!(timeout(RankList::default()).to_string(), "it took longer than 3 s");
+        let named = timeout(RankList::from_iter([Rank(4)]));
+        assert_eq!(named.to_string(), "it took longer than 3 s, still waiting for rank 4");
+        let out_of_range = |rank, nranks| BootstrapError::RankOutOfRange { rank: Rank(rank), nranks };
+        assert_eq!(out_of_range(5, 2).to_string(), "rank 5 is not below the number of ranks, 2");
+        let many = out_of_range(0, NRANKS_MAX + 1).to_string();
+        assert_eq!(many, "1048577 ranks are more than the 1048576 that one communicator may have");
     }
 
     #[test]

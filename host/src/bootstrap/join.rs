@@ -95,7 +95,7 @@ pub(crate) fn register(
     sock::write_all(root, &message, &deadline).map_err(lost)?;
     let frame = sock::read_frame(root, ROOT_PAYLOAD_MAX, &deadline).map_err(|error| match error.kind() {
         io::ErrorKind::TimedOut => BootstrapError::Timeout {
-            what: "waiting for the root's answer",
+            what: "waiting for the root to say that all ranks have come",
             ranks: RankList::default(),
             waited: deadline.waited(),
         },

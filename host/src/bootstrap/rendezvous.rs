@@ -13,13 +13,11 @@ use std::time::{Duration, Instant};
 
 use oxccl_shared::abi::Rank;
 
-use super::error::BootstrapError;
+use super::error::{BootstrapError, NRANKS_MAX};
 use super::rendezvous_wire::{Failure, Register, Reply};
 
 /// How long a root that failed answers late comers.
 pub const LINGER: Duration = Duration::from_secs(5);
-/// More ranks than any machine has; bounds what a wrong number can make the root do.
-pub const NRANKS_MAX: u32 = 1 << 20;
 
 /// Names one connection to the root; the driver chooses the numbers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

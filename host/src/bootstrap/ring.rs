@@ -237,6 +237,11 @@ impl Ring {
         self.health().err().map(Err)
     }
 
+    /// Whether any rank is known to be gone.
+    pub fn is_thinned(&self) -> bool {
+        self.gone.contains(&true)
+    }
+
     /// Whose blocks the all-gather under way is waiting for.
     pub fn missing(&self) -> RankList {
         self.gathers.missing()

@@ -171,6 +171,9 @@ impl Service {
             if ready.heal || self.heal.deadline().is_some_and(|at| now >= at) {
                 self.mend(now);
             }
+            if self.leave_until.is_some() || self.shared.lock().ring.is_thinned() {
+                self.acceptor.expect_departures();
+            }
             self.acceptor.drive(now, &ready.acceptor, &mut accepted);
             accepted.drain(..).for_each(|accepted| self.admit(accepted));
         }

@@ -229,6 +229,12 @@ fn wait(stream: &TcpStream, flags: PollFlags, deadline: &Deadline) -> io::Result
     poll(&mut [PollFd::new(stream, flags)], Some(deadline.at())).map(drop)
 }
 
+/// Whether the other side ended the connection, in whatever way.
+pub(crate) fn is_end(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), UnexpectedEof | ConnectionReset | BrokenPipe)
+}
+
 fn would_block_is_none(result: io::Result<usize>) -> io::Result<Option<usize>> {
     match result {
         Ok(moved) => Ok(Some(moved)),

@@ -314,10 +314,9 @@ impl Engine {
     /// # Safety
     /// 1. As [`Self::run`].
     unsafe fn copy_to_self(&mut self) -> Result<(), Stop> {
-        let rank = self.parts.rank;
         let unequal = self.self_sends.len() != self.self_recvs.len();
         if unequal || self.self_sends.iter().zip(&self.self_recvs).any(|(s, r)| s.1 != r.1) {
-            self.parts.wait.fail(Fault::Mismatch { rank, theirs: None });
+            self.parts.wait.fail(Fault::SelfMessages);
             return Err(Stop);
         }
         for ((src, len), (dst, _)) in self.self_sends.iter().zip(&self.self_recvs) {

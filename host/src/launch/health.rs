@@ -43,6 +43,8 @@ pub enum Fault {
         /// Its call, where it is known.
         theirs: Option<CallRecord>,
     },
+    /// This rank's sends to itself and its receives from itself, in one group, do not fit each other.
+    SelfMessages,
     /// The network link to or from a peer failed.
     Link {
         /// Which, and why.
@@ -70,7 +72,10 @@ impl fmt::Display for Outstanding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.fault {
             Fault::Aborted => write!(f, "aborted by this process")?,
-            Fault::PeerAborted { rank } => write!(f, "rank {rank} aborted the communicator")?,
+            Fault::PeerAborted { rank } => write!(
+                f,
+                "rank {rank} aborted the communicator, or gave up for a reason that its own error names"
+            )?,
             Fault::PeerDied { rank } => write!(f, "rank {rank} died: its process or host is gone")?,
             Fault::PeerLeft { rank } => {
                 write!(f, "rank {rank} closed its communicator while others wait for it")?
@@ -86,6 +91,10 @@ impl fmt::Display for Outstanding {
             Fault::Mismatch { rank, theirs: None } => write!(
                 f,
                 "rank {rank} called another operation, or the same with another count, type, operator or root"
+            )?,
+            Fault::SelfMessages => write!(
+                f,
+                "this rank's sends to itself and its receives from itself differ in number or length; both belong into one group"
             )?,
             Fault::Link { error } => error.fmt(f)?,
             Fault::Gpu { device, result } => write!(

@@ -28,7 +28,7 @@ pub(super) const NAP: Duration = Duration::from_micros(100);
 pub const ANNOUNCE_AFTER: Duration = Duration::from_millis(500);
 /// How long a rank that met another operation waits to hear which.
 pub(super) const REPLY_TIME: Duration = Duration::from_millis(500);
-/// How long we look for what a rank may have sent before it left.
+/// How long we look for what a rank may have sent before it left, from when we hear that it did.
 const LEFT_GRACE: Duration = Duration::from_millis(500);
 
 /// How a rank speaks to the others outside of operations; used rarely and off the hot path.
@@ -64,6 +64,12 @@ pub struct WaitContext {
     during: Cell<Option<CallRecord>>,
     /// When the present wait was first found to be slow.
     since: Cell<Option<Instant>>,
+    /// Whether the present wait has been found to be over the timeout.
+    overdue: Cell<bool>,
+    /// Who was found to have left during the present wait, and when.
+    left: Cell<Option<(u32, Instant)>>,
+    /// When the connection was found closed during the present wait.
+    closed: Cell<Option<Instant>>,
     announced: Cell<bool>,
     /// For whom the others believe that we wait.
     told: Cell<Option<u32>>,
@@ -97,6 +103,9 @@ impl WaitContext {
             visits_before_yield: if crowded { 1 } else { VISITS_BEFORE_YIELD },
             during: Cell::new(None),
             since: Cell::new(None),
+            overdue: Cell::new(false),
+            left: Cell::new(None),
+            closed: Cell::new(None),
             announced: Cell::new(false),
             told: Cell::new(None),
             fiber: Cell::new(std::ptr::null()),
@@ -188,6 +197,22 @@ impl WaitContext {
         self.since.get().is_some_and(|since| since.elapsed() > time)
     }
 
+    /// When this wait first found that the rank had left: what it sent before is looked for from then on.
+    fn left_since(&self, rank: u32) -> Instant {
+        let known = self.left.get().filter(|(left, _)| *left == rank);
+        let (_, since) = known.unwrap_or_else(|| (rank, Instant::now()));
+        self.left.set(Some((rank, since)));
+        since
+    }
+
+    /// Whether the connection was found closed some time ago: the monitor says better than a socket whether that rank died, left
+    /// or aborted, and gets this time.
+    fn is_long_closed(&self) -> bool {
+        let since = self.closed.get().unwrap_or_else(Instant::now);
+        self.closed.set(Some(since));
+        since.elapsed() > LEFT_GRACE * 2
+    }
+
     /// The slow questions, asked every so many visits.
     #[cold]
     fn check_clock(&self, on: Wait) -> Result<(), Stop> {
@@ -196,17 +221,16 @@ impl WaitContext {
             return Ok(());
         };
         let waited = since.elapsed();
-        if waited > self.timeout {
+        // Whoever slept past the timeout, with the data there all the while, is to look once more.
+        if waited > self.timeout && self.overdue.replace(true) {
             self.fail(Fault::Timeout { rank: self.health.waits().guilty(on.peer.0), waited });
             return Err(Stop);
         }
-        if waited > LEFT_GRACE {
-            // Our neighbour may have left because the one it waited for had, and is not to blame.
-            let rank = self.health.waits().guilty(on.peer.0);
-            if self.health.has_left(rank) {
-                self.fail(Fault::PeerLeft { rank });
-                return Err(Stop);
-            }
+        // Our neighbour may have left because the one it waited for had, and is not to blame.
+        let rank = self.health.waits().guilty(on.peer.0);
+        if self.health.has_left(rank) && self.left_since(rank).elapsed() > LEFT_GRACE {
+            self.fail(Fault::PeerLeft { rank });
+            return Err(Stop);
         }
         if waited <= ANNOUNCE_AFTER.min(self.timeout / 2) {
             return Ok(());
@@ -230,12 +254,14 @@ impl Waiter for WaitContext {
         let visits = looks / self.spins().max(1);
         if visits <= 1 {
             self.since.set(None);
+            self.overdue.set(false);
+            self.left.set(None);
+            self.closed.set(None);
         }
         let worked = self.links.borrow_mut().do_work(on.peer);
         let moved = match worked {
             Ok(moved) => moved,
-            // The monitor says better than a closed socket whether that rank died, left or aborted; it gets its time.
-            Err(LinkError::PeerClosed { .. }) if !self.has_lasted(LEFT_GRACE * 2) => 0,
+            Err(LinkError::PeerClosed { .. }) if !self.is_long_closed() => 0,
             Err(error) => {
                 self.fail(Fault::Link { error });
                 return Err(Stop);
@@ -271,3 +297,62 @@ impl Waiter for WaitContext {
 
 /// How often a spinning wait reads the clock.
 const CLOCK_EVERY_VISITS: u32 = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use oxccl_shared::abi::Rank;
+
+    struct Nobody;
+
+    impl Tell for Nobody {
+        fn tell(&self, _: Told) {}
+        fn gave_up(&self, _: &Outstanding) {}
+    }
+
+    const ON: Wait = Wait { peer: Rank(1), what: Awaited::Data };
+
+    fn context(timeout: Duration) -> WaitContext {
+        WaitContext::new(Arc::new(Health::new(0, 2)), Links::default(), Box::new(Nobody), timeout, true)
+    }
+
+    /// Visits the wait as a kernel does that finds nothing, until it is told to stop or the time is over.
+    fn visit_for(context: &WaitContext, time: Duration, looks: &mut u32) -> Result<(), Stop> {
+        let began = Instant::now();
+        while began.elapsed() < time {
+            *looks += context.spins();
+            context.wait(ON, *looks)?;
+        }
+        Ok(())
+    }
+
+    /// A rank that is waited for does its part at last and closes: its part came before its goodbye, and is still looked for.
+    #[test]
+    fn what_was_sent_before_a_goodbye_is_looked_for_however_long_the_wait() {
+        let context = context(Duration::from_secs(60));
+        let mut looks = 0;
+        assert!(visit_for(&context, LEFT_GRACE * 2, &mut looks).is_ok());
+        context.health().note_left(1);
+        assert!(visit_for(&context, LEFT_GRACE / 2, &mut looks).is_ok());
+        assert!(visit_for(&context, LEFT_GRACE * 2, &mut looks).is_err());
+        assert_eq!(context.health().fault().map(|o| o.fault), Some(Fault::PeerLeft { rank: 1 }));
+    }
+
+    /// A process that is stopped for longer than the timeout has not looked meanwhile.
+    #[test]
+    fn a_wait_that_slept_past_its_timeout_looks_once_more() {
+        let timeout = Duration::from_millis(200);
+        let context = context(timeout);
+        let mut looks = 0;
+        assert!(visit_for(&context, timeout / 2, &mut looks).is_ok());
+        std::thread::sleep(timeout);
+        looks += context.spins();
+        assert!(context.wait(ON, looks).is_ok());
+        looks += context.spins();
+        assert!(context.wait(ON, looks).is_err());
+        assert!(matches!(
+            context.health().fault().map(|o| o.fault),
+            Some(Fault::Timeout { rank: 1, waited }) if waited > timeout
+        ));
+    }
+}

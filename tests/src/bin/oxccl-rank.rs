@@ -332,6 +332,7 @@ fn of_fault(fault: &Fault) -> (&'static str, Vec<u32>) {
         Fault::PeerLeft { rank } => ("PeerLeft", vec![*rank]),
         Fault::Timeout { rank, .. } => ("Timeout", vec![*rank]),
         Fault::Mismatch { rank, .. } => ("Mismatch", vec![*rank]),
+        Fault::SelfMessages => ("SelfMessages", vec![]),
         Fault::Link { .. } => ("Link", vec![]),
         Fault::Gpu { .. } => ("Gpu", vec![]),
     }

@@ -153,3 +153,29 @@ fn fibers_end_as_well() {
     assert!(faults.iter().any(|fault| matches!(fault, Some(Fault::Mismatch { .. }))), "{faults:?}");
     assert!(faults.iter().all(Option::is_some), "{faults:?}");
 }
+
+/// Messages to oneself meet within one group only.
+#[test]
+fn a_message_to_oneself_without_its_other_end_is_said_to_be_that() {
+    let _deadline = Deadline::start(
+        "a_message_to_oneself_without_its_other_end_is_said_to_be_that",
+        Duration::from_secs(60),
+    );
+    type Call = fn(&Communicator) -> Result<(), Error>;
+    let lonely: [Call; 3] = [
+        |rank| rank.send(&[1u8; 4], rank.rank()),
+        |rank| rank.recv(&mut [1u8; 4], rank.rank()),
+        |rank| {
+            let (sent, mut got) = ([1u8; 4], [0u8; 3]);
+            oxccl::group(|group| {
+                group.send(rank, &sent, rank.rank())?;
+                group.recv(rank, &mut got, rank.rank())
+            })
+        },
+    ];
+    for call in lonely {
+        let error = World::new(1, Settings::default()).each(call).remove(0).expect_err("it has one end only");
+        assert_eq!(error.fault(), Some(Fault::SelfMessages));
+        assert!(error.to_string().contains("sends to itself"), "{error}");
+    }
+}

@@ -1,6 +1,6 @@
 //! Ranks that do nothing, leave or abort.
 
-use oxccl::{Error, Fault, ReduceOp};
+use oxccl::{Error, Fault, ReduceOp, TransportKind};
 use oxccl_tests::deadline::Deadline;
 use oxccl_tests::harness::{Settings, World, on_threads};
 use std::sync::Barrier;
@@ -64,6 +64,25 @@ fn a_rank_that_left_is_named() {
         assert!(by_name || matches!(fault, Some(Fault::PeerLeft { .. })), "{faults:?}");
     }
     assert!(faults.contains(&Some(Fault::PeerLeft { rank: 2 })), "{faults:?}");
+}
+
+/// A rank's last call may find the others waiting for it: closing at once afterwards harms nobody, however long they waited.
+#[test]
+fn a_late_rank_may_close_right_after_its_last_call() {
+    let _deadline = Deadline::start("a_late_rank_may_close_right_after_its_last_call", LIMIT);
+    for transport in [TransportKind::InProcess, TransportKind::Shm, TransportKind::Tcp] {
+        // Many at once, since it is the scheduler who decides when a waiting rank next looks.
+        let worlds =
+            (0..8).map(|_| World::new(3, Settings { transport: Some(transport), ..Settings::default() }));
+        let ranks: Vec<_> = worlds.flat_map(|world| world.ranks).collect();
+        let failures: Vec<_> = on_threads(ranks.into_iter(), |rank| {
+            if rank.rank() == 1 {
+                std::thread::sleep(Duration::from_millis(900));
+            }
+            rank.all_reduce_in_place(&mut [1u8; 3], ReduceOp::SUM).err()
+        });
+        assert_eq!(failures.into_iter().flatten().next(), None, "{transport:?}");
+    }
 }
 
 #[test]

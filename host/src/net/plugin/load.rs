@@ -75,7 +75,9 @@ fn open(name: &str) -> Result<Library, String> {
         // SAFETY: the user wants this plugin's code to run in this process, its initialisers included.
         match unsafe { Library::open(Some(&file), RTLD_NOW | RTLD_LOCAL) } {
             Ok(library) => return Ok(library),
-            Err(error) => failures.push(error.source().map_or_else(|| error.to_string(), ToString::to_string)),
+            Err(error) => {
+                failures.push(error.source().map_or_else(|| error.to_string(), ToString::to_string))
+            }
         }
     }
     Err(failures.join("; "))
