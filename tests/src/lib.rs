@@ -16,3 +16,4 @@ pub mod devices;
 pub mod deck;
 pub mod tidy;
 pub mod process;
+pub mod net;

@@ -81,6 +81,15 @@ impl NetError {
         NetError::Call { device: device.to_owned(), peer: None, call, reason }
     }
 
+    /// The other end's address, if it has a part in the failure: then the connection is broken.
+    pub fn peer(&self) -> Option<&str> {
+        match self {
+            NetError::Closed { peer, .. } | NetError::Protocol { peer, .. } => Some(peer),
+            NetError::Call { peer, .. } => peer.as_deref(),
+            _ => None,
+        }
+    }
+
     /// An error of the operating system.
     pub fn of_io(device: &str, peer: Option<String>, call: &'static str, error: &io::Error) -> NetError {
         NetError::Call { device: device.to_owned(), peer, call, reason: error.to_string() }

@@ -201,10 +201,15 @@ impl<C: Comm + ?Sized> FaultComm<C> {
         self.failed.clone().map_or(Ok(()), Err)
     }
 
-    fn inner(&mut self) -> Result<&mut C, NetError> {
-        self.failed.clone().map_or(Ok(()), Err)?;
-        let gone = NetError::of_call(&self.device, "post", "the connection was cut".to_owned());
-        self.inner.as_deref_mut().ok_or(gone)
+    /// Has the good communicator do something; if that breaks it, it stays broken.
+    fn with<T>(&mut self, call: impl FnOnce(&mut C) -> Result<T, NetError>) -> Result<T, NetError> {
+        self.check()?;
+        let Some(inner) = self.inner.as_deref_mut() else {
+            return Err(NetError::of_call(&self.device, "post", "the connection was cut".to_owned()));
+        };
+        let result = call(inner);
+        self.failed = result.as_ref().err().filter(|error| error.peer().is_some()).cloned();
+        result
     }
 
     fn count(&mut self, request: Option<Request>) -> Option<Request> {
@@ -216,11 +221,11 @@ impl<C: Comm + ?Sized> FaultComm<C> {
 impl<C: Comm + ?Sized> Comm for FaultComm<C> {
     unsafe fn register(&mut self, memory: NetMemory<'_>) -> Result<Registration, NetError> {
         // SAFETY: the caller's promise.
-        unsafe { self.inner()?.register(memory) }
+        self.with(|inner| unsafe { inner.register(memory) })
     }
 
     fn deregister(&mut self, registration: Registration) -> Result<(), NetError> {
-        self.inner()?.deregister(registration)
+        self.with(|inner| inner.deregister(registration))
     }
 
     fn test(&mut self, request: Request) -> Result<Option<usize>, NetError> {
@@ -236,7 +241,7 @@ impl<C: Comm + ?Sized> Comm for FaultComm<C> {
             held.until = held.until.filter(|_| !is_over);
             return Ok(is_over.then_some(held.len_bytes));
         }
-        let Some(mut len_bytes) = self.inner()?.test(request)? else { return Ok(None) };
+        let Some(mut len_bytes) = self.with(|inner| inner.test(request))? else { return Ok(None) };
         if self.short.take_if(|short| *short == request).is_some() {
             len_bytes = len_bytes.saturating_sub(1);
         }
@@ -262,7 +267,7 @@ impl SendComm for FaultComm<dyn SendComm> {
             return Ok(None);
         }
         // SAFETY: the caller's promise.
-        let request = unsafe { self.inner()?.isend(start, len_bytes, registration) }?;
+        let request = self.with(|inner| unsafe { inner.isend(start, len_bytes, registration) })?;
         Ok(self.count(request))
     }
 }
@@ -278,7 +283,7 @@ impl RecvComm for FaultComm<dyn RecvComm> {
             return Ok(None);
         }
         // SAFETY: the caller's promise.
-        let request = unsafe { self.inner()?.irecv(start, max_bytes, registration) }?;
+        let request = self.with(|inner| unsafe { inner.irecv(start, max_bytes, registration) })?;
         if !self.is_spared && self.plan.short_at == Some(self.requests) {
             self.short = request;
         }
@@ -292,7 +297,7 @@ impl RecvComm for FaultComm<dyn RecvComm> {
         registration: Registration,
     ) -> Result<Option<Request>, NetError> {
         // SAFETY: the caller's promise.
-        unsafe { self.inner()?.flush(start, len_bytes, registration) }
+        self.with(|inner| unsafe { inner.flush(start, len_bytes, registration) })
     }
 }
 

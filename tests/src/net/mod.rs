@@ -1,0 +1,43 @@
+//! What every network promises, as tests that take any [`Net`].
+
+mod pair;
+mod messages;
+mod endings;
+
+pub use pair::{PATIENCE, Pair, RecvEnd, SendEnd, pair, until};
+
+use crate::deadline::doing;
+use oxccl::net::Net;
+use std::sync::Arc;
+
+/// A test of a network's first device.
+pub type Case = (&'static str, fn(&Arc<dyn Net>));
+
+/// Every promise of the contract that needs nothing but two ends in one process.
+pub const CASES: &[Case] = &[
+    ("devices say what they are", messages::devices),
+    ("messages of every border's size arrive whole and alone", messages::sizes),
+    ("many messages arrive in order", messages::order),
+    ("requests are bounded and none is lost", messages::exhausted),
+    ("receives may be posted before and after", messages::early_and_late),
+    ("requests may be asked for in any order", messages::any_order),
+    ("both directions and several connections at once", messages::several),
+    ("two threads, two ends", messages::threads),
+    ("memory is registered and forgotten", messages::registration),
+    ("a request that is not under way is an error", messages::not_under_way),
+    ("a message that is too long breaks the connection", endings::too_long),
+    ("what was done before a sender left arrives, then its end is told", endings::sender_leaves),
+    ("a sender that leaves in the middle is named", endings::sender_cut),
+    ("a receiver that leaves is named", endings::receiver_leaves),
+    ("handles of garbage are refused", endings::garbage_handles),
+    ("a listener that is gone is not reached", endings::no_listener),
+    ("half a connection is given up without harm", endings::given_up),
+];
+
+/// Runs all of them.
+pub fn run_all(name: &str, net: &Arc<dyn Net>) {
+    for (what, case) in CASES {
+        doing(|| format!("{name}: {what}"));
+        case(net);
+    }
+}
