@@ -16,4 +16,5 @@ pub mod devices;
 pub mod deck;
 pub mod tidy;
 pub mod process;
+pub mod hosts;
 pub mod net;

@@ -22,6 +22,7 @@ pub struct Launch {
     nranks: u32,
     id: String,
     env: Vec<(String, String)>,
+    under: Vec<String>,
 }
 
 impl Launch {
@@ -37,7 +38,7 @@ impl Launch {
 
     /// Ranks that make or find their id themselves: `create` or `env`.
     pub fn without_id(program: &'static str, nranks: u32) -> Launch {
-        Launch { program, nranks, id: "create".to_owned(), env: Vec::new() }
+        Launch { program, nranks, id: "create".to_owned(), env: Vec::new(), under: Vec::new() }
             .env("NCCL_SOCKET_IFNAME", "lo")
             .env("OXCCL_BOOTSTRAP_TIMEOUT", "30")
     }
@@ -59,6 +60,11 @@ impl Launch {
         self
     }
 
+    /// With this command before the program's name: it ends by becoming what follows it.
+    pub fn under(self, command: impl Into<Vec<String>>) -> Launch {
+        Launch { under: command.into(), ..self }
+    }
+
     /// Starts every rank with the same steps.
     pub fn start(&self, steps: &str) -> Job {
         self.start_each(|_| steps.to_owned())
@@ -75,8 +81,10 @@ impl Launch {
 
     /// Starts one rank.
     pub fn spawn(&self, rank: u32, steps: &str) -> Process {
-        let mut command = Command::new(self.program);
+        let mut words = self.under.iter().map(String::as_str).chain([self.program]);
+        let mut command = Command::new(words.next().unwrap_or(self.program));
         command
+            .args(words)
             .args([&rank.to_string(), &self.nranks.to_string(), &self.id])
             .args(steps.split_whitespace())
             .env_clear()

@@ -69,6 +69,14 @@ pub fn ensure_cxx() -> Result<()> {
     apt_install("g++")
 }
 
+/// Makes sure that `ip`, with which tests make several hosts out of one, is there.
+pub fn ensure_iproute2() -> Result<()> {
+    if Cmd::new("ip").arg("-V").probe(&root()).is_some() {
+        return Ok(());
+    }
+    apt_install("iproute2")
+}
+
 /// The cargo-fuzz to call: one on the path, or one built into the target directory.
 pub fn ensure_cargo_fuzz() -> Result<PathBuf> {
     let own = target_dir().join("tools");

@@ -56,10 +56,14 @@ pub fn pair(net: &Arc<dyn Net>) -> Pair {
 ///
 /// # Safety
 /// As [`Comm::register`].
-unsafe fn register<C: Comm + ?Sized>(comm: &mut C, start: *mut u8, len_bytes: usize) -> Registration {
+unsafe fn register<C: Comm + ?Sized>(
+    comm: &mut C,
+    start: *mut u8,
+    len_bytes: usize,
+) -> Result<Registration, NetError> {
     let memory = NetMemory { start: start.cast(), len_bytes, kind: NetMemoryKind::Host };
     // SAFETY: the caller's promise.
-    unsafe { comm.register(memory) }.expect("memory of this process")
+    unsafe { comm.register(memory) }
 }
 
 /// A sending end that owns what it sends.
@@ -83,7 +87,7 @@ impl SendEnd {
         let mut memory = message.to_vec();
         memory.push(0);
         // SAFETY: `posted` keeps the memory, or it is deregistered below; a vector's bytes do not move.
-        let registration = unsafe { register(&mut *self.comm, memory.as_mut_ptr(), memory.len()) };
+        let registration = unsafe { register(&mut *self.comm, memory.as_mut_ptr(), memory.len()) }?;
         // SAFETY: the memory was registered, and nobody writes it until the request is done.
         match unsafe { self.comm.isend(memory.as_ptr(), message.len(), registration) }? {
             Some(request) => self.posted.push_back((request, memory, registration)),
@@ -127,7 +131,7 @@ impl RecvEnd {
     pub fn post(&mut self, max_bytes: usize) -> Result<bool, NetError> {
         let mut memory = vec![GUARD; max_bytes + GUARD_BYTES];
         // SAFETY: `posted` keeps the memory, or it is deregistered below; a vector's bytes do not move.
-        let registration = unsafe { register(&mut *self.comm, memory.as_mut_ptr(), max_bytes.max(1)) };
+        let registration = unsafe { register(&mut *self.comm, memory.as_mut_ptr(), max_bytes.max(1)) }?;
         // SAFETY: the memory was registered, and nobody touches it until the request is done.
         match unsafe { self.comm.irecv(memory.as_mut_ptr(), max_bytes, registration) }? {
             Some(request) => self.posted.push_back((request, memory, registration)),

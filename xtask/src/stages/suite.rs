@@ -1,5 +1,5 @@
 //! Layer: xtask / stages.
-//! Takes: the workspace's tests.
+//! Takes: the workspace's tests, iproute2 where it can be had.
 //! Gives: them run, by nextest where it is installed (a process per test, each with a deadline), else by cargo.
 //! Never: runs tests marked `#[ignore]`; they are counted as skipped.
 
@@ -13,6 +13,9 @@ use std::time::Duration;
 const DEADLINE: Duration = Duration::from_secs(1500);
 
 pub fn tests() -> Result<Outcome> {
+    if let Err(reason) = tools::ensure_iproute2() {
+        eprintln!("tests with several hosts will be skipped: {reason:#}");
+    }
     if tools::has_nextest() {
         let nextest = Cmd::cargo()
             .args("nextest run --workspace --locked --config-file xtask/nextest.toml --no-tests pass")

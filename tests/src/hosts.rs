@@ -1,0 +1,105 @@
+//! Layer: tests.
+//! Takes: root's privileges and `ip` of iproute2.
+//! Gives: [`Hosts`]: network namespaces that stand for hosts, each with an interface `eth0` on one bridge. A host can be cut off.
+//! Never: touches an interface or a namespace that it did not make.
+//!
+//! ```text
+//! host 0 [eth0 10.77.0.1]--+
+//! host 1 [eth0 10.77.0.2]--+-- bridge, in a namespace of its own
+//! host 2 [eth0 10.77.0.3]--+
+//! ```
+
+use std::process::{Command, Output};
+
+/// Every host's interface.
+pub const INTERFACE: &str = "eth0";
+/// What the names of namespaces begin with, before the number of the process that made them.
+const PREFIX: &str = "oxccl-test-";
+
+/// Some hosts. Gone when dropped.
+#[derive(Debug)]
+pub struct Hosts {
+    name: String,
+    count: u32,
+}
+
+impl Hosts {
+    /// So many hosts, or why this machine does not let a test make any. Several sets in one process need other `tag`s.
+    pub fn new(tag: &str, count: u32) -> Result<Hosts, String> {
+        sweep();
+        let hosts = Hosts { name: format!("{PREFIX}{}-{tag}", std::process::id()), count };
+        let hub = hosts.hub();
+        ip(&format!("netns add {hub}"))?;
+        ip(&format!("-n {hub} link add bridge0 type bridge"))?;
+        ip(&format!("-n {hub} link set bridge0 up"))?;
+        for host in 0..count {
+            let namespace = hosts.namespace(host);
+            ip(&format!("netns add {namespace}"))?;
+            ip(&format!("-n {hub} link add port{host} type veth peer name {INTERFACE} netns {namespace}"))?;
+            ip(&format!("-n {hub} link set port{host} master bridge0 up"))?;
+            ip(&format!("-n {namespace} link set lo up"))?;
+            ip(&format!("-n {namespace} address add {}/24 dev {INTERFACE}", hosts.address(host)))?;
+            ip(&format!("-n {namespace} address add fd77::{}/64 dev {INTERFACE} nodad", host + 1))?;
+            ip(&format!("-n {namespace} link set {INTERFACE} up"))?;
+        }
+        Ok(hosts)
+    }
+
+    /// How many.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// A host's IPv4 address.
+    pub fn address(&self, host: u32) -> String {
+        format!("10.77.0.{}", host + 1)
+    }
+
+    /// The command that runs what follows it on a host.
+    pub fn on(&self, host: u32) -> [String; 4] {
+        ["ip".to_owned(), "netns".to_owned(), "exec".to_owned(), self.namespace(host)]
+    }
+
+    /// Pulls a host's plug. Nobody is told: its peers hear nothing more, nor does it.
+    pub fn cut_off(&self, host: u32) {
+        ip(&format!("-n {} link set port{host} nomaster", self.hub())).expect("the port is ours");
+    }
+
+    fn hub(&self) -> String {
+        format!("{}-hub", self.name)
+    }
+
+    fn namespace(&self, host: u32) -> String {
+        format!("{}-{host}", self.name)
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        let namespaces = (0..self.count).map(|host| self.namespace(host)).chain([self.hub()]);
+        // One that was never made is no loss.
+        namespaces.for_each(|namespace| drop(ip(&format!("netns delete {namespace}"))));
+    }
+}
+
+/// Removes what tests that were killed have left.
+fn sweep() {
+    let Ok(entries) = std::fs::read_dir("/run/netns") else { return };
+    for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
+        let Some(pid) = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next()) else { continue };
+        if !std::path::Path::new("/proc").join(pid).exists() {
+            // Somebody else may be sweeping too.
+            let _ = ip(&format!("netns delete {name}"));
+        }
+    }
+}
+
+fn ip(arguments: &str) -> Result<(), String> {
+    match Command::new("ip").args(arguments.split_whitespace()).output() {
+        Err(error) => Err(format!("ip (of iproute2): {error}")),
+        Ok(Output { status, .. }) if status.success() => Ok(()),
+        Ok(Output { stderr, .. }) => {
+            Err(format!("ip {arguments}: {}", String::from_utf8_lossy(&stderr).trim()))
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Several hosts, two ranks each: every collective over the network between them, and a host that is cut off in the middle.
+//!
+//! The hosts are network namespaces, which need root's privileges; without, the tests say that they were skipped.
+
+use oxccl_tests::hosts::{Hosts, INTERFACE};
+use oxccl_tests::process::{Job, Launch, SOON};
+use std::time::{Duration, Instant};
+
+const RANK: &str = env!("CARGO_BIN_EXE_oxccl-rank");
+const RANKS_PER_HOST: u32 = 2;
+/// The default time after which a silent host counts as gone is 5 s.
+const DEAD_HOST_DEADLINE: Duration = Duration::from_secs(15);
+/// For eight ranks on a machine with two processors that does other things.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Hosts, or nothing and a line that says why.
+fn hosts(tag: &str, count: u32) -> Option<Hosts> {
+    Hosts::new(tag, count).inspect_err(|why| println!("skipped: no network namespaces here: {why}")).ok()
+}
+
+/// Starts two ranks on every host, rank 0 on the first. Each host's ranks believe that they share it with nobody else.
+fn start(hosts: &Hosts, env: &[(&str, &str)], steps: &str) -> Job {
+    let nranks = hosts.count() * RANKS_PER_HOST;
+    let mut launch = Launch::without_id(RANK, nranks).env("NCCL_SOCKET_IFNAME", INTERFACE);
+    for (name, value) in env {
+        launch = launch.env(name, value);
+    }
+    let mut job = Job::new();
+    for rank in 0..nranks {
+        let host = rank / RANKS_PER_HOST;
+        let there = launch.clone().under(hosts.on(host)).env("NCCL_HOSTID", &format!("host {host}"));
+        job.ranks.push(there.spawn(rank, steps));
+        if rank == 0 {
+            let id = job.ranks[0].line("id ", SOON).text["id ".len()..].to_owned();
+            launch = launch.id(&id);
+        }
+    }
+    job
+}
+
+fn do_everything(tag: &str, count: u32, env: &[(&str, &str)]) {
+    let Some(hosts) = hosts(tag, count) else { return };
+    let mut job = start(&hosts, env, "join check drop tidy");
+    for rank in &mut job.ranks {
+        rank.line("checked", PATIENCE);
+        let status = rank.end(PATIENCE);
+        assert!(status.success(), "{status}: {}", rank.transcript());
+    }
+}
+
+/// Cuts a host off while all ranks call `call` in a loop: every rank, on either side of the cut, names a rank of the other.
+fn cut_off(tag: &str, count: u32, cut: u32, call: &str, env: &[(&str, &str)]) {
+    let Some(hosts) = hosts(tag, count) else { return };
+    let mut job = start(&hosts, env, &format!("join forever={call} after"));
+    job.ranks.iter_mut().for_each(|rank| drop(rank.line("looping", PATIENCE)));
+    std::thread::sleep(Duration::from_millis(100));
+    let begin = Instant::now();
+    hosts.cut_off(cut);
+    let is_cut = |rank: u32| rank / RANKS_PER_HOST == cut;
+    for rank in &mut job.ranks {
+        let failure = rank.failure(DEAD_HOST_DEADLINE);
+        let text = &failure.text;
+        let names_other_side = failure.guilty.iter().any(|guilty| is_cut(*guilty) != is_cut(rank.rank));
+        // A link's failure names the rank at its other end in words.
+        assert!(
+            names_other_side || failure.kind == "Link" && text.contains("rank"),
+            "rank {}: {failure:?}",
+            rank.rank
+        );
+    }
+    println!(
+        "{tag}: host {cut} of {count} cut off in {call}: named everywhere within {:.1} s",
+        begin.elapsed().as_secs_f64()
+    );
+}
+
+#[test]
+fn two_hosts_do_everything() {
+    do_everything("two", 2, &[]);
+}
+
+#[test]
+fn three_hosts_do_everything_over_tcp_alone() {
+    do_everything("three", 3, &[("OXCCL_TRANSPORT", "tcp")]);
+}
+
+#[test]
+fn four_hosts_do_everything() {
+    do_everything("four", 4, &[]);
+}
+
+#[test]
+fn a_host_is_cut_off() {
+    cut_off("cut3", 3, 1, "all-reduce:300000", &[]);
+}
+
+#[test]
+fn the_host_of_the_root_is_cut_off() {
+    cut_off("cut2", 2, 0, "send-recv:100000", &[]);
+}
