@@ -57,7 +57,7 @@ pub fn exhausted(net: &Arc<dyn Net>) {
         if sent < REQUESTS_MAX {
             sent += usize::from(send.post(&message(sent, 10)).expect("the connection is whole"));
         }
-        while send.under_way() > 0 && send.oldest().expect("the connection is whole").is_some() {}
+        while send.oldest().expect("the connection is whole").is_some() {}
         let got = REQUESTS_MAX - recv.under_way();
         if let Some(bytes) = recv.oldest().expect("the connection is whole") {
             assert_eq!(bytes, message(got, 10));
@@ -84,9 +84,7 @@ pub fn early_and_late(net: &Arc<dyn Net>) {
         }
         let bytes = until("the message", || {
             is_sent = is_sent || send.post(&message(number, len_bytes)).expect("the connection is whole");
-            if send.under_way() > 0 {
-                send.oldest().expect("the connection is whole");
-            }
+            send.oldest().expect("the connection is whole");
             recv.oldest().expect("the connection is whole")
         });
         assert!(bytes == message(number, len_bytes));
@@ -109,7 +107,7 @@ pub fn any_order(net: &Arc<dyn Net>) {
                 sent +=
                     usize::from(send.post(&message(sent, lengths[sent])).expect("the connection is whole"));
             }
-            while send.under_way() > 0 && send.oldest().expect("the connection is whole").is_some() {}
+            while send.oldest().expect("the connection is whole").is_some() {}
             recv.at(number).expect("the connection is whole")
         });
         assert!(bytes == message(number, lengths[number]), "message {number}");
@@ -148,13 +146,11 @@ fn send_and_receive(mut send: SendEnd, mut recv: RecvEnd, lengths: &[usize]) -> 
         if sent < lengths.len() {
             sent += usize::from(send.post(&message(sent, lengths[sent])).expect("the connection is whole"));
         }
-        while send.under_way() > 0 && send.oldest().expect("the connection is whole").is_some() {}
+        while send.oldest().expect("the connection is whole").is_some() {}
         if recv.under_way() == 0 && got < lengths.len() {
             recv.post(lengths[got]).expect("the connection is whole");
         }
-        if recv.under_way() > 0
-            && let Some(bytes) = recv.oldest().expect("the connection is whole")
-        {
+        if let Some(bytes) = recv.oldest().expect("the connection is whole") {
             assert!(bytes == message(got, lengths[got]), "message {got}");
             got += 1;
         }
@@ -196,10 +192,8 @@ pub fn not_under_way(net: &Arc<dyn Net>) {
     let [request] = pair.send.requests()[..] else { panic!("one send is under way") };
     until("a receive", || pair.recv.post(1).expect("the connection is whole").then_some(()));
     until("the message", || {
-        let _ = pair.send.under_way() > 0 && pair.send.oldest().expect("the connection is whole").is_some();
-        if pair.recv.under_way() > 0 {
-            pair.recv.oldest().expect("the connection is whole");
-        }
+        pair.send.oldest().expect("the connection is whole");
+        pair.recv.oldest().expect("the connection is whole");
         (pair.recv.under_way() == 0 && pair.send.under_way() == 0).then_some(())
     });
     until("the error of a request that is done", || pair.send.comm.test(request).err());

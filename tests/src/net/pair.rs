@@ -99,9 +99,9 @@ impl SendEnd {
         Ok(true)
     }
 
-    /// Asks for the oldest send: its length once it is done.
+    /// Asks for the oldest send, if there is one: its length once it is done.
     pub fn oldest(&mut self) -> Result<Option<usize>, NetError> {
-        let (request, ..) = self.posted.front().expect("a send is under way");
+        let Some((request, ..)) = self.posted.front() else { return Ok(None) };
         let done = self.comm.test(*request)?;
         if done.is_some() {
             let (_, memory, registration) = self.posted.pop_front().expect("it is there");
@@ -143,9 +143,9 @@ impl RecvEnd {
         Ok(true)
     }
 
-    /// Asks for the receive at `index` of those under way: its message once it is there.
+    /// Asks for the receive at `index` of those under way, if there is one: its message once it is there.
     pub fn at(&mut self, index: usize) -> Result<Option<Vec<u8>>, NetError> {
-        let (request, ..) = self.posted.get(index).expect("a receive is under way");
+        let Some((request, ..)) = self.posted.get(index) else { return Ok(None) };
         let Some(len_bytes) = self.comm.test(*request)? else { return Ok(None) };
         let (_, mut memory, registration) = self.posted.remove(index).expect("it is there");
         // SAFETY: the memory was registered, and the receive is done.
@@ -191,11 +191,8 @@ impl Pair {
                 posted +=
                     usize::from(self.recv.post(room(lengths[posted])).expect("the connection is whole"));
             }
-            while self.send.under_way() > 0 && self.send.oldest().expect("the connection is whole").is_some()
-            {
-            }
-            while self.recv.under_way() > 0 {
-                let Some(bytes) = self.recv.oldest().expect("the connection is whole") else { break };
+            while self.send.oldest().expect("the connection is whole").is_some() {}
+            while let Some(bytes) = self.recv.oldest().expect("the connection is whole") {
                 let len_bytes = bytes.len();
                 assert!(
                     bytes == message(got, lengths[got]),
