@@ -8,6 +8,7 @@ pub mod minifloat;
 pub mod model;
 pub mod oracle;
 pub mod guarded;
+pub mod counting;
 pub mod deadline;
 pub mod harness;
 pub mod case;

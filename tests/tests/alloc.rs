@@ -3,46 +3,14 @@
 //! One test only: the counter sees the whole process, so nothing else may run in it.
 
 use oxccl::{Algorithm, Communicator, Error, Protocol, ReduceOp, TransportKind};
+use oxccl_tests::counting::{Counting, calls, check_that_it_counts};
 use oxccl_tests::deadline::{Deadline, doing};
 use oxccl_tests::harness::{Settings, World};
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-/// Counts every call.
-struct Counting;
-
-static CALLS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call goes to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        CALLS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's obligations are passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        CALLS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as above.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-
-    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        CALLS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as above.
-        unsafe { System.realloc(ptr, layout, size) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
-
-fn calls() -> u64 {
-    // Ordered by the barriers around each measurement.
-    CALLS.load(Ordering::Relaxed)
-}
 
 /// Elements per rank: one, what fits a slot, and what wraps the slots many times.
 const COUNTS: [usize; 3] = [2, 200, 40_000];
@@ -182,9 +150,7 @@ fn by_fibers(world: &World, found: &mut Vec<String>) {
 #[test]
 fn nothing_is_allocated_after_the_first_call() {
     let _deadline = Deadline::start("nothing_is_allocated_after_the_first_call", Duration::from_secs(280));
-    let before = calls();
-    drop(std::hint::black_box(Box::new(1)));
-    assert!(calls() >= before + 2, "the counter does not count");
+    check_that_it_counts();
     let mut found = Vec::new();
     let mut settings = vec![Settings::default()];
     for algorithm in [Algorithm::Ring, Algorithm::Tree, Algorithm::Direct] {

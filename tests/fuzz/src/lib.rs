@@ -9,6 +9,7 @@ mod frames;
 mod handshake;
 mod input;
 mod messages;
+mod proxy_service;
 mod rendezvous;
 mod ring;
 mod slots;
@@ -21,6 +22,7 @@ pub use environment::environment;
 pub use frames::frames;
 pub use handshake::handshake;
 pub use messages::messages;
+pub use proxy_service::proxy_service;
 pub use rendezvous::rendezvous;
 pub use ring::ring;
 pub use slots::slots;
@@ -38,6 +40,7 @@ pub const TARGETS: &[Target] = &[
     ("frames", frames),
     ("handshake", handshake),
     ("messages", messages),
+    ("proxy_service", proxy_service),
     ("rendezvous", rendezvous),
     ("ring", ring),
     ("slots", slots),

@@ -60,7 +60,10 @@ pub fn stream(data: &[u8]) {
         match link.progress() {
             Ok(0) => {
                 let (step, frame) = (link.step(), link.frame());
-                assert!(last_moved.elapsed() < QUIET_MAX, "no end of stream at {step:?} of {frames}, in {frame:?}");
+                assert!(
+                    last_moved.elapsed() < QUIET_MAX,
+                    "no end of stream at {step:?} of {frames}, in {frame:?}"
+                );
                 // What is to come needs the processor too, which on a busy machine comes late to a low priority.
                 std::thread::yield_now();
             }

@@ -5,6 +5,7 @@ use super::prologue::Prologue;
 use crate::net::NetError;
 use oxccl_shared::abi::{ChannelId, Rank, Step};
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Which connection of this rank.
@@ -101,4 +102,18 @@ pub enum EndFault {
         /// The tag in the slot.
         found: u32,
     },
+}
+
+/// Why a proxy's communicator cannot go on. The first failure stays.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("rank {rank}: {said}")]
+pub struct ProxyFailure {
+    /// This rank.
+    pub rank: Rank,
+    /// The connection that failed, if it was one.
+    pub error: Option<Arc<EndError>>,
+    /// What happened, in words.
+    pub said: String,
+    /// What every connection was doing, and what had happened lately: for a log, not for a line.
+    pub post_mortem: String,
 }

@@ -1,7 +1,8 @@
 //! Layer: host / proxy / progress.
 //! Takes: connection blocks whose other end is on the network, communicators of a [`crate::net::Net`], sub-operations.
 //! Gives: [`SendEnd`], the consumer of the block that a local kernel fills, and [`RecvEnd`], the producer of the block that a
-//! local kernel empties. Together they are one connection whose two halves lie on two hosts.
+//! local kernel empties: together one connection whose two halves lie on two hosts. [`Progress`], which drives all of a rank's
+//! ends as [`ProxyOrders`] say, on a [`ProxyThread`] or wherever [`Progress::do_work`] is called.
 //! Never: waits, allocates or locks after construction, names a line protocol (it asks `shared::proto`).
 //!
 //! ```text
@@ -18,13 +19,27 @@ mod annex;
 mod block;
 mod send;
 mod recv;
+mod order;
+mod pattern;
+mod pool;
+mod trace;
+mod engine;
+mod orders;
+mod idle;
+mod thread;
 
 #[cfg(test)]
 mod tests;
 
 pub use block::{BulkSlots, ProxyBlock};
 pub use counters::{Counters, SubOp};
-pub use error::{EndError, EndFault, Outstanding, Place};
+pub use engine::{ORDERS_OPEN_MAX, Progress, ProxyEnd, ProxyParts};
+pub use error::{EndError, EndFault, Outstanding, Place, ProxyFailure};
+pub use idle::Idle;
+pub use order::{Keep, ORDERS_WAITING_MAX, ProxyOrder, ProxyShared};
+pub use orders::{ProxyOrders, Ticket, attach_orders, attach_proxy, proxy};
+pub use pattern::ProxyChannel;
 pub use prologue::Prologue;
 pub use recv::RecvEnd;
 pub use send::SendEnd;
+pub use thread::{ProxyThread, ProxyThreadConfig};

@@ -11,6 +11,7 @@ use super::annex::Annex;
 use super::block::{BlockRegistrations, ProxyBlock};
 use super::counters::{Running, SubOp};
 use super::error::{EndError, EndFault, Outstanding, Place};
+use super::order::Keep;
 use super::prologue::{PROLOGUE_BYTES, Prologue};
 use super::send::moved;
 use crate::net::{NetError, RecvComm, Registration, Request};
@@ -53,6 +54,8 @@ pub struct RecvEnd {
     announced: Announced,
     running: Option<Running>,
     failed: Option<Arc<EndError>>,
+    /// Dropped last: what the block lies in, where this end is who keeps it.
+    _memory: Option<Keep>,
 }
 
 impl RecvEnd {
@@ -87,7 +90,13 @@ impl RecvEnd {
             announced: Announced::Done,
             running: None,
             failed: None,
+            _memory: None,
         })
+    }
+
+    /// The same end, which also keeps its block's memory alive.
+    pub fn keeping(self, memory: Keep) -> Self {
+        Self { _memory: Some(memory), ..self }
     }
 
     /// Which connection it is.

@@ -10,6 +10,7 @@ use super::annex::Annex;
 use super::block::{BlockRegistrations, ProxyBlock};
 use super::counters::{Counters, Running, SubOp};
 use super::error::{EndError, EndFault, Outstanding, Place};
+use super::order::Keep;
 use super::prologue::PROLOGUE_BYTES;
 use crate::net::{NetError, Registration, Request, SendComm};
 use oxccl_shared::abi::{ConnLayout, Step};
@@ -43,6 +44,8 @@ pub struct SendEnd {
     announced: Announced,
     running: Option<Running>,
     failed: Option<Arc<EndError>>,
+    /// Dropped last: what the block lies in, where this end is who keeps it.
+    _memory: Option<Keep>,
 }
 
 impl SendEnd {
@@ -77,7 +80,13 @@ impl SendEnd {
             announced: Announced::Done,
             running: None,
             failed: None,
+            _memory: None,
         })
+    }
+
+    /// The same end, which also keeps its block's memory alive.
+    pub fn keeping(self, memory: Keep) -> Self {
+        Self { _memory: Some(memory), ..self }
     }
 
     /// Which connection it is.

@@ -53,7 +53,7 @@ pub enum PassError {
 
 /// The other end of an exchange.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Party {
+pub(crate) struct Party {
     /// Who.
     pub rank: u32,
     /// Its token: names its socket, and is what a message to it must begin with.
@@ -71,7 +71,7 @@ const POLL: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
 /// A rank's socket.
 #[derive(Debug)]
-pub(super) struct Mailbox {
+pub(crate) struct Mailbox {
     socket: OwnedFd,
     token: u64,
 }

@@ -28,5 +28,6 @@ mod arena;
 
 pub use arena::Arena;
 pub use descriptors::PassError;
+pub(crate) use descriptors::{Mailbox, Party};
 pub use error::P2pError;
 pub use home::{Home, P2pSettings};

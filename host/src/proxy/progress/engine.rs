@@ -1,0 +1,411 @@
+//! The loop: takes orders, spreads them over connections, moves what can be moved.
+
+use super::counters::{Counters, SubOp};
+use super::error::{EndError, EndFault, Outstanding, Place, ProxyFailure};
+use super::order::{Keep, ORDERS_WAITING_MAX, Operation, ProxyOrder, ProxyShared, WISH_ABORT, WISH_STOP};
+use super::pattern::{self, Amount, ProxyChannel, Way};
+use super::pool::{List, Pool, Queued};
+use super::recv::RecvEnd;
+use super::send::SendEnd;
+use super::trace::{Event, Trace};
+use oxccl_shared::abi::{ChannelId, Protocol, Rank};
+use oxccl_shared::fifo::OrderConsumer;
+use oxccl_shared::proto;
+use std::fmt::Write;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// Orders that may be open at once, taken and not done. A later one waits, also if it could be done at once: so a group of
+/// messages has at most so many.
+pub const ORDERS_OPEN_MAX: usize = 1024;
+/// Orders taken in one turn.
+const BATCH: usize = 16;
+
+/// One end of a connection.
+pub enum ProxyEnd {
+    /// That sends.
+    Send(SendEnd),
+    /// That receives.
+    Recv(RecvEnd),
+}
+
+/// What a proxy is made of.
+pub struct ProxyParts {
+    /// This rank.
+    pub rank: Rank,
+    /// How many ranks there are.
+    pub nranks: u32,
+    /// This rank's places in rings and trees, by channel.
+    pub channels: Box<[ProxyChannel]>,
+    /// The connections to and from other hosts; for each channel at most one with each peer in each direction.
+    pub ends: Vec<ProxyEnd>,
+    /// How long a connection on which an operation has begun may go without a step, if for ever is too long.
+    pub timeout: Option<Duration>,
+}
+
+/// A connection in the loop.
+struct Lane {
+    end: ProxyEnd,
+    queue: List,
+    /// The order that the running sub-operation is a part of.
+    ticket: u64,
+    is_active: bool,
+    /// Transitions ever, and as of the last look at the clock.
+    moved: u64,
+    moved_seen: u64,
+    /// When `moved` was found to have changed.
+    moved_at: Duration,
+}
+
+/// The proxy of one rank: drives all its connections to other hosts. One thread at a time.
+pub struct Progress {
+    source: OrderConsumer<'static, ProxyOrder, ORDERS_WAITING_MAX>,
+    shared: &'static ProxyShared,
+    failure: Arc<OnceLock<ProxyFailure>>,
+    rank: Rank,
+    nranks: u32,
+    channels: Box<[ProxyChannel]>,
+    lanes: Box<[Lane]>,
+    /// Lanes by channel, peer and direction, sorted.
+    lookup: Box<[(LaneKey, u16)]>,
+    /// Lanes that have something to do.
+    active: Vec<u16>,
+    pool: Pool,
+    /// Sub-operations missing of each open order, by ticket.
+    missing: Box<[u32]>,
+    /// The oldest open order.
+    first_open: u64,
+    /// The next order's ticket.
+    next_ticket: u64,
+    turn: u64,
+    timeout: Option<Duration>,
+    trace: Trace,
+    traced_at_clock: u64,
+    /// Dropped last: what `shared` and `source` lie in.
+    _keep: Keep,
+}
+
+type LaneKey = (ChannelId, Rank, bool);
+
+impl ProxyEnd {
+    fn place(&self) -> Place {
+        match self {
+            ProxyEnd::Send(end) => end.place(),
+            ProxyEnd::Recv(end) => end.place(),
+        }
+    }
+
+    fn key(&self) -> LaneKey {
+        let Place { peer, channel, is_send } = self.place();
+        (channel, peer, is_send)
+    }
+
+    fn begin(&mut self, sub: SubOp) {
+        match self {
+            ProxyEnd::Send(end) => end.begin(sub),
+            ProxyEnd::Recv(end) => end.begin(sub),
+        }
+    }
+
+    #[inline]
+    fn progress(&mut self) -> Result<usize, Arc<EndError>> {
+        match self {
+            ProxyEnd::Send(end) => end.progress(),
+            ProxyEnd::Recv(end) => end.progress(),
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        match self {
+            ProxyEnd::Send(end) => end.is_idle(),
+            ProxyEnd::Recv(end) => end.is_idle(),
+        }
+    }
+
+    fn outstanding(&self) -> Option<Outstanding> {
+        match self {
+            ProxyEnd::Send(end) => end.outstanding(),
+            ProxyEnd::Recv(end) => end.outstanding(),
+        }
+    }
+
+    /// Slots of a message.
+    fn message_steps(&self, protocol: Protocol, len_bytes: u64) -> u64 {
+        let layout = match self {
+            ProxyEnd::Send(end) => end.layout(),
+            ProxyEnd::Recv(end) => end.layout(),
+        };
+        len_bytes.div_ceil(proto::payload_bytes(protocol, layout) as u64).max(1)
+    }
+}
+
+impl Progress {
+    /// A proxy that takes orders from `source`.
+    pub(super) fn new(
+        source: OrderConsumer<'static, ProxyOrder, ORDERS_WAITING_MAX>,
+        shared: &'static ProxyShared,
+        failure: Arc<OnceLock<ProxyFailure>>,
+        keep: Keep,
+        parts: ProxyParts,
+    ) -> Progress {
+        let ProxyParts { rank, nranks, channels, ends, timeout } = parts;
+        let lane = |end| Lane {
+            end,
+            queue: List::EMPTY,
+            ticket: 0,
+            is_active: false,
+            moved: 0,
+            moved_seen: 0,
+            moved_at: Duration::ZERO,
+        };
+        let lanes: Box<[Lane]> = ends.into_iter().map(lane).collect();
+        let mut lookup: Vec<(LaneKey, u16)> =
+            lanes.iter().zip(0u16..).map(|(lane, index)| (lane.end.key(), index)).collect();
+        lookup.sort_unstable();
+        Progress {
+            source,
+            shared,
+            failure,
+            rank,
+            nranks,
+            channels,
+            active: Vec::with_capacity(lanes.len()),
+            // One order puts at most one sub-operation on a connection. Most put them on few.
+            pool: Pool::new(lanes.len() * 16 + ORDERS_OPEN_MAX),
+            lanes,
+            lookup: lookup.into_boxed_slice(),
+            missing: vec![0; ORDERS_OPEN_MAX].into_boxed_slice(),
+            first_open: 0,
+            next_ticket: 0,
+            turn: 0,
+            timeout,
+            trace: Trace::new(),
+            traced_at_clock: 0,
+            _keep: keep,
+        }
+    }
+
+    /// Takes orders and moves what can be moved, without waiting. Returns how many orders and steps went on.
+    #[inline]
+    pub fn do_work(&mut self) -> usize {
+        self.turn += 1;
+        let mut moved = self.take_orders();
+        let mut at = 0;
+        while let Some(&lane) = self.active.get(at) {
+            let (steps, stays) = self.drive(lane);
+            moved += steps;
+            if stays {
+                at += 1;
+            } else {
+                self.lanes[lane as usize].is_active = false;
+                self.active.swap_remove(at);
+            }
+        }
+        moved
+    }
+
+    /// Whether nothing is under way.
+    pub fn is_quiet(&self) -> bool {
+        self.active.is_empty()
+    }
+
+    /// Whether it shall not go on: it was told to abort, or to stop and has done everything it was told before.
+    pub fn has_ended(&self) -> bool {
+        // ACQUIRE pairs with RELEASE in ProxyOrders::stop: orders given before are in the queue.
+        match self.shared.wish.load_acquire() {
+            WISH_ABORT => true,
+            WISH_STOP => {
+                let is_done = self.first_open == self.next_ticket && self.source.is_empty();
+                is_done || self.failure.get().is_some()
+            }
+            _ => false,
+        }
+    }
+
+    /// Looks at the clock, `now` being the time since any fixed beginning: finds connections that have begun an operation and
+    /// wait for the other end too long. Call it now and then, when nothing moves.
+    pub fn check(&mut self, now: Duration) {
+        if self.trace.count() != self.traced_at_clock {
+            self.trace.note(self.turn, Event::Clock { ms: now.as_millis() as u64 });
+            self.traced_at_clock = self.trace.count();
+        }
+        for at in (0..self.active.len()).rev() {
+            let lane = self.active[at];
+            let this = &mut self.lanes[lane as usize];
+            if this.moved != this.moved_seen || this.moved_at == Duration::ZERO {
+                (this.moved_seen, this.moved_at) = (this.moved, now);
+                continue;
+            }
+            let waited = now.saturating_sub(this.moved_at);
+            let is_overdue = self.timeout.is_some_and(|timeout| waited > timeout);
+            if is_overdue
+                && this.end.outstanding().is_some_and(|was| waits_for_peer(&this.end, &was.counters))
+            {
+                let place = this.end.place();
+                let why = EndFault::Timeout { waited };
+                let error = EndError { place, outstanding: this.end.outstanding(), why };
+                this.is_active = false;
+                self.active.swap_remove(at);
+                self.fail(lane, Arc::new(error));
+            }
+        }
+    }
+
+    fn take_orders(&mut self) -> usize {
+        for taken in 0..BATCH {
+            let is_full = self.next_ticket - self.first_open == ORDERS_OPEN_MAX as u64;
+            // One order has at most one sub-operation for each connection.
+            if is_full || self.pool.free_count() < self.lanes.len() {
+                return taken;
+            }
+            let Some(order) = self.source.pop() else { return taken };
+            self.take(order);
+        }
+        BATCH
+    }
+
+    fn take(&mut self, order: ProxyOrder) {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.trace.note(self.turn, Event::Taken { ticket, tag: order.tag });
+        let channels = order.first_channel..order.first_channel.saturating_add(order.nchannels);
+        let known = |op: &Operation| {
+            let places = self.channels.get(channels.start as usize..channels.end as usize);
+            places.is_some_and(|places| places.iter().all(|place| pattern::is_known(op, place)))
+        };
+        let Some(op) = order.decode().filter(known) else {
+            // It stays open: whoever waits for it finds the failure.
+            self.missing[ticket as usize % ORDERS_OPEN_MAX] = 1;
+            self.report(None, format!("an order that means nothing: {order:?}"));
+            return;
+        };
+        let mut subs = 0;
+        let Progress { channels: places, lanes, lookup, active, pool, .. } = self;
+        for index in 0..order.nchannels {
+            let channel = order.first_channel + index;
+            let mut emit = |peer: Rank, way: Way, amount: Amount| {
+                let key = (ChannelId(channel), peer, way == Way::Send);
+                // Others are of this host.
+                let Ok(found) = lookup.binary_search_by_key(&key, |(key, _)| *key) else { return };
+                let number = lookup[found].1;
+                let lane = &mut lanes[number as usize];
+                let steps = match amount {
+                    Amount::Steps(steps) => steps,
+                    Amount::Bytes(len_bytes) => lane.end.message_steps(op.protocol, len_bytes),
+                };
+                let sub = SubOp { tag: order.tag, protocol: op.protocol, steps };
+                if steps == 0 || !pool.push(&mut lane.queue, Queued { sub, ticket }) {
+                    return;
+                }
+                subs += 1;
+                if !lane.is_active {
+                    lane.is_active = true;
+                    active.push(number);
+                }
+            };
+            let place = &places[channel as usize];
+            pattern::expand(&op, index, place, self.rank, self.nranks, &mut emit);
+        }
+        self.missing[ticket as usize % ORDERS_OPEN_MAX] = subs;
+        self.complete();
+    }
+
+    /// Drives one connection. Returns how many transitions there were and whether there is more to do.
+    #[inline]
+    fn drive(&mut self, number: u16) -> (usize, bool) {
+        let lane = &mut self.lanes[number as usize];
+        let mut moved = 0;
+        loop {
+            if lane.end.is_idle() {
+                let Some(Queued { sub, ticket }) = self.pool.pop(&mut lane.queue) else {
+                    return (moved, false);
+                };
+                lane.ticket = ticket;
+                // A connection that has begun has all its time before it.
+                lane.moved_at = Duration::ZERO;
+                lane.end.begin(sub);
+                self.trace.note(self.turn, Event::Began { end: number, tag: sub.tag, steps: sub.steps });
+            }
+            match lane.end.progress() {
+                Ok(0) => return (moved, true),
+                Ok(steps) => {
+                    moved += steps;
+                    lane.moved += steps as u64;
+                }
+                Err(error) => {
+                    self.fail(number, error);
+                    return (moved, false);
+                }
+            }
+            if !lane.end.is_idle() {
+                let counters = lane.end.outstanding().map(|was| was.counters).unwrap_or_default();
+                self.trace.note_moved(self.turn, number, &counters);
+                return (moved, true);
+            }
+            let ticket = lane.ticket;
+            self.trace.note(self.turn, Event::Ended { end: number, ticket });
+            self.missing[ticket as usize % ORDERS_OPEN_MAX] -= 1;
+            if self.first_open == ticket {
+                complete(&mut self.first_open, self.next_ticket, &self.missing, self.shared);
+            }
+        }
+    }
+
+    fn complete(&mut self) {
+        complete(&mut self.first_open, self.next_ticket, &self.missing, self.shared);
+    }
+
+    #[cold]
+    fn fail(&mut self, number: u16, error: Arc<EndError>) {
+        self.trace.note(self.turn, Event::Failed { end: number });
+        let said = error.to_string();
+        self.report(Some(error), said);
+    }
+
+    /// Keeps the first failure, with all that a person needs to understand it.
+    #[cold]
+    fn report(&mut self, error: Option<Arc<EndError>>, said: String) {
+        if self.failure.get().is_none() {
+            let post_mortem = self.post_mortem();
+            let _ = self.failure.set(ProxyFailure { rank: self.rank, error, said, post_mortem });
+            // RELEASE pairs with ACQUIRE in ProxyOrders::failure (through the OnceLock, for those of this process).
+            self.shared.failed.store_release(1);
+        }
+    }
+
+    /// What every connection is doing, and what happened lately.
+    pub fn post_mortem(&self) -> String {
+        let mut said = format!(
+            "proxy of rank {}: orders {} to {} are open, turn {}\n",
+            self.rank, self.first_open, self.next_ticket, self.turn
+        );
+        let outstanding = self.lanes.iter().filter_map(|lane| Some((lane, lane.end.outstanding()?)));
+        for (lane, was) in outstanding {
+            let _ = writeln!(said, "  {}: order {}, {was}", lane.end.place(), lane.ticket);
+        }
+        said.push_str("lately:\n");
+        let places = |number: u16| self.lanes[number as usize].end.place();
+        let _ = self.trace.tell(&places, &mut said);
+        said
+    }
+}
+
+/// Tells the user's thread how many orders are done.
+fn complete(first_open: &mut u64, next_ticket: u64, missing: &[u32], shared: &ProxyShared) {
+    let before = *first_open;
+    while *first_open < next_ticket && missing[*first_open as usize % ORDERS_OPEN_MAX] == 0 {
+        *first_open += 1;
+    }
+    if *first_open != before {
+        // RELEASE pairs with ACQUIRE in ProxyOrders::is_done: slots sent and published come first.
+        shared.completed.store_release(*first_open);
+    }
+}
+
+/// Whether a connection whose operation has begun waits for the other end, and not for this rank's kernel.
+fn waits_for_peer(end: &ProxyEnd, counters: &Counters) -> bool {
+    match end {
+        ProxyEnd::Send(_) => counters.received > counters.done,
+        ProxyEnd::Recv(_) => counters.received > 0 && counters.posted > counters.received,
+    }
+}

@@ -1,0 +1,135 @@
+//! The user's thread's side of a proxy: gives orders, learns how far they are, ends it.
+
+use super::engine::{Progress, ProxyParts};
+use super::error::ProxyFailure;
+use super::order::{Keep, ORDERS_WAITING_MAX, ProxyOrder, ProxyShared, WISH_ABORT, WISH_STOP};
+use oxccl_shared::fifo::OrderProducer;
+use std::ptr::NonNull;
+use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
+
+/// An order that was given; orders are done when all before them are.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Ticket(u64);
+
+/// The giving end.
+pub struct ProxyOrders {
+    producer: OrderProducer<'static, ProxyOrder, ORDERS_WAITING_MAX>,
+    shared: &'static ProxyShared,
+    failure: Arc<OnceLock<ProxyFailure>>,
+    given: u64,
+    sleeper: Option<Thread>,
+    /// Dropped last: what the references lie in.
+    _keep: Keep,
+}
+
+/// A proxy in this process, and where it takes its orders from.
+pub fn proxy(parts: ProxyParts) -> (ProxyOrders, Progress) {
+    let shared = Arc::new(ProxyShared::default());
+    let start = NonNull::from(&*shared);
+    let failure = Arc::new(OnceLock::new());
+    // SAFETY: in the Arc, which both ends keep; nobody else has an end of it.
+    unsafe {
+        let orders = attach_orders(start, shared.clone(), failure.clone());
+        (orders, attach_proxy(start, shared, failure, parts))
+    }
+}
+
+/// The giving end of a proxy whose memory is shared, perhaps with another process.
+///
+/// # Safety
+/// 1. `shared` is aligned for its type, was zeroed when the proxy began, and lives as long as `keep`.
+/// 2. There is one giving end.
+pub unsafe fn attach_orders(
+    shared: NonNull<ProxyShared>,
+    keep: Keep,
+    failure: Arc<OnceLock<ProxyFailure>>,
+) -> ProxyOrders {
+    // SAFETY: obligation 1; the reference is kept beside what keeps it true.
+    let shared: &'static ProxyShared = unsafe { shared.as_ref() };
+    // SAFETY: obligation 2.
+    let producer = unsafe { shared.orders.producer() };
+    ProxyOrders { producer, shared, failure, given: 0, sleeper: None, _keep: keep }
+}
+
+/// The proxy whose orders come through shared memory.
+///
+/// # Safety
+/// 1. As [`attach_orders`], the first.
+/// 2. There is one proxy.
+pub unsafe fn attach_proxy(
+    shared: NonNull<ProxyShared>,
+    keep: Keep,
+    failure: Arc<OnceLock<ProxyFailure>>,
+    parts: ProxyParts,
+) -> Progress {
+    // SAFETY: obligation 1; the reference is kept beside what keeps it true.
+    let shared: &'static ProxyShared = unsafe { shared.as_ref() };
+    // SAFETY: obligation 2.
+    let source = unsafe { shared.orders.consumer() };
+    Progress::new(source, shared, failure, keep, parts)
+}
+
+impl ProxyOrders {
+    /// Gives an order, or gives it back if too many wait.
+    ///
+    /// # Errors
+    /// The order: try again when the proxy has taken some.
+    #[inline]
+    pub fn give(&mut self, order: ProxyOrder) -> Result<Ticket, ProxyOrder> {
+        self.producer.push(order)?;
+        self.given += 1;
+        self.wake();
+        Ok(Ticket(self.given))
+    }
+
+    /// Whether an order and all before it are done: everything sent has left, everything received is published.
+    #[inline]
+    pub fn is_done(&self, ticket: Ticket) -> bool {
+        // ACQUIRE pairs with RELEASE in engine::complete.
+        self.shared.completed.load_acquire() >= ticket.0
+    }
+
+    /// Whether everything given is done.
+    pub fn is_all_done(&self) -> bool {
+        self.is_done(Ticket(self.given))
+    }
+
+    /// Whether a connection has failed. One load.
+    #[inline]
+    pub fn has_failed(&self) -> bool {
+        // ACQUIRE pairs with RELEASE in Progress::report.
+        self.shared.failed.load_acquire() != 0
+    }
+
+    /// What failed first, if something has and the proxy is of this process.
+    pub fn failure(&self) -> Option<&ProxyFailure> {
+        self.failure.get()
+    }
+
+    /// Asks the proxy to end when all orders are done.
+    pub fn stop(&self) {
+        // RELEASE pairs with ACQUIRE in Progress::has_ended: orders come first.
+        self.shared.wish.store_release(WISH_STOP);
+        self.wake();
+    }
+
+    /// Asks the proxy to end now. What is under way is lost; the other ends learn it from the network.
+    pub fn abort(&self) {
+        // RELEASE: as above.
+        self.shared.wish.store_release(WISH_ABORT);
+        self.wake();
+    }
+
+    /// Whom to wake when there is an order.
+    pub(super) fn wakes(&mut self, thread: Thread) {
+        self.sleeper = Some(thread);
+    }
+
+    #[inline]
+    fn wake(&self) {
+        if let Some(sleeper) = &self.sleeper {
+            sleeper.unpark();
+        }
+    }
+}

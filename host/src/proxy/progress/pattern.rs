@@ -1,0 +1,161 @@
+//! How many steps an operation takes on each connection of a channel, from the schedules that kernels walk.
+//!
+//! Nothing here knows who sends what when: that is `shared::algo`. What is here is how kernels divide a part among hops and hops
+//! among slots, in closed form: a walk of every slot would cost as much as moving some of them.
+
+use super::order::Operation;
+use oxccl_shared::abi::{Algorithm, Func, Rank};
+use oxccl_shared::algo::chunk::{self, Loop, Loops};
+use oxccl_shared::algo::{Action, Hop, direct, ring, tree};
+use std::ops::Range;
+
+/// This rank's place in one channel's ring and tree.
+#[derive(Clone, Debug, Default)]
+pub struct ProxyChannel {
+    /// The rank at each position of the ring; empty where there is none.
+    pub ring: Box<[Rank]>,
+    /// The neighbours in the tree.
+    pub tree: tree::TreeLinks,
+}
+
+/// Who sees how many steps, in which direction.
+pub(super) type Emit<'a> = dyn FnMut(Rank, Way, Amount) + 'a;
+
+/// Seen from this rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Way {
+    Send,
+    Recv,
+}
+
+/// How much goes over a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Amount {
+    Steps(u64),
+    /// In slots as full as they hold; at least one.
+    Bytes(u64),
+}
+
+/// Whether there is such a pattern.
+pub(super) fn is_known(op: &Operation, channel: &ProxyChannel) -> bool {
+    let has_ring = !channel.ring.is_empty();
+    match (op.func, op.algorithm) {
+        (Func::Send | Func::Recv, _) => true,
+        (Func::AllReduce, Algorithm::Tree | Algorithm::Direct) | (Func::Barrier, Algorithm::Direct) => true,
+        (Func::AllReduce | Func::AllGather | Func::ReduceScatter, Algorithm::Ring) => has_ring,
+        (Func::Broadcast | Func::Reduce, Algorithm::Ring) => channel.ring.contains(&Rank(op.order.rank)),
+        _ => false,
+    }
+}
+
+/// Tells `emit` what channel `index` (of the operation's) carries. A known pattern, see [`is_known`].
+pub(super) fn expand(
+    op: &Operation,
+    index: u32,
+    channel: &ProxyChannel,
+    me: Rank,
+    nranks: u32,
+    emit: &mut Emit<'_>,
+) {
+    let order = &op.order;
+    let count = order.count as usize;
+    let part = chunk::channel_part(count, order.nchannels, index, order.grain_elems as usize);
+    match (op.func, op.algorithm) {
+        (Func::Send | Func::Recv, _) => {
+            let way = if op.func == Func::Send { Way::Send } else { Way::Recv };
+            // A message of nothing is one empty slot on its first channel.
+            if !part.is_empty() || count == 0 && index == 0 {
+                emit(Rank(order.rank), way, Amount::Bytes(part.len() as u64));
+            }
+        }
+        (_, Algorithm::Ring) => along_ring(op, part, channel, me, nranks, emit),
+        (_, Algorithm::Tree) => along_tree(op, part, channel, emit),
+        (_, Algorithm::Direct) => {
+            // Ranks that meet without data exchange one empty slot.
+            let steps = Amount::Steps(slots(op, part).max(1));
+            for peer in direct::peers(me, nranks) {
+                emit(peer, Way::Send, steps);
+                emit(peer, Way::Recv, steps);
+            }
+        }
+    }
+}
+
+/// Slots of a hop on `len` elements.
+fn slots_of(op: &Operation, len: usize) -> u64 {
+    (len as u64).div_ceil(op.order.slice_elems)
+}
+
+/// Slots of a part that is cut into chunks and these into slots.
+fn slots(op: &Operation, part: Range<usize>) -> u64 {
+    let chunk_elems = op.order.chunk_elems as usize;
+    let (whole, rest) = (part.len() / chunk_elems, part.len() % chunk_elems);
+    whole as u64 * slots_of(op, chunk_elems) + slots_of(op, rest)
+}
+
+/// Hops that send and that receive.
+fn hops(hops: impl Iterator<Item = Hop>) -> (u64, u64) {
+    hops.fold((0, 0), |(sent, received), Hop { action, .. }| {
+        (sent + u64::from(action.send), received + u64::from(action.recv))
+    })
+}
+
+fn along_ring(
+    op: &Operation,
+    part: Range<usize>,
+    channel: &ProxyChannel,
+    me: Rank,
+    n: u32,
+    emit: &mut Emit<'_>,
+) {
+    let place = |rank| channel.ring.iter().position(|at| *at == rank).unwrap_or(0) as u32;
+    let (position, root) = (place(me), place(Rank(op.order.rank)));
+    let (sent, received) = match op.func {
+        Func::AllReduce => all_reduce(op, part, position, n),
+        func => {
+            let (sent, received) = match func {
+                Func::AllGather => hops(ring::all_gather(position, n)),
+                Func::ReduceScatter => hops(ring::reduce_scatter(position, n)),
+                Func::Broadcast => hops(ring::broadcast(position, root, n)),
+                _ => hops(ring::reduce(position, root, n)),
+            };
+            let slots = slots(op, part);
+            (sent * slots, received * slots)
+        }
+    };
+    let at = |offset: u32| channel.ring[((position + offset) % n) as usize];
+    emit(at(1), Way::Send, Amount::Steps(sent));
+    emit(at(n - 1), Way::Recv, Amount::Steps(received));
+}
+
+/// Loops of whole blocks are all alike; in the last a block may be short or empty.
+fn all_reduce(op: &Operation, part: Range<usize>, position: u32, n: u32) -> (u64, u64) {
+    let schedule = || ring::all_reduce(position, n);
+    let all = hops(schedule());
+    let (chunk_elems, grain_elems) = (op.order.chunk_elems as usize, op.order.grain_elems as usize);
+    let mut steps = (0, 0);
+    for round in Loops::new(part, n, chunk_elems, grain_elems) {
+        let Loop { base, chunk, end } = round;
+        if end - base >= chunk.saturating_mul(n as usize) {
+            let slots = slots_of(op, chunk);
+            steps = (steps.0 + all.0 * slots, steps.1 + all.1 * slots);
+            continue;
+        }
+        for Hop { action, block } in schedule() {
+            let slots = slots_of(op, round.block_range(block).len());
+            steps = (steps.0 + u64::from(action.send) * slots, steps.1 + u64::from(action.recv) * slots);
+        }
+    }
+    steps
+}
+
+fn along_tree(op: &Operation, part: Range<usize>, channel: &ProxyChannel, emit: &mut Emit<'_>) {
+    let steps = Amount::Steps(slots(op, part));
+    let halves = [Some(tree::all_reduce_up(&channel.tree)), tree::all_reduce_down(&channel.tree)]
+        .into_iter()
+        .flatten();
+    for tree::TreeHop { action: Action { recv, send, .. }, from, to } in halves {
+        from.into_iter().flatten().filter(|_| recv).for_each(|peer| emit(peer, Way::Recv, steps));
+        to.into_iter().flatten().filter(|_| send).for_each(|peer| emit(peer, Way::Send, steps));
+    }
+}

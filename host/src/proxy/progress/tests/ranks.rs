@@ -1,0 +1,535 @@
+//! Whole proxies: ranks on threads, each with real kernels, all of whose connections go over networks with bad manners.
+//!
+//! That the steps a proxy expects are those that kernels make shows by itself: with one too few a kernel waits for ever, with one
+//! too many an order does.
+
+use super::network::{self, Manners};
+use crate::mem::Segment;
+use crate::proxy::progress::*;
+use oxccl_device::coll::{self, CollWork, Endpoints, P2pWork, RingEnds, TreeEnds, send_recv};
+use oxccl_device::conn::{Conns, RecvConn, SendConn};
+use oxccl_device::gpu::cpu::{CpuBlock, Waiter};
+use oxccl_device::gpu::{Stop, Wait};
+use oxccl_shared::abi::{
+    Algorithm, ChannelId, ConnLayout, DataType, Func, Protocol, Rank, RedOp, SlotHeader,
+};
+use oxccl_shared::algo::{direct, tree};
+use oxccl_shared::proto;
+use oxccl_shared::reduce::resolve;
+use proptest::prelude::*;
+use std::cell::RefCell;
+use std::ptr::NonNull;
+use std::time::{Duration, Instant};
+
+const LAYOUT: ConnLayout = ConnLayout { ll_slot_bytes: 512, ll128_slot_bytes: 1024, simple_slot_bytes: 768 };
+const RING: u32 = 0;
+const TREE: u32 = 1;
+const MESH: u32 = 2;
+const ELEM: usize = 4;
+
+/// What one call is, the same on all ranks.
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    func: Func,
+    algorithm: Algorithm,
+    protocol: Protocol,
+    count: usize,
+    /// Root, or the sender of a message to the rank after it.
+    rank: u32,
+    slices_per_chunk: usize,
+}
+
+/// One rank's kernels' ends.
+#[derive(Default)]
+struct Ends {
+    send: [Vec<SendConn>; 3],
+    recv: [Vec<RecvConn>; 3],
+    proxy: Vec<ProxyEnd>,
+}
+
+/// Leaked: tests are short.
+fn block() -> (NonNull<u8>, ProxyBlock) {
+    let segment: &'static Segment = Box::leak(Box::new(Segment::private(LAYOUT.total_bytes()).unwrap()));
+    let base = NonNull::new(segment.base()).unwrap();
+    // SAFETY: leaked, zeroed, page aligned and long enough.
+    (base, unsafe { ProxyBlock::in_host(base, LAYOUT) })
+}
+
+/// Connects `from` to `to`, appending to their lists.
+fn connect(ends: &mut [Ends], channel: u32, from: u32, to: u32, manners: Manners) {
+    let (send, recv) = network::pair(manners);
+    let ((here, near), (there, far)) = (block(), block());
+    let place = |peer, is_send| Place { peer: Rank(peer), channel: ChannelId(channel), is_send };
+    // SAFETY: fresh leaked blocks, each with one producer and one consumer.
+    unsafe {
+        let at = &mut ends[from as usize];
+        at.send[channel as usize].push(SendConn::new(Rank(to), here.as_ptr(), LAYOUT));
+        at.proxy.push(ProxyEnd::Send(SendEnd::new(Box::new(send), near, place(to, true)).unwrap()));
+        let at = &mut ends[to as usize];
+        at.recv[channel as usize].push(RecvConn::new(Rank(from), there.as_ptr(), LAYOUT));
+        at.proxy.push(ProxyEnd::Recv(RecvEnd::new(Box::new(recv), far, place(from, false)).unwrap()));
+    }
+}
+
+fn tree_links(rank: u32, n: u32) -> tree::TreeLinks {
+    tree::double_binary_tree(Rank(rank), n)[0]
+}
+
+/// All connections of `n` ranks.
+fn connect_all(n: u32, mut manners: Manners) -> Vec<Ends> {
+    let mut ends: Vec<Ends> = (0..n).map(|_| Ends::default()).collect();
+    let pairs = (0..n).flat_map(|a| (0..n).map(move |b| (a, b))).filter(|(a, b)| a != b);
+    for (a, b) in pairs {
+        let is_tree = tree_links(a, n).up == Some(Rank(b)) || tree_links(b, n).up == Some(Rank(a));
+        for (channel, wanted) in [(RING, (a + 1) % n == b), (TREE, is_tree), (MESH, true)] {
+            if wanted {
+                manners.seed = manners.seed.rotate_left(7) ^ 0x9e37_79b9;
+                connect(&mut ends, channel, a, b, manners);
+            }
+        }
+    }
+    ends
+}
+
+fn parts(rank: u32, n: u32, ends: Vec<ProxyEnd>, timeout: Option<Duration>) -> ProxyParts {
+    let ring = ProxyChannel { ring: (0..n).map(Rank).collect(), tree: Default::default() };
+    let tree = ProxyChannel { ring: Box::default(), tree: tree_links(rank, n) };
+    let channels = [ring, tree, ProxyChannel::default()].into();
+    ProxyParts { rank: Rank(rank), nranks: n, channels, ends, timeout }
+}
+
+fn elems(len_bytes: usize) -> usize {
+    len_bytes / ELEM
+}
+
+impl Call {
+    fn grain_elems(&self) -> usize {
+        if proto::is_flagged(self.protocol) { 2 } else { 128 }
+    }
+
+    fn slice_elems(&self) -> usize {
+        elems(proto::payload_bytes(self.protocol, &LAYOUT))
+    }
+
+    fn chunk_elems(&self) -> usize {
+        self.slice_elems() * self.slices_per_chunk
+    }
+
+    fn tag(&self) -> u32 {
+        self.count as u32 * 31 + self.func as u32
+    }
+
+    fn channel(&self) -> u32 {
+        match (self.func, self.algorithm) {
+            (Func::Send, _) => MESH,
+            (_, Algorithm::Ring) => RING,
+            (_, Algorithm::Tree) => TREE,
+            _ => MESH,
+        }
+    }
+
+    /// What rank `me` of `n` tells its proxy; nothing if a message passes it by.
+    fn order(&self, me: u32, n: u32) -> Option<ProxyOrder> {
+        let order = ProxyOrder {
+            count: self.count as u64,
+            chunk_elems: self.chunk_elems() as u64,
+            slice_elems: self.slice_elems() as u64,
+            grain_elems: self.grain_elems() as u64,
+            tag: self.tag(),
+            rank: self.rank,
+            first_channel: self.channel(),
+            nchannels: 1,
+            func: self.func as u8,
+            algorithm: self.algorithm as u8,
+            protocol: self.protocol as u8,
+            reserved: [0; 5],
+        };
+        let to = (self.rank + 1) % n;
+        match self.func {
+            Func::Send if me == self.rank => {
+                Some(ProxyOrder { count: (self.count * ELEM) as u64, rank: to, ..order })
+            }
+            Func::Send if me == to => {
+                Some(ProxyOrder { count: (self.count * ELEM) as u64, func: Func::Recv as u8, ..order })
+            }
+            Func::Send => None,
+            _ => Some(order),
+        }
+    }
+
+    fn input(&self, rank: u32, n: u32) -> Vec<u32> {
+        let blocks = if self.func == Func::ReduceScatter { n as usize } else { 1 };
+        (0..(self.count * blocks) as u32).map(|i| (i + 3) * (rank + 1)).collect()
+    }
+
+    /// What rank `me` must find in its output; nothing if it is not to be looked at.
+    fn expected(&self, me: u32, n: u32) -> Option<Vec<u32>> {
+        let (count, inputs) = (self.count, || (0..n).map(|rank| self.input(rank, n)));
+        let sum = |range: std::ops::Range<usize>| -> Vec<u32> {
+            range.map(|i| inputs().map(|input| input[i]).sum()).collect()
+        };
+        match self.func {
+            Func::AllReduce => Some(sum(0..count)),
+            Func::ReduceScatter => Some(sum(me as usize * count..(me as usize + 1) * count)),
+            Func::AllGather => Some(inputs().flatten().collect()),
+            Func::Broadcast => Some(self.input(self.rank, n)),
+            Func::Reduce => (me == self.rank).then(|| sum(0..count)),
+            Func::Send => (me == (self.rank + 1) % n).then(|| self.input(self.rank, n)),
+            _ => None,
+        }
+    }
+}
+
+/// A rank: its kernels' ends and how it drives its proxy.
+struct Player<'a> {
+    me: u32,
+    n: u32,
+    ends: Ends,
+    /// Looks at the proxy, and drives it if nobody else does.
+    look: &'a dyn Fn(),
+    started: Instant,
+}
+
+impl Waiter for Player<'_> {
+    fn spins(&self) -> u32 {
+        1
+    }
+    fn wait(&self, on: Wait, _: u32) -> Result<(), Stop> {
+        (self.look)();
+        assert!(self.started.elapsed() < Duration::from_secs(60), "rank {}: stuck: {on:?}", self.me);
+        std::thread::yield_now();
+        Ok(())
+    }
+    fn refuse(&self, on: Wait, expected: SlotHeader, found: SlotHeader) -> Stop {
+        panic!("rank {}: {on:?}: {found:?} instead of {expected:?}", self.me)
+    }
+}
+
+impl Player<'_> {
+    fn run(&self, call: &Call) {
+        let (me, n) = (self.me, self.n);
+        let mut input = call.input(me, n);
+        let blocks = if call.func == Func::AllGather { n as usize } else { 1 };
+        let mut output = vec![0u32; call.count * blocks];
+        let operator = resolve(RedOp::Sum, DataType::U32, n, 0);
+        let block = CpuBlock::new(self, DataType::U32, &operator);
+        let channel = call.channel() as usize;
+        let conns = Conns { send: &self.ends.send[channel], recv: &self.ends.recv[channel] };
+        if call.func == Func::Send {
+            self.message(call, conns, &mut input, &mut output);
+        } else {
+            let work = self.work(call, &input, &mut output);
+            let tree = self.tree();
+            let is_mesh = channel == MESH as usize;
+            let from = |peer: u32| conns.recv.iter().position(|conn| conn.peer().0 == peer).unwrap() as u16;
+            let to = |peer: Rank| conns.send.iter().position(|conn| conn.peer() == peer).unwrap() as u16;
+            let mesh_recv: Vec<u16> = (0..n).filter(|peer| is_mesh && *peer != me).map(from).collect();
+            let mesh_send: Vec<u16> = direct::peers(Rank(me), n).filter(|_| is_mesh).map(to).collect();
+            let order: Vec<u32> = (0..n).collect();
+            let ring = RingEnds { order: &order, position: me, recv: [0], send: [0] };
+            let ends = Endpoints { ring, tree: &tree, mesh_recv: &mesh_recv, mesh_send: &mesh_send };
+            // SAFETY: buffers are as long as the work says; indices are those of the channel's connections.
+            unsafe { coll::run(&block, conns, &ends, &work) }.unwrap();
+        }
+        if let Some(expected) = call.expected(me, n) {
+            assert!(output == expected, "rank {me}: wrong result of {call:?}");
+        }
+    }
+
+    fn work(&self, call: &Call, input: &[u32], output: &mut [u32]) -> CollWork {
+        CollWork {
+            func: call.func,
+            algorithm: call.algorithm,
+            protocol: call.protocol,
+            dtype: DataType::U32,
+            src: input.as_ptr().cast(),
+            dst: output.as_mut_ptr().cast(),
+            count: call.count,
+            part: 0..call.count,
+            chunk_elems: call.chunk_elems(),
+            slice_elems: call.slice_elems(),
+            grain_elems: call.grain_elems(),
+            rank: self.me,
+            nranks: self.n,
+            root: call.rank,
+            tag: call.tag(),
+            stream: false,
+        }
+    }
+
+    fn message(&self, call: &Call, conns: Conns<'_>, input: &mut [u32], output: &mut [u32]) {
+        let to = (call.rank + 1) % self.n;
+        let (is_send, buffer) = match self.me {
+            me if me == call.rank => (true, input),
+            me if me == to => (false, output),
+            _ => return,
+        };
+        let conn = if is_send {
+            conns.send.iter().position(|conn| conn.peer() == Rank(to))
+        } else {
+            conns.recv.iter().position(|conn| conn.peer() == Rank(call.rank))
+        };
+        let (buffer, len_bytes) = (buffer.as_mut_ptr().cast(), call.count * ELEM);
+        let conn = conn.unwrap() as u16;
+        let (protocol, tag) = (call.protocol, call.tag());
+        let work =
+            P2pWork { conn, is_send, protocol, buffer, len_bytes, done_bytes: 0, tag, finished: false };
+        let operator = resolve(RedOp::Sum, DataType::U32, self.n, 0);
+        let block = CpuBlock::new(self, DataType::U32, &operator);
+        // SAFETY: the buffer is as long as it says, the index that of the channel's connection.
+        unsafe { send_recv::run(&block, conns, &mut [work]) }.unwrap();
+    }
+
+    fn tree(&self) -> TreeEnds {
+        let links = tree_links(self.me, self.n);
+        let (send, recv) = (&self.ends.send[TREE as usize], &self.ends.recv[TREE as usize]);
+        let to = |peer: Rank| send.iter().position(|conn| conn.peer() == peer).unwrap() as u16;
+        let from = |peer: Rank| recv.iter().position(|conn| conn.peer() == peer).unwrap() as u16;
+        let mut ends = TreeEnds { links, ..TreeEnds::default() };
+        for child in links.down.into_iter().flatten() {
+            ends.child_recv[ends.children] = from(child);
+            ends.child_send[ends.children] = to(child);
+            ends.children += 1;
+        }
+        if let Some(parent) = links.up {
+            (ends.parent_recv, ends.parent_send) = ([from(parent)], [to(parent)]);
+        }
+        ends
+    }
+}
+
+/// All ranks make all calls. With `idle`, each proxy has a thread; otherwise kernels drive it while they wait.
+fn play(n: u32, calls: &[Call], manners: Manners, idle: Option<Idle>) {
+    let ends = connect_all(n, manners);
+    std::thread::scope(|scope| {
+        for (me, mut ends) in (0..n).zip(ends) {
+            scope.spawn(move || {
+                let proxy_ends = std::mem::take(&mut ends.proxy);
+                let (orders, progress) = proxy(parts(me, n, proxy_ends, None));
+                match idle {
+                    None => play_driving(me, n, ends, calls, orders, progress),
+                    Some(idle) => play_beside(me, n, ends, calls, orders, progress, idle),
+                }
+            });
+        }
+    });
+}
+
+fn give(orders: &mut ProxyOrders, call: &Call, me: u32, n: u32) {
+    if let Some(order) = call.order(me, n) {
+        orders.give(order).unwrap();
+    }
+}
+
+fn play_driving(me: u32, n: u32, ends: Ends, calls: &[Call], mut orders: ProxyOrders, progress: Progress) {
+    let progress = RefCell::new(progress);
+    let failure = std::cell::Cell::new(false);
+    let look = || {
+        progress.borrow_mut().do_work();
+    };
+    let player = Player { me, n, ends, look: &look, started: Instant::now() };
+    for call in calls {
+        give(&mut orders, call, me, n);
+        player.run(call);
+        failure.set(orders.has_failed());
+        assert!(!failure.get(), "{:?}", orders.failure());
+    }
+    while !orders.is_all_done() {
+        look();
+        assert!(!orders.has_failed(), "{:?}", orders.failure());
+        assert!(player.started.elapsed() < Duration::from_secs(60), "{}", progress.borrow().post_mortem());
+    }
+    assert!(progress.borrow().is_quiet());
+    assert!(!progress.borrow().has_ended());
+    orders.stop();
+    assert!(progress.borrow().has_ended());
+}
+
+fn play_beside(
+    me: u32,
+    n: u32,
+    ends: Ends,
+    calls: &[Call],
+    orders: ProxyOrders,
+    progress: Progress,
+    idle: Idle,
+) {
+    let config = ProxyThreadConfig { name: format!("proxy {me}"), idle, cpus: vec![0] };
+    let mut thread = ProxyThread::start(orders, progress, &config).unwrap();
+    let player = Player { me, n, ends, look: &|| (), started: Instant::now() };
+    for call in calls {
+        give(thread.orders(), call, me, n);
+        player.run(call);
+    }
+    thread.stop();
+}
+
+fn any_call(n: u32) -> impl Strategy<Value = Call> {
+    let what = prop_oneof![
+        (Just(Func::AllReduce), proptest::sample::select(Algorithm::ALL)),
+        (
+            proptest::sample::select(vec![
+                Func::AllGather,
+                Func::ReduceScatter,
+                Func::Broadcast,
+                Func::Reduce,
+                Func::Send
+            ]),
+            Just(Algorithm::Ring)
+        ),
+        (Just(Func::Barrier), Just(Algorithm::Direct)),
+    ];
+    let count = prop_oneof![1usize..4, 1usize..600, 1usize..6000];
+    (what, proptest::sample::select(Protocol::ALL), count, 0..n, 1usize..3).prop_map(
+        |((func, algorithm), protocol, count, rank, slices)| {
+            let count = if func == Func::Barrier { 0 } else { count };
+            // A hop to all and from all at once must fit the slots that there are.
+            let slices_per_chunk = if algorithm == Algorithm::Direct { 1 } else { slices };
+            Call { func, algorithm, protocol, count, rank, slices_per_chunk }
+        },
+    )
+}
+
+fn any_game() -> impl Strategy<Value = (u32, Vec<Call>)> {
+    (2u32..6).prop_flat_map(|n| (Just(n), proptest::collection::vec(any_call(n), 1..8)))
+}
+
+fn any_manners() -> impl Strategy<Value = Manners> {
+    (1u64..u64::MAX, 200usize..4000, 0u64..4).prop_map(|(seed, burst_bytes, lazy_eighths)| Manners {
+        seed,
+        burst_bytes,
+        lazy_eighths,
+        breaks_after: None,
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+    #[test]
+    fn collectives_over_proxies_are_right((n, calls) in any_game(), manners in any_manners()) {
+        play(n, &calls, manners, None);
+    }
+}
+
+fn some_calls() -> Vec<Call> {
+    let call = |func, algorithm, protocol: usize, count| {
+        let protocol = Protocol::ALL[protocol];
+        Call { func, algorithm, protocol, count, rank: 1, slices_per_chunk: 1 }
+    };
+    vec![
+        call(Func::AllReduce, Algorithm::Ring, 2, 5000),
+        call(Func::AllReduce, Algorithm::Tree, 0, 100),
+        call(Func::Send, Algorithm::Ring, 1, 0),
+        call(Func::AllGather, Algorithm::Ring, 1, 700),
+        call(Func::Barrier, Algorithm::Direct, 0, 0),
+    ]
+}
+
+/// Threads that sleep between operations are woken by each.
+#[test]
+fn proxies_on_threads_that_sleep_and_wake() {
+    let asleep = Idle { spins: 1, pauses: 1, yields: 1, sleep: Some(Duration::from_micros(100)) };
+    let calls: Vec<Call> = some_calls().into_iter().cycle().take(15).collect();
+    play(3, &calls, Manners::GOOD, Some(asleep));
+    play(2, &some_calls(), Manners::GOOD, Some(Idle::BALANCED));
+}
+
+/// A rank whose peer's proxy does nothing.
+fn lone(timeout: Duration, manners: Manners) -> (ProxyOrders, Progress, Ends) {
+    let mut ends = connect_all(2, manners);
+    let _other = std::mem::take(&mut ends[1]);
+    std::mem::forget(_other);
+    let mut mine = std::mem::take(&mut ends[0]);
+    let proxy_ends = std::mem::take(&mut mine.proxy);
+    let (orders, progress) = proxy(parts(0, 2, proxy_ends, Some(timeout)));
+    (orders, progress, mine)
+}
+
+#[test]
+fn a_peer_that_does_nothing_is_named_with_the_whole_story() {
+    let (mut orders, mut progress, ends) = lone(Duration::from_secs(3), Manners::GOOD);
+    let call = Call { rank: 0, count: 4, ..some_calls()[2] };
+    give(&mut orders, &call, 0, 2);
+    assert!(progress.do_work() > 0);
+    // The kernel's part: a slot of a message of nothing.
+    let flagged = call.protocol;
+    let operator = resolve(RedOp::Sum, DataType::U32, 2, 0);
+    let player = Player { me: 0, n: 2, ends, look: &|| (), started: Instant::now() };
+    let block = CpuBlock::new(&player, DataType::U32, &operator);
+    let conns = Conns { send: &player.ends.send[2], recv: &[] };
+    let mut data = [1u32; 4];
+    let buffer = data.as_mut_ptr().cast();
+    let work = P2pWork {
+        conn: 0,
+        is_send: true,
+        protocol: flagged,
+        buffer,
+        len_bytes: 16,
+        done_bytes: 0,
+        tag: call.tag(),
+        finished: false,
+    };
+    // SAFETY: the buffer is as long as it says, and connection 0 is there.
+    unsafe { send_recv::run(&block, conns, &mut [work]) }.unwrap();
+    assert_eq!(progress.do_work(), 2, "received and transmitted");
+    for second in 1..=3 {
+        progress.check(Duration::from_secs(second));
+        assert!(!orders.has_failed(), "{second}");
+    }
+    progress.check(Duration::from_secs(5));
+    assert!(orders.has_failed());
+    let failure = orders.failure().unwrap();
+    let error = failure.error.as_ref().unwrap();
+    assert!(matches!(error.why, EndFault::Timeout { waited } if waited.as_secs() == 4), "{error}");
+    assert_eq!(error.place, Place { peer: Rank(1), channel: ChannelId(2), is_send: true });
+    for part in
+        ["connection to rank 1 on channel 2", "transmitted 1", "order 0 taken", "began 1 steps", "ms after"]
+    {
+        assert!(failure.post_mortem.contains(part), "{part}: {}", failure.post_mortem);
+    }
+    assert!(!progress.has_ended());
+    orders.stop();
+    assert!(progress.has_ended(), "what failed is not waited for");
+}
+
+#[test]
+fn an_operation_that_has_not_begun_is_not_late() {
+    let (mut orders, mut progress, _ends) = lone(Duration::from_secs(3), Manners::GOOD);
+    give(&mut orders, &Call { rank: 0, ..some_calls()[2] }, 0, 2);
+    give(&mut orders, &Call { rank: 1, ..some_calls()[2] }, 0, 2);
+    progress.do_work();
+    for second in [1, 100, 200, 300] {
+        progress.do_work();
+        progress.check(Duration::from_secs(second));
+    }
+    assert!(!orders.has_failed(), "{:?}", orders.failure());
+    orders.stop();
+    assert!(!progress.has_ended(), "there is something to do");
+    orders.abort();
+    assert!(progress.has_ended());
+}
+
+#[test]
+fn an_order_that_means_nothing_is_refused() {
+    let good = some_calls()[0].order(0, 2).unwrap();
+    let bad = [
+        ProxyOrder { func: 200, ..good },
+        ProxyOrder { algorithm: 7, ..good },
+        ProxyOrder { protocol: 3, ..good },
+        ProxyOrder { slice_elems: 0, ..good },
+        ProxyOrder { nchannels: 0, ..good },
+        ProxyOrder { nchannels: u32::MAX, ..good },
+        ProxyOrder { first_channel: 3, ..good },
+        ProxyOrder { first_channel: TREE, ..good },
+        ProxyOrder { reserved: [1; 5], ..good },
+        ProxyOrder { func: Func::AllToAll as u8, ..good },
+        ProxyOrder { func: Func::Broadcast as u8, rank: 9, ..good },
+    ];
+    for order in bad {
+        let (mut orders, mut progress, _ends) = lone(Duration::from_secs(3), Manners::GOOD);
+        let ticket = orders.give(order).unwrap();
+        progress.do_work();
+        assert!(orders.has_failed() && !orders.is_done(ticket), "{order:?}");
+        assert!(orders.failure().unwrap().to_string().contains("means nothing"), "{order:?}");
+    }
+}
