@@ -24,6 +24,8 @@ pub enum Command {
     Perf(PerfArgs),
     /// Show what a machine is made of and which channels go through it: text, XML, a picture, NCCL's log lines.
     Topo(crate::topo::TopoArgs),
+    /// Measure which algorithm and protocol is fastest here, and write what OXCCL_TUNE_FILE is to name.
+    Tune(crate::tune::TuneArgs),
 }
 
 /// Ranks come from `--ranks` (processes started here), `--threads` (threads of one process), or else from mpirun, Slurm or
@@ -132,6 +134,9 @@ pub struct PerfArgs {
     /// OxCCL: this protocol (ll, ll128, simple).
     #[arg(long, value_parser = named(Protocol::from_name))]
     pub proto: Option<Protocol>,
+    /// cuda, OxCCL: this many channels (NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS at once).
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub channels: Option<u32>,
     /// OxCCL: this transport.
     #[arg(long, value_enum, default_value_t = Transport::Auto)]
     pub transport: Transport,
@@ -268,7 +273,7 @@ fn engine(text: &str) -> Result<EngineChoice, String> {
     }
 }
 
-fn bytes(text: &str) -> Result<usize, String> {
+pub fn bytes(text: &str) -> Result<usize, String> {
     let (digits, unit) = match text.trim_end_matches(['B', 'b']).char_indices().last() {
         Some((at, 'K' | 'k')) => (&text[..at], 1 << 10),
         Some((at, 'M' | 'm')) => (&text[..at], 1 << 20),
@@ -319,7 +324,7 @@ mod tests {
         let words = ["oxccl", "perf"].into_iter().chain(line.split_whitespace());
         match Cli::try_parse_from(words).unwrap().command {
             Command::Perf(args) => args,
-            Command::Topo(_) => panic!("{line}"),
+            Command::Topo(_) | Command::Tune(_) => panic!("{line}"),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The `oxccl` command. `oxccl perf <collective>` measures and checks collectives as nccl-tests does, OxCCL's and other
-//! libraries' in the same run; `oxccl topo` shows a machine and its channels.
+//! libraries' in the same run; `oxccl topo` shows a machine and its channels, and explains choices;
+//! `oxccl tune` measures what is fastest on this machine.
 
 mod cli;
 mod complain;
@@ -19,6 +20,7 @@ mod run;
 mod report;
 mod spawn;
 mod topo;
+mod tune;
 
 use clap::Parser;
 use std::io::IsTerminal;
@@ -36,5 +38,6 @@ fn main() -> ExitCode {
     match cli.command {
         cli::Command::Perf(args) => setup::perf(&args),
         cli::Command::Topo(args) => topo::topo(&args),
+        cli::Command::Tune(args) => tune::tune(&args),
     }
 }

@@ -41,7 +41,7 @@ pub enum RunError {
     Root { root: u32, last: u32 },
     #[error("a minimum of {min} bytes is more than the maximum of {max}")]
     Sizes { min: usize, max: usize },
-    #[error("--ngpus, --one-thread, --devices, --graph and --init-time need --backend cuda")]
+    #[error("--ngpus, --one-thread, --devices, --graph, --channels and --init-time need --backend cuda")]
     OnlyCuda,
     #[error(transparent)]
     Launcher(#[from] oxccl::api::launcher::LaunchError),
@@ -97,7 +97,13 @@ fn unseated(args: &PerfArgs) -> Result<u8, RunError> {
         return Err(RunError::Sizes { min: args.minbytes, max: args.maxbytes });
     }
     let cuda = args.backend == Backend::Cuda;
-    if !cuda && (args.init_time || args.ngpus.is_some() || args.graph > 0 || !args.devices.is_empty()) {
+    if !cuda
+        && (args.init_time
+            || args.ngpus.is_some()
+            || args.graph > 0
+            || !args.devices.is_empty()
+            || args.channels.is_some())
+    {
         return Err(RunError::OnlyCuda);
     }
     let mpi = args.engines.iter().find_map(|engine| match engine {

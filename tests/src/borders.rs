@@ -62,6 +62,7 @@ impl Borders {
             tree_channels: CHANNELS[1],
             forced: config.forced,
             tuning: if has_streams { Tuning::CPU_STREAMS } else { Tuning::CPU },
+            table: None,
         };
         let plan = |count| plan(&Call { func, dtype, op: RedOp::Sum, root: 0, count }, &facts);
         let Plan { protocol, mut slice_elems, chunk_elems: mut chunk, grain_elems: grain, .. } = plan(1);
@@ -69,7 +70,7 @@ impl Borders {
             slice_elems = proto::payload_bytes(protocol, &mesh_layout) / dtype.size_bytes();
             chunk = slice_elems;
         }
-        if config.forced.protocol.is_none() {
+        if config.forced.is_nothing() {
             // Where another algorithm or protocol takes over, if one does before buffers become large.
             let choice = |count| (plan(count).algorithm, plan(count).protocol);
             chunk =

@@ -49,7 +49,7 @@ impl Settings {
                 bind_addr: Some(Ipv4Addr::LOCALHOST.into()),
                 ..BootstrapConfig::default()
             },
-            forced: Forced { algorithm: self.algorithm, protocol: self.protocol },
+            forced: Forced::only(self.algorithm, self.protocol),
             transports: self.transport.map_or(Allowed::ALL, Allowed::only),
             buffer_bytes: self.buffer_bytes,
             ..Config::default()

@@ -9,7 +9,7 @@ mod memcpy;
 
 pub use self::mpi::MpiEngine;
 pub use memcpy::MemcpyEngine;
-pub use oxccl::{LaunchedTeam, OxcclEngine, SetupError, agree_on_id, untyped};
+pub use oxccl::{LaunchedTeam, OxcclEngine, SetupError, agree_on_id, func, untyped};
 
 use crate::collective::Collective;
 use crate::gpu::GpuError;

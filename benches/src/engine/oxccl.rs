@@ -48,6 +48,13 @@ impl OxcclEngine {
     }
 }
 
+impl OxcclEngine {
+    /// The communicator.
+    pub fn communicator(&self) -> &Communicator {
+        &self.communicator
+    }
+}
+
 /// Why a communicator could not be had.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
@@ -73,7 +80,8 @@ pub fn agree_on_id(team: &mut dyn Team) -> Result<UniqueId, SetupError> {
     Ok(UniqueId::from_bytes(&bytes_of_card(&cards[0]))?)
 }
 
-fn func(collective: Collective) -> Func {
+/// What OxCCL calls it; of a send and receive, the send.
+pub fn func(collective: Collective) -> Func {
     match collective {
         Collective::AllReduce => Func::AllReduce,
         Collective::AllGather => Func::AllGather,

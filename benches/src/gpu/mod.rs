@@ -13,4 +13,5 @@ mod setup;
 
 pub use bench::GpuBench;
 pub use driver::GpuError;
+pub use oxccl::OxcclGpuEngine;
 pub use setup::{device_count, facts, prepare_environment, seats, start_engines};

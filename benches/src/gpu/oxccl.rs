@@ -23,8 +23,11 @@ impl OxcclGpuEngine {
         args: &PerfArgs,
     ) -> Result<OxcclGpuEngine, SetupError> {
         let mut config = Config::from_env().map_err(oxccl::Error::from).map_err(EngineError::from)?;
-        config.forced.algorithm = args.algo.or(config.forced.algorithm);
-        config.forced.protocol = args.proto.or(config.forced.protocol);
+        config.forced = args.algo.map_or(config.forced, |algorithm| config.forced.with_algorithm(algorithm));
+        config.forced = args.proto.map_or(config.forced, |protocol| config.forced.with_protocol(protocol));
+        if let Some(channels) = args.channels {
+            (config.channels.min, config.channels.max) = (Some(channels), Some(channels));
+        }
         config.timeout = args.patience(config.timeout);
         let id = agree_on_id(team)?;
         let ranks = team.size() * seats.len() as u32;
@@ -32,8 +35,8 @@ impl OxcclGpuEngine {
         let description = format!(
             "{}, algorithm {}, protocol {}, {}",
             env!("CARGO_PKG_VERSION"),
-            config.forced.algorithm.map_or("auto", |algorithm| algorithm.name()),
-            config.forced.protocol.map_or("auto", |protocol| protocol.name()),
+            args.algo.map_or("auto", |algorithm| algorithm.name()),
+            args.proto.map_or("auto", |protocol| protocol.name()),
             communicators[0].memory(),
         );
         Ok(OxcclGpuEngine { name, description, communicators })
@@ -57,6 +60,13 @@ fn join_all(
         let threads: Vec<_> = seats.iter().map(join).collect();
         threads.into_iter().map(|thread| thread.join().expect("joining does not panic")).collect()
     })
+}
+
+impl OxcclGpuEngine {
+    /// The communicator of this thread's first rank.
+    pub fn communicator(&self) -> &DeviceCommunicator {
+        &self.communicators[0]
+    }
 }
 
 impl GpuEngine for OxcclGpuEngine {

@@ -3,7 +3,7 @@
 //! Gives: on rank 0 tables, a progress indicator, comparisons, JSON, Markdown and plots; on every rank whether all was right.
 //! Never: talks to other ranks once the run has begun.
 
-mod machine;
+pub mod machine;
 mod table;
 mod compare;
 mod compact;

@@ -6,6 +6,7 @@
 use clap::{Args, ValueEnum};
 use oxccl::topology::search::SearchConfig;
 use oxccl::topology::{PathKind, PathPolicy, Tables};
+use oxccl_shared::abi::DataType;
 use std::path::PathBuf;
 
 /// Without a form asked for, a page of text: the tree, who reaches whom how, the channels.
@@ -32,6 +33,28 @@ pub struct TopoArgs {
     /// Draw the machine and its channels.
     #[arg(long, value_name = "FILE.svg")]
     pub svg: Option<PathBuf>,
+    /// Explain how a call of so many bytes is carried out, such as all-reduce 4M: every algorithm and protocol with its modelled time,
+    /// what is excluded and why, what is chosen and by whom.
+    #[arg(long, num_args = 2, value_names = ["COLLECTIVE", "BYTES"], conflicts_with_all = ["xml", "graph_xml", "log", "svg"])]
+    pub explain: Vec<String>,
+    /// With --explain: ranks. Default: one for each GPU, or for each processor where there is no GPU.
+    #[arg(long, value_name = "N", requires = "explain", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub ranks: Option<u32>,
+    /// With --explain: type of the elements.
+    #[arg(long, value_name = "TYPE", default_value = "float", value_parser = datatype)]
+    pub datatype: DataType,
+    /// With --explain: algorithms, as NCCL_ALGO has them.
+    #[arg(long, value_name = "LIST", requires = "explain")]
+    pub algo: Option<String>,
+    /// With --explain: protocols, as NCCL_PROTO has them.
+    #[arg(long, value_name = "LIST", requires = "explain")]
+    pub proto: Option<String>,
+    /// With --explain: a tuning file, as OXCCL_TUNE_FILE names one.
+    #[arg(long, value_name = "FILE", requires = "explain")]
+    pub tune: Option<PathBuf>,
+    /// With --explain, without GPUs: ranks are connected by streams only.
+    #[arg(long, requires = "explain")]
+    pub streams: bool,
     /// Machines of this kind in the communicator; with more than one, channels use NICs.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub hosts: u32,
@@ -86,6 +109,11 @@ impl TopoArgs {
             nvls: !self.no_nvls,
         }
     }
+}
+
+fn datatype(text: &str) -> Result<DataType, String> {
+    DataType::from_name(text)
+        .ok_or_else(|| "expected a type as nccl-tests names it, such as float or half".into())
 }
 
 fn kind(text: &str) -> Result<PathKind, String> {

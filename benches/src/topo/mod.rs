@@ -7,6 +7,7 @@ mod args;
 mod text;
 mod log;
 mod svg;
+mod explain;
 
 pub use args::TopoArgs;
 
@@ -34,6 +35,8 @@ enum TopoError {
     System(#[from] SystemError),
     #[error(transparent)]
     Join(#[from] JoinError),
+    #[error(transparent)]
+    Explain(#[from] explain::ExplainError),
 }
 
 /// A machine and what was found out about it.
@@ -72,7 +75,13 @@ fn run(args: &TopoArgs) -> Result<String, TopoError> {
     if args.xml {
         return Ok(write_topology(&inventory));
     }
+    if !args.explain.is_empty() && inventory.gpus().is_empty() {
+        return Ok(explain::on_cpus(args)?);
+    }
     let machine = machine(args, name, &inventory, &args.policy(policy))?;
+    if !args.explain.is_empty() {
+        return Ok(explain::on_gpus(args, &machine)?);
+    }
     let mut out = String::new();
     if args.graph_xml {
         out += &write_graphs(machine.graphs.all(), &machine.system);

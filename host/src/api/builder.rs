@@ -6,12 +6,14 @@ use super::error::Error;
 use super::launcher::LaunchEnv;
 use super::membership::{Membership, TellByWatch, watch};
 use super::memory::{MemoryReport, PeerMemory};
+use super::tune_file;
 use crate::bootstrap::{Bootstrap, UniqueId, Watch};
 use crate::channel::{self, ConnectError, Connected, Wanted};
 use crate::launch::{Engine, EngineParts, Health, WaitContext};
 use crate::plan::{Facts, Tuning};
 use crate::transport::{Allowed, PeerInfo, TransportKind, is_crowded, stream_layout};
 use oxccl_shared::abi::{Algorithm, Protocol, Rank};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,12 +28,13 @@ pub struct CommunicatorBuilder {
 }
 
 /// What was set explicitly, and so wins over the environment.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Overrides {
     algorithm: Option<Algorithm>,
     protocol: Option<Protocol>,
     transport: Option<TransportKind>,
     timeout: Option<Duration>,
+    tune_file: Option<PathBuf>,
 }
 
 impl CommunicatorBuilder {
@@ -92,6 +95,12 @@ impl CommunicatorBuilder {
         self
     }
 
+    /// Chooses by the tables in this file, which `oxccl tune` writes. Every rank needs the same tables.
+    pub fn tune_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.overrides.tune_file = Some(path.into());
+        self
+    }
+
     /// Joins. Returns when all ranks have joined, or with the same error on all.
     ///
     /// # Errors
@@ -112,12 +121,15 @@ impl CommunicatorBuilder {
             Some(config) => config.clone(),
             None => Config::from_env()?,
         };
-        let Overrides { algorithm, protocol, transport, timeout } = self.overrides;
-        config.forced.algorithm = algorithm.or(config.forced.algorithm);
-        config.forced.protocol = protocol.or(config.forced.protocol);
+        let Overrides { algorithm, protocol, transport, timeout, tune_file } = self.overrides.clone();
+        config.forced = algorithm.map_or(config.forced, |algorithm| config.forced.with_algorithm(algorithm));
+        config.forced = protocol.map_or(config.forced, |protocol| config.forced.with_protocol(protocol));
+        config.tune_file = tune_file.or(config.tune_file);
         config.transports = transport.map_or(config.transports, Allowed::only);
         config.timeout = timeout.unwrap_or(config.timeout);
         config.validate(self.nranks)?;
+        Facts::check(&config.forced)?;
+        tune_file::load(&mut config)?;
         Ok(config)
     }
 }
@@ -218,6 +230,7 @@ fn engine(
         tree_channels: connected.graph.tree_channels(),
         forced: config.forced,
         tuning,
+        table: config.tuned.as_ref().and_then(|tuned| tuned.table(tuning.backend(), nranks)).copied(),
     };
     let crowded = is_crowded(&connected.peers, here.host);
     let tell = Box::new(TellByWatch::new(watch));

@@ -7,6 +7,9 @@ use super::membership::{AbortHandle, Membership};
 use super::memory::MemoryReport;
 use crate::bootstrap::{UniqueId, Watch};
 use crate::launch::{Engine, Outstanding, RawCall};
+use crate::plan::Call;
+use crate::plan::tuning::{Explanation, TUNED};
+use oxccl_shared::abi::{DataType, Func, RedOp};
 use std::cell::{Cell, RefCell, RefMut};
 
 /// One rank of a communicator.
@@ -72,6 +75,21 @@ impl Communicator {
     /// The number of ranks.
     pub fn size(&self) -> u32 {
         self.member.nranks
+    }
+
+    /// How an operation of `count` elements would be carried out, and why so: what was excluded, what each candidate takes by the model,
+    /// and whose word decided. Nothing for operations that are made of messages.
+    ///
+    /// # Errors
+    /// [`ArgumentError::Busy`] inside a group's end.
+    pub fn explain(
+        &self,
+        func: Func,
+        dtype: DataType,
+        count: u64,
+    ) -> Result<Option<Explanation>, ArgumentError> {
+        let call = Call { func, dtype, op: RedOp::Sum, root: 0, count };
+        Ok(TUNED.contains(&func).then_some(self.engine()?.facts().explain(&call)))
     }
 
     /// Memory reserved at init.

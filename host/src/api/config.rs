@@ -8,12 +8,14 @@ use crate::net::NetConfig;
 use crate::net::ib::IbConfig;
 use crate::plan::Forced;
 use crate::plan::device::ChannelLimits;
+use crate::plan::tuning::TuneFile;
 use crate::topology::TopologySettings;
 use crate::transport::p2p::P2pSettings;
 use crate::transport::{Allowed, TransportKind};
-use oxccl_shared::abi::{Algorithm, ConnLayout, Protocol};
+use oxccl_shared::abi::ConnLayout;
 use parse::Source;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -24,9 +26,13 @@ pub struct Config {
     pub timeout: Duration,
     /// Rendezvous and liveness (`OXCCL_BOOTSTRAP_TIMEOUT` seconds, `NCCL_SOCKET_IFNAME`, `NCCL_SOCKET_FAMILY`).
     pub bootstrap: BootstrapConfig,
-    /// Algorithm and protocol, where the user insists (`NCCL_ALGO`, `NCCL_PROTO`). Between GPUs trees are connected, and their
-    /// memory is taken, only if [`Algorithm::Tree`] is named here.
+    /// Algorithms and protocols, where the user insists (`NCCL_ALGO`, `NCCL_PROTO`). Between GPUs trees are connected, and their
+    /// memory is taken, only if they are named here, or in the tuning file.
     pub forced: Forced,
+    /// The file with what `oxccl tune` measured (`OXCCL_TUNE_FILE`). It is read when a communicator is built.
+    pub tune_file: Option<PathBuf>,
+    /// What was measured, in place of the file.
+    pub tuned: Option<Arc<TuneFile>>,
     /// Transports (`NCCL_P2P_DISABLE`, `NCCL_SHM_DISABLE`, `OXCCL_TRANSPORT`).
     pub transports: Allowed,
     /// Networks (`NCCL_IB_*`).
@@ -39,7 +45,7 @@ pub struct Config {
     pub buffer_bytes: usize,
     /// The same for GPUs, where the default is the table's for the GPU.
     pub device_buffer_bytes: Option<usize>,
-    /// Channels of GPUs' operations (`NCCL_MIN_NCHANNELS`, `NCCL_MAX_NCHANNELS`).
+    /// Channels and threads of GPUs' operations (`NCCL_MIN_NCHANNELS`, `NCCL_MAX_NCHANNELS`, `NCCL_NTHREADS`).
     pub channels: ChannelLimits,
     /// The machine and the channels through it (`NCCL_TOPO_FILE`, `NCCL_GRAPH_FILE`, `NCCL_RINGS` and others).
     pub topology: TopologySettings,
@@ -75,6 +81,8 @@ impl Default for Config {
             timeout: Duration::from_secs(600),
             bootstrap: BootstrapConfig::default(),
             forced: Forced::default(),
+            tune_file: None,
+            tuned: None,
             transports: Allowed::ALL,
             net: NetConfig::default(),
             p2p: P2pSettings::default(),
@@ -120,12 +128,9 @@ impl Config {
             &mut config.bootstrap.prefer_ipv6,
             parse::family,
         )?;
-        env.set("NCCL_ALGO", parse::ALGORITHMS, &mut config.forced.algorithm, |t| {
-            Algorithm::from_name(t).map(Some)
-        })?;
-        env.set("NCCL_PROTO", parse::PROTOCOLS, &mut config.forced.protocol, |t| {
-            Protocol::from_name(t).map(Some)
-        })?;
+        env.restrict("NCCL_ALGO", &mut config.forced, Forced::with_algorithms)?;
+        env.restrict("NCCL_PROTO", &mut config.forced, Forced::with_protocols)?;
+        config.tune_file = env.get("OXCCL_TUNE_FILE").map(PathBuf::from);
         let allowed = |text: &str| TransportKind::from_name(text).map(Allowed::only);
         env.set("OXCCL_TRANSPORT", "inproc, shm or tcp was expected", &mut config.transports, allowed)?;
         let (mut no_p2p, mut no_shm) = (false, false);
@@ -147,6 +152,7 @@ impl Config {
         for variable in ["NCCL_MAX_CTAS", "NCCL_MAX_NRINGS", "NCCL_MAX_NCHANNELS"] {
             env.set(variable, parse::CHANNELS, &mut config.channels.max, parse::channels)?;
         }
+        env.set("NCCL_NTHREADS", parse::THREADS, &mut config.channels.threads, parse::threads)?;
         config.topology = topology::read(&env)?;
         for variable in IbConfig::VARIABLES {
             let Some(value) = lookup(variable).filter(|value| !value.is_empty()) else { continue };
@@ -186,19 +192,18 @@ impl Config {
     pub(crate) fn digest(&self) -> u64 {
         use std::hash::{DefaultHasher, Hash, Hasher};
         let mut hasher = DefaultHasher::new();
-        let algorithm = self.forced.algorithm.map(|a| a as u8);
-        let protocol = self.forced.protocol.map(|p| p as u8);
+        let tuned = self.tuned.as_ref().map(|tuned| tuned.key());
         let Allowed { in_process, shm, tcp } = self.transports;
         let P2pSettings { enabled, cumem, .. } = self.p2p;
         let buffers = (self.buffer_bytes, self.device_buffer_bytes);
-        (algorithm, protocol, in_process, shm, tcp, enabled, cumem, buffers, self.channels).hash(&mut hasher);
+        (self.forced, tuned, in_process, shm, tcp, enabled, cumem, buffers, self.channels).hash(&mut hasher);
         let TopologySettings { p2p_level, gdr_level, cross_nic, rings, .. } = &self.topology;
         (p2p_level, gdr_level, cross_nic, rings).hash(&mut hasher);
         hasher.finish()
     }
 
     /// The settings behind [`Self::digest`], for the message when they differ.
-    pub(crate) const MUST_AGREE: &'static str = "NCCL_ALGO, NCCL_PROTO, NCCL_P2P_DISABLE, NCCL_CUMEM_ENABLE, NCCL_SHM_DISABLE, OXCCL_TRANSPORT, NCCL_BUFFSIZE, NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, NCCL_P2P_LEVEL, NCCL_NET_GDR_LEVEL, NCCL_CROSS_NIC, NCCL_RINGS";
+    pub(crate) const MUST_AGREE: &'static str = "NCCL_ALGO, NCCL_PROTO, NCCL_P2P_DISABLE, NCCL_CUMEM_ENABLE, NCCL_SHM_DISABLE, OXCCL_TRANSPORT, NCCL_BUFFSIZE, NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, NCCL_NTHREADS, NCCL_P2P_LEVEL, NCCL_NET_GDR_LEVEL, NCCL_CROSS_NIC, NCCL_RINGS, the tables in OXCCL_TUNE_FILE";
 
     /// Whether the settings can be used by a communicator of so many ranks, whoever made them.
     pub(crate) fn validate(&self, nranks: u32) -> Result<(), ConfigError> {
@@ -215,6 +220,18 @@ impl Config {
                 return Err(ConfigError { variable: "NCCL_BUFFSIZE", value: bytes, expected: parse::BUFFER });
             }
         }
+        let ChannelLimits { min, max, threads } = self.channels;
+        if let (Some(min), Some(max)) = (min, max)
+            && min > max
+        {
+            let expected = "no more than NCCL_MAX_NCHANNELS was expected";
+            return Err(ConfigError { variable: "NCCL_MIN_NCHANNELS", value: min.to_string(), expected });
+        }
+        if let Some(value) = threads.map(|threads| threads.to_string())
+            && parse::threads(&value).is_none()
+        {
+            return Err(ConfigError { variable: "NCCL_NTHREADS", value, expected: parse::THREADS });
+        }
         topology::validate(&self.topology, nranks)
     }
 }
@@ -222,6 +239,7 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use oxccl_shared::abi::{Algorithm, Protocol};
 
     fn config(pairs: &[(&str, &str)]) -> Result<Config, ConfigError> {
         Config::from_lookup(&|name| pairs.iter().find(|p| p.0 == name).map(|p| p.1.to_string()))
@@ -238,8 +256,7 @@ mod tests {
             ("OXCCL_TIMEOUT", "2.5"),
         ])
         .unwrap();
-        assert_eq!(config.forced.algorithm, Some(Algorithm::Tree));
-        assert_eq!(config.forced.protocol, Some(Protocol::LL128));
+        assert_eq!(config.forced, Forced::only(Some(Algorithm::Tree), Some(Protocol::LL128)));
         assert!(!config.transports.shm && config.transports.tcp);
         assert!(config.p2p.enabled && !config.p2p.cumem);
         assert_eq!(config.ring_layout().simple_slot_bytes, 8192);
@@ -265,6 +282,10 @@ mod tests {
     fn bad_values_name_the_variable() {
         for (variable, value) in [
             ("NCCL_ALGO", "rings"),
+            ("NCCL_ALGO", "ring;tree"),
+            ("NCCL_ALGO", "allreduce:nvls"),
+            ("NCCL_NTHREADS", "416"),
+            ("NCCL_NTHREADS", "100"),
             ("NCCL_PROTO", "fast"),
             ("NCCL_P2P_DISABLE", "yes"),
             ("NCCL_CUMEM_ENABLE", "2"),
@@ -305,6 +326,15 @@ mod tests {
         let config = Config { bootstrap, ..Config::default() };
         assert_eq!(config.validate(2).unwrap_err().variable, "OXCCL_BOOTSTRAP_TIMEOUT");
         assert_eq!(Config::default().validate(2), Ok(()));
+    }
+
+    #[test]
+    fn limits_that_contradict_each_other_are_refused() {
+        let limits = |min, max| {
+            config(&[("NCCL_MIN_NCHANNELS", min), ("NCCL_MAX_NCHANNELS", max)]).unwrap().validate(2)
+        };
+        assert_eq!(limits("4", "4"), Ok(()));
+        assert_eq!(limits("5", "4").unwrap_err().variable, "NCCL_MIN_NCHANNELS");
     }
 
     #[test]

@@ -2,10 +2,12 @@
 
 use super::config::ConfigError;
 use super::launcher::LaunchError;
+use super::tune_file::TuneError;
 use crate::bootstrap::BootstrapError;
 use crate::channel::ConnectError;
 use crate::launch::cuda::KernelError;
 use crate::launch::{Fault, Outstanding};
+use crate::plan::tuning::Impossible;
 use oxccl_shared::abi::{DataType, Func};
 use thiserror::Error;
 
@@ -19,6 +21,12 @@ pub enum Error {
     /// A setting is wrong.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// `NCCL_ALGO` and `NCCL_PROTO` leave nothing.
+    #[error(transparent)]
+    Impossible(#[from] Impossible),
+    /// The tuning file cannot be used.
+    #[error(transparent)]
+    Tune(#[from] TuneError),
     /// The launcher's environment is incomplete or wrong.
     #[error(transparent)]
     Launch(#[from] LaunchError),

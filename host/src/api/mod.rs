@@ -5,6 +5,7 @@
 
 mod error;
 mod config;
+pub mod tune_file;
 mod operator;
 mod membership;
 mod builder;

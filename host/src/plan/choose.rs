@@ -1,6 +1,11 @@
-//! Which algorithm and protocol: a table of thresholds measured on CPUs, and the user's overrides.
+//! Which algorithm and protocol for ranks on CPUs: thresholds that were measured, as a voice of `tuning`.
 
 use super::call::Call;
+use super::collective::plan;
+use super::tuning::{
+    Architecture, Backend, Candidate, Candidates, Choice, Exclusion, Explanation, Forced, Impossible,
+    Machine, Measured, Scope, TuneTable, choose,
+};
 use oxccl_shared::abi::{Algorithm, ConnLayout, Func, Protocol};
 
 /// What a communicator knows after init; equal on every rank.
@@ -20,20 +25,15 @@ pub struct Facts {
     pub forced: Forced,
     /// Thresholds.
     pub tuning: Tuning,
-}
-
-/// What the user insists on (`NCCL_ALGO`, `NCCL_PROTO`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Forced {
-    /// Use this algorithm wherever the function has it.
-    pub algorithm: Option<Algorithm>,
-    /// Use this protocol.
-    pub protocol: Option<Protocol>,
+    /// What was measured here.
+    pub table: Option<TuneTable>,
 }
 
 /// Thresholds in bytes of a call (its `count` times the element size). See docs/measurements for where they come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tuning {
+    /// What the model knows the ranks as.
+    pub architecture: Architecture,
     /// Up to here, divided by n - 1, all-reduce of more than two ranks goes direct: its traffic grows with the ranks.
     pub direct_max_bytes: u64,
     /// Up to here all-reduce of two ranks goes direct: its traffic is a ring's, with one wait less and twice the reduction.
@@ -44,48 +44,107 @@ pub struct Tuning {
     pub ll128_below_bytes: u64,
     /// From here on outputs bypass the caches, unless they are inputs too. About the size of a last-level cache.
     pub stream_min_bytes: u64,
+    /// Where this was measured.
+    pub source: &'static str,
 }
 
 impl Tuning {
     /// For ranks on CPUs. Their caches are coherent: a counter and the data it publishes arrive together as fast as a line that
     /// carries its own flag, so the line protocols, made for links without that, win at no size.
     pub const CPU: Tuning = Tuning {
+        architecture: Architecture::Cpu,
         direct_max_bytes: 128 << 10,
         pair_direct_max_bytes: u64::MAX,
         ll_below_bytes: 0,
         ll128_below_bytes: 0,
         stream_min_bytes: 32 << 20,
+        source: "docs/measurements/2026-11-21-open-mpi.md, shared memory",
     };
 
     /// For ranks on CPUs that are connected by streams only. There the operating system's work fills the time that a ring's
     /// waits leave, so that what the ranks do themselves counts: a ring reduces each element once.
-    pub const CPU_STREAMS: Tuning = Tuning { pair_direct_max_bytes: 256 << 10, ..Tuning::CPU };
+    pub const CPU_STREAMS: Tuning = Tuning {
+        architecture: Architecture::CpuStreams,
+        pair_direct_max_bytes: 256 << 10,
+        source: "docs/measurements/2026-11-21-open-mpi.md, TCP",
+        ..Tuning::CPU
+    };
+
+    /// What tuning files call such ranks.
+    pub fn backend(&self) -> Backend {
+        match self.architecture {
+            Architecture::CpuStreams => Backend::CpuStreams,
+            _ => Backend::Cpu,
+        }
+    }
+}
+
+/// What ranks on CPUs have of a function.
+pub(super) fn offered(func: Func) -> Candidates {
+    match func {
+        Func::AllReduce => Candidates::ALL,
+        Func::Barrier => Candidates::along(Algorithm::Direct),
+        _ => Candidates::along(Algorithm::Ring),
+    }
 }
 
 impl Facts {
-    /// Along which schedule.
-    pub(super) fn algorithm(&self, call: &Call) -> Algorithm {
-        match (call.func, self.forced.algorithm) {
-            (Func::Barrier, _) => Algorithm::Direct,
-            (Func::AllReduce, Some(forced)) => forced,
-            (Func::AllReduce, None) => {
-                let direct_max_bytes = match self.nranks {
-                    0..=2 => self.tuning.pair_direct_max_bytes,
-                    n => self.tuning.direct_max_bytes / u64::from(n - 1),
-                };
-                if call.bytes() <= direct_max_bytes { Algorithm::Direct } else { Algorithm::Ring }
-            }
-            _ => Algorithm::Ring,
-        }
+    /// Whether what the user orders can be done by ranks on CPUs.
+    ///
+    /// # Errors
+    /// The first function for which it cannot.
+    pub fn check(forced: &Forced) -> Result<(), Impossible> {
+        forced.check(offered, " among ranks on CPUs")
+    }
+
+    /// How a call is carried out, and who decided so.
+    pub fn choose(&self, call: &Call) -> Choice {
+        self.scoped(call, choose)
+    }
+
+    /// Why a call goes as it goes.
+    pub fn explain(&self, call: &Call) -> Explanation {
+        let explanation = self.scoped(call, |scope| Explanation::new(scope, |_| Exclusion::NotThere));
+        explanation.with_blocks(plan(call, self).channels, None)
+    }
+
+    fn scoped<R>(&self, call: &Call, ask: impl Fn(&Scope<'_>) -> R) -> R {
+        ask(&Scope {
+            call,
+            machine: &Machine::nominal(self.tuning.architecture, self.nranks),
+            offered: offered(call.func),
+            doubtful: Candidates::NONE,
+            forced: &self.forced,
+            table: self.table.as_ref(),
+            measured: Some(self.measured(call)),
+        })
+    }
+
+    fn measured(&self, call: &Call) -> Measured {
+        let direct_max_bytes = match self.nranks {
+            0..=2 => self.tuning.pair_direct_max_bytes,
+            n => self.tuning.direct_max_bytes / u64::from(n - 1),
+        };
+        let bytes = call.bytes();
+        let ring_hop_bytes =
+            if call.func == Func::AllReduce { bytes / u64::from(self.nranks.max(1)) } else { bytes };
+        let direct = Candidate::new(Algorithm::Direct, self.by_size(bytes));
+        let ring = Candidate::new(Algorithm::Ring, self.by_size(ring_hop_bytes));
+        let tree = Candidate::new(Algorithm::Tree, self.by_size(bytes));
+        let best = if bytes <= direct_max_bytes { direct } else { ring };
+        Measured { source: self.tuning.source, order: [best, ring, tree, direct] }
     }
 
     /// Over which line format, for messages of `bytes` between two ranks.
     pub(crate) fn protocol(&self, bytes: u64) -> Protocol {
-        match self.forced.protocol {
-            Some(forced) => forced,
-            None if bytes < self.tuning.ll_below_bytes => Protocol::LL,
-            None if bytes < self.tuning.ll128_below_bytes => Protocol::LL128,
-            None => Protocol::Simple,
+        self.forced.protocol(Func::Send, self.by_size(bytes))
+    }
+
+    fn by_size(&self, bytes: u64) -> Protocol {
+        match bytes {
+            _ if bytes < self.tuning.ll_below_bytes => Protocol::LL,
+            _ if bytes < self.tuning.ll128_below_bytes => Protocol::LL128,
+            _ => Protocol::Simple,
         }
     }
 }

@@ -2,8 +2,9 @@
 
 use super::call::Call;
 use super::choose::Facts;
+use super::tuning::Candidate;
 use core::ops::Range;
-use oxccl_shared::abi::{Algorithm, Func, Protocol};
+use oxccl_shared::abi::{Algorithm, Protocol};
 use oxccl_shared::algo::{chunk, ring};
 use oxccl_shared::proto::{self, simple};
 
@@ -28,12 +29,8 @@ pub struct Plan {
 
 /// Plans `call`. Every rank of a communicator that makes the same call gets the same plan.
 pub fn plan(call: &Call, facts: &Facts) -> Plan {
-    let algorithm = facts.algorithm(call);
-    let hop_bytes = match algorithm {
-        Algorithm::Ring if call.func == Func::AllReduce => call.bytes() / u64::from(facts.nranks.max(1)),
-        _ => call.bytes(),
-    };
-    let protocol = facts.protocol(hop_bytes);
+    let choice = facts.choose(call);
+    let Candidate { algorithm, protocol } = choice.candidate;
     let (layout, available) = match algorithm {
         Algorithm::Direct => (&facts.mesh_layout, 1),
         Algorithm::Ring => (&facts.ring_layout, facts.ring_channels),
@@ -51,6 +48,7 @@ pub fn plan(call: &Call, facts: &Facts) -> Plan {
         _ => 1,
     };
     // A channel that would get less than a grain only adds its start-up time.
+    let available = choice.channels.unwrap_or(available).min(available);
     let channels = (call.count as usize).div_ceil(grain_elems).clamp(1, available.max(1) as usize) as u32;
     Plan {
         algorithm,

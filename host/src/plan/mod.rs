@@ -5,10 +5,31 @@
 //! other's slots in different buffers.
 
 mod call;
+pub mod tuning;
 mod choose;
 mod collective;
 pub mod device;
 
 pub use call::{Call, CallRecord};
-pub use choose::{Facts, Forced, Tuning};
+pub use choose::{Facts, Tuning};
 pub use collective::{Plan, plan};
+pub use tuning::Forced;
+
+use oxccl_shared::abi::Func;
+use tuning::{Backend, Candidates, TuneFile, TuneFileError};
+
+/// What a function may be carried out by on some backend, were everything connected.
+pub fn offered(backend: Backend, func: Func) -> Candidates {
+    match backend {
+        Backend::Cpu | Backend::CpuStreams => choose::offered(func),
+        Backend::Gpu => device::KernelId::offered(func),
+    }
+}
+
+/// Reads a tuning file's text.
+///
+/// # Errors
+/// The first thing that is wrong, with its line and field.
+pub fn read_tune_file(text: &str) -> Result<TuneFile, TuneFileError> {
+    TuneFile::parse(text, offered)
+}

@@ -40,6 +40,10 @@ const VARIABLES: &[&str] = &[
     "NCCL_SHM_DISABLE",
     "NCCL_BUFFSIZE",
     "NCCL_HOSTID",
+    "NCCL_MIN_NCHANNELS",
+    "NCCL_MAX_NCHANNELS",
+    "NCCL_NTHREADS",
+    "OXCCL_TUNE_FILE",
 ];
 
 /// Any values are refused by an error that says something, or give a rank below its number of ranks and a place to meet.

@@ -15,6 +15,7 @@ mod ring;
 mod slots;
 mod stream;
 mod topology_xml;
+mod tune_file;
 mod unique_id;
 
 pub use bundle::bundle;
@@ -28,6 +29,7 @@ pub use ring::ring;
 pub use slots::slots;
 pub use stream::stream;
 pub use topology_xml::topology_xml;
+pub use tune_file::tune_file;
 pub use unique_id::unique_id;
 
 /// A target's name and what it runs.
@@ -46,5 +48,6 @@ pub const TARGETS: &[Target] = &[
     ("slots", slots),
     ("stream", stream),
     ("topology_xml", topology_xml),
+    ("tune_file", tune_file),
     ("unique_id", unique_id),
 ];

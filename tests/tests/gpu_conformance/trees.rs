@@ -26,7 +26,7 @@ fn settings(protocol: Protocol) -> Settings {
 
 /// The plan of a call that fills every channel: along a tree, or the test would test something else.
 fn full_plan(nranks: u32, settings: &Settings, channels: Option<u32>, dtype: DataType) -> DevicePlan {
-    let forced = Forced { algorithm: settings.algorithm, protocol: settings.protocol };
+    let forced = Forced::only(settings.algorithm, settings.protocol);
     let limits = ChannelLimits { max: channels, ..ChannelLimits::default() };
     let buffer = Some(settings.buffer_bytes).filter(|_| channels.is_some());
     let facts = DeviceFacts::new(nranks, (90, 132), forced, limits, buffer);
@@ -102,7 +102,7 @@ fn needs_gpu_trees_are_connected_only_if_asked_for() {
     let facts = DeviceFacts::new(
         2,
         (90, 132),
-        Forced { algorithm: Some(Algorithm::Tree), protocol: None },
+        Forced::only(Some(Algorithm::Tree), None),
         ChannelLimits::default(),
         None,
     );

@@ -1,13 +1,14 @@
 //! From a variable's text to its value.
 
 use super::ConfigError;
+use crate::plan::device::ChannelLimits;
+use crate::plan::tuning::{Forced, ListError};
 use std::time::Duration;
 
 pub(super) const SECONDS: &str = "a positive number of seconds was expected";
 pub(super) const INTERFACES: &str =
     "a list of interface prefixes was expected, such as eth,ib or =eth0 or ^docker";
-pub(super) const ALGORITHMS: &str = "ring, tree or direct was expected";
-pub(super) const PROTOCOLS: &str = "LL, LL128 or Simple was expected";
+pub(super) const THREADS: &str = "64 to 384 threads were expected, a multiple of 32";
 pub(super) const CHANNELS: &str = "a number of channels was expected, at least 1";
 pub(super) const BUFFER: &str = "8192 to 8388608 bytes were expected, a multiple of 1024";
 pub(super) const FLAG: &str = "0 or 1 was expected";
@@ -35,6 +36,19 @@ impl Source<'_> {
     ) -> Result<(), ConfigError> {
         let Some(value) = self.get(variable) else { return Ok(()) };
         *target = parse(value.trim()).ok_or(ConfigError { variable, value, expected })?;
+        Ok(())
+    }
+
+    /// Sets `forced` to what `read` makes of it and the variable.
+    pub fn restrict(
+        &self,
+        variable: &'static str,
+        forced: &mut Forced,
+        read: impl Fn(Forced, &str) -> Result<Forced, ListError>,
+    ) -> Result<(), ConfigError> {
+        let Some(value) = self.get(variable) else { return Ok(()) };
+        let restricted = read(*forced, value.trim());
+        *forced = restricted.map_err(|error| ConfigError { variable, value, expected: error.expected() })?;
         Ok(())
     }
 }
@@ -68,6 +82,11 @@ pub(super) fn family(text: &str) -> Option<Option<bool>> {
 
 pub(super) fn channels(text: &str) -> Option<Option<u32>> {
     text.parse().ok().filter(|channels| *channels > 0).map(Some)
+}
+
+pub(super) fn threads(text: &str) -> Option<Option<u32>> {
+    let threads: u32 = text.parse().ok()?;
+    (ChannelLimits::THREADS.contains(&threads) && threads.is_multiple_of(32)).then_some(Some(threads))
 }
 
 pub(super) fn buffer_bytes(text: &str) -> Option<usize> {

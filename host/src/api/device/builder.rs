@@ -6,14 +6,18 @@ use crate::api::error::{DeviceError, Error};
 use crate::api::launcher::LaunchEnv;
 use crate::api::membership::{Membership, TellByWatch, watch};
 use crate::api::memory::{MemoryReport, PeerMemory};
+use crate::api::tune_file;
 use crate::bootstrap::{Bootstrap, UniqueId};
 use crate::channel::ConnectError;
 use crate::channel::device::{DeviceConnected, DeviceWanted, connect};
 use crate::cuda::Device;
 use crate::launch::Health;
 use crate::launch::cuda::{DeviceEngine, DeviceEngineParts, DeviceKernels, Monitor};
+use crate::plan::device::DeviceFacts;
+use crate::plan::tuning::Backend;
 use crate::transport::{PeerInfo, TransportKind};
 use oxccl_shared::abi::Rank;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +30,7 @@ pub struct DeviceCommunicatorBuilder {
     device: u32,
     config: Option<Config>,
     timeout: Option<Duration>,
+    tune_file: Option<PathBuf>,
 }
 
 impl DeviceCommunicatorBuilder {
@@ -75,6 +80,12 @@ impl DeviceCommunicatorBuilder {
         self
     }
 
+    /// Chooses by the tables in this file, which `oxccl tune` writes. Every rank needs the same tables.
+    pub fn tune_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.tune_file = Some(path.into());
+        self
+    }
+
     /// Joins. Returns when all ranks have joined, or with the same error on all.
     ///
     /// # Errors
@@ -86,6 +97,9 @@ impl DeviceCommunicatorBuilder {
         };
         config.timeout = self.timeout.unwrap_or(config.timeout);
         config.validate(self.nranks)?;
+        DeviceFacts::check(&config.forced, self.nranks)?;
+        config.tune_file = self.tune_file.clone().or(config.tune_file);
+        tune_file::load(&mut config)?;
         let id = match self.id {
             Some(id) => id,
             None if self.nranks == 1 => UniqueId::create(&config.bootstrap)?,
@@ -116,6 +130,7 @@ fn assemble(bootstrap: Bootstrap, config: Config, ordinal: u32) -> Result<Device
         p2p: &config.p2p,
         forced: config.forced,
         limits: config.channels,
+        table: config.tuned.as_ref().and_then(|tuned| tuned.table(Backend::Gpu, nranks)).copied(),
         buffer_bytes: config.device_buffer_bytes,
     };
     let connected = match connect(&bootstrap, wanted) {

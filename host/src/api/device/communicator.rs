@@ -9,7 +9,9 @@ use crate::bootstrap::UniqueId;
 use crate::cuda::{Device, StreamRef};
 use crate::launch::RawCall;
 use crate::launch::cuda::{DeviceEngine, EnqueueError, KernelError};
-use oxccl_shared::abi::{DataType, Func};
+use crate::plan::Call;
+use crate::plan::tuning::{Explanation, TUNED};
+use oxccl_shared::abi::{DataType, Func, RedOp};
 use std::cell::{RefCell, RefMut};
 use std::net::Ipv4Addr;
 
@@ -117,6 +119,21 @@ impl DeviceCommunicator {
     /// For each channel that rings use, the ranks in the order of its ring; the same on every rank.
     pub fn rings(&self) -> &[Vec<u32>] {
         &self.member.rings
+    }
+
+    /// How an operation of `count` elements would be carried out, and why so: what was excluded, what each candidate takes by the model,
+    /// and whose word decided. Nothing for operations that are made of messages.
+    ///
+    /// # Errors
+    /// [`ArgumentError::Busy`] inside a group's end.
+    pub fn explain(
+        &self,
+        func: Func,
+        dtype: DataType,
+        count: u64,
+    ) -> Result<Option<Explanation>, ArgumentError> {
+        let call = Call { func, dtype, op: RedOp::Sum, root: 0, count };
+        Ok(TUNED.contains(&func).then_some(self.engine()?.facts().explain(&call)))
     }
 
     /// Memory of the GPU that was reserved at init.

@@ -8,6 +8,7 @@ use crate::cuda::{Device, DeviceId, PciBus};
 use crate::launch::cuda::ConnTables;
 use crate::plan::Forced;
 use crate::plan::device::{ChannelLimits, DeviceFacts};
+use crate::plan::tuning::TuneTable;
 use crate::transport::PeerInfo;
 use crate::transport::p2p::{Arena, P2pSettings};
 
@@ -25,6 +26,8 @@ pub struct DeviceWanted<'a> {
     pub forced: Forced,
     /// The user's limits.
     pub limits: ChannelLimits,
+    /// What was measured here.
+    pub table: Option<TuneTable>,
     /// Bytes of the eight Simple slots of a connection, if the user says so.
     pub buffer_bytes: Option<usize>,
 }
@@ -107,7 +110,8 @@ pub fn connect(bootstrap: &Bootstrap, wanted: DeviceWanted<'_>) -> Result<Device
     let device = wanted.device?;
     let least = |of: fn(&DeviceCard) -> u32| cards.iter().map(of).min().unwrap_or(0);
     let weakest = (least(|card| card.sm), least(|card| card.sm_count));
-    let facts = DeviceFacts::new(nranks, weakest, wanted.forced, wanted.limits, wanted.buffer_bytes);
+    let facts = DeviceFacts::new(nranks, weakest, wanted.forced, wanted.limits, wanted.buffer_bytes)
+        .with_table(wanted.table);
     let layout = DeviceLayout::new(
         nranks,
         facts.ring_channels,

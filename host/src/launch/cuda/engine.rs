@@ -190,7 +190,7 @@ impl DeviceEngine {
         let operator = self.operator(raw);
         let changes = (operator.pre || operator.post) && call.count > 0;
         // Alone, the one-hop kernel only takes its own input.
-        let forced = Forced { algorithm: Some(Algorithm::Direct), protocol: Some(Protocol::Simple) };
+        let forced = Forced::only(Some(Algorithm::Direct), Some(Protocol::Simple));
         let call = Call { func: Func::AllReduce, ..*call };
         changes.then(|| plan_device(&call, &DeviceFacts { forced, ..*facts }))
     }

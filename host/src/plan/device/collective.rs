@@ -2,8 +2,13 @@
 
 use super::kernel::{KernelId, MESH_PEERS_MAX};
 use super::tuning::{ChannelLimits, DeviceTuning};
+use crate::plan::Call;
 use crate::plan::collective::grain_bytes;
-use crate::plan::{Call, Forced};
+use crate::plan::tuning::{
+    self, Architecture, Candidate, Candidates, Choice, Exclusion, Explanation, Forced, Impossible, Machine,
+    Measured, Scope, TuneTable,
+};
+use crate::topology::PathKind;
 use oxccl_shared::abi::{Algorithm, ConnLayout, Func, Protocol};
 use oxccl_shared::algo::chunk;
 use oxccl_shared::proto;
@@ -34,6 +39,10 @@ pub struct DeviceFacts {
     pub limits: ChannelLimits,
     /// Thresholds.
     pub tuning: DeviceTuning,
+    /// What connects the ranks.
+    pub machine: Machine,
+    /// What was measured here.
+    pub table: Option<TuneTable>,
 }
 
 /// How a collective is carried out.
@@ -69,9 +78,8 @@ impl DeviceFacts {
         limits: ChannelLimits,
         buffer_bytes: Option<usize>,
     ) -> DeviceFacts {
-        let tuning = DeviceTuning::of(sm);
+        let tuning = DeviceTuning::of(sm).with_threads(limits.threads);
         let blocks_max = sm_count.max(1);
-        let wants_trees = forced.algorithm == Some(Algorithm::Tree);
         let at_most = |channels: u32| limits.max.unwrap_or(channels).min(channels).min(blocks_max).max(1);
         DeviceFacts {
             nranks,
@@ -80,32 +88,110 @@ impl DeviceFacts {
             tree_layout: tuning.tree_layout(buffer_bytes),
             ring_channels: at_most(tuning.ring_channels),
             mesh_channels: at_most(tuning.mesh_channels),
-            tree_channels: if wants_trees { at_most(tuning.tree_channels) } else { 0 },
+            tree_channels: if forced.wants_trees() { at_most(tuning.tree_channels) } else { 0 },
             blocks_max,
             forced,
             limits,
             tuning,
+            machine: Machine::nominal(Architecture::of_sm(sm), nranks),
+            table: None,
         }
     }
 
-    fn algorithm(&self, call: &Call) -> Algorithm {
-        let Forced { algorithm, protocol } = self.forced;
-        let has = |algorithm, protocol| {
-            let is_connected = match algorithm {
-                Algorithm::Ring => true,
-                Algorithm::Tree => self.tree_channels > 0,
-                Algorithm::Direct => self.has_direct(),
-            };
-            is_connected && KernelId::has(call.func, algorithm, protocol)
+    /// The same with what was measured here. Trees are connected if it takes any.
+    pub fn with_table(mut self, table: Option<TuneTable>) -> DeviceFacts {
+        self.table = table;
+        if table.is_some_and(|table| table.uses(Func::AllReduce, Algorithm::Tree)) {
+            let most = self.limits.max.unwrap_or(u32::MAX).min(self.blocks_max);
+            self.tree_channels = self.tuning.tree_channels.min(most).max(1);
+        }
+        self
+    }
+
+    /// The same on a machine of which more is known.
+    pub fn with_machine(self, machine: Machine) -> DeviceFacts {
+        DeviceFacts { machine, ..self }
+    }
+
+    /// Whether what the user orders can be done by so many ranks on GPUs.
+    ///
+    /// # Errors
+    /// The first function for which it cannot.
+    pub fn check(forced: &Forced, nranks: u32) -> Result<(), Impossible> {
+        let is_mesh = nranks <= MESH_PEERS_MAX + 1;
+        let why = if is_mesh { " among GPUs" } else { " among more than 8 GPUs" };
+        let direct = if is_mesh { Candidates::NONE } else { Candidates::along(Algorithm::Direct) };
+        forced.check(|func| KernelId::offered(func).without(direct), why)
+    }
+
+    /// How a call is carried out, and who decided so.
+    pub fn choose(&self, call: &Call) -> Choice {
+        tuning::choose(&self.scope(call))
+    }
+
+    /// Why a call, which is not made of messages, goes as it goes.
+    pub fn explain(&self, call: &Call) -> Explanation {
+        let kernels = KernelId::offered(call.func);
+        let absent = |candidate: Candidate| match candidate.algorithm {
+            _ if !kernels.has(candidate) => Exclusion::NotThere,
+            Algorithm::Tree => Exclusion::NotConnected(
+                "not connected: trees of GPUs are where NCCL_ALGO or a tuning file names them",
+            ),
+            _ => Exclusion::NotConnected("not connected: a kernel has room for 7 peers on its host"),
         };
-        match algorithm {
-            // An algorithm that was asked for by name goes before a line format.
-            Some(forced) if has(forced, None) => forced,
-            _ if call.func == Func::Barrier => Algorithm::Direct,
-            _ if call.bytes() <= self.direct_max_bytes(call.func) && has(Algorithm::Direct, protocol) => {
-                Algorithm::Direct
-            }
-            _ => Algorithm::Ring,
+        let plan = plan_device(call, self);
+        Explanation::new(&self.scope(call), absent).with_blocks(plan.channels, Some(plan.threads))
+    }
+
+    fn scope<'a>(&'a self, call: &'a Call) -> Scope<'a> {
+        Scope {
+            call,
+            machine: &self.machine,
+            offered: self.offered(call.func),
+            doubtful: self.doubtful(),
+            forced: &self.forced,
+            table: self.table.as_ref(),
+            measured: self.measured(call),
+        }
+    }
+
+    /// What there are kernels of, and connections for.
+    fn offered(&self, func: Func) -> Candidates {
+        let mut offered = KernelId::offered(func);
+        if self.tree_channels == 0 {
+            offered = offered.without(Candidates::along(Algorithm::Tree));
+        }
+        if (!self.has_direct() || self.machine.nhosts > 1) && func != Func::Barrier {
+            offered = offered.without(Candidates::along(Algorithm::Direct));
+        }
+        offered
+    }
+
+    /// LL128 relies on 128 bytes that a warp stores together being seen together: they are where every route is known to be NVLink, by
+    /// NCCL's rule too.
+    fn doubtful(&self) -> Candidates {
+        let Machine { ring, tree, nhosts, is_searched, .. } = &self.machine;
+        let is_nvlink = ring.intra <= PathKind::Nvb && tree.intra <= PathKind::Nvb && *nhosts == 1;
+        if *is_searched && is_nvlink { Candidates::NONE } else { Candidates::by(Protocol::LL128) }
+    }
+
+    fn measured(&self, call: &Call) -> Option<Measured> {
+        // What was measured over NVLink says nothing about other machines.
+        let is_like_measured = self.machine.ring.intra <= PathKind::Nvb && self.machine.nhosts == 1;
+        let source = self.tuning.source.filter(|_| is_like_measured)?;
+        let bytes = self.buffer_bytes(call);
+        let direct = Candidate::new(Algorithm::Direct, Protocol::LL);
+        let ring = Candidate::new(Algorithm::Ring, self.by_size(bytes));
+        let tree = Candidate::new(Algorithm::Tree, self.by_size(bytes));
+        let is_direct = call.bytes() <= self.direct_max_bytes(call.func);
+        Some(Measured { source, order: [if is_direct { direct } else { ring }, ring, tree, direct] })
+    }
+
+    /// Bytes of the larger buffer, for what has kernels of its own.
+    fn buffer_bytes(&self, call: &Call) -> u64 {
+        match call.func {
+            Func::AllGather | Func::ReduceScatter => call.bytes().saturating_mul(u64::from(self.nranks)),
+            _ => call.bytes(),
         }
     }
 
@@ -116,7 +202,7 @@ impl DeviceFacts {
             && self.has_direct()
             && call.count > 0
             && call.bytes() <= self.tuning.all_to_all_direct_max_bytes
-            && self.forced.protocol.is_none_or(|protocol| protocol == Protocol::LL)
+            && self.forced.allows_protocol(call.func, Protocol::LL)
     }
 
     fn direct_max_bytes(&self, func: Func) -> u64 {
@@ -132,15 +218,13 @@ impl DeviceFacts {
         self.nranks <= MESH_PEERS_MAX + 1
     }
 
-    fn protocol(&self, algorithm: Algorithm, buffer_bytes: u64) -> Protocol {
-        let tuning = &self.tuning;
-        let by_size = match algorithm {
-            Algorithm::Direct => Protocol::LL,
-            _ if buffer_bytes <= tuning.ring_ll_max_bytes => Protocol::LL,
-            _ if buffer_bytes <= tuning.ring_ll128_max_bytes => Protocol::LL128,
+    /// The line format of rings and trees.
+    fn by_size(&self, buffer_bytes: u64) -> Protocol {
+        match buffer_bytes {
+            _ if buffer_bytes <= self.tuning.ring_ll_max_bytes => Protocol::LL,
+            _ if buffer_bytes <= self.tuning.ring_ll128_max_bytes => Protocol::LL128,
             _ => Protocol::Simple,
-        };
-        self.forced.protocol.unwrap_or(by_size)
+        }
     }
 
     /// Channels before limits.
@@ -165,12 +249,9 @@ impl DeviceFacts {
 
 /// Plans `call`, which is not made of messages. Every rank of a communicator that makes the same call gets the same plan.
 pub fn plan_device(call: &Call, facts: &DeviceFacts) -> DevicePlan {
-    let bytes = match call.func {
-        Func::AllGather | Func::ReduceScatter => call.bytes().saturating_mul(u64::from(facts.nranks)),
-        _ => call.bytes(),
-    };
-    let algorithm = facts.algorithm(call);
-    let protocol = KernelId::nearest(call.func, algorithm, facts.protocol(algorithm, bytes));
+    let bytes = facts.buffer_bytes(call);
+    let choice = facts.choose(call);
+    let Candidate { algorithm, protocol } = choice.candidate;
     let kernel = KernelId::of(call.func, algorithm, protocol, call.dtype);
     let (layout, connected) = match algorithm {
         Algorithm::Direct => (&facts.mesh_layout, facts.mesh_channels),
@@ -187,7 +268,12 @@ pub fn plan_device(call: &Call, facts: &DeviceFacts) -> DevicePlan {
     let slices = if is_simple_ring { facts.tuning.simple_slices } else { 1 };
     // A channel that would get less than a grain would only start and end.
     let useful = count.div_ceil(grain_elems).clamp(1, u64::from(connected)) as u32;
-    let wanted = facts.limits.apply(facts.channels(call, algorithm, protocol, bytes));
+    let threads = if kernel.has_poster() { facts.tuning.simple_threads } else { facts.tuning.ll_threads };
+    let by_size = match facts.tuning.source {
+        Some(_) => facts.channels(call, algorithm, protocol, bytes),
+        None => tuning::channels(choice.candidate, bytes, &facts.machine, threads, connected),
+    };
+    let wanted = facts.limits.apply(choice.channels.unwrap_or(by_size));
     DevicePlan {
         kernel,
         algorithm,
@@ -195,7 +281,7 @@ pub fn plan_device(call: &Call, facts: &DeviceFacts) -> DevicePlan {
             && facts.nranks > 1
             && call.bytes() >= facts.tuning.two_hops_min_bytes,
         channels: wanted.min(useful),
-        threads: if kernel.has_poster() { facts.tuning.simple_threads } else { facts.tuning.ll_threads },
+        threads,
         count,
         chunk_elems: slice_elems * u64::from(slices),
         slice_elems,
@@ -240,7 +326,7 @@ mod tests {
     fn forced() -> impl Strategy<Value = Forced> {
         let algorithm = proptest::option::of(proptest::sample::select(Algorithm::ALL));
         let protocol = proptest::option::of(proptest::sample::select(Protocol::ALL));
-        (algorithm, protocol).prop_map(|(algorithm, protocol)| Forced { algorithm, protocol })
+        (algorithm, protocol).prop_map(|(algorithm, protocol)| Forced::only(algorithm, protocol))
     }
 
     proptest! {
@@ -252,9 +338,10 @@ mod tests {
             sm in prop_oneof![Just(70u32), Just(90)],
             (min, max) in (proptest::option::of(1u32..100), proptest::option::of(1u32..100)),
             buffer in proptest::option::of(8usize..8193),
+            threads in proptest::option::of((2u32..13).prop_map(|warps| 32 * warps)),
         ) {
             let buffer = buffer.map(|kib| kib << 10);
-            let facts = facts(nranks, sm, forced, ChannelLimits { min, max }, buffer);
+            let facts = facts(nranks, sm, forced, ChannelLimits { min, max, threads }, buffer);
             let layouts = [facts.ring_layout, facts.mesh_layout, facts.tree_layout];
             prop_assert!(layouts.iter().all(ConnLayout::is_valid));
             let plan = plan_device(&call, &facts);
@@ -267,6 +354,7 @@ mod tests {
             prop_assert!(plan.channels <= facts.blocks_max);
             prop_assert!(max.is_none_or(|max| plan.channels <= max));
             prop_assert!(plan.threads.is_multiple_of(32) && plan.threads <= 1024);
+            prop_assert!(threads.is_none_or(|threads| plan.threads == threads));
             prop_assert!(plan.slice_elems > 0 && plan.grain_elems > 0 && plan.chunk_elems >= plan.slice_elems);
             let KernelId::Collective { protocol, func, dtype, .. } = plan.kernel else { panic!("{plan:?}") };
             let payload = proto::payload_bytes(protocol, &layout) as u64;
@@ -275,7 +363,7 @@ mod tests {
             prop_assert!(plan.slice_elems * elem_bytes <= payload);
             prop_assert_eq!(dtype.unwrap_or(call.dtype), call.dtype);
             prop_assert_eq!(func, call.func);
-            prop_assert!(KernelId::has(func, plan.algorithm, None));
+            prop_assert!(KernelId::offered(func).has(Candidate::new(plan.algorithm, protocol)));
         }
     }
 
@@ -283,7 +371,7 @@ mod tests {
     fn names_that_the_user_gives_are_respected() {
         let call = Call { func: Func::AllGather, dtype: DataType::F32, op: RedOp::Sum, root: 0, count: 100 };
         let plan = |algorithm, protocol| {
-            let facts = facts(4, 90, Forced { algorithm, protocol }, ChannelLimits::default(), None);
+            let facts = facts(4, 90, Forced::only(algorithm, protocol), ChannelLimits::default(), None);
             plan_device(&call, &facts).kernel.entry()
         };
         assert_eq!(plan(None, None), "oxccl_all_gather_direct_ll");
@@ -313,7 +401,7 @@ mod tests {
         let call =
             |count| Call { func: Func::AllReduce, dtype: DataType::BF16, op: RedOp::Max, root: 0, count };
         let facts = |algorithm, protocol| {
-            facts(4, 90, Forced { algorithm, protocol }, ChannelLimits::default(), None)
+            facts(4, 90, Forced::only(algorithm, protocol), ChannelLimits::default(), None)
         };
         for algorithm in [None, Some(Algorithm::Ring), Some(Algorithm::Direct)] {
             let facts = facts(algorithm, None);

@@ -1,5 +1,6 @@
 //! Which kernels there are, and what they are called.
 
+use crate::plan::tuning::{Candidate, Candidates};
 use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol};
 
 /// The most peers that a direct algorithm has.
@@ -48,21 +49,15 @@ fn variants(func: Func) -> &'static [(Algorithm, &'static [Protocol])] {
 const MESSAGE_PROTOCOLS: &[Protocol] = &[Protocol::LL, Protocol::Simple];
 
 impl KernelId {
-    /// Whether there is a kernel of this function and schedule; if a line format is insisted on that any kernel of the function has,
-    /// in that one.
-    pub fn has(func: Func, algorithm: Algorithm, protocol: Option<Protocol>) -> bool {
-        let insisted = protocol.filter(|p| variants(func).iter().any(|(_, protocols)| protocols.contains(p)));
-        let mut known = variants(func).iter().filter(|(known, _)| *known == algorithm);
-        known.any(|(_, protocols)| insisted.is_none_or(|protocol| protocols.contains(&protocol)))
+    /// What there are kernels of.
+    pub fn offered(func: Func) -> Candidates {
+        let pairs = variants(func).iter().flat_map(|(algorithm, protocols)| {
+            protocols.iter().map(|protocol| Candidate::new(*algorithm, *protocol))
+        });
+        pairs.fold(Candidates::NONE, Candidates::with)
     }
 
-    /// The line format to take where `wanted` would be best: the nearest one that takes no less of a slot's bytes.
-    pub fn nearest(func: Func, algorithm: Algorithm, wanted: Protocol) -> Protocol {
-        let known = variants(func).iter().find(|(known, _)| *known == algorithm);
-        nearest_of(known.map_or(MESSAGE_PROTOCOLS, |(_, protocols)| protocols), wanted)
-    }
-
-    /// The same for messages.
+    /// The line format of messages where `wanted` would be best: the nearest one that takes no less of a slot's bytes.
     pub fn nearest_for_messages(wanted: Protocol) -> Protocol {
         nearest_of(MESSAGE_PROTOCOLS, wanted)
     }
@@ -153,11 +148,7 @@ mod tests {
 
     #[test]
     fn a_line_format_that_is_not_there_is_replaced_by_one_that_is() {
-        let nearest = |wanted| KernelId::nearest(Func::AllReduce, Algorithm::Ring, wanted);
-        assert_eq!(nearest(Protocol::LL), Protocol::LL);
-        assert_eq!(nearest(Protocol::LL128), Protocol::LL128);
-        assert_eq!(KernelId::nearest(Func::AllReduce, Algorithm::Direct, Protocol::LL128), Protocol::Simple);
-        assert_eq!(KernelId::nearest(Func::Barrier, Algorithm::Direct, Protocol::Simple), Protocol::LL);
+        assert_eq!(KernelId::nearest_for_messages(Protocol::LL), Protocol::LL);
         assert_eq!(KernelId::nearest_for_messages(Protocol::LL128), Protocol::Simple);
     }
 }

@@ -8,7 +8,7 @@
 use super::collective::DeviceFacts;
 use super::kernel::KernelId;
 use super::tuning::MessageClass;
-use oxccl_shared::abi::{KERNEL_MESSAGES_MAX, Protocol};
+use oxccl_shared::abi::{Func, KERNEL_MESSAGES_MAX, Protocol};
 
 /// A message to or from another rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,7 +61,7 @@ pub struct Arrangement {
 /// The kernel of a class, and the threads of its blocks.
 fn kernel_of(class: &MessageClass, facts: &DeviceFacts) -> (KernelId, u32) {
     let wanted = if class.is_ll { Protocol::LL } else { Protocol::Simple };
-    let protocol = KernelId::nearest_for_messages(facts.forced.protocol.unwrap_or(wanted));
+    let protocol = KernelId::nearest_for_messages(facts.forced.protocol(Func::Send, wanted));
     let kernel = KernelId::Messages { protocol };
     (kernel, if kernel.has_poster() { facts.tuning.simple_threads } else { facts.tuning.ll_threads })
 }

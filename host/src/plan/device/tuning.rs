@@ -1,10 +1,15 @@
 //! Numbers that were measured, one table for each generation of GPUs.
 
+use crate::plan::tuning::Architecture;
+use core::ops::RangeInclusive;
 use oxccl_shared::abi::ConnLayout;
 
 /// Thresholds and sizes for a generation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceTuning {
+    /// Where what follows about algorithms and protocols was measured. None where it was not: the model decides there, and what
+    /// follows are sizes that are connected.
+    pub source: Option<&'static str>,
     /// Up to here, in bytes of a message to a peer, functions go to everybody in one hop.
     pub direct_max_bytes: u64,
     /// The same for all-reduce, in bytes of the call.
@@ -65,9 +70,11 @@ pub struct MessageClass {
     pub channels: u32,
 }
 
-/// `NCCL_MIN_NCHANNELS` and `NCCL_MAX_NCHANNELS`.
+/// `NCCL_MIN_NCHANNELS`, `NCCL_MAX_NCHANNELS` and `NCCL_NTHREADS`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct ChannelLimits {
+    /// Threads of a block: whole warps.
+    pub threads: Option<u32>,
     /// At least so many where a collective has that much to do.
     pub min: Option<u32>,
     /// Never more.
@@ -75,6 +82,9 @@ pub struct ChannelLimits {
 }
 
 impl ChannelLimits {
+    /// What `threads` may be: a worker and the warp that posts, and what kernels are compiled for.
+    pub const THREADS: RangeInclusive<u32> = 64..=384;
+
     /// A number of channels that respects the limits.
     pub fn apply(&self, channels: u32) -> u32 {
         channels.max(self.min.unwrap_or(1)).min(self.max.unwrap_or(u32::MAX)).max(1)
@@ -89,6 +99,7 @@ impl DeviceTuning {
     /// one trip, and more blocks beat more trips up to 32; Simple rings fill NVLink from 64 channels of 256 KiB slots at 64 MiB,
     /// and lose their start-up time below. Nothing was measured for trees: few channels, so that they take little memory.
     pub const SM_90: DeviceTuning = DeviceTuning {
+        source: Some("4 H200 on NVSwitch, 2026-11-21"),
         direct_max_bytes: 128 << 10,
         all_reduce_direct_max_bytes: 512 << 10,
         all_to_all_direct_max_bytes: 64 << 10,
@@ -121,6 +132,7 @@ impl DeviceTuning {
 
     /// Everything older. Not measured: half of Hopper's links, so half of its channels.
     pub const SM_70: DeviceTuning = DeviceTuning {
+        source: None,
         simple_channels: &[(0, 16), (32 << 20, 32)],
         ring_channels: 32,
         mesh_channels: 16,
@@ -130,9 +142,30 @@ impl DeviceTuning {
         ..DeviceTuning::SM_90
     };
 
+    /// What came after Hopper. Not measured: its sizes, and the model's choice.
+    pub const SM_100: DeviceTuning = DeviceTuning { source: None, ..DeviceTuning::SM_90 };
+
     /// The table for devices of which the oldest has this compute capability (90 is 9.0).
     pub fn of(sm: u32) -> DeviceTuning {
-        if sm >= 90 { DeviceTuning::SM_90 } else { DeviceTuning::SM_70 }
+        match Architecture::of_sm(sm) {
+            Architecture::Hopper => DeviceTuning::SM_90,
+            Architecture::Blackwell => DeviceTuning::SM_100,
+            _ => DeviceTuning::SM_70,
+        }
+    }
+
+    /// The same with blocks of so many threads, if the user says so.
+    pub fn with_threads(self, threads: Option<u32>) -> DeviceTuning {
+        let Some(threads) = threads else { return self };
+        // A word to a thread.
+        let trip = u64::from(threads) * 8;
+        DeviceTuning {
+            ll_threads: threads,
+            simple_threads: threads,
+            direct_trip_bytes: trip,
+            ring_trip_bytes: trip,
+            ..self
+        }
     }
 
     /// Slots of a ring's connection; `buffer_bytes` are those of all eight Simple slots.

@@ -1,0 +1,117 @@
+//! Layer: topo.
+//! Takes: a call in words, and a machine.
+//! Gives: the library's explanation of its choice.
+//! Never: decides anything: what is printed is what a communicator on that machine does.
+
+use super::{Machine, TopoArgs};
+use crate::cli::bytes;
+use crate::collective::Collective;
+use clap::ValueEnum;
+use oxccl::api::tune_file::{self, TuneError};
+use oxccl::plan::device::{ChannelLimits, DeviceFacts};
+use oxccl::plan::tuning::{self, Architecture, Backend, Forced, Impossible, ListError, TUNED, TuneFile};
+use oxccl::plan::{Call, Facts, Tuning};
+use oxccl::transport::stream_layout;
+use oxccl::{Config, Func, RedOp};
+
+/// Why nothing can be explained.
+#[derive(Debug, thiserror::Error)]
+pub enum ExplainError {
+    #[error("--explain {0}: all-reduce, all-gather, reduce-scatter, broadcast or reduce was expected")]
+    Collective(String),
+    #[error("--explain {0}: {1}")]
+    Bytes(String, String),
+    #[error("--ranks {ranks}: {hosts} of these machines have {gpus} GPUs, of which each has as many ranks")]
+    Ranks { ranks: u32, hosts: u32, gpus: u32 },
+    #[error("{option} {value}: {error}")]
+    List { option: &'static str, value: String, error: ListError },
+    #[error(transparent)]
+    Impossible(#[from] Impossible),
+    #[error(transparent)]
+    Tune(#[from] TuneError),
+}
+
+/// Explains for GPUs.
+pub fn on_gpus(args: &TopoArgs, machine: &Machine) -> Result<String, ExplainError> {
+    let gpus = machine.system.gpus.len() as u32 * args.hosts;
+    let ranks = args.ranks.unwrap_or(gpus);
+    if ranks > gpus || !ranks.is_multiple_of(args.hosts) {
+        return Err(ExplainError::Ranks { ranks, hosts: args.hosts, gpus });
+    }
+    let forced = forced(args)?;
+    DeviceFacts::check(&forced, ranks)?;
+    let of_graphs = tuning::Machine::of_graphs(&machine.system, &machine.paths, &machine.graphs, args.hosts);
+    let of_graphs = tuning::Machine { nranks: ranks, ..of_graphs };
+    let sm = machine.system.sm_min();
+    let multiprocessors = Architecture::of_sm(sm).constants().multiprocessors;
+    let facts = DeviceFacts::new(ranks, (sm, multiprocessors), forced, ChannelLimits::default(), None)
+        .with_table(tuned(args)?.and_then(|file| file.table(Backend::Gpu, ranks).copied()))
+        .with_machine(of_graphs);
+    let mut out = facts.explain(&call(args, ranks)?).to_string();
+    if args.hosts > 1 {
+        out += "(communicators of GPUs do not span hosts yet: this is what the model says of them)\n";
+    }
+    Ok(format!("{}\n{out}", super::text::headline(machine)))
+}
+
+/// Explains for ranks that are threads of processors.
+pub fn on_cpus(args: &TopoArgs) -> Result<String, ExplainError> {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let ranks = args.ranks.unwrap_or(processors as u32);
+    let forced = forced(args)?;
+    Facts::check(&forced)?;
+    let config = Config::default();
+    let (ring_layout, mesh_layout) = (config.ring_layout(), config.mesh_layout(ranks));
+    let (ring_layout, mesh_layout, tuning) = match args.streams {
+        true => (stream_layout(ring_layout), stream_layout(mesh_layout), Tuning::CPU_STREAMS),
+        false => (ring_layout, mesh_layout, Tuning::CPU),
+    };
+    let table = tuned(args)?.and_then(|file| file.table(tuning.backend(), ranks).copied());
+    // Channels as communicators of processors have them.
+    let (ring_channels, tree_channels) = (1, 2);
+    let facts = Facts {
+        nranks: ranks,
+        ring_layout,
+        mesh_layout,
+        ring_channels,
+        tree_channels,
+        forced,
+        tuning,
+        table,
+    };
+    Ok(facts.explain(&call(args, ranks)?).to_string())
+}
+
+fn call(args: &TopoArgs, ranks: u32) -> Result<Call, ExplainError> {
+    let name = &args.explain[0];
+    let collective = Collective::from_str(name, true).ok();
+    let func = collective.map(crate::engine::func).filter(|func| TUNED.contains(func));
+    let func = func.ok_or_else(|| ExplainError::Collective(name.clone()))?;
+    let size =
+        bytes(&args.explain[1]).map_err(|error| ExplainError::Bytes(args.explain[1].clone(), error))?;
+    let elems = size / args.datatype.size_bytes();
+    let count = match func {
+        Func::AllGather | Func::ReduceScatter => elems / ranks as usize,
+        _ => elems,
+    };
+    Ok(Call { func, dtype: args.datatype, op: RedOp::Sum, root: 0, count: count as u64 })
+}
+
+fn forced(args: &TopoArgs) -> Result<Forced, ExplainError> {
+    let mut forced = Forced::default();
+    let failed = |option, value: &String| {
+        let value = value.clone();
+        move |error| ExplainError::List { option, value, error }
+    };
+    if let Some(list) = &args.algo {
+        forced = forced.with_algorithms(list).map_err(failed("--algo", list))?;
+    }
+    if let Some(list) = &args.proto {
+        forced = forced.with_protocols(list).map_err(failed("--proto", list))?;
+    }
+    Ok(forced)
+}
+
+fn tuned(args: &TopoArgs) -> Result<Option<TuneFile>, ExplainError> {
+    Ok(args.tune.as_deref().map(tune_file::read).transpose()?)
+}

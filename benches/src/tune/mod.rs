@@ -1,0 +1,315 @@
+//! Layer: tune.
+//! Takes: `oxccl tune`'s command line.
+//! Gives: a file that says, for this machine and so many ranks, which algorithm and protocol is fastest at each size.
+//! Never: changes what a communicator does by itself: only who names the file in OXCCL_TUNE_FILE uses it.
+
+mod args;
+mod pick;
+mod sweep;
+mod show;
+
+pub use args::TuneArgs;
+
+use crate::bench::{Bench, MeasureError};
+use crate::budget::Budget;
+use crate::cli::Backend as Where;
+use crate::collective::Collective;
+use crate::engine::{Engine, EngineError, LaunchedTeam, OxcclEngine, SetupError, func};
+use crate::gpu::engine::GpuEngine;
+use crate::gpu::{self, GpuBench, GpuError, OxcclGpuEngine};
+use crate::measure::CpuBench;
+use crate::report::machine::Machine;
+use crate::spawn::{self, Seat};
+use crate::team::{LocalTeam, Team};
+use oxccl::Protocol;
+use oxccl::api::tune_file::{self, TuneError};
+use oxccl::plan::offered;
+use oxccl::plan::tuning::{
+    Architecture, Backend, Candidate, Explanation, TUNED, TuneFile, TuneHead, TuneSection,
+};
+use pick::{Row, Way};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use sweep::Progress;
+
+/// Why a rank ended without a table.
+#[derive(Debug, thiserror::Error)]
+pub enum TuneRunError {
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+    #[error(transparent)]
+    Measure(#[from] MeasureError),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+    #[error(transparent)]
+    Oxccl(#[from] oxccl::Error),
+    #[error(transparent)]
+    Launcher(#[from] oxccl::api::launcher::LaunchError),
+    #[error("memory shared by the ranks: {0}")]
+    Memory(#[from] std::io::Error),
+    #[error("one rank has no choices: at least 2 are needed (--ranks)")]
+    Alone,
+    #[error("--sizes: 1 to 16 ascending sizes were expected")]
+    Sizes,
+    #[error("--collectives {0}: all-reduce, all-gather, reduce-scatter, broadcast and reduce have choices")]
+    Collective(&'static str),
+    #[error("--out: {0}; give another file, or remove this one")]
+    Old(TuneError),
+    #[error("writing {}: {error}", .path.display())]
+    Write { path: PathBuf, error: std::io::Error },
+}
+
+/// How much longer than its budget a run may last before its processes are killed: communicators, and what is under way.
+const OVERTIME: Duration = Duration::from_secs(120);
+
+/// `oxccl tune`.
+pub fn tune(args: &TuneArgs) -> ExitCode {
+    if args.backend == Where::Cuda {
+        // SAFETY: this is the first thing that the program does after reading its command line, and it has one thread.
+        unsafe { gpu::prepare_environment() };
+    }
+    let done = match spawn::seat() {
+        Some(seat) => seated(&seat, args),
+        None => unseated(args),
+    };
+    match done {
+        Ok(status) => ExitCode::from(status),
+        Err(error) => {
+            eprintln!("oxccl tune: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The process that a person or a launcher has started.
+fn unseated(args: &TuneArgs) -> Result<u8, TuneRunError> {
+    check(args)?;
+    let launched = if args.ranks.is_none() { spawn::launched()? } else { None };
+    if let Some((local, locals)) = launched {
+        let mut team = LaunchedTeam::from_env()?;
+        return rank(&mut team, (local, locals), args);
+    }
+    let ranks = match (args.ranks, args.backend) {
+        (Some(ranks), _) => ranks,
+        (None, Where::Cuda) => gpu::device_count()?,
+        (None, Where::Cpu) => std::thread::available_parallelism()?.get() as u32,
+    };
+    if ranks < 2 {
+        return Err(TuneRunError::Alone);
+    }
+    let limit =
+        Duration::try_from_secs_f64(args.time_budget).unwrap_or(Duration::MAX).saturating_add(OVERTIME);
+    Ok(spawn::supervise(ranks, 1, Some(limit), None)?)
+}
+
+/// What can be known to be wrong before ranks are started.
+fn check(args: &TuneArgs) -> Result<(), TuneRunError> {
+    if !(1..=16).contains(&args.sizes.len()) || !args.sizes.is_sorted_by(|a, b| a < b) {
+        return Err(TuneRunError::Sizes);
+    }
+    if let Some(other) = args.collectives.iter().find(|collective| !TUNED.contains(&func(**collective))) {
+        return Err(TuneRunError::Collective(other.name()));
+    }
+    old_file(args)?;
+    Ok(())
+}
+
+/// What is at `--out`, whose other tables are to stay.
+fn old_file(args: &TuneArgs) -> Result<TuneFile, TuneRunError> {
+    match args.out.try_exists() {
+        Ok(false) => Ok(TuneFile::default()),
+        _ => tune_file::read(&args.out).map_err(TuneRunError::Old),
+    }
+}
+
+/// A process that another `oxccl tune` has started.
+fn seated(seat: &Seat, args: &TuneArgs) -> Result<u8, TuneRunError> {
+    let region = spawn::take_seat(seat, seat.processes, false)?;
+    let mut team = LocalTeam::new(Arc::new(region), seat.process);
+    rank(&mut team, (seat.process, seat.processes), args)
+}
+
+/// One rank's run and exit status. `place` is its number among those of this machine, and how many those are.
+fn rank(team: &mut dyn Team, place: (u32, u32), args: &TuneArgs) -> Result<u8, TuneRunError> {
+    let is_first = team.rank() == 0;
+    let done = match args.backend {
+        Where::Cpu => on_cpus(team, args),
+        Where::Cuda => on_gpus(team, place, args),
+    };
+    match done {
+        Ok(found) if is_first => conclude(&found, args).map(|()| 0),
+        Ok(_) => Ok(0),
+        Err(error) => {
+            // Said here, while the others still run: what they say next is a consequence.
+            eprintln!("oxccl tune: rank {}: {error}", team.rank());
+            team.give_up();
+            Ok(1)
+        }
+    }
+}
+
+/// Everything that was measured.
+pub struct Found {
+    backend: Backend,
+    ranks: u32,
+    machine: Machine,
+    ways: Vec<Way>,
+    collectives: Vec<(Collective, Vec<Row>)>,
+    /// What the library chooses by itself, by collective and size.
+    untuned: Vec<Vec<Option<Candidate>>>,
+}
+
+/// What there is to measure on a backend.
+fn ways(backend: Backend, args: &TuneArgs) -> Vec<Way> {
+    let funcs = || args.collectives.iter().map(|collective| func(*collective));
+    let has = |candidate: &Candidate| funcs().any(|func| offered(backend, func).has(*candidate));
+    let mut ways: Vec<Way> =
+        Candidate::ALL.into_iter().filter(has).map(|candidate| Way { candidate, channels: None }).collect();
+    if backend == Backend::Gpu {
+        let ring = Candidate::new(oxccl::Algorithm::Ring, Protocol::Simple);
+        ways.extend(args.channels.iter().map(|channels| Way { candidate: ring, channels: Some(*channels) }));
+    }
+    ways
+}
+
+fn on_cpus(team: &mut dyn Team, args: &TuneArgs) -> Result<Found, TuneRunError> {
+    let budget = Budget::new(Some(args.time_budget));
+    let plain = OxcclEngine::new(team, &args.perf(None, None))?;
+    let explain = |collective: Collective, count: u64| {
+        let explained = plain.communicator().explain(func(collective), oxccl::DataType::F32, count);
+        explained.ok().flatten()
+    };
+    let (untuned, architecture) = untuned(team.size(), args, explain);
+    let backend = match architecture {
+        Some(Architecture::CpuStreams) => Backend::CpuStreams,
+        _ => Backend::Cpu,
+    };
+    let ways = ways(backend, args);
+    let mut engines: Vec<Box<dyn Engine>> = Vec::new();
+    for way in &ways {
+        engines.push(Box::new(OxcclEngine::new(team, &args.perf(Some(way.candidate), None))?));
+    }
+    let (ranks, is_first, perf) = (team.size(), team.rank() == 0, args.perf(None, None));
+    let mut bench = CpuBench::new(team, engines, &perf);
+    let collectives = measure(&mut bench, backend, &ways, args, &budget, is_first)?;
+    Ok(Found { backend, ranks, machine: Machine::here(None), ways, collectives, untuned })
+}
+
+fn on_gpus(
+    team: &mut dyn Team,
+    (thread, threads): (u32, u32),
+    args: &TuneArgs,
+) -> Result<Found, TuneRunError> {
+    let budget = Budget::new(Some(args.time_budget));
+    let perf = args.perf(None, None);
+    let seats = gpu::seats(team, thread, threads, &perf)?;
+    let (model, _) = gpu::facts(&seats);
+    let plain = OxcclGpuEngine::new("oxccl".into(), team, &seats, &perf)?;
+    let explain = |collective: Collective, count: u64| {
+        let explained = plain.communicator().explain(func(collective), oxccl::DataType::F32, count);
+        explained.ok().flatten()
+    };
+    let (untuned, _) = untuned(team.size(), args, explain);
+    // Its memory may be needed.
+    drop(plain);
+    let ways = ways(Backend::Gpu, args);
+    let mut engines: Vec<Box<dyn GpuEngine>> = Vec::new();
+    for way in &ways {
+        let name = way.candidate.to_string();
+        let perf = args.perf(Some(way.candidate), way.channels);
+        engines.push(Box::new(OxcclGpuEngine::new(name, team, &seats, &perf)?));
+    }
+    let (ranks, is_first) = (team.size(), team.rank() == 0);
+    let mut bench = GpuBench::new(team, seats, engines, 1, &perf)?;
+    let measured = measure(&mut bench, Backend::Gpu, &ways, args, &budget, is_first);
+    if measured.is_err() {
+        bench.abort();
+        // To give memory back would be to wait for streams that may never be done. The process ends anyway.
+        std::mem::forget(bench);
+    }
+    Ok(Found {
+        backend: Backend::Gpu,
+        ranks,
+        machine: Machine::here(Some(model)),
+        ways,
+        collectives: measured?,
+        untuned,
+    })
+}
+
+/// What the library chooses by itself at each size, and what it knows the ranks as.
+fn untuned(
+    ranks: u32,
+    args: &TuneArgs,
+    explain: impl Fn(Collective, u64) -> Option<Explanation>,
+) -> (Vec<Vec<Option<Candidate>>>, Option<Architecture>) {
+    let mut architecture = None;
+    let mut of = |collective: Collective, bytes: usize| {
+        let count = collective.shape(bytes / size_of::<f32>(), ranks as usize).count as u64;
+        let explained = explain(collective, count)?;
+        architecture = Some(explained.machine.architecture);
+        Some(explained.choice.candidate)
+    };
+    let choices = args
+        .collectives
+        .iter()
+        .map(|collective| args.sizes.iter().map(|bytes| of(*collective, *bytes)).collect());
+    (choices.collect(), architecture)
+}
+
+fn measure(
+    bench: &mut dyn Bench,
+    backend: Backend,
+    ways: &[Way],
+    args: &TuneArgs,
+    budget: &Budget,
+    is_first: bool,
+) -> Result<Vec<(Collective, Vec<Row>)>, MeasureError> {
+    let progress = Progress::new(is_first, args.collectives.len() * args.sizes.len());
+    let mut all = Vec::new();
+    for (at, collective) in args.collectives.iter().enumerate() {
+        let has = offered(backend, func(*collective));
+        let possible: Vec<(usize, Way)> =
+            ways.iter().copied().enumerate().filter(|(_, way)| has.has(way.candidate)).collect();
+        let share = budget.part(args.collectives.len() - at);
+        all.push((*collective, sweep::sweep(bench, *collective, &possible, args, &share, &progress)?));
+    }
+    progress.end();
+    Ok(all)
+}
+
+/// Shows what was found, and writes the file.
+fn conclude(found: &Found, args: &TuneArgs) -> Result<(), TuneRunError> {
+    let head = TuneHead {
+        backend: found.backend,
+        ranks: found.ranks,
+        machine: format!("{}, {}", found.machine.device_or_processor(), found.machine.host),
+        date: today(),
+        oxccl: env!("CARGO_PKG_VERSION").into(),
+    };
+    let mut section = TuneSection::new(head);
+    for (collective, rows) in &found.collectives {
+        section.notes.extend(show::notes(*collective, &found.ways, rows));
+        for record in pick::records(func(*collective), &found.ways, rows) {
+            // Sizes ascend and are at most as many as rows may be.
+            let pushed = section.push(record);
+            debug_assert_eq!(pushed, Ok(()));
+        }
+    }
+    print!("{}", show::table(found));
+    let mut file = old_file(args)?;
+    file.replace(section);
+    let failed = |error| TuneRunError::Write { path: args.out.clone(), error };
+    std::fs::write(&args.out, file.to_text()).map_err(failed)?;
+    println!("\nwrote {0}; use it with OXCCL_TUNE_FILE={0} on all ranks", args.out.display());
+    Ok(())
+}
+
+/// The date in UTC, as ISO 8601 has it.
+fn today() -> String {
+    humantime::format_rfc3339_seconds(SystemTime::now()).to_string().chars().take(10).collect()
+}

@@ -1,0 +1,110 @@
+//! Layer: tune.
+//! Takes: a bench whose engines are the ways to carry out collectives.
+//! Gives: times of each way at each size, in the order in which all ranks go through them.
+//! Never: starts ranks, or decides what is best.
+
+use super::args::TuneArgs;
+use super::pick::{Row, Times, Way};
+use crate::bench::{Bench, Case, MeasureError};
+use crate::budget::{Budget, rounds};
+use crate::collective::Collective;
+use crate::run::Measured;
+use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use oxccl_shared::abi::{DataType, RedOp};
+
+/// A way that is this much slower than the fastest in its first operations is not looked at again.
+const HOPELESS: f64 = 3.0;
+
+/// A bar on standard error, where that is a terminal; it is drawn between measurements only.
+pub struct Progress(Option<ProgressBar>);
+
+impl Progress {
+    /// Only one rank shows it.
+    pub fn new(is_shown: bool, steps: usize) -> Progress {
+        Progress(is_shown.then(|| {
+            let bar = ProgressBar::with_draw_target(Some(steps as u64), ProgressDrawTarget::stderr());
+            let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} ({elapsed}, {eta} left)");
+            style.into_iter().for_each(|style| bar.set_style(style));
+            bar
+        }))
+    }
+
+    fn step(&self, collective: Collective, bytes: usize) {
+        if let Some(bar) = &self.0 {
+            bar.set_message(format!("{} {}", collective.name(), HumanBytes(bytes as u64)));
+            bar.inc(1);
+        }
+    }
+
+    pub fn end(&self) {
+        self.0.iter().for_each(ProgressBar::finish_and_clear);
+    }
+}
+
+/// Measures a collective over all sizes. `possible` are the ways it has; the others' times stay empty. Every rank calls it.
+pub fn sweep(
+    bench: &mut dyn Bench,
+    collective: Collective,
+    possible: &[(usize, Way)],
+    args: &TuneArgs,
+    budget: &Budget,
+    progress: &Progress,
+) -> Result<Vec<Row>, MeasureError> {
+    let mut rows = Vec::new();
+    for (at, bytes) in args.sizes.iter().enumerate() {
+        let dtype = DataType::F32;
+        let shape = collective.shape(bytes / dtype.size_bytes(), bench.ranks() as usize);
+        let case = Case { collective, shape, dtype, op: RedOp::Sum, root: 0, in_place: false };
+        let seconds = bench.agree(budget.part(args.sizes.len() - at).left())?;
+        let times =
+            if seconds > 0.0 { size(bench, possible, &case, seconds, args.rounds)? } else { Vec::new() };
+        let mut row = Row { bytes: *bytes as u64, times: vec![None; bench.engines()] };
+        for ((way, _), times) in possible.iter().zip(times) {
+            row.times[*way] = Some(times);
+        }
+        rows.push(row);
+        progress.step(collective, *bytes);
+    }
+    Ok(rows)
+}
+
+/// Measures all ways at one size, in turns: each round begins with another one.
+fn size(
+    bench: &mut dyn Bench,
+    possible: &[(usize, Way)],
+    case: &Case,
+    seconds: f64,
+    wanted: u32,
+) -> Result<Vec<Times>, MeasureError> {
+    let mut warm = Vec::new();
+    for (way, _) in possible {
+        warm.push(bench.warm_up(*way, case)?);
+    }
+    // What a warm-up says is the same on every rank, so all give up the same ways.
+    let first: Vec<f64> = warm.iter().map(|warm| warm.seconds / f64::from(warm.iters)).collect();
+    let fastest = first.iter().copied().fold(f64::INFINITY, f64::min);
+    let hopeful: Vec<usize> = (0..possible.len()).filter(|at| first[*at] <= HOPELESS * fastest).collect();
+    let round_seconds: f64 = hopeful.iter().map(|at| warm[*at].seconds).sum();
+    let rounds = rounds(seconds, round_seconds, wanted).unwrap_or(1);
+    let mut measured: Vec<Vec<f64>> = vec![Vec::new(); possible.len()];
+    for round in 0..rounds as usize {
+        for turn in 0..hopeful.len() {
+            let at = hopeful[(round + turn) % hopeful.len()];
+            measured[at].push(bench.time(possible[at].0, case, warm[at].iters)?);
+        }
+    }
+    let times = |at: usize| match measured[at].as_slice() {
+        [] => Times {
+            median: first[at] * 1e6,
+            least: first[at] * 1e6,
+            greatest: first[at] * 1e6,
+            is_rough: true,
+        },
+        seconds => {
+            let of = Measured { iters: warm[at].iters, seconds: seconds.to_vec(), verdict: None };
+            let [median, least, greatest] = [of.median(), of.min(), of.max()].map(|seconds| seconds * 1e6);
+            Times { median, least, greatest, is_rough: false }
+        }
+    };
+    Ok((0..possible.len()).map(times).collect())
+}

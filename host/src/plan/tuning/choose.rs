@@ -1,0 +1,112 @@
+//! Who decides about a call.
+
+use super::candidate::{Candidate, Candidates};
+use super::machine::Machine;
+use super::model::{buffer_bytes, estimate};
+use super::restrict::Forced;
+use super::table::{TuneRow, TuneTable};
+use crate::plan::Call;
+use oxccl_shared::abi::{Algorithm, Protocol};
+
+/// Everything that a choice is made from.
+#[derive(Clone, Copy, Debug)]
+pub struct Scope<'a> {
+    /// The call.
+    pub call: &'a Call,
+    /// The machine.
+    pub machine: &'a Machine,
+    /// What the communicator can do: what there is a kernel of, and connections for.
+    pub offered: Candidates,
+    /// Of these, what data may go wrong by on machines like this: taken only where the user names its protocol, LL128.
+    pub doubtful: Candidates,
+    /// The user's restrictions.
+    pub forced: &'a Forced,
+    /// What `oxccl tune` measured here.
+    pub table: Option<&'a TuneTable>,
+    /// What was measured on machines of this kind, for this call.
+    pub measured: Option<Measured>,
+}
+
+/// What is built in about a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Measured {
+    /// Where it was measured.
+    pub source: &'static str,
+    /// From best to worst. A protocol that is not allowed is replaced by the nearest.
+    pub order: [Candidate; 4],
+}
+
+/// What was chosen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Choice {
+    /// Algorithm and protocol.
+    pub candidate: Candidate,
+    /// Channels, if a table says.
+    pub channels: Option<u32>,
+    /// Who decided.
+    pub reason: Reason,
+}
+
+/// Who decided.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reason {
+    /// There was one candidate left.
+    Only,
+    /// A row of the tuning file, by number from 0.
+    Tuned {
+        /// Its number among the function's rows.
+        row: usize,
+    },
+    /// The built-in table.
+    Measured {
+        /// Where it was measured.
+        source: &'static str,
+    },
+    /// The model: the least time.
+    Model,
+}
+
+impl Scope<'_> {
+    /// What the user leaves of what is offered.
+    pub fn allowed(&self) -> Candidates {
+        let left = self.forced.narrow(self.call.func, self.offered);
+        if self.forced.names_protocol(self.call.func, Protocol::LL128) {
+            return left;
+        }
+        left.without(self.doubtful).or(left)
+    }
+
+    /// What the model finds fastest of what is allowed.
+    pub fn fastest(&self) -> Option<Candidate> {
+        let time = |candidate| estimate(candidate, self.call, self.machine).time_us;
+        // Of equals the first, on every rank.
+        self.allowed().iter().reduce(|best, next| if time(next) < time(best) { next } else { best })
+    }
+
+    fn tuned(&self, allowed: Candidates) -> Option<(usize, TuneRow)> {
+        let bytes = buffer_bytes(self.call, self.machine.nranks);
+        let found = self.table.and_then(|table| table.row(self.call.func, bytes));
+        found.filter(|(_, row)| allowed.has(row.candidate))
+    }
+}
+
+/// Chooses. Every rank of a communicator that makes the same call gets the same choice.
+pub fn choose(scope: &Scope<'_>) -> Choice {
+    let allowed = scope.allowed();
+    let by = |candidate, reason| Choice { candidate, channels: None, reason };
+    if let Some((row, TuneRow { candidate, channels, .. })) = scope.tuned(allowed) {
+        return Choice { candidate, channels: channels.map(u32::from), reason: Reason::Tuned { row } };
+    }
+    if let Some(only) = allowed.only() {
+        return by(only, Reason::Only);
+    }
+    if let Some(measured) = scope.measured
+        && let Some(best) = measured.order.iter().find_map(|wanted| allowed.nearest(*wanted))
+    {
+        return by(best, Reason::Measured { source: measured.source });
+    }
+    by(scope.fastest().unwrap_or(FALLBACK), Reason::Model)
+}
+
+/// What every communicator has, should nothing have been offered.
+const FALLBACK: Candidate = Candidate::new(Algorithm::Ring, Protocol::Simple);

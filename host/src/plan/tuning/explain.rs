@@ -1,0 +1,207 @@
+//! A choice, with everything that it was made from.
+
+use super::candidate::{Candidate, Candidates};
+use super::choose::{Choice, Reason, Scope, choose};
+use super::machine::Machine;
+use super::model::{Estimate, buffer_bytes, estimate};
+use crate::plan::Call;
+use core::fmt;
+
+/// Why a call goes as it goes: every candidate with its modelled time, what excludes it, what was chosen and by whom.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Explanation {
+    /// The call.
+    pub call: Call,
+    /// The machine, as the model sees it.
+    pub machine: Machine,
+    /// Every candidate.
+    pub lines: Vec<Line>,
+    /// What is done.
+    pub choice: Choice,
+    /// What the model alone would do.
+    pub fastest: Option<Candidate>,
+    /// Channels in use.
+    pub channels: u32,
+    /// Threads of a block, where ranks are GPUs.
+    pub threads: Option<u32>,
+}
+
+/// One candidate.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Line {
+    /// Which.
+    pub candidate: Candidate,
+    /// Its time by the model; none where the function has no such schedule.
+    pub estimate: Option<Estimate>,
+    /// Why it is out of the question, if it is.
+    pub excluded: Option<Exclusion>,
+}
+
+/// Why a candidate is out of the question.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Exclusion {
+    /// The function has no such schedule, or not in this line format.
+    NotThere,
+    /// There would be, but it is not connected.
+    NotConnected(&'static str),
+    /// `NCCL_ALGO` or `NCCL_PROTO`.
+    Restricted(&'static str),
+    /// LL128 where 128 bytes may arrive in pieces.
+    Doubtful,
+}
+
+impl Explanation {
+    /// Explains the choice for `scope`. `absent` says why a candidate is not offered.
+    pub fn new(scope: &Scope<'_>, absent: impl Fn(Candidate) -> Exclusion) -> Explanation {
+        let left = scope.forced.narrow(scope.call.func, scope.offered);
+        let allowed = scope.allowed();
+        let excluded = |candidate: Candidate| match candidate {
+            _ if allowed.has(candidate) => None,
+            _ if !scope.offered.has(candidate) => Some(absent(candidate)),
+            _ if left.has(candidate) => Some(Exclusion::Doubtful),
+            _ => Some(Exclusion::Restricted(restricting(scope, candidate))),
+        };
+        let lines = Candidate::ALL.map(|candidate| {
+            let excluded = excluded(candidate);
+            let is_there = excluded != Some(Exclusion::NotThere);
+            let estimate = is_there.then(|| estimate(candidate, scope.call, scope.machine));
+            Line { candidate, estimate, excluded }
+        });
+        Explanation {
+            call: *scope.call,
+            machine: *scope.machine,
+            lines: lines.to_vec(),
+            choice: choose(scope),
+            fastest: scope.fastest(),
+            channels: 0,
+            threads: None,
+        }
+    }
+
+    /// The same for a plan with so many channels, and blocks of so many threads.
+    pub fn with_blocks(self, channels: u32, threads: Option<u32>) -> Explanation {
+        Explanation { channels, threads, ..self }
+    }
+
+    /// Bytes of the call's larger buffer.
+    pub fn bytes(&self) -> u64 {
+        buffer_bytes(&self.call, self.machine.nranks)
+    }
+}
+
+/// The variable that excludes a candidate which is there.
+fn restricting(scope: &Scope<'_>, candidate: Candidate) -> &'static str {
+    let by_algorithm = Candidates::of(|known| known.algorithm == candidate.algorithm);
+    let is_algorithm_left = !scope.forced.narrow(scope.call.func, scope.offered).and(by_algorithm).is_empty();
+    if is_algorithm_left || scope.forced.allows_algorithm(scope.call.func, candidate.algorithm) {
+        "NCCL_PROTO"
+    } else {
+        "NCCL_ALGO"
+    }
+}
+
+/// `4M`, `1500`
+struct Bytes(u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [(u64, &str); 3] = [(1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")];
+        match UNITS.iter().find(|(unit, _)| self.0 >= *unit && self.0.is_multiple_of(*unit)) {
+            Some((unit, name)) => write!(f, "{}{name}", self.0 / unit),
+            None => write!(f, "{}", self.0),
+        }
+    }
+}
+
+/// A page for a terminal.
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Explanation { call, machine, choice, .. } = self;
+        writeln!(
+            f,
+            "{} of {} bytes ({} {}), {machine}",
+            call.func,
+            Bytes(self.bytes()),
+            call.count,
+            call.dtype
+        )?;
+        writeln!(f, "  rings  {}", machine.ring)?;
+        writeln!(
+            f,
+            "  trees  {}, {} + {} steps deep",
+            machine.tree, machine.tree_depth[0], machine.tree_depth[1]
+        )?;
+        writeln!(f, "  pairs  {:.1} GB/s, {}", machine.pairs.bw, machine.pairs.kind)?;
+        writeln!(f, "  model  {}", machine.architecture.constants().source)?;
+        writeln!(f)?;
+        writeln!(f, "  algorithm protocol  latency us      GB/s   bytes us    time us")?;
+        for line in &self.lines {
+            writeln!(f, "{}", line.row(choice.candidate))?;
+        }
+        writeln!(f)?;
+        write!(
+            f,
+            "chosen: {}, {} channel{}",
+            choice.candidate,
+            self.channels,
+            if self.channels == 1 { "" } else { "s" }
+        )?;
+        if let Some(threads) = self.threads {
+            write!(f, " of {threads} threads")?;
+        }
+        writeln!(f)?;
+        match choice.reason {
+            Reason::Only => writeln!(f, "because nothing else is left")?,
+            Reason::Tuned { row } => writeln!(f, "because row {} of the tuning file says so", row + 1)?,
+            Reason::Measured { source } => writeln!(f, "because it was measured: {source}")?,
+            Reason::Model => writeln!(f, "because the model finds it fastest")?,
+        }
+        match self.fastest {
+            Some(fastest) if choice.reason != Reason::Model && fastest == choice.candidate => {
+                writeln!(f, "the model alone would choose the same")
+            }
+            Some(fastest) if choice.reason != Reason::Model => {
+                writeln!(f, "the model alone would choose {fastest}")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Line {
+    fn row(&self, chosen: Candidate) -> String {
+        let Candidate { algorithm, protocol } = self.candidate;
+        let mark = if self.candidate == chosen { '*' } else { ' ' };
+        let mut row = format!("{mark} {algorithm:<9} {protocol:<8}");
+        match &self.estimate {
+            Some(estimate) => {
+                let Estimate { latency_us, bandwidth, time_us } = estimate;
+                row += &format!(
+                    " {latency_us:>11.2} {bandwidth:>9.2} {:>10.2} {time_us:>10.2}",
+                    estimate.bytes_us()
+                );
+            }
+            None => row += &format!(" {:>11} {:>9} {:>10} {:>10}", "-", "-", "-", "-"),
+        }
+        if let Some(excluded) = self.excluded {
+            row += &format!("  {excluded}");
+        }
+        row
+    }
+}
+
+impl fmt::Display for Exclusion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Exclusion::NotThere => write!(f, "the function has no such kernel"),
+            Exclusion::NotConnected(why) => f.write_str(why),
+            Exclusion::Restricted(variable) => write!(f, "excluded by {variable}"),
+            Exclusion::Doubtful => {
+                write!(
+                    f,
+                    "only if NCCL_PROTO names it: 128 bytes may arrive in pieces where not all is NVLink"
+                )
+            }
+        }
+    }
+}

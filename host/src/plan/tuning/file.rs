@@ -1,0 +1,412 @@
+//! The text of a tuning file: TOML, one table for each backend and number of ranks.
+//!
+//! ```toml
+//! version = 1
+//!
+//! [[table]]
+//! backend = "cpu"            # cpu, cpu-streams or cuda
+//! ranks = 2
+//! machine = "Xeon ..."       # these three are for people
+//! date = "2026-11-21"
+//! oxccl = "0.1.0"
+//!
+//! [[table.choice]]
+//! collective = "all_reduce"
+//! max_bytes = 4096           # of the larger buffer; without it, everything above the row before
+//! algorithm = "direct"
+//! protocol = "simple"
+//! channels = 4               # optional
+//! time_us = [0.31, 0.3, 0.4] # median, least and greatest when it was measured; optional, for people
+//! ```
+
+use super::candidate::{Candidate, Candidates};
+use super::table::{Backend, TUNED, TuneRow, TuneTable};
+use core::fmt::Write;
+use core::ops::Range;
+use oxccl_shared::abi::{Algorithm, Func, Protocol};
+use serde::Deserialize;
+use thiserror::Error;
+use toml::Spanned;
+
+/// The format's version.
+const VERSION: u32 = 1;
+
+/// Tables that were measured.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct TuneFile {
+    /// For different backends or numbers of ranks each.
+    pub sections: Vec<TuneSection>,
+}
+
+/// One table, and where it comes from.
+#[derive(Clone, PartialEq, Debug)]
+pub struct TuneSection {
+    /// What it is for.
+    pub head: TuneHead,
+    /// Its rows, function by function.
+    pub records: Vec<TuneRecord>,
+    /// The same, ready to be asked.
+    pub table: TuneTable,
+    /// Lines that are written beside it as comments, and not read.
+    pub notes: Vec<String>,
+}
+
+/// What a table is for, and where it was measured.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TuneHead {
+    /// What ranks are.
+    pub backend: Backend,
+    /// Ranks.
+    pub ranks: u32,
+    /// For people: processors or GPUs, and the host's name.
+    pub machine: String,
+    /// For people.
+    pub date: String,
+    /// For people: the library's version.
+    pub oxccl: String,
+}
+
+/// A row, and how it was found.
+#[derive(Clone, PartialEq, Debug)]
+pub struct TuneRecord {
+    /// The function.
+    pub func: Func,
+    /// What is best up to which size.
+    pub row: TuneRow,
+    /// Median, least and greatest time at the largest size of the row that was measured.
+    pub time_us: Option<[f64; 3]>,
+}
+
+/// What is wrong with a file's text.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("line {line}, {field}: {what}")]
+pub struct TuneFileError {
+    /// From 1.
+    pub line: usize,
+    /// What stands before the value in question.
+    pub field: String,
+    /// What is wrong, and what was expected.
+    pub what: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileText {
+    version: Spanned<u32>,
+    #[serde(default)]
+    table: Vec<Spanned<SectionText>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SectionText {
+    backend: Backend,
+    ranks: Spanned<u32>,
+    #[serde(default)]
+    machine: String,
+    #[serde(default)]
+    date: String,
+    #[serde(default)]
+    oxccl: String,
+    #[serde(default)]
+    choice: Vec<Spanned<RowText>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RowText {
+    collective: Spanned<String>,
+    max_bytes: Option<Spanned<u64>>,
+    algorithm: Spanned<String>,
+    protocol: Spanned<String>,
+    channels: Option<Spanned<u16>>,
+    time_us: Option<[f64; 3]>,
+}
+
+/// Places in the text.
+struct Text<'a>(&'a str);
+
+impl Text<'_> {
+    fn error(&self, span: Range<usize>, what: impl Into<String>) -> TuneFileError {
+        let start = span.start.min(self.0.len());
+        let bytes = self.0.as_bytes();
+        let line = bytes[..start].iter().filter(|byte| **byte == b'\n').count() + 1;
+        let text = self.0.lines().nth(line - 1).unwrap_or_default();
+        let field = text.split('=').next().unwrap_or_default().trim();
+        let field = if field.is_empty() { "the file".into() } else { field.chars().take(60).collect() };
+        TuneFileError { line, field, what: what.into() }
+    }
+
+    fn named<T>(
+        &self,
+        value: &Spanned<String>,
+        parse: impl Fn(&str) -> Option<T>,
+        expected: &str,
+    ) -> Result<T, TuneFileError> {
+        parse(value.get_ref()).ok_or_else(|| self.error(value.span(), format!("expected {expected}")))
+    }
+}
+
+impl TuneFile {
+    /// Reads a file's text. `offered` says what there is to choose from.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with its line and field.
+    pub fn parse(
+        text: &str,
+        offered: impl Fn(Backend, Func) -> Candidates,
+    ) -> Result<TuneFile, TuneFileError> {
+        let at = Text(text);
+        let file: FileText = toml::from_str(text)
+            .map_err(|error| at.error(error.span().unwrap_or_default(), error.message()))?;
+        if *file.version.get_ref() != VERSION {
+            let what = format!("this OxCCL reads version {VERSION}");
+            return Err(at.error(file.version.span(), what));
+        }
+        let mut sections: Vec<TuneSection> = Vec::new();
+        for section in &file.table {
+            let read = read_section(&at, section.get_ref(), &offered)?;
+            let is_same = |known: &&TuneSection| {
+                (known.head.backend, known.head.ranks) == (read.head.backend, read.head.ranks)
+            };
+            if sections.iter().find(is_same).is_some() {
+                let what = "there is a table for this backend and number of ranks already";
+                return Err(at.error(section.get_ref().ranks.span(), what));
+            }
+            sections.push(read);
+        }
+        Ok(TuneFile { sections })
+    }
+
+    /// The table for so many ranks of a kind.
+    pub fn table(&self, backend: Backend, ranks: u32) -> Option<&TuneTable> {
+        let mut sections = self.sections.iter();
+        let found = sections.find(|section| (section.head.backend, section.head.ranks) == (backend, ranks));
+        found.map(|section| &section.table)
+    }
+
+    /// What must be equal on all ranks: everything that choices depend on.
+    pub fn key(&self) -> Vec<(Backend, u32, &TuneTable)> {
+        let sections = self.sections.iter();
+        sections.map(|section| (section.head.backend, section.head.ranks, &section.table)).collect()
+    }
+
+    /// Puts a table in the place of the one for the same backend and number of ranks.
+    pub fn replace(&mut self, section: TuneSection) {
+        let key = (section.head.backend, section.head.ranks);
+        self.sections.retain(|known| (known.head.backend, known.head.ranks) != key);
+        self.sections.push(section);
+    }
+
+    /// As a file.
+    pub fn to_text(&self) -> String {
+        let mut out = String::from(
+            "# What is fastest here, measured by `oxccl tune`. Communicators read it where OXCCL_TUNE_FILE names it (docs/tuning.md).\n",
+        );
+        let _ = writeln!(out, "version = {VERSION}");
+        for section in &self.sections {
+            section.write(&mut out);
+        }
+        out
+    }
+}
+
+fn read_section(
+    at: &Text<'_>,
+    section: &SectionText,
+    offered: impl Fn(Backend, Func) -> Candidates,
+) -> Result<TuneSection, TuneFileError> {
+    let SectionText { backend, ranks, machine, date, oxccl, choice } = section;
+    if *ranks.get_ref() < 2 {
+        return Err(at.error(ranks.span(), "expected at least 2: a rank that is alone has no choice"));
+    }
+    let head = TuneHead {
+        backend: *backend,
+        ranks: *ranks.get_ref(),
+        machine: machine.clone(),
+        date: date.clone(),
+        oxccl: oxccl.clone(),
+    };
+    let mut read = TuneSection::new(head);
+    for row in choice {
+        let record = read_row(at, row.get_ref(), |func| offered(*backend, func))?;
+        let max_bytes = record.row.max_bytes;
+        if let Err(why) = read.push(record) {
+            let span = row.get_ref().max_bytes.as_ref().map_or(row.span(), Spanned::span);
+            return Err(at.error(span, format!("{why} (this row ends at {max_bytes})")));
+        }
+    }
+    Ok(read)
+}
+
+fn read_row(
+    at: &Text<'_>,
+    row: &RowText,
+    offered: impl Fn(Func) -> Candidates,
+) -> Result<TuneRecord, TuneFileError> {
+    let tuned = |name: &str| Func::from_name(name).filter(|func| TUNED.contains(func));
+    let func =
+        at.named(&row.collective, tuned, "all_reduce, all_gather, reduce_scatter, broadcast or reduce")?;
+    let algorithm = at.named(&row.algorithm, Algorithm::from_name, "ring, tree or direct")?;
+    let protocol = at.named(&row.protocol, Protocol::from_name, "ll, ll128 or simple")?;
+    let candidate = Candidate::new(algorithm, protocol);
+    let offered = offered(func);
+    if !offered.has(candidate) {
+        let what = format!("{func} has no {candidate} there, but {offered}");
+        return Err(at.error(row.algorithm.span(), what));
+    }
+    if let Some(channels) = row.channels.as_ref().filter(|channels| *channels.get_ref() == 0) {
+        return Err(at.error(channels.span(), "expected at least 1, or no such line"));
+    }
+    let max_bytes = row.max_bytes.as_ref().map_or(u64::MAX, |bytes| *bytes.get_ref());
+    let channels = row.channels.as_ref().map(|channels| *channels.get_ref());
+    let row_read = TuneRow { max_bytes, candidate, channels };
+    Ok(TuneRecord { func, row: row_read, time_us: row.time_us })
+}
+
+impl TuneSection {
+    /// Nothing measured yet.
+    pub fn new(head: TuneHead) -> TuneSection {
+        TuneSection { head, records: Vec::new(), table: TuneTable::default(), notes: Vec::new() }
+    }
+
+    /// Adds a function's next row.
+    ///
+    /// # Errors
+    /// Why it cannot be the next.
+    pub fn push(&mut self, record: TuneRecord) -> Result<(), &'static str> {
+        let TuneRecord { func, row, .. } = record;
+        let last = self.table.rows(func).last();
+        if last.is_some_and(|last| last.max_bytes >= row.max_bytes) {
+            return Err("rows of a collective must ascend, and end with the one that has no max_bytes");
+        }
+        self.table = self.table.with(func, row).ok_or("a collective has at most 16 rows")?;
+        self.records.push(record);
+        Ok(())
+    }
+
+    fn write(&self, out: &mut String) {
+        let TuneHead { backend, ranks, machine, date, oxccl } = &self.head;
+        let text = |text: &str| toml::Value::from(text).to_string();
+        let _ = write!(out, "\n[[table]]\nbackend = {}\nranks = {ranks}\n", text(backend.name()));
+        let _ = writeln!(out, "machine = {}", text(machine));
+        let _ = writeln!(out, "date = {}\noxccl = {}", text(date), text(oxccl));
+        for note in &self.notes {
+            let _ = writeln!(out, "# {}", note.replace(['\n', '\r'], " "));
+        }
+        for TuneRecord { func, row, time_us } in &self.records {
+            let _ = writeln!(out, "\n[[table.choice]]\ncollective = {}", text(func.name()));
+            if row.max_bytes != u64::MAX {
+                let _ = writeln!(out, "max_bytes = {}", row.max_bytes);
+            }
+            let Candidate { algorithm, protocol } = row.candidate;
+            let _ = writeln!(out, "algorithm = {}", text(algorithm.name()));
+            let _ = writeln!(out, "protocol = {}", text(protocol.name()));
+            if let Some(channels) = row.channels {
+                let _ = writeln!(out, "channels = {channels}");
+            }
+            if let Some([median, least, greatest]) = time_us {
+                let _ = writeln!(out, "time_us = [{median:?}, {least:?}, {greatest:?}]");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = r#"version = 1
+[[table]]
+backend = "cpu"
+ranks = 2
+machine = "a \"quoted\" name"
+[[table.choice]]
+collective = "all_reduce"
+max_bytes = 4096
+algorithm = "direct"
+protocol = "simple"
+[[table.choice]]
+collective = "all_reduce"
+algorithm = "Ring"
+protocol = "LL"
+channels = 3
+time_us = [1.0, 0.5, nan]
+"#;
+
+    fn parse(text: &str) -> Result<TuneFile, TuneFileError> {
+        TuneFile::parse(text, |backend, func| {
+            Candidates::of(|c| {
+                c.algorithm == Algorithm::Ring || (func == Func::AllReduce && backend == Backend::Cpu)
+            })
+        })
+    }
+
+    #[test]
+    fn rows_are_found_by_size_ranks_and_backend() {
+        let file = parse(TEXT).unwrap();
+        let table = file.table(Backend::Cpu, 2).unwrap();
+        assert_eq!(file.table(Backend::Cpu, 3), None);
+        assert_eq!(file.table(Backend::Gpu, 2), None);
+        let row = |bytes| table.row(Func::AllReduce, bytes).unwrap();
+        assert_eq!(row(4096).1.candidate, Candidate::new(Algorithm::Direct, Protocol::Simple));
+        assert_eq!(row(4097).1.candidate, Candidate::new(Algorithm::Ring, Protocol::LL));
+        assert_eq!((row(u64::MAX).0, row(u64::MAX).1.channels), (1, Some(3)));
+        assert_eq!(table.row(Func::Reduce, 8), None);
+        assert_eq!(table.row(Func::Send, 8), None);
+    }
+
+    #[test]
+    fn what_is_written_is_what_was_read() {
+        let mut file = parse(&TEXT.replace("nan", "7.25")).unwrap();
+        file.sections[0].notes = vec!["a line\nand another".into()];
+        let again = parse(&file.to_text()).unwrap();
+        file.sections[0].notes.clear();
+        assert_eq!(file, again);
+        let other = TuneSection::new(TuneHead { ranks: 4, ..file.sections[0].head.clone() });
+        file.replace(other.clone());
+        file.replace(other);
+        assert_eq!(parse(&file.to_text()).unwrap().sections.len(), 2);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_line_and_field() {
+        for (from, to, line, field, what) in [
+            ("version = 1", "version = 2", 1, "version", "reads version 1"),
+            ("version = 1\n", "", 1, "[[table]]", "missing field `version`"),
+            ("\"cpu\"", "\"tpu\"", 3, "backend", "unknown variant"),
+            ("ranks = 2", "ranks = 1", 4, "ranks", "at least 2"),
+            ("ranks = 2", "ranks = -2", 4, "ranks", "invalid value"),
+            ("\"all_reduce\"", "\"all_to_all\"", 7, "collective", "all_reduce, all_gather"),
+            ("max_bytes = 4096", "max_bytes = \"4K\"", 8, "max_bytes", "invalid type"),
+            ("max_bytes = 4096\n", "", 10, "[[table.choice]]", "ascend"),
+            ("\"direct\"", "\"pat\"", 9, "algorithm", "ring, tree or direct"),
+            ("\"cpu\"", "\"cuda\"", 9, "algorithm", "has no direct simple there, but ring ll"),
+            ("\"simple\"", "\"ll256\"", 10, "protocol", "ll128"),
+            ("channels = 3", "channels = 0", 15, "channels", "at least 1"),
+            ("channels = 3", "channels = 65536", 15, "channels", "invalid value"),
+            ("channels = 3", "chanels = 3", 15, "chanels", "unknown field"),
+            ("channels = 3", "channels =", 15, "channels", ""),
+        ] {
+            assert!(TEXT.contains(from), "{from}");
+            let error = parse(&TEXT.replacen(from, to, 1)).unwrap_err();
+            assert_eq!((error.line, error.field.as_str()), (line, field), "{error}");
+            assert!(error.what.contains(what), "{error}");
+        }
+        let twice = format!("{TEXT}[[table]]\nbackend = \"cpu\"\nranks = 2\n");
+        assert_eq!(parse(&twice).unwrap_err().line, 19);
+    }
+
+    #[test]
+    fn a_collective_has_only_so_many_rows() {
+        let row = |bytes| {
+            format!(
+                "[[table.choice]]\ncollective = \"reduce\"\nmax_bytes = {bytes}\nalgorithm = \"ring\"\nprotocol = \"ll\"\n"
+            )
+        };
+        let head = "version = 1\n[[table]]\nbackend = \"cpu\"\nranks = 2\n".to_string();
+        let text = |rows: u64| head.clone() + &(0..rows).map(row).collect::<String>();
+        assert!(parse(&text(16)).is_ok());
+        assert!(parse(&text(17)).unwrap_err().what.contains("at most 16"));
+    }
+}

@@ -1,0 +1,173 @@
+//! What the model knows of the machine.
+
+use super::constants::Architecture;
+use crate::topology::system::CpuModel;
+use crate::topology::{Graph, Graphs, PathKind, Paths, System};
+use core::fmt;
+
+/// The ranks and what connects them; equal on every rank.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Machine {
+    /// What the ranks run on.
+    pub architecture: Architecture,
+    /// Ranks.
+    pub nranks: u32,
+    /// Hosts, of as many ranks each.
+    pub nhosts: u32,
+    /// Whether speeds and kinds of routes are those of a searched graph, and not what its kind usually has.
+    pub is_searched: bool,
+    /// The rings' channels.
+    pub ring: Speeds,
+    /// The trees' channels.
+    pub tree: Speeds,
+    /// Steps from the farthest leaf of a tree to its root, inside a host and between hosts.
+    pub tree_depth: [u32; 2],
+    /// What connects pairs, for algorithms that go to everybody.
+    pub pairs: Pairs,
+    /// What a processor adds to a step where there is a network, in microseconds.
+    pub net_overhead_us: f64,
+}
+
+/// The channels of a graph, as the search found them.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Speeds {
+    /// Channels.
+    pub channels: u32,
+    /// GB/s of each inside a host.
+    pub intra_bw: f64,
+    /// GB/s of each between hosts.
+    pub inter_bw: f64,
+    /// Of the network, in microseconds.
+    pub inter_latency_us: f64,
+    /// Farthest kind of route inside a host.
+    pub intra: PathKind,
+    /// Farthest kind of route to the network.
+    pub inter: PathKind,
+}
+
+/// The worst pair of a host's ranks.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Pairs {
+    /// GB/s of the slowest pair alone.
+    pub bw: f64,
+    /// Farthest kind of route.
+    pub kind: PathKind,
+}
+
+impl Machine {
+    /// Ranks of one host that are connected as well as their kind allows, and by nothing that is known better.
+    pub fn nominal(architecture: Architecture, nranks: u32) -> Machine {
+        let (channels, bw) = architecture.constants().nominal;
+        let intra = if architecture.is_gpu() { PathKind::Nvl } else { PathKind::Loc };
+        let speeds = Speeds {
+            channels,
+            intra_bw: bw,
+            inter_bw: bw,
+            inter_latency_us: 0.0,
+            intra,
+            inter: PathKind::Loc,
+        };
+        Machine {
+            architecture,
+            nranks,
+            nhosts: 1,
+            is_searched: false,
+            ring: speeds,
+            tree: speeds,
+            tree_depth: [steps_of(nranks), 0],
+            pairs: Pairs { bw: f64::from(channels) * bw, kind: intra },
+            net_overhead_us: 1.0,
+        }
+    }
+
+    /// `nhosts` hosts of this kind, of whose GPUs each is a rank. Trees are chains inside a host, as the search finds them.
+    pub fn of_graphs(system: &System, paths: &Paths, graphs: &Graphs, nhosts: u32) -> Machine {
+        let gpus = system.gpus.len() as u32;
+        let architecture = Architecture::of_sm(system.sm_min());
+        let is_amd = system.cpus.iter().any(|cpu| system.cpu_model(*cpu) == CpuModel::Amd);
+        Machine {
+            architecture,
+            nranks: gpus * nhosts,
+            nhosts,
+            is_searched: true,
+            ring: Speeds::of(&graphs.ring),
+            tree: Speeds::of(&graphs.tree),
+            tree_depth: [gpus.saturating_sub(1), steps_of(nhosts)],
+            pairs: Pairs::of(system, paths),
+            net_overhead_us: if is_amd { 2.0 } else { 1.0 },
+        }
+    }
+
+    /// The place of this number of hosts in tables.
+    pub(super) fn hosts_index(&self) -> usize {
+        match self.nhosts {
+            0 | 1 => 0,
+            2 => 1,
+            _ => 2,
+        }
+    }
+
+    /// GB/s that a rank sends and receives on all channels of its rings together.
+    pub fn rank_bw(&self) -> f64 {
+        self.ring.total_bw(self.nhosts)
+    }
+}
+
+/// Steps in which everybody is reached if everybody that has been reached reaches one more.
+fn steps_of(n: u32) -> u32 {
+    n.max(1).next_power_of_two().trailing_zeros()
+}
+
+impl Speeds {
+    /// Those of a graph.
+    pub fn of(graph: &Graph) -> Speeds {
+        Speeds {
+            channels: graph.lanes.len() as u32,
+            intra_bw: f64::from(graph.bw_intra),
+            inter_bw: f64::from(graph.bw_inter),
+            inter_latency_us: f64::from(graph.latency_inter),
+            intra: graph.type_intra,
+            inter: graph.type_inter,
+        }
+    }
+
+    /// GB/s of all channels together. Between two hosts each channel has the NICs of both to itself, so that what is inside decides.
+    pub(super) fn total_bw(&self, nhosts: u32) -> f64 {
+        f64::from(self.channels) * if nhosts <= 2 { self.intra_bw } else { self.inter_bw }
+    }
+}
+
+impl Pairs {
+    fn of(system: &System, paths: &Paths) -> Pairs {
+        let mut worst = Pairs { bw: f64::INFINITY, kind: PathKind::Loc };
+        for from in &system.gpus {
+            for to in system.gpus.iter().filter(|to| *to != from) {
+                let route = paths.between(*from, *to);
+                worst.bw = worst.bw.min(f64::from(route.bw));
+                worst.kind = worst.kind.max(route.kind);
+            }
+        }
+        worst
+    }
+}
+
+/// As a headline: `8 ranks on 1 host (GPUs, Hopper)`.
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let s = |n: u32| if n == 1 { "" } else { "s" };
+        let Machine { nranks, nhosts, architecture, .. } = self;
+        write!(f, "{nranks} rank{} on {nhosts} host{} ({architecture})", s(*nranks), s(*nhosts))
+    }
+}
+
+/// `12 channels of 30.0 GB/s, NVL`
+impl fmt::Display for Speeds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Speeds { channels, intra_bw, intra, .. } = self;
+        write!(
+            f,
+            "{channels} channel{} of {intra_bw:.1} GB/s, {intra}",
+            if *channels == 1 { "" } else { "s" }
+        )
+    }
+}

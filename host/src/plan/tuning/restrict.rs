@@ -1,0 +1,402 @@
+//! What the user insists on (`NCCL_ALGO`, `NCCL_PROTO`), in NCCL's syntax.
+//!
+//! ```text
+//! value    = list *( ";" function ":" list )      or   function ":" list *( ";" function ":" list )
+//! list     = [ "^" ] name *( "," name )           ^: all but these
+//! function = broadcast | reduce | allgather | reducescatter | allreduce
+//! ```
+//!
+//! A list without a function is for all of them, and one with a function replaces it there. The first is a wish: it holds where the
+//! function has any of what is listed, since `NCCL_ALGO=tree` is set by people who mean all-reduce and also broadcast. The second is
+//! an order, and so is the first for all-reduce, which has everything: what cannot be obeyed is an error.
+
+use super::candidate::{Candidates, algorithm_index};
+use oxccl_shared::abi::{Algorithm, Func, Protocol};
+use thiserror::Error;
+
+/// What the user insists on. The default is nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Forced {
+    algorithms: Lists,
+    protocols: Lists,
+}
+
+/// One list for each of [`FUNCS`], and one for what has no name there.
+type Lists = [List; FUNCS.len() + 1];
+
+/// What is listed for one function.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+struct List {
+    /// A bit for each name that is allowed; unused without `given`.
+    allowed: u8,
+    given: Given,
+}
+
+/// How a list came to be.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+enum Given {
+    /// Not at all.
+    #[default]
+    No,
+    /// For all functions, by what is excluded.
+    AllBut,
+    /// For all functions, by name.
+    All,
+    /// For this function, by what is excluded.
+    ThisBut,
+    /// For this function, by name.
+    This,
+}
+
+/// The functions that lists may name, as NCCL spells them.
+const FUNCS: [(Func, &str); 5] = [
+    (Func::Broadcast, "broadcast"),
+    (Func::Reduce, "reduce"),
+    (Func::AllGather, "allgather"),
+    (Func::ReduceScatter, "reducescatter"),
+    (Func::AllReduce, "allreduce"),
+];
+
+/// Algorithms of NCCL that have no counterpart here: allowed in a list, where they change nothing.
+const FOREIGN: [&str; 5] = ["collnetdirect", "collnetchain", "nvls", "nvlstree", "pat"];
+
+/// Why a value is none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("{}", self.expected())]
+pub enum ListError {
+    /// Not the syntax.
+    Syntax,
+    /// No such function.
+    Function,
+    /// No such algorithm, or none that is here.
+    Algorithm,
+    /// No such protocol.
+    Protocol,
+}
+
+impl ListError {
+    /// What was expected instead.
+    pub fn expected(self) -> &'static str {
+        match self {
+            ListError::Syntax => {
+                "a list was expected, such as A,B or ^A for all but A; or lists by function, such as A;allreduce:B,C"
+            }
+            ListError::Function => {
+                "the functions broadcast, reduce, allgather, reducescatter and allreduce were expected"
+            }
+            ListError::Algorithm => {
+                "some of ring, tree and direct were expected (NCCL's other algorithms may stand beside them)"
+            }
+            ListError::Protocol => "some of LL, LL128 and Simple were expected",
+        }
+    }
+}
+
+/// A restriction that leaves nothing.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error(
+    "{variables}: {func} has none of what they leave{why}; possible are {possible}",
+    variables = Impossible::variables(*.algorithms, *.protocols)
+)]
+pub struct Impossible {
+    /// The function.
+    pub func: Func,
+    /// Whether `NCCL_ALGO` has a part in it.
+    pub algorithms: bool,
+    /// Whether `NCCL_PROTO` has a part in it.
+    pub protocols: bool,
+    /// What there is.
+    pub possible: Candidates,
+    /// Why no more, with a comma before it; may be empty.
+    pub why: &'static str,
+}
+
+impl Impossible {
+    fn variables(algorithms: bool, protocols: bool) -> &'static str {
+        match (algorithms, protocols) {
+            (true, true) => "NCCL_ALGO and NCCL_PROTO",
+            (true, false) => "NCCL_ALGO",
+            _ => "NCCL_PROTO",
+        }
+    }
+}
+
+impl Forced {
+    /// This algorithm wherever a function has it, this protocol, or no matter.
+    pub fn only(algorithm: Option<Algorithm>, protocol: Option<Protocol>) -> Forced {
+        let forced = Forced::default();
+        let forced = algorithm.map_or(forced, |algorithm| forced.with_algorithm(algorithm));
+        protocol.map_or(forced, |protocol| forced.with_protocol(protocol))
+    }
+
+    /// The same with this algorithm in place of `NCCL_ALGO`.
+    pub fn with_algorithm(self, algorithm: Algorithm) -> Forced {
+        let list = List { allowed: 1 << algorithm_index(algorithm), given: Given::All };
+        Forced { algorithms: [list; FUNCS.len() + 1], ..self }
+    }
+
+    /// The same with this protocol in place of `NCCL_PROTO`.
+    pub fn with_protocol(self, protocol: Protocol) -> Forced {
+        let list = List { allowed: 1 << protocol as u8, given: Given::All };
+        Forced { protocols: [list; FUNCS.len() + 1], ..self }
+    }
+
+    /// The same with `NCCL_ALGO` set to this.
+    ///
+    /// # Errors
+    /// What was expected.
+    pub fn with_algorithms(self, text: &str) -> Result<Forced, ListError> {
+        let bit = |name: &str| match Algorithm::from_name(name) {
+            Some(algorithm) => Ok(1 << algorithm_index(algorithm)),
+            None if FOREIGN.iter().any(|foreign| name.eq_ignore_ascii_case(foreign)) => Ok(0),
+            None => Err(ListError::Algorithm),
+        };
+        Ok(Forced { algorithms: read(text, ListError::Algorithm, bit)?, ..self })
+    }
+
+    /// The same with `NCCL_PROTO` set to this.
+    ///
+    /// # Errors
+    /// What was expected.
+    pub fn with_protocols(self, text: &str) -> Result<Forced, ListError> {
+        let bit = |name: &str| {
+            Protocol::from_name(name).map(|protocol| 1 << protocol as u8).ok_or(ListError::Protocol)
+        };
+        Ok(Forced { protocols: read(text, ListError::Protocol, bit)?, ..self })
+    }
+
+    /// Whether a function's list lets it use this algorithm.
+    pub fn allows_algorithm(&self, func: Func, algorithm: Algorithm) -> bool {
+        list_of(&self.algorithms, func).allows(algorithm_index(algorithm))
+    }
+
+    /// Whether a function's list lets it use this protocol.
+    pub fn allows_protocol(&self, func: Func, protocol: Protocol) -> bool {
+        list_of(&self.protocols, func).allows(protocol as usize)
+    }
+
+    /// Whether a function's list names this protocol, instead of not excluding it.
+    pub fn names_protocol(&self, func: Func, protocol: Protocol) -> bool {
+        let list = list_of(&self.protocols, func);
+        matches!(list.given, Given::All | Given::This) && list.allows(protocol as usize)
+    }
+
+    /// Whether trees are asked for by name, or are all that is left beside what goes direct.
+    pub fn wants_trees(&self) -> bool {
+        let list = list_of(&self.algorithms, Func::AllReduce);
+        let by_name = matches!(list.given, Given::All | Given::This);
+        let allows = |algorithm| list.allows(algorithm_index(algorithm));
+        allows(Algorithm::Tree) && (by_name || !allows(Algorithm::Ring))
+    }
+
+    /// What the user leaves of the candidates that a function has. Wishes that leave nothing are not heard; orders that leave nothing
+    /// have been found by [`Self::check`].
+    pub fn narrow(&self, func: Func, offered: Candidates) -> Candidates {
+        let (algorithms, protocols) = (list_of(&self.algorithms, func), list_of(&self.protocols, func));
+        if algorithms.given == Given::No && protocols.given == Given::No {
+            return offered;
+        }
+        let left = offered
+            .and(Candidates::of(|candidate| algorithms.allows(algorithm_index(candidate.algorithm))))
+            .or(offered);
+        left.and(Candidates::of(|candidate| protocols.allows(candidate.protocol as usize))).or(left)
+    }
+
+    /// The protocol to take where `wanted` would be best and any is possible: itself, or the nearest that is allowed.
+    pub fn protocol(&self, func: Func, wanted: Protocol) -> Protocol {
+        let list = list_of(&self.protocols, func);
+        let allowed = || Protocol::ALL.iter().copied().filter(|protocol| list.allows(*protocol as usize));
+        let mut no_shorter = allowed().filter(|protocol| *protocol as u8 >= wanted as u8);
+        no_shorter.next().or_else(|| allowed().next_back()).unwrap_or(wanted)
+    }
+
+    /// Whether nothing is insisted on.
+    pub fn is_nothing(&self) -> bool {
+        *self == Forced::default()
+    }
+
+    /// Whether every order can be obeyed, given what each function has. `why` says why it has no more.
+    ///
+    /// # Errors
+    /// The first function whose order cannot.
+    pub fn check(&self, offered: impl Fn(Func) -> Candidates, why: &'static str) -> Result<(), Impossible> {
+        for (func, _) in FUNCS {
+            let (algorithms, protocols) = (list_of(&self.algorithms, func), list_of(&self.protocols, func));
+            let is_order = |list: &List| match list.given {
+                Given::No => false,
+                Given::All | Given::AllBut => func == Func::AllReduce,
+                Given::This | Given::ThisBut => true,
+            };
+            let (by_algorithm, by_protocol) = (is_order(algorithms), is_order(protocols));
+            let possible = offered(func);
+            let left = possible.and(Candidates::of(|candidate| {
+                (!by_algorithm || algorithms.allows(algorithm_index(candidate.algorithm)))
+                    && (!by_protocol || protocols.allows(candidate.protocol as usize))
+            }));
+            if left.is_empty() && !possible.is_empty() {
+                return Err(Impossible {
+                    func,
+                    algorithms: by_algorithm,
+                    protocols: by_protocol,
+                    possible,
+                    why,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn list_of(lists: &Lists, func: Func) -> &List {
+    &lists[FUNCS.iter().position(|(known, _)| *known == func).unwrap_or(FUNCS.len())]
+}
+
+impl List {
+    fn allows(&self, index: usize) -> bool {
+        self.given == Given::No || self.allowed >> index & 1 == 1
+    }
+}
+
+/// Lists by function. `bit` gives a name's bit, or none for a name that is known and means nothing here.
+fn read(
+    text: &str,
+    nothing_left: ListError,
+    bit: impl Fn(&str) -> Result<u8, ListError>,
+) -> Result<Lists, ListError> {
+    let mut lists = Lists::default();
+    for (at, part) in text.split(';').enumerate() {
+        let (func, names) = match part.split_once(':') {
+            Some((func, names)) => (Some(func.trim()), names),
+            None if at == 0 => (None, part),
+            None => return Err(ListError::Syntax),
+        };
+        let (is_exclusion, names) = match names.trim().strip_prefix('^') {
+            Some(names) => (true, names),
+            None => (false, names),
+        };
+        let mut named = 0;
+        for name in names.split(',').map(str::trim) {
+            if name.is_empty() || name.contains([':', '^']) {
+                return Err(ListError::Syntax);
+            }
+            named |= bit(name)?;
+        }
+        let allowed = if is_exclusion { !named & ALL_BITS } else { named };
+        if allowed == 0 {
+            return Err(nothing_left);
+        }
+        match func {
+            None => {
+                let given = if is_exclusion { Given::AllBut } else { Given::All };
+                lists = [List { allowed, given }; FUNCS.len() + 1];
+            }
+            Some(func) => {
+                let known = FUNCS.iter().position(|(_, name)| name.eq_ignore_ascii_case(func));
+                let given = if is_exclusion { Given::ThisBut } else { Given::This };
+                lists[known.ok_or(ListError::Function)?] = List { allowed, given };
+            }
+        }
+    }
+    Ok(lists)
+}
+
+/// There are three algorithms and three protocols.
+const ALL_BITS: u8 = 0b111;
+
+#[cfg(test)]
+mod tests {
+    use super::super::candidate::Candidate;
+    use super::*;
+
+    fn left(forced: &Forced, func: Func) -> String {
+        forced.narrow(func, Candidates::ALL).to_string()
+    }
+
+    fn algorithms(text: &str) -> Forced {
+        Forced::default().with_algorithms(text).unwrap()
+    }
+
+    #[test]
+    fn the_examples_of_nccls_documentation() {
+        let forced = algorithms("ring,collnetdirect;allreduce:tree,collnetdirect;broadcast:ring");
+        assert_eq!(left(&forced, Func::AllGather), "ring ll, ring ll128, ring simple");
+        assert_eq!(left(&forced, Func::AllReduce), "tree ll, tree ll128, tree simple");
+        let forced = Forced::default().with_protocols("LL,Simple;allreduce:^LL").unwrap();
+        assert!(!forced.allows_protocol(Func::Reduce, Protocol::LL128));
+        assert!(forced.allows_protocol(Func::AllReduce, Protocol::LL128));
+        assert!(!forced.allows_protocol(Func::AllReduce, Protocol::LL));
+        let forced = Forced::default().with_protocols("^LL128;allreduce:LL128").unwrap();
+        assert!(!forced.allows_protocol(Func::Broadcast, Protocol::LL128));
+        assert!(forced.names_protocol(Func::AllReduce, Protocol::LL128));
+        assert!(!forced.names_protocol(Func::Broadcast, Protocol::LL));
+    }
+
+    #[test]
+    fn what_is_no_list_says_what_is() {
+        for (text, expected) in [
+            ("rings", ListError::Algorithm),
+            ("", ListError::Syntax),
+            ("ring,", ListError::Syntax),
+            ("ring;tree", ListError::Syntax),
+            ("ring,^tree", ListError::Syntax),
+            ("allreduce:tree:ring", ListError::Syntax),
+            ("alltoall:ring", ListError::Function),
+            ("nvls", ListError::Algorithm),
+            ("^ring,tree,direct", ListError::Algorithm),
+        ] {
+            assert_eq!(Forced::default().with_algorithms(text), Err(expected), "{text}");
+        }
+        assert_eq!(Forced::default().with_protocols("LL256"), Err(ListError::Protocol));
+        assert_eq!(Forced::default().with_protocols("^LL,LL128,Simple"), Err(ListError::Protocol));
+    }
+
+    #[test]
+    fn a_wish_that_a_function_cannot_fulfil_is_not_heard() {
+        let rings = Candidates::of(|candidate| candidate.algorithm == Algorithm::Ring);
+        let forced = Forced::only(Some(Algorithm::Tree), Some(Protocol::LL128));
+        assert_eq!(forced.narrow(Func::Broadcast, rings).to_string(), "ring ll128");
+        let direct = Candidates::of(|c| c == Candidate::new(Algorithm::Direct, Protocol::LL));
+        let both = Candidates::of(|c| rings.has(c) || direct.has(c));
+        let forced = Forced::only(Some(Algorithm::Direct), Some(Protocol::Simple));
+        assert_eq!(forced.narrow(Func::AllGather, both).to_string(), "direct ll");
+        assert_eq!(forced.narrow(Func::Barrier, rings), rings.and(Candidates::by(Protocol::Simple)));
+    }
+
+    #[test]
+    fn an_order_that_cannot_be_obeyed_names_the_variable_and_what_is_possible() {
+        let offered = |func| {
+            Candidates::of(|c| {
+                c.algorithm == Algorithm::Ring
+                    || (func == Func::AllReduce
+                        && c.algorithm == Algorithm::Direct
+                        && c.protocol != Protocol::LL128)
+            })
+        };
+        assert_eq!(algorithms("tree;allreduce:ring").check(offered, ""), Ok(()));
+        let said = |forced: Forced| forced.check(offered, "").unwrap_err().to_string();
+        let order = said(algorithms("broadcast:tree"));
+        assert!(order.starts_with("NCCL_ALGO: broadcast has none"), "{order}");
+        assert!(order.ends_with("possible are ring ll, ring ll128, ring simple"), "{order}");
+        let both = said(Forced::only(Some(Algorithm::Direct), Some(Protocol::LL128)));
+        assert!(both.starts_with("NCCL_ALGO and NCCL_PROTO: all_reduce"), "{both}");
+        assert!(said(algorithms("tree")).contains("direct ll, direct simple"));
+    }
+
+    #[test]
+    fn messages_follow_the_list_without_a_function() {
+        let forced = Forced::default().with_protocols("^LL;allreduce:LL").unwrap();
+        assert_eq!(forced.protocol(Func::Send, Protocol::LL), Protocol::LL128);
+        assert_eq!(forced.protocol(Func::AllReduce, Protocol::Simple), Protocol::LL);
+        assert_eq!(Forced::default().protocol(Func::Send, Protocol::LL), Protocol::LL);
+    }
+
+    #[test]
+    fn trees_are_wanted_by_name_or_for_lack_of_rings() {
+        for (text, wanted) in
+            [("tree", true), ("ring,tree", true), ("^ring", true), ("^direct", false), ("ring", false)]
+        {
+            assert_eq!(algorithms(text).wants_trees(), wanted, "{text}");
+        }
+        assert!(!Forced::default().wants_trees());
+    }
+}

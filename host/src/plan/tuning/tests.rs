@@ -1,0 +1,255 @@
+//! What holds of every model, machine and restriction; and what was measured stays chosen.
+
+use super::*;
+use crate::plan::device::{ChannelLimits, DeviceFacts, KernelId};
+use crate::plan::{Call, Facts, Tuning, offered};
+use crate::topology::PathKind;
+use oxccl_shared::abi::{Algorithm, ConnLayout, DataType, Func, Protocol, RedOp};
+use proptest::prelude::*;
+use proptest::sample::select;
+
+const ARCHITECTURES: &[Architecture] = &[
+    Architecture::Cpu,
+    Architecture::CpuStreams,
+    Architecture::Volta,
+    Architecture::Ampere,
+    Architecture::Hopper,
+    Architecture::Blackwell,
+];
+
+fn call(func: Func, count: u64) -> Call {
+    Call { func, dtype: DataType::U8, op: RedOp::Sum, root: 0, count }
+}
+
+fn machines() -> impl Strategy<Value = Machine> {
+    let kinds = || select(&[PathKind::Nvl, PathKind::Nvb, PathKind::Pix, PathKind::Sys]);
+    let speeds = || {
+        (1u32..33, 0.5f64..100.0, 0.5f64..50.0, kinds()).prop_map(|(channels, intra_bw, inter_bw, intra)| {
+            Speeds { channels, intra_bw, inter_bw, inter_latency_us: 2.0, intra, inter: PathKind::Pxb }
+        })
+    };
+    (select(ARCHITECTURES), 1u32..9, 1u32..9, speeds(), speeds(), 0.5f64..400.0, kinds()).prop_map(
+        |(architecture, per_host, nhosts, ring, tree, bw, kind)| Machine {
+            nhosts,
+            is_searched: true,
+            ring,
+            tree,
+            tree_depth: [per_host - 1, nhosts.next_power_of_two().trailing_zeros()],
+            pairs: Pairs { bw, kind },
+            ..Machine::nominal(architecture, per_host * nhosts)
+        },
+    )
+}
+
+/// Lists as a person writes them; some exclude, some are for one function.
+fn forced() -> impl Strategy<Value = Forced> {
+    let algorithms = select(&[
+        "",
+        "ring",
+        "^ring",
+        "tree,direct",
+        "direct",
+        "^tree;allreduce:tree",
+        "allreduce:^direct",
+        "nvls,ring",
+    ]);
+    let protocols =
+        select(&["", "LL", "^LL", "LL128,Simple", "Simple;broadcast:LL128", "^LL128;reduce:LL", "LL128"]);
+    (algorithms, protocols).prop_map(|(algorithms, protocols)| {
+        let mut forced = Forced::default();
+        if !algorithms.is_empty() {
+            forced = forced.with_algorithms(algorithms).unwrap();
+        }
+        if !protocols.is_empty() {
+            forced = forced.with_protocols(protocols).unwrap();
+        }
+        forced
+    })
+}
+
+fn tables() -> impl Strategy<Value = TuneTable> {
+    let row = (
+        select(TUNED.as_slice()),
+        select(&Candidate::ALL[..]),
+        1u64..1 << 24,
+        proptest::option::of(1u16..99),
+    );
+    proptest::collection::vec(row, 0..20).prop_map(|mut rows| {
+        rows.sort_by_key(|row| row.2);
+        rows.into_iter().fold(TuneTable::default(), |table, (func, candidate, max_bytes, channels)| {
+            table.with(func, TuneRow { max_bytes, candidate, channels }).unwrap_or(table)
+        })
+    })
+}
+
+proptest! {
+    #[test]
+    fn more_bytes_take_more_time(
+        machine in machines(),
+        func in select(TUNED.as_slice()),
+        candidate in select(&Candidate::ALL[..]),
+        (count, more) in (0u64..1 << 32, 1u64..1 << 20),
+    ) {
+        let time = |count| estimate(candidate, &call(func, count), &machine);
+        let (less, greater) = (time(count), time(count + more));
+        prop_assert!(less.time_us.is_finite() && less.latency_us >= 0.0 && less.bandwidth > 0.0);
+        prop_assert!(greater.time_us > less.time_us, "{less:?} {greater:?}");
+    }
+
+    #[test]
+    fn the_model_takes_the_least_time_of_what_is_allowed(
+        machine in machines(),
+        func in select(TUNED.as_slice()),
+        forced in forced(),
+        count in 0u64..1 << 32,
+        is_gpu in any::<bool>(),
+    ) {
+        let backend = if is_gpu { Backend::Gpu } else { Backend::Cpu };
+        let call = call(func, count);
+        let scope = Scope {
+            call: &call,
+            machine: &machine,
+            offered: offered(backend, func),
+            doubtful: Candidates::by(Protocol::LL128),
+            forced: &forced,
+            table: None,
+            measured: None,
+        };
+        let choice = choose(&scope);
+        prop_assert!(scope.allowed().has(choice.candidate));
+        let time = |candidate| estimate(candidate, &call, &machine).time_us;
+        for other in scope.allowed().iter() {
+            prop_assert!(time(choice.candidate) <= time(other), "{} {other}", choice.candidate);
+        }
+        let explained = Explanation::new(&scope, |_| Exclusion::NotThere);
+        prop_assert_eq!(explained.choice, choice);
+        for line in explained.lines {
+            prop_assert_eq!(line.excluded.is_none(), scope.allowed().has(line.candidate));
+        }
+    }
+
+    #[test]
+    fn every_restriction_is_honoured_on_both_backends(
+        func in select(TUNED.as_slice()),
+        forced in forced(),
+        table in proptest::option::of(tables()),
+        sm in select(&[70u32, 80, 90, 100]),
+        count in 0u64..1 << 32,
+        nranks in 2u32..12,
+    ) {
+        let call = call(func, count);
+        let gpu = DeviceFacts::new(nranks, (sm, 132), forced, ChannelLimits::default(), None).with_table(table);
+        let cpu = cpu(nranks, Tuning::CPU, forced, table);
+        for (backend, choice) in [(Backend::Gpu, gpu.choose(&call)), (Backend::Cpu, cpu.choose(&call))] {
+            let Candidate { algorithm, protocol } = choice.candidate;
+            prop_assert!(offered(backend, func).has(choice.candidate), "{choice:?}");
+            // A wish is honoured where the function has any of what is wished for.
+            let of = |allowed: &dyn Fn(Candidate) -> bool| offered(backend, func).iter().any(allowed);
+            let has_algorithm = of(&|c| {
+                forced.allows_algorithm(func, c.algorithm)
+                    && (c.algorithm != Algorithm::Direct || backend == Backend::Cpu || nranks <= 8)
+            });
+            prop_assert!(!has_algorithm || forced.allows_algorithm(func, algorithm), "{choice:?}");
+            let has_protocol = of(&|c| c.algorithm == algorithm && forced.allows_protocol(func, c.protocol));
+            prop_assert!(!has_protocol || forced.allows_protocol(func, protocol), "{choice:?}");
+        }
+    }
+
+    #[test]
+    fn a_row_is_followed_wherever_it_may_be(table in tables(), func in select(TUNED.as_slice()), count in 0u64..1 << 25) {
+        let call = call(func, count);
+        let facts = cpu(4, Tuning::CPU, Forced::default(), Some(table));
+        let bytes = if matches!(func, Func::AllGather | Func::ReduceScatter) { 4 * count } else { count };
+        let choice = facts.choose(&call);
+        match table.row(func, bytes) {
+            Some((at, row)) if offered(Backend::Cpu, func).has(row.candidate) => {
+                prop_assert_eq!((choice.candidate, choice.reason), (row.candidate, Reason::Tuned { row: at }));
+            }
+            _ => prop_assert!(!matches!(choice.reason, Reason::Tuned { .. }), "{choice:?}"),
+        }
+    }
+}
+
+fn cpu(nranks: u32, tuning: Tuning, forced: Forced, table: Option<TuneTable>) -> Facts {
+    let layout =
+        ConnLayout { ll_slot_bytes: 8 << 10, ll128_slot_bytes: 16 << 10, simple_slot_bytes: 128 << 10 };
+    Facts {
+        nranks,
+        ring_layout: layout,
+        mesh_layout: layout,
+        ring_channels: 1,
+        tree_channels: 2,
+        forced,
+        tuning,
+        table,
+    }
+}
+
+#[test]
+fn what_was_measured_on_cpus_stays_chosen() {
+    let chosen = |nranks, tuning, func, count| {
+        let choice = cpu(nranks, tuning, Forced::default(), None).choose(&call(func, count));
+        assert!(matches!(choice.reason, Reason::Measured { .. }), "{choice:?}");
+        choice.candidate.to_string()
+    };
+    assert_eq!(chosen(2, Tuning::CPU, Func::AllReduce, 1 << 30), "direct simple");
+    assert_eq!(chosen(5, Tuning::CPU, Func::AllReduce, 32 << 10), "direct simple");
+    assert_eq!(chosen(5, Tuning::CPU, Func::AllReduce, (32 << 10) + 1), "ring simple");
+    assert_eq!(chosen(2, Tuning::CPU_STREAMS, Func::AllReduce, 256 << 10), "direct simple");
+    assert_eq!(chosen(2, Tuning::CPU_STREAMS, Func::AllReduce, (256 << 10) + 1), "ring simple");
+    assert_eq!(chosen(3, Tuning::CPU, Func::Broadcast, 8), "ring simple");
+}
+
+#[test]
+fn what_was_measured_on_h200_stays_chosen() {
+    let facts = DeviceFacts::new(8, (90, 132), Forced::default(), ChannelLimits::default(), None);
+    let chosen = |func, count| {
+        let choice = facts.choose(&call(func, count));
+        assert!(matches!(choice.reason, Reason::Measured { .. }), "{choice:?}");
+        choice.candidate.to_string()
+    };
+    assert_eq!(chosen(Func::AllReduce, 512 << 10), "direct ll");
+    assert_eq!(chosen(Func::AllReduce, (512 << 10) + 1), "ring simple");
+    assert_eq!(chosen(Func::AllGather, 128 << 10), "direct ll");
+    assert_eq!(chosen(Func::Broadcast, 256 << 10), "ring ll");
+    assert_eq!(chosen(Func::ReduceScatter, 1 << 20), "ring simple");
+    assert_eq!(facts.choose(&call(Func::Barrier, 0)).reason, Reason::Only);
+}
+
+#[test]
+fn without_measurements_the_model_decides_and_keeps_off_ll128_where_routes_are_unknown() {
+    for sm in [70, 80, 100] {
+        let facts = DeviceFacts::new(8, (sm, 80), Forced::default(), ChannelLimits::default(), None);
+        for count in (0..34).map(|power| 1 << power) {
+            let choice = facts.choose(&call(Func::AllReduce, count));
+            assert_eq!(choice.reason, Reason::Model);
+            assert_ne!(choice.candidate.protocol, Protocol::LL128);
+        }
+        assert_eq!(facts.choose(&call(Func::AllReduce, 8)).candidate.to_string(), "direct ll");
+        let known = facts.with_machine(Machine { is_searched: true, ..facts.machine });
+        let all = |facts: DeviceFacts| {
+            (0..34).map(move |power| facts.choose(&call(Func::AllGather, 1 << power)).candidate.protocol)
+        };
+        // On Blackwell one hop is faster at every size where LL128 would be.
+        assert_eq!(all(known).any(|protocol| protocol == Protocol::LL128), sm < 100, "{sm}");
+        assert!(KernelId::offered(Func::AllGather).has(Candidate::new(Algorithm::Ring, Protocol::LL128)));
+    }
+}
+
+#[test]
+fn the_model_knows_nccls_latencies_on_8_h200() {
+    // What NCCL 2.28.9 took for 1 KiB, captured, in microseconds: 14.7 by whichever of these it chose.
+    let machine = Machine { tree_depth: [7, 0], ..Machine::nominal(Architecture::Hopper, 8) };
+    let time = |algorithm| {
+        estimate(Candidate::new(algorithm, Protocol::LL), &call(Func::AllReduce, 1024), &machine).time_us
+    };
+    assert!((14.0..16.0).contains(&time(Algorithm::Ring)), "{}", time(Algorithm::Ring));
+    assert!((14.0..16.0).contains(&time(Algorithm::Tree)), "{}", time(Algorithm::Tree));
+    // And for 1 GiB 5209 us, which only a Simple ring does.
+    let ring = estimate(
+        Candidate::new(Algorithm::Ring, Protocol::Simple),
+        &call(Func::AllReduce, 1 << 30),
+        &machine,
+    );
+    assert!((5200.0..5320.0).contains(&ring.time_us), "{ring:?}");
+}
