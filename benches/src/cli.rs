@@ -290,7 +290,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number).map_err(|error| error.to_string())
 }
 
-fn budget(text: &str) -> Result<Duration, String> {
+pub fn budget(text: &str) -> Result<Duration, String> {
     let budget = seconds(text)?;
     if budget.is_zero() { Err("nothing can be measured in no time".into()) } else { Ok(budget) }
 }

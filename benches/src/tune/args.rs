@@ -3,11 +3,12 @@
 //! Gives: [`TuneArgs`], and the command line of the measurements that follow from it.
 //! Never: acts on it.
 
-use crate::cli::{Backend, PerfArgs, Transport, bytes};
+use crate::cli::{Backend, PerfArgs, Transport, budget, bytes};
 use crate::collective::Collective;
 use clap::{Args, Parser};
 use oxccl::plan::tuning::Candidate;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Sizes without `--sizes`: eight bytes and on by factors of four, to what no cache holds.
 const SIZES: &str = "8,32,128,512,2K,8K,32K,128K,512K,2M,8M";
@@ -43,8 +44,8 @@ pub struct TuneArgs {
     #[arg(long, value_name = "MS", default_value_t = 10)]
     pub min_time: u32,
     /// Seconds that everything may take: rounds become fewer, then the largest sizes are left out.
-    #[arg(long, value_name = "S", default_value_t = 90.0)]
-    pub time_budget: f64,
+    #[arg(long, value_name = "S", default_value = "90", value_parser = budget)]
+    pub time_budget: Duration,
     /// cuda: also a Simple ring with each of these numbers of channels.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub channels: Vec<u16>,

@@ -101,8 +101,7 @@ fn unseated(args: &TuneArgs) -> Result<u8, TuneRunError> {
     if ranks < 2 {
         return Err(TuneRunError::Alone);
     }
-    let limit =
-        Duration::try_from_secs_f64(args.time_budget).unwrap_or(Duration::MAX).saturating_add(OVERTIME);
+    let limit = args.time_budget.saturating_add(OVERTIME);
     Ok(spawn::supervise(ranks, 1, Some(limit), None)?)
 }
 

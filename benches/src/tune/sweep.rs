@@ -5,7 +5,7 @@
 
 use super::args::TuneArgs;
 use super::pick::{Row, Times, Way};
-use crate::bench::{Bench, Case, MeasureError};
+use crate::bench::{Bench, Case, MeasureError, WarmUp};
 use crate::budget::{Budget, rounds};
 use crate::collective::Collective;
 use crate::run::Measured;
@@ -80,9 +80,19 @@ fn size(
     for (way, _) in possible {
         warm.push(bench.warm_up(*way, case)?);
     }
-    // What a warm-up says is the same on every rank, so all give up the same ways.
-    let first: Vec<f64> = warm.iter().map(|warm| warm.seconds / f64::from(warm.iters)).collect();
-    let fastest = first.iter().copied().fold(f64::INFINITY, f64::min);
+    let each = |warm: &WarmUp| warm.seconds / f64::from(warm.iters);
+    let fastest = |warm: &[WarmUp]| warm.iter().map(each).fold(f64::INFINITY, f64::min);
+    // Whoever seems hopeless may have been interrupted. What a warm-up says is the same on every rank, so all look again at the same
+    // ways, and give up the same.
+    let limit = HOPELESS * fastest(&warm);
+    for (at, (way, _)) in possible.iter().enumerate() {
+        if each(&warm[at]) > limit {
+            let again = bench.warm_up(*way, case)?;
+            warm[at] = if each(&again) < each(&warm[at]) { again } else { warm[at] };
+        }
+    }
+    let first: Vec<f64> = warm.iter().map(each).collect();
+    let fastest = fastest(&warm);
     let hopeful: Vec<usize> = (0..possible.len()).filter(|at| first[*at] <= HOPELESS * fastest).collect();
     let round_seconds: f64 = hopeful.iter().map(|at| warm[*at].seconds).sum();
     let rounds = rounds(seconds, round_seconds, wanted).unwrap_or(1);

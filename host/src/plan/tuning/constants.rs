@@ -45,6 +45,10 @@ pub struct Constants {
     pub tree_channel_bw: [f64; 3],
     /// Shares of a tree's bandwidth that are left, by protocol, at 64 bytes, 128 bytes and so on; the last holds beyond.
     pub tree_shares: [&'static [f64]; 3],
+    /// Of `ll_bw_max`, what a direct LL kernel sends to all others together, in one hop and in each of two.
+    pub direct_ll_shares: [f64; 2],
+    /// Of the rings' bandwidth, what a direct Simple kernel sends to all others together.
+    pub direct_simple_share: f64,
     /// By how much a Simple ring over several hosts is slower to start once each rank has 64 bytes of every channel.
     pub net_plateau: f64,
     /// Ring channels, GB/s of each, where no graph says more.
@@ -55,7 +59,7 @@ pub struct Constants {
     pub has_two_hops: bool,
 }
 
-/// Of steps: NVLink, as NCCL has them; direct is ours.
+/// Of steps, as NCCL has them over NVLink; direct's are ours.
 const NVLINK_US: [[f64; 3]; 3] = [[0.6, 1.25, 4.0], [0.6, 1.9, 3.4], [1.3, 1.3, 4.0]];
 const PCI_US: [[f64; 3]; 3] = [[1.0, 1.9, 4.0], [1.0, 2.5, 5.7], [2.2, 2.2, 4.0]];
 const NET_US: [[f64; 3]; 3] = [[5.0, 8.5, 14.0], [2.7, 4.0, 14.0], [5.0, 8.5, 14.0]];
@@ -74,8 +78,8 @@ const TREE_SHARES: [&[f64]; 3] = [
 
 const VOLTA: Constants = Constants {
     source: "NCCL 2.30's published model; direct as on Hopper, not measured",
-    // The direct kernels' base is a launch: 3.2 us, back to back, on H200 (README.md of the reference measurements, link-limits.txt).
-    base_us: [[6.8, 14.0, 8.4], [6.6, 14.0, 8.4], [3.2, 3.2, 4.8]],
+    // Direct: OxCCL on 4 H200, docs/measurements/2026-11-21-h200x4.md: 6.6 us for 8 bytes, of which a flag takes 1.3 on its way.
+    base_us: [[6.8, 14.0, 8.4], [6.6, 14.0, 8.4], [5.3, 5.3, 5.3]],
     near_us: NVLINK_US,
     pci_us: PCI_US,
     net_us: NET_US,
@@ -84,6 +88,10 @@ const VOLTA: Constants = Constants {
     tree_ll128_channel_bw: [20.0, 20.0, 20.0],
     tree_channel_bw: [26.5, 18.5, 10.0],
     tree_shares: TREE_SHARES,
+    // The same page: 64 KiB take 2 us more than 8 bytes, and 256 KiB in two hops 10 us more than two hops of nothing.
+    direct_ll_shares: [0.71, 0.28],
+    // Stores to all others from 32 blocks on each of 8 H200: 254 GB/s, to one other 365.
+    direct_simple_share: 0.7,
     net_plateau: 1.9,
     nominal: (6, 20.0),
     multiprocessors: 80,
@@ -100,7 +108,7 @@ const AMPERE: Constants = Constants {
 };
 
 const HOPPER: Constants = Constants {
-    source: "NCCL 2.30's published model; direct from 8 H200: 1.3 us a hop, 3.2 us a launch, half of the link by LL",
+    source: "NCCL 2.30's published model; direct from OxCCL on 4 H200 (docs/measurements/2026-11-21-h200x4.md)",
     ll_bw_max: [141.0, 45.0, 35.0],
     ring_ll128_channel_bw: [36.7, 36.7, 36.7],
     tree_ll128_channel_bw: [36.7, 36.7, 29.0],
@@ -135,6 +143,8 @@ const CPU: Constants = Constants {
     tree_ll128_channel_bw: [2.0, 2.0, 2.0],
     tree_channel_bw: [7.0, 2.0, 2.0],
     tree_shares: NO_SHARES,
+    direct_ll_shares: [1.0, 1.0],
+    direct_simple_share: 1.0,
     net_plateau: 1.0,
     nominal: (1, 6.5),
     multiprocessors: 0,

@@ -142,23 +142,32 @@ fn direct(protocol: Protocol, call: &Call, machine: &Machine, bytes: u64) -> Est
         latencies(Candidate::new(Algorithm::Direct, protocol), machine, machine.pairs.kind);
     let hop = if machine.nhosts > 1 { inter } else { step };
     let at = machine.hosts_index();
-    // A rank sends to all others at once, and no pair is faster than alone.
-    let pair = (machine.rank_bw() / (n - 1.0)).min(machine.pairs.bw);
-    let pair = match protocol {
-        Protocol::LL if machine.architecture.is_gpu() => 0.5 * pair,
-        Protocol::LL => pair.min(constants.ll_bw_max[at] / (n - 1.0)),
-        Protocol::LL128 => (0.92 * pair).min(constants.ring_ll128_channel_bw[at]),
-        Protocol::Simple => pair,
+    // What a rank sends to each of the others, when it sends to all at once; no pair is faster than alone.
+    let pair = |hops: usize| {
+        let rank_bw = match protocol {
+            Protocol::LL => {
+                (0.5 * machine.rank_bw()).min(constants.ll_bw_max[at] * constants.direct_ll_shares[hops - 1])
+            }
+            Protocol::LL128 => {
+                let channels = f64::from(machine.ring.channels);
+                (0.92 * machine.rank_bw()).min(channels * constants.ring_ll128_channel_bw[at])
+            }
+            Protocol::Simple => constants.direct_simple_share * machine.rank_bw(),
+        };
+        (rank_bw / (n - 1.0)).min(machine.pairs.bw)
     };
-    let hops = |hops: f64, share: f64| Estimate::new(base + hops * hop, pair / (hops * share), bytes);
+    let hops = |hops: usize, share: f64| {
+        let count = hops as f64;
+        Estimate::new(base + count * hop, pair(hops) / (count * share), bytes)
+    };
     match call.func {
         Func::AllReduce => {
-            let one = hops(1.0, 1.0);
-            let two = hops(2.0, 1.0 / n);
+            let one = hops(1, 1.0);
+            let two = hops(2, 1.0 / n);
             if constants.has_two_hops && two.time_us < one.time_us { two } else { one }
         }
-        Func::AllGather | Func::ReduceScatter | Func::AllToAll => hops(1.0, 1.0 / n),
-        _ => hops(1.0, 1.0),
+        Func::AllGather | Func::ReduceScatter | Func::AllToAll => hops(1, 1.0 / n),
+        _ => hops(1, 1.0),
     }
 }
 
