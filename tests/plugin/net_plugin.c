@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 enum { SUCCESS = 0, SYSTEM = 2, INTERNAL = 3, REMOTE = 6 };
-enum { WARN = 2, INFO = 3, SUBSYSTEM_NET = 16, MAGIC = 0x0cc10cc1, REQUESTS = 16 };
+enum { WARN = 2, INFO = 3, SUBSYSTEM_NET = 16, MAGIC = 0x0cc10cc1, REQUESTS = 32 };
 
 typedef void (*logger)(int level, unsigned long flags, const char *file, int line, const char *format, ...);
 typedef int (*profiler)(void **event, int kind, void *parent, int64_t plugin, void *extra);

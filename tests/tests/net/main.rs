@@ -2,6 +2,7 @@
 
 mod stranger;
 mod faults;
+mod plugins;
 
 use oxccl::net::Net;
 use oxccl::net::fault::{FaultNet, FaultPlan};

@@ -3,7 +3,7 @@
 use super::abi::{Close, Code, Opaque};
 use super::{Plugin, log};
 use crate::net::{
-    Comm, Connector, Listener, NetError, NetHandle, NetMemory, NetMemoryKind, REQUESTS_MAX, RecvComm,
+    Comm, Connector, Listener, MemoryKinds, NetError, NetHandle, NetMemory, NetMemoryKind, REQUESTS_MAX, RecvComm,
     Registration, Request, SendComm,
 };
 use core::ffi::c_int;
@@ -24,6 +24,7 @@ const PTR_CUDA: c_int = 2;
 /// A listener of the plugin.
 pub struct PluginListener {
     plugin: Arc<Plugin>,
+    memory: MemoryKinds,
     listener: Opaque,
 }
 
@@ -31,9 +32,9 @@ pub struct PluginListener {
 unsafe impl Send for PluginListener {}
 
 impl PluginListener {
-    /// `listener` is the plugin's, and this one's alone.
-    pub fn new(plugin: Arc<Plugin>, listener: Opaque) -> PluginListener {
-        PluginListener { plugin, listener }
+    /// `listener` is the plugin's, and this one's alone; its device reaches that memory.
+    pub fn new(plugin: Arc<Plugin>, memory: MemoryKinds, listener: Opaque) -> PluginListener {
+        PluginListener { plugin, memory, listener }
     }
 }
 
@@ -48,7 +49,7 @@ impl Listener for PluginListener {
             return Ok(None);
         }
         let close = self.plugin.calls.close_recv;
-        Ok(Some(Box::new(PluginRecv(Connection::new(self.plugin.clone(), comm, close)))))
+        Ok(Some(Box::new(PluginRecv(Connection::new(self.plugin.clone(), self.memory, comm, close)))))
     }
 }
 
@@ -63,6 +64,7 @@ impl Drop for PluginListener {
 pub struct PluginConnector {
     plugin: Arc<Plugin>,
     device: c_int,
+    memory: MemoryKinds,
     /// The plugin keeps its progress in here: it stays where it is, and is ours alone.
     handle: Box<NetHandle>,
     failed: Option<NetError>,
@@ -72,9 +74,14 @@ pub struct PluginConnector {
 unsafe impl Send for PluginConnector {}
 
 impl PluginConnector {
-    /// To whoever made `handle`.
-    pub fn new(plugin: Arc<Plugin>, device: c_int, handle: NetHandle) -> PluginConnector {
-        PluginConnector { plugin, device, handle: Box::new(handle), failed: None }
+    /// To whoever made `handle`, from a device that reaches that memory.
+    pub fn new(
+        plugin: Arc<Plugin>,
+        device: c_int,
+        memory: MemoryKinds,
+        handle: NetHandle,
+    ) -> PluginConnector {
+        PluginConnector { plugin, device, memory, handle: Box::new(handle), failed: None }
     }
 }
 
@@ -95,13 +102,14 @@ impl Connector for PluginConnector {
             return Ok(None);
         }
         let close = calls.close_send;
-        Ok(Some(Box::new(PluginSend(Connection::new(self.plugin.clone(), comm, close)))))
+        Ok(Some(Box::new(PluginSend(Connection::new(self.plugin.clone(), self.memory, comm, close)))))
     }
 }
 
 /// What both ends have.
 struct Connection {
     plugin: Arc<Plugin>,
+    memory: MemoryKinds,
     comm: Opaque,
     close: Close,
     /// The plugin's handles of registered memory; null where one was deregistered.
@@ -120,9 +128,9 @@ struct UnderWay {
 unsafe impl Send for Connection {}
 
 impl Connection {
-    fn new(plugin: Arc<Plugin>, comm: Opaque, close: Close) -> Connection {
+    fn new(plugin: Arc<Plugin>, memory: MemoryKinds, comm: Opaque, close: Close) -> Connection {
         let under_way = (0..REQUESTS_MAX).map(|_| None).collect();
-        Connection { plugin, comm, close, registered: Vec::new(), under_way, failed: None }
+        Connection { plugin, memory, comm, close, registered: Vec::new(), under_way, failed: None }
     }
 
     /// The plugin's answer; a connection that has failed says the same for ever.
@@ -170,29 +178,27 @@ impl Connection {
     /// As [`Comm::register`].
     unsafe fn register(&mut self, memory: NetMemory<'_>) -> Result<Registration, NetError> {
         self.still_good()?;
+        let (kind, what) = match memory.kind {
+            NetMemoryKind::Host => (MemoryKinds::HOST, "memory of the process"),
+            NetMemoryKind::Cuda => (MemoryKinds::CUDA, "memory of a GPU"),
+            NetMemoryKind::DmaBuf { .. } => (MemoryKinds::DMA_BUF, "a dma-buf"),
+        };
         let calls = &self.plugin.calls;
+        let unsupported = || NetError::Unsupported { device: calls.name.clone(), what: what.to_owned() };
+        if !self.memory.contains(kind) {
+            return Err(unsupported());
+        }
+        let (comm, start, len) = (self.comm, memory.start, memory.len_bytes);
         let mut handle = null_mut();
         log::begin();
         // SAFETY: the memory is mapped, and its kind is what the caller says.
         let code = unsafe {
-            match (memory.kind, calls.reg_mr_dma_buf) {
-                (NetMemoryKind::Host, _) => {
-                    (calls.reg_mr)(self.comm, memory.start, memory.len_bytes, PTR_HOST, &mut handle)
-                }
-                (NetMemoryKind::Cuda, _) => {
-                    (calls.reg_mr)(self.comm, memory.start, memory.len_bytes, PTR_CUDA, &mut handle)
-                }
-                (NetMemoryKind::DmaBuf { fd, offset_bytes }, Some(register)) => register(
-                    self.comm,
-                    memory.start,
-                    memory.len_bytes,
-                    PTR_CUDA,
-                    offset_bytes,
-                    fd.as_raw_fd(),
-                    &mut handle,
-                ),
-                (NetMemoryKind::DmaBuf { .. }, None) => {
-                    return Err(NetError::Unsupported { device: calls.name.clone(), what: "dma-buf".into() });
+            match memory.kind {
+                NetMemoryKind::Host => (calls.reg_mr)(comm, start, len, PTR_HOST, &mut handle),
+                NetMemoryKind::Cuda => (calls.reg_mr)(comm, start, len, PTR_CUDA, &mut handle),
+                NetMemoryKind::DmaBuf { fd, offset_bytes } => {
+                    let register = calls.reg_mr_dma_buf.ok_or_else(unsupported)?;
+                    register(comm, start, len, PTR_CUDA, offset_bytes, fd.as_raw_fd(), &mut handle)
                 }
             }
         };

@@ -161,19 +161,19 @@ impl Net for Handle {
     }
 
     fn listen(&self, device: u32) -> Result<(NetHandle, Box<dyn Listener>), NetError> {
-        let number = self.device(device)?;
+        let (number, memory) = (self.device(device)?, self.properties(device)?.memory);
         let mut handle = NetHandle([0; HANDLE_BYTES]);
         let mut listener: Opaque = core::ptr::null_mut();
         log::begin();
         // SAFETY: the context is the plugin's, which has the device.
         let code = unsafe { self.0.calls.listen(self.0.context, number, &mut handle, &mut listener) };
         self.0.check("listen", code)?;
-        Ok((handle, Box::new(comm::PluginListener::new(self.0.clone(), listener))))
+        Ok((handle, Box::new(comm::PluginListener::new(self.0.clone(), memory, listener))))
     }
 
     fn connect(&self, device: u32, handle: &NetHandle) -> Result<Box<dyn Connector>, NetError> {
-        let number = self.device(device)?;
-        Ok(Box::new(comm::PluginConnector::new(self.0.clone(), number, *handle)))
+        let (number, memory) = (self.device(device)?, self.properties(device)?.memory);
+        Ok(Box::new(comm::PluginConnector::new(self.0.clone(), number, memory, *handle)))
     }
 }
 
