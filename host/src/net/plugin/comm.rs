@@ -3,8 +3,8 @@
 use super::abi::{Close, Code, Opaque};
 use super::{Plugin, log};
 use crate::net::{
-    Comm, Connector, Listener, MemoryKinds, NetError, NetHandle, NetMemory, NetMemoryKind, REQUESTS_MAX, RecvComm,
-    Registration, Request, SendComm,
+    Comm, Connector, Listener, MemoryKinds, NetError, NetHandle, NetMemory, NetMemoryKind, REQUESTS_MAX,
+    RecvComm, Registration, Request, SendComm,
 };
 use core::ffi::c_int;
 use core::ptr::null_mut;
