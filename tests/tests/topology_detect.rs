@@ -77,7 +77,15 @@ fn bus(text: &str) -> BusId {
 }
 
 fn gpu(dev: u32, bus_id: &str) -> GpuFacts {
-    GpuFacts { bus_id: bus(bus_id), dev, rank: Some(dev), sm: 80, gdr: true, nvlinks: vec![], c2c: vec![] }
+    GpuFacts {
+        bus_id: bus(bus_id),
+        dev: Some(dev),
+        rank: Some(dev),
+        sm: Some(80),
+        gdr: Some(true),
+        nvlinks: vec![],
+        c2c: vec![],
+    }
 }
 
 fn nic(name: &str, bus_id: Option<&str>) -> NetFacts {

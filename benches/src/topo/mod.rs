@@ -13,7 +13,7 @@ pub use args::TopoArgs;
 
 use crate::complain::complain;
 use oxccl::topology::detect::{self, NvmlError};
-use oxccl::topology::search::{Graph, GraphId, Graphs};
+use oxccl::topology::search::Graphs;
 use oxccl::topology::xml::{XmlError, read_graphs, read_topology, write_graphs, write_topology};
 use oxccl::topology::{Channels, HostLanes, Inventory, JoinError, PathPolicy, Paths, System, SystemError};
 use std::io::{ErrorKind, Write};
@@ -137,20 +137,9 @@ fn machine(
             .map_err(|source| TopoError::Xml { path: path.clone(), source })?;
         read.into_iter()
             .filter(|graph| !graph.lanes.is_empty())
-            .for_each(|graph| replace(&mut graphs, graph));
+            .for_each(|graph| graphs.replace(graph));
     }
     Ok(Machine { name, system, paths, graphs })
-}
-
-fn replace(graphs: &mut Graphs, graph: Graph) {
-    let place = match graph.id {
-        GraphId::Ring => &mut graphs.ring,
-        GraphId::Tree => &mut graphs.tree,
-        GraphId::CollnetChain => &mut graphs.collnet_chain,
-        GraphId::CollnetDirect => &mut graphs.collnet_direct,
-        GraphId::Nvls => &mut graphs.nvls,
-    };
-    *place = graph;
 }
 
 /// The channels of `hosts` machines of this kind, whose ranks follow each other.

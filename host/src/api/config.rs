@@ -9,7 +9,7 @@ use crate::net::ib::IbConfig;
 use crate::plan::Forced;
 use crate::plan::device::ChannelLimits;
 use crate::plan::tuning::TuneFile;
-use crate::topology::TopologySettings;
+use crate::topology::{PathKind, TopologySettings};
 use crate::transport::p2p::P2pSettings;
 use crate::transport::{Allowed, TransportKind};
 use oxccl_shared::abi::ConnLayout;
@@ -158,6 +158,9 @@ impl Config {
             let Some(value) = lookup(variable).filter(|value| !value.is_empty()) else { continue };
             let set = config.net.ib.set(variable, value.trim());
             set.map_err(|expected| ConfigError { variable, value, expected })?;
+        }
+        if no_p2p {
+            config.topology.p2p_level = Some(PathKind::Loc);
         }
         config.ptx_path = lookup("OXCCL_PTX_PATH").filter(|path| !path.is_empty()).map(PathBuf::from);
         Ok(config)

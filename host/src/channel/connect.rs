@@ -1,5 +1,6 @@
 //! From a bootstrap to a set of connections.
 
+use super::device::SurveyError;
 use super::graph::Graph;
 use super::wiring::Wiring;
 use crate::bootstrap::{Bootstrap, BootstrapError};
@@ -89,6 +90,9 @@ pub enum ConnectError {
         /// Why.
         source: Box<BundleError>,
     },
+    /// Machines and their channels.
+    #[error(transparent)]
+    Survey(#[from] Box<SurveyError>),
     /// GPUs do not reach each other's memory.
     #[error(transparent)]
     P2p(#[from] Box<P2pError>),
@@ -113,6 +117,12 @@ pub enum ConnectError {
         /// The first rank of another host.
         peer: u32,
     },
+}
+
+impl From<SurveyError> for ConnectError {
+    fn from(error: SurveyError) -> ConnectError {
+        ConnectError::Survey(Box::new(error))
+    }
 }
 
 /// What to connect.

@@ -11,6 +11,11 @@ use std::str::FromStr;
 pub struct BusId(pub u64);
 
 impl BusId {
+    /// The first function of a device.
+    pub fn new(domain: u32, bus: u8, device: u8) -> BusId {
+        BusId(u64::from(domain) << 20 | u64::from(bus) << 12 | u64::from(device) << 4)
+    }
+
     /// The same device, whatever its function: ports of a NIC are functions of one device.
     pub fn without_function(self) -> BusId {
         BusId(self.0 & !0xf)

@@ -125,6 +125,12 @@ impl Channels {
         Ok(Channels { rings, trees })
     }
 
+    /// One host of ranks that reach each other equally well, in their order.
+    pub fn in_rank_order(nranks: u32) -> Channels {
+        let one = HostLanes::uniform((0..nranks).collect());
+        Channels::join(&[one]).expect("ranks in their order are a lane")
+    }
+
     /// The ring of a channel. There may be more channels than rings were found: these begin anew then.
     pub fn ring(&self, channel: usize) -> &[u32] {
         &self.rings[channel % self.rings.len()]

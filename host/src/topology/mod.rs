@@ -6,10 +6,12 @@
 //! build channels that do not meet.
 //!
 //! Modules in the order data flows: `xml`, `detect` and `inventory` (what there is), `system` (who is wired to whom), `paths` (how
-//! data gets from one to another), `search` (which channels to use), `channels` (the same over all hosts).
+//! data gets from one to another), `search` (which channels to use), `channels` (the same over all hosts). Where each rank sees
+//! a part, `merge` makes one inventory of them, and `summary` tells other hosts what was found.
 
 mod bus_id;
 mod inventory;
+mod merge;
 pub mod xml;
 pub mod detect;
 pub mod system;
@@ -17,12 +19,15 @@ pub mod paths;
 pub mod search;
 pub mod channels;
 mod settings;
+mod summary;
 
 pub use bus_id::BusId;
 pub use channels::{Channels, HostLanes, Inside, JoinError};
 pub use inventory::{C2c, Cpu, Device, Gpu, Inventory, Net, Nic, NvLink, Pci};
+pub use merge::MergeError;
 pub use paths::{PathKind, PathPolicy, Paths, PeerAccess};
 pub use search::{Graph, GraphId, Graphs, Lane, Pattern, SearchConfig};
 pub use settings::{Dump, TopologySettings};
+pub use summary::{AgreeError, Agreed, Reach, Summary, agree};
 pub use system::{System, SystemError, Tables};
 pub use xml::XmlError;

@@ -69,6 +69,13 @@ impl TopologySettings {
         SearchConfig { cross_nic: self.cross_nic, nvls: false, ..SearchConfig::default() }
     }
 
+    /// Whether a communicator of one rank has something to find out, though it needs no channels.
+    pub fn wants_files(&self) -> bool {
+        [&self.file, &self.graph_file].into_iter().any(Option::is_some)
+            || self.dump.is_some()
+            || self.graph_dump.is_some()
+    }
+
     /// Whether the user's rings, if any, each visit the ranks of a communicator once.
     pub fn rings_fit(&self, nranks: u32) -> bool {
         self.rings.iter().flatten().all(|ring| is_permutation(ring, nranks))

@@ -128,6 +128,7 @@ fn assemble(bootstrap: Bootstrap, config: Config, ordinal: u32) -> Result<Device
         info: &PeerInfo::local(config.host_id.as_deref(), config.digest()),
         settings: Config::MUST_AGREE,
         p2p: &config.p2p,
+        topology: &config.topology,
         forced: config.forced,
         limits: config.channels,
         table: config.tuned.as_ref().and_then(|tuned| tuned.table(Backend::Gpu, nranks)).copied(),

@@ -1,6 +1,9 @@
 //! From a bootstrap and a GPU each to connections.
 
+use super::agree::agree;
+use super::count::ring_channels;
 use super::layout::DeviceLayout;
+use super::survey::{Survey, SurveyWanted, survey};
 use super::tables::upload;
 use crate::bootstrap::Bootstrap;
 use crate::channel::ConnectError;
@@ -9,6 +12,8 @@ use crate::launch::cuda::ConnTables;
 use crate::plan::Forced;
 use crate::plan::device::{ChannelLimits, DeviceFacts};
 use crate::plan::tuning::TuneTable;
+use crate::topology::detect::Found;
+use crate::topology::{BusId, Channels, TopologySettings};
 use crate::transport::PeerInfo;
 use crate::transport::p2p::{Arena, P2pSettings};
 
@@ -22,6 +27,8 @@ pub struct DeviceWanted<'a> {
     pub settings: &'static str,
     /// How GPUs share memory.
     pub p2p: &'a P2pSettings,
+    /// The machine and the channels through it, as far as the user says.
+    pub topology: &'a TopologySettings,
     /// The user's algorithm and protocol.
     pub forced: Forced,
     /// The user's limits.
@@ -110,19 +117,22 @@ pub fn connect(bootstrap: &Bootstrap, wanted: DeviceWanted<'_>) -> Result<Device
     let device = wanted.device?;
     let least = |of: fn(&DeviceCard) -> u32| cards.iter().map(of).min().unwrap_or(0);
     let weakest = (least(|card| card.sm), least(|card| card.sm_count));
-    let facts = DeviceFacts::new(nranks, weakest, wanted.forced, wanted.limits, wanted.buffer_bytes)
+    let mut facts = DeviceFacts::new(nranks, weakest, wanted.forced, wanted.limits, wanted.buffer_bytes)
         .with_table(wanted.table);
-    let layout = DeviceLayout::new(
-        nranks,
-        facts.ring_channels,
-        facts.mesh_channels,
-        facts.ring_layout,
-        facts.mesh_layout,
-    )
-    .with_trees(facts.tree_channels, facts.tree_layout);
+    let mut p2p = *wanted.p2p;
+    let channels = if nranks > 1 || wanted.topology.wants_files() {
+        let survey = look_round(bootstrap, device, &peers, wanted.topology)?;
+        p2p.enabled &= survey.allows_p2p;
+        facts.ring_channels =
+            ring_channels(&survey.channels, survey.rings, facts.ring_channels, wanted.limits.min);
+        survey.channels
+    } else {
+        Channels::in_rank_order(nranks)
+    };
+    let layout = layout(&facts, &channels);
     let arena = if nranks > 1 {
         let lens: Vec<usize> = (0..nranks).map(|rank| layout.len_bytes(rank)).collect();
-        Some(Arena::connect(bootstrap, device, &peers, wanted.p2p, &lens).map_err(Box::new)?)
+        Some(Arena::connect(bootstrap, device, &peers, &p2p, &lens).map_err(Box::new)?)
     } else {
         None
     };
@@ -141,27 +151,24 @@ pub fn connect(bootstrap: &Bootstrap, wanted: DeviceWanted<'_>) -> Result<Device
     Ok(DeviceConnected { facts, tables, arena, layout, cards })
 }
 
-/// Every rank learns whether every rank succeeded, and what it says.
-fn agree(bootstrap: &Bootstrap, mine: Result<Vec<u8>, ConnectError>) -> Result<Vec<Vec<u8>>, ConnectError> {
-    const FINE: u8 = 0;
-    const FAILED: u8 = 1;
-    let block = match &mine {
-        Ok(bytes) => [&[FINE], &bytes[..]].concat(),
-        Err(error) => {
-            let said = error.to_string();
-            [&[FAILED], &said.as_bytes()[..said.len().min(512)]].concat()
-        }
-    };
-    let blocks = bootstrap.all_gather(&block)?;
-    mine?;
-    match blocks.iter().position(|block| block.first() != Some(&FINE)) {
-        None => Ok(blocks.into_iter().map(|block| block[1..].to_vec()).collect()),
-        Some(peer) => {
-            let said = blocks[peer].get(1..).unwrap_or_default();
-            let why = String::from_utf8_lossy(said).into_owned();
-            Err(ConnectError::PeerFailed { peer: peer as u32, why })
-        }
-    }
+/// Which channels the ranks' machines have.
+fn look_round(
+    bootstrap: &Bootstrap,
+    device: &Device,
+    peers: &[PeerInfo],
+    settings: &TopologySettings,
+) -> Result<Survey, ConnectError> {
+    let PciBus { domain, bus, device } = device.id().bus;
+    let gpu = BusId::new(domain, bus, device);
+    let hosts: Vec<u64> = peers.iter().map(|peer| peer.host).collect();
+    survey(bootstrap, &SurveyWanted { gpu, hosts: &hosts, settings, look: Found::look })
+}
+
+fn layout(facts: &DeviceFacts, channels: &Channels) -> DeviceLayout {
+    let rings = (0..facts.ring_channels).map(|channel| channels.ring(channel as usize).to_vec()).collect();
+    let trees = (0..facts.tree_channels).map(|channel| channels.tree(channel as usize).to_vec()).collect();
+    DeviceLayout::new(facts.nranks, rings, facts.mesh_channels, facts.ring_layout, facts.mesh_layout)
+        .with_trees(trees, facts.tree_layout)
 }
 
 fn read_cards(blocks: &[Vec<u8>]) -> Result<(Vec<PeerInfo>, Vec<DeviceCard>), ConnectError> {

@@ -10,6 +10,7 @@
 
 use super::trees::DeviceTrees;
 use oxccl_shared::abi::{ConnControl, ConnLayout};
+use oxccl_shared::algo::tree::TreeLinks;
 use std::ops::Range;
 
 /// The layout of a communicator; equal on every rank.
@@ -32,22 +33,21 @@ pub struct DeviceLayout {
 const CONTROL_BYTES: usize = size_of::<ConnControl>();
 
 impl DeviceLayout {
-    /// Rings in rank order, and no trees: between GPUs that a switch connects any order is as good.
+    /// Along these rings, and no trees.
     pub fn new(
         nranks: u32,
-        ring_channels: u32,
+        rings: Vec<Vec<u32>>,
         mesh_channels: u32,
         ring: ConnLayout,
         mesh: ConnLayout,
     ) -> DeviceLayout {
-        let rings = vec![(0..nranks).collect(); ring_channels as usize];
-        let trees = DeviceTrees { nranks, channels: 0, slots: ring };
+        let trees = DeviceTrees { trees: Vec::new(), slots: ring };
         DeviceLayout { nranks, rings, mesh_channels, ring, mesh, trees }
     }
 
-    /// The same with trees on so many channels.
-    pub fn with_trees(mut self, channels: u32, slots: ConnLayout) -> DeviceLayout {
-        self.trees = DeviceTrees { nranks: self.nranks, channels, slots };
+    /// The same with these trees, each every rank's links.
+    pub fn with_trees(mut self, trees: Vec<Vec<TreeLinks>>, slots: ConnLayout) -> DeviceLayout {
+        self.trees = DeviceTrees { trees, slots };
         self
     }
 
@@ -157,6 +157,7 @@ impl DeviceLayout {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::topology::Channels;
     use proptest::prelude::*;
 
     const SLOTS: ConnLayout =
@@ -164,14 +165,14 @@ mod tests {
 
     fn layout(nranks: u32, rings: u32, mesh: u32, trees: u32) -> DeviceLayout {
         let small = |simple_slot_bytes| ConnLayout { simple_slot_bytes, ..SLOTS };
-        let mut layout =
-            DeviceLayout::new(nranks, rings, mesh, SLOTS, small(384)).with_trees(trees, small(640));
-        for (channel, ring) in layout.rings.iter_mut().enumerate() {
-            if channel % 2 == 1 {
-                ring.reverse();
-            }
-        }
-        layout
+        let channels = Channels::in_rank_order(nranks);
+        let trees = (0..trees).map(|channel| channels.tree(channel as usize).to_vec()).collect();
+        let ring = |channel| {
+            let ring = 0..nranks;
+            if channel % 2 == 1 { ring.rev().collect() } else { ring.collect() }
+        };
+        let rings = (0..rings).map(ring).collect();
+        DeviceLayout::new(nranks, rings, mesh, SLOTS, small(384)).with_trees(trees, small(640))
     }
 
     proptest! {

@@ -4,13 +4,17 @@
 //! the tables by which kernels find them.
 //! Never: launches a kernel, knows what a connection is used for.
 //!
-//! From below: `trees` and `layout`, pure; `tables`; `connect`.
+//! From below: `trees` and `layout`, pure; `tables`; `agree`; `survey`, which channels there are; `connect`.
 
 mod trees;
 mod layout;
 mod tables;
+mod agree;
+mod survey;
+mod count;
 mod connect;
 
 pub use connect::{DeviceCard, DeviceConnected, DeviceWanted, connect};
 pub use layout::DeviceLayout;
+pub use survey::{FileError, Survey, SurveyError, SurveyWanted, survey};
 pub use trees::DeviceTrees;

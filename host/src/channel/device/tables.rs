@@ -91,7 +91,7 @@ impl Ends {
     /// A channel's list has room for as many neighbours as the rank has on any of its channels.
     fn of_trees(layout: &DeviceLayout, rank: u32, base: &dyn Fn(u32) -> u64) -> Ends {
         let trees = &layout.trees;
-        let (nconns, channels) = (trees.neighbours_max(rank), trees.channels as usize);
+        let (nconns, channels) = (trees.neighbours_max(rank), trees.channels());
         let mut ends = Ends { nconns, channels, ..Ends::default() };
         for channel in 0..channels {
             for peer in trees.neighbours(channel, rank) {
@@ -155,6 +155,7 @@ pub(super) fn upload(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::topology::Channels;
 
     fn word(bytes: &[u8], at: usize) -> u64 {
         u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
@@ -164,8 +165,9 @@ mod tests {
     #[test]
     fn both_ends_mean_the_same_memory() {
         let slots = ConnLayout { ll_slot_bytes: 512, ll128_slot_bytes: 256, simple_slot_bytes: 1024 };
-        let mut layout = DeviceLayout::new(5, 3, 2, slots, slots);
-        layout.rings[1] = vec![3, 1, 4, 0, 2];
+        let in_order = || (0..5).collect();
+        let rings = vec![in_order(), vec![3, 1, 4, 0, 2], in_order()];
+        let layout = DeviceLayout::new(5, rings, 2, slots, slots);
         let base = |rank: u32| 1 << 40 | u64::from(rank) << 32;
         let size = size_of::<ConnEnd>();
         let rings: Vec<Ends> = (0..5).map(|rank| Ends::of_rings(&layout, rank, &base)).collect();
@@ -197,7 +199,9 @@ mod tests {
         let size = size_of::<ConnEnd>();
         let pair = |list: &[u8], index: usize| (word(list, index * size), word(list, index * size + 8));
         for nranks in 2..9 {
-            let layout = DeviceLayout::new(nranks, 1, 1, slots, slots).with_trees(3, slots);
+            let channels = Channels::in_rank_order(nranks);
+            let trees = (0..3).map(|channel| channels.tree(channel).to_vec()).collect();
+            let layout = DeviceLayout::new(nranks, channels.rings, 1, slots, slots).with_trees(trees, slots);
             let trees: Vec<Ends> = (0..nranks).map(|rank| Ends::of_trees(&layout, rank, &base)).collect();
             for (rank, ends) in trees.iter().enumerate() {
                 for channel in 0..3 {

@@ -6,18 +6,15 @@
 //! ```
 //! A rank has as many neighbours as its places in the trees give it, so shares differ in length.
 
-use oxccl_shared::abi::{ConnControl, ConnLayout, KernelTree, Rank};
-use oxccl_shared::algo::tree::{TreeLinks, double_binary_tree};
+use oxccl_shared::abi::{ConnControl, ConnLayout, KernelTree};
+use oxccl_shared::algo::tree::TreeLinks;
 use std::ops::Range;
 
-/// Double binary trees over all ranks, in rank order; even channels are the first tree, odd ones the second. Equal on every
-/// rank.
+/// Trees over all ranks. Equal on every rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceTrees {
-    /// Ranks.
-    pub nranks: u32,
-    /// Channels; none where trees are not connected.
-    pub channels: u32,
+    /// Of each channel: every rank's links. No channels where trees are not connected.
+    pub trees: Vec<Vec<TreeLinks>>,
     /// Slots.
     pub slots: ConnLayout,
 }
@@ -25,9 +22,14 @@ pub struct DeviceTrees {
 const CONTROL_BYTES: usize = size_of::<ConnControl>();
 
 impl DeviceTrees {
+    /// Channels that trees use.
+    pub fn channels(&self) -> usize {
+        self.trees.len()
+    }
+
     /// A rank's place in a channel's tree.
     pub fn links(&self, channel: usize, rank: u32) -> TreeLinks {
-        double_binary_tree(Rank(rank), self.nranks)[channel % 2]
+        self.trees[channel][rank as usize]
     }
 
     /// A rank's neighbours on a channel, in the order in which kernels list them: children, then the parent.
@@ -47,13 +49,13 @@ impl DeviceTrees {
 
     /// The most neighbours that a rank has on any of its channels.
     pub fn neighbours_max(&self, rank: u32) -> usize {
-        let counts = (0..self.channels as usize).map(|channel| self.neighbours(channel, rank).count());
+        let counts = (0..self.channels()).map(|channel| self.neighbours(channel, rank).count());
         counts.max().unwrap_or(0)
     }
 
     /// All neighbours of a rank, with their channels: where the connection with each lies.
     fn all(&self, rank: u32) -> impl Iterator<Item = (usize, u32)> {
-        (0..self.channels as usize).flat_map(move |channel| {
+        (0..self.channels()).flat_map(move |channel| {
             self.neighbours(channel, rank).map(move |neighbour| (channel, neighbour))
         })
     }
@@ -89,10 +91,12 @@ impl DeviceTrees {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::topology::Channels;
 
     fn trees(nranks: u32) -> DeviceTrees {
         let slots = ConnLayout { ll_slot_bytes: 512, ll128_slot_bytes: 256, simple_slot_bytes: 1024 };
-        DeviceTrees { nranks, channels: 3, slots }
+        let channels = Channels::in_rank_order(nranks);
+        DeviceTrees { trees: (0..3).map(|channel| channels.tree(channel).to_vec()).collect(), slots }
     }
 
     /// A rank's children have it as their parent, every other rank has one, and kernels are told so.

@@ -5,23 +5,30 @@
 
 use crate::topology::{BusId, C2c, NvLink};
 
-/// A GPU as its driver knows it.
+/// A GPU as its driver knows it. What is `None` a skeleton must tell.
 #[derive(Clone, PartialEq, Debug)]
 pub struct GpuFacts {
     /// Its address.
     pub bus_id: BusId,
     /// The driver's number of it.
-    pub dev: u32,
+    pub dev: Option<u32>,
     /// Rank that uses it, where ranks are known.
     pub rank: Option<u32>,
     /// Compute capability, major times ten plus minor.
-    pub sm: u32,
+    pub sm: Option<u32>,
     /// Whether NICs may read and write its memory.
-    pub gdr: bool,
+    pub gdr: Option<bool>,
     /// Active NVLinks, one entry for each peer.
     pub nvlinks: Vec<NvLink>,
     /// Chip-to-chip links.
     pub c2c: Vec<C2c>,
+}
+
+impl GpuFacts {
+    /// Nothing but its address.
+    pub fn unknown(bus_id: BusId) -> GpuFacts {
+        GpuFacts { bus_id, dev: None, rank: None, sm: None, gdr: None, nvlinks: Vec::new(), c2c: Vec::new() }
+    }
 }
 
 /// A pair of ranks, or of the driver's numbers where ranks are not known, that may not access each other's memory.

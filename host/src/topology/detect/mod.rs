@@ -7,8 +7,10 @@ mod facts;
 mod sysfs;
 mod place;
 mod nvml;
+mod found;
 
 pub use facts::{GpuFacts, NetFacts, PeerFacts};
+pub use found::{Found, Own};
 pub use nvml::{NvmlError, gpus};
 pub use place::complete;
 pub use sysfs::Sysfs;
@@ -23,9 +25,5 @@ pub fn host(skeleton: Inventory) -> Result<(Inventory, PathPolicy), NvmlError> {
     let sysfs = Sysfs::live();
     let (gpus, blocked) = nvml::gpus()?;
     let policy = PathPolicy { peer_access: PeerAccess::Except(blocked), ..PathPolicy::default() };
-    let mut nets = sysfs.rdma_devices();
-    if nets.is_empty() {
-        nets = sysfs.interfaces();
-    }
-    Ok((complete(skeleton, &sysfs, &gpus, &nets), policy))
+    Ok((complete(skeleton, &sysfs, &gpus, &sysfs.nets()), policy))
 }

@@ -11,6 +11,7 @@ use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::{Device, Nvml};
 use std::ffi::OsStr;
+use std::sync::OnceLock;
 use thiserror::Error;
 
 /// Why there is nothing to learn from NVML.
@@ -29,6 +30,14 @@ pub enum NvmlError {
         /// NVML's answer.
         message: String,
     },
+    /// NVML does not know a GPU that CUDA has.
+    #[error("NVML does not know GPU {bus_id}: {message}")]
+    Unknown {
+        /// The GPU.
+        bus_id: BusId,
+        /// NVML's answer.
+        message: String,
+    },
 }
 
 /// The name that the driver installs; the one without a number belongs to development packages.
@@ -40,13 +49,38 @@ const HIDDEN_SWITCH: BusId = BusId(0xfff_ffff << 20 | 0xf_fff0);
 const C2C_COUNT: u32 = 170;
 const C2C_BW: u32 = 172;
 
+/// The library, loaded once and kept: a process that makes many communicators asks it again and again.
+fn library() -> Result<&'static Nvml, NvmlError> {
+    static NVML: OnceLock<Result<Nvml, String>> = OnceLock::new();
+    let load = || Nvml::builder().lib_path(OsStr::new(LIBRARY)).init().map_err(|error| error.to_string());
+    NVML.get_or_init(load).as_ref().map_err(|message| NvmlError::Load(message.clone()))
+}
+
+/// The GPU at an address, and those of the host whose memory it may not access.
+///
+/// # Errors
+/// As for [`gpus`].
+pub fn gpu(bus_id: BusId) -> Result<(GpuFacts, Vec<BusId>), NvmlError> {
+    let nvml = library()?;
+    let address = bus_id.to_string();
+    let unknown =
+        |error: nvml_wrapper::error::NvmlError| NvmlError::Unknown { bus_id, message: error.to_string() };
+    let own = nvml.device_by_pci_bus_id(address.as_str()).map_err(unknown)?;
+    let dev = own.index().map_err(unknown)?;
+    let count = nvml.device_count().map_err(unknown)?;
+    let others = (0..count).filter(|other| *other != dev);
+    let others = others.filter_map(|other| nvml.device_by_index(other).ok());
+    let refused = others.filter(|other| refuses(&own, other) || refuses(other, &own));
+    let refused = refused.filter_map(|other| other.pci_info().ok()?.bus_id.parse().ok()).collect();
+    Ok((facts(dev, &own)?, refused))
+}
+
 /// GPUs in NVML's order, and pairs of them that may not access each other's memory.
 ///
 /// # Errors
 /// If the library cannot be loaded, or a GPU does not answer.
 pub fn gpus() -> Result<(Vec<GpuFacts>, Vec<PeerFacts>), NvmlError> {
-    let nvml = Nvml::builder().lib_path(OsStr::new(LIBRARY)).init();
-    let nvml = nvml.map_err(|error| NvmlError::Load(error.to_string()))?;
+    let nvml = library()?;
     let count = nvml.device_count().map_err(|error| NvmlError::Load(error.to_string()))?;
     let device = |dev| nvml.device_by_index(dev).map_err(|error| failed(dev, "device", error));
     let devices = (0..count).map(device).collect::<Result<Vec<_>, _>>()?;
@@ -66,11 +100,11 @@ fn facts(dev: u32, device: &Device<'_>) -> Result<GpuFacts, NvmlError> {
     let sm = (capability.major * 10 + capability.minor).max(0) as u32;
     Ok(GpuFacts {
         bus_id,
-        dev,
+        dev: Some(dev),
         rank: None,
-        sm,
+        sm: Some(sm),
         // GeForce boards refuse NICs; the NIC's own driver is asked elsewhere.
-        gdr: !device.name().is_ok_and(|name| name.contains("GeForce")),
+        gdr: Some(!device.name().is_ok_and(|name| name.contains("GeForce"))),
         nvlinks: nvlinks(device, sm),
         c2c: c2c(device),
     })
@@ -126,12 +160,14 @@ fn c2c(device: &Device<'_>) -> Vec<C2c> {
     links.map(|(count, bw_mbytes)| C2c { bw_mbytes, count }).into_iter().collect()
 }
 
-/// Pairs for which the driver offers no reads or no writes. An old library that cannot tell blocks nothing.
+/// Whether the driver offers no reads or no writes. An old library that cannot tell refuses nothing.
+fn refuses(a: &Device<'_>, b: &Device<'_>) -> bool {
+    let asked = [P2pCapabilitiesIndex::Read, P2pCapabilitiesIndex::Write];
+    asked.into_iter().any(|index| a.p2p_status(b, index).is_ok_and(|status| status != P2pStatus::Ok))
+}
+
+/// Pairs that the driver refuses.
 fn blocked(devices: &[Device<'_>]) -> Vec<PeerFacts> {
-    let refuses = |a: &Device<'_>, b: &Device<'_>| {
-        let asked = [P2pCapabilitiesIndex::Read, P2pCapabilitiesIndex::Write];
-        asked.into_iter().any(|index| a.p2p_status(b, index).is_ok_and(|status| status != P2pStatus::Ok))
-    };
     let pairs = (0..devices.len()).flat_map(|a| (0..devices.len()).map(move |b| (a, b)));
     let refused = pairs.filter(|(a, b)| a != b && refuses(&devices[*a], &devices[*b]));
     refused.map(|(a, b)| (a as u32, b as u32)).collect()

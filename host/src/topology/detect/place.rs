@@ -5,6 +5,7 @@
 
 use super::facts::{GpuFacts, NetFacts};
 use super::sysfs::Sysfs;
+use crate::topology::merge::trim;
 use crate::topology::{BusId, Cpu, Device, Gpu, Inventory, Net, Nic, Pci};
 
 /// Puts devices into the tree.
@@ -106,10 +107,10 @@ fn add_gpu(pci: &mut Pci, facts: &GpuFacts) {
         pci.devices.len() - 1
     });
     if let Device::Gpu(gpu) = &mut pci.devices[at] {
-        gpu.dev = gpu.dev.or(Some(facts.dev));
-        gpu.sm = gpu.sm.or(Some(facts.sm));
+        gpu.dev = gpu.dev.or(facts.dev);
+        gpu.sm = gpu.sm.or(facts.sm);
         gpu.rank = gpu.rank.or(facts.rank);
-        gpu.gdr = gpu.gdr.or(Some(facts.gdr));
+        gpu.gdr = gpu.gdr.or(facts.gdr);
         if gpu.nvlinks.is_empty() {
             gpu.nvlinks = facts.nvlinks.clone();
         }
@@ -137,16 +138,4 @@ fn add_net(devices: &mut Vec<Device>, dev: u32, facts: &NetFacts) {
     net.port = net.port.or(Some(facts.port));
     net.guid = net.guid.or(facts.guid);
     net.gdr = net.gdr.or(Some(facts.gdr));
-}
-
-/// Leaves out PCI devices with neither a GPU nor a network device in or below them.
-fn trim(devices: &mut Vec<Device>) {
-    devices.retain_mut(|device| match device {
-        Device::Pci(pci) => {
-            trim(&mut pci.devices);
-            pci.devices.iter().any(|device| !matches!(device, Device::PciLink(_)))
-        }
-        Device::Nic(nic) => !nic.nets.is_empty(),
-        Device::Gpu(_) | Device::PciLink(_) => true,
-    });
 }

@@ -124,6 +124,12 @@ impl Sysfs {
         }
     }
 
+    /// RDMA devices, or else network interfaces.
+    pub fn nets(&self) -> Vec<NetFacts> {
+        let nets = self.rdma_devices();
+        if nets.is_empty() { self.interfaces() } else { nets }
+    }
+
     /// InfiniBand and RoCE devices, a device for each port.
     pub fn rdma_devices(&self) -> Vec<NetFacts> {
         let class = self.sys.join("class/infiniband");

@@ -103,6 +103,18 @@ impl Graphs {
         graphs
     }
 
+    /// Puts a graph in the place of the one of its kind.
+    pub fn replace(&mut self, graph: Graph) {
+        let place = match graph.id {
+            GraphId::Ring => &mut self.ring,
+            GraphId::Tree => &mut self.tree,
+            GraphId::CollnetChain => &mut self.collnet_chain,
+            GraphId::CollnetDirect => &mut self.collnet_direct,
+            GraphId::Nvls => &mut self.nvls,
+        };
+        *place = graph;
+    }
+
     /// In the order in which NCCL dumps them.
     pub fn all(&self) -> [&Graph; 5] {
         [&self.ring, &self.tree, &self.collnet_direct, &self.collnet_chain, &self.nvls]

@@ -1,0 +1,152 @@
+//! This rank's host: what its ranks see together, and the channels through it.
+
+use super::SurveyWanted;
+use super::error::SurveyError;
+use crate::topology::detect::Found;
+use crate::topology::xml::{read_graphs, write_graphs, write_topology};
+use crate::topology::{
+    Dump, Graphs, Inventory, MergeError, PathPolicy, Paths, PeerAccess, Summary, System, Tables,
+    TopologySettings,
+};
+
+pub(super) enum Machine {
+    /// Nothing but who is there.
+    Unknown {
+        ranks: Vec<u32>,
+    },
+    Known(Box<Known>),
+}
+
+pub(super) struct Known {
+    inventory: Inventory,
+    system: System,
+    paths: Paths,
+    graphs: Graphs,
+    allows_p2p: bool,
+}
+
+impl Machine {
+    /// From what all ranks said that they see; `ranks` are those of this host.
+    pub fn new(
+        rank: u32,
+        ranks: Vec<u32>,
+        found: &[Vec<u8>],
+        wanted: &SurveyWanted<'_>,
+    ) -> Result<Machine, SurveyError> {
+        let settings = wanted.settings;
+        let Some(sights) = read(&ranks, found)? else { return Ok(Machine::Unknown { ranks }) };
+        let Some(inventory) = merge(&ranks, &sights)? else { return Ok(Machine::Unknown { ranks }) };
+        let mut system = match (System::new(&inventory, Tables::Current), &settings.file) {
+            (Ok(system), _) => system,
+            (Err(source), Some(path)) => {
+                return Err(SurveyError::System { rank, path: path.clone(), source: Box::new(source) });
+            }
+            (Err(error), None) => {
+                tracing::warn!(rank, %error, "the topology makes no sense; ranks are taken in their order");
+                return Ok(Machine::Unknown { ranks });
+            }
+        };
+        if wanted.hosts.len() == ranks.len() {
+            system = system.without_network();
+        }
+        let policy = settings.policy(PathPolicy {
+            peer_access: PeerAccess::Except(refused(&ranks, &sights, &inventory)),
+            ..PathPolicy::default()
+        });
+        let paths = Paths::new(&system, &policy);
+        let mut graphs = Graphs::search(&system, &paths, &settings.search());
+        read_graph_file(rank, settings, &system, &mut graphs)?;
+        let allows_p2p = settings.p2p_level.is_none() || are_near(&system, &paths, &policy);
+        Ok(Machine::Known(Box::new(Known { inventory, system, paths, graphs, allows_p2p })))
+    }
+
+    pub fn summary(&self) -> Summary {
+        match self {
+            Machine::Unknown { ranks } => Summary::unknown(ranks.clone()),
+            Machine::Known(known) => Summary::new(&known.system, &known.paths, &known.graphs),
+        }
+    }
+
+    pub fn allows_p2p(&self) -> bool {
+        match self {
+            Machine::Unknown { .. } => true,
+            Machine::Known(known) => known.allows_p2p,
+        }
+    }
+
+    /// Writes what the user wants to see, if it is this rank's to write.
+    pub fn dump(&self, rank: u32, settings: &TopologySettings) -> Result<(), SurveyError> {
+        let Machine::Known(known) = self else { return Ok(()) };
+        let write = |variable, dump: &Option<Dump>, text: &dyn Fn() -> String| match dump {
+            Some(dump) if dump.rank == rank => std::fs::write(&dump.path, text())
+                .map_err(|error| SurveyError::file(rank, variable, &dump.path, error.into())),
+            _ => Ok(()),
+        };
+        write("NCCL_TOPO_DUMP_FILE", &settings.dump, &|| {
+            let mut inventory = known.inventory.clone();
+            inventory.sort_by_rank();
+            write_topology(&inventory)
+        })?;
+        write("NCCL_GRAPH_DUMP_FILE", &settings.graph_dump, &|| {
+            write_graphs(known.graphs.all(), &known.system)
+        })
+    }
+}
+
+/// What each rank of the host sees; nothing if one of them cannot tell.
+fn read(ranks: &[u32], found: &[Vec<u8>]) -> Result<Option<Vec<Found>>, SurveyError> {
+    let blocks = ranks.iter().map(|rank| (*rank, &found[*rank as usize]));
+    if blocks.clone().any(|(_, block)| block.is_empty()) {
+        return Ok(None);
+    }
+    let sight =
+        |(peer, block): (u32, &Vec<u8>)| Found::from_bytes(block).ok_or(SurveyError::Malformed { peer });
+    blocks.map(sight).collect::<Result<_, _>>().map(Some)
+}
+
+/// All that the host's ranks see, in their order. Nothing if two have parts of one GPU: graphs know whole ones only.
+fn merge(ranks: &[u32], sights: &[Found]) -> Result<Option<Inventory>, SurveyError> {
+    let mut all = Inventory::new();
+    for (peer, sight) in ranks.iter().zip(sights) {
+        match all.merge(sight.inventory.clone()) {
+            Ok(()) => {}
+            Err(MergeError::SharedGpu { .. }) => return Ok(None),
+            Err(source) => {
+                return Err(SurveyError::Contradiction { first: ranks[0], peer: *peer, source });
+            }
+        }
+    }
+    Ok(Some(all))
+}
+
+/// Pairs of ranks whose GPUs may not access each other's memory.
+fn refused(ranks: &[u32], sights: &[Found], inventory: &Inventory) -> Vec<(u32, u32)> {
+    let gpus = inventory.gpus();
+    let rank_of = |bus_id| gpus.iter().find(|(pci, _)| pci.bus_id == bus_id).and_then(|(_, gpu)| gpu.rank);
+    let pairs = ranks.iter().zip(sights).flat_map(|(rank, sight)| {
+        sight.refused.iter().filter_map(move |other| rank_of(*other)).map(|other| (*rank, other))
+    });
+    pairs.collect()
+}
+
+/// Whether all GPUs may use each other's memory.
+fn are_near(system: &System, paths: &Paths, policy: &PathPolicy) -> bool {
+    let gpus = &system.gpus;
+    gpus.iter().all(|a| gpus.iter().all(|b| policy.allows_p2p(system, paths, *a, *b)))
+}
+
+fn read_graph_file(
+    rank: u32,
+    settings: &TopologySettings,
+    system: &System,
+    graphs: &mut Graphs,
+) -> Result<(), SurveyError> {
+    let Some(path) = &settings.graph_file else { return Ok(()) };
+    let failed = |why| SurveyError::file(rank, "NCCL_GRAPH_FILE", path, why);
+    let text = std::fs::read_to_string(path).map_err(|error| failed(error.into()))?;
+    let read = read_graphs(&text, system).map_err(|error| failed(error.into()))?;
+    for graph in read.into_iter().filter(|graph| !graph.lanes.is_empty()) {
+        graphs.replace(graph);
+    }
+    Ok(())
+}

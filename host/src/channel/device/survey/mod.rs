@@ -1,0 +1,104 @@
+//! Layer: host / channel / device.
+//! Takes: what each rank sees of its host, settings and files.
+//! Gives: [`Survey`]: rings and trees over all ranks, the same on every rank, or the same error.
+//! Never: fails for want of facts: where a rank cannot tell what its host has, the host's ranks are taken in their order.
+//!
+//! ```text
+//! each rank    Found: its GPU, and what leads to it          all-gather
+//! each host    one Inventory -> System -> Paths -> Graphs    by every rank of it, alike
+//! each rank    Summary: channels, speeds, kinds; the lanes   all-gather
+//! all          the least of all, lanes joined over hosts     by every rank, alike
+//! ```
+
+mod error;
+mod machine;
+#[cfg(test)]
+mod tests;
+
+pub use error::{FileError, SurveyError};
+
+use super::agree::agree;
+use crate::bootstrap::Bootstrap;
+use crate::channel::ConnectError;
+use crate::topology::detect::{Found, NvmlError, Own};
+use crate::topology::xml::read_topology;
+use crate::topology::{BusId, Channels, Inventory, Reach, TopologySettings, agree as agree_on};
+use machine::Machine;
+use std::time::Instant;
+
+/// Where a rank is, and what its user says of the machine.
+#[derive(Clone, Copy, Debug)]
+pub struct SurveyWanted<'a> {
+    /// This rank's GPU.
+    pub gpu: BusId,
+    /// The host of each rank.
+    pub hosts: &'a [u64],
+    /// Files, levels, rings.
+    pub settings: &'a TopologySettings,
+    /// How to look at the GPU: [`Found::look`], but for tests.
+    pub look: fn(Inventory, Own) -> Result<Found, NvmlError>,
+}
+
+/// What was found.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Survey {
+    /// Rings and trees over all ranks.
+    pub channels: Channels,
+    /// What the rings of the least capable host have; nothing is known where speeds are 0.
+    pub rings: Reach,
+    /// Whether this host's GPUs are all near enough to use each other's memory, if the user set how near that is.
+    pub allows_p2p: bool,
+}
+
+/// Finds the channels of a communicator. Every rank calls it at the same time.
+///
+/// # Errors
+/// On every rank: on the guilty one what it is, elsewhere which rank that was.
+pub fn survey(bootstrap: &Bootstrap, wanted: &SurveyWanted<'_>) -> Result<Survey, ConnectError> {
+    let (rank, start) = (bootstrap.rank().0, Instant::now());
+    let found = look(rank, wanted).map(|found| found.map_or(Vec::new(), |found| found.to_bytes()));
+    let found = agree(bootstrap, found.map_err(ConnectError::from))?;
+    let host = wanted.hosts[rank as usize];
+    let ranks: Vec<u32> =
+        (0..).zip(wanted.hosts).filter(|(_, other)| **other == host).map(|(rank, _)| rank).collect();
+    let is_first = ranks[0] == rank;
+    let machine = Machine::new(rank, ranks, &found, wanted).and_then(|machine| {
+        machine.dump(rank, wanted.settings)?;
+        Ok(machine)
+    });
+    let said = machine.as_ref().map(|machine| machine.summary().to_bytes(is_first));
+    let said = agree(bootstrap, said.map_err(|error| error.clone().into()))?;
+    let machine = machine?;
+    let joined = agree_on(&said, wanted.hosts).map_err(|error| ConnectError::from(SurveyError::from(error)));
+    let joined = joined.and_then(|agreed| Ok((Channels::join(&agreed.hosts)?, agreed)));
+    // All see the same, but must not leave before all have heard of it.
+    agree(bootstrap, joined.as_ref().map(|_| Vec::new()).map_err(Clone::clone))?;
+    let (mut channels, agreed) = joined?;
+    if let Some(rings) = &wanted.settings.rings {
+        channels.rings.clone_from(rings);
+    }
+    let took = start.elapsed();
+    tracing::debug!(rank, hosts = agreed.hosts.len(), rings = ?agreed.reach[0], ?took, "channels found");
+    Ok(Survey { channels, rings: agreed.reach[0], allows_p2p: machine.allows_p2p() })
+}
+
+/// What this rank sees; nothing if its machine cannot be looked at and the user says nothing of it.
+fn look(rank: u32, wanted: &SurveyWanted<'_>) -> Result<Option<Found>, SurveyError> {
+    let skeleton = match &wanted.settings.file {
+        None => Inventory::new(),
+        Some(path) => {
+            let failed = |why| SurveyError::file(rank, "NCCL_TOPO_FILE", path, why);
+            let text = std::fs::read_to_string(path).map_err(|error| failed(error.into()))?;
+            read_topology(&text).map_err(|error| failed(error.into()))?
+        }
+    };
+    let first_of_host = wanted.hosts.iter().position(|host| *host == wanted.hosts[rank as usize]);
+    let own = Own { rank, gpu: wanted.gpu, tells_nets: first_of_host == Some(rank as usize) };
+    match (wanted.look)(skeleton, own) {
+        Ok(found) => Ok(Some(found)),
+        Err(error) => {
+            tracing::warn!(rank, gpu = %wanted.gpu, %error, "the topology is unknown; ranks are taken in their order");
+            Ok(None)
+        }
+    }
+}

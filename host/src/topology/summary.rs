@@ -1,0 +1,221 @@
+//! Layer: host / topology, above the search.
+//! Takes: what each rank's search found.
+//! Gives: [`Summary`], which says it to the other ranks, and [`agree`]: every host's lanes, and the least that all have.
+//! Never: one rank's word against another's: ranks of a host that found different channels are named.
+
+use super::channels::{HostLanes, Inside};
+use super::search::{CHANNELS_MAX, Graph, Graphs, Pattern};
+use super::system::GPUS_MAX;
+use super::{PathKind, Paths, System};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use thiserror::Error;
+
+/// What a rank says of its host's channels.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Summary {
+    /// How fast and how far; of rings, then of trees.
+    pub reach: [Reach; 2],
+    /// The channels, of which only a host's first rank tells the others.
+    pub lanes: HostLanes,
+}
+
+/// What a graph's channels are like.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Reach {
+    /// Channels.
+    pub channels: u32,
+    /// GB/s of a channel between GPUs; 0 where nobody knows.
+    pub bw_intra: f32,
+    /// GB/s of a channel to the network; 0 where nobody knows.
+    pub bw_inter: f32,
+    /// Farthest kind of route between GPUs.
+    pub type_intra: PathKind,
+    /// Farthest kind of route to the network.
+    pub type_inter: PathKind,
+}
+
+impl Reach {
+    fn of(graph: &Graph) -> Reach {
+        let Graph { bw_intra, bw_inter, type_intra, type_inter, .. } = *graph;
+        Reach { channels: graph.lanes.len() as u32, bw_intra, bw_inter, type_intra, type_inter }
+    }
+
+    /// What both have.
+    fn least(self, other: Reach) -> Reach {
+        Reach {
+            channels: self.channels.min(other.channels),
+            bw_intra: self.bw_intra.min(other.bw_intra),
+            bw_inter: self.bw_inter.min(other.bw_inter),
+            type_intra: self.type_intra.max(other.type_intra),
+            type_inter: self.type_inter.max(other.type_inter),
+        }
+    }
+}
+
+/// What all ranks have.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Agreed {
+    /// The least of all ranks; of rings, then of trees.
+    pub reach: [Reach; 2],
+    /// Of each host, by its first rank.
+    pub hosts: Vec<HostLanes>,
+}
+
+/// Why there is nothing to agree on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum AgreeError {
+    /// No summary.
+    #[error("rank {rank} sent no description of its channels; do all ranks run the same OxCCL?")]
+    Malformed {
+        /// Who sent it.
+        rank: u32,
+    },
+    /// Ranks of a host found different channels.
+    #[error(
+        "rank {rank} found other channels through its host than rank {first}, which is on the same one; do both have the same \
+         NCCL_TOPO_FILE, NCCL_GRAPH_FILE and OxCCL?"
+    )]
+    Differ {
+        /// The host's first rank.
+        first: u32,
+        /// The first rank there that differs from it.
+        rank: u32,
+    },
+}
+
+impl Summary {
+    /// Of a host that was searched.
+    pub fn new(system: &System, paths: &Paths, graphs: &Graphs) -> Summary {
+        let inside = if is_uniform(system, paths) { Inside::Binary } else { Inside::Chain };
+        let lanes = HostLanes { inside, ..HostLanes::new(graphs) };
+        Summary { reach: [Reach::of(&graphs.ring), Reach::of(&graphs.tree)], lanes }
+    }
+
+    /// Of a host of which nothing is known but its ranks.
+    pub fn unknown(ranks: Vec<u32>) -> Summary {
+        let reach = Reach {
+            channels: 1,
+            bw_intra: 0.0,
+            bw_inter: 0.0,
+            type_intra: PathKind::Sys,
+            type_inter: PathKind::Sys,
+        };
+        Summary { reach: [reach; 2], lanes: HostLanes::uniform(ranks) }
+    }
+
+    /// For the wire; only a host's first rank sends its lanes, the others a digest of them.
+    pub fn to_bytes(&self, is_first: bool) -> Vec<u8> {
+        let HostLanes { rings, trees, tree_pattern, alternates, inside } = &self.lanes;
+        let mut bytes = self.digest().to_le_bytes().to_vec();
+        for reach in &self.reach {
+            bytes.extend(reach.channels.to_le_bytes());
+            bytes.extend([reach.bw_intra, reach.bw_inter].into_iter().flat_map(f32::to_le_bytes));
+            bytes.extend([reach.type_intra as u8, reach.type_inter as u8]);
+        }
+        if is_first {
+            bytes.extend([*tree_pattern as u8, u8::from(*alternates), u8::from(*inside == Inside::Binary)]);
+            for lanes in [rings, trees] {
+                bytes.extend([lanes.len() as u8, lanes.first().map_or(0, Vec::len) as u8]);
+                bytes.extend(lanes.iter().flatten().flat_map(|rank| rank.to_le_bytes()));
+            }
+        }
+        bytes
+    }
+
+    fn digest(&self) -> u64 {
+        let HostLanes { rings, trees, tree_pattern, alternates, inside } = &self.lanes;
+        let mut hasher = DefaultHasher::new();
+        (rings, trees, *tree_pattern as u32, alternates, *inside == Inside::Binary).hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
+/// Whether any two GPUs are joined by NVSwitches, so that a tree may go where no lane does.
+fn is_uniform(system: &System, paths: &Paths) -> bool {
+    let farthest = paths.kinds(system, &system.gpus).map_or(PathKind::Loc, |(_, farthest)| farthest);
+    system.nv_switch.is_some() && farthest <= PathKind::Nvl
+}
+
+/// What every rank said, in rank order; `hosts` tells who is on which host.
+///
+/// # Errors
+/// [`AgreeError`], the same on all ranks.
+pub fn agree(blocks: &[Vec<u8>], hosts: &[u64]) -> Result<Agreed, AgreeError> {
+    let mut all: Option<[Reach; 2]> = None;
+    // First rank of each host, and what it said of its lanes.
+    let mut firsts: Vec<(u64, u32, u64)> = Vec::new();
+    let mut lanes = Vec::new();
+    for (rank, (block, host)) in blocks.iter().zip(hosts).enumerate() {
+        let rank = rank as u32;
+        let mut fields = Fields(block);
+        let malformed = AgreeError::Malformed { rank };
+        let digest = fields.take().map(u64::from_le_bytes).ok_or(malformed)?;
+        let reach = [fields.reach().ok_or(malformed)?, fields.reach().ok_or(malformed)?];
+        all = Some(all.map_or(reach, |all| [all[0].least(reach[0]), all[1].least(reach[1])]));
+        match firsts.iter().find(|first| first.0 == *host) {
+            Some((_, first, theirs)) if *theirs != digest => {
+                return Err(AgreeError::Differ { first: *first, rank });
+            }
+            Some(_) => {}
+            None => {
+                firsts.push((*host, rank, digest));
+                lanes.push(fields.lanes().ok_or(malformed)?);
+            }
+        }
+        if !fields.0.is_empty() {
+            return Err(malformed);
+        }
+    }
+    all.map(|reach| Agreed { reach, hosts: lanes }).ok_or(AgreeError::Malformed { rank: 0 })
+}
+
+/// What is left of a block.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (taken, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*taken)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        self.take().map(|[byte]| byte)
+    }
+
+    fn speed(&mut self) -> Option<f32> {
+        self.take().map(f32::from_le_bytes).filter(|speed| speed.is_finite() && *speed >= 0.0)
+    }
+
+    fn kind(&mut self) -> Option<PathKind> {
+        PathKind::ALL.get(usize::from(self.byte()?)).copied()
+    }
+
+    fn reach(&mut self) -> Option<Reach> {
+        let channels = u32::from_le_bytes(self.take()?);
+        let (bw_intra, bw_inter) = (self.speed()?, self.speed()?);
+        Some(Reach { channels, bw_intra, bw_inter, type_intra: self.kind()?, type_inter: self.kind()? })
+    }
+
+    fn flag(&mut self) -> Option<bool> {
+        self.byte().filter(|byte| *byte <= 1).map(|byte| byte == 1)
+    }
+
+    fn lanes(&mut self) -> Option<HostLanes> {
+        let tree_pattern = Pattern::from_number(u32::from(self.byte()?))?;
+        let (alternates, is_binary) = (self.flag()?, self.flag()?);
+        let [rings, trees] = [self.lists()?, self.lists()?];
+        let inside = if is_binary { Inside::Binary } else { Inside::Chain };
+        Some(HostLanes { rings, trees, tree_pattern, alternates, inside })
+    }
+
+    /// Ranks are checked where lanes are joined.
+    fn lists(&mut self) -> Option<Vec<Vec<u32>>> {
+        let (count, len) = (usize::from(self.byte()?), usize::from(self.byte()?));
+        if count > CHANNELS_MAX || len > GPUS_MAX {
+            return None;
+        }
+        let mut list = || (0..len).map(|_| self.take().map(u32::from_le_bytes)).collect::<Option<Vec<u32>>>();
+        (0..count).map(|_| list()).collect()
+    }
+}

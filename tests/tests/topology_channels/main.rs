@@ -1,0 +1,9 @@
+//! Layer: tests.
+//! Takes: made-up machines and many hosts.
+//! Gives: proof that whatever the machine, rings visit each rank once and trees span, and that this scales.
+//! Never: real machines; those are compared with NCCL's own answers elsewhere.
+
+mod checks;
+mod recipe;
+mod joins;
+mod machines;
