@@ -121,6 +121,9 @@ impl Candidates {
     /// Of this algorithm with the protocol that is nearest to the one wanted: itself, the next that takes no less of a slot's bytes, or
     /// else the last there is.
     pub fn nearest(self, wanted: Candidate) -> Option<Candidate> {
+        if self.has(wanted) {
+            return Some(wanted);
+        }
         let of_algorithm = || self.iter().filter(|candidate| candidate.algorithm == wanted.algorithm);
         let mut no_shorter = of_algorithm().filter(|known| known.protocol as u8 >= wanted.protocol as u8);
         no_shorter.next().or_else(|| of_algorithm().last())

@@ -1,0 +1,70 @@
+//! `oxccl topo --explain` on machines whose topology NCCL wrote: what is printed is compared whole.
+//! `OXCCL_BLESS=1` writes the expected texts anew.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn topo(words: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oxccl"));
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/tests/fixtures/topology");
+    command.current_dir(fixtures).arg("topo").args(words.split_whitespace()).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+fn golden(name: &str, words: &str) {
+    let output = topo(words);
+    assert!(output.status.success(), "{}", said(&output));
+    let found = String::from_utf8(output.stdout).unwrap();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    if std::env::var_os("OXCCL_BLESS").is_some() {
+        std::fs::write(&path, &found).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(found, expected, "{words}: {} differs", path.display());
+}
+
+#[test]
+fn h200x8() {
+    golden("h200x8-all-reduce-4m.txt", "--file h200x8.xml --explain all-reduce 4M");
+    golden(
+        "h200x8-all-gather-64k-no-direct.txt",
+        "--file h200x8.xml --explain all-gather 64K --algo ^direct --datatype half",
+    );
+}
+
+#[test]
+fn dgx1v() {
+    golden("dgx1v-all-reduce-64k.txt", "--file dgx1v.xml --nccl 2.13 --explain all-reduce 64K");
+    golden(
+        "dgx1v-broadcast-1m-ll.txt",
+        "--file dgx1v.xml --nccl 2.13 --explain broadcast 1M --proto Simple;broadcast:LL,LL128",
+    );
+}
+
+#[test]
+fn what_cannot_be_explained_says_what_can() {
+    for (words, expected) in [
+        (
+            "--file h200x8.xml --explain all-to-all 1M",
+            "all-reduce, all-gather, reduce-scatter, broadcast or reduce",
+        ),
+        ("--file h200x8.xml --explain all-reduce many", "expected a number of bytes"),
+        ("--file h200x8.xml --explain all-reduce 1M --ranks 9", "have 8 GPUs"),
+        (
+            "--file h200x8.xml --explain all-reduce 1M --algo rings",
+            "--algo rings: some of ring, tree and direct",
+        ),
+        (
+            "--file h200x8.xml --explain all-reduce 1M --algo direct --proto LL128",
+            "NCCL_ALGO and NCCL_PROTO: all_reduce has none of what they leave",
+        ),
+        ("--file h200x8.xml --explain all-reduce 1M --tune absent.toml", "absent.toml: No such file"),
+    ] {
+        let output = topo(words);
+        assert!(!output.status.success(), "{words}");
+        assert!(said(&output).contains(expected), "{words}: {}", said(&output));
+    }
+}
