@@ -95,6 +95,21 @@ fn a_rank_that_leaves_is_named_by_those_who_wait_for_it() {
 }
 
 /// Others' last data may still be on its way to those who need it: leaving at once after the last call harms nobody.
+/// Workers of a data loader, say: the child has the communicator's memory and descriptors, but none of its threads.
+#[test]
+fn a_child_may_drop_what_it_inherited_and_nobody_notices() {
+    for transport in ["shm", "tcp"] {
+        let launch = Launch::new(RANK, 2).env("OXCCL_TRANSPORT", transport);
+        launch.start("join fork-drop check drop tidy").all_succeed();
+    }
+}
+
+/// Forked processes are processes of their own, whatever was set up before they parted.
+#[test]
+fn children_of_a_process_that_was_a_rank_are_ranks_of_their_own() {
+    Launch::new(RANK, 1).start("join drop fork-join").all_succeed();
+}
+
 #[test]
 fn leaving_right_after_the_last_call_harms_nobody() {
     for transport in ["shm", "tcp"] {

@@ -25,6 +25,11 @@ use std::cell::{Cell, RefCell, RefMut};
 ///   anything.
 ///
 /// Dropping a communicator says goodbye to the others; it does not wait for them.
+///
+/// # Forks
+/// The rank stays with the process that made it: a forked child may drop the communicator, which does nothing then, and must
+/// not use it otherwise. Children can make communicators of their own. While a child that has not called `exec` lives it holds
+/// the parent's connections open, so that the parent's sudden death may go unnoticed until the child ends too.
 pub struct Communicator {
     /// First, so that it says goodbye before the engine's memory goes.
     pub(super) member: Membership,

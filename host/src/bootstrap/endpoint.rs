@@ -32,6 +32,8 @@ const KIND_MESSAGE: u8 = 1;
 pub struct Bootstrap {
     pub(super) shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    /// The process that has the thread: a forked child has only the memory.
+    process: u32,
     /// Collectives of several threads of one rank come one after the other.
     collective: Mutex<()>,
 }
@@ -77,7 +79,8 @@ impl Bootstrap {
             .name(format!("oxccl-boot-{}", shared.me))
             .spawn(move || service.run())
             .map_err(|error| BootstrapError::io("start the bootstrap's thread", &error))?;
-        Ok(Bootstrap { shared, thread: Some(thread), collective: Mutex::new(()) })
+        let process = std::process::id();
+        Ok(Bootstrap { shared, thread: Some(thread), process, collective: Mutex::new(()) })
     }
 
     fn join_ring(&self, successor_addr: SocketAddr) -> Result<(), BootstrapError> {
@@ -295,6 +298,10 @@ impl Bootstrap {
 
     fn stop(&mut self, how: Stop) {
         let Some(thread) = self.thread.take() else { return };
+        if self.process != std::process::id() {
+            // The sockets are the parent's as well, and its rank goes on. There is no thread here that could be waited for.
+            return std::mem::forget(thread);
+        }
         self.shared.lock().stop = how;
         self.shared.wake();
         // The owner may be dropped by its own callback, on the very thread: that ends by itself then.

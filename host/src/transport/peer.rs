@@ -115,12 +115,14 @@ fn host_digest(host_id: Option<&str>) -> u64 {
 /// The same for all communicators of a process, another one in every process.
 fn process_number() -> u64 {
     static NUMBER: OnceLock<u64> = OnceLock::new();
-    *NUMBER.get_or_init(|| {
+    let number = NUMBER.get_or_init(|| {
         getrandom::u64().unwrap_or_else(|_| {
             let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-            now.map_or(0, |d| d.as_nanos() as u64) ^ u64::from(std::process::id()) << 32
+            now.map_or(0, |d| d.as_nanos() as u64)
         })
-    })
+    });
+    // Forked processes share the number, and nothing else.
+    number ^ u64::from(std::process::id()) << 32
 }
 
 #[cfg(test)]

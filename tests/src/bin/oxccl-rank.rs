@@ -87,6 +87,10 @@ impl Program {
             // Aborts from another thread in so many milliseconds.
             "abort-in" => self.abort_in(Duration::from_millis(arg.parse()?)),
             "drop" => self.drop_communicator(),
+            // A child process drops the communicator that it inherited, and ends.
+            "fork-drop" => in_fork(|| self.communicator = None, || Ok(())),
+            // A child process and this one meet as ranks of a communicator of their own.
+            "fork-join" => self.fork_join(),
             "sleep" => {
                 std::thread::sleep(Duration::from_millis(arg.parse()?));
                 Ok(())
@@ -165,6 +169,12 @@ impl Program {
         Ok(())
     }
 
+    fn fork_join(&self) -> StepResult {
+        let id = UniqueId::create(&oxccl::Config::from_env()?.bootstrap)?;
+        let rank = |rank| -> StepResult { check(&Communicator::init(&id, rank, 2)?) };
+        in_fork(|| rank(1).expect("the child is a rank like any other"), || rank(0))
+    }
+
     fn drop_communicator(&mut self) -> StepResult {
         let start = Instant::now();
         self.communicator = None;
@@ -178,6 +188,24 @@ fn read_line() -> Result<String, Box<dyn StdError>> {
     match std::io::stdin().lock().read_line(&mut line)? {
         0 => Err("the test closed its end".into()),
         _ => Ok(line),
+    }
+}
+
+/// Runs `child` in a fork of this process and `parent` here; fails unless both end well.
+fn in_fork(child: impl FnOnce(), parent: impl FnOnce() -> StepResult) -> StepResult {
+    // SAFETY: the child has one thread, this one; no other thread of this program holds a lock that the child needs.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));
+        // SAFETY: ends this process; what it inherited is for the parent to tidy.
+        unsafe { libc::_exit(i32::from(done.is_err())) };
+    }
+    let result = parent();
+    let pid = rustix::process::Pid::from_raw(pid).ok_or("fork failed")?;
+    let ended = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty())?;
+    match ended.and_then(|(_, status)| status.exit_status()) {
+        Some(0) => result,
+        _ => Err(format!("the child ended badly: {ended:?}").into()),
     }
 }
 
