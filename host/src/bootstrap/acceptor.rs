@@ -22,8 +22,8 @@ const PENDING_MAX: usize = 512;
 const ACCEPTS_PER_TURN: usize = 64;
 /// When the process has no file descriptor left, accepting rests this long instead of spinning.
 const REST: Duration = Duration::from_millis(50);
-/// So many refusals are logged one by one, then only at powers of two.
-const REFUSALS_LOGGED: u64 = 32;
+/// So many refusals, and so many rests, are logged one by one, then only at powers of two.
+const LOGGED_ONE_BY_ONE: u64 = 32;
 
 /// A connection that has passed the handshake.
 #[derive(Debug)]
@@ -50,6 +50,8 @@ pub(crate) struct Acceptor {
     pending: Vec<Pending>,
     resting_until: Option<Instant>,
     refusals: u64,
+    /// How often accepting has rested.
+    rests: u64,
     /// Whether ranks may be leaving: one that looks for a new neighbour may then end while it connects here.
     ranks_leave: bool,
 }
@@ -65,6 +67,7 @@ impl Acceptor {
             pending: Vec::new(),
             resting_until: None,
             refusals: 0,
+            rests: 0,
             ranks_leave: false,
         }
     }
@@ -127,7 +130,10 @@ impl Acceptor {
                 Err(error) if matches!(error.raw_os_error(), Some(libc::ECONNABORTED | libc::EINTR)) => {}
                 Err(error) => {
                     if !(out_of_files(&error) && raise_file_limit()) {
-                        tracing::warn!(%error, "cannot accept connections, trying again");
+                        self.rests += 1;
+                        if is_logged(self.rests) {
+                            tracing::warn!(%error, times = self.rests, "cannot accept connections, trying again");
+                        }
                         self.resting_until = Some(now + REST);
                     }
                     return;
@@ -170,10 +176,15 @@ impl Acceptor {
     /// Logs why `remote` was refused; it is closed by being dropped.
     pub fn refuse(&mut self, remote: SocketAddr, why: &dyn std::fmt::Display) {
         self.refusals += 1;
-        if self.refusals <= REFUSALS_LOGGED || self.refusals.is_power_of_two() {
+        if is_logged(self.refusals) {
             tracing::warn!(%remote, %why, refusals = self.refusals, "refused a connection");
         }
     }
+}
+
+/// Whether what happens for this time is worth a line: strangers, and a process without descriptors, could fill disks.
+fn is_logged(times: u64) -> bool {
+    times <= LOGGED_ONE_BY_ONE || times.is_power_of_two()
 }
 
 fn out_of_files(error: &io::Error) -> bool {
@@ -188,4 +199,16 @@ fn raise_file_limit() -> bool {
         return false;
     }
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_day_without_descriptors_is_some_dozen_lines() {
+        let rests_in_a_day = 24 * 3600 * 1000 / REST.as_millis() as u64;
+        let lines = (1..=rests_in_a_day).filter(|times| is_logged(*times)).count();
+        assert!((32..50).contains(&lines), "{lines}");
+    }
 }

@@ -22,7 +22,7 @@ pub enum MemError {
     #[error(
         "shared memory is full: {} needs {wanted_bytes} bytes, {free_bytes} are free; \
          enlarge it (docker run --shm-size=1g, or a larger emptyDir with medium Memory at /dev/shm) \
-         or make connections smaller (NCCL_BUFFSIZE)", path.display()
+         or make connections smaller (NCCL_BUFFSIZE) or do without it (NCCL_SHM_DISABLE=1)", path.display()
     )]
     ShmFull {
         /// The file that could not be made.
@@ -51,7 +51,7 @@ pub enum MemError {
         found: u64,
     },
     /// Another failure of the operating system.
-    #[error("{call} {}: {errno}", path.display())]
+    #[error("{call} {}: {errno}; NCCL_SHM_DISABLE=1 does without shared memory", path.display())]
     Shm {
         /// The system call.
         call: &'static str,

@@ -163,10 +163,18 @@ mod tests {
             matches!(error, MemError::ShmFull { wanted_bytes, .. } if wanted_bytes > wanted as u64),
             "{error:?}"
         );
-        for part in [name.path().to_str().unwrap(), "--shm-size", "NCCL_BUFFSIZE"] {
+        for part in [name.path().to_str().unwrap(), "--shm-size", "NCCL_BUFFSIZE", "NCCL_SHM_DISABLE"] {
             assert!(text.contains(part), "{text}");
         }
         assert!(!name.path().exists(), "a failed creation leaves no file");
+    }
+
+    #[test]
+    fn a_directory_that_takes_no_files_is_an_error_that_names_the_remedy() {
+        let name = ShmName::in_dir(std::path::Path::new("/proc/self"), 1, Rank(0));
+        let error = Segment::shm_create(&name, 64).unwrap_err();
+        assert!(matches!(error, MemError::Shm { call: "open", .. }), "{error:?}");
+        assert!(error.to_string().contains("NCCL_SHM_DISABLE=1"), "{error}");
     }
 
     #[test]
