@@ -76,7 +76,13 @@ impl Machine {
 
     /// Writes what the user wants to see, if it is this rank's to write.
     pub fn dump(&self, rank: u32, settings: &TopologySettings) -> Result<(), SurveyError> {
-        let Machine::Known(known) = self else { return Ok(()) };
+        let Machine::Known(known) = self else {
+            let asked = [&settings.dump, &settings.graph_dump];
+            if asked.into_iter().flatten().any(|dump| dump.rank == rank) {
+                tracing::warn!(rank, "nothing is dumped: the topology is unknown");
+            }
+            return Ok(());
+        };
         let write = |variable, dump: &Option<Dump>, text: &dyn Fn() -> String| match dump {
             Some(dump) if dump.rank == rank => std::fs::write(&dump.path, text())
                 .map_err(|error| SurveyError::file(rank, variable, &dump.path, error.into())),

@@ -27,6 +27,11 @@ fn but_for_rank_2(skeleton: Inventory, own: Own) -> Result<Found, NvmlError> {
     if own.rank == 2 { Err(NvmlError::Load("no such library".into())) } else { by_file(skeleton, own) }
 }
 
+/// The same, but all ranks have parts of one GPU.
+fn parts_of_one(skeleton: Inventory, own: Own) -> Result<Found, NvmlError> {
+    by_file(skeleton, Own { gpu: gpus("h200x4")[0], ..own })
+}
+
 struct Scene {
     /// The machine of each host.
     machine: &'static str,
@@ -155,6 +160,13 @@ fn a_rank_that_sees_nothing_leaves_its_host_in_rank_order() {
     let found = scene.agreed(|_, _| {});
     assert_eq!(found.channels, Channels::in_rank_order(4));
     assert_eq!(found.rings.bw_intra, 0.0);
+}
+
+/// Graphs know whole GPUs only.
+#[test]
+fn ranks_with_parts_of_one_gpu_are_taken_in_rank_order() {
+    let scene = Scene { look: parts_of_one, ..Scene::new("h200x4", vec![1; 3]) };
+    assert_eq!(scene.agreed(|_, _| {}).channels, Channels::in_rank_order(3));
 }
 
 /// The channels that NCCL dumped on this machine, as `NCCL_GRAPH_FILE`.
