@@ -1,49 +1,13 @@
 //! The plan of one collective.
 
-use super::kernel::{KernelId, MESH_PEERS_MAX};
-use super::tuning::{ChannelLimits, DeviceTuning};
+use super::facts::DeviceFacts;
+use super::kernel::KernelId;
 use crate::plan::Call;
 use crate::plan::collective::grain_bytes;
-use crate::plan::tuning::{
-    self, Architecture, Candidate, Candidates, Choice, Exclusion, Explanation, Forced, Impossible, Machine,
-    Measured, Scope, TuneTable,
-};
-use crate::topology::PathKind;
-use oxccl_shared::abi::{Algorithm, ConnLayout, Func, Protocol};
+use crate::plan::tuning::{self, Candidate, Exclusion, Explanation};
+use oxccl_shared::abi::{Algorithm, Func, Protocol};
 use oxccl_shared::algo::chunk;
 use oxccl_shared::proto;
-
-/// What a communicator of GPUs knows after init; equal on every rank.
-#[derive(Clone, Copy, Debug)]
-pub struct DeviceFacts {
-    /// Ranks.
-    pub nranks: u32,
-    /// Slots of rings' connections.
-    pub ring_layout: ConnLayout,
-    /// Slots of connections between pairs.
-    pub mesh_layout: ConnLayout,
-    /// Slots of trees' connections.
-    pub tree_layout: ConnLayout,
-    /// Channels of rings that are connected.
-    pub ring_channels: u32,
-    /// Channels of connections between pairs.
-    pub mesh_channels: u32,
-    /// Channels of trees that are connected: none unless the user insists on trees. Nothing shows yet that they are best at any
-    /// size among GPUs of one host, so that their memory would lie idle.
-    pub tree_channels: u32,
-    /// Blocks that every device runs at once: all blocks of a kernel must, for they wait for those of other ranks.
-    pub blocks_max: u32,
-    /// The user's overrides.
-    pub forced: Forced,
-    /// The user's limits.
-    pub limits: ChannelLimits,
-    /// Thresholds.
-    pub tuning: DeviceTuning,
-    /// What connects the ranks.
-    pub machine: Machine,
-    /// What was measured here.
-    pub table: Option<TuneTable>,
-}
 
 /// How a collective is carried out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,66 +33,6 @@ pub struct DevicePlan {
 }
 
 impl DeviceFacts {
-    /// What communicators of `nranks` ranks agree on, whose weakest device has this compute capability and so many
-    /// multiprocessors.
-    pub fn new(
-        nranks: u32,
-        (sm, sm_count): (u32, u32),
-        forced: Forced,
-        limits: ChannelLimits,
-        buffer_bytes: Option<usize>,
-    ) -> DeviceFacts {
-        let tuning = DeviceTuning::of(sm).with_threads(limits.threads);
-        let blocks_max = sm_count.max(1);
-        let at_most = |channels: u32| limits.max.unwrap_or(channels).min(channels).min(blocks_max).max(1);
-        DeviceFacts {
-            nranks,
-            ring_layout: tuning.ring_layout(buffer_bytes),
-            mesh_layout: tuning.mesh_layout(buffer_bytes),
-            tree_layout: tuning.tree_layout(buffer_bytes),
-            ring_channels: at_most(tuning.ring_channels),
-            mesh_channels: at_most(tuning.mesh_channels),
-            tree_channels: if forced.wants_trees() { at_most(tuning.tree_channels) } else { 0 },
-            blocks_max,
-            forced,
-            limits,
-            tuning,
-            machine: Machine::nominal(Architecture::of_sm(sm), nranks),
-            table: None,
-        }
-    }
-
-    /// The same with what was measured here. Trees are connected if it takes any.
-    pub fn with_table(mut self, table: Option<TuneTable>) -> DeviceFacts {
-        self.table = table;
-        if table.is_some_and(|table| table.uses(Func::AllReduce, Algorithm::Tree)) {
-            let most = self.limits.max.unwrap_or(u32::MAX).min(self.blocks_max);
-            self.tree_channels = self.tuning.tree_channels.min(most).max(1);
-        }
-        self
-    }
-
-    /// The same on a machine of which more is known.
-    pub fn with_machine(self, machine: Machine) -> DeviceFacts {
-        DeviceFacts { machine, ..self }
-    }
-
-    /// Whether what the user orders can be done by so many ranks on GPUs.
-    ///
-    /// # Errors
-    /// The first function for which it cannot.
-    pub fn check(forced: &Forced, nranks: u32) -> Result<(), Impossible> {
-        let is_mesh = nranks <= MESH_PEERS_MAX + 1;
-        let why = if is_mesh { " among GPUs" } else { " among more than 8 GPUs" };
-        let direct = if is_mesh { Candidates::NONE } else { Candidates::along(Algorithm::Direct) };
-        forced.check(|func| KernelId::offered(func).without(direct), why)
-    }
-
-    /// How a call is carried out, and who decided so.
-    pub fn choose(&self, call: &Call) -> Choice {
-        tuning::choose(&self.scope(call))
-    }
-
     /// Why a call, which is not made of messages, goes as it goes.
     pub fn explain(&self, call: &Call) -> Explanation {
         let kernels = KernelId::offered(call.func);
@@ -141,90 +45,6 @@ impl DeviceFacts {
         };
         let plan = plan_device(call, self);
         Explanation::new(&self.scope(call), absent).with_blocks(plan.channels, Some(plan.threads))
-    }
-
-    fn scope<'a>(&'a self, call: &'a Call) -> Scope<'a> {
-        Scope {
-            call,
-            machine: &self.machine,
-            offered: self.offered(call.func),
-            doubtful: self.doubtful(),
-            forced: &self.forced,
-            table: self.table.as_ref(),
-            measured: self.measured(call),
-        }
-    }
-
-    /// What there are kernels of, and connections for.
-    fn offered(&self, func: Func) -> Candidates {
-        let mut offered = KernelId::offered(func);
-        if self.tree_channels == 0 {
-            offered = offered.without(Candidates::along(Algorithm::Tree));
-        }
-        if (!self.has_direct() || self.machine.nhosts > 1) && func != Func::Barrier {
-            offered = offered.without(Candidates::along(Algorithm::Direct));
-        }
-        offered
-    }
-
-    /// LL128 relies on 128 bytes that a warp stores together being seen together: they are where every route is known to be NVLink, by
-    /// NCCL's rule too.
-    fn doubtful(&self) -> Candidates {
-        let Machine { ring, tree, nhosts, is_searched, .. } = &self.machine;
-        let is_nvlink = ring.intra <= PathKind::Nvb && tree.intra <= PathKind::Nvb && *nhosts == 1;
-        if *is_searched && is_nvlink { Candidates::NONE } else { Candidates::by(Protocol::LL128) }
-    }
-
-    fn measured(&self, call: &Call) -> Option<Measured> {
-        // What was measured over NVLink says nothing about other machines.
-        let is_like_measured = self.machine.ring.intra <= PathKind::Nvb && self.machine.nhosts == 1;
-        let source = self.tuning.source.filter(|_| is_like_measured)?;
-        let bytes = self.buffer_bytes(call);
-        let direct = Candidate::new(Algorithm::Direct, Protocol::LL);
-        let ring = Candidate::new(Algorithm::Ring, self.by_size(bytes));
-        let tree = Candidate::new(Algorithm::Tree, self.by_size(bytes));
-        let is_direct = call.bytes() <= self.direct_max_bytes(call.func);
-        Some(Measured { source, order: [if is_direct { direct } else { ring }, ring, tree, direct] })
-    }
-
-    /// Bytes of the larger buffer, for what has kernels of its own.
-    fn buffer_bytes(&self, call: &Call) -> u64 {
-        match call.func {
-            Func::AllGather | Func::ReduceScatter => call.bytes().saturating_mul(u64::from(self.nranks)),
-            _ => call.bytes(),
-        }
-    }
-
-    /// Whether an all-to-all is one kernel instead of messages. The same on every rank.
-    pub fn is_one_hop_all_to_all(&self, call: &Call) -> bool {
-        call.func == Func::AllToAll
-            && self.nranks > 1
-            && self.has_direct()
-            && call.count > 0
-            && call.bytes() <= self.tuning.all_to_all_direct_max_bytes
-            && self.forced.allows_protocol(call.func, Protocol::LL)
-    }
-
-    fn direct_max_bytes(&self, func: Func) -> u64 {
-        match func {
-            Func::AllReduce => self.tuning.all_reduce_direct_max_bytes,
-            Func::AllToAll => self.tuning.all_to_all_direct_max_bytes,
-            _ => self.tuning.direct_max_bytes,
-        }
-    }
-
-    /// Whether kernels that go to everybody in one hop have room for everybody.
-    pub fn has_direct(&self) -> bool {
-        self.nranks <= MESH_PEERS_MAX + 1
-    }
-
-    /// The line format of rings and trees.
-    fn by_size(&self, buffer_bytes: u64) -> Protocol {
-        match buffer_bytes {
-            _ if buffer_bytes <= self.tuning.ring_ll_max_bytes => Protocol::LL,
-            _ if buffer_bytes <= self.tuning.ring_ll128_max_bytes => Protocol::LL128,
-            _ => Protocol::Simple,
-        }
     }
 
     /// Channels before limits.
@@ -292,6 +112,9 @@ pub fn plan_device(call: &Call, facts: &DeviceFacts) -> DevicePlan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::device::ChannelLimits;
+    use crate::plan::tuning::Forced;
+    use oxccl_shared::abi::ConnLayout;
     use oxccl_shared::abi::{DataType, RedOp};
     use proptest::prelude::*;
 

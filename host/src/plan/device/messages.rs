@@ -5,7 +5,7 @@
 //! message's length, how many of its kind precede it between the two, and how far apart their ranks are. A lane is one peer and
 //! one direction; its messages run in order, by blocks of their own.
 
-use super::collective::DeviceFacts;
+use super::facts::DeviceFacts;
 use super::kernel::KernelId;
 use super::tuning::MessageClass;
 use oxccl_shared::abi::{Func, KERNEL_MESSAGES_MAX, Protocol};

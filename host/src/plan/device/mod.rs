@@ -4,14 +4,18 @@
 //! lanes that they go into. The same on every rank for the same call.
 //! Never: I/O, a clock, unsafe code, a device.
 //!
-//! From below: `kernel`, what there is; `tuning`, numbers that were measured; `collective` and `messages`.
+//! From below: `kernel`, what there is; `tuning`, numbers that were measured; `facts`, what the ranks agreed on; `choose`; `collective` and
+//! `messages`.
 
 mod kernel;
 mod tuning;
+mod facts;
+mod choose;
 mod collective;
 mod messages;
 
-pub use collective::{DeviceFacts, DevicePlan, plan_device};
+pub use collective::{DevicePlan, plan_device};
+pub use facts::DeviceFacts;
 pub use kernel::{KernelId, MESH_PEERS_MAX};
 pub use messages::{Arrangement, Batch, MessageWant, Placed, arrange, message_kernels};
 pub use tuning::{ChannelLimits, DeviceTuning, MessageClass};

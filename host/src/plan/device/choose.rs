@@ -1,0 +1,89 @@
+//! Which algorithm and protocol for ranks on GPUs: thresholds that were measured, as a voice of `plan::tuning`.
+
+use super::facts::DeviceFacts;
+use super::kernel::{KernelId, MESH_PEERS_MAX};
+use crate::plan::Call;
+use crate::plan::tuning::{
+    self, Candidate, Candidates, Choice, Forced, Impossible, Machine, Measured, Scope,
+};
+use crate::topology::PathKind;
+use oxccl_shared::abi::{Algorithm, Func, Protocol};
+
+impl DeviceFacts {
+    /// Whether what the user orders can be done by so many ranks on GPUs.
+    ///
+    /// # Errors
+    /// The first function for which it cannot.
+    pub fn check(forced: &Forced, nranks: u32) -> Result<(), Impossible> {
+        let is_mesh = nranks <= MESH_PEERS_MAX + 1;
+        let why = if is_mesh { " among GPUs" } else { " among more than 8 GPUs" };
+        let direct = if is_mesh { Candidates::NONE } else { Candidates::along(Algorithm::Direct) };
+        forced.check(|func| KernelId::offered(func).without(direct), why)
+    }
+
+    /// How a call is carried out, and who decided so.
+    pub fn choose(&self, call: &Call) -> Choice {
+        tuning::choose(&self.scope(call))
+    }
+
+    pub(super) fn scope<'a>(&'a self, call: &'a Call) -> Scope<'a> {
+        Scope {
+            call,
+            machine: &self.machine,
+            offered: self.offered(call.func),
+            doubtful: self.doubtful(),
+            forced: &self.forced,
+            table: self.table.as_ref(),
+            measured: self.measured(call),
+        }
+    }
+
+    /// What there are kernels of, and connections for.
+    fn offered(&self, func: Func) -> Candidates {
+        let mut offered = KernelId::offered(func);
+        if self.tree_channels == 0 {
+            offered = offered.without(Candidates::along(Algorithm::Tree));
+        }
+        if (!self.has_direct() || self.machine.nhosts > 1) && func != Func::Barrier {
+            offered = offered.without(Candidates::along(Algorithm::Direct));
+        }
+        offered
+    }
+
+    /// LL128 relies on 128 bytes that a warp stores together being seen together: they are where every route is known to be NVLink, by
+    /// NCCL's rule too.
+    fn doubtful(&self) -> Candidates {
+        let Machine { ring, tree, nhosts, is_searched, .. } = &self.machine;
+        let is_nvlink = ring.intra <= PathKind::Nvb && tree.intra <= PathKind::Nvb && *nhosts == 1;
+        if *is_searched && is_nvlink { Candidates::NONE } else { Candidates::by(Protocol::LL128) }
+    }
+
+    fn measured(&self, call: &Call) -> Option<Measured> {
+        // What was measured over NVLink says nothing about other machines.
+        let is_like_measured = self.machine.ring.intra <= PathKind::Nvb && self.machine.nhosts == 1;
+        let source = self.tuning.source.filter(|_| is_like_measured)?;
+        let bytes = self.buffer_bytes(call);
+        let direct = Candidate::new(Algorithm::Direct, Protocol::LL);
+        let ring = Candidate::new(Algorithm::Ring, self.by_size(bytes));
+        let tree = Candidate::new(Algorithm::Tree, self.by_size(bytes));
+        let is_direct = call.bytes() <= self.direct_max_bytes(call.func);
+        Some(Measured { source, order: [if is_direct { direct } else { ring }, ring, tree, direct] })
+    }
+
+    fn direct_max_bytes(&self, func: Func) -> u64 {
+        match func {
+            Func::AllReduce => self.tuning.all_reduce_direct_max_bytes,
+            Func::AllToAll => self.tuning.all_to_all_direct_max_bytes,
+            _ => self.tuning.direct_max_bytes,
+        }
+    }
+
+    /// The line format of rings and trees.
+    fn by_size(&self, buffer_bytes: u64) -> Protocol {
+        match buffer_bytes {
+            _ if buffer_bytes <= self.tuning.ring_ll_max_bytes => Protocol::LL,
+            _ if buffer_bytes <= self.tuning.ring_ll128_max_bytes => Protocol::LL128,
+            _ => Protocol::Simple,
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! What plans depend on.
+
+use super::kernel::MESH_PEERS_MAX;
+use super::tuning::{ChannelLimits, DeviceTuning};
+use crate::plan::Call;
+use crate::plan::tuning::{Architecture, Forced, Machine, TuneTable};
+use oxccl_shared::abi::{Algorithm, ConnLayout, Func, Protocol};
+
+/// What a communicator of GPUs knows after init; equal on every rank.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceFacts {
+    /// Ranks.
+    pub nranks: u32,
+    /// Slots of rings' connections.
+    pub ring_layout: ConnLayout,
+    /// Slots of connections between pairs.
+    pub mesh_layout: ConnLayout,
+    /// Slots of trees' connections.
+    pub tree_layout: ConnLayout,
+    /// Channels of rings that are connected.
+    pub ring_channels: u32,
+    /// Channels of connections between pairs.
+    pub mesh_channels: u32,
+    /// Channels of trees that are connected: none unless the user insists on trees. Nothing shows yet that they are best at any
+    /// size among GPUs of one host, so that their memory would lie idle.
+    pub tree_channels: u32,
+    /// Blocks that every device runs at once: all blocks of a kernel must, for they wait for those of other ranks.
+    pub blocks_max: u32,
+    /// The user's overrides.
+    pub forced: Forced,
+    /// The user's limits.
+    pub limits: ChannelLimits,
+    /// Thresholds.
+    pub tuning: DeviceTuning,
+    /// What connects the ranks.
+    pub machine: Machine,
+    /// What was measured here.
+    pub table: Option<TuneTable>,
+}
+
+impl DeviceFacts {
+    /// What communicators of `nranks` ranks agree on, whose weakest device has this compute capability and so many
+    /// multiprocessors.
+    pub fn new(
+        nranks: u32,
+        (sm, sm_count): (u32, u32),
+        forced: Forced,
+        limits: ChannelLimits,
+        buffer_bytes: Option<usize>,
+    ) -> DeviceFacts {
+        let tuning = DeviceTuning::of(sm).with_threads(limits.threads);
+        let blocks_max = sm_count.max(1);
+        let at_most = |channels: u32| limits.max.unwrap_or(channels).min(channels).min(blocks_max).max(1);
+        DeviceFacts {
+            nranks,
+            ring_layout: tuning.ring_layout(buffer_bytes),
+            mesh_layout: tuning.mesh_layout(buffer_bytes),
+            tree_layout: tuning.tree_layout(buffer_bytes),
+            ring_channels: at_most(tuning.ring_channels),
+            mesh_channels: at_most(tuning.mesh_channels),
+            tree_channels: if forced.wants_trees() { at_most(tuning.tree_channels) } else { 0 },
+            blocks_max,
+            forced,
+            limits,
+            tuning,
+            machine: Machine::nominal(Architecture::of_sm(sm), nranks),
+            table: None,
+        }
+    }
+
+    /// The same with what was measured here. Trees are connected if it takes any.
+    pub fn with_table(mut self, table: Option<TuneTable>) -> DeviceFacts {
+        self.table = table;
+        if table.is_some_and(|table| table.uses(Func::AllReduce, Algorithm::Tree)) {
+            let most = self.limits.max.unwrap_or(u32::MAX).min(self.blocks_max);
+            self.tree_channels = self.tuning.tree_channels.min(most).max(1);
+        }
+        self
+    }
+
+    /// The same on a machine of which more is known.
+    pub fn with_machine(self, machine: Machine) -> DeviceFacts {
+        DeviceFacts { machine, ..self }
+    }
+
+    /// Whether kernels that go to everybody in one hop have room for everybody.
+    pub fn has_direct(&self) -> bool {
+        self.nranks <= MESH_PEERS_MAX + 1
+    }
+
+    /// Whether an all-to-all is one kernel instead of messages. The same on every rank.
+    pub fn is_one_hop_all_to_all(&self, call: &Call) -> bool {
+        call.func == Func::AllToAll
+            && self.nranks > 1
+            && self.has_direct()
+            && call.count > 0
+            && call.bytes() <= self.tuning.all_to_all_direct_max_bytes
+            && self.forced.allows_protocol(call.func, Protocol::LL)
+    }
+
+    /// Bytes of the larger buffer, for what has kernels of its own.
+    pub(super) fn buffer_bytes(&self, call: &Call) -> u64 {
+        match call.func {
+            Func::AllGather | Func::ReduceScatter => call.bytes().saturating_mul(u64::from(self.nranks)),
+            _ => call.bytes(),
+        }
+    }
+}
