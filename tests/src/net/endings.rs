@@ -71,9 +71,19 @@ pub fn sender_cut(net: &Arc<dyn Net>) {
     let len_bytes = 64 << 20;
     until("a receive", || recv.post(len_bytes).expect("the connection is whole").then_some(()));
     until("a send", || send.post(&vec![7; len_bytes]).expect("the connection is whole").then_some(()));
-    assert_eq!(send.oldest(), Ok(None), "a send that is longer than all buffers");
+    // No buffer on the way holds that much. Only a network that writes straight into the receive's memory may be done.
+    let is_done = send.oldest().expect("the connection is whole").is_some();
     drop(send);
-    let error = error_of("a sender that left in the middle", || recv.oldest());
+    if is_done {
+        let bytes = until("what was sent", || recv.oldest().expect("it was sent before the end"));
+        assert_eq!(bytes.len(), len_bytes);
+    }
+    let error = error_of("a sender that left", || {
+        if recv.under_way() == 0 {
+            recv.post(1)?;
+        }
+        recv.oldest()
+    });
     check_error(&error, || recv.oldest().map(drop));
 }
 

@@ -37,8 +37,7 @@ pub fn write(store: &Store, job: &Job, path: &Path) -> Result<()> {
         image.program(to, from)?;
     }
     image.verbs()?;
-    image.program(text(&job.program)?, &job.program)?;
-    for file in &job.files {
+    for file in job.runs.iter().map(|run| &run.program).chain(&job.files) {
         image.program(text(file)?, file)?;
     }
     image.archive.text("/job/run.sh", script(job)?.as_bytes())?;
@@ -136,13 +135,14 @@ fn script(job: &Job) -> Result<String> {
     for (name, value) in &job.envs {
         script.push_str(&format!("export {name}={}\n", quoted(value)));
     }
-    script.push_str("exec ");
-    script.push_str(&quoted(text(&job.program)?));
-    for arg in &job.args {
-        script.push(' ');
-        script.push_str(&quoted(arg));
+    for run in &job.runs {
+        script.push_str(&quoted(text(&run.program)?));
+        for arg in &run.args {
+            script.push(' ');
+            script.push_str(&quoted(arg));
+        }
+        script.push_str(" || exit $?\n");
     }
-    script.push('\n');
     Ok(script)
 }
 
@@ -158,6 +158,7 @@ fn text(path: &Path) -> Result<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::softroce::Run;
 
     #[test]
     fn dependencies_are_loaded_first_and_once() {
@@ -179,12 +180,9 @@ mod tests {
 
     #[test]
     fn arguments_reach_the_program_as_they_are() {
-        let job = Job {
-            program: "/p".into(),
-            args: vec!["it's".into(), "$HOME".into()],
-            envs: vec![("A".into(), "b c".into())],
-            ..Job::default()
-        };
-        assert_eq!(script(&job).unwrap(), "export A='b c'\nexec '/p' 'it'\\''s' '$HOME'\n");
+        let run = Run { program: "/p".into(), args: vec!["it's".into(), "$HOME".into()] };
+        let envs = vec![("A".into(), "b c".into())];
+        let job = Job { runs: vec![run], envs, ..Job::default() };
+        assert_eq!(script(&job).unwrap(), "export A='b c'\n'/p' 'it'\\''s' '$HOME' || exit $?\n");
     }
 }

@@ -41,11 +41,17 @@ pub struct Options {
     command: Vec<String>,
 }
 
+/// A program and its arguments.
+pub struct Run {
+    pub program: PathBuf,
+    pub args: Vec<String>,
+}
+
 /// What a guest is to do.
 #[derive(Default)]
 pub struct Job {
-    pub program: PathBuf,
-    pub args: Vec<String>,
+    /// One after the other, as long as they succeed.
+    pub runs: Vec<Run>,
     pub envs: Vec<(String, String)>,
     /// Files for the guest beside the program, at their own paths.
     pub files: Vec<PathBuf>,
@@ -89,8 +95,7 @@ impl Guests {
 pub fn run(options: &Options) -> Result<ExitCode> {
     let (program, args) = options.command.split_first().context("a program is missing")?;
     let job = Job {
-        program: find(program)?,
-        args: args.to_vec(),
+        runs: vec![Run { program: find(program)?, args: args.to_vec() }],
         envs: options.env.iter().map(|text| variable(text)).collect::<Result<_>>()?,
         files: options.with.iter().map(|path| absolute(path)).collect::<Result<_>>()?,
         memory_mb: options.memory_mb,

@@ -75,12 +75,11 @@ impl Lanes {
         Ok(Lanes { port: port.clone(), cq, qps })
     }
 
-    /// A queue pair with room for two requests per message.
+    /// A queue pair with room for all messages that may be under way.
     pub(super) fn queue_pair(port: &Port, cq: &Arc<CompletionQueue>) -> io::Result<QueuePair> {
-        let requests = REQUESTS_MAX as u32;
         let cap = QpCap {
-            max_send_wr: 2 * requests,
-            max_recv_wr: requests,
+            max_send_wr: port.send_requests(),
+            max_recv_wr: REQUESTS_MAX as u32,
             max_send_sge: 1,
             max_recv_sge: 1,
             max_inline_data: INLINE_BYTES,

@@ -37,7 +37,7 @@ use crate::bootstrap::iface;
 use crate::bootstrap::secret::Secret;
 use connector::IbConnector;
 use listener::IbListener;
-use port::Port;
+use port::{MESSAGE_MAX_BYTES, Port};
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -131,7 +131,7 @@ impl Net for Ib {
             port: port.number.into(),
             latency_us: LATENCY_US,
             comms_max: port.queue_pairs_max / self.settings.ib.queue_pairs,
-            message_max_bytes: port.message_max_bytes as usize,
+            message_max_bytes: MESSAGE_MAX_BYTES as usize,
         })
     }
 

@@ -5,12 +5,12 @@ use super::gid::{self, Entry};
 use super::verbs::abi::value::{LINK_LAYER_ETHERNET, LINK_LAYER_INFINIBAND, PORT_ACTIVE};
 use super::verbs::abi::{AhAttr, Gid, GlobalRoute, PortAttr};
 use super::verbs::{OpenDevice, takes_dma_buf};
-use crate::net::MemoryKinds;
+use crate::net::{MemoryKinds, REQUESTS_MAX};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-/// One message at most: what the immediate of an RDMA write counts, and half of what a request may carry.
+/// One message at most: a length that the immediate of an RDMA write can tell.
 pub(super) const MESSAGE_MAX_BYTES: u32 = 1 << 30;
 /// Hops that a packet of RoCE may take.
 const HOP_LIMIT: u8 = 255;
@@ -26,7 +26,8 @@ pub(super) struct Port {
     pub mtu: u32,
     pub is_ethernet: bool,
     pub speed_mbps: u32,
-    pub message_max_bytes: u32,
+    /// One request at most; longer messages are several.
+    pub request_max_bytes: u32,
     pub queue_pairs_max: u32,
     pub card_guid: u64,
     pub memory: MemoryKinds,
@@ -79,7 +80,7 @@ impl Port {
             mtu: port.active_mtu,
             is_ethernet,
             speed_mbps: speed_mbps(&port),
-            message_max_bytes: port.max_msg_sz.min(MESSAGE_MAX_BYTES),
+            request_max_bytes: port.max_msg_sz.clamp(1, MESSAGE_MAX_BYTES),
             queue_pairs_max: u32::try_from(attributes.max_qp).unwrap_or(0),
             card_guid: u64::from_be(attributes.sys_image_guid),
             memory: memory_kinds(device, sysfs),
@@ -90,6 +91,11 @@ impl Port {
     /// Its name in messages.
     pub(super) fn name(&self) -> String {
         format!("{}:{}", self.device.name(), self.number)
+    }
+
+    /// What a send queue must hold: 32 messages of data and notice, or one that is as long as messages may be.
+    pub(super) fn send_requests(&self) -> u32 {
+        2 * REQUESTS_MAX as u32 + MESSAGE_MAX_BYTES.div_ceil(self.request_max_bytes)
     }
 
     /// The way to a port with this LID and GID.

@@ -4,6 +4,7 @@ use super::config::IbConfig;
 use super::flush::Flusher;
 use super::link::{Kind, Link};
 use super::offer::{Offer, Table};
+use super::port::MESSAGE_MAX_BYTES;
 use super::registry::{Registry, unknown};
 use super::send::no_request;
 use super::verbs::Region;
@@ -212,7 +213,7 @@ impl RecvComm for IbReceiver {
         let Some(registered) = self.registry.get(registration) else {
             return Err(unknown(&self.link.port, registration));
         };
-        let max_bytes = max_bytes.min(self.link.port.message_max_bytes as usize) as u32;
+        let max_bytes = max_bytes.min(MESSAGE_MAX_BYTES as usize) as u32;
         let offer = Offer { address: start.addr() as u64, max_bytes, key: registered.region.remote_key() };
         let lanes = self.link.qps.len();
         let (first, count) = if self.split { (0, lanes) } else { ((self.next % lanes as u64) as usize, 1) };

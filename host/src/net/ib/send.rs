@@ -3,11 +3,14 @@
 use super::config::IbConfig;
 use super::link::{Kind, Link};
 use super::offer::{Offer, Table};
+use super::port::MESSAGE_MAX_BYTES;
 use super::registry::{Registry, unknown};
 use super::verbs::Region;
 use super::verbs::abi::value::*;
 use super::verbs::abi::{SendWr, Sge};
 use crate::net::{Comm, NetError, NetMemory, REQUESTS_MAX, Registration, Request, SendComm};
+use std::ffi::c_uint;
+use std::ops::Range;
 use std::ptr::null_mut;
 
 /// Pieces of a split message begin at multiples of this: LL128's lines stay whole, and so do those of the caches.
@@ -17,8 +20,10 @@ const PIECE_ALIGN: usize = 128;
 #[derive(Clone, Copy, Default)]
 struct Sending {
     is_used: bool,
-    /// Requests that have not completed.
+    /// Lanes whose part has not been acknowledged.
     pending: u32,
+    /// Requests on each lane.
+    requests: u32,
     len_bytes: usize,
 }
 
@@ -53,24 +58,43 @@ pub(super) struct IbSender {
     cut: Cut,
     next: u64,
     sends: [Sending; REQUESTS_MAX],
+    /// Requests that each lane's queue holds.
+    queued: Vec<u32>,
 }
 
 impl IbSender {
     /// The peer knows of `table`, which `table_region` is.
     pub(super) fn new(link: Link, table: Box<Table>, table_region: Region, cut: Cut) -> IbSender {
-        let sends = [Sending::default(); REQUESTS_MAX];
         IbSender {
+            queued: vec![0; link.qps.len()],
+            sends: [Sending::default(); REQUESTS_MAX],
             link,
             registry: Registry::default(),
             _table_region: table_region,
             table,
             cut,
             next: 0,
-            sends,
         }
     }
 
-    /// Posts message `self.next` to the place of `offer`.
+    /// The lanes of message `self.next`.
+    fn lanes(&self) -> Range<usize> {
+        let lanes = self.link.qps.len();
+        let turn = (self.next % lanes as u64) as usize;
+        if self.cut.split { 0..lanes } else { turn..turn + 1 }
+    }
+
+    /// Takes what has been acknowledged.
+    fn poll(&mut self) -> Result<(), NetError> {
+        let (sends, queued) = (&mut self.sends, &mut self.queued);
+        self.link.poll(|_, number, _| {
+            let (number, lane) = (number as usize % REQUESTS_MAX, number as usize / REQUESTS_MAX);
+            sends[number].pending -= 1;
+            queued[lane] -= sends[number].requests;
+        })
+    }
+
+    /// Posts message `self.next` to the place of `offer`; whether there was room for it.
     ///
     /// # Safety
     /// As [`SendComm::isend`].
@@ -79,30 +103,52 @@ impl IbSender {
         offer: &Offer,
         start: *const u8,
         len_bytes: usize,
-        local: (u32, bool),
-    ) -> Result<(), NetError> {
-        let lanes = self.link.qps.len();
-        let (first, count) =
-            if self.cut.split { (0, lanes) } else { ((self.next % lanes as u64) as usize, 1) };
-        let number = (self.next % REQUESTS_MAX as u64) as u32;
-        self.sends[number as usize] = Sending { is_used: true, pending: count as u32, len_bytes };
-        for (i, (from, to)) in pieces(len_bytes, count).enumerate() {
+        local: Local,
+    ) -> Result<bool, NetError> {
+        let (lanes, port) = (self.lanes(), &self.link.port);
+        let longest = pieces(len_bytes, lanes.len()).next().map_or(0, |(from, to)| to - from);
+        let parts = Parts::new(longest, port.request_max_bytes, self.cut.notice_apart_bytes);
+        let room = port.send_requests();
+        if self.queued[lanes.clone()].iter().any(|queued| queued + parts.requests() > room) {
+            return Ok(false);
+        }
+        let number = (self.next % REQUESTS_MAX as u64) as usize;
+        let requests = parts.requests();
+        self.sends[number] = Sending { is_used: true, pending: lanes.len() as u32, requests, len_bytes };
+        for (lane, (from, to)) in lanes.clone().zip(pieces(len_bytes, lanes.len())) {
+            self.queued[lane] += requests;
             let piece = Piece {
-                sge: Sge {
-                    addr: start.addr() as u64 + from as u64,
-                    length: (to - from) as u32,
-                    lkey: local.0,
-                },
-                remote_addr: offer.address + from as u64,
+                start: start.addr() as u64 + from as u64,
+                remote: offer.address + from as u64,
+                len_bytes: (to - from) as u32,
                 key: offer.key,
-                id: Kind::Data.id(number),
+                id: Kind::Data.id((number + lane * REQUESTS_MAX) as u32),
                 message_bytes: len_bytes as u32,
-                is_host: local.1,
+                local,
             };
             // SAFETY: the bytes lie in registered memory and nobody writes them (the caller's).
-            unsafe { piece.post(&mut self.link, first + i, self.cut.notice_apart_bytes)? };
+            unsafe { piece.post(&mut self.link, lane, &parts)? };
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// Tells the receiver how long the message is that it has no room for, without sending it: then both ends know why the
+    /// connection broke.
+    fn refuse(&mut self, offer: &Offer, len_bytes: usize) -> NetError {
+        let lane = self.lanes().start;
+        let notice = Piece {
+            start: 0,
+            remote: offer.address,
+            len_bytes: 0,
+            key: offer.key,
+            id: Kind::Data.id(0),
+            message_bytes: len_bytes as u32,
+            local: Local { key: 0, is_host: false },
+        };
+        // SAFETY: no memory is read. Whether it leaves is all the same: the connection ends here.
+        let _ = unsafe { notice.post(&mut self.link, lane, &Parts::default()) };
+        let expected = format!("room for a message of {len_bytes} bytes");
+        self.link.fail_protocol(expected, format!("an offer of {} bytes", offer.max_bytes))
     }
 }
 
@@ -112,60 +158,95 @@ fn pieces(len_bytes: usize, count: usize) -> impl Iterator<Item = (usize, usize)
     (0..count).map(move |i| ((i * piece_bytes).min(len_bytes), ((i + 1) * piece_bytes).min(len_bytes)))
 }
 
-/// What one lane carries of a message.
-struct Piece {
-    sge: Sge,
-    remote_addr: u64,
+/// This side's end of a piece.
+#[derive(Clone, Copy)]
+struct Local {
     key: u32,
-    id: u64,
-    message_bytes: u32,
+    /// Only this process's memory can be copied into a request by this process.
     is_host: bool,
 }
 
+/// Into how many requests a piece is cut. Pieces of one message may differ by less than an alignment; the longest counts.
+#[derive(Clone, Copy, Default)]
+struct Parts {
+    request_max_bytes: u32,
+    /// Requests with data but without notice.
+    data: u32,
+    /// Whether the notice comes without data.
+    is_notice_apart: bool,
+}
+
+impl Parts {
+    fn new(len_bytes: usize, request_max_bytes: u32, notice_apart_bytes: usize) -> Parts {
+        let is_notice_apart = len_bytes > notice_apart_bytes;
+        let with_data = (len_bytes as u32).div_ceil(request_max_bytes);
+        let data = if is_notice_apart { with_data } else { with_data.saturating_sub(1) };
+        Parts { request_max_bytes, data, is_notice_apart }
+    }
+
+    fn requests(&self) -> u32 {
+        self.data + 1
+    }
+}
+
+/// What one lane carries of a message.
+struct Piece {
+    start: u64,
+    remote: u64,
+    len_bytes: u32,
+    key: u32,
+    id: u64,
+    message_bytes: u32,
+    local: Local,
+}
+
 impl Piece {
+    /// Posts the data, if any must go without the notice, and then the notice.
+    ///
     /// # Safety
     /// As [`SendComm::isend`].
-    unsafe fn post(
-        mut self,
+    unsafe fn post(&self, link: &mut Link, lane: usize, parts: &Parts) -> Result<(), NetError> {
+        let mut at = 0;
+        for _ in 0..parts.data {
+            let end = self.len_bytes.min(at + parts.request_max_bytes);
+            if end > at {
+                // SAFETY: the caller's.
+                unsafe { self.post_part(link, lane, at..end, WR_RDMA_WRITE, 0)? };
+            }
+            at = end;
+        }
+        let rest = if parts.is_notice_apart { self.len_bytes..self.len_bytes } else { at..self.len_bytes };
+        // SAFETY: the caller's.
+        unsafe { self.post_part(link, lane, rest, WR_RDMA_WRITE_WITH_IMM, SEND_SIGNALED) }
+    }
+
+    /// # Safety
+    /// As [`SendComm::isend`].
+    unsafe fn post_part(
+        &self,
         link: &mut Link,
         lane: usize,
-        notice_apart_bytes: usize,
+        part: Range<u32>,
+        opcode: c_uint,
+        flags: c_uint,
     ) -> Result<(), NetError> {
-        let len = self.sge.length as usize;
-        let apart = len > notice_apart_bytes;
-        // Only this process's memory can be copied by this process.
-        let inline = self.is_host && len <= link.qps[lane].inline_max_bytes();
-        let data_in_notice = len > 0 && !apart;
-        let mut notice = SendWr {
+        let (length, from) = (part.end - part.start, u64::from(part.start));
+        let inline = self.local.is_host && length > 0 && length as usize <= link.qps[lane].inline_max_bytes();
+        let mut sge = Sge { addr: self.start + from, length, lkey: self.local.key };
+        let mut request = SendWr {
             wr_id: self.id,
             next: null_mut(),
-            sg_list: if data_in_notice { &mut self.sge } else { null_mut() },
-            num_sge: i32::from(data_in_notice),
-            opcode: WR_RDMA_WRITE_WITH_IMM,
-            send_flags: SEND_SIGNALED | if data_in_notice && inline { SEND_INLINE } else { 0 },
+            sg_list: if length > 0 { &mut sge } else { null_mut() },
+            num_sge: i32::from(length > 0),
+            opcode,
+            send_flags: flags | if inline { SEND_INLINE } else { 0 },
             imm_data: self.message_bytes.to_be(),
-            remote_addr: self.remote_addr,
+            remote_addr: self.remote + from,
             rkey: self.key,
             rest_of_unions: [0; 9],
         };
-        if !apart {
-            // SAFETY: the piece outlives the call; the bytes are the caller's.
-            return unsafe { link.post(lane, &mut notice) };
-        }
-        let mut data = SendWr {
-            wr_id: self.id,
-            next: &mut notice,
-            sg_list: &mut self.sge,
-            num_sge: 1,
-            opcode: WR_RDMA_WRITE,
-            send_flags: 0,
-            imm_data: 0,
-            remote_addr: self.remote_addr,
-            rkey: self.key,
-            rest_of_unions: [0; 9],
-        };
-        // SAFETY: as above; both requests outlive the call.
-        unsafe { link.post(lane, &mut data) }
+        // SAFETY: the piece outlives the call; the bytes are the caller's.
+        unsafe { link.post(lane, &mut request) }
     }
 }
 
@@ -184,8 +265,7 @@ impl Comm for IbSender {
             return Err(no_request(&self.link, request));
         };
         self.link.check()?;
-        let sends = &mut self.sends;
-        self.link.poll(|_, number, _| sends[number as usize].pending -= 1)?;
+        self.poll()?;
         let send = &mut self.sends[request.0 as usize];
         if send.pending > 0 {
             return self.link.wait(true).map(|()| None);
@@ -216,20 +296,22 @@ impl SendComm for IbSender {
         let Some(offer) = self.table.get(self.next) else {
             return self.link.wait(false).map(|()| None);
         };
-        if len_bytes > self.link.port.message_max_bytes as usize {
-            let reason = format!("{len_bytes} bytes are more than a message may have");
+        if len_bytes > MESSAGE_MAX_BYTES as usize {
+            let reason = format!("{len_bytes} bytes are more than a message may have ({MESSAGE_MAX_BYTES})");
             return Err(NetError::of_call(&self.link.port.name(), "isend", reason));
         }
         if len_bytes > offer.max_bytes as usize {
-            let expected = format!("room for a message of {len_bytes} bytes");
-            return Err(self.link.fail_protocol(expected, format!("an offer of {} bytes", offer.max_bytes)));
+            return Err(self.refuse(&offer, len_bytes));
         }
         let Some(registered) = self.registry.get(registration) else {
             return Err(unknown(&self.link.port, registration));
         };
-        let local = (registered.region.local_key(), registered.is_host);
+        let local = Local { key: registered.region.local_key(), is_host: registered.is_host };
         // SAFETY: the caller's.
-        unsafe { self.post(&offer, start, len_bytes, local)? };
+        if !unsafe { self.post(&offer, start, len_bytes, local)? } {
+            self.poll()?;
+            return self.link.wait(true).map(|()| None);
+        }
         self.next += 1;
         Ok(Some(Request(number as u32)))
     }
@@ -260,5 +342,20 @@ mod tests {
         assert_eq!(Cut::new(&config, true).notice_apart_bytes, usize::MAX);
         let forced = IbConfig { adaptive_routing: Some(true), ..config };
         assert_eq!(Cut::new(&forced, true).notice_apart_bytes, 100);
+    }
+
+    #[test]
+    fn long_messages_are_several_requests_and_the_last_brings_the_notice() {
+        let parts = |len, max, apart| {
+            let parts = Parts::new(len, max, apart);
+            (parts.data, parts.is_notice_apart, parts.requests())
+        };
+        assert_eq!(parts(0, 100, usize::MAX), (0, false, 1));
+        assert_eq!(parts(100, 100, usize::MAX), (0, false, 1));
+        assert_eq!(parts(101, 100, usize::MAX), (1, false, 2));
+        assert_eq!(parts(300, 100, usize::MAX), (2, false, 3));
+        assert_eq!(parts(300, 100, 200), (3, true, 4));
+        assert_eq!(parts(0, 100, 0), (0, false, 1));
+        assert_eq!(parts(1, 100, 0), (1, true, 2));
     }
 }

@@ -3,7 +3,9 @@
 use super::*;
 use crate::net::REQUESTS_MAX;
 
-const SIZES: [usize; 12] = [0, 1, 63, 64, 65, 127, 4096, 4097, 8193, 65_536, 100_001, 1 << 20];
+/// The last two are more than a request of rdma_rxe carries.
+const SIZES: [usize; 14] =
+    [0, 1, 63, 64, 65, 127, 4096, 4097, 8193, 65_536, 100_001, 1 << 20, (8 << 20) + 1, (16 << 20) + 77];
 
 /// One message of each size, one after the other.
 fn one_of_each(change: impl FnOnce(&mut IbConfig)) {
