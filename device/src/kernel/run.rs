@@ -8,7 +8,8 @@ use crate::gpu::ptx::{PtxBlock, block_index, sync_all};
 use crate::prims::Proto;
 use core::slice;
 use oxccl_shared::abi::{
-    Algorithm, CollArgs, DataType, Func, KERNEL_TWO_HOPS, KernelLaunch, KernelMessage, Rank,
+    Algorithm, CollArgs, DataType, Func, KERNEL_MESSAGE_GRAIN_BYTES, KERNEL_TWO_HOPS, KernelLaunch,
+    KernelMessage, Rank,
 };
 use oxccl_shared::algo::chunk;
 use oxccl_shared::algo::tree::{ARITY_MAX, TreeLinks};
@@ -18,8 +19,6 @@ use oxccl_shared::reduce::Element;
 pub const MESH_MAX: usize = 7;
 /// Children and parent.
 const TREE_MAX: usize = ARITY_MAX + 1;
-/// Parts of a message are multiples of this.
-const MESSAGE_GRAIN_BYTES: usize = 4096;
 /// Connection `i` is the `i`-th.
 static IDENTITY: [u16; MESH_MAX] = [0, 1, 2, 3, 4, 5, 6];
 
@@ -227,8 +226,8 @@ pub unsafe fn run_messages<P: Proto, const POSTER: bool>(
         if message.lane != lane {
             continue;
         }
-        let part =
-            chunk::channel_part(message.len_bytes as usize, launch.nchannels, channel, MESSAGE_GRAIN_BYTES);
+        let (len_bytes, grain_bytes) = (message.len_bytes as usize, KERNEL_MESSAGE_GRAIN_BYTES);
+        let part = chunk::channel_part(len_bytes, launch.nchannels, channel, grain_bytes);
         if part.is_empty() && (message.len_bytes > 0 || channel > 0) {
             continue;
         }

@@ -64,6 +64,9 @@ pub struct KernelMessage {
     pub lane: u32,
 }
 
+/// Kernels divide messages among channels at multiples of this.
+pub const KERNEL_MESSAGE_GRAIN_BYTES: usize = 4096;
+
 /// A channel's place in its tree. Its connections are those to and from its children, in the order in which what they send
 /// is reduced, then its parent's.
 #[repr(C)]

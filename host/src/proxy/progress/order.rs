@@ -1,9 +1,12 @@
 //! What a user's thread tells a proxy: one record for an operation, and the memory through which it does.
 
-use oxccl_shared::abi::{Algorithm, Func, Protocol};
+use oxccl_shared::abi::{
+    Algorithm, Func, KERNEL_MESSAGE_GRAIN_BYTES, KernelColl, KernelMessage, Protocol, Rank,
+};
 use oxccl_shared::fifo::OrderFifo;
 use oxccl_shared::sync::{Line128, Sys, Word};
 use std::any::Any;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// What keeps the shared memory alive.
@@ -89,6 +92,50 @@ const _: () = {
 };
 
 impl ProxyOrder {
+    /// What the proxy must do for a kernel that is launched with `coll` on these channels and follows a schedule. (The one that
+    /// exchanges words with all peers at once cannot go over a proxy, see docs/proxy.md.)
+    pub fn of_collective(
+        coll: &KernelColl,
+        algorithm: Algorithm,
+        protocol: Protocol,
+        channels: Range<u32>,
+    ) -> ProxyOrder {
+        ProxyOrder {
+            count: coll.count,
+            chunk_elems: coll.chunk_elems,
+            slice_elems: coll.slice_elems,
+            grain_elems: coll.grain_elems,
+            tag: coll.tag,
+            rank: coll.root,
+            first_channel: channels.start,
+            nchannels: channels.end - channels.start,
+            func: coll.func as u8,
+            algorithm: algorithm as u8,
+            protocol: protocol as u8,
+            reserved: [0; 5],
+        }
+    }
+
+    /// What the proxy must do for a message that kernels divide among these channels.
+    pub fn of_message(
+        message: &KernelMessage,
+        peer: Rank,
+        protocol: Protocol,
+        channels: Range<u32>,
+    ) -> ProxyOrder {
+        ProxyOrder {
+            count: message.len_bytes,
+            grain_elems: KERNEL_MESSAGE_GRAIN_BYTES as u64,
+            tag: message.tag,
+            rank: peer.0,
+            first_channel: channels.start,
+            nchannels: channels.end - channels.start,
+            func: if message.is_send != 0 { Func::Send } else { Func::Recv } as u8,
+            protocol: protocol as u8,
+            ..ProxyOrder::default()
+        }
+    }
+
     /// What the numbers mean; `None` if they mean nothing.
     pub(super) fn decode(self) -> Option<Operation> {
         let func = Func::try_from(u32::from(self.func)).ok()?;
