@@ -140,7 +140,8 @@ pub struct PerfArgs {
     /// OxCCL: this transport.
     #[arg(long, value_enum, default_value_t = Transport::Auto)]
     pub transport: Transport,
-    /// Libraries to measure, in turns on the same buffers. cpu: oxccl, mpi[=/path/libmpi.so] (under mpirun), memcpy (a bound);
+    /// Libraries to measure, in turns on the same buffers. cpu: oxccl, mpi[=/path/libmpi.so] (under mpirun), memcpy (a bound), tcp-stream
+    /// (send and receive without a library);
     /// cuda: nccl[=/path/libnccl.so.2].
     #[arg(long = "engine", value_name = "NAME[=PATH]", default_value = "oxccl", value_parser = engine)]
     pub engines: Vec<EngineChoice>,
@@ -172,6 +173,7 @@ pub enum Transport {
     Inproc,
     Shm,
     Tcp,
+    Net,
 }
 
 /// `--backend`.
@@ -208,6 +210,7 @@ pub enum EngineChoice {
     Oxccl,
     Mpi { library: PathBuf },
     Memcpy,
+    TcpStream,
     Nccl { library: PathBuf },
 }
 
@@ -267,9 +270,13 @@ fn engine(text: &str) -> Result<EngineChoice, String> {
     match (name, path) {
         ("oxccl", None) => Ok(EngineChoice::Oxccl),
         ("memcpy", None) => Ok(EngineChoice::Memcpy),
+        ("tcp-stream", None) => Ok(EngineChoice::TcpStream),
         ("mpi", path) => Ok(EngineChoice::Mpi { library: path.unwrap_or(LIBMPI).into() }),
         ("nccl", path) => Ok(EngineChoice::Nccl { library: path.unwrap_or(LIBNCCL).into() }),
-        _ => Err("expected oxccl, memcpy, mpi[=/path/to/libmpi.so] or nccl[=/path/to/libnccl.so.2]".into()),
+        _ => Err(
+            "expected oxccl, memcpy, tcp-stream, mpi[=/path/to/libmpi.so] or nccl[=/path/to/libnccl.so.2]"
+                .into(),
+        ),
     }
 }
 

@@ -7,7 +7,9 @@ use crate::bench::Bench;
 use crate::budget::Budget;
 use crate::cli::{Backend, Choice, EngineChoice, PerfArgs};
 use crate::complain::complain;
-use crate::engine::{Engine, EngineError, LaunchedTeam, MemcpyEngine, MpiEngine, OxcclEngine, SetupError};
+use crate::engine::{
+    Engine, EngineError, LaunchedTeam, MemcpyEngine, MpiEngine, OxcclEngine, SetupError, TcpStreamEngine,
+};
 use crate::gpu::{self, GpuBench, GpuError};
 use crate::measure::CpuBench;
 use crate::mpi::{Mpi, MpiError};
@@ -265,12 +267,13 @@ fn engines(
             Ok(match choice {
                 EngineChoice::Oxccl => Box::new(OxcclEngine::new(team, args)?),
                 EngineChoice::Memcpy => Box::new(MemcpyEngine),
+                EngineChoice::TcpStream => Box::new(TcpStreamEngine::new(team)?),
                 EngineChoice::Mpi { .. } => {
                     let mpi = mpi.ok_or(MpiError::NotLaunched).map_err(EngineError::from)?;
                     Box::new(MpiEngine::new(mpi.clone()))
                 }
                 EngineChoice::Nccl { .. } => {
-                    let engines = "oxccl, mpi[=/path/to/libmpi.so] and memcpy";
+                    let engines = "oxccl, mpi[=/path/to/libmpi.so], memcpy and tcp-stream";
                     return Err(SetupError::Backend { engine: "nccl", backend: "cpu", engines });
                 }
             })

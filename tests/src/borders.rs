@@ -51,7 +51,8 @@ const CHANNELS: [u32; 2] = [1, 2];
 impl Borders {
     /// For `func` on elements of `dtype` under `config`.
     pub fn new(config: &Config, func: Func, dtype: DataType, nranks: u32) -> Borders {
-        let has_streams = config.transports == Allowed::only(TransportKind::Tcp);
+        let has_streams =
+            [TransportKind::Tcp, TransportKind::Net].map(Allowed::only).contains(&config.transports);
         let layout = |memory| if has_streams { stream_layout(memory) } else { memory };
         let (ring_layout, mesh_layout) = (layout(config.ring_layout()), layout(config.mesh_layout(nranks)));
         let facts = Facts {

@@ -1,6 +1,7 @@
 //! Worlds: all ranks of a communicator in this process, run by one thread as fibers or by a thread each.
 
 use oxccl::bootstrap::BootstrapConfig;
+use oxccl::net::NetConfig;
 use oxccl::plan::Forced;
 use oxccl::transport::Allowed;
 use oxccl::{Algorithm, Communicator, Config, Error, Protocol, TransportKind, UniqueId};
@@ -52,6 +53,8 @@ impl Settings {
             forced: Forced::only(self.algorithm, self.protocol),
             transports: self.transport.map_or(Allowed::ALL, Allowed::only),
             buffer_bytes: self.buffer_bytes,
+            // Of the networks, the one that every machine has.
+            net: NetConfig { name: Some("Socket".to_owned()), ..NetConfig::default() },
             ..Config::default()
         }
     }

@@ -156,9 +156,9 @@ fn nothing_is_allocated_after_the_first_call() {
     for algorithm in [Algorithm::Ring, Algorithm::Tree, Algorithm::Direct] {
         settings.extend(Protocol::ALL.iter().map(|protocol| Settings::forced(algorithm, *protocol)));
     }
-    for transport in [TransportKind::InProcess, TransportKind::Shm, TransportKind::Tcp] {
+    for transport in [TransportKind::InProcess, TransportKind::Shm, TransportKind::Tcp, TransportKind::Net] {
         // Over streams every message is a system call, so ten settings would only take longer than one.
-        let settings = if transport == TransportKind::Tcp { &settings[..4] } else { &settings[..] };
+        let settings = if transport.is_remote() { &settings[..4] } else { &settings[..] };
         for &setting in settings {
             let settings = Settings { transport: Some(transport), ..setting };
             by_threads(&mut World::new(2, settings), &mut found);

@@ -24,6 +24,14 @@ fn two_to_four_processes_over_tcp() {
 }
 
 #[test]
+fn two_to_four_processes_over_a_network() {
+    for nranks in 2..=4 {
+        let launch = Launch::new(RANK, nranks).env("OXCCL_TRANSPORT", "net").env("NCCL_NET", "socket");
+        launch.start(STEPS).all_succeed();
+    }
+}
+
+#[test]
 fn two_hosts_of_two_processes() {
     let launch = Launch::new(RANK, 4);
     let mut job = oxccl_tests::process::Job::new();

@@ -89,9 +89,27 @@ fn four_hosts_do_everything() {
     do_everything("four", 4, &[]);
 }
 
+/// Where a network is named, hosts are connected by it; ranks of one host still share memory.
+const SOCKETS: [(&str, &str); 2] = [("NCCL_NET", "Socket"), ("NCCL_SOCKET_NTHREADS", "2")];
+
+#[test]
+fn two_hosts_do_everything_over_a_network() {
+    do_everything("net2", 2, &SOCKETS);
+}
+
+#[test]
+fn three_hosts_do_everything_over_a_network_and_ipv6() {
+    do_everything("net3", 3, &[("NCCL_NET", "Socket"), ("NCCL_SOCKET_FAMILY", "AF_INET6")]);
+}
+
 #[test]
 fn a_host_is_cut_off() {
     cut_off("cut3", 3, 1, "all-reduce:300000", &[]);
+}
+
+#[test]
+fn a_host_is_cut_off_from_a_network() {
+    cut_off("cutnet", 3, 2, "all-reduce:300000", &SOCKETS);
 }
 
 #[test]

@@ -85,6 +85,15 @@ fn over_tcp() {
 }
 
 #[test]
+fn over_a_network() {
+    let launch = || Launch::new(RANK, 3).env("OXCCL_TRANSPORT", "net").env("NCCL_NET", "Socket");
+    kill_in_loop("net", launch(), "all-reduce:100", &[1]);
+    kill_in_loop("net", launch().env("NCCL_SOCKET_NTHREADS", "2"), "all-reduce:4000000", &[0]);
+    kill_in_loop("net", launch(), "send-recv:2000000", &[2]);
+    kill_in_loop("net", launch(), "all-reduce:1000", &[0, 1]);
+}
+
+#[test]
 fn while_idle() {
     for dead in [0, 2] {
         let mut job = Launch::new(RANK, 3).start(&format!("join idle {SURVIVE}"));

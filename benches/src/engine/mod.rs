@@ -6,10 +6,12 @@
 mod oxccl;
 mod mpi;
 mod memcpy;
+mod tcp_stream;
 
 pub use self::mpi::MpiEngine;
 pub use memcpy::MemcpyEngine;
 pub use oxccl::{LaunchedTeam, OxcclEngine, SetupError, agree_on_id, func, untyped};
+pub use tcp_stream::TcpStreamEngine;
 
 use crate::collective::Collective;
 use crate::gpu::GpuError;
@@ -45,6 +47,8 @@ pub enum EngineError {
     Nccl(#[from] NcclError),
     #[error(transparent)]
     Gpu(#[from] GpuError),
+    #[error("a plain stream: {0}")]
+    Stream(#[from] std::io::Error),
     #[error(transparent)]
     Cuda(#[from] ::oxccl::cuda::CudaError),
 }

@@ -31,6 +31,7 @@ impl OxcclEngine {
             Transport::Inproc => builder.transport(TransportKind::InProcess),
             Transport::Shm => builder.transport(TransportKind::Shm),
             Transport::Tcp => builder.transport(TransportKind::Tcp),
+            Transport::Net => builder.transport(TransportKind::Net),
         };
         let communicator = builder.build().map_err(EngineError::from)?;
         let mut kinds: Vec<&str> =

@@ -95,6 +95,7 @@ fn kind(choice: &EngineChoice) -> &'static str {
         EngineChoice::Oxccl => "oxccl",
         EngineChoice::Mpi { .. } => "mpi",
         EngineChoice::Memcpy => "memcpy",
+        EngineChoice::TcpStream => "tcp-stream",
         EngineChoice::Nccl { .. } => "nccl",
     }
 }

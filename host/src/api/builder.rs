@@ -183,6 +183,8 @@ fn assemble(bootstrap: Bootstrap, config: Config) -> Result<Communicator, Error>
         allowed: &config.transports,
         settings: Config::MUST_AGREE,
         rings: config.topology.rings.as_deref(),
+        net: &config.net,
+        net_timeout: config.bootstrap.timeout,
         ring_layout: config.ring_layout(),
         mesh_layout: config.mesh_layout(nranks),
     };
@@ -241,7 +243,10 @@ fn engine(
         mesh: connected.mesh,
         send_to: connected.send_to,
         recv_from: connected.recv_from,
-        wait: WaitContext::new(health, connected.links, tell, config.timeout, crowded),
+        wait: {
+            let Connected { links, net_links, .. } = connected;
+            WaitContext::new(health, links, net_links, tell, config.timeout, crowded)
+        },
         memory: connected.memory,
     })
 }

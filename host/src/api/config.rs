@@ -6,6 +6,8 @@ mod topology;
 use crate::bootstrap::{BootstrapConfig, InterfaceFilter};
 use crate::net::NetConfig;
 use crate::net::ib::IbConfig;
+use crate::net::plugin::PluginConfig;
+use crate::net::socket::DATA_SOCKETS_MAX;
 use crate::plan::Forced;
 use crate::plan::device::ChannelLimits;
 use crate::plan::tuning::TuneFile;
@@ -132,7 +134,7 @@ impl Config {
         env.restrict("NCCL_PROTO", &mut config.forced, Forced::with_protocols)?;
         config.tune_file = env.get("OXCCL_TUNE_FILE").map(PathBuf::from);
         let allowed = |text: &str| TransportKind::from_name(text).map(Allowed::only);
-        env.set("OXCCL_TRANSPORT", "inproc, shm or tcp was expected", &mut config.transports, allowed)?;
+        env.set("OXCCL_TRANSPORT", "inproc, shm, tcp or net was expected", &mut config.transports, allowed)?;
         let (mut no_p2p, mut no_shm) = (false, false);
         env.set("NCCL_P2P_DISABLE", parse::FLAG, &mut no_p2p, parse::flag)?;
         env.set("NCCL_SHM_DISABLE", parse::FLAG, &mut no_shm, parse::flag)?;
@@ -162,8 +164,26 @@ impl Config {
         if no_p2p {
             config.topology.p2p_level = Some(PathKind::Loc);
         }
+        config.read_network(&env)?;
         config.ptx_path = lookup("OXCCL_PTX_PATH").filter(|path| !path.is_empty()).map(PathBuf::from);
         Ok(config)
+    }
+
+    /// `NCCL_NET` and what networks have in common with other sockets. Whoever names a network wants it, not streams.
+    fn read_network(&mut self, env: &Source<'_>) -> Result<(), ConfigError> {
+        let Config { net, bootstrap, transports, .. } = self;
+        let name = |text: &str| Some(Some(text.to_owned()));
+        env.set("NCCL_NET", "the name of a network was expected", &mut net.name, name)?;
+        transports.tcp &= net.name.is_none() || !transports.net;
+        let plugins = |text: &str| Some(PluginConfig::parse(text));
+        env.set("NCCL_NET_PLUGIN", "names of plugins were expected", &mut net.plugins, plugins)?;
+        net.socket.interfaces = bootstrap.interfaces.clone();
+        net.socket.ipv6 = bootstrap.prefer_ipv6;
+        let (mut threads, mut sockets_per_thread) = (0, 1);
+        env.set("NCCL_SOCKET_NTHREADS", parse::SOCKETS, &mut threads, parse::sockets)?;
+        env.set("NCCL_NSOCKS_PERTHREAD", parse::SOCKETS, &mut sockets_per_thread, parse::sockets)?;
+        net.socket.data_sockets = (threads * sockets_per_thread).min(DATA_SOCKETS_MAX);
+        Ok(())
     }
 
     /// Slots of a ring or tree connection.
@@ -196,17 +216,19 @@ impl Config {
         use std::hash::{DefaultHasher, Hash, Hasher};
         let mut hasher = DefaultHasher::new();
         let tuned = self.tuned.as_ref().map(|tuned| tuned.key());
-        let Allowed { in_process, shm, tcp } = self.transports;
+        let Allowed { in_process, shm, tcp, net } = self.transports;
         let P2pSettings { enabled, cumem, .. } = self.p2p;
+        let net_name = self.net.name.as_ref().map(|name| name.to_ascii_lowercase());
         let buffers = (self.buffer_bytes, self.device_buffer_bytes);
-        (self.forced, tuned, in_process, shm, tcp, enabled, cumem, buffers, self.channels).hash(&mut hasher);
+        (self.forced, tuned, in_process, shm, tcp, net, net_name, enabled, cumem, buffers, self.channels)
+            .hash(&mut hasher);
         let TopologySettings { p2p_level, gdr_level, cross_nic, rings, .. } = &self.topology;
         (p2p_level, gdr_level, cross_nic, rings).hash(&mut hasher);
         hasher.finish()
     }
 
     /// The settings behind [`Self::digest`], for the message when they differ.
-    pub(crate) const MUST_AGREE: &'static str = "NCCL_ALGO, NCCL_PROTO, NCCL_P2P_DISABLE, NCCL_CUMEM_ENABLE, NCCL_SHM_DISABLE, OXCCL_TRANSPORT, NCCL_BUFFSIZE, NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, NCCL_NTHREADS, NCCL_P2P_LEVEL, NCCL_NET_GDR_LEVEL, NCCL_CROSS_NIC, NCCL_RINGS, the tables in OXCCL_TUNE_FILE";
+    pub(crate) const MUST_AGREE: &'static str = "NCCL_ALGO, NCCL_PROTO, NCCL_P2P_DISABLE, NCCL_CUMEM_ENABLE, NCCL_SHM_DISABLE, OXCCL_TRANSPORT, NCCL_NET, NCCL_BUFFSIZE, NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, NCCL_NTHREADS, NCCL_P2P_LEVEL, NCCL_NET_GDR_LEVEL, NCCL_CROSS_NIC, NCCL_RINGS, the tables in OXCCL_TUNE_FILE";
 
     /// Whether the settings can be used by a communicator of so many ranks, whoever made them.
     pub(crate) fn validate(&self, nranks: u32) -> Result<(), ConfigError> {

@@ -210,6 +210,11 @@ impl Bootstrap {
         blocking(stream)
     }
 
+    /// An error if a rank is known to be lost. Cheap; asks nobody.
+    pub fn check_whole(&self) -> Result<(), BootstrapError> {
+        self.shared.lock().ring.broken().map_or(Ok(()), Err)
+    }
+
     /// Says goodbye to the neighbours, waits at most half a second for them to have heard it, and ends the thread.
     /// The others see no death. All-gathers that others have begun without this rank fail with `PeerLeft`.
     pub fn close(mut self) {

@@ -6,15 +6,17 @@ use super::wiring::Wiring;
 use crate::bootstrap::{Bootstrap, BootstrapError};
 use crate::cuda::bundle::BundleError;
 use crate::cuda::{CudaError, DeviceId};
-use crate::launch::Channel;
+use crate::launch::{Channel, NetLinks};
 use crate::mem::{self, MemError, Segment};
 use crate::net::stream::LinkError;
+use crate::net::{NetConfig, NetError};
 use crate::proxy::Links;
 use crate::topology::JoinError;
 use crate::transport::p2p::P2pError;
 use crate::transport::{Allowed, PeerInfo, TransportKind};
 use oxccl_shared::abi::{ConnLayout, Rank};
 use std::sync::Arc;
+use std::time::Duration;
 use thiserror::Error;
 
 /// Why ranks could not be connected.
@@ -53,6 +55,16 @@ pub enum ConnectError {
         rank: u32,
         /// Why.
         source: LinkError,
+    },
+    /// A connection over a network could not be made.
+    #[error("rank {rank}{}: {source}", peer.map(|peer| format!(" and rank {peer}")).unwrap_or_default())]
+    Net {
+        /// This rank.
+        rank: u32,
+        /// The rank at the other end, if one is involved.
+        peer: Option<u32>,
+        /// Why.
+        source: Box<NetError>,
     },
     /// Another rank could not make its connections; it reports the details itself.
     #[error("rank {peer} could not make its connections: {why}")]
@@ -142,6 +154,10 @@ pub struct Wanted<'a> {
     pub settings: &'static str,
     /// The user's rings, if any; each names every rank once.
     pub rings: Option<&'a [Vec<u32>]>,
+    /// Where a network is to be found, and how long connections over it may take.
+    pub net: &'a NetConfig,
+    /// See `net`.
+    pub net_timeout: Duration,
     /// Slots of ring and tree connections.
     pub ring_layout: ConnLayout,
     /// Slots of mesh connections.
@@ -160,6 +176,8 @@ pub struct Connected {
     pub recv_from: Vec<u16>,
     /// Proxies of streams.
     pub links: Links,
+    /// The connections over a network, if there are any.
+    pub net_links: Option<NetLinks>,
     /// How each peer is reached; this rank's own entry is meaningless.
     pub kinds: Vec<TransportKind>,
     /// Everybody.
@@ -191,6 +209,8 @@ pub fn connect(bootstrap: &Bootstrap, wanted: &Wanted<'_>) -> Result<Connected, 
     agree(bootstrap, wanted, opened)?;
     let streamed = wiring.open_streams(bootstrap);
     agree(bootstrap, wanted, streamed)?;
+    let networked = wiring.open_networks(bootstrap);
+    agree(bootstrap, wanted, networked)?;
     // Every peer has mapped every file: without their names none can outlive us. All names, because a rank that is killed
     // before it comes to this line leaves its own, and nobody would fail who could remove it.
     wanted.forget_files();
@@ -225,9 +245,9 @@ fn check_transports(wanted: &Wanted<'_>, peers: &[PeerInfo]) -> Result<(), Conne
         None => Ok(()),
         Some(peer) => {
             let why = if mine.host == peers[peer as usize].host {
-                "they share a host, but neither shared memory nor TCP is allowed or possible between them"
+                "they share a host, but neither shared memory nor TCP nor a network is allowed or possible between them"
             } else {
-                "they are on different hosts, and TCP is not allowed"
+                "they are on different hosts, and neither TCP nor a network is allowed"
             };
             Err(ConnectError::NoTransport { rank: me, peer, why })
         }

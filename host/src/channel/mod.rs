@@ -6,6 +6,7 @@
 mod graph;
 mod inbox;
 mod connect;
+mod networks;
 mod wiring;
 pub mod device;
 

@@ -3,15 +3,17 @@
 use super::connect::{ConnectError, Connected, Wanted};
 use super::graph::Graph;
 use super::inbox::{ConnKey, Inbox};
+use super::networks::{Conn, Dialing};
 use crate::bootstrap::Bootstrap;
-use crate::launch::Channel;
+use crate::launch::{Channel, NetLinks};
 use crate::mem::{self, MemError, Segment, ShmFile, ShmName};
 use crate::net::stream::{StreamRecv, StreamSend};
+use crate::proxy::progress::{Place, ProxyBlock, ProxyChannel, ProxyEnd, ProxyParts, RecvEnd, SendEnd};
 use crate::proxy::{LinkGroup, Links};
 use crate::transport::{PeerInfo, TransportKind, stream_layout};
 use oxccl_device::coll::TreeEnds;
 use oxccl_device::conn::{RecvConn, SendConn};
-use oxccl_shared::abi::{ConnLayout, Rank};
+use oxccl_shared::abi::{ChannelId, ConnLayout, Rank};
 use oxccl_shared::algo::direct;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -41,6 +43,7 @@ pub(super) struct Wiring<'a> {
     channels: Vec<Channel>,
     mesh: Channel,
     links: Links,
+    net_links: Option<NetLinks>,
     memory: Vec<Arc<Segment>>,
     inbound_bytes: Vec<usize>,
     outbound_bytes: Vec<usize>,
@@ -57,6 +60,7 @@ impl<'a> Wiring<'a> {
             channels,
             mesh: Channel::default(),
             links: Links::default(),
+            net_links: None,
             memory: Vec::new(),
             inbound_bytes: vec![0; nranks],
             outbound_bytes: vec![0; nranks],
@@ -70,7 +74,7 @@ impl<'a> Wiring<'a> {
     }
 
     fn is_local(&self, a: u32, b: u32) -> bool {
-        a != b && self.kind(a, b) != TransportKind::Tcp
+        a != b && !self.kind(a, b).is_remote()
     }
 
     fn channel(&mut self, key: ConnKey) -> &mut Channel {
@@ -154,7 +158,8 @@ impl<'a> Wiring<'a> {
     /// Opens a stream for every connection to or from another host.
     pub fn open_streams(&mut self, bootstrap: &Bootstrap) -> Result<(), ConnectError> {
         let rank = self.wanted.rank;
-        let (to, from) = (self.remote_conns(false), self.remote_conns(true));
+        let conns = |inbound| self.remote_conns(TransportKind::Tcp, inbound);
+        let (to, from) = (conns(false), conns(true));
         let mut groups: Vec<LinkGroup> = (0..=self.channels.len()).map(|_| LinkGroup::default()).collect();
         let Some(mut memory) = self.stream_memory(&to, &from)? else { return Ok(()) };
         let broken = |source| ConnectError::Stream { rank, source };
@@ -195,8 +200,80 @@ impl<'a> Wiring<'a> {
         Ok(())
     }
 
-    /// Connections to (or from) ranks of other hosts, by name and peer.
-    fn remote_conns(&self, inbound: bool) -> Vec<(ConnKey, u32)> {
+    /// Connects every rank that a network reaches, and puts a proxy behind the connections.
+    pub fn open_networks(&mut self, bootstrap: &Bootstrap) -> Result<(), ConnectError> {
+        let Wanted { rank, nranks, net, net_timeout: timeout, .. } = *self.wanted;
+        let conns = |inbound| self.remote_conns(TransportKind::Net, inbound);
+        let (to, from) = (conns(false), conns(true));
+        let Some(mut memory) = self.stream_memory(&to, &from)? else { return Ok(()) };
+        let (host, before) = (self.peers[rank as usize].host, &self.peers[..rank as usize]);
+        let local_rank = before.iter().filter(|peer| peer.host == host).count() as u32;
+        let dialing = Dialing { rank, bootstrap, to: &to, from: &from, local_rank, timeout };
+        let dialed = dialing.connect(net)?;
+        let refused = |peer, source| ConnectError::Net { rank, peer: Some(peer), source: Box::new(source) };
+        let mut ends = Vec::new();
+        for ((key, peer), comm) in to.into_iter().zip(dialed.to) {
+            let (layout, place) = (self.layout(key), self.place_of(key, peer, true));
+            let base = memory.place(layout);
+            // SAFETY: as in `open_streams`, with the proxy's end for the link.
+            let (mut conn, end) = unsafe {
+                let block = ProxyBlock::in_host(base, layout);
+                (SendConn::new(Rank(peer), base.as_ptr(), layout), SendEnd::new(comm, block, place))
+            };
+            conn.is_streamed = true;
+            let end = end.map_err(|source| refused(peer, source))?;
+            ends.push(ProxyEnd::Send(end.keeping(memory.segment.clone())));
+            self.outbound_bytes[peer as usize] += layout.total_bytes();
+            self.channel(key).send.push(conn);
+        }
+        for ((key, peer), comm) in from.into_iter().zip(dialed.from) {
+            let (layout, place) = (self.layout(key), self.place_of(key, peer, false));
+            let base = memory.place(layout);
+            // SAFETY: as above.
+            let (conn, end) = unsafe {
+                let block = ProxyBlock::in_host(base, layout);
+                (RecvConn::new(Rank(peer), base.as_ptr(), layout), RecvEnd::new(comm, block, place))
+            };
+            let end = end.map_err(|source| refused(peer, source))?;
+            ends.push(ProxyEnd::Recv(end.keeping(memory.segment.clone())));
+            self.inbound_bytes[peer as usize] += layout.total_bytes();
+            self.channel(key).recv.push(conn);
+        }
+        self.memory.push(memory.segment);
+        let channels = self.proxy_channels();
+        let parts = ProxyParts { rank: Rank(rank), nranks, channels, ends, timeout: None };
+        let reaches = (0..nranks).map(|peer| peer != rank && self.kind(rank, peer) == TransportKind::Net);
+        self.net_links = Some(NetLinks::new(parts, reaches.collect()));
+        Ok(())
+    }
+
+    /// A connection's name for the proxy, which numbers the mesh behind the channels.
+    fn place_of(&self, key: ConnKey, peer: u32, is_send: bool) -> Place {
+        let channel = match key {
+            ConnKey::Channel(channel) => channel,
+            ConnKey::Mesh => self.channels.len() as u32,
+        };
+        Place { peer: Rank(peer), channel: ChannelId(channel), is_send }
+    }
+
+    /// This rank's places in rings and trees, as the proxy wants them.
+    fn proxy_channels(&self) -> Box<[ProxyChannel]> {
+        let channel = |index: u32| {
+            let mut channel = ProxyChannel::default();
+            if index < self.graph.ring_channels() {
+                channel.ring = self.graph.ring(index).iter().map(|rank| Rank(*rank)).collect();
+            }
+            if index < self.graph.tree_channels() {
+                channel.tree = self.graph.tree(self.wanted.rank, index);
+            }
+            channel
+        };
+        // The mesh is neither.
+        (0..self.graph.channels()).map(channel).chain([ProxyChannel::default()]).collect()
+    }
+
+    /// Connections to (or from) ranks that are reached so, by name and peer.
+    fn remote_conns(&self, kind: TransportKind, inbound: bool) -> Vec<Conn> {
         let Wanted { rank, nranks, .. } = *self.wanted;
         let mut conns = Vec::new();
         for channel in 0..self.graph.channels() {
@@ -205,7 +282,7 @@ impl<'a> Wiring<'a> {
             conns.extend(peers.into_iter().map(|peer| (ConnKey::Channel(channel), peer)));
         }
         conns.extend((0..nranks).map(|peer| (ConnKey::Mesh, peer)));
-        conns.retain(|(_, peer)| *peer != rank && !self.is_local(rank, *peer));
+        conns.retain(|(_, peer)| *peer != rank && self.kind(rank, *peer) == kind);
         conns
     }
 
@@ -250,6 +327,7 @@ impl<'a> Wiring<'a> {
             send_to,
             recv_from,
             links: self.links,
+            net_links: self.net_links,
             kinds,
             peers: self.peers,
             graph: self.graph,

@@ -5,6 +5,7 @@ use super::health::{Fault, Health, Outstanding};
 use super::history::History;
 use super::lend::LendingBlock;
 use super::messages;
+use super::net_links::NetMessage;
 use super::wait::WaitContext;
 use crate::mem::Segment;
 use crate::plan::{self, Call, Facts, Plan};
@@ -167,7 +168,7 @@ impl Engine {
     /// Waits until the network has everything. Each channel is flushed before the next operation may use another protocol.
     fn flush(&mut self) -> Result<(), Stop> {
         let EngineParts { channels, mesh, wait, .. } = &mut self.parts;
-        if wait.links().borrow().is_empty() {
+        if wait.links().borrow().is_empty() && wait.net_links().is_none() {
             return Ok(());
         }
         let active = wait.links().borrow().active();
@@ -211,6 +212,9 @@ impl Engine {
             tag: self.history.tag(),
             stream: plan.stream && !raw.is_in_place(self.parts.rank),
         };
+        if let Some(net) = &mut *self.parts.wait.net_links() {
+            net.collective(&raw.call, &plan, work.tag);
+        }
         for channel in 0..plan.channels {
             work.part = plan.part(count, channel);
             // SAFETY: obligation 1.
@@ -297,6 +301,9 @@ impl Engine {
         let table = if is_send { &self.parts.send_to } else { &self.parts.recv_from };
         let conn = table[peer as usize];
         let protocol = self.parts.facts.protocol(len_bytes as u64);
+        if let Some(net) = &mut *self.parts.wait.net_links() {
+            net.message(NetMessage { is_send, peer, len_bytes, protocol, tag });
+        }
         self.works.push(P2pWork {
             conn,
             is_send,

@@ -1,6 +1,7 @@
 //! What happens while a kernel waits.
 
 use super::health::{Fault, Health, Outstanding};
+use super::net_links::{NetFailure, NetLinks};
 use super::told::Told;
 use crate::net::stream::LinkError;
 use crate::plan::CallRecord;
@@ -9,8 +10,8 @@ use corosensei::Yielder;
 use oxccl_device::conn::SendConn;
 use oxccl_device::gpu::cpu::Waiter;
 use oxccl_device::gpu::{Awaited, Stop, Wait};
-use oxccl_shared::abi::{Func, SlotHeader};
-use std::cell::{Cell, RefCell};
+use oxccl_shared::abi::{Func, Rank, SlotHeader};
+use std::cell::{Cell, RefCell, RefMut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -56,6 +57,9 @@ pub(super) fn announce(tell: &dyn Tell, outstanding: &Outstanding) {
 pub struct WaitContext {
     health: Arc<Health>,
     links: RefCell<Links>,
+    net_links: RefCell<Option<NetLinks>>,
+    /// When the first failure of a network was seen.
+    net_broken_since: Cell<Option<Instant>>,
     tell: Box<dyn Tell>,
     timeout: Duration,
     spins: u32,
@@ -81,15 +85,16 @@ pub struct WaitContext {
 unsafe impl Send for WaitContext {}
 
 impl WaitContext {
-    /// For a communicator with these links on a host where ranks do or do not share processors.
+    /// For a communicator with these links, and these over a network, on a host where ranks do or do not share processors.
     pub fn new(
         health: Arc<Health>,
         links: Links,
+        net_links: Option<NetLinks>,
         tell: Box<dyn Tell>,
         timeout: Duration,
         crowded: bool,
     ) -> WaitContext {
-        let spins = match (links.is_empty(), crowded) {
+        let spins = match (links.is_empty() && net_links.is_none(), crowded) {
             (false, _) => 1,
             (true, true) => SPINS_CROWDED,
             (true, false) => SPINS_ALONE,
@@ -97,6 +102,8 @@ impl WaitContext {
         WaitContext {
             health,
             links: RefCell::new(links),
+            net_links: RefCell::new(net_links),
+            net_broken_since: Cell::new(None),
             tell,
             timeout,
             spins,
@@ -120,6 +127,11 @@ impl WaitContext {
     /// The links of the communicator's proxies.
     pub fn links(&self) -> &RefCell<Links> {
         &self.links
+    }
+
+    /// The connections over a network, if there are any.
+    pub(super) fn net_links(&self) -> RefMut<'_, Option<NetLinks>> {
+        self.net_links.borrow_mut()
     }
 
     /// Names the operation that starts now.
@@ -185,6 +197,53 @@ impl WaitContext {
         } else {
             oxccl_shared::sync::cpu_relax();
         }
+    }
+
+    /// Drives the connections over a network. Returns how many steps went on.
+    #[inline]
+    fn drive_network(&self, on: Wait) -> Result<usize, Stop> {
+        let mut net_links = self.net_links.borrow_mut();
+        let Some(net) = net_links.as_mut() else { return Ok(0) };
+        let moved = net.do_work();
+        let Some(failure) = net.failure().filter(|_| moved == 0) else { return Ok(moved) };
+        let since = self.net_broken_since.get().unwrap_or_else(Instant::now);
+        self.net_broken_since.set(Some(since));
+        // The monitor may say better what has become of a rank that the network has lost, and what we wait for may come over
+        // another connection.
+        let may_be_told_better = failure.is_of_network || failure.peer != on.peer;
+        if may_be_told_better && since.elapsed() < LEFT_GRACE * 2 {
+            return Ok(0);
+        }
+        if let Some(post_mortem) = net.post_mortem().filter(|_| !self.health.is_stopped()) {
+            tracing::warn!("{post_mortem}");
+        }
+        drop(net_links);
+        Err(self.end_by(&failure))
+    }
+
+    #[cold]
+    fn end_by(&self, failure: &NetFailure) -> Stop {
+        if failure.is_mismatch {
+            return self.refuse_rank(failure.peer);
+        }
+        self.fail(Fault::Link { error: failure.error });
+        Stop
+    }
+
+    /// A rank does something else than we do.
+    #[cold]
+    fn refuse_rank(&self, peer: Rank) -> Stop {
+        // The peer answers with its own call, which makes the better message.
+        if let Some(record) = self.collective() {
+            // They parted here or earlier: the peer compares from the oldest on.
+            self.health.remembered(record.seq).for_each(|record| self.tell.tell(Told::Call(record)));
+            let asked = Instant::now();
+            while !self.health.is_stopped() && asked.elapsed() < REPLY_TIME {
+                std::thread::sleep(NAP);
+            }
+        }
+        self.fail(Fault::Mismatch { rank: peer.0, theirs: None });
+        Stop
     }
 
     /// The collective that we are in, if we are in one.
@@ -259,7 +318,7 @@ impl Waiter for WaitContext {
             self.closed.set(None);
         }
         let worked = self.links.borrow_mut().do_work(on.peer);
-        let moved = match worked {
+        let mut moved = match worked {
             Ok(moved) => moved,
             Err(LinkError::PeerClosed { .. }) if !self.is_long_closed() => 0,
             Err(error) => {
@@ -267,6 +326,7 @@ impl Waiter for WaitContext {
                 return Err(Stop);
             }
         };
+        moved += self.drive_network(on)?;
         if self.health.is_stopped() {
             return Err(Stop);
         }
@@ -281,17 +341,7 @@ impl Waiter for WaitContext {
 
     #[cold]
     fn refuse(&self, on: Wait, _expected: SlotHeader, _found: SlotHeader) -> Stop {
-        // The peer answers with its own call, which makes the better message.
-        if let Some(record) = self.collective() {
-            // They parted here or earlier: the peer compares from the oldest on.
-            self.health.remembered(record.seq).for_each(|record| self.tell.tell(Told::Call(record)));
-            let asked = Instant::now();
-            while !self.health.is_stopped() && asked.elapsed() < REPLY_TIME {
-                std::thread::sleep(NAP);
-            }
-        }
-        self.fail(Fault::Mismatch { rank: on.peer.0, theirs: None });
-        Stop
+        self.refuse_rank(on.peer)
     }
 }
 
@@ -313,7 +363,7 @@ mod tests {
     const ON: Wait = Wait { peer: Rank(1), what: Awaited::Data };
 
     fn context(timeout: Duration) -> WaitContext {
-        WaitContext::new(Arc::new(Health::new(0, 2)), Links::default(), Box::new(Nobody), timeout, true)
+        WaitContext::new(Arc::new(Health::new(0, 2)), Links::default(), None, Box::new(Nobody), timeout, true)
     }
 
     /// Visits the wait as a kernel does that finds nothing, until it is told to stop or the time is over.

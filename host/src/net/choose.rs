@@ -12,6 +12,8 @@ pub struct NetConfig {
     /// The only network to be used, by its name in any case of letters (`NCCL_NET`). Default: the first in the order plugins,
     /// IB, Socket that has devices.
     pub name: Option<String>,
+    /// A network that the program brings along: it is used, whatever the others are.
+    pub own: Option<Arc<dyn Net>>,
     /// Which plugins to look for.
     pub plugins: PluginConfig,
     /// Of the network over InfiniBand and RoCE.
@@ -35,6 +37,9 @@ const BUILT_IN: &[(&str, Open)] = &[
 /// [`NetError::Absent`]: what each network that was tried lacks. An error of a network that is there ends the search: the user
 /// would not want to learn from the speed that another was taken.
 pub fn find(config: &NetConfig) -> Result<Arc<dyn Net>, NetError> {
+    if let Some(own) = &config.own {
+        return Ok(own.clone());
+    }
     let mut lacking = Vec::new();
     for name in config.plugins.names() {
         match plugin(name, config) {

@@ -12,6 +12,8 @@ pub enum TransportKind {
     Shm,
     /// A TCP stream.
     Tcp,
+    /// A network: InfiniBand, a plugin's, or sockets by NCCL's rules.
+    Net,
     /// Memory of a GPU that other GPUs of the host reach; between GPUs only.
     P2p,
 }
@@ -23,13 +25,19 @@ impl TransportKind {
             TransportKind::InProcess => "inproc",
             TransportKind::Shm => "shm",
             TransportKind::Tcp => "tcp",
+            TransportKind::Net => "net",
             TransportKind::P2p => "p2p",
         }
     }
 
+    /// Whether it carries bytes from one memory to another.
+    pub const fn is_remote(self) -> bool {
+        matches!(self, TransportKind::Tcp | TransportKind::Net)
+    }
+
     /// The transport of that name.
     pub fn from_name(name: &str) -> Option<TransportKind> {
-        [TransportKind::InProcess, TransportKind::Shm, TransportKind::Tcp]
+        [TransportKind::InProcess, TransportKind::Shm, TransportKind::Tcp, TransportKind::Net]
             .into_iter()
             .find(|kind| kind.name().eq_ignore_ascii_case(name))
     }
@@ -50,11 +58,13 @@ pub struct Allowed {
     pub shm: bool,
     /// Streams.
     pub tcp: bool,
+    /// Networks, where streams are forbidden (`NCCL_NET` names one and so forbids streams).
+    pub net: bool,
 }
 
 impl Allowed {
     /// Everything.
-    pub const ALL: Allowed = Allowed { in_process: true, shm: true, tcp: true };
+    pub const ALL: Allowed = Allowed { in_process: true, shm: true, tcp: true, net: true };
 
     /// Nothing but `kind`.
     pub fn only(kind: TransportKind) -> Allowed {
@@ -62,6 +72,7 @@ impl Allowed {
             in_process: kind == TransportKind::InProcess,
             shm: kind == TransportKind::Shm,
             tcp: kind == TransportKind::Tcp,
+            net: kind == TransportKind::Net,
         }
     }
 
@@ -73,13 +84,19 @@ impl Allowed {
         if self.shm && a.host == b.host {
             return Some(TransportKind::Shm);
         }
-        self.tcp.then_some(TransportKind::Tcp)
+        match (self.tcp, self.net) {
+            (true, _) => Some(TransportKind::Tcp),
+            (false, true) => Some(TransportKind::Net),
+            (false, false) => None,
+        }
     }
 
-    /// Whether any two of these ranks are connected by a stream. The same on every rank.
+    /// Whether no two of these ranks are connected by memory. The same on every rank.
     pub fn all_streams(&self, peers: &[PeerInfo]) -> bool {
         let others = |i: usize| peers[..i].iter().map(move |other| (other, &peers[i]));
-        (0..peers.len()).flat_map(others).all(|(a, b)| self.choose(a, b) == Some(TransportKind::Tcp))
+        (0..peers.len())
+            .flat_map(others)
+            .all(|(a, b)| self.choose(a, b).is_some_and(TransportKind::is_remote))
     }
 }
 
@@ -98,6 +115,9 @@ mod tests {
         let shm = Allowed::only(TransportKind::Shm);
         assert_eq!(shm.choose(&a, &thread), Some(TransportKind::Shm));
         assert_eq!(shm.choose(&a, &remote), None);
+        let net = Allowed { tcp: false, ..Allowed::ALL };
+        assert_eq!(net.choose(&a, &remote), Some(TransportKind::Net));
+        assert_eq!(net.choose(&a, &process), Some(TransportKind::Shm));
         assert!(all.all_streams(&[a, remote, peer(3, 1)]));
         assert!(!all.all_streams(&[a, remote, process]));
     }

@@ -9,6 +9,7 @@ mod frames;
 mod handshake;
 mod input;
 mod messages;
+mod net_message;
 mod proxy_service;
 mod rendezvous;
 mod ring;
@@ -23,6 +24,7 @@ pub use environment::environment;
 pub use frames::frames;
 pub use handshake::handshake;
 pub use messages::messages;
+pub use net_message::net_message;
 pub use proxy_service::proxy_service;
 pub use rendezvous::rendezvous;
 pub use ring::ring;
@@ -42,6 +44,7 @@ pub const TARGETS: &[Target] = &[
     ("frames", frames),
     ("handshake", handshake),
     ("messages", messages),
+    ("net_message", net_message),
     ("proxy_service", proxy_service),
     ("rendezvous", rendezvous),
     ("ring", ring),

@@ -7,5 +7,6 @@
 mod dims;
 mod matrix;
 mod transports;
+mod networks;
 mod bits;
 mod rings;

@@ -1,7 +1,7 @@
 //! Every transport, by threads and by fibers, and buffers too large for the caches.
 
 use crate::dims::{FUNCS, applies, ops, settings};
-use oxccl::{Algorithm, DataType, Func, RedOp, TransportKind};
+use oxccl::{Algorithm, Config, DataType, Func, RedOp, TransportKind};
 use oxccl_tests::borders::{Borders, CLASSES};
 use oxccl_tests::case::{By, Case, Placement};
 use oxccl_tests::deadline::{Deadline, doing};
@@ -13,11 +13,21 @@ use std::time::Duration;
 const DRAWS: usize = 18;
 
 fn over(name: &'static str, transport: TransportKind, nranks: u32) {
+    over_with(name, transport, nranks, |_, _| {});
+}
+
+/// The same; `adapt` changes a rank's settings as the library has them.
+pub fn over_with(
+    name: &'static str,
+    transport: TransportKind,
+    nranks: u32,
+    adapt: impl Fn(u32, &mut Config) + Sync,
+) {
     let _deadline = Deadline::start(name, Duration::from_secs(240));
     let mut random = Deck::new(1 << 16, u64::from(nranks));
     for setting in settings() {
         doing(|| format!("setting up {nranks} ranks over {transport} with {setting:?}"));
-        let mut world = World::new(nranks, Settings { transport: Some(transport), ..setting });
+        let mut world = World::with(nranks, Settings { transport: Some(transport), ..setting }, &adapt);
         for func in FUNCS.into_iter().filter(|func| applies(&setting, *func)) {
             for draw in 0..DRAWS {
                 let dtype = DataType::ALL[random.draw() % DataType::ALL.len()];
@@ -58,6 +68,8 @@ transports! {
     shm_4: Shm x 4;
     tcp_2: Tcp x 2;
     tcp_3: Tcp x 3;
+    net_2: Net x 2;
+    net_3: Net x 3;
 }
 
 /// Streams take long slices from the caller's memory: fan-out, chains, in-place buffers that change while they are waiting.

@@ -95,6 +95,11 @@ worlds! {
     over_direct_simple: Settings::forced(Algorithm::Direct, Protocol::Simple);
     over_shm: Settings { transport: Some(TransportKind::Shm), ..Settings::default() };
     over_tcp: Settings { transport: Some(TransportKind::Tcp), ..Settings::default() };
+    over_net: Settings { transport: Some(TransportKind::Net), ..Settings::default() };
+    over_net_ll: Settings {
+        transport: Some(TransportKind::Net),
+        ..Settings::forced(Algorithm::Ring, Protocol::LL)
+    };
 }
 
 /// A message of another length than its receiver expects.

@@ -70,7 +70,7 @@ fn a_rank_that_left_is_named() {
 #[test]
 fn a_late_rank_may_close_right_after_its_last_call() {
     let _deadline = Deadline::start("a_late_rank_may_close_right_after_its_last_call", LIMIT);
-    for transport in [TransportKind::InProcess, TransportKind::Shm, TransportKind::Tcp] {
+    for transport in [TransportKind::InProcess, TransportKind::Shm, TransportKind::Tcp, TransportKind::Net] {
         // Many at once, since it is the scheduler who decides when a waiting rank next looks.
         let worlds =
             (0..8).map(|_| World::new(3, Settings { transport: Some(transport), ..Settings::default() }));

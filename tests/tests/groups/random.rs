@@ -88,3 +88,9 @@ fn random_groups_over_tcp() {
     let settings = Settings { transport: Some(oxccl::TransportKind::Tcp), ..Settings::default() };
     random_groups("random_groups_over_tcp", settings);
 }
+
+#[test]
+fn random_groups_over_net() {
+    let settings = Settings { transport: Some(oxccl::TransportKind::Net), ..Settings::default() };
+    random_groups("random_groups_over_net", settings);
+}

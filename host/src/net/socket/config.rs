@@ -21,7 +21,8 @@ pub struct SocketConfig {
     pub connect_timeout: Duration,
     /// How long whoever connects to a listener may take to prove that it was told of it. Default 5 s.
     pub handshake_timeout: Duration,
-    /// After how long a silent host counts as gone, while nothing is under way (TCP keep-alive). Default 5 s.
+    /// After how long a silent host counts as gone, while nothing is under way (TCP keep-alive). Default 20 s: later than the
+    /// bootstrap finds it out, which knows ranks and not only addresses.
     pub peer_dead_after: Duration,
 }
 
@@ -33,7 +34,7 @@ impl Default for SocketConfig {
             data_sockets: 0,
             connect_timeout: Duration::from_secs(60),
             handshake_timeout: Duration::from_secs(5),
-            peer_dead_after: Duration::from_secs(5),
+            peer_dead_after: Duration::from_secs(20),
         }
     }
 }

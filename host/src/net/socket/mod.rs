@@ -12,7 +12,7 @@ mod purpose;
 mod listener;
 mod connector;
 
-pub use config::SocketConfig;
+pub use config::{DATA_SOCKETS_MAX, SocketConfig};
 
 use super::invitation::Invitation;
 use super::{Connector, Listener, MemoryKinds, Net, NetError, NetHandle, NetProperties};

@@ -36,6 +36,16 @@ pub enum LinkError {
         /// What it said.
         errno: Errno,
     },
+    /// The link goes over a network of [`crate::net::Net`], which failed.
+    #[error("link {direction} rank {peer}: {reason}")]
+    Net {
+        /// The rank at the other end.
+        peer: Rank,
+        /// Which way the data goes.
+        direction: Direction,
+        /// What the network said; kept for the rest of the process, since a communicator fails but once.
+        reason: &'static str,
+    },
     /// The peer sent what it should not have.
     #[error("link {} rank {peer}: bad frame at step {}: {fault}", Direction::From, step.0)]
     BadFrame {

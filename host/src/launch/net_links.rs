@@ -1,0 +1,159 @@
+//! A communicator's connections over a network: its proxy, which is told of every operation and driven by whoever waits.
+
+use crate::net::stream::{Direction, LinkError};
+use crate::plan::{Call, Plan};
+use crate::proxy::progress::{EndFault, Progress, ProxyFailure, ProxyOrder, ProxyOrders, ProxyParts, proxy};
+use oxccl_shared::abi::{Algorithm, Func, Protocol, Rank};
+use std::collections::VecDeque;
+
+/// Orders that a group of messages may leave waiting before memory for more is taken.
+const BACKLOG: usize = 256;
+
+/// Connections over a network.
+pub struct NetLinks {
+    orders: ProxyOrders,
+    progress: Progress,
+    /// Orders that the proxy has no room for yet.
+    backlog: VecDeque<ProxyOrder>,
+    /// The channel that stands for the mesh.
+    mesh: u32,
+    /// By rank: whether this network reaches it.
+    reaches: Box<[bool]>,
+    failure: Option<NetFailure>,
+}
+
+/// Why a connection over a network failed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NetFailure {
+    /// The rank at the other end.
+    pub peer: Rank,
+    /// The network failed under the connection: somebody else may know better why.
+    pub is_of_network: bool,
+    /// The two ends do not do the same.
+    pub is_mismatch: bool,
+    /// In words.
+    pub error: LinkError,
+}
+
+/// What one message is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NetMessage {
+    pub is_send: bool,
+    pub peer: u32,
+    pub len_bytes: usize,
+    pub protocol: Protocol,
+    pub tag: u32,
+}
+
+impl NetLinks {
+    /// The connections in `parts`, whose last channel is the mesh; `reaches` says, by rank, to whom they go.
+    pub fn new(parts: ProxyParts, reaches: Box<[bool]>) -> NetLinks {
+        let mesh = parts.channels.len().saturating_sub(1) as u32;
+        let (orders, progress) = proxy(parts);
+        NetLinks { orders, progress, backlog: VecDeque::with_capacity(BACKLOG), mesh, reaches, failure: None }
+    }
+
+    /// A collective begins.
+    pub(super) fn collective(&mut self, call: &Call, plan: &Plan, tag: u32) {
+        let is_mesh = plan.algorithm == Algorithm::Direct;
+        self.give(ProxyOrder {
+            count: call.count,
+            chunk_elems: plan.chunk_elems as u64,
+            slice_elems: plan.slice_elems as u64,
+            grain_elems: plan.grain_elems as u64,
+            tag,
+            rank: call.root,
+            first_channel: if is_mesh { self.mesh } else { 0 },
+            nchannels: plan.channels,
+            func: call.func as u8,
+            algorithm: plan.algorithm as u8,
+            protocol: plan.protocol as u8,
+            reserved: [0; 5],
+        });
+    }
+
+    /// A message begins.
+    pub(super) fn message(&mut self, message: NetMessage) {
+        if !self.reaches[message.peer as usize] {
+            return;
+        }
+        let func = if message.is_send { Func::Send } else { Func::Recv };
+        self.give(ProxyOrder {
+            count: message.len_bytes as u64,
+            grain_elems: 1,
+            tag: message.tag,
+            rank: message.peer,
+            first_channel: self.mesh,
+            nchannels: 1,
+            func: func as u8,
+            algorithm: Algorithm::Direct as u8,
+            protocol: message.protocol as u8,
+            ..ProxyOrder::default()
+        });
+    }
+
+    fn give(&mut self, order: ProxyOrder) {
+        self.backlog.push_back(order);
+        self.hand_over();
+    }
+
+    /// Gives the proxy what it has room for.
+    fn hand_over(&mut self) {
+        while let Some(order) = self.backlog.pop_front() {
+            if let Err(order) = self.orders.give(order) {
+                return self.backlog.push_front(order);
+            }
+        }
+    }
+
+    /// Moves what can be moved without waiting. Returns how many steps went on.
+    #[inline]
+    pub(super) fn do_work(&mut self) -> usize {
+        if !self.backlog.is_empty() {
+            self.hand_over();
+        }
+        self.progress.do_work()
+    }
+
+    /// The first failure, if there is one.
+    #[inline]
+    pub(super) fn failure(&mut self) -> Option<NetFailure> {
+        if self.orders.has_failed() && self.failure.is_none() {
+            self.failure = self.orders.failure().map(describe);
+        }
+        self.failure
+    }
+
+    /// What the proxy was doing, for a log.
+    #[cold]
+    pub(super) fn post_mortem(&self) -> Option<&str> {
+        self.orders.failure().map(|failure| failure.post_mortem.as_str())
+    }
+}
+
+/// A failure as the communicator's health has it, in few words.
+#[cold]
+fn describe(failure: &ProxyFailure) -> NetFailure {
+    let keep = |text: String| -> &'static str { Box::leak(text.into_boxed_str()) };
+    let Some(error) = &failure.error else {
+        let (peer, direction, reason) = (failure.rank, Direction::To, keep(failure.said.clone()));
+        let error = LinkError::Net { peer, direction, reason };
+        return NetFailure { peer, is_of_network: false, is_mismatch: false, error };
+    };
+    let peer = error.place.peer;
+    let direction = if error.place.is_send { Direction::To } else { Direction::From };
+    NetFailure {
+        peer,
+        is_of_network: matches!(error.why, EndFault::Net(_)),
+        is_mismatch: is_mismatch(&error.why),
+        error: LinkError::Net { peer, direction, reason: keep(error.why.to_string()) },
+    }
+}
+
+/// Whether a connection failed because its ranks called different things.
+fn is_mismatch(why: &EndFault) -> bool {
+    match why {
+        EndFault::Mismatch { .. } | EndFault::NoPrologue { .. } | EndFault::NoSlot { .. } => true,
+        EndFault::Net(_) | EndFault::Timeout { .. } | EndFault::OtherOperation { .. } => false,
+    }
+}
