@@ -135,9 +135,7 @@ fn machine(
     if let Some(path) = &args.graph_file {
         let read = read_graphs(&read(path)?, &system)
             .map_err(|source| TopoError::Xml { path: path.clone(), source })?;
-        read.into_iter()
-            .filter(|graph| !graph.lanes.is_empty())
-            .for_each(|graph| graphs.replace(graph));
+        read.into_iter().filter(|graph| !graph.lanes.is_empty()).for_each(|graph| graphs.replace(graph));
     }
     Ok(Machine { name, system, paths, graphs })
 }

@@ -23,7 +23,10 @@ pub fn tune_file(data: &[u8]) {
             let rows: Vec<_> = table.rows(func).collect();
             assert!(rows.is_sorted_by(|a, b| a.max_bytes < b.max_bytes));
             assert!(rows.iter().all(|row| offered(section.head.backend, func).has(row.candidate)));
-            assert_eq!(table.row(func, u64::MAX).is_some(), rows.last().is_some_and(|row| row.max_bytes == u64::MAX));
+            assert_eq!(
+                table.row(func, u64::MAX).is_some(),
+                rows.last().is_some_and(|row| row.max_bytes == u64::MAX)
+            );
         }
         assert!(table.row(Func::Send, 0).is_none());
     }
