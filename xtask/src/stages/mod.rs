@@ -74,7 +74,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "readme", what: "the first command of README.md", run: readme::first_command },
     Stage {
         name: "softroce",
-        what: "InfiniBand over software RoCE, in an emulated guest (20 s, 45 s more to fetch it once)",
+        what: "InfiniBand over software RoCE, in an emulated guest (40 s, 45 s more to fetch it once)",
         run: softroce::tests,
     },
     Stage { name: "loom", what: "every interleaving of the FIFOs, within loom's bounds", run: loom::all },

@@ -173,3 +173,32 @@ fn what_the_device_does_not_reach_is_refused_by_name() {
     let error = unsafe { sender.register(hole) }.expect_err("nothing is mapped there").to_string();
     assert!(error.contains("ibv_reg_mr") && error.contains("4096 bytes"), "{error}");
 }
+
+#[test]
+#[ignore = "needs two RoCE devices: cargo xtask test --only softroce"]
+fn a_forked_child_may_drop_what_it_inherited() {
+    let (from, mut to);
+    let net = net(|_| {});
+    let (mut sender, mut receiver) = pair_of(&*net);
+    from = Memory::new(&mut *sender, pattern(64, 8));
+    to = Memory::new(&mut *receiver, vec![0; 64]);
+    // SAFETY: the child only drops and exits, and glibc's allocator works in forked children.
+    match unsafe { libc::fork() } {
+        -1 => panic!("{}", std::io::Error::last_os_error()),
+        0 => {
+            drop((sender, receiver, net));
+            // SAFETY: ends the child without running what belongs to its parent.
+            unsafe { libc::_exit(7) }
+        }
+        child => {
+            let mut status = 0;
+            // SAFETY: the child is this process's, and `status` is valid for a write.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            assert_eq!(libc::WEXITSTATUS(status), 7);
+        }
+    }
+    let awaited = receive(&mut *receiver, &mut to, 0, 64);
+    let sent = send(&mut *sender, &from, 0, 64).expect("the connection is whole");
+    assert_eq!((finish(&mut *sender, sent), finish(&mut *receiver, awaited)), (Ok(64), Ok(64)));
+    assert_eq!(to.bytes, from.bytes);
+}

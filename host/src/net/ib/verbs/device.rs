@@ -16,6 +16,8 @@ pub struct OpenDevice {
     name: String,
     watcher: Option<Watcher>,
     events: Arc<Events>,
+    /// The process that opened it.
+    process: u32,
 }
 
 // SAFETY: libibverbs locks where it must: its functions may be called from any thread, except that nobody uses an object
@@ -66,7 +68,8 @@ impl OpenDevice {
         let pd = unsafe { (verbs.ibv_alloc_pd)(context) };
         let error = io::Error::last_os_error();
         let events = Arc::new(Events::default());
-        let mut this = OpenDevice { verbs, context, pd, name, watcher: None, events };
+        let process = std::process::id();
+        let mut this = OpenDevice { verbs, context, pd, name, watcher: None, events, process };
         if pd.is_null() {
             return Err(error);
         }
@@ -78,6 +81,12 @@ impl OpenDevice {
     /// As the kernel calls it.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether this process opened it. A forked child has the same descriptors: what it destroyed would be gone for its parent,
+    /// and the thread that it would wait for is not there.
+    pub(super) fn is_ours(&self) -> bool {
+        self.process == std::process::id()
     }
 
     /// What happened to it.
@@ -119,6 +128,9 @@ impl OpenDevice {
 
 impl Drop for OpenDevice {
     fn drop(&mut self) {
+        if !self.is_ours() {
+            return std::mem::forget(self.watcher.take());
+        }
         self.watcher = None;
         if !self.pd.is_null() {
             // SAFETY: allocated in `open`; what was made of it holds this device alive, so nothing is left.

@@ -50,6 +50,9 @@ impl CompletionQueue {
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
+        if !self.device.is_ours() {
+            return;
+        }
         // SAFETY: created in `new`; queue pairs hold their queue alive, so none uses it.
         unsafe { (self.device.verbs.ibv_destroy_cq)(self.cq.as_ptr()) };
     }
@@ -218,6 +221,9 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
+        if !self.device.is_ours() {
+            return;
+        }
         // SAFETY: created in `new`. Afterwards the device touches none of the memory of its requests.
         unsafe { (self.device.verbs.ibv_destroy_qp)(self.qp.as_ptr()) };
     }

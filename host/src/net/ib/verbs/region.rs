@@ -91,6 +91,9 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
+        if !self.device.is_ours() {
+            return;
+        }
         // SAFETY: registered in a constructor. Requests that still use it fail instead of touching the memory.
         unsafe { (self.device.verbs.ibv_dereg_mr)(self.mr.as_ptr()) };
     }
