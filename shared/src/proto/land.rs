@@ -140,9 +140,9 @@ mod tests {
 
     /// A slot of 100 payload bytes as it travels.
     fn travelling(protocol: Protocol, step: Step) -> (Bytes, usize) {
-        let bytes = Bytes([0; 64]);
+        let mut bytes = Bytes([0; 64]);
         let header = SlotHeader { tag: 9, len_bytes: 100 };
-        let base = core::ptr::from_ref(&bytes.0);
+        let base = core::ptr::from_mut(&mut bytes.0).cast_const();
         let len = travel_bytes(protocol, &LAYOUT, step, header);
         for index in 0..len / if protocol == Protocol::LL { 16 } else { 128 } {
             // SAFETY: lines are words, as the array is, and lie within it.
