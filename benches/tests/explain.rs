@@ -44,6 +44,18 @@ fn dgx1v() {
     );
 }
 
+/// Where there is no GPU, ranks are threads of processors.
+#[test]
+fn this_machine() {
+    if Path::new("/dev/nvidia0").exists() {
+        return println!("skipped: this machine has GPUs, whose number is not known here");
+    }
+    let output = topo("--explain all-reduce 4M --ranks 2");
+    assert!(output.status.success(), "{}", said(&output));
+    let text = said(&output);
+    assert!(text.contains("2 ranks on 1 host") && text.contains("chosen: "), "{text}");
+}
+
 #[test]
 fn what_cannot_be_explained_says_what_can() {
     for (words, expected) in [

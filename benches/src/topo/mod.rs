@@ -70,7 +70,13 @@ fn print(text: &str) -> Result<(), TopoError> {
 
 /// What is to be printed.
 fn run(args: &TopoArgs) -> Result<String, TopoError> {
-    let (name, mut inventory, policy) = inventory(args)?;
+    let (name, mut inventory, policy) = match inventory(args) {
+        // A host without NVIDIA's library has no GPUs: its ranks are threads of processors.
+        Err(TopoError::Nvml(NvmlError::Load(_))) if !args.explain.is_empty() => {
+            return Ok(explain::on_cpus(args)?);
+        }
+        found => found?,
+    };
     inventory.number_ranks();
     if args.xml {
         return Ok(write_topology(&inventory));
