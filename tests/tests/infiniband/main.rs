@@ -2,6 +2,7 @@
 //! elsewhere they are ignored.
 
 mod allocations;
+mod collectives;
 mod killed;
 mod promises;
 
