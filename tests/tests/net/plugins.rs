@@ -83,8 +83,14 @@ fn a_handle_of_another_network_is_refused_in_the_plugins_words() {
 #[test]
 fn failures_are_told_in_the_plugins_words() {
     let _deadline = Deadline::start("failures_are_told_in_the_plugins_words", LIMIT);
-    let error = open(10, "init").expect_err("it was built to fail").to_string();
-    assert!(error.contains("init") && error.contains("told to fail in version 10"), "{error}");
+    with(10, "init", |path| {
+        // The second user must not take the plugin for initialised because the first one tried.
+        for _ in 0..2 {
+            let found = plugin::find(path).expect("a plugin");
+            let error = found.open().expect_err("it was built to fail").to_string();
+            assert!(error.contains("init") && error.contains("told to fail in version 10"), "{error}");
+        }
+    });
     let net = open(12, "send").expect("sends fail, not the rest");
     let mut pair = oxccl_tests::net::pair(&net);
     let error = pair.send.post(&[1]).expect_err("it was built to fail");

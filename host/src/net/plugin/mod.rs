@@ -18,7 +18,6 @@ use super::{Connector, HANDLE_BYTES, Listener, MemoryKinds, Net, NetError, NetHa
 use abi::{Code, Opaque};
 use calls::Calls;
 use core::ffi::{CStr, c_char, c_int};
-use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -45,14 +44,7 @@ impl Found {
     /// [`NetError::Call`] if it does not want to.
     pub fn open(self) -> Result<Arc<dyn Net>, NetError> {
         let Found(calls) = self;
-        let context = if calls.has_context() || is_first(&calls) {
-            log::begin();
-            // SAFETY: it has just been loaded. The number only has to differ from other communicators'.
-            unsafe { calls.init(getrandom::u64().unwrap_or(1), log::logger(), log::profiler) }
-                .map_err(|code| failed(&calls.name, "init", code))?
-        } else {
-            core::ptr::null_mut()
-        };
+        let context = init(&calls)?;
         let mut plugin = Plugin { calls, context, devices: 0 };
         let mut devices: c_int = 0;
         // SAFETY: it is initialised.
@@ -63,11 +55,23 @@ impl Found {
     }
 }
 
-/// Whether this plugin, which is initialised once for the process, has not been yet.
-fn is_first(calls: &Calls) -> bool {
-    static SEEN: Mutex<Option<HashSet<usize>>> = Mutex::new(None);
-    let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
-    seen.get_or_insert_default().insert(calls.devices as usize)
+/// Initialises a plugin, and gives its context. One without contexts is initialised once for the process; after a failure the
+/// next user tries again.
+fn init(calls: &Calls) -> Result<Opaque, NetError> {
+    static INITIALISED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+    let mut initialised = INITIALISED.lock().unwrap_or_else(PoisonError::into_inner);
+    let plugin = calls.devices as usize;
+    if !calls.has_context() && initialised.contains(&plugin) {
+        return Ok(core::ptr::null_mut());
+    }
+    log::begin();
+    // SAFETY: it has just been loaded. The number only has to differ from other communicators'.
+    let context = unsafe { calls.init(getrandom::u64().unwrap_or(1), log::logger(), log::profiler) }
+        .map_err(|code| failed(&calls.name, "init", code))?;
+    if !calls.has_context() {
+        initialised.push(plugin);
+    }
+    Ok(context)
 }
 
 /// An initialised plugin.
