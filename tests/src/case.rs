@@ -8,6 +8,19 @@ use crate::with_type;
 use oxccl::{Communicator, DataType, Error, Func, Group, RedOp, ReduceOp, Untyped};
 use std::ops::Range;
 
+/// Functions with an output; [`Func::Send`] stands for a shift.
+pub const FUNCS: [Func; 9] = [
+    Func::AllReduce,
+    Func::Reduce,
+    Func::ReduceScatter,
+    Func::Broadcast,
+    Func::AllGather,
+    Func::AllToAll,
+    Func::Gather,
+    Func::Scatter,
+    Func::Send,
+];
+
 /// Where outputs lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Placement {

@@ -1,20 +1,8 @@
 //! The dimensions of the matrix and which of their values go together.
 
 use oxccl::{Algorithm, Func, Protocol, RedOp};
+pub use oxccl_tests::case::FUNCS;
 use oxccl_tests::harness::Settings;
-
-/// Functions with an output.
-pub const FUNCS: [Func; 9] = [
-    Func::AllReduce,
-    Func::Reduce,
-    Func::ReduceScatter,
-    Func::Broadcast,
-    Func::AllGather,
-    Func::AllToAll,
-    Func::Gather,
-    Func::Scatter,
-    Func::Send,
-];
 
 /// Forced algorithm and protocol, and what the library chooses by itself.
 pub fn settings() -> Vec<Settings> {

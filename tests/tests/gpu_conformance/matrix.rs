@@ -4,24 +4,12 @@ use oxccl::plan::device::{ChannelLimits, DeviceFacts, plan_device};
 use oxccl::plan::{Call, Forced};
 use oxccl::{Algorithm, DataType, Func, Protocol, RedOp};
 use oxccl_shared::proto;
-use oxccl_tests::case::{Case, Placement};
+use oxccl_tests::case::{Case, FUNCS, Placement};
 use oxccl_tests::deadline::{Deadline, doing};
 use oxccl_tests::deck::Deck;
 use oxccl_tests::devices::{DeviceWorld, Launch, gpus};
 use oxccl_tests::harness::Settings;
 use std::time::Duration;
-
-const FUNCS: [Func; 9] = [
-    Func::AllReduce,
-    Func::Reduce,
-    Func::ReduceScatter,
-    Func::Broadcast,
-    Func::AllGather,
-    Func::AllToAll,
-    Func::Gather,
-    Func::Scatter,
-    Func::Send,
-];
 
 /// Small slots and few channels wrap often; the library's own sizes come with their own thresholds.
 const CHANNELS: [Option<u32>; 2] = [Some(2), None];

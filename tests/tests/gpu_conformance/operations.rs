@@ -1,24 +1,12 @@
 //! Random operations in random groups, several communicators at once, and GPUs that may not reach each other.
 
 use oxccl::{DataType, Func, RedOp};
-use oxccl_tests::case::{Case, Placement};
+use oxccl_tests::case::{Case, FUNCS, Placement};
 use oxccl_tests::deadline::{Deadline, doing};
 use oxccl_tests::devices::{DeviceWorld, Launch, gpus};
 use oxccl_tests::harness::{Settings, on_threads};
 use oxccl_tests::model::mix;
 use std::time::Duration;
-
-const FUNCS: [Func; 9] = [
-    Func::AllReduce,
-    Func::Reduce,
-    Func::ReduceScatter,
-    Func::Broadcast,
-    Func::AllGather,
-    Func::AllToAll,
-    Func::Gather,
-    Func::Scatter,
-    Func::Send,
-];
 
 /// A generator of cases that are the same on every machine.
 struct Cases {

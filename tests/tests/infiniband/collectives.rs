@@ -2,23 +2,11 @@
 
 use super::infiniband;
 use oxccl::net::NetConfig;
-use oxccl::{DataType, Func, RedOp, TransportKind};
-use oxccl_tests::case::{By, Case, Placement};
+use oxccl::{DataType, RedOp, TransportKind};
+use oxccl_tests::case::{By, Case, FUNCS, Placement};
 use oxccl_tests::deadline::{Deadline, doing};
 use oxccl_tests::harness::{Settings, World};
 use std::time::Duration;
-
-const FUNCS: [Func; 9] = [
-    Func::AllReduce,
-    Func::AllGather,
-    Func::ReduceScatter,
-    Func::Broadcast,
-    Func::Reduce,
-    Func::AllToAll,
-    Func::Gather,
-    Func::Scatter,
-    Func::Send,
-];
 
 /// The ranks of a host take its devices in turn, so that every message goes over the cable between the two.
 #[test]
