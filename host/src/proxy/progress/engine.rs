@@ -326,20 +326,21 @@ impl Progress {
                 lane.end.begin(sub);
                 self.trace.note(self.turn, Event::Began { end: number, tag: sub.tag, steps: sub.steps });
             }
-            match lane.end.progress() {
-                Ok(0) => return (moved, true),
-                Ok(steps) => {
-                    moved += steps;
-                    lane.moved += steps as u64;
-                }
+            let steps = match lane.end.progress() {
+                Ok(steps) => steps,
                 Err(error) => {
                     self.fail(number, error);
                     return (moved, false);
                 }
-            }
+            };
+            moved += steps;
+            lane.moved += steps as u64;
+            // Not by the steps: the last thing to happen may be that the prologue is found to have left.
             if !lane.end.is_idle() {
-                let counters = lane.end.outstanding().map(|was| was.counters).unwrap_or_default();
-                self.trace.note_moved(self.turn, number, &counters);
+                if steps > 0 {
+                    let counters = lane.end.outstanding().map(|was| was.counters).unwrap_or_default();
+                    self.trace.note_moved(self.turn, number, &counters);
+                }
                 return (moved, true);
             }
             let ticket = lane.ticket;

@@ -173,7 +173,9 @@ impl Comm for End {
 
     fn test(&mut self, request: Request) -> Result<Option<usize>, NetError> {
         let mut wire = self.wire.lock().unwrap();
-        if let Some(Some(len_bytes)) = wire.done[self.side][request.0 as usize] {
+        // It also tells late, and so in any order, of what it has done.
+        let tells = wire.random(8) >= wire.manners.lazy_eighths;
+        if let (true, Some(Some(len_bytes))) = (tells, wire.done[self.side][request.0 as usize]) {
             wire.done[self.side][request.0 as usize] = None;
             return Ok(Some(len_bytes));
         }

@@ -501,6 +501,16 @@ fn some_calls() -> Vec<Call> {
     ]
 }
 
+/// That a prologue has left may be the last thing that a network tells, after all slots have.
+#[test]
+fn an_operation_ends_whatever_is_told_last() {
+    let call = Call { func: Func::Broadcast, protocol: Protocol::Simple, count: 3, ..some_calls()[0] };
+    for seed in 1..=32 {
+        let manners = Manners { seed, lazy_eighths: 4, ..Manners::GOOD };
+        play(2, &[call; 4], Wires::Memory(manners), None);
+    }
+}
+
 /// Threads that sleep between operations are woken by each.
 #[test]
 fn proxies_on_threads_that_sleep_and_wake() {
