@@ -44,6 +44,18 @@ fn dgx1v() {
     );
 }
 
+/// Two of eight GPUs have the links between them, and not those of all.
+#[test]
+fn some_of_the_ranks() {
+    let pair = topo("--file dgx1v.xml --explain all-reduce 64M --ranks 2");
+    let (pair, all) = (said(&pair), said(&topo("--file dgx1v.xml --explain all-reduce 64M")));
+    assert!(pair.contains("2 ranks on 1 host") && pair.contains("2 GPUs"), "{pair}");
+    let rings = |text: &str| text.lines().find(|line| line.starts_with("  rings")).map(str::to_owned);
+    assert_ne!(rings(&pair), rings(&all));
+    let hosts = said(&topo("--file dgx1v.xml --explain all-reduce 64M --ranks 4 --hosts 2"));
+    assert!(hosts.contains("4 ranks on 2 hosts") && hosts.contains(": 2 GPUs"), "{hosts}");
+}
+
 /// Where there is no GPU, ranks are threads of processors.
 #[test]
 fn this_machine() {

@@ -37,7 +37,7 @@ pub struct TopoArgs {
     /// what is excluded and why, what is chosen and by whom.
     #[arg(long, num_args = 2, value_names = ["COLLECTIVE", "BYTES"], conflicts_with_all = ["xml", "graph_xml", "log", "svg"])]
     pub explain: Vec<String>,
-    /// With --explain: ranks. Default: one for each GPU, or for each processor where there is no GPU.
+    /// With --explain: ranks, on each host's first GPUs. Default: one for each GPU, or for each processor where there is no GPU.
     #[arg(long, value_name = "N", requires = "explain", value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub ranks: Option<u32>,
     /// With --explain: type of the elements.

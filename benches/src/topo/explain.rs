@@ -11,6 +11,7 @@ use oxccl::api::tune_file::{self, TuneError};
 use oxccl::plan::device::{ChannelLimits, DeviceFacts};
 use oxccl::plan::tuning::{self, Architecture, Backend, Forced, Impossible, ListError, TUNED, TuneFile};
 use oxccl::plan::{Call, Facts, Tuning};
+use oxccl::topology::{Channels, JoinError};
 use oxccl::transport::stream_layout;
 use oxccl::{Config, Func, RedOp};
 
@@ -29,24 +30,32 @@ pub enum ExplainError {
     Impossible(#[from] Impossible),
     #[error(transparent)]
     Tune(#[from] TuneError),
+    #[error(transparent)]
+    Join(#[from] JoinError),
 }
 
-/// Explains for GPUs.
-pub fn on_gpus(args: &TopoArgs, machine: &Machine) -> Result<String, ExplainError> {
-    let gpus = machine.system.gpus.len() as u32 * args.hosts;
+/// Ranks on each host, of which each has one of its `gpus` GPUs.
+pub fn ranks_of_host(args: &TopoArgs, gpus: usize) -> Result<u32, ExplainError> {
+    let (hosts, gpus) = (args.hosts, gpus as u32 * args.hosts);
     let ranks = args.ranks.unwrap_or(gpus);
-    if ranks > gpus || !ranks.is_multiple_of(args.hosts) {
-        return Err(ExplainError::Ranks { ranks, hosts: args.hosts, gpus });
+    if ranks > gpus || !ranks.is_multiple_of(hosts) {
+        return Err(ExplainError::Ranks { ranks, hosts, gpus });
     }
+    Ok(ranks / hosts)
+}
+
+/// Explains for GPUs, of which each has a rank.
+pub fn on_gpus(args: &TopoArgs, machine: &Machine) -> Result<String, ExplainError> {
+    let agreed = machine.agreed(args.hosts);
+    let sm = machine.system.sm_min();
+    let found = tuning::Machine::of_agreed(sm, &agreed);
+    let ranks = found.nranks;
     let forced = forced(args)?;
     DeviceFacts::check(&forced, ranks)?;
-    let of_graphs = tuning::Machine::of_graphs(&machine.system, &machine.paths, &machine.graphs, args.hosts);
-    let of_graphs = tuning::Machine { nranks: ranks, ..of_graphs };
-    let sm = machine.system.sm_min();
     let multiprocessors = Architecture::of_sm(sm).constants().multiprocessors;
     let facts = DeviceFacts::new(ranks, (sm, multiprocessors), forced, ChannelLimits::default(), None)
         .with_table(tuned(args)?.and_then(|file| file.table(Backend::Gpu, ranks).copied()))
-        .with_machine(of_graphs);
+        .on(found, &Channels::join(&agreed.hosts)?.rings);
     let mut out = facts.explain(&call(args, ranks)?).to_string();
     if args.hosts > 1 {
         out += "(communicators of GPUs do not span hosts yet: this is what the model says of them)\n";

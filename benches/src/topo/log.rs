@@ -3,7 +3,7 @@
 //! Gives: lines as NCCL logs them with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=GRAPH, to be compared with `diff`.
 //! Never: prefixes of time, host or process.
 
-use super::{Machine, channels};
+use super::Machine;
 use oxccl::topology::JoinError;
 use oxccl::topology::search::{Graph, Lane};
 use oxccl_shared::algo::tree::TreeLinks;
@@ -14,7 +14,7 @@ pub fn lines(machine: &Machine, hosts: u32) -> Result<String, JoinError> {
     for graph in machine.graphs.all().into_iter().filter(|graph| !graph.lanes.is_empty()) {
         write_graph(&mut out, machine, graph);
     }
-    let channels = channels(machine, hosts)?;
+    let channels = machine.channels(hosts)?;
     let count = channels.rings.len();
     for (channel, ring) in channels.rings.iter().enumerate() {
         let ring: Vec<String> = ring.iter().map(u32::to_string).collect();

@@ -15,7 +15,9 @@ use crate::complain::complain;
 use oxccl::topology::detect::{self, NvmlError};
 use oxccl::topology::search::Graphs;
 use oxccl::topology::xml::{XmlError, read_graphs, read_topology, write_graphs, write_topology};
-use oxccl::topology::{Channels, HostLanes, Inventory, JoinError, PathPolicy, Paths, System, SystemError};
+use oxccl::topology::{
+    Agreed, Channels, HostLanes, Inventory, JoinError, PathPolicy, Paths, Summary, System, SystemError,
+};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -84,6 +86,14 @@ fn run(args: &TopoArgs) -> Result<String, TopoError> {
     if !args.explain.is_empty() && inventory.gpus().is_empty() {
         return Ok(explain::on_cpus(args)?);
     }
+    // A file may be that of a host whose ranks do not begin at 0.
+    inventory.first_ranks(match args.explain.is_empty() {
+        true => u32::MAX,
+        false => explain::ranks_of_host(
+            args,
+            inventory.gpus().iter().filter(|(_, gpu)| gpu.rank.is_some()).count(),
+        )?,
+    });
     let machine = machine(args, name, &inventory, &args.policy(policy))?;
     if !args.explain.is_empty() {
         return Ok(explain::on_gpus(args, &machine)?);
@@ -146,19 +156,14 @@ fn machine(
     Ok(Machine { name, system, paths, graphs })
 }
 
-/// The channels of `hosts` machines of this kind, whose ranks follow each other.
-fn channels(machine: &Machine, hosts: u32) -> Result<Channels, JoinError> {
-    let one = HostLanes::new(&machine.graphs);
-    let gpus = machine.system.gpus.len() as u32;
-    let shifted = |lanes: &[Vec<u32>], by: u32| -> Vec<Vec<u32>> {
-        lanes.iter().map(|lane| lane.iter().map(|rank| rank + by).collect()).collect()
-    };
-    let all: Vec<HostLanes> = (0..hosts)
-        .map(|host| HostLanes {
-            rings: shifted(&one.rings, host * gpus),
-            trees: shifted(&one.trees, host * gpus),
-            ..one.clone()
-        })
-        .collect();
-    Channels::join(&all)
+impl Machine {
+    /// What the ranks of `hosts` machines of this kind find out together.
+    fn agreed(&self, hosts: u32) -> Agreed {
+        Summary::new(&self.system, &self.paths, &self.graphs).of_hosts(hosts)
+    }
+
+    /// The channels of `hosts` machines of this kind, as NCCL has them.
+    fn channels(&self, hosts: u32) -> Result<Channels, JoinError> {
+        Channels::join(&HostLanes::new(&self.graphs).repeated(hosts))
+    }
 }

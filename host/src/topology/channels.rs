@@ -62,6 +62,31 @@ impl HostLanes {
     }
 }
 
+impl HostLanes {
+    /// The lanes of `hosts` hosts that are all like this one, whose ranks 0 to n - 1 are followed by those of the next.
+    pub fn repeated(&self, hosts: u32) -> Vec<HostLanes> {
+        let gpus = self.rings.first().map_or(0, Vec::len) as u32;
+        let shifted = |lanes: &[Vec<u32>], by: u32| -> Vec<Vec<u32>> {
+            lanes.iter().map(|lane| lane.iter().map(|rank| rank + by).collect()).collect()
+        };
+        let host = |host: u32| HostLanes {
+            rings: shifted(&self.rings, host * gpus),
+            trees: shifted(&self.trees, host * gpus),
+            ..self.clone()
+        };
+        (0..hosts).map(host).collect()
+    }
+
+    /// Steps from the farthest rank of the host to the tree's root there.
+    pub fn tree_depth(&self) -> u32 {
+        let ranks = self.trees.first().map_or(0, Vec::len) as u32;
+        match self.inside {
+            Inside::Chain => ranks.saturating_sub(1),
+            Inside::Binary => ranks.max(1).next_power_of_two().trailing_zeros(),
+        }
+    }
+}
+
 /// Why hosts' lanes do not join.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum JoinError {

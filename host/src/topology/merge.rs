@@ -37,6 +37,17 @@ impl Inventory {
         self.cpus.iter_mut().for_each(|cpu| each_gpu(&mut cpu.devices, &forget));
     }
 
+    /// Leaves the first `count` ranks, numbered from 0 in the order that they have; other GPUs are nobody's then.
+    pub fn first_ranks(&mut self, count: u32) {
+        let mut ranks: Vec<u32> = self.gpus().iter().filter_map(|(_, gpu)| gpu.rank).collect();
+        ranks.sort_unstable();
+        ranks.truncate(count as usize);
+        let number = |gpu: &mut Gpu| {
+            gpu.rank = gpu.rank.and_then(|rank| ranks.binary_search(&rank).ok()).map(|place| place as u32);
+        };
+        self.cpus.iter_mut().for_each(|cpu| each_gpu(&mut cpu.devices, &number));
+    }
+
     /// Leaves out GPUs that no rank uses, and then CPUs and PCI devices with nothing in or below them.
     pub fn trim_to_ranks(&mut self) {
         self.cpus.iter_mut().for_each(|cpu| {

@@ -28,6 +28,6 @@ pub use merge::MergeError;
 pub use paths::{PathKind, PathPolicy, Paths, PeerAccess};
 pub use search::{Graph, GraphId, Graphs, Lane, Pattern, SearchConfig};
 pub use settings::{Dump, TopologySettings};
-pub use summary::{AgreeError, Agreed, Reach, Summary, agree};
+pub use summary::{AgreeError, Agreed, Pairs, Reach, Summary, agree};
 pub use system::{System, SystemError, Tables};
 pub use xml::XmlError;

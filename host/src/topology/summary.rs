@@ -5,7 +5,7 @@
 
 use super::channels::{HostLanes, Inside};
 use super::search::{CHANNELS_MAX, Graph, Graphs, Pattern};
-use super::system::GPUS_MAX;
+use super::system::{CpuModel, GPUS_MAX};
 use super::{PathKind, Paths, System};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use thiserror::Error;
@@ -15,6 +15,10 @@ use thiserror::Error;
 pub struct Summary {
     /// How fast and how far; of rings, then of trees.
     pub reach: [Reach; 2],
+    /// The worst pair of GPUs.
+    pub pairs: Pairs,
+    /// Whether its processors take long to post to a network: AMD's, by NCCL's rule.
+    pub posts_slowly: bool,
     /// The channels, of which only a host's first rank tells the others.
     pub lanes: HostLanes,
 }
@@ -28,6 +32,8 @@ pub struct Reach {
     pub bw_intra: f32,
     /// GB/s of a channel to the network; 0 where nobody knows.
     pub bw_inter: f32,
+    /// Of the network, in microseconds.
+    pub latency_inter: f32,
     /// Farthest kind of route between GPUs.
     pub type_intra: PathKind,
     /// Farthest kind of route to the network.
@@ -36,8 +42,9 @@ pub struct Reach {
 
 impl Reach {
     fn of(graph: &Graph) -> Reach {
-        let Graph { bw_intra, bw_inter, type_intra, type_inter, .. } = *graph;
-        Reach { channels: graph.lanes.len() as u32, bw_intra, bw_inter, type_intra, type_inter }
+        let Graph { bw_intra, bw_inter, latency_inter, type_intra, type_inter, .. } = *graph;
+        let channels = graph.lanes.len() as u32;
+        Reach { channels, bw_intra, bw_inter, latency_inter, type_intra, type_inter }
     }
 
     /// What both have.
@@ -46,9 +53,35 @@ impl Reach {
             channels: self.channels.min(other.channels),
             bw_intra: self.bw_intra.min(other.bw_intra),
             bw_inter: self.bw_inter.min(other.bw_inter),
+            latency_inter: self.latency_inter.max(other.latency_inter),
             type_intra: self.type_intra.max(other.type_intra),
             type_inter: self.type_inter.max(other.type_inter),
         }
+    }
+}
+
+/// The worst pair of a host's GPUs.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Pairs {
+    /// GB/s of the slowest pair alone; infinite where there is none.
+    pub bw: f32,
+    /// Farthest kind of route.
+    pub kind: PathKind,
+}
+
+impl Pairs {
+    fn of(system: &System, paths: &Paths) -> Pairs {
+        let gpus = &system.gpus;
+        let pairs = gpus.iter().flat_map(|from| gpus.iter().map(move |to| (*from, *to)));
+        let routes = pairs.filter(|(from, to)| from != to).map(|(from, to)| paths.between(from, to));
+        routes.map(|route| Pairs { bw: route.bw, kind: route.kind }).fold(Pairs::NONE, Pairs::worst)
+    }
+
+    /// Better than any pair.
+    const NONE: Pairs = Pairs { bw: f32::INFINITY, kind: PathKind::Loc };
+
+    fn worst(self, other: Pairs) -> Pairs {
+        Pairs { bw: self.bw.min(other.bw), kind: self.kind.max(other.kind) }
     }
 }
 
@@ -57,6 +90,10 @@ impl Reach {
 pub struct Agreed {
     /// The least of all ranks; of rings, then of trees.
     pub reach: [Reach; 2],
+    /// The worst pair of any host.
+    pub pairs: Pairs,
+    /// Whether any host's processors take long to post to a network.
+    pub posts_slowly: bool,
     /// Of each host, by its first rank.
     pub hosts: Vec<HostLanes>,
 }
@@ -87,8 +124,18 @@ impl Summary {
     /// Of a host that was searched.
     pub fn new(system: &System, paths: &Paths, graphs: &Graphs) -> Summary {
         let inside = if is_uniform(system, paths) { Inside::Binary } else { Inside::Chain };
-        let lanes = HostLanes { inside, ..HostLanes::new(graphs) };
-        Summary { reach: [Reach::of(&graphs.ring), Reach::of(&graphs.tree)], lanes }
+        Summary {
+            reach: [Reach::of(&graphs.ring), Reach::of(&graphs.tree)],
+            pairs: Pairs::of(system, paths),
+            posts_slowly: system.cpus.iter().any(|cpu| system.cpu_model(*cpu) == CpuModel::Amd),
+            lanes: HostLanes { inside, ..HostLanes::new(graphs) },
+        }
+    }
+
+    /// What the ranks of `hosts` hosts that are all like this one agree on, if they are numbered host after host.
+    pub fn of_hosts(self, hosts: u32) -> Agreed {
+        let Summary { reach, pairs, posts_slowly, lanes } = self;
+        Agreed { reach, pairs, posts_slowly, hosts: lanes.repeated(hosts) }
     }
 
     /// Of a host of which nothing is known but its ranks.
@@ -97,10 +144,12 @@ impl Summary {
             channels: 1,
             bw_intra: 0.0,
             bw_inter: 0.0,
+            latency_inter: 0.0,
             type_intra: PathKind::Sys,
             type_inter: PathKind::Sys,
         };
-        Summary { reach: [reach; 2], lanes: HostLanes::uniform(ranks) }
+        let pairs = Pairs { bw: 0.0, kind: PathKind::Sys };
+        Summary { reach: [reach; 2], pairs, posts_slowly: false, lanes: HostLanes::uniform(ranks) }
     }
 
     /// For the wire; only a host's first rank sends its lanes, the others a digest of them.
@@ -109,9 +158,12 @@ impl Summary {
         let mut bytes = self.digest().to_le_bytes().to_vec();
         for reach in &self.reach {
             bytes.extend(reach.channels.to_le_bytes());
-            bytes.extend([reach.bw_intra, reach.bw_inter].into_iter().flat_map(f32::to_le_bytes));
+            let numbers = [reach.bw_intra, reach.bw_inter, reach.latency_inter];
+            bytes.extend(numbers.into_iter().flat_map(f32::to_le_bytes));
             bytes.extend([reach.type_intra as u8, reach.type_inter as u8]);
         }
+        bytes.extend(self.pairs.bw.to_le_bytes());
+        bytes.extend([self.pairs.kind as u8, u8::from(self.posts_slowly)]);
         if is_first {
             bytes.extend([*tree_pattern as u8, u8::from(*alternates), u8::from(*inside == Inside::Binary)]);
             for lanes in [rings, trees] {
@@ -142,6 +194,7 @@ fn is_uniform(system: &System, paths: &Paths) -> bool {
 /// [`AgreeError`], the same on all ranks.
 pub fn agree(blocks: &[Vec<u8>], hosts: &[u64]) -> Result<Agreed, AgreeError> {
     let mut all: Option<[Reach; 2]> = None;
+    let (mut pairs, mut posts_slowly) = (Pairs::NONE, false);
     // First rank of each host, and what it said of its lanes.
     let mut firsts: Vec<(u64, u32, u64)> = Vec::new();
     let mut lanes = Vec::new();
@@ -152,6 +205,8 @@ pub fn agree(blocks: &[Vec<u8>], hosts: &[u64]) -> Result<Agreed, AgreeError> {
         let digest = fields.take().map(u64::from_le_bytes).ok_or(malformed)?;
         let reach = [fields.reach().ok_or(malformed)?, fields.reach().ok_or(malformed)?];
         all = Some(all.map_or(reach, |all| [all[0].least(reach[0]), all[1].least(reach[1])]));
+        pairs = pairs.worst(fields.pairs().ok_or(malformed)?);
+        posts_slowly |= fields.flag().ok_or(malformed)?;
         match firsts.iter().find(|first| first.0 == *host) {
             Some((_, first, theirs)) if *theirs != digest => {
                 return Err(AgreeError::Differ { first: *first, rank });
@@ -166,7 +221,8 @@ pub fn agree(blocks: &[Vec<u8>], hosts: &[u64]) -> Result<Agreed, AgreeError> {
             return Err(malformed);
         }
     }
-    all.map(|reach| Agreed { reach, hosts: lanes }).ok_or(AgreeError::Malformed { rank: 0 })
+    let agreed = all.map(|reach| Agreed { reach, pairs, posts_slowly, hosts: lanes });
+    agreed.ok_or(AgreeError::Malformed { rank: 0 })
 }
 
 /// What is left of a block.
@@ -183,8 +239,9 @@ impl Fields<'_> {
         self.take().map(|[byte]| byte)
     }
 
-    fn speed(&mut self) -> Option<f32> {
-        self.take().map(f32::from_le_bytes).filter(|speed| speed.is_finite() && *speed >= 0.0)
+    /// A speed or a time.
+    fn number(&mut self) -> Option<f32> {
+        self.take().map(f32::from_le_bytes).filter(|number| number.is_finite() && *number >= 0.0)
     }
 
     fn kind(&mut self) -> Option<PathKind> {
@@ -193,8 +250,15 @@ impl Fields<'_> {
 
     fn reach(&mut self) -> Option<Reach> {
         let channels = u32::from_le_bytes(self.take()?);
-        let (bw_intra, bw_inter) = (self.speed()?, self.speed()?);
-        Some(Reach { channels, bw_intra, bw_inter, type_intra: self.kind()?, type_inter: self.kind()? })
+        let (bw_intra, bw_inter, latency_inter) = (self.number()?, self.number()?, self.number()?);
+        let (type_intra, type_inter) = (self.kind()?, self.kind()?);
+        Some(Reach { channels, bw_intra, bw_inter, latency_inter, type_intra, type_inter })
+    }
+
+    fn pairs(&mut self) -> Option<Pairs> {
+        // Infinite where a host has one GPU.
+        let bw = self.take().map(f32::from_le_bytes).filter(|bw| *bw >= 0.0)?;
+        Some(Pairs { bw, kind: self.kind()? })
     }
 
     fn flag(&mut self) -> Option<bool> {

@@ -1,7 +1,6 @@
 //! From a bootstrap and a GPU each to connections.
 
 use super::agree::agree;
-use super::count::ring_channels;
 use super::layout::DeviceLayout;
 use super::survey::{Survey, SurveyWanted, survey};
 use super::tables::upload;
@@ -11,7 +10,7 @@ use crate::cuda::{Device, DeviceId, PciBus};
 use crate::launch::cuda::ConnTables;
 use crate::plan::Forced;
 use crate::plan::device::{ChannelLimits, DeviceFacts};
-use crate::plan::tuning::TuneTable;
+use crate::plan::tuning::{Machine, TuneTable};
 use crate::topology::detect::Found;
 use crate::topology::{BusId, Channels, TopologySettings};
 use crate::transport::PeerInfo;
@@ -123,8 +122,7 @@ pub fn connect(bootstrap: &Bootstrap, wanted: DeviceWanted<'_>) -> Result<Device
     let channels = if nranks > 1 || wanted.topology.wants_files() {
         let survey = look_round(bootstrap, device, &peers, wanted.topology)?;
         p2p.enabled &= survey.allows_p2p;
-        facts.ring_channels =
-            ring_channels(&survey.channels, survey.rings, facts.ring_channels, wanted.limits.min);
+        facts = facts.on(Machine::of_agreed(weakest.0, &survey.agreed), &survey.channels.rings);
         survey.channels
     } else {
         Channels::in_rank_order(nranks)

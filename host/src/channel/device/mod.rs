@@ -11,7 +11,6 @@ mod layout;
 mod tables;
 mod agree;
 mod survey;
-mod count;
 mod connect;
 
 pub use connect::{DeviceCard, DeviceConnected, DeviceWanted, connect};

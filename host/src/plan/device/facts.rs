@@ -1,5 +1,6 @@
 //! What plans depend on.
 
+use super::count::ring_channels;
 use super::kernel::MESH_PEERS_MAX;
 use super::tuning::{ChannelLimits, DeviceTuning};
 use crate::plan::Call;
@@ -78,9 +79,10 @@ impl DeviceFacts {
         self
     }
 
-    /// The same on a machine of which more is known.
-    pub fn with_machine(self, machine: Machine) -> DeviceFacts {
-        DeviceFacts { machine, ..self }
+    /// The same on a machine of which more is known, whose rings go this way: they get the channels that its links need.
+    pub fn on(self, machine: Machine, rings: &[Vec<u32>]) -> DeviceFacts {
+        let ring_channels = ring_channels(rings, &machine, self.ring_channels, self.limits.min);
+        DeviceFacts { machine, ring_channels, ..self }
     }
 
     /// Whether kernels that go to everybody in one hop have room for everybody.

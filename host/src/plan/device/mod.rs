@@ -4,11 +4,12 @@
 //! lanes that they go into. The same on every rank for the same call.
 //! Never: I/O, a clock, unsafe code, a device.
 //!
-//! From below: `kernel`, what there is; `tuning`, numbers that were measured; `facts`, what the ranks agreed on; `choose`; `collective` and
+//! From below: `kernel`, what there is; `tuning`, numbers that were measured; `count`, channels of rings; `facts`, what the ranks agreed on; `choose`; `collective` and
 //! `messages`.
 
 mod kernel;
 mod tuning;
+mod count;
 mod facts;
 mod choose;
 mod collective;

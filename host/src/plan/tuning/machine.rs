@@ -1,8 +1,7 @@
 //! What the model knows of the machine.
 
 use super::constants::Architecture;
-use crate::topology::system::CpuModel;
-use crate::topology::{Graph, Graphs, PathKind, Paths, System};
+use crate::topology::{Agreed, HostLanes, PathKind, Reach};
 use core::fmt;
 
 /// The ranks and what connects them; equal on every rank.
@@ -80,21 +79,27 @@ impl Machine {
         }
     }
 
-    /// `nhosts` hosts of this kind, of whose GPUs each is a rank. Trees are chains inside a host, as the search finds them.
-    pub fn of_graphs(system: &System, paths: &Paths, graphs: &Graphs, nhosts: u32) -> Machine {
-        let gpus = system.gpus.len() as u32;
-        let architecture = Architecture::of_sm(system.sm_min());
-        let is_amd = system.cpus.iter().any(|cpu| system.cpu_model(*cpu) == CpuModel::Amd);
-        Machine {
-            architecture,
-            nranks: gpus * nhosts,
+    /// GPUs, the oldest of this compute capability (90 is 9.0), whose hosts' channels were searched and agreed on. Of a host that
+    /// nobody could look at only its ranks are known: then all speeds are those that GPUs of the kind usually have.
+    pub fn of_agreed(sm: u32, agreed: &Agreed) -> Machine {
+        let Agreed { reach: [ring, tree], pairs, posts_slowly, hosts } = agreed;
+        let ranks_of = |host: &HostLanes| host.rings.first().map_or(0, Vec::len) as u32;
+        let nhosts = hosts.len() as u32;
+        let ranks = Machine {
             nhosts,
+            tree_depth: [hosts.iter().map(HostLanes::tree_depth).max().unwrap_or(0), steps_of(nhosts)],
+            net_overhead_us: if *posts_slowly { 2.0 } else { 1.0 },
+            ..Machine::nominal(Architecture::of_sm(sm), hosts.iter().map(ranks_of).sum())
+        };
+        if ring.bw_intra <= 0.0 || tree.bw_intra <= 0.0 {
+            return ranks;
+        }
+        Machine {
             is_searched: true,
-            ring: Speeds::of(&graphs.ring),
-            tree: Speeds::of(&graphs.tree),
-            tree_depth: [gpus.saturating_sub(1), steps_of(nhosts)],
-            pairs: Pairs::of(system, paths),
-            net_overhead_us: if is_amd { 2.0 } else { 1.0 },
+            ring: Speeds::of(ring),
+            tree: Speeds::of(tree),
+            pairs: Pairs { bw: f64::from(pairs.bw), kind: pairs.kind },
+            ..ranks
         }
     }
 
@@ -119,35 +124,21 @@ fn steps_of(n: u32) -> u32 {
 }
 
 impl Speeds {
-    /// Those of a graph.
-    pub fn of(graph: &Graph) -> Speeds {
+    /// Those that all hosts have.
+    pub fn of(reach: &Reach) -> Speeds {
         Speeds {
-            channels: graph.lanes.len() as u32,
-            intra_bw: f64::from(graph.bw_intra),
-            inter_bw: f64::from(graph.bw_inter),
-            inter_latency_us: f64::from(graph.latency_inter),
-            intra: graph.type_intra,
-            inter: graph.type_inter,
+            channels: reach.channels,
+            intra_bw: f64::from(reach.bw_intra),
+            inter_bw: f64::from(reach.bw_inter),
+            inter_latency_us: f64::from(reach.latency_inter),
+            intra: reach.type_intra,
+            inter: reach.type_inter,
         }
     }
 
     /// GB/s of all channels together. Between two hosts each channel has the NICs of both to itself, so that what is inside decides.
     pub(super) fn total_bw(&self, nhosts: u32) -> f64 {
         f64::from(self.channels) * if nhosts <= 2 { self.intra_bw } else { self.inter_bw }
-    }
-}
-
-impl Pairs {
-    fn of(system: &System, paths: &Paths) -> Pairs {
-        let mut worst = Pairs { bw: f64::INFINITY, kind: PathKind::Loc };
-        for from in &system.gpus {
-            for to in system.gpus.iter().filter(|to| *to != from) {
-                let route = paths.between(*from, *to);
-                worst.bw = worst.bw.min(f64::from(route.bw));
-                worst.kind = worst.kind.max(route.kind);
-            }
-        }
-        worst
     }
 }
 

@@ -226,7 +226,7 @@ fn without_measurements_the_model_decides_and_keeps_off_ll128_where_routes_are_u
             assert_ne!(choice.candidate.protocol, Protocol::LL128);
         }
         assert_eq!(facts.choose(&call(Func::AllReduce, 8)).candidate.to_string(), "direct ll");
-        let known = facts.with_machine(Machine { is_searched: true, ..facts.machine });
+        let known = DeviceFacts { machine: Machine { is_searched: true, ..facts.machine }, ..facts };
         let all = |facts: DeviceFacts| {
             (0..34).map(move |power| facts.choose(&call(Func::AllGather, 1 << power)).candidate.protocol)
         };

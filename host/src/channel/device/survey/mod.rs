@@ -22,7 +22,7 @@ use crate::bootstrap::Bootstrap;
 use crate::channel::ConnectError;
 use crate::topology::detect::{Found, NvmlError, Own};
 use crate::topology::xml::read_topology;
-use crate::topology::{BusId, Channels, Inventory, Reach, TopologySettings, agree as agree_on};
+use crate::topology::{Agreed, BusId, Channels, Inventory, TopologySettings, agree as agree_on};
 use machine::Machine;
 use std::time::Instant;
 
@@ -44,8 +44,8 @@ pub struct SurveyWanted<'a> {
 pub struct Survey {
     /// Rings and trees over all ranks.
     pub channels: Channels,
-    /// What the rings of the least capable host have; nothing is known where speeds are 0.
-    pub rings: Reach,
+    /// What all hosts' machines have; nothing is known where speeds are 0.
+    pub agreed: Agreed,
     /// Whether this host's GPUs are all near enough to use each other's memory, if the user set how near that is.
     pub allows_p2p: bool,
 }
@@ -79,7 +79,7 @@ pub fn survey(bootstrap: &Bootstrap, wanted: &SurveyWanted<'_>) -> Result<Survey
     }
     let took = start.elapsed();
     tracing::debug!(rank, hosts = agreed.hosts.len(), rings = ?agreed.reach[0], ?took, "channels found");
-    Ok(Survey { channels, rings: agreed.reach[0], allows_p2p: machine.allows_p2p() })
+    Ok(Survey { channels, allows_p2p: machine.allows_p2p(), agreed })
 }
 
 /// What this rank sees; nothing if its machine cannot be looked at and the user says nothing of it.
