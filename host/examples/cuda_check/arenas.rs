@@ -5,7 +5,7 @@ use crate::checks::{Bench, Said, WORDS, ensure, is_put};
 use oxccl::bootstrap::{Bootstrap, BootstrapConfig, UniqueId};
 use oxccl::cuda::{CudaError, Driver};
 use oxccl::transport::PeerInfo;
-use oxccl::transport::p2p::{Arena, Home, P2pSettings};
+use oxccl::transport::p2p::{Arena, ArenaWanted, Home, P2pSettings, Side, Sides};
 use oxccl_shared::abi::Rank;
 use std::ops::Range;
 use std::process::{Child, Command, Output, Stdio};
@@ -17,21 +17,28 @@ pub enum Way {
     CuMem,
     Legacy,
     Off,
+    /// As `CuMem`, but ranks 0 and 1, 2 and 3 and so on meet on the host.
+    Mixed,
 }
 
 impl Way {
-    pub const ALL: [Way; 3] = [Way::CuMem, Way::Legacy, Way::Off];
+    pub const ALL: [Way; 4] = [Way::CuMem, Way::Legacy, Way::Off, Way::Mixed];
 
     fn settings(self) -> P2pSettings {
-        P2pSettings { enabled: self != Way::Off, cumem: self == Way::CuMem, ..P2pSettings::default() }
+        P2pSettings { enabled: self != Way::Off, cumem: self != Way::Legacy, ..P2pSettings::default() }
     }
 
-    /// Where memory lies if every GPU reaches every other and nothing is refused.
+    /// The side that all ranks have other ranks on.
+    fn side(self) -> Side {
+        if matches!(self, Way::Off | Way::Mixed) { Side::Host } else { Side::Device }
+    }
+
+    /// Where memory lies on that side if every GPU reaches every other and nothing else is refused.
     fn home(self, processes: bool) -> Home {
         match (self, processes) {
             (Way::CuMem, true) => Home::Shareable,
-            (Way::Off, true) => Home::HostFile,
-            (Way::Off, false) => Home::Pinned,
+            (Way::Off | Way::Mixed, true) => Home::HostFile,
+            (Way::Off | Way::Mixed, false) => Home::Pinned,
             _ => Home::Device,
         }
     }
@@ -79,11 +86,25 @@ fn run_rank(way: Way, rank: u32, nranks: u32, id: &UniqueId) -> Result<Home, Box
     let peers = peers.ok_or("peers cannot be read")?;
     let part_bytes = 4 * WORDS as usize;
     // Unequal lengths, so that a mix-up of ranks shows.
-    let lengths: Vec<usize> =
-        (0..nranks as usize).map(|peer| nranks as usize * part_bytes + peer * 4096).collect();
-    let arena = Arena::connect(&bootstrap, &bench.device, &peers, &way.settings(), &lengths)?;
+    let lens = |sides: &Sides, peer: u32| {
+        let len = nranks as usize * part_bytes + peer as usize * 4096;
+        let has_host = sides.on_host().iter().any(|pair| pair.0 == peer || pair.1 == peer);
+        [len, if has_host { len } else { 0 }]
+    };
+    let refused: Vec<u32> = if way == Way::Mixed { vec![rank ^ 1] } else { Vec::new() };
+    let wanted = ArenaWanted {
+        device: &bench.device,
+        peers: &peers,
+        settings: &way.settings(),
+        refused: &refused,
+        lens: &lens,
+    };
+    let arena = Arena::connect(&bootstrap, &wanted)?;
     let part = |of: u32, from: u32| {
-        let base = arena.base(of).ok_or_else(|| format!("rank {of} of this host is not reached"))?;
+        // A rank's own words are on its GPU.
+        let base = arena
+            .base(of, arena.sides().of(of, from))
+            .ok_or_else(|| format!("rank {of} of this host is not reached"))?;
         Ok::<u64, String>(base + u64::from(from) * part_bytes as u64)
     };
     for from in 0..nranks {
@@ -102,7 +123,7 @@ fn run_rank(way: Way, rank: u32, nranks: u32, id: &UniqueId) -> Result<Home, Box
         let words = bench.read(part(peer, rank)?)?;
         ensure!(is_put(&words, value(rank, peer)), "rank {rank}: what it wrote to rank {peer} differs");
     }
-    let home = arena.home(rank);
+    let home = arena.home(rank, way.side()).ok_or("this rank has no memory there")?;
     bootstrap.barrier()?;
     arena.close(&bootstrap);
     bootstrap.close();

@@ -1,11 +1,14 @@
 //! Random operations in random groups, several communicators at once, and GPUs that may not reach each other.
 
+use oxccl::cuda::Device;
+use oxccl::transport::TransportKind;
 use oxccl::{DataType, Func, RedOp};
 use oxccl_tests::case::{Case, FUNCS, Placement};
 use oxccl_tests::deadline::{Deadline, doing};
 use oxccl_tests::devices::{DeviceWorld, Launch, gpus};
 use oxccl_tests::harness::{Settings, on_threads};
 use oxccl_tests::model::mix;
+use std::io::Write;
 use std::time::Duration;
 
 /// A generator of cases that are the same on every machine.
@@ -96,4 +99,47 @@ fn needs_gpu_peer_access_may_be_forbidden() {
             DeviceWorld::with(nranks, Settings::default(), None, |config| config.p2p.enabled = false);
         run(&mut world, 7, 100);
     }
+}
+
+/// GPUs below two sockets, as a file says: below each they use each other's memory, across they meet on the host. Whatever links them.
+fn two_sockets(gpus: u32) -> String {
+    let bus = |ordinal| Device::open(ordinal).unwrap_or_else(|error| panic!("{error}")).id().bus;
+    let gpu = |ordinal: u32| {
+        let nvlink = "<nvlink target=\"ffff:ff:ff.0\" count=\"0\"/>";
+        format!(
+            "<pci busid=\"{}\" class=\"0x030200\"><gpu dev=\"{ordinal}\">{nvlink}</gpu></pci>\n",
+            bus(ordinal)
+        )
+    };
+    let socket = |node: u32| {
+        let below: String = (0..gpus).filter(|ordinal| 2 * ordinal / gpus == node).map(gpu).collect();
+        let cpu = "arch=\"x86_64\" vendor=\"GenuineIntel\" familyid=\"6\" modelid=\"106\"";
+        let switch = format!("busid=\"fff{node}:00:00.0\" class=\"0x060400\"");
+        format!("<cpu numaid=\"{node}\" {cpu}>\n<pci {switch}>\n{below}</pci>\n</cpu>\n")
+    };
+    format!("<system version=\"1\">\n{}{}</system>\n", socket(0), socket(1))
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn needs_gpu_pairs_meet_in_different_memory() {
+    let _deadline = Deadline::start("needs_gpu_pairs_meet_in_different_memory", Duration::from_secs(120));
+    let nranks = gpus().min(8);
+    if nranks < 3 {
+        return println!("skipped: needs three GPUs, this machine has {nranks}");
+    }
+    let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+    file.write_all(two_sockets(nranks).as_bytes()).expect("a temporary file");
+    let mut world = DeviceWorld::with(nranks, Settings::default(), None, |config| {
+        config.topology.file = Some(file.path().to_owned());
+    });
+    for rank in &world.ranks {
+        let socket = |rank: u32| 2 * rank / nranks;
+        for peer in &rank.comm.memory().peers {
+            let is_near = socket(rank.comm.rank()) == socket(peer.rank);
+            let expected = if is_near { TransportKind::P2p } else { TransportKind::Shm };
+            assert_eq!(peer.transport, expected, "rank {} and rank {}", rank.comm.rank(), peer.rank);
+        }
+    }
+    run(&mut world, 8, 100);
 }

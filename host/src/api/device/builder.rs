@@ -15,6 +15,7 @@ use crate::launch::Health;
 use crate::launch::cuda::{DeviceEngine, DeviceEngineParts, DeviceKernels, Monitor};
 use crate::plan::device::DeviceFacts;
 use crate::plan::tuning::Backend;
+use crate::transport::p2p::Side;
 use crate::transport::{PeerInfo, TransportKind};
 use oxccl_shared::abi::Rank;
 use std::path::PathBuf;
@@ -169,12 +170,12 @@ fn assemble(bootstrap: Bootstrap, config: Config, ordinal: u32) -> Result<Device
 }
 
 fn report(rank: u32, connected: &DeviceConnected) -> MemoryReport {
-    let DeviceConnected { layout, arena, tables, .. } = connected;
+    let DeviceConnected { layout, tables, .. } = connected;
     let peers = (0..layout.nranks).filter(|peer| *peer != rank).map(|peer| PeerMemory {
         rank: peer,
-        transport: match arena {
-            Some(arena) if !arena.home(peer).is_on_device() => TransportKind::Shm,
-            _ => TransportKind::P2p,
+        transport: match layout.sides.of(rank, peer) {
+            Side::Device => TransportKind::P2p,
+            Side::Host => TransportKind::Shm,
         },
         inbound_bytes: layout.inbound_bytes(rank, peer),
         outbound_bytes: layout.outbound_bytes(rank, peer),

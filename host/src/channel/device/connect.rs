@@ -1,7 +1,7 @@
 //! From a bootstrap and a GPU each to connections.
 
 use super::agree::agree;
-use super::layout::DeviceLayout;
+use super::layout::{ConnKind, DeviceLayout};
 use super::survey::{Survey, SurveyWanted, survey};
 use super::tables::upload;
 use crate::bootstrap::Bootstrap;
@@ -12,9 +12,9 @@ use crate::plan::Forced;
 use crate::plan::device::{ChannelLimits, DeviceFacts};
 use crate::plan::tuning::{Machine, TuneTable};
 use crate::topology::detect::Found;
-use crate::topology::{BusId, Channels, TopologySettings};
+use crate::topology::{BusId, Channels, PathKind, TopologySettings};
 use crate::transport::PeerInfo;
-use crate::transport::p2p::{Arena, P2pSettings};
+use crate::transport::p2p::{Arena, ArenaWanted, P2pSettings, Side, Sides};
 
 /// What to connect.
 pub struct DeviceWanted<'a> {
@@ -113,31 +113,39 @@ pub fn connect(bootstrap: &Bootstrap, wanted: DeviceWanted<'_>) -> Result<Device
     let fit = check(rank, &peers, &cards, wanted.settings);
     agree(bootstrap, fit.map(|()| Vec::new()))?;
 
-    let device = wanted.device?;
+    let device = wanted.device.clone()?;
     let least = |of: fn(&DeviceCard) -> u32| cards.iter().map(of).min().unwrap_or(0);
     let weakest = (least(|card| card.sm), least(|card| card.sm_count));
     let mut facts = DeviceFacts::new(nranks, weakest, wanted.forced, wanted.limits, wanted.buffer_bytes)
         .with_table(wanted.table);
-    let mut p2p = *wanted.p2p;
+    let mut refused = Vec::new();
     let channels = if nranks > 1 || wanted.topology.wants_files() {
-        let survey = look_round(bootstrap, device, &peers, wanted.topology)?;
-        p2p.enabled &= survey.allows_p2p;
+        let survey = look_round(bootstrap, device, &peers, &wanted)?;
+        refused = survey.refused;
         facts = facts.on(Machine::of_agreed(weakest.0, &survey.agreed), &survey.channels.rings);
         survey.channels
     } else {
         Channels::in_rank_order(nranks)
     };
-    let layout = layout(&facts, &channels);
+    let mut layout = layout(&facts, &channels);
     let arena = if nranks > 1 {
-        let lens: Vec<usize> = (0..nranks).map(|rank| layout.len_bytes(rank)).collect();
-        Some(Arena::connect(bootstrap, device, &peers, &p2p, &lens).map_err(Box::new)?)
+        let lens = |sides: &Sides, rank| layout.clone().with_sides(sides.clone()).len_bytes(rank);
+        let (peers, settings) = (&peers[..], wanted.p2p);
+        let wanted = ArenaWanted { device, peers, settings, refused: &refused, lens: &lens };
+        Some(Arena::connect(bootstrap, &wanted).map_err(Box::new)?)
     } else {
         None
     };
-    let base = |peer: u32| {
-        arena.as_ref().and_then(|arena| arena.base(peer)).expect("all ranks are on this host: checked above")
+    if let Some(arena) = &arena {
+        layout = layout.with_sides(arena.sides().clone());
+        let kinds = [ConnKind::Ring, ConnKind::Tree, ConnKind::Mesh];
+        facts.machine = facts.machine.through_host(kinds.map(|kind| layout.is_through_host(kind)));
+    }
+    let base = |peer: u32, side: Side| {
+        let arena = arena.as_ref();
+        arena.and_then(|arena| arena.base(peer, side)).expect("all ranks are on this host: checked above")
     };
-    let tables = upload(&layout, rank, device, &base)
+    let tables = upload(&layout, rank, device, &|name| layout.in_memory(rank, name, &base))
         .map_err(|source| ConnectError::Device { rank, source: source.into() });
     let tables = match tables {
         Ok(tables) => {
@@ -154,12 +162,16 @@ fn look_round(
     bootstrap: &Bootstrap,
     device: &Device,
     peers: &[PeerInfo],
-    settings: &TopologySettings,
+    wanted: &DeviceWanted<'_>,
 ) -> Result<Survey, ConnectError> {
+    let mut settings = wanted.topology.clone();
+    if !wanted.p2p.enabled {
+        settings.p2p_level = Some(PathKind::Loc);
+    }
     let PciBus { domain, bus, device } = device.id().bus;
     let gpu = BusId::new(domain, bus, device);
     let hosts: Vec<u64> = peers.iter().map(|peer| peer.host).collect();
-    survey(bootstrap, &SurveyWanted { gpu, hosts: &hosts, settings, look: Found::look })
+    survey(bootstrap, &SurveyWanted { gpu, hosts: &hosts, settings: &settings, look: Found::look })
 }
 
 fn layout(facts: &DeviceFacts, channels: &Channels) -> DeviceLayout {

@@ -1,14 +1,17 @@
-//! Where the connections of GPUs lie: in one piece of memory per rank, laid out alike on all but for the trees.
+//! Where the connections of GPUs lie: in each rank's memory on its GPU, or for pairs that meet on the host in its memory there.
 //!
 //! ```text
-//! rings   C x control    producer's side of the connection to the next rank: the word that the next rank writes
-//! mesh    M x (n - 1)    the same, to every other rank
-//! rings   C x block      the connection from the rank before: control and slots
-//! mesh    M x (n - 1)    the same, from every other rank
-//! trees                  this rank's share, see `trees`; of a length of its own, so it comes last
+//! rings   C x control        producer's side of the connection to the next rank: the word that the next rank writes
+//! mesh    M x (n - 1)        the same, to every other rank
+//! trees   K x control        the same, to each neighbour: channel by channel, children in order, then the parent
+//! rings   C x block          the connection from the rank before: control and slots
+//! mesh    M x (n - 1)        the same, from every other rank
+//! trees   K x block          the same, from each neighbour
 //! ```
+//! Each of the two memories has of these, in this order, what it is for. So a rank has exactly as much of each as its pairs need.
 
 use super::trees::DeviceTrees;
+use crate::transport::p2p::{Side, Sides};
 use oxccl_shared::abi::{ConnControl, ConnLayout};
 use oxccl_shared::algo::tree::TreeLinks;
 use std::ops::Range;
@@ -28,6 +31,41 @@ pub struct DeviceLayout {
     pub mesh: ConnLayout,
     /// Trees, on channels of their own.
     pub trees: DeviceTrees,
+    /// Which memory each pair meets in.
+    pub sides: Sides,
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ConnKind {
+    /// From a rank to the next of a ring.
+    Ring,
+    /// Between any two ranks.
+    Mesh,
+    /// Between neighbours in a tree.
+    Tree,
+}
+
+/// One of a rank's connections.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ConnName {
+    /// What for.
+    pub kind: ConnKind,
+    /// Channel of that kind.
+    pub channel: usize,
+    /// The rank at the other end.
+    pub peer: u32,
+    /// Whether this rank sends.
+    pub is_send: bool,
+}
+
+/// A part of a rank's memory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// Which memory.
+    pub side: Side,
+    /// Which bytes.
+    pub bytes: Range<usize>,
 }
 
 const CONTROL_BYTES: usize = size_of::<ConnControl>();
@@ -42,7 +80,7 @@ impl DeviceLayout {
         mesh: ConnLayout,
     ) -> DeviceLayout {
         let trees = DeviceTrees { trees: Vec::new(), slots: ring };
-        DeviceLayout { nranks, rings, mesh_channels, ring, mesh, trees }
+        DeviceLayout { nranks, rings, mesh_channels, ring, mesh, trees, sides: Sides::default() }
     }
 
     /// The same with these trees, each every rank's links.
@@ -51,8 +89,9 @@ impl DeviceLayout {
         self
     }
 
-    fn peers(&self) -> usize {
-        self.nranks as usize - 1
+    /// The same where pairs meet as `sides` say.
+    pub fn with_sides(self, sides: Sides) -> DeviceLayout {
+        DeviceLayout { sides, ..self }
     }
 
     /// Index of the connection with `peer` in a rank's list of a mesh channel.
@@ -72,85 +111,89 @@ impl DeviceLayout {
         ring[(self.position(channel, rank) + steps) % ring.len()]
     }
 
-    /// The producer's side of a ring's connection from any rank to its next.
-    pub fn ring_control(&self, channel: usize) -> Range<usize> {
-        self.controls(channel)
+    /// Slots of connections of a kind.
+    pub fn slots(&self, kind: ConnKind) -> ConnLayout {
+        match kind {
+            ConnKind::Ring => self.ring,
+            ConnKind::Mesh => self.mesh,
+            ConnKind::Tree => self.trees.slots,
+        }
     }
 
-    /// The producer's side of the connection from `rank` to `peer`.
-    pub fn mesh_control(&self, rank: u32, channel: usize, peer: u32) -> Range<usize> {
-        self.controls(self.rings.len() + channel * self.peers() + Self::mesh_index(rank, peer))
+    /// All connections of `rank`, in the order in which its memory has them: what it sends on, what it receives on.
+    pub fn conns(&self, rank: u32) -> impl Iterator<Item = ConnName> + '_ {
+        [true, false].into_iter().flat_map(move |is_send| self.conns_one_way(rank, is_send))
     }
 
-    fn controls(&self, index: usize) -> Range<usize> {
-        index * CONTROL_BYTES..(index + 1) * CONTROL_BYTES
+    fn conns_one_way(&self, rank: u32, is_send: bool) -> impl Iterator<Item = ConnName> + '_ {
+        let name = move |kind, channel, peer| ConnName { kind, channel, peer, is_send };
+        let steps = if is_send { 1 } else { self.nranks as usize - 1 };
+        let rings = (0..self.rings.len())
+            .map(move |channel| name(ConnKind::Ring, channel, self.along_ring(channel, rank, steps)));
+        let peers = move || (0..self.nranks).filter(move |peer| *peer != rank);
+        let mesh = (0..self.mesh_channels as usize)
+            .flat_map(move |channel| peers().map(move |peer| name(ConnKind::Mesh, channel, peer)));
+        let trees = (0..self.trees.channels()).flat_map(move |channel| {
+            let neighbours = self.trees.neighbours(channel, rank);
+            neighbours.map(move |peer| name(ConnKind::Tree, channel, peer))
+        });
+        rings.chain(mesh).chain(trees)
     }
 
-    /// The consumer's side, with slots, of a ring's connection to any rank from the one before.
-    pub fn ring_block(&self, channel: usize) -> Range<usize> {
-        let start = self.controls_bytes() + channel * self.ring.total_bytes();
-        start..start + self.ring.total_bytes()
+    /// What a rank's memory has of a connection: the producer's side, or the consumer's, with slots.
+    fn part_bytes(&self, name: ConnName) -> usize {
+        if name.is_send { CONTROL_BYTES } else { self.slots(name.kind).total_bytes() }
     }
 
-    /// The consumer's side, with slots, of the connection to `rank` from `peer`.
-    pub fn mesh_block(&self, rank: u32, channel: usize, peer: u32) -> Range<usize> {
-        let index = channel * self.peers() + Self::mesh_index(rank, peer);
-        let start = self.controls_bytes()
-            + self.rings.len() * self.ring.total_bytes()
-            + index * self.mesh.total_bytes();
-        start..start + self.mesh.total_bytes()
+    /// Where `rank` has its side of one of its connections.
+    pub fn place(&self, rank: u32, name: ConnName) -> Place {
+        let side = self.sides.of(rank, name.peer);
+        let before = self.conns(rank).take_while(|other| *other != name);
+        let before = before.filter(|other| self.sides.of(rank, other.peer) == side);
+        let start = before.map(|other| self.part_bytes(other)).sum();
+        Place { side, bytes: start..start + self.part_bytes(name) }
     }
 
-    fn controls_bytes(&self) -> usize {
-        (self.rings.len() + self.mesh_connections()) * CONTROL_BYTES
+    /// Both sides of a connection of `rank` where `base` says that a rank's memories start: the producer's, the consumer's.
+    pub fn in_memory(&self, rank: u32, name: ConnName, base: &dyn Fn(u32, Side) -> u64) -> [u64; 2] {
+        let (from, to) = if name.is_send { (rank, name.peer) } else { (name.peer, rank) };
+        let at = |rank: u32, peer: u32, is_send: bool| {
+            let Place { side, bytes } = self.place(rank, ConnName { peer, is_send, ..name });
+            base(rank, side) + bytes.start as u64
+        };
+        [at(from, to, true), at(to, from, false)]
     }
 
-    fn mesh_connections(&self) -> usize {
-        self.mesh_channels as usize * self.peers()
-    }
-
-    /// The producer's side of the connection from `rank` to a neighbour in a channel's tree.
-    pub fn tree_control(&self, rank: u32, channel: usize, neighbour: u32) -> Range<usize> {
-        self.in_trees(self.trees.control(rank, channel, neighbour))
-    }
-
-    /// The consumer's side, with slots, of the connection to `rank` from a neighbour in a channel's tree.
-    pub fn tree_block(&self, rank: u32, channel: usize, neighbour: u32) -> Range<usize> {
-        self.in_trees(self.trees.block(rank, channel, neighbour))
-    }
-
-    fn in_trees(&self, share: Range<usize>) -> Range<usize> {
-        let start = self.alike_bytes();
-        start + share.start..start + share.end
-    }
-
-    /// Bytes that are laid out alike on all ranks: all but the trees'.
-    fn alike_bytes(&self) -> usize {
-        self.controls_bytes()
-            + self.rings.len() * self.ring.total_bytes()
-            + self.mesh_connections() * self.mesh.total_bytes()
-    }
-
-    /// Bytes of a rank's memory; none for a rank that is alone.
-    pub fn len_bytes(&self, rank: u32) -> usize {
-        if self.nranks <= 1 { 0 } else { self.alike_bytes() + self.trees.len_bytes(rank) }
+    /// Bytes of a rank's memories, as [`Side::ALL`] has them; none for a rank that is alone.
+    pub fn len_bytes(&self, rank: u32) -> [usize; 2] {
+        let mut bytes = [0; 2];
+        if self.nranks > 1 {
+            self.conns(rank)
+                .for_each(|name| bytes[self.sides.of(rank, name.peer) as usize] += self.part_bytes(name));
+        }
+        bytes
     }
 
     /// Bytes of a rank's memory that its connections from `peer` take.
     pub fn inbound_bytes(&self, rank: u32, peer: u32) -> usize {
-        let rings = 0..self.rings.len();
-        let before = rings.filter(|channel| self.along_ring(*channel, peer, 1) == rank).count();
-        before * self.ring.total_bytes()
-            + self.mesh_channels as usize * self.mesh.total_bytes()
-            + self.trees.shared_channels(rank, peer) * self.trees.slots.total_bytes()
+        self.shared_bytes(rank, peer, false)
     }
 
     /// Bytes of a rank's memory that its connections to `peer` take.
     pub fn outbound_bytes(&self, rank: u32, peer: u32) -> usize {
-        let rings = 0..self.rings.len();
-        let after = rings.filter(|channel| self.along_ring(*channel, rank, 1) == peer).count();
-        let in_trees = self.trees.shared_channels(rank, peer);
-        (after + self.mesh_channels as usize + in_trees) * CONTROL_BYTES
+        self.shared_bytes(rank, peer, true)
+    }
+
+    fn shared_bytes(&self, rank: u32, peer: u32, is_send: bool) -> usize {
+        let shared = self.conns_one_way(rank, is_send).filter(|name| name.peer == peer);
+        shared.map(|name| self.part_bytes(name)).sum()
+    }
+
+    /// Whether any connection of a kind leads through memory of the host.
+    pub fn is_through_host(&self, kind: ConnKind) -> bool {
+        let has =
+            |(rank, peer): &(u32, u32)| self.conns(*rank).any(|name| name.kind == kind && name.peer == *peer);
+        self.sides.on_host().iter().any(has)
     }
 }
 
@@ -175,6 +218,12 @@ mod tests {
         DeviceLayout::new(nranks, rings, mesh, SLOTS, small(384)).with_trees(trees, small(640))
     }
 
+    /// Pairs of ranks by a bit each of `bits`.
+    fn some_pairs(nranks: u32, bits: u64) -> Sides {
+        let pairs = (0..nranks).flat_map(|a| (a + 1..nranks).map(move |b| (a, b)));
+        Sides::new(pairs.enumerate().filter(|(i, _)| bits >> (i % 64) & 1 == 1).map(|(_, pair)| pair))
+    }
+
     proptest! {
         #[test]
         fn nothing_overlaps_and_everything_is_used(
@@ -182,36 +231,30 @@ mod tests {
             rings in 1u32..6,
             mesh in 1u32..5,
             trees in 0u32..6,
+            bits in prop_oneof![Just(0), Just(u64::MAX), any::<u64>()],
         ) {
-            let layout = layout(nranks, rings, mesh, trees);
+            let layout = layout(nranks, rings, mesh, trees).with_sides(some_pairs(nranks, bits));
             for rank in 0..nranks {
-                let peers: Vec<u32> = (0..nranks).filter(|peer| *peer != rank).collect();
-                let mut ranges = Vec::new();
-                for channel in 0..rings as usize {
-                    ranges.extend([layout.ring_control(channel), layout.ring_block(channel)]);
+                let mut ends = [0; 2];
+                for name in layout.conns(rank) {
+                    let Place { side, bytes } = layout.place(rank, name);
+                    prop_assert_eq!(side, layout.sides.of(rank, name.peer));
+                    prop_assert_eq!(bytes.start, ends[side as usize], "{:?}", name);
+                    prop_assert!(bytes.start.is_multiple_of(128) && !bytes.is_empty());
+                    ends[side as usize] = bytes.end;
                 }
-                for (channel, peer) in (0..mesh as usize).flat_map(|c| peers.iter().map(move |p| (c, *p))) {
-                    ranges.push(layout.mesh_control(rank, channel, peer));
-                    ranges.push(layout.mesh_block(rank, channel, peer));
-                }
-                for channel in 0..trees as usize {
-                    for neighbour in layout.trees.neighbours(channel, rank) {
-                        ranges.push(layout.tree_control(rank, channel, neighbour));
-                        ranges.push(layout.tree_block(rank, channel, neighbour));
-                    }
-                }
-                ranges.sort_by_key(|range| range.start);
-                prop_assert_eq!(ranges[0].start, 0);
-                for (a, b) in ranges.iter().zip(&ranges[1..]) {
-                    prop_assert_eq!(a.end, b.start);
-                    prop_assert!(b.start.is_multiple_of(128));
-                }
-                prop_assert_eq!(ranges.last().map(|range| range.end), Some(layout.len_bytes(rank)));
+                prop_assert_eq!(ends, layout.len_bytes(rank));
+                let peers = (0..nranks).filter(|peer| *peer != rank);
                 let bytes: usize = peers
-                    .iter()
-                    .map(|peer| layout.inbound_bytes(rank, *peer) + layout.outbound_bytes(rank, *peer))
+                    .map(|peer| layout.inbound_bytes(rank, peer) + layout.outbound_bytes(rank, peer))
                     .sum();
-                prop_assert_eq!(bytes, layout.len_bytes(rank));
+                prop_assert_eq!(bytes, ends[0] + ends[1]);
+            }
+            for kind in [ConnKind::Ring, ConnKind::Mesh, ConnKind::Tree] {
+                let has = |rank: u32| layout.conns(rank).any(|name| {
+                    name.kind == kind && layout.sides.of(rank, name.peer) == Side::Host
+                });
+                prop_assert_eq!(layout.is_through_host(kind), (0..nranks).any(has));
             }
         }
 
@@ -227,6 +270,6 @@ mod tests {
 
     #[test]
     fn a_rank_alone_needs_nothing() {
-        assert_eq!(layout(1, 2, 2, 2).len_bytes(0), 0);
+        assert_eq!(layout(1, 2, 2, 2).len_bytes(0), [0, 0]);
     }
 }

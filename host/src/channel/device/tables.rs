@@ -1,6 +1,6 @@
 //! A rank's ends of all connections, as its kernels read them.
 
-use super::layout::DeviceLayout;
+use super::layout::{ConnKind, ConnName, DeviceLayout};
 use crate::cuda::{CudaError, Device, DeviceMemory, Stream};
 use crate::launch::cuda::{ConnLists, ConnTables};
 use oxccl_shared::abi::{ConnEnd, ConnLayout, KernelTree};
@@ -53,16 +53,31 @@ struct Ends {
     channels: usize,
 }
 
+/// Where a connection's two sides lie, as this rank's device addresses them: the producer's, the consumer's.
+pub(super) type At<'a> = &'a dyn Fn(ConnName) -> [u64; 2];
+
 impl Ends {
-    fn of_rings(layout: &DeviceLayout, rank: u32, base: &dyn Fn(u32) -> u64) -> Ends {
+    /// Adds this rank's end of a connection.
+    fn add(&mut self, layout: &DeviceLayout, name: ConnName, at: At<'_>) {
+        let [producer_side, consumer_side] = at(name);
+        let end = end(producer_side, consumer_side, layout.slots(name.kind), name.peer);
+        if name.is_send { self.send.extend(end) } else { self.recv.extend(end) }
+    }
+
+    fn add_both(&mut self, layout: &DeviceLayout, kind: ConnKind, channel: usize, peer: u32, at: At<'_>) {
+        for is_send in [true, false] {
+            self.add(layout, ConnName { kind, channel, peer, is_send }, at);
+        }
+    }
+
+    fn of_rings(layout: &DeviceLayout, rank: u32, at: At<'_>) -> Ends {
         let mut ends = Ends { nconns: 1, channels: layout.rings.len(), ..Ends::default() };
         for channel in 0..layout.rings.len() {
-            let (control, block) = (layout.ring_control(channel).start, layout.ring_block(channel).start);
             let next = layout.along_ring(channel, rank, 1);
             let before = layout.along_ring(channel, rank, layout.nranks as usize - 1);
-            let at = |rank: u32, offset: usize| base(rank) + offset as u64;
-            ends.send.extend(end(at(rank, control), at(next, block), layout.ring, next));
-            ends.recv.extend(end(at(before, control), at(rank, block), layout.ring, before));
+            for (peer, is_send) in [(next, true), (before, false)] {
+                ends.add(layout, ConnName { kind: ConnKind::Ring, channel, peer, is_send }, at);
+            }
             let position = layout.position(channel, rank) as u32;
             for word in [position].iter().chain(&layout.rings[channel]) {
                 ends.rings.extend(word.to_le_bytes());
@@ -71,37 +86,25 @@ impl Ends {
         ends
     }
 
-    fn of_mesh(layout: &DeviceLayout, rank: u32, base: &dyn Fn(u32) -> u64) -> Ends {
+    fn of_mesh(layout: &DeviceLayout, rank: u32, at: At<'_>) -> Ends {
         let channels = layout.mesh_channels as usize;
         let mut ends = Ends { nconns: layout.nranks as usize - 1, channels, ..Ends::default() };
         for channel in 0..channels {
             for peer in (0..layout.nranks).filter(|peer| *peer != rank) {
-                let connection = |from: u32, to: u32| {
-                    let control = base(from) + layout.mesh_control(from, channel, to).start as u64;
-                    let block = base(to) + layout.mesh_block(to, channel, from).start as u64;
-                    end(control, block, layout.mesh, peer)
-                };
-                ends.send.extend(connection(rank, peer));
-                ends.recv.extend(connection(peer, rank));
+                ends.add_both(layout, ConnKind::Mesh, channel, peer, at);
             }
         }
         ends
     }
 
     /// A channel's list has room for as many neighbours as the rank has on any of its channels.
-    fn of_trees(layout: &DeviceLayout, rank: u32, base: &dyn Fn(u32) -> u64) -> Ends {
+    fn of_trees(layout: &DeviceLayout, rank: u32, at: At<'_>) -> Ends {
         let trees = &layout.trees;
         let (nconns, channels) = (trees.neighbours_max(rank), trees.channels());
         let mut ends = Ends { nconns, channels, ..Ends::default() };
         for channel in 0..channels {
             for peer in trees.neighbours(channel, rank) {
-                let connection = |from: u32, to: u32| {
-                    let control = base(from) + layout.tree_control(from, channel, to).start as u64;
-                    let block = base(to) + layout.tree_block(to, channel, from).start as u64;
-                    end(control, block, trees.slots, peer)
-                };
-                ends.send.extend(connection(rank, peer));
-                ends.recv.extend(connection(peer, rank));
+                ends.add_both(layout, ConnKind::Tree, channel, peer, at);
             }
             let filled_bytes = (channel + 1) * nconns * size_of::<ConnEnd>();
             ends.send.resize(filled_bytes, 0);
@@ -127,18 +130,18 @@ impl Ends {
     }
 }
 
-/// Writes the tables of `rank` to its device; `base` gives each rank's memory as this device addresses it.
+/// Writes the tables of `rank`, whose connections lie where `at` says, to its device.
 pub(super) fn upload(
     layout: &DeviceLayout,
     rank: u32,
     device: &Device,
-    base: &dyn Fn(u32) -> u64,
+    at: At<'_>,
 ) -> Result<ConnTables, CudaError> {
     let mut image = Image::default();
     let kinds = [Ends::of_rings, Ends::of_mesh, Ends::of_trees];
     let [ring, mesh, tree] = kinds.map(|ends| match layout.nranks {
         0 | 1 => Ends::default().put(&mut image),
-        _ => ends(layout, rank, base).put(&mut image),
+        _ => ends(layout, rank, at).put(&mut image),
     });
     let scratch = image.push_zeros(ALIGN);
     let Image(bytes) = image;
@@ -156,9 +159,25 @@ pub(super) fn upload(
 mod tests {
     use super::*;
     use crate::topology::Channels;
+    use crate::transport::p2p::{Side, Sides};
 
     fn word(bytes: &[u8], at: usize) -> u64 {
         u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
+    }
+
+    /// A rank's memories are told apart by bit 36, ranks by those above 32.
+    fn base(rank: u32, side: Side) -> u64 {
+        1 << 40 | (side as u64) << 36 | u64::from(rank) << 32
+    }
+
+    fn all_ends(layout: &DeviceLayout, of: fn(&DeviceLayout, u32, At<'_>) -> Ends) -> Vec<Ends> {
+        let of = |rank| of(layout, rank, &|name| layout.in_memory(rank, name, &base));
+        (0..layout.nranks).map(of).collect()
+    }
+
+    /// Whose memory an address is in, and which.
+    fn owner(address: u64) -> (u64, u64) {
+        (address >> 32 & 0xf, address >> 36 & 1)
     }
 
     /// What one rank sends on is, word for word, what the other receives on.
@@ -167,18 +186,20 @@ mod tests {
         let slots = ConnLayout { ll_slot_bytes: 512, ll128_slot_bytes: 256, simple_slot_bytes: 1024 };
         let in_order = || (0..5).collect();
         let rings = vec![in_order(), vec![3, 1, 4, 0, 2], in_order()];
-        let layout = DeviceLayout::new(5, rings, 2, slots, slots);
-        let base = |rank: u32| 1 << 40 | u64::from(rank) << 32;
+        // Two sockets, of two ranks and of three.
+        let sides = Sides::new([0, 1].into_iter().flat_map(|a| [2, 3, 4].map(|b| (a, b))));
+        let layout = DeviceLayout::new(5, rings, 2, slots, slots).with_sides(sides);
         let size = size_of::<ConnEnd>();
-        let rings: Vec<Ends> = (0..5).map(|rank| Ends::of_rings(&layout, rank, &base)).collect();
-        let meshes: Vec<Ends> = (0..5).map(|rank| Ends::of_mesh(&layout, rank, &base)).collect();
+        let (rings, meshes) = (all_ends(&layout, Ends::of_rings), all_ends(&layout, Ends::of_mesh));
+        let is_on_host = |a: u32, b: u32| u64::from((a < 2) != (b < 2));
         let pair = |list: &[u8], index: usize| (word(list, index * size), word(list, index * size + 8));
         for rank in 0..5 {
             for channel in 0..3 {
                 let next = layout.along_ring(channel, rank, 1);
                 let sent = pair(&rings[rank as usize].send, channel);
                 assert_eq!(sent, pair(&rings[next as usize].recv, channel));
-                assert_eq!((sent.0 >> 32 & 0xff, sent.1 >> 32 & 0xff), (rank.into(), next.into()));
+                let side = is_on_host(rank, next);
+                assert_eq!((owner(sent.0), owner(sent.1)), ((rank.into(), side), (next.into(), side)));
                 let peer = &rings[rank as usize].send[channel * size + offset_of!(ConnEnd, peer)..][..4];
                 assert_eq!(peer, next.to_le_bytes());
             }
@@ -186,6 +207,7 @@ mod tests {
                 let index = |of: u32, with: u32| channel * 4 + DeviceLayout::mesh_index(of, with);
                 let sent = pair(&meshes[rank as usize].send, index(rank, peer));
                 assert_eq!(sent, pair(&meshes[peer as usize].recv, index(peer, rank)));
+                assert_eq!(owner(sent.1), (peer.into(), is_on_host(rank, peer)));
             }
         }
         let word = |at: usize| u32::from_le_bytes(rings[4].rings[at * 4..][..4].try_into().unwrap());
@@ -195,14 +217,14 @@ mod tests {
     #[test]
     fn both_ends_of_a_tree_mean_the_same_memory() {
         let slots = ConnLayout { ll_slot_bytes: 512, ll128_slot_bytes: 256, simple_slot_bytes: 1024 };
-        let base = |rank: u32| 1 << 40 | u64::from(rank) << 32;
         let size = size_of::<ConnEnd>();
         let pair = |list: &[u8], index: usize| (word(list, index * size), word(list, index * size + 8));
         for nranks in 2..9 {
             let channels = Channels::in_rank_order(nranks);
             let trees = (0..3).map(|channel| channels.tree(channel).to_vec()).collect();
             let layout = DeviceLayout::new(nranks, channels.rings, 1, slots, slots).with_trees(trees, slots);
-            let trees: Vec<Ends> = (0..nranks).map(|rank| Ends::of_trees(&layout, rank, &base)).collect();
+            let layout = layout.with_sides(Sides::new([(0, 1)]));
+            let trees = all_ends(&layout, Ends::of_trees);
             for (rank, ends) in trees.iter().enumerate() {
                 for channel in 0..3 {
                     let place = layout.trees.place(channel, rank as u32);
@@ -217,7 +239,11 @@ mod tests {
                         let back =
                             layout.trees.neighbours(channel, peer).position(|p| p == rank as u32).unwrap();
                         assert_eq!(sent, pair(&theirs.recv, channel * theirs.nconns + back));
-                        assert_eq!((sent.0 >> 32 & 0xff, sent.1 >> 32 & 0xff), (rank as u64, peer.into()));
+                        let side = u64::from(rank.max(peer as usize) == 1);
+                        assert_eq!(
+                            (owner(sent.0), owner(sent.1)),
+                            ((rank as u64, side), (peer.into(), side))
+                        );
                         let named = &ends.recv[index * size + offset_of!(ConnEnd, peer)..][..4];
                         assert_eq!(named, peer.to_le_bytes());
                     }

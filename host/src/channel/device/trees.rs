@@ -1,14 +1,7 @@
-//! The trees of GPUs: who neighbours whom, and where those connections lie in a rank's share of memory.
-//!
-//! ```text
-//! K x control    producer's side of the connection to each neighbour: channel by channel, children in order, then the parent
-//! K x block      the connection from each neighbour, in the same order: control and slots
-//! ```
-//! A rank has as many neighbours as its places in the trees give it, so shares differ in length.
+//! The trees of GPUs: who neighbours whom.
 
-use oxccl_shared::abi::{ConnControl, ConnLayout, KernelTree};
+use oxccl_shared::abi::{ConnLayout, KernelTree};
 use oxccl_shared::algo::tree::TreeLinks;
-use std::ops::Range;
 
 /// Trees over all ranks. Equal on every rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -18,8 +11,6 @@ pub struct DeviceTrees {
     /// Slots.
     pub slots: ConnLayout,
 }
-
-const CONTROL_BYTES: usize = size_of::<ConnControl>();
 
 impl DeviceTrees {
     /// Channels that trees use.
@@ -51,40 +42,6 @@ impl DeviceTrees {
     pub fn neighbours_max(&self, rank: u32) -> usize {
         let counts = (0..self.channels()).map(|channel| self.neighbours(channel, rank).count());
         counts.max().unwrap_or(0)
-    }
-
-    /// All neighbours of a rank, with their channels: where the connection with each lies.
-    fn all(&self, rank: u32) -> impl Iterator<Item = (usize, u32)> {
-        (0..self.channels()).flat_map(move |channel| {
-            self.neighbours(channel, rank).map(move |neighbour| (channel, neighbour))
-        })
-    }
-
-    fn index(&self, rank: u32, channel: usize, neighbour: u32) -> usize {
-        self.all(rank).position(|at| at == (channel, neighbour)).expect("neighbours in the channel's tree")
-    }
-
-    /// The producer's side of the connection from `rank` to `neighbour`, in the rank's share.
-    pub fn control(&self, rank: u32, channel: usize, neighbour: u32) -> Range<usize> {
-        let start = self.index(rank, channel, neighbour) * CONTROL_BYTES;
-        start..start + CONTROL_BYTES
-    }
-
-    /// The consumer's side, with slots, of the connection to `rank` from `neighbour`, in the rank's share.
-    pub fn block(&self, rank: u32, channel: usize, neighbour: u32) -> Range<usize> {
-        let start = self.all(rank).count() * CONTROL_BYTES
-            + self.index(rank, channel, neighbour) * self.slots.total_bytes();
-        start..start + self.slots.total_bytes()
-    }
-
-    /// Bytes of a rank's share.
-    pub fn len_bytes(&self, rank: u32) -> usize {
-        self.all(rank).count() * (CONTROL_BYTES + self.slots.total_bytes())
-    }
-
-    /// Channels on which two ranks are neighbours: a connection each way on each.
-    pub fn shared_channels(&self, rank: u32, peer: u32) -> usize {
-        self.all(rank).filter(|(_, neighbour)| *neighbour == peer).count()
     }
 }
 
@@ -132,7 +89,7 @@ mod tests {
     #[test]
     fn a_rank_alone_has_no_neighbours() {
         let trees = trees(1);
-        assert_eq!((trees.neighbours_max(0), trees.len_bytes(0)), (0, 0));
+        assert_eq!(trees.neighbours_max(0), 0);
         assert_eq!(trees.place(0, 0), KernelTree { children: 0, has_parent: 0 });
     }
 }

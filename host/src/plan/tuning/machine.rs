@@ -103,6 +103,16 @@ impl Machine {
         }
     }
 
+    /// The same where rings, trees or pairs lead through memory of the host, whatever links their GPUs.
+    pub fn through_host(mut self, [rings, trees, pairs]: [bool; 3]) -> Machine {
+        let kinds =
+            [(rings, &mut self.ring.intra), (trees, &mut self.tree.intra), (pairs, &mut self.pairs.kind)];
+        for (is_through, kind) in kinds {
+            *kind = if is_through { (*kind).max(PathKind::Phb) } else { *kind };
+        }
+        self
+    }
+
     /// The place of this number of hosts in tables.
     pub(super) fn hosts_index(&self) -> usize {
         match self.nhosts {

@@ -1,12 +1,13 @@
-//! One piece of memory per rank, and everybody's address of it.
+//! One piece of memory per rank, or one on its GPU and one on the host, and everybody's address of it.
 
 use super::card::Offer;
 use super::descriptors::{Mailbox, Party};
 use super::error::P2pError;
-use super::home::{Home, P2pSettings};
+use super::home::{Home, Method, P2pSettings};
 use super::meeting::{Failed, Meeting, agree, read_all};
 use super::own::{Memory, Wanted, show};
 use super::reach::{Peer, Reach};
+use super::sides::{Side, Sides};
 use crate::bootstrap::Bootstrap;
 use crate::cuda::Device;
 use crate::mem::{self, ShmFile, ShmName};
@@ -15,43 +16,58 @@ use oxccl_shared::abi::Rank;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// Memory of every rank of this host, reachable from this rank's device.
+/// What to connect.
+#[derive(Clone, Copy)]
+pub struct ArenaWanted<'a> {
+    /// This rank's device.
+    pub device: &'a Device,
+    /// What all ranks gathered about each other.
+    pub peers: &'a [PeerInfo],
+    /// What the user allows; equal on all ranks.
+    pub settings: &'a P2pSettings,
+    /// Ranks of this host whose GPUs' memory this rank's is not to use, though it might.
+    pub refused: &'a [u32],
+    /// Bytes of a rank's memories, as [`Side::ALL`] has them, if pairs meet where the [`Sides`] say; equal on all ranks.
+    pub lens: &'a dyn Fn(&Sides, u32) -> [usize; 2],
+}
+
+/// Memory of every rank of this host, reachable from this rank's device: for each pair on their GPUs if these reach each other, else on
+/// the host.
 ///
-/// Kernels that use it must have ended, here and on the peers, before it is closed or dropped. Fields in this order: peers'
-/// memory is unmapped before the own is freed.
+/// Kernels that use it must have ended, here and on the peers, before it is closed or dropped.
 #[derive(Debug)]
 pub struct Arena {
     rank: u32,
-    reached: Vec<Option<Reach>>,
-    own: Arc<Memory>,
-    homes: Vec<Home>,
+    sides: Sides,
+    /// As [`Side::ALL`] has them.
+    parts: [Part; 2],
     /// Whether the driver relies on nobody freeing memory that another process has mapped.
     frees_after_all: bool,
 }
 
+/// One side of all ranks' memory. Fields in this order: peers' memory is unmapped before the own is freed.
+#[derive(Debug, Default)]
+struct Part {
+    homes: Vec<Home>,
+    reached: Vec<Option<Reach>>,
+    own: Option<Arc<Memory>>,
+}
+
 impl Arena {
-    /// Makes `len_bytes[rank]` bytes of zeros for this rank, and maps those of the others of its host. All ranks of the
-    /// communicator call it at the same time with equal settings and lengths; `peers` is what they gathered about each
-    /// other. Returns once every rank has mapped everything.
+    /// Makes memory of zeros for this rank, and maps that of the others of its host which meet it there. All ranks of the
+    /// communicator call it at the same time. Returns once every rank has mapped everything.
     ///
     /// # Errors
     /// The same step fails on every rank: on the guilty one with its own error, elsewhere with [`P2pError::PeerFailed`].
     /// Nothing stays allocated and no file is left.
-    pub fn connect(
-        bootstrap: &Bootstrap,
-        device: &Device,
-        peers: &[PeerInfo],
-        settings: &P2pSettings,
-        len_bytes: &[usize],
-    ) -> Result<Arena, P2pError> {
-        let meeting = Meeting::gather(bootstrap, device, peers, settings, len_bytes.len())?;
+    pub fn connect(bootstrap: &Bootstrap, wanted: &ArenaWanted<'_>) -> Result<Arena, P2pError> {
+        let meeting = Meeting::gather(bootstrap, wanted)?;
         let mut method = meeting.first_method();
         loop {
-            let Failed { error, may_retry } =
-                match Attempt::new(&meeting, meeting.homes(method), len_bytes).run() {
-                    Ok(arena) => return Ok(arena),
-                    Err(failed) => failed,
-                };
+            let Failed { error, may_retry } = match Arena::by(&meeting, method, wanted) {
+                Ok(arena) => return Ok(arena),
+                Err(failed) => failed,
+            };
             match meeting.method_after(method).filter(|_| may_retry) {
                 None => return Err(*error),
                 Some(next) => {
@@ -62,45 +78,63 @@ impl Arena {
         }
     }
 
-    /// The memory of `rank` as this rank's device addresses it: 256-byte aligned. `None` for a rank of another host.
-    pub fn base(&self, rank: u32) -> Option<u64> {
-        if rank == self.rank {
-            return Some(self.own());
+    /// The host's side first: it may go at any time if the devices' fails.
+    fn by(meeting: &Meeting<'_>, method: Method, wanted: &ArenaWanted<'_>) -> Result<Arena, Failed> {
+        let sides = meeting.sides(method);
+        let attempt = |side: Side| {
+            let lens = (0..meeting.peers.len() as u32).map(|rank| (wanted.lens)(&sides, rank)[side as usize]);
+            Attempt::new(meeting, method, side, &sides, lens.collect())
+        };
+        let [device, host] = Side::ALL.map(attempt);
+        let frees_after_all = device.frees_after_all();
+        let host = host.run()?;
+        let device = device.run()?;
+        if !sides.on_host().is_empty() {
+            tracing::debug!(rank = meeting.rank, pairs = ?sides.on_host(), "these pairs of ranks meet in memory of the host");
         }
-        self.reached.get(rank as usize)?.as_ref().map(Reach::address)
+        Ok(Arena { rank: meeting.rank, sides, parts: [device, host], frees_after_all })
     }
 
-    /// This rank's memory, as its device addresses it.
-    pub fn own(&self) -> u64 {
-        self.own.address()
+    /// That side of the memory of `rank` as this rank's device addresses it: 256-byte aligned. `None` for a rank that does not meet this
+    /// one there, such as one of another host.
+    pub fn base(&self, rank: u32, side: Side) -> Option<u64> {
+        let Part { reached, own, .. } = &self.parts[side as usize];
+        if rank == self.rank {
+            return own.as_ref().map(|own| own.address());
+        }
+        reached.get(rank as usize)?.as_ref().map(Reach::address)
     }
 
-    /// Where the memory of `rank` lies.
-    ///
-    /// # Panics
-    /// If the communicator has no such rank.
-    pub fn home(&self, rank: u32) -> Home {
-        self.homes[rank as usize]
+    /// Where that side of the memory of `rank` lies, if ranks have any there.
+    pub fn home(&self, rank: u32, side: Side) -> Option<Home> {
+        self.parts[side as usize].homes.get(rank as usize).copied()
+    }
+
+    /// Where every pair of ranks meets.
+    pub fn sides(&self) -> &Sides {
+        &self.sides
     }
 
     /// Unmaps and frees in the order that the driver asks for. Every rank calls it, in the order of the bootstrap's other
     /// collectives. If a rank has died or left, it does not wait for it.
     pub fn close(self, bootstrap: &Bootstrap) {
-        let Arena { reached, own, frees_after_all, .. } = self;
-        drop(reached);
+        let Arena { parts: [device, host], frees_after_all, .. } = self;
+        drop((host, device.reached));
         if frees_after_all {
             // Whoever is gone has nothing mapped any more.
             let _ = bootstrap.barrier();
         }
-        drop(own);
+        drop(device.own);
     }
 }
 
-/// One way to share memory, tried.
+/// One side of memory, tried in one way.
 struct Attempt<'a> {
     meeting: &'a Meeting<'a>,
+    side: Side,
+    sides: &'a Sides,
     homes: Vec<Home>,
-    len_bytes: &'a [usize],
+    len_bytes: Vec<usize>,
 }
 
 /// This rank's part, ready for the others.
@@ -113,27 +147,44 @@ struct Made {
 }
 
 impl<'a> Attempt<'a> {
-    fn new(meeting: &'a Meeting<'a>, homes: Vec<Home>, len_bytes: &'a [usize]) -> Self {
-        Attempt { meeting, homes, len_bytes }
+    fn new(
+        meeting: &'a Meeting<'a>,
+        method: Method,
+        side: Side,
+        sides: &'a Sides,
+        len_bytes: Vec<usize>,
+    ) -> Self {
+        Attempt { meeting, side, sides, homes: meeting.homes(method, side, sides), len_bytes }
     }
 
-    fn run(self) -> Result<Arena, Failed> {
+    /// Whether a rank has memory on this side. Whoever meets another there has.
+    fn has_memory(&self, rank: u32) -> bool {
+        self.len_bytes[rank as usize] > 0 || self.peers_of(rank).next().is_some()
+    }
+
+    fn run(self) -> Result<Part, Failed> {
         let Meeting { bootstrap, rank, .. } = *self.meeting;
-        let (made, said) = split(self.make(), |made| made.offer.to_bytes());
+        if !(0..self.homes.len() as u32).any(|rank| self.has_memory(rank)) {
+            return Ok(Part::default());
+        }
+        let made = if self.has_memory(rank) { self.make().map(Some) } else { Ok(None) };
+        let (made, said) =
+            split(made, |made| made.as_ref().map_or_else(Vec::new, |made| made.offer.to_bytes()));
+        let made = made.flatten();
         let offers = agree(bootstrap, said).inspect_err(|_| self.forget_files())?;
-        let opened = read_all(&offers, Offer::from_bytes)
-            .and_then(|offers| made.as_ref().map_or_else(|| Ok(Vec::new()), |made| self.open(made, &offers)));
+        let opened = read_all(&offers, |offer| match offer {
+            [] => Some(None),
+            offer => Offer::from_bytes(offer).map(Some),
+        })
+        .and_then(|offers| made.as_ref().map_or_else(|| Ok(Vec::new()), |made| self.open(made, &offers)));
         let (reached, said) = split(opened, |_| Vec::new());
         let agreed = agree(bootstrap, said);
         // All have opened every file, or have failed: either way no name is needed any more. All names, because a rank that
         // was killed leaves its own.
         self.forget_files();
         agreed?;
-        let (Some(Made { memory, .. }), Some(reached)) = (made, reached) else {
-            unreachable!("all agreed that this rank succeeded")
-        };
-        let frees_after_all = self.frees_after_all();
-        Ok(Arena { rank, reached, own: memory, homes: self.homes, frees_after_all })
+        let own = made.map(|made| made.memory);
+        Ok(Part { homes: self.homes, reached: reached.unwrap_or_default(), own })
     }
 
     fn make(&self) -> Result<Made, P2pError> {
@@ -159,32 +210,33 @@ impl<'a> Attempt<'a> {
         let (memory, file) = Memory::new(&wanted)?;
         let offer = memory.offer(&wanted)?;
         let memory = Arc::new(memory);
-        show((arena, rank), &memory);
+        show((arena, rank, self.side), &memory);
         let passes = self.others(false).any(|peer| self.passes(peer) || self.passes(rank));
         let mailbox = passes.then(|| Mailbox::bind(self.meeting.cards[rank as usize].token)).transpose();
         let mailbox = mailbox.map_err(|source| P2pError::Pass { rank, source })?;
         Ok(Made { memory, offer, mailbox, _file: file })
     }
 
-    fn open(&self, made: &Made, offers: &[Offer]) -> Result<Vec<Option<Reach>>, P2pError> {
+    fn open(&self, made: &Made, offers: &[Option<Offer>]) -> Result<Vec<Option<Reach>>, P2pError> {
         let Meeting { rank, device, .. } = *self.meeting;
-        for peer in self.others(true).chain(self.others(false)) {
-            let (found, expected) = (offers[peer as usize].len_bytes, self.len_bytes[peer as usize] as u64);
+        for peer in self.peers_of(rank) {
+            let offer = offers[peer as usize].ok_or(P2pError::Malformed { peer })?;
+            let (found, expected) = (offer.len_bytes, self.len_bytes[peer as usize] as u64);
             if found != expected {
                 return Err(P2pError::Length { rank, peer, expected, found });
             }
-            if offers[peer as usize].home != self.homes[peer as usize] {
+            if offer.home != self.homes[peer as usize] {
                 return Err(P2pError::Malformed { peer });
             }
         }
         let mut fds = self.exchange(made)?;
         let mut reached: Vec<Option<Reach>> = offers.iter().map(|_| None).collect();
-        for (is_same_process, peer) in
-            self.others(true).map(|peer| (true, peer)).chain(self.others(false).map(|peer| (false, peer)))
-        {
+        for peer in self.others(true).chain(self.others(false)) {
+            let Some(offer) = &offers[peer as usize] else { continue };
             let card = &self.meeting.cards[peer as usize];
-            let offer = &offers[peer as usize];
-            let it = Peer { rank, device, peer, card, offer, arena: self.meeting.arena() };
+            let arena = self.meeting.arena();
+            let it = Peer { rank, device, peer, card, offer, arena, side: self.side };
+            let is_same_process = self.meeting.same_process(rank, peer);
             let reach = if is_same_process { it.share() } else { it.open(fds[peer as usize].take()) };
             reached[peer as usize] = Some(reach?);
         }
@@ -209,12 +261,16 @@ impl<'a> Attempt<'a> {
         Ok(fds)
     }
 
-    /// The other ranks of this host, in this process or in others.
+    /// The ranks that meet `rank` on this side.
+    fn peers_of(&self, rank: u32) -> impl Iterator<Item = u32> + '_ {
+        let locals = self.meeting.locals(rank);
+        locals.filter(move |peer| *peer != rank && self.sides.of(rank, *peer) == self.side)
+    }
+
+    /// Those that meet this rank, in this process or in others.
     fn others(&self, in_process: bool) -> impl Iterator<Item = u32> + '_ {
         let me = self.meeting.rank;
-        self.meeting
-            .locals(me)
-            .filter(move |peer| *peer != me && self.meeting.same_process(me, *peer) == in_process)
+        self.peers_of(me).filter(move |peer| self.meeting.same_process(me, *peer) == in_process)
     }
 
     /// Whether a rank's memory is passed to other processes as a descriptor.
@@ -236,7 +292,7 @@ impl<'a> Attempt<'a> {
     /// Whether any rank of any host has memory that must not be freed while another process has it mapped.
     fn frees_after_all(&self) -> bool {
         let ranks = 0..self.homes.len() as u32;
-        let is_foreign = |a: u32| self.meeting.locals(a).any(|b| !self.meeting.same_process(a, b));
+        let is_foreign = |a: u32| self.peers_of(a).any(|b| !self.meeting.same_process(a, b));
         ranks.zip(&self.homes).any(|(rank, home)| *home == Home::Device && is_foreign(rank))
     }
 

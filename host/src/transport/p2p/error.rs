@@ -11,16 +11,6 @@ use thiserror::Error;
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum P2pError {
-    /// The caller's table of lengths does not fit the communicator.
-    #[error("rank {rank}: lengths of {given} arenas were given for {nranks} ranks")]
-    Lengths {
-        /// This rank.
-        rank: u32,
-        /// How many were given.
-        given: usize,
-        /// How many were expected.
-        nranks: u32,
-    },
     /// This rank's device refused something that concerns no peer.
     #[error("rank {rank}: {source}")]
     Device {

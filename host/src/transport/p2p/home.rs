@@ -1,5 +1,6 @@
 //! Where each rank's memory lies: decided by every rank alike, from facts alone.
 
+use super::sides::Side;
 use std::fmt;
 use std::time::Duration;
 
@@ -71,11 +72,6 @@ impl Home {
     pub(super) fn to_wire(self) -> u8 {
         self as u8
     }
-
-    /// Whether the memory is on the GPU.
-    pub fn is_on_device(self) -> bool {
-        matches!(self, Home::Device | Home::Shareable)
-    }
 }
 
 impl fmt::Display for Home {
@@ -112,29 +108,28 @@ impl Access {
     }
 }
 
-/// What decides how a peer of the same host reaches an owner's memory.
+/// What decides where two ranks of a host meet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Pair {
-    pub same_process: bool,
-    /// What the owner's process says of the peer's device.
+    /// What one's process says of the other's device.
     pub there: Access,
-    /// What the peer's process says of the owner's device.
+    /// What the other's says of the one's.
     pub back: Access,
 }
 
-/// Where the memory of an owner lies that has these peers on its host. One home for all of them: a peer that cannot reach
-/// the owner's GPU draws the memory to the host for everybody.
-pub(super) fn home(settings: &P2pSettings, method: Method, peers: &[Pair]) -> Home {
-    if peers.is_empty() {
-        return Home::Device;
-    }
-    let is_reached = |pair: &Pair| pair.there != Access::No && pair.back != Access::No;
-    let is_foreign = peers.iter().any(|pair| !pair.same_process);
-    match (settings.enabled && peers.iter().all(is_reached), is_foreign, method) {
-        (true, false, _) | (true, true, Method::Legacy) => Home::Device,
-        (true, true, Method::CuMem) => Home::Shareable,
-        (false, false, _) => Home::Pinned,
-        (true, true, Method::Host) | (false, true, _) => Home::HostFile,
+/// Where two ranks of a host meet. What one end's driver or user refuses is refused for both.
+pub(super) fn side(settings: &P2pSettings, method: Method, pair: &Pair) -> Side {
+    let is_reached = pair.there != Access::No && pair.back != Access::No;
+    if settings.enabled && is_reached && method != Method::Host { Side::Device } else { Side::Host }
+}
+
+/// Where one side of an owner's memory lies; `is_foreign` if any rank that it meets there is another process.
+pub(super) fn home(side: Side, method: Method, is_foreign: bool) -> Home {
+    match (side, is_foreign) {
+        (Side::Device, true) if method == Method::CuMem => Home::Shareable,
+        (Side::Device, _) => Home::Device,
+        (Side::Host, false) => Home::Pinned,
+        (Side::Host, true) => Home::HostFile,
     }
 }
 
@@ -146,36 +141,39 @@ mod tests {
     const ON: P2pSettings = P2pSettings { enabled: true, cumem: true, timeout: Duration::from_secs(1) };
     const OFF: P2pSettings = P2pSettings { enabled: false, ..ON };
 
-    fn thread(there: Access) -> Pair {
-        Pair { same_process: true, there, back: there }
+    fn pair(there: Access, back: Access) -> Pair {
+        Pair { there, back }
     }
 
-    fn process(there: Access, back: Access) -> Pair {
-        Pair { same_process: false, there, back }
+    #[test]
+    fn a_pair_meets_on_the_host_if_either_end_cannot_reach_the_other() {
+        let both = pair(Yes, Yes);
+        for (settings, method, pair, expected) in [
+            (ON, Method::CuMem, pair(No, No), Side::Host),
+            (ON, Method::CuMem, both, Side::Device),
+            (ON, Method::Legacy, both, Side::Device),
+            (ON, Method::Host, both, Side::Host),
+            (OFF, Method::CuMem, both, Side::Host),
+            (ON, Method::CuMem, pair(Hidden, Hidden), Side::Device),
+            (ON, Method::CuMem, pair(Yes, No), Side::Host),
+            (ON, Method::CuMem, pair(No, Yes), Side::Host),
+            (ON, Method::CuMem, pair(Hidden, No), Side::Host),
+        ] {
+            assert_eq!(side(&settings, method, &pair), expected, "{settings:?} {method:?} {pair:?}");
+        }
     }
 
     #[test]
     fn homes_follow_the_table() {
-        let both = process(Yes, Yes);
-        for (settings, method, peers, expected) in [
-            (ON, Method::CuMem, vec![], Home::Device),
-            (OFF, Method::CuMem, vec![], Home::Device),
-            (ON, Method::CuMem, vec![thread(Yes)], Home::Device),
-            (ON, Method::Host, vec![thread(Yes)], Home::Device),
-            (ON, Method::CuMem, vec![both], Home::Shareable),
-            (ON, Method::CuMem, vec![thread(Yes), both], Home::Shareable),
-            (ON, Method::Legacy, vec![both], Home::Device),
-            (ON, Method::Host, vec![both], Home::HostFile),
-            (ON, Method::CuMem, vec![process(Hidden, Hidden)], Home::Shareable),
-            (ON, Method::CuMem, vec![process(Yes, No)], Home::HostFile),
-            (ON, Method::CuMem, vec![process(No, Yes)], Home::HostFile),
-            (ON, Method::CuMem, vec![process(Hidden, No)], Home::HostFile),
-            (ON, Method::CuMem, vec![both, thread(No)], Home::HostFile),
-            (ON, Method::CuMem, vec![thread(Yes), thread(No)], Home::Pinned),
-            (OFF, Method::CuMem, vec![thread(Yes)], Home::Pinned),
-            (OFF, Method::CuMem, vec![thread(Yes), both], Home::HostFile),
+        for (side, method, is_foreign, expected) in [
+            (Side::Device, Method::CuMem, false, Home::Device),
+            (Side::Device, Method::CuMem, true, Home::Shareable),
+            (Side::Device, Method::Legacy, true, Home::Device),
+            (Side::Host, Method::CuMem, false, Home::Pinned),
+            (Side::Host, Method::Legacy, true, Home::HostFile),
+            (Side::Host, Method::Host, true, Home::HostFile),
         ] {
-            assert_eq!(home(&settings, method, &peers), expected, "{settings:?} {method:?} {peers:?}");
+            assert_eq!(home(side, method, is_foreign), expected, "{side:?} {method:?} {is_foreign}");
         }
     }
 

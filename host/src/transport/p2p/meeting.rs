@@ -1,8 +1,10 @@
 //! What all ranks know of each other before memory is made, and how they agree on success.
 
+use super::arena::ArenaWanted;
 use super::card::Card;
 use super::error::P2pError;
-use super::home::{Access, Home, Method, P2pSettings, Pair, home};
+use super::home::{Access, Home, Method, P2pSettings, Pair, home, side};
+use super::sides::{Side, Sides};
 use crate::bootstrap::Bootstrap;
 use crate::cuda::{CudaError, Device};
 use crate::transport::PeerInfo;
@@ -33,25 +35,19 @@ impl From<Failed> for P2pError {
 
 impl<'a> Meeting<'a> {
     /// Gathers everybody's card and access.
-    pub fn gather(
-        bootstrap: &'a Bootstrap,
-        device: &'a Device,
-        peers: &'a [PeerInfo],
-        settings: &'a P2pSettings,
-        given: usize,
-    ) -> Result<Meeting<'a>, P2pError> {
-        let (rank, nranks) = (bootstrap.rank().0, bootstrap.nranks());
+    pub fn gather(bootstrap: &'a Bootstrap, wanted: &ArenaWanted<'a>) -> Result<Meeting<'a>, P2pError> {
+        let ArenaWanted { device, peers, settings, refused: far, .. } = *wanted;
+        let rank = bootstrap.rank().0;
         let refused = |source| P2pError::Device { rank, source };
-        let fits = given == nranks as usize && peers.len() == nranks as usize;
-        let card =
-            if fits { card(device).map_err(refused) } else { Err(P2pError::Lengths { rank, given, nranks }) };
-        let blocks = agree(bootstrap, card.map(Card::to_bytes))?;
+        let blocks = agree(bootstrap, card(device).map_err(refused).map(Card::to_bytes))?;
         let cards = read_all(&blocks, Card::from_bytes)?;
         let mut meeting = Meeting { bootstrap, rank, device, settings, peers, cards, access: Vec::new() };
-        let mine: Result<Vec<u8>, CudaError> = meeting
-            .locals(rank)
-            .map(|peer| access(device, &meeting.cards[peer as usize]).map(Access::to_wire))
-            .collect();
+        let access_of = |peer: u32| match far.contains(&peer) {
+            true => Ok(Access::No),
+            false => access(device, &meeting.cards[peer as usize]),
+        };
+        let mine: Result<Vec<u8>, CudaError> =
+            meeting.locals(rank).map(|peer| access_of(peer).map(Access::to_wire)).collect();
         let blocks = agree(bootstrap, mine.map_err(refused))?;
         for (owner, block) in blocks.iter().enumerate() {
             let malformed = P2pError::Malformed { peer: owner as u32 };
@@ -86,23 +82,32 @@ impl<'a> Meeting<'a> {
 
     /// The next way after `method` that would change anything.
     pub fn method_after(&self, method: Method) -> Option<Method> {
-        let homes = self.homes(method);
-        std::iter::successors(method.next(), |method| method.next()).find(|next| self.homes(*next) != homes)
+        let ways = |method| {
+            let sides = self.sides(method);
+            (Side::ALL.map(|side| self.homes(method, side, &sides)), sides)
+        };
+        let now = ways(method);
+        std::iter::successors(method.next(), |method| method.next()).find(|next| ways(*next) != now)
     }
 
-    /// Where every rank's memory lies; the same on all ranks.
-    pub fn homes(&self, method: Method) -> Vec<Home> {
-        (0..self.peers.len() as u32)
-            .map(|owner| {
-                let pair = |peer| Pair {
-                    same_process: self.same_process(owner, peer),
-                    there: self.access_of(owner, peer),
-                    back: self.access_of(peer, owner),
-                };
-                let pairs: Vec<Pair> = self.locals(owner).filter(|peer| *peer != owner).map(pair).collect();
-                home(self.settings, method, &pairs)
-            })
-            .collect()
+    /// Where every pair of ranks of a host meets; the same on all ranks.
+    pub fn sides(&self, method: Method) -> Sides {
+        let ranks = 0..self.peers.len() as u32;
+        let pairs = ranks.flat_map(|a| self.locals(a).filter(move |b| *b > a).map(move |b| (a, b)));
+        Sides::new(pairs.filter(|(a, b)| {
+            let (there, back) = (self.access_of(*a, *b), self.access_of(*b, *a));
+            side(self.settings, method, &Pair { there, back }) == Side::Host
+        }))
+    }
+
+    /// Where that side of every rank's memory lies; the same on all ranks.
+    pub fn homes(&self, method: Method, side: Side, sides: &Sides) -> Vec<Home> {
+        let is_foreign = |owner: u32| {
+            let mut there =
+                self.locals(owner).filter(|peer| *peer != owner && sides.of(owner, *peer) == side);
+            there.any(|peer| !self.same_process(owner, peer))
+        };
+        (0..self.peers.len() as u32).map(|owner| home(side, method, is_foreign(owner))).collect()
     }
 
     fn access_of(&self, from: u32, to: u32) -> Access {

@@ -3,6 +3,7 @@
 use super::card::Offer;
 use super::error::P2pError;
 use super::home::Home;
+use super::sides::Side;
 use crate::cuda::{
     Allocation, CudaError, Device, DeviceMemory, HostMapping, Mapping, PinnedMemory, ipc_handle,
 };
@@ -134,8 +135,8 @@ impl Memory {
     }
 }
 
-/// An arena (by the token that all its ranks know) and a rank of it.
-pub(super) type Key = (u64, u32);
+/// An arena (by the token that all its ranks know), a rank of it and one of its two memories.
+pub(super) type Key = (u64, u32, Side);
 
 /// Memory that ranks of this process show each other. Weak: the table keeps nobody's memory alive. Locked at communicator
 /// creation only.

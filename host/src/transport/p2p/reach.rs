@@ -4,6 +4,7 @@ use super::card::{Card, Offer};
 use super::error::P2pError;
 use super::home::Home;
 use super::own::{Key, Memory, Registered, file_bytes, find};
+use super::sides::Side;
 use crate::cuda::{Allocation, CudaError, Device, IpcMapping, Mapping};
 use crate::mem::{Segment, ShmName};
 use std::os::fd::{AsFd, OwnedFd};
@@ -45,12 +46,14 @@ pub(super) struct Peer<'a> {
     pub offer: &'a Offer,
     /// The arena's token.
     pub arena: u64,
+    /// Which of the peer's memories.
+    pub side: Side,
 }
 
 impl Peer<'_> {
     /// Memory of a peer in this process.
     pub fn share(&self) -> Result<Reach, P2pError> {
-        let key: Key = (self.arena, self.peer);
+        let key: Key = (self.arena, self.peer, self.side);
         let memory = find(key).ok_or(P2pError::Gone { rank: self.rank, peer: self.peer })?;
         // What cuMem made is mapped for all devices of the process, and host memory is pinned for all.
         if matches!(*memory, Memory::Device(_)) {

@@ -22,7 +22,8 @@ pub(super) struct Known {
     system: System,
     paths: Paths,
     graphs: Graphs,
-    allows_p2p: bool,
+    /// Pairs of ranks that are too far to use each other's memory.
+    far: Vec<(u32, u32)>,
 }
 
 impl Machine {
@@ -56,8 +57,8 @@ impl Machine {
         let paths = Paths::new(&system, &policy);
         let mut graphs = Graphs::search(&system, &paths, &settings.search());
         read_graph_file(rank, settings, &system, &mut graphs)?;
-        let allows_p2p = settings.p2p_level.is_none() || are_near(&system, &paths, &policy);
-        Ok(Machine::Known(Box::new(Known { inventory, system, paths, graphs, allows_p2p })))
+        let far = far(&system, policy);
+        Ok(Machine::Known(Box::new(Known { inventory, system, paths, graphs, far })))
     }
 
     pub fn summary(&self) -> Summary {
@@ -67,10 +68,14 @@ impl Machine {
         }
     }
 
-    pub fn allows_p2p(&self) -> bool {
+    /// Ranks whose GPUs are too far for this rank's to use their memory. Of an unknown machine the driver knows more.
+    pub fn refused(&self, rank: u32) -> Vec<u32> {
         match self {
-            Machine::Unknown { .. } => true,
-            Machine::Known(known) => known.allows_p2p,
+            Machine::Unknown { .. } => Vec::new(),
+            Machine::Known(known) => {
+                let mine = known.far.iter().filter(|pair| pair.0 == rank);
+                mine.map(|pair| pair.1).collect()
+            }
         }
     }
 
@@ -135,10 +140,14 @@ fn refused(ranks: &[u32], sights: &[Found], inventory: &Inventory) -> Vec<(u32, 
     pairs.collect()
 }
 
-/// Whether all GPUs may use each other's memory.
-fn are_near(system: &System, paths: &Paths, policy: &PathPolicy) -> bool {
+/// Pairs of ranks that may not use each other's memory, both ways round. Kernels go straight to it, not through a third GPU.
+fn far(system: &System, policy: PathPolicy) -> Vec<(u32, u32)> {
+    let policy = PathPolicy { nvb: false, ..policy };
+    let paths = Paths::new(system, &policy);
     let gpus = &system.gpus;
-    gpus.iter().all(|a| gpus.iter().all(|b| policy.allows_p2p(system, paths, *a, *b)))
+    let pairs = gpus.iter().flat_map(|a| gpus.iter().map(move |b| (*a, *b))).filter(|(a, b)| a != b);
+    let far = pairs.filter(|(a, b)| !policy.allows_p2p(system, &paths, *a, *b));
+    far.map(|(a, b)| (system.gpu(a).rank, system.gpu(b).rank)).collect()
 }
 
 fn read_graph_file(

@@ -46,8 +46,8 @@ pub struct Survey {
     pub channels: Channels,
     /// What all hosts' machines have; nothing is known where speeds are 0.
     pub agreed: Agreed,
-    /// Whether this host's GPUs are all near enough to use each other's memory, if the user set how near that is.
-    pub allows_p2p: bool,
+    /// Ranks of this host that are too far for this rank's GPU to use their GPUs' memory.
+    pub refused: Vec<u32>,
 }
 
 /// Finds the channels of a communicator. Every rank calls it at the same time.
@@ -79,7 +79,7 @@ pub fn survey(bootstrap: &Bootstrap, wanted: &SurveyWanted<'_>) -> Result<Survey
     }
     let took = start.elapsed();
     tracing::debug!(rank, hosts = agreed.hosts.len(), rings = ?agreed.reach[0], ?took, "channels found");
-    Ok(Survey { channels, allows_p2p: machine.allows_p2p(), agreed })
+    Ok(Survey { channels, refused: machine.refused(rank), agreed })
 }
 
 /// What this rank sees; nothing if its machine cannot be looked at and the user says nothing of it.

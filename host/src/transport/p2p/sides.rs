@@ -1,0 +1,59 @@
+//! Which memory each pair of ranks of a host meets in.
+
+/// One of the two memories that a rank may have.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Side {
+    /// On its GPU.
+    Device,
+    /// On the host.
+    Host,
+}
+
+impl Side {
+    /// Both, in the order of tables.
+    pub const ALL: [Side; 2] = [Side::Device, Side::Host];
+}
+
+/// The side of every pair; equal on every rank. Most pairs meet on GPUs, so only the others are listed.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Sides {
+    /// Sorted, the lower rank first.
+    on_host: Vec<(u32, u32)>,
+}
+
+impl Sides {
+    /// These pairs meet on the host, in whichever order their ranks are named.
+    pub fn new(on_host: impl IntoIterator<Item = (u32, u32)>) -> Sides {
+        let mut on_host: Vec<(u32, u32)> = on_host.into_iter().map(|(a, b)| (a.min(b), a.max(b))).collect();
+        on_host.sort_unstable();
+        on_host.dedup();
+        Sides { on_host }
+    }
+
+    /// Where two ranks meet.
+    pub fn of(&self, a: u32, b: u32) -> Side {
+        let pair = (a.min(b), a.max(b));
+        if self.on_host.binary_search(&pair).is_ok() { Side::Host } else { Side::Device }
+    }
+
+    /// The pairs that meet on the host.
+    pub fn on_host(&self) -> &[(u32, u32)] {
+        &self.on_host
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_have_one_side_whoever_asks() {
+        let sides = Sides::new([(3, 1), (0, 2), (1, 3)]);
+        assert_eq!(sides.on_host(), [(0, 2), (1, 3)]);
+        for (a, b) in (0..4).flat_map(|a| (0..4).map(move |b| (a, b))).filter(|(a, b)| a != b) {
+            let expected = if (a + b) % 2 == 0 { Side::Host } else { Side::Device };
+            assert_eq!(sides.of(a, b), expected, "{a} {b}");
+        }
+        assert_eq!(Sides::default().of(0, 1), Side::Device);
+    }
+}
