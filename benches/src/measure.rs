@@ -28,8 +28,8 @@ pub struct CpuBench<'a> {
 impl<'a> CpuBench<'a> {
     pub fn new(team: &'a mut dyn Team, engines: Vec<Box<dyn Engine>>, args: &'a PerfArgs) -> CpuBench<'a> {
         let misalign = args.misalign as usize;
-        let send = Buffer::new(args.maxbytes, misalign);
-        let recv = Buffer::new(args.maxbytes, misalign);
+        let send = Buffer::new(args.room(), misalign);
+        let recv = Buffer::new(args.room(), misalign);
         CpuBench { team, engines, args, send, recv, repetition: 0 }
     }
 
@@ -47,7 +47,7 @@ impl<'a> CpuBench<'a> {
     /// Runs `iters` groups of operations. With a step, each operation lies that many bytes after the one before it, around the
     /// buffers.
     fn repeat(&mut self, engine: usize, call: Call, step: usize, iters: u32) -> Result<(), MeasureError> {
-        let places = self.args.maxbytes.checked_div(step).unwrap_or(1).max(1);
+        let places = self.args.room().checked_div(step).unwrap_or(1).max(1);
         let mut group = vec![call; self.args.agg_iters as usize];
         let mut place = 0;
         for _ in 0..iters {
