@@ -181,7 +181,8 @@ pub trait Comm: Send {
 /// arrive, the others are given up.
 pub trait SendComm: Comm {
     /// Begins to send `len_bytes` at `start`. Messages arrive in the order of their sends. `None`: not now, for example because
-    /// the other end has no receive posted or [`REQUESTS_MAX`] are under way. It is done when the network needs the bytes no
+    /// the other end has no receive posted or [`REQUESTS_MAX`] are under way. A network may gather sends until it is asked for one
+    /// ([`Comm::test`]): whoever sends asks soon. It is done when the network needs the bytes no
     /// longer, which may be before the peer has them.
     ///
     /// # Errors

@@ -151,51 +151,56 @@ impl SendEnd {
     }
 
     fn advance(&mut self, running: &mut Running) -> Result<(), EndFault> {
-        self.announce(running)?;
-        if !matches!(self.announced, Announced::Not) {
-            while self.send_next(running)? {}
-        }
-        while self.finish_oldest(running)? {}
-        Ok(())
-    }
-
-    /// Sends the prologue, where there is one.
-    fn announce(&mut self, running: &Running) -> Result<(), EndFault> {
-        if matches!(self.announced, Announced::Not) {
-            let start = self.annex.prologue();
-            // SAFETY: a line of ours that nothing is sent from: the last prologue has left, or its operation would go on.
-            unsafe { start.cast::<[u8; PROLOGUE_BYTES]>().write(running.prologue().encode()) };
-            // SAFETY: the line is registered, and written next for the next operation.
-            let sent = unsafe { self.comm.isend(start, PROLOGUE_BYTES, self.annex_registration)? };
-            self.announced = sent.map_or(Announced::Not, Announced::Leaving);
-        }
+        while self.send_next(running)? {}
         if let Announced::Leaving(request) = self.announced
             && self.comm.test(request)?.is_some()
         {
             self.announced = Announced::Done;
         }
+        while self.finish_oldest(running)? {}
         Ok(())
+    }
+
+    /// Sends the prologue, where there is one that has not been sent. No if the network does not take it now.
+    ///
+    /// It waits for the first slot: a network that gathers sends until it is asked for one sends both in one go, and the other
+    /// end can do nothing with it before.
+    fn announce(&mut self, running: &Running) -> Result<bool, EndFault> {
+        if !matches!(self.announced, Announced::Not) {
+            return Ok(true);
+        }
+        let start = self.annex.prologue();
+        // SAFETY: a line of ours that nothing is sent from: the last prologue has left, or its operation would go on.
+        unsafe { start.cast::<[u8; PROLOGUE_BYTES]>().write(running.prologue().encode()) };
+        // SAFETY: the line is registered, and written next for the next operation.
+        let sent = unsafe { self.comm.isend(start, PROLOGUE_BYTES, self.annex_registration)? };
+        self.announced = sent.map_or(Announced::Not, Announced::Leaving);
+        Ok(sent.is_some())
     }
 
     /// Sends the next slot, if it is full and the network takes it.
     fn send_next(&mut self, running: &mut Running) -> Result<bool, EndFault> {
-        let Running { sub, counters, .. } = running;
+        let Running { sub, counters, .. } = &*running;
         let in_flight = counters.transmitted - counters.done;
         if counters.transmitted == sub.steps || in_flight == STEPS as u64 {
             return Ok(false);
         }
-        let (step, layout) = (self.looking.step(), self.block.layout());
+        let (step, layout) = (self.looking.step(), *self.block.layout());
         let base = self.block.base(sub.protocol);
         // SAFETY: the block vouches for its memory, and both ends of `looking` are its words.
-        let Some(header) = (unsafe { proto::ready(sub.protocol, layout, base, &mut self.looking) }) else {
+        let Some(header) = (unsafe { proto::ready(sub.protocol, &layout, base, &mut self.looking) }) else {
             return Ok(false);
         };
         if header.tag != sub.tag {
             return Err(EndFault::OtherOperation { step, found: header.tag });
         }
+        if !self.announce(running)? {
+            return Ok(false);
+        }
+        let Running { sub, counters, .. } = running;
         counters.received = counters.transmitted + 1;
         counters.flushed = counters.received;
-        let len_bytes = proto::travel_bytes(sub.protocol, layout, step, header);
+        let len_bytes = proto::travel_bytes(sub.protocol, &layout, step, header);
         let start = self.block.slot(sub.protocol, step);
         // SAFETY: a slot lies in what was registered; it is full, so that its producer leaves it alone until `release`.
         let sent = unsafe { self.comm.isend(start, len_bytes, self.slots.of(sub.protocol))? };
