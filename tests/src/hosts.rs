@@ -13,6 +13,10 @@ use std::process::{Command, Output};
 
 /// Every host's interface.
 pub const INTERFACE: &str = "eth0";
+/// The second one, where there is one.
+pub const SECOND_INTERFACE: &str = "eth1";
+/// The routing table for what leaves with the second interface's address.
+const SECOND_TABLE: u32 = 101;
 /// What the names of namespaces begin with, before the number of the process that made them.
 const PREFIX: &str = "oxccl-test-";
 
@@ -45,6 +49,33 @@ impl Hosts {
         Ok(hosts)
     }
 
+    /// Gives every host a second interface into the same network, as `eth1`: what has its address leaves by it, what has no address
+    /// of its own by the first.
+    pub fn with_second_interface(self) -> Result<Hosts, String> {
+        let hub = self.hub();
+        for host in 0..self.count {
+            let (namespace, address) = (self.namespace(host), self.second_address(host));
+            let network = "10.77.0.0/24";
+            ip(&format!(
+                "-n {hub} link add second{host} type veth peer name {SECOND_INTERFACE} netns {namespace}"
+            ))?;
+            ip(&format!("-n {hub} link set second{host} master bridge0 up"))?;
+            // One interface does not answer for the other's address, and either takes what comes.
+            for setting in ["arp_ignore=1", "arp_announce=2", "rp_filter=0"] {
+                let (name, value) = setting.split_once('=').unwrap_or_default();
+                for at in ["all", INTERFACE, SECOND_INTERFACE] {
+                    let set = format!("echo {value} > /proc/sys/net/ipv4/conf/{at}/{name}");
+                    run(Command::new("ip").args(["netns", "exec", &namespace, "sh", "-c", &set]))?;
+                }
+            }
+            ip(&format!("-n {namespace} address add {address}/24 dev {SECOND_INTERFACE} noprefixroute"))?;
+            ip(&format!("-n {namespace} link set {SECOND_INTERFACE} up"))?;
+            ip(&format!("-n {namespace} route add {network} dev {SECOND_INTERFACE} table {SECOND_TABLE}"))?;
+            ip(&format!("-n {namespace} rule add from {address} table {SECOND_TABLE}"))?;
+        }
+        Ok(self)
+    }
+
     /// How many.
     pub fn count(&self) -> u32 {
         self.count
@@ -55,9 +86,27 @@ impl Hosts {
         format!("10.77.0.{}", host + 1)
     }
 
+    fn second_address(&self, host: u32) -> String {
+        format!("10.77.0.{}", host + 101)
+    }
+
+    /// Bytes that have left a host by one of its interfaces.
+    pub fn sent_bytes(&self, host: u32, interface: &str) -> u64 {
+        let file = format!("/sys/class/net/{interface}/statistics/tx_bytes");
+        let text = run(Command::new("ip").args(["netns", "exec", &self.namespace(host), "cat", &file]));
+        text.expect("the interface is ours").trim().parse().expect("a number")
+    }
+
     /// The command that runs what follows it on a host.
     pub fn on(&self, host: u32) -> [String; 4] {
         ["ip".to_owned(), "netns".to_owned(), "exec".to_owned(), self.namespace(host)]
+    }
+
+    /// The same for a host that also has a name of its own, as machines have: without `NCCL_HOSTID` nobody takes two for one.
+    pub fn on_machine(&self, host: u32) -> Vec<String> {
+        let named = format!("hostname {} && exec \"$@\"", self.namespace(host));
+        let rest = ["unshare", "--uts", "sh", "-c", &named, "sh"].map(str::to_owned);
+        self.on(host).into_iter().chain(rest).collect()
     }
 
     /// Pulls a host's plug. Nobody is told: its peers hear nothing more, nor does it.
@@ -95,11 +144,16 @@ fn sweep() {
 }
 
 fn ip(arguments: &str) -> Result<(), String> {
-    match Command::new("ip").args(arguments.split_whitespace()).output() {
+    run(Command::new("ip").args(arguments.split_whitespace())).map(drop)
+}
+
+/// What the command wrote, or what went wrong.
+fn run(command: &mut Command) -> Result<String, String> {
+    match command.output() {
         Err(error) => Err(format!("ip (of iproute2): {error}")),
-        Ok(Output { status, .. }) if status.success() => Ok(()),
-        Ok(Output { stderr, .. }) => {
-            Err(format!("ip {arguments}: {}", String::from_utf8_lossy(&stderr).trim()))
+        Ok(Output { status, stdout, .. }) if status.success() => {
+            Ok(String::from_utf8_lossy(&stdout).into_owned())
         }
+        Ok(Output { stderr, .. }) => Err(format!("{command:?}: {}", String::from_utf8_lossy(&stderr).trim())),
     }
 }

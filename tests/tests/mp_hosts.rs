@@ -2,7 +2,7 @@
 //!
 //! The hosts are network namespaces, which need root's privileges; without, the tests say that they were skipped.
 
-use oxccl_tests::hosts::{Hosts, INTERFACE};
+use oxccl_tests::hosts::{Hosts, INTERFACE, SECOND_INTERFACE};
 use oxccl_tests::process::{Job, Launch, SOON};
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,10 @@ const RANK: &str = env!("CARGO_BIN_EXE_oxccl-rank");
 const RANKS_PER_HOST: u32 = 2;
 /// The default time after which a silent host counts as gone is 5 s.
 const DEAD_HOST_DEADLINE: Duration = Duration::from_secs(15);
+/// What `check` sends at least from a host's second rank, by which its rings leave it: some fifty megabytes; acknowledgements are a
+/// hundredth of that. The first rank sends to other hosts what goes from each rank to each.
+const RING_BYTES: u64 = 20 << 20;
+const MESH_BYTES: u64 = 2 << 20;
 /// For eight ranks on a machine with two processors that does other things.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -100,6 +104,29 @@ fn two_hosts_do_everything_over_a_network() {
 #[test]
 fn three_hosts_do_everything_over_a_network_and_ipv6() {
     do_everything("net3", 3, &[("NCCL_NET", "Socket"), ("NCCL_SOCKET_FAMILY", "AF_INET6")]);
+}
+
+/// The second rank of a host has the second device. What it sends has that device's address, and so leaves by it, though the route
+/// to every peer is by the first.
+#[test]
+fn ranks_of_a_host_send_by_the_devices_that_they_were_given() {
+    let hosts = Hosts::new("rails", 2).and_then(Hosts::with_second_interface);
+    let Some(hosts) = hosts.inspect_err(|why| println!("skipped: no network namespaces here: {why}")).ok()
+    else {
+        return;
+    };
+    let by_all = [("NCCL_NET", "Socket"), ("NCCL_SOCKET_IFNAME", "eth")];
+    let mut job = start(&hosts, &by_all, "join check drop tidy");
+    for rank in &mut job.ranks {
+        let status = rank.end(PATIENCE);
+        assert!(status.success(), "{status}: {}", rank.transcript());
+    }
+    for host in 0..hosts.count() {
+        let [first, second] =
+            [INTERFACE, SECOND_INTERFACE].map(|interface| hosts.sent_bytes(host, interface));
+        println!("host {host} sent {first} bytes by its first interface, {second} by its second");
+        assert!(first > MESH_BYTES && second > RING_BYTES, "host {host}: {first}, {second}");
+    }
 }
 
 #[test]

@@ -22,6 +22,20 @@ pub struct InterfaceFilter {
 pub(crate) struct Interface {
     pub name: String,
     pub addr: IpAddr,
+    /// So many leading bits are its network's: addresses that agree in them are reached without a router.
+    pub net_bits: u32,
+}
+
+impl Interface {
+    /// Whether another address is one of its network.
+    pub(crate) fn reaches(&self, other: IpAddr) -> bool {
+        let differ = match (self.addr, other) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => (own.to_bits() ^ other.to_bits()).leading_zeros(),
+            (IpAddr::V6(own), IpAddr::V6(other)) => (own.to_bits() ^ other.to_bits()).leading_zeros(),
+            _ => return false,
+        };
+        differ >= self.net_bits
+    }
 }
 
 impl InterfaceFilter {
@@ -113,13 +127,26 @@ pub(crate) fn list() -> Result<Vec<Interface>, BootstrapError> {
         // SAFETY: the kernel's list holds zero-terminated names and, where not null (checked), addresses laid out
         // as their family says.
         let (name, addr) = unsafe { (CStr::from_ptr(entry.ifa_name), ip_of(entry.ifa_addr)) };
+        // SAFETY: as above; a mask is laid out as the address that it is of.
+        let mask = (!entry.ifa_netmask.is_null()).then(|| unsafe { ip_of(entry.ifa_netmask) }).flatten();
         if let Some(addr) = addr.filter(|addr| !is_link_local_v6(addr)) {
-            interfaces.push(Interface { name: name.to_string_lossy().into_owned(), addr });
+            let name = name.to_string_lossy().into_owned();
+            interfaces.push(Interface { name, addr, net_bits: net_bits(addr, mask) });
         }
     }
     // SAFETY: `head` is the list that getifaddrs made; nothing borrowed from it is alive.
     unsafe { libc::freeifaddrs(head) };
     Ok(interfaces)
+}
+
+/// The leading ones of a mask; all bits where there is none.
+fn net_bits(addr: IpAddr, mask: Option<IpAddr>) -> u32 {
+    match mask {
+        Some(IpAddr::V4(mask)) => mask.to_bits().leading_ones(),
+        Some(IpAddr::V6(mask)) => mask.to_bits().leading_ones(),
+        None if addr.is_ipv4() => 32,
+        None => 128,
+    }
 }
 
 /// # Safety
@@ -158,7 +185,11 @@ mod tests {
             ("ib0", "10.1.0.5"),
             ("lo", "::1"),
         ]
-        .map(|(name, addr)| Interface { name: name.into(), addr: addr.parse().expect("a test address") })
+        .map(|(name, addr)| Interface {
+            name: name.into(),
+            addr: addr.parse().expect("a test address"),
+            net_bits: 24,
+        })
         .to_vec()
     }
 
@@ -196,8 +227,24 @@ mod tests {
     }
 
     #[test]
+    fn an_interface_reaches_its_network() {
+        let of = |addr: &str, net_bits| Interface {
+            name: "eth0".into(),
+            addr: addr.parse().expect("a test address"),
+            net_bits,
+        };
+        let reaches =
+            |addr, net_bits, other: &str| of(addr, net_bits).reaches(other.parse().expect("a test address"));
+        assert!(reaches("10.1.2.3", 24, "10.1.2.200") && !reaches("10.1.2.3", 24, "10.1.3.3"));
+        assert!(reaches("10.1.2.3", 0, "192.168.0.1") && reaches("10.1.2.3", 32, "10.1.2.3"));
+        assert!(reaches("fd77::1", 64, "fd77::ffff:1") && !reaches("fd77::1", 64, "fd78::1"));
+        assert!(!reaches("10.1.2.3", 0, "::1"));
+    }
+
+    #[test]
     fn this_host_has_a_loopback() {
         let list = list().expect("getifaddrs works");
+        assert!(list.iter().any(|interface| interface.name == "lo" && matches!(interface.net_bits, 8 | 128)));
         assert!(list.iter().any(|interface| interface.addr.is_loopback()), "{list:?}");
     }
 }

@@ -4,7 +4,8 @@ use super::connect::ConnectError;
 use super::inbox::ConnKey;
 use crate::bootstrap::Bootstrap;
 use crate::net::{
-    Connector, HANDLE_BYTES, Listener, Net, NetConfig, NetError, NetHandle, RecvComm, SendComm, find,
+    Connector, HANDLE_BYTES, Listener, Net, NetConfig, NetError, NetHandle, RecvComm, SendComm, Whereabouts,
+    find, nearest,
 };
 use oxccl_shared::abi::Rank;
 use std::sync::Arc;
@@ -25,8 +26,8 @@ pub(super) struct Dialing<'a> {
     /// Outbound, and inbound, in the order in which both ends have them.
     pub to: &'a [Conn],
     pub from: &'a [Conn],
-    /// Which of the ranks of this host this is: they take the devices in turn.
-    pub local_rank: u32,
+    /// Which device is this rank's follows from where it runs.
+    pub place: Whereabouts,
     pub timeout: Duration,
 }
 
@@ -43,13 +44,15 @@ impl Dialing<'_> {
     /// Connects all.
     pub fn connect(&self, config: &NetConfig) -> Result<Dialed, ConnectError> {
         let net = find(config).map_err(|source| self.error(None, source))?;
-        // A device's number fits: `find` gives no network without one.
-        let device = self.local_rank % net.devices().max(1);
+        // There is one: `find` gives no network without.
+        let device = nearest(&*net, self.place).map_err(|source| self.error(None, source))?;
         let mut listeners = self.listen(&net, device)?;
         let handles = self.receive_handles()?;
         let mut connectors = Vec::new();
         for (&(_, peer), handle) in self.to.iter().zip(handles) {
-            let made = net.connect(device, &handle).map_err(|source| self.error(Some(peer), source))?;
+            let made = net
+                .connect(net.device_towards(&handle, device), &handle)
+                .map_err(|source| self.error(Some(peer), source))?;
             connectors.push((peer, made));
         }
         self.poll(&mut connectors, &mut listeners)

@@ -126,6 +126,12 @@ pub trait Net: Send + Sync + fmt::Debug {
     /// [`NetError::NoDevice`], or what the device said.
     fn listen(&self, device: u32) -> Result<(NetHandle, Box<dyn Listener>), NetError>;
 
+    /// The device from which to connect to the listener that `handle` names, where `preferred` would be best for this rank:
+    /// another, where that one does not lead there.
+    fn device_towards(&self, _handle: &NetHandle, preferred: u32) -> u32 {
+        preferred
+    }
+
     /// Begins a connection from `device` to the listener that `handle` names.
     ///
     /// # Errors

@@ -8,7 +8,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::io;
-use std::net::TcpStream;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 /// A socket on its way.
@@ -26,15 +27,23 @@ enum State {
 }
 
 impl Dial {
-    /// On its way to who made the invitation, to say `hello`.
+    /// On its way to who made the invitation, to say `hello`; with this address, where it is of the peer's family.
     ///
     /// # Errors
     /// What the kernel said.
-    pub(super) fn new(invitation: &Invitation, hello: Hello, dead_after: Duration) -> io::Result<Dial> {
+    pub(super) fn new(
+        invitation: &Invitation,
+        source: Option<IpAddr>,
+        hello: Hello,
+        dead_after: Duration,
+    ) -> io::Result<Dial> {
         let family = if invitation.addr.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
         sockopt::set_tcp_nodelay(&socket, true)?;
+        if let Some(source) = source.filter(|source| source.is_ipv6() == invitation.addr.is_ipv6()) {
+            bind(&socket, source)?;
+        }
         let nonce = Nonce::random().map_err(io::Error::other)?;
         let handshake = Handshake::initiator(invitation.token, hello, nonce);
         let state = match rustix::net::connect(&socket, &invitation.addr) {
@@ -77,4 +86,16 @@ impl Dial {
     pub(super) fn into_stream(self) -> TcpStream {
         self.stream
     }
+}
+
+/// Gives a socket an address, and leaves its port to the connect: ports chosen here would be used up though they go to other peers.
+fn bind(socket: &impl AsFd, source: IpAddr) -> io::Result<()> {
+    let (fd, on) = (socket.as_fd().as_raw_fd(), 1i32);
+    let len = size_of_val(&on) as libc::socklen_t;
+    // SAFETY: the descriptor is open, the option's value is an int that lives through the call. A kernel that does not know the
+    // option chooses the port at once, which is as good while there are few.
+    unsafe {
+        libc::setsockopt(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, (&raw const on).cast(), len)
+    };
+    Ok(rustix::net::bind(socket, &SocketAddr::new(source, 0))?)
 }

@@ -86,6 +86,10 @@ impl Net for FaultNet {
         Ok((handle, Box::new(FaultListener { inner, maker })))
     }
 
+    fn device_towards(&self, handle: &NetHandle, preferred: u32) -> u32 {
+        self.inner.device_towards(handle, preferred)
+    }
+
     fn connect(&self, device: u32, handle: &NetHandle) -> Result<Box<dyn Connector>, NetError> {
         let maker = self.maker(device)?;
         Ok(Box::new(FaultConnector { inner: self.inner.connect(device, handle)?, maker }))

@@ -19,6 +19,7 @@ pub mod loopback;
 pub mod fault;
 pub mod plugin;
 mod choose;
+mod nearest;
 
 pub use choose::{NetConfig, find};
 pub use contract::{
@@ -26,3 +27,4 @@ pub use contract::{
     NetProperties, REQUESTS_MAX, RecvComm, Registration, Request, SendComm,
 };
 pub use error::NetError;
+pub use nearest::{Whereabouts, nearest};

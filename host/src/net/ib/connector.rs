@@ -73,7 +73,7 @@ impl IbConnector {
         let name = port.name();
         let connection =
             getrandom::u64().map_err(|error| NetError::of_call(&name, "getrandom", error.to_string()))?;
-        let dial = Dial::new(invitation, hello(connection), settings.socket.peer_dead_after)
+        let dial = Dial::new(invitation, None, hello(connection), settings.socket.peer_dead_after)
             .map_err(|error| NetError::of_io(&name, Some(invitation.addr.to_string()), "connect", &error))?;
         Ok(IbConnector {
             port: port.clone(),

@@ -3,6 +3,7 @@
 use super::config::{DATA_SOCKETS_MAX, SocketConfig};
 use super::devices::Device;
 use super::purpose::Lane;
+use crate::bootstrap::iface::Interface;
 use crate::net::dial::Dial;
 use crate::net::invitation::Invitation;
 use crate::net::message::{Ends, Sender};
@@ -27,18 +28,20 @@ impl SocketConnector {
         invitation: &Invitation,
         config: &SocketConfig,
     ) -> Result<SocketConnector, NetError> {
-        let connection = getrandom::u64()
-            .map_err(|error| NetError::of_call(&device.name, "getrandom", error.to_string()))?;
+        let Interface { name, addr: source, .. } = &device.interface;
+        let connection =
+            getrandom::u64().map_err(|error| NetError::of_call(name, "getrandom", error.to_string()))?;
         let total = 1 + config.data_sockets.min(DATA_SOCKETS_MAX);
         let dial = |index| {
             let hello = Lane { index, total, connection }.hello();
-            Dial::new(invitation, hello, config.peer_dead_after)
+            Dial::new(invitation, Some(*source), hello, config.peer_dead_after)
         };
-        let dials = (0..total).map(dial).collect::<io::Result<Vec<Dial>>>().map_err(|error| {
-            NetError::of_io(&device.name, Some(invitation.addr.to_string()), "connect", &error)
-        })?;
+        let dials = (0..total)
+            .map(dial)
+            .collect::<io::Result<Vec<Dial>>>()
+            .map_err(|error| NetError::of_io(name, Some(invitation.addr.to_string()), "connect", &error))?;
         Ok(SocketConnector {
-            device: device.name.clone(),
+            device: name.clone(),
             peer: invitation.addr,
             timeout: config.connect_timeout,
             deadline: Instant::now() + config.connect_timeout,

@@ -1,9 +1,9 @@
-//! Interfaces as devices.
+//! Interfaces as devices, and which of them leads to an address.
 
 use super::config::SocketConfig;
 use crate::bootstrap::iface::{self, Interface};
 use crate::net::NetError;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
 
 /// Mbit/s of an interface that does not say: virtual ones, mostly.
@@ -12,8 +12,7 @@ const SPEED_UNKNOWN_MBPS: u32 = 10_000;
 /// An interface with one of its addresses.
 #[derive(Clone, Debug)]
 pub(super) struct Device {
-    pub name: String,
-    pub addr: IpAddr,
+    pub interface: Interface,
     pub pci_path: Option<String>,
     pub speed_mbps: u32,
 }
@@ -46,6 +45,26 @@ fn choose<'a>(interfaces: &'a [Interface], config: &SocketConfig) -> Vec<&'a Int
     firsts
 }
 
+/// Which of the devices a connection to `peer` leaves by: the preferred one where its network has that address, else the one
+/// that the kernel's route takes. Nobody is asked where neither says anything: then it is the preferred one.
+pub(super) fn towards(devices: &[Device], peer: SocketAddr, preferred: usize) -> usize {
+    let reaches = |device: &Device| device.interface.reaches(peer.ip());
+    if devices.get(preferred).is_some_and(reaches) {
+        return preferred;
+    }
+    let source = source_towards(peer);
+    let is_routed = |device: &Device| Some(device.interface.addr) == source;
+    devices.iter().position(is_routed).or_else(|| devices.iter().position(reaches)).unwrap_or(preferred)
+}
+
+/// The address that the kernel would give a socket connected to `peer`. Nothing is sent for it.
+fn source_towards(peer: SocketAddr) -> Option<IpAddr> {
+    let any: SocketAddr = if peer.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" }.parse().ok()?;
+    let socket = UdpSocket::bind(any).ok()?;
+    socket.connect(peer).ok()?;
+    socket.local_addr().ok().map(|source| source.ip())
+}
+
 fn describe(interface: &Interface, sysfs: &Path) -> Device {
     let folder = sysfs.join("class/net").join(&interface.name);
     let speed = std::fs::read_to_string(folder.join("speed")).ok();
@@ -53,8 +72,7 @@ fn describe(interface: &Interface, sysfs: &Path) -> Device {
     let speed = speed.and_then(|text| text.trim().parse::<u32>().ok()).filter(|mbps| *mbps > 0);
     let pci_path = std::fs::canonicalize(folder.join("device")).ok();
     Device {
-        name: interface.name.clone(),
-        addr: interface.addr,
+        interface: interface.clone(),
         pci_path: pci_path.map(|path| path.to_string_lossy().into_owned()),
         speed_mbps: speed.unwrap_or(SPEED_UNKNOWN_MBPS),
     }
@@ -66,7 +84,7 @@ mod tests {
     use crate::bootstrap::InterfaceFilter;
 
     fn interface(name: &str, addr: &str) -> Interface {
-        Interface { name: name.to_owned(), addr: addr.parse().expect("an address") }
+        Interface { name: name.to_owned(), addr: addr.parse().expect("an address"), net_bits: 24 }
     }
 
     fn names(filter: &str, ipv6: Option<bool>) -> Vec<String> {
@@ -89,6 +107,24 @@ mod tests {
         assert_eq!(names("", Some(true)), ["eth0 2001:db8::5", "eth1 2001:db8::6"]);
         assert_eq!(names("lo,eth1", None), ["lo 127.0.0.1", "eth1 2001:db8::6"]);
         assert_eq!(names("=eth", None), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn a_connection_leaves_by_the_device_whose_network_has_the_peer() {
+        let device = |name, addr| describe(&interface(name, addr), Path::new("/nowhere"));
+        let devices = [device("eth0", "10.0.1.5"), device("eth1", "10.0.2.5"), device("eth2", "10.0.2.6")];
+        let towards = |peer: &str, preferred| towards(&devices, peer.parse().expect("an address"), preferred);
+        assert_eq!(towards("10.0.1.9:1", 0), 0);
+        assert_eq!(towards("10.0.1.9:1", 1), 0);
+        // Two that are alike: the preferred one.
+        assert_eq!([towards("10.0.2.9:1", 0), towards("10.0.2.9:1", 1), towards("10.0.2.9:1", 2)], [1, 1, 2]);
+        assert_eq!(towards("[fd77::1]:1", 2), 2);
+    }
+
+    #[test]
+    fn the_kernel_says_by_which_address_a_route_leaves() {
+        let here: SocketAddr = "127.0.0.1:9".parse().expect("an address");
+        assert_eq!(source_towards(here), Some(here.ip()));
     }
 
     #[test]

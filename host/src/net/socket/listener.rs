@@ -34,12 +34,15 @@ impl SocketListener {
         token: Secret,
         config: &SocketConfig,
     ) -> Result<(SocketAddr, SocketListener), NetError> {
-        let failed = |error: io::Error| NetError::of_io(&device.name, None, "listen", &error);
-        let listener = sock::listen(device.addr, 0).map_err(failed)?;
+        let failed = |error: io::Error| NetError::of_io(&device.interface.name, None, "listen", &error);
+        let listener = sock::listen(device.interface.addr, 0).map_err(failed)?;
         let addr = listener.local_addr().map_err(failed)?;
         let acceptor = Acceptor::new(listener, token, NOBODY, config.handshake_timeout);
         let peer_dead_after = config.peer_dead_after;
-        Ok((addr, SocketListener { device: device.name.clone(), acceptor, peer_dead_after, coming: None }))
+        Ok((
+            addr,
+            SocketListener { device: device.interface.name.clone(), acceptor, peer_dead_after, coming: None },
+        ))
     }
 
     /// Takes a socket that has proved to know the token. Its place may still be nonsense, if another version made it.

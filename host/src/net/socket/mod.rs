@@ -2,6 +2,7 @@
 //! Takes: the host's interfaces, as `NCCL_SOCKET_IFNAME` and `NCCL_SOCKET_FAMILY` admit them.
 //! Gives: the network that every host has. A connection is a control socket and, where the user wants them, data sockets
 //! over which long messages are striped; all of them prove to know the listener's token before anything else is read.
+//! A connection's sockets have its devices' addresses on both ends, so that it goes by the interfaces that were chosen.
 //! Never: blocks, starts a thread, allocates or locks once a connection stands.
 //!
 //! What travels is [`super::message`]'s; here it gets its sockets.
@@ -64,7 +65,7 @@ impl Net for Socket {
     fn properties(&self, device: u32) -> Result<NetProperties, NetError> {
         let found = self.device(device)?;
         Ok(NetProperties {
-            name: found.name.clone(),
+            name: found.interface.name.clone(),
             pci_path: found.pci_path.clone(),
             guid: u64::from(device),
             memory: MemoryKinds::HOST,
@@ -80,9 +81,15 @@ impl Net for Socket {
     fn listen(&self, device: u32) -> Result<(NetHandle, Box<dyn Listener>), NetError> {
         let device = self.device(device)?;
         let token = Secret::random()
-            .map_err(|error| NetError::of_call(&device.name, "getrandom", error.to_string()))?;
+            .map_err(|error| NetError::of_call(&device.interface.name, "getrandom", error.to_string()))?;
         let (addr, listener) = listener::SocketListener::new(device, token, &self.config)?;
         Ok((Invitation { addr, token }.to_handle(MAGIC), Box::new(listener)))
+    }
+
+    fn device_towards(&self, handle: &NetHandle, preferred: u32) -> u32 {
+        // `connect` says what is wrong with a bad handle.
+        let Ok(Invitation { addr, .. }) = Invitation::from_handle(handle, MAGIC) else { return preferred };
+        devices::towards(&self.devices, addr, preferred as usize) as u32
     }
 
     fn connect(&self, device: u32, handle: &NetHandle) -> Result<Box<dyn Connector>, NetError> {
