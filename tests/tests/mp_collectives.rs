@@ -31,6 +31,23 @@ fn two_to_four_processes_over_a_network() {
     }
 }
 
+/// The variable asks for threads and gets sockets: that is said, once in each process however many communicators it makes.
+#[test]
+fn whoever_asks_for_threads_of_sockets_is_told_that_there_are_none() {
+    let lines_with = |threads: &str| {
+        let launch = Launch::new(RANK, 2).env("OXCCL_TRANSPORT", "net").env("NCCL_NET", "Socket");
+        let launch = launch.env("NCCL_SOCKET_NTHREADS", threads).env("NCCL_NSOCKS_PERTHREAD", "2");
+        let mut job = launch.start("join check");
+        job.all_succeed();
+        let lines =
+            |errors: &str| errors.lines().filter(|line| line.contains("NCCL_SOCKET_NTHREADS")).count();
+        let told = job.ranks.iter().map(|rank| rank.errors());
+        told.map(|errors| (lines(errors), errors.contains("4 data sockets"))).collect::<Vec<_>>()
+    };
+    assert_eq!(lines_with("2"), [(1, true), (1, true)]);
+    assert_eq!(lines_with("0"), [(0, false), (0, false)]);
+}
+
 #[test]
 fn two_hosts_of_two_processes() {
     let launch = Launch::new(RANK, 4);

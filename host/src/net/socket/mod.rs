@@ -19,7 +19,7 @@ use super::invitation::Invitation;
 use super::{Connector, Listener, MemoryKinds, Net, NetError, NetHandle, NetProperties};
 use crate::bootstrap::secret::Secret;
 use devices::Device;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 /// The network's name.
 const NAME: &str = "Socket";
@@ -40,7 +40,19 @@ pub struct Socket {
 /// # Errors
 /// [`NetError::Call`] if the kernel does not list its interfaces.
 pub fn open(config: &SocketConfig) -> Result<Arc<dyn Net>, NetError> {
+    static TOLD: Once = Once::new();
+    if config.data_sockets > 0 {
+        TOLD.call_once(|| tracing::warn!("{}", no_threads(config.data_sockets)));
+    }
     Ok(Arc::new(Socket { config: config.clone(), devices: devices::list(config)? }))
+}
+
+/// What whoever asks for threads is told, once.
+fn no_threads(data_sockets: u32) -> String {
+    format!(
+        "NCCL_SOCKET_NTHREADS x NCCL_NSOCKS_PERTHREAD: every connection has {data_sockets} data sockets, and no threads are started \
+         for them: the one that drives the communicator drives its sockets"
+    )
 }
 
 impl Socket {
