@@ -1,11 +1,11 @@
 //! One collective call on all ranks of a world, checked byte for byte against the oracle.
 
 use crate::guarded::{Guarded, POISON, bytes_of};
-use crate::harness::{World, first_error};
+use crate::harness::{Settings, World, first_error};
 use crate::model::{Model, Sample};
 use crate::oracle::{Inputs, shape};
 use crate::with_type;
-use oxccl::{Communicator, DataType, Error, Func, Group, RedOp, ReduceOp, Untyped};
+use oxccl::{Algorithm, Communicator, DataType, Error, Func, Group, RedOp, ReduceOp, Untyped};
 use std::ops::Range;
 
 /// Functions with an output; [`Func::Send`] stands for a shift.
@@ -20,6 +20,21 @@ pub const FUNCS: [Func; 9] = [
     Func::Scatter,
     Func::Send,
 ];
+
+/// Whether the function has an operator.
+pub fn reduces(func: Func) -> bool {
+    matches!(func, Func::AllReduce | Func::Reduce | Func::ReduceScatter)
+}
+
+/// Only all-reduce has more than one algorithm.
+pub fn applies(settings: &Settings, func: Func) -> bool {
+    func == Func::AllReduce || matches!(settings.algorithm, None | Some(Algorithm::Ring))
+}
+
+/// The operators to test it with.
+pub fn ops(func: Func) -> &'static [RedOp] {
+    if reduces(func) { RedOp::ALL } else { &[RedOp::Sum] }
+}
 
 /// Where outputs lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,4 +1,4 @@
-//! An allocator that counts its calls: for tests of their own, since it sees the whole process.
+//! An allocator that counts its calls and the bytes that are allocated: for programs of their own, since it sees the whole process.
 //!
 //! ```ignore
 //! #[global_allocator]
@@ -6,29 +6,36 @@
 //! ```
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 /// Counts every call.
 pub struct Counting;
 
 static CALLS: AtomicU64 = AtomicU64::new(0);
+/// Signed: a thread's free may be counted before the other thread's allocation.
+static LIVE_BYTES: AtomicI64 = AtomicI64::new(0);
+
+fn count(more_bytes: usize, fewer_bytes: usize) {
+    CALLS.fetch_add(1, Ordering::Relaxed);
+    LIVE_BYTES.fetch_add(more_bytes as i64 - fewer_bytes as i64, Ordering::Relaxed);
+}
 
 // SAFETY: every call goes to the system's allocator as it came.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        CALLS.fetch_add(1, Ordering::Relaxed);
+        count(layout.size(), 0);
         // SAFETY: the caller's obligations are passed on.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        CALLS.fetch_add(1, Ordering::Relaxed);
+        count(0, layout.size());
         // SAFETY: as above.
         unsafe { System.dealloc(ptr, layout) }
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        CALLS.fetch_add(1, Ordering::Relaxed);
+        count(size, layout.size());
         // SAFETY: as above.
         unsafe { System.realloc(ptr, layout, size) }
     }
@@ -37,6 +44,11 @@ unsafe impl GlobalAlloc for Counting {
 /// Calls so far; ordered by whatever orders the threads that made them.
 pub fn calls() -> u64 {
     CALLS.load(Ordering::Relaxed)
+}
+
+/// Bytes that are allocated now; exact while no other thread allocates.
+pub fn live_bytes() -> i64 {
+    LIVE_BYTES.load(Ordering::Relaxed)
 }
 
 /// Panics unless [`Counting`] is the program's allocator.

@@ -19,3 +19,4 @@ pub mod tidy;
 pub mod process;
 pub mod hosts;
 pub mod net;
+pub mod soak;

@@ -55,6 +55,15 @@ enum Task {
         #[arg(long, default_value_t = 60)]
         seconds: u64,
     },
+    /// Random collectives over networks that come late and stall, checked one by one, and whether memory grows.
+    Soak {
+        /// How long.
+        #[arg(long, default_value_t = 3600)]
+        seconds: u64,
+        /// Where the random choices start. Default: another each time.
+        #[arg(long)]
+        seed: Option<u64>,
+    },
     /// Builds the GPU kernels: PTX and machine code for each GPU generation, checked and packed into one file.
     BuildPtx(ptx::Options),
     /// Packs the GPU tests, the measuring tool and the kernels for a machine that has GPUs and no toolchain.
@@ -83,6 +92,7 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Fuzz { target, seconds } => {
             stages::fuzz::run_targets(target.as_deref(), Duration::from_secs(seconds))?.is_ok()
         }
+        Task::Soak { seconds, seed } => stages::soak::run(Duration::from_secs(seconds), seed)?,
         Task::BuildPtx(options) => ptx::build(&options)?,
         Task::GpuPack(options) => gpu::pack(&options)?,
         Task::Softroce(options) => return softroce::run(&options),

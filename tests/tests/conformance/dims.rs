@@ -1,7 +1,7 @@
 //! The dimensions of the matrix and which of their values go together.
 
-use oxccl::{Algorithm, Func, Protocol, RedOp};
-pub use oxccl_tests::case::FUNCS;
+use oxccl::{Algorithm, Protocol};
+pub use oxccl_tests::case::{FUNCS, applies, ops, reduces};
 use oxccl_tests::harness::Settings;
 
 /// Forced algorithm and protocol, and what the library chooses by itself.
@@ -11,19 +11,4 @@ pub fn settings() -> Vec<Settings> {
         all.extend(Protocol::ALL.iter().map(|protocol| Settings::forced(algorithm, *protocol)));
     }
     all
-}
-
-/// Whether the function has an operator.
-pub fn reduces(func: Func) -> bool {
-    matches!(func, Func::AllReduce | Func::Reduce | Func::ReduceScatter)
-}
-
-/// Only all-reduce has more than one algorithm.
-pub fn applies(settings: &Settings, func: Func) -> bool {
-    func == Func::AllReduce || matches!(settings.algorithm, None | Some(Algorithm::Ring))
-}
-
-/// The operators to test it with.
-pub fn ops(func: Func) -> &'static [RedOp] {
-    if reduces(func) { RedOp::ALL } else { &[RedOp::Sum] }
 }

@@ -5,6 +5,7 @@
 
 mod checks;
 pub mod fuzz;
+pub mod soak;
 mod gpu;
 pub mod loom;
 mod miri;
