@@ -4,6 +4,7 @@
 
 mod cli;
 mod complain;
+mod say;
 mod collective;
 mod target;
 mod data;

@@ -145,12 +145,12 @@ fn supervise(processes: u32, args: &PerfArgs) -> Result<u8, RunError> {
     let limit = args.time_budget.map(|budget| budget.saturating_add(OVERTIME));
     let threads = args.threads.unwrap_or(1);
     if !args.init_time {
-        return Ok(spawn::supervise(processes, threads, limit, None)?);
+        return Ok(spawn::supervise("perf", processes, threads, limit, None)?);
     }
     for round in 0..args.rounds() as usize {
         for turn in 0..args.engines.len() {
             let engine = (round + turn) % args.engines.len();
-            let status = spawn::supervise(processes, threads, limit, Some(engine))?;
+            let status = spawn::supervise("perf", processes, threads, limit, Some(engine))?;
             if status != 0 {
                 return Ok(status);
             }

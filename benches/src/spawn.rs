@@ -71,8 +71,9 @@ pub fn launched() -> Result<Option<(u32, u32)>, LaunchError> {
 
 /// Starts `processes` of this program with the same arguments and waits for them. The exit status of the first that failed.
 ///
-/// Those that have not ended after `limit` are killed. With `only`, the run is for that engine alone.
+/// Those that have not ended after `limit` are killed. With `only`, the run is for that engine alone. `tool` says how they end.
 pub fn supervise(
+    tool: &str,
     processes: u32,
     threads: u32,
     limit: Option<Duration>,
@@ -106,7 +107,7 @@ pub fn supervise(
                 pids.retain(|(p, _)| *p != process);
                 if !status.as_ref().is_ok_and(ExitStatus::success) {
                     if !killed && !said_so_itself(&status, failed_at.is_some()) {
-                        complain("perf", describe(process, threads, pid, &status));
+                        complain(tool, describe(process, threads, pid, &status));
                     }
                     region.stop();
                     if failed_at.is_none() {
@@ -117,7 +118,7 @@ pub fn supervise(
             }
             Err(_) => {
                 complain(
-                    "perf",
+                    tool,
                     format_args!("{} processes did not end by themselves and are killed", pids.len()),
                 );
                 kill(&pids);

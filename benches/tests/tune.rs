@@ -6,7 +6,7 @@ use oxccl::plan::tuning::{Backend, Reason, TuneFile};
 use oxccl::{Communicator, Config, DataType, Func, UniqueId};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 fn tune(words: &str, out: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_oxccl"));
@@ -98,4 +98,32 @@ fn what_cannot_be_measured_is_refused_before_anything_is_started() {
     let output = tune(&format!("--ranks 2 {QUICK}"), &out);
     assert!(said(&output).contains("line 2, mine: unknown field"), "{}", said(&output));
     assert_eq!(std::fs::read_to_string(&out).unwrap(), "version = 1\nmine = true\n");
+}
+
+/// The same run, whose words nobody reads to the end.
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    let out = path("unread.toml");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oxccl"));
+    let words = "tune --ranks 2 --rounds 1 --min-time 1 --sizes 8 --collectives all-reduce";
+    let command = command.args(words.split_whitespace()).arg("--out").arg(&out);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(tune_file::read(&out).unwrap().table(Backend::Cpu, 2).is_some());
+}
+
+/// Known before anything is measured; and what is there already is not lost.
+#[test]
+fn a_place_where_nothing_can_be_written_is_refused_at_once() {
+    let nowhere = tune("--ranks 2", Path::new("/no/such/directory/tune.toml"));
+    assert!(!nowhere.status.success());
+    assert!(
+        said(&nowhere).contains("--out /no/such/directory/tune.toml: No such file"),
+        "{}",
+        said(&nowhere)
+    );
+    let channels = tune("--ranks 2 --channels 4", &path("channels.toml"));
+    assert!(said(&channels).contains("--channels") && !channels.status.success(), "{}", said(&channels));
 }

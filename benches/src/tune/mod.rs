@@ -4,6 +4,7 @@
 //! Never: changes what a communicator does by itself: only who names the file in OXCCL_TUNE_FILE uses it.
 
 mod args;
+mod out;
 mod pick;
 mod sweep;
 mod show;
@@ -19,6 +20,7 @@ use crate::gpu::engine::GpuEngine;
 use crate::gpu::{self, GpuBench, GpuError, OxcclGpuEngine};
 use crate::measure::CpuBench;
 use crate::report::machine::Machine;
+use crate::say::say;
 use crate::spawn::{self, Seat};
 use crate::team::{LocalTeam, Team};
 use oxccl::Protocol;
@@ -51,6 +53,8 @@ pub enum TuneRunError {
     Launcher(#[from] oxccl::api::launcher::LaunchError),
     #[error("memory shared by the ranks: {0}")]
     Memory(#[from] std::io::Error),
+    #[error("printing: {0}")]
+    Print(std::io::Error),
     #[error("one rank has no choices: at least 2 are needed (--ranks)")]
     Alone,
     #[error("--sizes: 1 to 16 ascending sizes were expected")]
@@ -59,8 +63,10 @@ pub enum TuneRunError {
     Collective(&'static str),
     #[error("--out: {0}; give another file, or remove this one")]
     Old(TuneError),
-    #[error("writing {}: {error}", .path.display())]
+    #[error("--out {}: {error}", .path.display())]
     Write { path: PathBuf, error: std::io::Error },
+    #[error("--channels: rings of ranks on processors have one; --backend cuda has more")]
+    Channels,
 }
 
 /// How much longer than its budget a run may last before its processes are killed: communicators, and what is under way.
@@ -102,7 +108,7 @@ fn unseated(args: &TuneArgs) -> Result<u8, TuneRunError> {
         return Err(TuneRunError::Alone);
     }
     let limit = args.time_budget.saturating_add(OVERTIME);
-    Ok(spawn::supervise(ranks, 1, Some(limit), None)?)
+    Ok(spawn::supervise("tune", ranks, 1, Some(limit), None)?)
 }
 
 /// What can be known to be wrong before ranks are started.
@@ -113,8 +119,11 @@ fn check(args: &TuneArgs) -> Result<(), TuneRunError> {
     if let Some(other) = args.collectives.iter().find(|collective| !TUNED.contains(&func(**collective))) {
         return Err(TuneRunError::Collective(other.name()));
     }
+    if args.backend == Where::Cpu && !args.channels.is_empty() {
+        return Err(TuneRunError::Channels);
+    }
     old_file(args)?;
-    Ok(())
+    out::probe(&args.out).map_err(|error| TuneRunError::Write { path: args.out.clone(), error })
 }
 
 /// What is at `--out`, whose other tables are to stay.
@@ -299,13 +308,18 @@ fn conclude(found: &Found, args: &TuneArgs) -> Result<(), TuneRunError> {
             debug_assert_eq!(pushed, Ok(()));
         }
     }
-    print!("{}", show::table(found));
+    let say = |text: &str| say(text).map_err(TuneRunError::Print);
+    let shown = say(&show::table(found));
     let mut file = old_file(args)?;
     file.replace(section);
-    let failed = |error| TuneRunError::Write { path: args.out.clone(), error };
-    std::fs::write(&args.out, file.to_text()).map_err(failed)?;
-    println!("\nwrote {0}; use it with OXCCL_TUNE_FILE={0} on all ranks", args.out.display());
-    Ok(())
+    let text = file.to_text();
+    if let Err(error) = out::replace(&args.out, &text) {
+        // It took minutes to measure: whoever reads this may save it elsewhere.
+        say(&format!("\n{text}"))?;
+        return Err(TuneRunError::Write { path: args.out.clone(), error });
+    }
+    shown?;
+    say(&format!("\nwrote {0}; use it with OXCCL_TUNE_FILE={0} on all ranks\n", args.out.display()))
 }
 
 /// The date in UTC, as ISO 8601 has it.
