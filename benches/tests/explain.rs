@@ -68,6 +68,28 @@ fn this_machine() {
     assert!(text.contains("2 ranks on 1 host") && text.contains("chosen: "), "{text}");
 }
 
+/// Without a GPU there are processors and networks to see; nothing that only GPUs have.
+#[test]
+fn a_machine_without_gpus_is_shown_as_it_is() {
+    if Path::new("/dev/nvidia0").exists() {
+        return println!("skipped: this machine has GPUs");
+    }
+    let page = topo("");
+    assert!(page.status.success(), "{}", said(&page));
+    let page = said(&page);
+    assert!(
+        page.contains("no GPU, ") && page.contains("NUMA node") && page.contains("NVIDIA library"),
+        "{page}"
+    );
+    let xml = topo("--xml");
+    assert!(xml.status.success() && said(&xml).contains("<cpu "), "{}", said(&xml));
+    for option in ["--log", "--graph-xml", "--svg /dev/null"] {
+        let output = topo(option);
+        assert!(!output.status.success(), "{option}");
+        assert!(said(&output).contains("no channels without GPUs"), "{option}: {}", said(&output));
+    }
+}
+
 #[test]
 fn what_cannot_be_explained_says_what_can() {
     for (words, expected) in [

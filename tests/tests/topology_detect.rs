@@ -3,7 +3,7 @@
 //! Gives: proof that devices land where they hang, and that what is missing is taken for near.
 //! Never: the machine that runs the test.
 
-use oxccl::topology::detect::{GpuFacts, NetFacts, Sysfs, complete};
+use oxccl::topology::detect::{GpuFacts, NetFacts, Sysfs, complete, processors};
 use oxccl::topology::search::{Graphs, SearchConfig};
 use oxccl::topology::xml::{read_topology, write_topology};
 use oxccl::topology::{BusId, Device, Inventory, NvLink, PathKind, PathPolicy, Paths, Pci, System, Tables};
@@ -204,6 +204,28 @@ fn nothing_is_needed() {
     let graphs =
         Graphs::search(&system, &Paths::new(&system, &PathPolicy::default()), &SearchConfig::default());
     assert!(!graphs.ring.lanes.is_empty());
+}
+
+/// Nodes without a device stay, since ranks are threads there.
+#[test]
+fn a_host_without_gpus_has_its_nodes_and_nics() {
+    let host = Host::new(XEON);
+    host.write("sys/devices/system/node/node0/cpumap", "0000ffff\n");
+    host.write("sys/devices/system/node/node10/cpumap", "ff0000\n");
+    host.write("sys/devices/system/node/node2/cpumap", "f0000000\n");
+    host.write("sys/devices/system/node/possible", "0-10\n");
+    let device = host.device(&["0000:80:01.0", "0000:81:00.0"], Some(2), "0x020000", "16.0 GT/s PCIe", 8);
+    host.interface("eth0", Some(&device), "25000");
+    let sysfs = host.sysfs();
+    let inventory = processors(Inventory::new(), &sysfs, &sysfs.nets());
+    let nodes: Vec<_> = inventory.cpus.iter().map(|cpu| (cpu.numa_id, shape(&cpu.devices))).collect();
+    let expected = [(0, ""), (2, "0000:81:00.0"), (10, "")].map(|(node, devices)| (node, devices.to_owned()));
+    assert_eq!(nodes, expected);
+    assert_eq!(inventory.cpus[1].affinity.as_deref(), Some("f0000000"));
+    // A container may show nothing at all.
+    let nothing = Host { root: tempfile::tempdir().unwrap() };
+    let inventory = processors(Inventory::new(), &nothing.sysfs(), &nothing.sysfs().nets());
+    assert_eq!(inventory.cpus.iter().map(|cpu| cpu.numa_id).collect::<Vec<_>>(), [-1]);
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! Layer: topo.
-//! Takes: `oxccl topo`'s command line; a topology file, or this machine.
+//! Takes: `oxccl topo`'s command line; a topology file, or this machine, with GPUs or without.
 //! Gives: what the library makes of the machine, in the form asked for.
 //! Never: a communicator, or a GPU where there is a file.
 
 mod args;
 mod text;
+mod processors;
 mod log;
 mod svg;
 mod explain;
@@ -12,13 +13,13 @@ mod explain;
 pub use args::TopoArgs;
 
 use crate::complain::complain;
+use crate::say::say;
 use oxccl::topology::detect::{self, NvmlError};
 use oxccl::topology::search::Graphs;
-use oxccl::topology::xml::{XmlError, read_graphs, read_topology, write_graphs, write_topology};
+use oxccl::topology::xml::{XmlError, read_graphs, read_text, read_topology, write_graphs, write_topology};
 use oxccl::topology::{
     Agreed, Channels, HostLanes, Inventory, JoinError, PathPolicy, Paths, Summary, System, SystemError,
 };
-use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -39,6 +40,8 @@ enum TopoError {
     Join(#[from] JoinError),
     #[error(transparent)]
     Explain(#[from] explain::ExplainError),
+    #[error("{0}: there are no channels without GPUs; --file names a machine that has some")]
+    NoGpus(&'static str),
 }
 
 /// A machine and what was found out about it.
@@ -52,7 +55,7 @@ struct Machine {
 
 /// `oxccl topo`.
 pub fn topo(args: &TopoArgs) -> ExitCode {
-    match run(args).and_then(|text| print(&text)) {
+    match run(args).and_then(|text| Ok(say(&text)?)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             complain("topo", error);
@@ -61,27 +64,15 @@ pub fn topo(args: &TopoArgs) -> ExitCode {
     }
 }
 
-fn print(text: &str) -> Result<(), TopoError> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // Whoever reads our output may have seen enough.
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        printed => Ok(printed?),
-    }
-}
-
 /// What is to be printed.
 fn run(args: &TopoArgs) -> Result<String, TopoError> {
-    let (name, mut inventory, policy) = match inventory(args) {
-        // A host without NVIDIA's library has no GPUs: its ranks are threads of processors.
-        Err(TopoError::Nvml(NvmlError::Load(_))) if !args.explain.is_empty() => {
-            return Ok(explain::on_cpus(args)?);
-        }
-        found => found?,
-    };
+    let Looked { name, mut inventory, policy, why_no_gpus } = look(args)?;
     inventory.number_ranks();
     if args.xml {
         return Ok(write_topology(&inventory));
+    }
+    if let Some(why) = why_no_gpus {
+        return without_gpus(args, &name, &inventory, &why);
     }
     if !args.explain.is_empty() && inventory.gpus().is_empty() {
         return Ok(explain::on_cpus(args)?);
@@ -117,23 +108,55 @@ fn run(args: &TopoArgs) -> Result<String, TopoError> {
 }
 
 fn read(path: &Path) -> Result<String, TopoError> {
-    std::fs::read_to_string(path).map_err(|source| TopoError::File { path: path.to_owned(), source })
+    read_text(path).map_err(|source| TopoError::File { path: path.to_owned(), source })
 }
 
 fn read_inventory(path: &Path) -> Result<Inventory, TopoError> {
     read_topology(&read(path)?).map_err(|source| TopoError::Xml { path: path.to_owned(), source })
 }
 
-/// A title, the devices, and what they allow.
-fn inventory(args: &TopoArgs) -> Result<(String, Inventory, PathPolicy), TopoError> {
+/// What there is to look at.
+struct Looked {
+    /// As a title.
+    name: String,
+    inventory: Inventory,
+    /// What the devices allow.
+    policy: PathPolicy,
+    /// Why this machine shows no GPU, if it does not.
+    why_no_gpus: Option<String>,
+}
+
+fn look(args: &TopoArgs) -> Result<Looked, TopoError> {
     if let Some(path) = &args.file {
         let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-        return Ok((name, read_inventory(path)?, PathPolicy::default()));
+        let (inventory, policy) = (read_inventory(path)?, PathPolicy::default());
+        return Ok(Looked { name, inventory, policy, why_no_gpus: None });
     }
-    let skeleton = args.skeleton.as_deref().map_or_else(|| Ok(Inventory::new()), read_inventory)?;
-    let (inventory, policy) = detect::host(skeleton)?;
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    Ok((name, inventory, policy))
+    let skeleton = args.skeleton.as_deref().map_or_else(|| Ok(Inventory::new()), read_inventory)?;
+    let why = match detect::host(skeleton.clone()) {
+        Ok((inventory, policy)) if !inventory.gpus().is_empty() => {
+            return Ok(Looked { name, inventory, policy, why_no_gpus: None });
+        }
+        Ok(_) => "NVIDIA's library is here and knows no GPU".to_owned(),
+        // A host without the library has no GPUs: its ranks are threads of processors.
+        Err(NvmlError::Load(why)) => format!("no NVIDIA library was found ({why})"),
+        Err(error) => return Err(error.into()),
+    };
+    let (inventory, policy) = (detect::host_without_gpus(skeleton), PathPolicy::default());
+    Ok(Looked { name, inventory, policy, why_no_gpus: Some(why) })
+}
+
+/// This machine, which has processors and network devices.
+fn without_gpus(args: &TopoArgs, name: &str, inventory: &Inventory, why: &str) -> Result<String, TopoError> {
+    if !args.explain.is_empty() {
+        return Ok(explain::on_cpus(args)?);
+    }
+    let asked = [(args.log, "--log"), (args.graph_xml, "--graph-xml"), (args.svg.is_some(), "--svg")];
+    if let Some((_, option)) = asked.into_iter().find(|(is_asked, _)| *is_asked) {
+        return Err(TopoError::NoGpus(option));
+    }
+    Ok(processors::page(name, inventory, why))
 }
 
 fn machine(

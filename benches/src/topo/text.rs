@@ -21,22 +21,23 @@ pub fn page(machine: &Machine) -> String {
     out
 }
 
+/// `1 GPU`, `2 GPUs`
+pub fn count(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 /// `h200x8: 8 GPUs (sm 90), 1 NUMA node, 0 network devices`
 pub fn headline(machine: &Machine) -> String {
     let system = &machine.system;
-    let count = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     let switched = if system.nv_switch.is_some() { ", NVSwitch" } else { "" };
-    format!(
-        "{}: {} (sm {}){switched}, {}, {}",
-        machine.name,
-        count(system.gpus.len(), "GPU"),
-        system.sm_min(),
-        count(system.cpus.len(), "NUMA node"),
-        count(
-            system.nodes.iter().filter(|node| matches!(node.kind, NodeKind::Net(_))).count(),
-            "network device"
-        ),
-    )
+    let gpus = count(system.gpus.len(), "GPU");
+    format!("{}: {gpus} (sm {}){switched}, {}", machine.name, system.sm_min(), rest_of(system))
+}
+
+/// What there is beside GPUs.
+fn rest_of(system: &System) -> String {
+    let nets = system.nodes.iter().filter(|node| matches!(node.kind, NodeKind::Net(_)));
+    format!("{}, {}", count(system.cpus.len(), "NUMA node"), count(nets.count(), "network device"))
 }
 
 /// Devices below a node of the PCI tree, in order.

@@ -12,7 +12,7 @@ mod found;
 pub use facts::{GpuFacts, NetFacts, PeerFacts};
 pub use found::{Found, Own};
 pub use nvml::{NvmlError, gpus};
-pub use place::complete;
+pub use place::{complete, processors};
 pub use sysfs::Sysfs;
 
 use super::{Inventory, PathPolicy, PeerAccess};
@@ -23,7 +23,15 @@ use super::{Inventory, PathPolicy, PeerAccess};
 /// If NVML cannot be loaded, or fails; a host without GPUs has no NVML.
 pub fn host(skeleton: Inventory) -> Result<(Inventory, PathPolicy), NvmlError> {
     let sysfs = Sysfs::live();
-    let (gpus, blocked) = nvml::gpus()?;
+    let (mut gpus, blocked) = nvml::gpus()?;
+    // Whom the driver refuses to whom is said by its numbers.
+    gpus.iter_mut().for_each(|gpu| gpu.rank = gpu.dev);
     let policy = PathPolicy { peer_access: PeerAccess::Except(blocked), ..PathPolicy::default() };
     Ok((complete(skeleton, &sysfs, &gpus, &sysfs.nets()), policy))
+}
+
+/// This host as it is without GPUs: NUMA nodes, and RDMA devices or else network interfaces that are up.
+pub fn host_without_gpus(skeleton: Inventory) -> Inventory {
+    let sysfs = Sysfs::live();
+    processors(skeleton, &sysfs, &sysfs.nets())
 }

@@ -9,7 +9,23 @@ use crate::topology::merge::trim;
 use crate::topology::{BusId, Cpu, Device, Gpu, Inventory, Net, Nic, Pci};
 
 /// Puts devices into the tree.
-pub fn complete(mut inventory: Inventory, sysfs: &Sysfs, gpus: &[GpuFacts], nets: &[NetFacts]) -> Inventory {
+pub fn complete(inventory: Inventory, sysfs: &Sysfs, gpus: &[GpuFacts], nets: &[NetFacts]) -> Inventory {
+    let mut inventory = put(inventory, sysfs, gpus, nets);
+    inventory.cpus.retain(|cpu| !cpu.devices.is_empty());
+    inventory
+}
+
+/// The same for a host without GPUs, whose ranks are threads of its processors: NUMA nodes are there whether they have devices or not.
+pub fn processors(mut inventory: Inventory, sysfs: &Sysfs, nets: &[NetFacts]) -> Inventory {
+    for node in sysfs.numa_nodes() {
+        if !inventory.cpus.iter().any(|cpu| cpu.numa_id == node) {
+            inventory.cpus.push(sysfs.cpu(node));
+        }
+    }
+    put(inventory, sysfs, &[], nets)
+}
+
+fn put(mut inventory: Inventory, sysfs: &Sysfs, gpus: &[GpuFacts], nets: &[NetFacts]) -> Inventory {
     inventory.cpus.iter_mut().for_each(|cpu| fill_cpu(cpu, sysfs));
     for gpu in gpus {
         add_gpu(place(&mut inventory, sysfs, gpu.bus_id), gpu);
@@ -21,7 +37,6 @@ pub fn complete(mut inventory: Inventory, sysfs: &Sysfs, gpus: &[GpuFacts], nets
         }
     }
     inventory.cpus.iter_mut().for_each(|cpu| trim(&mut cpu.devices));
-    inventory.cpus.retain(|cpu| !cpu.devices.is_empty());
     inventory
 }
 

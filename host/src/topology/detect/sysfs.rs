@@ -105,6 +105,17 @@ impl Sysfs {
         names(&nodes).iter().filter_map(number).find(has_all)
     }
 
+    /// The host's NUMA nodes; -1 alone where it has none, or does not tell.
+    pub fn numa_nodes(&self) -> Vec<i32> {
+        let nodes = names(&self.sys.join("devices/system/node"));
+        let nodes: Vec<i32> = nodes
+            .iter()
+            .filter_map(|name| name.strip_prefix("node")?.parse().ok())
+            .filter(|node| (0..4096).contains(node))
+            .collect();
+        if nodes.is_empty() { vec![-1] } else { nodes }
+    }
+
     /// A NUMA node, without devices.
     pub fn cpu(&self, numa_id: i32) -> Cpu {
         let map = self.sys.join(format!("devices/system/node/node{numa_id}/cpumap"));

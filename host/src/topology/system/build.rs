@@ -4,7 +4,7 @@
 //! Never: keeps GPUs without a rank: they belong to somebody else.
 
 use super::bandwidth::{LOCAL_BW, NET_SPEED_MBITS, Tables, pci_bw};
-use super::classify::{chip_of, gpu_node, model_of};
+use super::classify::{chip_of, gpu_node};
 use super::flatten::flatten;
 use super::{
     CPUS_MAX, CpuModel, CpuNode, GPUS_MAX, HOSTS_MAX, Link, LinkId, LinkKind, NETS_MAX, NODES_MAX, NetNode,
@@ -108,7 +108,7 @@ impl Draft {
                 (self.hosts.len() - 1) as u8
             }
         };
-        let kind = NodeKind::Cpu(CpuNode { numa_id: cpu.numa_id, model: model_of(cpu) });
+        let kind = NodeKind::Cpu(CpuNode { numa_id: cpu.numa_id, model: CpuModel::of(cpu) });
         let node = self.add(host, kind)?;
         let mut adapter = None;
         for device in &cpu.devices {

@@ -32,22 +32,25 @@ pub(super) fn chip_of(pci: &Pci) -> u64 {
     ids.into_iter().fold(0, |chip, id| chip << 16 | u64::from(id.unwrap_or(0)))
 }
 
-pub(super) fn model_of(cpu: &Cpu) -> CpuModel {
-    let (family, model) = (cpu.family_id.unwrap_or(0), cpu.model_id.unwrap_or(0));
-    match (cpu.arch.as_deref(), cpu.vendor.as_deref()) {
-        (Some("arm64" | "aarch64"), _) => CpuModel::Arm,
-        (Some("ppc64"), _) => CpuModel::Power,
-        (_, Some("GenuineIntel")) => match (family, model) {
-            (6, 0xcf..) => CpuModel::IntelEmeraldRapids,
-            (6, 0x8f..) => CpuModel::IntelSapphireRapids,
-            (6, 0x55..) => CpuModel::IntelSkylake,
-            _ => CpuModel::IntelBroadwell,
-        },
-        (_, Some("AuthenticAMD")) => CpuModel::Amd,
-        (_, Some("CentaurHauls" | "  Shanghai  ")) if (family, model) == (7, 0x5b) => {
-            CpuModel::ZhaoxinYongfeng
+impl CpuModel {
+    /// That of a NUMA node, by what it says of itself.
+    pub fn of(cpu: &Cpu) -> CpuModel {
+        let (family, model) = (cpu.family_id.unwrap_or(0), cpu.model_id.unwrap_or(0));
+        match (cpu.arch.as_deref(), cpu.vendor.as_deref()) {
+            (Some("arm64" | "aarch64"), _) => CpuModel::Arm,
+            (Some("ppc64"), _) => CpuModel::Power,
+            (_, Some("GenuineIntel")) => match (family, model) {
+                (6, 0xcf..) => CpuModel::IntelEmeraldRapids,
+                (6, 0x8f..) => CpuModel::IntelSapphireRapids,
+                (6, 0x55..) => CpuModel::IntelSkylake,
+                _ => CpuModel::IntelBroadwell,
+            },
+            (_, Some("AuthenticAMD")) => CpuModel::Amd,
+            (_, Some("CentaurHauls" | "  Shanghai  ")) if (family, model) == (7, 0x5b) => {
+                CpuModel::ZhaoxinYongfeng
+            }
+            (_, Some("CentaurHauls" | "  Shanghai  ")) => CpuModel::Zhaoxin,
+            _ => CpuModel::Unknown,
         }
-        (_, Some("CentaurHauls" | "  Shanghai  ")) => CpuModel::Zhaoxin,
-        _ => CpuModel::Unknown,
     }
 }

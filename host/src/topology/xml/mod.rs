@@ -13,6 +13,9 @@ pub use graphs::{read_graphs, write_graphs};
 pub use topology::read_topology;
 pub use write::write_topology;
 
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
 use thiserror::Error;
 
 /// Bytes of a file.
@@ -25,6 +28,16 @@ pub const DEPTH_MAX: usize = 32;
 pub const ATTRIBUTES_MAX: usize = 32;
 /// Characters of an attribute's value: NCCL's reader takes no more.
 pub const VALUE_CHARS_MAX: usize = 255;
+
+/// A file's text, for [`read_topology`] or [`read_graphs`]. Of one that is too long, or has no end, they are given enough to refuse it.
+///
+/// # Errors
+/// The system's.
+pub fn read_text(path: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(FILE_BYTES_MAX as u64 + 1).read_to_string(&mut text)?;
+    Ok(text)
+}
 
 /// Why a file cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]

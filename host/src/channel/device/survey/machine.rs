@@ -3,7 +3,7 @@
 use super::SurveyWanted;
 use super::error::SurveyError;
 use crate::topology::detect::Found;
-use crate::topology::xml::{read_graphs, write_graphs, write_topology};
+use crate::topology::xml::{read_graphs, read_text, write_graphs, write_topology};
 use crate::topology::{
     Dump, Graphs, Inventory, MergeError, PathPolicy, Paths, PeerAccess, Summary, System, Tables,
     TopologySettings,
@@ -158,7 +158,7 @@ fn read_graph_file(
 ) -> Result<(), SurveyError> {
     let Some(path) = &settings.graph_file else { return Ok(()) };
     let failed = |why| SurveyError::file(rank, "NCCL_GRAPH_FILE", path, why);
-    let text = std::fs::read_to_string(path).map_err(|error| failed(error.into()))?;
+    let text = read_text(path).map_err(|error| failed(error.into()))?;
     let read = read_graphs(&text, system).map_err(|error| failed(error.into()))?;
     for graph in read.into_iter().filter(|graph| !graph.lanes.is_empty()) {
         graphs.replace(graph);

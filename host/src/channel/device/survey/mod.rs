@@ -21,7 +21,7 @@ use super::agree::agree;
 use crate::bootstrap::Bootstrap;
 use crate::channel::ConnectError;
 use crate::topology::detect::{Found, NvmlError, Own};
-use crate::topology::xml::read_topology;
+use crate::topology::xml::{read_text, read_topology};
 use crate::topology::{Agreed, BusId, Channels, Inventory, TopologySettings, agree as agree_on};
 use machine::Machine;
 use std::time::Instant;
@@ -88,7 +88,7 @@ fn look(rank: u32, wanted: &SurveyWanted<'_>) -> Result<Option<Found>, SurveyErr
         None => Inventory::new(),
         Some(path) => {
             let failed = |why| SurveyError::file(rank, "NCCL_TOPO_FILE", path, why);
-            let text = std::fs::read_to_string(path).map_err(|error| failed(error.into()))?;
+            let text = read_text(path).map_err(|error| failed(error.into()))?;
             read_topology(&text).map_err(|error| failed(error.into()))?
         }
     };

@@ -401,6 +401,8 @@ fn files_that_do_not_fit_are_named_with_their_line() {
     }
     let missing = scene.refused(|_, settings| settings.graph_file = Some("/no/such/file".into()));
     assert!(missing.iter().all(|said| said.contains("/no/such/file: No such file")), "{missing:?}");
+    let endless = scene.refused(|_, settings| settings.file = Some("/dev/zero".into()));
+    assert!(endless.iter().all(|said| said.contains("NCCL_TOPO_FILE=/dev/zero")), "{endless:?}");
     // One rank has another file, which is right in itself.
     let other = written(&directory, "own.xml", &graph("3 1 0 2"));
     let said = scene.refused(|rank, settings| {
