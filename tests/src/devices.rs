@@ -87,7 +87,14 @@ impl DeviceWorld {
         adjust(&mut config);
         let ordinals: Vec<u32> = (0..nranks).collect();
         let comms = DeviceCommunicator::init_all_with(&ordinals, &config);
-        let comms = comms.unwrap_or_else(|error| panic!("{error}"));
+        DeviceWorld::of(settings, comms.unwrap_or_else(|error| panic!("{error}")))
+    }
+
+    /// Of these communicators, in rank order.
+    ///
+    /// # Panics
+    /// If streams or memory cannot be had.
+    pub fn of(settings: Settings, comms: Vec<DeviceCommunicator>) -> DeviceWorld {
         let rank = |comm: DeviceCommunicator| {
             let stream = Stream::new(comm.device())?;
             let memory = DeviceMemory::zeroed(comm.device(), 1 << 20)?;

@@ -134,42 +134,8 @@ impl CommunicatorBuilder {
     }
 }
 
-/// See [`Communicator::split`].
-pub(super) fn split(
-    parent: &Communicator,
-    color: Option<u32>,
-    key: i32,
-) -> Result<Option<Communicator>, Error> {
-    let mut mine = [0u8; 9];
-    mine[0] = color.is_some() as u8;
-    mine[1..5].copy_from_slice(&color.unwrap_or(0).to_le_bytes());
-    mine[5..].copy_from_slice(&key.to_le_bytes());
-    let blocks = parent.watch().all_gather(&mine)?;
-    let mut members = Vec::new();
-    for (rank, block) in blocks.iter().enumerate() {
-        let malformed = ConnectError::Malformed { peer: rank as u32 };
-        let block: [u8; 9] = block.as_slice().try_into().map_err(|_| malformed)?;
-        if color.is_some() && block[..5] == mine[..5] {
-            let key = i32::from_le_bytes([block[5], block[6], block[7], block[8]]);
-            members.push((key, Rank(rank as u32)));
-        }
-    }
-    members.sort_unstable();
-    let members: Vec<Rank> = members.into_iter().map(|(_, rank)| rank).collect();
-    let number = parent.next_split();
-    match parent.watch().bootstrap().split(&members, number)? {
-        Some(bootstrap) => {
-            let mut config = parent.config.clone();
-            // They are the parent's ranks.
-            config.topology.rings = None;
-            assemble(bootstrap, config).map(Some)
-        }
-        None => Ok(None),
-    }
-}
-
 /// Connects all ranks and puts the communicator together.
-fn assemble(bootstrap: Bootstrap, config: Config) -> Result<Communicator, Error> {
+pub(super) fn assemble(bootstrap: Bootstrap, config: Config) -> Result<Communicator, Error> {
     let (rank, nranks) = (bootstrap.rank().0, bootstrap.nranks());
     let random = getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
     let shared = bootstrap.broadcast(Rank(0), &random.to_le_bytes())?;

@@ -1,16 +1,18 @@
 //! A rank's membership in a group of ranks.
 
 use super::CommunicatorBuilder;
+use super::builder::assemble;
 use super::config::Config;
 use super::error::{ArgumentError, Error};
 use super::membership::{AbortHandle, Membership};
 use super::memory::MemoryReport;
-use crate::bootstrap::{UniqueId, Watch};
+use super::split;
+use crate::bootstrap::UniqueId;
 use crate::launch::{Engine, Outstanding, RawCall};
 use crate::plan::Call;
 use crate::plan::tuning::{Explanation, TUNED};
 use oxccl_shared::abi::{DataType, Func, RedOp};
-use std::cell::{Cell, RefCell, RefMut};
+use std::cell::{RefCell, RefMut};
 
 /// One rank of a communicator.
 ///
@@ -37,8 +39,6 @@ pub struct Communicator {
     pub(super) memory: MemoryReport,
     /// `RefCell` also makes the type `!Sync`: one thread at a time.
     engine: RefCell<Engine>,
-    /// Splits so far: their number tells them apart on the wire.
-    splits: Cell<u64>,
 }
 
 impl Communicator {
@@ -69,7 +69,7 @@ impl Communicator {
         memory: MemoryReport,
         engine: Engine,
     ) -> Communicator {
-        Communicator { member, config, memory, engine: RefCell::new(engine), splits: Cell::new(0) }
+        Communicator { member, config, memory, engine: RefCell::new(engine) }
     }
 
     /// This rank, `0..size()`.
@@ -131,16 +131,8 @@ impl Communicator {
         if let Some(error) = self.async_error() {
             return Err(error);
         }
-        super::builder::split(self, color, key)
-    }
-
-    pub(super) fn watch(&self) -> &Watch {
-        self.member.watch()
-    }
-
-    pub(super) fn next_split(&self) -> u64 {
-        self.splits.set(self.splits.get() + 1);
-        self.splits.get()
+        let child = split::split(&self.member, color, key)?;
+        child.map(|bootstrap| assemble(bootstrap, split::settings(&self.config))).transpose()
     }
 
     pub(super) fn operation_error(&self, outstanding: Outstanding) -> Error {

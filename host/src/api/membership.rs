@@ -3,6 +3,7 @@
 use super::error::{Error, OperationError};
 use crate::bootstrap::{Bootstrap, PeerEvent, Watch};
 use crate::launch::{Fault, Health, Outstanding, Tell, Told};
+use std::cell::Cell;
 use std::sync::{Arc, OnceLock, Weak};
 
 /// A rank's place in a communicator. Dropping it says goodbye to the others.
@@ -12,6 +13,8 @@ pub(super) struct Membership {
     pub health: Arc<Health>,
     /// The rank at each position of each channel's ring.
     pub rings: Vec<Vec<u32>>,
+    /// Splits so far: their number tells them apart on the wire.
+    splits: Cell<u64>,
     /// Owned here alone, so that dropping it can say goodbye; `None` only while it is being dropped.
     watch: Option<Arc<Watch>>,
 }
@@ -30,11 +33,16 @@ impl Membership {
         health: Arc<Health>,
         watch: Arc<Watch>,
     ) -> Membership {
-        Membership { rank, nranks, health, rings, watch: Some(watch) }
+        Membership { rank, nranks, health, rings, splits: Cell::new(0), watch: Some(watch) }
     }
 
     pub fn watch(&self) -> &Watch {
         self.watch.as_ref().expect("a communicator that is not being dropped has its watch")
+    }
+
+    pub fn next_split(&self) -> u64 {
+        self.splits.set(self.splits.get() + 1);
+        self.splits.get()
     }
 
     pub fn abort_handle(&self) -> AbortHandle {

@@ -8,6 +8,7 @@ mod config;
 pub mod tune_file;
 mod operator;
 mod membership;
+mod split;
 mod builder;
 mod communicator;
 mod collectives;

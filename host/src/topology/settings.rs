@@ -64,6 +64,12 @@ impl TopologySettings {
         }
     }
 
+    /// The same for some of the ranks: without what the user says of all of them, their rings and graphs, and where to write what they
+    /// have.
+    pub fn for_some_ranks(self) -> TopologySettings {
+        TopologySettings { rings: None, graph_file: None, dump: None, graph_dump: None, ..self }
+    }
+
     /// How to search. There are no schedules yet that reduce in NVSwitches, so nobody looks for their channels.
     pub fn search(&self) -> SearchConfig {
         SearchConfig { cross_nic: self.cross_nic, nvls: false, ..SearchConfig::default() }
@@ -92,6 +98,25 @@ fn is_permutation(ring: &[u32], nranks: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_said_of_all_ranks_does_not_hold_for_some() {
+        let dump = || Some(Dump { path: "dump.xml".into(), rank: 0 });
+        let machine = TopologySettings {
+            file: Some("machine.xml".into()),
+            p2p_level: Some(PathKind::Pix),
+            cross_nic: 1,
+            ..TopologySettings::default()
+        };
+        let ranks = TopologySettings {
+            rings: Some(vec![vec![1, 0]]),
+            graph_file: Some("graph.xml".into()),
+            dump: dump(),
+            graph_dump: dump(),
+            ..machine.clone()
+        };
+        assert_eq!(ranks.for_some_ranks(), machine);
+    }
 
     #[test]
     fn rings_visit_each_rank_once() {

@@ -4,4 +4,5 @@ mod matrix;
 mod trees;
 mod messages;
 mod operations;
+mod splits;
 mod faults;

@@ -42,7 +42,7 @@ impl Cases {
 }
 
 /// Runs at least this many calls on each rank, in groups of one to eight.
-fn run(world: &mut DeviceWorld, seed: u64, calls: usize) {
+pub fn run(world: &mut DeviceWorld, seed: u64, calls: usize) {
     let nranks = world.ranks.len() as u32;
     let mut cases = Cases { random: seed, nranks };
     let (mut done, mut groups) = (0, 0);

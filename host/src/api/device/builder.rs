@@ -121,7 +121,11 @@ fn open(rank: u32, ordinal: u32, config: &Config) -> Result<(Device, Arc<DeviceK
 }
 
 /// Connects all ranks' GPUs and puts the communicator together.
-fn assemble(bootstrap: Bootstrap, config: Config, ordinal: u32) -> Result<DeviceCommunicator, Error> {
+pub(super) fn assemble(
+    bootstrap: Bootstrap,
+    config: Config,
+    ordinal: u32,
+) -> Result<DeviceCommunicator, Error> {
     let (rank, nranks) = (bootstrap.rank().0, bootstrap.nranks());
     let opened = open(rank, ordinal, &config);
     let wanted = DeviceWanted {
@@ -166,7 +170,7 @@ fn assemble(bootstrap: Bootstrap, config: Config, ordinal: u32) -> Result<Device
         timeout: config.timeout,
     });
     let member = Membership::new((rank, nranks), layout.rings, health, watch);
-    Ok(DeviceCommunicator::new(member, memory, engine.map_err(failed)?))
+    Ok(DeviceCommunicator::new(member, config, memory, engine.map_err(failed)?))
 }
 
 fn report(rank: u32, connected: &DeviceConnected) -> MemoryReport {

@@ -1,10 +1,12 @@
 //! A GPU's membership in a group of GPUs.
 
-use super::builder::DeviceCommunicatorBuilder;
+use super::builder::{DeviceCommunicatorBuilder, assemble};
+use crate::api::Config;
 use crate::api::collectives::Untyped;
 use crate::api::error::{ArgumentError, DeviceError, Error};
 use crate::api::membership::{AbortHandle, Membership};
 use crate::api::memory::MemoryReport;
+use crate::api::split;
 use crate::bootstrap::UniqueId;
 use crate::cuda::{Device, StreamRef};
 use crate::launch::RawCall;
@@ -35,6 +37,7 @@ use std::net::Ipv4Addr;
 /// must not be launched any more by then.
 pub struct DeviceCommunicator {
     member: Membership,
+    config: Config,
     memory: MemoryReport,
     /// `RefCell` also makes the type `!Sync`: one thread at a time. `None` only while it is being dropped.
     engine: Option<RefCell<DeviceEngine>>,
@@ -60,7 +63,7 @@ impl DeviceCommunicator {
     /// # Errors
     /// That of the first rank which failed by itself.
     pub fn init_all(ordinals: &[u32]) -> Result<Vec<DeviceCommunicator>, Error> {
-        let config = crate::api::Config::from_env()?;
+        let config = Config::from_env()?;
         DeviceCommunicator::init_all_with(ordinals, &config)
     }
 
@@ -68,10 +71,7 @@ impl DeviceCommunicator {
     ///
     /// # Errors
     /// As [`Self::init_all`].
-    pub fn init_all_with(
-        ordinals: &[u32],
-        config: &crate::api::Config,
-    ) -> Result<Vec<DeviceCommunicator>, Error> {
+    pub fn init_all_with(ordinals: &[u32], config: &Config) -> Result<Vec<DeviceCommunicator>, Error> {
         let mut config = config.clone();
         // All ranks are here: no other interface is needed, and none need be there.
         config.bootstrap.bind_addr.get_or_insert(Ipv4Addr::LOCALHOST.into());
@@ -96,9 +96,14 @@ impl DeviceCommunicator {
         }
     }
 
-    pub(super) fn new(member: Membership, memory: MemoryReport, engine: DeviceEngine) -> DeviceCommunicator {
+    pub(super) fn new(
+        member: Membership,
+        config: Config,
+        memory: MemoryReport,
+        engine: DeviceEngine,
+    ) -> DeviceCommunicator {
         let device = engine.device().clone();
-        DeviceCommunicator { member, memory, engine: Some(RefCell::new(engine)), device }
+        DeviceCommunicator { member, config, memory, engine: Some(RefCell::new(engine)), device }
     }
 
     /// This rank, `0..size()`.
@@ -159,6 +164,26 @@ impl DeviceCommunicator {
             Ok(Err(outstanding)) => Some(self.member.operation_error(outstanding)),
             Ok(Ok(())) | Err(_) => None,
         }
+    }
+
+    /// Splits the ranks by `color` into new communicators of the same GPUs, each ordered by `key`, then by rank here. `None` joins none
+    /// and gets none. Every rank must call it at the same time; ranks of one thread need a thread each for it.
+    ///
+    /// The new communicator has memory, channels and streams' order of its own, all for its own ranks: rings and trees are found anew
+    /// among their GPUs, and a tuning file's table for their number is taken. Nothing that happens to it happens to this one, which can
+    /// be used, split again or dropped meanwhile. What the user said of this one's ranks (`NCCL_RINGS`, `NCCL_GRAPH_FILE`, dumps) does
+    /// not hold there.
+    ///
+    /// # Errors
+    /// Any [`Error`] but `Argument`. Of this communicator's ranks they name the number here until the new one's have found each other,
+    /// then the number there.
+    pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<DeviceCommunicator>, Error> {
+        if let Some(error) = self.async_error() {
+            return Err(error);
+        }
+        let child = split::split(&self.member, color, key)?;
+        let config = || split::settings(&self.config);
+        child.map(|bootstrap| assemble(bootstrap, config(), self.device.ordinal())).transpose()
     }
 
     /// Waits until everything on the stream is done, and says whether it was done as it should.
