@@ -3,7 +3,7 @@
 use crate::case::{Case, Part};
 use crate::harness::{Settings, first_error, on_threads};
 use oxccl::cuda::{Capture, CudaError, DeviceMemory, Driver, Graph, GraphExec, Stream};
-use oxccl::{Config, DeviceCommunicator, DeviceGroup, Error, device_group};
+use oxccl::{Config, DeviceCommunicator, DeviceGroup, Error, UniqueId, device_group};
 use std::path::PathBuf;
 
 /// How a case's calls come onto streams.
@@ -80,13 +80,29 @@ impl DeviceWorld {
         channels: Option<u32>,
         adjust: impl FnOnce(&mut Config),
     ) -> DeviceWorld {
-        let mut config = settings.config();
-        config.ptx_path = std::env::var_os("OXCCL_PTX_PATH").map(PathBuf::from);
-        config.channels.max = channels;
-        config.device_buffer_bytes = Some(settings.buffer_bytes).filter(|_| channels.is_some());
+        let mut config = device_config(&settings, channels);
         adjust(&mut config);
         let ordinals: Vec<u32> = (0..nranks).collect();
         let comms = DeviceCommunicator::init_all_with(&ordinals, &config);
+        DeviceWorld::of(settings, comms.unwrap_or_else(|error| panic!("{error}")))
+    }
+
+    /// A rank on each of the first GPUs, that of rank i on host `hosts[i]` (`NCCL_HOSTID`).
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn on_hosts(hosts: &[&str], settings: Settings, adjust: impl Fn(&mut Config) + Sync) -> DeviceWorld {
+        let config = device_config(&settings, None);
+        let id = UniqueId::create(&config.bootstrap).expect("a root on the loopback interface");
+        let join = |(rank, host): (u32, &&str)| {
+            let mut config = config.clone();
+            config.host_id = Some((*host).to_owned());
+            adjust(&mut config);
+            let builder = DeviceCommunicator::builder().unique_id(id).device(rank);
+            builder.rank(rank).ranks(hosts.len() as u32).config(config).build()
+        };
+        let comms = on_threads((0..).zip(hosts), join);
+        let comms: Result<Vec<DeviceCommunicator>, Error> = comms.into_iter().collect();
         DeviceWorld::of(settings, comms.unwrap_or_else(|error| panic!("{error}")))
     }
 
@@ -153,6 +169,15 @@ impl DeviceWorld {
         }
         Ok(())
     }
+}
+
+/// Settings of GPUs: with a bound on channels, slots are small.
+pub fn device_config(settings: &Settings, channels: Option<u32>) -> Config {
+    let mut config = settings.config();
+    config.ptx_path = std::env::var_os("OXCCL_PTX_PATH").map(PathBuf::from);
+    config.channels.max = channels;
+    config.device_buffer_bytes = Some(settings.buffer_bytes).filter(|_| channels.is_some());
+    config
 }
 
 /// All ranks' calls, as one group of this thread.

@@ -118,17 +118,6 @@ pub enum ConnectError {
         /// The GPU.
         device: DeviceId,
     },
-    /// The ranks' GPUs are on several hosts.
-    #[error(
-        "rank {rank} and rank {peer} are on different hosts: communicators of GPUs do not span hosts yet (there is no NET \
-         transport for devices)"
-    )]
-    OtherHost {
-        /// A rank.
-        rank: u32,
-        /// The first rank of another host.
-        peer: u32,
-    },
 }
 
 impl From<SurveyError> for ConnectError {

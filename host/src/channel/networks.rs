@@ -1,12 +1,8 @@
 //! Connections over a network: every listener's handle goes to the rank that connects to it, then all connect at once.
 
 use super::connect::ConnectError;
-use super::inbox::ConnKey;
 use crate::bootstrap::Bootstrap;
-use crate::net::{
-    Connector, HANDLE_BYTES, Listener, Net, NetConfig, NetError, NetHandle, RecvComm, SendComm, Whereabouts,
-    find, nearest,
-};
+use crate::net::{Connector, HANDLE_BYTES, Listener, Net, NetError, NetHandle, RecvComm, SendComm};
 use oxccl_shared::abi::Rank;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,18 +12,16 @@ const HANDLES: u64 = u64::from_le_bytes(*b"OxHandle");
 /// How long to rest between two looks at connections that are being made.
 const REST: Duration = Duration::from_micros(200);
 
-/// A connection's name and the rank at its other end.
-pub(super) type Conn = (ConnKey, u32);
-
 /// The connections that one rank makes over a network.
 pub(super) struct Dialing<'a> {
     pub rank: u32,
     pub bootstrap: &'a Bootstrap,
-    /// Outbound, and inbound, in the order in which both ends have them.
-    pub to: &'a [Conn],
-    pub from: &'a [Conn],
-    /// Which device is this rank's follows from where it runs.
-    pub place: Whereabouts,
+    pub net: &'a Arc<dyn Net>,
+    /// This rank's device of it.
+    pub device: u32,
+    /// The ranks at the other ends of outbound connections, and of inbound ones, in the order in which both ends have them.
+    pub to: &'a [u32],
+    pub from: &'a [u32],
     pub timeout: Duration,
 }
 
@@ -42,28 +36,26 @@ pub(super) struct Dialed {
 
 impl Dialing<'_> {
     /// Connects all.
-    pub fn connect(&self, config: &NetConfig) -> Result<Dialed, ConnectError> {
-        let net = find(config).map_err(|source| self.error(None, source))?;
-        // There is one: `find` gives no network without.
-        let device = nearest(&*net, self.place).map_err(|source| self.error(None, source))?;
-        let mut listeners = self.listen(&net, device)?;
+    pub fn connect(&self) -> Result<Dialed, ConnectError> {
+        let mut listeners = self.listen()?;
         let handles = self.receive_handles()?;
         let mut connectors = Vec::new();
-        for (&(_, peer), handle) in self.to.iter().zip(handles) {
-            let made = net
-                .connect(net.device_towards(&handle, device), &handle)
-                .map_err(|source| self.error(Some(peer), source))?;
+        for (&peer, handle) in self.to.iter().zip(handles) {
+            let device = self.net.device_towards(&handle, self.device);
+            let made = self.net.connect(device, &handle);
+            let made = made.map_err(|source| self.error(Some(peer), source))?;
             connectors.push((peer, made));
         }
         self.poll(&mut connectors, &mut listeners)
     }
 
     /// Listens for every inbound connection and tells the ranks at their other ends where.
-    fn listen(&self, net: &Arc<dyn Net>, device: u32) -> Result<Listeners, ConnectError> {
+    fn listen(&self) -> Result<Listeners, ConnectError> {
         let mut listeners = Vec::new();
         let mut handles = Vec::new();
-        for &(_, peer) in self.from {
-            let (handle, listener) = net.listen(device).map_err(|source| self.error(Some(peer), source))?;
+        for &peer in self.from {
+            let (handle, listener) =
+                self.net.listen(self.device).map_err(|source| self.error(Some(peer), source))?;
             listeners.push((peer, listener));
             handles.push((peer, handle));
         }
@@ -81,13 +73,8 @@ impl Dialing<'_> {
         for peer in peers(self.to) {
             let message = self.bootstrap.recv(Rank(peer), HANDLES)?;
             let (found, rest) = message.as_chunks::<HANDLE_BYTES>();
-            let mut places: Vec<&mut NetHandle> = self
-                .to
-                .iter()
-                .zip(&mut handles)
-                .filter(|((_, to), _)| *to == peer)
-                .map(|(_, at)| at)
-                .collect();
+            let mut places: Vec<&mut NetHandle> =
+                self.to.iter().zip(&mut handles).filter(|(to, _)| **to == peer).map(|(_, at)| at).collect();
             if !rest.is_empty() || found.len() != places.len() {
                 return Err(ConnectError::Malformed { peer });
             }
@@ -138,8 +125,8 @@ impl Dialing<'_> {
 }
 
 /// The ranks of some connections, each once, in order.
-fn peers(conns: &[Conn]) -> Vec<u32> {
-    let mut peers: Vec<u32> = conns.iter().map(|(_, peer)| *peer).collect();
+fn peers(conns: &[u32]) -> Vec<u32> {
+    let mut peers = conns.to_vec();
     peers.sort_unstable();
     peers.dedup();
     peers

@@ -3,12 +3,12 @@
 use super::connect::{ConnectError, Connected, Wanted};
 use super::graph::Graph;
 use super::inbox::{ConnKey, Inbox};
-use super::networks::{Conn, Dialing};
+use super::networks::Dialing;
 use crate::bootstrap::Bootstrap;
 use crate::launch::{Channel, NetLinks};
 use crate::mem::{self, MemError, Segment, ShmFile, ShmName};
-use crate::net::Whereabouts;
 use crate::net::stream::{StreamRecv, StreamSend};
+use crate::net::{Whereabouts, find, nearest};
 use crate::proxy::progress::{Place, ProxyBlock, ProxyChannel, ProxyEnd, ProxyParts, RecvEnd, SendEnd};
 use crate::proxy::{LinkGroup, Links};
 use crate::transport::{PeerInfo, TransportKind, stream_layout};
@@ -18,6 +18,9 @@ use oxccl_shared::abi::{ChannelId, ConnLayout, Rank};
 use oxccl_shared::algo::direct;
 use std::ptr::NonNull;
 use std::sync::Arc;
+
+/// A connection's name and the rank at its other end.
+type Conn = (ConnKey, u32);
 
 /// What the streams of connections are for, as the bootstrap's handshake says it.
 const PURPOSE: u32 = 1;
@@ -210,9 +213,14 @@ impl<'a> Wiring<'a> {
         let (here, before) = (self.peers[rank as usize], &self.peers[..rank as usize]);
         let beside = before.iter().filter(|peer| (peer.host, peer.numa_node) == (here.host, here.numa_node));
         let place = Whereabouts { numa_node: here.numa_node, turn: beside.count() as u32 };
-        let dialing = Dialing { rank, bootstrap, to: &to, from: &from, place, timeout };
-        let dialed = dialing.connect(net)?;
-        let refused = |peer, source| ConnectError::Net { rank, peer: Some(peer), source: Box::new(source) };
+        let refused = |peer, source| ConnectError::Net { rank, peer, source: Box::new(source) };
+        let net = &find(net).map_err(|source| refused(None, source))?;
+        // There is one: `find` gives no network without.
+        let device = nearest(&**net, place).map_err(|source| refused(None, source))?;
+        let peers = |conns: &[Conn]| conns.iter().map(|(_, peer)| *peer).collect::<Vec<u32>>();
+        let (to_peers, from_peers) = (&peers(&to), &peers(&from));
+        let dialing = Dialing { rank, bootstrap, net, device, to: to_peers, from: from_peers, timeout };
+        let dialed = dialing.connect()?;
         let mut ends = Vec::new();
         for ((key, peer), comm) in to.into_iter().zip(dialed.to) {
             let (layout, place) = (self.layout(key), self.place_of(key, peer, true));
@@ -223,7 +231,7 @@ impl<'a> Wiring<'a> {
                 (SendConn::new(Rank(peer), base.as_ptr(), layout), SendEnd::new(comm, block, place))
             };
             conn.is_streamed = true;
-            let end = end.map_err(|source| refused(peer, source))?;
+            let end = end.map_err(|source| refused(Some(peer), source))?;
             ends.push(ProxyEnd::Send(end.keeping(memory.segment.clone())));
             self.outbound_bytes[peer as usize] += layout.total_bytes();
             self.channel(key).send.push(conn);
@@ -236,7 +244,7 @@ impl<'a> Wiring<'a> {
                 let block = ProxyBlock::in_host(base, layout);
                 (RecvConn::new(Rank(peer), base.as_ptr(), layout), RecvEnd::new(comm, block, place))
             };
-            let end = end.map_err(|source| refused(peer, source))?;
+            let end = end.map_err(|source| refused(Some(peer), source))?;
             ends.push(ProxyEnd::Recv(end.keeping(memory.segment.clone())));
             self.inbound_bytes[peer as usize] += layout.total_bytes();
             self.channel(key).recv.push(conn);

@@ -224,6 +224,12 @@ impl Health {
         (slot.seq.load_relaxed() == seq + 1).then_some(CallRecord { seq, call })
     }
 
+    /// The latest collective that is remembered, for threads other than the executor's.
+    pub fn latest(&self) -> Option<CallRecord> {
+        let seqs = self.ledger.iter().filter_map(|record| record.seq.load_relaxed().checked_sub(1));
+        seqs.max().and_then(|seq| self.recall(seq))
+    }
+
     /// The collectives up to this one that are still remembered, oldest first.
     pub fn remembered(&self, seq: u64) -> impl Iterator<Item = CallRecord> {
         let oldest = (seq + 1).saturating_sub(LEDGER_RECORDS as u64);
@@ -275,6 +281,8 @@ mod tests {
         assert_eq!(health.recall(39).map(|r| r.call.count), Some(78));
         assert_eq!(health.recall(40), None);
         assert_eq!(health.recall(40 - LEDGER_RECORDS as u64 - 1), None);
+        assert_eq!(health.latest().map(|r| r.seq), Some(39));
+        assert_eq!(Health::default().latest(), None);
         let remembered: Vec<u64> = health.remembered(39).map(|record| record.seq).collect();
         assert_eq!(remembered, Vec::from_iter(40 - LEDGER_RECORDS as u64..40));
     }

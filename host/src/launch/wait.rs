@@ -30,7 +30,7 @@ pub const ANNOUNCE_AFTER: Duration = Duration::from_millis(500);
 /// How long a rank that met another operation waits to hear which.
 pub(super) const REPLY_TIME: Duration = Duration::from_millis(500);
 /// How long we look for what a rank may have sent before it left, from when we hear that it did.
-const LEFT_GRACE: Duration = Duration::from_millis(500);
+pub(super) const LEFT_GRACE: Duration = Duration::from_millis(500);
 
 /// How a rank speaks to the others outside of operations; used rarely and off the hot path.
 pub trait Tell: Send {

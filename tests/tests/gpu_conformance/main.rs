@@ -6,3 +6,4 @@ mod messages;
 mod operations;
 mod splits;
 mod faults;
+mod net;

@@ -100,29 +100,34 @@ fn exchange(world: &DeviceWorld, memories: &[Memories], messages: &[Message]) {
     }
 }
 
+/// So many random groups, every byte looked at.
+pub fn run(world: &DeviceWorld, rounds: usize) {
+    let nranks = world.ranks.len();
+    let memories: Vec<Memories> = world.ranks.iter().map(Memories::new).collect();
+    let mut numbers = Numbers(nranks as u64);
+    for round in 0..rounds {
+        let messages = group(&mut numbers, nranks);
+        doing(|| format!("group {round} of {nranks} GPUs: {messages:?}"));
+        fill(world, &memories, &messages);
+        exchange(world, &memories, &messages);
+        for (number, message) in messages.iter().enumerate() {
+            let mut bytes = vec![0u8; message.len];
+            let stream = world.ranks[message.to].stream.by_ref();
+            let from = memories[message.to].recv.address() + message.at as u64;
+            // SAFETY: (1, 2) as above.
+            unsafe { stream.copy_to_host(bytes.as_mut_ptr().cast(), from, bytes.len()) }.expect("a copy");
+            stream.synchronize().expect("a stream");
+            let wrong = (0..message.len).find(|i| bytes[*i] != content(number, *i));
+            assert_eq!(wrong, None, "group {round}, message {number}: {message:?}");
+        }
+    }
+}
+
 #[test]
 #[ignore = "needs GPUs"]
 fn needs_gpu_random_groups_of_messages() {
     let _deadline = Deadline::start("needs_gpu_random_groups_of_messages", Duration::from_secs(300));
     for nranks in 1..=gpus().min(4) {
-        let world = DeviceWorld::new(nranks, Settings::default(), None);
-        let memories: Vec<Memories> = world.ranks.iter().map(Memories::new).collect();
-        let mut numbers = Numbers(u64::from(nranks));
-        for round in 0..100 {
-            let messages = group(&mut numbers, nranks as usize);
-            doing(|| format!("group {round} of {nranks} GPUs: {messages:?}"));
-            fill(&world, &memories, &messages);
-            exchange(&world, &memories, &messages);
-            for (number, message) in messages.iter().enumerate() {
-                let mut bytes = vec![0u8; message.len];
-                let stream = world.ranks[message.to].stream.by_ref();
-                let from = memories[message.to].recv.address() + message.at as u64;
-                // SAFETY: (1, 2) as above.
-                unsafe { stream.copy_to_host(bytes.as_mut_ptr().cast(), from, bytes.len()) }.expect("a copy");
-                stream.synchronize().expect("a stream");
-                let wrong = (0..message.len).find(|i| bytes[*i] != content(number, *i));
-                assert_eq!(wrong, None, "group {round}, message {number}: {message:?}");
-            }
-        }
+        run(&DeviceWorld::new(nranks, Settings::default(), None), 100);
     }
 }

@@ -1,7 +1,7 @@
 #!/bin/sh
 # What `cargo xtask gpu-pack` packed, run on a machine with GPUs. Needs a driver, no toolchain.
 #
-#   run.sh [PART..]      parts: tests checks sanitizer measure graphs init pairs (all of them)
+#   run.sh [PART..]      parts: tests net checks sanitizer measure graphs init pairs (all of them)
 #   OUT=DIR              where logs and figures go (default: ./out beside the caller)
 #   NCCL=FILE            a libnccl.so.2 to be measured beside (default: the one of an installed PyTorch, if any)
 #   BUDGET=S             seconds that a measurement of six collectives may take (default 120)
@@ -43,7 +43,7 @@ find_sanitizer() {
 tests() {
     # Short ones first: whoever has little time learns most.
     for test in $("$here/gpu_conformance" --ignored --list | sed -n 's/: test$//p' | sort -t_ -k1,1 -s); do
-        case $test in matrix::needs_gpu_conformance_*) continue ;; esac
+        case $test in matrix::needs_gpu_conformance_* | net::*) continue ;; esac
         step "$test" 320 "$here/gpu_conformance" --ignored --nocapture --test-threads=1 --exact "$test"
     done
     for n in 2 4 3 8; do
@@ -78,6 +78,19 @@ suite() {
         ${nccl:+--engine "nccl=$nccl"} -a 3 --rounds 5 --time-budget "$budget" --json "$out/$name" "$@"
 }
 
+# GPUs of this machine as if each were a host of its own: proxies over sockets of the loopback, beside NCCL's in the same run.
+net() {
+    for test in $("$here/gpu_conformance" --ignored --list | sed -n 's/: test$//p' | grep '^net::'); do
+        step "$test" 320 "$here/gpu_conformance" --ignored --nocapture --test-threads=1 --exact "$test"
+    done
+    (
+        export NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo
+        suite suite_net --sizes 8,1K,64K,1M,16M,64M
+        suite suite_net_2 --ranks 2 --sizes 8,1K,64K,1M,16M,64M
+        exit $failed
+    ) || failed=1
+}
+
 measure() { suite suite; }
 graphs() { suite suite_graphs -G 20 --sizes 8,1K,64K,256K,1M,16M; }
 pairs() { suite suite_2 --ranks 2 --sizes 8,1K,64K,256K,1M,4M,16M,64M,256M,1G; }
@@ -88,10 +101,10 @@ init() {
         ${nccl:+--engine "nccl=$nccl"} --init-time --rounds 5
 }
 
-[ $# -gt 0 ] || set -- checks tests sanitizer measure graphs init pairs
+[ $# -gt 0 ] || set -- checks tests net sanitizer measure graphs init pairs
 for part in "$@"; do
     case $part in
-        tests | checks | sanitizer | measure | graphs | init | pairs) "$part" ;;
+        tests | net | checks | sanitizer | measure | graphs | init | pairs) "$part" ;;
         *) echo "run.sh: no part is called $part" >&2; exit 2 ;;
     esac
 done

@@ -9,10 +9,11 @@ use crate::api::memory::{MemoryReport, PeerMemory};
 use crate::api::tune_file;
 use crate::bootstrap::{Bootstrap, UniqueId};
 use crate::channel::ConnectError;
-use crate::channel::device::{DeviceConnected, DeviceWanted, connect};
+use crate::channel::device::{DeviceConnected, DeviceWanted, WaySettings, connect};
 use crate::cuda::Device;
-use crate::launch::Health;
-use crate::launch::cuda::{DeviceEngine, DeviceEngineParts, DeviceKernels, Monitor};
+use crate::launch::cuda::{DeviceEngine, DeviceEngineParts, DeviceKernels, Monitor, NetProxy};
+use crate::launch::{Health, Tell};
+use crate::net::NetError;
 use crate::plan::device::DeviceFacts;
 use crate::plan::tuning::Backend;
 use crate::transport::p2p::Side;
@@ -132,7 +133,11 @@ pub(super) fn assemble(
         device: opened.as_ref().map(|(device, _)| device).map_err(Clone::clone),
         info: &PeerInfo::local(config.host_id.as_deref(), config.digest()),
         settings: Config::MUST_AGREE,
+        ways: WaySettings::new(&config.transports),
         p2p: &config.p2p,
+        net: &config.net,
+        net_timeout: config.bootstrap.timeout,
+        timeout: config.timeout,
         topology: &config.topology,
         forced: config.forced,
         limits: config.channels,
@@ -156,7 +161,15 @@ pub(super) fn assemble(
     let health = Arc::new(Health::new(rank, nranks));
     let memory = report(rank, &connected);
     let watch = watch(bootstrap, &health);
-    let DeviceConnected { facts, tables, arena, layout, .. } = connected;
+    let DeviceConnected { facts, tables, arena, layout, net, .. } = connected;
+    let tell: Arc<dyn Tell + Sync> = Arc::new(TellByWatch::new(&watch));
+    let net = net.map(|net| {
+        let name = net.parts.device.clone();
+        NetProxy::start(net.parts, &health, &tell).map_err(|error| {
+            let source = NetError::of_io(&name, None, "start the proxy's thread", &error);
+            ConnectError::Net { rank, peer: None, source: Box::new(source) }
+        })
+    });
     let engine = DeviceEngine::new(DeviceEngineParts {
         rank,
         facts,
@@ -166,7 +179,8 @@ pub(super) fn assemble(
         arena,
         monitor,
         health: health.clone(),
-        tell: Box::new(TellByWatch::new(&watch)),
+        tell,
+        net: net.transpose()?,
         timeout: config.timeout,
     });
     let member = Membership::new((rank, nranks), layout.rings, health, watch);
@@ -174,15 +188,24 @@ pub(super) fn assemble(
 }
 
 fn report(rank: u32, connected: &DeviceConnected) -> MemoryReport {
-    let DeviceConnected { layout, tables, .. } = connected;
-    let peers = (0..layout.nranks).filter(|peer| *peer != rank).map(|peer| PeerMemory {
-        rank: peer,
-        transport: match layout.sides.of(rank, peer) {
-            Side::Device => TransportKind::P2p,
-            Side::Host => TransportKind::Shm,
+    let DeviceConnected { layout, net, tables, .. } = connected;
+    let peer_memory = |peer| match net {
+        Some(net) if layout.ways.is_net(rank, peer) => PeerMemory {
+            rank: peer,
+            transport: TransportKind::Net,
+            inbound_bytes: net.bytes_with(peer, false),
+            outbound_bytes: net.bytes_with(peer, true),
         },
-        inbound_bytes: layout.inbound_bytes(rank, peer),
-        outbound_bytes: layout.outbound_bytes(rank, peer),
-    });
+        _ => PeerMemory {
+            rank: peer,
+            transport: match layout.sides.of(rank, peer) {
+                Side::Device => TransportKind::P2p,
+                Side::Host => TransportKind::Shm,
+            },
+            inbound_bytes: layout.inbound_bytes(rank, peer),
+            outbound_bytes: layout.outbound_bytes(rank, peer),
+        },
+    };
+    let peers = (0..layout.nranks).filter(|peer| *peer != rank).map(peer_memory);
     MemoryReport { peers: peers.collect(), own_bytes: tables.memory.len() }
 }

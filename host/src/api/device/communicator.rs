@@ -21,8 +21,8 @@ use std::net::Ipv4Addr;
 ///
 /// Every rank makes the same collective calls in the same order. A call puts its kernel on a stream and returns; the stream's
 /// order, events and synchronisation say when it is done, as for any other kernel. Operations of one communicator run one after
-/// another, whichever streams they are put on. All calls may be captured into CUDA graphs; whoever launches a graph orders it among
-/// the communicator's other operations.
+/// another, whichever streams they are put on. Where memory connects all ranks, calls may be captured into CUDA graphs; whoever
+/// launches a graph orders it among the communicator's other operations. Where a network leads to some, they are refused there.
 ///
 /// A thread that has several ranks puts the calls of all of them into a [`super::device_group`].
 ///
@@ -277,6 +277,7 @@ impl DeviceCommunicator {
             EnqueueError::Stopped(outstanding) => return self.member.operation_error(outstanding),
             EnqueueError::Kernel(error) => error,
             EnqueueError::Cuda(error) => KernelError::Cuda(error),
+            EnqueueError::Captured => return ArgumentError::Captured { rank }.into(),
         };
         DeviceError { rank, nranks, source: Box::new(source) }.into()
     }

@@ -2,12 +2,15 @@
 
 use super::agree::agree;
 use super::layout::{ConnKind, DeviceLayout};
+use super::net::{NetConnected, NetWanted, Network};
 use super::survey::{Survey, SurveyWanted, survey};
 use super::tables::upload;
+use super::ways::{WaySettings, Ways};
 use crate::bootstrap::Bootstrap;
 use crate::channel::ConnectError;
 use crate::cuda::{Device, DeviceId, PciBus};
 use crate::launch::cuda::ConnTables;
+use crate::net::NetConfig;
 use crate::plan::Forced;
 use crate::plan::device::{ChannelLimits, DeviceFacts};
 use crate::plan::tuning::{Machine, TuneTable};
@@ -15,6 +18,7 @@ use crate::topology::detect::Found;
 use crate::topology::{BusId, Channels, PathKind, TopologySettings};
 use crate::transport::PeerInfo;
 use crate::transport::p2p::{Arena, ArenaWanted, P2pSettings, Side, Sides};
+use std::time::Duration;
 
 /// What to connect.
 pub struct DeviceWanted<'a> {
@@ -24,8 +28,16 @@ pub struct DeviceWanted<'a> {
     pub info: &'a PeerInfo,
     /// The variables whose digest `info.settings` is.
     pub settings: &'static str,
+    /// Memory, networks.
+    pub ways: WaySettings,
     /// How GPUs share memory.
     pub p2p: &'a P2pSettings,
+    /// Where a network is to be found.
+    pub net: &'a NetConfig,
+    /// How long connections over it may take to be made.
+    pub net_timeout: Duration,
+    /// How long one that has begun an operation may go without a step.
+    pub timeout: Duration,
     /// The machine and the channels through it, as far as the user says.
     pub topology: &'a TopologySettings,
     /// The user's algorithm and protocol.
@@ -44,8 +56,10 @@ pub struct DeviceConnected {
     pub facts: DeviceFacts,
     /// The tables for kernels.
     pub tables: ConnTables,
-    /// All ranks' memory; nothing for a rank that is alone.
+    /// All ranks' memory; nothing where none shares any.
     pub arena: Option<Arena>,
+    /// The connections over a network, where there are any.
+    pub net: Option<NetConnected>,
     /// Where everything lies.
     pub layout: DeviceLayout,
     /// Everybody's device.
@@ -102,33 +116,26 @@ impl DeviceCard {
 /// # Errors
 /// The same step fails on every rank: on the guilty one with its own error, elsewhere with one that names it.
 pub fn connect(bootstrap: &Bootstrap, wanted: DeviceWanted<'_>) -> Result<DeviceConnected, ConnectError> {
-    let (rank, nranks) = (bootstrap.rank().0, bootstrap.nranks());
+    let rank = bootstrap.rank().0;
     let said = wanted.device.clone().map(|device| {
         let mut said = wanted.info.to_bytes().to_vec();
         said.extend(DeviceCard::of(device).to_bytes());
         said
     });
     let (peers, cards) = read_cards(&agree(bootstrap, said)?)?;
+    let ways = Ways::new(&peers, wanted.ways);
     // All see the same, but must not leave before all have heard of it.
-    let fit = check(rank, &peers, &cards, wanted.settings);
+    let fit = check(rank, &peers, &cards, wanted.settings).and_then(|()| ways.check(wanted.ways));
     agree(bootstrap, fit.map(|()| Vec::new()))?;
 
     let device = wanted.device.clone()?;
-    let least = |of: fn(&DeviceCard) -> u32| cards.iter().map(of).min().unwrap_or(0);
-    let weakest = (least(|card| card.sm), least(|card| card.sm_count));
-    let mut facts = DeviceFacts::new(nranks, weakest, wanted.forced, wanted.limits, wanted.buffer_bytes)
-        .with_table(wanted.table);
-    let mut refused = Vec::new();
-    let channels = if nranks > 1 || wanted.topology.wants_files() {
-        let survey = look_round(bootstrap, device, &peers, &wanted)?;
-        refused = survey.refused;
-        facts = facts.on(Machine::of_agreed(weakest.0, &survey.agreed), &survey.channels.rings);
-        survey.channels
-    } else {
-        Channels::in_rank_order(nranks)
-    };
-    let mut layout = layout(&facts, &channels);
-    let arena = if nranks > 1 {
+    let PciBus { domain, bus, device: number } = device.id().bus;
+    let gpu = BusId::new(domain, bus, number);
+    let is_wide = ways.groups() > 1;
+    let network = is_wide.then(|| Network::find(bootstrap, wanted.net, &peers, gpu)).transpose()?;
+    let (mut facts, channels, refused) = look_round(bootstrap, gpu, (&peers, &cards), is_wide, &wanted)?;
+    let mut layout = layout(&facts, &channels).with_ways(ways);
+    let arena = if layout.ways.has_memory() {
         let lens = |sides: &Sides, rank| layout.clone().with_sides(sides.clone()).len_bytes(rank);
         let (peers, settings) = (&peers[..], wanted.p2p);
         let wanted = ArenaWanted { device, peers, settings, refused: &refused, lens: &lens };
@@ -141,26 +148,64 @@ pub fn connect(bootstrap: &Bootstrap, wanted: DeviceWanted<'_>) -> Result<Device
         let kinds = [ConnKind::Ring, ConnKind::Tree, ConnKind::Mesh];
         facts.machine = facts.machine.through_host(kinds.map(|kind| layout.is_through_host(kind)));
     }
+    if let Some(network) = &network {
+        facts = facts.over_network(layout.ways.groups(), network.speed);
+    }
+    let (connect_timeout, step_timeout) = (wanted.net_timeout, wanted.timeout);
+    let net = NetWanted { rank, layout: &layout, peers: &peers, gpu, connect_timeout, step_timeout };
+    let net = network.map(|network| network.connect(bootstrap, device, &net)).transpose()?;
+    let tables = make_tables(bootstrap, device, &layout, arena.as_ref(), net.as_ref())?;
+    Ok(DeviceConnected { facts, tables, arena, net, layout, cards })
+}
+
+/// The tables of all connections, once all ranks have theirs.
+fn make_tables(
+    bootstrap: &Bootstrap,
+    device: &Device,
+    layout: &DeviceLayout,
+    arena: Option<&Arena>,
+    net: Option<&NetConnected>,
+) -> Result<ConnTables, ConnectError> {
+    let rank = bootstrap.rank().0;
     let base = |peer: u32, side: Side| {
-        let arena = arena.as_ref();
-        arena.and_then(|arena| arena.base(peer, side)).expect("all ranks are on this host: checked above")
+        let base = arena.and_then(|arena| arena.base(peer, side));
+        base.expect("what no network leads to is reached in memory")
     };
-    let tables = upload(&layout, rank, device, &|name| layout.in_memory(rank, name, &base))
-        .map_err(|source| ConnectError::Device { rank, source: source.into() });
-    let tables = match tables {
-        Ok(tables) => {
-            agree(bootstrap, Ok(Vec::new()))?;
-            tables
-        }
-        Err(error) => return Err(agree(bootstrap, Err(error)).expect_err("we failed")),
-    };
-    Ok(DeviceConnected { facts, tables, arena, layout, cards })
+    let tables = upload(layout, rank, device, &|name| match net.and_then(|net| net.address(name)) {
+        Some(block) => [block; 2],
+        None => layout.in_memory(rank, name, &base),
+    });
+    let tables = tables.map_err(|source| ConnectError::Device { rank, source: source.into() });
+    agree(bootstrap, tables.as_ref().map(|_| Vec::new()).map_err(Clone::clone))?;
+    tables
+}
+
+/// What plans depend on, as far as the machine goes, the channels, and whose memory this rank is not to use.
+fn look_round(
+    bootstrap: &Bootstrap,
+    gpu: BusId,
+    (peers, cards): (&[PeerInfo], &[DeviceCard]),
+    is_wide: bool,
+    wanted: &DeviceWanted<'_>,
+) -> Result<(DeviceFacts, Channels, Vec<u32>), ConnectError> {
+    let nranks = peers.len() as u32;
+    let least = |of: fn(&DeviceCard) -> u32| cards.iter().map(of).min().unwrap_or(0);
+    let weakest = (least(|card| card.sm), least(|card| card.sm_count));
+    let facts = DeviceFacts::new(nranks, weakest, wanted.forced, wanted.limits, wanted.buffer_bytes)
+        .with_table(wanted.table);
+    let facts = if is_wide { facts.with_few_channels() } else { facts };
+    if nranks == 1 && !wanted.topology.wants_files() {
+        return Ok((facts, Channels::in_rank_order(nranks), Vec::new()));
+    }
+    let Survey { channels, agreed, refused } = look(bootstrap, gpu, peers, wanted)?;
+    let facts = facts.on(Machine::of_agreed(weakest.0, &agreed), &channels.rings);
+    Ok((facts, channels, refused))
 }
 
 /// Which channels the ranks' machines have.
-fn look_round(
+fn look(
     bootstrap: &Bootstrap,
-    device: &Device,
+    gpu: BusId,
     peers: &[PeerInfo],
     wanted: &DeviceWanted<'_>,
 ) -> Result<Survey, ConnectError> {
@@ -168,13 +213,11 @@ fn look_round(
     if !wanted.p2p.enabled {
         settings.p2p_level = Some(PathKind::Loc);
     }
-    let PciBus { domain, bus, device } = device.id().bus;
-    let gpu = BusId::new(domain, bus, device);
     let hosts: Vec<u64> = peers.iter().map(|peer| peer.host).collect();
     survey(bootstrap, &SurveyWanted { gpu, hosts: &hosts, settings: &settings, look: Found::look })
 }
 
-fn layout(facts: &DeviceFacts, channels: &Channels) -> DeviceLayout {
+pub(super) fn layout(facts: &DeviceFacts, channels: &Channels) -> DeviceLayout {
     let rings = (0..facts.ring_channels).map(|channel| channels.ring(channel as usize).to_vec()).collect();
     let trees = (0..facts.tree_channels).map(|channel| channels.tree(channel as usize).to_vec()).collect();
     DeviceLayout::new(facts.nranks, rings, facts.mesh_channels, facts.ring_layout, facts.mesh_layout)
@@ -204,9 +247,6 @@ fn check(
 ) -> Result<(), ConnectError> {
     if let Some(peer) = peers.iter().position(|peer| peer.settings != peers[0].settings) {
         return Err(ConnectError::Settings { peer: peer as u32, settings });
-    }
-    if let Some(peer) = peers.iter().position(|peer| peer.host != peers[0].host) {
-        return Err(ConnectError::OtherHost { rank: 0, peer: peer as u32 });
     }
     for (second, card) in cards.iter().enumerate() {
         if let Some(first) = cards[..second].iter().position(|earlier| earlier.uuid == card.uuid) {
@@ -240,9 +280,6 @@ mod tests {
         assert_eq!(check(0, &peers, &[card(1), card(2), card(3)], "X"), Ok(()));
         let twice = check(0, &peers, &[card(1), card(2), card(2)], "X").unwrap_err().to_string();
         assert!(twice.contains("ranks 1 and 2"), "{twice}");
-        let far = [here, here, PeerInfo { host: 2, ..here }];
-        let far = check(0, &far, &[card(1), card(2), card(3)], "X").unwrap_err();
-        assert_eq!(far, ConnectError::OtherHost { rank: 0, peer: 2 });
         let other = [here, PeerInfo { settings: 9, ..here }, here];
         let other = check(0, &other, &[card(1), card(2), card(3)], "X").unwrap_err();
         assert_eq!(other, ConnectError::Settings { peer: 1, settings: "X" });

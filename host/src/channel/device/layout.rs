@@ -1,4 +1,5 @@
-//! Where the connections of GPUs lie: in each rank's memory on its GPU, or for pairs that meet on the host in its memory there.
+//! Where the connections of GPUs lie: in each rank's memory on its GPU, or for pairs that meet on the host in its memory there. Those
+//! that lead over a network are in neither (see `net`).
 //!
 //! ```text
 //! rings   C x control        producer's side of the connection to the next rank: the word that the next rank writes
@@ -11,6 +12,7 @@
 //! Each of the two memories has of these, in this order, what it is for. So a rank has exactly as much of each as its pairs need.
 
 use super::trees::DeviceTrees;
+use super::ways::Ways;
 use crate::transport::p2p::{Side, Sides};
 use oxccl_shared::abi::{ConnControl, ConnLayout};
 use oxccl_shared::algo::tree::TreeLinks;
@@ -31,12 +33,14 @@ pub struct DeviceLayout {
     pub mesh: ConnLayout,
     /// Trees, on channels of their own.
     pub trees: DeviceTrees,
+    /// Which pairs meet in memory, and which over a network.
+    pub ways: Ways,
     /// Which memory each pair meets in.
     pub sides: Sides,
 }
 
 /// What a connection is for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum ConnKind {
     /// From a rank to the next of a ring.
     Ring,
@@ -47,7 +51,7 @@ pub enum ConnKind {
 }
 
 /// One of a rank's connections.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ConnName {
     /// What for.
     pub kind: ConnKind,
@@ -80,13 +84,19 @@ impl DeviceLayout {
         mesh: ConnLayout,
     ) -> DeviceLayout {
         let trees = DeviceTrees { trees: Vec::new(), slots: ring };
-        DeviceLayout { nranks, rings, mesh_channels, ring, mesh, trees, sides: Sides::default() }
+        let (ways, sides) = (Ways::default(), Sides::default());
+        DeviceLayout { nranks, rings, mesh_channels, ring, mesh, trees, ways, sides }
     }
 
     /// The same with these trees, each every rank's links.
     pub fn with_trees(mut self, trees: Vec<Vec<TreeLinks>>, slots: ConnLayout) -> DeviceLayout {
         self.trees = DeviceTrees { trees, slots };
         self
+    }
+
+    /// The same where some ranks are reached over a network.
+    pub fn with_ways(self, ways: Ways) -> DeviceLayout {
+        DeviceLayout { ways, ..self }
     }
 
     /// The same where pairs meet as `sides` say.
@@ -120,7 +130,7 @@ impl DeviceLayout {
         }
     }
 
-    /// All connections of `rank`, in the order in which its memory has them: what it sends on, what it receives on.
+    /// All connections of `rank`, in the order in which its memory has them, if it does: what it sends on, what it receives on.
     pub fn conns(&self, rank: u32) -> impl Iterator<Item = ConnName> + '_ {
         [true, false].into_iter().flat_map(move |is_send| self.conns_one_way(rank, is_send))
     }
@@ -145,10 +155,15 @@ impl DeviceLayout {
         if name.is_send { CONTROL_BYTES } else { self.slots(name.kind).total_bytes() }
     }
 
-    /// Where `rank` has its side of one of its connections.
+    /// Those in memory.
+    fn conns_in_memory(&self, rank: u32) -> impl Iterator<Item = ConnName> + '_ {
+        self.conns(rank).filter(move |name| !self.ways.is_net(rank, name.peer))
+    }
+
+    /// Where `rank` has its side of one of its connections in memory.
     pub fn place(&self, rank: u32, name: ConnName) -> Place {
         let side = self.sides.of(rank, name.peer);
-        let before = self.conns(rank).take_while(|other| *other != name);
+        let before = self.conns_in_memory(rank).take_while(|other| *other != name);
         let before = before.filter(|other| self.sides.of(rank, other.peer) == side);
         let start = before.map(|other| self.part_bytes(other)).sum();
         Place { side, bytes: start..start + self.part_bytes(name) }
@@ -168,7 +183,7 @@ impl DeviceLayout {
     pub fn len_bytes(&self, rank: u32) -> [usize; 2] {
         let mut bytes = [0; 2];
         if self.nranks > 1 {
-            self.conns(rank)
+            self.conns_in_memory(rank)
                 .for_each(|name| bytes[self.sides.of(rank, name.peer) as usize] += self.part_bytes(name));
         }
         bytes
@@ -200,7 +215,9 @@ impl DeviceLayout {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::channel::device::ways::WaySettings;
     use crate::topology::Channels;
+    use crate::transport::PeerInfo;
     use proptest::prelude::*;
 
     const SLOTS: ConnLayout =
@@ -232,11 +249,16 @@ mod tests {
             mesh in 1u32..5,
             trees in 0u32..6,
             bits in prop_oneof![Just(0), Just(u64::MAX), any::<u64>()],
+            hosts in prop_oneof![Just(0), any::<u64>()],
         ) {
-            let layout = layout(nranks, rings, mesh, trees).with_sides(some_pairs(nranks, bits));
+            let host = |rank: u32| PeerInfo { host: hosts >> (2 * rank) & 3, ..PeerInfo::default() };
+            let settings = WaySettings { memory: true, network: true };
+            let ways = Ways::new(&(0..nranks).map(host).collect::<Vec<_>>(), settings);
+            let layout = layout(nranks, rings, mesh, trees).with_sides(some_pairs(nranks, bits)).with_ways(ways);
+            let is_near = |rank: u32, peer: u32| rank != peer && !layout.ways.is_net(rank, peer);
             for rank in 0..nranks {
                 let mut ends = [0; 2];
-                for name in layout.conns(rank) {
+                for name in layout.conns(rank).filter(|name| is_near(rank, name.peer)) {
                     let Place { side, bytes } = layout.place(rank, name);
                     prop_assert_eq!(side, layout.sides.of(rank, name.peer));
                     prop_assert_eq!(bytes.start, ends[side as usize], "{:?}", name);
@@ -244,7 +266,7 @@ mod tests {
                     ends[side as usize] = bytes.end;
                 }
                 prop_assert_eq!(ends, layout.len_bytes(rank));
-                let peers = (0..nranks).filter(|peer| *peer != rank);
+                let peers = (0..nranks).filter(|peer| is_near(rank, *peer));
                 let bytes: usize = peers
                     .map(|peer| layout.inbound_bytes(rank, peer) + layout.outbound_bytes(rank, peer))
                     .sum();

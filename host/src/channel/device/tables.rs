@@ -130,13 +130,17 @@ impl Ends {
     }
 }
 
-/// Writes the tables of `rank`, whose connections lie where `at` says, to its device.
-pub(super) fn upload(
-    layout: &DeviceLayout,
-    rank: u32,
-    device: &Device,
-    at: At<'_>,
-) -> Result<ConnTables, CudaError> {
+/// The tables of a rank before they are anywhere: addresses of lists are offsets into `bytes`.
+pub(super) struct TableImage {
+    pub bytes: Vec<u8>,
+    pub ring: ConnLists,
+    pub mesh: ConnLists,
+    pub tree: ConnLists,
+    scratch: u64,
+}
+
+/// The tables of `rank`, whose connections lie where `at` says.
+pub(super) fn image(layout: &DeviceLayout, rank: u32, at: At<'_>) -> TableImage {
     let mut image = Image::default();
     let kinds = [Ends::of_rings, Ends::of_mesh, Ends::of_trees];
     let [ring, mesh, tree] = kinds.map(|ends| match layout.nranks {
@@ -145,6 +149,17 @@ pub(super) fn upload(
     });
     let scratch = image.push_zeros(ALIGN);
     let Image(bytes) = image;
+    TableImage { bytes, ring, mesh, tree, scratch }
+}
+
+/// Writes the tables of `rank` to its device.
+pub(super) fn upload(
+    layout: &DeviceLayout,
+    rank: u32,
+    device: &Device,
+    at: At<'_>,
+) -> Result<ConnTables, CudaError> {
+    let TableImage { bytes, ring, mesh, tree, scratch } = image(layout, rank, at);
     let memory = DeviceMemory::uninitialised(device, bytes.len())?;
     let stream = Stream::new(device)?;
     // SAFETY: (1, 2) the memory was just made for this, and `bytes` outlives the wait below.

@@ -4,6 +4,7 @@ use super::conns::{ConnLists, ConnTables};
 use super::exchange::Exchange;
 use super::kernels::{DeviceKernels, KernelError};
 use super::monitor::Monitor;
+use super::net::NetProxy;
 use super::order::Order;
 use crate::cuda::{CudaError, Device, Function, StreamRef};
 use crate::launch::engine::RawCall;
@@ -15,8 +16,8 @@ use crate::plan::device::{DeviceFacts, DevicePlan, KernelId, message_kernels, pl
 use crate::plan::{Call, Forced};
 use crate::transport::p2p::Arena;
 use oxccl_shared::abi::{
-    Algorithm, CollArgs, DataType, Func, KERNEL_POST, KERNEL_PRE, KERNEL_TWO_HOPS, KernelColl, KernelLaunch,
-    Protocol, RedOp,
+    Algorithm, CollArgs, Func, KERNEL_POST, KERNEL_PRE, KERNEL_TWO_HOPS, KernelColl, KernelLaunch, Protocol,
+    RedOp,
 };
 use oxccl_shared::reduce::{self, Resolved};
 use std::ffi::c_void;
@@ -43,7 +44,9 @@ pub struct DeviceEngineParts {
     /// The communicator's health.
     pub health: Arc<Health>,
     /// How the others hear of a fault.
-    pub tell: Box<dyn Tell>,
+    pub tell: Arc<dyn Tell + Sync>,
+    /// The proxy, where some ranks are reached over a network.
+    pub net: Option<NetProxy>,
     /// How long a kernel waits for a peer.
     pub timeout: Duration,
 }
@@ -60,6 +63,10 @@ pub enum EnqueueError {
     /// The driver refused it.
     #[error(transparent)]
     Cuda(#[from] CudaError),
+    /// It was to become part of a graph. A graph's kernels run at every launch of it, and the proxy would have to be told each
+    /// time; nothing was put on the stream.
+    #[error("an operation that goes over a network cannot be captured into a graph")]
+    Captured,
 }
 
 /// Puts a communicator's operations on streams.
@@ -140,6 +147,9 @@ impl DeviceEngine {
         self.check().map_err(EnqueueError::Stopped)?;
         let device = self.parts.device.clone();
         let put = device.bind().map_err(EnqueueError::from).and_then(|_bound| {
+            if self.parts.net.is_some() && stream.is_capturing()? {
+                return Err(EnqueueError::Captured);
+            }
             self.prepare(calls)?;
             self.order.enter(stream, others.clone())?;
             // SAFETY: obligations 1 and 2.
@@ -181,9 +191,7 @@ impl DeviceEngine {
         let call = &raw.call;
         if facts.nranks > 1 {
             return match call.func {
-                Func::Barrier if !facts.has_direct() => Some(plan_device(&ONE_BYTE, facts)),
-                Func::Barrier => Some(plan_device(call, facts)),
-                _ if call.count == 0 => None,
+                _ if call.count == 0 && call.func != Func::Barrier => None,
                 _ => Some(plan_device(call, facts)),
             };
         }
@@ -218,8 +226,7 @@ impl DeviceEngine {
         let mut coll = collective_args(raw, &plan, &self.operator(raw), self.history.tag());
         if raw.call.func == Func::Barrier {
             let scratch: *mut u8 = std::ptr::without_provenance_mut(self.parts.tables.scratch as usize);
-            let count = u64::from(!self.parts.facts.has_direct());
-            coll = KernelColl { src: scratch, dst: scratch, count, ..coll };
+            coll = KernelColl { src: scratch, dst: scratch, ..coll };
         }
         let lists = match plan.algorithm {
             Algorithm::Direct => &self.parts.tables.mesh,
@@ -227,14 +234,15 @@ impl DeviceEngine {
             Algorithm::Tree => &self.parts.tables.tree,
         };
         let mut args = CollArgs { launch: self.launch(lists, plan.channels), coll };
+        let is_ordered = self.parts.net.as_mut().is_some_and(|net| net.collective(&coll, &plan));
         let function = self.function(plan.kernel, plan.threads)?;
         let mut params = [(&raw mut args).cast::<c_void>()];
         let (grid, block) = ([plan.channels, 1, 1], [plan.threads, 1, 1]);
         // SAFETY: the entry takes one `CollArgs`; its buffers are valid by obligation 1, and the lists, the monitor and what they
         // point to live until `close` has seen every operation end.
-        unsafe { function.launch(grid, block, 0, stream, &mut params) }
-            .map_err(|error| error.in_kernel(function.name()))?;
-        Ok(())
+        let launched = unsafe { function.launch(grid, block, 0, stream, &mut params) };
+        let launched = launched.map_err(|error| error.in_kernel(function.name()));
+        launched.map_err(|error| self.launch_refused(error, is_ordered))
     }
 
     /// A collective of a rank that is alone, or of nothing.
@@ -271,12 +279,21 @@ impl DeviceEngine {
         launch
     }
 
+    /// Whether every operation that was put on a stream has ended, and what it sent over a network has left, if there is time for
+    /// that.
+    fn is_done(&self, is_overdue: bool) -> bool {
+        // An error means that the context is broken: nothing runs any more.
+        let has_ended = self.order.is_done().unwrap_or(true);
+        // A proxy that was stopped leaves things undone.
+        let gives_up = is_overdue || self.parts.health.is_stopped();
+        has_ended && (gives_up || self.parts.net.as_ref().is_none_or(NetProxy::is_done))
+    }
+
     /// Ends the engine once every operation is done that was put on a stream. An operation that does not end within the timeout
     /// is aborted.
-    pub fn close(self, bootstrap: &crate::bootstrap::Bootstrap) {
+    pub fn close(mut self, bootstrap: &crate::bootstrap::Bootstrap) {
         let started = Instant::now();
-        // An error means that the context is broken: nothing runs any more.
-        while !self.order.is_done().unwrap_or(true) {
+        while !self.is_done(started.elapsed() > self.parts.timeout) {
             if started.elapsed() > self.parts.timeout {
                 self.parts.monitor.abort();
             }
@@ -286,6 +303,7 @@ impl DeviceEngine {
             }
             std::thread::sleep(NAP);
         }
+        drop(self.parts.net.take());
         if let Some(arena) = self.parts.arena {
             arena.close(bootstrap);
         }
@@ -295,10 +313,8 @@ impl DeviceEngine {
 /// How long a kernel may take to see that it is to stop, with what else is on its stream.
 const ABORT_TIME: Duration = Duration::from_secs(10);
 
-/// What stands for a barrier of more ranks than a one-hop kernel serves.
-const ONE_BYTE: Call = Call { func: Func::AllReduce, dtype: DataType::U8, op: RedOp::Sum, root: 0, count: 1 };
-
-fn collective_args(raw: &RawCall, plan: &DevicePlan, operator: &Resolved, tag: u32) -> KernelColl {
+/// What a collective's kernel is told of it.
+pub(crate) fn collective_args(raw: &RawCall, plan: &DevicePlan, operator: &Resolved, tag: u32) -> KernelColl {
     let flag = |set: bool, flag: u32| if set { flag } else { 0 };
     KernelColl {
         src: raw.send,
@@ -312,7 +328,7 @@ fn collective_args(raw: &RawCall, plan: &DevicePlan, operator: &Resolved, tag: u
         flags: flag(operator.pre, KERNEL_PRE)
             | flag(operator.post, KERNEL_POST)
             | flag(plan.two_hops, KERNEL_TWO_HOPS),
-        func: raw.call.func as u32,
+        func: plan.func as u32,
         root: raw.call.root,
         tag,
         reserved: 0,

@@ -4,18 +4,23 @@
 //! Never: waits for a kernel, except when a communicator ends; chooses algorithms (`plan` did).
 //!
 //! From below: `conns`, addresses; `kernels`, loaded when first used; `monitor`, the page through which kernels are stopped and
-//! say why; `order`, one operation after the other; `engine`, with
-//! `exchange` for messages and `stopped` for faults.
+//! say why; `order`, one operation after the other; `verdict`, whose fault it is; `net`, the proxy of connections over a network; `engine`,
+//! with `exchange` for messages and `stopped` for faults.
 
 mod conns;
 mod kernels;
 mod monitor;
 mod order;
+mod verdict;
+mod net;
 mod engine;
 mod exchange;
 mod stopped;
 
 pub use conns::{ConnLists, ConnTables};
+#[cfg(test)]
+pub(crate) use engine::collective_args;
 pub use engine::{DeviceEngine, DeviceEngineParts, EnqueueError};
 pub use kernels::{DeviceKernels, KernelError};
 pub use monitor::Monitor;
+pub use net::{NetChannels, NetParts, NetProxy};

@@ -2,12 +2,11 @@
 
 use super::engine::{DeviceEngine, DeviceEngineParts, EnqueueError};
 use super::kernels::KernelError;
+use super::verdict::Verdict;
 use crate::cuda::CudaError;
 use crate::launch::health::{Fault, Outstanding};
-use crate::launch::told::Told;
-use crate::launch::wait::{NAP, REPLY_TIME, announce};
 use oxccl_shared::abi::StopCause;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 impl DeviceEngine {
     /// Whether the communicator can go on. A kernel that has stopped is noticed here.
@@ -27,39 +26,22 @@ impl DeviceEngine {
     /// Turns what a kernel says into the communicator's fault, and tells the others.
     #[cold]
     fn kernel_stopped(&self, cause: StopCause, peer: u32, expected: u64) -> Outstanding {
-        let DeviceEngineParts { health, tell, .. } = &self.parts;
-        let fault = match cause {
-            StopCause::Aborted => Fault::Aborted,
+        match cause {
+            StopCause::Aborted => self.fail(Fault::Aborted),
             StopCause::NoCredit | StopCause::NoData => {
-                // Our neighbour may itself have waited for another: everybody whose kernel stops says for whom it waited.
-                tell.tell(Told::WaitsFor(Some(peer)));
-                self.listen();
-                Fault::Timeout { rank: health.waits().guilty(peer), waited: Duration::from_nanos(expected) }
+                self.verdict().overdue(peer, Duration::from_nanos(expected))
             }
-            StopCause::Mismatch => {
-                // The peer answers with its own call, which makes the better message.
-                if let Some(latest) = self.history.latest() {
-                    health.remembered(latest.seq).for_each(|record| tell.tell(Told::Call(record)));
-                    self.listen();
-                }
-                Fault::Mismatch { rank: peer, theirs: None }
-            }
-        };
-        self.fail(fault)
-    }
-
-    /// Gives the others a moment to say what they know.
-    fn listen(&self) {
-        let asked = Instant::now();
-        while !self.parts.health.is_stopped() && asked.elapsed() < REPLY_TIME {
-            std::thread::sleep(NAP);
+            StopCause::Mismatch => self.verdict().mismatch(peer),
         }
     }
 
+    fn verdict(&self) -> Verdict<'_> {
+        let DeviceEngineParts { health, tell, .. } = &self.parts;
+        Verdict { health, tell: &**tell, latest: self.history.latest() }
+    }
+
     pub(super) fn fail(&self, fault: Fault) -> Outstanding {
-        let outstanding = self.parts.health.fail(fault, self.history.latest());
-        announce(&*self.parts.tell, &outstanding);
-        outstanding
+        self.verdict().fail(fault)
     }
 
     /// A broken context is the end of the communicator, here and for the others.
@@ -72,5 +54,16 @@ impl DeviceEngine {
             }
             _ => error,
         }
+    }
+
+    /// The driver refused a launch. A proxy that was told of it waits for slots that nobody will fill.
+    #[cold]
+    pub(super) fn launch_refused(&self, error: CudaError, is_ordered: bool) -> EnqueueError {
+        if let CudaError::Call { device, result, .. } = &error
+            && is_ordered
+        {
+            self.fail(Fault::Gpu { device: *device, result: *result });
+        }
+        error.into()
     }
 }

@@ -44,8 +44,12 @@ impl DeviceFacts {
         if self.tree_channels == 0 {
             offered = offered.without(Candidates::along(Algorithm::Tree));
         }
-        if (!self.has_direct() || self.machine.nhosts > 1) && func != Func::Barrier {
+        // A barrier has no other kernel: without it an all-reduce stands for it.
+        if !self.has_direct() && func != Func::Barrier {
             offered = offered.without(Candidates::along(Algorithm::Direct));
+        }
+        if self.crosses_network() {
+            offered = offered.without(Candidates::by(Protocol::LL128));
         }
         offered
     }

@@ -5,7 +5,7 @@ use super::kernel::KernelId;
 use crate::plan::Call;
 use crate::plan::collective::grain_bytes;
 use crate::plan::tuning::{self, Candidate, Exclusion, Explanation};
-use oxccl_shared::abi::{Algorithm, Func, Protocol};
+use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, RedOp};
 use oxccl_shared::algo::chunk;
 use oxccl_shared::proto;
 
@@ -14,6 +14,8 @@ use oxccl_shared::proto;
 pub struct DevicePlan {
     /// The kernel.
     pub kernel: KernelId,
+    /// What it does: the call's function, or what stands for it.
+    pub func: Func,
     /// Its schedule.
     pub algorithm: Algorithm,
     /// Whether a direct all-reduce takes two hops.
@@ -41,6 +43,9 @@ impl DeviceFacts {
             Algorithm::Tree => Exclusion::NotConnected(
                 "not connected: trees of GPUs are where NCCL_ALGO or a tuning file names them",
             ),
+            _ if candidate.protocol == Protocol::LL128 => {
+                Exclusion::NotConnected("not over a network: lines of 128 bytes would not arrive whole")
+            }
             _ => Exclusion::NotConnected("not connected: a kernel has room for 7 peers on its host"),
         };
         let plan = plan_device(call, self);
@@ -67,8 +72,13 @@ impl DeviceFacts {
     }
 }
 
+/// What stands for a barrier where no one-hop kernel serves all ranks.
+const ONE_BYTE: Call = Call { func: Func::AllReduce, dtype: DataType::U8, op: RedOp::Sum, root: 0, count: 1 };
+
 /// Plans `call`, which is not made of messages. Every rank of a communicator that makes the same call gets the same plan.
 pub fn plan_device(call: &Call, facts: &DeviceFacts) -> DevicePlan {
+    let needs_stand_in = call.func == Func::Barrier && !facts.has_direct();
+    let call = if needs_stand_in { &ONE_BYTE } else { call };
     let bytes = facts.buffer_bytes(call);
     let choice = facts.choose(call);
     let Candidate { algorithm, protocol } = choice.candidate;
@@ -96,6 +106,7 @@ pub fn plan_device(call: &Call, facts: &DeviceFacts) -> DevicePlan {
     let wanted = facts.limits.apply(choice.channels.unwrap_or(by_size));
     DevicePlan {
         kernel,
+        func: call.func,
         algorithm,
         two_hops: call.func == Func::AllReduce
             && facts.nranks > 1
@@ -114,8 +125,8 @@ mod tests {
     use super::*;
     use crate::plan::device::ChannelLimits;
     use crate::plan::tuning::Forced;
+    use crate::plan::tuning::NetSpeed;
     use oxccl_shared::abi::ConnLayout;
-    use oxccl_shared::abi::{DataType, RedOp};
     use proptest::prelude::*;
 
     fn facts(
@@ -152,6 +163,8 @@ mod tests {
         (algorithm, protocol).prop_map(|(algorithm, protocol)| Forced::only(algorithm, protocol))
     }
 
+    const SLOW: NetSpeed = NetSpeed { gbytes: 1.25, latency_us: 20.0 };
+
     proptest! {
         #[test]
         fn a_plan_fits_what_is_connected(
@@ -162,9 +175,12 @@ mod tests {
             (min, max) in (proptest::option::of(1u32..100), proptest::option::of(1u32..100)),
             buffer in proptest::option::of(8usize..8193),
             threads in proptest::option::of((2u32..13).prop_map(|warps| 32 * warps)),
+            groups in proptest::option::of(2u32..17),
         ) {
             let buffer = buffer.map(|kib| kib << 10);
             let facts = facts(nranks, sm, forced, ChannelLimits { min, max, threads }, buffer);
+            let groups = groups.filter(|groups| *groups <= nranks);
+            let facts = groups.map_or(facts, |groups| facts.with_few_channels().over_network(groups, SLOW));
             let layouts = [facts.ring_layout, facts.mesh_layout, facts.tree_layout];
             prop_assert!(layouts.iter().all(ConnLayout::is_valid));
             let plan = plan_device(&call, &facts);
@@ -180,6 +196,10 @@ mod tests {
             prop_assert!(threads.is_none_or(|threads| plan.threads == threads));
             prop_assert!(plan.slice_elems > 0 && plan.grain_elems > 0 && plan.chunk_elems >= plan.slice_elems);
             let KernelId::Collective { protocol, func, dtype, .. } = plan.kernel else { panic!("{plan:?}") };
+            let is_one_hop = plan.algorithm == Algorithm::Direct;
+            prop_assert!(groups.is_none() || !is_one_hop && protocol != Protocol::LL128, "not over a proxy: {plan:?}");
+            let is_replaced = call.func == Func::Barrier && !facts.has_direct();
+            let call = if is_replaced { ONE_BYTE } else { call };
             let payload = proto::payload_bytes(protocol, &layout) as u64;
             prop_assert_eq!(plan.count.max(1), if dtype.is_some() { call.count } else { call.bytes() }.max(1));
             let elem_bytes = dtype.map_or(1, |dtype| dtype.size_bytes() as u64);
@@ -202,6 +222,30 @@ mod tests {
         assert_eq!(plan(None, Some(Protocol::Simple)), "oxccl_all_gather_ring_simple");
         assert_eq!(plan(Some(Algorithm::Tree), Some(Protocol::LL128)), "oxccl_all_gather_ring_ll128");
         assert_eq!(plan(Some(Algorithm::Direct), Some(Protocol::Simple)), "oxccl_all_gather_direct_ll");
+    }
+
+    /// Over a network, whatever was measured inside a host or the user names.
+    #[test]
+    fn what_cannot_go_over_a_proxy_is_not_planned() {
+        let forced = |algorithm, protocol| {
+            facts(4, 90, Forced::only(algorithm, protocol), ChannelLimits::default(), None)
+                .with_few_channels()
+                .over_network(2, SLOW)
+        };
+        let call = |func, count| Call { func, dtype: DataType::F32, op: RedOp::Sum, root: 0, count };
+        let entry = |facts: &DeviceFacts, func, count| plan_device(&call(func, count), facts).kernel.entry();
+        let free = forced(None, None);
+        assert_eq!(entry(&free, Func::AllReduce, 2), "oxccl_all_reduce_ring_ll_f32");
+        assert_eq!(entry(&free, Func::AllReduce, 1 << 28), "oxccl_all_reduce_ring_simple_f32");
+        assert_eq!(entry(&free, Func::Barrier, 0), "oxccl_all_reduce_ring_ll_u8");
+        assert!(!free.is_one_hop_all_to_all(&call(Func::AllToAll, 1)));
+        let named = forced(Some(Algorithm::Direct), Some(Protocol::LL128));
+        assert_eq!(entry(&named, Func::AllGather, 1000), "oxccl_all_gather_ring_ll");
+        let tree = forced(Some(Algorithm::Tree), None);
+        assert_eq!(tree.tree_channels, 4);
+        assert_eq!(entry(&tree, Func::AllReduce, 2), "oxccl_all_reduce_tree_ll_f32");
+        let said = free.explain(&call(Func::AllReduce, 2)).to_string();
+        assert!(said.contains("not over a network"), "{said}");
     }
 
     #[test]

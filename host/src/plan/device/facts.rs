@@ -2,9 +2,9 @@
 
 use super::count::ring_channels;
 use super::kernel::MESH_PEERS_MAX;
-use super::tuning::{ChannelLimits, DeviceTuning};
+use super::tuning::{ChannelLimits, DeviceTuning, NET_MESH_CHANNELS, NET_RING_CHANNELS, NET_TREE_CHANNELS};
 use crate::plan::Call;
-use crate::plan::tuning::{Architecture, Forced, Machine, TuneTable};
+use crate::plan::tuning::{Architecture, Forced, Machine, NetSpeed, TuneTable};
 use oxccl_shared::abi::{Algorithm, ConnLayout, Func, Protocol};
 
 /// What a communicator of GPUs knows after init; equal on every rank.
@@ -85,9 +85,32 @@ impl DeviceFacts {
         DeviceFacts { machine, ring_channels, ..self }
     }
 
-    /// Whether kernels that go to everybody in one hop have room for everybody.
+    /// The same with no more channels than pay over a network.
+    pub fn with_few_channels(self) -> DeviceFacts {
+        DeviceFacts {
+            ring_channels: self.ring_channels.min(self.limits.min.unwrap_or(0).max(NET_RING_CHANNELS)),
+            tree_channels: self.tree_channels.min(NET_TREE_CHANNELS),
+            mesh_channels: self.mesh_channels.min(NET_MESH_CHANNELS),
+            ..self
+        }
+    }
+
+    /// The same where ranks are in `groups` that only a network connects, on a machine whose speeds are the network's.
+    pub fn over_network(self, groups: u32, network: NetSpeed) -> DeviceFacts {
+        let machine = self.machine.over_network(groups, network, [self.ring_channels, self.tree_channels]);
+        DeviceFacts { machine, ..self }
+    }
+
+    /// Whether some connections lead over a network, and so through a proxy. These carry neither LL128, whose lines would not arrive
+    /// whole in pinned memory, nor the kernels that exchange words with all peers at once: a slot leaves when all its words are
+    /// there, and such a kernel's thread waits for a peer's word before it writes its next one.
+    pub fn crosses_network(&self) -> bool {
+        self.machine.nhosts > 1
+    }
+
+    /// Whether kernels that go to everybody in one hop reach everybody.
     pub fn has_direct(&self) -> bool {
-        self.nranks <= MESH_PEERS_MAX + 1
+        self.nranks <= MESH_PEERS_MAX + 1 && !self.crosses_network()
     }
 
     /// Whether an all-to-all is one kernel instead of messages. The same on every rank.

@@ -68,6 +68,12 @@ impl KernelId {
         KernelId::Collective { func, algorithm, protocol, dtype: reduces.then_some(dtype) }
     }
 
+    /// Its line format.
+    pub fn protocol(&self) -> Protocol {
+        let (KernelId::Messages { protocol } | KernelId::Collective { protocol, .. }) = self;
+        *protocol
+    }
+
     /// Its name in the bundle.
     pub fn entry(&self) -> String {
         match *self {
@@ -86,8 +92,7 @@ impl KernelId {
 
     /// Whether a block's last warp posts steps instead of working on data.
     pub fn has_poster(&self) -> bool {
-        let (KernelId::Messages { protocol } | KernelId::Collective { protocol, .. }) = self;
-        *protocol == Protocol::Simple
+        self.protocol() == Protocol::Simple
     }
 }
 

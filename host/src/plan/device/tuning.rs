@@ -91,6 +91,15 @@ impl ChannelLimits {
     }
 }
 
+/// Channels that are connected where a network leads between some of the ranks: of rings, of trees and of pairs. Each is a connection of
+/// its own with slots in pinned memory, and one thread of a processor moves them all: few keep it busy, as NCCL's two for each device
+/// of its network do. Not measured. The user raises those of rings by `NCCL_MIN_NCHANNELS`.
+pub(super) const NET_RING_CHANNELS: u32 = 4;
+/// See [`NET_RING_CHANNELS`].
+pub(super) const NET_TREE_CHANNELS: u32 = 4;
+/// See [`NET_RING_CHANNELS`]. A rank has these with every other rank.
+pub(super) const NET_MESH_CHANNELS: u32 = 2;
+
 /// Nothing goes between pairs by LL128: its slots are as small as the layout allows.
 const MESH_LL128_SLOT_BYTES: u32 = 256;
 

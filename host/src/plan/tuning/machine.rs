@@ -53,6 +53,15 @@ pub struct Pairs {
     pub kind: PathKind,
 }
 
+/// What a rank's device of a network does.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct NetSpeed {
+    /// GB/s.
+    pub gbytes: f64,
+    /// Microseconds of one message beside its bytes.
+    pub latency_us: f64,
+}
+
 impl Machine {
     /// Ranks of one host that are connected as well as their kind allows, and by nothing that is known better.
     pub fn nominal(architecture: Architecture, nranks: u32) -> Machine {
@@ -111,6 +120,24 @@ impl Machine {
             *kind = if is_through { (*kind).max(PathKind::Phb) } else { *kind };
         }
         self
+    }
+
+    /// The same ranks in `nhosts` groups between which a network leads: it is what limits every channel, and what is inside hardly
+    /// counts.
+    pub fn over_network(self, nhosts: u32, network: NetSpeed, [rings, trees]: [u32; 2]) -> Machine {
+        let speeds = |inside: Speeds, channels: u32| {
+            let bw = network.gbytes / f64::from(channels.max(1));
+            let inter_latency_us = network.latency_us;
+            Speeds { channels, intra_bw: bw, inter_bw: bw, inter_latency_us, inter: PathKind::Phb, ..inside }
+        };
+        let inside = self.nranks.div_ceil(nhosts.max(1));
+        Machine {
+            nhosts,
+            ring: speeds(self.ring, rings),
+            tree: speeds(self.tree, trees),
+            tree_depth: [inside.saturating_sub(1), steps_of(nhosts)],
+            ..self
+        }
     }
 
     /// The place of this number of hosts in tables.

@@ -3,6 +3,7 @@
 use super::counters::{Counters, SubOp};
 use super::error::{EndError, EndFault, Outstanding, Place, ProxyFailure};
 use super::order::{Keep, ORDERS_WAITING_MAX, Operation, ProxyOrder, ProxyShared, WISH_ABORT, WISH_STOP};
+use super::overflow::Overflow;
 use super::pattern::{self, Amount, ProxyChannel, Way};
 use super::pool::{List, Pool, Queued};
 use super::recv::RecvEnd;
@@ -60,6 +61,8 @@ struct Lane {
 /// The proxy of one rank: drives all its connections to other hosts. One thread at a time.
 pub struct Progress {
     source: OrderConsumer<'static, ProxyOrder, ORDERS_WAITING_MAX>,
+    /// Where those wait that `source` had no room for, if there is such a place.
+    overflow: Option<Arc<Overflow>>,
     shared: &'static ProxyShared,
     failure: Arc<OnceLock<ProxyFailure>>,
     rank: Rank,
@@ -88,7 +91,8 @@ pub struct Progress {
 type LaneKey = (ChannelId, Rank, bool);
 
 impl ProxyEnd {
-    fn place(&self) -> Place {
+    /// Which connection it is.
+    pub fn place(&self) -> Place {
         match self {
             ProxyEnd::Send(end) => end.place(),
             ProxyEnd::Recv(end) => end.place(),
@@ -164,6 +168,7 @@ impl Progress {
         lookup.sort_unstable();
         Progress {
             source,
+            overflow: None,
             shared,
             failure,
             rank,
@@ -183,6 +188,11 @@ impl Progress {
             traced_at_clock: 0,
             _keep: keep,
         }
+    }
+
+    /// The same, which also takes what waits in `overflow`.
+    pub(super) fn with_overflow(self, overflow: Option<Arc<Overflow>>) -> Progress {
+        Progress { overflow, ..self }
     }
 
     /// Takes orders and moves what can be moved, without waiting. Returns how many orders and steps went on.
@@ -215,7 +225,8 @@ impl Progress {
         match self.shared.wish.load_acquire() {
             WISH_ABORT => true,
             WISH_STOP => {
-                let is_done = self.first_open == self.next_ticket && self.source.is_empty();
+                let is_done =
+                    self.first_open == self.next_ticket && !self.overflows() && self.source.is_empty();
                 is_done || self.failure.get().is_some()
             }
             _ => false,
@@ -258,10 +269,28 @@ impl Progress {
             if is_full || self.pool.free_count() < self.lanes.len() {
                 return taken;
             }
-            let Some(order) = self.source.pop() else { return taken };
+            let Some(order) = self.next_order() else { return taken };
             self.take(order);
         }
         BATCH
+    }
+
+    #[inline]
+    fn next_order(&mut self) -> Option<ProxyOrder> {
+        // Asked first: see `Overflow::is_empty`.
+        let overflows = self.overflows();
+        self.source.pop().or_else(|| self.overflow.as_ref().filter(|_| overflows)?.pop())
+    }
+
+    /// Whether orders wait that the FIFO had no room for.
+    #[inline]
+    fn overflows(&self) -> bool {
+        self.overflow.as_ref().is_some_and(|overflow| !overflow.is_empty())
+    }
+
+    /// What failed first, if something has.
+    pub(super) fn failure(&self) -> Option<&ProxyFailure> {
+        self.failure.get()
     }
 
     fn take(&mut self, order: ProxyOrder) {

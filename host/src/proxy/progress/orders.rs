@@ -3,6 +3,7 @@
 use super::engine::{Progress, ProxyParts};
 use super::error::ProxyFailure;
 use super::order::{Keep, ORDERS_WAITING_MAX, ProxyOrder, ProxyShared, WISH_ABORT, WISH_STOP};
+use super::overflow::Overflow;
 use oxccl_shared::fifo::OrderProducer;
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
@@ -19,6 +20,8 @@ pub struct ProxyOrders {
     failure: Arc<OnceLock<ProxyFailure>>,
     given: u64,
     sleeper: Option<Thread>,
+    /// Where both ends are in one process.
+    overflow: Option<Arc<Overflow>>,
     /// Dropped last: what the references lie in.
     _keep: Keep,
 }
@@ -28,11 +31,13 @@ pub fn proxy(parts: ProxyParts) -> (ProxyOrders, Progress) {
     let shared = Arc::new(ProxyShared::default());
     let start = NonNull::from(&*shared);
     let failure = Arc::new(OnceLock::new());
+    let overflow = Some(Arc::new(Overflow::default()));
     // SAFETY: in the Arc, which both ends keep; nobody else has an end of it.
-    unsafe {
+    let (orders, progress) = unsafe {
         let orders = attach_orders(start, shared.clone(), failure.clone());
         (orders, attach_proxy(start, shared, failure, parts))
-    }
+    };
+    (ProxyOrders { overflow: overflow.clone(), ..orders }, progress.with_overflow(overflow))
 }
 
 /// The giving end of a proxy whose memory is shared, perhaps with another process.
@@ -49,7 +54,7 @@ pub unsafe fn attach_orders(
     let shared: &'static ProxyShared = unsafe { shared.as_ref() };
     // SAFETY: obligation 2.
     let producer = unsafe { shared.orders.producer() };
-    ProxyOrders { producer, shared, failure, given: 0, sleeper: None, _keep: keep }
+    ProxyOrders { producer, shared, failure, given: 0, sleeper: None, overflow: None, _keep: keep }
 }
 
 /// The proxy whose orders come through shared memory.
@@ -78,6 +83,23 @@ impl ProxyOrders {
     #[inline]
     pub fn give(&mut self, order: ProxyOrder) -> Result<Ticket, ProxyOrder> {
         self.producer.push(order)?;
+        self.given += 1;
+        self.wake();
+        Ok(Ticket(self.given))
+    }
+
+    /// Gives an order however many wait, without waiting: what the FIFO has no room for waits behind it, in order, in memory that
+    /// grows. Not to be mixed with [`Self::give`], which knows the FIFO only.
+    ///
+    /// # Errors
+    /// The order, if the proxy is of another process and too many wait.
+    #[inline]
+    pub fn queue(&mut self, order: ProxyOrder) -> Result<Ticket, ProxyOrder> {
+        let Some(overflow) = &self.overflow else { return self.give(order) };
+        let refused = if overflow.is_empty() { self.producer.push(order).err() } else { Some(order) };
+        if let Some(order) = refused {
+            overflow.push(order);
+        }
         self.given += 1;
         self.wake();
         Ok(Ticket(self.given))

@@ -1,6 +1,7 @@
 //! A thread that runs a proxy.
 
 use super::engine::Progress;
+use super::error::ProxyFailure;
 use super::idle::{Idle, Idler};
 use super::orders::ProxyOrders;
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -19,10 +20,28 @@ pub struct ProxyThreadConfig {
     pub cpus: Vec<usize>,
 }
 
+/// For whom a proxy works. Asked and told on the proxy's thread.
+pub trait ProxyOwner: Send + 'static {
+    /// Whether nothing is to go on: the thread ends as soon as it looks again, which is at once while anything is under way.
+    fn is_stopped(&self) -> bool;
+    /// A connection has failed; told once. Meanwhile nothing moves.
+    fn failed(&self, failure: &ProxyFailure);
+}
+
+/// Nobody: the giver of orders looks for itself.
+impl ProxyOwner for () {
+    fn is_stopped(&self) -> bool {
+        false
+    }
+    fn failed(&self, _: &ProxyFailure) {}
+}
+
 /// A proxy on a thread of its own. Dropped, it aborts the proxy and waits for the thread.
 pub struct ProxyThread {
     orders: ProxyOrders,
     thread: Option<JoinHandle<Progress>>,
+    /// Whose thread it is: a forked child has only its memory.
+    process: u32,
 }
 
 /// Idle looks between two looks at the clock.
@@ -37,20 +56,26 @@ impl ProxyThread {
         mut orders: ProxyOrders,
         progress: Progress,
         config: &ProxyThreadConfig,
+        owner: impl ProxyOwner,
     ) -> io::Result<ProxyThread> {
         let (idle, cpus, name) = (config.idle, config.cpus.clone(), config.name.clone());
         let builder = std::thread::Builder::new().name(name);
         let thread = builder.spawn(move || {
             stay_on(&cpus);
-            run(progress, idle)
+            run(progress, idle, &owner)
         })?;
         orders.wakes(thread.thread().clone());
-        Ok(ProxyThread { orders, thread: Some(thread) })
+        Ok(ProxyThread { orders, thread: Some(thread), process: std::process::id() })
     }
 
     /// To give orders through.
     pub fn orders(&mut self) -> &mut ProxyOrders {
         &mut self.orders
+    }
+
+    /// Whether everything ordered is done.
+    pub fn is_done(&self) -> bool {
+        self.orders.is_all_done()
     }
 
     /// Lets it finish what was ordered, and ends it. A proxy that has failed ends at once.
@@ -60,6 +85,9 @@ impl ProxyThread {
     }
 
     fn join(&mut self) {
+        if self.process != std::process::id() {
+            return std::mem::forget(self.thread.take());
+        }
         // A panic of the thread has been told by the panic hook; the connections are gone with it.
         let _ = self.thread.take().map(JoinHandle::join);
     }
@@ -75,11 +103,16 @@ impl Drop for ProxyThread {
 }
 
 /// Runs until told to end.
-fn run(mut progress: Progress, idle: Idle) -> Progress {
+fn run(mut progress: Progress, idle: Idle, owner: &impl ProxyOwner) -> Progress {
     let (start, mut idler, mut looks) = (Instant::now(), Idler::new(idle), 0u32);
-    let mut slept = Duration::ZERO;
-    while !progress.has_ended() {
-        if progress.do_work() > 0 {
+    let (mut slept, mut is_told) = (Duration::ZERO, false);
+    while !progress.has_ended() && !owner.is_stopped() {
+        let moved = progress.do_work();
+        if !is_told && let Some(failure) = progress.failure() {
+            owner.failed(failure);
+            is_told = true;
+        }
+        if moved > 0 {
             idler.reset();
             continue;
         }

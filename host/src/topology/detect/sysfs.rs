@@ -26,6 +26,9 @@ const ARCH: &str = if cfg!(target_arch = "aarch64") {
 /// Bytes of a file that are read: those of sysfs are a page at most, `cpuinfo`'s first entry is far less.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
+/// Processors that are looked for: as many as `sched_setaffinity` takes.
+const PROCESSORS_MAX: usize = 1024;
+
 impl Sysfs {
     /// This host's.
     pub fn live() -> Sysfs {
@@ -44,6 +47,17 @@ impl Sysfs {
         let path = self.path(bus_id);
         let switches = path.iter().rev().skip(2).step_by(2);
         std::iter::once(bus_id).chain(switches.copied()).collect()
+    }
+
+    /// A device's directory, by its place below the root port.
+    pub fn place(&self, bus_id: BusId) -> Option<PathBuf> {
+        self.device(bus_id).canonicalize().ok()
+    }
+
+    /// The processors near the device of a directory; none if the kernel does not tell.
+    pub fn processors_of(&self, directory: &Path) -> Vec<usize> {
+        let list = text(&directory.join("local_cpulist")).unwrap_or_default();
+        (0..PROCESSORS_MAX).filter(|cpu| is_listed(&list, *cpu)).collect()
     }
 
     /// All addresses in the device's path, from the root port down to itself.

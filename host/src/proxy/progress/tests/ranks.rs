@@ -439,7 +439,7 @@ fn play_beside(
     idle: Idle,
 ) {
     let config = ProxyThreadConfig { name: format!("proxy {me}"), idle, cpus: vec![0] };
-    let mut thread = ProxyThread::start(orders, progress, &config).unwrap();
+    let mut thread = ProxyThread::start(orders, progress, &config, ()).unwrap();
     let player = Player { me, n, ends, look: &|| (), started: Instant::now() };
     for call in calls {
         give(thread.orders(), call, me, n);
@@ -518,6 +518,36 @@ fn proxies_on_threads_that_sleep_and_wake() {
     let calls: Vec<Call> = some_calls().into_iter().cycle().take(15).collect();
     play(3, &calls, Wires::Memory(Manners::GOOD), Some(asleep));
     play(2, &some_calls(), Wires::Memory(Manners::GOOD), Some(Idle::BALANCED));
+}
+
+/// More orders than the FIFO holds and a proxy opens, given before the first kernel runs: none is lost, and they stay in order.
+#[test]
+fn orders_given_far_ahead_wait_in_order() {
+    let ahead = ORDERS_OPEN_MAX + ORDERS_WAITING_MAX + 300;
+    let calls: Vec<Call> =
+        some_calls().into_iter().filter(|call| call.count <= 700).cycle().take(ahead).collect();
+    let ends = connect_all(2, Wires::Memory(Manners::GOOD));
+    std::thread::scope(|scope| {
+        for (me, mut ends) in (0..2).zip(ends) {
+            let calls = &calls;
+            scope.spawn(move || {
+                let proxy_ends = std::mem::take(&mut ends.proxy);
+                let (mut orders, progress) = proxy(parts(me, 2, proxy_ends, None));
+                let config = ProxyThreadConfig { name: "ahead".into(), idle: Idle::FRUGAL, cpus: Vec::new() };
+                // The first orders come before the thread does.
+                let (early, late) = calls.split_at(ORDERS_WAITING_MAX + 10);
+                let queue = |orders: &mut ProxyOrders, call: &Call| {
+                    call.order(me, 2).map(|order| orders.queue(order).unwrap());
+                };
+                early.iter().for_each(|call| queue(&mut orders, call));
+                let mut thread = ProxyThread::start(orders, progress, &config, ()).unwrap();
+                late.iter().for_each(|call| queue(thread.orders(), call));
+                let player = Player { me, n: 2, ends, look: &|| (), started: Instant::now() };
+                calls.iter().for_each(|call| player.run(call));
+                thread.stop();
+            });
+        }
+    });
 }
 
 /// Sockets over the loopback interface.

@@ -1,0 +1,242 @@
+//! Layer: host / channel / device / net.
+//! Takes: a bootstrap, a GPU, a layout, who is reached over a network.
+//! Gives: [`Network`], the device to use, and from it [`NetConnected`]: for each connection over it a block that kernels and the
+//! proxy share, and the proxy's end of it.
+//! Never: drives a connection, launches a kernel, lets one rank fail alone.
+//!
+//! From below: `near`, which NIC; `places`, which connections, pure; `memory`, what they lie in.
+
+mod near;
+mod places;
+mod memory;
+#[cfg(test)]
+mod tests;
+
+use super::agree::agree;
+use super::layout::{ConnKind, ConnName, DeviceLayout};
+use crate::bootstrap::Bootstrap;
+use crate::channel::ConnectError;
+use crate::channel::networks::Dialing;
+use crate::cuda::Device;
+use crate::launch::cuda::{NetChannels, NetParts};
+use crate::net::{Net, NetConfig, NetError, NetProperties, find};
+use crate::plan::tuning::NetSpeed;
+use crate::proxy::progress::{Idle, Place, ProxyChannel, ProxyEnd, ProxyParts, RecvEnd, SendEnd};
+use crate::topology::BusId;
+use crate::topology::detect::Sysfs;
+use crate::transport::{PeerInfo, is_crowded};
+use memory::NetMemory;
+use oxccl_shared::abi::{Algorithm, ChannelId, Rank};
+use places::{NetPlace, NetPlaces};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What is taken for the speed of a device that does not tell: 10 Gbit/s, as NCCL does.
+const SPEED_MBPS: u32 = 10_000;
+
+/// A network, and the device of it that this rank uses.
+pub(super) struct Network {
+    net: Arc<dyn Net>,
+    device: u32,
+    properties: NetProperties,
+    /// Of the slowest rank's device.
+    pub speed: NetSpeed,
+}
+
+/// What to connect over it.
+pub(super) struct NetWanted<'a> {
+    pub rank: u32,
+    pub layout: &'a DeviceLayout,
+    pub peers: &'a [PeerInfo],
+    pub gpu: BusId,
+    /// For connections to be made.
+    pub connect_timeout: Duration,
+    /// For one that has begun an operation, without a step.
+    pub step_timeout: Duration,
+}
+
+/// Connections over a network.
+pub struct NetConnected {
+    /// For the engine.
+    pub parts: NetParts,
+    places: NetPlaces,
+    memory: NetMemory,
+}
+
+impl Network {
+    /// The network that the user names, or the best that there is, and of its devices the one nearest to `gpu`. Every rank calls it at
+    /// the same time.
+    pub fn find(
+        bootstrap: &Bootstrap,
+        config: &NetConfig,
+        peers: &[PeerInfo],
+        gpu: BusId,
+    ) -> Result<Network, ConnectError> {
+        let rank = bootstrap.rank().0;
+        let refused = |source| ConnectError::Net { rank, peer: None, source: Box::new(source) };
+        let here = peers[rank as usize].host;
+        let local_rank = peers[..rank as usize].iter().filter(|peer| peer.host == here).count() as u32;
+        let found = find(config).and_then(|net| Network::on_nearest_device(net, gpu, local_rank));
+        let said = found.as_ref().map(Network::to_bytes).map_err(|error| refused(error.clone()));
+        let said = agree(bootstrap, said)?;
+        let network = found.map_err(refused)?;
+        let mut speed = network.speed;
+        let mut first = None;
+        for (peer, block) in (0..).zip(&said) {
+            let (name, theirs) = read(block).ok_or(ConnectError::Malformed { peer })?;
+            // All see the same, and all fail.
+            if name != *first.get_or_insert(name) {
+                let theirs = String::from_utf8_lossy(name);
+                let reason = format!("rank {peer} found {theirs}, rank 0 did not; set NCCL_NET on all ranks");
+                let other = NetError::of_call(network.net.name(), "choose a network", reason);
+                return Err(ConnectError::Net { rank, peer: Some(peer), source: Box::new(other) });
+            }
+            speed.gbytes = speed.gbytes.min(theirs.gbytes);
+            speed.latency_us = speed.latency_us.max(theirs.latency_us);
+        }
+        Ok(Network { speed, ..network })
+    }
+
+    fn on_nearest_device(net: Arc<dyn Net>, gpu: BusId, local_rank: u32) -> Result<Network, NetError> {
+        let all: Result<Vec<NetProperties>, NetError> =
+            (0..net.devices()).map(|i| net.properties(i)).collect();
+        let all = all?;
+        let place = |properties: &NetProperties| properties.pci_path.as_ref().map(PathBuf::from);
+        let places: Vec<Option<PathBuf>> = all.iter().map(place).collect();
+        let device = near::nearest(Sysfs::live().place(gpu).as_deref(), &places, local_rank);
+        let properties = all[device as usize].clone();
+        let mbps = Some(properties.speed_mbps).filter(|speed| *speed > 0).unwrap_or(SPEED_MBPS);
+        let speed =
+            NetSpeed { gbytes: f64::from(mbps) / 8000.0, latency_us: f64::from(properties.latency_us) };
+        Ok(Network { net, device, properties, speed })
+    }
+
+    /// What the other ranks are told.
+    fn to_bytes(&self) -> Vec<u8> {
+        let NetSpeed { gbytes, latency_us } = self.speed;
+        let numbers = [gbytes, latency_us].map(f64::to_le_bytes);
+        [self.net.name().as_bytes(), numbers.as_flattened()].concat()
+    }
+
+    /// Makes this rank's connections, in memory of its own. Every rank calls it at the same time.
+    pub fn connect(
+        &self,
+        bootstrap: &Bootstrap,
+        device: &Device,
+        wanted: &NetWanted<'_>,
+    ) -> Result<NetConnected, ConnectError> {
+        let rank = wanted.rank;
+        let places = NetPlaces::new(wanted.layout, rank);
+        let memory = NetMemory::pinned(device, places.len_bytes)
+            .map_err(|source| ConnectError::Device { rank, source: source.into() });
+        // Nobody waits for a rank that has none.
+        agree(bootstrap, memory.as_ref().map(|_| Vec::new()).map_err(Clone::clone))?;
+        let connected = self.connect_in(memory?, places, bootstrap, wanted);
+        agree(bootstrap, connected.as_ref().map(|_| Vec::new()).map_err(Clone::clone))?;
+        connected
+    }
+
+    fn connect_in(
+        &self,
+        memory: NetMemory,
+        places: NetPlaces,
+        bootstrap: &Bootstrap,
+        wanted: &NetWanted<'_>,
+    ) -> Result<NetConnected, ConnectError> {
+        let NetWanted { rank, layout, peers, gpu, connect_timeout, step_timeout } = *wanted;
+        let (to, from) = (places.peers(true), places.peers(false));
+        let (net, device) = (&self.net, self.device);
+        let dialing =
+            Dialing { rank, bootstrap, net, device, to: &to, from: &from, timeout: connect_timeout };
+        let dialed = dialing.connect()?;
+        let channels = NetChannels {
+            rings: layout.rings.len() as u32,
+            trees: layout.trees.channels() as u32,
+            pairs: layout.mesh_channels,
+        };
+        let refused = |place: &NetPlace, source: NetError| ConnectError::Net {
+            rank,
+            peer: Some(place.name.peer),
+            source: Box::new(source),
+        };
+        let mut ends = Vec::new();
+        for (place, comm) in places.one_way(true).zip(dialed.to) {
+            // SAFETY: (1 of both) every place is walked once; the end keeps the memory, whose kernels are the only producers.
+            let end = unsafe { SendEnd::new(comm, memory.block(place), place_of(&channels, place.name)) };
+            let end = end.map_err(|source| refused(place, source))?;
+            ends.push(ProxyEnd::Send(end.keeping(memory.keep())));
+        }
+        for (place, comm) in places.one_way(false).zip(dialed.from) {
+            // SAFETY: as above, with kernels as the only consumers.
+            let end = unsafe { RecvEnd::new(comm, memory.block(place), place_of(&channels, place.name)) };
+            let end = end.map_err(|source| refused(place, source))?;
+            ends.push(ProxyEnd::Recv(end.keeping(memory.keep())));
+        }
+        let nranks = layout.nranks;
+        let proxy = ProxyParts {
+            rank: Rank(rank),
+            nranks,
+            channels: proxy_channels(layout, rank),
+            ends,
+            timeout: Some(step_timeout),
+        };
+        let here = &peers[rank as usize];
+        let nic = self.properties.pci_path.as_ref().map(PathBuf::from);
+        let parts = NetParts {
+            proxy,
+            channels,
+            reaches: (0..nranks).map(|peer| layout.ways.is_net(rank, peer)).collect(),
+            device: format!("{} {}", self.net.name(), self.properties.name),
+            cpus: near::processors(&Sysfs::live(), nic.as_deref(), gpu, &here.processors),
+            idle: if is_crowded(peers, here.host) { Idle::FRUGAL } else { Idle::BALANCED },
+            memory: memory.keep(),
+        };
+        Ok(NetConnected { parts, places, memory })
+    }
+}
+
+/// What a rank said: its network's name, and its device's speed.
+fn read(block: &[u8]) -> Option<(&[u8], NetSpeed)> {
+    let (name, numbers) = block.split_at_checked(block.len().checked_sub(16)?)?;
+    let number = |at: usize| Some(f64::from_le_bytes(numbers.get(at..at + 8)?.try_into().ok()?));
+    let (gbytes, latency_us) = (number(0)?, number(8)?);
+    let is_sane = gbytes.is_finite() && gbytes > 0.0 && latency_us.is_finite() && latency_us >= 0.0;
+    is_sane.then_some((name, NetSpeed { gbytes, latency_us }))
+}
+
+/// A connection as the proxy knows it.
+fn place_of(channels: &NetChannels, name: ConnName) -> Place {
+    let first = channels.of(match name.kind {
+        ConnKind::Ring => Algorithm::Ring,
+        ConnKind::Tree => Algorithm::Tree,
+        ConnKind::Mesh => Algorithm::Direct,
+    });
+    let channel = ChannelId(first.start + name.channel as u32);
+    Place { peer: Rank(name.peer), channel, is_send: name.is_send }
+}
+
+/// This rank's places in rings and trees, in the order of [`NetChannels`]; between pairs there are none.
+fn proxy_channels(layout: &DeviceLayout, rank: u32) -> Box<[ProxyChannel]> {
+    let ring = |ring: &Vec<u32>| ProxyChannel {
+        ring: ring.iter().map(|rank| Rank(*rank)).collect(),
+        ..ProxyChannel::default()
+    };
+    let tree = |channel| ProxyChannel { tree: layout.trees.links(channel, rank), ..ProxyChannel::default() };
+    let rings = layout.rings.iter().map(ring);
+    let trees = (0..layout.trees.channels()).map(tree);
+    let pairs = (0..layout.mesh_channels).map(|_| ProxyChannel::default());
+    rings.chain(trees).chain(pairs).collect()
+}
+
+impl NetConnected {
+    /// Where a connection's block begins for kernels, if it leads over the network.
+    pub fn address(&self, name: ConnName) -> Option<u64> {
+        self.places.offset(name).map(|offset| self.memory.address(offset))
+    }
+
+    /// Bytes of pinned memory that the connections to a rank, or from it, take.
+    pub fn bytes_with(&self, peer: u32, is_send: bool) -> usize {
+        self.places.bytes_with(peer, is_send)
+    }
+}

@@ -1,0 +1,123 @@
+//! What every rank must find, and what it is told when another does not do its part.
+
+use super::{Player, Scene};
+use crate::launch::Fault;
+use crate::plan::device::plan_device;
+use crate::plan::{Call, Forced};
+use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, RedOp};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+fn call(func: Func, count: u64) -> Call {
+    Call { func, dtype: DataType::U32, op: RedOp::Sum, root: 1, count }
+}
+
+const FUNCS: [Func; 6] =
+    [Func::AllReduce, Func::AllGather, Func::ReduceScatter, Func::Broadcast, Func::Reduce, Func::Barrier];
+
+/// Every function at counts that take one word, some slots, and all slots of all channels several times.
+fn every_function(player: &mut Player) {
+    let mut tag = 1;
+    for count in [1, 1000, 60_001] {
+        for func in FUNCS {
+            let call = call(func, if func == Func::Barrier { 0 } else { count });
+            assert!(player.collective(&call, tag).is_ok(), "{:?}", player.health.fault());
+            tag += 1;
+        }
+        for len_bytes in [0, 100, 200_000] {
+            assert!(player.exchange(len_bytes, tag).is_ok(), "{:?}", player.health.fault());
+            tag += 1;
+        }
+    }
+    player.finish();
+}
+
+#[test]
+fn ranks_that_each_are_a_host_do_everything_over_sockets() {
+    Scene { memory: false, ..Scene::new(&[1, 1, 1]) }.play(every_function);
+    Scene::new(&[1, 2]).play(every_function);
+}
+
+/// Some connections in memory that GPUs share, others over the network.
+#[test]
+fn two_hosts_of_two_ranks_do_everything() {
+    Scene::new(&[1, 1, 2, 2]).play(every_function);
+}
+
+#[test]
+fn trees_lead_over_the_network_too() {
+    for protocol in [None, Some(Protocol::Simple)] {
+        let forced = Forced::only(Some(Algorithm::Tree), protocol);
+        Scene { forced, ..Scene::new(&[1, 1, 2, 3]) }.play(|player| {
+            for (tag, count) in [(1, 1), (2, 3000), (3, 60_001)] {
+                let call = call(Func::AllReduce, count);
+                assert_eq!(plan_device(&call, &player.facts).algorithm, Algorithm::Tree);
+                assert!(player.collective(&call, tag).is_ok(), "{:?}", player.health.fault());
+            }
+            player.finish();
+        });
+    }
+}
+
+/// A rank whose connections are gone ends the others' kernels, which are told which link it was.
+#[test]
+fn a_lost_connection_stops_kernels_and_is_named() {
+    let told = Mutex::new(None);
+    Scene { memory: false, ..Scene::new(&[1, 2]) }.play(|player| {
+        assert!(player.collective(&call(Func::AllReduce, 10), 1).is_ok());
+        player.finish();
+        if player.rank == 1 {
+            return drop(player.net.take());
+        }
+        let rung = Arc::new(Mutex::new(false));
+        let bell = rung.clone();
+        player.health.set_alarm(move || *bell.lock().unwrap() = true);
+        assert!(player.collective(&call(Func::Broadcast, 100_000), 2).is_err());
+        assert!(*rung.lock().unwrap(), "kernels of a GPU are stopped by the alarm");
+        *told.lock().unwrap() = player.health.fault();
+    });
+    let told = told.into_inner().unwrap().expect("rank 0 has a fault");
+    assert!(matches!(told.fault, Fault::Link { .. }), "{told}");
+    let said = told.to_string();
+    for part in ["rank 1", "ring channel", "Socket lo"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+}
+
+/// A rank that begins an operation and does not go on.
+#[test]
+fn a_connection_without_a_step_is_a_timeout_of_the_rank_at_its_end() {
+    let step_timeout = Duration::from_secs(1);
+    let told = Mutex::new(None);
+    Scene { memory: false, step_timeout, ..Scene::new(&[1, 2]) }.play(|player| {
+        if player.rank == 0 {
+            // More than all slots and sockets take.
+            let ended = player.collective(&Call { root: 0, ..call(Func::Broadcast, 20 << 20) }, 1);
+            assert!(ended.is_err());
+            return *told.lock().unwrap() = player.health.fault();
+        }
+        player.wait_until(|| told.lock().unwrap().is_some());
+    });
+    let told = told.into_inner().unwrap().expect("rank 0 has a fault");
+    assert!(matches!(told.fault, Fault::Timeout { rank: 1, .. }), "{told}");
+}
+
+/// An abort ends the kernel, and the proxy with orders that are not done.
+#[test]
+fn abort_ends_kernel_and_proxy_in_the_middle() {
+    let is_over = Mutex::new(false);
+    Scene { memory: false, ..Scene::new(&[1, 2]) }.play(|player| {
+        if player.rank == 1 {
+            return player.wait_until(|| *is_over.lock().unwrap());
+        }
+        let health = player.health.clone();
+        std::thread::scope(|scope| {
+            // Rank 1 does nothing: whenever this comes, it comes in the middle.
+            scope.spawn(move || health.fail(Fault::Aborted, None));
+            assert!(player.collective(&call(Func::AllReduce, 1000), 1).is_err());
+        });
+        assert!(!player.is_finished());
+        drop(player.net.take());
+        *is_over.lock().unwrap() = true;
+    });
+}

@@ -1,0 +1,401 @@
+//! Communicators of GPUs over sockets, without GPUs: what `connect` makes, the tables that kernels read, the plans and the orders of
+//! launches are those of GPUs; the memory is the host's, and the kernels' algorithms run on a CPU.
+
+mod cases;
+
+use super::*;
+use crate::bootstrap::{BootstrapConfig, InterfaceFilter, UniqueId};
+use crate::channel::device::connect::layout;
+use crate::channel::device::tables::{TableImage, image};
+use crate::channel::device::ways::{WaySettings, Ways};
+use crate::launch::cuda::{ConnLists, NetProxy, collective_args};
+use crate::launch::{Health, Outstanding, RawCall, Tell, Told};
+use crate::mem::Segment;
+use crate::net::socket::SocketConfig;
+use crate::plan::device::{
+    Arrangement, ChannelLimits, DeviceFacts, DevicePlan, KernelId, MessageWant, arrange, plan_device,
+};
+use crate::plan::{Call, Forced};
+use crate::topology::Channels;
+use oxccl_device::coll::{self, CollWork, Endpoints, P2pWork, RingEnds, TreeEnds, send_recv};
+use oxccl_device::conn::{Conns, RecvConn, SendConn};
+use oxccl_device::gpu::cpu::{CpuBlock, Waiter};
+use oxccl_device::gpu::{Stop, Wait};
+use oxccl_shared::abi::{
+    ConnEnd, DataType, Func, KERNEL_MESSAGE_GRAIN_BYTES, KernelColl, KernelMessage, KernelTree, RedOp,
+    SlotHeader,
+};
+use oxccl_shared::algo::chunk;
+use oxccl_shared::fifo::{ConsumerCursor, ProducerCursor};
+use oxccl_shared::reduce::resolve;
+use std::time::Instant;
+
+/// What no scene takes, even on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(200);
+
+/// A communicator to be.
+struct Scene {
+    /// The host of each rank.
+    hosts: Vec<u64>,
+    memory: bool,
+    forced: Forced,
+    step_timeout: Duration,
+}
+
+struct Nobody;
+
+impl Tell for Nobody {
+    fn tell(&self, _: Told) {}
+    fn gave_up(&self, _: &Outstanding) {}
+}
+
+/// A rank as its GPU would have it.
+struct Player {
+    rank: u32,
+    facts: DeviceFacts,
+    layout: DeviceLayout,
+    /// Connections by kind, with how far they are.
+    conns: [KindConns; 3],
+    net: Option<NetProxy>,
+    health: Arc<Health>,
+    started: Instant,
+    _arenas: Arc<Vec<Segment>>,
+}
+
+/// All ends of one kind of channel, as a launch's lists have them.
+#[derive(Default)]
+struct KindConns {
+    /// Where each channel's begin.
+    starts: Vec<usize>,
+    send: Vec<SendConn>,
+    recv: Vec<RecvConn>,
+}
+
+impl Scene {
+    fn new(hosts: &[u64]) -> Scene {
+        let (hosts, forced) = (hosts.to_vec(), Forced::default());
+        Scene { hosts, memory: true, forced, step_timeout: PATIENCE }
+    }
+
+    fn nranks(&self) -> u32 {
+        self.hosts.len() as u32
+    }
+
+    fn facts(&self) -> DeviceFacts {
+        DeviceFacts::new(self.nranks(), (90, 132), self.forced, ChannelLimits::default(), Some(64 << 10))
+    }
+
+    /// Every rank on a thread of its own.
+    fn play(&self, part: impl Fn(&mut Player) + Sync) {
+        let bind_addr = Some("127.0.0.1".parse().unwrap());
+        let config = BootstrapConfig { timeout: PATIENCE, bind_addr, ..BootstrapConfig::default() };
+        let id = UniqueId::create(&config).unwrap();
+        // As long as the longest: what memory GPUs of one host share.
+        let (facts, channels) = (self.facts(), Channels::in_rank_order(self.nranks()));
+        let plain = layout(&facts, &channels);
+        let arena = |rank| Segment::private(plain.len_bytes(rank).iter().sum::<usize>().max(1)).unwrap();
+        let arenas = Arc::new((0..self.nranks()).map(arena).collect::<Vec<_>>());
+        std::thread::scope(|scope| {
+            for rank in 0..self.nranks() {
+                let (arenas, part, config) = (arenas.clone(), &part, &config);
+                scope.spawn(move || {
+                    let bootstrap = Bootstrap::connect(&id, Rank(rank), self.nranks(), config).unwrap();
+                    let mut player = self.connect(&bootstrap, arenas);
+                    part(&mut player);
+                    drop(player.net.take());
+                    bootstrap.close();
+                });
+            }
+        });
+    }
+
+    /// As `connect` does, with the host's memory for the GPU's.
+    fn connect(&self, bootstrap: &Bootstrap, arenas: Arc<Vec<Segment>>) -> Player {
+        let rank = bootstrap.rank().0;
+        let peer = |host: &u64| PeerInfo { host: *host, processors: [u64::MAX; 16], ..PeerInfo::default() };
+        let peers: Vec<PeerInfo> = self.hosts.iter().map(peer).collect();
+        let ways = Ways::new(&peers, WaySettings { memory: self.memory, network: true });
+        let interfaces = InterfaceFilter::parse("=lo");
+        let socket = SocketConfig { interfaces, ..SocketConfig::default() };
+        let config = NetConfig { name: Some("Socket".into()), socket, ..NetConfig::default() };
+        let gpu = BusId::new(0, 0x77, 0);
+        let network = Network::find(bootstrap, &config, &peers, gpu).unwrap();
+        let facts = self.facts().with_few_channels().over_network(ways.groups(), network.speed);
+        let layout = layout(&facts, &Channels::in_rank_order(self.nranks())).with_ways(ways);
+        let wanted = NetWanted {
+            rank,
+            layout: &layout,
+            peers: &peers,
+            gpu,
+            connect_timeout: PATIENCE,
+            step_timeout: self.step_timeout,
+        };
+        let places = NetPlaces::new(&layout, rank);
+        let memory = NetMemory::of_host(places.len_bytes);
+        let connected = network.connect_in(memory, places, bootstrap, &wanted).unwrap();
+        let base = |peer: u32, _| arenas[peer as usize].base().addr() as u64;
+        let tables = image(&layout, rank, &|name| {
+            assert_eq!(connected.address(name).is_some(), layout.ways.is_net(rank, name.peer));
+            match connected.address(name) {
+                Some(block) => [block; 2],
+                None => layout.in_memory(rank, name, &base),
+            }
+        });
+        let health = Arc::new(Health::new(rank, self.nranks()));
+        let tell: Arc<dyn Tell + Sync> = Arc::new(Nobody);
+        // Machines that test have fewer processors than these ranks have threads.
+        let parts = NetParts { idle: Idle::FRUGAL, ..connected.parts };
+        let net = NetProxy::start(parts, &health, &tell).unwrap();
+        let kinds = [
+            (&tables.ring, layout.rings.len()),
+            (&tables.tree, layout.trees.channels()),
+            (&tables.mesh, layout.mesh_channels as usize),
+        ];
+        let conns = kinds.map(|(lists, channels)| KindConns::of(lists, channels, &tables));
+        let (net, started) = (Some(net), Instant::now());
+        Player { rank, facts, layout, conns, net, health, started, _arenas: arenas }
+    }
+}
+
+impl KindConns {
+    /// From the bytes that a kernel would find. Channels of trees have room for more neighbours than there are.
+    fn of(lists: &ConnLists, channels: usize, tables: &TableImage) -> KindConns {
+        let end = |list: u64, index: usize| {
+            let at = list as usize + index * size_of::<ConnEnd>();
+            let bytes = &tables.bytes[at..at + size_of::<ConnEnd>()];
+            // SAFETY: a table's entry holds the fields of a `ConnEnd`, of which every bit pattern is one.
+            unsafe { bytes.as_ptr().cast::<ConnEnd>().read_unaligned() }
+        };
+        let mut all = KindConns::default();
+        let nconns = lists.nconns as usize;
+        for channel in 0..channels {
+            all.starts.push(all.send.len());
+            for index in channel * nconns..(channel + 1) * nconns {
+                let (send, recv) = (end(lists.send, index), end(lists.recv, index));
+                assert_eq!(send.consumer_side.is_null(), recv.consumer_side.is_null());
+                if !send.consumer_side.is_null() {
+                    // SAFETY: (1) the tables' addresses are of memory that outlives the player; (2) each end is resumed once.
+                    all.send.push(unsafe { SendConn::resume(send, ProducerCursor::default()) });
+                    // SAFETY: as above.
+                    all.recv.push(unsafe { RecvConn::resume(recv, ConsumerCursor::default()) });
+                }
+            }
+        }
+        all
+    }
+
+    fn channel(&self, channel: usize, count: usize) -> Conns<'_> {
+        let at = self.starts[channel];
+        Conns { send: &self.send[at..at + count], recv: &self.recv[at..at + count] }
+    }
+}
+
+impl Waiter for Player {
+    fn spins(&self) -> u32 {
+        1
+    }
+    fn wait(&self, on: Wait, looks: u32) -> Result<(), Stop> {
+        if self.health.is_stopped() {
+            return Err(Stop);
+        }
+        if looks.is_multiple_of(16) {
+            assert!(self.started.elapsed() < PATIENCE, "rank {}: stuck: {on:?}", self.rank);
+            self.rest(looks);
+        }
+        Ok(())
+    }
+    fn refuse(&self, on: Wait, expected: SlotHeader, found: SlotHeader) -> Stop {
+        panic!("rank {}: {on:?}: {found:?} instead of {expected:?}", self.rank)
+    }
+}
+
+fn inputs(call: &Call, rank: u32, nranks: u32) -> Vec<u32> {
+    let blocks = if call.func == Func::ReduceScatter { u64::from(nranks) } else { 1 };
+    (0..(call.count * blocks) as u32).map(|i| i.wrapping_mul(7) + 3 * rank).collect()
+}
+
+/// What `rank` must find in its output; nothing if it is not to be looked at.
+fn expected(call: &Call, rank: u32, n: u32) -> Option<Vec<u32>> {
+    let count = call.count as usize;
+    let all: Vec<Vec<u32>> = (0..n).map(|rank| inputs(call, rank, n)).collect();
+    let sum = |range: std::ops::Range<usize>| -> Vec<u32> {
+        range.map(|i| all.iter().fold(0, |sum: u32, input| sum.wrapping_add(input[i]))).collect()
+    };
+    match call.func {
+        Func::AllReduce => Some(sum(0..count)),
+        Func::ReduceScatter => Some(sum(rank as usize * count..(rank as usize + 1) * count)),
+        Func::AllGather => Some(all.concat()),
+        Func::Broadcast => Some(inputs(call, call.root, n)),
+        Func::Reduce => (rank == call.root).then(|| sum(0..count)),
+        _ => None,
+    }
+}
+
+impl Player {
+    /// A collective, as the engine puts it on a stream, with the kernel's blocks one after the other.
+    fn collective(&mut self, call: &Call, tag: u32) -> Result<(), Stop> {
+        let n = self.facts.nranks;
+        let input = inputs(call, self.rank, n);
+        let blocks = if call.func == Func::AllGather { n as usize } else { 1 };
+        let mut output = vec![0u32; (call.count as usize * blocks).max(1)];
+        let raw = RawCall {
+            call: *call,
+            send: if call.func == Func::Barrier { output.as_ptr().cast() } else { input.as_ptr().cast() },
+            recv: output.as_mut_ptr().cast(),
+            scalar_bits: 0,
+        };
+        let plan = plan_device(call, &self.facts);
+        let coll = collective_args(&raw, &plan, &resolve(RedOp::Sum, DataType::U32, n, 0), tag);
+        self.net.as_mut().unwrap().collective(&coll, &plan);
+        for channel in 0..plan.channels {
+            self.block(&plan, &coll, channel)?;
+        }
+        if let Some(expected) = expected(call, self.rank, n) {
+            assert!(output == expected, "rank {}: wrong result of {call:?} by {plan:?}", self.rank);
+        }
+        Ok(())
+    }
+
+    /// A kernel's block.
+    fn block(&self, plan: &DevicePlan, coll: &KernelColl, channel: u32) -> Result<(), Stop> {
+        let KernelId::Collective { dtype, protocol, .. } = plan.kernel else { panic!("{plan:?}") };
+        let dtype = dtype.unwrap_or(DataType::U8);
+        let work = CollWork {
+            func: plan.func,
+            algorithm: plan.algorithm,
+            protocol,
+            dtype,
+            src: coll.src,
+            dst: coll.dst,
+            count: coll.count as usize,
+            part: chunk::channel_part(coll.count as usize, plan.channels, channel, coll.grain_elems as usize),
+            chunk_elems: coll.chunk_elems as usize,
+            slice_elems: coll.slice_elems as usize,
+            grain_elems: coll.grain_elems as usize,
+            rank: self.rank,
+            nranks: self.facts.nranks,
+            root: coll.root,
+            tag: coll.tag,
+            stream: false,
+        };
+        let at = channel as usize;
+        let ring = &self.layout.rings[at.min(self.layout.rings.len() - 1)];
+        let position = self.layout.position(at.min(self.layout.rings.len() - 1), self.rank) as u32;
+        let ring = RingEnds { order: ring, position, recv: [0], send: [0] };
+        let (conns, tree) = match plan.algorithm {
+            Algorithm::Ring => (self.conns[0].channel(at, 1), TreeEnds::default()),
+            Algorithm::Tree => {
+                let KernelTree { children, has_parent } = self.layout.trees.place(at, self.rank);
+                let children = children as usize;
+                let tree = TreeEnds {
+                    links: self.layout.trees.links(at, self.rank),
+                    children,
+                    child_recv: [0, 1, 2],
+                    child_send: [0, 1, 2],
+                    parent_recv: [children as u16],
+                    parent_send: [children as u16],
+                };
+                (self.conns[1].channel(at, children + has_parent as usize), tree)
+            }
+            Algorithm::Direct => panic!("not over a proxy: {plan:?}"),
+        };
+        let operator = resolve(RedOp::Sum, dtype, self.facts.nranks, 0);
+        let block = CpuBlock::new(self, dtype, &operator);
+        let ends = Endpoints { ring, tree: &tree, mesh_recv: &[], mesh_send: &[] };
+        // SAFETY: buffers are as long as the work says; indices are those of the channel's connections.
+        unsafe { coll::run(&block, conns, &ends, &work) }
+    }
+
+    /// Every rank sends every other `len_bytes`, and itself nothing, in launches as the plan makes them.
+    fn exchange(&mut self, len_bytes: usize, tag: u32) -> Result<(), Stop> {
+        let (me, n) = (self.rank, self.facts.nranks);
+        let content = |from: u32, to: u32| -> Vec<u8> {
+            (0..len_bytes).map(|i| (i as u32 * 31 + from * 7 + to) as u8).collect()
+        };
+        let others: Vec<u32> = (0..n).filter(|peer| *peer != me).collect();
+        let mut buffers: Vec<(bool, u32, Vec<u8>)> = Vec::new();
+        for &peer in &others {
+            buffers.push((true, peer, content(me, peer)));
+            buffers.push((false, peer, vec![0; len_bytes]));
+        }
+        let want = |(is_send, peer, _): &(bool, u32, Vec<u8>)| MessageWant {
+            is_send: *is_send,
+            peer: *peer,
+            len_bytes: len_bytes as u64,
+        };
+        let wants: Vec<MessageWant> = buffers.iter().map(want).collect();
+        let (facts, mut scratch) = (self.facts, Arrangement::default());
+        for batch in arrange(&wants, me, &facts, &mut scratch) {
+            let mut works = Vec::new();
+            for placed in batch.placed {
+                let (is_send, peer, buffer) = &mut buffers[placed.index];
+                let conn = *peer - u32::from(*peer > me);
+                let (buffer, is_send) = (buffer.as_mut_ptr(), *is_send);
+                let bytes = len_bytes as u64;
+                let message = KernelMessage {
+                    buffer,
+                    len_bytes: bytes,
+                    conn,
+                    is_send: is_send.into(),
+                    tag,
+                    lane: placed.lane,
+                };
+                self.net.as_mut().unwrap().message(&message, *peer, batch.kernel, batch.channels);
+                for channel in 0..batch.channels {
+                    let part =
+                        chunk::channel_part(len_bytes, batch.channels, channel, KERNEL_MESSAGE_GRAIN_BYTES);
+                    if part.is_empty() && (len_bytes > 0 || channel > 0) {
+                        continue;
+                    }
+                    works.push(P2pWork {
+                        conn: (channel * (n - 1) + conn) as u16,
+                        is_send,
+                        protocol: batch.kernel.protocol(),
+                        buffer: buffer.wrapping_add(part.start),
+                        len_bytes: part.len(),
+                        done_bytes: 0,
+                        tag,
+                        finished: false,
+                    });
+                }
+            }
+            let operator = resolve(RedOp::Sum, DataType::U8, n, 0);
+            let block = CpuBlock::new(&*self, DataType::U8, &operator);
+            let conns = Conns { send: &self.conns[2].send, recv: &self.conns[2].recv };
+            // SAFETY: buffers are as long as the works say; indices are those of the mesh's lists.
+            unsafe { send_recv::run(&block, conns, &mut works) }?;
+        }
+        for (_, peer, buffer) in buffers.iter().filter(|(is_send, ..)| !is_send) {
+            assert!(*buffer == content(*peer, me), "rank {me}: wrong bytes from rank {peer}");
+        }
+        Ok(())
+    }
+
+    /// Whether the proxy has done all that it was told of.
+    fn is_finished(&self) -> bool {
+        self.net.as_ref().is_some_and(NetProxy::is_done)
+    }
+
+    /// Waits for that.
+    fn finish(&self) {
+        self.wait_until(|| {
+            assert_eq!(self.health.fault(), None);
+            self.is_finished()
+        });
+    }
+
+    fn wait_until(&self, is_so: impl Fn() -> bool) {
+        while !is_so() {
+            assert!(self.started.elapsed() < PATIENCE, "rank {}: waits in vain", self.rank);
+            self.rest(u32::MAX);
+        }
+    }
+
+    /// Leaves the processor to others, longer when it has long been looking.
+    fn rest(&self, looks: u32) {
+        match looks {
+            0..256 => std::thread::yield_now(),
+            _ => std::thread::sleep(Duration::from_micros(100)),
+        }
+    }
+}

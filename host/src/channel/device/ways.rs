@@ -1,0 +1,123 @@
+//! Which way leads from one GPU to another: its memory, or a network. Decided by every rank alike.
+
+use crate::channel::ConnectError;
+use crate::transport::{Allowed, PeerInfo};
+use std::collections::BTreeSet;
+
+/// What the user leaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WaySettings {
+    /// GPUs of one host may use each other's memory, or at least the host's: unless `NCCL_P2P_DISABLE=1` and `NCCL_SHM_DISABLE=1`, as
+    /// in NCCL, or `OXCCL_TRANSPORT` names another way.
+    pub memory: bool,
+    /// A network may be used: unless `OXCCL_TRANSPORT` names another way.
+    pub network: bool,
+}
+
+impl WaySettings {
+    /// From the transports that the user allows.
+    pub fn new(allowed: &Allowed) -> WaySettings {
+        WaySettings { memory: allowed.in_process || allowed.shm, network: allowed.net }
+    }
+}
+
+/// The group of each rank: ranks of one group reach each other's memory, all others go over a network.
+/// By default all are in one.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Ways(Vec<u64>);
+
+impl Ways {
+    /// Between ranks on these hosts.
+    pub fn new(peers: &[PeerInfo], settings: WaySettings) -> Ways {
+        let group = |(rank, peer): (usize, &PeerInfo)| if settings.memory { peer.host } else { rank as u64 };
+        Ways(peers.iter().enumerate().map(group).collect())
+    }
+
+    /// Whether two ranks are connected over a network. The same seen from either; a rank reaches itself.
+    pub fn is_net(&self, a: u32, b: u32) -> bool {
+        self.0.get(a as usize) != self.0.get(b as usize)
+    }
+
+    /// How many groups there are.
+    pub fn groups(&self) -> u32 {
+        self.0.iter().collect::<BTreeSet<_>>().len() as u32
+    }
+
+    /// Whether any two ranks are connected by memory.
+    pub fn has_memory(&self) -> bool {
+        (self.groups() as usize) < self.0.len()
+    }
+
+    /// Whether the user allows what is needed.
+    ///
+    /// # Errors
+    /// [`ConnectError::NoTransport`] with the first pair that only a network would connect.
+    pub fn check(&self, settings: WaySettings) -> Result<(), ConnectError> {
+        let far = self.0.iter().position(|group| *group != self.0[0]);
+        match far {
+            Some(peer) if !settings.network => {
+                let why = "GPUs of one host are connected by memory, others by a network, and OXCCL_TRANSPORT forbids that";
+                Err(ConnectError::NoTransport { rank: 0, peer: peer as u32, why })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::TransportKind;
+    use proptest::prelude::*;
+
+    fn peers(hosts: &[u64]) -> Vec<PeerInfo> {
+        hosts.iter().map(|host| PeerInfo { host: *host, ..PeerInfo::default() }).collect()
+    }
+
+    #[test]
+    fn settings_follow_from_what_is_allowed() {
+        let of = |allowed| WaySettings::new(&allowed);
+        let both = WaySettings { memory: true, network: true };
+        assert_eq!(of(Allowed::ALL), both);
+        assert_eq!(of(Allowed { tcp: false, ..Allowed::ALL }), both, "NCCL_NET=Socket");
+        assert_eq!(
+            of(Allowed { in_process: false, ..Allowed::ALL }),
+            both,
+            "NCCL_P2P_DISABLE=1: through the host"
+        );
+        assert_eq!(of(Allowed { shm: false, ..Allowed::ALL }), both, "NCCL_SHM_DISABLE=1");
+        let network = WaySettings { memory: false, network: true };
+        assert_eq!(of(Allowed { in_process: false, shm: false, ..Allowed::ALL }), network, "both");
+        assert_eq!(of(Allowed::only(TransportKind::Net)), network);
+        assert_eq!(of(Allowed::only(TransportKind::Shm)), WaySettings { memory: true, network: false });
+    }
+
+    #[test]
+    fn a_network_that_is_needed_and_forbidden_is_refused_with_the_pair() {
+        let forbidden = WaySettings { memory: true, network: false };
+        assert_eq!(Ways::new(&peers(&[1, 1]), forbidden).check(forbidden), Ok(()));
+        let error = Ways::new(&peers(&[1, 1, 2]), forbidden).check(forbidden).unwrap_err();
+        assert!(matches!(error, ConnectError::NoTransport { rank: 0, peer: 2, .. }), "{error}");
+    }
+
+    proptest! {
+        /// Hosts decide where memory may be used, otherwise everything but a rank itself is far.
+        #[test]
+        fn ways_are_those_of_hosts_or_all_are_networks(
+            hosts in proptest::collection::vec(0u64..4, 1..9),
+            memory: bool,
+        ) {
+            let ways = Ways::new(&peers(&hosts), WaySettings { memory, network: true });
+            let ranks = || 0..hosts.len();
+            let mut any_memory = false;
+            for (a, b) in ranks().flat_map(|a| ranks().map(move |b| (a, b))) {
+                let is_far = if memory { hosts[a] != hosts[b] } else { a != b };
+                prop_assert_eq!(ways.is_net(a as u32, b as u32), is_far);
+                any_memory |= a != b && !is_far;
+            }
+            prop_assert_eq!(ways.has_memory(), any_memory);
+            let groups = if memory { hosts.iter().collect::<BTreeSet<_>>().len() } else { hosts.len() };
+            prop_assert_eq!(ways.groups() as usize, groups);
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! Connections over a network: the thread of their proxy, which is told of every kernel before it is launched.
+//!
+//! Before, because a launch may wait (`CUDA_LAUNCH_BLOCKING`) for a kernel that waits for its proxy. What a proxy is told of is
+//! launched then, or the communicator ends.
+
+use super::verdict::Verdict;
+use crate::launch::health::{Fault, Health};
+use crate::launch::wait::{LEFT_GRACE, Tell};
+use crate::net::stream::{Direction, LinkError};
+use crate::plan::device::{DevicePlan, KernelId};
+use crate::proxy::progress::{
+    EndError, EndFault, Idle, Keep, ProxyEnd, ProxyFailure, ProxyOrder, ProxyOwner, ProxyParts, ProxyThread,
+    ProxyThreadConfig, proxy,
+};
+use oxccl_shared::abi::{Algorithm, ChannelId, KernelColl, KernelMessage, Rank};
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// How a proxy numbers the channels of a communicator of GPUs: those of rings, then of trees, then of pairs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NetChannels {
+    /// Of rings.
+    pub rings: u32,
+    /// Of trees.
+    pub trees: u32,
+    /// Between all pairs.
+    pub pairs: u32,
+}
+
+impl NetChannels {
+    /// Those of an algorithm's kind; messages go where direct algorithms do.
+    pub fn of(&self, algorithm: Algorithm) -> Range<u32> {
+        let (trees, pairs) = (self.rings, self.rings + self.trees);
+        match algorithm {
+            Algorithm::Ring => 0..trees,
+            Algorithm::Tree => trees..pairs,
+            Algorithm::Direct => pairs..pairs + self.pairs,
+        }
+    }
+
+    /// What the proxy must do for a collective's kernel.
+    pub fn order_of_collective(&self, coll: &KernelColl, plan: &DevicePlan) -> ProxyOrder {
+        let first = self.of(plan.algorithm).start;
+        let channels = first..first + plan.channels;
+        ProxyOrder::of_collective(coll, plan.algorithm, plan.kernel.protocol(), channels)
+    }
+
+    /// What the proxy must do for a message that `kernel` divides among `channels`.
+    pub fn order_of_message(
+        &self,
+        message: &KernelMessage,
+        peer: u32,
+        kernel: KernelId,
+        channels: u32,
+    ) -> ProxyOrder {
+        let first = self.of(Algorithm::Direct).start;
+        ProxyOrder::of_message(message, Rank(peer), kernel.protocol(), first..first + channels)
+    }
+
+    /// As people call it.
+    fn name(&self, channel: ChannelId) -> String {
+        let kinds = [(Algorithm::Ring, "ring"), (Algorithm::Tree, "tree"), (Algorithm::Direct, "pair")];
+        let found = kinds.into_iter().find(|(algorithm, _)| self.of(*algorithm).contains(&channel.0));
+        found.map_or_else(
+            || format!("channel {channel}"),
+            |(algorithm, name)| format!("{name} channel {}", channel.0 - self.of(algorithm).start),
+        )
+    }
+}
+
+/// What `channel` makes at init of the connections over a network.
+pub struct NetParts {
+    /// The connections, their memory kept by their ends.
+    pub proxy: ProxyParts,
+    /// The channels in `proxy`.
+    pub channels: NetChannels,
+    /// By rank: whether it is reached over the network.
+    pub reaches: Box<[bool]>,
+    /// The network and its device, as messages name them.
+    pub device: String,
+    /// The processors near that device; none: any.
+    pub cpus: Vec<usize>,
+    /// How patiently the proxy looks for work.
+    pub idle: Idle,
+    /// What kernels' ends lie in.
+    pub memory: Keep,
+}
+
+/// A communicator's proxy, as its engine has it. Dropped, it ends; kernels must have.
+pub struct NetProxy {
+    thread: ProxyThread,
+    channels: NetChannels,
+    reaches: Box<[bool]>,
+    /// Whether connections of rings, and of trees, are among those that it drives.
+    has_rings: bool,
+    has_trees: bool,
+    /// Dropped last.
+    _memory: Keep,
+}
+
+impl NetProxy {
+    /// Starts the thread. What fails on it becomes a fault in `health`, whose alarm ends kernels; what stops `health` ends it.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub fn start(parts: NetParts, health: &Arc<Health>, tell: &Arc<dyn Tell + Sync>) -> io::Result<NetProxy> {
+        let NetParts { proxy: parts, channels, reaches, device, cpus, idle, memory } = parts;
+        let drives = |algorithm| {
+            let channels = channels.of(algorithm);
+            parts.ends.iter().map(ProxyEnd::place).any(|place| channels.contains(&place.channel.0))
+        };
+        let (has_rings, has_trees) = (drives(Algorithm::Ring), drives(Algorithm::Tree));
+        let owner = Owner { health: health.clone(), tell: tell.clone(), channels, device };
+        let config = ProxyThreadConfig { name: format!("oxccl proxy {}", parts.rank), idle, cpus };
+        let (orders, progress) = proxy(parts);
+        let thread = ProxyThread::start(orders, progress, &config, owner)?;
+        Ok(NetProxy { thread, channels, reaches, has_rings, has_trees, _memory: memory })
+    }
+
+    /// A collective's kernel is to be launched. Says whether that concerns the proxy.
+    pub(crate) fn collective(&mut self, coll: &KernelColl, plan: &DevicePlan) -> bool {
+        let concerns = match plan.algorithm {
+            Algorithm::Ring => self.has_rings,
+            Algorithm::Tree => self.has_trees,
+            Algorithm::Direct => true,
+        };
+        if concerns {
+            self.give(self.channels.order_of_collective(coll, plan));
+        }
+        concerns
+    }
+
+    /// A message is to be launched. Says whether that concerns the proxy.
+    pub(crate) fn message(
+        &mut self,
+        message: &KernelMessage,
+        peer: u32,
+        kernel: KernelId,
+        channels: u32,
+    ) -> bool {
+        let concerns = self.reaches[peer as usize];
+        if concerns {
+            self.give(self.channels.order_of_message(message, peer, kernel, channels));
+        }
+        concerns
+    }
+
+    fn give(&mut self, order: ProxyOrder) {
+        let queued = self.thread.orders().queue(order);
+        queued.expect("a proxy of this process has room for every order");
+    }
+
+    /// Whether all that it was told of has been sent and published.
+    pub(crate) fn is_done(&self) -> bool {
+        self.thread.is_done()
+    }
+}
+
+/// What a proxy's failure ends.
+struct Owner {
+    health: Arc<Health>,
+    tell: Arc<dyn Tell + Sync>,
+    channels: NetChannels,
+    device: String,
+}
+
+impl ProxyOwner for Owner {
+    fn is_stopped(&self) -> bool {
+        self.health.is_stopped()
+    }
+
+    fn failed(&self, failure: &ProxyFailure) {
+        let verdict = Verdict { health: &self.health, tell: &*self.tell, latest: self.health.latest() };
+        let Some(error) = &failure.error else {
+            let (peer, direction) = (failure.rank, Direction::To);
+            let error = LinkError::Net { peer, direction, reason: keep(failure.said.clone()) };
+            verdict.fail(Fault::Link { error });
+            return;
+        };
+        let peer = error.place.peer;
+        match &error.why {
+            EndFault::Timeout { waited } => verdict.overdue(peer.0, *waited),
+            EndFault::Mismatch { .. } | EndFault::NoPrologue { .. } | EndFault::NoSlot { .. } => {
+                verdict.mismatch(peer.0)
+            }
+            EndFault::Net(_) => {
+                // The monitor may say better what has become of a rank that the network has lost.
+                verdict.listen(LEFT_GRACE * 2);
+                let has_left = self.health.has_left(peer.0);
+                verdict.fail(if has_left { Fault::PeerLeft { rank: peer.0 } } else { self.link(error) })
+            }
+            EndFault::OtherOperation { .. } => verdict.fail(self.link(error)),
+        };
+    }
+}
+
+impl Owner {
+    fn link(&self, error: &EndError) -> Fault {
+        let direction = if error.place.is_send { Direction::To } else { Direction::From };
+        let (channel, outstanding) = (self.channels.name(error.place.channel), error.outstanding);
+        let outstanding = outstanding.map(|was| format!(" ({was})")).unwrap_or_default();
+        let reason = keep(format!("{channel} over {}: {}{outstanding}", self.device, error.why));
+        Fault::Link { error: LinkError::Net { peer: error.place.peer, direction, reason } }
+    }
+}
+
+/// For the rest of the process: a communicator fails but once.
+fn keep(text: String) -> &'static str {
+    Box::leak(text.into_boxed_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::device::{ChannelLimits, DeviceFacts, plan_device};
+    use crate::plan::tuning::NetSpeed;
+    use crate::plan::{Call, Forced};
+    use oxccl_shared::abi::{DataType, Func, Protocol, RedOp};
+
+    const CHANNELS: NetChannels = NetChannels { rings: 4, trees: 3, pairs: 2 };
+
+    #[test]
+    fn channels_of_a_kind_follow_those_of_another() {
+        assert_eq!(CHANNELS.of(Algorithm::Ring), 0..4);
+        assert_eq!(CHANNELS.of(Algorithm::Tree), 4..7);
+        assert_eq!(CHANNELS.of(Algorithm::Direct), 7..9);
+        let names = [0, 6, 7, 9].map(|channel| CHANNELS.name(ChannelId(channel)));
+        assert_eq!(names, ["ring channel 0", "tree channel 2", "pair channel 0", "channel 9"]);
+    }
+
+    /// An order says of a launch what its kernel is told, and which connections of the proxy it means.
+    #[test]
+    fn orders_are_made_of_what_kernels_are_launched_with() {
+        let forced = Forced::only(Some(Algorithm::Tree), Some(Protocol::Simple));
+        let slow = NetSpeed { gbytes: 1.0, latency_us: 10.0 };
+        let facts = DeviceFacts::new(4, (90, 132), forced, ChannelLimits::default(), None)
+            .with_few_channels()
+            .over_network(2, slow);
+        let call =
+            Call { func: Func::AllReduce, dtype: DataType::F32, op: RedOp::Sum, root: 0, count: 1 << 28 };
+        for (call, first, algorithm) in [
+            (call, 4, Algorithm::Tree),
+            (Call { func: Func::Broadcast, root: 3, ..call }, 0, Algorithm::Ring),
+            (Call { func: Func::Barrier, count: 0, ..call }, 4, Algorithm::Tree),
+        ] {
+            let plan = plan_device(&call, &facts);
+            let coll = KernelColl {
+                src: std::ptr::null(),
+                dst: std::ptr::null_mut(),
+                count: plan.count,
+                chunk_elems: plan.chunk_elems,
+                slice_elems: plan.slice_elems,
+                grain_elems: plan.grain_elems,
+                arg: oxccl_shared::reduce::OpArg::NONE,
+                kind: 0,
+                flags: 0,
+                func: plan.func as u32,
+                root: call.root,
+                tag: 77,
+                reserved: 0,
+            };
+            let order = CHANNELS.order_of_collective(&coll, &plan);
+            assert_eq!((order.first_channel, order.nchannels), (first, plan.channels), "{plan:?}");
+            let protocol = plan.kernel.protocol();
+            let numbers = [plan.func as u8, algorithm as u8, protocol as u8];
+            assert_eq!([order.func, order.algorithm, order.protocol], numbers);
+            assert_eq!((order.count, order.chunk_elems, order.tag), (plan.count, plan.chunk_elems, 77));
+            assert_eq!(order.rank, call.root);
+        }
+        let message = KernelMessage {
+            buffer: std::ptr::null_mut(),
+            len_bytes: 500,
+            conn: 2,
+            is_send: 1,
+            tag: 78,
+            lane: 0,
+        };
+        let order = CHANNELS.order_of_message(&message, 3, KernelId::Messages { protocol: Protocol::LL }, 2);
+        assert_eq!((order.first_channel, order.nchannels, order.rank, order.count), (7, 2, 3, 500));
+        assert_eq!((order.func, order.protocol, order.tag), (Func::Send as u8, Protocol::LL as u8, 78));
+    }
+}
