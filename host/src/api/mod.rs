@@ -1,6 +1,6 @@
 //! Layer: host / api, what a user meets.
 //! Takes: a user's calls with typed buffers.
-//! Gives: [`Communicator`], [`group`], [`Config`], [`Error`]; every argument is checked here, and only here.
+//! Gives: [`Communicator`], [`group()`], [`Config`], [`Error`]; every argument is checked here, and only here.
 //! Never: moves data, names `ncclResult_t` (that is `capi`).
 
 mod error;
