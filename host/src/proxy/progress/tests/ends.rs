@@ -3,6 +3,8 @@
 use super::network::{Manners, pair};
 use crate::mem::Segment;
 use crate::net::NetError;
+use crate::net::io::{Piece, StreamIo, pieces_bytes};
+use crate::net::message::{Ends, Sender};
 use crate::proxy::progress::*;
 use oxccl_device::coll::{P2pWork, send_recv};
 use oxccl_device::conn::{Conns, RecvConn, SendConn};
@@ -13,9 +15,10 @@ use oxccl_shared::fifo::split;
 use oxccl_shared::proto;
 use oxccl_shared::reduce::resolve;
 use proptest::prelude::*;
+use rustix::io::Errno;
 use std::cell::RefCell;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 const LAYOUT: ConnLayout = ConnLayout { ll_slot_bytes: 512, ll128_slot_bytes: 1024, simple_slot_bytes: 768 };
 
@@ -303,4 +306,42 @@ fn a_slot_of_another_step_is_refused() {
         }
     };
     assert!(matches!(error.why, EndFault::NoSlot { .. }), "{error}");
+}
+
+/// A stream that takes everything, and notes how much in each call.
+struct Noting(Arc<Mutex<Vec<usize>>>);
+
+impl StreamIo for Noting {
+    unsafe fn write(&mut self, pieces: &[Piece]) -> Result<usize, Errno> {
+        self.0.lock().unwrap().push(pieces_bytes(pieces));
+        Ok(pieces_bytes(pieces))
+    }
+
+    unsafe fn read(&mut self, _: &mut [Piece]) -> Result<usize, Errno> {
+        Err(Errno::AGAIN)
+    }
+}
+
+/// They took a call each, and an operation of one slot twice the time of a stream's: each call is a segment, an interrupt and a
+/// wake-up too.
+#[test]
+fn a_prologue_and_the_slots_behind_it_leave_in_one_call() {
+    let calls: Arc<Mutex<Vec<usize>>> = Arc::default();
+    let names = Ends { device: "a stream".into(), peer: "a peer".into() };
+    let comm = Box::new(Sender::new(names, vec![Noting(calls.clone())]));
+    let block = host_block(memory());
+    // SAFETY: the only consumer of a leaked block.
+    let mut send = unsafe { SendEnd::new(comm, block, place(true)) }.unwrap();
+    let mut producer = split(block.words().consumer_side).0;
+    for (tag, slots) in [(7, 1), (8, 3)] {
+        send.begin(SubOp { tag, protocol: counted(), steps: slots });
+        send.progress().unwrap();
+        assert!(calls.lock().unwrap().is_empty(), "the other end can do nothing with a prologue alone");
+        (0..slots).for_each(|_| producer.publish(SlotHeader { tag, len_bytes: 64 }));
+        send.progress().unwrap();
+        assert!(send.is_idle());
+        let headers = 16 * (1 + slots as usize);
+        let bytes = headers + crate::proxy::progress::prologue::PROLOGUE_BYTES + 64 * slots as usize;
+        assert_eq!(std::mem::take(&mut *calls.lock().unwrap()), [bytes]);
+    }
 }
