@@ -6,4 +6,5 @@
 mod checks;
 mod recipe;
 mod joins;
+mod hostile;
 mod machines;

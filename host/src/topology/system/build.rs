@@ -65,7 +65,14 @@ impl System {
         flatten(&mut draft.nodes);
         draft.connect_cpus(tables);
         draft.put_uplinks_last();
-        draft.finish()
+        let system = draft.finish()?;
+        let is_there = |rank| system.gpus.iter().any(|gpu| system.gpu(*gpu).rank == rank);
+        for (pci, gpu) in inventory.gpus() {
+            if let Some(rank) = gpu.rank.filter(|rank| !is_there(*rank)) {
+                return Err(SystemError::Hidden { bus_id: pci.bus_id, rank });
+            }
+        }
+        Ok(system)
     }
 }
 

@@ -203,6 +203,16 @@ pub enum SystemError {
         /// PCI devices with class 0x03....
         gpu_class_devices: usize,
     },
+    /// A GPU that a rank uses, where no way leads to it.
+    #[error(
+        "GPU {bus_id} of rank {rank} hangs below a device that is no PCI switch; is some device's class wrong?"
+    )]
+    Hidden {
+        /// The GPU.
+        bus_id: BusId,
+        /// Whose it is.
+        rank: u32,
+    },
     /// More than a host has.
     #[error("{count} {what}: at most {max} are supported")]
     TooMany {
