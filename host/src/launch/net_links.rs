@@ -13,14 +13,27 @@ const BACKLOG: usize = 256;
 pub struct NetLinks {
     orders: ProxyOrders,
     progress: Progress,
-    /// Orders that the proxy has no room for yet.
-    backlog: VecDeque<ProxyOrder>,
+    me: u32,
+    /// Orders that the proxy has not been given yet, and their turns.
+    backlog: VecDeque<(Turn, ProxyOrder)>,
+    /// Whether messages have been added to the backlog that are not in their places.
+    is_unsorted: bool,
+    /// By rank: messages of the group that is being added, to it and from it.
+    messages: Box<[[u32; 2]]>,
     /// The channel that stands for the mesh.
     mesh: u32,
     /// By rank: whether this network reaches it.
     reaches: Box<[bool]>,
     failure: Option<NetFailure>,
 }
+
+/// When a message of a group has its turn, in an order that sender and receiver share: which of its pair's messages it is, and how
+/// far the receiver is from the sender.
+///
+/// A proxy has room for so many orders. Given them as its rank happened to add them, it could be full of messages that the other
+/// ranks' proxies, full of others, come to last; and all would wait. In an order that all share, the first message that is not done
+/// is the next one at both of its ends.
+type Turn = (u32, u32, bool);
 
 /// Why a connection over a network failed.
 #[derive(Clone, Copy, Debug)]
@@ -49,14 +62,25 @@ impl NetLinks {
     /// The connections in `parts`, whose last channel is the mesh; `reaches` says, by rank, to whom they go.
     pub fn new(parts: ProxyParts, reaches: Box<[bool]>) -> NetLinks {
         let mesh = parts.channels.len().saturating_sub(1) as u32;
+        let me = parts.rank.0;
         let (orders, progress) = proxy(parts);
-        NetLinks { orders, progress, backlog: VecDeque::with_capacity(BACKLOG), mesh, reaches, failure: None }
+        NetLinks {
+            orders,
+            progress,
+            me,
+            backlog: VecDeque::with_capacity(BACKLOG),
+            is_unsorted: false,
+            messages: reaches.iter().map(|_| [0; 2]).collect(),
+            mesh,
+            reaches,
+            failure: None,
+        }
     }
 
     /// A collective begins.
     pub(super) fn collective(&mut self, call: &Call, plan: &Plan, tag: u32) {
         let is_mesh = plan.algorithm == Algorithm::Direct;
-        self.give(ProxyOrder {
+        let order = ProxyOrder {
             count: call.count,
             chunk_elems: plan.chunk_elems as u64,
             slice_elems: plan.slice_elems as u64,
@@ -69,16 +93,18 @@ impl NetLinks {
             algorithm: plan.algorithm as u8,
             protocol: plan.protocol as u8,
             reserved: [0; 5],
-        });
+        };
+        self.backlog.push_back((Turn::default(), order));
+        self.hand_over();
     }
 
-    /// A message begins.
+    /// A message begins, one of a group that is complete before the next [`Self::do_work`].
     pub(super) fn message(&mut self, message: NetMessage) {
         if !self.reaches[message.peer as usize] {
             return;
         }
         let func = if message.is_send { Func::Send } else { Func::Recv };
-        self.give(ProxyOrder {
+        let order = ProxyOrder {
             count: message.len_bytes as u64,
             grain_elems: 1,
             tag: message.tag,
@@ -89,19 +115,32 @@ impl NetLinks {
             algorithm: Algorithm::Direct as u8,
             protocol: message.protocol as u8,
             ..ProxyOrder::default()
-        });
+        };
+        let turn = self.turn(&message);
+        self.backlog.push_back((turn, order));
+        self.is_unsorted = true;
     }
 
-    fn give(&mut self, order: ProxyOrder) {
-        self.backlog.push_back(order);
-        self.hand_over();
+    /// Counts a message, and says when its turn is.
+    fn turn(&mut self, message: &NetMessage) -> Turn {
+        let NetMessage { is_send, peer, .. } = *message;
+        let count = &mut self.messages[peer as usize][usize::from(is_send)];
+        let before = *count;
+        *count += 1;
+        let (from, to) = if is_send { (self.me, peer) } else { (peer, self.me) };
+        let nranks = self.messages.len() as u32;
+        (before, (to + nranks - from) % nranks, is_send)
     }
 
     /// Gives the proxy what it has room for.
     fn hand_over(&mut self) {
-        while let Some(order) = self.backlog.pop_front() {
+        if std::mem::take(&mut self.is_unsorted) {
+            self.backlog.make_contiguous().sort_unstable_by_key(|(turn, _)| *turn);
+            self.messages.fill([0; 2]);
+        }
+        while let Some((turn, order)) = self.backlog.pop_front() {
             if let Err(order) = self.orders.give(order) {
-                return self.backlog.push_front(order);
+                return self.backlog.push_front((turn, order));
             }
         }
     }
