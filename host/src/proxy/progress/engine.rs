@@ -21,6 +21,9 @@ use std::time::Duration;
 pub const ORDERS_OPEN_MAX: usize = 1024;
 /// Orders taken in one turn.
 const BATCH: usize = 16;
+/// Between two looks at the clock at most this part of the timeout counts: whoever did not look longer, because its process was
+/// stopped or its host slept, knows nothing of that time.
+const GAPS_MIN: u32 = 4;
 
 /// One end of a connection.
 pub enum ProxyEnd {
@@ -40,7 +43,7 @@ pub struct ProxyParts {
     pub channels: Box<[ProxyChannel]>,
     /// The connections to and from other hosts; for each channel at most one with each peer in each direction.
     pub ends: Vec<ProxyEnd>,
-    /// How long a connection on which an operation has begun may go without a step, if for ever is too long.
+    /// How long a connection on which an operation has begun may wait for the other end, if for ever is too long.
     pub timeout: Option<Duration>,
 }
 
@@ -54,8 +57,8 @@ struct Lane {
     /// Transitions ever, and as of the last look at the clock.
     moved: u64,
     moved_seen: u64,
-    /// When `moved` was found to have changed.
-    moved_at: Duration,
+    /// When it was last found to have moved, or to wait for this rank's own kernel.
+    late_since: Duration,
 }
 
 /// The proxy of one rank: drives all its connections to other hosts. One thread at a time.
@@ -84,6 +87,8 @@ pub struct Progress {
     timeout: Option<Duration>,
     trace: Trace,
     traced_at_clock: u64,
+    /// The last look at the clock.
+    checked_at: Duration,
     /// Dropped last: what `shared` and `source` lie in.
     _keep: Keep,
 }
@@ -160,7 +165,7 @@ impl Progress {
             is_active: false,
             moved: 0,
             moved_seen: 0,
-            moved_at: Duration::ZERO,
+            late_since: Duration::ZERO,
         };
         let lanes: Box<[Lane]> = ends.into_iter().map(lane).collect();
         let mut lookup: Vec<(LaneKey, u16)> =
@@ -186,6 +191,7 @@ impl Progress {
             timeout,
             trace: Trace::new(),
             traced_at_clock: 0,
+            checked_at: Duration::ZERO,
             _keep: keep,
         }
     }
@@ -240,21 +246,24 @@ impl Progress {
             self.trace.note(self.turn, Event::Clock { ms: now.as_millis() as u64 });
             self.traced_at_clock = self.trace.count();
         }
+        let Some(timeout) = self.timeout else { return };
+        let gap = now.saturating_sub(self.checked_at);
+        let unseen = gap.saturating_sub(timeout / GAPS_MIN);
+        self.checked_at = now;
         for at in (0..self.active.len()).rev() {
             let lane = self.active[at];
             let this = &mut self.lanes[lane as usize];
-            if this.moved != this.moved_seen || this.moved_at == Duration::ZERO {
-                (this.moved_seen, this.moved_at) = (this.moved, now);
+            let outstanding = this.end.outstanding();
+            let waits = outstanding.is_some_and(|was| waits_for_peer(&this.end, &was.counters));
+            if this.moved != this.moved_seen || !waits {
+                (this.moved_seen, this.late_since) = (this.moved, now);
                 continue;
             }
-            let waited = now.saturating_sub(this.moved_at);
-            let is_overdue = self.timeout.is_some_and(|timeout| waited > timeout);
-            if is_overdue
-                && this.end.outstanding().is_some_and(|was| waits_for_peer(&this.end, &was.counters))
-            {
-                let place = this.end.place();
-                let why = EndFault::Timeout { waited };
-                let error = EndError { place, outstanding: this.end.outstanding(), why };
+            this.late_since += unseen;
+            let waited = now.saturating_sub(this.late_since);
+            if waited > timeout {
+                let error =
+                    EndError { place: this.end.place(), outstanding, why: EndFault::Timeout { waited } };
                 this.is_active = false;
                 self.active.swap_remove(at);
                 self.fail(lane, Arc::new(error));
@@ -350,8 +359,6 @@ impl Progress {
                     return (moved, false);
                 };
                 lane.ticket = ticket;
-                // A connection that has begun has all its time before it.
-                lane.moved_at = Duration::ZERO;
                 lane.end.begin(sub);
                 self.trace.note(self.turn, Event::Began { end: number, tag: sub.tag, steps: sub.steps });
             }
@@ -437,6 +444,10 @@ fn complete(first_open: &mut u64, next_ticket: u64, missing: &[u32], shared: &Pr
 fn waits_for_peer(end: &ProxyEnd, counters: &Counters) -> bool {
     match end {
         ProxyEnd::Send(_) => counters.received > counters.done,
-        ProxyEnd::Recv(_) => counters.received > 0 && counters.posted > counters.received,
+        ProxyEnd::Recv(_) => {
+            let has_begun = counters.received > 0;
+            // A flush is the network's too.
+            has_begun && counters.posted > counters.received || counters.received > counters.flushed
+        }
     }
 }

@@ -61,7 +61,8 @@ impl Idler {
     pub(super) fn next(&mut self, is_quiet: bool) -> Rest {
         let Idle { spins, pauses, yields, sleep } = self.idle;
         let looks = self.looks;
-        self.looks = looks.saturating_add(1);
+        // It stops below what a count that means "without end" has.
+        self.looks = looks.saturating_add(1).min(u32::MAX - 1);
         let paused = spins.saturating_add(pauses);
         match sleep {
             _ if looks < spins => Rest::None,
@@ -103,6 +104,7 @@ mod tests {
             idler.reset();
         }
         let mut spinner = Idler::new(Idle::SPIN);
+        spinner.looks = u32::MAX - 500;
         assert!((0..1000).all(|_| spinner.next(true) == Rest::None));
         let mut yielder = Idler::new(Idle { spins: 0, pauses: 0, yields: 0, sleep: None });
         assert!((0..1000).all(|_| yielder.next(true) == Rest::Yield));

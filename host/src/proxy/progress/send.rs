@@ -194,12 +194,13 @@ impl SendEnd {
         if header.tag != sub.tag {
             return Err(EndFault::OtherOperation { step, found: header.tag });
         }
+        // Before anything leaves: a slot that the other end does not take, not even what precedes it, waits for the other end.
+        running.counters.received = running.counters.transmitted + 1;
+        running.counters.flushed = running.counters.received;
         if !self.announce(running)? {
             return Ok(false);
         }
         let Running { sub, counters, .. } = running;
-        counters.received = counters.transmitted + 1;
-        counters.flushed = counters.received;
         let len_bytes = proto::travel_bytes(sub.protocol, &layout, step, header);
         let start = self.block.slot(sub.protocol, step);
         // SAFETY: a slot lies in what was registered; it is full, so that its producer leaves it alone until `release`.

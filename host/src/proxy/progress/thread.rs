@@ -2,7 +2,7 @@
 
 use super::engine::Progress;
 use super::error::ProxyFailure;
-use super::idle::{Idle, Idler};
+use super::idle::{Idle, Idler, Rest};
 use super::orders::ProxyOrders;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::io;
@@ -44,8 +44,8 @@ pub struct ProxyThread {
     process: u32,
 }
 
-/// Idle looks between two looks at the clock.
-const LOOKS_PER_CLOCK: u32 = 1024;
+/// Turns between two looks at the clock.
+const TURNS_PER_CLOCK: u32 = 1024;
 
 impl ProxyThread {
     /// Starts it.
@@ -104,31 +104,54 @@ impl Drop for ProxyThread {
 
 /// Runs until told to end.
 fn run(mut progress: Progress, idle: Idle, owner: &impl ProxyOwner) -> Progress {
-    let (start, mut idler, mut looks) = (Instant::now(), Idler::new(idle), 0u32);
-    let (mut slept, mut is_told) = (Duration::ZERO, false);
+    let (start, mut idler, mut clock) = (Instant::now(), Idler::new(idle), Clock::default());
+    let mut is_told = false;
     while !progress.has_ended() && !owner.is_stopped() {
         let moved = progress.do_work();
         if !is_told && let Some(failure) = progress.failure() {
             owner.failed(failure);
             is_told = true;
         }
-        if moved > 0 {
+        let rest = if moved > 0 {
             idler.reset();
-            continue;
-        }
-        let rest = idler.next(progress.is_quiet());
-        looks += 1;
-        // Sleeps make looks rarer: the clock is looked at all the same.
-        if looks.is_multiple_of(LOOKS_PER_CLOCK) || matches!(rest, super::idle::Rest::Sleep(_)) {
-            let now = start.elapsed();
-            if now.saturating_sub(slept) > Duration::from_millis(1) {
-                progress.check(now);
-                slept = now;
-            }
+            Rest::None
+        } else {
+            idler.next(progress.is_quiet())
+        };
+        if clock.is_due(rest)
+            && let Some(now) = clock.read(start.elapsed())
+        {
+            progress.check(now);
         }
         rest.take();
     }
     progress
+}
+
+/// When to look at the clock: not at every turn, but now and then, also while there is always something to do. A connection that
+/// is late is late however busy the others are.
+#[derive(Default)]
+struct Clock {
+    turns: u32,
+    last: Duration,
+}
+
+impl Clock {
+    /// Whether this turn is one of those at which the clock is read. Sleeps make turns rare: before each it is.
+    #[inline]
+    fn is_due(&mut self, rest: Rest) -> bool {
+        self.turns = self.turns.wrapping_add(1);
+        self.turns.is_multiple_of(TURNS_PER_CLOCK) || matches!(rest, Rest::Sleep(_))
+    }
+
+    /// The time, unless it has hardly changed.
+    fn read(&mut self, now: Duration) -> Option<Duration> {
+        let is_new = now.saturating_sub(self.last) > Duration::from_millis(1);
+        if is_new {
+            self.last = now;
+        }
+        is_new.then_some(now)
+    }
 }
 
 /// Keeps this thread on these processors, as far as the system lets it: elsewhere it is slower, not wrong.
@@ -140,5 +163,22 @@ fn stay_on(cpus: &[usize]) {
     cpus.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU).for_each(|cpu| set.set(*cpu));
     if let Err(errno) = sched_setaffinity(None, &set) {
         tracing::warn!(?cpus, %errno, "the proxy's thread cannot be kept on the processors near the NIC");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A proxy once read the clock only when it had found nothing to do so many times. One that counts turns must survive more
+    /// of them than its counter has numbers: a few minutes' worth.
+    #[test]
+    fn a_busy_proxy_looks_at_the_clock_too_and_for_ever() {
+        let mut clock = Clock { turns: u32::MAX - TURNS_PER_CLOCK / 2, last: Duration::ZERO };
+        let due = (0..10 * TURNS_PER_CLOCK).filter(|_| clock.is_due(Rest::None)).count();
+        assert_eq!(due, 10);
+        assert!(clock.is_due(Rest::Sleep(None)));
+        assert_eq!(clock.read(Duration::from_micros(1500)), Some(Duration::from_micros(1500)));
+        assert_eq!(clock.read(Duration::from_micros(1600)), None);
     }
 }

@@ -187,7 +187,7 @@ fn what_travels_is_what_was_filled() {
 }
 
 /// Ends over blocks whose kernels the test plays, and those kernels' ends of the blocks.
-fn ends(manners: Manners) -> (SendEnd, RecvEnd, [&'static ConnControl; 2]) {
+pub(super) fn ends(manners: Manners) -> (SendEnd, RecvEnd, [&'static ConnControl; 2]) {
     let (send_comm, recv_comm) = pair(manners);
     let [from, to] = together();
     // SAFETY: the only consumer and producer of leaked blocks.
@@ -201,7 +201,7 @@ fn ends(manners: Manners) -> (SendEnd, RecvEnd, [&'static ConnControl; 2]) {
 }
 
 /// The protocol that a counter announces.
-fn counted() -> Protocol {
+pub(super) fn counted() -> Protocol {
     *Protocol::ALL.iter().find(|protocol| !proto::is_flagged(**protocol)).unwrap()
 }
 

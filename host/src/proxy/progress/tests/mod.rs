@@ -3,3 +3,4 @@
 mod network;
 mod ends;
 mod ranks;
+mod late;
