@@ -136,7 +136,7 @@ impl Watched {
                     );
                 }
                 Event::Task(task) => self.tasks.push(task.id),
-                Event::Aborted { .. } => {}
+                Event::GiveUp(_) | Event::Aborted { .. } => {}
             }
         }
     }

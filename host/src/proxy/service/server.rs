@@ -149,6 +149,7 @@ impl Loop {
             match event {
                 Event::Answer(to, response) => self.answer(to, &response),
                 Event::Task(task) => self.transport.begin(task),
+                Event::GiveUp(task) => self.transport.give_up(task),
                 Event::Aborted { rank } => {
                     tracing::warn!(rank, "a local rank has aborted the communicator");
                     self.transport.abort();

@@ -54,6 +54,8 @@ pub enum Event {
     Answer(ClientId, Response),
     /// Something for the transport.
     Task(Task),
+    /// Nobody waits for this task any more: it shall be over soon, by failing if it cannot succeed at once.
+    GiveUp(TaskId),
     /// A local rank has called abort: everything shall end.
     Aborted {
         /// Which.
@@ -125,6 +127,8 @@ struct UnderWay {
     asked: Option<(ClientId, OpId)>,
     /// Where the connection will be.
     then: Then,
+    /// Whether the transport has been told that nobody waits for it.
+    is_given_up: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -362,7 +366,7 @@ impl Service {
         if let Some((client, _)) = asked {
             self.clients[client.0].under_way += 1;
         }
-        self.tasks.push(UnderWay { id, connection: number, asked, then });
+        self.tasks.push(UnderWay { id, connection: number, asked, then, is_given_up: false });
         self.events.push_back(Event::Task(Task { id, rank, connection: number, info, what }));
     }
 
@@ -370,18 +374,28 @@ impl Service {
         self.clients.iter().all(|client| matches!(client.presence, Presence::Stopped | Presence::Gone))
     }
 
-    /// Closes connections of ranks that are gone, and all when all ranks have ended. What is busy is closed when it is not.
+    /// Closes connections of ranks that are gone, and all when all ranks have ended. What is busy is given up, and closed when that
+    /// is over: a connection whose other end never comes would be busy for ever.
     fn close_unowned(&mut self) {
         let all_over = self.all_over();
         for at in 0..self.connections.len() {
-            let number = ConnectionId(at as u32);
-            let is_left = self.connections[at].as_ref().is_some_and(|connection| {
-                let is_gone = self.clients[connection.owner.0].presence == Presence::Gone;
-                connection.task.is_none() && (all_over || is_gone)
-            });
-            if is_left {
-                self.start(number, None, Then::Closed, Request::Close { connection: number });
+            let Some(connection) = &self.connections[at] else { continue };
+            if !all_over && self.clients[connection.owner.0].presence != Presence::Gone {
+                continue;
             }
+            let number = ConnectionId(at as u32);
+            match connection.task {
+                None => self.start(number, None, Then::Closed, Request::Close { connection: number }),
+                Some(task) => self.give_up(task),
+            }
+        }
+    }
+
+    fn give_up(&mut self, id: TaskId) {
+        let task = self.tasks.iter_mut().find(|task| task.id == id && task.then != Then::Closed);
+        if let Some(task) = task.filter(|task| !task.is_given_up) {
+            task.is_given_up = true;
+            self.events.push_back(Event::GiveUp(id));
         }
     }
 }

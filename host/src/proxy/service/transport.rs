@@ -19,6 +19,9 @@ pub trait ProxyTransport: Send {
     /// Moves tasks on without waiting; gives one that is over, and what came of it, in words if it failed.
     fn poll(&mut self) -> Option<(TaskId, Result<Reply, String>)>;
 
+    /// Nobody waits for this task any more: it shall be over soon. One that is over already is none.
+    fn give_up(&mut self, task: TaskId);
+
     /// Everything shall end: what is under way fails soon.
     fn abort(&mut self);
 }
@@ -258,6 +261,16 @@ impl ProxyTransport for NetTransport {
         }
         let all: Vec<ConnectionId> = self.halves.keys().copied().collect();
         all.into_iter().find_map(|connection| self.advance(connection))
+    }
+
+    fn give_up(&mut self, task: TaskId) {
+        for (_, half) in self.halves.values_mut() {
+            let (Half::Accepting(id, _, block) | Half::Connecting(id, _, block)) = half else { continue };
+            if *id == task {
+                *half = Half::Made(block.clone());
+                return self.over.push_back((task, Err("nobody waits for it any more".to_owned())));
+            }
+        }
     }
 
     fn abort(&mut self) {

@@ -82,6 +82,9 @@ impl Model {
                     );
                     self.tasks.push(task);
                 }
+                Event::GiveUp(id) => {
+                    assert!(self.tasks.iter().any(|task| task.id == id), "a task that is over is given up");
+                }
                 Event::Aborted { .. } => {}
             }
         }

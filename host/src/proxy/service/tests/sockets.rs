@@ -200,6 +200,29 @@ fn a_dead_rank_is_not_waited_for_and_an_abort_ends_what_waits() {
     server.join();
 }
 
+/// The last ranks to end leave connections behind whose other ends never came: one by dying, one by ending too early.
+#[test]
+fn a_server_ends_although_the_network_never_answers() {
+    let net: Arc<dyn Net> = Arc::new(Loopback::new(1));
+    let (server, made) = start(&net, 0, &[0, 1]);
+    let (mut zero, mut one) = (client(&server, 0, 0), client(&server, 1, 0));
+    for client in [&mut zero, &mut one] {
+        let connection = init(client, 5, false);
+        set_up(client, connection);
+        let asked = client.ask(&Request::Connect { connection, data: vec![] }).unwrap();
+        assert_eq!(client.poll(asked).unwrap(), None);
+    }
+    drop(one);
+    assert_eq!(zero.call(&Request::Stop, TIMEOUT).unwrap(), Reply::Done);
+    let (ended, end) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        server.join();
+        ended.send(()).unwrap();
+    });
+    end.recv_timeout(TIMEOUT).expect("nobody is left to wait for");
+    assert!(made.lock().unwrap().is_empty());
+}
+
 #[test]
 fn a_server_that_is_dropped_ends_and_its_clients_learn_it() {
     let net: Arc<dyn Net> = Arc::new(Loopback::new(1));
