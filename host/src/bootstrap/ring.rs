@@ -9,8 +9,9 @@
 //! left still ends in two ranks that saw an end. A rank that leaves in order says so first ("goodbye"), and its
 //! neighbours close their side. Whoever has lost its successor, by death or goodbye, connects to the next rank that
 //! still answers, and both tell each other all news so far: so the ring closes again, a later death is told to
-//! everyone, and the lines hear of each other's deaths. Only a rank that dies at the same moment as both its neighbours
-//! goes unnamed, since nobody is left who could tell its death from a goodbye.
+//! everyone, and the lines hear of each other's deaths; for that a rank whose predecessor died stays, when it leaves, for the
+//! next one. Only a rank that dies at the same moment as both its neighbours goes unnamed, since nobody is left who could
+//! tell its death from a goodbye.
 
 use std::collections::VecDeque;
 
@@ -119,6 +120,8 @@ pub struct Ring {
     events: VecDeque<PeerEvent>,
     /// Why no all-gather can complete any more.
     broken: Option<BootstrapError>,
+    /// Whether the last predecessor ended without a goodbye, and no other has come since.
+    has_lost_prev: bool,
     leaving: bool,
 }
 
@@ -138,6 +141,7 @@ impl Ring {
             notes: vec![0; nranks as usize],
             events: VecDeque::new(),
             broken: None,
+            has_lost_prev: false,
             leaving: false,
         }
     }
@@ -153,6 +157,7 @@ impl Ring {
         frame::push(&mut link.out, KIND_GREETING, &[]);
         link.phase = LinkPhase::Up(peer);
         link.heard = false;
+        self.has_lost_prev &= side == Side::Next;
     }
 
     /// Who is connected on this side.
@@ -194,6 +199,8 @@ impl Ring {
         let link = &mut self.links[side as usize];
         if let LinkPhase::Up(peer) = link.phase {
             link.phase = LinkPhase::Down;
+            // The end that answers a goodbye is none.
+            self.has_lost_prev |= side == Side::Prev && !self.leaving;
             if link.heard {
                 self.learn(News::Died { rank: peer }, Some(side));
             }
@@ -285,11 +292,19 @@ impl Ring {
         self.leaving = true;
     }
 
-    /// Whether this rank has given up and its predecessor, which is on its way here, could not learn why if it met nobody.
-    pub fn owes_its_predecessor_the_reason(&self) -> bool {
-        let predecessor = (self.me.index() + self.gone.len() - 1) % self.gone.len();
-        let is_coming = self.links[Side::Prev as usize].phase == LinkPhase::Waiting;
-        self.broken.is_some() && is_coming && !self.gone[predecessor]
+    /// Whether this rank knows something that a predecessor on its way here could not learn if it met nobody: why this rank has
+    /// given up before it came; or, where it comes in the place of one that died, what this side of the gap has heard, which nobody
+    /// else may be left to tell the other side.
+    pub fn owes_its_predecessor_news(&self) -> bool {
+        let is_left = |rank: usize| rank != self.me.index() && !self.gone[rank];
+        match self.links[Side::Prev as usize].phase {
+            LinkPhase::Waiting => {
+                let predecessor = (self.me.index() + self.gone.len() - 1) % self.gone.len();
+                self.broken.is_some() && is_left(predecessor)
+            }
+            LinkPhase::Down => self.has_lost_prev && (0..self.gone.len()).any(is_left),
+            LinkPhase::Up(_) => false,
+        }
     }
 
     /// The next thing that happened to another rank.

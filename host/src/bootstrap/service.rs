@@ -211,18 +211,18 @@ impl Service {
                 }
             }
         }
-        let owes_reason = state.ring.owes_its_predecessor_the_reason();
+        let owes_news = state.ring.owes_its_predecessor_news();
         drop(state);
         for side in Side::BOTH {
             self.write(side);
         }
         self.deliver();
-        !self.has_left(owes_reason)
+        !self.has_left(owes_news)
     }
 
     /// Whether the goodbye has been written, and answered or waited for long enough.
-    fn has_left(&self, owes_reason: bool) -> bool {
-        let answered = self.links.iter().all(Option::is_none) && !owes_reason;
+    fn has_left(&self, owes_news: bool) -> bool {
+        let answered = self.links.iter().all(Option::is_none) && !owes_news;
         self.leave_until.is_some_and(|until| answered || Instant::now() >= until)
     }
 

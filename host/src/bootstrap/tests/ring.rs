@@ -319,6 +319,36 @@ fn a_neighbour_that_breaks_the_protocol_is_named() {
 }
 
 /// Rank 1 died before rank 0 had a connection to it: no stream's end tells anybody.
+/// Of two neighbours that die, the second was the first's witness to one side only. Whoever heard it and leaves at once must wait
+/// for who comes over the gap, or the other side never hears.
+#[test]
+fn a_rank_that_leaves_waits_for_the_successor_of_a_dead_predecessor() {
+    let mut world = World::new(5);
+    let deliver_all = |world: &mut World, rank: usize, side| {
+        while world.ring(rank).peer(side).is_some() {
+            world.pending();
+            world.deliver(rank, side, 100);
+        }
+    };
+    // 2 sees the end of 1, tells 3, and dies itself; 0 sees no end but that of 1.
+    world.end(1);
+    deliver_all(&mut world, 2, Side::Prev);
+    world.end(2);
+    deliver_all(&mut world, 3, Side::Prev);
+    assert_eq!(world.events(3), [1, 2].map(|rank| PeerEvent::PeerDied { rank: Rank(rank) }));
+    world.ring(3).leave();
+    assert!(world.ring(3).owes_its_predecessor_news());
+    deliver_all(&mut world, 0, Side::Next);
+    assert_eq!(world.events(0), [PeerEvent::PeerDied { rank: Rank(1) }]);
+    world.join(0, 3);
+    assert!(!world.ring(3).owes_its_predecessor_news());
+    deliver_all(&mut world, 0, Side::Next);
+    assert_eq!(world.events(0), [PeerEvent::PeerDied { rank: Rank(2) }]);
+    // Its neighbour's answer to the goodbye is no death.
+    deliver_all(&mut world, 3, Side::Prev);
+    assert!(!world.ring(3).owes_its_predecessor_news());
+}
+
 #[test]
 fn a_rank_that_cannot_be_reached_is_named_to_those_who_never_tried() {
     let mut world = World::new(4);
