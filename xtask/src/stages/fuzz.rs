@@ -54,7 +54,7 @@ fn with_libfuzzer(cargo_fuzz: &Path, targets: &[String], time: Duration) -> Resu
         if root().join(&seeds).is_dir() {
             run = run.arg(seeds);
         }
-        let flags = format!("-- -max_total_time={} -timeout=10 -rss_limit_mb=2048", time.as_secs());
+        let flags = format!("-- -max_total_time={} -timeout=60 -rss_limit_mb=2048", time.as_secs());
         let run = run
             .args(&flags)
             .args("-print_final_stats=1 -verbosity=0")
