@@ -54,6 +54,9 @@ fn some_of_the_ranks() {
     assert_ne!(rings(&pair), rings(&all));
     let hosts = said(&topo("--file dgx1v.xml --explain all-reduce 64M --ranks 4 --hosts 2"));
     assert!(hosts.contains("4 ranks on 2 hosts") && hosts.contains(": 2 GPUs"), "{hosts}");
+    // Between hosts the network's speed counts, and communicators have few channels.
+    assert!(hosts.contains("a network device of "), "{hosts}");
+    assert_ne!(rings(&hosts), rings(&pair));
 }
 
 /// Where there is no GPU, ranks are threads of processors.

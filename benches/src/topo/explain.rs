@@ -9,7 +9,9 @@ use crate::collective::Collective;
 use clap::ValueEnum;
 use oxccl::api::tune_file::{self, TuneError};
 use oxccl::plan::device::{ChannelLimits, DeviceFacts};
-use oxccl::plan::tuning::{self, Architecture, Backend, Forced, Impossible, ListError, TUNED, TuneFile};
+use oxccl::plan::tuning::{
+    self, Architecture, Backend, Forced, Impossible, ListError, NetSpeed, TUNED, TuneFile,
+};
 use oxccl::plan::{Call, Facts, Tuning};
 use oxccl::topology::{Channels, JoinError};
 use oxccl::transport::stream_layout;
@@ -54,13 +56,30 @@ pub fn on_gpus(args: &TopoArgs, machine: &Machine) -> Result<String, ExplainErro
     DeviceFacts::check(&forced, ranks)?;
     let multiprocessors = Architecture::of_sm(sm).constants().multiprocessors;
     let facts = DeviceFacts::new(ranks, (sm, multiprocessors), forced, ChannelLimits::default(), None)
-        .with_table(tuned(args)?.and_then(|file| file.table(Backend::Gpu, ranks).copied()))
-        .on(found, &Channels::join(&agreed.hosts)?.rings);
-    let mut out = facts.explain(&call(args, ranks)?).to_string();
-    if args.hosts > 1 {
-        out += "(communicators of GPUs do not span hosts yet: this is what the model says of them)\n";
+        .with_table(tuned(args)?.and_then(|file| file.table(Backend::Gpu, ranks).copied()));
+    let rings = Channels::join(&agreed.hosts)?.rings;
+    let call = call(args, ranks)?;
+    let headline = super::text::headline(machine);
+    if args.hosts < 2 {
+        return Ok(format!("{headline}\n{}", facts.on(found, &rings).explain(&call)));
     }
-    Ok(format!("{}\n{out}", super::text::headline(machine)))
+    let network = network(machine);
+    let facts = facts.with_few_channels().on(found, &rings).over_network(args.hosts, network);
+    let NetSpeed { gbytes, latency_us } = network;
+    let between =
+        format!("a network device of {gbytes:.1} GB/s and {latency_us:.1} us for each rank between hosts");
+    Ok(format!("{headline}\n{between}\n{}", facts.explain(&call)))
+}
+
+/// The least of what ranks have that use the device nearest to their GPU. What communicators take where nobody tells is 10 Gbit/s.
+fn network(machine: &Machine) -> NetSpeed {
+    let Machine { system, paths, .. } = machine;
+    let nearest = |gpu: usize| paths.local_net(system, gpu, 0).map(|net| system.net(system.nets[net]));
+    let nets = || (0..system.gpus.len()).filter_map(nearest);
+    NetSpeed {
+        gbytes: nets().map(|net| f64::from(net.bw)).reduce(f64::min).unwrap_or(1.25),
+        latency_us: nets().map(|net| f64::from(net.latency_us)).fold(0.0, f64::max),
+    }
 }
 
 /// Explains for ranks that are threads of processors.

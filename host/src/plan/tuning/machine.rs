@@ -126,7 +126,9 @@ impl Machine {
     /// counts.
     pub fn over_network(self, nhosts: u32, network: NetSpeed, [rings, trees]: [u32; 2]) -> Machine {
         let speeds = |inside: Speeds, channels: u32| {
-            let bw = network.gbytes / f64::from(channels.max(1));
+            // What is not connected is still estimated, for explanations.
+            let channels = channels.max(1);
+            let bw = network.gbytes / f64::from(channels);
             let inter_latency_us = network.latency_us;
             Speeds { channels, intra_bw: bw, inter_bw: bw, inter_latency_us, inter: PathKind::Phb, ..inside }
         };
