@@ -1,15 +1,14 @@
 //! Surveys of machines that are described by files, by ranks that are threads.
 
+mod pairs;
+mod plans;
+
 use super::*;
 use crate::bootstrap::{BootstrapConfig, UniqueId};
-use crate::plan::Call;
-use crate::plan::device::{ChannelLimits, DeviceFacts};
-use crate::plan::tuning::{Forced, Machine, Reason};
 use crate::topology::detect::Sysfs;
 use crate::topology::xml::read_graphs;
-use crate::topology::{Dump, GraphId, Graphs, HostLanes, PathKind, Paths, Summary, System, Tables};
-use crate::transport::p2p::{Side, Sides};
-use oxccl_shared::abi::{DataType, Func, Protocol, Rank, RedOp};
+use crate::topology::{Dump, GraphId, Graphs, HostLanes, Paths, Summary, System, Tables};
+use oxccl_shared::abi::Rank;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -173,74 +172,6 @@ fn the_least_of_all_hosts_counts() {
     assert_eq!(found.channels.rings.len(), 2 * found.agreed.reach[0].channels as usize);
 }
 
-/// What a communicator of these ranks plans with.
-fn facts(scene: &Scene, sm: u32) -> DeviceFacts {
-    let found = scene.agreed(|_, _| {});
-    let nranks = scene.hosts.len() as u32;
-    let facts = DeviceFacts::new(nranks, (sm, 80), Forced::default(), ChannelLimits::default(), None);
-    facts.on(Machine::of_agreed(sm, &found.agreed), &found.channels.rings)
-}
-
-fn protocols(facts: &DeviceFacts) -> Vec<Protocol> {
-    let call = |power| Call {
-        func: Func::AllGather,
-        dtype: DataType::U8,
-        op: RedOp::Sum,
-        root: 0,
-        count: 1u64 << power,
-    };
-    let mut all: Vec<_> = (0..30).map(|power| facts.choose(&call(power)).candidate.protocol).collect();
-    all.dedup();
-    all
-}
-
-/// A DGX-1V has no table of measured numbers: the model decides, by the links that were found. All of them are NVLinks, along which
-/// LL128 is safe.
-#[test]
-fn plans_are_made_for_the_machine_that_was_found() {
-    let facts = facts(&Scene::new("dgx1v", vec![1; 8]), 70);
-    let machine = facts.machine;
-    assert!(machine.is_searched);
-    assert_eq!((machine.nranks, machine.nhosts, machine.tree_depth), (8, 1, [7, 0]));
-    let ring = machine.ring;
-    assert_eq!((ring.channels, ring.intra_bw, ring.intra), (6, 20.0, PathKind::Nvl));
-    assert_eq!(facts.ring_channels, 24, "each of six orders four times");
-    assert_eq!(protocols(&facts), [Protocol::LL, Protocol::LL128, Protocol::Simple]);
-    // Over PCI 128 bytes may arrive in pieces.
-    let pci = self::facts(&Scene::new("rtx3090x8", vec![1; 8]), 80);
-    assert!(pci.machine.is_searched && pci.machine.ring.intra > PathKind::Nvb);
-    assert!(!protocols(&pci).contains(&Protocol::LL128));
-    // Nobody knows what is between ranks one of which sees nothing.
-    let unseen = Scene { look: but_for_rank_2, ..Scene::new("dgx1v", vec![1; 4]) };
-    let unseen = self::facts(&unseen, 70);
-    assert!(!unseen.machine.is_searched);
-    assert!(!protocols(&unseen).contains(&Protocol::LL128));
-}
-
-/// What was measured on H200 goes before the model there, and nowhere else.
-#[test]
-fn measured_numbers_go_before_the_model_where_they_were_measured() {
-    let call = Call { func: Func::AllReduce, dtype: DataType::F32, op: RedOp::Sum, root: 0, count: 1 << 20 };
-    let reason = |machine, ranks| facts(&Scene::new(machine, vec![1; ranks]), 90).choose(&call).reason;
-    assert!(matches!(reason("h200x4", 4), Reason::Measured { .. }));
-    assert_eq!(reason("rtx3090x8", 8), Reason::Model);
-}
-
-#[test]
-fn plans_over_several_hosts_know_how_many_and_what_is_between() {
-    let hosts: Vec<u64> = (0..16).map(|rank| 1 + rank / 8).collect();
-    let two = facts(&Scene::new("dgx1v", hosts), 70).machine;
-    let (system, paths, graphs) = of_several("dgx1v");
-    let agreed = Summary::new(&system, &paths, &graphs).of_hosts(2);
-    assert_eq!(two, Machine::of_agreed(70, &agreed));
-    assert_eq!((two.nranks, two.nhosts, two.tree_depth), (16, 2, [7, 1]));
-    assert!(two.is_searched && two.ring.inter_bw > 0.0);
-    // One of three hosts cannot be looked at: how many there are is known all the same.
-    let mixed = Scene { look: but_for_rank_2, ..Scene::new("dgx1v", vec![1, 1, 2, 2, 3, 3]) };
-    let mixed = facts(&mixed, 70).machine;
-    assert_eq!((mixed.nranks, mixed.nhosts, mixed.is_searched), (6, 3, false));
-}
-
 #[test]
 fn a_rank_that_sees_nothing_leaves_its_host_in_rank_order() {
     let scene = Scene { look: but_for_rank_2, ..Scene::new("dgx1v", vec![1; 4]) };
@@ -302,65 +233,6 @@ fn the_users_rings_win() {
     let rings = vec![vec![2, 0, 3, 1]];
     let found = Scene::new("h200x4", vec![1; 4]).agreed(|_, settings| settings.rings = Some(rings.clone()));
     assert_eq!(found.channels.rings, rings);
-}
-
-/// A machine with two sockets, two GPUs below a switch and one without on each.
-const TWO_SOCKETS: &str = r#"<system version="1">
-  <cpu numaid="0" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="106">
-    <pci busid="0000:10:00.0" class="0x060400" link_speed="16.0 GT/s PCIe" link_width="16">
-      <pci busid="0000:11:00.0" class="0x030200" link_speed="16.0 GT/s PCIe" link_width="16"><gpu dev="0" sm="80" rank="0"/></pci>
-      <pci busid="0000:12:00.0" class="0x030200" link_speed="16.0 GT/s PCIe" link_width="16"><gpu dev="1" sm="80" rank="1"/></pci>
-    </pci>
-    <pci busid="0000:20:00.0" class="0x030200" link_speed="16.0 GT/s PCIe" link_width="16"><gpu dev="2" sm="80" rank="2"/></pci>
-  </cpu>
-  <cpu numaid="1" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="106">
-    <pci busid="0000:80:00.0" class="0x060400" link_speed="16.0 GT/s PCIe" link_width="16">
-      <pci busid="0000:81:00.0" class="0x030200" link_speed="16.0 GT/s PCIe" link_width="16"><gpu dev="3" sm="80" rank="3"/></pci>
-      <pci busid="0000:82:00.0" class="0x030200" link_speed="16.0 GT/s PCIe" link_width="16"><gpu dev="4" sm="80" rank="4"/></pci>
-    </pci>
-  </cpu>
-</system>
-"#;
-
-/// Pairs of ranks that meet in memory of the host, as every rank's refusals say.
-fn apart(found: &[Result<Survey, ConnectError>]) -> Vec<(u32, u32)> {
-    let refused = |rank: usize| found[rank].as_ref().unwrap().refused.iter();
-    let pairs: Vec<_> =
-        (0..found.len()).flat_map(|rank| refused(rank).map(move |peer| (rank as u32, *peer))).collect();
-    let sides = Sides::new(pairs.iter().copied());
-    assert_eq!(pairs.len(), 2 * sides.on_host().len(), "both ends refuse: {pairs:?}");
-    sides.on_host().to_vec()
-}
-
-/// NCCL's rule for each pair: up to PXB unless the user says otherwise.
-#[test]
-fn levels_say_who_uses_whose_memory() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = written(&directory, "sockets.xml", TWO_SOCKETS);
-    let gpus = || read_topology(TWO_SOCKETS).unwrap().gpus().iter().map(|(pci, _)| pci.bus_id).collect();
-    let on_sockets = |level: Option<&str>| {
-        let scene = Scene { gpus: Some(gpus()), ..Scene::new("", vec![1; 5]) };
-        apart(&scene.survey(|_, settings| {
-            settings.file = Some(file.clone());
-            settings.p2p_level = level.map(|level| level.parse().unwrap());
-        }))
-    };
-    let across = [(0, 3), (0, 4), (1, 3), (1, 4), (2, 3), (2, 4)];
-    let in_socket = [(0, 2), (1, 2)];
-    let both = || Sides::new(across.into_iter().chain(in_socket)).on_host().to_vec();
-    assert_eq!(on_sockets(None), both());
-    assert_eq!(on_sockets(Some("PIX")), both());
-    assert_eq!(on_sockets(Some("PHB")), across);
-    assert_eq!(on_sockets(Some("SYS")), []);
-    assert_eq!(on_sockets(Some("LOC")).len(), 10);
-    assert_eq!(apart(&Scene::new("h200x4", vec![1; 4]).survey(|_, _| {})), []);
-    // Of a DGX-1V's pairs, those that no NVLink joins reach each other through a third GPU only. No ring needs them.
-    let found = Scene::new("dgx1v", vec![1; 8]).survey(|_, _| {});
-    let sides = Sides::new(apart(&found));
-    assert_eq!(sides.on_host().len(), 28 - 16, "{sides:?}");
-    let rings = &found[0].as_ref().unwrap().channels.rings;
-    let mut hops = rings.iter().flat_map(|ring| (0..8).map(move |i| (ring[i], ring[(i + 1) % 8])));
-    assert!(hops.all(|(a, b)| sides.of(a, b) == Side::Device), "{rings:?}");
 }
 
 /// Writes a file and gives its path.
