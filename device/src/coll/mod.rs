@@ -9,6 +9,7 @@ pub mod ring;
 pub mod tree;
 pub mod direct;
 pub mod one_hop;
+pub mod line_hops;
 pub mod send_recv;
 
 pub use work::{CollWork, Endpoints, P2pWork, RingEnds, TreeEnds};

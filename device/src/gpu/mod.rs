@@ -107,7 +107,7 @@ pub trait Block {
     /// Threads that move one LL128 line together, each [`LINE_WORDS`] divided by so many of its words.
     const LINE_THREADS: usize = 1;
     /// Threads that go through lines in lock step, those of several lines; the workers are a multiple of it. All of them call
-    /// [`Self::store_line`], [`Self::load_line`] and [`Self::any_of_team`] together, with `takes_part` false where there is no
+    /// [`Self::store_line`], [`Self::peek_line`] and [`Self::any_of_team`] together, with `takes_part` false where there is no
     /// line for them.
     const TEAM_THREADS: usize = 1;
 
@@ -119,7 +119,20 @@ pub trait Block {
         }
     }
 
-    /// Copies this thread's words of the line to the beginning of `words`; whether all lines of the team carry their `flag`.
+    /// Copies this thread's words of the line to the beginning of `words`; whether the line carries `flag`, as far as this thread
+    /// can tell. If no thread of the team says no, all words are those of their lines.
+    #[inline(always)]
+    fn peek_line(
+        &self,
+        line: &Ll128Line,
+        words: &mut [u64; LINE_WORDS],
+        flag: u64,
+        takes_part: bool,
+    ) -> bool {
+        !takes_part || line.load(&mut words[..LINE_WORDS - 1], flag)
+    }
+
+    /// The same, and whether all lines of the team carry their `flag`.
     #[inline(always)]
     fn load_line(
         &self,
@@ -128,7 +141,7 @@ pub trait Block {
         flag: u64,
         takes_part: bool,
     ) -> bool {
-        !takes_part || line.load(&mut words[..LINE_WORDS - 1], flag)
+        !self.any_of_team(!self.peek_line(line, words, flag, takes_part))
     }
 
     /// Whether any thread of the team says `mine`.

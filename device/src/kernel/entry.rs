@@ -1,6 +1,6 @@
 //! The entry points.
 
-use super::run::{along_ring, along_tree, in_one_hop, over_mesh, run_messages};
+use super::run::{along_ring, along_tree, in_lines, in_one_hop, over_mesh, run_messages};
 use crate::prims::{Ll, Ll128, Simple};
 use core::arch::asm;
 use oxccl_shared::abi::{CollArgs, Func, KernelMessage, MessageArgs};
@@ -46,8 +46,8 @@ macro_rules! entries {
 }
 
 macro_rules! reductions {
-    ($($type:ty: $all_ring_ll:ident $all_ring_ll128:ident $all_ring_simple:ident $all_tree_ll:ident $all_tree_ll128:ident $all_tree_simple:ident $all_direct_ll:ident $all_direct_simple:ident
-       $scatter_ll:ident $scatter_ll128:ident $scatter_simple:ident $scatter_direct_ll:ident $reduce_ll:ident $reduce_ll128:ident $reduce_simple:ident $reduce_direct_ll:ident;)+) => { $(
+    ($($type:ty: $all_ring_ll:ident $all_ring_ll128:ident $all_ring_simple:ident $all_tree_ll:ident $all_tree_ll128:ident $all_tree_simple:ident $all_direct_ll:ident $all_direct_ll128:ident $all_direct_simple:ident
+       $scatter_ll:ident $scatter_ll128:ident $scatter_simple:ident $scatter_direct_ll:ident $scatter_direct_ll128:ident $reduce_ll:ident $reduce_ll128:ident $reduce_simple:ident $reduce_direct_ll:ident;)+) => { $(
         entries! {
             $all_ring_ll = along_ring::<$type, Ll<1>; false>(AllReduce);
             $all_ring_ll128 = along_ring::<$type, Ll128; false>(AllReduce);
@@ -56,11 +56,13 @@ macro_rules! reductions {
             $all_tree_ll128 = along_tree::<$type, Ll128; false>(AllReduce);
             $all_tree_simple = along_tree::<$type, Simple; true>(AllReduce);
             $all_direct_ll = in_one_hop::<$type, Ll<1>; false>(AllReduce);
+            $all_direct_ll128 = in_lines::<$type, Ll128; false>(AllReduce);
             $all_direct_simple = over_mesh::<$type, Simple; true>(AllReduce);
             $scatter_ll = along_ring::<$type, Ll<1>; false>(ReduceScatter);
             $scatter_ll128 = along_ring::<$type, Ll128; false>(ReduceScatter);
             $scatter_simple = along_ring::<$type, Simple; true>(ReduceScatter);
             $scatter_direct_ll = in_one_hop::<$type, Ll<1>; false>(ReduceScatter);
+            $scatter_direct_ll128 = in_lines::<$type, Ll128; false>(ReduceScatter);
             $reduce_ll = along_ring::<$type, Ll<1>; false>(Reduce);
             $reduce_direct_ll = in_one_hop::<$type, Ll<1>; false>(Reduce);
             $reduce_ll128 = along_ring::<$type, Ll128; false>(Reduce);
@@ -72,63 +74,63 @@ macro_rules! reductions {
 reductions! {
     i8: oxccl_all_reduce_ring_ll_i8 oxccl_all_reduce_ring_ll128_i8 oxccl_all_reduce_ring_simple_i8
         oxccl_all_reduce_tree_ll_i8 oxccl_all_reduce_tree_ll128_i8 oxccl_all_reduce_tree_simple_i8
-        oxccl_all_reduce_direct_ll_i8 oxccl_all_reduce_direct_simple_i8
-        oxccl_reduce_scatter_ring_ll_i8 oxccl_reduce_scatter_ring_ll128_i8 oxccl_reduce_scatter_ring_simple_i8 oxccl_reduce_scatter_direct_ll_i8
+        oxccl_all_reduce_direct_ll_i8 oxccl_all_reduce_direct_ll128_i8 oxccl_all_reduce_direct_simple_i8
+        oxccl_reduce_scatter_ring_ll_i8 oxccl_reduce_scatter_ring_ll128_i8 oxccl_reduce_scatter_ring_simple_i8 oxccl_reduce_scatter_direct_ll_i8 oxccl_reduce_scatter_direct_ll128_i8
         oxccl_reduce_ring_ll_i8 oxccl_reduce_ring_ll128_i8 oxccl_reduce_ring_simple_i8 oxccl_reduce_direct_ll_i8;
     u8: oxccl_all_reduce_ring_ll_u8 oxccl_all_reduce_ring_ll128_u8 oxccl_all_reduce_ring_simple_u8
         oxccl_all_reduce_tree_ll_u8 oxccl_all_reduce_tree_ll128_u8 oxccl_all_reduce_tree_simple_u8
-        oxccl_all_reduce_direct_ll_u8 oxccl_all_reduce_direct_simple_u8
-        oxccl_reduce_scatter_ring_ll_u8 oxccl_reduce_scatter_ring_ll128_u8 oxccl_reduce_scatter_ring_simple_u8 oxccl_reduce_scatter_direct_ll_u8
+        oxccl_all_reduce_direct_ll_u8 oxccl_all_reduce_direct_ll128_u8 oxccl_all_reduce_direct_simple_u8
+        oxccl_reduce_scatter_ring_ll_u8 oxccl_reduce_scatter_ring_ll128_u8 oxccl_reduce_scatter_ring_simple_u8 oxccl_reduce_scatter_direct_ll_u8 oxccl_reduce_scatter_direct_ll128_u8
         oxccl_reduce_ring_ll_u8 oxccl_reduce_ring_ll128_u8 oxccl_reduce_ring_simple_u8 oxccl_reduce_direct_ll_u8;
     i32: oxccl_all_reduce_ring_ll_i32 oxccl_all_reduce_ring_ll128_i32 oxccl_all_reduce_ring_simple_i32
         oxccl_all_reduce_tree_ll_i32 oxccl_all_reduce_tree_ll128_i32 oxccl_all_reduce_tree_simple_i32
-        oxccl_all_reduce_direct_ll_i32 oxccl_all_reduce_direct_simple_i32
-        oxccl_reduce_scatter_ring_ll_i32 oxccl_reduce_scatter_ring_ll128_i32 oxccl_reduce_scatter_ring_simple_i32 oxccl_reduce_scatter_direct_ll_i32
+        oxccl_all_reduce_direct_ll_i32 oxccl_all_reduce_direct_ll128_i32 oxccl_all_reduce_direct_simple_i32
+        oxccl_reduce_scatter_ring_ll_i32 oxccl_reduce_scatter_ring_ll128_i32 oxccl_reduce_scatter_ring_simple_i32 oxccl_reduce_scatter_direct_ll_i32 oxccl_reduce_scatter_direct_ll128_i32
         oxccl_reduce_ring_ll_i32 oxccl_reduce_ring_ll128_i32 oxccl_reduce_ring_simple_i32 oxccl_reduce_direct_ll_i32;
     u32: oxccl_all_reduce_ring_ll_u32 oxccl_all_reduce_ring_ll128_u32 oxccl_all_reduce_ring_simple_u32
         oxccl_all_reduce_tree_ll_u32 oxccl_all_reduce_tree_ll128_u32 oxccl_all_reduce_tree_simple_u32
-        oxccl_all_reduce_direct_ll_u32 oxccl_all_reduce_direct_simple_u32
-        oxccl_reduce_scatter_ring_ll_u32 oxccl_reduce_scatter_ring_ll128_u32 oxccl_reduce_scatter_ring_simple_u32 oxccl_reduce_scatter_direct_ll_u32
+        oxccl_all_reduce_direct_ll_u32 oxccl_all_reduce_direct_ll128_u32 oxccl_all_reduce_direct_simple_u32
+        oxccl_reduce_scatter_ring_ll_u32 oxccl_reduce_scatter_ring_ll128_u32 oxccl_reduce_scatter_ring_simple_u32 oxccl_reduce_scatter_direct_ll_u32 oxccl_reduce_scatter_direct_ll128_u32
         oxccl_reduce_ring_ll_u32 oxccl_reduce_ring_ll128_u32 oxccl_reduce_ring_simple_u32 oxccl_reduce_direct_ll_u32;
     i64: oxccl_all_reduce_ring_ll_i64 oxccl_all_reduce_ring_ll128_i64 oxccl_all_reduce_ring_simple_i64
         oxccl_all_reduce_tree_ll_i64 oxccl_all_reduce_tree_ll128_i64 oxccl_all_reduce_tree_simple_i64
-        oxccl_all_reduce_direct_ll_i64 oxccl_all_reduce_direct_simple_i64
-        oxccl_reduce_scatter_ring_ll_i64 oxccl_reduce_scatter_ring_ll128_i64 oxccl_reduce_scatter_ring_simple_i64 oxccl_reduce_scatter_direct_ll_i64
+        oxccl_all_reduce_direct_ll_i64 oxccl_all_reduce_direct_ll128_i64 oxccl_all_reduce_direct_simple_i64
+        oxccl_reduce_scatter_ring_ll_i64 oxccl_reduce_scatter_ring_ll128_i64 oxccl_reduce_scatter_ring_simple_i64 oxccl_reduce_scatter_direct_ll_i64 oxccl_reduce_scatter_direct_ll128_i64
         oxccl_reduce_ring_ll_i64 oxccl_reduce_ring_ll128_i64 oxccl_reduce_ring_simple_i64 oxccl_reduce_direct_ll_i64;
     u64: oxccl_all_reduce_ring_ll_u64 oxccl_all_reduce_ring_ll128_u64 oxccl_all_reduce_ring_simple_u64
         oxccl_all_reduce_tree_ll_u64 oxccl_all_reduce_tree_ll128_u64 oxccl_all_reduce_tree_simple_u64
-        oxccl_all_reduce_direct_ll_u64 oxccl_all_reduce_direct_simple_u64
-        oxccl_reduce_scatter_ring_ll_u64 oxccl_reduce_scatter_ring_ll128_u64 oxccl_reduce_scatter_ring_simple_u64 oxccl_reduce_scatter_direct_ll_u64
+        oxccl_all_reduce_direct_ll_u64 oxccl_all_reduce_direct_ll128_u64 oxccl_all_reduce_direct_simple_u64
+        oxccl_reduce_scatter_ring_ll_u64 oxccl_reduce_scatter_ring_ll128_u64 oxccl_reduce_scatter_ring_simple_u64 oxccl_reduce_scatter_direct_ll_u64 oxccl_reduce_scatter_direct_ll128_u64
         oxccl_reduce_ring_ll_u64 oxccl_reduce_ring_ll128_u64 oxccl_reduce_ring_simple_u64 oxccl_reduce_direct_ll_u64;
     f16: oxccl_all_reduce_ring_ll_f16 oxccl_all_reduce_ring_ll128_f16 oxccl_all_reduce_ring_simple_f16
         oxccl_all_reduce_tree_ll_f16 oxccl_all_reduce_tree_ll128_f16 oxccl_all_reduce_tree_simple_f16
-        oxccl_all_reduce_direct_ll_f16 oxccl_all_reduce_direct_simple_f16
-        oxccl_reduce_scatter_ring_ll_f16 oxccl_reduce_scatter_ring_ll128_f16 oxccl_reduce_scatter_ring_simple_f16 oxccl_reduce_scatter_direct_ll_f16
+        oxccl_all_reduce_direct_ll_f16 oxccl_all_reduce_direct_ll128_f16 oxccl_all_reduce_direct_simple_f16
+        oxccl_reduce_scatter_ring_ll_f16 oxccl_reduce_scatter_ring_ll128_f16 oxccl_reduce_scatter_ring_simple_f16 oxccl_reduce_scatter_direct_ll_f16 oxccl_reduce_scatter_direct_ll128_f16
         oxccl_reduce_ring_ll_f16 oxccl_reduce_ring_ll128_f16 oxccl_reduce_ring_simple_f16 oxccl_reduce_direct_ll_f16;
     bf16: oxccl_all_reduce_ring_ll_bf16 oxccl_all_reduce_ring_ll128_bf16 oxccl_all_reduce_ring_simple_bf16
         oxccl_all_reduce_tree_ll_bf16 oxccl_all_reduce_tree_ll128_bf16 oxccl_all_reduce_tree_simple_bf16
-        oxccl_all_reduce_direct_ll_bf16 oxccl_all_reduce_direct_simple_bf16
-        oxccl_reduce_scatter_ring_ll_bf16 oxccl_reduce_scatter_ring_ll128_bf16 oxccl_reduce_scatter_ring_simple_bf16 oxccl_reduce_scatter_direct_ll_bf16
+        oxccl_all_reduce_direct_ll_bf16 oxccl_all_reduce_direct_ll128_bf16 oxccl_all_reduce_direct_simple_bf16
+        oxccl_reduce_scatter_ring_ll_bf16 oxccl_reduce_scatter_ring_ll128_bf16 oxccl_reduce_scatter_ring_simple_bf16 oxccl_reduce_scatter_direct_ll_bf16 oxccl_reduce_scatter_direct_ll128_bf16
         oxccl_reduce_ring_ll_bf16 oxccl_reduce_ring_ll128_bf16 oxccl_reduce_ring_simple_bf16 oxccl_reduce_direct_ll_bf16;
     f32: oxccl_all_reduce_ring_ll_f32 oxccl_all_reduce_ring_ll128_f32 oxccl_all_reduce_ring_simple_f32
         oxccl_all_reduce_tree_ll_f32 oxccl_all_reduce_tree_ll128_f32 oxccl_all_reduce_tree_simple_f32
-        oxccl_all_reduce_direct_ll_f32 oxccl_all_reduce_direct_simple_f32
-        oxccl_reduce_scatter_ring_ll_f32 oxccl_reduce_scatter_ring_ll128_f32 oxccl_reduce_scatter_ring_simple_f32 oxccl_reduce_scatter_direct_ll_f32
+        oxccl_all_reduce_direct_ll_f32 oxccl_all_reduce_direct_ll128_f32 oxccl_all_reduce_direct_simple_f32
+        oxccl_reduce_scatter_ring_ll_f32 oxccl_reduce_scatter_ring_ll128_f32 oxccl_reduce_scatter_ring_simple_f32 oxccl_reduce_scatter_direct_ll_f32 oxccl_reduce_scatter_direct_ll128_f32
         oxccl_reduce_ring_ll_f32 oxccl_reduce_ring_ll128_f32 oxccl_reduce_ring_simple_f32 oxccl_reduce_direct_ll_f32;
     f64: oxccl_all_reduce_ring_ll_f64 oxccl_all_reduce_ring_ll128_f64 oxccl_all_reduce_ring_simple_f64
         oxccl_all_reduce_tree_ll_f64 oxccl_all_reduce_tree_ll128_f64 oxccl_all_reduce_tree_simple_f64
-        oxccl_all_reduce_direct_ll_f64 oxccl_all_reduce_direct_simple_f64
-        oxccl_reduce_scatter_ring_ll_f64 oxccl_reduce_scatter_ring_ll128_f64 oxccl_reduce_scatter_ring_simple_f64 oxccl_reduce_scatter_direct_ll_f64
+        oxccl_all_reduce_direct_ll_f64 oxccl_all_reduce_direct_ll128_f64 oxccl_all_reduce_direct_simple_f64
+        oxccl_reduce_scatter_ring_ll_f64 oxccl_reduce_scatter_ring_ll128_f64 oxccl_reduce_scatter_ring_simple_f64 oxccl_reduce_scatter_direct_ll_f64 oxccl_reduce_scatter_direct_ll128_f64
         oxccl_reduce_ring_ll_f64 oxccl_reduce_ring_ll128_f64 oxccl_reduce_ring_simple_f64 oxccl_reduce_direct_ll_f64;
     F8E4M3: oxccl_all_reduce_ring_ll_f8e4m3 oxccl_all_reduce_ring_ll128_f8e4m3 oxccl_all_reduce_ring_simple_f8e4m3
         oxccl_all_reduce_tree_ll_f8e4m3 oxccl_all_reduce_tree_ll128_f8e4m3 oxccl_all_reduce_tree_simple_f8e4m3
-        oxccl_all_reduce_direct_ll_f8e4m3 oxccl_all_reduce_direct_simple_f8e4m3
-        oxccl_reduce_scatter_ring_ll_f8e4m3 oxccl_reduce_scatter_ring_ll128_f8e4m3 oxccl_reduce_scatter_ring_simple_f8e4m3 oxccl_reduce_scatter_direct_ll_f8e4m3
+        oxccl_all_reduce_direct_ll_f8e4m3 oxccl_all_reduce_direct_ll128_f8e4m3 oxccl_all_reduce_direct_simple_f8e4m3
+        oxccl_reduce_scatter_ring_ll_f8e4m3 oxccl_reduce_scatter_ring_ll128_f8e4m3 oxccl_reduce_scatter_ring_simple_f8e4m3 oxccl_reduce_scatter_direct_ll_f8e4m3 oxccl_reduce_scatter_direct_ll128_f8e4m3
         oxccl_reduce_ring_ll_f8e4m3 oxccl_reduce_ring_ll128_f8e4m3 oxccl_reduce_ring_simple_f8e4m3 oxccl_reduce_direct_ll_f8e4m3;
     F8E5M2: oxccl_all_reduce_ring_ll_f8e5m2 oxccl_all_reduce_ring_ll128_f8e5m2 oxccl_all_reduce_ring_simple_f8e5m2
         oxccl_all_reduce_tree_ll_f8e5m2 oxccl_all_reduce_tree_ll128_f8e5m2 oxccl_all_reduce_tree_simple_f8e5m2
-        oxccl_all_reduce_direct_ll_f8e5m2 oxccl_all_reduce_direct_simple_f8e5m2
-        oxccl_reduce_scatter_ring_ll_f8e5m2 oxccl_reduce_scatter_ring_ll128_f8e5m2 oxccl_reduce_scatter_ring_simple_f8e5m2 oxccl_reduce_scatter_direct_ll_f8e5m2
+        oxccl_all_reduce_direct_ll_f8e5m2 oxccl_all_reduce_direct_ll128_f8e5m2 oxccl_all_reduce_direct_simple_f8e5m2
+        oxccl_reduce_scatter_ring_ll_f8e5m2 oxccl_reduce_scatter_ring_ll128_f8e5m2 oxccl_reduce_scatter_ring_simple_f8e5m2 oxccl_reduce_scatter_direct_ll_f8e5m2 oxccl_reduce_scatter_direct_ll128_f8e5m2
         oxccl_reduce_ring_ll_f8e5m2 oxccl_reduce_ring_ll128_f8e5m2 oxccl_reduce_ring_simple_f8e5m2 oxccl_reduce_direct_ll_f8e5m2;
 }
 
@@ -141,6 +143,8 @@ entries! {
     oxccl_broadcast_ring_simple = along_ring::<u8, Simple; true>(Broadcast);
     oxccl_all_gather_direct_ll = in_one_hop::<u8, Ll<1>; false>(AllGather);
     oxccl_all_to_all_direct_ll = in_one_hop::<u8, Ll<1>; false>(AllToAll);
+    oxccl_all_gather_direct_ll128 = in_lines::<u8, Ll128; false>(AllGather);
+    oxccl_all_to_all_direct_ll128 = in_lines::<u8, Ll128; false>(AllToAll);
     oxccl_broadcast_direct_ll = in_one_hop::<u8, Ll<1>; false>(Broadcast);
     oxccl_barrier_direct_ll = in_one_hop::<u8, Ll<1>; false>(Barrier);
 }

@@ -1,7 +1,9 @@
 //! From a launch's arguments to an algorithm.
 
 use super::shared_conns::{Extent, SharedConns, save};
-use crate::coll::{CollWork, Endpoints, RingEnds, TreeEnds, direct, one_hop, ring, send_recv, tree};
+use crate::coll::{
+    CollWork, Endpoints, RingEnds, TreeEnds, direct, line_hops, one_hop, ring, send_recv, tree,
+};
 use crate::conn::Conns;
 use crate::gpu::Block;
 use crate::gpu::ptx::{PtxBlock, block_index, sync_all};
@@ -166,6 +168,27 @@ pub unsafe fn in_one_hop<T: Element, P: Proto, const POSTER: bool>(
     let two_hops = args.coll.flags & KERNEL_TWO_HOPS != 0;
     // SAFETY: obligation 1.
     let ran = unsafe { one_hop::run::<_, MESH_MAX>(&block, conns, &work, two_hops) };
+    // SAFETY: obligation 1.
+    unsafe { finish(&block, conns, &args.launch, ran.is_ok()) };
+}
+
+/// One hop or two, whole lines of all peers at once.
+///
+/// # Safety
+/// 1. As [`along_ring`].
+#[inline(always)]
+pub unsafe fn in_lines<T: Element, P: Proto, const POSTER: bool>(
+    args: &CollArgs,
+    place: *mut u8,
+    func: Func,
+) {
+    // SAFETY: obligation 1.
+    let block = unsafe { block_for::<T, POSTER>(args, func) };
+    // SAFETY: obligations 1 and 2: as in `over_mesh`.
+    let conns = unsafe { SharedConns::<MESH_MAX>::load(place, &args.launch, extent(&args.launch)) };
+    let work = work::<P>(args, func, Algorithm::Direct, T::DTYPE);
+    // SAFETY: obligation 1.
+    let ran = unsafe { line_hops::run::<_, MESH_MAX>(&block, conns, &work) };
     // SAFETY: obligation 1.
     unsafe { finish(&block, conns, &args.launch, ran.is_ok()) };
 }

@@ -45,7 +45,7 @@ impl Span {
     }
 
     #[inline(always)]
-    fn len_of(&self, rank: u32) -> usize {
+    pub(super) fn len_of(&self, rank: u32) -> usize {
         self.len_bytes.min(self.end_bytes.saturating_sub(self.offset_bytes(rank)))
     }
 }
@@ -207,6 +207,8 @@ macro_rules! for_peers {
         )+
     }};
 }
+
+pub(super) use for_peers;
 
 /// Word `at` of every message.
 ///

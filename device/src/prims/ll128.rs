@@ -1,12 +1,11 @@
 //! Primitives over LL128: 120 bytes of each 128-byte line are data.
-//!
-//! A line is moved by [`Block::LINE_THREADS`] threads: by one on a CPU, by eight on a GPU, each with its own words of the line.
 
-use super::{Proto, Slice, words};
+use super::lines::{Lines, load, put, share};
+use super::{Proto, Slice};
 use crate::conn::{Conns, RecvConn};
 use crate::gpu::{Awaited, Block, Stop, Wait};
 use oxccl_shared::abi::{Protocol, SlotHeader};
-use oxccl_shared::proto::ll128::{self, DATA_BYTES, DATA_WORDS, LINE_WORDS, Ll128Line};
+use oxccl_shared::proto::ll128::{self, LINE_WORDS, Ll128Line};
 
 /// See [`oxccl_shared::proto::ll128`].
 pub struct Ll128;
@@ -23,18 +22,12 @@ impl Proto for Ll128 {
 
     #[inline(always)]
     unsafe fn transfer<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) -> Result<(), Stop> {
-        let nlines = slice.len_bytes().div_ceil(DATA_BYTES);
-        let lines_per_team = B::TEAM_THREADS / B::LINE_THREADS;
-        let mut first = block.thread() / B::TEAM_THREADS * lines_per_team;
-        if first == 0 {
+        if block.thread() < B::TEAM_THREADS {
             send_headers(block, conns, slice);
         }
-        // A team goes through its lines in lock step, and some of it may have none in the last round.
-        while first < nlines {
-            let at = first + block.thread() % B::TEAM_THREADS / B::LINE_THREADS;
+        for (at, takes_part) in Lines::of(block, slice.len_bytes()) {
             // SAFETY: line `at` lies within the slice if it takes part; its validity is obligation 1 of `transfer`.
-            unsafe { transfer_line(block, conns, slice, at, at < nlines)? };
-            first += block.threads() / B::LINE_THREADS;
+            unsafe { transfer_line(block, conns, slice, at, takes_part)? };
         }
         Ok(())
     }
@@ -61,13 +54,6 @@ impl Proto for Ll128 {
     }
 }
 
-/// Which words of a line are this thread's: the first, and how many.
-#[inline(always)]
-fn share<B: Block>(block: &B) -> (usize, usize) {
-    let count = LINE_WORDS / B::LINE_THREADS;
-    (block.thread() % B::LINE_THREADS * count, count)
-}
-
 /// The first team sends the headers, by the threads of its first line.
 #[inline(always)]
 fn send_headers<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) {
@@ -91,7 +77,6 @@ fn send_headers<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) {
 ///
 /// # Safety
 /// 1. As [`Proto::transfer`], and `at * DATA_BYTES` is less than the slice's length if the thread `takes_part`.
-#[allow(clippy::needless_range_loop, reason = "the compiler unrolls these, not the iterators")]
 #[inline(always)]
 unsafe fn transfer_line<B: Block>(
     block: &B,
@@ -101,19 +86,10 @@ unsafe fn transfer_line<B: Block>(
     takes_part: bool,
 ) -> Result<(), Stop> {
     let (start, count) = share(block);
-    let offset = at * DATA_BYTES + start * 8;
-    // This thread's data words that lie within the slice.
-    let left_bytes = slice.len_bytes().saturating_sub(offset);
-    let n = count.min(DATA_WORDS - start).min(left_bytes.div_ceil(8));
     let mut own = [0; LINE_WORDS];
     if slice.action.src {
-        for i in 0..count {
-            if i < n {
-                let from = slice.src.wrapping_add(offset + i * 8);
-                // SAFETY: obligation 1: word i lies within the slice.
-                own[i] = unsafe { words::load_one(from, left_bytes - i * 8) };
-            }
-        }
+        // SAFETY: obligation 1.
+        own = unsafe { load(block, slice.src, slice.len_bytes(), at) };
         block.pre(&mut own[..count]);
     }
     let recv = slice.recv();
@@ -135,13 +111,8 @@ unsafe fn transfer_line<B: Block>(
         block.post(&mut acc[..count]);
     }
     if slice.action.dst {
-        for i in 0..count {
-            if i < n {
-                let to = slice.dst.wrapping_add(offset + i * 8);
-                // SAFETY: obligation 1: word i lies within the slice.
-                unsafe { words::store_one(to, acc[i], left_bytes - i * 8) };
-            }
-        }
+        // SAFETY: obligation 1.
+        unsafe { put(block, slice.dst, slice.len_bytes(), at, &acc) };
     }
     for &index in slice.send() {
         let conn = &conns.send[index as usize];
@@ -209,7 +180,7 @@ fn fetch<B: Block>(
 /// # Safety
 /// 1. `slot` points to a live slot of at least `index + 1` LL128 lines.
 #[inline(always)]
-unsafe fn line<'a>(slot: *mut u8, index: usize) -> &'a Ll128Line {
+pub(super) unsafe fn line<'a>(slot: *mut u8, index: usize) -> &'a Ll128Line {
     // SAFETY: obligation 1; any bytes are a valid line.
     unsafe { &*slot.cast::<Ll128Line>().add(index) }
 }

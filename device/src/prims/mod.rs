@@ -8,11 +8,14 @@
 
 mod ll;
 mod ll128;
+mod lines;
 mod simple;
 mod words;
 mod exchange;
+mod exchange_lines;
 
 pub use exchange::{Exchange, Keep, Span, exchange};
+pub use exchange_lines::{LineExchange, Then, exchange_lines};
 pub use ll::Ll;
 pub use ll128::Ll128;
 pub use simple::Simple;

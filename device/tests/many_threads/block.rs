@@ -213,13 +213,13 @@ impl<const LINE: usize> Block for ThreadBlock<'_, LINE> {
         }
         self.any_of_team(false);
         if has_flag {
-            // RELEASE fence pairs with the acquire fence in `load_line`.
+            // RELEASE fence pairs with the acquire fence in `peek_line`.
             fence_release();
             line.pair(first + pairs - 1).store_relaxed([words[2 * pairs - 2], words[2 * pairs - 1]]);
         }
     }
 
-    fn load_line(
+    fn peek_line(
         &self,
         line: &Ll128Line,
         words: &mut [u64; LINE_WORDS],
@@ -232,6 +232,7 @@ impl<const LINE: usize> Block for ThreadBlock<'_, LINE> {
         let is_missing = has_flag && line.pair(first + pairs - 1).load_relaxed()[1] != flag;
         // ACQUIRE fence pairs with the release fence in `store_line`.
         fence_acquire();
+        // On a GPU the threads of a line look at it in one access; here each after the one that sees the flag.
         let is_missing = self.any_of_team(is_missing);
         for i in 0..if takes_part { pairs } else { 0 } {
             [words[2 * i], words[2 * i + 1]] = line.pair(first + i).load_relaxed();

@@ -4,7 +4,7 @@ use super::arith::{Arith, is_float, mix, value};
 use super::block::{Quitter, Shape};
 use super::buffer::Buffer;
 use super::world::{Ended, Job, LAYOUT, Shared, World};
-use oxccl_device::coll::{self, CollWork, Endpoints, RingEnds, TreeEnds, one_hop};
+use oxccl_device::coll::{self, CollWork, Endpoints, RingEnds, TreeEnds, line_hops, one_hop};
 use oxccl_device::conn::Conns;
 use oxccl_device::gpu::{Block, Stop};
 use oxccl_device::prims::{Ll, Slice, run_slice};
@@ -25,6 +25,8 @@ pub enum Way {
     OneHop,
     /// The same.
     TwoHops,
+    /// Through `line_hops::run`.
+    LineHops,
     /// A direct all-reduce whose words are asked for at once, through `run_slice`.
     FanIn,
 }
@@ -91,7 +93,12 @@ impl Case {
     }
 
     pub fn slice_elems(&self) -> usize {
-        proto::payload_bytes(self.protocol, &LAYOUT) / self.size()
+        let holds_both = self.way == Way::LineHops && self.func == Func::AllReduce;
+        let bytes = match holds_both {
+            true => proto::ll128::half_payload_bytes(LAYOUT.ll128_slot_bytes as usize),
+            false => proto::payload_bytes(self.protocol, &LAYOUT),
+        };
+        bytes / self.size()
     }
 
     fn part(&self) -> Range<usize> {
@@ -111,6 +118,7 @@ impl Case {
         match self.func {
             Func::AllGather => (self.count, n * self.count),
             Func::ReduceScatter => (n * self.count, self.count),
+            Func::AllToAll => (n * self.count, n * self.count),
             Func::Barrier => (0, 0),
             _ => (self.count, self.count),
         }
@@ -151,6 +159,11 @@ impl Case {
             Func::AllGather => {
                 let at = |i: usize| (i / self.count, i % self.count);
                 (0..n * self.count).map(|i| of_part(at(i).1, &|| inputs[at(i).0][at(i).1])).collect()
+            }
+            Func::AllToAll => {
+                let at = |i: usize| (i / self.count, i % self.count);
+                let from = |i: usize| inputs[at(i).0][rank * self.count + at(i).1];
+                (0..n * self.count).map(|i| of_part(at(i).1, &|| from(i))).collect()
             }
             _ => Vec::new(),
         }
@@ -350,6 +363,8 @@ impl Side {
             Way::OneHop => unsafe { one_hop::run::<_, 7>(block, conns, &self.work, false) },
             // SAFETY: obligation 1.
             Way::TwoHops => unsafe { one_hop::run::<_, 7>(block, conns, &self.work, true) },
+            // SAFETY: obligation 1.
+            Way::LineHops => unsafe { line_hops::run::<_, 7>(block, conns, &self.work) },
             // SAFETY: obligation 1.
             Way::FanIn => unsafe { self.fan_in(block, conns) },
             _ => {

@@ -40,8 +40,10 @@ fn functions(way: Way) -> Vec<Func> {
             Func::AllGather,
             Func::Broadcast,
             Func::Reduce,
+            Func::AllToAll,
             Func::Barrier,
         ],
+        Way::LineHops => vec![Func::AllReduce, Func::ReduceScatter, Func::AllGather, Func::AllToAll],
         Way::Direct => vec![Func::AllReduce, Func::Barrier],
         Way::Tree(_) | Way::TwoHops | Way::FanIn => vec![Func::AllReduce],
     }
@@ -50,12 +52,21 @@ fn functions(way: Way) -> Vec<Func> {
 fn protocols(way: Way) -> &'static [Protocol] {
     match way {
         Way::OneHop | Way::TwoHops | Way::FanIn => &[Protocol::LL],
+        Way::LineHops => &[Protocol::LL128],
         _ => Protocol::ALL,
     }
 }
 
-const WAYS: [Way; 7] =
-    [Way::Ring, Way::Tree(0), Way::Tree(1), Way::Direct, Way::OneHop, Way::TwoHops, Way::FanIn];
+const WAYS: [Way; 8] = [
+    Way::Ring,
+    Way::Tree(0),
+    Way::Tree(1),
+    Way::Direct,
+    Way::OneHop,
+    Way::TwoHops,
+    Way::LineHops,
+    Way::FanIn,
+];
 
 /// Every algorithm, protocol and function once, for one number of ranks and one shape.
 fn every_way(n: usize, shape: Shape) {

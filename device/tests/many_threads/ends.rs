@@ -6,7 +6,7 @@ use super::world::World;
 use oxccl_shared::abi::{Func, Protocol};
 use proptest::prelude::*;
 
-const WAYS: [(Func, Way); 10] = [
+const WAYS: [(Func, Way); 12] = [
     (Func::AllReduce, Way::Ring),
     (Func::AllReduce, Way::Direct),
     (Func::AllReduce, Way::OneHop),
@@ -17,12 +17,15 @@ const WAYS: [(Func, Way); 10] = [
     (Func::ReduceScatter, Way::OneHop),
     (Func::Broadcast, Way::Ring),
     (Func::AllGather, Way::OneHop),
+    (Func::AllReduce, Way::LineHops),
+    (Func::AllGather, Way::LineHops),
 ];
 
 fn any_case() -> impl Strategy<Value = Case> {
     let what = (prop::sample::select(&WAYS[..]), prop::sample::select(Protocol::ALL), 1usize..400);
     what.prop_map(|((func, way), protocol, count)| match way {
         Way::OneHop | Way::TwoHops | Way::FanIn => Case::new(func, way, Protocol::LL, count),
+        Way::LineHops => Case::new(func, way, Protocol::LL128, count),
         _ => Case::new(func, way, protocol, count),
     })
 }

@@ -20,6 +20,7 @@
 //! | `run_slice`, Simple: the first worker waits and the others do not wait for it | N M |
 //! | `run_slice`, Simple: slots are announced before all threads have closed | N M |
 //! | `exchange`: no barrier before, or none after, the steps are counted | N M |
+//! | `exchange_lines`: no barrier before, or none after, the steps are counted; the second hop over the first; no wait for credits; a thread that stops without its team | N |
 //! | every worker, not only the first, remembers the credits it saw | M |
 //! | every worker gives LL's slots back | N M |
 //! | the poster reads the first worker's count instead of its own | N M |

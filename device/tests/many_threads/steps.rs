@@ -22,6 +22,8 @@ fn protocols_take_turns_on_connections_that_stay() {
         cases.push(case((6, Protocol::Simple)));
         cases.push(Case { way: Way::OneHop, ..case((7, Protocol::LL)) });
         cases.push(case((8, Protocol::Simple)));
+        cases.push(Case { way: Way::LineHops, ..case((9, Protocol::LL128)) });
+        cases.push(case((10, Protocol::Simple)));
         let mut world = World::new(3);
         for (rank, (ended, buffers)) in run_in_a_row(&mut world, &cases).iter().enumerate() {
             assert!(ended.is_ok(), "rank {rank}: {ended:?}");
@@ -93,11 +95,34 @@ fn steps_wrap_the_slots() {
 #[test]
 #[cfg_attr(miri, ignore = "too much for miri; see `tiny`")]
 fn one_hop_waits_for_credits() {
-    for func in [Func::Broadcast, Func::Reduce, Func::AllReduce] {
-        let mut case = Case { dtype: DataType::U8, ..Case::new(func, Way::OneHop, Protocol::LL, 0) };
+    for (func, way, protocol) in [
+        (Func::Broadcast, Way::OneHop, Protocol::LL),
+        (Func::Reduce, Way::OneHop, Protocol::LL),
+        (Func::AllReduce, Way::OneHop, Protocol::LL),
+        (Func::AllReduce, Way::LineHops, Protocol::LL128),
+        (Func::AllToAll, Way::LineHops, Protocol::LL128),
+    ] {
+        let mut case = Case { dtype: DataType::U8, ..Case::new(func, way, protocol, 0) };
         case.count = 60 * case.slice_elems() + 13;
         let mut world = World::at(3, Step(5));
         check_one(&mut world, Shape { workers: 1, poster: false }, &case);
         check_one(&mut world, Shape { workers: 4, poster: false }, &Case { tag: 8, ..case });
+    }
+}
+
+/// A root of a chain is up to eight slots ahead of who comes after it when it begins the next operation.
+#[test]
+#[cfg_attr(miri, ignore = "too much for miri; see `tiny`")]
+fn an_exchange_waits_for_those_who_are_behind() {
+    // Whoever comes after finds the slots full in eighths of the cases; which, depends on how the threads take turns.
+    for slices in 48..72 {
+        let mut chain = Case::new(Func::Broadcast, Way::Ring, Protocol::LL128, 0);
+        (chain.count, chain.root) = (slices * chain.slice_elems(), slices % 3);
+        let exchange = Case { tag: 8, ..Case::new(Func::AllReduce, Way::LineHops, Protocol::LL128, 50) };
+        let cases = [chain, exchange];
+        for (rank, (ended, buffers)) in run_in_a_row(&mut World::new(3), &cases).iter().enumerate() {
+            assert!(ended.is_ok(), "rank {rank}: {ended:?}");
+            cases.iter().zip(buffers).for_each(|(case, buffers)| case.check(3, rank, buffers));
+        }
     }
 }

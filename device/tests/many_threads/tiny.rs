@@ -44,6 +44,8 @@ tiny! {
     fan_in_ll = 3 ranks, AllReduce, Way::FanIn, LL, 1 slices;
     one_hop = 3 ranks, AllReduce, Way::OneHop, LL, 2 slices;
     two_hops = 3 ranks, AllReduce, Way::TwoHops, LL, 2 slices;
+    line_hops = 3 ranks, AllReduce, Way::LineHops, LL128, 2 slices;
+    line_hops_gather = 2 ranks, AllGather, Way::LineHops, LL128, 1 slices;
     one_hop_scatter = 2 ranks, ReduceScatter, Way::OneHop, LL, 1 slices;
 }
 

@@ -33,6 +33,12 @@ pub const fn payload_bytes(slot_bytes: usize) -> usize {
     (slot_bytes / LINE_BYTES - 1) * DATA_BYTES
 }
 
+/// Payload of each hop where a slot of `slot_bytes` carries two, one behind the other; 0 if it cannot.
+#[inline]
+pub const fn half_payload_bytes(slot_bytes: usize) -> usize {
+    (slot_bytes / LINE_BYTES - 1) / 2 * DATA_BYTES
+}
+
 /// Slot bytes that a payload of `len_bytes` occupies.
 #[inline]
 pub const fn wire_bytes(len_bytes: usize) -> usize {
@@ -117,6 +123,8 @@ mod tests {
     fn capacity_and_wire_size_agree() {
         for slot in [256usize, 4096, 32768] {
             assert_eq!(wire_bytes(payload_bytes(slot)), slot);
+            let both = 2 * half_payload_bytes(slot);
+            assert!(both <= payload_bytes(slot) && payload_bytes(slot) < both + 2 * DATA_BYTES);
         }
     }
 }

@@ -19,9 +19,7 @@ fn settings() -> Vec<Settings> {
     let mut all = vec![Settings { buffer_bytes, ..Settings::default() }];
     for &algorithm in Algorithm::ALL {
         let forced = |protocol| Settings { buffer_bytes, ..Settings::forced(algorithm, protocol) };
-        // There is no direct kernel by LL128, and a communicator that is ordered to use one is refused.
-        let has = |protocol: &&Protocol| algorithm != Algorithm::Direct || **protocol != Protocol::LL128;
-        all.extend(Protocol::ALL.iter().filter(has).map(|protocol| forced(*protocol)));
+        all.extend(Protocol::ALL.iter().map(|protocol| forced(*protocol)));
     }
     all
 }

@@ -1,7 +1,7 @@
 #!/bin/sh
 # What `cargo xtask gpu-pack` packed, run on a machine with GPUs. Needs a driver, no toolchain.
 #
-#   run.sh [PART..]      parts: tests net checks sanitizer measure graphs init pairs (all of them)
+#   run.sh [PART..]      parts: tests net checks sanitizer measure lines graphs init pairs (all of them)
 #   OUT=DIR              where logs and figures go (default: ./out beside the caller)
 #   NCCL=FILE            a libnccl.so.2 to be measured beside (default: the one of an installed PyTorch, if any)
 #   BUDGET=S             seconds that a measurement of six collectives may take (default 120)
@@ -95,16 +95,29 @@ measure() { suite suite; }
 graphs() { suite suite_graphs -G 20 --sizes 8,1K,64K,256K,1M,16M; }
 pairs() { suite suite_2 --ranks 2 --sizes 8,1K,64K,256K,1M,4M,16M,64M,256M,1G; }
 
+# What the built-in table does not take by itself: the sizes for which direct LL128 was made, to find out where it pays.
+lines() {
+    for collective in all-reduce all-gather reduce-scatter alltoall; do
+        for proto in ll ll128 simple; do
+            algo=direct
+            [ $proto = simple ] && algo=ring
+            [ $collective-$proto = alltoall-simple ] && continue
+            step "lines_${collective}_${algo}_$proto" 60 "$here/oxccl" perf $collective --backend cuda --engine oxccl \
+                --algo $algo --proto $proto -b 64K -e 16M -f 2 -a 3 --json "$out/lines_${collective}_${algo}_$proto.json"
+        done
+    done
+}
+
 init() {
     nccl=${NCCL:-$(find_nccl)}
     step init 200 "$here/oxccl" perf all-reduce --backend cuda --engine oxccl \
         ${nccl:+--engine "nccl=$nccl"} --init-time --rounds 5
 }
 
-[ $# -gt 0 ] || set -- checks tests net sanitizer measure graphs init pairs
+[ $# -gt 0 ] || set -- checks tests net sanitizer measure lines graphs init pairs
 for part in "$@"; do
     case $part in
-        tests | net | checks | sanitizer | measure | graphs | init | pairs) "$part" ;;
+        tests | net | checks | sanitizer | measure | lines | graphs | init | pairs) "$part" ;;
         *) echo "run.sh: no part is called $part" >&2; exit 2 ;;
     esac
 done

@@ -143,7 +143,7 @@ impl<T: Element, const POSTER: bool> Block for PtxBlock<'_, T, POSTER> {
     }
 
     #[inline(always)]
-    fn load_line(
+    fn peek_line(
         &self,
         line: &Ll128Line,
         words: &mut [u64; LINE_WORDS],
@@ -156,7 +156,7 @@ impl<T: Element, const POSTER: bool> Block for PtxBlock<'_, T, POSTER> {
         if takes_part {
             [words[0], words[1]] = pair.load_relaxed();
         }
-        !any_of_warp(takes_part && index == Self::LINE_THREADS - 1 && words[1] != flag)
+        !takes_part || index != Self::LINE_THREADS - 1 || words[1] == flag
     }
 
     #[inline(always)]

@@ -70,8 +70,14 @@ impl DeviceFacts {
         let direct = Candidate::new(Algorithm::Direct, Protocol::LL);
         let ring = Candidate::new(Algorithm::Ring, self.by_size(bytes));
         let tree = Candidate::new(Algorithm::Tree, self.by_size(bytes));
-        let is_direct = call.bytes() <= self.direct_max_bytes(call.func);
-        Some(Measured { source, order: [if is_direct { direct } else { ring }, ring, tree, direct] })
+        let first = match call.bytes() {
+            bytes if bytes <= self.direct_max_bytes(call.func) => direct,
+            bytes if bytes <= self.tuning.direct_ll128_max_bytes => {
+                Candidate::new(Algorithm::Direct, Protocol::LL128)
+            }
+            _ => ring,
+        };
+        Some(Measured { source, order: [first, ring, tree, direct] })
     }
 
     fn direct_max_bytes(&self, func: Func) -> u64 {

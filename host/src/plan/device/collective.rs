@@ -59,6 +59,10 @@ impl DeviceFacts {
             |bytes: u64, trip: u64| bytes.div_ceil(trip).min(u64::from(tuning.ll_channels_max)) as u32;
         match (algorithm, protocol) {
             (Algorithm::Direct, Protocol::LL) => trips(call.bytes(), tuning.direct_trip_bytes),
+            (Algorithm::Direct, Protocol::LL128) => {
+                let ranks = if call.func == Func::AllReduce { u64::from(self.nranks) } else { 1 };
+                trips(call.bytes() / ranks, tuning.direct_ll128_channel_bytes)
+            }
             (_, Protocol::LL) => {
                 let hop_bytes = match call.func {
                     Func::Broadcast | Func::Reduce => bytes,
@@ -90,7 +94,14 @@ pub fn plan_device(call: &Call, facts: &DeviceFacts) -> DevicePlan {
     };
     let (elem_bytes, count) =
         if kernel.only_moves() { (1, call.bytes()) } else { (call.dtype.size_bytes(), call.count) };
-    let slice_elems = (proto::payload_bytes(protocol, layout) / elem_bytes) as u64;
+    let payload_bytes = match (algorithm, protocol, call.func) {
+        // A slot carries both hops.
+        (Algorithm::Direct, Protocol::LL128, Func::AllReduce) => {
+            proto::ll128::half_payload_bytes(layout.ll128_slot_bytes as usize)
+        }
+        _ => proto::payload_bytes(protocol, layout),
+    };
+    let slice_elems = (payload_bytes / elem_bytes) as u64;
     let grain_elems = chunk::grain_elems(grain_bytes(protocol), elem_bytes) as u64;
     let is_simple_ring = protocol == Protocol::Simple && algorithm == Algorithm::Ring;
     // A tree's kernel lets the way up run ahead of the way down by as many chunks as the credits allow: with one slice each, by all
@@ -147,6 +158,7 @@ mod tests {
             Func::Broadcast,
             Func::Reduce,
             Func::Barrier,
+            Func::AllToAll,
         ];
         let counts = prop_oneof![0u64..3000, 3000u64..1 << 33];
         (proptest::sample::select(FUNCS), proptest::sample::select(DataType::ALL), counts).prop_map(
@@ -183,6 +195,7 @@ mod tests {
             let facts = groups.map_or(facts, |groups| facts.with_few_channels().over_network(groups, SLOW));
             let layouts = [facts.ring_layout, facts.mesh_layout, facts.tree_layout];
             prop_assert!(layouts.iter().all(ConnLayout::is_valid));
+            prop_assume!(call.func != Func::AllToAll || facts.is_one_hop_all_to_all(&call));
             let plan = plan_device(&call, &facts);
             let (layout, connected) = match plan.algorithm {
                 Algorithm::Ring => (facts.ring_layout, facts.ring_channels),
@@ -200,7 +213,11 @@ mod tests {
             prop_assert!(groups.is_none() || !is_one_hop && protocol != Protocol::LL128, "not over a proxy: {plan:?}");
             let is_replaced = call.func == Func::Barrier && !facts.has_direct();
             let call = if is_replaced { ONE_BYTE } else { call };
-            let payload = proto::payload_bytes(protocol, &layout) as u64;
+            let holds_both = is_one_hop && func == Func::AllReduce && protocol == Protocol::LL128;
+            let payload = match holds_both {
+                true => proto::ll128::half_payload_bytes(layout.ll128_slot_bytes as usize),
+                false => proto::payload_bytes(protocol, &layout),
+            } as u64;
             prop_assert_eq!(plan.count.max(1), if dtype.is_some() { call.count } else { call.bytes() }.max(1));
             let elem_bytes = dtype.map_or(1, |dtype| dtype.size_bytes() as u64);
             prop_assert!(plan.slice_elems * elem_bytes <= payload);
@@ -220,7 +237,8 @@ mod tests {
         assert_eq!(plan(None, None), "oxccl_all_gather_direct_ll");
         assert_eq!(plan(Some(Algorithm::Ring), None), "oxccl_all_gather_ring_ll");
         assert_eq!(plan(None, Some(Protocol::Simple)), "oxccl_all_gather_ring_simple");
-        assert_eq!(plan(Some(Algorithm::Tree), Some(Protocol::LL128)), "oxccl_all_gather_ring_ll128");
+        assert_eq!(plan(Some(Algorithm::Ring), Some(Protocol::LL128)), "oxccl_all_gather_ring_ll128");
+        assert_eq!(plan(Some(Algorithm::Tree), Some(Protocol::LL128)), "oxccl_all_gather_direct_ll128");
         assert_eq!(plan(Some(Algorithm::Direct), Some(Protocol::Simple)), "oxccl_all_gather_direct_ll");
     }
 

@@ -119,8 +119,14 @@ impl DeviceFacts {
             && self.nranks > 1
             && self.has_direct()
             && call.count > 0
-            && call.bytes() <= self.tuning.all_to_all_direct_max_bytes
-            && self.forced.allows_protocol(call.func, Protocol::LL)
+            && (self.is_by(call, Protocol::LL, self.tuning.all_to_all_direct_max_bytes)
+                || self.is_by(call, Protocol::LL128, self.tuning.direct_ll128_max_bytes)
+                || self.forced.names_protocol(call.func, Protocol::LL128))
+    }
+
+    /// Whether a call is short enough for a line format that the user allows.
+    fn is_by(&self, call: &Call, protocol: Protocol, max_bytes: u64) -> bool {
+        call.bytes() <= max_bytes && self.forced.allows_protocol(call.func, protocol)
     }
 
     /// Bytes of the larger buffer, for what has kernels of its own.

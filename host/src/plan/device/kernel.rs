@@ -34,13 +34,16 @@ fn variants(func: Func) -> &'static [(Algorithm, &'static [Protocol])] {
         Func::AllReduce => &[
             (Algorithm::Ring, &[LL, LL128, Simple]),
             (Algorithm::Tree, &[LL, LL128, Simple]),
-            (Algorithm::Direct, &[LL, Simple]),
+            (Algorithm::Direct, &[LL, LL128, Simple]),
         ],
-        Func::ReduceScatter | Func::Reduce | Func::AllGather | Func::Broadcast => {
+        Func::ReduceScatter | Func::AllGather => {
+            &[(Algorithm::Ring, &[LL, LL128, Simple]), (Algorithm::Direct, &[LL, LL128])]
+        }
+        Func::Reduce | Func::Broadcast => {
             &[(Algorithm::Ring, &[LL, LL128, Simple]), (Algorithm::Direct, &[LL])]
         }
         Func::Barrier => &[(Algorithm::Direct, &[LL])],
-        Func::AllToAll => &[(Algorithm::Direct, &[LL])],
+        Func::AllToAll => &[(Algorithm::Direct, &[LL, LL128])],
         Func::Send | Func::Recv | Func::Gather | Func::Scatter => &[],
     }
 }

@@ -16,6 +16,10 @@ pub struct DeviceTuning {
     pub all_reduce_direct_max_bytes: u64,
     /// The same for all-to-all, in bytes of a block; above it is made of messages.
     pub all_to_all_direct_max_bytes: u64,
+    /// Up to here, in bytes as above, what is too long for that goes to everybody by LL128, in one hop or two. 0: never by itself.
+    pub direct_ll128_max_bytes: u64,
+    /// Bytes of a message to a peer for each channel of a direct LL128 kernel.
+    pub direct_ll128_channel_bytes: u64,
     /// From here on one-hop all-reduce takes a second hop, and sends a rank's share of the buffer to each peer in both.
     pub two_hops_min_bytes: u64,
     /// Bytes of a message that one block of a direct LL kernel takes in one trip: a word to a thread.
@@ -50,6 +54,8 @@ pub struct DeviceTuning {
     pub ring_ll128_slot_bytes: u32,
     /// Bytes of an LL slot between pairs.
     pub mesh_ll_slot_bytes: u32,
+    /// Bytes of an LL128 slot between pairs.
+    pub mesh_ll128_slot_bytes: u32,
     /// Bytes of a Simple slot of a ring, unless the user says otherwise.
     pub ring_slot_bytes: u32,
     /// Bytes of a Simple slot between pairs.
@@ -100,18 +106,18 @@ pub(super) const NET_TREE_CHANNELS: u32 = 4;
 /// See [`NET_RING_CHANNELS`]. A rank has these with every other rank.
 pub(super) const NET_MESH_CHANNELS: u32 = 2;
 
-/// Nothing goes between pairs by LL128: its slots are as small as the layout allows.
-const MESH_LL128_SLOT_BYTES: u32 = 256;
-
 impl DeviceTuning {
     /// Hopper, over NVSwitch. Measured on 4 H200 with the kernels alone, in CUDA graphs: an LL block of 384 threads takes 3 KiB in
     /// one trip, and more blocks beat more trips up to 32; Simple rings fill NVLink from 64 channels of 256 KiB slots at 64 MiB,
-    /// and lose their start-up time below. Nothing was measured for trees: few channels, so that they take little memory.
+    /// and lose their start-up time below. Direct LL128 has not run yet,
+    /// so that it is taken only where it is named. Nothing was measured for trees: few channels, so that they take little memory.
     pub const SM_90: DeviceTuning = DeviceTuning {
         source: Some("4 H200 on NVSwitch, 2026-11-21"),
         direct_max_bytes: 128 << 10,
         all_reduce_direct_max_bytes: 512 << 10,
         all_to_all_direct_max_bytes: 64 << 10,
+        direct_ll128_max_bytes: 0,
+        direct_ll128_channel_bytes: 2 << 10,
         two_hops_min_bytes: 192 << 10,
         direct_trip_bytes: 3 << 10,
         ring_ll_max_bytes: 512 << 10,
@@ -134,6 +140,7 @@ impl DeviceTuning {
         ring_ll_slot_bytes: 32 << 10,
         ring_ll128_slot_bytes: 32 << 10,
         mesh_ll_slot_bytes: 32 << 10,
+        mesh_ll128_slot_bytes: 32 << 10,
         ring_slot_bytes: 256 << 10,
         mesh_slot_bytes: 64 << 10,
         tree_slot_bytes: 128 << 10,
@@ -198,7 +205,7 @@ impl DeviceTuning {
     pub fn mesh_layout(&self, buffer_bytes: Option<usize>) -> ConnLayout {
         ConnLayout {
             ll_slot_bytes: self.mesh_ll_slot_bytes,
-            ll128_slot_bytes: MESH_LL128_SLOT_BYTES,
+            ll128_slot_bytes: self.mesh_ll128_slot_bytes,
             simple_slot_bytes: slot_bytes(buffer_bytes)
                 .map_or(self.mesh_slot_bytes, |bytes| bytes.min(self.mesh_slot_bytes)),
         }

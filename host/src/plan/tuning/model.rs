@@ -164,7 +164,8 @@ fn direct(protocol: Protocol, call: &Call, machine: &Machine, bytes: u64) -> Est
         Func::AllReduce => {
             let one = hops(1, 1.0);
             let two = hops(2, 1.0 / n);
-            if constants.has_two_hops && two.time_us < one.time_us { two } else { one }
+            let takes_two = protocol == Protocol::LL128 || two.time_us < one.time_us;
+            if constants.has_two_hops && takes_two { two } else { one }
         }
         Func::AllGather | Func::ReduceScatter | Func::AllToAll => hops(1, 1.0 / n),
         _ => hops(1, 1.0),

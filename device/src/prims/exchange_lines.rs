@@ -1,0 +1,377 @@
+//! One message to each of several peers and one from each, as [`super::exchange`], by whole lines of LL128: for messages whose
+//! time is no longer latency alone.
+//!
+//! Everything leaves before anything is waited for, so that the wire is full while the first lines arrive. Where what was reduced
+//! goes on to all peers, each line does so at once; both hops of such an exchange lie in one slot, the second behind the
+//! first, so that there is one credit, one header and one step for both:
+//!
+//! ```text
+//! line 0    1 .. L              L + 1 .. 2 L
+//! header    the message to us   what its sender reduced        L: lines of the longest message
+//! ```
+//!
+//! A thread has the same words of each message in all passes, so that an output may lie where the input was.
+
+use super::Proto;
+use super::exchange::{Span, for_peers};
+use super::lines::{Lines, Words, has_line, load, put, share};
+use super::ll128::{Ll128, line};
+use crate::conn::{RecvConn, SendConn};
+use crate::gpu::{Awaited, Block, Stop, Wait, wait_for};
+use oxccl_shared::abi::{Protocol, SlotHeader};
+use oxccl_shared::proto::ll128::{self, DATA_BYTES, LINE_WORDS};
+
+/// What becomes of what is received.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Then {
+    /// Each peer's message, and our own, goes to its place.
+    Keep,
+    /// All messages and our own are reduced in rank order, and finished.
+    Reduce,
+    /// The same, and the result goes to all peers as theirs come to us, each to its place.
+    ReduceAndShare,
+}
+
+/// One exchange. A message fits a slot, or half of one if it is shared.
+#[derive(Clone, Copy)]
+pub struct LineExchange<'a> {
+    /// The operation's digest.
+    pub tag: u32,
+    /// This rank.
+    pub rank: u32,
+    /// Connections sent to.
+    pub send: &'a [SendConn],
+    /// Connections received from, in rank order.
+    pub recv: &'a [RecvConn],
+    /// The input.
+    pub src: *const u8,
+    /// Which part of the input goes to whom.
+    pub to: Span,
+    /// The output.
+    pub dst: *mut u8,
+    /// Where whose message or result goes; reduced, only ours.
+    pub from: Span,
+    /// How.
+    pub then: Then,
+}
+
+/// Carries out an exchange with at most `PEERS` peers.
+///
+/// # Safety
+/// 1. `src` is readable and `dst` writable as the spans say; if they overlap, each word of an output message lies on
+///    the word of the same number of an input message.
+#[inline(always)]
+pub unsafe fn exchange_lines<B: Block, const PEERS: usize>(
+    block: &B,
+    what: &LineExchange<'_>,
+) -> Result<(), Stop> {
+    // A team stops together, here and below: the line of a team that has lost a thread would be half a line.
+    if block.any_of_team(wait_for_credits(block, what).is_err()) {
+        return Err(Stop);
+    }
+    let second = what.to.len_bytes.div_ceil(DATA_BYTES);
+    send_headers(block, what);
+    // SAFETY: obligation 1, for all passes.
+    unsafe {
+        scatter::<B, PEERS>(block, what);
+        match what.then {
+            Then::Keep => {
+                keep_own(block, what);
+                gather::<B, PEERS>(block, what, 0)?;
+            }
+            Then::Reduce => reduce::<B, PEERS>(block, what, None)?,
+            Then::ReduceAndShare => {
+                reduce::<B, PEERS>(block, what, Some(second))?;
+                gather::<B, PEERS>(block, what, second)?;
+            }
+        }
+    }
+    if block.any_of_team(check_headers(block, what).is_err()) {
+        return Err(Stop);
+    }
+    block.sync();
+    finish(block, what);
+    block.sync();
+    Ok(())
+}
+
+#[inline(always)]
+fn wait_for_credits<B: Block>(block: &B, what: &LineExchange<'_>) -> Result<(), Stop> {
+    for conn in what.send {
+        let on = Wait { peer: conn.peer(), what: Awaited::Credit };
+        wait_for(block, on, || conn.poll_credit(block.threads() == 1).then_some(()))?;
+    }
+    Ok(())
+}
+
+#[inline(always)]
+fn header(what: &LineExchange<'_>, len_bytes: usize) -> SlotHeader {
+    SlotHeader { tag: what.tag, len_bytes: len_bytes as u32 }
+}
+
+/// Bytes of the message from `peer`.
+#[inline(always)]
+fn received_bytes(what: &LineExchange<'_>, peer: u32) -> usize {
+    what.from.len_of(if what.then == Then::Keep { peer } else { what.rank })
+}
+
+/// The first team sends the headers, by the threads of its first line.
+#[inline(always)]
+fn send_headers<B: Block>(block: &B, what: &LineExchange<'_>) {
+    if block.thread() >= B::TEAM_THREADS {
+        return;
+    }
+    for conn in what.send {
+        let mut words = [0; LINE_WORDS];
+        if share(block).0 == 0 {
+            words[0] = header(what, what.to.len_of(conn.peer().0)).to_word();
+        }
+        store(block, conn, 0, words, block.thread() < B::LINE_THREADS);
+    }
+}
+
+/// Line `index` of the slot that goes to a peer.
+#[inline(always)]
+fn store<B: Block>(block: &B, conn: &SendConn, index: usize, mut words: Words, takes_part: bool) {
+    let (start, count) = share(block);
+    if start + count == LINE_WORDS {
+        words[count - 1] = ll128::flag(conn.step());
+    }
+    // SAFETY: messages fit the slot, whose line 0 is there always; the credit makes it ours.
+    let line = unsafe { line(conn.slot(Protocol::LL128), if takes_part { index } else { 0 }) };
+    block.store_line(line, &words, takes_part);
+}
+
+/// Our message to `peer`, ready to be reduced if it will be.
+///
+/// # Safety
+/// 1. As [`exchange_lines`].
+#[inline(always)]
+unsafe fn input<B: Block>(block: &B, what: &LineExchange<'_>, peer: u32, at: usize) -> Words {
+    let (offset, len) = what.to.mine(peer);
+    // SAFETY: obligation 1.
+    let mut words = unsafe { load(block, what.src.wrapping_add(offset), len, at) };
+    if what.then != Then::Keep {
+        block.pre(&mut words[..share(block).1]);
+    }
+    words
+}
+
+/// Sends each peer its message. The words of all peers are asked for before the first are sent on.
+///
+/// # Safety
+/// 1. As [`exchange_lines`].
+#[inline(always)]
+unsafe fn scatter<B: Block, const PEERS: usize>(block: &B, what: &LineExchange<'_>) {
+    let npeers = what.send.len();
+    for (at, _) in Lines::of(block, what.to.len_bytes) {
+        let mut out = [[0; LINE_WORDS]; PEERS];
+        if what.to.stride_bytes == 0 {
+            // SAFETY: obligation 1.
+            out = [unsafe { input(block, what, what.rank, at) }; PEERS];
+        } else {
+            for_peers!(npeers, i => {
+                // SAFETY: obligation 1.
+                out[i] = unsafe { input(block, what, what.send[i].peer().0, at) };
+            });
+        }
+        for_peers!(npeers, i => {
+            let conn = &what.send[i];
+            store(block, conn, 1 + at, out[i], has_line(what.to.len_of(conn.peer().0), at));
+        });
+    }
+}
+
+/// Our own message, where nothing is reduced.
+///
+/// # Safety
+/// 1. As [`exchange_lines`].
+#[inline(always)]
+unsafe fn keep_own<B: Block>(block: &B, what: &LineExchange<'_>) {
+    let (offset, len) = what.from.mine(what.rank);
+    for (at, _) in Lines::of(block, len) {
+        // SAFETY: obligation 1.
+        let words = unsafe { input(block, what, what.rank, at) };
+        // SAFETY: obligation 1.
+        unsafe { put(block, what.dst.wrapping_add(offset), len, at, &words) };
+    }
+}
+
+/// Reduces all messages to us; with `second`, the result goes on to all, as the lines from there on.
+///
+/// # Safety
+/// 1. As [`exchange_lines`].
+#[inline(always)]
+unsafe fn reduce<B: Block, const PEERS: usize>(
+    block: &B,
+    what: &LineExchange<'_>,
+    second: Option<usize>,
+) -> Result<(), Stop> {
+    let npeers = what.recv.len();
+    let before = (what.rank as usize).min(npeers);
+    let (offset, len) = what.from.mine(what.rank);
+    let (dst, count) = (what.dst.wrapping_add(offset), share(block).1);
+    for (at, takes_part) in Lines::of(block, len) {
+        // SAFETY: obligation 1.
+        let own = unsafe { input(block, what, what.rank, at) };
+        let arrived = fetch::<B, PEERS>(block, what, at, 0)?;
+        // Rank order: those before us, we, those after us.
+        let mut acc = if before == 0 { own } else { arrived[0] };
+        for_peers!(npeers, i => {
+            if i == before && i > 0 {
+                block.combine(&mut acc[..count], &own[..count]);
+            }
+            if i > 0 || before == 0 {
+                block.combine(&mut acc[..count], &arrived[i][..count]);
+            }
+        });
+        if before == npeers && npeers > 0 {
+            block.combine(&mut acc[..count], &own[..count]);
+        }
+        block.post(&mut acc[..count]);
+        // SAFETY: obligation 1.
+        unsafe { put(block, dst, len, at, &acc) };
+        if let Some(second) = second {
+            for_peers!(npeers, i => {
+                store(block, &what.send[i], 1 + second + at, acc, takes_part);
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Puts each peer's message, whose lines begin after `skip` others, in its place.
+///
+/// # Safety
+/// 1. As [`exchange_lines`].
+#[inline(always)]
+unsafe fn gather<B: Block, const PEERS: usize>(
+    block: &B,
+    what: &LineExchange<'_>,
+    skip: usize,
+) -> Result<(), Stop> {
+    let npeers = what.recv.len();
+    for (at, _) in Lines::of(block, what.from.len_bytes) {
+        let arrived = fetch_each::<B, PEERS>(block, what, at, skip)?;
+        for_peers!(npeers, i => {
+            let (offset, len) = what.from.mine(what.recv[i].peer().0);
+            // SAFETY: obligation 1.
+            unsafe { put(block, what.dst.wrapping_add(offset), len, at, &arrived[i]) };
+        });
+    }
+    Ok(())
+}
+
+/// Waits for line `at` of every message that is to be reduced.
+#[inline(always)]
+fn fetch<B: Block, const PEERS: usize>(
+    block: &B,
+    what: &LineExchange<'_>,
+    at: usize,
+    skip: usize,
+) -> Result<[Words; PEERS], Stop> {
+    let is_there = has_line(what.from.len_of(what.rank), at);
+    wait_for_lines(block, what, skip + at, [is_there; PEERS])
+}
+
+/// Waits for line `at` of every message that has one.
+#[inline(always)]
+fn fetch_each<B: Block, const PEERS: usize>(
+    block: &B,
+    what: &LineExchange<'_>,
+    at: usize,
+    skip: usize,
+) -> Result<[Words; PEERS], Stop> {
+    let npeers = what.recv.len();
+    let mut are_there = [false; PEERS];
+    for_peers!(npeers, i => {
+        are_there[i] = has_line(what.from.len_of(what.recv[i].peer().0), at);
+    });
+    wait_for_lines(block, what, skip + at, are_there)
+}
+
+/// Waits for line `1 + index` from every peer that `sends` one. All peers are looked at in each round, so that the looks are under
+/// way together; all threads of the team leave together.
+#[inline(always)]
+fn wait_for_lines<B: Block, const PEERS: usize>(
+    block: &B,
+    what: &LineExchange<'_>,
+    index: usize,
+    sends: [bool; PEERS],
+) -> Result<[Words; PEERS], Stop> {
+    let npeers = what.recv.len();
+    let mut arrived = [[0; LINE_WORDS]; PEERS];
+    let mut looks = 0u32;
+    loop {
+        let mut missing = usize::MAX;
+        for_peers!(npeers, i => {
+            let conn = &what.recv[i];
+            // SAFETY: messages fit the slot, whose line 0 is there always; lines are only touched as words.
+            let line = unsafe { line(conn.slot(Protocol::LL128), if sends[i] { 1 + index } else { 0 }) };
+            if !block.peek_line(line, &mut arrived[i], ll128::flag(conn.step()), sends[i]) {
+                missing = i;
+            }
+        });
+        if !block.any_of_team(missing != usize::MAX) {
+            return Ok(arrived);
+        }
+        looks = looks.saturating_add(1);
+        let stop = missing != usize::MAX && look_again(block, what, missing, looks).is_err();
+        if block.any_of_team(stop) {
+            return Err(Stop);
+        }
+    }
+}
+
+/// After the `looks`-th look in vain for a line of peer `i`, which may be in another operation and send fewer: now and then its
+/// header is looked at too.
+#[inline(always)]
+fn look_again<B: Block>(block: &B, what: &LineExchange<'_>, i: usize, looks: u32) -> Result<(), Stop> {
+    const LOOKS_PER_HEADER: u32 = 256;
+    let conn = &what.recv[i];
+    let on = Wait { peer: conn.peer(), what: Awaited::Data };
+    let expected = header(what, received_bytes(what, conn.peer().0));
+    if looks.is_multiple_of(LOOKS_PER_HEADER)
+        && let Some(found) = Ll128::poll_header(conn)
+        && found != expected
+    {
+        return Err(block.refuse(on, expected, found));
+    }
+    block.idle(on, looks)
+}
+
+/// The headers arrive with the lines; a peer that came with something else is found out here, by one thread for each connection.
+#[inline(always)]
+fn check_headers<B: Block>(block: &B, what: &LineExchange<'_>) -> Result<(), Stop> {
+    let mut i = block.thread();
+    while i < what.recv.len() {
+        let conn = &what.recv[i];
+        let on = Wait { peer: conn.peer(), what: Awaited::Data };
+        let expected = header(what, received_bytes(what, conn.peer().0));
+        let found = wait_for(block, on, || Ll128::poll_header(conn))?;
+        if found != expected {
+            return Err(block.refuse(on, expected, found));
+        }
+        i += block.threads();
+    }
+    Ok(())
+}
+
+/// Each connection is counted by one thread, the one that checked its header.
+#[inline(always)]
+fn finish<B: Block>(block: &B, what: &LineExchange<'_>) {
+    let mut i = block.thread();
+    while i < what.send.len() {
+        let (recv, send) = (&what.recv[i], &what.send[i]);
+        // Threads that read a line with one instruction have all of it when they have its flag.
+        if B::LINE_THREADS == 1 {
+            recv.release();
+        } else {
+            recv.release_flagged();
+        }
+        recv.advance();
+        send.advance_untold();
+        send.poll_credit_ahead();
+        i += block.threads();
+    }
+}

@@ -1,0 +1,97 @@
+//! A user's message as lines of LL128, and what each thread has of them.
+//!
+//! A line is moved by [`Block::LINE_THREADS`] threads: by one on a CPU, by eight on a GPU, each with its own words of the line.
+
+use super::words;
+use crate::gpu::Block;
+use oxccl_shared::proto::ll128::{DATA_BYTES, DATA_WORDS, LINE_WORDS};
+
+/// A thread's words of a line.
+pub(super) type Words = [u64; LINE_WORDS];
+
+/// Which words of a line are this thread's: the first, and how many.
+#[inline(always)]
+pub(super) fn share<B: Block>(block: &B) -> (usize, usize) {
+    let count = LINE_WORDS / B::LINE_THREADS;
+    (block.thread() % B::LINE_THREADS * count, count)
+}
+
+/// The lines of a message that are this thread's, each with whether it is one: a team goes through them in lock step, and some of
+/// it may have none in the last round.
+pub(super) struct Lines {
+    /// Of the team, and this thread's place in it.
+    next: usize,
+    within: usize,
+    step: usize,
+    count: usize,
+}
+
+impl Lines {
+    #[inline(always)]
+    pub(super) fn of<B: Block>(block: &B, len_bytes: usize) -> Lines {
+        Lines {
+            next: block.thread() / B::TEAM_THREADS * (B::TEAM_THREADS / B::LINE_THREADS),
+            within: block.thread() % B::TEAM_THREADS / B::LINE_THREADS,
+            step: block.threads() / B::LINE_THREADS,
+            count: len_bytes.div_ceil(DATA_BYTES),
+        }
+    }
+}
+
+impl Iterator for Lines {
+    type Item = (usize, bool);
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<(usize, bool)> {
+        if self.next >= self.count {
+            return None;
+        }
+        let at = self.next + self.within;
+        self.next += self.step;
+        Some((at, at < self.count))
+    }
+}
+
+/// Whether a message of `len_bytes` has a line `at`.
+#[inline(always)]
+pub(super) fn has_line(len_bytes: usize, at: usize) -> bool {
+    at * DATA_BYTES < len_bytes
+}
+
+/// Line `at` of the message that lies `len_bytes` long at `from`; zeroes beyond.
+///
+/// # Safety
+/// 1. `from` is readable for `len_bytes`.
+#[allow(clippy::needless_range_loop, reason = "the compiler unrolls these, not the iterators")]
+#[inline(always)]
+pub(super) unsafe fn load<B: Block>(block: &B, from: *const u8, len_bytes: usize, at: usize) -> Words {
+    let (start, count) = share(block);
+    let offset = at * DATA_BYTES + start * 8;
+    let mut words = [0; LINE_WORDS];
+    for i in 0..count {
+        if start + i < DATA_WORDS && offset + i * 8 < len_bytes {
+            let from = from.wrapping_add(offset + i * 8);
+            // SAFETY: obligation 1: word i begins within the message.
+            words[i] = unsafe { words::load_one(from, len_bytes - offset - i * 8) };
+        }
+    }
+    words
+}
+
+/// Writes line `at` of the message that goes to `to`, but no byte from `len_bytes` on.
+///
+/// # Safety
+/// 1. `to` is writable for `len_bytes`.
+#[allow(clippy::needless_range_loop, reason = "as in `load`")]
+#[inline(always)]
+pub(super) unsafe fn put<B: Block>(block: &B, to: *mut u8, len_bytes: usize, at: usize, words: &Words) {
+    let (start, count) = share(block);
+    let offset = at * DATA_BYTES + start * 8;
+    for i in 0..count {
+        if start + i < DATA_WORDS && offset + i * 8 < len_bytes {
+            let to = to.wrapping_add(offset + i * 8);
+            // SAFETY: obligation 1: word i begins within the message.
+            unsafe { words::store_one(to, words[i], len_bytes - offset - i * 8) };
+        }
+    }
+}
