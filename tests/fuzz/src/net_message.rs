@@ -75,7 +75,7 @@ pub fn net_message(data: &[u8]) {
                     assert!(memory[place][..len_bytes].iter().all(|byte| *byte == got as u8));
                 }
                 got += 1;
-                drop(posted.remove(0));
+                posted.remove(0);
                 free.push(place);
             }
             Err(error) => break Some(error),
