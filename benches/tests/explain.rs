@@ -107,8 +107,8 @@ fn what_cannot_be_explained_says_what_can() {
             "--algo rings: some of ring, tree and direct",
         ),
         (
-            "--file h200x8.xml --explain all-reduce 1M --algo direct --proto LL128",
-            "NCCL_ALGO and NCCL_PROTO: all_reduce has none of what they leave",
+            "--file h200x8.xml --explain broadcast 1M --algo broadcast:tree",
+            "NCCL_ALGO: broadcast has none of what they leave",
         ),
         ("--file h200x8.xml --explain all-reduce 1M --tune absent.toml", "absent.toml: No such file"),
     ] {

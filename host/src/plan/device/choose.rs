@@ -9,6 +9,8 @@ use crate::plan::tuning::{
 use crate::topology::PathKind;
 use oxccl_shared::abi::{Algorithm, Func, Protocol};
 
+const DIRECT_LL128: Candidate = Candidate::new(Algorithm::Direct, Protocol::LL128);
+
 impl DeviceFacts {
     /// Whether what the user orders can be done by so many ranks on GPUs.
     ///
@@ -51,15 +53,22 @@ impl DeviceFacts {
         if self.crosses_network() {
             offered = offered.without(Candidates::by(Protocol::LL128));
         }
+        if !self.has_direct_ll128() {
+            offered = offered.without(Candidates::NONE.with(DIRECT_LL128));
+        }
         offered
     }
 
     /// LL128 relies on 128 bytes that a warp stores together being seen together: they are where every route is known to be NVLink, by
-    /// NCCL's rule too.
+    /// NCCL's rule too. Direct, it is new, and waits for being measured.
     fn doubtful(&self) -> Candidates {
         let Machine { ring, tree, nhosts, is_searched, .. } = &self.machine;
         let is_nvlink = ring.intra <= PathKind::Nvb && tree.intra <= PathKind::Nvb && *nhosts == 1;
-        if *is_searched && is_nvlink { Candidates::NONE } else { Candidates::by(Protocol::LL128) }
+        match *is_searched && is_nvlink {
+            true if self.tuning.direct_ll128_max_bytes == 0 => Candidates::NONE.with(DIRECT_LL128),
+            true => Candidates::NONE,
+            false => Candidates::by(Protocol::LL128),
+        }
     }
 
     fn measured(&self, call: &Call) -> Option<Measured> {
@@ -72,9 +81,7 @@ impl DeviceFacts {
         let tree = Candidate::new(Algorithm::Tree, self.by_size(bytes));
         let first = match call.bytes() {
             bytes if bytes <= self.direct_max_bytes(call.func) => direct,
-            bytes if bytes <= self.tuning.direct_ll128_max_bytes => {
-                Candidate::new(Algorithm::Direct, Protocol::LL128)
-            }
+            bytes if bytes <= self.tuning.direct_ll128_max_bytes => DIRECT_LL128,
             _ => ring,
         };
         Some(Measured { source, order: [first, ring, tree, direct] })

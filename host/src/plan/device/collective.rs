@@ -43,6 +43,9 @@ impl DeviceFacts {
             Algorithm::Tree => Exclusion::NotConnected(
                 "not connected: trees of GPUs are where NCCL_ALGO or a tuning file names them",
             ),
+            Algorithm::Direct if candidate.protocol == Protocol::LL128 && self.has_direct() => {
+                Exclusion::NotConnected("not where some pair has no NVLink of its own")
+            }
             _ if candidate.protocol == Protocol::LL128 => {
                 Exclusion::NotConnected("not over a network: lines of 128 bytes would not arrive whole")
             }

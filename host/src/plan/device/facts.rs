@@ -5,6 +5,7 @@ use super::kernel::MESH_PEERS_MAX;
 use super::tuning::{ChannelLimits, DeviceTuning, NET_MESH_CHANNELS, NET_RING_CHANNELS, NET_TREE_CHANNELS};
 use crate::plan::Call;
 use crate::plan::tuning::{Architecture, Forced, Machine, NetSpeed, TuneTable};
+use crate::topology::PathKind;
 use oxccl_shared::abi::{Algorithm, ConnLayout, Func, Protocol};
 
 /// What a communicator of GPUs knows after init; equal on every rank.
@@ -113,6 +114,11 @@ impl DeviceFacts {
         self.nranks <= MESH_PEERS_MAX + 1 && !self.crosses_network()
     }
 
+    /// Whether they can by LL128. Pairs without an NVLink of their own meet over PCI, or in memory of the host.
+    pub(super) fn has_direct_ll128(&self) -> bool {
+        self.has_direct() && self.machine.pairs.kind <= PathKind::Nvl
+    }
+
     /// Whether an all-to-all is one kernel instead of messages. The same on every rank.
     pub fn is_one_hop_all_to_all(&self, call: &Call) -> bool {
         call.func == Func::AllToAll
@@ -120,8 +126,9 @@ impl DeviceFacts {
             && self.has_direct()
             && call.count > 0
             && (self.is_by(call, Protocol::LL, self.tuning.all_to_all_direct_max_bytes)
-                || self.is_by(call, Protocol::LL128, self.tuning.direct_ll128_max_bytes)
-                || self.forced.names_protocol(call.func, Protocol::LL128))
+                || self.has_direct_ll128()
+                    && (self.is_by(call, Protocol::LL128, self.tuning.direct_ll128_max_bytes)
+                        || self.forced.names_protocol(call.func, Protocol::LL128)))
     }
 
     /// Whether a call is short enough for a line format that the user allows.

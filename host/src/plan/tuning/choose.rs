@@ -17,7 +17,7 @@ pub struct Scope<'a> {
     pub machine: &'a Machine,
     /// What the communicator can do: what there is a kernel of, and connections for.
     pub offered: Candidates,
-    /// Of these, what data may go wrong by on machines like this: taken only where the user names its protocol, LL128.
+    /// Of these, what data may go wrong by on machines like this, or nobody has measured: taken only where the user names its protocol, LL128.
     pub doubtful: Candidates,
     /// The user's restrictions.
     pub forced: &'a Forced,

@@ -46,7 +46,7 @@ pub enum Exclusion {
     NotConnected(&'static str),
     /// `NCCL_ALGO` or `NCCL_PROTO`.
     Restricted(&'static str),
-    /// LL128 where 128 bytes may arrive in pieces.
+    /// LL128 where 128 bytes may arrive in pieces, or as nobody has measured it.
     Doubtful,
 }
 
@@ -199,7 +199,7 @@ impl fmt::Display for Exclusion {
             Exclusion::Doubtful => {
                 write!(
                     f,
-                    "only if NCCL_PROTO names it: 128 bytes may arrive in pieces where not all is NVLink"
+                    "only if NCCL_PROTO names it: not measured, or 128 bytes may arrive in pieces where not all is NVLink"
                 )
             }
         }
