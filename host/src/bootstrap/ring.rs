@@ -244,6 +244,11 @@ impl Ring {
         self.health().err().map(Err)
     }
 
+    /// Whether a rank is known to have left or died.
+    pub fn is_gone(&self, rank: Rank) -> bool {
+        self.gone[rank.index()]
+    }
+
     /// Whether any rank is known to be gone.
     pub fn is_thinned(&self) -> bool {
         self.gone.contains(&true)

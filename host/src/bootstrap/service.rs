@@ -201,16 +201,12 @@ impl Service {
         if (self.links[Side::Prev as usize].is_none() || self.leave_until.is_some())
             && let Some((peer, stream)) = self.next_prev.take()
         {
+            // So does the old one, if it is not the one that has ended: two may have come for the place of a third.
+            self.fetch_output(&mut state, Side::Prev);
+            self.write(Side::Prev);
             self.attach(&mut state, Side::Prev, peer, stream);
         }
-        for side in Side::BOTH {
-            if let Some(link) = &mut self.links[side as usize] {
-                match link.out.is_empty() {
-                    true => link.out = state.ring.take_output(side),
-                    false => link.out.append(&mut state.ring.take_output(side)),
-                }
-            }
-        }
+        Side::BOTH.into_iter().for_each(|side| self.fetch_output(&mut state, side));
         let owes_news = state.ring.owes_its_predecessor_news();
         drop(state);
         for side in Side::BOTH {
@@ -218,6 +214,15 @@ impl Service {
         }
         self.deliver();
         !self.has_left(owes_news)
+    }
+
+    fn fetch_output(&mut self, state: &mut State, side: Side) {
+        if let Some(link) = &mut self.links[side as usize] {
+            match link.out.is_empty() {
+                true => link.out = state.ring.take_output(side),
+                false => link.out.append(&mut state.ring.take_output(side)),
+            }
+        }
     }
 
     /// Whether the goodbye has been written, and answered or waited for long enough.
@@ -336,11 +341,14 @@ impl Service {
         if from.0 >= self.shared.nranks || accepted.hello.purpose == Purpose::Register {
             return self.acceptor.refuse(accepted.remote, &"it names no rank of this communicator");
         }
+        let mut state = self.shared.lock();
         if accepted.hello.purpose == Purpose::Ring {
-            self.next_prev = Some((from, accepted.stream));
+            // One that has left meanwhile must not take the place of one that stays.
+            if !state.ring.is_gone(from) {
+                self.next_prev = Some((from, accepted.stream));
+            }
             return;
         }
-        let mut state = self.shared.lock();
         if state.parked.len() >= PARKED_MAX {
             drop(state);
             return self.acceptor.refuse(accepted.remote, &"too many connections wait to be accepted");
