@@ -249,3 +249,17 @@ fn switches(task: &std::path::Path) -> Option<u64> {
     let status = std::fs::read_to_string(task.join("status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")?.trim().parse().ok())
 }
+
+/// Ranks leave as soon as they have what they came for, and all at once look for new neighbours, while others still gather.
+#[test]
+fn who_leaves_while_others_gather_has_not_died() {
+    for _ in 0..20 {
+        with_ranks(8, |boot| {
+            for number in 0..4 {
+                let gathered = boot.all_gather(&[number]);
+                assert_eq!(gathered, Ok(vec![vec![number]; 8]), "rank {}", boot.rank());
+            }
+            boot.close();
+        });
+    }
+}
