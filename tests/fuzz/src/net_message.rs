@@ -75,7 +75,7 @@ pub fn net_message(data: &[u8]) {
                     assert!(memory[place][..len_bytes].iter().all(|byte| *byte == got as u8));
                 }
                 got += 1;
-                posted.remove(0);
+                let _ = posted.remove(0);
                 free.push(place);
             }
             Err(error) => break Some(error),
