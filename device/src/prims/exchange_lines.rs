@@ -214,7 +214,7 @@ unsafe fn reduce<B: Block, const PEERS: usize>(
     for (at, takes_part) in Lines::of(block, len) {
         // SAFETY: obligation 1.
         let own = unsafe { input(block, what, what.rank, at) };
-        let arrived = fetch::<B, PEERS>(block, what, at, 0)?;
+        let arrived = fetch::<B, PEERS>(block, what, at, 0, |_| len)?;
         // Rank order: those before us, we, those after us.
         let mut acc = if before == 0 { own } else { arrived[0] };
         for_peers!(npeers, i => {
@@ -252,7 +252,7 @@ unsafe fn gather<B: Block, const PEERS: usize>(
 ) -> Result<(), Stop> {
     let npeers = what.recv.len();
     for (at, _) in Lines::of(block, what.from.len_bytes) {
-        let arrived = fetch_each::<B, PEERS>(block, what, at, skip)?;
+        let arrived = fetch::<B, PEERS>(block, what, at, skip, |peer| what.from.len_of(peer))?;
         for_peers!(npeers, i => {
             let (offset, len) = what.from.mine(what.recv[i].peer().0);
             // SAFETY: obligation 1.
@@ -262,30 +262,19 @@ unsafe fn gather<B: Block, const PEERS: usize>(
     Ok(())
 }
 
-/// Waits for line `at` of every message that is to be reduced.
+/// Waits for line `at` of every message, of `len_of` bytes each, that has one; the messages' lines begin after `skip` others.
 #[inline(always)]
 fn fetch<B: Block, const PEERS: usize>(
     block: &B,
     what: &LineExchange<'_>,
     at: usize,
     skip: usize,
-) -> Result<[Words; PEERS], Stop> {
-    let is_there = has_line(what.from.len_of(what.rank), at);
-    wait_for_lines(block, what, skip + at, [is_there; PEERS])
-}
-
-/// Waits for line `at` of every message that has one.
-#[inline(always)]
-fn fetch_each<B: Block, const PEERS: usize>(
-    block: &B,
-    what: &LineExchange<'_>,
-    at: usize,
-    skip: usize,
+    len_of: impl Fn(u32) -> usize,
 ) -> Result<[Words; PEERS], Stop> {
     let npeers = what.recv.len();
     let mut are_there = [false; PEERS];
     for_peers!(npeers, i => {
-        are_there[i] = has_line(what.from.len_of(what.recv[i].peer().0), at);
+        are_there[i] = has_line(len_of(what.recv[i].peer().0), at);
     });
     wait_for_lines(block, what, skip + at, are_there)
 }

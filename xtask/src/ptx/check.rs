@@ -32,7 +32,6 @@ const SPILLS_ALLOWED: &[(&str, &str)] = &[
         "oxccl_all_reduce_direct_ll128",
         "what one pass keeps for the next, read once for a line of seven peers",
     ),
-    ("oxccl_reduce_scatter_direct_ll128", "the same"),
 ];
 
 /// What the text alone tells: accesses that mean less than the source says, barriers that may be miscompiled.

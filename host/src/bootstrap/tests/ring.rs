@@ -318,7 +318,6 @@ fn a_neighbour_that_breaks_the_protocol_is_named() {
     );
 }
 
-/// Rank 1 died before rank 0 had a connection to it: no stream's end tells anybody.
 /// Of two neighbours that die, the second was the first's witness to one side only. Whoever heard it and leaves at once must wait
 /// for who comes over the gap, or the other side never hears.
 #[test]
@@ -349,6 +348,7 @@ fn a_rank_that_leaves_waits_for_the_successor_of_a_dead_predecessor() {
     assert!(!world.ring(3).owes_its_predecessor_news());
 }
 
+/// Rank 1 died before rank 0 had a connection to it: no stream's end tells anybody.
 #[test]
 fn a_rank_that_cannot_be_reached_is_named_to_those_who_never_tried() {
     let mut world = World::new(4);
