@@ -2,38 +2,11 @@
  *
  * A message is its length in eight bytes, then its bytes. Nothing blocks. Connecting takes at least two calls, its progress being
  * kept in the handle, since plugins may do that. -DFAULT="init", "devices" or "send" builds one whose call of that name fails. */
-#define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <netinet/tcp.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
+#include "plugin.h"
 
-enum { SUCCESS = 0, SYSTEM = 2, INTERNAL = 3, REMOTE = 6 };
-enum { WARN = 2, INFO = 3, SUBSYSTEM_NET = 16, MAGIC = 0x0cc10cc1, REQUESTS = 32 };
+enum { MAGIC = 0x0cc10cc1 };
 
-typedef void (*logger)(int level, unsigned long flags, const char *file, int line, const char *format, ...);
 typedef int (*profiler)(void **event, int kind, void *parent, int64_t plugin, void *extra);
-static logger say;
-#define SAY(level, ...) say(level, SUBSYSTEM_NET, __FILE__, __LINE__, __VA_ARGS__)
-
-#ifndef FAULT
-#define FAULT ""
-#endif
-static int fault(const char *call) { return !strcmp(FAULT, call); }
-
-/* ---- what versions differ in ---- */
-
-#if VERSION == 12
-#define MERGED_MAX 8
-#else
-#define MERGED_MAX 4
-#endif
 #if VERSION >= 9
 typedef size_t length;
 #else
@@ -44,43 +17,10 @@ typedef int length;
 #else
 #define PROFILED(x)
 #endif
-#if VERSION >= 11
-#define CONTEXT void *context,
-#define CHECK_CONTEXT                     \
-    if (context != &the_context) {        \
-        SAY(WARN, "not my context");      \
-        return INTERNAL;                  \
-    }
-#else
-#define CONTEXT
-#define CHECK_CONTEXT
-#endif
 
 typedef struct {
     int traffic_class;
 } config;
-
-typedef struct {
-    const char *name, *pci_path;
-    uint64_t guid;
-    int ptr_support, reg_is_global;
-#if VERSION >= 9
-    int force_flush;
-#endif
-    int speed, port;
-    float latency;
-    int max_comms, max_recvs, device_type, device_version;
-#if VERSION >= 9
-    int merged, merged_devices[MERGED_MAX];
-    size_t max_p2p_bytes, max_coll_bytes;
-#endif
-#if VERSION >= 11
-    int max_multi_request_size;
-#endif
-#if VERSION >= 12
-    int16_t rail, plane;
-#endif
-} properties;
 
 /* ---- state ---- */
 
@@ -109,12 +49,6 @@ typedef struct comm {
 static int the_context;
 static int contexts;
 #endif
-
-static int nonblocking(int fd) {
-    int one = 1;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    return fcntl(fd, F_SETFL, O_NONBLOCK);
-}
 
 static void *new_comm(int fd, int sends) {
     comm *c = calloc(1, sizeof *c);
@@ -200,36 +134,15 @@ static int devices(int *n) {
 
 static int get_properties(int device, properties *p) {
     static const char *names[] = {"plug0", "plug1"};
-    memset(p, 0, sizeof *p);
-    p->name = names[device];
-    p->guid = 40 + device;
-    p->ptr_support = 1;
-    p->speed = 10000 * (device + 1);
-    p->port = 1;
-    p->latency = 2.5f;
-    p->max_comms = 1000;
-    p->max_recvs = 1;
-#if VERSION >= 9
-    p->max_p2p_bytes = 1 << 30;
-#endif
-#if VERSION >= 11
-    p->max_multi_request_size = 1;
-#endif
-#if VERSION >= 12
-    p->rail = p->plane = -1;
-#endif
-    return SUCCESS;
+    return properties_of(device, names[device], p);
 }
 
 static int listen_(CONTEXT int device, void *opaque, void **out) {
     (void)device;
     CHECK_CONTEXT
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof a;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || bind(fd, (void *)&a, len) || listen(fd, 8) || getsockname(fd, (void *)&a, &len)) return SYSTEM;
-    nonblocking(fd);
-    handle h = {.magic = MAGIC, .port = ntohs(a.sin_port)};
+    handle h = {.magic = MAGIC};
+    int fd = listening(&h.port);
+    if (fd < 0) return SYSTEM;
     memcpy(opaque, &h, sizeof h);
     *out = new_comm(fd, 0);
     return SUCCESS;
@@ -251,15 +164,8 @@ static int connect_(CONTEXT int device, void *opaque, void **out, void **device_
         return INTERNAL;
     }
     if (h->calls++ == 0) {
-        struct sockaddr_in a = {
-            .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(h->port)};
-        h->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        if (h->fd < 0 || connect(h->fd, (void *)&a, sizeof a)) {
-            SAY(WARN, "connect to port %d: %s", h->port, strerror(errno));
-            return SYSTEM;
-        }
-        nonblocking(h->fd);
-        return SUCCESS;
+        h->fd = connected(h->port);
+        return h->fd < 0 ? SYSTEM : SUCCESS;
     }
     *out = new_comm(h->fd, 1);
     return SUCCESS;
@@ -337,7 +243,6 @@ static int finalize(void *context) {
 }
 #endif
 
-typedef void (*unused)(void);
 struct table {
     const char *name;
     __typeof__(&init) init;
@@ -364,9 +269,7 @@ struct table {
 #endif
 };
 
-#define NAMED(version) ncclNetPlugin_v##version
-#define SYMBOL(version) NAMED(version)
-const struct table SYMBOL(VERSION) = {
+const struct table SYMBOL(ncclNetPlugin_v, VERSION) = {
     .name = "Plug",
     .init = init,
     .devices = devices,

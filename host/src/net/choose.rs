@@ -1,5 +1,6 @@
 //! Which network a communicator uses.
 
+use super::coll::CollConfig;
 use super::ib::{self, IbConfig};
 use super::plugin::{self, PluginConfig};
 use super::socket::{self, SocketConfig};
@@ -16,6 +17,8 @@ pub struct NetConfig {
     pub own: Option<Arc<dyn Net>>,
     /// Which plugins to look for.
     pub plugins: PluginConfig,
+    /// Of networks that reduce.
+    pub coll: CollConfig,
     /// Of the network over InfiniBand and RoCE.
     pub ib: IbConfig,
     /// Of the network over sockets.

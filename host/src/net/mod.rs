@@ -1,11 +1,12 @@
 //! Layer: host / net, the wire.
 //! Takes: sockets from the bootstrap, devices of this host, memory that was registered.
-//! Gives: [`Net`], which every network implements, [`find`], which chooses one, and [`stream`], the links of CPU ranks that are
-//! one TCP stream each.
+//! Gives: [`Net`], which every network implements, [`find`], which chooses one, [`coll`], networks that reduce, and [`stream`], the
+//! links of CPU ranks that are one TCP stream each.
 //! Never: knows collectives, reads a payload, names a line protocol (it asks `shared::proto`), blocks.
 
 mod contract;
 mod error;
+pub mod coll;
 #[doc(hidden)]
 pub mod io;
 pub mod stream;

@@ -1,10 +1,13 @@
-//! What every network promises, as tests that take any [`Net`].
+//! What every network promises, as tests that take any [`Net`]; [`coll`] does so for networks that reduce.
 
 mod pair;
 mod messages;
 mod endings;
+mod plugin_file;
+pub mod coll;
 
 pub use pair::{PATIENCE, Pair, RecvEnd, SendEnd, pair, until};
+pub use plugin_file::{PluginFile, Tables, VERSIONS};
 
 use crate::deadline::doing;
 use oxccl::net::Net;

@@ -3,6 +3,7 @@
 mod stranger;
 mod faults;
 mod plugins;
+mod coll_plugins;
 
 use oxccl::net::Net;
 use oxccl::net::fault::{FaultNet, FaultPlan};

@@ -3,34 +3,15 @@
 use oxccl::net::plugin::{self, PluginConfig};
 use oxccl::net::{Net, NetConfig, NetError, find};
 use oxccl_tests::deadline::{Deadline, doing};
-use oxccl_tests::net::{CASES, until};
-use std::path::PathBuf;
-use std::process::Command;
+use oxccl_tests::net::{CASES, PluginFile, Tables, VERSIONS, until};
 use std::sync::Arc;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(240);
-const VERSIONS: [u32; 5] = [8, 9, 10, 11, 12];
 
-/// The test's plugin, built for a version of the table; the call named `fault` fails.
-fn built(version: u32, fault: &str) -> PathBuf {
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/plugin/net_plugin.c");
-    let to = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-    let to = to.join(format!("libnccl-net-v{version}{fault}-{}.so", std::process::id()));
-    let flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror"];
-    let mut cc = Command::new("cc");
-    cc.args(flags).arg(format!("-DVERSION={version}")).arg(format!("-DFAULT=\"{fault}\""));
-    let status = cc.arg("-o").arg(&to).arg(source).status().expect("a C compiler");
-    assert!(status.success(), "{cc:?}");
-    to
-}
-
-/// A setting that names this plugin; the file is removed, since a loaded plugin needs it no longer.
+/// A setting that names the test's plugin, built for a version of the table; the call named `fault` fails.
 fn with<R>(version: u32, fault: &str, part: impl FnOnce(&str) -> R) -> R {
-    let file = built(version, fault);
-    let result = part(file.to_str().expect("the folder's name is text"));
-    std::fs::remove_file(file).expect("it is ours");
-    result
+    part(PluginFile::build(Tables::Net, version, fault, &[]).name())
 }
 
 fn open(version: u32, fault: &str) -> Result<Arc<dyn Net>, NetError> {

@@ -1,8 +1,9 @@
 //! A plugin's functions, whatever the version of its table.
 
 use super::abi::*;
+use super::properties::AnyProperties;
 use crate::net::NetHandle;
-use core::ffi::{CStr, c_char, c_int};
+use core::ffi::{CStr, c_int};
 
 /// Sizes are of the plugin's kind (`int` before version 9), and a message has one tag: there is one connection for each pair and
 /// direction, and nothing to tell apart on it.
@@ -12,10 +13,13 @@ const TAG: c_int = 0;
 pub struct Calls {
     /// Of the table.
     pub version: u32,
+    /// Where the table is, by which plugins are told apart.
+    pub table: usize,
     /// What the plugin calls its network.
     pub name: String,
     variant: Variant,
     pub devices: Devices,
+    pub properties: AnyProperties,
     pub accept: Accept,
     pub reg_mr: RegMr,
     pub reg_mr_dma_buf: Option<RegMrDmaBuf>,
@@ -30,37 +34,19 @@ pub struct Calls {
 
 /// The functions whose types changed.
 enum Variant {
-    V8(Changed<Init8, Properties8, Listen8, Connect8, Isend8, Irecv8>),
-    V9(Changed<Init8, Properties9, Listen8, Connect8, Isend9, Irecv9>),
-    V10(Changed<Init10, Properties9, Listen8, Connect10, Isend10, Irecv10>),
-    V11(Changed<Init11, Properties11, Listen11, Connect11, Isend10, Irecv10>),
-    V12(Changed<Init11, Properties12, Listen11, Connect11, Isend10, Irecv10>),
+    V8(Changed<Init8, Listen8, Connect8, Isend8, Irecv8>),
+    V9(Changed<Init8, Listen8, Connect8, Isend9, Irecv9>),
+    V10(Changed<Init10, Listen8, Connect10, Isend10, Irecv10>),
+    V11(Changed<Init11, Listen11, Connect11, Isend10, Irecv10>),
+    V12(Changed<Init11, Listen11, Connect11, Isend10, Irecv10>),
 }
 
-struct Changed<Init, Properties, Listen, Connect, Isend, Irecv> {
+struct Changed<Init, Listen, Connect, Isend, Irecv> {
     init: Init,
-    get_properties: GetProperties<Properties>,
     listen: Listen,
     connect: Connect,
     isend: Isend,
     irecv: Irecv,
-}
-
-/// What all versions say of a device.
-pub struct Facts {
-    pub name: *const c_char,
-    pub pci_path: *const c_char,
-    pub guid: u64,
-    pub ptr_support: c_int,
-    pub reg_is_global: c_int,
-    pub speed: c_int,
-    pub port: c_int,
-    pub latency: f32,
-    pub max_comms: c_int,
-    /// 0 where kernels need not help.
-    pub device_type: c_int,
-    /// Nothing before version 9.
-    pub max_p2p_bytes: Option<usize>,
 }
 
 /// The first function that the table lacks.
@@ -124,42 +110,6 @@ impl Calls {
             // SAFETY: the caller's promise. What it returns changes nothing any more.
             unsafe { finalize(context) };
         }
-    }
-
-    /// # Safety
-    /// The plugin is initialised, and has this device.
-    pub unsafe fn properties(&self, device: c_int) -> Result<Facts, Code> {
-        macro_rules! facts {
-            ($v:ident, $properties:ident, $max_p2p_bytes:expr) => {{
-                let mut p = $properties::empty();
-                // SAFETY: `p` is of the type that this version fills in.
-                let code = unsafe { ($v.get_properties)(device, &mut p) };
-                if code != 0 {
-                    return Err(code);
-                }
-                let max_p2p_bytes: fn(&$properties) -> Option<usize> = $max_p2p_bytes;
-                Facts {
-                    name: p.name,
-                    pci_path: p.pci_path,
-                    guid: p.guid,
-                    ptr_support: p.ptr_support,
-                    reg_is_global: p.reg_is_global,
-                    speed: p.speed,
-                    port: p.port,
-                    latency: p.latency,
-                    max_comms: p.max_comms,
-                    device_type: p.device_type,
-                    max_p2p_bytes: max_p2p_bytes(&p),
-                }
-            }};
-        }
-        Ok(match &self.variant {
-            Variant::V8(v) => facts!(v, Properties8, |_| None),
-            Variant::V9(v) => facts!(v, Properties9, |p| Some(p.max_p2p_bytes)),
-            Variant::V10(v) => facts!(v, Properties9, |p| Some(p.max_p2p_bytes)),
-            Variant::V11(v) => facts!(v, Properties11, |p| Some(p.max_p2p_bytes)),
-            Variant::V12(v) => facts!(v, Properties12, |p| Some(p.max_p2p_bytes)),
-        })
     }
 
     /// # Safety
@@ -267,9 +217,12 @@ impl Calls {
 unsafe fn from_table<I: Copy, P, L: Copy, C: Copy, S: Copy, R: Copy>(
     version: u32,
     table: &Table<I, P, L, C, S, R>,
-    variant: impl FnOnce(Changed<I, P, L, C, S, R>) -> Variant,
+    variant: impl FnOnce(Changed<I, L, C, S, R>) -> Variant,
     finalize: Option<Finalize>,
-) -> Result<Calls, Lacks> {
+) -> Result<Calls, Lacks>
+where
+    AnyProperties: From<GetProperties<P>>,
+{
     if table.name.is_null() {
         return Err(Lacks("name"));
     }
@@ -277,7 +230,6 @@ unsafe fn from_table<I: Copy, P, L: Copy, C: Copy, S: Copy, R: Copy>(
     let name = unsafe { CStr::from_ptr(table.name) }.to_string_lossy().into_owned();
     let changed = Changed {
         init: table.init.ok_or(Lacks("init"))?,
-        get_properties: table.get_properties.ok_or(Lacks("getProperties"))?,
         listen: table.listen.ok_or(Lacks("listen"))?,
         connect: table.connect.ok_or(Lacks("connect"))?,
         isend: table.isend.ok_or(Lacks("isend"))?,
@@ -285,9 +237,11 @@ unsafe fn from_table<I: Copy, P, L: Copy, C: Copy, S: Copy, R: Copy>(
     };
     Ok(Calls {
         version,
+        table: core::ptr::from_ref(table).addr(),
         name,
         variant: variant(changed),
         devices: table.devices.ok_or(Lacks("devices"))?,
+        properties: table.get_properties.ok_or(Lacks("getProperties"))?.into(),
         accept: table.accept.ok_or(Lacks("accept"))?,
         reg_mr: table.reg_mr.ok_or(Lacks("regMr"))?,
         reg_mr_dma_buf: table.reg_mr_dma_buf,

@@ -44,26 +44,40 @@ impl PluginConfig {
     }
 }
 
-/// The functions of a plugin, which stays loaded as long as the process: its threads may run in it.
+/// The newest table of those that a plugin has of a kind, `symbol` being what their names begin with. The plugin stays loaded as long as
+/// the process: its threads may run in it.
 ///
 /// # Errors
 /// [`NetError::Absent`]: no such file, or no table in it that we know.
-pub fn load(name: &str) -> Result<Calls, NetError> {
-    let absent = |reason: String| NetError::Absent { net: format!("plugin {name}"), reason };
-    let library = open(name).map_err(absent)?;
+pub fn table(name: &str, symbol: &str) -> Result<(u32, Opaque), NetError> {
+    let library = open(name).map_err(|reason| absent(name, reason))?;
     let found = VERSIONS.into_iter().find_map(|version| {
-        let symbol = format!("ncclNetPlugin_v{version}\0");
+        let symbol = format!("{symbol}{version}\0");
         // SAFETY: the address of an object is a pointer, whatever the object is.
         let table = unsafe { library.get::<Opaque>(symbol.as_bytes()) }.ok()?;
         Some((version, table.as_raw_ptr()))
     });
-    let Some((version, table)) = found else {
-        return Err(absent("it has none of ncclNetPlugin_v8 to ncclNetPlugin_v12".into()));
+    let Some(found) = found else {
+        return Err(absent(name, format!("it has none of {symbol}8 to {symbol}12")));
     };
     std::mem::forget(library);
+    Ok(found)
+}
+
+/// A plugin that is not there, or lacks something.
+pub fn absent(name: &str, reason: String) -> NetError {
+    NetError::Absent { net: format!("plugin {name}"), reason }
+}
+
+/// The network of a plugin.
+///
+/// # Errors
+/// As [`table`].
+pub fn load(name: &str) -> Result<Calls, NetError> {
+    let (version, table) = table(name, "ncclNetPlugin_v")?;
     // SAFETY: the plugin says so by the symbol's name, and is never unloaded.
     let calls = unsafe { Calls::read(version, table) };
-    calls.map_err(|Lacks(what)| absent(format!("its ncclNetPlugin_v{version} has no {what}")))
+    calls.map_err(|Lacks(what)| absent(name, format!("its ncclNetPlugin_v{version} has no {what}")))
 }
 
 fn open(name: &str) -> Result<Library, String> {

@@ -1,23 +1,28 @@
 //! Layer: host / net / plugin.
-//! Takes: shared libraries with a table `ncclNetPlugin_v8` to `_v12`, as NCCL's users have them.
-//! Gives: each as a [`Net`].
+//! Takes: shared libraries with a table `ncclNetPlugin_v8` to `_v12`, as NCCL's users have them, or `ncclCollNetPlugin_v8` to `_v12`.
+//! Gives: each as a [`Net`] or a [`CollNet`].
 //! Never: trusts what a plugin says of itself further than a process trusts code that it loads; blocks.
 //!
-//! From below: `abi`, the tables; `calls`, one set of functions for all versions; `log`, what plugins say; `load`, where they
-//! are found; `comm`, connections.
+//! From below: `abi`, the tables; `properties`, what they say of devices; `calls`, one set of functions for all versions; `log`, what
+//! plugins say; `load`, where they are found; `connection`, memory and requests;
+//! `comm`, ends of connections; `coll`, the same of networks that reduce.
 
 mod abi;
+mod properties;
 mod calls;
 mod log;
 mod load;
+mod connection;
 mod comm;
+mod coll;
 
 pub use load::PluginConfig;
 
-use super::{Connector, HANDLE_BYTES, Listener, MemoryKinds, Net, NetError, NetHandle, NetProperties};
+use super::coll::CollNet;
+use super::{Connector, HANDLE_BYTES, Listener, Net, NetError, NetHandle, NetProperties};
 use abi::{Code, Opaque};
 use calls::Calls;
-use core::ffi::{CStr, c_char, c_int};
+use core::ffi::c_int;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -30,6 +35,14 @@ pub struct Found(Calls);
 /// [`NetError::Absent`].
 pub fn find(name: &str) -> Result<Found, NetError> {
     load::load(name).map(Found)
+}
+
+/// The network that reduces of the plugin of that name, initialised.
+///
+/// # Errors
+/// [`NetError::Absent`] if it has none that we know, [`NetError::Call`] if it does not want to.
+pub fn open_coll(name: &str) -> Result<Arc<dyn CollNet>, NetError> {
+    coll::open(name)
 }
 
 impl Found {
@@ -58,18 +71,28 @@ impl Found {
 /// Initialises a plugin, and gives its context. One without contexts is initialised once for the process; after a failure the
 /// next user tries again.
 fn init(calls: &Calls) -> Result<Opaque, NetError> {
+    initialise(&calls.name, calls.table, calls.has_context(), || {
+        // SAFETY: it has just been loaded. The number only has to differ from other communicators'.
+        unsafe { calls.init(getrandom::u64().unwrap_or(1), log::logger(), log::profiler) }
+    })
+}
+
+/// The same for the table at address `table` of a plugin called `name`, by its own function.
+fn initialise(
+    name: &str,
+    table: usize,
+    has_context: bool,
+    init: impl FnOnce() -> Result<Opaque, Code>,
+) -> Result<Opaque, NetError> {
     static INITIALISED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
     let mut initialised = INITIALISED.lock().unwrap_or_else(PoisonError::into_inner);
-    let plugin = calls.devices as usize;
-    if !calls.has_context() && initialised.contains(&plugin) {
+    if !has_context && initialised.contains(&table) {
         return Ok(core::ptr::null_mut());
     }
     log::begin();
-    // SAFETY: it has just been loaded. The number only has to differ from other communicators'.
-    let context = unsafe { calls.init(getrandom::u64().unwrap_or(1), log::logger(), log::profiler) }
-        .map_err(|code| failed(&calls.name, "init", code))?;
-    if !calls.has_context() {
-        initialised.push(plugin);
+    let context = init().map_err(|code| failed(name, "init", code))?;
+    if !has_context {
+        initialised.push(table);
     }
     Ok(context)
 }
@@ -138,30 +161,12 @@ impl Net for Handle {
         let number = self.device(device)?;
         log::begin();
         // SAFETY: the plugin is initialised and has the device.
-        let facts = unsafe { self.0.calls.properties(number) };
+        let facts = unsafe { self.0.calls.properties.of(number) };
         let facts = facts.map_err(|code| failed(&self.0.calls.name, "getProperties", code))?;
-        if facts.device_type != 0 {
-            // Its messages would have to be unpacked by kernels.
-            return Err(NetError::Unsupported {
-                device: format!("{} device {device}", self.0.calls.name),
-                what: "a network that kernels drive".into(),
-            });
-        }
-        let positive = |number: c_int| number.max(0) as u32;
-        // SAFETY: a plugin's strings live as long as it is initialised.
-        let (name, pci_path) = unsafe { (string(facts.name), string(facts.pci_path)) };
-        Ok(NetProperties {
-            name: name.unwrap_or_else(|| format!("{}{device}", self.0.calls.name)),
-            pci_path,
-            guid: facts.guid,
-            memory: MemoryKinds::from_bits_truncate(facts.ptr_support as u32),
-            registers_globally: facts.reg_is_global != 0,
-            speed_mbps: positive(facts.speed),
-            port: positive(facts.port),
-            latency_us: facts.latency,
-            comms_max: positive(facts.max_comms),
-            message_max_bytes: facts.max_p2p_bytes.unwrap_or(usize::MAX).min(comm::MESSAGE_MAX_BYTES),
-        })
+        let max_bytes =
+            facts.max_bytes.map_or(usize::MAX, |(message, _)| message).min(comm::MESSAGE_MAX_BYTES);
+        // SAFETY: the plugin is initialised.
+        unsafe { facts.properties(&self.0.calls.name, device, max_bytes) }
     }
 
     fn listen(&self, device: u32) -> Result<(NetHandle, Box<dyn Listener>), NetError> {
@@ -179,11 +184,4 @@ impl Net for Handle {
         let (number, memory) = (self.device(device)?, self.properties(device)?.memory);
         Ok(Box::new(comm::PluginConnector::new(self.0.clone(), number, memory, *handle)))
     }
-}
-
-/// # Safety
-/// `at` is a string or null.
-unsafe fn string(at: *const c_char) -> Option<String> {
-    // SAFETY: the caller's promise.
-    (!at.is_null()).then(|| unsafe { CStr::from_ptr(at) }.to_string_lossy().into_owned())
 }

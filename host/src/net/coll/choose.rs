@@ -1,0 +1,57 @@
+//! Which network reduces for a communicator.
+
+use super::CollNet;
+use crate::net::plugin::{self, PluginConfig};
+use crate::net::{NetConfig, NetError};
+use std::sync::Arc;
+
+/// Settings of networks that reduce.
+#[derive(Clone, Debug, Default)]
+pub struct CollConfig {
+    /// Whether such a network is looked for (`NCCL_COLLNET_ENABLE`).
+    pub enabled: bool,
+    /// One that the program brings along: it is used, whatever plugins there are.
+    pub own: Option<Arc<dyn CollNet>>,
+}
+
+/// The first plugin that has such a network with devices, of those that [`NetConfig::plugins`] names for networks.
+///
+/// # Errors
+/// [`NetError::Absent`]: what each plugin lacks. An error of a plugin that has such a network ends the search.
+pub fn find(config: &NetConfig) -> Result<Arc<dyn CollNet>, NetError> {
+    if let Some(own) = &config.coll.own {
+        return Ok(own.clone());
+    }
+    let mut lacking = Vec::new();
+    for name in config.plugins.names() {
+        match plugin::open_coll(name) {
+            Ok(net) if net.devices() > 0 => return Ok(net),
+            Ok(net) => lacking.push(format!("plugin {name}: {} has no device", net.name())),
+            Err(NetError::Absent { net, reason }) => lacking.push(format!("{net}: {reason}")),
+            Err(error) => return Err(error),
+        }
+    }
+    let reason = if lacking.is_empty() { no_plugin(&config.plugins) } else { lacking.join("; ") };
+    Err(NetError::Absent { net: "that reduces".to_owned(), reason })
+}
+
+fn no_plugin(plugins: &PluginConfig) -> String {
+    let why = if plugins.is_explicit() { "NCCL_NET_PLUGIN names no plugin" } else { "there is no plugin" };
+    why.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_said_of_every_plugin() {
+        let find = |plugins: &str| {
+            let config = NetConfig { plugins: PluginConfig::parse(plugins), ..NetConfig::default() };
+            find(&config).err().map(|error| error.to_string()).unwrap_or_default()
+        };
+        let error = find("not-there,STATIC_PLUGIN");
+        assert!(error.contains("not-there") && error.contains("ncclCollNetPlugin_v8"), "{error}");
+        assert!(find("none").contains("names no plugin"), "{}", find("none"));
+    }
+}

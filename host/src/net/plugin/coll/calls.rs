@@ -1,0 +1,278 @@
+//! The functions of a plugin whose network reduces, whatever the version of its table.
+
+use super::abi::{
+    CollConnect, CollIflush, CollInit11, CollTable, CollTable8, CollTable9, CollTable11, CollTable12,
+    Iallgather, Iallreduce, IreduceScatter, ReduceSupport, Sge,
+};
+use crate::net::NetHandle;
+use crate::net::plugin::abi::{
+    Close, Code, Devices, Finalize, GetProperties, Init8, Listen8, Listen11, Logger, Opaque,
+};
+use crate::net::plugin::calls::Lacks;
+use crate::net::plugin::connection::CommCalls;
+use crate::net::plugin::properties::AnyProperties;
+use core::ffi::{CStr, c_int};
+
+/// What a table gives, checked for what OxCCL needs.
+pub struct CollCalls {
+    /// Of the table.
+    pub version: u32,
+    /// Where the table is, by which plugins are told apart.
+    pub table: usize,
+    /// What the plugin calls its network.
+    pub name: String,
+    init: AnyInit,
+    pub devices: Devices,
+    pub properties: AnyProperties,
+    listen: AnyListen,
+    pub connect: CollConnect,
+    pub reduce_support: ReduceSupport,
+    pub comm: CommCalls,
+    iallreduce: AnyAllReduce,
+    iallgather: Option<AnyAllGather>,
+    ireduce_scatter: Option<AnyReduceScatter>,
+    pub iflush: Option<CollIflush>,
+    pub close_listen: Close,
+    finalize: Option<Finalize>,
+}
+
+/// Defines what stands for a function in all its types.
+macro_rules! any {
+    ($($any:ident { $($variant:ident: $type:ty),* })*) => { $(
+        #[derive(Clone, Copy)]
+        enum $any { $($variant($type)),* }
+
+        $(impl From<$type> for $any {
+            fn from(function: $type) -> Self {
+                $any::$variant(function)
+            }
+        })*
+    )* };
+}
+
+any! {
+    AnyInit { Plain: Init8, Context: CollInit11 }
+    AnyListen { Plain: Listen8, Context: Listen11 }
+    AnyAllReduce { Int: Iallreduce<c_int>, Size: Iallreduce<usize> }
+    AnyAllGather { Short: Iallgather<u32>, Long: Iallgather<usize> }
+    AnyReduceScatter { Short: IreduceScatter<u32>, Long: IreduceScatter<usize> }
+}
+
+/// Memory with the plugin's handle of it.
+#[derive(Clone, Copy)]
+pub struct Place {
+    pub start: Opaque,
+    pub handle: Opaque,
+}
+
+/// Elements in the plugin's numbers, and how they are combined.
+#[derive(Clone, Copy)]
+pub struct Elements {
+    pub count: usize,
+    pub dtype: c_int,
+    pub op: c_int,
+}
+
+impl CollCalls {
+    /// The functions of the table at `table`.
+    ///
+    /// # Safety
+    /// `table` is a table of that version, 8 to 12, and stays one.
+    pub unsafe fn read(version: u32, table: Opaque) -> Result<CollCalls, Lacks> {
+        // SAFETY: that is what the caller says it is.
+        unsafe {
+            match version {
+                8 => from_table(8, &*table.cast::<CollTable8>(), None),
+                9 | 10 => from_table(version, &*table.cast::<CollTable9>(), None),
+                11 => {
+                    let found = &*table.cast::<CollTable11>();
+                    from_table(11, &found.table, found.finalize)
+                }
+                _ => {
+                    let found = &*table.cast::<CollTable12>();
+                    from_table(12, &found.table, found.finalize)
+                }
+            }
+        }
+    }
+
+    /// Whether the plugin keeps a context for each communicator, and is initialised for each.
+    pub fn has_context(&self) -> bool {
+        matches!(self.init, AnyInit::Context(_))
+    }
+
+    /// Whether an operation's bytes are counted by an `int`.
+    pub fn counts_by_int(&self) -> bool {
+        matches!(self.iallreduce, AnyAllReduce::Int(_))
+    }
+
+    /// Initialises the plugin; with a context where it has one, else null.
+    ///
+    /// # Safety
+    /// The plugin is loaded.
+    pub unsafe fn init(&self, communicator: u64, log: Logger) -> Result<Opaque, Code> {
+        let mut context: Opaque = core::ptr::null_mut();
+        // SAFETY: arguments as the header says, alive during the call.
+        let code = unsafe {
+            match self.init {
+                AnyInit::Plain(init) => init(log),
+                AnyInit::Context(init) => init(&mut context, communicator, log),
+            }
+        };
+        if code == 0 { Ok(context) } else { Err(code) }
+    }
+
+    /// Undoes [`Self::init`], where the version has that.
+    ///
+    /// # Safety
+    /// `context` is from `init`, and nothing of it is in use.
+    pub unsafe fn finalize(&self, context: Opaque) {
+        if let Some(finalize) = self.finalize {
+            // SAFETY: the caller's promise. What it returns changes nothing any more.
+            unsafe { finalize(context) };
+        }
+    }
+
+    /// # Safety
+    /// `context` is this plugin's, and it has the device.
+    pub unsafe fn listen(
+        &self,
+        context: Opaque,
+        device: c_int,
+        handle: &mut NetHandle,
+        listener: &mut Opaque,
+    ) -> Code {
+        let at = handle.0.as_mut_ptr().cast();
+        // SAFETY: the caller's promise; a handle has the length that the header says.
+        unsafe {
+            match self.listen {
+                AnyListen::Plain(listen) => listen(device, at, listener),
+                AnyListen::Context(listen) => listen(context, device, at, listener),
+            }
+        }
+    }
+
+    /// # Safety
+    /// `comm` is live, and the places are as [`crate::net::coll::CollComm::iallreduce`] asks.
+    pub unsafe fn iallreduce(
+        &self,
+        comm: Opaque,
+        [send, recv]: [Place; 2],
+        what: Elements,
+        request: &mut Opaque,
+    ) -> Code {
+        let Elements { count, dtype, op } = what;
+        // SAFETY: the caller's promise. Counts fit an int where one is wanted: `message_max_bytes` says so.
+        unsafe {
+            match self.iallreduce {
+                AnyAllReduce::Int(call) => {
+                    let count = count as c_int;
+                    call(comm, send.start, recv.start, count, dtype, op, send.handle, recv.handle, request)
+                }
+                AnyAllReduce::Size(call) => {
+                    call(comm, send.start, recv.start, count, dtype, op, send.handle, recv.handle, request)
+                }
+            }
+        }
+    }
+
+    /// Gathers `head_bytes` of each of so many heads; nothing where the plugin does not. The window is the whole output.
+    ///
+    /// # Safety
+    /// `comm` is live, and the places are as [`crate::net::coll::CollComm::iallgather`] asks.
+    pub unsafe fn iallgather(
+        &self,
+        comm: Opaque,
+        [send, recv]: [Place; 2],
+        head_bytes: usize,
+        heads: u32,
+        request: &mut Opaque,
+    ) -> Option<Code> {
+        let all = head_bytes * heads as usize;
+        macro_rules! gather {
+            ($call:ident, $size:expr) => {{
+                let mut part = Sge { handle: recv.handle, address: recv.start, size: $size };
+                // SAFETY: the caller's promise; a list of one.
+                unsafe { $call(comm, send.start, 1, &mut part, head_bytes, 0, all, send.handle, request) }
+            }};
+        }
+        Some(match self.iallgather? {
+            AnyAllGather::Short(call) => gather!(call, all as u32),
+            AnyAllGather::Long(call) => gather!(call, all),
+        })
+    }
+
+    /// Reduces a block of `what.count` elements for each of so many heads; nothing where the plugin does not. `block_bytes` are
+    /// the block's, and the window is the whole input.
+    ///
+    /// # Safety
+    /// `comm` is live, and the places are as [`crate::net::coll::CollComm::ireduce_scatter`] asks.
+    pub unsafe fn ireduce_scatter(
+        &self,
+        comm: Opaque,
+        [send, recv]: [Place; 2],
+        (what, block_bytes): (Elements, usize),
+        heads: u32,
+        request: &mut Opaque,
+    ) -> Option<Code> {
+        let (all, Elements { dtype, op, .. }) = (block_bytes * heads as usize, what);
+        macro_rules! scatter {
+            ($call:ident, $size:expr) => {{
+                let mut part = Sge { handle: send.handle, address: send.start, size: $size };
+                let at = recv.start;
+                // SAFETY: the caller's promise; a list of one.
+                unsafe { $call(comm, 1, &mut part, at, block_bytes, 0, all, dtype, op, recv.handle, request) }
+            }};
+        }
+        Some(match self.ireduce_scatter? {
+            AnyReduceScatter::Short(call) => scatter!(call, all as u32),
+            AnyReduceScatter::Long(call) => scatter!(call, all),
+        })
+    }
+}
+
+/// # Safety
+/// The table's name is a string.
+unsafe fn from_table<I: Copy, P, L: Copy, N, S>(
+    version: u32,
+    table: &CollTable<I, P, L, N, S>,
+    finalize: Option<Finalize>,
+) -> Result<CollCalls, Lacks>
+where
+    AnyInit: From<I>,
+    AnyListen: From<L>,
+    AnyProperties: From<GetProperties<P>>,
+    AnyAllReduce: From<Iallreduce<N>>,
+    AnyAllGather: From<Iallgather<S>>,
+    AnyReduceScatter: From<IreduceScatter<S>>,
+{
+    if table.name.is_null() {
+        return Err(Lacks("name"));
+    }
+    // SAFETY: the caller's promise.
+    let name = unsafe { CStr::from_ptr(table.name) }.to_string_lossy().into_owned();
+    Ok(CollCalls {
+        version,
+        table: core::ptr::from_ref(table).addr(),
+        name,
+        init: table.init.ok_or(Lacks("init"))?.into(),
+        devices: table.devices.ok_or(Lacks("devices"))?,
+        properties: table.get_properties.ok_or(Lacks("getProperties"))?.into(),
+        listen: table.listen.ok_or(Lacks("listen"))?.into(),
+        connect: table.connect.ok_or(Lacks("connect"))?,
+        reduce_support: table.reduce_support.ok_or(Lacks("reduceSupport"))?,
+        comm: CommCalls {
+            reg_mr: table.reg_mr.ok_or(Lacks("regMr"))?,
+            reg_mr_dma_buf: table.reg_mr_dma_buf,
+            dereg_mr: table.dereg_mr.ok_or(Lacks("deregMr"))?,
+            test: table.test.ok_or(Lacks("test"))?,
+            close: table.close_coll.ok_or(Lacks("closeColl"))?,
+        },
+        iallreduce: table.iallreduce.ok_or(Lacks("iallreduce"))?.into(),
+        iallgather: table.iallgather.map(Into::into),
+        ireduce_scatter: table.ireduce_scatter.map(Into::into),
+        iflush: table.iflush,
+        close_listen: table.close_listen.ok_or(Lacks("closeListen"))?,
+        finalize,
+    })
+}

@@ -1,0 +1,129 @@
+//! Heads that come together.
+//!
+//! NCCL lets a plugin's `connect` of a CollNet table wait for the other heads, unlike that of a net table, and known plugins do. So it
+//! is called on a thread of its own, and whoever waits for it keeps its own time. A `connect` that never returns costs that thread.
+
+use super::CollPlugin;
+use super::comm::PluginComm;
+use crate::net::coll::{CollComm, CollConnector, CollListener, Head};
+use crate::net::plugin::abi::Opaque;
+use crate::net::plugin::log;
+use crate::net::{MemoryKinds, NetError, NetHandle};
+use core::ffi::c_int;
+use core::ptr::null_mut;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::time::Duration;
+
+/// Between two calls of a `connect` that is not done.
+const REST: Duration = Duration::from_micros(200);
+
+/// A listener of the plugin, with the device that it listens on.
+pub struct Listening {
+    plugin: Arc<CollPlugin>,
+    listener: Opaque,
+    device: String,
+    memory: MemoryKinds,
+}
+
+// SAFETY: see `CollPlugin`; one thread at a time uses it.
+unsafe impl Send for Listening {}
+
+impl Listening {
+    /// `listener` is the plugin's, and this one's alone; `device`, in words, reaches that memory.
+    pub fn new(plugin: Arc<CollPlugin>, listener: Opaque, device: String, memory: MemoryKinds) -> Listening {
+        Listening { plugin, listener, device, memory }
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        // SAFETY: it is ours, and this is its last use.
+        unsafe { (self.plugin.calls.close_listen)(self.listener) };
+    }
+}
+
+impl CollListener for Listening {
+    fn join(self: Box<Self>, handles: &[NetHandle], index: u32) -> Result<Box<dyn CollConnector>, NetError> {
+        let head = Head { index, count: handles.len() as u32 };
+        let device = format!("{} ({head})", self.device);
+        if index as usize >= handles.len() {
+            return Err(NetError::of_call(&device, "OxCCL", "there is no handle of it".to_owned()));
+        }
+        let (made, answer) = channel();
+        let (wanted, gone) = channel();
+        let joining =
+            Joining { listening: *self, handles: handles.into(), head, device: device.clone(), gone };
+        let thread = std::thread::Builder::new().name("oxccl-collnet".to_owned());
+        let started = thread.spawn(move || {
+            // Nobody listens any more if the connector was dropped: then the communicator is closed here.
+            let _ = made.send(joining.run());
+        });
+        started.map_err(|error| NetError::of_io(&device, None, "connect", &error))?;
+        Ok(Box::new(Connecting { answer, _wanted: wanted, device, failed: None }))
+    }
+}
+
+/// What the thread has.
+struct Joining {
+    listening: Listening,
+    /// The plugin may keep its progress in them: they stay where they are.
+    handles: Box<[NetHandle]>,
+    head: Head,
+    device: String,
+    /// Disconnected when nobody wants the communicator any more.
+    gone: Receiver<()>,
+}
+
+impl Joining {
+    fn run(mut self) -> Result<PluginComm, NetError> {
+        let mut at: Vec<Opaque> =
+            self.handles.iter_mut().map(|handle| handle.0.as_mut_ptr().cast()).collect();
+        let Head { index, count } = self.head;
+        let Listening { plugin, listener, .. } = &self.listening;
+        loop {
+            let mut comm = null_mut();
+            log::begin();
+            // SAFETY: as many handles as it is told of, and the listener is live.
+            let code = unsafe {
+                let connect = plugin.calls.connect;
+                connect(at.as_mut_ptr(), count as c_int, index as c_int, *listener, &mut comm)
+            };
+            if code != 0 {
+                return Err(NetError::of_call(&self.device, "connect", log::in_words(code)));
+            }
+            if !comm.is_null() {
+                let Joining { listening, head, device, .. } = self;
+                return Ok(PluginComm::new(listening.plugin.clone(), comm, device, listening.memory, head));
+            }
+            if self.gone.recv_timeout(REST) == Err(RecvTimeoutError::Disconnected) {
+                return Err(NetError::of_call(&self.device, "connect", "given up".to_owned()));
+            }
+        }
+    }
+}
+
+/// A communicator that a thread is making.
+struct Connecting {
+    answer: Receiver<Result<PluginComm, NetError>>,
+    _wanted: Sender<()>,
+    device: String,
+    failed: Option<NetError>,
+}
+
+impl CollConnector for Connecting {
+    fn poll_join(&mut self) -> Result<Option<Box<dyn CollComm>>, NetError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let error = match self.answer.try_recv() {
+            Ok(Ok(comm)) => return Ok(Some(Box::new(comm))),
+            Err(TryRecvError::Empty) => return Ok(None),
+            Ok(Err(error)) => error,
+            Err(TryRecvError::Disconnected) => {
+                NetError::of_call(&self.device, "connect", "its thread is gone".to_owned())
+            }
+        };
+        Err(self.failed.insert(error).clone())
+    }
+}

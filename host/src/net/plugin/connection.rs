@@ -1,0 +1,210 @@
+//! What a plugin's communicators have in common, whatever travels over them: memory, requests, and the first failure.
+
+use super::abi::{Close, DeregMr, Opaque, RegMr, RegMrDmaBuf, Test};
+use super::log;
+use crate::net::{MemoryKinds, NetError, NetMemory, NetMemoryKind, REQUESTS_MAX, Registration, Request};
+use core::ffi::c_int;
+use core::ptr::null_mut;
+use std::os::fd::AsRawFd;
+
+/// Kinds of memory, `NCCL_PTR_*`.
+const PTR_HOST: c_int = 1;
+const PTR_CUDA: c_int = 2;
+
+/// The functions of a communicator that all tables have with the same types.
+#[derive(Clone, Copy)]
+pub struct CommCalls {
+    pub reg_mr: RegMr,
+    pub reg_mr_dma_buf: Option<RegMrDmaBuf>,
+    pub dereg_mr: DeregMr,
+    pub test: Test,
+    pub close: Close,
+}
+
+/// Who has a communicator.
+pub struct Owner {
+    /// This end's device, for errors.
+    pub device: String,
+    /// The other end, where there is one.
+    pub peer: Option<String>,
+    /// Which memory the device reaches.
+    pub memory: MemoryKinds,
+}
+
+/// A plugin's communicator; closed when dropped, before whoever has it lets go of the plugin.
+pub struct Connection {
+    calls: CommCalls,
+    owner: Owner,
+    comm: Opaque,
+    /// The plugin's handles of registered memory; null where one was deregistered.
+    registered: Vec<Opaque>,
+    under_way: heapless::Vec<Option<UnderWay>, REQUESTS_MAX>,
+    failed: Option<NetError>,
+}
+
+#[derive(Clone, Copy)]
+struct UnderWay {
+    request: Opaque,
+    len_bytes: usize,
+}
+
+/// A request that is done.
+pub struct Done {
+    /// Bytes that it was begun with.
+    pub len_bytes: usize,
+    /// Bytes that the plugin says it moved.
+    pub said_bytes: c_int,
+}
+
+// SAFETY: see `Plugin`; one thread at a time uses it.
+unsafe impl Send for Connection {}
+
+impl Connection {
+    /// `comm` is the plugin's, which `calls` are of, and this one's alone.
+    pub fn new(calls: CommCalls, owner: Owner, comm: Opaque) -> Connection {
+        let under_way = (0..REQUESTS_MAX).map(|_| None).collect();
+        Connection { calls, owner, comm, registered: Vec::new(), under_way, failed: None }
+    }
+
+    /// The plugin's communicator.
+    pub fn comm(&self) -> Opaque {
+        self.comm
+    }
+
+    /// The plugin's answer; a communicator that has failed says the same for ever.
+    pub fn check(&mut self, call: &'static str, code: c_int) -> Result<(), NetError> {
+        if code == 0 {
+            return Ok(());
+        }
+        let Owner { device, peer, .. } = &self.owner;
+        let (device, peer) = (device.clone(), peer.clone());
+        Err(self.break_by(NetError::Call { device, peer, call, reason: log::in_words(code) }))
+    }
+
+    /// The communicator is of no use any more, and says so from now on.
+    pub fn break_by(&mut self, error: NetError) -> NetError {
+        self.failed.insert(error).clone()
+    }
+
+    /// Whether it can be used.
+    pub fn still_good(&self) -> Result<(), NetError> {
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    /// A mistake of who calls, which breaks nothing.
+    pub fn misused(&self, what: &str) -> NetError {
+        NetError::of_call(&self.owner.device, "OxCCL", format!("{what} was named"))
+    }
+
+    /// What the device does not do.
+    pub fn unsupported(&self, what: &str) -> NetError {
+        NetError::Unsupported { device: self.owner.device.clone(), what: what.to_owned() }
+    }
+
+    /// The plugin's handle of registered memory.
+    pub fn handle(&self, registration: Registration) -> Result<Opaque, NetError> {
+        let handle = self.registered.get(registration.0 as usize).copied();
+        let handle = handle.filter(|handle| !handle.is_null());
+        handle.map(given).ok_or_else(|| self.misused("memory that is not registered"))
+    }
+
+    /// A place for a request, if one more may be under way.
+    pub fn free_slot(&self) -> Option<usize> {
+        self.under_way.iter().position(Option::is_none)
+    }
+
+    /// A request that the plugin has accepted, if it has.
+    pub fn note(&mut self, slot: usize, request: Opaque, len_bytes: usize) -> Option<Request> {
+        if request.is_null() {
+            return None;
+        }
+        self.under_way[slot] = Some(UnderWay { request, len_bytes });
+        Some(Request(slot as u32))
+    }
+
+    /// # Safety
+    /// As [`crate::net::Comm::register`].
+    pub unsafe fn register(&mut self, memory: NetMemory<'_>) -> Result<Registration, NetError> {
+        self.still_good()?;
+        let (kind, what) = match memory.kind {
+            NetMemoryKind::Host => (MemoryKinds::HOST, "memory of the process"),
+            NetMemoryKind::Cuda => (MemoryKinds::CUDA, "memory of a GPU"),
+            NetMemoryKind::DmaBuf { .. } => (MemoryKinds::DMA_BUF, "a dma-buf"),
+        };
+        if !self.owner.memory.contains(kind) {
+            return Err(self.unsupported(what));
+        }
+        let (comm, start, len) = (self.comm, memory.start, memory.len_bytes);
+        let mut handle = null_mut();
+        log::begin();
+        // SAFETY: the memory is mapped, and its kind is what the caller says.
+        let code = unsafe {
+            match memory.kind {
+                NetMemoryKind::Host => (self.calls.reg_mr)(comm, start, len, PTR_HOST, &mut handle),
+                NetMemoryKind::Cuda => (self.calls.reg_mr)(comm, start, len, PTR_CUDA, &mut handle),
+                NetMemoryKind::DmaBuf { fd, offset_bytes } => {
+                    let register = self.calls.reg_mr_dma_buf.ok_or_else(|| self.unsupported(what))?;
+                    register(comm, start, len, PTR_CUDA, offset_bytes, fd.as_raw_fd(), &mut handle)
+                }
+            }
+        };
+        // What cannot be registered leaves the connection as it was.
+        if code != 0 {
+            return Err(NetError::of_call(&self.owner.device, "regMr", log::in_words(code)));
+        }
+        // Plugins that need no handle may give none: ours stands for it.
+        self.registered.push(if handle.is_null() { NO_HANDLE } else { handle });
+        Ok(Registration(self.registered.len() as u32 - 1))
+    }
+
+    /// Undoes [`Self::register`].
+    pub fn deregister(&mut self, registration: Registration) -> Result<(), NetError> {
+        let handle = self.handle(registration)?;
+        self.registered[registration.0 as usize] = null_mut();
+        log::begin();
+        // SAFETY: the plugin gave it, and no request uses it any more.
+        let code = unsafe { (self.calls.dereg_mr)(self.comm, handle) };
+        if code == 0 {
+            return Ok(());
+        }
+        Err(NetError::of_call(&self.owner.device, "deregMr", log::in_words(code)))
+    }
+
+    /// Asks the plugin for a request.
+    pub fn test(&mut self, request: Request) -> Result<Option<Done>, NetError> {
+        self.still_good()?;
+        let slot = request.0 as usize;
+        let Some(UnderWay { request, len_bytes }) = self.under_way.get(slot).copied().flatten() else {
+            return Err(self.misused("a request that is not under way"));
+        };
+        let (mut done, mut said_bytes) = (0, len_bytes as c_int);
+        log::begin();
+        // SAFETY: the request is under way.
+        let code = unsafe { (self.calls.test)(request, &mut done, &mut said_bytes) };
+        self.check("test", code)?;
+        if done == 0 {
+            return Ok(None);
+        }
+        self.under_way[slot] = None;
+        Ok(Some(Done { len_bytes, said_bytes }))
+    }
+}
+
+/// Stands for a plugin's null handle, which is a valid one.
+const NO_HANDLE: Opaque = core::ptr::without_provenance_mut(usize::MAX);
+
+/// The handle as the plugin gave it.
+fn given(handle: Opaque) -> Opaque {
+    if handle == NO_HANDLE { null_mut() } else { handle }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        for handle in self.registered.drain(..).filter(|handle| !handle.is_null()) {
+            // SAFETY: the plugin gave it; requests that use it end with the connection.
+            unsafe { (self.calls.dereg_mr)(self.comm, given(handle)) };
+        }
+        // SAFETY: it is ours, and this is its last use.
+        unsafe { (self.calls.close)(self.comm) };
+    }
+}

@@ -1,0 +1,58 @@
+//! The tests' plugins, which are C as other people's are, as files to load.
+
+use std::path::PathBuf;
+use std::process::Command;
+use tempfile::TempDir;
+
+/// Versions of the tables that the library knows.
+pub const VERSIONS: [u32; 5] = [8, 9, 10, 11, 12];
+
+/// What a library of plugins has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Tables {
+    /// A network that sends.
+    Net,
+    /// A network that reduces.
+    Coll,
+    /// Both, as most have that reduce.
+    Both,
+}
+
+/// A shared library; the file is removed when this is dropped, since a loaded plugin needs it no longer.
+#[derive(Debug)]
+pub struct PluginFile {
+    _folder: TempDir,
+    path: PathBuf,
+}
+
+impl PluginFile {
+    /// Compiles the plugins for a version of their tables; the call named `fault` fails, and `flags` say what else is special.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn build(tables: Tables, version: u32, fault: &str, flags: &[&str]) -> PluginFile {
+        let source = |name: &str| format!("{}/plugin/{name}.c", env!("CARGO_MANIFEST_DIR"));
+        let sources = match tables {
+            Tables::Net => vec![source("net_plugin")],
+            Tables::Coll => vec![source("coll_plugin")],
+            Tables::Both => vec![source("net_plugin"), source("coll_plugin")],
+        };
+        let folder = tempfile::tempdir().expect("a folder for the plugin");
+        let path = folder.path().join(format!("libnccl-net-v{version}{fault}.so"));
+        let warnings = ["-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-unused-function", "-Werror"];
+        let mut cc = Command::new("cc");
+        cc.args(["-shared", "-fPIC", "-O1"]).args(warnings).args(flags);
+        cc.arg(format!("-DVERSION={version}")).arg(format!("-DFAULT=\"{fault}\""));
+        let status = cc.arg("-o").arg(&path).args(sources).status().expect("a C compiler");
+        assert!(status.success(), "{cc:?}");
+        PluginFile { _folder: folder, path }
+    }
+
+    /// As `NCCL_NET_PLUGIN` names it.
+    ///
+    /// # Panics
+    /// If the folder for temporary files has a name that is no text.
+    pub fn name(&self) -> &str {
+        self.path.to_str().expect("the folder's name is text")
+    }
+}
