@@ -8,11 +8,14 @@ use super::messages;
 use super::net_links::NetMessage;
 use super::wait::WaitContext;
 use crate::mem::Segment;
+use crate::net::bypass::{BYPASS_MIN_BYTES, Expected};
 use crate::plan::{self, Call, Facts, Plan};
 use corosensei::Yielder;
 use oxccl_device::coll::{self, CollWork, P2pWork};
+use oxccl_device::conn::RecvConn;
 use oxccl_device::gpu::Stop;
-use oxccl_shared::abi::{Algorithm, DataType, Func, RedOp};
+use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, RedOp, Step};
+use oxccl_shared::proto;
 use oxccl_shared::reduce::{self, Resolved};
 use std::sync::Arc;
 
@@ -73,6 +76,8 @@ pub struct Engine {
     /// Messages to ourselves: send and receive buffers, in order.
     self_sends: Vec<(*const u8, usize)>,
     self_recvs: Vec<(*mut u8, usize)>,
+    /// By connection of the mesh: the step at which the next message from there begins.
+    recv_steps: Vec<Step>,
 }
 
 // SAFETY: the raw pointers are those of the operation under way, which runs on the thread that has the engine.
@@ -83,6 +88,7 @@ impl Engine {
     pub fn new(parts: EngineParts) -> Engine {
         let messages = 4 * parts.facts.nranks as usize + 64;
         Engine {
+            recv_steps: Vec::with_capacity(parts.mesh.recv.len()),
             parts,
             history: History::default(),
             works: Vec::with_capacity(messages),
@@ -263,11 +269,20 @@ impl Engine {
         let EngineParts { mesh, wait, facts, memory, .. } = &mut self.parts;
         let longest = self.works.iter().map(|w| w.len_bytes).max().unwrap_or(0);
         wait.links().borrow_mut().begin(MESH_LINKS, facts.protocol(longest as u64));
+        if let Some(net) = &mut *wait.net_links() {
+            net.begin_messages();
+        }
+        // SAFETY: obligation 1: what is received belongs to the operation until it is over.
+        unsafe { expect(wait, mesh, &self.works, &mut self.recv_steps) };
         let operator = reduce::resolve(RedOp::Sum, DataType::U8, 1, 0);
-        let block = LendingBlock::new(wait, memory, DataType::U8, &operator);
+        let block = LendingBlock::new(wait, memory, DataType::U8, &operator).for_messages();
         // SAFETY: obligation 1; the indices are those of the mesh.
         unsafe { coll::send_recv::run(&block, mesh.view().0, &mut self.works)? };
-        self.flush()
+        self.flush()?;
+        if let Some(net) = &mut *self.parts.wait.net_links() {
+            net.end_messages();
+        }
+        Ok(())
     }
 
     /// Splits a call into messages.
@@ -331,5 +346,35 @@ impl Engine {
             unsafe { std::ptr::copy(*src, *dst, *len) };
         }
         Ok(())
+    }
+}
+
+/// Tells links and networks of the messages that are to come, which they may receive where they belong.
+///
+/// # Safety
+/// 1. Each received message's buffer is writable for its length and nobody else's until the operation is over.
+unsafe fn expect(wait: &WaitContext, mesh: &Channel, works: &[P2pWork], steps: &mut Vec<Step>) {
+    let (links, net) = (&mut *wait.links().borrow_mut(), &mut *wait.net_links());
+    let is_worth_it = works.iter().any(|work| !work.is_send && work.len_bytes >= BYPASS_MIN_BYTES);
+    if (links.is_empty() && net.is_none()) || !is_worth_it {
+        return;
+    }
+    steps.clear();
+    steps.extend(mesh.recv.iter().map(RecvConn::step));
+    for work in works.iter().filter(|work| !work.is_send) {
+        let (conn, first) = (&mesh.recv[work.conn as usize], &mut steps[work.conn as usize]);
+        let message = Expected { first: *first, dst: work.buffer, len_bytes: work.len_bytes, tag: work.tag };
+        let slots = work.len_bytes.div_ceil(proto::payload_bytes(work.protocol, conn.layout())).max(1);
+        *first = Step(first.0 + slots as u64);
+        if work.protocol != Protocol::Simple {
+            continue;
+        }
+        // SAFETY: obligation 1; all that empties slots of messages is `LendingBlock`, which asks. What is given up is followed by
+        // `begin` and `begin_messages` before anything is driven.
+        unsafe { links.expect(conn.peer(), message) };
+        if let Some(net) = net {
+            // SAFETY: as above.
+            unsafe { net.expect(conn.peer(), message) };
+        }
     }
 }

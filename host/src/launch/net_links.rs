@@ -1,9 +1,10 @@
 //! A communicator's connections over a network: its proxy, which is told of every operation and driven by whoever waits.
 
+use crate::net::bypass::Expected;
 use crate::net::stream::{Direction, LinkError};
 use crate::plan::{Call, Plan};
 use crate::proxy::progress::{EndFault, Progress, ProxyFailure, ProxyOrder, ProxyOrders, ProxyParts, proxy};
-use oxccl_shared::abi::{Algorithm, Func, Protocol, Rank};
+use oxccl_shared::abi::{Algorithm, ChannelId, Func, Protocol, Rank};
 use std::collections::VecDeque;
 
 /// Orders that a group of messages may leave waiting before memory for more is taken.
@@ -24,11 +25,14 @@ pub struct NetLinks {
     mesh: u32,
     /// By rank: whether this network reaches it.
     reaches: Box<[bool]>,
+    /// Whether the messages under way may have the user's memory.
+    has_memory: bool,
     failure: Option<NetFailure>,
 }
 
 /// When a message of a group has its turn, in an order that sender and receiver share: which of its pair's messages it is, and how
-/// far the receiver is from the sender.
+/// far the receiver is from the sender. What is sent goes first: to look for what comes costs a call of the system, for which what
+/// is sent would wait.
 ///
 /// A proxy has room for so many orders. Given them as its rank happened to add them, it could be full of messages that the other
 /// ranks' proxies, full of others, come to last; and all would wait. In an order that all share, the first message that is not done
@@ -73,12 +77,16 @@ impl NetLinks {
             messages: reaches.iter().map(|_| [0; 2]).collect(),
             mesh,
             reaches,
+            has_memory: false,
             failure: None,
         }
     }
 
     /// A collective begins.
     pub(super) fn collective(&mut self, call: &Call, plan: &Plan, tag: u32) {
+        if std::mem::take(&mut self.has_memory) {
+            self.progress.forget_memory();
+        }
         let is_mesh = plan.algorithm == Algorithm::Direct;
         let order = ProxyOrder {
             count: call.count,
@@ -121,6 +129,45 @@ impl NetLinks {
         self.is_unsorted = true;
     }
 
+    /// A group of messages begins that may have the user's memory. What an unwound one has left is none of its.
+    pub(super) fn begin_messages(&mut self) {
+        if std::mem::replace(&mut self.has_memory, true) {
+            self.progress.forget_memory();
+        }
+    }
+
+    /// The group is over: everything has left and has been taken.
+    pub(super) fn end_messages(&mut self) {
+        self.has_memory = false;
+    }
+
+    /// Has the counted slot at `slot` stand for `len_bytes` at `body`, if it is one of this network's. Whether it is.
+    ///
+    /// # Safety
+    /// 1. The slot is empty, and is published next with a length of `len_bytes`.
+    /// 2. Until the messages under way have been flushed the bytes are readable and nobody writes them; if they never are, no
+    ///    [`Self::do_work`] follows but after [`Self::begin_messages`].
+    pub(super) unsafe fn lend(&mut self, slot: *mut u8, body: *const u8, len_bytes: usize) -> bool {
+        // SAFETY: the same obligations.
+        unsafe { self.progress.lend(slot, body, len_bytes) }
+    }
+
+    /// A message from `peer` will come, whose bytes may go straight to where it says.
+    ///
+    /// # Safety
+    /// 1. Until the message is over the bytes are writable, and nobody accesses those of slots that are not yet published; if it
+    ///    never is, no [`Self::do_work`] follows but after [`Self::begin_messages`].
+    /// 2. Whoever empties a slot of it asks [`Self::take_arrived`] first.
+    pub(super) unsafe fn expect(&mut self, peer: Rank, message: Expected) {
+        // SAFETY: the same obligations.
+        unsafe { self.progress.expect(ChannelId(self.mesh), peer, message) };
+    }
+
+    /// Where the bytes of the full counted slot at `slot` are, if they are not in it. To be asked once for a slot.
+    pub(super) fn take_arrived(&mut self, slot: *const u8) -> Option<*mut u8> {
+        self.progress.take_arrived(slot)
+    }
+
     /// Counts a message, and says when its turn is.
     fn turn(&mut self, message: &NetMessage) -> Turn {
         let NetMessage { is_send, peer, .. } = *message;
@@ -129,7 +176,7 @@ impl NetLinks {
         *count += 1;
         let (from, to) = if is_send { (self.me, peer) } else { (peer, self.me) };
         let nranks = self.messages.len() as u32;
-        (before, (to + nranks - from) % nranks, is_send)
+        (before, (to + nranks - from) % nranks, !is_send)
     }
 
     /// Gives the proxy what it has room for.
@@ -193,6 +240,9 @@ fn describe(failure: &ProxyFailure) -> NetFailure {
 fn is_mismatch(why: &EndFault) -> bool {
     match why {
         EndFault::Mismatch { .. } | EndFault::NoPrologue { .. } | EndFault::NoSlot { .. } => true,
-        EndFault::Net(_) | EndFault::Timeout { .. } | EndFault::OtherOperation { .. } => false,
+        EndFault::Net(_)
+        | EndFault::Timeout { .. }
+        | EndFault::Unfinished
+        | EndFault::OtherOperation { .. } => false,
     }
 }

@@ -169,6 +169,11 @@ pub trait Comm: Send {
     /// The memory stays mapped until it is deregistered or the communicator dropped.
     unsafe fn register(&mut self, memory: NetMemory<'_>) -> Result<Registration, NetError>;
 
+    /// Whether requests may lie in any memory of this process, registered or not; what they say of a registration is ignored then.
+    fn reaches_all_memory(&self) -> bool {
+        false
+    }
+
     /// Undoes [`Self::register`]. No request may use it any more.
     ///
     /// # Errors

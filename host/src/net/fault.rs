@@ -228,6 +228,10 @@ impl<C: Comm + ?Sized> Comm for FaultComm<C> {
         self.with(|inner| unsafe { inner.register(memory) })
     }
 
+    fn reaches_all_memory(&self) -> bool {
+        self.inner.as_ref().is_some_and(|inner| inner.reaches_all_memory())
+    }
+
     fn deregister(&mut self, registration: Registration) -> Result<(), NetError> {
         self.with(|inner| inner.deregister(registration))
     }

@@ -9,6 +9,7 @@ mod error;
 pub mod coll;
 #[doc(hidden)]
 pub mod io;
+pub(crate) mod bypass;
 pub mod stream;
 #[doc(hidden)]
 pub mod message;

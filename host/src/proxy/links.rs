@@ -1,5 +1,6 @@
 //! All links of a communicator, in the groups in which operations use them.
 
+use crate::net::bypass::Expected;
 use crate::net::stream::{LinkError, StreamRecv, StreamSend};
 use oxccl_shared::abi::{Protocol, Rank};
 
@@ -42,12 +43,35 @@ impl Links {
     pub fn begin(&mut self, group: usize, protocol: Protocol) {
         // Only an operation that a panic ended has left any.
         self.sends().iter_mut().for_each(StreamSend::forget_loans);
+        self.recvs().iter_mut().for_each(StreamRecv::forget_arrivals);
         self.active = group;
         self.protocol = Some(protocol);
     }
 
     fn sends(&mut self) -> &mut [StreamSend<'static>] {
         self.groups.get_mut(self.active).map_or(&mut [], |group| &mut group.send)
+    }
+
+    fn recvs(&mut self) -> &mut [StreamRecv<'static>] {
+        self.groups.get_mut(self.active).map_or(&mut [], |group| &mut group.recv)
+    }
+
+    /// A message from `peer` will come in this operation, whose bytes may go straight to where it says.
+    ///
+    /// # Safety
+    /// 1. Until it is over the bytes are writable, and nobody accesses those of slots that are not yet published. An operation
+    ///    that is given up is followed by no `do_work` but after [`Self::begin`].
+    /// 2. Whoever empties a Simple slot of it asks [`Self::take_arrived`] first.
+    pub(crate) unsafe fn expect(&mut self, peer: Rank, message: Expected) {
+        if let Some(link) = self.recvs().iter_mut().find(|link| link.peer() == peer) {
+            // SAFETY: the same obligations; `begin` ends what is expected.
+            unsafe { link.expect(message) };
+        }
+    }
+
+    /// Where the bytes of the full Simple slot at `slot` are, if they are not in it. To be asked once for a slot.
+    pub(crate) fn take_arrived(&mut self, slot: *const u8) -> Option<*mut u8> {
+        self.recvs().iter_mut().find_map(|link| link.take_arrived(slot))
     }
 
     /// Has the slot at `slot` stand for `len_bytes` at `body`, if it is a Simple slot of a stream of this operation. Whether

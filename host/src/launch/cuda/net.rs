@@ -190,7 +190,7 @@ impl ProxyOwner for Owner {
                 let has_left = self.health.has_left(peer.0);
                 verdict.fail(if has_left { Fault::PeerLeft { rank: peer.0 } } else { self.link(error) })
             }
-            EndFault::OtherOperation { .. } => verdict.fail(self.link(error)),
+            EndFault::OtherOperation { .. } | EndFault::Unfinished => verdict.fail(self.link(error)),
         };
     }
 }

@@ -248,6 +248,10 @@ impl<Io: StreamIo + Send> Comm for Receiver<Io> {
         host_only(&self.ends, memory)
     }
 
+    fn reaches_all_memory(&self) -> bool {
+        true
+    }
+
     fn deregister(&mut self, _registration: Registration) -> Result<(), NetError> {
         Ok(())
     }

@@ -174,6 +174,10 @@ impl<Io: StreamIo + Send> Comm for Sender<Io> {
         host_only(&self.ends, memory)
     }
 
+    fn reaches_all_memory(&self) -> bool {
+        true
+    }
+
     fn deregister(&mut self, _registration: Registration) -> Result<(), NetError> {
         Ok(())
     }

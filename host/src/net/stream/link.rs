@@ -5,6 +5,7 @@ use super::error::{Direction, Fault, LinkError};
 use super::frame::FrameHeader;
 use super::recv::Receiver;
 use super::send::Sender;
+use crate::net::bypass::Expected;
 use oxccl_shared::abi::{ConnLayout, Protocol, Rank, Step};
 use std::net::TcpStream;
 use std::ops::Range;
@@ -152,6 +153,32 @@ impl<'m> StreamRecv<'m> {
             let error = name(fault, self.peer, Direction::From, self.receiver.step());
             *self.failed.insert(error)
         })
+    }
+
+    /// A message will come, whose bytes may go straight to where it says.
+    ///
+    /// # Safety
+    /// 1. Until all of its slots are released or [`Self::forget_arrivals`] is called, the bytes are writable, and nobody else
+    ///    accesses those of slots that are not yet published.
+    /// 2. Whoever empties a Simple slot of it asks [`Self::take_arrived`] first.
+    pub(crate) unsafe fn expect(&mut self, message: Expected) {
+        // SAFETY: the same obligations.
+        unsafe { self.receiver.expect(message) };
+    }
+
+    /// Where the bytes of the full Simple slot at `slot` are, if it is one of this link's and they are not in it. To be asked once
+    /// for a slot.
+    pub(crate) fn take_arrived(&mut self, slot: *const u8) -> Option<*mut u8> {
+        self.receiver.take_arrived(slot)
+    }
+
+    /// Ends what an operation that will not be finished expects. If something of it was to come, the link has failed.
+    pub fn forget_arrivals(&mut self) {
+        if self.receiver.forget_arrivals() {
+            let (peer, step) = (self.peer, self.receiver.step());
+            let (direction, call, errno) = (Direction::From, "recvmsg", rustix::io::Errno::CANCELED);
+            self.failed.get_or_insert(LinkError::Socket { peer, direction, step, call, errno });
+        }
     }
 
     /// Whether no part of a frame has been read that is not yet published.

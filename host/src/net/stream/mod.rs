@@ -16,7 +16,6 @@
 mod error;
 mod frame;
 mod block;
-mod loans;
 mod send;
 mod recv;
 mod link;

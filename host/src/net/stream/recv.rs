@@ -12,6 +12,7 @@
 use super::block::Block;
 use super::error::Fault;
 use super::frame::{FrameHeader, HEADER_BYTES};
+use crate::net::bypass::{Arrivals, Expected};
 use crate::net::io::{Piece, StreamIo, piece, pieces_bytes};
 use oxccl_shared::abi::{Protocol, Step};
 use oxccl_shared::fifo::{STEPS, StepProducer, split};
@@ -30,6 +31,7 @@ pub(super) struct Receiver<'m> {
     stage: Stage,
     /// How long the next frame's body will be, if it is long and of Simple: as the last ones were.
     expected_bytes: usize,
+    arrivals: Arrivals,
 }
 
 /// A frame whose header has arrived.
@@ -40,7 +42,7 @@ struct Incoming {
     got_bytes: usize,
 }
 
-// SAFETY: `body` points into the block, which is Send.
+// SAFETY: `body` points into the block, which is Send, or to where a message is expected, which whoever expects it says is writable.
 unsafe impl Send for Incoming {}
 
 /// Bytes read ahead: those of `start..end`.
@@ -55,7 +57,33 @@ impl<'m> Receiver<'m> {
         // What was taken for a frame's body and is more, is longer than no slot.
         let capacity = STAGE_BYTES + block.layout().simple_slot_bytes as usize;
         let stage = Stage { bytes: vec![0; capacity].into_boxed_slice(), start: 0, end: 0 };
-        Receiver { block, producer: split(block.control()).0, frame: None, stage, expected_bytes: 0 }
+        let arrivals = Arrivals::new(block.layout().simple_slot_bytes as usize);
+        let producer = split(block.control()).0;
+        Receiver { block, producer, frame: None, stage, expected_bytes: 0, arrivals }
+    }
+
+    /// A message will come, whose bytes may go straight to where it says.
+    ///
+    /// # Safety
+    /// 1. Until all of its slots are released or [`Self::forget_arrivals`] is called, the bytes are writable, and nobody else
+    ///    accesses those of slots that are not yet published.
+    /// 2. Whoever empties a Simple slot of it asks [`Self::take_arrived`] first.
+    pub(super) unsafe fn expect(&mut self, message: Expected) {
+        self.arrivals.expect(message);
+    }
+
+    /// Where the bytes of the full Simple slot at `slot` are, if it is one of this block's and they are not in it. To be asked once
+    /// for a slot.
+    pub(super) fn take_arrived(&mut self, slot: *const u8) -> Option<*mut u8> {
+        if self.arrivals.is_empty() {
+            return None;
+        }
+        self.arrivals.take(self.block.simple_slot(slot)?)
+    }
+
+    /// Expects nothing any more. Whether something was under way: then this end cannot go on.
+    pub(super) fn forget_arrivals(&mut self) -> bool {
+        self.arrivals.forget(self.producer.step())
     }
 
     /// The step that arrives next, or is arriving.
@@ -100,7 +128,11 @@ impl<'m> Receiver<'m> {
     /// of both.
     fn read_header(&mut self, io: &mut impl StreamIo, is_empty: &mut bool) -> Result<usize, Fault> {
         let (layout, step) = (self.block.layout(), self.producer.step());
-        let guess = piece(self.block.slot(Protocol::Simple, step), self.expected_bytes);
+        let wanted = self.arrivals.of(step);
+        let guess = match wanted {
+            Some(at) => piece(at.start, at.len_bytes),
+            None => piece(self.block.slot(Protocol::Simple, step), self.expected_bytes),
+        };
         let mut guessed_bytes = 0;
         if self.stage.len() < HEADER_BYTES {
             let mid_frame = self.stage.len() > 0;
@@ -122,17 +154,22 @@ impl<'m> Receiver<'m> {
         let Some(bytes) = self.stage.take_header() else { return Ok(0) };
         let header = FrameHeader::decode(&bytes, layout, step).map_err(Fault::Frame)?;
         let body_bytes = proto::travel_bytes(header.protocol, layout, step, header.slot);
-        let got_bytes = if header.protocol == Protocol::Simple { guessed_bytes.min(body_bytes) } else { 0 };
-        // SAFETY: the read wrote `guessed_bytes` to the slot, which is empty and so ours alone.
+        // Any other frame goes to its slot, where the kernel finds what it is.
+        let is_simple = header.protocol == Protocol::Simple;
+        let wanted = wanted.filter(|at| {
+            is_simple && (at.tag, at.len_bytes) == (header.slot.tag, header.slot.len_bytes as usize)
+        });
+        let body = wanted.map_or_else(|| self.block.slot(header.protocol, step), |at| at.start);
+        let got_bytes = if body.cast() == guess.iov_base { guessed_bytes.min(body_bytes) } else { 0 };
+        // SAFETY: the read wrote `guessed_bytes` to the slot, which is empty and so ours alone, or to where a message was expected.
         unsafe { self.stage.prepend(guess.iov_base.cast::<u8>().add(got_bytes), guessed_bytes - got_bytes) };
-        let body = self.block.slot(header.protocol, step);
         self.frame = Some(Incoming { header, body, body_bytes, got_bytes });
-        self.expect(header.protocol, body_bytes);
+        self.learn(header.protocol, body_bytes);
         Ok(HEADER_BYTES + got_bytes)
     }
 
     /// Learns from a frame how long the next will be. Of a run, the last is often a little shorter.
-    fn expect(&mut self, protocol: Protocol, body_bytes: usize) {
+    fn learn(&mut self, protocol: Protocol, body_bytes: usize) {
         // The rest of a shorter one mostly arrives while its beginning is copied from the stage.
         let long_bytes = STAGE_BYTES.max(self.block.layout().simple_slot_bytes as usize / 4);
         let is_long = protocol == Protocol::Simple && body_bytes > long_bytes;
@@ -162,6 +199,9 @@ impl<'m> Receiver<'m> {
     /// Publishes the open frame's slot, if it is whole.
     fn finish_frame(&mut self) -> bool {
         let Some(frame) = self.frame.take_if(|frame| frame.is_whole()) else { return false };
+        if frame.body != self.block.slot(frame.header.protocol, self.producer.step()) {
+            self.arrivals.place(self.producer.step().slot(), frame.body);
+        }
         proto::publish(frame.header.protocol, &mut self.producer, frame.header.slot);
         true
     }
@@ -174,7 +214,7 @@ impl Incoming {
 
     /// What has not arrived.
     fn rest(&self) -> Piece {
-        // SAFETY: got_bytes <= body_bytes, which the frame's validation keeps within the slot.
+        // SAFETY: got_bytes <= body_bytes, which the frame's validation keeps within the slot, or the message that was expected.
         piece(unsafe { self.body.add(self.got_bytes) }, self.body_bytes - self.got_bytes)
     }
 
@@ -182,7 +222,8 @@ impl Incoming {
     fn take_staged(&mut self, stage: &mut Stage) -> usize {
         let rest = self.rest();
         let n = stage.len().min(rest.iov_len);
-        // SAFETY: n bytes lie in the stage, n bytes are missing in the slot, which is empty and so ours alone.
+        // SAFETY: n bytes lie in the stage, n bytes are missing in the slot, which is empty and so ours alone, or where they are
+        // expected.
         unsafe {
             rest.iov_base.cast::<u8>().copy_from_nonoverlapping(stage.bytes[stage.start..].as_ptr(), n)
         };
@@ -238,7 +279,8 @@ fn read(
         return Ok(0);
     }
     let wanted_bytes = pieces_bytes(pieces);
-    // SAFETY: every piece is the stage's or an empty slot's, which its consumer leaves alone until `publish`.
+    // SAFETY: every piece is the stage's or an empty slot's, which its consumer leaves alone until `publish`, or expected bytes
+    // (`Receiver::expect`).
     let outcome = unsafe { io.read(pieces) };
     let read_bytes = match outcome {
         Ok(0) => return Err(Fault::Closed { mid_frame }),

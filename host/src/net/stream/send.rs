@@ -6,20 +6,13 @@
 use super::block::Block;
 use super::error::Fault;
 use super::frame::{FrameHeader, HEADER_BYTES};
-use super::loans::Loans;
+use crate::net::bypass::Loans;
 use crate::net::io::{StreamIo, piece, pieces_bytes};
 use oxccl_shared::abi::{Protocol, Step};
 use oxccl_shared::fifo::{STEPS, StepConsumer, split};
 use oxccl_shared::proto;
 use rustix::io::Errno;
 use std::ops::Range;
-
-/// Bytes that begin so soon in their page are not lent. The socket's copy of a frame mostly begins with a page, so its body
-/// would be copied to a place a header's length further in its page than it comes from: then each of the copy's loads looks
-/// to the processor like the store before it. 512 KiB in place, AMD Zen 5: 150 us lent from the start of a page, 97 us from
-/// its middle, 110 us through the slot (docs/measurements/2026-11-21-open-mpi.md).
-const PAGE_START_BYTES: usize = 128;
-const PAGE_BYTES: usize = 4096;
 
 /// Consumes a block's slots and makes frames of them.
 pub(super) struct Sender<'m> {
@@ -54,7 +47,7 @@ impl<'m> Sender<'m> {
     /// 2. From the next [`Self::progress`] or [`Self::return_loans`] until the slot has been released or the bytes returned,
     ///    they are readable and nobody writes them.
     pub(super) unsafe fn lend(&mut self, slot: *mut u8, body: *const u8, len_bytes: usize) -> bool {
-        if body.addr() % PAGE_BYTES < PAGE_START_BYTES {
+        if !Loans::pay(body) {
             return false;
         }
         let Some(slot) = self.block.simple_slot(slot) else { return false };

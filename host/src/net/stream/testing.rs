@@ -127,6 +127,16 @@ impl Reader {
         Reader { block, consumer: split(block.control()).1 }
     }
 
+    /// The step that is emptied next.
+    pub(super) fn step(&self) -> Step {
+        self.consumer.step()
+    }
+
+    /// The first byte of the Simple slot that is emptied next.
+    pub(super) fn simple_slot(&self) -> *mut u8 {
+        self.block.slot(Protocol::Simple, self.consumer.step())
+    }
+
     /// Empties the next slot, if it is full. Line slots are read by their flags, as a kernel does.
     pub(super) fn recv(&mut self, protocol: Protocol) -> Option<Message> {
         let step = self.consumer.step();

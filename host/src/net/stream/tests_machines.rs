@@ -5,6 +5,7 @@ use super::frame::HEADER_BYTES;
 use super::recv::Receiver;
 use super::send::Sender;
 use super::testing::{LAYOUT, Message, Pipe, Reader, Writer, block};
+use crate::net::bypass::{BYPASS_MIN_BYTES, Expected};
 use oxccl_shared::abi::Protocol;
 use proptest::prelude::*;
 
@@ -83,6 +84,44 @@ proptest! {
         prop_assume!(script.iter().any(|n| *n > 0));
         let received = Link::new(script).carry(&messages, &pace);
         prop_assert_eq!(received, messages);
+    }
+
+    /// What is expected and comes is where it was wanted; what comes instead of it is in its slot. Whatever was read of the next
+    /// frame before its header was known.
+    #[test]
+    fn what_is_expected_is_received_where_it_is_wanted_and_anything_else_is_not(
+        frames in prop::collection::vec((0usize..=16384, 0u8..4), 1..24),
+        script in prop::collection::vec(prop_oneof![Just(0), 1usize..40, 1usize..9000, Just(1 << 20)], 1..20),
+    ) {
+        prop_assume!(script.iter().any(|n| *n > 0));
+        let mut link = Link::new(script);
+        for (tag, (len, kind)) in (0..).zip(frames) {
+            let protocol = if kind == 3 { Protocol::LL } else { Protocol::Simple };
+            let message = Message::new(protocol, tag, len, &LAYOUT);
+            let len_bytes = if kind == 1 { len / 2 + BYPASS_MIN_BYTES } else { len };
+            let tag = if kind == 2 { tag + 1 } else { tag };
+            let mut memory = vec![0xee; len_bytes + 64];
+            let expected = Expected { first: link.reader.step(), dst: memory.as_mut_ptr(), len_bytes, tag };
+            // SAFETY: the memory lives until all is forgotten below, and is looked at when its slot is full.
+            unsafe { link.receiver.expect(expected) };
+            while !link.writer.send(&message) {}
+            let received = loop {
+                link.sender.progress(&mut link.pipe, protocol).unwrap();
+                link.receiver.progress(&mut link.pipe).unwrap();
+                let at = link.receiver.take_arrived(link.reader.simple_slot());
+                if let Some(mut received) = link.reader.recv(protocol) {
+                    prop_assert_eq!(at.is_some(), kind != 3 && len == len_bytes && len >= BYPASS_MIN_BYTES && kind != 2);
+                    if at.is_some() {
+                        received.payload = memory[..len].to_vec();
+                    }
+                    break received;
+                }
+                prop_assert!(at.is_none());
+            };
+            prop_assert_eq!(received, message);
+            prop_assert_eq!(&memory[len_bytes..], &[0xee; 64]);
+            link.receiver.forget_arrivals();
+        }
     }
 
     /// Lent bytes arrive as they were, whether all, some or none of them have left when their memory is wanted back.

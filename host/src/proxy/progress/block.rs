@@ -97,6 +97,15 @@ impl ProxyBlock {
         if proto::is_flagged(protocol) { self.lines.as_ptr() } else { self.bulk.as_ptr() }
     }
 
+    /// Which counted slot begins at `address`.
+    pub(super) fn counted_slot(&self, address: *const u8) -> Option<usize> {
+        let at = |slot| proto::slot_offset(Protocol::Simple, &self.layout, slot);
+        let (first, slot_bytes) = (at(0), at(1) - at(0));
+        let offset = address.addr().checked_sub(self.bulk.as_ptr().addr() + first)?;
+        let slot = offset / slot_bytes;
+        (slot < STEPS && offset.is_multiple_of(slot_bytes)).then_some(slot)
+    }
+
     /// The first byte of the slot that `step` occupies.
     pub(super) fn slot(&self, protocol: Protocol, step: Step) -> *mut u8 {
         self.base(protocol).wrapping_add(proto::slot_offset(protocol, &self.layout, step.slot()))

@@ -93,7 +93,7 @@ pub struct Progress {
     _keep: Keep,
 }
 
-type LaneKey = (ChannelId, Rank, bool);
+pub(super) type LaneKey = (ChannelId, Rank, bool);
 
 impl ProxyEnd {
     /// Which connection it is.
@@ -218,6 +218,17 @@ impl Progress {
             }
         }
         moved
+    }
+
+    /// All connections.
+    pub(super) fn ends(&mut self) -> impl Iterator<Item = &mut ProxyEnd> {
+        self.lanes.iter_mut().map(|lane| &mut lane.end)
+    }
+
+    /// One connection.
+    pub(super) fn end(&mut self, key: LaneKey) -> Option<&mut ProxyEnd> {
+        let found = self.lookup.binary_search_by_key(&key, |(key, _)| *key).ok()?;
+        Some(&mut self.lanes[self.lookup[found].1 as usize].end)
     }
 
     /// Whether nothing is under way.

@@ -94,6 +94,9 @@ pub enum EndFault {
         /// For so long.
         waited: Duration,
     },
+    /// An operation of this rank was given up while its memory was lent.
+    #[error("an operation was given up in the middle")]
+    Unfinished,
     /// This rank's kernel filled a slot for another operation than the proxy was told of.
     #[error("this rank's kernel filled step {} for operation {found:#010x}", step.0)]
     OtherOperation {

@@ -25,6 +25,7 @@ mod pattern;
 mod pool;
 mod trace;
 mod engine;
+mod memory;
 mod orders;
 mod idle;
 mod thread;

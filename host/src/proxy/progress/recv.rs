@@ -14,8 +14,9 @@ use super::error::{EndError, EndFault, Outstanding, Place};
 use super::order::Keep;
 use super::prologue::{PROLOGUE_BYTES, Prologue};
 use super::send::moved;
+use crate::net::bypass::{Arrivals, Expected};
 use crate::net::{NetError, RecvComm, Registration, Request};
-use oxccl_shared::abi::{ConnLayout, SlotHeader, Step};
+use oxccl_shared::abi::{ConnLayout, Protocol, SlotHeader, Step};
 use oxccl_shared::fifo::{STEPS, StepProducer, split_over};
 use oxccl_shared::proto;
 use std::sync::Arc;
@@ -51,6 +52,7 @@ pub struct RecvEnd {
     publishing: StepProducer<'static>,
     /// What is under way; step `s` at `s % STEPS`.
     arriving: [Arriving; STEPS],
+    arrivals: Arrivals,
     announced: Announced,
     running: Option<Running>,
     failed: Option<Arc<EndError>>,
@@ -77,6 +79,7 @@ impl RecvEnd {
         // SAFETY: as above.
         let annex_registration = unsafe { annex.register(&mut *comm)? };
         let (looking, publishing) = (split_over(block.words()).0, split_over(block.words()).0);
+        let arrivals = Arrivals::new(proto::payload_bytes(Protocol::Simple, block.layout()));
         Ok(RecvEnd {
             comm,
             annex,
@@ -87,6 +90,7 @@ impl RecvEnd {
             looking,
             publishing,
             arriving: [Arriving { request: None, len_bytes: 0 }; STEPS],
+            arrivals,
             announced: Announced::Done,
             running: None,
             failed: None,
@@ -97,6 +101,35 @@ impl RecvEnd {
     /// The same end, which also keeps its block's memory alive.
     pub fn keeping(self, memory: Keep) -> Self {
         Self { _memory: Some(memory), ..self }
+    }
+
+    /// A message will come, whose bytes may go straight to where it says, if the network need not know memory beforehand.
+    ///
+    /// # Safety
+    /// 1. Until all of its slots are released or [`Self::forget_arrivals`] is called, the bytes are writable, and nobody else
+    ///    accesses those of slots that are not yet published.
+    /// 2. Whoever empties a counted slot of it asks [`Self::take_arrived`] first.
+    pub(crate) unsafe fn expect(&mut self, message: Expected) {
+        if self.comm.reaches_all_memory() {
+            self.arrivals.expect(message);
+        }
+    }
+
+    /// Where the bytes of the full counted slot at `slot` are, if it is one of this end's and they are not in it. To be asked once
+    /// for a slot.
+    pub(crate) fn take_arrived(&mut self, slot: *const u8) -> Option<*mut u8> {
+        if self.arrivals.is_empty() {
+            return None;
+        }
+        self.arrivals.take(self.block.counted_slot(slot)?)
+    }
+
+    /// Ends what an operation that will not be finished expects. If something of it was to come, the connection is dead: it may
+    /// still be received where nobody owns it.
+    pub(crate) fn forget_arrivals(&mut self) {
+        if self.arrivals.forget(self.looking.step()) {
+            self.fail(EndFault::Unfinished);
+        }
     }
 
     /// Which connection it is.
@@ -209,17 +242,22 @@ impl RecvEnd {
             return Ok(false);
         }
         let step = self.looking.step();
-        let (start, registration) = if proto::is_flagged(sub.protocol) {
-            (self.annex.slot(step.slot()), self.annex_registration)
-        } else {
-            (self.block.slot(sub.protocol, step), self.slots.of(sub.protocol))
-        };
         let max_bytes = proto::slot_bytes(sub.protocol, self.block.layout());
+        let wanted = self.arrivals.of(step).filter(|at| at.tag == sub.tag);
+        let (start, max_bytes, registration) = match (proto::is_flagged(sub.protocol), wanted) {
+            (true, _) => (self.annex.slot(step.slot()), max_bytes, self.annex_registration),
+            (false, Some(at)) => (at.start, at.len_bytes, self.slots.of(sub.protocol)),
+            (false, None) => (self.block.slot(sub.protocol, step), max_bytes, self.slots.of(sub.protocol)),
+        };
         // SAFETY: the slot lies in what was registered and is empty, so that its consumer leaves it alone until it is published;
-        // that of the annex is free because the step 8 before has been landed.
+        // that of the annex is free because the step 8 before has been landed; of expected bytes `expect` has had its caller
+        // promise the same, and found that this network registers nothing.
         let posted = unsafe { self.comm.irecv(start, max_bytes, registration)? };
         let Some(request) = posted else { return Ok(false) };
         self.arriving[step.slot()] = Arriving { request: Some(request), len_bytes: 0 };
+        if wanted.is_some() {
+            self.arrivals.place(step.slot(), start);
+        }
         self.looking.advance();
         counters.posted += 1;
         Ok(true)

@@ -12,6 +12,7 @@ use super::counters::{Counters, Running, SubOp};
 use super::error::{EndError, EndFault, Outstanding, Place};
 use super::order::Keep;
 use super::prologue::PROLOGUE_BYTES;
+use crate::net::bypass::Loans;
 use crate::net::{NetError, Registration, Request, SendComm};
 use oxccl_shared::abi::{ConnLayout, Step};
 use oxccl_shared::fifo::{STEPS, StepConsumer, split_over};
@@ -41,6 +42,7 @@ pub struct SendEnd {
     giving: StepConsumer<'static>,
     /// The sends under way; that of step `s` at `s % STEPS`.
     requests: [Request; STEPS],
+    loans: Loans,
     announced: Announced,
     running: Option<Running>,
     failed: Option<Arc<EndError>>,
@@ -77,6 +79,7 @@ impl SendEnd {
             looking,
             giving,
             requests: [Request(0); STEPS],
+            loans: Loans::default(),
             announced: Announced::Done,
             running: None,
             failed: None,
@@ -87,6 +90,30 @@ impl SendEnd {
     /// The same end, which also keeps its block's memory alive.
     pub fn keeping(self, memory: Keep) -> Self {
         Self { _memory: Some(memory), ..self }
+    }
+
+    /// Has the counted slot at `slot` stand for `len_bytes` at `body`, so that nobody need copy them there. Nothing happens and the
+    /// answer is no if that is not the start of a slot of this end, if the network must know memory beforehand, or if the bytes
+    /// are better copied.
+    ///
+    /// # Safety
+    /// 1. The slot is empty, and is published next with a length of `len_bytes`.
+    /// 2. Until it has been given back or [`Self::forget_loans`] is called, the bytes are readable and nobody writes them.
+    pub(crate) unsafe fn lend(&mut self, slot: *mut u8, body: *const u8, len_bytes: usize) -> bool {
+        let Some(slot) = self.block.counted_slot(slot) else { return false };
+        let is_lent = Loans::pay(body) && self.comm.reaches_all_memory();
+        if is_lent {
+            self.loans.begin(slot, body, len_bytes);
+        }
+        is_lent
+    }
+
+    /// Ends loans of an operation that will not be finished. If there are any, the connection is dead: its slots are lost.
+    pub(crate) fn forget_loans(&mut self) {
+        if !self.loans.is_empty() {
+            self.loans = Loans::default();
+            self.fail(EndFault::Unfinished);
+        }
     }
 
     /// Which connection it is.
@@ -202,8 +229,12 @@ impl SendEnd {
         }
         let Running { sub, counters, .. } = running;
         let len_bytes = proto::travel_bytes(sub.protocol, &layout, step, header);
-        let start = self.block.slot(sub.protocol, step);
-        // SAFETY: a slot lies in what was registered; it is full, so that its producer leaves it alone until `release`.
+        let start = match self.loans.body(step.slot()) {
+            Some(lent) => lent,
+            None => self.block.slot(sub.protocol, step).cast_const(),
+        };
+        // SAFETY: a slot lies in what was registered; it is full, so that its producer leaves it alone until `release`. Of lent bytes
+        // `lend` has had its caller promise the same, and found that this network registers nothing.
         let sent = unsafe { self.comm.isend(start, len_bytes, self.slots.of(sub.protocol))? };
         let Some(request) = sent else { return Ok(false) };
         self.requests[step.slot()] = request;
@@ -222,6 +253,7 @@ impl SendEnd {
         if self.comm.test(self.requests[slot])?.is_none() {
             return Ok(false);
         }
+        self.loans.end(slot);
         self.giving.release();
         counters.done += 1;
         Ok(true)

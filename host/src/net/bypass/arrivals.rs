@@ -1,0 +1,149 @@
+//! Messages that are known before they come, so that their slots need not hold them.
+
+use super::BYPASS_MIN_BYTES;
+use oxccl_shared::abi::Step;
+use oxccl_shared::fifo::STEPS;
+use std::collections::VecDeque;
+
+/// Messages that one connection can expect at a time; further ones go through slots.
+const EXPECTED_MAX: usize = 32;
+
+/// A message under Simple whose receive has begun.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Expected {
+    /// The step that its first slot will be.
+    pub first: Step,
+    /// Where the user wants it.
+    pub dst: *mut u8,
+    pub len_bytes: usize,
+    /// What its slots' headers say.
+    pub tag: u32,
+}
+
+/// Where the bytes of one slot are wanted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Destination {
+    pub start: *mut u8,
+    pub len_bytes: usize,
+    pub tag: u32,
+}
+
+/// Which slots of a block are received elsewhere.
+pub(crate) struct Arrivals {
+    /// Bytes of a full slot: how messages are cut.
+    slot_bytes: usize,
+    /// By their steps.
+    expected: VecDeque<Expected>,
+    /// Slots that have come, or are coming, and are not in the block.
+    placed: [Option<*mut u8>; STEPS],
+    count: usize,
+}
+
+// SAFETY: who expects promises that the bytes may be written until the operation is over, by whichever thread has the connection.
+unsafe impl Send for Arrivals {}
+
+impl Arrivals {
+    pub(crate) fn new(slot_bytes: usize) -> Arrivals {
+        let expected = VecDeque::with_capacity(EXPECTED_MAX);
+        Arrivals { slot_bytes, expected, placed: [None; STEPS], count: 0 }
+    }
+
+    /// A message will come; messages are named in the order of their steps. Nothing happens if too many are expected.
+    pub(crate) fn expect(&mut self, message: Expected) {
+        if message.len_bytes >= BYPASS_MIN_BYTES && self.expected.len() < EXPECTED_MAX {
+            self.expected.push_back(message);
+        }
+    }
+
+    /// Where the bytes of `step` are wanted, if not in its slot. Steps are asked for in order.
+    pub(crate) fn of(&mut self, step: Step) -> Option<Destination> {
+        self.forget_before(step);
+        let Expected { first, dst, len_bytes, tag } = *self.expected.front()?;
+        let done_bytes = step.0.checked_sub(first.0)? as usize * self.slot_bytes;
+        let len_bytes = (len_bytes - done_bytes).min(self.slot_bytes);
+        let is_worth_it = len_bytes >= BYPASS_MIN_BYTES;
+        is_worth_it.then(|| Destination { start: dst.wrapping_add(done_bytes), len_bytes, tag })
+    }
+
+    /// Messages whose last slot is before `step` have come.
+    fn forget_before(&mut self, step: Step) {
+        let is_over = |message: &Expected| {
+            step.0 >= message.first.0 + message.len_bytes.div_ceil(self.slot_bytes) as u64
+        };
+        while self.expected.front().is_some_and(is_over) {
+            self.expected.pop_front();
+        }
+    }
+
+    /// The bytes of `slot` are at `start`, or will be when it is full.
+    pub(crate) fn place(&mut self, slot: usize, start: *mut u8) {
+        debug_assert!(self.placed[slot].is_none());
+        self.placed[slot] = Some(start);
+        self.count += 1;
+    }
+
+    /// Where the bytes of `slot` are, if not in it. Whoever asks is about to empty it, and asks once.
+    pub(crate) fn take(&mut self, slot: usize) -> Option<*mut u8> {
+        let start = self.placed[slot].take();
+        self.count -= usize::from(start.is_some());
+        start
+    }
+
+    /// Whether no slot is elsewhere.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Forgets everything. Whether anything of a message was still to come at `step` or to be taken.
+    pub(crate) fn forget(&mut self, step: Step) -> bool {
+        self.forget_before(step);
+        let was_left = !self.expected.is_empty() || self.count > 0;
+        self.expected.clear();
+        (self.placed, self.count) = ([None; STEPS], 0);
+        was_left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLOT_BYTES: usize = 64 << 10;
+
+    fn expected(first: u64, dst: usize, len_bytes: usize) -> Expected {
+        Expected { first: Step(first), dst: std::ptr::without_provenance_mut(dst), len_bytes, tag: 7 }
+    }
+
+    fn of(arrivals: &mut Arrivals, step: u64) -> Option<(usize, usize)> {
+        arrivals.of(Step(step)).map(|at| (at.start.addr(), at.len_bytes))
+    }
+
+    #[test]
+    fn a_message_is_cut_as_its_sender_cuts_it() {
+        let mut arrivals = Arrivals::new(SLOT_BYTES);
+        arrivals.expect(expected(5, 0x1000, 2 * SLOT_BYTES + BYPASS_MIN_BYTES));
+        // Too short, then one whose last slot is.
+        arrivals.expect(expected(8, 0x9000, 100));
+        arrivals.expect(expected(9, 0xa000, SLOT_BYTES + 100));
+        assert_eq!(of(&mut arrivals, 4), None);
+        assert_eq!(of(&mut arrivals, 5), Some((0x1000, SLOT_BYTES)));
+        assert_eq!(of(&mut arrivals, 6), Some((0x1000 + SLOT_BYTES, SLOT_BYTES)));
+        assert_eq!(of(&mut arrivals, 7), Some((0x1000 + 2 * SLOT_BYTES, BYPASS_MIN_BYTES)));
+        assert_eq!(of(&mut arrivals, 8), None);
+        assert_eq!(of(&mut arrivals, 9), Some((0xa000, SLOT_BYTES)));
+        assert_eq!(of(&mut arrivals, 10), None);
+        assert!(!arrivals.forget(Step(11)));
+    }
+
+    #[test]
+    fn what_an_operation_left_behind_is_found() {
+        let mut arrivals = Arrivals::new(SLOT_BYTES);
+        arrivals.expect(expected(0, 0x1000, 2 * SLOT_BYTES));
+        assert!(arrivals.forget(Step(1)));
+        arrivals.place(1, std::ptr::without_provenance_mut(0x1000));
+        assert!(!arrivals.is_empty());
+        assert!(arrivals.forget(Step(2)));
+        assert_eq!(arrivals.take(1), None);
+        assert!(arrivals.is_empty());
+    }
+}
