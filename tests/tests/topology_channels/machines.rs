@@ -32,7 +32,8 @@ proptest! {
         let graphs = Graphs::search(&system, &paths, &config);
         let took = cpu_time() - start;
         prop_assert!(took < Duration::from_secs(1), "{took:?} for {recipe:?}");
-        prop_assert!(!graphs.ring.lanes.is_empty() && !graphs.tree.lanes.is_empty());
+        prop_assert!(!graphs.ring.lanes.is_empty());
+        prop_assert_eq!(graphs.tree.lanes.len(), graphs.ring.lanes.len());
         for graph in graphs.all() {
             check_graph(graph, system.gpus.len(), system.nets.len());
         }

@@ -7,4 +7,6 @@ mod checks;
 mod recipe;
 mod joins;
 mod hostile;
+mod odd;
+mod times;
 mod machines;

@@ -14,6 +14,8 @@ pub(crate) struct Choices {
     starts: Ranked,
     /// For a lane's end, by GPU.
     exits: Vec<Ranked>,
+    /// For each GPU the others that it reaches, nearest first, each with a number that those equally near share.
+    neighbours: Vec<Vec<(usize, usize)>>,
     /// For each network device, the GPUs nearest to it.
     pub near_gpus: Vec<Vec<usize>>,
     /// For each network device, the first one that shares its port.
@@ -40,6 +42,7 @@ impl Choices {
         Choices {
             starts: ranked(system, paths, &all),
             exits: all.iter().map(|gpu| ranked(system, paths, &[*gpu])).collect(),
+            neighbours: all.iter().map(|gpu| neighbours(system, paths, *gpu)).collect(),
             near_gpus: system.nets.iter().map(|net| near(*net)).collect(),
             port: system.nets.iter().map(|net| first_of_port(*net)).collect(),
         }
@@ -90,7 +93,8 @@ pub(super) enum Wanted {
     NearNetLater(usize),
 }
 
-/// The GPUs to go to from `gpu`, by place.
+/// The GPUs to go to from `gpu`, by place; each is given to `add`.
+#[expect(clippy::too_many_arguments, reason = "where a lane stands, and what is wanted of it")]
 pub(super) fn next_gpus(
     machine: &Machine<'_>,
     capacity: &Capacity<'_>,
@@ -99,53 +103,52 @@ pub(super) fn next_gpus(
     wanted: Wanted,
     used: &[u64],
     lane: u64,
-) -> Vec<usize> {
+    add: impl FnMut(usize),
+) {
     let gpus = &machine.system.gpus;
-    let net = match wanted {
-        Wanted::Near => None,
-        Wanted::NearNet(net) | Wanted::NearNetLater(net) => Some(machine.system.nets[net]),
-    };
-    let mut scored = Vec::with_capacity(gpus.len());
-    for turn in 1..gpus.len() {
-        let next = (gpu + turn) % gpus.len();
-        let route = machine.paths.between(gpus[gpu], gpus[next]);
-        if route.links.is_empty() || used[next] & lane != 0 {
-            continue;
-        }
-        let near = (Reverse(route.bw as i32), route.links.len());
-        let to_net = net.map(|net| {
-            let route = machine.paths.between(net, gpus[next]);
-            let pci = capacity.pci_left(gpus[next]);
-            (Reverse(route.bw as i32), Reverse(pci as i32), route.links.len())
-        });
-        scored.push((to_net, near, turn, next));
+    let near = machine.choices.neighbours[gpu].iter().filter(|(next, _)| used[*next] & lane == 0);
+    if machine.system.nv_switch.is_some() {
+        let is_free = |next: &usize| near.clone().any(|near| near.0 == *next);
+        return next_in_number(pattern, gpu, gpus.len()).filter(is_free).for_each(add);
     }
+    let net = match wanted {
+        Wanted::Near => return near.map(|near| near.0).for_each(add),
+        Wanted::NearNet(net) | Wanted::NearNetLater(net) => machine.system.nets[net],
+    };
+    let score = |(place, (next, group)): (usize, &(usize, usize))| {
+        let route = machine.paths.between(net, gpus[*next]);
+        let pci = capacity.pci_left(gpus[*next]);
+        ((Reverse(route.bw as i32), Reverse(pci as i32), route.links.len()), place, *group, *next)
+    };
+    let mut scored: Vec<_> = near.enumerate().map(score).collect();
+    let is_equal = scored.first().map(|first| first.2) == scored.last().map(|last| last.2);
     scored.sort_unstable();
-    let is_equal = scored.windows(2).all(|pair| pair[0].1 == pair[1].1);
     if is_equal && matches!(wanted, Wanted::NearNetLater(_)) {
         scored.reverse();
     }
-    let mut next: Vec<usize> = scored.into_iter().map(|score| score.3).collect();
-    if machine.system.nv_switch.is_some() {
-        keep_neighbours(&mut next, pattern, gpu, gpus.len());
-    }
-    next
+    scored.into_iter().map(|score| score.3).for_each(add);
 }
 
 /// NVSwitches do best where each GPU has few peers: only neighbours in number are tried.
-fn keep_neighbours(next: &mut Vec<usize>, pattern: Pattern, gpu: usize, count: usize) {
+fn next_in_number(pattern: Pattern, gpu: usize, count: usize) -> impl Iterator<Item = usize> {
     let (after, before) = ((gpu + 1) % count, (gpu + count - 1) % count);
-    // The last one named is tried first.
-    let named: &[usize] = match pattern {
-        Pattern::Ring => &[after, before],
-        Pattern::BalancedTree | Pattern::SplitTree => &[before, after],
-        Pattern::Tree | Pattern::Nvls | Pattern::CollnetDirect => &[after],
+    let (first, second) = match pattern {
+        Pattern::Ring => (before, Some(after)),
+        Pattern::BalancedTree | Pattern::SplitTree => (after, Some(before)),
+        Pattern::Tree | Pattern::Nvls | Pattern::CollnetDirect => (after, None),
     };
-    let mut kept = Vec::with_capacity(2);
-    for neighbour in named {
-        if next.contains(neighbour) && !kept.contains(neighbour) {
-            kept.insert(0, *neighbour);
-        }
-    }
-    *next = kept;
+    // Of two GPUs, the other one is both.
+    std::iter::once(first).chain(second.filter(|second| *second != first))
+}
+
+/// The other GPUs: those with the widest routes first, then those with the fewest links, then in turn.
+fn neighbours(system: &System, paths: &Paths, gpu: usize) -> Vec<(usize, usize)> {
+    let gpus = &system.gpus;
+    let others = (1..gpus.len()).map(|turn| (gpu + turn) % gpus.len());
+    let route = |next: usize| paths.between(gpus[gpu], gpus[next]);
+    let key = |next: usize| (Reverse(route(next).bw as i32), route(next).links.len());
+    let mut sorted: Vec<usize> = others.filter(|next| !route(*next).links.is_empty()).collect();
+    sorted.sort_by_key(|next| key(*next));
+    let groups = sorted.chunk_by(|a, b| key(*a) == key(*b)).enumerate();
+    groups.flat_map(|(group, nexts)| nexts.iter().map(move |next| (*next, group))).collect()
 }

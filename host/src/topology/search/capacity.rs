@@ -116,5 +116,8 @@ impl<'a> Capacity<'a> {
 
 /// To thousandths: otherwise taking and giving back leaves crumbs that decide comparisons.
 fn rounded(bw: f32) -> f32 {
-    (bw * 1000.0).round() / 1000.0
+    let thousandths = bw * 1000.0;
+    // Whole ones, which are most, need no call of a library.
+    let whole = thousandths as i32 as f32;
+    (if whole == thousandths { whole } else { thousandths.round() }) / 1000.0
 }

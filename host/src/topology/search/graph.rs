@@ -32,6 +32,11 @@ impl GraphId {
         [Ring, Tree, CollnetChain, Nvls, CollnetDirect].into_iter().find(|id| *id as u32 == number)
     }
 
+    /// Whether it needs network devices that reduce.
+    pub(super) fn is_collnet(self) -> bool {
+        matches!(self, GraphId::CollnetChain | GraphId::CollnetDirect)
+    }
+
     /// For people.
     pub fn name(self) -> &'static str {
         match self {

@@ -22,6 +22,7 @@ use super::{Paths, System, Tables};
 use bounds::Bounds;
 use candidates::Choices;
 use relax::Request;
+use std::ops::RangeInclusive;
 
 /// What the user sets. The default is that of an empty environment.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -50,6 +51,34 @@ pub(crate) struct Machine<'a> {
     pub choices: Choices,
 }
 
+/// A machine whose graphs can be searched one by one.
+pub struct Search<'a> {
+    machine: Machine<'a>,
+    config: &'a SearchConfig,
+}
+
+impl<'a> Search<'a> {
+    /// Looks at the machine. Without network devices in `system`, no rank is on another host.
+    pub fn new(system: &'a System, paths: &'a Paths, config: &'a SearchConfig) -> Search<'a> {
+        let (bounds, choices) = (Bounds::new(system, paths), Choices::new(system, paths));
+        Search { machine: Machine { system, paths, bounds, choices }, config }
+    }
+
+    /// As many channels as are of use, from and to so many, to be used as `pattern` tells; a single GPU has chains only. Where none
+    /// are found in time, GPUs are visited as in the lanes `along`, which another graph has.
+    pub fn graph(
+        &self,
+        id: GraphId,
+        pattern: Pattern,
+        channels: RangeInclusive<usize>,
+        along: &[Lane],
+    ) -> Graph {
+        let (channels_min, channels_max) = (*channels.start(), *channels.end());
+        let request = Request { id, pattern, channels_min, channels_max, along };
+        relax::search(&self.machine, self.config, request)
+    }
+}
+
 /// The answers.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Graphs {
@@ -68,19 +97,11 @@ pub struct Graphs {
 impl Graphs {
     /// Searches all graphs. Without network devices in `system`, no rank is on another host.
     pub fn search(system: &System, paths: &Paths, config: &SearchConfig) -> Graphs {
-        let (bounds, choices) = (Bounds::new(system, paths), Choices::new(system, paths));
-        let machine = Machine { system, paths, bounds, choices };
+        let search = Search::new(system, paths, config);
         let gpus = system.gpus.len();
-        let search = |id, pattern, collnet, min, max| {
-            relax::search(
-                &machine,
-                config,
-                Request { id, pattern, collnet, channels_min: min, channels_max: max },
-            )
-        };
-        let ring = search(GraphId::Ring, Pattern::Ring, false, 1, CHANNELS_MAX / 2);
+        let ring = search.graph(GraphId::Ring, Pattern::Ring, 1..=CHANNELS_MAX / 2, &[]);
         let channels = ring.lanes.len();
-        let tree = search(GraphId::Tree, Pattern::BalancedTree, false, channels, channels);
+        let tree = search.graph(GraphId::Tree, Pattern::BalancedTree, channels..=channels, &ring.lanes);
         let mut graphs = Graphs {
             ring,
             tree,
@@ -90,15 +111,16 @@ impl Graphs {
         };
         if config.collnet {
             let direct_max = gpus.min(DIRECT_HEADS_MAX);
-            graphs.collnet_chain = search(GraphId::CollnetChain, Pattern::Tree, true, channels, channels);
+            graphs.collnet_chain =
+                search.graph(GraphId::CollnetChain, Pattern::Tree, channels..=channels, &graphs.ring.lanes);
             graphs.collnet_direct =
-                search(GraphId::CollnetDirect, Pattern::CollnetDirect, true, 1, direct_max);
+                search.graph(GraphId::CollnetDirect, Pattern::CollnetDirect, 1..=direct_max, &[]);
         }
         if config.nvls && system.nv_switch.is_some() && system.sm_min() >= 90 {
             let max = gpus.min(CHANNELS_MAX / 2);
             // Alone, all GPUs are to pull evenly.
             let min = if system.nets.is_empty() { max } else { 1 };
-            graphs.nvls = search(GraphId::Nvls, Pattern::Nvls, false, min, max);
+            graphs.nvls = search.graph(GraphId::Nvls, Pattern::Nvls, min..=max, &[]);
         }
         graphs
     }

@@ -23,6 +23,9 @@ impl Walk<'_> {
 
     /// How the next lane may begin.
     pub fn add_starts(&mut self) {
+        if !self.trial.along.is_empty() {
+            return self.add_start_along();
+        }
         if !self.machine.system.nets.is_empty() {
             return self.add_starts_from_nets();
         }
@@ -38,6 +41,16 @@ impl Walk<'_> {
         });
         if last.is_none() || !self.trial.same_channels {
             self.moves.extend((0..self.used.len()).map(|gpu| begin(gpu, Order::Free)));
+        }
+    }
+
+    fn add_start_along(&mut self) {
+        let Some(lane) = self.trial.along.get(self.done) else { return };
+        let nets = &self.machine.system.nets;
+        let net = nets.get(lane.nets[0]).map(|net| self.machine.system.net(*net));
+        if net.is_none_or(|net| net.coll || !self.trial.collnet) {
+            let net = net.map(|_| lane.nets[0]);
+            self.moves.push(Move::Begin { net, gpu: lane.gpus[0], order: Order::Along, is_aside: false });
         }
     }
 
@@ -100,14 +113,16 @@ impl Walk<'_> {
             (Order::Replay, _) => {
                 return self.moves.push(Move::Visit(self.lanes[self.done - 1].gpus[step + 1]));
             }
+            (Order::Along, _) => {
+                return self.moves.push(Move::Visit(self.trial.along[self.done].gpus[step + 1]));
+            }
             (Order::Free, None) => Wanted::Near,
             (Order::Free, Some(at)) if at == step + 1 => Wanted::NearNet(start),
             (Order::Free, Some(_)) => Wanted::NearNetLater(start),
         };
-        let (pattern, lane) = (self.trial.pattern, 1 << self.done);
-        let next =
-            candidates::next_gpus(self.machine, &self.capacity, pattern, gpu, wanted, &self.used, lane);
-        self.moves.extend(next.into_iter().map(Move::Visit));
+        let (pattern, lane, moves) = (self.trial.pattern, 1 << self.done, &mut self.moves);
+        let add = |next| moves.push(Move::Visit(next));
+        candidates::next_gpus(self.machine, &self.capacity, pattern, gpu, wanted, &self.used, lane, add);
     }
 
     /// The network devices by which a lane may leave at a GPU.

@@ -3,53 +3,64 @@
 //! Gives: the best [`Graph`] within a budget of steps.
 //! Never: nothing, where GPUs can reach each other at all: at worst one slow channel in the order of the GPUs.
 
-use super::walk::{Outcome, Trial, Walk};
+use super::walk::{Draft, Outcome, Trial, Walk};
 use super::{Graph, GraphId, Lane, Machine, Pattern, SearchConfig};
 use crate::topology::PathKind;
+use crate::topology::system::NodeId;
 
 /// What to look for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Request {
+pub(super) struct Request<'a> {
     pub id: GraphId,
     pub pattern: Pattern,
-    pub collnet: bool,
     pub channels_min: usize,
     pub channels_max: usize,
+    /// Lanes of another graph that are good enough where nothing is found in time.
+    pub along: &'a [Lane],
 }
 
 /// Steps of a whole search after which what was found is good enough, of a walk, and of one with equal channels.
 const GLOBAL_STEPS: i64 = 1 << 19;
 const WALK_STEPS: u32 = 1 << 14;
 const SAME_CHANNELS_STEPS: u32 = 1 << 8;
-/// Steps after which a search ends even with nothing found.
+/// Steps after which a search ends even with nothing found; eight GPUs or fewer, which are to take no 100 ms, have `FEW_GPUS_STEPS`.
 const HARD_STEPS: i64 = 1 << 20;
+const FEW_GPUS: usize = 8;
+const FEW_GPUS_STEPS: i64 = 1 << 18;
+/// Steps of each walk that settles for less.
+const SETTLING_STEPS: u32 = 1 << 11;
 
 struct Relaxation<'a> {
     machine: &'a Machine<'a>,
-    request: Request,
+    request: Request<'a>,
     /// Highest first.
     speeds: &'static [f32],
     speed: usize,
     /// The most that may be asked for.
     cross_nic: u32,
     best: Graph,
-    /// Left of [`GLOBAL_STEPS`] and of [`HARD_STEPS`].
+    /// Left of [`GLOBAL_STEPS`], of [`HARD_STEPS`], and of what there is to find anything at all.
     global: i64,
     hard: i64,
+    patience: i64,
+    /// By how much steps cost more than on few GPUs.
+    cost: u32,
 }
 
 /// Searches one graph.
-pub(super) fn search(machine: &Machine<'_>, config: &SearchConfig, request: Request) -> Graph {
+pub(super) fn search(machine: &Machine<'_>, config: &SearchConfig, request: Request<'_>) -> Graph {
     let mut relaxation = Relaxation::new(machine, config, request);
-    let mut trial = relaxation.first_trial();
+    let first = relaxation.first_trial();
+    let mut trial = first.clone();
     relaxation.loosen(&mut trial);
+    let settled = relaxation.settle(&first);
     double(&mut relaxation.best, machine, request.channels_max);
-    relaxation.tighten(trial);
+    relaxation.tighten(&settled.unwrap_or(trial));
     relaxation.or_simple_order()
 }
 
 impl<'a> Relaxation<'a> {
-    fn new(machine: &'a Machine<'a>, config: &SearchConfig, mut request: Request) -> Relaxation<'a> {
+    fn new(machine: &'a Machine<'a>, config: &SearchConfig, mut request: Request<'a>) -> Relaxation<'a> {
         let gpus = machine.system.gpus.len();
         if gpus == 1 && request.pattern != Pattern::Ring {
             request.pattern = Pattern::Tree;
@@ -66,13 +77,14 @@ impl<'a> Relaxation<'a> {
         best.type_intra = machine.bounds.intra.0;
         best.type_inter = machine.bounds.inter.0;
         // Steps cost more where there are more GPUs to choose from.
-        let cost = gpus.div_ceil(16) as i64;
-        let (global, hard) = (GLOBAL_STEPS / cost, HARD_STEPS / cost);
-        Relaxation { machine, request, speeds, speed: 0, cross_nic, best, global, hard }
+        let cost = gpus.div_ceil(16) as u32;
+        let (global, hard) = (GLOBAL_STEPS / i64::from(cost), HARD_STEPS / i64::from(cost));
+        let patience = if gpus <= FEW_GPUS { FEW_GPUS_STEPS } else { hard };
+        Relaxation { machine, request, speeds, speed: 0, cross_nic, best, global, hard, patience, cost }
     }
 
     fn first_trial(&mut self) -> Trial {
-        let Request { pattern, collnet, channels_min, channels_max, .. } = self.request;
+        let Request { id, pattern, channels_min, channels_max, .. } = self.request;
         let bounds = &self.machine.bounds;
         let gpus = self.machine.system.gpus.len() as f32;
         // Only a ring uses as many links as it has GPUs.
@@ -82,7 +94,7 @@ impl<'a> Relaxation<'a> {
         self.speed = first_not(self.speeds, is_too_fast);
         Trial {
             pattern,
-            collnet,
+            collnet: id.is_collnet(),
             cross_nic: self.best.cross_nic,
             channels_min,
             channels_max,
@@ -91,6 +103,7 @@ impl<'a> Relaxation<'a> {
             type_intra: bounds.intra.0,
             type_inter: bounds.inter.0,
             same_channels: pattern != Pattern::Nvls,
+            along: Vec::new(),
         }
     }
 
@@ -101,9 +114,15 @@ impl<'a> Relaxation<'a> {
             Outcome::Perfect => 0,
             Outcome::Done(left) => left,
         };
-        self.hard -= i64::from(steps - left).max(16);
+        let spent = i64::from(steps - left).max(16);
+        self.hard -= spent;
+        self.patience -= spent;
         self.global -= i64::from(steps);
         outcome
+    }
+
+    fn is_out_of_steps(&self) -> bool {
+        self.hard < 0 || (self.patience < 0 && self.best.lanes.is_empty())
     }
 
     /// Whether the widest GPU's links are all in use.
@@ -115,7 +134,7 @@ impl<'a> Relaxation<'a> {
     fn loosen(&mut self, trial: &mut Trial) {
         loop {
             let outcome = self.walk(trial);
-            if outcome == Outcome::Perfect || self.is_saturated() || self.hard < 0 {
+            if outcome == Outcome::Perfect || self.is_saturated() || self.is_out_of_steps() {
                 return;
             }
             if trial.same_channels && !self.keeps_same_channels(trial) {
@@ -185,9 +204,87 @@ impl<'a> Relaxation<'a> {
         true
     }
 
+    /// Where nothing was found, all is allowed at once and each speed gets a short look, the highest first: along the other graph's
+    /// lanes, then along any. Returns what led to something.
+    fn settle(&mut self, first: &Trial) -> Option<Trial> {
+        if !self.best.lanes.is_empty() || self.request.pattern.is_heads() {
+            return None;
+        }
+        let trials = self.settling_trials(first);
+        let given: Vec<Draft> = self.request.along.iter().filter_map(|lane| self.draft(lane)).collect();
+        let given = Some((given, WALK_STEPS)).filter(|(given, _)| given.len() >= first.channels_min);
+        for (along, steps) in given.into_iter().chain([(Vec::new(), SETTLING_STEPS / self.cost)]) {
+            for speed in self.speeds.iter().skip_while(|speed| **speed > first.bw_intra) {
+                for trial in &trials {
+                    let (bw_intra, bw_inter) = (*speed, *speed);
+                    let trial = Trial { bw_intra, bw_inter, along: along.clone(), ..trial.clone() };
+                    Walk::run(self.machine, &trial, &mut self.best, steps);
+                    if !self.best.lanes.is_empty() {
+                        self.say_what_lanes_are();
+                        return Some(trial);
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// What was allowed says little of the lanes that were found.
+    fn say_what_lanes_are(&mut self) {
+        let Machine { system, paths, bounds, .. } = self.machine;
+        let drafts: Vec<Draft> = self.best.lanes.iter().filter_map(|lane| self.draft(lane)).collect();
+        let kind = |from, to| paths.between(from, to).kind.max(paths.between(to, from).kind);
+        let (mut intra, mut inter) = (bounds.intra.0, bounds.inter.0);
+        for Draft { gpus, nets } in &drafts {
+            let lane: Vec<NodeId> = gpus.iter().map(|gpu| system.gpus[*gpu]).collect();
+            let (first, last) = (lane[0], lane[lane.len() - 1]);
+            intra = lane.windows(2).map(|hop| kind(hop[0], hop[1])).fold(intra, PathKind::max);
+            let is_ring = self.best.pattern == Pattern::Ring;
+            match nets.map(|net| system.nets.get(net)) {
+                [Some(from), Some(to)] => {
+                    inter = inter.max(kind(*from, first)).max(kind(*to, if is_ring { last } else { first }));
+                }
+                _ if is_ring => intra = intra.max(kind(last, first)),
+                _ => {}
+            }
+        }
+        self.best.same_channels = drafts.windows(2).all(|pair| pair[0].gpus == pair[1].gpus);
+        (self.best.type_intra, self.best.type_inter) = (intra, inter);
+    }
+
+    /// The first trial with all allowed that may be allowed: each pattern, with equal lanes or not.
+    fn settling_trials(&self, first: &Trial) -> Vec<Trial> {
+        let bounds = &self.machine.bounds;
+        let farthest = |kind: PathKind| kind.min(PathKind::Sys);
+        let (type_intra, type_inter) = (farthest(bounds.intra.1), farthest(bounds.inter.1));
+        let trial = Trial { type_intra, type_inter, ..first.clone() };
+        let mut trials = vec![trial.clone()];
+        if trial.pattern.is_tree() && trial.pattern != Pattern::Tree {
+            trials.push(Trial { pattern: Pattern::Tree, ..trial });
+        } else if trial.pattern == Pattern::Ring && self.cross_nic == 2 {
+            trials.push(Trial { cross_nic: 2, ..trial });
+        }
+        trials
+            .into_iter()
+            .flat_map(|trial| [true, false].map(|same_channels| Trial { same_channels, ..trial.clone() }))
+            .collect()
+    }
+
+    /// A lane by places.
+    fn draft(&self, lane: &Lane) -> Option<Draft> {
+        let system = self.machine.system;
+        let gpu = |rank: &u32| system.gpus.iter().position(|gpu| system.gpu(*gpu).rank == *rank);
+        let net = |id: u64| system.nets.iter().position(|net| system.net(*net).id == id);
+        let nets = match lane.nets {
+            Some([from, to]) => [net(from)?, net(to)?],
+            None => [0; 2],
+        };
+        Some(Draft { gpus: lane.gpus.iter().map(gpu).collect::<Option<_>>()?, nets })
+    }
+
     /// Keeps the channels found and raises their speed step by step, as long as that works.
-    fn tighten(&mut self, last: Trial) {
-        let Some(mut trial) = self.trial_of_best(&last) else { return };
+    fn tighten(&mut self, last: &Trial) {
+        let Some(mut trial) = self.trial_of_best(last) else { return };
         while let Some(faster) = self.speed.checked_sub(1) {
             let best = &self.best;
             let speed = self.speeds[faster];
@@ -233,7 +330,10 @@ impl<'a> Relaxation<'a> {
 
     fn or_simple_order(mut self) -> Graph {
         let system = self.machine.system;
-        if self.best.lanes.is_empty() && !self.request.collnet && self.request.pattern != Pattern::Nvls {
+        if self.best.lanes.is_empty()
+            && !self.request.id.is_collnet()
+            && self.request.pattern != Pattern::Nvls
+        {
             let gpus = system.gpus.iter().map(|gpu| system.gpu(*gpu).rank).collect();
             let nets = system.nets.first().map(|net| [system.net(*net).id; 2]);
             self.best.lanes = vec![Lane { gpus, nets }];

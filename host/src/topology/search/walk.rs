@@ -21,6 +21,8 @@ pub(super) struct Trial {
     pub type_intra: PathKind,
     pub type_inter: PathKind,
     pub same_channels: bool,
+    /// The only lanes to try, if there are any: from the first network device of each through its GPUs.
+    pub along: Vec<Draft>,
 }
 
 /// How a walk ended.
@@ -39,6 +41,8 @@ pub(super) enum Order {
     Numbered,
     /// As the lane before.
     Replay,
+    /// As in [`Trial::along`].
+    Along,
     /// Whatever works.
     Free,
 }
