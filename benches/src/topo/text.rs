@@ -63,7 +63,12 @@ pub fn name(system: &System, node: NodeId) -> String {
         NodeKind::Gpu(gpu) => format!("GPU {}", gpu.rank),
         NodeKind::Pci(bus_id) => format!("PCI {bus_id}"),
         NodeKind::NvSwitch => "NVSwitch".into(),
-        NodeKind::Cpu(cpu) => format!("CPU {}", cpu.numa_id.max(0)),
+        NodeKind::Cpu(cpu) => {
+            let host = system.node(node).host;
+            let is_one = system.nodes.iter().all(|node| node.host == host);
+            let host = if is_one { String::new() } else { format!("host {host} ") };
+            format!("{host}CPU {}", cpu.numa_id.max(0))
+        }
         NodeKind::Nic(bus_id) if bus_id.0 == 0 => "NIC".into(),
         NodeKind::Nic(bus_id) => format!("NIC {bus_id}"),
         NodeKind::Net(net) => net.name.clone(),

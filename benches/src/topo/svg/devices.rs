@@ -16,7 +16,7 @@ const NVSWITCH_HEIGHT: f64 = 46.0;
 pub fn draw(pen: &mut Pen, system: &System, layout: &Layout) {
     links_between_cpus(pen, system, layout);
     layout.wires.iter().for_each(|(up, down)| wire(pen, system, layout, *up, *down));
-    c2c_links(pen, system, layout);
+    links_into_cpus(pen, system, layout);
     match system.nv_switch {
         Some(switch) => nv_switch(pen, system, layout, switch),
         None => nv_mesh(pen, system, layout),
@@ -48,32 +48,40 @@ fn stroke(bw: f32) -> f64 {
 }
 
 fn links_between_cpus(pen: &mut Pen, system: &System, layout: &Layout) {
-    let label = |link: &Link| format!("SYS {}", rate(link.bw));
-    let first = system.links.iter().find(|link| link.kind == LinkKind::Sys);
-    let Some(link) = first else { return };
+    let host = |spot: &Spot| system.node(spot.node).host;
+    for cpus in layout.cpus.chunk_by(|a, b| host(a) == host(b)) {
+        let links = system.node(cpus[0].node).links.iter().map(|id| system.link(*id));
+        if let Some(link) = links.into_iter().find(|link| link.kind == LinkKind::Sys) {
+            links_of_host(pen, cpus, link);
+        }
+    }
+}
+
+/// The link between two CPUs of a host; between more, each with each, a rail above all.
+fn links_of_host(pen: &mut Pen, cpus: &[Spot], link: &Link) {
+    let label = format!("SYS {}", rate(link.bw));
     let ink = Ink::Link(LinkKind::Sys);
-    match layout.cpus.as_slice() {
+    match cpus {
         [a, b] => {
             let y = a.y + a.size[1] / 2.0;
             pen.line([a.x, y], [b.x, y], ink, stroke(link.bw));
             let middle = (a.x + a.size[0] / 2.0 + b.x - b.size[0] / 2.0) / 2.0;
-            pen.tag(middle, y, &label(link), ink);
+            pen.tag(middle, y, &label, ink);
         }
-        // Each with each: a rail above all.
-        cpus => {
-            let (Some(first), Some(last)) = (cpus.first(), cpus.last()) else { return };
+        [first, .., last] => {
             let y = first.y - 34.0;
             pen.line([first.x, y], [last.x, y], ink, stroke(link.bw));
             cpus.iter().for_each(|cpu| pen.line([cpu.x, y], [cpu.x, cpu.y], ink, stroke(link.bw)));
-            pen.tag((first.x + last.x) / 2.0, y, &label(link), ink);
+            pen.tag((first.x + last.x) / 2.0, y, &label, ink);
         }
+        _ => {}
     }
 }
 
 /// A straight link down the PCI tree, at the lower device's middle.
 fn wire(pen: &mut Pen, system: &System, layout: &Layout, up: NodeId, down: NodeId) {
     let (Some(above), Some(spot)) = (layout.spot(up), layout.spot(down)) else { return };
-    let Some(link) = link_between(system, up, down) else { return };
+    let Some(link) = link_between(system, up, down, LinkKind::Pci) else { return };
     let ink = Ink::Link(LinkKind::Pci);
     let x = spot.x;
     // What is no PCI device has no bandwidth of its own.
@@ -84,18 +92,22 @@ fn wire(pen: &mut Pen, system: &System, layout: &Layout, up: NodeId, down: NodeI
     }
 }
 
-fn link_between(system: &System, from: NodeId, to: NodeId) -> Option<&Link> {
-    system.node(from).links.iter().map(|id| system.link(*id)).find(|link| link.to == to)
+fn link_between(system: &System, from: NodeId, to: NodeId, kind: LinkKind) -> Option<&Link> {
+    let links = system.node(from).links.iter().map(|id| system.link(*id));
+    links.into_iter().find(|link| link.to == to && link.kind == kind)
 }
 
-fn c2c_links(pen: &mut Pen, system: &System, layout: &Layout) {
+/// Chip-to-chip links, and NVLinks of GPUs to their CPU: beside the PCI link, with the label above that of PCI.
+fn links_into_cpus(pen: &mut Pen, system: &System, layout: &Layout) {
     for spot in &layout.gpus {
-        let links = system.node(spot.node).links.iter().map(|id| system.link(*id));
-        for link in links.filter(|link| link.kind == LinkKind::C2c) {
-            let Some(cpu) = layout.spot(link.to) else { continue };
-            let (x, ink) = (spot.x + 26.0, Ink::Link(LinkKind::C2c));
-            pen.line([x, cpu.y + cpu.size[1]], [x, spot.y], ink, stroke(link.bw));
-            pen.tag(x, (cpu.y + cpu.size[1] + spot.y) / 2.0, &format!("C2C {}", rate(link.bw)), ink);
+        for link in system.node(spot.node).links.iter().map(|id| system.link(*id)) {
+            let Some(cpu) = layout.cpus.iter().find(|cpu| cpu.node == link.to) else { continue };
+            if link.kind == LinkKind::Pci {
+                continue;
+            }
+            let (x, top, ink) = (spot.x + 26.0, cpu.y + cpu.size[1], Ink::Link(link.kind));
+            pen.line([x, top], [x, spot.y], ink, stroke(link.bw));
+            pen.tag(x, top + 14.0, &format!("{} {}", link.kind.name(), rate(link.bw)), ink);
         }
     }
 }
@@ -104,7 +116,7 @@ fn nv_switch(pen: &mut Pen, system: &System, layout: &Layout, switch: NodeId) {
     let joined: Vec<(&Spot, &Link)> = layout
         .gpus
         .iter()
-        .filter_map(|spot| link_between(system, spot.node, switch).map(|link| (spot, link)))
+        .filter_map(|spot| link_between(system, spot.node, switch, LinkKind::NvLink).map(|link| (spot, link)))
         .collect();
     let (Some((first, _)), Some((last, _))) = (joined.first(), joined.last()) else { return };
     let ink = Ink::Link(LinkKind::NvLink);
@@ -123,7 +135,8 @@ fn nv_switch(pen: &mut Pen, system: &System, layout: &Layout, switch: NodeId) {
 /// NVLinks from GPU to GPU, each pair once.
 fn mesh<'a>(system: &'a System, layout: &'a Layout) -> impl Iterator<Item = (&'a Spot, &'a Spot, &'a Link)> {
     let links = system.links.iter().filter(|link| link.kind == LinkKind::NvLink && link.from < link.to);
-    links.filter_map(|link| Some((layout.spot(link.from)?, layout.spot(link.to)?, link)))
+    let gpu = |node: NodeId| layout.gpus.iter().find(|spot| spot.node == node);
+    links.filter_map(move |link| Some((gpu(link.from)?, gpu(link.to)?, link)))
 }
 
 fn drop_of(from: &Spot, to: &Spot) -> f64 {

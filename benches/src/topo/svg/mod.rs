@@ -33,7 +33,7 @@ pub fn draw(machine: &Machine) -> String {
     }
     devices::draw(&mut pen, &machine.system, &layout);
     pen.append(lanes);
-    let note = "GB/s in each direction; lines are as wide as what they carry";
+    let note = "GB/s in each direction; lines are as wide as what they carry. Channels: filled, where one begins; dashed, to the network";
     pen.text([layout.left, bottom - 14.0], note, Font::plain(12.0, Ink::Quiet, Anchor::Start));
     pen.page(layout.width, bottom)
 }
