@@ -93,6 +93,40 @@ fn a_machine_without_gpus_is_shown_as_it_is() {
     }
 }
 
+/// A page shows what the file of a cloud has; channels and choices need what only the machine itself knows.
+#[test]
+fn a_skeleton_is_shown_and_not_taken_for_this_machine() {
+    let page = topo("--file azure-ndv4.xml");
+    assert!(page.status.success(), "{}", said(&page));
+    let page = said(&page);
+    for expected in [
+        "azure-ndv4: 8 GPUs, 4 NUMA nodes, 0 network devices",
+        "├─ PCI 0003:00:00.0  GPU",
+        "├─ PCI 0103:00:00.0  NIC",
+        "the file is a skeleton, whose 8 GPUs the machine itself must describe: --skeleton takes it there",
+    ] {
+        assert!(page.contains(expected), "{expected}: {page}");
+    }
+    for option in ["--explain all-reduce 4M", "--log", "--graph-xml", "--svg /dev/null"] {
+        let output = topo(&format!("--file azure-ndv4.xml {option}"));
+        assert!(!output.status.success(), "{option}: {}", said(&output));
+        assert!(said(&output).contains("azure-ndv4.xml has no channels"), "{option}: {}", said(&output));
+    }
+}
+
+/// What `oxccl topo --xml` printed on a machine without GPUs was refused as a skeleton.
+#[test]
+fn a_dump_without_gpus_is_read_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("host.xml");
+    let xml = r#"<system version="1"><cpu numaid="0" affinity="0000003f" arch="x86_64" vendor="AuthenticAMD"/></system>"#;
+    std::fs::write(&file, xml).unwrap();
+    let page = topo(&format!("--file {}", file.display()));
+    assert!(page.status.success() && said(&page).contains("host: no GPU, 1 NUMA node"), "{}", said(&page));
+    let explained = topo(&format!("--file {} --explain all-reduce 1K", file.display()));
+    assert!(said(&explained).contains("6 ranks on 1 host (CPUs"), "{}", said(&explained));
+}
+
 #[test]
 fn what_cannot_be_explained_says_what_can() {
     for (words, expected) in [

@@ -82,9 +82,10 @@ fn network(machine: &Machine) -> NetSpeed {
     }
 }
 
-/// Explains for ranks that are threads of processors.
-pub fn on_cpus(args: &TopoArgs) -> Result<String, ExplainError> {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+/// Explains for ranks that are threads of processors: of this machine, unless it is known how many there are.
+pub fn on_cpus(args: &TopoArgs, known: Option<usize>) -> Result<String, ExplainError> {
+    let here = || std::thread::available_parallelism().map_or(1, usize::from);
+    let processors = known.unwrap_or_else(here);
     let ranks = args.ranks.unwrap_or(processors as u32);
     let forced = forced(args)?;
     Facts::check(&forced)?;

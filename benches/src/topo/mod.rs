@@ -20,6 +20,7 @@ use oxccl::topology::xml::{XmlError, read_graphs, read_text, read_topology, writ
 use oxccl::topology::{
     Agreed, Channels, HostLanes, Inventory, JoinError, PathPolicy, Paths, Summary, System, SystemError,
 };
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -42,6 +43,8 @@ enum TopoError {
     Explain(#[from] explain::ExplainError),
     #[error("{0}: there are no channels without GPUs; --file names a machine that has some")]
     NoGpus(&'static str),
+    #[error("{option}: {} has no channels; {}", path.display(), WhyNoGpus::Skeleton(*gpus))]
+    Skeleton { option: &'static str, path: PathBuf, gpus: usize },
 }
 
 /// A machine and what was found out about it.
@@ -73,9 +76,6 @@ fn run(args: &TopoArgs) -> Result<String, TopoError> {
     }
     if let Some(why) = why_no_gpus {
         return without_gpus(args, &name, &inventory, &why);
-    }
-    if !args.explain.is_empty() && inventory.gpus().is_empty() {
-        return Ok(explain::on_cpus(args)?);
     }
     // A file may be that of a host whose ranks do not begin at 0.
     inventory.first_ranks(match args.explain.is_empty() {
@@ -115,6 +115,37 @@ fn read_inventory(path: &Path) -> Result<Inventory, TopoError> {
     read_topology(&read(path)?).map_err(|source| TopoError::Xml { path: path.to_owned(), source })
 }
 
+/// Why there are no GPUs with ranks.
+#[derive(Debug)]
+enum WhyNoGpus {
+    /// This machine shows none, for a reason.
+    Here(String),
+    /// A file has none.
+    InFile,
+    /// A file has so many devices that are GPUs by their class, and says no more of them.
+    Skeleton(usize),
+}
+
+impl fmt::Display for WhyNoGpus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WhyNoGpus::Here(why) => write!(
+                f,
+                "{why}: ranks here are threads of processors.\n\
+                 --file X.xml shows a machine with GPUs, as NCCL_TOPO_DUMP_FILE wrote it there"
+            ),
+            WhyNoGpus::InFile => f.write_str(
+                "the file names no GPU: ranks there are threads of processors, or --skeleton takes the file on a machine with GPUs",
+            ),
+            WhyNoGpus::Skeleton(gpus) => write!(
+                f,
+                "the file is a skeleton, whose {} the machine itself must describe: --skeleton takes it there",
+                text::count(*gpus, "GPU")
+            ),
+        }
+    }
+}
+
 /// What there is to look at.
 struct Looked {
     /// As a title.
@@ -122,15 +153,18 @@ struct Looked {
     inventory: Inventory,
     /// What the devices allow.
     policy: PathPolicy,
-    /// Why this machine shows no GPU, if it does not.
-    why_no_gpus: Option<String>,
+    why_no_gpus: Option<WhyNoGpus>,
 }
 
 fn look(args: &TopoArgs) -> Result<Looked, TopoError> {
     if let Some(path) = &args.file {
         let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
         let (inventory, policy) = (read_inventory(path)?, PathPolicy::default());
-        return Ok(Looked { name, inventory, policy, why_no_gpus: None });
+        let why_no_gpus = inventory.gpus().is_empty().then(|| match processors::gpus_below(&inventory) {
+            0 => WhyNoGpus::InFile,
+            gpus => WhyNoGpus::Skeleton(gpus),
+        });
+        return Ok(Looked { name, inventory, policy, why_no_gpus });
     }
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let skeleton = args.skeleton.as_deref().map_or_else(|| Ok(Inventory::new()), read_inventory)?;
@@ -144,19 +178,34 @@ fn look(args: &TopoArgs) -> Result<Looked, TopoError> {
         Err(error) => return Err(error.into()),
     };
     let (inventory, policy) = (detect::host_without_gpus(skeleton), PathPolicy::default());
-    Ok(Looked { name, inventory, policy, why_no_gpus: Some(why) })
+    Ok(Looked { name, inventory, policy, why_no_gpus: Some(WhyNoGpus::Here(why)) })
 }
 
-/// This machine, which has processors and network devices.
-fn without_gpus(args: &TopoArgs, name: &str, inventory: &Inventory, why: &str) -> Result<String, TopoError> {
-    if !args.explain.is_empty() {
-        return Ok(explain::on_cpus(args)?);
+/// A machine that has processors and network devices.
+fn without_gpus(
+    args: &TopoArgs,
+    name: &str,
+    inventory: &Inventory,
+    why: &WhyNoGpus,
+) -> Result<String, TopoError> {
+    let asked = [
+        (!args.explain.is_empty(), "--explain"),
+        (args.log, "--log"),
+        (args.graph_xml, "--graph-xml"),
+        (args.svg.is_some(), "--svg"),
+    ];
+    let asked = asked.into_iter().find(|(is_asked, _)| *is_asked).map(|(_, option)| option);
+    match (asked, why, &args.file) {
+        (None, _, _) => Ok(processors::page(name, inventory, &why.to_string())),
+        (Some(option), WhyNoGpus::Skeleton(gpus), Some(path)) => {
+            Err(TopoError::Skeleton { option, path: path.clone(), gpus: *gpus })
+        }
+        (Some("--explain"), _, file) => {
+            let known = file.as_ref().map(|_| processors::count_of(inventory)).filter(|count| *count > 0);
+            Ok(explain::on_cpus(args, known)?)
+        }
+        (Some(option), _, _) => Err(TopoError::NoGpus(option)),
     }
-    let asked = [(args.log, "--log"), (args.graph_xml, "--graph-xml"), (args.svg.is_some(), "--svg")];
-    if let Some((_, option)) = asked.into_iter().find(|(is_asked, _)| *is_asked) {
-        return Err(TopoError::NoGpus(option));
-    }
-    Ok(processors::page(name, inventory, why))
 }
 
 fn machine(

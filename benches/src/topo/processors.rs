@@ -1,18 +1,22 @@
 //! Layer: topo.
-//! Takes: a machine without GPUs.
+//! Takes: a machine without GPUs, or a skeleton that does not describe them.
 //! Gives: a page for a terminal: NUMA nodes with their processors, and the network devices below them.
 //! Never: channels: ranks that are threads need none but the order of NUMA nodes.
 
 use super::text::{count, model_name, rate};
 use oxccl::topology::system::CpuModel;
-use oxccl::topology::{Cpu, Device, Inventory};
+use oxccl::topology::{Cpu, Device, Inventory, Pci};
 use std::fmt::Write;
 
 /// `why` there is no GPU goes below.
 pub fn page(name: &str, inventory: &Inventory, why: &str) -> String {
     let nets = inventory.cpus.iter().map(|cpu| nets_below(&cpu.devices)).sum();
     let nodes = count(inventory.cpus.len(), "NUMA node");
-    let mut out = format!("{name}: no GPU, {nodes}, {}\n", count(nets, "network device"));
+    let gpus = match gpus_below(inventory) {
+        0 => "no GPU".to_owned(),
+        gpus => count(gpus, "GPU"),
+    };
+    let mut out = format!("{name}: {gpus}, {nodes}, {}\n", count(nets, "network device"));
     for cpu in &inventory.cpus {
         let processors = match processors(cpu) {
             0 => String::new(),
@@ -21,12 +25,34 @@ pub fn page(name: &str, inventory: &Inventory, why: &str) -> String {
         let _ = writeln!(out, "CPU {}  {}{processors}", cpu.numa_id.max(0), model_name(CpuModel::of(cpu)));
         write_below(&mut out, &cpu.devices, "");
     }
-    let _ = write!(
-        out,
-        "\n{why}: ranks here are threads of processors.\n\
-         --file X.xml shows a machine with GPUs, as NCCL_TOPO_DUMP_FILE wrote it there\n"
-    );
+    let _ = writeln!(out, "\n{why}");
     out
+}
+
+/// Devices that are GPUs by their class.
+pub fn gpus_below(inventory: &Inventory) -> usize {
+    inventory.cpus.iter().map(|cpu| of_class(&cpu.devices, GPU)).sum()
+}
+
+/// The processors of all nodes, as far as their masks tell.
+pub fn count_of(inventory: &Inventory) -> usize {
+    inventory.cpus.iter().map(processors).sum()
+}
+
+/// The upper byte of PCI classes.
+const GPU: u32 = 0x03;
+const NIC: u32 = 0x02;
+
+fn class(pci: &Pci) -> u32 {
+    pci.class.unwrap_or(0) >> 16
+}
+
+fn of_class(devices: &[Device], wanted: u32) -> usize {
+    let below = |device: &Device| match device {
+        Device::Pci(pci) => usize::from(class(pci) == wanted) + of_class(&pci.devices, wanted),
+        Device::Nic(_) | Device::Gpu(_) | Device::PciLink(_) => 0,
+    };
+    devices.iter().map(below).sum()
 }
 
 /// The processors of a node, if its mask tells.
@@ -48,7 +74,14 @@ fn write_below(out: &mut String, devices: &[Device], indent: &str) {
     let mut lines: Vec<(String, &[Device])> = Vec::new();
     for device in devices {
         match device {
-            Device::Pci(pci) => lines.push((format!("PCI {}", pci.bus_id), &pci.devices)),
+            Device::Pci(pci) => {
+                let what = match class(pci) {
+                    GPU => "  GPU",
+                    NIC if pci.devices.is_empty() => "  NIC",
+                    _ => "",
+                };
+                lines.push((format!("PCI {}{what}", pci.bus_id), &pci.devices));
+            }
             Device::Nic(nic) => lines.extend(nic.nets.iter().map(|net| {
                 let speed = net.speed_mbits.map(|speed| format!("  {} GB/s", rate(speed as f32 / 8000.0)));
                 let name = net.name.as_deref().unwrap_or("net");
@@ -91,8 +124,7 @@ CPU 0  AMD, 5 processors
 └─ NET bond0  1.2 GB/s
 CPU 1  unknown CPU
 
-none: ranks here are threads of processors.
---file X.xml shows a machine with GPUs, as NCCL_TOPO_DUMP_FILE wrote it there
+none
 ";
         assert_eq!(page("host", &inventory, "none"), expected);
     }
