@@ -16,6 +16,7 @@ pub mod bootstrap;
 pub mod topology;
 pub mod cuda;
 pub mod mem;
+pub mod os;
 
 pub use api::device::{
     DeviceCommunicator, DeviceCommunicatorBuilder, DeviceGroup, DeviceSlice, DeviceSliceMut, device_group,

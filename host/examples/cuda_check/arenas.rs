@@ -81,7 +81,7 @@ fn config() -> BootstrapConfig {
 fn run_rank(way: Way, rank: u32, nranks: u32, id: &UniqueId) -> Result<Home, Box<dyn std::error::Error>> {
     let bootstrap = Bootstrap::connect(id, Rank(rank), nranks, &config())?;
     let bench = Bench::new(rank % Driver::get()?.device_count())?;
-    let blocks = bootstrap.all_gather(&PeerInfo::local(None, 0).to_bytes())?;
+    let blocks = bootstrap.all_gather(&PeerInfo::local(None, 0)?.to_bytes())?;
     let peers = blocks.iter().map(|block| PeerInfo::from_bytes(block)).collect::<Option<Vec<_>>>();
     let peers = peers.ok_or("peers cannot be read")?;
     let part_bytes = 4 * WORDS as usize;

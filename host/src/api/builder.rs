@@ -7,7 +7,7 @@ use super::launcher::LaunchEnv;
 use super::membership::{Membership, TellByWatch, watch};
 use super::memory::{MemoryReport, PeerMemory};
 use super::tune_file;
-use crate::bootstrap::{Bootstrap, UniqueId, Watch};
+use crate::bootstrap::{Bootstrap, BootstrapError, UniqueId, Watch};
 use crate::channel::{self, ConnectError, Connected, Wanted};
 use crate::launch::{Engine, EngineParts, Health, WaitContext};
 use crate::plan::{Facts, Tuning};
@@ -140,7 +140,7 @@ pub(super) fn assemble(bootstrap: Bootstrap, config: Config) -> Result<Communica
     let random = getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
     let shared = bootstrap.broadcast(Rank(0), &random.to_le_bytes())?;
     let comm_hash = shared.try_into().map_err(|_| ConnectError::Malformed { peer: 0 })?;
-    let info = PeerInfo::local(config.host_id.as_deref(), config.digest());
+    let info = this_process(&bootstrap, &config)?;
     let wanted = Wanted {
         rank,
         nranks,
@@ -173,6 +173,15 @@ pub(super) fn assemble(bootstrap: Bootstrap, config: Config) -> Result<Communica
     let engine = engine(&config, &wanted, connected, health.clone(), &watch);
     let member = Membership::new((rank, nranks), rings, health, watch);
     Ok(Communicator::new(member, config, memory, engine))
+}
+
+/// What this rank tells the others of its process.
+pub(crate) fn this_process(bootstrap: &Bootstrap, config: &Config) -> Result<PeerInfo, BootstrapError> {
+    let what = "ask the kernel which host this is";
+    let rank = Some(bootstrap.rank());
+    PeerInfo::local(config.host_id.as_deref(), config.digest())
+        .map_err(|why| BootstrapError::NoDescriptor { rank, what, why })
+        .inspect_err(|error| bootstrap.abort(&error.to_string()))
 }
 
 fn engine(

@@ -9,11 +9,11 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::handshake::{Handshake, Hello};
 use super::secret::{Nonce, Secret};
 use super::sock;
+use crate::os::{NoDescriptor, raise_limit};
 
 /// How many connections may be in the handshake at once. A legitimate one takes a round trip or two, so this many
 /// only ever gather when strangers hold them open.
@@ -22,6 +22,8 @@ const PENDING_MAX: usize = 512;
 const ACCEPTS_PER_TURN: usize = 64;
 /// When the process has no file descriptor left, accepting rests this long instead of spinning.
 const REST: Duration = Duration::from_millis(50);
+/// When it has rested so long for want of a descriptor, and no stranger holds one, none is going to come.
+const STARVED_AFTER: Duration = Duration::from_secs(2);
 /// So many refusals, and so many rests, are logged one by one, then only at powers of two.
 const LOGGED_ONE_BY_ONE: u64 = 32;
 
@@ -52,6 +54,8 @@ pub(crate) struct Acceptor {
     refusals: u64,
     /// How often accepting has rested.
     rests: u64,
+    /// Since when every connection that came found no descriptor left, and the last time.
+    starved: Option<(Instant, Instant, NoDescriptor)>,
     /// Whether ranks may be leaving: one that looks for a new neighbour may then end while it connects here.
     ranks_leave: bool,
 }
@@ -68,6 +72,7 @@ impl Acceptor {
             resting_until: None,
             refusals: 0,
             rests: 0,
+            starved: None,
             ranks_leave: false,
         }
     }
@@ -121,15 +126,30 @@ impl Acceptor {
         }
     }
 
+    /// Whether somebody has waited to be accepted for long, and no descriptor came free.
+    pub fn starved(&self, now: Instant) -> Option<NoDescriptor> {
+        let (since, last, none_left) = self.starved?;
+        let goes_on = now.saturating_duration_since(last) < 4 * REST;
+        (goes_on && now.saturating_duration_since(since) >= STARVED_AFTER).then_some(none_left)
+    }
+
     fn accept(&mut self, now: Instant, accepted: &mut Vec<Accepted>) {
         for _ in 0..ACCEPTS_PER_TURN {
             match self.listener.accept() {
-                Ok((stream, remote)) => self.begin(now, stream, remote, accepted),
+                Ok((stream, remote)) => {
+                    self.starved = None;
+                    self.begin(now, stream, remote, accepted);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 // The connection died between arriving and being accepted.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::ECONNABORTED | libc::EINTR)) => {}
                 Err(error) => {
-                    if !(out_of_files(&error) && raise_file_limit()) {
+                    let none_left = NoDescriptor::of(&error);
+                    if !(matches!(none_left, Some(NoDescriptor::Process { .. })) && raise_limit()) {
+                        let since = self.starved.map_or(now, |(since, ..)| since);
+                        // Those who have not proved anything yet give theirs back in time.
+                        let since = if self.pending.is_empty() { since } else { now };
+                        self.starved = none_left.map(|none_left| (since, now, none_left));
                         self.rests += 1;
                         if is_logged(self.rests) {
                             tracing::warn!(%error, times = self.rests, "cannot accept connections, trying again");
@@ -185,20 +205,6 @@ impl Acceptor {
 /// Whether what happens for this time is worth a line: strangers, and a process without descriptors, could fill disks.
 fn is_logged(times: u64) -> bool {
     times <= LOGGED_ONE_BY_ONE || times.is_power_of_two()
-}
-
-fn out_of_files(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EMFILE))
-}
-
-/// Raises the soft limit of open files to the hard one; whether that made room. A root holds one connection per rank,
-/// and the usual soft limit of 1024 is below the size of a large job.
-fn raise_file_limit() -> bool {
-    let limit = getrlimit(Resource::Nofile);
-    if limit.current == limit.maximum {
-        return false;
-    }
-    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).is_ok()
 }
 
 #[cfg(test)]

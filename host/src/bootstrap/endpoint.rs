@@ -6,6 +6,7 @@
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use oxccl_shared::abi::Rank;
 
@@ -17,6 +18,7 @@ use super::gather::GATHER_BYTES_MAX;
 use super::handshake::{Hello, Purpose};
 use super::id::{RootKind, UniqueId};
 use super::join;
+use super::rendezvous;
 use super::ring::Side;
 use super::root;
 use super::service::{Service, Shared, State, Stop};
@@ -24,6 +26,9 @@ use super::sock::{self, Deadline};
 use super::wire::{Malformed, Reader, addr_bytes};
 
 const KIND_MESSAGE: u8 = 1;
+
+/// How long what a rank says of its end may take to come around the ring, when a connection to it has ended already.
+const NEWS_TAKE: Duration = Duration::from_millis(500);
 
 /// One rank's end of the bootstrap: its ring connections, its listener and the thread that serves them.
 ///
@@ -47,6 +52,19 @@ impl Bootstrap {
         nranks: u32,
         config: &BootstrapConfig,
     ) -> Result<Bootstrap, BootstrapError> {
+        Bootstrap::connect_to(id, rank, nranks, config).map_err(|error| match error {
+            // What the root lacks it says itself.
+            BootstrapError::NoDescriptor { what: rendezvous::ACCEPT_RANKS, .. } => error,
+            error => error.of_rank(rank),
+        })
+    }
+
+    fn connect_to(
+        id: &UniqueId,
+        rank: Rank,
+        nranks: u32,
+        config: &BootstrapConfig,
+    ) -> Result<Bootstrap, BootstrapError> {
         if id.kind() == RootKind::ByRankZero && rank.0 == 0 {
             root::start_at_address(id, config)?;
         }
@@ -54,13 +72,17 @@ impl Bootstrap {
         // Numbers that cannot be right are the root's to refuse, so that the other ranks learn of it too.
         let plausible = rank.0 < nranks && nranks <= NRANKS_MAX;
         let (local_rank, local_nranks) = if plausible { (rank, nranks) } else { (Rank(0), 1) };
-        let shared = Shared::new(local_rank, local_nranks, *id.secret(), config.clone())?;
-        let listener = sock::listen(join::listen_ip(&root, config)?, 0)
-            .map_err(|error| BootstrapError::io("listen for other ranks", &error))?;
-        let addr =
-            listener.local_addr().map_err(|error| BootstrapError::io("listen for other ranks", &error))?;
-        let acceptor = Acceptor::new(listener, *id.secret(), rank.0, config.handshake_timeout);
-        let this = Bootstrap::start(shared, acceptor)?;
+        let started =
+            Shared::new(local_rank, local_nranks, *id.secret(), config.clone()).and_then(|shared| {
+                let listener = sock::listen(join::listen_ip(&root, config)?, 0);
+                let listener =
+                    listener.map_err(|error| BootstrapError::io("listen for other ranks", &error))?;
+                let addr = listener.local_addr();
+                let addr = addr.map_err(|error| BootstrapError::io("listen for other ranks", &error))?;
+                let acceptor = Acceptor::new(listener, *id.secret(), rank.0, config.handshake_timeout);
+                Ok((Bootstrap::start(shared, acceptor)?, addr))
+            });
+        let (this, addr) = started.inspect_err(|_| join::register_and_leave(&root, nranks))?;
         let successor = join::register(&root, id, rank, nranks, addr, config)?;
         drop(root);
         match this.join_ring(successor).and_then(|()| this.exchange_addrs(addr)) {
@@ -99,7 +121,8 @@ impl Bootstrap {
             Side::BOTH.iter().all(|&side| state.ring.peer(side).is_some()).then_some(Ok(())) //
         };
         // A neighbour may connect and die, or hear of a death, before the other neighbour comes.
-        let joined = self.shared.wait_for(&deadline, |state| both_up(state).or(state.ring.broken().map(Err)));
+        let failed = |state: &mut State| state.ring.broken().or_else(|| state.starved(me)).map(Err);
+        let joined = self.shared.wait_for(&deadline, |state| both_up(state).or_else(|| failed(state)));
         joined.unwrap_or_else(|| {
             Err(BootstrapError::Timeout {
                 what: "waiting for a neighbour in the ring",
@@ -256,11 +279,22 @@ impl Bootstrap {
         deadline: &Deadline,
     ) -> Result<TcpStream, BootstrapError> {
         let addr = self.listener_addr(peer)?;
-        if let Some(error) = self.shared.lock().ring.lost(peer) {
+        if let Some(error) = self.shared.lock().why_lost(peer) {
             return Err(error);
         }
         let hello = Hello { purpose, from: self.rank().0, to: peer.0, tag };
-        join::dial_peer(self.shared.secret, hello, addr, deadline)
+        join::dial_peer(self.shared.secret, hello, addr, deadline).map_err(|error| self.known_better(error))
+    }
+
+    /// What has become of the communicator, if news of it come soon: to be asked when a connection has failed.
+    pub(crate) fn news(&self) -> Option<BootstrapError> {
+        self.shared.wait_for(&Deadline::after(NEWS_TAKE), |state| state.ring.broken())
+    }
+
+    /// A rank whose connection ended may have said why, which comes another way.
+    fn known_better(&self, error: BootstrapError) -> BootstrapError {
+        let BootstrapError::PeerLost { rank } = error else { return error };
+        self.shared.wait_for(&Deadline::after(NEWS_TAKE), |state| state.why_lost(rank)).unwrap_or(error)
     }
 
     fn accept(
@@ -271,11 +305,12 @@ impl Bootstrap {
         deadline: &Deadline,
     ) -> Result<TcpStream, BootstrapError> {
         self.check(peer)?;
+        let me = self.rank();
         let wanted = Hello { purpose, from: peer.0, to: self.rank().0, tag };
         let found = self.shared.wait_for(deadline, |state| {
             match state.parked.iter().position(|accepted| accepted.hello == wanted) {
                 Some(at) => Some(Ok(state.parked.remove(at).stream)),
-                None => state.ring.lost(peer).map(Err),
+                None => state.why_lost(peer).or_else(|| state.starved(me)).map(Err),
             }
         });
         found.unwrap_or_else(|| {
@@ -297,7 +332,7 @@ impl Bootstrap {
             std::io::ErrorKind::InvalidData => {
                 BootstrapError::Protocol { rank: peer, what: "bytes that are no message" }
             }
-            _ => BootstrapError::PeerLost { rank: peer },
+            _ => self.known_better(BootstrapError::PeerLost { rank: peer }),
         }
     }
 

@@ -7,6 +7,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::os::NoDescriptor;
 use oxccl_shared::abi::Rank;
 use thiserror::Error;
 
@@ -244,6 +245,16 @@ pub enum BootstrapError {
         /// The size of the parent.
         nranks: u32,
     },
+    /// A rank, or the root, cannot open one more socket.
+    #[error("{}cannot {what}: {why}", rank.map(|rank| format!("rank {rank}: ")).unwrap_or_default())]
+    NoDescriptor {
+        /// Which rank; none is the root.
+        rank: Option<Rank>,
+        /// What was tried, as a verb phrase.
+        what: &'static str,
+        /// What ran out, and what to do.
+        why: NoDescriptor,
+    },
     /// The operating system refused something.
     #[error("cannot {what}: {}", std::io::Error::from_raw_os_error(*.errno))]
     Io {
@@ -255,9 +266,21 @@ pub enum BootstrapError {
 }
 
 impl BootstrapError {
-    /// Wraps an operating system's error, keeping its number.
+    /// Wraps an operating system's error, keeping its number. One that the lack of descriptors has is the root's until
+    /// [`Self::of_rank`].
     pub(crate) fn io(what: &'static str, error: &std::io::Error) -> BootstrapError {
-        BootstrapError::Io { what, errno: errno_of(error) }
+        match NoDescriptor::of(error) {
+            Some(why) => BootstrapError::NoDescriptor { rank: None, what, why },
+            None => BootstrapError::Io { what, errno: errno_of(error) },
+        }
+    }
+
+    /// The same, known to have happened to this rank.
+    pub(crate) fn of_rank(mut self, me: Rank) -> BootstrapError {
+        if let BootstrapError::NoDescriptor { rank, .. } = &mut self {
+            rank.get_or_insert(me);
+        }
+        self
     }
 }
 

@@ -19,6 +19,7 @@ use super::rendezvous::LINGER;
 use super::rendezvous_wire::{KIND_REGISTER, KIND_REPLY, ROOT_PAYLOAD_MAX, Register, Reply};
 use super::secret::{Nonce, Secret};
 use super::sock::{self, Deadline, DialError};
+use crate::os::NoDescriptor;
 
 /// The root of an id that was created ran before the id existed: if it does not answer for this long, it is gone.
 const ROOT_GONE_AFTER: Duration = Duration::from_secs(3);
@@ -46,6 +47,9 @@ pub(crate) fn reach_root(
         match sock::dial(addr, handshake, &attempt) {
             Ok(stream) => return Ok(stream),
             Err(DialError::Handshake(error)) => return Err(distrusted(addr, error)),
+            Err(DialError::Io(error)) if NoDescriptor::of(&error).is_some() => {
+                return Err(BootstrapError::io("connect to the root", &error).of_rank(me));
+            }
             // That the last of many attempts ran out of time says less than what the others met.
             Err(DialError::Io(error)) if error.kind() == io::ErrorKind::TimedOut => {}
             Err(DialError::Io(error)) => errno = connect_errno(&error),
@@ -111,6 +115,14 @@ pub(crate) fn register(
     }
 }
 
+/// Tells the root that this rank came and cannot go on: it registers and is gone, so that the others need not wait for it.
+pub(crate) fn register_and_leave(root: &TcpStream, nranks: u32) {
+    let nowhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+    let mut message = Vec::new();
+    frame::push(&mut message, KIND_REGISTER, &[&Register { nranks, listener: nowhere }.to_bytes()]);
+    let _ = sock::write_all(root, &message, &Deadline::after(RETRY_MAX));
+}
+
 /// Connects to another rank's listener. Its process was there when the address was told, so whatever fails now means
 /// that it is lost.
 pub(crate) fn dial_peer(
@@ -128,6 +140,9 @@ pub(crate) fn dial_peer(
             ranks: RankList::from_iter([peer]),
             waited: deadline.waited(),
         },
+        DialError::Io(error) if NoDescriptor::of(&error).is_some() => {
+            BootstrapError::io("connect to a peer", &error).of_rank(Rank(hello.from))
+        }
         DialError::Io(error) => {
             tracing::warn!(%peer, %addr, %error, "cannot connect to a peer");
             BootstrapError::PeerLost { rank: peer }

@@ -15,9 +15,13 @@ use oxccl_shared::abi::Rank;
 
 use super::error::{BootstrapError, NRANKS_MAX};
 use super::rendezvous_wire::{Failure, Register, Reply};
+use crate::os::NoDescriptor;
 
 /// How long a root that failed answers late comers.
 pub const LINGER: Duration = Duration::from_secs(5);
+
+/// What a root cannot do that has no descriptor left for a rank.
+pub const ACCEPT_RANKS: &str = "accept all ranks as their root";
 
 /// Names one connection to the root; the driver chooses the numbers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -118,6 +122,13 @@ impl Rendezvous {
         }
     }
 
+    /// The root cannot accept any more ranks, and some wait.
+    pub fn starved(&mut self, now: Instant, why: NoDescriptor) {
+        if matches!(self.phase, Phase::Gathering { .. }) {
+            self.fail(now, Failure::Starved { why });
+        }
+    }
+
     /// Lets time pass.
     pub fn tick(&mut self, now: Instant) {
         match self.phase {
@@ -197,6 +208,7 @@ impl From<Failure> for BootstrapError {
             }
             Failure::OutOfRange { rank, nranks } => BootstrapError::RankOutOfRange { rank, nranks },
             Failure::Lost { rank } => BootstrapError::PeerLost { rank },
+            Failure::Starved { why } => BootstrapError::NoDescriptor { rank: None, what: ACCEPT_RANKS, why },
         }
     }
 }

@@ -10,6 +10,7 @@ use oxccl_shared::abi::Rank;
 
 use super::error::{RANKS_NAMED_MAX, RankList};
 use super::wire::{Malformed, Reader, addr_bytes};
+use crate::os::NoDescriptor;
 
 /// Frame kind: a rank registers.
 pub const KIND_REGISTER: u8 = 1;
@@ -80,6 +81,11 @@ pub enum Failure {
         /// How many ranks it says there are.
         nranks: u32,
     },
+    /// The root's process has no descriptor left for further ranks.
+    Starved {
+        /// What ran out.
+        why: NoDescriptor,
+    },
     /// A rank registered and its process died.
     Lost {
         /// The rank.
@@ -124,6 +130,10 @@ impl Reply {
             }
             Reply::Failed(Failure::OutOfRange { rank, nranks }) => put(4, &[rank.0, nranks], &[]),
             Reply::Failed(Failure::Lost { rank }) => put(5, &[rank.0], &[]),
+            Reply::Failed(Failure::Starved { why: NoDescriptor::Process { limit } }) => {
+                put(6, &[u32::try_from(limit).unwrap_or(u32::MAX)], &[])
+            }
+            Reply::Failed(Failure::Starved { why: NoDescriptor::Host }) => put(7, &[], &[]),
         }
         out
     }
@@ -147,6 +157,11 @@ impl Reply {
             }),
             4 => Reply::Failed(Failure::OutOfRange { rank: Rank(reader.u32()?), nranks: reader.u32()? }),
             5 => Reply::Failed(Failure::Lost { rank: Rank(reader.u32()?) }),
+            6 => {
+                let why = NoDescriptor::Process { limit: reader.u32()?.into() };
+                Reply::Failed(Failure::Starved { why })
+            }
+            7 => Reply::Failed(Failure::Starved { why: NoDescriptor::Host }),
             _ => return Err(Malformed),
         };
         reader.finish()?;
@@ -190,6 +205,8 @@ mod tests {
             Reply::Failed(Failure::WorldSize { rank, nranks: 1, expected: 2, expected_by: Rank(3) }),
             Reply::Failed(Failure::OutOfRange { rank, nranks: 7 }),
             Reply::Failed(Failure::Lost { rank }),
+            Reply::Failed(Failure::Starved { why: NoDescriptor::Process { limit: 1024 } }),
+            Reply::Failed(Failure::Starved { why: NoDescriptor::Host }),
         ];
         for reply in replies {
             let bytes = reply.to_bytes();

@@ -134,6 +134,9 @@ impl Service {
             self.serve(now, conns_ready);
             self.acceptor.drive(now, accepting, &mut accepted);
             accepted.drain(..).for_each(|accepted| self.admit(now, accepted));
+            if let Some(why) = self.acceptor.starved(now) {
+                self.rendezvous.starved(now, why);
+            }
         }
     }
 

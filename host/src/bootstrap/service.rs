@@ -22,6 +22,7 @@ use super::heal::Heal;
 use super::ring::{PeerEvent, Ring, Side};
 use super::secret::Secret;
 use super::sock::{self, Deadline};
+use crate::os::{NoDescriptor, with_room};
 
 /// How long a goodbye may take to be written and answered by the neighbours' closing.
 pub(crate) const CLOSE_MAX: Duration = Duration::from_millis(500);
@@ -61,8 +62,26 @@ pub(crate) struct State {
     pub parked: Vec<Accepted>,
     pub stop: Stop,
     pub on_event: Option<OnEvent>,
+    /// What keeps connections from being accepted, for long.
+    pub starving: Option<NoDescriptor>,
     /// Where every rank listens; known once the ring has gathered it.
     pub addrs: Vec<std::net::SocketAddr>,
+}
+
+impl State {
+    /// Whether `peer` is lost, and why: where it gave up for another rank's sake, that one is named, which was heard of first.
+    pub fn why_lost(&self, peer: Rank) -> Option<BootstrapError> {
+        let lost = self.ring.lost(peer)?;
+        Some(
+            self.ring.broken().filter(|_| matches!(lost, BootstrapError::PeerAborted { .. })).unwrap_or(lost),
+        )
+    }
+
+    /// Why whoever wants to connect to this rank, `me`, is not accepted.
+    pub fn starved(&self, me: Rank) -> Option<BootstrapError> {
+        let what = "accept a connection of another rank";
+        self.starving.map(|why| BootstrapError::NoDescriptor { rank: Some(me), what, why })
+    }
 }
 
 impl Shared {
@@ -72,7 +91,7 @@ impl Shared {
         secret: Secret,
         config: BootstrapConfig,
     ) -> Result<Arc<Shared>, BootstrapError> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        let wake = with_room(|| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK))
             .map_err(|error| BootstrapError::io("make an eventfd", &error.into()))?;
         let state = State {
             ring: Ring::new(me, nranks),
@@ -80,6 +99,7 @@ impl Shared {
             parked: Vec::new(),
             stop: Stop::No,
             on_event: None,
+            starving: None,
             addrs: Vec::new(),
         };
         let (state, changed) = (Mutex::new(state), Condvar::new());
@@ -176,6 +196,11 @@ impl Service {
             }
             self.acceptor.drive(now, &ready.acceptor, &mut accepted);
             accepted.drain(..).for_each(|accepted| self.admit(accepted));
+            let starving = self.acceptor.starved(now);
+            let before = std::mem::replace(&mut self.shared.lock().starving, starving);
+            if before != starving {
+                self.shared.changed.notify_all();
+            }
         }
     }
 

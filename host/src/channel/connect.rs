@@ -197,9 +197,9 @@ pub fn connect(bootstrap: &Bootstrap, wanted: &Wanted<'_>) -> Result<Connected, 
     let opened = wiring.open_peers();
     agree(bootstrap, wanted, opened)?;
     let streamed = wiring.open_streams(bootstrap);
-    agree(bootstrap, wanted, streamed)?;
+    agree_or_leave(bootstrap, wanted, streamed)?;
     let networked = wiring.open_networks(bootstrap);
-    agree(bootstrap, wanted, networked)?;
+    agree_or_leave(bootstrap, wanted, networked)?;
     // Every peer has mapped every file: without their names none can outlive us. All names, because a rank that is killed
     // before it comes to this line leaves its own, and nobody would fail who could remove it.
     wanted.forget_files();
@@ -241,6 +241,24 @@ fn check_transports(wanted: &Wanted<'_>, peers: &[PeerInfo]) -> Result<(), Conne
             Err(ConnectError::NoTransport { rank: me, peer, why })
         }
     }
+}
+
+/// As [`agree`], after a step in which ranks wait for each other: who fails in it must not wait for a verdict of those who wait for
+/// him, but tells them at once.
+fn agree_or_leave<T>(
+    bootstrap: &Bootstrap,
+    wanted: &Wanted<'_>,
+    mine: Result<T, ConnectError>,
+) -> Result<T, ConnectError> {
+    if let Err(error) = &mine {
+        wanted.forget_files();
+        // News of a rank are the others' too.
+        if !matches!(error, ConnectError::Bootstrap(BootstrapError::PeerAborted { .. })) {
+            bootstrap.abort(&error.to_string());
+        }
+        return mine;
+    }
+    agree(bootstrap, wanted, mine)
 }
 
 /// Every rank learns whether every rank succeeded.

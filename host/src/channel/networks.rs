@@ -95,7 +95,11 @@ impl Dialing<'_> {
             for ((peer, connector), comm) in
                 connectors.iter_mut().zip(&mut to).filter(|(_, comm)| comm.is_none())
             {
-                *comm = connector.poll_connect().map_err(|source| self.error(Some(*peer), source))?;
+                // Whoever gave up says why, and others that wait for it may have given up for its sake.
+                *comm = connector.poll_connect().map_err(|source| match self.bootstrap.news() {
+                    Some(news) => news.into(),
+                    None => self.error(Some(*peer), source),
+                })?;
             }
             for ((peer, listener), comm) in
                 listeners.iter_mut().zip(&mut from).filter(|(_, comm)| comm.is_none())

@@ -1,9 +1,10 @@
 //! What can go wrong with memory, and what the user can do about it.
 
+use crate::os::NoDescriptor;
 use oxccl_shared::abi::Rank;
 use rustix::io::Errno;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Why memory could not be had. Raised at communicator creation only.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -50,6 +51,16 @@ pub enum MemError {
         /// The value the file has.
         found: u64,
     },
+    /// This process cannot open one more file.
+    #[error("{call} {}: {why}", path.display())]
+    NoDescriptor {
+        /// The system call.
+        call: &'static str,
+        /// The file it was made for.
+        path: PathBuf,
+        /// What ran out, and what to do.
+        why: NoDescriptor,
+    },
     /// Another failure of the operating system.
     #[error("{call} {}: {errno}; NCCL_SHM_DISABLE=1 does without shared memory", path.display())]
     Shm {
@@ -68,6 +79,17 @@ pub enum MemError {
         /// The rank.
         rank: Rank,
     },
+}
+
+impl MemError {
+    /// A failed system call on a file of shared memory.
+    pub(super) fn of_file(call: &'static str, path: &Path, errno: Errno) -> MemError {
+        let path = path.to_owned();
+        match NoDescriptor::of(&errno.into()) {
+            Some(why) => MemError::NoDescriptor { call, path, why },
+            None => MemError::Shm { call, path, errno },
+        }
+    }
 }
 
 /// What an opener compares before it trusts a file.

@@ -3,6 +3,7 @@
 use super::error::MemError;
 use super::name::ShmName;
 use super::sweep::remove_if_stale;
+use crate::os::with_room;
 use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -48,9 +49,9 @@ impl ShmFile {
     /// the file. We wait for the former and see the latter; and since a sweep unlinks only under the lock, neither can
     /// happen afterwards.
     fn create_locked(name: &ShmName) -> Result<Option<ShmFile>, MemError> {
-        let fail = |call, errno| MemError::Shm { call, path: name.path().to_owned(), errno };
+        let fail = |call, errno| MemError::of_file(call, name.path(), errno);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let fd = match rustix::fs::open(name.path(), flags, Mode::RUSR | Mode::WUSR) {
+        let fd = match with_room(|| rustix::fs::open(name.path(), flags, Mode::RUSR | Mode::WUSR)) {
             Ok(fd) => fd,
             Err(Errno::EXIST) if remove_if_stale(name.path()) => return Ok(None),
             Err(Errno::EXIST) => return Err(MemError::ShmInUse { path: name.path().to_owned() }),

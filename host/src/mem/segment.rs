@@ -62,10 +62,11 @@ impl Segment {
     /// [`MemError::ShmForeign`] if owner, mode, length or header are not what that rank would have made,
     /// [`MemError::Shm`] (`ENOENT`: its creator failed or cleaned up), [`MemError::Map`].
     pub fn shm_open(name: &ShmName, expected_len: usize) -> Result<Segment, MemError> {
-        let fail = |call, errno| MemError::Shm { call, path: name.path().to_owned(), errno };
+        let fail = |call, errno| MemError::of_file(call, name.path(), errno);
         // NONBLOCK: opening a FIFO planted under this name must not wait for its other end.
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let fd = rustix::fs::open(name.path(), flags, Mode::empty()).map_err(|e| fail("open", e))?;
+        let open = || rustix::fs::open(name.path(), flags, Mode::empty());
+        let fd = crate::os::with_room(open).map_err(|e| fail("open", e))?;
         let stat = rustix::fs::fstat(&fd).map_err(|e| fail("fstat", e))?;
         let header_bytes = rustix::param::page_size();
         let file_bytes = (header_bytes + expected_len) as u64;

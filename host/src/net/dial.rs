@@ -4,6 +4,7 @@ use super::invitation::Invitation;
 use crate::bootstrap::handshake::{Handshake, Hello};
 use crate::bootstrap::secret::Nonce;
 use crate::bootstrap::sock;
+use crate::os::with_room;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -39,7 +40,7 @@ impl Dial {
     ) -> io::Result<Dial> {
         let family = if invitation.addr.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+        let socket = with_room(|| rustix::net::socket_with(family, SocketType::STREAM, flags, None))?;
         sockopt::set_tcp_nodelay(&socket, true)?;
         if let Some(source) = source.filter(|source| source.is_ipv6() == invitation.addr.is_ipv6()) {
             bind(&socket, source)?;

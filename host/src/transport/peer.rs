@@ -1,5 +1,6 @@
 //! What a rank tells the others about itself at init.
 
+use crate::os::{NoDescriptor, raise_limit};
 use crate::topology::detect::Sysfs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::OnceLock;
@@ -21,6 +22,8 @@ pub struct PeerInfo {
     pub settings: u64,
 }
 
+/// Another one each time a host starts.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// Words of a processor set: as many as `sched_getaffinity` gives on Linux (1,024 processors).
 const PROCESSOR_WORDS: usize = 16;
 /// No NUMA node, on the wire.
@@ -30,15 +33,18 @@ const WIRE_BYTES: usize = 32 + 8 * PROCESSOR_WORDS;
 
 impl PeerInfo {
     /// This process's; `host_id` (`NCCL_HOSTID`) stands for the host where given, so that tests can split one.
-    pub fn local(host_id: Option<&str>, settings: u64) -> PeerInfo {
-        PeerInfo {
-            host: host_digest(host_id),
+    ///
+    /// # Errors
+    /// The process has no descriptor left to ask the kernel which host this is. (Where the kernel does not tell it is the host's name.)
+    pub fn local(host_id: Option<&str>, settings: u64) -> Result<PeerInfo, NoDescriptor> {
+        Ok(PeerInfo {
+            host: host_digest(host_id)?,
             process: process_number(),
             pid: std::process::id(),
             numa_node: None,
             processors: processors(),
             settings,
-        }
+        })
     }
 
     /// The same with its NUMA node, as far as processors tell.
@@ -98,18 +104,26 @@ fn processors() -> [u64; PROCESSOR_WORDS] {
 }
 
 /// Hosts differ in name or boot; containers of one host differ in their /dev/shm mount.
-fn host_digest(host_id: Option<&str>) -> u64 {
+fn host_digest(host_id: Option<&str>) -> Result<u64, NoDescriptor> {
     let mut hasher = DefaultHasher::new();
     if let Some(id) = host_id {
         id.hash(&mut hasher);
-        return hasher.finish();
+        return Ok(hasher.finish());
     }
     rustix::system::uname().nodename().to_bytes().hash(&mut hasher);
-    std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default().hash(&mut hasher);
+    let boot = match std::fs::read(BOOT_ID) {
+        Err(error) if NoDescriptor::of(&error).is_some() && raise_limit() => std::fs::read(BOOT_ID),
+        read => read,
+    };
+    // Ranks of which one could not read it would take each other for strangers.
+    if let Some(none_left) = boot.as_ref().err().and_then(NoDescriptor::of) {
+        return Err(none_left);
+    }
+    boot.unwrap_or_default().hash(&mut hasher);
     if let Ok(stat) = rustix::fs::stat("/dev/shm") {
         stat.st_dev.hash(&mut hasher);
     }
-    hasher.finish()
+    Ok(hasher.finish())
 }
 
 /// The same for all communicators of a process, another one in every process.
@@ -131,13 +145,13 @@ mod tests {
 
     #[test]
     fn bytes_round_trip() {
-        let info = PeerInfo::local(Some("a"), 9);
+        let info = PeerInfo::local(Some("a"), 9).unwrap();
         assert_eq!(PeerInfo::from_bytes(&info.to_bytes()), Some(info));
         let placed = PeerInfo { numa_node: Some(3), ..info };
         assert_eq!(PeerInfo::from_bytes(&placed.to_bytes()), Some(placed));
         assert_eq!(PeerInfo::from_bytes(&[0; 31]), None);
         assert!(info.processors.iter().any(|word| *word != 0));
-        assert_ne!(info.host, PeerInfo::local(Some("b"), 9).host);
+        assert_ne!(info.host, PeerInfo::local(Some("b"), 9).unwrap().host);
     }
 
     #[test]

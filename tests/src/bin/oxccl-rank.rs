@@ -99,6 +99,8 @@ impl Program {
             "tidy" => Ok(self.before.await_return(TIDY_WITHIN)?),
             // From now on no file of this process can be longer than so many bytes, as if /dev/shm were full.
             "limit-files" => limit_files(arg.parse()?),
+            // From now on this process can open so many more descriptors.
+            "limit-descriptors" => limit_descriptors(arg.parse()?),
             _ => Err(format!("there is no step {step}").into()),
         }
     }
@@ -214,6 +216,15 @@ fn limit_files(bytes: u64) -> StepResult {
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     let limit = rustix::process::Rlimit { current: Some(bytes), maximum: Some(bytes) };
     Ok(rustix::process::setrlimit(rustix::process::Resource::Fsize, limit)?)
+}
+
+fn limit_descriptors(free: usize) -> StepResult {
+    // SAFETY: asks for the flags of a descriptor, or hears that there is none of that number.
+    let is_free = |number: &i32| unsafe { libc::fcntl(*number, libc::F_GETFD) } < 0;
+    // The limit is on the numbers of descriptors, not on how many there are.
+    let limit = (0..).filter(is_free).nth(free).map(|first_forbidden| first_forbidden as u64);
+    let limit = rustix::process::Rlimit { current: limit, maximum: limit };
+    Ok(rustix::process::setrlimit(rustix::process::Resource::Nofile, limit)?)
 }
 
 fn all_reduce(communicator: &Communicator, count: usize) -> Result<(), Error> {
@@ -336,6 +347,9 @@ fn of_bootstrap(error: &BootstrapError) -> (&'static str, Vec<u32>) {
         BootstrapError::PeerAborted { rank, .. } => ("PeerAborted", vec![rank.0]),
         BootstrapError::PeerLeft { rank } => ("PeerLeft", vec![rank.0]),
         BootstrapError::Timeout { ranks, .. } => ("Timeout", named(ranks)),
+        BootstrapError::NoDescriptor { rank, .. } => {
+            ("NoDescriptor", rank.iter().map(|rank| rank.0).collect())
+        }
         BootstrapError::RootUnreachable { .. } | BootstrapError::RootLost { .. } => ("RootGone", vec![]),
         _ => ("Bootstrap", vec![]),
     }
@@ -347,6 +361,7 @@ fn of_connect(error: &ConnectError) -> (&'static str, Vec<u32>) {
         ConnectError::Settings { peer, .. } => ("Settings", vec![*peer]),
         ConnectError::Memory { rank, .. } => ("Memory", vec![*rank]),
         ConnectError::Stream { rank, .. } => ("Stream", vec![*rank]),
+        ConnectError::Net { rank, .. } => ("Net", vec![*rank]),
         ConnectError::PeerFailed { peer, .. } => ("PeerFailed", vec![*peer]),
         _ => ("Connect", vec![]),
     }

@@ -1,6 +1,7 @@
 //! From settings to a communicator of GPUs.
 
 use super::communicator::DeviceCommunicator;
+use crate::api::builder::this_process;
 use crate::api::config::{Config, MISSING_ID};
 use crate::api::error::{DeviceError, Error};
 use crate::api::launcher::LaunchEnv;
@@ -16,8 +17,8 @@ use crate::launch::{Health, Tell};
 use crate::net::NetError;
 use crate::plan::device::DeviceFacts;
 use crate::plan::tuning::Backend;
+use crate::transport::TransportKind;
 use crate::transport::p2p::Side;
-use crate::transport::{PeerInfo, TransportKind};
 use oxccl_shared::abi::Rank;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -131,7 +132,7 @@ pub(super) fn assemble(
     let opened = open(rank, ordinal, &config);
     let wanted = DeviceWanted {
         device: opened.as_ref().map(|(device, _)| device).map_err(Clone::clone),
-        info: &PeerInfo::local(config.host_id.as_deref(), config.digest()),
+        info: &this_process(&bootstrap, &config)?,
         settings: Config::MUST_AGREE,
         ways: WaySettings::new(&config.transports),
         p2p: &config.p2p,

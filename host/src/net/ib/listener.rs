@@ -140,6 +140,9 @@ impl Fault {
 impl Listener for IbListener {
     fn poll_accept(&mut self) -> Result<Option<Box<dyn RecvComm>>, NetError> {
         self.admit().map_err(|error| NetError::of_io(&self.port.name(), None, "poll", &error))?;
+        if let Some(none_left) = self.acceptor.starved(Instant::now()) {
+            return Err(NetError::of_call(&self.port.name(), "accept", none_left.to_string()));
+        }
         let Some(coming) = self.coming.take() else { return Ok(None) };
         let remote = coming.remote;
         match self.advance(coming) {

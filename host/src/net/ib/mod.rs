@@ -12,6 +12,7 @@ mod config;
 mod hca;
 mod gid;
 mod verbs;
+mod missing;
 mod port;
 mod offer;
 mod card;
@@ -84,11 +85,12 @@ pub fn open(config: &IbConfig, socket: &SocketConfig) -> Result<Arc<dyn Net>, Ne
         return Err(absent("NCCL_IB_DISABLE is 1".to_owned()));
     }
     let verbs = Verbs::get().map_err(|reason| absent(reason.to_owned()))?;
-    let devices = OpenDevice::all(verbs).map_err(|error| absent(format!("ibv_get_device_list: {error}")))?;
-    let ports = Port::all(&devices, config, Path::new("/sys"));
+    let (sys, dev) = (Path::new("/sys"), Path::new("/dev"));
+    let devices = OpenDevice::all(verbs).map_err(|error| absent(missing::why(sys, dev, Some(&error))))?;
+    let ports = Port::all(&devices, config, sys);
     if ports.is_empty() {
         let reason = match devices.len() {
-            0 => "no RDMA device in /sys/class/infiniband".to_owned(),
+            0 => missing::why(sys, dev, None),
             count => format!("of {count} RDMA devices no port is active and admitted by NCCL_IB_HCA"),
         };
         return Err(absent(reason));

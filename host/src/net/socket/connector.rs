@@ -60,7 +60,7 @@ impl SocketConnector {
         };
         let mut is_ready = true;
         for dial in &mut self.dials {
-            is_ready &= dial.advance().map_err(|error| failed(error.to_string()))?;
+            is_ready &= dial.advance().map_err(|error| failed(crate::os::said(&error)))?;
         }
         if !is_ready && Instant::now() >= self.deadline {
             return Err(failed(format!("no answer within {:?}", self.timeout)));

@@ -80,6 +80,9 @@ impl Listener for SocketListener {
         let mut accepted = Vec::new();
         self.acceptor.drive(now, &ready, &mut accepted);
         accepted.into_iter().for_each(|accepted| self.take(accepted));
+        if let Some(none_left) = self.acceptor.starved(now) {
+            return Err(NetError::of_call(&self.device, "accept", none_left.to_string()));
+        }
         let Some(coming) = self.coming.take_if(|coming| coming.lanes.iter().all(Option::is_some)) else {
             return Ok(None);
         };

@@ -4,6 +4,7 @@
 //! and receives those that it wants. Datagrams need no connections, so that no order of connecting can deadlock, and one
 //! loop does both directions, so that full queues cannot either. Names are abstract: no file is left behind.
 
+use crate::os::said;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{
@@ -20,7 +21,7 @@ use thiserror::Error;
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum PassError {
     /// The system refused something.
-    #[error("{operation} of the socket for memory descriptors: {errno}")]
+    #[error("{operation} of the socket for memory descriptors: {}", said(&(*.errno).into()))]
     System {
         /// The system call.
         operation: &'static str,
