@@ -212,11 +212,11 @@ impl<'a> Wiring<'a> {
         let Some(mut memory) = self.stream_memory(&to, &from)? else { return Ok(()) };
         let (here, before) = (self.peers[rank as usize], &self.peers[..rank as usize]);
         let beside = before.iter().filter(|peer| (peer.host, peer.numa_node) == (here.host, here.numa_node));
-        let place = Whereabouts { numa_node: here.numa_node, turn: beside.count() as u32 };
+        let place = Whereabouts { pci_path: None, numa_node: here.numa_node, turn: beside.count() as u32 };
         let refused = |peer, source| ConnectError::Net { rank, peer, source: Box::new(source) };
         let net = &find(net).map_err(|source| refused(None, source))?;
         // There is one: `find` gives no network without.
-        let device = nearest(&**net, place).map_err(|source| refused(None, source))?;
+        let device = nearest(&**net, &place).map_err(|source| refused(None, source))?;
         let peers = |conns: &[Conn]| conns.iter().map(|(_, peer)| *peer).collect::<Vec<u32>>();
         let (to_peers, from_peers) = (&peers(&to), &peers(&from));
         let dialing = Dialing { rank, bootstrap, net, device, to: to_peers, from: from_peers, timeout };

@@ -29,4 +29,5 @@ pub use contract::{
     NetProperties, REQUESTS_MAX, RecvComm, Registration, Request, SendComm,
 };
 pub use error::NetError;
+pub(crate) use nearest::UNKNOWN_MBPS;
 pub use nearest::{Whereabouts, nearest};

@@ -1,22 +1,32 @@
-//! Which of a network's devices a rank on processors uses: the fast ones, of those the ones on its NUMA node, of those each in turn.
+//! Which of a network's devices a rank uses: the fast ones, of those the nearest, of those each in turn.
+//!
+//! Near is, for a rank with a GPU, what shares the longest path through the PCI tree with it, so that what lies behind one switch comes
+//! first; then, and for a rank on processors alone, what is on its NUMA node.
 
 use super::{Net, NetError, NetProperties};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// Where a rank runs, as far as devices are nearer to it or farther.
-#[derive(Clone, Copy, Debug)]
+/// What is taken for the speed of a device that does not tell: 10 Gbit/s, as NCCL does.
+pub(crate) const UNKNOWN_MBPS: u32 = 10_000;
+
+/// Where a rank is, as far as devices are nearer to it or farther.
+#[derive(Clone, Debug, Default)]
 pub struct Whereabouts {
-    /// The NUMA node of its processors, if it keeps to one.
+    /// The directory of its GPU in sysfs, if it has one that is a PCI device.
+    pub pci_path: Option<PathBuf>,
+    /// The NUMA node of its GPU, or else of its processors, if it keeps to one.
     pub numa_node: Option<u32>,
-    /// How many ranks of its host and node come before it.
+    /// How many ranks that are as near to the same devices come before it.
     pub turn: u32,
 }
 
 /// What counts of a device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 struct Site {
     speed_mbps: u32,
-    /// None for devices that are on no bus, and where the host has one node only.
+    /// None for devices that are on no bus.
+    pci_path: Option<PathBuf>,
+    /// None for those, and where the host has one node only.
     numa_node: Option<u32>,
 }
 
@@ -24,29 +34,46 @@ struct Site {
 ///
 /// # Errors
 /// What the network says of its devices.
-pub fn nearest(net: &dyn Net, rank: Whereabouts) -> Result<u32, NetError> {
+pub fn nearest(net: &dyn Net, rank: &Whereabouts) -> Result<u32, NetError> {
     let sites: Vec<Site> =
         (0..net.devices()).map(|device| net.properties(device).map(Site::of)).collect::<Result<_, _>>()?;
     Ok(pick(&sites, rank))
 }
 
-/// A device of a tenth of another's speed is there for other things; where it is half, both together are faster than one.
-fn pick(sites: &[Site], rank: Whereabouts) -> u32 {
+/// A device of a tenth of another's speed is there for other things, however near it is; where it is half, both together are faster
+/// than one.
+fn pick(sites: &[Site], rank: &Whereabouts) -> u32 {
     let fastest = sites.iter().map(|site| site.speed_mbps).max().unwrap_or(0);
-    let is_fast = |site: &Site| site.speed_mbps >= fastest / 2;
-    let is_near = |site: &Site| is_fast(site) && rank.numa_node.is_some() && site.numa_node == rank.numa_node;
-    let those = |wanted: &dyn Fn(&Site) -> bool| -> Vec<u32> {
-        (0..).zip(sites).filter(|(_, site)| wanted(site)).map(|(device, _)| device).collect()
-    };
-    let near = those(&is_near);
-    let choice = if near.is_empty() { those(&is_fast) } else { near };
+    let fast = || (0..).zip(sites).filter(|(_, site)| site.speed_mbps >= fastest / 2);
+    let longest = fast().map(|(_, site)| rank.nearness(site)).max();
+    let choice: Vec<u32> =
+        fast().filter(|(_, site)| Some(rank.nearness(site)) == longest).map(|(device, _)| device).collect();
     choice.get(rank.turn as usize % choice.len().max(1)).copied().unwrap_or(0)
+}
+
+impl Whereabouts {
+    /// At a GPU whose directory in sysfs is this, if there is one.
+    pub(crate) fn of_gpu(pci_path: Option<PathBuf>, turn: u32) -> Whereabouts {
+        let numa_node = pci_path.as_deref().and_then(numa_node);
+        Whereabouts { pci_path, numa_node, turn }
+    }
+
+    /// How near a device is: greater is nearer.
+    fn nearness(&self, site: &Site) -> (usize, bool) {
+        let paths = self.pci_path.as_deref().zip(site.pci_path.as_deref());
+        let shared = paths.map_or(0, |(mine, its)| {
+            mine.components().zip(its.components()).take_while(|(a, b)| a == b).count()
+        });
+        (shared, self.numa_node.is_some() && self.numa_node == site.numa_node)
+    }
 }
 
 impl Site {
     fn of(device: NetProperties) -> Site {
-        let node = device.pci_path.and_then(|path| numa_node(Path::new(&path)));
-        Site { speed_mbps: device.speed_mbps, numa_node: node }
+        let pci_path = device.pci_path.map(PathBuf::from);
+        let numa_node = pci_path.as_deref().and_then(numa_node);
+        let speed_mbps = if device.speed_mbps == 0 { UNKNOWN_MBPS } else { device.speed_mbps };
+        Site { speed_mbps, pci_path, numa_node }
     }
 }
 
@@ -60,9 +87,21 @@ mod tests {
     use super::*;
 
     fn picks(sites: &[(u32, Option<u32>)], node: Option<u32>) -> Vec<u32> {
-        let sites: Vec<Site> =
-            sites.iter().map(|&(speed_mbps, numa_node)| Site { speed_mbps, numa_node }).collect();
-        (0..4).map(|turn| pick(&sites, Whereabouts { numa_node: node, turn })).collect()
+        let site =
+            |&(speed_mbps, numa_node): &(u32, Option<u32>)| Site { speed_mbps, pci_path: None, numa_node };
+        let sites: Vec<Site> = sites.iter().map(site).collect();
+        let at = |turn| Whereabouts { numa_node: node, turn, ..Whereabouts::default() };
+        (0..4).map(|turn| pick(&sites, &at(turn))).collect()
+    }
+
+    fn nic(speed_mbps: u32, path: &str, numa_node: Option<u32>) -> Site {
+        let pci_path = Some(PathBuf::from(path)).filter(|path| !path.as_os_str().is_empty());
+        Site { speed_mbps, pci_path, numa_node }
+    }
+
+    fn picks_of_gpu(sites: &[Site], gpu: &str, numa_node: Option<u32>) -> [u32; 4] {
+        let pci_path = Some(PathBuf::from(gpu)).filter(|path| !path.as_os_str().is_empty());
+        [0, 1, 2, 3].map(|turn| pick(sites, &Whereabouts { pci_path: pci_path.clone(), numa_node, turn }))
     }
 
     #[test]
@@ -78,11 +117,46 @@ mod tests {
     }
 
     #[test]
+    fn a_gpu_takes_the_nic_behind_its_switch() {
+        let gpu = "/sys/devices/pci0000:40/0000:40:01.0/0000:41:00.0/0000:42:00.0";
+        let nics = [
+            nic(100_000, "/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0", Some(0)),
+            nic(200_000, "/sys/devices/pci0000:40/0000:40:03.0/0000:45:00.0", Some(1)),
+            nic(100_000, "/sys/devices/pci0000:40/0000:40:01.0/0000:41:00.0/0000:43:00.0", Some(1)),
+        ];
+        assert_eq!(picks_of_gpu(&nics, gpu, Some(1)), [2; 4]);
+        assert_eq!(picks_of_gpu(&nics[..2], gpu, Some(1)), [1; 4]);
+        // The card for administration may be the nearest.
+        let slow = [nic(200_000, "/sys/devices/pci0000:00/0000:00:01.0", Some(0)), nic(1_000, gpu, Some(1))];
+        assert_eq!(picks_of_gpu(&slow, gpu, Some(1)), [0; 4]);
+    }
+
+    #[test]
+    fn devices_as_near_as_each_other_are_taken_in_turn() {
+        let gpu = "/sys/devices/pci0000:40/0000:40:01.0/0000:42:00.0";
+        let nics = [
+            nic(0, "/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0", Some(0)),
+            nic(0, "/sys/devices/pci0000:80/0000:80:02.0/0000:02:00.0", Some(1)),
+            nic(0, "", None),
+        ];
+        assert_eq!(picks_of_gpu(&nics, gpu, None), [0, 1, 0, 1]);
+        assert_eq!(picks_of_gpu(&nics, gpu, Some(1)), [1; 4], "another root of the same node");
+        assert_eq!(picks_of_gpu(&nics, "", None), [0, 1, 2, 0], "nothing is known of the GPU");
+        assert_eq!(
+            picks_of_gpu(&[nic(0, "", None), nic(0, "", None)], gpu, None),
+            [0, 1, 0, 1],
+            "virtual ones"
+        );
+        assert_eq!(picks_of_gpu(&[], gpu, None), [0; 4]);
+    }
+
+    #[test]
     fn the_node_of_a_device_is_read_from_its_directory() {
         let folder = tempfile::tempdir().expect("a folder");
         for (text, node) in [("1\n", Some(1)), ("-1\n", None), ("", None)] {
             std::fs::write(folder.path().join("numa_node"), text).expect("a file");
             assert_eq!(numa_node(folder.path()), node);
+            assert_eq!(Whereabouts::of_gpu(Some(folder.path().to_owned()), 3).numa_node, node);
         }
         assert_eq!(numa_node(&folder.path().join("missing")), None);
     }

@@ -4,9 +4,9 @@
 //! proxy share, and the proxy's end of it.
 //! Never: drives a connection, launches a kernel, lets one rank fail alone.
 //!
-//! From below: `near`, which NIC; `places`, which connections, pure; `memory`, what they lie in.
+//! From below: `processors`, where the proxy runs; `places`, which connections, pure; `memory`, what they lie in.
 
-mod near;
+mod processors;
 mod places;
 mod memory;
 #[cfg(test)]
@@ -19,7 +19,7 @@ use crate::channel::ConnectError;
 use crate::channel::networks::Dialing;
 use crate::cuda::Device;
 use crate::launch::cuda::{NetChannels, NetParts};
-use crate::net::{Net, NetConfig, NetError, NetProperties, find};
+use crate::net::{Net, NetConfig, NetError, NetProperties, UNKNOWN_MBPS, Whereabouts, find, nearest};
 use crate::plan::tuning::NetSpeed;
 use crate::proxy::progress::{Idle, Place, ProxyChannel, ProxyEnd, ProxyParts, RecvEnd, SendEnd};
 use crate::topology::BusId;
@@ -31,9 +31,6 @@ use places::{NetPlace, NetPlaces};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// What is taken for the speed of a device that does not tell: 10 Gbit/s, as NCCL does.
-const SPEED_MBPS: u32 = 10_000;
 
 /// A network, and the device of it that this rank uses.
 pub(super) struct Network {
@@ -99,14 +96,9 @@ impl Network {
     }
 
     fn on_nearest_device(net: Arc<dyn Net>, gpu: BusId, local_rank: u32) -> Result<Network, NetError> {
-        let all: Result<Vec<NetProperties>, NetError> =
-            (0..net.devices()).map(|i| net.properties(i)).collect();
-        let all = all?;
-        let place = |properties: &NetProperties| properties.pci_path.as_ref().map(PathBuf::from);
-        let places: Vec<Option<PathBuf>> = all.iter().map(place).collect();
-        let device = near::nearest(Sysfs::live().place(gpu).as_deref(), &places, local_rank);
-        let properties = all[device as usize].clone();
-        let mbps = Some(properties.speed_mbps).filter(|speed| *speed > 0).unwrap_or(SPEED_MBPS);
+        let device = nearest(&*net, &Whereabouts::of_gpu(Sysfs::live().place(gpu), local_rank))?;
+        let properties = net.properties(device)?;
+        let mbps = Some(properties.speed_mbps).filter(|speed| *speed > 0).unwrap_or(UNKNOWN_MBPS);
         let speed =
             NetSpeed { gbytes: f64::from(mbps) / 8000.0, latency_us: f64::from(properties.latency_us) };
         Ok(Network { net, device, properties, speed })
@@ -188,7 +180,7 @@ impl Network {
             channels,
             reaches: (0..nranks).map(|peer| layout.ways.is_net(rank, peer)).collect(),
             device: format!("{} {}", self.net.name(), self.properties.name),
-            cpus: near::processors(&Sysfs::live(), nic.as_deref(), gpu, &here.processors),
+            cpus: processors::near(&Sysfs::live(), nic.as_deref(), gpu, &here.processors),
             idle: if is_crowded(peers, here.host) { Idle::FRUGAL } else { Idle::BALANCED },
             memory: memory.keep(),
         };

@@ -1,0 +1,35 @@
+//! Which processors are near a device of a network and the GPU that uses it.
+
+use crate::topology::BusId;
+use crate::topology::detect::Sysfs;
+use std::path::Path;
+
+/// The processors near a device that this process may use; near the GPU where the device is no PCI device. None if nobody knows.
+pub(super) fn near(sysfs: &Sysfs, device: Option<&Path>, gpu: BusId, allowed: &[u64]) -> Vec<usize> {
+    let gpu = sysfs.place(gpu);
+    let near = device.or(gpu.as_deref()).map(|place| sysfs.processors_of(place)).unwrap_or_default();
+    let is_allowed = |cpu: &usize| allowed.get(cpu / 64).is_some_and(|word| word >> (cpu % 64) & 1 == 1);
+    near.into_iter().filter(is_allowed).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_are_those_near_the_nic_that_may_be_used() {
+        let root = tempfile::tempdir().unwrap();
+        let nic = root.path().join("nic");
+        std::fs::create_dir(&nic).unwrap();
+        std::fs::write(nic.join("local_cpulist"), "0-3,64-66\n").unwrap();
+        let gpu = root.path().join("sys/bus/pci/devices/0000:42:00.0");
+        std::fs::create_dir_all(&gpu).unwrap();
+        std::fs::write(gpu.join("local_cpulist"), "8-9\n").unwrap();
+        let sysfs = Sysfs::at(root.path());
+        let of = |device, allowed: &[u64]| near(&sysfs, device, BusId::new(0, 0x42, 0), allowed);
+        assert_eq!(of(Some(&*nic), &[0b1010, 0b10]), [1, 3, 65]);
+        assert_eq!(of(Some(&*nic), &[1 << 20]), [0usize; 0]);
+        assert_eq!(of(None, &[u64::MAX]), [8, 9]);
+        assert_eq!(of(Some(Path::new("/nowhere")), &[u64::MAX]), [0usize; 0]);
+    }
+}
