@@ -9,13 +9,18 @@ use crate::launch::wait::{LEFT_GRACE, Tell};
 use crate::net::stream::{Direction, LinkError};
 use crate::plan::device::{DevicePlan, KernelId};
 use crate::proxy::progress::{
-    EndError, EndFault, Idle, Keep, ProxyEnd, ProxyFailure, ProxyOrder, ProxyOwner, ProxyParts, ProxyThread,
-    ProxyThreadConfig, proxy,
+    EndError, EndFault, Idle, Keep, ORDERS_OPEN_MAX, ProxyEnd, ProxyFailure, ProxyOrder, ProxyOwner,
+    ProxyParts, ProxyThread, ProxyThreadConfig, proxy,
 };
-use oxccl_shared::abi::{Algorithm, ChannelId, KernelColl, KernelMessage, Rank};
+use oxccl_shared::abi::{Algorithm, ChannelId, KERNEL_MESSAGES_MAX, KernelColl, KernelMessage, Rank};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+
+/// Groups of any number of messages need no order of the proxy's own, as on processors (`launch/net_links.rs`): launches come in an order
+/// that sender and receiver share, so that all before the first that is not done are done everywhere, and a proxy holds the whole of that
+/// one open, with each message on several channels.
+const _: () = assert!(KERNEL_MESSAGES_MAX * 8 <= ORDERS_OPEN_MAX);
 
 /// How a proxy numbers the channels of a communicator of GPUs: those of rings, then of trees, then of pairs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,8 +2,9 @@
 
 use super::{Player, Scene};
 use crate::launch::Fault;
-use crate::plan::device::plan_device;
+use crate::plan::device::{MessageWant, plan_device};
 use crate::plan::{Call, Forced};
+use crate::proxy::progress::ORDERS_OPEN_MAX;
 use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, RedOp};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -42,6 +43,39 @@ fn ranks_that_each_are_a_host_do_everything_over_sockets() {
 #[test]
 fn two_hosts_of_two_ranks_do_everything() {
     Scene::new(&[1, 1, 2, 2]).play(every_function);
+}
+
+/// Groups of several times as many messages as a proxy holds open, which every rank adds in an order of its own.
+#[test]
+fn a_group_has_as_many_messages_as_one_likes() {
+    let of_a_pair = ORDERS_OPEN_MAX as u32;
+    Scene { memory: false, ..Scene::new(&[1, 2, 3]) }.play(|player| {
+        let (me, n) = (player.rank, player.facts.nranks);
+        let to_or_from = |is_send, peer| {
+            let len_bytes = move |number| if number % 100 == 7 { 40_000 } else { u64::from(number % 50) };
+            (0..of_a_pair).map(move |number| MessageWant { is_send, peer, len_bytes: len_bytes(number) })
+        };
+        let peers = (1..n).map(|step| (me + step) % n);
+        let wants: Vec<MessageWant> = match me {
+            // All that comes from one, then what goes there, then the next.
+            0 => peers
+                .flat_map(|peer| [false, true].map(|is_send| to_or_from(is_send, peer)))
+                .flatten()
+                .collect(),
+            // All that is sent, from the last rank on.
+            1 => [true, false]
+                .into_iter()
+                .flat_map(|is_send| peers.clone().rev().flat_map(move |peer| to_or_from(is_send, peer)))
+                .collect(),
+            _ => [false, true]
+                .into_iter()
+                .flat_map(|is_send| peers.clone().flat_map(move |peer| to_or_from(is_send, peer)))
+                .collect(),
+        };
+        assert!(wants.len() >= 4 * ORDERS_OPEN_MAX);
+        assert!(player.messages(&wants, 1).is_ok(), "{:?}", player.health.fault());
+        player.finish();
+    });
 }
 
 #[test]

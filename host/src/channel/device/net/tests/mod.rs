@@ -306,41 +306,57 @@ impl Player {
         unsafe { coll::run(&block, conns, &ends, &work) }
     }
 
-    /// Every rank sends every other `len_bytes`, and itself nothing, in launches as the plan makes them.
+    /// Every rank sends every other `len_bytes`, and itself nothing.
     fn exchange(&mut self, len_bytes: usize, tag: u32) -> Result<(), Stop> {
         let (me, n) = (self.rank, self.facts.nranks);
-        let content = |from: u32, to: u32| -> Vec<u8> {
-            (0..len_bytes).map(|i| (i as u32 * 31 + from * 7 + to) as u8).collect()
+        let others = (0..n).filter(|peer| *peer != me);
+        let both =
+            |peer| [true, false].map(|is_send| MessageWant { is_send, peer, len_bytes: len_bytes as u64 });
+        let wants: Vec<MessageWant> = others.flat_map(both).collect();
+        self.messages(&wants, tag)
+    }
+
+    /// A group of messages, in launches as the plan makes them. As on a GPU the proxy is told of all of them before the first has been
+    /// carried. The k-th message between two ranks says its number.
+    fn messages(&mut self, wants: &[MessageWant], tag: u32) -> Result<(), Stop> {
+        let (me, n) = (self.rank, self.facts.nranks);
+        let content = |from: u32, to: u32, number: u32, len_bytes: u64| -> Vec<u8> {
+            (0..len_bytes as u32).map(|i| (i * 31 + from * 7 + to + number * 3) as u8).collect()
         };
-        let others: Vec<u32> = (0..n).filter(|peer| *peer != me).collect();
-        let mut buffers: Vec<(bool, u32, Vec<u8>)> = Vec::new();
-        for &peer in &others {
-            buffers.push((true, peer, content(me, peer)));
-            buffers.push((false, peer, vec![0; len_bytes]));
-        }
-        let want = |(is_send, peer, _): &(bool, u32, Vec<u8>)| MessageWant {
-            is_send: *is_send,
-            peer: *peer,
-            len_bytes: len_bytes as u64,
+        let mut numbers = vec![[0; 2]; n as usize];
+        let mut number_of = |want: &MessageWant| {
+            let number = &mut numbers[want.peer as usize][usize::from(want.is_send)];
+            *number += 1;
+            *number
         };
-        let wants: Vec<MessageWant> = buffers.iter().map(want).collect();
-        let (facts, mut scratch) = (self.facts, Arrangement::default());
-        for batch in arrange(&wants, me, &facts, &mut scratch) {
+        let expected: Vec<Vec<u8>> = wants
+            .iter()
+            .map(|want| {
+                let (from, to) = if want.is_send { (me, want.peer) } else { (want.peer, me) };
+                content(from, to, number_of(want), want.len_bytes)
+            })
+            .collect();
+        let fill = |(want, full): (&MessageWant, &Vec<u8>)| {
+            if want.is_send { full.clone() } else { vec![0; full.len()] }
+        };
+        let mut buffers: Vec<Vec<u8>> = wants.iter().zip(&expected).map(fill).collect();
+        let (facts, mut scratch, mut launches) = (self.facts, Arrangement::default(), Vec::new());
+        for batch in arrange(wants, me, &facts, &mut scratch) {
             let mut works = Vec::new();
             for placed in batch.placed {
-                let (is_send, peer, buffer) = &mut buffers[placed.index];
-                let conn = *peer - u32::from(*peer > me);
-                let (buffer, is_send) = (buffer.as_mut_ptr(), *is_send);
-                let bytes = len_bytes as u64;
+                let MessageWant { is_send, peer, len_bytes } = wants[placed.index];
+                let conn = peer - u32::from(peer > me);
+                let buffer = buffers[placed.index].as_mut_ptr();
                 let message = KernelMessage {
                     buffer,
-                    len_bytes: bytes,
+                    len_bytes,
                     conn,
                     is_send: is_send.into(),
                     tag,
                     lane: placed.lane,
                 };
-                self.net.as_mut().unwrap().message(&message, *peer, batch.kernel, batch.channels);
+                self.net.as_mut().unwrap().message(&message, peer, batch.kernel, batch.channels);
+                let len_bytes = len_bytes as usize;
                 for channel in 0..batch.channels {
                     let part =
                         chunk::channel_part(len_bytes, batch.channels, channel, KERNEL_MESSAGE_GRAIN_BYTES);
@@ -359,14 +375,17 @@ impl Player {
                     });
                 }
             }
+            launches.push(works);
+        }
+        for works in &mut launches {
             let operator = resolve(RedOp::Sum, DataType::U8, n, 0);
             let block = CpuBlock::new(&*self, DataType::U8, &operator);
             let conns = Conns { send: &self.conns[2].send, recv: &self.conns[2].recv };
             // SAFETY: buffers are as long as the works say; indices are those of the mesh's lists.
-            unsafe { send_recv::run(&block, conns, &mut works) }?;
+            unsafe { send_recv::run(&block, conns, works) }?;
         }
-        for (_, peer, buffer) in buffers.iter().filter(|(is_send, ..)| !is_send) {
-            assert!(*buffer == content(*peer, me), "rank {me}: wrong bytes from rank {peer}");
+        for (want, (found, expected)) in wants.iter().zip(buffers.iter().zip(&expected)) {
+            assert!(found == expected, "rank {me}: wrong bytes of {want:?}");
         }
         Ok(())
     }
