@@ -272,6 +272,7 @@ pub fn machines() -> Vec<(&'static str, Inventory)> {
         ("64 GPUs, PCI only", sockets(AMD, 80, 8, 8, 0).without_nvlinks()),
         ("72 GPUs, 128 NICs", sockets(AMD, 80, 8, 9, 16).without_nvlinks()),
         ("72 GPUs of 18 Grace hosts", rack(18)),
+        ("128 GPUs, NVSwitch, 256 NICs", sockets(SAPPHIRE_RAPIDS, 90, 128, 1, 2).with_nv_switches(18)),
         ("144 GPUs of 36 Grace hosts", rack(36)),
     ]
 }

@@ -76,8 +76,8 @@ impl<'a> Relaxation<'a> {
         best.cross_nic = u32::from(cross_nic == 1);
         best.type_intra = machine.bounds.intra.0;
         best.type_inter = machine.bounds.inter.0;
-        // Steps cost more where there are more GPUs to choose from.
-        let cost = gpus.div_ceil(16) as u32;
+        // Steps cost more where there are more GPUs to choose from; on NVSwitches there are never more than two.
+        let cost = if machine.system.nv_switch.is_some() { 1 } else { gpus.div_ceil(16) as u32 };
         let (global, hard) = (GLOBAL_STEPS / i64::from(cost), HARD_STEPS / i64::from(cost));
         let patience = if gpus <= FEW_GPUS { FEW_GPUS_STEPS } else { hard };
         Relaxation { machine, request, speeds, speed: 0, cross_nic, best, global, hard, patience, cost }
@@ -213,20 +213,30 @@ impl<'a> Relaxation<'a> {
         let trials = self.settling_trials(first);
         let given: Vec<Draft> = self.request.along.iter().filter_map(|lane| self.draft(lane)).collect();
         let given = Some((given, WALK_STEPS)).filter(|(given, _)| given.len() >= first.channels_min);
-        for (along, steps) in given.into_iter().chain([(Vec::new(), SETTLING_STEPS / self.cost)]) {
+        for (along, steps) in given.into_iter().chain([(Vec::new(), self.settling_steps())]) {
             for speed in self.speeds.iter().skip_while(|speed| **speed > first.bw_intra) {
+                let mut led = None;
                 for trial in &trials {
                     let (bw_intra, bw_inter) = (*speed, *speed);
                     let trial = Trial { bw_intra, bw_inter, along: along.clone(), ..trial.clone() };
+                    let before = self.best.clone();
                     Walk::run(self.machine, &trial, &mut self.best, steps);
-                    if !self.best.lanes.is_empty() {
-                        self.say_what_lanes_are();
-                        return Some(trial);
+                    if self.best != before {
+                        led = Some(trial);
                     }
+                }
+                if led.is_some() {
+                    self.say_what_lanes_are();
+                    return led;
                 }
             }
         }
         None
+    }
+
+    /// Few, but as many as some lanes need.
+    fn settling_steps(&self) -> u32 {
+        (SETTLING_STEPS / self.cost).max(4 * self.machine.system.gpus.len() as u32)
     }
 
     /// What was allowed says little of the lanes that were found.
