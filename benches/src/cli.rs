@@ -128,7 +128,7 @@ pub struct PerfArgs {
     /// Bytes by which buffers miss page alignment.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..4096))]
     pub misalign: u32,
-    /// OxCCL: this algorithm wherever the collective has it (ring, tree, direct).
+    /// OxCCL: this algorithm wherever the collective has it (ring, tree, direct, collnetchain).
     #[arg(long, value_parser = named(Algorithm::from_name))]
     pub algo: Option<Algorithm>,
     /// OxCCL: this protocol (ll, ll128, simple).

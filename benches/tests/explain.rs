@@ -138,7 +138,11 @@ fn what_cannot_be_explained_says_what_can() {
         ("--file h200x8.xml --explain all-reduce 1M --ranks 9", "have 8 GPUs"),
         (
             "--file h200x8.xml --explain all-reduce 1M --algo rings",
-            "--algo rings: some of ring, tree and direct",
+            "--algo rings: some of ring, tree, direct and collnetchain",
+        ),
+        (
+            "--file h200x8.xml --explain all-reduce 1M --algo collnetchain",
+            "collnetchain is for ranks on CPUs so far",
         ),
         (
             "--file h200x8.xml --explain broadcast 1M --algo broadcast:tree",

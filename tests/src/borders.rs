@@ -1,8 +1,9 @@
 //! Element counts at which something begins or ends: a line, a slot, a chunk, a loop, all credits.
 
-use oxccl::plan::{Call, Facts, Plan, Tuning, plan};
+use oxccl::plan::tuning::NetSpeed;
+use oxccl::plan::{Call, Collnet, CollnetFacts, Facts, Plan, Reduces, Tuning, plan};
 use oxccl::transport::{Allowed, stream_layout};
-use oxccl::{Config, DataType, Func, RedOp, TransportKind};
+use oxccl::{Algorithm, Config, DataType, Func, RedOp, TransportKind};
 use oxccl_shared::proto;
 
 /// Lengths in elements.
@@ -45,6 +46,14 @@ pub const CLASSES: [Class; 18] = [
 /// Primes for functions whose buffers are a count, and a count for each rank.
 const PRIMES: [usize; 2] = [70_001, 8_009];
 
+/// A network between two hosts that reduces everything.
+const EVERYTHING: Collnet = Collnet::There(CollnetFacts {
+    reduces: Reduces::ALL,
+    buffer_max_bytes: 1 << 30,
+    nhosts: 2,
+    speed: NetSpeed { gbytes: 1.25, latency_us: 2.5 },
+});
+
 /// Channels of rings and of trees, as `channel` makes them on CPUs.
 const CHANNELS: [u32; 2] = [1, 2];
 
@@ -63,6 +72,11 @@ impl Borders {
             tree_channels: CHANNELS[1],
             forced: config.forced,
             tuning: if has_streams { Tuning::CPU_STREAMS } else { Tuning::CPU },
+            // Who insists on it has it.
+            collnet: match config.forced.names_algorithm(func, Algorithm::CollnetChain) {
+                true => EVERYTHING,
+                false => Collnet::Disabled,
+            },
             table: None,
         };
         let plan = |count| plan(&Call { func, dtype, op: RedOp::Sum, root: 0, count }, &facts);

@@ -2,10 +2,13 @@
 //!
 //! One test only: the counter sees the whole process, so nothing else may run in it.
 
+use oxccl::net::coll::CollConfig;
+use oxccl::net::plugin;
 use oxccl::{Algorithm, Communicator, Error, Protocol, ReduceOp, TransportKind};
 use oxccl_tests::counting::{Counting, calls, check_that_it_counts};
 use oxccl_tests::deadline::{Deadline, doing};
 use oxccl_tests::harness::{Settings, World};
+use oxccl_tests::net::{PluginFile, Tables};
 use std::sync::Barrier;
 use std::time::Duration;
 
@@ -147,6 +150,16 @@ fn by_fibers(world: &World, found: &mut Vec<String>) {
     }
 }
 
+/// Two ranks on a host and one on another, along chains.
+fn through_a_network_that_reduces() -> World {
+    let net = plugin::open_coll(PluginFile::build(Tables::Coll, 12, "", &[]).name()).expect("a plugin");
+    let settings = Settings { algorithm: Some(Algorithm::CollnetChain), ..Settings::default() };
+    World::with(3, settings, |rank, config| {
+        config.host_id = Some((rank / 2).to_string());
+        config.net.coll = CollConfig { enabled: true, own: Some(net.clone()) };
+    })
+}
+
 #[test]
 fn nothing_is_allocated_after_the_first_call() {
     let _deadline = Deadline::start("nothing_is_allocated_after_the_first_call", Duration::from_secs(280));
@@ -166,5 +179,6 @@ fn nothing_is_allocated_after_the_first_call() {
         let settings = Settings { transport: Some(transport), ..Settings::default() };
         by_fibers(&World::new(3, settings), &mut found);
     }
+    by_threads(&mut through_a_network_that_reduces(), &mut found);
     assert!(found.is_empty(), "allocator calls in steady state:\n{}", found.join("\n"));
 }

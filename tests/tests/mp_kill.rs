@@ -1,6 +1,7 @@
 //! kill -9 at every stage of a rank's life: every other rank ends with an error that names the dead one, soon; nothing is
 //! left behind; and the survivors can go on among themselves.
 
+use oxccl_tests::net::{PluginFile, Tables};
 use oxccl_tests::process::{Job, Launch, Process, SOON, fresh_id};
 use proptest::prelude::Rng;
 use proptest::test_runner::{RngAlgorithm, TestRng};
@@ -91,6 +92,25 @@ fn over_a_network() {
     kill_in_loop("net", launch().env("NCCL_SOCKET_NTHREADS", "2"), "all-reduce:4000000", &[0]);
     kill_in_loop("net", launch(), "send-recv:2000000", &[2]);
     kill_in_loop("net", launch(), "all-reduce:1000", &[0, 1]);
+}
+
+/// The first ranks of two hosts are heads, and head 0 plays the network; the others are reached through them only.
+#[test]
+fn through_a_network_that_reduces() {
+    let plugin = PluginFile::build(Tables::Both, 12, "", &[]);
+    // The arguments are the program and the rank.
+    let host_of_rank = "export NCCL_HOSTID=host$(($2 / 2)); exec \"$@\"";
+    let launch = || {
+        Launch::new(RANK, 4)
+            .under(["sh", "-c", host_of_rank, "sh"].map(str::to_owned))
+            .env("NCCL_COLLNET_ENABLE", "1")
+            .env("NCCL_NET_PLUGIN", plugin.name())
+            .env("NCCL_ALGO", "CollnetChain")
+    };
+    for dead in 0..4 {
+        kill_in_loop("collnet", launch(), "all-reduce:100", &[dead]);
+    }
+    kill_in_loop("collnet", launch(), "all-reduce:1000000", &[2]);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use oxccl::plan::device::{ChannelLimits, DeviceFacts};
 use oxccl::plan::tuning::{
     self, Architecture, Backend, Forced, Impossible, ListError, NetSpeed, TUNED, TuneFile,
 };
-use oxccl::plan::{Call, Facts, Tuning};
+use oxccl::plan::{Call, Collnet, Facts, Tuning};
 use oxccl::topology::{Channels, JoinError};
 use oxccl::transport::stream_layout;
 use oxccl::{Config, Func, RedOp};
@@ -88,7 +88,9 @@ pub fn on_cpus(args: &TopoArgs, known: Option<usize>) -> Result<String, ExplainE
     let processors = known.unwrap_or_else(here);
     let ranks = args.ranks.unwrap_or(processors as u32);
     let forced = forced(args)?;
-    Facts::check(&forced)?;
+    // All on this host: what only goes between hosts is shown, and why it does not go.
+    let collnet = Collnet::OneHost;
+    Facts::check(&forced, Some(collnet.why_not()))?;
     let config = Config::default();
     let (ring_layout, mesh_layout) = (config.ring_layout(), config.mesh_layout(ranks));
     let (ring_layout, mesh_layout, tuning) = match args.streams {
@@ -106,6 +108,7 @@ pub fn on_cpus(args: &TopoArgs, known: Option<usize>) -> Result<String, ExplainE
         tree_channels,
         forced,
         tuning,
+        collnet,
         table,
     };
     Ok(facts.explain(&call(args, ranks)?).to_string())

@@ -174,7 +174,11 @@ pub struct Found {
 /// What there is to measure on a backend.
 fn ways(backend: Backend, args: &TuneArgs) -> Vec<Way> {
     let funcs = || args.collectives.iter().map(|collective| func(*collective));
-    let has = |candidate: &Candidate| funcs().any(|func| offered(backend, func).has(*candidate));
+    // What goes between hosts only is not there: all ranks are on this one.
+    let is_here = |candidate: &Candidate| candidate.algorithm != oxccl::Algorithm::CollnetChain;
+    let has = |candidate: &Candidate| {
+        is_here(candidate) && funcs().any(|func| offered(backend, func).has(*candidate))
+    };
     let mut ways: Vec<Way> =
         Candidate::ALL.into_iter().filter(has).map(|candidate| Way { candidate, channels: None }).collect();
     if backend == Backend::Gpu {

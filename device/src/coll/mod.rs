@@ -7,12 +7,13 @@ mod work;
 mod hop;
 pub mod ring;
 pub mod tree;
+pub mod collnet;
 pub mod direct;
 pub mod one_hop;
 pub mod line_hops;
 pub mod send_recv;
 
-pub use work::{CollWork, Endpoints, P2pWork, RingEnds, TreeEnds};
+pub use work::{ChainEnds, CollWork, Endpoints, P2pWork, RingEnds, TreeEnds};
 
 use crate::conn::Conns;
 use crate::gpu::{Block, Stop};
@@ -56,6 +57,10 @@ unsafe fn run_protocol<B: Block, P: Proto>(
         // SAFETY: obligations 1 and 2 are passed on.
         (Func::AllReduce, Algorithm::Tree) => unsafe {
             tree::all_reduce::<B, P>(block, conns, ends.tree, work)
+        },
+        // SAFETY: obligations 1 and 2 are passed on.
+        (Func::AllReduce, Algorithm::CollnetChain) => unsafe {
+            collnet::all_reduce::<B, P>(block, conns, ends.chain, work)
         },
         // SAFETY: obligations 1 and 2 are passed on.
         _ => unsafe { ring::run::<B, P>(block, conns, &ends.ring, work) },

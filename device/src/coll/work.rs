@@ -2,6 +2,7 @@
 
 use core::ops::Range;
 use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol};
+use oxccl_shared::algo::collnet::ChainLinks;
 use oxccl_shared::algo::tree::{ARITY_MAX, TreeLinks};
 
 /// One channel's part of a collective.
@@ -80,6 +81,8 @@ pub struct Endpoints<'a> {
     pub ring: RingEnds<'a>,
     /// The tree of this channel.
     pub tree: &'a TreeEnds,
+    /// The chain to a network that reduces.
+    pub chain: &'a ChainEnds,
     /// Direct: receive connections by rank order, ourselves left out.
     pub mesh_recv: &'a [u16],
     /// Direct: send connections in the order of `algo::direct::peers`.
@@ -114,6 +117,21 @@ pub struct TreeEnds {
     pub parent_recv: [u16; 1],
     /// To the parent.
     pub parent_send: [u16; 1],
+}
+
+/// A rank's place in its host's chain and the connections that carry it. What is above the head is the network.
+#[derive(Clone, Debug, Default)]
+pub struct ChainEnds {
+    /// Who is above and below.
+    pub links: ChainLinks,
+    /// From the rank below, if there is one.
+    pub below_recv: [u16; 1],
+    /// To the rank below, if there is one.
+    pub below_send: [u16; 1],
+    /// From above.
+    pub above_recv: [u16; 1],
+    /// To above.
+    pub above_send: [u16; 1],
 }
 
 impl CollWork {

@@ -2,7 +2,7 @@
 
 use super::shared_conns::{Extent, SharedConns, save};
 use crate::coll::{
-    CollWork, Endpoints, RingEnds, TreeEnds, direct, line_hops, one_hop, ring, send_recv, tree,
+    ChainEnds, CollWork, Endpoints, RingEnds, TreeEnds, direct, line_hops, one_hop, ring, send_recv, tree,
 };
 use crate::conn::Conns;
 use crate::gpu::Block;
@@ -142,7 +142,8 @@ pub unsafe fn over_mesh<T: Element, P: Proto, const POSTER: bool>(
     // SAFETY: obligations 1 and 2: the mesh has a connection each way to every other rank, at most MESH_MAX.
     let conns = unsafe { SharedConns::<MESH_MAX>::load(place, &args.launch, extent(&args.launch)) };
     let (ring, tree, others) = (RingEnds::default(), TreeEnds::default(), others(&args.launch));
-    let ends = Endpoints { ring, tree: &tree, mesh_recv: others, mesh_send: others };
+    let chain = ChainEnds::default();
+    let ends = Endpoints { ring, tree: &tree, chain: &chain, mesh_recv: others, mesh_send: others };
     let work = work::<P>(args, func, Algorithm::Direct, T::DTYPE);
     // SAFETY: obligation 1.
     let ran = unsafe { direct::all_reduce::<_, P>(&block, conns, &ends, &work) };

@@ -4,7 +4,7 @@ use super::arith::{Arith, is_float, mix, value};
 use super::block::{Quitter, Shape};
 use super::buffer::Buffer;
 use super::world::{Ended, Job, LAYOUT, Shared, World};
-use oxccl_device::coll::{self, CollWork, Endpoints, RingEnds, TreeEnds, line_hops, one_hop};
+use oxccl_device::coll::{self, ChainEnds, CollWork, Endpoints, RingEnds, TreeEnds, line_hops, one_hop};
 use oxccl_device::conn::Conns;
 use oxccl_device::gpu::{Block, Stop};
 use oxccl_device::prims::{Ll, Slice, run_slice};
@@ -376,7 +376,8 @@ impl Side {
                     send: [self.ring_peers[1]],
                 };
                 let (mesh_recv, mesh_send) = (&self.mesh_recv[..], &self.mesh_send[..]);
-                let ends = Endpoints { ring, tree: &self.tree, mesh_recv, mesh_send };
+                let chain = ChainEnds::default();
+                let ends = Endpoints { ring, tree: &self.tree, chain: &chain, mesh_recv, mesh_send };
                 // SAFETY: obligation 1.
                 unsafe { coll::run(block, conns, &ends, &self.work) }
             }

@@ -8,9 +8,10 @@ use super::membership::{Membership, TellByWatch, watch};
 use super::memory::{MemoryReport, PeerMemory};
 use super::tune_file;
 use crate::bootstrap::{Bootstrap, BootstrapError, UniqueId, Watch};
-use crate::channel::{self, ConnectError, Connected, Wanted};
+use crate::channel::{self, ConnectError, Connected, Reducing, Wanted};
 use crate::launch::{Engine, EngineParts, Health, WaitContext};
-use crate::plan::{Facts, Tuning};
+use crate::plan::tuning::Impossible;
+use crate::plan::{Collnet, Facts, Tuning};
 use crate::transport::{Allowed, PeerInfo, TransportKind, is_crowded, stream_layout};
 use oxccl_shared::abi::{Algorithm, Protocol, Rank};
 use std::path::PathBuf;
@@ -128,7 +129,9 @@ impl CommunicatorBuilder {
         config.transports = transport.map_or(config.transports, Allowed::only);
         config.timeout = timeout.unwrap_or(config.timeout);
         config.validate(self.nranks)?;
-        Facts::check(&config.forced)?;
+        // Whether a network reduces is known when the ranks have met.
+        let no_collnet = (!config.net.coll.enabled).then(|| Collnet::Disabled.why_not());
+        Facts::check(&config.forced, no_collnet)?;
         tune_file::load(&mut config)?;
         Ok(config)
     }
@@ -166,6 +169,12 @@ pub(super) fn assemble(bootstrap: Bootstrap, config: Config) -> Result<Communica
         }
     };
 
+    // The same on all ranks, which may still be listening.
+    if let Err(error) = check_collnet(&config, &connected) {
+        bootstrap.close();
+        return Err(error.into());
+    }
+
     let health = Arc::new(Health::new(rank, nranks));
     let watch = watch(bootstrap, &health);
     let memory = report(rank, &connected);
@@ -182,6 +191,17 @@ pub(crate) fn this_process(bootstrap: &Bootstrap, config: &Config) -> Result<Pee
     PeerInfo::local(config.host_id.as_deref(), config.digest())
         .map_err(|why| BootstrapError::NoDescriptor { rank, what, why })
         .inspect_err(|error| bootstrap.abort(&error.to_string()))
+}
+
+/// Whether what was ordered can be had, now that it is known whether a network reduces.
+fn check_collnet(config: &Config, connected: &Connected) -> Result<(), Impossible> {
+    let Reducing { collnet, lack, .. } = &connected.reducing;
+    let why = match collnet {
+        Collnet::There(_) => None,
+        Collnet::Lacking => Some(&**lack),
+        _ => Some(collnet.why_not()),
+    };
+    Facts::check(&config.forced, why)
 }
 
 fn engine(
@@ -207,6 +227,7 @@ fn engine(
         tree_channels: connected.graph.tree_channels(),
         forced: config.forced,
         tuning,
+        collnet: connected.reducing.collnet,
         table: config.tuned.as_ref().and_then(|tuned| tuned.table(tuning.backend(), nranks)).copied(),
     };
     let crowded = is_crowded(&connected.peers, here.host);
@@ -219,8 +240,8 @@ fn engine(
         send_to: connected.send_to,
         recv_from: connected.recv_from,
         wait: {
-            let Connected { links, net_links, .. } = connected;
-            WaitContext::new(health, links, net_links, tell, config.timeout, crowded)
+            let Connected { links, net_links, reducing, .. } = connected;
+            WaitContext::new(health, links, (net_links, reducing.links), tell, config.timeout, crowded)
         },
         memory: connected.memory,
     })
@@ -234,5 +255,5 @@ fn report(rank: u32, connected: &Connected) -> MemoryReport {
         inbound_bytes: connected.inbound_bytes[peer as usize],
         outbound_bytes: connected.outbound_bytes[peer as usize],
     });
-    MemoryReport { peers: peers.collect(), own_bytes: 0 }
+    MemoryReport { peers: peers.collect(), own_bytes: connected.reducing.bytes }
 }

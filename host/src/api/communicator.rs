@@ -93,7 +93,21 @@ impl Communicator {
         dtype: DataType,
         count: u64,
     ) -> Result<Option<Explanation>, ArgumentError> {
-        let call = Call { func, dtype, op: RedOp::Sum, root: 0, count };
+        self.explain_with(func, dtype, RedOp::Sum, count)
+    }
+
+    /// As [`Self::explain`], with another operator than the sum: a network that reduces may have some and not others.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn explain_with(
+        &self,
+        func: Func,
+        dtype: DataType,
+        op: RedOp,
+        count: u64,
+    ) -> Result<Option<Explanation>, ArgumentError> {
+        let call = Call { func, dtype, op, root: 0, count };
         Ok(TUNED.contains(&func).then_some(self.engine()?.facts().explain(&call)))
     }
 

@@ -177,6 +177,7 @@ impl Config {
         transports.tcp &= net.name.is_none() || !transports.net;
         let plugins = |text: &str| Some(PluginConfig::parse(text));
         env.set("NCCL_NET_PLUGIN", "names of plugins were expected", &mut net.plugins, plugins)?;
+        env.set("NCCL_COLLNET_ENABLE", parse::FLAG, &mut net.coll.enabled, parse::flag)?;
         net.socket.interfaces = bootstrap.interfaces.clone();
         net.socket.ipv6 = bootstrap.prefer_ipv6;
         let (mut threads, mut sockets_per_thread) = (0, 1);
@@ -222,13 +223,14 @@ impl Config {
         let buffers = (self.buffer_bytes, self.device_buffer_bytes);
         (self.forced, tuned, in_process, shm, tcp, net, net_name, enabled, cumem, buffers, self.channels)
             .hash(&mut hasher);
+        self.net.coll.enabled.hash(&mut hasher);
         let TopologySettings { p2p_level, gdr_level, cross_nic, rings, .. } = &self.topology;
         (p2p_level, gdr_level, cross_nic, rings).hash(&mut hasher);
         hasher.finish()
     }
 
     /// The settings behind [`Self::digest`], for the message when they differ.
-    pub(crate) const MUST_AGREE: &'static str = "NCCL_ALGO, NCCL_PROTO, NCCL_P2P_DISABLE, NCCL_CUMEM_ENABLE, NCCL_SHM_DISABLE, OXCCL_TRANSPORT, NCCL_NET, NCCL_BUFFSIZE, NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, NCCL_NTHREADS, NCCL_P2P_LEVEL, NCCL_NET_GDR_LEVEL, NCCL_CROSS_NIC, NCCL_RINGS, the tables in OXCCL_TUNE_FILE";
+    pub(crate) const MUST_AGREE: &'static str = "NCCL_ALGO, NCCL_PROTO, NCCL_P2P_DISABLE, NCCL_CUMEM_ENABLE, NCCL_SHM_DISABLE, OXCCL_TRANSPORT, NCCL_NET, NCCL_COLLNET_ENABLE, NCCL_BUFFSIZE, NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, NCCL_NTHREADS, NCCL_P2P_LEVEL, NCCL_NET_GDR_LEVEL, NCCL_CROSS_NIC, NCCL_RINGS, the tables in OXCCL_TUNE_FILE";
 
     /// Whether the settings can be used by a communicator of so many ranks, whoever made them.
     pub(crate) fn validate(&self, nranks: u32) -> Result<(), ConfigError> {
@@ -296,6 +298,15 @@ mod tests {
     }
 
     #[test]
+    fn networks_that_reduce_are_asked_for_and_asked_for_by_all() {
+        let asked = config(&[("NCCL_COLLNET_ENABLE", "1"), ("NCCL_ALGO", "CollnetChain")]).unwrap();
+        assert!(asked.net.coll.enabled && !Config::default().net.coll.enabled);
+        assert_eq!(asked.forced, Forced::only(Some(Algorithm::CollnetChain), None));
+        let not = config(&[("NCCL_COLLNET_ENABLE", "0"), ("NCCL_ALGO", "CollnetChain")]).unwrap();
+        assert_ne!(asked.digest(), not.digest());
+    }
+
+    #[test]
     fn the_newest_name_of_a_limit_wins() {
         let limits = |pairs| config(pairs).unwrap().channels;
         assert_eq!(limits(&[("NCCL_MIN_CTAS", "2"), ("NCCL_MAX_NRINGS", "9")]).min, Some(2));
@@ -313,6 +324,7 @@ mod tests {
             ("NCCL_NTHREADS", "100"),
             ("NCCL_PROTO", "fast"),
             ("NCCL_P2P_DISABLE", "yes"),
+            ("NCCL_COLLNET_ENABLE", "2"),
             ("NCCL_CUMEM_ENABLE", "2"),
             ("NCCL_BUFFSIZE", "7"),
             ("NCCL_MAX_NCHANNELS", "0"),

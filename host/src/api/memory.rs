@@ -21,7 +21,8 @@ pub struct PeerMemory {
 pub struct MemoryReport {
     /// Each peer's share.
     pub peers: Vec<PeerMemory>,
-    /// Bytes that belong to no peer: on GPUs the tables by which kernels find their connections.
+    /// Bytes that belong to no peer: on GPUs the tables by which kernels find their connections, at a head on CPUs the connections to a
+    /// network that reduces.
     pub own_bytes: usize,
 }
 

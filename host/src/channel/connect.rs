@@ -1,5 +1,6 @@
 //! From a bootstrap to a set of connections.
 
+use super::collnet::Reducing;
 use super::device::SurveyError;
 use super::graph::Graph;
 use super::wiring::Wiring;
@@ -167,6 +168,8 @@ pub struct Connected {
     pub links: Links,
     /// The connections over a network, if there are any.
     pub net_links: Option<NetLinks>,
+    /// The network that reduces, or why there is none.
+    pub reducing: Reducing,
     /// How each peer is reached; this rank's own entry is meaningless.
     pub kinds: Vec<TransportKind>,
     /// Everybody.
@@ -200,6 +203,11 @@ pub fn connect(bootstrap: &Bootstrap, wanted: &Wanted<'_>) -> Result<Connected, 
     agree_or_leave(bootstrap, wanted, streamed)?;
     let networked = wiring.open_networks(bootstrap);
     agree_or_leave(bootstrap, wanted, networked)?;
+    if wiring.wants_collnet() {
+        let offer = agree(bootstrap, wanted, wiring.offer_collnet())?;
+        let joined = wiring.join_collnet(bootstrap, offer);
+        agree_or_leave(bootstrap, wanted, joined)?;
+    }
     // Every peer has mapped every file: without their names none can outlive us. All names, because a rank that is killed
     // before it comes to this line leaves its own, and nobody would fail who could remove it.
     wanted.forget_files();

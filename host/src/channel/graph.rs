@@ -17,6 +17,8 @@ pub struct Graph {
     rings: Vec<Ring>,
     /// Of each channel that trees use: every rank's links.
     trees: Vec<Vec<TreeLinks>>,
+    /// The ranks of each host.
+    hosts: Vec<Vec<u32>>,
 }
 
 #[derive(Clone, Debug)]
@@ -44,14 +46,15 @@ impl Graph {
     /// # Errors
     /// None that correct arguments can cause: every rank is on one host.
     pub fn new(peers: &[PeerInfo], rings: Option<&[Vec<u32>]>) -> Result<Graph, JoinError> {
-        let hosts: Vec<HostLanes> = hosts(peers).into_iter().map(HostLanes::uniform).collect();
-        let channels = Channels::join(&hosts)?;
+        let hosts = hosts(peers);
+        let lanes: Vec<HostLanes> = hosts.iter().cloned().map(HostLanes::uniform).collect();
+        let channels = Channels::join(&lanes)?;
         let rings = match rings {
             Some(rings) => rings.iter().cloned().map(Ring::new).collect(),
             None => (0..RING_CHANNELS).map(|channel| Ring::new(channels.ring(channel).to_vec())).collect(),
         };
         let trees = (0..TREE_CHANNELS).map(|channel| channels.tree(channel).to_vec()).collect();
-        Ok(Graph { rings, trees })
+        Ok(Graph { rings, trees, hosts })
     }
 
     /// Rings use channels from 0 up to this.
@@ -93,6 +96,16 @@ impl Graph {
     /// A rank's neighbours in the tree of `channel`.
     pub fn tree(&self, rank: u32, channel: u32) -> TreeLinks {
         self.trees[channel as usize][rank as usize]
+    }
+
+    /// The ranks of each host in the order of its chain, in which neighbours are near each other. The first of each is its head.
+    pub fn hosts(&self) -> &[Vec<u32>] {
+        &self.hosts
+    }
+
+    /// A head's number among heads; nothing for other ranks.
+    pub fn head_index(&self, rank: u32) -> Option<u32> {
+        self.hosts.iter().position(|chain| chain[0] == rank).map(|index| index as u32)
     }
 
     /// From whom `rank` receives on `channel`, each once, in rank order.

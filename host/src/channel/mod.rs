@@ -7,9 +7,11 @@ mod graph;
 mod inbox;
 mod connect;
 mod networks;
+mod collnet;
 mod wiring;
 pub mod device;
 
+pub use collnet::Reducing;
 pub use connect::{ConnectError, Connected, Wanted, connect};
 pub use graph::Graph;
 pub use inbox::{ConnKey, Inbox, InboxEntry};

@@ -1,5 +1,6 @@
 //! The connections of one rank as they come into being.
 
+use super::collnet::Reducing;
 use super::connect::{ConnectError, Connected, Wanted};
 use super::graph::Graph;
 use super::inbox::{ConnKey, Inbox};
@@ -41,14 +42,15 @@ impl StreamMemory {
 }
 
 pub(super) struct Wiring<'a> {
-    wanted: &'a Wanted<'a>,
-    graph: Graph,
-    peers: Vec<PeerInfo>,
+    pub(super) wanted: &'a Wanted<'a>,
+    pub(super) graph: Graph,
+    pub(super) peers: Vec<PeerInfo>,
     channels: Vec<Channel>,
-    mesh: Channel,
+    pub(super) mesh: Channel,
     links: Links,
     net_links: Option<NetLinks>,
-    memory: Vec<Arc<Segment>>,
+    pub(super) reducing: Reducing,
+    pub(super) memory: Vec<Arc<Segment>>,
     inbound_bytes: Vec<usize>,
     outbound_bytes: Vec<usize>,
 }
@@ -65,6 +67,7 @@ impl<'a> Wiring<'a> {
             mesh: Channel::default(),
             links: Links::default(),
             net_links: None,
+            reducing: Reducing::default(),
             memory: Vec::new(),
             inbound_bytes: vec![0; nranks],
             outbound_bytes: vec![0; nranks],
@@ -72,7 +75,7 @@ impl<'a> Wiring<'a> {
     }
 
     /// How two ranks are connected; the same seen from either.
-    fn kind(&self, a: u32, b: u32) -> TransportKind {
+    pub(super) fn kind(&self, a: u32, b: u32) -> TransportKind {
         let chosen = self.wanted.allowed.choose(&self.peers[a as usize], &self.peers[b as usize]);
         chosen.unwrap_or(TransportKind::InProcess)
     }
@@ -88,7 +91,7 @@ impl<'a> Wiring<'a> {
         }
     }
 
-    fn memory_error(&self, source: MemError) -> ConnectError {
+    pub(super) fn memory_error(&self, source: MemError) -> ConnectError {
         ConnectError::Memory { rank: self.wanted.rank, source }
     }
 
@@ -216,7 +219,8 @@ impl<'a> Wiring<'a> {
         let refused = |peer, source| ConnectError::Net { rank, peer, source: Box::new(source) };
         let net = &find(net).map_err(|source| refused(None, source))?;
         // There is one: `find` gives no network without.
-        let device = nearest(&**net, &place).map_err(|source| refused(None, source))?;
+        let found = nearest(net.devices(), |device| net.properties(device), &place);
+        let device = found.map_err(|source| refused(None, source))?;
         let peers = |conns: &[Conn]| conns.iter().map(|(_, peer)| *peer).collect::<Vec<u32>>();
         let (to_peers, from_peers) = (&peers(&to), &peers(&from));
         let dialing = Dialing { rank, bootstrap, net, device, to: to_peers, from: from_peers, timeout };
@@ -330,6 +334,7 @@ impl<'a> Wiring<'a> {
         let others = (0..nranks).filter(|peer| *peer != rank);
         self.mesh.mesh_recv = others.map(|peer| recv_from[peer as usize]).collect();
         self.mesh.mesh_send = direct::peers(Rank(rank), nranks).map(|peer| send_to[peer.index()]).collect();
+        self.mesh.chain = self.chain(&send_to, &recv_from);
         let kinds = (0..nranks).map(|peer| self.kind(rank, peer)).collect();
         Connected {
             channels,
@@ -338,6 +343,7 @@ impl<'a> Wiring<'a> {
             recv_from,
             links: self.links,
             net_links: self.net_links,
+            reducing: self.reducing,
             kinds,
             peers: self.peers,
             graph: self.graph,

@@ -1,6 +1,6 @@
 //! What a channel's kernels run on, as the host owns it.
 
-use oxccl_device::coll::{Endpoints, RingEnds, TreeEnds};
+use oxccl_device::coll::{ChainEnds, Endpoints, RingEnds, TreeEnds};
 use oxccl_device::conn::{Conns, RecvConn, SendConn};
 
 /// One channel: its connections and its place in ring, tree or mesh.
@@ -20,6 +20,8 @@ pub struct Channel {
     pub ring_send: u16,
     /// The tree.
     pub tree: TreeEnds,
+    /// The chain to a network that reduces.
+    pub chain: ChainEnds,
     /// Direct: indices into `recv` by rank order, ourselves left out.
     pub mesh_recv: Vec<u16>,
     /// Direct: indices into `send` in the order of `algo::direct::peers`.
@@ -36,8 +38,8 @@ impl Channel {
             recv: [self.ring_recv],
             send: [self.ring_send],
         };
-        let ends =
-            Endpoints { ring, tree: &self.tree, mesh_recv: &self.mesh_recv, mesh_send: &self.mesh_send };
+        let Channel { tree, chain, mesh_recv, mesh_send, .. } = self;
+        let ends = Endpoints { ring, tree, chain, mesh_recv, mesh_send };
         (Conns { send: &self.send, recv: &self.recv }, ends)
     }
 }

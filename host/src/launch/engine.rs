@@ -218,8 +218,18 @@ impl Engine {
             tag: self.history.tag(),
             stream: plan.stream && !raw.is_in_place(self.parts.rank),
         };
-        if let Some(net) = &mut *self.parts.wait.net_links() {
-            net.collective(&raw.call, &plan, work.tag);
+        match plan.algorithm {
+            // Its chains go over no network, and beside the head nobody has one that reduces.
+            Algorithm::CollnetChain => {
+                if let Some(coll) = &mut *self.parts.wait.coll_links() {
+                    coll.begin(dtype, &operator, work.tag);
+                }
+            }
+            _ => {
+                if let Some(net) = &mut *self.parts.wait.net_links() {
+                    net.collective(&raw.call, &plan, work.tag);
+                }
+            }
         }
         for channel in 0..plan.channels {
             work.part = plan.part(count, channel);
@@ -241,13 +251,11 @@ impl Engine {
         operator: &Resolved,
     ) -> Result<(), Stop> {
         let EngineParts { channels, mesh, wait, memory, .. } = &mut self.parts;
-        let group = if plan.algorithm == Algorithm::Direct { MESH_LINKS } else { 1 + channel as usize };
+        let over_mesh = matches!(plan.algorithm, Algorithm::Direct | Algorithm::CollnetChain);
+        let group = if over_mesh { MESH_LINKS } else { 1 + channel as usize };
         wait.links().borrow_mut().begin(group, plan.protocol);
         let block = LendingBlock::new(wait, memory, work.dtype, operator);
-        let channel = match plan.algorithm {
-            Algorithm::Direct => mesh,
-            _ => &mut channels[channel as usize],
-        };
+        let channel = if over_mesh { mesh } else { &mut channels[channel as usize] };
         let (conns, ends) = channel.view();
         // SAFETY: obligation 1, and `ends` was made for `conns`.
         unsafe { coll::run(&block, conns, &ends, work) }

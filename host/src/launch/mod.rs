@@ -13,6 +13,7 @@ mod channel;
 mod fiber;
 mod lend;
 mod net_links;
+mod coll_links;
 mod wait;
 mod health;
 mod blame;
@@ -20,6 +21,7 @@ mod told;
 pub mod cuda;
 
 pub use channel::Channel;
+pub use coll_links::CollLinks;
 pub(crate) use engine::RawCall;
 pub use engine::{Engine, EngineParts};
 pub use fiber::GROUP_COMMUNICATORS_MAX;

@@ -1,7 +1,10 @@
 //! What happens while a kernel waits.
 
+mod networks;
+
+use super::coll_links::CollLinks;
 use super::health::{Fault, Health, Outstanding};
-use super::net_links::{NetFailure, NetLinks};
+use super::net_links::NetLinks;
 use super::told::Told;
 use crate::net::stream::LinkError;
 use crate::plan::CallRecord;
@@ -61,6 +64,7 @@ pub struct WaitContext {
     health: Arc<Health>,
     links: RefCell<Links>,
     net_links: RefCell<Option<NetLinks>>,
+    coll_links: RefCell<Option<CollLinks>>,
     /// When the first failure of a network was seen.
     net_broken_since: Cell<Option<Instant>>,
     tell: Box<dyn Tell>,
@@ -90,16 +94,18 @@ pub struct WaitContext {
 unsafe impl Send for WaitContext {}
 
 impl WaitContext {
-    /// For a communicator with these links, and these over a network, on a host where ranks do or do not share processors.
+    /// For a communicator with these links, those over a network and that to one that reduces, on a host where ranks do or do not
+    /// share processors.
     pub fn new(
         health: Arc<Health>,
         links: Links,
-        net_links: Option<NetLinks>,
+        (net_links, coll_links): (Option<NetLinks>, Option<CollLinks>),
         tell: Box<dyn Tell>,
         timeout: Duration,
         crowded: bool,
     ) -> WaitContext {
-        let spins = match (links.is_empty() && net_links.is_none(), crowded) {
+        let has_links = !links.is_empty() || net_links.is_some() || coll_links.is_some();
+        let spins = match (!has_links, crowded) {
             (false, _) => 1,
             (true, true) => SPINS_CROWDED,
             (true, false) => SPINS_ALONE,
@@ -108,6 +114,7 @@ impl WaitContext {
             health,
             links: RefCell::new(links),
             net_links: RefCell::new(net_links),
+            coll_links: RefCell::new(coll_links),
             net_broken_since: Cell::new(None),
             tell,
             timeout,
@@ -138,6 +145,11 @@ impl WaitContext {
     /// The connections over a network, if there are any.
     pub(super) fn net_links(&self) -> RefMut<'_, Option<NetLinks>> {
         self.net_links.borrow_mut()
+    }
+
+    /// The connection to a network that reduces, if this rank is a head.
+    pub(super) fn coll_links(&self) -> RefMut<'_, Option<CollLinks>> {
+        self.coll_links.borrow_mut()
     }
 
     /// Names the operation that starts now.
@@ -203,37 +215,6 @@ impl WaitContext {
         } else {
             oxccl_shared::sync::cpu_relax();
         }
-    }
-
-    /// Drives the connections over a network. Returns how many steps went on.
-    #[inline]
-    fn drive_network(&self, on: Wait) -> Result<usize, Stop> {
-        let mut net_links = self.net_links.borrow_mut();
-        let Some(net) = net_links.as_mut() else { return Ok(0) };
-        let moved = net.do_work();
-        let Some(failure) = net.failure().filter(|_| moved == 0) else { return Ok(moved) };
-        let since = self.net_broken_since.get().unwrap_or_else(Instant::now);
-        self.net_broken_since.set(Some(since));
-        // The monitor may say better what has become of a rank that the network has lost, and what we wait for may come over
-        // another connection.
-        let may_be_told_better = failure.is_of_network || failure.peer != on.peer;
-        if may_be_told_better && since.elapsed() < LEFT_GRACE * 2 {
-            return Ok(0);
-        }
-        if let Some(post_mortem) = net.post_mortem().filter(|_| !self.health.is_stopped()) {
-            tracing::warn!("{post_mortem}");
-        }
-        drop(net_links);
-        Err(self.end_by(&failure))
-    }
-
-    #[cold]
-    fn end_by(&self, failure: &NetFailure) -> Stop {
-        if failure.is_mismatch {
-            return self.refuse_rank(failure.peer);
-        }
-        self.fail(Fault::Link { error: failure.error });
-        Stop
     }
 
     /// A rank does something else than we do.
@@ -342,6 +323,7 @@ impl Waiter for WaitContext {
             }
         };
         moved += self.drive_network(on)?;
+        moved += self.drive_reduction(on)?;
         if self.health.is_stopped() {
             return Err(Stop);
         }
@@ -378,7 +360,14 @@ mod tests {
     const ON: Wait = Wait { peer: Rank(1), what: Awaited::Data };
 
     fn context(timeout: Duration) -> WaitContext {
-        WaitContext::new(Arc::new(Health::new(0, 2)), Links::default(), None, Box::new(Nobody), timeout, true)
+        WaitContext::new(
+            Arc::new(Health::new(0, 2)),
+            Links::default(),
+            (None, None),
+            Box::new(Nobody),
+            timeout,
+            true,
+        )
     }
 
     /// Visits the wait as a kernel does that finds nothing, until it is told to stop or the time is over.

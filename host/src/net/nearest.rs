@@ -3,7 +3,7 @@
 //! Near is, for a rank with a GPU, what shares the longest path through the PCI tree with it, so that what lies behind one switch comes
 //! first; then, and for a rank on processors alone, what is on its NUMA node.
 
-use super::{Net, NetError, NetProperties};
+use super::{NetError, NetProperties};
 use std::path::{Path, PathBuf};
 
 /// What is taken for the speed of a device that does not tell: 10 Gbit/s, as NCCL does.
@@ -30,13 +30,17 @@ struct Site {
     numa_node: Option<u32>,
 }
 
-/// The device of `net`, which has one, for a rank there.
+/// Of so many devices, at least one, the one for a rank there.
 ///
 /// # Errors
 /// What the network says of its devices.
-pub fn nearest(net: &dyn Net, rank: &Whereabouts) -> Result<u32, NetError> {
+pub fn nearest(
+    devices: u32,
+    properties: impl Fn(u32) -> Result<NetProperties, NetError>,
+    rank: &Whereabouts,
+) -> Result<u32, NetError> {
     let sites: Vec<Site> =
-        (0..net.devices()).map(|device| net.properties(device).map(Site::of)).collect::<Result<_, _>>()?;
+        (0..devices).map(|device| properties(device).map(Site::of)).collect::<Result<_, _>>()?;
     Ok(pick(&sites, rank))
 }
 

@@ -2,9 +2,10 @@
 
 use super::call::Call;
 use super::collective::plan;
+use super::collnet::Collnet;
 use super::tuning::{
     Architecture, Backend, Candidate, Candidates, Choice, Exclusion, Explanation, Forced, Impossible,
-    Machine, Measured, Scope, TuneTable, choose,
+    Measured, Scope, TuneTable, choose,
 };
 use oxccl_shared::abi::{Algorithm, ConnLayout, Func, Protocol};
 
@@ -25,6 +26,8 @@ pub struct Facts {
     pub forced: Forced,
     /// Thresholds.
     pub tuning: Tuning,
+    /// Its network that reduces.
+    pub collnet: Collnet,
     /// What was measured here.
     pub table: Option<TuneTable>,
 }
@@ -79,7 +82,10 @@ impl Tuning {
     }
 }
 
-/// What ranks on CPUs have of a function.
+/// What needs a network that reduces.
+const COLLNET: Candidates = Candidates::along(Algorithm::CollnetChain);
+
+/// What ranks on CPUs have of a function, given everything that it needs.
 pub(super) fn offered(func: Func) -> Candidates {
     match func {
         Func::AllReduce => Candidates::ALL,
@@ -89,12 +95,15 @@ pub(super) fn offered(func: Func) -> Candidates {
 }
 
 impl Facts {
-    /// Whether what the user orders can be done by ranks on CPUs.
+    /// Whether what the user orders can be done by ranks on CPUs, where a network reduces unless `no_collnet` says why not.
     ///
     /// # Errors
     /// The first function for which it cannot.
-    pub fn check(forced: &Forced) -> Result<(), Impossible> {
-        forced.check(offered, " among ranks on CPUs")
+    pub fn check(forced: &Forced, no_collnet: Option<&str>) -> Result<(), Impossible> {
+        let named = no_collnet.filter(|_| forced.names_algorithm(Func::AllReduce, Algorithm::CollnetChain));
+        let why = named.map_or(String::new(), |why| format!(" (collnetchain: {why})"));
+        let without = if no_collnet.is_some() { COLLNET } else { Candidates::NONE };
+        forced.check(|func| offered(func).without(without), &format!(" among ranks on CPUs{why}"))
     }
 
     /// How a call is carried out, and who decided so.
@@ -104,19 +113,27 @@ impl Facts {
 
     /// Why a call goes as it goes.
     pub fn explain(&self, call: &Call) -> Explanation {
-        let explanation = self.scoped(call, |scope| Explanation::new(scope, |_| Exclusion::NotThere));
+        let there = offered(call.func);
+        let absent = |candidate| match there.has(candidate) {
+            true => Exclusion::NotConnected(self.collnet.why_not()),
+            false => Exclusion::NotThere,
+        };
+        let explanation = self.scoped(call, |scope| Explanation::new(scope, absent));
         explanation.with_blocks(plan(call, self).channels, None)
     }
 
     fn scoped<R>(&self, call: &Call, ask: impl Fn(&Scope<'_>) -> R) -> R {
+        let channels = [self.ring_channels, self.tree_channels];
+        let is_served = self.collnet.serves(call).is_some();
         ask(&Scope {
             call,
-            machine: &Machine::nominal(self.tuning.architecture, self.nranks),
-            offered: offered(call.func),
+            machine: &self.collnet.machine(self.tuning.architecture, self.nranks, channels),
+            offered: offered(call.func).without(if is_served { Candidates::NONE } else { COLLNET }),
             doubtful: Candidates::NONE,
             forced: &self.forced,
             table: self.table.as_ref(),
             measured: Some(self.measured(call)),
+            unmeasured: COLLNET,
         })
     }
 

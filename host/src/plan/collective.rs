@@ -35,9 +35,16 @@ pub fn plan(call: &Call, facts: &Facts) -> Plan {
         Algorithm::Direct => (&facts.mesh_layout, 1),
         Algorithm::Ring => (&facts.ring_layout, facts.ring_channels),
         Algorithm::Tree => (&facts.ring_layout, facts.tree_channels),
+        // Chains are of the mesh's connections.
+        Algorithm::CollnetChain => (&facts.mesh_layout, 1),
     };
     let elem_bytes = call.dtype.size_bytes();
-    let slot_elems = proto::payload_bytes(protocol, layout) / elem_bytes;
+    let slot_bytes = proto::payload_bytes(protocol, layout);
+    let slot_elems = match (algorithm, facts.collnet.serves(call)) {
+        (Algorithm::CollnetChain, Some(network)) => network.at_most(slot_bytes) / elem_bytes,
+        _ => slot_bytes / elem_bytes,
+    }
+    .max(1);
     let grain_elems = chunk::grain_elems(grain_bytes(protocol), elem_bytes);
     let slice_elems = match algorithm {
         Algorithm::Direct => even_slices(call.count as usize, slot_elems, grain_elems),

@@ -6,6 +6,7 @@
 
 mod call;
 pub mod tuning;
+mod collnet;
 mod choose;
 mod collective;
 pub mod device;
@@ -13,6 +14,7 @@ pub mod device;
 pub use call::{Call, CallRecord};
 pub use choose::{Facts, Tuning};
 pub use collective::{Plan, plan};
+pub use collnet::{Collnet, CollnetFacts, Reduces};
 pub use tuning::Forced;
 
 use oxccl_shared::abi::Func;

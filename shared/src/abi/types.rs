@@ -137,6 +137,8 @@ numbered! {
         Tree = 0 => "tree",
         /// Neighbours in a ring.
         Ring = 1 => "ring",
+        /// A chain of each host's ranks to a network that reduces.
+        CollnetChain = 3 => "collnetchain",
         /// One hop: every rank to every rank.
         Direct = 16 => "direct",
     }

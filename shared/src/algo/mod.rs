@@ -20,6 +20,7 @@
 pub mod chunk;
 pub mod ring;
 pub mod tree;
+pub mod collnet;
 pub mod direct;
 pub mod pairwise;
 

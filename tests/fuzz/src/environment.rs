@@ -44,6 +44,7 @@ const VARIABLES: &[&str] = &[
     "NCCL_MAX_NCHANNELS",
     "NCCL_NTHREADS",
     "OXCCL_TUNE_FILE",
+    "NCCL_COLLNET_ENABLE",
 ];
 
 /// Any values are refused by an error that says something, or give a rank below its number of ranks and a place to meet.

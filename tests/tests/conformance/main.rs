@@ -10,3 +10,4 @@ mod transports;
 mod networks;
 mod bits;
 mod rings;
+mod collnet;

@@ -6,5 +6,6 @@ mod params;
 mod chunk;
 mod ring;
 mod tree;
+mod collnet;
 mod direct;
 mod pairwise;

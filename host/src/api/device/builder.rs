@@ -101,6 +101,9 @@ impl DeviceCommunicatorBuilder {
         config.timeout = self.timeout.unwrap_or(config.timeout);
         config.validate(self.nranks)?;
         DeviceFacts::check(&config.forced, self.nranks)?;
+        if config.net.coll.enabled {
+            tracing::warn!("NCCL_COLLNET_ENABLE=1: networks that reduce are for ranks on CPUs so far");
+        }
         config.tune_file = self.tune_file.clone().or(config.tune_file);
         tune_file::load(&mut config)?;
         let id = match self.id {

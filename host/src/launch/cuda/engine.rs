@@ -229,7 +229,8 @@ impl DeviceEngine {
             coll = KernelColl { src: scratch, dst: scratch, ..coll };
         }
         let lists = match plan.algorithm {
-            Algorithm::Direct => &self.parts.tables.mesh,
+            // Chains would be of the mesh's connections; no kernel goes along them.
+            Algorithm::Direct | Algorithm::CollnetChain => &self.parts.tables.mesh,
             Algorithm::Ring => &self.parts.tables.ring,
             Algorithm::Tree => &self.parts.tables.tree,
         };

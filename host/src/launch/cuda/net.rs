@@ -34,13 +34,13 @@ pub struct NetChannels {
 }
 
 impl NetChannels {
-    /// Those of an algorithm's kind; messages go where direct algorithms do.
+    /// Those of an algorithm's kind; messages go where direct algorithms do, and so would chains, which GPUs do not have.
     pub fn of(&self, algorithm: Algorithm) -> Range<u32> {
         let (trees, pairs) = (self.rings, self.rings + self.trees);
         match algorithm {
             Algorithm::Ring => 0..trees,
             Algorithm::Tree => trees..pairs,
-            Algorithm::Direct => pairs..pairs + self.pairs,
+            Algorithm::Direct | Algorithm::CollnetChain => pairs..pairs + self.pairs,
         }
     }
 
@@ -128,7 +128,7 @@ impl NetProxy {
         let concerns = match plan.algorithm {
             Algorithm::Ring => self.has_rings,
             Algorithm::Tree => self.has_trees,
-            Algorithm::Direct => true,
+            Algorithm::Direct | Algorithm::CollnetChain => true,
         };
         if concerns {
             self.give(self.channels.order_of_collective(coll, plan));

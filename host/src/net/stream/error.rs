@@ -46,6 +46,12 @@ pub enum LinkError {
         /// What the network said; kept for the rest of the process, since a communicator fails but once.
         reason: &'static str,
     },
+    /// The network that reduces between the hosts failed.
+    #[error("{reason}")]
+    Coll {
+        /// Its device, which head this rank is, and what the network said; kept as above.
+        reason: &'static str,
+    },
     /// The peer sent what it should not have.
     #[error("link {} rank {peer}: bad frame at step {}: {fault}", Direction::From, step.0)]
     BadFrame {

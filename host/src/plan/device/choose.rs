@@ -18,7 +18,13 @@ impl DeviceFacts {
     /// The first function for which it cannot.
     pub fn check(forced: &Forced, nranks: u32) -> Result<(), Impossible> {
         let is_mesh = nranks <= MESH_PEERS_MAX + 1;
-        let why = if is_mesh { " among GPUs" } else { " among more than 8 GPUs" };
+        let why = match is_mesh {
+            _ if forced.names_algorithm(Func::AllReduce, Algorithm::CollnetChain) => {
+                " among GPUs (collnetchain is for ranks on CPUs so far)"
+            }
+            true => " among GPUs",
+            false => " among more than 8 GPUs",
+        };
         let direct = if is_mesh { Candidates::NONE } else { Candidates::along(Algorithm::Direct) };
         forced.check(|func| KernelId::offered(func).without(direct), why)
     }
@@ -37,6 +43,7 @@ impl DeviceFacts {
             forced: &self.forced,
             table: self.table.as_ref(),
             measured: self.measured(call),
+            unmeasured: Candidates::NONE,
         }
     }
 

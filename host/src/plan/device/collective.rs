@@ -91,7 +91,8 @@ pub fn plan_device(call: &Call, facts: &DeviceFacts) -> DevicePlan {
     let Candidate { algorithm, protocol } = choice.candidate;
     let kernel = KernelId::of(call.func, algorithm, protocol, call.dtype);
     let (layout, connected) = match algorithm {
-        Algorithm::Direct => (&facts.mesh_layout, facts.mesh_channels),
+        // Chains are not offered to GPUs.
+        Algorithm::Direct | Algorithm::CollnetChain => (&facts.mesh_layout, facts.mesh_channels),
         Algorithm::Ring => (&facts.ring_layout, facts.ring_channels),
         Algorithm::Tree => (&facts.tree_layout, facts.tree_channels),
     };
@@ -204,6 +205,7 @@ mod tests {
                 Algorithm::Ring => (facts.ring_layout, facts.ring_channels),
                 Algorithm::Tree => (facts.tree_layout, facts.tree_channels),
                 Algorithm::Direct => (facts.mesh_layout, facts.mesh_channels),
+                Algorithm::CollnetChain => unreachable!("GPUs are not offered it"),
             };
             prop_assert!((1..=connected).contains(&plan.channels), "{plan:?}");
             prop_assert!(plan.channels <= facts.blocks_max);

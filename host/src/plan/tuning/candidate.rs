@@ -22,16 +22,19 @@ pub(super) const fn algorithm_index(algorithm: Algorithm) -> usize {
         Algorithm::Tree => 0,
         Algorithm::Ring => 1,
         Algorithm::Direct => 2,
+        Algorithm::CollnetChain => 3,
     }
 }
 
 impl Candidate {
-    /// Every candidate, in the order of [`Algorithm::ALL`] and [`Protocol::ALL`].
-    pub const ALL: [Candidate; 9] = {
-        let mut all = [Candidate { algorithm: Algorithm::Tree, protocol: Protocol::LL }; 9];
+    /// Every candidate: trees, rings and direct by each protocol, then what a network reduces, which has to be elements and nothing
+    /// between them.
+    pub const ALL: [Candidate; 10] = {
+        const BY_ALL: [Algorithm; 3] = [Algorithm::Tree, Algorithm::Ring, Algorithm::Direct];
+        let mut all = [Candidate { algorithm: Algorithm::CollnetChain, protocol: Protocol::Simple }; 10];
         let mut at = 0;
         while at < 9 {
-            all[at] = Candidate { algorithm: Algorithm::ALL[at / 3], protocol: Protocol::ALL[at % 3] };
+            all[at] = Candidate { algorithm: BY_ALL[at / 3], protocol: Protocol::ALL[at % 3] };
             at += 1;
         }
         all
@@ -57,7 +60,7 @@ impl Candidates {
     /// None.
     pub const NONE: Candidates = Candidates(0);
     /// Every candidate.
-    pub const ALL: Candidates = Candidates(0o777);
+    pub const ALL: Candidates = Candidates(0o4777);
 
     /// Those that `has` holds for.
     pub fn of(has: impl Fn(Candidate) -> bool) -> Candidates {
@@ -67,14 +70,14 @@ impl Candidates {
             .fold(Candidates::NONE, Candidates::with)
     }
 
-    /// An algorithm in all line formats.
+    /// An algorithm in all line formats that it has.
     pub const fn along(algorithm: Algorithm) -> Candidates {
-        Candidates(0o7 << (3 * algorithm_index(algorithm)))
+        Candidates(Candidates::ALL.0 & 0o7 << (3 * algorithm_index(algorithm)))
     }
 
-    /// All algorithms in a line format.
+    /// All algorithms in a line format, those that have it.
     pub const fn by(protocol: Protocol) -> Candidates {
-        Candidates(0o111 << protocol as usize)
+        Candidates(Candidates::ALL.0 & 0o1111 << protocol as usize)
     }
 
     /// These and one more.

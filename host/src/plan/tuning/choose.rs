@@ -25,6 +25,9 @@ pub struct Scope<'a> {
     pub table: Option<&'a TuneTable>,
     /// What was measured on machines of this kind, for this call.
     pub measured: Option<Measured>,
+    /// Of what is offered, what that measurement did not have: it depends on what no table can know. Of these the model's word holds
+    /// against the best that was measured.
+    pub unmeasured: Candidates,
 }
 
 /// What is built in about a call.
@@ -78,9 +81,17 @@ impl Scope<'_> {
 
     /// What the model finds fastest of what is allowed.
     pub fn fastest(&self) -> Option<Candidate> {
+        self.faster(None, self.allowed())
+    }
+
+    /// What the model finds fastest of these: of equals the first, on every rank.
+    fn faster(&self, first: Option<Candidate>, others: Candidates) -> Option<Candidate> {
         let time = |candidate| estimate(candidate, self.call, self.machine).time_us;
-        // Of equals the first, on every rank.
-        self.allowed().iter().reduce(|best, next| if time(next) < time(best) { next } else { best })
+        first.into_iter().chain(others.iter()).reduce(
+            |best, next| {
+                if time(next) < time(best) { next } else { best }
+            },
+        )
     }
 
     fn tuned(&self, allowed: Candidates) -> Option<(usize, TuneRow)> {
@@ -103,7 +114,10 @@ pub fn choose(scope: &Scope<'_>) -> Choice {
     if let Some(measured) = scope.measured
         && let Some(best) = measured.order.iter().find_map(|wanted| allowed.nearest(*wanted))
     {
-        return by(best, Reason::Measured { source: measured.source });
+        return match scope.faster(Some(best), allowed.and(scope.unmeasured)) {
+            Some(faster) if faster != best => by(faster, Reason::Model),
+            _ => by(best, Reason::Measured { source: measured.source }),
+        };
     }
     by(scope.fastest().unwrap_or(FALLBACK), Reason::Model)
 }

@@ -1,6 +1,6 @@
 //! The model's numbers, one table for each kind of machine, with their source.
 //!
-//! Indices are an algorithm's (tree, ring, direct), then a protocol's (LL, LL128, Simple). Times are microseconds, speeds GB/s
+//! Indices are an algorithm's (tree, ring, direct, chains to a network that reduces), then a protocol's (LL, LL128, Simple). Times are microseconds, speeds GB/s
 //! (10^9 bytes per second), and lists of three are for one host, two hosts, more.
 
 use core::fmt;
@@ -28,13 +28,13 @@ pub struct Constants {
     /// Where they come from.
     pub source: &'static str,
     /// What an operation takes that has nothing to do.
-    pub base_us: [[f64; 3]; 3],
+    pub base_us: [[f64; 3]; 4],
     /// What a step takes between ranks that memory or NVLink connects.
-    pub near_us: [[f64; 3]; 3],
+    pub near_us: [[f64; 3]; 4],
     /// What a step takes over PCI.
-    pub pci_us: [[f64; 3]; 3],
+    pub pci_us: [[f64; 3]; 4],
     /// What a step takes over the network.
-    pub net_us: [[f64; 3]; 3],
+    pub net_us: [[f64; 3]; 4],
     /// The most that flags between data let through, all channels together.
     pub ll_bw_max: [f64; 3],
     /// The most that a channel of a ring carries by LL128.
@@ -59,10 +59,14 @@ pub struct Constants {
     pub has_two_hops: bool,
 }
 
+/// Of chains to a network that reduces, as NCCL has them inside a host and through the network; by Simple only.
+const CHAIN_US: [f64; 3] = [2.8; 3];
+const CHAIN_NET_US: [f64; 3] = [30.0; 3];
+
 /// Of steps, as NCCL has them over NVLink; direct's are ours.
-const NVLINK_US: [[f64; 3]; 3] = [[0.6, 1.25, 4.0], [0.6, 1.9, 3.4], [1.3, 1.3, 4.0]];
-const PCI_US: [[f64; 3]; 3] = [[1.0, 1.9, 4.0], [1.0, 2.5, 5.7], [2.2, 2.2, 4.0]];
-const NET_US: [[f64; 3]; 3] = [[5.0, 8.5, 14.0], [2.7, 4.0, 14.0], [5.0, 8.5, 14.0]];
+const NVLINK_US: [[f64; 3]; 4] = [[0.6, 1.25, 4.0], [0.6, 1.9, 3.4], [1.3, 1.3, 4.0], CHAIN_US];
+const PCI_US: [[f64; 3]; 4] = [[1.0, 1.9, 4.0], [1.0, 2.5, 5.7], [2.2, 2.2, 4.0], CHAIN_US];
+const NET_US: [[f64; 3]; 4] = [[5.0, 8.5, 14.0], [2.7, 4.0, 14.0], [5.0, 8.5, 14.0], CHAIN_NET_US];
 
 const TREE_SHARES: [&[f64]; 3] = [
     &[1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0],
@@ -79,7 +83,7 @@ const TREE_SHARES: [&[f64]; 3] = [
 const VOLTA: Constants = Constants {
     source: "NCCL 2.30's published model; direct as on Hopper, not measured",
     // Direct: OxCCL on 4 H200, docs/measurements/2026-11-21-h200x4.md: 6.6 us for 8 bytes, of which a flag takes 1.3 on its way.
-    base_us: [[6.8, 14.0, 8.4], [6.6, 14.0, 8.4], [5.3, 5.3, 5.3]],
+    base_us: [[6.8, 14.0, 8.4], [6.6, 14.0, 8.4], [5.3, 5.3, 5.3], [0.0; 3]],
     near_us: NVLINK_US,
     pci_us: PCI_US,
     net_us: NET_US,
@@ -134,10 +138,12 @@ const NO_SHARES: [&[f64]; 3] = [&[1.0]; 3];
 
 const CPU: Constants = Constants {
     source: "measured: two ranks on a two-core virtual machine, shared memory, 2026-11-21 (docs/tuning.md)",
-    base_us: [[0.10, 0.10, 0.10]; 3],
-    near_us: [[0.06, 0.06, 0.06], [0.06, 0.06, 0.06], [0.05, 0.05, 0.05]],
-    pci_us: [[0.06, 0.06, 0.06], [0.06, 0.06, 0.06], [0.05, 0.05, 0.05]],
-    net_us: [[12.0, 12.0, 12.0], [7.0, 7.0, 7.0], [14.0, 14.0, 14.0]],
+    base_us: [[0.10, 0.10, 0.10]; 4],
+    // A chain's step is a tree's.
+    near_us: [[0.06, 0.06, 0.06], [0.06, 0.06, 0.06], [0.05, 0.05, 0.05], [0.06; 3]],
+    pci_us: [[0.06, 0.06, 0.06], [0.06, 0.06, 0.06], [0.05, 0.05, 0.05], [0.06; 3]],
+    // Through a network that reduces, not measured: to it and back, two steps of a ring.
+    net_us: [[12.0, 12.0, 12.0], [7.0, 7.0, 7.0], [14.0, 14.0, 14.0], [14.0; 3]],
     ll_bw_max: [0.6, 0.6, 0.6],
     ring_ll128_channel_bw: [2.0, 2.0, 2.0],
     tree_ll128_channel_bw: [2.0, 2.0, 2.0],
@@ -153,7 +159,7 @@ const CPU: Constants = Constants {
 
 const CPU_STREAMS: Constants = Constants {
     source: "measured: two ranks on a two-core virtual machine, TCP over loopback, 2026-11-21 (docs/tuning.md)",
-    base_us: [[1.0, 1.0, 1.0]; 3],
+    base_us: [[1.0, 1.0, 1.0]; 4],
     near_us: CPU.net_us,
     pci_us: CPU.net_us,
     nominal: (1, 2.0),

@@ -6,6 +6,7 @@ use super::machine::Machine;
 use super::model::{Estimate, buffer_bytes, estimate};
 use crate::plan::Call;
 use core::fmt;
+use oxccl_shared::abi::Algorithm;
 
 /// Why a call goes as it goes: every candidate with its modelled time, what excludes it, what was chosen and by whom.
 #[derive(Clone, PartialEq, Debug)]
@@ -63,7 +64,9 @@ impl Explanation {
         };
         let lines = Candidate::ALL.map(|candidate| {
             let excluded = excluded(candidate);
-            let is_there = excluded != Some(Exclusion::NotThere);
+            let needs_hosts = candidate.algorithm == Algorithm::CollnetChain;
+            let is_there =
+                excluded != Some(Exclusion::NotThere) && (!needs_hosts || scope.machine.nhosts > 1);
             let estimate = is_there.then(|| estimate(candidate, scope.call, scope.machine));
             Line { candidate, estimate, excluded }
         });
@@ -134,7 +137,7 @@ impl fmt::Display for Explanation {
         writeln!(f, "  pairs  {:.1} GB/s, {}", machine.pairs.bw, machine.pairs.kind)?;
         writeln!(f, "  model  {}", machine.architecture.constants().source)?;
         writeln!(f)?;
-        writeln!(f, "  algorithm protocol  latency us      GB/s   bytes us    time us")?;
+        writeln!(f, "  algorithm    protocol  latency us      GB/s   bytes us    time us")?;
         for line in &self.lines {
             writeln!(f, "{}", line.row(choice.candidate))?;
         }
@@ -172,7 +175,7 @@ impl Line {
     fn row(&self, chosen: Candidate) -> String {
         let Candidate { algorithm, protocol } = self.candidate;
         let mark = if self.candidate == chosen { '*' } else { ' ' };
-        let mut row = format!("{mark} {algorithm:<9} {protocol:<8}");
+        let mut row = format!("{mark} {algorithm:<12} {protocol:<8}");
         match &self.estimate {
             Some(estimate) => {
                 let Estimate { latency_us, bandwidth, time_us } = estimate;

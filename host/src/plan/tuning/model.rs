@@ -51,6 +51,7 @@ pub fn estimate(candidate: Candidate, call: &Call, machine: &Machine) -> Estimat
         Algorithm::Ring => ring(candidate.protocol, call, machine, bytes),
         Algorithm::Tree => tree(candidate.protocol, machine, bytes),
         Algorithm::Direct => direct(candidate.protocol, call, machine, bytes),
+        Algorithm::CollnetChain => collnet_chain(machine, bytes),
     }
 }
 
@@ -170,6 +171,14 @@ fn direct(protocol: Protocol, call: &Call, machine: &Machine, bytes: u64) -> Est
         Func::AllGather | Func::ReduceScatter | Func::AllToAll => hops(1, 1.0 / n),
         _ => hops(1, 1.0),
     }
+}
+
+/// Up a host's chain, through the network once, and down again. Every byte leaves a host once and comes back once.
+fn collnet_chain(machine: &Machine, bytes: u64) -> Estimate {
+    let candidate = Candidate::new(Algorithm::CollnetChain, Protocol::Simple);
+    let (base, step, inter) = latencies(candidate, machine, machine.tree.intra);
+    let latency = base + 2.0 * f64::from(machine.tree_depth[0]) * step + inter;
+    Estimate::new(latency, machine.tree.total_bw(machine.nhosts), bytes)
 }
 
 /// Channels that are worth their start for so many bytes, of those that are connected, in blocks of so many threads: NCCL's rule, by

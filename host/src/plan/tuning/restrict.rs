@@ -58,7 +58,7 @@ const FUNCS: [(Func, &str); 5] = [
 ];
 
 /// Algorithms of NCCL that have no counterpart here: allowed in a list, where they change nothing.
-const FOREIGN: [&str; 5] = ["collnetdirect", "collnetchain", "nvls", "nvlstree", "pat"];
+const FOREIGN: [&str; 4] = ["collnetdirect", "nvls", "nvlstree", "pat"];
 
 /// Why a value is none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
@@ -85,7 +85,7 @@ impl ListError {
                 "the functions broadcast, reduce, allgather, reducescatter and allreduce were expected"
             }
             ListError::Algorithm => {
-                "some of ring, tree and direct were expected (NCCL's other algorithms may stand beside them)"
+                "some of ring, tree, direct and collnetchain were expected (NCCL's other algorithms may stand beside them)"
             }
             ListError::Protocol => "some of LL, LL128 and Simple were expected",
         }
@@ -107,8 +107,8 @@ pub struct Impossible {
     pub protocols: bool,
     /// What there is.
     pub possible: Candidates,
-    /// Why no more, with a comma before it; may be empty.
-    pub why: &'static str,
+    /// Why no more, as it follows in the sentence; may be empty.
+    pub why: String,
 }
 
 impl Impossible {
@@ -151,7 +151,7 @@ impl Forced {
             None if FOREIGN.iter().any(|foreign| name.eq_ignore_ascii_case(foreign)) => Ok(0),
             None => Err(ListError::Algorithm),
         };
-        Ok(Forced { algorithms: read(text, ListError::Algorithm, bit)?, ..self })
+        Ok(Forced { algorithms: read(text, ListError::Algorithm, ALGORITHM_BITS, bit)?, ..self })
     }
 
     /// The same with `NCCL_PROTO` set to this.
@@ -162,7 +162,7 @@ impl Forced {
         let bit = |name: &str| {
             Protocol::from_name(name).map(|protocol| 1 << protocol as u8).ok_or(ListError::Protocol)
         };
-        Ok(Forced { protocols: read(text, ListError::Protocol, bit)?, ..self })
+        Ok(Forced { protocols: read(text, ListError::Protocol, PROTOCOL_BITS, bit)?, ..self })
     }
 
     /// Whether a function's list lets it use this algorithm.
@@ -173,6 +173,12 @@ impl Forced {
     /// Whether a function's list lets it use this protocol.
     pub fn allows_protocol(&self, func: Func, protocol: Protocol) -> bool {
         list_of(&self.protocols, func).allows(protocol as usize)
+    }
+
+    /// Whether a function's list names this algorithm, instead of not excluding it.
+    pub fn names_algorithm(&self, func: Func, algorithm: Algorithm) -> bool {
+        let list = list_of(&self.algorithms, func);
+        matches!(list.given, Given::All | Given::This) && list.allows(algorithm_index(algorithm))
     }
 
     /// Whether a function's list names this protocol, instead of not excluding it.
@@ -219,7 +225,7 @@ impl Forced {
     ///
     /// # Errors
     /// The first function whose order cannot.
-    pub fn check(&self, offered: impl Fn(Func) -> Candidates, why: &'static str) -> Result<(), Impossible> {
+    pub fn check(&self, offered: impl Fn(Func) -> Candidates, why: &str) -> Result<(), Impossible> {
         for (func, _) in FUNCS {
             let (algorithms, protocols) = (list_of(&self.algorithms, func), list_of(&self.protocols, func));
             let is_order = |list: &List| match list.given {
@@ -239,7 +245,7 @@ impl Forced {
                     algorithms: by_algorithm,
                     protocols: by_protocol,
                     possible,
-                    why,
+                    why: why.to_owned(),
                 });
             }
         }
@@ -257,10 +263,11 @@ impl List {
     }
 }
 
-/// Lists by function. `bit` gives a name's bit, or none for a name that is known and means nothing here.
+/// Lists by function. `bit` gives a name's bit, of those in `all`, or none for a name that is known and means nothing here.
 fn read(
     text: &str,
     nothing_left: ListError,
+    all: u8,
     bit: impl Fn(&str) -> Result<u8, ListError>,
 ) -> Result<Lists, ListError> {
     let mut lists = Lists::default();
@@ -281,7 +288,7 @@ fn read(
             }
             named |= bit(name)?;
         }
-        let allowed = if is_exclusion { !named & ALL_BITS } else { named };
+        let allowed = if is_exclusion { !named & all } else { named };
         if allowed == 0 {
             return Err(nothing_left);
         }
@@ -300,8 +307,10 @@ fn read(
     Ok(lists)
 }
 
-/// There are three algorithms and three protocols.
-const ALL_BITS: u8 = 0b111;
+/// There are four algorithms.
+const ALGORITHM_BITS: u8 = 0b1111;
+/// There are three protocols.
+const PROTOCOL_BITS: u8 = 0b111;
 
 #[cfg(test)]
 mod tests {
@@ -342,7 +351,7 @@ mod tests {
             ("allreduce:tree:ring", ListError::Syntax),
             ("alltoall:ring", ListError::Function),
             ("nvls", ListError::Algorithm),
-            ("^ring,tree,direct", ListError::Algorithm),
+            ("^ring,tree,direct,collnetchain", ListError::Algorithm),
         ] {
             assert_eq!(Forced::default().with_algorithms(text), Err(expected), "{text}");
         }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::plan::device::{ChannelLimits, DeviceFacts, KernelId};
-use crate::plan::{Call, Facts, Tuning, offered};
+use crate::plan::{Call, Collnet, CollnetFacts, Facts, Reduces, Tuning, offered};
 use crate::topology::PathKind;
 use oxccl_shared::abi::{Algorithm, ConnLayout, DataType, Func, Protocol, RedOp};
 use proptest::prelude::*;
@@ -114,6 +114,7 @@ proptest! {
             forced: &forced,
             table: None,
             measured: None,
+            unmeasured: Candidates::NONE,
         };
         let choice = choose(&scope);
         prop_assert!(scope.allowed().has(choice.candidate));
@@ -139,7 +140,8 @@ proptest! {
     ) {
         let call = call(func, count);
         let gpu = DeviceFacts::new(nranks, (sm, 132), forced, ChannelLimits::default(), None).with_table(table);
-        let cpu = cpu(nranks, Tuning::CPU, forced, table);
+        let collnet = reducing(1.0, forced).collnet;
+        let cpu = Facts { collnet, ..cpu(nranks, Tuning::CPU, forced, table) };
         for (backend, choice) in [(Backend::Gpu, gpu.choose(&call)), (Backend::Cpu, cpu.choose(&call))] {
             let Candidate { algorithm, protocol } = choice.candidate;
             prop_assert!(offered(backend, func).has(choice.candidate), "{choice:?}");
@@ -158,7 +160,7 @@ proptest! {
     #[test]
     fn a_row_is_followed_wherever_it_may_be(table in tables(), func in select(TUNED.as_slice()), count in 0u64..1 << 25) {
         let call = call(func, count);
-        let facts = cpu(4, Tuning::CPU, Forced::default(), Some(table));
+        let facts = Facts { table: Some(table), ..reducing(1.0, Forced::default()) };
         let bytes = if matches!(func, Func::AllGather | Func::ReduceScatter) { 4 * count } else { count };
         let choice = facts.choose(&call);
         match table.row(func, bytes) {
@@ -181,8 +183,70 @@ fn cpu(nranks: u32, tuning: Tuning, forced: Forced, table: Option<TuneTable>) ->
         tree_channels: 2,
         forced,
         tuning,
+        collnet: Collnet::Disabled,
         table,
     }
+}
+
+/// Four ranks on as many hosts, between which a network reduces at so many GB/s.
+fn reducing(gbytes: f64, forced: Forced) -> Facts {
+    let collnet = Collnet::There(CollnetFacts {
+        reduces: Reduces::of(|dtype, op| Ok::<_, ()>(dtype != DataType::F16 && op != RedOp::Prod)).unwrap(),
+        buffer_max_bytes: 1 << 20,
+        nhosts: 4,
+        speed: NetSpeed { gbytes, latency_us: 2.0 },
+    });
+    Facts { collnet, ..cpu(4, Tuning::CPU_STREAMS, forced, None) }
+}
+
+#[test]
+fn a_network_that_reduces_is_taken_by_name_or_where_the_model_finds_it_faster_than_what_was_measured() {
+    let chain = Candidate::new(Algorithm::CollnetChain, Protocol::Simple);
+    let named = reducing(1.0, Forced::only(Some(Algorithm::CollnetChain), None));
+    for count in [1, 1 << 10, 1 << 30] {
+        let choice = named.choose(&call(Func::AllReduce, count));
+        assert_eq!((choice.candidate, choice.reason), (chain, Reason::Only));
+    }
+    // What it does not reduce, and what is no reduction, goes as without.
+    let all_reduce = call(Func::AllReduce, 1000);
+    for other in [
+        Call { dtype: DataType::F16, ..all_reduce },
+        Call { op: RedOp::Prod, ..all_reduce },
+        call(Func::Broadcast, 1000),
+    ] {
+        assert_ne!(named.choose(&other).candidate.algorithm, Algorithm::CollnetChain, "{other:?}");
+    }
+    // An average is a sum to it.
+    let average = Call { op: RedOp::Avg, ..all_reduce };
+    assert_eq!(named.choose(&average).candidate, chain);
+
+    // A ring moves every byte almost twice.
+    let long = call(Func::AllReduce, 1 << 30);
+    let free = reducing(2.0, Forced::default()).choose(&long);
+    assert_eq!((free.candidate, free.reason), (chain, Reason::Model));
+    let forbidden = reducing(2.0, Forced::default().with_algorithms("^collnetchain").unwrap()).choose(&long);
+    assert!(matches!(forbidden.reason, Reason::Measured { .. }), "{forbidden:?}");
+    // Without such a network nothing changes.
+    let without = Facts { collnet: Collnet::OneHost, ..reducing(2.0, Forced::default()) };
+    assert!(matches!(without.choose(&long).reason, Reason::Measured { .. }));
+    let explained = without.explain(&long).to_string();
+    assert!(
+        explained.contains("collnetchain") && explained.contains("all ranks are on one host"),
+        "{explained}"
+    );
+}
+
+#[test]
+fn an_order_for_a_network_that_reduces_says_why_there_is_none() {
+    let forced = Forced::only(Some(Algorithm::CollnetChain), None);
+    assert_eq!(Facts::check(&forced, None), Ok(()));
+    let error = Facts::check(&forced, Some("there is no plugin")).unwrap_err().to_string();
+    assert!(error.contains("NCCL_ALGO") && error.contains("(collnetchain: there is no plugin)"), "{error}");
+    let error = DeviceFacts::check(&forced, 8).unwrap_err().to_string();
+    assert!(error.contains("collnetchain is for ranks on CPUs so far"), "{error}");
+    // Beside others it is a wish.
+    let forced = Forced::default().with_algorithms("ring,collnetchain").unwrap();
+    assert_eq!(Facts::check(&forced, Some("there is no plugin")), Ok(()));
 }
 
 #[test]

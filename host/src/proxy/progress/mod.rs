@@ -1,7 +1,8 @@
 //! Layer: host / proxy / progress.
 //! Takes: connection blocks whose other end is on the network, communicators of a [`crate::net::Net`], sub-operations.
 //! Gives: [`SendEnd`], the consumer of the block that a local kernel fills, and [`RecvEnd`], the producer of the block that a
-//! local kernel empties: together one connection whose two halves lie on two hosts. [`Progress`], which drives all of a rank's
+//! local kernel empties: together one connection whose two halves lie on two hosts. [`CollEnd`], both of these for a network that
+//! reduces. [`Progress`], which drives all of a rank's
 //! ends as [`ProxyOrders`] say, on a [`ProxyThread`] or wherever [`Progress::do_work`] is called.
 //! Never: waits, allocates or locks after construction, names a line protocol (it asks `shared::proto`).
 //!
@@ -19,6 +20,7 @@ mod annex;
 mod block;
 mod send;
 mod recv;
+mod coll;
 mod order;
 mod overflow;
 mod pattern;
@@ -34,6 +36,7 @@ mod thread;
 mod tests;
 
 pub use block::{BulkSlots, ProxyBlock};
+pub use coll::{CHECKED, CollEnd, CollFault, CollOp};
 pub use counters::{Counters, SubOp};
 pub use engine::{ORDERS_OPEN_MAX, Progress, ProxyEnd, ProxyParts};
 pub use error::{EndError, EndFault, Outstanding, Place, ProxyFailure};

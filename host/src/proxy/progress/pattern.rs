@@ -70,6 +70,8 @@ pub(super) fn expand(
         }
         (_, Algorithm::Ring) => along_ring(op, part, channel, me, nranks, emit),
         (_, Algorithm::Tree) => along_tree(op, part, channel, emit),
+        // Chains go over no network, and what a head gives to one that reduces is not ordered: see `is_known`.
+        (_, Algorithm::CollnetChain) => {}
         (_, Algorithm::Direct) => {
             // Ranks that meet without data exchange one empty slot.
             let steps = Amount::Steps(slots(op, part).max(1));

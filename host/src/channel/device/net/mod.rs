@@ -96,7 +96,8 @@ impl Network {
     }
 
     fn on_nearest_device(net: Arc<dyn Net>, gpu: BusId, local_rank: u32) -> Result<Network, NetError> {
-        let device = nearest(&*net, &Whereabouts::of_gpu(Sysfs::live().place(gpu), local_rank))?;
+        let place = Whereabouts::of_gpu(Sysfs::live().place(gpu), local_rank);
+        let device = nearest(net.devices(), |device| net.properties(device), &place)?;
         let properties = net.properties(device)?;
         let mbps = Some(properties.speed_mbps).filter(|speed| *speed > 0).unwrap_or(UNKNOWN_MBPS);
         let speed =

@@ -17,7 +17,7 @@ use crate::plan::device::{
 };
 use crate::plan::{Call, Forced};
 use crate::topology::Channels;
-use oxccl_device::coll::{self, CollWork, Endpoints, P2pWork, RingEnds, TreeEnds, send_recv};
+use oxccl_device::coll::{self, ChainEnds, CollWork, Endpoints, P2pWork, RingEnds, TreeEnds, send_recv};
 use oxccl_device::conn::{Conns, RecvConn, SendConn};
 use oxccl_device::gpu::cpu::{CpuBlock, Waiter};
 use oxccl_device::gpu::{Stop, Wait};
@@ -297,11 +297,12 @@ impl Player {
                 };
                 (self.conns[1].channel(at, children + has_parent as usize), tree)
             }
-            Algorithm::Direct => panic!("not over a proxy: {plan:?}"),
+            Algorithm::Direct | Algorithm::CollnetChain => panic!("not over a proxy: {plan:?}"),
         };
         let operator = resolve(RedOp::Sum, dtype, self.facts.nranks, 0);
         let block = CpuBlock::new(self, dtype, &operator);
-        let ends = Endpoints { ring, tree: &tree, mesh_recv: &[], mesh_send: &[] };
+        let chain = ChainEnds::default();
+        let ends = Endpoints { ring, tree: &tree, chain: &chain, mesh_recv: &[], mesh_send: &[] };
         // SAFETY: buffers are as long as the work says; indices are those of the channel's connections.
         unsafe { coll::run(&block, conns, &ends, &work) }
     }

@@ -1,0 +1,358 @@
+//! A communicator's network that reduces: who are the heads, whether all of them have it, and their connections to it.
+
+use super::connect::ConnectError;
+use super::wiring::Wiring;
+use crate::bootstrap::Bootstrap;
+use crate::launch::CollLinks;
+use crate::mem::Segment;
+use crate::net::coll::{self, CollComm, CollConnector, CollListener, Head};
+use crate::net::{HANDLE_BYTES, NetError, NetHandle, Whereabouts, nearest};
+use crate::plan::tuning::NetSpeed;
+use crate::plan::{Collnet, CollnetFacts, Reduces};
+use crate::proxy::progress::{CHECKED, CollEnd, ProxyBlock};
+use crate::transport::{TransportKind, stream_layout};
+use oxccl_device::coll::ChainEnds;
+use oxccl_device::conn::{RecvConn, SendConn};
+use oxccl_shared::abi::{ConnLayout, Rank};
+use oxccl_shared::algo::collnet::ChainLinks;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long to rest between two looks at heads that come together.
+const REST: Duration = Duration::from_micros(200);
+/// Slots of protocols that the network is not used by: the least that a layout may have.
+const UNUSED_SLOT_BYTES: u32 = 256;
+
+/// What a communicator has of a network that reduces.
+pub struct Reducing {
+    /// What it can do, or why there is none.
+    pub collnet: Collnet,
+    /// What the head said that has none, if one has.
+    pub lack: String,
+    /// This rank's end of it, if it is a head.
+    pub links: Option<CollLinks>,
+    /// Bytes of its connections, in this rank's memory.
+    pub bytes: usize,
+    /// Their places in the mesh: to the network and from it.
+    places: [u16; 2],
+}
+
+impl Default for Reducing {
+    fn default() -> Reducing {
+        Reducing { collnet: Collnet::Disabled, lack: String::new(), links: None, bytes: 0, places: [0; 2] }
+    }
+}
+
+/// What a rank brings: a head's listener and what it tells the others.
+pub(super) struct Offer {
+    card: Card,
+    listener: Option<Box<dyn CollListener>>,
+}
+
+/// What ranks tell each other.
+#[derive(Clone, PartialEq, Debug)]
+enum Card {
+    /// No head.
+    Member,
+    /// A head with a network that reduces.
+    Head { handle: NetHandle, reduces: Reduces, buffer_max_bytes: u64, speed_mbps: u32, latency_us: f32 },
+    /// A head that has none, and why.
+    Lacks(String),
+}
+
+impl Wiring<'_> {
+    /// Whether a network that reduces is to be looked for; every rank comes to the same.
+    pub fn wants_collnet(&mut self) -> bool {
+        let hosts = self.graph.hosts();
+        let meets_over_network = |pair: &[u32]| self.kind(pair[0], pair[1]) == TransportKind::Net;
+        self.reducing.collnet = if !self.wanted.net.coll.enabled {
+            Collnet::Disabled
+        } else if hosts.len() < 2 {
+            Collnet::OneHost
+        } else if hosts.iter().any(|chain| chain.windows(2).any(meets_over_network)) {
+            Collnet::NoChains
+        } else {
+            return true;
+        };
+        false
+    }
+
+    /// A head looks for a network that reduces.
+    pub fn offer_collnet(&self) -> Result<Offer, ConnectError> {
+        if self.graph.head_index(self.wanted.rank).is_none() {
+            return Ok(Offer { card: Card::Member, listener: None });
+        }
+        match self.offer_of_head() {
+            Ok((card, listener)) => Ok(Offer { card, listener: Some(listener) }),
+            Err(error @ NetError::Absent { .. }) => {
+                Ok(Offer { card: Card::Lacks(error.to_string()), listener: None })
+            }
+            Err(source) => Err(self.refused(source)),
+        }
+    }
+
+    fn offer_of_head(&self) -> Result<(Card, Box<dyn CollListener>), NetError> {
+        let net = coll::find(self.wanted.net)?;
+        let (dtype, op) = CHECKED;
+        if !net.reduces(dtype, op)? {
+            let reason = format!("it has no {op} of {dtype}, by which heads tell operations apart");
+            return Err(NetError::Absent { net: net.name().to_owned(), reason });
+        }
+        let here = self.peers[self.wanted.rank as usize];
+        // A host has one head.
+        let place = Whereabouts { numa_node: here.numa_node, ..Whereabouts::default() };
+        let device = nearest(net.devices(), |device| net.properties(device), &place)?;
+        let facts = net.properties(device)?;
+        let (handle, listener) = net.listen(device)?;
+        let card = Card::Head {
+            handle,
+            reduces: Reduces::of(|dtype, op| net.reduces(dtype, op))?,
+            buffer_max_bytes: facts.message_max_bytes as u64,
+            speed_mbps: facts.speed_mbps,
+            latency_us: facts.latency_us,
+        };
+        Ok((card, listener))
+    }
+
+    /// Heads come together, if all have a network that reduces; else nobody uses one.
+    pub fn join_collnet(&mut self, bootstrap: &Bootstrap, offer: Offer) -> Result<(), ConnectError> {
+        let blocks = bootstrap.all_gather(&offer.card.to_bytes())?;
+        let mut cards = Vec::with_capacity(blocks.len());
+        for (peer, block) in blocks.iter().enumerate() {
+            cards.push(Card::from_bytes(block).ok_or(ConnectError::Malformed { peer: peer as u32 })?);
+        }
+        let heads: Vec<u32> = self.graph.hosts().iter().map(|chain| chain[0]).collect();
+        let (mut handles, mut all) = (Vec::new(), Collnet::Lacking);
+        for &head in &heads {
+            match &cards[head as usize] {
+                Card::Lacks(why) => {
+                    self.reducing.lack = format!("rank {head}: {why}");
+                    tracing::warn!("NCCL_COLLNET_ENABLE: {}; no network reduces", self.reducing.lack);
+                    self.reducing.collnet = Collnet::Lacking;
+                    return Ok(());
+                }
+                Card::Member => return Err(ConnectError::Malformed { peer: head }),
+                card @ Card::Head { handle, .. } => {
+                    handles.push(*handle);
+                    all = card.and(all, heads.len() as u32);
+                }
+            }
+        }
+        self.reducing.collnet = all;
+        let (Some(index), Some(listener)) = (self.graph.head_index(self.wanted.rank), offer.listener) else {
+            return Ok(());
+        };
+        let head = Head { index, count: heads.len() as u32 };
+        let joining = listener.join(&handles, index).map_err(|source| self.refused(source))?;
+        let comm = self.until_joined(bootstrap, joining, head)?;
+        let next_head = Rank(heads[(index as usize + 1) % heads.len()]);
+        self.connect_head(comm, head, next_head)
+    }
+
+    fn until_joined(
+        &self,
+        bootstrap: &Bootstrap,
+        mut joining: Box<dyn CollConnector>,
+        head: Head,
+    ) -> Result<Box<dyn CollComm>, ConnectError> {
+        let begin = Instant::now();
+        loop {
+            if let Some(comm) = joining.poll_join().map_err(|source| self.refused(source))? {
+                return Ok(comm);
+            }
+            // A head that died does not come.
+            bootstrap.check_whole()?;
+            if begin.elapsed() > self.wanted.net_timeout {
+                let reason = format!("not all heads came together within {:?}", self.wanted.net_timeout);
+                let device = format!("network that reduces ({head})");
+                return Err(self.refused(NetError::of_call(&device, "connect", reason)));
+            }
+            std::thread::sleep(REST);
+        }
+    }
+
+    /// The connections between this head's kernel and the network: one each way.
+    fn connect_head(
+        &mut self,
+        comm: Box<dyn CollComm>,
+        head: Head,
+        next_head: Rank,
+    ) -> Result<(), ConnectError> {
+        let layout = ConnLayout {
+            ll_slot_bytes: UNUSED_SLOT_BYTES,
+            ll128_slot_bytes: UNUSED_SLOT_BYTES,
+            // A plan's slices may be as long as a stream's slots.
+            simple_slot_bytes: stream_layout(self.wanted.mesh_layout).simple_slot_bytes,
+        };
+        let made = Segment::private(2 * layout.total_bytes());
+        let segment = Arc::new(made.map_err(|error| self.memory_error(error))?);
+        let base = |block: usize| {
+            // SAFETY: an address within a mapping is not null.
+            unsafe { NonNull::new_unchecked(segment.base().wrapping_add(block * layout.total_bytes())) }
+        };
+        let (up, down) = (base(0), base(1));
+        // SAFETY: each block is half of the segment, zeroed and 128-byte aligned, and `memory` and the end keep it mapped. The kernel is
+        // the one's only producer and the other's only consumer, the end the reverse.
+        let (send, recv, end) = unsafe {
+            let blocks = [ProxyBlock::in_host(up, layout), ProxyBlock::in_host(down, layout)];
+            (
+                SendConn::new(next_head, up.as_ptr(), layout),
+                RecvConn::new(next_head, down.as_ptr(), layout),
+                CollEnd::new(comm, head, blocks, segment.clone()),
+            )
+        };
+        let end = end.map_err(|source| self.refused(source))?;
+        self.reducing.places = [self.mesh.send.len() as u16, self.mesh.recv.len() as u16];
+        self.mesh.send.push(send);
+        self.mesh.recv.push(recv);
+        self.reducing.bytes = segment.len();
+        self.memory.push(segment);
+        self.reducing.links = Some(CollLinks::new(end, next_head));
+        Ok(())
+    }
+
+    /// This rank's place in its host's chain, whose connections are the mesh's, but the head's to the network.
+    pub fn chain(&self, send_to: &[u16], recv_from: &[u16]) -> ChainEnds {
+        let rank = self.wanted.rank;
+        let chain = self.graph.hosts().iter().find(|chain| chain.contains(&rank));
+        let Some((chain, at)) = chain.and_then(|chain| Some((chain, chain.iter().position(|r| *r == rank)?)))
+        else {
+            return ChainEnds::default();
+        };
+        let mut ends = ChainEnds {
+            links: ChainLinks { is_head: at == 0, has_below: at + 1 < chain.len() },
+            ..ChainEnds::default()
+        };
+        if let Some(below) = chain.get(at + 1) {
+            ends.below_send = [send_to[*below as usize]];
+            ends.below_recv = [recv_from[*below as usize]];
+        }
+        match at.checked_sub(1) {
+            Some(above) => {
+                ends.above_send = [send_to[chain[above] as usize]];
+                ends.above_recv = [recv_from[chain[above] as usize]];
+            }
+            // Without a network nobody goes along the chain.
+            None => {
+                let [send, recv] = self.reducing.places;
+                (ends.above_send, ends.above_recv) = ([send], [recv]);
+            }
+        }
+        ends
+    }
+
+    fn refused(&self, source: NetError) -> ConnectError {
+        ConnectError::Net { rank: self.wanted.rank, peer: None, source: Box::new(source) }
+    }
+}
+
+const MEMBER: u8 = 0;
+const HEAD: u8 = 1;
+const LACKS: u8 = 2;
+/// Of a reason on the wire.
+const REASON_BYTES_MAX: usize = 512;
+
+impl Card {
+    fn to_bytes(&self) -> Vec<u8> {
+        match self {
+            Card::Member => vec![MEMBER],
+            Card::Lacks(why) => [&[LACKS], &why.as_bytes()[..why.len().min(REASON_BYTES_MAX)]].concat(),
+            Card::Head { handle, reduces, buffer_max_bytes, speed_mbps, latency_us } => [
+                &[HEAD][..],
+                &handle.0,
+                &reduces.to_bytes(),
+                &buffer_max_bytes.to_le_bytes(),
+                &speed_mbps.to_le_bytes(),
+                &latency_us.to_le_bytes(),
+            ]
+            .concat(),
+        }
+    }
+
+    /// Nothing for bytes that no card gives.
+    fn from_bytes(bytes: &[u8]) -> Option<Card> {
+        let (kind, rest) = bytes.split_first()?;
+        match *kind {
+            MEMBER if rest.is_empty() => Some(Card::Member),
+            LACKS => Some(Card::Lacks(String::from_utf8_lossy(rest).into_owned())),
+            HEAD => {
+                let (handle, rest) = rest.split_first_chunk::<HANDLE_BYTES>()?;
+                let (reduces, rest) = rest.split_first_chunk::<{ Reduces::BYTES }>()?;
+                let (buffer_max_bytes, rest) = rest.split_first_chunk()?;
+                let (speed_mbps, rest) = rest.split_first_chunk()?;
+                let latency_us = f32::from_le_bytes(rest.try_into().ok()?);
+                Some(Card::Head {
+                    handle: NetHandle(*handle),
+                    reduces: Reduces::from_bytes(*reduces),
+                    buffer_max_bytes: u64::from_le_bytes(*buffer_max_bytes),
+                    speed_mbps: u32::from_le_bytes(*speed_mbps),
+                    latency_us: if latency_us.is_finite() { latency_us.max(0.0) } else { 0.0 },
+                })
+            }
+            _ => None,
+        }
+    }
+
+    /// What this head's network and those before it have in common.
+    fn and(&self, before: Collnet, nhosts: u32) -> Collnet {
+        let Card::Head { reduces, buffer_max_bytes, speed_mbps, latency_us, .. } = self else {
+            return before;
+        };
+        let (gbytes, latency_us) = (f64::from((*speed_mbps).max(1)) / 8e3, f64::from(*latency_us));
+        let mine = CollnetFacts {
+            reduces: *reduces,
+            buffer_max_bytes: *buffer_max_bytes,
+            nhosts,
+            speed: NetSpeed { gbytes, latency_us },
+        };
+        let Collnet::There(others) = before else { return Collnet::There(mine) };
+        Collnet::There(CollnetFacts {
+            reduces: mine.reduces.and(others.reduces),
+            buffer_max_bytes: mine.buffer_max_bytes.min(others.buffer_max_bytes),
+            nhosts,
+            speed: NetSpeed {
+                gbytes: gbytes.min(others.speed.gbytes),
+                latency_us: latency_us.max(others.speed.latency_us),
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use oxccl_shared::abi::{DataType, RedOp};
+
+    fn head(reduces: Reduces, speed_mbps: u32) -> Card {
+        let (handle, buffer_max_bytes) = (NetHandle([7; HANDLE_BYTES]), 1 << 30);
+        Card::Head { handle, reduces, buffer_max_bytes, speed_mbps, latency_us: 2.5 }
+    }
+
+    #[test]
+    fn cards_survive_the_wire() {
+        let cards = [Card::Member, Card::Lacks("no plugin".into()), head(Reduces::ALL, 100_000)];
+        for card in cards {
+            let bytes = card.to_bytes();
+            assert_eq!(Card::from_bytes(&bytes), Some(card));
+            assert_eq!(Card::from_bytes(&[&[9], &bytes[1..]].concat()), None);
+        }
+        let bytes = head(Reduces::ALL, 1).to_bytes();
+        for cut in 1..bytes.len() {
+            assert_eq!(Card::from_bytes(&bytes[..cut]), None, "{cut}");
+        }
+        assert_eq!(Card::from_bytes(&[]), None);
+    }
+
+    #[test]
+    fn heads_have_in_common_what_all_have() {
+        let floats = Reduces::of(|dtype, op| Ok::<_, ()>(dtype == DataType::F32 && op == RedOp::Sum));
+        let cards = [head(Reduces::ALL, 40_000), head(floats.unwrap(), 8_000)];
+        let all = cards.iter().fold(Collnet::Lacking, |all, card| card.and(all, 2));
+        let Collnet::There(facts) = all else { panic!("both have one") };
+        assert_eq!((facts.nhosts, facts.speed.gbytes, facts.speed.latency_us), (2, 1.0, 2.5));
+        assert!(
+            facts.reduces.has(DataType::F32, RedOp::Sum) && !facts.reduces.has(DataType::F32, RedOp::Max)
+        );
+    }
+}

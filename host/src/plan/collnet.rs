@@ -1,0 +1,155 @@
+//! What a network that reduces does for a communicator.
+
+use super::call::Call;
+use super::tuning::{Architecture, Machine, NetSpeed};
+use core::fmt;
+use oxccl_shared::abi::{DataType, Func, RedOp};
+
+/// Whether a communicator has a network that reduces, or why not. The same on every rank.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Collnet {
+    /// The user did not ask for one.
+    Disabled,
+    /// There is nothing for it to do.
+    OneHost,
+    /// Ranks of one host reach each other over a network only, where chains do not go.
+    NoChains,
+    /// Some host's head has none.
+    Lacking,
+    /// It has.
+    There(CollnetFacts),
+}
+
+/// What all heads' networks have.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct CollnetFacts {
+    /// What they reduce.
+    pub reduces: Reduces,
+    /// Bytes of one operation at most.
+    pub buffer_max_bytes: u64,
+    /// Hosts, of which each has a head.
+    pub nhosts: u32,
+    /// The least of their devices' speeds, the most of their latencies.
+    pub speed: NetSpeed,
+}
+
+impl CollnetFacts {
+    /// Bytes that go through the network at once, of so many.
+    pub fn at_most(&self, bytes: usize) -> usize {
+        self.buffer_max_bytes.min(bytes as u64) as usize
+    }
+}
+
+/// Types and operators that a network reduces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reduces([u8; Reduces::BYTES]);
+
+impl Reduces {
+    /// Bytes on the wire: one for each type, in which each operator has a bit.
+    pub const BYTES: usize = DataType::ALL.len();
+    /// Everything.
+    pub const ALL: Reduces = Reduces([0b1111; Reduces::BYTES]);
+
+    /// The operators that a network may be asked for; the others are made of them.
+    const OPS: [RedOp; 4] = [RedOp::Sum, RedOp::Prod, RedOp::Max, RedOp::Min];
+
+    /// Those for which `has` says so.
+    ///
+    /// # Errors
+    /// The first that `has` gives.
+    pub fn of<E>(has: impl Fn(DataType, RedOp) -> Result<bool, E>) -> Result<Reduces, E> {
+        let mut reduces = Reduces([0; Reduces::BYTES]);
+        for dtype in DataType::ALL {
+            for op in Reduces::OPS {
+                reduces.0[*dtype as usize] |= u8::from(has(*dtype, op)?) << op as u8;
+            }
+        }
+        Ok(reduces)
+    }
+
+    /// From the wire.
+    pub fn from_bytes(bytes: [u8; Reduces::BYTES]) -> Reduces {
+        Reduces(bytes).and(Reduces::ALL)
+    }
+
+    /// For the wire.
+    pub fn to_bytes(self) -> [u8; Reduces::BYTES] {
+        self.0
+    }
+
+    /// What both have.
+    #[must_use]
+    pub fn and(self, other: Reduces) -> Reduces {
+        Reduces(core::array::from_fn(|i| self.0[i] & other.0[i]))
+    }
+
+    /// Whether elements are among them, combined by an operator of the user's. An average and a pre-multiplied sum are sums to the
+    /// network: inputs are multiplied before it, and results divided behind it.
+    pub fn has(self, dtype: DataType, op: RedOp) -> bool {
+        let op = if Reduces::OPS.contains(&op) { op } else { RedOp::Sum };
+        self.0[dtype as usize] >> op as u8 & 1 == 1
+    }
+}
+
+impl Collnet {
+    /// The network, where a call can go through it.
+    pub fn serves(&self, call: &Call) -> Option<&CollnetFacts> {
+        match self {
+            Collnet::There(facts)
+                if call.func == Func::AllReduce && facts.reduces.has(call.dtype, call.op) =>
+            {
+                Some(facts)
+            }
+            _ => None,
+        }
+    }
+
+    /// Why an all-reduce does not go through it.
+    pub fn why_not(&self) -> &'static str {
+        match self {
+            Collnet::Disabled => "NCCL_COLLNET_ENABLE is not 1",
+            Collnet::OneHost => "all ranks are on one host",
+            Collnet::NoChains => "ranks of one host reach each other over a network only",
+            Collnet::Lacking => "a host has no network that reduces",
+            Collnet::There(_) => "the network does not reduce this type by this operator",
+        }
+    }
+
+    /// The ranks as the model knows them: hosts between which there is a network, where there is one that is known.
+    pub(super) fn machine(&self, architecture: Architecture, nranks: u32, channels: [u32; 2]) -> Machine {
+        let machine = Machine::nominal(architecture, nranks);
+        match self {
+            Collnet::There(facts) => machine.over_network(facts.nhosts, facts.speed, channels),
+            _ => machine,
+        }
+    }
+}
+
+impl fmt::Display for Collnet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Collnet::There(facts) => write!(f, "a network that reduces between {} hosts", facts.nhosts),
+            _ => f.write_str(self.why_not()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_reduced_survives_the_wire_and_is_what_both_have() {
+        let only = |wanted: DataType| {
+            Reduces::of(|dtype, op| Ok::<_, ()>(dtype == wanted && op != RedOp::Prod)).unwrap()
+        };
+        let (floats, longs) = (only(DataType::F32), only(DataType::U64));
+        assert_eq!(Reduces::from_bytes(floats.to_bytes()), floats);
+        assert!(floats.has(DataType::F32, RedOp::Max) && !floats.has(DataType::F64, RedOp::Max));
+        assert!(!floats.has(DataType::F32, RedOp::Prod));
+        assert!(floats.has(DataType::F32, RedOp::Avg) && floats.has(DataType::F32, RedOp::PreMulSum));
+        assert_eq!(floats.and(longs), Reduces::from_bytes([0; Reduces::BYTES]));
+        assert_eq!(floats.and(Reduces::ALL), floats);
+        assert_eq!(Reduces::of(|_, _| Err::<bool, _>("broken")), Err("broken"));
+    }
+}

@@ -1,0 +1,243 @@
+//! The end that reduces: the consumer of the block that a head's kernel fills and the producer of the one that it empties, with the
+//! network between them.
+//!
+//! ```text
+//! kernel fills a slot   -> posted       iallreduce from that slot into the same one of the other block
+//! test, in order        -> published    tail of the one block, head of the other
+//! ```
+//! Networks match operations by their order and notice nothing if heads do different things. So each operation of a communicator
+//! begins with a *check*: a reduction of one number, the sum of all heads' tags. If some heads have another tag than the rest, a tag
+//! that is not the mean is among them, and whoever has it finds another sum than its own tag times the heads. Nothing of the
+//! operation is shown to the kernel before. The check leaves right before the first slot, so that it costs a message and no wait.
+
+use super::block::{BlockRegistrations, ProxyBlock};
+use super::order::Keep;
+use crate::net::coll::{CollComm, CollPart, Head, Reduction};
+use crate::net::{NetError, NetMemory, NetMemoryKind, Registration, Request};
+use core::fmt;
+use oxccl_shared::abi::{DataType, Protocol, RedOp, SlotHeader};
+use oxccl_shared::fifo::{STEPS, StepConsumer, StepProducer, split_over};
+
+/// What the check adds; networks that cannot are of no use.
+pub const CHECKED: (DataType, RedOp) = (DataType::U64, RedOp::Sum);
+
+/// One operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CollOp {
+    /// Its tag, which all heads have.
+    pub tag: u32,
+    /// Its elements.
+    pub dtype: DataType,
+    /// How the network combines them.
+    pub op: RedOp,
+}
+
+/// Why an end is dead.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CollFault {
+    /// The network.
+    Net(NetError),
+    /// Some head is in another operation.
+    Mismatch {
+        /// This head's operation.
+        op: CollOp,
+        /// What the heads' tags add up to.
+        sum: u64,
+    },
+}
+
+/// How far the check of an operation is.
+#[derive(Clone, Copy, Debug)]
+enum Check {
+    Due,
+    Under(Request),
+    Passed,
+}
+
+/// The numbers of the check, on a line of their own.
+#[repr(C, align(128))]
+struct Sums {
+    ours: u64,
+    all: u64,
+}
+
+/// A head's end.
+pub struct CollEnd {
+    // Dropped before the memory that it may still be using.
+    comm: Box<dyn CollComm>,
+    head: Head,
+    up: ProxyBlock,
+    down: ProxyBlock,
+    slots: [BlockRegistrations; 2],
+    sums: Box<Sums>,
+    sums_registration: Registration,
+    /// Looks for full slots on the way up, and for empty ones on the way down.
+    looking: (StepConsumer<'static>, StepProducer<'static>),
+    /// Gives slots back, and publishes results.
+    ending: (StepConsumer<'static>, StepProducer<'static>),
+    /// Reductions under way; that of step `s` at `s % STEPS`.
+    under_way: [(Request, SlotHeader); STEPS],
+    op: Option<CollOp>,
+    check: Check,
+    failed: Option<CollFault>,
+    _memory: Keep,
+}
+
+impl CollEnd {
+    /// Between the block `up`, which the kernel fills, and `down`, which it empties, both in host memory that `memory` keeps.
+    ///
+    /// # Errors
+    /// The network does not take the memory.
+    ///
+    /// # Safety
+    /// 1. This is the only consumer of `up` and the only producer of `down`, and `memory` keeps both.
+    pub unsafe fn new(
+        mut comm: Box<dyn CollComm>,
+        head: Head,
+        [up, down]: [ProxyBlock; 2],
+        memory: Keep,
+    ) -> Result<CollEnd, NetError> {
+        // SAFETY: obligation 1; an end drops its communicator before its memory.
+        let slots = unsafe { [up.register(&mut *comm)?, down.register(&mut *comm)?] };
+        let mut sums = Box::new(Sums { ours: 0, all: 0 });
+        let line = NetMemory {
+            start: (&raw mut *sums).cast(),
+            len_bytes: size_of::<Sums>(),
+            kind: NetMemoryKind::Host,
+        };
+        // SAFETY: as above; a box's content does not move.
+        let sums_registration = unsafe { comm.register(line)? };
+        let (up_words, down_words) = (up.words(), down.words());
+        Ok(CollEnd {
+            comm,
+            head,
+            up,
+            down,
+            slots,
+            sums,
+            sums_registration,
+            looking: (split_over(up_words).1, split_over(down_words).0),
+            ending: (split_over(up_words).1, split_over(down_words).0),
+            under_way: [(Request(0), SlotHeader::default()); STEPS],
+            op: None,
+            check: Check::Passed,
+            failed: None,
+            _memory: memory,
+        })
+    }
+
+    /// Begins an operation. What the one before put in has come out, since its kernel is over.
+    pub fn begin(&mut self, op: CollOp) {
+        debug_assert_eq!(self.looking.0.step(), self.ending.0.step(), "an operation is under way");
+        self.op = Some(op);
+        self.check = Check::Due;
+    }
+
+    /// Moves what can be moved without waiting. Returns how many transitions there were.
+    pub fn do_work(&mut self) -> usize {
+        let (Some(op), None) = (self.op, &self.failed) else { return 0 };
+        let mut moved = 0;
+        if let Err(fault) = self.advance(op, &mut moved) {
+            self.failed = Some(fault);
+        }
+        moved
+    }
+
+    /// Why it is dead, if it is.
+    pub fn failure(&self) -> Option<&CollFault> {
+        self.failed.as_ref()
+    }
+
+    fn advance(&mut self, op: CollOp, moved: &mut usize) -> Result<(), CollFault> {
+        while self.post_next(op)? {
+            *moved += 1;
+        }
+        self.look_at_check(op, moved)?;
+        while self.publish_next()? {
+            *moved += 1;
+        }
+        Ok(())
+    }
+
+    /// Begins the reduction of the next full slot, the check before the first. Whether something was begun.
+    fn post_next(&mut self, op: CollOp) -> Result<bool, CollFault> {
+        let step = self.looking.0.step();
+        let under_way = step.0 - self.ending.0.step().0;
+        if under_way == STEPS as u64 || !self.looking.1.poll_credit() {
+            return Ok(false);
+        }
+        let Some(header) = self.looking.0.poll() else { return Ok(false) };
+        if matches!(self.check, Check::Due) && !self.post_check(op)? {
+            return Ok(false);
+        }
+        let part = |block: &ProxyBlock, slots: &BlockRegistrations| CollPart {
+            start: block.slot(Protocol::Simple, step),
+            registration: slots.of(Protocol::Simple),
+        };
+        let (send, recv) = (part(&self.up, &self.slots[0]), part(&self.down, &self.slots[1]));
+        let count = header.len_bytes as usize / op.dtype.size_bytes();
+        let what = Reduction { count, dtype: op.dtype, op: op.op };
+        // SAFETY: both are slots of registered blocks, as long as the header says at most: the kernel's layout is both blocks'. The one is
+        // full and not given back before the request is done, the other empty and not published before.
+        let begun = unsafe { self.comm.iallreduce(send, recv, what) }.map_err(CollFault::Net)?;
+        let Some(request) = begun else { return Ok(false) };
+        self.under_way[step.slot()] = (request, header);
+        self.looking.0.advance();
+        self.looking.1.advance();
+        Ok(true)
+    }
+
+    fn post_check(&mut self, op: CollOp) -> Result<bool, CollFault> {
+        self.sums.ours = u64::from(op.tag);
+        let registration = self.sums_registration;
+        let send = CollPart { start: (&raw mut self.sums.ours).cast(), registration };
+        let recv = CollPart { start: (&raw mut self.sums.all).cast(), registration };
+        let (dtype, op) = CHECKED;
+        // SAFETY: both are registered words, which nobody touches until the check is over.
+        let begun = unsafe { self.comm.iallreduce(send, recv, Reduction { count: 1, dtype, op }) };
+        let begun = begun.map_err(CollFault::Net)?;
+        self.check = begun.map_or(Check::Due, Check::Under);
+        Ok(begun.is_some())
+    }
+
+    fn look_at_check(&mut self, op: CollOp, moved: &mut usize) -> Result<(), CollFault> {
+        let Check::Under(request) = self.check else { return Ok(()) };
+        if self.comm.test(request).map_err(CollFault::Net)?.is_none() {
+            return Ok(());
+        }
+        // SAFETY: the request is done. The network wrote the word, which the compiler cannot know.
+        let sum = unsafe { (&raw const self.sums.all).read_volatile() };
+        if sum != u64::from(op.tag) * u64::from(self.head.count) {
+            return Err(CollFault::Mismatch { op, sum });
+        }
+        self.check = Check::Passed;
+        *moved += 1;
+        Ok(())
+    }
+
+    /// Shows the kernel the oldest result if it is there. Whether it was.
+    fn publish_next(&mut self) -> Result<bool, CollFault> {
+        let step = self.ending.0.step();
+        if !matches!(self.check, Check::Passed) || step == self.looking.0.step() {
+            return Ok(false);
+        }
+        let (request, header) = self.under_way[step.slot()];
+        if self.comm.test(request).map_err(CollFault::Net)?.is_none() {
+            return Ok(false);
+        }
+        self.ending.1.publish(header);
+        self.ending.0.release();
+        Ok(true)
+    }
+}
+
+impl fmt::Display for CollFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CollFault::Net(error) => error.fmt(f),
+            CollFault::Mismatch { op, sum } => {
+                write!(f, "the heads' tags add up to {sum:#x}, where each was to have {:#x}", op.tag)
+            }
+        }
+    }
+}

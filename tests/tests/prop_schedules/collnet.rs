@@ -1,0 +1,89 @@
+//! Chains of a host's ranks, and between them a network that adds: here one more rank, which only adds.
+
+use crate::params::{Call, calls};
+use crate::sim::{self, Agent, Buffers, Deadlock, Op, Own, reduced};
+use oxccl_shared::algo::Action;
+use oxccl_shared::algo::collnet::{ChainLinks, all_reduce_down, all_reduce_up};
+use oxccl_shared::algo::tree::{Turn, lag_max, pipeline};
+use oxccl_shared::fifo::STEPS;
+use proptest::prelude::*;
+use std::ops::Range;
+
+/// Adds what all heads send and sends it to all: a root's part of a tree.
+const ADD: Action = Action { recv: true, src: false, send: true, dst: false, finish: false };
+
+/// Ranks `0..n` in chains, cut before those that `cuts` has a bit for; the network is rank `n`.
+fn chains(n: u32, cuts: u32) -> Vec<Range<u32>> {
+    let starts: Vec<u32> = (0..n).filter(|rank| *rank == 0 || cuts >> rank & 1 == 1).collect();
+    let ends = starts.iter().skip(1).copied().chain([n]);
+    starts.iter().copied().zip(ends).map(|(start, end)| start..end).collect()
+}
+
+fn push(call: &Call, ops: &mut Vec<Op>, action: Action, from: &[u32], to: &[u32], chunk: Range<usize>) {
+    for slice in call.slices(chunk) {
+        let (from, to, at) = (from.to_vec(), to.to_vec(), slice.start);
+        ops.push(Op { action, from, to, elems: slice, own: Own::Input, src_at: at, dst_at: at });
+    }
+}
+
+fn member(call: &Call, part: Range<usize>, rank: u32, chain: &Range<u32>, lag: usize) -> Agent {
+    let links = ChainLinks { is_head: rank == chain.start, has_below: rank + 1 < chain.end };
+    let below = if links.has_below { vec![rank + 1] } else { Vec::new() };
+    let above = [if links.is_head { call.n } else { rank - 1 }];
+    let chunks: Vec<_> = call.loops(part, 1).map(|one| one.block_range(0)).collect();
+    let mut ops = Vec::new();
+    for turn in pipeline(chunks.len(), lag) {
+        match turn {
+            Turn::Up(c) => push(call, &mut ops, all_reduce_up(&links), &below, &above, chunks[c].clone()),
+            Turn::Down(c) => push(call, &mut ops, all_reduce_down(&links), &above, &below, chunks[c].clone()),
+        }
+    }
+    Agent { rank, ops }
+}
+
+fn network(call: &Call, part: Range<usize>, chains: &[Range<u32>]) -> Agent {
+    let heads: Vec<u32> = chains.iter().map(|chain| chain.start).collect();
+    let mut ops = Vec::new();
+    for chunk in call.loops(part, 1).map(|one| one.block_range(0)) {
+        push(call, &mut ops, ADD, &heads, &heads, chunk);
+    }
+    Agent { rank: call.n, ops }
+}
+
+fn all_reduce(call: &Call, cuts: u32, lag: impl Fn(u32) -> usize) -> Result<Buffers, Deadlock> {
+    let chains = chains(call.n, cuts);
+    let mut buffers = Buffers::new(call.n + 1, call.count, call.count);
+    for part in call.parts() {
+        let of_chain =
+            |chain: &Range<u32>| chain.clone().map(|rank| (rank, chain.clone())).collect::<Vec<_>>();
+        let members = chains.iter().flat_map(of_chain);
+        let members = members.map(|(rank, chain)| member(call, part.clone(), rank, &chain, lag(rank)));
+        let all: Vec<Agent> = members.chain([network(call, part.clone(), &chains)]).collect();
+        sim::run(call.n + 1, &all, &mut buffers, call.seed)?;
+    }
+    Ok(buffers)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    /// Any number of hosts with any number of ranks, up to as many slices per chunk as there are slots.
+    #[test]
+    fn all_reduce_is_complete(call in calls(1..18, STEPS), cuts in any::<u32>(), lag in any::<prop::sample::Index>()) {
+        let lag = 1 + lag.index(lag_max(call.chunk.div_ceil(call.slice)));
+        let buffers = all_reduce(&call, cuts, |_| lag).unwrap();
+        for output in &buffers.output[..call.n as usize] {
+            prop_assert!(output.iter().all(|&value| value == reduced(call.n)));
+        }
+        // The network keeps nothing.
+        prop_assert!(buffers.output[call.n as usize].iter().all(|&value| value == 0));
+    }
+}
+
+/// As in a tree: who sends up more than all slots on its way hold before it takes anything down blocks the network.
+#[test]
+fn a_lag_beyond_all_slots_deadlocks() {
+    let call = Call { n: 2, count: 40, nchannels: 1, grain: 1, chunk: 1, slice: 1, seed: 7 };
+    assert!(all_reduce(&call, 0b10, |_| lag_max(1)).is_ok());
+    assert!(all_reduce(&call, 0b10, |_| 2 * STEPS + 1).is_err());
+}
