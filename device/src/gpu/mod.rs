@@ -28,6 +28,15 @@ pub struct Wait {
     pub what: Awaited,
 }
 
+/// Several combinations by the same operator.
+pub trait Fold {
+    /// What comes of it.
+    type Output;
+
+    /// Does it; `combine` is [`Block::combine`].
+    fn run(self, combine: impl Fn(&mut [u64], &[u64])) -> Self::Output;
+}
+
 /// What a peer has to do before a waiting block can go on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Awaited {
@@ -168,6 +177,12 @@ pub trait Block {
 
     /// `acc = op(acc, src)` on packed elements.
     fn combine(&self, acc: &mut [u64], src: &[u64]);
+
+    /// Runs `fold` with the operator, which is asked for once and not for every word.
+    #[inline(always)]
+    fn fold<F: Fold>(&self, fold: F) -> F::Output {
+        fold.run(|acc, src| self.combine(acc, src))
+    }
 
     /// Copies `len_bytes` from `src` to `dst` (and `dst2` unless null), elements transformed as `how` says.
     ///

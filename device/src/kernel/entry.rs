@@ -1,6 +1,7 @@
 //! The entry points.
 
-use super::run::{along_ring, along_tree, in_lines, in_one_hop, over_mesh, run_messages};
+use super::shared_conns::SHARED_BYTES;
+use super::run::{MESH_MAX, along_ring, along_tree, in_lines, in_one_hop, over_mesh, run_messages};
 use crate::prims::{Ll, Ll128, Simple};
 use core::arch::asm;
 use oxccl_shared::abi::{CollArgs, Func, KernelMessage, MessageArgs};
@@ -9,7 +10,7 @@ use oxccl_shared::reduce::{F8E4M3, F8E5M2, bf16, f16};
 /// `SHARED_BYTES` of the block's shared memory; each use is another.
 macro_rules! shared_memory {
     () => {{
-        const { assert!(super::shared_conns::SHARED_BYTES == 2048) };
+        const { assert!(SHARED_BYTES == 2048) };
         let place: *mut u8;
         // SAFETY: the address of a variable of this block.
         unsafe {
@@ -31,122 +32,101 @@ macro_rules! launch_bound {
     };
 }
 
+/// Entries `oxccl_<name><suffix>`, each running a function of [`super::run`].
 macro_rules! entries {
-    ($($(#[$meta:meta])* $name:ident = $run:ident::<$($arg:ty),+; $poster:tt>($func:ident);)+) => { $(
+    ($suffix:literal: $($name:ident = $run:ident::<$($arg:ty),+; $($shape:tt),+>($func:ident);)+) => { $(
         /// # Safety
         /// 1. Launched by the host library, with arguments that it made for this entry.
-        #[unsafe(no_mangle)]
+        #[unsafe(export_name = concat!("oxccl_", stringify!($name), $suffix))]
         pub unsafe extern "ptx-kernel" fn $name(args: CollArgs) {
             launch_bound!();
             let place = shared_memory!();
             // SAFETY: obligation 1; the memory is for this alone.
-            unsafe { $run::<$($arg,)+ $poster>(&args, place, Func::$func) }
+            unsafe { $run::<$($arg,)+ $($shape),+>(&args, place, Func::$func) }
         }
     )+ };
 }
 
+/// The kernels that reduce, a module for each type of elements. `direct2` and `direct4` are for so many ranks, `direct` for others.
 macro_rules! reductions {
-    ($($type:ty: $all_ring_ll:ident $all_ring_ll128:ident $all_ring_simple:ident $all_tree_ll:ident $all_tree_ll128:ident $all_tree_simple:ident $all_direct_ll:ident $all_direct_ll128:ident $all_direct_simple:ident
-       $scatter_ll:ident $scatter_ll128:ident $scatter_simple:ident $scatter_direct_ll:ident $scatter_direct_ll128:ident $reduce_ll:ident $reduce_ll128:ident $reduce_simple:ident $reduce_direct_ll:ident;)+) => { $(
-        entries! {
-            $all_ring_ll = along_ring::<$type, Ll<1>; false>(AllReduce);
-            $all_ring_ll128 = along_ring::<$type, Ll128; false>(AllReduce);
-            $all_ring_simple = along_ring::<$type, Simple; true>(AllReduce);
-            $all_tree_ll = along_tree::<$type, Ll<1>; false>(AllReduce);
-            $all_tree_ll128 = along_tree::<$type, Ll128; false>(AllReduce);
-            $all_tree_simple = along_tree::<$type, Simple; true>(AllReduce);
-            $all_direct_ll = in_one_hop::<$type, Ll<1>; false>(AllReduce);
-            $all_direct_ll128 = in_lines::<$type, Ll128; false>(AllReduce);
-            $all_direct_simple = over_mesh::<$type, Simple; true>(AllReduce);
-            $scatter_ll = along_ring::<$type, Ll<1>; false>(ReduceScatter);
-            $scatter_ll128 = along_ring::<$type, Ll128; false>(ReduceScatter);
-            $scatter_simple = along_ring::<$type, Simple; true>(ReduceScatter);
-            $scatter_direct_ll = in_one_hop::<$type, Ll<1>; false>(ReduceScatter);
-            $scatter_direct_ll128 = in_lines::<$type, Ll128; false>(ReduceScatter);
-            $reduce_ll = along_ring::<$type, Ll<1>; false>(Reduce);
-            $reduce_direct_ll = in_one_hop::<$type, Ll<1>; false>(Reduce);
-            $reduce_ll128 = along_ring::<$type, Ll128; false>(Reduce);
-            $reduce_simple = along_ring::<$type, Simple; true>(Reduce);
+    ($($name:ident: $type:ty, $suffix:literal;)+) => { $(
+        /// For elements of this type.
+        pub mod $name {
+            use super::*;
+            entries! { $suffix:
+                all_reduce_ring_ll = along_ring::<$type, Ll<1>; false>(AllReduce);
+                all_reduce_ring_ll128 = along_ring::<$type, Ll128; false>(AllReduce);
+                all_reduce_ring_simple = along_ring::<$type, Simple; true>(AllReduce);
+                all_reduce_tree_ll = along_tree::<$type, Ll<1>; false>(AllReduce);
+                all_reduce_tree_ll128 = along_tree::<$type, Ll128; false>(AllReduce);
+                all_reduce_tree_simple = along_tree::<$type, Simple; true>(AllReduce);
+                all_reduce_direct2_ll = in_one_hop::<$type, Ll<1>; false, 1>(AllReduce);
+                all_reduce_direct4_ll = in_one_hop::<$type, Ll<1>; false, 3>(AllReduce);
+                all_reduce_direct_ll = in_one_hop::<$type, Ll<1>; false, MESH_MAX>(AllReduce);
+                all_reduce_direct2_ll128 = in_lines::<$type, Ll128; false, 1>(AllReduce);
+                all_reduce_direct4_ll128 = in_lines::<$type, Ll128; false, 3>(AllReduce);
+                all_reduce_direct_ll128 = in_lines::<$type, Ll128; false, MESH_MAX>(AllReduce);
+                all_reduce_direct_simple = over_mesh::<$type, Simple; true>(AllReduce);
+                reduce_scatter_ring_ll = along_ring::<$type, Ll<1>; false>(ReduceScatter);
+                reduce_scatter_ring_ll128 = along_ring::<$type, Ll128; false>(ReduceScatter);
+                reduce_scatter_ring_simple = along_ring::<$type, Simple; true>(ReduceScatter);
+                reduce_scatter_direct2_ll = in_one_hop::<$type, Ll<1>; false, 1>(ReduceScatter);
+                reduce_scatter_direct4_ll = in_one_hop::<$type, Ll<1>; false, 3>(ReduceScatter);
+                reduce_scatter_direct_ll = in_one_hop::<$type, Ll<1>; false, MESH_MAX>(ReduceScatter);
+                reduce_scatter_direct2_ll128 = in_lines::<$type, Ll128; false, 1>(ReduceScatter);
+                reduce_scatter_direct4_ll128 = in_lines::<$type, Ll128; false, 3>(ReduceScatter);
+                reduce_scatter_direct_ll128 = in_lines::<$type, Ll128; false, MESH_MAX>(ReduceScatter);
+                reduce_ring_ll = along_ring::<$type, Ll<1>; false>(Reduce);
+                reduce_ring_ll128 = along_ring::<$type, Ll128; false>(Reduce);
+                reduce_ring_simple = along_ring::<$type, Simple; true>(Reduce);
+                reduce_direct2_ll = in_one_hop::<$type, Ll<1>; false, 1>(Reduce);
+                reduce_direct4_ll = in_one_hop::<$type, Ll<1>; false, 3>(Reduce);
+                reduce_direct_ll = in_one_hop::<$type, Ll<1>; false, MESH_MAX>(Reduce);
+            }
         }
     )+ };
 }
 
 reductions! {
-    i8: oxccl_all_reduce_ring_ll_i8 oxccl_all_reduce_ring_ll128_i8 oxccl_all_reduce_ring_simple_i8
-        oxccl_all_reduce_tree_ll_i8 oxccl_all_reduce_tree_ll128_i8 oxccl_all_reduce_tree_simple_i8
-        oxccl_all_reduce_direct_ll_i8 oxccl_all_reduce_direct_ll128_i8 oxccl_all_reduce_direct_simple_i8
-        oxccl_reduce_scatter_ring_ll_i8 oxccl_reduce_scatter_ring_ll128_i8 oxccl_reduce_scatter_ring_simple_i8 oxccl_reduce_scatter_direct_ll_i8 oxccl_reduce_scatter_direct_ll128_i8
-        oxccl_reduce_ring_ll_i8 oxccl_reduce_ring_ll128_i8 oxccl_reduce_ring_simple_i8 oxccl_reduce_direct_ll_i8;
-    u8: oxccl_all_reduce_ring_ll_u8 oxccl_all_reduce_ring_ll128_u8 oxccl_all_reduce_ring_simple_u8
-        oxccl_all_reduce_tree_ll_u8 oxccl_all_reduce_tree_ll128_u8 oxccl_all_reduce_tree_simple_u8
-        oxccl_all_reduce_direct_ll_u8 oxccl_all_reduce_direct_ll128_u8 oxccl_all_reduce_direct_simple_u8
-        oxccl_reduce_scatter_ring_ll_u8 oxccl_reduce_scatter_ring_ll128_u8 oxccl_reduce_scatter_ring_simple_u8 oxccl_reduce_scatter_direct_ll_u8 oxccl_reduce_scatter_direct_ll128_u8
-        oxccl_reduce_ring_ll_u8 oxccl_reduce_ring_ll128_u8 oxccl_reduce_ring_simple_u8 oxccl_reduce_direct_ll_u8;
-    i32: oxccl_all_reduce_ring_ll_i32 oxccl_all_reduce_ring_ll128_i32 oxccl_all_reduce_ring_simple_i32
-        oxccl_all_reduce_tree_ll_i32 oxccl_all_reduce_tree_ll128_i32 oxccl_all_reduce_tree_simple_i32
-        oxccl_all_reduce_direct_ll_i32 oxccl_all_reduce_direct_ll128_i32 oxccl_all_reduce_direct_simple_i32
-        oxccl_reduce_scatter_ring_ll_i32 oxccl_reduce_scatter_ring_ll128_i32 oxccl_reduce_scatter_ring_simple_i32 oxccl_reduce_scatter_direct_ll_i32 oxccl_reduce_scatter_direct_ll128_i32
-        oxccl_reduce_ring_ll_i32 oxccl_reduce_ring_ll128_i32 oxccl_reduce_ring_simple_i32 oxccl_reduce_direct_ll_i32;
-    u32: oxccl_all_reduce_ring_ll_u32 oxccl_all_reduce_ring_ll128_u32 oxccl_all_reduce_ring_simple_u32
-        oxccl_all_reduce_tree_ll_u32 oxccl_all_reduce_tree_ll128_u32 oxccl_all_reduce_tree_simple_u32
-        oxccl_all_reduce_direct_ll_u32 oxccl_all_reduce_direct_ll128_u32 oxccl_all_reduce_direct_simple_u32
-        oxccl_reduce_scatter_ring_ll_u32 oxccl_reduce_scatter_ring_ll128_u32 oxccl_reduce_scatter_ring_simple_u32 oxccl_reduce_scatter_direct_ll_u32 oxccl_reduce_scatter_direct_ll128_u32
-        oxccl_reduce_ring_ll_u32 oxccl_reduce_ring_ll128_u32 oxccl_reduce_ring_simple_u32 oxccl_reduce_direct_ll_u32;
-    i64: oxccl_all_reduce_ring_ll_i64 oxccl_all_reduce_ring_ll128_i64 oxccl_all_reduce_ring_simple_i64
-        oxccl_all_reduce_tree_ll_i64 oxccl_all_reduce_tree_ll128_i64 oxccl_all_reduce_tree_simple_i64
-        oxccl_all_reduce_direct_ll_i64 oxccl_all_reduce_direct_ll128_i64 oxccl_all_reduce_direct_simple_i64
-        oxccl_reduce_scatter_ring_ll_i64 oxccl_reduce_scatter_ring_ll128_i64 oxccl_reduce_scatter_ring_simple_i64 oxccl_reduce_scatter_direct_ll_i64 oxccl_reduce_scatter_direct_ll128_i64
-        oxccl_reduce_ring_ll_i64 oxccl_reduce_ring_ll128_i64 oxccl_reduce_ring_simple_i64 oxccl_reduce_direct_ll_i64;
-    u64: oxccl_all_reduce_ring_ll_u64 oxccl_all_reduce_ring_ll128_u64 oxccl_all_reduce_ring_simple_u64
-        oxccl_all_reduce_tree_ll_u64 oxccl_all_reduce_tree_ll128_u64 oxccl_all_reduce_tree_simple_u64
-        oxccl_all_reduce_direct_ll_u64 oxccl_all_reduce_direct_ll128_u64 oxccl_all_reduce_direct_simple_u64
-        oxccl_reduce_scatter_ring_ll_u64 oxccl_reduce_scatter_ring_ll128_u64 oxccl_reduce_scatter_ring_simple_u64 oxccl_reduce_scatter_direct_ll_u64 oxccl_reduce_scatter_direct_ll128_u64
-        oxccl_reduce_ring_ll_u64 oxccl_reduce_ring_ll128_u64 oxccl_reduce_ring_simple_u64 oxccl_reduce_direct_ll_u64;
-    f16: oxccl_all_reduce_ring_ll_f16 oxccl_all_reduce_ring_ll128_f16 oxccl_all_reduce_ring_simple_f16
-        oxccl_all_reduce_tree_ll_f16 oxccl_all_reduce_tree_ll128_f16 oxccl_all_reduce_tree_simple_f16
-        oxccl_all_reduce_direct_ll_f16 oxccl_all_reduce_direct_ll128_f16 oxccl_all_reduce_direct_simple_f16
-        oxccl_reduce_scatter_ring_ll_f16 oxccl_reduce_scatter_ring_ll128_f16 oxccl_reduce_scatter_ring_simple_f16 oxccl_reduce_scatter_direct_ll_f16 oxccl_reduce_scatter_direct_ll128_f16
-        oxccl_reduce_ring_ll_f16 oxccl_reduce_ring_ll128_f16 oxccl_reduce_ring_simple_f16 oxccl_reduce_direct_ll_f16;
-    bf16: oxccl_all_reduce_ring_ll_bf16 oxccl_all_reduce_ring_ll128_bf16 oxccl_all_reduce_ring_simple_bf16
-        oxccl_all_reduce_tree_ll_bf16 oxccl_all_reduce_tree_ll128_bf16 oxccl_all_reduce_tree_simple_bf16
-        oxccl_all_reduce_direct_ll_bf16 oxccl_all_reduce_direct_ll128_bf16 oxccl_all_reduce_direct_simple_bf16
-        oxccl_reduce_scatter_ring_ll_bf16 oxccl_reduce_scatter_ring_ll128_bf16 oxccl_reduce_scatter_ring_simple_bf16 oxccl_reduce_scatter_direct_ll_bf16 oxccl_reduce_scatter_direct_ll128_bf16
-        oxccl_reduce_ring_ll_bf16 oxccl_reduce_ring_ll128_bf16 oxccl_reduce_ring_simple_bf16 oxccl_reduce_direct_ll_bf16;
-    f32: oxccl_all_reduce_ring_ll_f32 oxccl_all_reduce_ring_ll128_f32 oxccl_all_reduce_ring_simple_f32
-        oxccl_all_reduce_tree_ll_f32 oxccl_all_reduce_tree_ll128_f32 oxccl_all_reduce_tree_simple_f32
-        oxccl_all_reduce_direct_ll_f32 oxccl_all_reduce_direct_ll128_f32 oxccl_all_reduce_direct_simple_f32
-        oxccl_reduce_scatter_ring_ll_f32 oxccl_reduce_scatter_ring_ll128_f32 oxccl_reduce_scatter_ring_simple_f32 oxccl_reduce_scatter_direct_ll_f32 oxccl_reduce_scatter_direct_ll128_f32
-        oxccl_reduce_ring_ll_f32 oxccl_reduce_ring_ll128_f32 oxccl_reduce_ring_simple_f32 oxccl_reduce_direct_ll_f32;
-    f64: oxccl_all_reduce_ring_ll_f64 oxccl_all_reduce_ring_ll128_f64 oxccl_all_reduce_ring_simple_f64
-        oxccl_all_reduce_tree_ll_f64 oxccl_all_reduce_tree_ll128_f64 oxccl_all_reduce_tree_simple_f64
-        oxccl_all_reduce_direct_ll_f64 oxccl_all_reduce_direct_ll128_f64 oxccl_all_reduce_direct_simple_f64
-        oxccl_reduce_scatter_ring_ll_f64 oxccl_reduce_scatter_ring_ll128_f64 oxccl_reduce_scatter_ring_simple_f64 oxccl_reduce_scatter_direct_ll_f64 oxccl_reduce_scatter_direct_ll128_f64
-        oxccl_reduce_ring_ll_f64 oxccl_reduce_ring_ll128_f64 oxccl_reduce_ring_simple_f64 oxccl_reduce_direct_ll_f64;
-    F8E4M3: oxccl_all_reduce_ring_ll_f8e4m3 oxccl_all_reduce_ring_ll128_f8e4m3 oxccl_all_reduce_ring_simple_f8e4m3
-        oxccl_all_reduce_tree_ll_f8e4m3 oxccl_all_reduce_tree_ll128_f8e4m3 oxccl_all_reduce_tree_simple_f8e4m3
-        oxccl_all_reduce_direct_ll_f8e4m3 oxccl_all_reduce_direct_ll128_f8e4m3 oxccl_all_reduce_direct_simple_f8e4m3
-        oxccl_reduce_scatter_ring_ll_f8e4m3 oxccl_reduce_scatter_ring_ll128_f8e4m3 oxccl_reduce_scatter_ring_simple_f8e4m3 oxccl_reduce_scatter_direct_ll_f8e4m3 oxccl_reduce_scatter_direct_ll128_f8e4m3
-        oxccl_reduce_ring_ll_f8e4m3 oxccl_reduce_ring_ll128_f8e4m3 oxccl_reduce_ring_simple_f8e4m3 oxccl_reduce_direct_ll_f8e4m3;
-    F8E5M2: oxccl_all_reduce_ring_ll_f8e5m2 oxccl_all_reduce_ring_ll128_f8e5m2 oxccl_all_reduce_ring_simple_f8e5m2
-        oxccl_all_reduce_tree_ll_f8e5m2 oxccl_all_reduce_tree_ll128_f8e5m2 oxccl_all_reduce_tree_simple_f8e5m2
-        oxccl_all_reduce_direct_ll_f8e5m2 oxccl_all_reduce_direct_ll128_f8e5m2 oxccl_all_reduce_direct_simple_f8e5m2
-        oxccl_reduce_scatter_ring_ll_f8e5m2 oxccl_reduce_scatter_ring_ll128_f8e5m2 oxccl_reduce_scatter_ring_simple_f8e5m2 oxccl_reduce_scatter_direct_ll_f8e5m2 oxccl_reduce_scatter_direct_ll128_f8e5m2
-        oxccl_reduce_ring_ll_f8e5m2 oxccl_reduce_ring_ll128_f8e5m2 oxccl_reduce_ring_simple_f8e5m2 oxccl_reduce_direct_ll_f8e5m2;
+    of_i8: i8, "_i8";
+    of_u8: u8, "_u8";
+    of_i32: i32, "_i32";
+    of_u32: u32, "_u32";
+    of_i64: i64, "_i64";
+    of_u64: u64, "_u64";
+    of_f16: f16, "_f16";
+    of_bf16: bf16, "_bf16";
+    of_f32: f32, "_f32";
+    of_f64: f64, "_f64";
+    of_f8e4m3: F8E4M3, "_f8e4m3";
+    of_f8e5m2: F8E5M2, "_f8e5m2";
 }
 
-entries! {
-    oxccl_all_gather_ring_ll = along_ring::<u8, Ll<1>; false>(AllGather);
-    oxccl_all_gather_ring_ll128 = along_ring::<u8, Ll128; false>(AllGather);
-    oxccl_all_gather_ring_simple = along_ring::<u8, Simple; true>(AllGather);
-    oxccl_broadcast_ring_ll = along_ring::<u8, Ll<1>; false>(Broadcast);
-    oxccl_broadcast_ring_ll128 = along_ring::<u8, Ll128; false>(Broadcast);
-    oxccl_broadcast_ring_simple = along_ring::<u8, Simple; true>(Broadcast);
-    oxccl_all_gather_direct_ll = in_one_hop::<u8, Ll<1>; false>(AllGather);
-    oxccl_all_to_all_direct_ll = in_one_hop::<u8, Ll<1>; false>(AllToAll);
-    oxccl_all_gather_direct_ll128 = in_lines::<u8, Ll128; false>(AllGather);
-    oxccl_all_to_all_direct_ll128 = in_lines::<u8, Ll128; false>(AllToAll);
-    oxccl_broadcast_direct_ll = in_one_hop::<u8, Ll<1>; false>(Broadcast);
-    oxccl_barrier_direct_ll = in_one_hop::<u8, Ll<1>; false>(Barrier);
+entries! { "":
+    all_gather_ring_ll = along_ring::<u8, Ll<1>; false>(AllGather);
+    all_gather_ring_ll128 = along_ring::<u8, Ll128; false>(AllGather);
+    all_gather_ring_simple = along_ring::<u8, Simple; true>(AllGather);
+    all_gather_direct2_ll = in_one_hop::<u8, Ll<1>; false, 1>(AllGather);
+    all_gather_direct4_ll = in_one_hop::<u8, Ll<1>; false, 3>(AllGather);
+    all_gather_direct_ll = in_one_hop::<u8, Ll<1>; false, MESH_MAX>(AllGather);
+    all_gather_direct2_ll128 = in_lines::<u8, Ll128; false, 1>(AllGather);
+    all_gather_direct4_ll128 = in_lines::<u8, Ll128; false, 3>(AllGather);
+    all_gather_direct_ll128 = in_lines::<u8, Ll128; false, MESH_MAX>(AllGather);
+    all_to_all_direct2_ll = in_one_hop::<u8, Ll<1>; false, 1>(AllToAll);
+    all_to_all_direct4_ll = in_one_hop::<u8, Ll<1>; false, 3>(AllToAll);
+    all_to_all_direct_ll = in_one_hop::<u8, Ll<1>; false, MESH_MAX>(AllToAll);
+    all_to_all_direct2_ll128 = in_lines::<u8, Ll128; false, 1>(AllToAll);
+    all_to_all_direct4_ll128 = in_lines::<u8, Ll128; false, 3>(AllToAll);
+    all_to_all_direct_ll128 = in_lines::<u8, Ll128; false, MESH_MAX>(AllToAll);
+    broadcast_ring_ll = along_ring::<u8, Ll<1>; false>(Broadcast);
+    broadcast_ring_ll128 = along_ring::<u8, Ll128; false>(Broadcast);
+    broadcast_ring_simple = along_ring::<u8, Simple; true>(Broadcast);
+    broadcast_direct2_ll = in_one_hop::<u8, Ll<1>; false, 1>(Broadcast);
+    broadcast_direct4_ll = in_one_hop::<u8, Ll<1>; false, 3>(Broadcast);
+    broadcast_direct_ll = in_one_hop::<u8, Ll<1>; false, MESH_MAX>(Broadcast);
+    barrier_direct2_ll = in_one_hop::<u8, Ll<1>; false, 1>(Barrier);
+    barrier_direct4_ll = in_one_hop::<u8, Ll<1>; false, 3>(Barrier);
+    barrier_direct_ll = in_one_hop::<u8, Ll<1>; false, MESH_MAX>(Barrier);
 }
 
 macro_rules! message_entries {

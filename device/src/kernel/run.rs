@@ -28,7 +28,6 @@ static IDENTITY: [u16; MESH_MAX] = [0, 1, 2, 3, 4, 5, 6];
 #[inline(always)]
 fn work<P: Proto>(args: &CollArgs, func: Func, algorithm: Algorithm, dtype: DataType) -> CollWork {
     let (launch, coll) = (&args.launch, &args.coll);
-    let grain_elems = coll.grain_elems as usize;
     CollWork {
         func,
         algorithm,
@@ -36,11 +35,11 @@ fn work<P: Proto>(args: &CollArgs, func: Func, algorithm: Algorithm, dtype: Data
         dtype,
         src: coll.src,
         dst: coll.dst,
-        count: coll.count as usize,
-        part: chunk::channel_part(coll.count as usize, launch.nchannels, block_index(), grain_elems),
+        count: coll.cut.count as usize,
+        part: coll.cut.part(block_index()),
         chunk_elems: coll.chunk_elems as usize,
         slice_elems: coll.slice_elems as usize,
-        grain_elems,
+        grain_elems: coll.cut.grain_elems as usize,
         rank: launch.rank,
         nranks: launch.nranks,
         root: coll.root,
@@ -53,6 +52,13 @@ fn work<P: Proto>(args: &CollArgs, func: Func, algorithm: Algorithm, dtype: Data
 #[inline(always)]
 fn extent(launch: &KernelLaunch) -> Extent {
     let count = launch.nconns as usize;
+    Extent { first: block_index() as usize * count, count }
+}
+
+/// The same where all ranks are connected. That a kernel is for so many is known when it is compiled.
+#[inline(always)]
+fn mesh_extent<const PEERS: usize>(launch: &KernelLaunch) -> Extent {
+    let count = if PEERS < MESH_MAX { PEERS } else { launch.nconns as usize };
     Extent { first: block_index() as usize * count, count }
 }
 
@@ -151,12 +157,12 @@ pub unsafe fn over_mesh<T: Element, P: Proto, const POSTER: bool>(
     unsafe { finish(&block, conns, &args.launch, ran.is_ok()) };
 }
 
-/// One hop or two, words of all peers at once.
+/// One hop or two, words of all peers at once: of so many, or of all that there are if it is [`MESH_MAX`].
 ///
 /// # Safety
 /// 1. As [`along_ring`].
 #[inline(always)]
-pub unsafe fn in_one_hop<T: Element, P: Proto, const POSTER: bool>(
+pub unsafe fn in_one_hop<T: Element, P: Proto, const POSTER: bool, const PEERS: usize>(
     args: &CollArgs,
     place: *mut u8,
     func: Func,
@@ -164,21 +170,21 @@ pub unsafe fn in_one_hop<T: Element, P: Proto, const POSTER: bool>(
     // SAFETY: obligation 1.
     let block = unsafe { block_for::<T, POSTER>(args, func) };
     // SAFETY: obligations 1 and 2: as in `over_mesh`.
-    let conns = unsafe { SharedConns::<MESH_MAX>::load(place, &args.launch, extent(&args.launch)) };
+    let conns = unsafe { SharedConns::<PEERS>::load(place, &args.launch, mesh_extent::<PEERS>(&args.launch)) };
     let work = work::<P>(args, func, Algorithm::Direct, T::DTYPE);
     let two_hops = args.coll.flags & KERNEL_TWO_HOPS != 0;
     // SAFETY: obligation 1.
-    let ran = unsafe { one_hop::run::<_, MESH_MAX>(&block, conns, &work, two_hops) };
+    let ran = unsafe { one_hop::run::<_, PEERS>(&block, conns, &work, two_hops) };
     // SAFETY: obligation 1.
     unsafe { finish(&block, conns, &args.launch, ran.is_ok()) };
 }
 
-/// One hop or two, whole lines of all peers at once.
+/// One hop or two, whole lines of all peers at once: of as many as in [`in_one_hop`].
 ///
 /// # Safety
 /// 1. As [`along_ring`].
 #[inline(always)]
-pub unsafe fn in_lines<T: Element, P: Proto, const POSTER: bool>(
+pub unsafe fn in_lines<T: Element, P: Proto, const POSTER: bool, const PEERS: usize>(
     args: &CollArgs,
     place: *mut u8,
     func: Func,
@@ -186,10 +192,10 @@ pub unsafe fn in_lines<T: Element, P: Proto, const POSTER: bool>(
     // SAFETY: obligation 1.
     let block = unsafe { block_for::<T, POSTER>(args, func) };
     // SAFETY: obligations 1 and 2: as in `over_mesh`.
-    let conns = unsafe { SharedConns::<MESH_MAX>::load(place, &args.launch, extent(&args.launch)) };
+    let conns = unsafe { SharedConns::<PEERS>::load(place, &args.launch, mesh_extent::<PEERS>(&args.launch)) };
     let work = work::<P>(args, func, Algorithm::Direct, T::DTYPE);
     // SAFETY: obligation 1.
-    let ran = unsafe { line_hops::run::<_, MESH_MAX>(&block, conns, &work) };
+    let ran = unsafe { line_hops::run::<_, PEERS>(&block, conns, &work) };
     // SAFETY: obligation 1.
     unsafe { finish(&block, conns, &args.launch, ran.is_ok()) };
 }

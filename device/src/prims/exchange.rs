@@ -4,7 +4,9 @@
 //! peers takes no longer than at one. Connection `i` is counted, and its header sent and checked,
 //! by the `i`-th thread from behind: by the same one, so that when threads stop nobody looks at a slot that nobody counted.
 
+use super::in_order::InRankOrder;
 use super::ll::{Ll, line};
+use super::peers::{Lengths, Peers, for_peers, rank_of};
 use super::{Proto, words};
 use crate::conn::{RecvConn, SendConn};
 use crate::gpu::{Awaited, Block, Stop, Wait, wait_for};
@@ -34,7 +36,7 @@ impl Span {
     }
 
     #[inline(always)]
-    fn offset_bytes(&self, rank: u32) -> usize {
+    pub(super) fn offset_bytes(&self, rank: u32) -> usize {
         rank as usize * self.stride_bytes
     }
 
@@ -95,13 +97,16 @@ pub unsafe fn exchange<B: Block, const PEERS: usize>(block: &B, what: &Exchange<
         wait_for(block, on, || conn.poll_credit(block.threads() == 1).then_some(()))?;
     }
     send_headers(block, what);
+    let from_all_as = (what.keep == Keep::Reduced).then_some(what.rank);
+    let lengths = Lengths { to: what.to, from: what.from, from_all_as };
+    let peers = Peers::<'_, PEERS>::of(Protocol::LL, what.send, what.recv, lengths);
     let mine = what.from.len_of(what.rank);
     let own_len = what.to.len_of(what.rank);
     let longest = what.to.len_bytes.max(what.from.len_bytes).max(mine).max(own_len);
     let mut at = block.thread();
     while at < longest.div_ceil(8) {
         // SAFETY: obligation 1.
-        unsafe { exchange_word::<B, PEERS>(block, what, at)? };
+        unsafe { exchange_word(block, what, &peers, at)? };
         at += block.threads();
     }
     check_headers(block, what)?;
@@ -118,7 +123,7 @@ fn header(what: &Exchange<'_>, len_bytes: usize) -> SlotHeader {
 
 /// The last thread's number is 0: short messages leave the last threads without words, and they do what is beside the words.
 #[inline(always)]
-fn from_behind<B: Block>(block: &B) -> usize {
+pub(super) fn from_behind<B: Block>(block: &B) -> usize {
     block.threads() - 1 - block.thread()
 }
 
@@ -191,25 +196,6 @@ fn clean(slot: *mut u8, used: usize, lines: usize, flag: u32) {
     }
 }
 
-/// Repeats a body for every peer, with its number as a constant: what it indexes stays in registers.
-macro_rules! for_peers {
-    ($peers:ident, $i:ident => $body:block) => {
-        for_peers!(@ $peers, $i, $body, 0 1 2 3 4 5 6)
-    };
-    (@ $peers:ident, $i:ident, $body:block, $($n:literal)+) => {{
-        const { assert!(PEERS == 7) };
-        $(
-            const { assert!($n < 7) };
-            if $n < $peers {
-                let $i: usize = $n;
-                $body
-            }
-        )+
-    }};
-}
-
-pub(super) use for_peers;
-
 /// Word `at` of every message.
 ///
 /// # Safety
@@ -218,37 +204,39 @@ pub(super) use for_peers;
 unsafe fn exchange_word<B: Block, const PEERS: usize>(
     block: &B,
     what: &Exchange<'_>,
+    peers: &Peers<'_, PEERS>,
     at: usize,
 ) -> Result<(), Stop> {
+    let nsend = what.send.len();
     // SAFETY: obligation 1.
-    let own = unsafe { input(block, what, what.rank, at) };
+    let own = unsafe { input(block, what, what.rank, what.to.len_of(what.rank), at) };
     let mut values = [own; PEERS];
     if what.to.stride_bytes != 0 {
-        let nsend = what.send.len();
         for_peers!(nsend, i => {
             // SAFETY: obligation 1.
-            values[i] = unsafe { input(block, what, what.send[i].peer().0, at) };
+            values[i] = unsafe { input(block, what, rank_of(what.rank, i), peers.to_bytes(i), at) };
         });
     }
-    let nsend = what.send.len();
     for_peers!(nsend, i => {
-        let conn = &what.send[i];
-        if at * 8 < what.to.len_of(conn.peer().0) {
+        if at * 8 < peers.to_bytes(i) {
+            let to = peers.to(i);
             // SAFETY: a slot has a line for every word of a message; the credit makes it ours.
-            unsafe { line(conn.slot(Protocol::LL), 1 + at) }.store(values[i], ll::flag(conn.step()));
+            unsafe { line(to.slot, 1 + at) }.store(values[i], ll::flag(to.step));
         }
     });
+    let arrived = await_word(block, what, peers, at)?;
     // SAFETY: obligation 1.
-    unsafe { keep::<B, PEERS>(block, what, at, own) }
+    unsafe { keep(block, what, peers, at, own, &arrived) };
+    Ok(())
 }
 
-/// Word `at` of the message to `peer`. What is only passed on is no operand: the result of a first hop had its turn there.
+/// Word `at` of the message to `peer`, `len` bytes long. What is only passed on is no operand: the result of a first hop had its turn
+/// there.
 ///
 /// # Safety
 /// 1. As [`exchange`].
 #[inline(always)]
-unsafe fn input<B: Block>(block: &B, what: &Exchange<'_>, peer: u32, at: usize) -> u64 {
-    let len = what.to.len_of(peer);
+unsafe fn input<B: Block>(block: &B, what: &Exchange<'_>, peer: u32, len: usize, at: usize) -> u64 {
     if at * 8 >= len {
         return 0;
     }
@@ -261,35 +249,29 @@ unsafe fn input<B: Block>(block: &B, what: &Exchange<'_>, peer: u32, at: usize) 
     word[0]
 }
 
-/// Waits for word `at` of every message and puts it where it belongs.
-///
-/// # Safety
-/// 1. As [`exchange`].
+/// Waits for word `at` of every message that has one.
 #[inline(always)]
-unsafe fn keep<B: Block, const PEERS: usize>(
+fn await_word<B: Block, const PEERS: usize>(
     block: &B,
     what: &Exchange<'_>,
+    peers: &Peers<'_, PEERS>,
     at: usize,
-    own: u64,
-) -> Result<(), Stop> {
+) -> Result<[[u64; 1]; PEERS], Stop> {
     let npeers = what.recv.len();
-    let len = what.from.len_of(what.rank);
-    let mut arrived = [[0; 2]; PEERS];
+    let mut looked = [[0; 2]; PEERS];
     let mut looks = 0u32;
     // All peers are looked at in each round, whoever has arrived: the looks are under way together.
     loop {
         let mut missing = usize::MAX;
         for_peers!(npeers, i => {
-            let conn = &what.recv[i];
-            if at * 8 < received_bytes(what, conn.peer().0) {
+            if at * 8 < peers.from_bytes(i) {
                 // SAFETY: a slot has a line for every word of a message; lines are only touched as words.
-                arrived[i] = unsafe { line(conn.slot(Protocol::LL), 1 + at) }.peek();
+                looked[i] = unsafe { line(peers.from(i).slot, 1 + at) }.peek();
             }
         });
         for_peers!(npeers, i => {
-            let conn = &what.recv[i];
-            let is_there = LlLine::open(arrived[i], ll::flag(conn.step())).is_some();
-            if !is_there && at * 8 < received_bytes(what, conn.peer().0) {
+            let is_there = LlLine::open(looked[i], ll::flag(peers.from(i).step)).is_some();
+            if !is_there && at * 8 < peers.from_bytes(i) {
                 missing = i;
             }
         });
@@ -300,43 +282,46 @@ unsafe fn keep<B: Block, const PEERS: usize>(
         let conn = &what.recv[missing];
         look_again(block, conn, header(what, received_bytes(what, conn.peer().0)), looks)?;
     }
-    for_peers!(npeers, i => {
-        arrived[i][0] = LlLine::data(arrived[i]);
-        let peer = what.recv[i].peer().0;
-        let len = received_bytes(what, peer);
-        if what.keep == Keep::Each && at * 8 < len {
-            // SAFETY: obligation 1.
-            unsafe { output(what, peer, at, len, arrived[i][0]) };
-        }
-    });
-    if at * 8 >= len {
-        return Ok(());
-    }
+    Ok(looked.map(|line| [LlLine::data(line)]))
+}
+
+/// Puts word `at` of every message where it belongs.
+///
+/// # Safety
+/// 1. As [`exchange`].
+#[inline(always)]
+unsafe fn keep<B: Block, const PEERS: usize>(
+    block: &B,
+    what: &Exchange<'_>,
+    peers: &Peers<'_, PEERS>,
+    at: usize,
+    own: u64,
+    arrived: &[[u64; 1]; PEERS],
+) {
+    let (npeers, len) = (what.recv.len(), what.from.len_of(what.rank));
     if what.keep == Keep::Each {
-        if what.takes_own {
+        for_peers!(npeers, i => {
+            let len = peers.from_bytes(i);
+            if at * 8 < len {
+                // SAFETY: obligation 1.
+                unsafe { output(what, rank_of(what.rank, i), at, len, arrived[i][0]) };
+            }
+        });
+        if what.takes_own && at * 8 < len {
             // SAFETY: obligation 1.
             unsafe { output(what, what.rank, at, len, own) };
         }
-        return Ok(());
+        return;
     }
-    // Rank order: those before us, we, those after us.
-    let before = if what.takes_own { (what.rank as usize).min(npeers) } else { npeers };
-    let mut acc = [if before == 0 && what.takes_own { own } else { arrived[0][0] }];
-    for_peers!(npeers, i => {
-        if i == before && i > 0 {
-            block.combine(&mut acc, &[own]);
-        }
-        if i > 0 || before == 0 && what.takes_own {
-            block.combine(&mut acc, &[arrived[i][0]]);
-        }
-    });
-    if before == npeers && what.takes_own && npeers > 0 {
-        block.combine(&mut acc, &[own]);
+    if at * 8 >= len {
+        return;
     }
+    let own = what.takes_own.then_some([own]);
+    let before = what.rank as usize;
+    let mut acc = block.fold(InRankOrder { own, arrived, npeers, before, count: 1 });
     block.post(&mut acc);
     // SAFETY: obligation 1: reduced, there is one place.
     unsafe { words::store_one(what.dst.wrapping_add(at * 8), acc[0], len - at * 8) };
-    Ok(())
 }
 
 /// After the `looks`-th look in vain. A peer in another operation may send fewer words than we wait for, so now and then its

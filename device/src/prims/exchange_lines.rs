@@ -13,9 +13,11 @@
 //! A thread has the same words of each message in all passes, so that an output may lie where the input was.
 
 use super::Proto;
-use super::exchange::{Span, for_peers};
+use super::exchange::{Span, from_behind};
+use super::in_order::InRankOrder;
 use super::lines::{Lines, Words, has_line, load, put, share};
 use super::ll128::{Ll128, line};
+use super::peers::{HELD_MAX, Lane, Lengths, Peers, for_peers, rank_of};
 use crate::conn::{RecvConn, SendConn};
 use crate::gpu::{Awaited, Block, Stop, Wait, wait_for};
 use oxccl_shared::abi::{Protocol, SlotHeader};
@@ -69,21 +71,17 @@ pub unsafe fn exchange_lines<B: Block, const PEERS: usize>(
     if block.any_of_team(wait_for_credits(block, what).is_err()) {
         return Err(Stop);
     }
-    let second = what.to.len_bytes.div_ceil(DATA_BYTES);
-    send_headers(block, what);
+    let from_all_as = (what.then == Then::Reduce).then_some(what.rank);
+    let lengths = Lengths { to: what.to, from: what.from, from_all_as };
+    let peers = Peers::<'_, PEERS>::of(Protocol::LL128, what.send, what.recv, lengths);
+    send_headers(block, what, &peers);
     // SAFETY: obligation 1, for all passes.
     unsafe {
-        scatter::<B, PEERS>(block, what);
-        match what.then {
-            Then::Keep => {
-                keep_own(block, what);
-                gather::<B, PEERS>(block, what, 0)?;
-            }
-            Then::Reduce => reduce::<B, PEERS>(block, what, None)?,
-            Then::ReduceAndShare => {
-                reduce::<B, PEERS>(block, what, Some(second))?;
-                gather::<B, PEERS>(block, what, second)?;
-            }
+        // Of more peers the code is long enough as it is.
+        if PEERS <= HELD_MAX && is_plain(what) {
+            passes::<B, PEERS, true>(block, what, &peers)?;
+        } else {
+            passes::<B, PEERS, false>(block, what, &peers)?;
         }
     }
     if block.any_of_team(check_headers(block, what).is_err()) {
@@ -93,6 +91,42 @@ pub unsafe fn exchange_lines<B: Block, const PEERS: usize>(
     finish(block, what);
     block.sync();
     Ok(())
+}
+
+/// Whether all words of all messages are whole and aligned, so that nobody has to ask for each.
+#[inline(always)]
+fn is_plain(what: &LineExchange<'_>) -> bool {
+    let end = |span: Span| if span.end_bytes == usize::MAX { 0 } else { span.end_bytes };
+    let span = |span: Span| span.stride_bytes | span.len_bytes | end(span);
+    (what.src.addr() | what.dst.addr() | span(what.to) | span(what.from)).is_multiple_of(8)
+}
+
+/// All words there and back.
+///
+/// # Safety
+/// 1. As [`exchange_lines`].
+#[inline(always)]
+unsafe fn passes<B: Block, const PEERS: usize, const PLAIN: bool>(
+    block: &B,
+    what: &LineExchange<'_>,
+    peers: &Peers<'_, PEERS>,
+) -> Result<(), Stop> {
+    let second = what.to.len_bytes.div_ceil(DATA_BYTES);
+    // SAFETY: obligation 1.
+    unsafe {
+        scatter::<B, PEERS, PLAIN>(block, what, peers);
+        match what.then {
+            Then::Keep => {
+                keep_own::<B, PLAIN>(block, what);
+                gather::<B, PEERS, PLAIN>(block, what, peers, 0)
+            }
+            Then::Reduce => reduce::<B, PEERS, PLAIN>(block, what, peers, None),
+            Then::ReduceAndShare => {
+                reduce::<B, PEERS, PLAIN>(block, what, peers, Some(second))?;
+                gather::<B, PEERS, PLAIN>(block, what, peers, second)
+            }
+        }
+    }
 }
 
 #[inline(always)]
@@ -115,42 +149,54 @@ fn received_bytes(what: &LineExchange<'_>, peer: u32) -> usize {
     what.from.len_of(if what.then == Then::Keep { peer } else { what.rank })
 }
 
-/// The first team sends the headers, by the threads of its first line.
+/// Whether this thread is of the last team, which has no lines if messages are short, and does what is beside the lines.
 #[inline(always)]
-fn send_headers<B: Block>(block: &B, what: &LineExchange<'_>) {
-    if block.thread() >= B::TEAM_THREADS {
-        return;
-    }
-    for conn in what.send {
-        let mut words = [0; LINE_WORDS];
-        if share(block).0 == 0 {
-            words[0] = header(what, what.to.len_of(conn.peer().0)).to_word();
-        }
-        store(block, conn, 0, words, block.thread() < B::LINE_THREADS);
-    }
+fn is_of_last_team<B: Block>(block: &B) -> bool {
+    block.thread() >= block.threads() - B::TEAM_THREADS
 }
 
-/// Line `index` of the slot that goes to a peer.
+/// The last team sends the headers, by the threads of its first line.
 #[inline(always)]
-fn store<B: Block>(block: &B, conn: &SendConn, index: usize, mut words: Words, takes_part: bool) {
+fn send_headers<B: Block, const PEERS: usize>(block: &B, what: &LineExchange<'_>, peers: &Peers<'_, PEERS>) {
+    if !is_of_last_team(block) {
+        return;
+    }
+    let npeers = what.send.len();
+    for_peers!(npeers, i => {
+        let mut words = [0; LINE_WORDS];
+        if share(block).0 == 0 {
+            words[0] = header(what, peers.to_bytes(i)).to_word();
+        }
+        store(block, peers.to(i), 0, words, block.thread() % B::TEAM_THREADS < B::LINE_THREADS);
+    });
+}
+
+/// Line `index` of a slot.
+#[inline(always)]
+fn store<B: Block>(block: &B, to: Lane, index: usize, mut words: Words, takes_part: bool) {
     let (start, count) = share(block);
     if start + count == LINE_WORDS {
-        words[count - 1] = ll128::flag(conn.step());
+        words[count - 1] = ll128::flag(to.step);
     }
     // SAFETY: messages fit the slot, whose line 0 is there always; the credit makes it ours.
-    let line = unsafe { line(conn.slot(Protocol::LL128), if takes_part { index } else { 0 }) };
+    let line = unsafe { line(to.slot, if takes_part { index } else { 0 }) };
     block.store_line(line, &words, takes_part);
 }
 
-/// Our message to `peer`, ready to be reduced if it will be.
+/// Our message to `peer`, `len` bytes long, ready to be reduced if it will be.
 ///
 /// # Safety
 /// 1. As [`exchange_lines`].
 #[inline(always)]
-unsafe fn input<B: Block>(block: &B, what: &LineExchange<'_>, peer: u32, at: usize) -> Words {
-    let (offset, len) = what.to.mine(peer);
+unsafe fn input<B: Block, const PLAIN: bool>(
+    block: &B,
+    what: &LineExchange<'_>,
+    peer: u32,
+    len: usize,
+    at: usize,
+) -> Words {
     // SAFETY: obligation 1.
-    let mut words = unsafe { load(block, what.src.wrapping_add(offset), len, at) };
+    let mut words = unsafe { load::<B, PLAIN>(block, what.src.wrapping_add(what.to.offset_bytes(peer)), len, at) };
     if what.then != Then::Keep {
         block.pre(&mut words[..share(block).1]);
     }
@@ -162,22 +208,26 @@ unsafe fn input<B: Block>(block: &B, what: &LineExchange<'_>, peer: u32, at: usi
 /// # Safety
 /// 1. As [`exchange_lines`].
 #[inline(always)]
-unsafe fn scatter<B: Block, const PEERS: usize>(block: &B, what: &LineExchange<'_>) {
+unsafe fn scatter<B: Block, const PEERS: usize, const PLAIN: bool>(
+    block: &B,
+    what: &LineExchange<'_>,
+    peers: &Peers<'_, PEERS>,
+) {
     let npeers = what.send.len();
     for (at, _) in Lines::of(block, what.to.len_bytes) {
         let mut out = [[0; LINE_WORDS]; PEERS];
         if what.to.stride_bytes == 0 {
             // SAFETY: obligation 1.
-            out = [unsafe { input(block, what, what.rank, at) }; PEERS];
+            out = [unsafe { input::<B, PLAIN>(block, what, what.rank, what.to.len_bytes, at) }; PEERS];
         } else {
             for_peers!(npeers, i => {
+                let (peer, len) = (rank_of(what.rank, i), peers.to_bytes(i));
                 // SAFETY: obligation 1.
-                out[i] = unsafe { input(block, what, what.send[i].peer().0, at) };
+                out[i] = unsafe { input::<B, PLAIN>(block, what, peer, len, at) };
             });
         }
         for_peers!(npeers, i => {
-            let conn = &what.send[i];
-            store(block, conn, 1 + at, out[i], has_line(what.to.len_of(conn.peer().0), at));
+            store(block, peers.to(i), 1 + at, out[i], has_line(peers.to_bytes(i), at));
         });
     }
 }
@@ -187,13 +237,13 @@ unsafe fn scatter<B: Block, const PEERS: usize>(block: &B, what: &LineExchange<'
 /// # Safety
 /// 1. As [`exchange_lines`].
 #[inline(always)]
-unsafe fn keep_own<B: Block>(block: &B, what: &LineExchange<'_>) {
+unsafe fn keep_own<B: Block, const PLAIN: bool>(block: &B, what: &LineExchange<'_>) {
     let (offset, len) = what.from.mine(what.rank);
     for (at, _) in Lines::of(block, len) {
         // SAFETY: obligation 1.
-        let words = unsafe { input(block, what, what.rank, at) };
+        let words = unsafe { input::<B, PLAIN>(block, what, what.rank, len, at) };
         // SAFETY: obligation 1.
-        unsafe { put(block, what.dst.wrapping_add(offset), len, at, &words) };
+        unsafe { put::<B, PLAIN>(block, what.dst.wrapping_add(offset), len, at, &words) };
     }
 }
 
@@ -202,38 +252,26 @@ unsafe fn keep_own<B: Block>(block: &B, what: &LineExchange<'_>) {
 /// # Safety
 /// 1. As [`exchange_lines`].
 #[inline(always)]
-unsafe fn reduce<B: Block, const PEERS: usize>(
+unsafe fn reduce<B: Block, const PEERS: usize, const PLAIN: bool>(
     block: &B,
     what: &LineExchange<'_>,
+    peers: &Peers<'_, PEERS>,
     second: Option<usize>,
 ) -> Result<(), Stop> {
-    let npeers = what.recv.len();
-    let before = (what.rank as usize).min(npeers);
     let (offset, len) = what.from.mine(what.rank);
-    let (dst, count) = (what.dst.wrapping_add(offset), share(block).1);
+    let (dst, count, npeers) = (what.dst.wrapping_add(offset), share(block).1, what.recv.len());
     for (at, takes_part) in Lines::of(block, len) {
         // SAFETY: obligation 1.
-        let own = unsafe { input(block, what, what.rank, at) };
-        let arrived = fetch::<B, PEERS>(block, what, at, 0, |_| len)?;
-        // Rank order: those before us, we, those after us.
-        let mut acc = if before == 0 { own } else { arrived[0] };
-        for_peers!(npeers, i => {
-            if i == before && i > 0 {
-                block.combine(&mut acc[..count], &own[..count]);
-            }
-            if i > 0 || before == 0 {
-                block.combine(&mut acc[..count], &arrived[i][..count]);
-            }
-        });
-        if before == npeers && npeers > 0 {
-            block.combine(&mut acc[..count], &own[..count]);
-        }
+        let own = unsafe { input::<B, PLAIN>(block, what, what.rank, len, at) };
+        let arrived = wait_for_lines(block, what, peers, at, [takes_part; PEERS])?;
+        let before = what.rank as usize;
+        let mut acc = block.fold(InRankOrder { own: Some(own), arrived: &arrived, npeers, before, count });
         block.post(&mut acc[..count]);
         // SAFETY: obligation 1.
-        unsafe { put(block, dst, len, at, &acc) };
+        unsafe { put::<B, PLAIN>(block, dst, len, at, &acc) };
         if let Some(second) = second {
             for_peers!(npeers, i => {
-                store(block, &what.send[i], 1 + second + at, acc, takes_part);
+                store(block, peers.to(i), 1 + second + at, acc, takes_part);
             });
         }
     }
@@ -245,38 +283,26 @@ unsafe fn reduce<B: Block, const PEERS: usize>(
 /// # Safety
 /// 1. As [`exchange_lines`].
 #[inline(always)]
-unsafe fn gather<B: Block, const PEERS: usize>(
+unsafe fn gather<B: Block, const PEERS: usize, const PLAIN: bool>(
     block: &B,
     what: &LineExchange<'_>,
+    peers: &Peers<'_, PEERS>,
     skip: usize,
 ) -> Result<(), Stop> {
     let npeers = what.recv.len();
     for (at, _) in Lines::of(block, what.from.len_bytes) {
-        let arrived = fetch::<B, PEERS>(block, what, at, skip, |peer| what.from.len_of(peer))?;
+        let mut are_there = [false; PEERS];
         for_peers!(npeers, i => {
-            let (offset, len) = what.from.mine(what.recv[i].peer().0);
+            are_there[i] = has_line(peers.from_bytes(i), at);
+        });
+        let arrived = wait_for_lines(block, what, peers, skip + at, are_there)?;
+        for_peers!(npeers, i => {
+            let dst = what.dst.wrapping_add(what.from.offset_bytes(rank_of(what.rank, i)));
             // SAFETY: obligation 1.
-            unsafe { put(block, what.dst.wrapping_add(offset), len, at, &arrived[i]) };
+            unsafe { put::<B, PLAIN>(block, dst, peers.from_bytes(i), at, &arrived[i]) };
         });
     }
     Ok(())
-}
-
-/// Waits for line `at` of every message, of `len_of` bytes each, that has one; the messages' lines begin after `skip` others.
-#[inline(always)]
-fn fetch<B: Block, const PEERS: usize>(
-    block: &B,
-    what: &LineExchange<'_>,
-    at: usize,
-    skip: usize,
-    len_of: impl Fn(u32) -> usize,
-) -> Result<[Words; PEERS], Stop> {
-    let npeers = what.recv.len();
-    let mut are_there = [false; PEERS];
-    for_peers!(npeers, i => {
-        are_there[i] = has_line(len_of(what.recv[i].peer().0), at);
-    });
-    wait_for_lines(block, what, skip + at, are_there)
 }
 
 /// Waits for line `1 + index` from every peer that `sends` one. All peers are looked at in each round, so that the looks are under
@@ -285,6 +311,7 @@ fn fetch<B: Block, const PEERS: usize>(
 fn wait_for_lines<B: Block, const PEERS: usize>(
     block: &B,
     what: &LineExchange<'_>,
+    peers: &Peers<'_, PEERS>,
     index: usize,
     sends: [bool; PEERS],
 ) -> Result<[Words; PEERS], Stop> {
@@ -294,10 +321,10 @@ fn wait_for_lines<B: Block, const PEERS: usize>(
     loop {
         let mut missing = usize::MAX;
         for_peers!(npeers, i => {
-            let conn = &what.recv[i];
+            let from = peers.from(i);
             // SAFETY: messages fit the slot, whose line 0 is there always; lines are only touched as words.
-            let line = unsafe { line(conn.slot(Protocol::LL128), if sends[i] { 1 + index } else { 0 }) };
-            if !block.peek_line(line, &mut arrived[i], ll128::flag(conn.step()), sends[i]) {
+            let line = unsafe { line(from.slot, if sends[i] { 1 + index } else { 0 }) };
+            if !block.peek_line(line, &mut arrived[i], ll128::flag(from.step), sends[i]) {
                 missing = i;
             }
         });
@@ -332,7 +359,7 @@ fn look_again<B: Block>(block: &B, what: &LineExchange<'_>, i: usize, looks: u32
 /// The headers arrive with the lines; a peer that came with something else is found out here, by one thread for each connection.
 #[inline(always)]
 fn check_headers<B: Block>(block: &B, what: &LineExchange<'_>) -> Result<(), Stop> {
-    let mut i = block.thread();
+    let mut i = from_behind(block);
     while i < what.recv.len() {
         let conn = &what.recv[i];
         let on = Wait { peer: conn.peer(), what: Awaited::Data };
@@ -349,7 +376,7 @@ fn check_headers<B: Block>(block: &B, what: &LineExchange<'_>) -> Result<(), Sto
 /// Each connection is counted by one thread, the one that checked its header.
 #[inline(always)]
 fn finish<B: Block>(block: &B, what: &LineExchange<'_>) {
-    let mut i = block.thread();
+    let mut i = from_behind(block);
     while i < what.send.len() {
         let (recv, send) = (&what.recv[i], &what.send[i]);
         // Threads that read a line with one instruction have all of it when they have its flag.

@@ -58,40 +58,65 @@ pub(super) fn has_line(len_bytes: usize, at: usize) -> bool {
     at * DATA_BYTES < len_bytes
 }
 
-/// Line `at` of the message that lies `len_bytes` long at `from`; zeroes beyond.
+/// Line `at` of the message that lies `len_bytes` long at `from`; zeroes beyond. `PLAIN`: it [`is_plain`].
 ///
 /// # Safety
 /// 1. `from` is readable for `len_bytes`.
 #[allow(clippy::needless_range_loop, reason = "the compiler unrolls these, not the iterators")]
 #[inline(always)]
-pub(super) unsafe fn load<B: Block>(block: &B, from: *const u8, len_bytes: usize, at: usize) -> Words {
+pub(super) unsafe fn load<B: Block, const PLAIN: bool>(
+    block: &B,
+    from: *const u8,
+    len_bytes: usize,
+    at: usize,
+) -> Words {
     let (start, count) = share(block);
     let offset = at * DATA_BYTES + start * 8;
+    let from = from.wrapping_add(offset);
     let mut words = [0; LINE_WORDS];
     for i in 0..count {
         if start + i < DATA_WORDS && offset + i * 8 < len_bytes {
-            let from = from.wrapping_add(offset + i * 8);
-            // SAFETY: obligation 1: word i begins within the message.
-            words[i] = unsafe { words::load_one(from, len_bytes - offset - i * 8) };
+            let from = from.wrapping_add(i * 8);
+            // SAFETY: obligation 1: word i begins within the message; of a plain one it ends there too, and is aligned.
+            words[i] = unsafe {
+                if PLAIN {
+                    from.cast::<u64>().read()
+                } else {
+                    words::load_one(from, len_bytes - offset - i * 8)
+                }
+            };
         }
     }
     words
 }
 
-/// Writes line `at` of the message that goes to `to`, but no byte from `len_bytes` on.
+/// Writes line `at` of the message that goes to `to`, but no byte from `len_bytes` on. `PLAIN`: it [`is_plain`].
 ///
 /// # Safety
 /// 1. `to` is writable for `len_bytes`.
 #[allow(clippy::needless_range_loop, reason = "as in `load`")]
 #[inline(always)]
-pub(super) unsafe fn put<B: Block>(block: &B, to: *mut u8, len_bytes: usize, at: usize, words: &Words) {
+pub(super) unsafe fn put<B: Block, const PLAIN: bool>(
+    block: &B,
+    to: *mut u8,
+    len_bytes: usize,
+    at: usize,
+    words: &Words,
+) {
     let (start, count) = share(block);
     let offset = at * DATA_BYTES + start * 8;
+    let to = to.wrapping_add(offset);
     for i in 0..count {
         if start + i < DATA_WORDS && offset + i * 8 < len_bytes {
-            let to = to.wrapping_add(offset + i * 8);
-            // SAFETY: obligation 1: word i begins within the message.
-            unsafe { words::store_one(to, words[i], len_bytes - offset - i * 8) };
+            let to = to.wrapping_add(i * 8);
+            // SAFETY: as in `load`.
+            unsafe {
+                if PLAIN {
+                    to.cast::<u64>().write(words[i])
+                } else {
+                    words::store_one(to, words[i], len_bytes - offset - i * 8)
+                }
+            };
         }
     }
 }

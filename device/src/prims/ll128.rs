@@ -89,7 +89,7 @@ unsafe fn transfer_line<B: Block>(
     let mut own = [0; LINE_WORDS];
     if slice.action.src {
         // SAFETY: obligation 1.
-        own = unsafe { load(block, slice.src, slice.len_bytes(), at) };
+        own = unsafe { load::<B, false>(block, slice.src, slice.len_bytes(), at) };
         block.pre(&mut own[..count]);
     }
     let recv = slice.recv();
@@ -112,7 +112,7 @@ unsafe fn transfer_line<B: Block>(
     }
     if slice.action.dst {
         // SAFETY: obligation 1.
-        unsafe { put(block, slice.dst, slice.len_bytes(), at, &acc) };
+        unsafe { put::<B, false>(block, slice.dst, slice.len_bytes(), at, &acc) };
     }
     for &index in slice.send() {
         let conn = &conns.send[index as usize];

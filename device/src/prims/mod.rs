@@ -6,13 +6,15 @@
 //! One function per protocol does them all: a primitive is the combination of *receive?*, *read the user's input?*,
 //! *send?* and *write the user's output?* that an [`Action`] spells out, and fan-in and fan-out are lists of connections.
 
-mod ll;
-mod ll128;
-mod lines;
-mod simple;
-mod words;
 mod exchange;
 mod exchange_lines;
+mod in_order;
+mod lines;
+mod ll;
+mod ll128;
+mod peers;
+mod simple;
+mod words;
 
 pub use exchange::{Exchange, Keep, Span, exchange};
 pub use exchange_lines::{LineExchange, Then, exchange_lines};

@@ -354,17 +354,28 @@ pub fn run_in_a_row(world: &mut World, cases: &[Case]) -> Vec<(Ended, Vec<Buffer
     ended.into_iter().zip(buffers).collect()
 }
 
+/// As on a GPU: one and three peers have kernels of their own.
+macro_rules! by_peers {
+    ($module:ident::run($block:ident, $conns:ident, $($rest:tt)*)) => {
+        match $conns.send.len() {
+            1 => $module::run::<_, 1>($block, $conns, $($rest)*),
+            3 => $module::run::<_, 3>($block, $conns, $($rest)*),
+            _ => $module::run::<_, 7>($block, $conns, $($rest)*),
+        }
+    };
+}
+
 impl Side {
     /// # Safety
     /// 1. The buffers are live, and `conns` are all of the rank's connections, in rank order.
     unsafe fn run<B: Block>(&self, block: &B, conns: Conns<'_>) -> Result<(), Stop> {
         match self.way {
             // SAFETY: obligation 1.
-            Way::OneHop => unsafe { one_hop::run::<_, 7>(block, conns, &self.work, false) },
+            Way::OneHop => unsafe { by_peers!(one_hop::run(block, conns, &self.work, false)) },
             // SAFETY: obligation 1.
-            Way::TwoHops => unsafe { one_hop::run::<_, 7>(block, conns, &self.work, true) },
+            Way::TwoHops => unsafe { by_peers!(one_hop::run(block, conns, &self.work, true)) },
             // SAFETY: obligation 1.
-            Way::LineHops => unsafe { line_hops::run::<_, 7>(block, conns, &self.work) },
+            Way::LineHops => unsafe { by_peers!(line_hops::run(block, conns, &self.work)) },
             // SAFETY: obligation 1.
             Way::FanIn => unsafe { self.fan_in(block, conns) },
             _ => {

@@ -3,6 +3,7 @@
 
 use super::{ConnEnd, SlotHeader};
 use crate::fifo::{ConsumerCursor, ProducerCursor};
+use crate::algo::chunk::ChannelCut;
 use crate::reduce::OpArg;
 use crate::sync::{Line128, Sys, Word};
 
@@ -14,14 +15,12 @@ pub struct KernelColl {
     pub src: *const u8,
     /// The caller's output.
     pub dst: *mut u8,
-    /// Elements, as the caller gave it.
-    pub count: u64,
+    /// Elements, as the caller gave them, and how channels divide them.
+    pub cut: ChannelCut,
     /// Elements of a block that travel in one hop.
     pub chunk_elems: u64,
     /// Elements that fit one slot.
     pub slice_elems: u64,
-    /// Elements to whose multiples borders are rounded.
-    pub grain_elems: u64,
     /// The values of the operator's pre- and post-operation.
     pub arg: OpArg,
     /// [`crate::reduce::CombineKind`] as a number.
@@ -210,13 +209,13 @@ impl KernelStop {
 #[cfg(not(loom))]
 const _: () = {
     use core::mem::{align_of, offset_of, size_of};
-    assert!(size_of::<KernelColl>() == 88 && align_of::<KernelColl>() == 8);
-    assert!(offset_of!(KernelColl, arg) == 48 && offset_of!(KernelColl, kind) == 64);
+    assert!(size_of::<KernelColl>() == 104 && align_of::<KernelColl>() == 8);
+    assert!(offset_of!(KernelColl, arg) == 64 && offset_of!(KernelColl, kind) == 80);
     assert!(size_of::<KernelMessage>() == 32 && align_of::<KernelMessage>() == 8);
     assert!(size_of::<KernelTree>() == 8 && offset_of!(KernelTree, has_parent) == 4);
     assert!(size_of::<KernelLaunch>() == 88 && align_of::<KernelLaunch>() == 8);
     assert!(offset_of!(KernelLaunch, rings) == 32 && offset_of!(KernelLaunch, nconns) == 64);
-    assert!(size_of::<CollArgs>() == 176 && offset_of!(CollArgs, coll) == 88);
+    assert!(size_of::<CollArgs>() == 192 && offset_of!(CollArgs, coll) == 88);
     assert!(size_of::<MessageArgs>() <= 4096 && offset_of!(MessageArgs, messages) == 88);
     assert!(size_of::<KernelMonitor>() == 256 && offset_of!(KernelMonitor, stopped) == 128);
     assert!(size_of::<KernelStop>() == 24 && offset_of!(KernelStop, expected) == 8);

@@ -15,16 +15,47 @@ pub const fn grain_elems(grain_bytes: usize, elem_bytes: usize) -> usize {
 /// The parts follow each other in channel order, cover `0..count` exactly, start on grains, and differ by at most one
 /// grain. They are empty for the last channels when there are fewer grains than channels.
 pub const fn channel_part(count: usize, nchannels: u32, channel: u32, grain_elems: usize) -> Range<usize> {
-    let grain = at_least_one(grain_elems);
-    let grains = count.div_ceil(grain);
-    let per_channel = grains / at_least_one(nchannels as usize);
-    let longer = grains - per_channel * at_least_one(nchannels as usize);
+    ChannelCut::new(count, nchannels, grain_elems).part(channel)
+}
 
-    let channel = channel as usize;
-    let first = channel * per_channel + min(channel, longer);
-    let end = first + per_channel + (channel < longer) as usize;
-    // `first * grain < count + grain`, so it overflows no sooner than `div_ceil` rounded up past the buffer's end.
-    min(first.saturating_mul(grain), count)..min(end.saturating_mul(grain), count)
+/// How elements are divided among channels: what takes a division, to be done once for all channels. Kernels get it ready.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ChannelCut {
+    /// Elements.
+    pub count: u64,
+    /// Elements of a grain, at least one.
+    pub grain_elems: u64,
+    /// Grains of every channel.
+    pub each: u64,
+    /// So many channels, the first ones, have one more.
+    pub longer: u64,
+}
+
+impl ChannelCut {
+    /// `count` elements among `nchannels` channels.
+    pub const fn new(count: usize, nchannels: u32, grain_elems: usize) -> Self {
+        let (grain, channels) = (at_least_one(grain_elems), at_least_one(nchannels as usize));
+        let grains = count.div_ceil(grain);
+        let each = grains / channels;
+        let longer = grains - each * channels;
+        ChannelCut {
+            count: count as u64,
+            grain_elems: grain as u64,
+            each: each as u64,
+            longer: longer as u64,
+        }
+    }
+
+    /// The part of a channel.
+    #[inline(always)]
+    pub const fn part(&self, channel: u32) -> Range<usize> {
+        let (count, grain, channel) = (self.count as usize, self.grain_elems as usize, channel as usize);
+        let first = channel * self.each as usize + min(channel, self.longer as usize);
+        let end = first + self.each as usize + (channel < self.longer as usize) as usize;
+        // `first * grain < count + grain`, so it overflows no sooner than `div_ceil` rounded up past the buffer's end.
+        min(first.saturating_mul(grain), count)..min(end.saturating_mul(grain), count)
+    }
 }
 
 /// One pass over `nblocks` adjacent blocks of `chunk` elements, beginning at `base`.

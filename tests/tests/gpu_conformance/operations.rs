@@ -57,6 +57,21 @@ pub fn run(world: &mut DeviceWorld, seed: u64, calls: usize) {
     println!("{done} operations in {groups} groups of {nranks} GPUs");
 }
 
+/// Makes memory for all that [`run`] may need. It has to be there before kernels of other communicators run on the same GPUs: giving
+/// memory back waits for all of a GPU's kernels, and a kernel for ranks that come later.
+pub fn make_room(world: &mut DeviceWorld) {
+    let largest = Case {
+        func: Func::AllGather,
+        dtype: DataType::F64,
+        op: RedOp::Sum,
+        root: 0,
+        count: 1_200_000,
+        placement: Placement::Apart,
+        seed: 1,
+    };
+    world.check(&largest, Launch::Group).unwrap_or_else(|failure| panic!("{failure}"));
+}
+
 #[test]
 #[ignore = "needs GPUs"]
 fn needs_gpu_a_thousand_random_operations_in_random_groups() {
@@ -73,19 +88,7 @@ fn needs_gpu_several_communicators_at_once() {
     let _deadline = Deadline::start("needs_gpu_several_communicators_at_once", Duration::from_secs(200));
     let mut worlds: Vec<DeviceWorld> =
         (0..3).map(|_| DeviceWorld::new(gpus().min(4), Settings::default(), None)).collect();
-    let largest = Case {
-        func: Func::AllGather,
-        dtype: DataType::F64,
-        op: RedOp::Sum,
-        root: 0,
-        count: 1_200_000,
-        placement: Placement::Apart,
-        seed: 1,
-    };
-    // Memory is made before others' kernels run: giving it back waits for all of a GPU's kernels.
-    for world in &mut worlds {
-        world.check(&largest, Launch::Group).unwrap_or_else(|failure| panic!("{failure}"));
-    }
+    worlds.iter_mut().for_each(make_room);
     on_threads(worlds.iter_mut().enumerate(), |(seed, world)| run(world, 100 + seed as u64, 100));
 }
 

@@ -1,6 +1,6 @@
 //! Communicators of GPUs made of communicators: the same as on CPUs, see `groups/splits.rs`.
 
-use super::operations::run;
+use super::operations::{make_room, run};
 use oxccl::DeviceCommunicator;
 use oxccl_tests::deadline::Deadline;
 use oxccl_tests::devices::{DeviceWorld, gpus};
@@ -46,6 +46,7 @@ fn needs_gpu_children_and_their_parent_work_at_once() {
         if first == 0 { low.push(child) } else { high.push(child) }
     }
     let mut worlds = vec![parent, world(low), world(high)];
+    worlds.iter_mut().for_each(make_room);
     on_threads(worlds.iter_mut().enumerate(), |(seed, world)| run(world, 200 + seed as u64, 100));
     // Children outlive their parent.
     let children = worlds.split_off(1);

@@ -84,7 +84,7 @@ pub fn build(options: &Options) -> Result<bool> {
         let text = compile::compile(&compiler, &source, *sm)?;
         let compiled = start.elapsed().as_secs_f64();
         let mut modules = split::split(&text).with_context(|| format!("the PTX for sm_{sm}"))?;
-        modules.retain(|module| module.name.contains(&options.only));
+        modules.retain(|module| options.only.split(',').any(|only| module.name.contains(only)));
         if modules.is_empty() {
             bail!("no kernel for sm_{sm} is in a module whose name contains '{}'", options.only);
         }

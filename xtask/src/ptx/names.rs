@@ -5,7 +5,7 @@
 
 /// What starts the rest of the name after the function.
 const AFTER_FUNC: &[&str] =
-    &["ring", "tree", "collnet", "direct", "pairwise", "oneshot", "nvls", "simple", "ll", "ll128"];
+    &["ring", "tree", "collnet", "direct", "direct2", "direct4", "pairwise", "oneshot", "nvls", "simple", "ll", "ll128"];
 
 /// As `DataType` of the library spells them, and the common short forms.
 const DTYPES: &[&str] =

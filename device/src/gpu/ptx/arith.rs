@@ -23,6 +23,20 @@ pub fn combine_word<T: Element>(kind: CombineKind, a: u64, b: u64) -> u64 {
     }
 }
 
+/// As [`pre_word`], as a call: few operators have one, and its code would lie between what all others run.
+#[cold]
+#[inline(never)]
+pub fn pre_one<T: Element>(word: u64, scalar_bits: u64) -> u64 {
+    pre_word::<T>(word, &OpArg { scalar_bits, ..OpArg::NONE })
+}
+
+/// As [`post_word`], as a call.
+#[cold]
+#[inline(never)]
+pub fn post_one<T: Element>(word: u64, divisor: u32) -> u64 {
+    post_word::<T>(word, &OpArg { divisor, ..OpArg::NONE })
+}
+
 /// Every element times the scalar.
 #[inline(always)]
 pub fn pre_word<T: Element>(word: u64, arg: &OpArg) -> u64 {
@@ -40,8 +54,9 @@ pub fn post_word<T: Element>(word: u64, arg: &OpArg) -> u64 {
 
 macro_rules! by_type {
     ($name:ident, $operator:ident, $mnemonic:literal, $plain:tt) => {
+        /// The operator on every element of two words.
         #[inline(always)]
-        fn $name<T: Element>(a: u64, b: u64) -> u64 {
+        pub fn $name<T: Element>(a: u64, b: u64) -> u64 {
             match T::DTYPE {
                 DataType::F32 => halves(a, b, |a, b| (f32::from_bits(a) $plain f32::from_bits(b)).to_bits()),
                 DataType::F16 => {

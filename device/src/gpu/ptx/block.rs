@@ -4,14 +4,14 @@ use super::barrier::{
     any_of_all, any_of_first, any_of_warp, block_threads, converge_warp, now_ns, sync_all, thread_index,
 };
 use super::{arith, bulk};
-use crate::gpu::{Awaited, Block, How, Stop, Wait};
+use crate::gpu::{Awaited, Block, Fold, How, Stop, Wait};
 use core::cell::Cell;
 use core::marker::PhantomData;
 use oxccl_shared::abi::{
     KERNEL_POST, KERNEL_PRE, KernelColl, KernelLaunch, KernelMonitor, Rank, SlotHeader, StopCause,
 };
 use oxccl_shared::proto::ll128::{LINE_WORDS, Ll128Line};
-use oxccl_shared::reduce::{CombineKind, Element, OpArg};
+use oxccl_shared::reduce::{self, CombineKind, Element, Max, Min, OpArg};
 
 /// Looks between two glances at the host's abort word, which lies across PCIe: about half a millisecond.
 const LOOKS_PER_GLANCE: u32 = 1024;
@@ -195,7 +195,7 @@ impl<T: Element, const POSTER: bool> Block for PtxBlock<'_, T, POSTER> {
     fn pre(&self, words: &mut [u64]) {
         if self.has_pre() {
             for word in words {
-                *word = arith::pre_word::<T>(*word, &self.arg);
+                *word = arith::pre_one::<T>(*word, self.arg.scalar_bits);
             }
         }
     }
@@ -204,7 +204,7 @@ impl<T: Element, const POSTER: bool> Block for PtxBlock<'_, T, POSTER> {
     fn post(&self, words: &mut [u64]) {
         if self.flags & KERNEL_POST != 0 {
             for word in words {
-                *word = arith::post_word::<T>(*word, &self.arg);
+                *word = arith::post_one::<T>(*word, self.arg.divisor);
             }
         }
     }
@@ -213,6 +213,16 @@ impl<T: Element, const POSTER: bool> Block for PtxBlock<'_, T, POSTER> {
     fn combine(&self, acc: &mut [u64], src: &[u64]) {
         for (acc, src) in acc.iter_mut().zip(src) {
             *acc = arith::combine_one::<T>(self.kind, *acc, *src);
+        }
+    }
+
+    #[inline(always)]
+    fn fold<F: Fold>(&self, fold: F) -> F::Output {
+        match self.kind {
+            CombineKind::Sum => fold.run(each_word(arith::sum_word::<T>)),
+            CombineKind::Prod => fold.run(each_word(arith::prod_word::<T>)),
+            CombineKind::Max => fold.run(each_word(reduce::combine_word::<T, Max>)),
+            CombineKind::Min => fold.run(each_word(reduce::combine_word::<T, Min>)),
         }
     }
 
@@ -238,6 +248,16 @@ impl<T: Element, const POSTER: bool> Block for PtxBlock<'_, T, POSTER> {
     ) {
         // SAFETY: obligations 1 and 2 are the loop's.
         unsafe { bulk::combine::<T>(self.share(), dst, dst2, a, b, len_bytes, self.variant(how), &self.arg) };
+    }
+}
+
+#[inline(always)]
+fn each_word(combine: impl Fn(u64, u64) -> u64) -> impl Fn(&mut [u64], &[u64]) {
+    #[inline(always)]
+    move |acc, src| {
+        for (acc, src) in acc.iter_mut().zip(src) {
+            *acc = combine(*acc, *src);
+        }
     }
 }
 

@@ -19,6 +19,7 @@ use oxccl_shared::abi::{
     Algorithm, CollArgs, Func, KERNEL_POST, KERNEL_PRE, KERNEL_TWO_HOPS, KernelColl, KernelLaunch, Protocol,
     RedOp,
 };
+use oxccl_shared::algo::chunk::ChannelCut;
 use oxccl_shared::reduce::{self, Resolved};
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -320,10 +321,9 @@ pub(crate) fn collective_args(raw: &RawCall, plan: &DevicePlan, operator: &Resol
     KernelColl {
         src: raw.send,
         dst: raw.recv,
-        count: plan.count,
+        cut: ChannelCut::new(plan.count as usize, plan.channels, plan.grain_elems as usize),
         chunk_elems: plan.chunk_elems,
         slice_elems: plan.slice_elems,
-        grain_elems: plan.grain_elems,
         arg: operator.arg,
         kind: operator.kind as u32,
         flags: flag(operator.pre, KERNEL_PRE)

@@ -221,6 +221,7 @@ mod tests {
     use crate::plan::tuning::NetSpeed;
     use crate::plan::{Call, Forced};
     use oxccl_shared::abi::{DataType, Func, Protocol, RedOp};
+    use oxccl_shared::algo::chunk::ChannelCut;
 
     const CHANNELS: NetChannels = NetChannels { rings: 4, trees: 3, pairs: 2 };
 
@@ -252,10 +253,9 @@ mod tests {
             let coll = KernelColl {
                 src: std::ptr::null(),
                 dst: std::ptr::null_mut(),
-                count: plan.count,
+                cut: ChannelCut::new(plan.count as usize, plan.channels, plan.grain_elems as usize),
                 chunk_elems: plan.chunk_elems,
                 slice_elems: plan.slice_elems,
-                grain_elems: plan.grain_elems,
                 arg: oxccl_shared::reduce::OpArg::NONE,
                 kind: 0,
                 flags: 0,

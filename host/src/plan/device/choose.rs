@@ -67,12 +67,12 @@ impl DeviceFacts {
     }
 
     /// LL128 relies on 128 bytes that a warp stores together being seen together: they are where every route is known to be NVLink, by
-    /// NCCL's rule too. Direct, it is new, and waits for being measured.
+    /// NCCL's rule too. Direct, it waits for being measured on each generation.
     fn doubtful(&self) -> Candidates {
         let Machine { ring, tree, nhosts, is_searched, .. } = &self.machine;
         let is_nvlink = ring.intra <= PathKind::Nvb && tree.intra <= PathKind::Nvb && *nhosts == 1;
         match *is_searched && is_nvlink {
-            true if self.tuning.direct_ll128_max_bytes == 0 => Candidates::NONE.with(DIRECT_LL128),
+            true if self.tuning.direct_ll128_bytes.1 == 0 => Candidates::NONE.with(DIRECT_LL128),
             true => Candidates::NONE,
             false => Candidates::by(Protocol::LL128),
         }
@@ -87,11 +87,26 @@ impl DeviceFacts {
         let ring = Candidate::new(Algorithm::Ring, self.by_size(bytes));
         let tree = Candidate::new(Algorithm::Tree, self.by_size(bytes));
         let first = match call.bytes() {
+            bytes if self.is_by_lines(call.func, bytes) => DIRECT_LL128,
             bytes if bytes <= self.direct_max_bytes(call.func) => direct,
-            bytes if bytes <= self.tuning.direct_ll128_max_bytes => DIRECT_LL128,
             _ => ring,
         };
         Some(Measured { source, order: [first, ring, tree, direct] })
+    }
+
+    /// Whether direct LL128 is best for so many bytes, where it is possible.
+    pub(super) fn is_by_lines(&self, func: Func, bytes: u64) -> bool {
+        let ((beyond, up_to), share_bytes) = match func {
+            Func::AllReduce => {
+                (self.tuning.all_reduce_direct_ll128_bytes, bytes.div_ceil(u64::from(self.nranks)))
+            }
+            _ => (self.tuning.direct_ll128_bytes, bytes),
+        };
+        bytes > beyond
+            && share_bytes <= up_to
+            && self.has_direct_ll128()
+            && self.machine.is_searched
+            && self.forced.allows_protocol(func, Protocol::LL128)
     }
 
     fn direct_max_bytes(&self, func: Func) -> u64 {

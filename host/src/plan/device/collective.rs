@@ -89,7 +89,7 @@ pub fn plan_device(call: &Call, facts: &DeviceFacts) -> DevicePlan {
     let bytes = facts.buffer_bytes(call);
     let choice = facts.choose(call);
     let Candidate { algorithm, protocol } = choice.candidate;
-    let kernel = KernelId::of(call.func, algorithm, protocol, call.dtype);
+    let kernel = KernelId::of(call.func, (algorithm, protocol), call.dtype, facts.nranks);
     let (layout, connected) = match algorithm {
         // Chains are not offered to GPUs.
         Algorithm::Direct | Algorithm::CollnetChain => (&facts.mesh_layout, facts.mesh_channels),
@@ -139,7 +139,7 @@ pub fn plan_device(call: &Call, facts: &DeviceFacts) -> DevicePlan {
 mod tests {
     use super::*;
     use crate::plan::device::ChannelLimits;
-    use crate::plan::tuning::Forced;
+    use crate::plan::tuning::{Forced, Machine};
     use crate::plan::tuning::NetSpeed;
     use oxccl_shared::abi::ConnLayout;
     use proptest::prelude::*;
@@ -239,12 +239,12 @@ mod tests {
             let facts = facts(4, 90, Forced::only(algorithm, protocol), ChannelLimits::default(), None);
             plan_device(&call, &facts).kernel.entry()
         };
-        assert_eq!(plan(None, None), "oxccl_all_gather_direct_ll");
+        assert_eq!(plan(None, None), "oxccl_all_gather_direct4_ll");
         assert_eq!(plan(Some(Algorithm::Ring), None), "oxccl_all_gather_ring_ll");
         assert_eq!(plan(None, Some(Protocol::Simple)), "oxccl_all_gather_ring_simple");
         assert_eq!(plan(Some(Algorithm::Ring), Some(Protocol::LL128)), "oxccl_all_gather_ring_ll128");
-        assert_eq!(plan(Some(Algorithm::Tree), Some(Protocol::LL128)), "oxccl_all_gather_direct_ll128");
-        assert_eq!(plan(Some(Algorithm::Direct), Some(Protocol::Simple)), "oxccl_all_gather_direct_ll");
+        assert_eq!(plan(Some(Algorithm::Tree), Some(Protocol::LL128)), "oxccl_all_gather_direct4_ll128");
+        assert_eq!(plan(Some(Algorithm::Direct), Some(Protocol::Simple)), "oxccl_all_gather_direct4_ll");
     }
 
     /// Over a network, whatever was measured inside a host or the user names.
@@ -279,11 +279,23 @@ mod tests {
             let plan = plan_device(&call, &facts);
             (plan.kernel.entry(), plan.channels)
         };
-        assert_eq!(plan(2), ("oxccl_all_reduce_direct_ll_f32".into(), 1));
-        assert_eq!(plan(32 << 10), ("oxccl_all_reduce_direct_ll_f32".into(), 32));
-        assert_eq!(plan(64 << 10), ("oxccl_all_reduce_direct_ll_f32".into(), 32));
+        assert_eq!(plan(2), ("oxccl_all_reduce_direct4_ll_f32".into(), 1));
+        assert_eq!(plan(32 << 10), ("oxccl_all_reduce_direct4_ll_f32".into(), 32));
+        assert_eq!(plan(64 << 10), ("oxccl_all_reduce_direct4_ll_f32".into(), 32));
         assert_eq!(plan(1 << 20), ("oxccl_all_reduce_ring_simple_f32".into(), 24));
         assert_eq!(plan(256 << 20), ("oxccl_all_reduce_ring_simple_f32".into(), 64));
+        // Where the machine is known to have NVLinks everywhere.
+        let facts = DeviceFacts { machine: Machine { is_searched: true, ..facts.machine }, ..facts };
+        let plan = |count| {
+            let call = Call { func: Func::AllReduce, dtype: DataType::F32, op: RedOp::Sum, root: 0, count };
+            let plan = plan_device(&call, &facts);
+            (plan.kernel.entry(), plan.channels)
+        };
+        assert_eq!(plan(24 << 10), ("oxccl_all_reduce_direct4_ll_f32".into(), 32));
+        assert_eq!(plan(32 << 10), ("oxccl_all_reduce_direct4_ll128_f32".into(), 8));
+        assert_eq!(plan(1 << 20), ("oxccl_all_reduce_direct4_ll128_f32".into(), 32));
+        assert_eq!(plan(2 << 20), ("oxccl_all_reduce_direct4_ll128_f32".into(), 32));
+        assert_eq!(plan((2 << 20) + 1), ("oxccl_all_reduce_ring_simple_f32".into(), 32));
     }
 
     #[test]

@@ -126,9 +126,8 @@ impl DeviceFacts {
             && self.has_direct()
             && call.count > 0
             && (self.is_by(call, Protocol::LL, self.tuning.all_to_all_direct_max_bytes)
-                || self.has_direct_ll128()
-                    && (self.is_by(call, Protocol::LL128, self.tuning.direct_ll128_max_bytes)
-                        || self.forced.names_protocol(call.func, Protocol::LL128)))
+                || self.is_by_lines(call.func, call.bytes())
+                || self.has_direct_ll128() && self.forced.names_protocol(call.func, Protocol::LL128))
     }
 
     /// Whether a call is short enough for a line format that the user allows.

@@ -6,6 +6,10 @@ use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol};
 /// The most peers that a direct algorithm has.
 pub const MESH_PEERS_MAX: u32 = 7;
 
+/// Ranks for which the kernels that exchange words with all peers at once were compiled on their own: what is known about the peers
+/// is not looked up then, and half of the instructions go.
+const OWN_KERNELS: [u32; 2] = [2, 4];
+
 /// A kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum KernelId {
@@ -19,6 +23,8 @@ pub enum KernelId {
         protocol: Protocol,
         /// The type of elements; nothing for kernels that only move bytes.
         dtype: Option<DataType>,
+        /// Ranks, for a kernel that was compiled for so many alone.
+        ranks: Option<u32>,
     },
     /// Sends and receives.
     Messages {
@@ -65,10 +71,18 @@ impl KernelId {
         nearest_of(MESSAGE_PROTOCOLS, wanted)
     }
 
-    /// The kernel of a collective.
-    pub fn of(func: Func, algorithm: Algorithm, protocol: Protocol, dtype: DataType) -> KernelId {
+    /// The kernel of a collective of `nranks` ranks.
+    pub fn of(
+        func: Func,
+        (algorithm, protocol): (Algorithm, Protocol),
+        dtype: DataType,
+        nranks: u32,
+    ) -> KernelId {
         let reduces = matches!(func, Func::AllReduce | Func::ReduceScatter | Func::Reduce);
-        KernelId::Collective { func, algorithm, protocol, dtype: reduces.then_some(dtype) }
+        let dtype = reduces.then_some(dtype);
+        let has_own = algorithm == Algorithm::Direct && protocol != Protocol::Simple;
+        let ranks = Some(nranks).filter(|nranks| has_own && OWN_KERNELS.contains(nranks));
+        KernelId::Collective { func, algorithm, protocol, dtype, ranks }
     }
 
     /// Its line format.
@@ -81,9 +95,10 @@ impl KernelId {
     pub fn entry(&self) -> String {
         match *self {
             KernelId::Messages { protocol } => format!("oxccl_send_recv_{}", protocol.name()),
-            KernelId::Collective { func, algorithm, protocol, dtype } => {
+            KernelId::Collective { func, algorithm, protocol, dtype, ranks } => {
                 let dtype = dtype.map_or(String::new(), |dtype| format!("_{}", type_name(dtype)));
-                format!("oxccl_{}_{}_{}{dtype}", func.name(), algorithm.name(), protocol.name())
+                let ranks = ranks.map_or(String::new(), |ranks| ranks.to_string());
+                format!("oxccl_{}_{}{ranks}_{}{dtype}", func.name(), algorithm.name(), protocol.name())
             }
         }
     }
@@ -127,23 +142,35 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// The entries that the kernels' source declares.
+    /// The entries that the kernels' source declares: `name = function::<..>(..);`, with `$type` once for each type.
     fn declared() -> BTreeSet<String> {
         let source = include_str!("../../../../device/src/kernel/entry.rs");
-        let words = source.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-        words.filter(|word| word.starts_with("oxccl_") && *word != "oxccl_shared").map(String::from).collect()
+        let suffixes = || source.lines().filter_map(|line| line.trim().strip_prefix("of_")?.split('"').nth(1));
+        let mut names = BTreeSet::new();
+        for (name, rest) in source.lines().filter_map(|line| line.split_once(" = ")) {
+            let name = name.trim();
+            match rest {
+                _ if !rest.ends_with(");") && !rest.ends_with("; true;") && !rest.ends_with("; false;") => {}
+                _ if rest.contains("$type") => {
+                    names.extend(suffixes().map(|suffix| format!("oxccl_{name}{suffix}")));
+                }
+                _ if name.starts_with("oxccl_") => drop(names.insert(name.to_owned())),
+                _ => drop(names.insert(format!("oxccl_{name}"))),
+            }
+        }
+        names
     }
 
     #[test]
     fn every_kernel_that_can_be_chosen_is_declared() {
         let declared = declared();
-        assert!(declared.len() > 90, "{declared:?}");
-        for &func in Func::ALL {
+        assert!(declared.len() > 300, "{declared:?}");
+        for (func, nranks) in Func::ALL.iter().flat_map(|func| (1..=8).map(move |nranks| (*func, nranks))) {
             for (algorithm, protocols) in variants(func) {
                 for (protocol, dtype) in
                     protocols.iter().flat_map(|p| DataType::ALL.iter().map(move |dtype| (*p, *dtype)))
                 {
-                    let entry = KernelId::of(func, *algorithm, protocol, dtype).entry();
+                    let entry = KernelId::of(func, (*algorithm, protocol), dtype, nranks).entry();
                     assert!(declared.contains(&entry), "{entry}");
                 }
             }

@@ -16,8 +16,11 @@ pub struct DeviceTuning {
     pub all_reduce_direct_max_bytes: u64,
     /// The same for all-to-all, in bytes of a block; above it is made of messages.
     pub all_to_all_direct_max_bytes: u64,
-    /// Up to here, in bytes as above, what is too long for that goes to everybody by LL128, in one hop or two. 0: never by itself.
-    pub direct_ll128_max_bytes: u64,
+    /// Beyond the first and up to the second, in bytes of a message to a peer, they go to everybody by LL128, where that is allowed and
+    /// possible. Up to 0: never by themselves.
+    pub direct_ll128_bytes: (u64, u64),
+    /// The same for all-reduce, in two hops: beyond so many bytes of the call, and up to so many of each rank's share of it.
+    pub all_reduce_direct_ll128_bytes: (u64, u64),
     /// Bytes of a message to a peer for each channel of a direct LL128 kernel.
     pub direct_ll128_channel_bytes: u64,
     /// From here on one-hop all-reduce takes a second hop, and sends a rank's share of the buffer to each peer in both.
@@ -109,15 +112,16 @@ pub(super) const NET_MESH_CHANNELS: u32 = 2;
 impl DeviceTuning {
     /// Hopper, over NVSwitch. Measured on 4 H200 with the kernels alone, in CUDA graphs: an LL block of 384 threads takes 3 KiB in
     /// one trip, and more blocks beat more trips up to 32; Simple rings fill NVLink from 64 channels of 256 KiB slots at 64 MiB,
-    /// and lose their start-up time below. Direct LL128 has not run yet,
-    /// so that it is taken only where it is named. Nothing was measured for trees: few channels, so that they take little memory.
+    /// and lose their start-up time below. In between, direct LL128 takes 48 lines to each peer in one pass of a block, some 3 us, and
+    /// its slots hold both hops of an all-reduce of 4 MiB. Nothing was measured for trees: few channels, so that they take little memory.
     pub const SM_90: DeviceTuning = DeviceTuning {
-        source: Some("4 H200 on NVSwitch, 2026-11-21"),
+        source: Some("2 and 4 H200 on NVSwitch, 2026-11-21"),
         direct_max_bytes: 128 << 10,
         all_reduce_direct_max_bytes: 512 << 10,
         all_to_all_direct_max_bytes: 64 << 10,
-        direct_ll128_max_bytes: 0,
-        direct_ll128_channel_bytes: 2 << 10,
+        direct_ll128_bytes: (64 << 10, 1 << 20),
+        all_reduce_direct_ll128_bytes: (96 << 10, 2 << 20),
+        direct_ll128_channel_bytes: 4 << 10,
         two_hops_min_bytes: 192 << 10,
         direct_trip_bytes: 3 << 10,
         ring_ll_max_bytes: 512 << 10,
@@ -140,7 +144,7 @@ impl DeviceTuning {
         ring_ll_slot_bytes: 32 << 10,
         ring_ll128_slot_bytes: 32 << 10,
         mesh_ll_slot_bytes: 32 << 10,
-        mesh_ll128_slot_bytes: 32 << 10,
+        mesh_ll128_slot_bytes: 72 << 10,
         ring_slot_bytes: 256 << 10,
         mesh_slot_bytes: 64 << 10,
         tree_slot_bytes: 128 << 10,
@@ -155,11 +159,19 @@ impl DeviceTuning {
         ll_channels_max: 16,
         direct_max_bytes: 64 << 10,
         all_reduce_direct_max_bytes: 256 << 10,
+        direct_ll128_bytes: (0, 0),
+        all_reduce_direct_ll128_bytes: (0, 0),
+        mesh_ll128_slot_bytes: 32 << 10,
         ..DeviceTuning::SM_90
     };
 
     /// What came after Hopper. Not measured: its sizes, and the model's choice.
-    pub const SM_100: DeviceTuning = DeviceTuning { source: None, ..DeviceTuning::SM_90 };
+    pub const SM_100: DeviceTuning = DeviceTuning {
+        source: None,
+        direct_ll128_bytes: (0, 0),
+        all_reduce_direct_ll128_bytes: (0, 0),
+        ..DeviceTuning::SM_90
+    };
 
     /// The table for devices of which the oldest has this compute capability (90 is 9.0).
     pub fn of(sm: u32) -> DeviceTuning {

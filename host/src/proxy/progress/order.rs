@@ -101,10 +101,10 @@ impl ProxyOrder {
         channels: Range<u32>,
     ) -> ProxyOrder {
         ProxyOrder {
-            count: coll.count,
+            count: coll.cut.count,
             chunk_elems: coll.chunk_elems,
             slice_elems: coll.slice_elems,
-            grain_elems: coll.grain_elems,
+            grain_elems: coll.cut.grain_elems,
             tag: coll.tag,
             rank: coll.root,
             first_channel: channels.start,

@@ -19,7 +19,8 @@ use oxccl_shared::abi::{
     Algorithm, ChannelId, ConnLayout, DataType, Func, KERNEL_MESSAGE_GRAIN_BYTES, KernelColl, KernelMessage,
     Protocol, Rank, RedOp, SlotHeader,
 };
-use oxccl_shared::algo::{chunk, direct, tree};
+use oxccl_shared::algo::chunk::{self, ChannelCut};
+use oxccl_shared::algo::{direct, tree};
 use oxccl_shared::proto;
 use oxccl_shared::reduce::resolve;
 use proptest::prelude::*;
@@ -182,10 +183,9 @@ impl Call {
         KernelColl {
             src: std::ptr::null(),
             dst: std::ptr::null_mut(),
-            count: self.count as u64,
+            cut: ChannelCut::new(self.count, self.nchannels, self.grain_elems()),
             chunk_elems: self.chunk_elems() as u64,
             slice_elems: self.slice_elems() as u64,
-            grain_elems: self.grain_elems() as u64,
             arg: resolve(RedOp::Sum, DataType::U32, 2, 0).arg,
             kind: 0,
             flags: 0,

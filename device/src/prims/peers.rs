@@ -1,0 +1,143 @@
+//! What stays the same about the peers during an exchange.
+//!
+//! On a GPU the time of a short exchange is that of its instructions, which all warps of a block issue in turn. So what does not
+//! change from word to word is found out once, into registers; and where a block always has the same number of peers, nothing asks
+//! for it.
+
+use super::exchange::Span;
+use crate::conn::{RecvConn, SendConn};
+use oxccl_shared::abi::{Protocol, Step};
+
+/// The slot of a connection's current step.
+#[derive(Clone, Copy)]
+pub(super) struct Lane {
+    pub slot: *mut u8,
+    pub step: Step,
+}
+
+impl Lane {
+    const NONE: Lane = Lane { slot: core::ptr::null_mut(), step: Step(0) };
+}
+
+/// More peers than this would not fit the registers of a GPU's thread, and are looked up each time.
+pub(super) const HELD_MAX: usize = 3;
+
+/// Slots and lengths by connection. Connections are in rank order, and we are not among them.
+pub(super) struct Peers<'a, const PEERS: usize> {
+    protocol: Protocol,
+    send: &'a [SendConn],
+    recv: &'a [RecvConn],
+    to: [Lane; PEERS],
+    from: [Lane; PEERS],
+    lengths: Lengths,
+    to_bytes: [u32; PEERS],
+    from_bytes: [u32; PEERS],
+}
+
+/// How long messages are.
+#[derive(Clone, Copy)]
+pub(super) struct Lengths {
+    /// Those to each.
+    pub to: Span,
+    /// Those from each.
+    pub from: Span,
+    /// All those from others are as long as this rank's would be.
+    pub from_all_as: Option<u32>,
+}
+
+impl Lengths {
+    #[inline(always)]
+    fn to(&self, peer: u32) -> u32 {
+        self.to.len_of(peer) as u32
+    }
+
+    #[inline(always)]
+    fn from(&self, peer: u32) -> u32 {
+        self.from.len_of(self.from_all_as.unwrap_or(peer)) as u32
+    }
+}
+
+impl<'a, const PEERS: usize> Peers<'a, PEERS> {
+    /// With messages as long as that.
+    #[inline(always)]
+    pub fn of(
+        protocol: Protocol,
+        send: &'a [SendConn],
+        recv: &'a [RecvConn],
+        lengths: Lengths,
+    ) -> Self {
+        let (to, from) = ([Lane::NONE; PEERS], [Lane::NONE; PEERS]);
+        let (to_bytes, from_bytes) = ([0; PEERS], [0; PEERS]);
+        let mut peers = Peers { protocol, send, recv, to, from, lengths, to_bytes, from_bytes };
+        let (nsend, nrecv) = (send.len(), recv.len());
+        for_peers!(nsend, i => {
+            peers.to[i] = peers.find_to(i);
+            peers.to_bytes[i] = lengths.to(send[i].peer().0);
+        });
+        for_peers!(nrecv, i => {
+            peers.from[i] = peers.find_from(i);
+            peers.from_bytes[i] = lengths.from(recv[i].peer().0);
+        });
+        peers
+    }
+
+    /// Where to write for peer `i`.
+    #[inline(always)]
+    pub fn to(&self, i: usize) -> Lane {
+        if PEERS > HELD_MAX { self.find_to(i) } else { self.to[i] }
+    }
+
+    /// Where to read what peer `i` wrote.
+    #[inline(always)]
+    pub fn from(&self, i: usize) -> Lane {
+        if PEERS > HELD_MAX { self.find_from(i) } else { self.from[i] }
+    }
+
+    /// Bytes of the message to peer `i`.
+    #[inline(always)]
+    pub fn to_bytes(&self, i: usize) -> usize {
+        (if PEERS > HELD_MAX { self.lengths.to(self.send[i].peer().0) } else { self.to_bytes[i] }) as usize
+    }
+
+    /// Bytes of the message from peer `i`.
+    #[inline(always)]
+    pub fn from_bytes(&self, i: usize) -> usize {
+        (if PEERS > HELD_MAX { self.lengths.from(self.recv[i].peer().0) } else { self.from_bytes[i] }) as usize
+    }
+
+    #[inline(always)]
+    fn find_to(&self, i: usize) -> Lane {
+        let conn = &self.send[i];
+        Lane { slot: conn.slot(self.protocol), step: conn.step() }
+    }
+
+    #[inline(always)]
+    fn find_from(&self, i: usize) -> Lane {
+        let conn = &self.recv[i];
+        Lane { slot: conn.slot(self.protocol), step: conn.step() }
+    }
+}
+
+/// The rank of peer `i`, where all are connected.
+#[inline(always)]
+pub(super) fn rank_of(rank: u32, i: usize) -> u32 {
+    i as u32 + u32::from(i as u32 >= rank)
+}
+
+/// Repeats a body for every peer, with its number as a constant: what it indexes stays in registers.
+macro_rules! for_peers {
+    ($peers:ident, $i:ident => $body:block) => {
+        for_peers!(@ $peers, $i, $body, 0 1 2 3 4 5 6)
+    };
+    (@ $peers:ident, $i:ident, $body:block, $($n:literal)+) => {{
+        const { assert!(PEERS <= 7) };
+        $(
+            if $n < PEERS && $n < $peers {
+                let $i: usize = $n;
+                $body
+            }
+        )+
+    }};
+}
+
+pub(super) use for_peers;
