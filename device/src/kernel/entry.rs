@@ -1,7 +1,7 @@
 //! The entry points.
 
-use super::shared_conns::SHARED_BYTES;
 use super::run::{MESH_MAX, along_ring, along_tree, in_lines, in_one_hop, over_mesh, run_messages};
+use super::shared_conns::SHARED_BYTES;
 use crate::prims::{Ll, Ll128, Simple};
 use core::arch::asm;
 use oxccl_shared::abi::{CollArgs, Func, KernelMessage, MessageArgs};

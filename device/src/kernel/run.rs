@@ -170,7 +170,8 @@ pub unsafe fn in_one_hop<T: Element, P: Proto, const POSTER: bool, const PEERS: 
     // SAFETY: obligation 1.
     let block = unsafe { block_for::<T, POSTER>(args, func) };
     // SAFETY: obligations 1 and 2: as in `over_mesh`.
-    let conns = unsafe { SharedConns::<PEERS>::load(place, &args.launch, mesh_extent::<PEERS>(&args.launch)) };
+    let conns =
+        unsafe { SharedConns::<PEERS>::load(place, &args.launch, mesh_extent::<PEERS>(&args.launch)) };
     let work = work::<P>(args, func, Algorithm::Direct, T::DTYPE);
     let two_hops = args.coll.flags & KERNEL_TWO_HOPS != 0;
     // SAFETY: obligation 1.
@@ -192,7 +193,8 @@ pub unsafe fn in_lines<T: Element, P: Proto, const POSTER: bool, const PEERS: us
     // SAFETY: obligation 1.
     let block = unsafe { block_for::<T, POSTER>(args, func) };
     // SAFETY: obligations 1 and 2: as in `over_mesh`.
-    let conns = unsafe { SharedConns::<PEERS>::load(place, &args.launch, mesh_extent::<PEERS>(&args.launch)) };
+    let conns =
+        unsafe { SharedConns::<PEERS>::load(place, &args.launch, mesh_extent::<PEERS>(&args.launch)) };
     let work = work::<P>(args, func, Algorithm::Direct, T::DTYPE);
     // SAFETY: obligation 1.
     let ran = unsafe { line_hops::run::<_, PEERS>(&block, conns, &work) };

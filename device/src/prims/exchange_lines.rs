@@ -196,7 +196,8 @@ unsafe fn input<B: Block, const PLAIN: bool>(
     at: usize,
 ) -> Words {
     // SAFETY: obligation 1.
-    let mut words = unsafe { load::<B, PLAIN>(block, what.src.wrapping_add(what.to.offset_bytes(peer)), len, at) };
+    let mut words =
+        unsafe { load::<B, PLAIN>(block, what.src.wrapping_add(what.to.offset_bytes(peer)), len, at) };
     if what.then != Then::Keep {
         block.pre(&mut words[..share(block).1]);
     }

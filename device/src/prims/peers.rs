@@ -60,12 +60,7 @@ impl Lengths {
 impl<'a, const PEERS: usize> Peers<'a, PEERS> {
     /// With messages as long as that.
     #[inline(always)]
-    pub fn of(
-        protocol: Protocol,
-        send: &'a [SendConn],
-        recv: &'a [RecvConn],
-        lengths: Lengths,
-    ) -> Self {
+    pub fn of(protocol: Protocol, send: &'a [SendConn], recv: &'a [RecvConn], lengths: Lengths) -> Self {
         let (to, from) = ([Lane::NONE; PEERS], [Lane::NONE; PEERS]);
         let (to_bytes, from_bytes) = ([0; PEERS], [0; PEERS]);
         let mut peers = Peers { protocol, send, recv, to, from, lengths, to_bytes, from_bytes };
@@ -102,7 +97,8 @@ impl<'a, const PEERS: usize> Peers<'a, PEERS> {
     /// Bytes of the message from peer `i`.
     #[inline(always)]
     pub fn from_bytes(&self, i: usize) -> usize {
-        (if PEERS > HELD_MAX { self.lengths.from(self.recv[i].peer().0) } else { self.from_bytes[i] }) as usize
+        (if PEERS > HELD_MAX { self.lengths.from(self.recv[i].peer().0) } else { self.from_bytes[i] })
+            as usize
     }
 
     #[inline(always)]

@@ -2,8 +2,8 @@
 //! hears of an abort and says why it stopped. Addresses are those of the GPU that runs the kernel.
 
 use super::{ConnEnd, SlotHeader};
-use crate::fifo::{ConsumerCursor, ProducerCursor};
 use crate::algo::chunk::ChannelCut;
+use crate::fifo::{ConsumerCursor, ProducerCursor};
 use crate::reduce::OpArg;
 use crate::sync::{Line128, Sys, Word};
 

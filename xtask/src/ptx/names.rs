@@ -4,8 +4,10 @@
 //! Never: drops an entry: a name of another shape is a module of its own.
 
 /// What starts the rest of the name after the function.
-const AFTER_FUNC: &[&str] =
-    &["ring", "tree", "collnet", "direct", "direct2", "direct4", "pairwise", "oneshot", "nvls", "simple", "ll", "ll128"];
+const AFTER_FUNC: &[&str] = &[
+    "ring", "tree", "collnet", "direct", "direct2", "direct4", "pairwise", "oneshot", "nvls", "simple", "ll",
+    "ll128",
+];
 
 /// As `DataType` of the library spells them, and the common short forms.
 const DTYPES: &[&str] =

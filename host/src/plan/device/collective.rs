@@ -139,8 +139,8 @@ pub fn plan_device(call: &Call, facts: &DeviceFacts) -> DevicePlan {
 mod tests {
     use super::*;
     use crate::plan::device::ChannelLimits;
-    use crate::plan::tuning::{Forced, Machine};
     use crate::plan::tuning::NetSpeed;
+    use crate::plan::tuning::{Forced, Machine};
     use oxccl_shared::abi::ConnLayout;
     use proptest::prelude::*;
 

@@ -145,7 +145,8 @@ mod tests {
     /// The entries that the kernels' source declares: `name = function::<..>(..);`, with `$type` once for each type.
     fn declared() -> BTreeSet<String> {
         let source = include_str!("../../../../device/src/kernel/entry.rs");
-        let suffixes = || source.lines().filter_map(|line| line.trim().strip_prefix("of_")?.split('"').nth(1));
+        let suffixes =
+            || source.lines().filter_map(|line| line.trim().strip_prefix("of_")?.split('"').nth(1));
         let mut names = BTreeSet::new();
         for (name, rest) in source.lines().filter_map(|line| line.split_once(" = ")) {
             let name = name.trim();
