@@ -176,7 +176,7 @@ fn a_virtual_machine_shows_a_flat_bus_and_no_numa() {
     assert_eq!((cpu.numa_id, cpu.affinity.as_deref()), (-1, None));
     assert_eq!(shape(&cpu.devices), "0000:00:06.0 0000:00:07.0");
     let Device::Pci(pci) = &cpu.devices[0] else { panic!("{cpu:?}") };
-    assert_eq!((pci.link_speed.as_deref(), pci.link_width), (None, None));
+    assert_eq!((pci.link_speed.as_deref(), pci.link_width), (None, Some(0)));
     let nets: Vec<_> = cpu
         .devices
         .iter()
@@ -281,4 +281,33 @@ fn a_skeleton_is_filled_and_kept() {
     // One GPU less, and what is not used is left out.
     let less = complete(skeleton, &host.sysfs(), &gpus[..1], &[]);
     assert_eq!(shapes(&less).len(), 1);
+}
+
+/// NCCL writes the interfaces of a virtual machine beside its PCI devices. Read again on that machine they are the same interfaces,
+/// and a rank's description of its host is one that others can read.
+#[test]
+fn a_dump_of_nccl_is_read_again_where_it_was_written() {
+    let host = Host::new("vendor_id : GenuineIntel\ncpu family : 6\nmodel : 207\n");
+    let device = host.device(&["0000:00:03.0"], None, "0x020000", "", 0);
+    host.interface("eth0", Some(&device), "10000");
+    let dump = read_topology(
+        r#"<system version="1">
+  <cpu host_hash="0xc069cbc870499391" numaid="-1" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="207">
+    <pci busid="0000:00:06.0" class="0x030200" vendor="0x10de" device="0x2335" link_speed="32.0 GT/s PCIe" link_width="0">
+      <gpu dev="0" sm="90" rank="0" gdr="1"/>
+    </pci>
+    <nic>
+      <net name="eth0" dev="0" latency="0" speed="10000" port="0" guid="0x0" maxconn="65536" gdr="0"/>
+    </nic>
+  </cpu>
+</system>"#,
+    )
+    .unwrap();
+    let sysfs = host.sysfs();
+    let nets = sysfs.nets();
+    assert_eq!(nets.len(), 1);
+    let inventory = complete(dump.clone(), &sysfs, &[], &nets);
+    let text = write_topology(&inventory);
+    assert_eq!(text.matches("eth0").count(), 1, "{text}");
+    assert_eq!(read_topology(&text).unwrap(), inventory);
 }

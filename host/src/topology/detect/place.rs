@@ -31,6 +31,10 @@ fn put(mut inventory: Inventory, sysfs: &Sysfs, gpus: &[GpuFacts], nets: &[NetFa
         add_gpu(place(&mut inventory, sysfs, gpu.bus_id), gpu);
     }
     for (dev, net) in nets.iter().enumerate() {
+        if let Some(known) = find_net(&mut inventory, net) {
+            fill_net(known, dev as u32, net);
+            continue;
+        }
         match net.bus_id {
             Some(bus_id) => add_net(&mut place(&mut inventory, sysfs, bus_id).devices, dev as u32, net),
             None => add_net(&mut first_cpu(&mut inventory, sysfs).devices, dev as u32, net),
@@ -78,7 +82,8 @@ fn fill_pci(pci: &mut Pci, sysfs: &Sysfs) {
     pci.subsystem_vendor = pci.subsystem_vendor.or(known.subsystem_vendor);
     pci.subsystem_device = pci.subsystem_device.or(known.subsystem_device);
     pci.link_speed = pci.link_speed.take().or(known.link_speed);
-    pci.link_width = pci.link_width.or(known.link_width);
+    // NCCL refuses a file in which a device has no width; of one that hides it, it writes 0 itself.
+    pci.link_width = pci.link_width.or(known.link_width).or(Some(0));
 }
 
 fn contains(inventory: &mut Inventory, bus_id: BusId) -> bool {
@@ -141,13 +146,28 @@ fn add_net(devices: &mut Vec<Device>, dev: u32, facts: &NetFacts) {
         devices.len() - 1
     });
     let Device::Nic(nic) = &mut devices[at] else { return };
+    let mut net = Net { name: Some(facts.name.clone()), ..Net::default() };
+    fill_net(&mut net, dev, facts);
+    nic.nets.push(net);
+}
+
+/// The network device of the name, wherever the skeleton has it: NCCL's dumps have interfaces of virtual machines beside their PCI
+/// devices.
+fn find_net<'a>(inventory: &'a mut Inventory, facts: &NetFacts) -> Option<&'a mut Net> {
+    inventory.cpus.iter_mut().find_map(|cpu| find_net_below(&mut cpu.devices, facts))
+}
+
+fn find_net_below<'a>(devices: &'a mut [Device], facts: &NetFacts) -> Option<&'a mut Net> {
     let name = Some(facts.name.as_str());
     let is_same = |net: &Net| net.name.as_deref() == name && net.port.unwrap_or(facts.port) == facts.port;
-    let at = nic.nets.iter().position(is_same).unwrap_or_else(|| {
-        nic.nets.push(Net { name: Some(facts.name.clone()), ..Net::default() });
-        nic.nets.len() - 1
-    });
-    let net = &mut nic.nets[at];
+    devices.iter_mut().find_map(|device| match device {
+        Device::Pci(pci) => find_net_below(&mut pci.devices, facts),
+        Device::Nic(nic) => nic.nets.iter_mut().find(|net| is_same(net)),
+        _ => None,
+    })
+}
+
+fn fill_net(net: &mut Net, dev: u32, facts: &NetFacts) {
     net.dev = net.dev.or(Some(dev));
     net.speed_mbits = net.speed_mbits.or(facts.speed_mbits);
     net.port = net.port.or(Some(facts.port));

@@ -52,7 +52,8 @@ fn write_pci(out: &mut Writer, pci: &Pci) {
         .optional("device", id(pci.device))
         .optional("subsystem_vendor", id(pci.subsystem_vendor))
         .optional("subsystem_device", id(pci.subsystem_device))
-        .optional("link_speed", pci.link_speed.as_ref())
+        // NCCL refuses a device with one of them alone, and writes an unknown speed as this.
+        .optional("link_speed", pci.link_speed.as_deref().or(pci.link_width.map(|_| "")))
         .optional("link_width", pci.link_width);
     write_devices(out, &pci.devices);
     out.close("pci");
