@@ -214,12 +214,12 @@ unsafe fn exchange_word<B: Block, const PEERS: usize>(
     if what.to.stride_bytes != 0 {
         for_peers!(nsend, i => {
             // SAFETY: obligation 1.
-            values[i] = unsafe { input(block, what, rank_of(what.rank, i), peers.to_bytes(i), at) };
+            values[i] = unsafe { input(block, what, rank_of(what.rank, i), peers.bytes_to(i), at) };
         });
     }
     for_peers!(nsend, i => {
-        if at * 8 < peers.to_bytes(i) {
-            let to = peers.to(i);
+        if at * 8 < peers.bytes_to(i) {
+            let to = peers.lane_to(i);
             // SAFETY: a slot has a line for every word of a message; the credit makes it ours.
             unsafe { line(to.slot, 1 + at) }.store(values[i], ll::flag(to.step));
         }
@@ -264,14 +264,14 @@ fn await_word<B: Block, const PEERS: usize>(
     loop {
         let mut missing = usize::MAX;
         for_peers!(npeers, i => {
-            if at * 8 < peers.from_bytes(i) {
+            if at * 8 < peers.bytes_from(i) {
                 // SAFETY: a slot has a line for every word of a message; lines are only touched as words.
-                looked[i] = unsafe { line(peers.from(i).slot, 1 + at) }.peek();
+                looked[i] = unsafe { line(peers.lane_from(i).slot, 1 + at) }.peek();
             }
         });
         for_peers!(npeers, i => {
-            let is_there = LlLine::open(looked[i], ll::flag(peers.from(i).step)).is_some();
-            if !is_there && at * 8 < peers.from_bytes(i) {
+            let is_there = LlLine::open(looked[i], ll::flag(peers.lane_from(i).step)).is_some();
+            if !is_there && at * 8 < peers.bytes_from(i) {
                 missing = i;
             }
         });
@@ -301,7 +301,7 @@ unsafe fn keep<B: Block, const PEERS: usize>(
     let (npeers, len) = (what.recv.len(), what.from.len_of(what.rank));
     if what.keep == Keep::Each {
         for_peers!(npeers, i => {
-            let len = peers.from_bytes(i);
+            let len = peers.bytes_from(i);
             if at * 8 < len {
                 // SAFETY: obligation 1.
                 unsafe { output(what, rank_of(what.rank, i), at, len, arrived[i][0]) };

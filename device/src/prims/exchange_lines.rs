@@ -165,9 +165,9 @@ fn send_headers<B: Block, const PEERS: usize>(block: &B, what: &LineExchange<'_>
     for_peers!(npeers, i => {
         let mut words = [0; LINE_WORDS];
         if share(block).0 == 0 {
-            words[0] = header(what, peers.to_bytes(i)).to_word();
+            words[0] = header(what, peers.bytes_to(i)).to_word();
         }
-        store(block, peers.to(i), 0, words, block.thread() % B::TEAM_THREADS < B::LINE_THREADS);
+        store(block, peers.lane_to(i), 0, words, block.thread() % B::TEAM_THREADS < B::LINE_THREADS);
     });
 }
 
@@ -222,13 +222,13 @@ unsafe fn scatter<B: Block, const PEERS: usize, const PLAIN: bool>(
             out = [unsafe { input::<B, PLAIN>(block, what, what.rank, what.to.len_bytes, at) }; PEERS];
         } else {
             for_peers!(npeers, i => {
-                let (peer, len) = (rank_of(what.rank, i), peers.to_bytes(i));
+                let (peer, len) = (rank_of(what.rank, i), peers.bytes_to(i));
                 // SAFETY: obligation 1.
                 out[i] = unsafe { input::<B, PLAIN>(block, what, peer, len, at) };
             });
         }
         for_peers!(npeers, i => {
-            store(block, peers.to(i), 1 + at, out[i], has_line(peers.to_bytes(i), at));
+            store(block, peers.lane_to(i), 1 + at, out[i], has_line(peers.bytes_to(i), at));
         });
     }
 }
@@ -272,7 +272,7 @@ unsafe fn reduce<B: Block, const PEERS: usize, const PLAIN: bool>(
         unsafe { put::<B, PLAIN>(block, dst, len, at, &acc) };
         if let Some(second) = second {
             for_peers!(npeers, i => {
-                store(block, peers.to(i), 1 + second + at, acc, takes_part);
+                store(block, peers.lane_to(i), 1 + second + at, acc, takes_part);
             });
         }
     }
@@ -294,13 +294,13 @@ unsafe fn gather<B: Block, const PEERS: usize, const PLAIN: bool>(
     for (at, _) in Lines::of(block, what.from.len_bytes) {
         let mut are_there = [false; PEERS];
         for_peers!(npeers, i => {
-            are_there[i] = has_line(peers.from_bytes(i), at);
+            are_there[i] = has_line(peers.bytes_from(i), at);
         });
         let arrived = wait_for_lines(block, what, peers, skip + at, are_there)?;
         for_peers!(npeers, i => {
             let dst = what.dst.wrapping_add(what.from.offset_bytes(rank_of(what.rank, i)));
             // SAFETY: obligation 1.
-            unsafe { put::<B, PLAIN>(block, dst, peers.from_bytes(i), at, &arrived[i]) };
+            unsafe { put::<B, PLAIN>(block, dst, peers.bytes_from(i), at, &arrived[i]) };
         });
     }
     Ok(())
@@ -322,7 +322,7 @@ fn wait_for_lines<B: Block, const PEERS: usize>(
     loop {
         let mut missing = usize::MAX;
         for_peers!(npeers, i => {
-            let from = peers.from(i);
+            let from = peers.lane_from(i);
             // SAFETY: messages fit the slot, whose line 0 is there always; lines are only touched as words.
             let line = unsafe { line(from.slot, if sends[i] { 1 + index } else { 0 }) };
             if !block.peek_line(line, &mut arrived[i], ll128::flag(from.step), sends[i]) {

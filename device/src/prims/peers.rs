@@ -78,25 +78,25 @@ impl<'a, const PEERS: usize> Peers<'a, PEERS> {
 
     /// Where to write for peer `i`.
     #[inline(always)]
-    pub fn to(&self, i: usize) -> Lane {
+    pub fn lane_to(&self, i: usize) -> Lane {
         if PEERS > HELD_MAX { self.find_to(i) } else { self.to[i] }
     }
 
     /// Where to read what peer `i` wrote.
     #[inline(always)]
-    pub fn from(&self, i: usize) -> Lane {
+    pub fn lane_from(&self, i: usize) -> Lane {
         if PEERS > HELD_MAX { self.find_from(i) } else { self.from[i] }
     }
 
     /// Bytes of the message to peer `i`.
     #[inline(always)]
-    pub fn to_bytes(&self, i: usize) -> usize {
+    pub fn bytes_to(&self, i: usize) -> usize {
         (if PEERS > HELD_MAX { self.lengths.to(self.send[i].peer().0) } else { self.to_bytes[i] }) as usize
     }
 
     /// Bytes of the message from peer `i`.
     #[inline(always)]
-    pub fn from_bytes(&self, i: usize) -> usize {
+    pub fn bytes_from(&self, i: usize) -> usize {
         (if PEERS > HELD_MAX { self.lengths.from(self.recv[i].peer().0) } else { self.from_bytes[i] })
             as usize
     }

@@ -10,6 +10,7 @@ mod handshake;
 mod input;
 mod messages;
 mod net_message;
+mod proxy_service;
 mod rendezvous;
 mod ring;
 mod slots;
@@ -24,6 +25,7 @@ pub use frames::frames;
 pub use handshake::handshake;
 pub use messages::messages;
 pub use net_message::net_message;
+pub use proxy_service::proxy_service;
 pub use rendezvous::rendezvous;
 pub use ring::ring;
 pub use slots::slots;
@@ -43,6 +45,7 @@ pub const TARGETS: &[Target] = &[
     ("handshake", handshake),
     ("messages", messages),
     ("net_message", net_message),
+    ("proxy_service", proxy_service),
     ("rendezvous", rendezvous),
     ("ring", ring),
     ("slots", slots),

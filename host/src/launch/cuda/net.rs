@@ -152,7 +152,8 @@ impl NetProxy {
     }
 
     fn give(&mut self, order: ProxyOrder) {
-        self.thread.orders().queue(order);
+        let queued = self.thread.orders().queue(order);
+        queued.expect("a proxy of this process has room for every order");
     }
 
     /// Whether all that it was told of has been sent and published.

@@ -64,8 +64,8 @@ struct Lane {
 /// The proxy of one rank: drives all its connections to other hosts. One thread at a time.
 pub struct Progress {
     source: OrderConsumer<'static, ProxyOrder, ORDERS_WAITING_MAX>,
-    /// Where those wait that `source` had no room for.
-    overflow: Arc<Overflow>,
+    /// Where those wait that `source` had no room for, if there is such a place.
+    overflow: Option<Arc<Overflow>>,
     shared: &'static ProxyShared,
     failure: Arc<OnceLock<ProxyFailure>>,
     rank: Rank,
@@ -154,7 +154,6 @@ impl Progress {
         source: OrderConsumer<'static, ProxyOrder, ORDERS_WAITING_MAX>,
         shared: &'static ProxyShared,
         failure: Arc<OnceLock<ProxyFailure>>,
-        overflow: Arc<Overflow>,
         keep: Keep,
         parts: ProxyParts,
     ) -> Progress {
@@ -174,7 +173,7 @@ impl Progress {
         lookup.sort_unstable();
         Progress {
             source,
-            overflow,
+            overflow: None,
             shared,
             failure,
             rank,
@@ -195,6 +194,11 @@ impl Progress {
             checked_at: Duration::ZERO,
             _keep: keep,
         }
+    }
+
+    /// The same, which also takes what waits in `overflow`.
+    pub(super) fn with_overflow(self, overflow: Option<Arc<Overflow>>) -> Progress {
+        Progress { overflow, ..self }
     }
 
     /// Takes orders and moves what can be moved, without waiting. Returns how many orders and steps went on.
@@ -295,13 +299,13 @@ impl Progress {
     fn next_order(&mut self) -> Option<ProxyOrder> {
         // Asked first: see `Overflow::is_empty`.
         let overflows = self.overflows();
-        self.source.pop().or_else(|| if overflows { self.overflow.pop() } else { None })
+        self.source.pop().or_else(|| self.overflow.as_ref().filter(|_| overflows)?.pop())
     }
 
     /// Whether orders wait that the FIFO had no room for.
     #[inline]
     fn overflows(&self) -> bool {
-        !self.overflow.is_empty()
+        self.overflow.as_ref().is_some_and(|overflow| !overflow.is_empty())
     }
 
     /// What failed first, if something has.

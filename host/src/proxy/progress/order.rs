@@ -15,7 +15,7 @@ pub type Keep = Arc<dyn Any + Send + Sync>;
 /// Orders that may wait to be looked at.
 pub const ORDERS_WAITING_MAX: usize = 64;
 
-/// An operation, as plain numbers; the proxy checks what they say.
+/// An operation, as plain numbers: it may cross a border between processes, so the proxy checks what it says.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ProxyOrder {
@@ -62,7 +62,7 @@ pub(super) const WISH_ABORT: u32 = 2;
 /// What the two threads share. Zeroes are its beginning.
 #[repr(C)]
 #[derive(Default)]
-pub(super) struct ProxyShared {
+pub struct ProxyShared {
     /// From the user's thread.
     pub(super) orders: OrderFifo<ProxyOrder, ORDERS_WAITING_MAX>,
     /// Written by the user's thread: see the `WISH` numbers.

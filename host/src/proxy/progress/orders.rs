@@ -20,24 +20,59 @@ pub struct ProxyOrders {
     failure: Arc<OnceLock<ProxyFailure>>,
     given: u64,
     sleeper: Option<Thread>,
-    overflow: Arc<Overflow>,
+    /// Where both ends are in one process.
+    overflow: Option<Arc<Overflow>>,
     /// Dropped last: what the references lie in.
     _keep: Keep,
 }
 
-/// A proxy, and where it takes its orders from.
+/// A proxy in this process, and where it takes its orders from.
 pub fn proxy(parts: ProxyParts) -> (ProxyOrders, Progress) {
-    let keep = Arc::new(ProxyShared::default());
-    // SAFETY: it lies in the Arc, which both ends keep beside the reference.
-    let shared: &'static ProxyShared = unsafe { NonNull::from(&*keep).as_ref() };
-    // SAFETY: there is no other giving end.
+    let shared = Arc::new(ProxyShared::default());
+    let start = NonNull::from(&*shared);
+    let failure = Arc::new(OnceLock::new());
+    let overflow = Some(Arc::new(Overflow::default()));
+    // SAFETY: in the Arc, which both ends keep; nobody else has an end of it.
+    let (orders, progress) = unsafe {
+        let orders = attach_orders(start, shared.clone(), failure.clone());
+        (orders, attach_proxy(start, shared, failure, parts))
+    };
+    (ProxyOrders { overflow: overflow.clone(), ..orders }, progress.with_overflow(overflow))
+}
+
+/// The giving end of a proxy whose memory is shared, perhaps with another process.
+///
+/// # Safety
+/// 1. `shared` is aligned for its type, was zeroed when the proxy began, and lives as long as `keep`.
+/// 2. There is one giving end.
+pub unsafe fn attach_orders(
+    shared: NonNull<ProxyShared>,
+    keep: Keep,
+    failure: Arc<OnceLock<ProxyFailure>>,
+) -> ProxyOrders {
+    // SAFETY: obligation 1; the reference is kept beside what keeps it true.
+    let shared: &'static ProxyShared = unsafe { shared.as_ref() };
+    // SAFETY: obligation 2.
     let producer = unsafe { shared.orders.producer() };
-    // SAFETY: there is no other taking end.
+    ProxyOrders { producer, shared, failure, given: 0, sleeper: None, overflow: None, _keep: keep }
+}
+
+/// The proxy whose orders come through shared memory.
+///
+/// # Safety
+/// 1. As [`attach_orders`], the first.
+/// 2. There is one proxy.
+pub unsafe fn attach_proxy(
+    shared: NonNull<ProxyShared>,
+    keep: Keep,
+    failure: Arc<OnceLock<ProxyFailure>>,
+    parts: ProxyParts,
+) -> Progress {
+    // SAFETY: obligation 1; the reference is kept beside what keeps it true.
+    let shared: &'static ProxyShared = unsafe { shared.as_ref() };
+    // SAFETY: obligation 2.
     let source = unsafe { shared.orders.consumer() };
-    let (failure, overflow) = (Arc::new(OnceLock::new()), Arc::new(Overflow::default()));
-    let progress = Progress::new(source, shared, failure.clone(), overflow.clone(), keep.clone(), parts);
-    let orders = ProxyOrders { producer, shared, failure, given: 0, sleeper: None, overflow, _keep: keep };
-    (orders, progress)
+    Progress::new(source, shared, failure, keep, parts)
 }
 
 impl ProxyOrders {
@@ -55,16 +90,19 @@ impl ProxyOrders {
 
     /// Gives an order however many wait, without waiting: what the FIFO has no room for waits behind it, in order, in memory that
     /// grows. Not to be mixed with [`Self::give`], which knows the FIFO only.
+    ///
+    /// # Errors
+    /// The order, if the proxy is of another process and too many wait.
     #[inline]
-    pub fn queue(&mut self, order: ProxyOrder) -> Ticket {
-        let overflow = &self.overflow;
+    pub fn queue(&mut self, order: ProxyOrder) -> Result<Ticket, ProxyOrder> {
+        let Some(overflow) = &self.overflow else { return self.give(order) };
         let refused = if overflow.is_empty() { self.producer.push(order).err() } else { Some(order) };
         if let Some(order) = refused {
             overflow.push(order);
         }
         self.given += 1;
         self.wake();
-        Ticket(self.given)
+        Ok(Ticket(self.given))
     }
 
     /// Whether an order and all before it are done: everything sent has left, everything received is published.
@@ -86,7 +124,7 @@ impl ProxyOrders {
         self.shared.failed.load_acquire() != 0
     }
 
-    /// What failed first, if something has.
+    /// What failed first, if something has and the proxy is of this process.
     pub fn failure(&self) -> Option<&ProxyFailure> {
         self.failure.get()
     }

@@ -31,6 +31,7 @@ mod arena;
 
 pub use arena::{Arena, ArenaWanted};
 pub use descriptors::PassError;
+pub(crate) use descriptors::{Mailbox, Party};
 pub use error::P2pError;
 pub use home::{Home, P2pSettings};
 pub use sides::{Side, Sides};

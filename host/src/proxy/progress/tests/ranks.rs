@@ -542,7 +542,7 @@ fn orders_given_far_ahead_wait_in_order() {
                 // The first orders come before the thread does.
                 let (early, late) = calls.split_at(ORDERS_WAITING_MAX + 10);
                 let queue = |orders: &mut ProxyOrders, call: &Call| {
-                    call.order(me, 2).map(|order| orders.queue(order));
+                    call.order(me, 2).map(|order| orders.queue(order).unwrap());
                 };
                 early.iter().for_each(|call| queue(&mut orders, call));
                 let mut thread = ProxyThread::start(orders, progress, &config, ()).unwrap();

@@ -1,0 +1,243 @@
+//! A rank's end of a proxy's service.
+
+use super::memory::{BlockError, SharedBlock};
+use super::message::{ConnectionId, OpId, PAYLOAD_MAX, Refusal, Reply, Request, Response};
+use super::server::{hello, key};
+use super::transport::BLOCK_HANDLE;
+use crate::bootstrap::frame::Decoder;
+use crate::bootstrap::handshake::Handshake;
+use crate::bootstrap::secret::{Nonce, Secret};
+use crate::bootstrap::sock::{self, Deadline, DialError};
+use crate::transport::p2p::{Mailbox, Party, PassError};
+use oxccl_shared::abi::ConnLayout;
+use rustix::event::{PollFd, PollFlags};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// Why a request came to nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The proxy cannot be reached, or it or this rank does not belong to the job.
+    #[error("the proxy of rank {proxy} at {addr} cannot be used: {why}")]
+    Connect {
+        /// Whose.
+        proxy: u32,
+        /// Where it was looked for.
+        addr: SocketAddr,
+        /// What happened.
+        why: String,
+    },
+    /// The proxy, or its whole process, is gone.
+    #[error("the proxy of rank {proxy} is gone: {why}; see that rank's log")]
+    Gone {
+        /// Whose.
+        proxy: u32,
+        /// What happened.
+        why: String,
+    },
+    /// It did not answer in time.
+    #[error("the proxy of rank {proxy} did not answer within {} s", waited.as_secs_f64())]
+    Timeout {
+        /// Whose.
+        proxy: u32,
+        /// For how long it was asked.
+        waited: Duration,
+    },
+    /// It refused.
+    #[error("the proxy of rank {proxy}: {refusal}")]
+    Refused {
+        /// Whose.
+        proxy: u32,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// It answered something else than was asked.
+    #[error(
+        "the proxy of rank {proxy} answered something else than was asked; install the same OxCCL everywhere"
+    )]
+    Nonsense {
+        /// Whose.
+        proxy: u32,
+    },
+    /// The descriptor of a block did not come.
+    #[error(transparent)]
+    Pass(#[from] PassError),
+    /// What came is not the block.
+    #[error(transparent)]
+    Block(#[from] BlockError),
+}
+
+/// A connection to a proxy's service.
+#[derive(Debug)]
+pub struct ProxyClient {
+    stream: TcpStream,
+    rank: u32,
+    proxy: u32,
+    decoder: Decoder,
+    unsent: Vec<u8>,
+    next_op: u64,
+    answers: BTreeMap<OpId, Result<Reply, Refusal>>,
+}
+
+impl ProxyClient {
+    /// Connects rank `rank` to the service of rank `proxy` at `addr`.
+    ///
+    /// # Errors
+    /// [`ClientError::Connect`].
+    pub fn connect(
+        addr: SocketAddr,
+        rank: u32,
+        proxy: u32,
+        secret: &Secret,
+        timeout: Duration,
+    ) -> Result<ProxyClient, ClientError> {
+        let failed = |why: String| ClientError::Connect { proxy, addr, why };
+        let nonce = Nonce::random().map_err(|error| failed(error.to_string()))?;
+        let handshake = Handshake::initiator(key(secret, proxy), hello(rank, proxy), nonce);
+        let stream = sock::dial(addr, handshake, &Deadline::after(timeout)).map_err(|error| {
+            failed(match error {
+                DialError::Io(error) => error.to_string(),
+                DialError::Handshake(error) => error.to_string(),
+            })
+        })?;
+        let decoder = Decoder::new(PAYLOAD_MAX);
+        Ok(ProxyClient {
+            stream,
+            rank,
+            proxy,
+            decoder,
+            unsent: Vec::new(),
+            next_op: 1,
+            answers: BTreeMap::new(),
+        })
+    }
+
+    /// Asks; the answer comes later. Does not wait.
+    ///
+    /// # Errors
+    /// [`ClientError::Gone`].
+    pub fn ask(&mut self, request: &Request) -> Result<OpId, ClientError> {
+        let op = OpId(self.next_op);
+        self.next_op += 1;
+        request.encode(op, &mut self.unsent);
+        self.flush()?;
+        Ok(op)
+    }
+
+    /// The answer to a request, if it has come. Given once. Does not wait.
+    ///
+    /// # Errors
+    /// [`ClientError::Gone`], [`ClientError::Nonsense`], [`ClientError::Refused`].
+    pub fn poll(&mut self, op: OpId) -> Result<Option<Reply>, ClientError> {
+        self.flush()?;
+        if !self.answers.contains_key(&op) {
+            self.read()?;
+        }
+        match self.answers.remove(&op) {
+            Some(result) => {
+                result.map(Some).map_err(|refusal| ClientError::Refused { proxy: self.proxy, refusal })
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Waits for the answer to a request.
+    ///
+    /// # Errors
+    /// As [`Self::poll`], and [`ClientError::Timeout`].
+    pub fn wait(&mut self, op: OpId, timeout: Duration) -> Result<Reply, ClientError> {
+        let deadline = Deadline::after(timeout);
+        loop {
+            if let Some(reply) = self.poll(op)? {
+                return Ok(reply);
+            }
+            if deadline.left().is_none() {
+                return Err(ClientError::Timeout { proxy: self.proxy, waited: deadline.waited() });
+            }
+            let mut flags = PollFlags::IN;
+            flags.set(PollFlags::OUT, !self.unsent.is_empty());
+            let polled = sock::poll(&mut [PollFd::new(&self.stream, flags)], Some(deadline.at()));
+            polled.map_err(|error| self.gone(&error))?;
+        }
+    }
+
+    /// Asks and waits.
+    ///
+    /// # Errors
+    /// As [`Self::wait`].
+    pub fn call(&mut self, request: &Request, timeout: Duration) -> Result<Reply, ClientError> {
+        let op = self.ask(request)?;
+        self.wait(op, timeout)
+    }
+
+    /// Maps the block of a connection that has been set up, in this process.
+    ///
+    /// # Errors
+    /// As [`Self::wait`]; the descriptor does not come or is not that of a block of `layout`.
+    pub fn map_block(
+        &mut self,
+        connection: ConnectionId,
+        layout: ConnLayout,
+        timeout: Duration,
+    ) -> Result<SharedBlock, ClientError> {
+        let token = getrandom::u64().map_err(|error| self.gone(&error))?;
+        let mailbox = Mailbox::bind(token)?;
+        let request = Request::GetFd { connection, handle: BLOCK_HANDLE, mailbox: token };
+        let Reply::Number(from) = self.call(&request, timeout)? else {
+            return Err(ClientError::Nonsense { proxy: self.proxy });
+        };
+        let sender = Party { rank: self.proxy, token: from, pid: None };
+        let got = mailbox.exchange(self.rank, &[], &[sender], timeout)?;
+        let fd = got.into_iter().next().ok_or(ClientError::Nonsense { proxy: self.proxy })?;
+        Ok(SharedBlock::open(fd, layout)?)
+    }
+
+    /// The bare connection, for tests that say what this does not.
+    #[cfg(test)]
+    pub(super) fn into_stream(self) -> TcpStream {
+        self.stream.set_nonblocking(false).expect("an open socket");
+        self.stream
+    }
+
+    fn gone(&self, why: &dyn std::fmt::Display) -> ClientError {
+        ClientError::Gone { proxy: self.proxy, why: why.to_string() }
+    }
+
+    fn flush(&mut self) -> Result<(), ClientError> {
+        while !self.unsent.is_empty() {
+            match sock::write_some(&self.stream, &self.unsent) {
+                Ok(None) => break,
+                Ok(Some(written)) => drop(self.unsent.drain(..written)),
+                Err(error) => return Err(self.gone(&error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the answers that have come.
+    fn read(&mut self) -> Result<(), ClientError> {
+        let mut buffer = [0; 4096];
+        let got = match sock::read_some(&self.stream, &mut buffer) {
+            Ok(None) => return Ok(()),
+            Ok(Some(0)) => return Err(self.gone(&io::Error::from(io::ErrorKind::UnexpectedEof))),
+            Ok(Some(got)) => got,
+            Err(error) => return Err(self.gone(&error)),
+        };
+        let mut bytes = &buffer[..got];
+        let nonsense = ClientError::Nonsense { proxy: self.proxy };
+        loop {
+            match self.decoder.feed(&mut bytes) {
+                Ok(None) => return Ok(()),
+                Ok(Some(frame)) => match Response::decode(&frame) {
+                    Ok(Response { op, result }) if op.0 < self.next_op => {
+                        self.answers.insert(op, result);
+                    }
+                    _ => return Err(nonsense),
+                },
+                Err(_) => return Err(nonsense),
+            }
+        }
+    }
+}
