@@ -2,6 +2,7 @@
 
 use super::facts::DeviceFacts;
 use super::kernel::{KernelId, MESH_PEERS_MAX};
+use super::tuning::NET_LL_MAX_BYTES;
 use crate::plan::Call;
 use crate::plan::tuning::{
     self, Candidate, Candidates, Choice, Forced, Impossible, Machine, Measured, Scope,
@@ -39,7 +40,7 @@ impl DeviceFacts {
             call,
             machine: &self.machine,
             offered: self.offered(call.func),
-            doubtful: self.doubtful(),
+            doubtful: self.doubtful(call),
             forced: &self.forced,
             table: self.table.as_ref(),
             measured: self.measured(call),
@@ -68,7 +69,12 @@ impl DeviceFacts {
 
     /// LL128 relies on 128 bytes that a warp stores together being seen together: they are where every route is known to be NVLink, by
     /// NCCL's rule too. Direct, it waits for being measured on each generation.
-    fn doubtful(&self) -> Candidates {
+    ///
+    /// LL over a network doubles what processors copy and sockets carry: beyond short hops it lost to Simple at every size.
+    fn doubtful(&self, call: &Call) -> Candidates {
+        if self.crosses_network() && self.hop_bytes(call) > NET_LL_MAX_BYTES {
+            return Candidates::by(Protocol::LL);
+        }
         let Machine { ring, tree, nhosts, is_searched, .. } = &self.machine;
         let is_nvlink = ring.intra <= PathKind::Nvb && tree.intra <= PathKind::Nvb && *nhosts == 1;
         match *is_searched && is_nvlink {
@@ -84,7 +90,12 @@ impl DeviceFacts {
         let source = self.tuning.source.filter(|_| is_like_measured)?;
         let bytes = self.buffer_bytes(call);
         let direct = Candidate::new(Algorithm::Direct, Protocol::LL);
-        let ring = Candidate::new(Algorithm::Ring, self.by_size(bytes));
+        // The hops of a broadcast follow each other through all ranks at once: whole slots start to pay earlier.
+        let ring = match call.func {
+            Func::Broadcast if bytes > self.tuning.broadcast_ll_max_bytes => Protocol::Simple,
+            _ => self.by_size(bytes),
+        };
+        let ring = Candidate::new(Algorithm::Ring, ring);
         let tree = Candidate::new(Algorithm::Tree, self.by_size(bytes));
         let first = match call.bytes() {
             bytes if self.is_by_lines(call.func, bytes) => DIRECT_LL128,
@@ -104,6 +115,7 @@ impl DeviceFacts {
         };
         bytes > beyond
             && share_bytes <= up_to
+            && KernelId::offered(func).has(DIRECT_LL128)
             && self.has_direct_ll128()
             && self.machine.is_searched
             && self.forced.allows_protocol(func, Protocol::LL128)

@@ -2,6 +2,7 @@
 
 use super::facts::DeviceFacts;
 use super::kernel::KernelId;
+use super::tuning::NET_CHANNEL_BYTES;
 use crate::plan::Call;
 use crate::plan::collective::grain_bytes;
 use crate::plan::tuning::{self, Candidate, Exclusion, Explanation};
@@ -55,6 +56,14 @@ impl DeviceFacts {
         Explanation::new(&self.scope(call), absent).with_blocks(plan.channels, Some(plan.threads))
     }
 
+    /// Bytes of a hop along a ring.
+    pub(super) fn hop_bytes(&self, call: &Call) -> u64 {
+        match call.func {
+            Func::Broadcast | Func::Reduce => call.bytes(),
+            _ => self.buffer_bytes(call) / u64::from(self.nranks),
+        }
+    }
+
     /// Channels before limits.
     fn channels(&self, call: &Call, algorithm: Algorithm, protocol: Protocol, bytes: u64) -> u32 {
         let tuning = &self.tuning;
@@ -66,14 +75,9 @@ impl DeviceFacts {
                 let ranks = if call.func == Func::AllReduce { u64::from(self.nranks) } else { 1 };
                 trips(call.bytes() / ranks, tuning.direct_ll128_channel_bytes)
             }
-            (_, Protocol::LL) => {
-                let hop_bytes = match call.func {
-                    Func::Broadcast | Func::Reduce => bytes,
-                    _ if algorithm == Algorithm::Tree => bytes,
-                    _ => bytes / u64::from(self.nranks),
-                };
-                trips(hop_bytes, tuning.ring_trip_bytes)
-            }
+            _ if self.crosses_network() => bytes.div_ceil(NET_CHANNEL_BYTES).min(u64::from(u32::MAX)) as u32,
+            (Algorithm::Tree, Protocol::LL) => trips(bytes, tuning.ring_trip_bytes),
+            (_, Protocol::LL) => trips(self.hop_bytes(call), tuning.ring_trip_bytes),
             _ => tuning.simple_channels(bytes),
         }
     }

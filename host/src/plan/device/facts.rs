@@ -2,7 +2,9 @@
 
 use super::count::ring_channels;
 use super::kernel::MESH_PEERS_MAX;
-use super::tuning::{ChannelLimits, DeviceTuning, NET_MESH_CHANNELS, NET_RING_CHANNELS, NET_TREE_CHANNELS};
+use super::tuning::{
+    ChannelLimits, DeviceTuning, NET_MESH_CHANNELS, NET_MESSAGES, NET_RING_CHANNELS, NET_TREE_CHANNELS,
+};
 use crate::plan::Call;
 use crate::plan::tuning::{Architecture, Forced, Machine, NetSpeed, TuneTable};
 use crate::topology::PathKind;
@@ -99,7 +101,8 @@ impl DeviceFacts {
     /// The same where ranks are in `groups` that only a network connects, on a machine whose speeds are the network's.
     pub fn over_network(self, groups: u32, network: NetSpeed) -> DeviceFacts {
         let machine = self.machine.over_network(groups, network, [self.ring_channels, self.tree_channels]);
-        DeviceFacts { machine, ..self }
+        let tuning = DeviceTuning { messages: NET_MESSAGES, ..self.tuning };
+        DeviceFacts { machine, tuning, ..self }
     }
 
     /// Whether some connections lead over a network, and so through a proxy. These carry neither LL128, whose lines would not arrive

@@ -29,6 +29,8 @@ pub struct DeviceTuning {
     pub direct_trip_bytes: u64,
     /// Up to here, in bytes of the larger buffer of a call, rings use LL.
     pub ring_ll_max_bytes: u64,
+    /// The same for broadcasts.
+    pub broadcast_ll_max_bytes: u64,
     /// Up to here they use LL128. 0: never by themselves.
     pub ring_ll128_max_bytes: u64,
     /// Bytes of a hop that one block of a ring LL kernel takes in one trip.
@@ -109,6 +111,21 @@ pub(super) const NET_TREE_CHANNELS: u32 = 4;
 /// See [`NET_RING_CHANNELS`]. A rank has these with every other rank.
 pub(super) const NET_MESH_CHANNELS: u32 = 2;
 
+/// Bytes of a collective for each channel that leads over a network: over sockets of the loopback interface a broadcast of 1 MiB took 338 us
+/// on one channel, 400 on two and 507 on four.
+pub(super) const NET_CHANNEL_BYTES: u64 = 1 << 20;
+/// Up to here, in bytes of a hop, LL over a network is considered. Over sockets of the loopback interface it was faster than Simple
+/// with hops of 4 KiB and slower with hops of 16 KiB.
+pub(super) const NET_LL_MAX_BYTES: u64 = 8 << 10;
+
+/// Messages where a network leads between some of the ranks. LL doubles what a processor copies and a socket carries: NCCL's bound.
+/// At 64 KiB over loopback it took 119 us where NCCL's Simple took 68.
+pub(super) const NET_MESSAGES: &[MessageClass] = &[
+    MessageClass { max_bytes: 4 << 10, is_ll: true, channels: 1 },
+    MessageClass { max_bytes: 16 << 10, is_ll: true, channels: 2 },
+    MessageClass { max_bytes: u64::MAX, is_ll: false, channels: 2 },
+];
+
 impl DeviceTuning {
     /// Hopper, over NVSwitch. Measured on 4 H200 with the kernels alone, in CUDA graphs: an LL block of 384 threads takes 3 KiB in
     /// one trip, and more blocks beat more trips up to 32; Simple rings fill NVLink from 64 channels of 256 KiB slots at 64 MiB,
@@ -125,6 +142,7 @@ impl DeviceTuning {
         two_hops_min_bytes: 192 << 10,
         direct_trip_bytes: 3 << 10,
         ring_ll_max_bytes: 512 << 10,
+        broadcast_ll_max_bytes: 192 << 10,
         ring_ll128_max_bytes: 0,
         ring_trip_bytes: 3 << 10,
         ll_channels_max: 32,
