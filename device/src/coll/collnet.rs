@@ -1,12 +1,13 @@
 //! All-reduce up a chain of a host's ranks, through a network that reduces, and down again.
 
-use super::hop::HopArgs;
-use super::tree;
+use super::hop::{HopArgs, run_hop};
 use super::work::{ChainEnds, CollWork};
 use crate::conn::Conns;
 use crate::gpu::{Block, Stop};
 use crate::prims::Proto;
+use core::ops::Range;
 use oxccl_shared::algo::collnet as schedule;
+use oxccl_shared::algo::tree::{Turn, lag_max, pipeline};
 
 /// Runs `work` along the chain. The protocol is one whose slots hold nothing but elements, which the network can add.
 ///
@@ -34,6 +35,20 @@ pub(crate) unsafe fn all_reduce<B: Block, P: Proto>(
         send: &chain.below_send[..below],
         ..up
     };
-    // SAFETY: obligation 1 is passed on.
-    unsafe { tree::walk::<B, P>(block, conns, work, &up, Some(&down)) }
+    let chunk = |index: usize| -> Range<usize> {
+        let start = work.part.start + index * work.chunk_elems;
+        start..(start + work.chunk_elems).min(work.part.end)
+    };
+    // As in a tree, and not in one function with it: shared, it costs the tree's GPU kernels 30 registers.
+    let nchunks = work.part.len().div_ceil(work.chunk_elems);
+    let lag = lag_max(work.chunk_elems.div_ceil(work.slice_elems));
+    for turn in pipeline(nchunks, lag) {
+        let (hop, index) = match turn {
+            Turn::Up(index) => (&up, index),
+            Turn::Down(index) => (&down, index),
+        };
+        // SAFETY: obligation 1 is passed on: a chunk lies within the part.
+        unsafe { run_hop::<B, P>(block, conns, work, hop, chunk(index))? };
+    }
+    Ok(())
 }

@@ -38,22 +38,6 @@ pub(crate) unsafe fn all_reduce<B: Block, P: Proto>(
         send: &tree.child_send[..children],
         ..up
     });
-    // SAFETY: obligation 1 is passed on.
-    unsafe { walk::<B, P>(block, conns, work, &up, down.as_ref()) }
-}
-
-/// Walks the chunks of `work` up and, where there is a way down, down again.
-///
-/// # Safety
-/// 1. As [`super::run`], for the connections that `up` and `down` name.
-#[cfg_attr(target_arch = "nvptx64", inline(always))]
-pub(super) unsafe fn walk<B: Block, P: Proto>(
-    block: &B,
-    conns: Conns<'_>,
-    work: &CollWork,
-    up: &HopArgs<'_>,
-    down: Option<&HopArgs<'_>>,
-) -> Result<(), Stop> {
     let chunk = |index: usize| -> Range<usize> {
         let start = work.part.start + index * work.chunk_elems;
         start..(start + work.chunk_elems).min(work.part.end)
@@ -61,8 +45,8 @@ pub(super) unsafe fn walk<B: Block, P: Proto>(
     let nchunks = work.part.len().div_ceil(work.chunk_elems);
     let lag = schedule::lag_max(work.chunk_elems.div_ceil(work.slice_elems));
     for turn in schedule::pipeline(nchunks, lag) {
-        let (hop, index) = match (turn, down) {
-            (Turn::Up(index), _) => (up, index),
+        let (hop, index) = match (turn, &down) {
+            (Turn::Up(index), _) => (&up, index),
             (Turn::Down(index), Some(down)) => (down, index),
             (Turn::Down(_), None) => continue,
         };
