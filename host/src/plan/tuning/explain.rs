@@ -202,7 +202,8 @@ impl fmt::Display for Exclusion {
             Exclusion::Doubtful => {
                 write!(
                     f,
-                    "only if NCCL_PROTO names it: not measured, or 128 bytes may arrive in pieces where not all is NVLink"
+                    "only if NCCL_PROTO names it: not measured, or 128 bytes may arrive in pieces where not all is NVLink, or \
+                     LL over a network, whose words are twice as long"
                 )
             }
         }
