@@ -82,7 +82,8 @@ const TREE_SHARES: [&[f64]; 3] = [
 
 const VOLTA: Constants = Constants {
     source: "NCCL 2.30's published model; direct as on Hopper, not measured",
-    // Direct: OxCCL on 4 H200, docs/measurements/2026-11-21-h200x4.md: 6.6 us for 8 bytes, of which a flag takes 1.3 on its way.
+    // Direct: OxCCL on 4 H200, 2026-11-21, commit 808786a, with the kernels that any number of ranks but two and four still has: 6.6 us for
+    // 8 bytes, of which a flag takes 1.3 on its way.
     base_us: [[6.8, 14.0, 8.4], [6.6, 14.0, 8.4], [5.3, 5.3, 5.3], [0.0; 3]],
     near_us: NVLINK_US,
     pci_us: PCI_US,
@@ -92,7 +93,7 @@ const VOLTA: Constants = Constants {
     tree_ll128_channel_bw: [20.0, 20.0, 20.0],
     tree_channel_bw: [26.5, 18.5, 10.0],
     tree_shares: TREE_SHARES,
-    // The same page: 64 KiB take 2 us more than 8 bytes, and 256 KiB in two hops 10 us more than two hops of nothing.
+    // The same run: 64 KiB take 2 us more than 8 bytes, and 256 KiB in two hops 10 us more than two hops of nothing.
     direct_ll_shares: [0.71, 0.28],
     // Stores to all others from 32 blocks on each of 8 H200: 254 GB/s, to one other 365.
     direct_simple_share: 0.7,

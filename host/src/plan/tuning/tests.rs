@@ -319,7 +319,7 @@ fn the_model_knows_nccls_latencies_on_8_h200() {
 
 #[test]
 fn the_model_knows_what_oxccl_took_on_4_h200() {
-    // docs/measurements/2026-11-21-h200x4.md, microseconds; what was chosen there.
+    // 4 H200, 2026-11-21, commit 808786a, microseconds; what was chosen there.
     let machine = Machine::nominal(Architecture::Hopper, 4);
     let (direct, ring) =
         (Candidate::new(Algorithm::Direct, Protocol::LL), Candidate::new(Algorithm::Ring, Protocol::Simple));
