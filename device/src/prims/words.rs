@@ -62,7 +62,7 @@ pub unsafe fn load_one(src: *const u8, len_bytes: usize) -> u64 {
 /// 1. As [`load_one`].
 #[cold]
 #[inline(never)]
-pub unsafe fn load_odd(src: *const u8, len_bytes: usize) -> u64 {
+unsafe fn load_odd(src: *const u8, len_bytes: usize) -> u64 {
     if len_bytes >= 8 {
         // SAFETY: obligation 1.
         return unsafe { load_word(src) };
@@ -96,7 +96,7 @@ pub unsafe fn store_one(dst: *mut u8, word: u64, len_bytes: usize) {
 /// 1. As [`store_one`].
 #[cold]
 #[inline(never)]
-pub unsafe fn store_odd(dst: *mut u8, word: u64, len_bytes: usize) {
+unsafe fn store_odd(dst: *mut u8, word: u64, len_bytes: usize) {
     if len_bytes >= 8 {
         // SAFETY: obligation 1.
         return unsafe { store_word(dst, word) };

@@ -22,6 +22,8 @@ const PENDING_MAX: usize = 512;
 const ACCEPTS_PER_TURN: usize = 64;
 /// When the process has no file descriptor left, accepting rests this long instead of spinning.
 const REST: Duration = Duration::from_millis(50);
+/// Looks that find no descriptor belong together if they are no farther apart.
+const GOES_ON: Duration = Duration::from_millis(200);
 /// When it has rested so long for want of a descriptor, and no stranger holds one, none is going to come.
 const STARVED_AFTER: Duration = Duration::from_secs(2);
 /// So many refusals, and so many rests, are logged one by one, then only at powers of two.
@@ -99,7 +101,10 @@ impl Acceptor {
 
     /// When [`drive`](Self::drive) wants to be called at the latest.
     pub fn deadline(&self) -> Option<Instant> {
-        self.pending.iter().map(|pending| pending.deadline).chain(self.resting_until).min()
+        // Who waited for a descriptor may have gone: then nothing else says that it is over.
+        let over = self.starved.map(|(_, last, _)| last + GOES_ON);
+        let over = over.filter(|_| self.resting_until.is_none());
+        self.pending.iter().map(|pending| pending.deadline).chain(self.resting_until).chain(over).min()
     }
 
     /// Serves what poll(2) found ready and what has run out of time; appends those that passed to `accepted`.
@@ -121,6 +126,8 @@ impl Acceptor {
         if self.resting_until.is_some_and(|until| now >= until) {
             self.resting_until = None;
         }
+        // What was long ago was another time: the look after the last who came may find none left, and nobody waiting.
+        self.starved = self.starved.filter(|(_, last, _)| is_recent(now, *last));
         if listener_ready && self.resting_until.is_none() {
             self.accept(now, accepted);
         }
@@ -129,8 +136,7 @@ impl Acceptor {
     /// Whether somebody has waited to be accepted for long, and no descriptor came free.
     pub fn starved(&self, now: Instant) -> Option<NoDescriptor> {
         let (since, last, none_left) = self.starved?;
-        let goes_on = now.saturating_duration_since(last) < 4 * REST;
-        (goes_on && now.saturating_duration_since(since) >= STARVED_AFTER).then_some(none_left)
+        (is_recent(now, last) && now.saturating_duration_since(since) >= STARVED_AFTER).then_some(none_left)
     }
 
     fn accept(&mut self, now: Instant, accepted: &mut Vec<Accepted>) {
@@ -205,6 +211,11 @@ impl Acceptor {
 /// Whether what happens for this time is worth a line: strangers, and a process without descriptors, could fill disks.
 fn is_logged(times: u64) -> bool {
     times <= LOGGED_ONE_BY_ONE || times.is_power_of_two()
+}
+
+/// Whether `last` was just before `now`.
+fn is_recent(now: Instant, last: Instant) -> bool {
+    now.saturating_duration_since(last) < GOES_ON
 }
 
 #[cfg(test)]

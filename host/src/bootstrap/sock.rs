@@ -12,7 +12,7 @@ use rustix::net::sockopt;
 
 use super::frame::{Decoder, Frame};
 use super::handshake::{Handshake, HandshakeError, Hello};
-use crate::os::{NoDescriptor, raise_limit};
+use crate::os::io_with_room;
 
 /// How many connections may wait to be accepted: a whole large job may come at once. The kernel lowers it to
 /// `net.core.somaxconn`.
@@ -94,20 +94,13 @@ pub(crate) fn listen(ip: IpAddr, port: u16) -> io::Result<TcpListener> {
 }
 
 fn bind(addr: (IpAddr, u16)) -> io::Result<TcpListener> {
-    match TcpListener::bind(addr) {
-        Err(error) if NoDescriptor::of(&error).is_some() && raise_limit() => TcpListener::bind(addr),
-        done => done,
-    }
+    io_with_room(|| TcpListener::bind(addr))
 }
 
 /// Connects within the deadline. The stream does not block.
 pub(crate) fn connect(addr: SocketAddr, deadline: &Deadline) -> io::Result<TcpStream> {
     let left = deadline.left().ok_or(io::ErrorKind::TimedOut)?;
-    let mut stream = TcpStream::connect_timeout(&addr, left);
-    if stream.as_ref().is_err_and(|error| NoDescriptor::of(error).is_some()) && raise_limit() {
-        stream = TcpStream::connect_timeout(&addr, left);
-    }
-    let stream = stream?;
+    let stream = io_with_room(|| TcpStream::connect_timeout(&addr, left))?;
     // Trying a free port of one's own host again and again can end connected to oneself; nobody else listens there.
     if stream.local_addr()? == stream.peer_addr()? {
         return Err(io::ErrorKind::ConnectionRefused.into());

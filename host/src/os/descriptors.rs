@@ -51,12 +51,27 @@ pub(crate) fn raise_limit() -> bool {
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).is_ok()
 }
 
-/// Makes a call that needs a descriptor; again, with a higher limit, if there is none and the limit can be raised.
+/// Makes a call that needs a descriptor; again, with a higher limit, if there is none. Again too if the limit is as high as it can
+/// be: another thread may just have raised it.
 pub(crate) fn with_room<T, E: Clone + Into<io::Error>>(
     mut call: impl FnMut() -> Result<T, E>,
 ) -> Result<T, E> {
     match call() {
-        Err(error) if error.clone().into().raw_os_error() == Some(libc::EMFILE) && raise_limit() => call(),
+        Err(error) if error.clone().into().raw_os_error() == Some(libc::EMFILE) => {
+            raise_limit();
+            call()
+        }
+        done => done,
+    }
+}
+
+/// The same for calls whose errors are the operating system's.
+pub(crate) fn io_with_room<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    match call() {
+        Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
+            raise_limit();
+            call()
+        }
         done => done,
     }
 }

@@ -1,7 +1,7 @@
 //! Which algorithm and protocol for ranks on GPUs: thresholds that were measured, as a voice of `plan::tuning`.
 
 use super::facts::DeviceFacts;
-use super::kernel::{KernelId, MESH_PEERS_MAX};
+use super::kernel::{KernelId, MESH_PEERS_MAX, OWN_KERNELS};
 use super::tuning::NET_LL_MAX_BYTES;
 use crate::plan::Call;
 use crate::plan::tuning::{
@@ -72,8 +72,13 @@ impl DeviceFacts {
     ///
     /// LL over a network doubles what processors copy and sockets carry: beyond short hops it lost to Simple at every size.
     fn doubtful(&self, call: &Call) -> Candidates {
-        if self.crosses_network() && self.hop_bytes(call) > NET_LL_MAX_BYTES {
-            return Candidates::by(Protocol::LL);
+        if self.crosses_network() {
+            let along_tree = Candidate::new(Algorithm::Tree, Protocol::LL);
+            let is_long = |candidate: Candidate| match candidate {
+                _ if candidate == along_tree => self.buffer_bytes(call) > NET_LL_MAX_BYTES,
+                _ => candidate.protocol == Protocol::LL && self.hop_bytes(call) > NET_LL_MAX_BYTES,
+            };
+            return Candidates::of(is_long);
         }
         let Machine { ring, tree, nhosts, is_searched, .. } = &self.machine;
         let is_nvlink = ring.intra <= PathKind::Nvb && tree.intra <= PathKind::Nvb && *nhosts == 1;
@@ -113,6 +118,8 @@ impl DeviceFacts {
             }
             _ => (self.tuning.direct_ll128_bytes, bytes),
         };
+        // Other numbers of ranks have slower kernels, and were not measured.
+        let up_to = if OWN_KERNELS.contains(&self.nranks) { up_to } else { up_to / 4 };
         bytes > beyond
             && share_bytes <= up_to
             && KernelId::offered(func).has(DIRECT_LL128)

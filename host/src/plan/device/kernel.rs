@@ -8,7 +8,7 @@ pub const MESH_PEERS_MAX: u32 = 7;
 
 /// Ranks for which the kernels that exchange words with all peers at once were compiled on their own: what is known about the peers
 /// is not looked up then, and half of the instructions go.
-const OWN_KERNELS: [u32; 2] = [2, 4];
+pub(super) const OWN_KERNELS: [u32; 2] = [2, 4];
 
 /// A kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -104,7 +104,7 @@ impl ChannelLimits {
 
 /// Channels that are connected where a network leads between some of the ranks: of rings, of trees and of pairs. Each is a connection of
 /// its own with slots in pinned memory, and one thread of a processor moves them all: few keep it busy, as NCCL's two for each device
-/// of its network do. Not measured. The user raises those of rings by `NCCL_MIN_NCHANNELS`.
+/// of its network do. Taken up one for each MiB ([`NET_CHANNEL_BYTES`]). The user raises those of rings by `NCCL_MIN_NCHANNELS`.
 pub(super) const NET_RING_CHANNELS: u32 = 4;
 /// See [`NET_RING_CHANNELS`].
 pub(super) const NET_TREE_CHANNELS: u32 = 4;

@@ -73,10 +73,8 @@ impl Scope<'_> {
     /// What the user leaves of what is offered.
     pub fn allowed(&self) -> Candidates {
         let left = self.forced.narrow(self.call.func, self.offered);
-        if self.forced.names_protocol(self.call.func, Protocol::LL128) {
-            return left;
-        }
-        left.without(self.doubtful).or(left)
+        let is_named = |protocol| self.forced.names_protocol(self.call.func, protocol);
+        left.without(self.doubtful.and(Candidates::of(|candidate| !is_named(candidate.protocol)))).or(left)
     }
 
     /// What the model finds fastest of what is allowed.

@@ -47,7 +47,7 @@ pub enum Exclusion {
     NotConnected(&'static str),
     /// `NCCL_ALGO` or `NCCL_PROTO`.
     Restricted(&'static str),
-    /// LL128 where 128 bytes may arrive in pieces, or as nobody has measured it.
+    /// Allowed, and not taken unless it is named: LL128 where 128 bytes may arrive in pieces, or as nobody has measured it; LL over a network.
     Doubtful,
 }
 

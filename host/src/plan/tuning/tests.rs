@@ -275,7 +275,8 @@ fn what_was_measured_on_h200_stays_chosen() {
     assert_eq!(chosen(Func::AllReduce, 512 << 10), "direct ll");
     assert_eq!(chosen(Func::AllReduce, (512 << 10) + 1), "ring simple");
     assert_eq!(chosen(Func::AllGather, 128 << 10), "direct ll");
-    assert_eq!(chosen(Func::Broadcast, 256 << 10), "ring ll");
+    assert_eq!(chosen(Func::Broadcast, 192 << 10), "ring ll");
+    assert_eq!(chosen(Func::Broadcast, (192 << 10) + 1), "ring simple");
     assert_eq!(chosen(Func::ReduceScatter, 1 << 20), "ring simple");
     assert_eq!(facts.choose(&call(Func::Barrier, 0)).reason, Reason::Only);
 }

@@ -33,6 +33,9 @@ fn put(mut inventory: Inventory, sysfs: &Sysfs, gpus: &[GpuFacts], nets: &[NetFa
     for (dev, net) in nets.iter().enumerate() {
         if let Some(known) = find_net(&mut inventory, net) {
             fill_net(known, dev as u32, net);
+            if let Some(bus_id) = net.bus_id.filter(|bus_id| contains(&mut inventory, *bus_id)) {
+                place(&mut inventory, sysfs, bus_id);
+            }
             continue;
         }
         match net.bus_id {
