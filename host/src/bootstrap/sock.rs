@@ -12,7 +12,7 @@ use rustix::net::sockopt;
 
 use super::frame::{Decoder, Frame};
 use super::handshake::{Handshake, HandshakeError, Hello};
-use crate::os::io_with_room;
+use crate::os::with_room;
 
 /// How many connections may wait to be accepted: a whole large job may come at once. The kernel lowers it to
 /// `net.core.somaxconn`.
@@ -86,21 +86,17 @@ pub(crate) fn poll(fds: &mut [PollFd<'_>], until: Option<Instant>) -> io::Result
 
 /// Listens at `ip`; port 0 lets the kernel choose. The listener does not block.
 pub(crate) fn listen(ip: IpAddr, port: u16) -> io::Result<TcpListener> {
-    let listener = bind((ip, port))?;
+    let listener = with_room(|| TcpListener::bind((ip, port)))?;
     listener.set_nonblocking(true)?;
     // `std` listens with a backlog of 128, too small for a job that starts at once; listening again only raises it.
     rustix::net::listen(&listener, BACKLOG)?;
     Ok(listener)
 }
 
-fn bind(addr: (IpAddr, u16)) -> io::Result<TcpListener> {
-    io_with_room(|| TcpListener::bind(addr))
-}
-
 /// Connects within the deadline. The stream does not block.
 pub(crate) fn connect(addr: SocketAddr, deadline: &Deadline) -> io::Result<TcpStream> {
     let left = deadline.left().ok_or(io::ErrorKind::TimedOut)?;
-    let stream = io_with_room(|| TcpStream::connect_timeout(&addr, left))?;
+    let stream = with_room(|| TcpStream::connect_timeout(&addr, left))?;
     // Trying a free port of one's own host again and again can end connected to oneself; nobody else listens there.
     if stream.local_addr()? == stream.peer_addr()? {
         return Err(io::ErrorKind::ConnectionRefused.into());

@@ -1,5 +1,6 @@
 //! File descriptors, and what to do when there is none left.
 
+use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
 
@@ -51,24 +52,29 @@ pub(crate) fn raise_limit() -> bool {
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).is_ok()
 }
 
-/// Makes a call that needs a descriptor; again, with a higher limit, if there is none. Again too if the limit is as high as it can
-/// be: another thread may just have raised it.
-pub(crate) fn with_room<T, E: Clone + Into<io::Error>>(
-    mut call: impl FnMut() -> Result<T, E>,
-) -> Result<T, E> {
-    match call() {
-        Err(error) if error.clone().into().raw_os_error() == Some(libc::EMFILE) => {
-            raise_limit();
-            call()
-        }
-        done => done,
+/// An error that may be the want of a descriptor.
+pub(crate) trait MayLackRoom {
+    /// Whether this process has as many descriptors as it may.
+    fn lacks_room(&self) -> bool;
+}
+
+impl MayLackRoom for Errno {
+    fn lacks_room(&self) -> bool {
+        *self == Errno::MFILE
     }
 }
 
-/// The same for calls whose errors are the operating system's.
-pub(crate) fn io_with_room<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+impl MayLackRoom for io::Error {
+    fn lacks_room(&self) -> bool {
+        self.raw_os_error() == Some(libc::EMFILE)
+    }
+}
+
+/// Makes a call that needs a descriptor; again, with a higher limit, if there is none. Again too if the limit is as high as it can
+/// be: another thread may just have raised it.
+pub(crate) fn with_room<T, E: MayLackRoom>(mut call: impl FnMut() -> Result<T, E>) -> Result<T, E> {
     match call() {
-        Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
+        Err(error) if error.lacks_room() => {
             raise_limit();
             call()
         }

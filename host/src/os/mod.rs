@@ -6,4 +6,4 @@
 mod descriptors;
 
 pub use descriptors::NoDescriptor;
-pub(crate) use descriptors::{io_with_room, raise_limit, said, with_room};
+pub(crate) use descriptors::{raise_limit, said, with_room};

@@ -1,6 +1,6 @@
 //! What a rank tells the others about itself at init.
 
-use crate::os::{NoDescriptor, io_with_room};
+use crate::os::{NoDescriptor, with_room};
 use crate::topology::detect::Sysfs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::OnceLock;
@@ -111,7 +111,7 @@ fn host_digest(host_id: Option<&str>) -> Result<u64, NoDescriptor> {
         return Ok(hasher.finish());
     }
     rustix::system::uname().nodename().to_bytes().hash(&mut hasher);
-    let boot = io_with_room(|| std::fs::read(BOOT_ID));
+    let boot = with_room(|| std::fs::read(BOOT_ID));
     // Ranks of which one could not read it would take each other for strangers.
     if let Some(none_left) = boot.as_ref().err().and_then(NoDescriptor::of) {
         return Err(none_left);

@@ -73,12 +73,8 @@ impl DeviceFacts {
     /// LL over a network doubles what processors copy and sockets carry: beyond short hops it lost to Simple at every size.
     fn doubtful(&self, call: &Call) -> Candidates {
         if self.crosses_network() {
-            let along_tree = Candidate::new(Algorithm::Tree, Protocol::LL);
-            let is_long = |candidate: Candidate| match candidate {
-                _ if candidate == along_tree => self.buffer_bytes(call) > NET_LL_MAX_BYTES,
-                _ => candidate.protocol == Protocol::LL && self.hop_bytes(call) > NET_LL_MAX_BYTES,
-            };
-            return Candidates::of(is_long);
+            let is_long = |candidate: Candidate| self.hop_bytes(call, candidate.algorithm) > NET_LL_MAX_BYTES;
+            return Candidates::by(Protocol::LL).and(Candidates::of(is_long));
         }
         let Machine { ring, tree, nhosts, is_searched, .. } = &self.machine;
         let is_nvlink = ring.intra <= PathKind::Nvb && tree.intra <= PathKind::Nvb && *nhosts == 1;

@@ -56,12 +56,11 @@ impl DeviceFacts {
         Explanation::new(&self.scope(call), absent).with_blocks(plan.channels, Some(plan.threads))
     }
 
-    /// Bytes of a hop along a ring.
-    pub(super) fn hop_bytes(&self, call: &Call) -> u64 {
-        match call.func {
-            Func::Broadcast | Func::Reduce => call.bytes(),
-            _ => self.buffer_bytes(call) / u64::from(self.nranks),
-        }
+    /// Bytes of a hop along a ring or a tree.
+    pub(super) fn hop_bytes(&self, call: &Call, algorithm: Algorithm) -> u64 {
+        let bytes = self.buffer_bytes(call);
+        let goes_whole = algorithm == Algorithm::Tree || matches!(call.func, Func::Broadcast | Func::Reduce);
+        if goes_whole { bytes } else { bytes / u64::from(self.nranks) }
     }
 
     /// Channels before limits.
@@ -76,8 +75,7 @@ impl DeviceFacts {
                 trips(call.bytes() / ranks, tuning.direct_ll128_channel_bytes)
             }
             _ if self.crosses_network() => bytes.div_ceil(NET_CHANNEL_BYTES).min(u64::from(u32::MAX)) as u32,
-            (Algorithm::Tree, Protocol::LL) => trips(bytes, tuning.ring_trip_bytes),
-            (_, Protocol::LL) => trips(self.hop_bytes(call), tuning.ring_trip_bytes),
+            (_, Protocol::LL) => trips(self.hop_bytes(call, algorithm), tuning.ring_trip_bytes),
             _ => tuning.simple_channels(bytes),
         }
     }
