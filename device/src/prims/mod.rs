@@ -73,6 +73,12 @@ pub trait Proto {
     /// Otherwise one looks for all.
     const EACH_LOOKS: bool;
 
+    /// Whether this thread compares headers with what we expect, if each looks for data itself.
+    #[inline(always)]
+    fn checks<B: Block>(block: &B) -> bool {
+        block.leads()
+    }
+
     /// The header of the slot to be consumed next, once it is there.
     fn poll_header(conn: &RecvConn) -> Option<SlotHeader>;
 
@@ -108,7 +114,7 @@ pub unsafe fn run_slice<B: Block, P: Proto>(
         wait_credits(block, conns, slice, block.threads() == 1)?;
         // SAFETY: obligation 1 is passed on; there are credits; such blocks have no posters.
         unsafe { P::transfer(block, conns, slice)? };
-        if block.leads() {
+        if P::checks(block) {
             // Behind the data, because it has arrived by now; who came with other data is found out all the same.
             check_headers::<B, P>(block, conns, slice)?;
         }

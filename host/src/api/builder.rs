@@ -12,7 +12,7 @@ use crate::channel::{self, ConnectError, Connected, Reducing, Wanted};
 use crate::launch::{Engine, EngineParts, Health, WaitContext};
 use crate::plan::tuning::Impossible;
 use crate::plan::{Collnet, Facts, Tuning};
-use crate::transport::{Allowed, PeerInfo, TransportKind, is_crowded, stream_layout};
+use crate::transport::{Allowed, PeerInfo, TransportKind, processors_each, stream_layout};
 use oxccl_shared::abi::{Algorithm, Protocol, Rank};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -230,7 +230,7 @@ fn engine(
         collnet: connected.reducing.collnet,
         table: config.tuned.as_ref().and_then(|tuned| tuned.table(tuning.backend(), nranks)).copied(),
     };
-    let crowded = is_crowded(&connected.peers, here.host);
+    let crowded = processors_each(&connected.peers, here.host) == 0;
     let tell = Box::new(TellByWatch::new(watch));
     Engine::new(EngineParts {
         rank,

@@ -178,6 +178,8 @@ impl Config {
         let plugins = |text: &str| Some(PluginConfig::parse(text));
         env.set("NCCL_NET_PLUGIN", "names of plugins were expected", &mut net.plugins, plugins)?;
         env.set("NCCL_COLLNET_ENABLE", parse::FLAG, &mut net.coll.enabled, parse::flag)?;
+        let threads = |text: &str| parse::proxy_threads(text).map(Some);
+        env.set("OXCCL_PROXY_THREADS", parse::PROXY_THREADS, &mut net.proxy_threads, threads)?;
         net.socket.interfaces = bootstrap.interfaces.clone();
         net.socket.ipv6 = bootstrap.prefer_ipv6;
         let (mut threads, mut sockets_per_thread) = (0, 1);
@@ -336,6 +338,8 @@ mod tests {
             ("OXCCL_TIMEOUT", "1e300"),
             ("OXCCL_TIMEOUT", "1e-12"),
             ("OXCCL_TIMEOUT", "NaN"),
+            ("OXCCL_PROXY_THREADS", "0"),
+            ("OXCCL_PROXY_THREADS", "17"),
             ("NCCL_SOCKET_FAMILY", "AF_UNIX"),
             ("NCCL_IB_TIMEOUT", "32"),
             ("NCCL_IB_HCA", "^"),

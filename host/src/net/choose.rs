@@ -23,6 +23,9 @@ pub struct NetConfig {
     pub ib: IbConfig,
     /// Of the network over sockets.
     pub socket: SocketConfig,
+    /// Threads of a GPU's proxy (`OXCCL_PROXY_THREADS`), among which its connections are divided. Default: as many as pay on that
+    /// network and that host.
+    pub proxy_threads: Option<u32>,
 }
 
 /// Opens a network that this library has.

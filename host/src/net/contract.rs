@@ -114,6 +114,12 @@ pub trait Net: Send + Sync + fmt::Debug {
     /// How many devices it found; they are numbered from 0. None is not an error: the network is then not used.
     fn devices(&self) -> u32;
 
+    /// Whether bytes are moved by the processor that drives a communicator, as over sockets, and not by the device: then several
+    /// threads move more than one, each its own communicators.
+    fn is_moved_by_processors(&self) -> bool {
+        false
+    }
+
     /// What `device` is.
     ///
     /// # Errors

@@ -76,6 +76,10 @@ impl Net for FaultNet {
         self.inner.devices()
     }
 
+    fn is_moved_by_processors(&self) -> bool {
+        self.inner.is_moved_by_processors()
+    }
+
     fn properties(&self, device: u32) -> Result<NetProperties, NetError> {
         self.inner.properties(device)
     }

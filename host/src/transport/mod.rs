@@ -9,5 +9,5 @@ mod stream;
 pub mod p2p;
 
 pub use kind::{Allowed, TransportKind};
-pub use peer::{PeerInfo, is_crowded};
+pub use peer::{PeerInfo, processors_each};
 pub use stream::stream_layout;

@@ -82,15 +82,15 @@ impl PeerInfo {
     }
 }
 
-/// Whether the ranks of a host have to share processors: there are more of them than processors that any of them may use.
-pub fn is_crowded(peers: &[PeerInfo], host: u64) -> bool {
+/// How many processors there are for each rank of a host, of those that any of them may use; none if ranks have to share.
+pub fn processors_each(peers: &[PeerInfo], host: u64) -> u32 {
     let mut union = [0u64; PROCESSOR_WORDS];
     let mut ranks = 0;
     for peer in peers.iter().filter(|peer| peer.host == host) {
         ranks += 1;
         union.iter_mut().zip(peer.processors).for_each(|(word, more)| *word |= more);
     }
-    ranks > union.iter().map(|word| word.count_ones()).sum::<u32>()
+    union.iter().map(|word| word.count_ones()).sum::<u32>().checked_div(ranks).unwrap_or_default()
 }
 
 /// The calling thread's affinity; everything where the kernel does not tell.
@@ -152,15 +152,17 @@ mod tests {
     }
 
     #[test]
-    fn ranks_bound_to_processors_of_their_own_are_not_crowded() {
+    fn ranks_bound_to_processors_of_their_own_share_none() {
         let on = |host, cpus: u64| {
             let mut processors = [0; PROCESSOR_WORDS];
             processors[0] = cpus;
             PeerInfo { host, processors, ..PeerInfo::default() }
         };
-        assert!(!is_crowded(&[on(1, 0b01), on(1, 0b10)], 1));
-        assert!(is_crowded(&[on(1, 0b01), on(1, 0b01)], 1));
-        assert!(!is_crowded(&[on(1, 0b11), on(1, 0b11), on(2, 0b11)], 1));
-        assert!(is_crowded(&[on(1, 0b11), on(1, 0b11), on(1, 0b11)], 1));
+        assert_eq!(processors_each(&[on(1, 0b01), on(1, 0b10)], 1), 1);
+        assert_eq!(processors_each(&[on(1, 0b01), on(1, 0b01)], 1), 0);
+        assert_eq!(processors_each(&[on(1, 0b11), on(1, 0b11), on(2, 0b11)], 1), 1);
+        assert_eq!(processors_each(&[on(1, 0b11), on(1, 0b11), on(1, 0b11)], 1), 0);
+        assert_eq!(processors_each(&[on(1, 0xff), on(1, 0xff00), on(1, 0x1ff)], 1), 5);
+        assert_eq!(processors_each(&[], 1), 0);
     }
 }

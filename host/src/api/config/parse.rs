@@ -10,6 +10,7 @@ pub(super) const INTERFACES: &str =
     "a list of interface prefixes was expected, such as eth,ib or =eth0 or ^docker";
 pub(super) const THREADS: &str = "64 to 384 threads were expected, a multiple of 32";
 pub(super) const SOCKETS: &str = "0 to 64 was expected";
+pub(super) const PROXY_THREADS: &str = "1 to 16 was expected";
 pub(super) const CHANNELS: &str = "a number of channels was expected, at least 1";
 pub(super) const BUFFER: &str = "8192 to 8388608 bytes were expected, a multiple of 1024";
 pub(super) const FLAG: &str = "0 or 1 was expected";
@@ -84,6 +85,10 @@ pub(super) fn family(text: &str) -> Option<Option<bool>> {
 /// A part of the number of a connection's sockets.
 pub(super) fn sockets(text: &str) -> Option<u32> {
     text.parse().ok().filter(|sockets| *sockets <= 64)
+}
+
+pub(super) fn proxy_threads(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|threads| (1..=16).contains(threads))
 }
 
 pub(super) fn channels(text: &str) -> Option<Option<u32>> {

@@ -9,8 +9,8 @@ use crate::launch::wait::{LEFT_GRACE, Tell};
 use crate::net::stream::{Direction, LinkError};
 use crate::plan::device::{DevicePlan, KernelId};
 use crate::proxy::progress::{
-    EndError, EndFault, Idle, Keep, ORDERS_OPEN_MAX, ProxyEnd, ProxyFailure, ProxyOrder, ProxyOwner,
-    ProxyParts, ProxyThread, ProxyThreadConfig, proxy,
+    Concerns, EndError, EndFault, Idle, Keep, ORDERS_OPEN_MAX, ProxyEnd, ProxyFailure, ProxyOrder,
+    ProxyOwner, ProxyParts, ProxyThread, ProxyThreadConfig, proxy,
 };
 use oxccl_shared::abi::{Algorithm, ChannelId, KERNEL_MESSAGES_MAX, KernelColl, KernelMessage, Rank};
 use std::io;
@@ -88,13 +88,16 @@ pub struct NetParts {
     pub cpus: Vec<usize>,
     /// How patiently the proxy looks for work.
     pub idle: Idle,
+    /// Threads of the proxy, among which the connections are divided.
+    pub threads: u32,
     /// What kernels' ends lie in.
     pub memory: Keep,
 }
 
 /// A communicator's proxy, as its engine has it. Dropped, it ends; kernels must have.
 pub struct NetProxy {
-    thread: ProxyThread,
+    /// Each has a part of the connections.
+    threads: Box<[(Concerns, ProxyThread)]>,
     channels: NetChannels,
     reaches: Box<[bool]>,
     /// Whether connections of rings, and of trees, are among those that it drives.
@@ -105,22 +108,28 @@ pub struct NetProxy {
 }
 
 impl NetProxy {
-    /// Starts the thread. What fails on it becomes a fault in `health`, whose alarm ends kernels; what stops `health` ends it.
+    /// Starts the threads. What fails on them becomes a fault in `health`, whose alarm ends kernels; what stops `health` ends it.
     ///
     /// # Errors
     /// The system gives no thread.
     pub fn start(parts: NetParts, health: &Arc<Health>, tell: &Arc<dyn Tell + Sync>) -> io::Result<NetProxy> {
-        let NetParts { proxy: parts, channels, reaches, device, cpus, idle, memory } = parts;
+        let NetParts { proxy: parts, channels, reaches, device, cpus, idle, threads, memory } = parts;
         let drives = |algorithm| {
             let channels = channels.of(algorithm);
             parts.ends.iter().map(ProxyEnd::place).any(|place| channels.contains(&place.channel.0))
         };
         let (has_rings, has_trees) = (drives(Algorithm::Ring), drives(Algorithm::Tree));
         let owner = Owner { health: health.clone(), tell: tell.clone(), channels, device };
-        let config = ProxyThreadConfig { name: format!("oxccl proxy {}", parts.rank), idle, cpus };
-        let (orders, progress) = proxy(parts);
-        let thread = ProxyThread::start(orders, progress, &config, owner)?;
-        Ok(NetProxy { thread, channels, reaches, has_rings, has_trees, _memory: memory })
+        let start = |(number, parts): (usize, ProxyParts)| {
+            let name = format!("oxccl prx {}.{number}", parts.rank);
+            let config = ProxyThreadConfig { name, idle, cpus: cpus.clone() };
+            let concerns = parts.concerns();
+            let (orders, progress) = proxy(parts);
+            Ok((concerns, ProxyThread::start(orders, progress, &config, owner.clone())?))
+        };
+        let threads = parts.divided(threads as usize).into_iter().enumerate().map(start);
+        let threads = threads.collect::<io::Result<_>>()?;
+        Ok(NetProxy { threads, channels, reaches, has_rings, has_trees, _memory: memory })
     }
 
     /// A collective's kernel is to be launched. Says whether that concerns the proxy.
@@ -152,17 +161,20 @@ impl NetProxy {
     }
 
     fn give(&mut self, order: ProxyOrder) {
-        let queued = self.thread.orders().queue(order);
-        queued.expect("a proxy of this process has room for every order");
+        for (_, thread) in self.threads.iter_mut().filter(|(concerns, _)| concerns.has_part_in(&order)) {
+            let queued = thread.orders().queue(order);
+            queued.expect("a proxy of this process has room for every order");
+        }
     }
 
     /// Whether all that it was told of has been sent and published.
     pub(crate) fn is_done(&self) -> bool {
-        self.thread.is_done()
+        self.threads.iter().all(|(_, thread)| thread.is_done())
     }
 }
 
 /// What a proxy's failure ends.
+#[derive(Clone)]
 struct Owner {
     health: Arc<Health>,
     tell: Arc<dyn Tell + Sync>,

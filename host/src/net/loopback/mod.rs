@@ -55,6 +55,10 @@ impl Net for Loopback {
         1
     }
 
+    fn is_moved_by_processors(&self) -> bool {
+        true
+    }
+
     fn properties(&self, device: u32) -> Result<NetProperties, NetError> {
         self.check(device)?;
         Ok(NetProperties {

@@ -74,6 +74,10 @@ impl Net for Socket {
         self.devices.len() as u32
     }
 
+    fn is_moved_by_processors(&self) -> bool {
+        true
+    }
+
     fn properties(&self, device: u32) -> Result<NetProperties, NetError> {
         let found = self.device(device)?;
         Ok(NetProperties {

@@ -20,9 +20,10 @@ pub struct Idle {
 impl Idle {
     /// Never leaves the processor: for a core of its own.
     pub const SPIN: Idle = Idle { spins: u32::MAX, pauses: 0, yields: 0, sleep: None };
-    /// Busy while operations are under way, asleep soon after.
+    /// Busy while operations are under way, asleep soon after: a look with its pause takes 0.1 to 0.5 us, so that some milliseconds go
+    /// by first. Whoever sleeps earlier sleeps between the hops of an operation, and every sleep costs its 50 us and more.
     pub const BALANCED: Idle =
-        Idle { spins: 100, pauses: 2000, yields: 200, sleep: Some(Duration::from_micros(50)) };
+        Idle { spins: 100, pauses: 20_000, yields: 2000, sleep: Some(Duration::from_micros(50)) };
     /// For machines with fewer cores than threads.
     pub const FRUGAL: Idle =
         Idle { spins: 1, pauses: 10, yields: 20, sleep: Some(Duration::from_micros(200)) };

@@ -203,10 +203,14 @@ impl RecvEnd {
         let mut outcome = repeat(|| self.post_next(running));
         if matches!(self.announced, Announced::Done) {
             // What came before the network failed is published all the same: it may be all that was to come.
-            let received = repeat(|| self.receive_next(running));
-            let flushed = repeat(|| self.flush_next(running));
-            let published = repeat(|| self.publish_next(running));
-            outcome = outcome.and(received).and(flushed).and(published);
+            let received = repeat(|| {
+                let has_more = self.receive_next(running);
+                // At once: to ask for the next receive may cost a call of the system, for which a kernel that waits would wait too.
+                repeat(|| self.flush_next(running))?;
+                repeat(|| self.publish_next(running))?;
+                has_more
+            });
+            outcome = outcome.and(received);
         }
         outcome
     }

@@ -24,7 +24,7 @@ use crate::plan::tuning::NetSpeed;
 use crate::proxy::progress::{Idle, Place, ProxyChannel, ProxyEnd, ProxyParts, RecvEnd, SendEnd};
 use crate::topology::BusId;
 use crate::topology::detect::Sysfs;
-use crate::transport::{PeerInfo, is_crowded};
+use crate::transport::{PeerInfo, processors_each};
 use memory::NetMemory;
 use oxccl_shared::abi::{Algorithm, ChannelId, Rank};
 use places::{NetPlace, NetPlaces};
@@ -37,6 +37,8 @@ pub(super) struct Network {
     net: Arc<dyn Net>,
     device: u32,
     properties: NetProperties,
+    /// Threads of the proxy, where the user insists.
+    threads: Option<u32>,
     /// Of the slowest rank's device.
     pub speed: NetSpeed,
 }
@@ -75,6 +77,7 @@ impl Network {
         let here = peers[rank as usize].host;
         let local_rank = peers[..rank as usize].iter().filter(|peer| peer.host == here).count() as u32;
         let found = find(config).and_then(|net| Network::on_nearest_device(net, gpu, local_rank));
+        let found = found.map(|network| Network { threads: config.proxy_threads, ..network });
         let said = found.as_ref().map(Network::to_bytes).map_err(|error| refused(error.clone()));
         let said = agree(bootstrap, said)?;
         let network = found.map_err(refused)?;
@@ -102,7 +105,7 @@ impl Network {
         let mbps = Some(properties.speed_mbps).filter(|speed| *speed > 0).unwrap_or(UNKNOWN_MBPS);
         let speed =
             NetSpeed { gbytes: f64::from(mbps) / 8000.0, latency_us: f64::from(properties.latency_us) };
-        Ok(Network { net, device, properties, speed })
+        Ok(Network { net, device, properties, threads: None, speed })
     }
 
     /// What the other ranks are told.
@@ -175,6 +178,7 @@ impl Network {
             timeout: Some(step_timeout),
         };
         let here = &peers[rank as usize];
+        let processors_each = processors_each(peers, here.host);
         let nic = self.properties.pci_path.as_ref().map(PathBuf::from);
         let parts = NetParts {
             proxy,
@@ -182,7 +186,8 @@ impl Network {
             reaches: (0..nranks).map(|peer| layout.ways.is_net(rank, peer)).collect(),
             device: format!("{} {}", self.net.name(), self.properties.name),
             cpus: processors::near(&Sysfs::live(), nic.as_deref(), gpu, &here.processors),
-            idle: if is_crowded(peers, here.host) { Idle::FRUGAL } else { Idle::BALANCED },
+            idle: if processors_each == 0 { Idle::FRUGAL } else { Idle::BALANCED },
+            threads: self.threads.unwrap_or_else(|| processors::proxy_threads(&**net, processors_each)),
             memory: memory.keep(),
         };
         Ok(NetConnected { parts, places, memory })

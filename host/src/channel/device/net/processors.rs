@@ -1,5 +1,6 @@
 //! Which processors are near a device of a network and the GPU that uses it.
 
+use crate::net::Net;
 use crate::topology::BusId;
 use crate::topology::detect::Sysfs;
 use std::path::Path;
@@ -12,9 +13,30 @@ pub(super) fn near(sysfs: &Sysfs, device: Option<&Path>, gpu: BusId, allowed: &[
     near.into_iter().filter(is_allowed).collect()
 }
 
+/// Threads of a rank's proxy at most.
+const THREADS_MAX: u32 = 4;
+/// Of so many processors of a rank one is the proxy's.
+const PROCESSORS_PER_THREAD: u32 = 4;
+
+/// How many threads drive a rank's connections, on a host with so many processors for each rank: one, where a NIC moves the bytes.
+pub(super) fn proxy_threads(net: &dyn Net, processors_each: u32) -> u32 {
+    if net.is_moved_by_processors() {
+        (processors_each / PROCESSORS_PER_THREAD).clamp(1, THREADS_MAX)
+    } else {
+        1
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::loopback::Loopback;
+
+    #[test]
+    fn a_quarter_of_the_processors_are_the_proxys() {
+        let threads = [0, 1, 7, 8, 16, 64].map(|each| proxy_threads(&Loopback::new(0), each));
+        assert_eq!(threads, [1, 1, 1, 2, 4, 4]);
+    }
 
     #[test]
     fn processors_are_those_near_the_nic_that_may_be_used() {

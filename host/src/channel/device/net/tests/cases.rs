@@ -36,7 +36,7 @@ fn every_function(player: &mut Player) {
 #[test]
 fn ranks_that_each_are_a_host_do_everything_over_sockets() {
     Scene { memory: false, ..Scene::new(&[1, 1, 1]) }.play(every_function);
-    Scene::new(&[1, 2]).play(every_function);
+    Scene { threads: 4, ..Scene::new(&[1, 2]) }.play(every_function);
 }
 
 /// Some connections in memory that GPUs share, others over the network.
@@ -123,7 +123,7 @@ fn a_lost_connection_stops_kernels_and_is_named() {
 fn a_connection_without_a_step_is_a_timeout_of_the_rank_at_its_end() {
     let step_timeout = Duration::from_secs(1);
     let told = Mutex::new(None);
-    Scene { memory: false, step_timeout, ..Scene::new(&[1, 2]) }.play(|player| {
+    Scene { memory: false, step_timeout, threads: 2, ..Scene::new(&[1, 2]) }.play(|player| {
         if player.rank == 0 {
             // More than all slots and sockets take.
             let ended = player.collective(&Call { root: 0, ..call(Func::Broadcast, 20 << 20) }, 1);

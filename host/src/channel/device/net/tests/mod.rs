@@ -40,6 +40,8 @@ struct Scene {
     memory: bool,
     forced: Forced,
     step_timeout: Duration,
+    /// Of a proxy; every other rank's has one more, since ranks need not agree on that.
+    threads: u32,
 }
 
 struct Nobody;
@@ -74,7 +76,7 @@ struct KindConns {
 impl Scene {
     fn new(hosts: &[u64]) -> Scene {
         let (hosts, forced) = (hosts.to_vec(), Forced::default());
-        Scene { hosts, memory: true, forced, step_timeout: PATIENCE }
+        Scene { hosts, memory: true, forced, step_timeout: PATIENCE, threads: 1 }
     }
 
     fn nranks(&self) -> u32 {
@@ -144,7 +146,7 @@ impl Scene {
         let health = Arc::new(Health::new(rank, self.nranks()));
         let tell: Arc<dyn Tell + Sync> = Arc::new(Nobody);
         // Machines that test have fewer processors than these ranks have threads.
-        let parts = NetParts { idle: Idle::FRUGAL, ..connected.parts };
+        let parts = NetParts { idle: Idle::FRUGAL, threads: self.threads + rank % 2, ..connected.parts };
         let net = NetProxy::start(parts, &health, &tell).unwrap();
         let kinds = [
             (&tables.ring, layout.rings.len()),

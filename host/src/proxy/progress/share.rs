@@ -1,0 +1,103 @@
+//! Dividing a rank's connections among several proxies, where one thread does not move bytes as fast as they come.
+
+use super::engine::ProxyParts;
+use super::error::Place;
+use super::order::ProxyOrder;
+use oxccl_shared::abi::Func;
+
+impl ProxyParts {
+    /// The same connections among at most `count` proxies, none without any. An order is for all of them that it [concerns].
+    ///
+    /// [concerns]: Concerns::has_part_in
+    ///
+    /// What sends is apart from what receives, because every pattern has as much of one as of the other; then it goes by channels.
+    pub fn divided(self, count: usize) -> Vec<ProxyParts> {
+        if count <= 1 {
+            return vec![self];
+        }
+        let ProxyParts { rank, nranks, channels, ends, timeout } = self;
+        let part = || ProxyParts { rank, nranks, channels: channels.clone(), ends: Vec::new(), timeout };
+        let mut parts: Vec<ProxyParts> = (0..count).map(|_| part()).collect();
+        for end in ends {
+            parts[share(end.place(), count)].ends.push(end);
+        }
+        parts.retain(|part| !part.ends.is_empty());
+        parts
+    }
+}
+
+/// For which orders a proxy has something to do: its channels, those on which it sends and those on which it receives.
+#[derive(Clone, Debug)]
+pub struct Concerns {
+    sends: Box<[bool]>,
+    receives: Box<[bool]>,
+}
+
+impl ProxyParts {
+    /// Which orders concern these connections.
+    pub fn concerns(&self) -> Concerns {
+        let channels_of = |is_send| {
+            let mut channels = vec![false; self.channels.len()];
+            let places = self.ends.iter().map(|end| end.place()).filter(|place| place.is_send == is_send);
+            places.for_each(|place| channels[place.channel.0 as usize] = true);
+            channels.into_boxed_slice()
+        };
+        Concerns { sends: channels_of(true), receives: channels_of(false) }
+    }
+}
+
+impl Concerns {
+    /// Whether the proxy is to be given an order. One of channels that there are not is for it too, to be refused.
+    #[inline]
+    pub fn has_part_in(&self, order: &ProxyOrder) -> bool {
+        let first = order.first_channel as usize;
+        let has = |channels: &[bool]| {
+            let those = channels.get(first..first.saturating_add(order.nchannels as usize));
+            those.is_none_or(|those| those.contains(&true))
+        };
+        (order.func != Func::Recv as u8 && has(&self.sends))
+            || (order.func != Func::Send as u8 && has(&self.receives))
+    }
+}
+
+/// Which of `count` proxies, two or more, has a connection.
+fn share(Place { channel, is_send, .. }: Place, count: usize) -> usize {
+    let senders = count / 2;
+    let (first, among) = if is_send { (0, senders) } else { (senders, count - senders) };
+    first + channel.0 as usize % among
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use oxccl_shared::abi::{ChannelId, Rank};
+
+    #[test]
+    fn orders_concern_who_has_their_channels_in_their_direction() {
+        let concerns = Concerns { sends: [true, false, true].into(), receives: [false; 3].into() };
+        let has_part = |func: Func, first_channel, nchannels| {
+            let order = ProxyOrder { func: func as u8, first_channel, nchannels, ..ProxyOrder::default() };
+            concerns.has_part_in(&order)
+        };
+        assert!(
+            has_part(Func::AllReduce, 0, 3) && has_part(Func::AllReduce, 1, 2) && has_part(Func::Send, 2, 1)
+        );
+        assert!(!has_part(Func::AllReduce, 1, 1) && !has_part(Func::Recv, 0, 3));
+        assert!(has_part(Func::AllReduce, 2, 2) && has_part(Func::Barrier, u32::MAX, u32::MAX));
+    }
+
+    #[test]
+    fn shares_are_alike_and_directions_apart() {
+        for count in 2..9 {
+            let mut shares = vec![(0, 0); count];
+            for (channel, peer) in (0..24).flat_map(|channel| [(channel, 1), (channel, 2)]) {
+                let place = |is_send| Place { peer: Rank(peer), channel: ChannelId(channel), is_send };
+                shares[share(place(true), count)].0 += 1;
+                shares[share(place(false), count)].1 += 1;
+            }
+            assert!(shares.iter().all(|(sends, receives)| (*sends == 0) != (*receives == 0)), "{shares:?}");
+            let sends: Vec<i32> = shares.iter().map(|share| share.0).filter(|sends| *sends > 0).collect();
+            assert!(sends.iter().max().unwrap() - sends.iter().min().unwrap() <= 2, "{shares:?}");
+        }
+    }
+}
