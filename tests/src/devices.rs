@@ -190,6 +190,44 @@ fn broken(error: CudaError) -> Error {
     panic!("{error}")
 }
 
+/// Captures what `enqueue` puts on the ranks' streams: a graph for each rank.
+///
+/// # Errors
+/// Those of `enqueue`.
+///
+/// # Panics
+/// If the driver refuses something.
+pub fn capture_graphs(
+    ranks: &[DeviceRank],
+    enqueue: impl FnOnce() -> Result<(), Error>,
+) -> Result<Vec<Graph>, Error> {
+    let captures = ranks.iter().map(|rank| Capture::begin(rank.stream.by_ref(), true));
+    let captures: Vec<Capture<'_>> = captures.collect::<Result<_, _>>().map_err(broken)?;
+    enqueue()?;
+    // All first: while a thread captures one stream in this mode, the driver refuses it to instantiate another's graph.
+    captures.into_iter().map(Capture::end).collect::<Result<_, CudaError>>().map_err(broken)
+}
+
+/// Puts a launch of a graph on each rank's stream.
+///
+/// # Panics
+/// If the driver refuses it.
+pub fn enqueue_graphs(ranks: &[DeviceRank], graphs: &[GraphExec]) {
+    for (rank, graph) in ranks.iter().zip(graphs) {
+        // SAFETY: (1) communicators and their memory live, and every stream is waited for before anything is dropped.
+        let launched = unsafe { graph.launch(rank.stream.by_ref()) };
+        launched.unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+/// Makes graphs ready to run.
+///
+/// # Panics
+/// If the driver refuses it.
+pub fn instantiate_graphs(graphs: &[Graph]) -> Vec<GraphExec> {
+    graphs.iter().map(|graph| graph.instantiate().unwrap_or_else(|error| panic!("{error}"))).collect()
+}
+
 /// Captures what `enqueue` puts on the ranks' streams, and launches it once.
 ///
 /// # Errors
@@ -198,18 +236,8 @@ fn broken(error: CudaError) -> Error {
 /// # Panics
 /// If the driver refuses something.
 pub fn launch_graphs(ranks: &[DeviceRank], enqueue: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
-    let captures = ranks.iter().map(|rank| Capture::begin(rank.stream.by_ref(), true));
-    let captures: Vec<Capture<'_>> = captures.collect::<Result<_, _>>().map_err(broken)?;
-    enqueue()?;
-    // All first: while a thread captures one stream in this mode, the driver refuses it to instantiate another's graph.
-    let ended: Result<Vec<Graph>, CudaError> = captures.into_iter().map(Capture::end).collect();
-    let graphs: Result<Vec<GraphExec>, CudaError> =
-        ended.map_err(broken)?.iter().map(Graph::instantiate).collect();
-    let graphs = graphs.map_err(broken)?;
-    for (rank, graph) in ranks.iter().zip(&graphs) {
-        // SAFETY: (1) communicators and their memory live, and every stream is waited for before anything is dropped.
-        unsafe { graph.launch(rank.stream.by_ref()) }.map_err(broken)?;
-    }
+    let graphs = instantiate_graphs(&capture_graphs(ranks, enqueue)?);
+    enqueue_graphs(ranks, &graphs);
     ranks.iter().try_for_each(|rank| rank.comm.synchronize(rank.stream.by_ref()))
 }
 

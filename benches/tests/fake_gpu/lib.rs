@@ -394,7 +394,8 @@ unused! {
     cuDeviceCanAccessPeer cuCtxEnablePeerAccess cuMemHostRegister_v2 cuMemHostUnregister cuMemcpyDtoDAsync_v2 cuMemCreate
     cuMemRelease cuMemGetAllocationGranularity cuMemAddressReserve cuMemAddressFree cuMemMap cuMemUnmap cuMemSetAccess
     cuMemExportToShareableHandle cuMemImportFromShareableHandle cuIpcGetMemHandle cuIpcOpenMemHandle_v2
-    cuIpcCloseMemHandle cuStreamWaitEvent cuStreamIsCapturing cuEventQuery cuEventSynchronize cuModuleLoadDataEx
+    cuIpcCloseMemHandle cuStreamWaitEvent cuStreamIsCapturing cuStreamGetCaptureInfo_v2 cuStreamUpdateCaptureDependencies
+    cuGraphAddHostNode cuGraphRetainUserObject cuUserObjectCreate cuUserObjectRelease cuLaunchHostFunc cuEventQuery cuEventSynchronize cuModuleLoadDataEx
     cuModuleUnload cuModuleGetFunction cuFuncGetAttribute cuFuncSetAttribute
     cuOccupancyMaxActiveBlocksPerMultiprocessor cuLaunchKernel
 }

@@ -2,13 +2,15 @@
 //! says in a line what it saw, or fails. Used by the example and by the tests that need a GPU.
 
 use oxccl::cuda::{
-    Allocation, Capture, CudaError, Device, DeviceMemory, Driver, Event, Function, HostMapping, Module,
-    PinnedMemory, Stream, StreamRef,
+    Allocation, Capture, CudaError, Device, DeviceMemory, Driver, Event, Function, HostMapping, HostWork,
+    Module, PinnedMemory, Stream, StreamRef,
 };
 use oxccl::mem::Segment;
 use std::ffi::c_void;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// What a check says.
 pub type Said = Result<String, Box<dyn std::error::Error>>;
@@ -27,6 +29,7 @@ pub const DEVICE: &[Check] = &[
     ("kernel from PTX", kernel),
     ("bad images", bad_images),
     ("graphs", graphs),
+    ("host work", host_work),
     ("shareable memory", shareable),
 ];
 
@@ -266,6 +269,56 @@ fn graphs() -> Said {
     drop(Capture::begin(stream, true)?);
     ensure!(!stream.is_capturing()?, "a capture that was dropped goes on");
     Ok("captured strictly, module loaded meanwhile, replayed 10 times".to_owned())
+}
+
+/// Says that it was done.
+struct Note(u32, Arc<Mutex<Vec<u32>>>);
+
+impl HostWork for Note {
+    fn run(&self) {
+        self.1.lock().unwrap_or_else(PoisonError::into_inner).push(self.0);
+    }
+}
+
+fn host_work() -> Said {
+    let bench = Bench::new(0)?;
+    let memory = DeviceMemory::zeroed(&bench.device, 4 * WORDS as usize)?;
+    let stream = bench.stream.by_ref();
+    let notes = Arc::new(Mutex::new(Vec::new()));
+    let said = || notes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    for number in 0..3 {
+        bench.launch("add", stream, memory.address(), 1)?;
+        // SAFETY: (1) nobody captures it.
+        unsafe { stream.run_once(Arc::new(Note(number, notes.clone()))) }?;
+    }
+    stream.synchronize()?;
+    ensure!(said() == [0, 1, 2], "{:?}", said());
+    let capture = Capture::begin(stream, true)?;
+    bench.launch("add", stream, memory.address(), 1)?;
+    let mut last = None;
+    for number in 3..6 {
+        let capturing = stream.capturing()?.ok_or("does not capture")?;
+        last = capturing.run_each_time(Box::new(Note(number, notes.clone())), last)?;
+        ensure!(last.is_some(), "the place of note {number} is not known");
+        bench.launch("add", stream, memory.address(), 1)?;
+    }
+    let graph = capture.end()?;
+    let (first, second) = (graph.instantiate()?, graph.instantiate()?);
+    drop(graph);
+    ensure!(said() == [0, 1, 2], "was done when it was captured: {:?}", said());
+    for exec in [&first, &second, &first] {
+        // SAFETY: the memory lives until the read has waited.
+        unsafe { exec.launch(stream) }?;
+    }
+    drop((first, second));
+    ensure!(bench.read(memory.address())?.iter().all(|word| *word == 3 + 3 * 4), "replayed sums differ");
+    ensure!(said() == [0, 1, 2, 3, 4, 5, 3, 4, 5, 3, 4, 5], "{:?}", said());
+    let asked = Instant::now();
+    while Arc::strong_count(&notes) > 1 {
+        ensure!(asked.elapsed() < Duration::from_secs(10), "work outlives its graphs");
+        std::thread::yield_now();
+    }
+    Ok("in a stream 3 times, in 3 launches of 2 graphs, dropped with the last of them".to_owned())
 }
 
 fn shareable() -> Said {

@@ -165,16 +165,6 @@ pub enum ArgumentError {
         /// Why.
         errno: i32,
     },
-    /// An operation over a network, on a stream that is being captured: a proxy would have to be told of it at each launch of the
-    /// graph.
-    #[error(
-        "rank {rank}: this communicator reaches some ranks over a network, and its operations cannot be captured into a CUDA graph: \
-         call it outside of the capture"
-    )]
-    Captured {
-        /// The communicator's rank.
-        rank: u32,
-    },
     /// One communicator was given to a group by two threads, or used inside its own group's end.
     #[error("rank {rank}'s communicator is already running an operation")]
     Busy {

@@ -1,8 +1,8 @@
 //! The functions of the driver's library that are used, found by name once.
 
 use cudarc::driver::sys::{
-    CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUipcMemHandle, CUmodule,
-    CUstream, CUuuid,
+    CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUgraphNode, CUhostFn,
+    CUipcMemHandle, CUmodule, CUstream, CUuserObject, CUuuid,
 };
 use libloading::Library;
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
@@ -41,6 +41,13 @@ pub(super) struct MemAccessDesc {
     pub flags: c_uint,
 }
 
+/// What a graph's node runs on the host (`CUDA_HOST_NODE_PARAMS`), as `cuGraphAddHostNode` has it.
+#[repr(C)]
+pub(super) struct HostNodeParams {
+    pub function: CUhostFn,
+    pub data: *mut c_void,
+}
+
 /// What the driver calls an allocation (`CUmemGenericAllocationHandle`).
 pub(super) type AllocationHandle = c_ulonglong;
 
@@ -53,6 +60,8 @@ const _: () = {
     assert!(offset_of!(MemAllocationProp, gpu_direct_rdma) == 25);
     assert!(size_of::<MemAccessDesc>() == 12);
     assert!(offset_of!(MemAccessDesc, flags) == 8);
+    assert!(size_of::<HostNodeParams>() == 16);
+    assert!(offset_of!(HostNodeParams, data) == 8);
 };
 
 /// Declares the table: a field per function, filled by name.
@@ -140,6 +149,8 @@ functions! {
     cuStreamQuery(CUstream);
     cuStreamWaitEvent(CUstream, CUevent, c_uint);
     cuStreamIsCapturing(CUstream, *mut c_uint);
+    cuStreamGetCaptureInfo_v2(CUstream, *mut c_uint, *mut u64, *mut CUgraph, *mut *const CUgraphNode, *mut usize);
+    cuStreamUpdateCaptureDependencies(CUstream, *mut CUgraphNode, usize, c_uint);
     cuStreamBeginCapture_v2(CUstream, c_uint);
     cuStreamEndCapture(CUstream, *mut CUgraph);
     cuThreadExchangeStreamCaptureMode(*mut c_uint);
@@ -163,4 +174,9 @@ functions! {
     cuGraphLaunch(CUgraphExec, CUstream);
     cuGraphExecDestroy(CUgraphExec);
     cuGraphDestroy(CUgraph);
+    cuGraphAddHostNode(*mut CUgraphNode, CUgraph, *const CUgraphNode, usize, *const HostNodeParams);
+    cuLaunchHostFunc(CUstream, CUhostFn, *mut c_void);
+    cuUserObjectCreate(*mut CUuserObject, *mut c_void, CUhostFn, c_uint, c_uint);
+    cuUserObjectRelease(CUuserObject, c_uint);
+    cuGraphRetainUserObject(CUgraph, CUuserObject, c_uint, c_uint);
 }

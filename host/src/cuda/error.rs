@@ -182,6 +182,7 @@ pub(super) mod code {
     pub const NOT_FOUND: u32 = 500;
     pub const NOT_READY: u32 = 600;
     pub const PEER_ACCESS_ALREADY_ENABLED: u32 = 704;
+    pub const STREAM_CAPTURE_INVALIDATED: u32 = 901;
 }
 
 impl CudaError {

@@ -7,3 +7,4 @@ mod operations;
 mod splits;
 mod faults;
 mod net;
+mod net_graphs;

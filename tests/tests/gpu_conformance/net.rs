@@ -29,7 +29,7 @@ fn loopback(config: &mut Config) {
 }
 
 /// Every rank a host, and all is as it should be: the transport is the network.
-fn world(nranks: u32, settings: Settings) -> DeviceWorld {
+pub fn world(nranks: u32, settings: Settings) -> DeviceWorld {
     let world = DeviceWorld::with(nranks, settings, None, no_memory);
     for rank in &world.ranks {
         let peers = &rank.comm.memory().peers;
@@ -38,7 +38,7 @@ fn world(nranks: u32, settings: Settings) -> DeviceWorld {
     world
 }
 
-/// Every function by one thread and by a thread each, at counts of a word, of some slots, and of all slots several times.
+/// Every function by one thread, by a thread each and in graphs, at counts of a word, of some slots, and of all slots several times.
 fn every_function(world: &mut DeviceWorld, funcs: &[Func]) {
     let mut seed = 0;
     for func in funcs {
@@ -47,7 +47,7 @@ fn every_function(world: &mut DeviceWorld, funcs: &[Func]) {
             let placement = Placement::ALL[seed % Placement::ALL.len()];
             let case =
                 Case { func: *func, dtype, op: RedOp::Sum, root: 0, count, placement, seed: seed as u64 };
-            for launch in [Launch::Group, Launch::Threads] {
+            for launch in Launch::ALL {
                 doing(|| format!("{case:?} by {launch:?} of {} GPUs over sockets", world.ranks.len()));
                 world.check(&case, launch).unwrap_or_else(|failure| panic!("{failure}"));
             }
@@ -114,29 +114,6 @@ fn needs_gpu_net_between_hosts_of_several_gpus() {
         let settings = Settings { algorithm: Some(Algorithm::Tree), ..Settings::default() };
         every_function(&mut DeviceWorld::on_hosts(hosts, settings, loopback), &[Func::AllReduce]);
     }
-}
-
-#[test]
-#[ignore = "needs GPUs"]
-fn needs_gpu_net_capture_is_refused() {
-    let _deadline = Deadline::start("needs_gpu_net_capture_is_refused", Duration::from_secs(60));
-    if gpus() < 2 {
-        return println!("skipped: this machine has one GPU");
-    }
-    let mut world = world(2, Settings::default());
-    let case = Case {
-        func: Func::AllReduce,
-        dtype: DataType::F32,
-        op: RedOp::Sum,
-        root: 0,
-        count: 100,
-        placement: Placement::Apart,
-        seed: 1,
-    };
-    let refused = world.check(&case, Launch::Graph).unwrap_err();
-    assert!(refused.contains("cannot be captured"), "{refused}");
-    // Nothing has happened.
-    world.check(&case, Launch::Group).unwrap_or_else(|failure| panic!("{failure}"));
 }
 
 fn all_reduce(comm: &DeviceCommunicator, memory: &DeviceMemory, stream: &Stream) -> Result<(), Error> {

@@ -43,7 +43,7 @@ find_sanitizer() {
 tests() {
     # Short ones first: whoever has little time learns most.
     for test in $("$here/gpu_conformance" --ignored --list | sed -n 's/: test$//p' | sort -t_ -k1,1 -s); do
-        case $test in matrix::needs_gpu_conformance_* | net::*) continue ;; esac
+        case $test in matrix::needs_gpu_conformance_* | net::* | net_graphs::*) continue ;; esac
         step "$test" 320 "$here/gpu_conformance" --ignored --nocapture --test-threads=1 --exact "$test"
     done
     for n in 2 4 3 8; do
@@ -80,13 +80,14 @@ suite() {
 
 # GPUs of this machine as if each were a host of its own: proxies over sockets of the loopback, beside NCCL's in the same run.
 net() {
-    for test in $("$here/gpu_conformance" --ignored --list | sed -n 's/: test$//p' | grep '^net::'); do
+    for test in $("$here/gpu_conformance" --ignored --list | sed -n 's/: test$//p' | grep -E '^net(_graphs)?::'); do
         step "$test" 320 "$here/gpu_conformance" --ignored --nocapture --test-threads=1 --exact "$test"
     done
     (
         export NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo
         suite suite_net --sizes 8,1K,64K,1M,16M,64M
         suite suite_net_2 --ranks 2 --sizes 8,1K,64K,1M,16M,64M
+        suite suite_net_graphs -G 20 --sizes 8,64K,1M
         exit $failed
     ) || failed=1
 }

@@ -21,8 +21,9 @@ use std::net::Ipv4Addr;
 ///
 /// Every rank makes the same collective calls in the same order. A call puts its kernel on a stream and returns; the stream's
 /// order, events and synchronisation say when it is done, as for any other kernel. Operations of one communicator run one after
-/// another, whichever streams they are put on. Where memory connects all ranks, calls may be captured into CUDA graphs; whoever
-/// launches a graph orders it among the communicator's other operations. Where a network leads to some, they are refused there.
+/// another, whichever streams they are put on. Calls may be captured into CUDA graphs; whoever launches a graph orders it among the
+/// communicator's other operations. Where a network leads to some ranks, a graph has the host do something before each kernel, and as
+/// long as the graph exists so have the communicator's other operations: destroy graphs that are not needed any more.
 ///
 /// A thread that has several ranks puts the calls of all of them into a [`super::device_group`].
 ///
@@ -277,7 +278,6 @@ impl DeviceCommunicator {
             EnqueueError::Stopped(outstanding) => return self.member.operation_error(outstanding),
             EnqueueError::Kernel(error) => error,
             EnqueueError::Cuda(error) => KernelError::Cuda(error),
-            EnqueueError::Captured => return ArgumentError::Captured { rank }.into(),
         };
         DeviceError { rank, nranks, source: Box::new(source) }.into()
     }

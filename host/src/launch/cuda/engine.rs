@@ -6,7 +6,7 @@ use super::kernels::{DeviceKernels, KernelError};
 use super::monitor::Monitor;
 use super::net::NetProxy;
 use super::order::Order;
-use crate::cuda::{CudaError, Device, Function, StreamRef};
+use crate::cuda::{CudaError, Device, Function, HostNode, StreamRef};
 use crate::launch::engine::RawCall;
 use crate::launch::health::{Health, Outstanding};
 use crate::launch::history::History;
@@ -64,16 +64,14 @@ pub enum EnqueueError {
     /// The driver refused it.
     #[error(transparent)]
     Cuda(#[from] CudaError),
-    /// It was to become part of a graph. A graph's kernels run at every launch of it, and the proxy would have to be told each
-    /// time; nothing was put on the stream.
-    #[error("an operation that goes over a network cannot be captured into a graph")]
-    Captured,
 }
 
 /// Puts a communicator's operations on streams.
 pub struct DeviceEngine {
     pub(super) parts: DeviceEngineParts,
-    order: Order,
+    pub(super) order: Order,
+    /// Where the graph that was captured last tells the proxy of its latest kernel.
+    pub(super) replayed: Option<HostNode>,
     pub(super) history: History,
     /// Kernels that were used, to be found without a lock.
     functions: Vec<(KernelId, Function)>,
@@ -93,6 +91,7 @@ impl DeviceEngine {
         parts.health.set_alarm(move || monitor.upgrade().iter().for_each(|monitor| monitor.abort()));
         Ok(DeviceEngine {
             order: Order::new(&parts.device)?,
+            replayed: None,
             parts,
             history: History::default(),
             functions: Vec::new(),
@@ -148,9 +147,6 @@ impl DeviceEngine {
         self.check().map_err(EnqueueError::Stopped)?;
         let device = self.parts.device.clone();
         let put = device.bind().map_err(EnqueueError::from).and_then(|_bound| {
-            if self.parts.net.is_some() && stream.is_capturing()? {
-                return Err(EnqueueError::Captured);
-            }
             self.prepare(calls)?;
             self.order.enter(stream, others.clone())?;
             // SAFETY: obligations 1 and 2.
@@ -236,7 +232,10 @@ impl DeviceEngine {
             Algorithm::Tree => &self.parts.tables.tree,
         };
         let mut args = CollArgs { launch: self.launch(lists, plan.channels), coll };
-        let is_ordered = self.parts.net.as_mut().is_some_and(|net| net.collective(&coll, &plan));
+        if let Some(net) = &mut self.parts.net {
+            net.collective(&coll, &plan);
+        }
+        let is_told = self.tell_proxy(stream)?;
         let function = self.function(plan.kernel, plan.threads)?;
         let mut params = [(&raw mut args).cast::<c_void>()];
         let (grid, block) = ([plan.channels, 1, 1], [plan.threads, 1, 1]);
@@ -244,7 +243,7 @@ impl DeviceEngine {
         // point to live until `close` has seen every operation end.
         let launched = unsafe { function.launch(grid, block, 0, stream, &mut params) };
         let launched = launched.map_err(|error| error.in_kernel(function.name()));
-        launched.map_err(|error| self.launch_refused(error, is_ordered))
+        launched.map_err(|error| self.launch_refused(error, is_told, stream))
     }
 
     /// A collective of a rank that is alone, or of nothing.

@@ -103,7 +103,8 @@ impl DeviceEngine {
         }));
         for batch in arrange(wants, rank, &facts, arrangement) {
             let mut args = self.message_args(&batch, messages);
-            let is_ordered = self.order_messages(&batch, messages, &args);
+            self.order_messages(&batch, messages, &args);
+            let is_told = self.tell_proxy(stream)?;
             let function = self.function(batch.kernel, batch.threads)?;
             let mut params = [(&raw mut args).cast::<c_void>()];
             let (grid, block) = ([batch.lanes * batch.channels, 1, 1], [batch.threads, 1, 1]);
@@ -111,21 +112,18 @@ impl DeviceEngine {
             // seen every operation end.
             let launched = unsafe { function.launch(grid, block, 0, stream, &mut params) };
             let launched = launched.map_err(|error| error.in_kernel(function.name()));
-            launched.map_err(|error| self.launch_refused(error, is_ordered))?;
+            launched.map_err(|error| self.launch_refused(error, is_told, stream))?;
         }
         Ok(())
     }
 
-    /// Tells the proxy of a launch's messages, those of a connection in the order in which the kernel carries them. Says whether
-    /// any concerns it.
-    fn order_messages(&mut self, batch: &Batch<'_>, messages: &[(Message, u32)], args: &MessageArgs) -> bool {
-        let Some(net) = &mut self.parts.net else { return false };
-        let mut is_ordered = false;
+    /// What the proxy must do for a launch's messages, those of a connection in the order in which the kernel carries them.
+    fn order_messages(&mut self, batch: &Batch<'_>, messages: &[(Message, u32)], args: &MessageArgs) {
+        let Some(net) = &mut self.parts.net else { return };
         for (placed, message) in batch.placed.iter().zip(&args.messages) {
             let (Message { peer, .. }, _) = messages[placed.index];
-            is_ordered |= net.message(message, peer, batch.kernel, batch.channels);
+            net.message(message, peer, batch.kernel, batch.channels);
         }
-        is_ordered
     }
 
     fn message_args(&self, batch: &Batch<'_>, messages: &[(Message, u32)]) -> MessageArgs {

@@ -4,17 +4,19 @@
 //! Never: waits for a kernel, except when a communicator ends; chooses algorithms (`plan` did).
 //!
 //! From below: `conns`, addresses; `kernels`, loaded when first used; `monitor`, the page through which kernels are stopped and
-//! say why; `order`, one operation after the other; `verdict`, whose fault it is; `net`, the proxy of connections over a network; `engine`,
-//! with `exchange` for messages and `stopped` for faults.
+//! say why; `order`, one operation after the other; `verdict`, whose fault it is; `net`, the proxy of connections over a network, which
+//! calls and graphs reach through one `door`; `engine`, with `exchange` for messages, `telling` for the proxy and `stopped` for faults.
 
 mod conns;
 mod kernels;
 mod monitor;
 mod order;
 mod verdict;
+mod door;
 mod net;
 mod engine;
 mod exchange;
+mod telling;
 mod stopped;
 
 pub use conns::{ConnLists, ConnTables};
@@ -23,4 +25,6 @@ pub(crate) use engine::collective_args;
 pub use engine::{DeviceEngine, DeviceEngineParts, EnqueueError};
 pub use kernels::{DeviceKernels, KernelError};
 pub use monitor::Monitor;
+#[cfg(test)]
+pub(crate) use net::Telling;
 pub use net::{NetChannels, NetParts, NetProxy};

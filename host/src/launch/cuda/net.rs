@@ -1,8 +1,9 @@
-//! Connections over a network: the thread of their proxy, which is told of every kernel before it is launched.
+//! Connections over a network: the thread of their proxy, which is told of every kernel before it runs.
 //!
-//! Before, because a launch may wait (`CUDA_LAUNCH_BLOCKING`) for a kernel that waits for its proxy. What a proxy is told of is
-//! launched then, or the communicator ends.
+//! Before it is launched, because a launch may wait (`CUDA_LAUNCH_BLOCKING`) for a kernel that waits for its proxy. What a proxy is
+//! told of is launched then, or the communicator ends. Kernels of graphs: `door`.
 
+use super::door::{Behind, Door, Replay, Sink};
 use super::verdict::Verdict;
 use crate::launch::health::{Fault, Health};
 use crate::launch::wait::{LEFT_GRACE, Tell};
@@ -96,8 +97,9 @@ pub struct NetParts {
 
 /// A communicator's proxy, as its engine has it. Dropped, it ends; kernels must have.
 pub struct NetProxy {
-    /// Each has a part of the connections.
-    threads: Box<[(Concerns, ProxyThread)]>,
+    door: Door<Threads>,
+    /// Of the launch that comes next.
+    orders: Vec<ProxyOrder>,
     channels: NetChannels,
     reaches: Box<[bool]>,
     /// Whether connections of rings, and of trees, are among those that it drives.
@@ -128,48 +130,78 @@ impl NetProxy {
             Ok((concerns, ProxyThread::start(orders, progress, &config, owner.clone())?))
         };
         let threads = parts.divided(threads as usize).into_iter().enumerate().map(start);
-        let threads = threads.collect::<io::Result<_>>()?;
-        Ok(NetProxy { threads, channels, reaches, has_rings, has_trees, _memory: memory })
+        let threads = Threads(threads.collect::<io::Result<_>>()?);
+        let (door, orders) = (Door::new(threads, health.clone()), Vec::with_capacity(KERNEL_MESSAGES_MAX));
+        Ok(NetProxy { door, orders, channels, reaches, has_rings, has_trees, _memory: memory })
     }
 
-    /// A collective's kernel is to be launched. Says whether that concerns the proxy.
-    pub(crate) fn collective(&mut self, coll: &KernelColl, plan: &DevicePlan) -> bool {
+    /// A collective's kernel is to be launched: [`Self::tell`] tells of it.
+    pub(crate) fn collective(&mut self, coll: &KernelColl, plan: &DevicePlan) {
         let concerns = match plan.algorithm {
             Algorithm::Ring => self.has_rings,
             Algorithm::Tree => self.has_trees,
             Algorithm::Direct | Algorithm::CollnetChain => true,
         };
         if concerns {
-            self.give(self.channels.order_of_collective(coll, plan));
+            self.orders.push(self.channels.order_of_collective(coll, plan));
         }
-        concerns
     }
 
-    /// A message is to be launched. Says whether that concerns the proxy.
-    pub(crate) fn message(
-        &mut self,
-        message: &KernelMessage,
-        peer: u32,
-        kernel: KernelId,
-        channels: u32,
-    ) -> bool {
-        let concerns = self.reaches[peer as usize];
-        if concerns {
-            self.give(self.channels.order_of_message(message, peer, kernel, channels));
+    /// A message is part of the kernel to be launched: [`Self::tell`] tells of it.
+    pub(crate) fn message(&mut self, message: &KernelMessage, peer: u32, kernel: KernelId, channels: u32) {
+        if self.reaches[peer as usize] {
+            self.orders.push(self.channels.order_of_message(message, peer, kernel, channels));
         }
-        concerns
     }
 
+    /// Tells the proxy of what the kernel does that is to be launched, or how it will be told.
+    #[must_use = "the proxy may not have been told yet"]
+    pub(crate) fn tell(&mut self, is_captured: bool) -> Telling {
+        let telling = match self.orders.is_empty() {
+            true => Telling::Needless,
+            false if is_captured => Telling::ByGraph(Box::new(self.door.capture(&self.orders))),
+            false => self.door.call(&self.orders).map_or(Telling::Told, Telling::ByStream),
+        };
+        self.orders.clear();
+        telling
+    }
+
+    /// The kernel of the latest [`Telling::ByStream`] is not launched, nor is the proxy told of it.
+    pub(crate) fn withdraw(&mut self) {
+        self.door.withdraw();
+    }
+
+    /// Whether all that it was told of has been sent and published.
+    pub(crate) fn is_done(&self) -> bool {
+        self.door.is_done()
+    }
+}
+
+/// How a proxy learns what a kernel does.
+pub(crate) enum Telling {
+    /// It has no part in it.
+    Needless,
+    /// It knows.
+    Told,
+    /// By what the stream must do before it runs the kernel.
+    ByStream(Arc<Behind<Threads>>),
+    /// By what the graph must do at each launch before it runs the kernel.
+    ByGraph(Box<Replay<Threads>>),
+}
+
+/// The proxy's threads: each has a part of the connections.
+pub(crate) struct Threads(Box<[(Concerns, ProxyThread)]>);
+
+impl Sink for Threads {
     fn give(&mut self, order: ProxyOrder) {
-        for (_, thread) in self.threads.iter_mut().filter(|(concerns, _)| concerns.has_part_in(&order)) {
+        for (_, thread) in self.0.iter_mut().filter(|(concerns, _)| concerns.has_part_in(&order)) {
             let queued = thread.orders().queue(order);
             queued.expect("a proxy of this process has room for every order");
         }
     }
 
-    /// Whether all that it was told of has been sent and published.
-    pub(crate) fn is_done(&self) -> bool {
-        self.threads.iter().all(|(_, thread)| thread.is_done())
+    fn is_done(&self) -> bool {
+        self.0.iter().all(|(_, thread)| thread.is_done())
     }
 }
 

@@ -1,22 +1,27 @@
 //! One operation after the other, whichever streams they are put on.
 
-use crate::cuda::{CudaError, Device, Event, StreamRef};
+use crate::cuda::{CaptureId, CudaError, Device, Event, StreamRef};
 
 /// The operations of a communicator use the same connections, so each waits for the one before. Within a stream that comes by
 /// itself; where the stream changes, an event that follows every operation is waited for.
 ///
-/// What is captured into graphs is ordered within its capture only: whoever launches the graph orders it.
+/// What is captured into graphs is ordered within its capture only, by an event of the same kind: whoever launches the graph orders
+/// it. Of captures that take turns on one thread, each is ordered since its latest turn began.
 #[derive(Debug)]
 pub(super) struct Order {
     device: Device,
     /// Recorded behind the latest operation that ran on a stream.
     done: Event,
-    /// For streams that join, and for captures.
+    /// The same of those that were captured: an event that was recorded within a capture is good for nothing else.
+    captured: Event,
+    /// For streams that join.
     joined: Event,
     /// The stream that `done` is on.
     on: Option<usize>,
-    /// Whether the operation being put on a stream becomes part of a graph.
-    captured: bool,
+    /// The capture and the stream that `captured` is on.
+    captured_on: Option<(CaptureId, usize)>,
+    /// What the operation being put on a stream becomes part of, if that is a graph.
+    capture: Option<CaptureId>,
 }
 
 impl Order {
@@ -24,9 +29,11 @@ impl Order {
         Ok(Order {
             device: device.clone(),
             done: Event::new(device)?,
+            captured: Event::new(device)?,
             joined: Event::new(device)?,
             on: None,
-            captured: false,
+            captured_on: None,
+            capture: None,
         })
     }
 
@@ -36,9 +43,14 @@ impl Order {
         stream: StreamRef<'s>,
         others: impl Iterator<Item = StreamRef<'s>>,
     ) -> Result<(), CudaError> {
-        self.captured = stream.is_capturing()?;
-        if !self.captured && self.on.is_some_and(|on| on != stream.raw().addr()) {
-            stream.wait(&self.done)?;
+        self.capture = stream.capturing()?.map(|capturing| capturing.id());
+        let on = stream.raw().addr();
+        match (self.capture, self.captured_on) {
+            (None, _) if self.on.is_some_and(|before| before != on) => stream.wait(&self.done)?,
+            (Some(now), Some((then, before))) if now == then && before != on => {
+                stream.wait(&self.captured)?;
+            }
+            _ => {}
         }
         for other in others {
             other.record(&self.joined)?;
@@ -51,19 +63,21 @@ impl Order {
     pub fn leave<'s>(
         &mut self,
         stream: StreamRef<'s>,
-        others: impl Iterator<Item = StreamRef<'s>>,
+        mut others: impl Iterator<Item = StreamRef<'s>>,
     ) -> Result<(), CudaError> {
-        // An event that was recorded within a capture is good for nothing else.
-        let done = if self.captured { &self.joined } else { &self.done };
-        let mut others = others.peekable();
-        if !self.captured || others.peek().is_some() {
-            stream.record(done)?;
-        }
+        let done = if self.capture.is_some() { &self.captured } else { &self.done };
+        stream.record(done)?;
         others.try_for_each(|other| other.wait(done))?;
-        if !self.captured {
-            self.on = Some(stream.raw().addr());
+        match self.capture {
+            Some(capture) => self.captured_on = Some((capture, stream.raw().addr())),
+            None => self.on = Some(stream.raw().addr()),
         }
         Ok(())
+    }
+
+    /// The capture that the operation being put on a stream becomes part of, if it is captured.
+    pub fn capture(&self) -> Option<CaptureId> {
+        self.capture
     }
 
     /// Whether all operations are done that were not captured.

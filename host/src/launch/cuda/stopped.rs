@@ -3,7 +3,7 @@
 use super::engine::{DeviceEngine, DeviceEngineParts, EnqueueError};
 use super::kernels::KernelError;
 use super::verdict::Verdict;
-use crate::cuda::CudaError;
+use crate::cuda::{CudaError, StreamRef};
 use crate::launch::health::{Fault, Outstanding};
 use oxccl_shared::abi::StopCause;
 use std::time::Duration;
@@ -56,11 +56,19 @@ impl DeviceEngine {
         }
     }
 
-    /// The driver refused a launch. A proxy that was told of it waits for slots that nobody will fill.
+    /// The driver refused a launch. A proxy that is told of it waits for slots that nobody will fill; but of a capture that is broken
+    /// nothing will be launched, and nobody told.
     #[cold]
-    pub(super) fn launch_refused(&self, error: CudaError, is_ordered: bool) -> EnqueueError {
+    pub(super) fn launch_refused(
+        &self,
+        error: CudaError,
+        is_told: bool,
+        stream: StreamRef<'_>,
+    ) -> EnqueueError {
+        let is_void = self.order.capture().is_some_and(|capture| stream.still_capturing(capture).is_err());
         if let CudaError::Call { device, result, .. } = &error
-            && is_ordered
+            && is_told
+            && !is_void
         {
             self.fail(Fault::Gpu { device: *device, result: *result });
         }

@@ -9,11 +9,11 @@ use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, RedOp};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-fn call(func: Func, count: u64) -> Call {
+pub(super) fn call(func: Func, count: u64) -> Call {
     Call { func, dtype: DataType::U32, op: RedOp::Sum, root: 1, count }
 }
 
-const FUNCS: [Func; 6] =
+pub(super) const FUNCS: [Func; 6] =
     [Func::AllReduce, Func::AllGather, Func::ReduceScatter, Func::Broadcast, Func::Reduce, Func::Barrier];
 
 /// Every function at counts that take one word, some slots, and all slots of all channels several times.

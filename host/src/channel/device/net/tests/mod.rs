@@ -2,13 +2,15 @@
 //! launches are those of GPUs; the memory is the host's, and the kernels' algorithms run on a CPU.
 
 mod cases;
+mod graphs;
 
 use super::*;
 use crate::bootstrap::{BootstrapConfig, InterfaceFilter, UniqueId};
 use crate::channel::device::connect::layout;
 use crate::channel::device::tables::{TableImage, image};
 use crate::channel::device::ways::{WaySettings, Ways};
-use crate::launch::cuda::{ConnLists, NetProxy, collective_args};
+use crate::cuda::HostWork;
+use crate::launch::cuda::{ConnLists, NetProxy, Telling, collective_args};
 use crate::launch::{Health, Outstanding, RawCall, Tell, Told};
 use crate::mem::Segment;
 use crate::net::socket::SocketConfig;
@@ -59,6 +61,10 @@ struct Player {
     /// Connections by kind, with how far they are.
     conns: [KindConns; 3],
     net: Option<NetProxy>,
+    /// Whether launches are captured.
+    captures: bool,
+    /// How the proxy is told of launches, since the stream or the graph was last asked for it.
+    tellings: Vec<Telling>,
     health: Arc<Health>,
     started: Instant,
     _arenas: Arc<Vec<Segment>>,
@@ -155,7 +161,8 @@ impl Scene {
         ];
         let conns = kinds.map(|(lists, channels)| KindConns::of(lists, channels, &tables));
         let (net, started) = (Some(net), Instant::now());
-        Player { rank, facts, layout, conns, net, health, started, _arenas: arenas }
+        let (captures, tellings) = (false, Vec::new());
+        Player { rank, facts, layout, conns, net, captures, tellings, health, started, _arenas: arenas }
     }
 }
 
@@ -233,9 +240,34 @@ fn expected(call: &Call, rank: u32, n: u32) -> Option<Vec<u32>> {
     }
 }
 
+/// A collective's kernel and the memory that it works on.
+struct Collective {
+    call: Call,
+    plan: DevicePlan,
+    coll: KernelColl,
+    /// Where `coll` points to.
+    _input: Vec<u32>,
+    output: Vec<u32>,
+}
+
+/// The kernels of a group of messages, and the memory that they work on.
+struct Messages {
+    wants: Vec<MessageWant>,
+    launches: Vec<Vec<P2pWork>>,
+    /// Where `launches` point to.
+    buffers: Vec<Vec<u8>>,
+    expected: Vec<Vec<u8>>,
+}
+
 impl Player {
     /// A collective, as the engine puts it on a stream, with the kernel's blocks one after the other.
     fn collective(&mut self, call: &Call, tag: u32) -> Result<(), Stop> {
+        let mut collective = self.launch_collective(call, tag);
+        self.come_to_turns();
+        self.run_collective(&mut collective)
+    }
+
+    fn launch_collective(&mut self, call: &Call, tag: u32) -> Collective {
         let n = self.facts.nranks;
         let input = inputs(call, self.rank, n);
         let blocks = if call.func == Func::AllGather { n as usize } else { 1 };
@@ -249,13 +281,38 @@ impl Player {
         let plan = plan_device(call, &self.facts);
         let coll = collective_args(&raw, &plan, &resolve(RedOp::Sum, DataType::U32, n, 0), tag);
         self.net.as_mut().unwrap().collective(&coll, &plan);
+        self.tell();
+        Collective { call: *call, plan, coll, _input: input, output }
+    }
+
+    fn run_collective(&self, collective: &mut Collective) -> Result<(), Stop> {
+        let Collective { call, plan, coll, output, .. } = collective;
+        output.fill(0);
         for channel in 0..plan.channels {
-            self.block(&plan, &coll, channel)?;
+            self.block(plan, coll, channel)?;
         }
-        if let Some(expected) = expected(call, self.rank, n) {
-            assert!(output == expected, "rank {}: wrong result of {call:?} by {plan:?}", self.rank);
+        if let Some(expected) = expected(call, self.rank, self.facts.nranks) {
+            assert!(*output == expected, "rank {}: wrong result of {call:?} by {plan:?}", self.rank);
         }
         Ok(())
+    }
+
+    /// As the engine does before a launch.
+    fn tell(&mut self) {
+        let telling = self.net.as_mut().unwrap().tell(self.captures);
+        self.tellings.push(telling);
+    }
+
+    /// The stream comes to all calls.
+    fn come_to_turns(&mut self) {
+        assert!(!self.captures);
+        for telling in self.tellings.drain(..) {
+            match telling {
+                Telling::ByStream(turn) => turn.run(),
+                Telling::Told | Telling::Needless => {}
+                Telling::ByGraph(_) => panic!("not captured"),
+            }
+        }
     }
 
     /// A kernel's block.
@@ -311,17 +368,26 @@ impl Player {
 
     /// Every rank sends every other `len_bytes`, and itself nothing.
     fn exchange(&mut self, len_bytes: usize, tag: u32) -> Result<(), Stop> {
+        self.messages(&self.wants_of_exchange(len_bytes), tag)
+    }
+
+    fn wants_of_exchange(&self, len_bytes: usize) -> Vec<MessageWant> {
         let (me, n) = (self.rank, self.facts.nranks);
         let others = (0..n).filter(|peer| *peer != me);
         let both =
             |peer| [true, false].map(|is_send| MessageWant { is_send, peer, len_bytes: len_bytes as u64 });
-        let wants: Vec<MessageWant> = others.flat_map(both).collect();
-        self.messages(&wants, tag)
+        others.flat_map(both).collect()
     }
 
     /// A group of messages, in launches as the plan makes them. As on a GPU the proxy is told of all of them before the first has been
     /// carried. The k-th message between two ranks says its number.
     fn messages(&mut self, wants: &[MessageWant], tag: u32) -> Result<(), Stop> {
+        let mut messages = self.launch_messages(wants, tag);
+        self.come_to_turns();
+        self.run_messages(&mut messages)
+    }
+
+    fn launch_messages(&mut self, wants: &[MessageWant], tag: u32) -> Messages {
         let (me, n) = (self.rank, self.facts.nranks);
         let content = |from: u32, to: u32, number: u32, len_bytes: u64| -> Vec<u8> {
             (0..len_bytes as u32).map(|i| (i * 31 + from * 7 + to + number * 3) as u8).collect()
@@ -378,16 +444,28 @@ impl Player {
                     });
                 }
             }
+            self.tell();
             launches.push(works);
         }
-        for works in &mut launches {
+        Messages { wants: wants.to_vec(), launches, buffers, expected }
+    }
+
+    fn run_messages(&self, messages: &mut Messages) -> Result<(), Stop> {
+        let (me, n) = (self.rank, self.facts.nranks);
+        let Messages { wants, launches, buffers, expected } = messages;
+        for (_, buffer) in wants.iter().zip(&mut *buffers).filter(|(want, _)| !want.is_send) {
+            buffer.fill(0);
+        }
+        for works in launches {
+            // The kernel's own, at each launch.
+            let mut works = works.clone();
             let operator = resolve(RedOp::Sum, DataType::U8, n, 0);
-            let block = CpuBlock::new(&*self, DataType::U8, &operator);
+            let block = CpuBlock::new(self, DataType::U8, &operator);
             let conns = Conns { send: &self.conns[2].send, recv: &self.conns[2].recv };
             // SAFETY: buffers are as long as the works say; indices are those of the mesh's lists.
-            unsafe { send_recv::run(&block, conns, works) }?;
+            unsafe { send_recv::run(&block, conns, &mut works) }?;
         }
-        for (want, (found, expected)) in wants.iter().zip(buffers.iter().zip(&expected)) {
+        for (want, (found, expected)) in wants.iter().zip(buffers.iter().zip(expected)) {
             assert!(found == expected, "rank {me}: wrong bytes of {want:?}");
         }
         Ok(())

@@ -1,0 +1,216 @@
+//! Work for the processor among that of streams and graphs.
+
+use super::api::HostNodeParams;
+use super::error::{CudaError, code};
+use super::stream::StreamRef;
+use cudarc::driver::sys::{CUgraph, CUgraphNode};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// What a thread of the driver does when a stream or a graph has come to it. What comes behind it waits meanwhile, and so may that
+/// of other streams: `run`, and dropping the value, must neither wait for anything nor call the driver.
+pub trait HostWork: Send + Sync + 'static {
+    /// Does it.
+    fn run(&self);
+}
+
+/// # Safety
+/// 1. `work` is of `Arc::into_raw` of a `W`, and this is the only use of it.
+unsafe extern "C" fn run_once<W: HostWork>(work: *mut c_void) {
+    // SAFETY: 1.
+    let work = unsafe { Arc::from_raw(work.cast::<W>().cast_const()) };
+    work.run();
+}
+
+/// # Safety
+/// 1. `work` points to a `W` that lives meanwhile.
+unsafe extern "C" fn run_again<W: HostWork>(work: *mut c_void) {
+    // SAFETY: 1.
+    let work = unsafe { &*work.cast::<W>() };
+    work.run();
+}
+
+/// # Safety
+/// 1. `work` is of `Box::into_raw` of a `W`, and nobody uses it any more.
+unsafe extern "C" fn end<W: HostWork>(work: *mut c_void) {
+    // SAFETY: 1.
+    drop(unsafe { Box::from_raw(work.cast::<W>()) });
+}
+
+impl<'a> StreamRef<'a> {
+    /// Does `work` once everything enqueued so far is done; what is enqueued from now on waits for it. It is not done, and not
+    /// dropped, if the context breaks before.
+    ///
+    /// # Errors
+    /// [`CudaError::Fault`], [`CudaError::Call`]; the work is not done then.
+    ///
+    /// # Safety
+    /// 1. The stream is not being captured: a graph would do it again, when it is gone.
+    pub unsafe fn run_once<W: HostWork>(&self, work: Arc<W>) -> Result<(), CudaError> {
+        let _bound = self.device().bind()?;
+        let raw = Arc::into_raw(work);
+        let data = raw.cast_mut().cast::<c_void>();
+        // SAFETY: the stream lives; the function gets what it takes, and gets it once by obligation 1.
+        let code = unsafe { (self.device().api().cuLaunchHostFunc)(self.raw(), Some(run_once::<W>), data) };
+        let put = self.device().check("cuLaunchHostFunc", code);
+        if put.is_err() {
+            // SAFETY: the driver has not taken it.
+            drop(unsafe { Arc::from_raw(raw) });
+        }
+        put
+    }
+
+    /// The graph that what is enqueued now becomes part of; none, if it is done.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`], also for a capture that something has broken.
+    pub fn capturing(&self) -> Result<Option<Capturing<'a>>, CudaError> {
+        Ok(self.capture_info(false)?.map(|(capturing, _)| capturing))
+    }
+
+    /// The graph of the capture `id`, which was in progress and should still be.
+    ///
+    /// # Errors
+    /// As for [`Self::capturing`], and if it has ended.
+    pub fn still_capturing(&self, id: CaptureId) -> Result<Capturing<'a>, CudaError> {
+        let capturing = self.capturing()?.filter(|capturing| capturing.id == id);
+        capturing.ok_or_else(|| self.capture_is_broken())
+    }
+
+    /// The same as [`Self::capturing`], and if `asks` the only node that the next one would follow, if there is exactly one.
+    fn capture_info(&self, asks: bool) -> Result<Option<(Capturing<'a>, Option<CUgraphNode>)>, CudaError> {
+        const NONE: u32 = 0;
+        const ACTIVE: u32 = 1;
+        let _bound = self.device().bind()?;
+        let (mut status, mut id, mut graph) = (NONE, 0, std::ptr::null_mut());
+        let (mut nodes, mut count) = (std::ptr::null(), 0);
+        let (mut to_nodes, mut to_count) = (std::ptr::null_mut(), std::ptr::null_mut());
+        if asks {
+            (to_nodes, to_count) = (&raw mut nodes, &raw mut count);
+        }
+        let get = self.device().api().cuStreamGetCaptureInfo_v2;
+        // SAFETY: each pointer is null or valid for a write; the stream lives.
+        let code = unsafe { get(self.raw(), &mut status, &mut id, &mut graph, to_nodes, to_count) };
+        self.device().check("cuStreamGetCaptureInfo", code)?;
+        match status {
+            NONE => return Ok(None),
+            ACTIVE => {}
+            _ => return Err(self.capture_is_broken()),
+        }
+        // SAFETY: the driver says that so many are there until it is called again for this stream.
+        let only = (count == 1).then(|| unsafe { *nodes });
+        Ok(Some((Capturing { stream: *self, id: CaptureId(id), graph }, only)))
+    }
+
+    #[cold]
+    fn capture_is_broken(&self) -> CudaError {
+        let result = self.device().api().result(code::STREAM_CAPTURE_INVALIDATED);
+        CudaError::of_call(self.device().id(), "cuStreamGetCaptureInfo", result)
+    }
+}
+
+/// Which capture of this process it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CaptureId(u64);
+
+/// A graph that is being captured from a stream, for the moment: whoever began the capture ends it.
+#[derive(Debug)]
+pub struct Capturing<'a> {
+    stream: StreamRef<'a>,
+    id: CaptureId,
+    graph: CUgraph,
+}
+
+/// Work in a graph that is, or was, being captured.
+#[derive(Debug)]
+pub struct HostNode {
+    capture: CaptureId,
+    node: CUgraphNode,
+}
+
+// SAFETY: a name of a node, which is only used while its graph is being captured.
+unsafe impl Send for HostNode {}
+// SAFETY: as above.
+unsafe impl Sync for HostNode {}
+
+impl Capturing<'_> {
+    /// Which capture it is.
+    pub fn id(&self) -> CaptureId {
+        self.id
+    }
+
+    /// Makes `work` part of the graph. Every launch of it does the work, before what is put on the stream from now on. It is dropped
+    /// with the last graph that has it.
+    ///
+    /// Work that follows other work of the same capture (`after`) waits for that only, so that it is done while the graph is still
+    /// busy with what else was captured; otherwise it has its place on the stream. Nothing is returned if that place cannot be told.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`]. A launch of the graph may do the work nevertheless.
+    pub fn run_each_time<W: HostWork>(
+        &self,
+        work: Box<W>,
+        after: Option<HostNode>,
+    ) -> Result<Option<HostNode>, CudaError> {
+        let _bound = self.stream.device().bind()?;
+        let data = self.keep(work)?;
+        match after.filter(|after| after.capture == self.id) {
+            Some(after) => self.behind::<W>(data, &after).map(Some),
+            None => self.in_stream::<W>(data),
+        }
+    }
+
+    /// Gives the work to the graph, to be dropped with it.
+    fn keep<W: HostWork>(&self, work: Box<W>) -> Result<*mut c_void, CudaError> {
+        const NO_DESTRUCTOR_SYNC: u32 = 1;
+        const MOVE: u32 = 1;
+        let device = self.stream.device();
+        let (raw, mut object) = (Box::into_raw(work), std::ptr::null_mut());
+        let data = raw.cast::<c_void>();
+        // SAFETY: `object` is valid for a write; the function gets what it takes, when the last reference is gone.
+        let code = unsafe {
+            (device.api().cuUserObjectCreate)(&mut object, data, Some(end::<W>), 1, NO_DESTRUCTOR_SYNC)
+        };
+        if let Err(error) = device.check("cuUserObjectCreate", code) {
+            // SAFETY: the driver has not taken it.
+            drop(unsafe { Box::from_raw(raw) });
+            return Err(error);
+        }
+        // SAFETY: the graph is being captured; the object has one reference, which becomes the graph's.
+        let code = unsafe { (device.api().cuGraphRetainUserObject)(self.graph, object, 1, MOVE) };
+        let kept = device.check("cuGraphRetainUserObject", code);
+        if kept.is_err() {
+            // SAFETY: the reference is still ours. The driver drops the work.
+            let code = unsafe { (device.api().cuUserObjectRelease)(object, 1) };
+            device.released("cuUserObjectRelease", code);
+        }
+        kept.map(|()| data)
+    }
+
+    fn in_stream<W: HostWork>(&self, data: *mut c_void) -> Result<Option<HostNode>, CudaError> {
+        let (stream, device) = (self.stream, self.stream.device());
+        // SAFETY: the graph keeps what the function uses, whenever it runs.
+        let code = unsafe { (device.api().cuLaunchHostFunc)(stream.raw(), Some(run_again::<W>), data) };
+        device.check("cuLaunchHostFunc", code)?;
+        let node = stream.capture_info(true)?.and_then(|(_, only)| only);
+        Ok(node.map(|node| HostNode { capture: self.id, node }))
+    }
+
+    fn behind<W: HostWork>(&self, data: *mut c_void, after: &HostNode) -> Result<HostNode, CudaError> {
+        const ADD: u32 = 0;
+        let (stream, device) = (self.stream, self.stream.device());
+        let params = HostNodeParams { function: Some(run_again::<W>), data };
+        let mut node = std::ptr::null_mut();
+        // SAFETY: `node` is valid for a write. Graph and node before are of the capture in progress, during which no node may be
+        // removed; the graph keeps what the function uses.
+        let code =
+            unsafe { (device.api().cuGraphAddHostNode)(&mut node, self.graph, &after.node, 1, &params) };
+        device.check("cuGraphAddHostNode", code)?;
+        let mut added = node;
+        // SAFETY: one node of the stream's graph.
+        let code =
+            unsafe { (device.api().cuStreamUpdateCaptureDependencies)(stream.raw(), &mut added, 1, ADD) };
+        device.check("cuStreamUpdateCaptureDependencies", code)?;
+        Ok(HostNode { capture: self.id, node })
+    }
+}

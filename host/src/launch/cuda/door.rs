@@ -1,0 +1,378 @@
+//! The one way for orders to a communicator's proxy, those of calls and those of graphs, in the order in which kernels run.
+//!
+//! A call gives its orders at once, and nobody else gives any: no lock, no atomic. The kernels of a graph run when it is launched, so
+//! theirs are given then, by a thread of the driver. As long as there is such a graph, what a call gave at once would overtake what
+//! a graph that waits on the stream will give. So the sink is then behind a lock, and calls have their orders given by the stream
+//! when it comes to them, too. When the last graph is gone and no call waits for its turn, the call takes the sink back.
+//!
+//! A thread of the driver serves many streams, perhaps of other ranks: it holds the lock for as long as it takes to queue some
+//! records, and so does the call, which calls no driver meanwhile.
+
+use crate::cuda::HostWork;
+use crate::launch::health::Health;
+use crate::proxy::progress::ProxyOrder;
+use oxccl_shared::abi::KERNEL_MESSAGES_MAX;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Where orders go.
+pub(crate) trait Sink: Send + 'static {
+    /// Takes an order without waiting.
+    fn give(&mut self, order: ProxyOrder);
+    /// Whether all orders are done.
+    fn is_done(&self) -> bool;
+}
+
+/// The end of the thread that calls.
+pub(super) struct Door<S: Sink> {
+    /// Here unless graphs, or calls of their time, may give.
+    own: Option<S>,
+    /// Behind it, for threads of the driver.
+    behind: Arc<Behind<S>>,
+}
+
+/// The sink, when others than the calling thread may give to it. As work of a stream it is the turn of the oldest call that waits
+/// for one; calls of a communicator have their turns in the order of their calling, because streams run them so.
+pub(crate) struct Behind<S: Sink> {
+    state: Mutex<State<S>>,
+    health: Arc<Health>,
+}
+
+struct State<S> {
+    /// Nothing while the calling thread has it, and when the communicator is gone.
+    sink: Option<S>,
+    /// Parts of graphs that live, and calls that wait for their turn.
+    users: usize,
+    /// Of these calls, in order; the last of each call is marked.
+    waiting: VecDeque<(ProxyOrder, bool)>,
+}
+
+/// The orders of a call that was captured, to be given at each launch of its graph.
+pub(crate) struct Replay<S: Sink> {
+    behind: Arc<Behind<S>>,
+    orders: Box<[ProxyOrder]>,
+}
+
+impl<S: Sink> Door<S> {
+    /// A door before `sink`, which is given nothing more once the communicator has stopped.
+    pub fn new(sink: S, health: Arc<Health>) -> Door<S> {
+        let state = State { sink: None, users: 0, waiting: VecDeque::new() };
+        Door { own: Some(sink), behind: Arc::new(Behind { state: Mutex::new(state), health }) }
+    }
+
+    /// Gives the orders of a call, if that can be now. Otherwise its stream must do what is returned before it runs the call's kernel,
+    /// or [`Self::withdraw`] be told that it will not.
+    #[must_use = "given now, or to be given by the stream"]
+    pub fn call(&mut self, orders: &[ProxyOrder]) -> Option<Arc<Behind<S>>> {
+        if self.own.is_none() {
+            let mut state = self.behind.lock();
+            if state.users > 0 {
+                state.users += 1;
+                let last = orders.len() - 1;
+                state.waiting.extend(orders.iter().enumerate().map(|(at, order)| (*order, at == last)));
+                return Some(self.behind.clone());
+            }
+            self.own = state.sink.take();
+        }
+        let sink = self.own.as_mut().expect("behind the door, if not here");
+        orders.iter().for_each(|order| sink.give(*order));
+        None
+    }
+
+    /// The latest call that was to have its turn on a stream has none.
+    pub fn withdraw(&mut self) {
+        let mut state = self.behind.lock();
+        state.waiting.pop_back();
+        while state.waiting.back().is_some_and(|(_, is_last)| !is_last) {
+            state.waiting.pop_back();
+        }
+        state.users -= 1;
+    }
+
+    /// The orders of a call that is captured. Dropped with its graph.
+    pub fn capture(&mut self, orders: &[ProxyOrder]) -> Replay<S> {
+        let mut state = self.behind.lock();
+        state.users += 1;
+        if let Some(sink) = self.own.take() {
+            state.sink = Some(sink);
+            state.waiting.reserve(KERNEL_MESSAGES_MAX);
+        }
+        Replay { behind: self.behind.clone(), orders: orders.into() }
+    }
+
+    /// Whether everything that was given, or waits for its turn, is done.
+    pub fn is_done(&self) -> bool {
+        if let Some(sink) = &self.own {
+            return sink.is_done();
+        }
+        let state = self.behind.lock();
+        state.waiting.is_empty() && state.sink.as_ref().is_some_and(Sink::is_done)
+    }
+}
+
+impl<S: Sink> Drop for Door<S> {
+    /// Graphs that are launched later, and turns that come later, find nothing to give to.
+    fn drop(&mut self) {
+        let sink = self.behind.lock().sink.take();
+        // The lock is free again: a sink may take its time to end.
+        drop(sink);
+    }
+}
+
+impl<S: Sink> Behind<S> {
+    fn lock(&self) -> MutexGuard<'_, State<S>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<S> State<S> {
+    /// Where to give to, if that is of any use: nobody takes what is given after a communicator has stopped.
+    fn sink(&mut self, health: &Health) -> Option<&mut S> {
+        self.sink.as_mut().filter(|_| !health.is_stopped())
+    }
+}
+
+impl<S: Sink> HostWork for Behind<S> {
+    /// Gives the orders of the oldest call that waits for its turn.
+    fn run(&self) {
+        let mut state = self.lock();
+        while let Some((order, is_last)) = state.waiting.pop_front() {
+            if let Some(sink) = state.sink(&self.health) {
+                sink.give(order);
+            }
+            if is_last {
+                break;
+            }
+        }
+        state.users -= 1;
+    }
+}
+
+impl<S: Sink> HostWork for Replay<S> {
+    fn run(&self) {
+        let mut state = self.behind.lock();
+        if let Some(sink) = state.sink(&self.behind.health) {
+            self.orders.iter().for_each(|order| sink.give(*order));
+        }
+    }
+}
+
+impl<S: Sink> Drop for Replay<S> {
+    fn drop(&mut self) {
+        self.behind.lock().users -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::launch::Fault;
+
+    /// Tags in the order in which they were given.
+    struct Given(Arc<Mutex<Vec<u32>>>);
+
+    impl Sink for Given {
+        fn give(&mut self, order: ProxyOrder) {
+            self.0.lock().unwrap().push(order.tag);
+        }
+        fn is_done(&self) -> bool {
+            true
+        }
+    }
+
+    type Part = (Box<Replay<Given>>, Vec<u32>);
+
+    /// A step of a stream: what the host does, and what a kernel needs to have been given then.
+    enum Step {
+        Turn(Arc<Behind<Given>>),
+        Part(Arc<Vec<Part>>, usize),
+        Kernel(Vec<u32>),
+    }
+
+    /// A communicator whose operations go to one stream after the other, as if they were one.
+    struct Play {
+        door: Door<Given>,
+        given: Arc<Mutex<Vec<u32>>>,
+        stream: VecDeque<Step>,
+        graphs: Vec<Arc<Vec<Part>>>,
+        /// What kernels have used, in order.
+        used: Vec<u32>,
+        tag: u32,
+        direct: usize,
+    }
+
+    fn order(tag: u32) -> ProxyOrder {
+        ProxyOrder { tag, ..ProxyOrder::default() }
+    }
+
+    impl Play {
+        fn new() -> Play {
+            let given = Arc::new(Mutex::new(Vec::new()));
+            let door = Door::new(Given(given.clone()), Arc::new(Health::new(0, 2)));
+            let (stream, graphs, used) = (VecDeque::new(), Vec::new(), Vec::new());
+            Play { door, given, stream, graphs, used, tag: 0, direct: 0 }
+        }
+
+        fn orders(&mut self, count: u32) -> (Vec<u32>, Vec<ProxyOrder>) {
+            let tags: Vec<u32> = (self.tag..self.tag + count).collect();
+            self.tag += count;
+            (tags.clone(), tags.into_iter().map(order).collect())
+        }
+
+        fn call(&mut self, count: u32) {
+            let (tags, orders) = self.orders(count);
+            match self.door.call(&orders) {
+                Some(turn) => self.stream.push_back(Step::Turn(turn)),
+                None => self.direct += 1,
+            }
+            self.stream.push_back(Step::Kernel(tags));
+        }
+
+        fn refused(&mut self, count: u32) {
+            let (_, orders) = self.orders(count);
+            // What was given at once ends a communicator whose launch is refused: only turns are withdrawn.
+            if !self.graphs.is_empty() {
+                let turn = self.door.call(&orders);
+                assert!(turn.is_some());
+                self.door.withdraw();
+            }
+        }
+
+        fn capture(&mut self, calls: u32) {
+            let part = |_| {
+                let (tags, orders) = self.orders(2);
+                (Box::new(self.door.capture(&orders)), tags)
+            };
+            let parts = (0..calls).map(part).collect();
+            self.graphs.push(Arc::new(parts));
+        }
+
+        /// Its orders come one after the other, each at any time before its kernel: here `ahead` of them before the first.
+        fn launch(&mut self, graph: usize, ahead: usize) {
+            let parts = self.graphs[graph].clone();
+            let ahead = ahead.min(parts.len());
+            self.stream.extend((0..ahead).map(|at| Step::Part(parts.clone(), at)));
+            for (at, (_, tags)) in parts.iter().enumerate() {
+                if at >= ahead {
+                    self.stream.push_back(Step::Part(parts.clone(), at));
+                }
+                self.stream.push_back(Step::Kernel(tags.clone()));
+            }
+        }
+
+        fn step(&mut self) {
+            match self.stream.pop_front() {
+                None => {}
+                Some(Step::Turn(turn)) => turn.run(),
+                Some(Step::Part(parts, at)) => parts[at].0.run(),
+                Some(Step::Kernel(tags)) => {
+                    self.used.extend(tags);
+                    let given = self.given.lock().unwrap();
+                    assert!(given.starts_with(&self.used), "{given:?} for kernels of {:?}", self.used);
+                }
+            }
+        }
+
+        fn run_dry(&mut self) {
+            while !self.stream.is_empty() {
+                self.step();
+            }
+            assert_eq!(*self.given.lock().unwrap(), self.used);
+        }
+    }
+
+    /// Everything in every order, thousands of times: a kernel finds its orders given, and given in the order of kernels.
+    #[test]
+    fn orders_are_given_in_the_order_of_kernels_whoever_gives_them() {
+        let mut random = 1u64;
+        let mut below = |bound: usize| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) as usize % bound
+        };
+        let (mut direct, mut launched) = (0, 0);
+        for _ in 0..300 {
+            let mut play = Play::new();
+            for _ in 0..60 {
+                let graphs = play.graphs.len();
+                match below(10) {
+                    0 => play.capture(1 + below(4) as u32),
+                    1 | 2 if graphs > 0 => {
+                        launched += 1;
+                        play.launch(below(graphs), below(5));
+                    }
+                    // The driver keeps what a launch in progress needs, as `stream` does here.
+                    3 if graphs > 0 => drop(play.graphs.remove(below(graphs))),
+                    4 => play.refused(1 + below(3) as u32),
+                    5 | 6 => play.call(1 + below(3) as u32),
+                    _ => play.step(),
+                }
+            }
+            play.run_dry();
+            play.graphs.clear();
+            play.call(1);
+            assert!(play.door.own.is_some(), "with all graphs gone a call gives at once");
+            direct += play.direct;
+        }
+        assert!(
+            direct > 1000 && launched > 300,
+            "{direct} calls gave at once, {launched} graphs were launched"
+        );
+    }
+
+    /// The last graph is destroyed while a call of its time has not had its turn yet.
+    #[test]
+    fn a_call_does_not_overtake_one_that_waits_for_its_turn() {
+        let mut play = Play::new();
+        play.capture(1);
+        play.call(1);
+        play.graphs.clear();
+        play.call(1);
+        assert_eq!(play.direct, 0);
+        play.run_dry();
+        play.call(1);
+        assert_eq!(play.direct, 1);
+    }
+
+    #[test]
+    fn a_graph_gives_nothing_for_a_communicator_that_has_stopped_or_is_gone() {
+        let given = Arc::new(Mutex::new(Vec::new()));
+        let health = Arc::new(Health::new(0, 2));
+        let mut door = Door::new(Given(given.clone()), health.clone());
+        let replay = door.capture(&[order(1)]);
+        let turn = door.call(&[order(2), order(3)]).expect("a graph lives");
+        replay.run();
+        health.fail(Fault::Aborted, None);
+        replay.run();
+        turn.run();
+        assert!(door.is_done(), "the turn has been");
+        drop(door);
+        replay.run();
+        assert_eq!(*given.lock().unwrap(), [1]);
+    }
+
+    /// A thread that calls and the driver's, at once: under Miri and sanitizers, and for what tells of deadlocks.
+    #[test]
+    fn graphs_are_launched_and_dropped_on_other_threads() {
+        let given = Arc::new(Mutex::new(Vec::new()));
+        let mut door = Door::new(Given(given.clone()), Arc::new(Health::new(0, 2)));
+        let (to_driver, driver) = std::sync::mpsc::channel::<Box<dyn FnOnce() + Send>>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || driver.into_iter().for_each(|work| work()));
+            for tag in 0..200 {
+                let orders = [order(2 * tag), order(2 * tag + 1)];
+                let run: Box<dyn FnOnce() + Send> = if tag % 4 == 0 {
+                    let replay = door.capture(&orders);
+                    Box::new(move || replay.run())
+                } else {
+                    match door.call(&orders) {
+                        Some(turn) => Box::new(move || turn.run()),
+                        None => Box::new(|| ()),
+                    }
+                };
+                to_driver.send(run).expect("the driver runs");
+            }
+            drop(to_driver);
+        });
+        assert!(given.lock().unwrap().iter().copied().eq(0..400));
+    }
+}

@@ -1,0 +1,29 @@
+//! How a proxy is told of a kernel: now, when the stream comes to it, or at every launch of a graph.
+
+use super::engine::{DeviceEngine, EnqueueError};
+use super::net::Telling;
+use crate::cuda::StreamRef;
+
+impl DeviceEngine {
+    /// Tells the proxy of the kernel that is to be put on `stream` now, if it has a part in it. Says whether it has.
+    pub(super) fn tell_proxy(&mut self, stream: StreamRef<'_>) -> Result<bool, EnqueueError> {
+        let Some(net) = &mut self.parts.net else { return Ok(false) };
+        let capture = self.order.capture();
+        match net.tell(capture.is_some()) {
+            Telling::Needless => return Ok(false),
+            Telling::Told => {}
+            Telling::ByStream(turn) => {
+                // SAFETY: (1) `order` has just found that it is not.
+                let put = unsafe { stream.run_once(turn) };
+                put.inspect_err(|_| net.withdraw())?;
+            }
+            Telling::ByGraph(replay) => {
+                let id = capture.expect("only a capture has a graph tell");
+                let capturing = stream.still_capturing(id)?;
+                let put = capturing.run_each_time(replay, self.replayed.take());
+                self.replayed = put.map_err(|error| self.launch_refused(error, true, stream))?;
+            }
+        }
+        Ok(true)
+    }
+}
