@@ -192,7 +192,8 @@ impl Capturing<'_> {
         // SAFETY: the graph keeps what the function uses, whenever it runs.
         let code = unsafe { (device.api().cuLaunchHostFunc)(stream.raw(), Some(run_again::<W>), data) };
         device.check("cuLaunchHostFunc", code)?;
-        let node = stream.capture_info(true)?.and_then(|(_, only)| only);
+        // A capture that breaks here says so to whoever uses it next.
+        let node = stream.capture_info(true).ok().flatten().and_then(|(_, only)| only);
         Ok(node.map(|node| HostNode { capture: self.id, node }))
     }
 

@@ -59,34 +59,41 @@ impl Play {
 
     /// Puts operations on streams, each as a group of its own.
     fn put(&self, ops: &[Op], streams: &[StreamRef<'_>]) -> Result<(), Error> {
-        let n = self.world.ranks.len();
-        let call = |rank: usize, at: usize, peer: usize, count: usize, func: Func| {
-            let address = self.memories[rank].address() as usize + 8 * at;
-            let buffer: *mut u8 = std::ptr::without_provenance_mut(address);
-            let untyped = Untyped::new(func, DataType::U64);
-            Untyped { send: buffer, recv: buffer, count, peer: peer as u32, ..untyped }
-        };
-        let token = |which: usize| SLICES * SLICE_ELEMS + which * TOKEN_ELEMS;
-        ops.iter().try_for_each(|op| {
-            device_group(|group| {
+        ops.iter().try_for_each(|op| self.put_as_one(std::slice::from_ref(op), &[streams]))
+    }
+
+    /// Puts operations on streams as one group, each on its own streams.
+    fn put_as_one(&self, ops: &[Op], streams: &[&[StreamRef<'_>]]) -> Result<(), Error> {
+        device_group(|group| {
+            for (op, streams) in ops.iter().zip(streams) {
                 for (at, rank) in self.world.ranks.iter().enumerate() {
-                    let calls = match *op {
-                        AllReduce(slice) => {
-                            [Some(call(at, slice * SLICE_ELEMS, 0, SLICE_ELEMS, Func::AllReduce)), None]
-                        }
-                        Exchange(which) => [
-                            Some(call(at, token(which), (at + 1) % n, TOKEN_ELEMS, Func::Send)),
-                            Some(call(at, token(1 - which), (at + n - 1) % n, TOKEN_ELEMS, Func::Recv)),
-                        ],
-                    };
-                    for call in calls.iter().flatten() {
+                    for call in self.calls(*op, at).iter().flatten() {
                         // SAFETY: within this rank's memory, which nobody else uses until the streams are waited for.
                         unsafe { group.add_untyped(&rank.comm, call, streams[at])? };
                     }
                 }
-                Ok(())
-            })
+            }
+            Ok(())
         })
+    }
+
+    /// What rank `at` calls.
+    fn calls(&self, op: Op, at: usize) -> [Option<Untyped>; 2] {
+        let n = self.world.ranks.len();
+        let call = |elem: usize, peer: usize, count: usize, func: Func| {
+            let address = self.memories[at].address() as usize + 8 * elem;
+            let buffer: *mut u8 = std::ptr::without_provenance_mut(address);
+            let untyped = Untyped::new(func, DataType::U64);
+            Some(Untyped { send: buffer, recv: buffer, count, peer: peer as u32, ..untyped })
+        };
+        let token = |which: usize| SLICES * SLICE_ELEMS + which * TOKEN_ELEMS;
+        match op {
+            AllReduce(slice) => [call(slice * SLICE_ELEMS, 0, SLICE_ELEMS, Func::AllReduce), None],
+            Exchange(which) => [
+                call(token(which), (at + 1) % n, TOKEN_ELEMS, Func::Send),
+                call(token(1 - which), (at + n - 1) % n, TOKEN_ELEMS, Func::Recv),
+            ],
+        }
     }
 
     fn expect(&mut self, ops: &[Op]) {
@@ -218,8 +225,10 @@ fn needs_gpu_net_graphs_captured_from_two_streams() {
         let mut play = Play::new(nranks);
         let device = |rank: &DeviceRank| rank.comm.device().clone();
         let devices: Vec<_> = play.world.ranks.iter().map(device).collect();
-        let others: Vec<Stream> =
-            devices.iter().map(|device| Stream::new(device).expect("a stream")).collect();
+        let more = || -> Vec<Stream> {
+            devices.iter().map(|device| Stream::new(device).expect("a stream")).collect()
+        };
+        let (others, strangers) = (more(), more());
         let events: Vec<Event> = devices.iter().map(|device| Event::new(device).expect("an event")).collect();
         let join = |from: &[StreamRef<'_>], to: &[StreamRef<'_>]| {
             for ((from, to), event) in from.iter().zip(to).zip(&events) {
@@ -227,6 +236,8 @@ fn needs_gpu_net_graphs_captured_from_two_streams() {
             }
         };
         let others: Vec<StreamRef<'_>> = others.iter().map(Stream::by_ref).collect();
+        // Not in the capture before the communicator brings them there.
+        let strangers: Vec<StreamRef<'_>> = strangers.iter().map(Stream::by_ref).collect();
         let graphs = capture_graphs(&play.world.ranks, || {
             let streams = play.streams();
             join(&streams, &others);
@@ -235,10 +246,19 @@ fn needs_gpu_net_graphs_captured_from_two_streams() {
             play.put(&[Exchange(1), AllReduce(0)], &streams)?;
             play.put(&[AllReduce(1)], &others)?;
             join(&others, &streams);
-            Ok(())
+            play.put_as_one(&[AllReduce(2), AllReduce(1)], &[&strangers, &streams])
         });
         let graphs = instantiate_graphs(&graphs.unwrap_or_else(|error| panic!("{error}")));
-        let all = [AllReduce(0), AllReduce(0), Exchange(0), Exchange(1), AllReduce(0), AllReduce(1)];
+        let all = [
+            AllReduce(0),
+            AllReduce(0),
+            Exchange(0),
+            Exchange(1),
+            AllReduce(0),
+            AllReduce(1),
+            AllReduce(2),
+            AllReduce(1),
+        ];
         for _ in 0..5 {
             play.launch(&graphs, &all);
             play.call(&[AllReduce(1)]);

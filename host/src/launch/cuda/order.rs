@@ -43,6 +43,11 @@ impl Order {
         stream: StreamRef<'s>,
         others: impl Iterator<Item = StreamRef<'s>>,
     ) -> Result<(), CudaError> {
+        for other in others {
+            other.record(&self.joined)?;
+            stream.wait(&self.joined)?;
+        }
+        // Asked now: if one of the others is being captured, so is this stream since it waits for that.
         self.capture = stream.capturing()?.map(|capturing| capturing.id());
         let on = stream.raw().addr();
         match (self.capture, self.captured_on) {
@@ -51,10 +56,6 @@ impl Order {
                 stream.wait(&self.captured)?;
             }
             _ => {}
-        }
-        for other in others {
-            other.record(&self.joined)?;
-            stream.wait(&self.joined)?;
         }
         Ok(())
     }

@@ -4,6 +4,8 @@ use super::cases::{FUNCS, call};
 use super::*;
 use crate::launch::Fault;
 use crate::proxy::progress::ORDERS_WAITING_MAX;
+use oxccl_shared::abi::Protocol;
+use std::sync::{Mutex, PoisonError};
 
 /// What was captured, as a driver's graph would have it.
 struct Graph {
@@ -38,12 +40,13 @@ impl Graph {
         Graph { tellings: std::mem::take(&mut player.tellings), works }
     }
 
-    /// The driver's thread gives all orders as early as it may, while kernels run.
+    /// The driver's thread gives all orders as early as it may, while kernels run. It is one for all ranks, so that what waited for
+    /// another rank's would wait for ever.
     fn launch(&mut self, player: &mut Player) {
         let Graph { tellings, works } = self;
         let player = &*player;
         std::thread::scope(|scope| {
-            scope.spawn(|| tellings.iter().for_each(replay));
+            scope.spawn(|| tellings.iter().for_each(|telling| replay_on(&DRIVER, telling)));
             for work in works {
                 let ended = match work {
                     Work::Collective(collective) => player.run_collective(collective),
@@ -53,6 +56,24 @@ impl Graph {
             }
         });
     }
+}
+
+impl Graph {
+    fn protocols(&self) -> Vec<Protocol> {
+        let protocol = |work: &Work| match work {
+            Work::Collective(collective) => Some(collective.plan.kernel.protocol()),
+            Work::Messages(_) => None,
+        };
+        self.works.iter().filter_map(protocol).collect()
+    }
+}
+
+/// Held by the rank that the driver's thread works for.
+static DRIVER: Mutex<()> = Mutex::new(());
+
+fn replay_on(driver: &Mutex<()>, telling: &Telling) {
+    let _turn = driver.lock().unwrap_or_else(PoisonError::into_inner);
+    replay(telling);
 }
 
 fn replay(telling: &Telling) {
@@ -76,7 +97,12 @@ fn gives_at_once(player: &mut Player, tag: u32) -> bool {
 fn graphs_and_calls(player: &mut Player) {
     assert!(gives_at_once(player, 1));
     let mut short = Graph::of_everything(player, 100, 1000);
-    let mut long = Graph::of_everything(player, 30_001, 2000);
+    let mut long = Graph::of_everything(player, 60_001, 2000);
+    let protocols = [&short, &long].map(|graph| graph.protocols());
+    assert!(
+        protocols[0].contains(&Protocol::LL) && protocols[1].contains(&Protocol::Simple),
+        "{protocols:?}"
+    );
     for tag in 2..5 {
         short.launch(player);
         assert!(!gives_at_once(player, tag), "a graph could be launched and wait");
