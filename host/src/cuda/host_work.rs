@@ -215,3 +215,37 @@ impl Capturing<'_> {
         Ok(HostNode { capture: self.id, node })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    /// Counts how often it was done.
+    struct Count(Arc<Mutex<u32>>);
+
+    impl HostWork for Count {
+        fn run(&self) {
+            *self.0.lock().unwrap() += 1;
+        }
+    }
+
+    /// What the driver does with the pointers that it is given.
+    #[test]
+    fn work_is_done_as_often_as_the_driver_says_and_dropped_once() {
+        let count = Arc::new(Mutex::new(0));
+        let once = Arc::into_raw(Arc::new(Count(count.clone()))).cast_mut().cast();
+        // SAFETY: (1) of `into_raw`, and used here only.
+        unsafe { run_once::<Count>(once) };
+        assert_eq!((*count.lock().unwrap(), Arc::strong_count(&count)), (1, 1));
+        let again = Box::into_raw(Box::new(Count(count.clone()))).cast();
+        for _ in 0..2 {
+            // SAFETY: (1) lives until `end`.
+            unsafe { run_again::<Count>(again) };
+        }
+        assert_eq!((*count.lock().unwrap(), Arc::strong_count(&count)), (3, 2));
+        // SAFETY: (1) of `into_raw`, and not used any more.
+        unsafe { end::<Count>(again) };
+        assert_eq!(Arc::strong_count(&count), 1);
+    }
+}
