@@ -64,7 +64,7 @@ pub fn on_gpus(args: &TopoArgs, machine: &Machine) -> Result<String, ExplainErro
         return Ok(format!("{headline}\n{}", facts.on(found, &rings).explain(&call)));
     }
     let network = network(machine);
-    let facts = facts.with_few_channels().on(found, &rings).over_network(args.hosts, network);
+    let facts = facts.with_few_channels().on(found, &rings).over_network(args.hosts, network, 1);
     let NetSpeed { gbytes, latency_us } = network;
     let between =
         format!("a network device of {gbytes:.1} GB/s and {latency_us:.1} us for each rank between hosts");

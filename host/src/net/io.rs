@@ -29,6 +29,15 @@ pub trait StreamIo {
     /// # Safety
     /// 1. The pieces are valid for writes, and nobody else accesses them meanwhile.
     unsafe fn read(&mut self, pieces: &mut [Piece]) -> Result<usize, Errno>;
+
+    /// As [`Self::read`], of what is probably a short message that somebody waits for.
+    ///
+    /// # Safety
+    /// 1. As [`Self::read`].
+    unsafe fn read_short(&mut self, room: Piece) -> Result<usize, Errno> {
+        // SAFETY: obligation 1.
+        unsafe { self.read(&mut [room]) }
+    }
 }
 
 impl StreamIo for TcpStream {
@@ -59,7 +68,8 @@ fn message(pieces: *mut Piece, count: usize) -> libc::msghdr {
     message
 }
 
-fn result(n: isize) -> Result<usize, Errno> {
+/// What a system call that moves bytes said.
+pub(super) fn result(n: isize) -> Result<usize, Errno> {
     usize::try_from(n).map_err(|_| {
         let error = std::io::Error::last_os_error();
         Errno::from_io_error(&error).expect("a failed system call leaves an errno")

@@ -149,7 +149,7 @@ pub fn connect(bootstrap: &Bootstrap, wanted: DeviceWanted<'_>) -> Result<Device
         facts.machine = facts.machine.through_host(kinds.map(|kind| layout.is_through_host(kind)));
     }
     if let Some(network) = &network {
-        facts = facts.over_network(layout.ways.groups(), network.speed);
+        facts = facts.over_network(layout.ways.groups(), network.speed, network.threads_least);
     }
     let (connect_timeout, step_timeout) = (wanted.net_timeout, wanted.timeout);
     let net = NetWanted { rank, layout: &layout, peers: &peers, gpu, connect_timeout, step_timeout };

@@ -286,13 +286,13 @@ mod tests {
         let slow = NetSpeed { gbytes: 1.0, latency_us: 10.0 };
         let facts = DeviceFacts::new(4, (90, 132), forced, ChannelLimits::default(), None)
             .with_few_channels()
-            .over_network(2, slow);
+            .over_network(2, slow, 1);
         let call =
             Call { func: Func::AllReduce, dtype: DataType::F32, op: RedOp::Sum, root: 0, count: 1 << 28 };
         for (call, first, algorithm) in [
             (call, 4, Algorithm::Tree),
             (Call { func: Func::Broadcast, root: 3, ..call }, 0, Algorithm::Ring),
-            (Call { func: Func::Barrier, count: 0, ..call }, 4, Algorithm::Tree),
+            (Call { func: Func::Barrier, count: 0, ..call }, 7, Algorithm::Direct),
         ] {
             let plan = plan_device(&call, &facts);
             let coll = KernelColl {

@@ -119,7 +119,9 @@ impl<Io: StreamIo> Control<Io> {
     ) -> Result<bool, Fault> {
         if self.stage.len() < HEADER_BYTES && !*is_empty {
             let room = self.stage.room(STAGE_BYTES);
-            let read_bytes = self.read_some(&mut [room], is_empty)?;
+            // SAFETY: the stage's memory.
+            let read = of_call(unsafe { self.io.read_short(room) }, false)?;
+            let read_bytes = self.note(read, room.iov_len, is_empty);
             self.stage.add(read_bytes);
         }
         let Some(bytes) = self.stage.take_header() else { return Ok(false) };
@@ -170,10 +172,15 @@ impl<Io: StreamIo> Control<Io> {
         let wanted_bytes = pieces_bytes(pieces);
         // SAFETY: the stage's and a receive's memory, which `irecv` promises to be writable and ours.
         let read = unsafe { read(&mut self.io, pieces, self.body.is_some()) }?;
+        Ok(self.note(read, wanted_bytes, is_empty))
+    }
+
+    /// What a read says of the stream. How many bytes it gave.
+    fn note(&mut self, read: Option<usize>, wanted_bytes: usize, is_empty: &mut bool) -> usize {
         self.has_ended |= read.is_none();
         let read_bytes = read.unwrap_or(0);
         *is_empty = read_bytes < wanted_bytes;
-        Ok(read_bytes)
+        read_bytes
     }
 
     /// Once the peer has closed the control lane: nothing more comes than what the data lanes still owe.
@@ -229,7 +236,12 @@ unsafe fn read(
     mid_message: bool,
 ) -> Result<Option<usize>, Fault> {
     // SAFETY: the caller's promise.
-    match unsafe { io.read(pieces) } {
+    of_call(unsafe { io.read(pieces) }, mid_message)
+}
+
+/// What a read gave: 0 if nothing is there now, `None` at the end of the stream.
+fn of_call(read: Result<usize, Errno>, mid_message: bool) -> Result<Option<usize>, Fault> {
+    match read {
         Ok(0) => Ok(None),
         Ok(read_bytes) => Ok(Some(read_bytes)),
         Err(Errno::AGAIN | Errno::INTR) => Ok(Some(0)),

@@ -2,6 +2,7 @@
 
 use super::config::SocketConfig;
 use super::devices::Device;
+use super::prompt::Prompt;
 use super::purpose::{Lane, NOBODY};
 use crate::bootstrap::acceptor::{Accepted, Acceptor};
 use crate::bootstrap::secret::Secret;
@@ -87,6 +88,7 @@ impl Listener for SocketListener {
             return Ok(None);
         };
         let ends = Ends { device: self.device.clone(), peer: coming.remote.to_string() };
-        Ok(Some(Box::new(Receiver::new(ends, coming.lanes.into_iter().flatten().collect()))))
+        let lanes = coming.lanes.into_iter().flatten().map(Prompt::new).collect();
+        Ok(Some(Box::new(Receiver::new(ends, lanes))))
     }
 }

@@ -10,6 +10,7 @@
 mod config;
 mod devices;
 mod purpose;
+mod prompt;
 mod listener;
 mod connector;
 

@@ -2,7 +2,7 @@
 
 use super::facts::DeviceFacts;
 use super::kernel::KernelId;
-use super::tuning::NET_CHANNEL_BYTES;
+use super::tuning::{THREADS_FOR_CHANNELS, net_channel_bytes};
 use crate::plan::Call;
 use crate::plan::collective::grain_bytes;
 use crate::plan::tuning::{self, Candidate, Exclusion, Explanation};
@@ -50,6 +50,9 @@ impl DeviceFacts {
             _ if candidate.protocol == Protocol::LL128 => {
                 Exclusion::NotConnected("not over a network: lines of 128 bytes would not arrive whole")
             }
+            _ if self.crosses_network() => Exclusion::NotConnected(
+                "not over a network, but with 7 peers and one word for each thread at most",
+            ),
             _ => Exclusion::NotConnected("not connected: a kernel has room for 7 peers on its host"),
         };
         let plan = plan_device(call, self);
@@ -74,8 +77,11 @@ impl DeviceFacts {
                 let ranks = if call.func == Func::AllReduce { u64::from(self.nranks) } else { 1 };
                 trips(call.bytes() / ranks, tuning.direct_ll128_channel_bytes)
             }
-            _ if self.crosses_network() => bytes.div_ceil(NET_CHANNEL_BYTES).min(u64::from(u32::MAX)) as u32,
+            (_, Protocol::LL) if self.crosses_network() && self.proxy_threads < THREADS_FOR_CHANNELS => 1,
             (_, Protocol::LL) => trips(self.hop_bytes(call, algorithm), tuning.ring_trip_bytes),
+            _ if self.crosses_network() => {
+                bytes.div_ceil(net_channel_bytes(self.proxy_threads)).min(u64::from(u32::MAX)) as u32
+            }
             _ => tuning.simple_channels(bytes),
         }
     }
@@ -86,7 +92,7 @@ const ONE_BYTE: Call = Call { func: Func::AllReduce, dtype: DataType::U8, op: Re
 
 /// Plans `call`, which is not made of messages. Every rank of a communicator that makes the same call gets the same plan.
 pub fn plan_device(call: &Call, facts: &DeviceFacts) -> DevicePlan {
-    let needs_stand_in = call.func == Func::Barrier && !facts.has_direct();
+    let needs_stand_in = call.func == Func::Barrier && !facts.has_direct_for(call);
     let call = if needs_stand_in { &ONE_BYTE } else { call };
     let bytes = facts.buffer_bytes(call);
     let choice = facts.choose(call);
@@ -120,7 +126,11 @@ pub fn plan_device(call: &Call, facts: &DeviceFacts) -> DevicePlan {
         Some(_) => facts.channels(call, algorithm, protocol, bytes),
         None => tuning::channels(choice.candidate, bytes, &facts.machine, threads, connected),
     };
-    let wanted = facts.limits.apply(choice.channels.unwrap_or(by_size));
+    let least = match algorithm {
+        Algorithm::Direct if facts.crosses_network() => facts.one_trip_channels(call).unwrap_or(1),
+        _ => 1,
+    };
+    let wanted = facts.limits.apply(choice.channels.unwrap_or(by_size)).max(least);
     DevicePlan {
         kernel,
         func: call.func,
@@ -193,12 +203,14 @@ mod tests {
             (min, max) in (proptest::option::of(1u32..100), proptest::option::of(1u32..100)),
             buffer in proptest::option::of(8usize..8193),
             threads in proptest::option::of((2u32..13).prop_map(|warps| 32 * warps)),
-            groups in proptest::option::of(2u32..17),
+            groups in proptest::option::of((2u32..17, 1u32..9)),
         ) {
             let buffer = buffer.map(|kib| kib << 10);
             let facts = facts(nranks, sm, forced, ChannelLimits { min, max, threads }, buffer);
-            let groups = groups.filter(|groups| *groups <= nranks);
-            let facts = groups.map_or(facts, |groups| facts.with_few_channels().over_network(groups, SLOW));
+            let groups = groups.filter(|(groups, _)| *groups <= nranks);
+            let facts = groups.map_or(facts, |(groups, proxy_threads)| {
+                facts.with_few_channels().over_network(groups, SLOW, proxy_threads)
+            });
             let layouts = [facts.ring_layout, facts.mesh_layout, facts.tree_layout];
             prop_assert!(layouts.iter().all(ConnLayout::is_valid));
             prop_assume!(call.func != Func::AllToAll || facts.is_one_hop_all_to_all(&call));
@@ -217,8 +229,14 @@ mod tests {
             prop_assert!(plan.slice_elems > 0 && plan.grain_elems > 0 && plan.chunk_elems >= plan.slice_elems);
             let KernelId::Collective { protocol, func, dtype, .. } = plan.kernel else { panic!("{plan:?}") };
             let is_one_hop = plan.algorithm == Algorithm::Direct;
-            prop_assert!(groups.is_none() || !is_one_hop && protocol != Protocol::LL128, "not over a proxy: {plan:?}");
-            let is_replaced = call.func == Func::Barrier && !facts.has_direct();
+            let words = |channel| {
+                let part = chunk::channel_part(plan.count as usize, plan.channels, channel, plan.grain_elems as usize);
+                (part.len() * dtype.map_or(1, |dtype| dtype.size_bytes())).div_ceil(8)
+            };
+            let is_one_trip = (0..plan.channels).all(|channel| words(channel) <= plan.threads as usize);
+            let fits = !is_one_hop || protocol == Protocol::LL && !plan.two_hops && is_one_trip;
+            prop_assert!(groups.is_none() || protocol != Protocol::LL128 && fits, "not over a proxy: {plan:?}");
+            let is_replaced = call.func == Func::Barrier && !facts.has_direct_for(&call);
             let call = if is_replaced { ONE_BYTE } else { call };
             let holds_both = is_one_hop && func == Func::AllReduce && protocol == Protocol::LL128;
             let payload = match holds_both {
@@ -255,21 +273,24 @@ mod tests {
         let forced = |algorithm, protocol| {
             facts(4, 90, Forced::only(algorithm, protocol), ChannelLimits::default(), None)
                 .with_few_channels()
-                .over_network(2, SLOW)
+                .over_network(2, SLOW, 1)
         };
         let call = |func, count| Call { func, dtype: DataType::F32, op: RedOp::Sum, root: 0, count };
         let entry = |facts: &DeviceFacts, func, count| plan_device(&call(func, count), facts).kernel.entry();
         let free = forced(None, None);
-        assert_eq!(entry(&free, Func::AllReduce, 2), "oxccl_all_reduce_ring_ll_f32");
+        assert_eq!(entry(&free, Func::AllReduce, 2), "oxccl_all_reduce_direct4_ll_f32");
+        // Two channels of 384 words.
+        assert_eq!(entry(&free, Func::AllReduce, 1536), "oxccl_all_reduce_direct4_ll_f32");
+        assert_eq!(entry(&free, Func::AllReduce, 1537), "oxccl_all_reduce_ring_ll_f32");
         assert_eq!(entry(&free, Func::AllReduce, 1 << 28), "oxccl_all_reduce_ring_simple_f32");
-        assert_eq!(entry(&free, Func::Barrier, 0), "oxccl_all_reduce_ring_ll_u8");
+        assert_eq!(entry(&free, Func::Barrier, 0), "oxccl_barrier_direct4_ll");
         assert!(!free.is_one_hop_all_to_all(&call(Func::AllToAll, 1)));
         let named = forced(Some(Algorithm::Direct), Some(Protocol::LL128));
-        assert_eq!(entry(&named, Func::AllGather, 1000), "oxccl_all_gather_ring_ll");
+        assert_eq!(entry(&named, Func::AllGather, 2000), "oxccl_all_gather_ring_ll");
         let tree = forced(Some(Algorithm::Tree), None);
         assert_eq!(tree.tree_channels, 4);
         assert_eq!(entry(&tree, Func::AllReduce, 2), "oxccl_all_reduce_tree_ll_f32");
-        let said = free.explain(&call(Func::AllReduce, 2)).to_string();
+        let said = free.explain(&call(Func::AllReduce, 2000)).to_string();
         assert!(said.contains("not over a network"), "{said}");
     }
 

@@ -38,6 +38,8 @@ pub struct DeviceFacts {
     pub tuning: DeviceTuning,
     /// What connects the ranks.
     pub machine: Machine,
+    /// Threads that the proxy of every rank has, where there are any.
+    pub proxy_threads: u32,
     /// What was measured here.
     pub table: Option<TuneTable>,
 }
@@ -68,6 +70,7 @@ impl DeviceFacts {
             limits,
             tuning,
             machine: Machine::nominal(Architecture::of_sm(sm), nranks),
+            proxy_threads: 0,
             table: None,
         }
     }
@@ -98,21 +101,41 @@ impl DeviceFacts {
         }
     }
 
-    /// The same where ranks are in `groups` that only a network connects, on a machine whose speeds are the network's.
-    pub fn over_network(self, groups: u32, network: NetSpeed) -> DeviceFacts {
+    /// The same where ranks are in `groups` that only a network connects, on a machine whose speeds are the network's, driven by so many
+    /// threads of each rank.
+    pub fn over_network(self, groups: u32, network: NetSpeed, proxy_threads: u32) -> DeviceFacts {
         let machine = self.machine.over_network(groups, network, [self.ring_channels, self.tree_channels]);
         let tuning = DeviceTuning { messages: NET_MESSAGES, ..self.tuning };
-        DeviceFacts { machine, tuning, ..self }
+        DeviceFacts { machine, tuning, proxy_threads, ..self }
     }
 
-    /// Whether some connections lead over a network, and so through a proxy. These carry neither LL128, whose lines would not arrive
-    /// whole in pinned memory, nor the kernels that exchange words with all peers at once: a slot leaves when all its words are
-    /// there, and such a kernel's thread waits for a peer's word before it writes its next one.
+    /// Whether some connections lead over a network, and so through a proxy. These do not carry LL128, whose lines would not arrive
+    /// whole in pinned memory; kernels that exchange words with all peers at once, see [`Self::one_trip_channels`].
     pub fn crosses_network(&self) -> bool {
         self.machine.nhosts > 1
     }
 
-    /// Whether kernels that go to everybody in one hop reach everybody.
+    /// Channels that a call needs for every thread of a kernel that goes to everybody in one hop to have one word of each message at
+    /// most, so that it can go through proxies: a slot leaves when all its words are there, and a thread of such a kernel waits
+    /// for its peers' words before it writes its next one. None if there are not as many.
+    pub(super) fn one_trip_channels(&self, call: &Call) -> Option<u32> {
+        let channels = call.bytes().div_ceil(8 * u64::from(self.tuning.ll_threads)).max(1);
+        let most = self.mesh_channels.min(self.limits.max.unwrap_or(u32::MAX)).max(1);
+        let is_one_hop = call.bytes() < self.tuning.two_hops_min_bytes;
+        (is_one_hop && channels <= u64::from(most)).then_some(channels as u32)
+    }
+
+    /// Whether such kernels are for `call`, not by how fast they are but by whom they reach. Over a network an all-to-all is made of
+    /// messages; of a broadcast or a reduce the root would be the only one with work, and all of it.
+    pub(super) fn has_direct_for(&self, call: &Call) -> bool {
+        const SYMMETRIC: [Func; 4] = [Func::AllReduce, Func::AllGather, Func::ReduceScatter, Func::Barrier];
+        let is_mesh = self.nranks <= MESH_PEERS_MAX + 1;
+        is_mesh
+            && (!self.crosses_network()
+                || SYMMETRIC.contains(&call.func) && self.one_trip_channels(call).is_some())
+    }
+
+    /// Whether kernels that go to everybody in one hop reach everybody, whatever the call.
     pub fn has_direct(&self) -> bool {
         self.nranks <= MESH_PEERS_MAX + 1 && !self.crosses_network()
     }

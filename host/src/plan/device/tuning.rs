@@ -104,16 +104,23 @@ impl ChannelLimits {
 
 /// Channels that are connected where a network leads between some of the ranks: of rings, of trees and of pairs. Each is a connection of
 /// its own with slots in pinned memory, and one thread of a processor moves them all: few keep it busy, as NCCL's two for each device
-/// of its network do. Taken up one for each MiB ([`NET_CHANNEL_BYTES`]). The user raises those of rings by `NCCL_MIN_NCHANNELS`.
+/// of its network do. How many bytes make one: [`net_channel_bytes`]. The user raises those of rings by `NCCL_MIN_NCHANNELS`.
 pub(super) const NET_RING_CHANNELS: u32 = 4;
 /// See [`NET_RING_CHANNELS`].
 pub(super) const NET_TREE_CHANNELS: u32 = 4;
 /// See [`NET_RING_CHANNELS`]. A rank has these with every other rank.
 pub(super) const NET_MESH_CHANNELS: u32 = 2;
 
-/// Bytes of a collective for each channel that leads over a network: over sockets of the loopback interface a broadcast of 1 MiB took 338 us
-/// on one channel, 400 on two and 507 on four.
-pub(super) const NET_CHANNEL_BYTES: u64 = 1 << 20;
+/// Threads of a proxy from which on channels are taken up early: two of them send, and two receive.
+pub(super) const THREADS_FOR_CHANNELS: u32 = 4;
+
+/// Bytes of a collective for each channel that leads over a network. Where one thread moves all channels, few are best: over sockets of
+/// the loopback interface a broadcast of 1 MiB took 338 us on one, 400 on two and 507 on four. With four threads it took 211, 161 and 143 us,
+/// and 128 KiB 29, 26 and 25.
+pub(super) const fn net_channel_bytes(proxy_threads: u32) -> u64 {
+    if proxy_threads < THREADS_FOR_CHANNELS { 1 << 20 } else { 64 << 10 }
+}
+
 /// Up to here, in bytes of a hop, LL over a network is considered. Over sockets of the loopback interface it was faster than Simple
 /// with hops of 4 KiB and slower with hops of 16 KiB.
 pub(super) const NET_LL_MAX_BYTES: u64 = 8 << 10;

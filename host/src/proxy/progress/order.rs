@@ -92,8 +92,7 @@ const _: () = {
 };
 
 impl ProxyOrder {
-    /// What the proxy must do for a kernel that is launched with `coll` on these channels and follows a schedule. (The one that
-    /// exchanges words with all peers at once cannot go over a proxy, see docs/proxy.md.)
+    /// What the proxy must do for a kernel that is launched with `coll` on these channels.
     pub fn of_collective(
         coll: &KernelColl,
         algorithm: Algorithm,

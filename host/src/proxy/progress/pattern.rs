@@ -41,7 +41,8 @@ pub(super) fn is_known(op: &Operation, channel: &ProxyChannel) -> bool {
     let has_ring = !channel.ring.is_empty();
     match (op.func, op.algorithm) {
         (Func::Send | Func::Recv, _) => true,
-        (Func::AllReduce, Algorithm::Tree | Algorithm::Direct) | (Func::Barrier, Algorithm::Direct) => true,
+        (Func::AllReduce, Algorithm::Tree) => true,
+        (Func::AllReduce | Func::AllGather | Func::ReduceScatter | Func::Barrier, Algorithm::Direct) => true,
         (Func::AllReduce | Func::AllGather | Func::ReduceScatter, Algorithm::Ring) => has_ring,
         (Func::Broadcast | Func::Reduce, Algorithm::Ring) => channel.ring.contains(&Rank(op.order.rank)),
         _ => false,

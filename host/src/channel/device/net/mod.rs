@@ -37,8 +37,10 @@ pub(super) struct Network {
     net: Arc<dyn Net>,
     device: u32,
     properties: NetProperties,
-    /// Threads of the proxy, where the user insists.
-    threads: Option<u32>,
+    /// Threads of this rank's proxy.
+    threads: u32,
+    /// Of the proxy that has fewest.
+    pub threads_least: u32,
     /// Of the slowest rank's device.
     pub speed: NetSpeed,
 }
@@ -77,14 +79,17 @@ impl Network {
         let here = peers[rank as usize].host;
         let local_rank = peers[..rank as usize].iter().filter(|peer| peer.host == here).count() as u32;
         let found = find(config).and_then(|net| Network::on_nearest_device(net, gpu, local_rank));
-        let found = found.map(|network| Network { threads: config.proxy_threads, ..network });
+        let found = found.map(|network| {
+            let threads = processors::proxy_threads(&*network.net, processors_each(peers, here));
+            network.with_threads(config.proxy_threads.unwrap_or(threads))
+        });
         let said = found.as_ref().map(Network::to_bytes).map_err(|error| refused(error.clone()));
         let said = agree(bootstrap, said)?;
         let network = found.map_err(refused)?;
-        let mut speed = network.speed;
+        let (mut speed, mut threads_least) = (network.speed, network.threads);
         let mut first = None;
         for (peer, block) in (0..).zip(&said) {
-            let (name, theirs) = read(block).ok_or(ConnectError::Malformed { peer })?;
+            let (name, theirs, threads) = read(block).ok_or(ConnectError::Malformed { peer })?;
             // All see the same, and all fail.
             if name != *first.get_or_insert(name) {
                 let theirs = String::from_utf8_lossy(name);
@@ -94,8 +99,13 @@ impl Network {
             }
             speed.gbytes = speed.gbytes.min(theirs.gbytes);
             speed.latency_us = speed.latency_us.max(theirs.latency_us);
+            threads_least = threads_least.min(threads);
         }
-        Ok(Network { speed, ..network })
+        Ok(Network { speed, threads_least, ..network })
+    }
+
+    fn with_threads(self, threads: u32) -> Network {
+        Network { threads, ..self }
     }
 
     fn on_nearest_device(net: Arc<dyn Net>, gpu: BusId, local_rank: u32) -> Result<Network, NetError> {
@@ -105,14 +115,14 @@ impl Network {
         let mbps = Some(properties.speed_mbps).filter(|speed| *speed > 0).unwrap_or(UNKNOWN_MBPS);
         let speed =
             NetSpeed { gbytes: f64::from(mbps) / 8000.0, latency_us: f64::from(properties.latency_us) };
-        Ok(Network { net, device, properties, threads: None, speed })
+        Ok(Network { net, device, properties, threads: 1, threads_least: 1, speed })
     }
 
     /// What the other ranks are told.
     fn to_bytes(&self) -> Vec<u8> {
         let NetSpeed { gbytes, latency_us } = self.speed;
         let numbers = [gbytes, latency_us].map(f64::to_le_bytes);
-        [self.net.name().as_bytes(), numbers.as_flattened()].concat()
+        [self.net.name().as_bytes(), numbers.as_flattened(), &self.threads.to_le_bytes()].concat()
     }
 
     /// Makes this rank's connections, in memory of its own. Every rank calls it at the same time.
@@ -178,7 +188,6 @@ impl Network {
             timeout: Some(step_timeout),
         };
         let here = &peers[rank as usize];
-        let processors_each = processors_each(peers, here.host);
         let nic = self.properties.pci_path.as_ref().map(PathBuf::from);
         let parts = NetParts {
             proxy,
@@ -186,21 +195,22 @@ impl Network {
             reaches: (0..nranks).map(|peer| layout.ways.is_net(rank, peer)).collect(),
             device: format!("{} {}", self.net.name(), self.properties.name),
             cpus: processors::near(&Sysfs::live(), nic.as_deref(), gpu, &here.processors),
-            idle: if processors_each == 0 { Idle::FRUGAL } else { Idle::BALANCED },
-            threads: self.threads.unwrap_or_else(|| processors::proxy_threads(&**net, processors_each)),
+            idle: if processors_each(peers, here.host) == 0 { Idle::FRUGAL } else { Idle::BALANCED },
+            threads: self.threads,
             memory: memory.keep(),
         };
         Ok(NetConnected { parts, places, memory })
     }
 }
 
-/// What a rank said: its network's name, and its device's speed.
-fn read(block: &[u8]) -> Option<(&[u8], NetSpeed)> {
+/// What a rank said: its network's name, its device's speed, the threads of its proxy.
+fn read(block: &[u8]) -> Option<(&[u8], NetSpeed, u32)> {
+    let (block, threads) = block.split_last_chunk()?;
     let (name, numbers) = block.split_at_checked(block.len().checked_sub(16)?)?;
     let number = |at: usize| Some(f64::from_le_bytes(numbers.get(at..at + 8)?.try_into().ok()?));
     let (gbytes, latency_us) = (number(0)?, number(8)?);
     let is_sane = gbytes.is_finite() && gbytes > 0.0 && latency_us.is_finite() && latency_us >= 0.0;
-    is_sane.then_some((name, NetSpeed { gbytes, latency_us }))
+    is_sane.then_some((name, NetSpeed { gbytes, latency_us }, u32::from_le_bytes(*threads)))
 }
 
 /// A connection as the proxy knows it.

@@ -128,7 +128,10 @@ impl Scene {
         let config = NetConfig { name: Some("Socket".into()), socket, ..NetConfig::default() };
         let gpu = BusId::new(0, 0x77, 0);
         let network = Network::find(bootstrap, &config, &peers, gpu).unwrap();
-        let facts = self.facts().with_few_channels().over_network(ways.groups(), network.speed);
+        let mut facts = self.facts().with_few_channels();
+        // Here a block has one thread.
+        facts.tuning.ll_threads = 1;
+        let facts = facts.over_network(ways.groups(), network.speed, network.threads_least);
         let layout = layout(&facts, &Channels::in_rank_order(self.nranks())).with_ways(ways);
         let wanted = NetWanted {
             rank,
@@ -356,10 +359,17 @@ impl Player {
                 };
                 (self.conns[1].channel(at, children + has_parent as usize), tree)
             }
-            Algorithm::Direct | Algorithm::CollnetChain => panic!("not over a proxy: {plan:?}"),
+            Algorithm::Direct => {
+                (self.conns[2].channel(at, self.facts.nranks as usize - 1), TreeEnds::default())
+            }
+            Algorithm::CollnetChain => panic!("not over a proxy: {plan:?}"),
         };
         let operator = resolve(RedOp::Sum, dtype, self.facts.nranks, 0);
         let block = CpuBlock::new(self, dtype, &operator);
+        if plan.algorithm == Algorithm::Direct {
+            // SAFETY: as below; the connections are those to and from all others.
+            return unsafe { coll::one_hop::run::<_, 7>(&block, conns, &work, plan.two_hops) };
+        }
         let chain = ChainEnds::default();
         let ends = Endpoints { ring, tree: &tree, chain: &chain, mesh_recv: &[], mesh_send: &[] };
         // SAFETY: buffers are as long as the work says; indices are those of the channel's connections.
