@@ -50,7 +50,7 @@ impl Registry {
             },
             NetMemoryKind::DmaBuf { fd, offset_bytes } => {
                 // SAFETY: obligation 1.
-                unsafe { Region::of_dma_buf(device, fd, offset_bytes, start, len) }
+                unsafe { Region::of_dma_buf(device, fd, offset_bytes, start, len, relaxed) }
             }
         };
         let region = region.map_err(|error| refused(port, &error, len))?;

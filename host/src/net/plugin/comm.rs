@@ -45,7 +45,10 @@ impl Listener for PluginListener {
         if comm.is_null() {
             return Ok(None);
         }
-        let made = connection(&self.plugin, self.memory, comm, self.plugin.calls.close_recv);
+        // What lands in a GPU's memory may have to be flushed, and who cannot do so shall not be asked to receive there.
+        let flushes = self.plugin.calls.iflush.is_some();
+        let memory = if flushes { self.memory } else { self.memory & MemoryKinds::HOST };
+        let made = connection(&self.plugin, memory, comm, self.plugin.calls.close_recv);
         Ok(Some(Box::new(PluginRecv(made, self.plugin.clone()))))
     }
 }

@@ -47,7 +47,7 @@ impl Region {
         Region::of(device, mr)
     }
 
-    /// Memory behind a dma-buf descriptor, that the device will know by the addresses from `start`.
+    /// Memory behind a dma-buf descriptor, that the device will know by the addresses from `start`; `relaxed` as above.
     ///
     /// # Errors
     /// What the driver said; `Unsupported` if the library is older than rdma-core 34.
@@ -60,13 +60,15 @@ impl Region {
         offset_bytes: u64,
         start: *mut c_void,
         len_bytes: usize,
+        relaxed: bool,
     ) -> io::Result<Region> {
         let Some(register) = device.verbs.ibv_reg_dmabuf_mr else {
             return Err(io::ErrorKind::Unsupported.into());
         };
+        let access = if relaxed { ACCESS | ACCESS_RELAXED_ORDERING } else { ACCESS };
         // SAFETY: the domain exists; obligation 1.
         let mr = unsafe {
-            register(device.pd, offset_bytes, len_bytes, start.addr() as u64, fd.as_raw_fd(), ACCESS as i32)
+            register(device.pd, offset_bytes, len_bytes, start.addr() as u64, fd.as_raw_fd(), access as i32)
         };
         Region::of(device, mr)
     }
