@@ -14,8 +14,8 @@ pub struct SendConn {
     end: ConnEnd,
     /// The first worker's.
     moved: Cell<ProducerCursor>,
-    /// The poster's.
-    told: Cell<ProducerCursor>,
+    /// The poster's: what comes next.
+    told: Cell<Step>,
     /// Whether a proxy consumes it and an operation ends only when that has taken everything.
     pub is_streamed: bool,
 }
@@ -25,8 +25,8 @@ pub struct RecvConn {
     end: ConnEnd,
     /// The first worker's.
     moved: Cell<ConsumerCursor>,
-    /// The poster's.
-    told: Cell<ConsumerCursor>,
+    /// The poster's: what comes next.
+    told: Cell<Step>,
 }
 
 // SAFETY: the memory under an end is shared by design: all concurrent access goes through `Word`s or is ordered by them.
@@ -53,8 +53,36 @@ fn words(end: &ConnEnd) -> ConnWords<'_> {
 
 #[inline(always)]
 fn slot(end: &ConnEnd, protocol: Protocol, step: Step) -> *mut u8 {
-    let base = end.consumer_side.cast::<u8>().cast_mut();
-    base.wrapping_add(proto::slot_offset(protocol, &end.layout, step.slot()))
+    let at = |slot| proto::slot_offset(protocol, &end.layout, slot);
+    let (base, offset) = match proto::is_flagged(protocol) {
+        true => (end.consumer_side.cast(), at(step.slot())),
+        false => (end.counted, at(step.slot()) - at(0)),
+    };
+    base.cast_mut().wrapping_add(offset)
+}
+
+/// An end, word by word, so that a GPU asks for all words before it waits for the first: a copy as a whole becomes loads and stores in
+/// turn, or a detour through the thread's own memory.
+///
+/// # Safety
+/// 1. `end` can be read.
+#[inline(always)]
+unsafe fn load(end: *const ConnEnd) -> ConnEnd {
+    // SAFETY: obligation 1.
+    unsafe {
+        let layout = &raw const (*end).layout;
+        ConnEnd {
+            producer_side: (&raw const (*end).producer_side).read(),
+            consumer_side: (&raw const (*end).consumer_side).read(),
+            layout: ConnLayout {
+                ll_slot_bytes: (&raw const (*layout).ll_slot_bytes).read(),
+                ll128_slot_bytes: (&raw const (*layout).ll128_slot_bytes).read(),
+                simple_slot_bytes: (&raw const (*layout).simple_slot_bytes).read(),
+            },
+            peer: Rank((&raw const (*end).peer.0).read()),
+            counted: (&raw const (*end).counted).read(),
+        }
+    }
 }
 
 impl SendConn {
@@ -72,11 +100,28 @@ impl SendConn {
     /// The producer's end as it was left at `cursor`.
     ///
     /// # Safety
-    /// 1. Both blocks of `end` are live, 128-byte aligned and as large as its layout says, and outlive the connection.
+    /// 1. Both blocks of `end` are live, 128-byte aligned and as large as its layout says, and outlive the connection; so do its
+    ///    counted slots, wherever they lie.
     /// 2. Nobody else is this connection's producer, but the other threads of the block.
     #[inline(always)]
     pub unsafe fn resume(end: ConnEnd, cursor: ProducerCursor) -> Self {
-        SendConn { end, moved: Cell::new(cursor), told: Cell::new(cursor), is_streamed: false }
+        SendConn { end, moved: Cell::new(cursor), told: Cell::new(cursor.step()), is_streamed: false }
+    }
+
+    /// As [`Self::resume`], where it is to lie: an end that a kernel's thread hands on as a value goes through the thread's own memory.
+    ///
+    /// # Safety
+    /// 1. As [`Self::resume`], for the end at `end`.
+    /// 2. `place` can be written, and nobody else touches it.
+    #[inline(always)]
+    pub unsafe fn resume_at(place: *mut SendConn, end: *const ConnEnd, cursor: ProducerCursor) {
+        // SAFETY: obligations 1 and 2.
+        unsafe {
+            (&raw mut (*place).end).write(load(end));
+            (&raw mut (*place).moved).write(Cell::new(cursor));
+            (&raw mut (*place).told).write(Cell::new(cursor.step()));
+            (&raw mut (*place).is_streamed).write(false);
+        }
     }
 
     /// Who consumes.
@@ -129,7 +174,7 @@ impl SendConn {
         let mut cursor = self.moved.get();
         cursor.advance();
         self.moved.set(cursor);
-        self.told.set(cursor);
+        self.told.set(cursor.step());
     }
 
     /// The first worker: learns of credits before they are needed, so that others who look find them remembered.
@@ -143,9 +188,9 @@ impl SendConn {
     /// The poster: tells the consumer that the next slot it has not heard of is full (Simple).
     #[inline(always)]
     pub fn publish(&self, header: SlotHeader) {
-        let mut cursor = self.told.get();
+        let mut cursor = ProducerCursor::at(self.told.get());
         cursor.publish(words(&self.end), header);
-        self.told.set(cursor);
+        self.told.set(cursor.step());
     }
 
     /// Whether the consumer has taken everything.
@@ -176,11 +221,27 @@ impl RecvConn {
     /// The consumer's end as it was left at `cursor`.
     ///
     /// # Safety
-    /// 1. Both blocks of `end` are live, 128-byte aligned and as large as its layout says, and outlive the connection.
+    /// 1. Both blocks of `end` are live, 128-byte aligned and as large as its layout says, and outlive the connection; so do its
+    ///    counted slots, wherever they lie.
     /// 2. Nobody else is this connection's consumer, but the other threads of the block.
     #[inline(always)]
     pub unsafe fn resume(end: ConnEnd, cursor: ConsumerCursor) -> Self {
-        RecvConn { end, moved: Cell::new(cursor), told: Cell::new(cursor) }
+        RecvConn { end, moved: Cell::new(cursor), told: Cell::new(cursor.step()) }
+    }
+
+    /// As [`Self::resume`], where it is to lie: an end that a kernel's thread hands on as a value goes through the thread's own memory.
+    ///
+    /// # Safety
+    /// 1. As [`Self::resume`], for the end at `end`.
+    /// 2. `place` can be written, and nobody else touches it.
+    #[inline(always)]
+    pub unsafe fn resume_at(place: *mut RecvConn, end: *const ConnEnd, cursor: ConsumerCursor) {
+        // SAFETY: obligations 1 and 2.
+        unsafe {
+            (&raw mut (*place).end).write(load(end));
+            (&raw mut (*place).moved).write(Cell::new(cursor));
+            (&raw mut (*place).told).write(Cell::new(cursor.step()));
+        }
     }
 
     /// Who produces.
@@ -227,17 +288,17 @@ impl RecvConn {
     /// The poster: gives back the oldest slot that it has not given back yet.
     #[inline(always)]
     pub fn release(&self) {
-        let mut cursor = self.told.get();
+        let mut cursor = ConsumerCursor::at(self.told.get());
         cursor.release(words(&self.end));
-        self.told.set(cursor);
+        self.told.set(cursor.step());
     }
 
     /// As [`Self::release`], for a slot whose every word carries its own flag (LL).
     #[inline(always)]
     pub fn release_flagged(&self) {
-        let mut cursor = self.told.get();
+        let mut cursor = ConsumerCursor::at(self.told.get());
         cursor.release_flagged(words(&self.end));
-        self.told.set(cursor);
+        self.told.set(cursor.step());
     }
 
     /// The slot of the current step.

@@ -19,4 +19,5 @@ pub mod tidy;
 pub mod process;
 pub mod hosts;
 pub mod net;
+pub mod gdr;
 pub mod soak;

@@ -396,6 +396,7 @@ unused! {
     cuMemExportToShareableHandle cuMemImportFromShareableHandle cuIpcGetMemHandle cuIpcOpenMemHandle_v2
     cuIpcCloseMemHandle cuStreamWaitEvent cuStreamIsCapturing cuStreamGetCaptureInfo_v2 cuStreamUpdateCaptureDependencies
     cuGraphAddHostNode cuGraphRetainUserObject cuUserObjectCreate cuUserObjectRelease cuLaunchHostFunc cuEventQuery cuEventSynchronize cuModuleLoadDataEx
+    cuMemGetHandleForAddressRange cuPointerSetAttribute
     cuModuleUnload cuModuleGetFunction cuFuncGetAttribute cuFuncSetAttribute
     cuOccupancyMaxActiveBlocksPerMultiprocessor cuLaunchKernel
 }

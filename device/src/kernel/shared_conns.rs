@@ -41,16 +41,16 @@ impl<const N: usize> SharedConns<N> {
             let at = extent.first + thread;
             // SAFETY: obligation 1; one thread writes each element.
             unsafe {
-                let conn = SendConn::resume(*launch.send.add(at), *launch.send_cursors.add(at));
-                (&raw mut (*this).send[thread]).write(MaybeUninit::new(conn));
+                let place = (&raw mut (*this).send[thread]).cast();
+                SendConn::resume_at(place, launch.send.add(at), *launch.send_cursors.add(at));
             }
         } else if thread >= threads / 2 && thread - threads / 2 < extent.count {
             let i = thread - threads / 2;
             let at = extent.first + i;
             // SAFETY: as above.
             unsafe {
-                let conn = RecvConn::resume(*launch.recv.add(at), *launch.recv_cursors.add(at));
-                (&raw mut (*this).recv[i]).write(MaybeUninit::new(conn));
+                let place = (&raw mut (*this).recv[i]).cast();
+                RecvConn::resume_at(place, launch.recv.add(at), *launch.recv_cursors.add(at));
             }
         }
         sync_all();

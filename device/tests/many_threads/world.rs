@@ -47,6 +47,7 @@ impl Link {
         ConnEnd {
             producer_side: self.producer_side.at.cast(),
             consumer_side: self.consumer_side.at.cast(),
+            counted: self.consumer_side.at.wrapping_add(LAYOUT.simple_offset()),
             layout: LAYOUT,
             peer: Rank(peer as u32),
         }

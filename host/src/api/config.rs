@@ -4,10 +4,10 @@ mod parse;
 mod topology;
 
 use crate::bootstrap::{BootstrapConfig, InterfaceFilter};
-use crate::net::NetConfig;
 use crate::net::ib::IbConfig;
 use crate::net::plugin::PluginConfig;
 use crate::net::socket::DATA_SOCKETS_MAX;
+use crate::net::{GdrConfig, NetConfig};
 use crate::plan::Forced;
 use crate::plan::device::ChannelLimits;
 use crate::plan::tuning::TuneFile;
@@ -165,6 +165,7 @@ impl Config {
             config.topology.p2p_level = Some(PathKind::Loc);
         }
         config.read_network(&env)?;
+        config.net.gdr = read_gdr(&env)?;
         config.ptx_path = lookup("OXCCL_PTX_PATH").filter(|path| !path.is_empty()).map(PathBuf::from);
         Ok(config)
     }
@@ -265,6 +266,20 @@ impl Config {
     }
 }
 
+/// What is said of GPUDirect RDMA, beside its level.
+fn read_gdr(env: &Source<'_>) -> Result<GdrConfig, ConfigError> {
+    let mut gdr = GdrConfig::default();
+    env.set("NCCL_NET_GDR_READ", parse::FLAG, &mut gdr.read, |text| parse::flag(text).map(Some))?;
+    env.set("NCCL_NET_GDR_C2C", parse::FLAG, &mut gdr.c2c, parse::flag)?;
+    env.set("NCCL_DMABUF_ENABLE", parse::FLAG, &mut gdr.dma_buf, parse::flag)?;
+    let (mut never, mut always) = (false, false);
+    env.set("NCCL_GDR_FLUSH_DISABLE", parse::FLAG, &mut never, parse::flag)?;
+    env.set("NCCL_NET_FORCE_FLUSH", parse::FLAG, &mut always, parse::flag)?;
+    // Whoever says both is safe rather than fast.
+    gdr.flush = if always { Some(true) } else { never.then_some(false) };
+    Ok(gdr)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -306,6 +321,19 @@ mod tests {
         assert_eq!(asked.forced, Forced::only(Some(Algorithm::CollnetChain), None));
         let not = config(&[("NCCL_COLLNET_ENABLE", "0"), ("NCCL_ALGO", "CollnetChain")]).unwrap();
         assert_ne!(asked.digest(), not.digest());
+    }
+
+    #[test]
+    fn gpudirect_is_nccls_to_switch() {
+        assert_eq!(config(&[]).unwrap().net.gdr, GdrConfig::default());
+        let said = [("NCCL_NET_GDR_READ", "0"), ("NCCL_NET_GDR_C2C", "0"), ("NCCL_DMABUF_ENABLE", "0")];
+        let expected = GdrConfig { read: Some(false), c2c: false, dma_buf: false, flush: None };
+        assert_eq!(config(&said).unwrap().net.gdr, expected);
+        let flush = |pairs| config(pairs).unwrap().net.gdr.flush;
+        assert_eq!(flush(&[("NCCL_GDR_FLUSH_DISABLE", "1")]), Some(false));
+        assert_eq!(flush(&[("NCCL_GDR_FLUSH_DISABLE", "0")]), None);
+        assert_eq!(flush(&[("NCCL_GDR_FLUSH_DISABLE", "1"), ("NCCL_NET_FORCE_FLUSH", "1")]), Some(true));
+        assert_eq!(config(&[("NCCL_NET_GDR_READ", "2")]).unwrap_err().variable, "NCCL_NET_GDR_READ");
     }
 
     #[test]

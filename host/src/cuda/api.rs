@@ -128,6 +128,8 @@ functions! {
     cuMemcpyDtoHAsync_v2(*mut c_void, CUdeviceptr, usize, CUstream);
     cuMemcpyDtoDAsync_v2(CUdeviceptr, CUdeviceptr, usize, CUstream);
     cuMemsetD8Async(CUdeviceptr, u8, usize, CUstream);
+    cuMemGetHandleForAddressRange(*mut c_void, CUdeviceptr, usize, c_uint, c_ulonglong);
+    cuPointerSetAttribute(*const c_void, c_uint, CUdeviceptr);
 
     cuMemCreate(*mut AllocationHandle, usize, *const MemAllocationProp, c_ulonglong);
     cuMemRelease(AllocationHandle);

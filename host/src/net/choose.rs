@@ -4,7 +4,7 @@ use super::coll::CollConfig;
 use super::ib::{self, IbConfig};
 use super::plugin::{self, PluginConfig};
 use super::socket::{self, SocketConfig};
-use super::{Net, NetError};
+use super::{GdrConfig, Net, NetError};
 use std::sync::Arc;
 
 /// Settings of all networks.
@@ -26,6 +26,8 @@ pub struct NetConfig {
     /// Threads of a GPU's proxy (`OXCCL_PROXY_THREADS`), among which its connections are divided. Default: as many as pay on that
     /// network and that host.
     pub proxy_threads: Option<u32>,
+    /// Whether networks use the memory of GPUs themselves.
+    pub gdr: GdrConfig,
 }
 
 /// Opens a network that this library has.

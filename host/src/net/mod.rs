@@ -20,6 +20,7 @@ pub mod ib;
 pub mod loopback;
 pub mod fault;
 pub mod plugin;
+mod gdr;
 mod choose;
 mod nearest;
 
@@ -29,5 +30,6 @@ pub use contract::{
     NetProperties, REQUESTS_MAX, RecvComm, Registration, Request, SendComm,
 };
 pub use error::NetError;
+pub use gdr::GdrConfig;
 pub(crate) use nearest::UNKNOWN_MBPS;
 pub use nearest::{Whereabouts, nearest};

@@ -7,7 +7,8 @@
 //!
 //! Modules in the order data flows: `xml`, `detect` and `inventory` (what there is), `system` (who is wired to whom), `paths` (how
 //! data gets from one to another), `search` (which channels to use), `channels` (the same over all hosts). Where each rank sees
-//! a part, `merge` makes one inventory of them, and `summary` tells other hosts what was found.
+//! a part, `merge` makes one inventory of them, and `summary` tells other hosts what was
+//! found. `nic` says how far a GPU is from the NIC that it uses.
 
 mod bus_id;
 mod inventory;
@@ -20,11 +21,13 @@ pub mod search;
 pub mod channels;
 mod settings;
 mod summary;
+mod nic;
 
 pub use bus_id::BusId;
 pub use channels::{Channels, HostLanes, Inside, JoinError};
 pub use inventory::{C2c, Cpu, Device, Gpu, Inventory, Net, Nic, NvLink, Pci};
 pub use merge::MergeError;
+pub use nic::NicReach;
 pub use paths::{PathKind, PathPolicy, Paths, PeerAccess};
 pub use search::{Graph, GraphId, Graphs, Lane, Pattern, SearchConfig};
 pub use settings::{Dump, TopologySettings};

@@ -8,6 +8,9 @@
 //! ```
 //! The block lies in memory owned by the consumer; the producer maps it. All three protocols share one step counter,
 //! so step `s` uses slot `s % 8` of whichever buffer the operation's protocol names.
+//!
+//! Slots that a counter announces (Simple) may lie elsewhere, one behind the other from another address ([`ConnEnd::counted`]): where the
+//! other end of the connection is a NIC that uses the GPU's memory, while control words and lines are the proxy's to read and write.
 
 use crate::fifo::STEPS;
 use crate::sync::{Line128, Sys, Word};
@@ -105,12 +108,15 @@ pub struct ConnEnd {
     pub layout: ConnLayout,
     /// Who is at the other end.
     pub peer: super::Rank,
+    /// The first of the slots that a counter announces: where the layout has it on the consumer's side, or elsewhere.
+    pub counted: *const u8,
 }
 
 impl ConnEnd {
     /// An end of the connection whose whole block is at `block`.
     pub fn in_one(block: *const ConnControl, layout: ConnLayout, peer: super::Rank) -> ConnEnd {
-        ConnEnd { producer_side: block, consumer_side: block, layout, peer }
+        let counted = block.cast::<u8>().wrapping_add(layout.simple_offset());
+        ConnEnd { producer_side: block, consumer_side: block, layout, peer, counted }
     }
 }
 
@@ -127,8 +133,9 @@ const _: () = {
     assert!(offset_of!(ConnLayout, ll_slot_bytes) == 0);
     assert!(offset_of!(ConnLayout, ll128_slot_bytes) == 4);
     assert!(offset_of!(ConnLayout, simple_slot_bytes) == 8);
-    assert!(size_of::<ConnEnd>() == 32 && align_of::<ConnEnd>() == 8);
+    assert!(size_of::<ConnEnd>() == 40 && align_of::<ConnEnd>() == 8);
     assert!(offset_of!(ConnEnd, consumer_side) == 8);
     assert!(offset_of!(ConnEnd, layout) == 16);
     assert!(offset_of!(ConnEnd, peer) == 28);
+    assert!(offset_of!(ConnEnd, counted) == 32);
 };

@@ -9,8 +9,8 @@ use crate::sync::fence_acquire;
 /// The header of the consumer's next slot, once every byte that has to travel is there.
 ///
 /// # Safety
-/// 1. `connection` is the base of a connection with this layout: 128-byte aligned, readable, and written meanwhile
-///    only through `sync`.
+/// 1. `connection` is what the layout's offsets of this protocol's slots count from. Where their lines carry flags, they are 128-byte
+///    aligned, readable, and written meanwhile only through `sync`; others are not looked at, and may lie on a device.
 /// 2. `consumer` is an end of that connection.
 pub unsafe fn ready(
     protocol: Protocol,
@@ -19,8 +19,7 @@ pub unsafe fn ready(
     consumer: &mut StepConsumer<'_>,
 ) -> Option<SlotHeader> {
     let step = consumer.step();
-    // SAFETY: obligation 1; the layout says that the slot lies within the connection.
-    let slot = unsafe { connection.add(slot_offset(protocol, layout, step.slot())) };
+    let slot = connection.wrapping_add(slot_offset(protocol, layout, step.slot()));
     match protocol {
         Protocol::Simple => consumer.poll(),
         Protocol::LL => {

@@ -8,3 +8,4 @@ mod splits;
 mod faults;
 mod net;
 mod net_graphs;
+mod gdr;

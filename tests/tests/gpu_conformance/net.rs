@@ -39,7 +39,7 @@ pub fn world(nranks: u32, settings: Settings) -> DeviceWorld {
 }
 
 /// Every function by one thread, by a thread each and in graphs, at counts of a word, of some slots, and of all slots several times.
-fn every_function(world: &mut DeviceWorld, funcs: &[Func]) {
+pub fn every_function(world: &mut DeviceWorld, funcs: &[Func]) {
     let mut seed = 0;
     for func in funcs {
         for count in [0, 1, 1000, 100_000, 1_000_000] {

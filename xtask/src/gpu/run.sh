@@ -43,7 +43,7 @@ find_sanitizer() {
 tests() {
     # Short ones first: whoever has little time learns most.
     for test in $("$here/gpu_conformance" --ignored --list | sed -n 's/: test$//p' | sort -t_ -k1,1 -s); do
-        case $test in matrix::needs_gpu_conformance_* | net::* | net_graphs::*) continue ;; esac
+        case $test in matrix::needs_gpu_conformance_* | net::* | net_graphs::* | gdr::*) continue ;; esac
         step "$test" 320 "$here/gpu_conformance" --ignored --nocapture --test-threads=1 --exact "$test"
     done
     for n in 2 4 3 8; do
@@ -80,7 +80,7 @@ suite() {
 
 # GPUs of this machine as if each were a host of its own: proxies over sockets of the loopback, beside NCCL's in the same run.
 net() {
-    for test in $("$here/gpu_conformance" --ignored --list | sed -n 's/: test$//p' | grep -E '^net(_graphs)?::'); do
+    for test in $("$here/gpu_conformance" --ignored --list | sed -n 's/: test$//p' | grep -E '^(net|net_graphs|gdr)::'); do
         step "$test" 320 "$here/gpu_conformance" --ignored --nocapture --test-threads=1 --exact "$test"
     done
     (

@@ -70,6 +70,7 @@ fn rings(text: &str) -> Option<Option<Vec<Vec<u32>>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn settings(pairs: &[(&str, &str)]) -> Result<TopologySettings, ConfigError> {
         read(&Source(&|name| pairs.iter().find(|p| p.0 == name).map(|p| p.1.to_string())))
@@ -132,5 +133,33 @@ mod tests {
             let error = settings(&[(variable, value)]).unwrap_err();
             assert_eq!((error.variable, error.value.as_str()), (variable, value));
         }
+    }
+
+    proptest! {
+        /// Whatever is typed is a level or is refused with the variable; names count in any case of letters, and old numbers go no nearer as
+        /// they grow.
+        #[test]
+        fn levels_are_names_or_old_numbers(text in "\\PC{1,8}", kind in proptest::sample::select(&PathKind::ALL[..])) {
+            let of = |text: &str| settings(&[("NCCL_NET_GDR_LEVEL", text)]).map(|settings| settings.gdr_level);
+            match of(&text) {
+                Ok(Some(level)) => {
+                    let trimmed = text.trim();
+                    prop_assert!(trimmed.eq_ignore_ascii_case(level.name()) || trimmed.parse::<usize>().is_ok());
+                }
+                Ok(None) => prop_assert!(false, "{text:?} was not looked at"),
+                Err(error) => prop_assert_eq!((error.variable, error.value), ("NCCL_NET_GDR_LEVEL", text)),
+            }
+            let is_level = kind <= PathKind::Sys && kind != PathKind::Nvb;
+            for name in [kind.name().to_owned(), kind.name().to_ascii_lowercase()] {
+                prop_assert_eq!(of(&name).is_ok_and(|level| level == Some(kind)), is_level);
+            }
+        }
+    }
+
+    #[test]
+    fn old_numbers_grow_with_the_distance() {
+        let of = |number: u32| settings(&[("NCCL_NET_GDR_LEVEL", &number.to_string())]).unwrap().gdr_level;
+        assert!((0..5).all(|number| of(number) <= of(number + 1)));
+        assert_eq!((of(0), of(2), of(5)), (Some(PathKind::Loc), Some(PathKind::Pxb), Some(PathKind::Sys)));
     }
 }

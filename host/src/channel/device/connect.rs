@@ -4,7 +4,7 @@ use super::agree::agree;
 use super::layout::{ConnKind, DeviceLayout};
 use super::net::{NetConnected, NetWanted, Network};
 use super::survey::{Survey, SurveyWanted, survey};
-use super::tables::upload;
+use super::tables::{ConnSite, upload};
 use super::ways::{WaySettings, Ways};
 use crate::bootstrap::Bootstrap;
 use crate::channel::ConnectError;
@@ -15,7 +15,7 @@ use crate::plan::Forced;
 use crate::plan::device::{ChannelLimits, DeviceFacts};
 use crate::plan::tuning::{Machine, TuneTable};
 use crate::topology::detect::Found;
-use crate::topology::{BusId, Channels, PathKind, TopologySettings};
+use crate::topology::{BusId, Channels, Inventory, PathKind, TopologySettings};
 use crate::transport::PeerInfo;
 use crate::transport::p2p::{Arena, ArenaWanted, P2pSettings, Side, Sides};
 use std::time::Duration;
@@ -133,7 +133,8 @@ pub fn connect(bootstrap: &Bootstrap, wanted: DeviceWanted<'_>) -> Result<Device
     let gpu = BusId::new(domain, bus, number);
     let is_wide = ways.groups() > 1;
     let network = is_wide.then(|| Network::find(bootstrap, wanted.net, &peers, gpu)).transpose()?;
-    let (mut facts, channels, refused) = look_round(bootstrap, gpu, (&peers, &cards), is_wide, &wanted)?;
+    let seen = look_round(bootstrap, gpu, (&peers, &cards), is_wide, &wanted)?;
+    let Seen { mut facts, channels, refused, machine } = seen;
     let mut layout = layout(&facts, &channels).with_ways(ways);
     let arena = if layout.ways.has_memory() {
         let lens = |sides: &Sides, rank| layout.clone().with_sides(sides.clone()).len_bytes(rank);
@@ -151,8 +152,17 @@ pub fn connect(bootstrap: &Bootstrap, wanted: DeviceWanted<'_>) -> Result<Device
     if let Some(network) = &network {
         facts = facts.over_network(layout.ways.groups(), network.speed, network.threads_least);
     }
-    let (connect_timeout, step_timeout) = (wanted.net_timeout, wanted.timeout);
-    let net = NetWanted { rank, layout: &layout, peers: &peers, gpu, connect_timeout, step_timeout };
+    let net = NetWanted {
+        rank,
+        layout: &layout,
+        peers: &peers,
+        gpu,
+        connect_timeout: wanted.net_timeout,
+        step_timeout: wanted.timeout,
+        gdr: wanted.net.gdr,
+        gdr_level: wanted.topology.gdr_level,
+        machine: machine.as_ref(),
+    };
     let net = network.map(|network| network.connect(bootstrap, device, &net)).transpose()?;
     let tables = make_tables(bootstrap, device, &layout, arena.as_ref(), net.as_ref())?;
     Ok(DeviceConnected { facts, tables, arena, net, layout, cards })
@@ -171,23 +181,33 @@ fn make_tables(
         let base = arena.and_then(|arena| arena.base(peer, side));
         base.expect("what no network leads to is reached in memory")
     };
-    let tables = upload(layout, rank, device, &|name| match net.and_then(|net| net.address(name)) {
-        Some(block) => [block; 2],
-        None => layout.in_memory(rank, name, &base),
+    let tables = upload(layout, rank, device, &|name| match net.and_then(|net| net.site(name)) {
+        Some(site) => site,
+        None => ConnSite::new(layout.in_memory(rank, name, &base), layout.slots(name.kind)),
     });
     let tables = tables.map_err(|source| ConnectError::Device { rank, source: source.into() });
     agree(bootstrap, tables.as_ref().map(|_| Vec::new()).map_err(Clone::clone))?;
     tables
 }
 
-/// What plans depend on, as far as the machine goes, the channels, and whose memory this rank is not to use.
+/// What looking round tells.
+struct Seen {
+    /// What plans depend on, as far as the machine goes.
+    facts: DeviceFacts,
+    channels: Channels,
+    /// Whose memory this rank is not to use.
+    refused: Vec<u32>,
+    /// This host, if it is known.
+    machine: Option<Inventory>,
+}
+
 fn look_round(
     bootstrap: &Bootstrap,
     gpu: BusId,
     (peers, cards): (&[PeerInfo], &[DeviceCard]),
     is_wide: bool,
     wanted: &DeviceWanted<'_>,
-) -> Result<(DeviceFacts, Channels, Vec<u32>), ConnectError> {
+) -> Result<Seen, ConnectError> {
     let nranks = peers.len() as u32;
     let least = |of: fn(&DeviceCard) -> u32| cards.iter().map(of).min().unwrap_or(0);
     let weakest = (least(|card| card.sm), least(|card| card.sm_count));
@@ -195,11 +215,12 @@ fn look_round(
         .with_table(wanted.table);
     let facts = if is_wide { facts.with_few_channels() } else { facts };
     if nranks == 1 && !wanted.topology.wants_files() {
-        return Ok((facts, Channels::in_rank_order(nranks), Vec::new()));
+        let channels = Channels::in_rank_order(nranks);
+        return Ok(Seen { facts, channels, refused: Vec::new(), machine: None });
     }
-    let Survey { channels, agreed, refused } = look(bootstrap, gpu, peers, wanted)?;
+    let Survey { channels, agreed, refused, machine } = look(bootstrap, gpu, peers, wanted)?;
     let facts = facts.on(Machine::of_agreed(weakest.0, &agreed), &channels.rings);
-    Ok((facts, channels, refused))
+    Ok(Seen { facts, channels, refused, machine })
 }
 
 /// Which channels the ranks' machines have.

@@ -28,12 +28,29 @@ impl Image {
     }
 }
 
-/// Both ends' words for a [`ConnEnd`] in the memory of a device.
-fn end(producer_side: u64, consumer_side: u64, layout: ConnLayout, peer: u32) -> [u8; size_of::<ConnEnd>()] {
+/// Where a connection lies, as this rank's device addresses it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct ConnSite {
+    pub producer_side: u64,
+    pub consumer_side: u64,
+    /// The first counted slot.
+    pub counted: u64,
+}
+
+impl ConnSite {
+    /// Both sides, all slots behind the consumer's.
+    pub fn new([producer_side, consumer_side]: [u64; 2], slots: ConnLayout) -> ConnSite {
+        ConnSite { producer_side, consumer_side, counted: consumer_side + slots.simple_offset() as u64 }
+    }
+}
+
+/// A [`ConnEnd`] in the memory of a device.
+fn end(site: ConnSite, layout: ConnLayout, peer: u32) -> [u8; size_of::<ConnEnd>()] {
     let mut bytes = [0; size_of::<ConnEnd>()];
     let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
-    put(offset_of!(ConnEnd, producer_side), &producer_side.to_le_bytes());
-    put(offset_of!(ConnEnd, consumer_side), &consumer_side.to_le_bytes());
+    put(offset_of!(ConnEnd, producer_side), &site.producer_side.to_le_bytes());
+    put(offset_of!(ConnEnd, consumer_side), &site.consumer_side.to_le_bytes());
+    put(offset_of!(ConnEnd, counted), &site.counted.to_le_bytes());
     let slots = offset_of!(ConnEnd, layout);
     put(slots + offset_of!(ConnLayout, ll_slot_bytes), &layout.ll_slot_bytes.to_le_bytes());
     put(slots + offset_of!(ConnLayout, ll128_slot_bytes), &layout.ll128_slot_bytes.to_le_bytes());
@@ -53,14 +70,13 @@ struct Ends {
     channels: usize,
 }
 
-/// Where a connection's two sides lie, as this rank's device addresses them: the producer's, the consumer's.
-pub(super) type At<'a> = &'a dyn Fn(ConnName) -> [u64; 2];
+/// Where a connection lies.
+pub(super) type At<'a> = &'a dyn Fn(ConnName) -> ConnSite;
 
 impl Ends {
     /// Adds this rank's end of a connection.
     fn add(&mut self, layout: &DeviceLayout, name: ConnName, at: At<'_>) {
-        let [producer_side, consumer_side] = at(name);
-        let end = end(producer_side, consumer_side, layout.slots(name.kind), name.peer);
+        let end = end(at(name), layout.slots(name.kind), name.peer);
         if name.is_send { self.send.extend(end) } else { self.recv.extend(end) }
     }
 
@@ -186,7 +202,11 @@ mod tests {
     }
 
     fn all_ends(layout: &DeviceLayout, of: fn(&DeviceLayout, u32, At<'_>) -> Ends) -> Vec<Ends> {
-        let of = |rank| of(layout, rank, &|name| layout.in_memory(rank, name, &base));
+        let of = |rank| {
+            of(layout, rank, &|name| {
+                ConnSite::new(layout.in_memory(rank, name, &base), layout.slots(name.kind))
+            })
+        };
         (0..layout.nranks).map(of).collect()
     }
 

@@ -17,22 +17,31 @@ pub struct ProxyBlock {
     consumer_side: NonNull<ConnControl>,
     /// What the layout's offsets count from, for slots whose lines carry flags.
     lines: NonNull<u8>,
-    /// The same for slots that a counter announces.
-    bulk: NonNull<u8>,
-    bulk_is_device: bool,
+    /// The same for slots that a counter announces; the address itself may be nobody's.
+    bulk: *mut u8,
+    /// Who knows those already, if they are a device's.
+    device: Option<OfDevice>,
     layout: ConnLayout,
 }
 
 // SAFETY: the memory that the constructors vouch for is reachable from every thread; who may touch it when is promised there.
 unsafe impl Send for ProxyBlock {}
 
-/// Counted slots that do not lie behind their control words.
+/// Counted slots in memory of a device, which the network reaches and the proxy does not.
 #[derive(Clone, Copy, Debug)]
-pub struct BulkSlots {
-    /// What the layout's offsets count from: the first counted slot lies at this address plus its offset in the layout.
-    pub base: NonNull<u8>,
-    /// Whether that is an address of a CUDA device.
-    pub is_device: bool,
+pub struct DeviceSlots {
+    /// The first one.
+    pub first: NonNull<u8>,
+    /// As what the communicator of the block's end knows them.
+    pub registration: Registration,
+    /// Whether what was received there is flushed before the device's kernel is told.
+    pub needs_flush: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct OfDevice {
+    registration: Registration,
+    needs_flush: bool,
 }
 
 /// What a proxy registered of a block.
@@ -47,7 +56,7 @@ impl ProxyBlock {
     ///
     /// # Safety
     /// 1. `base` is 128-byte aligned and starts `layout.total_bytes()` bytes of this process, zeroed when the connection began,
-    ///    that stay mapped as long as the proxy end lives.
+    ///    that stay mapped as long as the proxy end lives; or those before the counted slots, if [`Self::with_counted_slots`] follows.
     /// 2. `layout` is valid.
     pub unsafe fn in_host(base: NonNull<u8>, layout: ConnLayout) -> ProxyBlock {
         debug_assert!(base.cast::<ConnControl>().is_aligned() && layout.is_valid());
@@ -56,8 +65,8 @@ impl ProxyBlock {
             producer_side: control,
             consumer_side: control,
             lines: base,
-            bulk: base,
-            bulk_is_device: false,
+            bulk: base.as_ptr(),
+            device: None,
             layout,
         }
     }
@@ -70,13 +79,15 @@ impl ProxyBlock {
         ProxyBlock { producer_side: control, ..self }
     }
 
-    /// The same, with counted slots elsewhere.
+    /// The same, with counted slots on a device.
     ///
     /// # Safety
-    /// 1. The addresses that `bulk` gives to counted slots of this layout stay valid, for whom `is_device` says, as long as the
-    ///    proxy end lives.
-    pub unsafe fn with_bulk(self, bulk: BulkSlots) -> ProxyBlock {
-        ProxyBlock { bulk: bulk.base, bulk_is_device: bulk.is_device, ..self }
+    /// 1. From the first one on the device has memory for the counted slots of this layout, as long as the proxy end lives.
+    /// 2. The end is made with the communicator that gave the registration, which has all of them.
+    pub unsafe fn with_counted_slots(self, slots: DeviceSlots) -> ProxyBlock {
+        let DeviceSlots { first, registration, needs_flush } = slots;
+        let bulk = first.as_ptr().wrapping_sub(self.extent(false).start);
+        ProxyBlock { bulk, device: Some(OfDevice { registration, needs_flush }), ..self }
     }
 
     /// Slot sizes.
@@ -94,14 +105,14 @@ impl ProxyBlock {
 
     /// What the layout's offsets count from under `protocol`.
     pub(super) fn base(&self, protocol: Protocol) -> *mut u8 {
-        if proto::is_flagged(protocol) { self.lines.as_ptr() } else { self.bulk.as_ptr() }
+        if proto::is_flagged(protocol) { self.lines.as_ptr() } else { self.bulk }
     }
 
     /// Which counted slot begins at `address`.
     pub(super) fn counted_slot(&self, address: *const u8) -> Option<usize> {
         let at = |slot| proto::slot_offset(Protocol::Simple, &self.layout, slot);
         let (first, slot_bytes) = (at(0), at(1) - at(0));
-        let offset = address.addr().checked_sub(self.bulk.as_ptr().addr() + first)?;
+        let offset = address.addr().checked_sub(self.bulk.addr() + first)?;
         let slot = offset / slot_bytes;
         (slot < STEPS && offset.is_multiple_of(slot_bytes)).then_some(slot)
     }
@@ -113,7 +124,7 @@ impl ProxyBlock {
 
     /// Whether a slot received in place must be flushed before its consumer, a device, may look.
     pub(super) fn needs_flush(&self, protocol: Protocol) -> bool {
-        self.bulk_is_device && !proto::is_flagged(protocol)
+        self.device.is_some_and(|device| device.needs_flush) && !proto::is_flagged(protocol)
     }
 
     /// The longest line slot.
@@ -130,7 +141,7 @@ impl ProxyBlock {
         at(0).min().unwrap_or(0)..at(STEPS).max().unwrap_or(0)
     }
 
-    /// Makes the slots known to a communicator: once, where they lie together.
+    /// Makes the slots known to a communicator that does not know them yet.
     ///
     /// # Safety
     /// 1. The communicator is dropped before the memory of this block is unmapped.
@@ -139,22 +150,18 @@ impl ProxyBlock {
         comm: &mut C,
     ) -> Result<BlockRegistrations, NetError> {
         let (lines, bulk) = (self.extent(true), self.extent(false));
-        let mut register = |base: NonNull<u8>, range: Range<usize>, is_device: bool| {
-            let memory = NetMemory {
-                start: base.as_ptr().wrapping_add(range.start).cast(),
-                len_bytes: range.len(),
-                kind: if is_device { NetMemoryKind::Cuda } else { NetMemoryKind::Host },
-            };
-            // SAFETY: obligation 1 and those of the constructors: mapped until then.
-            unsafe { comm.register(memory) }
+        let in_host = match self.device {
+            Some(_) => lines,
+            None => lines.start.min(bulk.start)..lines.end.max(bulk.end),
         };
-        if self.bulk == self.lines && !self.bulk_is_device {
-            let both = lines.start.min(bulk.start)..lines.end.max(bulk.end);
-            let one = register(self.lines, both, false)?;
-            return Ok(BlockRegistrations { lines: one, bulk: one });
-        }
-        let lines = register(self.lines, lines, false)?;
-        Ok(BlockRegistrations { lines, bulk: register(self.bulk, bulk, self.bulk_is_device)? })
+        let memory = NetMemory {
+            start: self.lines.as_ptr().wrapping_add(in_host.start).cast(),
+            len_bytes: in_host.len(),
+            kind: NetMemoryKind::Host,
+        };
+        // SAFETY: obligation 1 and those of the constructors: mapped until then.
+        let lines = unsafe { comm.register(memory)? };
+        Ok(BlockRegistrations { lines, bulk: self.device.map_or(lines, |device| device.registration) })
     }
 }
 

@@ -36,7 +36,7 @@ mod thread;
 #[cfg(test)]
 mod tests;
 
-pub use block::{BulkSlots, ProxyBlock};
+pub use block::{DeviceSlots, ProxyBlock};
 pub use coll::{CHECKED, CollEnd, CollFault, CollOp};
 pub use counters::{Counters, SubOp};
 pub use engine::{ORDERS_OPEN_MAX, Progress, ProxyEnd, ProxyParts};

@@ -1,22 +1,56 @@
-//! Where connections over a network lie: the one place that chooses.
+//! Where connections over a network lie: control words and line slots in pinned host memory, counted slots there too or in the GPU's.
 //!
-//! Control words and slots together, in pinned host memory, always. The proxy reads and writes it as memory of its process, every
-//! network as host memory, and kernels across PCIe, by the same instructions of system scope as any peer's memory
-//! (docs/memory-model.md).
-//!
-//! Not there yet: slots announced by a counter in device memory that the NIC reaches (GPUDirect), for GPUs and NICs that are near
-//! enough (`NCCL_NET_GDR_LEVEL`). The proxy has what it takes, `ProxyBlock::with_bulk`, the registration of device memory and the
-//! flush; a kernel's end does not: its slots lie behind its control words (`ConnEnd`).
+//! The proxy reads and writes pinned memory as memory of its process, every network as host memory, and kernels across PCIe, by the same
+//! instructions of system scope as any peer's memory (docs/memory-model.md). What lies in the GPU's memory only kernels and the NIC touch.
 
 use super::places::NetPlace;
-use crate::cuda::{CudaError, Device, PinnedMemory};
+use crate::cuda::{CudaError, Device, PinnedMemory, RdmaMemory};
 use crate::proxy::progress::{Keep, ProxyBlock};
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+/// Who has memory for a rank's connections: its GPU's driver.
+pub(super) trait Source {
+    /// Memory of the host.
+    fn host(&self, len_bytes: usize) -> Result<HostMemory, CudaError>;
+    /// Memory of the GPU.
+    fn reached(&self, len_bytes: usize) -> Result<Arc<dyn ReachedMemory>, CudaError>;
+}
+
+/// Memory of a GPU that NICs can be told of, on borders of whole pages of it.
+pub(super) trait ReachedMemory: Send + Sync {
+    /// Its first byte, for kernels and for NICs that know it by its address.
+    fn address(&self) -> u64;
+    /// All of it as a descriptor.
+    fn dma_buf(&self, over_pcie: bool) -> Result<OwnedFd, CudaError>;
+}
+
+impl Source for Device {
+    fn host(&self, len_bytes: usize) -> Result<HostMemory, CudaError> {
+        let memory = PinnedMemory::zeroed(self, len_bytes)?;
+        let host = NonNull::new(memory.host()).expect("pinned memory has an address");
+        Ok(HostMemory { host, address: memory.address(), len_bytes, keep: Arc::new(memory) })
+    }
+
+    fn reached(&self, len_bytes: usize) -> Result<Arc<dyn ReachedMemory>, CudaError> {
+        Ok(Arc::new(RdmaMemory::new(self, len_bytes)?))
+    }
+}
+
+impl ReachedMemory for RdmaMemory {
+    fn address(&self) -> u64 {
+        RdmaMemory::address(self)
+    }
+
+    fn dma_buf(&self, over_pcie: bool) -> Result<OwnedFd, CudaError> {
+        RdmaMemory::dma_buf(self, over_pcie)
+    }
+}
+
 /// Memory that the proxy and kernels share, of zeros in the beginning.
 #[derive(Clone)]
-pub(super) struct NetMemory {
+pub(super) struct HostMemory {
     host: NonNull<u8>,
     address: u64,
     len_bytes: usize,
@@ -24,22 +58,15 @@ pub(super) struct NetMemory {
 }
 
 // SAFETY: an address of memory that `keep` keeps, reachable from every thread; nothing here follows it.
-unsafe impl Send for NetMemory {}
+unsafe impl Send for HostMemory {}
 
-impl NetMemory {
-    /// For the connections of a rank with this GPU.
-    pub fn pinned(device: &Device, len_bytes: usize) -> Result<NetMemory, CudaError> {
-        let memory = PinnedMemory::zeroed(device, len_bytes)?;
-        let host = NonNull::new(memory.host()).expect("pinned memory has an address");
-        Ok(NetMemory { host, address: memory.address(), len_bytes, keep: Arc::new(memory) })
-    }
-
+impl HostMemory {
     /// For kernels that run on the host.
     #[cfg(test)]
-    pub fn of_host(len_bytes: usize) -> NetMemory {
+    pub fn of_process(len_bytes: usize) -> HostMemory {
         let segment = crate::mem::Segment::private(len_bytes).expect("memory");
         let host = NonNull::new(segment.base()).expect("a mapping has an address");
-        NetMemory { host, address: host.addr().get() as u64, len_bytes, keep: Arc::new(segment) }
+        HostMemory { host, address: host.addr().get() as u64, len_bytes, keep: Arc::new(segment) }
     }
 
     /// What keeps it.
@@ -52,15 +79,17 @@ impl NetMemory {
         self.address + offset as u64
     }
 
-    /// A connection's block as the proxy sees it.
+    /// A connection's block as the proxy sees it, of whose slots those are left to the caller that do not lie here.
     ///
     /// # Safety
     /// 1. The block's end keeps this memory, and nobody else makes a block of this place.
+    /// 2. Where the place has no counted slots here, the block is told where they are.
     pub unsafe fn block(&self, place: &NetPlace) -> ProxyBlock {
-        assert!(place.offset + place.slots.total_bytes() <= self.len_bytes, "{place:?} lies outside");
+        assert!(place.offset + place.host_bytes() <= self.len_bytes, "{place:?} lies outside");
         // SAFETY: checked to lie within the memory.
         let base = unsafe { self.host.add(place.offset) };
-        // SAFETY: (1) places are multiples of 128 in page-aligned zeros, kept by obligation 1; (2) layouts of plans are valid.
+        // SAFETY: (1) places are multiples of 128 in page-aligned zeros, kept by obligation 1, whole by obligation 2; (2) layouts of
+        // plans are valid.
         unsafe { ProxyBlock::in_host(base, place.slots) }
     }
 }

@@ -4,31 +4,39 @@
 //! proxy share, and the proxy's end of it.
 //! Never: drives a connection, launches a kernel, lets one rank fail alone.
 //!
-//! From below: `processors`, where the proxy runs; `places`, which connections, pure; `memory`, what they lie in.
+//! From below: `processors`, where the proxy runs; `places`, which connections, pure; `gdr`, whether the NIC uses the GPU's memory, pure;
+//! `memory`, what connections lie in; `counted`, those of their slots that lie on the GPU.
 
 mod processors;
 mod places;
+mod gdr;
 mod memory;
+mod counted;
 #[cfg(test)]
 mod tests;
 
 use super::agree::agree;
 use super::layout::{ConnKind, ConnName, DeviceLayout};
+use super::tables::ConnSite;
 use crate::bootstrap::Bootstrap;
 use crate::channel::ConnectError;
-use crate::channel::networks::Dialing;
+use crate::channel::networks::{Dialed, Dialing};
 use crate::cuda::Device;
 use crate::launch::cuda::{NetChannels, NetParts};
-use crate::net::{Net, NetConfig, NetError, NetProperties, UNKNOWN_MBPS, Whereabouts, find, nearest};
+use crate::net::{
+    GdrConfig, Net, NetConfig, NetError, NetProperties, UNKNOWN_MBPS, Whereabouts, find, nearest,
+};
 use crate::plan::tuning::NetSpeed;
-use crate::proxy::progress::{Idle, Place, ProxyChannel, ProxyEnd, ProxyParts, RecvEnd, SendEnd};
-use crate::topology::BusId;
-use crate::topology::detect::Sysfs;
+use crate::proxy::progress::{Idle, Keep, Place, ProxyChannel, ProxyEnd, ProxyParts, RecvEnd, SendEnd};
+use crate::topology::detect::{GpuFacts, NetFacts, Sysfs};
+use crate::topology::{BusId, Inventory, NicReach, PathKind};
 use crate::transport::{PeerInfo, processors_each};
-use memory::NetMemory;
+use counted::CountedSlots;
+use gdr::{Gdr, GdrCase, decide};
+use memory::{HostMemory, Source};
 use oxccl_shared::abi::{Algorithm, ChannelId, Rank};
-use places::{NetPlace, NetPlaces};
-use std::path::PathBuf;
+use places::NetPlaces;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,6 +63,10 @@ pub(super) struct NetWanted<'a> {
     pub connect_timeout: Duration,
     /// For one that has begun an operation, without a step.
     pub step_timeout: Duration,
+    /// Whether the NIC uses the GPU's memory: what the user says, how far it may be, and what is known of this host.
+    pub gdr: GdrConfig,
+    pub gdr_level: Option<PathKind>,
+    pub machine: Option<&'a Inventory>,
 }
 
 /// Connections over a network.
@@ -62,7 +74,7 @@ pub struct NetConnected {
     /// For the engine.
     pub parts: NetParts,
     places: NetPlaces,
-    memory: NetMemory,
+    memory: HostMemory,
 }
 
 impl Network {
@@ -132,59 +144,80 @@ impl Network {
         device: &Device,
         wanted: &NetWanted<'_>,
     ) -> Result<NetConnected, ConnectError> {
-        let rank = wanted.rank;
-        let places = NetPlaces::new(wanted.layout, rank);
-        let memory = NetMemory::pinned(device, places.len_bytes)
-            .map_err(|source| ConnectError::Device { rank, source: source.into() });
-        // Nobody waits for a rank that has none.
-        agree(bootstrap, memory.as_ref().map(|_| Vec::new()).map_err(Clone::clone))?;
-        let connected = self.connect_in(memory?, places, bootstrap, wanted);
+        let gdr = self.gdr(device, wanted);
+        let connected = self.connect_in(device, gdr, bootstrap, wanted);
         agree(bootstrap, connected.as_ref().map(|_| Vec::new()).map_err(Clone::clone))?;
         connected
     }
 
+    /// Whether, and how, this rank's NIC uses its GPU's memory.
+    fn gdr(&self, device: &Device, wanted: &NetWanted<'_>) -> Option<Gdr> {
+        let (rank, NetProperties { name, pci_path, port, memory, .. }) = (wanted.rank, &self.properties);
+        let gpu = match device.rdma() {
+            Ok(gpu) => gpu,
+            Err(error) => {
+                tracing::warn!(rank, %error, "GPUDirect is not used: the driver does not tell of it");
+                return None;
+            }
+        };
+        let sm = device.sm();
+        let known = GpuFacts {
+            dev: Some(device.ordinal()),
+            rank: Some(rank),
+            sm: Some(sm),
+            ..GpuFacts::unknown(wanted.gpu)
+        };
+        let (name, port) = (name.clone(), *port);
+        let bus_id = pci_path.as_deref().and_then(|path| bus_id_of(Path::new(path)));
+        let nic = NetFacts { name, bus_id, speed_mbits: None, port, guid: None, gdr: true };
+        let reach = NicReach::find(wanted.machine, &Sysfs::live(), known, nic);
+        let (level, config, nic) = (wanted.gdr_level, wanted.gdr, *memory);
+        let decided = decide(&GdrCase { level, config, nic, gpu, sm, reach });
+        let device = format!("{} {}", self.net.name(), self.properties.name);
+        let distance = reach.map(|reach| reach.kind);
+        match &decided {
+            Ok(gdr) => {
+                tracing::info!(rank, device, ?distance, ?gdr, "GPUDirect: the NIC uses the GPU's memory")
+            }
+            Err(why) => tracing::info!(rank, device, ?distance, "GPUDirect is not used: {why}"),
+        }
+        decided.ok()
+    }
+
+    /// Connects, and then makes memory: nobody waits for a rank that has none, because all have connected.
     fn connect_in(
         &self,
-        memory: NetMemory,
-        places: NetPlaces,
+        source: &dyn Source,
+        gdr: Option<Gdr>,
         bootstrap: &Bootstrap,
         wanted: &NetWanted<'_>,
     ) -> Result<NetConnected, ConnectError> {
-        let NetWanted { rank, layout, peers, gpu, connect_timeout, step_timeout } = *wanted;
+        let NetWanted { rank, layout, peers, gpu, connect_timeout, step_timeout, .. } = *wanted;
+        let places = NetPlaces::new(layout, rank);
         let (to, from) = (places.peers(true), places.peers(false));
         let (net, device) = (&self.net, self.device);
         let dialing =
             Dialing { rank, bootstrap, net, device, to: &to, from: &from, timeout: connect_timeout };
-        let dialed = dialing.connect()?;
+        let mut dialed = dialing.connect()?;
+        let counted = gdr.map(|gdr| CountedSlots::place(source, gdr, (rank, &places), &mut dialed));
+        let counted = counted.unwrap_or_default();
+        let places = places.with_counted(|at| counted.of(at).map(|slots| slots.first.addr().get() as u64));
+        let memory = source
+            .host(places.len_bytes)
+            .map_err(|source| ConnectError::Device { rank, source: source.into() })?;
         let channels = NetChannels {
             rings: layout.rings.len() as u32,
             trees: layout.trees.channels() as u32,
             pairs: layout.mesh_channels,
         };
-        let refused = |place: &NetPlace, source: NetError| ConnectError::Net {
-            rank,
-            peer: Some(place.name.peer),
-            source: Box::new(source),
-        };
-        let mut ends = Vec::new();
-        for (place, comm) in places.one_way(true).zip(dialed.to) {
-            // SAFETY: (1 of both) every place is walked once; the end keeps the memory, whose kernels are the only producers.
-            let end = unsafe { SendEnd::new(comm, memory.block(place), place_of(&channels, place.name)) };
-            let end = end.map_err(|source| refused(place, source))?;
-            ends.push(ProxyEnd::Send(end.keeping(memory.keep())));
-        }
-        for (place, comm) in places.one_way(false).zip(dialed.from) {
-            // SAFETY: as above, with kernels as the only consumers.
-            let end = unsafe { RecvEnd::new(comm, memory.block(place), place_of(&channels, place.name)) };
-            let end = end.map_err(|source| refused(place, source))?;
-            ends.push(ProxyEnd::Recv(end.keeping(memory.keep())));
-        }
+        let keep: Keep = Arc::new((memory.keep(), counted.memory.clone()));
+        let whole = Whole { rank, channels: &channels, memory: &memory, counted: &counted, keep: &keep };
         let nranks = layout.nranks;
         let proxy = ProxyParts {
             rank: Rank(rank),
             nranks,
             channels: proxy_channels(layout, rank),
-            ends,
+            ends: whole.ends(&places, dialed)?,
             timeout: Some(step_timeout),
         };
         let here = &peers[rank as usize];
@@ -197,10 +230,59 @@ impl Network {
             cpus: processors::near(&Sysfs::live(), nic.as_deref(), gpu, &here.processors),
             idle: if processors_each(peers, here.host) == 0 { Idle::FRUGAL } else { Idle::BALANCED },
             threads: self.threads,
-            memory: memory.keep(),
+            memory: keep,
         };
         Ok(NetConnected { parts, places, memory })
     }
+}
+
+/// What the ends of a rank's connections are made of.
+struct Whole<'a> {
+    rank: u32,
+    channels: &'a NetChannels,
+    memory: &'a HostMemory,
+    counted: &'a CountedSlots,
+    keep: &'a Keep,
+}
+
+impl Whole<'_> {
+    /// The ends of all connections.
+    fn ends(&self, places: &NetPlaces, dialed: Dialed) -> Result<Vec<ProxyEnd>, ConnectError> {
+        let Dialed { to, from } = dialed;
+        let (mut to, mut from) = (to.into_iter(), from.into_iter());
+        let mut ends = Vec::new();
+        for (at, place) in places.places.iter().enumerate() {
+            let refused = |source: NetError| ConnectError::Net {
+                rank: self.rank,
+                peer: Some(place.name.peer),
+                source: Box::new(source),
+            };
+            // SAFETY: (1) every place is walked once; the end keeps the memory; (2) the block is told.
+            let mut block = unsafe { self.memory.block(place) };
+            if let Some(slots) = self.counted.of(at) {
+                // SAFETY: (1) the end keeps the memory; (2) the communicators are in the order in which they were told of it.
+                block = unsafe { block.with_counted_slots(slots) };
+            }
+            let name = place_of(self.channels, place.name);
+            ends.push(if place.name.is_send {
+                let comm = to.next().expect("every connection was dialed");
+                // SAFETY: (1) the block's kernels are its only producers; the end keeps the memory.
+                let end = unsafe { SendEnd::new(comm, block, name) }.map_err(refused)?;
+                ProxyEnd::Send(end.keeping(self.keep.clone()))
+            } else {
+                let comm = from.next().expect("every connection was dialed");
+                // SAFETY: as above, with kernels as the only consumers.
+                let end = unsafe { RecvEnd::new(comm, block, name) }.map_err(refused)?;
+                ProxyEnd::Recv(end.keeping(self.keep.clone()))
+            });
+        }
+        Ok(ends)
+    }
+}
+
+/// The PCI device that a directory of sysfs is, or is below.
+fn bus_id_of(directory: &Path) -> Option<BusId> {
+    directory.iter().rev().find_map(|name| name.to_str()?.parse().ok())
 }
 
 /// What a rank said: its network's name, its device's speed, the threads of its proxy.
@@ -238,12 +320,15 @@ fn proxy_channels(layout: &DeviceLayout, rank: u32) -> Box<[ProxyChannel]> {
 }
 
 impl NetConnected {
-    /// Where a connection's block begins for kernels, if it leads over the network.
-    pub fn address(&self, name: ConnName) -> Option<u64> {
-        self.places.offset(name).map(|offset| self.memory.address(offset))
+    /// Where a connection lies for kernels, if it leads over the network.
+    pub(super) fn site(&self, name: ConnName) -> Option<ConnSite> {
+        let place = self.places.of(name)?;
+        let block = self.memory.address(place.offset);
+        let behind = ConnSite::new([block; 2], place.slots);
+        Some(ConnSite { counted: place.counted.unwrap_or(behind.counted), ..behind })
     }
 
-    /// Bytes of pinned memory that the connections to a rank, or from it, take.
+    /// Bytes of memory, pinned or the GPU's, that the connections to a rank, or from it, take.
     pub fn bytes_with(&self, peer: u32, is_send: bool) -> usize {
         self.places.bytes_with(peer, is_send)
     }

@@ -1,7 +1,8 @@
 //! Which of a rank's connections lead over a network, and where their blocks lie: one after the other, in one piece of memory.
 
 use crate::channel::device::layout::{ConnName, DeviceLayout};
-use oxccl_shared::abi::ConnLayout;
+use oxccl_shared::abi::{ConnLayout, Protocol};
+use oxccl_shared::proto;
 
 /// One connection's half on this host: control words and slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,6 +13,20 @@ pub struct NetPlace {
     pub offset: usize,
     /// Its slots.
     pub slots: ConnLayout,
+    /// The first counted slot for kernels, where those slots lie elsewhere.
+    pub counted: Option<u64>,
+}
+
+impl NetPlace {
+    /// Where counted slots begin in the layout, behind all others.
+    pub fn counted_offset(&self) -> usize {
+        proto::slot_offset(Protocol::Simple, &self.slots, 0)
+    }
+
+    /// Bytes of the host's memory.
+    pub fn host_bytes(&self) -> usize {
+        if self.counted.is_some() { self.counted_offset() } else { self.slots.total_bytes() }
+    }
 }
 
 /// A rank's connections over a network, sorted by name: of those to a rank, and of those from it, that rank has its ends in the
@@ -20,7 +35,7 @@ pub struct NetPlace {
 pub struct NetPlaces {
     /// All.
     pub places: Vec<NetPlace>,
-    /// Bytes of the memory.
+    /// Bytes of the host's memory.
     pub len_bytes: usize,
 }
 
@@ -30,23 +45,33 @@ impl NetPlaces {
         let is_far = |name: &ConnName| layout.ways.is_net(rank, name.peer);
         let mut names: Vec<ConnName> = layout.conns(rank).filter(is_far).collect();
         names.sort_unstable();
-        let mut len_bytes = 0;
-        let mut place = |name: ConnName| {
-            let (offset, slots) = (len_bytes, layout.slots(name.kind));
-            len_bytes += slots.total_bytes();
-            NetPlace { name, offset, slots }
-        };
-        let places = names.into_iter().map(&mut place).collect();
-        NetPlaces { places, len_bytes }
+        let place =
+            |name: ConnName| NetPlace { name, offset: 0, slots: layout.slots(name.kind), counted: None };
+        NetPlaces { places: names.into_iter().map(place).collect(), len_bytes: 0 }.laid_out()
     }
 
-    /// Where a connection's block begins, if it leads over the network.
-    pub fn offset(&self, name: ConnName) -> Option<usize> {
+    /// The same, with the counted slots of some elsewhere: `counted` says where the first is, by place.
+    pub fn with_counted(mut self, counted: impl Fn(usize) -> Option<u64>) -> NetPlaces {
+        self.places.iter_mut().enumerate().for_each(|(at, place)| place.counted = counted(at));
+        self.laid_out()
+    }
+
+    fn laid_out(mut self) -> NetPlaces {
+        self.len_bytes = 0;
+        for place in &mut self.places {
+            place.offset = self.len_bytes;
+            self.len_bytes += place.host_bytes();
+        }
+        self
+    }
+
+    /// A connection's place, if it leads over the network.
+    pub fn of(&self, name: ConnName) -> Option<&NetPlace> {
         let at = self.places.binary_search_by_key(&name, |place| place.name).ok()?;
-        Some(self.places[at].offset)
+        Some(&self.places[at])
     }
 
-    /// Bytes of the connections to a rank, or from it.
+    /// Bytes of the connections to a rank, or from it, wherever they lie.
     pub fn bytes_with(&self, peer: u32, is_send: bool) -> usize {
         let of_peer =
             self.places.iter().filter(|place| place.name.peer == peer && place.name.is_send == is_send);
@@ -102,11 +127,11 @@ mod tests {
                     prop_assert_eq!(place.offset, end, "one after the other");
                     prop_assert!(place.offset.is_multiple_of(128));
                     end += layout.slots(place.name.kind).total_bytes();
-                    prop_assert_eq!(places.offset(place.name), Some(place.offset));
+                    prop_assert_eq!(places.of(place.name), Some(place));
                 }
                 prop_assert_eq!(end, places.len_bytes);
                 for name in layout.conns(rank) {
-                    prop_assert_eq!(places.offset(name).is_some(), ways.is_net(rank, name.peer));
+                    prop_assert_eq!(places.of(name).is_some(), ways.is_net(rank, name.peer));
                 }
                 for (peer, theirs) in (0..nranks).zip(&of).filter(|(peer, _)| *peer != rank) {
                     let between = |places: &NetPlaces, other: u32, is_send: bool| {

@@ -68,6 +68,14 @@ impl Machine {
         }
     }
 
+    /// What the host has.
+    pub fn inventory(self) -> Option<Inventory> {
+        match self {
+            Machine::Unknown { .. } => None,
+            Machine::Known(known) => Some(known.inventory),
+        }
+    }
+
     /// Ranks whose GPUs are too far for this rank's to use their memory. Of an unknown machine the driver knows more.
     pub fn refused(&self, rank: u32) -> Vec<u32> {
         match self {

@@ -48,6 +48,8 @@ pub struct Survey {
     pub agreed: Agreed,
     /// Ranks of this host that are too far for this rank's GPU to use their GPUs' memory.
     pub refused: Vec<u32>,
+    /// This rank's host, as its ranks see it together, if they can tell.
+    pub machine: Option<Inventory>,
 }
 
 /// Finds the channels of a communicator. Every rank calls it at the same time.
@@ -79,7 +81,7 @@ pub fn survey(bootstrap: &Bootstrap, wanted: &SurveyWanted<'_>) -> Result<Survey
     }
     let took = start.elapsed();
     tracing::debug!(rank, hosts = agreed.hosts.len(), rings = ?agreed.reach[0], ?took, "channels found");
-    Ok(Survey { channels, refused: machine.refused(rank), agreed })
+    Ok(Survey { channels, refused: machine.refused(rank), agreed, machine: machine.inventory() })
 }
 
 /// What this rank sees; nothing if its machine cannot be looked at and the user says nothing of it.

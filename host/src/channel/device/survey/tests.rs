@@ -82,8 +82,11 @@ impl Scene {
 
     /// The one answer that all ranks have; each refuses ranks of its own.
     fn agreed(&self, adapt: impl Fn(u32, &mut TopologySettings) + Sync) -> Survey {
-        let mut all =
-            self.survey(adapt).into_iter().map(|found| Survey { refused: Vec::new(), ..found.unwrap() });
+        let mut all = self.survey(adapt).into_iter().map(|found| Survey {
+            refused: Vec::new(),
+            machine: None,
+            ..found.unwrap()
+        });
         let first = all.next().unwrap();
         assert!(all.all(|other| other == first));
         first

@@ -2,15 +2,17 @@
 
 use super::network::{Manners, pair};
 use crate::mem::Segment;
-use crate::net::NetError;
 use crate::net::io::{Piece, StreamIo, pieces_bytes};
 use crate::net::message::{Ends, Sender};
+use crate::net::{Comm, NetError, NetMemory, NetMemoryKind};
 use crate::proxy::progress::*;
 use oxccl_device::coll::{P2pWork, send_recv};
 use oxccl_device::conn::{Conns, RecvConn, SendConn};
 use oxccl_device::gpu::cpu::{CpuBlock, Waiter};
 use oxccl_device::gpu::{Stop, Wait};
-use oxccl_shared::abi::{ChannelId, ConnControl, ConnLayout, DataType, Protocol, Rank, RedOp, SlotHeader};
+use oxccl_shared::abi::{
+    ChannelId, ConnControl, ConnLayout, DataType, Protocol, Rank, RedOp, SlotHeader, Step,
+};
 use oxccl_shared::fifo::split;
 use oxccl_shared::proto;
 use oxccl_shared::reduce::resolve;
@@ -37,11 +39,26 @@ fn host_block(base: NonNull<u8>) -> ProxyBlock {
     unsafe { ProxyBlock::in_host(base, LAYOUT) }
 }
 
-/// A block whose counted slots and whose `head` lie elsewhere, as with a GPU that the NIC reaches.
-fn split_block(control_and_lines: NonNull<u8>, bulk: NonNull<u8>, head: NonNull<u8>) -> ProxyBlock {
-    let block = host_block(control_and_lines);
-    // SAFETY: as above.
-    unsafe { block.with_bulk(BulkSlots { base: bulk, is_device: true }).with_producer_side(head.cast()) }
+/// Makes a block whose network end is this.
+type MakeBlock = fn(&mut dyn Comm) -> ProxyBlock;
+
+fn together(_: &mut dyn Comm) -> ProxyBlock {
+    host_block(memory())
+}
+
+/// The head and the counted slots elsewhere, the latter in "device" memory that needs a flush, as with a GPU that the NIC reaches.
+fn apart(comm: &mut dyn Comm) -> ProxyBlock {
+    let (first, head) = (memory(), memory().cast());
+    let slots = NetMemory {
+        start: first.as_ptr().cast(),
+        len_bytes: LAYOUT.total_bytes(),
+        kind: NetMemoryKind::Cuda,
+    };
+    // SAFETY: leaked.
+    let registration = unsafe { comm.register(slots) }.unwrap();
+    let slots = DeviceSlots { first, registration, needs_flush: true };
+    // SAFETY: leaked, zeroed, page aligned and long enough; the communicator is the one that the end is made with.
+    unsafe { host_block(memory()).with_counted_slots(slots).with_producer_side(head) }
 }
 
 /// What a kernel waits with: the end that it works with.
@@ -103,10 +120,10 @@ fn run_kernels(
 }
 
 /// Sends all messages from one kernel to the other.
-fn converse(messages: &[Message], manners: Manners, far: fn() -> [ProxyBlock; 2]) -> Vec<usize> {
-    let (send_comm, recv_comm) = pair(manners);
+fn converse(messages: &[Message], manners: Manners, far: MakeBlock) -> Vec<usize> {
+    let (mut send_comm, mut recv_comm) = pair(manners);
     let log = send_comm.log();
-    let [from, to] = far();
+    let (from, to) = (far(&mut send_comm), far(&mut recv_comm));
     std::thread::scope(|scope| {
         scope.spawn(move || {
             // SAFETY: the only consumer and producer of a leaked block.
@@ -133,22 +150,18 @@ fn converse(messages: &[Message], manners: Manners, far: fn() -> [ProxyBlock; 2]
 }
 
 impl ProxyBlock {
-    /// The same connection as a kernel sees it. A kernel finds its slots behind the consumer's side.
+    /// The same connection as a kernel sees it.
     fn kernel_end(&self, peer: Rank) -> oxccl_shared::abi::ConnEnd {
         let words = self.words();
         let (producer_side, consumer_side) = (words.producer_side, words.consumer_side);
-        oxccl_shared::abi::ConnEnd { producer_side, consumer_side, layout: LAYOUT, peer }
+        oxccl_shared::abi::ConnEnd {
+            producer_side,
+            consumer_side,
+            counted: self.slot(Protocol::Simple, Step(0)),
+            layout: LAYOUT,
+            peer,
+        }
     }
-}
-
-fn together() -> [ProxyBlock; 2] {
-    [host_block(memory()), host_block(memory())]
-}
-
-/// The head elsewhere on both hosts; "device" memory that needs a flush, which is where the kernel looks, on the receiver's.
-fn apart() -> [ProxyBlock; 2] {
-    let (from, to) = (memory(), memory());
-    [split_block(from, from, memory()), split_block(to, to, memory())]
 }
 
 fn any_message() -> impl Strategy<Value = Message> {
@@ -189,7 +202,7 @@ fn what_travels_is_what_was_filled() {
 /// Ends over blocks whose kernels the test plays, and those kernels' ends of the blocks.
 pub(super) fn ends(manners: Manners) -> (SendEnd, RecvEnd, [&'static ConnControl; 2]) {
     let (send_comm, recv_comm) = pair(manners);
-    let [from, to] = together();
+    let [from, to] = [(); 2].map(|()| host_block(memory()));
     // SAFETY: the only consumer and producer of leaked blocks.
     unsafe {
         (

@@ -17,7 +17,7 @@ pub(super) const FUNCS: [Func; 6] =
     [Func::AllReduce, Func::AllGather, Func::ReduceScatter, Func::Broadcast, Func::Reduce, Func::Barrier];
 
 /// Every function at counts that take one word (in one hop to all), two, some slots, and all slots of all channels several times.
-fn every_function(player: &mut Player) {
+pub(super) fn every_function(player: &mut Player) {
     let mut tag = 1;
     for count in [1, 3, 1000, 60_001] {
         for func in FUNCS {

@@ -2,14 +2,16 @@
 //! launches are those of GPUs; the memory is the host's, and the kernels' algorithms run on a CPU.
 
 mod cases;
+mod direct;
 mod graphs;
 
+use super::memory::ReachedMemory;
 use super::*;
 use crate::bootstrap::{BootstrapConfig, InterfaceFilter, UniqueId};
 use crate::channel::device::connect::layout;
 use crate::channel::device::tables::{TableImage, image};
 use crate::channel::device::ways::{WaySettings, Ways};
-use crate::cuda::HostWork;
+use crate::cuda::{CudaError, HostWork};
 use crate::launch::cuda::{ConnLists, NetProxy, Telling, collective_args};
 use crate::launch::{Health, Outstanding, RawCall, Tell, Told};
 use crate::mem::Segment;
@@ -19,6 +21,7 @@ use crate::plan::device::{
 };
 use crate::plan::{Call, Forced};
 use crate::topology::Channels;
+use direct::{Direct, DirectNet, Gpu};
 use oxccl_device::coll::{self, ChainEnds, CollWork, Endpoints, P2pWork, RingEnds, TreeEnds, send_recv};
 use oxccl_device::conn::{Conns, RecvConn, SendConn};
 use oxccl_device::gpu::cpu::{CpuBlock, Waiter};
@@ -44,6 +47,20 @@ struct Scene {
     step_timeout: Duration,
     /// Of a proxy; every other rank's has one more, since ranks need not agree on that.
     threads: u32,
+    /// By rank: whether its NIC uses its GPU's memory. Nobody's, if this is empty.
+    direct: Vec<Option<Direct>>,
+}
+
+/// Memory of the host for everything.
+struct OfProcess;
+
+impl Source for OfProcess {
+    fn host(&self, len_bytes: usize) -> Result<HostMemory, CudaError> {
+        Ok(HostMemory::of_process(len_bytes))
+    }
+    fn reached(&self, _: usize) -> Result<Arc<dyn ReachedMemory>, CudaError> {
+        panic!("nobody's NIC uses it")
+    }
 }
 
 struct Nobody;
@@ -65,6 +82,8 @@ struct Player {
     captures: bool,
     /// How the proxy is told of launches, since the stream or the graph was last asked for it.
     tellings: Vec<Telling>,
+    /// Its GPU, if the NIC uses that one's memory.
+    gpu: Option<Arc<Gpu>>,
     health: Arc<Health>,
     started: Instant,
     _arenas: Arc<Vec<Segment>>,
@@ -82,7 +101,8 @@ struct KindConns {
 impl Scene {
     fn new(hosts: &[u64]) -> Scene {
         let (hosts, forced) = (hosts.to_vec(), Forced::default());
-        Scene { hosts, memory: true, forced, step_timeout: PATIENCE, threads: 1 }
+        let direct = Vec::new();
+        Scene { hosts, memory: true, forced, step_timeout: PATIENCE, threads: 1, direct }
     }
 
     fn nranks(&self) -> u32 {
@@ -125,7 +145,12 @@ impl Scene {
         let ways = Ways::new(&peers, WaySettings { memory: self.memory, network: true });
         let interfaces = InterfaceFilter::parse("=lo");
         let socket = SocketConfig { interfaces, ..SocketConfig::default() };
-        let config = NetConfig { name: Some("Socket".into()), socket, ..NetConfig::default() };
+        let mut config = NetConfig { name: Some("Socket".into()), socket, ..NetConfig::default() };
+        let direct = self.direct.get(rank as usize).copied().flatten();
+        let own = direct.map(Gpu::new);
+        if let Some(gpu) = own.clone() {
+            config.own = Some(Arc::new(DirectNet { inner: find(&config).unwrap(), gpu }));
+        }
         let gpu = BusId::new(0, 0x77, 0);
         let network = Network::find(bootstrap, &config, &peers, gpu).unwrap();
         let mut facts = self.facts().with_few_channels();
@@ -140,16 +165,19 @@ impl Scene {
             gpu,
             connect_timeout: PATIENCE,
             step_timeout: self.step_timeout,
+            gdr: GdrConfig::default(),
+            gdr_level: None,
+            machine: None,
         };
-        let places = NetPlaces::new(&layout, rank);
-        let memory = NetMemory::of_host(places.len_bytes);
-        let connected = network.connect_in(memory, places, bootstrap, &wanted).unwrap();
+        let source: &dyn Source = own.as_ref().map_or(&OfProcess, |gpu| gpu);
+        let gdr = direct.map(|direct| direct.gdr);
+        let connected = network.connect_in(source, gdr, bootstrap, &wanted).unwrap();
         let base = |peer: u32, _| arenas[peer as usize].base().addr() as u64;
         let tables = image(&layout, rank, &|name| {
-            assert_eq!(connected.address(name).is_some(), layout.ways.is_net(rank, name.peer));
-            match connected.address(name) {
-                Some(block) => [block; 2],
-                None => layout.in_memory(rank, name, &base),
+            assert_eq!(connected.site(name).is_some(), layout.ways.is_net(rank, name.peer));
+            match connected.site(name) {
+                Some(site) => site,
+                None => ConnSite::new(layout.in_memory(rank, name, &base), layout.slots(name.kind)),
             }
         });
         let health = Arc::new(Health::new(rank, self.nranks()));
@@ -164,8 +192,8 @@ impl Scene {
         ];
         let conns = kinds.map(|(lists, channels)| KindConns::of(lists, channels, &tables));
         let (net, started) = (Some(net), Instant::now());
-        let (captures, tellings) = (false, Vec::new());
-        Player { rank, facts, layout, conns, net, captures, tellings, health, started, _arenas: arenas }
+        let (captures, tellings, gpu) = (false, Vec::new(), own);
+        Player { rank, facts, layout, conns, net, captures, tellings, gpu, health, started, _arenas: arenas }
     }
 }
 

@@ -1,0 +1,136 @@
+//! Memory of a device that network cards read and write themselves (GPUDirect RDMA).
+
+use super::capture::RelaxedCapture;
+use super::device::Device;
+use super::error::CudaError;
+use super::memory::DeviceMemory;
+use super::shareable::{Allocation, Mapping};
+use cudarc::driver::sys::{CUdevice_attribute, CUdeviceptr};
+use std::ffi::{c_int, c_uint};
+use std::os::fd::{FromRawFd, OwnedFd};
+
+/// `CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD`.
+const DMA_BUF_FD: u32 = 1;
+/// `CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE`.
+const OVER_PCIE: u64 = 1;
+/// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`.
+const SYNC_MEMOPS: u32 = 6;
+/// `CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER`; what is greater is true for more devices.
+const ORDERED_FOR_OWNER: i32 = 100;
+
+/// What a network card pins at a time: a GPU's page. Memory for one begins on its borders, or the card would reach into others'.
+pub const RDMA_PAGE_BYTES: usize = 64 << 10;
+
+/// What the driver says of a device and network cards.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RdmaFacts {
+    /// Whether they may reach its memory at all.
+    pub is_supported: bool,
+    /// Whether memory can be given to them as a dma-buf.
+    pub dma_buf: bool,
+    /// Whether the device sees what they wrote before whatever they or others write later: then nobody need flush.
+    pub writes_are_ordered: bool,
+}
+
+/// Device memory that network cards can be told of, of anything in the beginning, on borders of [`RDMA_PAGE_BYTES`].
+#[derive(Debug)]
+pub struct RdmaMemory {
+    device: Device,
+    address: CUdeviceptr,
+    len: usize,
+    _memory: Memory,
+}
+
+/// What it lies in. The driver's memory management where cards may reach such memory.
+#[derive(Debug)]
+enum Memory {
+    Mapped { _memory: Mapping },
+    Allocated { _memory: DeviceMemory },
+}
+
+impl Device {
+    /// Whether, and how, network cards reach its memory.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`].
+    pub fn rdma(&self) -> Result<RdmaFacts, CudaError> {
+        use CUdevice_attribute::{
+            CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED as DMA_BUF,
+            CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED as SUPPORTED,
+            CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING as ORDERING,
+        };
+        Ok(RdmaFacts {
+            is_supported: self.attribute(SUPPORTED)? != 0,
+            dma_buf: self.attribute(DMA_BUF)? != 0,
+            writes_are_ordered: self.attribute(ORDERING)? >= ORDERED_FOR_OWNER,
+        })
+    }
+}
+
+impl RdmaMemory {
+    /// At least `len` bytes on `device`.
+    ///
+    /// # Errors
+    /// [`CudaError::OutOfMemory`], [`CudaError::Call`].
+    pub fn new(device: &Device, len: usize) -> Result<RdmaMemory, CudaError> {
+        let mapped = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED;
+        let len = len.next_multiple_of(RDMA_PAGE_BYTES);
+        let (address, memory) = if device.attribute(mapped)? != 0 && device.exports_fds()? {
+            // The driver maps whole pages of 2 MiB.
+            let memory = Allocation::new(device, len)?.map(&[])?;
+            (memory.address(), Memory::Mapped { _memory: memory })
+        } else {
+            let memory = DeviceMemory::uninitialised(device, len + RDMA_PAGE_BYTES)?;
+            keep_copies_in_order(device, memory.address())?;
+            let address = memory.address().next_multiple_of(RDMA_PAGE_BYTES as u64);
+            (address, Memory::Allocated { _memory: memory })
+        };
+        Ok(RdmaMemory { device: device.clone(), address, len, _memory: memory })
+    }
+
+    /// The first byte, for kernels and for network cards that know memory by its address.
+    pub fn address(&self) -> CUdeviceptr {
+        self.address
+    }
+
+    /// Bytes.
+    #[expect(clippy::len_without_is_empty, reason = "the driver makes no empty memory")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// All of it as a dma-buf, which need not outlive its registrations. `over_pcie`: cards that are to take the bus are near a device
+    /// that has a faster way to its CPU.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`], for example where the kernel's module is the closed one.
+    pub fn dma_buf(&self, over_pcie: bool) -> Result<OwnedFd, CudaError> {
+        let _bound = self.device.bind()?;
+        let _relaxed = RelaxedCapture::enter(self.device.driver());
+        let mut fd: c_int = -1;
+        let flags = if over_pcie { OVER_PCIE } else { 0 };
+        // SAFETY: for this kind of handle the driver writes a descriptor, for which `fd` is valid; the range is allocated.
+        let code = unsafe {
+            let to: *mut c_int = &mut fd;
+            (self.device.api().cuMemGetHandleForAddressRange)(
+                to.cast(),
+                self.address,
+                self.len,
+                DMA_BUF_FD,
+                flags,
+            )
+        };
+        self.device.check("cuMemGetHandleForAddressRange", code)?;
+        // SAFETY: a fresh descriptor that the driver has given away.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+}
+
+/// Copies by the driver to and from this memory end before its calls return, as network cards need that know it by its address.
+fn keep_copies_in_order(device: &Device, address: CUdeviceptr) -> Result<(), CudaError> {
+    let _bound = device.bind()?;
+    let yes: c_uint = 1;
+    // SAFETY: the attribute is a number of this size, and the memory the driver's.
+    let code = unsafe { (device.api().cuPointerSetAttribute)((&raw const yes).cast(), SYNC_MEMOPS, address) };
+    device.check("cuPointerSetAttribute", code)
+}
