@@ -164,7 +164,14 @@ impl Comm for IbReceiver {
         let registration =
             unsafe { self.registry.add(&self.link.port, memory, self.config.relaxed_ordering)? };
         if !matches!(memory.kind, NetMemoryKind::Host) && self.flusher.is_none() {
-            self.flusher = Some(Flusher::new(&self.link.port, &self.link.cq, &self.config)?);
+            match Flusher::new(&self.link.port, &self.link.cq, &self.config) {
+                Ok(flusher) => self.flusher = Some(flusher),
+                Err(error) => {
+                    // Whoever is refused may let go of the memory.
+                    self.registry.remove(&self.link.port, registration)?;
+                    return Err(error);
+                }
+            }
         }
         Ok(registration)
     }
