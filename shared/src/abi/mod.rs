@@ -7,8 +7,12 @@ mod ids;
 mod types;
 mod conn;
 mod kernel;
+#[cfg(not(loom))]
+mod digest;
 
 pub use conn::{ConnControl, ConnEnd, ConnLayout, SlotHeader};
+#[cfg(not(loom))]
+pub use digest::ABI_DIGEST;
 pub use ids::{ChannelId, Rank, Step};
 pub use kernel::{
     CollArgs, KERNEL_MESSAGE_GRAIN_BYTES, KERNEL_MESSAGES_MAX, KERNEL_POST, KERNEL_PRE, KERNEL_TWO_HOPS,

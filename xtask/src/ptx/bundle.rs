@@ -95,6 +95,7 @@ mod tests {
             ptxas: None,
             commit: "abc-dirty".into(),
             source_sha256: hex(&[7; 32]),
+            abi: format!("{:016x}", oxccl_shared::abi::ABI_DIGEST),
         }
     }
 

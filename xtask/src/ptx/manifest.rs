@@ -33,6 +33,8 @@ pub struct Origin {
     pub commit: String,
     /// Of the names and contents of every source file of the kernels.
     pub source_sha256: String,
+    /// Of the layouts that kernels share with their host (`oxccl_shared::abi::ABI_DIGEST`).
+    pub abi: String,
 }
 
 #[derive(Debug, Serialize)]

@@ -77,6 +77,7 @@ pub fn build(options: &Options) -> Result<bool> {
         ptxas: ptxas.as_ref().map(|ptxas| ptxas.version.clone()),
         commit,
         source_sha256,
+        abi: format!("{:016x}", oxccl_shared::abi::ABI_DIGEST),
     };
     let (mut built, mut complaints) = (Vec::new(), Vec::new());
     for sm in &options.sm {

@@ -36,6 +36,22 @@ pub enum BundleError {
         /// What it is.
         defect: Defect,
     },
+    /// Kernels of another version of this library, whose structures lie elsewhere in memory.
+    #[error(
+        "{} is of another version of this library: built from commit {commit} with the memory layouts {}, where this library has {expected}; \
+         build it again with `cargo xtask build-ptx`",
+        path.display(), if found.is_empty() { "of before they were numbered" } else { found }
+    )]
+    OtherAbi {
+        /// The file.
+        path: PathBuf,
+        /// Its digest of layouts.
+        found: String,
+        /// The library's.
+        expected: String,
+        /// The commit that the file was built from.
+        commit: String,
+    },
     /// The kernel is in no module.
     #[error(
         "{} has no kernel {entry}: it was built from other sources than this library, or with --only; \

@@ -60,6 +60,9 @@ impl Header {
 pub struct Index {
     pub compiler: String,
     pub commit: String,
+    /// `ABI_DIGEST` of the build, in hexadecimal; bundles of before there was one have none.
+    #[serde(default)]
+    pub abi: String,
     pub modules: Vec<ModuleRecord>,
     /// Where the first image lies in the file.
     #[serde(skip)]

@@ -15,6 +15,7 @@ pub use find::find_bundle;
 pub use index::EntryFacts;
 
 use index::{HEADER_BYTES, Header, Index, ModuleRecord, Span};
+use oxccl_shared::abi::ABI_DIGEST;
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use std::fs::File;
@@ -116,6 +117,19 @@ impl Bundle {
         let text = source.read(&path, HEADER_BYTES, header.index_bytes)?;
         let index = Index::parse(&text, &header, file_bytes).map_err(malformed)?;
         Ok(Bundle { path, source, index })
+    }
+
+    /// The same bundle, if its kernels and this library lay their structures out alike. Kernels that do not would read one field as another.
+    ///
+    /// # Errors
+    /// [`BundleError::OtherAbi`].
+    pub fn for_this_library(self) -> Result<Bundle, BundleError> {
+        let expected = format!("{ABI_DIGEST:016x}");
+        if self.index.abi == expected {
+            return Ok(self);
+        }
+        let Index { abi: found, commit, .. } = self.index;
+        Err(BundleError::OtherAbi { path: self.path, found, expected, commit })
     }
 
     /// The file.

@@ -23,7 +23,9 @@ fn module(name: &str, sm: u32, images: &mut Vec<u8>, has_code: bool) -> String {
 }
 
 fn file(modules: &str, images: &[u8]) -> Vec<u8> {
-    let index = format!(r#"{{"compiler":"rustc 1.97","commit":"abc","modules":[{modules}]}}"#);
+    let index = format!(
+        r#"{{"compiler":"rustc 1.97","commit":"abc","abi":"{ABI_DIGEST:016x}","modules":[{modules}]}}"#
+    );
     let mut file = b"OXCCLPTX\x01\0\0\0".to_vec();
     file.extend_from_slice(&(index.len() as u32).to_le_bytes());
     file.extend_from_slice(index.as_bytes());
@@ -64,6 +66,25 @@ fn a_device_gets_machine_code_of_its_major_then_ptx_from_the_newest() {
     assert_eq!(choices(&bundle, 86), [(80, MachineCode), (80, Ptx), (70, Ptx)]);
     assert_eq!(choices(&bundle, 75), [(70, Ptx)]);
     assert_eq!(choices(&bundle, 121), [(100, Ptx), (90, Ptx), (80, Ptx), (70, Ptx)]);
+}
+
+#[test]
+fn kernels_of_other_layouts_are_refused_by_the_commit_that_they_are_of() {
+    assert!(open(good()).unwrap().for_this_library().is_ok());
+    let ours = format!("{ABI_DIGEST:016x}");
+    let text = |bytes: Vec<u8>, from: &str, to: &str| {
+        let at = bytes.windows(from.len()).position(|part| part == from.as_bytes()).unwrap();
+        [&bytes[..at], to.as_bytes(), &bytes[at + from.len()..]].concat()
+    };
+    let of_another = text(good(), &ours, "0123456789abcdef");
+    let older = text(good(), &format!(r#""abi":"{ours}""#), r#""abd":"0123456789abcdef""#);
+    for (bytes, layouts) in [(of_another, "0123456789abcdef"), (older, "before")] {
+        let refused = open(bytes).unwrap().for_this_library().unwrap_err();
+        let said = refused.to_string();
+        for part in ["test.oxptx", "commit abc", layouts, &ours, "build-ptx"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
 }
 
 #[test]

@@ -59,7 +59,7 @@ impl DeviceKernels {
         if let Some(kernels) = of_devices.get(&device.ordinal()).and_then(Weak::upgrade) {
             return Ok(kernels);
         }
-        let bundle = find_bundle(path)?;
+        let bundle = find_bundle(path)?.for_this_library()?;
         let kernels = Arc::new(DeviceKernels { device: device.clone(), bundle, loaded: Mutex::default() });
         of_devices.insert(device.ordinal(), Arc::downgrade(&kernels));
         Ok(kernels)

@@ -110,7 +110,7 @@ impl DeviceFacts {
     }
 
     /// Whether some connections lead over a network, and so through a proxy. These do not carry LL128, whose lines would not arrive
-    /// whole in pinned memory; kernels that exchange words with all peers at once, see [`Self::one_trip_channels`].
+    /// whole in pinned memory; kernels that exchange words with all peers at once, see `one_trip_channels`.
     pub fn crosses_network(&self) -> bool {
         self.machine.nhosts > 1
     }

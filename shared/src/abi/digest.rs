@@ -1,0 +1,76 @@
+//! One number for what lies in memory that kernels and their host share: kernels and a library that were not built from the same
+//! layouts would read each other's fields at the wrong places.
+
+use super::{
+    CollArgs, ConnControl, ConnEnd, ConnLayout, KernelColl, KernelLaunch, KernelMessage, KernelMonitor,
+    KernelStop, KernelTree, MessageArgs, SlotHeader,
+};
+use crate::algo::chunk::ChannelCut;
+use crate::fifo::{ConsumerCursor, ProducerCursor};
+use crate::reduce::OpArg;
+use core::mem::{align_of, offset_of, size_of};
+
+/// To be raised when what lies in memory means something else and lies where it did.
+const REVISION: usize = 1;
+
+/// Where everything lies: for each type its size, its alignment and the offsets of its fields.
+macro_rules! layouts {
+    ($($type:ident { $($field:ident),* }),* $(,)?) => {
+        &[$(size_of::<$type>(), align_of::<$type>() $(, offset_of!($type, $field))*),*]
+    };
+}
+
+const LAYOUTS: &[usize] = layouts! {
+    SlotHeader { tag, len_bytes },
+    ConnControl { tail, head, headers },
+    ConnLayout { ll_slot_bytes, ll128_slot_bytes, simple_slot_bytes },
+    ConnEnd { producer_side, consumer_side, counted, layout, peer },
+    ProducerCursor {},
+    ConsumerCursor {},
+    KernelTree { children, has_parent },
+    KernelLaunch {
+        send, recv, send_cursors, recv_cursors, rings, trees, monitor, timeout_ns, nconns, nchannels, rank, nranks, nmessages
+    },
+    OpArg { scalar_bits, divisor },
+    ChannelCut { count, grain_elems, each, longer },
+    KernelColl { src, dst, cut, chunk_elems, slice_elems, arg, kind, flags, func, root, tag },
+    CollArgs { launch, coll },
+    KernelMessage { buffer, len_bytes, conn, is_send, tag, lane },
+    MessageArgs { launch, messages },
+    KernelMonitor { abort, stopped },
+    KernelStop { cause, peer, expected, found },
+};
+
+/// The digest (FNV-1a of 64 bits). A bundle of kernels carries that of its build, and the library takes no bundle with another.
+pub const ABI_DIGEST: u64 = {
+    let mut digest = mix(0xcbf2_9ce4_8422_2325, REVISION);
+    let mut i = 0;
+    while i < LAYOUTS.len() {
+        digest = mix(digest, LAYOUTS[i]);
+        i += 1;
+    }
+    digest
+};
+
+const fn mix(digest: u64, number: usize) -> u64 {
+    let (mut digest, bytes) = (digest, (number as u64).to_le_bytes());
+    let mut i = 0;
+    while i < bytes.len() {
+        digest = (digest ^ bytes[i] as u64).wrapping_mul(0x100_0000_01b3);
+        i += 1;
+    }
+    digest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_counts() {
+        let digest = |numbers: &[usize]| numbers.iter().fold(0, |digest, number| mix(digest, *number));
+        assert_ne!(digest(&[1, 2]), digest(&[2, 1]));
+        assert_ne!(digest(&[8, 16]), digest(&[8, 24]));
+        assert_ne!(ABI_DIGEST, mix(0xcbf2_9ce4_8422_2325, REVISION));
+    }
+}
