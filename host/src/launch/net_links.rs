@@ -134,6 +134,7 @@ impl NetLinks {
         if std::mem::replace(&mut self.has_memory, true) {
             self.progress.forget_memory();
         }
+        self.progress.forget_arrived();
     }
 
     /// The group is over: everything has left and has been taken.

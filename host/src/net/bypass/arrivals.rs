@@ -6,7 +6,7 @@ use oxccl_shared::fifo::STEPS;
 use std::collections::VecDeque;
 
 /// Messages that one connection can expect at a time; further ones go through slots.
-const EXPECTED_MAX: usize = 32;
+pub(crate) const EXPECTED_MAX: usize = 32;
 
 /// A message under Simple whose receive has begun.
 #[derive(Clone, Copy, Debug)]
@@ -65,8 +65,8 @@ impl Arrivals {
         is_worth_it.then(|| Destination { start: dst.wrapping_add(done_bytes), len_bytes, tag })
     }
 
-    /// Messages whose last slot is before `step` have come.
-    fn forget_before(&mut self, step: Step) {
+    /// Messages whose last slot is before `step` have come: they make room for others.
+    pub(crate) fn forget_before(&mut self, step: Step) {
         let is_over = |message: &Expected| {
             step.0 >= message.first.0 + message.len_bytes.div_ceil(self.slot_bytes) as u64
         };

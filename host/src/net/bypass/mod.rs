@@ -12,6 +12,8 @@
 mod loans;
 mod arrivals;
 
+#[cfg(test)]
+pub(crate) use arrivals::EXPECTED_MAX;
 pub(crate) use arrivals::{Arrivals, Expected};
 pub(crate) use loans::Loans;
 

@@ -36,6 +36,14 @@ impl Progress {
         })
     }
 
+    /// A group of messages begins, and all before it have come.
+    pub(crate) fn forget_arrived(&mut self) {
+        self.ends().for_each(|end| match end {
+            ProxyEnd::Send(_) => {}
+            ProxyEnd::Recv(end) => end.forget_arrived(),
+        });
+    }
+
     /// Ends what an operation has lent and expects that will not be finished.
     #[cold]
     pub(crate) fn forget_memory(&mut self) {

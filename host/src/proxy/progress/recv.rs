@@ -124,6 +124,11 @@ impl RecvEnd {
         self.arrivals.take(self.block.counted_slot(slot)?)
     }
 
+    /// An operation begins: what has come of those before it takes no place among what is expected.
+    pub(crate) fn forget_arrived(&mut self) {
+        self.arrivals.forget_before(self.looking.step());
+    }
+
     /// Ends what an operation that will not be finished expects. If something of it was to come, the connection is dead: it may
     /// still be received where nobody owns it.
     pub(crate) fn forget_arrivals(&mut self) {
