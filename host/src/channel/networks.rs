@@ -95,16 +95,12 @@ impl Dialing<'_> {
             for ((peer, connector), comm) in
                 connectors.iter_mut().zip(&mut to).filter(|(_, comm)| comm.is_none())
             {
-                // Whoever gave up says why, and others that wait for it may have given up for its sake.
-                *comm = connector.poll_connect().map_err(|source| match self.bootstrap.news() {
-                    Some(news) => news.into(),
-                    None => self.error(Some(*peer), source),
-                })?;
+                *comm = connector.poll_connect().map_err(|source| self.known_better(*peer, source))?;
             }
             for ((peer, listener), comm) in
                 listeners.iter_mut().zip(&mut from).filter(|(_, comm)| comm.is_none())
             {
-                *comm = listener.poll_accept().map_err(|source| self.error(Some(*peer), source))?;
+                *comm = listener.poll_accept().map_err(|source| self.known_better(*peer, source))?;
             }
             if to.iter().all(Option::is_some) && from.iter().all(Option::is_some) {
                 return Ok(Dialed {
@@ -123,6 +119,14 @@ impl Dialing<'_> {
         }
     }
 
+    /// A connection with `peer` failed. Whoever gave up says why, and others that wait for it may have given up for its sake.
+    fn known_better(&self, peer: u32, source: NetError) -> ConnectError {
+        match self.bootstrap.news() {
+            Some(news) => news.into(),
+            None => self.error(Some(peer), source),
+        }
+    }
+
     fn error(&self, peer: Option<u32>, source: NetError) -> ConnectError {
         ConnectError::Net { rank: self.rank, peer, source: Box::new(source) }
     }
@@ -134,4 +138,79 @@ fn peers(conns: &[u32]) -> Vec<u32> {
     peers.sort_unstable();
     peers.dedup();
     peers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bootstrap::{BootstrapConfig, BootstrapError, UniqueId};
+    use crate::net::NetProperties;
+    use crate::net::loopback::Loopback;
+    use std::sync::Mutex;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// A network whose listeners fail as soon as the rank that was to come is dead.
+    #[derive(Debug)]
+    struct Abandoned {
+        inner: Loopback,
+        died: Mutex<Option<Receiver<()>>>,
+    }
+
+    struct AbandonedListener(Receiver<()>);
+
+    impl Net for Abandoned {
+        fn name(&self) -> &str {
+            self.inner.name()
+        }
+        fn devices(&self) -> u32 {
+            self.inner.devices()
+        }
+        fn properties(&self, device: u32) -> Result<NetProperties, NetError> {
+            self.inner.properties(device)
+        }
+        fn listen(&self, device: u32) -> Result<(NetHandle, Box<dyn Listener>), NetError> {
+            let died = self.died.lock().unwrap().take().expect("one listener");
+            Ok((self.inner.listen(device)?.0, Box::new(AbandonedListener(died))))
+        }
+        fn connect(&self, device: u32, handle: &NetHandle) -> Result<Box<dyn Connector>, NetError> {
+            self.inner.connect(device, handle)
+        }
+    }
+
+    impl Listener for AbandonedListener {
+        fn poll_accept(&mut self) -> Result<Option<Box<dyn RecvComm>>, NetError> {
+            self.0.recv_timeout(PATIENCE).expect("the other rank dies");
+            Err(NetError::of_call("network", "accept", "nobody there".to_owned()))
+        }
+    }
+
+    fn is_abandoned(bootstrap: Bootstrap, died: Receiver<()>) -> ConnectError {
+        let net: Arc<dyn Net> = Arc::new(Abandoned { inner: Loopback::new(1), died: Mutex::new(Some(died)) });
+        let (to, from) = (&[], &[1]);
+        let dialing =
+            Dialing { rank: 0, bootstrap: &bootstrap, net: &net, device: 0, to, from, timeout: PATIENCE };
+        dialing.connect().err().expect("nobody connects")
+    }
+
+    fn dies(bootstrap: Bootstrap, dead: &Sender<()>) {
+        bootstrap.recv(Rank(0), HANDLES).expect("the handle");
+        bootstrap.die();
+        dead.send(()).expect("the other rank waits for that");
+    }
+
+    #[test]
+    fn an_accept_that_fails_for_the_death_of_a_rank_names_that_rank() {
+        let bind_addr = Some("127.0.0.1".parse().expect("an address"));
+        let config = BootstrapConfig { timeout: PATIENCE, bind_addr, ..BootstrapConfig::default() };
+        let id = UniqueId::create(&config).expect("a root");
+        let join = |rank| Bootstrap::connect(&id, Rank(rank), 2, &config).expect("both come");
+        let (dead, died) = channel();
+        let error = std::thread::scope(|scope| {
+            scope.spawn(|| dies(join(1), &dead));
+            is_abandoned(join(0), died)
+        });
+        assert_eq!(error, ConnectError::Bootstrap(BootstrapError::PeerLost { rank: Rank(1) }));
+    }
 }
