@@ -129,6 +129,7 @@ impl Facts {
             call,
             machine: &self.collnet.machine(self.tuning.architecture, self.nranks, channels),
             offered: offered(call.func).without(if is_served { Candidates::NONE } else { COLLNET }),
+            risky: Candidates::NONE,
             doubtful: Candidates::NONE,
             forced: &self.forced,
             table: self.table.as_ref(),

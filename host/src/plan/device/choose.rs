@@ -40,6 +40,7 @@ impl DeviceFacts {
             call,
             machine: &self.machine,
             offered: self.offered(call),
+            risky: self.risky(),
             doubtful: self.doubtful(call),
             forced: &self.forced,
             table: self.table.as_ref(),
@@ -69,20 +70,21 @@ impl DeviceFacts {
     }
 
     /// LL128 relies on 128 bytes that a warp stores together being seen together: they are where every route is known to be NVLink, by
-    /// NCCL's rule too. Direct, it waits for being measured on each generation.
-    ///
-    /// LL over a network doubles what processors copy and sockets carry: beyond short hops it lost to Simple at every size.
+    /// NCCL's rule too.
+    fn risky(&self) -> Candidates {
+        let Machine { ring, tree, is_searched, .. } = &self.machine;
+        let is_nvlink = ring.intra <= PathKind::Nvb && tree.intra <= PathKind::Nvb && !self.crosses_network();
+        if *is_searched && is_nvlink { Candidates::NONE } else { Candidates::by(Protocol::LL128) }
+    }
+
+    /// LL over a network doubles what processors copy and sockets carry: beyond short hops it lost to Simple at every size. Direct LL128
+    /// waits for being measured on each generation.
     fn doubtful(&self, call: &Call) -> Candidates {
-        if self.crosses_network() {
-            let is_long = |candidate: Candidate| self.hop_bytes(call, candidate.algorithm) > NET_LL_MAX_BYTES;
-            return Candidates::by(Protocol::LL).and(Candidates::of(is_long));
-        }
-        let Machine { ring, tree, nhosts, is_searched, .. } = &self.machine;
-        let is_nvlink = ring.intra <= PathKind::Nvb && tree.intra <= PathKind::Nvb && *nhosts == 1;
-        match *is_searched && is_nvlink {
-            true if self.tuning.direct_ll128_bytes.1 == 0 => Candidates::NONE.with(DIRECT_LL128),
-            true => Candidates::NONE,
-            false => Candidates::by(Protocol::LL128),
+        let is_long = |candidate: Candidate| self.hop_bytes(call, candidate.algorithm) > NET_LL_MAX_BYTES;
+        match self.crosses_network() {
+            true => Candidates::by(Protocol::LL).and(Candidates::of(is_long)),
+            false if self.tuning.direct_ll128_bytes.1 == 0 => Candidates::NONE.with(DIRECT_LL128),
+            false => Candidates::NONE,
         }
     }
 

@@ -151,8 +151,8 @@ pub fn plan_device(call: &Call, facts: &DeviceFacts) -> DevicePlan {
 mod tests {
     use super::*;
     use crate::plan::device::ChannelLimits;
-    use crate::plan::tuning::NetSpeed;
-    use crate::plan::tuning::{Forced, Machine};
+    use crate::plan::tuning::tests::tables;
+    use crate::plan::tuning::{Forced, Machine, NetSpeed, Reason, TuneRow, TuneTable};
     use oxccl_shared::abi::ConnLayout;
     use proptest::prelude::*;
 
@@ -204,9 +204,10 @@ mod tests {
             buffer in proptest::option::of(8usize..8193),
             threads in proptest::option::of((2u32..13).prop_map(|warps| 32 * warps)),
             groups in proptest::option::of((2u32..17, 1u32..9)),
+            table in proptest::option::of(tables()),
         ) {
             let buffer = buffer.map(|kib| kib << 10);
-            let facts = facts(nranks, sm, forced, ChannelLimits { min, max, threads }, buffer);
+            let facts = facts(nranks, sm, forced, ChannelLimits { min, max, threads }, buffer).with_table(table);
             let groups = groups.filter(|(groups, _)| *groups <= nranks);
             let facts = groups.map_or(facts, |(groups, proxy_threads)| {
                 facts.with_few_channels().over_network(groups, SLOW, proxy_threads)
@@ -292,6 +293,36 @@ mod tests {
         assert_eq!(entry(&tree, Func::AllReduce, 2), "oxccl_all_reduce_tree_ll_f32");
         let said = free.explain(&call(Func::AllReduce, 2000)).to_string();
         assert!(said.contains("not over a network"), "{said}");
+    }
+
+    /// What was measured here ends a doubt about speed, and makes nothing possible or right that is not.
+    #[test]
+    fn a_table_is_followed_but_to_where_data_goes_wrong() {
+        let tuned = |algorithm, protocol| {
+            let candidate = Candidate::new(algorithm, protocol);
+            let row = TuneRow { max_bytes: u64::MAX, candidate, channels: None };
+            let table = TuneTable::default().with(Func::AllReduce, row).unwrap();
+            facts(4, 100, Forced::default(), ChannelLimits::default(), None).with_table(Some(table))
+        };
+        let over_network = |facts: DeviceFacts| facts.with_few_channels().over_network(2, SLOW, 1);
+        let searched = |facts: DeviceFacts| {
+            let machine = Machine { is_searched: true, ..facts.machine };
+            DeviceFacts { machine, ..facts }
+        };
+        let call =
+            Call { func: Func::AllReduce, dtype: DataType::U8, op: RedOp::Sum, root: 0, count: 64 << 20 };
+        let is_tuned = |facts: DeviceFacts| facts.choose(&call).reason == Reason::Tuned { row: 0 };
+        assert!(is_tuned(over_network(tuned(Algorithm::Ring, Protocol::LL))));
+        assert!(is_tuned(over_network(tuned(Algorithm::Tree, Protocol::LL))));
+        assert!(!is_tuned(over_network(tuned(Algorithm::Direct, Protocol::LL))), "more than one trip");
+        assert!(!is_tuned(over_network(tuned(Algorithm::Ring, Protocol::LL128))));
+        // Nobody has measured direct LL128 on this generation; nobody has looked for NVLink either, unless the graphs were searched.
+        let lines = tuned(Algorithm::Direct, Protocol::LL128);
+        assert!(is_tuned(searched(lines)));
+        assert!(!is_tuned(lines));
+        assert!(!is_tuned(tuned(Algorithm::Ring, Protocol::LL128)));
+        let said = lines.explain(&call).to_string();
+        assert!(said.contains("128 bytes may arrive in pieces"), "{said}");
     }
 
     #[test]

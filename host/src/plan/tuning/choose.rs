@@ -17,7 +17,11 @@ pub struct Scope<'a> {
     pub machine: &'a Machine,
     /// What the communicator can do: what there is a kernel of, and connections for.
     pub offered: Candidates,
-    /// Of these, what data may go wrong by on machines like this, or nobody has measured: taken only where the user names its protocol, LL128.
+    /// Of these, what data may go wrong by on machines like this: taken only where the user names its protocol, LL128. That a table has
+    /// it is not enough, for who measured it looked at the time that it took, and not at what arrived.
+    pub risky: Candidates,
+    /// Of these, what was slow on machines like this, or nobody has measured there: taken only where the user names its protocol, or what was
+    /// measured here has it for this call.
     pub doubtful: Candidates,
     /// The user's restrictions.
     pub forced: &'a Forced,
@@ -73,8 +77,12 @@ impl Scope<'_> {
     /// What the user leaves of what is offered.
     pub fn allowed(&self) -> Candidates {
         let left = self.forced.narrow(self.call.func, self.offered);
-        let is_named = |protocol| self.forced.names_protocol(self.call.func, protocol);
-        left.without(self.doubtful.and(Candidates::of(|candidate| !is_named(candidate.protocol)))).or(left)
+        let is_named = |candidate: Candidate| self.forced.names_protocol(self.call.func, candidate.protocol);
+        let row = self.row().map(|(_, row)| row.candidate);
+        let known = Candidates::of(|candidate| is_named(candidate) || row == Some(candidate));
+        left.without(self.risky.without(Candidates::of(is_named)))
+            .without(self.doubtful.without(known))
+            .or(left)
     }
 
     /// What the model finds fastest of what is allowed.
@@ -92,10 +100,9 @@ impl Scope<'_> {
         )
     }
 
-    fn tuned(&self, allowed: Candidates) -> Option<(usize, TuneRow)> {
-        let bytes = buffer_bytes(self.call, self.machine.nranks);
-        let found = self.table.and_then(|table| table.row(self.call.func, bytes));
-        found.filter(|(_, row)| allowed.has(row.candidate))
+    /// The table's row for the call, whether it is possible or not.
+    fn row(&self) -> Option<(usize, TuneRow)> {
+        self.table?.row(self.call.func, buffer_bytes(self.call, self.machine.nranks))
     }
 }
 
@@ -103,7 +110,9 @@ impl Scope<'_> {
 pub fn choose(scope: &Scope<'_>) -> Choice {
     let allowed = scope.allowed();
     let by = |candidate, reason| Choice { candidate, channels: None, reason };
-    if let Some((row, TuneRow { candidate, channels, .. })) = scope.tuned(allowed) {
+    if let Some((row, TuneRow { candidate, channels, .. })) =
+        scope.row().filter(|(_, row)| allowed.has(row.candidate))
+    {
         return Choice { candidate, channels: channels.map(u32::from), reason: Reason::Tuned { row } };
     }
     if let Some(only) = allowed.only() {

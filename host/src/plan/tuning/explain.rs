@@ -47,7 +47,9 @@ pub enum Exclusion {
     NotConnected(&'static str),
     /// `NCCL_ALGO` or `NCCL_PROTO`.
     Restricted(&'static str),
-    /// Allowed, and not taken unless it is named: LL128 where 128 bytes may arrive in pieces, or as nobody has measured it; LL over a network.
+    /// Allowed, and not taken unless the user names it: LL128 where 128 bytes may arrive in pieces.
+    Risky,
+    /// Allowed, and not taken unless the user names it or a table has it: direct LL128 as nobody has measured it; LL over a network.
     Doubtful,
 }
 
@@ -59,6 +61,7 @@ impl Explanation {
         let excluded = |candidate: Candidate| match candidate {
             _ if allowed.has(candidate) => None,
             _ if !scope.offered.has(candidate) => Some(absent(candidate)),
+            _ if left.and(scope.risky).has(candidate) => Some(Exclusion::Risky),
             _ if left.has(candidate) => Some(Exclusion::Doubtful),
             _ => Some(Exclusion::Restricted(restricting(scope, candidate))),
         };
@@ -199,11 +202,16 @@ impl fmt::Display for Exclusion {
             Exclusion::NotThere => write!(f, "the function has no such kernel"),
             Exclusion::NotConnected(why) => f.write_str(why),
             Exclusion::Restricted(variable) => write!(f, "excluded by {variable}"),
+            Exclusion::Risky => {
+                write!(
+                    f,
+                    "only if NCCL_PROTO names it: 128 bytes may arrive in pieces where not all is NVLink"
+                )
+            }
             Exclusion::Doubtful => {
                 write!(
                     f,
-                    "only if NCCL_PROTO names it: not measured, or 128 bytes may arrive in pieces where not all is NVLink, or \
-                     LL over a network, whose words are twice as long"
+                    "only if NCCL_PROTO or a tuning file names it: not measured, or LL over a network, whose words are twice as long"
                 )
             }
         }

@@ -17,7 +17,7 @@ mod file;
 mod choose;
 mod explain;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use candidate::{Candidate, Candidates};
 pub use choose::{Choice, Measured, Reason, Scope, choose};

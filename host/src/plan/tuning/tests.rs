@@ -67,7 +67,7 @@ fn forced() -> impl Strategy<Value = Forced> {
     })
 }
 
-fn tables() -> impl Strategy<Value = TuneTable> {
+pub(crate) fn tables() -> impl Strategy<Value = TuneTable> {
     let row = (
         select(TUNED.as_slice()),
         select(&Candidate::ALL[..]),
@@ -110,7 +110,8 @@ proptest! {
             call: &call,
             machine: &machine,
             offered: offered(backend, func),
-            doubtful: Candidates::by(Protocol::LL128),
+            risky: Candidates::by(Protocol::LL128),
+            doubtful: Candidates::NONE,
             forced: &forced,
             table: None,
             measured: None,
