@@ -1,9 +1,9 @@
 //! Reads what `oxccl tune` wrote.
 
 use super::config::Config;
+use crate::os::open_regular;
 use crate::plan::read_tune_file;
 use crate::plan::tuning::{TuneFile, TuneFileError};
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -47,7 +47,7 @@ pub(super) fn load(config: &mut Config) -> Result<(), TuneError> {
 /// [`TuneError`], which names the file and, where it is the text, line and field.
 pub fn read(path: &Path) -> Result<TuneFile, TuneError> {
     let failed = |why: String| TuneError::Read { path: path.to_owned(), why };
-    let file = File::open(path).map_err(|error| failed(error.to_string()))?;
+    let file = open_regular(path).map_err(|error| failed(error.to_string()))?;
     let mut text = String::new();
     let read = file.take(LEN_MAX + 1).read_to_string(&mut text);
     read.map_err(|error| failed(error.to_string()))?;

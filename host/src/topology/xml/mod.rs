@@ -13,7 +13,7 @@ pub use graphs::{read_graphs, write_graphs};
 pub use topology::read_topology;
 pub use write::write_topology;
 
-use std::fs::File;
+use crate::os::open_regular;
 use std::io::Read;
 use std::path::Path;
 use thiserror::Error;
@@ -32,10 +32,10 @@ pub const VALUE_CHARS_MAX: usize = 255;
 /// A file's text, for [`read_topology`] or [`read_graphs`]. Of one that is too long, or has no end, they are given enough to refuse it.
 ///
 /// # Errors
-/// The system's.
+/// The system's; that it is no regular file.
 pub fn read_text(path: &Path) -> std::io::Result<String> {
     let mut text = String::new();
-    File::open(path)?.take(FILE_BYTES_MAX as u64 + 1).read_to_string(&mut text)?;
+    open_regular(path)?.take(FILE_BYTES_MAX as u64 + 1).read_to_string(&mut text)?;
     Ok(text)
 }
 

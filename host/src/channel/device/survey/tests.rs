@@ -9,6 +9,7 @@ use crate::topology::detect::Sysfs;
 use crate::topology::xml::read_graphs;
 use crate::topology::{Dump, GraphId, Graphs, HostLanes, Paths, Summary, System, Tables};
 use oxccl_shared::abi::Rank;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -277,7 +278,16 @@ fn files_that_do_not_fit_are_named_with_their_line() {
     let missing = scene.refused(|_, settings| settings.graph_file = Some("/no/such/file".into()));
     assert!(missing.iter().all(|said| said.contains("/no/such/file: No such file")), "{missing:?}");
     let endless = scene.refused(|_, settings| settings.file = Some("/dev/zero".into()));
-    assert!(endless.iter().all(|said| said.contains("NCCL_TOPO_FILE=/dev/zero")), "{endless:?}");
+    assert!(
+        endless.iter().all(|said| said.contains("NCCL_TOPO_FILE=/dev/zero: not a regular")),
+        "{endless:?}"
+    );
+    let pipe = directory.path().join("pipe");
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR, 0).unwrap();
+    let silent = scene.refused(|_, settings| settings.graph_file = Some(pipe.clone()));
+    let is_told =
+        |said: &String| said.contains("NCCL_GRAPH_FILE=") && said.contains("pipe: not a regular file");
+    assert!(silent.iter().all(is_told), "{silent:?}");
     // One rank has another file, which is right in itself.
     let other = written(&directory, "own.xml", &graph("3 1 0 2"));
     let said = scene.refused(|rank, settings| {
