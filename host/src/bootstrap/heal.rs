@@ -3,19 +3,24 @@
 //! Gives: [`Heal`]: a connection to the next rank that still answers, made without blocking the service's thread.
 //! Never: tries more than [`HEIRS_MAX`] ranks: after a whole job was killed there is nothing left to find.
 
-use std::net::TcpStream;
-use std::time::Instant;
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
 
 use oxccl_shared::abi::Rank;
 use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt};
 
 use super::handshake::{Handshake, Hello, Purpose};
 use super::secret::Nonce;
 use super::service::Shared;
 use super::sock;
+use crate::os::{NoDescriptor, with_room};
 
 const HEIRS_MAX: u32 = 64;
+/// How long the search rests when this rank has no file descriptor for it.
+const REST: Duration = Duration::from_millis(50);
 
 /// The search for a new successor, when there is one.
 #[derive(Default)]
@@ -24,6 +29,8 @@ pub(crate) struct Heal {
     after: Option<Rank>,
     tried: u32,
     attempt: Option<Attempt>,
+    /// Until when the search rests for want of a file descriptor.
+    resting_until: Option<Instant>,
 }
 
 struct Attempt {
@@ -36,7 +43,7 @@ struct Attempt {
 impl Heal {
     /// The successor is gone; [`advance`](Self::advance) looks for another.
     pub fn begin(&mut self, lost: Rank) {
-        *self = Heal { after: Some(lost), tried: 0, attempt: None };
+        *self = Heal { after: Some(lost), ..Heal::default() };
     }
 
     /// Whether [`poll_fd`](Self::poll_fd) has something to poll.
@@ -52,9 +59,9 @@ impl Heal {
         }
     }
 
-    /// When the present attempt is to be given up.
+    /// When the present attempt is to be given up, or another begun.
     pub fn deadline(&self) -> Option<Instant> {
-        self.attempt.as_ref().map(|attempt| attempt.until)
+        self.attempt.as_ref().map(|attempt| attempt.until).or(self.resting_until)
     }
 
     /// Goes on as far as possible without waiting; gives the new successor once its connection is authenticated.
@@ -62,6 +69,9 @@ impl Heal {
         loop {
             let after = self.after?;
             let Some(attempt) = &mut self.attempt else {
+                if self.resting_until.is_some_and(|until| now < until) {
+                    return None;
+                }
                 self.next_attempt(now, shared, after);
                 continue;
             };
@@ -87,29 +97,47 @@ impl Heal {
         let heir = state.ring.heir(after).filter(|_| self.tried < HEIRS_MAX);
         let addr = heir.and_then(|heir| state.addrs.get(heir.index()).copied());
         drop(state);
-        self.after = heir.filter(|_| addr.is_some());
-        self.tried += 1;
-        if let (Some(heir), Some(addr)) = (self.after, addr) {
-            let hello = Hello { purpose: Purpose::Ring, from: shared.me.0, to: heir.0, tag: 0 };
-            self.attempt = Attempt::begin(addr, hello, shared, now);
+        let (Some(heir), Some(addr)) = (heir, addr) else {
+            (self.after, self.resting_until) = (None, None);
+            return;
+        };
+        let hello = Hello { purpose: Purpose::Ring, from: shared.me.0, to: heir.0, tag: 0 };
+        self.go_on(now, heir, Attempt::begin(addr, hello, shared, now));
+    }
+
+    /// What began of an attempt to connect to `heir`. It is no fault of that rank if this one has no file descriptor: no other would do
+    /// better, so it is tried again when there may be one.
+    fn go_on(&mut self, now: Instant, heir: Rank, begun: io::Result<Attempt>) {
+        let was_resting = self.resting_until.take().is_some();
+        match begun {
+            Err(error) if NoDescriptor::of(&error).is_some() => {
+                if !was_resting {
+                    tracing::warn!(rank = heir.0, %error, "cannot connect to a new neighbour, trying again");
+                }
+                self.resting_until = Some(now + REST);
+            }
+            begun => {
+                (self.after, self.attempt) = (Some(heir), begun.ok());
+                self.tried += 1;
+            }
         }
     }
 }
 
 impl Attempt {
-    /// `None` when it fails at once: the next rank is tried then.
-    fn begin(addr: std::net::SocketAddr, hello: Hello, shared: &Shared, now: Instant) -> Option<Attempt> {
+    fn begin(addr: SocketAddr, hello: Hello, shared: &Shared, now: Instant) -> io::Result<Attempt> {
         let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(family, SocketType::STREAM, flags, None).ok()?;
+        let socket = with_room(|| socket_with(family, SocketType::STREAM, flags, None))?;
         match connect(&socket, &addr) {
-            Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {}
-            Err(_) => return None,
+            Ok(()) | Err(Errno::INPROGRESS) => {}
+            Err(error) => return Err(error.into()),
         }
         let stream = TcpStream::from(socket);
-        stream.set_nodelay(true).ok()?;
-        let handshake = Handshake::initiator(shared.secret, hello, Nonce::random().ok()?);
-        Some(Attempt { stream, handshake, connected: false, until: now + shared.config.handshake_timeout })
+        stream.set_nodelay(true)?;
+        let handshake =
+            Handshake::initiator(shared.secret, hello, Nonce::random().map_err(io::Error::other)?);
+        Ok(Attempt { stream, handshake, connected: false, until: now + shared.config.handshake_timeout })
     }
 
     /// Whether the handshake is over; an error ends the attempt.
@@ -126,5 +154,22 @@ impl Attempt {
             Ok(Some(Ok(_))) => Ok(true),
             Ok(Some(Err(_))) | Err(_) => Err(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_without_descriptors_waits_for_one_and_passes_nobody_over() {
+        let (mut heal, now) = (Heal::default(), Instant::now());
+        heal.begin(Rank(3));
+        heal.go_on(now, Rank(4), Err(Errno::MFILE.into()));
+        assert_eq!((heal.after, heal.tried, heal.deadline()), (Some(Rank(3)), 0, Some(now + REST)));
+        heal.go_on(now + REST, Rank(4), Err(Errno::NFILE.into()));
+        assert_eq!((heal.after, heal.tried, heal.deadline()), (Some(Rank(3)), 0, Some(now + 2 * REST)));
+        heal.go_on(now + 2 * REST, Rank(4), Err(Errno::CONNREFUSED.into()));
+        assert_eq!((heal.after, heal.tried, heal.deadline()), (Some(Rank(4)), 1, None));
     }
 }
