@@ -127,16 +127,16 @@ impl Acceptor {
             self.resting_until = None;
         }
         // What was long ago was another time: the look after the last who came may find none left, and nobody waiting.
-        self.starved = self.starved.filter(|(_, last, _)| is_recent(now, *last));
+        self.starved = self.starved.filter(|(_, last, _)| now.saturating_duration_since(*last) < GOES_ON);
         if listener_ready && self.resting_until.is_none() {
             self.accept(now, accepted);
         }
     }
 
-    /// Whether somebody has waited to be accepted for long, and no descriptor came free.
+    /// Whether somebody has waited to be accepted for long, and no descriptor came free, as [`drive`](Self::drive) has just seen.
     pub fn starved(&self, now: Instant) -> Option<NoDescriptor> {
-        let (since, last, none_left) = self.starved?;
-        (is_recent(now, last) && now.saturating_duration_since(since) >= STARVED_AFTER).then_some(none_left)
+        let (since, _, none_left) = self.starved?;
+        (now.saturating_duration_since(since) >= STARVED_AFTER).then_some(none_left)
     }
 
     fn accept(&mut self, now: Instant, accepted: &mut Vec<Accepted>) {
@@ -211,11 +211,6 @@ impl Acceptor {
 /// Whether what happens for this time is worth a line: strangers, and a process without descriptors, could fill disks.
 fn is_logged(times: u64) -> bool {
     times <= LOGGED_ONE_BY_ONE || times.is_power_of_two()
-}
-
-/// Whether `last` was just before `now`.
-fn is_recent(now: Instant, last: Instant) -> bool {
-    now.saturating_duration_since(last) < GOES_ON
 }
 
 #[cfg(test)]
