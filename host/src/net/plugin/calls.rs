@@ -1,25 +1,93 @@
 //! A plugin's functions, whatever the version of its table.
 
 use super::abi::*;
+use super::log;
 use super::properties::AnyProperties;
 use crate::net::NetHandle;
-use core::ffi::{CStr, c_int};
+use core::ffi::{CStr, c_char, c_int};
 
 /// Sizes are of the plugin's kind (`int` before version 9), and a message has one tag: there is one connection for each pair and
 /// direction, and nothing to tell apart on it.
 const TAG: c_int = 0;
 
-/// What a table gives, checked for what OxCCL needs.
-pub struct Calls {
+/// What the tables of all kinds give.
+pub struct Common {
     /// Of the table.
     pub version: u32,
     /// Where the table is, by which plugins are told apart.
     pub table: usize,
     /// What the plugin calls its network.
     pub name: String,
-    variant: Variant,
     pub devices: Devices,
     pub properties: AnyProperties,
+    finalize: Option<Finalize>,
+}
+
+/// The first version whose plugins keep a context for each communicator, and are initialised for each.
+const CONTEXT_SINCE: u32 = 11;
+
+impl Common {
+    /// From the first fields of the table at `table`, and its last.
+    ///
+    /// # Safety
+    /// `name` is null or a string.
+    pub unsafe fn new<P>(
+        (version, table): (u32, usize),
+        name: *const c_char,
+        devices: Option<Devices>,
+        properties: Option<GetProperties<P>>,
+        finalize: Option<Finalize>,
+    ) -> Result<Common, Lacks>
+    where
+        AnyProperties: From<GetProperties<P>>,
+    {
+        if name.is_null() {
+            return Err(Lacks("name"));
+        }
+        // SAFETY: the caller's promise.
+        let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+        Ok(Common {
+            version,
+            table,
+            name,
+            devices: devices.ok_or(Lacks("devices"))?,
+            properties: properties.ok_or(Lacks("getProperties"))?.into(),
+            finalize,
+        })
+    }
+
+    /// Whether the plugin keeps a context for each communicator, and is initialised for each.
+    pub fn has_context(&self) -> bool {
+        self.version >= CONTEXT_SINCE
+    }
+
+    /// Undoes the initialisation, where the version has that.
+    ///
+    /// # Safety
+    /// `context` is from the plugin's `init`, and nothing of it is in use.
+    pub unsafe fn finalize(&self, context: Opaque) {
+        if let Some(finalize) = self.finalize {
+            // SAFETY: the caller's promise. What it returns changes nothing any more.
+            unsafe { finalize(context) };
+        }
+    }
+}
+
+/// The functions of a kind of table.
+pub trait AnyCalls {
+    fn common(&self) -> &Common;
+
+    /// Initialises the plugin; with a context where it has one, else null.
+    ///
+    /// # Safety
+    /// The plugin is loaded.
+    unsafe fn init(&self, communicator: u64) -> Result<Opaque, Code>;
+}
+
+/// What a table of networks gives, checked for what OxCCL needs.
+pub struct Calls {
+    pub common: Common,
+    variant: Variant,
     pub accept: Accept,
     pub reg_mr: RegMr,
     pub reg_mr_dma_buf: Option<RegMrDmaBuf>,
@@ -29,7 +97,6 @@ pub struct Calls {
     pub close_send: Close,
     pub close_recv: Close,
     pub close_listen: Close,
-    finalize: Option<Finalize>,
 }
 
 /// The functions whose types changed.
@@ -73,42 +140,6 @@ impl Calls {
                     from_table(12, table, Variant::V12, *finalize)
                 }
             }
-        }
-    }
-
-    /// Whether the plugin keeps a context for each communicator, and is initialised for each.
-    pub fn has_context(&self) -> bool {
-        matches!(self.variant, Variant::V11(_) | Variant::V12(_))
-    }
-
-    /// Initialises the plugin; with a context where it has one, else null.
-    ///
-    /// # Safety
-    /// The plugin is loaded.
-    pub unsafe fn init(&self, communicator: u64, log: Logger, profiler: Profiler) -> Result<Opaque, Code> {
-        let config = CommConfig { traffic_class: -1 };
-        let mut context: Opaque = core::ptr::null_mut();
-        // SAFETY: arguments as the header says, alive during the call.
-        let code = unsafe {
-            match &self.variant {
-                Variant::V8(v) => (v.init)(log),
-                Variant::V9(v) => (v.init)(log),
-                Variant::V10(v) => (v.init)(log, profiler),
-                Variant::V11(v) => (v.init)(&mut context, communicator, &config, log, profiler),
-                Variant::V12(v) => (v.init)(&mut context, communicator, &config, log, profiler),
-            }
-        };
-        if code == 0 { Ok(context) } else { Err(code) }
-    }
-
-    /// Undoes [`Self::init`], where the version has that.
-    ///
-    /// # Safety
-    /// `context` is from `init`, and nothing of it is in use.
-    pub unsafe fn finalize(&self, context: Opaque) {
-        if let Some(finalize) = self.finalize {
-            // SAFETY: the caller's promise. What it returns changes nothing any more.
-            unsafe { finalize(context) };
         }
     }
 
@@ -212,6 +243,28 @@ impl Calls {
     }
 }
 
+impl AnyCalls for Calls {
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    unsafe fn init(&self, communicator: u64) -> Result<Opaque, Code> {
+        let (config, log, profiler) = (CommConfig { traffic_class: -1 }, log::logger(), log::profiler);
+        let mut context: Opaque = core::ptr::null_mut();
+        // SAFETY: arguments as the header says, alive during the call.
+        let code = unsafe {
+            match &self.variant {
+                Variant::V8(v) => (v.init)(log),
+                Variant::V9(v) => (v.init)(log),
+                Variant::V10(v) => (v.init)(log, profiler),
+                Variant::V11(v) => (v.init)(&mut context, communicator, &config, log, profiler),
+                Variant::V12(v) => (v.init)(&mut context, communicator, &config, log, profiler),
+            }
+        };
+        if code == 0 { Ok(context) } else { Err(code) }
+    }
+}
+
 /// # Safety
 /// The table's name is a string.
 unsafe fn from_table<I: Copy, P, L: Copy, C: Copy, S: Copy, R: Copy>(
@@ -223,11 +276,9 @@ unsafe fn from_table<I: Copy, P, L: Copy, C: Copy, S: Copy, R: Copy>(
 where
     AnyProperties: From<GetProperties<P>>,
 {
-    if table.name.is_null() {
-        return Err(Lacks("name"));
-    }
+    let at = (version, core::ptr::from_ref(table).addr());
     // SAFETY: the caller's promise.
-    let name = unsafe { CStr::from_ptr(table.name) }.to_string_lossy().into_owned();
+    let common = unsafe { Common::new(at, table.name, table.devices, table.get_properties, finalize) }?;
     let changed = Changed {
         init: table.init.ok_or(Lacks("init"))?,
         listen: table.listen.ok_or(Lacks("listen"))?,
@@ -236,12 +287,8 @@ where
         irecv: table.irecv.ok_or(Lacks("irecv"))?,
     };
     Ok(Calls {
-        version,
-        table: core::ptr::from_ref(table).addr(),
-        name,
+        common,
         variant: variant(changed),
-        devices: table.devices.ok_or(Lacks("devices"))?,
-        properties: table.get_properties.ok_or(Lacks("getProperties"))?.into(),
         accept: table.accept.ok_or(Lacks("accept"))?,
         reg_mr: table.reg_mr.ok_or(Lacks("regMr"))?,
         reg_mr_dma_buf: table.reg_mr_dma_buf,
@@ -251,6 +298,5 @@ where
         close_send: table.close_send.ok_or(Lacks("closeSend"))?,
         close_recv: table.close_recv.ok_or(Lacks("closeRecv"))?,
         close_listen: table.close_listen.ok_or(Lacks("closeListen"))?,
-        finalize,
     })
 }

@@ -109,7 +109,7 @@ impl Connector for PluginConnector {
 /// A connection of that plugin, which `close` closes.
 fn connection(plugin: &Arc<Plugin>, memory: MemoryKinds, comm: Opaque, close: Close) -> Connection {
     let Calls { reg_mr, reg_mr_dma_buf, dereg_mr, test, .. } = plugin.calls;
-    let device = plugin.calls.name.clone();
+    let device = plugin.name().to_owned();
     let owner = Owner { device, peer: Some(OTHER_END.to_owned()), memory };
     Connection::new(CommCalls { reg_mr, reg_mr_dma_buf, dereg_mr, test, close }, owner, comm)
 }
@@ -136,7 +136,7 @@ macro_rules! comm {
                 let Some(Done { len_bytes, said_bytes }) = self.0.test(request)? else { return Ok(None) };
                 if said_bytes < 0 || said_bytes as usize > len_bytes {
                     return Err(self.0.break_by(NetError::Protocol {
-                        device: self.1.calls.name.clone(),
+                        device: self.1.name().to_owned(),
                         peer: OTHER_END.to_owned(),
                         expected: format!("at most {len_bytes}"),
                         found: format!("{said_bytes} bytes"),
@@ -161,15 +161,11 @@ impl SendComm for PluginSend {
         if len_bytes > MESSAGE_MAX_BYTES {
             return Err(self.0.misused("a message of more than 2 GiB"));
         }
-        let Some(slot) = self.0.free_slot() else { return Ok(None) };
-        let mut request = null_mut();
-        log::begin();
-        let calls = &self.1.calls;
-        // SAFETY: the caller's promise.
-        let code =
-            unsafe { calls.isend(self.0.comm(), start.cast_mut().cast(), len_bytes, handle, &mut request) };
-        self.0.check("isend", code)?;
-        Ok(self.0.note(slot, request, len_bytes))
+        let data = start.cast_mut().cast();
+        self.0.post("isend", len_bytes, |comm, request| {
+            // SAFETY: the caller's promise.
+            Some(unsafe { self.1.calls.isend(comm, data, len_bytes, handle, request) })
+        })
     }
 }
 
@@ -182,15 +178,11 @@ impl RecvComm for PluginRecv {
     ) -> Result<Option<Request>, NetError> {
         self.0.still_good()?;
         let handle = self.0.handle(registration)?;
-        let Some(slot) = self.0.free_slot() else { return Ok(None) };
-        let mut request = null_mut();
-        log::begin();
         let max_bytes = max_bytes.min(MESSAGE_MAX_BYTES);
-        let calls = &self.1.calls;
-        // SAFETY: the caller's promise.
-        let code = unsafe { calls.irecv(self.0.comm(), start.cast(), max_bytes, handle, &mut request) };
-        self.0.check("irecv", code)?;
-        Ok(self.0.note(slot, request, max_bytes))
+        self.0.post("irecv", max_bytes, |comm, request| {
+            // SAFETY: the caller's promise.
+            Some(unsafe { self.1.calls.irecv(comm, start.cast(), max_bytes, handle, request) })
+        })
     }
 
     unsafe fn flush(
@@ -202,12 +194,10 @@ impl RecvComm for PluginRecv {
         self.0.still_good()?;
         let mut handle = self.0.handle(registration)?;
         let Some(flush) = self.1.calls.iflush else { return Ok(None) };
-        let Some(slot) = self.0.free_slot() else { return Err(self.0.misused("one request too many")) };
-        let (mut request, mut data, mut len) = (null_mut(), start.cast(), len_bytes as c_int);
-        log::begin();
-        // SAFETY: the caller's promise; lists of one.
-        let code = unsafe { flush(self.0.comm(), 1, &mut data, &mut len, &mut handle, &mut request) };
-        self.0.check("iflush", code)?;
-        Ok(self.0.note(slot, request, len_bytes))
+        let (mut data, mut len) = (start.cast(), len_bytes as c_int);
+        self.0.post_now("iflush", len_bytes, |comm, request| {
+            // SAFETY: the caller's promise; lists of one.
+            Some(unsafe { flush(comm, 1, &mut data, &mut len, &mut handle, request) })
+        })
     }
 }

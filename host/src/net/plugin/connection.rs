@@ -1,6 +1,6 @@
 //! What a plugin's communicators have in common, whatever travels over them: memory, requests, and the first failure.
 
-use super::abi::{Close, DeregMr, Opaque, RegMr, RegMrDmaBuf, Test};
+use super::abi::{Close, Code, DeregMr, Opaque, RegMr, RegMrDmaBuf, Test};
 use super::log;
 use crate::net::{MemoryKinds, NetError, NetMemory, NetMemoryKind, REQUESTS_MAX, Registration, Request};
 use core::ffi::c_int;
@@ -66,13 +66,8 @@ impl Connection {
         Connection { calls, owner, comm, registered: Vec::new(), under_way, failed: None }
     }
 
-    /// The plugin's communicator.
-    pub fn comm(&self) -> Opaque {
-        self.comm
-    }
-
     /// The plugin's answer; a communicator that has failed says the same for ever.
-    pub fn check(&mut self, call: &'static str, code: c_int) -> Result<(), NetError> {
+    fn check(&mut self, call: &'static str, code: Code) -> Result<(), NetError> {
         if code == 0 {
             return Ok(());
         }
@@ -97,7 +92,7 @@ impl Connection {
     }
 
     /// What the device does not do.
-    pub fn unsupported(&self, what: &str) -> NetError {
+    fn unsupported(&self, what: &str) -> NetError {
         NetError::Unsupported { device: self.owner.device.clone(), what: what.to_owned() }
     }
 
@@ -109,12 +104,41 @@ impl Connection {
     }
 
     /// A place for a request, if one more may be under way.
-    pub fn free_slot(&self) -> Option<usize> {
+    fn free_slot(&self) -> Option<usize> {
         self.under_way.iter().position(Option::is_none)
     }
 
+    /// Begins a request of `len_bytes`, if there is room for one. `begin` gives the plugin its communicator and a place for the request, or
+    /// is nothing where the plugin has no such function.
+    pub fn post(
+        &mut self,
+        call: &'static str,
+        len_bytes: usize,
+        begin: impl FnOnce(Opaque, &mut Opaque) -> Option<Code>,
+    ) -> Result<Option<Request>, NetError> {
+        let Some(slot) = self.free_slot() else { return Ok(None) };
+        let mut request = null_mut();
+        log::begin();
+        let code = begin(self.comm, &mut request).ok_or_else(|| self.unsupported(call))?;
+        self.check(call, code)?;
+        Ok(self.note(slot, request, len_bytes))
+    }
+
+    /// The same for one that cannot wait for room.
+    pub fn post_now(
+        &mut self,
+        call: &'static str,
+        len_bytes: usize,
+        begin: impl FnOnce(Opaque, &mut Opaque) -> Option<Code>,
+    ) -> Result<Option<Request>, NetError> {
+        if self.free_slot().is_none() {
+            return Err(self.misused("one request too many"));
+        }
+        self.post(call, len_bytes, begin)
+    }
+
     /// A request that the plugin has accepted, if it has.
-    pub fn note(&mut self, slot: usize, request: Opaque, len_bytes: usize) -> Option<Request> {
+    fn note(&mut self, slot: usize, request: Opaque, len_bytes: usize) -> Option<Request> {
         if request.is_null() {
             return None;
         }

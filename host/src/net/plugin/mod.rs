@@ -3,14 +3,14 @@
 //! Gives: each as a [`Net`] or a [`CollNet`].
 //! Never: trusts what a plugin says of itself further than a process trusts code that it loads; blocks.
 //!
-//! From below: `abi`, the tables; `properties`, what they say of devices; `calls`, one set of functions for all versions; `log`, what
-//! plugins say; `load`, where they are found; `connection`, memory and requests;
+//! From below: `abi`, the tables; `properties`, what they say of devices; `log`, what plugins say; `calls`, one set of functions for all
+//! versions; `load`, where they are found; `connection`, memory and requests;
 //! `comm`, ends of connections; `coll`, the same of networks that reduce.
 
 mod abi;
 mod properties;
-mod calls;
 mod log;
+mod calls;
 mod load;
 mod connection;
 mod comm;
@@ -21,8 +21,9 @@ pub use load::PluginConfig;
 use super::coll::CollNet;
 use super::{Connector, HANDLE_BYTES, Listener, Net, NetError, NetHandle, NetProperties};
 use abi::{Code, Opaque};
-use calls::Calls;
+use calls::{AnyCalls, Calls};
 use core::ffi::c_int;
+use properties::Facts;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -48,7 +49,7 @@ pub fn open_coll(name: &str) -> Result<Arc<dyn CollNet>, NetError> {
 impl Found {
     /// What the plugin calls its network.
     pub fn name(&self) -> &str {
-        &self.0.name
+        &self.0.common.name
     }
 
     /// Initialises it.
@@ -57,49 +58,32 @@ impl Found {
     /// [`NetError::Call`] if it does not want to.
     pub fn open(self) -> Result<Arc<dyn Net>, NetError> {
         let Found(calls) = self;
-        let context = init(&calls)?;
-        let mut plugin = Plugin { calls, context, devices: 0 };
-        let mut devices: c_int = 0;
-        // SAFETY: it is initialised.
-        let code = unsafe { (plugin.calls.devices)(&mut devices) };
-        plugin.check("devices", code)?;
-        plugin.devices = devices.max(0) as u32;
-        Ok(Arc::new(Handle(Arc::new(plugin))))
+        Ok(Arc::new(Handle(Arc::new(Plugin::open(calls)?))))
     }
 }
 
 /// Initialises a plugin, and gives its context. One without contexts is initialised once for the process; after a failure the
 /// next user tries again.
-fn init(calls: &Calls) -> Result<Opaque, NetError> {
-    initialise(&calls.name, calls.table, calls.has_context(), || {
-        // SAFETY: it has just been loaded. The number only has to differ from other communicators'.
-        unsafe { calls.init(getrandom::u64().unwrap_or(1), log::logger(), log::profiler) }
-    })
-}
-
-/// The same for the table at address `table` of a plugin called `name`, by its own function.
-fn initialise(
-    name: &str,
-    table: usize,
-    has_context: bool,
-    init: impl FnOnce() -> Result<Opaque, Code>,
-) -> Result<Opaque, NetError> {
+fn init(calls: &impl AnyCalls) -> Result<Opaque, NetError> {
     static INITIALISED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
     let mut initialised = INITIALISED.lock().unwrap_or_else(PoisonError::into_inner);
-    if !has_context && initialised.contains(&table) {
+    let common = calls.common();
+    if !common.has_context() && initialised.contains(&common.table) {
         return Ok(core::ptr::null_mut());
     }
     log::begin();
-    let context = init().map_err(|code| failed(name, "init", code))?;
-    if !has_context {
-        initialised.push(table);
+    // SAFETY: it has just been loaded. The number only has to differ from other communicators'.
+    let context = unsafe { calls.init(getrandom::u64().unwrap_or(1)) };
+    let context = context.map_err(|code| failed(&common.name, "init", code))?;
+    if !common.has_context() {
+        initialised.push(common.table);
     }
     Ok(context)
 }
 
-/// An initialised plugin.
-struct Plugin {
-    calls: Calls,
+/// An initialised plugin, by one kind of its tables.
+struct Plugin<T: AnyCalls = Calls> {
+    calls: T,
     /// Its own, for this user of it; null before version 11.
     context: Opaque,
     devices: u32,
@@ -107,13 +91,46 @@ struct Plugin {
 
 // SAFETY: NCCL calls plugins from an application's threads and from its own, so a plugin copes with both; what belongs to one
 // connection is used by one thread at a time, here as there.
-unsafe impl Send for Plugin {}
+unsafe impl<T: AnyCalls + Send> Send for Plugin<T> {}
 // SAFETY: as above.
-unsafe impl Sync for Plugin {}
+unsafe impl<T: AnyCalls + Sync> Sync for Plugin<T> {}
 
-impl Plugin {
+impl<T: AnyCalls> Plugin<T> {
+    fn open(calls: T) -> Result<Plugin<T>, NetError> {
+        let context = init(&calls)?;
+        let mut plugin = Plugin { calls, context, devices: 0 };
+        let mut devices: c_int = 0;
+        log::begin();
+        // SAFETY: it is initialised.
+        let code = unsafe { (plugin.calls.common().devices)(&mut devices) };
+        plugin.check("devices", code)?;
+        plugin.devices = devices.max(0) as u32;
+        Ok(plugin)
+    }
+
+    fn name(&self) -> &str {
+        &self.calls.common().name
+    }
+
+    /// The device's number as the plugin has it.
+    fn device(&self, device: u32) -> Result<c_int, NetError> {
+        if device < self.devices {
+            return Ok(device as c_int);
+        }
+        Err(NetError::NoDevice { net: self.name().to_owned(), device, devices: self.devices })
+    }
+
+    /// What the plugin says of a device.
+    fn facts(&self, device: u32) -> Result<Facts, NetError> {
+        let number = self.device(device)?;
+        log::begin();
+        // SAFETY: the plugin is initialised and has the device.
+        let facts = unsafe { self.calls.common().properties.of(number) };
+        facts.map_err(|code| failed(self.name(), "getProperties", code))
+    }
+
     fn check(&self, call: &'static str, code: Code) -> Result<(), NetError> {
-        if code == 0 { Ok(()) } else { Err(failed(&self.calls.name, call, code)) }
+        if code == 0 { Ok(()) } else { Err(failed(self.name(), call, code)) }
     }
 }
 
@@ -121,10 +138,10 @@ fn failed(plugin: &str, call: &'static str, code: Code) -> NetError {
     NetError::Call { device: plugin.to_owned(), peer: None, call, reason: log::in_words(code) }
 }
 
-impl Drop for Plugin {
+impl<T: AnyCalls> Drop for Plugin<T> {
     fn drop(&mut self) {
-        // SAFETY: connections hold an `Arc` of the plugin, so there are none any more.
-        unsafe { self.calls.finalize(self.context) };
+        // SAFETY: connections and communicators hold an `Arc` of the plugin, so there are none any more.
+        unsafe { self.calls.common().finalize(self.context) };
     }
 }
 
@@ -133,24 +150,13 @@ struct Handle(Arc<Plugin>);
 
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "plugin {} (ncclNetPlugin_v{})", self.0.calls.name, self.0.calls.version)
-    }
-}
-
-impl Handle {
-    fn device(&self, device: u32) -> Result<c_int, NetError> {
-        let Plugin { devices, calls, .. } = &*self.0;
-        if device < *devices {
-            Ok(device as c_int)
-        } else {
-            Err(NetError::NoDevice { net: calls.name.clone(), device, devices: *devices })
-        }
+        write!(f, "plugin {} (ncclNetPlugin_v{})", self.0.name(), self.0.calls.common.version)
     }
 }
 
 impl Net for Handle {
     fn name(&self) -> &str {
-        &self.0.calls.name
+        self.0.name()
     }
 
     fn devices(&self) -> u32 {
@@ -158,19 +164,15 @@ impl Net for Handle {
     }
 
     fn properties(&self, device: u32) -> Result<NetProperties, NetError> {
-        let number = self.device(device)?;
-        log::begin();
-        // SAFETY: the plugin is initialised and has the device.
-        let facts = unsafe { self.0.calls.properties.of(number) };
-        let facts = facts.map_err(|code| failed(&self.0.calls.name, "getProperties", code))?;
+        let facts = self.0.facts(device)?;
         let max_bytes =
             facts.max_bytes.map_or(usize::MAX, |(message, _)| message).min(comm::MESSAGE_MAX_BYTES);
         // SAFETY: the plugin is initialised.
-        unsafe { facts.properties(&self.0.calls.name, device, max_bytes) }
+        unsafe { facts.properties(self.0.name(), device, max_bytes) }
     }
 
     fn listen(&self, device: u32) -> Result<(NetHandle, Box<dyn Listener>), NetError> {
-        let (number, memory) = (self.device(device)?, self.properties(device)?.memory);
+        let (number, memory) = (self.0.device(device)?, self.properties(device)?.memory);
         let mut handle = NetHandle([0; HANDLE_BYTES]);
         let mut listener: Opaque = core::ptr::null_mut();
         log::begin();
@@ -181,7 +183,7 @@ impl Net for Handle {
     }
 
     fn connect(&self, device: u32, handle: &NetHandle) -> Result<Box<dyn Connector>, NetError> {
-        let (number, memory) = (self.device(device)?, self.properties(device)?.memory);
+        let (number, memory) = (self.0.device(device)?, self.properties(device)?.memory);
         Ok(Box::new(comm::PluginConnector::new(self.0.clone(), number, memory, *handle)))
     }
 }

@@ -5,25 +5,17 @@ use super::abi::{
     Iallgather, Iallreduce, IreduceScatter, ReduceSupport, Sge,
 };
 use crate::net::NetHandle;
-use crate::net::plugin::abi::{
-    Close, Code, Devices, Finalize, GetProperties, Init8, Listen8, Listen11, Logger, Opaque,
-};
-use crate::net::plugin::calls::Lacks;
+use crate::net::plugin::abi::{Close, Code, Finalize, GetProperties, Init8, Listen8, Listen11, Opaque};
+use crate::net::plugin::calls::{AnyCalls, Common, Lacks};
 use crate::net::plugin::connection::CommCalls;
+use crate::net::plugin::log;
 use crate::net::plugin::properties::AnyProperties;
-use core::ffi::{CStr, c_int};
+use core::ffi::c_int;
 
 /// What a table gives, checked for what OxCCL needs.
 pub struct CollCalls {
-    /// Of the table.
-    pub version: u32,
-    /// Where the table is, by which plugins are told apart.
-    pub table: usize,
-    /// What the plugin calls its network.
-    pub name: String,
+    pub common: Common,
     init: AnyInit,
-    pub devices: Devices,
-    pub properties: AnyProperties,
     listen: AnyListen,
     pub connect: CollConnect,
     pub reduce_support: ReduceSupport,
@@ -33,7 +25,6 @@ pub struct CollCalls {
     ireduce_scatter: Option<AnyReduceScatter>,
     pub iflush: Option<CollIflush>,
     pub close_listen: Close,
-    finalize: Option<Finalize>,
 }
 
 /// Defines what stands for a function in all its types.
@@ -96,41 +87,9 @@ impl CollCalls {
         }
     }
 
-    /// Whether the plugin keeps a context for each communicator, and is initialised for each.
-    pub fn has_context(&self) -> bool {
-        matches!(self.init, AnyInit::Context(_))
-    }
-
     /// Whether an operation's bytes are counted by an `int`.
     pub fn counts_by_int(&self) -> bool {
         matches!(self.iallreduce, AnyAllReduce::Int(_))
-    }
-
-    /// Initialises the plugin; with a context where it has one, else null.
-    ///
-    /// # Safety
-    /// The plugin is loaded.
-    pub unsafe fn init(&self, communicator: u64, log: Logger) -> Result<Opaque, Code> {
-        let mut context: Opaque = core::ptr::null_mut();
-        // SAFETY: arguments as the header says, alive during the call.
-        let code = unsafe {
-            match self.init {
-                AnyInit::Plain(init) => init(log),
-                AnyInit::Context(init) => init(&mut context, communicator, log),
-            }
-        };
-        if code == 0 { Ok(context) } else { Err(code) }
-    }
-
-    /// Undoes [`Self::init`], where the version has that.
-    ///
-    /// # Safety
-    /// `context` is from `init`, and nothing of it is in use.
-    pub unsafe fn finalize(&self, context: Opaque) {
-        if let Some(finalize) = self.finalize {
-            // SAFETY: the caller's promise. What it returns changes nothing any more.
-            unsafe { finalize(context) };
-        }
     }
 
     /// # Safety
@@ -231,6 +190,24 @@ impl CollCalls {
     }
 }
 
+impl AnyCalls for CollCalls {
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    unsafe fn init(&self, communicator: u64) -> Result<Opaque, Code> {
+        let (mut context, log): (Opaque, _) = (core::ptr::null_mut(), log::logger());
+        // SAFETY: arguments as the header says, alive during the call.
+        let code = unsafe {
+            match self.init {
+                AnyInit::Plain(init) => init(log),
+                AnyInit::Context(init) => init(&mut context, communicator, log),
+            }
+        };
+        if code == 0 { Ok(context) } else { Err(code) }
+    }
+}
+
 /// # Safety
 /// The table's name is a string.
 unsafe fn from_table<I: Copy, P, L: Copy, N, S>(
@@ -246,18 +223,12 @@ where
     AnyAllGather: From<Iallgather<S>>,
     AnyReduceScatter: From<IreduceScatter<S>>,
 {
-    if table.name.is_null() {
-        return Err(Lacks("name"));
-    }
+    let at = (version, core::ptr::from_ref(table).addr());
     // SAFETY: the caller's promise.
-    let name = unsafe { CStr::from_ptr(table.name) }.to_string_lossy().into_owned();
+    let common = unsafe { Common::new(at, table.name, table.devices, table.get_properties, finalize) }?;
     Ok(CollCalls {
-        version,
-        table: core::ptr::from_ref(table).addr(),
-        name,
+        common,
         init: table.init.ok_or(Lacks("init"))?.into(),
-        devices: table.devices.ok_or(Lacks("devices"))?,
-        properties: table.get_properties.ok_or(Lacks("getProperties"))?.into(),
         listen: table.listen.ok_or(Lacks("listen"))?.into(),
         connect: table.connect.ok_or(Lacks("connect"))?,
         reduce_support: table.reduce_support.ok_or(Lacks("reduceSupport"))?,
@@ -273,6 +244,5 @@ where
         ireduce_scatter: table.ireduce_scatter.map(Into::into),
         iflush: table.iflush,
         close_listen: table.close_listen.ok_or(Lacks("closeListen"))?,
-        finalize,
     })
 }

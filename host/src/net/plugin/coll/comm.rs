@@ -3,12 +3,10 @@
 use super::CollPlugin;
 use super::calls::{Elements, Place};
 use crate::net::coll::{CollComm, CollPart, Head, Reduction};
-use crate::net::plugin::abi::{Code, Opaque};
+use crate::net::plugin::abi::Opaque;
 use crate::net::plugin::connection::{Connection, Done, Owner};
-use crate::net::plugin::log;
 use crate::net::{Comm, MemoryKinds, NetError, NetMemory, Registration, Request};
 use core::ffi::c_int;
-use core::ptr::null_mut;
 use std::sync::Arc;
 
 /// A head among all.
@@ -51,22 +49,6 @@ impl PluginComm {
             _ => Err(self.connection.misused("a buffer longer than the plugin can count")),
         }
     }
-
-    /// Begins an operation with `len_bytes` of output, if there is room for one; `begin` calls the plugin.
-    fn post(
-        &mut self,
-        call: &'static str,
-        len_bytes: usize,
-        begin: impl FnOnce(&CollPlugin, Opaque, &mut Opaque) -> Option<Code>,
-    ) -> Result<Option<Request>, NetError> {
-        let Some(slot) = self.connection.free_slot() else { return Ok(None) };
-        let mut request = null_mut();
-        log::begin();
-        let code = begin(&self.plugin, self.connection.comm(), &mut request);
-        let code = code.ok_or_else(|| self.connection.unsupported(call))?;
-        self.connection.check(call, code)?;
-        Ok(self.connection.note(slot, request, len_bytes))
-    }
 }
 
 impl Comm for PluginComm {
@@ -95,9 +77,9 @@ impl CollComm for PluginComm {
     ) -> Result<Option<Request>, NetError> {
         self.connection.still_good()?;
         let (places, elements) = ([self.place(send)?, self.place(recv)?], self.elements(what, 1)?);
-        self.post("iallreduce", what.len_bytes(), |plugin, comm, request| {
+        self.connection.post("iallreduce", what.len_bytes(), |comm, request| {
             // SAFETY: the caller's promise.
-            Some(unsafe { plugin.calls.iallreduce(comm, places, elements, request) })
+            Some(unsafe { self.plugin.calls.iallreduce(comm, places, elements, request) })
         })
     }
 
@@ -110,9 +92,9 @@ impl CollComm for PluginComm {
         self.connection.still_good()?;
         let (places, heads) = ([self.place(send)?, self.place(recv)?], self.head.count);
         self.check_length(head_bytes, heads)?;
-        self.post("iallgather", head_bytes * heads as usize, |plugin, comm, request| {
+        self.connection.post("iallgather", head_bytes * heads as usize, |comm, request| {
             // SAFETY: the caller's promise.
-            unsafe { plugin.calls.iallgather(comm, places, head_bytes, heads, request) }
+            unsafe { self.plugin.calls.iallgather(comm, places, head_bytes, heads, request) }
         })
     }
 
@@ -125,9 +107,9 @@ impl CollComm for PluginComm {
         self.connection.still_good()?;
         let (places, heads) = ([self.place(send)?, self.place(recv)?], self.head.count);
         let block = (self.elements(what, heads)?, what.len_bytes());
-        self.post("ireducescatter", what.len_bytes(), |plugin, comm, request| {
+        self.connection.post("ireducescatter", what.len_bytes(), |comm, request| {
             // SAFETY: the caller's promise.
-            unsafe { plugin.calls.ireduce_scatter(comm, places, block, heads, request) }
+            unsafe { self.plugin.calls.ireduce_scatter(comm, places, block, heads, request) }
         })
     }
 
@@ -135,10 +117,7 @@ impl CollComm for PluginComm {
         self.connection.still_good()?;
         let place = self.place(part)?;
         let Some(flush) = self.plugin.calls.iflush else { return Ok(None) };
-        if self.connection.free_slot().is_none() {
-            return Err(self.connection.misused("one request too many"));
-        }
-        self.post("iflush", len_bytes, |_, comm, request| {
+        self.connection.post_now("iflush", len_bytes, |comm, request| {
             // SAFETY: the caller's promise.
             Some(unsafe { flush(comm, place.start, len_bytes as c_int, place.handle, request) })
         })

@@ -11,9 +11,9 @@ mod calls;
 mod join;
 mod comm;
 
-use super::abi::{Code, Opaque};
+use super::abi::Opaque;
 use super::calls::Lacks;
-use super::{failed, initialise, load, log};
+use super::{Plugin, load, log};
 use crate::net::coll::{CollListener, CollNet};
 use crate::net::{HANDLE_BYTES, NetError, NetHandle, NetProperties};
 use calls::CollCalls;
@@ -30,59 +30,24 @@ pub fn open(name: &str) -> Result<Arc<dyn CollNet>, NetError> {
     let calls = calls.map_err(|Lacks(what)| {
         load::absent(name, format!("its ncclCollNetPlugin_v{version} has no {what}"))
     })?;
-    let context = initialise(&calls.name, calls.table, calls.has_context(), || {
-        // SAFETY: it has just been loaded. The number only has to differ from other communicators'.
-        unsafe { calls.init(getrandom::u64().unwrap_or(1), log::logger()) }
-    })?;
-    let mut plugin = CollPlugin { calls, context, devices: 0 };
-    let mut devices: c_int = 0;
-    log::begin();
-    // SAFETY: it is initialised.
-    let code = unsafe { (plugin.calls.devices)(&mut devices) };
-    plugin.check("devices", code)?;
-    plugin.devices = devices.max(0) as u32;
-    Ok(Arc::new(Handle(Arc::new(plugin))))
+    Ok(Arc::new(Handle(Arc::new(Plugin::open(calls)?))))
 }
 
-/// An initialised plugin.
-struct CollPlugin {
-    calls: CollCalls,
-    /// Its own, for this user of it; null before version 11.
-    context: Opaque,
-    devices: u32,
-}
-
-// SAFETY: NCCL calls plugins from an application's threads and from its own, so a plugin copes with both; what belongs to one
-// communicator is used by one thread at a time, here as there.
-unsafe impl Send for CollPlugin {}
-// SAFETY: as above.
-unsafe impl Sync for CollPlugin {}
-
-impl CollPlugin {
-    fn check(&self, call: &'static str, code: Code) -> Result<(), NetError> {
-        if code == 0 { Ok(()) } else { Err(failed(&self.calls.name, call, code)) }
-    }
-}
-
-impl Drop for CollPlugin {
-    fn drop(&mut self) {
-        // SAFETY: communicators hold an `Arc` of the plugin, so there are none any more.
-        unsafe { self.calls.finalize(self.context) };
-    }
-}
+/// An initialised plugin whose network reduces.
+type CollPlugin = Plugin<CollCalls>;
 
 /// The network, as its users hold it.
 struct Handle(Arc<CollPlugin>);
 
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "plugin {} (ncclCollNetPlugin_v{})", self.0.calls.name, self.0.calls.version)
+        write!(f, "plugin {} (ncclCollNetPlugin_v{})", self.0.name(), self.0.calls.common.version)
     }
 }
 
 impl CollNet for Handle {
     fn name(&self) -> &str {
-        &self.0.calls.name
+        self.0.name()
     }
 
     fn devices(&self) -> u32 {
@@ -90,18 +55,11 @@ impl CollNet for Handle {
     }
 
     fn properties(&self, device: u32) -> Result<NetProperties, NetError> {
-        let CollPlugin { calls, devices, .. } = &*self.0;
-        if device >= *devices {
-            return Err(NetError::NoDevice { net: calls.name.clone(), device, devices: *devices });
-        }
-        log::begin();
-        // SAFETY: the plugin is initialised and has the device.
-        let facts = unsafe { calls.properties.of(device as c_int) };
-        let facts = facts.map_err(|code| failed(&calls.name, "getProperties", code))?;
-        let by_int = if calls.counts_by_int() { c_int::MAX as usize } else { usize::MAX };
+        let facts = self.0.facts(device)?;
+        let by_int = if self.0.calls.counts_by_int() { c_int::MAX as usize } else { usize::MAX };
         let max_bytes = facts.max_bytes.map_or(usize::MAX, |(_, collective)| collective).min(by_int);
         // SAFETY: the plugin is initialised.
-        unsafe { facts.properties(&calls.name, device, max_bytes) }
+        unsafe { facts.properties(self.0.name(), device, max_bytes) }
     }
 
     fn reduces(&self, dtype: DataType, op: RedOp) -> Result<bool, NetError> {
@@ -117,15 +75,15 @@ impl CollNet for Handle {
     }
 
     fn listen(&self, device: u32) -> Result<(NetHandle, Box<dyn CollListener>), NetError> {
-        let properties = self.properties(device)?;
+        let (number, properties) = (self.0.device(device)?, self.properties(device)?);
         let mut handle = NetHandle([0; HANDLE_BYTES]);
         let mut listener: Opaque = core::ptr::null_mut();
         log::begin();
         let CollPlugin { calls, context, .. } = &*self.0;
         // SAFETY: the context is the plugin's, which has the device.
-        let code = unsafe { calls.listen(*context, device as c_int, &mut handle, &mut listener) };
+        let code = unsafe { calls.listen(*context, number, &mut handle, &mut listener) };
         self.0.check("listen", code)?;
-        let device = format!("{} {}", calls.name, properties.name);
+        let device = format!("{} {}", self.0.name(), properties.name);
         Ok((handle, Box::new(join::Listening::new(self.0.clone(), listener, device, properties.memory))))
     }
 }
