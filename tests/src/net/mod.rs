@@ -13,11 +13,11 @@ use crate::deadline::doing;
 use oxccl::net::Net;
 use std::sync::Arc;
 
-/// A test of a network's first device.
-pub type Case = (&'static str, fn(&Arc<dyn Net>));
+/// A test of a network's first device; `N` is the network's contract.
+pub type Case<N> = (&'static str, fn(&Arc<N>));
 
 /// Every promise of the contract that needs nothing but two ends in one process.
-pub const CASES: &[Case] = &[
+pub const CASES: &[Case<dyn Net>] = &[
     ("devices say what they are", messages::devices),
     ("messages of every border's size arrive whole and alone", messages::sizes),
     ("many messages arrive in order", messages::order),
@@ -39,7 +39,12 @@ pub const CASES: &[Case] = &[
 
 /// Runs all of them.
 pub fn run_all(name: &str, net: &Arc<dyn Net>) {
-    for (what, case) in CASES {
+    run(CASES, name, net);
+}
+
+/// Runs some tests of a network.
+pub fn run<'a, N: ?Sized + 'a>(cases: impl IntoIterator<Item = &'a Case<N>>, name: &str, net: &Arc<N>) {
+    for (what, case) in cases {
         doing(|| format!("{name}: {what}"));
         case(net);
     }

@@ -2,8 +2,8 @@
 
 use oxccl::net::plugin::{self, PluginConfig};
 use oxccl::net::{Net, NetConfig, NetError, find};
-use oxccl_tests::deadline::{Deadline, doing};
-use oxccl_tests::net::{CASES, PluginFile, Tables, VERSIONS, until};
+use oxccl_tests::deadline::Deadline;
+use oxccl_tests::net::{CASES, PluginFile, Tables, VERSIONS, run, until};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,10 +25,8 @@ fn every_version_keeps_the_contract() {
         let net = open(version, "").expect("a plugin that works");
         assert_eq!((net.name(), net.devices()), ("Plug", 2));
         // What a handle is worth, a plugin says when it connects: see below.
-        for (what, case) in CASES.iter().filter(|(what, _)| !what.contains("garbage")) {
-            doing(|| format!("version {version}: {what}"));
-            case(&net);
-        }
+        let promised = CASES.iter().filter(|(what, _)| !what.contains("garbage"));
+        run(promised, &format!("version {version}"), &net);
     }
 }
 

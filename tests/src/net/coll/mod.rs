@@ -6,15 +6,12 @@ mod endings;
 
 pub use heads::{End, What, all_output, gather, heads};
 
-use crate::deadline::doing;
+use super::{Case, run};
 use oxccl::net::coll::CollNet;
 use std::sync::Arc;
 
-/// A test of a network's first device.
-pub type Case = (&'static str, fn(&Arc<dyn CollNet>));
-
 /// Every promise of the contract that needs nothing but some heads in one process.
-pub const CASES: &[Case] = &[
+pub const CASES: &[Case<dyn CollNet>] = &[
     ("devices say what they are", operations::devices),
     ("what is reduced, is reduced right", operations::reductions),
     ("many operations end in order", operations::order),
@@ -30,8 +27,5 @@ pub const CASES: &[Case] = &[
 
 /// Runs all of them.
 pub fn run_all(name: &str, net: &Arc<dyn CollNet>) {
-    for (what, case) in CASES {
-        doing(|| format!("{name}: {what}"));
-        case(net);
-    }
+    run(CASES, name, net);
 }
