@@ -247,3 +247,112 @@ fn is_mismatch(why: &EndFault) -> bool {
         | EndFault::OtherOperation { .. } => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem::Segment;
+    use crate::net::Net;
+    use crate::net::bypass::{BYPASS_MIN_BYTES, EXPECTED_MAX};
+    use crate::net::loopback::Loopback;
+    use crate::proxy::progress::{Place, ProxyBlock, ProxyChannel, ProxyEnd, RecvEnd, SendEnd};
+    use oxccl_shared::abi::{ConnControl, ConnLayout, SlotHeader, Step};
+    use oxccl_shared::fifo::{StepConsumer, StepProducer, split};
+    use oxccl_shared::proto;
+    use std::ptr::NonNull;
+
+    /// A message to a slot.
+    const LEN_BYTES: usize = BYPASS_MIN_BYTES;
+    const LAYOUT: ConnLayout =
+        ConnLayout { ll_slot_bytes: 512, ll128_slot_bytes: 1024, simple_slot_bytes: LEN_BYTES as u32 };
+
+    /// Two ranks whose kernels the test plays: their links, what the first fills and what the second empties.
+    struct Two {
+        from: NetLinks,
+        to: NetLinks,
+        filled: StepProducer<'static>,
+        emptied: StepConsumer<'static>,
+        slots: NonNull<u8>,
+    }
+
+    /// A connection's memory; leaked, for tests are short.
+    fn block() -> (NonNull<u8>, &'static ConnControl, ProxyBlock) {
+        let segment = Box::leak(Box::new(Segment::private(LAYOUT.total_bytes()).unwrap()));
+        let base = NonNull::new(segment.base()).unwrap();
+        // SAFETY: leaked, zeroed, page aligned and long enough.
+        let control = unsafe { base.cast::<ConnControl>().as_ref() };
+        // SAFETY: as above.
+        (base, control, unsafe { ProxyBlock::in_host(base, LAYOUT) })
+    }
+
+    fn links(me: u32, end: ProxyEnd) -> NetLinks {
+        let channels = [ProxyChannel::default()].into();
+        let parts = ProxyParts { rank: Rank(me), nranks: 2, channels, ends: vec![end], timeout: None };
+        NetLinks::new(parts, [me == 1, me == 0].into())
+    }
+
+    impl Two {
+        fn new() -> Two {
+            let net = Loopback::new(1);
+            let (handle, mut listener) = net.listen(0).unwrap();
+            let mut connector = net.connect(0, &handle).unwrap();
+            let send = connector.poll_connect().unwrap().expect("at once in one process");
+            let recv = listener.poll_accept().unwrap().expect("it has connected");
+            let ((_, here, near), (slots, there, far)) = (block(), block());
+            let place = |is_send| Place { peer: Rank(u32::from(is_send)), channel: ChannelId(0), is_send };
+            // SAFETY: the block's only consumer.
+            let send = unsafe { SendEnd::new(send, near, place(true)) }.unwrap();
+            // SAFETY: the block's only producer.
+            let recv = unsafe { RecvEnd::new(recv, far, place(false)) }.unwrap();
+            let (from, to) = (links(0, ProxyEnd::Send(send)), links(1, ProxyEnd::Recv(recv)));
+            Two { from, to, filled: split(here).0, emptied: split(there).1, slots }
+        }
+
+        /// A group of as many messages as can be expected, all of them for `wanted`; how many have arrived there.
+        fn group(&mut self, tag: u32, wanted: &mut [u8]) -> usize {
+            let protocol = Protocol::Simple;
+            let message = |is_send| NetMessage {
+                is_send,
+                peer: u32::from(is_send),
+                len_bytes: LEN_BYTES,
+                protocol,
+                tag,
+            };
+            (0..EXPECTED_MAX).for_each(|_| self.from.message(message(true)));
+            (0..EXPECTED_MAX).for_each(|_| self.to.message(message(false)));
+            self.from.begin_messages();
+            self.to.begin_messages();
+            let steps = (self.emptied.step().0..).map(Step).take(EXPECTED_MAX);
+            for first in steps.clone() {
+                let message = Expected { first, dst: wanted.as_mut_ptr(), len_bytes: LEN_BYTES, tag };
+                // SAFETY: the memory outlives the group, and is asked for below.
+                unsafe { self.to.expect(Rank(0), message) };
+            }
+            let arrived = steps.filter(|step| {
+                while !self.filled.poll_credit() {
+                    self.from.do_work();
+                }
+                self.filled.publish(SlotHeader { tag, len_bytes: LEN_BYTES as u32 });
+                while self.emptied.poll().is_none() {
+                    self.from.do_work();
+                    self.to.do_work();
+                }
+                let slot = proto::slot_offset(protocol, &LAYOUT, step.slot());
+                let at = self.to.take_arrived(self.slots.as_ptr().wrapping_add(slot));
+                self.emptied.release();
+                at == Some(wanted.as_mut_ptr())
+            });
+            let arrived = arrived.count();
+            self.from.end_messages();
+            self.to.end_messages();
+            arrived
+        }
+    }
+
+    /// What has come of one group takes no place among what is expected of the next.
+    #[test]
+    fn all_messages_of_every_group_are_received_where_they_belong() {
+        let (mut two, mut wanted) = (Two::new(), vec![0; LEN_BYTES]);
+        assert_eq!([1, 2, 3].map(|tag| two.group(tag, &mut wanted)), [EXPECTED_MAX; 3]);
+    }
+}

@@ -230,13 +230,7 @@ mod tests {
             prop_assert!(plan.slice_elems > 0 && plan.grain_elems > 0 && plan.chunk_elems >= plan.slice_elems);
             let KernelId::Collective { protocol, func, dtype, .. } = plan.kernel else { panic!("{plan:?}") };
             let is_one_hop = plan.algorithm == Algorithm::Direct;
-            let words = |channel| {
-                let part = chunk::channel_part(plan.count as usize, plan.channels, channel, plan.grain_elems as usize);
-                (part.len() * dtype.map_or(1, |dtype| dtype.size_bytes())).div_ceil(8)
-            };
-            let is_one_trip = (0..plan.channels).all(|channel| words(channel) <= plan.threads as usize);
-            let fits = !is_one_hop || protocol == Protocol::LL && !plan.two_hops && is_one_trip;
-            prop_assert!(groups.is_none() || protocol != Protocol::LL128 && fits, "not over a proxy: {plan:?}");
+            prop_assert!(groups.is_none() || goes_over_a_proxy(&plan), "not over a proxy: {plan:?}");
             let is_replaced = call.func == Func::Barrier && !facts.has_direct_for(&call);
             let call = if is_replaced { ONE_BYTE } else { call };
             let holds_both = is_one_hop && func == Func::AllReduce && protocol == Protocol::LL128;
@@ -250,6 +244,43 @@ mod tests {
             prop_assert_eq!(dtype.unwrap_or(call.dtype), call.dtype);
             prop_assert_eq!(func, call.func);
             prop_assert!(KernelId::offered(func).has(Candidate::new(plan.algorithm, protocol)));
+        }
+    }
+
+    /// Whether its lines arrive whole, and of a kernel of one hop the words that a thread waits for before it writes its next one.
+    fn goes_over_a_proxy(plan: &DevicePlan) -> bool {
+        let KernelId::Collective { protocol, dtype, .. } = plan.kernel else { return false };
+        let words = |channel| {
+            let part =
+                chunk::channel_part(plan.count as usize, plan.channels, channel, plan.grain_elems as usize);
+            (part.len() * dtype.map_or(1, |dtype| dtype.size_bytes())).div_ceil(8)
+        };
+        let is_one_trip = (0..plan.channels).all(|channel| words(channel) <= plan.threads as usize);
+        protocol != Protocol::LL128
+            && (plan.algorithm != Algorithm::Direct
+                || protocol == Protocol::LL && !plan.two_hops && is_one_trip)
+    }
+
+    proptest! {
+        /// Near the border: a table may have what is impossible there, and fewer channels than one trip needs.
+        #[test]
+        fn no_table_takes_a_kernel_of_one_hop_for_more_than_one_trip(
+            func in proptest::sample::select(&[Func::AllReduce, Func::AllGather, Func::ReduceScatter][..]),
+            count in 0u64..8 << 10,
+            nranks in 2u32..10,
+            protocol in proptest::sample::select(Protocol::ALL),
+            channels in proptest::option::of(1u16..4),
+            max in proptest::option::of(1u32..4),
+            threads in proptest::option::of((2u32..13).prop_map(|warps| 32 * warps)),
+        ) {
+            let row = TuneRow { max_bytes: u64::MAX, candidate: Candidate::new(Algorithm::Direct, protocol), channels };
+            let limits = ChannelLimits { min: None, max, threads };
+            let facts = facts(nranks, 90, Forced::default(), limits, None)
+                .with_table(TuneTable::default().with(func, row))
+                .with_few_channels()
+                .over_network(2, SLOW, 1);
+            let plan = plan_device(&Call { func, dtype: DataType::U8, op: RedOp::Sum, root: 0, count }, &facts);
+            prop_assert!(goes_over_a_proxy(&plan), "{plan:?}");
         }
     }
 

@@ -1,11 +1,8 @@
 //! The two ends of a connection between real kernels, over a network with bad manners.
 
 use super::network::{Manners, pair};
-use super::ranks::Wires;
 use crate::mem::Segment;
-use crate::net::bypass::{BYPASS_MIN_BYTES, EXPECTED_MAX, Expected};
 use crate::net::io::{Piece, StreamIo, pieces_bytes};
-use crate::net::loopback::Loopback;
 use crate::net::message::{Ends, Sender};
 use crate::net::{Comm, NetError, NetMemory, NetMemoryKind};
 use crate::proxy::progress::*;
@@ -27,13 +24,9 @@ use std::sync::{Arc, Mutex};
 
 const LAYOUT: ConnLayout = ConnLayout { ll_slot_bytes: 512, ll128_slot_bytes: 1024, simple_slot_bytes: 768 };
 
-fn memory() -> NonNull<u8> {
-    memory_of(&LAYOUT)
-}
-
 /// Leaked: tests are short.
-fn memory_of(layout: &ConnLayout) -> NonNull<u8> {
-    let segment: &'static Segment = Box::leak(Box::new(Segment::private(layout.total_bytes()).unwrap()));
+fn memory() -> NonNull<u8> {
+    let segment: &'static Segment = Box::leak(Box::new(Segment::private(LAYOUT.total_bytes()).unwrap()));
     NonNull::new(segment.base()).unwrap()
 }
 
@@ -326,47 +319,6 @@ fn a_slot_of_another_step_is_refused() {
         }
     };
     assert!(matches!(error.why, EndFault::NoSlot { .. }), "{error}");
-}
-
-/// What has come of one group takes no place among what is expected of the next.
-#[test]
-fn all_messages_of_every_group_are_received_where_they_belong() {
-    const LEN_BYTES: u32 = BYPASS_MIN_BYTES as u32;
-    const LONG: ConnLayout = ConnLayout { simple_slot_bytes: LEN_BYTES, ..LAYOUT };
-    let (send_comm, recv_comm) = Wires::Net(Arc::new(Loopback::new(1))).pair();
-    // SAFETY: leaked, zeroed, page aligned and long enough.
-    let [from, to] = [0; 2].map(|_| unsafe { ProxyBlock::in_host(memory_of(&LONG), LONG) });
-    // SAFETY: the only consumer of a leaked block.
-    let mut send = unsafe { SendEnd::new(send_comm, from, place(true)) }.unwrap();
-    // SAFETY: the only producer of a leaked block.
-    let mut recv = unsafe { RecvEnd::new(recv_comm, to, place(false)) }.unwrap();
-    let ((mut producer, _), (_, mut consumer)) =
-        (split(from.words().consumer_side), split(to.words().consumer_side));
-    let mut wanted = vec![0u8; BYPASS_MIN_BYTES];
-    for tag in 1..=2 {
-        recv.forget_arrived();
-        let first = recv.step().0;
-        let steps = (first..).map(Step).take(EXPECTED_MAX);
-        for first in steps.clone() {
-            let (dst, len_bytes) = (wanted.as_mut_ptr(), wanted.len());
-            // SAFETY: the memory outlives the end, and is asked for below.
-            unsafe { recv.expect(Expected { first, dst, len_bytes, tag }) };
-        }
-        let sub = SubOp { tag, protocol: counted(), steps: 1 };
-        for step in steps {
-            send.begin(sub);
-            recv.begin(sub);
-            assert!(producer.poll_credit(), "the message before has left");
-            producer.publish(SlotHeader { tag, len_bytes: LEN_BYTES });
-            while consumer.poll().is_none() || !send.is_idle() {
-                send.progress().unwrap();
-                recv.progress().unwrap();
-            }
-            let arrived = recv.take_arrived(to.slot(counted(), step));
-            assert_eq!(arrived, Some(wanted.as_mut_ptr()), "group {tag}, {step:?}");
-            consumer.release();
-        }
-    }
 }
 
 /// A stream that takes everything, and notes how much in each call.

@@ -72,7 +72,7 @@ fn block() -> (NonNull<u8>, ProxyBlock) {
 
 /// What ranks are connected by.
 #[derive(Clone)]
-pub(super) enum Wires {
+enum Wires {
     /// Memory, with these manners.
     Memory(Manners),
     /// The first device of a network.
@@ -80,7 +80,7 @@ pub(super) enum Wires {
 }
 
 impl Wires {
-    pub(super) fn pair(&mut self) -> (Box<dyn SendComm>, Box<dyn RecvComm>) {
+    fn pair(&mut self) -> (Box<dyn SendComm>, Box<dyn RecvComm>) {
         let net = match self {
             Wires::Memory(manners) => {
                 manners.seed = manners.seed.rotate_left(7) ^ 0x9e37_79b9;
