@@ -159,6 +159,10 @@ pub(super) fn assemble(
         }
     };
     let (device, kernels) = opened?;
+    if nranks > 1 {
+        let _bound = device.bind().ok();
+        kernels.load_all(&connected.facts.repertoire());
+    }
     let failed =
         |source: crate::cuda::CudaError| DeviceError { rank, nranks, source: Box::new(source.into()) };
     let monitor = Arc::new(Monitor::new(&device).map_err(failed)?);

@@ -1,4 +1,4 @@
-//! The kernels of a device, loaded when first used.
+//! The kernels of a device, loaded when its communicators are made.
 
 use crate::cuda::bundle::{Bundle, BundleError, find_bundle};
 use crate::cuda::{CudaError, Device, DeviceId, Function, Module, RelaxedCapture};
@@ -78,8 +78,8 @@ impl DeviceKernels {
         let _relaxed = RelaxedCapture::enter(self.device.driver());
         let entry = id.entry();
         let function = self.load(&mut loaded, &entry)?;
-        // The driver loads a function when it is first needed, and may wait for running kernels then: better now than behind one
-        // that waits for a peer. Asking for its limits makes it load.
+        // The driver loads a function when it is first needed, and may wait for running kernels then. Asking for its limits makes it
+        // load.
         let threads_max = function.threads_max()?;
         if threads > threads_max {
             let device = self.device.id();
@@ -87,6 +87,18 @@ impl DeviceKernels {
         }
         loaded.functions.insert(id, function.clone());
         Ok(function)
+    }
+
+    /// Loads all of these, as far as the bundle has them: what cannot be loaded is an error of the call that needs it.
+    ///
+    /// Once a communicator exists nothing should be loaded: loading makes the driver wait for kernels that run, holding what other
+    /// threads need to launch the kernels that those wait for.
+    pub fn load_all(&self, kernels: &[(KernelId, u32)]) {
+        for (id, threads) in kernels {
+            if let Err(error) = self.get(*id, *threads) {
+                tracing::debug!(%error, kernel = id.entry(), "not loaded");
+            }
+        }
     }
 
     fn load(&self, loaded: &mut Loaded, entry: &str) -> Result<Function, KernelError> {

@@ -50,7 +50,7 @@ impl DeviceFacts {
     }
 
     /// What there are kernels of, and connections for.
-    fn offered(&self, call: &Call) -> Candidates {
+    pub(super) fn offered(&self, call: &Call) -> Candidates {
         let mut offered = KernelId::offered(call.func);
         if self.tree_channels == 0 {
             offered = offered.without(Candidates::along(Algorithm::Tree));

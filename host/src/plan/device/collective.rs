@@ -121,7 +121,7 @@ pub fn plan_device(call: &Call, facts: &DeviceFacts) -> DevicePlan {
     let slices = if is_simple_ring { facts.tuning.simple_slices } else { 1 };
     // A channel that would get less than a grain would only start and end.
     let useful = count.div_ceil(grain_elems).clamp(1, u64::from(connected)) as u32;
-    let threads = if kernel.has_poster() { facts.tuning.simple_threads } else { facts.tuning.ll_threads };
+    let threads = facts.threads_of(kernel);
     let by_size = match facts.tuning.source {
         Some(_) => facts.channels(call, algorithm, protocol, bytes),
         None => tuning::channels(choice.candidate, bytes, &facts.machine, threads, connected),
@@ -318,7 +318,7 @@ mod tests {
         assert_eq!(entry(&free, Func::Barrier, 0), "oxccl_barrier_direct4_ll");
         assert!(!free.is_one_hop_all_to_all(&call(Func::AllToAll, 1)));
         let named = forced(Some(Algorithm::Direct), Some(Protocol::LL128));
-        assert_eq!(entry(&named, Func::AllGather, 2000), "oxccl_all_gather_ring_ll");
+        assert_eq!(entry(&named, Func::AllGather, 2000), "oxccl_all_gather_ring_simple");
         let tree = forced(Some(Algorithm::Tree), None);
         assert_eq!(tree.tree_channels, 4);
         assert_eq!(entry(&tree, Func::AllReduce, 2), "oxccl_all_reduce_tree_ll_f32");

@@ -63,7 +63,7 @@ fn kernel_of(class: &MessageClass, facts: &DeviceFacts) -> (KernelId, u32) {
     let wanted = if class.is_ll { Protocol::LL } else { Protocol::Simple };
     let protocol = KernelId::nearest_for_messages(facts.forced.protocol(Func::Send, wanted));
     let kernel = KernelId::Messages { protocol };
-    (kernel, if kernel.has_poster() { facts.tuning.simple_threads } else { facts.tuning.ll_threads })
+    (kernel, facts.threads_of(kernel))
 }
 
 /// Every kernel that messages may need, and the threads of its blocks.

@@ -5,7 +5,7 @@
 //! Never: I/O, a clock, unsafe code, a device.
 //!
 //! From below: `kernel`, what there is; `tuning`, numbers that were measured; `count`, channels of rings; `facts`, what the ranks agreed on; `choose`; `collective` and
-//! `messages`.
+//! `messages`; `repertoire`, all kernels that these may choose.
 
 mod kernel;
 mod tuning;
@@ -14,6 +14,7 @@ mod facts;
 mod choose;
 mod collective;
 mod messages;
+mod repertoire;
 
 pub use collective::{DevicePlan, plan_device};
 pub use facts::DeviceFacts;
