@@ -218,6 +218,10 @@ pub trait SendComm: Comm {
 
 /// The receiving end. Dropping it ends the connection.
 pub trait RecvComm: Comm {
+    /// Whoever drives this end has a thread for it, and somebody else waits for what comes: a network may put off until a message has been
+    /// seen what it would do before, even if it is more work then. To be called before the first receive, if at all.
+    fn be_prompt(&mut self) {}
+
     /// Begins to receive a message of at most `max_bytes` at `start`. A longer one breaks the connection. `None`: not now.
     ///
     /// # Errors

@@ -285,6 +285,10 @@ impl SendComm for FaultComm<dyn SendComm> {
 }
 
 impl RecvComm for FaultComm<dyn RecvComm> {
+    fn be_prompt(&mut self) {
+        self.inner.iter_mut().for_each(|inner| inner.be_prompt());
+    }
+
     unsafe fn irecv(
         &mut self,
         start: *mut u8,

@@ -30,6 +30,9 @@ pub trait StreamIo {
     /// 1. The pieces are valid for writes, and nobody else accesses them meanwhile.
     unsafe fn read(&mut self, pieces: &mut [Piece]) -> Result<usize, Errno>;
 
+    /// Whoever reads has a thread for it: what the system does when bytes are taken may be put off until they have been seen.
+    fn be_prompt(&mut self) {}
+
     /// As [`Self::read`], of what is probably a short message that somebody waits for.
     ///
     /// # Safety

@@ -284,6 +284,10 @@ impl<Io: StreamIo + Send> Comm for Receiver<Io> {
 }
 
 impl<Io: StreamIo + Send> RecvComm for Receiver<Io> {
+    fn be_prompt(&mut self) {
+        self.control.io.be_prompt();
+    }
+
     unsafe fn irecv(
         &mut self,
         start: *mut u8,

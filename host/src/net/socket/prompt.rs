@@ -1,7 +1,8 @@
 //! A socket whose short messages are seen before they are acknowledged.
 //!
 //! Taking bytes out of a socket makes the operating system acknowledge them: some 2 us in which whoever waits for them waits on. So a
-//! read of what may be a short message only looks at the bytes; they are taken at the next read, when nobody waits for anything.
+//! read of what may be a short message only looks at the bytes, if its reader asks for that; they are taken at the next read, when nobody
+//! waits for anything. A reader that is also who waits gains nothing: it has one call of the system more before its next message.
 //! (To delay acknowledgements by `TCP_QUICKACK` would not do: a sender with ten segments under way waits for one, at worst 40 ms.)
 
 use crate::net::io::{Piece, StreamIo, piece, result};
@@ -15,6 +16,8 @@ const SHOWN_MAX: usize = 4096;
 /// The receiving end of a stream.
 pub(super) struct Prompt {
     stream: TcpStream,
+    /// Whether short reads only look.
+    is_prompt: bool,
     /// So many bytes have been shown and not been taken.
     shown_bytes: usize,
     /// Where they go: whoever was shown them has them.
@@ -23,7 +26,7 @@ pub(super) struct Prompt {
 
 impl Prompt {
     pub(super) fn new(stream: TcpStream) -> Prompt {
-        Prompt { stream, shown_bytes: 0, taken: Box::new([0; SHOWN_MAX]) }
+        Prompt { stream, is_prompt: false, shown_bytes: 0, taken: Box::new([0; SHOWN_MAX]) }
     }
 
     /// Takes what has been shown.
@@ -59,7 +62,15 @@ impl StreamIo for Prompt {
         unsafe { self.stream.read(pieces) }
     }
 
+    fn be_prompt(&mut self) {
+        self.is_prompt = true;
+    }
+
     unsafe fn read_short(&mut self, room: Piece) -> Result<usize, Errno> {
+        if !self.is_prompt {
+            // SAFETY: the caller's promise.
+            return unsafe { self.read(&mut [room]) };
+        }
         self.settle()?;
         let room = piece(room.iov_base.cast(), room.iov_len.min(SHOWN_MAX));
         let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
@@ -87,7 +98,9 @@ mod tests {
     fn pair() -> (TcpStream, Prompt) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        (sender, Prompt::new(listener.accept().unwrap().0))
+        let mut prompt = Prompt::new(listener.accept().unwrap().0);
+        prompt.be_prompt();
+        (sender, prompt)
     }
 
     /// What one read gives, as soon as there is something.
@@ -118,6 +131,18 @@ mod tests {
         assert_eq!(got, sent);
         drop(sender);
         assert!(next(&mut prompt, true, 10).is_empty() && next(&mut prompt, false, 10).is_empty());
+    }
+
+    /// Only whoever asked for it has bytes shown and not taken.
+    #[test]
+    fn bytes_are_taken_at_once_unless_the_reader_is_prompt() {
+        for is_prompt in [true, false] {
+            let (mut sender, mut prompt) = pair();
+            prompt.is_prompt = is_prompt;
+            sender.write_all(b"short").unwrap();
+            assert_eq!(next(&mut prompt, true, 100), b"short");
+            assert_eq!(prompt.shown_bytes, if is_prompt { 5 } else { 0 });
+        }
     }
 
     /// The sender learns of an end, not of a reset, when all that it sent has been seen.

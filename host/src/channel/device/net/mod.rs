@@ -270,7 +270,9 @@ impl Whole<'_> {
                 let end = unsafe { SendEnd::new(comm, block, name) }.map_err(refused)?;
                 ProxyEnd::Send(end.keeping(self.keep.clone()))
             } else {
-                let comm = from.next().expect("every connection was dialed");
+                let mut comm = from.next().expect("every connection was dialed");
+                // The proxy's threads do nothing else, and it is kernels that wait.
+                comm.be_prompt();
                 // SAFETY: as above, with kernels as the only consumers.
                 let end = unsafe { RecvEnd::new(comm, block, name) }.map_err(refused)?;
                 ProxyEnd::Recv(end.keeping(self.keep.clone()))

@@ -315,6 +315,10 @@ impl SendComm for End<Box<dyn SendComm>> {
 }
 
 impl RecvComm for End<Box<dyn RecvComm>> {
+    fn be_prompt(&mut self) {
+        self.inner.be_prompt();
+    }
+
     unsafe fn irecv(
         &mut self,
         start: *mut u8,
