@@ -13,6 +13,9 @@ use core::mem::{align_of, offset_of, size_of};
 /// To be raised when what lies in memory means something else and lies where it did.
 const REVISION: usize = 1;
 
+/// Where FNV-1a of 64 bits begins.
+const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+
 /// Where everything lies: for each type its size, its alignment and the offsets of its fields.
 macro_rules! layouts {
     ($($type:ident { $($field:ident),* }),* $(,)?) => {
@@ -43,7 +46,7 @@ const LAYOUTS: &[usize] = layouts! {
 
 /// The digest (FNV-1a of 64 bits). A bundle of kernels carries that of its build, and the library takes no bundle with another.
 pub const ABI_DIGEST: u64 = {
-    let mut digest = mix(0xcbf2_9ce4_8422_2325, REVISION);
+    let mut digest = mix(BASIS, REVISION);
     let mut i = 0;
     while i < LAYOUTS.len() {
         digest = mix(digest, LAYOUTS[i]);
@@ -71,6 +74,6 @@ mod tests {
         let digest = |numbers: &[usize]| numbers.iter().fold(0, |digest, number| mix(digest, *number));
         assert_ne!(digest(&[1, 2]), digest(&[2, 1]));
         assert_ne!(digest(&[8, 16]), digest(&[8, 24]));
-        assert_ne!(ABI_DIGEST, mix(0xcbf2_9ce4_8422_2325, REVISION));
+        assert_ne!(ABI_DIGEST, mix(BASIS, REVISION));
     }
 }

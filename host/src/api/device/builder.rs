@@ -160,7 +160,6 @@ pub(super) fn assemble(
     };
     let (device, kernels) = opened?;
     if nranks > 1 {
-        let _bound = device.bind().ok();
         kernels.load_all(&connected.facts.repertoire());
     }
     let failed =

@@ -94,6 +94,8 @@ impl DeviceKernels {
     /// Once a communicator exists nothing should be loaded: loading makes the driver wait for kernels that run, holding what other
     /// threads need to launch the kernels that those wait for.
     pub fn load_all(&self, kernels: &[(KernelId, u32)]) {
+        // Asking for a function's limits needs the GPU's context; a GPU that has none says so to whoever uses it next.
+        let _bound = self.device.bind().ok();
         for (id, threads) in kernels {
             if let Err(error) = self.get(*id, *threads) {
                 tracing::debug!(%error, kernel = id.entry(), "not loaded");

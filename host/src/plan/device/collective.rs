@@ -244,6 +244,7 @@ mod tests {
             prop_assert_eq!(dtype.unwrap_or(call.dtype), call.dtype);
             prop_assert_eq!(func, call.func);
             prop_assert!(KernelId::offered(func).has(Candidate::new(plan.algorithm, protocol)));
+            prop_assert!(facts.repertoire().contains(&(plan.kernel, plan.threads)), "not loaded: {plan:?}");
         }
     }
 
