@@ -16,7 +16,7 @@ impl BusId {
         BusId(u64::from(domain) << 20 | u64::from(bus) << 12 | u64::from(device) << 4)
     }
 
-    /// The same device, whatever its function: ports of a NIC are functions of one device.
+    /// Clears the function: the ports of a NIC are functions of one device.
     pub fn without_function(self) -> BusId {
         BusId(self.0 & !0xf)
     }

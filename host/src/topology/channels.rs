@@ -1,44 +1,44 @@
 //! Layer: host / topology, above the search.
-//! Takes: what each host's search found, of all hosts, in the same order on every rank.
-//! Gives: [`Channels`]: rings over all ranks and trees over all ranks, for every channel.
-//! Never: looks at links: a host's lanes are as good as the search made them.
+//! Takes: the search results of all hosts, in the same order on every rank.
+//! Gives: [`Channels`]: rings and trees over all ranks, for every channel.
+//! Never: looks at links: it trusts the lanes that the search built.
 //!
-//! A ring goes along each host's lane and from its last GPU to the first of the next host. Between hosts a tree is a double
-//! binary tree. Inside a host it is a chain along the lane, since that is all that a lane promises, and its links to other
-//! hosts end at the lane's first GPUs as the pattern tells; or, where all ranks of the host reach each other equally well, it
-//! is a binary tree as well, whose root has the links to other hosts.
+//! A ring follows each host's lane, then goes from the lane's last GPU to the first GPU of the next host. Between
+//! hosts, a tree is a double binary tree. Inside a host, a tree is a chain along the lane, because a lane promises no
+//! other links; its links to other hosts end at the lane's first GPUs, as the pattern says. Where all ranks of a host
+//! reach each other equally well, the tree inside the host is binary too, and its root has the links to other hosts.
 
 use super::search::{CHANNELS_MAX, Graph, Graphs, Pattern};
 use oxccl_shared::abi::Rank;
 use oxccl_shared::algo::tree::{ARITY_MAX, TreeLinks, double_binary_tree};
 use thiserror::Error;
 
-/// What a rank needs to know of each host to build channels: lanes by channel, in ranks of the communicator.
+/// One host's contribution to the channels: its lanes by channel, in ranks of the communicator.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostLanes {
-    /// Of the ring graph.
+    /// Lanes of the ring graph.
     pub rings: Vec<Vec<u32>>,
-    /// Of the tree graph.
+    /// Lanes of the tree graph.
     pub trees: Vec<Vec<u32>>,
-    /// How trees leave a host.
+    /// How trees connect to other hosts.
     pub tree_pattern: Pattern,
-    /// Lanes of rings in pairs use two NICs in opposite roles.
+    /// Consecutive ring lanes use two NICs in opposite roles.
     pub alternates: bool,
-    /// How trees go inside the host.
+    /// Shape of the trees inside the host.
     pub inside: Inside,
 }
 
-/// A tree's way inside a host.
+/// Shape of a tree inside a host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Inside {
-    /// Along the lane.
+    /// A chain along the lane.
     Chain,
-    /// Binary over the lane's places: fewer steps, over links between any two ranks.
+    /// A binary tree over the lane: fewer steps, over links between any two ranks.
     Binary,
 }
 
 impl HostLanes {
-    /// The lanes of a host's graphs, whose GPUs have ranks of the communicator; trees are NCCL's, chains.
+    /// The lanes of a host's graphs, whose GPUs have ranks of the communicator. Trees are chains, as in NCCL.
     pub fn new(graphs: &Graphs) -> HostLanes {
         let lanes = |graph: &Graph| graph.lanes.iter().map(|lane| lane.gpus.clone()).collect();
         HostLanes {
@@ -50,7 +50,7 @@ impl HostLanes {
         }
     }
 
-    /// A host of ranks that reach each other equally well, and the network too: one lane, in this order.
+    /// A host whose ranks reach each other and the network equally well: one lane, in the given order.
     pub fn uniform(ranks: Vec<u32>) -> HostLanes {
         HostLanes {
             rings: vec![ranks.clone()],
@@ -63,7 +63,8 @@ impl HostLanes {
 }
 
 impl HostLanes {
-    /// The lanes of `hosts` hosts that are all like this one, whose ranks 0 to n - 1 are followed by those of the next.
+    /// The lanes of `hosts` hosts like this one. Ranks 0 to n - 1 are on the first host, the next n on the second,
+    /// and so on.
     pub fn repeated(&self, hosts: u32) -> Vec<HostLanes> {
         let gpus = self.rings.first().map_or(0, Vec::len) as u32;
         let shifted = |lanes: &[Vec<u32>], by: u32| -> Vec<Vec<u32>> {
@@ -77,7 +78,7 @@ impl HostLanes {
         (0..hosts).map(host).collect()
     }
 
-    /// Steps from the farthest rank of the host to the tree's root there.
+    /// Steps from the host's farthest rank to the root of its tree.
     pub fn tree_depth(&self) -> u32 {
         let ranks = self.trees.first().map_or(0, Vec::len) as u32;
         match self.inside {
@@ -87,51 +88,51 @@ impl HostLanes {
     }
 }
 
-/// Why hosts' lanes do not join.
+/// Why the lanes of the hosts cannot be joined.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum JoinError {
-    /// Nothing to join.
+    /// A host has no channels.
     #[error("host {host} of {hosts} has no {what} channel")]
     NoChannels {
-        /// The first such host, by place.
+        /// The first such host, by index.
         host: usize,
-        /// How many there are.
+        /// Number of hosts.
         hosts: usize,
         /// Ring or tree.
         what: &'static str,
     },
-    /// A rank that two hosts, or two places of a lane, claim, or that is not in the communicator.
+    /// A rank that appears twice, or that is not in the communicator.
     #[error("rank {rank} on host {host} is claimed twice or is not below {nranks}")]
     Rank {
         /// The rank.
         rank: u32,
-        /// Who claims it, by place.
+        /// The host that names it, by index.
         host: usize,
         /// Ranks of the communicator.
         nranks: u32,
     },
-    /// A host's lanes do not visit the same GPUs.
+    /// The lanes of a host do not all visit the same GPUs.
     #[error("channel {channel} of host {host} visits other ranks than channel 0 of its rings")]
     Lane {
-        /// The host, by place.
+        /// The host, by index.
         host: usize,
         /// The channel.
         channel: usize,
     },
 }
 
-/// Rings and trees over all ranks. Channel `c` and channel `c + n/2` of `n` have the same ring and the two halves of a
-/// double tree.
+/// Rings and trees over all ranks. Of `n` channels, `c` and `c + n/2` have the same ring and the two trees of a
+/// double binary tree.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Channels {
-    /// For each channel, the ranks in the order of the ring, from rank 0 on.
+    /// For each channel, the ranks in ring order, starting at rank 0.
     pub rings: Vec<Vec<u32>>,
     /// For each channel, each rank's neighbours in the tree.
     pub trees: Vec<Vec<TreeLinks>>,
 }
 
 impl Channels {
-    /// Joins hosts. All get as many channels as the host with the fewest.
+    /// Joins the lanes of all hosts. The host with the fewest channels sets the number of channels.
     ///
     /// # Errors
     /// See [`JoinError`].
@@ -150,24 +151,25 @@ impl Channels {
         Ok(Channels { rings, trees })
     }
 
-    /// One host of ranks that reach each other equally well, in their order.
+    /// Channels of one host whose ranks reach each other equally well, in rank order.
     pub fn in_rank_order(nranks: u32) -> Channels {
         let one = HostLanes::uniform((0..nranks).collect());
         Channels::join(&[one]).expect("ranks in their order are a lane")
     }
 
-    /// The ring of a channel. There may be more channels than rings were found: these begin anew then.
+    /// The ring of a channel. Channels beyond the last ring start again at the first.
     pub fn ring(&self, channel: usize) -> &[u32] {
         &self.rings[channel % self.rings.len()]
     }
 
-    /// The tree of a channel. Halves take turns, so that any even number of channels uses every rank's links both ways.
+    /// The tree of a channel. The two trees alternate, so any even number of channels uses every rank's links in both
+    /// directions.
     pub fn tree(&self, channel: usize) -> &[TreeLinks] {
         let pairs = self.trees.len() / 2;
         &self.trees[channel % 2 * pairs + channel / 2 % pairs]
     }
 
-    /// A rank's neighbours in the ring of a channel: whom it receives from, whom it sends to.
+    /// The previous and the next rank in a channel's ring.
     pub fn ring_neighbours(&self, rank: u32, channel: usize) -> Option<(u32, u32)> {
         let ring = self.rings.get(channel)?;
         let at = ring.iter().position(|other| *other == rank)?;
@@ -175,7 +177,8 @@ impl Channels {
     }
 }
 
-/// Every rank is on one host, and every lane of a host visits its ranks once. Returns how many there are.
+/// Checks that every rank is on one host and that every lane of a host visits its ranks once. Returns the number of
+/// ranks.
 fn check(hosts: &[HostLanes]) -> Result<u32, JoinError> {
     for (host, lanes) in hosts.iter().enumerate() {
         for (what, lanes) in [("ring", &lanes.rings), ("tree", &lanes.trees)] {
@@ -185,7 +188,7 @@ fn check(hosts: &[HostLanes]) -> Result<u32, JoinError> {
         }
     }
     let nranks = hosts.iter().map(|host| host.rings[0].len()).sum::<usize>();
-    // Which host has a rank, and the last lane that visited it.
+    // The host of each rank, and the last lane that visited the rank.
     let mut owner: Vec<Option<usize>> = vec![None; nranks];
     let mut visited: Vec<usize> = vec![0; nranks];
     let mut visit = 0;
@@ -211,8 +214,8 @@ fn check(hosts: &[HostLanes]) -> Result<u32, JoinError> {
 fn ring(hosts: &[HostLanes], channel: usize, alternates: bool) -> Vec<u32> {
     let mut ring = Vec::new();
     for (host, lanes) in hosts.iter().enumerate() {
-        // With lanes in pairs, every second host takes the other one: what leaves by a NIC here enters by the same one there,
-        // so that traffic stays on one rail of the network.
+        // Where lanes alternate NICs, every second host takes the other lane of the pair. Traffic that leaves by a
+        // NIC here then enters by the same NIC there, and stays on one rail of the network.
         let lane = if alternates && host % 2 == 1 { channel ^ 1 } else { channel };
         ring.extend_from_slice(&lanes.rings[lane]);
     }
@@ -221,30 +224,30 @@ fn ring(hosts: &[HostLanes], channel: usize, alternates: bool) -> Vec<u32> {
     ring
 }
 
-/// GPUs of a host, by place in the lane, where a tree's links between hosts end.
-struct Doors {
+/// The GPUs of a host, by index in the lane, that hold a tree's links to other hosts.
+struct Gateways {
     up: usize,
     down: [usize; 2],
 }
 
 impl HostLanes {
-    /// The doors of one half of a double tree.
-    fn doors(&self, ranks: usize, half: usize) -> Doors {
+    /// The gateways of one of the two trees.
+    fn gateways(&self, ranks: usize, half: usize) -> Gateways {
         if self.inside == Inside::Binary {
-            // The root has one child at most, and so room for two on other hosts.
+            // The root has at most one child in its host, so it has room for two on other hosts.
             let is_root = |place: &usize| place_in_tree(*place, ranks, half).is_root();
             let root = (0..ranks).find(is_root).unwrap_or(0);
-            return Doors { up: root, down: [root, root] };
+            return Gateways { up: root, down: [root, root] };
         }
         let second = 1.min(ranks - 1);
         match self.tree_pattern {
-            Pattern::SplitTree => Doors { up: 0, down: [second, second] },
-            Pattern::BalancedTree => Doors { up: 0, down: [second, 0] },
-            _ => Doors { up: 0, down: [0, 0] },
+            Pattern::SplitTree => Gateways { up: 0, down: [second, second] },
+            Pattern::BalancedTree => Gateways { up: 0, down: [second, 0] },
+            _ => Gateways { up: 0, down: [0, 0] },
         }
     }
 
-    /// Links the ranks of a lane.
+    /// Links the ranks of one lane.
     fn link(&self, lane: &[u32], half: usize, tree: &mut [TreeLinks]) {
         let rank = |place: Rank| Rank(lane[place.index()]);
         for (place, own) in lane.iter().enumerate() {
@@ -267,14 +270,14 @@ fn place_in_chain(place: usize, ranks: usize) -> TreeLinks {
     TreeLinks { up: place.checked_sub(1).map(|up| Rank(up as u32)), down: [down, None, None] }
 }
 
-/// Links one channel of each of the two trees.
+/// Links one channel of both trees across hosts.
 fn join_trees(hosts: &[HostLanes], channel: usize, trees: [&mut Vec<TreeLinks>; 2]) {
     let count = hosts.len() as u32;
     for (half, tree) in trees.into_iter().enumerate() {
-        let door = |host: Rank, place: fn(&Doors) -> usize| {
+        let gateway = |host: Rank, place: fn(&Gateways) -> usize| {
             let lanes = &hosts[host.index()];
             let lane = &lanes.trees[channel];
-            lane[place(&lanes.doors(lane.len(), half))]
+            lane[place(&lanes.gateways(lane.len(), half))]
         };
         for lanes in hosts {
             lanes.link(&lanes.trees[channel], half, tree);
@@ -283,10 +286,11 @@ fn join_trees(hosts: &[HostLanes], channel: usize, trees: [&mut Vec<TreeLinks>; 
             let links = double_binary_tree(host, count)[half];
             for (i, child) in links.down.iter().enumerate() {
                 let Some(child) = child else { continue };
-                // A root's only child counts as its second: the first GPU of a host has no parent elsewhere then.
+                // A root's only child becomes its second child: the first GPU of that host has no parent elsewhere
+                // then.
                 let is_first = i == 0 && !links.is_root();
-                let own = door(host, if is_first { |doors| doors.down[0] } else { |doors| doors.down[1] });
-                let theirs = door(*child, |doors| doors.up);
+                let own = gateway(host, if is_first { |gateways| gateways.down[0] } else { |gateways| gateways.down[1] });
+                let theirs = gateway(*child, |gateways| gateways.up);
                 tree[theirs as usize].up = Some(Rank(own));
                 add_child(&mut tree[own as usize], theirs);
             }
@@ -294,9 +298,9 @@ fn join_trees(hosts: &[HostLanes], channel: usize, trees: [&mut Vec<TreeLinks>; 
     }
 }
 
-/// A child on the same host stays first; children on other hosts follow.
+/// Adds a child. The child on the same host stays first; children on other hosts follow.
 fn add_child(links: &mut TreeLinks, child: u32) {
-    debug_assert!(links.down[ARITY_MAX - 1].is_none(), "a door has one child on its host and two on others");
+    debug_assert!(links.down[ARITY_MAX - 1].is_none(), "a gateway has one child on its host and two on others");
     let place = links.down.iter().skip(1).position(Option::is_none).map_or(0, |place| place + 1);
     links.down[if links.down[0].is_none() { 0 } else { place }] = Some(Rank(child));
 }

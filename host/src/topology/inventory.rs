@@ -1,15 +1,15 @@
 //! Layer: host / topology.
-//! Takes: nothing; it is filled by `xml` or by detection.
-//! Gives: [`Inventory`], the tree of what a host has, with the attributes of NCCL's topology format. `None` is an attribute
-//! that nobody gave: a skeleton file leaves it to detection.
-//! Never: computed numbers: bandwidths follow from these facts in `system`.
+//! Takes: nothing; `xml` or detection fills it.
+//! Gives: [`Inventory`], the tree of a host's devices, with the attributes of NCCL's topology format. `None` is an
+//! attribute that the source does not state: a skeleton file leaves it to detection.
+//! Never: computed numbers: `system` derives bandwidths from these facts.
 
 use super::BusId;
 
-/// CPUs and what hangs below them.
+/// CPUs and the devices below them.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Inventory {
-    /// Of the format; 1 so far.
+    /// Version of the format; 1 so far.
     pub version: u32,
     /// NUMA nodes.
     pub cpus: Vec<Cpu>,
@@ -18,34 +18,34 @@ pub struct Inventory {
 /// A NUMA node.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Cpu {
-    /// Tells hosts apart in a file that describes several.
+    /// Distinguishes hosts in a file that describes several.
     pub host_hash: Option<u64>,
     /// -1 where the host has no NUMA.
     pub numa_id: i32,
-    /// Cores, as the kernel writes a mask: groups of 8 hexadecimal digits with commas between.
+    /// Mask of cores in the kernel's notation: groups of 8 hexadecimal digits with commas between.
     pub affinity: Option<String>,
-    /// `x86_64`, `arm64`, `ppc64`.
+    /// `x86_64`, `arm64` or `ppc64`.
     pub arch: Option<String>,
-    /// As `cpuid` names it: `GenuineIntel`, `AuthenticAMD`.
+    /// Vendor string of `cpuid`: `GenuineIntel`, `AuthenticAMD`.
     pub vendor: Option<String>,
     /// x86 family.
     pub family_id: Option<u32>,
     /// x86 model.
     pub model_id: Option<u32>,
-    /// Below it.
+    /// Devices below this CPU.
     pub devices: Vec<Device>,
 }
 
-/// Something below a CPU or a PCI device.
+/// A device below a CPU or a PCI device.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Device {
     /// A PCI switch or device.
     Pci(Pci),
-    /// The GPU that a PCI device is.
+    /// The GPU function of a PCI device.
     Gpu(Gpu),
-    /// The NIC that a PCI device is, or one that is no PCI device.
+    /// The NIC function of a PCI device, or a NIC without one.
     Nic(Nic),
-    /// A second wire from this PCI switch to another one.
+    /// A second link from this PCI switch to another switch.
     PciLink(BusId),
 }
 
@@ -56,19 +56,19 @@ pub struct Pci {
     pub bus_id: BusId,
     /// Class, subclass and interface: `0x060400` a bridge, `0x03....` a GPU, `0x02....` a NIC, `0x068000` an NVSwitch.
     pub class: Option<u32>,
-    /// Who made the chip.
+    /// Vendor of the chip.
     pub vendor: Option<u16>,
-    /// Which chip.
+    /// The chip.
     pub device: Option<u16>,
-    /// Who made the board.
+    /// Vendor of the board.
     pub subsystem_vendor: Option<u16>,
-    /// Which board.
+    /// The board.
     pub subsystem_device: Option<u16>,
-    /// As the kernel writes it: `16.0 GT/s PCIe`.
+    /// The kernel's text: `16.0 GT/s PCIe`.
     pub link_speed: Option<String>,
     /// Lanes; 0 where a VM hides them.
     pub link_width: Option<u32>,
-    /// Below it, or what it is.
+    /// Devices below this one, or its own function.
     pub devices: Vec<Device>,
 }
 
@@ -96,7 +96,7 @@ pub struct Gpu {
     pub dev: Option<u32>,
     /// Compute capability, major times ten plus minor.
     pub sm: Option<u32>,
-    /// Rank that uses it.
+    /// Rank that uses this GPU.
     pub rank: Option<u32>,
     /// Whether NICs may read and write its memory.
     pub gdr: Option<bool>,
@@ -109,20 +109,20 @@ pub struct Gpu {
 /// Links from a GPU to one NVLink peer.
 #[derive(Clone, PartialEq, Debug)]
 pub struct NvLink {
-    /// A GPU or an NVSwitch.
+    /// Address of a GPU or an NVSwitch.
     pub target: BusId,
-    /// Links.
+    /// Number of links.
     pub count: u32,
-    /// PCI class of the peer, which tells a switch from a GPU.
+    /// PCI class of the peer: distinguishes a switch from a GPU.
     pub target_class: Option<u32>,
 }
 
 /// Chip-to-chip links of a GPU.
 #[derive(Clone, PartialEq, Debug)]
 pub struct C2c {
-    /// Of one link, in MB/s.
+    /// Bandwidth of one link, in MB/s.
     pub bw_mbytes: u32,
-    /// Links.
+    /// Number of links.
     pub count: u32,
 }
 
@@ -138,49 +138,49 @@ pub struct Nic {
 pub struct Net {
     /// `mlx5_0`, `eth0`.
     pub name: Option<String>,
-    /// The network layer's number of it.
+    /// Name: `mlx5_0`, `eth0`.
     pub dev: Option<u32>,
     /// Line rate in Mb/s.
     pub speed_mbits: Option<u32>,
     /// Port of the adapter.
     pub port: Option<u32>,
-    /// In microseconds; 0 where unknown.
+    /// Latency in microseconds; 0 where unknown.
     pub latency_us: Option<f32>,
-    /// Tells adapters apart: ports with the same one share its bandwidth.
+    /// Identifies the adapter: ports with the same GUID share its bandwidth.
     pub guid: Option<u64>,
-    /// Connections it takes.
+    /// Most connections that the device accepts.
     pub connections_max: Option<u32>,
     /// Whether it may read and write the memory of GPUs.
     pub gdr: Option<bool>,
     /// Whether it reduces in the network.
     pub coll: Option<bool>,
-    /// Rail of the fabric, where told.
+    /// Rail of the fabric, if known.
     pub rail: Option<u32>,
-    /// Plane of the fabric, where told.
+    /// Plane of the fabric, if known.
     pub plane: Option<u32>,
 }
 
 impl Inventory {
-    /// Nothing yet.
+    /// An empty inventory.
     pub fn new() -> Inventory {
         Inventory { version: 1, cpus: Vec::new() }
     }
 
-    /// Calls `visit` with each GPU and the PCI device it is, in the order of the tree.
+    /// All GPUs with their PCI devices, in tree order.
     pub fn gpus(&self) -> Vec<(&Pci, &Gpu)> {
         let mut found = Vec::new();
         self.cpus.iter().for_each(|cpu| gpus_below(&cpu.devices, None, &mut found));
         found
     }
 
-    /// Puts everything into the order in which ranks would have added it, each its own GPU and what is above that, rank 0 also
-    /// all network devices: the order of NCCL's dumps, which its channels follow.
+    /// Sorts as if ranks had added themselves one after the other, each its own GPU and the devices above it, rank 0
+    /// also all network devices. NCCL's dumps have this order, and its channels follow it.
     pub fn sort_by_rank(&mut self) {
         self.cpus.iter_mut().for_each(|cpu| sort_below(&mut cpu.devices));
         self.cpus.sort_by_key(|cpu| first_rank(&cpu.devices));
     }
 
-    /// Gives GPUs their place in the tree as rank, if none has a rank: a file written by hand describes all that there is.
+    /// Numbers GPUs in tree order if none has a rank: a file written by hand describes all GPUs.
     pub fn number_ranks(&mut self) {
         if self.gpus().iter().all(|(_, gpu)| gpu.rank.is_none()) {
             let mut next = 0;
@@ -205,7 +205,7 @@ fn gpus_below<'a>(devices: &'a [Device], parent: Option<&'a Pci>, found: &mut Ve
     }
 }
 
-/// The rank that would have added the first of some devices.
+/// The lowest rank below some devices.
 fn first_rank(devices: &[Device]) -> u32 {
     let rank = |device: &Device| match device {
         Device::Pci(pci) => first_rank(&pci.devices),

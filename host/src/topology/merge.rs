@@ -1,43 +1,43 @@
 //! Layer: host / topology.
 //! Takes: inventories of one host, each as one of its ranks sees it.
-//! Gives: one inventory of all that they see, without what no rank uses.
-//! Never: a choice between two ranks that contradict each other about where a device is, or whose GPU it is.
+//! Gives: one inventory of all that they see, without the devices that no rank uses.
+//! Never: decides between two ranks that disagree about a device's position, or about a GPU's owner.
 //!
-//! Ranks are merged in their order, and what the first one says of a device stays: attributes are only filled in.
+//! Ranks are merged in rank order. The first value of an attribute stays; later ranks only fill in missing ones.
 
 use super::{BusId, Cpu, Device, Gpu, Inventory, Nic, Pci};
 use std::collections::HashSet;
 use thiserror::Error;
 
-/// How what two ranks of a host see is no one machine.
+/// Why the inventories of two ranks do not describe one machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum MergeError {
-    /// A device that hangs in two places.
+    /// A device below two different parents.
     #[error("PCI device {bus_id} hangs elsewhere than the ranks before saw it")]
     Place {
         /// The device.
         bus_id: BusId,
     },
-    /// A GPU of two ranks.
+    /// A GPU that two ranks use.
     #[error("GPU {bus_id} is used by rank {first} and by rank {second}")]
     SharedGpu {
         /// The GPU.
         bus_id: BusId,
-        /// Who had it first.
+        /// The first rank.
         first: u32,
-        /// Who has it too.
+        /// The second rank.
         second: u32,
     },
 }
 
 impl Inventory {
-    /// Leaves GPUs without a rank: those that a file gives are another communicator's.
+    /// Clears all ranks: the ranks in a file belong to another communicator.
     pub fn forget_ranks(&mut self) {
         let forget = |gpu: &mut Gpu| gpu.rank = None;
         self.cpus.iter_mut().for_each(|cpu| each_gpu(&mut cpu.devices, &forget));
     }
 
-    /// Leaves the first `count` ranks, numbered from 0 in the order that they have; other GPUs are nobody's then.
+    /// Keeps the first `count` ranks, renumbered from 0 in their order. Other GPUs lose their rank.
     pub fn first_ranks(&mut self, count: u32) {
         let mut ranks: Vec<u32> = self.gpus().iter().filter_map(|(_, gpu)| gpu.rank).collect();
         ranks.sort_unstable();
@@ -48,7 +48,7 @@ impl Inventory {
         self.cpus.iter_mut().for_each(|cpu| each_gpu(&mut cpu.devices, &number));
     }
 
-    /// Leaves out GPUs that no rank uses, and then CPUs and PCI devices with nothing in or below them.
+    /// Removes GPUs without a rank, then CPUs and PCI devices that are left empty.
     pub fn trim_to_ranks(&mut self) {
         self.cpus.iter_mut().for_each(|cpu| {
             drop_unused(&mut cpu.devices);
@@ -60,7 +60,7 @@ impl Inventory {
     /// Adds what another rank of the same host sees.
     ///
     /// # Errors
-    /// [`MergeError`]; the inventory is then good for nothing.
+    /// [`MergeError`]; do not use the inventory afterwards.
     pub fn merge(&mut self, other: Inventory) -> Result<(), MergeError> {
         for cpu in other.cpus {
             let id = (cpu.host_hash, cpu.numa_id);
@@ -74,7 +74,7 @@ impl Inventory {
     }
 }
 
-/// Leaves out PCI devices with neither a GPU nor a network device in or below them.
+/// Removes PCI devices with neither a GPU nor a network device in or below them.
 pub(super) fn trim(devices: &mut Vec<Device>) {
     devices.retain_mut(|device| match device {
         Device::Pci(pci) => {
@@ -116,7 +116,7 @@ fn merge_cpu(known: &mut Cpu, other: Cpu) -> Result<(), MergeError> {
     merge_devices(&mut known.devices, other.devices, BusId(0))
 }
 
-/// `above` is the PCI device whose these are.
+/// Merges the devices below the PCI device `above`.
 fn merge_devices(known: &mut Vec<Device>, others: Vec<Device>, above: BusId) -> Result<(), MergeError> {
     for other in others {
         match other {
@@ -196,7 +196,7 @@ fn merge_nic(known: &mut Nic, other: Nic) {
     }
 }
 
-/// Every PCI device of a host is there once.
+/// Checks that every PCI device of a host appears once.
 fn unique(
     devices: &[Device],
     host: Option<u64>,

@@ -1,14 +1,15 @@
 //! Layer: host / topology.
-//! Takes: an [`Inventory`] of a host's CPUs, PCI devices, GPUs and NICs, from a file in NCCL's XML format or from detection.
-//! Gives: a [`System`] of nodes and links, the [`Paths`] between them, and [`Graph`]s: the rings, trees and heads that the
-//! search found, in NCCL's terms and with NCCL's answers where those are known.
-//! Never: a clock or the environment: the same inventory and settings give the same graphs on every rank, or ranks would
-//! build channels that do not meet.
+//! Takes: an [`Inventory`] of a host's CPUs, PCI devices, GPUs and NICs, from a file in NCCL's XML format or from
+//! detection.
+//! Gives: a [`System`] of nodes and links, the [`Paths`] between them, and [`Graph`]s: the rings, trees and heads
+//! that the search found, in NCCL's terms and with NCCL's answers where those are known.
+//! Never: reads a clock or the environment: the same inventory and settings give the same graphs on every rank.
+//! Otherwise ranks would build channels that do not match.
 //!
-//! Modules in the order data flows: `xml`, `detect` and `inventory` (what there is), `system` (who is wired to whom), `paths` (how
-//! data gets from one to another), `search` (which channels to use), `channels` (the same over all hosts). Where each rank sees
-//! a part, `merge` makes one inventory of them, and `summary` tells other hosts what was
-//! found. `nic` says how far a GPU is from the NIC that it uses.
+//! Modules in data-flow order: `xml`, `detect` and `inventory` (the devices), `system` (the links between them),
+//! `paths` (the routes over those links), `search` (the channels to use), `channels` (channels over all hosts). Where
+//! each rank sees a part of its host, `merge` makes one inventory of the parts. `summary` encodes a host's search
+//! results for other hosts. `nic` gives the distance between a GPU and its NIC.
 
 mod bus_id;
 mod inventory;

@@ -1,7 +1,7 @@
 //! Layer: host / topology, above the paths.
-//! Takes: what is known of a host, one of its GPUs, and the network device that this GPU uses.
-//! Gives: [`NicReach`]: how far the two are from each other, and what else counts when the device uses the GPU's memory.
-//! Never: a route bent by what is allowed: the answer is asked in order to know what is.
+//! Takes: the known inventory of a host, one of its GPUs, and the network device that this GPU uses.
+//! Gives: [`NicReach`]: the distance between the two, and the other facts that decide on GPUDirect RDMA.
+//! Never: a route that a policy has diverted: the caller asks for the physical route.
 
 use super::detect::{GpuFacts, NetFacts, Sysfs, complete};
 use super::system::NodeKind;
@@ -10,17 +10,18 @@ use super::{Device, Inventory, PathKind, PathPolicy, Paths, PeerAccess, System, 
 /// How a network device reaches a GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NicReach {
-    /// The worst thing between them.
+    /// Path type between them.
     pub kind: PathKind,
     /// Whether the GPU reaches its CPU by a chip-to-chip link.
     pub has_c2c: bool,
-    /// Whether the GPU has NVLink to another of the host's that are in use, or is the only one.
+    /// Whether the GPU has NVLink to another GPU of the host in use, or is the only GPU.
     pub is_joined: bool,
 }
 
 impl NicReach {
-    /// Of a network device, which is no PCI device if it has no address, and a GPU. `known` is what is known of the host already, from a
-    /// user's file for example, which knows better than this machine. Nothing if this is no machine.
+    /// The distance between a network device and a GPU. A network device without an address is no PCI device. `known`
+    /// is an inventory that overrides this machine's, from a user's file for example. `None` if the result is no
+    /// valid system.
     pub fn find(known: Option<&Inventory>, sysfs: &Sysfs, gpu: GpuFacts, nic: NetFacts) -> Option<NicReach> {
         let mut inventory = known.cloned().unwrap_or_else(Inventory::new);
         inventory.cpus.iter_mut().for_each(|cpu| keep_nic(&mut cpu.devices, &nic));
@@ -50,7 +51,7 @@ impl NicReach {
     }
 }
 
-/// Removes all network devices but one, which may be used whatever the driver of today's file says.
+/// Removes all network devices but one. That one may be used, whatever the file says about GPUDirect RDMA.
 fn keep_nic(devices: &mut [Device], nic: &NetFacts) {
     for device in devices {
         match device {
@@ -77,7 +78,7 @@ mod tests {
     const GPU: BusId = BusId(0x43 << 12);
     const GPU_PATH: &str = "pci0000:40/0000:40:01.0/0000:41:00.0/0000:42:00.0/0000:43:00.0";
 
-    /// A device below `root` as the kernel shows it.
+    /// Creates a device below `root` as sysfs shows it.
     fn device(root: &Path, path: &str, numa_node: u32) {
         let directory = root.join("sys/devices").join(path);
         create_dir_all(&directory).unwrap();
@@ -112,7 +113,7 @@ mod tests {
             let found = NicReach::find(None, &sysfs, gpu(), nic(Some(BusId::new(0, bus, 0))));
             assert_eq!(found, Some(NicReach { kind, has_c2c: false, is_joined: true }), "{path}");
         }
-        // A virtual device is where the processors are.
+        // A virtual device is placed at the process's NUMA node.
         let found = NicReach::find(None, &sysfs, gpu(), nic(None)).unwrap();
         assert_eq!(found.kind, PathKind::Phb);
         let c2c = vec![C2c { bw_mbytes: 44_712, count: 10 }];
@@ -120,7 +121,7 @@ mod tests {
         assert_eq!((found.kind, found.has_c2c), (PathKind::P2c, true));
     }
 
-    /// What a user's file says of the machine holds, whatever this machine looks like; a file's NIC may be used if this one may.
+    /// A user's file overrides this machine. A NIC that the file describes may be used if this machine's NIC may.
     #[test]
     fn what_is_known_already_holds() {
         let root = tempfile::tempdir().unwrap();

@@ -1,31 +1,32 @@
 //! Layer: host / topology, a leaf.
 //! Takes: nothing.
-//! Gives: [`TopologySettings`]: what a user can say about topology.
-//! Never: reads the environment: whoever owns the settings fills them.
+//! Gives: [`TopologySettings`]: the user's options for topology.
+//! Never: reads the environment: the owner of the settings fills them.
 
 use super::{PathKind, PathPolicy, SearchConfig};
 use std::path::PathBuf;
 
-/// What the user sets. The default is that of an empty environment.
+/// The user's options. The default is that of an empty environment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TopologySettings {
-    /// What the machine has, where detection would not see it (`NCCL_TOPO_FILE`): a skeleton that detection fills.
+    /// Devices that detection would not see (`NCCL_TOPO_FILE`): a skeleton that detection completes.
     pub file: Option<PathBuf>,
-    /// Where to write what was detected (`NCCL_TOPO_DUMP_FILE`, `NCCL_TOPO_DUMP_FILE_RANK`).
+    /// Where to write the detected topology (`NCCL_TOPO_DUMP_FILE`, `NCCL_TOPO_DUMP_FILE_RANK`).
     pub dump: Option<Dump>,
     /// Channels to use instead of searching (`NCCL_GRAPH_FILE`).
     pub graph_file: Option<PathBuf>,
-    /// Where to write the channels used (`NCCL_GRAPH_DUMP_FILE`, `NCCL_GRAPH_DUMP_FILE_RANK`).
+    /// Where to write the channels in use (`NCCL_GRAPH_DUMP_FILE`, `NCCL_GRAPH_DUMP_FILE_RANK`).
     pub graph_dump: Option<Dump>,
-    /// GPUs access each other's memory up to this far (`NCCL_P2P_LEVEL`).
+    /// Farthest path type for peer-to-peer access between GPUs (`NCCL_P2P_LEVEL`).
     pub p2p_level: Option<PathKind>,
-    /// NICs access GPU memory up to this far (`NCCL_NET_GDR_LEVEL`).
+    /// Farthest path type for GPUDirect RDMA (`NCCL_NET_GDR_LEVEL`).
     pub gdr_level: Option<PathKind>,
-    /// Whether rings may enter a host by another NIC than they leave by (`NCCL_CROSS_NIC`): 0 never, 1 always, 2 if better.
+    /// Whether rings may enter a host by another NIC than they leave by (`NCCL_CROSS_NIC`): 0 never, 1 always, 2 if
+    /// better.
     pub cross_nic: u32,
-    /// Whether the processors that a process may use say nothing about where it is (`NCCL_IGNORE_CPU_AFFINITY`).
+    /// Ignore the process's CPU affinity when locating it (`NCCL_IGNORE_CPU_AFFINITY`).
     pub ignore_cpu_affinity: bool,
-    /// Rings to use instead of searching, each the ranks in order (`NCCL_RINGS`).
+    /// Rings to use instead of searching, each a list of ranks in order (`NCCL_RINGS`).
     pub rings: Option<Vec<Vec<u32>>>,
 }
 
@@ -55,7 +56,7 @@ impl Default for TopologySettings {
 }
 
 impl TopologySettings {
-    /// Where the user insists, instead of what `detected` says.
+    /// The policy: the user's options, and `detected` where the user sets none.
     pub fn policy(&self, detected: PathPolicy) -> PathPolicy {
         PathPolicy {
             p2p_level: self.p2p_level.or(detected.p2p_level),
@@ -64,25 +65,24 @@ impl TopologySettings {
         }
     }
 
-    /// The same for some of the ranks: without what the user says of all of them, their rings and graphs, and where to write what they
-    /// have.
+    /// The settings for a subset of the ranks: without rings, graph files and dumps, which concern all ranks.
     pub fn for_some_ranks(self) -> TopologySettings {
         TopologySettings { rings: None, graph_file: None, dump: None, graph_dump: None, ..self }
     }
 
-    /// How to search. There are no schedules yet that reduce in NVSwitches, so nobody looks for their channels.
+    /// Options of the search. No schedule reduces in NVSwitches yet, so the search skips NVLS channels.
     pub fn search(&self) -> SearchConfig {
         SearchConfig { cross_nic: self.cross_nic, nvls: false, ..SearchConfig::default() }
     }
 
-    /// Whether a communicator of one rank has something to find out, though it needs no channels.
+    /// Whether a communicator of one rank must detect its topology although it needs no channels.
     pub fn wants_files(&self) -> bool {
         [&self.file, &self.graph_file].into_iter().any(Option::is_some)
             || self.dump.is_some()
             || self.graph_dump.is_some()
     }
 
-    /// Whether the user's rings, if any, each visit the ranks of a communicator once.
+    /// Whether each of the user's rings, if any, visits all ranks of a communicator once.
     pub fn rings_fit(&self, nranks: u32) -> bool {
         self.rings.iter().flatten().all(|ring| is_permutation(ring, nranks))
     }

@@ -1,7 +1,8 @@
 //! Layer: host / topology, above the search.
-//! Takes: what each rank's search found.
-//! Gives: [`Summary`], which says it to the other ranks, and [`agree`]: every host's lanes, and the least that all have.
-//! Never: one rank's word against another's: ranks of a host that found different channels are named.
+//! Takes: the search result of each rank.
+//! Gives: [`Summary`], its encoding for the other ranks, and [`agree`]: the lanes of every host, and the minimum over
+//! all ranks.
+//! Never: decides between ranks: if ranks of a host found different channels, the error names them.
 
 use super::channels::{HostLanes, Inside};
 use super::search::{CHANNELS_MAX, Graph, Graphs, Pattern};
@@ -10,33 +11,33 @@ use super::{PathKind, Paths, System};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use thiserror::Error;
 
-/// What a rank says of its host's channels.
+/// One rank's description of its host's channels.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Summary {
-    /// How fast and how far; of rings, then of trees.
+    /// Bandwidth and distance of rings, then of trees.
     pub reach: [Reach; 2],
-    /// The worst pair of GPUs.
+    /// The slowest pair of GPUs.
     pub pairs: Pairs,
-    /// Whether its processors take long to post to a network: AMD's, by NCCL's rule.
+    /// Whether its CPUs are slow at posting to a network: AMD's are, by NCCL's rule.
     pub posts_slowly: bool,
-    /// The channels, of which only a host's first rank tells the others.
+    /// The channels. Only a host's first rank sends them.
     pub lanes: HostLanes,
 }
 
-/// What a graph's channels are like.
+/// Properties of a graph's channels.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Reach {
-    /// Channels.
+    /// Number of channels.
     pub channels: u32,
-    /// GB/s of a channel between GPUs; 0 where nobody knows.
+    /// GB/s of a channel between GPUs; 0 if unknown.
     pub bw_intra: f32,
-    /// GB/s of a channel to the network; 0 where nobody knows.
+    /// GB/s of a channel to the network; 0 if unknown.
     pub bw_inter: f32,
-    /// Of the network, in microseconds.
+    /// Latency of the network, in microseconds.
     pub latency_inter: f32,
-    /// Farthest kind of route between GPUs.
+    /// Farthest path type between GPUs.
     pub type_intra: PathKind,
-    /// Farthest kind of route to the network.
+    /// Farthest path type to the network.
     pub type_inter: PathKind,
 }
 
@@ -47,7 +48,7 @@ impl Reach {
         Reach { channels, bw_intra, bw_inter, latency_inter, type_intra, type_inter }
     }
 
-    /// What both have.
+    /// The minimum of both.
     fn least(self, other: Reach) -> Reach {
         Reach {
             channels: self.channels.min(other.channels),
@@ -60,12 +61,12 @@ impl Reach {
     }
 }
 
-/// The worst pair of a host's GPUs.
+/// The slowest pair of a host's GPUs.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Pairs {
-    /// GB/s of the slowest pair alone; infinite where there is none.
+    /// GB/s of the slowest pair alone; infinite if there is no pair.
     pub bw: f32,
-    /// Farthest kind of route.
+    /// Farthest path type of a pair.
     pub kind: PathKind,
 }
 
@@ -77,7 +78,7 @@ impl Pairs {
         routes.map(|route| Pairs { bw: route.bw, kind: route.kind }).fold(Pairs::NONE, Pairs::worst)
     }
 
-    /// Better than any pair.
+    /// The identity of the minimum.
     const NONE: Pairs = Pairs { bw: f32::INFINITY, kind: PathKind::Loc };
 
     fn worst(self, other: Pairs) -> Pairs {
@@ -85,26 +86,26 @@ impl Pairs {
     }
 }
 
-/// What all ranks have.
+/// What all ranks agree on.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Agreed {
-    /// The least of all ranks; of rings, then of trees.
+    /// The minimum over all ranks: of rings, then of trees.
     pub reach: [Reach; 2],
-    /// The worst pair of any host.
+    /// The slowest pair of any host.
     pub pairs: Pairs,
-    /// Whether any host's processors take long to post to a network.
+    /// Whether any host's CPUs are slow at posting to a network.
     pub posts_slowly: bool,
-    /// Of each host, by its first rank.
+    /// The lanes of each host, in the order of the hosts' first ranks.
     pub hosts: Vec<HostLanes>,
 }
 
-/// Why there is nothing to agree on.
+/// Why the ranks cannot agree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum AgreeError {
-    /// No summary.
+    /// A block that is no summary.
     #[error("rank {rank} sent no description of its channels; do all ranks run the same OxCCL?")]
     Malformed {
-        /// Who sent it.
+        /// Its sender.
         rank: u32,
     },
     /// Ranks of a host found different channels.
@@ -121,7 +122,7 @@ pub enum AgreeError {
 }
 
 impl Summary {
-    /// Of a host that was searched.
+    /// The summary of a searched host.
     pub fn new(system: &System, paths: &Paths, graphs: &Graphs) -> Summary {
         let inside = if is_uniform(system, paths) { Inside::Binary } else { Inside::Chain };
         Summary {
@@ -132,13 +133,13 @@ impl Summary {
         }
     }
 
-    /// What the ranks of `hosts` hosts that are all like this one agree on, if they are numbered host after host.
+    /// What the ranks of `hosts` hosts like this one agree on, if ranks are numbered host by host.
     pub fn of_hosts(self, hosts: u32) -> Agreed {
         let Summary { reach, pairs, posts_slowly, lanes } = self;
         Agreed { reach, pairs, posts_slowly, hosts: lanes.repeated(hosts) }
     }
 
-    /// Of a host of which nothing is known but its ranks.
+    /// The summary of a host of which only the ranks are known.
     pub fn unknown(ranks: Vec<u32>) -> Summary {
         let reach = Reach {
             channels: 1,
@@ -152,7 +153,7 @@ impl Summary {
         Summary { reach: [reach; 2], pairs, posts_slowly: false, lanes: HostLanes::uniform(ranks) }
     }
 
-    /// For the wire; only a host's first rank sends its lanes, the others a digest of them.
+    /// Encodes it for the wire. Only a host's first rank sends its lanes; the others send a digest of them.
     pub fn to_bytes(&self, is_first: bool) -> Vec<u8> {
         let HostLanes { rings, trees, tree_pattern, alternates, inside } = &self.lanes;
         let mut bytes = self.digest().to_le_bytes().to_vec();
@@ -182,20 +183,20 @@ impl Summary {
     }
 }
 
-/// Whether any two GPUs are joined by NVSwitches, so that a tree may go where no lane does.
+/// Whether NVSwitches join any two GPUs, so that a tree may use links that are on no lane.
 fn is_uniform(system: &System, paths: &Paths) -> bool {
     let farthest = paths.kinds(system, &system.gpus).map_or(PathKind::Loc, |(_, farthest)| farthest);
     system.nv_switch.is_some() && farthest <= PathKind::Nvl
 }
 
-/// What every rank said, in rank order; `hosts` tells who is on which host.
+/// Combines the summaries of all ranks, in rank order. `hosts` has the host of each rank.
 ///
 /// # Errors
 /// [`AgreeError`], the same on all ranks.
 pub fn agree(blocks: &[Vec<u8>], hosts: &[u64]) -> Result<Agreed, AgreeError> {
     let mut all: Option<[Reach; 2]> = None;
     let (mut pairs, mut posts_slowly) = (Pairs::NONE, false);
-    // First rank of each host, and what it said of its lanes.
+    // The first rank of each host, and the digest of its lanes.
     let mut firsts: Vec<(u64, u32, u64)> = Vec::new();
     let mut lanes = Vec::new();
     for (rank, (block, host)) in blocks.iter().zip(hosts).enumerate() {
@@ -225,7 +226,7 @@ pub fn agree(blocks: &[Vec<u8>], hosts: &[u64]) -> Result<Agreed, AgreeError> {
     agreed.ok_or(AgreeError::Malformed { rank: 0 })
 }
 
-/// What is left of a block.
+/// The unread rest of a block.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -239,7 +240,7 @@ impl Fields<'_> {
         self.take().map(|[byte]| byte)
     }
 
-    /// A speed or a time.
+    /// A bandwidth or a latency.
     fn number(&mut self) -> Option<f32> {
         self.take().map(f32::from_le_bytes).filter(|number| number.is_finite() && *number >= 0.0)
     }
@@ -256,7 +257,7 @@ impl Fields<'_> {
     }
 
     fn pairs(&mut self) -> Option<Pairs> {
-        // Infinite where a host has one GPU.
+        // Infinite on a host with one GPU.
         let bw = self.take().map(f32::from_le_bytes).filter(|bw| *bw >= 0.0)?;
         Some(Pairs { bw, kind: self.kind()? })
     }
@@ -273,7 +274,7 @@ impl Fields<'_> {
         Some(HostLanes { rings, trees, tree_pattern, alternates, inside })
     }
 
-    /// Ranks are checked where lanes are joined.
+    /// Reads lists of ranks; joining the lanes checks the ranks.
     fn lists(&mut self) -> Option<Vec<Vec<u32>>> {
         let (count, len) = (usize::from(self.byte()?), usize::from(self.byte()?));
         if count > CHANNELS_MAX || len > GPUS_MAX {

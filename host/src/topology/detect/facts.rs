@@ -1,16 +1,16 @@
 //! Layer: host / topology / detect, below its sources.
 //! Takes: nothing.
-//! Gives: what a source knows of a device: [`GpuFacts`], [`NetFacts`].
-//! Never: where a device hangs in the PCI tree: that is `place`'s.
+//! Gives: a source's facts about a device: [`GpuFacts`], [`NetFacts`].
+//! Never: a device's position in the PCI tree: that is `place`'s.
 
 use crate::topology::{BusId, C2c, NvLink};
 
-/// A GPU as its driver knows it. What is `None` a skeleton must tell.
+/// A GPU as its driver describes it. A skeleton must supply what is `None`.
 #[derive(Clone, PartialEq, Debug)]
 pub struct GpuFacts {
     /// Its address.
     pub bus_id: BusId,
-    /// The driver's number of it.
+    /// The driver's index.
     pub dev: Option<u32>,
     /// Rank that uses it, where ranks are known.
     pub rank: Option<u32>,
@@ -31,21 +31,21 @@ impl GpuFacts {
     }
 }
 
-/// A pair of ranks, or of the driver's numbers where ranks are not known, that may not access each other's memory.
+/// A pair of ranks, or of driver indices where ranks are not known, without access to each other's memory.
 pub type PeerFacts = (u32, u32);
 
-/// A network device as its driver knows it.
+/// A network device as its driver describes it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct NetFacts {
     /// `mlx5_0`, `eth0`.
     pub name: String,
-    /// The PCI device that it is, if it is one.
+    /// Address of its PCI device, if it has one.
     pub bus_id: Option<BusId>,
     /// Line rate, if known.
     pub speed_mbits: Option<u32>,
     /// Port of the adapter.
     pub port: u32,
-    /// Tells adapters apart, if known.
+    /// Identifies the adapter, if known.
     pub guid: Option<u64>,
     /// Whether it can read and write the memory of GPUs.
     pub gdr: bool,

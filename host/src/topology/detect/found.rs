@@ -1,6 +1,6 @@
 //! Layer: host / topology / detect.
 //! Takes: the GPU that one rank uses.
-//! Gives: [`Found`]: what that rank sees of its host, to be merged with what the others see, and its form on the wire.
+//! Gives: [`Found`]: that rank's view of its host, ready to be merged with the views of others, and its encoding.
 //! Never: another rank's GPU.
 
 use super::facts::GpuFacts;
@@ -10,34 +10,34 @@ use super::sysfs::Sysfs;
 use crate::topology::xml::{read_topology, write_topology};
 use crate::topology::{BusId, Inventory};
 
-/// Which GPU a rank uses, and what else it is to look for.
+/// What one rank detects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Own {
     /// The rank.
     pub rank: u32,
     /// Its GPU.
     pub gpu: BusId,
-    /// Whether network devices are its to tell: its host's first rank's.
+    /// Whether this rank reports the network devices. The first rank of each host does.
     pub tells_nets: bool,
 }
 
-/// What one rank sees of its host.
+/// One rank's view of its host.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Found {
-    /// Its GPU, the network devices, and what leads to them.
+    /// Its GPU, the network devices, and the devices above them.
     pub inventory: Inventory,
-    /// GPUs whose memory its own may not access.
+    /// GPUs whose memory its own GPU may not access.
     pub refused: Vec<BusId>,
 }
 
-/// GPUs of a host that can be refused.
+/// Most refused GPUs of a host.
 const REFUSED_MAX: usize = 256;
 
 impl Found {
-    /// Looks at this host. `skeleton` says what it has where the user knows better.
+    /// Detects this host's devices. `skeleton` has what the user states.
     ///
     /// # Errors
-    /// If NVML does not know the GPU, and `skeleton` does not either.
+    /// If neither NVML nor `skeleton` knows the GPU.
     pub fn look(skeleton: Inventory, own: Own) -> Result<Found, NvmlError> {
         let told = skeleton.gpus().iter().any(|(pci, gpu)| pci.bus_id == own.gpu && gpu.sm.is_some());
         let (facts, refused) = match nvml::gpu(own.gpu) {
@@ -48,7 +48,7 @@ impl Found {
         Ok(Found::see(skeleton, &Sysfs::live(), own, facts, refused))
     }
 
-    /// The same from facts at hand.
+    /// The same from given facts.
     pub fn see(
         mut skeleton: Inventory,
         sysfs: &Sysfs,
@@ -65,7 +65,7 @@ impl Found {
         Found { inventory, refused }
     }
 
-    /// For the wire.
+    /// Encodes it for the wire.
     pub fn to_bytes(&self) -> Vec<u8> {
         let count = self.refused.len().min(REFUSED_MAX);
         let mut bytes = (count as u32).to_le_bytes().to_vec();
@@ -74,7 +74,7 @@ impl Found {
         bytes
     }
 
-    /// From the wire; nothing if it is none.
+    /// Decodes it; `None` if malformed.
     pub fn from_bytes(bytes: &[u8]) -> Option<Found> {
         let (count, rest) = bytes.split_first_chunk()?;
         let count = u32::from_le_bytes(*count) as usize;

@@ -1,7 +1,8 @@
 //! Layer: host / topology / detect.
-//! Takes: `/sys` and `/proc` (or trees that look like them), what NVML says of GPUs, a skeleton of a cloud provider.
-//! Gives: an [`Inventory`] of the host, in the shape in which NCCL would dump it.
-//! Never: fails for want of a file: a VM or a container shows less, and what is not shown is taken to be as near as can be.
+//! Takes: `/sys` and `/proc` (or trees of the same form), NVML's facts about GPUs, a cloud provider's skeleton.
+//! Gives: an [`Inventory`] of the host, in the form in which NCCL would dump it.
+//! Never: fails because a file is missing: a VM or a container shows less, and a device of unknown position counts as
+//! near.
 
 mod facts;
 mod sysfs;
@@ -17,20 +18,20 @@ pub use sysfs::Sysfs;
 
 use super::{Inventory, PathPolicy, PeerAccess};
 
-/// This host: GPUs as NVML knows them, RDMA devices, or else network interfaces that are up.
+/// This host: NVML's GPUs, and RDMA devices or else network interfaces that are up.
 ///
 /// # Errors
 /// If NVML cannot be loaded, or fails; a host without GPUs has no NVML.
 pub fn host(skeleton: Inventory) -> Result<(Inventory, PathPolicy), NvmlError> {
     let sysfs = Sysfs::live();
     let (mut gpus, blocked) = nvml::gpus()?;
-    // Whom the driver refuses to whom is said by its numbers.
+    // The pairs without peer access use the driver's indices.
     gpus.iter_mut().for_each(|gpu| gpu.rank = gpu.dev);
     let policy = PathPolicy { peer_access: PeerAccess::Except(blocked), ..PathPolicy::default() };
     Ok((complete(skeleton, &sysfs, &gpus, &sysfs.nets()), policy))
 }
 
-/// This host as it is without GPUs: NUMA nodes, and RDMA devices or else network interfaces that are up.
+/// This host without GPUs: NUMA nodes, and RDMA devices or else network interfaces that are up.
 pub fn host_without_gpus(skeleton: Inventory) -> Inventory {
     let sysfs = Sysfs::live();
     processors(skeleton, &sysfs, &sysfs.nets())

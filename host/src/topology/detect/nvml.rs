@@ -1,7 +1,7 @@
 //! Layer: host / topology / detect.
-//! Takes: NVIDIA's management library, loaded when first asked for.
-//! Gives: the host's GPUs and their NVLinks, and which of them may not access each other.
-//! Never: a link to the library: a host without GPUs runs the same binary.
+//! Takes: NVIDIA's management library, loaded at first use.
+//! Gives: the host's GPUs with their NVLinks, and the pairs without peer access.
+//! Never: links to the library: the same binary runs on a host without GPUs.
 
 use super::facts::{GpuFacts, PeerFacts};
 use crate::topology::{BusId, C2c, NvLink};
@@ -14,23 +14,23 @@ use std::ffi::OsStr;
 use std::sync::OnceLock;
 use thiserror::Error;
 
-/// Why there is nothing to learn from NVML.
+/// Why NVML gives no answer.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum NvmlError {
-    /// The library is not there, or the driver does not answer it.
+    /// The library is missing, or the driver does not answer it.
     #[error("NVML (libnvidia-ml.so.1): {0}; a host without it needs a topology file")]
     Load(String),
-    /// A question about a GPU failed.
+    /// A query about a GPU failed.
     #[error("NVML, GPU {dev}: {what}: {message}")]
     Device {
-        /// NVML's number of the GPU.
+        /// NVML's index of the GPU.
         dev: u32,
-        /// What was asked.
+        /// The query.
         what: &'static str,
         /// NVML's answer.
         message: String,
     },
-    /// NVML does not know a GPU that CUDA has.
+    /// CUDA has a GPU that NVML does not know.
     #[error("NVML does not know GPU {bus_id}: {message}")]
     Unknown {
         /// The GPU.
@@ -40,23 +40,23 @@ pub enum NvmlError {
     },
 }
 
-/// The name that the driver installs; the one without a number belongs to development packages.
+/// The library's name in the driver package; the name without a number belongs to development packages.
 const LIBRARY: &str = "libnvidia-ml.so.1";
-/// What NCCL calls an NVSwitch that a virtual machine may not see; NVML gives it an address of ones, of which digits differ
-/// between drivers.
+/// NCCL's address for an NVSwitch that a virtual machine may not see. NVML gives such a switch an address of ones,
+/// whose number of digits differs between drivers.
 const HIDDEN_SWITCH: BusId = BusId(0xfff_ffff << 20 | 0xf_fff0);
-/// NVML's numbers of chip-to-chip links: how many there are, MB/s of one.
+/// NVML's field ids of chip-to-chip links: their number, and MB/s of one.
 const C2C_COUNT: u32 = 170;
 const C2C_BW: u32 = 172;
 
-/// The library, loaded once and kept: a process that makes many communicators asks it again and again.
+/// The library, loaded once and kept: a process that creates many communicators uses it many times.
 fn library() -> Result<&'static Nvml, NvmlError> {
     static NVML: OnceLock<Result<Nvml, String>> = OnceLock::new();
     let load = || Nvml::builder().lib_path(OsStr::new(LIBRARY)).init().map_err(|error| error.to_string());
     NVML.get_or_init(load).as_ref().map_err(|message| NvmlError::Load(message.clone()))
 }
 
-/// The GPU at an address, and those of the host whose memory it may not access.
+/// The GPU at an address, and the GPUs of the host whose memory it may not access.
 ///
 /// # Errors
 /// As for [`gpus`].
@@ -103,14 +103,14 @@ fn facts(dev: u32, device: &Device<'_>) -> Result<GpuFacts, NvmlError> {
         dev: Some(dev),
         rank: None,
         sm: Some(sm),
-        // GeForce boards refuse NICs; the NIC's own driver is asked elsewhere.
+        // GeForce boards refuse GPUDirect RDMA. The NIC's own driver is checked elsewhere.
         gdr: Some(!device.name().is_ok_and(|name| name.contains("GeForce"))),
         nvlinks: nvlinks(device, sm),
         c2c: c2c(device),
     })
 }
 
-/// Links that a GPU of this generation has at most.
+/// Most links of a GPU of this generation.
 fn links_max(sm: u32) -> u32 {
     match sm {
         90.. => 18,
@@ -121,7 +121,7 @@ fn links_max(sm: u32) -> u32 {
     }
 }
 
-/// Active links, one entry for each peer. A link that does not answer is one that is not there.
+/// Active links, one entry for each peer. A link that does not answer counts as absent.
 fn nvlinks(device: &Device<'_>, sm: u32) -> Vec<NvLink> {
     let mut found: Vec<NvLink> = Vec::new();
     for number in 0..links_max(sm) {
@@ -135,7 +135,7 @@ fn nvlinks(device: &Device<'_>, sm: u32) -> Vec<NvLink> {
         let class = match link.remote_device_type(number) {
             Ok(IntDeviceType::Gpu) => 0x03_0200,
             Ok(IntDeviceType::Ibmnpu) => 0x06_8001,
-            // What a virtual machine may not see is a switch of the host.
+            // A hidden peer is a switch.
             _ => 0x06_8000,
         };
         match found.iter_mut().find(|known| known.target == target) {
@@ -160,13 +160,13 @@ fn c2c(device: &Device<'_>) -> Vec<C2c> {
     links.map(|(count, bw_mbytes)| C2c { bw_mbytes, count }).into_iter().collect()
 }
 
-/// Whether the driver offers no reads or no writes. An old library that cannot tell refuses nothing.
+/// Whether the driver denies peer reads or writes. An old library that cannot answer denies nothing.
 fn refuses(a: &Device<'_>, b: &Device<'_>) -> bool {
     let asked = [P2pCapabilitiesIndex::Read, P2pCapabilitiesIndex::Write];
     asked.into_iter().any(|index| a.p2p_status(b, index).is_ok_and(|status| status != P2pStatus::Ok))
 }
 
-/// Pairs that the driver refuses.
+/// Pairs that the driver denies.
 fn blocked(devices: &[Device<'_>]) -> Vec<PeerFacts> {
     let pairs = (0..devices.len()).flat_map(|a| (0..devices.len()).map(move |b| (a, b)));
     let refused = pairs.filter(|(a, b)| a != b && refuses(&devices[*a], &devices[*b]));

@@ -1,21 +1,21 @@
 //! Layer: host / topology / detect.
 //! Takes: a skeleton, and facts of GPUs and network devices.
-//! Gives: the skeleton with each of them in its place in the PCI tree, without what leads nowhere.
-//! Never: changes what the skeleton says: a cloud provider knows its virtual machines better than they do.
+//! Gives: the skeleton with each device in its position in the PCI tree, without empty branches.
+//! Never: changes what the skeleton states: a cloud provider knows its virtual machines better than the guest does.
 
 use super::facts::{GpuFacts, NetFacts};
 use super::sysfs::Sysfs;
 use crate::topology::merge::trim;
 use crate::topology::{BusId, Cpu, Device, Gpu, Inventory, Net, Nic, Pci};
 
-/// Puts devices into the tree.
+/// Adds devices to the tree.
 pub fn complete(inventory: Inventory, sysfs: &Sysfs, gpus: &[GpuFacts], nets: &[NetFacts]) -> Inventory {
     let mut inventory = put(inventory, sysfs, gpus, nets);
     inventory.cpus.retain(|cpu| !cpu.devices.is_empty());
     inventory
 }
 
-/// The same for a host without GPUs, whose ranks are threads of its processors: NUMA nodes are there whether they have devices or not.
+/// The same for a host without GPUs, whose ranks are CPU threads. It keeps NUMA nodes without devices.
 pub fn processors(mut inventory: Inventory, sysfs: &Sysfs, nets: &[NetFacts]) -> Inventory {
     for node in sysfs.numa_nodes() {
         if !inventory.cpus.iter().any(|cpu| cpu.numa_id == node) {
@@ -57,10 +57,10 @@ fn fill_cpu(cpu: &mut Cpu, sysfs: &Sysfs) {
     }
 }
 
-/// A PCI device of the tree, put there with the switches above it if it was not.
+/// A PCI device of the tree, added with the switches above it if it was missing.
 fn place<'a>(inventory: &'a mut Inventory, sysfs: &Sysfs, bus_id: BusId) -> &'a mut Pci {
     let chain = sysfs.chain(bus_id);
-    // As far up as the tree does not know the devices yet.
+    // Walk up to the first device that the tree has.
     let known = chain.iter().position(|id| contains(inventory, *id)).unwrap_or(chain.len());
     for at in (0..known).rev() {
         let pci = Device::Pci(Pci::new(chain[at]));
@@ -85,7 +85,7 @@ fn fill_pci(pci: &mut Pci, sysfs: &Sysfs) {
     pci.subsystem_vendor = pci.subsystem_vendor.or(known.subsystem_vendor);
     pci.subsystem_device = pci.subsystem_device.or(known.subsystem_device);
     pci.link_speed = pci.link_speed.take().or(known.link_speed);
-    // NCCL refuses a file in which a device has no width; of one that hides it, it writes 0 itself.
+    // NCCL refuses a file in which a device has no width. It writes 0 for a device that hides it.
     pci.link_width = pci.link_width.or(known.link_width).or(Some(0));
 }
 
@@ -104,10 +104,10 @@ fn find_below(devices: &mut [Device], bus_id: BusId) -> Option<&mut Pci> {
     })
 }
 
-/// The device's CPU, put there if it was not.
+/// The device's CPU, added if it was missing.
 fn cpu_of<'a>(inventory: &'a mut Inventory, sysfs: &Sysfs, bus_id: BusId) -> &'a mut Cpu {
     let numa_id = sysfs.numa_node(bus_id);
-    // Where nothing is known of NUMA, a skeleton's first node is as good as any.
+    // Without NUMA information, use the skeleton's first node.
     let known = inventory.cpus.iter().position(|cpu| cpu.numa_id == numa_id);
     let known = known.or((numa_id < 0 && !inventory.cpus.is_empty()).then_some(0));
     let at = known.unwrap_or_else(|| {
@@ -154,8 +154,8 @@ fn add_net(devices: &mut Vec<Device>, dev: u32, facts: &NetFacts) {
     nic.nets.push(net);
 }
 
-/// The network device of the name, wherever the skeleton has it: NCCL's dumps have interfaces of virtual machines beside their PCI
-/// devices.
+/// Finds a network device by name, anywhere in the skeleton: NCCL's dumps have interfaces of virtual machines beside
+/// their PCI devices.
 fn find_net<'a>(inventory: &'a mut Inventory, facts: &NetFacts) -> Option<&'a mut Net> {
     inventory.cpus.iter_mut().find_map(|cpu| find_net_below(&mut cpu.devices, facts))
 }

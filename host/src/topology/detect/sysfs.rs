@@ -1,20 +1,20 @@
 //! Layer: host / topology / detect.
-//! Takes: `/sys` and `/proc`, or other directories in their place.
+//! Takes: `/sys` and `/proc`, or other directories of the same form.
 //! Gives: the PCI tree above a device, its links, NUMA nodes, CPUs, network devices.
-//! Never: an error: a file that is missing or odd is a fact that is not known.
+//! Never: an error: a missing or malformed file is an unknown fact.
 
 use super::facts::NetFacts;
 use crate::topology::{BusId, Cpu, Pci};
 use std::path::{Path, PathBuf};
 
-/// Where the kernel shows devices.
+/// The directories in which the kernel shows devices.
 #[derive(Clone, Debug)]
 pub struct Sysfs {
     sys: PathBuf,
     proc: PathBuf,
 }
 
-/// What NCCL calls the architecture that this is compiled for.
+/// NCCL's name of the architecture that this is compiled for.
 const ARCH: &str = if cfg!(target_arch = "aarch64") {
     "arm64"
 } else if cfg!(target_arch = "powerpc64") {
@@ -23,14 +23,14 @@ const ARCH: &str = if cfg!(target_arch = "aarch64") {
     "x86_64"
 };
 
-/// Bytes of a file that are read: those of sysfs are a page at most, `cpuinfo`'s first entry is far less.
+/// Bytes read of a file: a sysfs file has a page at most, the first entry of `cpuinfo` far less.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// Processors that are looked for: as many as `sched_setaffinity` takes.
+/// Most CPUs: as many as `sched_setaffinity` takes.
 const PROCESSORS_MAX: usize = 1024;
 
 impl Sysfs {
-    /// This host's.
+    /// This host's directories.
     pub fn live() -> Sysfs {
         Sysfs::at("/")
     }
@@ -40,21 +40,21 @@ impl Sysfs {
         Sysfs { sys: root.as_ref().join("sys"), proc: root.as_ref().join("proc") }
     }
 
-    /// The device and the switches above it, nearest first. The kernel's path leads from a root port, which belongs to the
-    /// CPU, down to the device; a switch in between shows itself as a port above and a port below, and goes by the address
-    /// of the port above.
+    /// The device and the switches above it, nearest first. The kernel's path leads from a root port, which belongs
+    /// to the CPU, down to the device. A switch in between shows as an upstream and a downstream port; its address is
+    /// that of the upstream port.
     pub fn chain(&self, bus_id: BusId) -> Vec<BusId> {
         let path = self.path(bus_id);
         let switches = path.iter().rev().skip(2).step_by(2);
         std::iter::once(bus_id).chain(switches.copied()).collect()
     }
 
-    /// A device's directory, by its place below the root port.
+    /// A device's directory, by its position below the root port.
     pub fn place(&self, bus_id: BusId) -> Option<PathBuf> {
         self.device(bus_id).canonicalize().ok()
     }
 
-    /// The processors near the device of a directory; none if the kernel does not tell.
+    /// The CPUs near the device of a directory; none if the kernel does not say.
     pub fn processors_of(&self, directory: &Path) -> Vec<usize> {
         let list = text(&directory.join("local_cpulist")).unwrap_or_default();
         (0..PROCESSORS_MAX).filter(|cpu| is_listed(&list, *cpu)).collect()
@@ -67,7 +67,7 @@ impl Sysfs {
         names.filter(|name| name.contains('.')).filter_map(|name| name.parse().ok()).collect()
     }
 
-    /// What the kernel knows of a PCI device.
+    /// The kernel's facts about a PCI device.
     pub fn pci(&self, bus_id: BusId) -> Pci {
         let device = self.device(bus_id);
         let id = |name| self.hex(&device.join(name)).and_then(|id| u16::try_from(id).ok());
@@ -84,7 +84,7 @@ impl Sysfs {
         }
     }
 
-    /// A link is as good as the worse of its ends.
+    /// Speed and width of a link: the lower of its two ends.
     fn link(&self, device: &Path) -> (Option<String>, Option<u32>) {
         let port = device.canonicalize().ok().and_then(|path| path.parent().map(Path::to_owned));
         let ends: Vec<PathBuf> = std::iter::once(device.to_owned()).chain(port).collect();
@@ -95,17 +95,17 @@ impl Sysfs {
             .filter(|text| rate(text).is_some())
             .min_by(|a, b| rate(a).partial_cmp(&rate(b)).unwrap_or(std::cmp::Ordering::Equal));
         let widths = ends.iter().filter_map(|end| text(&end.join("max_link_width"))?.parse::<u32>().ok());
-        // 255 is what the kernel shows where a device does not tell.
+        // The kernel shows 255 where a device does not report its width.
         (speed, widths.filter(|lanes| (1..255).contains(lanes)).min())
     }
 
-    /// The NUMA node of a device; -1 where the host has none, or does not tell.
+    /// The NUMA node of a device; -1 if the host has none or does not say.
     pub fn numa_node(&self, bus_id: BusId) -> i32 {
         let node = text(&self.device(bus_id).join("numa_node"));
         node.and_then(|node| node.parse().ok()).filter(|node| (0..4096).contains(node)).unwrap_or(-1)
     }
 
-    /// The NUMA node that has all of some processors, given as a mask.
+    /// The NUMA node that contains all CPUs of a mask.
     pub fn numa_node_of(&self, processors: &[u64]) -> Option<u32> {
         let nodes = self.sys.join("devices/system/node");
         let number = |name: &String| name.strip_prefix("node")?.parse::<u32>().ok();
@@ -119,7 +119,7 @@ impl Sysfs {
         names(&nodes).iter().filter_map(number).find(has_all)
     }
 
-    /// The host's NUMA nodes; -1 alone where it has none, or does not tell.
+    /// The host's NUMA nodes; -1 alone if it has none or does not say.
     pub fn numa_nodes(&self) -> Vec<i32> {
         let nodes = names(&self.sys.join("devices/system/node"));
         let nodes: Vec<i32> = nodes
@@ -182,7 +182,7 @@ impl Sysfs {
         found
     }
 
-    /// Network interfaces that are up, the loopback and those of containers left out.
+    /// Network interfaces that are up, without loopback and container interfaces.
     pub fn interfaces(&self) -> Vec<NetFacts> {
         let class = self.sys.join("class/net");
         let is_up =
@@ -211,7 +211,7 @@ impl Sysfs {
     }
 }
 
-/// Whether a list such as `0-3,8` has a number.
+/// Whether a list such as `0-3,8` contains a number.
 fn is_listed(list: &str, number: usize) -> bool {
     list.split(',').any(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -228,7 +228,7 @@ fn text(path: &Path) -> Option<String> {
     Some(text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
-/// A directory's entries, sorted as people count: `mlx5_2` before `mlx5_10`.
+/// A directory's entries in natural order: `mlx5_2` before `mlx5_10`.
 fn names(directory: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -239,7 +239,7 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// The PCI device that a link of another class leads to. Virtual functions and the like hang below it.
+/// The PCI device that a link of another class leads to. Virtual functions and similar devices are below it.
 fn bus_id_of(link: &Path) -> Option<BusId> {
     let path = link.canonicalize().ok()?;
     let names = path.components().filter_map(|part| part.as_os_str().to_str());

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The worst thing on the way between two nodes.
+/// Path type: the slowest kind of link between two nodes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum PathKind {
     /// The same node.
@@ -31,7 +31,7 @@ pub enum PathKind {
     Sys,
     /// The network.
     Net,
-    /// No way.
+    /// No route.
     Dis,
 }
 
@@ -60,7 +60,7 @@ impl PathKind {
         }
     }
 
-    /// The next farther one.
+    /// The next farther type.
     pub fn farther(self) -> Option<PathKind> {
         PathKind::ALL.get(self as usize + 1).copied()
     }

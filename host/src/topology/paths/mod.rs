@@ -1,8 +1,8 @@
 //! Layer: host / topology / paths.
 //! Takes: a [`System`] and a [`PathPolicy`].
-//! Gives: [`Paths`]: for each pair of GPUs, network devices, CPUs and NVSwitches the links between them, their least
-//! bandwidth and the worst thing on the way.
-//! Never: the environment: the policy is handed in.
+//! Gives: [`Paths`]: for each pair of GPUs, network devices, CPUs and NVSwitches the links between them, the least
+//! bandwidth and the path type.
+//! Never: reads the environment: the caller passes the policy.
 
 mod kind;
 mod nearest;
@@ -13,14 +13,14 @@ pub use policy::{PathPolicy, PeerAccess};
 
 use super::system::{LinkId, NodeId, System};
 
-/// How data gets from one node to another.
+/// The route of data from one node to another.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Route {
-    /// The worst thing on the way.
+    /// Path type.
     pub kind: PathKind,
     /// GB/s of its narrowest link.
     pub bw: f32,
-    /// Its links in order; none from a node to itself and where there is no way.
+    /// Its links in order; empty from a node to itself and where there is no route.
     pub links: Vec<LinkId>,
 }
 
@@ -33,17 +33,17 @@ impl Route {
 /// The routes between all endpoints.
 #[derive(Clone, Debug)]
 pub struct Paths {
-    /// Place of each node among the endpoints.
+    /// Index of each node among the endpoints.
     place: Vec<Option<u16>>,
     count: usize,
     /// From each endpoint to each.
     routes: Vec<Route>,
-    /// For each network device, the GPU that is to use it first.
+    /// For each network device, the GPU that uses it first.
     local_gpus: Vec<Option<usize>>,
 }
 
 impl Paths {
-    /// Finds all routes, then bends those that the policy forbids.
+    /// Finds all routes, then diverts those that the policy forbids.
     pub fn new(system: &System, policy: &PathPolicy) -> Paths {
         let mut ends = Vec::new();
         ends.extend(&system.gpus);
@@ -86,7 +86,7 @@ impl Paths {
         usize::from(place(from)) * self.count + usize::from(place(to))
     }
 
-    /// The GPU, by place, that uses a network device first, if any does.
+    /// The GPU, by index, that uses a network device first, if any does.
     pub fn local_gpu(&self, net: usize) -> Option<usize> {
         self.local_gpus[net]
     }
@@ -97,7 +97,8 @@ impl Paths {
         reached.copied().min_by_key(|cpu| self.between(node, *cpu).links.len())
     }
 
-    /// Those of `ends` with the most bandwidth from `node`, and among these the best kind: by place, in order.
+    /// Those of `ends` with the most bandwidth from `node`, and among these the nearest path type: by index, in
+    /// order.
     pub fn best_of(&self, node: NodeId, ends: &[NodeId]) -> Vec<usize> {
         let route = |end: &NodeId| self.between(node, *end);
         let bw = ends.iter().map(|end| route(end).bw).fold(0.0, f32::max);
@@ -106,7 +107,8 @@ impl Paths {
         (0..ends.len()).filter(is_best).collect()
     }
 
-    /// The network device, by place, that a GPU uses for a channel: GPUs with the same ones near share them out.
+    /// The network device, by index, that a GPU uses for a channel. GPUs with the same nearest devices share them
+    /// out.
     pub fn local_net(&self, system: &System, gpu: usize, channel: usize) -> Option<usize> {
         let nets = self.best_of(system.gpus[gpu], &system.nets);
         let first = *nets.first()?;
@@ -119,7 +121,7 @@ impl Paths {
         Some(nets[at % nets.len()])
     }
 
-    /// The GPU near a network device that has it as its own for the earliest channel.
+    /// The GPU near a network device that uses it for the earliest channel.
     fn first_gpu(&self, system: &System, net: usize) -> Option<usize> {
         let gpus = self.best_of(system.nets[net], &system.gpus);
         let rounds = system.nets.len().max(1);
@@ -128,7 +130,7 @@ impl Paths {
         })
     }
 
-    /// The least and the greatest kind between GPUs and `ends`, a GPU to itself left out.
+    /// The nearest and the farthest path type between GPUs and `ends`, except from a GPU to itself.
     pub fn kinds(&self, system: &System, ends: &[NodeId]) -> Option<(PathKind, PathKind)> {
         let pairs = system.gpus.iter().flat_map(|gpu| ends.iter().map(move |end| (*gpu, *end)));
         let kinds = pairs.filter(|(gpu, end)| gpu != end).map(|(gpu, end)| self.between(gpu, end).kind);
@@ -139,7 +141,7 @@ impl Paths {
     }
 }
 
-/// The lowest bits of a number in reverse order, as many as count to `power` of two: neighbours come to lie far apart.
+/// Reverses the bits of a number below `power` of two: neighbours move far apart.
 fn mirror_bits(number: usize, power: usize) -> usize {
     let bits = power.trailing_zeros();
     (0..bits).filter(|bit| number >> bit & 1 == 1).map(|bit| 1 << (bits - 1 - bit)).sum()

@@ -6,7 +6,7 @@
 use super::{PathKind, Route};
 use crate::topology::system::{LinkId, LinkKind, NodeId, NodeKind, System};
 
-/// Where each node goes next on its way to the target.
+/// Next hop of each node towards the target.
 pub(super) struct Tree {
     target: NodeId,
     steps: Vec<Option<Step>>,
@@ -21,8 +21,8 @@ struct Step {
     kind: PathKind,
 }
 
-/// Breadth first from `target` outwards. Nodes of one distance are all known before the next is looked at, so a node's
-/// way may still widen within its distance, never after.
+/// Breadth-first search from `target` outwards. All nodes of one distance are known before any is expanded: a node's
+/// route may widen within its distance, never later.
 pub(super) fn tree(system: &System, target: NodeId, nvb: bool) -> Tree {
     let mut steps: Vec<Option<Step>> = vec![None; system.nodes.len()];
     steps[usize::from(target.0)] =
@@ -54,7 +54,7 @@ pub(super) fn tree(system: &System, target: NodeId, nvb: bool) -> Tree {
     Tree { target, steps }
 }
 
-/// Data passes through a GPU only from NVLink to NVLink, and only as the one stop between two GPUs.
+/// Data passes through a GPU only from NVLink to NVLink, and only as the one intermediate GPU between two others.
 fn may_pass(
     system: &System,
     target: NodeId,
@@ -71,7 +71,7 @@ fn may_pass(
 fn kind_of(system: &System, node: NodeId, here: Step, link: LinkKind, to: NodeId) -> PathKind {
     let (at, to) = (&system.node(node).kind, &system.node(to).kind);
     match link {
-        // The network itself is no part of the way to it.
+        // The network itself does not count in the path type.
         LinkKind::Loc | LinkKind::Net => PathKind::Loc,
         LinkKind::NvLink if matches!(at, NodeKind::Gpu(_)) && here.kind == PathKind::Nvl && here.hops > 0 => {
             PathKind::Nvb

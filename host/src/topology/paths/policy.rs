@@ -1,36 +1,36 @@
 //! Layer: host / topology / paths.
 //! Takes: the shortest routes.
-//! Gives: the routes that data takes, given who may access whose memory.
-//! Never: a route that is forbidden because it is short.
+//! Gives: the routes that data takes, given the permitted accesses.
+//! Never: uses a forbidden route because it is short.
 
 use super::{PathKind, Paths, Route};
 use crate::topology::system::{CpuModel, GpuNode, NodeId, System};
 
-/// What the user and the driver allow. The default is that of an empty environment.
+/// The accesses that user and driver permit. The default is that of an empty environment.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PathPolicy {
-    /// GPUs access each other's memory up to this far (`NCCL_P2P_LEVEL`; `NCCL_P2P_DISABLE` is [`PathKind::Loc`]).
-    /// `None`: PXB, and everywhere on AMD CPUs with one or two GPUs.
+    /// Farthest path type for peer-to-peer access between GPUs (`NCCL_P2P_LEVEL`; `NCCL_P2P_DISABLE` is
+    /// [`PathKind::Loc`]). `None`: PXB, and unlimited on AMD CPUs with one or two GPUs.
     pub p2p_level: Option<PathKind>,
-    /// NICs access GPU memory up to this far (`NCCL_NET_GDR_LEVEL`). `None`: P2C.
+    /// Farthest path type for GPUDirect RDMA (`NCCL_NET_GDR_LEVEL`). `None`: P2C.
     pub gdr_level: Option<PathKind>,
     /// Data may go by NVLink to the GPU next to a NIC (`NCCL_PXN_DISABLE`).
     pub pxn: bool,
-    /// ... also where that GPU reaches the NIC through its CPU's chip-to-chip link (`NCCL_PXN_C2C`).
+    /// The same where that GPU reaches the NIC through its CPU's chip-to-chip link (`NCCL_PXN_C2C`).
     pub pxn_c2c: bool,
     /// Data may go by NVLink through one other GPU (`NCCL_NVB_DISABLE`).
     pub nvb: bool,
-    /// What the driver says of access between GPUs.
+    /// The driver's answer about peer access between GPUs.
     pub peer_access: PeerAccess,
 }
 
 /// Which GPUs may access each other's memory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum PeerAccess {
-    /// Nobody was asked: all but GeForce boards over PCI. For files of other machines.
+    /// Unknown, for files of other machines: all GPUs may, but GeForce boards not over PCI.
     #[default]
     ByBoard,
-    /// All but these pairs of ranks.
+    /// All may, except these pairs of ranks.
     Except(Vec<(u32, u32)>),
 }
 
@@ -48,7 +48,7 @@ impl Default for PathPolicy {
 }
 
 impl PathPolicy {
-    /// Bends routes in the order in which they build on each other.
+    /// Diverts routes. The order matters: each step builds on the earlier ones.
     pub(super) fn apply(&self, system: &System, paths: &mut Paths) {
         self.divert_gpus(system, paths);
         shorten_c2c(system, paths);
@@ -79,7 +79,7 @@ impl PathPolicy {
         }
     }
 
-    /// GPUs that may not access each other go through the receiver's CPU.
+    /// Routes GPUs without peer access through the receiver's CPU.
     fn divert_gpus(&self, system: &System, paths: &mut Paths) {
         for to in &system.gpus {
             for from in &system.gpus {
@@ -99,7 +99,7 @@ impl PathPolicy {
         system.gpu(gpu).gdr && system.net(net).gdr && paths.between(gpu, net).kind <= level
     }
 
-    /// PXN: a GPU sends by NVLink to the one next to the NIC, if that is wider or keeps off the CPU.
+    /// PXN: a GPU sends by NVLink to the GPU next to the NIC, if that is wider or avoids the CPU.
     fn relay(&self, system: &System, paths: &mut Paths, relay: Option<NodeId>, gpu: NodeId, net: NodeId) {
         let Some(relay) = relay.filter(|relay| *relay != gpu && self.pxn) else { return };
         let near = if self.pxn_c2c { PathKind::P2c } else { PathKind::Pxb };
@@ -115,10 +115,10 @@ impl PathPolicy {
         }
     }
 
-    /// A NIC that may not access a GPU's memory goes through the GPU's CPU, both ways.
+    /// Routes a NIC without GPUDirect RDMA through the GPU's CPU, in both directions.
     fn divert_net(&self, system: &System, paths: &mut Paths, gpu: NodeId, net: NodeId) {
         let is_direct = paths.between(gpu, net).kind < PathKind::Phb;
-        // With PXN it is the relaying GPU that the NIC accesses, which was looked at when the relay was chosen.
+        // With PXN the NIC accesses the relaying GPU; choosing the relay has checked that access.
         let is_relayed = paths.between(gpu, net).kind == PathKind::Pxn;
         if !is_direct || is_relayed || self.allows_gdr(system, paths, gpu, net) {
             return;
@@ -130,7 +130,7 @@ impl PathPolicy {
     }
 }
 
-/// From a GPU with chip-to-chip links to the NICs nearest to it, the CPU is no detour.
+/// For a GPU with chip-to-chip links, the CPU is no detour to its nearest NICs.
 fn shorten_c2c(system: &System, paths: &mut Paths) {
     for gpu in &system.gpus {
         let Some(cpu) = paths.local_cpu(system, *gpu) else { continue };
@@ -148,7 +148,7 @@ fn shorten_c2c(system: &System, paths: &mut Paths) {
     }
 }
 
-/// Replaces a route by the one through `via`.
+/// Replaces a route by one through `via`.
 fn divert(paths: &mut Paths, from: NodeId, via: NodeId, to: NodeId) {
     let (first, second) = (paths.between(from, via), paths.between(via, to));
     let route = Route {

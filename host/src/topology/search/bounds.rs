@@ -1,7 +1,7 @@
 //! Layer: host / topology / search.
 //! Takes: a [`System`] and its [`Paths`].
-//! Gives: [`Bounds`]: between which kinds and below which bandwidths a search makes sense.
-//! Never: more than a look at each pair.
+//! Gives: [`Bounds`]: the path types and bandwidths between which a search makes sense.
+//! Never: examines more than each pair once.
 
 use crate::topology::system::{LOCAL_BW, LinkKind};
 use crate::topology::{PathKind, Paths, System};
@@ -9,13 +9,13 @@ use crate::topology::{PathKind, Paths, System};
 /// Where a search starts and ends.
 #[derive(Clone, Debug)]
 pub(crate) struct Bounds {
-    /// Nearest and farthest kind between GPUs.
+    /// Nearest and farthest path type between GPUs.
     pub intra: (PathKind, PathKind),
-    /// Nearest and farthest kind to the network.
+    /// Nearest and farthest path type to the network.
     pub inter: (PathKind, PathKind),
     /// GB/s that one channel can have.
     pub channel_bw_max: f32,
-    /// GB/s that leave the GPU with the widest links.
+    /// GB/s out of the GPU with the widest links.
     pub total_bw: f32,
     /// Two groups of GPUs with NVLink inside and something slower between.
     pub is_split_nvlink: bool,

@@ -1,7 +1,8 @@
 //! Layer: host / topology / search.
-//! Takes: where a lane stands.
-//! Gives: the GPUs and network devices to try next, most promising first: with a budget, order is what makes answers good.
-//! Never: decides whether links carry it.
+//! Takes: the state of a lane.
+//! Gives: the GPUs and network devices to try next, most promising first: the search has a budget, so the order
+//! decides how good its answer is.
+//! Never: checks whether the links have the bandwidth.
 
 use super::capacity::Capacity;
 use super::{Machine, Pattern};
@@ -10,11 +11,11 @@ use std::cmp::Reverse;
 
 /// Orders that hold for all searches of a machine.
 pub(crate) struct Choices {
-    /// For a lane's start.
+    /// Network devices for the start of a lane.
     starts: Ranked,
-    /// For a lane's end, by GPU.
+    /// Network devices for the end of a lane, by GPU.
     exits: Vec<Ranked>,
-    /// For each GPU the others that it reaches, nearest first, each with a number that those equally near share.
+    /// For each GPU the other reachable GPUs, nearest first. GPUs at the same distance share a number.
     neighbours: Vec<Vec<(usize, usize)>>,
     /// For each network device, the GPUs nearest to it.
     pub near_gpus: Vec<Vec<usize>>,
@@ -22,7 +23,7 @@ pub(crate) struct Choices {
     pub port: Vec<usize>,
 }
 
-/// Network devices by place, nearest last to be left out: each with the kind of route from which on it counts.
+/// Network devices by index, nearest first, each with the path type from which on it counts.
 type Ranked = Vec<(usize, PathKind)>;
 
 impl Choices {
@@ -48,18 +49,18 @@ impl Choices {
         }
     }
 
-    /// The network devices, by place, at which a lane may begin.
+    /// The network devices, by index, at which a lane may begin.
     pub fn starts(&self, farthest: PathKind) -> Vec<usize> {
         self.starts.iter().take_while(|(_, kind)| *kind <= farthest).map(|(net, _)| *net).collect()
     }
 
-    /// The network devices, by place, by which a lane may leave at a GPU.
+    /// The network devices, by index, by which a lane may leave at a GPU.
     pub fn exits(&self, gpu: usize, farthest: PathKind) -> impl Iterator<Item = usize> {
         self.exits[gpu].iter().take_while(move |(_, kind)| *kind <= farthest).map(|(net, _)| *net)
     }
 }
 
-/// First the network devices that one of the GPUs has as its own, then all others from near to far.
+/// First the network devices that one of the GPUs uses as its own, then all others from near to far.
 fn ranked(system: &System, paths: &Paths, gpus: &[usize]) -> Ranked {
     let mut found: Ranked = Vec::new();
     let mut add = |net: usize, kind: PathKind| {
@@ -82,18 +83,18 @@ fn ranked(system: &System, paths: &Paths, gpus: &[usize]) -> Ranked {
     found
 }
 
-/// Which GPUs are wanted next.
+/// The order of the next GPUs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wanted {
-    /// Near this GPU.
+    /// Nearest to this GPU first.
     Near,
-    /// Near the lane's NIC, which the next GPU is to use.
+    /// Nearest to the lane's NIC first, since the next GPU uses it.
     NearNet(usize),
-    /// Near the NIC all the same, but GPUs that are equally near come last first.
+    /// Nearest to the lane's NIC first, but in reverse among GPUs at the same distance.
     NearNetLater(usize),
 }
 
-/// The GPUs to go to from `gpu`, by place; each is given to `add`.
+/// Passes the GPUs that may follow `gpu`, by index, to `add`.
 #[expect(clippy::too_many_arguments, reason = "where a lane stands, and what is wanted of it")]
 pub(super) fn next_gpus(
     machine: &Machine<'_>,
@@ -129,7 +130,7 @@ pub(super) fn next_gpus(
     scored.into_iter().map(|score| score.3).for_each(add);
 }
 
-/// NVSwitches do best where each GPU has few peers: only neighbours in number are tried.
+/// NVSwitches do best where each GPU has few peers: try only neighbours by index.
 fn next_in_number(pattern: Pattern, gpu: usize, count: usize) -> impl Iterator<Item = usize> {
     let (after, before) = ((gpu + 1) % count, (gpu + count - 1) % count);
     let (first, second) = match pattern {
@@ -137,11 +138,11 @@ fn next_in_number(pattern: Pattern, gpu: usize, count: usize) -> impl Iterator<I
         Pattern::BalancedTree | Pattern::SplitTree => (after, Some(before)),
         Pattern::Tree | Pattern::Nvls | Pattern::CollnetDirect => (after, None),
     };
-    // Of two GPUs, the other one is both.
+    // With two GPUs, the next and the previous one are the same.
     std::iter::once(first).chain(second.filter(|second| *second != first))
 }
 
-/// The other GPUs: those with the widest routes first, then those with the fewest links, then in turn.
+/// The other GPUs: widest routes first, then fewest links, then by index from this one on.
 fn neighbours(system: &System, paths: &Paths, gpu: usize) -> Vec<(usize, usize)> {
     let gpus = &system.gpus;
     let others = (1..gpus.len()).map(|turn| (gpu + turn) % gpus.len());

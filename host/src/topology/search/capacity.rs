@@ -1,22 +1,22 @@
 //! Layer: host / topology / search.
 //! Takes: routes and speeds.
-//! Gives: [`Capacity`]: what each link still carries while channels are tried.
-//! Never: less than nothing on a link.
+//! Gives: [`Capacity`]: the bandwidth left on each link while channels are tried.
+//! Never: a negative bandwidth.
 
 use crate::topology::PathKind;
 use crate::topology::paths::Route;
 use crate::topology::system::{CpuModel, LinkId, LinkKind, NodeId, NodeKind, System, through_intel};
 
-/// GB/s that are left.
+/// GB/s left.
 pub(super) struct Capacity<'a> {
     system: &'a System,
     links: Vec<f32>,
-    /// Of each network device, by place.
+    /// GB/s left on each network device, by index.
     nets: Vec<f32>,
     habits: Vec<Habit>,
 }
 
-/// What data on a link causes elsewhere.
+/// Traffic that data on a link causes elsewhere.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Habit {
     Plain,
@@ -46,7 +46,7 @@ impl<'a> Capacity<'a> {
         }
     }
 
-    /// Takes `bw` from each link of a route; from none, and `false`, if one has less.
+    /// Takes `bw` from each link of a route. `false`: one link has less, and nothing was taken.
     pub fn take(&mut self, from: NodeId, route: &Route, bw: f32) -> bool {
         match self.walk(from, route, route.links.len(), bw) {
             done if done == route.links.len() => true,
@@ -57,12 +57,12 @@ impl<'a> Capacity<'a> {
         }
     }
 
-    /// Gives back what [`Self::take`] took.
+    /// Undoes [`Self::take`].
     pub fn give(&mut self, from: NodeId, route: &Route, bw: f32) {
         self.walk(from, route, route.links.len(), -bw);
     }
 
-    /// Takes from up to `count` links; returns from how many it could.
+    /// Takes from up to `count` links; returns how many had enough.
     fn walk(&mut self, from: NodeId, route: &Route, count: usize, bw: f32) -> usize {
         let is_from_gpu = matches!(self.system.node(from).kind, NodeKind::Gpu(_));
         let is_split = is_from_gpu
@@ -88,8 +88,8 @@ impl<'a> Capacity<'a> {
         count
     }
 
-    /// Takes from a network device and those that share its port. `false`: it has less. `ports` names the first device of
-    /// each one's port.
+    /// Takes from a network device and those that share its port. `false`: one has less. `ports` has, for each
+    /// device, the first device on its port.
     pub fn take_net(&mut self, net: usize, ports: &[usize], bw: f32) -> bool {
         let has_enough = self.nets[net] >= bw;
         if has_enough {
@@ -98,13 +98,13 @@ impl<'a> Capacity<'a> {
         has_enough
     }
 
-    /// Gives back what [`Self::take_net`] took.
+    /// Undoes [`Self::take_net`].
     pub fn give_net(&mut self, net: usize, ports: &[usize], bw: f32) {
         let shares = ports.iter().map(|port| *port == ports[net]);
         self.nets.iter_mut().zip(shares).filter(|(_, shares)| *shares).for_each(|(left, _)| *left += bw);
     }
 
-    /// What a GPU's PCI link still carries in both directions.
+    /// GB/s left on a GPU's PCI link in both directions.
     pub fn pci_left(&self, gpu: NodeId) -> f32 {
         let is_pci = |id: &&LinkId| self.system.link(**id).kind == LinkKind::Pci;
         match self.system.node(gpu).links.iter().find(is_pci) {
@@ -114,10 +114,10 @@ impl<'a> Capacity<'a> {
     }
 }
 
-/// To thousandths: otherwise taking and giving back leaves crumbs that decide comparisons.
+/// Rounds to thousandths: otherwise rounding errors of taking and giving back would decide comparisons.
 fn rounded(bw: f32) -> f32 {
     let thousandths = bw * 1000.0;
-    // Whole ones, which are most, need no call of a library.
+    // Most values are whole and need no library call.
     let whole = thousandths as i32 as f32;
     (if whole == thousandths { whole } else { thousandths.round() }) / 1000.0
 }

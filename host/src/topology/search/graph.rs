@@ -1,12 +1,13 @@
 //! Layer: host / topology / search, its result.
 //! Takes: nothing.
-//! Gives: [`Graph`]: channels of one algorithm on one host, each a [`Lane`] through its GPUs, with the speed each carries.
-//! Never: other hosts: lanes are joined over hosts elsewhere.
+//! Gives: [`Graph`]: the channels of one algorithm on one host, each a [`Lane`] through its GPUs, with the bandwidth
+//! of each.
+//! Never: other hosts: `channels` joins lanes over hosts.
 
 use crate::topology::PathKind;
 use std::fmt;
 
-/// Channels of a graph.
+/// Most channels of a graph.
 pub const CHANNELS_MAX: usize = 64;
 
 /// Which algorithm a graph is for, with NCCL's numbers.
@@ -17,11 +18,11 @@ pub enum GraphId {
     Ring = 0,
     /// Trees.
     Tree = 1,
-    /// Chains to a NIC that reduces.
+    /// Chains to a NIC with in-network reduction.
     CollnetChain = 2,
     /// Reduction in NVSwitches.
     Nvls = 3,
-    /// GPUs that send straight to a NIC that reduces.
+    /// GPUs that send directly to a NIC with in-network reduction.
     CollnetDirect = 4,
 }
 
@@ -32,12 +33,12 @@ impl GraphId {
         [Ring, Tree, CollnetChain, Nvls, CollnetDirect].into_iter().find(|id| *id as u32 == number)
     }
 
-    /// Whether it needs network devices that reduce.
+    /// Whether it needs network devices with in-network reduction.
     pub(super) fn is_collnet(self) -> bool {
         matches!(self, GraphId::CollnetChain | GraphId::CollnetDirect)
     }
 
-    /// For people.
+    /// Name for messages.
     pub fn name(self) -> &'static str {
         match self {
             GraphId::Ring => "ring",
@@ -61,9 +62,9 @@ pub enum Pattern {
     Tree = 3,
     /// A ring, or a chain from NIC to NIC.
     Ring = 4,
-    /// A GPU through which the others' data passes in NVSwitches.
+    /// A GPU that reduces for all others through NVSwitches.
     Nvls = 5,
-    /// A GPU to which the others send straight.
+    /// A GPU to which all others send directly.
     CollnetDirect = 6,
 }
 
@@ -78,18 +79,18 @@ impl Pattern {
         matches!(self, Pattern::BalancedTree | Pattern::SplitTree | Pattern::Tree)
     }
 
-    /// Whether a lane is one GPU that others send to, not an order of all.
+    /// Whether a lane is one head that others send to, instead of an order of all GPUs.
     pub(super) fn is_heads(self) -> bool {
         matches!(self, Pattern::Nvls | Pattern::CollnetDirect)
     }
 }
 
-/// One channel's way through a host.
+/// The part of one channel inside one host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lane {
-    /// Ranks in order, each once. In NVLS and collnet direct the first is the head.
+    /// Ranks in order, each once. In NVLS and CollNet direct the first is the head.
     pub gpus: Vec<u32>,
-    /// Ids of the network devices where it enters and leaves the host, if there are other hosts.
+    /// Ids of the network devices by which it enters and leaves the host, if there are other hosts.
     pub nets: Option<[u64; 2]>,
 }
 
@@ -100,21 +101,21 @@ pub struct Graph {
     pub id: GraphId,
     /// How lanes use GPUs and NICs.
     pub pattern: Pattern,
-    /// 0: a lane uses one NIC; 1: it need not; 2: lanes 2i and 2i+1 use two NICs in opposite roles.
+    /// 0: a lane uses one NIC; 1: it may use two; 2: lanes 2i and 2i+1 use two NICs in opposite roles.
     pub cross_nic: u32,
     /// GB/s of a channel between GPUs.
     pub bw_intra: f32,
     /// GB/s of a channel to the network.
     pub bw_inter: f32,
-    /// Of the network, in microseconds.
+    /// Latency of the network, in microseconds.
     pub latency_inter: f32,
-    /// Farthest kind of route between GPUs.
+    /// Farthest path type between GPUs.
     pub type_intra: PathKind,
-    /// Farthest kind of route to the network.
+    /// Farthest path type to the network.
     pub type_inter: PathKind,
     /// Whether all lanes are equal.
     pub same_channels: bool,
-    /// Links crossed by all lanes together; not in files.
+    /// Links that all lanes together cross; not in files.
     pub hops: u32,
     /// The channels.
     pub lanes: Vec<Lane>,
@@ -139,7 +140,7 @@ impl Graph {
     }
 }
 
-/// As NCCL logs it.
+/// The form of NCCL's log.
 impl fmt::Display for Graph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(

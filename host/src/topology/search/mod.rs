@@ -1,12 +1,12 @@
 //! Layer: host / topology / search.
 //! Takes: a [`System`], its [`Paths`] and a [`SearchConfig`].
 //! Gives: [`Graphs`]: for each algorithm, the channels that use the machine best.
-//! Never: runs long: steps are counted and bounded, so that the answer is the same on every rank and every machine.
+//! Never: runs long: it counts steps against a budget, so that every rank on every machine gets the same answer.
 //!
-//! The search is NCCL's in what it tries and in which order, since its answers are what users know and tune for. A channel
-//! carries some speed; it takes that from each link it crosses. `walk` finds as many channels as the links carry at one
-//! speed and one set of allowances, depth first; `relax` loosens allowances and lowers speed until something is found, then
-//! raises speed again as far as it goes.
+//! The search tries what NCCL tries, in the same order: users know NCCL's answers and tune for them. A channel takes
+//! its bandwidth from each link that it crosses. `walk` finds as many channels as the links carry at one bandwidth
+//! and under one set of constraints, depth first. `relax` loosens constraints and lowers the bandwidth until a walk
+//! succeeds, then raises the bandwidth as far as possible.
 
 mod graph;
 mod bounds;
@@ -24,16 +24,16 @@ use candidates::Choices;
 use relax::Request;
 use std::ops::RangeInclusive;
 
-/// What the user sets. The default is that of an empty environment.
+/// The user's options. The default is that of an empty environment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SearchConfig {
-    /// Numbers of which release.
+    /// The NCCL release whose constants apply.
     pub tables: Tables,
     /// Whether a ring may enter a host by another NIC than it leaves by (`NCCL_CROSS_NIC`): 0 never, 1 always, 2 if better.
     pub cross_nic: u32,
-    /// Whether to look for channels that reduce in the network (`NCCL_COLLNET_ENABLE`).
+    /// Whether to search for channels with in-network reduction (`NCCL_COLLNET_ENABLE`).
     pub collnet: bool,
-    /// Whether to look for channels that reduce in NVSwitches (`NCCL_NVLS_ENABLE`).
+    /// Whether to search for channels that reduce in NVSwitches (`NCCL_NVLS_ENABLE`).
     pub nvls: bool,
 }
 
@@ -43,7 +43,7 @@ impl Default for SearchConfig {
     }
 }
 
-/// Everything that searches need to know of the machine.
+/// The facts about the machine that searches need.
 pub(crate) struct Machine<'a> {
     pub system: &'a System,
     pub paths: &'a Paths,
@@ -51,21 +51,21 @@ pub(crate) struct Machine<'a> {
     pub choices: Choices,
 }
 
-/// A machine whose graphs can be searched one by one.
+/// A machine whose graphs can be searched one at a time.
 pub struct Search<'a> {
     machine: Machine<'a>,
     config: &'a SearchConfig,
 }
 
 impl<'a> Search<'a> {
-    /// Looks at the machine. Without network devices in `system`, no rank is on another host.
+    /// Prepares the searches. Without network devices in `system`, no rank is on another host.
     pub fn new(system: &'a System, paths: &'a Paths, config: &'a SearchConfig) -> Search<'a> {
         let (bounds, choices) = (Bounds::new(system, paths), Choices::new(system, paths));
         Search { machine: Machine { system, paths, bounds, choices }, config }
     }
 
-    /// As many channels as are of use, from and to so many, to be used as `pattern` tells; a single GPU has chains only. Where none
-    /// are found in time, GPUs are visited as in the lanes `along`, which another graph has.
+    /// Searches for useful channels, as many as `channels` allows, of a `pattern`; a single GPU has chains only. If
+    /// the budget ends without a result, GPUs are visited in the order of the lanes `along` of another graph.
     pub fn graph(
         &self,
         id: GraphId,
@@ -79,18 +79,18 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The answers.
+/// The search results.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Graphs {
     /// Rings.
     pub ring: Graph,
     /// Trees; as many channels as rings.
     pub tree: Graph,
-    /// Chains to a NIC that reduces; empty if there is none.
+    /// Chains to a NIC with in-network reduction; empty if there is none.
     pub collnet_chain: Graph,
-    /// GPUs that each send straight to a NIC that reduces; empty if there is none.
+    /// GPUs that each send directly to a NIC with in-network reduction; empty if there is none.
     pub collnet_direct: Graph,
-    /// GPUs that each have their share reduced in NVSwitches; empty if there are none.
+    /// GPUs that each reduce their share in NVSwitches; empty if there are none.
     pub nvls: Graph,
 }
 
@@ -118,14 +118,14 @@ impl Graphs {
         }
         if config.nvls && system.nv_switch.is_some() && system.sm_min() >= 90 {
             let max = gpus.min(CHANNELS_MAX / 2);
-            // Alone, all GPUs are to pull evenly.
+            // On a single host, all GPUs are to use the same number of channels.
             let min = if system.nets.is_empty() { max } else { 1 };
             graphs.nvls = search.graph(GraphId::Nvls, Pattern::Nvls, min..=max, &[]);
         }
         graphs
     }
 
-    /// Puts a graph in the place of the one of its kind.
+    /// Replaces the graph of the same kind.
     pub fn replace(&mut self, graph: Graph) {
         let place = match graph.id {
             GraphId::Ring => &mut self.ring,
@@ -137,11 +137,11 @@ impl Graphs {
         *place = graph;
     }
 
-    /// In the order in which NCCL dumps them.
+    /// All graphs, in the order of NCCL's dumps.
     pub fn all(&self) -> [&Graph; 5] {
         [&self.ring, &self.tree, &self.collnet_direct, &self.collnet_chain, &self.nvls]
     }
 }
 
-/// Peers of a rank in collnet direct, itself included.
+/// Most peers of a rank in CollNet direct, including itself.
 const DIRECT_HEADS_MAX: usize = 8;

@@ -1,6 +1,6 @@
 //! Layer: host / topology / search.
-//! Takes: a [`Walk`] and where it stands.
-//! Gives: the moves that a lane may make from there, in the order in which they are to be tried.
+//! Takes: a [`Walk`] and its position.
+//! Gives: the moves that a lane may make from there, in the order in which to try them.
 //! Never: makes one.
 
 use super::Pattern;
@@ -8,7 +8,7 @@ use super::candidates::{self, Wanted};
 use super::walk::{Move, Order, Walk};
 
 impl Walk<'_> {
-    /// At which step a lane leaves to the network, and whether it closes to a ring.
+    /// The step at which a lane leaves to the network, and whether it closes to a ring.
     pub fn ends(&self) -> (Option<usize>, bool) {
         let gpus = self.machine.system.gpus.len();
         if self.machine.system.nets.is_empty() {
@@ -21,7 +21,7 @@ impl Walk<'_> {
         }
     }
 
-    /// How the next lane may begin.
+    /// Adds the possible starts of the next lane.
     pub fn add_starts(&mut self) {
         if !self.trial.along.is_empty() {
             return self.add_start_along();
@@ -88,7 +88,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Where a lane may go from a GPU.
+    /// Adds the moves from a GPU.
     pub fn add_moves(
         &mut self,
         gpu: usize,
@@ -125,7 +125,7 @@ impl Walk<'_> {
         candidates::next_gpus(self.machine, &self.capacity, pattern, gpu, wanted, &self.used, lane, add);
     }
 
-    /// The network devices by which a lane may leave at a GPU.
+    /// Adds the network devices by which a lane may leave at a GPU.
     fn add_exits(&mut self, gpu: usize, step: usize) {
         let (choices, trial) = (&self.machine.choices, self.trial);
         let lane = &self.lanes[self.done];
@@ -133,7 +133,7 @@ impl Walk<'_> {
         let fits = |net: &usize| match trial.pattern {
             Pattern::Tree if *net != lane.nets[0] => false,
             Pattern::BalancedTree if step > 0 && *net != lane.nets[1] => false,
-            // Lanes in pairs: the second goes back the way the first came.
+            // In a pair of lanes, the second uses the NICs of the first in reverse.
             _ if alternates => self.done.is_multiple_of(2) || *net == self.lanes[self.done - 1].nets[0],
             _ => trial.cross_nic != 0 || choices.port[*net] == choices.port[lane.nets[0]],
         };

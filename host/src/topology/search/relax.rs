@@ -1,49 +1,50 @@
 //! Layer: host / topology / search.
 //! Takes: a [`Request`] for one algorithm's channels.
 //! Gives: the best [`Graph`] within a budget of steps.
-//! Never: nothing, where GPUs can reach each other at all: at worst one slow channel in the order of the GPUs.
+//! Never: an empty graph where GPUs can reach each other at all: at worst one slow channel in GPU order.
 
 use super::walk::{Draft, Outcome, Trial, Walk};
 use super::{Graph, GraphId, Lane, Machine, Pattern, SearchConfig};
 use crate::topology::PathKind;
 use crate::topology::system::NodeId;
 
-/// What to look for.
+/// What to search for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request<'a> {
     pub id: GraphId,
     pub pattern: Pattern,
     pub channels_min: usize,
     pub channels_max: usize,
-    /// Lanes of another graph that are good enough where nothing is found in time.
+    /// Lanes of another graph, used if the budget ends without a result.
     pub along: &'a [Lane],
 }
 
-/// Steps of a whole search after which what was found is good enough, of a walk, and of one with equal channels.
+/// Steps: of a whole search after which any result is accepted, of one walk, and of one walk with equal channels.
 const GLOBAL_STEPS: i64 = 1 << 19;
 const WALK_STEPS: u32 = 1 << 14;
 const SAME_CHANNELS_STEPS: u32 = 1 << 8;
-/// Steps after which a search ends even with nothing found; eight GPUs or fewer, which are to take no 100 ms, have `FEW_GPUS_STEPS`.
+/// Steps after which a search ends without a result. Eight GPUs or fewer, which must not take 100 ms, have
+/// `FEW_GPUS_STEPS`.
 const HARD_STEPS: i64 = 1 << 20;
 const FEW_GPUS: usize = 8;
 const FEW_GPUS_STEPS: i64 = 1 << 18;
-/// Steps of each walk that settles for less.
+/// Steps of each walk in the fallback.
 const SETTLING_STEPS: u32 = 1 << 11;
 
 struct Relaxation<'a> {
     machine: &'a Machine<'a>,
     request: Request<'a>,
-    /// Highest first.
+    /// Bandwidths to try, highest first.
     speeds: &'static [f32],
     speed: usize,
-    /// The most that may be asked for.
+    /// The most that the user allows.
     cross_nic: u32,
     best: Graph,
-    /// Left of [`GLOBAL_STEPS`], of [`HARD_STEPS`], and of what there is to find anything at all.
+    /// Steps left of [`GLOBAL_STEPS`], of [`HARD_STEPS`], and of the fallback.
     global: i64,
     hard: i64,
     patience: i64,
-    /// By how much steps cost more than on few GPUs.
+    /// Cost of a step, relative to a machine with few GPUs.
     cost: u32,
 }
 
@@ -65,7 +66,7 @@ impl<'a> Relaxation<'a> {
         if gpus == 1 && request.pattern != Pattern::Ring {
             request.pattern = Pattern::Tree;
         }
-        // A tree needs two channels to use both sides, and rings have as many channels as trees.
+        // A tree needs two channels to use both directions, and rings must have as many channels as trees.
         if machine.bounds.is_split_nvlink && request.pattern == Pattern::Ring && request.channels_max >= 2 {
             request.channels_min = request.channels_min.max(2);
         }
@@ -76,7 +77,7 @@ impl<'a> Relaxation<'a> {
         best.cross_nic = u32::from(cross_nic == 1);
         best.type_intra = machine.bounds.intra.0;
         best.type_inter = machine.bounds.inter.0;
-        // Steps cost more where there are more GPUs to choose from; on NVSwitches there are never more than two.
+        // Steps cost more where there are more GPUs to choose from; with NVSwitches there are never more than two.
         let cost = if machine.system.nv_switch.is_some() { 1 } else { gpus.div_ceil(16) as u32 };
         let (global, hard) = (GLOBAL_STEPS / i64::from(cost), HARD_STEPS / i64::from(cost));
         let patience = if gpus <= FEW_GPUS { FEW_GPUS_STEPS } else { hard };
@@ -130,7 +131,7 @@ impl<'a> Relaxation<'a> {
         self.best.lanes.len() as f32 * self.best.bw_inter >= self.machine.bounds.total_bw
     }
 
-    /// Allows more and asks for less, until nothing better can come.
+    /// Loosens constraints and lowers the bandwidth, until no better result is possible.
     fn loosen(&mut self, trial: &mut Trial) {
         loop {
             let outcome = self.walk(trial);
@@ -151,7 +152,7 @@ impl<'a> Relaxation<'a> {
         }
     }
 
-    /// Channels that differ do not help where all go through AMD CPUs.
+    /// Different channels do not help where all traffic goes through AMD CPUs.
     fn keeps_same_channels(&self, trial: &Trial) -> bool {
         let system = self.machine.system;
         let is_amd = system
@@ -161,7 +162,8 @@ impl<'a> Relaxation<'a> {
         is_amd && trial.type_intra == PathKind::Sys
     }
 
-    /// The next allowance, like the digits of a counter: pattern first, then kinds of routes, crossing NICs, speed.
+    /// The next set of constraints. They advance like the digits of a counter: pattern, path types, crossing NICs,
+    /// bandwidth.
     fn loosen_once(&mut self, trial: &mut Trial) -> bool {
         let bounds = &self.machine.bounds;
         let has_net = !self.machine.system.nets.is_empty();
@@ -194,7 +196,7 @@ impl<'a> Relaxation<'a> {
         }
         trial.cross_nic = u32::from(self.cross_nic == 1);
 
-        // Half the speed would need twice the channels to be as good.
+        // Half the bandwidth would need twice the channels to be as good.
         let Some(next) = self.speeds.get(self.speed + 1) else { return false };
         if found && next / self.best.bw_inter <= 0.49 {
             return false;
@@ -204,8 +206,8 @@ impl<'a> Relaxation<'a> {
         true
     }
 
-    /// Where nothing was found, all is allowed at once and each speed gets a short look, the highest first: along the other graph's
-    /// lanes, then along any. Returns what led to something.
+    /// Fallback: loosens all constraints at once and tries each bandwidth briefly, highest first: along the other
+    /// graph's lanes, then in any order. Returns the trial that succeeded.
     fn settle(&mut self, first: &Trial) -> Option<Trial> {
         if !self.best.lanes.is_empty() || self.request.pattern.is_heads() {
             return None;
@@ -234,12 +236,12 @@ impl<'a> Relaxation<'a> {
         None
     }
 
-    /// Few, but as many as some lanes need.
+    /// A small budget, but enough for one set of lanes.
     fn settling_steps(&self) -> u32 {
         (SETTLING_STEPS / self.cost).max(4 * self.machine.system.gpus.len() as u32)
     }
 
-    /// What was allowed says little of the lanes that were found.
+    /// Replaces the constraints of the trial by the actual properties of the lanes found.
     fn say_what_lanes_are(&mut self) {
         let Machine { system, paths, bounds, .. } = self.machine;
         let drafts: Vec<Draft> = self.best.lanes.iter().filter_map(|lane| self.draft(lane)).collect();
@@ -262,7 +264,7 @@ impl<'a> Relaxation<'a> {
         (self.best.type_intra, self.best.type_inter) = (intra, inter);
     }
 
-    /// The first trial with all allowed that may be allowed: each pattern, with equal lanes or not.
+    /// The first trials of the fallback, with all constraints loosened: each pattern, with equal lanes or not.
     fn settling_trials(&self, first: &Trial) -> Vec<Trial> {
         let bounds = &self.machine.bounds;
         let farthest = |kind: PathKind| kind.min(PathKind::Sys);
@@ -280,7 +282,7 @@ impl<'a> Relaxation<'a> {
             .collect()
     }
 
-    /// A lane by places.
+    /// A lane by indices.
     fn draft(&self, lane: &Lane) -> Option<Draft> {
         let system = self.machine.system;
         let gpu = |rank: &u32| system.gpus.iter().position(|gpu| system.gpu(*gpu).rank == *rank);
@@ -292,7 +294,7 @@ impl<'a> Relaxation<'a> {
         Some(Draft { gpus: lane.gpus.iter().map(gpu).collect::<Option<_>>()?, nets })
     }
 
-    /// Keeps the channels found and raises their speed step by step, as long as that works.
+    /// Keeps the channels found and raises their bandwidth step by step while a walk succeeds.
     fn tighten(&mut self, last: &Trial) {
         let Some(mut trial) = self.trial_of_best(last) else { return };
         while let Some(faster) = self.speed.checked_sub(1) {
@@ -305,7 +307,7 @@ impl<'a> Relaxation<'a> {
                     trial.channels_max = best.lanes.len();
                     trial.bw_inter = speed;
                 }
-                // With two hosts, a tree's links inside a host carry more than those between.
+                // With two hosts, a tree's links inside a host carry more than those between hosts.
                 _ if trial.bw_intra == best.bw_intra && trial.bw_intra < trial.bw_inter * 2.0 => {
                     trial.bw_intra = speed;
                 }
@@ -354,17 +356,17 @@ impl<'a> Relaxation<'a> {
     }
 }
 
-/// The next kind, up to the farthest that leads anywhere.
+/// The next path type, up to the farthest one that exists.
 fn farther(kind: PathKind, farthest: PathKind) -> Option<PathKind> {
     kind.farther().filter(|next| kind < farthest && *next < PathKind::Dis)
 }
 
-/// The place of the first speed that is not too fast, or the last.
+/// The index of the first speed that is not too fast, or the last.
 fn first_not(speeds: &[f32], is_too_fast: impl Fn(f32) -> bool) -> usize {
     speeds.iter().position(|speed| !is_too_fast(*speed)).unwrap_or(speeds.len() - 1)
 }
 
-/// Two channels of half the speed use a GPU better than one, as long as each is fast enough.
+/// Splits channels: two of half the bandwidth use a GPU better than one, as long as each is fast enough.
 fn double(graph: &mut Graph, machine: &Machine<'_>, channels_max: usize) {
     let count = graph.lanes.len();
     let is_enough = machine.system.sm_min() > 80 && graph.bw_intra < 50.0 && count > 4;

@@ -1,14 +1,14 @@
 //! Layer: host / topology / search.
-//! Takes: one speed and one set of allowances: a [`Trial`].
+//! Takes: one bandwidth and one set of constraints: a [`Trial`].
 //! Gives: the best channels found within the trial's budget, if they beat the best so far.
-//! Never: recursion: depth is channels times GPUs, more than a thread's stack may hold.
+//! Never: recursion: the depth is channels times GPUs, more than a thread's stack may hold.
 
 use super::capacity::Capacity;
 use super::{Graph, Lane, Machine, Pattern};
 use crate::topology::PathKind;
 use crate::topology::system::{NodeId, NodeKind};
 
-/// What one walk may do.
+/// The constraints of one walk.
 #[derive(Clone, Debug)]
 pub(super) struct Trial {
     pub pattern: Pattern,
@@ -21,33 +21,33 @@ pub(super) struct Trial {
     pub type_intra: PathKind,
     pub type_inter: PathKind,
     pub same_channels: bool,
-    /// The only lanes to try, if there are any: from the first network device of each through its GPUs.
+    /// If not empty, the only lanes to try: from the first network device of each through its GPUs.
     pub along: Vec<Draft>,
 }
 
 /// How a walk ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
-    /// As many channels as are of use: nothing can be better at this speed.
+    /// As many channels as are useful: nothing can be better at this bandwidth.
     Perfect,
-    /// All was tried; this much of the budget is left. 0: not all was tried.
+    /// All was tried, with this much of the budget left. 0: not all was tried.
     Done(u32),
 }
 
-/// In what order a lane visits GPUs.
+/// The order in which a lane visits GPUs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Order {
-    /// As they are numbered.
+    /// By index.
     Numbered,
-    /// As the lane before.
+    /// That of the previous lane.
     Replay,
-    /// As in [`Trial::along`].
+    /// That of [`Trial::along`].
     Along,
-    /// Whatever works.
+    /// Any.
     Free,
 }
 
-/// A lane that grows; GPUs and network devices by place.
+/// A lane under construction; GPUs and network devices by index.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Draft {
     pub gpus: Vec<usize>,
@@ -64,24 +64,24 @@ pub(super) enum Move {
     Finish,
 }
 
-/// Where a walk stands.
+/// Position of a walk.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum Position {
     /// Before a lane.
     Between,
     /// At a lane's GPU number `step`, which leaves to the network at step `leaves_at`.
     At { gpu: usize, step: usize, leaves_at: Option<usize>, closes: bool, order: Order },
 }
 
-/// One level of the walk: moves still to try here, and what to take back on leaving.
+/// One level of the walk: the moves still to try, and what to undo on leaving.
 struct Level {
-    place: Place,
-    /// Length of `Walk::moves` before this level: those after are its own, in reverse.
+    position: Position,
+    /// Length of `Walk::moves` before this level. Later moves are this level's, in reverse.
     moves: usize,
     undo: Undo,
     /// Length of `Walk::taken` before this level.
     taken: usize,
-    /// The budget outside, where this level has its own.
+    /// The outer budget, if this level has its own.
     budget_outside: Option<u32>,
 }
 
@@ -93,7 +93,7 @@ enum Undo {
     Finish,
 }
 
-/// Steps of the first try in the GPUs' own order, which is to give something to compare with, not to find the best.
+/// Steps of the first try in GPU order, which gives a baseline for comparison, not the best answer.
 const ASIDE_STEPS: u32 = 1 << 10;
 
 pub(super) struct Walk<'a> {
@@ -101,12 +101,12 @@ pub(super) struct Walk<'a> {
     pub trial: &'a Trial,
     best: &'a mut Graph,
     pub capacity: Capacity<'a>,
-    /// Lanes done, and the one that grows.
+    /// Finished lanes, and the one under construction.
     pub lanes: Vec<Draft>,
     pub done: usize,
     /// For each GPU, a bit for each lane that has visited it.
     pub used: Vec<u64>,
-    /// Routes in use, with the speed taken.
+    /// Routes in use, with the bandwidth taken.
     taken: Vec<(NodeId, NodeId, f32)>,
     hops: u32,
     budget: u32,
@@ -114,7 +114,7 @@ pub(super) struct Walk<'a> {
     is_perfect: bool,
     /// Moves still to try, of all levels.
     pub moves: Vec<Move>,
-    /// Network devices to try for a lane's start.
+    /// Network devices to try for the start of a lane.
     pub nets: Vec<usize>,
 }
 
@@ -143,63 +143,63 @@ impl<'a> Walk<'a> {
 
     fn search(&mut self) {
         let mut levels = Vec::new();
-        self.enter(&mut levels, Place::Between, Undo::Nothing, 0, None);
+        self.enter(&mut levels, Position::Between, Undo::Nothing, 0, None);
         while !self.is_perfect {
             let Some(level) = levels.last_mut() else { break };
-            let (place, is_left) = (level.place, self.budget > 0 && self.moves.len() > level.moves);
+            let (position, is_left) = (level.position, self.budget > 0 && self.moves.len() > level.moves);
             match is_left.then(|| self.moves.pop()).flatten() {
-                Some(next) => self.try_move(&mut levels, place, next),
+                Some(next) => self.try_move(&mut levels, position, next),
                 None => levels.pop().into_iter().for_each(|level| self.leave(&level)),
             }
         }
     }
 
-    /// Makes a move if the links carry it, and enters the level behind it.
-    fn try_move(&mut self, levels: &mut Vec<Level>, place: Place, next: Move) {
+    /// Makes a move if the links have the bandwidth, and enters the next level.
+    fn try_move(&mut self, levels: &mut Vec<Level>, position: Position, next: Move) {
         let taken = self.taken.len();
         let (gpus, nets) = (&self.machine.system.gpus, &self.machine.system.nets);
-        let here = match place {
-            Place::At { gpu, .. } => Some((gpu, gpus[gpu])),
-            Place::Between => None,
+        let here = match position {
+            Position::At { gpu, .. } => Some((gpu, gpus[gpu])),
+            Position::Between => None,
         };
-        let (undo, then) = match (next, place) {
+        let (undo, then) = match (next, position) {
             (Move::Begin { net, gpu, order, .. }, _) => {
                 if !self.begin(net, gpu) {
                     return;
                 }
                 let (leaves_at, closes) = self.ends();
-                (Undo::Begin { net }, Place::At { gpu, step: 0, leaves_at, closes, order })
+                (Undo::Begin { net }, Position::At { gpu, step: 0, leaves_at, closes, order })
             }
-            (Move::Visit(to), Place::At { gpu, step, leaves_at, closes, order }) => {
+            (Move::Visit(to), Position::At { gpu, step, leaves_at, closes, order }) => {
                 if !self.follow(gpus[gpu], gpus[to], 1.0) {
                     return;
                 }
                 self.mark(to);
-                (Undo::Visit(to), Place::At { gpu: to, step: step + 1, leaves_at, closes, order })
+                (Undo::Visit(to), Position::At { gpu: to, step: step + 1, leaves_at, closes, order })
             }
-            (Move::LeaveTo { net, then, share }, Place::At { gpu, step, closes, order, .. }) => {
+            (Move::LeaveTo { net, then, share }, Position::At { gpu, step, closes, order, .. }) => {
                 if !self.follow(gpus[gpu], nets[net], share) {
                     return;
                 }
                 self.lanes[self.done].nets[1] = net;
-                (Undo::Nothing, Place::At { gpu, step, leaves_at: then, closes, order })
+                (Undo::Nothing, Position::At { gpu, step, leaves_at: then, closes, order })
             }
             (Move::Close, _) => {
                 let first = gpus[self.lanes[self.done].gpus[0]];
                 if !here.is_some_and(|(_, gpu)| self.follow(gpu, first, 1.0)) {
                     return;
                 }
-                (Undo::Finish, Place::Between)
+                (Undo::Finish, Position::Between)
             }
             (Move::Head, _) => {
                 if !here.is_some_and(|(gpu, _)| self.follow_head(gpu)) {
                     self.give_back(taken);
                     return;
                 }
-                (Undo::Finish, Place::Between)
+                (Undo::Finish, Position::Between)
             }
-            (Move::Finish, _) => (Undo::Finish, Place::Between),
-            (Move::Visit(_) | Move::LeaveTo { .. }, Place::Between) => return,
+            (Move::Finish, _) => (Undo::Finish, Position::Between),
+            (Move::Visit(_) | Move::LeaveTo { .. }, Position::Between) => return,
         };
         let mut outside = None;
         if matches!(next, Move::Begin { is_aside: true, .. }) {
@@ -211,7 +211,7 @@ impl<'a> Walk<'a> {
     fn enter(
         &mut self,
         levels: &mut Vec<Level>,
-        place: Place,
+        position: Position,
         undo: Undo,
         taken: usize,
         budget_outside: Option<u32>,
@@ -219,7 +219,7 @@ impl<'a> Walk<'a> {
         if !levels.is_empty() {
             self.budget -= 1;
         }
-        if let Place::At { gpu, step, .. } = place {
+        if let Position::At { gpu, step, .. } = position {
             let lane = &mut self.lanes[self.done];
             lane.gpus.truncate(step);
             lane.gpus.push(gpu);
@@ -228,15 +228,15 @@ impl<'a> Walk<'a> {
             self.finish();
         }
         let moves = self.moves.len();
-        match place {
-            Place::Between if self.done < self.trial.channels_max && !self.is_perfect => self.add_starts(),
-            Place::Between => {}
-            Place::At { gpu, step, leaves_at, closes, order } => {
+        match position {
+            Position::Between if self.done < self.trial.channels_max && !self.is_perfect => self.add_starts(),
+            Position::Between => {}
+            Position::At { gpu, step, leaves_at, closes, order } => {
                 self.add_moves(gpu, step, leaves_at, closes, order);
             }
         }
         self.moves[moves..].reverse();
-        levels.push(Level { place, moves, undo, taken, budget_outside });
+        levels.push(Level { position, moves, undo, taken, budget_outside });
     }
 
     fn leave(&mut self, level: &Level) {
@@ -245,7 +245,7 @@ impl<'a> Walk<'a> {
         match level.undo {
             Undo::Nothing => {}
             Undo::Begin { net } => {
-                if let Place::At { gpu, .. } = level.place {
+                if let Position::At { gpu, .. } = level.position {
                     self.mark(gpu);
                 }
                 if let Some(net) = net {
@@ -280,7 +280,7 @@ impl<'a> Walk<'a> {
         true
     }
 
-    /// NCCL counts whole GB/s of network devices; links count exactly.
+    /// NCCL counts whole GB/s of network devices, but exact bandwidths of links.
     fn net_speed(&self) -> f32 {
         self.trial.bw_inter.trunc()
     }
@@ -289,7 +289,7 @@ impl<'a> Walk<'a> {
         self.used[gpu] ^= 1 << self.done;
     }
 
-    /// Takes `share` of the trial's speed along a route, if its kind is allowed and its links carry it.
+    /// Takes `share` of the trial's bandwidth along a route, if its path type is allowed and its links have it.
     fn follow(&mut self, from: NodeId, to: NodeId, share: f32) -> bool {
         let machine = self.machine;
         let is_net = |id: NodeId| matches!(machine.system.node(id).kind, NodeKind::Net(_));
@@ -299,7 +299,7 @@ impl<'a> Walk<'a> {
             (self.trial.bw_intra * share, self.trial.type_intra)
         };
         let route = machine.paths.between(from, to);
-        // Trees carry as much back.
+        // A tree carries as much in the other direction.
         let back = self.trial.pattern.is_tree().then(|| machine.paths.between(to, from).kind);
         if route.kind > farthest || route.kind == PathKind::Dis || back.is_some_and(|back| back > farthest) {
             return false;
@@ -312,7 +312,7 @@ impl<'a> Walk<'a> {
         true
     }
 
-    /// Takes what a head needs: all GPUs' data passes through it.
+    /// Takes the bandwidth that a head needs: all GPUs' data passes through it.
     fn follow_head(&mut self, head: usize) -> bool {
         let gpus = &self.machine.system.gpus;
         if self.trial.pattern == Pattern::Nvls {
@@ -334,7 +334,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// A lane is whole: keep all lanes if they are better than the best so far.
+    /// Completes a lane, and keeps all lanes if they beat the best so far.
     fn finish(&mut self) {
         if self.trial.pattern.is_heads() {
             let head = self.lanes[self.done].gpus[0];

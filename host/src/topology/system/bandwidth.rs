@@ -1,16 +1,17 @@
 //! Layer: host / topology / system.
 //! Takes: kinds of links and CPUs.
-//! Gives: their bandwidth in GB/s, as NCCL takes it to be, and the speeds that the search tries: [`Tables`].
-//! Never: measured numbers. They are NCCL's, so that answers can be compared; source: reference of NCCL 2.30 and 2.13.
+//! Gives: their bandwidth in GB/s, as NCCL assumes it, and the speeds that the search tries: [`Tables`].
+//! Never: measured numbers. They are NCCL's, so that answers can be compared; source: reference of NCCL 2.30 and
+//! 2.13.
 
 use super::{CpuModel, LinkKind};
 
 /// Inside a device.
 pub const LOCAL_BW: f32 = 5000.0;
-/// Mb/s of a network device that does not tell: 10 Gb/s Ethernet.
+/// Mb/s of a network device that does not report its speed: 10 Gb/s Ethernet.
 pub const NET_SPEED_MBITS: u32 = 10_000;
 
-/// Numbers that NCCL has changed between releases.
+/// Constants that NCCL has changed between releases.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Tables {
     /// Since 2.14, with the CPUs of 2.30.
@@ -74,9 +75,9 @@ impl Tables {
     }
 }
 
-/// GB/s of a PCI link. Lanes that are hidden count as 16, an unknown speed as that of PCI 3: both as in NCCL.
+/// GB/s of a PCI link. A hidden width counts as 16 lanes, an unknown speed as that of PCI 3: both as in NCCL.
 pub fn pci_bw(link_speed: Option<&str>, link_width: Option<u32>) -> f32 {
-    // GT/s, and what a lane carries of that in units of 100 Mb/s. The kernel writes both "8 GT/s" and "8.0 GT/s PCIe".
+    // GT/s, and the payload of one lane in units of 100 Mb/s. The kernel writes both "8 GT/s" and "8.0 GT/s PCIe".
     const GENERATIONS: [(f32, f32); 6] =
         [(2.5, 15.0), (5.0, 30.0), (8.0, 60.0), (16.0, 120.0), (32.0, 240.0), (64.0, 480.0)];
     let speed = link_speed.and_then(|text| text.split_whitespace().next()?.parse::<f32>().ok());
@@ -86,13 +87,13 @@ pub fn pci_bw(link_speed: Option<&str>, link_width: Option<u32>) -> f32 {
     lanes as f32 * lane / 80.0
 }
 
-/// What two GPUs that exchange data through an Intel CPU take of PCI links: it splits their packets.
+/// PCI bandwidth that two GPUs use when they exchange data through an Intel CPU: it splits their packets.
 pub fn through_intel(bw: f32) -> f32 {
     bw * 6.0 / 5.0
 }
 
 impl LinkKind {
-    /// The name that NCCL gives it.
+    /// NCCL's name.
     pub fn name(self) -> &'static str {
         match self {
             LinkKind::Loc => "LOC",

@@ -1,7 +1,7 @@
 //! Layer: host / topology / system.
 //! Takes: an [`Inventory`].
 //! Gives: a [`System`].
-//! Never: keeps GPUs without a rank: they belong to somebody else.
+//! Never: keeps GPUs without a rank: no rank of this communicator uses them.
 
 use super::bandwidth::{LOCAL_BW, NET_SPEED_MBITS, Tables, pci_bw};
 use super::classify::{chip_of, gpu_node};
@@ -13,7 +13,7 @@ use super::{
 use crate::topology::{BusId, Cpu, Device, Gpu, Inventory, Net, NvLink, Pci};
 use std::collections::HashMap;
 
-/// A system that grows: each node with the links that leave it.
+/// A system under construction: each node with its outgoing links.
 #[derive(Default)]
 pub(super) struct Draft {
     pub nodes: Vec<DraftNode>,
@@ -27,13 +27,13 @@ pub(super) struct Draft {
 pub(super) struct DraftNode {
     pub host: u8,
     pub kind: NodeKind,
-    /// Where to, made of what, GB/s.
+    /// Target, kind, GB/s.
     pub links: Vec<(usize, LinkKind, f32)>,
-    /// The switch's chip and board, to tell halves of one switch.
+    /// The switch's chip and board, to recognise the halves of one switch.
     pub chip: u64,
 }
 
-/// Wires to tie when all nodes are there.
+/// Links to add when all nodes exist.
 #[derive(Default)]
 struct Later<'a> {
     nvlinks: Vec<(usize, usize, &'a Pci, &'a Gpu)>,
@@ -44,7 +44,7 @@ impl System {
     /// Builds the graph of nodes and links.
     ///
     /// # Errors
-    /// What makes it no system; see [`SystemError`].
+    /// [`SystemError`]: the inventory does not describe a system.
     pub fn new(inventory: &Inventory, tables: Tables) -> Result<System, SystemError> {
         let mut inventory = inventory.clone();
         inventory.sort_by_rank();
@@ -87,7 +87,8 @@ impl Draft {
         Ok(self.nodes.len() - 1)
     }
 
-    /// Adds one direction. A second wire of the same kind between the same nodes adds its bandwidth. Links stay sorted.
+    /// Adds one direction. A second link of the same kind between the same nodes adds its bandwidth. Links stay
+    /// sorted.
     fn connect(&mut self, from: usize, to: usize, kind: LinkKind, bw: f32) {
         let links = &mut self.nodes[from].links;
         let mut at = links.iter().position(|(t, k, _)| (*t, *k) == (to, kind)).unwrap_or_else(|| {
@@ -121,7 +122,7 @@ impl Draft {
         for device in &cpu.devices {
             match device {
                 Device::Pci(pci) => self.add_pci(pci, node, node, later)?,
-                // All that is no PCI device, such as a bridge of containers, counts as one adapter.
+                // All devices that are no PCI devices, such as container bridges, count as one adapter.
                 Device::Nic(nic) => {
                     let adapter = match adapter {
                         Some(adapter) => adapter,
@@ -141,7 +142,7 @@ impl Draft {
         Ok(adapter)
     }
 
-    /// Adds a PCI device below `parent`, and what is below it.
+    /// Adds a PCI device below `parent`, with the devices below it.
     fn add_pci<'a>(
         &mut self,
         pci: &'a Pci,
@@ -179,7 +180,7 @@ impl Draft {
                     }
                 }
             }
-            // A device of a skeleton file that detection has not completed: nobody's.
+            // A device of a skeleton file that detection has not completed: no rank uses it.
             None if class == 0x03 || class == 0x02 => return Ok(()),
             None => {
                 let node = self.add(host, NodeKind::Pci(pci.bus_id))?;
@@ -256,7 +257,7 @@ impl Draft {
         Ok(())
     }
 
-    /// An NVLink to another GPU, which tells its own side of it. A peer that is not there belongs to somebody else.
+    /// Adds an NVLink to another GPU, which adds the other direction. A missing peer is not in this communicator.
     fn add_peer(&mut self, gpu: usize, host: u8, own: BusId, link: &NvLink, bw: f32) {
         let peer = self.by_bus_id.get(&(host, link.target)).copied();
         if let Some(peer) =
@@ -291,7 +292,7 @@ impl Draft {
         }
     }
 
-    /// In the PCI tree below each CPU, the link up becomes a node's last, so that searches look near first.
+    /// Moves the link up the PCI tree to the end of each node's links, so that searches try near nodes first.
     fn put_uplinks_last(&mut self) {
         let is_cpu = |draft: &Draft, i: &usize| matches!(draft.nodes[*i].kind, NodeKind::Cpu(_));
         let mut below: Vec<(usize, Option<usize>)> =
@@ -311,7 +312,7 @@ impl Draft {
         }
     }
 
-    /// Numbers links and finds each one's way back.
+    /// Numbers the links and finds the reverse of each.
     fn finish(self) -> Result<System, SystemError> {
         let mut place: Vec<Option<NodeId>> = vec![None; self.nodes.len()];
         let mut kept = 0;
@@ -373,7 +374,7 @@ impl System {
         Ok(())
     }
 
-    /// The address of a PCI device; 0 for what has none.
+    /// The address of a PCI device; 0 for other nodes.
     pub fn bus_id(&self, id: NodeId) -> BusId {
         match &self.node(id).kind {
             NodeKind::Gpu(gpu) => gpu.bus_id,

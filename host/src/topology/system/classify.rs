@@ -1,6 +1,6 @@
 //! Layer: host / topology / system.
 //! Takes: the identities of chips and boards.
-//! Gives: what they are, as far as bandwidths and habits depend on it.
+//! Gives: their models, as far as bandwidths and behaviour depend on them.
 //! Never: bandwidths.
 
 use super::{CpuModel, GpuNode};
@@ -17,8 +17,8 @@ pub(super) fn gpu_node(pci: &Pci, gpu: &Gpu) -> Option<GpuNode> {
     })
 }
 
-/// GeForce boards since Turing are display controllers whose device numbers lie in the first 48 of each 128;
-/// workstation boards, which have peer access, lie above.
+/// GeForce boards since Turing are display controllers whose device ids are in the first 48 of each 128; ids of
+/// workstation boards, which have peer access, are above.
 fn is_consumer(pci: &Pci, sm: u32) -> bool {
     let is_display = pci.class == Some(0x03_0000);
     sm >= 75
@@ -33,7 +33,7 @@ pub(super) fn chip_of(pci: &Pci) -> u64 {
 }
 
 impl CpuModel {
-    /// That of a NUMA node, by what it says of itself.
+    /// The model of a NUMA node, from its attributes.
     pub fn of(cpu: &Cpu) -> CpuModel {
         let (family, model) = (cpu.family_id.unwrap_or(0), cpu.model_id.unwrap_or(0));
         match (cpu.arch.as_deref(), cpu.vendor.as_deref()) {

@@ -1,14 +1,14 @@
 //! Layer: host / topology / system.
 //! Takes: nodes of a draft.
-//! Gives: the same nodes with the halves of one PCI switch chip joined.
+//! Gives: the same nodes, with the halves of each PCI switch chip joined.
 //! Never: joins different chips.
 
 use super::NodeKind;
 use super::build::DraftNode;
 
-/// Broadcom's PCI switches show themselves as a switch above switches; a GPU and a NIC below different halves are still
-/// as near as below one. The numbers are vendor, device and board of the upper half; the lower one's board differs by
-/// one in the fourth digit from the right on generation 5.
+/// Broadcom's PCI switches appear as a switch above switches. A GPU and a NIC below different halves are as near as
+/// below one. The numbers are vendor, device and board of the upper half; the lower half's board differs by one in
+/// the fourth digit from the right on generation 5.
 const GENERATION_4: u64 = 0x1000_c010_1000_a000;
 const GENERATION_5: u64 = 0x1000_c030_1000_0000;
 const BOARD_MASK: u64 = !0xfff;
@@ -21,7 +21,7 @@ fn generation(chip: u64, is_lower: bool) -> Option<u8> {
     }
 }
 
-/// Joins lower halves into their upper ones. They keep no links.
+/// Joins lower halves into their upper ones. The lower halves keep no links.
 pub(super) fn flatten(nodes: &mut [DraftNode]) {
     let is_switch = |node: &DraftNode| matches!(node.kind, NodeKind::Pci(_));
     let mut is_merged = vec![false; nodes.len()];

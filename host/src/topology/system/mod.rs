@@ -14,15 +14,15 @@ pub(super) use bandwidth::{LOCAL_BW, through_intel};
 use super::BusId;
 use thiserror::Error;
 
-/// A node's place in [`System::nodes`].
+/// An index into [`System::nodes`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NodeId(pub u16);
 
-/// A link's place in [`System::links`].
+/// An index into [`System::links`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LinkId(pub u32);
 
-/// What a link is made of. The order is that of [`PathKind`](super::PathKind).
+/// The kind of a link, in the order of [`PathKind`](super::PathKind).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum LinkKind {
     /// Inside a device.
@@ -39,18 +39,18 @@ pub enum LinkKind {
     Net,
 }
 
-/// One direction of a wire.
+/// One direction of a connection between nodes.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Link {
     /// Where it starts.
     pub from: NodeId,
     /// Where it ends.
     pub to: NodeId,
-    /// What it is made of.
+    /// Its kind.
     pub kind: LinkKind,
     /// GB/s.
     pub bw: f32,
-    /// The same wire the other way.
+    /// The same link in the other direction.
     pub reverse: LinkId,
 }
 
@@ -80,7 +80,7 @@ pub struct CpuNode {
     pub model: CpuModel,
 }
 
-/// As far as bandwidths and habits differ.
+/// CPU models, as far as bandwidths and behaviour differ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CpuModel {
     /// Intel up to Broadwell.
@@ -106,7 +106,7 @@ pub enum CpuModel {
 }
 
 impl CpuModel {
-    /// Turns reads and writes between GPUs into small PCI packets, which costs bandwidth.
+    /// Splits reads and writes between GPUs into small PCI packets, which costs bandwidth.
     pub fn is_intel(self) -> bool {
         use CpuModel::*;
         matches!(self, IntelBroadwell | IntelSkylake | IntelSapphireRapids | IntelEmeraldRapids)
@@ -116,19 +116,19 @@ impl CpuModel {
 /// A network device.
 #[derive(Clone, PartialEq, Debug)]
 pub struct NetNode {
-    /// The host's index in the upper eight bits, its number there below.
+    /// The host's index in the upper eight bits, the device's index on it below.
     pub id: u64,
     /// The network layer's number of it.
     pub dev: u32,
     /// `mlx5_0`, `eth0`.
     pub name: String,
-    /// Devices with the same one, and the same port, share bandwidth.
+    /// Devices with the same ASIC and port share bandwidth.
     pub asic: u64,
     /// Port of the adapter.
     pub port: u32,
     /// GB/s.
     pub bw: f32,
-    /// In microseconds.
+    /// Latency in microseconds.
     pub latency_us: f32,
     /// Whether it may read and write the memory of GPUs.
     pub gdr: bool,
@@ -143,7 +143,7 @@ pub enum NodeKind {
     Gpu(GpuNode),
     /// A PCI switch.
     Pci(BusId),
-    /// All NVSwitches, which act as one.
+    /// All NVSwitches, as one node.
     NvSwitch,
     /// A NUMA node.
     Cpu(CpuNode),
@@ -153,7 +153,7 @@ pub enum NodeKind {
     Net(NetNode),
 }
 
-/// A node and the links that leave it, best first, those up the PCI tree after those down.
+/// A node and its outgoing links, widest first, links up the PCI tree last.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Node {
     /// Index of its host; NVSwitches may join several.
@@ -181,15 +181,15 @@ pub struct System {
     pub nv_switch: Option<NodeId>,
 }
 
-/// GPUs of a system. NCCL's largest, two halves of each GPU of a rack of 72, are 144.
+/// Most GPUs of a system. NCCL's largest, two halves of each GPU of a rack of 72, has 144.
 pub const GPUS_MAX: usize = 144;
-/// Network devices of a system.
+/// Most network devices of a system.
 pub const NETS_MAX: usize = 256;
-/// NUMA nodes of a system.
+/// Most NUMA nodes of a system.
 pub const CPUS_MAX: usize = 144;
-/// Nodes of a system.
+/// Most nodes of a system.
 pub const NODES_MAX: usize = 4096;
-/// Hosts of a system, joined by NVLink.
+/// Most hosts of a system, joined by NVLink.
 pub const HOSTS_MAX: usize = 128;
 
 /// Why an inventory is no system.
@@ -203,40 +203,40 @@ pub enum SystemError {
         /// PCI devices with class 0x03....
         gpu_class_devices: usize,
     },
-    /// A GPU that a rank uses, where no way leads to it.
+    /// No route leads to a GPU that a rank uses.
     #[error(
         "GPU {bus_id} of rank {rank} hangs below a device that is no PCI switch; is some device's class wrong?"
     )]
     Hidden {
         /// The GPU.
         bus_id: BusId,
-        /// Whose it is.
+        /// Its rank.
         rank: u32,
     },
-    /// More than a host has.
+    /// More devices than a system may have.
     #[error("{count} {what}: at most {max} are supported")]
     TooMany {
-        /// What there is too much of.
+        /// The kind of device.
         what: &'static str,
-        /// How many there are.
+        /// Their number.
         count: usize,
         /// The limit.
         max: usize,
     },
-    /// An NVLink that only one side has.
+    /// An NVLink that only one end reports.
     #[error("GPU {from} has an NVLink to {to}, which has none back")]
     OneWay {
-        /// The side that has it.
+        /// The end that reports it.
         from: BusId,
-        /// The side that has not.
+        /// The other end.
         to: BusId,
     },
     /// A PCI link to an address that is not in the inventory.
     #[error("PCI device {from} has a link to {to}, which does not exist")]
     Dangling {
-        /// Who has it.
+        /// Its start.
         from: BusId,
-        /// Where it leads.
+        /// Its end.
         to: BusId,
     },
 }
@@ -252,10 +252,10 @@ impl System {
         &self.links[id.0 as usize]
     }
 
-    /// The GPU that a node of [`Self::gpus`] is.
+    /// The GPU of a node in [`Self::gpus`].
     ///
     /// # Panics
-    /// If it is none.
+    /// If the node is no GPU.
     pub fn gpu(&self, id: NodeId) -> &GpuNode {
         match &self.node(id).kind {
             NodeKind::Gpu(gpu) => gpu,
@@ -263,10 +263,10 @@ impl System {
         }
     }
 
-    /// The network device that a node of [`Self::nets`] is.
+    /// The network device of a node in [`Self::nets`].
     ///
     /// # Panics
-    /// If it is none.
+    /// If the node is no network device.
     pub fn net(&self, id: NodeId) -> &NetNode {
         match &self.node(id).kind {
             NodeKind::Net(net) => net,
@@ -300,7 +300,7 @@ impl System {
         self.gpus.iter().find(is_it).map(|id| self.gpu(*id).rank)
     }
 
-    /// The same system alone: what leads to the network is left out, as no rank is elsewhere.
+    /// The same system without network devices: no rank is on another host.
     pub fn without_network(mut self) -> System {
         self.nets.clear();
         self

@@ -1,7 +1,7 @@
 //! Layer: host / topology / xml, below its readers.
 //! Takes: an element's attributes as text.
-//! Gives: numbers, flags and addresses within stated ranges, or the error that says what was expected.
-//! Never: guesses. Empty text counts as absent, as NCCL writes it where it knows nothing.
+//! Gives: numbers, flags and addresses within stated ranges, or an error with the expected form.
+//! Never: guesses. Empty text counts as absent: NCCL writes it for unknown values.
 
 use super::XmlError;
 use super::element::Element;
@@ -75,17 +75,17 @@ impl Element {
         self.parsed(attribute, "a path type such as NVL, PIX or SYS", |text| text.parse().ok())
     }
 
-    /// Text of its own choice.
+    /// Free text.
     pub fn text(&self, attribute: &'static str) -> Option<String> {
         self.get(attribute).filter(|text| !text.is_empty()).map(str::to_owned)
     }
 
-    /// The error of an attribute that must be there.
+    /// The error for a missing attribute.
     pub fn missing(&self, attribute: &'static str) -> XmlError {
         XmlError::Missing { line: self.line, element: self.name.clone(), attribute }
     }
 
-    /// The error of a value that cannot be.
+    /// The error for an invalid value.
     pub fn wrong(&self, attribute: &'static str, expected: &'static str) -> XmlError {
         let value = self.get(attribute).unwrap_or_default().to_owned();
         XmlError::Value { line: self.line, element: self.name.clone(), attribute, value, expected }

@@ -7,11 +7,11 @@ use super::{ATTRIBUTES_MAX, DEPTH_MAX, ELEMENTS_MAX, FILE_BYTES_MAX, VALUE_CHARS
 use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
 
-/// An element and all inside it.
+/// An element and its content.
 #[derive(Debug)]
 pub(super) struct Element {
     pub name: String,
-    /// Where it starts, from 1.
+    /// Its first line, counted from 1.
     pub line: u32,
     pub attributes: Vec<(String, String)>,
     pub children: Vec<Element>,
@@ -40,11 +40,11 @@ impl Element {
 struct Parser<'a> {
     text: &'a str,
     reader: Reader<&'a [u8]>,
-    /// Elements that are open.
+    /// Open elements.
     open: Vec<Element>,
     root: Option<Element>,
     elements: usize,
-    /// How far lines are counted, and the line there.
+    /// The position up to which lines are counted, and the line there.
     counted: (usize, u32),
 }
 
@@ -72,7 +72,7 @@ impl<'a> Parser<'a> {
                     let element = self.element(&tag, start)?;
                     self.close(element)?;
                 }
-                // The reader has checked that it ends the element opened last.
+                // The reader has checked that it closes the innermost element.
                 Ok(Event::End(_)) => {
                     if let Some(element) = self.open.pop() {
                         self.close(element)?;
@@ -145,7 +145,7 @@ impl<'a> Parser<'a> {
         XmlError::Syntax { line: self.line(at), what: what.to_owned() }
     }
 
-    /// The line of a position. Positions come in order, so the text is counted once.
+    /// The line of a position. Positions increase, so the text is scanned once.
     fn line(&mut self, at: usize) -> u32 {
         let (from, line) = if at >= self.counted.0 { self.counted } else { (0, 1) };
         let at = at.min(self.text.len());

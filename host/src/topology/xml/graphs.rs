@@ -1,7 +1,7 @@
 //! Layer: host / topology / xml.
-//! Takes: text with `<graphs>` as its root and the [`System`] it is about, or graphs.
+//! Takes: text with `<graphs>` as its root and the [`System`] that it describes, or graphs.
 //! Gives: graphs whose lanes name each GPU of the system once, or such text.
-//! Never: a lane that would hang: what is read is checked as if a stranger had written it.
+//! Never: a lane that would hang: input is not trusted.
 
 use super::XmlError;
 use super::element::Element;
@@ -9,10 +9,10 @@ use super::write::Writer;
 use crate::topology::search::{CHANNELS_MAX, Graph, GraphId, Lane, Pattern};
 use crate::topology::{PathKind, System};
 
-/// Reads the graphs of a file. Graphs without channels say that there is none of the kind.
+/// Reads the graphs of a file. A graph without channels states that the algorithm has none.
 ///
 /// # Errors
-/// The first line that cannot be used, or that does not fit `system`.
+/// The first line that is invalid or that does not fit `system`.
 pub fn read_graphs(text: &str, system: &System) -> Result<Vec<Graph>, XmlError> {
     let root = Element::parse(text, "graphs")?;
     root.count("version", 1, "version 1")?;
@@ -58,7 +58,7 @@ fn lane(element: &Element, system: &System) -> Result<Lane, XmlError> {
             }
             "net" => {
                 let is_known = system.nets.iter().any(|net| system.net(*net).id == dev);
-                // A graph of a host among others is also read where the host is alone.
+                // On a single host, accept the graphs of a host that has others.
                 if !is_known && !system.nets.is_empty() {
                     return Err(child.wrong("dev", "a network device of this system"));
                 }

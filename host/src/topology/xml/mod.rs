@@ -1,7 +1,9 @@
 //! Layer: host / topology / xml.
-//! Takes: text in NCCL's two formats, of a topology (`NCCL_TOPO_FILE`) and of graphs (`NCCL_GRAPH_FILE`); files are not trusted.
-//! Gives: an [`Inventory`](super::Inventory) or the search's graphs, and such text; or an error that names line and attribute.
-//! Never: entities, document types or other ways to make much of little; more than the limits below.
+//! Takes: text in NCCL's two formats, of a topology (`NCCL_TOPO_FILE`) and of graphs (`NCCL_GRAPH_FILE`). Files are
+//! not trusted.
+//! Gives: an [`Inventory`](super::Inventory) or the search's graphs, and such text; or an error that names line and
+//! attribute.
+//! Never: expands entities or reads document types; exceeds the limits below.
 
 mod element;
 mod attribute;
@@ -18,92 +20,93 @@ use std::io::Read;
 use std::path::Path;
 use thiserror::Error;
 
-/// Bytes of a file.
+/// Most bytes of a file.
 pub const FILE_BYTES_MAX: usize = 16 << 20;
-/// Elements of a file.
+/// Most elements of a file.
 pub const ELEMENTS_MAX: usize = 65_536;
-/// Elements inside each other.
+/// Deepest nesting of elements.
 pub const DEPTH_MAX: usize = 32;
-/// Attributes of an element.
+/// Most attributes of an element.
 pub const ATTRIBUTES_MAX: usize = 32;
-/// Characters of an attribute's value: NCCL's reader takes no more.
+/// Most characters of an attribute's value: NCCL's reader takes no more.
 pub const VALUE_CHARS_MAX: usize = 255;
 
-/// A file's text, for [`read_topology`] or [`read_graphs`]. Of one that is too long, or has no end, they are given enough to refuse it.
+/// Reads a file for [`read_topology`] or [`read_graphs`]. Of a file that is too long or endless, it returns enough
+/// for them to refuse it.
 ///
 /// # Errors
-/// The system's; that it is no regular file.
+/// The operating system's, or that it is no regular file.
 pub fn read_text(path: &Path) -> std::io::Result<String> {
     let mut text = String::new();
     open_regular(path)?.take(FILE_BYTES_MAX as u64 + 1).read_to_string(&mut text)?;
     Ok(text)
 }
 
-/// Why a file cannot be used.
+/// Why a file is unusable.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum XmlError {
-    /// No XML, or XML with a document type or entities of its own.
+    /// No XML, or XML with a document type or its own entities.
     #[error("line {line}: not well-formed: {what}")]
     Syntax {
-        /// From 1.
+        /// Counted from 1.
         line: u32,
-        /// What the parser says.
+        /// The parser's message.
         what: String,
     },
     /// More than a topology needs.
     #[error("line {line}: too many or too long {what}: at most {max} are read")]
     Limit {
-        /// From 1.
+        /// Counted from 1.
         line: u32,
-        /// What there is too much of.
+        /// What is counted.
         what: &'static str,
         /// The limit.
         max: usize,
     },
-    /// Another kind of file.
+    /// Another root element.
     #[error("line {line}: the root element is <{found}>, expected <{expected}>")]
     Root {
-        /// From 1.
+        /// Counted from 1.
         line: u32,
         /// Name of the root element; empty if there is none.
         found: String,
         /// The name expected.
         expected: &'static str,
     },
-    /// An attribute that must be there is not.
+    /// A required attribute is missing.
     #[error("line {line}: <{element}> lacks the attribute {attribute}")]
     Missing {
-        /// From 1.
+        /// Counted from 1.
         line: u32,
         /// The element.
         element: String,
         /// The attribute.
         attribute: &'static str,
     },
-    /// An attribute's value is of another type or out of range.
+    /// An attribute's value has another type or is out of range.
     #[error("line {line}: <{element} {attribute}=\"{value}\">: expected {expected}")]
     Value {
-        /// From 1.
+        /// Counted from 1.
         line: u32,
         /// The element.
         element: String,
         /// The attribute.
         attribute: &'static str,
-        /// What it says.
+        /// The value.
         value: String,
-        /// What was expected.
+        /// The expected form.
         expected: &'static str,
     },
-    /// Two elements claim the same identity.
+    /// Two elements with the same identity.
     #[error("line {line}: {attribute}=\"{value}\" was already given on line {first}")]
     Duplicate {
-        /// From 1.
+        /// Counted from 1.
         line: u32,
-        /// The attribute that tells elements apart.
+        /// The attribute that identifies elements.
         attribute: &'static str,
         /// Its value.
         value: String,
-        /// Where it was first.
+        /// Line of the first.
         first: u32,
     },
 }

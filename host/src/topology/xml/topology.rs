@@ -1,7 +1,7 @@
 //! Layer: host / topology / xml.
 //! Takes: text with `<system>` as its root.
 //! Gives: an [`Inventory`].
-//! Never: elements or attributes it does not know: they are passed over, since later versions of the format add some.
+//! Never: fails on unknown elements or attributes: later versions of the format add some, so it skips them.
 
 use super::XmlError;
 use super::element::Element;
@@ -15,7 +15,7 @@ const NUMBER: &str = "a number from 0 to 1048576";
 /// Reads a topology.
 ///
 /// # Errors
-/// The first line that cannot be used.
+/// The first invalid line.
 pub fn read_topology(text: &str) -> Result<Inventory, XmlError> {
     let root = Element::parse(text, "system")?;
     let version = root.count("version", 1, "version 1")?.unwrap_or(1);
@@ -27,7 +27,7 @@ pub fn read_topology(text: &str) -> Result<Inventory, XmlError> {
     Ok(inventory)
 }
 
-/// Identities so far, with the line that had each.
+/// Identities seen so far, with the line of each.
 #[derive(Default)]
 struct Seen {
     lines: HashMap<(&'static str, u64, u64), u32>,
@@ -36,7 +36,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// `host` is left out of identities that hold for the whole file.
+    /// Registers an identity. `host` is `None` for identities that are unique in the whole file.
     fn claim(
         &mut self,
         element: &Element,
@@ -80,7 +80,7 @@ fn cpu(element: &Element, seen: &mut Seen) -> Result<Cpu, XmlError> {
     })
 }
 
-/// The children that are among `known`.
+/// The child elements whose names are in `known`.
 fn devices(element: &Element, known: &[&str], seen: &mut Seen) -> Result<Vec<Device>, XmlError> {
     let mut devices = Vec::new();
     for child in element.children.iter().filter(|child| known.contains(&child.name.as_str())) {

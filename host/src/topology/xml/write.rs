@@ -1,13 +1,13 @@
 //! Layer: host / topology / xml.
 //! Takes: an [`Inventory`].
-//! Gives: the text that NCCL would dump: two blanks a level, attributes in its order, what is unknown left out.
+//! Gives: NCCL's dump format: two blanks a level, attributes in its order, unknown ones left out.
 //! Never: fails.
 
 use crate::topology::{Cpu, Device, Gpu, Inventory, Net, Nic, Pci};
 use std::borrow::Cow;
 use std::fmt::{Display, Write};
 
-/// Writes a topology, so that [`read_topology`](super::read_topology) gives it back.
+/// Writes a topology that [`read_topology`](super::read_topology) reads back.
 pub fn write_topology(inventory: &Inventory) -> String {
     let mut out = Writer::default();
     out.open("system").attribute("version", inventory.version);
@@ -52,7 +52,7 @@ fn write_pci(out: &mut Writer, pci: &Pci) {
         .optional("device", id(pci.device))
         .optional("subsystem_vendor", id(pci.subsystem_vendor))
         .optional("subsystem_device", id(pci.subsystem_device))
-        // NCCL refuses a device with one of them alone, and writes an unknown speed as this.
+        // NCCL refuses a device with only one of the two, and writes an unknown speed as an empty string.
         .optional("link_speed", pci.link_speed.as_deref().or(pci.link_width.map(|_| "")))
         .optional("link_width", pci.link_width);
     write_devices(out, &pci.devices);
@@ -101,7 +101,7 @@ fn write_net(out: &mut Writer, net: &Net) {
     out.close("net");
 }
 
-/// Text with elements that are open. An element's start is finished when it is known whether anything is inside.
+/// Text with open elements. A start tag is finished when it is known whether the element has content.
 #[derive(Default)]
 pub(super) struct Writer {
     pub text: String,
