@@ -289,7 +289,10 @@ fn join_trees(hosts: &[HostLanes], channel: usize, trees: [&mut Vec<TreeLinks>; 
                 // A root's only child becomes its second child: the first GPU of that host has no parent elsewhere
                 // then.
                 let is_first = i == 0 && !links.is_root();
-                let own = gateway(host, if is_first { |gateways| gateways.down[0] } else { |gateways| gateways.down[1] });
+                let own = gateway(
+                    host,
+                    if is_first { |gateways| gateways.down[0] } else { |gateways| gateways.down[1] },
+                );
                 let theirs = gateway(*child, |gateways| gateways.up);
                 tree[theirs as usize].up = Some(Rank(own));
                 add_child(&mut tree[own as usize], theirs);
@@ -300,7 +303,10 @@ fn join_trees(hosts: &[HostLanes], channel: usize, trees: [&mut Vec<TreeLinks>; 
 
 /// Adds a child. The child on the same host stays first; children on other hosts follow.
 fn add_child(links: &mut TreeLinks, child: u32) {
-    debug_assert!(links.down[ARITY_MAX - 1].is_none(), "a gateway has one child on its host and two on others");
+    debug_assert!(
+        links.down[ARITY_MAX - 1].is_none(),
+        "a gateway has one child on its host and two on others"
+    );
     let place = links.down.iter().skip(1).position(Option::is_none).map_or(0, |place| place + 1);
     links.down[if links.down[0].is_none() { 0 } else { place }] = Some(Rank(child));
 }

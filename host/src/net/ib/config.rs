@@ -3,45 +3,48 @@
 use super::gid::AddressRange;
 use super::hca::HcaFilter;
 
-/// Queue pairs of one connection at most, as in NCCL.
+/// Most queue pairs of one connection, as in NCCL.
 pub const QPS_MAX: u32 = 128;
 
-/// Settings of the network over InfiniBand and RoCE. `Default` is what an empty environment gives. Timeout, retries, class and
-/// level are how this side sends; what shapes a connection is the connecting side's choice.
+/// Settings of the network over InfiniBand and RoCE. `Default` is that of an empty environment. Timeout, retries,
+/// traffic class and service level apply to this side's packets; the connecting side chooses the rest.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IbConfig {
-    /// As if there were no such device (`NCCL_IB_DISABLE`).
+    /// Ignores all such devices (`NCCL_IB_DISABLE`).
     pub disabled: bool,
-    /// Which devices and ports may be used (`NCCL_IB_HCA`). Default: all whose port is active.
+    /// Which devices and ports may be used (`NCCL_IB_HCA`). Default: all ports that are active.
     pub hca: Option<HcaFilter>,
-    /// The entry of each port's table of GIDs (`NCCL_IB_GID_INDEX`). Default: chosen by the next three.
+    /// Index into each port's GID table (`NCCL_IB_GID_INDEX`). Default: chosen by the next three.
     pub gid_index: Option<u8>,
     /// The version of RoCE to prefer (`NCCL_IB_ROCE_VERSION_NUM`). Default 2.
     pub roce_version: u8,
-    /// Whether GIDs of IPv6 addresses are preferred (`NCCL_IB_ADDR_FAMILY`). Default: those of IPv4.
+    /// Whether to prefer GIDs of IPv6 addresses (`NCCL_IB_ADDR_FAMILY`). Default: those of IPv4.
     pub prefer_ipv6: bool,
-    /// Where the GID's address must lie (`NCCL_IB_ADDR_RANGE`, as in `10.1.0.0/16`).
+    /// Prefix that the GID's address must have (`NCCL_IB_ADDR_RANGE`, for example `10.1.0.0/16`).
     pub address_range: Option<AddressRange>,
-    /// How long an acknowledgement is awaited: 4.096 us times 2 to this (`NCCL_IB_TIMEOUT`). Default 20, 4.3 s.
+    /// Timeout of an acknowledgement: 4.096 us times 2 to this power (`NCCL_IB_TIMEOUT`). Default 20, 4.3 s.
     pub timeout: u8,
-    /// How often a packet is sent again (`NCCL_IB_RETRY_CNT`). Default 7. Linux's rdma_rxe takes 7 for "without end".
+    /// Most retransmissions of a packet (`NCCL_IB_RETRY_CNT`). Default 7. Linux's rdma_rxe takes 7 as unlimited.
     pub retry_count: u8,
     /// Index into the table of partition keys (`NCCL_IB_PKEY`).
     pub pkey_index: u16,
     /// Service level (`NCCL_IB_SL`).
     pub service_level: u8,
-    /// Traffic class, in RoCE the packet's type of service (`NCCL_IB_TC`).
+    /// Traffic class; in RoCE the packet's type of service (`NCCL_IB_TC`).
     pub traffic_class: u8,
     /// Queue pairs of a connection (`NCCL_IB_QPS_PER_CONNECTION`). Default 1.
     pub queue_pairs: u32,
-    /// Whether each message is spread over all queue pairs, instead of messages in turn (`NCCL_IB_SPLIT_DATA_ON_QPS`).
+    /// Whether to split each message over all queue pairs, instead of alternating by message
+    /// (`NCCL_IB_SPLIT_DATA_ON_QPS`).
     pub split_data: bool,
-    /// Whether the device's writes may pass each other on the bus (`NCCL_IB_PCI_RELAXED_ORDERING`; 2: where the library can).
+    /// Whether the device's writes may pass each other on the PCI bus (`NCCL_IB_PCI_RELAXED_ORDERING`; 2: where the
+    /// library can).
     pub relaxed_ordering: bool,
-    /// Whether switches may reorder packets, so that data and its notice must be two requests (`NCCL_IB_ADAPTIVE_ROUTING`).
-    /// Default: on InfiniBand yes, on RoCE no.
+    /// Whether switches may reorder packets, so that data and its immediate must be two requests
+    /// (`NCCL_IB_ADAPTIVE_ROUTING`). Default: on InfiniBand yes, on RoCE no.
     pub adaptive_routing: Option<bool>,
-    /// Messages of more bytes than this are two requests if routing is adaptive (`NCCL_IB_AR_THRESHOLD`). Default 8192.
+    /// With adaptive routing, messages of more bytes than this are two requests (`NCCL_IB_AR_THRESHOLD`). Default
+    /// 8192.
     pub adaptive_threshold_bytes: usize,
 }
 
@@ -89,10 +92,10 @@ impl IbConfig {
         "NCCL_IB_AR_THRESHOLD",
     ];
 
-    /// Sets what `variable`, one of [`Self::VARIABLES`], stands for.
+    /// Sets the option of `variable`, one of [`Self::VARIABLES`].
     ///
     /// # Errors
-    /// What was expected instead of `value`.
+    /// The form expected instead of `value`.
     pub fn set(&mut self, variable: &str, value: &str) -> Result<(), &'static str> {
         match variable {
             "NCCL_IB_DISABLE" => self.disabled = flag(value)?,
@@ -140,7 +143,7 @@ fn flag(text: &str) -> Result<bool, &'static str> {
     number(text, 0..=1).map(|flag: u8| flag == 1).ok_or("0 or 1 was expected")
 }
 
-/// -1 is NCCL's way to say "as is best".
+/// -1 is NCCL's value for "automatic".
 fn or_automatic(text: &str, range: std::ops::RangeInclusive<u8>) -> Result<Option<u8>, &'static str> {
     if text == "-1" {
         return Ok(None);

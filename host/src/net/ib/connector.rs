@@ -1,20 +1,20 @@
-//! The connecting side of a set-up, which becomes the sender.
+//! The connecting side of a connection's setup, which becomes the sender.
 //!
 //! ```text
 //! connector                             listener
 //!   handshake over the token       <->
-//!   card: queue pairs, table       ->
-//!                                  <-   card: queue pairs, connected
+//!   metadata: queue pairs, table   ->
+//!                                  <-   metadata: queue pairs, connected
 //!   connects its queue pairs
 //!   READY                          ->
 //! ```
 
-use super::card::{CARD_BYTES, Card, READY};
-use super::exchange::Exchange;
-use super::link::{Lanes, Link};
-use super::offer::Table;
+use super::cts::CtsTable;
+use super::link::{Link, QueuePairs};
+use super::metadata::{METADATA_BYTES, Metadata, READY};
+use super::metadata_exchange::MetadataExchange;
 use super::port::Port;
-use super::send::{Cut, IbSender};
+use super::send::{IbSender, SplitPolicy};
 use super::verbs::Region;
 use super::{Settings, hello};
 use crate::net::dial::Dial;
@@ -25,7 +25,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A connection on its way.
+/// A connection during its setup.
 pub(super) struct IbConnector {
     port: Arc<Port>,
     settings: Settings,
@@ -37,29 +37,29 @@ pub(super) struct IbConnector {
 
 enum State {
     Dialing(Box<Dial>),
-    /// Our card is on its way, the peer's is awaited.
-    Cards(Exchange, Box<Ours>),
-    /// The queue pairs are connected, and the peer is being told.
-    Telling(Exchange, Box<Ours>, Box<Link>),
+    /// Sends our metadata and awaits the peer's.
+    Exchanging(MetadataExchange, Box<LocalEnd>),
+    /// The queue pairs are connected; sends READY.
+    SendingReady(MetadataExchange, Box<LocalEnd>, Box<Link>),
     Over(NetError),
 }
 
-/// What the sender brings.
-struct Ours {
+/// The sender's own resources.
+struct LocalEnd {
     /// None once they are connected.
-    lanes: Option<Lanes>,
-    // Dropped in this order.
+    qps: Option<QueuePairs>,
+    // Drop order matters: the region before its table.
     table_region: Region,
-    table: Box<Table>,
+    table: Box<CtsTable>,
 }
 
-/// Registers a table of offers.
-pub(super) fn table(port: &Port) -> Result<(Box<Table>, Region), NetError> {
-    let table = Table::new();
+/// Allocates and registers a CTS table.
+pub(super) fn table(port: &Port) -> Result<(Box<CtsTable>, Region), NetError> {
+    let table = CtsTable::new();
     let start = (&raw const *table).cast_mut().cast();
-    // Strictly ordered: what a sender reads of it must not pass what was written before.
-    // SAFETY: both ends drop a table after its region; it does not move, being in a box.
-    let region = unsafe { Region::of_memory(&port.device, start, size_of::<Table>(), false) };
+    // Strictly ordered: the sender reads the table while the device writes it, so the writes must not pass earlier
+    // ones. SAFETY: both ends drop a table after its region; it does not move, being in a box.
+    let region = unsafe { Region::of_memory(&port.device, start, size_of::<CtsTable>(), false) };
     let region = region.map_err(|error| NetError::of_io(&port.name(), None, "ibv_reg_mr", &error))?;
     Ok((table, region))
 }
@@ -98,14 +98,14 @@ impl IbConnector {
         Err(NetError::Call { device: self.port.name(), peer, call: "connect", reason })
     }
 
-    /// Queue pairs and the table, and the card that tells of them.
-    fn ours(&self) -> Result<(Ours, Card), NetError> {
-        let lanes = Lanes::new(&self.port, self.settings.ib.queue_pairs as usize)?;
+    /// Creates queue pairs and the table, and the metadata that describes them.
+    fn local_end(&self) -> Result<(LocalEnd, Metadata), NetError> {
+        let qps = QueuePairs::new(&self.port, self.settings.ib.queue_pairs as usize)?;
         let (table, table_region) = table(&self.port)?;
-        let mut card = lanes.card(&self.settings.ib, self.psn);
-        card.table_address = (&raw const *table).addr() as u64;
-        card.table_key = table_region.remote_key();
-        Ok((Ours { lanes: Some(lanes), table_region, table }, card))
+        let mut metadata = qps.metadata(&self.settings.ib, self.psn);
+        metadata.table_address = (&raw const *table).addr() as u64;
+        metadata.table_key = table_region.remote_key();
+        Ok((LocalEnd { qps: Some(qps), table_region, table }, metadata))
     }
 
     fn advance(&mut self, state: State) -> Result<Option<Box<dyn SendComm>>, NetError> {
@@ -115,34 +115,35 @@ impl IbConnector {
                     self.state = State::Dialing(dial);
                     return self.waiting();
                 }
-                let (ours, card) = self.ours()?;
-                let exchange = Exchange::new(dial.into_stream(), &card.to_bytes(), CARD_BYTES);
-                self.advance(State::Cards(exchange, Box::new(ours)))
+                let (local, metadata) = self.local_end()?;
+                let exchange =
+                    MetadataExchange::new(dial.into_stream(), &metadata.to_bytes(), METADATA_BYTES);
+                self.advance(State::Exchanging(exchange, Box::new(local)))
             }
-            State::Cards(mut exchange, ours) => {
+            State::Exchanging(mut exchange, local) => {
                 match exchange.advance().map_err(|error| self.failed(&error))? {
                     None => {
-                        self.state = State::Cards(exchange, ours);
+                        self.state = State::Exchanging(exchange, local);
                         self.waiting()
                     }
                     Some(bytes) => {
-                        let bytes: &[u8; CARD_BYTES] =
-                            bytes.try_into().expect("an exchange reads what it was told to");
-                        let card = read_card(bytes, &self.port, self.addr)?;
-                        self.connect(exchange, ours, &card)
+                        let bytes: &[u8; METADATA_BYTES] =
+                            bytes.try_into().expect("the exchange reads exactly so many bytes");
+                        let metadata = read_metadata(bytes, &self.port, self.addr)?;
+                        self.connect(exchange, local, &metadata)
                     }
                 }
             }
-            State::Telling(mut exchange, ours, link) => {
+            State::SendingReady(mut exchange, local, link) => {
                 if exchange.advance().map_err(|error| self.failed(&error))?.is_none() {
-                    self.state = State::Telling(exchange, ours, link);
+                    self.state = State::SendingReady(exchange, local, link);
                     return self.waiting();
                 }
-                let cut = Cut::new(&self.settings.ib, self.port.is_ethernet);
-                let Ours { table_region, table, .. } = *ours;
+                let policy = SplitPolicy::new(&self.settings.ib, self.port.is_ethernet);
+                let LocalEnd { table_region, table, .. } = *local;
                 let again = "poll_connect is called again after it has connected".to_owned();
                 self.state = State::Over(NetError::of_call(&self.port.name(), "poll_connect", again));
-                Ok(Some(Box::new(IbSender::new(*link, table, table_region, cut))))
+                Ok(Some(Box::new(IbSender::new(*link, table, table_region, policy))))
             }
             State::Over(error) => Err(error),
         }
@@ -150,24 +151,28 @@ impl IbConnector {
 
     fn connect(
         &mut self,
-        exchange: Exchange,
-        mut ours: Box<Ours>,
-        card: &Card,
+        exchange: MetadataExchange,
+        mut local: Box<LocalEnd>,
+        metadata: &Metadata,
     ) -> Result<Option<Box<dyn SendComm>>, NetError> {
-        let Some(lanes) = ours.lanes.take() else { unreachable!("lanes are connected once") };
+        let Some(qps) = local.qps.take() else { unreachable!("queue pairs are connected once") };
         let stream = exchange.stream.try_clone().map_err(|error| self.failed(&error))?;
-        let link = lanes.connect(&self.settings.ib, card, self.psn, stream)?;
-        let ready = Exchange::new(exchange.stream, &READY, 0);
-        self.advance(State::Telling(ready, ours, Box::new(link)))
+        let link = qps.connect(&self.settings.ib, metadata, self.psn, stream)?;
+        let ready = MetadataExchange::new(exchange.stream, &READY, 0);
+        self.advance(State::SendingReady(ready, local, Box::new(link)))
     }
 }
 
-/// The peer's card.
-pub(super) fn read_card(bytes: &[u8; CARD_BYTES], port: &Port, addr: SocketAddr) -> Result<Card, NetError> {
-    Card::from_bytes(bytes).map_err(|found| NetError::Protocol {
+/// Decodes the peer's metadata.
+pub(super) fn read_metadata(
+    bytes: &[u8; METADATA_BYTES],
+    port: &Port,
+    addr: SocketAddr,
+) -> Result<Metadata, NetError> {
+    Metadata::from_bytes(bytes).map_err(|found| NetError::Protocol {
         device: port.name(),
         peer: addr.to_string(),
-        expected: "its card".to_owned(),
+        expected: "its connection metadata".to_owned(),
         found: found.to_owned(),
     })
 }

@@ -1,4 +1,4 @@
-//! Which of a port's global identifiers a connection uses. In RoCE it is the address: with the wrong one packets reach nobody.
+//! Chooses the GID of a connection. In RoCE it is the address: with a wrong one, packets reach no host.
 
 use super::config::IbConfig;
 use super::verbs::abi::Gid;
@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv6Addr};
 pub(super) struct Entry {
     pub index: u8,
     pub gid: Gid,
-    /// The version of RoCE, if the kernel tells.
+    /// The version of RoCE, if the kernel reports it.
     pub roce_version: Option<u8>,
 }
 
@@ -44,19 +44,19 @@ impl AddressRange {
 }
 
 impl Gid {
-    /// The address that it stands for in RoCE; on InfiniBand an identifier that looks like one.
+    /// The IP address that it encodes in RoCE; on InfiniBand an identifier of the same form.
     pub fn address(&self) -> IpAddr {
         Ipv6Addr::from(self.0).to_canonical()
     }
 
-    /// The first half: ports of one InfiniBand subnet have it in common.
+    /// The first half, which all ports of one InfiniBand subnet share.
     pub fn subnet(&self) -> &[u8] {
         &self.0[..8]
     }
 }
 
-/// The entry that the user named, or the best: an address in the wanted range, not link-local, of the wanted family, of the
-/// wanted version of RoCE, the first of those.
+/// The entry that the user named, or the best: an address in the wanted range, not link-local, of the wanted family,
+/// of the wanted version of RoCE; of equal ones the first.
 pub(super) fn choose(entries: &[Entry], config: &IbConfig) -> Option<Entry> {
     let is_set = |entry: &&Entry| entry.gid != Gid::default();
     if let Some(index) = config.gid_index {
@@ -86,7 +86,7 @@ mod tests {
         Entry { index, gid: Gid(address.octets()), roce_version: Some(roce_version) }
     }
 
-    /// As a port of mlx5 has them: each address in both versions.
+    /// A port of mlx5: each address in both versions.
     fn table() -> Vec<Entry> {
         vec![
             entry(0, "fe80::1", 1),

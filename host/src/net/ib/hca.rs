@@ -1,6 +1,7 @@
-//! Which devices and ports the user admits (`NCCL_IB_HCA`).
+//! The user's filter of devices and ports (`NCCL_IB_HCA`).
 
-/// `mlx5` (names that begin so), `=mlx5_0:1,mlx5_1` (these names; of the first, port 1 only), `^mlx5_2` (all but).
+/// `mlx5` (all names with this prefix), `=mlx5_0:1,mlx5_1` (these names; of the first only port 1), `^mlx5_2` (all
+/// but).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HcaFilter {
     entries: Vec<Entry>,
@@ -15,7 +16,7 @@ struct Entry {
 }
 
 impl HcaFilter {
-    /// Reads the text; `None` when it names nothing or a port that cannot be.
+    /// Parses the text; `None` if it names nothing or an impossible port.
     pub fn parse(text: &str) -> Option<HcaFilter> {
         let (exclude, text) = text.strip_prefix('^').map_or((false, text), |rest| (true, rest));
         let (exact, text) = text.strip_prefix('=').map_or((false, text), |rest| (true, rest));

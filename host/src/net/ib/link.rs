@@ -1,33 +1,34 @@
-//! What both ends of a connection have: queue pairs, their completions, the watch on the peer, and why it broke.
+//! The common part of both ends of a connection: queue pairs, completions, the check that the peer lives, and the
+//! first error.
 
-use super::card::Card;
 use super::config::IbConfig;
+use super::metadata::Metadata;
 use super::port::Port;
 use super::verbs::abi::value::*;
 use super::verbs::abi::{QpCap, SendWr, Wc};
 use super::verbs::{CompletionQueue, QueuePair, Remote, Service, words};
-use super::watch::{PeerWatch, Pulse};
+use super::watch::{PeerState, PeerWatch};
 use crate::net::{NetError, REQUESTS_MAX};
 use std::io;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Short messages and offers are copied into their requests.
+/// Short messages and CTS entries are inlined into their requests.
 const INLINE_BYTES: u32 = 64;
-/// Completions taken at once.
+/// Completions per `ibv_poll_cq`.
 const POLL_BATCH: usize = 16;
-/// The peer's socket is looked at once in so many polls that found nothing: that is a system call.
-const POLLS_PER_PULSE: u32 = 1024;
-/// When the peer's socket closes, what it sent last may still be on its way through the device.
+/// Empty polls between two checks of the peer's socket, each of which is a system call.
+const POLLS_PER_PEER_CHECK: u32 = 1024;
+/// When the peer's socket closes, its last packets may still be in flight through the device.
 const GRACE: Duration = Duration::from_millis(250);
 
-/// What a request was, in the upper half of its number; the lower half says which.
+/// The kind of a request, in the upper half of its `wr_id`; the lower half is an index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(super) enum Kind {
     Data = 1,
-    Offer = 2,
+    Cts = 2,
     Receive = 3,
     Flush = 4,
 }
@@ -38,44 +39,42 @@ impl Kind {
     }
 
     fn of(id: u64) -> Option<Kind> {
-        [Kind::Data, Kind::Offer, Kind::Receive, Kind::Flush]
-            .into_iter()
-            .find(|kind| *kind as u64 == id >> 32)
+        [Kind::Data, Kind::Cts, Kind::Receive, Kind::Flush].into_iter().find(|kind| *kind as u64 == id >> 32)
     }
 
     fn words(self) -> &'static str {
         match self {
             Kind::Data => "RDMA write of a message",
-            Kind::Offer => "RDMA write of an offer",
+            Kind::Cts => "RDMA write of a CTS entry",
             Kind::Receive => "receive",
             Kind::Flush => "RDMA read that flushes",
         }
     }
 }
 
-/// Queue pairs that wait for the peer's.
-pub(super) struct Lanes {
+/// Queue pairs that are not connected yet.
+pub(super) struct QueuePairs {
     pub port: Arc<Port>,
     pub cq: Arc<CompletionQueue>,
     pub qps: Vec<QueuePair>,
 }
 
-impl Lanes {
+impl QueuePairs {
     /// # Errors
-    /// What the driver said.
-    pub(super) fn new(port: &Arc<Port>, count: usize) -> Result<Lanes, NetError> {
+    /// The driver's error.
+    pub(super) fn new(port: &Arc<Port>, count: usize) -> Result<QueuePairs, NetError> {
         let failed = |call, error: io::Error| NetError::of_io(&port.name(), None, call, &error);
-        // Per queue pair 32 messages; besides, once, offers and flushes.
+        // 32 messages per queue pair, and once for the connection the CTS entries and the flushes.
         let completions = (REQUESTS_MAX * (count + 3)) as u32;
         let cq = CompletionQueue::new(&port.device, completions)
             .map_err(|error| failed("ibv_create_cq", error))?;
         let cq = Arc::new(cq);
-        let qps = (0..count).map(|_| Lanes::queue_pair(port, &cq)).collect::<io::Result<Vec<_>>>();
+        let qps = (0..count).map(|_| QueuePairs::queue_pair(port, &cq)).collect::<io::Result<Vec<_>>>();
         let qps = qps.map_err(|error| failed("ibv_create_qp", error))?;
-        Ok(Lanes { port: port.clone(), cq, qps })
+        Ok(QueuePairs { port: port.clone(), cq, qps })
     }
 
-    /// A queue pair with room for all messages that may be under way.
+    /// A queue pair with room for all messages that may be in flight.
     pub(super) fn queue_pair(port: &Port, cq: &Arc<CompletionQueue>) -> io::Result<QueuePair> {
         let cap = QpCap {
             max_send_wr: port.send_requests(),
@@ -84,15 +83,15 @@ impl Lanes {
             max_recv_sge: 1,
             max_inline_data: INLINE_BYTES,
         };
-        // Some devices have no room in requests.
+        // Some devices support no inline data.
         QueuePair::new(&port.device, cq, cap)
             .or_else(|_| QueuePair::new(&port.device, cq, QpCap { max_inline_data: 0, ..cap }))
     }
 
-    /// This end's card; the table is filled in by who has one.
-    pub(super) fn card(&self, config: &IbConfig, psn: u32) -> Card {
+    /// This end's metadata. The connector fills in the table.
+    pub(super) fn metadata(&self, config: &IbConfig, psn: u32) -> Metadata {
         let port = &self.port;
-        Card {
+        Metadata {
             name: port.name(),
             is_ethernet: port.is_ethernet,
             split_data: config.split_data,
@@ -106,38 +105,38 @@ impl Lanes {
         }
     }
 
-    /// Connects each queue pair to its partner.
+    /// Connects each queue pair to the peer's of the same index.
     ///
     /// # Errors
-    /// The ends cannot be connected, or what the driver said.
+    /// The ends do not fit each other, or the driver's error.
     pub(super) fn connect(
         self,
         config: &IbConfig,
-        card: &Card,
+        metadata: &Metadata,
         psn: u32,
         stream: TcpStream,
     ) -> Result<Link, NetError> {
         let port = self.port;
         let host = stream.peer_addr().map_or_else(|error| error.to_string(), |addr| addr.ip().to_string());
-        let peer = format!("{} ({}) of host {host}", card.name, card.gid.address());
-        let (device, found) = (port.name(), if card.is_ethernet { "RoCE" } else { "InfiniBand" });
-        if card.is_ethernet != port.is_ethernet || card.qp_nums.len() != self.qps.len() {
+        let peer = format!("{} ({}) of host {host}", metadata.name, metadata.gid.address());
+        let (device, found) = (port.name(), if metadata.is_ethernet { "RoCE" } else { "InfiniBand" });
+        if metadata.is_ethernet != port.is_ethernet || metadata.qp_nums.len() != self.qps.len() {
             let expected = if port.is_ethernet { "RoCE" } else { "InfiniBand" };
             let (expected, found) = (
                 format!("a port of {expected} with {} queue pairs", self.qps.len()),
-                format!("one of {found} with {}", card.qp_nums.len()),
+                format!("one of {found} with {}", metadata.qp_nums.len()),
             );
             return Err(NetError::Protocol { device, peer, expected, found });
         }
-        let path = port.path_to(card.lid, card.gid, config);
-        for (qp, number) in self.qps.iter().zip(&card.qp_nums) {
-            let remote = Remote { qp_num: *number, psn, mtu: port.mtu.min(u32::from(card.mtu)), path };
+        let path = port.path_to(metadata.lid, metadata.gid, config);
+        for (qp, number) in self.qps.iter().zip(&metadata.qp_nums) {
+            let remote = Remote { qp_num: *number, psn, mtu: port.mtu.min(u32::from(metadata.mtu)), path };
             qp.connect(&service(config), &remote, ACCESS_REMOTE_WRITE).map_err(|(call, error)| {
                 let reason = format!(
                     "{error} (GID {} at index {}, to {})",
                     port.gid.gid.address(),
                     port.gid.index,
-                    card.gid.address()
+                    metadata.gid.address()
                 );
                 NetError::Call { device: device.clone(), peer: Some(peer.clone()), call, reason }
             })?;
@@ -156,14 +155,14 @@ impl Lanes {
     }
 }
 
-/// How this side's packets travel.
+/// Packet options of this side.
 pub(super) fn service(config: &IbConfig) -> Service {
     Service { pkey_index: config.pkey_index, timeout: config.timeout, retry_count: config.retry_count }
 }
 
 /// A connection.
 pub(super) struct Link {
-    // Dropped in this order: first what makes the device touch memory.
+    // Drop order matters: first the resources through which the device accesses memory.
     pub qps: Vec<QueuePair>,
     pub cq: Arc<CompletionQueue>,
     watch: PeerWatch,
@@ -177,13 +176,13 @@ pub(super) struct Link {
 
 impl Link {
     /// # Errors
-    /// Why the connection is broken, if it is.
+    /// The connection's first error, if it is broken.
     #[inline]
     pub(super) fn check(&self) -> Result<(), NetError> {
         self.broken.as_ref().map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// Takes what has completed; `done` gets each request's number and its completion.
+    /// Polls completions; `done` receives each request's kind, index and completion.
     ///
     /// # Errors
     /// The connection is broken.
@@ -212,14 +211,15 @@ impl Link {
         }
     }
 
-    /// Call where something is awaited and did not come: finds out, now and then, that the peer or the device is gone.
+    /// Call when a poll found nothing that was awaited: checks at intervals whether the peer and the device are
+    /// alive.
     ///
     /// # Errors
-    /// It is; the connection is broken. `mid_message` says whether a message was under way.
+    /// One of them is gone; the connection is broken. `mid_message` says whether a message was in flight.
     #[inline]
     pub(super) fn wait(&mut self, mid_message: bool) -> Result<(), NetError> {
         self.quiet_polls += 1;
-        if self.quiet_polls < POLLS_PER_PULSE && self.closed_at.is_none() {
+        if self.quiet_polls < POLLS_PER_PEER_CHECK && self.closed_at.is_none() {
             return Ok(());
         }
         self.quiet_polls = 0;
@@ -236,27 +236,27 @@ impl Link {
                 "it failed (IBV_EVENT_DEVICE_FATAL)".to_owned(),
             )));
         }
-        match self.watch.pulse() {
-            Pulse::Alive => Ok(()),
-            Pulse::Closed => {
+        match self.watch.state() {
+            PeerState::Alive => Ok(()),
+            PeerState::Closed => {
                 let closed_at = *self.closed_at.get_or_insert_with(Instant::now);
                 if closed_at.elapsed() < GRACE {
                     return Ok(());
                 }
                 Err(self.give_up(NetError::Closed { device, peer, mid_message }))
             }
-            Pulse::Chatty => {
+            PeerState::UnexpectedData => {
                 let (expected, found) =
                     ("silence on the socket of the set-up".to_owned(), "bytes".to_owned());
                 Err(self.give_up(NetError::Protocol { device, peer, expected, found }))
             }
-            Pulse::Lost(error) => {
+            PeerState::Lost(error) => {
                 Err(self.give_up(NetError::of_io(&device, Some(peer), "socket of the set-up", &error)))
             }
         }
     }
 
-    /// Posts requests on a lane.
+    /// Posts requests on a queue pair.
     ///
     /// # Errors
     /// The connection is broken.
@@ -264,21 +264,21 @@ impl Link {
     /// # Safety
     /// As [`QueuePair::post_send`].
     #[inline]
-    pub(super) unsafe fn post(&mut self, lane: usize, request: &mut SendWr) -> Result<(), NetError> {
+    pub(super) unsafe fn post(&mut self, qp: usize, request: &mut SendWr) -> Result<(), NetError> {
         // SAFETY: the caller's.
-        unsafe { self.qps[lane].post_send(request) }.map_err(|error| self.fail("ibv_post_send", &error))
+        unsafe { self.qps[qp].post_send(request) }.map_err(|error| self.fail("ibv_post_send", &error))
     }
 
-    /// Posts a receive on a lane.
+    /// Posts a receive on a queue pair.
     ///
     /// # Errors
     /// The connection is broken.
     #[inline]
-    pub(super) fn post_recv(&mut self, lane: usize, id: u64) -> Result<(), NetError> {
-        self.qps[lane].post_recv(id).map_err(|error| self.fail("ibv_post_recv", &error))
+    pub(super) fn post_recv(&mut self, qp: usize, id: u64) -> Result<(), NetError> {
+        self.qps[qp].post_recv(id).map_err(|error| self.fail("ibv_post_recv", &error))
     }
 
-    /// The peer broke a rule of this protocol.
+    /// Fails the connection because the peer violated the protocol.
     #[cold]
     pub(super) fn fail_protocol(&mut self, expected: String, found: String) -> NetError {
         let (device, peer) = (self.port.name(), self.peer.clone());
@@ -304,7 +304,7 @@ impl Link {
         })
     }
 
-    /// The first error stays; the peer learns that this end is finished.
+    /// Records the first error, and closes the socket so that the peer learns that this end has failed.
     fn give_up(&mut self, error: NetError) -> NetError {
         self.watch.end();
         self.broken.get_or_insert(error).clone()

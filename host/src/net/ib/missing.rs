@@ -1,14 +1,14 @@
-//! What a host lacks on which libibverbs finds no device: the library itself says no more than an error number.
+//! Explains why libibverbs finds no device: the library itself returns only an error number.
 
 use std::fmt::Write;
 use std::fs;
 use std::io;
 use std::path::Path;
 
-/// What to do that always helps.
+/// The advice that always applies.
 const WITHOUT: &str = "NCCL_NET=Socket does without";
 
-/// Why there is no device, by what the kernel shows under `sys` and `dev`. `failed`: what the list of devices failed with, if it did.
+/// Why there is no device, judging by `sys` and `dev`. `failed`: the error of the device list, if any.
 pub(super) fn why(sys: &Path, dev: &Path, failed: Option<&io::Error>) -> String {
     let mut said = found(sys, dev);
     if let Some(error) = failed {
@@ -43,7 +43,7 @@ fn found(sys: &Path, dev: &Path) -> String {
     )
 }
 
-/// What is in a directory; nothing if there is none.
+/// A directory's entries; none if it does not exist.
 fn names(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let mut names: Vec<String> =

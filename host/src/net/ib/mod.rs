@@ -1,12 +1,12 @@
 //! Layer: host / net / ib.
 //! Takes: libibverbs, if this host has it, and the ports that `NCCL_IB_*` admit.
-//! Gives: the network over InfiniBand and RoCE: reliable connections of one or several queue pairs, on which the receiver says
-//! where each message goes and the sender writes it there.
-//! Never: copies a message, sends what nobody waits for, allocates or locks once a connection stands.
+//! Gives: the network over InfiniBand and RoCE: reliable connections of one or several queue pairs. The receiver
+//! sends a clear-to-send (CTS) entry with each message's address, and the sender writes the message there by RDMA.
+//! Never: copies a message, sends before the receive is posted, allocates or locks once a connection is up.
 //!
-//! From below: `verbs` (libibverbs), `port` and `gid` (what there is), `offer` (what a receiver tells), `link` (queue pairs and
-//! why they fail), `send`, `recv` and `flush`, `connector` and `listener` (how two ends meet). `docs/infiniband.md` says what
-//! to set and what errors mean.
+//! From below: `verbs` (libibverbs), `port` and `gid` (devices and addresses), `cts` (clear-to-send entries), `link`
+//! (queue pairs and their errors), `send`, `recv` and `flush`, `connector` and `listener` (connection setup).
+//! `docs/infiniband.md` explains settings and errors.
 
 mod config;
 mod hca;
@@ -14,15 +14,15 @@ mod gid;
 mod verbs;
 mod missing;
 mod port;
-mod offer;
-mod card;
+mod cts;
+mod metadata;
 mod watch;
 mod registry;
 mod link;
 mod flush;
 mod send;
 mod recv;
-mod exchange;
+mod metadata_exchange;
 mod connector;
 mod listener;
 
@@ -46,24 +46,24 @@ use verbs::{OpenDevice, Verbs};
 
 /// The network's name.
 const NAME: &str = "IB";
-/// The first bytes of its handles.
+/// The first bytes of its listen handles.
 const MAGIC: [u8; 4] = *b"OxIB";
-/// The rank numbers in a handshake between networks, which know no ranks: the token says who may come.
-const NOBODY: u32 = 0;
-/// What one message costs beside its bytes, in order of magnitude.
+/// The rank field of handshakes between networks, which know no ranks: the token authenticates.
+const NO_RANK: u32 = 0;
+/// Latency of one message, in order of magnitude.
 const LATENCY_US: f32 = 1.0;
 
-/// What the connecting side's handshake says.
+/// The connecting side's first handshake message.
 fn hello(connection: u64) -> Hello {
-    Hello { purpose: Purpose::Stream(0), from: NOBODY, to: NOBODY, tag: connection }
+    Hello { purpose: Purpose::Stream(0), from: NO_RANK, to: NO_RANK, tag: connection }
 }
 
-/// What the user said of the network, and of the sockets on which its connections are set up.
+/// The user's settings of the network, and of the sockets for connection setup.
 #[derive(Clone, Debug)]
 struct Settings {
     ib: IbConfig,
     socket: SocketConfig,
-    /// Where set-up sockets listen.
+    /// Address of the setup sockets.
     addr: IpAddr,
 }
 
@@ -74,11 +74,11 @@ pub struct Ib {
     ports: Vec<Arc<Port>>,
 }
 
-/// The network over the ports that `config` admits. Connections are set up on sockets as `socket` says.
+/// Opens the network over the ports that `config` admits. `socket` configures the sockets for connection setup.
 ///
 /// # Errors
-/// [`NetError::Absent`] if it is disabled, or if this host has no libibverbs, no device, or none that can be used;
-/// [`NetError::Call`] if there is no interface for the set-up.
+/// [`NetError::Absent`] if it is disabled, or if this host has no libibverbs, no device, or no usable one;
+/// [`NetError::Call`] if there is no interface for the setup sockets.
 pub fn open(config: &IbConfig, socket: &SocketConfig) -> Result<Arc<dyn Net>, NetError> {
     let absent = |reason: String| NetError::Absent { net: NAME.to_owned(), reason };
     if config.disabled {

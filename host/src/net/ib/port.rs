@@ -10,23 +10,23 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-/// One message at most: a length that the immediate of an RDMA write can tell.
+/// Most bytes of one message: a length that fits the immediate of an RDMA write.
 pub(super) const MESSAGE_MAX_BYTES: u32 = 1 << 30;
-/// Hops that a packet of RoCE may take.
+/// Hop limit of RoCE packets.
 const HOP_LIMIT: u8 = 255;
 
-/// A port that can be used.
+/// A usable port.
 #[derive(Debug)]
 pub(super) struct Port {
     pub device: Arc<OpenDevice>,
     pub number: u8,
     pub gid: Entry,
     pub lid: u16,
-    /// As in `enum ibv_mtu`.
+    /// Value of `enum ibv_mtu`.
     pub mtu: u32,
     pub is_ethernet: bool,
     pub speed_mbps: u32,
-    /// One request at most; longer messages are several.
+    /// Most bytes of one request; a longer message takes several.
     pub request_max_bytes: u32,
     pub queue_pairs_max: u32,
     pub card_guid: u64,
@@ -35,7 +35,7 @@ pub(super) struct Port {
 }
 
 impl Port {
-    /// The ports of these devices that are active and that `config` admits. One that is left out for lack of a GID is logged.
+    /// The active ports of these devices that `config` admits. Logs a port that is skipped for lack of a GID.
     pub(super) fn all(devices: &[Arc<OpenDevice>], config: &IbConfig, sysfs: &Path) -> Vec<Arc<Port>> {
         let mut ports = Vec::new();
         for device in devices {
@@ -55,7 +55,7 @@ impl Port {
         ports
     }
 
-    /// `None` if the port is not active or of a kind that has no reliable connections.
+    /// `None` if the port is not active, or of a kind without reliable connections.
     fn open(
         device: &Arc<OpenDevice>,
         number: u8,
@@ -88,19 +88,19 @@ impl Port {
         }))
     }
 
-    /// Its name in messages.
+    /// Name for messages.
     pub(super) fn name(&self) -> String {
         format!("{}:{}", self.device.name(), self.number)
     }
 
-    /// What a send queue must hold: 32 messages of data and notice, or one that is as long as messages may be.
+    /// Requests that a send queue must hold: 32 messages of data and immediate, or one message of maximal length.
     pub(super) fn send_requests(&self) -> u32 {
         2 * REQUESTS_MAX as u32 + MESSAGE_MAX_BYTES.div_ceil(self.request_max_bytes)
     }
 
-    /// The way to a port with this LID and GID.
+    /// The route to a port with this LID and GID.
     pub(super) fn path_to(&self, lid: u16, gid: Gid, config: &IbConfig) -> AhAttr {
-        // Within an InfiniBand subnet the LID is enough; RoCE has no LIDs, and routers between subnets look at the GID.
+        // Within an InfiniBand subnet the LID is enough; RoCE has no LIDs, and routers between subnets use the GID.
         let by_gid = self.is_ethernet || gid.subnet() != self.gid.gid.subnet();
         let grh = GlobalRoute {
             dgid: gid,
@@ -129,12 +129,12 @@ fn choose_gid(
 ) -> io::Result<Entry> {
     let mut entries = Vec::new();
     for index in 0..=u8::try_from(port.gid_tbl_len.saturating_sub(1)).unwrap_or(u8::MAX) {
-        // Entries that were never set are refused by some drivers and zero in others.
+        // Unset entries are an error in some drivers and zero in others.
         if let Some(gid) = device.gid(number, index).ok().filter(|gid| *gid != Gid::default()) {
             entries.push(Entry { index, gid, roce_version: roce_version(directory, number, index) });
         }
     }
-    // InfiniBand has one that matters, the first, which the subnet manager made.
+    // On InfiniBand only the first one matters, which the subnet manager assigned.
     let is_ethernet = port.link_layer == LINK_LAYER_ETHERNET;
     let first = entries.first().copied().filter(|_| !is_ethernet && config.gid_index.is_none());
     first.or_else(|| gid::choose(&entries, config)).ok_or_else(|| {
@@ -145,14 +145,15 @@ fn choose_gid(
     })
 }
 
-/// The kernel tells the kind of a GID in words; where sysfs is hidden, nothing is known.
+/// The kernel reports the kind of a GID as text; unknown where sysfs is hidden.
 fn roce_version(directory: &Path, number: u8, index: u8) -> Option<u8> {
     let file = directory.join(format!("ports/{number}/gid_attrs/types/{index}"));
     let kind = std::fs::read_to_string(file).ok()?;
     if kind.contains("RoCE v2") { Some(2) } else { kind.contains("RoCE v1").then_some(1) }
 }
 
-/// What it can read and write. CUDA memory by its address needs a module that knows of it, of which there have been several.
+/// The kinds of memory that it can access. CUDA memory by address needs a kernel module, of which there have been
+/// several.
 fn memory_kinds(device: &OpenDevice, sysfs: &Path) -> MemoryKinds {
     let modules = [
         "module/nvidia_peermem/version",
@@ -165,7 +166,7 @@ fn memory_kinds(device: &OpenDevice, sysfs: &Path) -> MemoryKinds {
     kinds
 }
 
-/// Lanes times the speed of one; an unknown code counts as the least there is.
+/// Number of lanes times their speed; an unknown code counts as the slowest.
 fn speed_mbps(port: &PortAttr) -> u32 {
     let lanes = match port.active_width {
         2 => 4,

@@ -1,9 +1,9 @@
 //! The receiving end.
 
 use super::config::IbConfig;
+use super::cts::{Cts, CtsTable};
 use super::flush::Flusher;
 use super::link::{Kind, Link};
-use super::offer::{Offer, Table};
 use super::port::MESSAGE_MAX_BYTES;
 use super::registry::{Registry, unknown};
 use super::send::no_request;
@@ -13,24 +13,24 @@ use super::verbs::abi::{SendWr, Sge};
 use crate::net::{Comm, NetError, NetMemory, NetMemoryKind, REQUESTS_MAX, RecvComm, Registration, Request};
 use std::ptr::null_mut;
 
-/// Offers carry no signal of their own but one in so many: their completions are of no use but to free their requests.
+/// One in so many CTS writes is signalled: their completions only free their requests.
 const SIGNAL_EVERY: u64 = 16;
-/// Offers whose requests may not be free yet: all that the queue holds.
-const OFFERS_MAX: u64 = 2 * REQUESTS_MAX as u64;
-/// Numbers of flushes begin here.
+/// CTS writes whose requests may not be free yet: the capacity of the queue.
+const CTS_MAX: u64 = 2 * REQUESTS_MAX as u64;
+/// First index of flushes.
 const FLUSH_BASE: u32 = REQUESTS_MAX as u32;
 
-/// A message awaited.
+/// A posted receive.
 #[derive(Clone, Copy, Default)]
 struct Receiving {
     is_used: bool,
-    /// Lanes whose part has not come.
+    /// Queue pairs whose part has not arrived.
     pending: u32,
     max_bytes: u32,
     len_bytes: u32,
 }
 
-/// A flush under way.
+/// A flush in flight.
 #[derive(Clone, Copy, Default)]
 struct Flushing {
     is_used: bool,
@@ -40,24 +40,24 @@ struct Flushing {
 
 /// The receiving end of a connection.
 pub(super) struct IbReceiver {
-    // Dropped in this order: queue pairs before the memory that they touch.
+    // Drop order matters: queue pairs before the memory that they access.
     link: Link,
     flusher: Option<Flusher>,
     registry: Registry,
     table_region: Region,
-    /// This side's copy of what it wrote into the peer's.
-    table: Box<Table>,
+    /// This side's copy of the entries written to the peer.
+    table: Box<CtsTable>,
     config: IbConfig,
     remote: RemoteTable,
     split: bool,
     next: u64,
     next_flush: u64,
-    offers_done: u64,
+    cts_done: u64,
     receives: [Receiving; REQUESTS_MAX],
     flushes: [Flushing; REQUESTS_MAX],
 }
 
-/// The sender's table.
+/// The sender's CTS table.
 #[derive(Clone, Copy)]
 pub(super) struct RemoteTable {
     pub address: u64,
@@ -65,10 +65,10 @@ pub(super) struct RemoteTable {
 }
 
 impl IbReceiver {
-    /// `table_region` is `table`.
+    /// Creates the receiver. `table_region` is the registration of `table`.
     pub(super) fn new(
         link: Link,
-        table: Box<Table>,
+        table: Box<CtsTable>,
         table_region: Region,
         remote: RemoteTable,
         split: bool,
@@ -85,25 +85,25 @@ impl IbReceiver {
             split,
             next: 0,
             next_flush: 0,
-            offers_done: 0,
+            cts_done: 0,
             receives: [Receiving::default(); REQUESTS_MAX],
             flushes: [Flushing::default(); REQUESTS_MAX],
         }
     }
 
-    /// Tells the sender where message `self.next` goes.
-    fn offer(&mut self, offer: &Offer) -> Result<(), NetError> {
-        self.table.put(self.next, offer);
-        let offset = Table::offset_bytes(self.next);
+    /// Sends the CTS entry of message `self.next`.
+    fn send_cts(&mut self, cts: &Cts) -> Result<(), NetError> {
+        self.table.put(self.next, cts);
+        let offset = CtsTable::offset_bytes(self.next);
         let mut sge = Sge {
             addr: (&raw const *self.table).addr() as u64 + offset as u64,
-            length: size_of::<super::offer::Slot>() as u32,
+            length: size_of::<super::cts::Entry>() as u32,
             lkey: self.table_region.local_key(),
         };
         let signaled = if self.next % SIGNAL_EVERY == SIGNAL_EVERY - 1 { SEND_SIGNALED } else { 0 };
         let inline = if self.link.qps[0].inline_max_bytes() >= sge.length as usize { SEND_INLINE } else { 0 };
         let mut request = SendWr {
-            wr_id: Kind::Offer.id(self.next as u32),
+            wr_id: Kind::Cts.id(self.next as u32),
             next: null_mut(),
             sg_list: &mut sge,
             num_sge: 1,
@@ -114,13 +114,13 @@ impl IbReceiver {
             rkey: self.remote.key,
             rest_of_unions: [0; 9],
         };
-        // SAFETY: the piece outlives the call; the entry is in registered memory and not written until its message is done,
-        // which is after the sender has read the offer.
+        // SAFETY: the scatter-gather entry outlives the call; the table entry is in registered memory and not written
+        // until its message is done, which is after the sender has read it.
         unsafe { self.link.post(0, &mut request) }
     }
 
     fn poll(&mut self) -> Result<(), NetError> {
-        let (receives, flushes, offers_done) = (&mut self.receives, &mut self.flushes, &mut self.offers_done);
+        let (receives, flushes, cts_done) = (&mut self.receives, &mut self.flushes, &mut self.cts_done);
         let mut too_long = None;
         self.link.poll(|kind, number, completion| match kind {
             Kind::Receive => {
@@ -131,14 +131,14 @@ impl IbReceiver {
                     too_long = Some(*receive);
                 }
             }
-            // Of 2^32 offers, 64 are under way: the distance says which turn it is.
-            Kind::Offer => *offers_done += u64::from(number.wrapping_sub(*offers_done as u32)) + 1,
+            // Of 2^32 indices at most 64 are in flight, so the distance from the last one is unambiguous.
+            Kind::Cts => *cts_done += u64::from(number.wrapping_sub(*cts_done as u32)) + 1,
             Kind::Flush => flushes[number as usize].is_done = true,
             Kind::Data => {}
         })?;
         too_long.map_or(Ok(()), |receive: Receiving| {
             let expected = format!("a message of at most {} bytes", receive.max_bytes);
-            Err(self.link.fail_protocol(expected, format!("the notice of one of {}", receive.len_bytes)))
+            Err(self.link.fail_protocol(expected, format!("one of {}", receive.len_bytes)))
         })
     }
 
@@ -167,7 +167,7 @@ impl Comm for IbReceiver {
             match Flusher::new(&self.link.port, &self.link.cq, &self.config) {
                 Ok(flusher) => self.flusher = Some(flusher),
                 Err(error) => {
-                    // Whoever is refused may let go of the memory.
+                    // If the registration is refused, the caller may free the memory at once: remove it.
                     self.registry.remove(&self.link.port, registration)?;
                     return Err(error);
                 }
@@ -192,7 +192,7 @@ impl Comm for IbReceiver {
         self.poll()?;
         let receive = &mut self.receives[number];
         if receive.pending > 0 {
-            // Of a message in one piece nothing is known until it is there.
+            // A message in one piece shows nothing before it has arrived.
             let mid_message = self.split && (receive.pending as usize) < self.link.qps.len();
             return self.link.wait(mid_message).map(|()| None);
         }
@@ -213,7 +213,7 @@ impl RecvComm for IbReceiver {
         if self.receives[number as usize].is_used {
             return Ok(None);
         }
-        if self.next - self.offers_done >= OFFERS_MAX {
+        if self.next - self.cts_done >= CTS_MAX {
             self.poll()?;
             return self.link.wait(false).map(|()| None);
         }
@@ -221,16 +221,16 @@ impl RecvComm for IbReceiver {
             return Err(unknown(&self.link.port, registration));
         };
         let max_bytes = max_bytes.min(MESSAGE_MAX_BYTES as usize) as u32;
-        let offer = Offer { address: start.addr() as u64, max_bytes, key: registered.region.remote_key() };
-        let lanes = self.link.qps.len();
-        let (first, count) = if self.split { (0, lanes) } else { ((self.next % lanes as u64) as usize, 1) };
-        // The receives first: the message comes as soon as the sender sees the offer.
-        for lane in first..first + count {
-            self.link.post_recv(lane, Kind::Receive.id(number))?;
+        let cts = Cts { address: start.addr() as u64, max_bytes, key: registered.region.remote_key() };
+        let qps = self.link.qps.len();
+        let (first, count) = if self.split { (0, qps) } else { ((self.next % qps as u64) as usize, 1) };
+        // Post the receives first: the message may arrive as soon as the sender sees the CTS entry.
+        for qp in first..first + count {
+            self.link.post_recv(qp, Kind::Receive.id(number))?;
         }
         self.receives[number as usize] =
             Receiving { is_used: true, pending: count as u32, max_bytes, len_bytes: 0 };
-        self.offer(&offer)?;
+        self.send_cts(&cts)?;
         self.next += 1;
         Ok(Some(Request(number)))
     }

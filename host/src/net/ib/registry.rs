@@ -1,4 +1,4 @@
-//! The registered memory of one communicator, by number.
+//! The registered memory of one connection, by number.
 
 use super::port::Port;
 use super::verbs::Region;
@@ -8,11 +8,11 @@ use std::io;
 /// Registered memory.
 pub(super) struct Registered {
     pub region: Region,
-    /// Whether this process may read it, so that short messages can be copied into their requests.
+    /// Whether this process may read it, so that short messages can be inlined.
     pub is_host: bool,
 }
 
-/// Registrations; a number is used again after its memory was deregistered.
+/// Registrations; a number is reused after its memory was deregistered.
 #[derive(Default)]
 pub(super) struct Registry {
     entries: Vec<Option<Registered>>,
@@ -20,7 +20,7 @@ pub(super) struct Registry {
 
 impl Registry {
     /// # Errors
-    /// [`NetError::Unsupported`] or what the driver said.
+    /// [`NetError::Unsupported`] or the driver's error.
     ///
     /// # Safety
     /// 1. The memory stays mapped until it is removed or the registry dropped.
@@ -74,7 +74,7 @@ impl Registry {
     }
 }
 
-/// A number that stands for nothing.
+/// The error for an unknown registration number.
 #[cold]
 pub(super) fn unknown(port: &Port, registration: Registration) -> NetError {
     NetError::of_call(&port.name(), "registration", format!("there is no registration {}", registration.0))

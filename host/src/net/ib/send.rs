@@ -1,8 +1,8 @@
 //! The sending end.
 
 use super::config::IbConfig;
+use super::cts::{Cts, CtsTable};
 use super::link::{Kind, Link};
-use super::offer::{Offer, Table};
 use super::port::MESSAGE_MAX_BYTES;
 use super::registry::{Registry, unknown};
 use super::verbs::Region;
@@ -13,36 +13,37 @@ use std::ffi::c_uint;
 use std::ops::Range;
 use std::ptr::null_mut;
 
-/// Pieces of a split message begin at multiples of this: LL128's lines stay whole, and so do those of the caches.
+/// Pieces of a split message start at multiples of this, which keeps LL128 lines and cache lines whole.
 const PIECE_ALIGN: usize = 128;
 
-/// A message under way.
+/// A message in flight.
 #[derive(Clone, Copy, Default)]
 struct Sending {
     is_used: bool,
-    /// Lanes whose part has not been acknowledged.
+    /// Queue pairs whose part has not been acknowledged.
     pending: u32,
-    /// Requests on each lane.
+    /// Requests on each queue pair.
     requests: u32,
     len_bytes: usize,
 }
 
-/// How messages are cut and posted.
+/// How messages are split over queue pairs and requests.
 #[derive(Clone, Copy)]
-pub(super) struct Cut {
-    /// Each message goes over all lanes, instead of messages in turn.
+pub(super) struct SplitPolicy {
+    /// Whether to split each message over all queue pairs, instead of alternating by message.
     pub split: bool,
-    /// Pieces of more bytes than this are posted as data and notice, because packets may overtake each other.
-    pub notice_apart_bytes: usize,
+    /// Pieces of more bytes than this are posted as data and a separate immediate, because packets may overtake each
+    /// other.
+    pub separate_imm_bytes: usize,
     pub relaxed: bool,
 }
 
-impl Cut {
-    pub(super) fn new(config: &IbConfig, is_ethernet: bool) -> Cut {
+impl SplitPolicy {
+    pub(super) fn new(config: &IbConfig, is_ethernet: bool) -> SplitPolicy {
         let adaptive = config.adaptive_routing.unwrap_or(!is_ethernet);
-        Cut {
+        SplitPolicy {
             split: config.split_data,
-            notice_apart_bytes: if adaptive { config.adaptive_threshold_bytes } else { usize::MAX },
+            separate_imm_bytes: if adaptive { config.adaptive_threshold_bytes } else { usize::MAX },
             relaxed: config.relaxed_ordering,
         }
     }
@@ -50,21 +51,26 @@ impl Cut {
 
 /// The sending end of a connection.
 pub(super) struct IbSender {
-    // Dropped in this order: queue pairs before the memory that they touch.
+    // Drop order matters: queue pairs before the memory that they access.
     link: Link,
     registry: Registry,
     _table_region: Region,
-    table: Box<Table>,
-    cut: Cut,
+    table: Box<CtsTable>,
+    policy: SplitPolicy,
     next: u64,
     sends: [Sending; REQUESTS_MAX],
-    /// Requests that each lane's queue holds.
+    /// Requests in each send queue.
     queued: Vec<u32>,
 }
 
 impl IbSender {
-    /// The peer knows of `table`, which `table_region` is.
-    pub(super) fn new(link: Link, table: Box<Table>, table_region: Region, cut: Cut) -> IbSender {
+    /// Creates the sender. The peer knows the address of `table`, whose registration is `table_region`.
+    pub(super) fn new(
+        link: Link,
+        table: Box<CtsTable>,
+        table_region: Region,
+        policy: SplitPolicy,
+    ) -> IbSender {
         IbSender {
             queued: vec![0; link.qps.len()],
             sends: [Sending::default(); REQUESTS_MAX],
@@ -72,116 +78,116 @@ impl IbSender {
             registry: Registry::default(),
             _table_region: table_region,
             table,
-            cut,
+            policy,
             next: 0,
         }
     }
 
-    /// The lanes of message `self.next`.
-    fn lanes(&self) -> Range<usize> {
-        let lanes = self.link.qps.len();
-        let turn = (self.next % lanes as u64) as usize;
-        if self.cut.split { 0..lanes } else { turn..turn + 1 }
+    /// The queue pairs of message `self.next`.
+    fn qps(&self) -> Range<usize> {
+        let qps = self.link.qps.len();
+        let turn = (self.next % qps as u64) as usize;
+        if self.policy.split { 0..qps } else { turn..turn + 1 }
     }
 
-    /// Takes what has been acknowledged.
+    /// Polls acknowledgements.
     fn poll(&mut self) -> Result<(), NetError> {
         let (sends, queued) = (&mut self.sends, &mut self.queued);
         self.link.poll(|_, number, _| {
-            let (number, lane) = (number as usize % REQUESTS_MAX, number as usize / REQUESTS_MAX);
+            let (number, qp) = (number as usize % REQUESTS_MAX, number as usize / REQUESTS_MAX);
             sends[number].pending -= 1;
-            queued[lane] -= sends[number].requests;
+            queued[qp] -= sends[number].requests;
         })
     }
 
-    /// Posts message `self.next` to the place of `offer`; whether there was room for it.
+    /// Posts message `self.next` to the address in `cts`; returns whether there was room for it.
     ///
     /// # Safety
     /// As [`SendComm::isend`].
     unsafe fn post(
         &mut self,
-        offer: &Offer,
+        cts: &Cts,
         start: *const u8,
         len_bytes: usize,
         local: Local,
     ) -> Result<bool, NetError> {
-        let (lanes, port) = (self.lanes(), &self.link.port);
-        let longest = pieces(len_bytes, lanes.len()).next().map_or(0, |(from, to)| to - from);
-        let parts = Parts::new(longest, port.request_max_bytes, self.cut.notice_apart_bytes);
+        let (qps, port) = (self.qps(), &self.link.port);
+        let longest = pieces(len_bytes, qps.len()).next().map_or(0, |(from, to)| to - from);
+        let parts = Parts::new(longest, port.request_max_bytes, self.policy.separate_imm_bytes);
         let room = port.send_requests();
-        if self.queued[lanes.clone()].iter().any(|queued| queued + parts.requests() > room) {
+        if self.queued[qps.clone()].iter().any(|queued| queued + parts.requests() > room) {
             return Ok(false);
         }
         let number = (self.next % REQUESTS_MAX as u64) as usize;
         let requests = parts.requests();
-        self.sends[number] = Sending { is_used: true, pending: lanes.len() as u32, requests, len_bytes };
-        for (lane, (from, to)) in lanes.clone().zip(pieces(len_bytes, lanes.len())) {
-            self.queued[lane] += requests;
+        self.sends[number] = Sending { is_used: true, pending: qps.len() as u32, requests, len_bytes };
+        for (qp, (from, to)) in qps.clone().zip(pieces(len_bytes, qps.len())) {
+            self.queued[qp] += requests;
             let piece = Piece {
                 start: start.addr() as u64 + from as u64,
-                remote: offer.address + from as u64,
+                remote: cts.address + from as u64,
                 len_bytes: (to - from) as u32,
-                key: offer.key,
-                id: Kind::Data.id((number + lane * REQUESTS_MAX) as u32),
+                key: cts.key,
+                id: Kind::Data.id((number + qp * REQUESTS_MAX) as u32),
                 message_bytes: len_bytes as u32,
                 local,
             };
             // SAFETY: the bytes lie in registered memory and nobody writes them (the caller's).
-            unsafe { piece.post(&mut self.link, lane, &parts)? };
+            unsafe { piece.post(&mut self.link, qp, &parts)? };
         }
         Ok(true)
     }
 
-    /// Tells the receiver how long the message is that it has no room for, without sending it: then both ends know why the
-    /// connection broke.
-    fn refuse(&mut self, offer: &Offer, len_bytes: usize) -> NetError {
-        let lane = self.lanes().start;
-        let notice = Piece {
+    /// Fails because the message is too long for the receive: sends its length without data, so that both ends know
+    /// why the connection broke.
+    fn refuse(&mut self, cts: &Cts, len_bytes: usize) -> NetError {
+        let qp = self.qps().start;
+        let imm = Piece {
             start: 0,
-            remote: offer.address,
+            remote: cts.address,
             len_bytes: 0,
-            key: offer.key,
+            key: cts.key,
             id: Kind::Data.id(0),
             message_bytes: len_bytes as u32,
             local: Local { key: 0, is_host: false },
         };
-        // SAFETY: no memory is read. Whether it leaves is all the same: the connection ends here.
-        let _ = unsafe { notice.post(&mut self.link, lane, &Parts::default()) };
+        // SAFETY: no memory is read. A failed post changes nothing: the connection ends here.
+        let _ = unsafe { imm.post(&mut self.link, qp, &Parts::default()) };
         let expected = format!("room for a message of {len_bytes} bytes");
-        self.link.fail_protocol(expected, format!("an offer of {} bytes", offer.max_bytes))
+        self.link.fail_protocol(expected, format!("a receive of at most {} bytes", cts.max_bytes))
     }
 }
 
-/// `len_bytes` cut into `count` ranges, the last ones perhaps empty.
+/// Splits `len_bytes` into `count` ranges, of which the last ones may be empty.
 fn pieces(len_bytes: usize, count: usize) -> impl Iterator<Item = (usize, usize)> {
     let piece_bytes = len_bytes.div_ceil(count).next_multiple_of(PIECE_ALIGN);
     (0..count).map(move |i| ((i * piece_bytes).min(len_bytes), ((i + 1) * piece_bytes).min(len_bytes)))
 }
 
-/// This side's end of a piece.
+/// The local memory of a piece.
 #[derive(Clone, Copy)]
 struct Local {
     key: u32,
-    /// Only this process's memory can be copied into a request by this process.
+    /// Only host memory can be inlined into a request.
     is_host: bool,
 }
 
-/// Into how many requests a piece is cut. Pieces of one message may differ by less than an alignment; the longest counts.
+/// The requests of a piece. Pieces of one message may differ by less than an alignment; the longest counts.
 #[derive(Clone, Copy, Default)]
 struct Parts {
     request_max_bytes: u32,
-    /// Requests with data but without notice.
+    /// Requests with data but without immediate.
     data: u32,
-    /// Whether the notice comes without data.
-    is_notice_apart: bool,
+    /// Whether the immediate comes without data.
+    is_imm_separate: bool,
 }
 
 impl Parts {
-    fn new(len_bytes: usize, request_max_bytes: u32, notice_apart_bytes: usize) -> Parts {
-        let is_notice_apart = len_bytes > notice_apart_bytes;
+    fn new(len_bytes: usize, request_max_bytes: u32, separate_imm_bytes: usize) -> Parts {
+        let is_imm_separate = len_bytes > separate_imm_bytes;
         let with_data = (len_bytes as u32).div_ceil(request_max_bytes);
-        let data = if is_notice_apart { with_data } else { with_data.saturating_sub(1) };
-        Parts { request_max_bytes, data, is_notice_apart }
+        let data = if is_imm_separate { with_data } else { with_data.saturating_sub(1) };
+        Parts { request_max_bytes, data, is_imm_separate }
     }
 
     fn requests(&self) -> u32 {
@@ -189,7 +195,7 @@ impl Parts {
     }
 }
 
-/// What one lane carries of a message.
+/// The part of a message that one queue pair carries.
 struct Piece {
     start: u64,
     remote: u64,
@@ -201,23 +207,23 @@ struct Piece {
 }
 
 impl Piece {
-    /// Posts the data, if any must go without the notice, and then the notice.
+    /// Posts first the data that cannot go with the immediate, then the immediate.
     ///
     /// # Safety
     /// As [`SendComm::isend`].
-    unsafe fn post(&self, link: &mut Link, lane: usize, parts: &Parts) -> Result<(), NetError> {
+    unsafe fn post(&self, link: &mut Link, qp: usize, parts: &Parts) -> Result<(), NetError> {
         let mut at = 0;
         for _ in 0..parts.data {
             let end = self.len_bytes.min(at + parts.request_max_bytes);
             if end > at {
                 // SAFETY: the caller's.
-                unsafe { self.post_part(link, lane, at..end, WR_RDMA_WRITE, 0)? };
+                unsafe { self.post_part(link, qp, at..end, WR_RDMA_WRITE, 0)? };
             }
             at = end;
         }
-        let rest = if parts.is_notice_apart { self.len_bytes..self.len_bytes } else { at..self.len_bytes };
+        let rest = if parts.is_imm_separate { self.len_bytes..self.len_bytes } else { at..self.len_bytes };
         // SAFETY: the caller's.
-        unsafe { self.post_part(link, lane, rest, WR_RDMA_WRITE_WITH_IMM, SEND_SIGNALED) }
+        unsafe { self.post_part(link, qp, rest, WR_RDMA_WRITE_WITH_IMM, SEND_SIGNALED) }
     }
 
     /// # Safety
@@ -225,13 +231,13 @@ impl Piece {
     unsafe fn post_part(
         &self,
         link: &mut Link,
-        lane: usize,
+        qp: usize,
         part: Range<u32>,
         opcode: c_uint,
         flags: c_uint,
     ) -> Result<(), NetError> {
         let (length, from) = (part.end - part.start, u64::from(part.start));
-        let inline = self.local.is_host && length > 0 && length as usize <= link.qps[lane].inline_max_bytes();
+        let inline = self.local.is_host && length > 0 && length as usize <= link.qps[qp].inline_max_bytes();
         let mut sge = Sge { addr: self.start + from, length, lkey: self.local.key };
         let mut request = SendWr {
             wr_id: self.id,
@@ -245,15 +251,15 @@ impl Piece {
             rkey: self.key,
             rest_of_unions: [0; 9],
         };
-        // SAFETY: the piece outlives the call; the bytes are the caller's.
-        unsafe { link.post(lane, &mut request) }
+        // SAFETY: the scatter-gather entry outlives the call; the bytes are the caller's.
+        unsafe { link.post(qp, &mut request) }
     }
 }
 
 impl Comm for IbSender {
     unsafe fn register(&mut self, memory: NetMemory<'_>) -> Result<Registration, NetError> {
         // SAFETY: the caller's.
-        unsafe { self.registry.add(&self.link.port, memory, self.cut.relaxed) }
+        unsafe { self.registry.add(&self.link.port, memory, self.policy.relaxed) }
     }
 
     fn deregister(&mut self, registration: Registration) -> Result<(), NetError> {
@@ -275,7 +281,7 @@ impl Comm for IbSender {
     }
 }
 
-/// A number that stands for nothing.
+/// The error for an unknown request number.
 #[cold]
 pub(super) fn no_request(link: &Link, request: Request) -> NetError {
     NetError::of_call(&link.port.name(), "test", format!("request {} is not under way", request.0))
@@ -293,22 +299,22 @@ impl SendComm for IbSender {
         if self.sends[number].is_used {
             return Ok(None);
         }
-        let Some(offer) = self.table.get(self.next) else {
+        let Some(cts) = self.table.get(self.next) else {
             return self.link.wait(false).map(|()| None);
         };
         if len_bytes > MESSAGE_MAX_BYTES as usize {
             let reason = format!("{len_bytes} bytes are more than a message may have ({MESSAGE_MAX_BYTES})");
             return Err(NetError::of_call(&self.link.port.name(), "isend", reason));
         }
-        if len_bytes > offer.max_bytes as usize {
-            return Err(self.refuse(&offer, len_bytes));
+        if len_bytes > cts.max_bytes as usize {
+            return Err(self.refuse(&cts, len_bytes));
         }
         let Some(registered) = self.registry.get(registration) else {
             return Err(unknown(&self.link.port, registration));
         };
         let local = Local { key: registered.region.local_key(), is_host: registered.is_host };
         // SAFETY: the caller's.
-        if !unsafe { self.post(&offer, start, len_bytes, local)? } {
+        if !unsafe { self.post(&cts, start, len_bytes, local)? } {
             self.poll()?;
             return self.link.wait(true).map(|()| None);
         }
@@ -338,17 +344,17 @@ mod tests {
     #[test]
     fn the_notice_is_apart_where_packets_may_overtake_each_other() {
         let config = IbConfig { adaptive_threshold_bytes: 100, ..IbConfig::default() };
-        assert_eq!(Cut::new(&config, false).notice_apart_bytes, 100);
-        assert_eq!(Cut::new(&config, true).notice_apart_bytes, usize::MAX);
+        assert_eq!(SplitPolicy::new(&config, false).separate_imm_bytes, 100);
+        assert_eq!(SplitPolicy::new(&config, true).separate_imm_bytes, usize::MAX);
         let forced = IbConfig { adaptive_routing: Some(true), ..config };
-        assert_eq!(Cut::new(&forced, true).notice_apart_bytes, 100);
+        assert_eq!(SplitPolicy::new(&forced, true).separate_imm_bytes, 100);
     }
 
     #[test]
     fn long_messages_are_several_requests_and_the_last_brings_the_notice() {
         let parts = |len, max, apart| {
             let parts = Parts::new(len, max, apart);
-            (parts.data, parts.is_notice_apart, parts.requests())
+            (parts.data, parts.is_imm_separate, parts.requests())
         };
         assert_eq!(parts(0, 100, usize::MAX), (0, false, 1));
         assert_eq!(parts(100, 100, usize::MAX), (0, false, 1));

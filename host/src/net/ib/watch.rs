@@ -1,45 +1,45 @@
-//! The socket on which a connection was made stays open, and nothing is sent on it any more: its end tells that the peer's
-//! process is gone, which a receiver would never learn from a device, and a sender only after many seconds of retries.
+//! The setup socket stays open, without traffic: when it closes, the peer's process is gone. A receiver would never
+//! learn that from a device, and a sender only after many seconds of retries.
 
 use std::io;
 use std::net::{Shutdown, TcpStream};
 
-/// How the peer seems to be.
+/// State of the peer.
 #[derive(Debug)]
-pub(super) enum Pulse {
+pub(super) enum PeerState {
     Alive,
     Closed,
-    /// It said something, which is against the rules.
-    Chatty,
+    /// It sent something, which violates the protocol.
+    UnexpectedData,
     /// The socket failed, for example because the peer's host no longer answers.
     Lost(io::Error),
 }
 
-/// The other end's socket.
+/// The setup socket of a connection.
 #[derive(Debug)]
 pub(super) struct PeerWatch(TcpStream);
 
 impl PeerWatch {
-    /// Of a socket that does not block.
+    /// Watches a non-blocking socket.
     pub(super) fn new(stream: TcpStream) -> PeerWatch {
         PeerWatch(stream)
     }
 
-    pub(super) fn pulse(&self) -> Pulse {
+    pub(super) fn state(&self) -> PeerState {
         match self.0.peek(&mut [0]) {
-            Ok(0) => Pulse::Closed,
-            Ok(_) => Pulse::Chatty,
+            Ok(0) => PeerState::Closed,
+            Ok(_) => PeerState::UnexpectedData,
             Err(error) => match error.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Pulse::Alive,
-                io::ErrorKind::ConnectionReset => Pulse::Closed,
-                _ => Pulse::Lost(error),
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => PeerState::Alive,
+                io::ErrorKind::ConnectionReset => PeerState::Closed,
+                _ => PeerState::Lost(error),
             },
         }
     }
 
-    /// Lets the peer see that this end is finished.
+    /// Closes the socket, so that the peer sees that this end is finished.
     pub(super) fn end(&self) {
-        // A socket that is no longer connected has told the peer already.
+        // If the socket is no longer connected, the peer knows already.
         let _ = self.0.shutdown(Shutdown::Both);
     }
 }
@@ -56,28 +56,28 @@ mod tests {
         (PeerWatch::new(stream), listener.accept().expect("a connection").0)
     }
 
-    /// What is told once the kernel has carried it over.
-    fn last_pulse(watch: &PeerWatch) -> Pulse {
+    /// The state that the peer's last action leads to, once the kernel has carried it over.
+    fn last_state(watch: &PeerWatch) -> PeerState {
         (0..1000)
             .map(|_| std::thread::sleep(std::time::Duration::from_millis(1)))
-            .map(|()| watch.pulse())
-            .find(|pulse| !matches!(pulse, Pulse::Alive))
+            .map(|()| watch.state())
+            .find(|state| !matches!(state, PeerState::Alive))
             .expect("something within a second")
     }
 
     #[test]
     fn a_silent_peer_is_alive_and_a_closed_one_is_not() {
         let (watch, peer) = pair();
-        assert!(matches!(watch.pulse(), Pulse::Alive));
+        assert!(matches!(watch.state(), PeerState::Alive));
         drop(peer);
-        assert!(matches!(last_pulse(&watch), Pulse::Closed));
+        assert!(matches!(last_state(&watch), PeerState::Closed));
     }
 
     #[test]
     fn a_peer_that_talks_breaks_the_rules() {
         let (watch, mut peer) = pair();
         io::Write::write_all(&mut peer, b"hello").expect("room");
-        assert!(matches!(last_pulse(&watch), Pulse::Chatty));
+        assert!(matches!(last_state(&watch), PeerState::UnexpectedData));
     }
 
     #[test]
@@ -85,6 +85,6 @@ mod tests {
         let (watch, peer) = pair();
         watch.end();
         peer.set_nonblocking(true).expect("an option");
-        assert!(matches!(last_pulse(&PeerWatch::new(peer)), Pulse::Closed));
+        assert!(matches!(last_state(&PeerWatch::new(peer)), PeerState::Closed));
     }
 }

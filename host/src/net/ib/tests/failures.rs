@@ -1,4 +1,4 @@
-//! Every way to lose a connection ends in an error that names the device, the port, the peer and the cause.
+//! Every loss of a connection ends in an error that names the device, the port, the peer and the cause.
 
 use super::*;
 use std::process::Command;
@@ -8,7 +8,7 @@ fn ip(arguments: &str) {
     assert!(status.success(), "ip {arguments}");
 }
 
-/// Has what the first device sends arrive at the second, or nowhere.
+/// Connects or cuts the cable from the first device to the second.
 fn connect_cable(is_connected: bool) {
     let second = std::fs::read_to_string("/sys/class/net/vb/address").expect("the second interface");
     let address = if is_connected { second.trim() } else { "02:00:00:00:00:99" };
@@ -27,7 +27,7 @@ fn memory_that_was_deregistered_is_a_remote_access_error() {
     from = Memory::new(&mut *sender, pattern(4096, 1));
     to = Memory::new(&mut *receiver, vec![0; 4096]);
     let awaited = receive(&mut *receiver, &mut to, 0, 4096);
-    // The offer is on its way, with a key that ends here.
+    // The CTS entry is in flight, with a key that becomes invalid here.
     receiver.deregister(to.registration).expect("registered");
     let sent = send(&mut *sender, &from, 0, 4096).expect("begun");
     let text = text_of(finish(&mut *sender, sent));
@@ -47,7 +47,7 @@ fn memory_that_was_deregistered_is_a_remote_access_error() {
     assert_eq!(text_of(finish(&mut *receiver, awaited)), text);
 }
 
-/// A connection on which one message has been sent, and the next is awaited.
+/// A connection on which one message has been sent and the next is awaited.
 fn ready(from: &mut Option<Memory>, to: &mut Option<Memory>) -> (Box<dyn SendComm>, Box<dyn RecvComm>) {
     // 4.096 us * 2^14 is 67 ms.
     let (mut sender, mut receiver) = pair(|config| (config.timeout, config.retry_count) = (14, 3));
@@ -57,7 +57,7 @@ fn ready(from: &mut Option<Memory>, to: &mut Option<Memory>) -> (Box<dyn SendCom
     let sent = send(&mut *sender, from, 0, 64).expect("begun");
     assert_eq!((finish(&mut *sender, sent), finish(&mut *receiver, awaited)), (Ok(64), Ok(64)));
     let _awaited = receive(&mut *receiver, to, 0, 4096);
-    // The offer arrives.
+    // The CTS entry arrives.
     std::thread::sleep(Duration::from_millis(200));
     (sender, receiver)
 }

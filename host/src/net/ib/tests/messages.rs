@@ -121,7 +121,7 @@ fn the_sender_waits_for_the_receiver_and_each_has_32_requests() {
 #[ignore = "needs two RoCE devices: cargo xtask test --only softroce"]
 fn a_flush_reads_through_the_device() {
     use crate::net::ib::flush::Flusher;
-    use crate::net::ib::link::{Kind, Lanes};
+    use crate::net::ib::link::{Kind, QueuePairs};
     use crate::net::ib::port::Port;
     use crate::net::ib::verbs::abi::Wc;
     use crate::net::ib::verbs::{OpenDevice, Region, Verbs};
@@ -138,8 +138,8 @@ fn a_flush_reads_through_the_device() {
         &config,
         std::path::Path::new("/sys"),
     );
-    let lanes = Lanes::new(&ports[0], 1).expect("lanes");
-    let mut flusher = Flusher::new(&lanes.port, &lanes.cq, &config).expect("a flusher");
+    let qps = QueuePairs::new(&ports[0], 1).expect("qps");
+    let mut flusher = Flusher::new(&qps.port, &qps.cq, &config).expect("a flusher");
     // SAFETY: the buffer outlives the region.
     let region = unsafe {
         let start = memory.bytes.as_mut_ptr().cast();
@@ -147,7 +147,7 @@ fn a_flush_reads_through_the_device() {
     };
     flusher.post(&memory.bytes[63], region.remote_key(), Kind::Flush.id(3)).expect("posted");
     let (mut completions, start) = ([Wc::default(); 4], Instant::now());
-    while lanes.cq.poll(&mut completions).expect("a queue") == 0 {
+    while qps.cq.poll(&mut completions).expect("a queue") == 0 {
         assert!(start.elapsed() < PATIENCE, "the flush does not end");
     }
     assert_eq!((completions[0].status, completions[0].wr_id), (0, Kind::Flush.id(3)));

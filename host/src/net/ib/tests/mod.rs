@@ -12,7 +12,7 @@ use crate::net::{Comm, Net, NetError, NetMemory, NetMemoryKind, RecvComm, Regist
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Nothing in these tests may take longer; the guest is emulated.
+/// Upper bound of every wait in these tests; the guest is emulated.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn config(change: impl FnOnce(&mut IbConfig)) -> IbConfig {

@@ -1,8 +1,8 @@
-//! The structures of libibverbs that are used, as `infiniband/verbs.h` of rdma-core lays them out since its first stable ABI
-//! (`IBVERBS_1.1`). Later versions append to structures that the library makes, and never to those that callers make.
-//! What is declared here only up to a field is only ever reached through pointers that the library gave.
+//! The structures of libibverbs in use, as `infiniband/verbs.h` of rdma-core lays them out since its first stable ABI
+//! (`IBVERBS_1.1`). Later versions append to structures that the library allocates, and never to those that callers
+//! allocate. Structures that are declared only up to a field are used only through the library's pointers.
 //!
-//! Laid out by hand: `docs/adr/0008-verbs-by-hand.md`.
+//! Declared by hand: see `docs/adr/0008-verbs-by-hand.md`.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -18,8 +18,8 @@ pub struct Device {
     ibdev_path: [c_char; 256],
 }
 
-/// The functions of a driver that are called for every message (`struct ibv_context_ops`): the header's `ibv_poll_cq`,
-/// `ibv_post_send` and `ibv_post_recv` are inline calls of these.
+/// A driver's functions for every message (`struct ibv_context_ops`): the header's `ibv_poll_cq`, `ibv_post_send` and
+/// `ibv_post_recv` are inline calls of these.
 #[repr(C)]
 pub struct ContextOps {
     before_poll: [*mut c_void; 11],
@@ -39,7 +39,7 @@ pub struct Context {
     pub async_fd: c_int,
 }
 
-/// `struct ibv_pd`, never looked into.
+/// `struct ibv_pd`, opaque.
 #[repr(C)]
 pub struct Pd {
     context: *mut Context,
@@ -76,12 +76,12 @@ pub struct Mr {
     pub rkey: u32,
 }
 
-/// What a device is (`struct ibv_device_attr`); the numbers between are kept as they are.
+/// Attributes of a device (`struct ibv_device_attr`). Unused fields are not split up.
 #[repr(C)]
 pub struct DeviceAttr {
     fw_ver: [c_char; 64],
     node_guid: u64,
-    /// Equal for ports and functions of one card; big-endian.
+    /// Equal for all ports and functions of one adapter; big-endian.
     pub sys_image_guid: u64,
     max_mr_size: u64,
     page_size_cap: u64,
@@ -97,7 +97,7 @@ pub struct DeviceAttr {
     pub phys_port_cnt: u8,
 }
 
-/// How a port is (`struct ibv_port_attr`).
+/// Attributes of a port (`struct ibv_port_attr`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct PortAttr {
@@ -144,7 +144,7 @@ pub struct GlobalRoute {
     pub traffic_class: u8,
 }
 
-/// Where packets go (`struct ibv_ah_attr`).
+/// Route of packets (`struct ibv_ah_attr`).
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct AhAttr {
@@ -157,7 +157,7 @@ pub struct AhAttr {
     pub port_num: u8,
 }
 
-/// What a queue pair holds (`struct ibv_qp_cap`).
+/// Capacity of a queue pair (`struct ibv_qp_cap`).
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]
 pub struct QpCap {
@@ -212,7 +212,7 @@ pub struct QpAttr {
     pub rate_limit: u32,
 }
 
-/// A piece of registered memory (`struct ibv_sge`).
+/// A scatter-gather entry (`struct ibv_sge`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Sge {
@@ -269,7 +269,7 @@ pub struct Wc {
 /// `struct ibv_async_event`.
 #[repr(C)]
 pub struct AsyncEvent {
-    /// A union of pointers and of the port's number.
+    /// A union of pointers and the port number.
     pub element: *mut c_void,
     pub event_type: c_uint,
 }

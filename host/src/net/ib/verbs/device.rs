@@ -8,7 +8,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-/// A device, open, with its protection domain; closed when the last of what was made of it is dropped.
+/// An open device with its protection domain. It closes when the last object made from it is dropped.
 pub struct OpenDevice {
     pub(super) verbs: &'static Verbs,
     pub(super) context: *mut Context,
@@ -20,17 +20,17 @@ pub struct OpenDevice {
     process: u32,
 }
 
-// SAFETY: libibverbs locks where it must: its functions may be called from any thread, except that nobody uses an object
-// that is being destroyed, which the owners here see to.
+// SAFETY: libibverbs locks where it must: its functions may be called from any thread, as long as no thread uses an
+// object that is being destroyed, which ownership here rules out.
 unsafe impl Send for OpenDevice {}
 // SAFETY: as above.
 unsafe impl Sync for OpenDevice {}
 
 impl OpenDevice {
-    /// Every device of the host that can be opened, in the library's order.
+    /// All devices of the host that can be opened, in the library's order.
     ///
     /// # Errors
-    /// The list cannot be had: usually no RDMA module is loaded.
+    /// The list cannot be read: usually no RDMA module is loaded.
     pub fn all(verbs: &'static Verbs) -> io::Result<Vec<Arc<OpenDevice>>> {
         let mut count = 0;
         // SAFETY: `count` is valid for a write.
@@ -78,24 +78,24 @@ impl OpenDevice {
         Ok(this)
     }
 
-    /// As the kernel calls it.
+    /// The kernel's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether this process opened it. A forked child has the same descriptors: what it destroyed would be gone for its parent,
-    /// and the thread that it would wait for is not there.
+    /// Whether this process opened it. A forked child has the same descriptors: destroying an object there would
+    /// destroy it for the parent, and the thread that the drop waits for does not exist in the child.
     pub(super) fn is_ours(&self) -> bool {
         self.process == std::process::id()
     }
 
-    /// What happened to it.
+    /// Its asynchronous events.
     pub fn events(&self) -> &Events {
         &self.events
     }
 
     /// # Errors
-    /// What the driver said.
+    /// The driver's error.
     pub fn attributes(&self) -> io::Result<DeviceAttr> {
         let mut attr = MaybeUninit::<DeviceAttr>::zeroed();
         // SAFETY: the context is open, and `attr` is valid for writes.
@@ -105,7 +105,7 @@ impl OpenDevice {
     }
 
     /// # Errors
-    /// What the driver said.
+    /// The driver's error.
     pub fn port(&self, port: u8) -> io::Result<PortAttr> {
         let mut attr = MaybeUninit::<PortAttr>::zeroed();
         // SAFETY: the context is open, and `attr` is valid for writes.
@@ -114,10 +114,10 @@ impl OpenDevice {
         Ok(unsafe { attr.assume_init() })
     }
 
-    /// An entry of a port's table of GIDs.
+    /// An entry of a port's GID table.
     ///
     /// # Errors
-    /// What the driver said.
+    /// The driver's error.
     pub fn gid(&self, port: u8, index: u8) -> io::Result<Gid> {
         let mut gid = Gid::default();
         // SAFETY: the context is open, and `gid` is valid for writes.
@@ -133,10 +133,10 @@ impl Drop for OpenDevice {
         }
         self.watcher = None;
         if !self.pd.is_null() {
-            // SAFETY: allocated in `open`; what was made of it holds this device alive, so nothing is left.
+            // SAFETY: allocated in `open`; the objects made from it keep this device alive, so none is left.
             unsafe { (self.verbs.ibv_dealloc_pd)(self.pd) };
         }
-        // SAFETY: open since `open`; the watcher has ended and nothing made of the context is left.
+        // SAFETY: open since `open`; the watcher has ended and no object made from the context is left.
         unsafe { (self.verbs.ibv_close_device)(self.context) };
     }
 }
@@ -156,7 +156,7 @@ unsafe fn name_of(verbs: &Verbs, device: *mut Device) -> String {
     unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
 }
 
-/// What the library's functions return: 0, an errno, or -1 with the errno set.
+/// Result of the library's functions: 0, an errno, or -1 with errno set.
 pub(super) fn status(result: i32) -> io::Result<()> {
     match result {
         0 => Ok(()),

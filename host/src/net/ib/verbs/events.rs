@@ -1,7 +1,8 @@
-//! What happens to a device beside its messages: ports that go down, queue pairs that fail.
+//! Asynchronous events of a device: ports that go down, queue pairs that fail.
 //!
-//! The library tells of it through a descriptor that one thread per open device waits on. Events alone break nothing, but for a
-//! dead device: a port that goes down may come back before anybody's retries are spent. They are kept to explain a failure.
+//! One thread per open device waits on the library's descriptor for them. Only the event of a dead device breaks
+//! connections: a port that goes down may come back before the retries run out. The others are kept to explain a
+//! failure.
 
 use super::abi::{AsyncEvent, Context, Qp};
 use super::library::Verbs;
@@ -16,10 +17,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// Older events are forgotten.
+/// Number of events kept; older ones are dropped.
 const KEPT: usize = 16;
 
-/// `enum ibv_event_type`, in its order; what carries a queue pair is marked.
+/// `enum ibv_event_type`, in its order, with the object of each event.
 const KINDS: [(&str, Subject); 19] = [
     ("a completion queue overran", Subject::Device),
     ("a queue pair failed", Subject::QueuePair),
@@ -50,7 +51,7 @@ enum Subject {
     QueuePair,
 }
 
-/// Whom an event concerns.
+/// The object of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Concern {
     Device,
@@ -67,7 +68,7 @@ struct Event {
 /// The latest events of a device.
 pub struct Events {
     recent: Mutex<VecDeque<Event>>,
-    /// 1 once the device is dead; the watcher writes it.
+    /// 1 once the device is dead. Writer: the watcher.
     dead: Word<u32, Sys>,
 }
 
@@ -78,13 +79,13 @@ impl Default for Events {
 }
 
 impl Events {
-    /// Whether the device will never work again.
+    /// Whether the device has failed for good.
     #[inline]
     pub fn is_dead(&self) -> bool {
         self.dead.load_relaxed() != 0
     }
 
-    /// The events since `since` that concern the port or one of the queue pairs, in words; empty if there are none.
+    /// The text of the events since `since` about the port or one of the queue pairs; empty if there are none.
     pub fn about(&self, port: u8, qp_nums: &[u32], since: Instant) -> String {
         let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         let mut text = String::new();
@@ -118,13 +119,13 @@ impl Events {
     }
 }
 
-/// The thread that waits for events; ends when dropped.
+/// The thread that waits for events. Dropping it ends the thread.
 pub struct Watcher {
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread needs of the library.
+/// The library objects that the thread uses.
 struct Source {
     verbs: &'static Verbs,
     context: *mut Context,
@@ -159,7 +160,7 @@ impl Drop for Watcher {
     fn drop(&mut self) {
         let written = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
         if let (Ok(_), Some(thread)) = (written, self.thread.take()) {
-            // A panic of the thread has been reported by itself.
+            // The panic hook has reported a panic of the thread.
             let _ = thread.join();
         }
     }
@@ -200,7 +201,7 @@ impl Source {
         }
     }
 
-    /// Takes what has happened.
+    /// Takes one event.
     ///
     /// # Safety
     /// 1. The context is open.

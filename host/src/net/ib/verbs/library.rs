@@ -1,4 +1,4 @@
-//! libibverbs, loaded when first asked for.
+//! libibverbs, loaded at first use.
 
 use super::abi::{
     AsyncEvent, Context, Cq, Device, DeviceAttr, Gid, Mr, Pd, PortAttr, Qp, QpAttr, QpInitAttr,
@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 const FILE: &str = "libibverbs.so.1";
 
-/// Declares the table: a field per function, filled by name. Those of `lately` came with later versions.
+/// Declares the table: a field per function, filled by name. Those of `lately` exist in later versions only.
 macro_rules! functions {
     (
         always { $($name:ident($($argument:ty),*) $(-> $result:ty)?;)* }
@@ -66,17 +66,17 @@ functions! {
     ibv_modify_qp(*mut Qp, *mut QpAttr, c_int) -> c_int;
     }
     lately {
-    // With the bit for relaxed ordering, which `ibv_reg_mr` refuses.
+    // Takes the flag for relaxed ordering, which `ibv_reg_mr` refuses.
     ibv_reg_mr_iova2(*mut Pd, *mut c_void, usize, u64, c_uint) -> *mut Mr;
     ibv_reg_dmabuf_mr(*mut Pd, u64, usize, u64, c_int, c_int) -> *mut Mr;
     }
 }
 
 impl Verbs {
-    /// The library. The first call loads it; what it found, also that there is none, holds for the life of the process.
+    /// The library. The first call loads it; the result, a failure too, holds for the life of the process.
     ///
     /// # Errors
-    /// What is missing.
+    /// The missing file or symbol.
     pub fn get() -> Result<&'static Verbs, &'static str> {
         static VERBS: OnceLock<Result<Verbs, String>> = OnceLock::new();
         VERBS.get_or_init(|| Verbs::load(FILE)).as_ref().map_err(String::as_str)

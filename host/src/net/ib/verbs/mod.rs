@@ -1,7 +1,7 @@
 //! Layer: host / net / ib / verbs.
 //! Takes: libibverbs, if the host has it.
-//! Gives: devices, queues, queue pairs and registered memory that live as long as whoever needs them; statuses in words.
-//! Never: knows what is sent, or is linked with libibverbs: one program starts on hosts with and without it.
+//! Gives: devices, queues, queue pairs and registered memory, each kept alive by its users; statuses as text.
+//! Never: interprets messages; links to libibverbs: one program starts on hosts with and without it.
 
 pub mod abi;
 mod library;

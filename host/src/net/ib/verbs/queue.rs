@@ -20,10 +20,11 @@ unsafe impl Send for CompletionQueue {}
 unsafe impl Sync for CompletionQueue {}
 
 impl CompletionQueue {
-    /// With room for `entries`, which must be enough for all requests of its queue pairs: one that overruns is dead.
+    /// Creates a queue of `entries`, which must suffice for all requests of its queue pairs: a queue that overruns is
+    /// dead.
     ///
     /// # Errors
-    /// What the driver said.
+    /// The driver's error.
     pub fn new(device: &Arc<OpenDevice>, entries: u32) -> io::Result<CompletionQueue> {
         let entries = c_int::try_from(entries).map_err(|_| io::ErrorKind::InvalidInput)?;
         // SAFETY: the device is open; no event channel is wanted.
@@ -32,7 +33,7 @@ impl CompletionQueue {
         Ok(CompletionQueue { device: device.clone(), cq })
     }
 
-    /// Takes completions; how many.
+    /// Polls completions; returns their number.
     ///
     /// # Errors
     /// The queue is broken.
@@ -58,14 +59,14 @@ impl Drop for CompletionQueue {
     }
 }
 
-/// What packets of a reliable connection are to be like.
+/// Packet options of a reliable connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Service {
     /// Index into the table of partition keys.
     pub pkey_index: u16,
-    /// An acknowledgement is awaited for 4.096 us times 2 to this.
+    /// Timeout of an acknowledgement: 4.096 us times 2 to this power.
     pub timeout: u8,
-    /// So many times a packet is sent again.
+    /// Most retransmissions of a packet.
     pub retry_count: u8,
 }
 
@@ -73,11 +74,11 @@ pub struct Service {
 #[derive(Clone, Copy)]
 pub struct Remote {
     pub qp_num: u32,
-    /// The first packet's number, equal on both sides here.
+    /// Sequence number of the first packet, equal on both sides here.
     pub psn: u32,
-    /// As in `enum ibv_mtu`.
+    /// Value of `enum ibv_mtu`.
     pub mtu: u32,
-    /// The way there, from which port.
+    /// The local port and the route to the remote one.
     pub path: AhAttr,
 }
 
@@ -94,10 +95,10 @@ pub struct QueuePair {
 unsafe impl Send for QueuePair {}
 
 impl QueuePair {
-    /// A queue pair that waits to be connected; both queues complete into `cq`.
+    /// Creates an unconnected queue pair; both queues complete into `cq`.
     ///
     /// # Errors
-    /// What the driver said.
+    /// The driver's error.
     pub fn new(device: &Arc<OpenDevice>, cq: &Arc<CompletionQueue>, cap: QpCap) -> io::Result<QueuePair> {
         let mut attr = QpInitAttr {
             qp_context: null_mut(),
@@ -115,21 +116,21 @@ impl QueuePair {
         Ok(QueuePair { device: device.clone(), _cq: cq.clone(), qp, inline_max_bytes })
     }
 
-    /// Its number, by which the other end names it.
+    /// Its number, which the remote side needs to connect.
     pub fn number(&self) -> u32 {
         // SAFETY: the queue pair exists until drop, and its number never changes.
         unsafe { (*self.qp.as_ptr()).qp_num }
     }
 
-    /// So many bytes may be copied into a request.
+    /// Most bytes of an inline request.
     pub fn inline_max_bytes(&self) -> usize {
         self.inline_max_bytes as usize
     }
 
-    /// Connects it; afterwards both queues work. The peer may do to this side's memory what `access` says.
+    /// Connects it; afterwards both queues work. `access` states what the peer may do to this side's memory.
     ///
     /// # Errors
-    /// The step, and what the driver said to it.
+    /// The failed step and the driver's error.
     pub fn connect(
         &self,
         service: &Service,
@@ -152,7 +153,7 @@ impl QueuePair {
             dest_qp_num: remote.qp_num,
             rq_psn: remote.psn,
             max_dest_rd_atomic: 1,
-            // 0.64 ms. Receives are posted before the other end is told of them, so it is never waited for.
+            // 0.64 ms. Never used: receives are posted before the CTS entry is sent.
             min_rnr_timer: 12,
             ah_attr: remote.path,
             ..QpAttr::default()
@@ -170,7 +171,7 @@ impl QueuePair {
             sq_psn: remote.psn,
             timeout: service.timeout,
             retry_cnt: service.retry_count,
-            // 7 is without end; see above why it is not needed.
+            // 7 is unlimited; as above, never used.
             rnr_retry: 7,
             max_rd_atomic: 1,
             ..QpAttr::default()
@@ -187,12 +188,12 @@ impl QueuePair {
     /// Posts a chain of requests.
     ///
     /// # Errors
-    /// What the driver said; nothing of the chain from the first refused on was posted.
+    /// The driver's error; neither the refused request nor any after it was posted.
     ///
     /// # Safety
     /// 1. `next` and `sg_list` of each request are null or point to valid structures.
-    /// 2. The memory of the pieces is registered and stays so until the requests complete; pieces of requests that are
-    ///    not inline are not written (of reads: not touched) until then.
+    /// 2. The memory of the scatter-gather entries is registered and stays so until the requests complete; until then
+    ///    nobody writes the memory of requests that are not inline (of reads: nobody accesses it).
     #[inline]
     pub unsafe fn post_send(&self, request: &mut SendWr) -> io::Result<()> {
         let (qp, mut refused) = (self.qp.as_ptr(), null_mut());
@@ -206,7 +207,7 @@ impl QueuePair {
     /// Posts a receive without memory, for the immediate of an RDMA write.
     ///
     /// # Errors
-    /// What the driver said.
+    /// The driver's error.
     #[inline]
     pub fn post_recv(&self, wr_id: u64) -> io::Result<()> {
         let mut request = RecvWr { wr_id, next: null_mut(), sg_list: null_mut(), num_sge: 0 };

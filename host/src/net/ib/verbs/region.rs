@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Memory that the device may reach; deregistered when dropped.
+/// Memory that the device may access; deregistered when dropped.
 pub struct Region {
     device: Arc<OpenDevice>,
     mr: NonNull<Mr>,
@@ -21,11 +21,12 @@ unsafe impl Send for Region {}
 const ACCESS: c_uint = ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE | ACCESS_REMOTE_READ;
 
 impl Region {
-    /// Memory of this process or, where the kernel has nvidia_peermem, of a CUDA device. With `relaxed`, and if the library
-    /// knows of it, writes of the device may pass each other on the bus; a completion still comes after its data.
+    /// Registers memory of this process or, where the kernel has nvidia_peermem, of a CUDA device. With `relaxed`, if
+    /// the library supports it, the device's writes may pass each other on the bus; a completion still comes after
+    /// its data.
     ///
     /// # Errors
-    /// What the driver said.
+    /// The driver's error.
     ///
     /// # Safety
     /// 1. The memory stays mapped until the region is dropped.
@@ -47,10 +48,10 @@ impl Region {
         Region::of(device, mr)
     }
 
-    /// Memory behind a dma-buf descriptor, that the device will know by the addresses from `start`; `relaxed` as above.
+    /// Registers memory behind a dma-buf descriptor, at device addresses from `start`; `relaxed` as above.
     ///
     /// # Errors
-    /// What the driver said; `Unsupported` if the library is older than rdma-core 34.
+    /// The driver's error; `Unsupported` if the library is older than rdma-core 34.
     ///
     /// # Safety
     /// 1. The memory stays mapped until the region is dropped.
@@ -78,13 +79,13 @@ impl Region {
         Ok(Region { device: device.clone(), mr })
     }
 
-    /// The key for requests of this side.
+    /// The key for this side's requests.
     pub fn local_key(&self) -> u32 {
         // SAFETY: the region exists until drop, and its keys never change.
         unsafe { (*self.mr.as_ptr()).lkey }
     }
 
-    /// The key for requests of the peer.
+    /// The key for the peer's requests.
     pub fn remote_key(&self) -> u32 {
         // SAFETY: as above.
         unsafe { (*self.mr.as_ptr()).rkey }
@@ -101,7 +102,7 @@ impl Drop for Region {
     }
 }
 
-/// Whether the device's driver takes dma-buf descriptors: a bad one is then refused for being bad.
+/// Whether the driver supports dma-buf: it then refuses a bad descriptor with another error.
 pub fn takes_dma_buf(device: &OpenDevice) -> bool {
     let Some(register) = device.verbs.ibv_reg_dmabuf_mr else { return false };
     // SAFETY: the domain exists; no memory is registered with a descriptor that does not exist.

@@ -1,6 +1,6 @@
-//! The statuses of completions, in words.
+//! The statuses of completions as text.
 
-/// `enum ibv_wc_status` in its order: the header's name, and what it usually means.
+/// `enum ibv_wc_status` in its order: the header's name, and the usual meaning.
 const STATUSES: [(&str, &str); 24] = [
     ("SUCCESS", "success"),
     ("LOC_LEN_ERR", "a message is longer than the memory for it"),
@@ -38,7 +38,7 @@ const STATUSES: [(&str, &str); 24] = [
     ("TM_RNDV_INCOMPLETE", "a rendezvous was not finished"),
 ];
 
-/// A status with its header's name, its number, the driver's own code and what it means.
+/// The text of a status: its name in the header, its number, the driver's own code and the meaning.
 pub fn of_status(status: u32, vendor_err: u32) -> String {
     match STATUSES.get(status as usize) {
         Some((name, meaning)) => format!("IBV_WC_{name} ({status}, vendor error {vendor_err:#x}): {meaning}"),

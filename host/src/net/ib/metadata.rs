@@ -1,7 +1,7 @@
-//! What the ends of a connection tell each other before the first message, over the socket that has proved itself.
+//! Connection metadata: what the two ends exchange before the first message, over the authenticated socket.
 
 use super::config::QPS_MAX;
-use super::offer::Table;
+use super::cts::CtsTable;
 use super::verbs::abi::Gid;
 use crate::bootstrap::wire::{Malformed, Reader};
 use heapless::Vec;
@@ -12,34 +12,34 @@ const VERSION: u16 = 1;
 const NAME_BYTES: usize = 64;
 const FIXED_BYTES: usize = 4 + 2 + 1 + 1 + 2 + 2 + 4 + 16 + 8 + 4 + NAME_BYTES + 4;
 
-/// Bytes of a card.
-pub(super) const CARD_BYTES: usize = FIXED_BYTES + 4 * QPS_MAX as usize;
-/// What the connecting side says when its queue pairs work.
+/// Bytes of encoded metadata.
+pub(super) const METADATA_BYTES: usize = FIXED_BYTES + 4 * QPS_MAX as usize;
+/// The connecting side's message that its queue pairs are connected.
 pub(super) const READY: [u8; 1] = [0x52];
 
-/// One end of a connection.
+/// Metadata of one end of a connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Card {
+pub(super) struct Metadata {
     /// The device and port.
     pub name: String,
     pub is_ethernet: bool,
-    /// Whether each message goes over all queue pairs. The connecting side decides.
+    /// Whether each message is split over all queue pairs. The connecting side decides.
     pub split_data: bool,
     pub lid: u16,
-    /// As in `enum ibv_mtu`.
+    /// Value of `enum ibv_mtu`.
     pub mtu: u16,
-    /// The first packet's number. The connecting side decides.
+    /// Sequence number of the first packet. The connecting side decides.
     pub psn: u32,
     pub gid: Gid,
-    /// Where the connecting side's table of offers is, and its key; of the other side zero.
+    /// Address of the connecting side's CTS table, and its key; zero from the listening side.
     pub table_address: u64,
     pub table_key: u32,
     pub qp_nums: Vec<u32, { QPS_MAX as usize }>,
 }
 
-impl Card {
-    pub(super) fn to_bytes(&self) -> [u8; CARD_BYTES] {
-        let mut bytes = [0; CARD_BYTES];
+impl Metadata {
+    pub(super) fn to_bytes(&self) -> [u8; METADATA_BYTES] {
+        let mut bytes = [0; METADATA_BYTES];
         let mut at = 0;
         let mut put = |part: &[u8]| {
             bytes[at..at + part.len()].copy_from_slice(part);
@@ -63,19 +63,19 @@ impl Card {
         bytes
     }
 
-    /// Reads a card. It comes from a peer that knows the token, but perhaps from another version.
-    pub(super) fn from_bytes(bytes: &[u8; CARD_BYTES]) -> Result<Card, &'static str> {
+    /// Decodes metadata. The peer knows the token, but may run another version.
+    pub(super) fn from_bytes(bytes: &[u8; METADATA_BYTES]) -> Result<Metadata, &'static str> {
         let mut reader = Reader::new(bytes);
         if reader.array() != Ok(MAGIC) {
-            return Err("something that is no card");
+            return Err("something that is no connection metadata");
         }
         if reader.u16() != Ok(VERSION) {
-            return Err("the card of another version of OxCCL");
+            return Err("the connection metadata of another version of OxCCL");
         }
-        Card::read(&mut reader).map_err(|Malformed| "a card that contradicts itself")
+        Metadata::read(&mut reader).map_err(|Malformed| "inconsistent connection metadata")
     }
 
-    fn read(reader: &mut Reader<'_>) -> Result<Card, Malformed> {
+    fn read(reader: &mut Reader<'_>) -> Result<Metadata, Malformed> {
         let (is_ethernet, split_data) = (boolean(reader)?, boolean(reader)?);
         let (lid, mtu, psn) = (reader.u16()?, reader.u16()?, reader.u32()?);
         let gid = Gid(reader.array()?);
@@ -90,13 +90,13 @@ impl Card {
             && count > 0
             && used.iter().all(|number| *number < 1 << 24)
             && unused.iter().all(|number| *number == 0)
-            && table_address.is_multiple_of(align_of::<Table>() as u64);
+            && table_address.is_multiple_of(align_of::<CtsTable>() as u64);
         if !sound {
             return Err(Malformed);
         }
         let qp_nums = Vec::from_slice(used).map_err(|_| Malformed)?;
         let name = String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned();
-        Ok(Card { name, is_ethernet, split_data, lid, mtu, psn, gid, table_address, table_key, qp_nums })
+        Ok(Metadata { name, is_ethernet, split_data, lid, mtu, psn, gid, table_address, table_key, qp_nums })
     }
 }
 
@@ -113,8 +113,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn card() -> Card {
-        Card {
+    fn metadata() -> Metadata {
+        Metadata {
             name: "mlx5_0:1".into(),
             is_ethernet: true,
             split_data: false,
@@ -130,35 +130,39 @@ mod tests {
 
     #[test]
     fn cards_survive_the_trip() {
-        assert_eq!(Card::from_bytes(&card().to_bytes()), Ok(card()));
-        let full = Card { qp_nums: (0..QPS_MAX).collect(), ..card() };
-        assert_eq!(Card::from_bytes(&full.to_bytes()), Ok(full));
+        assert_eq!(Metadata::from_bytes(&metadata().to_bytes()), Ok(metadata()));
+        let full = Metadata { qp_nums: (0..QPS_MAX).collect(), ..metadata() };
+        assert_eq!(Metadata::from_bytes(&full.to_bytes()), Ok(full));
     }
 
     #[test]
     fn what_cannot_be_is_refused() {
         let wrong = [
-            Card { mtu: 0, ..card() },
-            Card { psn: 1 << 24, ..card() },
-            Card { qp_nums: Vec::new(), ..card() },
-            Card { qp_nums: Vec::from_slice(&[1 << 24]).expect("room"), ..card() },
-            Card { table_address: 4, ..card() },
+            Metadata { mtu: 0, ..metadata() },
+            Metadata { psn: 1 << 24, ..metadata() },
+            Metadata { qp_nums: Vec::new(), ..metadata() },
+            Metadata { qp_nums: Vec::from_slice(&[1 << 24]).expect("room"), ..metadata() },
+            Metadata { table_address: 4, ..metadata() },
         ];
-        for card in wrong {
-            assert_eq!(Card::from_bytes(&card.to_bytes()), Err("a card that contradicts itself"), "{card:?}");
+        for metadata in wrong {
+            assert_eq!(
+                Metadata::from_bytes(&metadata.to_bytes()),
+                Err("inconsistent connection metadata"),
+                "{metadata:?}"
+            );
         }
-        let mut bytes = card().to_bytes();
+        let mut bytes = metadata().to_bytes();
         bytes[4] ^= 2;
-        assert_eq!(Card::from_bytes(&bytes), Err("the card of another version of OxCCL"));
+        assert_eq!(Metadata::from_bytes(&bytes), Err("the connection metadata of another version of OxCCL"));
     }
 
     proptest! {
         #[test]
-        fn a_flipped_byte_never_panics(at in 0..CARD_BYTES, byte: u8) {
-            let mut bytes = card().to_bytes();
+        fn a_flipped_byte_never_panics(at in 0..METADATA_BYTES, byte: u8) {
+            let mut bytes = metadata().to_bytes();
             bytes[at] = byte;
-            if let Ok(card) = Card::from_bytes(&bytes) {
-                prop_assert!(!card.qp_nums.is_empty() && card.qp_nums.len() <= QPS_MAX as usize);
+            if let Ok(metadata) = Metadata::from_bytes(&bytes) {
+                prop_assert!(!metadata.qp_nums.is_empty() && metadata.qp_nums.len() <= QPS_MAX as usize);
             }
         }
     }

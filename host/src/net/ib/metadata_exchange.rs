@@ -1,11 +1,11 @@
-//! A few bytes out and a few bytes in over a socket that does not block.
+//! Writes and reads a fixed number of bytes over a non-blocking socket.
 
 use crate::bootstrap::sock;
 use std::io;
 use std::net::TcpStream;
 
-/// What is left to be written and read.
-pub(super) struct Exchange {
+/// A write and a read in progress.
+pub(super) struct MetadataExchange {
     pub stream: TcpStream,
     output: Vec<u8>,
     written: usize,
@@ -13,13 +13,13 @@ pub(super) struct Exchange {
     read: usize,
 }
 
-impl Exchange {
-    /// Writes `output` and reads `input_bytes`, not one more.
-    pub(super) fn new(stream: TcpStream, output: &[u8], input_bytes: usize) -> Exchange {
-        Exchange { stream, output: output.to_vec(), written: 0, input: vec![0; input_bytes], read: 0 }
+impl MetadataExchange {
+    /// Writes `output` and reads exactly `input_bytes`.
+    pub(super) fn new(stream: TcpStream, output: &[u8], input_bytes: usize) -> MetadataExchange {
+        MetadataExchange { stream, output: output.to_vec(), written: 0, input: vec![0; input_bytes], read: 0 }
     }
 
-    /// What was read, once all is written and read.
+    /// Makes progress. Returns the bytes read once everything is written and read.
     pub(super) fn advance(&mut self) -> io::Result<Option<&[u8]>> {
         while self.written < self.output.len() {
             match sock::write_some(&self.stream, &self.output[self.written..])? {
