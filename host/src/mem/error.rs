@@ -1,4 +1,4 @@
-//! What can go wrong with memory, and what the user can do about it.
+//! Memory errors, with advice for the user.
 
 use crate::os::NoDescriptor;
 use oxccl_shared::abi::Rank;
@@ -6,45 +6,45 @@ use rustix::io::Errno;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Why memory could not be had. Raised at communicator creation only.
+/// Why an allocation failed. Only communicator creation allocates.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MemError {
-    /// The kernel gave no address space or memory.
+    /// The kernel granted no address space or memory.
     #[error(
         "this process got no {wanted_bytes} bytes of memory from the kernel: {errno}; check ulimit -v and the memory limit of the container"
     )]
     Map {
         /// Bytes asked for.
         wanted_bytes: usize,
-        /// What `mmap` said.
+        /// Error of `mmap`.
         errno: Errno,
     },
-    /// The shared memory file system cannot hold the file.
+    /// The shared memory file system has too little space for the file.
     #[error(
         "shared memory is full: {} needs {wanted_bytes} bytes, {free_bytes} are free; \
          enlarge it (docker run --shm-size=1g, or a larger emptyDir with medium Memory at /dev/shm) \
          or make connections smaller (NCCL_BUFFSIZE) or do without it (NCCL_SHM_DISABLE=1)", path.display()
     )]
     ShmFull {
-        /// The file that could not be made.
+        /// The file that could not be created.
         path: PathBuf,
         /// Bytes it needs.
         wanted_bytes: u64,
-        /// Bytes the file system had left for this user.
+        /// Bytes available to this user in the file system.
         free_bytes: u64,
     },
-    /// A live process already made a file of this name.
+    /// A live process has already created a file of this name.
     #[error("{} belongs to a live process: the same unique id and rank are in use twice on this host", path.display())]
     ShmInUse {
         /// The file.
         path: PathBuf,
     },
-    /// A peer's file is not what that peer should have made.
+    /// A peer's file differs from what that peer should have created.
     #[error("{}: {property} is {found:#x}, expected {expected:#x}; not a file of this communicator's rank, or of another OxCCL version", path.display())]
     ShmForeign {
         /// The file.
         path: PathBuf,
-        /// What was compared.
+        /// The property that differs.
         property: ShmProperty,
         /// The value this rank expects.
         expected: u64,
@@ -58,7 +58,7 @@ pub enum MemError {
         call: &'static str,
         /// The file it was made for.
         path: PathBuf,
-        /// What ran out, and what to do.
+        /// The exhausted limit, and advice.
         why: NoDescriptor,
     },
     /// Another failure of the operating system.
@@ -68,7 +68,7 @@ pub enum MemError {
         call: &'static str,
         /// The file it was made for.
         path: PathBuf,
-        /// What it said.
+        /// Its error.
         errno: Errno,
     },
     /// Two threads of this process joined one communicator as the same rank.
@@ -92,7 +92,7 @@ impl MemError {
     }
 }
 
-/// What an opener compares before it trusts a file.
+/// A property that an opener checks before it trusts a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ShmProperty {
     /// The owner's user id.

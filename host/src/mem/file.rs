@@ -1,4 +1,4 @@
-//! The file behind a shared segment, from its creation to its removal.
+//! The file behind a shared segment, from creation to removal.
 
 use super::error::MemError;
 use super::name::ShmName;
@@ -10,24 +10,24 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How often a creation that another process's sweep undid is repeated. Each repeat needs another process to run its
-/// sweep within the microseconds between two system calls of ours, so even a second one is improbable.
+/// Attempts to create a file that another process's sweep removes meanwhile. Each further attempt needs another
+/// process to sweep within the microseconds between two of our system calls, so even a second one is improbable.
 const CREATE_ATTEMPTS: usize = 16;
 
-/// How often, a millisecond apart, the lock of a new file is tried.
+/// Attempts, a millisecond apart, to lock a new file.
 const LOCK_ATTEMPTS: usize = 1000;
 
-/// A linked, locked file: as long as this value lives, peers can open the segment and sweeps leave it alone. Dropping it
-/// removes the name; memory already mapped stays.
+/// A linked, locked file. While this value lives, peers can open the segment and sweeps skip it. Dropping it unlinks
+/// the file; memory already mapped stays.
 #[derive(Debug)]
 pub struct ShmFile {
     path: PathBuf,
-    /// Holds the lock that says "the creator lives".
+    /// Holds the lock that marks the creator as alive.
     fd: OwnedFd,
 }
 
 impl ShmFile {
-    /// A new file with `bytes` of reserved, zeroed space.
+    /// Creates a file with `bytes` of reserved, zeroed space.
     pub(super) fn create(name: &ShmName, bytes: usize) -> Result<ShmFile, MemError> {
         for _ in 0..CREATE_ATTEMPTS {
             if let Some(file) = Self::create_locked(name)? {
@@ -43,11 +43,11 @@ impl ShmFile {
         self.fd.as_fd()
     }
 
-    /// A new file, locked; `None` if it has to be tried again.
+    /// Creates and locks a file; `None` if the caller must try again.
     ///
-    /// Between `open` and `flock` a sweep may take the file for a dead process's: it then holds the lock, or has unlinked
-    /// the file. We wait for the former and see the latter; and since a sweep unlinks only under the lock, neither can
-    /// happen afterwards.
+    /// Between `open` and `flock` a sweep may take the file for a dead process's: it then holds the lock, or has
+    /// unlinked the file. We wait for the lock and detect the unlink. A sweep unlinks only under the lock, so neither
+    /// can happen afterwards.
     fn create_locked(name: &ShmName) -> Result<Option<ShmFile>, MemError> {
         let fail = |call, errno| MemError::of_file(call, name.path(), errno);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -59,11 +59,12 @@ impl ShmFile {
         };
         lock(&fd).map_err(|e| fail("flock", e))?;
         let stat = rustix::fs::fstat(&fd).map_err(|e| fail("fstat", e))?;
-        // Only now a ShmFile, whose drop unlinks the name: of a file that a sweep removed, the name is not ours any more.
+        // Create the ShmFile only now: its drop unlinks the name, and if a sweep removed the file, the name is no
+        // longer ours.
         Ok((stat.st_nlink > 0).then(|| ShmFile { path: name.path().to_owned(), fd }))
     }
 
-    /// Allocates every page now. Without it a file in a full tmpfs kills its user with SIGBUS at the first touch.
+    /// Allocates every page now. Otherwise a full tmpfs kills the process with SIGBUS at the first access.
     fn reserve(&self, bytes: u64) -> Result<(), MemError> {
         let allocate = || rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), 0, bytes);
         match rustix::io::retry_on_intr(allocate) {
@@ -78,7 +79,7 @@ impl ShmFile {
     }
 }
 
-/// Takes the lock of a new file. Only a sweep can hold it, for the two system calls of its removal.
+/// Locks a new file. Only a sweep can hold the lock, for the two system calls of its removal.
 fn lock(fd: &OwnedFd) -> rustix::io::Result<()> {
     for _ in 0..LOCK_ATTEMPTS {
         match rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive) {
@@ -91,7 +92,7 @@ fn lock(fd: &OwnedFd) -> rustix::io::Result<()> {
 
 impl Drop for ShmFile {
     fn drop(&mut self) {
-        // Already gone if a peer cleaned up after a failed start. The lock is freed after this, with `fd`.
+        // Already gone if a peer cleaned up after a failed start. Closing `fd` frees the lock afterwards.
         let _ = rustix::fs::unlink(&self.path);
     }
 }
@@ -192,7 +193,7 @@ mod tests {
         assert_eq!(foreign(Segment::shm_open(&name, 4096)), ShmProperty::Mode);
         fs::set_permissions(name.path(), fs::Permissions::from_mode(0o600)).unwrap();
 
-        // The file of another rank under this rank's name.
+        // Another rank's file under this rank's name.
         let other = ShmName::in_dir(dir.path(), 1, Rank(1));
         fs::rename(name.path(), other.path()).unwrap();
         assert_eq!(foreign(Segment::shm_open(&other, 4096)), ShmProperty::Rank);

@@ -1,4 +1,4 @@
-//! The first page of a shared segment: what an opener checks before it trusts the rest.
+//! The first page of a shared segment: an opener checks it before it trusts the rest.
 
 use super::error::{MemError, ShmProperty};
 use super::name::ShmName;
@@ -6,7 +6,7 @@ use super::name::ShmName;
 const MAGIC: u64 = u64::from_le_bytes(*b"OxCCLshm");
 const VERSION: u32 = 1;
 
-/// Written once by the creator, before any peer learns that the file exists (the bootstrap tells them).
+/// Written once by the creator, before the bootstrap announces the file to any peer.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct ShmHeader {
@@ -38,7 +38,7 @@ impl ShmHeader {
         }
     }
 
-    /// Whether this is the header that the creator of `name` would have written for `len` bytes.
+    /// Checks that this is the header that the creator of `name` writes for `len` bytes.
     pub(super) fn verify(&self, name: &ShmName, len: usize) -> Result<(), MemError> {
         let want = ShmHeader::new(name, len);
         let pairs = [
@@ -52,7 +52,7 @@ impl ShmHeader {
     }
 }
 
-/// An error unless `found` is what was `expected`.
+/// Fails unless `found` equals `expected`.
 pub(super) fn expect(
     name: &ShmName,
     property: ShmProperty,

@@ -1,8 +1,8 @@
 //! Layer: host / mem, a leaf.
 //! Takes: a length, and for shared memory the name that all ranks of a host derive from the communicator.
 //! Gives: page-aligned zeroed memory for connections and control pages, private to a process or shared through
-//! `/dev/shm`, and the bookkeeping that leaves no file behind, however a process ends.
-//! Never: knows what lies in the memory, waits for another rank, runs after communicator creation.
+//! `/dev/shm`. It leaves no file behind, however a process ends.
+//! Never: interprets the memory, waits for another rank, runs after communicator creation.
 //!
 //! # Life of a shared segment
 //! ```text

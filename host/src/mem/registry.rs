@@ -1,4 +1,4 @@
-//! Segments that threads of one process share: no file, only a table.
+//! Segments that threads of one process share through a table instead of a file.
 
 use super::error::MemError;
 use super::segment::Segment;
@@ -6,17 +6,17 @@ use oxccl_shared::abi::Rank;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
-/// A rank of a communicator.
+/// Communicator hash and rank.
 type Key = (u64, Rank);
 
-/// Weak: the table keeps nobody's memory alive. Locked at communicator creation only.
+/// Weak: the table keeps no memory alive. Locked during communicator creation only.
 static PUBLISHED: LazyLock<Mutex<HashMap<Key, Weak<Segment>>>> = LazyLock::new(Mutex::default);
 
-/// Shows this rank's segment to the other ranks of the communicator (given by its hash) in this process, for as long as
-/// some `Arc` of it lives.
+/// Publishes this rank's segment to the other ranks of the communicator (given by its hash) in this process, for as
+/// long as an `Arc` of it lives.
 ///
 /// # Errors
-/// [`MemError::PublishedTwice`] if a living segment has the same key.
+/// [`MemError::PublishedTwice`] if a live segment has the same key.
 pub fn publish(key: (u64, Rank), segment: &Arc<Segment>) -> Result<(), MemError> {
     let mut table = table();
     table.retain(|_, segment| segment.strong_count() > 0);
@@ -32,7 +32,7 @@ pub fn lookup(key: (u64, Rank)) -> Option<Arc<Segment>> {
     table().get(&key).and_then(Weak::upgrade)
 }
 
-/// A panic while the lock is held leaves the map whole, so a poisoned lock is as good as any.
+/// A panic under the lock leaves the map consistent, so poisoning is ignored.
 fn table() -> MutexGuard<'static, HashMap<Key, Weak<Segment>>> {
     PUBLISHED.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -10,8 +10,8 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
-/// Page-aligned memory, zeroed when made, unmapped when dropped. It hands out an address and nothing else: who may touch
-/// what and when is the business of those who lay connections into it.
+/// Page-aligned memory, zeroed at first, unmapped when dropped. It provides an address only; the layers that place
+/// connections in it define who accesses what, and when.
 #[derive(Debug)]
 pub struct Segment {
     map: NonNull<u8>,
@@ -21,13 +21,13 @@ pub struct Segment {
     len: usize,
 }
 
-// SAFETY: a segment is an address range that stays mapped until drop, which no thread's identity plays a part in.
+// SAFETY: a segment is an address range that stays mapped until drop, whatever thread owns it.
 unsafe impl Send for Segment {}
 // SAFETY: as above; its methods read only fields that never change.
 unsafe impl Sync for Segment {}
 
 impl Segment {
-    /// `len` bytes for the threads of this process. Pages get memory when first touched.
+    /// Maps `len` bytes for the threads of this process. Pages are allocated at first access.
     ///
     /// # Errors
     /// [`MemError::Map`].
@@ -40,9 +40,10 @@ impl Segment {
         Self::from_map(map, len, 0, len)
     }
 
-    /// `len` bytes in a new file, for all processes of this user on this host. The space is reserved here, so that a full
-    /// file system is this call's error instead of a SIGBUS in the middle of a collective. Peers may open it until the
-    /// [`ShmFile`] is dropped; the mapping outlives the file. A file of the same name whose creator died is replaced.
+    /// Maps `len` bytes of a new file, for all processes of this user on this host. The space is reserved here, so
+    /// that a full file system fails this call instead of raising SIGBUS in the middle of a collective. Peers may
+    /// open it until the [`ShmFile`] is dropped; the mapping outlives the file. A file of the same name whose creator
+    /// died is replaced.
     ///
     /// # Errors
     /// [`MemError::ShmFull`], [`MemError::ShmInUse`], [`MemError::Shm`], [`MemError::Map`]. No file is left behind.
@@ -50,20 +51,20 @@ impl Segment {
         let header_bytes = rustix::param::page_size();
         let file = ShmFile::create(name, header_bytes + len)?;
         let segment = Self::map_shared(file.as_fd(), header_bytes, len)?;
-        // SAFETY: the mapping is page aligned, at least a page long, writable, and nobody else knows of it yet.
+        // SAFETY: the mapping is page aligned, at least a page long, writable, and not shared yet.
         unsafe { segment.map.cast::<ShmHeader>().write(ShmHeader::new(name, len)) };
         Ok((segment, file))
     }
 
-    /// The segment that the rank in `name` has created with the same `expected_len`. Call after that rank has said (through
-    /// the bootstrap) that it did.
+    /// Maps the segment that the rank in `name` has created with the same `expected_len`. Call after the bootstrap
+    /// has announced that rank's segment.
     ///
     /// # Errors
-    /// [`MemError::ShmForeign`] if owner, mode, length or header are not what that rank would have made,
-    /// [`MemError::Shm`] (`ENOENT`: its creator failed or cleaned up), [`MemError::Map`].
+    /// [`MemError::ShmForeign`] if owner, mode, length or header differ from what that rank writes, [`MemError::Shm`]
+    /// (`ENOENT`: its creator failed or cleaned up), [`MemError::Map`].
     pub fn shm_open(name: &ShmName, expected_len: usize) -> Result<Segment, MemError> {
         let fail = |call, errno| MemError::of_file(call, name.path(), errno);
-        // NONBLOCK: opening a FIFO planted under this name must not wait for its other end.
+        // NONBLOCK: opening a FIFO planted under this name must not block.
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let open = || rustix::fs::open(name.path(), flags, Mode::empty());
         let fd = crate::os::with_room(open).map_err(|e| fail("open", e))?;
@@ -76,7 +77,7 @@ impl Segment {
         expect(name, ShmProperty::FileLength, file_bytes, stat.st_size as u64)?;
         let segment = Self::map_shared(std::os::fd::AsFd::as_fd(&fd), header_bytes, expected_len)?;
         // SAFETY: the mapping is page aligned and longer than a header, whose every bit pattern is valid; its creator
-        // wrote it before this rank was told of the file and never writes it again.
+        // wrote it before it announced the file, and never writes it again.
         unsafe { segment.map.cast::<ShmHeader>().read() }.verify(name, expected_len)?;
         Ok(segment)
     }
@@ -93,8 +94,8 @@ impl Segment {
         self.len
     }
 
-    /// Enters the pages of this byte range into the page table now, so that the first collective does not fault on them.
-    /// For control words and short-message slots. A hint: what the kernel refuses is left to the first touch.
+    /// Populates the page table for this byte range, so that the first collective takes no page faults there. Use it
+    /// for control words and short-message slots. A hint: where the kernel refuses, the first access faults.
     pub fn prefault(&self, range: Range<usize>) {
         let page = rustix::param::page_size();
         let start = range.start.min(self.len) / page * page;
@@ -107,7 +108,7 @@ impl Segment {
             rustix::mm::madvise(self.base().add(start).cast(), end - start, Advice::LinuxPopulateWrite)
         };
         if populated.is_err() {
-            // Kernels before 5.14. A read suffices for shared memory and is safe beside any writer.
+            // Kernels before 5.14. A read suffices for shared memory and is safe beside concurrent writers.
             for offset in (start..end).step_by(page) {
                 // SAFETY: within the mapping; volatile, and its value is not used.
                 unsafe { self.base().add(offset).read_volatile() };
@@ -115,10 +116,10 @@ impl Segment {
         }
     }
 
-    /// Asks for huge pages: fewer TLB misses on large slots. A hint; for shared memory it works only where
+    /// Asks for huge pages, which cost fewer TLB misses on large slots. A hint; for shared memory it works only where
     /// `/sys/kernel/mm/transparent_hugepage/shmem_enabled` is `advise` or more.
     pub fn prefer_huge_pages(&self) {
-        // SAFETY: the whole mapping, whose contents this does not change. A refusal changes nothing but speed.
+        // SAFETY: the whole mapping, whose contents this does not change. A refusal only costs speed.
         let _ =
             unsafe { rustix::mm::madvise(self.map.as_ptr().cast(), self.map_bytes, Advice::LinuxHugepage) };
     }
@@ -146,7 +147,7 @@ impl Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        // SAFETY: mapped by this value alone, and whoever got `base` promised not to outlive it.
+        // SAFETY: this value owns the mapping, and users of `base` promised not to outlive it.
         let unmapped = unsafe { rustix::mm::munmap(self.map.as_ptr().cast(), self.map_bytes) };
         debug_assert!(unmapped.is_ok(), "munmap of an own mapping: {unmapped:?}");
     }

@@ -1,13 +1,15 @@
-//! Removal of files whose creators were killed before they could do it.
+//! Removal of files whose creators were killed.
 
 use super::name::{SHM_DIR, own_prefix};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use std::path::Path;
 
-/// Removes this user's shared memory files whose creators are dead; returns how many. Run at communicator creation.
+/// Removes this user's shared memory files whose creators are dead; returns their number. Runs at communicator
+/// creation.
 ///
-/// Best effort: what cannot be read or removed stays, and is no error of the new communicator. A creator that forked
-/// (a data loader's workers, say) counts as alive until the last child that inherited the lock has gone.
+/// Best effort: a file that cannot be read or removed stays, and is no error of the new communicator. A creator that
+/// forked (for example a data loader's workers) counts as alive until the last child that inherited the lock has
+/// exited.
 pub fn sweep_stale() -> usize {
     sweep_dir(Path::new(SHM_DIR))
 }
@@ -23,10 +25,10 @@ pub(super) fn sweep_dir(dir: &Path) -> usize {
         .count()
 }
 
-/// Removes the file if its creator is dead, that is, if its lock is free; says whether it did.
+/// Removes the file if its creator is dead, that is, if its lock is free; returns whether it did.
 ///
 /// A file is unlinked only while its lock is held and only if the name still leads to the locked inode: otherwise a
-/// second sweep, late with an old descriptor, would remove the live file that has since taken the name.
+/// second sweep, late with an old descriptor, would remove a live file that has taken the name since.
 pub(super) fn remove_if_stale(path: &Path) -> bool {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let Ok(fd) = rustix::fs::open(path, flags, Mode::empty()) else { return false };
@@ -54,7 +56,7 @@ mod tests {
     /// The directory in which [`victim`] makes its file.
     const DIR_VARIABLE: &str = "OXCCL_TEST_SWEEP_DIR";
 
-    /// Runs only as the child of the test below: makes a segment and waits to be killed.
+    /// Runs only as the child of the test below: creates a segment and waits to be killed.
     #[test]
     #[ignore = "child process of a_killed_creators_file_is_swept_and_a_live_ones_is_not"]
     fn victim() {
@@ -89,7 +91,7 @@ mod tests {
         assert!(dir.path().join("ready").exists(), "other files stay");
     }
 
-    /// Creators and sweeps at once: no creation may fail and no live file may vanish.
+    /// Concurrent creations and sweeps: no creation may fail and no live file may vanish.
     #[test]
     fn sweeps_never_take_a_file_from_under_its_creator() {
         let dir = tempfile::tempdir_in(SHM_DIR).unwrap();

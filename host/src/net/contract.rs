@@ -1,4 +1,5 @@
-//! What every network offers: the shape of NCCL's net plugin table (`ncclNet_v12_t`), with ownership in the types.
+//! The interface of every network: the shape of NCCL's net plugin table (`ncclNet_v12_t`), with ownership in the
+//! types.
 //!
 //! ```text
 //! receiver                               sender
@@ -6,8 +7,8 @@
 //! poll_accept -> RecvComm   <~~ wire ~~  poll_connect -> SendComm
 //! register, irecv, test, flush           register, isend, test
 //! ```
-//! Nothing here waits: what cannot be done now answers `None` and is asked again. After a communicator of either side exists,
-//! `isend`, `irecv`, `flush` and `test` neither allocate nor lock.
+//! Nothing here blocks: a call that cannot proceed returns `None`, and the caller repeats it. Once a communicator of
+//! either side exists, `isend`, `irecv`, `flush` and `test` neither allocate nor lock.
 
 use super::error::NetError;
 use core::ffi::c_void;
@@ -16,17 +17,17 @@ use std::os::fd::BorrowedFd;
 
 /// Bytes of a [`NetHandle`] (`NCCL_NET_HANDLE_MAXSIZE`).
 pub const HANDLE_BYTES: usize = 128;
-/// Sends, or receives, that one communicator has under way at most; `isend` and `irecv` answer `None` beyond
+/// Most sends, or receives, in flight on one communicator; beyond that `isend` and `irecv` return `None`
 /// (`NCCL_NET_MAX_REQUESTS`).
 pub const REQUESTS_MAX: usize = 32;
 
-/// Where a listener is reached and what proves that one was told: travels over the bootstrap, which is authenticated; its
-/// bytes mean something to the network that made it only.
+/// A listener's address and the secret that authenticates the connecting side. It travels over the authenticated
+/// bootstrap; only the network that created it interprets its bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct NetHandle(pub [u8; HANDLE_BYTES]);
 
 impl fmt::Debug for NetHandle {
-    /// Without the bytes: they may hold a secret.
+    /// Omits the bytes: they may hold a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("NetHandle(..)")
     }
@@ -35,25 +36,25 @@ impl fmt::Debug for NetHandle {
 /// One device of a network: a NIC, a port, an interface, or several merged into one.
 #[derive(Clone, PartialEq, Debug)]
 pub struct NetProperties {
-    /// As the operating system calls it: `mlx5_0`, `eth0`.
+    /// The operating system's name: `mlx5_0`, `eth0`.
     pub name: String,
-    /// Its directory in sysfs, for its place in the topology; none for virtual devices.
+    /// Its directory in sysfs, which gives its position in the topology; none for virtual devices.
     pub pci_path: Option<String>,
-    /// Equal for ports of one card.
+    /// Equal for all ports of one adapter.
     pub guid: u64,
-    /// Which memory it reads and writes.
+    /// Kinds of memory that it can access.
     pub memory: MemoryKinds,
-    /// Whether a registration serves every communicator of the device.
+    /// Whether a registration is valid for every communicator of the device.
     pub registers_globally: bool,
-    /// Mbit/s.
+    /// Speed in Mbit/s.
     pub speed_mbps: u32,
     /// Port number, from 1; 0 where there are none.
     pub port: u32,
-    /// Microseconds of one message beside its bytes; 0 where unknown.
+    /// Latency of one message in microseconds; 0 where unknown.
     pub latency_us: f32,
-    /// Communicators that it can have open.
+    /// Most communicators open at a time.
     pub comms_max: u32,
-    /// Bytes of one message at most.
+    /// Most bytes of one message.
     pub message_max_bytes: usize,
 }
 
@@ -61,11 +62,11 @@ bitflags::bitflags! {
     /// Kinds of memory; the bits are NCCL's (`NCCL_PTR_*`).
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct MemoryKinds: u32 {
-        /// Of this process.
+        /// Memory of this process.
         const HOST = 1;
-        /// Of a CUDA device, by address.
+        /// Memory of a CUDA device, by address.
         const CUDA = 2;
-        /// Of a device, by a dma-buf descriptor.
+        /// Memory of a device, by a dma-buf descriptor.
         const DMA_BUF = 4;
     }
 }
@@ -77,11 +78,11 @@ pub struct NetMemory<'a> {
     pub start: *mut c_void,
     /// Its length.
     pub len_bytes: usize,
-    /// What it is.
+    /// Its kind.
     pub kind: NetMemoryKind<'a>,
 }
 
-/// What registered memory is.
+/// The kind of registered memory.
 #[derive(Clone, Copy, Debug)]
 pub enum NetMemoryKind<'a> {
     /// Memory of this process.
@@ -90,123 +91,124 @@ pub enum NetMemoryKind<'a> {
     Cuda,
     /// Memory of a device behind a descriptor.
     DmaBuf {
-        /// From `cuMemGetHandleForAddressRange` or its like.
+        /// From `cuMemGetHandleForAddressRange` or an equivalent.
         fd: BorrowedFd<'a>,
-        /// Where in the buffer the memory begins.
+        /// Offset of the memory in the dma-buf.
         offset_bytes: u64,
     },
 }
 
-/// Registered memory, a number that its communicator gave.
+/// Registered memory: a number assigned by its communicator.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Registration(pub u32);
 
-/// A send, receive or flush under way, a number that its communicator gave. Valid until `test` says that it is done.
+/// A send, receive or flush in flight: a number assigned by its communicator. Valid until `test` reports completion.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[must_use = "a request that nobody tests never ends"]
 pub struct Request(pub u32);
 
 /// A network.
 pub trait Net: Send + Sync + fmt::Debug {
-    /// As `NCCL_NET` selects it: `Socket`, `IB`, or a plugin's own name.
+    /// The name by which `NCCL_NET` selects it: `Socket`, `IB`, or a plugin's own.
     fn name(&self) -> &str;
 
-    /// How many devices it found; they are numbered from 0. None is not an error: the network is then not used.
+    /// Number of its devices, numbered from 0. Zero is not an error: the network is then not used.
     fn devices(&self) -> u32;
 
-    /// Whether bytes are moved by the processor that drives a communicator, as over sockets, and not by the device: then several
-    /// threads move more than one, each its own communicators.
+    /// Whether the driving CPU thread moves the bytes, as over sockets, instead of the device. Several threads then
+    /// move more than one, each with its own communicators.
     fn is_moved_by_processors(&self) -> bool {
         false
     }
 
-    /// What `device` is.
+    /// The properties of `device`.
     ///
     /// # Errors
     /// [`NetError::NoDevice`].
     fn properties(&self, device: u32) -> Result<NetProperties, NetError>;
 
-    /// Somewhere to connect to on `device`, for one connection.
+    /// Listens on `device` for one connection.
     ///
     /// # Errors
-    /// [`NetError::NoDevice`], or what the device said.
+    /// [`NetError::NoDevice`], or the device's error.
     fn listen(&self, device: u32) -> Result<(NetHandle, Box<dyn Listener>), NetError>;
 
-    /// The device from which to connect to the listener that `handle` names, where `preferred` would be best for this rank:
-    /// another, where that one does not lead there.
+    /// The device to connect from to the listener of `handle`. It is `preferred`, which is best for this rank, unless
+    /// that device has no route there.
     fn device_towards(&self, _handle: &NetHandle, preferred: u32) -> u32 {
         preferred
     }
 
-    /// Begins a connection from `device` to the listener that `handle` names.
+    /// Starts a connection from `device` to the listener of `handle`.
     ///
     /// # Errors
-    /// [`NetError::BadHandle`], or what the device said.
+    /// [`NetError::BadHandle`], or the device's error.
     fn connect(&self, device: u32, handle: &NetHandle) -> Result<Box<dyn Connector>, NetError>;
 }
 
 /// A listener; closed when dropped.
 pub trait Listener: Send {
-    /// The communicator of whoever connected with this listener's handle, once somebody has. Strangers are refused, logged
-    /// and forgotten; they delay nobody.
+    /// The communicator of the peer that connected with this listener's handle, once one has. Unauthenticated
+    /// connections are refused and logged; they do not delay the peer.
     ///
     /// # Errors
-    /// That this end is broken, never that a stranger misbehaved.
+    /// This end is broken. A misbehaving stranger is no error.
     fn poll_accept(&mut self) -> Result<Option<Box<dyn RecvComm>>, NetError>;
 }
 
-/// A connection being made; given up when dropped.
+/// A connection being set up; dropping it cancels that.
 pub trait Connector: Send {
     /// The communicator, once the other end has answered.
     ///
     /// # Errors
-    /// The other end cannot be reached or refused. No later call succeeds.
+    /// The other end is unreachable or refused. No later call succeeds.
     fn poll_connect(&mut self) -> Result<Option<Box<dyn SendComm>>, NetError>;
 }
 
-/// What both ends of a connection do.
+/// Methods of both ends of a connection.
 pub trait Comm: Send {
-    /// Makes memory known to the device.
+    /// Registers memory with the device.
     ///
     /// # Errors
-    /// [`NetError::Unsupported`] for a kind that the device does not reach; what the device said.
+    /// [`NetError::Unsupported`] for a kind of memory that the device cannot access; the device's error.
     ///
     /// # Safety
     /// The memory stays mapped until it is deregistered or the communicator dropped.
     unsafe fn register(&mut self, memory: NetMemory<'_>) -> Result<Registration, NetError>;
 
-    /// Whether requests may lie in any memory of this process, registered or not; what they say of a registration is ignored then.
+    /// Whether requests may use any memory of this process, registered or not; their registration is ignored then.
     fn reaches_all_memory(&self) -> bool {
         false
     }
 
-    /// Undoes [`Self::register`]. No request may use it any more.
+    /// Undoes [`Self::register`]. No request may use it afterwards.
     ///
     /// # Errors
-    /// What the device said.
+    /// The device's error.
     fn deregister(&mut self, registration: Registration) -> Result<(), NetError>;
 
-    /// Moves what can be moved, and says how many bytes the request moved if it is done; of a receive, the length that came.
+    /// Makes progress. Returns the bytes that the request moved if it is complete; for a receive, the length of the
+    /// message.
     ///
     /// # Errors
-    /// The connection is broken; it stays so, and the error stays the same. Requests that were done before it broke may still
-    /// be heard of first. A request that is not under way is an error too.
+    /// The connection is broken; it stays so, with the same error. Requests that completed before may still be
+    /// reported first. A request that is not in flight is an error too.
     fn test(&mut self, request: Request) -> Result<Option<usize>, NetError>;
 }
 
-/// The sending end. Dropping it ends the connection without waiting for the peer: sends that `test` has called done still
-/// arrive, the others are given up.
+/// The sending end. Dropping it ends the connection without waiting for the peer: sends that `test` has reported
+/// complete still arrive, the others are cancelled.
 pub trait SendComm: Comm {
-    /// Begins to send `len_bytes` at `start`. Messages arrive in the order of their sends. `None`: not now, for example because
-    /// the other end has no receive posted or [`REQUESTS_MAX`] are under way. A network may gather sends until it is asked for one
-    /// ([`Comm::test`]): whoever sends asks soon. It is done when the network needs the bytes no
-    /// longer, which may be before the peer has them.
+    /// Starts to send `len_bytes` at `start`. Messages arrive in the order of their sends. `None`: not now, for
+    /// example because the other end has posted no receive or [`REQUESTS_MAX`] are in flight. A network may batch
+    /// sends until the next [`Comm::test`], so callers test soon. A send is complete when the network no longer needs
+    /// the bytes, which may be before the peer has them.
     ///
     /// # Errors
     /// The connection is broken, or the message is longer than [`NetProperties::message_max_bytes`].
     ///
     /// # Safety
-    /// The bytes lie in memory that `registration` stands for, and nobody writes them until the request is done or the
+    /// The bytes lie in the memory of `registration`, and nobody writes them until the request is complete or the
     /// communicator dropped.
     unsafe fn isend(
         &mut self,
@@ -218,18 +220,20 @@ pub trait SendComm: Comm {
 
 /// The receiving end. Dropping it ends the connection.
 pub trait RecvComm: Comm {
-    /// Whoever drives this end has a thread for it, and somebody else waits for what comes: a network may put off until a message has been
-    /// seen what it would do before, even if it is more work then. To be called before the first receive, if at all.
+    /// Low-latency hint: a thread of its own polls this end, and another thread waits for the data. The network may
+    /// peek at a message before consuming it, which defers the ACK, even at the price of more work. Call it before
+    /// the first receive, if at all.
     fn be_prompt(&mut self) {}
 
-    /// Begins to receive a message of at most `max_bytes` at `start`. A longer one breaks the connection. `None`: not now.
+    /// Starts to receive a message of at most `max_bytes` at `start`. A longer message breaks the connection. `None`:
+    /// not now.
     ///
     /// # Errors
     /// The connection is broken.
     ///
     /// # Safety
-    /// The bytes lie in memory that `registration` stands for, and nobody reads or writes them until the request is done or
-    /// the communicator dropped.
+    /// The bytes lie in the memory of `registration`, and nobody reads or writes them until the request is complete
+    /// or the communicator dropped.
     unsafe fn irecv(
         &mut self,
         start: *mut u8,
@@ -237,13 +241,13 @@ pub trait RecvComm: Comm {
         registration: Registration,
     ) -> Result<Option<Request>, NetError>;
 
-    /// Makes what was received into device memory visible to the device. `Ok(None)`: nothing need be done.
+    /// Makes data received into device memory visible to the device. `Ok(None)`: no flush is needed.
     ///
     /// # Errors
     /// The connection is broken.
     ///
     /// # Safety
-    /// As [`Self::irecv`], and the receive is done.
+    /// As [`Self::irecv`], and the receive is complete.
     unsafe fn flush(
         &mut self,
         start: *mut u8,

@@ -1,8 +1,8 @@
 //! Layer: host / net.
-//! Takes: any network, a seed, and what should go wrong.
-//! Gives: the same network, worse: requests that come late, links that stall, receives that come up short, calls that fail,
-//! peers that vanish. Everything follows from the seed, so that a finding repeats.
-//! Never: changes a byte, an order, or what the network underneath says by itself.
+//! Takes: any network, a seed, and the faults to inject.
+//! Gives: the same network with faults: delayed requests, stalled links, short receives, failing calls, vanishing
+//! peers. Everything follows from the seed, so a failure can be reproduced.
+//! Never: changes a byte, an order, or the inner network's own errors.
 
 use super::{
     Comm, Connector, Listener, Net, NetError, NetHandle, NetMemory, NetProperties, REQUESTS_MAX, RecvComm,
@@ -11,14 +11,14 @@ use super::{
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What goes wrong. `Default`: nothing.
+/// The faults to inject. `Default`: none.
 #[derive(Clone, Debug, Default)]
 pub struct FaultPlan {
-    /// Where the random choices start.
+    /// Seed of the random choices.
     pub seed: u64,
-    /// So many of a thousand requests are refused at first (`None`), and so many tests find nothing done.
+    /// Of a thousand requests, how many are refused at first (`None`); of a thousand tests, how many report nothing.
     pub late_per_mille: u32,
-    /// So many of a thousand requests are held back, once done, ...
+    /// Of a thousand requests, how many are withheld after their completion, ...
     pub held_per_mille: u32,
     /// ... for at most this long.
     pub held_max: Duration,
@@ -26,34 +26,34 @@ pub struct FaultPlan {
     pub stall_at: Option<u64>,
     /// ... for this long.
     pub stall: Duration,
-    /// This receive of a communicator (from 0) says that one byte fewer came than did.
+    /// This receive of a communicator (from 0) reports one byte too few.
     pub short_at: Option<u64>,
-    /// This request of a communicator (from 0) fails, and every later call.
+    /// This request of a communicator (from 0) fails, with every later call.
     pub fail_at: Option<u64>,
-    /// At this request of a communicator (from 0) the connection is cut: both ends see the other vanish.
+    /// At this request of a communicator (from 0) the connection is cut: both ends see the other one vanish.
     pub cut_at: Option<u64>,
-    /// Only the connection of this number has a fault (`stall`, `short`, `fail`, `cut`); they are counted from 0 as they come
-    /// about in this process, both ends apart. Default: each.
+    /// Restricts `stall`, `short`, `fail` and `cut` to the connection of this number. Connections count from 0 in the
+    /// order of their creation in this process, both ends separately. Default: all connections.
     pub only_connection: Option<u64>,
 }
 
-/// A network that follows a [`FaultPlan`].
+/// A network with the faults of a [`FaultPlan`].
 #[derive(Debug)]
 pub struct FaultNet {
     inner: Arc<dyn Net>,
     plan: Arc<FaultPlan>,
-    /// Communicators so far. Locked while connections are made.
+    /// Communicators so far. Locked while connections are created.
     comms: Arc<Mutex<u64>>,
 }
 
 impl FaultNet {
-    /// `inner`, made worse.
+    /// `inner` with faults.
     pub fn new(inner: Arc<dyn Net>, plan: FaultPlan) -> FaultNet {
         FaultNet { inner, plan: Arc::new(plan), comms: Arc::default() }
     }
 }
 
-/// What makes a faulty communicator of a good one.
+/// Wraps communicators.
 struct Maker {
     device: String,
     plan: Arc<FaultPlan>,
@@ -148,7 +148,7 @@ impl Maker {
     }
 }
 
-/// A communicator that follows a plan.
+/// A communicator with faults.
 struct FaultComm<C: ?Sized> {
     /// None once the connection was cut.
     inner: Option<Box<C>>,
@@ -158,15 +158,15 @@ struct FaultComm<C: ?Sized> {
     random: Random,
     /// Requests made so far.
     requests: u64,
-    /// Requests that are done underneath and held back.
+    /// Requests that are complete underneath and withheld.
     done: [Done; REQUESTS_MAX],
     stalled_until: Option<Instant>,
-    /// The receive that is to come up short.
+    /// The receive to shorten.
     short: Option<Request>,
     failed: Option<NetError>,
 }
 
-/// A request that is held back, if `until` says so.
+/// A completed request, withheld until `until`, if set.
 #[derive(Clone, Copy, Default)]
 struct Done {
     request: u32,
@@ -175,13 +175,13 @@ struct Done {
 }
 
 impl<C: Comm + ?Sized> FaultComm<C> {
-    /// Whether the request or test that comes has to wait.
+    /// Whether to delay the next request or test.
     fn is_late(&mut self) -> bool {
         let is_stalled = self.stalled_until.is_some_and(|until| Instant::now() < until);
         is_stalled || self.random.per_mille(self.plan.late_per_mille)
     }
 
-    /// The next request begins; no if it has to be tried again.
+    /// Counts a request; `false` if the caller must repeat it.
     fn begin(&mut self) -> Result<bool, NetError> {
         self.check()?;
         let at = |point: Option<u64>| !self.is_spared && point == Some(self.requests);
@@ -190,7 +190,7 @@ impl<C: Comm + ?Sized> FaultComm<C> {
             self.stalled_until = Some(Instant::now() + self.plan.stall);
         }
         if fails || cuts {
-            // The good communicator's drop is what the other end sees.
+            // The other end sees the inner communicator's drop.
             self.inner = None;
             let device = self.device.clone();
             let peer = "the peer (by plan)".to_owned();
@@ -209,7 +209,7 @@ impl<C: Comm + ?Sized> FaultComm<C> {
         self.failed.clone().map_or(Ok(()), Err)
     }
 
-    /// Has the good communicator do something; if that breaks it, it stays broken.
+    /// Calls the inner communicator; an error breaks this one for good.
     fn with<T>(&mut self, call: impl FnOnce(&mut C) -> Result<T, NetError>) -> Result<T, NetError> {
         self.check()?;
         let Some(inner) = self.inner.as_deref_mut() else {

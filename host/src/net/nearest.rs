@@ -1,39 +1,39 @@
-//! Which of a network's devices a rank uses: the fast ones, of those the nearest, of those each in turn.
+//! Selects the network device of a rank: the fast ones, of those the nearest, of those one in turn.
 //!
-//! Near is, for a rank with a GPU, what shares the longest path through the PCI tree with it, so that what lies behind one switch comes
-//! first; then, and for a rank on processors alone, what is on its NUMA node.
+//! For a rank with a GPU, the nearest device shares the longest path through the PCI tree with the GPU, so devices
+//! behind the same switch come first; then, and for a rank without GPU, devices on its NUMA node.
 
 use super::{NetError, NetProperties};
 use std::path::{Path, PathBuf};
 
-/// What is taken for the speed of a device that does not tell: 10 Gbit/s, as NCCL does.
+/// Assumed speed of a device that does not report one: 10 Gbit/s, as in NCCL.
 pub(crate) const UNKNOWN_MBPS: u32 = 10_000;
 
-/// Where a rank is, as far as devices are nearer to it or farther.
+/// A rank's locality: its position relative to devices.
 #[derive(Clone, Debug, Default)]
 pub struct Whereabouts {
-    /// The directory of its GPU in sysfs, if it has one that is a PCI device.
+    /// The sysfs directory of its GPU, if it has one that is a PCI device.
     pub pci_path: Option<PathBuf>,
-    /// The NUMA node of its GPU, or else of its processors, if it keeps to one.
+    /// The NUMA node of its GPU, or else of its CPU affinity mask, if that lies in one node.
     pub numa_node: Option<u32>,
-    /// How many ranks that are as near to the same devices come before it.
+    /// Number of ranks with the same nearest devices before this one.
     pub turn: u32,
 }
 
-/// What counts of a device.
+/// The facts about a device that count.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Site {
     speed_mbps: u32,
-    /// None for devices that are on no bus.
+    /// None for virtual devices.
     pci_path: Option<PathBuf>,
-    /// None for those, and where the host has one node only.
+    /// None for virtual devices, and on hosts with one node.
     numa_node: Option<u32>,
 }
 
-/// Of so many devices, at least one, the one for a rank there.
+/// Selects among `devices`, at least one, for a rank.
 ///
 /// # Errors
-/// What the network says of its devices.
+/// The network's error.
 pub fn nearest(
     devices: u32,
     properties: impl Fn(u32) -> Result<NetProperties, NetError>,
@@ -44,8 +44,8 @@ pub fn nearest(
     Ok(pick(&sites, rank))
 }
 
-/// A device of a tenth of another's speed is there for other things, however near it is; where it is half, both together are faster
-/// than one.
+/// A device with a tenth of another's speed serves other purposes, however near it is; two devices of which one has
+/// half the speed are together faster than one.
 fn pick(sites: &[Site], rank: &Whereabouts) -> u32 {
     let fastest = sites.iter().map(|site| site.speed_mbps).max().unwrap_or(0);
     let fast = || (0..).zip(sites).filter(|(_, site)| site.speed_mbps >= fastest / 2);
@@ -56,13 +56,13 @@ fn pick(sites: &[Site], rank: &Whereabouts) -> u32 {
 }
 
 impl Whereabouts {
-    /// At a GPU whose directory in sysfs is this, if there is one.
+    /// The locality of the GPU with this sysfs directory, if there is one.
     pub(crate) fn of_gpu(pci_path: Option<PathBuf>, turn: u32) -> Whereabouts {
         let numa_node = pci_path.as_deref().and_then(numa_node);
         Whereabouts { pci_path, numa_node, turn }
     }
 
-    /// How near a device is: greater is nearer.
+    /// Proximity of a device: greater is nearer.
     fn nearness(&self, site: &Site) -> (usize, bool) {
         let paths = self.pci_path.as_deref().zip(site.pci_path.as_deref());
         let shared = paths.map_or(0, |(mine, its)| {
@@ -81,7 +81,7 @@ impl Site {
     }
 }
 
-/// As sysfs has it in a device's directory: a number, or -1.
+/// The content of a device's `numa_node` file: a number, or -1.
 fn numa_node(device: &Path) -> Option<u32> {
     std::fs::read_to_string(device.join("numa_node")).ok()?.trim().parse().ok()
 }
@@ -113,7 +113,7 @@ mod tests {
         let host = [(1_000, Some(0)), (100_000, Some(0)), (100_000, Some(1)), (200_000, Some(1))];
         assert_eq!(picks(&host, Some(0)), [1, 1, 1, 1]);
         assert_eq!(picks(&host, Some(1)), [2, 3, 2, 3]);
-        // Of a node without devices, of no node, and a host that says nothing.
+        // A node without devices, an unknown node, and a host without NUMA information.
         assert_eq!(picks(&host, Some(2)), [1, 2, 3, 1]);
         assert_eq!(picks(&host, None), [1, 2, 3, 1]);
         assert_eq!(picks(&[(10, None); 3], Some(0)), [0, 1, 2, 0]);
@@ -130,7 +130,7 @@ mod tests {
         ];
         assert_eq!(picks_of_gpu(&nics, gpu, Some(1)), [2; 4]);
         assert_eq!(picks_of_gpu(&nics[..2], gpu, Some(1)), [1; 4]);
-        // The card for administration may be the nearest.
+        // A management NIC may be the nearest.
         let slow = [nic(200_000, "/sys/devices/pci0000:00/0000:00:01.0", Some(0)), nic(1_000, gpu, Some(1))];
         assert_eq!(picks_of_gpu(&slow, gpu, Some(1)), [0; 4]);
     }

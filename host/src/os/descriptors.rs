@@ -1,28 +1,28 @@
-//! File descriptors, and what to do when there is none left.
+//! File descriptors, and advice when they run out.
 
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
 
-/// There is no file descriptor for one more file or socket.
+/// No file descriptor is left for another file or socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NoDescriptor {
-    /// This process has as many as it may.
+    /// This process has reached its limit.
     #[error(
         "no file descriptor is left: this process may have {limit} open (RLIMIT_NOFILE); raise the limit (ulimit -n, LimitNOFILE= of a \
          systemd unit, --ulimit nofile= of a container) or close some of the program's own"
     )]
     Process {
-        /// How many it may have.
+        /// Its limit.
         limit: u64,
     },
-    /// The operating system has as many as it may, for all processes.
+    /// The operating system has reached its limit for all processes.
     #[error("no file descriptor is left on this host, for any process; raise fs.file-max (sysctl)")]
     Host,
 }
 
 impl NoDescriptor {
-    /// Whether that is what an error says.
+    /// Recognises such an error.
     pub fn of(error: &io::Error) -> Option<NoDescriptor> {
         match error.raw_os_error()? {
             libc::EMFILE => Some(NoDescriptor::Process { limit: limit() }),
@@ -32,18 +32,18 @@ impl NoDescriptor {
     }
 }
 
-/// An error of the operating system in words that say what to do, if that is known.
+/// An error of the operating system as text, with advice if there is any.
 pub(crate) fn said(error: &io::Error) -> String {
     NoDescriptor::of(error).map_or_else(|| error.to_string(), |none| none.to_string())
 }
 
-/// How many descriptors this process may have.
+/// This process's limit of descriptors.
 fn limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Raises the soft limit of open files to the hard one; whether that made room. A root holds one connection per rank,
-/// and the usual soft limit of 1024 is below the size of a large job.
+/// Raises the soft limit of open files to the hard one; returns whether that made room. A root holds one connection
+/// per rank, and the usual soft limit of 1024 is below the size of a large job.
 pub(crate) fn raise_limit() -> bool {
     let limit = getrlimit(Resource::Nofile);
     if limit.current == limit.maximum {
@@ -52,9 +52,9 @@ pub(crate) fn raise_limit() -> bool {
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).is_ok()
 }
 
-/// An error that may be the want of a descriptor.
+/// An error that may mean that descriptors ran out.
 pub(crate) trait MayLackRoom {
-    /// Whether this process has as many descriptors as it may.
+    /// Whether this process has reached its limit of descriptors.
     fn lacks_room(&self) -> bool;
 }
 
@@ -70,8 +70,8 @@ impl MayLackRoom for io::Error {
     }
 }
 
-/// Makes a call that needs a descriptor; again, with a higher limit, if there is none. Again too if the limit is as high as it can
-/// be: another thread may just have raised it.
+/// Makes a call that needs a descriptor. If none is left, raises the limit and repeats the call, even if the limit is
+/// already maximal: another thread may just have raised it.
 pub(crate) fn with_room<T, E: MayLackRoom>(mut call: impl FnMut() -> Result<T, E>) -> Result<T, E> {
     match call() {
         Err(error) if error.lacks_room() => {

@@ -1,4 +1,4 @@
-//! Files that a user names.
+//! Files named by the user.
 
 use super::with_room;
 use std::fs::{File, OpenOptions};
@@ -6,12 +6,12 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Opens a regular file, or where a link leads to one, to read it. Anything else may have no end, or nobody who writes it.
+/// Opens a regular file, possibly through a link, for reading. Other files may be endless, or have no writer.
 ///
 /// # Errors
-/// The system's; [`io::ErrorKind::InvalidInput`] for what is no regular file.
+/// The operating system's; [`io::ErrorKind::InvalidInput`] if it is no regular file.
 pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
-    // Else the call would wait for a pipe's writer; a regular file does not mind.
+    // Otherwise the call would wait for a pipe's writer; regular files ignore the flag.
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = with_room(|| OpenOptions::new().read(true).custom_flags(flags).open(path))?;
     if file.metadata()?.is_file() {

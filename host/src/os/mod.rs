@@ -1,7 +1,7 @@
 //! Layer: host / os.
 //! Takes: system calls that need a file descriptor, and their errors; names of files.
-//! Gives: the calls made again with a higher limit where there was none, and what the errors mean where the system's own words do not help;
-//! files that can be read without waiting for anybody.
+//! Gives: the calls repeated with a higher limit when descriptors run out; errors with advice where the system's text
+//! has none; files that can be read without blocking.
 //! Never: keeps a descriptor, or reads.
 
 mod descriptors;

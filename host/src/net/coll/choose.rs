@@ -1,23 +1,23 @@
-//! Which network reduces for a communicator.
+//! Selection of the CollNet network of a communicator.
 
 use super::CollNet;
 use crate::net::plugin::{self, PluginConfig};
 use crate::net::{NetConfig, NetError};
 use std::sync::Arc;
 
-/// Settings of networks that reduce.
+/// Settings of in-network reduction.
 #[derive(Clone, Debug, Default)]
 pub struct CollConfig {
-    /// Whether such a network is looked for (`NCCL_COLLNET_ENABLE`).
+    /// Whether to use in-network reduction (`NCCL_COLLNET_ENABLE`).
     pub enabled: bool,
-    /// One that the program brings along: it is used, whatever plugins there are.
+    /// The program's own network; it takes precedence over plugins.
     pub own: Option<Arc<dyn CollNet>>,
 }
 
-/// The first plugin that has such a network with devices, of those that [`NetConfig::plugins`] names for networks.
+/// The first plugin with in-network reduction and devices, among those of [`NetConfig::plugins`].
 ///
 /// # Errors
-/// [`NetError::Absent`]: what each plugin lacks. An error of a plugin that has such a network ends the search.
+/// [`NetError::Absent`]: why each plugin is unusable. An error of a plugin that has such a network ends the search.
 pub fn find(config: &NetConfig) -> Result<Arc<dyn CollNet>, NetError> {
     if let Some(own) = &config.coll.own {
         return Ok(own.clone());

@@ -1,57 +1,58 @@
-//! What a network that reduces offers: the shape of NCCL's CollNet plugin table (`ncclCollNet_v12_t`), with ownership in the types.
+//! The interface of in-network reduction: the shape of NCCL's CollNet plugin table (`ncclCollNet_v12_t`), with
+//! ownership in the types.
 //!
-//! One rank of every host takes part, its *head*. All heads hand in their buffers; the network gives each the reduction of all.
+//! One rank of every host takes part, its *head*. Each head contributes a buffer and receives the reduction of all.
 //!
 //! ```text
 //! every head
-//! listen -> NetHandle ~~ bootstrap, to all heads ~~> join(all handles, which one is ours)
+//! listen -> NetHandle ~~ bootstrap, to all heads ~~> join(all handles, our index)
 //! poll_join -> CollComm
 //! register, iallreduce (or iallgather, ireduce_scatter), test
 //! ```
-//! Nothing here waits: what cannot be done now answers `None` and is asked again. Once a communicator exists, operations and `test`
-//! neither allocate nor lock on this side of a plugin's table.
+//! Nothing here blocks: a call that cannot proceed returns `None`, and the caller repeats it. Once a communicator
+//! exists, operations and `test` neither allocate nor lock on this side of a plugin's table.
 //!
-//! Operations are matched by their order: the k-th of every head is one operation, which all begin with the same count, type and
-//! operator. A network need not notice if they do not; whoever calls makes sure.
+//! Operations are matched by order: the k-th operations of all heads belong together and must have the same count,
+//! type and operator. A network need not detect a mismatch; the caller must.
 
 use crate::net::{Comm, NetError, NetHandle, NetProperties, Registration, Request};
 use core::fmt;
 use oxccl_shared::abi::{DataType, RedOp};
 
-/// A network that reduces.
+/// A network with in-network reduction.
 pub trait CollNet: Send + Sync + fmt::Debug {
-    /// What it calls itself.
+    /// Its name.
     fn name(&self) -> &str;
 
-    /// How many devices it found; they are numbered from 0. None is not an error: the network is then not used.
+    /// Number of its devices, numbered from 0. Zero is not an error: the network is then not used.
     fn devices(&self) -> u32;
 
-    /// What `device` is; its `message_max_bytes` are those of one operation's buffer.
+    /// The properties of `device`; `message_max_bytes` limits one operation's buffer.
     ///
     /// # Errors
     /// [`NetError::NoDevice`].
     fn properties(&self, device: u32) -> Result<NetProperties, NetError>;
 
-    /// Whether it reduces such elements by such an operator: one of sum, product, maximum and minimum. The rest is made of these by
-    /// who calls.
+    /// Whether it reduces such elements by such an operator: sum, product, maximum or minimum. The caller builds all
+    /// other operators from these.
     ///
     /// # Errors
-    /// What the network said.
+    /// The network's error.
     fn reduces(&self, dtype: DataType, op: RedOp) -> Result<bool, NetError>;
 
-    /// Something for the other heads to find `device` by, for one communicator.
+    /// Listens on `device` for one communicator. The other heads reach it by the handle.
     ///
     /// # Errors
-    /// [`NetError::NoDevice`], or what the device said.
+    /// [`NetError::NoDevice`], or the device's error.
     fn listen(&self, device: u32) -> Result<(NetHandle, Box<dyn CollListener>), NetError>;
 }
 
-/// Which of the heads this one is.
+/// A head's position among all heads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
-    /// Its number, the place of its handle among all.
+    /// Its index: that of its handle among all.
     pub index: u32,
-    /// How many heads there are.
+    /// Number of heads.
     pub count: u32,
 }
 
@@ -61,21 +62,21 @@ impl fmt::Display for Head {
     }
 }
 
-/// A head that the others may find; closed when dropped.
+/// A listener for the other heads; closed when dropped.
 pub trait CollListener: Send {
-    /// Begins to bring all heads together. Their handles are in the same order on all; that of this listener is at `index`.
+    /// Starts to connect all heads. The handles are in the same order on all heads; this listener's is at `index`.
     ///
     /// # Errors
-    /// There is no handle at `index`, or what the device said.
+    /// There is no handle at `index`, or the device's error.
     fn join(self: Box<Self>, handles: &[NetHandle], index: u32) -> Result<Box<dyn CollConnector>, NetError>;
 }
 
-/// A communicator being made; given up when dropped.
+/// A communicator being created; dropping it cancels that.
 pub trait CollConnector: Send {
-    /// The communicator, once all heads have come together.
+    /// The communicator, once all heads have joined.
     ///
     /// # Errors
-    /// They cannot. No later call succeeds.
+    /// They cannot join. No later call succeeds.
     fn poll_join(&mut self) -> Result<Option<Box<dyn CollComm>>, NetError>;
 }
 
@@ -84,18 +85,18 @@ pub trait CollConnector: Send {
 pub struct CollPart {
     /// Its first byte.
     pub start: *mut u8,
-    /// What it belongs to.
+    /// Its registration.
     pub registration: Registration,
 }
 
-/// How elements are combined.
+/// The elements of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reduction {
-    /// How many, of each head.
+    /// Elements per head.
     pub count: usize,
-    /// Of which type.
+    /// Their type.
     pub dtype: DataType,
-    /// How: one of those that [`CollNet::reduces`] may be asked for.
+    /// The operator: one that [`CollNet::reduces`] accepts.
     pub op: RedOp,
 }
 
@@ -106,19 +107,20 @@ impl Reduction {
     }
 }
 
-/// One head among all. Dropping it ends the communicator, operations under way included.
+/// One head's end of a communicator. Dropping it ends the communicator with all operations in flight.
 ///
-/// An operation answers `None` where it cannot begin now, for example because [`crate::net::REQUESTS_MAX`] are under way. It is done
-/// when its output is there and its input is needed no longer; `test` says how many bytes the output has.
+/// An operation returns `None` where it cannot start now, for example because [`crate::net::REQUESTS_MAX`] are in
+/// flight. It is complete when its output is written and its input no longer needed; `test` then returns the bytes of
+/// the output.
 pub trait CollComm: Comm {
-    /// Begins to reduce all heads' `send` into every head's `recv`, which may be the same memory.
+    /// Starts to reduce all heads' `send` into every head's `recv`, which may be the same memory.
     ///
     /// # Errors
-    /// The communicator is broken, or the network does not reduce so.
+    /// The communicator is broken, or the network does not support this reduction.
     ///
     /// # Safety
-    /// Both parts hold [`Reduction::len_bytes`] within what their registrations stand for; nobody writes `send` or touches `recv` until
-    /// the request is done or the communicator dropped.
+    /// Both parts hold [`Reduction::len_bytes`] within the memory of their registrations; nobody writes `send` or
+    /// accesses `recv` until the request is complete or the communicator dropped.
     unsafe fn iallreduce(
         &mut self,
         send: CollPart,
@@ -126,13 +128,13 @@ pub trait CollComm: Comm {
         what: Reduction,
     ) -> Result<Option<Request>, NetError>;
 
-    /// Begins to gather `head_bytes` of every head's `send` into every head's `recv`, in the order of the heads.
+    /// Starts to gather `head_bytes` of every head's `send` into every head's `recv`, in the order of the heads.
     ///
     /// # Errors
     /// The communicator is broken; [`NetError::Unsupported`]: the network only reduces.
     ///
     /// # Safety
-    /// As [`Self::iallreduce`], with `head_bytes` at `send` and as many times the heads at `recv`.
+    /// As [`Self::iallreduce`], with `head_bytes` at `send` and `head_bytes` times the number of heads at `recv`.
     unsafe fn iallgather(
         &mut self,
         send: CollPart,
@@ -140,13 +142,13 @@ pub trait CollComm: Comm {
         head_bytes: usize,
     ) -> Result<Option<Request>, NetError>;
 
-    /// Begins to reduce all heads' `send`, of which head i gets the i-th block of `what.count` elements in `recv`.
+    /// Starts to reduce all heads' `send`; head i receives the i-th block of `what.count` elements in `recv`.
     ///
     /// # Errors
     /// As [`Self::iallreduce`]; [`NetError::Unsupported`]: the network has no such operation.
     ///
     /// # Safety
-    /// As [`Self::iallreduce`], with as many times [`Reduction::len_bytes`] at `send` as there are heads.
+    /// As [`Self::iallreduce`], with [`Reduction::len_bytes`] times the number of heads at `send`.
     unsafe fn ireduce_scatter(
         &mut self,
         send: CollPart,
@@ -154,12 +156,13 @@ pub trait CollComm: Comm {
         what: Reduction,
     ) -> Result<Option<Request>, NetError>;
 
-    /// Makes what came into device memory visible to the device. `Ok(None)`: nothing need be done.
+    /// Makes data received into device memory visible to the device. `Ok(None)`: no flush is needed.
     ///
     /// # Errors
     /// The communicator is broken.
     ///
     /// # Safety
-    /// The `len_bytes` at `part` lie within what its registration stands for, and the operation that wrote them is done.
+    /// The `len_bytes` at `part` lie within the memory of its registration, and the operation that wrote them is
+    /// complete.
     unsafe fn flush(&mut self, part: CollPart, len_bytes: usize) -> Result<Option<Request>, NetError>;
 }

@@ -1,6 +1,6 @@
-//! Layer: host / net / coll, networks that reduce.
-//! Takes: a plugin whose network has such switches (or the program's own), the handles of all heads.
-//! Gives: [`CollNet`], and [`find`], which finds one.
+//! Layer: host / net / coll, in-network reduction.
+//! Takes: a plugin with a CollNet table (or the program's own network), the handles of all heads.
+//! Gives: [`CollNet`], and [`find`], which selects one.
 //! Never: sends from rank to rank (that is [`super::Net`]), knows hosts or chains, blocks.
 
 mod contract;

@@ -1,12 +1,13 @@
-//! The tables of NCCL's net plugin ABI, versions 8 to 12, as `net_v8.h` to `net_v12.h` of NCCL's public headers lay them out.
+//! The tables of NCCL's net plugin ABI, versions 8 to 12, as `net_v8.h` to `net_v12.h` of NCCL's public headers lay
+//! them out.
 //!
-//! Field names are the headers', in this language's spelling. A null function is one that the plugin does not have.
+//! Field names are the headers', in Rust's spelling. A null function is one that the plugin does not have.
 
 use core::ffi::{c_char, c_float, c_int, c_void};
 
 /// `ncclResult_t`; 0 is success.
 pub type Code = c_int;
-/// Something of the plugin's own.
+/// An opaque pointer of the plugin.
 pub type Opaque = *mut c_void;
 
 /// `ncclDebugLogger_t`, which is variadic.
@@ -46,7 +47,7 @@ pub type Iflush = unsafe extern "C" fn(
 ) -> Code;
 pub type Test = unsafe extern "C" fn(request: Opaque, done: *mut c_int, lens: *mut c_int) -> Code;
 pub type Close = unsafe extern "C" fn(Opaque) -> Code;
-/// Functions for kernels that drive a NIC themselves and for merged NICs, which OxCCL does not call.
+/// Functions for kernels that drive a NIC themselves and for merged NICs. OxCCL never calls them.
 pub type Unused = Option<unsafe extern "C" fn()>;
 
 pub type Init8 = unsafe extern "C" fn(log: Logger) -> Code;
@@ -136,7 +137,7 @@ pub type Finalize = unsafe extern "C" fn(context: Opaque) -> Code;
 /// `ncclNetCommConfig_t` (10 to 12).
 #[repr(C)]
 pub struct CommConfig {
-    /// Of the packets; -1 leaves it to the plugin.
+    /// Traffic class of packets; -1 leaves it to the plugin.
     pub traffic_class: c_int,
 }
 
@@ -154,7 +155,7 @@ macro_rules! properties {
         }
 
         impl $name {
-            /// Zeroes, for a plugin to fill in.
+            /// Zeroes, for the plugin to fill in.
             pub fn empty() -> Self {
                 // SAFETY: numbers, and pointers that may be null.
                 unsafe { core::mem::zeroed() }
@@ -243,7 +244,7 @@ const _: () = {
     assert!(offset_of!(Properties12, rail) == 124);
 };
 
-/// A table: what all versions have, in the one order, with the types in which they differ.
+/// A table: the fields that all versions share, in order, with the types in which versions differ.
 #[repr(C)]
 pub struct Table<Init, Properties, Listen, Connect, Isend, Irecv> {
     pub name: *const c_char,
@@ -267,7 +268,7 @@ pub struct Table<Init, Properties, Listen, Connect, Isend, Irecv> {
     pub irecv_consumed: Unused,
 }
 
-/// What versions 11 and 12 have behind a [`Table`].
+/// A [`Table`] and the fields that versions 11 and 12 add.
 #[repr(C)]
 pub struct TableWithContext<T> {
     pub table: T,

@@ -1,4 +1,4 @@
-//! A plugin's functions, whatever the version of its table.
+//! A plugin's functions, independent of the version of its table.
 
 use super::abi::*;
 use super::log;
@@ -6,28 +6,28 @@ use super::properties::AnyProperties;
 use crate::net::NetHandle;
 use core::ffi::{CStr, c_char, c_int};
 
-/// Sizes are of the plugin's kind (`int` before version 9), and a message has one tag: there is one connection for each pair and
-/// direction, and nothing to tell apart on it.
+/// Tag of all messages: each pair and direction has its own connection, so there is nothing to distinguish. Sizes
+/// have the plugin's type (`int` before version 9).
 const TAG: c_int = 0;
 
-/// What the tables of all kinds give.
+/// The functions that tables of both kinds have.
 pub struct Common {
-    /// Of the table.
+    /// Version of the table.
     pub version: u32,
-    /// Where the table is, by which plugins are told apart.
+    /// Address of the table, which identifies the plugin.
     pub table: usize,
-    /// What the plugin calls its network.
+    /// The plugin's name for its network.
     pub name: String,
     pub devices: Devices,
     pub properties: AnyProperties,
     finalize: Option<Finalize>,
 }
 
-/// The first version whose plugins keep a context for each communicator, and are initialised for each.
+/// First version whose plugins keep a context for each communicator, and are initialised for each.
 const CONTEXT_SINCE: u32 = 11;
 
 impl Common {
-    /// From the first fields of the table at `table`, and its last.
+    /// Takes the first fields of the table at `table`, and its last.
     ///
     /// # Safety
     /// `name` is null or a string.
@@ -37,12 +37,12 @@ impl Common {
         devices: Option<Devices>,
         properties: Option<GetProperties<P>>,
         finalize: Option<Finalize>,
-    ) -> Result<Common, Lacks>
+    ) -> Result<Common, MissingFunction>
     where
         AnyProperties: From<GetProperties<P>>,
     {
         if name.is_null() {
-            return Err(Lacks("name"));
+            return Err(MissingFunction("name"));
         }
         // SAFETY: the caller's promise.
         let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
@@ -50,8 +50,8 @@ impl Common {
             version,
             table,
             name,
-            devices: devices.ok_or(Lacks("devices"))?,
-            properties: properties.ok_or(Lacks("getProperties"))?.into(),
+            devices: devices.ok_or(MissingFunction("devices"))?,
+            properties: properties.ok_or(MissingFunction("getProperties"))?.into(),
             finalize,
         })
     }
@@ -61,30 +61,30 @@ impl Common {
         self.version >= CONTEXT_SINCE
     }
 
-    /// Undoes the initialisation, where the version has that.
+    /// Finalizes a context, where the version has that.
     ///
     /// # Safety
-    /// `context` is from the plugin's `init`, and nothing of it is in use.
+    /// `context` is from the plugin's `init`, and none of its objects is in use.
     pub unsafe fn finalize(&self, context: Opaque) {
         if let Some(finalize) = self.finalize {
-            // SAFETY: the caller's promise. What it returns changes nothing any more.
+            // SAFETY: the caller's promise. A failure has no consequence.
             unsafe { finalize(context) };
         }
     }
 }
 
-/// The functions of a kind of table.
+/// The functions of either kind of table.
 pub trait AnyCalls {
     fn common(&self) -> &Common;
 
-    /// Initialises the plugin; with a context where it has one, else null.
+    /// Initialises the plugin; returns its context, or null.
     ///
     /// # Safety
     /// The plugin is loaded.
     unsafe fn init(&self, communicator: u64) -> Result<Opaque, Code>;
 }
 
-/// What a table of networks gives, checked for what OxCCL needs.
+/// The functions of a net table, after the check that required ones exist.
 pub struct Calls {
     pub common: Common,
     variant: Variant,
@@ -99,7 +99,7 @@ pub struct Calls {
     pub close_listen: Close,
 }
 
-/// The functions whose types changed.
+/// The functions whose types differ between versions.
 enum Variant {
     V8(Changed<Init8, Listen8, Connect8, Isend8, Irecv8>),
     V9(Changed<Init8, Listen8, Connect8, Isend9, Irecv9>),
@@ -116,16 +116,16 @@ struct Changed<Init, Listen, Connect, Isend, Irecv> {
     irecv: Irecv,
 }
 
-/// The first function that the table lacks.
-pub struct Lacks(pub &'static str);
+/// The first required function that the table lacks.
+pub struct MissingFunction(pub &'static str);
 
 impl Calls {
-    /// The functions of the table at `table`.
+    /// Reads the table at `table`.
     ///
     /// # Safety
     /// `table` is a table of that version, 8 to 12, and stays one.
-    pub unsafe fn read(version: u32, table: Opaque) -> Result<Calls, Lacks> {
-        // SAFETY: that is what the caller says it is.
+    pub unsafe fn read(version: u32, table: Opaque) -> Result<Calls, MissingFunction> {
+        // SAFETY: the caller's promise.
         unsafe {
             match version {
                 8 => from_table(8, &*table.cast::<Table8>(), Variant::V8, None),
@@ -165,7 +165,7 @@ impl Calls {
         }
     }
 
-    /// `handle` is where a plugin keeps how far it is from one call to the next: it must stay where it is.
+    /// `handle` is where a plugin keeps its progress between calls: it must not move.
     ///
     /// # Safety
     /// `context` is this plugin's, and it has the device.
@@ -272,7 +272,7 @@ unsafe fn from_table<I: Copy, P, L: Copy, C: Copy, S: Copy, R: Copy>(
     table: &Table<I, P, L, C, S, R>,
     variant: impl FnOnce(Changed<I, L, C, S, R>) -> Variant,
     finalize: Option<Finalize>,
-) -> Result<Calls, Lacks>
+) -> Result<Calls, MissingFunction>
 where
     AnyProperties: From<GetProperties<P>>,
 {
@@ -280,23 +280,23 @@ where
     // SAFETY: the caller's promise.
     let common = unsafe { Common::new(at, table.name, table.devices, table.get_properties, finalize) }?;
     let changed = Changed {
-        init: table.init.ok_or(Lacks("init"))?,
-        listen: table.listen.ok_or(Lacks("listen"))?,
-        connect: table.connect.ok_or(Lacks("connect"))?,
-        isend: table.isend.ok_or(Lacks("isend"))?,
-        irecv: table.irecv.ok_or(Lacks("irecv"))?,
+        init: table.init.ok_or(MissingFunction("init"))?,
+        listen: table.listen.ok_or(MissingFunction("listen"))?,
+        connect: table.connect.ok_or(MissingFunction("connect"))?,
+        isend: table.isend.ok_or(MissingFunction("isend"))?,
+        irecv: table.irecv.ok_or(MissingFunction("irecv"))?,
     };
     Ok(Calls {
         common,
         variant: variant(changed),
-        accept: table.accept.ok_or(Lacks("accept"))?,
-        reg_mr: table.reg_mr.ok_or(Lacks("regMr"))?,
+        accept: table.accept.ok_or(MissingFunction("accept"))?,
+        reg_mr: table.reg_mr.ok_or(MissingFunction("regMr"))?,
         reg_mr_dma_buf: table.reg_mr_dma_buf,
-        dereg_mr: table.dereg_mr.ok_or(Lacks("deregMr"))?,
+        dereg_mr: table.dereg_mr.ok_or(MissingFunction("deregMr"))?,
         iflush: table.iflush,
-        test: table.test.ok_or(Lacks("test"))?,
-        close_send: table.close_send.ok_or(Lacks("closeSend"))?,
-        close_recv: table.close_recv.ok_or(Lacks("closeRecv"))?,
-        close_listen: table.close_listen.ok_or(Lacks("closeListen"))?,
+        test: table.test.ok_or(MissingFunction("test"))?,
+        close_send: table.close_send.ok_or(MissingFunction("closeSend"))?,
+        close_recv: table.close_recv.ok_or(MissingFunction("closeRecv"))?,
+        close_listen: table.close_listen.ok_or(MissingFunction("closeListen"))?,
     })
 }

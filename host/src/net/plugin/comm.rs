@@ -12,10 +12,10 @@ use core::ffi::c_int;
 use core::ptr::null_mut;
 use std::sync::Arc;
 
-/// Lengths are an `int` before version 9, and of flushes and of what `test` tells in all of them.
+/// Lengths are an `int` before version 9; those of flushes and of `test` in all versions.
 pub const MESSAGE_MAX_BYTES: usize = c_int::MAX as usize;
 
-/// Who a plugin's connection leads to: its addresses are its own affair.
+/// Name of the peer in errors: plugins do not disclose addresses.
 const OTHER_END: &str = "the other end";
 
 /// A listener of the plugin.
@@ -29,7 +29,7 @@ pub struct PluginListener {
 unsafe impl Send for PluginListener {}
 
 impl PluginListener {
-    /// `listener` is the plugin's, and this one's alone; its device reaches that memory.
+    /// Takes ownership of the plugin's `listener`; its device can access `memory`.
     pub fn new(plugin: Arc<Plugin>, memory: MemoryKinds, listener: Opaque) -> PluginListener {
         PluginListener { plugin, memory, listener }
     }
@@ -45,7 +45,8 @@ impl Listener for PluginListener {
         if comm.is_null() {
             return Ok(None);
         }
-        // What lands in a GPU's memory may have to be flushed, and who cannot do so shall not be asked to receive there.
+        // Data received into a GPU's memory may need a flush. A plugin without one must not be asked to receive
+        // there.
         let flushes = self.plugin.calls.iflush.is_some();
         let memory = if flushes { self.memory } else { self.memory & MemoryKinds::HOST };
         let made = connection(&self.plugin, memory, comm, self.plugin.calls.close_recv);
@@ -60,12 +61,12 @@ impl Drop for PluginListener {
     }
 }
 
-/// A connection that is being made.
+/// A connection being set up.
 pub struct PluginConnector {
     plugin: Arc<Plugin>,
     device: c_int,
     memory: MemoryKinds,
-    /// The plugin keeps its progress in here: it stays where it is, and is ours alone.
+    /// The plugin keeps its progress in here: it must not move, and is ours alone.
     handle: Box<NetHandle>,
     failed: Option<NetError>,
 }
@@ -74,7 +75,7 @@ pub struct PluginConnector {
 unsafe impl Send for PluginConnector {}
 
 impl PluginConnector {
-    /// To whoever made `handle`, from a device that reaches that memory.
+    /// Connects to the listener of `handle`, from a device that can access `memory`.
     pub fn new(
         plugin: Arc<Plugin>,
         device: c_int,
@@ -106,7 +107,7 @@ impl Connector for PluginConnector {
     }
 }
 
-/// A connection of that plugin, which `close` closes.
+/// A connection of the plugin, closed by `close`.
 fn connection(plugin: &Arc<Plugin>, memory: MemoryKinds, comm: Opaque, close: Close) -> Connection {
     let Calls { reg_mr, reg_mr_dma_buf, dereg_mr, test, .. } = plugin.calls;
     let device = plugin.name().to_owned();
@@ -133,16 +134,16 @@ macro_rules! comm {
             }
 
             fn test(&mut self, request: Request) -> Result<Option<usize>, NetError> {
-                let Some(Done { len_bytes, said_bytes }) = self.0.test(request)? else { return Ok(None) };
-                if said_bytes < 0 || said_bytes as usize > len_bytes {
+                let Some(Done { len_bytes, reported_bytes }) = self.0.test(request)? else { return Ok(None) };
+                if reported_bytes < 0 || reported_bytes as usize > len_bytes {
                     return Err(self.0.break_by(NetError::Protocol {
                         device: self.1.name().to_owned(),
                         peer: OTHER_END.to_owned(),
                         expected: format!("at most {len_bytes}"),
-                        found: format!("{said_bytes} bytes"),
+                        found: format!("{reported_bytes} bytes"),
                     }));
                 }
-                Ok(Some(said_bytes as usize))
+                Ok(Some(reported_bytes as usize))
             }
         }
     )* };
@@ -156,7 +157,7 @@ impl SendComm for PluginSend {
         len_bytes: usize,
         registration: Registration,
     ) -> Result<Option<Request>, NetError> {
-        self.0.still_good()?;
+        self.0.check_usable()?;
         let handle = self.0.handle(registration)?;
         if len_bytes > MESSAGE_MAX_BYTES {
             return Err(self.0.misused("a message of more than 2 GiB"));
@@ -176,7 +177,7 @@ impl RecvComm for PluginRecv {
         max_bytes: usize,
         registration: Registration,
     ) -> Result<Option<Request>, NetError> {
-        self.0.still_good()?;
+        self.0.check_usable()?;
         let handle = self.0.handle(registration)?;
         let max_bytes = max_bytes.min(MESSAGE_MAX_BYTES);
         self.0.post("irecv", max_bytes, |comm, request| {
@@ -191,7 +192,7 @@ impl RecvComm for PluginRecv {
         len_bytes: usize,
         registration: Registration,
     ) -> Result<Option<Request>, NetError> {
-        self.0.still_good()?;
+        self.0.check_usable()?;
         let mut handle = self.0.handle(registration)?;
         let Some(flush) = self.1.calls.iflush else { return Ok(None) };
         let (mut data, mut len) = (start.cast(), len_bytes as c_int);

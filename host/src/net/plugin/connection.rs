@@ -1,4 +1,4 @@
-//! What a plugin's communicators have in common, whatever travels over them: memory, requests, and the first failure.
+//! The common part of a plugin's communicators: memory, requests, and the first error.
 
 use super::abi::{Close, Code, DeregMr, Opaque, RegMr, RegMrDmaBuf, Test};
 use super::log;
@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 const PTR_HOST: c_int = 1;
 const PTR_CUDA: c_int = 2;
 
-/// The functions of a communicator that all tables have with the same types.
+/// The communicator functions whose types all tables share.
 #[derive(Clone, Copy)]
 pub struct CommCalls {
     pub reg_mr: RegMr,
@@ -21,22 +21,22 @@ pub struct CommCalls {
     pub close: Close,
 }
 
-/// Who has a communicator.
+/// Description of a communicator.
 pub struct Owner {
     /// This end's device, for errors.
     pub device: String,
-    /// The other end, where there is one.
+    /// The other end, if there is one.
     pub peer: Option<String>,
-    /// Which memory the device reaches.
+    /// Kinds of memory that the device can access.
     pub memory: MemoryKinds,
 }
 
-/// A plugin's communicator; closed when dropped, before whoever has it lets go of the plugin.
+/// A plugin's communicator. Dropping it closes it, before its owner drops the plugin.
 pub struct Connection {
     calls: CommCalls,
     owner: Owner,
     comm: Opaque,
-    /// The plugin's handles of registered memory; null where one was deregistered.
+    /// The plugin's handles of registered memory; null for a deregistered one.
     registered: Vec<Opaque>,
     under_way: heapless::Vec<Option<UnderWay>, REQUESTS_MAX>,
     failed: Option<NetError>,
@@ -48,50 +48,51 @@ struct UnderWay {
     len_bytes: usize,
 }
 
-/// A request that is done.
+/// A completed request.
 pub struct Done {
-    /// Bytes that it was begun with.
+    /// Bytes requested.
     pub len_bytes: usize,
-    /// Bytes that the plugin says it moved.
-    pub said_bytes: c_int,
+    /// Bytes moved, according to the plugin.
+    pub reported_bytes: c_int,
 }
 
 // SAFETY: see `Plugin`; one thread at a time uses it.
 unsafe impl Send for Connection {}
 
 impl Connection {
-    /// `comm` is the plugin's, which `calls` are of, and this one's alone.
+    /// Takes ownership of the plugin's `comm`, to which `calls` apply.
     pub fn new(calls: CommCalls, owner: Owner, comm: Opaque) -> Connection {
         let under_way = (0..REQUESTS_MAX).map(|_| None).collect();
         Connection { calls, owner, comm, registered: Vec::new(), under_way, failed: None }
     }
 
-    /// The plugin's answer; a communicator that has failed says the same for ever.
+    /// Converts the plugin's return code; the first failure is permanent.
     fn check(&mut self, call: &'static str, code: Code) -> Result<(), NetError> {
         if code == 0 {
             return Ok(());
         }
         let Owner { device, peer, .. } = &self.owner;
         let (device, peer) = (device.clone(), peer.clone());
-        Err(self.break_by(NetError::Call { device, peer, call, reason: log::in_words(code) }))
+        Err(self.break_by(NetError::Call { device, peer, call, reason: log::describe(code) }))
     }
 
-    /// The communicator is of no use any more, and says so from now on.
+    /// Breaks the communicator: every later call returns this error.
     pub fn break_by(&mut self, error: NetError) -> NetError {
         self.failed.insert(error).clone()
     }
 
-    /// Whether it can be used.
-    pub fn still_good(&self) -> Result<(), NetError> {
+    /// # Errors
+    /// The communicator's first error, if it is broken.
+    pub fn check_usable(&self) -> Result<(), NetError> {
         self.failed.clone().map_or(Ok(()), Err)
     }
 
-    /// A mistake of who calls, which breaks nothing.
+    /// The error for a caller's mistake, which breaks nothing.
     pub fn misused(&self, what: &str) -> NetError {
         NetError::of_call(&self.owner.device, "OxCCL", format!("{what} was named"))
     }
 
-    /// What the device does not do.
+    /// The error for a missing feature of the device.
     fn unsupported(&self, what: &str) -> NetError {
         NetError::Unsupported { device: self.owner.device.clone(), what: what.to_owned() }
     }
@@ -103,13 +104,13 @@ impl Connection {
         handle.map(given).ok_or_else(|| self.misused("memory that is not registered"))
     }
 
-    /// A place for a request, if one more may be under way.
+    /// A free request slot, if another request may be in flight.
     fn free_slot(&self) -> Option<usize> {
         self.under_way.iter().position(Option::is_none)
     }
 
-    /// Begins a request of `len_bytes`, if there is room for one. `begin` gives the plugin its communicator and a place for the request, or
-    /// is nothing where the plugin has no such function.
+    /// Starts a request of `len_bytes`, if there is room for one. `begin` passes the plugin its communicator and a
+    /// place for the request; it returns `None` where the plugin has no such function.
     pub fn post(
         &mut self,
         call: &'static str,
@@ -121,10 +122,10 @@ impl Connection {
         log::begin();
         let code = begin(self.comm, &mut request).ok_or_else(|| self.unsupported(call))?;
         self.check(call, code)?;
-        Ok(self.note(slot, request, len_bytes))
+        Ok(self.record(slot, request, len_bytes))
     }
 
-    /// The same for one that cannot wait for room.
+    /// The same for a request that cannot wait for room.
     pub fn post_now(
         &mut self,
         call: &'static str,
@@ -137,8 +138,8 @@ impl Connection {
         self.post(call, len_bytes, begin)
     }
 
-    /// A request that the plugin has accepted, if it has.
-    fn note(&mut self, slot: usize, request: Opaque, len_bytes: usize) -> Option<Request> {
+    /// Records a request, if the plugin has accepted it.
+    fn record(&mut self, slot: usize, request: Opaque, len_bytes: usize) -> Option<Request> {
         if request.is_null() {
             return None;
         }
@@ -149,7 +150,7 @@ impl Connection {
     /// # Safety
     /// As [`crate::net::Comm::register`].
     pub unsafe fn register(&mut self, memory: NetMemory<'_>) -> Result<Registration, NetError> {
-        self.still_good()?;
+        self.check_usable()?;
         let (kind, what) = match memory.kind {
             NetMemoryKind::Host => (MemoryKinds::HOST, "memory of the process"),
             NetMemoryKind::Cuda => (MemoryKinds::CUDA, "memory of a GPU"),
@@ -161,7 +162,7 @@ impl Connection {
         let (comm, start, len) = (self.comm, memory.start, memory.len_bytes);
         let mut handle = null_mut();
         log::begin();
-        // SAFETY: the memory is mapped, and its kind is what the caller says.
+        // SAFETY: the memory is mapped, and its kind is the caller's promise.
         let code = unsafe {
             match memory.kind {
                 NetMemoryKind::Host => (self.calls.reg_mr)(comm, start, len, PTR_HOST, &mut handle),
@@ -172,11 +173,11 @@ impl Connection {
                 }
             }
         };
-        // What cannot be registered leaves the connection as it was.
+        // A failed registration leaves the connection as it was.
         if code != 0 {
-            return Err(NetError::of_call(&self.owner.device, "regMr", log::in_words(code)));
+            return Err(NetError::of_call(&self.owner.device, "regMr", log::describe(code)));
         }
-        // Plugins that need no handle may give none: ours stands for it.
+        // Plugins that need no handle may return null: store our own value for it.
         self.registered.push(if handle.is_null() { NO_HANDLE } else { handle });
         Ok(Registration(self.registered.len() as u32 - 1))
     }
@@ -186,38 +187,38 @@ impl Connection {
         let handle = self.handle(registration)?;
         self.registered[registration.0 as usize] = null_mut();
         log::begin();
-        // SAFETY: the plugin gave it, and no request uses it any more.
+        // SAFETY: the plugin created it, and no request uses it any more.
         let code = unsafe { (self.calls.dereg_mr)(self.comm, handle) };
         if code == 0 {
             return Ok(());
         }
-        Err(NetError::of_call(&self.owner.device, "deregMr", log::in_words(code)))
+        Err(NetError::of_call(&self.owner.device, "deregMr", log::describe(code)))
     }
 
-    /// Asks the plugin for a request.
+    /// Tests a request.
     pub fn test(&mut self, request: Request) -> Result<Option<Done>, NetError> {
-        self.still_good()?;
+        self.check_usable()?;
         let slot = request.0 as usize;
         let Some(UnderWay { request, len_bytes }) = self.under_way.get(slot).copied().flatten() else {
             return Err(self.misused("a request that is not under way"));
         };
-        let (mut done, mut said_bytes) = (0, len_bytes as c_int);
+        let (mut done, mut reported_bytes) = (0, len_bytes as c_int);
         log::begin();
-        // SAFETY: the request is under way.
-        let code = unsafe { (self.calls.test)(request, &mut done, &mut said_bytes) };
+        // SAFETY: the request is in flight.
+        let code = unsafe { (self.calls.test)(request, &mut done, &mut reported_bytes) };
         self.check("test", code)?;
         if done == 0 {
             return Ok(None);
         }
         self.under_way[slot] = None;
-        Ok(Some(Done { len_bytes, said_bytes }))
+        Ok(Some(Done { len_bytes, reported_bytes }))
     }
 }
 
-/// Stands for a plugin's null handle, which is a valid one.
+/// Represents a plugin's null handle, which is a valid one.
 const NO_HANDLE: Opaque = core::ptr::without_provenance_mut(usize::MAX);
 
-/// The handle as the plugin gave it.
+/// The handle as the plugin returned it.
 fn given(handle: Opaque) -> Opaque {
     if handle == NO_HANDLE { null_mut() } else { handle }
 }
@@ -225,7 +226,7 @@ fn given(handle: Opaque) -> Opaque {
 impl Drop for Connection {
     fn drop(&mut self) {
         for handle in self.registered.drain(..).filter(|handle| !handle.is_null()) {
-            // SAFETY: the plugin gave it; requests that use it end with the connection.
+            // SAFETY: the plugin created it; requests that use it end with the connection.
             unsafe { (self.calls.dereg_mr)(self.comm, given(handle)) };
         }
         // SAFETY: it is ours, and this is its last use.

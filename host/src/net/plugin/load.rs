@@ -1,29 +1,29 @@
-//! Finding a plugin by NCCL's rules, and its table.
+//! Finds a plugin and its table by NCCL's rules.
 
 use super::abi::Opaque;
-use super::calls::{Calls, Lacks};
+use super::calls::{Calls, MissingFunction};
 use crate::net::NetError;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::error::Error;
 
-/// The file that is tried where the user names none.
+/// The file to try if the user names none.
 const DEFAULT: &str = "libnccl-net.so";
 /// The name under which the program itself is the plugin.
 const STATIC: &str = "STATIC_PLUGIN";
-/// Versions of the table that we know, newest first.
+/// Supported versions of the table, newest first.
 const VERSIONS: [u32; 5] = [12, 11, 10, 9, 8];
-/// More names than these are not looked at (`NCCL_NET_MAX_PLUGINS`).
+/// Most names that are tried (`NCCL_NET_MAX_PLUGINS`).
 const NAMES_MAX: usize = 16;
 
-/// Which plugins the user wants (`NCCL_NET_PLUGIN`).
+/// The user's choice of plugins (`NCCL_NET_PLUGIN`).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PluginConfig {
-    /// Names or paths, best first. `None`: whatever is called `libnccl-net.so`, if anything is.
+    /// Names or paths, best first. `None`: `libnccl-net.so`, if it exists.
     pub names: Option<Vec<String>>,
 }
 
 impl PluginConfig {
-    /// From the variable's value: names with commas between, `none` for none at all.
+    /// Parses the variable's value: names separated by commas, or `none`.
     pub fn parse(text: &str) -> PluginConfig {
         let is_none = text.eq_ignore_ascii_case("none");
         let names = text.split(',').filter(|name| !name.is_empty() && !is_none);
@@ -44,11 +44,11 @@ impl PluginConfig {
     }
 }
 
-/// The newest table of those that a plugin has of a kind, `symbol` being what their names begin with. The plugin stays loaded as long as
+/// The newest supported table of a plugin whose symbol starts with `symbol`. The plugin stays loaded for the life of
 /// the process: its threads may run in it.
 ///
 /// # Errors
-/// [`NetError::Absent`]: no such file, or no table in it that we know.
+/// [`NetError::Absent`]: no such file, or no supported table in it.
 pub fn table(name: &str, symbol: &str) -> Result<(u32, Opaque), NetError> {
     let library = open(name).map_err(|reason| absent(name, reason))?;
     let found = VERSIONS.into_iter().find_map(|version| {
@@ -64,7 +64,7 @@ pub fn table(name: &str, symbol: &str) -> Result<(u32, Opaque), NetError> {
     Ok(found)
 }
 
-/// A plugin that is not there, or lacks something.
+/// The error of a plugin that is missing or lacks a function.
 pub fn absent(name: &str, reason: String) -> NetError {
     NetError::Absent { net: format!("plugin {name}"), reason }
 }
@@ -75,9 +75,9 @@ pub fn absent(name: &str, reason: String) -> NetError {
 /// As [`table`].
 pub fn load(name: &str) -> Result<Calls, NetError> {
     let (version, table) = table(name, "ncclNetPlugin_v")?;
-    // SAFETY: the plugin says so by the symbol's name, and is never unloaded.
+    // SAFETY: the symbol's name states the type, and the plugin is never unloaded.
     let calls = unsafe { Calls::read(version, table) };
-    calls.map_err(|Lacks(what)| absent(name, format!("its ncclNetPlugin_v{version} has no {what}")))
+    calls.map_err(|MissingFunction(what)| absent(name, format!("its ncclNetPlugin_v{version} has no {what}")))
 }
 
 fn open(name: &str) -> Result<Library, String> {
@@ -86,7 +86,7 @@ fn open(name: &str) -> Result<Library, String> {
     }
     let mut failures = Vec::new();
     for file in files(name) {
-        // SAFETY: the user wants this plugin's code to run in this process, its initialisers included.
+        // SAFETY: the user asked to run this plugin's code in this process, its initialisers included.
         match unsafe { Library::open(Some(&file), RTLD_NOW | RTLD_LOCAL) } {
             Ok(library) => return Ok(library),
             Err(error) => {
@@ -97,7 +97,7 @@ fn open(name: &str) -> Result<Library, String> {
     Err(failures.join("; "))
 }
 
-/// The files that a name may mean, in the order in which they are tried.
+/// The files that a name may mean, in the order of trial.
 fn files(name: &str) -> Vec<String> {
     let mut files = vec![name.to_owned()];
     if name != DEFAULT && !name.contains('/') {

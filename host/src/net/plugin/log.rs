@@ -1,4 +1,4 @@
-//! What a plugin says while it works: into the program's log, and its last warning into errors.
+//! A plugin's log messages: they go to the program's log, and the last warning into errors.
 
 use super::abi::{Code, Logger, Opaque};
 use core::ffi::{CStr, c_char, c_int};
@@ -23,20 +23,20 @@ unsafe extern "C" {
 }
 
 thread_local! {
-    /// What this thread was last warned of.
+    /// The last warning on this thread.
     static WARNED: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// The function to hand to plugins.
+/// The logger for plugins.
 pub fn logger() -> Logger {
     static SINK: Once = Once::new();
-    SINK.call_once(|| oxccl_plugin_set_sink(said));
+    SINK.call_once(|| oxccl_plugin_set_sink(log_message));
     oxccl_plugin_log
 }
 
 /// # Safety
 /// Pointers are strings or null.
-unsafe extern "C" fn said(level: c_int, file: *const c_char, line: c_int, text: *const c_char) {
+unsafe extern "C" fn log_message(level: c_int, file: *const c_char, line: c_int, text: *const c_char) {
     let string = |at: *const c_char| {
         // SAFETY: the caller's promise.
         if at.is_null() { "".into() } else { unsafe { CStr::from_ptr(at) }.to_string_lossy() }
@@ -45,7 +45,7 @@ unsafe extern "C" fn said(level: c_int, file: *const c_char, line: c_int, text: 
     match level {
         WARN => {
             tracing::warn!("net plugin: {file}:{line}: {text}");
-            // A thread that ends has nobody to tell.
+            // A thread that is exiting has no storage left.
             let _ = WARNED.try_with(|last| last.replace(text.into_owned()));
         }
         TRACE => tracing::trace!("net plugin: {file}:{line}: {text}"),
@@ -53,13 +53,13 @@ unsafe extern "C" fn said(level: c_int, file: *const c_char, line: c_int, text: 
     }
 }
 
-/// Forgets earlier warnings; then [`in_words`] tells of those of the call that follows.
+/// Clears earlier warnings; then [`describe`] reports those of the following call.
 pub fn begin() {
     WARNED.with(|last| last.borrow_mut().clear());
 }
 
-/// An `ncclResult_t`, with what the plugin warned of since [`begin`].
-pub fn in_words(code: Code) -> String {
+/// An `ncclResult_t` as text, with the plugin's last warning since [`begin`].
+pub fn describe(code: Code) -> String {
     let meaning = match code {
         1 => "a CUDA call failed",
         2 => "a system call failed",
@@ -76,10 +76,10 @@ pub fn in_words(code: Code) -> String {
     })
 }
 
-/// A profiler that wants to know nothing.
+/// A profiler callback that ignores everything.
 ///
 /// # Safety
-/// None: it looks at nothing.
+/// None: it reads no argument.
 pub unsafe extern "C" fn profiler(_: *mut Opaque, _: c_int, _: Opaque, _: i64, _: Opaque) -> Code {
     0
 }
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn the_last_warning_is_part_of_an_error() {
         begin();
-        assert_eq!(in_words(2), "a system call failed (ncclResult 2)");
+        assert_eq!(describe(2), "a system call failed (ncclResult 2)");
         let log = logger();
         // SAFETY: strings, and one argument for the one place of the format.
         unsafe {
@@ -99,8 +99,8 @@ mod tests {
         };
         // SAFETY: as above.
         unsafe { log(3, 0, c"net.c".as_ptr(), 8, c"chatter".as_ptr()) };
-        assert_eq!(in_words(6), "remote error: the other end is gone (ncclResult 6): port 3 is down");
+        assert_eq!(describe(6), "remote error: the other end is gone (ncclResult 6): port 3 is down");
         begin();
-        assert!(!in_words(6).contains("down"));
+        assert!(!describe(6).contains("down"));
     }
 }

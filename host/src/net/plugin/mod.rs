@@ -1,11 +1,12 @@
 //! Layer: host / net / plugin.
-//! Takes: shared libraries with a table `ncclNetPlugin_v8` to `_v12`, as NCCL's users have them, or `ncclCollNetPlugin_v8` to `_v12`.
+//! Takes: shared libraries with a table `ncclNetPlugin_v8` to `_v12`, as users of NCCL have them, or
+//! `ncclCollNetPlugin_v8` to `_v12`.
 //! Gives: each as a [`Net`] or a [`CollNet`].
-//! Never: trusts what a plugin says of itself further than a process trusts code that it loads; blocks.
+//! Never: trusts a plugin's claims further than a process trusts code that it loads; blocks.
 //!
-//! From below: `abi`, the tables; `properties`, what they say of devices; `log`, what plugins say; `calls`, one set of functions for all
-//! versions; `load`, where they are found; `connection`, memory and requests;
-//! `comm`, ends of connections; `coll`, the same of networks that reduce.
+//! From below: `abi`, the tables; `properties`, device properties; `log`, log messages; `calls`, one set of functions
+//! for all versions; `load`, finding plugins; `connection`, memory and requests; `comm`, ends of connections; `coll`,
+//! the same for in-network reduction.
 
 mod abi;
 mod properties;
@@ -27,7 +28,7 @@ use properties::Facts;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A plugin that has been found, but not asked to do anything yet.
+/// A plugin that is loaded but not initialised.
 pub struct Found(Calls);
 
 /// Finds the plugin of that name.
@@ -38,16 +39,16 @@ pub fn find(name: &str) -> Result<Found, NetError> {
     load::load(name).map(Found)
 }
 
-/// The network that reduces of the plugin of that name, initialised.
+/// Opens the CollNet network of a plugin.
 ///
 /// # Errors
-/// [`NetError::Absent`] if it has none that we know, [`NetError::Call`] if it does not want to.
+/// [`NetError::Absent`] if it has no supported one, [`NetError::Call`] if its initialisation fails.
 pub fn open_coll(name: &str) -> Result<Arc<dyn CollNet>, NetError> {
     coll::open(name)
 }
 
 impl Found {
-    /// What the plugin calls its network.
+    /// The plugin's name for its network.
     pub fn name(&self) -> &str {
         &self.0.common.name
     }
@@ -55,15 +56,15 @@ impl Found {
     /// Initialises it.
     ///
     /// # Errors
-    /// [`NetError::Call`] if it does not want to.
+    /// [`NetError::Call`] if the initialisation fails.
     pub fn open(self) -> Result<Arc<dyn Net>, NetError> {
         let Found(calls) = self;
         Ok(Arc::new(Handle(Arc::new(Plugin::open(calls)?))))
     }
 }
 
-/// Initialises a plugin, and gives its context. One without contexts is initialised once for the process; after a failure the
-/// next user tries again.
+/// Initialises a plugin, and returns its context. A plugin without contexts is initialised once for the process;
+/// after a failure the next user tries again.
 fn init(calls: &impl AnyCalls) -> Result<Opaque, NetError> {
     static INITIALISED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
     let mut initialised = INITIALISED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -72,7 +73,7 @@ fn init(calls: &impl AnyCalls) -> Result<Opaque, NetError> {
         return Ok(core::ptr::null_mut());
     }
     log::begin();
-    // SAFETY: it has just been loaded. The number only has to differ from other communicators'.
+    // SAFETY: it has just been loaded. The number only has to differ from those of other communicators.
     let context = unsafe { calls.init(getrandom::u64().unwrap_or(1)) };
     let context = context.map_err(|code| failed(&common.name, "init", code))?;
     if !common.has_context() {
@@ -81,16 +82,16 @@ fn init(calls: &impl AnyCalls) -> Result<Opaque, NetError> {
     Ok(context)
 }
 
-/// An initialised plugin, by one kind of its tables.
+/// An initialised plugin, with one kind of table.
 struct Plugin<T: AnyCalls = Calls> {
     calls: T,
-    /// Its own, for this user of it; null before version 11.
+    /// This user's context; null before version 11.
     context: Opaque,
     devices: u32,
 }
 
-// SAFETY: NCCL calls plugins from an application's threads and from its own, so a plugin copes with both; what belongs to one
-// connection is used by one thread at a time, here as there.
+// SAFETY: NCCL calls plugins from an application's threads and from its own, so plugins support both; one thread at a
+// time uses the objects of one connection, here as there.
 unsafe impl<T: AnyCalls + Send> Send for Plugin<T> {}
 // SAFETY: as above.
 unsafe impl<T: AnyCalls + Sync> Sync for Plugin<T> {}
@@ -112,7 +113,7 @@ impl<T: AnyCalls> Plugin<T> {
         &self.calls.common().name
     }
 
-    /// The device's number as the plugin has it.
+    /// The device's number in the plugin's type.
     fn device(&self, device: u32) -> Result<c_int, NetError> {
         if device < self.devices {
             return Ok(device as c_int);
@@ -120,7 +121,7 @@ impl<T: AnyCalls> Plugin<T> {
         Err(NetError::NoDevice { net: self.name().to_owned(), device, devices: self.devices })
     }
 
-    /// What the plugin says of a device.
+    /// The plugin's facts about a device.
     fn facts(&self, device: u32) -> Result<Facts, NetError> {
         let number = self.device(device)?;
         log::begin();
@@ -135,17 +136,17 @@ impl<T: AnyCalls> Plugin<T> {
 }
 
 fn failed(plugin: &str, call: &'static str, code: Code) -> NetError {
-    NetError::Call { device: plugin.to_owned(), peer: None, call, reason: log::in_words(code) }
+    NetError::Call { device: plugin.to_owned(), peer: None, call, reason: log::describe(code) }
 }
 
 impl<T: AnyCalls> Drop for Plugin<T> {
     fn drop(&mut self) {
-        // SAFETY: connections and communicators hold an `Arc` of the plugin, so there are none any more.
+        // SAFETY: connections and communicators hold an `Arc` of the plugin, so none are left.
         unsafe { self.calls.common().finalize(self.context) };
     }
 }
 
-/// The network, as its users hold it.
+/// The network as a trait object.
 struct Handle(Arc<Plugin>);
 
 impl fmt::Debug for Handle {

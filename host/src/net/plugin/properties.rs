@@ -1,4 +1,4 @@
-//! What a plugin says of a device, whatever the version of its table.
+//! A plugin's device properties, independent of the version of its table.
 
 use super::abi::{Code, GetProperties, Properties8, Properties9, Properties11, Properties12};
 use crate::net::{MemoryKinds, NetError, NetProperties};
@@ -13,7 +13,7 @@ pub enum AnyProperties {
     V12(GetProperties<Properties12>),
 }
 
-/// What all versions say of a device.
+/// The properties that all versions have.
 pub struct Facts {
     name: *const c_char,
     pci_path: *const c_char,
@@ -24,9 +24,9 @@ pub struct Facts {
     port: c_int,
     latency: f32,
     max_comms: c_int,
-    /// 0 where kernels need not help.
+    /// 0 if no kernel has to drive the device.
     device_type: c_int,
-    /// Of a message and of a collective's buffer; nothing before version 9.
+    /// Most bytes of a message and of a collective's buffer; `None` before version 9.
     pub max_bytes: Option<(usize, usize)>,
 }
 
@@ -41,7 +41,7 @@ macro_rules! any_properties {
         )*
 
         impl AnyProperties {
-            /// What it says of a device.
+            /// Queries a device.
             ///
             /// # Safety
             /// 1. The plugin is initialised, and has this device.
@@ -85,13 +85,13 @@ any_properties! {
 }
 
 impl Facts {
-    /// As networks have them, for a device of the plugin `plugin` by number; operations have `max_bytes` at most.
+    /// Converts them for a device of the plugin `plugin` by number; operations have at most `max_bytes`.
     ///
     /// # Errors
     /// [`NetError::Unsupported`]: kernels would have to drive the device.
     ///
     /// # Safety
-    /// 1. The plugin is initialised: its strings live so long.
+    /// 1. The plugin is initialised, which keeps its strings alive.
     pub unsafe fn properties(
         &self,
         plugin: &str,
@@ -99,7 +99,7 @@ impl Facts {
         max_bytes: usize,
     ) -> Result<NetProperties, NetError> {
         if self.device_type != 0 {
-            // Its messages would have to be unpacked by kernels.
+            // Kernels would have to unpack its messages.
             return Err(NetError::Unsupported {
                 device: format!("{plugin} device {device}"),
                 what: "a network that kernels drive".into(),

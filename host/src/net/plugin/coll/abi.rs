@@ -59,7 +59,7 @@ pub type CollIflush = unsafe extern "C" fn(
     request: *mut Opaque,
 ) -> Code;
 
-/// `ncclNetSGE_v8_t` (`Size` is 32 bits) to `_v12_t` (64): a part of memory.
+/// `ncclNetSGE_v8_t` (`Size` is 32 bits) to `_v12_t` (64): a scatter-gather entry.
 #[repr(C)]
 pub struct Sge<Size> {
     pub handle: Opaque,
@@ -67,7 +67,7 @@ pub struct Sge<Size> {
     pub size: Size,
 }
 
-/// A table: what all versions have, in the one order, with the types in which they differ.
+/// A table: the fields that all versions share, in order, with the types in which versions differ.
 #[repr(C)]
 pub struct CollTable<Init, Properties, Listen, Count, Size> {
     pub name: *const c_char,
@@ -89,7 +89,7 @@ pub struct CollTable<Init, Properties, Listen, Count, Size> {
     pub close_listen: Option<Close>,
 }
 
-/// What versions 11 and 12 have behind a [`CollTable`].
+/// A [`CollTable`] and the fields that versions 11 and 12 add.
 #[repr(C)]
 pub struct CollTableWithContext<T> {
     pub table: T,

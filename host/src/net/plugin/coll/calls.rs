@@ -1,4 +1,4 @@
-//! The functions of a plugin whose network reduces, whatever the version of its table.
+//! The functions of a CollNet plugin, independent of the version of its table.
 
 use super::abi::{
     CollConnect, CollIflush, CollInit11, CollTable, CollTable8, CollTable9, CollTable11, CollTable12,
@@ -6,13 +6,13 @@ use super::abi::{
 };
 use crate::net::NetHandle;
 use crate::net::plugin::abi::{Close, Code, Finalize, GetProperties, Init8, Listen8, Listen11, Opaque};
-use crate::net::plugin::calls::{AnyCalls, Common, Lacks};
+use crate::net::plugin::calls::{AnyCalls, Common, MissingFunction};
 use crate::net::plugin::connection::CommCalls;
 use crate::net::plugin::log;
 use crate::net::plugin::properties::AnyProperties;
 use core::ffi::c_int;
 
-/// What a table gives, checked for what OxCCL needs.
+/// The functions of a table, after the check that required ones exist.
 pub struct CollCalls {
     pub common: Common,
     init: AnyInit,
@@ -27,7 +27,7 @@ pub struct CollCalls {
     pub close_listen: Close,
 }
 
-/// Defines what stands for a function in all its types.
+/// Defines an enum over a function's types.
 macro_rules! any {
     ($($any:ident { $($variant:ident: $type:ty),* })*) => { $(
         #[derive(Clone, Copy)]
@@ -49,14 +49,14 @@ any! {
     AnyReduceScatter { Short: IreduceScatter<u32>, Long: IreduceScatter<usize> }
 }
 
-/// Memory with the plugin's handle of it.
+/// Memory with the plugin's registration handle.
 #[derive(Clone, Copy)]
-pub struct Place {
+pub struct PluginBuffer {
     pub start: Opaque,
     pub handle: Opaque,
 }
 
-/// Elements in the plugin's numbers, and how they are combined.
+/// Elements and operator in the plugin's numbering.
 #[derive(Clone, Copy)]
 pub struct Elements {
     pub count: usize,
@@ -65,12 +65,12 @@ pub struct Elements {
 }
 
 impl CollCalls {
-    /// The functions of the table at `table`.
+    /// Reads the table at `table`.
     ///
     /// # Safety
     /// `table` is a table of that version, 8 to 12, and stays one.
-    pub unsafe fn read(version: u32, table: Opaque) -> Result<CollCalls, Lacks> {
-        // SAFETY: that is what the caller says it is.
+    pub unsafe fn read(version: u32, table: Opaque) -> Result<CollCalls, MissingFunction> {
+        // SAFETY: the caller's promise.
         unsafe {
             match version {
                 8 => from_table(8, &*table.cast::<CollTable8>(), None),
@@ -87,7 +87,7 @@ impl CollCalls {
         }
     }
 
-    /// Whether an operation's bytes are counted by an `int`.
+    /// Whether an operation's byte count is an `int`.
     pub fn counts_by_int(&self) -> bool {
         matches!(self.iallreduce, AnyAllReduce::Int(_))
     }
@@ -112,11 +112,11 @@ impl CollCalls {
     }
 
     /// # Safety
-    /// `comm` is live, and the places are as [`crate::net::coll::CollComm::iallreduce`] asks.
+    /// `comm` is live, and the buffers are as [`crate::net::coll::CollComm::iallreduce`] requires.
     pub unsafe fn iallreduce(
         &self,
         comm: Opaque,
-        [send, recv]: [Place; 2],
+        [send, recv]: [PluginBuffer; 2],
         what: Elements,
         request: &mut Opaque,
     ) -> Code {
@@ -135,14 +135,14 @@ impl CollCalls {
         }
     }
 
-    /// Gathers `head_bytes` of each of so many heads; nothing where the plugin does not. The window is the whole output.
+    /// Gathers `head_bytes` of each head; `None` where the plugin cannot. The window is the whole output.
     ///
     /// # Safety
-    /// `comm` is live, and the places are as [`crate::net::coll::CollComm::iallgather`] asks.
+    /// `comm` is live, and the buffers are as [`crate::net::coll::CollComm::iallgather`] requires.
     pub unsafe fn iallgather(
         &self,
         comm: Opaque,
-        [send, recv]: [Place; 2],
+        [send, recv]: [PluginBuffer; 2],
         head_bytes: usize,
         heads: u32,
         request: &mut Opaque,
@@ -161,15 +161,15 @@ impl CollCalls {
         })
     }
 
-    /// Reduces a block of `what.count` elements for each of so many heads; nothing where the plugin does not. `block_bytes` are
-    /// the block's, and the window is the whole input.
+    /// Reduces a block of `what.count` elements for each head; `None` where the plugin cannot. `block_bytes` is the
+    /// size of a block, and the window is the whole input.
     ///
     /// # Safety
-    /// `comm` is live, and the places are as [`crate::net::coll::CollComm::ireduce_scatter`] asks.
+    /// `comm` is live, and the buffers are as [`crate::net::coll::CollComm::ireduce_scatter`] requires.
     pub unsafe fn ireduce_scatter(
         &self,
         comm: Opaque,
-        [send, recv]: [Place; 2],
+        [send, recv]: [PluginBuffer; 2],
         (what, block_bytes): (Elements, usize),
         heads: u32,
         request: &mut Opaque,
@@ -214,7 +214,7 @@ unsafe fn from_table<I: Copy, P, L: Copy, N, S>(
     version: u32,
     table: &CollTable<I, P, L, N, S>,
     finalize: Option<Finalize>,
-) -> Result<CollCalls, Lacks>
+) -> Result<CollCalls, MissingFunction>
 where
     AnyInit: From<I>,
     AnyListen: From<L>,
@@ -228,21 +228,21 @@ where
     let common = unsafe { Common::new(at, table.name, table.devices, table.get_properties, finalize) }?;
     Ok(CollCalls {
         common,
-        init: table.init.ok_or(Lacks("init"))?.into(),
-        listen: table.listen.ok_or(Lacks("listen"))?.into(),
-        connect: table.connect.ok_or(Lacks("connect"))?,
-        reduce_support: table.reduce_support.ok_or(Lacks("reduceSupport"))?,
+        init: table.init.ok_or(MissingFunction("init"))?.into(),
+        listen: table.listen.ok_or(MissingFunction("listen"))?.into(),
+        connect: table.connect.ok_or(MissingFunction("connect"))?,
+        reduce_support: table.reduce_support.ok_or(MissingFunction("reduceSupport"))?,
         comm: CommCalls {
-            reg_mr: table.reg_mr.ok_or(Lacks("regMr"))?,
+            reg_mr: table.reg_mr.ok_or(MissingFunction("regMr"))?,
             reg_mr_dma_buf: table.reg_mr_dma_buf,
-            dereg_mr: table.dereg_mr.ok_or(Lacks("deregMr"))?,
-            test: table.test.ok_or(Lacks("test"))?,
-            close: table.close_coll.ok_or(Lacks("closeColl"))?,
+            dereg_mr: table.dereg_mr.ok_or(MissingFunction("deregMr"))?,
+            test: table.test.ok_or(MissingFunction("test"))?,
+            close: table.close_coll.ok_or(MissingFunction("closeColl"))?,
         },
-        iallreduce: table.iallreduce.ok_or(Lacks("iallreduce"))?.into(),
+        iallreduce: table.iallreduce.ok_or(MissingFunction("iallreduce"))?.into(),
         iallgather: table.iallgather.map(Into::into),
         ireduce_scatter: table.ireduce_scatter.map(Into::into),
         iflush: table.iflush,
-        close_listen: table.close_listen.ok_or(Lacks("closeListen"))?,
+        close_listen: table.close_listen.ok_or(MissingFunction("closeListen"))?,
     })
 }

@@ -1,7 +1,7 @@
 //! A head's communicator.
 
 use super::CollPlugin;
-use super::calls::{Elements, Place};
+use super::calls::{Elements, PluginBuffer};
 use crate::net::coll::{CollComm, CollPart, Head, Reduction};
 use crate::net::plugin::abi::Opaque;
 use crate::net::plugin::connection::{Connection, Done, Owner};
@@ -9,18 +9,19 @@ use crate::net::{Comm, MemoryKinds, NetError, NetMemory, Registration, Request};
 use core::ffi::c_int;
 use std::sync::Arc;
 
-/// A head among all.
+/// One head's end of a communicator.
 pub struct PluginComm {
-    // Before the plugin, which closes it.
+    // Dropped before the plugin, which closes it.
     connection: Connection,
     plugin: Arc<CollPlugin>,
     head: Head,
-    /// Bytes of an operation's buffer at most.
+    /// Most bytes of an operation's buffer.
     max_bytes: usize,
 }
 
 impl PluginComm {
-    /// `comm` is the plugin's, and this one's alone; `device`, in words with the head's number, reaches that memory.
+    /// Takes ownership of the plugin's `comm`. `device` names the device and the head for errors; `memory` is what it
+    /// can access.
     pub fn new(
         plugin: Arc<CollPlugin>,
         comm: Opaque,
@@ -33,11 +34,11 @@ impl PluginComm {
         PluginComm { connection: Connection::new(plugin.calls.comm, owner, comm), plugin, head, max_bytes }
     }
 
-    fn place(&self, part: CollPart) -> Result<Place, NetError> {
-        Ok(Place { start: part.start.cast(), handle: self.connection.handle(part.registration)? })
+    fn buffer(&self, part: CollPart) -> Result<PluginBuffer, NetError> {
+        Ok(PluginBuffer { start: part.start.cast(), handle: self.connection.handle(part.registration)? })
     }
 
-    /// The plugin's numbers for an operation whose larger buffer has as many times its elements as `times`.
+    /// Converts an operation whose larger buffer has `times` times its elements.
     fn elements(&self, what: Reduction, times: u32) -> Result<Elements, NetError> {
         self.check_length(what.len_bytes(), times)?;
         Ok(Elements { count: what.count, dtype: what.dtype as c_int, op: what.op as c_int })
@@ -61,7 +62,7 @@ impl Comm for PluginComm {
         self.connection.deregister(registration)
     }
 
-    /// What plugins say of an operation's bytes is not looked at: NCCL does not, and so they say this and that.
+    /// Ignores the byte count that the plugin reports: NCCL ignores it too, so plugins report various values.
     fn test(&mut self, request: Request) -> Result<Option<usize>, NetError> {
         let done = self.connection.test(request)?;
         Ok(done.map(|Done { len_bytes, .. }| len_bytes))
@@ -75,11 +76,11 @@ impl CollComm for PluginComm {
         recv: CollPart,
         what: Reduction,
     ) -> Result<Option<Request>, NetError> {
-        self.connection.still_good()?;
-        let (places, elements) = ([self.place(send)?, self.place(recv)?], self.elements(what, 1)?);
+        self.connection.check_usable()?;
+        let (buffers, elements) = ([self.buffer(send)?, self.buffer(recv)?], self.elements(what, 1)?);
         self.connection.post("iallreduce", what.len_bytes(), |comm, request| {
             // SAFETY: the caller's promise.
-            Some(unsafe { self.plugin.calls.iallreduce(comm, places, elements, request) })
+            Some(unsafe { self.plugin.calls.iallreduce(comm, buffers, elements, request) })
         })
     }
 
@@ -89,12 +90,12 @@ impl CollComm for PluginComm {
         recv: CollPart,
         head_bytes: usize,
     ) -> Result<Option<Request>, NetError> {
-        self.connection.still_good()?;
-        let (places, heads) = ([self.place(send)?, self.place(recv)?], self.head.count);
+        self.connection.check_usable()?;
+        let (buffers, heads) = ([self.buffer(send)?, self.buffer(recv)?], self.head.count);
         self.check_length(head_bytes, heads)?;
         self.connection.post("iallgather", head_bytes * heads as usize, |comm, request| {
             // SAFETY: the caller's promise.
-            unsafe { self.plugin.calls.iallgather(comm, places, head_bytes, heads, request) }
+            unsafe { self.plugin.calls.iallgather(comm, buffers, head_bytes, heads, request) }
         })
     }
 
@@ -104,22 +105,22 @@ impl CollComm for PluginComm {
         recv: CollPart,
         what: Reduction,
     ) -> Result<Option<Request>, NetError> {
-        self.connection.still_good()?;
-        let (places, heads) = ([self.place(send)?, self.place(recv)?], self.head.count);
+        self.connection.check_usable()?;
+        let (buffers, heads) = ([self.buffer(send)?, self.buffer(recv)?], self.head.count);
         let block = (self.elements(what, heads)?, what.len_bytes());
         self.connection.post("ireducescatter", what.len_bytes(), |comm, request| {
             // SAFETY: the caller's promise.
-            unsafe { self.plugin.calls.ireduce_scatter(comm, places, block, heads, request) }
+            unsafe { self.plugin.calls.ireduce_scatter(comm, buffers, block, heads, request) }
         })
     }
 
     unsafe fn flush(&mut self, part: CollPart, len_bytes: usize) -> Result<Option<Request>, NetError> {
-        self.connection.still_good()?;
-        let place = self.place(part)?;
+        self.connection.check_usable()?;
+        let buffer = self.buffer(part)?;
         let Some(flush) = self.plugin.calls.iflush else { return Ok(None) };
         self.connection.post_now("iflush", len_bytes, |comm, request| {
             // SAFETY: the caller's promise.
-            Some(unsafe { flush(comm, place.start, len_bytes as c_int, place.handle, request) })
+            Some(unsafe { flush(comm, buffer.start, len_bytes as c_int, buffer.handle, request) })
         })
     }
 }

@@ -1,7 +1,8 @@
-//! Heads that come together.
+//! Joining the heads.
 //!
-//! NCCL lets a plugin's `connect` of a CollNet table wait for the other heads, unlike that of a net table, and known plugins do. So it
-//! is called on a thread of its own, and whoever waits for it keeps its own time. A `connect` that never returns costs that thread.
+//! NCCL lets the `connect` of a CollNet table, unlike that of a net table, wait for the other heads, and known
+//! plugins do. So a thread of its own calls it, and the joining rank keeps its own timeout. A `connect` that never
+//! returns costs that thread.
 
 use super::CollPlugin;
 use super::comm::PluginComm;
@@ -15,10 +16,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::time::Duration;
 
-/// Between two calls of a `connect` that is not done.
+/// Pause between two calls of an incomplete `connect`.
 const REST: Duration = Duration::from_micros(200);
 
-/// A listener of the plugin, with the device that it listens on.
+/// A listener of the plugin, with its device.
 pub struct Listening {
     plugin: Arc<CollPlugin>,
     listener: Opaque,
@@ -30,7 +31,8 @@ pub struct Listening {
 unsafe impl Send for Listening {}
 
 impl Listening {
-    /// `listener` is the plugin's, and this one's alone; `device`, in words, reaches that memory.
+    /// Takes ownership of the plugin's `listener`. `device` names the device for errors; `memory` is what it can
+    /// access.
     pub fn new(plugin: Arc<CollPlugin>, listener: Opaque, device: String, memory: MemoryKinds) -> Listening {
         Listening { plugin, listener, device, memory }
     }
@@ -56,7 +58,7 @@ impl CollListener for Listening {
             Joining { listening: *self, handles: handles.into(), head, device: device.clone(), gone };
         let thread = std::thread::Builder::new().name("oxccl-collnet".to_owned());
         let started = thread.spawn(move || {
-            // Nobody listens any more if the connector was dropped: then the communicator is closed here.
+            // If the connector was dropped, there is no receiver: the communicator is closed here.
             let _ = made.send(joining.run());
         });
         started.map_err(|error| NetError::of_io(&device, None, "connect", &error))?;
@@ -64,14 +66,14 @@ impl CollListener for Listening {
     }
 }
 
-/// What the thread has.
+/// State of the thread.
 struct Joining {
     listening: Listening,
-    /// The plugin may keep its progress in them: they stay where they are.
+    /// The plugin may keep its progress in them: they must not move.
     handles: Box<[NetHandle]>,
     head: Head,
     device: String,
-    /// Disconnected when nobody wants the communicator any more.
+    /// Disconnected when the connector was dropped.
     gone: Receiver<()>,
 }
 
@@ -84,13 +86,13 @@ impl Joining {
         loop {
             let mut comm = null_mut();
             log::begin();
-            // SAFETY: as many handles as it is told of, and the listener is live.
+            // SAFETY: the count is that of the handles, and the listener is live.
             let code = unsafe {
                 let connect = plugin.calls.connect;
                 connect(at.as_mut_ptr(), count as c_int, index as c_int, *listener, &mut comm)
             };
             if code != 0 {
-                return Err(NetError::of_call(&self.device, "connect", log::in_words(code)));
+                return Err(NetError::of_call(&self.device, "connect", log::describe(code)));
             }
             if !comm.is_null() {
                 let Joining { listening, head, device, .. } = self;
@@ -103,7 +105,7 @@ impl Joining {
     }
 }
 
-/// A communicator that a thread is making.
+/// A communicator that a thread is creating.
 struct Connecting {
     answer: Receiver<Result<PluginComm, NetError>>,
     _wanted: Sender<()>,

@@ -1,9 +1,9 @@
 //! Layer: host / net / plugin / coll.
 //! Takes: a shared library with a table `ncclCollNetPlugin_v8` to `_v12`.
-//! Gives: it as a [`CollNet`].
-//! Never: believes that a plugin's functions do not wait: the one that may has a thread of its own.
+//! Gives: a [`CollNet`].
+//! Never: assumes that a plugin's functions do not block: the one that may has a thread of its own.
 //!
-//! From below: `abi`, the tables; `calls`, one set of functions for all versions; `join`, heads that come together; `comm`,
+//! From below: `abi`, the tables; `calls`, one set of functions for all versions; `join`, joining the heads; `comm`,
 //! operations.
 
 mod abi;
@@ -12,7 +12,7 @@ mod join;
 mod comm;
 
 use super::abi::Opaque;
-use super::calls::Lacks;
+use super::calls::MissingFunction;
 use super::{Plugin, load, log};
 use crate::net::coll::{CollListener, CollNet};
 use crate::net::{HANDLE_BYTES, NetError, NetHandle, NetProperties};
@@ -25,18 +25,18 @@ use std::sync::Arc;
 /// See [`super::open_coll`].
 pub fn open(name: &str) -> Result<Arc<dyn CollNet>, NetError> {
     let (version, table) = load::table(name, "ncclCollNetPlugin_v")?;
-    // SAFETY: the plugin says so by the symbol's name, and is never unloaded.
+    // SAFETY: the symbol's name states the type, and the plugin is never unloaded.
     let calls = unsafe { CollCalls::read(version, table) };
-    let calls = calls.map_err(|Lacks(what)| {
+    let calls = calls.map_err(|MissingFunction(what)| {
         load::absent(name, format!("its ncclCollNetPlugin_v{version} has no {what}"))
     })?;
     Ok(Arc::new(Handle(Arc::new(Plugin::open(calls)?))))
 }
 
-/// An initialised plugin whose network reduces.
+/// An initialised CollNet plugin.
 type CollPlugin = Plugin<CollCalls>;
 
-/// The network, as its users hold it.
+/// The network as a trait object.
 struct Handle(Arc<CollPlugin>);
 
 impl fmt::Debug for Handle {
