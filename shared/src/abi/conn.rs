@@ -1,4 +1,4 @@
-//! One connection in memory: from one producer rank to one consumer rank over one channel.
+//! The memory of one connection: from one producer rank to one consumer rank over one channel.
 //!
 //! ```text
 //! offset 0                     ConnControl (3 lines of 128 bytes)
@@ -6,21 +6,21 @@
 //! ConnLayout::ll128_offset     LL128  8 slots of ll128_slot_bytes
 //! ConnLayout::simple_offset    Simple 8 slots of simple_slot_bytes
 //! ```
-//! The block lies in memory owned by the consumer; the producer maps it. All three protocols share one step counter,
-//! so step `s` uses slot `s % 8` of whichever buffer the operation's protocol names.
+//! The consumer owns the memory; the producer maps it. All three protocols share one step counter: step `s` uses slot
+//! `s % 8` of the buffer of the operation's protocol.
 //!
-//! Slots that a counter announces (Simple) may lie elsewhere, one behind the other from another address ([`ConnEnd::counted`]): where the
-//! other end of the connection is a NIC that uses the GPU's memory, while control words and lines are the proxy's to read and write.
+//! Simple slots may be elsewhere, contiguous from another address ([`ConnEnd::counted`]): where the other end of the
+//! connection is a NIC with GPUDirect RDMA, while control words and lines belong to the proxy.
 
 use crate::fifo::STEPS;
 use crate::sync::{Line128, Sys, Word};
 
-/// What precedes the payload of every slot: which operation it belongs to and how much of it is there.
-/// A consumer that finds another tag than its own operation's has met a peer that called something else.
+/// Precedes the payload of every slot: the operation's tag, and the length of the payload. If the tag differs from
+/// the consumer's own, the peer called another operation.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SlotHeader {
-    /// Digest of the operation (see `device`'s work descriptor): equal on both ends or the calls differ.
+    /// Digest of the operation (see `device`'s work descriptor): if it differs between the ends, so do the calls.
     pub tag: u32,
     /// Payload bytes in this slot.
     pub len_bytes: u32,
@@ -33,26 +33,26 @@ impl SlotHeader {
         (self.tag as u64) << 32 | self.len_bytes as u64
     }
 
-    /// The reverse of [`Self::to_word`].
+    /// The inverse of [`Self::to_word`].
     #[inline]
     pub const fn from_word(word: u64) -> Self {
         SlotHeader { tag: (word >> 32) as u32, len_bytes: word as u32 }
     }
 }
 
-/// The control words of a connection. Each line has one writer.
+/// The control words of a connection, one writer per line.
 #[repr(C)]
 #[derive(Default)]
 pub struct ConnControl {
-    /// Written by the producer: steps published under Simple.
+    /// Steps published under Simple. Writer: the producer.
     pub tail: Line128<Word<u64, Sys>>,
-    /// Written by the consumer: steps consumed, under any protocol. The producer may run [`STEPS`] ahead of it.
+    /// Steps consumed, under any protocol. The producer may be [`STEPS`] ahead. Writer: the consumer.
     pub head: Line128<Word<u64, Sys>>,
-    /// Written by the producer before `tail`: the header of each Simple slot ([`SlotHeader::to_word`]).
+    /// The header of each Simple slot ([`SlotHeader::to_word`]), written before `tail`. Writer: the producer.
     pub headers: Line128<[Word<u64, Sys>; STEPS]>,
 }
 
-/// Sizes of the three buffers of one connection; both ends compute the same offsets from them.
+/// Sizes of a connection's three buffers, from which both ends compute the same offsets.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnLayout {
@@ -65,15 +65,15 @@ pub struct ConnLayout {
 }
 
 impl ConnLayout {
-    /// Where the LL slots start.
+    /// Offset of the LL slots.
     pub const fn ll_offset(&self) -> usize {
         size_of::<ConnControl>()
     }
-    /// Where the LL128 slots start.
+    /// Offset of the LL128 slots.
     pub const fn ll128_offset(&self) -> usize {
         self.ll_offset() + STEPS * self.ll_slot_bytes as usize
     }
-    /// Where the Simple slots start.
+    /// Offset of the Simple slots.
     pub const fn simple_offset(&self) -> usize {
         self.ll128_offset() + STEPS * self.ll128_slot_bytes as usize
     }
@@ -95,8 +95,8 @@ impl ConnLayout {
     }
 }
 
-/// One end of a connection, as a kernel finds it in its own device's memory. The addresses are that device's: an end never
-/// crosses a process or device border, only its twin on the other side means the same memory.
+/// One end of a connection, as a kernel finds it in its device's memory. The addresses are valid on that device only:
+/// an end never crosses a process or device border. The twin on the other side describes the same memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ConnEnd {
@@ -106,14 +106,14 @@ pub struct ConnEnd {
     pub consumer_side: *const ConnControl,
     /// Slot sizes.
     pub layout: ConnLayout,
-    /// Who is at the other end.
+    /// The rank at the other end.
     pub peer: super::Rank,
-    /// The first of the slots that a counter announces: where the layout has it on the consumer's side, or elsewhere.
+    /// The first Simple slot: on the consumer's side, as the layout says, or elsewhere.
     pub counted: *const u8,
 }
 
 impl ConnEnd {
-    /// An end of the connection whose whole block is at `block`.
+    /// An end of a connection whose memory is one block at `block`.
     pub fn in_one(block: *const ConnControl, layout: ConnLayout, peer: super::Rank) -> ConnEnd {
         let counted = block.cast::<u8>().wrapping_add(layout.simple_offset());
         ConnEnd { producer_side: block, consumer_side: block, layout, peer, counted }

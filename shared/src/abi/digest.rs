@@ -1,5 +1,5 @@
-//! One number for what lies in memory that kernels and their host share: kernels and a library that were not built from the same
-//! layouts would read each other's fields at the wrong places.
+//! The digest of the memory layouts that kernels and the host share. Kernels and a library built from different
+//! layouts would read each other's fields at wrong offsets.
 
 use super::{
     CollArgs, ConnControl, ConnEnd, ConnLayout, KernelColl, KernelLaunch, KernelMessage, KernelMonitor,
@@ -10,13 +10,13 @@ use crate::fifo::{ConsumerCursor, ProducerCursor};
 use crate::reduce::OpArg;
 use core::mem::{align_of, offset_of, size_of};
 
-/// To be raised when what lies in memory means something else and lies where it did.
+/// Raise it when the meaning of a field changes and its layout does not.
 const REVISION: usize = 1;
 
-/// Where FNV-1a of 64 bits begins.
+/// Offset basis of 64-bit FNV-1a.
 const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// Where everything lies: for each type its size, its alignment and the offsets of its fields.
+/// The layout: size, alignment and field offsets of each type.
 macro_rules! layouts {
     ($($type:ident { $($field:ident),* }),* $(,)?) => {
         &[$(size_of::<$type>(), align_of::<$type>() $(, offset_of!($type, $field))*),*]
@@ -44,7 +44,8 @@ const LAYOUTS: &[usize] = layouts! {
     KernelStop { cause, peer, expected, found },
 };
 
-/// The digest (FNV-1a of 64 bits). A bundle of kernels carries that of its build, and the library takes no bundle with another.
+/// The digest (64-bit FNV-1a). A bundle of kernels carries the digest of its build; the library refuses a bundle with
+/// another one.
 pub const ABI_DIGEST: u64 = {
     let mut digest = mix(BASIS, REVISION);
     let mut i = 0;

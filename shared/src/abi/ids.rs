@@ -1,4 +1,4 @@
-//! Ids as newtypes, so that a rank cannot be passed where a channel is meant.
+//! Ids as newtypes: the compiler rejects a rank where a channel is expected.
 
 use core::fmt;
 
@@ -7,13 +7,13 @@ use core::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Rank(pub u32);
 
-/// One lane through the machine: a block of a kernel and its connections.
+/// A channel: one block of a kernel and its connections.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct ChannelId(pub u32);
 
-/// How many slots of a connection have been produced (or consumed) since it was made. Never wraps in practice:
-/// at one step per nanosecond a `u64` lasts 584 years.
+/// Slots of a connection produced (or consumed) since its creation. Never wraps in practice: at one step per
+/// nanosecond a `u64` lasts 584 years.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Step(pub u64);

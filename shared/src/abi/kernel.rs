@@ -1,5 +1,5 @@
-//! What the host hands a GPU kernel: the launch's arguments, and the page through which a kernel
-//! hears of an abort and says why it stopped. Addresses are those of the GPU that runs the kernel.
+//! The interface between the host and GPU kernels: the arguments of a launch, and the page through which the host
+//! aborts a kernel and a kernel reports why it stopped. Addresses are those of the GPU that runs the kernel.
 
 use super::{ConnEnd, SlotHeader};
 use crate::algo::chunk::ChannelCut;
@@ -15,13 +15,13 @@ pub struct KernelColl {
     pub src: *const u8,
     /// The caller's output.
     pub dst: *mut u8,
-    /// Elements, as the caller gave them, and how channels divide them.
+    /// Number of elements, and their division among channels.
     pub cut: ChannelCut,
-    /// Elements of a block that travel in one hop.
+    /// Elements of a block in one hop.
     pub chunk_elems: u64,
-    /// Elements that fit one slot.
+    /// Elements in one slot.
     pub slice_elems: u64,
-    /// The values of the operator's pre- and post-operation.
+    /// Operands of the operator's pre- and post-operation.
     pub arg: OpArg,
     /// [`crate::reduce::CombineKind`] as a number.
     pub kind: u32,
@@ -44,11 +44,11 @@ pub const KERNEL_POST: u32 = 2;
 /// A direct all-reduce takes two hops: every rank reduces a part and sends it to all.
 pub const KERNEL_TWO_HOPS: u32 = 4;
 
-/// One message of a launch of sends and receives.
+/// One send or receive of a launch.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct KernelMessage {
-    /// The buffer; only read when sending.
+    /// The user's buffer; only read when sending.
     pub buffer: *mut u8,
     /// Its length.
     pub len_bytes: u64,
@@ -58,27 +58,26 @@ pub struct KernelMessage {
     pub is_send: u32,
     /// Digest of the call.
     pub tag: u32,
-    /// The message before this one that uses the same connections must end first: messages with the same `lane` are run by
-    /// the same blocks, in order.
+    /// Messages with the same `lane` use the same connections: the same blocks run them, in order.
     pub lane: u32,
 }
 
-/// Kernels divide messages among channels at multiples of this.
+/// Kernels split messages among channels at multiples of this.
 pub const KERNEL_MESSAGE_GRAIN_BYTES: usize = 4096;
 
-/// A channel's place in its tree. Its connections are those to and from its children, in the order in which what they send
-/// is reduced, then its parent's.
+/// A channel's position in its tree. Its connections are those of its children, in reduction order, then its
+/// parent's.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct KernelTree {
-    /// How many children.
+    /// Number of children.
     pub children: u32,
     /// 1 if there is a parent.
     pub has_parent: u32,
 }
 
-/// What every launch is told. The lists lie in device memory for a communicator's life; only the cursors change. Channel
-/// `c`'s connections are `c * nconns ..` of each list, so that a kernel reaches them with one access.
+/// The arguments of every launch. The lists stay in device memory for the communicator's life; only the cursors
+/// change. Channel `c`'s connections are `c * nconns ..` of each list, so that a kernel reaches them with one access.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct KernelLaunch {
@@ -86,17 +85,17 @@ pub struct KernelLaunch {
     pub send: *const ConnEnd,
     /// The consumers' ends of connections.
     pub recv: *const ConnEnd,
-    /// How far each of `send` is.
+    /// The cursor of each of `send`.
     pub send_cursors: *mut ProducerCursor,
-    /// How far each of `recv` is.
+    /// The cursor of each of `recv`.
     pub recv_cursors: *mut ConsumerCursor,
-    /// The rings, `nranks + 1` words for each channel: our position, then the rank at each position.
+    /// The rings, `nranks + 1` words for each channel: our position, then the ranks in ring order.
     pub rings: *const u32,
     /// The trees, one for each channel.
     pub trees: *const KernelTree,
-    /// Where to look for an abort and to say why we stopped.
+    /// The page for aborts and stop causes.
     pub monitor: *const KernelMonitor,
-    /// How long a wait may last; 0 for ever.
+    /// Timeout of a wait; 0 waits for ever.
     pub timeout_ns: u64,
     /// Connections of a channel, in each list.
     pub nconns: u32,
@@ -122,7 +121,7 @@ pub struct CollArgs {
     pub coll: KernelColl,
 }
 
-/// Messages of one launch at most: the arguments of a kernel are limited to 4 KiB.
+/// Most messages of one launch: the arguments of a kernel are limited to 4 KiB.
 pub const KERNEL_MESSAGES_MAX: usize = 96;
 
 /// The arguments of a kernel of sends and receives.
@@ -135,11 +134,11 @@ pub struct MessageArgs {
     pub messages: [KernelMessage; KERNEL_MESSAGES_MAX],
 }
 
-/// In pinned host memory, one for each communicator.
+/// A page of pinned host memory, one per communicator.
 #[repr(C)]
 #[derive(Default)]
 pub struct KernelMonitor {
-    /// Written by the host: not 0 when kernels are to stop.
+    /// Not 0 when kernels must stop. Writer: the host.
     pub abort: Line128<Word<u32, Sys>>,
     /// Written by the first thread of a block that stops: why.
     pub stopped: Line128<KernelStop>,
@@ -151,7 +150,7 @@ pub struct KernelMonitor {
 pub struct KernelStop {
     /// [`StopCause`] as a number, written last.
     pub cause: Word<u32, Sys>,
-    /// Whom the block waited for.
+    /// The rank for which the block waited.
     pub peer: Word<u32, Sys>,
     /// [`SlotHeader::to_word`] of what it expected, for a mismatch; nanoseconds waited, for a timeout.
     pub expected: Word<u64, Sys>,
@@ -159,17 +158,17 @@ pub struct KernelStop {
     pub found: Word<u64, Sys>,
 }
 
-/// What ended a kernel early.
+/// Why a kernel stopped early.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StopCause {
-    /// It was told to.
+    /// The host aborted it.
     Aborted = 1,
-    /// The peer did not give back a slot in time.
+    /// The peer did not free a slot in time.
     NoCredit = 2,
     /// The peer did not fill a slot in time.
     NoData = 3,
-    /// The peer is in another operation.
+    /// The peer runs another operation.
     Mismatch = 4,
 }
 
@@ -200,7 +199,7 @@ impl KernelStop {
         Some((cause, peer, self.expected.load_relaxed(), self.found.load_relaxed()))
     }
 
-    /// A mismatch.
+    /// Writes a mismatch.
     pub fn write_mismatch(&self, peer: super::Rank, expected: SlotHeader, found: SlotHeader) {
         self.write(StopCause::Mismatch, peer, expected.to_word(), found.to_word());
     }

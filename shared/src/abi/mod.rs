@@ -1,7 +1,7 @@
 //! Layer: shared / abi.
 //! Takes: nothing.
-//! Gives: the types that lie in memory seen by more than one process, device or host, and the ids that name them.
-//! Never: behaviour. What a word means over time is `fifo` and `proto`.
+//! Gives: the types in memory that several processes, devices or the host share, and the ids that name them.
+//! Never: behaviour: `fifo` and `proto` define what a word means over time.
 
 mod ids;
 mod types;

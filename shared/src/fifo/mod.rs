@@ -1,7 +1,8 @@
 //! Layer: shared / fifo.
-//! Takes: control words in memory that both sides map (`abi`), touched through `sync`.
-//! Gives: credit arithmetic and the FIFOs built on it: steps between two ranks, orders from a user's thread to a proxy.
-//! Never: payload formats (that is `proto`), waiting: every method answers at once.
+//! Takes: control words in memory that both sides map (`abi`), accessed through `sync`.
+//! Gives: credit arithmetic and the FIFOs built on it: steps between two ranks, orders from a user's thread to a
+//! proxy.
+//! Never: payload formats (that is `proto`); blocking: every method returns at once.
 
 mod credit;
 mod step;

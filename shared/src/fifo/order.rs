@@ -1,23 +1,23 @@
-//! The order FIFO: a user's thread tells a proxy what to do, one `Copy` record at a time, without a lock.
+//! The order FIFO: lock-free commands from a user's thread to a proxy, one `Copy` record at a time.
 //!
-//! Memory of zeroes is an empty queue, and the layout is fixed, so the two ends may be in different processes: each maps the
-//! memory and takes its end ([`OrderFifo::producer`], [`OrderFifo::consumer`]). Records then hold no pointers, and every bit
-//! pattern of theirs is a value.
+//! Zeroed memory is an empty queue, and the layout is fixed, so the two ends may be in different processes: each maps
+//! the memory and takes its end ([`OrderFifo::producer`], [`OrderFifo::consumer`]). Their records must hold no
+//! pointers, and every bit pattern must be a valid record.
 
 use crate::sync::{Line128, SharedCell, Sys, Word};
 
 /// A bounded single-producer single-consumer queue of `N` records; `N` must be a power of two.
 #[repr(C)]
 pub struct OrderFifo<T: Copy, const N: usize> {
-    /// Written by the producer: records ever pushed.
+    /// Records ever pushed. Writer: the producer.
     tail: Line128<Word<u64, Sys>>,
-    /// Written by the consumer: records ever popped.
+    /// Records ever popped. Writer: the consumer.
     head: Line128<Word<u64, Sys>>,
     slots: [SharedCell<T>; N],
 }
 
-// SAFETY: a slot is written only by the producer before `tail` passes it and read only by the consumer after, and
-// `split` hands out one of each.
+// SAFETY: the producer writes a slot only before `tail` passes it, the consumer reads it only afterwards, and `split`
+// returns one of each.
 unsafe impl<T: Copy + Send, const N: usize> Sync for OrderFifo<T, N> {}
 
 /// The pushing end.
@@ -49,7 +49,7 @@ impl<T: Copy, const N: usize> OrderFifo<T, N> {
         }
     }
 
-    /// The two ends. The exclusive borrow is the proof that there is one of each.
+    /// The two ends. The exclusive borrow proves that there is one of each.
     pub fn split(&mut self) -> (OrderProducer<'_, T, N>, OrderConsumer<'_, T, N>) {
         let fifo = &*self;
         let (tail, head) = (fifo.tail.load_relaxed(), fifo.head.load_relaxed());
@@ -58,7 +58,8 @@ impl<T: Copy, const N: usize> OrderFifo<T, N> {
 }
 
 impl<T: Copy, const N: usize> OrderFifo<T, N> {
-    /// The pushing end, for who shares the queue by memory and not by a borrow. Goes on where the last one was.
+    /// The pushing end, for users that share the queue through memory instead of a borrow. It continues where the
+    /// last one stopped.
     ///
     /// # Safety
     /// 1. There is no other pushing end, in any process.
@@ -86,7 +87,7 @@ const _: () = {
     assert!(offset_of!(Fifo, tail) == 0);
     assert!(offset_of!(Fifo, head) == 128);
     assert!(offset_of!(Fifo, slots) == 256);
-    // Rounded up to the lines of the words.
+    // Padded to the line size of the words.
     assert!(size_of::<Fifo>() == 384 && align_of::<Fifo>() == 128);
     assert!(size_of::<SharedCell<[u64; 2]>>() == 16);
 };
@@ -98,7 +99,7 @@ impl<T: Copy, const N: usize> Default for OrderFifo<T, N> {
 }
 
 impl<T: Copy, const N: usize> OrderProducer<'_, T, N> {
-    /// Appends a record, or gives it back when `N` are waiting.
+    /// Appends a record, or returns it if the queue is full.
     #[inline]
     pub fn push(&mut self, order: T) -> Result<(), T> {
         if self.tail == self.head_seen + N as u64 {
@@ -119,7 +120,7 @@ impl<T: Copy, const N: usize> OrderProducer<'_, T, N> {
 }
 
 impl<T: Copy, const N: usize> OrderConsumer<'_, T, N> {
-    /// Whether nothing waits to be taken.
+    /// Whether the queue is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         // ACQUIRE pairs with RELEASE in OrderProducer::push.
@@ -150,14 +151,14 @@ impl<T: Copy, const N: usize> OrderConsumer<'_, T, N> {
 mod tests {
     use super::*;
 
-    /// As two processes that map the same zeroed memory, one of which starts anew.
+    /// Models two processes that map the same zeroed memory, one of which restarts.
     #[test]
     fn ends_attach_to_memory_and_go_on_where_the_last_was() {
         let mut memory = core::mem::MaybeUninit::<OrderFifo<u32, 4>>::zeroed();
         // SAFETY: zeroes are an empty queue.
         let fifo = unsafe { memory.assume_init_mut() };
         for round in 0..6 {
-            // SAFETY: the ends of the round before are gone.
+            // SAFETY: the ends of the previous round are gone.
             let (mut producer, mut consumer) = unsafe { (fifo.producer(), fifo.consumer()) };
             assert_eq!(consumer.pop(), (round > 0).then(|| 3 * round - 1));
             for i in 0..3 {

@@ -5,21 +5,22 @@
 //!   poll_credit(): head + 8 > step?            poll(): tail > step?        (Simple)
 //!   fill slot step % 8                         ... or its lines carry the flag (LL, LL128)
 //!   publish(header): header, then tail         use slot step % 8
-//!   or advance(), if the lines say it          release(): head = step + 1
+//!   or advance(), if the lines carry flags     release(): head = step + 1
 //! ```
 //!
-//! The two ends poll different words: the producer `head`, the consumer `tail`. On a CPU all words lie in one [`ConnControl`];
-//! between GPUs each lies with the end that polls it, so that nobody polls across a link ([`ConnWords`]).
+//! The two ends poll different words: the producer `head`, the consumer `tail`. On a CPU all words are in one
+//! [`ConnControl`]; between GPUs each is in the memory of the end that polls it, so that no poll crosses a link
+//! ([`ConnWords`]).
 
 use super::credit::{STEPS, has_credit};
 use crate::abi::{ConnControl, SlotHeader, Step};
 
-/// Where the words of one connection lie.
+/// The location of a connection's words.
 #[derive(Clone, Copy)]
 pub struct ConnWords<'a> {
-    /// The block whose `head` is used; lies with the producer, who polls it.
+    /// The block whose `head` is used. It is in the producer's memory, since the producer polls it.
     pub producer_side: &'a ConnControl,
-    /// The block whose `tail` and `headers` are used; lies with the consumer, who polls them.
+    /// The block whose `tail` and `headers` are used. It is in the consumer's memory, since the consumer polls them.
     pub consumer_side: &'a ConnControl,
 }
 
@@ -30,16 +31,17 @@ impl<'a> ConnWords<'a> {
     }
 }
 
-/// How far a producer is. Plain numbers: what a kernel loads when it starts and stores when it ends.
+/// A producer's progress, in plain numbers: a kernel loads it at the start and stores it at the end.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ProducerCursor {
     step: Step,
-    /// The last `head` seen. Reading the word itself costs a line from the consumer's cache; once per 8 steps is enough.
+    /// The last value read of `head`. Reading the word costs a line from the consumer's cache; once per 8 steps is
+    /// enough.
     head_seen: u64,
 }
 
-/// How far a consumer is.
+/// A consumer's progress.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ConsumerCursor {
@@ -55,7 +57,7 @@ const _: () = {
 };
 
 impl ProducerCursor {
-    /// A producer whose consumer has taken everything up to `step`.
+    /// A producer whose consumer has consumed everything up to `step`.
     pub const fn at(step: Step) -> Self {
         ProducerCursor { step, head_seen: step.0 }
     }
@@ -77,7 +79,7 @@ impl ProducerCursor {
         has_credit(self.step.0, self.head_seen)
     }
 
-    /// Looks at `head` if no more than half of the slots are known to be empty.
+    /// Reads `head` if at most half of the slots are known to be empty.
     #[inline]
     pub fn poll_credit_ahead(&mut self, words: ConnWords<'_>) {
         if !has_credit(self.step.0 + STEPS as u64 / 2, self.head_seen) {
@@ -91,18 +93,18 @@ impl ProducerCursor {
     pub fn publish(&mut self, words: ConnWords<'_>, header: SlotHeader) {
         words.consumer_side.headers[self.step.slot()].store_relaxed(header.to_word());
         self.step = self.step.next();
-        // RELEASE pairs with ACQUIRE in ConsumerCursor::poll: header and payload are visible to who sees this tail.
+        // RELEASE pairs with ACQUIRE in ConsumerCursor::poll: a reader that sees this tail sees header and payload.
         words.consumer_side.tail.store_release(self.step.0);
     }
 
-    /// Goes to the next slot without publishing: the slot's own lines say that it is full (LL, LL128), or another thread of
-    /// the block publishes it.
+    /// Advances without publishing: the slot's own lines carry its flags (LL, LL128), or another thread of the block
+    /// publishes it.
     #[inline]
     pub fn advance(&mut self) {
         self.step = self.step.next();
     }
 
-    /// Whether the consumer has taken everything.
+    /// Whether the consumer has consumed everything.
     #[inline]
     pub fn is_drained(&self, words: ConnWords<'_>) -> bool {
         // ACQUIRE pairs with RELEASE in ConsumerCursor::release.
@@ -111,7 +113,7 @@ impl ProducerCursor {
 }
 
 impl ConsumerCursor {
-    /// A consumer that has taken everything up to `step`, beyond which nothing has been published.
+    /// A consumer that has consumed everything up to `step`, with nothing published beyond.
     pub const fn at(step: Step) -> Self {
         ConsumerCursor { step, tail_seen: step.0 }
     }
@@ -136,7 +138,7 @@ impl ConsumerCursor {
         Some(SlotHeader::from_word(header.load_relaxed()))
     }
 
-    /// Gives the slot back.
+    /// Frees the slot.
     #[inline]
     pub fn release(&mut self, words: ConnWords<'_>) {
         self.step = self.step.next();
@@ -144,39 +146,40 @@ impl ConsumerCursor {
         words.producer_side.head.store_release(self.step.0);
     }
 
-    /// Gives back a slot whose every word carries its own flag (LL). Nothing needs ordering: a read of such a word has ended
-    /// when its flag has been seen, and no later write changes what it returned. On a GPU this spares a fence across the link.
+    /// Frees a slot whose every word carries its own flag (LL). No ordering is needed: a read of such a word is
+    /// complete once its flag has been seen, and no later write changes the value read. On a GPU this saves a fence
+    /// across the link.
     #[inline]
     pub fn release_flagged(&mut self, words: ConnWords<'_>) {
         self.step = self.step.next();
         words.producer_side.head.store_relaxed(self.step.0);
     }
 
-    /// Goes to the next slot without giving this one back.
+    /// Advances without freeing the slot.
     #[inline]
     pub fn advance(&mut self) {
         self.step = self.step.next();
     }
 }
 
-/// The end that fills slots.
+/// The producing end.
 pub struct StepProducer<'a> {
     words: ConnWords<'a>,
     cursor: ProducerCursor,
 }
 
-/// The end that empties slots.
+/// The consuming end.
 pub struct StepConsumer<'a> {
     words: ConnWords<'a>,
     cursor: ConsumerCursor,
 }
 
-/// Both ends of a fresh connection. Each process keeps the one it is and forgets the other.
+/// Both ends of a fresh connection. Each process keeps its own and drops the other.
 pub fn split(control: &ConnControl) -> (StepProducer<'_>, StepConsumer<'_>) {
     split_over(ConnWords::in_one(control))
 }
 
-/// As [`split`], for words that need not lie in one block.
+/// As [`split`], for words in separate blocks.
 pub fn split_over(words: ConnWords<'_>) -> (StepProducer<'_>, StepConsumer<'_>) {
     (
         StepProducer { words, cursor: ProducerCursor::default() },

@@ -1,4 +1,4 @@
-//! LL, low latency: `{data u32, flag u32, data u32, flag u32}`, and no fence anywhere.
+//! LL, low latency: `{data u32, flag u32, data u32, flag u32}`, without any fence.
 //!
 //! Each 8-byte half is written in one piece and carries its own flag, so a reader that sees the flag has the data.
 //! Half of the bandwidth buys one memory round trip less than a counter costs.
@@ -11,7 +11,8 @@ pub const LINE_BYTES: usize = 16;
 /// Payload bytes of a line.
 pub const DATA_BYTES: usize = 8;
 
-/// After how many steps flags could be mistaken for older ones, were the slots not [cleaned](must_clean) in time.
+/// Number of steps after which flags could be mistaken for older ones, were the slots not [cleaned](must_clean) in
+/// time.
 const CLEAN_PERIOD: u64 = 1 << 30;
 
 /// One line of a slot.
@@ -19,15 +20,15 @@ const CLEAN_PERIOD: u64 = 1 << 30;
 #[derive(Default)]
 pub struct LlLine(Pair<Sys>);
 
-/// The flag of a step: never that of any of the 2^30 steps before. A fresh slot holds zero, which is no flag, because
-/// bit 31 is always set.
+/// The flag of a step: differs from those of the 2^30 steps before. A fresh slot holds zero, which is no flag,
+/// because bit 31 is always set.
 #[inline]
 pub const fn flag(step: Step) -> u32 {
     (step.0 as u32) | 1 << 31
 }
 
-/// Whether the producer has to write every line of this step's slot, payload or not. Short messages leave the far lines
-/// of a slot untouched; without this, a line last written 2^31 steps ago would pass for a new one.
+/// Whether the producer must write every line of this step's slot, payload or not. Short messages leave the far lines
+/// of a slot untouched; without this, a line last written 2^31 steps ago would count as new.
 #[inline]
 pub const fn must_clean(step: Step) -> bool {
     step.0 % CLEAN_PERIOD < crate::fifo::STEPS as u64 && step.0 >= CLEAN_PERIOD
@@ -39,7 +40,7 @@ pub const fn payload_bytes(slot_bytes: usize) -> usize {
     (slot_bytes / LINE_BYTES - 1) * DATA_BYTES
 }
 
-/// Slot bytes that a payload of `len_bytes` occupies.
+/// Slot bytes of a payload of `len_bytes`.
 #[inline]
 pub const fn wire_bytes(len_bytes: usize) -> usize {
     (1 + len_bytes.div_ceil(DATA_BYTES)) * LINE_BYTES
@@ -59,13 +60,13 @@ impl LlLine {
         Self::open(self.peek(), flag)
     }
 
-    /// The line as it is now, to be opened later: several peeks can be under way at once.
+    /// The current content of the line, to be opened later: several loads can be in flight at once.
     #[inline]
     pub fn peek(&self) -> [u64; 2] {
         self.0.load_relaxed()
     }
 
-    /// The data of a line that was peeked at, if both halves carried `flag`.
+    /// The data of a peeked line, if both halves carried `flag`.
     #[inline]
     pub fn open([low, high]: [u64; 2], flag: u32) -> Option<u64> {
         let arrived = (low >> 32) as u32 == flag && (high >> 32) as u32 == flag;
@@ -107,8 +108,8 @@ mod tests {
         assert_eq!(line.load(flag(Step(17))), None);
     }
 
-    /// A line left over from a long message 2^31 steps ago has the flag that the reader waits for. It must have been
-    /// overwritten in between, on every slot.
+    /// A line left over from a long message 2^31 steps ago has the flag that the reader waits for. Every slot must
+    /// have been overwritten in between.
     #[test]
     fn every_slot_is_cleaned_before_its_flags_repeat() {
         for slot in 0..crate::fifo::STEPS as u64 {

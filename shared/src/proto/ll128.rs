@@ -1,7 +1,7 @@
 //! LL128: 120 bytes of data and one 8-byte flag in a 128-byte line.
 //!
-//! On a CPU the data are plain words released by the flag. On a GPU eight threads write the line with one instruction and
-//! NVLink keeps it whole; where it does not, the planner never chooses LL128.
+//! On a CPU the data are plain words released by the flag. On a GPU eight threads write the line with one instruction
+//! and NVLink keeps it whole; on links that do not, the planner never chooses LL128.
 
 use crate::abi::{SlotHeader, Step};
 use crate::sync::{Pair, Sys, Word, fence_acquire};
@@ -21,7 +21,7 @@ pub struct Ll128Line {
     flag: Word<u64, Sys>,
 }
 
-/// The flag of a step. Zero, the content of fresh memory, is no flag; 64 bits never come round.
+/// The flag of a step. Zero, the content of fresh memory, is no flag; 64 bits never wrap.
 #[inline]
 pub const fn flag(step: Step) -> u64 {
     step.0 + 1
@@ -33,13 +33,13 @@ pub const fn payload_bytes(slot_bytes: usize) -> usize {
     (slot_bytes / LINE_BYTES - 1) * DATA_BYTES
 }
 
-/// Payload of each hop where a slot of `slot_bytes` carries two, one behind the other; 0 if it cannot.
+/// Payload of each hop where a slot of `slot_bytes` carries two hops; 0 if it cannot.
 #[inline]
 pub const fn half_payload_bytes(slot_bytes: usize) -> usize {
     (slot_bytes / LINE_BYTES - 1) / 2 * DATA_BYTES
 }
 
-/// Slot bytes that a payload of `len_bytes` occupies.
+/// Slot bytes of a payload of `len_bytes`.
 #[inline]
 pub const fn wire_bytes(len_bytes: usize) -> usize {
     (1 + len_bytes.div_ceil(DATA_BYTES)) * LINE_BYTES
@@ -49,7 +49,7 @@ pub const fn wire_bytes(len_bytes: usize) -> usize {
 pub const LINE_WORDS: usize = LINE_BYTES / 8;
 
 impl Ll128Line {
-    /// The line's words `2 * index` and `2 * index + 1`, for the thread `index` of the eight that move a line with one
+    /// Words `2 * index` and `2 * index + 1` of the line, for thread `index` of the eight that move a line with one
     /// instruction. The last pair ends with the flag.
     #[inline]
     pub fn pair(&self, index: usize) -> &Pair<Sys> {
@@ -58,7 +58,7 @@ impl Ll128Line {
         unsafe { &*core::ptr::from_ref(self).cast::<Pair<Sys>>().add(index) }
     }
 
-    /// Publishes up to 15 words; the rest of the line keeps what it had.
+    /// Publishes up to 15 words; the rest of the line keeps its content.
     #[inline]
     pub fn store(&self, words: &[u64], flag: u64) {
         for (cell, word) in self.data.iter().zip(words) {

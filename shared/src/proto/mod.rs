@@ -1,7 +1,7 @@
 //! Layer: shared / proto.
 //! Takes: the bytes of one slot (`abi`) and a step number (`fifo`).
-//! Gives: what one step looks like in memory under each protocol, how it is published and how its arrival is seen.
-//! Never: waits, moves user data in bulk (the kernels do), knows who the peer is.
+//! Gives: the memory format of one step under each protocol, how to publish it and how to detect its arrival.
+//! Never: waits, moves user data in bulk (the kernels do), knows the peer.
 //!
 //! | protocol | header of a slot | payload | published by | efficiency |
 //! |---|---|---|---|---|
@@ -13,14 +13,14 @@ pub mod ll;
 pub mod ll128;
 pub mod simple;
 mod probe;
-mod land;
+mod unpack;
 
-pub use land::{is_flagged, land};
 pub use probe::{publish, ready, travel_bytes};
+pub use unpack::{is_flagged, unpack};
 
 use crate::abi::{ConnLayout, Protocol};
 
-/// How many payload bytes one slot carries under `protocol`. A multiple of 8.
+/// Payload bytes of one slot under `protocol`. A multiple of 8.
 #[inline]
 pub const fn payload_bytes(protocol: Protocol, layout: &ConnLayout) -> usize {
     match protocol {
@@ -30,13 +30,13 @@ pub const fn payload_bytes(protocol: Protocol, layout: &ConnLayout) -> usize {
     }
 }
 
-/// How many bytes a slot has under `protocol`, header lines included.
+/// Bytes of one slot under `protocol`, header lines included.
 #[inline]
 pub const fn slot_bytes(protocol: Protocol, layout: &ConnLayout) -> usize {
     slot_offset(protocol, layout, 1) - slot_offset(protocol, layout, 0)
 }
 
-/// How many bytes of a slot a message of `len_bytes` payload occupies, header lines included: what a proxy moves.
+/// Slot bytes of a message of `len_bytes` payload, header lines included: what a proxy moves.
 #[inline]
 pub const fn wire_bytes(protocol: Protocol, len_bytes: usize) -> usize {
     match protocol {

@@ -1,16 +1,17 @@
-//! A slot as those see it who carry slots and do not read them: proxies and the network. They ask here whether a slot is
-//! full, how many of its bytes must travel and how to announce one that has arrived, and so need not know the protocols.
+//! A slot as proxies and networks see it, which carry slots without reading the payload. They ask here whether a slot
+//! is full, how many of its bytes must travel and how to announce a received one, independent of the protocol.
 
 use super::{ll, ll128, slot_offset, wire_bytes};
 use crate::abi::{ConnLayout, Protocol, SlotHeader, Step};
 use crate::fifo::{StepConsumer, StepProducer};
 use crate::sync::fence_acquire;
 
-/// The header of the consumer's next slot, once every byte that has to travel is there.
+/// The header of the consumer's next slot, once all bytes that must travel are there.
 ///
 /// # Safety
-/// 1. `connection` is what the layout's offsets of this protocol's slots count from. Where their lines carry flags, they are 128-byte
-///    aligned, readable, and written meanwhile only through `sync`; others are not looked at, and may lie on a device.
+/// 1. `connection` is the base of the layout's offsets of this protocol's slots. If their lines carry flags, they are
+///    128-byte aligned, readable, and written meanwhile only through `sync`; other slots are not accessed, and may be
+///    on a device.
 /// 2. `consumer` is an end of that connection.
 pub unsafe fn ready(
     protocol: Protocol,
@@ -45,8 +46,8 @@ pub unsafe fn ready(
     }
 }
 
-/// How many bytes of a slot, from its start, must travel so that the other end's copy of the slot means the same.
-/// Never more than the slot has, whatever the header says.
+/// Bytes of a slot, from its start, that must travel so that the other end's copy means the same. Never more than the
+/// slot has, whatever the header claims.
 #[inline]
 pub const fn travel_bytes(protocol: Protocol, layout: &ConnLayout, step: Step, header: SlotHeader) -> usize {
     let (slot_bytes, is_whole) = match protocol {
@@ -58,8 +59,8 @@ pub const fn travel_bytes(protocol: Protocol, layout: &ConnLayout, step: Step, h
     if is_whole || used_bytes > slot_bytes { slot_bytes } else { used_bytes }
 }
 
-/// Announces the producer's next slot, whose bytes are in place: through the counter, or, where the lines that arrived
-/// carry their own flags, not at all.
+/// Announces the producer's next slot, whose bytes are in place: through the counter, or not at all if its lines
+/// carry flags.
 #[inline]
 pub fn publish(protocol: Protocol, producer: &mut StepProducer<'_>, header: SlotHeader) {
     match protocol {
@@ -68,10 +69,10 @@ pub fn publish(protocol: Protocol, producer: &mut StepProducer<'_>, header: Slot
     }
 }
 
-/// Whether all `lines` have arrived. Asks the last one first: while a slot is being filled, that one answers at once.
+/// Whether all `lines` have arrived. Checks the last one first: while a slot is being filled, that one fails at once.
 fn all_lines(lines: usize, arrived: impl Fn(usize) -> bool) -> bool {
     let all = arrived(lines - 1) && (1..lines).all(&arrived);
-    // ACQUIRE fence: whoever reads the slot next, by other means than its lines, reads what the flags promised.
+    // ACQUIRE fence: later reads of the slot, other than through its lines, see the data that the flags announced.
     fence_acquire();
     all
 }

@@ -1,7 +1,7 @@
-//! Simple: a slot is plain bytes; its header lies in `ConnControl::headers`, its arrival in `ConnControl::tail`.
+//! Simple: a slot is plain bytes; its header is in `ConnControl::headers`, and `ConnControl::tail` announces it.
 //!
-//! One fence and one counter a slot, so it pays from the size where a slot takes longer to fill than the counter takes to
-//! travel.
+//! One fence and one counter a slot: it pays from the size at which filling a slot takes longer than the counter's
+//! transfer.
 
 /// Payload granularity: every chunk of the Simple protocol starts on this many bytes, if the user's buffer does. NCCL's
 /// grain.

@@ -7,7 +7,7 @@ use crate::abi::DataType;
 /// One element of a collective's buffer. Every bit pattern of its size is a value. No method shares its name with one
 /// of `Ord`'s, so that importing the trait leaves `a.min(b)` on integers what it was.
 pub trait Element: Copy + Send + Sync + sealed::Sealed + 'static {
-    /// This type's number.
+    /// This type's number in the ABI.
     const DTYPE: DataType;
 
     /// The element whose bytes are the low bytes of `bits`; the rest is ignored.
@@ -23,12 +23,12 @@ pub trait Element: Copy + Send + Sync + sealed::Sealed + 'static {
     fn lesser(self, other: Self) -> Self;
     /// The greater; if one is NaN, the other.
     fn greater(self, other: Self) -> Self;
-    /// self * scalar: what is done to a rank's input before a pre-multiplied sum.
+    /// self * scalar: the pre-operation of a pre-multiplied sum, on each rank's input.
     #[inline(always)]
     fn premul(self, scalar: Self) -> Self {
         self.prod(scalar)
     }
-    /// self / n, integers truncating towards zero; `n` of 0 counts as 1. What is done to the sum in an average.
+    /// self / n, integers truncating towards zero; `n` of 0 counts as 1. The post-operation of an average.
     fn post_div(self, n: u32) -> Self;
 }
 

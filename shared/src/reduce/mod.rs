@@ -1,24 +1,25 @@
 //! Layer: shared / reduce.
 //! Takes: the numbers of element types and operators (`abi`).
 //! Gives: the arithmetic of a reduction, one element or one word at a time: [`Element`] types with every operator on
-//! them, the float formats that Rust lacks, and [`resolve`], which turns a user's operator into what a kernel does.
-//! Never: whole buffers. Which loop runs over memory, and with which instructions, is the device's business.
+//! them, the float formats that Rust lacks, and [`resolve`], which turns a user's operator into a kernel's
+//! operations.
+//! Never: whole buffers. The device chooses the loops over memory and their instructions.
 //!
 //! # What a result is
-//! The same operands give the same bits on every machine, which the rules below are chosen for:
+//! The same operands give the same bits on every machine. The rules:
 //! - Integers wrap.
-//! - `f32` and `f64` round to nearest even. 16- and 8-bit floats compute in `f32` and round once per operation,
-//!   to nearest even; `f16` and `bf16` overflow to infinity, the 8-bit floats saturate at their greatest finite value
-//!   as CUDA's `__NV_SATFINITE` does.
+//! - `f32` and `f64` round to nearest even. 16- and 8-bit floats compute in `f32` and round once per operation, to
+//!   nearest even; `f16` and `bf16` overflow to infinity, the 8-bit floats saturate at their greatest finite value as
+//!   CUDA's `__NV_SATFINITE` does.
 //! - Arithmetic whose result is NaN gives the type's canonical NaN, positive with every magnitude bit set
 //!   (`0x7fff_ffff`, `0x7fff`, `0x7f`): NVIDIA's choice, because x86 and Arm keep one operand's payload and the
 //!   compiler may swap operands, so a payload would depend on the code path.
 //! - Minimum and maximum prefer a number to a NaN, order -0 below +0, and return one operand's bits unchanged
 //!   (infinities of [`F8E5M2`] included); of two NaNs they return the canonical one.
-//! - An average is a sum of inputs each multiplied by 1/n, rounded to the type, for floats (as in NCCL, so that a sum
-//!   of many ranks does not overflow), and a sum then divided by n, truncating, for integers.
+//! - An average of floats is a sum of inputs each multiplied by 1/n, rounded to the type (as in NCCL, so that a sum
+//!   of many ranks does not overflow); an average of integers is a sum then divided by n, truncating.
 //!
-//! Subnormals are kept: a thread that has asked its FPU to flush them breaks the first sentence.
+//! Subnormals are kept: a thread whose FPU flushes them breaks the first sentence.
 
 mod convert;
 mod float8;

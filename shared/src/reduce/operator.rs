@@ -1,4 +1,4 @@
-//! What a kernel does with two elements: four operators, as a number for tables and as types for generic code.
+//! The operation of a kernel on two elements: four operators, as a number for tables and as types for generic code.
 
 use super::element::Element;
 

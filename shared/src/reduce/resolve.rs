@@ -1,17 +1,17 @@
-//! From the operator a user names to what a kernel does to each element.
+//! Translates a user's operator into a kernel's operations on each element.
 
 use super::element::{Element, Float};
 use super::operator::CombineKind;
 use super::{F8E4M3, F8E5M2, bf16, f16};
 use crate::abi::{DataType, RedOp};
 
-/// The values a kernel needs beside its operator.
+/// Operands of a kernel's operator.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpArg {
-    /// What inputs are multiplied by when [`Resolved::pre`]: one element's bytes in the low bytes, the rest zero.
+    /// Multiplier of inputs when [`Resolved::pre`]: one element's bytes in the low bytes, the rest zero.
     pub scalar_bits: u64,
-    /// What results are divided by when [`Resolved::post`]: at least 1.
+    /// Divisor of results when [`Resolved::post`]: at least 1.
     pub divisor: u32,
     /// Zero.
     pub reserved: u32,
@@ -26,7 +26,7 @@ const _: () = {
 };
 
 impl OpArg {
-    /// For a reduction that multiplies and divides by nothing.
+    /// For a reduction without multiplier and divisor.
     pub const NONE: OpArg = OpArg { scalar_bits: 0, divisor: 1, reserved: 0 };
 
     /// The multiplier, as an element.
@@ -39,18 +39,18 @@ impl OpArg {
 /// A user's operator, in a kernel's terms: `post(combine(.., pre(input)))`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Resolved {
-    /// What is done with two elements.
+    /// The operator on two elements.
     pub kind: CombineKind,
-    /// The values for `pre` and `post`.
+    /// The operands of `pre` and `post`.
     pub arg: OpArg,
     /// Every rank multiplies its own input, and nothing else, by `arg.scalar_bits`.
     pub pre: bool,
-    /// Whoever completes an element divides it by `arg.divisor`, once.
+    /// The rank that completes an element divides it by `arg.divisor`, once.
     pub post: bool,
 }
 
-/// What the kernels of one rank do for `op` over `nranks` ranks (0 counts as 1). `user_scalar_bits` is the scalar of
-/// [`RedOp::PreMulSum`], one element's bytes in the low bytes, and is ignored by every other operator.
+/// The operations of one rank's kernels for `op` over `nranks` ranks (0 counts as 1). `user_scalar_bits` is the
+/// scalar of [`RedOp::PreMulSum`], one element's bytes in the low bytes; other operators ignore it.
 pub fn resolve(op: RedOp, dtype: DataType, nranks: u32, user_scalar_bits: u64) -> Resolved {
     let plain = |kind| Resolved { kind, arg: OpArg::NONE, pre: false, post: false };
     match op {

@@ -1,4 +1,4 @@
-//! Memory whose accesses some word orders.
+//! Memory whose accesses a word orders.
 
 /// A slot that one thread writes and another reads, in an order that some [`super::Word`] establishes.
 #[repr(transparent)]
@@ -13,7 +13,7 @@ impl<T: Copy> SharedCell<T> {
     /// Fills the slot.
     ///
     /// # Safety
-    /// 1. Nobody else touches the slot until a release that the reader acquires.
+    /// 1. No other thread accesses the slot until a release that the reader acquires.
     #[inline]
     pub unsafe fn write(&self, value: T) {
         // SAFETY: obligation 1 makes this access exclusive.

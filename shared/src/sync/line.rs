@@ -1,7 +1,7 @@
-//! Padding to the unit in which memory moves between owners.
+//! Padding to the unit of cache coherence.
 
-/// A value alone on its 128-byte line: two 64-byte lines of an x86 CPU (which fetches pairs), one of a GPU or of Apple
-/// and POWER CPUs. Keeps words with different writers from sharing a line.
+/// A value alone on its 128-byte line: two 64-byte lines of an x86 CPU (which fetches pairs), one of a GPU or of
+/// Apple and POWER CPUs. Prevents false sharing between words with different writers.
 #[repr(C, align(128))]
 #[derive(Default)]
 pub struct Line128<T>(pub T);

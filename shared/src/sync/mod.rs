@@ -1,6 +1,6 @@
-//! Layer: shared / sync, the only door to atomics in the workspace.
-//! Takes: an address that other threads, processes or devices touch too.
-//! Gives: [`Word`], whose type says who else may touch it and whose methods say in which order; [`Line128`] padding;
+//! Layer: shared / sync, the only access to atomics in the workspace.
+//! Takes: an address that other threads, processes or devices access too.
+//! Gives: [`Word`], whose type states who else may access it and whose methods state the order; [`Line128`] padding;
 //! bounded spinning.
 //! Never: a read-modify-write. Every shared word has one writer, because a GPU's `atom.add` loses order and scope
 //! (see docs/memory-model.md).

@@ -1,10 +1,10 @@
-//! 16 bytes that travel together.
+//! 16 bytes moved with one access on a GPU.
 
 use super::scope::Scope;
 use super::word::Word;
 
-/// Two 8-byte words side by side. Each half is written and read in one piece; the two halves need not be, so whoever
-/// uses a pair must be able to tell for each half alone whether it has arrived. A GPU moves both with one instruction.
+/// Two adjacent 8-byte words. Each half is read and written in one piece, but the two halves need not be: users must
+/// be able to detect the arrival of each half alone. A GPU moves both with one instruction.
 #[repr(C, align(16))]
 pub struct Pair<S: Scope>([Word<u64, S>; 2]);
 

@@ -1,4 +1,5 @@
-//! Who may touch a word. On a CPU every scope is the same; in PTX it becomes the `.cta`, `.gpu` or `.sys` qualifier.
+//! The threads that may access a word. On a CPU all scopes are the same; in PTX a scope becomes the `.cta`, `.gpu` or
+//! `.sys` qualifier.
 
 mod sealed {
     pub trait Sealed {}
@@ -17,7 +18,7 @@ pub enum Level {
 
 /// A set of threads that see each other's accesses to a word in order.
 pub trait Scope: sealed::Sealed + 'static {
-    /// Which.
+    /// Its value.
     const LEVEL: Level;
 }
 
@@ -25,7 +26,7 @@ pub trait Scope: sealed::Sealed + 'static {
 pub struct Block;
 /// Threads of one GPU (`.gpu`).
 pub struct Gpu;
-/// Everybody: other GPUs, CPUs, NICs (`.sys`).
+/// All agents: other GPUs, CPUs, NICs (`.sys`).
 pub struct Sys;
 
 impl sealed::Sealed for Block {}

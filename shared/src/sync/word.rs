@@ -64,7 +64,7 @@ impl<T: Primitive, S: Scope> Word<T, S> {
         T::load::<S>(&self.cell, Ordering::Relaxed)
     }
 
-    /// Reads; what the writer wrote before its matching `store_release` is visible afterwards.
+    /// Reads. Afterwards, the writes before the writer's matching `store_release` are visible.
     #[inline]
     pub fn load_acquire(&self) -> T {
         T::load::<S>(&self.cell, Ordering::Acquire)
@@ -76,7 +76,7 @@ impl<T: Primitive, S: Scope> Word<T, S> {
         T::store::<S>(&self.cell, value, Ordering::Relaxed)
     }
 
-    /// Writes; everything this thread read or wrote before is done before a reader's `load_acquire` sees `value`.
+    /// Writes. This thread's earlier reads and writes are complete before a reader's `load_acquire` sees `value`.
     #[inline]
     pub fn store_release(&self, value: T) {
         T::store::<S>(&self.cell, value, Ordering::Release)

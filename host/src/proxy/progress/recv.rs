@@ -319,8 +319,8 @@ impl RecvEnd {
         let header = if proto::is_flagged(sub.protocol) {
             let (from, to) = (self.annex.slot(step.slot()), self.block.slot(sub.protocol, step));
             // SAFETY: the receive is done, so `from` is ours and as long as a slot; the slot has credit and this is its producer.
-            let landed = unsafe { proto::land(sub.protocol, layout, step, from, len_bytes, to) };
-            landed.ok_or(EndFault::NoSlot { step, len_bytes })?
+            let unpacked = unsafe { proto::unpack(sub.protocol, layout, step, from, len_bytes, to) };
+            unpacked.ok_or(EndFault::NoSlot { step, len_bytes })?
         } else {
             SlotHeader { tag: sub.tag, len_bytes: len_bytes as u32 }
         };

@@ -1,4 +1,4 @@
-//! loom: every interleaving that the memory model allows is tried.
+//! loom: tries every interleaving that the memory model allows.
 
 pub(in crate::sync) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -32,7 +32,7 @@ impl<T: Copy> SharedCell<T> {
     /// Fills the slot.
     ///
     /// # Safety
-    /// 1. Nobody else touches the slot until a release that the reader acquires.
+    /// 1. No other thread accesses the slot until a release that the reader acquires.
     pub unsafe fn write(&self, value: T) {
         // SAFETY: obligation 1, which loom checks.
         self.0.with_mut(|slot| unsafe { *slot = Some(value) });

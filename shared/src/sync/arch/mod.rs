@@ -1,6 +1,6 @@
 //! Layer: shared / sync / arch.
 //! Takes: the machine the crate is compiled for.
-//! Gives: one file per machine with its atomics; the rest of the workspace sees only what `sync` re-exports.
+//! Gives: one file per machine with its atomics; other modules see only what `sync` re-exports.
 //! Never: a difference in meaning between machines.
 
 use super::scope::Scope;
@@ -20,17 +20,17 @@ mod loom;
 #[cfg(loom)]
 pub use self::loom::*;
 
-/// One machine's way to touch a word that others touch.
+/// One machine's accesses to a shared word.
 pub(in crate::sync) trait Access<T> {
     /// A word not yet shared.
     fn new(value: T) -> Self;
-    /// Reads it whole.
+    /// Reads the whole word.
     fn load<S: Scope>(&self, order: Ordering) -> T;
-    /// Writes it whole.
+    /// Writes the whole word.
     fn store<S: Scope>(&self, value: T, order: Ordering);
 }
 
-/// CPUs know one scope only.
+/// CPUs have one scope only.
 #[cfg(not(target_arch = "nvptx64"))]
 macro_rules! access {
     ($($atomic:ident = $int:ty),+) => { $(

@@ -1,7 +1,7 @@
-//! NVIDIA GPUs: inline PTX, so that every access says its order and its scope. The words lie in global memory.
+//! NVIDIA GPUs: inline PTX, so that every access states its order and its scope. The words are in global memory.
 //!
-//! rustc's own atomics would do for loads and stores of system scope; read-modify-writes lose their order and scope there,
-//! which is one reason why this module has none (see docs/memory-model.md).
+//! rustc's own atomics suffice for loads and stores of system scope. Its read-modify-writes lose their order and
+//! scope, which is one reason why this module has none (see docs/memory-model.md).
 
 use super::super::scope::{Level, Scope};
 use super::Access;
@@ -9,10 +9,10 @@ use core::arch::asm;
 use core::cell::UnsafeCell;
 pub(in crate::sync) use core::sync::atomic::Ordering;
 
-/// A 32-bit word that others touch.
+/// A shared 32-bit word.
 #[repr(transparent)]
 pub struct AtomicU32(UnsafeCell<u32>);
-/// A 64-bit word that others touch.
+/// A shared 64-bit word.
 #[repr(transparent)]
 pub struct AtomicU64(UnsafeCell<u64>);
 
@@ -117,20 +117,20 @@ pub(in crate::sync) fn store_pair<S: Scope>(at: *mut [u64; 2], value: [u64; 2]) 
     }
 }
 
-/// Nothing: a warp that polls yields to others by itself.
+/// Nothing: a polling warp yields to others by itself.
 #[inline(always)]
 pub fn cpu_relax() {}
 
 /// Orders earlier relaxed loads before everything after.
 #[inline(always)]
 pub fn fence_acquire() {
-    // SAFETY: a fence touches no memory of its own.
+    // SAFETY: a fence accesses no memory of its own.
     unsafe { asm!("fence.acq_rel.sys;", options(nostack)) }
 }
 
 /// Orders everything before ahead of later relaxed stores.
 #[inline(always)]
 pub fn fence_release() {
-    // SAFETY: a fence touches no memory of its own.
+    // SAFETY: a fence accesses no memory of its own.
     unsafe { asm!("fence.acq_rel.sys;", options(nostack)) }
 }

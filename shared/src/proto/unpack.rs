@@ -1,14 +1,14 @@
-//! A slot that came over a network in one piece, and how it gets to where a kernel may be looking already.
+//! Unpacking of slots received from a network: from a bounce buffer into a slot that a kernel may already be polling.
 //!
-//! Whoever receives from a network (an operating system, a NIC) writes the bytes of a message in any order. Where the lines of
-//! a slot carry flags, a kernel that polls them would see a flag before its data. So such a slot is received beside its place
-//! and landed here, line by line. A slot that a counter announces is received in place: nobody looks before the counter says so.
+//! A receiver (the operating system, a NIC) writes the bytes of a message in any order. If the lines of a slot carry
+//! flags, a kernel that polls them could see a flag before its data. So such a slot is received in a bounce buffer
+//! and unpacked line by line. A Simple slot is received in place: no kernel reads it before the counter announces it.
 
 use super::{ll, ll128, slot_bytes, travel_bytes};
 use crate::abi::{ConnLayout, Protocol, SlotHeader, Step};
 
-/// Whether the lines of a slot carry its header and its flags: then it must be [landed](land), and its header travels with it.
-/// Otherwise its bytes may be received in place in any order, and the header travels by other means.
+/// Whether the lines of a slot carry its header and its flags. If so, it must be [unpacked](unpack), and its header
+/// travels with it. Otherwise its bytes may be received in place in any order, and the header travels separately.
 #[inline]
 pub const fn is_flagged(protocol: Protocol) -> bool {
     match protocol {
@@ -17,15 +17,15 @@ pub const fn is_flagged(protocol: Protocol) -> bool {
     }
 }
 
-/// Copies the slot of `step` from where it was received to its place, so that a consumer who polls it there sees each line
-/// whole or not at all. `None`, and nothing is written, if those bytes are not what travels of a slot of that step: the wrong
-/// length, a line without the step's flag, a protocol that is not [flagged](is_flagged).
+/// Copies the slot of `step` from a bounce buffer, so that a polling consumer sees each line whole or not at all.
+/// Returns `None` and writes nothing unless the bytes are a received slot of that step: on a wrong length, a line
+/// without the step's flag, or a protocol that is not [flagged](is_flagged).
 ///
 /// # Safety
 /// 1. `from` is readable for `len_bytes`, nobody writes it meanwhile, and it is 16-byte aligned.
-/// 2. `slot` is the place of this step's slot in a connection of this layout, 128-byte aligned; the slot is empty, and what
-///    touches it meanwhile only reads it through `sync`.
-pub unsafe fn land(
+/// 2. `slot` is this step's slot in a connection of this layout, 128-byte aligned; the slot is empty, and concurrent
+///    accesses only read it through `sync`.
+pub unsafe fn unpack(
     protocol: Protocol,
     layout: &ConnLayout,
     step: Step,
@@ -41,18 +41,18 @@ pub unsafe fn land(
             Protocol::LL128 => received_ll128(layout, step, from, len_bytes),
         }
     }?;
-    // SAFETY: obligation 2: what travels ends with the slot. The lines were checked to be of this step.
+    // SAFETY: obligation 2: the received bytes end with the slot. The lines were checked to be of this step.
     unsafe {
         match protocol {
             Protocol::Simple => {}
-            Protocol::LL => land_ll(step, from, len_bytes, slot),
-            Protocol::LL128 => land_ll128(step, from, len_bytes, slot),
+            Protocol::LL => unpack_ll(step, from, len_bytes, slot),
+            Protocol::LL128 => unpack_ll128(step, from, len_bytes, slot),
         }
     }
     Some(header)
 }
 
-/// Whether `len_bytes` is what travels of a slot with this header, which must not claim more than the slot holds.
+/// Whether `len_bytes` is the wire length of a slot with this header, which must not claim more than the slot holds.
 fn is_whole(
     protocol: Protocol,
     layout: &ConnLayout,
@@ -65,7 +65,7 @@ fn is_whole(
 }
 
 /// # Safety
-/// 1. As [`land`], its first.
+/// 1. As [`unpack`], its first.
 unsafe fn received_ll(
     layout: &ConnLayout,
     step: Step,
@@ -85,8 +85,8 @@ unsafe fn received_ll(
 }
 
 /// # Safety
-/// 1. As [`land`], its second; `from` holds checked lines of `step`.
-unsafe fn land_ll(step: Step, from: *const u8, len_bytes: usize, slot: *mut u8) {
+/// 1. As [`unpack`], its second; `from` holds checked lines of `step`.
+unsafe fn unpack_ll(step: Step, from: *const u8, len_bytes: usize, slot: *mut u8) {
     for index in 0..len_bytes / ll::LINE_BYTES {
         // SAFETY: obligation 1.
         let data = ll::LlLine::data(unsafe { from.cast::<[u64; 2]>().add(index).read() });
@@ -96,7 +96,7 @@ unsafe fn land_ll(step: Step, from: *const u8, len_bytes: usize, slot: *mut u8) 
 }
 
 /// # Safety
-/// 1. As [`land`], its first.
+/// 1. As [`unpack`], its first.
 unsafe fn received_ll128(
     layout: &ConnLayout,
     step: Step,
@@ -118,8 +118,8 @@ unsafe fn received_ll128(
 }
 
 /// # Safety
-/// 1. As [`land`], its second; `from` holds checked lines of `step`.
-unsafe fn land_ll128(step: Step, from: *const u8, len_bytes: usize, slot: *mut u8) {
+/// 1. As [`unpack`], its second; `from` holds checked lines of `step`.
+unsafe fn unpack_ll128(step: Step, from: *const u8, len_bytes: usize, slot: *mut u8) {
     for index in 0..len_bytes / ll128::LINE_BYTES {
         // SAFETY: obligation 1: the data words of a whole line.
         let data = unsafe { from.add(index * ll128::LINE_BYTES).cast::<[u64; ll128::DATA_WORDS]>().read() };
@@ -138,7 +138,7 @@ mod tests {
     #[repr(C, align(128))]
     struct Bytes([u64; 64]);
 
-    /// A slot of 100 payload bytes as it travels.
+    /// A slot of 100 payload bytes in its wire form.
     fn travelling(protocol: Protocol, step: Step) -> (Bytes, usize) {
         let mut bytes = Bytes([0; 64]);
         let header = SlotHeader { tag: 9, len_bytes: 100 };
@@ -173,7 +173,7 @@ mod tests {
     ) -> Option<SlotHeader> {
         let (from, to) = (from.0.as_ptr().cast(), to.0.as_mut_ptr().cast());
         // SAFETY: both are as long as a slot and aligned like one.
-        unsafe { land(protocol, &LAYOUT, step, from, len, to) }
+        unsafe { unpack(protocol, &LAYOUT, step, from, len, to) }
     }
 
     #[test]
@@ -190,7 +190,7 @@ mod tests {
         }
     }
 
-    /// Another step's slot (a replay), a missing flag, a byte too few or too many: nothing lands.
+    /// Another step's slot (a replay), a missing flag, a byte too few or too many: nothing is written.
     #[test]
     fn what_is_not_the_slot_of_this_step_changes_nothing() {
         for protocol in [Protocol::LL, Protocol::LL128] {
