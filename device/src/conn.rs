@@ -1,8 +1,8 @@
 //! The two ends of connections as kernels hold them.
 //!
-//! All threads of a block share its ends, and each part of an end has one writer among them ([`crate::gpu::Block`] says who
-//! is who): the first worker counts what has been moved and remembers what it saw of the peer, the poster counts what the
-//! peer has been told. The block's barriers separate a write from the others' reads, so plain cells do.
+//! All threads of a block share its ends. Each part of an end has one writer among them ([`crate::gpu::Block`] names
+//! the roles): the first worker counts the steps moved and caches what it has read of the peer's words, the poster
+//! counts the steps published. The block's barriers separate a write from the others' reads, so plain cells suffice.
 
 use core::cell::Cell;
 use oxccl_shared::abi::{ConnControl, ConnEnd, ConnLayout, Protocol, Rank, SlotHeader, Step};
@@ -12,21 +12,21 @@ use oxccl_shared::proto;
 /// The producer's end of a connection.
 pub struct SendConn {
     end: ConnEnd,
-    /// The first worker's.
+    /// Next step to fill. Writer: the first worker.
     moved: Cell<ProducerCursor>,
-    /// The poster's: what comes next.
-    told: Cell<Step>,
-    /// Whether a proxy consumes it and an operation ends only when that has taken everything.
+    /// Next step to publish. Writer: the poster.
+    published: Cell<Step>,
+    /// Whether a proxy consumes it, so that an operation ends only once the proxy has taken everything.
     pub is_streamed: bool,
 }
 
 /// The consumer's end of a connection.
 pub struct RecvConn {
     end: ConnEnd,
-    /// The first worker's.
+    /// Next step to read. Writer: the first worker.
     moved: Cell<ConsumerCursor>,
-    /// The poster's: what comes next.
-    told: Cell<Step>,
+    /// Next step to release. Writer: the poster.
+    released: Cell<Step>,
 }
 
 // SAFETY: the memory under an end is shared by design: all concurrent access goes through `Word`s or is ordered by them.
@@ -34,19 +34,19 @@ unsafe impl Send for SendConn {}
 // SAFETY: as for `SendConn`.
 unsafe impl Send for RecvConn {}
 
-/// Every connection of one channel of one rank. Algorithms name them by index.
+/// All connections of one channel of one rank. Algorithms refer to them by index.
 #[derive(Clone, Copy)]
 pub struct Conns<'a> {
-    /// To consumers.
+    /// Connections to consumers.
     pub send: &'a [SendConn],
-    /// From producers.
+    /// Connections from producers.
     pub recv: &'a [RecvConn],
 }
 
-/// Makes the words of an end reachable.
+/// References to the words of an end.
 #[inline(always)]
 fn words(end: &ConnEnd) -> ConnWords<'_> {
-    // SAFETY: whoever made the `SendConn` or `RecvConn` promised that both blocks are live.
+    // SAFETY: the creator of the `SendConn` or `RecvConn` promised that both blocks are live.
     let (producer_side, consumer_side) = unsafe { (&*end.producer_side, &*end.consumer_side) };
     ConnWords { producer_side, consumer_side }
 }
@@ -61,8 +61,8 @@ fn slot(end: &ConnEnd, protocol: Protocol, step: Step) -> *mut u8 {
     base.cast_mut().wrapping_add(offset)
 }
 
-/// An end, word by word, so that a GPU asks for all words before it waits for the first: a copy as a whole becomes loads and stores in
-/// turn, or a detour through the thread's own memory.
+/// Loads an end word by word, so that a GPU issues all loads before it waits for the first: a copy as a whole becomes
+/// loads and stores in turn, or a detour through local memory.
 ///
 /// # Safety
 /// 1. `end` can be read.
@@ -86,45 +86,47 @@ unsafe fn load(end: *const ConnEnd) -> ConnEnd {
 }
 
 impl SendConn {
-    /// The producer's end of the connection whose whole block is at `base`.
+    /// The producer's end of a connection whose memory is one block at `base`.
     ///
     /// # Safety
-    /// 1. `base` is 128-byte aligned and points to `layout.total_bytes()` bytes that started zeroed and outlive the end.
-    /// 2. Nobody else is, or will be, this connection's producer.
+    /// 1. `base` is 128-byte aligned and points to `layout.total_bytes()` bytes that started zeroed and outlive the
+    ///    end.
+    /// 2. This connection has no other producer, now or later.
     pub unsafe fn new(peer: Rank, base: *mut u8, layout: ConnLayout) -> Self {
         let end = ConnEnd::in_one(base.cast::<ConnControl>(), layout, peer);
         // SAFETY: obligations 1 and 2.
         unsafe { SendConn::resume(end, ProducerCursor::default()) }
     }
 
-    /// The producer's end as it was left at `cursor`.
+    /// The producer's end, continued at `cursor`.
     ///
     /// # Safety
-    /// 1. Both blocks of `end` are live, 128-byte aligned and as large as its layout says, and outlive the connection; so do its
-    ///    counted slots, wherever they lie.
-    /// 2. Nobody else is this connection's producer, but the other threads of the block.
+    /// 1. Both blocks of `end` are live, 128-byte aligned and as large as its layout says, and outlive the
+    ///    connection; so do its Simple slots, wherever they are.
+    /// 2. This connection has no other producer, except the other threads of the block.
     #[inline(always)]
     pub unsafe fn resume(end: ConnEnd, cursor: ProducerCursor) -> Self {
-        SendConn { end, moved: Cell::new(cursor), told: Cell::new(cursor.step()), is_streamed: false }
+        SendConn { end, moved: Cell::new(cursor), published: Cell::new(cursor.step()), is_streamed: false }
     }
 
-    /// As [`Self::resume`], where it is to lie: an end that a kernel's thread hands on as a value goes through the thread's own memory.
+    /// As [`Self::resume`], but constructs the end at `place`: returning it as a value goes through the thread's
+    /// local memory.
     ///
     /// # Safety
     /// 1. As [`Self::resume`], for the end at `end`.
-    /// 2. `place` can be written, and nobody else touches it.
+    /// 2. `place` can be written, and nobody else accesses it.
     #[inline(always)]
     pub unsafe fn resume_at(place: *mut SendConn, end: *const ConnEnd, cursor: ProducerCursor) {
         // SAFETY: obligations 1 and 2.
         unsafe {
             (&raw mut (*place).end).write(load(end));
             (&raw mut (*place).moved).write(Cell::new(cursor));
-            (&raw mut (*place).told).write(Cell::new(cursor.step()));
+            (&raw mut (*place).published).write(Cell::new(cursor.step()));
             (&raw mut (*place).is_streamed).write(false);
         }
     }
 
-    /// Who consumes.
+    /// The consumer.
     #[inline(always)]
     pub fn peer(&self) -> Rank {
         self.end.peer
@@ -142,13 +144,14 @@ impl SendConn {
         self.moved.get().step()
     }
 
-    /// How far it is.
+    /// The producer's cursor.
     #[inline(always)]
     pub fn cursor(&self) -> ProducerCursor {
         self.moved.get()
     }
 
-    /// Whether the slot of the current step is empty. Only the first worker `remembers` what it saw.
+    /// Whether the slot of the current step is empty. Only the first worker passes `remembers`, which caches the
+    /// consumer's position.
     #[inline(always)]
     pub fn poll_credit(&self, remembers: bool) -> bool {
         let mut cursor = self.moved.get();
@@ -159,7 +162,7 @@ impl SendConn {
         is_empty
     }
 
-    /// The first worker: goes to the next step.
+    /// First worker: advances to the next step.
     #[inline(always)]
     pub fn advance(&self) {
         let mut cursor = self.moved.get();
@@ -167,17 +170,17 @@ impl SendConn {
         self.moved.set(cursor);
     }
 
-    /// The first worker: goes to the next step after a slot whose own lines say that it is full (LL, LL128). Nobody is told,
-    /// so the poster has nothing to say of this step either: an operation that publishes may come next.
+    /// First worker: advances past a slot whose own lines carry flags (LL, LL128). The poster skips the step too, so
+    /// an operation that publishes may follow.
     #[inline(always)]
     pub fn advance_untold(&self) {
         let mut cursor = self.moved.get();
         cursor.advance();
         self.moved.set(cursor);
-        self.told.set(cursor.step());
+        self.published.set(cursor.step());
     }
 
-    /// The first worker: learns of credits before they are needed, so that others who look find them remembered.
+    /// First worker: reads credits ahead of need, so that other threads find them cached.
     #[inline(always)]
     pub fn poll_credit_ahead(&self) {
         let mut cursor = self.moved.get();
@@ -185,15 +188,15 @@ impl SendConn {
         self.moved.set(cursor);
     }
 
-    /// The poster: tells the consumer that the next slot it has not heard of is full (Simple).
+    /// Poster: publishes the oldest unpublished slot (Simple).
     #[inline(always)]
     pub fn publish(&self, header: SlotHeader) {
-        let mut cursor = ProducerCursor::at(self.told.get());
+        let mut cursor = ProducerCursor::at(self.published.get());
         cursor.publish(words(&self.end), header);
-        self.told.set(cursor.step());
+        self.published.set(cursor.step());
     }
 
-    /// Whether the consumer has taken everything.
+    /// Whether the consumer has consumed everything.
     #[inline]
     pub fn is_drained(&self) -> bool {
         self.moved.get().is_drained(words(&self.end))
@@ -207,44 +210,46 @@ impl SendConn {
 }
 
 impl RecvConn {
-    /// The consumer's end of the connection whose whole block is at `base`.
+    /// The consumer's end of a connection whose memory is one block at `base`.
     ///
     /// # Safety
-    /// 1. `base` is 128-byte aligned and points to `layout.total_bytes()` bytes that started zeroed and outlive the end.
-    /// 2. Nobody else is, or will be, this connection's consumer.
+    /// 1. `base` is 128-byte aligned and points to `layout.total_bytes()` bytes that started zeroed and outlive the
+    ///    end.
+    /// 2. This connection has no other consumer, now or later.
     pub unsafe fn new(peer: Rank, base: *mut u8, layout: ConnLayout) -> Self {
         let end = ConnEnd::in_one(base.cast::<ConnControl>(), layout, peer);
         // SAFETY: obligations 1 and 2.
         unsafe { RecvConn::resume(end, ConsumerCursor::default()) }
     }
 
-    /// The consumer's end as it was left at `cursor`.
+    /// The consumer's end, continued at `cursor`.
     ///
     /// # Safety
-    /// 1. Both blocks of `end` are live, 128-byte aligned and as large as its layout says, and outlive the connection; so do its
-    ///    counted slots, wherever they lie.
-    /// 2. Nobody else is this connection's consumer, but the other threads of the block.
+    /// 1. Both blocks of `end` are live, 128-byte aligned and as large as its layout says, and outlive the
+    ///    connection; so do its Simple slots, wherever they are.
+    /// 2. This connection has no other consumer, except the other threads of the block.
     #[inline(always)]
     pub unsafe fn resume(end: ConnEnd, cursor: ConsumerCursor) -> Self {
-        RecvConn { end, moved: Cell::new(cursor), told: Cell::new(cursor.step()) }
+        RecvConn { end, moved: Cell::new(cursor), released: Cell::new(cursor.step()) }
     }
 
-    /// As [`Self::resume`], where it is to lie: an end that a kernel's thread hands on as a value goes through the thread's own memory.
+    /// As [`Self::resume`], but constructs the end at `place`: returning it as a value goes through the thread's
+    /// local memory.
     ///
     /// # Safety
     /// 1. As [`Self::resume`], for the end at `end`.
-    /// 2. `place` can be written, and nobody else touches it.
+    /// 2. `place` can be written, and nobody else accesses it.
     #[inline(always)]
     pub unsafe fn resume_at(place: *mut RecvConn, end: *const ConnEnd, cursor: ConsumerCursor) {
         // SAFETY: obligations 1 and 2.
         unsafe {
             (&raw mut (*place).end).write(load(end));
             (&raw mut (*place).moved).write(Cell::new(cursor));
-            (&raw mut (*place).told).write(Cell::new(cursor.step()));
+            (&raw mut (*place).released).write(Cell::new(cursor.step()));
         }
     }
 
-    /// Who produces.
+    /// The producer.
     #[inline(always)]
     pub fn peer(&self) -> Rank {
         self.end.peer
@@ -262,13 +267,13 @@ impl RecvConn {
         self.moved.get().step()
     }
 
-    /// How far it is.
+    /// The consumer's cursor.
     #[inline(always)]
     pub fn cursor(&self) -> ConsumerCursor {
         self.moved.get()
     }
 
-    /// The first worker: the header of the next slot, if it has been published (Simple).
+    /// First worker: the header of the next slot, if it has been published (Simple).
     #[inline(always)]
     pub fn poll(&self) -> Option<SlotHeader> {
         let mut cursor = self.moved.get();
@@ -277,7 +282,7 @@ impl RecvConn {
         header
     }
 
-    /// The first worker: goes to the next step.
+    /// First worker: advances to the next step.
     #[inline(always)]
     pub fn advance(&self) {
         let mut cursor = self.moved.get();
@@ -285,20 +290,20 @@ impl RecvConn {
         self.moved.set(cursor);
     }
 
-    /// The poster: gives back the oldest slot that it has not given back yet.
+    /// Poster: releases the oldest unreleased slot.
     #[inline(always)]
     pub fn release(&self) {
-        let mut cursor = ConsumerCursor::at(self.told.get());
+        let mut cursor = ConsumerCursor::at(self.released.get());
         cursor.release(words(&self.end));
-        self.told.set(cursor.step());
+        self.released.set(cursor.step());
     }
 
     /// As [`Self::release`], for a slot whose every word carries its own flag (LL).
     #[inline(always)]
     pub fn release_flagged(&self) {
-        let mut cursor = ConsumerCursor::at(self.told.get());
+        let mut cursor = ConsumerCursor::at(self.released.get());
         cursor.release_flagged(words(&self.end));
-        self.told.set(cursor.step());
+        self.released.set(cursor.step());
     }
 
     /// The slot of the current step.

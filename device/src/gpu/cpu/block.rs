@@ -7,18 +7,19 @@ use oxccl_shared::abi::SlotHeader;
 use oxccl_shared::reduce::Resolved;
 use oxccl_shared::sync::cpu_relax;
 
-/// Words of one batch: two cache lines, so that a call of the reduction table is spread over enough elements.
+/// Words of one batch: two cache lines, which amortises a call of the reduction table over enough elements.
 const BATCH_WORDS: usize = 16;
 
-/// What the host does while a kernel waits: progress of proxies, other blocks of the thread, abort, deadlines.
+/// The host's side of a waiting kernel: it drives proxies and the thread's other blocks, and checks abort and
+/// deadlines.
 pub trait Waiter {
-    /// Looks to spin through before asking [`Self::wait`] for the first time, and between two asks. A power of two.
+    /// Polls before the first call of [`Self::wait`], and between two calls. A power of two.
     fn spins(&self) -> u32;
 
-    /// The kernel found nothing for a while.
-    fn wait(&self, on: Wait, looks: u32) -> Result<(), Stop>;
+    /// The kernel has polled in vain for a while.
+    fn wait(&self, on: Wait, polls: u32) -> Result<(), Stop>;
 
-    /// The kernel met another operation than its own.
+    /// The kernel received another operation's slot.
     fn refuse(&self, on: Wait, expected: SlotHeader, found: SlotHeader) -> Stop;
 }
 
@@ -32,7 +33,7 @@ pub struct CpuBlock<'a, W: Waiter> {
 }
 
 impl<'a, W: Waiter> CpuBlock<'a, W> {
-    /// A block that reduces elements of `dtype` as `operator` says.
+    /// A block that reduces elements of `dtype` with `operator`.
     #[inline]
     pub fn new(waiter: &'a W, dtype: oxccl_shared::abi::DataType, operator: &'a Resolved) -> Self {
         CpuBlock {
@@ -99,12 +100,12 @@ impl<W: Waiter> Block for CpuBlock<'_, W> {
     fn sync(&self) {}
 
     #[inline]
-    fn idle(&self, on: Wait, looks: u32) -> Result<(), Stop> {
-        if looks & self.spin_mask != 0 {
+    fn idle(&self, on: Wait, polls: u32) -> Result<(), Stop> {
+        if polls & self.spin_mask != 0 {
             cpu_relax();
             return Ok(());
         }
-        self.waiter.wait(on, looks)
+        self.waiter.wait(on, polls)
     }
 
     #[cold]

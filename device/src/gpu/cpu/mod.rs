@@ -1,7 +1,7 @@
 //! Layer: device / gpu / cpu, the CPU backend.
-//! Takes: a reduction table and somebody who knows what to do while waiting.
+//! Takes: a reduction table and a [`Waiter`].
 //! Gives: [`CpuBlock`], a block of one thread whose bulk operations are vectorised loops.
-//! Never: blocks in the kernel's name: waiting is the [`Waiter`]'s decision.
+//! Never: decides how to wait: that is the [`Waiter`]'s part.
 
 pub mod reduce;
 mod block;

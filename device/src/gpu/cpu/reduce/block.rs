@@ -1,5 +1,5 @@
-//! The loops, a staging block at a time. Everything here is `inline(always)` so that it is compiled inside the
-//! `target_feature` functions of `machine`, with their instructions.
+//! The loops, one staging block at a time. Everything here is `inline(always)`, so that the `target_feature`
+//! functions of `machine` compile it with their instructions.
 
 use super::Flags;
 use super::stream;
@@ -7,18 +7,18 @@ use core::mem::MaybeUninit;
 use oxccl_shared::abi::DataType;
 use oxccl_shared::reduce::{Combine, CombineKind, Element, OpArg, Prod};
 
-/// Bytes of a staging block: with as much of each operand it stays well inside the smallest L1 (32 KiB).
+/// Bytes of a staging block: together with as much of each operand it fits the smallest L1 (32 KiB).
 const BLOCK_BYTES: usize = 4096;
 
-/// What a machine has instructions for that a plain loop does not reach.
+/// Vector arithmetic of a machine that the compiler does not find by itself.
 pub(super) trait Lanes {
-    /// `O`, a sum or a product, of `a` and `b`, `b` multiplied by `scalar` first if there is one, for the first so many
-    /// of `count` elements; returns how many (none for types that have no such instructions). The bits are those of
-    /// the scalar functions.
+    /// `O`, a sum or a product, of `a` and `b`, with `b` multiplied by `scalar` first if there is one. Covers the
+    /// first elements of `count` and returns their number (none for types without such instructions). The bits are
+    /// those of the scalar functions.
     ///
     /// # Safety
-    /// `a` and `b` are readable and `out` writable for `count` elements; `out` is `a` or `b` or overlaps neither; the
-    /// machine is the one that runs.
+    /// `a` and `b` are readable and `out` writable for `count` elements; `out` is `a` or `b` or overlaps neither;
+    /// this CPU has the machine's instructions.
     #[inline(always)]
     unsafe fn arith<T: Element, O: Combine>(
         _out: *mut u8,
@@ -69,17 +69,17 @@ impl Block {
     }
 }
 
-/// How many elements the first block takes: fewer than the others where that puts their starts on `dst`'s cache lines,
-/// so that no line is streamed in two parts.
+/// Elements of the first block: fewer than in the others where that aligns them with `dst`'s cache lines, so that no
+/// line is streamed in two parts.
 #[inline(always)]
 fn first_len<T: Element>(dst: *mut u8, flags: Flags) -> usize {
     let ahead = if flags.contains(Flags::STREAM) { dst.align_offset(64) } else { 0 };
     (BLOCK_BYTES - 64 + ahead) / size_of::<T>()
 }
 
-/// Runs `fill(out, start, len)` for consecutive runs of elements. `out` is a block that is copied out afterwards or,
-/// where `in_place` is false and one plain store will do, the destination itself: `fill`'s loops check that `out`
-/// overlaps no operand, as the compiler makes every loop over raw pointers do, and then are vectorised all the same.
+/// Runs `fill(out, start, len)` for consecutive runs of elements. `out` is a block that is copied out afterwards, or
+/// the destination itself where `in_place` is false and one plain store suffices: `fill`'s loops check that `out`
+/// overlaps no operand, as the compiler makes every loop over raw pointers do, and are still vectorised.
 ///
 /// # Safety
 /// `dst` and `dst2` (unless null) are writable for `count` elements; `fill` writes `len` elements from `out` on,
@@ -128,7 +128,7 @@ unsafe fn load<T: Element>(base: *const u8, i: usize) -> T {
 /// See [`super::CombineFn`].
 ///
 /// # Safety
-/// As there, and the machine `M` is the one that runs.
+/// As there, and this CPU has the instructions of `M`.
 #[inline(always)]
 pub(super) unsafe fn combine<M: Lanes, T: Element, O: Combine>(
     dst: *mut u8,
@@ -187,15 +187,15 @@ unsafe fn fill_combined<M: Lanes, T: Element, O: Combine>(
     }
 }
 
-/// Whether `O` on floats is arithmetic, which rounds; minimum and maximum only choose.
+/// Whether `O` on floats rounds; minimum and maximum only select.
 #[inline(always)]
 fn is_arithmetic<O: Combine>() -> bool {
     matches!(O::KIND, CombineKind::Sum | CombineKind::Prod)
 }
 
-/// `out = f(a, b)` on whole 32-bit words; returns how many elements they hold. A word's elements are taken out and put
-/// back by shifts, where a loop over elements makes the compiler spread and squeeze whole vectors: for `bf16`, whose
-/// conversion *is* a shift, that is most of the work.
+/// `out = f(a, b)` on whole 32-bit words; returns the number of elements in them. Shifts unpack and pack a word's
+/// elements. In a loop over elements the compiler would widen and narrow whole vectors, which is most of the work for
+/// `bf16`, whose conversion *is* a shift.
 ///
 /// # Safety
 /// `a` and `b` are readable and `out` writable for `len` elements, and `out` overlaps neither.
@@ -228,7 +228,7 @@ unsafe fn fill_words<T: Element>(
 /// See [`super::MapFn`].
 ///
 /// # Safety
-/// As there, and the machine `M` is the one that runs.
+/// As there, and this CPU has the instructions of `M`.
 #[inline(always)]
 pub(super) unsafe fn map<M: Lanes, T: Element>(
     dst: *mut u8,
@@ -240,7 +240,7 @@ pub(super) unsafe fn map<M: Lanes, T: Element>(
 ) {
     if !flags.intersects(Flags::PRE | Flags::POST) {
         let len_bytes = count * size_of::<T>();
-        // SAFETY: the caller's. `dst2` first, while `src` is still what it was should `dst` be it.
+        // SAFETY: the caller's. `dst2` is written first, while `src` still has its old content if it is `dst`.
         unsafe { copy_twice(dst, dst2, src, len_bytes, flags.contains(Flags::STREAM)) };
         return;
     }
@@ -303,9 +303,9 @@ unsafe fn copy_twice(dst: *mut u8, dst2: *mut u8, src: *const u8, len_bytes: usi
     }
 }
 
-/// `out[i] = out[i].post_div(divisor)`. Integers of up to 32 bits are divided as floats, which vectorise where integer
-/// division does not exist: a quotient of integers that is no integer is at least 1/divisor away from the next one,
-/// far more than half an ulp, so it never rounds up to it.
+/// `out[i] = out[i].post_div(divisor)`. Integers of up to 32 bits are divided as floats, which vectorise where
+/// integer division has no instruction. A quotient that is no integer is at least 1/divisor away from the next
+/// integer, far more than half an ulp, so it never rounds up to it.
 ///
 /// # Safety
 /// `out` is readable and writable for `len` elements.

@@ -1,16 +1,16 @@
 //! `f16` through the conversion instructions of F16C and AVX-512.
 //!
-//! VCVTPH2PS and VCVTPS2PH convert subnormals exactly whatever MXCSR says, and the latter rounds to nearest even as its
-//! immediate asks, so for numbers they agree with the portable conversions; NaNs are made canonical before narrowing,
-//! and the canonical `f32` NaN narrows to the canonical `f16` NaN.
+//! VCVTPH2PS and VCVTPS2PH convert subnormals exactly whatever MXCSR says, and the latter rounds to nearest even as
+//! its immediate asks, so for numbers they agree with the portable conversions. NaNs are made canonical before
+//! narrowing, and the canonical `f32` NaN narrows to the canonical `f16` NaN.
 
 use core::arch::x86_64::*;
 use oxccl_shared::reduce::{Combine, CombineKind};
 
-/// A vector of `f32`s and what happens to it. The CPU of whoever names an implementation has its instructions, which
-/// is the one obligation behind the `unsafe` of these methods beside those stated.
+/// A vector of `f32`s. The methods are `unsafe` because the CPU must have the implementation's instructions, beside
+/// the obligations that each states.
 pub(super) trait Wide: Copy {
-    /// How many elements.
+    /// Number of elements.
     const LANES: usize;
     /// Every lane `value`.
     unsafe fn splat(value: f32) -> Self;

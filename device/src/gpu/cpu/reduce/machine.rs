@@ -1,4 +1,4 @@
-//! Which instructions this CPU has, and the loops compiled for each choice.
+//! Detects this CPU's instructions and selects the loops compiled for them.
 
 use super::block::{self, Lanes};
 #[cfg(target_arch = "x86_64")]
@@ -17,7 +17,7 @@ use oxccl_shared::reduce::{
 };
 use std::sync::OnceLock;
 
-/// A set of instructions that the loops are compiled for. A value proves that this CPU has them.
+/// A set of instructions for which the loops are compiled. A value proves that this CPU has them.
 #[derive(Clone, Copy)]
 pub struct Machine {
     name: &'static str,
@@ -121,7 +121,7 @@ mod baseline {
     machine!(Baseline);
 }
 
-/// Lanes of a machine that converts `f16`s a vector `W` at a time.
+/// Vector arithmetic of a machine that converts `W` lanes of `f16` at a time.
 #[cfg(target_arch = "x86_64")]
 struct ConvertsF16<W>(PhantomData<W>);
 

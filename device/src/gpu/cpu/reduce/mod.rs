@@ -1,15 +1,15 @@
 //! Layer: device / gpu / cpu, the arithmetic of the CPU backend on whole slices.
 //! Takes: raw memory, which other processes may map too, and an element type and operator of `oxccl_shared::reduce`.
-//! Gives: [`table`], loops compiled for the best instructions this CPU has, and [`copy`].
+//! Gives: [`table`], loops compiled for the best instructions of this CPU, and [`copy`].
 //! Never: a reference to the memory it works on, a different result on a different machine.
 //!
 //! ```text
 //!   a, b (any address) --load--> registers --op--> staging block (on the stack, in L1) --copy--> dst, dst2
 //!                                             \--> dst itself, if it is no operand and takes plain stores
 //! ```
-//! The staging block is what lets the compiler vectorise in place: where `dst` is `a` or `b`, a loop storing to it must
-//! assume that each store changes the next load. It also makes two destinations and non-temporal stores a matter of how
-//! the block is copied out, not of how many loops there are. It costs one L1 round trip (figures in `tests/speed.rs`).
+//! The staging block lets the compiler vectorise in-place operations: where `dst` is `a` or `b`, a loop that stores
+//! to it must assume that each store changes the next load. It also makes two destinations and non-temporal stores a
+//! matter of copying the block, instead of more loops. It costs one L1 round trip (figures in `tests/speed.rs`).
 //!
 //! The loops are the scalar functions of `oxccl_shared::reduce` in a plain `for`, compiled once per [`Machine`] with
 //! that machine's features enabled, so that every path gives the same bits by construction. Only sums and products of
@@ -30,7 +30,7 @@ pub use machine::Machine;
 pub use stream::copy;
 
 bitflags::bitflags! {
-    /// How a slice operation treats its operands.
+    /// Options of a slice operation.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct Flags: u8 {
         /// The local user's input is multiplied by [`OpArg::scalar_bits`] first.
@@ -43,15 +43,15 @@ bitflags::bitflags! {
     }
 }
 
-/// `dst[i] = post(op(a[i], pre(b[i])))`, and the same into `dst2` unless it is null, for `count` elements.
-/// `a` is what a peer sent, `b` the local user's input.
+/// `dst[i] = post(op(a[i], pre(b[i])))`, and the same into `dst2` unless it is null, for `count` elements. `a` is a
+/// peer's data, `b` the local user's input.
 ///
 /// # Safety
 /// 1. `a` and `b` are readable and `dst` and `dst2` (unless null) writable for `count` elements.
 /// 2. `dst` is `a` or `b` or overlaps neither; `dst2` overlaps none of the three.
-/// 3. No other thread or process writes the operands or touches the destinations meanwhile.
+/// 3. No other thread or process writes the operands or accesses the destinations meanwhile.
 ///
-/// No pointer need be aligned.
+/// Pointers need not be aligned.
 pub type CombineFn = unsafe fn(
     dst: *mut u8,
     dst2: *mut u8,
@@ -63,27 +63,27 @@ pub type CombineFn = unsafe fn(
 );
 
 /// `dst[i] = post(pre(src[i]))`, and the same into `dst2` unless it is null, for `count` elements. Without
-/// [`Flags::PRE`] and [`Flags::POST`] the bytes are copied as they are.
+/// [`Flags::PRE`] and [`Flags::POST`] the bytes are copied unchanged.
 ///
 /// # Safety
 /// 1. `src` is readable and `dst` and `dst2` (unless null) writable for `count` elements.
 /// 2. `dst` is `src` or does not overlap it; `dst2` overlaps neither.
-/// 3. No other thread or process writes `src` or touches the destinations meanwhile.
+/// 3. No other thread or process writes `src` or accesses the destinations meanwhile.
 ///
-/// No pointer need be aligned.
+/// Pointers need not be aligned.
 pub type MapFn =
     unsafe fn(dst: *mut u8, dst2: *mut u8, src: *const u8, count: usize, arg: &OpArg, flags: Flags);
 
 /// The slice operations of one element type under one operator.
 #[derive(Clone, Copy, Debug)]
 pub struct ReduceTable {
-    /// Two sources into one result.
+    /// Combines two sources.
     pub combine: CombineFn,
-    /// One source, transformed or copied; the operator plays no part.
+    /// Transforms or copies one source; the operator has no part in it.
     pub map: MapFn,
 }
 
-/// The loops for `dtype` under `kind`, for the best machine that this CPU is. Cheap, but not free: a plan keeps the
+/// The loops for `dtype` under `kind`, for the best instructions of this CPU. Cheap, but not free: a plan keeps the
 /// reference.
 pub fn table(dtype: DataType, kind: CombineKind) -> &'static ReduceTable {
     Machine::best().table(dtype, kind)

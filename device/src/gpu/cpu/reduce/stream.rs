@@ -1,6 +1,6 @@
-//! Plain bytes from one place to another, through the caches or past them.
+//! Copies plain bytes, through the caches or past them.
 
-/// Below this many bytes a non-temporal copy is not worth its fence and its partial lines.
+/// Shortest non-temporal copy that is worth its fence and its partial lines.
 const STREAM_MIN_BYTES: usize = 4096;
 
 /// Copies `len_bytes`. `stream`: `dst` is large memory that will not be read soon, so its stores bypass the caches where
@@ -23,7 +23,7 @@ pub unsafe fn copy(dst: *mut u8, src: *const u8, len_bytes: usize, stream: bool)
     }
 }
 
-/// Orders the non-temporal stores before it before every store after it, as ordinary stores are ordered anyway.
+/// Orders earlier non-temporal stores before later stores, as ordinary stores are ordered anyway.
 #[inline(always)]
 pub(super) fn fence() {
     #[cfg(target_arch = "x86_64")]
@@ -33,7 +33,7 @@ pub(super) fn fence() {
     };
 }
 
-/// Copies with non-temporal stores for all whole 64-byte lines of `dst`. The caller fences once it has copied all.
+/// Copies with non-temporal stores for all whole 64-byte lines of `dst`. The caller fences after its last copy.
 ///
 /// # Safety
 /// `src` is readable and `dst` writable for `len_bytes`, and they do not overlap.
@@ -51,8 +51,8 @@ pub(super) unsafe fn copy_past_caches(dst: *mut u8, src: *const u8, len_bytes: u
         let at = head + 64 * line;
         // SAFETY: at + 64 <= head + 64 * lines <= len_bytes.
         let (from, to) = unsafe { (src.add(at).cast::<__m128i>(), dst.add(at).cast::<__m128i>()) };
-        // SAFETY: the 64 bytes from `at` on are in bounds, as above; `to` is 64-byte aligned because `head` made it
-        // so. All four stores of a line in a row, so that the write-combining buffer leaves as one full line.
+        // SAFETY: the 64 bytes from `at` on are in bounds, as above; `head` has made `to` 64-byte aligned. All four
+        // stores of a line follow each other, so that the write-combining buffer is flushed as one full line.
         unsafe {
             let quarters = [0, 1, 2, 3].map(|i| _mm_loadu_si128(from.add(i)));
             _mm_stream_si128(to, quarters[0]);

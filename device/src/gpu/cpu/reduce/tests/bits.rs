@@ -6,7 +6,7 @@ use oxccl_shared::reduce::*;
 use proptest::prelude::*;
 use std::ptr::null_mut;
 
-/// What surrounds every buffer and must survive.
+/// Guard bytes around every buffer, which must survive.
 const GUARD: u8 = 0xa5;
 const GUARD_BYTES: usize = 128;
 
@@ -43,7 +43,7 @@ impl Guarded {
 
 /// Which buffer `dst` is.
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum Place {
+enum Destination {
     Own,
     A,
     B,
@@ -54,13 +54,13 @@ struct Case {
     a: Vec<u8>,
     b: Vec<u8>,
     misalignments: [usize; 4],
-    place: Place,
+    place: Destination,
     second: bool,
     flags: Flags,
     arg: OpArg,
 }
 
-/// Bytes with runs that are zeros, infinities and NaNs in some type, which random bytes seldom are.
+/// Bytes with runs that are zeros, infinities and NaNs in some type; random bytes seldom contain them.
 fn content(len_bytes: usize) -> impl Strategy<Value = Vec<u8>> {
     let special = [0x00, 0x80, 0x7f, 0xff, 0x7c, 0xfc, 0xf0, 0x01];
     let byte = prop_oneof![4 => any::<u8>(), 1 => proptest::sample::select(special.to_vec())];
@@ -70,7 +70,12 @@ fn content(len_bytes: usize) -> impl Strategy<Value = Vec<u8>> {
 fn case() -> impl Strategy<Value = Case> {
     let len_bytes = prop_oneof![0usize..300, 3900usize..4300, 8000usize..17000];
     len_bytes.prop_flat_map(|len_bytes| {
-        let place = proptest::sample::select(vec![Place::Own, Place::Own, Place::A, Place::B]);
+        let place = proptest::sample::select(vec![
+            Destination::Own,
+            Destination::Own,
+            Destination::A,
+            Destination::B,
+        ]);
         let divisor = prop_oneof![1u32..10, any::<u32>()];
         (
             (content(len_bytes), content(len_bytes), any::<[u8; 4]>()),
@@ -111,27 +116,27 @@ fn check(case: &Case, expected: &[u8], what: &str, run: impl Fn(*mut u8, *mut u8
     let mut own = Guarded::new(&vec![0xee; len_bytes], case.misalignments[2]);
     let mut second = Guarded::new(&vec![0xdd; len_bytes], case.misalignments[3]);
     let dst = match case.place {
-        Place::Own => own.ptr(),
-        Place::A => a.ptr(),
-        Place::B => b.ptr(),
+        Destination::Own => own.ptr(),
+        Destination::A => a.ptr(),
+        Destination::B => b.ptr(),
     };
     run(dst, if case.second { second.ptr() } else { null_mut() }, a.ptr(), b.ptr());
     for (buffer, name) in [(&a, "a"), (&b, "b"), (&own, "dst"), (&second, "dst2")] {
         buffer.assert_guards(name);
     }
     let result = match case.place {
-        Place::Own => &own,
-        Place::A => &a,
-        Place::B => &b,
+        Destination::Own => &own,
+        Destination::A => &a,
+        Destination::B => &b,
     };
     assert_bytes(result.content(), expected, what);
     if case.second {
         assert_bytes(second.content(), expected, what);
     }
-    if case.place != Place::A {
+    if case.place != Destination::A {
         assert_bytes(a.content(), &case.a[..len_bytes], "operand a");
     }
-    if case.place != Place::B {
+    if case.place != Destination::B {
         assert_bytes(b.content(), &case.b[..len_bytes], "operand b");
     }
 }
@@ -208,7 +213,7 @@ proptest! {
     }
 }
 
-/// 8-bit floats are rounded twice on some machines: all pairs show that it makes no difference.
+/// Some machines round 8-bit floats twice: all pairs show that it makes no difference.
 #[test]
 fn all_pairs_of_8_bit_floats() {
     let scalars = (0..=255u64).step_by(15).map(|scalar_bits| (Flags::PRE, scalar_bits));
@@ -217,7 +222,7 @@ fn all_pairs_of_8_bit_floats() {
             a: (0..=u16::MAX).map(|pair| pair as u8).collect(),
             b: (0..=u16::MAX).map(|pair| (pair >> 8) as u8).collect(),
             misalignments: [0; 4],
-            place: Place::Own,
+            place: Destination::Own,
             second: false,
             flags,
             arg: OpArg { scalar_bits, ..OpArg::NONE },
@@ -227,7 +232,7 @@ fn all_pairs_of_8_bit_floats() {
     }
 }
 
-/// Integer averages are divided as floats: the quotients next to whole numbers are where that could go wrong.
+/// Integer averages are divided as floats: quotients next to whole numbers are the critical ones.
 #[test]
 fn division_truncates_at_every_edge() {
     let divisors =
@@ -253,7 +258,7 @@ fn check_division<T: Element>(values: &[u32], divisor: u32) {
         b: bytes.clone(),
         a: bytes,
         misalignments: [0; 4],
-        place: Place::Own,
+        place: Destination::Own,
         second: false,
         flags: Flags::POST,
         arg: OpArg { divisor, ..OpArg::NONE },

@@ -1,4 +1,4 @@
-//! Every machine against the scalar functions, bit by bit; and how fast it goes.
+//! Every machine against the scalar functions, bit by bit; and the speed.
 
 mod bits;
 mod speed;

@@ -1,5 +1,5 @@
-//! How fast the loops go: `cargo test --release -p oxccl-device speed -- --ignored --nocapture`.
-//! The figure is bytes of result per second (one of three streams: two are read, one is written).
+//! Speed of the loops: `cargo test --release -p oxccl-device speed -- --ignored --nocapture`. The figure is bytes of
+//! result per second (one of three streams: two are read, one is written).
 //!
 //! GB/s of a sum's result on one core of an AMD EPYC (Zen 5, 1 MiB of L2), rustc 1.95, November 2026; `memcpy` moves
 //! 136 there in L2 and 20 in DRAM, with two streams where a sum has three:
