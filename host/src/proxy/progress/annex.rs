@@ -1,23 +1,23 @@
-//! Host memory of a proxy end beside its block: what it says of itself on the wire, and where line slots are received.
+//! Host memory of a proxy end beside its block: the operation header, and bounce buffers for line slots.
 
 use crate::net::{Comm, NetError, NetMemory, NetMemoryKind, Registration};
 use oxccl_shared::fifo::STEPS;
 
-/// 128 bytes, aligned like a slot.
+/// 128 bytes, with the alignment of a slot.
 #[repr(C, align(128))]
 #[derive(Clone, Copy)]
 struct Line([u8; LINE_BYTES]);
 
 const LINE_BYTES: usize = 128;
 
-/// One line for a prologue, then a place for each slot of a block.
+/// One line for an operation header, then a bounce buffer for each slot of a block.
 pub(super) struct Annex {
     lines: Box<[Line]>,
     slot_bytes: usize,
 }
 
 impl Annex {
-    /// With places of `slot_bytes`, a multiple of a line (0: none).
+    /// Bounce buffers of `slot_bytes`, a multiple of a line (0: none).
     pub(super) fn new(slot_bytes: usize) -> Annex {
         debug_assert!(slot_bytes.is_multiple_of(LINE_BYTES));
         let count = 1 + STEPS * slot_bytes / LINE_BYTES;
@@ -39,12 +39,12 @@ impl Annex {
         unsafe { comm.register(memory) }
     }
 
-    /// Where a prologue leaves from or arrives. Raw, because a network may be using it.
+    /// The operation header to be sent or received. Raw, because a network may be accessing it.
     pub(super) fn prologue(&mut self) -> *mut u8 {
         self.lines.as_mut_ptr().cast()
     }
 
-    /// Where the slot of this index is received.
+    /// The bounce buffer of the slot with this index.
     pub(super) fn slot(&mut self, index: usize) -> *mut u8 {
         self.lines.as_mut_ptr().cast::<u8>().wrapping_add(LINE_BYTES + index * self.slot_bytes)
     }

@@ -1,14 +1,15 @@
-//! The end that reduces: the consumer of the block that a head's kernel fills and the producer of the one that it empties, with the
-//! network between them.
+//! The end of in-network reduction: the consumer of the block that a head's kernel fills and the producer of the
+//! block that it empties, with the network between them.
 //!
 //! ```text
 //! kernel fills a slot   -> posted       iallreduce from that slot into the same one of the other block
 //! test, in order        -> published    tail of the one block, head of the other
 //! ```
-//! Networks match operations by their order and notice nothing if heads do different things. So each operation of a communicator
-//! begins with a *check*: a reduction of one number, the sum of all heads' tags. If some heads have another tag than the rest, a tag
-//! that is not the mean is among them, and whoever has it finds another sum than its own tag times the heads. Nothing of the
-//! operation is shown to the kernel before. The check leaves right before the first slot, so that it costs a message and no wait.
+//! Networks match operations by order and do not detect heads that run different operations. So each operation of a
+//! communicator begins with a *check*: a reduction of one number, the sum of all heads' tags. If the tags differ, at
+//! least one is not the mean; its head sees a sum that differs from its own tag times the number of heads. No result
+//! of the operation is published to the kernel before. The check is sent right before the first slot, so it costs a
+//! message and no wait.
 
 use super::block::{BlockRegistrations, ProxyBlock};
 use super::order::Keep;
@@ -18,35 +19,35 @@ use core::fmt;
 use oxccl_shared::abi::{DataType, Protocol, RedOp, SlotHeader};
 use oxccl_shared::fifo::{STEPS, StepConsumer, StepProducer, split_over};
 
-/// What the check adds; networks that cannot are of no use.
+/// The reduction of the check; a network without it is unusable.
 pub const CHECKED: (DataType, RedOp) = (DataType::U64, RedOp::Sum);
 
 /// One operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CollOp {
-    /// Its tag, which all heads have.
+    /// Its tag, the same on all heads.
     pub tag: u32,
     /// Its elements.
     pub dtype: DataType,
-    /// How the network combines them.
+    /// The network's operator.
     pub op: RedOp,
 }
 
-/// Why an end is dead.
+/// Why an end has failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CollFault {
     /// The network.
     Net(NetError),
-    /// Some head is in another operation.
+    /// A head runs another operation.
     Mismatch {
         /// This head's operation.
         op: CollOp,
-        /// What the heads' tags add up to.
+        /// Sum of the heads' tags.
         sum: u64,
     },
 }
 
-/// How far the check of an operation is.
+/// Progress of an operation's check.
 #[derive(Clone, Copy, Debug)]
 enum Check {
     Due,
@@ -54,7 +55,7 @@ enum Check {
     Passed,
 }
 
-/// The numbers of the check, on a line of their own.
+/// The operands of the check, on their own line.
 #[repr(C, align(128))]
 struct Sums {
     ours: u64,
@@ -71,11 +72,11 @@ pub struct CollEnd {
     slots: [BlockRegistrations; 2],
     sums: Box<Sums>,
     sums_registration: Registration,
-    /// Looks for full slots on the way up, and for empty ones on the way down.
+    /// Polls for full slots of `up` and for empty ones of `down`.
     looking: (StepConsumer<'static>, StepProducer<'static>),
-    /// Gives slots back, and publishes results.
+    /// Releases slots and publishes results.
     ending: (StepConsumer<'static>, StepProducer<'static>),
-    /// Reductions under way; that of step `s` at `s % STEPS`.
+    /// Reductions in flight; that of step `s` at `s % STEPS`.
     under_way: [(Request, SlotHeader); STEPS],
     op: Option<CollOp>,
     check: Check,
@@ -84,13 +85,14 @@ pub struct CollEnd {
 }
 
 impl CollEnd {
-    /// Between the block `up`, which the kernel fills, and `down`, which it empties, both in host memory that `memory` keeps.
+    /// Connects the block `up`, which the kernel fills, and `down`, which it empties, both in host memory that
+    /// `memory` keeps alive.
     ///
     /// # Errors
-    /// The network does not take the memory.
+    /// The network refuses to register the memory.
     ///
     /// # Safety
-    /// 1. This is the only consumer of `up` and the only producer of `down`, and `memory` keeps both.
+    /// 1. This is the only consumer of `up` and the only producer of `down`, and `memory` keeps both alive.
     pub unsafe fn new(
         mut comm: Box<dyn CollComm>,
         head: Head,
@@ -126,14 +128,14 @@ impl CollEnd {
         })
     }
 
-    /// Begins an operation. What the one before put in has come out, since its kernel is over.
+    /// Begins an operation. All results of the previous one have arrived, since its kernel has ended.
     pub fn begin(&mut self, op: CollOp) {
         debug_assert_eq!(self.looking.0.step(), self.ending.0.step(), "an operation is under way");
         self.op = Some(op);
         self.check = Check::Due;
     }
 
-    /// Moves what can be moved without waiting. Returns how many transitions there were.
+    /// Makes progress without blocking. Returns the number of transitions.
     pub fn do_work(&mut self) -> usize {
         let (Some(op), None) = (self.op, &self.failed) else { return 0 };
         let mut moved = 0;
@@ -143,7 +145,7 @@ impl CollEnd {
         moved
     }
 
-    /// Why it is dead, if it is.
+    /// The error, if it has failed.
     pub fn failure(&self) -> Option<&CollFault> {
         self.failed.as_ref()
     }
@@ -159,7 +161,7 @@ impl CollEnd {
         Ok(())
     }
 
-    /// Begins the reduction of the next full slot, the check before the first. Whether something was begun.
+    /// Starts the reduction of the next full slot, with the check before the first. Returns whether it started one.
     fn post_next(&mut self, op: CollOp) -> Result<bool, CollFault> {
         let step = self.looking.0.step();
         let under_way = step.0 - self.ending.0.step().0;
@@ -177,8 +179,9 @@ impl CollEnd {
         let (send, recv) = (part(&self.up, &self.slots[0]), part(&self.down, &self.slots[1]));
         let count = header.len_bytes as usize / op.dtype.size_bytes();
         let what = Reduction { count, dtype: op.dtype, op: op.op };
-        // SAFETY: both are slots of registered blocks, as long as the header says at most: the kernel's layout is both blocks'. The one is
-        // full and not given back before the request is done, the other empty and not published before.
+        // SAFETY: both are slots of registered blocks, at least as long as the header says: both blocks have the
+        // kernel's layout. The one is full and not released before the request completes, the other empty and not
+        // published before.
         let begun = unsafe { self.comm.iallreduce(send, recv, what) }.map_err(CollFault::Net)?;
         let Some(request) = begun else { return Ok(false) };
         self.under_way[step.slot()] = (request, header);
@@ -193,7 +196,7 @@ impl CollEnd {
         let send = CollPart { start: (&raw mut self.sums.ours).cast(), registration };
         let recv = CollPart { start: (&raw mut self.sums.all).cast(), registration };
         let (dtype, op) = CHECKED;
-        // SAFETY: both are registered words, which nobody touches until the check is over.
+        // SAFETY: both are registered words, which nobody accesses until the check completes.
         let begun = unsafe { self.comm.iallreduce(send, recv, Reduction { count: 1, dtype, op }) };
         let begun = begun.map_err(CollFault::Net)?;
         self.check = begun.map_or(Check::Due, Check::Under);
@@ -205,7 +208,7 @@ impl CollEnd {
         if self.comm.test(request).map_err(CollFault::Net)?.is_none() {
             return Ok(());
         }
-        // SAFETY: the request is done. The network wrote the word, which the compiler cannot know.
+        // SAFETY: the request is complete. The network wrote the word, which the compiler cannot know.
         let sum = unsafe { (&raw const self.sums.all).read_volatile() };
         if sum != u64::from(op.tag) * u64::from(self.head.count) {
             return Err(CollFault::Mismatch { op, sum });
@@ -215,7 +218,7 @@ impl CollEnd {
         Ok(())
     }
 
-    /// Shows the kernel the oldest result if it is there. Whether it was.
+    /// Publishes the oldest result if it has arrived. Returns whether it did.
     fn publish_next(&mut self) -> Result<bool, CollFault> {
         let step = self.ending.0.step();
         if !matches!(self.check, Check::Passed) || step == self.looking.0.step() {

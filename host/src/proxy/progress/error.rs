@@ -1,4 +1,4 @@
-//! How a connection over a network fails, and whose fault it is.
+//! Errors of connections over a network, with the rank at fault.
 
 use super::counters::{Counters, SubOp};
 use super::prologue::Prologue;
@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Which connection of this rank.
+/// A connection of this rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     /// The rank at the other end.
@@ -26,26 +26,26 @@ impl fmt::Display for Place {
     }
 }
 
-/// Why a connection is dead. It stays so: every later operation on it fails alike.
+/// Why a connection has failed. The error is permanent: every later operation on it fails with it.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{place}: {why}{}", outstanding.map(|was| format!(" ({was})")).unwrap_or_default())]
 pub struct EndError {
-    /// Which.
+    /// The connection.
     pub place: Place,
-    /// What was under way, if anything.
+    /// The operation in progress, if any.
     pub outstanding: Option<Outstanding>,
-    /// What happened.
+    /// The cause.
     pub why: EndFault,
 }
 
-/// What a connection was doing.
+/// The operation in progress on a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outstanding {
     /// The sub-operation.
     pub sub: SubOp,
     /// Its first step.
     pub first: Step,
-    /// How far it was.
+    /// Its progress.
     pub counters: Counters,
 }
 
@@ -56,48 +56,48 @@ impl fmt::Display for Outstanding {
     }
 }
 
-/// What happened to a connection.
+/// The cause of a failure.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum EndFault {
     /// The network failed.
     #[error(transparent)]
     Net(#[from] NetError),
-    /// The ranks do not do the same.
+    /// The ranks run different operations.
     #[error(
         "this rank is in {expected}, the other rank in {found}; do all ranks call the same in the same order?"
     )]
     Mismatch {
-        /// What this rank does.
+        /// This rank's operation.
         expected: Prologue,
-        /// What the other does.
+        /// The peer's operation.
         found: Prologue,
     },
-    /// The peer sent something else than the beginning of an operation.
+    /// The peer sent something else than an operation header.
     #[error("{len_bytes} bytes that begin no operation came where {expected} should begin")]
     NoPrologue {
-        /// What this rank does.
+        /// This rank's operation.
         expected: Prologue,
-        /// Bytes that came.
+        /// Bytes received.
         len_bytes: usize,
     },
     /// The peer sent bytes that are no slot of this step.
     #[error("{len_bytes} bytes came as step {} that are no slot of it; do all ranks call the same in the same order?", step.0)]
     NoSlot {
-        /// The step that was to come.
+        /// The expected step.
         step: Step,
-        /// Bytes that came.
+        /// Bytes received.
         len_bytes: usize,
     },
-    /// The other end did nothing for too long, though an operation had begun.
+    /// The other end made no progress for too long, though an operation had begun.
     #[error("nothing came or left for {:.1} s", waited.as_secs_f64())]
     Timeout {
-        /// For so long.
+        /// The time waited.
         waited: Duration,
     },
-    /// An operation of this rank was given up while its memory was lent.
+    /// An operation of this rank was cancelled while the network used the caller's memory.
     #[error("an operation was given up in the middle")]
     Unfinished,
-    /// This rank's kernel filled a slot for another operation than the proxy was told of.
+    /// This rank's kernel filled a slot of another operation than the proxy's order.
     #[error("this rank's kernel filled step {} for operation {found:#010x}", step.0)]
     OtherOperation {
         /// The step.
@@ -107,16 +107,16 @@ pub enum EndFault {
     },
 }
 
-/// Why a proxy's communicator cannot go on. The first failure stays.
+/// Why a proxy's communicator has failed: the first failure.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("rank {rank}: {said}")]
 pub struct ProxyFailure {
     /// This rank.
     pub rank: Rank,
-    /// The connection that failed, if it was one.
+    /// The failed connection, if it was one.
     pub error: Option<Arc<EndError>>,
-    /// What happened, in words.
+    /// The error message.
     pub said: String,
-    /// What every connection was doing, and what had happened lately: for a log, not for a line.
+    /// The state of every connection and the latest events: for a log, not for a single line.
     pub post_mortem: String,
 }

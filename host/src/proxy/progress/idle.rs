@@ -1,27 +1,28 @@
-//! What a proxy's thread does when there is nothing to do.
+//! Back-off of an idle proxy thread.
 
 use oxccl_shared::sync::cpu_relax;
 use std::time::Duration;
 
-/// How patiently to look for work: first busily, then less and less so. Counts are looks in a row that found nothing.
+/// A back-off policy. Counts are consecutive polls that found nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Idle {
-    /// Looks without a pause.
+    /// Polls without a pause.
     pub spins: u32,
-    /// Then looks with a processor's pause before each.
+    /// Then polls after a CPU pause instruction.
     pub pauses: u32,
-    /// Then looks with the processor offered to other threads before each.
+    /// Then polls after yielding the CPU.
     pub yields: u32,
-    /// Then sleeps of at most this before each; none: it goes on yielding. An order ends a sleep at once. While no operation is
-    /// under way, a sleep lasts until there is one.
+    /// Then sleeps of at most this between polls; none: keeps yielding. An order ends a sleep at once. While no
+    /// operation is in flight, the thread sleeps until the next order.
     pub sleep: Option<Duration>,
 }
 
 impl Idle {
-    /// Never leaves the processor: for a core of its own.
+    /// Always polls: for a dedicated core.
     pub const SPIN: Idle = Idle { spins: u32::MAX, pauses: 0, yields: 0, sleep: None };
-    /// Busy while operations are under way, asleep soon after: a look with its pause takes 0.1 to 0.5 us, so that some milliseconds go
-    /// by first. Whoever sleeps earlier sleeps between the hops of an operation, and every sleep costs its 50 us and more.
+    /// Polls while operations are in flight, and sleeps soon after: a poll with its pause takes 0.1 to 0.5 us, so
+    /// some milliseconds pass first. A thread that sleeps earlier sleeps between the hops of an operation, and every
+    /// sleep costs 50 us or more.
     pub const BALANCED: Idle =
         Idle { spins: 100, pauses: 20_000, yields: 2000, sleep: Some(Duration::from_micros(50)) };
     /// For machines with fewer cores than threads.
@@ -29,47 +30,47 @@ impl Idle {
         Idle { spins: 1, pauses: 10, yields: 20, sleep: Some(Duration::from_micros(200)) };
 }
 
-/// What comes next.
+/// The next step of the back-off.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Rest {
-    /// Look again at once.
+    /// Poll again at once.
     None,
     Pause,
     Yield,
-    /// For at most so long, or until woken.
+    /// Sleep for at most this long, or until woken.
     Sleep(Option<Duration>),
 }
 
-/// How far an idle thread is.
+/// State of the back-off.
 pub(super) struct Idler {
     idle: Idle,
-    looks: u32,
+    polls: u32,
 }
 
 impl Idler {
     pub(super) fn new(idle: Idle) -> Idler {
-        Idler { idle, looks: 0 }
+        Idler { idle, polls: 0 }
     }
 
-    /// There was work.
+    /// Restarts the back-off after work.
     #[inline]
     pub(super) fn reset(&mut self) {
-        self.looks = 0;
+        self.polls = 0;
     }
 
-    /// There was none; `is_quiet` if no operation is under way either.
+    /// The next step after a poll without work; `is_quiet` if no operation is in flight.
     #[inline]
     pub(super) fn next(&mut self, is_quiet: bool) -> Rest {
         let Idle { spins, pauses, yields, sleep } = self.idle;
-        let looks = self.looks;
-        // It stops below what a count that means "without end" has.
-        self.looks = looks.saturating_add(1).min(u32::MAX - 1);
+        let polls = self.polls;
+        // Saturates below the count that means "unlimited".
+        self.polls = polls.saturating_add(1).min(u32::MAX - 1);
         let paused = spins.saturating_add(pauses);
         match sleep {
-            _ if looks < spins => Rest::None,
-            _ if looks < paused => Rest::Pause,
+            _ if polls < spins => Rest::None,
+            _ if polls < paused => Rest::Pause,
             None => Rest::Yield,
-            Some(_) if looks < paused.saturating_add(yields) => Rest::Yield,
+            Some(_) if polls < paused.saturating_add(yields) => Rest::Yield,
             Some(_) if is_quiet => Rest::Sleep(None),
             Some(sleep) => Rest::Sleep(Some(sleep)),
         }
@@ -77,7 +78,7 @@ impl Idler {
 }
 
 impl Rest {
-    /// Rests. A token left by a waker ends the sleep that it was left for, also if it came before.
+    /// Carries it out. A waker's token ends the sleep, even if it came before.
     pub(super) fn take(self) {
         match self {
             Rest::None => {}
@@ -105,7 +106,7 @@ mod tests {
             idler.reset();
         }
         let mut spinner = Idler::new(Idle::SPIN);
-        spinner.looks = u32::MAX - 500;
+        spinner.polls = u32::MAX - 500;
         assert!((0..1000).all(|_| spinner.next(true) == Rest::None));
         let mut yielder = Idler::new(Idle { spins: 0, pauses: 0, yields: 0, sleep: None });
         assert!((0..1000).all(|_| yielder.next(true) == Rest::Yield));

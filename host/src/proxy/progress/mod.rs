@@ -1,15 +1,16 @@
 //! Layer: host / proxy / progress.
-//! Takes: connection blocks whose other end is on the network, communicators of a [`crate::net::Net`], sub-operations.
-//! Gives: [`SendEnd`], the consumer of the block that a local kernel fills, and [`RecvEnd`], the producer of the block that a
-//! local kernel empties: together one connection whose two halves lie on two hosts. [`CollEnd`], both of these for a network that
-//! reduces. [`Progress`], which drives all of a rank's
-//! ends as [`ProxyOrders`] say, on a [`ProxyThread`] or wherever [`Progress::do_work`] is called.
-//! Never: waits, allocates or locks after construction, names a line protocol (it asks `shared::proto`).
+//! Takes: connection blocks whose other end is on the network, communicators of a [`crate::net::Net`],
+//! sub-operations.
+//! Gives: [`SendEnd`], the consumer of the block that a local kernel fills, and [`RecvEnd`], the producer of the
+//! block that a local kernel empties: together one connection whose two halves are on two hosts. [`CollEnd`], both of
+//! these for in-network reduction. [`Progress`], which drives all ends of a rank by [`ProxyOrders`], on a
+//! [`ProxyThread`] or wherever [`Progress::do_work`] is called.
+//! Never: blocks, allocates or locks after construction, names a line protocol (it asks `shared::proto`).
 //!
 //! ```text
 //! host of the producer                                   host of the consumer
 //! kernel -> block -> SendEnd -> isend ~~ Net ~~ irecv -> RecvEnd -> block -> kernel
-//!             head <-'  when the send is done              '-> tail, or lines one by one
+//!             head <-'  when the send is complete          '-> tail, or lines one by one
 //! ```
 //! One message is one slot, sent from the block and received into it. See docs/proxy.md.
 

@@ -1,4 +1,4 @@
-//! The user's thread's side of a proxy: gives orders, learns how far they are, ends it.
+//! The user's thread's side of a proxy: issues orders, checks their completion, stops the proxy.
 
 use super::engine::{Progress, ProxyParts};
 use super::error::ProxyFailure;
@@ -9,30 +9,30 @@ use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 
-/// An order that was given; orders are done when all before them are.
+/// An issued order. It is complete when it and all earlier orders are.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Ticket(u64);
 
-/// The giving end.
+/// The issuing end.
 pub struct ProxyOrders {
     producer: OrderProducer<'static, ProxyOrder, ORDERS_WAITING_MAX>,
     shared: &'static ProxyShared,
     failure: Arc<OnceLock<ProxyFailure>>,
     given: u64,
     sleeper: Option<Thread>,
-    /// Where both ends are in one process.
+    /// Set if both ends are in one process.
     overflow: Option<Arc<Overflow>>,
-    /// Dropped last: what the references lie in.
+    /// Dropped last: it keeps the referenced memory alive.
     _keep: Keep,
 }
 
-/// A proxy in this process, and where it takes its orders from.
+/// A proxy in this process, and its source of orders.
 pub fn proxy(parts: ProxyParts) -> (ProxyOrders, Progress) {
     let shared = Arc::new(ProxyShared::default());
     let start = NonNull::from(&*shared);
     let failure = Arc::new(OnceLock::new());
     let overflow = Some(Arc::new(Overflow::default()));
-    // SAFETY: in the Arc, which both ends keep; nobody else has an end of it.
+    // SAFETY: in the Arc, which both ends keep; there are no other ends.
     let (orders, progress) = unsafe {
         let orders = attach_orders(start, shared.clone(), failure.clone());
         (orders, attach_proxy(start, shared, failure, parts))
@@ -40,17 +40,17 @@ pub fn proxy(parts: ProxyParts) -> (ProxyOrders, Progress) {
     (ProxyOrders { overflow: overflow.clone(), ..orders }, progress.with_overflow(overflow))
 }
 
-/// The giving end of a proxy whose memory is shared, perhaps with another process.
+/// The issuing end of a proxy whose memory is shared, possibly with another process.
 ///
 /// # Safety
 /// 1. `shared` is aligned for its type, was zeroed when the proxy began, and lives as long as `keep`.
-/// 2. There is one giving end.
+/// 2. There is one issuing end.
 pub unsafe fn attach_orders(
     shared: NonNull<ProxyShared>,
     keep: Keep,
     failure: Arc<OnceLock<ProxyFailure>>,
 ) -> ProxyOrders {
-    // SAFETY: obligation 1; the reference is kept beside what keeps it true.
+    // SAFETY: obligation 1; the reference is stored with `keep`.
     let shared: &'static ProxyShared = unsafe { shared.as_ref() };
     // SAFETY: obligation 2.
     let producer = unsafe { shared.orders.producer() };
@@ -68,7 +68,7 @@ pub unsafe fn attach_proxy(
     failure: Arc<OnceLock<ProxyFailure>>,
     parts: ProxyParts,
 ) -> Progress {
-    // SAFETY: obligation 1; the reference is kept beside what keeps it true.
+    // SAFETY: obligation 1; the reference is stored with `keep`.
     let shared: &'static ProxyShared = unsafe { shared.as_ref() };
     // SAFETY: obligation 2.
     let source = unsafe { shared.orders.consumer() };
@@ -76,7 +76,7 @@ pub unsafe fn attach_proxy(
 }
 
 impl ProxyOrders {
-    /// Gives an order, or gives it back if too many wait.
+    /// Issues an order, or returns it if the queue is full.
     ///
     /// # Errors
     /// The order: try again when the proxy has taken some.
@@ -88,11 +88,11 @@ impl ProxyOrders {
         Ok(Ticket(self.given))
     }
 
-    /// Gives an order however many wait, without waiting: what the FIFO has no room for waits behind it, in order, in memory that
-    /// grows. Not to be mixed with [`Self::give`], which knows the FIFO only.
+    /// Issues an order without blocking, however full the queue is: orders beyond the FIFO's capacity wait behind it,
+    /// in order, in memory that grows. Do not mix with [`Self::give`], which uses the FIFO only.
     ///
     /// # Errors
-    /// The order, if the proxy is of another process and too many wait.
+    /// The order, if the proxy is of another process and the queue is full.
     #[inline]
     pub fn queue(&mut self, order: ProxyOrder) -> Result<Ticket, ProxyOrder> {
         let Some(overflow) = &self.overflow else { return self.give(order) };
@@ -105,14 +105,14 @@ impl ProxyOrders {
         Ok(Ticket(self.given))
     }
 
-    /// Whether an order and all before it are done: everything sent has left, everything received is published.
+    /// Whether an order and all before it are complete: everything sent has left, everything received is published.
     #[inline]
     pub fn is_done(&self, ticket: Ticket) -> bool {
         // ACQUIRE pairs with RELEASE in engine::complete.
         self.shared.completed.load_acquire() >= ticket.0
     }
 
-    /// Whether everything given is done.
+    /// Whether all issued orders are complete.
     pub fn is_all_done(&self) -> bool {
         self.is_done(Ticket(self.given))
     }
@@ -124,26 +124,26 @@ impl ProxyOrders {
         self.shared.failed.load_acquire() != 0
     }
 
-    /// What failed first, if something has and the proxy is of this process.
+    /// The first failure, if there is one and the proxy is of this process.
     pub fn failure(&self) -> Option<&ProxyFailure> {
         self.failure.get()
     }
 
-    /// Asks the proxy to end when all orders are done.
+    /// Asks the proxy to end when all orders are complete.
     pub fn stop(&self) {
         // RELEASE pairs with ACQUIRE in Progress::has_ended: orders come first.
         self.shared.wish.store_release(WISH_STOP);
         self.wake();
     }
 
-    /// Asks the proxy to end now. What is under way is lost; the other ends learn it from the network.
+    /// Asks the proxy to end now. Operations in flight are lost; the network tells the other ends.
     pub fn abort(&self) {
         // RELEASE: as above.
         self.shared.wish.store_release(WISH_ABORT);
         self.wake();
     }
 
-    /// Whom to wake when there is an order.
+    /// The thread to wake for an order.
     pub(super) fn wakes(&mut self, thread: Thread) {
         self.sleeper = Some(thread);
     }

@@ -1,28 +1,29 @@
-//! Orders that the FIFO had no room for: whoever gives orders to a proxy thread must neither wait for it nor lose one.
+//! Orders beyond the FIFO's capacity: a thread that issues orders to a proxy thread must neither block on it nor lose
+//! one.
 //!
-//! Waiting would be a deadlock: what the proxy waits for may be what the same thread orders next, for another of its ranks.
+//! Blocking would deadlock: the proxy may be waiting for the next order of the same thread, for another of its ranks.
 
 use super::order::ProxyOrder;
 use oxccl_shared::sync::{Sys, Word};
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A queue behind the FIFO, within a process. While it holds anything, what is given goes behind it: so what the FIFO holds was
-/// given before. Nobody touches the lock as long as the FIFO has room.
+/// A queue behind the FIFO, within a process. While it holds an order, new orders go behind it, so all orders in the
+/// FIFO are older. The lock is not used while the FIFO has room.
 #[derive(Default)]
 pub(super) struct Overflow {
     waiting: Mutex<VecDeque<ProxyOrder>>,
-    /// Not zero while something waits. Written under the lock.
+    /// Not zero while it holds an order. Written under the lock.
     waits: Word<u32, Sys>,
 }
 
 impl Overflow {
-    /// Whether nothing waits. The taker asks before it looks into the FIFO: if it asked behind, what is here now might be
-    /// younger than what has come into the FIFO since.
+    /// Whether it is empty. The taker checks this before it polls the FIFO: checked afterwards, the overflow's orders
+    /// might be younger than some that have entered the FIFO since.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        // ACQUIRE pairs with RELEASE in `push` and `pop`: whoever sees something waiting sees the FIFO as it was filled before,
-        // whoever sees nothing gives behind what was taken.
+        // ACQUIRE pairs with RELEASE in `push` and `pop`: a reader of 1 sees the FIFO as it was filled before, a
+        // reader of 0 issues behind the orders taken.
         self.waits.load_acquire() == 0
     }
 
@@ -33,7 +34,7 @@ impl Overflow {
         self.waits.store_release(1);
     }
 
-    /// The oldest. The FIFO must have been found empty since [`Self::is_empty`] was asked.
+    /// The oldest order. The caller has found the FIFO empty after [`Self::is_empty`].
     pub fn pop(&self) -> Option<ProxyOrder> {
         let mut waiting = self.lock();
         let order = waiting.pop_front();

@@ -1,8 +1,8 @@
-//! Sub-operations that wait for their turn: lists, one for each connection, in one pool of fixed size.
+//! Queued sub-operations: a list for each connection, all in one pool of fixed size.
 
 use super::counters::SubOp;
 
-/// A sub-operation and the order that it is a part of.
+/// A sub-operation and its order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Queued {
     pub(super) sub: SubOp,
@@ -48,7 +48,7 @@ impl Pool {
         self.free_count
     }
 
-    /// Appends to a list; false if the pool is empty.
+    /// Appends to a list; `false` if the pool is empty.
     pub(super) fn push(&mut self, list: &mut List, item: Queued) -> bool {
         let index = self.free;
         let Some(node) = self.nodes.get_mut(index as usize) else { return false };

@@ -1,13 +1,13 @@
-//! What precedes the slots of an operation whose slots do not carry their header: one message that says what comes.
+//! The operation header: one message before an operation's slots if the slots do not carry headers.
 //!
-//! Slots announced by a counter travel as the bytes they are. Their length is the message's; whose they are, the prologue
-//! says once for all: 24 bytes for an operation instead of some for each slot, and slots stay aligned and alone. The two
-//! proxies compare their views of an operation before a byte of it is shown to a kernel.
+//! Simple slots travel as plain bytes. A slot's length is the message's; the operation header states the tag once: 24
+//! bytes for an operation instead of some for each slot, and slots stay aligned and contiguous. The two proxies
+//! compare their views of an operation before they publish a byte of it to a kernel.
 
 use oxccl_shared::abi::{Protocol, Step};
 use std::fmt;
 
-/// Bytes of a prologue.
+/// Bytes of an operation header.
 pub(super) const PROLOGUE_BYTES: usize = 24;
 
 const MAGIC: [u8; 2] = *b"OP";
@@ -18,15 +18,15 @@ const VERSION: u8 = 1;
 pub struct Prologue {
     /// Digest of the call.
     pub tag: u32,
-    /// How its slots look.
+    /// Its protocol.
     pub protocol: Protocol,
     /// Its first step.
     pub first: Step,
-    /// How many steps.
+    /// Number of steps.
     pub steps: u64,
 }
 
-/// A prologue as it travels, little-endian.
+/// The wire format, little-endian.
 #[repr(C)]
 struct Wire {
     magic: [u8; 2],
@@ -57,7 +57,7 @@ impl Prologue {
         bytes
     }
 
-    /// What a peer sent, if it is a prologue.
+    /// Decodes a peer's message, if it is an operation header.
     pub(super) fn decode(bytes: &[u8]) -> Option<Prologue> {
         let bytes: &[u8; PROLOGUE_BYTES] = bytes.try_into().ok()?;
         let [m0, m1, version, protocol, t0, t1, t2, t3, rest @ ..] = bytes;

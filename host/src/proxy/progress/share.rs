@@ -1,4 +1,4 @@
-//! Dividing a rank's connections among several proxies, where one thread does not move bytes as fast as they come.
+//! Divides a rank's connections among several proxies, for networks whose bytes one thread cannot move fast enough.
 
 use super::engine::ProxyParts;
 use super::error::Place;
@@ -6,11 +6,13 @@ use super::order::ProxyOrder;
 use oxccl_shared::abi::Func;
 
 impl ProxyParts {
-    /// The same connections among at most `count` proxies, none without any. An order is for all of them that it [concerns].
+    /// Divides the connections among at most `count` proxies, none of them empty. An order goes to each proxy that it
+    /// [concerns].
     ///
     /// [concerns]: Concerns::has_part_in
     ///
-    /// What sends is apart from what receives, because every pattern has as much of one as of the other; then it goes by channels.
+    /// Senders are separated from receivers first, because every pattern has as many of both; then channels from each
+    /// other.
     pub fn divided(self, count: usize) -> Vec<ProxyParts> {
         if count <= 1 {
             return vec![self];
@@ -26,7 +28,7 @@ impl ProxyParts {
     }
 }
 
-/// For which orders a proxy has something to do: its channels, those on which it sends and those on which it receives.
+/// The channels on which a proxy sends and those on which it receives.
 #[derive(Clone, Debug)]
 pub struct Concerns {
     sends: Box<[bool]>,
@@ -34,7 +36,7 @@ pub struct Concerns {
 }
 
 impl ProxyParts {
-    /// Which orders concern these connections.
+    /// The orders that concern these connections.
     pub fn concerns(&self) -> Concerns {
         let channels_of = |is_send| {
             let mut channels = vec![false; self.channels.len()];
@@ -47,7 +49,7 @@ impl ProxyParts {
 }
 
 impl Concerns {
-    /// Whether the proxy is to be given an order. One of channels that there are not is for it too, to be refused.
+    /// Whether the proxy must get an order. An order of unknown channels concerns it too, so that it is refused.
     #[inline]
     pub fn has_part_in(&self, order: &ProxyOrder) -> bool {
         let first = order.first_channel as usize;
@@ -60,7 +62,7 @@ impl Concerns {
     }
 }
 
-/// Which of `count` proxies, two or more, has a connection.
+/// The proxy, of `count` (two or more), that drives a connection.
 fn share(Place { channel, is_send, .. }: Place, count: usize) -> usize {
     let senders = count / 2;
     let (first, among) = if is_send { (0, senders) } else { (senders, count - senders) };

@@ -1,4 +1,4 @@
-//! A thread that runs a proxy.
+//! A proxy's thread.
 
 use super::engine::Progress;
 use super::error::ProxyFailure;
@@ -9,26 +9,26 @@ use std::io;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How to run a proxy.
+/// Options of a proxy's thread.
 #[derive(Clone, Debug)]
 pub struct ProxyThreadConfig {
-    /// The thread's name, at most 15 bytes of which the system shows.
+    /// The thread's name, of which the system shows 15 bytes.
     pub name: String,
-    /// What it does when there is nothing to do.
+    /// Its back-off.
     pub idle: Idle,
-    /// The processors near the NIC that it may run on; empty: any.
+    /// The CPUs near the NIC to which it is pinned; empty: any.
     pub cpus: Vec<usize>,
 }
 
-/// For whom a proxy works. Asked and told on the proxy's thread.
+/// The owner of a proxy, called on the proxy's thread.
 pub trait ProxyOwner: Send + 'static {
-    /// Whether nothing is to go on: the thread ends as soon as it looks again, which is at once while anything is under way.
+    /// Whether to stop: the thread then ends at its next poll, which is at once while an operation is in flight.
     fn is_stopped(&self) -> bool;
-    /// A connection has failed; told once. Meanwhile nothing moves.
+    /// Reports a failed connection, once. The thread makes no progress meanwhile.
     fn failed(&self, failure: &ProxyFailure);
 }
 
-/// Nobody: the giver of orders looks for itself.
+/// No owner: the issuer of orders polls for failures.
 impl ProxyOwner for () {
     fn is_stopped(&self) -> bool {
         false
@@ -36,22 +36,22 @@ impl ProxyOwner for () {
     fn failed(&self, _: &ProxyFailure) {}
 }
 
-/// A proxy on a thread of its own. Dropped, it aborts the proxy and waits for the thread.
+/// A proxy on its own thread. Dropping it aborts the proxy and joins the thread.
 pub struct ProxyThread {
     orders: ProxyOrders,
     thread: Option<JoinHandle<Progress>>,
-    /// Whose thread it is: a forked child has only its memory.
+    /// The process that started it: a forked child has only its memory.
     process: u32,
 }
 
-/// Turns between two looks at the clock.
+/// Turns between two clock reads.
 const TURNS_PER_CLOCK: u32 = 1024;
 
 impl ProxyThread {
-    /// Starts it.
+    /// Starts the thread.
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// The system cannot create a thread.
     pub fn start(
         mut orders: ProxyOrders,
         progress: Progress,
@@ -68,17 +68,17 @@ impl ProxyThread {
         Ok(ProxyThread { orders, thread: Some(thread), process: std::process::id() })
     }
 
-    /// To give orders through.
+    /// The issuing end of its orders.
     pub fn orders(&mut self) -> &mut ProxyOrders {
         &mut self.orders
     }
 
-    /// Whether everything ordered is done.
+    /// Whether all orders are complete.
     pub fn is_done(&self) -> bool {
         self.orders.is_all_done()
     }
 
-    /// Lets it finish what was ordered, and ends it. A proxy that has failed ends at once.
+    /// Completes all orders, then ends the thread. A failed proxy ends at once.
     pub fn stop(mut self) {
         self.orders.stop();
         self.join();
@@ -88,7 +88,7 @@ impl ProxyThread {
         if self.process != std::process::id() {
             return std::mem::forget(self.thread.take());
         }
-        // A panic of the thread has been told by the panic hook; the connections are gone with it.
+        // The panic hook has reported a panic of the thread; the connections are gone with it.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
@@ -102,7 +102,7 @@ impl Drop for ProxyThread {
     }
 }
 
-/// Runs until told to end.
+/// Runs until stopped.
 fn run(mut progress: Progress, idle: Idle, owner: &impl ProxyOwner) -> Progress {
     let (start, mut idler, mut clock) = (Instant::now(), Idler::new(idle), Clock::default());
     let mut is_told = false;
@@ -128,8 +128,7 @@ fn run(mut progress: Progress, idle: Idle, owner: &impl ProxyOwner) -> Progress 
     progress
 }
 
-/// When to look at the clock: not at every turn, but now and then, also while there is always something to do. A connection that
-/// is late is late however busy the others are.
+/// When to read the clock: at intervals, also under load. A connection times out however busy the others are.
 #[derive(Default)]
 struct Clock {
     turns: u32,
@@ -137,7 +136,7 @@ struct Clock {
 }
 
 impl Clock {
-    /// Whether this turn is one of those at which the clock is read. Sleeps make turns rare: before each it is.
+    /// Whether to read the clock in this turn. Sleeps make turns rare, so it is read before each sleep.
     #[inline]
     fn is_due(&mut self, rest: Rest) -> bool {
         self.turns = self.turns.wrapping_add(1);
@@ -154,7 +153,7 @@ impl Clock {
     }
 }
 
-/// Keeps this thread on these processors, as far as the system lets it: elsewhere it is slower, not wrong.
+/// Pins this thread to CPUs, as far as the system permits: elsewhere it is slower, not wrong.
 fn stay_on(cpus: &[usize]) {
     if cpus.is_empty() {
         return;
@@ -170,8 +169,8 @@ fn stay_on(cpus: &[usize]) {
 mod tests {
     use super::*;
 
-    /// A proxy once read the clock only when it had found nothing to do so many times. One that counts turns must survive more
-    /// of them than its counter has numbers: a few minutes' worth.
+    /// A proxy once read the clock only after a number of idle turns. One that counts turns must survive more of them
+    /// than its counter has values: a few minutes' worth.
     #[test]
     fn a_busy_proxy_looks_at_the_clock_too_and_for_ever() {
         let mut clock = Clock { turns: u32::MAX - TURNS_PER_CLOCK / 2, last: Duration::ZERO };

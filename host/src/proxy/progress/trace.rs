@@ -1,18 +1,18 @@
-//! What a proxy did lately, in a ring of fixed size: for whoever asks why it does nothing.
+//! A proxy's latest events, in a ring of fixed size, to explain why it makes no progress.
 
 use super::counters::Counters;
 use super::error::Place;
 use std::fmt;
 
-/// Transitions remembered.
+/// Capacity of the ring.
 const EVENTS: usize = 512;
 
-/// What happened.
+/// An event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Event {
-    /// Nothing: an unused place.
+    /// An unused entry.
     None,
-    /// An operation was taken from the user's thread.
+    /// The proxy took an order.
     Taken { ticket: u64, tag: u32 },
     /// A connection began a sub-operation.
     Began { end: u16, tag: u32, steps: u64 },
@@ -22,7 +22,7 @@ pub(super) enum Event {
     Ended { end: u16, ticket: u64 },
     /// A connection failed.
     Failed { end: u16 },
-    /// So many milliseconds after the proxy began.
+    /// Milliseconds since the proxy began.
     Clock { ms: u64 },
 }
 
@@ -37,14 +37,14 @@ impl Trace {
         Trace { events: Box::new([(0, Event::None); EVENTS]), count: 0 }
     }
 
-    /// Remembers an event of a turn.
+    /// Records an event of a turn.
     #[inline]
     pub(super) fn note(&mut self, turn: u64, event: Event) {
         self.events[self.count as usize % EVENTS] = (turn, event);
         self.count += 1;
     }
 
-    /// Remembers how far a connection is.
+    /// Records a connection's progress.
     #[inline]
     pub(super) fn note_moved(&mut self, turn: u64, end: u16, counters: &Counters) {
         let Counters { received, transmitted, done, .. } = *counters;
@@ -52,12 +52,12 @@ impl Trace {
         self.note(turn, Event::Moved { end, received, transmitted, done });
     }
 
-    /// How many events there have been.
+    /// Number of events so far.
     pub(super) fn count(&self) -> u64 {
         self.count
     }
 
-    /// Tells the events that are remembered, oldest first.
+    /// Writes the recorded events, oldest first.
     pub(super) fn tell(&self, places: &dyn Fn(u16) -> Place, f: &mut dyn fmt::Write) -> fmt::Result {
         let first = self.count.saturating_sub(EVENTS as u64);
         if first > 0 {
