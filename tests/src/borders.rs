@@ -72,7 +72,7 @@ impl Borders {
             tree_channels: CHANNELS[1],
             forced: config.forced,
             tuning: if has_streams { Tuning::CPU_STREAMS } else { Tuning::CPU },
-            // Who insists on it has it.
+            // A rank that names it gets it.
             collnet: match config.forced.names_algorithm(func, Algorithm::CollnetChain) {
                 true => EVERYTHING,
                 false => Collnet::Disabled,

@@ -8,7 +8,7 @@ use crate::with_type;
 use oxccl::{Algorithm, Communicator, DataType, Error, Func, Group, RedOp, ReduceOp, Untyped};
 use std::ops::Range;
 
-/// Functions with an output; [`Func::Send`] stands for a shift.
+/// Functions with an output; [`Func::Send`] means a shift.
 pub const FUNCS: [Func; 9] = [
     Func::AllReduce,
     Func::Reduce,
@@ -64,7 +64,7 @@ pub enum By {
 /// A call.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// The function; [`Func::Send`] stands for a shift, see [`Inputs`].
+    /// The function; [`Func::Send`] means a shift, see [`Inputs`].
     pub func: Func,
     /// The element type.
     pub dtype: DataType,
@@ -119,7 +119,8 @@ impl Case {
             By::Threads => first_error(world.each_with(parts, |rank, part| match self.func {
                 // A shift that sends before it receives would not end.
                 Func::Send => oxccl::group(|group| self.add(group, rank, part)),
-                // SAFETY: `parts` made the buffers as long as the function's shape says, apart or as it may overlap them.
+                // SAFETY: `parts` allocated the buffers with the lengths of the function, apart or with an allowed
+                // overlap.
                 func => unsafe { rank.run_untyped(&self.untyped_here(func, rank, part)) },
             })),
         }
@@ -213,7 +214,7 @@ impl Case {
         if let Some(input) = input {
             part.send = Some((part.buffers.len(), 0));
             part.fill(unaligned(0), &input);
-            // Nobody writes to the input.
+            // The input is unchanged.
             part.expect(0, input);
         }
         if let Some(output) = output {

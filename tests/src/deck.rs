@@ -1,4 +1,4 @@
-//! Choosing cases: cards drawn in random order, and a ledger that proves which pairs of choices met.
+//! Choice of cases: values drawn in random order, and a ledger that proves which pairs of values met.
 
 use crate::model::mix;
 use std::collections::HashSet;
@@ -16,7 +16,7 @@ impl Deck {
         Deck { size, cards: Vec::new(), random: seed }
     }
 
-    /// The next card.
+    /// Draws the next value.
     pub fn draw(&mut self) -> usize {
         if self.cards.is_empty() {
             self.cards.extend(0..self.size);

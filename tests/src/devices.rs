@@ -58,7 +58,7 @@ pub fn gpus() -> u32 {
     Driver::get().expect("these tests need a GPU").device_count()
 }
 
-/// Buffers start on multiples of this, and then as far behind as the case says.
+/// Alignment of buffers, before the case's offset.
 const ALIGN: u64 = 256;
 
 impl DeviceWorld {
@@ -70,7 +70,7 @@ impl DeviceWorld {
         DeviceWorld::with(nranks, settings, channels, |_| ())
     }
 
-    /// The same, with more said about the configuration.
+    /// The same, with a changed configuration.
     ///
     /// # Panics
     /// If that fails.
@@ -248,8 +248,8 @@ impl DeviceRank {
                 places.iter().map(|place| std::ptr::without_provenance_mut(*place as usize)).collect();
             case.funcs().iter().try_for_each(|func| {
                 let call = case.untyped(*func, (self.comm.rank(), self.comm.size()), part, &bases);
-                // SAFETY: `all_parts` made the buffers as long as the function's shape says, apart or as it may overlap them;
-                // they are on this GPU until the stream has been waited for.
+                // SAFETY: `all_parts` allocated the buffers with the lengths of the function, apart or with an
+                // allowed overlap; they stay on this GPU until the stream has been synchronised.
                 unsafe { group.add_untyped(&self.comm, &call, self.stream.by_ref()) }
             })
         })

@@ -1,7 +1,7 @@
-//! A network that uses memory of a GPU itself, over one that does not: copies of the driver stand for what a NIC would do.
+//! A network with access to GPU memory, on top of one without: the driver's copies replace a NIC's accesses.
 //!
-//! Each end copies on a stream of its own, between the GPU's memory and pinned memory that the network below sends from and receives into.
-//! What came reaches the GPU by a flush, or where nobody flushes before the receive is called done.
+//! Each end copies on its own stream, between the GPU's memory and the pinned memory of the network below. Received
+//! data reaches the GPU by a flush, or without one before the receive completes.
 
 use oxccl::cuda::{CudaError, Device, PinnedMemory, Stream};
 use oxccl::net::{
@@ -19,7 +19,7 @@ pub struct CopyNet {
     pub inner: Arc<dyn Net>,
     /// Whose memory it reaches.
     pub device: Device,
-    /// How it is told of that memory.
+    /// The kinds of memory that it can access.
     pub memory: MemoryKinds,
     /// Whether what came reaches the GPU by flushes only.
     pub awaits_flush: bool,

@@ -41,7 +41,7 @@ impl Settings {
         Settings { algorithm: Some(algorithm), protocol: Some(protocol), ..Settings::default() }
     }
 
-    /// As the library's settings; the environment has no say.
+    /// As the library's settings; the environment is ignored.
     pub fn config(&self) -> Config {
         Config {
             timeout: self.timeout,

@@ -1,6 +1,7 @@
 //! Layer: tests.
 //! Takes: root's privileges and `ip` of iproute2.
-//! Gives: [`Hosts`]: network namespaces that stand for hosts, each with an interface `eth0` on one bridge. A host can be cut off.
+//! Gives: [`Hosts`]: network namespaces that act as hosts, each with an interface `eth0` on one bridge. A host can be
+//! cut off.
 //! Never: touches an interface or a namespace that it did not make.
 //!
 //! ```text
@@ -60,7 +61,7 @@ impl Hosts {
                 "-n {hub} link add second{host} type veth peer name {SECOND_INTERFACE} netns {namespace}"
             ))?;
             ip(&format!("-n {hub} link set second{host} master bridge0 up"))?;
-            // One interface does not answer for the other's address, and either takes what comes.
+            // An interface does not answer for the other's address, and accepts all packets.
             for setting in ["arp_ignore=1", "arp_announce=2", "rp_filter=0"] {
                 let (name, value) = setting.split_once('=').unwrap_or_default();
                 for at in ["all", INTERFACE, SECOND_INTERFACE] {
@@ -102,14 +103,15 @@ impl Hosts {
         ["ip".to_owned(), "netns".to_owned(), "exec".to_owned(), self.namespace(host)]
     }
 
-    /// The same for a host that also has a name of its own, as machines have: without `NCCL_HOSTID` nobody takes two for one.
+    /// The same with a host name of its own, as real machines have: without `NCCL_HOSTID` no rank takes two hosts for
+    /// one.
     pub fn on_machine(&self, host: u32) -> Vec<String> {
         let named = format!("hostname {} && exec \"$@\"", self.namespace(host));
         let rest = ["unshare", "--uts", "sh", "-c", &named, "sh"].map(str::to_owned);
         self.on(host).into_iter().chain(rest).collect()
     }
 
-    /// Pulls a host's plug. Nobody is told: its peers hear nothing more, nor does it.
+    /// Cuts a host off, without a notification: its peers receive nothing more, nor does it.
     pub fn cut_off(&self, host: u32) {
         ip(&format!("-n {} link set port{host} nomaster", self.hub())).expect("the port is ours");
     }
@@ -137,7 +139,7 @@ fn sweep() {
     for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
         let Some(pid) = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next()) else { continue };
         if !std::path::Path::new("/proc").join(pid).exists() {
-            // Somebody else may be sweeping too.
+            // Another test may be cleaning up too.
             let _ = ip(&format!("netns delete {name}"));
         }
     }

@@ -1,8 +1,8 @@
 //! Layer: tests, beside the library and above all of it.
 //! Takes: communicators, as a user makes them.
-//! Gives: the oracle (what every collective must yield), data that has one right answer, guarded buffers, and worlds of
+//! Gives: the oracle (the result of every collective), data with one right answer, guarded buffers, and worlds of
 //! ranks in one process to run cases in.
-//! Never: uses the library's schedules or arithmetic to say what is right.
+//! Never: uses the library's schedules or arithmetic to compute the expected result.
 
 pub mod minifloat;
 pub mod model;

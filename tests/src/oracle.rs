@@ -1,4 +1,4 @@
-//! What every collective must yield, in as few lines as say it.
+//! The result of every collective, in as few lines as possible.
 
 use crate::model::{Model, Wide};
 use oxccl::{Func, RedOp};
@@ -6,7 +6,7 @@ use oxccl::{Func, RedOp};
 /// A call and everything that goes into it.
 #[derive(Clone, Copy, Debug)]
 pub struct Inputs<'a, T> {
-    /// The function. [`Func::Send`] stands for a shift: every rank sends to the next and receives from the one before.
+    /// The function. [`Func::Send`] means a shift: every rank sends to the next and receives from the previous one.
     pub func: Func,
     /// The operator.
     pub op: RedOp,

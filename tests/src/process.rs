@@ -149,7 +149,7 @@ pub struct Line {
     pub at: Instant,
 }
 
-/// What a rank says when a step fails.
+/// A rank's report of a failed step.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// The kind of error, as `oxccl-rank` names it.
@@ -158,7 +158,7 @@ pub struct Failure {
     pub guilty: Vec<u32>,
     /// What a user reads.
     pub text: String,
-    /// When the rank said so.
+    /// The time of the report.
     pub at: Instant,
 }
 

@@ -1,11 +1,11 @@
 //! Layer: tests.
-//! Takes: a seed, how long, and what this process holds (see [`Usage`]).
-//! Gives: random collectives over networks that have ill luck (requests that come late, links that stall), each checked against
-//! the oracle; and whether the process holds more at the end than it did when it was warm.
-//! Never: lets a network fail. What becomes of ranks then is other tests' matter.
+//! Takes: a seed, a duration, and this process's resources (see [`Usage`]).
+//! Gives: random collectives over networks with delays and stalls, each checked against the oracle; and whether the
+//! process holds more at the end than after its warm-up.
+//! Never: lets a network fail: other tests cover that.
 //!
-//! One world lasts from the beginning to the end; beside it a short-lived one is set up, worked and dropped in every round.
-//! Growth of either shows between two rounds, when only the lasting one is there.
+//! One world lasts for the whole run; in every round a short-lived one is set up, used and dropped beside it. Growth
+//! of either shows between two rounds, when only the lasting one exists.
 
 use crate::borders::{Borders, CLASSES};
 use crate::case::{By, Case, FUNCS, Placement, applies, ops};
@@ -147,7 +147,7 @@ impl Luck {
     }
 }
 
-/// Soaks for `time`, at least one round. `told` hears what is held after each.
+/// Soaks for `time`, at least one round. Calls `told` with the resources held after each.
 ///
 /// # Errors
 /// The first wrong result or failed call, with the case and the round.
@@ -178,11 +178,11 @@ pub fn soak(
 }
 
 impl Soaked {
-    /// Whether the process held more in the end than when it was warm: in the last rounds at the least, than in a warm one at the
-    /// most.
+    /// Compares the resources held at the end with those after the warm-up: the least of the last rounds with the
+    /// most of the warm ones.
     ///
     /// # Errors
-    /// What grew, or that there were too few rounds to tell.
+    /// What grew, or that there were too few rounds.
     pub fn check_growth(&self) -> Result<(), String> {
         let count = self.usage.len();
         if count < 3 * WARM_ROUNDS {

@@ -1,7 +1,7 @@
 //! Layer: tests.
 //! Takes: /proc and /dev/shm.
-//! Gives: [`Footprint`], what a process holds (threads, descriptors, the library's mappings), and the library's files that
-//! nobody owns any more.
+//! Gives: [`Footprint`], a process's threads, descriptors and mappings of the library, and the library's orphaned
+//! files.
 //! Never: removes anything.
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -72,7 +72,7 @@ fn ownerless() -> BTreeSet<PathBuf> {
         let Ok(fd) = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
             return false;
         };
-        // Shared, so that a sweep that looks at the same time is not misled; freed again at once.
+        // Shared, so that a concurrent sweep is not misled; freed again at once.
         rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared).is_ok()
     };
     entries(SHM_DIR).filter(is_ours).filter(is_free).collect()

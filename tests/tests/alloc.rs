@@ -19,8 +19,8 @@ static ALLOCATOR: Counting = Counting;
 const COUNTS: [usize; 3] = [2, 200, 40_000];
 /// Rounds measured after the first.
 const ROUNDS: usize = 5;
-/// A rank that has waited half a second, as on a busy machine, tells the others what for, once and with memory for the message.
-/// What an operation needs by itself shows every time.
+/// A rank that has waited half a second, as on a busy machine, reports to the others what it waits for, once, and
+/// allocates for the message. An operation's own allocations show in every attempt.
 const ATTEMPTS: usize = 4;
 
 struct Buffers {

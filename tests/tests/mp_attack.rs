@@ -69,7 +69,7 @@ fn knock(port: u16) -> Vec<TcpStream> {
         let _ = stream.read(&mut [0; 64]);
         kept.push(stream);
     }
-    // Silent connections occupy a place and say nothing.
+    // Silent connections occupy an entry and send nothing.
     kept.extend((0..40).filter_map(|_| connect()));
     kept
 }

@@ -31,7 +31,8 @@ fn two_to_four_processes_over_a_network() {
     }
 }
 
-/// The variable asks for threads and gets sockets: that is said, once in each process however many communicators it makes.
+/// The variable asks for threads and gets sockets: a log line says so, once in each process however many
+/// communicators it creates.
 #[test]
 fn whoever_asks_for_threads_of_sockets_is_told_that_there_are_none() {
     let lines_with = |threads: &str| {

@@ -1,5 +1,5 @@
-//! A rank whose process has no file descriptor left, whenever it is that the last one is gone: it says so itself, with the limit and
-//! the remedy, and the others name that rank, soon.
+//! A rank whose process runs out of file descriptors, at any point: it reports that itself, with the limit and the
+//! remedy, and the others name that rank, soon.
 
 use oxccl_tests::process::{Job, Launch, SOON};
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn start(transport: &str, free: u64) -> Job {
     })
 }
 
-/// Whether all joined; else every rank has said what it must.
+/// Whether all joined; otherwise checks every rank's error.
 fn joins_or_says_why(transport: &str, free: u64) -> bool {
     let mut job = start(transport, free);
     let failures: Vec<_> = job.ranks.iter_mut().map(|rank| rank.maybe_failure(SOON)).collect();

@@ -5,7 +5,7 @@ use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
 const RANK: &str = env!("CARGO_BIN_EXE_oxccl-rank");
-/// What a rank does that heard of the end.
+/// The steps of a rank after the end.
 const LEAVE: &str = "after drop tidy";
 
 /// Expects an error of `kind` that names `guilty` on every rank but those of `except`, at most `within` after `since`.
@@ -35,7 +35,7 @@ fn stop_in_loop(launch: Launch, call: &str, stopped: u32) {
     let since = job.ranks[stopped as usize].signal(Signal::STOP);
     expect_all(&mut job, &[stopped], "Timeout", stopped, since, Duration::from_secs(8));
     all_end_well(&mut job, &[stopped]);
-    // When it goes on it learns that the others have gone on without it.
+    // When it continues, it learns that the others have continued without it.
     job.ranks[stopped as usize].signal(Signal::CONT);
     let failure = job.ranks[stopped as usize].failure(SOON);
     assert!(["PeerAborted", "PeerLeft", "Timeout"].contains(&failure.kind.as_str()), "{failure:?}");
@@ -94,8 +94,8 @@ fn a_rank_that_leaves_is_named_by_those_who_wait_for_it() {
     }
 }
 
-/// Others' last data may still be on its way to those who need it: leaving at once after the last call harms nobody.
-/// Workers of a data loader, say: the child has the communicator's memory and descriptors, but none of its threads.
+/// Others' last data may still be in flight: leaving at once after the last call breaks nothing. Models a data
+/// loader's workers: the child has the communicator's memory and descriptors, but none of its threads.
 #[test]
 fn a_child_may_drop_what_it_inherited_and_nobody_notices() {
     for transport in ["shm", "tcp"] {

@@ -1,6 +1,8 @@
-//! Several hosts, two ranks each: every collective over the network between them, and a host that is cut off in the middle.
+//! Several hosts, two ranks each: every collective over the network between them, and a host that is cut off in the
+//! middle.
 //!
-//! The hosts are network namespaces, which need root's privileges; without, the tests say that they were skipped.
+//! The hosts are network namespaces, which need root's privileges; without them, the tests print that they were
+//! skipped.
 
 use oxccl_tests::hosts::{Hosts, INTERFACE, SECOND_INTERFACE};
 use oxccl_tests::process::{Job, Launch, SOON};
@@ -17,12 +19,12 @@ const MESH_BYTES: u64 = 2 << 20;
 /// For eight ranks on a machine with two processors that does other things.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Hosts, or nothing and a line that says why.
+/// The hosts; without privileges, prints a line and returns none.
 fn hosts(tag: &str, count: u32) -> Option<Hosts> {
     Hosts::new(tag, count).inspect_err(|why| println!("skipped: no network namespaces here: {why}")).ok()
 }
 
-/// Starts two ranks on every host, rank 0 on the first. Each host's ranks believe that they share it with nobody else.
+/// Starts two ranks on every host, rank 0 on the first. Each host's ranks believe that no other process is on it.
 fn start(hosts: &Hosts, env: &[(&str, &str)], steps: &str) -> Job {
     let nranks = hosts.count() * RANKS_PER_HOST;
     let mut launch = Launch::without_id(RANK, nranks).env("NCCL_SOCKET_IFNAME", INTERFACE);

@@ -159,8 +159,8 @@ fn an_id_that_is_none() {
     }
 }
 
-/// One rank cannot make its shared memory. A limit on the length of its files stands for a full /dev/shm, which a test cannot
-/// fill without harm to others.
+/// One rank cannot allocate its shared memory. A limit on the length of its files simulates a full /dev/shm, which a
+/// test cannot fill without harming others.
 #[test]
 fn shared_memory_that_is_full() {
     for poor in 0..3 {

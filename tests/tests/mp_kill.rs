@@ -9,9 +9,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 const RANK: &str = env!("CARGO_BIN_EXE_oxccl-rank");
-/// What the survivors do: leave, find nothing left, and form a communicator of those who live.
+/// The survivors' steps: leave, find nothing left, and form a communicator of the survivors.
 const SURVIVE: &str = "after drop tidy rejoin check drop tidy";
-/// The default time after which a silent peer counts as dead. A killed process is not silent: its kernel says so at once.
+/// The default time after which a silent peer counts as dead. A killed process is not silent: its kernel closes its
+/// connections at once.
 const DEAD_PEER_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Waits for the survivors' errors, which must name one of `dead`, and has the survivors go on. Returns the longest time
@@ -160,14 +161,14 @@ fn while_it_waits_for_others_to_come() {
     let took = failure.at.saturating_duration_since(killed_at);
     println!("killed in the rendezvous: named within {:.1} ms", took.as_secs_f64() * 1e3);
     assert_eq!((failure.kind.as_str(), failure.guilty.as_slice()), ("PeerDied", &[1][..]), "{failure:?}");
-    // The late comer is told the same.
+    // The late rank gets the same error.
     job.ranks[2].say("");
     let failure = job.ranks[2].failure(DEAD_PEER_DEADLINE);
     assert_eq!((failure.kind.as_str(), failure.guilty.as_slice()), ("PeerDied", &[1][..]), "{failure:?}");
     regroup(&mut job, &[1]);
 }
 
-/// Rank 0 runs the root and dies before all have come: nobody can say more than that the root is gone.
+/// Rank 0 runs the root and dies before all have joined: the others can only report that the root is gone.
 #[test]
 fn the_root_before_all_have_come() {
     let launch = Launch::without_id(RANK, 3);
@@ -212,14 +213,14 @@ fn between_making_and_removing_the_shared_files() {
     assert!(in_time >= 3, "only {in_time} of 12 ranks died while they had files");
 }
 
-/// One rank has heard that all have mapped all files and has removed its own; another may not have come to that yet.
+/// One rank knows that all have mapped all files and has removed its own; another may not be there yet.
 #[test]
 fn before_it_removes_its_file_when_others_have() {
     for round in 0..20 {
         let mut job = Launch::new(RANK, 3).start(&format!("join idle {SURVIVE}"));
         let pids = [job.ranks[0].pid(), job.ranks[1].pid(), job.ranks[2].pid()];
         let (dead, watched) = (round % 3, (round + 1) % 3);
-        // It is there for a millisecond or so: whoever misses it does not wait for another.
+        // It exists for a millisecond or so: a test that misses it does not wait for another.
         let deadline = Instant::now() + Duration::from_millis(100);
         while !has_shared_file(pids[watched]) && Instant::now() < deadline {}
         while has_shared_file(pids[watched]) && Instant::now() < deadline {}

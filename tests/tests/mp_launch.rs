@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 const RANK: &str = env!("CARGO_BIN_EXE_oxccl-rank");
 
-/// Starts `nranks` processes that know of each other only by `variables`, and expects that they form a communicator in which
-/// each has the rank that its environment gives it.
+/// Starts `nranks` processes that know each other only through `variables`, and expects them to form a communicator
+/// in which each has the rank of its environment.
 fn form(nranks: u32, variables: impl Fn(u32) -> Vec<(&'static str, String)>) {
     let mut job = Job::new();
     for rank in 0..nranks {
@@ -34,7 +34,7 @@ fn job_name() -> String {
     format!("{}{:09}{number}", std::process::id(), started.subsec_nanos())
 }
 
-/// A port of the loopback that nobody uses now.
+/// An unused port of the loopback.
 fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("the loopback has ports");
     listener.local_addr().expect("it is bound").port()

@@ -1,7 +1,7 @@
 //! Jobs over several hosts, started as users start them: by mpirun, and with the environment of torchrun.
 //!
-//! The hosts are network namespaces with names of their own; mpirun reaches them by an agent that enters them where ssh would log
-//! in. Without root's privileges or without Open MPI the tests say that they were skipped.
+//! The hosts are network namespaces with names of their own; mpirun reaches them by an agent that enters them in
+//! place of ssh. Without root's privileges or without Open MPI the tests print that they were skipped.
 
 use oxccl_tests::hosts::{Hosts, INTERFACE};
 use oxccl_tests::process::{Job, Launch};
@@ -19,7 +19,7 @@ const STEPS: &str = "join check drop tidy";
 /// For four ranks and a launcher on a machine with two processors that does other things.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Hosts, or nothing and a line that says why.
+/// The hosts; without privileges, prints a line and returns none.
 fn hosts(tag: &str, count: u32) -> Option<Hosts> {
     Hosts::new(tag, count).inspect_err(|why| println!("skipped: no network namespaces here: {why}")).ok()
 }
@@ -89,7 +89,7 @@ fn mpirun_over_three_hosts_and_a_network() {
     by_mpirun("mpi3", 3, &[("NCCL_NET", "Socket")]);
 }
 
-/// What torchrun sets on every host of a job; the ranks know nothing else of each other.
+/// The environment of torchrun on every host of a job; the ranks share no other information.
 #[test]
 fn the_environment_of_torchrun_over_two_hosts() {
     let Some(hosts) = hosts("torch", 2) else { return };

@@ -13,7 +13,7 @@ const GENERATIONS: [u32; 2] = [70, 90];
 
 struct Probes {
     folder: PathBuf,
-    /// What the build said.
+    /// Output of the build.
     said: String,
 }
 
@@ -32,7 +32,7 @@ fn probes() -> &'static Probes {
             .output()
             .expect("cargo starts");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        // The status says only that some probes break the rules, which they do on purpose.
+        // The status shows only that some probes break the rules, which they do on purpose.
         assert!(folder.join("manifest.json").is_file(), "the probes were not built:\n{said}");
         Probes { folder, said }
     })
@@ -51,7 +51,7 @@ fn memory_instructions(probe: &str, sm: u32) -> Vec<String> {
     opcodes.filter(touches).map(String::from).collect()
 }
 
-/// Compares probes with what they must become, on every generation; says all that differs at once.
+/// Compares probes with the expected instructions, on every generation; reports all differences at once.
 fn assert_golden(golden: &[(String, Vec<&str>)]) {
     let mut differences = String::new();
     for sm in GENERATIONS {
@@ -125,8 +125,8 @@ fn needs_ptx_fences_and_flags_keep_their_place() {
     ]);
 }
 
-/// A reference tells the compiler that nobody writes, and it reads through a cache that sees no later store. So what others
-/// write is read through pointers and words.
+/// A reference promises the compiler that nobody writes, so it reads through a cache that sees no later store. Memory
+/// that others write is therefore read through pointers and words.
 #[test]
 #[ignore = "needs a compiler for PTX: cargo xtask test --only ptx"]
 fn needs_ptx_a_reference_to_data_of_others_is_read_through_the_wrong_cache() {

@@ -1,6 +1,6 @@
-//! The bundle of kernels that `cargo xtask build-ptx` made, read as the library reads it.
+//! The bundle of `cargo xtask build-ptx`, read as the library reads it.
 //!
-//! `cargo xtask test --only ptx` builds it and runs these tests; by hand, `OXCCL_PTX_PATH` says where it is.
+//! `cargo xtask test --only ptx` builds it and runs these tests; by hand, `OXCCL_PTX_PATH` is its path.
 
 use oxccl::DataType;
 use oxccl::cuda::bundle::{Bundle, ImageForm, find_bundle};

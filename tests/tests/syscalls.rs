@@ -1,12 +1,12 @@
 //! Two processes over shared memory all-reduce without the operating system.
 //!
-//! Each process warms up and then forbids its thread every system call by a seccomp filter. A call that only gives the
-//! processor away (it is what a rank does whose peer is not running) is counted and skipped; any other ends the process by
+//! Each process warms up and then forbids its thread every system call by a seccomp filter. A call that only yields
+//! the CPU (a rank does that when its peer is not running) is counted and skipped; any other ends the process by
 //! name. The library's other threads must not have run meanwhile.
 //!
-//! Bounds: no call but `sched_yield` and `clock_nanosleep`, ever; and in the quietest 10,000 all-reduces of 8 bytes at most
-//! 10 of those. On a busy machine ranks wait for each other's processor, so other batches prove nothing, and a rank that has
-//! waited 250 ms tells the other what for: what an all-reduce needs by itself shows in every attempt.
+//! Bounds: no call but `sched_yield` and `clock_nanosleep`, ever; and in the quietest 10,000 all-reduces of 8 bytes
+//! at most 10 of those. On a busy machine ranks wait for each other's CPU, so other batches prove nothing, and a rank
+//! that has waited 250 ms reports to the other what it waits for: an all-reduce's own calls show in every attempt.
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 use oxccl::{Communicator, ReduceOp, TransportKind, UniqueId};
@@ -26,7 +26,7 @@ const ATTEMPTS: usize = 3;
 const BATCHES_MIN: usize = 20;
 const BATCH: usize = 10_000;
 const QUIET_MAX: u64 = 10;
-/// How long to look for a quiet batch.
+/// Time limit of the search for a quiet batch.
 const LOOK_MAX: Duration = Duration::from_secs(60);
 /// What the library's monitor may do in all that time.
 const SWITCHES_MAX: u64 = 50;
@@ -93,7 +93,7 @@ fn attempt() -> Result<(), String> {
     Ok(())
 }
 
-/// How often the process's threads, but for the one that is a rank, have given up or lost the processor.
+/// Context switches of the process's threads, other than the rank's thread.
 fn other_threads_switches(rank: &Rank) -> u64 {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", rank.0.id())).expect("the rank's threads");
     let mut switches = 0;
@@ -135,7 +135,7 @@ fn be_rank(rank: u32) {
     let (started, mut least) = (Instant::now(), u64::MAX);
     for batches in 1.. {
         least = least.min(batch());
-        // Both stop when both have had a quiet batch, or have looked long enough.
+        // Both stop when both have had a quiet batch, or have tried long enough.
         let is_done = least <= QUIET_MAX && batches >= BATCHES_MIN || started.elapsed() > LOOK_MAX;
         let mut both_done = [f32::from(is_done); 2];
         reduce(&mut both_done);
@@ -144,7 +144,7 @@ fn be_rank(rank: u32) {
         }
     }
     say(format_args!("least {least}\n"));
-    // If this rank ended, the other would be told so in its last operation.
+    // If this rank ended, the other would learn it in its last operation.
     filter::sleep_for_ever();
 }
 
@@ -240,7 +240,7 @@ mod filter {
         unsafe { libc::write(1, bytes.as_ptr().cast(), bytes.len()) };
     }
 
-    /// Until somebody kills the process.
+    /// Until the process is killed.
     pub fn sleep_for_ever() -> ! {
         loop {
             // SAFETY: no descriptors, no time, no mask.

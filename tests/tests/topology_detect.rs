@@ -1,6 +1,6 @@
 //! Layer: tests.
 //! Takes: made-up `/sys` and `/proc` trees of several shapes.
-//! Gives: proof that devices land where they hang, and that what is missing is taken for near.
+//! Gives: proof that devices get their positions, and that missing facts count as near.
 //! Never: the machine that runs the test.
 
 use oxccl::topology::detect::{GpuFacts, NetFacts, Sysfs, complete, processors};
@@ -35,7 +35,7 @@ impl Host {
         fs::write(path, text).unwrap();
     }
 
-    /// A device below `ports`, each of which gets a link of the speed and width told.
+    /// A device below `ports`, whose links have the given speed and width.
     fn device(&self, ports: &[&str], numa: Option<i32>, class: &str, speed: &str, width: u32) -> PathBuf {
         let mut directory = "sys/devices/pci0000:00".to_owned();
         for port in ports {
@@ -246,7 +246,7 @@ fn rdma_devices_are_found_by_port() {
     assert!(host.sysfs().rdma_devices()[0].gdr);
 }
 
-/// Azure's skeleton tells which GPU shares a switch with which NIC; the virtual machine itself shows a flat bus.
+/// Azure's skeleton says which GPU shares a switch with which NIC; the virtual machine itself shows a flat bus.
 #[test]
 fn a_skeleton_is_filled_and_kept() {
     let host = Host::new(XEON);

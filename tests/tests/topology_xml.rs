@@ -65,7 +65,7 @@ fn a_skeleton_without_gpus_says_so() {
     assert_eq!(error, SystemError::NoGpus { gpu_class_devices: 8 });
 }
 
-/// `text` ends in an error, whose message is as told.
+/// `text` fails with `message`.
 fn refused(text: &str, message: &str) {
     let error = read_topology(text).expect_err(text).to_string();
     assert!(error.contains(message), "{error:?} should contain {message:?}");
@@ -140,7 +140,7 @@ fn links_that_lead_nowhere() {
     let (a, b) = ("0000:01:00.0", "0000:02:00.0");
     let one_way = build(gpu(a, 0, &to(b)) + &gpu(b, 1, ""));
     assert!(matches!(one_way, Err(SystemError::OneWay { .. })), "{one_way:?}");
-    // A peer that is not there belongs to somebody else; a GPU is no peer of itself.
+    // A missing peer is not in this communicator; a GPU is no peer of itself.
     assert!(build(gpu(a, 0, &to("0000:99:00.0"))).is_ok());
     assert!(build(gpu(a, 0, &to(a))).is_ok());
     let dangling = build(format!(

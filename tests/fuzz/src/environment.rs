@@ -47,7 +47,7 @@ const VARIABLES: &[&str] = &[
     "NCCL_COLLNET_ENABLE",
 ];
 
-/// Any values are refused by an error that says something, or give a rank below its number of ranks and a place to meet.
+/// Any values are refused with an error message, or give a rank below its number of ranks and a rendezvous address.
 /// One line of text a variable: its index as a character from `0`, then its value.
 pub fn environment(data: &[u8]) {
     let text = String::from_utf8_lossy(data);

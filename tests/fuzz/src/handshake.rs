@@ -1,4 +1,4 @@
-//! The first bytes of every connection come from whoever found the port.
+//! The first bytes of every connection may come from any process that found the port.
 
 use crate::input::Input;
 use oxccl::bootstrap::handshake::{Handshake, Hello, Purpose};
@@ -33,7 +33,7 @@ fn stranger(mut end: Handshake, mut input: Input<'_>) {
     assert!(!matches!(end.outcome(), Some(Ok(_))));
 }
 
-/// Two honest ends, and somebody between them who changes one byte (or none).
+/// Two honest ends, and a man in the middle who changes one byte (or none).
 fn changed_on_the_way(mut input: Input<'_>) {
     let mut ends =
         [Handshake::initiator(SECRET, HELLO, Nonce([2; 32])), Handshake::acceptor(SECRET, 5, Nonce([1; 32]))];

@@ -1,6 +1,6 @@
 //! Layer: beside the tests.
-//! Takes: bytes that somebody else chose.
-//! Gives: one function per thing that OxCCL reads from outside; each panics if the library breaks a promise on them.
+//! Takes: untrusted bytes.
+//! Gives: one function per input that OxCCL reads from outside; each panics if the library breaks a promise on it.
 //! Never: depends on libFuzzer: the same functions run under it (`fuzz_targets/`) and without it (`replay`).
 
 mod bundle;

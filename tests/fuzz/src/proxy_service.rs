@@ -1,4 +1,4 @@
-//! What local ranks say to a proxy's service, in any order, with tasks that end in any order.
+//! Requests of local ranks to a proxy's service, in any order, with tasks that end in any order.
 
 use crate::input::Input;
 use oxccl::bootstrap::frame::{Decoder, Frame};
@@ -10,7 +10,8 @@ use std::collections::BTreeSet;
 
 const RANKS: [u32; 2] = [3, 8];
 
-/// A request is answered once and by nobody else; nonsense changes nothing; the service ends with its ranks and not before.
+/// A request is answered once, and to its sender only; malformed requests change nothing; the service ends with its
+/// ranks and not before.
 pub fn proxy_service(data: &[u8]) {
     let mut input = Input(data);
     let mut watched = Watched::default();

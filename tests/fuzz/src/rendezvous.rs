@@ -1,4 +1,4 @@
-//! The root hears from ranks in any order, with any numbers, and some of them die.
+//! Ranks reach the root in any order, with any numbers, and some of them die.
 
 use crate::input::Input;
 use oxccl::bootstrap::rendezvous::{ConnId, Rendezvous};
@@ -39,7 +39,7 @@ pub fn rendezvous(data: &[u8]) {
         }
         answer(&mut root, &mut owed, &mut answered);
     }
-    // At most two deadlines are left: for who is missing, and for who comes late.
+    // At most two deadlines are left: for missing ranks, and for late ones.
     for _ in 0..2 {
         if let Some(deadline) = root.deadline() {
             root.tick(deadline);

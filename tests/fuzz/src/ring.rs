@@ -8,7 +8,7 @@ use oxccl_shared::abi::Rank;
 const NRANKS: u32 = 4;
 const ME: Rank = Rank(1);
 
-/// Whatever the neighbours say, the ring neither panics nor reports more deaths and aborts than there are ranks.
+/// Whatever the neighbours send, the ring neither panics nor reports more deaths and aborts than there are ranks.
 pub fn ring(data: &[u8]) {
     let mut input = Input(data);
     let mut ring = Ring::new(ME, NRANKS);

@@ -1,5 +1,5 @@
-//! The memory of a connection is mapped by the peer, who may have written anything: numbers that name a type or an
-//! operator, slot headers, lines.
+//! The peer maps the memory of a connection and may write anything: numbers of types and operators, slot headers,
+//! lines.
 
 use oxccl_shared::abi::{Algorithm, ConnLayout, DataType, Func, Protocol, RedOp, SlotHeader, Step};
 use oxccl_shared::proto::ll::{self, LlLine};

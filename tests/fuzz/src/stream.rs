@@ -14,8 +14,8 @@ const LAYOUT: ConnLayout = ConnLayout { ll_slot_bytes: 256, ll128_slot_bytes: 38
 /// Below what a fresh socket's buffers hold, so that writing cannot block.
 const STREAM_BYTES_MAX: usize = 16 << 10;
 
-/// How long the loopback may keep its bytes to itself. A fuzzer's own clock sees only that an input is slow; one that this
-/// bound ends is a link that waits for nothing or a kernel that delivers nothing, and the message says which.
+/// How long the loopback may hold its bytes. A fuzzer's own clock shows only that an input is slow; this bound ends a
+/// link or a kernel that makes no progress, and the message names it.
 const QUIET_MAX: Duration = Duration::from_secs(5);
 
 /// A connection's memory, exactly as long as its layout says: the sanitizer sees a byte too far.

@@ -14,7 +14,7 @@ use std::io::BufRead;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// How long the library's threads and sockets may need to go once nobody uses them.
+/// How long the library's threads and sockets may live once they are unused.
 const TIDY_WITHIN: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
@@ -74,7 +74,7 @@ impl Program {
             "ask" => read_line().map(drop),
             // Waits for `RANK NRANKS ID` and joins with that.
             "rejoin" => self.rejoin(),
-            // Where `failed` goes on.
+            // `failed` continues here.
             "after" => Ok(()),
             // Compares the result of every kind of call with what it must be.
             "check" => Ok(self.communicator().map(check)??),
@@ -82,7 +82,7 @@ impl Program {
             "all-reduce" => Ok(all_reduce(self.communicator()?, arg.parse()?)?),
             // One call after the other until one fails: `forever=CALL:COUNT`.
             "forever" => self.forever(arg),
-            // Makes no call and waits until the library says by itself that something is wrong.
+            // Makes no call and waits until the library reports an error by itself.
             "idle" => self.idle(),
             // Aborts from another thread in so many milliseconds.
             "abort-in" => self.abort_in(Duration::from_millis(arg.parse()?)),
@@ -219,7 +219,7 @@ fn limit_files(bytes: u64) -> StepResult {
 }
 
 fn limit_descriptors(free: usize) -> StepResult {
-    // SAFETY: asks for the flags of a descriptor, or hears that there is none of that number.
+    // SAFETY: queries the flags of a descriptor; an unused number is an error.
     let is_free = |number: &i32| unsafe { libc::fcntl(*number, libc::F_GETFD) } < 0;
     // The limit is on the numbers of descriptors, not on how many there are.
     let limit = (0..).filter(is_free).nth(free).map(|first_forbidden| first_forbidden as u64);
@@ -232,7 +232,7 @@ fn all_reduce(communicator: &Communicator, count: usize) -> Result<(), Error> {
     communicator.all_reduce_in_place(&mut buffer, ReduceOp::SUM)
 }
 
-/// Everybody sends to the next and receives from the previous rank.
+/// Every rank sends to the next and receives from the previous rank.
 fn send_recv(communicator: &Communicator, count: usize) -> Result<(), Error> {
     let (me, n) = (communicator.rank(), communicator.size());
     let (send, mut recv) = (vec![1f32; count], vec![0f32; count]);
@@ -309,7 +309,7 @@ fn check_copies(communicator: &Communicator, count: usize) -> Result<(), Box<dyn
     expect("send and receive", &one, |index| element(previous, index))?;
     let mine = std::mem::replace(&mut all, vec![-1.0; count * n as usize]);
     communicator.all_to_all(&mine, &mut all)?;
-    // Everybody holds the same blocks, so everybody sends us the block of our number.
+    // All ranks hold the same blocks, so every rank sends us the block of our number.
     expect("all-to-all", &all, |index| element(me, index % count))?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Random collectives over networks that have ill luck, for as long as one likes: `oxccl-soak SECONDS [SEED]`.
+//! Random collectives over networks with injected faults, for any duration: `oxccl-soak SECONDS [SEED]`.
 
 use oxccl_tests::counting::{Counting, check_that_it_counts, live_bytes};
 use oxccl_tests::deadline::Deadline;

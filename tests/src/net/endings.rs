@@ -5,7 +5,7 @@ use oxccl::net::{HANDLE_BYTES, Net, NetError, NetHandle};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long an end that lost the other may take to say so: the other closed in good order or was reset.
+/// How long an end may take to report that the other was closed or reset.
 const NOTICE: Duration = Duration::from_secs(5);
 
 /// The error of a connection that is to break.

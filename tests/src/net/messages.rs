@@ -77,7 +77,7 @@ pub fn early_and_late(net: &Arc<dyn Net>) {
                 assert_eq!(recv.oldest(), Ok(None), "nothing was sent");
             }
         }
-        // A network may want the receive first.
+        // Some networks need the receive first.
         let mut is_sent = send.post(&message(number, len_bytes)).expect("the connection is whole");
         if !is_early {
             until("a receive", || recv.post(len_bytes).expect("the connection is whole").then_some(()));
@@ -188,7 +188,7 @@ pub fn not_under_way(net: &Arc<dyn Net>) {
     let mut pair = pair(net);
     until("the error of a send that was never made", || pair.send.comm.test(Request(7)).err());
     until("the error of a receive that was never made", || pair.recv.comm.test(Request(0)).err());
-    // A network may want the receive first.
+    // Some networks need the receive first.
     until("a receive", || pair.recv.post(1).expect("the connection is whole").then_some(()));
     until("a send", || pair.send.post(b"x").expect("the connection is whole").then_some(()));
     let [request] = pair.send.requests()[..] else { panic!("one send is under way") };

@@ -88,7 +88,7 @@ impl SendEnd {
         memory.push(0);
         // SAFETY: `posted` keeps the memory, or it is deregistered below; a vector's bytes do not move.
         let registration = unsafe { register(&mut *self.comm, memory.as_mut_ptr(), memory.len()) }?;
-        // SAFETY: the memory was registered, and nobody writes it until the request is done.
+        // SAFETY: the memory was registered, and nobody writes it until the request completes.
         match unsafe { self.comm.isend(memory.as_ptr(), message.len(), registration) }? {
             Some(request) => self.posted.push_back((request, memory, registration)),
             None => {
@@ -111,12 +111,12 @@ impl SendEnd {
         Ok(done)
     }
 
-    /// Sends under way.
+    /// Sends in flight.
     pub fn under_way(&self) -> usize {
         self.posted.len()
     }
 
-    /// The requests under way, oldest first.
+    /// The requests in flight, oldest first.
     pub fn requests(&self) -> Vec<Request> {
         self.posted.iter().map(|posted| posted.0).collect()
     }
@@ -132,7 +132,7 @@ impl RecvEnd {
         let mut memory = vec![GUARD; max_bytes + GUARD_BYTES];
         // SAFETY: `posted` keeps the memory, or it is deregistered below; a vector's bytes do not move.
         let registration = unsafe { register(&mut *self.comm, memory.as_mut_ptr(), max_bytes.max(1)) }?;
-        // SAFETY: the memory was registered, and nobody touches it until the request is done.
+        // SAFETY: the memory was registered, and nobody accesses it until the request completes.
         match unsafe { self.comm.irecv(memory.as_mut_ptr(), max_bytes, registration) }? {
             Some(request) => self.posted.push_back((request, memory, registration)),
             None => {
@@ -143,7 +143,7 @@ impl RecvEnd {
         Ok(true)
     }
 
-    /// Asks for the receive at `index` of those under way, if there is one: its message once it is there.
+    /// Tests the receive at `index` of those in flight, if there is one; returns its message once it has arrived.
     pub fn at(&mut self, index: usize) -> Result<Option<Vec<u8>>, NetError> {
         let Some((request, ..)) = self.posted.get(index) else { return Ok(None) };
         let Some(len_bytes) = self.comm.test(*request)? else { return Ok(None) };
@@ -165,7 +165,7 @@ impl RecvEnd {
         self.at(0)
     }
 
-    /// Receives under way.
+    /// Receives in flight.
     pub fn under_way(&self) -> usize {
         self.posted.len()
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use tempfile::TempDir;
 
-/// Versions of the tables that the library knows.
+/// Versions of the tables that the library supports.
 pub const VERSIONS: [u32; 5] = [8, 9, 10, 11, 12];
 
 /// What a library of plugins has.
@@ -26,7 +26,8 @@ pub struct PluginFile {
 }
 
 impl PluginFile {
-    /// Compiles the plugins for a version of their tables; the call named `fault` fails, and `flags` say what else is special.
+    /// Compiles the plugins for a version of their tables. The call named `fault` fails; `flags` are further compiler
+    /// flags.
     ///
     /// # Panics
     /// If that fails.

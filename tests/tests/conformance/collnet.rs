@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(280);
 /// How long any rank may take to end when something is wrong.
 const BOUND: Duration = Duration::from_secs(10);
 
-/// The tests' network, as a version of NCCL's table; `fault` says what is wrong with it.
+/// The tests' network, with a version of NCCL's table; `fault` is the call that fails.
 fn network(version: u32, fault: &str, flags: &[&str]) -> Arc<dyn CollNet> {
     let file = PluginFile::build(Tables::Coll, version, fault, flags);
     plugin::open_coll(file.name()).expect("a plugin that works")
@@ -181,7 +181,7 @@ fn join(nranks: u32, settings: Settings, adapt: impl Fn(u32, &mut Config) + Sync
     })
 }
 
-/// What cannot be had is an error on every rank if it was ordered, and says why; else it is done without.
+/// An impossible binding choice is an error on every rank, with the reason; an impossible preference is ignored.
 #[test]
 fn an_order_that_cannot_be_obeyed_says_why() {
     let _deadline = Deadline::start("an_order_that_cannot_be_obeyed_says_why", LIMIT);
@@ -234,7 +234,7 @@ fn a_network_that_does_not_come_together_is_named() {
         let is_told = error.contains("coll0 (head 1 of 2): connect") && error.contains("told to fail");
         assert!(is_told && error.contains("rank 2"), "rank {rank}: {error}");
     }
-    // Nobody sat out the time for init.
+    // No rank waited for the init timeout.
     assert!(begin.elapsed() < BOUND);
 }
 

@@ -72,7 +72,7 @@ fn an_error_names_the_link_and_ends_every_rank() {
             assert!(*took < BOUND, "{name}: rank {rank} ended after {took:?}: {error}");
             let Error::Operation(operation) = error else { panic!("{name}: rank {rank}: {error}") };
             let text = error.to_string();
-            // Who has the failure names the link; the others hear of whoever gave up first.
+            // The rank with the failure names the link; the others name the rank that failed first.
             assert!(text.contains("rank "), "{name}: {text}");
             links += usize::from(matches!(operation.fault(), Fault::Link { .. } | Fault::Mismatch { .. }));
         }

@@ -91,7 +91,7 @@ fn three_hosts_of_seven_ranks() {
     hosts("three_hosts_of_seven_ranks", 7, 3);
 }
 
-/// A ring that a user made for four ranks says nothing of the two that split off.
+/// A user's ring of four ranks does not apply to the two that split off.
 #[test]
 fn the_users_rings_are_not_those_of_a_split() {
     let _deadline = Deadline::start("the_users_rings_are_not_those_of_a_split", Duration::from_secs(100));

@@ -1,11 +1,11 @@
-//! Arguments are refused before anything is sent, and the communicator goes on.
+//! Invalid arguments are refused before anything is sent, and the communicator stays usable.
 
 use oxccl::{ArgumentError, Communicator, DataType, Error, Func, ReduceOp, Untyped};
 use oxccl_tests::deadline::Deadline;
 use oxccl_tests::harness::{Settings, World};
 use std::time::Duration;
 
-/// A call with something wrong, and what must be said of it.
+/// A call with an invalid argument, and the expected error.
 type Refused = (fn(&Communicator) -> Result<(), Error>, ArgumentError);
 
 fn length(func: Func, which: &'static str, actual: usize, expected: usize) -> ArgumentError {

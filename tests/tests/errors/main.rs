@@ -1,4 +1,4 @@
-//! What is wrong is said, by name and in time: bad arguments at the call, ranks that disagree within seconds.
+//! Errors name their cause, in time: invalid arguments at the call, ranks that disagree within seconds.
 
 mod arguments;
 mod mismatch;

@@ -53,7 +53,7 @@ fn all_end(settings: Settings) {
             let started = Instant::now();
             let results = world.each(|rank| {
                 let result = if rank.rank() == nranks - 1 { last(rank) } else { most(rank) };
-                // A rank whose part needs nobody may not notice; the next call does.
+                // A rank that waits for no peer may not detect it; its next call does.
                 let result = result.and_then(|()| rank.barrier());
                 while rank.async_error().is_none() && started.elapsed() < BOUND {
                     std::thread::sleep(Duration::from_millis(5));
@@ -132,7 +132,7 @@ fn the_message_names_both_calls() {
     let errors = World::new(2, Settings::default()).each(|rank| {
         let result = match rank.rank() {
             0 => sum(rank, 10),
-            // The root needs nobody, so it is the barrier that meets the other rank.
+            // The root waits for no peer, so its barrier detects the other rank.
             _ => rank.broadcast_in_place(&mut [0u8; 7], 1),
         };
         result.and_then(|()| rank.barrier()).expect_err("the ranks disagree").to_string()
@@ -141,7 +141,7 @@ fn the_message_names_both_calls() {
     assert!(errors.iter().any(both), "{errors:#?}");
 }
 
-/// Every rank on one thread: nobody blocks the one that finds it.
+/// Every rank on one thread: no rank blocks the one that detects the mismatch.
 #[test]
 fn fibers_end_as_well() {
     let _deadline = Deadline::start("fibers_end_as_well", Duration::from_secs(60));

@@ -60,18 +60,19 @@ fn a_rank_that_left_is_named() {
     assert!(started.elapsed() < BOUND, "{:?}", started.elapsed());
     for fault in &faults[..2] {
         let by_name = matches!(fault, Some(Fault::PeerLeft { rank: 2 } | Fault::PeerAborted { .. }));
-        // Whoever waits for an earlier leaver hears of it from the one that waited for rank 2.
+        // A rank that waits for an earlier leaver learns of rank 2 from the one that waited for it.
         assert!(by_name || matches!(fault, Some(Fault::PeerLeft { .. })), "{faults:?}");
     }
     assert!(faults.contains(&Some(Fault::PeerLeft { rank: 2 })), "{faults:?}");
 }
 
-/// A rank's last call may find the others waiting for it: closing at once afterwards harms nobody, however long they waited.
+/// A rank's last call may find the others waiting for it: closing at once afterwards breaks nothing, however long
+/// they waited.
 #[test]
 fn a_late_rank_may_close_right_after_its_last_call() {
     let _deadline = Deadline::start("a_late_rank_may_close_right_after_its_last_call", LIMIT);
     for transport in [TransportKind::InProcess, TransportKind::Shm, TransportKind::Tcp, TransportKind::Net] {
-        // Many at once, since it is the scheduler who decides when a waiting rank next looks.
+        // Many at once, since the scheduler decides when a waiting rank polls next.
         let worlds =
             (0..8).map(|_| World::new(3, Settings { transport: Some(transport), ..Settings::default() }));
         let ranks: Vec<_> = worlds.flat_map(|world| world.ranks).collect();

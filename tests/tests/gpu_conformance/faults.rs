@@ -1,4 +1,4 @@
-//! What a rank is told when another does not do its part.
+//! The faults that ranks report when another does not do its part.
 
 use oxccl::cuda::DeviceMemory;
 use oxccl::{DataType, Error, Fault, Func, Untyped};
@@ -16,7 +16,7 @@ fn all_reduce(rank: &DeviceRank, memory: &DeviceMemory, count: usize) -> Result<
     unsafe { rank.comm.enqueue_untyped(&call, rank.stream.by_ref()) }
 }
 
-/// Every rank all-reduces so many floats, or nothing, and waits. What each is told.
+/// Every rank all-reduces so many floats, or nothing, and waits. Returns each rank's fault.
 fn faults(counts: [Option<usize>; 2], timeout: Duration) -> Vec<Option<Fault>> {
     let mut world = DeviceWorld::new(2, Settings { timeout, ..Settings::default() }, None);
     let ranks = world.ranks.iter_mut().zip(counts);

@@ -17,7 +17,7 @@ use std::time::Duration;
 /// How a network uses GPUs' memory.
 #[derive(Clone, Copy, Debug)]
 struct Way {
-    /// How it is told of it.
+    /// The kind of memory by which it registers.
     memory: MemoryKinds,
     /// Whether it sends from there, beside receiving.
     reads: bool,
@@ -31,7 +31,7 @@ const BOTH_WAYS: Way = Way { memory: MemoryKinds::CUDA, reads: true, flushes: tr
 
 const HOSTS: [&str; 4] = ["0", "1", "2", "3"];
 
-/// Sets up a rank: which one it is its host says.
+/// Sets up a rank; its host tells which one it is.
 fn adjust(config: &mut Config, way: Way, moved: &Arc<Moved>) {
     let rank: u32 = config.host_id.as_ref().and_then(|host| host.parse().ok()).expect("a host's number");
     config.net.socket.interfaces = InterfaceFilter::parse("=lo");
@@ -57,7 +57,7 @@ fn world(nranks: u32, settings: Settings, way: Way) -> (DeviceWorld, Arc<Moved>)
     (world, moved)
 }
 
-/// The number of GPUs to use; none, and a line that says so, where there is one only.
+/// The number of GPUs to use; with one GPU only, prints a line and returns none.
 fn ranks() -> Option<u32> {
     let ranks = gpus().min(4);
     if ranks < 2 {

@@ -25,7 +25,7 @@ fn settings() -> Vec<Settings> {
     all
 }
 
-/// Counts around everything that a plan knows.
+/// Counts around every threshold of a plan.
 fn counts(
     settings: &Settings,
     channels: Option<u32>,
@@ -125,7 +125,7 @@ matrices! {
     needs_gpu_conformance_8: 8 x 1;
 }
 
-/// One line that tells whether anything works at all.
+/// A smoke test: whether anything works at all.
 #[test]
 #[ignore = "needs a GPU"]
 fn needs_gpu_all_reduce() {

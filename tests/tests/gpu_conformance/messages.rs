@@ -88,7 +88,7 @@ fn exchange(world: &DeviceWorld, memories: &[Memories], messages: &[Message]) {
                 (to, half(Func::Recv, &memories[to].recv, from, message)),
             ] {
                 let DeviceRank { comm, stream, .. } = &world.ranks[rank];
-                // SAFETY: within the memory, which nobody else uses until the streams are waited for.
+                // SAFETY: within the memory, which nobody else uses until the streams are synchronised.
                 unsafe { group.add_untyped(comm, &call, stream.by_ref())? };
             }
         }
@@ -100,7 +100,7 @@ fn exchange(world: &DeviceWorld, memories: &[Memories], messages: &[Message]) {
     }
 }
 
-/// So many random groups, every byte looked at.
+/// Random groups of messages; compares every byte.
 pub fn run(world: &DeviceWorld, rounds: usize) {
     let nranks = world.ranks.len();
     let memories: Vec<Memories> = world.ranks.iter().map(Memories::new).collect();

@@ -76,7 +76,7 @@ fn needs_gpu_net_rings_and_trees_by_every_protocol() {
         return println!("skipped: this machine has one GPU");
     }
     for algorithm in [Algorithm::Ring, Algorithm::Tree] {
-        // LL128 is not for networks: who names it gets another.
+        // LL128 is not for networks: naming it selects another protocol.
         for protocol in [Protocol::LL, Protocol::LL128, Protocol::Simple] {
             let settings = Settings::forced(algorithm, protocol);
             every_function(&mut world(gpus().min(4), settings), &[Func::AllReduce]);

@@ -18,7 +18,7 @@ const SLICE_ELEMS: usize = 40_000;
 const TOKEN_ELEMS: usize = 30_000;
 const MEMORY_ELEMS: usize = SLICES * SLICE_ELEMS + 2 * TOKEN_ELEMS;
 
-/// What can be told from memory: every operation changes it, and differently each time.
+/// Operations whose effects memory shows: each changes it in a different way each time.
 #[derive(Clone, Copy, Debug)]
 enum Op {
     /// Every rank's slice becomes the sum.
@@ -68,7 +68,8 @@ impl Play {
             for (op, streams) in ops.iter().zip(streams) {
                 for (at, rank) in self.world.ranks.iter().enumerate() {
                     for call in self.calls(*op, at).iter().flatten() {
-                        // SAFETY: within this rank's memory, which nobody else uses until the streams are waited for.
+                        // SAFETY: within this rank's memory, which nobody else uses until the streams are
+                        // synchronised.
                         unsafe { group.add_untyped(&rank.comm, call, streams[at])? };
                     }
                 }
@@ -129,7 +130,7 @@ impl Play {
         self.expect(ops);
     }
 
-    /// Waits for everything, and looks at every byte.
+    /// Synchronises all streams, and compares every byte.
     fn compare(&self) {
         for ((rank, memory), numbers) in self.world.ranks.iter().zip(&self.memories).zip(&self.expected) {
             rank.comm.synchronize(rank.stream.by_ref()).unwrap_or_else(|error| panic!("{error}"));
@@ -267,7 +268,7 @@ fn needs_gpu_net_graphs_captured_from_two_streams() {
     }
 }
 
-/// A capture that is thrown away, one that nobody ever ends, and a graph that is never launched.
+/// A discarded capture, one that is never ended, and a graph that is never launched.
 #[test]
 #[ignore = "needs GPUs"]
 fn needs_gpu_net_captures_that_come_to_nothing() {

@@ -104,7 +104,8 @@ fn needs_gpu_peer_access_may_be_forbidden() {
     }
 }
 
-/// GPUs below two sockets, as a file says: below each they use each other's memory, across they meet on the host. Whatever links them.
+/// GPUs below two sockets, as a file states: below each they access each other's memory, across they use host memory,
+/// whatever links them.
 fn two_sockets(gpus: u32) -> String {
     let bus = |ordinal| Device::open(ordinal).unwrap_or_else(|error| panic!("{error}")).id().bus;
     let gpu = |ordinal: u32| {

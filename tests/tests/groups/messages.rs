@@ -154,7 +154,7 @@ fn messages_that_no_proxy_holds_at_once_match_whatever_the_order() {
     });
 }
 
-/// A library that adds its calls to the group of whoever calls it.
+/// A library that adds its calls to its caller's group.
 fn exchange<'env>(
     group: &mut Group<'env>,
     rank: &'env Communicator,

@@ -53,7 +53,7 @@ fn random_groups(name: &'static str, settings: Settings) {
         let world = &mut *worlds[size].borrow_mut();
         doing(|| format!("{ops:?} on {} ranks, {per_thread} on a thread", world.size()));
         if world.ranks.iter().any(|rank| rank.async_error().is_some()) {
-            // The smaller case that proptest looks for needs ranks that still work.
+            // proptest's search for a smaller case needs working ranks.
             *world = World::new(SIZES[size], settings);
         }
         let mut program = Program::new(&ops, SIZES[size], seed);

@@ -35,7 +35,7 @@ fn no_color_joins_nothing() {
     let _deadline = Deadline::start("no_color_joins_nothing", LIMIT);
     let seen = World::new(4, Settings::default()).each(|rank| {
         let child = rank.split((rank.rank() != 1).then_some(u32::MAX), 0).unwrap();
-        // The parent goes on, also for the one that stayed out.
+        // The parent stays usable, also for the rank that stayed out.
         let mut one = [1u8];
         rank.all_reduce_in_place(&mut one, ReduceOp::SUM).unwrap();
         assert_eq!(one, [4]);

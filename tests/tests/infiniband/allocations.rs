@@ -57,7 +57,7 @@ fn messages_allocate_nothing() {
     let (sends, receives) = (register(&mut *send.comm, &mut from), register(&mut *recv.comm, &mut to));
     let before = CALLS.with(Cell::get);
     for len_bytes in [1, 64, 5000, 100_000, 0, 100_000] {
-        // SAFETY: the bytes are registered, and nobody touches them until the requests are done.
+        // SAFETY: the bytes are registered, and nobody accesses them until the requests complete.
         let awaited = until("a receive", || unsafe {
             recv.comm.irecv(to.as_mut_ptr(), to.len(), receives).expect("the connection is whole")
         });

@@ -12,7 +12,7 @@ const LEN: usize = 4096;
 /// Set in the process that is killed.
 const ROLE: &str = "OXCCL_TEST_RECEIVER";
 
-/// The receiver: says where it listens, offers room for ever, and receives whatever comes.
+/// The receiver: prints its address, posts receives for ever, and receives everything.
 #[test]
 #[ignore = "needs two RoCE devices: cargo xtask test --only softroce"]
 fn receiver_that_is_killed() {
@@ -29,7 +29,7 @@ fn receiver_that_is_killed() {
     let registration = unsafe { comm.register(memory) }.expect("host memory");
     loop {
         let awaited = until("room", || {
-            // SAFETY: registered, and nobody looks at it.
+            // SAFETY: registered, and never read.
             unsafe { comm.irecv(bytes.as_mut_ptr(), LEN, registration) }.expect("the connection is whole")
         });
         until("a message", || comm.test(awaited).expect("the connection is whole"));

@@ -96,7 +96,7 @@ fn a_handle_of_another_network_is_refused_in_the_plugins_words() {
     assert!(error.contains("head 1's handle is of another network"), "{error}");
 }
 
-/// Operations that differ are told by this plugin; what it says is what is told.
+/// This plugin detects operations that differ; its message becomes the error.
 #[test]
 fn operations_that_differ_are_told_in_the_plugins_words() {
     let _deadline = Deadline::start("operations_that_differ_are_told_in_the_plugins_words", LIMIT);
@@ -108,7 +108,7 @@ fn operations_that_differ_are_told_in_the_plugins_words() {
     assert!(error.contains("head 1 does another operation"), "{error}");
 }
 
-/// One library has both tables, and either is found in it; which libraries are looked into `NCCL_NET_PLUGIN` says.
+/// One library has both tables, and either is found in it. `NCCL_NET_PLUGIN` names the libraries.
 #[test]
 fn the_library_of_the_net_plugin_is_looked_into() {
     let _deadline = Deadline::start("the_library_of_the_net_plugin_is_looked_into", LIMIT);

@@ -1,4 +1,4 @@
-//! The faulty network does what its plan says, and the same again for the same seed.
+//! The faulty network follows its plan, and repeats it for the same seed.
 
 use super::{LIMIT, sockets};
 use oxccl::net::fault::{FaultNet, FaultPlan};
@@ -46,7 +46,7 @@ fn a_cut_is_seen_at_both_ends() {
     let net = faulty(FaultPlan { cut_at: Some(1), ..FaultPlan::default() });
     let mut pair = pair(&net);
     assert!(pair.send.post(b"x").expect("the first request is spared"));
-    // Until it is said to be done it may be given up with the connection.
+    // Until it is complete it may be cancelled with the connection.
     until("the first request", || pair.send.oldest().expect("it is spared"));
     let error = pair.send.post(b"y").expect_err("the second is not");
     assert!(matches!(error, NetError::Closed { .. }), "{error}");

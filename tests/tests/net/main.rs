@@ -1,4 +1,4 @@
-//! Every network that needs no special hardware keeps every promise of the contract, under ill luck too.
+//! Every network that needs no special hardware keeps every promise of the contract, with injected faults too.
 
 mod stranger;
 mod faults;

@@ -24,7 +24,7 @@ fn every_version_keeps_the_contract() {
     for version in VERSIONS {
         let net = open(version, "").expect("a plugin that works");
         assert_eq!((net.name(), net.devices()), ("Plug", 2));
-        // What a handle is worth, a plugin says when it connects: see below.
+        // A plugin checks a handle when it connects: see below.
         let promised = CASES.iter().filter(|(what, _)| !what.contains("garbage"));
         run(promised, &format!("version {version}"), &net);
     }

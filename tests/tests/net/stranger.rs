@@ -1,4 +1,4 @@
-//! Whoever comes to a listener's port without its token: refused, and nobody is the worse for it.
+//! A connection to a listener's port without its token is refused, and delays no other.
 
 use super::{LIMIT, sockets};
 use oxccl::bootstrap::wire::Reader;
@@ -23,7 +23,7 @@ fn strangers_are_refused_and_delay_nobody() {
     let strangers: Vec<TcpStream> = (0..40u8)
         .map(|i| {
             let mut stream = TcpStream::connect(there).expect("the port is open");
-            // Some say nothing, some nonsense, some the beginning of the right thing.
+            // Some send nothing, some garbage, some the beginning of a correct handshake.
             let said: &[u8] = match i % 4 {
                 0 => b"",
                 1 => b"GET / HTTP/1.1\r\n\r\n",
@@ -58,7 +58,7 @@ fn strangers_are_refused_and_delay_nobody() {
     for mut stranger in strangers {
         stranger.set_read_timeout(Some(std::time::Duration::from_secs(10))).expect("an option");
         let mut told = Vec::new();
-        // Closed or reset. What it was told before is at most a challenge with a nonce.
+        // Closed or reset. At most it received a challenge with a nonce before.
         let _ = stranger.read_to_end(&mut told);
         assert!(told.len() <= 40, "a stranger was told {} bytes", told.len());
     }
@@ -108,6 +108,6 @@ fn what_a_connection_said_cannot_be_said_again() {
         assert!(listener.poll_accept().expect("strangers are no error").is_none());
         replay.read_to_end(&mut told).is_ok().then_some(())
     });
-    // A challenge of 40 bytes, then the verdict: its first byte says that the proof was wrong.
+    // A challenge of 40 bytes, then the verdict: its first byte means a wrong proof.
     assert_eq!(told.get(40), Some(&2), "{told:?}");
 }

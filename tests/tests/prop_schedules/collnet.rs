@@ -80,7 +80,7 @@ proptest! {
     }
 }
 
-/// As in a tree: who sends up more than all slots on its way hold before it takes anything down blocks the network.
+/// As in a tree: a rank that sends up more than all slots on the way hold, before it receives, blocks the network.
 #[test]
 fn a_lag_beyond_all_slots_deadlocks() {
     let call = Call { n: 2, count: 40, nchannels: 1, grain: 1, chunk: 1, slice: 1, seed: 7 };

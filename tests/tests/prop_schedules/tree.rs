@@ -1,4 +1,4 @@
-//! Trees: both span, nobody is inner in both, and the two halves never wait for each other in a circle.
+//! Trees: both span, no rank is inner in both, and the two halves never wait for each other in a circle.
 
 use oxccl_shared::abi::Rank;
 use oxccl_shared::algo::tree::{
@@ -15,7 +15,8 @@ fn children(links: &TreeLinks) -> impl Iterator<Item = Rank> + '_ {
     links.down.iter().flatten().copied()
 }
 
-/// One tree's links of all ranks: parents and children agree, one root, everybody reaches it, as deep as stated.
+/// One tree's links of all ranks: parents and children agree, one root, which every rank reaches, of the stated
+/// depth.
 fn check_spanning(tree: &[TreeLinks], root: u32) {
     let n = tree.len() as u32;
     let mut deepest = 0;

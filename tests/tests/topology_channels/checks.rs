@@ -16,7 +16,7 @@ pub fn is_permutation(ring: &[u32], nranks: usize) -> bool {
         && ring.len() == nranks
 }
 
-/// Every rank reaches one root by going up, and parents and children know each other.
+/// Every rank reaches one root by going up, and parents and children agree.
 pub fn check_tree(tree: &[TreeLinks]) {
     let roots = tree.iter().filter(|links| links.is_root()).count();
     assert_eq!(roots, 1);

@@ -170,7 +170,7 @@ fn files_without_harm_are_searched() {
     }
 }
 
-/// Found by the test above: below what looks like a display adapter a GPU was passed over, and no ring had its rank.
+/// Found by the test above: a GPU below what looks like a display adapter was skipped, and no ring had its rank.
 #[test]
 fn a_gpu_that_is_out_of_reach_is_named() {
     let file = |class: &str| {

@@ -1,4 +1,4 @@
-//! Machines by name: those that data centres have and no file here describes, and some that nobody would build.
+//! Named machines: common ones in data centres that no file here describes, and some implausible ones.
 
 use oxccl::topology::{BusId, C2c, Cpu, Device, Gpu, Inventory, Net, Nic, NvLink, Pci};
 
@@ -99,7 +99,7 @@ impl Shelf {
         });
     }
 
-    /// The machine, whose GPUs have as many NVLinks to each other as `count` says.
+    /// The machine, with `count` NVLinks between each two GPUs.
     pub fn with_nvlinks(self, count: impl Fn(usize, usize) -> u32) -> Inventory {
         let link = |own: usize, peer: usize| NvLink {
             target: self.gpus[peer],
@@ -227,7 +227,7 @@ fn power9() -> Inventory {
 /// All of them, by name.
 pub fn machines() -> Vec<(&'static str, Inventory)> {
     let mixed = [400, 200, 100, 25, 10, 400, 200, 100];
-    // As many NVLinks from a to b as numbers say that look like none: not the same number both ways.
+    // Numbers of NVLinks without a pattern: not the same both ways.
     let uneven = |a: usize, b: usize| match (a * b + a + b) % 3 {
         0 => 0,
         _ => 1 + (a + 2 * b) as u32 % 3,

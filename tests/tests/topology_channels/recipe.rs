@@ -11,7 +11,7 @@ pub struct Recipe {
     /// Socket and switch of each GPU.
     gpus: Vec<(usize, usize)>,
     nics: Vec<(usize, usize, u32, bool)>,
-    /// 0: none; 1: a switch; 2: pairs as told.
+    /// 0: none; 1: a switch; 2: the given pairs.
     nvlink: u32,
     pairs: Vec<u32>,
     lanes: u32,

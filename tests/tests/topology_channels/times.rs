@@ -67,7 +67,7 @@ impl Bed {
         Duration::from_millis(if self.system.gpus.len() <= 8 { 100 } else { 1000 })
     }
 
-    /// Every graph that NCCL knows, each with its name and the time of the processor that it took.
+    /// Every graph of NCCL, each with its name and the CPU time that it took.
     fn search(&self) -> Vec<(&'static str, Graph, Duration)> {
         let search = Search::new(&self.system, &self.paths, &self.config);
         let gpus = self.system.gpus.len();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 pub fn head_leaves(net: &Arc<dyn CollNet>) {
     let device = net.properties(0).expect("device 0").name;
     let what = What::all_reduce(1000, DataType::U64, RedOp::Sum);
-    // Whoever leaves: a network may be played by one of the heads.
+    // Any of them: one of the heads may play the network.
     for leaver in 0..3 {
         let mut ends = heads(net, 3);
         drop(ends.remove(leaver));
@@ -28,7 +28,7 @@ pub fn head_leaves(net: &Arc<dyn CollNet>) {
             assert!(text.contains(&device) && text.contains(&format!("head {head} of 3")), "{text}");
             // The communicator stays broken.
             assert_eq!(end.post(&what, &[1; 8000], 8000), Err(error));
-            // Until somebody else leaves, only head 0 may know that head 1 or 2 has.
+            // Until another head leaves, only head 0 may know that head 1 or 2 has.
             if leaver != 0 {
                 break;
             }

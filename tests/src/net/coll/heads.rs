@@ -80,7 +80,7 @@ impl End {
         };
         let send = part(&mut memory)?;
         let recv = if what.in_place { send } else { part(&mut apart)? };
-        // SAFETY: the memory is registered and long enough, and nobody touches it until the request is done.
+        // SAFETY: the memory is registered and long enough, and nobody accesses it until the request completes.
         let posted = unsafe {
             match what.func {
                 Func::AllReduce => self.comm.iallreduce(send, recv, what.reduction),
@@ -111,12 +111,12 @@ impl End {
         Ok(Some(output))
     }
 
-    /// Operations under way.
+    /// Operations in flight.
     pub fn under_way(&self) -> usize {
         self.posted.len()
     }
 
-    /// The requests under way, oldest first.
+    /// The requests in flight, oldest first.
     pub fn requests(&self) -> Vec<Request> {
         self.posted.iter().map(|posted| posted.request).collect()
     }
