@@ -1,4 +1,4 @@
-//! A connection block as its proxy sees it: control words and slots, which need not lie together.
+//! A connection block as its proxy sees it: control words and slots, which may be in different memory.
 
 use crate::net::{Comm, NetError, NetMemory, NetMemoryKind, Registration};
 use oxccl_shared::abi::{ConnControl, ConnLayout, Protocol, Step};
@@ -7,34 +7,34 @@ use oxccl_shared::proto;
 use std::ops::Range;
 use std::ptr::NonNull;
 
-/// Where one connection's half lies on this host.
+/// The memory of one connection's half on this host.
 ///
-/// Slots of line protocols always lie in host memory, because the proxy reads their flags (sending) or writes their lines
-/// (receiving). Slots that a counter announces are bytes to the proxy, and may be device memory that the NIC reaches.
+/// Line slots are always in host memory, because the proxy reads their flags (sending) or writes their lines
+/// (receiving). Simple slots are opaque bytes to the proxy, and may be in device memory that the NIC accesses.
 #[derive(Clone, Copy, Debug)]
 pub struct ProxyBlock {
     producer_side: NonNull<ConnControl>,
     consumer_side: NonNull<ConnControl>,
-    /// What the layout's offsets count from, for slots whose lines carry flags.
+    /// Base of the layout's offsets of line slots.
     lines: NonNull<u8>,
-    /// The same for slots that a counter announces; the address itself may be nobody's.
+    /// The same for Simple slots; the address itself may be outside any memory of this process.
     bulk: *mut u8,
-    /// Who knows those already, if they are a device's.
+    /// Registration of the Simple slots, if they are in device memory.
     device: Option<OfDevice>,
     layout: ConnLayout,
 }
 
-// SAFETY: the memory that the constructors vouch for is reachable from every thread; who may touch it when is promised there.
+// SAFETY: the constructors' memory is reachable from every thread; their obligations state who may access it.
 unsafe impl Send for ProxyBlock {}
 
-/// Counted slots in memory of a device, which the network reaches and the proxy does not.
+/// Simple slots in device memory, which the network accesses and the proxy does not.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceSlots {
     /// The first one.
     pub first: NonNull<u8>,
-    /// As what the communicator of the block's end knows them.
+    /// Their registration with the communicator of the block's end.
     pub registration: Registration,
-    /// Whether what was received there is flushed before the device's kernel is told.
+    /// Whether received data must be flushed before it is published to the device's kernel.
     pub needs_flush: bool,
 }
 
@@ -44,7 +44,7 @@ struct OfDevice {
     needs_flush: bool,
 }
 
-/// What a proxy registered of a block.
+/// Registrations of a block's slots.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BlockRegistrations {
     lines: Registration,
@@ -71,7 +71,7 @@ impl ProxyBlock {
         }
     }
 
-    /// The same, with the producer's word (`head`) elsewhere: where the producer polls it.
+    /// The same, with the producer's word (`head`) elsewhere: in the memory of the producer, which polls it.
     ///
     /// # Safety
     /// 1. `control` is a zeroed [`ConnControl`] that this process can read and write and that outlives the proxy end.
@@ -79,11 +79,12 @@ impl ProxyBlock {
         ProxyBlock { producer_side: control, ..self }
     }
 
-    /// The same, with counted slots on a device.
+    /// The same, with Simple slots on a device.
     ///
     /// # Safety
-    /// 1. From the first one on the device has memory for the counted slots of this layout, as long as the proxy end lives.
-    /// 2. The end is made with the communicator that gave the registration, which has all of them.
+    /// 1. The device has memory for the Simple slots of this layout, from the first one on, as long as the proxy end
+    ///    lives.
+    /// 2. The end is created with the communicator that issued the registration, which covers all of them.
     pub unsafe fn with_counted_slots(self, slots: DeviceSlots) -> ProxyBlock {
         let DeviceSlots { first, registration, needs_flush } = slots;
         let bulk = first.as_ptr().wrapping_sub(self.extent(false).start);
@@ -122,7 +123,7 @@ impl ProxyBlock {
         self.base(protocol).wrapping_add(proto::slot_offset(protocol, &self.layout, step.slot()))
     }
 
-    /// Whether a slot received in place must be flushed before its consumer, a device, may look.
+    /// Whether a slot received in place must be flushed before its consumer, a device, may read it.
     pub(super) fn needs_flush(&self, protocol: Protocol) -> bool {
         self.device.is_some_and(|device| device.needs_flush) && !proto::is_flagged(protocol)
     }
@@ -141,7 +142,7 @@ impl ProxyBlock {
         at(0).min().unwrap_or(0)..at(STEPS).max().unwrap_or(0)
     }
 
-    /// Makes the slots known to a communicator that does not know them yet.
+    /// Registers the slots with a communicator.
     ///
     /// # Safety
     /// 1. The communicator is dropped before the memory of this block is unmapped.
@@ -166,7 +167,7 @@ impl ProxyBlock {
 }
 
 impl BlockRegistrations {
-    /// What the slots of `protocol` belong to.
+    /// The registration of the slots of `protocol`.
     pub(super) fn of(&self, protocol: Protocol) -> Registration {
         if proto::is_flagged(protocol) { self.lines } else { self.bulk }
     }

@@ -1,4 +1,4 @@
-//! The loop: takes orders, spreads them over connections, moves what can be moved.
+//! The proxy's loop: takes orders, distributes them over connections, and drives these.
 
 use super::counters::{Counters, SubOp};
 use super::error::{EndError, EndFault, Outstanding, Place, ProxyFailure};
@@ -16,34 +16,34 @@ use std::fmt::Write;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Orders that may be open at once, taken and not done. A later one waits, also if it could be done at once: so a group of
-/// messages has at most so many.
+/// Most orders open at once, that is, taken and incomplete. A later one waits, even if it could complete at once: so
+/// this also limits the messages of a group.
 pub const ORDERS_OPEN_MAX: usize = 1024;
 /// Orders taken in one turn.
 const BATCH: usize = 16;
-/// Between two looks at the clock at most this part of the timeout counts: whoever did not look longer, because its process was
-/// stopped or its host slept, knows nothing of that time.
+/// Between two clock reads at most this part of the timeout counts: a process that was stopped, or whose host slept,
+/// knows nothing of that time.
 const GAPS_MIN: u32 = 4;
 
 /// One end of a connection.
 pub enum ProxyEnd {
-    /// That sends.
+    /// The sending end.
     Send(SendEnd),
-    /// That receives.
+    /// The receiving end.
     Recv(RecvEnd),
 }
 
-/// What a proxy is made of.
+/// The parts of a proxy.
 pub struct ProxyParts {
     /// This rank.
     pub rank: Rank,
-    /// How many ranks there are.
+    /// Ranks of the communicator.
     pub nranks: u32,
-    /// This rank's places in rings and trees, by channel.
+    /// This rank's positions in rings and trees, by channel.
     pub channels: Box<[ProxyChannel]>,
     /// The connections to and from other hosts; for each channel at most one with each peer in each direction.
     pub ends: Vec<ProxyEnd>,
-    /// How long a connection on which an operation has begun may wait for the other end, if for ever is too long.
+    /// Timeout for the other end of a connection with an operation in progress; none waits for ever.
     pub timeout: Option<Duration>,
 }
 
@@ -51,20 +51,20 @@ pub struct ProxyParts {
 struct Lane {
     end: ProxyEnd,
     queue: List,
-    /// The order that the running sub-operation is a part of.
+    /// The order of the running sub-operation.
     ticket: u64,
     is_active: bool,
-    /// Transitions ever, and as of the last look at the clock.
+    /// Transitions so far, and at the last clock read.
     moved: u64,
     moved_seen: u64,
-    /// When it was last found to have moved, or to wait for this rank's own kernel.
+    /// When a clock read last found that it had moved, or that it waited for this rank's own kernel.
     late_since: Duration,
 }
 
-/// The proxy of one rank: drives all its connections to other hosts. One thread at a time.
+/// The proxy of one rank: drives all its connections to other hosts. One thread at a time uses it.
 pub struct Progress {
     source: OrderConsumer<'static, ProxyOrder, ORDERS_WAITING_MAX>,
-    /// Where those wait that `source` had no room for, if there is such a place.
+    /// The queue behind `source`, if there is one.
     overflow: Option<Arc<Overflow>>,
     shared: &'static ProxyShared,
     failure: Arc<OnceLock<ProxyFailure>>,
@@ -77,7 +77,7 @@ pub struct Progress {
     /// Lanes that have something to do.
     active: Vec<u16>,
     pool: Pool,
-    /// Sub-operations missing of each open order, by ticket.
+    /// Incomplete sub-operations of each open order, by ticket.
     missing: Box<[u32]>,
     /// The oldest open order.
     first_open: u64,
@@ -87,9 +87,9 @@ pub struct Progress {
     timeout: Option<Duration>,
     trace: Trace,
     traced_at_clock: u64,
-    /// The last look at the clock.
+    /// The last clock read.
     checked_at: Duration,
-    /// Dropped last: what `shared` and `source` lie in.
+    /// Dropped last: the memory of `shared` and `source`.
     _keep: Keep,
 }
 
@@ -196,12 +196,12 @@ impl Progress {
         }
     }
 
-    /// The same, which also takes what waits in `overflow`.
+    /// The same, which also takes orders from `overflow`.
     pub(super) fn with_overflow(self, overflow: Option<Arc<Overflow>>) -> Progress {
         Progress { overflow, ..self }
     }
 
-    /// Takes orders and moves what can be moved, without waiting. Returns how many orders and steps went on.
+    /// Takes orders and makes progress, without blocking. Returns the number of orders and steps that advanced.
     #[inline]
     pub fn do_work(&mut self) -> usize {
         self.turn += 1;
@@ -236,7 +236,7 @@ impl Progress {
         self.active.is_empty()
     }
 
-    /// Whether it shall not go on: it was told to abort, or to stop and has done everything it was told before.
+    /// Whether to end: after an abort, or after a stop once all earlier orders are complete.
     pub fn has_ended(&self) -> bool {
         // ACQUIRE pairs with RELEASE in ProxyOrders::stop: orders given before are in the queue.
         match self.shared.wish.load_acquire() {
@@ -250,8 +250,8 @@ impl Progress {
         }
     }
 
-    /// Looks at the clock, `now` being the time since any fixed beginning: finds connections that have begun an operation and
-    /// wait for the other end too long. Call it now and then, when nothing moves.
+    /// Checks timeouts: finds connections with an operation in progress that have waited too long for the other end.
+    /// `now` is the time since any fixed start. Call it at intervals when nothing moves.
     pub fn check(&mut self, now: Duration) {
         if self.trace.count() != self.traced_at_clock {
             self.trace.note(self.turn, Event::Clock { ms: now.as_millis() as u64 });
@@ -297,18 +297,18 @@ impl Progress {
 
     #[inline]
     fn next_order(&mut self) -> Option<ProxyOrder> {
-        // Asked first: see `Overflow::is_empty`.
+        // Checked first: see `Overflow::is_empty`.
         let overflows = self.overflows();
         self.source.pop().or_else(|| self.overflow.as_ref().filter(|_| overflows)?.pop())
     }
 
-    /// Whether orders wait that the FIFO had no room for.
+    /// Whether the overflow holds orders.
     #[inline]
     fn overflows(&self) -> bool {
         self.overflow.as_ref().is_some_and(|overflow| !overflow.is_empty())
     }
 
-    /// What failed first, if something has.
+    /// The first failure, if there is one.
     pub(super) fn failure(&self) -> Option<&ProxyFailure> {
         self.failure.get()
     }
@@ -323,7 +323,7 @@ impl Progress {
             places.is_some_and(|places| places.iter().all(|place| pattern::is_known(op, place)))
         };
         let Some(op) = order.decode().filter(known) else {
-            // It stays open: whoever waits for it finds the failure.
+            // It stays open: a thread that waits for it finds the failure.
             self.missing[ticket as usize % ORDERS_OPEN_MAX] = 1;
             self.report(None, format!("an order that means nothing: {order:?}"));
             return;
@@ -334,7 +334,7 @@ impl Progress {
             let channel = order.first_channel + index;
             let mut emit = |peer: Rank, way: Way, amount: Amount| {
                 let key = (ChannelId(channel), peer, way == Way::Send);
-                // Others are of this host.
+                // The other ranks are on this host.
                 let Ok(found) = lookup.binary_search_by_key(&key, |(key, _)| *key) else { return };
                 let number = lookup[found].1;
                 let lane = &mut lanes[number as usize];
@@ -359,7 +359,7 @@ impl Progress {
         self.complete();
     }
 
-    /// Drives one connection. Returns how many transitions there were and whether there is more to do.
+    /// Drives one connection. Returns the number of transitions and whether there is more to do.
     #[inline]
     fn drive(&mut self, number: u16) -> (usize, bool) {
         let lane = &mut self.lanes[number as usize];
@@ -410,7 +410,7 @@ impl Progress {
         self.report(Some(error), said);
     }
 
-    /// Keeps the first failure, with all that a person needs to understand it.
+    /// Records the first failure, with a post-mortem.
     #[cold]
     fn report(&mut self, error: Option<Arc<EndError>>, said: String) {
         if self.failure.get().is_none() {
@@ -422,7 +422,7 @@ impl Progress {
         }
     }
 
-    /// What every connection is doing, and what happened lately.
+    /// The state of every connection and the latest events.
     pub fn post_mortem(&self) -> String {
         let mut said = format!(
             "proxy of rank {}: orders {} to {} are open, turn {}\n",
@@ -439,7 +439,7 @@ impl Progress {
     }
 }
 
-/// Tells the user's thread how many orders are done.
+/// Publishes the number of complete orders.
 fn complete(first_open: &mut u64, next_ticket: u64, missing: &[u32], shared: &ProxyShared) {
     let before = *first_open;
     while *first_open < next_ticket && missing[*first_open as usize % ORDERS_OPEN_MAX] == 0 {
@@ -451,13 +451,13 @@ fn complete(first_open: &mut u64, next_ticket: u64, missing: &[u32], shared: &Pr
     }
 }
 
-/// Whether a connection whose operation has begun waits for the other end, and not for this rank's kernel.
+/// Whether a connection with an operation in progress waits for the other end, and not for this rank's kernel.
 fn waits_for_peer(end: &ProxyEnd, counters: &Counters) -> bool {
     match end {
         ProxyEnd::Send(_) => counters.received > counters.done,
         ProxyEnd::Recv(_) => {
             let has_begun = counters.received > 0;
-            // A flush is the network's too.
+            // The network performs the flush too.
             has_begun && counters.posted > counters.received || counters.received > counters.flushed
         }
     }
