@@ -7,6 +7,7 @@
 
 pub mod api;
 pub mod channel;
+pub mod machine;
 pub mod launch;
 pub mod plan;
 pub mod proxy;

@@ -8,7 +8,7 @@
 
 mod engine;
 mod history;
-mod messages;
+pub(crate) mod messages;
 mod channel;
 mod fiber;
 mod lend;
@@ -18,7 +18,6 @@ mod wait;
 mod health;
 mod blame;
 mod told;
-pub mod cuda;
 
 pub use channel::Channel;
 pub use coll_links::CollLinks;
@@ -27,6 +26,8 @@ pub use engine::{Engine, EngineParts};
 pub use fiber::GROUP_COMMUNICATORS_MAX;
 pub(crate) use fiber::{Job, run_together};
 pub use health::{Fault, Health, Outstanding};
+pub(crate) use history::History;
 pub use net_links::NetLinks;
 pub use told::Told;
+pub(crate) use wait::{LEFT_GRACE, NAP, REPLY_TIME, announce};
 pub use wait::{Tell, WaitContext};

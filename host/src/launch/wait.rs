@@ -27,16 +27,16 @@ const SPINS_CROWDED: u32 = 32;
 const VISITS_BEFORE_YIELD: u32 = 4;
 /// How long a wait lasts before it sleeps between looks.
 const NAP_AFTER: Duration = Duration::from_millis(20);
-pub(super) const NAP: Duration = Duration::from_micros(100);
+pub(crate) const NAP: Duration = Duration::from_micros(100);
 /// How long a wait lasts before the other ranks are told what we are in, so that they can tell a mismatch.
 pub const ANNOUNCE_AFTER: Duration = Duration::from_millis(500);
 /// Between two looks at the clock at most this part of the timeout counts: a rank whose process was stopped (by a batch system that
 /// suspends jobs, by a debugger) knows nothing of that time, and its peers were stopped with it, as likely as not.
 const GAPS_MIN: u32 = 4;
 /// How long a rank that met another operation waits to hear which.
-pub(super) const REPLY_TIME: Duration = Duration::from_millis(500);
+pub(crate) const REPLY_TIME: Duration = Duration::from_millis(500);
 /// How long we look for what a rank may have sent before it left, from when we hear that it did.
-pub(super) const LEFT_GRACE: Duration = Duration::from_millis(500);
+pub(crate) const LEFT_GRACE: Duration = Duration::from_millis(500);
 
 /// How a rank speaks to the others outside of operations; used rarely and off the hot path.
 pub trait Tell: Send {
@@ -47,7 +47,7 @@ pub trait Tell: Send {
 }
 
 /// The other ranks hear of a fault, unless they know better.
-pub(super) fn announce(tell: &dyn Tell, outstanding: &Outstanding) {
+pub(crate) fn announce(tell: &dyn Tell, outstanding: &Outstanding) {
     match outstanding.fault {
         Fault::PeerDied { .. } | Fault::PeerAborted { .. } => return,
         // Whoever waits for us should name that rank, not us, and hears this before it hears that we left.

@@ -10,7 +10,7 @@ use crate::api::split;
 use crate::bootstrap::UniqueId;
 use crate::cuda::{Device, StreamRef};
 use crate::launch::RawCall;
-use crate::launch::cuda::{DeviceEngine, EnqueueError, KernelError};
+use crate::machine::cuda::{DeviceEngine, EnqueueError, KernelError};
 use crate::plan::Call;
 use crate::plan::tuning::{Explanation, TUNED};
 use oxccl_shared::abi::{DataType, Func, RedOp};

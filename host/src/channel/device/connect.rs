@@ -9,7 +9,7 @@ use super::ways::{WaySettings, Ways};
 use crate::bootstrap::Bootstrap;
 use crate::channel::ConnectError;
 use crate::cuda::{Device, DeviceId, PciBus};
-use crate::launch::cuda::ConnTables;
+use crate::machine::cuda::ConnTables;
 use crate::net::NetConfig;
 use crate::plan::Forced;
 use crate::plan::device::{ChannelLimits, DeviceFacts};

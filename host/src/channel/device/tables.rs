@@ -2,7 +2,7 @@
 
 use super::layout::{ConnKind, ConnName, DeviceLayout};
 use crate::cuda::{CudaError, Device, DeviceMemory, Stream};
-use crate::launch::cuda::{ConnLists, ConnTables};
+use crate::machine::cuda::{ConnLists, ConnTables};
 use oxccl_shared::abi::{ConnEnd, ConnLayout, KernelTree};
 use oxccl_shared::fifo::{ConsumerCursor, ProducerCursor};
 use std::mem::offset_of;

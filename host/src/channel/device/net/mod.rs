@@ -22,7 +22,7 @@ use crate::bootstrap::Bootstrap;
 use crate::channel::ConnectError;
 use crate::channel::networks::{Dialed, Dialing};
 use crate::cuda::Device;
-use crate::launch::cuda::{NetChannels, NetParts};
+use crate::machine::cuda::{NetChannels, NetParts};
 use crate::net::{
     GdrConfig, Net, NetConfig, NetError, NetProperties, UNKNOWN_MBPS, Whereabouts, find, nearest,
 };

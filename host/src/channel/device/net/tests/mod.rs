@@ -12,8 +12,8 @@ use crate::channel::device::connect::layout;
 use crate::channel::device::tables::{TableImage, image};
 use crate::channel::device::ways::{WaySettings, Ways};
 use crate::cuda::{CudaError, HostWork};
-use crate::launch::cuda::{ConnLists, NetProxy, Telling, collective_args};
 use crate::launch::{Health, Outstanding, RawCall, Tell, Told};
+use crate::machine::cuda::{ConnLists, NetProxy, Telling, collective_args};
 use crate::mem::Segment;
 use crate::net::socket::SocketConfig;
 use crate::plan::device::{

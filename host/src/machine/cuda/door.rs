@@ -9,7 +9,7 @@
 //! records, and so does the call, which calls no driver meanwhile.
 
 use crate::cuda::HostWork;
-use crate::launch::health::Health;
+use crate::launch::Health;
 use crate::proxy::progress::ProxyOrder;
 use oxccl_shared::abi::KERNEL_MESSAGES_MAX;
 use std::collections::VecDeque;

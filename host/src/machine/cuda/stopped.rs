@@ -4,7 +4,7 @@ use super::engine::{DeviceEngine, DeviceEngineParts, EnqueueError};
 use super::kernels::KernelError;
 use super::verdict::Verdict;
 use crate::cuda::{CudaError, StreamRef};
-use crate::launch::health::{Fault, Outstanding};
+use crate::launch::{Fault, Outstanding};
 use oxccl_shared::abi::StopCause;
 use std::time::Duration;
 

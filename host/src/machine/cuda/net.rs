@@ -5,8 +5,7 @@
 
 use super::door::{Behind, Door, Replay, Sink};
 use super::verdict::Verdict;
-use crate::launch::health::{Fault, Health};
-use crate::launch::wait::{LEFT_GRACE, Tell};
+use crate::launch::{Fault, Health, LEFT_GRACE, Tell};
 use crate::net::stream::{Direction, LinkError};
 use crate::plan::device::{DevicePlan, KernelId};
 use crate::proxy::progress::{

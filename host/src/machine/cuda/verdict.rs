@@ -1,8 +1,6 @@
 //! From what stopped a kernel or a connection to the communicator's fault, heard by all ranks.
 
-use crate::launch::health::{Fault, Health, Outstanding};
-use crate::launch::told::Told;
-use crate::launch::wait::{NAP, REPLY_TIME, Tell, announce};
+use crate::launch::{Fault, Health, NAP, Outstanding, REPLY_TIME, Tell, Told, announce};
 use crate::plan::CallRecord;
 use std::time::{Duration, Instant};
 

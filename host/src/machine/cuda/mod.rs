@@ -1,4 +1,4 @@
-//! Layer: host / launch / cuda.
+//! Layer: host / machine / cuda.
 //! Takes: calls with device addresses, streams, the tables of a communicator's connections.
 //! Gives: a [`DeviceEngine`] that puts the kernels on the streams; what stopped a kernel, as the communicator's fault.
 //! Never: waits for a kernel, except when a communicator ends; chooses algorithms (`plan` did).

@@ -2,9 +2,8 @@
 
 use super::engine::{DeviceEngine, EnqueueError, copy};
 use crate::cuda::StreamRef;
-use crate::launch::engine::RawCall;
-use crate::launch::health::Fault;
 use crate::launch::messages::{self, Message};
+use crate::launch::{Fault, RawCall};
 use crate::plan::device::{Arrangement, Batch, MessageWant, arrange};
 use oxccl_shared::abi::{Func, KERNEL_MESSAGES_MAX, KernelMessage, MessageArgs};
 use std::ffi::c_void;
