@@ -15,7 +15,7 @@ pub mod transport;
 pub mod net;
 pub mod bootstrap;
 pub mod topology;
-pub mod cuda;
+pub mod gpu;
 pub mod mem;
 pub mod os;
 
@@ -29,6 +29,7 @@ pub use api::{
 pub use bootstrap::{BootstrapConfig, BootstrapError, UniqueId};
 pub use channel::ConnectError;
 pub use launch::{Fault, Outstanding};
+pub use machine::cuda::driver as cuda;
 pub use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, RedOp};
 pub use oxccl_shared::reduce::{Element, F8E4M3, F8E5M2, bf16, f16};
 pub use transport::TransportKind;

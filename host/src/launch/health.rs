@@ -1,7 +1,7 @@
 //! Whether a communicator can go on, shared with its abort handles and its monitor thread.
 
 use super::blame::Waits;
-use crate::cuda::{CuResult, DeviceId};
+use crate::gpu::{CuResult, DeviceId};
 use crate::net::stream::LinkError;
 use crate::plan::{Call, CallRecord};
 use core::fmt;

@@ -1,7 +1,7 @@
 //! Layer: xtask / ptx.
 //! Takes: modules with their PTX and machine code.
 //! Gives: `oxccl.oxptx`, the one file that the library opens at run time; docs/ptx.md has its form.
-//! Never: reads one; `host/src/cuda/bundle.rs` does, and a test here makes the two meet.
+//! Never: reads one; `host/src/gpu/bundle` does, and a test here makes the two meet.
 
 use super::manifest::{Entry, Origin};
 use super::ptxas::hex;

@@ -1,6 +1,6 @@
 //! Buffers in GPU memory, typed.
 
-use crate::cuda::{CUdeviceptr, DeviceMemory};
+use crate::machine::cuda::driver::{CUdeviceptr, DeviceMemory};
 use cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut};
 use oxccl_shared::reduce::Element;
 use std::marker::PhantomData;

@@ -11,8 +11,9 @@ use crate::api::tune_file;
 use crate::bootstrap::{Bootstrap, UniqueId};
 use crate::channel::ConnectError;
 use crate::channel::device::{DeviceConnected, DeviceWanted, WaySettings, connect};
-use crate::cuda::Device;
+use crate::gpu::Gpu;
 use crate::launch::{Health, Tell};
+use crate::machine::cuda::driver::Device;
 use crate::machine::cuda::{DeviceEngine, DeviceEngineParts, DeviceKernels, Monitor, NetProxy};
 use crate::net::NetError;
 use crate::plan::device::DeviceFacts;
@@ -134,7 +135,7 @@ pub(super) fn assemble(
     let (rank, nranks) = (bootstrap.rank().0, bootstrap.nranks());
     let opened = open(rank, ordinal, &config);
     let wanted = DeviceWanted {
-        device: opened.as_ref().map(|(device, _)| device).map_err(Clone::clone),
+        device: opened.as_ref().map(|(device, _)| device as &dyn Gpu).map_err(Clone::clone),
         info: &this_process(&bootstrap, &config)?,
         settings: Config::MUST_AGREE,
         ways: WaySettings::new(&config.transports),
@@ -162,8 +163,11 @@ pub(super) fn assemble(
     if nranks > 1 {
         kernels.load_all(&connected.facts.repertoire());
     }
-    let failed =
-        |source: crate::cuda::CudaError| DeviceError { rank, nranks, source: Box::new(source.into()) };
+    let failed = |source: crate::machine::cuda::driver::CudaError| DeviceError {
+        rank,
+        nranks,
+        source: Box::new(source.into()),
+    };
     let monitor = Arc::new(Monitor::new(&device).map_err(failed)?);
     let health = Arc::new(Health::new(rank, nranks));
     let memory = report(rank, &connected);
@@ -214,5 +218,5 @@ fn report(rank: u32, connected: &DeviceConnected) -> MemoryReport {
         },
     };
     let peers = (0..layout.nranks).filter(|peer| *peer != rank).map(peer_memory);
-    MemoryReport { peers: peers.collect(), own_bytes: tables.memory.len() }
+    MemoryReport { peers: peers.collect(), own_bytes: tables.memory.len_bytes() }
 }

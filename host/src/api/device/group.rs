@@ -3,8 +3,8 @@
 use super::communicator::DeviceCommunicator;
 use crate::api::collectives::Untyped;
 use crate::api::error::Error;
-use crate::cuda::StreamRef;
 use crate::launch::RawCall;
+use crate::machine::cuda::driver::StreamRef;
 use oxccl_shared::abi::{DataType, Func};
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -36,7 +36,7 @@ struct Queued {
     /// Position among the group's calls.
     index: usize,
     /// Of the communicator's device.
-    stream: crate::cuda::CUstream,
+    stream: crate::machine::cuda::driver::CUstream,
     call: RawCall,
 }
 

@@ -8,7 +8,7 @@ use super::tables::{ConnSite, upload};
 use super::ways::{WaySettings, Ways};
 use crate::bootstrap::Bootstrap;
 use crate::channel::ConnectError;
-use crate::cuda::{Device, DeviceId, PciBus};
+use crate::gpu::{DeviceId, Gpu, PciBus};
 use crate::machine::cuda::ConnTables;
 use crate::net::NetConfig;
 use crate::plan::Forced;
@@ -23,7 +23,7 @@ use std::time::Duration;
 /// What to connect.
 pub struct DeviceWanted<'a> {
     /// This rank's GPU, or why it has none: the others shall hear of it.
-    pub device: Result<&'a Device, ConnectError>,
+    pub device: Result<&'a dyn Gpu, ConnectError>,
     /// This process.
     pub info: &'a PeerInfo,
     /// The variables whose digest `info.settings` is.
@@ -82,7 +82,7 @@ pub struct DeviceCard {
 const CARD_BYTES: usize = 34;
 
 impl DeviceCard {
-    fn of(device: &Device) -> DeviceCard {
+    fn of(device: &dyn Gpu) -> DeviceCard {
         let (sm, sm_count) = (device.sm(), device.sm_count());
         DeviceCard { uuid: device.uuid(), sm, sm_count, id: device.id() }
     }
@@ -171,7 +171,7 @@ pub fn connect(bootstrap: &Bootstrap, wanted: DeviceWanted<'_>) -> Result<Device
 /// The tables of all connections, once all ranks have theirs.
 fn make_tables(
     bootstrap: &Bootstrap,
-    device: &Device,
+    device: &dyn Gpu,
     layout: &DeviceLayout,
     arena: Option<&Arena>,
     net: Option<&NetConnected>,

@@ -1,7 +1,7 @@
 //! A rank's ends of all connections, as its kernels read them.
 
 use super::layout::{ConnKind, ConnName, DeviceLayout};
-use crate::cuda::{CudaError, Device, DeviceMemory, Stream};
+use crate::gpu::{CudaError, Gpu};
 use crate::machine::cuda::{ConnLists, ConnTables};
 use oxccl_shared::abi::{ConnEnd, ConnLayout, KernelTree};
 use oxccl_shared::fifo::{ConsumerCursor, ProducerCursor};
@@ -172,15 +172,11 @@ pub(super) fn image(layout: &DeviceLayout, rank: u32, at: At<'_>) -> TableImage 
 pub(super) fn upload(
     layout: &DeviceLayout,
     rank: u32,
-    device: &Device,
+    device: &dyn Gpu,
     at: At<'_>,
 ) -> Result<ConnTables, CudaError> {
     let TableImage { bytes, ring, mesh, tree, scratch } = image(layout, rank, at);
-    let memory = DeviceMemory::uninitialised(device, bytes.len())?;
-    let stream = Stream::new(device)?;
-    // SAFETY: (1, 2) the memory was just made for this, and `bytes` outlives the wait below.
-    unsafe { stream.by_ref().copy_to_device(memory.address(), bytes.as_ptr().cast(), bytes.len()) }?;
-    stream.synchronize()?;
+    let memory = device.upload(&bytes)?;
     let at = memory.address();
     let scratch = at + scratch;
     Ok(ConnTables { ring: ring.at(at), mesh: mesh.at(at), tree: tree.at(at), scratch, memory })

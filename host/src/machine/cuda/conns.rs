@@ -1,7 +1,8 @@
 //! Where a rank's connections lie in its device's memory.
 
-use crate::cuda::DeviceMemory;
+use crate::gpu::GpuMemory;
 use oxccl_shared::abi::KernelLaunch;
+use std::sync::Arc;
 
 /// The lists of one kind of channel, as addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -34,7 +35,7 @@ pub struct ConnTables {
     /// A line of memory that operations without buffers may use.
     pub scratch: u64,
     /// What all of it lies in.
-    pub memory: DeviceMemory,
+    pub memory: Arc<dyn GpuMemory>,
 }
 
 impl ConnLists {

@@ -8,7 +8,7 @@
 //! A thread of the driver serves many streams, perhaps of other ranks: it holds the lock for as long as it takes to queue some
 //! records, and so does the call, which calls no driver meanwhile.
 
-use crate::cuda::HostWork;
+use crate::gpu::HostWork;
 use crate::launch::Health;
 use crate::proxy::progress::ProxyOrder;
 use oxccl_shared::abi::KERNEL_MESSAGES_MAX;

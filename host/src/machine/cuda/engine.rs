@@ -1,12 +1,12 @@
 //! A communicator's operations, put on streams.
 
 use super::conns::{ConnLists, ConnTables};
+use super::driver::{CudaError, Device, Function, HostNode, StreamRef};
 use super::exchange::Exchange;
 use super::kernels::{DeviceKernels, KernelError};
 use super::monitor::Monitor;
 use super::net::NetProxy;
 use super::order::Order;
-use crate::cuda::{CudaError, Device, Function, HostNode, StreamRef};
 use crate::launch::{Health, History, NAP, Outstanding, RawCall, Tell, messages};
 use crate::plan::device::{DeviceFacts, DevicePlan, KernelId, message_kernels, plan_device};
 use crate::plan::{Call, Forced};

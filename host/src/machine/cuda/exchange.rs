@@ -1,7 +1,7 @@
 //! Sends and receives, and what is made of them.
 
+use super::driver::StreamRef;
 use super::engine::{DeviceEngine, EnqueueError, copy};
-use crate::cuda::StreamRef;
 use crate::launch::messages::{self, Message};
 use crate::launch::{Fault, RawCall};
 use crate::plan::device::{Arrangement, Batch, MessageWant, arrange};

@@ -1,7 +1,7 @@
 //! The kernels of a device, loaded when its communicators are made.
 
-use crate::cuda::bundle::{Bundle, BundleError, find_bundle};
-use crate::cuda::{CudaError, Device, DeviceId, Function, Module, RelaxedCapture};
+use super::driver::{CudaError, Device, DeviceId, Function, Module, RelaxedCapture};
+use crate::gpu::bundle::{Bundle, BundleError, find_bundle};
 use crate::plan::device::KernelId;
 use std::collections::HashMap;
 use std::path::Path;

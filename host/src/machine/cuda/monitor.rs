@@ -1,6 +1,6 @@
 //! The page in host memory through which a communicator's kernels are told to stop, and say why they did.
 
-use crate::cuda::{CudaError, Device, PinnedMemory};
+use super::driver::{CudaError, Device, PinnedMemory};
 use oxccl_shared::abi::{KernelMonitor, Rank, StopCause};
 
 /// A page for the kernels of one communicator on one device.

@@ -1,6 +1,6 @@
 //! One operation after the other, whichever streams they are put on.
 
-use crate::cuda::{CaptureId, CudaError, Device, Event, StreamRef};
+use super::driver::{CaptureId, CudaError, Device, Event, StreamRef};
 
 /// The operations of a communicator use the same connections, so each waits for the one before. Within a stream that comes by
 /// itself; where the stream changes, an event that follows every operation is waited for.

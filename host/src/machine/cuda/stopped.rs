@@ -1,9 +1,9 @@
 //! From what a kernel says when it stops to the communicator's fault.
 
+use super::driver::{CudaError, StreamRef};
 use super::engine::{DeviceEngine, DeviceEngineParts, EnqueueError};
 use super::kernels::KernelError;
 use super::verdict::Verdict;
-use crate::cuda::{CudaError, StreamRef};
 use crate::launch::{Fault, Outstanding};
 use oxccl_shared::abi::StopCause;
 use std::time::Duration;

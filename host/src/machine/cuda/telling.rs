@@ -1,8 +1,8 @@
 //! How a proxy is told of a kernel: now, when the stream comes to it, or at every launch of a graph.
 
+use super::driver::StreamRef;
 use super::engine::{DeviceEngine, EnqueueError};
 use super::net::Telling;
-use crate::cuda::StreamRef;
 
 impl DeviceEngine {
     /// Tells the proxy of the kernel that is to be put on `stream` now, if it has a part in it. Says whether it has.

@@ -5,11 +5,11 @@ use super::descriptors::{Mailbox, Party};
 use super::error::P2pError;
 use super::home::{Home, Method, P2pSettings};
 use super::meeting::{Failed, Meeting, agree, read_all};
-use super::own::{Memory, Wanted, show};
-use super::reach::{Peer, Reach};
+use super::own::{OwnMemory, Wanted, show};
+use super::reach::Peer;
 use super::sides::{Side, Sides};
 use crate::bootstrap::Bootstrap;
-use crate::cuda::Device;
+use crate::gpu::{Gpu, GpuMemory};
 use crate::mem::{self, ShmFile, ShmName};
 use crate::transport::PeerInfo;
 use oxccl_shared::abi::Rank;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy)]
 pub struct ArenaWanted<'a> {
     /// This rank's device.
-    pub device: &'a Device,
+    pub device: &'a dyn Gpu,
     /// What all ranks gathered about each other.
     pub peers: &'a [PeerInfo],
     /// What the user allows; equal on all ranks.
@@ -49,8 +49,8 @@ pub struct Arena {
 #[derive(Debug, Default)]
 struct Part {
     homes: Vec<Home>,
-    reached: Vec<Option<Reach>>,
-    own: Option<Arc<Memory>>,
+    reached: Vec<Option<Arc<dyn GpuMemory>>>,
+    own: Option<Arc<dyn GpuMemory>>,
 }
 
 impl Arena {
@@ -102,7 +102,7 @@ impl Arena {
         if rank == self.rank {
             return own.as_ref().map(|own| own.address());
         }
-        reached.get(rank as usize)?.as_ref().map(Reach::address)
+        reached.get(rank as usize)?.as_ref().map(|memory| memory.address())
     }
 
     /// Where that side of the memory of `rank` lies, if ranks have any there.
@@ -139,7 +139,7 @@ struct Attempt<'a> {
 
 /// This rank's part, ready for the others.
 struct Made {
-    memory: Arc<Memory>,
+    memory: Arc<dyn GpuMemory>,
     offer: Offer,
     mailbox: Option<Mailbox>,
     /// Others can open it as long as this lives.
@@ -192,7 +192,7 @@ impl<'a> Attempt<'a> {
         let mut also: Vec<u32> = self.others(true).map(|peer| self.ordinal(peer)).collect();
         also.sort_unstable();
         also.dedup();
-        also.retain(|ordinal| *ordinal != device.ordinal());
+        also.retain(|ordinal| *ordinal != device.id().ordinal);
         let arena = self.meeting.arena();
         let name = ShmName::new(arena, Rank(rank));
         let wanted = Wanted {
@@ -207,9 +207,8 @@ impl<'a> Attempt<'a> {
         if wanted.home == Home::HostFile {
             mem::sweep_stale();
         }
-        let (memory, file) = Memory::new(&wanted)?;
-        let offer = memory.offer(&wanted)?;
-        let memory = Arc::new(memory);
+        let OwnMemory { memory, file } = OwnMemory::new(&wanted)?;
+        let offer = wanted.offer(&*memory)?;
         show((arena, rank, self.side), &memory);
         let passes = self.others(false).any(|peer| self.passes(peer) || self.passes(rank));
         let mailbox = passes.then(|| Mailbox::bind(self.meeting.cards[rank as usize].token)).transpose();
@@ -217,7 +216,11 @@ impl<'a> Attempt<'a> {
         Ok(Made { memory, offer, mailbox, _file: file })
     }
 
-    fn open(&self, made: &Made, offers: &[Option<Offer>]) -> Result<Vec<Option<Reach>>, P2pError> {
+    fn open(
+        &self,
+        made: &Made,
+        offers: &[Option<Offer>],
+    ) -> Result<Vec<Option<Arc<dyn GpuMemory>>>, P2pError> {
         let Meeting { rank, device, .. } = *self.meeting;
         for peer in self.peers_of(rank) {
             let offer = offers[peer as usize].ok_or(P2pError::Malformed { peer })?;
@@ -230,7 +233,7 @@ impl<'a> Attempt<'a> {
             }
         }
         let mut fds = self.exchange(made)?;
-        let mut reached: Vec<Option<Reach>> = offers.iter().map(|_| None).collect();
+        let mut reached: Vec<Option<Arc<dyn GpuMemory>>> = offers.iter().map(|_| None).collect();
         for peer in self.others(true).chain(self.others(false)) {
             let Some(offer) = &offers[peer as usize] else { continue };
             let card = &self.meeting.cards[peer as usize];

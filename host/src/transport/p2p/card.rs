@@ -1,7 +1,7 @@
 //! What ranks tell each other while an arena comes into being.
 
 use super::home::Home;
-use crate::cuda::{DeviceId, IPC_HANDLE_BYTES, PciBus};
+use crate::gpu::{DeviceId, IPC_HANDLE_BYTES, PciBus};
 
 /// A rank's GPU and process, as far as sharing memory is concerned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

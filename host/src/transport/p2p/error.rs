@@ -3,7 +3,7 @@
 use super::descriptors::PassError;
 use super::home::Home;
 use crate::bootstrap::BootstrapError;
-use crate::cuda::{CudaError, DeviceId};
+use crate::gpu::{CudaError, DeviceId};
 use crate::mem::MemError;
 use thiserror::Error;
 
@@ -113,7 +113,7 @@ impl P2pError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cuda::{CuResult, MemoryKind, PciBus};
+    use crate::gpu::{CuResult, MemoryKind, PciBus};
 
     fn device(ordinal: u32) -> DeviceId {
         DeviceId { ordinal, bus: PciBus { domain: 0, bus: 0x10 + ordinal as u8, device: 0 } }

@@ -6,14 +6,14 @@ use super::error::P2pError;
 use super::home::{Access, Home, Method, P2pSettings, Pair, home, side};
 use super::sides::{Side, Sides};
 use crate::bootstrap::Bootstrap;
-use crate::cuda::{CudaError, Device};
+use crate::gpu::{CudaError, Gpu};
 use crate::transport::PeerInfo;
 
 /// The ranks of a communicator, their GPUs, and who reaches whose.
 pub(super) struct Meeting<'a> {
     pub bootstrap: &'a Bootstrap,
     pub rank: u32,
-    pub device: &'a Device,
+    pub device: &'a dyn Gpu,
     pub settings: &'a P2pSettings,
     pub peers: &'a [PeerInfo],
     pub cards: Vec<Card>,
@@ -149,7 +149,7 @@ pub(super) fn read_all<T>(blocks: &[Vec<u8>], read: impl Fn(&[u8]) -> Option<T>)
     blocks.iter().enumerate().map(read).collect()
 }
 
-fn card(device: &Device) -> Result<Card, CudaError> {
+fn card(device: &dyn Gpu) -> Result<Card, CudaError> {
     Ok(Card {
         uuid: device.uuid(),
         device: device.id(),
@@ -165,13 +165,10 @@ fn random() -> u64 {
     getrandom::u64().unwrap_or_else(|_| RandomState::new().hash_one(std::process::id()))
 }
 
-fn access(device: &Device, other: &Card) -> Result<Access, CudaError> {
-    if other.uuid == device.uuid() {
-        return Ok(Access::Yes);
-    }
-    match Device::ordinal_of(&other.uuid)? {
-        None => Ok(Access::Hidden),
-        Some(ordinal) if device.can_access_ordinal(ordinal)? => Ok(Access::Yes),
-        Some(_) => Ok(Access::No),
-    }
+fn access(device: &dyn Gpu, other: &Card) -> Result<Access, CudaError> {
+    Ok(match device.can_access(&other.uuid)? {
+        None => Access::Hidden,
+        Some(true) => Access::Yes,
+        Some(false) => Access::No,
+    })
 }

@@ -4,43 +4,10 @@ use super::card::Offer;
 use super::error::P2pError;
 use super::home::Home;
 use super::sides::Side;
-use crate::cuda::{
-    Allocation, CudaError, Device, DeviceMemory, HostMapping, Mapping, PinnedMemory, ipc_handle,
-};
+use crate::gpu::{CudaError, Gpu, GpuMemory};
 use crate::mem::{MemError, Segment, ShmFile, ShmName};
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
-use std::ptr::NonNull;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
-
-/// Memory that others reach; freed when the last rank of this process that uses it lets go.
-#[derive(Debug)]
-pub(super) enum Memory {
-    Device(DeviceMemory),
-    Shareable(Mapping),
-    Pinned(PinnedMemory),
-    HostFile(Registered),
-}
-
-/// A mapped file that devices reach. Fields in this order: it must not be unmapped while it is registered.
-#[derive(Debug)]
-pub(super) struct Registered {
-    mapping: HostMapping,
-    _segment: Segment,
-}
-
-impl Registered {
-    pub fn new(device: &Device, segment: Segment) -> Result<Registered, CudaError> {
-        let base = NonNull::new(segment.base()).expect("a mapping is not at address 0");
-        // SAFETY: the segment is mapped as long as the value that keeps both lives.
-        let mapping = unsafe { HostMapping::register(device, base, segment.len()) }?;
-        Ok(Registered { mapping, _segment: segment })
-    }
-
-    pub fn address(&self) -> u64 {
-        self.mapping.address()
-    }
-}
 
 /// What to make.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +15,7 @@ pub(super) struct Wanted<'a> {
     /// This rank.
     pub rank: u32,
     /// Its device.
-    pub device: &'a Device,
+    pub device: &'a dyn Gpu,
     /// Where the memory is to lie.
     pub home: Home,
     /// Bytes that the caller wants.
@@ -61,77 +28,56 @@ pub(super) struct Wanted<'a> {
     pub is_foreign: bool,
 }
 
+/// Memory that others reach; freed when the last rank of this process that uses it lets go.
+pub(super) struct OwnMemory {
+    pub memory: Arc<dyn GpuMemory>,
+    /// Others may open it until it is dropped.
+    pub file: Option<ShmFile>,
+}
+
 /// Bytes of the file for memory of this length: the driver registers whole pages, and no memory is empty.
 pub(super) fn file_bytes(len_bytes: usize) -> usize {
     len_bytes.max(1).next_multiple_of(rustix::param::page_size())
 }
 
-impl Memory {
-    /// Zeroed memory, and the file that others may open until it is dropped.
-    pub fn new(wanted: &Wanted<'_>) -> Result<(Memory, Option<ShmFile>), P2pError> {
+impl OwnMemory {
+    /// Zeroed memory.
+    pub fn new(wanted: &Wanted<'_>) -> Result<OwnMemory, P2pError> {
         let Wanted { rank, device, len_bytes, .. } = *wanted;
-        let refused = |source| P2pError::Device { rank, source };
+        let refused = |source: CudaError| P2pError::Device { rank, source };
         let len = len_bytes.max(1);
-        match wanted.home {
-            Home::Device => {
-                DeviceMemory::zeroed(device, len).map(|m| (Memory::Device(m), None)).map_err(refused)
-            }
-            Home::Pinned => {
-                PinnedMemory::zeroed(device, len).map(|m| (Memory::Pinned(m), None)).map_err(refused)
-            }
-            Home::Shareable => {
-                let mapping = Allocation::new(device, len).and_then(|memory| memory.map(wanted.also));
-                let mapping =
-                    mapping.and_then(|mapping| mapping.zero().map(|()| mapping)).map_err(refused)?;
-                Ok((Memory::Shareable(mapping), None))
-            }
+        let made = match wanted.home {
+            Home::Device => device.allocate(len),
+            Home::Pinned => device.pin(len).map(|pinned| pinned.memory),
+            Home::Shareable => device.allocate_shareable(len, wanted.also),
             Home::HostFile => {
                 let no_memory = |source: MemError| P2pError::Memory { rank, owner: rank, source };
                 let made = Segment::shm_create(wanted.name, file_bytes(len_bytes));
                 let (segment, file) = made.map_err(no_memory)?;
-                let registered = Registered::new(device, segment).map_err(refused)?;
-                Ok((Memory::HostFile(registered), Some(file)))
+                let memory = device.register(segment).map_err(refused)?;
+                return Ok(OwnMemory { memory, file: Some(file) });
             }
-        }
+        };
+        Ok(OwnMemory { memory: made.map_err(refused)?, file: None })
     }
+}
 
-    /// Its address for every device of this process that may use it.
-    pub fn address(&self) -> u64 {
-        match self {
-            Memory::Device(memory) => memory.address(),
-            Memory::Shareable(mapping) => mapping.address(),
-            Memory::Pinned(memory) => memory.address(),
-            Memory::HostFile(file) => file.address(),
-        }
-    }
-
-    /// What peers need to reach it.
-    pub fn offer(&self, wanted: &Wanted<'_>) -> Result<Offer, P2pError> {
-        let (mapped, handle) = match self {
-            Memory::Device(memory) if wanted.is_foreign => {
-                let handle = ipc_handle(memory);
-                (memory.len(), Some(handle.map_err(|source| P2pError::Device { rank: wanted.rank, source })?))
+impl Wanted<'_> {
+    /// What peers need to reach the memory that was made.
+    pub fn offer(&self, memory: &dyn GpuMemory) -> Result<Offer, P2pError> {
+        let handle = match self.home {
+            Home::Device if self.is_foreign => {
+                memory.ipc_handle().map_err(|source| P2pError::Device { rank: self.rank, source })?
             }
-            Memory::Device(memory) => (memory.len(), None),
-            Memory::Shareable(mapping) => (mapping.len(), None),
-            Memory::Pinned(memory) => (memory.len(), None),
-            Memory::HostFile(_) => (file_bytes(wanted.len_bytes), None),
+            _ => None,
         };
         Ok(Offer {
-            home: wanted.home,
-            len_bytes: wanted.len_bytes as u64,
-            mapped_bytes: mapped as u64,
-            address: self.address(),
+            home: self.home,
+            len_bytes: self.len_bytes as u64,
+            mapped_bytes: memory.len_bytes() as u64,
+            address: memory.address(),
             handle,
         })
-    }
-
-    /// A descriptor for other processes, if that is how they reach it.
-    pub fn export(&self) -> Result<Option<OwnedFd>, CudaError> {
-        match self {
-            Memory::Shareable(mapping) => mapping.allocation().export().map(Some),
-            _ => Ok(None),
-        }
     }
 }
 
@@ -140,16 +86,16 @@ pub(super) type Key = (u64, u32, Side);
 
 /// Memory that ranks of this process show each other. Weak: the table keeps nobody's memory alive. Locked at communicator
 /// creation only.
-static SHOWN: LazyLock<Mutex<HashMap<Key, Weak<Memory>>>> = LazyLock::new(Mutex::default);
+static SHOWN: LazyLock<Mutex<HashMap<Key, Weak<dyn GpuMemory>>>> = LazyLock::new(Mutex::default);
 
 /// Shows memory to the arena's other ranks in this process, as long as it lives.
-pub(super) fn show(key: Key, memory: &Arc<Memory>) {
+pub(super) fn show(key: Key, memory: &Arc<dyn GpuMemory>) {
     let mut shown = SHOWN.lock().unwrap_or_else(PoisonError::into_inner);
     shown.retain(|_, memory| memory.strong_count() > 0);
     shown.insert(key, Arc::downgrade(memory));
 }
 
 /// The memory that a rank of this process showed.
-pub(super) fn find(key: Key) -> Option<Arc<Memory>> {
+pub(super) fn find(key: Key) -> Option<Arc<dyn GpuMemory>> {
     SHOWN.lock().unwrap_or_else(PoisonError::into_inner).get(&key).and_then(Weak::upgrade)
 }

@@ -4,10 +4,10 @@
 //! of each other's choice. So whatever cannot be had here is had on the host, and costs speed only.
 
 use super::gdr::{Gdr, KnownBy};
-use super::memory::{ReachedMemory, Source};
+use super::memory::Source;
 use super::places::{NetPlace, NetPlaces};
 use crate::channel::networks::Dialed;
-use crate::cuda::RDMA_PAGE_BYTES;
+use crate::gpu::{CudaError, NicMemory, RDMA_PAGE_BYTES};
 use crate::net::{Comm, NetError, NetMemory, NetMemoryKind};
 use crate::proxy::progress::{DeviceSlots, Keep};
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,7 +25,7 @@ pub(super) struct CountedSlots {
 
 /// A GPU's memory, as a NIC is told of it.
 struct Told {
-    memory: Arc<dyn ReachedMemory>,
+    memory: Arc<dyn NicMemory>,
     dma_buf: Option<OwnedFd>,
 }
 
@@ -88,7 +88,7 @@ impl CountedSlots {
 }
 
 impl Told {
-    fn new(source: &dyn Source, known_by: KnownBy, len_bytes: usize) -> Result<Told, crate::cuda::CudaError> {
+    fn new(source: &dyn Source, known_by: KnownBy, len_bytes: usize) -> Result<Told, CudaError> {
         let memory = source.reached(len_bytes)?;
         let dma_buf = match known_by {
             KnownBy::Address => None,

@@ -1,6 +1,6 @@
 //! Whether a NIC uses a GPU's memory itself, by NCCL's rules: pure.
 
-use crate::cuda::RdmaFacts;
+use crate::gpu::RdmaFacts;
 use crate::net::{GdrConfig, MemoryKinds};
 use crate::topology::{NicReach, PathKind};
 use thiserror::Error;

@@ -4,9 +4,8 @@
 //! instructions of system scope as any peer's memory (docs/memory-model.md). What lies in the GPU's memory only kernels and the NIC touch.
 
 use super::places::NetPlace;
-use crate::cuda::{CudaError, Device, PinnedMemory, RdmaMemory};
+use crate::gpu::{CudaError, Gpu, HostVisible, NicMemory};
 use crate::proxy::progress::{Keep, ProxyBlock};
-use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -15,36 +14,17 @@ pub(super) trait Source {
     /// Memory of the host.
     fn host(&self, len_bytes: usize) -> Result<HostMemory, CudaError>;
     /// Memory of the GPU.
-    fn reached(&self, len_bytes: usize) -> Result<Arc<dyn ReachedMemory>, CudaError>;
+    fn reached(&self, len_bytes: usize) -> Result<Arc<dyn NicMemory>, CudaError>;
 }
 
-/// Memory of a GPU that NICs can be told of, on borders of whole pages of it.
-pub(super) trait ReachedMemory: Send + Sync {
-    /// Its first byte, for kernels and for NICs that know it by its address.
-    fn address(&self) -> u64;
-    /// All of it as a descriptor.
-    fn dma_buf(&self, over_pcie: bool) -> Result<OwnedFd, CudaError>;
-}
-
-impl Source for Device {
+impl Source for &dyn Gpu {
     fn host(&self, len_bytes: usize) -> Result<HostMemory, CudaError> {
-        let memory = PinnedMemory::zeroed(self, len_bytes)?;
-        let host = NonNull::new(memory.host()).expect("pinned memory has an address");
+        let HostVisible { host, memory } = self.pin(len_bytes)?;
         Ok(HostMemory { host, address: memory.address(), len_bytes, keep: Arc::new(memory) })
     }
 
-    fn reached(&self, len_bytes: usize) -> Result<Arc<dyn ReachedMemory>, CudaError> {
-        Ok(Arc::new(RdmaMemory::new(self, len_bytes)?))
-    }
-}
-
-impl ReachedMemory for RdmaMemory {
-    fn address(&self) -> u64 {
-        RdmaMemory::address(self)
-    }
-
-    fn dma_buf(&self, over_pcie: bool) -> Result<OwnedFd, CudaError> {
-        RdmaMemory::dma_buf(self, over_pcie)
+    fn reached(&self, len_bytes: usize) -> Result<Arc<dyn NicMemory>, CudaError> {
+        self.allocate_for_nic(len_bytes)
     }
 }
 

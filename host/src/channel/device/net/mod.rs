@@ -21,7 +21,7 @@ use super::tables::ConnSite;
 use crate::bootstrap::Bootstrap;
 use crate::channel::ConnectError;
 use crate::channel::networks::{Dialed, Dialing};
-use crate::cuda::Device;
+use crate::gpu::Gpu;
 use crate::machine::cuda::{NetChannels, NetParts};
 use crate::net::{
     GdrConfig, Net, NetConfig, NetError, NetProperties, UNKNOWN_MBPS, Whereabouts, find, nearest,
@@ -141,17 +141,17 @@ impl Network {
     pub fn connect(
         &self,
         bootstrap: &Bootstrap,
-        device: &Device,
+        device: &dyn Gpu,
         wanted: &NetWanted<'_>,
     ) -> Result<NetConnected, ConnectError> {
         let gdr = self.gdr(device, wanted);
-        let connected = self.connect_in(device, gdr, bootstrap, wanted);
+        let connected = self.connect_in(&device, gdr, bootstrap, wanted);
         agree(bootstrap, connected.as_ref().map(|_| Vec::new()).map_err(Clone::clone))?;
         connected
     }
 
     /// Whether, and how, this rank's NIC uses its GPU's memory.
-    fn gdr(&self, device: &Device, wanted: &NetWanted<'_>) -> Option<Gdr> {
+    fn gdr(&self, device: &dyn Gpu, wanted: &NetWanted<'_>) -> Option<Gdr> {
         let (rank, NetProperties { name, pci_path, port, memory, .. }) = (wanted.rank, &self.properties);
         let gpu = match device.rdma() {
             Ok(gpu) => gpu,
@@ -162,7 +162,7 @@ impl Network {
         };
         let sm = device.sm();
         let known = GpuFacts {
-            dev: Some(device.ordinal()),
+            dev: Some(device.id().ordinal),
             rank: Some(rank),
             sm: Some(sm),
             ..GpuFacts::unknown(wanted.gpu)

@@ -4,10 +4,10 @@
 //! Where flushes are expected, received bytes reach it by a flush only: whoever leaves one out shows its kernel rubbish.
 
 use super::super::gdr::{Gdr, KnownBy};
-use super::super::memory::{HostMemory, ReachedMemory, Source};
+use super::super::memory::{HostMemory, Source};
 use super::cases::{call, every_function};
 use super::{Player, Scene};
-use crate::cuda::{CudaError, RDMA_PAGE_BYTES};
+use crate::gpu::{CudaError, NicMemory, RDMA_PAGE_BYTES};
 use crate::mem::Segment;
 use crate::net::*;
 use crate::plan::Forced;
@@ -78,7 +78,7 @@ impl Source for Arc<Gpu> {
         Ok(HostMemory::of_process(len_bytes))
     }
 
-    fn reached(&self, len_bytes: usize) -> Result<Arc<dyn ReachedMemory>, CudaError> {
+    fn reached(&self, len_bytes: usize) -> Result<Arc<dyn NicMemory>, CudaError> {
         let all_bytes = len_bytes + RDMA_PAGE_BYTES;
         let segment = Segment::private(all_bytes).unwrap();
         // SAFETY: the segment was just made.
@@ -102,7 +102,7 @@ impl Drop for GpuMemory {
     }
 }
 
-impl ReachedMemory for GpuMemory {
+impl NicMemory for GpuMemory {
     fn address(&self) -> u64 {
         self.start as u64
     }

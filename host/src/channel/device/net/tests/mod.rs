@@ -5,13 +5,12 @@ mod cases;
 mod direct;
 mod graphs;
 
-use super::memory::ReachedMemory;
 use super::*;
 use crate::bootstrap::{BootstrapConfig, InterfaceFilter, UniqueId};
 use crate::channel::device::connect::layout;
 use crate::channel::device::tables::{TableImage, image};
 use crate::channel::device::ways::{WaySettings, Ways};
-use crate::cuda::{CudaError, HostWork};
+use crate::gpu::{CudaError, HostWork, NicMemory};
 use crate::launch::{Health, Outstanding, RawCall, Tell, Told};
 use crate::machine::cuda::{ConnLists, NetProxy, Telling, collective_args};
 use crate::mem::Segment;
@@ -58,7 +57,7 @@ impl Source for OfProcess {
     fn host(&self, len_bytes: usize) -> Result<HostMemory, CudaError> {
         Ok(HostMemory::of_process(len_bytes))
     }
-    fn reached(&self, _: usize) -> Result<Arc<dyn ReachedMemory>, CudaError> {
+    fn reached(&self, _: usize) -> Result<Arc<dyn NicMemory>, CudaError> {
         panic!("nobody's NIC uses it")
     }
 }

@@ -1,18 +1,11 @@
 //! Work for the processor among that of streams and graphs.
 
 use super::api::HostNodeParams;
-use super::error::{CudaError, code};
 use super::stream::StreamRef;
+use crate::gpu::{CudaError, HostWork, code};
 use cudarc::driver::sys::{CUgraph, CUgraphNode};
 use std::ffi::c_void;
 use std::sync::Arc;
-
-/// What a thread of the driver does when a stream or a graph has come to it. What comes behind it waits meanwhile, and so may that
-/// of other streams: `run`, and dropping the value, must neither wait for anything nor call the driver.
-pub trait HostWork: Send + Sync + 'static {
-    /// Does it.
-    fn run(&self);
-}
 
 /// # Safety
 /// 1. `work` is of `Arc::into_raw` of a `W`, and this is the only use of it.

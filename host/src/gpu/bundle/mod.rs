@@ -1,4 +1,4 @@
-//! Layer: host / cuda / bundle, a leaf.
+//! Layer: host / gpu / bundle, a leaf.
 //! Takes: the file that `cargo xtask build-ptx` writes, with every kernel for every GPU generation.
 //! Gives: where that file is, and from it the images that hold a kernel for a device, best first, each read when asked for.
 //! Never: calls the driver; trusts the file: what lies outside it, or is not what was written, is an error with an offset.

@@ -1,7 +1,7 @@
 //! The driver's library, loaded when first asked for.
 
 use super::api::Api;
-use super::error::{CuResult, CudaError, code};
+use crate::gpu::{CuResult, CudaError, DriverVersion, code};
 use libloading::Library;
 use std::ffi::CStr;
 use std::fmt;
@@ -12,16 +12,6 @@ pub struct Driver {
     pub(super) api: Api,
     version: DriverVersion,
     device_count: u32,
-}
-
-/// A version of CUDA as the driver counts them: 1000 times the major number plus 10 times the minor.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct DriverVersion(pub u32);
-
-impl fmt::Display for DriverVersion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.0 / 1000, self.0 % 1000 / 10)
-    }
 }
 
 /// The name that drivers install comes first: `libcuda.so` may be a toolkit's stub.

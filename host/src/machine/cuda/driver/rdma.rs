@@ -2,9 +2,9 @@
 
 use super::capture::RelaxedCapture;
 use super::device::Device;
-use super::error::CudaError;
 use super::memory::DeviceMemory;
 use super::shareable::{Allocation, Mapping};
+use crate::gpu::{CudaError, RDMA_PAGE_BYTES, RdmaFacts};
 use cudarc::driver::sys::{CUdevice_attribute, CUdeviceptr};
 use std::ffi::{c_int, c_uint};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -17,20 +17,6 @@ const OVER_PCIE: u64 = 1;
 const SYNC_MEMOPS: u32 = 6;
 /// `CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER`; what is greater is true for more devices.
 const ORDERED_FOR_OWNER: i32 = 100;
-
-/// What a network card pins at a time: a GPU's page. Memory for one begins on its borders, or the card would reach into others'.
-pub const RDMA_PAGE_BYTES: usize = 64 << 10;
-
-/// What the driver says of a device and network cards.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RdmaFacts {
-    /// Whether they may reach its memory at all.
-    pub is_supported: bool,
-    /// Whether memory can be given to them as a dma-buf.
-    pub dma_buf: bool,
-    /// Whether the device sees what they wrote before whatever they or others write later: then nobody need flush.
-    pub writes_are_ordered: bool,
-}
 
 /// Device memory that network cards can be told of, of anything in the beginning, on borders of [`RDMA_PAGE_BYTES`].
 #[derive(Debug)]

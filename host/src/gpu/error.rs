@@ -1,6 +1,5 @@
 //! What can go wrong with a GPU, and what the user can do about it.
 
-use super::driver::DriverVersion;
 use std::fmt;
 use thiserror::Error;
 
@@ -48,6 +47,16 @@ pub struct CuResult {
 impl fmt::Display for CuResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({})", self.name, self.code)
+    }
+}
+
+/// A version of CUDA as the driver counts them: 1000 times the major number plus 10 times the minor.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct DriverVersion(pub u32);
+
+impl fmt::Display for DriverVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0 / 1000, self.0 % 1000 / 10)
     }
 }
 
@@ -175,7 +184,7 @@ impl fmt::Display for MemoryKind {
 }
 
 /// Codes of the driver that something here depends on.
-pub(super) mod code {
+pub(crate) mod code {
     pub const OUT_OF_MEMORY: u32 = 2;
     pub const DEINITIALIZED: u32 = 4;
     pub const NO_DEVICE: u32 = 100;
@@ -195,7 +204,7 @@ impl CudaError {
     }
 
     /// Sorts a refusal that is about no particular object.
-    pub(super) fn of_call(device: DeviceId, operation: &'static str, result: CuResult) -> CudaError {
+    pub(crate) fn of_call(device: DeviceId, operation: &'static str, result: CuResult) -> CudaError {
         if is_fault(result.code) {
             CudaError::Fault { device, kernel: None, operation, result }
         } else {

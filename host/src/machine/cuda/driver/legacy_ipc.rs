@@ -4,12 +4,9 @@
 
 use super::capture::RelaxedCapture;
 use super::device::Device;
-use super::error::CudaError;
 use super::memory::DeviceMemory;
+use crate::gpu::{CudaError, IPC_HANDLE_BYTES};
 use cudarc::driver::sys::{CUdeviceptr, CUipcMemHandle};
-
-/// Bytes of a handle, to be given to another process as they are.
-pub const IPC_HANDLE_BYTES: usize = 64;
 
 /// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`.
 const ENABLE_PEER_ACCESS: u32 = 1;

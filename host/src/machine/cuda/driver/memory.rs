@@ -2,8 +2,8 @@
 
 use super::capture::RelaxedCapture;
 use super::device::Device;
-use super::error::{CudaError, MemoryKind};
 use super::stream::Stream;
+use crate::gpu::{CudaError, MemoryKind};
 use cudarc::driver::sys::CUdeviceptr;
 
 /// Device memory, freed on drop. Like a segment of host memory it hands out an address and nothing else: who may touch what

@@ -1,7 +1,7 @@
 //! A GPU and this process's context on it.
 
 use super::driver::Driver;
-use super::error::{CuResult, CudaError, DeviceId, MemoryKind, PciBus, code};
+use crate::gpu::{CuResult, CudaError, DeviceId, MemoryKind, PciBus, code};
 use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUuuid};
 use std::ffi::CStr;
 use std::fmt;

@@ -6,8 +6,8 @@
 use super::api::{AllocationHandle, LOCATION_DEVICE, MemAccessDesc, MemAllocationProp, MemLocation};
 use super::capture::RelaxedCapture;
 use super::device::Device;
-use super::error::{CudaError, MemoryKind};
 use super::memory::zero;
+use crate::gpu::{CudaError, MemoryKind};
 use cudarc::driver::sys::{CUdevice_attribute, CUdeviceptr};
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};

@@ -2,8 +2,8 @@
 
 use super::capture::RelaxedCapture;
 use super::device::Device;
-use super::error::{CudaError, code};
 use super::stream::StreamRef;
+use crate::gpu::{CudaError, code};
 use cudarc::driver::sys::{CUfunction, CUfunction_attribute, CUmodule};
 use std::ffi::{CString, c_void};
 use std::fmt;

@@ -2,8 +2,8 @@
 
 use super::capture::RelaxedCapture;
 use super::device::Device;
-use super::error::{CudaError, code};
 use super::event::Event;
+use crate::gpu::{CudaError, code};
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
 use std::ffi::c_void;
 

@@ -2,8 +2,8 @@
 
 use super::capture::RELAXED;
 use super::device::Device;
-use super::error::CudaError;
 use super::stream::StreamRef;
+use crate::gpu::CudaError;
 use cudarc::driver::sys::{CUgraph, CUgraphExec};
 
 /// A capture in progress; dropped without [`Self::end`], what was captured is thrown away.

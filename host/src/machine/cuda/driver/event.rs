@@ -2,7 +2,7 @@
 
 use super::capture::RelaxedCapture;
 use super::device::Device;
-use super::error::{CudaError, code};
+use crate::gpu::{CudaError, code};
 use cudarc::driver::sys::CUevent;
 
 /// `CU_EVENT_DISABLE_TIMING`: cheaper where only the order matters.

@@ -2,7 +2,7 @@
 
 use super::capture::RelaxedCapture;
 use super::device::Device;
-use super::error::{CudaError, MemoryKind};
+use crate::gpu::{CudaError, MemoryKind};
 use cudarc::driver::sys::CUdeviceptr;
 use std::ffi::c_void;
 use std::ptr::NonNull;

@@ -1,4 +1,4 @@
-//! Layer: host / cuda, a leaf: NVIDIA's driver, loaded when first asked for.
+//! Layer: host / machine / cuda / driver, a leaf: NVIDIA's driver, loaded when first asked for.
 //! Takes: device ordinals, kernel images, the streams of users.
 //! Gives: owned devices, memory, streams, events, modules, graphs and shareable allocations, with errors that name the
 //! device, the operation and what to do.
@@ -9,11 +9,9 @@
 //! they panic where the library or a symbol is missing, and declare result codes as a closed enum, which a newer driver
 //! may break.
 //!
-//! From below: `bundle`, the file with the kernels; `api` and `error`; `driver`; `device`; what a device holds.
+//! From below: `api`; `driver`; `device`; what a device holds. Errors and the file with the kernels are [`crate::gpu`]'s.
 
-pub mod bundle;
 mod api;
-mod error;
 mod driver;
 mod device;
 mod capture;
@@ -28,18 +26,21 @@ mod legacy_ipc;
 mod module;
 mod graph;
 
+pub use crate::gpu::{
+    CuResult, CudaError, DeviceId, DriverVersion, HostWork, IPC_HANDLE_BYTES, MemoryKind, PciBus,
+    RDMA_PAGE_BYTES, RdmaFacts, bundle,
+};
 pub use capture::RelaxedCapture;
 pub use cudarc::driver::sys::{CUcontext, CUdeviceptr, CUfunction, CUstream};
 pub use device::{ContextGuard, Device};
-pub use driver::{Driver, DriverVersion};
-pub use error::{CuResult, CudaError, DeviceId, MemoryKind, PciBus};
+pub use driver::Driver;
 pub use event::Event;
 pub use graph::{Capture, Graph, GraphExec};
-pub use host_work::{CaptureId, Capturing, HostNode, HostWork};
-pub use legacy_ipc::{IPC_HANDLE_BYTES, IpcMapping, ipc_handle};
+pub use host_work::{CaptureId, Capturing, HostNode};
+pub use legacy_ipc::{IpcMapping, ipc_handle};
 pub use memory::DeviceMemory;
 pub use module::{Function, Module};
 pub use pinned::{HostMapping, PinnedMemory};
-pub use rdma::{RDMA_PAGE_BYTES, RdmaFacts, RdmaMemory};
+pub use rdma::RdmaMemory;
 pub use shareable::{Allocation, Mapping};
 pub use stream::{Stream, StreamRef};
