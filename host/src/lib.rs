@@ -19,12 +19,10 @@ pub mod gpu;
 pub mod mem;
 pub mod os;
 
-pub use api::device::{
-    DeviceCommunicator, DeviceCommunicatorBuilder, DeviceGroup, DeviceSlice, DeviceSliceMut, device_group,
-};
 pub use api::{
-    AbortHandle, ArgumentError, Communicator, CommunicatorBuilder, Config, ConfigError, Error, Group,
-    MemoryReport, OperationError, PeerMemory, ReduceOp, Untyped, group,
+    AbortHandle, ArgumentError, Comm, Communicator, CommunicatorBuilder, Config, ConfigError,
+    DeviceCommunicator, DeviceCommunicatorBuilder, DeviceGroup, DeviceSlice, DeviceSliceMut, Error, Group,
+    MemoryReport, OperationError, PeerMemory, ReduceOp, Untyped, device_group, group,
 };
 pub use bootstrap::{BootstrapConfig, BootstrapError, UniqueId};
 pub use channel::ConnectError;

@@ -1,32 +1,41 @@
 //! From settings to a communicator.
 
-use super::communicator::Communicator;
-use super::config::Config;
+use super::communicator::{Comm, Communicator};
+use super::config::{Config, MISSING_ID};
 use super::error::Error;
+use super::init::{Init, Joined, Started};
 use super::launcher::LaunchEnv;
-use super::membership::{Membership, TellByWatch, watch};
-use super::memory::{MemoryReport, PeerMemory};
-use super::tune_file;
-use crate::bootstrap::{Bootstrap, BootstrapError, UniqueId, Watch};
-use crate::channel::{self, ConnectError, Connected, Reducing, Wanted};
-use crate::launch::{Engine, EngineParts, Health, WaitContext};
-use crate::plan::tuning::Impossible;
-use crate::plan::{Collnet, Facts, Tuning};
-use crate::transport::{Allowed, PeerInfo, TransportKind, processors_each, stream_layout};
+use super::membership::{Membership, watch};
+use super::{split, tune_file};
+use crate::bootstrap::{Bootstrap, UniqueId};
+use crate::channel::ConnectError;
+use crate::launch::{Engine, Health, StreamMachine};
+use crate::machine::cpu::Cpu;
+use crate::machine::cuda::Cuda;
+use crate::transport::{Allowed, TransportKind};
 use oxccl_shared::abi::{Algorithm, Protocol, Rank};
+use std::fmt;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Sets up a communicator: who, how many, and any setting that should not come from the environment.
-#[derive(Clone, Debug, Default)]
-pub struct CommunicatorBuilder {
+/// Sets up a communicator: who, how many, on which unit of the machine `M`, and any setting that should not come from the
+/// environment.
+pub struct Builder<M: Init> {
     id: Option<UniqueId>,
     rank: u32,
     nranks: u32,
+    unit: M::Unit,
     config: Option<Config>,
     overrides: Overrides,
 }
+
+/// Sets up a communicator on CPUs.
+pub type CommunicatorBuilder = Builder<Cpu>;
+
+/// Sets up a communicator of GPUs.
+pub type DeviceCommunicatorBuilder = Builder<Cuda>;
 
 /// What was set explicitly, and so wins over the environment.
 #[derive(Clone, Debug, Default)]
@@ -38,7 +47,38 @@ struct Overrides {
     tune_file: Option<PathBuf>,
 }
 
-impl CommunicatorBuilder {
+impl<M: Init> Default for Builder<M> {
+    fn default() -> Builder<M> {
+        let (unit, overrides) = (M::Unit::default(), Overrides::default());
+        Builder { id: None, rank: 0, nranks: 0, unit, config: None, overrides }
+    }
+}
+
+impl<M: Init> Clone for Builder<M> {
+    fn clone(&self) -> Builder<M> {
+        let (config, overrides) = (self.config.clone(), self.overrides.clone());
+        Builder { config, overrides, ..*self }
+    }
+}
+
+impl<M: Init> fmt::Debug for Builder<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Builder { id, rank, nranks, unit, config, overrides } = self;
+        let mut out = f.debug_struct("Builder");
+        out.field("id", id).field("rank", rank).field("nranks", nranks).field("unit", unit);
+        out.field("config", config).field("overrides", overrides).finish()
+    }
+}
+
+impl<M: Init<Unit = u32>> Builder<M> {
+    /// This rank's GPU, by its number among those that the process sees.
+    pub fn device(mut self, ordinal: u32) -> Self {
+        self.unit = ordinal;
+        self
+    }
+}
+
+impl<M: Init> Builder<M> {
     /// The id that one rank created and all were given.
     pub fn unique_id(mut self, id: UniqueId) -> Self {
         self.id = Some(id);
@@ -57,13 +97,15 @@ impl CommunicatorBuilder {
         self
     }
 
-    /// Takes id, rank and number of ranks from the launcher's environment.
+    /// Takes id, rank and number of ranks from the launcher's environment. A GPU is that of the rank's number on its host.
     ///
     /// # Errors
     /// [`Error::Launch`] if no launcher is recognised or its variables cannot be used.
     pub fn from_env(self) -> Result<Self, Error> {
         let launch = LaunchEnv::from_process()?;
-        Ok(self.unique_id(launch.unique_id()?).rank(launch.rank).ranks(launch.nranks))
+        let unit = M::unit_of(launch.local_rank.unwrap_or(launch.rank));
+        let this = self.unique_id(launch.unique_id()?).rank(launch.rank).ranks(launch.nranks);
+        Ok(Builder { unit, ..this })
     }
 
     /// Replaces the environment's settings.
@@ -106,15 +148,15 @@ impl CommunicatorBuilder {
     ///
     /// # Errors
     /// Any [`Error`] but `Argument` and `Operation`.
-    pub fn build(self) -> Result<Communicator, Error> {
+    pub fn build(self) -> Result<Comm<M>, Error> {
         let config = self.settings()?;
         let id = match self.id {
             Some(id) => id,
             None if self.nranks == 1 => UniqueId::create(&config.bootstrap)?,
-            None => return Err(super::config::MISSING_ID.into()),
+            None => return Err(MISSING_ID.into()),
         };
         let bootstrap = Bootstrap::connect(&id, Rank(self.rank), self.nranks, &config.bootstrap)?;
-        assemble(bootstrap, config)
+        assemble(bootstrap, config, self.unit)
     }
 
     fn settings(&self) -> Result<Config, Error> {
@@ -129,131 +171,113 @@ impl CommunicatorBuilder {
         config.transports = transport.map_or(config.transports, Allowed::only);
         config.timeout = timeout.unwrap_or(config.timeout);
         config.validate(self.nranks)?;
-        // Whether a network reduces is known when the ranks have met.
-        let no_collnet = (!config.net.coll.enabled).then(|| Collnet::Disabled.why_not());
-        Facts::check(&config.forced, no_collnet)?;
+        M::check_settings(&config, self.nranks)?;
         tune_file::load(&mut config)?;
         Ok(config)
     }
 }
 
+impl<M: Init> Comm<M> {
+    /// Starts setting up a communicator.
+    pub fn builder() -> Builder<M> {
+        Builder::default()
+    }
+
+    /// Joins as the rank that mpirun, Slurm or torchrun says this process is (see [`super::launcher`]). On GPUs, with that of the rank's
+    /// number on its host.
+    ///
+    /// # Errors
+    /// Any [`Error`] but `Argument` and `Operation`; a configuration error when no launcher is recognised.
+    pub fn from_env() -> Result<Comm<M>, Error> {
+        Comm::<M>::builder().from_env()?.build()
+    }
+
+    /// Splits the ranks by `color` into new communicators on the same machine, each ordered by `key`, then by rank here. `None` joins
+    /// none and gets none. Every rank must call it at the same time; ranks on GPUs that share a thread need a thread each for it.
+    ///
+    /// The new communicator has memory and channels of its own, all for its own ranks: rings and trees are found anew, and a tuning
+    /// file's table for their number is taken. Nothing that happens to it happens to this one, which can be used, split again or dropped
+    /// meanwhile. What the user said of this one's ranks (`NCCL_RINGS`, `NCCL_GRAPH_FILE`, dumps) does not hold there.
+    ///
+    /// # Errors
+    /// Any [`Error`] but `Argument`. Of this communicator's ranks they name the number here until the new one's have found each other,
+    /// then the number there.
+    pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Comm<M>>, Error> {
+        if let Some(error) = self.async_error() {
+            return Err(error);
+        }
+        let child = split::split(&self.member, color, key)?;
+        child.map(|bootstrap| assemble(bootstrap, split::settings(&self.config), self.unit())).transpose()
+    }
+}
+
+impl Communicator {
+    /// Joins as `rank` of `nranks` with the environment's settings. Returns when all ranks have joined.
+    ///
+    /// # Errors
+    /// Any [`Error`] but `Argument` and `Operation`.
+    pub fn init(id: &UniqueId, rank: u32, nranks: u32) -> Result<Communicator, Error> {
+        Communicator::builder().unique_id(*id).rank(rank).ranks(nranks).build()
+    }
+}
+
+impl<M: Init<Unit = u32> + StreamMachine> Comm<M> {
+    /// A communicator of GPUs of this process, all of whose ranks the calling thread gets, in the order of `ordinals`.
+    ///
+    /// # Errors
+    /// That of the first rank which failed by itself.
+    pub fn init_all(ordinals: &[u32]) -> Result<Vec<Comm<M>>, Error> {
+        let config = Config::from_env()?;
+        Comm::<M>::init_all_with(ordinals, &config)
+    }
+
+    /// As [`Self::init_all`], with these settings instead of the environment's.
+    ///
+    /// # Errors
+    /// As [`Self::init_all`].
+    pub fn init_all_with(ordinals: &[u32], config: &Config) -> Result<Vec<Comm<M>>, Error> {
+        let mut config = config.clone();
+        // All ranks are here: no other interface is needed, and none need be there.
+        config.bootstrap.bind_addr.get_or_insert(Ipv4Addr::LOCALHOST.into());
+        let config = &config;
+        let id = UniqueId::create(&config.bootstrap)?;
+        let join = |(rank, ordinal): (usize, &u32)| {
+            let builder = Comm::<M>::builder().unique_id(id).device(*ordinal);
+            builder.rank(rank as u32).ranks(ordinals.len() as u32).config(config.clone()).build()
+        };
+        let joined: Vec<Result<Comm<M>, Error>> = std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                ordinals.iter().enumerate().map(|rank| scope.spawn(move || join(rank))).collect();
+            threads.into_iter().map(|thread| thread.join().expect("joining does not panic")).collect()
+        });
+        let is_own = |error: &Error| !matches!(error, Error::Connect(ConnectError::PeerFailed { .. }));
+        let mut errors: Vec<&Error> = joined.iter().filter_map(|joined| joined.as_ref().err()).collect();
+        errors.sort_by_key(|error| !is_own(error));
+        match errors.first() {
+            Some(error) => Err((*error).clone()),
+            None => joined.into_iter().collect(),
+        }
+    }
+}
+
 /// Connects all ranks and puts the communicator together.
-pub(super) fn assemble(bootstrap: Bootstrap, config: Config) -> Result<Communicator, Error> {
+fn assemble<M: Init>(bootstrap: Bootstrap, config: Config, unit: M::Unit) -> Result<Comm<M>, Error> {
     let (rank, nranks) = (bootstrap.rank().0, bootstrap.nranks());
-    let random = getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
-    let shared = bootstrap.broadcast(Rank(0), &random.to_le_bytes())?;
-    let comm_hash = shared.try_into().map_err(|_| ConnectError::Malformed { peer: 0 })?;
-    let info = this_process(&bootstrap, &config)?;
-    let wanted = Wanted {
-        rank,
-        nranks,
-        comm_hash: u64::from_le_bytes(comm_hash),
-        info: &if config.topology.ignore_cpu_affinity { info } else { info.on_numa_node() },
-        allowed: &config.transports,
-        settings: Config::MUST_AGREE,
-        rings: config.topology.rings.as_deref(),
-        net: &config.net,
-        net_timeout: config.bootstrap.timeout,
-        ring_layout: config.ring_layout(),
-        mesh_layout: config.mesh_layout(nranks),
-    };
-    let connected = match channel::connect(&bootstrap, &wanted) {
+    let connected = match M::connect(&bootstrap, &config, unit) {
         Ok(connected) => connected,
         Err(error) => {
             // All ranks have agreed to fail: leaving in order lets those that still gather the verdict have it. If they have
             // not, because one is lost, dropping the bootstrap tells them that this one gave up.
-            if !matches!(error, ConnectError::Bootstrap(_)) {
+            if !matches!(error, Error::Bootstrap(_) | Error::Connect(ConnectError::Bootstrap(_))) {
                 bootstrap.close();
             }
-            return Err(error.into());
+            return Err(error);
         }
     };
-
-    // The same on all ranks, which may still be listening.
-    if let Err(error) = check_collnet(&config, &connected) {
-        bootstrap.close();
-        return Err(error.into());
-    }
-
     let health = Arc::new(Health::new(rank, nranks));
     let watch = watch(bootstrap, &health);
-    let memory = report(rank, &connected);
-    let rings = connected.graph.rings();
-    let engine = engine(&config, &wanted, connected, health.clone(), &watch);
+    let joined = Joined { rank, nranks, config: &config, health: &health, watch: &watch };
+    let Started { machine, device, rings, memory } = M::start(connected, &joined)?;
     let member = Membership::new((rank, nranks), rings, health, watch);
-    Ok(Communicator::new(member, config, memory, engine))
-}
-
-/// What this rank tells the others of its process.
-pub(crate) fn this_process(bootstrap: &Bootstrap, config: &Config) -> Result<PeerInfo, BootstrapError> {
-    let what = "ask the kernel which host this is";
-    let rank = Some(bootstrap.rank());
-    PeerInfo::local(config.host_id.as_deref(), config.digest())
-        .map_err(|why| BootstrapError::NoDescriptor { rank, what, why })
-        .inspect_err(|error| bootstrap.abort(&error.to_string()))
-}
-
-/// Whether what was ordered can be had, now that it is known whether a network reduces.
-fn check_collnet(config: &Config, connected: &Connected) -> Result<(), Impossible> {
-    let Reducing { collnet, lack, .. } = &connected.reducing;
-    let why = match collnet {
-        Collnet::There(_) => None,
-        Collnet::Lacking => Some(&**lack),
-        _ => Some(collnet.why_not()),
-    };
-    Facts::check(&config.forced, why)
-}
-
-fn engine(
-    config: &Config,
-    wanted: &Wanted<'_>,
-    connected: Connected,
-    health: Arc<Health>,
-    watch: &Arc<Watch>,
-) -> Engine {
-    let Wanted { rank, nranks, ring_layout, mesh_layout, .. } = *wanted;
-    let here = connected.peers[rank as usize];
-    // A schedule's slices fit every connection, and streams have the longer slots.
-    let streams = nranks > 1 && config.transports.all_streams(&connected.peers);
-    let (ring_layout, mesh_layout, tuning) = match streams {
-        true => (stream_layout(ring_layout), stream_layout(mesh_layout), Tuning::CPU_STREAMS),
-        false => (ring_layout, mesh_layout, Tuning::CPU),
-    };
-    let facts = Facts {
-        nranks,
-        ring_layout,
-        mesh_layout,
-        ring_channels: connected.graph.ring_channels(),
-        tree_channels: connected.graph.tree_channels(),
-        forced: config.forced,
-        tuning,
-        collnet: connected.reducing.collnet,
-        table: config.tuned.as_ref().and_then(|tuned| tuned.table(tuning.backend(), nranks)).copied(),
-    };
-    let crowded = processors_each(&connected.peers, here.host) == 0;
-    let tell = Box::new(TellByWatch::new(watch));
-    Engine::new(EngineParts {
-        rank,
-        facts,
-        channels: connected.channels,
-        mesh: connected.mesh,
-        send_to: connected.send_to,
-        recv_from: connected.recv_from,
-        wait: {
-            let Connected { links, net_links, reducing, .. } = connected;
-            WaitContext::new(health, links, (net_links, reducing.links), tell, config.timeout, crowded)
-        },
-        memory: connected.memory,
-    })
-}
-
-fn report(rank: u32, connected: &Connected) -> MemoryReport {
-    let peers = (0..connected.peers.len() as u32).filter(|peer| *peer != rank);
-    let peers = peers.map(|peer| PeerMemory {
-        rank: peer,
-        transport: connected.kinds[peer as usize],
-        inbound_bytes: connected.inbound_bytes[peer as usize],
-        outbound_bytes: connected.outbound_bytes[peer as usize],
-    });
-    MemoryReport { peers: peers.collect(), own_bytes: connected.reducing.bytes }
+    Ok(Comm::new(member, (config, unit), memory, Engine::new(machine), device))
 }

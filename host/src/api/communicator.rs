@@ -1,20 +1,20 @@
 //! A rank's membership in a group of ranks.
 
-use super::CommunicatorBuilder;
-use super::builder::assemble;
 use super::config::Config;
-use super::error::{ArgumentError, Error};
+use super::error::{ArgumentError, DeviceError, Error};
+use super::init::Init;
 use super::membership::{AbortHandle, Membership};
 use super::memory::MemoryReport;
-use super::split;
-use crate::bootstrap::UniqueId;
-use crate::launch::{Engine, Outstanding, RawCall};
+use crate::gpu::KernelError;
+use crate::launch::{Engine, RawCall, RawQueue, RunError};
+use crate::machine::cpu::Cpu;
+use crate::machine::cuda::Cuda;
 use crate::plan::Call;
 use crate::plan::tuning::{Explanation, TUNED};
 use oxccl_shared::abi::{DataType, Func, RedOp};
 use std::cell::{RefCell, RefMut};
 
-/// One rank of a communicator.
+/// One rank of a communicator on CPUs.
 ///
 /// Every rank makes the same collective calls in the same order. A call returns when this rank's part is done: its output is
 /// complete and its input may be changed. A communicator may move between threads but is used by one at a time;
@@ -32,44 +32,50 @@ use std::cell::{RefCell, RefMut};
 /// The rank stays with the process that made it: a forked child may drop the communicator, which does nothing then, and must
 /// not use it otherwise. Children can make communicators of their own. While a child that has not called `exec` lives it holds
 /// the parent's connections open, so that the parent's sudden death may go unnoticed until the child ends too.
-pub struct Communicator {
-    /// First, so that it says goodbye before the engine's memory goes.
+pub type Communicator = Comm<Cpu>;
+
+/// One rank of a communicator of GPUs.
+///
+/// Every rank makes the same collective calls in the same order. A call puts its kernel on a stream and returns; the stream's
+/// order, events and synchronisation say when it is done, as for any other kernel. Operations of one communicator run one after
+/// another, whichever streams they are put on. Calls may be captured into CUDA graphs; whoever launches a graph orders it among the
+/// communicator's other operations. Where a network leads to some ranks, a graph has the host do something before each kernel, and as
+/// long as the graph exists so have the communicator's other operations: destroy graphs that are not needed any more.
+///
+/// A thread that has several ranks puts the calls of all of them into a [`device_group`](super::device_group).
+///
+/// # Errors of every operation
+/// - [`Error::Argument`]: refused before anything was put on the stream.
+/// - [`Error::Operation`]: a rank died, left, aborted, made another call or stayed silent past the timeout. A kernel that waits
+///   for such a rank ends by itself; the call after it, [`DeviceCommunicator::async_error`] and
+///   [`DeviceCommunicator::synchronize`] say why. Buffers of operations since then hold anything.
+/// - [`Error::Device`]: a GPU, its driver or its kernels.
+///
+/// Dropping a communicator waits for its operations on streams, then says goodbye to the others. Graphs that contain its operations
+/// must not be launched any more by then.
+pub type DeviceCommunicator = Comm<Cuda>;
+
+/// One rank of a communicator on the machine `M`: see [`Communicator`] for CPUs and [`DeviceCommunicator`] for GPUs.
+pub struct Comm<M: Init> {
+    /// Before the engine, so that it says goodbye before the engine's memory goes.
     pub(super) member: Membership,
     pub(super) config: Config,
-    pub(super) memory: MemoryReport,
-    /// `RefCell` also makes the type `!Sync`: one thread at a time.
-    engine: RefCell<Engine>,
+    unit: M::Unit,
+    memory: MemoryReport,
+    pub(super) device: M::Device,
+    /// `RefCell` also makes the type `!Sync`: one thread at a time. `None` only while it is being dropped.
+    engine: Option<RefCell<Engine<M>>>,
 }
 
-impl Communicator {
-    /// Starts setting up a communicator.
-    pub fn builder() -> CommunicatorBuilder {
-        CommunicatorBuilder::default()
-    }
-
-    /// Joins as `rank` of `nranks` with the environment's settings. Returns when all ranks have joined.
-    ///
-    /// # Errors
-    /// Any [`Error`] but `Argument` and `Operation`.
-    pub fn init(id: &UniqueId, rank: u32, nranks: u32) -> Result<Communicator, Error> {
-        Communicator::builder().unique_id(*id).rank(rank).ranks(nranks).build()
-    }
-
-    /// Joins as the rank that mpirun, Slurm or torchrun says this process is (see [`super::launcher`]).
-    ///
-    /// # Errors
-    /// Any [`Error`] but `Argument` and `Operation`; a configuration error when no launcher is recognised.
-    pub fn from_env() -> Result<Communicator, Error> {
-        Communicator::builder().from_env()?.build()
-    }
-
+impl<M: Init> Comm<M> {
     pub(super) fn new(
         member: Membership,
-        config: Config,
+        (config, unit): (Config, M::Unit),
         memory: MemoryReport,
-        engine: Engine,
-    ) -> Communicator {
-        Communicator { member, config, memory, engine: RefCell::new(engine) }
+        engine: Engine<M>,
+        device: M::Device,
+    ) -> Comm<M> {
+        Comm { member, config, unit, memory, device, engine: Some(RefCell::new(engine)) }
     }
 
     /// This rank, `0..size()`.
@@ -108,10 +114,10 @@ impl Communicator {
         count: u64,
     ) -> Result<Option<Explanation>, ArgumentError> {
         let call = Call { func, dtype, op, root: 0, count };
-        Ok(TUNED.contains(&func).then_some(self.engine()?.facts().explain(&call)))
+        Ok(TUNED.contains(&func).then_some(self.engine()?.machine().explain(&call)))
     }
 
-    /// Memory reserved at init.
+    /// Memory reserved at init: on GPUs, of the GPU.
     pub fn memory(&self) -> &MemoryReport {
         &self.memory
     }
@@ -126,44 +132,57 @@ impl Communicator {
         self.member.abort_handle()
     }
 
-    /// Ends the communicator: on this rank and, as soon as they hear of it, on all others.
+    /// Ends the communicator: on this rank, where kernels stop that wait for others, and, as soon as they hear of it, on all
+    /// others.
     pub fn abort(&self) {
         self.abort_handle().abort();
     }
 
     /// What has gone wrong, if anything: the error that operations return, as soon as it is known and without an operation.
     pub fn async_error(&self) -> Option<Error> {
-        self.member.health.fault().map(|outstanding| self.operation_error(outstanding))
+        let fault = match self.engine() {
+            Ok(engine) => engine.machine().check().err(),
+            Err(_) => self.member.health.fault(),
+        };
+        fault.map(|outstanding| self.member.operation_error(outstanding))
     }
 
-    /// Splits the ranks by `color` into new communicators, each ordered by `key`, then by rank here. `None` joins none and gets
-    /// none. Every rank must call it.
-    ///
-    /// # Errors
-    /// Any [`Error`] but `Argument`.
-    pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Communicator>, Error> {
-        if let Some(error) = self.async_error() {
-            return Err(error);
-        }
-        let child = split::split(&self.member, color, key)?;
-        child.map(|bootstrap| assemble(bootstrap, split::settings(&self.config))).transpose()
+    /// Which unit of the machine this rank has.
+    pub(super) fn unit(&self) -> M::Unit {
+        self.unit
     }
 
-    pub(super) fn operation_error(&self, outstanding: Outstanding) -> Error {
-        self.member.operation_error(outstanding)
-    }
-
-    pub(super) fn engine(&self) -> Result<RefMut<'_, Engine>, ArgumentError> {
-        self.engine.try_borrow_mut().map_err(|_| ArgumentError::Busy { rank: self.rank() })
+    pub(super) fn engine(&self) -> Result<RefMut<'_, Engine<M>>, ArgumentError> {
+        let engine = self.engine.as_ref().expect("a communicator that is not being dropped has its engine");
+        engine.try_borrow_mut().map_err(|_| ArgumentError::Busy { rank: self.rank() })
     }
 
     /// Runs calls whose arguments have been checked.
     ///
     /// # Safety
     /// 1. As [`Engine::run`].
-    pub(super) unsafe fn run(&self, calls: &[RawCall]) -> Result<(), Error> {
+    pub(super) unsafe fn run(&self, calls: &[RawCall], queues: &[RawQueue]) -> Result<(), Error> {
         // SAFETY: obligation 1.
-        let result = unsafe { self.engine()?.run(calls) };
-        result.map_err(|outstanding| self.operation_error(outstanding))
+        let result = unsafe { self.engine()?.run(calls, queues) };
+        result.map_err(|error| self.error(error))
+    }
+
+    pub(super) fn error(&self, error: RunError) -> Error {
+        let (rank, nranks) = (self.rank(), self.size());
+        let source = match error {
+            RunError::Stopped(outstanding) => return self.member.operation_error(outstanding),
+            RunError::Kernel(error) => error,
+            RunError::Gpu(error) => KernelError::Cuda(error),
+        };
+        DeviceError { rank, nranks, source: Box::new(source) }.into()
+    }
+}
+
+impl<M: Init> Drop for Comm<M> {
+    fn drop(&mut self) {
+        if let Some(engine) = self.engine.take() {
+            let machine = engine.into_inner().into_machine().close(self.member.watch().bootstrap());
+            self.engine = machine.map(|machine| RefCell::new(Engine::new(machine)));
+        }
     }
 }

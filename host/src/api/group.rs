@@ -1,9 +1,11 @@
 //! Several calls as one.
 
-use super::collectives::Untyped;
-use super::communicator::Communicator;
+use super::communicator::Comm;
 use super::error::{ArgumentError, Error};
-use crate::launch::{Engine, GROUP_COMMUNICATORS_MAX, Job, RawCall, run_together};
+use super::init::Init;
+use crate::launch::{Engine, Job, RawCall, RawQueue};
+use crate::machine::cpu::Cpu;
+use crate::machine::cuda::Cuda;
 use std::cell::{Cell, RefMut};
 use std::marker::PhantomData;
 
@@ -12,10 +14,23 @@ use std::marker::PhantomData;
 ///
 /// Collectives of one communicator run in the order in which they were added, then its sends and receives. All-to-all, gather and
 /// scatter are made of messages and count as those: between two ranks they are matched, in the order in which each added them.
-pub struct Group<'env> {
+pub struct Group<'env, M: Init = Cpu> {
     scratch: Scratch,
-    env: PhantomData<&'env mut Communicator>,
+    env: PhantomData<&'env mut Comm<M>>,
 }
+
+/// Calls to be put on streams together: the sends and receives of a group make progress at the same time, and one thread may be
+/// several ranks.
+///
+/// Collectives of one communicator run in the order in which they were added, then its sends and receives. All-to-all, gather and
+/// scatter are made of messages and count as those: between two ranks they are matched, in the order in which each added them.
+///
+/// A communicator's calls of one group run on the stream of its first call. Other streams that were given come before and after
+/// them all the same: the group begins when all of its streams have come to it, and all of them go on when it is done.
+pub type DeviceGroup<'env> = Group<'env, Cuda>;
+
+/// The most communicators that a group of any machine may hold.
+const MEMBERS_MAX: usize = 128;
 
 /// What a group collects. Kept by the thread from one group to the next, so that a group allocates nothing once one of its
 /// size has run.
@@ -23,15 +38,20 @@ pub struct Group<'env> {
 struct Scratch {
     queued: Vec<Queued>,
     raw: Vec<RawCall>,
+    queues: Vec<RawQueue>,
 }
 
 struct Queued {
-    /// Borrowed for `'env`, which the group does not outlive.
-    communicator: *const Communicator,
+    /// A `Comm<M>`, borrowed for `'env`, which the group does not outlive.
+    communicator: *const (),
     /// Position among the group's calls.
     index: usize,
+    queue: RawQueue,
     call: RawCall,
 }
+
+/// A communicator with its calls.
+type Member<'a, M> = (&'a Comm<M>, RefMut<'a, Engine<M>>, &'a [RawCall], &'a [RawQueue]);
 
 thread_local! {
     static SCRATCH: Cell<Option<Scratch>> = const { Cell::new(None) };
@@ -56,73 +76,80 @@ thread_local! {
 /// # }
 /// ```
 pub fn group<'env>(add: impl FnOnce(&mut Group<'env>) -> Result<(), Error>) -> Result<(), Error> {
-    let mut group = Group { scratch: SCRATCH.take().unwrap_or_default(), env: PhantomData };
-    let result = add(&mut group).and_then(|()| group.run());
-    let mut scratch = group.scratch;
-    scratch.queued.clear();
-    scratch.raw.clear();
-    SCRATCH.set(Some(scratch));
-    result
+    Group::collect(add)
 }
 
-impl<'env> Group<'env> {
-    /// Adds a call on untyped memory.
-    ///
-    /// # Errors
-    /// Wrong arguments.
-    ///
-    /// # Safety
-    /// 1. As [`Communicator::run_untyped`], until the group has run.
-    pub unsafe fn add_untyped(
-        &mut self,
-        communicator: &'env Communicator,
-        call: &Untyped,
-    ) -> Result<(), Error> {
-        let call = call.check(communicator.rank(), communicator.size())?;
-        let index = self.scratch.queued.len();
-        self.scratch.queued.push(Queued { communicator, index, call });
-        Ok(())
+/// Puts what `add` puts into the group on its streams, when `add` has returned.
+///
+/// Nested groups are one group: pass the [`DeviceGroup`] on to whoever adds calls.
+///
+/// # Errors
+/// What `add` returned; nothing is put on any stream then. Otherwise the first communicator's error; each communicator's own can be
+/// asked with [`DeviceCommunicator::async_error`].
+pub fn device_group<'env>(
+    add: impl FnOnce(&mut DeviceGroup<'env>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    Group::collect(add)
+}
+
+impl<'env, M: Init> Group<'env, M> {
+    fn collect(add: impl FnOnce(&mut Group<'env, M>) -> Result<(), Error>) -> Result<(), Error> {
+        let mut group = Group { scratch: SCRATCH.take().unwrap_or_default(), env: PhantomData };
+        let result = add(&mut group).and_then(|()| group.run());
+        let mut scratch = group.scratch;
+        scratch.queued.clear();
+        scratch.raw.clear();
+        scratch.queues.clear();
+        SCRATCH.set(Some(scratch));
+        result
     }
 
-    /// Adds a barrier.
-    pub fn barrier(&mut self, communicator: &'env Communicator) -> Result<(), Error> {
-        use oxccl_shared::abi::{DataType, Func};
-        // SAFETY: a barrier touches no buffer.
-        unsafe { self.add_untyped(communicator, &Untyped::new(Func::Barrier, DataType::U8)) }
+    /// Adds a call whose arguments have been checked, for whose buffers and queue the caller answers until the group has run.
+    pub(super) fn add(&mut self, communicator: &'env Comm<M>, call: RawCall, queue: RawQueue) {
+        let (communicator, index) = (std::ptr::from_ref(communicator).cast(), self.scratch.queued.len());
+        self.scratch.queued.push(Queued { communicator, index, queue, call });
     }
 
     fn run(&mut self) -> Result<(), Error> {
-        let Scratch { queued, raw } = &mut self.scratch;
+        let Scratch { queued, raw, queues } = &mut self.scratch;
         queued.sort_unstable_by_key(|q| (q.communicator as usize, q.index));
         raw.extend(queued.iter().map(|q| q.call));
-        let mut members =
-            heapless::Vec::<(&Communicator, RefMut<'_, Engine>, &[RawCall]), GROUP_COMMUNICATORS_MAX>::new();
-        let mut rest = raw.as_slice();
+        queues.extend(queued.iter().map(|q| q.queue));
+        let mut members = heapless::Vec::<Member<'_, M>, MEMBERS_MAX>::new();
+        let (mut calls, mut to) = (raw.as_slice(), queues.as_slice());
         for same in queued.chunk_by(|a, b| std::ptr::eq(a.communicator, b.communicator)) {
-            // SAFETY: `add_untyped` borrowed it for `'env`, and we are still within.
-            let communicator: &Communicator = unsafe { &*same[0].communicator };
-            let calls;
-            (calls, rest) = rest.split_at(same.len());
-            let member = (communicator, communicator.engine()?, calls);
-            members.push(member).map_err(|_| ArgumentError::GroupSize { max: GROUP_COMMUNICATORS_MAX })?;
+            // SAFETY: `add` borrowed it for `'env`, and we are still within; all of a group are of one type.
+            let communicator: &Comm<M> = unsafe { &*same[0].communicator.cast() };
+            let (its_calls, its_queues);
+            (its_calls, calls) = calls.split_at(same.len());
+            (its_queues, to) = to.split_at(same.len());
+            let member = (communicator, communicator.engine()?, its_calls, its_queues);
+            let is_full = members.len() == M::GROUP_MAX;
+            if is_full || members.push(member).is_err() {
+                return Err(ArgumentError::GroupSize { max: M::GROUP_MAX }.into());
+            }
         }
-        let mut jobs = heapless::Vec::<Job<'_>, GROUP_COMMUNICATORS_MAX>::new();
-        for (_, engine, calls) in &mut members {
-            // Cannot be full: it holds as many as `members`.
-            let _ = jobs.push(Job { engine, calls, result: Ok(()) });
-        }
-        // SAFETY: whoever added a call answered for its buffers until now.
-        let ran = unsafe { run_together(&mut jobs) };
-        let results: heapless::Vec<_, GROUP_COMMUNICATORS_MAX> = jobs.iter().map(|job| job.result).collect();
-        drop(jobs);
-        ran.map_err(|error| ArgumentError::GroupMemory {
-            communicators: members.len(),
-            errno: error.raw_os_error().unwrap_or(0),
-        })?;
-        let mut first = Ok(());
-        for ((communicator, ..), result) in members.iter().zip(results) {
-            first = first.and(result.map_err(|outstanding| communicator.operation_error(outstanding)));
-        }
-        first
+        run_together(&mut members)
     }
+}
+
+/// Runs the calls of all members; the first member's error.
+fn run_together<M: Init>(members: &mut [Member<'_, M>]) -> Result<(), Error> {
+    let mut jobs = heapless::Vec::<Job<'_, M>, MEMBERS_MAX>::new();
+    for (_, engine, calls, queues) in members.iter_mut() {
+        // Cannot be full: it holds as many as `members`.
+        let _ = jobs.push(Job { engine, calls, queues, result: Ok(()) });
+    }
+    // SAFETY: whoever added a call answered for its buffers until now.
+    let ran = unsafe { M::run_together(&mut jobs) };
+    let results: heapless::Vec<_, MEMBERS_MAX> = jobs.into_iter().map(|job| job.result).collect();
+    ran.map_err(|error| ArgumentError::GroupMemory {
+        communicators: members.len(),
+        errno: error.raw_os_error().unwrap_or(0),
+    })?;
+    let mut first = Ok(());
+    for ((communicator, ..), result) in members.iter().zip(results) {
+        first = first.and(result.map_err(|error| communicator.error(error)));
+    }
+    first
 }

@@ -39,9 +39,11 @@ mod join;
 mod heal;
 mod service;
 mod endpoint;
+mod agree;
 mod watch;
 mod split;
 
+pub use agree::Agreement;
 pub use config::BootstrapConfig;
 pub use endpoint::Bootstrap;
 pub use error::{AuthFailure, BootstrapError, RANKS_NAMED_MAX, RankList};

@@ -4,7 +4,7 @@ use super::collnet::Reducing;
 use super::device::SurveyError;
 use super::graph::Graph;
 use super::wiring::Wiring;
-use crate::bootstrap::{Bootstrap, BootstrapError};
+use crate::bootstrap::{Agreement, Bootstrap, BootstrapError};
 use crate::gpu::bundle::BundleError;
 use crate::gpu::{CudaError, DeviceId};
 use crate::launch::{Channel, NetLinks};
@@ -275,18 +275,15 @@ fn agree<T>(
     wanted: &Wanted<'_>,
     mine: Result<T, ConnectError>,
 ) -> Result<T, ConnectError> {
-    let said = mine.as_ref().err().map(ToString::to_string).unwrap_or_default();
-    let cut = said.len().min(512);
-    let blocks = bootstrap.all_gather(&said.as_bytes()[..cut]);
+    let agreed = bootstrap.agree(mine.as_ref().map(|_| &[][..]));
     // A rank that was lost comes first: whoever hears of it removes all files, which others may then miss.
-    let blocks = blocks.inspect_err(|_| wanted.forget_files())?;
+    let agreed = agreed.inspect_err(|_| wanted.forget_files())?;
     let value = mine.inspect_err(|_| wanted.forget_files())?;
-    match blocks.iter().position(|block| !block.is_empty()) {
-        None => Ok(value),
-        Some(peer) => {
+    match agreed {
+        Agreement::All(_) => Ok(value),
+        Agreement::Failed { peer, why, .. } => {
             wanted.forget_files();
-            let why = String::from_utf8_lossy(&blocks[peer]).into_owned();
-            Err(ConnectError::PeerFailed { peer: peer as u32, why })
+            Err(ConnectError::PeerFailed { peer, why })
         }
     }
 }

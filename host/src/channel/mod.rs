@@ -5,6 +5,7 @@
 
 mod graph;
 mod inbox;
+mod agree;
 mod connect;
 mod networks;
 mod collnet;

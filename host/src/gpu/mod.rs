@@ -5,10 +5,12 @@
 
 mod error;
 mod memory;
+mod kernel;
 pub mod bundle;
 
 pub(crate) use error::code;
 pub use error::{CuResult, CudaError, DeviceId, DriverVersion, MemoryKind, PciBus};
+pub use kernel::KernelError;
 pub use memory::{Gpu, GpuMemory, HostVisible, IPC_HANDLE_BYTES, NicMemory, RDMA_PAGE_BYTES, RdmaFacts};
 
 /// What a thread of the driver does when a stream or a graph has come to it. What comes behind it waits meanwhile, and so may that

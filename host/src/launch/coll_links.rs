@@ -22,7 +22,7 @@ impl CollLinks {
     }
 
     /// A collective along the chain begins.
-    pub(super) fn begin(&mut self, dtype: DataType, operator: &Resolved, tag: u32) {
+    pub(crate) fn begin(&mut self, dtype: DataType, operator: &Resolved, tag: u32) {
         let op = match operator.kind {
             CombineKind::Sum => RedOp::Sum,
             CombineKind::Prod => RedOp::Prod,

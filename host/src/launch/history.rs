@@ -10,8 +10,6 @@ pub(crate) struct History {
     seq: u64,
     /// Digest of all of them, in order.
     digest: u32,
-    /// The latest.
-    latest: Option<CallRecord>,
 }
 
 impl History {
@@ -22,7 +20,6 @@ impl History {
         // A rank whose part of a call needs nobody does not notice that it called another: the next slot it meets tells.
         self.digest = self.digest.rotate_left(7).wrapping_mul(0x9e37_79b9) ^ record.tag();
         health.record(&record);
-        self.latest = Some(record);
         record
     }
 
@@ -34,10 +31,5 @@ impl History {
     /// What the slots of the latest collective carry.
     pub fn tag(&self) -> u32 {
         self.digest
-    }
-
-    /// The latest collective.
-    pub fn latest(&self) -> Option<CallRecord> {
-        self.latest
     }
 }

@@ -28,7 +28,7 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 
 /// A [`CpuBlock`] over the links of one communicator.
-pub(super) struct LendingBlock<'a> {
+pub(crate) struct LendingBlock<'a> {
     cpu: CpuBlock<'a, WaitContext>,
     wait: &'a WaitContext,
     /// Where connections lie; what is elsewhere is the user's.
@@ -45,7 +45,7 @@ struct Borrowers<'a> {
 
 impl<'a> LendingBlock<'a> {
     #[inline]
-    pub(super) fn new(
+    pub(crate) fn new(
         wait: &'a WaitContext,
         memory: &'a [Arc<Segment>],
         dtype: DataType,
@@ -62,7 +62,7 @@ impl<'a> LendingBlock<'a> {
     }
 
     /// The same for messages, whose input nobody writes while they are under way.
-    pub(super) fn for_messages(self) -> Self {
+    pub(crate) fn for_messages(self) -> Self {
         let lends_to_net = self.wait.net_links().is_some();
         LendingBlock { lends_to_net, ..self }
     }

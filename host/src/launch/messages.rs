@@ -1,17 +1,20 @@
 //! Calls that are made of messages between pairs.
 
-use super::engine::RawCall;
+use super::call::RawCall;
 use crate::plan::{Call, CallRecord};
 use oxccl_shared::abi::{DataType, Func, Rank, RedOp};
 use oxccl_shared::algo::pairwise;
 
 /// One message, possibly to ourselves.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Message {
+pub struct Message {
+    /// Whether this rank sends it.
     pub is_send: bool,
+    /// To whom, or from whom.
     pub peer: u32,
     /// Only read when sending.
     pub buffer: *mut u8,
+    /// Its length.
     pub len_bytes: usize,
 }
 

@@ -54,7 +54,7 @@ pub(super) struct NetFailure {
 
 /// What one message is.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct NetMessage {
+pub(crate) struct NetMessage {
     pub is_send: bool,
     pub peer: u32,
     pub len_bytes: usize,
@@ -83,7 +83,7 @@ impl NetLinks {
     }
 
     /// A collective begins.
-    pub(super) fn collective(&mut self, call: &Call, plan: &Plan, tag: u32) {
+    pub(crate) fn collective(&mut self, call: &Call, plan: &Plan, tag: u32) {
         if std::mem::take(&mut self.has_memory) {
             self.progress.forget_memory();
         }
@@ -107,7 +107,7 @@ impl NetLinks {
     }
 
     /// A message begins, one of a group that is complete before the next [`Self::do_work`].
-    pub(super) fn message(&mut self, message: NetMessage) {
+    pub(crate) fn message(&mut self, message: NetMessage) {
         if !self.reaches[message.peer as usize] {
             return;
         }
@@ -130,7 +130,7 @@ impl NetLinks {
     }
 
     /// A group of messages begins that may have the user's memory. What an unwound one has left is none of its.
-    pub(super) fn begin_messages(&mut self) {
+    pub(crate) fn begin_messages(&mut self) {
         if std::mem::replace(&mut self.has_memory, true) {
             self.progress.forget_memory();
         }
@@ -138,7 +138,7 @@ impl NetLinks {
     }
 
     /// The group is over: everything has left and has been taken.
-    pub(super) fn end_messages(&mut self) {
+    pub(crate) fn end_messages(&mut self) {
         self.has_memory = false;
     }
 
@@ -159,7 +159,7 @@ impl NetLinks {
     /// 1. Until the message is over the bytes are writable, and nobody accesses those of slots that are not yet published; if it
     ///    never is, no [`Self::do_work`] follows but after [`Self::begin_messages`].
     /// 2. Whoever empties a slot of it asks [`Self::take_arrived`] first.
-    pub(super) unsafe fn expect(&mut self, peer: Rank, message: Expected) {
+    pub(crate) unsafe fn expect(&mut self, peer: Rank, message: Expected) {
         // SAFETY: the same obligations.
         unsafe { self.progress.expect(ChannelId(self.mesh), peer, message) };
     }

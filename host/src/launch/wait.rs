@@ -143,12 +143,12 @@ impl WaitContext {
     }
 
     /// The connections over a network, if there are any.
-    pub(super) fn net_links(&self) -> RefMut<'_, Option<NetLinks>> {
+    pub(crate) fn net_links(&self) -> RefMut<'_, Option<NetLinks>> {
         self.net_links.borrow_mut()
     }
 
     /// The connection to a network that reduces, if this rank is a head.
-    pub(super) fn coll_links(&self) -> RefMut<'_, Option<CollLinks>> {
+    pub(crate) fn coll_links(&self) -> RefMut<'_, Option<CollLinks>> {
         self.coll_links.borrow_mut()
     }
 
@@ -168,12 +168,12 @@ impl WaitContext {
     }
 
     /// From now on waits hand the thread to whoever resumes this fiber. The yielder must outlive the stay.
-    pub(super) fn enter_fiber(&self, yielder: *const Yielder<(), ()>) {
+    pub(crate) fn enter_fiber(&self, yielder: *const Yielder<(), ()>) {
         self.fiber.set(yielder);
     }
 
     /// Waits spin again.
-    pub(super) fn leave_fiber(&self) {
+    pub(crate) fn leave_fiber(&self) {
         self.fiber.set(std::ptr::null());
     }
 

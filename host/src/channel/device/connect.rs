@@ -1,6 +1,5 @@
 //! From a bootstrap and a GPU each to connections.
 
-use super::agree::agree;
 use super::layout::{ConnKind, DeviceLayout};
 use super::net::{NetConnected, NetWanted, Network};
 use super::survey::{Survey, SurveyWanted, survey};
@@ -8,6 +7,7 @@ use super::tables::{ConnSite, upload};
 use super::ways::{WaySettings, Ways};
 use crate::bootstrap::Bootstrap;
 use crate::channel::ConnectError;
+use crate::channel::agree::agree;
 use crate::gpu::{DeviceId, Gpu, PciBus};
 use crate::machine::cuda::ConnTables;
 use crate::net::NetConfig;

@@ -4,13 +4,12 @@
 //! to other hosts over a network; the tables by which kernels find them.
 //! Never: launches a kernel, knows what a connection is used for.
 //!
-//! From below: `ways`, `trees` and `layout`, pure; `tables`; `agree`; `survey`, which channels there are; `net`; `connect`.
+//! From below: `ways`, `trees` and `layout`, pure; `tables`; `survey`, which channels there are; `net`; `connect`.
 
 mod ways;
 mod trees;
 mod layout;
 mod tables;
-mod agree;
 mod survey;
 mod net;
 mod connect;

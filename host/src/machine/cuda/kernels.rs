@@ -1,35 +1,12 @@
 //! The kernels of a device, loaded when its communicators are made.
 
-use super::driver::{CudaError, Device, DeviceId, Function, Module, RelaxedCapture};
+use super::driver::{Device, Function, Module, RelaxedCapture};
+use crate::gpu::KernelError;
 use crate::gpu::bundle::{Bundle, BundleError, find_bundle};
 use crate::plan::device::KernelId;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
-use thiserror::Error;
-
-/// Why a kernel cannot be had.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub enum KernelError {
-    /// The bundle has none.
-    #[error(transparent)]
-    Bundle(#[from] BundleError),
-    /// The driver does not take it.
-    #[error(transparent)]
-    Cuda(#[from] CudaError),
-    /// It cannot run in blocks of the size that was measured best.
-    #[error("{device}: kernel {name} was built for {threads_max} threads, and is to run with {threads}")]
-    BlockSize {
-        /// Where.
-        device: DeviceId,
-        /// The kernel.
-        name: String,
-        /// What the plan says.
-        threads: u32,
-        /// What the kernel's registers and bounds allow.
-        threads_max: u32,
-    },
-}
 
 /// Kernels of one device, for all communicators on it; unloaded with the last of them.
 #[derive(Debug)]
@@ -93,14 +70,19 @@ impl DeviceKernels {
     ///
     /// Once a communicator exists nothing should be loaded: loading makes the driver wait for kernels that run, holding what other
     /// threads need to launch the kernels that those wait for.
-    pub fn load_all(&self, kernels: &[(KernelId, u32)]) {
+    ///
+    /// Returns whether all are loaded.
+    pub fn load_all(&self, kernels: &[(KernelId, u32)]) -> bool {
         // Asking for a function's limits needs the GPU's context; a GPU that has none says so to whoever uses it next.
         let _bound = self.device.bind().ok();
+        let mut has_all = true;
         for (id, threads) in kernels {
             if let Err(error) = self.get(*id, *threads) {
                 tracing::debug!(%error, kernel = id.entry(), "not loaded");
+                has_all = false;
             }
         }
+        has_all
     }
 
     fn load(&self, loaded: &mut Loaded, entry: &str) -> Result<Function, KernelError> {

@@ -1,19 +1,19 @@
 //! From what a kernel says when it stops to the communicator's fault.
 
 use super::driver::{CudaError, StreamRef};
-use super::engine::{DeviceEngine, DeviceEngineParts, EnqueueError};
-use super::kernels::KernelError;
+use super::machine::{Cuda, CudaParts};
 use super::verdict::Verdict;
-use crate::launch::{Fault, Outstanding};
+use crate::gpu::KernelError;
+use crate::launch::{Fault, Outstanding, RunError};
 use oxccl_shared::abi::StopCause;
 use std::time::Duration;
 
-impl DeviceEngine {
+impl Cuda {
     /// Whether the communicator can go on. A kernel that has stopped is noticed here.
     ///
     /// # Errors
     /// Its fault.
-    pub fn check(&self) -> Result<(), Outstanding> {
+    pub(super) fn check_kernels(&self) -> Result<(), Outstanding> {
         if let Some(fault) = self.parts.health.fault() {
             return Err(fault);
         }
@@ -36,8 +36,8 @@ impl DeviceEngine {
     }
 
     fn verdict(&self) -> Verdict<'_> {
-        let DeviceEngineParts { health, tell, .. } = &self.parts;
-        Verdict { health, tell: &**tell, latest: self.history.latest() }
+        let CudaParts { health, tell, .. } = &self.parts;
+        Verdict { health, tell: &**tell, latest: health.latest() }
     }
 
     pub(super) fn fail(&self, fault: Fault) -> Outstanding {
@@ -45,10 +45,10 @@ impl DeviceEngine {
     }
 
     /// A broken context is the end of the communicator, here and for the others.
-    pub fn stopped_by(&self, error: EnqueueError) -> EnqueueError {
+    pub(super) fn note_fault(&self, error: RunError) -> RunError {
         match &error {
-            EnqueueError::Cuda(CudaError::Fault { device, result, .. })
-            | EnqueueError::Kernel(KernelError::Cuda(CudaError::Fault { device, result, .. })) => {
+            RunError::Gpu(CudaError::Fault { device, result, .. })
+            | RunError::Kernel(KernelError::Cuda(CudaError::Fault { device, result, .. })) => {
                 self.fail(Fault::Gpu { device: *device, result: *result });
                 error
             }
@@ -59,12 +59,7 @@ impl DeviceEngine {
     /// The driver refused a launch. A proxy that is told of it waits for slots that nobody will fill; but of a capture that is broken
     /// nothing will be launched, and nobody told.
     #[cold]
-    pub(super) fn launch_refused(
-        &self,
-        error: CudaError,
-        is_told: bool,
-        stream: StreamRef<'_>,
-    ) -> EnqueueError {
+    pub(super) fn launch_refused(&self, error: CudaError, is_told: bool, stream: StreamRef<'_>) -> RunError {
         let is_void = self.order.capture().is_some_and(|capture| stream.still_capturing(capture).is_err());
         if let CudaError::Call { device, result, .. } = &error
             && is_told

@@ -1,12 +1,13 @@
 //! How a proxy is told of a kernel: now, when the stream comes to it, or at every launch of a graph.
 
 use super::driver::StreamRef;
-use super::engine::{DeviceEngine, EnqueueError};
+use super::machine::Cuda;
 use super::net::Telling;
+use crate::launch::RunError;
 
-impl DeviceEngine {
+impl Cuda {
     /// Tells the proxy of the kernel that is to be put on `stream` now, if it has a part in it. Says whether it has.
-    pub(super) fn tell_proxy(&mut self, stream: StreamRef<'_>) -> Result<bool, EnqueueError> {
+    pub(super) fn tell_proxy(&mut self, stream: StreamRef<'_>) -> Result<bool, RunError> {
         let Some(net) = &mut self.parts.net else { return Ok(false) };
         let capture = self.order.capture();
         match net.tell(capture.is_some()) {

@@ -5,7 +5,7 @@ use super::card::Card;
 use super::error::P2pError;
 use super::home::{Access, Home, Method, P2pSettings, Pair, home, side};
 use super::sides::{Side, Sides};
-use crate::bootstrap::Bootstrap;
+use crate::bootstrap::{Agreement, Bootstrap};
 use crate::gpu::{CudaError, Gpu};
 use crate::transport::PeerInfo;
 
@@ -119,27 +119,15 @@ impl<'a> Meeting<'a> {
 /// Every rank learns whether every rank succeeded, and what it says. If one failed, all fail: that one with its own error,
 /// the others with one that names it.
 pub(super) fn agree(bootstrap: &Bootstrap, mine: Result<Vec<u8>, P2pError>) -> Result<Vec<Vec<u8>>, Failed> {
-    const FINE: u8 = 0;
-    const TRY_OTHERWISE: u8 = 1;
-    const FINAL: u8 = 2;
-    let block = match &mine {
-        Ok(bytes) => [&[FINE], &bytes[..]].concat(),
-        Err(error) => {
-            let said = error.to_string();
-            let verdict = if error.allows_retry() { TRY_OTHERWISE } else { FINAL };
-            [&[verdict], &said.as_bytes()[..said.len().min(512)]].concat()
+    let said = mine.as_ref().map(|bytes| &bytes[..]);
+    let agreed = bootstrap.agree_or_retry(said, P2pError::allows_retry);
+    match agreed.map_err(|error| Failed { error: Box::new(error.into()), may_retry: false })? {
+        Agreement::All(blocks) => Ok(blocks),
+        Agreement::Failed { peer, why, may_retry } => {
+            let error = mine.err().unwrap_or(P2pError::PeerFailed { peer, why });
+            Err(Failed { error: Box::new(error), may_retry })
         }
-    };
-    let blocks = bootstrap.all_gather(&block);
-    let blocks = blocks.map_err(|error| Failed { error: Box::new(error.into()), may_retry: false })?;
-    let verdict = |block: &Vec<u8>| block.first().copied().unwrap_or(FINAL);
-    let Some(peer) = blocks.iter().position(|block| verdict(block) != FINE) else {
-        return Ok(blocks.into_iter().map(|block| block[1..].to_vec()).collect());
-    };
-    let may_retry = blocks.iter().all(|block| matches!(verdict(block), FINE | TRY_OTHERWISE));
-    let why = || String::from_utf8_lossy(blocks[peer].get(1..).unwrap_or_default()).into_owned();
-    let error = mine.err().unwrap_or_else(|| P2pError::PeerFailed { peer: peer as u32, why: why() });
-    Err(Failed { error: Box::new(error), may_retry })
+    }
 }
 
 /// Every rank's block, read.

@@ -83,6 +83,21 @@ pub fn downward(tree: &Tree, findings: &mut Findings) {
     }
 }
 
+/// Only the cuda machine knows NVIDIA's driver; the crate's root shows it to users.
+pub fn driver(tree: &Tree, findings: &mut Findings) {
+    for (path, source) in tree.rust_below(&["host/src/"]) {
+        if path.starts_with("host/src/machine/cuda/") || path == "host/src/lib.rs" {
+            continue;
+        }
+        for (line, code) in source.product_lines() {
+            if names_path(code, "cuda::driver") {
+                let why = "the driver outside machine/cuda: ask gpu::Gpu or the machine, so that another machine needs no change here";
+                findings.hard(path, line, why.to_owned());
+            }
+        }
+    }
+}
+
 /// The names in the `mod` lines, in order.
 fn modules_of(source: &Source) -> Vec<String> {
     let is_mod = |code: &str| {
@@ -180,6 +195,13 @@ mod tests {
         assert_eq!((hits.len(), hits[0].line), (1, 3));
         let inline = ("host/src/plan/mod.rs", "fn f(e: crate::api::Error) {}");
         assert_eq!(found("downward", &[LIB, inline]).len(), 1);
+    }
+
+    #[test]
+    fn the_driver_is_named_by_its_machine_only() {
+        let text = "use crate::machine::cuda::driver::Device;";
+        assert_eq!(found("driver", &[("host/src/api/device.rs", text)]).len(), 1);
+        assert!(found("driver", &[("host/src/machine/cuda/gpu.rs", text)]).is_empty());
     }
 
     #[test]

@@ -21,6 +21,7 @@ pub const ALL: &[Rule] = &[
     Rule { name: "pure-plan", check: layers::pure_plan },
     Rule { name: "protocol-names", check: layers::protocol_names },
     Rule { name: "downward", check: layers::downward },
+    Rule { name: "driver", check: layers::driver },
     Rule { name: "file-length", check: limits::file_length },
     Rule { name: "function-length", check: limits::function_length },
     Rule { name: "module-doc", check: layout::module_doc },

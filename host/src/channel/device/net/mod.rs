@@ -15,11 +15,11 @@ mod counted;
 #[cfg(test)]
 mod tests;
 
-use super::agree::agree;
 use super::layout::{ConnKind, ConnName, DeviceLayout};
 use super::tables::ConnSite;
 use crate::bootstrap::Bootstrap;
 use crate::channel::ConnectError;
+use crate::channel::agree::agree;
 use crate::channel::networks::{Dialed, Dialing};
 use crate::gpu::Gpu;
 use crate::machine::cuda::{NetChannels, NetParts};

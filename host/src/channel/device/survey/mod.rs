@@ -17,9 +17,9 @@ mod tests;
 
 pub use error::{FileError, SurveyError};
 
-use super::agree::agree;
 use crate::bootstrap::Bootstrap;
 use crate::channel::ConnectError;
+use crate::channel::agree::agree;
 use crate::topology::detect::{Found, NvmlError, Own};
 use crate::topology::xml::{read_text, read_topology};
 use crate::topology::{Agreed, BusId, Channels, Inventory, TopologySettings, agree as agree_on};

@@ -4,7 +4,6 @@ use super::api::Api;
 use crate::gpu::{CuResult, CudaError, DriverVersion, code};
 use libloading::Library;
 use std::ffi::CStr;
-use std::fmt;
 use std::sync::OnceLock;
 
 /// The driver of this host, started.

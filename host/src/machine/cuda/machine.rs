@@ -1,14 +1,20 @@
-//! A communicator's operations, put on streams.
+//! A communicator's kernels, put on streams.
 
 use super::conns::{ConnLists, ConnTables};
 use super::driver::{CudaError, Device, Function, HostNode, StreamRef};
-use super::exchange::Exchange;
-use super::kernels::{DeviceKernels, KernelError};
+use super::kernels::DeviceKernels;
+use super::messages::MessageScratch;
 use super::monitor::Monitor;
 use super::net::NetProxy;
 use super::order::Order;
-use crate::launch::{Health, History, NAP, Outstanding, RawCall, Tell, messages};
+use crate::bootstrap::Bootstrap;
+use crate::gpu::KernelError;
+use crate::launch::{
+    Fault, GroupMachine, Health, Job, Machine, Message, NAP, Outstanding, RawCall, RawQueue, RunError,
+    StreamMachine, Tell, is_made_of_messages,
+};
 use crate::plan::device::{DeviceFacts, DevicePlan, KernelId, message_kernels, plan_device};
+use crate::plan::tuning::Explanation;
 use crate::plan::{Call, Forced};
 use crate::transport::p2p::Arena;
 use oxccl_shared::abi::{
@@ -18,12 +24,12 @@ use oxccl_shared::abi::{
 use oxccl_shared::algo::chunk::ChannelCut;
 use oxccl_shared::reduce::{self, Resolved};
 use std::ffi::c_void;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use thiserror::Error;
 
 /// What `channel` makes at init, and what the communicator has.
-pub struct DeviceEngineParts {
+pub struct CudaParts {
     /// This rank.
     pub rank: u32,
     /// What plans depend on.
@@ -32,6 +38,8 @@ pub struct DeviceEngineParts {
     pub device: Device,
     /// That GPU's kernels.
     pub kernels: Arc<DeviceKernels>,
+    /// Whether all that plans may choose are loaded.
+    pub has_all_kernels: bool,
     /// Where connections are.
     pub tables: ConnTables,
     /// What connections lie in; nothing for a rank that is alone.
@@ -48,71 +56,186 @@ pub struct DeviceEngineParts {
     pub timeout: Duration,
 }
 
-/// Why a call was not put on its stream.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub enum EnqueueError {
-    /// The communicator has stopped, or stops now.
-    #[error("{0}")]
-    Stopped(Outstanding),
-    /// There is no kernel for it.
-    #[error(transparent)]
-    Kernel(#[from] KernelError),
-    /// The driver refused it.
-    #[error(transparent)]
-    Cuda(#[from] CudaError),
-}
-
-/// Puts a communicator's operations on streams.
-pub struct DeviceEngine {
-    pub(super) parts: DeviceEngineParts,
+/// A rank's kernels on a GPU of NVIDIA, on the streams of users.
+pub struct Cuda {
+    pub(super) parts: CudaParts,
     pub(super) order: Order,
     /// Where the graph that was captured last tells the proxy of its latest kernel.
     pub(super) replayed: Option<HostNode>,
-    pub(super) history: History,
     /// Kernels that were used, to be found without a lock.
     functions: Vec<(KernelId, Function)>,
-    pub(super) exchange: Exchange,
+    pub(super) scratch: MessageScratch,
 }
 
-// SAFETY: the raw pointers are device addresses of the group being enqueued, which the host never follows.
-unsafe impl Send for DeviceEngine {}
+impl Machine for Cuda {
+    fn rank(&self) -> u32 {
+        self.parts.rank
+    }
 
-impl DeviceEngine {
-    /// An engine over finished connections.
+    fn nranks(&self) -> u32 {
+        self.parts.facts.nranks
+    }
+
+    fn health(&self) -> &Arc<Health> {
+        &self.parts.health
+    }
+
+    fn explain(&self, call: &Call) -> Explanation {
+        self.parts.facts.explain(call)
+    }
+
+    fn check(&self) -> Result<(), Outstanding> {
+        self.check_kernels()
+    }
+
+    fn stopped_by(&self, error: RunError) -> RunError {
+        self.note_fault(error)
+    }
+
+    /// Short all-to-alls are a kernel of their own.
+    fn goes_as_messages(&self, call: &Call) -> bool {
+        is_made_of_messages(call.func) && !self.parts.facts.is_one_hop_all_to_all(call)
+    }
+
+    unsafe fn within(
+        &mut self,
+        queues: &[RawQueue],
+        calls: &[RawCall],
+        body: impl FnOnce(&mut Self) -> Result<(), RunError>,
+    ) -> Result<(), RunError> {
+        let device = self.parts.device.clone();
+        // SAFETY: (1, 2) obligation 1.
+        let stream = |queue: RawQueue| unsafe { StreamRef::from_raw(&device, queue.cast()) };
+        let first = queues[0];
+        let others = queues[1..].iter().copied().filter(|other| *other != first).map(stream);
+        let put = device.bind().map_err(RunError::from).and_then(|_bound| {
+            self.prepare(calls)?;
+            self.order.enter(stream(first), others.clone())?;
+            body(self)?;
+            Ok(self.order.leave(stream(first), others)?)
+        });
+        put.map_err(|error| self.note_fault(error))
+    }
+
+    unsafe fn collective(&mut self, raw: &RawCall, tag: u32, queue: RawQueue) -> Result<(), RunError> {
+        let device = self.parts.device.clone();
+        // SAFETY: (1, 2) obligation 1.
+        let stream = unsafe { StreamRef::from_raw(&device, queue.cast()) };
+        // SAFETY: (1) obligation 2.
+        unsafe { self.launch_collective(raw, tag, stream) }
+    }
+
+    unsafe fn copy(
+        &mut self,
+        from: *const u8,
+        to: *mut u8,
+        len_bytes: usize,
+        queue: RawQueue,
+    ) -> Result<(), RunError> {
+        // SAFETY: (1, 2) obligation 1.
+        let stream = unsafe { StreamRef::from_raw(&self.parts.device, queue.cast()) };
+        // SAFETY: obligation 1.
+        Ok(unsafe { copy(from, to, len_bytes, stream)? })
+    }
+
+    unsafe fn messages(&mut self, messages: &[(Message, u32)], queue: RawQueue) -> Result<(), RunError> {
+        let device = self.parts.device.clone();
+        // SAFETY: (1, 2) obligation 1.
+        let stream = unsafe { StreamRef::from_raw(&device, queue.cast()) };
+        // SAFETY: (1) obligation 1.
+        unsafe { self.launch_messages(messages, stream) }
+    }
+
+    fn own_messages_differ(&mut self) -> RunError {
+        RunError::Stopped(self.fail(Fault::Mismatch { rank: self.parts.rank, theirs: None }))
+    }
+
+    /// Waits until every operation is done that was put on a stream. An operation that does not end within the timeout is aborted.
+    fn close(mut self, bootstrap: &Bootstrap) -> Option<Cuda> {
+        let started = Instant::now();
+        while !self.is_done(started.elapsed() > self.parts.timeout) {
+            if started.elapsed() > self.parts.timeout {
+                self.parts.monitor.abort();
+            }
+            if started.elapsed() > self.parts.timeout.saturating_add(ABORT_TIME) {
+                tracing::warn!(rank = self.parts.rank, "operations do not end: their memory is not freed");
+                std::mem::forget(self);
+                return None;
+            }
+            std::thread::sleep(NAP);
+        }
+        drop(self.parts.net.take());
+        if let Some(arena) = self.parts.arena {
+            arena.close(bootstrap);
+        }
+        None
+    }
+}
+
+impl StreamMachine for Cuda {
+    type Stream<'s> = StreamRef<'s>;
+
+    fn raw(stream: StreamRef<'_>) -> RawQueue {
+        stream.raw().cast()
+    }
+
+    fn ordinal_of(stream: StreamRef<'_>) -> u32 {
+        stream.device().ordinal()
+    }
+
+    fn synchronize(stream: StreamRef<'_>) -> Result<(), CudaError> {
+        stream.synchronize()
+    }
+}
+
+impl GroupMachine for Cuda {
+    const GROUP_MAX: usize = 128;
+
+    /// Loads what calls need before any communicator of the thread enqueues: the driver may make loading wait for kernels that
+    /// already run.
+    unsafe fn run_together(jobs: &mut [Job<'_, Cuda>]) -> io::Result<()> {
+        for job in jobs.iter_mut() {
+            if let Err(error) = job.engine.machine_mut().prepare(job.calls) {
+                job.result = Err(error);
+                return Ok(());
+            }
+        }
+        for job in jobs {
+            // SAFETY: obligation 1.
+            job.result = unsafe { job.engine.run(job.calls, job.queues) };
+        }
+        Ok(())
+    }
+}
+
+impl Cuda {
+    /// A machine over finished connections.
     ///
     /// # Errors
     /// [`CudaError`].
-    pub fn new(parts: DeviceEngineParts) -> Result<DeviceEngine, CudaError> {
+    pub fn new(parts: CudaParts) -> Result<Cuda, CudaError> {
         let monitor = Arc::downgrade(&parts.monitor);
         parts.health.set_alarm(move || monitor.upgrade().iter().for_each(|monitor| monitor.abort()));
-        Ok(DeviceEngine {
+        Ok(Cuda {
             order: Order::new(&parts.device)?,
             replayed: None,
             parts,
-            history: History::default(),
             functions: Vec::new(),
-            exchange: Exchange::default(),
+            scratch: MessageScratch::default(),
         })
     }
 
-    /// The GPU.
-    pub fn device(&self) -> &Device {
-        &self.parts.device
-    }
-
-    /// What plans depend on.
-    pub fn facts(&self) -> &DeviceFacts {
-        &self.parts.facts
-    }
-
-    /// Loads every kernel that `calls` need. A thread with several communicators does so for all before it enqueues on any: the
-    /// driver may make loading wait for kernels that already run.
+    /// Loads every kernel that `calls` need, unless all were loaded when the communicator was made: a bundle may lack some, and a rank
+    /// that is alone seldom needs any.
     ///
     /// # Errors
-    /// [`EnqueueError::Kernel`].
-    pub(crate) fn prepare(&mut self, calls: &[RawCall]) -> Result<(), EnqueueError> {
+    /// [`RunError::Kernel`].
+    fn prepare(&mut self, calls: &[RawCall]) -> Result<(), RunError> {
+        if self.parts.has_all_kernels {
+            return Ok(());
+        }
         for raw in calls {
-            if self.goes_as_messages(raw) {
+            if self.goes_as_messages(&raw.call) {
                 let facts = self.parts.facts;
                 for (kernel, threads) in message_kernels(&facts).filter(|_| facts.nranks > 1) {
                     self.function(kernel, threads)?;
@@ -122,52 +245,6 @@ impl DeviceEngine {
             }
         }
         Ok(())
-    }
-
-    /// Puts `calls` on `stream`: collectives in order, then all messages. They begin when `others` have come to here too, which go
-    /// on when all is done.
-    ///
-    /// # Errors
-    /// The communicator's fault, if there is one by now; what was put on the stream before stays there.
-    ///
-    /// # Safety
-    /// 1. Each call's buffers are memory of this device, valid for what its function reads and writes until the stream has done
-    ///    it, and overlap only as `CollWork` allows.
-    /// 2. The streams live until then.
-    pub(crate) unsafe fn enqueue<'s>(
-        &mut self,
-        calls: &[RawCall],
-        stream: StreamRef<'s>,
-        others: impl Iterator<Item = StreamRef<'s>> + Clone,
-    ) -> Result<(), EnqueueError> {
-        self.check().map_err(EnqueueError::Stopped)?;
-        let device = self.parts.device.clone();
-        let put = device.bind().map_err(EnqueueError::from).and_then(|_bound| {
-            self.prepare(calls)?;
-            self.order.enter(stream, others.clone())?;
-            // SAFETY: obligations 1 and 2.
-            unsafe { self.put(calls, stream)? };
-            Ok(self.order.leave(stream, others)?)
-        });
-        put.map_err(|error| self.stopped_by(error))
-    }
-
-    /// # Safety
-    /// 1. As [`Self::enqueue`].
-    unsafe fn put(&mut self, calls: &[RawCall], stream: StreamRef<'_>) -> Result<(), EnqueueError> {
-        for raw in calls {
-            if !self.goes_as_messages(raw) {
-                // SAFETY: obligation 1.
-                unsafe { self.collective(raw, stream)? };
-            }
-        }
-        // SAFETY: obligation 1.
-        unsafe { self.all_messages(calls, stream) }
-    }
-
-    /// Whether a call is made of messages; short all-to-alls are a kernel of their own.
-    pub(super) fn goes_as_messages(&self, raw: &RawCall) -> bool {
-        messages::is_made_of_messages(raw.call.func) && !self.parts.facts.is_one_hop_all_to_all(&raw.call)
     }
 
     /// Whether this call reduces in a way that a copy does not.
@@ -209,14 +286,18 @@ impl DeviceEngine {
     }
 
     /// # Safety
-    /// 1. As [`Self::enqueue`].
-    unsafe fn collective(&mut self, raw: &RawCall, stream: StreamRef<'_>) -> Result<(), EnqueueError> {
-        self.history.begin(&raw.call, &self.parts.health);
+    /// 1. As [`Machine::collective`]'s second.
+    unsafe fn launch_collective(
+        &mut self,
+        raw: &RawCall,
+        tag: u32,
+        stream: StreamRef<'_>,
+    ) -> Result<(), RunError> {
         let Some(plan) = self.plan(raw) else {
             // SAFETY: obligation 1.
             return unsafe { self.copy_own(raw, stream) };
         };
-        let mut coll = collective_args(raw, &plan, &self.operator(raw), self.history.tag());
+        let mut coll = collective_args(raw, &plan, &self.operator(raw), tag);
         if raw.call.func == Func::Barrier {
             let scratch: *mut u8 = std::ptr::without_provenance_mut(self.parts.tables.scratch as usize);
             coll = KernelColl { src: scratch, dst: scratch, ..coll };
@@ -245,13 +326,13 @@ impl DeviceEngine {
     /// A collective of a rank that is alone, or of nothing.
     ///
     /// # Safety
-    /// 1. As [`Self::enqueue`].
-    unsafe fn copy_own(&self, raw: &RawCall, stream: StreamRef<'_>) -> Result<(), EnqueueError> {
+    /// 1. As [`Machine::collective`]'s second.
+    unsafe fn copy_own(&self, raw: &RawCall, stream: StreamRef<'_>) -> Result<(), RunError> {
         if raw.call.func == Func::Barrier || raw.call.count == 0 {
             return Ok(());
         }
         // SAFETY: obligation 1: with one rank every shape is `count` elements.
-        unsafe { copy(raw.send, raw.recv, raw.call.bytes() as usize, stream) }.map_err(EnqueueError::from)
+        unsafe { copy(raw.send, raw.recv, raw.call.bytes() as usize, stream) }.map_err(RunError::from)
     }
 
     /// What every kernel is told.
@@ -284,26 +365,6 @@ impl DeviceEngine {
         // A proxy that was stopped leaves things undone.
         let gives_up = is_overdue || self.parts.health.is_stopped();
         has_ended && (gives_up || self.parts.net.as_ref().is_none_or(NetProxy::is_done))
-    }
-
-    /// Ends the engine once every operation is done that was put on a stream. An operation that does not end within the timeout
-    /// is aborted.
-    pub fn close(mut self, bootstrap: &crate::bootstrap::Bootstrap) {
-        let started = Instant::now();
-        while !self.is_done(started.elapsed() > self.parts.timeout) {
-            if started.elapsed() > self.parts.timeout {
-                self.parts.monitor.abort();
-            }
-            if started.elapsed() > self.parts.timeout.saturating_add(ABORT_TIME) {
-                tracing::warn!(rank = self.parts.rank, "operations do not end: their memory is not freed");
-                return std::mem::forget(self);
-            }
-            std::thread::sleep(NAP);
-        }
-        drop(self.parts.net.take());
-        if let Some(arena) = self.parts.arena {
-            arena.close(bootstrap);
-        }
     }
 }
 

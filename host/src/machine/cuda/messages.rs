@@ -1,18 +1,15 @@
-//! Sends and receives, and what is made of them.
+//! Messages between ranks, as kernels.
 
 use super::driver::StreamRef;
-use super::engine::{DeviceEngine, EnqueueError, copy};
-use crate::launch::messages::{self, Message};
-use crate::launch::{Fault, RawCall};
+use super::machine::Cuda;
+use crate::launch::{Message, RunError};
 use crate::plan::device::{Arrangement, Batch, MessageWant, arrange};
-use oxccl_shared::abi::{Func, KERNEL_MESSAGES_MAX, KernelMessage, MessageArgs};
+use oxccl_shared::abi::{KERNEL_MESSAGES_MAX, KernelMessage, MessageArgs};
 use std::ffi::c_void;
 
 /// Memory for the messages of the group being enqueued, kept from one to the next.
 #[derive(Default)]
-pub(super) struct Exchange {
-    /// Each with its tag.
-    messages: Vec<(Message, u32)>,
+pub(super) struct MessageScratch {
     wants: Vec<MessageWant>,
     arrangement: Arrangement,
 }
@@ -20,80 +17,32 @@ pub(super) struct Exchange {
 const NO_MESSAGE: KernelMessage =
     KernelMessage { buffer: std::ptr::null_mut(), len_bytes: 0, conn: 0, is_send: 0, tag: 0, lane: 0 };
 
-impl DeviceEngine {
-    /// Everything that is made of messages between pairs.
+impl Cuda {
+    /// Puts the kernels of messages to and from other ranks on a stream, each with its tag.
     ///
     /// # Safety
-    /// 1. As [`Self::enqueue`].
-    pub(super) unsafe fn all_messages(
+    /// 1. As [`Machine::messages`](crate::launch::Machine::messages).
+    pub(super) unsafe fn launch_messages(
         &mut self,
-        calls: &[RawCall],
+        messages: &[(Message, u32)],
         stream: StreamRef<'_>,
-    ) -> Result<(), EnqueueError> {
-        let mut exchange = std::mem::take(&mut self.exchange);
-        self.collect(calls, &mut exchange);
+    ) -> Result<(), RunError> {
+        let mut scratch = std::mem::take(&mut self.scratch);
         // SAFETY: obligation 1.
-        let put = unsafe { self.copy_to_self(&exchange.messages, stream) }
-            // SAFETY: obligation 1.
-            .and_then(|()| unsafe { self.launch_messages(&mut exchange, stream) });
-        self.exchange = exchange;
+        let put = unsafe { self.launch_with(messages, &mut scratch, stream) };
+        self.scratch = scratch;
         put
     }
 
-    /// Splits calls into messages, each with its tag.
-    fn collect(&mut self, calls: &[RawCall], exchange: &mut Exchange) {
-        let (me, n) = (self.parts.rank, self.parts.facts.nranks);
-        exchange.messages.clear();
-        for raw in calls {
-            if !self.goes_as_messages(raw) {
-                continue;
-            }
-            let tag = match raw.call.func {
-                Func::Send | Func::Recv => messages::tag(&raw.call),
-                _ => {
-                    self.history.begin(&raw.call, &self.parts.health);
-                    self.history.tag()
-                }
-            };
-            messages::split(raw, me, n, |message| exchange.messages.push((message, tag)));
-        }
-    }
-
-    /// The k-th send to ourselves goes to the k-th receive from ourselves.
-    ///
     /// # Safety
-    /// 1. As [`Self::enqueue`].
-    unsafe fn copy_to_self(
-        &self,
-        messages: &[(Message, u32)],
-        stream: StreamRef<'_>,
-    ) -> Result<(), EnqueueError> {
-        let rank = self.parts.rank;
-        let own = |is_send| {
-            let messages = messages.iter().map(|(message, _)| message);
-            messages.filter(move |message| message.peer == rank && message.is_send == is_send)
-        };
-        if !own(true).map(|message| message.len_bytes).eq(own(false).map(|message| message.len_bytes)) {
-            let fault = Fault::Mismatch { rank, theirs: None };
-            return Err(EnqueueError::Stopped(self.fail(fault)));
-        }
-        for (from, to) in own(true).zip(own(false)) {
-            // SAFETY: obligation 1: both are valid for the length.
-            unsafe { copy(from.buffer, to.buffer, from.len_bytes, stream)? };
-        }
-        Ok(())
-    }
-
-    /// # Safety
-    /// 1. As [`Self::enqueue`].
-    unsafe fn launch_messages(
+    /// 1. As [`Self::launch_messages`].
+    unsafe fn launch_with(
         &mut self,
-        exchange: &mut Exchange,
+        messages: &[(Message, u32)],
+        MessageScratch { wants, arrangement }: &mut MessageScratch,
         stream: StreamRef<'_>,
-    ) -> Result<(), EnqueueError> {
+    ) -> Result<(), RunError> {
         let (facts, rank) = (self.parts.facts, self.parts.rank);
-        let Exchange { messages, wants, arrangement } = exchange;
-        messages.retain(|(message, _)| message.peer != rank);
         wants.clear();
         wants.extend(messages.iter().map(|(message, _)| MessageWant {
             is_send: message.is_send,

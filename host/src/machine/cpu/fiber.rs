@@ -1,10 +1,11 @@
 //! Several communicators on one thread: a fiber each, resumed in turn until all are done.
 
-use super::engine::{Engine, RawCall};
-use super::health::Outstanding;
+use super::Cpu;
+use crate::launch::Job;
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use std::cell::RefCell;
+use std::ptr;
 
 /// Stack of one fiber. Kernels keep a few kilobytes; a panic's unwinding and a backtrace need more.
 const STACK_BYTES: usize = 256 << 10;
@@ -20,13 +21,6 @@ thread_local! {
     static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
 }
 
-/// One communicator's share of a group.
-pub(crate) struct Job<'a> {
-    pub engine: &'a mut Engine,
-    pub calls: &'a [RawCall],
-    pub result: Result<(), Outstanding>,
-}
-
 type Fiber = Coroutine<(), (), (), DefaultStack>;
 
 /// Runs all jobs to their ends. A job whose communicator fails does not stop the others.
@@ -35,24 +29,25 @@ type Fiber = Coroutine<(), (), (), DefaultStack>;
 /// Only that memory for stacks cannot be had, before anything has run.
 ///
 /// # Safety
-/// 1. As [`Engine::run`] for every job.
-pub(crate) unsafe fn run_together(jobs: &mut [Job<'_>]) -> std::io::Result<()> {
+/// 1. As [`crate::launch::Engine::run`] for every job.
+pub(super) unsafe fn run_together(jobs: &mut [Job<'_, Cpu>]) -> std::io::Result<()> {
     if let [job] = jobs {
         // SAFETY: obligation 1.
-        job.result = unsafe { job.engine.run(job.calls) };
+        job.result = unsafe { job.engine.run(job.calls, &[ptr::null_mut()]) };
         return Ok(());
     }
     ensure_stacks(jobs.len())?;
     let mut fibers = Fibers::new();
     for job in jobs.iter_mut() {
-        let job: *mut Job<'_> = job;
-        let job = job.cast::<Job<'static>>();
+        let job: *mut Job<'_, Cpu> = job;
+        let job = job.cast::<Job<'static, Cpu>>();
         let stack = STACKS.with_borrow_mut(Vec::pop).map_or_else(|| DefaultStack::new(STACK_BYTES), Ok)?;
         let fiber = Coroutine::with_stack(stack, move |yielder: &Yielder<(), ()>, ()| {
             // SAFETY: this function does not return before the fiber has, and nobody else uses the job meanwhile.
             let job = unsafe { &mut *job };
-            // SAFETY: obligation 1.
-            job.result = unsafe { job.engine.run_in_fiber(yielder, job.calls) };
+            let fiber = ptr::from_ref(yielder).cast_mut().cast();
+            // SAFETY: obligation 1; the yielder lives as long as the fiber.
+            job.result = unsafe { job.engine.run(job.calls, &[fiber]) };
         });
         // Cannot be full: a group holds no more jobs.
         let _ = fibers.push(Some(fiber));

@@ -1,6 +1,6 @@
 //! Buffers in GPU memory, typed.
 
-use crate::machine::cuda::driver::{CUdeviceptr, DeviceMemory};
+use super::driver::{CUdeviceptr, DeviceMemory};
 use cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut};
 use oxccl_shared::reduce::Element;
 use std::marker::PhantomData;
@@ -88,14 +88,14 @@ views! {
 
 impl<T> DeviceSlice<'_, T> {
     /// The address, as calls carry it; never followed by the host.
-    pub(in crate::api) fn as_ptr(&self) -> *const T {
+    pub(crate) fn as_ptr(&self) -> *const T {
         std::ptr::without_provenance(self.address as usize)
     }
 }
 
 impl<T> DeviceSliceMut<'_, T> {
     /// The address, as calls carry it; never followed by the host.
-    pub(in crate::api) fn as_mut_ptr(&self) -> *mut T {
+    pub(crate) fn as_mut_ptr(&self) -> *mut T {
         std::ptr::without_provenance_mut(self.address as usize)
     }
 }

@@ -1,0 +1,125 @@
+//! Ranks on CPUs.
+
+use super::{Init, Joined, Started, this_process};
+use crate::api::config::Config;
+use crate::api::error::Error;
+use crate::api::memory::{MemoryReport, PeerMemory};
+use crate::bootstrap::Bootstrap;
+use crate::channel::{self, ConnectError, Connected, Reducing, Wanted};
+use crate::launch::WaitContext;
+use crate::machine::cpu::{Cpu, CpuParts};
+use crate::plan::tuning::Impossible;
+use crate::plan::{Collnet, Facts, Tuning};
+use crate::transport::{processors_each, stream_layout};
+use oxccl_shared::abi::Rank;
+
+impl Init for Cpu {
+    type Unit = ();
+    type Device = ();
+    type Connected = Connected;
+
+    fn unit_of(_local_rank: u32) {}
+
+    /// Whether a network reduces is known when the ranks have met.
+    fn check_settings(config: &Config, _nranks: u32) -> Result<(), Error> {
+        let no_collnet = (!config.net.coll.enabled).then(|| Collnet::Disabled.why_not());
+        Ok(Facts::check(&config.forced, no_collnet)?)
+    }
+
+    fn connect(bootstrap: &Bootstrap, config: &Config, (): ()) -> Result<Connected, Error> {
+        let (rank, nranks) = (bootstrap.rank().0, bootstrap.nranks());
+        let random = getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
+        let shared = bootstrap.broadcast(Rank(0), &random.to_le_bytes())?;
+        let comm_hash = shared.try_into().map_err(|_| ConnectError::Malformed { peer: 0 })?;
+        let info = this_process(bootstrap, config)?;
+        let wanted = Wanted {
+            rank,
+            nranks,
+            comm_hash: u64::from_le_bytes(comm_hash),
+            info: &if config.topology.ignore_cpu_affinity { info } else { info.on_numa_node() },
+            allowed: &config.transports,
+            settings: Config::MUST_AGREE,
+            rings: config.topology.rings.as_deref(),
+            net: &config.net,
+            net_timeout: config.bootstrap.timeout,
+            ring_layout: config.ring_layout(),
+            mesh_layout: config.mesh_layout(nranks),
+        };
+        let connected = channel::connect(bootstrap, &wanted)?;
+        // The same on all ranks, which may still be listening.
+        check_collnet(config, &connected)?;
+        Ok(connected)
+    }
+
+    fn start(connected: Connected, joined: &Joined<'_>) -> Result<Started<Cpu>, Error> {
+        let (memory, rings) = (report(joined.rank, &connected), connected.graph.rings());
+        Ok(Started { machine: machine(connected, joined), device: (), rings, memory })
+    }
+}
+
+/// Whether what was ordered can be had, now that it is known whether a network reduces.
+fn check_collnet(config: &Config, connected: &Connected) -> Result<(), Impossible> {
+    let Reducing { collnet, lack, .. } = &connected.reducing;
+    let why = match collnet {
+        Collnet::There(_) => None,
+        Collnet::Lacking => Some(&**lack),
+        _ => Some(collnet.why_not()),
+    };
+    Facts::check(&config.forced, why)
+}
+
+fn machine(connected: Connected, joined: &Joined<'_>) -> Cpu {
+    let Joined { rank, nranks, config, health, .. } = *joined;
+    let (ring_layout, mesh_layout) = (config.ring_layout(), config.mesh_layout(nranks));
+    let here = connected.peers[rank as usize];
+    // A schedule's slices fit every connection, and streams have the longer slots.
+    let streams = nranks > 1 && config.transports.all_streams(&connected.peers);
+    let (ring_layout, mesh_layout, tuning) = match streams {
+        true => (stream_layout(ring_layout), stream_layout(mesh_layout), Tuning::CPU_STREAMS),
+        false => (ring_layout, mesh_layout, Tuning::CPU),
+    };
+    let facts = Facts {
+        nranks,
+        ring_layout,
+        mesh_layout,
+        ring_channels: connected.graph.ring_channels(),
+        tree_channels: connected.graph.tree_channels(),
+        forced: config.forced,
+        tuning,
+        collnet: connected.reducing.collnet,
+        table: config.tuned.as_ref().and_then(|tuned| tuned.table(tuning.backend(), nranks)).copied(),
+    };
+    let crowded = processors_each(&connected.peers, here.host) == 0;
+    let tell = Box::new(joined.teller());
+    Cpu::new(CpuParts {
+        rank,
+        facts,
+        channels: connected.channels,
+        mesh: connected.mesh,
+        send_to: connected.send_to,
+        recv_from: connected.recv_from,
+        wait: {
+            let Connected { links, net_links, reducing, .. } = connected;
+            WaitContext::new(
+                health.clone(),
+                links,
+                (net_links, reducing.links),
+                tell,
+                config.timeout,
+                crowded,
+            )
+        },
+        memory: connected.memory,
+    })
+}
+
+fn report(rank: u32, connected: &Connected) -> MemoryReport {
+    let peers = (0..connected.peers.len() as u32).filter(|peer| *peer != rank);
+    let peers = peers.map(|peer| PeerMemory {
+        rank: peer,
+        transport: connected.kinds[peer as usize],
+        inbound_bytes: connected.inbound_bytes[peer as usize],
+        outbound_bytes: connected.outbound_bytes[peer as usize],
+    });
+    MemoryReport { peers: peers.collect(), own_bytes: connected.reducing.bytes }
+}

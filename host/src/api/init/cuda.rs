@@ -1,0 +1,133 @@
+//! Ranks on GPUs of NVIDIA.
+
+use super::{Init, Joined, Started, this_process};
+use crate::api::config::Config;
+use crate::api::error::{DeviceError, Error};
+use crate::api::memory::{MemoryReport, PeerMemory};
+use crate::bootstrap::Bootstrap;
+use crate::channel::ConnectError;
+use crate::channel::device::{DeviceConnected, DeviceWanted, WaySettings, connect};
+use crate::gpu::{CudaError, Gpu};
+use crate::launch::Tell;
+use crate::machine::cuda::{Cuda, CudaParts, Device, DeviceKernels, Monitor, NetProxy};
+use crate::net::NetError;
+use crate::plan::device::DeviceFacts;
+use crate::plan::tuning::Backend;
+use crate::transport::TransportKind;
+use crate::transport::p2p::Side;
+use std::sync::Arc;
+
+/// A GPU that is connected with all others.
+pub struct ConnectedGpu {
+    device: Device,
+    kernels: Arc<DeviceKernels>,
+    connected: DeviceConnected,
+}
+
+impl Init for Cuda {
+    /// The GPU, by its number among those that the process sees.
+    type Unit = u32;
+    type Device = Device;
+    type Connected = ConnectedGpu;
+
+    fn unit_of(local_rank: u32) -> u32 {
+        local_rank
+    }
+
+    fn check_settings(config: &Config, nranks: u32) -> Result<(), Error> {
+        DeviceFacts::check(&config.forced, nranks)?;
+        if config.net.coll.enabled {
+            tracing::warn!("NCCL_COLLNET_ENABLE=1: networks that reduce are for ranks on CPUs so far");
+        }
+        Ok(())
+    }
+
+    fn connect(bootstrap: &Bootstrap, config: &Config, ordinal: u32) -> Result<ConnectedGpu, Error> {
+        let (rank, nranks) = (bootstrap.rank().0, bootstrap.nranks());
+        let opened = open(rank, ordinal, config);
+        let wanted = DeviceWanted {
+            device: opened.as_ref().map(|(device, _)| device as &dyn Gpu).map_err(Clone::clone),
+            info: &this_process(bootstrap, config)?,
+            settings: Config::MUST_AGREE,
+            ways: WaySettings::new(&config.transports),
+            p2p: &config.p2p,
+            net: &config.net,
+            net_timeout: config.bootstrap.timeout,
+            timeout: config.timeout,
+            topology: &config.topology,
+            forced: config.forced,
+            limits: config.channels,
+            table: config.tuned.as_ref().and_then(|tuned| tuned.table(Backend::Gpu, nranks)).copied(),
+            buffer_bytes: config.device_buffer_bytes,
+        };
+        let connected = connect(bootstrap, wanted)?;
+        let (device, kernels) = opened?;
+        Ok(ConnectedGpu { device, kernels, connected })
+    }
+
+    fn start(connected: ConnectedGpu, joined: &Joined<'_>) -> Result<Started<Cuda>, Error> {
+        let Joined { rank, nranks, config, health, .. } = *joined;
+        let ConnectedGpu { device, kernels, connected } = connected;
+        let memory = report(rank, &connected);
+        let DeviceConnected { facts, tables, arena, layout, net, .. } = connected;
+        let failed = |source: CudaError| DeviceError { rank, nranks, source: Box::new(source.into()) };
+        // A rank that is alone seldom needs a kernel.
+        let has_all_kernels = nranks > 1 && kernels.load_all(&facts.repertoire());
+        let monitor = Arc::new(Monitor::new(&device).map_err(failed)?);
+        let tell: Arc<dyn Tell + Sync> = Arc::new(joined.teller());
+        let net = net.map(|net| {
+            let name = net.parts.device.clone();
+            NetProxy::start(net.parts, health, &tell).map_err(|error| {
+                let source = NetError::of_io(&name, None, "start the proxy's thread", &error);
+                ConnectError::Net { rank, peer: None, source: Box::new(source) }
+            })
+        });
+        let machine = Cuda::new(CudaParts {
+            rank,
+            facts,
+            device: device.clone(),
+            kernels,
+            has_all_kernels,
+            tables,
+            arena,
+            monitor,
+            health: health.clone(),
+            tell,
+            net: net.transpose()?,
+            timeout: config.timeout,
+        });
+        Ok(Started { machine: machine.map_err(failed)?, device, rings: layout.rings, memory })
+    }
+}
+
+/// This rank's GPU and what it needs of its own. A failure is told to the other ranks, which would wait otherwise.
+fn open(rank: u32, ordinal: u32, config: &Config) -> Result<(Device, Arc<DeviceKernels>), ConnectError> {
+    let device =
+        Device::open(ordinal).map_err(|source| ConnectError::Device { rank, source: source.into() })?;
+    let kernels = DeviceKernels::open(&device, config.ptx_path.as_deref());
+    let kernels = kernels.map_err(|source| ConnectError::Kernels { rank, source: source.into() })?;
+    Ok((device, kernels))
+}
+
+fn report(rank: u32, connected: &DeviceConnected) -> MemoryReport {
+    let DeviceConnected { layout, net, tables, .. } = connected;
+    let peer_memory = |peer| match net {
+        Some(net) if layout.ways.is_net(rank, peer) => PeerMemory {
+            rank: peer,
+            transport: TransportKind::Net,
+            inbound_bytes: net.bytes_with(peer, false),
+            outbound_bytes: net.bytes_with(peer, true),
+        },
+        _ => PeerMemory {
+            rank: peer,
+            transport: match layout.sides.of(rank, peer) {
+                Side::Device => TransportKind::P2p,
+                Side::Host => TransportKind::Shm,
+            },
+            inbound_bytes: layout.inbound_bytes(rank, peer),
+            outbound_bytes: layout.outbound_bytes(rank, peer),
+        },
+    };
+    let peers = (0..layout.nranks).filter(|peer| *peer != rank).map(peer_memory);
+    MemoryReport { peers: peers.collect(), own_bytes: tables.memory.len_bytes() }
+}

@@ -1,0 +1,82 @@
+//! Layer: host / api / init.
+//! Takes: a bootstrap, the settings, which unit of a machine this rank gets.
+//! Gives: [`Init`]: how a machine's ranks are connected and what then runs their calls.
+//! Never: leaves a rank waiting for another that has failed.
+
+mod cpu;
+mod cuda;
+
+use super::config::Config;
+use super::error::Error;
+use super::membership::TellByWatch;
+use super::memory::MemoryReport;
+use crate::bootstrap::{Bootstrap, BootstrapError, Watch};
+use crate::launch::{GroupMachine, Health};
+use crate::transport::PeerInfo;
+use std::fmt;
+use std::sync::Arc;
+
+/// A machine whose ranks can be connected.
+pub trait Init: GroupMachine {
+    /// Which unit of the machine a rank gets: of GPUs the number, of CPUs nothing.
+    type Unit: Copy + fmt::Debug + Default + Send + Sync;
+    /// The unit, once it is open.
+    type Device: Send + Sync;
+    /// Ranks that are connected.
+    type Connected;
+
+    /// The unit of the rank of this number on its host.
+    fn unit_of(local_rank: u32) -> Self::Unit;
+
+    /// Whether the settings can hold for so many ranks.
+    ///
+    /// # Errors
+    /// What is wrong; nothing has been sent.
+    fn check_settings(config: &Config, nranks: u32) -> Result<(), Error>;
+
+    /// Connects this rank with all others, which call it at the same time.
+    ///
+    /// # Errors
+    /// The same step fails on every rank: on the guilty one with its own error, elsewhere with one that names it.
+    fn connect(bootstrap: &Bootstrap, config: &Config, unit: Self::Unit) -> Result<Self::Connected, Error>;
+
+    /// Starts what runs this rank's kernels.
+    ///
+    /// # Errors
+    /// This rank's own: the others hear that it gave up.
+    fn start(connected: Self::Connected, joined: &Joined<'_>) -> Result<Started<Self>, Error>;
+}
+
+/// A rank that has joined.
+pub struct Joined<'a> {
+    pub(super) rank: u32,
+    pub(super) nranks: u32,
+    pub(super) config: &'a Config,
+    pub(super) health: &'a Arc<Health>,
+    pub(super) watch: &'a Arc<Watch>,
+}
+
+/// A rank that can run calls.
+pub struct Started<M: Init> {
+    pub(super) machine: M,
+    pub(super) device: M::Device,
+    /// The rank at each position of each channel's ring.
+    pub(super) rings: Vec<Vec<u32>>,
+    pub(super) memory: MemoryReport,
+}
+
+impl Joined<'_> {
+    /// How the others hear of this rank's faults.
+    fn teller(&self) -> TellByWatch {
+        TellByWatch::new(self.watch)
+    }
+}
+
+/// What this rank tells the others of its process.
+fn this_process(bootstrap: &Bootstrap, config: &Config) -> Result<PeerInfo, BootstrapError> {
+    let what = "ask the kernel which host this is";
+    let rank = Some(bootstrap.rank());
+    PeerInfo::local(config.host_id.as_deref(), config.digest())
+        .map_err(|why| BootstrapError::NoDescriptor { rank, what, why })
+        .inspect_err(|error| bootstrap.abort(&error.to_string()))
+}

@@ -1,0 +1,26 @@
+//! Layer: host / api / operations.
+//! Takes: typed buffers of each operation.
+//! Gives: the methods of communicators and groups, on CPUs and on streams; each is written out, so that it can be found and read.
+//! Never: runs a call whose buffers do not have the operation's shapes.
+//!
+//! Shapes, with n ranks; `count` is what every rank must agree on, in elements:
+//!
+//! | operation | `send` | `recv` | count |
+//! |---|---|---|---|
+//! | all-reduce, broadcast, reduce | count | count | `send.len()` |
+//! | all-gather | count | n * count | `send.len()` |
+//! | reduce-scatter | n * count | count | `recv.len()` |
+//! | all-to-all | n * count | n * count | `send.len() / n` |
+//! | gather | count | n * count at the root, else ignored | `send.len()` |
+//! | scatter | n * count at the root, else ignored | count | `recv.len()` |
+//!
+//! Block `r` of an n * count buffer is rank `r`'s.
+
+mod untyped;
+mod shapes;
+mod communicator;
+mod group;
+mod device;
+mod device_group;
+
+pub use untyped::Untyped;

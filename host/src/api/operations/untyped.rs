@@ -1,0 +1,85 @@
+//! A call on untyped memory, and what can be known of it without touching memory.
+
+use crate::api::error::ArgumentError;
+use crate::api::operator::ReduceOp;
+use crate::launch::RawCall;
+use crate::plan::Call;
+use oxccl_shared::abi::{DataType, Func, RedOp};
+
+/// A call on untyped memory, for bindings and tools: counts as in the table of operations, whatever the pointers' alignment.
+#[derive(Clone, Copy, Debug)]
+pub struct Untyped {
+    /// The function.
+    pub func: Func,
+    /// Input.
+    pub send: *const u8,
+    /// Output.
+    pub recv: *mut u8,
+    /// Elements, as the table says.
+    pub count: usize,
+    /// Their type.
+    pub dtype: DataType,
+    /// Operator of a reduction.
+    pub op: ReduceOp,
+    /// Root, or the peer of a send or receive.
+    pub peer: u32,
+}
+
+impl Untyped {
+    /// A call of `func` on nothing yet: the fields that matter are set with struct update syntax.
+    pub fn new(func: Func, dtype: DataType) -> Untyped {
+        let (send, recv) = (std::ptr::null(), std::ptr::null_mut());
+        Untyped { func, send, recv, count: 0, dtype, op: ReduceOp::SUM, peer: 0 }
+    }
+
+    /// Checks everything about the call that can be known without touching memory.
+    pub(in crate::api) fn check(&self, rank: u32, nranks: u32) -> Result<RawCall, ArgumentError> {
+        let Untyped { func, dtype, .. } = *self;
+        // A barrier has no buffers, whatever the count says.
+        let count = if func == Func::Barrier { 0 } else { self.count };
+        let rooted = matches!(
+            func,
+            Func::Broadcast | Func::Reduce | Func::Gather | Func::Scatter | Func::Send | Func::Recv
+        );
+        if rooted && self.peer >= nranks {
+            return Err(ArgumentError::NoSuchRank { func, rank: self.peer, nranks });
+        }
+        let elems = count.checked_mul(nranks as usize);
+        if elems
+            .and_then(|n| n.checked_mul(dtype.size_bytes()))
+            .is_none_or(|bytes| bytes > isize::MAX as usize)
+        {
+            return Err(ArgumentError::TooLarge { func, count, dtype });
+        }
+        let is_root = rank == self.peer;
+        let reads = !matches!(func, Func::Recv | Func::Barrier)
+            && (is_root || !matches!(func, Func::Broadcast | Func::Scatter));
+        let writes = !matches!(func, Func::Send | Func::Barrier)
+            && (is_root || !matches!(func, Func::Reduce | Func::Gather));
+        if count > 0 && reads && self.send.is_null() {
+            return Err(ArgumentError::NullBuffer { func, which: "send", count });
+        }
+        if count > 0 && writes && self.recv.is_null() {
+            return Err(ArgumentError::NullBuffer { func, which: "receive", count });
+        }
+        if func == Func::AllToAll && count > 0 && nranks > 1 && self.send == self.recv.cast_const() {
+            return Err(ArgumentError::InPlace { func });
+        }
+        let reduces = matches!(func, Func::AllReduce | Func::Reduce | Func::ReduceScatter);
+        let scalar_bits = match self.op.scalar {
+            Some((scalar, _)) if reduces && scalar != dtype => {
+                return Err(ArgumentError::ScalarType { func, scalar, buffers: dtype });
+            }
+            Some((_, bits)) => bits,
+            None => 0,
+        };
+        let call = Call {
+            func,
+            dtype,
+            op: if reduces { self.op.op } else { RedOp::Sum },
+            root: if rooted { self.peer } else { 0 },
+            count: count as u64,
+        };
+        Ok(RawCall { call, send: self.send, recv: self.recv, scalar_bits })
+    }
+}

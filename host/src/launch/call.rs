@@ -1,0 +1,30 @@
+//! A call with its buffers, as engines and machines take it.
+
+use crate::plan::Call;
+use oxccl_shared::abi::Func;
+
+/// A call with its buffers.
+#[derive(Clone, Copy, Debug)]
+pub struct RawCall {
+    /// The call.
+    pub call: Call,
+    /// Input; unused where this rank has none.
+    pub send: *const u8,
+    /// Output; unused where this rank has none.
+    pub recv: *mut u8,
+    /// The scalar of a pre-multiplied sum, one element in the low bytes.
+    pub scalar_bits: u64,
+}
+
+impl RawCall {
+    /// Whether output and input share memory, as far as the function allows.
+    pub(crate) fn is_in_place(&self, rank: u32) -> bool {
+        let block = rank as usize * self.call.bytes() as usize;
+        let (send, recv) = (self.send.addr(), self.recv.addr());
+        match self.call.func {
+            Func::AllGather => send == recv.wrapping_add(block),
+            Func::ReduceScatter => recv == send.wrapping_add(block),
+            _ => send == recv,
+        }
+    }
+}

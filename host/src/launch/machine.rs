@@ -1,0 +1,141 @@
+//! What an engine runs calls on.
+
+use super::call::RawCall;
+use super::health::{Health, Outstanding};
+use super::messages::{self, Message};
+use crate::bootstrap::Bootstrap;
+use crate::gpu::{CudaError, KernelError};
+use crate::plan::tuning::Explanation;
+use crate::plan::{Call, CallRecord};
+use std::ffi::c_void;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// Where calls go, without a lifetime: on GPUs a stream, on CPUs the fiber that yields while a kernel waits, or null.
+pub type RawQueue = *mut c_void;
+
+/// Why a call did not run, or was not enqueued.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum RunError {
+    /// The communicator has stopped, or stops now.
+    #[error("{0}")]
+    Stopped(Outstanding),
+    /// There is no kernel for it.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// The GPU's driver refused it.
+    #[error(transparent)]
+    Gpu(#[from] CudaError),
+}
+
+/// A machine: what one rank's kernels run on. The [`Engine`](super::Engine) decides what runs and in which order; a machine runs it.
+pub trait Machine: Sized + Send + 'static {
+    /// This rank.
+    fn rank(&self) -> u32;
+
+    /// The number of ranks.
+    fn nranks(&self) -> u32;
+
+    /// The communicator's health.
+    fn health(&self) -> &Arc<Health>;
+
+    /// How a call would be carried out, and why so.
+    fn explain(&self, call: &Call) -> Explanation;
+
+    /// Whether the communicator can go on.
+    ///
+    /// # Errors
+    /// Its fault.
+    fn check(&self) -> Result<(), Outstanding> {
+        self.health().fault().map_or(Ok(()), Err)
+    }
+
+    /// What becomes of the communicator by this error.
+    fn stopped_by(&self, error: RunError) -> RunError {
+        error
+    }
+
+    /// Whether a call is carried out as messages between pairs.
+    fn goes_as_messages(&self, call: &Call) -> bool {
+        messages::is_made_of_messages(call.func)
+    }
+
+    /// Runs `body`, whose work goes to the first of `queues`: behind the communicator's earlier work and what the others hold, which
+    /// go on after it. `calls` are those that `body` runs.
+    ///
+    /// # Errors
+    /// Those of `body`, and the machine's own.
+    ///
+    /// # Safety
+    /// 1. The queues are of this machine and live until the work is done.
+    unsafe fn within(
+        &mut self,
+        queues: &[RawQueue],
+        calls: &[RawCall],
+        body: impl FnOnce(&mut Self) -> Result<(), RunError>,
+    ) -> Result<(), RunError>;
+
+    /// A call begins.
+    fn begins(&mut self, _record: &CallRecord) {}
+
+    /// Runs a collective, whose slots carry `tag`.
+    ///
+    /// # Errors
+    /// [`RunError`].
+    ///
+    /// # Safety
+    /// 1. Within [`Self::within`], on its first queue.
+    /// 2. The call's buffers are valid for what its function reads and writes until the work is done, and overlap only as `CollWork`
+    ///    allows.
+    unsafe fn collective(&mut self, raw: &RawCall, tag: u32, queue: RawQueue) -> Result<(), RunError>;
+
+    /// Copies between buffers of this rank that are apart or the same.
+    ///
+    /// # Errors
+    /// [`RunError`].
+    ///
+    /// # Safety
+    /// 1. As for [`Self::collective`]: both are valid for the length.
+    unsafe fn copy(
+        &mut self,
+        from: *const u8,
+        to: *mut u8,
+        len_bytes: usize,
+        queue: RawQueue,
+    ) -> Result<(), RunError>;
+
+    /// Carries messages to and from other ranks, each with the tag of its slots, all at once.
+    ///
+    /// # Errors
+    /// [`RunError`].
+    ///
+    /// # Safety
+    /// 1. As for [`Self::collective`].
+    unsafe fn messages(&mut self, messages: &[(Message, u32)], queue: RawQueue) -> Result<(), RunError>;
+
+    /// A group's sends and receives of a rank to itself do not match: the communicator fails.
+    fn own_messages_differ(&mut self) -> RunError;
+
+    /// Ends what runs, before the rank says goodbye. What is returned is dropped after the goodbye.
+    fn close(self, _bootstrap: &Bootstrap) -> Option<Self> {
+        Some(self)
+    }
+}
+
+/// A machine whose calls go to streams, and return before they are done.
+pub trait StreamMachine: Machine {
+    /// A user's stream.
+    type Stream<'s>: Copy;
+
+    /// The stream without its lifetime.
+    fn raw(stream: Self::Stream<'_>) -> RawQueue;
+
+    /// The device that the stream is of, by its number in this process.
+    fn ordinal_of(stream: Self::Stream<'_>) -> u32;
+
+    /// Waits until everything on the stream is done.
+    ///
+    /// # Errors
+    /// The driver's.
+    fn synchronize(stream: Self::Stream<'_>) -> Result<(), CudaError>;
+}

@@ -1,0 +1,320 @@
+//! Layer: host / machine / cpu.
+//! Takes: calls, the connections of a rank on CPUs.
+//! Gives: [`Cpu`], which runs kernels on the caller's thread and returns when they are done.
+//! Never: chooses algorithms (`plan` did), makes connections (`channel` did).
+//!
+//! A group over several communicators of one thread gives each a fiber (`fiber`), and a kernel that waits hands the thread to the next:
+//! ranks that share a thread cannot deadlock each other.
+
+mod fiber;
+
+use crate::launch::{
+    Channel, Fault, GroupMachine, Health, Job, LendingBlock, Machine, Message, NetMessage, RawCall, RawQueue,
+    RunError, WaitContext,
+};
+use crate::mem::Segment;
+use crate::net::bypass::{BYPASS_MIN_BYTES, Expected};
+use crate::plan::tuning::Explanation;
+use crate::plan::{self, Call, CallRecord, Facts, Plan};
+use oxccl_device::coll::{self, CollWork, P2pWork};
+use oxccl_device::conn::RecvConn;
+use oxccl_device::gpu::Stop;
+use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, RedOp, Step};
+use oxccl_shared::proto;
+use oxccl_shared::reduce::{self, Resolved};
+use std::io;
+use std::sync::Arc;
+
+pub use fiber::GROUP_COMMUNICATORS_MAX;
+
+/// The mesh's links are group 0 of [`crate::proxy::Links`], channel c's are group c + 1.
+const MESH_LINKS: usize = 0;
+
+/// What `channel` and `transport` make at init.
+pub struct CpuParts {
+    /// This rank.
+    pub rank: u32,
+    /// What plans depend on.
+    pub facts: Facts,
+    /// Channels for rings and trees.
+    pub channels: Vec<Channel>,
+    /// Connections to every peer, for direct algorithms, send and receive.
+    pub mesh: Channel,
+    /// Index into `mesh.conns.send` by rank; unused for ourselves.
+    pub send_to: Vec<u16>,
+    /// Index into `mesh.conns.recv` by rank; unused for ourselves.
+    pub recv_from: Vec<u16>,
+    /// How to wait.
+    pub wait: WaitContext,
+    /// What the connections lie in.
+    pub memory: Vec<Arc<Segment>>,
+}
+
+/// A rank's kernels on the caller's thread.
+pub struct Cpu {
+    parts: CpuParts,
+    /// Messages of the operation under way; its capacity is kept.
+    works: Vec<P2pWork>,
+    /// By connection of the mesh: the step at which the next message from there begins.
+    recv_steps: Vec<Step>,
+}
+
+// SAFETY: the raw pointers are those of the operation under way, which runs on the thread that has the machine.
+unsafe impl Send for Cpu {}
+
+impl Machine for Cpu {
+    fn rank(&self) -> u32 {
+        self.parts.rank
+    }
+
+    fn nranks(&self) -> u32 {
+        self.parts.facts.nranks
+    }
+
+    fn health(&self) -> &Arc<Health> {
+        self.parts.wait.health()
+    }
+
+    fn explain(&self, call: &Call) -> Explanation {
+        self.parts.facts.explain(call)
+    }
+
+    unsafe fn within(
+        &mut self,
+        queues: &[RawQueue],
+        _calls: &[RawCall],
+        body: impl FnOnce(&mut Self) -> Result<(), RunError>,
+    ) -> Result<(), RunError> {
+        let fiber = queues[0];
+        // Also because a fiber that a panic unwound may have left its mark.
+        self.parts.wait.leave_fiber();
+        if !fiber.is_null() {
+            self.parts.wait.enter_fiber(fiber.cast());
+        }
+        let ran = body(self);
+        if ran.is_ok() {
+            self.parts.wait.end();
+        }
+        self.parts.wait.leave_fiber();
+        ran
+    }
+
+    #[inline]
+    fn begins(&mut self, record: &CallRecord) {
+        self.parts.wait.begin(record);
+    }
+
+    unsafe fn collective(&mut self, raw: &RawCall, tag: u32, _queue: RawQueue) -> Result<(), RunError> {
+        // SAFETY: (1) obligation 2.
+        let ran = unsafe { self.run_collective(raw, tag) };
+        ran.map_err(|Stop| self.stopped())
+    }
+
+    unsafe fn copy(
+        &mut self,
+        from: *const u8,
+        to: *mut u8,
+        len_bytes: usize,
+        _queue: RawQueue,
+    ) -> Result<(), RunError> {
+        // SAFETY: obligation 1.
+        unsafe { std::ptr::copy(from, to, len_bytes) };
+        Ok(())
+    }
+
+    unsafe fn messages(&mut self, messages: &[(Message, u32)], _queue: RawQueue) -> Result<(), RunError> {
+        // SAFETY: (1) obligation 1.
+        let ran = unsafe { self.run_messages(messages) };
+        ran.map_err(|Stop| self.stopped())
+    }
+
+    fn own_messages_differ(&mut self) -> RunError {
+        self.parts.wait.fail(Fault::SelfMessages);
+        self.stopped()
+    }
+}
+
+impl GroupMachine for Cpu {
+    const GROUP_MAX: usize = GROUP_COMMUNICATORS_MAX;
+
+    unsafe fn run_together(jobs: &mut [Job<'_, Cpu>]) -> io::Result<()> {
+        // SAFETY: obligation 1.
+        unsafe { fiber::run_together(jobs) }
+    }
+}
+
+impl Cpu {
+    /// A machine over finished connections.
+    pub fn new(parts: CpuParts) -> Cpu {
+        let messages = 4 * parts.facts.nranks as usize + 64;
+        Cpu {
+            recv_steps: Vec::with_capacity(parts.mesh.recv.len()),
+            parts,
+            works: Vec::with_capacity(messages),
+        }
+    }
+
+    /// What stopped a kernel, told to the other ranks.
+    #[cold]
+    fn stopped(&self) -> RunError {
+        RunError::Stopped(self.parts.wait.give_up())
+    }
+
+    /// Waits until the network has everything. Each channel is flushed before the next operation may use another protocol.
+    fn flush(&mut self) -> Result<(), Stop> {
+        let CpuParts { channels, mesh, wait, .. } = &mut self.parts;
+        if wait.links().borrow().is_empty() && wait.net_links().is_none() {
+            return Ok(());
+        }
+        let active = wait.links().borrow().active();
+        let channel = if active == MESH_LINKS { mesh } else { &channels[active - 1] };
+        channel.send.iter().filter(|conn| conn.is_streamed).try_for_each(|conn| wait.flush(conn))
+    }
+
+    /// # Safety
+    /// 1. As [`Machine::collective`]'s second.
+    unsafe fn run_collective(&mut self, raw: &RawCall, tag: u32) -> Result<(), Stop> {
+        if raw.call.count == 0 && raw.call.func != Func::Barrier {
+            return Ok(());
+        }
+        let Call { func, dtype, op, root, count } = raw.call;
+        let plan = plan::plan(&raw.call, &self.parts.facts);
+        let nranks = self.parts.facts.nranks;
+        let has_operator = matches!(func, Func::AllReduce | Func::ReduceScatter | Func::Reduce);
+        let op = if has_operator { op } else { RedOp::Sum };
+        let operator = reduce::resolve(op, dtype, nranks, raw.scalar_bits);
+        let mut work = CollWork {
+            func,
+            algorithm: plan.algorithm,
+            protocol: plan.protocol,
+            dtype,
+            src: raw.send,
+            dst: raw.recv,
+            count: count as usize,
+            part: 0..0,
+            chunk_elems: plan.chunk_elems,
+            slice_elems: plan.slice_elems,
+            grain_elems: plan.grain_elems,
+            rank: self.parts.rank,
+            nranks,
+            root,
+            tag,
+            stream: plan.stream && !raw.is_in_place(self.parts.rank),
+        };
+        match plan.algorithm {
+            // Its chains go over no network, and beside the head nobody has one that reduces.
+            Algorithm::CollnetChain => {
+                if let Some(coll) = &mut *self.parts.wait.coll_links() {
+                    coll.begin(dtype, &operator, work.tag);
+                }
+            }
+            _ => {
+                if let Some(net) = &mut *self.parts.wait.net_links() {
+                    net.collective(&raw.call, &plan, work.tag);
+                }
+            }
+        }
+        for channel in 0..plan.channels {
+            work.part = plan.part(count, channel);
+            // SAFETY: obligation 1.
+            unsafe { self.run_channel(&plan, channel, &work, &operator)? };
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// 1. As [`Machine::collective`]'s second, for the call that `work` came from.
+    #[inline]
+    unsafe fn run_channel(
+        &mut self,
+        plan: &Plan,
+        channel: u32,
+        work: &CollWork,
+        operator: &Resolved,
+    ) -> Result<(), Stop> {
+        let CpuParts { channels, mesh, wait, memory, .. } = &mut self.parts;
+        let over_mesh = matches!(plan.algorithm, Algorithm::Direct | Algorithm::CollnetChain);
+        let group = if over_mesh { MESH_LINKS } else { 1 + channel as usize };
+        wait.links().borrow_mut().begin(group, plan.protocol);
+        let block = LendingBlock::new(wait, memory, work.dtype, operator);
+        let channel = if over_mesh { mesh } else { &mut channels[channel as usize] };
+        let (conns, ends) = channel.view();
+        // SAFETY: obligation 1, and `ends` was made for `conns`.
+        unsafe { coll::run(&block, conns, &ends, work) }
+    }
+
+    /// # Safety
+    /// 1. As [`Machine::messages`].
+    unsafe fn run_messages(&mut self, messages: &[(Message, u32)]) -> Result<(), Stop> {
+        self.works.clear();
+        messages.iter().for_each(|(message, tag)| self.add_message(message, *tag));
+        let CpuParts { mesh, wait, facts, memory, .. } = &mut self.parts;
+        let longest = self.works.iter().map(|w| w.len_bytes).max().unwrap_or(0);
+        wait.links().borrow_mut().begin(MESH_LINKS, facts.protocol(longest as u64));
+        if let Some(net) = &mut *wait.net_links() {
+            net.begin_messages();
+        }
+        // SAFETY: obligation 1: what is received belongs to the operation until it is over.
+        unsafe { expect(wait, mesh, &self.works, &mut self.recv_steps) };
+        let operator = reduce::resolve(RedOp::Sum, DataType::U8, 1, 0);
+        let block = LendingBlock::new(wait, memory, DataType::U8, &operator).for_messages();
+        // SAFETY: obligation 1; the indices are those of the mesh.
+        unsafe { coll::send_recv::run(&block, mesh.view().0, &mut self.works)? };
+        self.flush()?;
+        if let Some(net) = &mut *self.parts.wait.net_links() {
+            net.end_messages();
+        }
+        Ok(())
+    }
+
+    fn add_message(&mut self, message: &Message, tag: u32) {
+        let Message { is_send, peer, buffer, len_bytes } = *message;
+        let table = if is_send { &self.parts.send_to } else { &self.parts.recv_from };
+        let conn = table[peer as usize];
+        let protocol = self.parts.facts.protocol(len_bytes as u64);
+        if let Some(net) = &mut *self.parts.wait.net_links() {
+            net.message(NetMessage { is_send, peer, len_bytes, protocol, tag });
+        }
+        self.works.push(P2pWork {
+            conn,
+            is_send,
+            protocol,
+            buffer,
+            len_bytes,
+            done_bytes: 0,
+            tag,
+            finished: false,
+        });
+    }
+}
+
+/// Tells links and networks of the messages that are to come, which they may receive where they belong.
+///
+/// # Safety
+/// 1. Each received message's buffer is writable for its length and nobody else's until the operation is over.
+unsafe fn expect(wait: &WaitContext, mesh: &Channel, works: &[P2pWork], steps: &mut Vec<Step>) {
+    let (links, net) = (&mut *wait.links().borrow_mut(), &mut *wait.net_links());
+    let is_worth_it = works.iter().any(|work| !work.is_send && work.len_bytes >= BYPASS_MIN_BYTES);
+    if (links.is_empty() && net.is_none()) || !is_worth_it {
+        return;
+    }
+    steps.clear();
+    steps.extend(mesh.recv.iter().map(RecvConn::step));
+    for work in works.iter().filter(|work| !work.is_send) {
+        let (conn, first) = (&mesh.recv[work.conn as usize], &mut steps[work.conn as usize]);
+        let message = Expected { first: *first, dst: work.buffer, len_bytes: work.len_bytes, tag: work.tag };
+        let slots = work.len_bytes.div_ceil(proto::payload_bytes(work.protocol, conn.layout())).max(1);
+        *first = Step(first.0 + slots as u64);
+        if work.protocol != Protocol::Simple {
+            continue;
+        }
+        // SAFETY: obligation 1; all that empties slots of messages is `LendingBlock`, which asks. What is given up is followed by
+        // `begin` and `begin_messages` before anything is driven.
+        unsafe { links.expect(conn.peer(), message) };
+        if let Some(net) = net {
+            // SAFETY: as above.
+            unsafe { net.expect(conn.peer(), message) };
+        }
+    }
+}
