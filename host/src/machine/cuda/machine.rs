@@ -135,7 +135,7 @@ impl Machine for Cuda {
         // SAFETY: (1, 2) obligation 1.
         let stream = unsafe { StreamRef::from_raw(&self.parts.device, queue.cast()) };
         // SAFETY: obligation 1.
-        Ok(unsafe { copy(from, to, len_bytes, stream)? })
+        unsafe { copy(from, to, len_bytes, stream) }.map_err(RunError::from)
     }
 
     unsafe fn messages(&mut self, messages: &[(Message, u32)], queue: RawQueue) -> Result<(), RunError> {

@@ -1,6 +1,6 @@
 //! What a thread may do while it captures a graph.
 
-use super::driver::Driver;
+use super::library::Driver;
 use std::marker::PhantomData;
 
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.

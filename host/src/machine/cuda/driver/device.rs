@@ -1,6 +1,6 @@
 //! A GPU and this process's context on it.
 
-use super::driver::Driver;
+use super::library::Driver;
 use crate::gpu::{CuResult, CudaError, DeviceId, MemoryKind, PciBus, code};
 use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUuuid};
 use std::ffi::CStr;

@@ -9,10 +9,10 @@
 //! they panic where the library or a symbol is missing, and declare result codes as a closed enum, which a newer driver
 //! may break.
 //!
-//! From below: `api`; `driver`; `device`; what a device holds. Errors and the file with the kernels are [`crate::gpu`]'s.
+//! From below: `api`; `library`; `device`; what a device holds. Errors and the file with the kernels are [`crate::gpu`]'s.
 
 mod api;
-mod driver;
+mod library;
 mod device;
 mod capture;
 mod stream;
@@ -33,11 +33,11 @@ pub use crate::gpu::{
 pub use capture::RelaxedCapture;
 pub use cudarc::driver::sys::{CUcontext, CUdeviceptr, CUfunction, CUstream};
 pub use device::{ContextGuard, Device};
-pub use driver::Driver;
 pub use event::Event;
 pub use graph::{Capture, Graph, GraphExec};
 pub use host_work::{CaptureId, Capturing, HostNode};
 pub use legacy_ipc::{IpcMapping, ipc_handle};
+pub use library::Driver;
 pub use memory::DeviceMemory;
 pub use module::{Function, Module};
 pub use pinned::{HostMapping, PinnedMemory};
