@@ -1,9 +1,9 @@
 //! OxCCL: collective communication between the GPUs and CPUs of one or many hosts.
 //!
-//! Layer: the library people link; its modules are listed from the user down to the operating system.
+//! Layer: the library that users link; its modules are listed from the user down to the operating system.
 //! Takes: calls of a [`Communicator`].
-//! Gives: the same result on every rank, or an error that names the guilty one.
-//! Never: a hang without a name.
+//! Gives: the same result on every rank, or an error that names the rank at fault.
+//! Never: blocks for ever; every wait ends with a result or with the name of a rank.
 
 pub mod api;
 pub mod channel;

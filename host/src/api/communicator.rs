@@ -1,4 +1,4 @@
-//! A rank's membership in a group of ranks.
+//! One rank's communicator.
 
 use super::config::Config;
 use super::error::{ArgumentError, DeviceError, Error};
@@ -88,8 +88,8 @@ impl<M: Init> Comm<M> {
         self.member.nranks
     }
 
-    /// How an operation of `count` elements would be carried out, and why so: what was excluded, what each candidate takes by the model,
-    /// and whose word decided. Nothing for operations that are made of messages.
+    /// Explains how an operation of `count` elements would run: the excluded candidates, the model's time of each
+    /// candidate, and the policy that decided. `None` for operations that consist of messages.
     ///
     /// # Errors
     /// [`ArgumentError::Busy`] inside a group's end.
@@ -102,7 +102,8 @@ impl<M: Init> Comm<M> {
         self.explain_with(func, dtype, RedOp::Sum, count)
     }
 
-    /// As [`Self::explain`], with another operator than the sum: a network that reduces may have some and not others.
+    /// As [`Self::explain`], with another operator than the sum: in-network reduction may support some operators
+    /// only.
     ///
     /// # Errors
     /// As there.
@@ -122,23 +123,23 @@ impl<M: Init> Comm<M> {
         &self.memory
     }
 
-    /// For each channel that rings use, the ranks in the order of its ring; the same on every rank.
+    /// For each channel of the rings, the ranks in ring order; the same on every rank.
     pub fn rings(&self) -> &[Vec<u32>] {
         &self.member.rings
     }
 
-    /// A handle that other threads may use to end this communicator's operations.
+    /// A handle with which other threads can abort this communicator.
     pub fn abort_handle(&self) -> AbortHandle {
         self.member.abort_handle()
     }
 
-    /// Ends the communicator: on this rank, where kernels stop that wait for others, and, as soon as they hear of it, on all
-    /// others.
+    /// Aborts the communicator: on this rank, where waiting kernels stop, and on all others as soon as they receive
+    /// the notification.
     pub fn abort(&self) {
         self.abort_handle().abort();
     }
 
-    /// What has gone wrong, if anything: the error that operations return, as soon as it is known and without an operation.
+    /// The communicator's error, if it has failed: the one that operations return, available without an operation.
     pub fn async_error(&self) -> Option<Error> {
         let fault = match self.engine() {
             Ok(engine) => engine.machine().check().err(),

@@ -1,4 +1,4 @@
-//! Every setting, and the only place that reads the environment.
+//! All settings, and the only place that reads the environment.
 
 mod parse;
 mod topology;
@@ -21,19 +21,19 @@ use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 
-/// A communicator's settings. [`Config::default`] is what an empty environment gives.
+/// A communicator's settings. [`Config::default`] is that of an empty environment.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// How long an operation waits for a peer that does nothing (`OXCCL_TIMEOUT`, seconds). Default 600 s.
+    /// Timeout of an operation that waits for a peer without progress (`OXCCL_TIMEOUT`, seconds). Default 600 s.
     pub timeout: Duration,
     /// Rendezvous and liveness (`OXCCL_BOOTSTRAP_TIMEOUT` seconds, `NCCL_SOCKET_IFNAME`, `NCCL_SOCKET_FAMILY`).
     pub bootstrap: BootstrapConfig,
-    /// Algorithms and protocols, where the user insists (`NCCL_ALGO`, `NCCL_PROTO`). Between GPUs trees are connected, and their
-    /// memory is taken, only if they are named here, or in the tuning file.
+    /// The user's restrictions on algorithms and protocols (`NCCL_ALGO`, `NCCL_PROTO`). Between GPUs trees are
+    /// connected, and their memory is allocated, only if they are named here or in the tuning file.
     pub forced: Forced,
-    /// The file with what `oxccl tune` measured (`OXCCL_TUNE_FILE`). It is read when a communicator is built.
+    /// The file written by `oxccl tune` (`OXCCL_TUNE_FILE`). It is read when a communicator is built.
     pub tune_file: Option<PathBuf>,
-    /// What was measured, in place of the file.
+    /// Measurements to use instead of the file.
     pub tuned: Option<Arc<TuneFile>>,
     /// Transports (`NCCL_P2P_DISABLE`, `NCCL_SHM_DISABLE`, `OXCCL_TRANSPORT`).
     pub transports: Allowed,
@@ -41,21 +41,21 @@ pub struct Config {
     pub net: NetConfig,
     /// How GPUs of a host share memory (`NCCL_P2P_DISABLE`, `NCCL_CUMEM_ENABLE`).
     pub p2p: P2pSettings,
-    /// Stands for the host's identity (`NCCL_HOSTID`), so that one host can play several.
+    /// Overrides the host's identity (`NCCL_HOSTID`), so that one host can act as several.
     pub host_id: Option<String>,
     /// Bytes of the Simple buffer of a ring or tree connection, eight slots (`NCCL_BUFFSIZE`). Default 1 MiB.
     pub buffer_bytes: usize,
-    /// The same for GPUs, where the default is the table's for the GPU.
+    /// The same for GPUs; default: by GPU model.
     pub device_buffer_bytes: Option<usize>,
-    /// Channels and threads of GPUs' operations (`NCCL_MIN_NCHANNELS`, `NCCL_MAX_NCHANNELS`, `NCCL_NTHREADS`).
+    /// Limits of GPU operations' channels and threads (`NCCL_MIN_NCHANNELS`, `NCCL_MAX_NCHANNELS`, `NCCL_NTHREADS`).
     pub channels: ChannelLimits,
-    /// The machine and the channels through it (`NCCL_TOPO_FILE`, `NCCL_GRAPH_FILE`, `NCCL_RINGS` and others).
+    /// Topology, graphs and rings (`NCCL_TOPO_FILE`, `NCCL_GRAPH_FILE`, `NCCL_RINGS` and others).
     pub topology: TopologySettings,
-    /// The bundle of GPU kernels (`OXCCL_PTX_PATH`), if not one of the usual places.
+    /// The bundle of GPU kernels (`OXCCL_PTX_PATH`), if not in one of the default places.
     pub ptx_path: Option<PathBuf>,
 }
 
-/// A setting that cannot be used.
+/// An invalid setting.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("{variable}={value}: {expected}")]
 pub struct ConfigError {
@@ -63,18 +63,18 @@ pub struct ConfigError {
     pub variable: &'static str,
     /// Its value.
     pub value: String,
-    /// What was expected.
+    /// The expected form.
     pub expected: &'static str,
 }
 
-/// What [`super::CommunicatorBuilder::build`] says when it was told of several ranks and no id.
+/// The error of [`super::CommunicatorBuilder::build`] for several ranks without an id.
 pub(super) const MISSING_ID: ConfigError = ConfigError {
     variable: "unique_id",
     value: String::new(),
     expected: "an id was expected: create one on one rank and give it to all, or use from_env",
 };
 
-/// Simple buffer of a ring or tree connection.
+/// Default Simple buffer of a ring or tree connection.
 const BUFFER_BYTES: usize = 1 << 20;
 
 impl Default for Config {
@@ -102,21 +102,21 @@ impl Config {
     /// The process's environment over the defaults.
     ///
     /// # Errors
-    /// The first variable whose value cannot be used.
+    /// The first invalid variable.
     pub fn from_env() -> Result<Config, ConfigError> {
         Config::from_lookup(&Config::variable)
     }
 
-    /// One variable of the process's environment, for the one other module that needs some: the launcher's.
+    /// One variable of the process's environment, for the launcher, the only other module that reads some.
     pub(super) fn variable(name: &str) -> Option<String> {
-        // Bytes that are no text become text that no parser takes, so that they end in an error and not in a default.
+        // Bytes that are no text become text that no parser accepts, so that they are an error and not a default.
         std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
     }
 
     /// As [`Self::from_env`], from any source.
     ///
     /// # Errors
-    /// The first variable whose value cannot be used.
+    /// The first invalid variable.
     pub fn from_lookup(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Config, ConfigError> {
         let mut config = Config::default();
         let env = Source(lookup);
@@ -147,7 +147,7 @@ impl Config {
             parse::buffer_bytes(text).map(Some)
         })?;
         config.buffer_bytes = config.device_buffer_bytes.unwrap_or(config.buffer_bytes);
-        // The last one that is set wins: each was the name of its day, and NCCL still heeds the older ones.
+        // The last one that is set wins: the earlier ones are older names, which NCCL still supports.
         for variable in ["NCCL_MIN_CTAS", "NCCL_MIN_NRINGS", "NCCL_MIN_NCHANNELS"] {
             env.set(variable, parse::CHANNELS, &mut config.channels.min, parse::channels)?;
         }
@@ -170,7 +170,8 @@ impl Config {
         Ok(config)
     }
 
-    /// `NCCL_NET` and what networks have in common with other sockets. Whoever names a network wants it, not streams.
+    /// `NCCL_NET` and the settings that networks share with other sockets. Naming a network selects it instead of
+    /// streams.
     fn read_network(&mut self, env: &Source<'_>) -> Result<(), ConfigError> {
         let Config { net, bootstrap, transports, .. } = self;
         let name = |text: &str| Some(Some(text.to_owned()));
@@ -215,7 +216,7 @@ impl Config {
         }
     }
 
-    /// Digest of what must be equal on all ranks.
+    /// Digest of the settings that must be equal on all ranks.
     pub(crate) fn digest(&self) -> u64 {
         use std::hash::{DefaultHasher, Hash, Hasher};
         let mut hasher = DefaultHasher::new();
@@ -232,10 +233,10 @@ impl Config {
         hasher.finish()
     }
 
-    /// The settings behind [`Self::digest`], for the message when they differ.
+    /// The settings of [`Self::digest`], for the message when they differ.
     pub(crate) const MUST_AGREE: &'static str = "NCCL_ALGO, NCCL_PROTO, NCCL_P2P_DISABLE, NCCL_CUMEM_ENABLE, NCCL_SHM_DISABLE, OXCCL_TRANSPORT, NCCL_NET, NCCL_COLLNET_ENABLE, NCCL_BUFFSIZE, NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, NCCL_NTHREADS, NCCL_P2P_LEVEL, NCCL_NET_GDR_LEVEL, NCCL_CROSS_NIC, NCCL_RINGS, the tables in OXCCL_TUNE_FILE";
 
-    /// Whether the settings can be used by a communicator of so many ranks, whoever made them.
+    /// Checks the settings for a communicator of so many ranks, whatever their source.
     pub(crate) fn validate(&self, nranks: u32) -> Result<(), ConfigError> {
         for (variable, time) in
             [("OXCCL_TIMEOUT", self.timeout), ("OXCCL_BOOTSTRAP_TIMEOUT", self.bootstrap.timeout)]
@@ -266,7 +267,7 @@ impl Config {
     }
 }
 
-/// What is said of GPUDirect RDMA, beside its level.
+/// The settings of GPUDirect RDMA, except its level.
 fn read_gdr(env: &Source<'_>) -> Result<GdrConfig, ConfigError> {
     let mut gdr = GdrConfig::default();
     env.set("NCCL_NET_GDR_READ", parse::FLAG, &mut gdr.read, |text| parse::flag(text).map(Some))?;
@@ -275,7 +276,7 @@ fn read_gdr(env: &Source<'_>) -> Result<GdrConfig, ConfigError> {
     let (mut never, mut always) = (false, false);
     env.set("NCCL_GDR_FLUSH_DISABLE", parse::FLAG, &mut never, parse::flag)?;
     env.set("NCCL_NET_FORCE_FLUSH", parse::FLAG, &mut always, parse::flag)?;
-    // Whoever says both is safe rather than fast.
+    // If both are set, prefer safety to speed.
     gdr.flush = if always { Some(true) } else { never.then_some(false) };
     Ok(gdr)
 }

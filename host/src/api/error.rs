@@ -1,4 +1,4 @@
-//! What can go wrong, by what was being done.
+//! The library's errors, by operation.
 
 use super::config::ConfigError;
 use super::launcher::LaunchError;
@@ -15,13 +15,13 @@ use thiserror::Error;
 #[derive(Clone, PartialEq, Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A call's arguments are wrong; nothing was sent and the communicator is as before.
+    /// A call's arguments are invalid; nothing was sent and the communicator is unchanged.
     #[error(transparent)]
     Argument(#[from] ArgumentError),
-    /// A setting is wrong.
+    /// A setting is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// `NCCL_ALGO` and `NCCL_PROTO` leave nothing.
+    /// `NCCL_ALGO` and `NCCL_PROTO` leave no candidate.
     #[error(transparent)]
     Impossible(#[from] Impossible),
     /// The tuning file cannot be used.
@@ -30,21 +30,21 @@ pub enum Error {
     /// The launcher's environment is incomplete or wrong.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// Ranks did not find each other.
+    /// The bootstrap failed.
     #[error(transparent)]
     Bootstrap(#[from] BootstrapError),
     /// Ranks could not be connected.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// A running operation ended early; the communicator is of no further use.
+    /// A running operation failed; the communicator is unusable.
     #[error(transparent)]
     Operation(#[from] OperationError),
-    /// A GPU could not be used.
+    /// A GPU failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
 }
 
-/// What went wrong with a rank's GPU.
+/// An error of a rank's GPU.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("rank {rank} of {nranks}: {source}")]
 pub struct DeviceError {
@@ -52,7 +52,7 @@ pub struct DeviceError {
     pub rank: u32,
     /// Ranks of the communicator.
     pub nranks: u32,
-    /// What it was.
+    /// The cause.
     pub source: Box<KernelError>,
 }
 
@@ -68,7 +68,7 @@ pub enum ArgumentError {
         which: &'static str,
         /// Its length in elements.
         actual: usize,
-        /// What the call needs.
+        /// The length that the call needs.
         expected: usize,
     },
     /// A buffer that must divide evenly among the ranks does not.
@@ -93,7 +93,7 @@ pub enum ArgumentError {
         /// Ranks of the communicator.
         nranks: u32,
     },
-    /// A null pointer where elements are to be read or written.
+    /// A null pointer to elements that are to be read or written.
     #[error("{func}: the {which} buffer is null and {count} elements are expected there")]
     NullBuffer {
         /// The call.
@@ -103,7 +103,7 @@ pub enum ArgumentError {
         /// Elements expected.
         count: usize,
     },
-    /// A call that cannot run in place was given one buffer for both.
+    /// A call that cannot run in place got one buffer for both.
     #[error("{func}: send and receive buffers are the same, which this operation does not allow")]
     InPlace {
         /// The call.
@@ -119,14 +119,14 @@ pub enum ArgumentError {
         /// Type of the buffers.
         buffers: DataType,
     },
-    /// A GPU's kernels load whole elements.
+    /// An unaligned buffer: GPU kernels load whole elements.
     #[error("{func}: the {which} buffer at {address:#x} does not lie on a whole {dtype}")]
     Unaligned {
         /// The call.
         func: Func,
         /// "send" or "receive".
         which: &'static str,
-        /// Where it begins.
+        /// Its address.
         address: u64,
         /// The type of its elements.
         dtype: DataType,
@@ -141,7 +141,7 @@ pub enum ArgumentError {
         /// The stream's.
         stream: u32,
     },
-    /// Count times element size does not fit an address.
+    /// Count times element size exceeds the address space.
     #[error("{func}: {count} elements of {dtype} are more than memory can hold")]
     TooLarge {
         /// The call.
@@ -157,7 +157,7 @@ pub enum ArgumentError {
         /// The limit.
         max: usize,
     },
-    /// Memory for a group's stacks could not be had.
+    /// Memory for a group's stacks could not be allocated.
     #[error("no memory for the stacks of a group over {communicators} communicators (errno {errno})")]
     GroupMemory {
         /// Communicators in the group.
@@ -165,7 +165,7 @@ pub enum ArgumentError {
         /// Why.
         errno: i32,
     },
-    /// One communicator was given to a group by two threads, or used inside its own group's end.
+    /// Two threads used one communicator in a group, or it was used inside its own group's end.
     #[error("rank {rank}'s communicator is already running an operation")]
     Busy {
         /// The communicator's rank.
@@ -173,7 +173,7 @@ pub enum ArgumentError {
     },
 }
 
-/// A running operation ended early.
+/// A running operation failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("rank {rank} of {nranks}: {outstanding}")]
 pub struct OperationError {
@@ -181,19 +181,19 @@ pub struct OperationError {
     pub rank: u32,
     /// Ranks of the communicator.
     pub nranks: u32,
-    /// What happened and what was outstanding.
+    /// The fault and the outstanding operation.
     pub outstanding: Outstanding,
 }
 
 impl OperationError {
-    /// What happened.
+    /// The fault.
     pub fn fault(&self) -> Fault {
         self.outstanding.fault
     }
 }
 
 impl Error {
-    /// What ended a running operation, if that is what this error is.
+    /// The fault, if this is an operation error.
     pub fn fault(&self) -> Option<Fault> {
         match self {
             Error::Operation(error) => Some(error.fault()),

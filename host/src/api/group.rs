@@ -1,4 +1,4 @@
-//! Several calls as one.
+//! Groups of calls.
 
 use super::communicator::Comm;
 use super::error::{ArgumentError, Error};
@@ -32,8 +32,8 @@ pub type DeviceGroup<'env> = Group<'env, Cuda>;
 /// The most communicators that a group of any machine may hold.
 const MEMBERS_MAX: usize = 128;
 
-/// What a group collects. Kept by the thread from one group to the next, so that a group allocates nothing once one of its
-/// size has run.
+/// The calls of a group. The thread keeps it from one group to the next, so that a group allocates nothing once one
+/// of its size has run.
 #[derive(Default)]
 struct Scratch {
     queued: Vec<Queued>,
@@ -57,14 +57,15 @@ thread_local! {
     static SCRATCH: Cell<Option<Scratch>> = const { Cell::new(None) };
 }
 
-/// Runs what `add` puts into the group, when `add` has returned.
+/// Calls `add` to collect calls, then runs them.
 ///
-/// To add calls from several places to one group, pass the [`Group`] on. A `group` called within `add` is one of its own and has
-/// run when it returns, before anything of the outer one: a send in one and its receive in the other do not meet.
+/// To add calls from several places to one group, pass the [`Group`] to them. A `group` called within `add` is a
+/// separate one and has run when it returns, before any call of the outer one: a send in one and its receive in the
+/// other do not match.
 ///
 /// # Errors
-/// What `add` returned; nothing is run then. Otherwise the first communicator's error; each communicator's own can be asked
-/// with [`Communicator::async_error`].
+/// The error of `add`, in which case nothing is run. Otherwise the first communicator's error;
+/// [`Communicator::async_error`] returns each communicator's own.
 ///
 /// # Examples
 /// ```no_run
@@ -79,13 +80,13 @@ pub fn group<'env>(add: impl FnOnce(&mut Group<'env>) -> Result<(), Error>) -> R
     Group::collect(add)
 }
 
-/// Puts what `add` puts into the group on its streams, when `add` has returned.
+/// Calls `add` to collect calls, then enqueues them on their streams.
 ///
-/// Nested groups are one group: pass the [`DeviceGroup`] on to whoever adds calls.
+/// Nested groups are one group: pass the [`DeviceGroup`] to the functions that add calls.
 ///
 /// # Errors
-/// What `add` returned; nothing is put on any stream then. Otherwise the first communicator's error; each communicator's own can be
-/// asked with [`DeviceCommunicator::async_error`].
+/// The error of `add`, in which case nothing is enqueued. Otherwise the first communicator's error;
+/// [`DeviceCommunicator::async_error`] returns each communicator's own.
 pub fn device_group<'env>(
     add: impl FnOnce(&mut DeviceGroup<'env>) -> Result<(), Error>,
 ) -> Result<(), Error> {

@@ -1,11 +1,11 @@
 //! Layer: host / api.
 //! Takes: a way to look up environment variables.
-//! Gives: [`LaunchEnv`]: rank, number of ranks and meeting point as the launcher that started this process says them.
-//! Never: guesses. A value that cannot be used is an error that names the variable, the value and what was expected.
+//! Gives: [`LaunchEnv`]: rank, number of ranks and rendezvous address from the launcher that started this process.
+//! Never: guesses. An invalid value is an error that names the variable, the value and the expected form.
 //!
 //! The first that applies wins:
 //!
-//! | launcher | recognised by | meeting point, unless `OXCCL_COMM_ID` or `NCCL_COMM_ID` gives `host:port` |
+//! | launcher | recognised by | rendezvous, unless `OXCCL_COMM_ID` or `NCCL_COMM_ID` gives `host:port` |
 //! |---|---|---|
 //! | by hand | `OXCCL_RANK`, `OXCCL_NRANKS` | `MASTER_ADDR` |
 //! | torchrun | `RANK` with `WORLD_SIZE` or `MASTER_ADDR` | `MASTER_ADDR` |
@@ -13,12 +13,12 @@
 //! | Slurm (srun) | `SLURM_PROCID` in a step | `MASTER_ADDR`, else the first node of the step |
 //! | MPICH, Intel MPI | `PMI_RANK` | `MASTER_ADDR`, else the loopback when all ranks are on one host |
 //!
-//! The port of the derived meeting points lies in 20000..30000 and is made from the job's name and `MASTER_PORT`. It is
-//! not `MASTER_PORT` itself, because torch's own store listens there. That range is below the one from which Linux gives
-//! out ports, so that no passing connection holds it. If another program does, set `NCCL_COMM_ID`.
+//! The port of a derived rendezvous address is in 20000..30000 and derived from the job's name and `MASTER_PORT`. It
+//! is not `MASTER_PORT` itself, because torch's own store listens there. That range is below Linux's ephemeral ports,
+//! so that no outgoing connection holds it. If another program does, set `NCCL_COMM_ID`.
 //!
-//! Ranks authenticate each other by a secret made from the job's name, the meeting point and, where set,
-//! `OXCCL_COMM_SECRET`. Without the latter, strangers who know the job's name could join: it keeps jobs apart, and
+//! Ranks authenticate each other by a secret derived from the job's name, the rendezvous address and, where set,
+//! `OXCCL_COMM_SECRET`. Without the latter, strangers who know the job's name could join: it keeps jobs apart, but
 //! attackers out only if they cannot reach the network.
 
 use std::fmt;
@@ -30,12 +30,12 @@ mod nodelist;
 
 /// The first derived port.
 const PORT_FIRST: u16 = 20_000;
-/// How many ports are derived from.
+/// Number of derived ports.
 const PORTS: u32 = 10_000;
 /// Step numbers from here on are Slurm's own steps (batch script, interactive shell), not a parallel launch.
 const SLURM_STEP_RESERVED: u32 = 0xffff_fff0;
 
-/// What started this process.
+/// The launcher of this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Launcher {
     /// `OXCCL_RANK` and `OXCCL_NRANKS`, set by hand or by a script.
@@ -50,7 +50,7 @@ pub enum Launcher {
     Mpich,
 }
 
-/// Where the ranks meet: rank 0 listens there.
+/// The rendezvous address: rank 0 listens there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MeetingPoint {
     /// A host name or an address.
@@ -59,26 +59,26 @@ pub struct MeetingPoint {
     pub port: u16,
 }
 
-/// A process's place among those launched with it.
+/// A process's rank among those launched with it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct LaunchEnv {
-    /// What launched it.
+    /// Its launcher.
     pub launcher: Launcher,
     /// Its rank, below `nranks`.
     pub rank: u32,
-    /// How many ranks there are.
+    /// Number of ranks.
     pub nranks: u32,
-    /// Its number among the ranks of its host, if the launcher says so.
+    /// Its rank on its host, if the launcher provides it.
     pub local_rank: Option<u32>,
-    /// How many ranks its host has, if the launcher says so.
+    /// Number of ranks of its host, if the launcher provides it.
     pub local_nranks: Option<u32>,
-    /// Where the ranks meet; `None` for a single rank.
+    /// The rendezvous address; `None` for a single rank.
     pub rendezvous: Option<MeetingPoint>,
-    /// What all ranks know, and other jobs do not: the secret is made from it.
+    /// A text that all ranks know, and other jobs do not: the secret is derived from it.
     pub(crate) seed: Vec<u8>,
 }
 
-/// Why the launcher's variables cannot be used.
+/// Why the launcher's variables are unusable.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum LaunchError {
     /// No launcher is recognised.
@@ -89,11 +89,11 @@ pub enum LaunchError {
     /// A variable that belongs with another is missing.
     #[error("{variable} is not set, but {because} is; {launcher} sets both")]
     Missing {
-        /// Who should have set it.
+        /// The launcher that should have set it.
         launcher: Launcher,
-        /// What is missing.
+        /// The missing variable.
         variable: &'static str,
-        /// What made it expected.
+        /// The variable that requires it.
         because: &'static str,
     },
     /// A value cannot be read.
@@ -103,7 +103,7 @@ pub enum LaunchError {
         variable: &'static str,
         /// Its value.
         value: String,
-        /// What it should be.
+        /// The expected form.
         expected: &'static str,
     },
     /// A rank is not below its number of ranks.
@@ -118,23 +118,23 @@ pub enum LaunchError {
         /// The number of ranks.
         limit: u32,
     },
-    /// The ranks are on several hosts and nothing says where they meet.
+    /// The ranks are on several hosts and no rendezvous address is known.
     #[error(
         "{launcher} does not say where the ranks meet; set NCCL_COMM_ID=host:port with an address of rank 0's host on every rank"
     )]
     NoMeetingPoint {
-        /// What launched the ranks.
+        /// The launcher.
         launcher: Launcher,
     },
-    /// The meeting point's host has no address.
+    /// The rendezvous host has no address.
     #[error("the ranks shall meet at {host}, which cannot be resolved: {why}")]
     Unresolved {
         /// The host.
         host: String,
-        /// The resolver's words.
+        /// The resolver's error.
         why: String,
     },
-    /// A single rank cannot even listen on the loopback.
+    /// A single rank cannot listen on the loopback.
     #[error("a single rank cannot set up its communicator: {why}")]
     Alone {
         /// Why.
@@ -149,7 +149,7 @@ struct Names {
     nranks: &'static [&'static str],
     local_rank: &'static [&'static str],
     local_nranks: &'static [&'static str],
-    /// What tells jobs, and attempts of one job, apart.
+    /// Variables that distinguish jobs, and attempts of one job.
     job: &'static [&'static str],
 }
 
@@ -195,7 +195,7 @@ const MPICH: Names = Names {
 };
 
 impl LaunchEnv {
-    /// What this process's environment says.
+    /// Reads this process's environment.
     ///
     /// # Errors
     /// As [`detect`](Self::detect), and [`LaunchError::NoLauncher`] if no launcher is recognised.
@@ -203,10 +203,10 @@ impl LaunchEnv {
         LaunchEnv::detect(&super::config::Config::variable)?.ok_or(LaunchError::NoLauncher)
     }
 
-    /// What the variables that `lookup` gives say; `None` if they are of no launcher. Empty values count as not set.
+    /// Reads the variables of `lookup`; `None` if they are of no launcher. Empty values count as not set.
     ///
     /// # Errors
-    /// The first variable of the recognised launcher that is missing or cannot be used.
+    /// The first variable of the recognised launcher that is missing or invalid.
     pub fn detect(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Option<LaunchEnv>, LaunchError> {
         let vars = Vars(lookup);
         let Some(names) = vars.launcher() else { return Ok(None) };
@@ -246,7 +246,7 @@ fn check_below(
     Err(LaunchError::OutOfRange { variable, value, limit_variable, limit })
 }
 
-/// The environment, read.
+/// A source of variables.
 struct Vars<'a>(&'a dyn Fn(&str) -> Option<String>);
 
 impl Vars<'_> {
@@ -266,7 +266,7 @@ impl Vars<'_> {
         }
     }
 
-    /// Whose variables apply.
+    /// The launcher that applies.
     fn launcher(&self) -> Option<Names> {
         let has = |name: &str| self.get(name).is_some();
         if has("OXCCL_RANK") || has("OXCCL_NRANKS") {
@@ -277,7 +277,8 @@ impl Vars<'_> {
         } else if has(OPEN_MPI.rank) || has(OPEN_MPI.nranks[0]) {
             Some(OPEN_MPI)
         } else if self.in_slurm_step() && (!has(MPICH.rank) || self.get(MPICH.rank) == self.get(SLURM.rank)) {
-            // srun --mpi=pmi2 sets both; Slurm's say more. mpiexec inside an allocation counts for itself.
+            // srun --mpi=pmi2 sets both, and Slurm's have more information. mpiexec inside an allocation is handled
+            // as itself.
             Some(SLURM)
         } else if has(MPICH.rank) || has(MPICH.nranks[0]) {
             Some(MPICH)
@@ -319,12 +320,12 @@ impl Vars<'_> {
         self.first(&["OXCCL_COMM_ID", "NCCL_COMM_ID"])
     }
 
-    /// Everything that is the same on all ranks of this job and differs in others.
+    /// The values that are equal on all ranks of this job and differ in others.
     fn seed(&self, names: &Names) -> Vec<u8> {
         let own = ["MASTER_ADDR", "MASTER_PORT", "OXCCL_COMM_SECRET"];
         let mut seed = Vec::new();
         for name in names.job.iter().chain(&own) {
-            // The name keeps values apart, and says which are not set.
+            // The name separates values, and shows which are not set.
             seed.extend_from_slice(format!("{name}={:?};", self.get(name)).as_bytes());
         }
         seed.extend_from_slice(format!("{:?}", self.comm_id().map(|(_, value)| value)).as_bytes());
@@ -343,7 +344,7 @@ impl Vars<'_> {
             let (variable, because) = ("MASTER_ADDR", names.rank);
             return Err(LaunchError::Missing { launcher: names.launcher, variable, because });
         }
-        // Without a job's name two jobs on one host would meet each other.
+        // Without a job's name two jobs on one host would use the same address.
         let has_name = self.first(names.job).is_some();
         if env.local_nranks == Some(env.nranks) && has_name {
             return Ok(MeetingPoint { host: "127.0.0.1".to_owned(), port });
@@ -379,7 +380,7 @@ fn host_and_port(text: &str) -> Option<MeetingPoint> {
     (!host.is_empty()).then(|| MeetingPoint { host: host.to_owned(), port })
 }
 
-/// A port that all ranks of the job derive alike, other than the one that `taken` names.
+/// A port that all ranks of the job derive, other than that of `taken`.
 fn derived_port(seed: &[u8], taken: Option<&str>) -> u16 {
     let [a, b, c, d, ..] = <[u8; 32]>::from(Sha256::digest(seed));
     let offset = u32::from_le_bytes([a, b, c, d]) % PORTS;
@@ -400,7 +401,7 @@ impl fmt::Display for Launcher {
     }
 }
 
-/// Without the seed, from which the secret is made.
+/// Omits the seed, from which the secret is derived.
 impl fmt::Debug for LaunchEnv {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LaunchEnv")

@@ -1,4 +1,4 @@
-//! What a communicator costs.
+//! Memory use of a communicator.
 
 use std::fmt;
 
@@ -11,28 +11,28 @@ pub struct PeerMemory {
     pub transport: crate::transport::TransportKind,
     /// Bytes of connections from it, in this rank's memory.
     pub inbound_bytes: usize,
-    /// Bytes of connections to it that lie in this rank's memory (streams only; otherwise the peer holds them).
+    /// Bytes of connections to it in this rank's memory (streams only; otherwise the peer's memory holds them).
     pub outbound_bytes: usize,
 }
 
-/// Memory reserved by a communicator at init; it does not grow afterwards. The operating system commits it as it is used,
-/// except files in /dev/shm, which are committed at once.
+/// Memory reserved by a communicator at init; it does not grow afterwards. The operating system commits it at first
+/// use, except files in /dev/shm, which are committed at once.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MemoryReport {
     /// Each peer's share.
     pub peers: Vec<PeerMemory>,
-    /// Bytes that belong to no peer: on GPUs the tables by which kernels find their connections, at a head on CPUs the connections to a
-    /// network that reduces.
+    /// Bytes that belong to no peer: on GPUs the tables of connections for kernels, at a head on CPUs the connections
+    /// of in-network reduction.
     pub own_bytes: usize,
 }
 
 impl MemoryReport {
-    /// Bytes of all that this rank holds.
+    /// Total bytes of this rank.
     pub fn total_bytes(&self) -> usize {
         self.peers.iter().map(|peer| peer.inbound_bytes + peer.outbound_bytes).sum::<usize>() + self.own_bytes
     }
 
-    /// Bytes of the peer that costs most.
+    /// Bytes of the most expensive peer.
     pub fn per_peer_bytes_max(&self) -> usize {
         self.peers.iter().map(|peer| peer.inbound_bytes + peer.outbound_bytes).max().unwrap_or(0)
     }

@@ -1,4 +1,4 @@
-//! Layer: host / api, what a user meets.
+//! Layer: host / api, the public interface.
 //! Takes: a user's calls with typed buffers.
 //! Gives: [`Communicator`], [`group()`], [`Config`], [`Error`]; every argument is checked here, and only here.
 //! Never: moves data, names `ncclResult_t` (that is `capi`).

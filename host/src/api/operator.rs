@@ -1,9 +1,9 @@
-//! Reduction operators as a user names them.
+//! The user's reduction operators.
 
 use oxccl_shared::abi::{DataType, RedOp};
 use oxccl_shared::reduce::Element;
 
-/// What an all-reduce, reduce-scatter or reduce does with the elements of all ranks.
+/// The operator of an all-reduce, reduce-scatter or reduce.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReduceOp {
     pub(crate) op: RedOp,
@@ -26,7 +26,7 @@ impl ReduceOp {
         ReduceOp { op, scalar: None }
     }
 
-    /// The sum of every rank's input times that rank's own `scalar` (ranks may give different ones).
+    /// The sum of every rank's input times that rank's own `scalar` (ranks may pass different ones).
     pub fn pre_mul_sum<T: Element>(scalar: T) -> ReduceOp {
         ReduceOp { op: RedOp::PreMulSum, scalar: Some((T::DTYPE, scalar.to_low_bits())) }
     }
@@ -36,14 +36,14 @@ impl ReduceOp {
         ReduceOp { op: RedOp::PreMulSum, scalar: Some((dtype, bits)) }
     }
 
-    /// Which operator this is.
+    /// The operator's kind.
     pub const fn kind(&self) -> RedOp {
         self.op
     }
 }
 
 impl From<RedOp> for ReduceOp {
-    /// A pre-multiplied sum without a scalar multiplies by nothing, which is [`ReduceOp::SUM`].
+    /// A pre-multiplied sum without a scalar is [`ReduceOp::SUM`].
     fn from(op: RedOp) -> ReduceOp {
         if op == RedOp::PreMulSum { ReduceOp::SUM } else { ReduceOp::plain(op) }
     }

@@ -1,4 +1,4 @@
-//! Reads what `oxccl tune` wrote.
+//! Reads the files of `oxccl tune`.
 
 use super::config::Config;
 use crate::os::open_regular;
@@ -12,7 +12,7 @@ use thiserror::Error;
 /// The longest file that is read: hundreds of tables.
 const LEN_MAX: u64 = 1 << 20;
 
-/// Why a tuning file cannot be used.
+/// Why a tuning file is unusable.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum TuneError {
     /// It cannot be read.
@@ -28,12 +28,12 @@ pub enum TuneError {
     Text {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error in it.
         source: TuneFileError,
     },
 }
 
-/// Reads the file that the settings name, unless they have its content.
+/// Reads the file named in the settings, unless they have its content.
 pub(super) fn load(config: &mut Config) -> Result<(), TuneError> {
     if let (None, Some(path)) = (&config.tuned, &config.tune_file) {
         config.tuned = Some(Arc::new(read(path)?));

@@ -1,8 +1,8 @@
 //! Layer: host / api.
-//! Takes: a [`UniqueId`] or its text; what a launcher said.
-//! Gives: the id as 256 hexadecimal digits and back, for files and environment variables; the id that all ranks of a
-//! launched job make for themselves.
-//! Never: shows the id other than when asked to: it contains the job's secret.
+//! Takes: a [`UniqueId`] or its text; the launcher's environment.
+//! Gives: the id as 256 hexadecimal digits and back, for files and environment variables; the id that each rank of a
+//! launched job derives.
+//! Never: prints the id unasked: it contains the job's secret.
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -36,13 +36,13 @@ impl FromStr for UniqueId {
 }
 
 impl LaunchEnv {
-    /// The id of this job's first communicator. Every rank makes the same one for itself; rank 0 runs the root.
+    /// The id of this job's first communicator. Every rank derives the same one; rank 0 runs the root.
     ///
     /// # Errors
     /// [`LaunchError::Unresolved`] if the rendezvous host has no address.
     pub fn unique_id(&self) -> Result<UniqueId, LaunchError> {
         let Some(meeting) = &self.rendezvous else {
-            // A single rank meets nobody; a port of the kernel's choice cannot collide with another job's.
+            // A single rank has no peers; an ephemeral port cannot collide with another job's.
             let loopback = Some(std::net::Ipv4Addr::LOCALHOST.into());
             let config = BootstrapConfig { bind_addr: loopback, ..BootstrapConfig::default() };
             return UniqueId::create(&config).map_err(|error| LaunchError::Alone { why: error.to_string() });

@@ -1,6 +1,6 @@
 //! Layer: host / bootstrap, below everything else in it.
 //! Takes: nothing.
-//! Gives: [`BootstrapError`], which names the guilty rank or address, and [`RankList`], a bounded list of ranks.
+//! Gives: [`BootstrapError`], which names the rank or address at fault, and [`RankList`], a bounded list of ranks.
 //! Never: allocates for a list of ranks, however many are missing.
 
 use std::fmt;
@@ -11,9 +11,9 @@ use crate::os::NoDescriptor;
 use oxccl_shared::abi::Rank;
 use thiserror::Error;
 
-/// More ranks than any machine has; bounds what a wrong number can make the root do.
+/// More ranks than any machine has; bounds the effect of a wrong number on the root.
 pub const NRANKS_MAX: u32 = 1 << 20;
-/// How many ranks a [`RankList`] names; the others are only counted.
+/// Ranks that a [`RankList`] names; the others are only counted.
 pub const RANKS_NAMED_MAX: usize = 8;
 
 /// Some ranks, in the order given: the first eight by number, the rest by count.
@@ -32,22 +32,22 @@ impl RankList {
         self.total = self.total.saturating_add(1);
     }
 
-    /// The ranks known by number.
+    /// The named ranks.
     pub fn named(&self) -> &[Rank] {
         &self.named[..(self.total as usize).min(RANKS_NAMED_MAX)]
     }
 
-    /// How many ranks are meant, named or not.
+    /// Number of ranks, named or not.
     pub fn total(&self) -> u32 {
         self.total
     }
 
-    /// Whether no rank is meant.
+    /// Whether it has no ranks.
     pub fn is_empty(&self) -> bool {
         self.total == 0
     }
 
-    /// A list as it came over the wire: `named` may be shorter than `total`.
+    /// A list from the wire: `named` may be shorter than `total`.
     pub(crate) fn from_parts(named: &[Rank], total: u32) -> RankList {
         let mut list: RankList = named.iter().copied().collect();
         list.total = total.max(list.total);
@@ -93,73 +93,73 @@ pub enum AuthFailure {
     /// The other side holds another secret: it belongs to another job, or the unique ids differ.
     #[error("it holds another secret (is every rank given the same unique id?)")]
     WrongSecret,
-    /// What answers there does not speak this protocol.
+    /// The other side does not speak this protocol.
     #[error("it does not speak OxCCL's bootstrap protocol (does another program use that port?)")]
     NotOxccl,
-    /// The other side is of this job, but not the rank that was looked for.
+    /// The other side is of this job, but another rank than expected.
     #[error("another rank of the job answers there")]
     WrongPeer,
 }
 
-/// What can go wrong while ranks find each other, and between them afterwards.
+/// Errors of the rendezvous, and between ranks afterwards.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum BootstrapError {
-    /// These ranks never registered with the root. Every rank that did come gets this same error.
+    /// These ranks never registered with the root. Every rank that did gets this error.
     #[error("{ranks} of {nranks} never came within {} s", secs(.waited))]
     MissingRanks {
-        /// Who is missing.
+        /// The missing ranks.
         ranks: RankList,
-        /// How many ranks were expected in all.
+        /// Number of expected ranks.
         nranks: u32,
-        /// How long the root waited, from the first rank's arrival.
+        /// The root's waiting time since the first rank registered.
         waited: Duration,
     },
     /// Two processes claim the same rank.
     #[error("rank {rank} came twice: from {first} and from {second}; every process needs its own rank")]
     DuplicateRank {
-        /// The rank that was claimed twice.
+        /// The rank.
         rank: Rank,
-        /// Where the first claim came from.
+        /// Address of the first claim.
         first: SocketAddr,
-        /// Where the second claim came from.
+        /// Address of the second claim.
         second: SocketAddr,
     },
-    /// A rank is not below the number of ranks, or that number is more than is supported.
+    /// A rank is not below the number of ranks, or that number exceeds the maximum.
     #[error("{}", out_of_range(*.rank, *.nranks))]
     RankOutOfRange {
         /// The rank.
         rank: Rank,
-        /// How many ranks there are.
+        /// Number of ranks.
         nranks: u32,
     },
-    /// Two ranks disagree on how many they are.
+    /// Two ranks disagree on the number of ranks.
     #[error("rank {rank} says that there are {nranks} ranks, but rank {expected_by} says {expected}")]
     WorldSizeMismatch {
-        /// The rank that came with another number.
+        /// The rank with another number.
         rank: Rank,
-        /// That number.
+        /// Its number.
         nranks: u32,
-        /// The number that the first rank to come gave.
+        /// The first rank's number.
         expected: u32,
-        /// The first rank to come.
+        /// The first rank that registered.
         expected_by: Rank,
     },
     /// The other side speaks another version of the bootstrap protocol.
     #[error("{addr} speaks bootstrap version {theirs}, this library speaks {ours}; use one OxCCL everywhere")]
     VersionMismatch {
-        /// Who was talked to.
+        /// The other side's address.
         addr: SocketAddr,
         /// This library's version.
         ours: u16,
         /// The other side's version.
         theirs: u16,
     },
-    /// The other side could not prove that it belongs to this job.
+    /// The other side could not authenticate.
     #[error("{addr} was not trusted: {why}")]
     AuthFailed {
-        /// Who was talked to.
+        /// The other side's address.
         addr: SocketAddr,
-        /// What it did wrong.
+        /// Its mistake.
         why: AuthFailure,
     },
     /// The root could not be reached.
@@ -172,67 +172,67 @@ pub enum BootstrapError {
     RootUnreachable {
         /// The root's address.
         addr: SocketAddr,
-        /// For how long it was tried.
+        /// The time tried.
         waited: Duration,
-        /// What the last attempt ended with.
+        /// The last attempt's error.
         errno: i32,
     },
-    /// The root went away before it had told who the neighbours are.
+    /// The root ended before it had assigned the neighbours.
     #[error("the root at {addr} went away before all ranks had come; did its process die?")]
     RootLost {
         /// The root's address.
         addr: SocketAddr,
     },
-    /// A rank is gone without having said goodbye.
+    /// A rank ended without goodbye.
     #[error("rank {rank} is gone: its process died or its host cannot be reached")]
     PeerLost {
-        /// Who is gone.
+        /// The rank.
         rank: Rank,
     },
-    /// A rank told the others that it gave up.
+    /// A rank aborted.
     #[error("rank {rank} aborted: {reason}")]
     PeerAborted {
-        /// Who gave up.
+        /// The rank.
         rank: Rank,
-        /// What it said.
+        /// Its reason.
         reason: String,
     },
-    /// A rank closed in order while this one still wanted something from it.
+    /// A rank left while this one still needed it.
     #[error("rank {rank} had already closed the communicator")]
     PeerLeft {
-        /// Who had left.
+        /// The rank.
         rank: Rank,
     },
-    /// Something did not happen in time.
+    /// A timeout.
     #[error("{what} took longer than {} s{}", secs(.waited), waiting_for(.ranks))]
     Timeout {
-        /// What was being done.
+        /// The operation.
         what: &'static str,
-        /// Whom it was waiting for; empty where that is not known here.
+        /// The ranks it waited for; empty if unknown here.
         ranks: RankList,
-        /// For how long.
+        /// The time waited.
         waited: Duration,
     },
-    /// A message is larger than the bootstrap carries.
+    /// A message exceeds the maximum size.
     #[error("{len_bytes} bytes are more than the bootstrap carries at once ({max_bytes})")]
     TooLarge {
-        /// The size asked for.
+        /// Its size.
         len_bytes: usize,
-        /// The largest size.
+        /// The maximum.
         max_bytes: usize,
     },
-    /// A trusted rank sent something that makes no sense: the two sides run different code.
+    /// A trusted rank sent an invalid message: the two sides run different code.
     #[error("rank {rank} broke the bootstrap protocol: {what}")]
     Protocol {
-        /// Who sent it.
+        /// The sender.
         rank: Rank,
-        /// What was wrong with it.
+        /// The mistake.
         what: &'static str,
     },
-    /// No network interface fits what was asked for.
+    /// No network interface matches the configuration.
     #[error("no network interface that is up has an address and fits {wanted}")]
     NoInterface {
-        /// What was asked for, as the user wrote it.
+        /// The configuration, as the user wrote it.
         wanted: String,
     },
     /// The members of a child communicator are not distinct ranks of the parent.
@@ -240,25 +240,25 @@ pub enum BootstrapError {
         "rank {rank} is named twice among the members of a split, or is not one of the parent's {nranks}"
     )]
     BadMember {
-        /// The first offender.
+        /// The first wrong rank.
         rank: Rank,
         /// The size of the parent.
         nranks: u32,
     },
-    /// A rank, or the root, cannot open one more socket.
+    /// A rank, or the root, has no descriptor left for another socket.
     #[error("{}cannot {what}: {why}", rank.map(|rank| format!("rank {rank}: ")).unwrap_or_default())]
     NoDescriptor {
-        /// Which rank; none is the root.
+        /// The rank; `None` is the root.
         rank: Option<Rank>,
-        /// What was tried, as a verb phrase.
+        /// The attempted operation, as a verb phrase.
         what: &'static str,
-        /// What ran out, and what to do.
+        /// The exhausted limit, and advice.
         why: NoDescriptor,
     },
-    /// The operating system refused something.
+    /// A system call failed.
     #[error("cannot {what}: {}", std::io::Error::from_raw_os_error(*.errno))]
     Io {
-        /// What was tried, as a verb phrase.
+        /// The attempted operation, as a verb phrase.
         what: &'static str,
         /// The system's error number.
         errno: i32,
@@ -266,7 +266,7 @@ pub enum BootstrapError {
 }
 
 impl BootstrapError {
-    /// Wraps an operating system's error, keeping its number. One that the lack of descriptors has is the root's until
+    /// Wraps an operating system's error, keeping its number. An error for lack of descriptors is the root's until
     /// [`Self::of_rank`].
     pub(crate) fn io(what: &'static str, error: &std::io::Error) -> BootstrapError {
         match NoDescriptor::of(error) {
@@ -275,7 +275,7 @@ impl BootstrapError {
         }
     }
 
-    /// The same, known to have happened to this rank.
+    /// The same, as an error of this rank.
     pub(crate) fn of_rank(mut self, me: Rank) -> BootstrapError {
         if let BootstrapError::NoDescriptor { rank, .. } = &mut self {
             rank.get_or_insert(me);
@@ -284,7 +284,7 @@ impl BootstrapError {
     }
 }
 
-/// The system's number for `error`; errors that `std` makes up itself count as EIO.
+/// The errno of `error`; errors of `std` itself count as EIO.
 pub(crate) fn errno_of(error: &std::io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
 }
@@ -300,7 +300,7 @@ fn waiting_for(ranks: &RankList) -> String {
     if ranks.is_empty() { String::new() } else { format!(", still waiting for {ranks}") }
 }
 
-/// Seconds for people: whole when whole, else with one decimal.
+/// Seconds for messages: whole if possible, else with one decimal.
 fn secs(duration: &Duration) -> String {
     if duration.subsec_millis() == 0 {
         duration.as_secs().to_string()

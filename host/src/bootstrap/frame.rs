@@ -1,7 +1,7 @@
 //! Layer: host / bootstrap.
 //! Takes: a byte stream that has passed the handshake.
 //! Gives: frames: a kind and a payload, bounded in length and versioned. Sans-IO.
-//! Never: reserves memory for a length that was only announced, or accepts one above the limit.
+//! Never: reserves memory for an announced length, or accepts one above the limit.
 //!
 //! ```text
 //! byte   0         1      2 3    4 .. 8          8 ..
@@ -13,16 +13,16 @@ pub const FRAME_VERSION: u8 = 1;
 /// The size of a frame's head.
 pub const HEAD_BYTES: usize = 8;
 
-/// A message: what it is, and its content.
+/// A message: its kind and its content.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Frame {
-    /// Which message; the protocol that uses frames gives the numbers meaning.
+    /// Its kind; the protocol that uses frames assigns the numbers.
     pub kind: u8,
     /// Its content.
     pub payload: Vec<u8>,
 }
 
-/// Why a stream cannot be read any further.
+/// Why a stream is unreadable from here on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FrameError {
     /// The head has another version or reserved bits set.
@@ -43,7 +43,7 @@ pub fn push(out: &mut Vec<u8>, kind: u8, parts: &[&[u8]]) {
     parts.iter().for_each(|part| out.extend_from_slice(part));
 }
 
-/// Cuts a byte stream into frames.
+/// Splits a byte stream into frames.
 #[derive(Debug)]
 pub struct Decoder {
     head: [u8; HEAD_BYTES],
@@ -58,8 +58,8 @@ impl Decoder {
         Decoder { head: [0; HEAD_BYTES], head_filled: 0, payload: Vec::new(), payload_max }
     }
 
-    /// Takes bytes from the front of `bytes` up to the end of one frame; gives that frame if it is complete.
-    /// Call again while it gives frames. After an error the stream is lost.
+    /// Consumes bytes from the front of `bytes` up to the end of one frame; returns that frame if it is complete.
+    /// Call it until it returns none. After an error the stream is lost.
     pub fn feed(&mut self, bytes: &mut &[u8]) -> Result<Option<Frame>, FrameError> {
         let take = (HEAD_BYTES - self.head_filled).min(bytes.len());
         self.head[self.head_filled..self.head_filled + take].copy_from_slice(&bytes[..take]);
@@ -89,8 +89,8 @@ impl Decoder {
         Ok(Some(Frame { kind, payload: std::mem::take(&mut self.payload) }))
     }
 
-    /// How many bytes the current frame still needs at least: reading no more than this never takes bytes that
-    /// belong to whoever uses the connection next.
+    /// Bytes that the current frame still needs at least: reading no more than this never takes bytes of the
+    /// connection's next user.
     pub fn wanted_bytes(&self) -> usize {
         if self.head_filled < HEAD_BYTES {
             return HEAD_BYTES - self.head_filled;

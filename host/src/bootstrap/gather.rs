@@ -1,7 +1,7 @@
 //! Layer: host / bootstrap.
-//! Takes: blocks of all-gathers as they come round the ring, in any order of ranks.
+//! Takes: blocks of all-gathers from the ring, in any order of ranks.
 //! Gives: [`Gathers`]: the complete table of the current all-gather.
-//! Never: holds more than two all-gathers: nobody can be further ahead than one, because everyone needs everyone.
+//! Never: holds more than two all-gathers: no rank can be further ahead than one, because each needs all others.
 
 use std::collections::VecDeque;
 
@@ -20,11 +20,11 @@ struct Table {
     len_bytes: usize,
 }
 
-/// What an all-gather ended with: every rank's block, or the sum of sizes that is too large. All ranks see the same
-/// blocks, so all come to the same end.
+/// Result of an all-gather: every rank's block, or the total size if it is too large. All ranks see the same blocks,
+/// so all get the same result.
 pub(crate) type Gathered = Result<Vec<Vec<u8>>, usize>;
 
-/// The all-gathers under way.
+/// The all-gathers in progress.
 #[derive(Debug)]
 pub(crate) struct Gathers {
     nranks: usize,
@@ -37,12 +37,12 @@ impl Gathers {
         Gathers { nranks: nranks as usize, current: 0, tables: VecDeque::new() }
     }
 
-    /// The number of the all-gather that is next to complete, which is also how many have.
+    /// The number of the next all-gather to complete, which is also the number of complete ones.
     pub fn current(&self) -> u64 {
         self.current
     }
 
-    /// Records the block of `origin`; an error says what is wrong with it.
+    /// Stores the block of `origin`; an error describes the mistake.
     pub fn deposit(&mut self, number: u64, origin: Rank, block: &[u8]) -> Result<(), &'static str> {
         let ahead = number.checked_sub(self.current).filter(|&ahead| ahead <= AHEAD_MAX);
         let ahead = ahead.ok_or("a block of an all-gather that is over or cannot have begun")? as usize;
@@ -56,7 +56,7 @@ impl Gathers {
         }
         table.len_bytes = table.len_bytes.saturating_add(block.len());
         table.have += 1;
-        // Over the limit the sizes still count, so that every rank names the same sum, but nothing more is kept.
+        // Over the limit the sizes still count, so that every rank reports the same total, but no more data is kept.
         let keep = table.len_bytes <= GATHER_BYTES_MAX;
         *place = Some(if keep { block.to_vec() } else { Vec::new() });
         Ok(())
@@ -75,7 +75,7 @@ impl Gathers {
         Some(Ok(table.blocks.into_iter().flatten().collect()))
     }
 
-    /// Whose block of the current all-gather has not come.
+    /// The ranks whose block of the current all-gather is missing.
     pub fn missing(&self) -> RankList {
         let blocks = self.tables.front().map_or(&[][..], |table| &table.blocks);
         (0..self.nranks)

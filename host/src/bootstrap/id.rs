@@ -1,6 +1,6 @@
 //! Layer: host / bootstrap.
 //! Takes: the root's address and the job's secret.
-//! Gives: [`UniqueId`], the 128 bytes by which the ranks of one communicator find each other.
+//! Gives: [`UniqueId`], the 128 bytes with which the ranks of one communicator find each other.
 //! Never: shows the secret in `Debug`.
 
 use std::fmt;
@@ -20,11 +20,11 @@ const ADDR_AT: usize = 11;
 const SECRET_AT: usize = ADDR_AT + ADDR_BYTES;
 const END: usize = SECRET_AT + KEY_BYTES;
 
-/// Names one communicator to be: where its root listens, and the secret that only its ranks share.
+/// Identifies a future communicator: its root's address, and the secret that only its ranks share.
 ///
-/// Make one on one rank ([`UniqueId::create`]) and hand it to the others over a channel that strangers cannot read
-/// (MPI, a file with mode 0600): whoever holds it can join. Where the ranks can agree on an address beforehand,
-/// [`UniqueId::from_address`] needs no handing over.
+/// Create one on one rank ([`UniqueId::create`]) and distribute it over a channel that strangers cannot read (MPI, a
+/// file with mode 0600): any process that has it can join. If the ranks can agree on an address beforehand,
+/// [`UniqueId::from_address`] needs no distribution.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct UniqueId {
     addr: SocketAddr,
@@ -32,10 +32,10 @@ pub struct UniqueId {
     kind: RootKind,
 }
 
-/// Who runs the root.
+/// The process that runs the root.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RootKind {
-    /// It ran before the id existed.
+    /// The root ran before the id existed.
     Created = 0,
     /// Rank 0 starts it when it connects, so the others may have to wait for it.
     ByRankZero = 1,
@@ -47,16 +47,16 @@ pub enum UniqueIdError {
     /// The text is not 256 hexadecimal digits.
     #[error("a unique id is written as 256 hexadecimal digits")]
     NotHex,
-    /// The bytes do not begin as an OxCCL id does.
+    /// The bytes do not start as an OxCCL id does.
     #[error("these bytes are no unique id of OxCCL (all zero, cut short, or made by another library?)")]
     NotAnId,
-    /// The id was made by another version.
+    /// The id is of another version.
     #[error("the unique id has version {theirs}, this library reads {VERSION}; use one OxCCL everywhere")]
     Version {
-        /// The version found.
+        /// Its version.
         theirs: u16,
     },
-    /// The id holds an address that cannot be connected to, or stray bytes.
+    /// The id has an address that cannot be connected to, or stray bytes.
     #[error("the unique id is damaged")]
     Damaged,
 }
@@ -66,14 +66,14 @@ impl UniqueId {
         UniqueId { addr, secret, kind }
     }
 
-    /// An id that every rank makes for itself from an address and a seed agreed on beforehand
-    /// (`NCCL_COMM_ID=host:port`). Rank 0 runs the root there when it connects; the others try until it answers or
-    /// their time is up. The secret is as hard to guess as `seed`: a job id keeps other jobs out, not an attacker.
+    /// An id that every rank derives from an address and a seed agreed on beforehand (`NCCL_COMM_ID=host:port`). Rank
+    /// 0 runs the root there when it connects; the others retry until it answers or their timeout passes. The secret
+    /// is as hard to guess as `seed`: a job id keeps other jobs out, not an attacker.
     pub fn from_address(addr: SocketAddr, seed: &[u8]) -> UniqueId {
         UniqueId::new(addr, Secret::from_seed(seed), RootKind::ByRankZero)
     }
 
-    /// Where the root listens.
+    /// The root's address.
     pub fn root_addr(&self) -> SocketAddr {
         self.addr
     }
@@ -97,7 +97,7 @@ impl UniqueId {
         bytes
     }
 
-    /// Reads what [`to_bytes`](Self::to_bytes) wrote.
+    /// Decodes the bytes of [`to_bytes`](Self::to_bytes).
     pub fn from_bytes(bytes: &[u8; UNIQUE_ID_BYTES]) -> Result<UniqueId, UniqueIdError> {
         if bytes[..8] != MAGIC {
             return Err(UniqueIdError::NotAnId);

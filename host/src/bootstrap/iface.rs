@@ -1,6 +1,6 @@
 //! Layer: host / bootstrap.
-//! Takes: a filter as users write it for `NCCL_SOCKET_IFNAME`, and the kernel's list of interfaces.
-//! Gives: the local address that listeners bind to.
+//! Takes: a filter in the syntax of `NCCL_SOCKET_IFNAME`, and the kernel's list of interfaces.
+//! Gives: the local address for listeners.
 //! Never: opens a socket; the choice itself is pure.
 
 use std::ffi::CStr;
@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::error::BootstrapError;
 
-/// Which interfaces may be used: `eth,ib` (prefixes), `=eth0` (exact names), `^docker,veth` (all but), `^=eth3`.
+/// A filter of interfaces: `eth,ib` (prefixes), `=eth0` (exact names), `^docker,veth` (all but), `^=eth3`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InterfaceFilter {
     names: Vec<String>,
@@ -22,12 +22,12 @@ pub struct InterfaceFilter {
 pub(crate) struct Interface {
     pub name: String,
     pub addr: IpAddr,
-    /// So many leading bits are its network's: addresses that agree in them are reached without a router.
+    /// Number of leading bits of its network: addresses that agree in them are reached without a router.
     pub net_bits: u32,
 }
 
 impl Interface {
-    /// Whether another address is one of its network.
+    /// Whether another address is in its network.
     pub(crate) fn reaches(&self, other: IpAddr) -> bool {
         let differ = match (self.addr, other) {
             (IpAddr::V4(own), IpAddr::V4(other)) => (own.to_bits() ^ other.to_bits()).leading_zeros(),
@@ -39,7 +39,7 @@ impl Interface {
 }
 
 impl InterfaceFilter {
-    /// Reads the text; `None` when it names nothing.
+    /// Parses the text; `None` if it names nothing.
     pub fn parse(text: &str) -> Option<InterfaceFilter> {
         let text = text.trim();
         let (exclude, text) = text.strip_prefix('^').map_or((false, text), |rest| (true, rest));
@@ -67,8 +67,8 @@ impl fmt::Display for InterfaceFilter {
     }
 }
 
-/// Which interfaces are better where nobody says: 0 for real ones, 1 for bridges of containers and virtual machines, 2 for
-/// the loopback.
+/// Preference without a filter: 0 for real interfaces, 1 for bridges of containers and virtual machines, 2 for the
+/// loopback.
 pub(crate) fn class(interface: &Interface) -> u32 {
     let virtual_ = ["docker", "virbr", "veth", "br-", "cni", "podman"];
     if interface.addr.is_loopback() {
@@ -80,7 +80,7 @@ pub(crate) fn class(interface: &Interface) -> u32 {
     }
 }
 
-/// Whether the user's choice of names and address family admits an interface.
+/// Whether the user's filter and address family admit an interface.
 pub(crate) fn is_admitted(
     interface: &Interface,
     filter: Option<&InterfaceFilter>,
@@ -90,8 +90,8 @@ pub(crate) fn is_admitted(
         && filter.is_none_or(|filter| filter.admits(&interface.name))
 }
 
-/// Picks an address. Without a filter: real interfaces first, then bridges of containers and virtual machines, then
-/// loopback. Within a class the kernel's order, IPv4 before IPv6 unless asked otherwise.
+/// Selects an address. Without a filter: real interfaces first, then bridges of containers and virtual machines, then
+/// the loopback. Within a class in the kernel's order, IPv4 before IPv6 by default.
 pub(crate) fn choose(
     interfaces: &[Interface],
     filter: Option<&InterfaceFilter>,
@@ -107,8 +107,8 @@ pub(crate) fn choose(
         })
 }
 
-/// The addresses of this host's interfaces that are up. Link-local IPv6 is left out: it means nothing without a
-/// scope, and the scope differs from host to host.
+/// The addresses of this host's interfaces that are up, without link-local IPv6: it needs a scope, and the scope
+/// differs from host to host.
 pub(crate) fn list() -> Result<Vec<Interface>, BootstrapError> {
     let mut head: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: `head` is a valid place for the list's head; it is freed once below.

@@ -1,7 +1,7 @@
 //! Layer: host / bootstrap.
 //! Takes: an id, a rank, the number of ranks.
-//! Gives: the steps by which a rank joins: reach the root, register, learn the successor, connect to it.
-//! Never: tries again what cannot change: only a root that does not answer yet is tried again.
+//! Gives: the steps of joining: reach the root, register, learn the successor, connect to it.
+//! Never: repeats an attempt that cannot succeed later: only a root that does not answer yet is retried.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -21,12 +21,12 @@ use super::secret::{Nonce, Secret};
 use super::sock::{self, Deadline, DialError};
 use crate::os::NoDescriptor;
 
-/// The root of an id that was created ran before the id existed: if it does not answer for this long, it is gone.
+/// The root of a created id ran before the id existed: if it does not answer for this long, it is gone.
 const ROOT_GONE_AFTER: Duration = Duration::from_secs(3);
 const RETRY_FIRST: Duration = Duration::from_millis(2);
 const RETRY_MAX: Duration = Duration::from_millis(100);
 
-/// Connects to the root and proves to belong to the job, trying again while nobody answers.
+/// Connects to the root and authenticates, with retries while no root answers.
 pub(crate) fn reach_root(
     id: &UniqueId,
     me: Rank,
@@ -50,7 +50,7 @@ pub(crate) fn reach_root(
             Err(DialError::Io(error)) if NoDescriptor::of(&error).is_some() => {
                 return Err(BootstrapError::io("connect to the root", &error).of_rank(me));
             }
-            // That the last of many attempts ran out of time says less than what the others met.
+            // The last attempt's timeout is less informative than the errors of the others.
             Err(DialError::Io(error)) if error.kind() == io::ErrorKind::TimedOut => {}
             Err(DialError::Io(error)) => errno = connect_errno(&error),
         }
@@ -60,16 +60,16 @@ pub(crate) fn reach_root(
     Err(BootstrapError::RootUnreachable { addr, waited: deadline.waited(), errno })
 }
 
-/// The address this rank listens at: as configured, else the one it reaches the root with, since the ranks that can
-/// reach that root can most likely reach this address.
+/// The address for this rank's listener: the configured one, else the local address of the connection to the root,
+/// since the ranks that can reach that root can most likely reach this address.
 pub(crate) fn listen_ip(root: &TcpStream, config: &BootstrapConfig) -> Result<IpAddr, BootstrapError> {
     if let Some(ip) = config.bind_addr {
         return Ok(ip);
     }
     let local =
         root.local_addr().map_err(|error| BootstrapError::io("find the address towards the root", &error))?;
-    // 127.0.1.1 and its like are what hosts resolve their own name to; the other hosts resolve it to an address of an
-    // interface, and need to be told one.
+    // Hosts resolve their own name to 127.0.1.1 and similar addresses; the other hosts resolve it to an address of an
+    // interface, and need one from us.
     let remote = root.peer_addr().map_err(|error| BootstrapError::io("find the root's address", &error))?;
     match &config.interfaces {
         None if !is_own_name(remote.ip()) => Ok(local.ip()),
@@ -81,7 +81,7 @@ fn is_own_name(ip: IpAddr) -> bool {
     ip.is_loopback() && ip != Ipv4Addr::LOCALHOST && ip != Ipv6Addr::LOCALHOST
 }
 
-/// Registers and waits for the root's answer: where the successor listens.
+/// Registers and waits for the root's answer: the successor's address.
 pub(crate) fn register(
     root: &TcpStream,
     id: &UniqueId,
@@ -91,7 +91,7 @@ pub(crate) fn register(
     config: &BootstrapConfig,
 ) -> Result<SocketAddr, BootstrapError> {
     let lost = |_: io::Error| BootstrapError::RootLost { addr: id.root_addr() };
-    // The root's own time-out names who is missing: leave it the time to say so.
+    // The root's own timeout names the missing ranks: leave it the time to report them.
     let deadline =
         Deadline::after(config.timeout.saturating_add(config.handshake_timeout).saturating_add(LINGER));
     let mut message = Vec::new();
@@ -115,7 +115,7 @@ pub(crate) fn register(
     }
 }
 
-/// Tells the root that this rank came and cannot go on: it registers and is gone, so that the others need not wait for it.
+/// Registers and leaves at once: the root learns that this rank cannot join, so that the others need not wait for it.
 pub(crate) fn register_and_leave(root: &TcpStream, nranks: u32) {
     let nowhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
     let mut message = Vec::new();
@@ -123,8 +123,8 @@ pub(crate) fn register_and_leave(root: &TcpStream, nranks: u32) {
     let _ = sock::write_all(root, &message, &Deadline::after(RETRY_MAX));
 }
 
-/// Connects to another rank's listener. Its process was there when the address was told, so whatever fails now means
-/// that it is lost.
+/// Connects to another rank's listener. Its process was alive when its address was published, so any failure now
+/// means that it is lost.
 pub(crate) fn dial_peer(
     secret: Secret,
     hello: Hello,
@@ -159,7 +159,7 @@ fn distrusted(addr: SocketAddr, error: HandshakeError) -> BootstrapError {
     }
 }
 
-/// `std` and this module make some errors without a system number; people know them by these.
+/// Error numbers for errors that `std` and this module create without one.
 fn connect_errno(error: &io::Error) -> i32 {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => libc::ECONNREFUSED,

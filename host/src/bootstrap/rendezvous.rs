@@ -1,11 +1,11 @@
 //! Layer: host / bootstrap.
 //! Takes: registrations of authenticated ranks, broken connections, the time.
-//! Gives: [`Rendezvous`], the root's decision: who follows whom in the ring once all are there, or one failure that
-//! every rank is told. Sans-IO: frames in, frames out, `now` explicit.
-//! Never: waits for ranks once the answer is known, or leaves a rank that came without an answer.
+//! Gives: [`Rendezvous`], the root's decision: the order of the ring once all ranks have registered, or one failure
+//! for every rank. Sans-IO: frames in, frames out, `now` explicit.
+//! Never: waits for ranks once the answer is known, or leaves a registered rank without an answer.
 //!
-//! After a failure the root stays for a short while and gives ranks that come late the same answer, so that one
-//! process with a wrong rank does not look like an unreachable root to those started a little later.
+//! After a failure the root stays for a short while and gives late ranks the same answer, so that one process with a
+//! wrong rank does not look like an unreachable root to those started a little later.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -17,13 +17,13 @@ use super::error::{BootstrapError, NRANKS_MAX};
 use super::rendezvous_wire::{Failure, Register, Reply};
 use crate::os::NoDescriptor;
 
-/// How long a root that failed answers late comers.
+/// How long a failed root answers late ranks.
 pub const LINGER: Duration = Duration::from_secs(5);
 
-/// What a root cannot do that has no descriptor left for a rank.
+/// The failed operation of a root without descriptors.
 pub const ACCEPT_RANKS: &str = "accept all ranks as their root";
 
-/// Names one connection to the root; the driver chooses the numbers.
+/// A connection to the root, numbered by the driver.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ConnId(pub u64);
 
@@ -47,7 +47,7 @@ pub struct Rendezvous {
     phase: Phase,
     timeout: Duration,
     first_at: Option<Instant>,
-    /// How many ranks there are, and who said so.
+    /// Number of ranks, and the rank that stated it.
     expected: Option<(u32, Rank)>,
     entries: BTreeMap<Rank, Entry>,
     replies: VecDeque<(ConnId, Reply)>,
@@ -110,7 +110,7 @@ impl Rendezvous {
         }
     }
 
-    /// A connection ended before it was answered: its process has died.
+    /// A connection ended before its answer: its process has died.
     pub fn lost(&mut self, now: Instant, conn: ConnId) {
         if !matches!(self.phase, Phase::Gathering { .. }) {
             return;
@@ -122,14 +122,14 @@ impl Rendezvous {
         }
     }
 
-    /// The root cannot accept any more ranks, and some wait.
+    /// The root cannot accept more ranks, and some wait.
     pub fn starved(&mut self, now: Instant, why: NoDescriptor) {
         if matches!(self.phase, Phase::Gathering { .. }) {
             self.fail(now, Failure::Starved { why });
         }
     }
 
-    /// Lets time pass.
+    /// Handles timeouts.
     pub fn tick(&mut self, now: Instant) {
         match self.phase {
             Phase::Gathering { until } if now >= until => match (self.first_at, self.expected) {
@@ -145,7 +145,7 @@ impl Rendezvous {
         }
     }
 
-    /// When [`tick`](Self::tick) wants to be called at the latest; `None` when there is nothing to wait for.
+    /// Latest time of the next [`tick`](Self::tick); `None` if there is no timeout.
     pub fn deadline(&self) -> Option<Instant> {
         match self.phase {
             Phase::Gathering { until } | Phase::Failed { until, .. } => Some(until),
@@ -158,7 +158,7 @@ impl Rendezvous {
         self.replies.pop_front()
     }
 
-    /// Whether nothing more will be answered.
+    /// Whether all answers have been given.
     pub fn is_finished(&self) -> bool {
         matches!(self.phase, Phase::Finished) && self.replies.is_empty()
     }
@@ -182,8 +182,8 @@ impl Rendezvous {
     fn answer_late(&mut self, conn: ConnId, failure: Failure) {
         self.replies.push_back((conn, Reply::Failed(failure)));
         self.answered_after_failure += 1;
-        // A rank claimed twice has two processes to answer. One that is missing or dead may never come: the end of
-        // the linger covers that.
+        // A rank claimed twice has two processes to answer. A missing or dead one may never come: the end of the
+        // linger covers that.
         let twice = u32::from(matches!(failure, Failure::Duplicate { .. }));
         if self
             .expected

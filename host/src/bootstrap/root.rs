@@ -1,7 +1,7 @@
 //! Layer: host / bootstrap.
 //! Takes: a listener and the secret of an id.
-//! Gives: the root's thread, which drives [`Rendezvous`] over sockets and ends by itself once everyone has an answer
-//! or nobody came in time.
+//! Gives: the root's thread, which drives [`Rendezvous`] over sockets and ends by itself once every rank has an
+//! answer or the timeout passes.
 //! Never: outlives the rendezvous, or trusts a connection before its handshake.
 
 use std::collections::BTreeMap;
@@ -24,8 +24,8 @@ use super::secret::Secret;
 use super::sock::{self, Deadline};
 
 impl UniqueId {
-    /// Starts a root on this host and names it. The root's thread ends when every rank has been answered, or when
-    /// the times of `config` are up.
+    /// Starts a root on this host and returns its id. The root's thread ends when every rank has been answered, or
+    /// when the timeouts of `config` pass.
     pub fn create(config: &BootstrapConfig) -> Result<UniqueId, BootstrapError> {
         UniqueId::create_with(Secret::random()?, config)
     }
@@ -42,7 +42,7 @@ impl UniqueId {
     }
 }
 
-/// Starts the root of an id made from an address; rank 0 calls this. The listener takes connections on every
+/// Starts the root of an id made from an address; rank 0 calls this. The listener accepts connections on every
 /// interface unless the address is the loopback: hosts often resolve their own name to an address (127.0.1.1, or one
 /// that a container maps) at which the others cannot reach them.
 pub(crate) fn start_at_address(id: &UniqueId, config: &BootstrapConfig) -> Result<(), BootstrapError> {
@@ -52,7 +52,7 @@ pub(crate) fn start_at_address(id: &UniqueId, config: &BootstrapConfig) -> Resul
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    // The root of an earlier communicator at the same address may still be answering late comers.
+    // The root of an earlier communicator at the same address may still be answering late ranks.
     let deadline = Deadline::after(config.timeout.min(LINGER + Duration::from_secs(1)));
     loop {
         match sock::listen(ip, addr.port()) {
@@ -140,7 +140,7 @@ impl Service {
         }
     }
 
-    /// Sleeps until something can be done; gives the answers for the acceptor, then for `conns` in order.
+    /// Sleeps until an event; returns the results for the acceptor, then for `conns` in order.
     fn wait(&self) -> std::io::Result<Vec<PollFlags>> {
         let mut fds = Vec::with_capacity(self.acceptor.poll_len() + self.conns.len());
         self.acceptor.poll_fds(&mut fds);
@@ -203,10 +203,10 @@ impl Service {
         }
     }
 
-    /// Hands out the answers that are ready, and drops whoever needs none any more.
+    /// Sends the answers that are ready, and drops connections that are finished.
     fn answer(&mut self, now: Instant) {
         let mut replies: Vec<_> = std::iter::from_fn(|| self.rendezvous.next_reply()).collect();
-        // Rank 0 last: its process is as a rule the root's own, and may end as soon as it has its answer.
+        // Rank 0 last: its process is usually the root's own, and may end as soon as it has its answer.
         replies.sort_by_key(|(ConnId(key), _)| self.conns.get(key).is_some_and(|conn| conn.rank.0 == 0));
         for (ConnId(key), reply) in replies {
             if let Some(conn) = self.conns.get_mut(&key) {
@@ -223,7 +223,7 @@ impl Service {
     }
 }
 
-/// Writes what can be written; whether the connection is still needed.
+/// Writes as much as possible; returns whether the connection is still needed.
 fn flush(conn: &mut Conn) -> bool {
     while !conn.out.is_empty() {
         match sock::write_some(&conn.stream, &conn.out) {
@@ -235,7 +235,7 @@ fn flush(conn: &mut Conn) -> bool {
     false
 }
 
-/// Reads what is there; whether the connection is still good.
+/// Reads as much as possible; returns whether the connection is still good.
 fn read(conn: &mut Conn, id: ConnId, now: Instant, rendezvous: &mut Rendezvous) -> bool {
     let mut buffer = [0; 256];
     let mut bytes = match sock::read_some(&conn.stream, &mut buffer) {

@@ -16,7 +16,7 @@ pub const KEY_BYTES: usize = 32;
 /// SHA-256 works on blocks of this size; a key padded to it with zeros is, by HMAC's definition, the same key.
 const BLOCK_BYTES: usize = 64;
 
-/// What only the ranks of one job know.
+/// The secret that the ranks of one job share.
 #[derive(Clone, Copy)]
 pub struct Secret([u8; KEY_BYTES]);
 
@@ -33,7 +33,7 @@ impl Secret {
         random_bytes().map(Secret)
     }
 
-    /// The key that everybody who knows `seed` gets. It is as hard to guess as the seed is.
+    /// The key derived from `seed`. It is as hard to guess as the seed.
     pub fn from_seed(seed: &[u8]) -> Secret {
         Secret([0; KEY_BYTES]).derive(&[b"oxccl seed", seed])
     }
@@ -60,7 +60,7 @@ impl Secret {
         mac.finalize().into_bytes().into()
     }
 
-    /// Another key for the purpose that `parts` spell.
+    /// Derives a key for the purpose in `parts`.
     pub fn derive(&self, parts: &[&[u8]]) -> Secret {
         Secret(self.code(parts))
     }

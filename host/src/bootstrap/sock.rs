@@ -1,7 +1,7 @@
 //! Layer: host / bootstrap.
 //! Takes: addresses, streams, deadlines.
 //! Gives: listening, connecting, reading and writing with a deadline; the handshake and frames driven over a socket.
-//! Never: blocks without a deadline, or knows what the bytes mean.
+//! Never: blocks without a deadline, or interprets the bytes.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -14,17 +14,16 @@ use super::frame::{Decoder, Frame};
 use super::handshake::{Handshake, HandshakeError, Hello};
 use crate::os::with_room;
 
-/// How many connections may wait to be accepted: a whole large job may come at once. The kernel lowers it to
-/// `net.core.somaxconn`.
+/// Backlog of listeners: a whole large job may connect at once. The kernel lowers it to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
 /// The kernel counts keep-alive in seconds, and one probe may be lost.
 const DEAD_AFTER_MIN: Duration = Duration::from_secs(2);
 
-/// Reads take at most this much at once.
+/// Most bytes of one read.
 const READ_MAX: usize = 64 << 10;
 
-/// An instant by which something must be over, and since when it is awaited.
+/// A deadline, and its start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     since: Instant,
@@ -34,7 +33,7 @@ pub(crate) struct Deadline {
 impl Deadline {
     pub fn after(duration: Duration) -> Deadline {
         let since = Instant::now();
-        // A duration beyond the clock's range means "very long": a year is.
+        // A duration beyond the clock's range means "very long": use a year.
         let at = since.checked_add(duration).unwrap_or(since + Duration::from_secs(365 * 86_400));
         Deadline { since, at }
     }
@@ -47,18 +46,18 @@ impl Deadline {
         self.since.elapsed()
     }
 
-    /// What is left, or `None` when it is over.
+    /// The time left, or `None` when it is over.
     pub fn left(&self) -> Option<Duration> {
         self.at.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
     }
 
-    /// The same beginning, but over at `duration` from now if that is earlier.
+    /// The same start, but an end at `duration` from now if that is earlier.
     pub fn at_most(&self, duration: Duration) -> Deadline {
         Deadline { since: self.since, at: self.at.min(Deadline::after(duration).at) }
     }
 }
 
-/// Why a connection could not be used.
+/// Why a connection is unusable.
 #[derive(Debug)]
 pub(crate) enum DialError {
     Io(io::Error),
@@ -71,7 +70,7 @@ impl From<io::Error> for DialError {
     }
 }
 
-/// Waits for events until `until`; interruptions by signals end the wait early, as a timeout would.
+/// Waits for events until `until`; signals end the wait early, as a timeout would.
 pub(crate) fn poll(fds: &mut [PollFd<'_>], until: Option<Instant>) -> io::Result<usize> {
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
     let timeout = left.map(|left| Timespec {
@@ -84,7 +83,7 @@ pub(crate) fn poll(fds: &mut [PollFd<'_>], until: Option<Instant>) -> io::Result
     }
 }
 
-/// Listens at `ip`; port 0 lets the kernel choose. The listener does not block.
+/// Listens at `ip`, without blocking; port 0 is an ephemeral port.
 pub(crate) fn listen(ip: IpAddr, port: u16) -> io::Result<TcpListener> {
     let listener = with_room(|| TcpListener::bind((ip, port)))?;
     listener.set_nonblocking(true)?;
@@ -97,7 +96,7 @@ pub(crate) fn listen(ip: IpAddr, port: u16) -> io::Result<TcpListener> {
 pub(crate) fn connect(addr: SocketAddr, deadline: &Deadline) -> io::Result<TcpStream> {
     let left = deadline.left().ok_or(io::ErrorKind::TimedOut)?;
     let stream = with_room(|| TcpStream::connect_timeout(&addr, left))?;
-    // Trying a free port of one's own host again and again can end connected to oneself; nobody else listens there.
+    // Repeated connects to a free port of one's own host can end connected to oneself: no listener is there.
     if stream.local_addr()? == stream.peer_addr()? {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
@@ -106,7 +105,7 @@ pub(crate) fn connect(addr: SocketAddr, deadline: &Deadline) -> io::Result<TcpSt
     Ok(stream)
 }
 
-/// Connects and proves to belong to the job; nothing but the handshake has been sent or read afterwards.
+/// Connects and authenticates; nothing but the handshake has been sent or read afterwards.
 pub(crate) fn dial(
     addr: SocketAddr,
     mut handshake: Handshake,
@@ -125,7 +124,7 @@ pub(crate) fn dial(
     }
 }
 
-/// Moves a handshake on as far as the socket allows; `None` while it is not over.
+/// Advances a handshake as far as the socket allows; `None` while it is incomplete.
 pub(crate) fn advance(
     mut stream: &TcpStream,
     handshake: &mut Handshake,
@@ -168,7 +167,7 @@ pub(crate) fn write_all(mut stream: &TcpStream, mut bytes: &[u8], deadline: &Dea
     Ok(())
 }
 
-/// Reads one frame within the deadline and not a byte more.
+/// Reads exactly one frame within the deadline.
 pub(crate) fn read_frame(
     mut stream: &TcpStream,
     payload_max: usize,
@@ -191,18 +190,18 @@ pub(crate) fn read_frame(
     }
 }
 
-/// Reads what is there into `buffer`: `Some(0)` at the end of the stream, `None` when nothing is there yet.
+/// Reads available bytes into `buffer`: `Some(0)` at the end of the stream, `None` if there are none yet.
 pub(crate) fn read_some(mut stream: &TcpStream, buffer: &mut [u8]) -> io::Result<Option<usize>> {
     would_block_is_none(retry_interrupted(|| stream.read(buffer)))
 }
 
-/// Writes what the socket takes; `None` when it takes nothing now.
+/// Writes what the socket accepts; `None` if it accepts nothing now.
 pub(crate) fn write_some(mut stream: &TcpStream, bytes: &[u8]) -> io::Result<Option<usize>> {
     would_block_is_none(retry_interrupted(|| stream.write(bytes)))
 }
 
-/// Makes the kernel find out within about `dead_after` that the other host has vanished, also when nothing is sent. The
-/// other side has to read what it is sent within that time.
+/// Makes the kernel detect within about `dead_after` that the other host has vanished, also when nothing is sent. The
+/// other side must read within that time.
 pub(crate) fn watch_for_vanished_host(stream: &TcpStream, dead_after: Duration) -> io::Result<()> {
     keep_alive(stream, dead_after)?;
     let dead_after = dead_after.max(DEAD_AFTER_MIN);
@@ -210,8 +209,8 @@ pub(crate) fn watch_for_vanished_host(stream: &TcpStream, dead_after: Duration) 
     Ok(())
 }
 
-/// The same only for times when nothing is under way: a peer that does not read for long, which ends a connection that has
-/// a user timeout, is left in peace.
+/// The same only for idle times: a peer that does not read for long, which would end a connection with a user
+/// timeout, is tolerated.
 pub(crate) fn keep_alive(stream: &TcpStream, dead_after: Duration) -> io::Result<()> {
     let dead_after = dead_after.max(DEAD_AFTER_MIN);
     let idle = Duration::from_secs((dead_after.as_secs() / 2).max(1));
@@ -230,7 +229,7 @@ fn wait(stream: &TcpStream, flags: PollFlags, deadline: &Deadline) -> io::Result
     poll(&mut [PollFd::new(stream, flags)], Some(deadline.at())).map(drop)
 }
 
-/// Whether the other side ended the connection, in whatever way.
+/// Whether the other side ended the connection, in any way.
 pub(crate) fn is_end(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), UnexpectedEof | ConnectionReset | BrokenPipe)

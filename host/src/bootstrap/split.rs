@@ -1,5 +1,5 @@
 //! Layer: host / bootstrap, its top.
-//! Takes: a connected [`Bootstrap`] and who of its ranks shall form a child.
+//! Takes: a connected [`Bootstrap`] and the ranks that form a child.
 //! Gives: the child's bootstrap, independent of the parent from then on.
 //! Never: sends a secret: parent and child derive the child's from their own.
 
@@ -12,15 +12,15 @@ use super::id::{RootKind, UniqueId};
 use super::wire::{Malformed, Reader, addr_bytes};
 
 impl Bootstrap {
-    /// Makes a child of `members`, whose order gives the ranks of the child. Collective over the parent: ranks that
+    /// Creates a child of `members`, whose order gives the ranks of the child. Collective over the parent: ranks that
     /// join different children pass their own child's members, ranks that join none pass `&[]` and get `None`.
-    /// `number` tells successive splits apart: all ranks of the parent pass the same, and never one used before.
+    /// `number` distinguishes successive splits: all ranks of the parent pass the same, never one used before.
     pub fn split(&self, members: &[Rank], number: u64) -> Result<Option<Bootstrap>, BootstrapError> {
         let my_place = self.place_among(members)?;
         let first = members.first().copied().unwrap_or(self.rank());
         let secret = self.shared.secret.derive(&[b"split", &number.to_le_bytes(), &first.0.to_le_bytes()]);
         let config = &self.shared.config;
-        // The members come at once or not at all: a root that nobody asks need not stay.
+        // The members join at once or not at all: an unused root need not stay.
         let root_config = BootstrapConfig { unused_root_timeout: config.timeout, ..config.clone() };
         let mine = match my_place {
             Some(0) => addr_bytes(UniqueId::create_with(secret, &root_config)?.root_addr()).to_vec(),
@@ -37,7 +37,7 @@ impl Bootstrap {
         Bootstrap::connect(&id, Rank(place), members.len() as u32, config).map(Some)
     }
 
-    /// This rank's place among `members`, which must be distinct ranks of this communicator and, unless empty,
+    /// This rank's index among `members`, which must be distinct ranks of this communicator and, unless empty,
     /// contain this rank.
     fn place_among(&self, members: &[Rank]) -> Result<Option<u32>, BootstrapError> {
         let nranks = self.nranks();

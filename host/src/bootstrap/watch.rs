@@ -1,6 +1,6 @@
 //! Layer: host / bootstrap, its top.
 //! Takes: a connected [`Bootstrap`] and a callback.
-//! Gives: [`Watch`]: the callback hears of every rank that dies or aborts, while collectives go on working.
+//! Gives: [`Watch`]: it calls back for every rank that dies or aborts, while collectives continue to work.
 //! Never: uses the CPU while nothing happens.
 
 use super::endpoint::Bootstrap;
@@ -9,16 +9,16 @@ use super::ring::PeerEvent;
 
 /// A bootstrap under watch.
 ///
-/// A rank whose process ends without goodbye, or whose host does not answer for `peer_dead_after`, is reported to every
-/// other rank, once. A rank that aborts is reported as such, and its later end is not reported again. A rank that
-/// closes in order is reported as having left.
+/// A rank whose process ends without goodbye, or whose host does not answer for `peer_dead_after`, is reported to
+/// every other rank, once. A rank that aborts is reported as such, and its later end is not reported again. A rank
+/// that closes in order is reported as having left.
 pub struct Watch {
     bootstrap: Bootstrap,
 }
 
 impl Bootstrap {
-    /// Has `on_event` called for everything that happens to other ranks from now on, and for what already has. It runs
-    /// on the bootstrap's thread, so it must not wait for other ranks; it may drop or use what it likes otherwise.
+    /// Calls `on_event` for every past and future event of other ranks. It runs on the bootstrap's thread, so it must
+    /// not wait for other ranks; otherwise it may drop or use anything.
     pub fn watch(self, on_event: Box<dyn Fn(PeerEvent) + Send>) -> Watch {
         self.shared.lock().on_event = Some(on_event);
         self.shared.wake();
@@ -37,17 +37,18 @@ impl Watch {
         self.bootstrap.all_gather(mine)
     }
 
-    /// Tells every other rank that this one gives up; they get [`PeerEvent::PeerAborted`].
+    /// Tells every other rank that this one aborts; they get [`PeerEvent::PeerAborted`].
     pub fn abort(&self, reason: &str) {
         self.bootstrap.abort(reason);
     }
 
-    /// Tells every other rank something of at most 256 bytes; they get [`PeerEvent::PeerNote`].
+    /// Sends a note of at most 256 bytes to every other rank; they get [`PeerEvent::PeerNote`].
     pub fn note(&self, note: &[u8]) {
         self.bootstrap.note(note);
     }
 
-    /// As [`Bootstrap::close`]: the others get [`PeerEvent::PeerLeft`]. The callback is not called any more once this returns.
+    /// As [`Bootstrap::close`]: the others get [`PeerEvent::PeerLeft`]. The callback is not called after this
+    /// returns.
     pub fn close(self) {
         self.bootstrap.close();
     }

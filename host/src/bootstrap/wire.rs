@@ -1,15 +1,15 @@
 //! Layer: host / bootstrap.
 //! Takes: bytes from the network.
-//! Gives: [`Reader`], which takes numbers and addresses from the front of a slice, and their writers.
+//! Gives: [`Reader`], which decodes numbers and addresses from the front of a slice, and their encoders.
 //! Never: panics or reads past the end, whatever the bytes are. All numbers are little-endian.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The bytes end too early, are too many, or hold a value that does not exist.
+/// The bytes end too early, are too many, or contain an invalid value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Malformed;
 
-/// Takes values from the front of a slice.
+/// Decodes values from the front of a slice.
 pub struct Reader<'a> {
     rest: &'a [u8],
 }
@@ -69,12 +69,12 @@ impl<'a> Reader<'a> {
         Ok(SocketAddr::new(ip, port))
     }
 
-    /// Whatever is left.
+    /// The rest.
     pub fn rest(self) -> &'a [u8] {
         self.rest
     }
 
-    /// Ends the reading: nothing may be left.
+    /// Ends the reading: no bytes may be left.
     pub fn finish(self) -> Result<(), Malformed> {
         if self.rest.is_empty() { Ok(()) } else { Err(Malformed) }
     }

@@ -1,4 +1,4 @@
-//! Steps that all ranks take or none does.
+//! Votes: steps that all ranks take or none does.
 
 use super::ConnectError;
 use crate::bootstrap::{Agreement, Bootstrap};

@@ -1,4 +1,4 @@
-//! From a bootstrap to a set of connections.
+//! Creates the connections of a communicator.
 
 use super::collnet::Reducing;
 use super::device::SurveyError;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Why ranks could not be connected.
+/// Why ranks cannot be connected.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum ConnectError {
     /// No transport that the user allows reaches a peer.
@@ -30,7 +30,7 @@ pub enum ConnectError {
         rank: u32,
         /// The peer.
         peer: u32,
-        /// What was tried.
+        /// The reason.
         why: &'static str,
     },
     /// A peer has other settings.
@@ -41,12 +41,12 @@ pub enum ConnectError {
         /// The variables compared.
         settings: &'static str,
     },
-    /// Memory could not be had.
+    /// Memory could not be allocated.
     #[error("rank {rank}: {source}")]
     Memory {
         /// This rank.
         rank: u32,
-        /// Why.
+        /// The cause.
         source: MemError,
     },
     /// A stream could not be set up.
@@ -54,7 +54,7 @@ pub enum ConnectError {
     Stream {
         /// This rank.
         rank: u32,
-        /// Why.
+        /// The cause.
         source: LinkError,
     },
     /// A connection over a network could not be made.
@@ -64,15 +64,15 @@ pub enum ConnectError {
         rank: u32,
         /// The rank at the other end, if one is involved.
         peer: Option<u32>,
-        /// Why.
+        /// The cause.
         source: Box<NetError>,
     },
-    /// Another rank could not make its connections; it reports the details itself.
+    /// Another rank could not create its connections; it reports the details itself.
     #[error("rank {peer} could not make its connections: {why}")]
     PeerFailed {
         /// The first rank that failed.
         peer: u32,
-        /// What it said.
+        /// Its error.
         why: String,
     },
     /// A peer's message at init is not one of this library's.
@@ -81,18 +81,18 @@ pub enum ConnectError {
         /// The peer.
         peer: u32,
     },
-    /// What the ranks know of their hosts does not make rings and trees.
+    /// The ranks' hosts do not form rings and trees.
     #[error(transparent)]
     Join(#[from] JoinError),
     /// The bootstrap failed meanwhile.
     #[error(transparent)]
     Bootstrap(#[from] BootstrapError),
-    /// This rank's GPU cannot be used.
+    /// This rank's GPU is unusable.
     #[error("rank {rank}: {source}")]
     Device {
         /// This rank.
         rank: u32,
-        /// Why.
+        /// The cause.
         source: Box<CudaError>,
     },
     /// There are no kernels for this rank's GPU.
@@ -100,16 +100,16 @@ pub enum ConnectError {
     Kernels {
         /// This rank.
         rank: u32,
-        /// Why.
+        /// The cause.
         source: Box<BundleError>,
     },
-    /// Machines and their channels.
+    /// The topology survey failed.
     #[error(transparent)]
     Survey(#[from] Box<SurveyError>),
-    /// GPUs do not reach each other's memory.
+    /// GPUs cannot access each other's memory.
     #[error(transparent)]
     P2p(#[from] Box<P2pError>),
-    /// Two ranks were given one GPU.
+    /// Two ranks use one GPU.
     #[error("ranks {rank} and {peer} were both given {device}: every rank needs a GPU of its own")]
     SameDevice {
         /// The lower rank.
@@ -132,21 +132,21 @@ impl From<SurveyError> for ConnectError {
 pub struct Wanted<'a> {
     /// This rank.
     pub rank: u32,
-    /// Ranks.
+    /// Number of ranks.
     pub nranks: u32,
-    /// Names the communicator's memory.
+    /// Identifies the communicator's memory.
     pub comm_hash: u64,
     /// This process.
     pub info: &'a PeerInfo,
-    /// What the user allows.
+    /// The user's settings.
     pub allowed: &'a Allowed,
-    /// The variables whose digest `info.settings` is.
+    /// The variables in the digest `info.settings`.
     pub settings: &'static str,
     /// The user's rings, if any; each names every rank once.
     pub rings: Option<&'a [Vec<u32>]>,
-    /// Where a network is to be found, and how long connections over it may take.
+    /// The settings of networks.
     pub net: &'a NetConfig,
-    /// See `net`.
+    /// Timeout for connections over a network.
     pub net_timeout: Duration,
     /// Slots of ring and tree connections.
     pub ring_layout: ConnLayout,
@@ -154,11 +154,11 @@ pub struct Wanted<'a> {
     pub mesh_layout: ConnLayout,
 }
 
-/// Everything connected.
+/// All connections.
 pub struct Connected {
     /// Ring and tree channels.
     pub channels: Vec<Channel>,
-    /// Direct, send and receive.
+    /// The mesh: direct algorithms, send and receive.
     pub mesh: Channel,
     /// Index into the mesh's send connections by rank.
     pub send_to: Vec<u16>,
@@ -168,13 +168,13 @@ pub struct Connected {
     pub links: Links,
     /// The connections over a network, if there are any.
     pub net_links: Option<NetLinks>,
-    /// The network that reduces, or why there is none.
+    /// In-network reduction, or why there is none.
     pub reducing: Reducing,
-    /// How each peer is reached; this rank's own entry is meaningless.
+    /// The transport to each peer; this rank's own entry is unused.
     pub kinds: Vec<TransportKind>,
-    /// Everybody.
+    /// All ranks' peer info.
     pub peers: Vec<PeerInfo>,
-    /// Who neighbours whom.
+    /// The rings and trees.
     pub graph: Graph,
     /// Bytes of connections from each rank, in this rank's memory.
     pub inbound_bytes: Vec<usize>,
@@ -187,7 +187,7 @@ pub struct Connected {
 /// Connects this rank with all others. Every rank calls it at the same time.
 ///
 /// # Errors
-/// The same step fails on every rank: on the guilty one with its own error, elsewhere with one that names it.
+/// The same step fails on every rank: on the rank at fault with its own error, elsewhere with one that names it.
 pub fn connect(bootstrap: &Bootstrap, wanted: &Wanted<'_>) -> Result<Connected, ConnectError> {
     let peers = gather_peers(bootstrap, wanted)?;
     let fit = check_settings(wanted, &peers).and_then(|()| check_transports(wanted, &peers));
@@ -208,8 +208,8 @@ pub fn connect(bootstrap: &Bootstrap, wanted: &Wanted<'_>) -> Result<Connected, 
         let joined = wiring.join_collnet(bootstrap, offer);
         agree_or_leave(bootstrap, wanted, joined)?;
     }
-    // Every peer has mapped every file: without their names none can outlive us. All names, because a rank that is killed
-    // before it comes to this line leaves its own, and nobody would fail who could remove it.
+    // Every peer has mapped every file: without names, no file can outlive us. Remove all names: a rank that is
+    // killed before this line leaves its own, and no other rank would fail and remove it.
     wanted.forget_files();
     drop(file);
     Ok(wiring.finish())
@@ -224,7 +224,8 @@ fn gather_peers(bootstrap: &Bootstrap, wanted: &Wanted<'_>) -> Result<Vec<PeerIn
     Ok(peers)
 }
 
-/// Whether all ranks have the same settings. All see the same, but must not leave before all have heard of it.
+/// Whether all ranks have the same settings. All ranks see the same, but must not leave before all others have seen
+/// it.
 fn check_settings(wanted: &Wanted<'_>, peers: &[PeerInfo]) -> Result<(), ConnectError> {
     match peers.iter().position(|peer| peer.settings != peers[0].settings) {
         Some(peer) => Err(ConnectError::Settings { peer: peer as u32, settings: wanted.settings }),
@@ -232,8 +233,8 @@ fn check_settings(wanted: &Wanted<'_>, peers: &[PeerInfo]) -> Result<(), Connect
     }
 }
 
-/// Whether this rank reaches every other. If one does not, the two ends of the gap say so, and the others learn it from their
-/// [`agree`].
+/// Whether this rank reaches every other. If one does not, the two ends of the gap report it, and the others learn it
+/// from their [`agree`].
 fn check_transports(wanted: &Wanted<'_>, peers: &[PeerInfo]) -> Result<(), ConnectError> {
     let (me, mine) = (wanted.rank, &peers[wanted.rank as usize]);
     let unreachable =
@@ -251,8 +252,7 @@ fn check_transports(wanted: &Wanted<'_>, peers: &[PeerInfo]) -> Result<(), Conne
     }
 }
 
-/// As [`agree`], after a step in which ranks wait for each other: who fails in it must not wait for a verdict of those who wait for
-/// him, but tells them at once.
+/// As [`agree`], after a step in which ranks wait for each other. Fail fast: abort before the vote.
 fn agree_or_leave<T>(
     bootstrap: &Bootstrap,
     wanted: &Wanted<'_>,
@@ -260,7 +260,7 @@ fn agree_or_leave<T>(
 ) -> Result<T, ConnectError> {
     if let Err(error) = &mine {
         wanted.forget_files();
-        // News of a rank are the others' too.
+        // An abort that another rank reported is known to the others.
         if !matches!(error, ConnectError::Bootstrap(BootstrapError::PeerAborted { .. })) {
             bootstrap.abort(&error.to_string());
         }
@@ -269,7 +269,7 @@ fn agree_or_leave<T>(
     agree(bootstrap, wanted, mine)
 }
 
-/// Every rank learns whether every rank succeeded.
+/// A vote: every rank learns whether every rank succeeded.
 fn agree<T>(
     bootstrap: &Bootstrap,
     wanted: &Wanted<'_>,
@@ -289,7 +289,7 @@ fn agree<T>(
 }
 
 impl Wanted<'_> {
-    /// Removes the files that any rank of this host may have left: who died in the middle cannot.
+    /// Removes the files that any rank of this host may have left, since a rank that died cannot.
     fn forget_files(&self) {
         mem::unlink_all(self.comm_hash, (0..self.nranks).map(Rank));
     }

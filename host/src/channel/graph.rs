@@ -1,16 +1,16 @@
-//! Rings and trees over ranks on CPUs. Computed alike on every rank, from the same facts.
+//! Rings and trees over CPU ranks. Every rank computes the same from the same facts.
 
 use crate::topology::{Channels, HostLanes, JoinError};
 use crate::transport::PeerInfo;
 use oxccl_shared::algo::tree::TreeLinks;
 use std::collections::HashMap;
 
-/// Channels of rings: a CPU rank is one thread, so a second lane would only halve the slots.
+/// Channels of rings: a CPU rank is one thread, so a second channel would only halve the slots.
 const RING_CHANNELS: usize = 1;
 /// Channels of trees: both trees of a double tree.
 const TREE_CHANNELS: usize = 2;
 
-/// Who is whose neighbour.
+/// The rings and trees of a communicator.
 #[derive(Clone, Debug)]
 pub struct Graph {
     /// Of each channel that rings use.
@@ -40,8 +40,9 @@ impl Ring {
 }
 
 impl Graph {
-    /// For ranks where `peers` says. Rings go from host to host and on each from NUMA node to NUMA node, so that they enter
-    /// and leave each once, however ranks are numbered. `rings`, if the user has some, each name every rank once.
+    /// Builds them for the locality in `peers`. Rings go from host to host and on each from NUMA node to NUMA node,
+    /// so that they enter and leave each once, independent of rank numbers. `rings`, if the user has some, each name
+    /// every rank once.
     ///
     /// # Errors
     /// None that correct arguments can cause: every rank is on one host.
@@ -57,12 +58,12 @@ impl Graph {
         Ok(Graph { rings, trees, hosts })
     }
 
-    /// Rings use channels from 0 up to this.
+    /// Number of channels of rings, which are the first ones.
     pub fn ring_channels(&self) -> u32 {
         self.rings.len() as u32
     }
 
-    /// Trees use channels from 0 up to this, the two trees of a double tree in turn.
+    /// Number of channels of trees, which are the first ones; the two trees of a double tree alternate.
     pub fn tree_channels(&self) -> u32 {
         self.trees.len() as u32
     }
@@ -98,22 +99,22 @@ impl Graph {
         self.trees[channel as usize][rank as usize]
     }
 
-    /// The ranks of each host in the order of its chain, in which neighbours are near each other. The first of each is its head.
+    /// The ranks of each host in the order of its chain, with near ranks adjacent. The first of each is its head.
     pub fn hosts(&self) -> &[Vec<u32>] {
         &self.hosts
     }
 
-    /// A head's number among heads; nothing for other ranks.
+    /// A head's index among heads; none for other ranks.
     pub fn head_index(&self, rank: u32) -> Option<u32> {
         self.hosts.iter().position(|chain| chain[0] == rank).map(|index| index as u32)
     }
 
-    /// From whom `rank` receives on `channel`, each once, in rank order.
+    /// The ranks from which `rank` receives on `channel`, each once, in rank order.
     pub fn sources(&self, rank: u32, channel: u32) -> Vec<u32> {
         self.neighbours(rank, channel, |ring| ring.len() as u32 - 1)
     }
 
-    /// To whom `rank` sends on `channel`, each once, in rank order.
+    /// The ranks to which `rank` sends on `channel`, each once, in rank order.
     pub fn targets(&self, rank: u32, channel: u32) -> Vec<u32> {
         self.neighbours(rank, channel, |_| 1)
     }
@@ -134,7 +135,8 @@ impl Graph {
     }
 }
 
-/// The ranks of each host, hosts by their first rank; on a host those of each NUMA node together, ranks that are on none last.
+/// The ranks of each host, hosts by their first rank; on a host those of each NUMA node together, ranks without a
+/// node last.
 fn hosts(peers: &[PeerInfo]) -> Vec<Vec<u32>> {
     let mut index: HashMap<u64, usize> = HashMap::new();
     let mut hosts: Vec<Vec<u32>> = Vec::new();
@@ -164,7 +166,7 @@ mod tests {
         Graph::new(peers, None).unwrap()
     }
 
-    /// How often a ring changes from one of something to another.
+    /// Number of borders between groups that a ring crosses.
     fn borders<T: PartialEq>(graph: &Graph, of: impl Fn(u32) -> T) -> usize {
         let ring = graph.ring(0);
         (0..ring.len()).filter(|i| of(ring[*i]) != of(ring[(*i + 1) % ring.len()])).count()

@@ -1,14 +1,14 @@
-//! Where each connection lies in its consumer's memory. Producer and consumer compute it alike.
+//! The place of each connection in its consumer's memory. Producer and consumer compute the same.
 
 use super::graph::Graph;
 use oxccl_shared::abi::ConnLayout;
 
-/// A connection's name within a communicator, together with its two ranks.
+/// Identifies a connection of two ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ConnKey {
-    /// Of a ring or tree channel.
+    /// A connection of a ring or tree channel.
     Channel(u32),
-    /// Of the mesh: direct algorithms, send and receive.
+    /// A connection of the mesh: direct algorithms, send and receive.
     Mesh,
 }
 
@@ -35,7 +35,7 @@ pub struct Inbox {
 }
 
 impl ConnKey {
-    /// Which group of [`crate::proxy::Links`] carries it.
+    /// The group of [`crate::proxy::Links`] that carries it.
     pub fn link_group(self) -> usize {
         match self {
             ConnKey::Mesh => 0,
@@ -79,7 +79,7 @@ impl Inbox {
         self.len_bytes += layout.total_bytes();
     }
 
-    /// The connection of that name from that rank.
+    /// The connection with this key from that rank.
     pub fn find(&self, key: ConnKey, from: u32) -> Option<&InboxEntry> {
         self.entries.iter().find(|entry| entry.key == key && entry.from == from)
     }

@@ -1,6 +1,6 @@
 //! Layer: host / channel.
-//! Takes: who the ranks are and where (from the bootstrap).
-//! Gives: rings and trees, and the connections they need, made over whatever transport reaches each peer.
+//! Takes: the ranks and their locality (from the bootstrap).
+//! Gives: rings and trees, and their connections, over the transport that reaches each peer.
 //! Never: moves data.
 
 mod graph;

@@ -1,4 +1,5 @@
-//! Connections over a network: every listener's handle goes to the rank that connects to it, then all connect at once.
+//! Sets up connections over a network: every listener's handle goes to the rank that connects to it, then all connect
+//! at once.
 
 use super::connect::ConnectError;
 use crate::bootstrap::Bootstrap;
@@ -7,19 +8,19 @@ use oxccl_shared::abi::Rank;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What the messages with handles are for, among those of the bootstrap.
+/// Tag of bootstrap messages with handles.
 const HANDLES: u64 = u64::from_le_bytes(*b"OxHandle");
-/// How long to rest between two looks at connections that are being made.
+/// Pause between two polls of connections being set up.
 const REST: Duration = Duration::from_micros(200);
 
-/// The connections that one rank makes over a network.
+/// The connections that one rank sets up over a network.
 pub(super) struct Dialing<'a> {
     pub rank: u32,
     pub bootstrap: &'a Bootstrap,
     pub net: &'a Arc<dyn Net>,
     /// This rank's device of it.
     pub device: u32,
-    /// The ranks at the other ends of outbound connections, and of inbound ones, in the order in which both ends have them.
+    /// The peers of outbound connections, and of inbound ones, in the order of both ends.
     pub to: &'a [u32],
     pub from: &'a [u32],
     pub timeout: Duration,
@@ -28,7 +29,7 @@ pub(super) struct Dialing<'a> {
 /// Listeners, with the ranks that are to connect to them.
 type Listeners = Vec<(u32, Box<dyn Listener>)>;
 
-/// Communicators, in the order of the connections they are for.
+/// Communicators, in the order of their connections.
 pub(super) struct Dialed {
     pub to: Vec<Box<dyn SendComm>>,
     pub from: Vec<Box<dyn RecvComm>>,
@@ -49,7 +50,7 @@ impl Dialing<'_> {
         self.poll(&mut connectors, &mut listeners)
     }
 
-    /// Listens for every inbound connection and tells the ranks at their other ends where.
+    /// Listens for every inbound connection and sends its handle to the peer.
     fn listen(&self) -> Result<Listeners, ConnectError> {
         let mut listeners = Vec::new();
         let mut handles = Vec::new();
@@ -108,7 +109,7 @@ impl Dialing<'_> {
                     from: from.into_iter().flatten().collect(),
                 });
             }
-            // A rank that died does not come.
+            // A dead rank does not connect.
             self.bootstrap.check_whole()?;
             if begin.elapsed() > self.timeout {
                 let missing = from.iter().position(Option::is_none).map(|at| listeners[at].0);
@@ -119,7 +120,8 @@ impl Dialing<'_> {
         }
     }
 
-    /// A connection with `peer` failed. Whoever gave up says why, and others that wait for it may have given up for its sake.
+    /// A connection with `peer` failed. Prefer the reason of a rank that gave up; other ranks that wait for it may
+    /// have given up because of it.
     fn known_better(&self, peer: u32, source: NetError) -> ConnectError {
         match self.bootstrap.news() {
             Some(news) => news.into(),
@@ -151,7 +153,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    /// A network whose listeners fail as soon as the rank that was to come is dead.
+    /// A network whose listeners fail as soon as the expected rank is dead.
     #[derive(Debug)]
     struct Abandoned {
         inner: Loopback,

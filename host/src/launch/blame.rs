@@ -1,26 +1,26 @@
-//! Who is guilty of a wait that does not end.
+//! Finds the rank at fault for a wait that does not end.
 //!
-//! A rank that waits has its neighbour in a ring or tree before it, which may itself wait for the next, and so on to the one
-//! that does nothing. So every rank whose wait is slow tells the others for whom it waits, and whoever gives up follows these
-//! words to their end instead of naming its own neighbour.
+//! A rank may wait for its neighbour in a ring or tree, which may itself wait for the next, and so on to the rank
+//! that makes no progress. So every rank whose wait is slow tells the others for which rank it waits. A rank whose
+//! wait times out follows these reports to their end instead of blaming its own neighbour.
 
 use oxccl_shared::sync::{Sys, Word};
 
-/// For whom each rank says that it waits.
+/// For which rank each rank waits, by its own report.
 #[derive(Default)]
 pub struct Waits {
     me: u32,
-    /// By rank: the rank it waits for, plus one; 0 while it waits for none or not for long. Written by the monitor only.
+    /// By rank: the rank it waits for, plus one; 0 while it waits for none or not for long. Writer: the monitor.
     of: Box<[Word<u32, Sys>]>,
 }
 
 impl Waits {
-    /// As seen by rank `me` of `nranks`: nobody waits.
+    /// The view of rank `me` of `nranks`: no rank waits.
     pub fn new(me: u32, nranks: u32) -> Waits {
         Waits { me, of: (0..nranks).map(|_| Word::new(0)).collect() }
     }
 
-    /// Notes what a rank has said.
+    /// Records a rank's report.
     pub fn note(&self, rank: u32, waits_for: Option<u32>) {
         if let Some(word) = self.of.get(rank as usize) {
             // RELEASE pairs with ACQUIRE in `of`.
@@ -33,8 +33,8 @@ impl Waits {
         self.of.get(rank as usize)?.load_acquire().checked_sub(1)
     }
 
-    /// The first rank from `awaited` on that waits for nobody. `awaited` itself, if the ranks wait in a circle: its call does
-    /// not fit ours.
+    /// The first rank from `awaited` on that waits for none. `awaited` itself, if the ranks wait in a circle: its
+    /// call does not match ours.
     pub fn guilty(&self, awaited: u32) -> u32 {
         let mut rank = awaited;
         for _ in 0..self.of.len() {

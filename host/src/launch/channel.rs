@@ -1,9 +1,9 @@
-//! What a channel's kernels run on, as the host owns it.
+//! The connections of a channel's kernels, owned by the host.
 
 use oxccl_device::coll::{ChainEnds, Endpoints, RingEnds, TreeEnds};
 use oxccl_device::conn::{Conns, RecvConn, SendConn};
 
-/// One channel: its connections and its place in ring, tree or mesh.
+/// One channel: its connections and its position in ring, tree or mesh.
 #[derive(Default)]
 pub struct Channel {
     /// To consumers.
@@ -20,7 +20,7 @@ pub struct Channel {
     pub ring_send: u16,
     /// The tree.
     pub tree: TreeEnds,
-    /// The chain to a network that reduces.
+    /// The chain to in-network reduction.
     pub chain: ChainEnds,
     /// Direct: indices into `recv` by rank order, ourselves left out.
     pub mesh_recv: Vec<u16>,
@@ -29,7 +29,7 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// As kernels want it.
+    /// The view for kernels.
     #[inline]
     pub fn view(&self) -> (Conns<'_>, Endpoints<'_>) {
         let ring = RingEnds {

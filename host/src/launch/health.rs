@@ -1,4 +1,4 @@
-//! Whether a communicator can go on, shared with its abort handles and its monitor thread.
+//! Whether a communicator is usable: state shared with its abort handles and its monitor thread.
 
 use super::blame::Waits;
 use crate::gpu::{CuResult, DeviceId};
@@ -9,7 +9,7 @@ use oxccl_shared::sync::{Line128, Sys, Word};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
-/// Why a communicator stopped. The first fault stays; nothing runs afterwards.
+/// Why a communicator stopped. The first fault is permanent; nothing runs afterwards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// This process called abort.
@@ -19,7 +19,7 @@ pub enum Fault {
         /// Which.
         rank: u32,
     },
-    /// A rank's process or host is gone.
+    /// A rank's process or host has died.
     PeerDied {
         /// Which.
         rank: u32,
@@ -29,21 +29,21 @@ pub enum Fault {
         /// Which.
         rank: u32,
     },
-    /// A peer did not do its part in time.
+    /// A peer made no progress before the timeout.
     Timeout {
-        /// Whom we waited for.
+        /// The peer.
         rank: u32,
-        /// For how long.
+        /// The time waited.
         waited: Duration,
     },
     /// A peer made another call than this rank.
     Mismatch {
         /// Which peer.
         rank: u32,
-        /// Its call, where it is known.
+        /// Its call, if known.
         theirs: Option<CallRecord>,
     },
-    /// This rank's sends to itself and its receives from itself, in one group, do not fit each other.
+    /// This rank's sends to itself and its receives from itself, in one group, do not match.
     SelfMessages,
     /// The network link to or from a peer failed.
     Link {
@@ -54,17 +54,17 @@ pub enum Fault {
     Gpu {
         /// Which GPU.
         device: DeviceId,
-        /// What the driver said.
+        /// The driver's error.
         result: CuResult,
     },
 }
 
-/// What was being waited for when a fault struck.
+/// The operation during which a fault was found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outstanding {
     /// The operation.
     pub during: Option<CallRecord>,
-    /// Why it ended.
+    /// The fault.
     pub fault: Fault,
 }
 
@@ -109,7 +109,7 @@ impl fmt::Display for Outstanding {
     }
 }
 
-/// Calls remembered for comparison with other ranks'.
+/// Calls kept for comparison with other ranks'.
 const LEDGER_RECORDS: usize = 16;
 
 /// One communicator's health and the ledger of its latest calls.
@@ -118,17 +118,17 @@ pub struct Health {
     /// Nonzero once a fault is recorded. Every writer stores the same value, so several may.
     stopped: Line128<Word<u32, Sys>>,
     fault: Mutex<Option<Outstanding>>,
-    /// Nonzero at the ranks that have closed the communicator. Written by the monitor.
+    /// Nonzero for the ranks that have closed the communicator. Writer: the monitor.
     left: Box<[Word<u32, Sys>]>,
-    /// For whom the ranks wait.
+    /// For which rank each rank waits.
     waits: Waits,
-    /// Written by the executor only.
+    /// Writer: the executor.
     ledger: Line128<[LedgerRecord; LEDGER_RECORDS]>,
     /// Called once a fault is recorded.
     alarm: OnceLock<Alarm>,
 }
 
-/// Stops what does not look at a communicator's health by itself.
+/// Stops parts that do not check a communicator's health themselves.
 type Alarm = Box<dyn Fn() + Send + Sync>;
 
 #[derive(Default)]
@@ -146,12 +146,12 @@ impl Health {
         Health { left, waits: Waits::new(rank, nranks), ..Health::default() }
     }
 
-    /// For whom the ranks wait.
+    /// For which rank each rank waits.
     pub fn waits(&self) -> &Waits {
         &self.waits
     }
 
-    /// Notes that a rank has closed the communicator.
+    /// Records that a rank has closed the communicator.
     pub fn note_left(&self, rank: u32) {
         if let Some(word) = self.left.get(rank as usize) {
             // RELEASE pairs with ACQUIRE in `has_left`.
@@ -165,25 +165,25 @@ impl Health {
         self.left.get(rank as usize).is_some_and(|word| word.load_acquire() != 0)
     }
 
-    /// Whether anything has gone wrong.
+    /// Whether a fault is recorded.
     #[inline]
     pub fn is_stopped(&self) -> bool {
         // ACQUIRE pairs with RELEASE in `fail`.
         self.stopped.load_acquire() != 0
     }
 
-    /// Records a fault, unless there is one already. Returns the one that stands.
+    /// Records a fault, unless there is one already. Returns the recorded one.
     pub fn fail(&self, fault: Fault, during: Option<CallRecord>) -> Outstanding {
         let mut slot = self.fault.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let outstanding = *slot.get_or_insert(Outstanding { during, fault });
         // RELEASE pairs with ACQUIRE in `is_stopped`.
         self.stopped.store_release(1);
-        // Within the lock: whoever sets the alarm finds either the fault or us waiting for it.
+        // Within the lock: a concurrent `set_alarm` finds the fault, or we find its alarm.
         self.alarm.get().iter().for_each(|alarm| alarm());
         outstanding
     }
 
-    /// Has `alarm` called when a fault is recorded, or now if one has been. Only the first alarm counts.
+    /// Sets the alarm, which is called when a fault is recorded, or now if one has been. Only the first alarm counts.
     pub fn set_alarm(&self, alarm: impl Fn() + Send + Sync + 'static) {
         let fault = self.fault.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let alarm = self.alarm.get_or_init(|| Box::new(alarm));
@@ -192,7 +192,7 @@ impl Health {
         }
     }
 
-    /// The fault that stands.
+    /// The recorded fault.
     pub fn fault(&self) -> Option<Outstanding> {
         if !self.is_stopped() {
             return None;
@@ -200,7 +200,7 @@ impl Health {
         *self.fault.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Remembers the collective that starts now.
+    /// Records the collective that starts now.
     #[inline]
     pub fn record(&self, record: &CallRecord) {
         let slot = &self.ledger[record.seq as usize % LEDGER_RECORDS];
@@ -212,7 +212,7 @@ impl Health {
         slot.seq.store_release(record.seq + 1);
     }
 
-    /// The collective with this number, if it started and is still remembered.
+    /// The collective with this number, if it started and is still in the ledger.
     pub fn recall(&self, seq: u64) -> Option<CallRecord> {
         let slot = &self.ledger[seq as usize % LEDGER_RECORDS];
         // ACQUIRE pairs with RELEASE in `record`.
@@ -224,13 +224,13 @@ impl Health {
         (slot.seq.load_relaxed() == seq + 1).then_some(CallRecord { seq, call })
     }
 
-    /// The latest collective that is remembered, for threads other than the executor's.
+    /// The latest collective in the ledger, for threads other than the executor's.
     pub fn latest(&self) -> Option<CallRecord> {
         let seqs = self.ledger.iter().filter_map(|record| record.seq.load_relaxed().checked_sub(1));
         seqs.max().and_then(|seq| self.recall(seq))
     }
 
-    /// The collectives up to this one that are still remembered, oldest first.
+    /// The collectives up to this one that are still in the ledger, oldest first.
     pub fn remembered(&self, seq: u64) -> impl Iterator<Item = CallRecord> {
         let oldest = (seq + 1).saturating_sub(LEDGER_RECORDS as u64);
         (oldest..=seq).filter_map(|seq| self.recall(seq))

@@ -1,4 +1,4 @@
-//! What a rank has called so far: its collectives' numbers, and the tag that slots of the latest carry.
+//! A rank's calls so far: the numbers of its collectives, and the tag of the latest one's slots.
 
 use super::health::Health;
 use crate::plan::{Call, CallRecord};
@@ -6,18 +6,19 @@ use crate::plan::{Call, CallRecord};
 /// The collectives started.
 #[derive(Default, Debug)]
 pub(crate) struct History {
-    /// How many.
+    /// Number of collectives.
     seq: u64,
     /// Digest of all of them, in order.
     digest: u32,
 }
 
 impl History {
-    /// A collective starts.
+    /// Starts a collective.
     pub fn begin(&mut self, call: &Call, health: &Health) -> CallRecord {
         let record = CallRecord { seq: self.seq, call: *call };
         self.seq += 1;
-        // A rank whose part of a call needs nobody does not notice that it called another: the next slot it meets tells.
+        // A rank that waits for no peer in a call does not detect that it called another operation; its next slot
+        // shows it.
         self.digest = self.digest.rotate_left(7).wrapping_mul(0x9e37_79b9) ^ record.tag();
         health.record(&record);
         record
@@ -28,7 +29,7 @@ impl History {
         CallRecord { seq: self.seq, call: *call }
     }
 
-    /// What the slots of the latest collective carry.
+    /// The tag of the latest collective's slots.
     pub fn tag(&self) -> u32 {
         self.digest
     }

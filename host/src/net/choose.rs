@@ -1,4 +1,4 @@
-//! Which network a communicator uses.
+//! Selection of a communicator's network.
 
 use super::coll::CollConfig;
 use super::ib::{self, IbConfig};
@@ -10,40 +10,40 @@ use std::sync::Arc;
 /// Settings of all networks.
 #[derive(Clone, Debug, Default)]
 pub struct NetConfig {
-    /// The only network to be used, by its name in any case of letters (`NCCL_NET`). Default: the first in the order plugins,
+    /// The only network to use, by its name in any letter case (`NCCL_NET`). Default: the first in the order plugins,
     /// IB, Socket that has devices.
     pub name: Option<String>,
-    /// A network that the program brings along: it is used, whatever the others are.
+    /// The program's own network; it takes precedence.
     pub own: Option<Arc<dyn Net>>,
-    /// Which plugins to look for.
+    /// The plugins to load.
     pub plugins: PluginConfig,
-    /// Of networks that reduce.
+    /// Settings of in-network reduction.
     pub coll: CollConfig,
-    /// Of the network over InfiniBand and RoCE.
+    /// Settings of the network over InfiniBand and RoCE.
     pub ib: IbConfig,
-    /// Of the network over sockets.
+    /// Settings of the network over sockets.
     pub socket: SocketConfig,
-    /// Threads of a GPU's proxy (`OXCCL_PROXY_THREADS`), among which its connections are divided. Default: as many as pay on that
-    /// network and that host.
+    /// Threads of a GPU's proxy (`OXCCL_PROXY_THREADS`), which divide its connections. Default: the useful number for
+    /// that network and host.
     pub proxy_threads: Option<u32>,
-    /// Whether networks use the memory of GPUs themselves.
+    /// Settings of GPUDirect RDMA.
     pub gdr: GdrConfig,
 }
 
-/// Opens a network that this library has.
+/// Opens a built-in network.
 type Open = fn(&NetConfig) -> Result<Arc<dyn Net>, NetError>;
 
-/// The library's own networks, best first. A network that is not there at all ([`NetError::Absent`]) is passed over.
+/// The built-in networks, best first. A missing one ([`NetError::Absent`]) is skipped.
 const BUILT_IN: &[(&str, Open)] = &[
     ("IB", |config| ib::open(&config.ib, &config.socket)),
     ("Socket", |config| socket::open(&config.socket)),
 ];
 
-/// The network that `config` names, or the best that has devices.
+/// The network that `config` names, or the best one with devices.
 ///
 /// # Errors
-/// [`NetError::Absent`]: what each network that was tried lacks. An error of a network that is there ends the search: the user
-/// would not want to learn from the speed that another was taken.
+/// [`NetError::Absent`]: why each network tried is unusable. An error of an existing network ends the search:
+/// otherwise the user would learn only from the speed that another was used.
 pub fn find(config: &NetConfig) -> Result<Arc<dyn Net>, NetError> {
     if let Some(own) = &config.own {
         return Ok(own.clone());
@@ -54,7 +54,8 @@ pub fn find(config: &NetConfig) -> Result<Arc<dyn Net>, NetError> {
             Ok(Some(net)) => return Ok(net),
             Ok(None) => {}
             Err(error) if config.plugins.is_explicit() => {
-                // As in NCCL the next network is taken, since one setting often serves many machines; but not in silence.
+                // As in NCCL the next network is used, since one setting often serves many machines; but with a
+                // warning.
                 tracing::warn!("NCCL_NET_PLUGIN: {error}; looking further");
                 lacking.push(error.to_string());
             }
@@ -81,7 +82,7 @@ impl NetConfig {
     }
 }
 
-/// The plugin of that name, unless it has another network than the one wanted.
+/// The plugin of that name, unless its network is not the one wanted.
 fn plugin(name: &str, config: &NetConfig) -> Result<Option<Arc<dyn Net>>, NetError> {
     let found = plugin::find(name)?;
     if !config.admits(found.name()) {

@@ -1,4 +1,4 @@
-//! The connecting side's socket: connected without waiting, and proved to know the listener's token.
+//! The connecting side's socket: a non-blocking connect, then the handshake over the listener's token.
 
 use super::invitation::Invitation;
 use crate::bootstrap::handshake::{Handshake, Hello};
@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-/// A socket on its way.
+/// A socket during connect and handshake.
 pub(super) struct Dial {
     stream: TcpStream,
     handshake: Handshake,
@@ -28,10 +28,11 @@ enum State {
 }
 
 impl Dial {
-    /// On its way to who made the invitation, to say `hello`; with this address, where it is of the peer's family.
+    /// Starts to connect to the listener of an invitation, with `hello` for the handshake; from this address, if it
+    /// is of the peer's family.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     pub(super) fn new(
         invitation: &Invitation,
         source: Option<IpAddr>,
@@ -57,10 +58,10 @@ impl Dial {
         Ok(Dial { stream, handshake, state })
     }
 
-    /// Moves it on; whether both sides have proved themselves.
+    /// Advances it; returns whether both sides are authenticated.
     ///
     /// # Errors
-    /// Nobody is there, or somebody else.
+    /// No listener answers, or it is not authentic.
     pub(super) fn advance(&mut self) -> io::Result<bool> {
         if self.state == State::Connecting && self.is_connected()? {
             self.state = State::Proving;
@@ -83,17 +84,18 @@ impl Dial {
         sockopt::socket_error(&self.stream)?.map(|()| true).map_err(io::Error::from)
     }
 
-    /// The socket, for what comes after the handshake.
+    /// The socket, after the handshake.
     pub(super) fn into_stream(self) -> TcpStream {
         self.stream
     }
 }
 
-/// Gives a socket an address, and leaves its port to the connect: ports chosen here would be used up though they go to other peers.
+/// Binds a socket to an address, but leaves the port to the connect: ports bound here would be unavailable for other
+/// peers too.
 fn bind(socket: &impl AsFd, source: IpAddr) -> io::Result<()> {
     let (fd, on) = (socket.as_fd().as_raw_fd(), 1i32);
     let len = size_of_val(&on) as libc::socklen_t;
-    // SAFETY: the descriptor is open, the option's value is an int that lives through the call. A kernel that does not know the
+    // SAFETY: the descriptor is open, the option's value is an int that lives through the call. A kernel without the
     // option chooses the port at once, which is as good while there are few.
     unsafe {
         libc::setsockopt(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, (&raw const on).cast(), len)

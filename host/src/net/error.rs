@@ -1,87 +1,87 @@
-//! How a network fails, whichever it is.
+//! Errors of all networks.
 
 use std::io;
 
-/// Why a call of a network failed. Who the peer is as a rank, the caller adds: a network knows addresses only.
+/// Why a call of a network failed. The caller adds the peer's rank: a network knows addresses only.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NetError {
     /// There is no such network on this host.
     #[error("network {net}: {reason}")]
     Absent {
-        /// Which.
+        /// Its name.
         net: String,
-        /// What is missing, and where it was looked for.
+        /// What is missing, and where it was searched.
         reason: String,
     },
     /// There is no such device.
     #[error("network {net} has no device {device}: it has {devices}")]
     NoDevice {
-        /// Which network.
+        /// Its network.
         net: String,
-        /// The device that was asked for.
+        /// The device's number.
         device: u32,
-        /// How many there are.
+        /// Number of devices.
         devices: u32,
     },
-    /// A handle that this network did not make.
+    /// A handle of another network.
     #[error("network {net}: the other rank's handle is {reason}; NCCL_NET must be equal on all ranks")]
     BadHandle {
-        /// Which network.
+        /// The network.
         net: String,
-        /// What is wrong with it.
+        /// Why it is invalid.
         reason: String,
     },
-    /// The device does not do that.
+    /// The device lacks a feature.
     #[error("{device}: {what} is not supported")]
     Unsupported {
-        /// Which device.
+        /// The device.
         device: String,
-        /// What was asked for.
+        /// The feature.
         what: String,
     },
-    /// The other end is gone.
+    /// The other end has closed the connection.
     #[error("{device}: {peer} closed the connection{}", if *mid_message { " in the middle of a message" } else { "" })]
     Closed {
         /// This end's device.
         device: String,
         /// The other end's address.
         peer: String,
-        /// Whether a message was under way.
+        /// Whether a message was in flight.
         mid_message: bool,
     },
-    /// The other end broke the rules of the wire.
+    /// The other end violated the protocol.
     #[error("{device}: {peer} sent {found} where {expected} was due")]
     Protocol {
         /// This end's device.
         device: String,
         /// The other end's address.
         peer: String,
-        /// What is right.
+        /// The expected input.
         expected: String,
-        /// What came.
+        /// The actual input.
         found: String,
     },
-    /// The operating system, a driver or a plugin refused.
+    /// A call of the operating system, a driver or a plugin failed.
     #[error("{device}: {call}{}: {reason}", peer.as_ref().map(|peer| format!(" with {peer}")).unwrap_or_default())]
     Call {
         /// This end's device, with its port where it has several.
         device: String,
-        /// The other end's address, where one is involved.
+        /// The other end's address, if there is one.
         peer: Option<String>,
         /// The function.
         call: &'static str,
-        /// What it said, in words.
+        /// Its error, as text.
         reason: String,
     },
 }
 
 impl NetError {
-    /// A call that failed without a peer's part in it.
+    /// A failed call that involves no peer.
     pub fn of_call(device: &str, call: &'static str, reason: String) -> NetError {
         NetError::Call { device: device.to_owned(), peer: None, call, reason }
     }
 
-    /// The other end's address, if it has a part in the failure: then the connection is broken.
+    /// The other end's address, if it is involved: then the connection is broken.
     pub fn peer(&self) -> Option<&str> {
         match self {
             NetError::Closed { peer, .. } | NetError::Protocol { peer, .. } => Some(peer),

@@ -1,15 +1,15 @@
-//! What users say of networks that use the memory of GPUs themselves.
+//! The user's settings of GPUDirect RDMA.
 
-/// Settings of GPUDirect RDMA, beside how far a NIC may be from a GPU (`NCCL_NET_GDR_LEVEL`), which is the topology's.
+/// Settings of GPUDirect RDMA, except the maximal distance (`NCCL_NET_GDR_LEVEL`), which belongs to the topology.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GdrConfig {
-    /// Whether what is sent is read from the GPU's memory (`NCCL_NET_GDR_READ`). `None`: where that is known to pay.
+    /// Whether sends use GPUDirect RDMA too (`NCCL_NET_GDR_READ`). `None`: if that is known to be faster.
     pub read: Option<bool>,
-    /// Whether a GPU with a chip-to-chip link to its CPU reaches NICs at that CPU through it (`NCCL_NET_GDR_C2C`).
+    /// Whether NICs at the CPU access the memory of a GPU that has a chip-to-chip link to it (`NCCL_NET_GDR_C2C`).
     pub c2c: bool,
-    /// Whether memory is made known to NICs as dma-bufs where that works (`NCCL_DMABUF_ENABLE`).
+    /// Whether to register memory as dma-bufs if possible (`NCCL_DMABUF_ENABLE`).
     pub dma_buf: bool,
-    /// Whether what was received is flushed. `None`: where the GPU does not put writes into order itself. `NCCL_NET_FORCE_FLUSH=1` is
+    /// Whether to flush received data. `None`: if the GPU does not order writes itself. `NCCL_NET_FORCE_FLUSH=1` is
     /// always, `NCCL_GDR_FLUSH_DISABLE=1` never.
     pub flush: Option<bool>,
 }

@@ -1,4 +1,4 @@
-//! What a listener of a network that sets up over TCP tells its peer through the bootstrap.
+//! The listen handle of networks that set up connections over TCP.
 
 use crate::bootstrap::secret::{KEY_BYTES, Secret};
 use crate::bootstrap::wire::{ADDR_BYTES, Malformed, Reader, addr_bytes};
@@ -12,7 +12,7 @@ const END: usize = TOKEN_AT + KEY_BYTES;
 
 const _: () = assert!(END <= HANDLE_BYTES);
 
-/// Where a listener is, and the token that whoever was told has. The rest of the 128 bytes is zero.
+/// A listener's address, and the token that authenticates its peer. The rest of the 128 bytes is zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Invitation {
     pub addr: SocketAddr,
@@ -20,7 +20,7 @@ pub(super) struct Invitation {
 }
 
 impl Invitation {
-    /// As the handle of the network that `magic` names.
+    /// Encodes it as a handle of the network with this magic.
     pub(super) fn to_handle(self, magic: [u8; 4]) -> NetHandle {
         let mut bytes = [0; HANDLE_BYTES];
         bytes[..4].copy_from_slice(&magic);
@@ -30,7 +30,7 @@ impl Invitation {
         NetHandle(bytes)
     }
 
-    /// Reads a handle; says what is wrong with one that the network that `magic` names did not make.
+    /// Decodes a handle; an error describes why it is not one of the network with this magic.
     pub(super) fn from_handle(handle: &NetHandle, magic: [u8; 4]) -> Result<Invitation, &'static str> {
         let mut reader = Reader::new(&handle.0);
         if reader.array() != Ok(magic) {

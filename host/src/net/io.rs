@@ -1,10 +1,11 @@
-//! The two system calls of a stream of bytes, behind a trait so that tests can be worse than any network.
+//! The two system calls of a byte stream, behind a trait so that tests can inject any behaviour.
 
 use rustix::io::Errno;
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 
-/// A run of bytes in memory. Raw, because the bytes of a slot are shared with a kernel, those of a request with its owner: no Rust reference may cover them.
+/// A range of bytes in memory. Raw, because a slot's bytes are shared with a kernel, a request's with its owner: no
+/// Rust reference may cover them.
 pub type Piece = libc::iovec;
 
 /// A piece.
@@ -17,8 +18,8 @@ pub fn pieces_bytes(pieces: &[Piece]) -> usize {
     pieces.iter().map(|p| p.iov_len).sum()
 }
 
-/// A stream of bytes that never blocks. Both methods return how many bytes they moved, front to back; fewer than asked
-/// means that more would have had to wait. `AGAIN` means that even one would.
+/// A non-blocking byte stream. Both methods return the number of bytes moved, front to back; fewer than requested
+/// means that more would have blocked. `AGAIN` means that even one would.
 pub trait StreamIo {
     /// # Safety
     /// 1. The pieces are valid for reads, and nobody writes them meanwhile.
@@ -30,10 +31,11 @@ pub trait StreamIo {
     /// 1. The pieces are valid for writes, and nobody else accesses them meanwhile.
     unsafe fn read(&mut self, pieces: &mut [Piece]) -> Result<usize, Errno>;
 
-    /// Whoever reads has a thread for it: what the system does when bytes are taken may be put off until they have been seen.
+    /// Low-latency hint: a thread of its own polls this stream, so short reads may peek before they consume, which
+    /// defers the ACK.
     fn be_prompt(&mut self) {}
 
-    /// As [`Self::read`], of what is probably a short message that somebody waits for.
+    /// As [`Self::read`], for a message that is probably short and awaited.
     ///
     /// # Safety
     /// 1. As [`Self::read`].
@@ -48,7 +50,7 @@ impl StreamIo for TcpStream {
         let message = message(pieces.as_ptr().cast_mut(), pieces.len());
         // SAFETY: the descriptor is open, the message lives through the call, the pieces are readable (obligation 1).
         let n = unsafe {
-            // NOSIGNAL: a peer that went away is an error code, not the death of the user's process.
+            // NOSIGNAL: a closed peer is an error code, not the death of the user's process.
             libc::sendmsg(self.as_raw_fd(), &message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
         };
         result(n)
@@ -62,7 +64,7 @@ impl StreamIo for TcpStream {
     }
 }
 
-/// A message of these pieces and nothing else.
+/// A message header of these pieces and nothing else.
 fn message(pieces: *mut Piece, count: usize) -> libc::msghdr {
     // SAFETY: a msghdr of zeroes is valid: no name, no pieces, no control data.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -71,7 +73,7 @@ fn message(pieces: *mut Piece, count: usize) -> libc::msghdr {
     message
 }
 
-/// What a system call that moves bytes said.
+/// Result of a system call that moves bytes.
 pub(super) fn result(n: isize) -> Result<usize, Errno> {
     usize::try_from(n).map_err(|_| {
         let error = std::io::Error::last_os_error();

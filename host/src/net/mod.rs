@@ -1,7 +1,7 @@
 //! Layer: host / net, the wire.
-//! Takes: sockets from the bootstrap, devices of this host, memory that was registered.
-//! Gives: [`Net`], which every network implements, [`find`], which chooses one, [`coll`], networks that reduce, and [`stream`], the
-//! links of CPU ranks that are one TCP stream each.
+//! Takes: sockets from the bootstrap, devices of this host, registered memory.
+//! Gives: [`Net`], which every network implements, [`find`], which selects one, [`coll`], in-network reduction, and
+//! [`stream`], the links of CPU ranks over one TCP stream each.
 //! Never: knows collectives, reads a payload, names a line protocol (it asks `shared::proto`), blocks.
 
 mod contract;

@@ -11,17 +11,17 @@ use oxccl_shared::proto::{self, simple};
 /// How a collective is carried out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Plan {
-    /// Schedule.
+    /// The schedule.
     pub algorithm: Algorithm,
-    /// Line format.
+    /// The protocol.
     pub protocol: Protocol,
     /// Channels in use, from channel 0.
     pub channels: u32,
-    /// Elements of a block that travel in one hop.
+    /// Elements of a block in one hop.
     pub chunk_elems: usize,
-    /// Elements that fit one slot.
+    /// Elements in one slot.
     pub slice_elems: usize,
-    /// Elements to whose multiples borders are rounded.
+    /// Borders are rounded to multiples of this.
     pub grain_elems: usize,
     /// Whether outputs bypass the caches.
     pub stream: bool,
@@ -54,7 +54,7 @@ pub fn plan(call: &Call, facts: &Facts) -> Plan {
         Algorithm::Ring if protocol == Protocol::Simple => SLICES_PER_CHUNK.min(ring::SLICES_MAX),
         _ => 1,
     };
-    // A channel that would get less than a grain only adds its start-up time.
+    // A channel with less than a grain would only add its start-up time.
     let available = choice.channels.unwrap_or(available).min(available);
     let channels = (call.count as usize).div_ceil(grain_elems).clamp(1, available.max(1) as usize) as u32;
     Plan {
@@ -68,8 +68,8 @@ pub fn plan(call: &Call, facts: &Facts) -> Plan {
     }
 }
 
-/// The length of slices that are as few as slots of `slot_elems` allow, and all about as long: one of a few elements would take
-/// the ranks as long as any to exchange.
+/// Length of slices that are as few as slots of `slot_elems` allow, and of about equal length: a slice of a few
+/// elements would take as long to exchange as any.
 fn even_slices(count: usize, slot_elems: usize, grain_elems: usize) -> usize {
     match count.div_ceil(slot_elems) {
         0 | 1 => slot_elems,
@@ -77,7 +77,7 @@ fn even_slices(count: usize, slot_elems: usize, grain_elems: usize) -> usize {
     }
 }
 
-/// Slices of one hop, so that a rank may send one while the next is still being filled.
+/// Slices of one hop, so that a rank may send one while it fills the next.
 const SLICES_PER_CHUNK: usize = 2;
 
 pub(super) fn grain_bytes(protocol: Protocol) -> usize {

@@ -1,8 +1,8 @@
 //! Layer: host / plan.
-//! Takes: a call and what was found out about the communicator at init.
+//! Takes: a call and the communicator's facts.
 //! Gives: a [`Plan`]: algorithm, protocol, channels, chunk sizes; the same on every rank for the same call.
-//! Never: I/O, a clock, unsafe code, memory. The same inputs give the same plan on every rank, or ranks would wait for each
-//! other's slots in different buffers.
+//! Never: I/O, a clock, unsafe code, memory. With different plans, ranks would wait for each other's slots in
+//! different buffers.
 
 mod call;
 pub mod tuning;
@@ -20,7 +20,7 @@ pub use tuning::Forced;
 use oxccl_shared::abi::Func;
 use tuning::{Backend, Candidates, TuneFile, TuneFileError};
 
-/// What a function may be carried out by on some backend, were everything connected.
+/// Candidates of a function on a backend, if everything were connected.
 pub fn offered(backend: Backend, func: Func) -> Candidates {
     match backend {
         Backend::Cpu | Backend::CpuStreams => choose::offered(func),
@@ -28,10 +28,10 @@ pub fn offered(backend: Backend, func: Func) -> Candidates {
     }
 }
 
-/// Reads a tuning file's text.
+/// Parses a tuning file.
 ///
 /// # Errors
-/// The first thing that is wrong, with its line and field.
+/// The first mistake, with its line and field.
 pub fn read_tune_file(text: &str) -> Result<TuneFile, TuneFileError> {
     TuneFile::parse(text, offered)
 }

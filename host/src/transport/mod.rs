@@ -1,6 +1,6 @@
 //! Layer: host / transport.
-//! Takes: what the bootstrap gathered about two ranks.
-//! Gives: how one reaches the other, and the memory or stream that does it.
+//! Takes: the peer info of two ranks, from the bootstrap.
+//! Gives: the transport between them, and its memory or stream.
 //! Never: knows collectives or line formats.
 
 mod kind;

@@ -1,17 +1,17 @@
-//! The slots of connections that are streams.
+//! The slots of TCP connections.
 
 use oxccl_shared::abi::ConnLayout;
 
-/// The longest slot of memory whose stream has longer ones: a connection stays under 16 MiB.
+/// The longest slot in memory whose stream has longer ones: a connection stays under 16 MiB.
 const LENGTHENED_MAX_BYTES: u32 = 512 << 10;
 
-/// What a stream's slot lacks of two and a half of memory's, so that frames of full slots fit five segments of the loopback
-/// interface (65483 bytes) instead of leaving a sixth of a few bytes: every segment has its price, of whatever length. It also
-/// spreads the slots over the offsets in a page (see `net::stream`'s sender).
+/// Difference between a stream's slot and two and a half of memory's slots, so that frames of full slots fit five
+/// segments of the loopback interface (65483 bytes) without a sixth, short one: every segment has its price, of
+/// whatever length. It also spreads the slots over the offsets in a page (see `net::stream`'s sender).
 const SPARED_BYTES: u32 = 512;
 
-/// Slots of a stream where those of a connection in memory are as `memory` says: longer, for a system call costs more than a
-/// counter. Never shorter, so that slices cut for memory fit both.
+/// Slots of a stream, given those of a connection in memory: longer, because a system call costs more than a counter.
+/// Never shorter, so that slices cut for memory fit both.
 pub fn stream_layout(memory: ConnLayout) -> ConnLayout {
     let slot = memory.simple_slot_bytes;
     let is_lengthened = (SPARED_BYTES..=LENGTHENED_MAX_BYTES).contains(&slot);

@@ -1,7 +1,8 @@
-//! All-reduce through a network that reduces (NCCL's "CollNet chain").
+//! All-reduce with in-network reduction (NCCL's "CollNet chain").
 //!
-//! On each host the ranks stand in a chain. Each adds its input to what comes from the one below it and passes the sum up; the first,
-//! the *head*, passes it to the network, which gives every host's head the sum of all. That goes down the chains again.
+//! The ranks of each host form a chain. Each adds its input to the partial sum from the rank below it and passes the
+//! sum up; the first, the *head*, passes it to the network, which gives every host's head the sum of all. The result
+//! goes down the chains again.
 //!
 //! ```text
 //! host 0:  last -> ... -> head -+-> network        the way up
@@ -12,28 +13,30 @@
 //! ```
 //!
 //! # Why it cannot deadlock
-//! It is a tree whose root is the network and whose ranks have one child at most, walked by [`super::tree::pipeline`]. The network's
-//! step s needs the same slice of every head's way up and an empty slot on every head's way down: what the root of a tree waits for
-//! in its `Up(c)`. It does one after the other, as a root does, and nothing else in between, and gives a slot of the way up back when it
-//! has done with it. So the argument of [`super::tree`] holds with the same bound on the lag.
+//! It is a tree whose root is the network and whose ranks have one child at most, walked by
+//! [`super::tree::pipeline`]. The network's step s needs the same slice of every head's way up and an empty slot on
+//! every head's way down: exactly what the root of a tree waits for in its `Up(c)`. It does one after the other, as a
+//! root does, and nothing else in between, and releases a slot of the way up when it has finished with it. So the
+//! argument of [`super::tree`] holds with the same bound on the lag.
 
 use super::Action;
 
-/// A rank's place in its host's chain.
+/// A rank's position in its host's chain.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct ChainLinks {
-    /// Whether the network is above this rank, and not another rank.
+    /// Whether the network is above this rank, instead of another rank.
     pub is_head: bool,
     /// Whether there is a rank below this one.
     pub has_below: bool,
 }
 
-/// What a rank does with a chunk on the way up: with what came from below, to above.
+/// A rank's action on a chunk on the way up: receives from below, sends to above.
 pub fn all_reduce_up(links: &ChainLinks) -> Action {
     if links.has_below { Action::RECV_REDUCE_SEND } else { Action::SEND }
 }
 
-/// What a rank does with a chunk on the way down: with what came from above, to below. The head finishes it for its whole host.
+/// A rank's action on a chunk on the way down: receives from above, sends to below. The head applies the
+/// post-operation for its whole host.
 pub fn all_reduce_down(links: &ChainLinks) -> Action {
     let pass = if links.has_below { Action::RECV_COPY_SEND } else { Action::RECV };
     Action { finish: links.is_head, ..pass }

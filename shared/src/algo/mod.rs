@@ -24,15 +24,15 @@ pub mod collnet;
 pub mod direct;
 pub mod pairwise;
 
-/// What a rank does with one block: `value = reduce(received if recv, user's input if src)`, and the value goes to the
+/// A rank's action on one block: `value = reduce(received if recv, user's input if src)`, and the value goes to the
 /// next rank if `send`, to the user's output if `dst`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Action {
-    /// Take the block from the connection (from every connection that the schedule names).
+    /// Take the block from the connection (from every connection of the schedule).
     pub recv: bool,
     /// Take the block from the user's input; reduced with what was received, if both.
     pub src: bool,
-    /// Pass the value on (to every connection that the schedule names).
+    /// Pass the value on (to every connection of the schedule).
     pub send: bool,
     /// Write the value to the user's output.
     pub dst: bool,
@@ -70,9 +70,9 @@ impl Action {
 /// One action on one block of the user's buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Hop {
-    /// What to do with the block.
+    /// The action on the block.
     pub action: Action,
-    /// Which block; what a block is, each schedule says.
+    /// The block; each schedule defines its blocks.
     pub block: u32,
 }
 

@@ -1,19 +1,20 @@
-//! Rounds of point-to-point traffic between all pairs: for all-to-all, and to order grouped sends and receives so that
-//! all ranks come to the same pair at the same time.
+//! Rounds of point-to-point traffic between all pairs: for all-to-all, and to order grouped sends and receives so
+//! that all ranks reach the same pair at the same time.
 //!
 //! Ranks are cut into equal groups (the ranks of a node, or a part of them). A round is a distance between groups and
-//! a distance inside a group. Inside, distances go 0, 1, 2, ...; between groups they go 0, 1, 3, 6, 10, ...: triangular
-//! numbers modulo a power of two, which visit every residue once. NCCL orders groups likewise; consecutive distances
-//! differ each time, so a group that is one distance late does not follow the same group through all its rounds.
+//! a distance inside a group. Inside, distances go 0, 1, 2, ...; between groups they go 0, 1, 3, 6, 10, ...:
+//! triangular numbers modulo a power of two, which visit every residue once. NCCL orders groups likewise; consecutive
+//! distances differ each time, so a group that is one distance late does not follow the same group through all its
+//! rounds.
 
 use crate::abi::Rank;
 
-/// Whom a rank serves in one round. `send_to` receives from this rank in its own round of the same number.
+/// A rank's peers in one round. `send_to` receives from this rank in its own round of the same number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Round {
-    /// Whom to send to.
+    /// The rank to send to.
     pub send_to: Rank,
-    /// Whom to receive from.
+    /// The rank to receive from.
     pub recv_from: Rank,
 }
 

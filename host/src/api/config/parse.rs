@@ -1,4 +1,4 @@
-//! From a variable's text to its value.
+//! Parsers of variables.
 
 use super::ConfigError;
 use crate::plan::device::ChannelLimits;
@@ -15,11 +15,11 @@ pub(super) const CHANNELS: &str = "a number of channels was expected, at least 1
 pub(super) const BUFFER: &str = "8192 to 8388608 bytes were expected, a multiple of 1024";
 pub(super) const FLAG: &str = "0 or 1 was expected";
 
-/// What `NCCL_BUFFSIZE` may be: slots of 1 KiB to 1 MiB.
+/// Range of `NCCL_BUFFSIZE`: slots of 1 KiB to 1 MiB.
 pub(super) const BUFFER_BYTES_MIN: usize = 8 << 10;
 pub(super) const BUFFER_BYTES_MAX: usize = 8 << 20;
 
-/// Where variables come from.
+/// A source of variables.
 pub(super) struct Source<'a>(pub &'a dyn Fn(&str) -> Option<String>);
 
 impl Source<'_> {
@@ -28,7 +28,7 @@ impl Source<'_> {
         (self.0)(variable).filter(|value| !value.is_empty())
     }
 
-    /// Sets `target` to what `parse` makes of the variable, if it is set and not empty.
+    /// Sets `target` to the parsed variable, if it is set and not empty.
     pub fn set<T>(
         &self,
         variable: &'static str,
@@ -41,7 +41,7 @@ impl Source<'_> {
         Ok(())
     }
 
-    /// Sets `forced` to what `read` makes of it and the variable.
+    /// Passes the variable and `forced` to `read`, and stores the result.
     pub fn restrict(
         &self,
         variable: &'static str,
@@ -57,7 +57,7 @@ impl Source<'_> {
 
 pub(super) fn seconds(text: &str) -> Option<Duration> {
     let seconds: f64 = text.parse().ok()?;
-    // What rounds to no time at all is refused too.
+    // A duration that rounds to zero is refused too.
     Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero())
 }
 
@@ -69,7 +69,7 @@ pub(super) fn flag(text: &str) -> Option<bool> {
     }
 }
 
-/// -2, NCCL's way to say "where it works", is what 1 means here too.
+/// -2, NCCL's value for "where it works", means the same as 1 here.
 pub(super) fn cumem(text: &str) -> Option<bool> {
     if text == "-2" { Some(true) } else { flag(text) }
 }
@@ -82,7 +82,7 @@ pub(super) fn family(text: &str) -> Option<Option<bool>> {
     }
 }
 
-/// A part of the number of a connection's sockets.
+/// One factor of the number of a connection's sockets.
 pub(super) fn sockets(text: &str) -> Option<u32> {
     text.parse().ok().filter(|sockets| *sockets <= 64)
 }

@@ -1,4 +1,4 @@
-//! The variables about topology.
+//! The variables of the topology.
 
 use super::ConfigError;
 use super::parse::{self, Source};
@@ -12,7 +12,7 @@ const CROSS_NIC: &str = "0 (never), 1 (always) or 2 (if better) was expected";
 const RANK: &str = "a rank was expected";
 const RINGS: &str = "up to 32 rings with | between were expected, each every rank of the communicator once, such as 0 1 2|2 1 0";
 
-/// What NCCL's older releases had instead of names.
+/// The levels of NCCL's older releases, by number.
 const OLD_LEVELS: [PathKind; 6] =
     [PathKind::Loc, PathKind::Pix, PathKind::Pxb, PathKind::Phb, PathKind::Sys, PathKind::Sys];
 
@@ -35,7 +35,7 @@ pub(super) fn read(env: &Source<'_>) -> Result<TopologySettings, ConfigError> {
     Ok(settings)
 }
 
-/// Whether a communicator of so many ranks can use them.
+/// Checks them for a communicator of so many ranks.
 pub(super) fn validate(settings: &TopologySettings, nranks: u32) -> Result<(), ConfigError> {
     if settings.rings_fit(nranks) {
         return Ok(());
@@ -53,7 +53,7 @@ fn dump(env: &Source<'_>, file: &str, rank: &'static str) -> Result<Option<Dump>
 
 fn level(text: &str) -> Option<Option<PathKind>> {
     let old = text.parse().ok().and_then(|number: usize| OLD_LEVELS.get(number).copied());
-    // NVB and NET are kinds of routes, not limits that can be set.
+    // NVB and NET are path types, but no valid limits.
     let is_level = |kind: &PathKind| *kind <= PathKind::Sys && *kind != PathKind::Nvb;
     old.or_else(|| text.to_ascii_uppercase().parse().ok().filter(is_level)).map(Some)
 }
@@ -62,7 +62,7 @@ fn rings(text: &str) -> Option<Option<Vec<Vec<u32>>>> {
     let ring =
         |text: &str| text.split_whitespace().map(|rank| rank.parse().ok()).collect::<Option<Vec<u32>>>();
     let rings = text.split('|').map(ring).collect::<Option<Vec<_>>>()?;
-    // Each channel is laid twice over, so half of the channels that there can be.
+    // Each channel is used twice, so at most half of the maximal number.
     let is_usable = rings.len() <= CHANNELS_MAX / 2 && rings.iter().all(|ring| !ring.is_empty());
     is_usable.then_some(Some(rings))
 }
@@ -136,8 +136,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is typed is a level or is refused with the variable; names count in any case of letters, and old numbers go no nearer as
-        /// they grow.
+        /// Any text is a level or is refused with the variable; names ignore case, and larger old numbers never mean
+        /// a nearer level.
         #[test]
         fn levels_are_names_or_old_numbers(text in "\\PC{1,8}", kind in proptest::sample::select(&PathKind::ALL[..])) {
             let of = |text: &str| settings(&[("NCCL_NET_GDR_LEVEL", text)]).map(|settings| settings.gdr_level);

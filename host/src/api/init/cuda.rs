@@ -100,7 +100,7 @@ impl Init for Cuda {
     }
 }
 
-/// This rank's GPU and what it needs of its own. A failure is told to the other ranks, which would wait otherwise.
+/// Opens this rank's GPU and its resources. A failure is reported to the other ranks, which would wait otherwise.
 fn open(rank: u32, ordinal: u32, config: &Config) -> Result<(Device, Arc<DeviceKernels>), ConnectError> {
     let device =
         Device::open(ordinal).map_err(|source| ConnectError::Device { rank, source: source.into() })?;

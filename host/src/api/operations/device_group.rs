@@ -307,7 +307,7 @@ impl<'env, M: Init<Unit = u32> + StreamMachine> Group<'env, M> {
     /// Adds a barrier.
     ///
     /// # Errors
-    /// Wrong arguments.
+    /// Invalid arguments.
     pub fn barrier(&mut self, communicator: &'env Comm<M>, stream: M::Stream<'env>) -> Result<(), Error> {
         // SAFETY: (1) a barrier touches no buffer, and the stream lives for `'env`.
         unsafe { self.add_untyped(communicator, &Untyped::new(Func::Barrier, DataType::U8), stream) }

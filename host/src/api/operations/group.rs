@@ -254,7 +254,7 @@ impl<'env> Group<'env> {
     /// Adds a call on untyped memory.
     ///
     /// # Errors
-    /// Wrong arguments.
+    /// Invalid arguments.
     ///
     /// # Safety
     /// 1. As [`Communicator::run_untyped`], until the group has run.

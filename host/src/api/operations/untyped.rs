@@ -15,7 +15,7 @@ pub struct Untyped {
     pub send: *const u8,
     /// Output.
     pub recv: *mut u8,
-    /// Elements, as the table says.
+    /// Elements, as in the table.
     pub count: usize,
     /// Their type.
     pub dtype: DataType,
@@ -26,7 +26,7 @@ pub struct Untyped {
 }
 
 impl Untyped {
-    /// A call of `func` on nothing yet: the fields that matter are set with struct update syntax.
+    /// A call of `func` without buffers: set the other fields with struct update syntax.
     pub fn new(func: Func, dtype: DataType) -> Untyped {
         let (send, recv) = (std::ptr::null(), std::ptr::null_mut());
         Untyped { func, send, recv, count: 0, dtype, op: ReduceOp::SUM, peer: 0 }
@@ -35,7 +35,7 @@ impl Untyped {
     /// Checks everything about the call that can be known without touching memory.
     pub(in crate::api) fn check(&self, rank: u32, nranks: u32) -> Result<RawCall, ArgumentError> {
         let Untyped { func, dtype, .. } = *self;
-        // A barrier has no buffers, whatever the count says.
+        // A barrier has no buffers, whatever its count.
         let count = if func == Func::Barrier { 0 } else { self.count };
         let rooted = matches!(
             func,

@@ -1,5 +1,5 @@
-//! Where the connections of GPUs lie: in each rank's memory on its GPU, or for pairs that meet on the host in its memory there. Those
-//! that lead over a network are in neither (see `net`).
+//! The placement of GPU connections: in each rank's GPU memory, or for pairs that use host memory in its memory
+//! there. Connections over a network are in neither (see `net`).
 //!
 //! ```text
 //! rings   C x control        producer's side of the connection to the next rank: the word that the next rank writes
@@ -9,7 +9,8 @@
 //! mesh    M x (n - 1)        the same, from every other rank
 //! trees   K x block          the same, from each neighbour
 //! ```
-//! Each of the two memories has of these, in this order, what it is for. So a rank has exactly as much of each as its pairs need.
+//! Each of the two memories has, in this order, the parts that it is used for. So a rank has exactly as much of each
+//! as its pairs need.
 
 use super::trees::DeviceTrees;
 use super::ways::Ways;
@@ -21,7 +22,7 @@ use std::ops::Range;
 /// The layout of a communicator; equal on every rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceLayout {
-    /// Ranks.
+    /// Number of ranks.
     pub nranks: u32,
     /// The rank at each position, for each ring.
     pub rings: Vec<Vec<u32>>,
@@ -33,13 +34,13 @@ pub struct DeviceLayout {
     pub mesh: ConnLayout,
     /// Trees, on channels of their own.
     pub trees: DeviceTrees,
-    /// Which pairs meet in memory, and which over a network.
+    /// Which pairs share memory, and which use a network.
     pub ways: Ways,
-    /// Which memory each pair meets in.
+    /// The memory domain of each pair.
     pub sides: Sides,
 }
 
-/// What a connection is for.
+/// Purpose of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum ConnKind {
     /// From a rank to the next of a ring.
@@ -50,10 +51,10 @@ pub enum ConnKind {
     Tree,
 }
 
-/// One of a rank's connections.
+/// Identifies one of a rank's connections.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ConnName {
-    /// What for.
+    /// Its purpose.
     pub kind: ConnKind,
     /// Channel of that kind.
     pub channel: usize,
@@ -63,19 +64,19 @@ pub struct ConnName {
     pub is_send: bool,
 }
 
-/// A part of a rank's memory.
+/// A range of a rank's memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Place {
-    /// Which memory.
+    /// The memory domain.
     pub side: Side,
-    /// Which bytes.
+    /// The bytes.
     pub bytes: Range<usize>,
 }
 
 const CONTROL_BYTES: usize = size_of::<ConnControl>();
 
 impl DeviceLayout {
-    /// Along these rings, and no trees.
+    /// The layout of these rings, without trees.
     pub fn new(
         nranks: u32,
         rings: Vec<Vec<u32>>,
@@ -88,18 +89,18 @@ impl DeviceLayout {
         DeviceLayout { nranks, rings, mesh_channels, ring, mesh, trees, ways, sides }
     }
 
-    /// The same with these trees, each every rank's links.
+    /// The same with these trees, each of them every rank's links.
     pub fn with_trees(mut self, trees: Vec<Vec<TreeLinks>>, slots: ConnLayout) -> DeviceLayout {
         self.trees = DeviceTrees { trees, slots };
         self
     }
 
-    /// The same where some ranks are reached over a network.
+    /// The same with these routes between ranks.
     pub fn with_ways(self, ways: Ways) -> DeviceLayout {
         DeviceLayout { ways, ..self }
     }
 
-    /// The same where pairs meet as `sides` say.
+    /// The same with these memory domains.
     pub fn with_sides(self, sides: Sides) -> DeviceLayout {
         DeviceLayout { sides, ..self }
     }
@@ -130,7 +131,8 @@ impl DeviceLayout {
         }
     }
 
-    /// All connections of `rank`, in the order in which its memory has them, if it does: what it sends on, what it receives on.
+    /// All connections of `rank`, in the order of its memory: first those on which it sends, then those on which it
+    /// receives.
     pub fn conns(&self, rank: u32) -> impl Iterator<Item = ConnName> + '_ {
         [true, false].into_iter().flat_map(move |is_send| self.conns_one_way(rank, is_send))
     }
@@ -150,17 +152,17 @@ impl DeviceLayout {
         rings.chain(mesh).chain(trees)
     }
 
-    /// What a rank's memory has of a connection: the producer's side, or the consumer's, with slots.
+    /// Bytes of a connection in a rank's memory: the producer's side, or the consumer's with its slots.
     fn part_bytes(&self, name: ConnName) -> usize {
         if name.is_send { CONTROL_BYTES } else { self.slots(name.kind).total_bytes() }
     }
 
-    /// Those in memory.
+    /// The connections in memory.
     fn conns_in_memory(&self, rank: u32) -> impl Iterator<Item = ConnName> + '_ {
         self.conns(rank).filter(move |name| !self.ways.is_net(rank, name.peer))
     }
 
-    /// Where `rank` has its side of one of its connections in memory.
+    /// The place of `rank`'s side of one of its connections in memory.
     pub fn place(&self, rank: u32, name: ConnName) -> Place {
         let side = self.sides.of(rank, name.peer);
         let before = self.conns_in_memory(rank).take_while(|other| *other != name);
@@ -169,7 +171,8 @@ impl DeviceLayout {
         Place { side, bytes: start..start + self.part_bytes(name) }
     }
 
-    /// Both sides of a connection of `rank` where `base` says that a rank's memories start: the producer's, the consumer's.
+    /// Both sides of a connection of `rank`, given the base addresses of a rank's memories: the producer's, the
+    /// consumer's.
     pub fn in_memory(&self, rank: u32, name: ConnName, base: &dyn Fn(u32, Side) -> u64) -> [u64; 2] {
         let (from, to) = if name.is_send { (rank, name.peer) } else { (name.peer, rank) };
         let at = |rank: u32, peer: u32, is_send: bool| {
@@ -179,7 +182,7 @@ impl DeviceLayout {
         [at(from, to, true), at(to, from, false)]
     }
 
-    /// Bytes of a rank's memories, as [`Side::ALL`] has them; none for a rank that is alone.
+    /// Bytes of a rank's memories, in the order of [`Side::ALL`]; none for a rank that is alone.
     pub fn len_bytes(&self, rank: u32) -> [usize; 2] {
         let mut bytes = [0; 2];
         if self.nranks > 1 {
@@ -204,7 +207,7 @@ impl DeviceLayout {
         shared.map(|name| self.part_bytes(name)).sum()
     }
 
-    /// Whether any connection of a kind leads through memory of the host.
+    /// Whether any connection of a kind uses host memory.
     pub fn is_through_host(&self, kind: ConnKind) -> bool {
         let has =
             |(rank, peer): &(u32, u32)| self.conns(*rank).any(|name| name.kind == kind && name.peer == *peer);

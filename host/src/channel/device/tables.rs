@@ -1,4 +1,4 @@
-//! A rank's ends of all connections, as its kernels read them.
+//! The tables of a rank's connection ends, as its kernels read them.
 
 use super::layout::{ConnKind, ConnName, DeviceLayout};
 use crate::gpu::{CudaError, Gpu};
@@ -7,15 +7,15 @@ use oxccl_shared::abi::{ConnEnd, ConnLayout, KernelTree};
 use oxccl_shared::fifo::{ConsumerCursor, ProducerCursor};
 use std::mem::offset_of;
 
-/// Lists start on borders of whole lines.
+/// Alignment of lists: whole lines.
 const ALIGN: usize = 128;
 
-/// The image of a table, and where its parts lie.
+/// The image of a table under construction.
 #[derive(Default)]
 struct Image(Vec<u8>);
 
 impl Image {
-    /// Appends a list, and says where it starts.
+    /// Appends a list, and returns its offset.
     fn push(&mut self, bytes: &[u8]) -> u64 {
         self.0.resize(self.0.len().next_multiple_of(ALIGN), 0);
         let at = self.0.len();
@@ -28,17 +28,17 @@ impl Image {
     }
 }
 
-/// Where a connection lies, as this rank's device addresses it.
+/// Addresses of a connection, for this rank's device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ConnSite {
     pub producer_side: u64,
     pub consumer_side: u64,
-    /// The first counted slot.
+    /// The first Simple slot.
     pub counted: u64,
 }
 
 impl ConnSite {
-    /// Both sides, all slots behind the consumer's.
+    /// Both sides, with all slots after the consumer's control words.
     pub fn new([producer_side, consumer_side]: [u64; 2], slots: ConnLayout) -> ConnSite {
         ConnSite { producer_side, consumer_side, counted: consumer_side + slots.simple_offset() as u64 }
     }
@@ -59,7 +59,7 @@ fn end(site: ConnSite, layout: ConnLayout, peer: u32) -> [u8; size_of::<ConnEnd>
     bytes
 }
 
-/// Ends of one kind of channel: what this rank sends on and what it receives on, channel by channel.
+/// Ends of one kind of channel: those on which this rank sends and those on which it receives, channel by channel.
 #[derive(Default)]
 struct Ends {
     send: Vec<u8>,
@@ -70,7 +70,7 @@ struct Ends {
     channels: usize,
 }
 
-/// Where a connection lies.
+/// Returns the addresses of a connection.
 pub(super) type At<'a> = &'a dyn Fn(ConnName) -> ConnSite;
 
 impl Ends {
@@ -146,7 +146,7 @@ impl Ends {
     }
 }
 
-/// The tables of a rank before they are anywhere: addresses of lists are offsets into `bytes`.
+/// The tables of a rank before their upload: addresses of lists are offsets into `bytes`.
 pub(super) struct TableImage {
     pub bytes: Vec<u8>,
     pub ring: ConnLists,
@@ -155,7 +155,7 @@ pub(super) struct TableImage {
     scratch: u64,
 }
 
-/// The tables of `rank`, whose connections lie where `at` says.
+/// The tables of `rank`; `at` returns the addresses of its connections.
 pub(super) fn image(layout: &DeviceLayout, rank: u32, at: At<'_>) -> TableImage {
     let mut image = Image::default();
     let kinds = [Ends::of_rings, Ends::of_mesh, Ends::of_trees];
@@ -192,7 +192,7 @@ mod tests {
         u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
     }
 
-    /// A rank's memories are told apart by bit 36, ranks by those above 32.
+    /// Bit 36 distinguishes a rank's memories, the bits above 32 the ranks.
     fn base(rank: u32, side: Side) -> u64 {
         1 << 40 | (side as u64) << 36 | u64::from(rank) << 32
     }
@@ -206,12 +206,12 @@ mod tests {
         (0..layout.nranks).map(of).collect()
     }
 
-    /// Whose memory an address is in, and which.
+    /// The rank and the memory of an address.
     fn owner(address: u64) -> (u64, u64) {
         (address >> 32 & 0xf, address >> 36 & 1)
     }
 
-    /// What one rank sends on is, word for word, what the other receives on.
+    /// A sender's end equals the receiver's end, word for word.
     #[test]
     fn both_ends_mean_the_same_memory() {
         let slots = ConnLayout { ll_slot_bytes: 512, ll128_slot_bytes: 256, simple_slot_bytes: 1024 };

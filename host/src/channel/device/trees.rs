@@ -1,4 +1,4 @@
-//! The trees of GPUs: who neighbours whom.
+//! The trees of GPUs.
 
 use oxccl_shared::abi::{ConnLayout, KernelTree};
 use oxccl_shared::algo::tree::TreeLinks;
@@ -18,7 +18,7 @@ impl DeviceTrees {
         self.trees.len()
     }
 
-    /// A rank's place in a channel's tree.
+    /// A rank's links in a channel's tree.
     pub fn links(&self, channel: usize, rank: u32) -> TreeLinks {
         self.trees[channel][rank as usize]
     }
@@ -29,7 +29,7 @@ impl DeviceTrees {
         down.into_iter().flatten().chain(up).map(|neighbour| neighbour.0)
     }
 
-    /// What a kernel is told of a rank's place.
+    /// A rank's position, as kernels read it.
     pub fn place(&self, channel: usize, rank: u32) -> KernelTree {
         let links = self.links(channel, rank);
         KernelTree {
@@ -56,7 +56,7 @@ mod tests {
         DeviceTrees { trees: (0..3).map(|channel| channels.tree(channel).to_vec()).collect(), slots }
     }
 
-    /// A rank's children have it as their parent, every other rank has one, and kernels are told so.
+    /// A rank's children have it as their parent, every other rank has one, and kernels get the same.
     #[test]
     fn children_and_parents_match_on_every_rank() {
         for nranks in 1..20 {

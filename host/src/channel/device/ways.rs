@@ -1,16 +1,16 @@
-//! Which way leads from one GPU to another: its memory, or a network. Decided by every rank alike.
+//! The route between two GPUs: memory, or a network. Every rank decides alike.
 
 use crate::channel::ConnectError;
 use crate::transport::{Allowed, PeerInfo};
 use std::collections::BTreeSet;
 
-/// What the user leaves.
+/// The routes that the user allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WaySettings {
-    /// GPUs of one host may use each other's memory, or at least the host's: unless `NCCL_P2P_DISABLE=1` and `NCCL_SHM_DISABLE=1`, as
-    /// in NCCL, or `OXCCL_TRANSPORT` names another way.
+    /// GPUs of one host may access each other's memory, or at least host memory: unless `NCCL_P2P_DISABLE=1` and
+    /// `NCCL_SHM_DISABLE=1`, as in NCCL, or `OXCCL_TRANSPORT` selects another route.
     pub memory: bool,
-    /// A network may be used: unless `OXCCL_TRANSPORT` names another way.
+    /// A network may be used: unless `OXCCL_TRANSPORT` selects another route.
     pub network: bool,
 }
 
@@ -21,37 +21,37 @@ impl WaySettings {
     }
 }
 
-/// The group of each rank: ranks of one group reach each other's memory, all others go over a network.
-/// By default all are in one.
+/// The group of each rank: ranks of one group access each other's memory, all others use a network. By default all
+/// are in one.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Ways(Vec<u64>);
 
 impl Ways {
-    /// Between ranks on these hosts.
+    /// The routes between ranks on these hosts.
     pub fn new(peers: &[PeerInfo], settings: WaySettings) -> Ways {
         let group = |(rank, peer): (usize, &PeerInfo)| if settings.memory { peer.host } else { rank as u64 };
         Ways(peers.iter().enumerate().map(group).collect())
     }
 
-    /// Whether two ranks are connected over a network. The same seen from either; a rank reaches itself.
+    /// Whether two ranks are connected over a network. Symmetric; a rank reaches itself.
     pub fn is_net(&self, a: u32, b: u32) -> bool {
         self.0.get(a as usize) != self.0.get(b as usize)
     }
 
-    /// How many groups there are.
+    /// Number of groups.
     pub fn groups(&self) -> u32 {
         self.0.iter().collect::<BTreeSet<_>>().len() as u32
     }
 
-    /// Whether any two ranks are connected by memory.
+    /// Whether any two ranks share memory.
     pub fn has_memory(&self) -> bool {
         (self.groups() as usize) < self.0.len()
     }
 
-    /// Whether the user allows what is needed.
+    /// Whether the user allows the routes needed.
     ///
     /// # Errors
-    /// [`ConnectError::NoTransport`] with the first pair that only a network would connect.
+    /// [`ConnectError::NoTransport`] with the first pair that needs a network.
     pub fn check(&self, settings: WaySettings) -> Result<(), ConnectError> {
         let far = self.0.iter().position(|group| *group != self.0[0]);
         match far {
@@ -101,7 +101,7 @@ mod tests {
     }
 
     proptest! {
-        /// Hosts decide where memory may be used, otherwise everything but a rank itself is far.
+        /// Hosts decide if memory may be used; otherwise all other ranks are remote.
         #[test]
         fn ways_are_those_of_hosts_or_all_are_networks(
             hosts in proptest::collection::vec(0u64..4, 1..9),

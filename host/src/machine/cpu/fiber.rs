@@ -1,4 +1,4 @@
-//! Several communicators on one thread: a fiber each, resumed in turn until all are done.
+//! Several communicators on one thread: a fiber each, resumed in turn until all have ended.
 
 use super::Cpu;
 use crate::launch::Job;
@@ -10,7 +10,7 @@ use std::ptr;
 /// Stack of one fiber. Kernels keep a few kilobytes; a panic's unwinding and a backtrace need more.
 const STACK_BYTES: usize = 256 << 10;
 
-/// Communicators in one group: as many as a thread may reasonably drive (NCCL's limit on local ranks).
+/// Most communicators in one group (NCCL's limit on local ranks).
 pub const GROUP_COMMUNICATORS_MAX: usize = 72;
 
 /// Fibers of one group; the group's own limit on communicators is the same.
@@ -62,10 +62,10 @@ pub(super) unsafe fn run_together(jobs: &mut [Job<'_, Cpu>]) -> std::io::Result<
     Ok(())
 }
 
-/// Rounds in which every fiber looked once, before other threads get the processor.
+/// Rounds in which every fiber polls once, before the thread yields the CPU.
 const ROUNDS_BEFORE_YIELD: u32 = 64;
 
-/// Resumes every fiber once; whether any is left.
+/// Resumes every fiber once; returns whether any is left.
 fn resume_each(fibers: &mut [Option<Fiber>]) -> bool {
     let mut left = false;
     for slot in fibers {
@@ -82,7 +82,7 @@ fn resume_each(fibers: &mut [Option<Fiber>]) -> bool {
     left
 }
 
-/// Has `count` stacks at hand, so that no fiber starts unless all can.
+/// Ensures `count` stacks, so that no fiber starts unless all can.
 fn ensure_stacks(count: usize) -> std::io::Result<()> {
     STACKS.with_borrow_mut(|pool| {
         while pool.len() < count {

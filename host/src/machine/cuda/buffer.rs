@@ -1,4 +1,4 @@
-//! Buffers in GPU memory, typed.
+//! Typed buffers in GPU memory.
 
 use super::driver::{CUdeviceptr, DeviceMemory};
 use cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut};
@@ -6,7 +6,7 @@ use oxccl_shared::reduce::Element;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// Elements on a GPU, to be read.
+/// Elements on a GPU, for reading.
 #[derive(Debug)]
 pub struct DeviceSlice<'a, T> {
     address: CUdeviceptr,
@@ -14,7 +14,7 @@ pub struct DeviceSlice<'a, T> {
     memory: PhantomData<&'a [T]>,
 }
 
-/// Elements on a GPU, to be written.
+/// Elements on a GPU, for writing.
 #[derive(Debug)]
 pub struct DeviceSliceMut<'a, T> {
     address: CUdeviceptr,
@@ -30,7 +30,7 @@ impl<T> Clone for DeviceSlice<'_, T> {
 
 impl<T> Copy for DeviceSlice<'_, T> {}
 
-/// Where the elements `range` of `memory` begin.
+/// Address of the elements `range` of `memory`.
 fn address_of<T>(memory: &DeviceMemory, range: &Range<usize>) -> CUdeviceptr {
     let elems = memory.len() / size_of::<T>();
     assert!(
@@ -43,7 +43,7 @@ fn address_of<T>(memory: &DeviceMemory, range: &Range<usize>) -> CUdeviceptr {
 macro_rules! views {
     ($($view:ident, $memory:ty, $slice:ty, $trait:ident::$address:ident;)+) => { $(
         impl<'a, T: Element> $view<'a, T> {
-            /// The elements `range` of memory that is seen as elements of this type.
+            /// The elements `range` of memory that holds elements of this type.
             ///
             /// # Panics
             /// If the memory has fewer.
@@ -51,27 +51,28 @@ macro_rules! views {
                 $view { address: address_of::<T>(memory, &range), len: range.len(), memory: PhantomData }
             }
 
-            /// Elements at an address, such as another library's.
+            /// Elements at an address, for example another library's.
             ///
             /// # Safety
-            /// 1. They lie in memory that the GPU of whoever is given the view can use, as long as the view lives.
+            /// 1. They lie in memory that the GPU of the call can access, as long as the view lives.
             pub unsafe fn from_raw(address: CUdeviceptr, len: usize) -> Self {
                 $view { address, len, memory: PhantomData }
             }
 
-            /// How many.
+            /// Number of elements.
             pub fn len(&self) -> usize {
                 self.len
             }
 
-            /// Whether there are none.
+            /// Whether it has no elements.
             pub fn is_empty(&self) -> bool {
                 self.len == 0
             }
         }
 
         impl<'a, T: Element> From<$slice> for $view<'a, T> {
-            /// cudarc's own tracking does not see the operations: whoever uses the slice on another stream orders the streams.
+            /// cudarc's own tracking does not see the operations: the caller must order streams before it uses the
+            /// slice on another one.
             fn from(slice: $slice) -> Self {
                 let (len, stream) = (slice.len(), slice.stream().clone());
                 let (address, _synchronised) = slice.$address(&stream);

@@ -1,4 +1,4 @@
-//! Where a rank's connections lie in its device's memory.
+//! Addresses of a rank's connections in its device's memory.
 
 use crate::gpu::GpuMemory;
 use oxccl_shared::abi::KernelLaunch;
@@ -11,9 +11,9 @@ pub struct ConnLists {
     pub send: u64,
     /// The consumers' ends.
     pub recv: u64,
-    /// How far each of `send` is.
+    /// The cursor of each of `send`.
     pub send_cursors: u64,
-    /// How far each of `recv` is.
+    /// The cursor of each of `recv`.
     pub recv_cursors: u64,
     /// Our position and the rank at each position, for each channel.
     pub rings: u64,
@@ -23,14 +23,14 @@ pub struct ConnLists {
     pub nconns: u32,
 }
 
-/// All lists, and the memory that they lie in.
+/// All lists, and their memory.
 #[derive(Debug)]
 pub struct ConnTables {
     /// Rings: one connection a channel and direction.
     pub ring: ConnLists,
-    /// Every peer, by rank, a channel and direction.
+    /// Connections to every peer, by rank, a channel and direction.
     pub mesh: ConnLists,
-    /// Trees, where they were asked for: children and parent, a channel and direction.
+    /// Trees, if connected: children and parent, a channel and direction.
     pub tree: ConnLists,
     /// A line of memory that operations without buffers may use.
     pub scratch: u64,
@@ -52,7 +52,7 @@ impl ConnLists {
         }
     }
 
-    /// Fills in what a launch over these connections says of them.
+    /// Fills in a launch's fields for these connections.
     pub(super) fn fill(&self, launch: &mut KernelLaunch) {
         launch.send = std::ptr::without_provenance(self.send as usize);
         launch.recv = std::ptr::without_provenance(self.recv as usize);

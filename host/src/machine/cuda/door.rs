@@ -1,12 +1,13 @@
-//! The one way for orders to a communicator's proxy, those of calls and those of graphs, in the order in which kernels run.
+//! The order gate: it issues the proxy orders of calls and of graphs in the order in which kernels run.
 //!
-//! A call gives its orders at once, and nobody else gives any: no lock, no atomic. The kernels of a graph run when it is launched, so
-//! theirs are given then, by a thread of the driver. As long as there is such a graph, what a call gave at once would overtake what
-//! a graph that waits on the stream will give. So the sink is then behind a lock, and calls have their orders given by the stream
-//! when it comes to them, too. When the last graph is gone and no call waits for its turn, the call takes the sink back.
+//! Without graphs, a call issues its orders at once and is the only issuer: no lock, no atomic. The kernels of a
+//! graph run when it is launched, so a thread of the driver issues their orders then. While such a graph exists,
+//! orders that a call issues at once would overtake those of a graph that waits on the stream. So the sink is then
+//! behind a lock, and calls too issue their orders by a host function on the stream. When the last graph is gone and
+//! no call waits for its turn, the call takes the sink back.
 //!
-//! A thread of the driver serves many streams, perhaps of other ranks: it holds the lock for as long as it takes to queue some
-//! records, and so does the call, which calls no driver meanwhile.
+//! A thread of the driver serves many streams, perhaps of other ranks. It holds the lock while it queues some
+//! records; so does the call, which does not call the driver meanwhile.
 
 use crate::gpu::HostWork;
 use crate::launch::Health;
@@ -15,53 +16,53 @@ use oxccl_shared::abi::KERNEL_MESSAGES_MAX;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Where orders go.
+/// The destination of orders.
 pub(crate) trait Sink: Send + 'static {
-    /// Takes an order without waiting.
+    /// Accepts an order without blocking.
     fn give(&mut self, order: ProxyOrder);
-    /// Whether all orders are done.
+    /// Whether all orders are complete.
     fn is_done(&self) -> bool;
 }
 
-/// The end of the thread that calls.
+/// The calling thread's end.
 pub(super) struct Door<S: Sink> {
-    /// Here unless graphs, or calls of their time, may give.
+    /// Set unless graphs, or calls made while they exist, may issue orders.
     own: Option<S>,
-    /// Behind it, for threads of the driver.
+    /// The shared part, for threads of the driver.
     behind: Arc<Behind<S>>,
 }
 
-/// The sink, when others than the calling thread may give to it. As work of a stream it is the turn of the oldest call that waits
-/// for one; calls of a communicator have their turns in the order of their calling, because streams run them so.
+/// The sink, when threads other than the caller's may issue orders. As a stream's host function it is the turn of the
+/// oldest waiting call; the turns of a communicator's calls come in call order, because streams run them so.
 pub(crate) struct Behind<S: Sink> {
     state: Mutex<State<S>>,
     health: Arc<Health>,
 }
 
 struct State<S> {
-    /// Nothing while the calling thread has it, and when the communicator is gone.
+    /// None while the calling thread has it, and when the communicator is gone.
     sink: Option<S>,
-    /// Parts of graphs that live, and calls that wait for their turn.
+    /// Number of live graph nodes and of waiting calls.
     users: usize,
-    /// Of these calls, in order; the last of each call is marked.
+    /// The orders of these calls, in sequence; the last of each call is marked.
     waiting: VecDeque<(ProxyOrder, bool)>,
 }
 
-/// The orders of a call that was captured, to be given at each launch of its graph.
+/// The orders of a captured call, issued at each launch of its graph.
 pub(crate) struct Replay<S: Sink> {
     behind: Arc<Behind<S>>,
     orders: Box<[ProxyOrder]>,
 }
 
 impl<S: Sink> Door<S> {
-    /// A door before `sink`, which is given nothing more once the communicator has stopped.
+    /// A gate before `sink`, which gets no more orders once the communicator has stopped.
     pub fn new(sink: S, health: Arc<Health>) -> Door<S> {
         let state = State { sink: None, users: 0, waiting: VecDeque::new() };
         Door { own: Some(sink), behind: Arc::new(Behind { state: Mutex::new(state), health }) }
     }
 
-    /// Gives the orders of a call, if that can be now. Otherwise its stream must do what is returned before it runs the call's kernel,
-    /// or [`Self::withdraw`] be told that it will not.
+    /// Issues the orders of a call, if that is possible now. Otherwise the caller must enqueue the returned host
+    /// function before the call's kernel, or call [`Self::withdraw`].
     #[must_use = "given now, or to be given by the stream"]
     pub fn call(&mut self, orders: &[ProxyOrder]) -> Option<Arc<Behind<S>>> {
         if self.own.is_none() {
@@ -79,7 +80,7 @@ impl<S: Sink> Door<S> {
         None
     }
 
-    /// The latest call that was to have its turn on a stream has none.
+    /// Cancels the turn of the latest call.
     pub fn withdraw(&mut self) {
         let mut state = self.behind.lock();
         state.waiting.pop_back();
@@ -100,7 +101,7 @@ impl<S: Sink> Door<S> {
         Replay { behind: self.behind.clone(), orders: orders.into() }
     }
 
-    /// Whether everything that was given, or waits for its turn, is done.
+    /// Whether all orders issued or waiting for their turn are complete.
     pub fn is_done(&self) -> bool {
         if let Some(sink) = &self.own {
             return sink.is_done();
@@ -111,7 +112,7 @@ impl<S: Sink> Door<S> {
 }
 
 impl<S: Sink> Drop for Door<S> {
-    /// Graphs that are launched later, and turns that come later, find nothing to give to.
+    /// Later graph launches and turns find no sink.
     fn drop(&mut self) {
         let sink = self.behind.lock().sink.take();
         // The lock is free again: a sink may take its time to end.
@@ -126,14 +127,14 @@ impl<S: Sink> Behind<S> {
 }
 
 impl<S> State<S> {
-    /// Where to give to, if that is of any use: nobody takes what is given after a communicator has stopped.
+    /// The sink, if it is of use: after a communicator has stopped, no thread takes orders.
     fn sink(&mut self, health: &Health) -> Option<&mut S> {
         self.sink.as_mut().filter(|_| !health.is_stopped())
     }
 }
 
 impl<S: Sink> HostWork for Behind<S> {
-    /// Gives the orders of the oldest call that waits for its turn.
+    /// Issues the orders of the oldest waiting call.
     fn run(&self) {
         let mut state = self.lock();
         while let Some((order, is_last)) = state.waiting.pop_front() {
@@ -168,7 +169,7 @@ mod tests {
     use super::*;
     use crate::launch::Fault;
 
-    /// Tags in the order in which they were given.
+    /// Tags in the order of issue.
     struct Given(Arc<Mutex<Vec<u32>>>);
 
     impl Sink for Given {
@@ -182,20 +183,20 @@ mod tests {
 
     type Part = (Box<Replay<Given>>, Vec<u32>);
 
-    /// A step of a stream: what the host does, and what a kernel needs to have been given then.
+    /// A step of a stream: what the host does, and the orders that a kernel needs.
     enum Step {
         Turn(Arc<Behind<Given>>),
         Part(Arc<Vec<Part>>, usize),
         Kernel(Vec<u32>),
     }
 
-    /// A communicator whose operations go to one stream after the other, as if they were one.
+    /// A communicator whose operations use one stream after the other, as if they were one.
     struct Play {
         door: Door<Given>,
         given: Arc<Mutex<Vec<u32>>>,
         stream: VecDeque<Step>,
         graphs: Vec<Arc<Vec<Part>>>,
-        /// What kernels have used, in order.
+        /// Tags that kernels have used, in order.
         used: Vec<u32>,
         tag: u32,
         direct: usize,
@@ -230,7 +231,7 @@ mod tests {
 
         fn refused(&mut self, count: u32) {
             let (_, orders) = self.orders(count);
-            // What was given at once ends a communicator whose launch is refused: only turns are withdrawn.
+            // Orders issued at once end a communicator whose launch is refused: only turns are withdrawn.
             if !self.graphs.is_empty() {
                 let turn = self.door.call(&orders);
                 assert!(turn.is_some());
@@ -247,7 +248,8 @@ mod tests {
             self.graphs.push(Arc::new(parts));
         }
 
-        /// Its orders come one after the other, each at any time before its kernel: here `ahead` of them before the first.
+        /// Its orders come one after the other, each at any time before its kernel: here `ahead` of them before the
+        /// first.
         fn launch(&mut self, graph: usize, ahead: usize) {
             let parts = self.graphs[graph].clone();
             let ahead = ahead.min(parts.len());
@@ -281,7 +283,7 @@ mod tests {
         }
     }
 
-    /// Everything in every order, thousands of times: a kernel finds its orders given, and given in the order of kernels.
+    /// All interleavings at random, thousands of times: a kernel finds its orders issued, in the order of kernels.
     #[test]
     fn orders_are_given_in_the_order_of_kernels_whoever_gives_them() {
         let mut random = 1u64;
@@ -319,7 +321,7 @@ mod tests {
         );
     }
 
-    /// The last graph is destroyed while a call of its time has not had its turn yet.
+    /// The last graph is destroyed while a call made in its lifetime still waits for its turn.
     #[test]
     fn a_call_does_not_overtake_one_that_waits_for_its_turn() {
         let mut play = Play::new();
@@ -350,7 +352,7 @@ mod tests {
         assert_eq!(*given.lock().unwrap(), [1]);
     }
 
-    /// A thread that calls and the driver's, at once: under Miri and sanitizers, and for what tells of deadlocks.
+    /// A calling thread and the driver's, concurrently: for Miri, sanitizers and deadlock detection.
     #[test]
     fn graphs_are_launched_and_dropped_on_other_threads() {
         let given = Arc::new(Mutex::new(Vec::new()));

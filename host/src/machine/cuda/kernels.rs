@@ -1,4 +1,4 @@
-//! The kernels of a device, loaded when its communicators are made.
+//! The kernels of a device, loaded when its communicators are created.
 
 use super::driver::{Device, Function, Module, RelaxedCapture};
 use crate::gpu::KernelError;
@@ -26,7 +26,7 @@ struct Loaded {
 static OF_DEVICES: LazyLock<Mutex<HashMap<u32, Weak<DeviceKernels>>>> = LazyLock::new(Mutex::default);
 
 impl DeviceKernels {
-    /// Those of `device`, from the bundle at `path`, or wherever bundles are looked for. The first communicator on a device
+    /// The kernels of `device`, from the bundle at `path` or in a default place. The first communicator on a device
     /// decides for those that live at the same time.
     ///
     /// # Errors
@@ -42,11 +42,11 @@ impl DeviceKernels {
         Ok(kernels)
     }
 
-    /// A kernel that can run in blocks of so many threads. Loading takes milliseconds, once for each function and type, and
-    /// works while the thread captures a graph.
+    /// A kernel that can run in blocks of so many threads. Loading takes milliseconds, once for each function and
+    /// type, and works during stream capture.
     ///
     /// # Errors
-    /// [`KernelError`]; of the images that fit, the first one's refusal.
+    /// [`KernelError`]; if several images fit, the first one's refusal.
     pub fn get(&self, id: KernelId, threads: u32) -> Result<Function, KernelError> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(function) = loaded.functions.get(&id) {
@@ -55,8 +55,8 @@ impl DeviceKernels {
         let _relaxed = RelaxedCapture::enter(self.device.driver());
         let entry = id.entry();
         let function = self.load(&mut loaded, &entry)?;
-        // The driver loads a function when it is first needed, and may wait for running kernels then. Asking for its limits makes it
-        // load.
+        // The driver loads a function at its first use, and may wait for running kernels then. Querying its limits
+        // makes it load now.
         let threads_max = function.threads_max()?;
         if threads > threads_max {
             let device = self.device.id();
@@ -73,7 +73,7 @@ impl DeviceKernels {
     ///
     /// Returns whether all are loaded.
     pub fn load_all(&self, kernels: &[(KernelId, u32)]) -> bool {
-        // Asking for a function's limits needs the GPU's context; a GPU that has none says so to whoever uses it next.
+        // Querying a function's limits needs the GPU's context; a missing context is an error of the next use.
         let _bound = self.device.bind().ok();
         let mut has_all = true;
         for (id, threads) in kernels {

@@ -7,7 +7,7 @@ use crate::plan::device::{Arrangement, Batch, MessageWant, arrange};
 use oxccl_shared::abi::{KERNEL_MESSAGES_MAX, KernelMessage, MessageArgs};
 use std::ffi::c_void;
 
-/// Memory for the messages of the group being enqueued, kept from one to the next.
+/// Memory for the messages of the group being enqueued, kept from one group to the next.
 #[derive(Default)]
 pub(super) struct MessageScratch {
     wants: Vec<MessageWant>,
@@ -65,7 +65,7 @@ impl Cuda {
         Ok(())
     }
 
-    /// What the proxy must do for a launch's messages, those of a connection in the order in which the kernel carries them.
+    /// The proxy orders of a launch's messages; those of a connection in the order in which the kernel carries them.
     fn order_messages(&mut self, batch: &Batch<'_>, messages: &[(Message, u32)], args: &MessageArgs) {
         let Some(net) = &mut self.parts.net else { return };
         for (placed, message) in batch.placed.iter().zip(&args.messages) {

@@ -1,26 +1,26 @@
-//! One operation after the other, whichever streams they are put on.
+//! Stream order of a communicator's operations: one after the other, on any streams.
 
 use super::driver::{CaptureId, CudaError, Device, Event, StreamRef};
 
-/// The operations of a communicator use the same connections, so each waits for the one before. Within a stream that comes by
-/// itself; where the stream changes, an event that follows every operation is waited for.
+/// The operations of a communicator use the same connections, so each waits for the one before. Within a stream that
+/// is implicit; where the stream changes, the new stream waits for an event that follows every operation.
 ///
-/// What is captured into graphs is ordered within its capture only, by an event of the same kind: whoever launches the graph orders
-/// it. Of captures that take turns on one thread, each is ordered since its latest turn began.
+/// Captured operations are ordered within their capture only, by an event of the same kind: the program orders graph
+/// launches. If captures alternate on one thread, each is ordered since its latest turn began.
 #[derive(Debug)]
 pub(super) struct Order {
     device: Device,
-    /// Recorded behind the latest operation that ran on a stream.
+    /// Recorded after the latest operation that ran on a stream.
     done: Event,
-    /// The same of those that were captured: an event that was recorded within a capture is good for nothing else.
+    /// The same for captured operations: an event recorded within a capture is usable only there.
     captured: Event,
     /// For streams that join.
     joined: Event,
-    /// The stream that `done` is on.
+    /// The stream of `done`.
     on: Option<usize>,
-    /// The capture and the stream that `captured` is on.
+    /// The capture and the stream of `captured`.
     captured_on: Option<(CaptureId, usize)>,
-    /// What the operation being put on a stream becomes part of, if that is a graph.
+    /// The capture of the operation being enqueued, if it is captured.
     capture: Option<CaptureId>,
 }
 
@@ -37,7 +37,7 @@ impl Order {
         })
     }
 
-    /// What comes now on `stream` waits for the operations before, and for what is on `others`.
+    /// Makes later work on `stream` wait for the previous operations, and for `others`.
     pub fn enter<'s>(
         &mut self,
         stream: StreamRef<'s>,
@@ -47,7 +47,7 @@ impl Order {
             other.record(&self.joined)?;
             stream.wait(&self.joined)?;
         }
-        // Asked now: if one of the others is being captured, so is this stream since it waits for that.
+        // Checked now: if one of the others is being captured, so is this stream since it waits for that.
         self.capture = stream.capturing()?.map(|capturing| capturing.id());
         let on = stream.raw().addr();
         match (self.capture, self.captured_on) {
@@ -60,7 +60,7 @@ impl Order {
         Ok(())
     }
 
-    /// The operation has been put on `stream`; what comes now on `others` waits for it.
+    /// Makes later work on `others` wait for the operation enqueued on `stream`.
     pub fn leave<'s>(
         &mut self,
         stream: StreamRef<'s>,
@@ -76,12 +76,12 @@ impl Order {
         Ok(())
     }
 
-    /// The capture that the operation being put on a stream becomes part of, if it is captured.
+    /// The capture of the operation being enqueued, if it is captured.
     pub fn capture(&self) -> Option<CaptureId> {
         self.capture
     }
 
-    /// Whether all operations are done that were not captured.
+    /// Whether all operations that were not captured are complete.
     pub fn is_done(&self) -> Result<bool, CudaError> {
         let _bound = self.device.bind()?;
         self.done.is_done()

@@ -1,4 +1,4 @@
-//! How a proxy is told of a kernel: now, when the stream comes to it, or at every launch of a graph.
+//! Issues a kernel's proxy orders: now, when the stream reaches it, or at every launch of a graph.
 
 use super::driver::StreamRef;
 use super::machine::Cuda;
@@ -14,7 +14,7 @@ impl Cuda {
             Telling::Needless => return Ok(false),
             Telling::Told => {}
             Telling::ByStream(turn) => {
-                // SAFETY: (1) `order` has just found that it is not.
+                // SAFETY: (1) `order` has just checked that it is not.
                 let put = unsafe { stream.run_once(turn) };
                 put.inspect_err(|_| net.withdraw())?;
             }

@@ -1,26 +1,26 @@
-//! Messages that are known before they come, so that their slots need not hold them.
+//! Expected messages: receives known in advance, whose slots need not hold the data.
 
 use super::BYPASS_MIN_BYTES;
 use oxccl_shared::abi::Step;
 use oxccl_shared::fifo::STEPS;
 use std::collections::VecDeque;
 
-/// Messages that one connection can expect at a time; further ones go through slots.
+/// Most expected messages of one connection; further ones go through slots.
 pub(crate) const EXPECTED_MAX: usize = 32;
 
-/// A message under Simple whose receive has begun.
+/// A message under Simple whose receive is posted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Expected {
-    /// The step that its first slot will be.
+    /// Its first step.
     pub first: Step,
-    /// Where the user wants it.
+    /// The user's buffer.
     pub dst: *mut u8,
     pub len_bytes: usize,
-    /// What its slots' headers say.
+    /// Tag of its slots' headers.
     pub tag: u32,
 }
 
-/// Where the bytes of one slot are wanted.
+/// The user's memory for one slot's bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Destination {
     pub start: *mut u8,
@@ -28,18 +28,19 @@ pub(crate) struct Destination {
     pub tag: u32,
 }
 
-/// Which slots of a block are received elsewhere.
+/// The slots of a block that are received in user memory.
 pub(crate) struct Arrivals {
-    /// Bytes of a full slot: how messages are cut.
+    /// Bytes of a full slot: the unit into which messages are split.
     slot_bytes: usize,
-    /// By their steps.
+    /// In the order of their steps.
     expected: VecDeque<Expected>,
-    /// Slots that have come, or are coming, and are not in the block.
+    /// Slots received, or being received, outside the block.
     placed: [Option<*mut u8>; STEPS],
     count: usize,
 }
 
-// SAFETY: who expects promises that the bytes may be written until the operation is over, by whichever thread has the connection.
+// SAFETY: the caller of `expect` promises that the bytes may be written until the operation is over, by the thread
+// that has the connection.
 unsafe impl Send for Arrivals {}
 
 impl Arrivals {
@@ -48,14 +49,14 @@ impl Arrivals {
         Arrivals { slot_bytes, expected, placed: [None; STEPS], count: 0 }
     }
 
-    /// A message will come; messages are named in the order of their steps. Nothing happens if too many are expected.
+    /// Adds an expected message; messages come in the order of their steps. Ignored if too many are expected.
     pub(crate) fn expect(&mut self, message: Expected) {
         if message.len_bytes >= BYPASS_MIN_BYTES && self.expected.len() < EXPECTED_MAX {
             self.expected.push_back(message);
         }
     }
 
-    /// Where the bytes of `step` are wanted, if not in its slot. Steps are asked for in order.
+    /// The user's memory for the bytes of `step`, if there is one. Call it for steps in order.
     pub(crate) fn of(&mut self, step: Step) -> Option<Destination> {
         self.forget_before(step);
         let Expected { first, dst, len_bytes, tag } = *self.expected.front()?;
@@ -65,7 +66,7 @@ impl Arrivals {
         is_worth_it.then(|| Destination { start: dst.wrapping_add(done_bytes), len_bytes, tag })
     }
 
-    /// Messages whose last slot is before `step` have come: they make room for others.
+    /// Removes messages whose last slot is before `step`: their space can be reused.
     pub(crate) fn forget_before(&mut self, step: Step) {
         let is_over = |message: &Expected| {
             step.0 >= message.first.0 + message.len_bytes.div_ceil(self.slot_bytes) as u64
@@ -75,26 +76,26 @@ impl Arrivals {
         }
     }
 
-    /// The bytes of `slot` are at `start`, or will be when it is full.
+    /// Records that the bytes of `slot` are at `start`, or will be when it is full.
     pub(crate) fn place(&mut self, slot: usize, start: *mut u8) {
         debug_assert!(self.placed[slot].is_none());
         self.placed[slot] = Some(start);
         self.count += 1;
     }
 
-    /// Where the bytes of `slot` are, if not in it. Whoever asks is about to empty it, and asks once.
+    /// The address of the bytes of `slot`, if not in it. Call it once, before emptying the slot.
     pub(crate) fn take(&mut self, slot: usize) -> Option<*mut u8> {
         let start = self.placed[slot].take();
         self.count -= usize::from(start.is_some());
         start
     }
 
-    /// Whether no slot is elsewhere.
+    /// Whether all slots are in the block.
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Forgets everything. Whether anything of a message was still to come at `step` or to be taken.
+    /// Removes everything. Returns whether a message was incomplete at `step` or not yet taken.
     pub(crate) fn forget(&mut self, step: Step) -> bool {
         self.forget_before(step);
         let was_left = !self.expected.is_empty() || self.count > 0;
@@ -122,7 +123,7 @@ mod tests {
     fn a_message_is_cut_as_its_sender_cuts_it() {
         let mut arrivals = Arrivals::new(SLOT_BYTES);
         arrivals.expect(expected(5, 0x1000, 2 * SLOT_BYTES + BYPASS_MIN_BYTES));
-        // Too short, then one whose last slot is.
+        // First too short, then one whose last slot is.
         arrivals.expect(expected(8, 0x9000, 100));
         arrivals.expect(expected(9, 0xa000, SLOT_BYTES + 100));
         assert_eq!(of(&mut arrivals, 4), None);

@@ -1,13 +1,13 @@
-//! Layer: host / net, slots whose bytes never lie in them.
-//! Takes: where the user has the bytes of a slot that is sent, or wants those of one that is to come.
-//! Gives: [`Loans`] and [`Arrivals`], which the two ends of a connection ask before they ask the slot.
+//! Layer: host / net, zero-copy.
+//! Takes: the user's memory of a slot that is sent, or of one that is expected.
+//! Gives: [`Loans`] and [`Arrivals`], which the two ends of a connection consult before the slot.
 //! Never: moves a byte.
 //!
 //! ```text
 //! user's buffer -> slot -> wire -> slot -> user's buffer      each arrow is a pass over memory
-//! user's buffer ---------> wire ---------> user's buffer      what is left of it
+//! user's buffer ---------> wire ---------> user's buffer      with zero-copy
 //! ```
-//! The slots are counted as ever, so that kernels, flow control and what travels are the same.
+//! Slots are counted as without it, so kernels, flow control and messages are the same.
 
 mod loans;
 mod arrivals;
@@ -17,5 +17,5 @@ pub(crate) use arrivals::EXPECTED_MAX;
 pub(crate) use arrivals::{Arrivals, Expected};
 pub(crate) use loans::Loans;
 
-/// From here on a slot's bytes are worth the account that is kept of where they are. Below, a copy is as cheap.
+/// From this size on zero-copy is worth its bookkeeping. Below, a copy is as cheap.
 pub(crate) const BYPASS_MIN_BYTES: usize = 8 << 10;

@@ -1,8 +1,8 @@
 //! Layer: host / net / loopback.
 //! Takes: threads of one process.
-//! Gives: a network without hardware: what [`super::message`] puts on a socket goes through a ring of bytes instead. For tests,
-//! and to tell what a connection costs from what the kernel costs.
-//! Never: blocks, locks or allocates once a connection stands.
+//! Gives: a network without hardware: [`super::message`] uses ring buffers instead of sockets. For tests, and to
+//! separate the costs of a connection from those of the kernel.
+//! Never: blocks, locks or allocates once a connection is up.
 
 mod pipe;
 
@@ -18,21 +18,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 const NAME: &str = "Loopback";
 const DEVICE: &str = "loopback0";
 const MAGIC: [u8; 4] = *b"OxLo";
-/// Bytes of a lane under way at most: fewer than a long message, so that those stop in the middle as they do on a wire.
+/// Most bytes in flight on a stream: fewer than a long message, so that those stop in the middle as on a wire.
 const PIPE_BYTES: usize = 64 << 10;
 
-/// Connections within one process; each is made of a control lane and `data_lanes` others.
+/// Connections within one process; each consists of a control stream and `data_lanes` others.
 #[derive(Debug)]
 pub struct Loopback {
     data_lanes: usize,
-    /// Where connectors leave what they connect, by the listener's number. Locked while connections are made.
+    /// Connections waiting for their listeners, by the listener's number. Locked while connections are set up.
     ports: Arc<Mutex<HashMap<u64, Port>>>,
 }
 
 type Port = Weak<Mutex<Option<Vec<PipeReader>>>>;
 
 impl Loopback {
-    /// A network of its own: its handles mean nothing to another.
+    /// A new network: its handles are invalid for any other.
     pub fn new(data_lanes: usize) -> Loopback {
         Loopback { data_lanes, ports: Arc::default() }
     }
@@ -134,7 +134,7 @@ impl Connector for LoopbackConnector {
     }
 }
 
-/// A panic while a lock is held leaves what it guards whole.
+/// A panic under a lock leaves the data consistent.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! A ring of bytes between two threads.
+//! A ring buffer between two threads.
 
 use crate::net::io::{Piece, StreamIo, pieces_bytes};
 use oxccl_shared::sync::{Sys, Word};
@@ -6,26 +6,26 @@ use rustix::io::Errno;
 use std::cell::UnsafeCell;
 use std::sync::Arc;
 
-/// The end that bytes go into.
+/// The writing end.
 pub(super) struct PipeWriter {
     ring: Arc<Ring>,
     head: u64,
 }
 
-/// The end that bytes come out of.
+/// The reading end.
 pub(super) struct PipeReader {
     ring: Arc<Ring>,
     tail: u64,
 }
 
-/// Bytes `tail..head` of an endless stream lie in the ring, each at its number modulo the length.
+/// Bytes `tail..head` of an endless stream are in the ring, each at its number modulo the length.
 struct Ring {
     /// Each byte has one owner at any time: the writer outside of `tail..head`, the reader inside.
     bytes: Box<[UnsafeCell<u8>]>,
-    /// Written by the writer only.
+    /// Writer: the writing end.
     head: Word<u64, Sys>,
     is_writer_gone: Word<u32, Sys>,
-    /// Written by the reader only.
+    /// Writer: the reading end.
     tail: Word<u64, Sys>,
     is_reader_gone: Word<u32, Sys>,
 }
@@ -49,7 +49,7 @@ pub(super) fn pipe(len_bytes: usize) -> (PipeWriter, PipeReader) {
 }
 
 impl Ring {
-    /// Where byte `number` is, and how many from there on lie one after the other.
+    /// The address of byte `number`, and how many bytes are contiguous from there.
     fn place(&self, number: u64) -> (*mut u8, usize) {
         let at = (number % self.bytes.len() as u64) as usize;
         let run = &self.bytes[at..];
@@ -113,8 +113,8 @@ impl StreamIo for PipeReader {
     }
 
     unsafe fn read(&mut self, pieces: &mut [Piece]) -> Result<usize, Errno> {
-        // Before the head: what a writer wrote before it went is seen then.
-        // ACQUIRE pairs with RELEASE in the writer's `drop`.
+        // Before the head: afterwards, a closing writer's last bytes are visible. ACQUIRE pairs with RELEASE in the
+        // writer's `drop`.
         let is_writer_gone = self.ring.is_writer_gone.load_acquire() != 0;
         // ACQUIRE pairs with RELEASE in `write`.
         let there_bytes = self.ring.head.load_acquire() - self.tail;

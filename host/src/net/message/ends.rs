@@ -1,4 +1,4 @@
-//! Who is at the two ends, for what is said when a connection breaks.
+//! The two ends of a connection, for error messages.
 
 use super::header::HeaderFault;
 use crate::net::NetError;
@@ -13,7 +13,7 @@ pub struct Ends {
     pub peer: String,
 }
 
-/// What stops a state machine; [`Ends`] add who and where.
+/// What stops a state machine; [`Ends`] add the addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fault {
     Closed { mid_message: bool },
@@ -22,7 +22,7 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    /// A failed system call: the peer's doing if it reset the connection.
+    /// A failed system call: the peer's fault if it reset the connection.
     pub(super) fn of_errno(call: &'static str, errno: Errno, mid_message: bool) -> Fault {
         match errno {
             Errno::PIPE | Errno::CONNRESET => Fault::Closed { mid_message },
@@ -47,7 +47,7 @@ impl Ends {
         }
     }
 
-    /// The caller's own mistake; the connection is none the worse.
+    /// The caller's own mistake, which leaves the connection unchanged.
     #[cold]
     pub(super) fn misuse(&self, call: &'static str, reason: &str) -> NetError {
         NetError::of_call(&self.device, call, reason.to_owned())

@@ -1,4 +1,4 @@
-//! The 16 bytes before every message on the control lane.
+//! The 16 bytes before every message on the control stream.
 
 use super::MESSAGE_MAX_BYTES;
 
@@ -8,16 +8,16 @@ pub(super) const HEADER_BYTES: usize = 16;
 const MAGIC: [u8; 2] = *b"On";
 const VERSION: u8 = 1;
 
-/// Where the body of a message is.
+/// The place of a message's body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Body {
-    /// Behind the header.
+    /// After the header.
     Inline = 0,
-    /// On the data lanes.
+    /// On the data streams.
     Striped = 1,
 }
 
-/// What precedes a message.
+/// Precedes a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Header {
     pub body: Body,
@@ -26,19 +26,19 @@ pub(super) struct Header {
     pub len_bytes: usize,
 }
 
-/// What is wrong with a header.
+/// Why a header is invalid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum HeaderFault {
     /// The stream is out of step, or another program is at the other end.
     Magic([u8; 2]),
     Version(u8),
-    /// No body is like that, or not on a connection with these lanes.
+    /// An unknown kind of body, or an impossible one on a connection with these streams.
     Body(u8),
     Number {
         expected: u32,
         found: u32,
     },
-    /// More bytes than the receive has room for.
+    /// More bytes than the receive's buffer has.
     Length {
         max_bytes: usize,
         found: u64,
@@ -46,7 +46,7 @@ pub(super) enum HeaderFault {
 }
 
 impl HeaderFault {
-    /// What was due and what came.
+    /// The expected and the actual value, as text.
     pub(super) fn words(self) -> (String, String) {
         match self {
             HeaderFault::Magic(found) => {
@@ -69,7 +69,7 @@ impl HeaderFault {
 }
 
 impl Header {
-    /// As it travels: magic, version, body, number, length, little-endian.
+    /// Encodes it: magic, version, body, number, length, little-endian.
     pub(super) fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..2].copy_from_slice(&MAGIC);
@@ -80,8 +80,8 @@ impl Header {
         bytes
     }
 
-    /// Reads what a peer sent as message `number`, for which there is room for `max_bytes`. `has_data_lanes`: whether a body
-    /// can be striped.
+    /// Decodes the header of message `number`, whose receive has `max_bytes`. `has_data_lanes`: whether a body can be
+    /// striped.
     pub(super) fn decode(
         bytes: &[u8; HEADER_BYTES],
         number: u32,

@@ -1,9 +1,9 @@
 //! Layer: host / net / message.
-//! Takes: lanes: one or more streams of bytes ([`StreamIo`](super::io::StreamIo)) on which nothing has travelled yet.
-//! Gives: [`Sender`] and [`Receiver`], the two communicators of a connection: messages in order over the first lane, the
-//! control lane, long ones striped over the others.
-//! Never: blocks, allocates or locks after construction; reads more from a lane than is owed to receives that were posted, but
-//! for the few kilobytes that it reads ahead on the control lane.
+//! Takes: one or more fresh byte streams ([`StreamIo`](super::io::StreamIo)).
+//! Gives: [`Sender`] and [`Receiver`], the two ends of a connection: messages in order over the first stream, the
+//! control stream, long ones striped over the others.
+//! Never: blocks, allocates or locks after construction; reads more from a stream than the posted receives need,
+//! except a few kilobytes of read-ahead on the control stream.
 //!
 //! ```text
 //! control  | header 0 | body 0 | header 1 | header 2 | body 2 ...     short messages are whole here
@@ -23,5 +23,5 @@ pub use ends::Ends;
 pub use receiver::Receiver;
 pub use sender::Sender;
 
-/// The longest message: far beyond any buffer, and a length of garbage is mostly longer.
+/// Most bytes of a message: far beyond any buffer, and a garbage length is usually longer.
 pub const MESSAGE_MAX_BYTES: usize = 1 << 40;

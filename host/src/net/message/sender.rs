@@ -9,12 +9,12 @@ use crate::net::io::{Piece, StreamIo, piece, pieces_bytes};
 use crate::net::{Comm, NetError, NetMemory, NetMemoryKind, Registration, Request, SendComm};
 use rustix::io::Errno;
 
-/// Messages that leave in one call on the control lane at most, while they are short.
+/// Most messages of one call on the control stream, while they are short.
 const BATCH: usize = 16;
-/// From here on a body is worth a call of its own.
+/// From this size on a body is worth its own call.
 const LONG_BYTES: usize = 64 << 10;
 
-/// A connection's sending end over `lanes`, the control lane first.
+/// The sending end of a connection over `lanes`, the control stream first.
 pub struct Sender<Io> {
     ends: Ends,
     lanes: Box<[Lane<Io>]>,
@@ -22,7 +22,7 @@ pub struct Sender<Io> {
     failed: Option<NetError>,
 }
 
-/// A stream and how far it is: `sent_bytes` of what message `number` has for it.
+/// State of a stream: `sent_bytes` of its part of message `number`.
 struct Lane<Io> {
     io: Io,
     number: u64,
@@ -37,11 +37,11 @@ struct Outgoing {
     is_striped: bool,
 }
 
-// SAFETY: `isend` has its caller promise that the bytes stay readable, from whichever thread drives the communicator.
+// SAFETY: the caller of `isend` promises that the bytes stay readable, from the thread that drives the communicator.
 unsafe impl Send for Outgoing {}
 
 impl<Io: StreamIo> Sender<Io> {
-    /// An end over these streams, at least one, on which nothing has travelled.
+    /// An end over these fresh streams, at least one.
     pub fn new(ends: Ends, lanes: Vec<Io>) -> Self {
         assert!(!lanes.is_empty(), "a connection has a control lane");
         let nothing =
@@ -54,7 +54,7 @@ impl<Io: StreamIo> Sender<Io> {
         self.failed.clone().map_or(Ok(()), Err)
     }
 
-    /// Writes what the lanes take.
+    /// Writes as much as the streams accept.
     fn progress(&mut self) -> Result<(), NetError> {
         self.check()?;
         let Sender { lanes, requests, .. } = self;
@@ -68,13 +68,13 @@ impl<Io: StreamIo> Sender<Io> {
     }
 }
 
-/// Headers, and bodies that are not striped. Several short messages leave together.
+/// Writes headers, and bodies that are not striped. Several short messages are sent together.
 fn write_control<Io: StreamIo>(lane: &mut Lane<Io>, requests: &mut Requests<Outgoing>) -> Result<(), Fault> {
     while lane.number < requests.next() {
         let mut pieces = [piece(std::ptr::null(), 0); 2 * BATCH];
         let count = gather(lane.number, lane.sent_bytes, requests, &mut pieces);
         let wanted_bytes = pieces_bytes(&pieces[..count]);
-        // SAFETY: headers are ours; bodies stay as they are until their request is done (`isend`).
+        // SAFETY: headers are ours; bodies stay unchanged until their request is complete (`isend`).
         let written_bytes = unsafe { write(&mut lane.io, &pieces[..count], lane.sent_bytes > 0) }?;
         let mut left_bytes = lane.sent_bytes + written_bytes;
         while lane.number < requests.next() && left_bytes >= requests.at(lane.number).control_bytes() {
@@ -90,7 +90,7 @@ fn write_control<Io: StreamIo>(lane: &mut Lane<Io>, requests: &mut Requests<Outg
     Ok(())
 }
 
-/// What follows on the control lane from `sent_bytes` of message `number` on, as pieces; returns how many.
+/// The pieces on the control stream from `sent_bytes` of message `number` on; returns their number.
 fn gather(
     number: u64,
     sent_bytes: usize,
@@ -105,10 +105,10 @@ fn gather(
         let body_bytes = outgoing.control_bytes() - HEADER_BYTES - body_sent;
         for (start, len_bytes) in [
             (header.as_ptr(), header.len()),
-            // What is behind the body's end is never reached: the lane moves on when all is sent.
+            // Bytes after the body's end are never reached: the stream advances when all is sent.
             (outgoing.body.wrapping_add(body_sent), body_bytes),
         ] {
-            // Only what has bytes left: the kernel walks every piece it is given.
+            // Only non-empty pieces: the kernel walks every piece.
             if len_bytes > 0 {
                 pieces[count] = piece(start, len_bytes);
                 count += 1;
@@ -122,7 +122,7 @@ fn gather(
     count
 }
 
-/// Stripes.
+/// Writes stripes.
 fn write_data<Io: StreamIo>(lanes: &mut [Lane<Io>], requests: &mut Requests<Outgoing>) -> Result<(), Fault> {
     let count = lanes.len();
     for (index, lane) in lanes.iter_mut().enumerate() {
@@ -133,7 +133,8 @@ fn write_data<Io: StreamIo>(lanes: &mut [Lane<Io>], requests: &mut Requests<Outg
                 let rest = stripe.start + lane.sent_bytes..stripe.end;
                 if !rest.is_empty() {
                     let pieces = [piece(outgoing.body.wrapping_add(rest.start), rest.len())];
-                    // SAFETY: the stripe lies within the body, which stays as it is until its request is done (`isend`).
+                    // SAFETY: the stripe lies within the body, which stays unchanged until its request is complete
+                    // (`isend`).
                     let written_bytes = unsafe { write(&mut lane.io, &pieces, true) }?;
                     lane.sent_bytes += written_bytes;
                     if written_bytes < rest.len() {
@@ -149,7 +150,7 @@ fn write_data<Io: StreamIo>(lanes: &mut [Lane<Io>], requests: &mut Requests<Outg
     Ok(())
 }
 
-/// One write; 0 if the stream takes nothing now.
+/// One write; 0 if the stream accepts nothing now.
 ///
 /// # Safety
 /// As [`StreamIo::write`].
@@ -163,7 +164,7 @@ unsafe fn write(io: &mut impl StreamIo, pieces: &[Piece], mid_message: bool) -> 
 }
 
 impl Outgoing {
-    /// What the control lane carries of it.
+    /// Its bytes on the control stream.
     fn control_bytes(&self) -> usize {
         HEADER_BYTES + if self.is_striped { 0 } else { self.len_bytes }
     }
@@ -213,13 +214,13 @@ impl<Io: StreamIo + Send> SendComm for Sender<Io> {
         let header = Header { body, number: number as u32, len_bytes }.encode();
         let stripes = if is_striped { Stripes::new(data_lanes, number, len_bytes).count() } else { 0 };
         let outgoing = Outgoing { header, body: start, len_bytes, is_striped };
-        // It leaves at the next test, together with what is begun until then: each call of the system costs as much as copying
+        // It is sent at the next test, with all sends until then: each system call costs as much as copying
         // kilobytes.
         Ok(Some(self.requests.add(outgoing, 1 + stripes)))
     }
 }
 
-/// Memory of this process needs no registration, and there is no other.
+/// Memory of this process needs no registration, and no other kind is supported.
 pub(super) fn host_only(ends: &Ends, memory: NetMemory<'_>) -> Result<Registration, NetError> {
     match memory.kind {
         NetMemoryKind::Host => Ok(Registration(0)),

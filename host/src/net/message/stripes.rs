@@ -1,13 +1,13 @@
-//! How a long message is spread over the data lanes. Both ends compute it alike.
+//! The division of a long message into stripes. Both ends compute the same.
 
 use std::ops::Range;
 
-/// Shorter pieces are not worth a lane: a system call and a wake-up cost as much as copying some tens of kilobytes.
+/// Shorter pieces are not worth a stream: a system call and a wake-up cost as much as copying some tens of kilobytes.
 const STRIPE_MIN_BYTES: usize = 64 << 10;
-/// Stripes begin on cache lines of the buffer.
+/// Stripes start on cache lines of the buffer.
 const ALIGN_BYTES: usize = 64;
 
-/// The stripes of one message over some data lanes.
+/// The stripes of one message over the data streams.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stripes {
     lanes: usize,
@@ -17,7 +17,7 @@ pub(super) struct Stripes {
 }
 
 impl Stripes {
-    /// Of the message of that number, over `lanes` > 0 data lanes.
+    /// The stripes of a message with this number, over `lanes` > 0 data streams.
     pub(super) fn new(lanes: usize, number: u64, len_bytes: usize) -> Stripes {
         let stripe_bytes = len_bytes.div_ceil(lanes).next_multiple_of(ALIGN_BYTES).max(STRIPE_MIN_BYTES);
         Stripes { lanes, number, len_bytes, stripe_bytes }
@@ -28,15 +28,15 @@ impl Stripes {
         lanes > 0 && len_bytes >= STRIPE_MIN_BYTES
     }
 
-    /// What data lane `lane` carries, perhaps nothing. The first stripe goes round the lanes from message to message, so that
-    /// those of fewer stripes than lanes use all in turn.
+    /// The stripe of data stream `lane`, possibly empty. The first stripe rotates from message to message, so that
+    /// messages of fewer stripes than streams use all in turn.
     pub(super) fn of_lane(&self, lane: usize) -> Range<usize> {
         let first = (self.number % self.lanes as u64) as usize;
         let start = (lane + self.lanes - first) % self.lanes * self.stripe_bytes;
         start.min(self.len_bytes)..(start + self.stripe_bytes).min(self.len_bytes)
     }
 
-    /// How many lanes carry some of it.
+    /// Number of streams with a stripe.
     pub(super) fn count(&self) -> u32 {
         self.len_bytes.div_ceil(self.stripe_bytes) as u32
     }

@@ -3,26 +3,26 @@
 use crate::bootstrap::InterfaceFilter;
 use std::time::Duration;
 
-/// Data sockets of one connection at most (`NCCL_SOCKET_NTHREADS` x `NCCL_NSOCKS_PERTHREAD`), as in NCCL.
+/// Most data sockets of one connection (`NCCL_SOCKET_NTHREADS` x `NCCL_NSOCKS_PERTHREAD`), as in NCCL.
 pub const DATA_SOCKETS_MAX: u32 = 64;
 
-/// Settings of the network over sockets. `Default` is what an empty environment gives.
+/// Settings of the network over sockets. `Default` is that of an empty environment.
 #[derive(Clone, Debug)]
 pub struct SocketConfig {
-    /// Which interfaces are devices (`NCCL_SOCKET_IFNAME`). Default: the real ones, or bridges if there are none, or the
-    /// loopback.
+    /// Interfaces to use as devices (`NCCL_SOCKET_IFNAME`). Default: the real ones, or bridges if there are none, or
+    /// the loopback.
     pub interfaces: Option<InterfaceFilter>,
     /// Restricts addresses to IPv4 (`Some(false)`) or IPv6 (`Some(true)`, `NCCL_SOCKET_FAMILY`). Default: either, IPv4 first.
     pub ipv6: Option<bool>,
-    /// Data sockets of a connection, besides the control socket. None (the default): the control socket carries everything, in
-    /// one system call per message.
+    /// Data sockets of a connection, besides the control socket. None (the default): the control socket carries
+    /// everything, in one system call per message.
     pub data_sockets: u32,
-    /// How long a connection may take to come about. Default 60 s.
+    /// Timeout for setting up a connection. Default 60 s.
     pub connect_timeout: Duration,
-    /// How long whoever connects to a listener may take to prove that it was told of it. Default 5 s.
+    /// Time limit of a peer's handshake with a listener. Default 5 s.
     pub handshake_timeout: Duration,
-    /// After how long a silent host counts as gone, while nothing is under way (TCP keep-alive). Default 20 s: later than the
-    /// bootstrap finds it out, which knows ranks and not only addresses.
+    /// When a silent host counts as gone, while no message is in flight (TCP keep-alive). Default 20 s: later than
+    /// the bootstrap's detection, which names ranks instead of addresses.
     pub peer_dead_after: Duration,
 }
 

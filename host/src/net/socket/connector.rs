@@ -12,7 +12,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// A connection whose sockets are being connected and prove that they were told of the listener.
+/// A connection during setup: its sockets connect and authenticate.
 pub(super) struct SocketConnector {
     device: String,
     peer: SocketAddr,

@@ -1,4 +1,4 @@
-//! Interfaces as devices, and which of them leads to an address.
+//! Interfaces as devices, and the choice of a device for a route.
 
 use super::config::SocketConfig;
 use crate::bootstrap::iface::{self, Interface};
@@ -6,7 +6,7 @@ use crate::net::NetError;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
 
-/// Mbit/s of an interface that does not say: virtual ones, mostly.
+/// Assumed speed in Mbit/s of an interface that does not report one: mostly virtual ones.
 const SPEED_UNKNOWN_MBPS: u32 = 10_000;
 
 /// An interface with one of its addresses.
@@ -27,7 +27,7 @@ pub(super) fn list(config: &SocketConfig) -> Result<Vec<Device>, NetError> {
         .collect())
 }
 
-/// Of the interfaces that the user admits: the best class if the user named none, else all. One address of each.
+/// The best class of interfaces if the user named none, else all that the user admits. One address of each.
 fn choose<'a>(interfaces: &'a [Interface], config: &SocketConfig) -> Vec<&'a Interface> {
     let filter = config.interfaces.as_ref();
     let mut chosen: Vec<&Interface> =
@@ -45,8 +45,8 @@ fn choose<'a>(interfaces: &'a [Interface], config: &SocketConfig) -> Vec<&'a Int
     firsts
 }
 
-/// Which of the devices a connection to `peer` leaves by: the preferred one where its network has that address, else the one
-/// that the kernel's route takes. Nobody is asked where neither says anything: then it is the preferred one.
+/// The device for a connection to `peer`: the preferred one if its network contains that address, else the one of the
+/// kernel's route. The preferred one if there is neither.
 pub(super) fn towards(devices: &[Device], peer: SocketAddr, preferred: usize) -> usize {
     let reaches = |device: &Device| device.interface.reaches(peer.ip());
     if devices.get(preferred).is_some_and(reaches) {
@@ -57,7 +57,7 @@ pub(super) fn towards(devices: &[Device], peer: SocketAddr, preferred: usize) ->
     devices.iter().position(is_routed).or_else(|| devices.iter().position(reaches)).unwrap_or(preferred)
 }
 
-/// The address that the kernel would give a socket connected to `peer`. Nothing is sent for it.
+/// The local address that the kernel would choose for `peer`. Sends nothing.
 fn source_towards(peer: SocketAddr) -> Option<IpAddr> {
     let any: SocketAddr = if peer.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" }.parse().ok()?;
     let socket = UdpSocket::bind(any).ok()?;
@@ -68,7 +68,7 @@ fn source_towards(peer: SocketAddr) -> Option<IpAddr> {
 fn describe(interface: &Interface, sysfs: &Path) -> Device {
     let folder = sysfs.join("class/net").join(&interface.name);
     let speed = std::fs::read_to_string(folder.join("speed")).ok();
-    // -1 where the link is down or the driver does not know; such interfaces exist only on paper or are virtual.
+    // -1 where the link is down or the driver does not know; such interfaces are unused or virtual.
     let speed = speed.and_then(|text| text.trim().parse::<u32>().ok()).filter(|mbps| *mbps > 0);
     let pci_path = std::fs::canonicalize(folder.join("device")).ok();
     Device {
@@ -116,7 +116,7 @@ mod tests {
         let towards = |peer: &str, preferred| towards(&devices, peer.parse().expect("an address"), preferred);
         assert_eq!(towards("10.0.1.9:1", 0), 0);
         assert_eq!(towards("10.0.1.9:1", 1), 0);
-        // Two that are alike: the preferred one.
+        // Of two equal ones: the preferred one.
         assert_eq!([towards("10.0.2.9:1", 0), towards("10.0.2.9:1", 1), towards("10.0.2.9:1", 2)], [1, 1, 2]);
         assert_eq!(towards("[fd77::1]:1", 2), 2);
     }

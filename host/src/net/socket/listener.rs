@@ -13,12 +13,12 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// A port that waits for the sockets of one connection.
+/// A listener for the sockets of one connection.
 pub(super) struct SocketListener {
     device: String,
     acceptor: Acceptor,
     peer_dead_after: Duration,
-    /// The connection whose sockets come, once one has.
+    /// The connection being accepted, once one has started.
     coming: Option<Coming>,
 }
 
@@ -29,7 +29,7 @@ struct Coming {
 }
 
 impl SocketListener {
-    /// A listener at a port of the kernel's choice, and its address.
+    /// Creates a listener on an ephemeral port, and returns its address.
     pub(super) fn new(
         device: &Device,
         token: Secret,
@@ -46,7 +46,7 @@ impl SocketListener {
         ))
     }
 
-    /// Takes a socket that has proved to know the token. Its place may still be nonsense, if another version made it.
+    /// Adds an authenticated socket. Its index may still be invalid, if another version sent it.
     fn take(&mut self, accepted: Accepted) {
         let Accepted { stream, remote, hello } = accepted;
         let Some(lane) = Lane::of(&hello) else {

@@ -1,11 +1,11 @@
 //! Layer: host / net / socket.
-//! Takes: the host's interfaces, as `NCCL_SOCKET_IFNAME` and `NCCL_SOCKET_FAMILY` admit them.
-//! Gives: the network that every host has. A connection is a control socket and, where the user wants them, data sockets
-//! over which long messages are striped; all of them prove to know the listener's token before anything else is read.
-//! A connection's sockets have its devices' addresses on both ends, so that it goes by the interfaces that were chosen.
-//! Never: blocks, starts a thread, allocates or locks once a connection stands.
+//! Takes: the host's interfaces, filtered by `NCCL_SOCKET_IFNAME` and `NCCL_SOCKET_FAMILY`.
+//! Gives: the network that every host has. A connection is a control socket and, if the user wants them, data sockets
+//! for striping long messages; each authenticates with the listener's token before anything else is read. A
+//! connection's sockets have its devices' addresses at both ends, so that they use the chosen interfaces.
+//! Never: blocks, starts a thread, allocates or locks once a connection is up.
 //!
-//! What travels is [`super::message`]'s; here it gets its sockets.
+//! [`super::message`] defines the wire format; this module provides the sockets.
 
 mod config;
 mod devices;
@@ -24,9 +24,9 @@ use std::sync::{Arc, Once};
 
 /// The network's name.
 const NAME: &str = "Socket";
-/// The first bytes of its handles.
+/// The first bytes of its listen handles.
 const MAGIC: [u8; 4] = *b"OxSk";
-/// Open connections that a device is said to have at most: what file descriptors allow, in order of magnitude.
+/// Most open connections of a device: the limit of file descriptors, in order of magnitude.
 const COMMS_MAX: u32 = 65_536;
 
 /// TCP over the host's interfaces.
@@ -48,7 +48,7 @@ pub fn open(config: &SocketConfig) -> Result<Arc<dyn Net>, NetError> {
     Ok(Arc::new(Socket { config: config.clone(), devices: devices::list(config)? }))
 }
 
-/// What whoever asks for threads is told, once.
+/// The warning for users who ask for threads.
 fn no_threads(data_sockets: u32) -> String {
     format!(
         "NCCL_SOCKET_NTHREADS x NCCL_NSOCKS_PERTHREAD: every connection has {data_sockets} data sockets, and no threads are started \
@@ -104,7 +104,7 @@ impl Net for Socket {
     }
 
     fn device_towards(&self, handle: &NetHandle, preferred: u32) -> u32 {
-        // `connect` says what is wrong with a bad handle.
+        // `connect` reports the error of a bad handle.
         let Ok(Invitation { addr, .. }) = Invitation::from_handle(handle, MAGIC) else { return preferred };
         devices::towards(&self.devices, addr, preferred as usize) as u32
     }

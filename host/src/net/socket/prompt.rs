@@ -1,26 +1,27 @@
-//! A socket whose short messages are seen before they are acknowledged.
+//! A socket that peeks at short messages before consuming them, which defers the ACK.
 //!
-//! Taking bytes out of a socket makes the operating system acknowledge them: some 2 us in which whoever waits for them waits on. So a
-//! read of what may be a short message only looks at the bytes, if its reader asks for that; they are taken at the next read, when nobody
-//! waits for anything. A reader that is also who waits gains nothing: it has one call of the system more before its next message.
-//! (To delay acknowledgements by `TCP_QUICKACK` would not do: a sender with ten segments under way waits for one, at worst 40 ms.)
+//! Consuming bytes makes the operating system send an ACK: some 2 us that the waiting thread would wait too. So with
+//! the low-latency hint a read of a possibly short message only peeks at the bytes; the next read, when no thread
+//! waits for anything, consumes them. A thread that both reads and waits gains nothing: it has one more system call
+//! before its next message. (Delaying ACKs by `TCP_QUICKACK` is no alternative: a sender with ten segments in flight
+//! waits for one, at worst 40 ms.)
 
 use crate::net::io::{Piece, StreamIo, piece, result};
 use rustix::io::Errno;
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 
-/// Bytes that a look shows at most.
+/// Most bytes of one peek.
 const SHOWN_MAX: usize = 4096;
 
 /// The receiving end of a stream.
 pub(super) struct Prompt {
     stream: TcpStream,
-    /// Whether short reads only look.
+    /// Whether short reads peek.
     is_prompt: bool,
-    /// So many bytes have been shown and not been taken.
+    /// Bytes peeked and not consumed.
     shown_bytes: usize,
-    /// Where they go: whoever was shown them has them.
+    /// Buffer for consuming them: the reader has them already.
     taken: Box<[u8; SHOWN_MAX]>,
 }
 
@@ -29,17 +30,18 @@ impl Prompt {
         Prompt { stream, is_prompt: false, shown_bytes: 0, taken: Box::new([0; SHOWN_MAX]) }
     }
 
-    /// Takes what has been shown.
+    /// Consumes the peeked bytes.
     fn settle(&mut self) -> Result<(), Errno> {
         while self.shown_bytes > 0 {
             let taken = &mut self.taken[..self.shown_bytes];
-            // SAFETY: the descriptor is open; the bytes are ours to write. TRUNC: they need not be, where the system can do without.
+            // SAFETY: the descriptor is open; the buffer is ours. TRUNC: the system need not write them, where it
+            // supports that.
             let n = unsafe {
                 let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
                 libc::recv(self.stream.as_raw_fd(), taken.as_mut_ptr().cast(), taken.len(), flags)
             };
             match result(n) {
-                // They were there.
+                // They were available.
                 Ok(0) | Err(Errno::AGAIN) => return Err(Errno::CONNRESET),
                 Ok(taken_bytes) => self.shown_bytes -= taken_bytes,
                 Err(Errno::INTR) => {}
@@ -82,9 +84,9 @@ impl StreamIo for Prompt {
 }
 
 impl Drop for Prompt {
-    /// A socket that is closed with bytes in it resets the connection instead of ending it.
+    /// Closing a socket with unread bytes resets the connection instead of ending it.
     fn drop(&mut self) {
-        // Whoever is gone need not be told anything.
+        // An error means that the peer is gone.
         let _ = self.settle();
     }
 }
@@ -103,7 +105,7 @@ mod tests {
         (sender, prompt)
     }
 
-    /// What one read gives, as soon as there is something.
+    /// The result of one read, as soon as there are bytes.
     fn next(prompt: &mut Prompt, is_short: bool, max_bytes: usize) -> Vec<u8> {
         let mut bytes = vec![0; max_bytes];
         let room = piece(bytes.as_mut_ptr(), max_bytes);
@@ -116,7 +118,7 @@ mod tests {
         }
     }
 
-    /// In any order of short reads and others, every byte comes once.
+    /// In any order of short reads and others, every byte arrives once.
     #[test]
     fn bytes_come_once_however_they_are_read() {
         let (mut sender, mut prompt) = pair();
@@ -133,7 +135,7 @@ mod tests {
         assert!(next(&mut prompt, true, 10).is_empty() && next(&mut prompt, false, 10).is_empty());
     }
 
-    /// Only whoever asked for it has bytes shown and not taken.
+    /// Only with the hint are bytes peeked and not consumed.
     #[test]
     fn bytes_are_taken_at_once_unless_the_reader_is_prompt() {
         for is_prompt in [true, false] {
@@ -145,7 +147,7 @@ mod tests {
         }
     }
 
-    /// The sender learns of an end, not of a reset, when all that it sent has been seen.
+    /// The sender sees an end, not a reset, if all that it sent has been peeked.
     #[test]
     fn an_end_that_has_seen_everything_is_no_reset() {
         let (mut sender, mut prompt) = pair();

@@ -1,4 +1,4 @@
-//! How many channels rings get.
+//! Number of channels of rings.
 
 use crate::plan::tuning::Machine;
 
@@ -6,10 +6,10 @@ use crate::plan::tuning::Machine;
 /// the search finds there.
 const BLOCK_GBYTES: f64 = 360.0 / 64.0;
 
-/// Channels for these rings, of which `tuned` are the most that pay, and `wanted` the fewest that the user wants.
+/// Channels for these rings: at most `tuned`, at least `wanted` by the user.
 ///
-/// As many as the links need blocks, and at least two for each channel that the search found, as NCCL has; where rings differ,
-/// all of them equally often, for else some links would have more to carry than others.
+/// As many as the links need blocks, and at least two for each channel of the search, as in NCCL. Different rings are
+/// used equally often: otherwise some links would carry more than others.
 pub(super) fn ring_channels(rings: &[Vec<u32>], machine: &Machine, tuned: u32, wanted: Option<u32>) -> u32 {
     let period = period(rings);
     let found = &machine.ring;
@@ -24,7 +24,7 @@ pub(super) fn ring_channels(rings: &[Vec<u32>], machine: &Machine, tuned: u32, w
     if count <= tuned { count } else { (tuned / period * period).max(period.min(tuned)) }
 }
 
-/// After how many rings the same ones come again.
+/// Number of rings after which they repeat.
 fn period(rings: &[Vec<u32>]) -> u32 {
     let repeats = |period: &usize| rings.iter().zip(&rings[*period..]).all(|(a, b)| a == b);
     (1..rings.len()).find(repeats).unwrap_or(rings.len()).max(1) as u32

@@ -1,9 +1,9 @@
-//! From a group's sends and receives to launches and lanes.
+//! Arranges a group's sends and receives into launches and lanes.
 //!
-//! Both ends of a message must put it on the same channels, in the same line format, and no launch may wait for one that its
-//! peer has put behind it. Neither knows what else the other has to send. So all of it follows from what both know: the
-//! message's length, how many of its kind precede it between the two, and how far apart their ranks are. A lane is one peer and
-//! one direction; its messages run in order, by blocks of their own.
+//! Both ends of a message must use the same channels and protocol, and no launch may wait for one that its peer
+//! launches later. Neither knows the other's further messages. So all of it follows from facts that both know: the
+//! message's length, the number of earlier messages of its kind between the two, and the distance of their ranks. A
+//! lane is one peer and one direction; blocks of its own run its messages in order.
 
 use super::facts::DeviceFacts;
 use super::kernel::KernelId;

@@ -1,11 +1,12 @@
 //! Layer: host / plan / device, the plans of GPU kernels.
-//! Takes: a call and what the ranks found out about their devices at init.
-//! Gives: a [`DevicePlan`]: which kernel, how many blocks and threads, chunk sizes; for sends and receives the launches and
-//! lanes that they go into. The same on every rank for the same call.
+//! Takes: a call and the ranks' facts about their devices.
+//! Gives: a [`DevicePlan`]: kernel, number of blocks and threads, chunk sizes; for sends and receives the launches
+//! and lanes. The same on every rank for the same call.
 //! Never: I/O, a clock, unsafe code, a device.
 //!
-//! From below: `kernel`, what there is; `tuning`, numbers that were measured; `count`, channels of rings; `facts`, what the ranks agreed on; `choose`; `collective` and
-//! `messages`; `repertoire`, all kernels that these may choose.
+//! From below: `kernel`, the available kernels; `tuning`, measured numbers; `count`, channels of rings; `facts`, what
+//! the ranks agreed on; `choose`; `collective` and `messages`; `repertoire`, the set of kernels that these may
+//! choose.
 
 mod kernel;
 mod tuning;

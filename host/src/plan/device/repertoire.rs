@@ -1,4 +1,4 @@
-//! Which kernels a communicator may ever launch.
+//! The kernel set of a communicator: all kernels that it may launch.
 
 use super::facts::DeviceFacts;
 use super::kernel::KernelId;
@@ -7,13 +7,13 @@ use crate::plan::Call;
 use oxccl_shared::abi::{DataType, Func, RedOp};
 
 impl DeviceFacts {
-    /// Every kernel that some call may need, and the threads of its blocks.
+    /// Every kernel that a call may need, and the threads of its blocks.
     pub fn repertoire(&self) -> Vec<(KernelId, u32)> {
         let mut kernels: Vec<(KernelId, u32)> = message_kernels(self).collect();
         for (func, dtype) in
             Func::ALL.iter().flat_map(|func| DataType::ALL.iter().map(move |dtype| (*func, *dtype)))
         {
-            // What is only for short calls, and what is for all.
+            // Lengths for kernels of short calls, and of all calls.
             let calls = [0, 1, 1 << 40].map(|count| Call { func, dtype, op: RedOp::Sum, root: 0, count });
             for candidate in KernelId::offered(func).iter() {
                 if calls.iter().any(|call| self.offered(call).has(candidate)) {
@@ -23,7 +23,7 @@ impl DeviceFacts {
                 }
             }
         }
-        // Those that only move are the same for all types.
+        // Kernels that only move data are the same for all types.
         let mut seen = std::collections::HashSet::new();
         kernels.retain(|(kernel, _)| seen.insert(*kernel));
         kernels

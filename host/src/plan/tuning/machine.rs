@@ -1,19 +1,19 @@
-//! What the model knows of the machine.
+//! The model's facts about the machine.
 
 use super::constants::Architecture;
 use crate::topology::{Agreed, HostLanes, PathKind, Reach};
 use core::fmt;
 
-/// The ranks and what connects them; equal on every rank.
+/// The ranks and their connections; equal on every rank.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Machine {
     /// What the ranks run on.
     pub architecture: Architecture,
     /// Ranks.
     pub nranks: u32,
-    /// Hosts, of as many ranks each.
+    /// Number of hosts, with equally many ranks each.
     pub nhosts: u32,
-    /// Whether speeds and kinds of routes are those of a searched graph, and not what its kind usually has.
+    /// Whether speeds and path types come from a searched graph, instead of typical values.
     pub is_searched: bool,
     /// The rings' channels.
     pub ring: Speeds,
@@ -21,13 +21,13 @@ pub struct Machine {
     pub tree: Speeds,
     /// Steps from the farthest leaf of a tree to its root, inside a host and between hosts.
     pub tree_depth: [u32; 2],
-    /// What connects pairs, for algorithms that go to everybody.
+    /// Connections of pairs, for direct algorithms.
     pub pairs: Pairs,
-    /// What a processor adds to a step where there is a network, in microseconds.
+    /// CPU time of a network step, in microseconds.
     pub net_overhead_us: f64,
 }
 
-/// The channels of a graph, as the search found them.
+/// The channels of a graph, from the search.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Speeds {
     /// Channels.
@@ -36,11 +36,11 @@ pub struct Speeds {
     pub intra_bw: f64,
     /// GB/s of each between hosts.
     pub inter_bw: f64,
-    /// Of the network, in microseconds.
+    /// Latency of the network, in microseconds.
     pub inter_latency_us: f64,
-    /// Farthest kind of route inside a host.
+    /// Farthest path type inside a host.
     pub intra: PathKind,
-    /// Farthest kind of route to the network.
+    /// Farthest path type to the network.
     pub inter: PathKind,
 }
 
@@ -53,17 +53,17 @@ pub struct Pairs {
     pub kind: PathKind,
 }
 
-/// What a rank's device of a network does.
+/// Speed of a rank's network device.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct NetSpeed {
     /// GB/s.
     pub gbytes: f64,
-    /// Microseconds of one message beside its bytes.
+    /// Latency of one message in microseconds.
     pub latency_us: f64,
 }
 
 impl Machine {
-    /// Ranks of one host that are connected as well as their kind allows, and by nothing that is known better.
+    /// Ranks of one host with typical connections for their kind.
     pub fn nominal(architecture: Architecture, nranks: u32) -> Machine {
         let (channels, bw) = architecture.constants().nominal;
         let intra = if architecture.is_gpu() { PathKind::Nvl } else { PathKind::Loc };
@@ -88,8 +88,8 @@ impl Machine {
         }
     }
 
-    /// GPUs, the oldest of this compute capability (90 is 9.0), whose hosts' channels were searched and agreed on. Of a host that
-    /// nobody could look at only its ranks are known: then all speeds are those that GPUs of the kind usually have.
+    /// GPUs, the oldest of this compute capability (90 is 9.0), with the agreed channels of their hosts. If a host
+    /// has no topology, all speeds are typical values.
     pub fn of_agreed(sm: u32, agreed: &Agreed) -> Machine {
         let Agreed { reach: [ring, tree], pairs, posts_slowly, hosts } = agreed;
         let ranks_of = |host: &HostLanes| host.rings.first().map_or(0, Vec::len) as u32;
@@ -112,7 +112,7 @@ impl Machine {
         }
     }
 
-    /// The same where rings, trees or pairs lead through memory of the host, whatever links their GPUs.
+    /// The same if rings, trees or pairs use host memory, whatever links their GPUs.
     pub fn through_host(mut self, [rings, trees, pairs]: [bool; 3]) -> Machine {
         let kinds =
             [(rings, &mut self.ring.intra), (trees, &mut self.tree.intra), (pairs, &mut self.pairs.kind)];
@@ -122,11 +122,10 @@ impl Machine {
         self
     }
 
-    /// The same ranks in `nhosts` groups between which a network leads: it is what limits every channel, and what is inside hardly
-    /// counts.
+    /// The same ranks in `nhosts` groups with a network between them, which limits every channel.
     pub fn over_network(self, nhosts: u32, network: NetSpeed, [rings, trees]: [u32; 2]) -> Machine {
         let speeds = |inside: Speeds, channels: u32| {
-            // What is not connected is still estimated, for explanations.
+            // Unconnected channels are still estimated, for explanations.
             let channels = channels.max(1);
             let bw = network.gbytes / f64::from(channels);
             let inter_latency_us = network.latency_us;
@@ -157,7 +156,7 @@ impl Machine {
     }
 }
 
-/// Steps in which everybody is reached if everybody that has been reached reaches one more.
+/// Steps until all ranks are reached if every reached rank reaches one more per step.
 fn steps_of(n: u32) -> u32 {
     n.max(1).next_power_of_two().trailing_zeros()
 }
@@ -175,7 +174,8 @@ impl Speeds {
         }
     }
 
-    /// GB/s of all channels together. Between two hosts each channel has the NICs of both to itself, so that what is inside decides.
+    /// GB/s of all channels together. Between two hosts each channel has the NICs of both to itself, so the speed
+    /// inside a host decides.
     pub(super) fn total_bw(&self, nhosts: u32) -> f64 {
         f64::from(self.channels) * if nhosts <= 2 { self.intra_bw } else { self.inter_bw }
     }

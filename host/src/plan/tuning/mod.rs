@@ -1,11 +1,11 @@
-//! Layer: host / plan / tuning, what a plan is chosen by.
-//! Takes: a call, the machine's speeds, what the user restricts, and tables that were measured.
+//! Layer: host / plan / tuning, the choice of algorithm and protocol.
+//! Takes: a call, the machine's speeds, the user's restrictions, and measured tables.
 //! Gives: a [`Choice`] of algorithm and protocol, and an [`Explanation`] of it; the same on every rank.
-//! Never: I/O, a clock, unsafe code. Reading a tuning file is the API's: here is only what its text means.
+//! Never: I/O, a clock, unsafe code. The API reads tuning files: this module parses their text.
 //!
-//! Four voices, the first that has something to say about a call decides: what the user restricts leaves some candidates; of those a
-//! table that was measured on this machine (`oxccl tune`) names one; then a table that was measured on machines of this kind and is
-//! built in; then the model of latency and bandwidth.
+//! Four policies, of which the first with an answer decides: the user's restrictions leave some candidates; of those
+//! a table measured on this machine (`oxccl tune`) names one; then a built-in table measured on machines of this
+//! kind; then the model of latency and bandwidth.
 
 mod candidate;
 mod restrict;

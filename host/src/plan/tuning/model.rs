@@ -1,7 +1,8 @@
-//! How long a candidate takes: a latency and a bandwidth.
+//! The model's time of a candidate: a latency and a bandwidth.
 //!
-//! Rings and trees follow the published model of NCCL 2.30 (its `src/graph/tuning.cc`; docs/tuning.md has the formulas), with
-//! one change: a tree's share of the bandwidth is interpolated between powers of two, so that more bytes never take less time.
+//! Rings and trees follow the published model of NCCL 2.30 (its `src/graph/tuning.cc`; docs/tuning.md has the
+//! formulas), with one change: a tree's share of the bandwidth is interpolated between powers of two, so that more
+//! bytes never take less time.
 
 use super::candidate::{Candidate, algorithm_index};
 use super::machine::Machine;
@@ -63,7 +64,7 @@ fn latencies(candidate: Candidate, machine: &Machine, intra: PathKind) -> (f64, 
     let mut step = steps[a][p];
     let mut inter = constants.net_us[a][p];
     if machine.nhosts > 1 {
-        // By Simple a step over the network is two trips and three looks at the processor's words.
+        // With Simple a step over the network is two trips and three polls of the CPU's words.
         let is_simple = candidate.protocol == Protocol::Simple;
         let (trips, looks) = if is_simple { (2.0, 3.0) } else { (1.0, 1.0) };
         step = step.max(looks * machine.net_overhead_us);
@@ -91,7 +92,7 @@ fn ring(protocol: Protocol, call: &Call, machine: &Machine, bytes: u64) -> Estim
         Protocol::LL128 => (0.92 * total).min(channels * constants.ring_ll128_channel_bw[at]),
         Protocol::Simple => total,
     };
-    // Every byte passes every link this often.
+    // How often every byte crosses every link.
     let crossings = match call.func {
         Func::AllReduce => 2.0 * (n - 1.0) / n,
         Func::AllGather | Func::ReduceScatter => (n - 1.0) / n,
@@ -118,7 +119,7 @@ fn tree(protocol: Protocol, machine: &Machine, bytes: u64) -> Estimate {
         }
         Protocol::Simple => bus,
     };
-    // Up and down: every byte passes every link twice.
+    // Up and down: every byte crosses every link twice.
     let bandwidth = 0.5 * bus * share_at(constants.tree_shares[protocol as usize], bytes);
     Estimate::new(latency, bandwidth, bytes)
 }
@@ -181,8 +182,9 @@ fn collnet_chain(machine: &Machine, bytes: u64) -> Estimate {
     Estimate::new(latency, machine.tree.total_bw(machine.nhosts), bytes)
 }
 
-/// Channels that are worth their start for so many bytes, of those that are connected, in blocks of so many threads: NCCL's rule, by
-/// which every thread has a few bytes of every channel (`NCCL_LL_THREAD_THRESHOLD` and its like in its `src/include/comm.h`).
+/// Useful channels for so many bytes, of the connected ones, in blocks of so many threads: NCCL's rule, by which
+/// every thread has a few bytes of every channel (`NCCL_LL_THREAD_THRESHOLD` and similar constants in its
+/// `src/include/comm.h`).
 pub fn channels(candidate: Candidate, bytes: u64, machine: &Machine, threads: u32, connected: u32) -> u32 {
     let ranks = match candidate.algorithm {
         Algorithm::Ring => u64::from(machine.nranks),

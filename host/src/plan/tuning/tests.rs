@@ -1,4 +1,4 @@
-//! What holds of every model, machine and restriction; and what was measured stays chosen.
+//! Properties of all models, machines and restrictions; and measured choices stay chosen.
 
 use super::*;
 use crate::plan::device::{ChannelLimits, DeviceFacts, KernelId};
@@ -146,7 +146,7 @@ proptest! {
         for (backend, choice) in [(Backend::Gpu, gpu.choose(&call)), (Backend::Cpu, cpu.choose(&call))] {
             let Candidate { algorithm, protocol } = choice.candidate;
             prop_assert!(offered(backend, func).has(choice.candidate), "{choice:?}");
-            // A wish is honoured where the function has any of what is wished for.
+            // A preference is honoured where the function has any of its entries.
             let of = |allowed: &dyn Fn(Candidate) -> bool| offered(backend, func).iter().any(allowed);
             let has_algorithm = of(&|c| {
                 forced.allows_algorithm(func, c.algorithm)
@@ -189,7 +189,7 @@ fn cpu(nranks: u32, tuning: Tuning, forced: Forced, table: Option<TuneTable>) ->
     }
 }
 
-/// Four ranks on as many hosts, between which a network reduces at so many GB/s.
+/// Four ranks on as many hosts, with in-network reduction of so many GB/s.
 fn reducing(gbytes: f64, forced: Forced) -> Facts {
     let collnet = Collnet::There(CollnetFacts {
         reduces: Reduces::of(|dtype, op| Ok::<_, ()>(dtype != DataType::F16 && op != RedOp::Prod)).unwrap(),
@@ -208,7 +208,7 @@ fn a_network_that_reduces_is_taken_by_name_or_where_the_model_finds_it_faster_th
         let choice = named.choose(&call(Func::AllReduce, count));
         assert_eq!((choice.candidate, choice.reason), (chain, Reason::Only));
     }
-    // What it does not reduce, and what is no reduction, goes as without.
+    // Unsupported reductions, and other functions, go as without.
     let all_reduce = call(Func::AllReduce, 1000);
     for other in [
         Call { dtype: DataType::F16, ..all_reduce },
@@ -227,7 +227,7 @@ fn a_network_that_reduces_is_taken_by_name_or_where_the_model_finds_it_faster_th
     assert_eq!((free.candidate, free.reason), (chain, Reason::Model));
     let forbidden = reducing(2.0, Forced::default().with_algorithms("^collnetchain").unwrap()).choose(&long);
     assert!(matches!(forbidden.reason, Reason::Measured { .. }), "{forbidden:?}");
-    // Without such a network nothing changes.
+    // Without in-network reduction nothing changes.
     let without = Facts { collnet: Collnet::OneHost, ..reducing(2.0, Forced::default()) };
     assert!(matches!(without.choose(&long).reason, Reason::Measured { .. }));
     let explained = without.explain(&long).to_string();
@@ -245,7 +245,7 @@ fn an_order_for_a_network_that_reduces_says_why_there_is_none() {
     assert!(error.contains("NCCL_ALGO") && error.contains("(collnetchain: there is no plugin)"), "{error}");
     let error = DeviceFacts::check(&forced, 8).unwrap_err().to_string();
     assert!(error.contains("collnetchain is for ranks on CPUs so far"), "{error}");
-    // Beside others it is a wish.
+    // Beside others it is a preference.
     let forced = Forced::default().with_algorithms("ring,collnetchain").unwrap();
     assert_eq!(Facts::check(&forced, Some("there is no plugin")), Ok(()));
 }

@@ -1,4 +1,5 @@
-//! One piece of memory per rank, or one on its GPU and one on the host, and everybody's address of it.
+//! Memory of all ranks of a host: one allocation per rank, or one on its GPU and one on the host, and the addresses
+//! of all of them.
 
 use super::card::Offer;
 use super::descriptors::{Mailbox, Party};
@@ -21,31 +22,31 @@ use std::sync::Arc;
 pub struct ArenaWanted<'a> {
     /// This rank's device.
     pub device: &'a dyn Gpu,
-    /// What all ranks gathered about each other.
+    /// Peer info of all ranks.
     pub peers: &'a [PeerInfo],
-    /// What the user allows; equal on all ranks.
+    /// The user's settings; equal on all ranks.
     pub settings: &'a P2pSettings,
-    /// Ranks of this host whose GPUs' memory this rank's is not to use, though it might.
+    /// Ranks of this host whose GPU memory must not be used, although it could be.
     pub refused: &'a [u32],
-    /// Bytes of a rank's memories, as [`Side::ALL`] has them, if pairs meet where the [`Sides`] say; equal on all ranks.
+    /// Bytes of a rank's memories in the order of [`Side::ALL`], given the domain of each pair; equal on all ranks.
     pub lens: &'a dyn Fn(&Sides, u32) -> [usize; 2],
 }
 
-/// Memory of every rank of this host, reachable from this rank's device: for each pair on their GPUs if these reach each other, else on
-/// the host.
+/// Memory of every rank of this host, accessible from this rank's device: GPU memory for pairs whose GPUs have peer
+/// access, host memory for the others.
 ///
 /// Kernels that use it must have ended, here and on the peers, before it is closed or dropped.
 #[derive(Debug)]
 pub struct Arena {
     rank: u32,
     sides: Sides,
-    /// As [`Side::ALL`] has them.
+    /// In the order of [`Side::ALL`].
     parts: [Part; 2],
-    /// Whether the driver relies on nobody freeing memory that another process has mapped.
+    /// Whether the driver forbids freeing memory that another process has mapped.
     frees_after_all: bool,
 }
 
-/// One side of all ranks' memory. Fields in this order: peers' memory is unmapped before the own is freed.
+/// All ranks' memory in one domain. Field order matters: peers' memory is unmapped before our own is freed.
 #[derive(Debug, Default)]
 struct Part {
     homes: Vec<Home>,
@@ -54,12 +55,12 @@ struct Part {
 }
 
 impl Arena {
-    /// Makes memory of zeros for this rank, and maps that of the others of its host which meet it there. All ranks of the
-    /// communicator call it at the same time. Returns once every rank has mapped everything.
+    /// Allocates zeroed memory for this rank, and maps that of the ranks that share it. All ranks of the communicator
+    /// call it at the same time. Returns once every rank has mapped everything.
     ///
     /// # Errors
-    /// The same step fails on every rank: on the guilty one with its own error, elsewhere with [`P2pError::PeerFailed`].
-    /// Nothing stays allocated and no file is left.
+    /// The same step fails on every rank: on the rank at fault with its own error, elsewhere with
+    /// [`P2pError::PeerFailed`]. Nothing stays allocated and no file is left.
     pub fn connect(bootstrap: &Bootstrap, wanted: &ArenaWanted<'_>) -> Result<Arena, P2pError> {
         let meeting = Meeting::gather(bootstrap, wanted)?;
         let mut method = meeting.first_method();
@@ -78,7 +79,7 @@ impl Arena {
         }
     }
 
-    /// The host's side first: it may go at any time if the devices' fails.
+    /// Host memory first: it can be freed at any time if the devices' fails.
     fn by(meeting: &Meeting<'_>, method: Method, wanted: &ArenaWanted<'_>) -> Result<Arena, Failed> {
         let sides = meeting.sides(method);
         let attempt = |side: Side| {
@@ -95,8 +96,8 @@ impl Arena {
         Ok(Arena { rank: meeting.rank, sides, parts: [device, host], frees_after_all })
     }
 
-    /// That side of the memory of `rank` as this rank's device addresses it: 256-byte aligned. `None` for a rank that does not meet this
-    /// one there, such as one of another host.
+    /// The memory of `rank` in that domain, as this rank's device addresses it: 256-byte aligned. `None` for a rank
+    /// that shares none with this one there, such as one of another host.
     pub fn base(&self, rank: u32, side: Side) -> Option<u64> {
         let Part { reached, own, .. } = &self.parts[side as usize];
         if rank == self.rank {
@@ -105,30 +106,30 @@ impl Arena {
         reached.get(rank as usize)?.as_ref().map(|memory| memory.address())
     }
 
-    /// Where that side of the memory of `rank` lies, if ranks have any there.
+    /// The kind of the memory of `rank` in that domain, if it has any.
     pub fn home(&self, rank: u32, side: Side) -> Option<Home> {
         self.parts[side as usize].homes.get(rank as usize).copied()
     }
 
-    /// Where every pair of ranks meets.
+    /// The domain of every pair of ranks.
     pub fn sides(&self) -> &Sides {
         &self.sides
     }
 
-    /// Unmaps and frees in the order that the driver asks for. Every rank calls it, in the order of the bootstrap's other
-    /// collectives. If a rank has died or left, it does not wait for it.
+    /// Unmaps and frees in the order that the driver requires. Every rank calls it, in the order of the bootstrap's
+    /// other collectives. It does not wait for ranks that have died or left.
     pub fn close(self, bootstrap: &Bootstrap) {
         let Arena { parts: [device, host], frees_after_all, .. } = self;
         drop((host, device.reached));
         if frees_after_all {
-            // Whoever is gone has nothing mapped any more.
+            // A rank that is gone has nothing mapped any more.
             let _ = bootstrap.barrier();
         }
         drop(device.own);
     }
 }
 
-/// One side of memory, tried in one way.
+/// An attempt to allocate one domain with one method.
 struct Attempt<'a> {
     meeting: &'a Meeting<'a>,
     side: Side,
@@ -137,7 +138,7 @@ struct Attempt<'a> {
     len_bytes: Vec<usize>,
 }
 
-/// This rank's part, ready for the others.
+/// This rank's memory, ready to be mapped by the others.
 struct Made {
     memory: Arc<dyn GpuMemory>,
     offer: Offer,
@@ -157,7 +158,7 @@ impl<'a> Attempt<'a> {
         Attempt { meeting, side, sides, homes: meeting.homes(method, side, sides), len_bytes }
     }
 
-    /// Whether a rank has memory on this side. Whoever meets another there has.
+    /// Whether a rank has memory in this domain, that is, shares it with another rank.
     fn has_memory(&self, rank: u32) -> bool {
         self.len_bytes[rank as usize] > 0 || self.peers_of(rank).next().is_some()
     }
@@ -179,8 +180,8 @@ impl<'a> Attempt<'a> {
         .and_then(|offers| made.as_ref().map_or_else(|| Ok(Vec::new()), |made| self.open(made, &offers)));
         let (reached, said) = split(opened, |_| Vec::new());
         let agreed = agree(bootstrap, said);
-        // All have opened every file, or have failed: either way no name is needed any more. All names, because a rank that
-        // was killed leaves its own.
+        // All have opened every file, or have failed: no name is needed any more. Remove all names, because a rank
+        // that was killed leaves its own.
         self.forget_files();
         agreed?;
         let own = made.map(|made| made.memory);
@@ -264,13 +265,13 @@ impl<'a> Attempt<'a> {
         Ok(fds)
     }
 
-    /// The ranks that meet `rank` on this side.
+    /// The ranks that share memory with `rank` in this domain.
     fn peers_of(&self, rank: u32) -> impl Iterator<Item = u32> + '_ {
         let locals = self.meeting.locals(rank);
         locals.filter(move |peer| *peer != rank && self.sides.of(rank, *peer) == self.side)
     }
 
-    /// Those that meet this rank, in this process or in others.
+    /// Those that share memory with this rank, in this process or in others.
     fn others(&self, in_process: bool) -> impl Iterator<Item = u32> + '_ {
         let me = self.meeting.rank;
         self.peers_of(me).filter(move |peer| self.meeting.same_process(me, *peer) == in_process)
@@ -307,7 +308,7 @@ impl<'a> Attempt<'a> {
     }
 }
 
-/// A result as what there is, and what is said of it.
+/// Splits a result into its value and its message for the other ranks.
 fn split<T>(
     result: Result<T, P2pError>,
     say: impl Fn(&T) -> Vec<u8>,

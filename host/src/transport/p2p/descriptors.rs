@@ -1,8 +1,9 @@
-//! File descriptors between the processes of a host.
+//! Passes file descriptors between the processes of a host.
 //!
-//! Every rank binds a datagram socket whose name only the ranks know; then each sends its descriptor to those that want it
-//! and receives those that it wants. Datagrams need no connections, so that no order of connecting can deadlock, and one
-//! loop does both directions, so that full queues cannot either. Names are abstract: no file is left behind.
+//! Every rank binds a datagram socket whose name only the ranks know; then each sends its descriptor to the ranks
+//! that need it and receives those that it needs. Datagrams need no connections, so no order of connecting can
+//! deadlock, and one loop does both directions, so full queues cannot either. Names are abstract: no file is left
+//! behind.
 
 use crate::os::said;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -20,12 +21,12 @@ use thiserror::Error;
 /// Why descriptors could not be exchanged.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum PassError {
-    /// The system refused something.
+    /// A system call failed.
     #[error("{operation} of the socket for memory descriptors: {}", said(&(*.errno).into()))]
     System {
         /// The system call.
         operation: &'static str,
-        /// What it said.
+        /// Its error.
         errno: Errno,
     },
     /// A peer's socket does not take the descriptor.
@@ -35,19 +36,19 @@ pub enum PassError {
     Send {
         /// The peer.
         peer: u32,
-        /// What the system said.
+        /// The system's error.
         errno: Errno,
     },
-    /// Time ran out.
+    /// The timeout passed.
     #[error(
         "no memory descriptor from rank {peer} within {} s ({refused} messages of strangers were dropped)", .waited.as_secs_f64()
     )]
     Timeout {
-        /// The first peer whose descriptor is missing, or that takes none.
+        /// The first peer whose descriptor is missing, or that accepts none.
         peer: u32,
-        /// For how long it was tried.
+        /// The time waited.
         waited: Duration,
-        /// Messages that were not from whom they said, or that did not know the secret.
+        /// Messages of false senders, or without the secret.
         refused: u32,
     },
 }
@@ -55,11 +56,11 @@ pub enum PassError {
 /// The other end of an exchange.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Party {
-    /// Who.
+    /// The rank.
     pub rank: u32,
-    /// Its token: names its socket, and is what a message to it must begin with.
+    /// Its token: names its socket, and starts every message to it.
     pub token: u64,
-    /// Its process, where both processes count alike.
+    /// Its process, if both processes are in one PID namespace.
     pub pid: Option<u32>,
 }
 
@@ -67,7 +68,7 @@ pub(crate) struct Party {
 const MAGIC: [u8; 4] = *b"OXFD";
 const MESSAGE_BYTES: usize = 16;
 
-/// How long one wait for a message is at most: a full queue of a receiver wakes nobody when it drains.
+/// Longest wait for a message: a receiver's full queue wakes no sender when it drains.
 const POLL: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
 /// A rank's socket.
@@ -78,7 +79,7 @@ pub(crate) struct Mailbox {
 }
 
 impl Mailbox {
-    /// A socket under the name of `token`. Others may send once they know that it exists.
+    /// Binds a socket under the name of `token`. Others may send once they know that it exists.
     pub fn bind(token: u64) -> Result<Mailbox, PassError> {
         let system = |operation| move |errno| PassError::System { operation, errno };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -89,7 +90,8 @@ impl Mailbox {
         Ok(Mailbox { socket, token })
     }
 
-    /// Sends descriptors, as rank `me`, to those in `to`, and gives the descriptors of those in `from`, in that order.
+    /// Sends descriptors, as rank `me`, to those in `to`, and returns the descriptors of those in `from`, in that
+    /// order.
     pub fn exchange(
         &self,
         me: u32,
@@ -124,12 +126,12 @@ impl Mailbox {
                 return Err(PassError::Timeout { peer, waited, refused });
             }
             let mut ready = [PollFd::new(&self.socket, PollFlags::IN)];
-            // A signal ends the wait early; the loop looks again.
+            // A signal ends the wait early; the loop polls again.
             let _ = rustix::event::poll(&mut ready, Some(&POLL));
         }
     }
 
-    /// The next message that has come, if one has.
+    /// The next message, if one has arrived.
     fn receive(&self) -> Result<Option<Message>, PassError> {
         let mut message = Message::default();
         // Room for two credentials and four descriptors, more than a rank sends; aligned as control messages must be.
@@ -160,7 +162,7 @@ impl Mailbox {
     }
 }
 
-/// A message as it came.
+/// A received message.
 #[derive(Default)]
 struct Message {
     bytes: [u8; MESSAGE_BYTES],
@@ -209,7 +211,7 @@ impl Message {
         }
     }
 
-    /// Whether it is what `party` sends to the owner of `token`: the kernel vouches for user and process.
+    /// Whether `party` sent it to the owner of `token`: the kernel authenticates user and process.
     fn is_from(&self, party: &Party, token: u64) -> bool {
         self.fd.is_some()
             && self.bytes[..self.len.min(MESSAGE_BYTES)] == message(token, party.rank)
@@ -243,7 +245,7 @@ fn send(socket: &OwnedFd, to: Party, me: u32, fd: BorrowedFd<'_>) -> Result<bool
     let parts = [IoSlice::new(&bytes)];
     match rustix::net::sendmsg_addr(socket.as_fd(), &address(to.token)?, &parts, &mut control, flags) {
         Ok(_) => Ok(true),
-        // Too many descriptors on the way count like a full queue: both end when the receiver reads.
+        // Too many descriptors in flight count like a full queue: both end when the receiver reads.
         Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::TOOMANYREFS) => Ok(false),
         Err(errno) => Err(PassError::Send { peer: to.rank, errno }),
     }
@@ -306,7 +308,7 @@ mod tests {
         let [mine, other] = tokens();
         let (mailbox, sender) = (Mailbox::bind(mine).unwrap(), Mailbox::bind(other).unwrap());
         let spoof = file("spoof");
-        // Knows the name but not the token; says it is another rank; is another process than the rank it claims to be.
+        // Knows the name but not the token; claims another rank; is another process than the rank it claims to be.
         let name = address(mine).unwrap();
         let bytes = message(mine ^ 1, 1);
         let flags = SendFlags::empty();

@@ -1,4 +1,4 @@
-//! Why an arena could not be had.
+//! Why an arena cannot be set up.
 
 use super::descriptors::PassError;
 use super::home::Home;
@@ -7,26 +7,26 @@ use crate::gpu::{CudaError, DeviceId};
 use crate::mem::MemError;
 use thiserror::Error;
 
-/// Why ranks of a host do not reach each other's memory. Raised at communicator creation only.
+/// Why ranks of a host cannot access each other's memory. Raised at communicator creation only.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum P2pError {
-    /// This rank's device refused something that concerns no peer.
+    /// An error of this rank's device that concerns no peer.
     #[error("rank {rank}: {source}")]
     Device {
         /// This rank.
         rank: u32,
-        /// Why.
+        /// The cause.
         source: CudaError,
     },
-    /// Host memory could not be had or opened.
+    /// Host memory could not be allocated or opened.
     #[error("rank {rank}, for the memory of rank {owner}: {source}")]
     Memory {
         /// This rank.
         rank: u32,
-        /// Whose memory it was to be.
+        /// The rank whose memory it is.
         owner: u32,
-        /// Why.
+        /// The cause.
         source: MemError,
     },
     /// A peer's memory could not be mapped.
@@ -38,43 +38,43 @@ pub enum P2pError {
         rank: u32,
         /// Its device.
         device: DeviceId,
-        /// Whose memory it is.
+        /// The rank whose memory it is.
         peer: u32,
-        /// The device that it lies on, as that rank numbers it.
+        /// Its device, as that rank numbers it.
         peer_device: DeviceId,
-        /// Where it lies.
+        /// Its kind.
         home: Home,
-        /// Why.
+        /// The cause.
         source: CudaError,
     },
-    /// Descriptors of memory could not be exchanged with the other processes of the host.
+    /// Memory descriptors could not be exchanged with the other processes of the host.
     #[error("rank {rank}: {source}")]
     Pass {
         /// This rank.
         rank: u32,
-        /// Why.
+        /// The cause.
         source: PassError,
     },
-    /// A peer made another amount of memory than this rank computed for it.
+    /// A peer's memory has another length than this rank computed for it.
     #[error(
         "rank {peer} made {found} bytes of memory, rank {rank} expected {expected}; do all ranks have the same settings?"
     )]
     Length {
         /// This rank.
         rank: u32,
-        /// Whose memory it is.
+        /// The rank whose memory it is.
         peer: u32,
-        /// Bytes that this rank's caller expected.
+        /// Bytes that this rank expected.
         expected: u64,
-        /// Bytes that there are.
+        /// Its actual length.
         found: u64,
     },
-    /// A peer in this process let go of its memory before it could be used.
+    /// A peer in this process freed its memory before it could be used.
     #[error("rank {rank}: the memory of rank {peer}, of the same process, is gone")]
     Gone {
         /// This rank.
         rank: u32,
-        /// Whose memory it was.
+        /// The rank whose memory it was.
         peer: u32,
     },
     /// A peer's message is not one of this library's.
@@ -88,7 +88,7 @@ pub enum P2pError {
     PeerFailed {
         /// The first rank that failed.
         peer: u32,
-        /// What it said.
+        /// Its error.
         why: String,
     },
     /// The bootstrap failed meanwhile.
@@ -97,8 +97,8 @@ pub enum P2pError {
 }
 
 impl P2pError {
-    /// Whether another way to share memory may do better. Memory that has run out must not turn into a slower way unseen,
-    /// and a broken context or a peer of another version does not get better.
+    /// Whether another method may succeed. Memory exhaustion must not silently select a slower method, and a broken
+    /// context or a peer of another version does not improve.
     pub(super) fn allows_retry(&self) -> bool {
         match self {
             P2pError::Map { source, .. } | P2pError::Device { source, .. } => {

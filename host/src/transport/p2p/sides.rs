@@ -1,6 +1,6 @@
-//! Which memory each pair of ranks of a host meets in.
+//! The memory domain of each pair of ranks of a host.
 
-/// One of the two memories that a rank may have.
+/// A memory domain: one of the two memories that a rank may have.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Side {
     /// On its GPU.
@@ -14,7 +14,7 @@ impl Side {
     pub const ALL: [Side; 2] = [Side::Device, Side::Host];
 }
 
-/// The side of every pair; equal on every rank. Most pairs meet on GPUs, so only the others are listed.
+/// The domain of every pair; equal on every rank. Most pairs use GPU memory, so only the others are listed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Sides {
     /// Sorted, the lower rank first.
@@ -22,7 +22,7 @@ pub struct Sides {
 }
 
 impl Sides {
-    /// These pairs meet on the host, in whichever order their ranks are named.
+    /// The pairs that use host memory, in any order of their ranks.
     pub fn new(on_host: impl IntoIterator<Item = (u32, u32)>) -> Sides {
         let mut on_host: Vec<(u32, u32)> = on_host.into_iter().map(|(a, b)| (a.min(b), a.max(b))).collect();
         on_host.sort_unstable();
@@ -30,13 +30,13 @@ impl Sides {
         Sides { on_host }
     }
 
-    /// Where two ranks meet.
+    /// The domain of two ranks.
     pub fn of(&self, a: u32, b: u32) -> Side {
         let pair = (a.min(b), a.max(b));
         if self.on_host.binary_search(&pair).is_ok() { Side::Host } else { Side::Device }
     }
 
-    /// The pairs that meet on the host.
+    /// The pairs that use host memory.
     pub fn on_host(&self) -> &[(u32, u32)] {
         &self.on_host
     }

@@ -1,53 +1,53 @@
-//! Whether a NIC uses a GPU's memory itself, by NCCL's rules: pure.
+//! Whether a NIC accesses GPU memory directly (GPUDirect RDMA), by NCCL's rules: pure.
 
 use crate::gpu::RdmaFacts;
 use crate::net::{GdrConfig, MemoryKinds};
 use crate::topology::{NicReach, PathKind};
 use thiserror::Error;
 
-/// What decides.
+/// The facts of the decision.
 #[derive(Clone, Copy, Debug)]
 pub struct GdrCase {
-    /// How far the two may be from each other, if the user says so.
+    /// Farthest path type, if the user sets it.
     pub level: Option<PathKind>,
-    /// What else the user says.
+    /// The user's other settings.
     pub config: GdrConfig,
-    /// Which memory the NIC uses.
+    /// Kinds of memory that the NIC can access.
     pub nic: MemoryKinds,
-    /// What the driver says of the GPU.
+    /// The driver's facts about the GPU.
     pub gpu: RdmaFacts,
     /// The GPU's compute capability, as 90.
     pub sm: u32,
-    /// How far the two are from each other, if that is known.
+    /// The distance of the two, if known.
     pub reach: Option<NicReach>,
 }
 
-/// How a NIC uses a GPU's memory.
+/// How a NIC accesses GPU memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gdr {
-    /// The way to make memory known to it.
+    /// How the memory is registered.
     pub known_by: KnownBy,
-    /// Whether what is sent is read from there too, beside what is received.
+    /// Whether sends use it too, beside receives.
     pub reads: bool,
-    /// Whether what was received must be flushed before the GPU may look.
+    /// Whether received data must be flushed before the GPU may read it.
     pub needs_flush: bool,
 }
 
-/// How a NIC is told of a GPU's memory.
+/// How GPU memory is registered with a NIC.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KnownBy {
-    /// By a descriptor; if the driver gives none, by address where `or_address` says so.
+    /// By a dma-buf; if the driver provides none, by address where `or_address` permits it.
     DmaBuf {
-        /// The NIC is to take the bus, past a faster way to the GPU's CPU.
+        /// Map it over PCIe, although the GPU has a faster link to its CPU.
         over_pcie: bool,
-        /// There is another way.
+        /// Whether registration by address is possible too.
         or_address: bool,
     },
-    /// By its address: a module of the kernel, or the network, asks the driver.
+    /// By its address: a kernel module, or the network, asks the driver.
     Address,
 }
 
-/// Why a NIC does not use a GPU's memory.
+/// Why a NIC does not access GPU memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum NoGdr {
     #[error(
@@ -64,10 +64,10 @@ pub enum NoGdr {
     Far { kind: PathKind, level: PathKind },
 }
 
-/// Compute capability from which reads by a NIC are fast whatever else is on the bus.
+/// Compute capability from which a NIC's reads are fast despite other PCIe traffic.
 const FAST_READS_SM: u32 = 80;
 
-/// Whether the NIC of a case uses the GPU's memory, and how.
+/// Decides whether the NIC of a case uses GPUDirect RDMA, and how.
 ///
 /// # Errors
 /// Why not.
@@ -84,7 +84,7 @@ pub fn decide(case: &GdrCase) -> Result<Gdr, NoGdr> {
     if kind > level {
         return Err(reach.map_or(NoGdr::Nowhere(level), |_| NoGdr::Far { kind, level }));
     }
-    // Data takes the bus, while the word that announces them takes the chip-to-chip link and may pass them.
+    // Data takes the PCIe bus, while the word that announces it takes the chip-to-chip link and may overtake it.
     let parts_ways = reach.is_some_and(|reach| reach.has_c2c && reach.kind <= PathKind::Pxb);
     let or_address = nic.contains(MemoryKinds::CUDA);
     let by_dma_buf = nic.contains(MemoryKinds::DMA_BUF) && config.dma_buf && gpu.dma_buf;
@@ -94,7 +94,7 @@ pub fn decide(case: &GdrCase) -> Result<Gdr, NoGdr> {
         (false, false) if !config.dma_buf => return Err(NoGdr::NoDmaBuf("NCCL_DMABUF_ENABLE is 0")),
         (false, false) => return Err(NoGdr::NoDmaBuf("the GPU's driver makes none")),
     };
-    // Before Ampere reads share the bus badly with other traffic; with NVLink there is none.
+    // Before Ampere a NIC's reads compete badly with other PCIe traffic; with NVLink there is none.
     let reads_pay = sm >= FAST_READS_SM || reach.is_some_and(|reach| reach.is_joined);
     let needs_flush = config.flush.unwrap_or(!gpu.writes_are_ordered || parts_ways);
     Ok(Gdr { known_by, reads: config.read.unwrap_or(reads_pay), needs_flush })
@@ -107,7 +107,7 @@ mod tests {
 
     const NEAR: NicReach = NicReach { kind: PathKind::Pxb, has_c2c: false, is_joined: true };
 
-    /// Hopper and a NIC under its switches, both capable of everything.
+    /// Hopper and a NIC under its switches, both with all features.
     const CASE: GdrCase = GdrCase {
         level: None,
         config: GdrConfig { read: None, c2c: true, dma_buf: true, flush: None },
@@ -150,7 +150,7 @@ mod tests {
         assert!(decide(&GdrCase { config, ..grace }).is_err());
     }
 
-    /// The announcement does not push data ahead of it that came another way.
+    /// The announcement does not push data ahead of it that took another path.
     #[test]
     fn data_on_the_bus_and_announcements_on_the_link_need_a_flush() {
         let reach = Some(NicReach { has_c2c: true, ..NEAR });
@@ -200,7 +200,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever allows more distance forbids nothing.
+        /// Allowing more distance never disables anything.
         #[test]
         fn a_greater_level_allows_no_less(
             kind in proptest::sample::select(&PathKind::ALL[..]),

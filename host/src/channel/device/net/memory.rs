@@ -1,7 +1,9 @@
-//! Where connections over a network lie: control words and line slots in pinned host memory, counted slots there too or in the GPU's.
+//! Memory of connections over a network: control words and line slots in pinned host memory, Simple slots there too
+//! or in GPU memory.
 //!
-//! The proxy reads and writes pinned memory as memory of its process, every network as host memory, and kernels across PCIe, by the same
-//! instructions of system scope as any peer's memory (docs/memory-model.md). What lies in the GPU's memory only kernels and the NIC touch.
+//! The proxy accesses pinned memory as memory of its process, every network as host memory, and kernels over PCIe, by
+//! the same instructions of system scope as any peer's memory (docs/memory-model.md). Only kernels and the NIC access
+//! GPU memory.
 
 use super::places::NetPlace;
 use crate::gpu::{CudaError, Gpu, HostVisible, NicMemory};
@@ -9,9 +11,9 @@ use crate::proxy::progress::{Keep, ProxyBlock};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Who has memory for a rank's connections: its GPU's driver.
+/// Allocates memory for a rank's connections: its GPU's driver.
 pub(super) trait Source {
-    /// Memory of the host.
+    /// Allocates host memory.
     fn host(&self, len_bytes: usize) -> Result<HostMemory, CudaError>;
     /// Memory of the GPU.
     fn reached(&self, len_bytes: usize) -> Result<Arc<dyn NicMemory>, CudaError>;
@@ -28,7 +30,7 @@ impl Source for &dyn Gpu {
     }
 }
 
-/// Memory that the proxy and kernels share, of zeros in the beginning.
+/// Zeroed memory that the proxy and kernels share.
 #[derive(Clone)]
 pub(super) struct HostMemory {
     host: NonNull<u8>,
@@ -37,7 +39,7 @@ pub(super) struct HostMemory {
     keep: Keep,
 }
 
-// SAFETY: an address of memory that `keep` keeps, reachable from every thread; nothing here follows it.
+// SAFETY: an address of memory that `keep` keeps alive, reachable from every thread; nothing here dereferences it.
 unsafe impl Send for HostMemory {}
 
 impl HostMemory {
@@ -49,27 +51,27 @@ impl HostMemory {
         HostMemory { host, address: host.addr().get() as u64, len_bytes, keep: Arc::new(segment) }
     }
 
-    /// What keeps it.
+    /// The owner of the memory.
     pub fn keep(&self) -> Keep {
         self.keep.clone()
     }
 
-    /// Where a block begins for kernels.
+    /// Address of a block for kernels.
     pub fn address(&self, offset: usize) -> u64 {
         self.address + offset as u64
     }
 
-    /// A connection's block as the proxy sees it, of whose slots those are left to the caller that do not lie here.
+    /// A connection's block for the proxy. If its Simple slots are elsewhere, the caller adds them.
     ///
     /// # Safety
-    /// 1. The block's end keeps this memory, and nobody else makes a block of this place.
-    /// 2. Where the place has no counted slots here, the block is told where they are.
+    /// 1. The block's end keeps this memory alive, and nobody else creates a block of this place.
+    /// 2. If the place has no Simple slots here, the caller tells the block where they are.
     pub unsafe fn block(&self, place: &NetPlace) -> ProxyBlock {
         assert!(place.offset + place.host_bytes() <= self.len_bytes, "{place:?} lies outside");
         // SAFETY: checked to lie within the memory.
         let base = unsafe { self.host.add(place.offset) };
-        // SAFETY: (1) places are multiples of 128 in page-aligned zeros, kept by obligation 1, whole by obligation 2; (2) layouts of
-        // plans are valid.
+        // SAFETY: (1) places are multiples of 128 in page-aligned zeros, kept alive by obligation 1, complete by
+        // obligation 2; (2) layouts of plans are valid.
         unsafe { ProxyBlock::in_host(base, place.slots) }
     }
 }

@@ -1,4 +1,4 @@
-//! Which of a rank's connections lead over a network, and where their blocks lie: one after the other, in one piece of memory.
+//! A rank's connections over a network, and the places of their blocks: contiguous, in one allocation.
 
 use crate::channel::device::layout::{ConnName, DeviceLayout};
 use oxccl_shared::abi::{ConnLayout, Protocol};
@@ -7,40 +7,40 @@ use oxccl_shared::proto;
 /// One connection's half on this host: control words and slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NetPlace {
-    /// Which.
+    /// The connection.
     pub name: ConnName,
-    /// Where it begins.
+    /// Its offset.
     pub offset: usize,
     /// Its slots.
     pub slots: ConnLayout,
-    /// The first counted slot for kernels, where those slots lie elsewhere.
+    /// The first Simple slot for kernels, if those slots are elsewhere.
     pub counted: Option<u64>,
 }
 
 impl NetPlace {
-    /// Where counted slots begin in the layout, behind all others.
+    /// Offset of Simple slots in the layout, after all others.
     pub fn counted_offset(&self) -> usize {
         proto::slot_offset(Protocol::Simple, &self.slots, 0)
     }
 
-    /// Bytes of the host's memory.
+    /// Bytes of host memory.
     pub fn host_bytes(&self) -> usize {
         if self.counted.is_some() { self.counted_offset() } else { self.slots.total_bytes() }
     }
 }
 
-/// A rank's connections over a network, sorted by name: of those to a rank, and of those from it, that rank has its ends in the
-/// same order.
+/// A rank's connections over a network, sorted by name. The connections between two ranks are in the same order at
+/// both.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NetPlaces {
     /// All.
     pub places: Vec<NetPlace>,
-    /// Bytes of the host's memory.
+    /// Bytes of host memory.
     pub len_bytes: usize,
 }
 
 impl NetPlaces {
-    /// Those of `rank`.
+    /// The connections of `rank`.
     pub fn new(layout: &DeviceLayout, rank: u32) -> NetPlaces {
         let is_far = |name: &ConnName| layout.ways.is_net(rank, name.peer);
         let mut names: Vec<ConnName> = layout.conns(rank).filter(is_far).collect();
@@ -50,7 +50,7 @@ impl NetPlaces {
         NetPlaces { places: names.into_iter().map(place).collect(), len_bytes: 0 }.laid_out()
     }
 
-    /// The same, with the counted slots of some elsewhere: `counted` says where the first is, by place.
+    /// The same, with the Simple slots of some elsewhere: `counted` returns the address of the first, by place.
     pub fn with_counted(mut self, counted: impl Fn(usize) -> Option<u64>) -> NetPlaces {
         self.places.iter_mut().enumerate().for_each(|(at, place)| place.counted = counted(at));
         self.laid_out()
@@ -71,19 +71,19 @@ impl NetPlaces {
         Some(&self.places[at])
     }
 
-    /// Bytes of the connections to a rank, or from it, wherever they lie.
+    /// Bytes of the connections to a rank, or from it, in any memory.
     pub fn bytes_with(&self, peer: u32, is_send: bool) -> usize {
         let of_peer =
             self.places.iter().filter(|place| place.name.peer == peer && place.name.is_send == is_send);
         of_peer.map(|place| place.slots.total_bytes()).sum()
     }
 
-    /// The ranks at the other ends of those that send, or receive, in order.
+    /// The peers of the sending, or receiving, connections, in order.
     pub fn peers(&self, is_send: bool) -> Vec<u32> {
         self.one_way(is_send).map(|place| place.name.peer).collect()
     }
 
-    /// Those that send, or receive, in order.
+    /// The sending, or receiving, connections, in order.
     pub fn one_way(&self, is_send: bool) -> impl Iterator<Item = &NetPlace> {
         self.places.iter().filter(move |place| place.name.is_send == is_send)
     }
@@ -109,7 +109,7 @@ mod tests {
     }
 
     proptest! {
-        /// Every connection between groups has a place at both ends, and both count alike; no other has one.
+        /// Every connection between groups has a place at both ends, in the same order; no other has one.
         #[test]
         fn both_ends_list_the_same_connections(
             hosts in proptest::collection::vec(0u64..3, 2..8),

@@ -1,11 +1,11 @@
-//! Which processors are near a device of a network and the GPU that uses it.
+//! The CPUs near a network device and the GPU that uses it.
 
 use crate::net::Net;
 use crate::topology::BusId;
 use crate::topology::detect::Sysfs;
 use std::path::Path;
 
-/// The processors near a device that this process may use; near the GPU where the device is no PCI device. None if nobody knows.
+/// The CPUs near a device that this process may use; near the GPU if the device is no PCI device. None if unknown.
 pub(super) fn near(sysfs: &Sysfs, device: Option<&Path>, gpu: BusId, allowed: &[u64]) -> Vec<usize> {
     let gpu = sysfs.place(gpu);
     let near = device.or(gpu.as_deref()).map(|place| sysfs.processors_of(place)).unwrap_or_default();
@@ -13,12 +13,13 @@ pub(super) fn near(sysfs: &Sysfs, device: Option<&Path>, gpu: BusId, allowed: &[
     near.into_iter().filter(is_allowed).collect()
 }
 
-/// Threads of a rank's proxy at most.
+/// Most threads of a rank's proxy.
 const THREADS_MAX: u32 = 4;
-/// Of so many processors of a rank one is the proxy's.
+/// One in so many of a rank's CPUs is the proxy's.
 const PROCESSORS_PER_THREAD: u32 = 4;
 
-/// How many threads drive a rank's connections, on a host with so many processors for each rank: one, where a NIC moves the bytes.
+/// Number of threads that drive a rank's connections, given the host's CPUs for each rank: one, if a NIC moves the
+/// bytes.
 pub(super) fn proxy_threads(net: &dyn Net, processors_each: u32) -> u32 {
     if net.is_moved_by_processors() {
         (processors_each / PROCESSORS_PER_THREAD).clamp(1, THREADS_MAX)

@@ -1,48 +1,48 @@
-//! Why there are no channels.
+//! Why the survey found no channels.
 
 use crate::topology::{AgreeError, MergeError, SystemError, XmlError};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// What went wrong between looking at machines and having channels.
+/// An error between detection and channels.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum SurveyError {
-    /// A file that the user names cannot be used.
+    /// A file that the user names is unusable.
     #[error("rank {rank}: {variable}={}: {why}", path.display())]
     File {
-        /// Whose file.
+        /// The rank of the file.
         rank: u32,
         /// The variable that names it.
         variable: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         why: Box<FileError>,
     },
-    /// What the user's file describes is no machine of these ranks.
+    /// The user's file describes no machine of these ranks.
     #[error("rank {rank}: NCCL_TOPO_FILE={}: {source}", path.display())]
     System {
-        /// Whose file.
+        /// The rank of the file.
         rank: u32,
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: Box<SystemError>,
     },
-    /// A rank sees another machine than those of its host before it.
+    /// A rank sees another machine than the previous ranks of its host.
     #[error("rank {peer} sees another machine than rank {first}, which is on the same host: {source}")]
     Contradiction {
         /// The host's first rank.
         first: u32,
         /// The one that contradicts those before it.
         peer: u32,
-        /// In what.
+        /// The contradiction.
         source: MergeError,
     },
-    /// A rank's description of its host cannot be read.
+    /// A rank's view of its host is malformed.
     #[error("rank {peer} sent a malformed description of its host; do all ranks run the same OxCCL?")]
     Malformed {
-        /// Who sent it.
+        /// Its sender.
         peer: u32,
     },
     /// Ranks found different channels.
@@ -50,10 +50,10 @@ pub enum SurveyError {
     Agree(#[from] AgreeError),
 }
 
-/// Why a file cannot be used.
+/// Why a file is unusable.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum FileError {
-    /// The system refuses it.
+    /// It cannot be read.
     #[error("{0}")]
     Io(String),
     /// Its contents.

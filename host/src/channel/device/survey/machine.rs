@@ -1,4 +1,4 @@
-//! This rank's host: what its ranks see together, and the channels through it.
+//! This rank's host: the merged view of its ranks, and the channels through it.
 
 use super::SurveyWanted;
 use super::error::SurveyError;
@@ -10,7 +10,7 @@ use crate::topology::{
 };
 
 pub(super) enum Machine {
-    /// Nothing but who is there.
+    /// Only the ranks are known.
     Unknown {
         ranks: Vec<u32>,
     },
@@ -22,12 +22,12 @@ pub(super) struct Known {
     system: System,
     paths: Paths,
     graphs: Graphs,
-    /// Pairs of ranks that are too far to use each other's memory.
+    /// Pairs of ranks that are too far apart to access each other's memory.
     far: Vec<(u32, u32)>,
 }
 
 impl Machine {
-    /// From what all ranks said that they see; `ranks` are those of this host.
+    /// Merges the views of all ranks; `ranks` are those of this host.
     pub fn new(
         rank: u32,
         ranks: Vec<u32>,
@@ -68,7 +68,7 @@ impl Machine {
         }
     }
 
-    /// What the host has.
+    /// The host's inventory.
     pub fn inventory(self) -> Option<Inventory> {
         match self {
             Machine::Unknown { .. } => None,
@@ -76,7 +76,7 @@ impl Machine {
         }
     }
 
-    /// Ranks whose GPUs are too far for this rank's to use their memory. Of an unknown machine the driver knows more.
+    /// Ranks whose GPUs are too far away for access to their memory. For an unknown machine the driver decides.
     pub fn refused(&self, rank: u32) -> Vec<u32> {
         match self {
             Machine::Unknown { .. } => Vec::new(),
@@ -87,7 +87,7 @@ impl Machine {
         }
     }
 
-    /// Writes what the user wants to see, if it is this rank's to write.
+    /// Writes the user's dumps, if this rank is to write them.
     pub fn dump(&self, rank: u32, settings: &TopologySettings) -> Result<(), SurveyError> {
         let Machine::Known(known) = self else {
             let asked = [&settings.dump, &settings.graph_dump];
@@ -112,7 +112,7 @@ impl Machine {
     }
 }
 
-/// What each rank of the host sees; nothing if one of them cannot tell.
+/// Decodes each rank's view of the host; none if one of them has no view.
 fn read(ranks: &[u32], found: &[Vec<u8>]) -> Result<Option<Vec<Found>>, SurveyError> {
     let blocks = ranks.iter().map(|rank| (*rank, &found[*rank as usize]));
     if blocks.clone().any(|(_, block)| block.is_empty()) {
@@ -123,7 +123,8 @@ fn read(ranks: &[u32], found: &[Vec<u8>]) -> Result<Option<Vec<Found>>, SurveyEr
     blocks.map(sight).collect::<Result<_, _>>().map(Some)
 }
 
-/// All that the host's ranks see, in their order. Nothing if two have parts of one GPU: graphs know whole ones only.
+/// Merges the views of the host's ranks, in their order. None if two use parts of one GPU: graphs have whole ones
+/// only.
 fn merge(ranks: &[u32], sights: &[Found]) -> Result<Option<Inventory>, SurveyError> {
     let mut all = Inventory::new();
     for (peer, sight) in ranks.iter().zip(sights) {
@@ -148,7 +149,8 @@ fn refused(ranks: &[u32], sights: &[Found], inventory: &Inventory) -> Vec<(u32, 
     pairs.collect()
 }
 
-/// Pairs of ranks that may not use each other's memory, both ways round. Kernels go straight to it, not through a third GPU.
+/// Pairs of ranks that may not access each other's memory, in both orders. Kernels access it directly, not through a
+/// third GPU.
 fn far(system: &System, policy: PathPolicy) -> Vec<(u32, u32)> {
     let policy = PathPolicy { nvb: false, ..policy };
     let paths = Paths::new(system, &policy);

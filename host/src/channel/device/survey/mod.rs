@@ -1,7 +1,8 @@
 //! Layer: host / channel / device.
-//! Takes: what each rank sees of its host, settings and files.
+//! Takes: each rank's view of its host, settings and files.
 //! Gives: [`Survey`]: rings and trees over all ranks, the same on every rank, or the same error.
-//! Never: fails for want of facts: where a rank cannot tell what its host has, the host's ranks are taken in their order.
+//! Never: fails for lack of facts: if a rank cannot detect its host's topology, the host's ranks are used in rank
+//! order.
 //!
 //! ```text
 //! each rank    Found: its GPU, and what leads to it          all-gather
@@ -26,7 +27,7 @@ use crate::topology::{Agreed, BusId, Channels, Inventory, TopologySettings, agre
 use machine::Machine;
 use std::time::Instant;
 
-/// Where a rank is, and what its user says of the machine.
+/// A rank's position, and its user's topology settings.
 #[derive(Clone, Copy, Debug)]
 pub struct SurveyWanted<'a> {
     /// This rank's GPU.
@@ -35,27 +36,27 @@ pub struct SurveyWanted<'a> {
     pub hosts: &'a [u64],
     /// Files, levels, rings.
     pub settings: &'a TopologySettings,
-    /// How to look at the GPU: [`Found::look`], but for tests.
+    /// How to detect the topology: [`Found::look`], except in tests.
     pub look: fn(Inventory, Own) -> Result<Found, NvmlError>,
 }
 
-/// What was found.
+/// The result.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Survey {
     /// Rings and trees over all ranks.
     pub channels: Channels,
-    /// What all hosts' machines have; nothing is known where speeds are 0.
+    /// The common properties of all hosts' machines; speeds of 0 are unknown.
     pub agreed: Agreed,
-    /// Ranks of this host that are too far for this rank's GPU to use their GPUs' memory.
+    /// Ranks of this host whose GPUs are too far away for access to their memory.
     pub refused: Vec<u32>,
-    /// This rank's host, as its ranks see it together, if they can tell.
+    /// This rank's host, as its ranks see it together, if they can.
     pub machine: Option<Inventory>,
 }
 
 /// Finds the channels of a communicator. Every rank calls it at the same time.
 ///
 /// # Errors
-/// On every rank: on the guilty one what it is, elsewhere which rank that was.
+/// On every rank: on the rank at fault its own error, elsewhere one that names it.
 pub fn survey(bootstrap: &Bootstrap, wanted: &SurveyWanted<'_>) -> Result<Survey, ConnectError> {
     let (rank, start) = (bootstrap.rank().0, Instant::now());
     let found = look(rank, wanted).map(|found| found.map_or(Vec::new(), |found| found.to_bytes()));
@@ -73,7 +74,7 @@ pub fn survey(bootstrap: &Bootstrap, wanted: &SurveyWanted<'_>) -> Result<Survey
     let machine = machine?;
     let joined = agree_on(&said, wanted.hosts).map_err(|error| ConnectError::from(SurveyError::from(error)));
     let joined = joined.and_then(|agreed| Ok((Channels::join(&agreed.hosts)?, agreed)));
-    // All see the same, but must not leave before all have heard of it.
+    // All ranks see the same, but must not leave before all others have seen it.
     agree(bootstrap, joined.as_ref().map(|_| Vec::new()).map_err(Clone::clone))?;
     let (mut channels, agreed) = joined?;
     if let Some(rings) = &wanted.settings.rings {
@@ -84,7 +85,7 @@ pub fn survey(bootstrap: &Bootstrap, wanted: &SurveyWanted<'_>) -> Result<Survey
     Ok(Survey { channels, refused: machine.refused(rank), agreed, machine: machine.inventory() })
 }
 
-/// What this rank sees; nothing if its machine cannot be looked at and the user says nothing of it.
+/// This rank's view; none if its machine cannot be inspected and the user states nothing.
 fn look(rank: u32, wanted: &SurveyWanted<'_>) -> Result<Option<Found>, SurveyError> {
     let skeleton = match &wanted.settings.file {
         None => Inventory::new(),
