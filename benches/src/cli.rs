@@ -6,7 +6,8 @@
 use crate::collective::Collective;
 use crate::target::{Target, suite_sizes};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use oxccl_shared::abi::{Algorithm, DataType, Protocol, RedOp};
+use oxccl::plan::tuning::{Forced, ListError};
+use oxccl_shared::abi::{DataType, Protocol, RedOp};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -128,9 +129,9 @@ pub struct PerfArgs {
     /// Bytes by which buffers miss page alignment.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..4096))]
     pub misalign: u32,
-    /// OxCCL: this algorithm wherever the collective has it (ring, tree, direct, collnetchain).
-    #[arg(long, value_parser = named(Algorithm::from_name))]
-    pub algo: Option<Algorithm>,
+    /// OxCCL: algorithms, as NCCL_ALGO has them (ring, tree, oneshot, twoshot, collnetchain).
+    #[arg(long, value_parser = algorithms)]
+    pub algo: Option<String>,
     /// OxCCL: this protocol (ll, ll128, simple).
     #[arg(long, value_parser = named(Protocol::from_name))]
     pub proto: Option<Protocol>,
@@ -315,6 +316,11 @@ fn choice_of<T: Clone + Send + Sync + 'static>(
         "all" | "-1" => Ok(Choice::All),
         one => parse(one).map(Choice::One).ok_or_else(|| "see --help for the values".into()),
     }
+}
+
+/// A list that NCCL_ALGO could have.
+fn algorithms(text: &str) -> Result<String, ListError> {
+    Forced::default().with_algorithms(text).map(|_| text.to_owned())
 }
 
 fn named<T: Clone + Send + Sync + 'static>(

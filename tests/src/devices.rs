@@ -174,6 +174,7 @@ impl DeviceWorld {
 /// Settings of GPUs: with a bound on channels, slots are small.
 pub fn device_config(settings: &Settings, channels: Option<u32>) -> Config {
     let mut config = settings.config();
+    config.forced = settings.lists();
     config.ptx_path = std::env::var_os("OXCCL_PTX_PATH").map(PathBuf::from);
     config.channels.max = channels;
     config.device_buffer_bytes = Some(settings.buffer_bytes).filter(|_| channels.is_some());

@@ -4,7 +4,9 @@ use oxccl::bootstrap::BootstrapConfig;
 use oxccl::net::NetConfig;
 use oxccl::plan::Forced;
 use oxccl::transport::Allowed;
-use oxccl::{Algorithm, Communicator, Config, Error, Protocol, TransportKind, UniqueId};
+use oxccl::{Algorithm, Communicator, Config, Error, Func, Protocol, TransportKind, UniqueId};
+use oxccl_shared::algo::registry::spec_of;
+use oxccl_shared::algo::spec::Processor;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
@@ -39,6 +41,21 @@ impl Settings {
     /// An algorithm over a protocol.
     pub fn forced(algorithm: Algorithm, protocol: Protocol) -> Settings {
         Settings { algorithm: Some(algorithm), protocol: Some(protocol), ..Settings::default() }
+    }
+
+    /// The lists that leave what is insisted on. Of all-reduce a list without a function is an order: where GPUs do not have it, the
+    /// algorithm is for the others.
+    pub fn lists(&self) -> Forced {
+        let forced = Forced::only(self.algorithm, self.protocol);
+        match (self.algorithm.map(spec_of), self.protocol) {
+            (Some(spec), Some(protocol))
+                if !spec.protocols(Func::AllReduce, Processor::Gpu).has(protocol) =>
+            {
+                let list = format!("{};allreduce:^{}", spec.name(), spec.name());
+                forced.with_algorithms(&list).expect("a list")
+            }
+            _ => forced,
+        }
     }
 
     /// As the library's settings; the environment is ignored.

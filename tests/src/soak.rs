@@ -95,7 +95,7 @@ impl Luck {
     }
 
     fn settings(&mut self) -> Settings {
-        let algorithms = [None, Some(Algorithm::Ring), Some(Algorithm::Tree), Some(Algorithm::Direct)];
+        let algorithms = [None, Some(Algorithm::Ring), Some(Algorithm::Tree), Some(Algorithm::OneShot)];
         let protocols = [None, Some(Protocol::LL), Some(Protocol::LL128), Some(Protocol::Simple)];
         Settings {
             algorithm: self.one_of(&algorithms),

@@ -166,7 +166,7 @@ fn nothing_is_allocated_after_the_first_call() {
     check_that_it_counts();
     let mut found = Vec::new();
     let mut settings = vec![Settings::default()];
-    for algorithm in [Algorithm::Ring, Algorithm::Tree, Algorithm::Direct] {
+    for algorithm in [Algorithm::Ring, Algorithm::Tree, Algorithm::OneShot] {
         settings.extend(Protocol::ALL.iter().map(|protocol| Settings::forced(algorithm, *protocol)));
     }
     for transport in [TransportKind::InProcess, TransportKind::Shm, TransportKind::Tcp, TransportKind::Net] {

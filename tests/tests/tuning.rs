@@ -65,7 +65,7 @@ fn a_communicator_follows_the_table_for_its_number_of_ranks() {
         assert_eq!(choice(communicator, Func::AllReduce, 16), (tree, Reason::Tuned { row: 0 }));
         assert_eq!(choice(communicator, Func::AllReduce, 17), (ring, Reason::Tuned { row: 1 }));
         let beyond = choice(communicator, Func::AllReduce, 1025);
-        assert_eq!(beyond.0, Candidate::new(Algorithm::Direct, Protocol::Simple));
+        assert_eq!(beyond.0, Candidate::new(Algorithm::OneShot, Protocol::Simple));
         assert!(matches!(beyond.1, Reason::Measured { .. }), "{beyond:?}");
         // Sizes are those of the larger buffer.
         assert_eq!(choice(communicator, Func::AllGather, 1 << 20).0.protocol, Protocol::LL);
@@ -95,7 +95,7 @@ fn what_the_user_restricts_goes_before_the_table() {
     let config = Config { forced, ..tuned(file.path()) };
     for communicator in build(&[config.clone(), config]) {
         let (chosen, reason) = choice(&communicator.unwrap(), Func::AllReduce, 16);
-        assert_eq!(chosen, Candidate::new(Algorithm::Direct, Protocol::Simple));
+        assert_eq!(chosen, Candidate::new(Algorithm::OneShot, Protocol::Simple));
         assert!(matches!(reason, Reason::Measured { .. }), "{reason:?}");
     }
 }
@@ -122,7 +122,7 @@ fn a_file_that_cannot_be_used_is_named_with_line_and_field() {
     let odd = file(&TABLES.replace("\"tree\"", "\"pat\""));
     let error = refused(tuned(odd.path()));
     assert!(error.contains(odd.path().to_str().unwrap()), "{error}");
-    assert!(error.contains("line 9, algorithm: expected ring, tree or direct"), "{error}");
+    assert!(error.contains("line 9, algorithm: expected ring, tree, oneshot or twoshot"), "{error}");
     let none = refused(tuned(std::path::Path::new("/does/not/exist.toml")));
     assert!(none.contains("/does/not/exist.toml: No such file"), "{none}");
     let long = file(&"#".repeat((1 << 20) + 1));

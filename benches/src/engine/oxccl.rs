@@ -4,7 +4,7 @@ use super::{Call, Engine, EngineError, Memory, PeerMemory};
 use crate::cli::{PerfArgs, Transport};
 use crate::collective::Collective;
 use crate::team::{Card, Team, TeamError, bytes_of_card, card_of_bytes};
-use oxccl::{Communicator, Func, RedOp, ReduceOp, TransportKind, UniqueId, Untyped};
+use oxccl::{Communicator, Config, Func, RedOp, ReduceOp, TransportKind, UniqueId, Untyped};
 
 /// A communicator.
 pub struct OxcclEngine {
@@ -17,8 +17,10 @@ impl OxcclEngine {
     pub fn new(team: &mut dyn Team, args: &PerfArgs) -> Result<OxcclEngine, SetupError> {
         let mut builder =
             Communicator::builder().unique_id(agree_on_id(team)?).rank(team.rank()).ranks(team.size());
-        if let Some(algorithm) = args.algo {
-            builder = builder.algorithm(algorithm);
+        if let Some(list) = &args.algo {
+            let mut config = Config::from_env().map_err(oxccl::Error::from).map_err(EngineError::from)?;
+            config.forced = config.forced.with_algorithms(list).unwrap_or(config.forced);
+            builder = builder.config(config);
         }
         if let Some(protocol) = args.proto {
             builder = builder.protocol(protocol);
@@ -42,7 +44,7 @@ impl OxcclEngine {
             "{}, transport {}, algorithm {}, protocol {}",
             env!("CARGO_PKG_VERSION"),
             if kinds.is_empty() { "none".into() } else { kinds.join("+") },
-            args.algo.map_or("auto", |a| a.name()),
+            args.algo.as_deref().unwrap_or("auto"),
             args.proto.map_or("auto", |p| p.name()),
         );
         Ok(OxcclEngine { communicator, description })

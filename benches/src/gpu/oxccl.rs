@@ -23,7 +23,9 @@ impl OxcclGpuEngine {
         args: &PerfArgs,
     ) -> Result<OxcclGpuEngine, SetupError> {
         let mut config = Config::from_env().map_err(oxccl::Error::from).map_err(EngineError::from)?;
-        config.forced = args.algo.map_or(config.forced, |algorithm| config.forced.with_algorithm(algorithm));
+        if let Some(list) = &args.algo {
+            config.forced = config.forced.with_algorithms(list).unwrap_or(config.forced);
+        }
         config.forced = args.proto.map_or(config.forced, |protocol| config.forced.with_protocol(protocol));
         if let Some(channels) = args.channels {
             (config.channels.min, config.channels.max) = (Some(channels), Some(channels));
@@ -35,7 +37,7 @@ impl OxcclGpuEngine {
         let description = format!(
             "{}, algorithm {}, protocol {}, {}",
             env!("CARGO_PKG_VERSION"),
-            args.algo.map_or("auto", |algorithm| algorithm.name()),
+            args.algo.as_deref().unwrap_or("auto"),
             args.proto.map_or("auto", |protocol| protocol.name()),
             communicators[0].memory(),
         );

@@ -6,7 +6,10 @@
 use crate::cli::{Backend, PerfArgs, Transport, budget, bytes};
 use crate::collective::Collective;
 use clap::{Args, Parser};
+use oxccl::Func;
 use oxccl::plan::tuning::Candidate;
+use oxccl_shared::algo::registry::spec_of;
+use oxccl_shared::algo::spec::Processor;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -67,6 +70,14 @@ impl TuneArgs {
         self.sizes.iter().copied().max().unwrap_or(0)
     }
 
+    /// The list that leaves a candidate's algorithm. Of all-reduce a list without a function is an order: it gets one that it has.
+    fn only(&self, candidate: Candidate) -> String {
+        let on = if self.backend == Backend::Cpu { Processor::Cpu } else { Processor::Gpu };
+        let spec = spec_of(candidate.algorithm);
+        let is_there = spec.protocols(Func::AllReduce, on).has(candidate.protocol);
+        if is_there { spec.name().into() } else { format!("{};allreduce:ring", spec.name()) }
+    }
+
     /// What `oxccl perf` would be told to measure a candidate, or the library's own choice, over all sizes.
     pub fn perf(&self, candidate: Option<Candidate>, channels: Option<u16>) -> PerfArgs {
         let room = self.room().to_string();
@@ -77,7 +88,7 @@ impl TuneArgs {
         perf.min_time = self.min_time;
         perf.warmup_iters = 2;
         perf.check = 0;
-        perf.algo = candidate.map(|candidate| candidate.algorithm);
+        perf.algo = candidate.map(|candidate| self.only(candidate));
         perf.proto = candidate.map(|candidate| candidate.protocol);
         perf.channels = channels.map(u32::from);
         perf

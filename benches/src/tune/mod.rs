@@ -29,6 +29,8 @@ use oxccl::plan::offered;
 use oxccl::plan::tuning::{
     Architecture, Backend, Candidate, Explanation, TUNED, TuneFile, TuneHead, TuneSection,
 };
+use oxccl_shared::algo::registry::spec_of;
+use oxccl_shared::algo::spec::Connections;
 use pick::{Row, Way};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -175,7 +177,7 @@ pub struct Found {
 fn ways(backend: Backend, args: &TuneArgs) -> Vec<Way> {
     let funcs = || args.collectives.iter().map(|collective| func(*collective));
     // What goes between hosts only is not there: all ranks are on this one.
-    let is_here = |candidate: &Candidate| candidate.algorithm != oxccl::Algorithm::CollnetChain;
+    let is_here = |candidate: &Candidate| spec_of(candidate.algorithm).connections != Connections::Chain;
     let has = |candidate: &Candidate| {
         is_here(candidate) && funcs().any(|func| offered(backend, func).has(*candidate))
     };

@@ -7,11 +7,11 @@ use crate::conn::Conns;
 use crate::gpu::{Block, Stop};
 use crate::prims::{LineExchange, Span, Then, exchange_lines};
 use core::ops::Range;
-use oxccl_shared::abi::Func;
+use oxccl_shared::abi::{Algorithm, Func};
 use oxccl_shared::algo::chunk::{self, Loop, Loops};
 
-/// Runs `work` with at most `PEERS` peers: all-reduce, reduce-scatter, all-gather or all-to-all. `conns` are those to and from all
-/// others, in rank order. A slice of an all-reduce fits [half a slot](oxccl_shared::proto::ll128::half_payload_bytes).
+/// Runs `work` with at most `PEERS` peers: two-shot all-reduce, or one-shot reduce-scatter, all-gather or all-to-all. `conns` are those to and from all
+/// others, in rank order. A slice of a two-shot all-reduce fits [half a slot](oxccl_shared::proto::ll128::half_payload_bytes).
 ///
 /// # Safety
 /// 1. As [`super::run`].
@@ -21,7 +21,7 @@ pub unsafe fn run<B: Block, const PEERS: usize>(
     conns: Conns<'_>,
     work: &CollWork,
 ) -> Result<(), Stop> {
-    if work.func == Func::AllReduce {
+    if work.algorithm == Algorithm::TwoShot {
         for round in Loops::new(work.part.clone(), work.nranks, work.slice_elems, work.grain_elems) {
             // SAFETY: obligation 1: the round lies within the part.
             unsafe { exchange_lines::<B, PEERS>(block, &all_reduce(conns, work, &round))? };

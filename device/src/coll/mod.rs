@@ -51,7 +51,7 @@ unsafe fn run_protocol<B: Block, P: Proto>(
 ) -> Result<(), Stop> {
     match (work.func, work.algorithm) {
         // SAFETY: obligations 1 and 2 are passed on.
-        (Func::AllReduce | Func::Barrier, Algorithm::Direct) => unsafe {
+        (Func::AllReduce | Func::Barrier, Algorithm::OneShot) => unsafe {
             direct::all_reduce::<B, P>(block, conns, ends, work)
         },
         // SAFETY: obligations 1 and 2 are passed on.

@@ -5,10 +5,10 @@ use crate::conn::Conns;
 use crate::gpu::{Block, Stop};
 use crate::prims::{Exchange, Keep, Span, exchange};
 use core::ops::Range;
-use oxccl_shared::abi::Func;
+use oxccl_shared::abi::{Algorithm, Func};
 use oxccl_shared::algo::chunk::{self, Loops};
 
-/// Runs `work` with at most `PEERS` peers; `conns` are those to and from all others, in rank order. All-reduce takes two hops if `two_hops`.
+/// Runs `work`, one-shot or two-shot, with at most `PEERS` peers; `conns` are those to and from all others, in rank order.
 ///
 /// # Safety
 /// 1. As [`super::run`].
@@ -17,10 +17,9 @@ pub unsafe fn run<B: Block, const PEERS: usize>(
     block: &B,
     conns: Conns<'_>,
     work: &CollWork,
-    two_hops: bool,
 ) -> Result<(), Stop> {
     let walk = OneHop { work, conns };
-    if work.func == Func::AllReduce && two_hops {
+    if work.algorithm == Algorithm::TwoShot {
         for round in Loops::new(work.part.clone(), work.nranks, work.slice_elems, work.grain_elems) {
             // SAFETY: obligation 1: the round lies within the part.
             unsafe { walk.two_hops::<B, PEERS>(block, round.base, round.chunk, round.end)? };

@@ -83,9 +83,9 @@ pub struct Endpoints<'a> {
     pub tree: &'a TreeEnds,
     /// The chain to a network that reduces.
     pub chain: &'a ChainEnds,
-    /// Direct: receive connections by rank order, ourselves left out.
+    /// Mesh: receive connections by rank order, ourselves left out.
     pub mesh_recv: &'a [u16],
-    /// Direct: send connections in the order of `algo::direct::peers`.
+    /// Mesh: send connections in the order of `algo::direct::peers`.
     pub mesh_send: &'a [u16],
 }
 

@@ -1,6 +1,6 @@
 //! The entry points.
 
-use super::run::{MESH_MAX, along_ring, along_tree, in_lines, in_one_hop, over_mesh, run_messages};
+use super::run::{MESH_MAX, along_ring, along_tree, one_shot, over_mesh, run_messages, two_shot};
 use super::shared_conns::SHARED_BYTES;
 use crate::prims::{Ll, Ll128, Simple};
 use core::arch::asm;
@@ -47,7 +47,7 @@ macro_rules! entries {
     )+ };
 }
 
-/// The kernels that reduce, a module for each type of elements. `direct2` and `direct4` are for so many ranks, `direct` for others.
+/// The kernels that reduce, a module for each type of elements. `oneshot2` and `oneshot4` are for so many ranks, `oneshot` for others.
 macro_rules! reductions {
     ($($name:ident: $type:ty, $suffix:literal;)+) => { $(
         /// For elements of this type.
@@ -60,28 +60,31 @@ macro_rules! reductions {
                 all_reduce_tree_ll = along_tree::<$type, Ll<1>; false>(AllReduce);
                 all_reduce_tree_ll128 = along_tree::<$type, Ll128; false>(AllReduce);
                 all_reduce_tree_simple = along_tree::<$type, Simple; true>(AllReduce);
-                all_reduce_direct2_ll = in_one_hop::<$type, Ll<1>; false, 1>(AllReduce);
-                all_reduce_direct4_ll = in_one_hop::<$type, Ll<1>; false, 3>(AllReduce);
-                all_reduce_direct_ll = in_one_hop::<$type, Ll<1>; false, MESH_MAX>(AllReduce);
-                all_reduce_direct2_ll128 = in_lines::<$type, Ll128; false, 1>(AllReduce);
-                all_reduce_direct4_ll128 = in_lines::<$type, Ll128; false, 3>(AllReduce);
-                all_reduce_direct_ll128 = in_lines::<$type, Ll128; false, MESH_MAX>(AllReduce);
-                all_reduce_direct_simple = over_mesh::<$type, Simple; true>(AllReduce);
+                all_reduce_oneshot2_ll = one_shot::<$type, Ll<1>; false, 1>(AllReduce);
+                all_reduce_oneshot4_ll = one_shot::<$type, Ll<1>; false, 3>(AllReduce);
+                all_reduce_oneshot_ll = one_shot::<$type, Ll<1>; false, MESH_MAX>(AllReduce);
+                all_reduce_twoshot2_ll = two_shot::<$type, Ll<1>; false, 1>(AllReduce);
+                all_reduce_twoshot4_ll = two_shot::<$type, Ll<1>; false, 3>(AllReduce);
+                all_reduce_twoshot_ll = two_shot::<$type, Ll<1>; false, MESH_MAX>(AllReduce);
+                all_reduce_twoshot2_ll128 = two_shot::<$type, Ll128; false, 1>(AllReduce);
+                all_reduce_twoshot4_ll128 = two_shot::<$type, Ll128; false, 3>(AllReduce);
+                all_reduce_twoshot_ll128 = two_shot::<$type, Ll128; false, MESH_MAX>(AllReduce);
+                all_reduce_oneshot_simple = over_mesh::<$type, Simple; true>(AllReduce);
                 reduce_scatter_ring_ll = along_ring::<$type, Ll<1>; false>(ReduceScatter);
                 reduce_scatter_ring_ll128 = along_ring::<$type, Ll128; false>(ReduceScatter);
                 reduce_scatter_ring_simple = along_ring::<$type, Simple; true>(ReduceScatter);
-                reduce_scatter_direct2_ll = in_one_hop::<$type, Ll<1>; false, 1>(ReduceScatter);
-                reduce_scatter_direct4_ll = in_one_hop::<$type, Ll<1>; false, 3>(ReduceScatter);
-                reduce_scatter_direct_ll = in_one_hop::<$type, Ll<1>; false, MESH_MAX>(ReduceScatter);
-                reduce_scatter_direct2_ll128 = in_lines::<$type, Ll128; false, 1>(ReduceScatter);
-                reduce_scatter_direct4_ll128 = in_lines::<$type, Ll128; false, 3>(ReduceScatter);
-                reduce_scatter_direct_ll128 = in_lines::<$type, Ll128; false, MESH_MAX>(ReduceScatter);
+                reduce_scatter_oneshot2_ll = one_shot::<$type, Ll<1>; false, 1>(ReduceScatter);
+                reduce_scatter_oneshot4_ll = one_shot::<$type, Ll<1>; false, 3>(ReduceScatter);
+                reduce_scatter_oneshot_ll = one_shot::<$type, Ll<1>; false, MESH_MAX>(ReduceScatter);
+                reduce_scatter_oneshot2_ll128 = one_shot::<$type, Ll128; false, 1>(ReduceScatter);
+                reduce_scatter_oneshot4_ll128 = one_shot::<$type, Ll128; false, 3>(ReduceScatter);
+                reduce_scatter_oneshot_ll128 = one_shot::<$type, Ll128; false, MESH_MAX>(ReduceScatter);
                 reduce_ring_ll = along_ring::<$type, Ll<1>; false>(Reduce);
                 reduce_ring_ll128 = along_ring::<$type, Ll128; false>(Reduce);
                 reduce_ring_simple = along_ring::<$type, Simple; true>(Reduce);
-                reduce_direct2_ll = in_one_hop::<$type, Ll<1>; false, 1>(Reduce);
-                reduce_direct4_ll = in_one_hop::<$type, Ll<1>; false, 3>(Reduce);
-                reduce_direct_ll = in_one_hop::<$type, Ll<1>; false, MESH_MAX>(Reduce);
+                reduce_oneshot2_ll = one_shot::<$type, Ll<1>; false, 1>(Reduce);
+                reduce_oneshot4_ll = one_shot::<$type, Ll<1>; false, 3>(Reduce);
+                reduce_oneshot_ll = one_shot::<$type, Ll<1>; false, MESH_MAX>(Reduce);
             }
         }
     )+ };
@@ -106,27 +109,27 @@ entries! { "":
     all_gather_ring_ll = along_ring::<u8, Ll<1>; false>(AllGather);
     all_gather_ring_ll128 = along_ring::<u8, Ll128; false>(AllGather);
     all_gather_ring_simple = along_ring::<u8, Simple; true>(AllGather);
-    all_gather_direct2_ll = in_one_hop::<u8, Ll<1>; false, 1>(AllGather);
-    all_gather_direct4_ll = in_one_hop::<u8, Ll<1>; false, 3>(AllGather);
-    all_gather_direct_ll = in_one_hop::<u8, Ll<1>; false, MESH_MAX>(AllGather);
-    all_gather_direct2_ll128 = in_lines::<u8, Ll128; false, 1>(AllGather);
-    all_gather_direct4_ll128 = in_lines::<u8, Ll128; false, 3>(AllGather);
-    all_gather_direct_ll128 = in_lines::<u8, Ll128; false, MESH_MAX>(AllGather);
-    all_to_all_direct2_ll = in_one_hop::<u8, Ll<1>; false, 1>(AllToAll);
-    all_to_all_direct4_ll = in_one_hop::<u8, Ll<1>; false, 3>(AllToAll);
-    all_to_all_direct_ll = in_one_hop::<u8, Ll<1>; false, MESH_MAX>(AllToAll);
-    all_to_all_direct2_ll128 = in_lines::<u8, Ll128; false, 1>(AllToAll);
-    all_to_all_direct4_ll128 = in_lines::<u8, Ll128; false, 3>(AllToAll);
-    all_to_all_direct_ll128 = in_lines::<u8, Ll128; false, MESH_MAX>(AllToAll);
+    all_gather_oneshot2_ll = one_shot::<u8, Ll<1>; false, 1>(AllGather);
+    all_gather_oneshot4_ll = one_shot::<u8, Ll<1>; false, 3>(AllGather);
+    all_gather_oneshot_ll = one_shot::<u8, Ll<1>; false, MESH_MAX>(AllGather);
+    all_gather_oneshot2_ll128 = one_shot::<u8, Ll128; false, 1>(AllGather);
+    all_gather_oneshot4_ll128 = one_shot::<u8, Ll128; false, 3>(AllGather);
+    all_gather_oneshot_ll128 = one_shot::<u8, Ll128; false, MESH_MAX>(AllGather);
+    all_to_all_oneshot2_ll = one_shot::<u8, Ll<1>; false, 1>(AllToAll);
+    all_to_all_oneshot4_ll = one_shot::<u8, Ll<1>; false, 3>(AllToAll);
+    all_to_all_oneshot_ll = one_shot::<u8, Ll<1>; false, MESH_MAX>(AllToAll);
+    all_to_all_oneshot2_ll128 = one_shot::<u8, Ll128; false, 1>(AllToAll);
+    all_to_all_oneshot4_ll128 = one_shot::<u8, Ll128; false, 3>(AllToAll);
+    all_to_all_oneshot_ll128 = one_shot::<u8, Ll128; false, MESH_MAX>(AllToAll);
     broadcast_ring_ll = along_ring::<u8, Ll<1>; false>(Broadcast);
     broadcast_ring_ll128 = along_ring::<u8, Ll128; false>(Broadcast);
     broadcast_ring_simple = along_ring::<u8, Simple; true>(Broadcast);
-    broadcast_direct2_ll = in_one_hop::<u8, Ll<1>; false, 1>(Broadcast);
-    broadcast_direct4_ll = in_one_hop::<u8, Ll<1>; false, 3>(Broadcast);
-    broadcast_direct_ll = in_one_hop::<u8, Ll<1>; false, MESH_MAX>(Broadcast);
-    barrier_direct2_ll = in_one_hop::<u8, Ll<1>; false, 1>(Barrier);
-    barrier_direct4_ll = in_one_hop::<u8, Ll<1>; false, 3>(Barrier);
-    barrier_direct_ll = in_one_hop::<u8, Ll<1>; false, MESH_MAX>(Barrier);
+    broadcast_oneshot2_ll = one_shot::<u8, Ll<1>; false, 1>(Broadcast);
+    broadcast_oneshot4_ll = one_shot::<u8, Ll<1>; false, 3>(Broadcast);
+    broadcast_oneshot_ll = one_shot::<u8, Ll<1>; false, MESH_MAX>(Broadcast);
+    barrier_oneshot2_ll = one_shot::<u8, Ll<1>; false, 1>(Barrier);
+    barrier_oneshot4_ll = one_shot::<u8, Ll<1>; false, 3>(Barrier);
+    barrier_oneshot_ll = one_shot::<u8, Ll<1>; false, MESH_MAX>(Barrier);
 }
 
 macro_rules! message_entries {

@@ -10,14 +10,14 @@ use crate::gpu::ptx::{PtxBlock, block_index, sync_all};
 use crate::prims::Proto;
 use core::slice;
 use oxccl_shared::abi::{
-    Algorithm, CollArgs, DataType, Func, KERNEL_MESSAGE_GRAIN_BYTES, KERNEL_TWO_HOPS, KernelLaunch,
-    KernelMessage, Rank,
+    Algorithm, CollArgs, DataType, Func, KERNEL_MESSAGE_GRAIN_BYTES, KernelLaunch, KernelMessage, Protocol,
+    Rank,
 };
 use oxccl_shared::algo::chunk;
 use oxccl_shared::algo::tree::{ARITY_MAX, TreeLinks};
 use oxccl_shared::reduce::Element;
 
-/// The most peers that a direct algorithm has: a host of 8 GPUs.
+/// The most peers that a one-shot or two-shot kernel has: a host of 8 GPUs.
 pub const MESH_MAX: usize = 7;
 /// Children and parent.
 const TREE_MAX: usize = ARITY_MAX + 1;
@@ -150,54 +150,62 @@ pub unsafe fn over_mesh<T: Element, P: Proto, const POSTER: bool>(
     let (ring, tree, others) = (RingEnds::default(), TreeEnds::default(), others(&args.launch));
     let chain = ChainEnds::default();
     let ends = Endpoints { ring, tree: &tree, chain: &chain, mesh_recv: others, mesh_send: others };
-    let work = work::<P>(args, func, Algorithm::Direct, T::DTYPE);
+    let work = work::<P>(args, func, Algorithm::OneShot, T::DTYPE);
     // SAFETY: obligation 1.
     let ran = unsafe { direct::all_reduce::<_, P>(&block, conns, &ends, &work) };
     // SAFETY: obligation 1.
     unsafe { finish(&block, conns, &args.launch, ran.is_ok()) };
 }
 
-/// One hop or two, words of all peers at once: of so many, or of all that there are if it is [`MESH_MAX`].
+/// One-shot, words or lines of all peers at once: of so many, or of all that there are if it is [`MESH_MAX`].
 ///
 /// # Safety
 /// 1. As [`along_ring`].
 #[inline(always)]
-pub unsafe fn in_one_hop<T: Element, P: Proto, const POSTER: bool, const PEERS: usize>(
+pub unsafe fn one_shot<T: Element, P: Proto, const POSTER: bool, const PEERS: usize>(
     args: &CollArgs,
     place: *mut u8,
     func: Func,
 ) {
     // SAFETY: obligation 1.
-    let block = unsafe { block_for::<T, POSTER>(args, func) };
-    // SAFETY: obligations 1 and 2: as in `over_mesh`.
-    let conns =
-        unsafe { SharedConns::<PEERS>::load(place, &args.launch, mesh_extent::<PEERS>(&args.launch)) };
-    let work = work::<P>(args, func, Algorithm::Direct, T::DTYPE);
-    let two_hops = args.coll.flags & KERNEL_TWO_HOPS != 0;
-    // SAFETY: obligation 1.
-    let ran = unsafe { one_hop::run::<_, PEERS>(&block, conns, &work, two_hops) };
-    // SAFETY: obligation 1.
-    unsafe { finish(&block, conns, &args.launch, ran.is_ok()) };
+    unsafe { exchanging::<T, P, POSTER, PEERS>(args, place, func, Algorithm::OneShot) }
 }
 
-/// One hop or two, whole lines of all peers at once: of as many as in [`in_one_hop`].
+/// Two-shot: all-reduce, as [`one_shot`].
 ///
 /// # Safety
 /// 1. As [`along_ring`].
 #[inline(always)]
-pub unsafe fn in_lines<T: Element, P: Proto, const POSTER: bool, const PEERS: usize>(
+pub unsafe fn two_shot<T: Element, P: Proto, const POSTER: bool, const PEERS: usize>(
     args: &CollArgs,
     place: *mut u8,
     func: Func,
+) {
+    // SAFETY: obligation 1.
+    unsafe { exchanging::<T, P, POSTER, PEERS>(args, place, func, Algorithm::TwoShot) }
+}
+
+/// # Safety
+/// 1. As [`along_ring`].
+#[inline(always)]
+unsafe fn exchanging<T: Element, P: Proto, const POSTER: bool, const PEERS: usize>(
+    args: &CollArgs,
+    place: *mut u8,
+    func: Func,
+    algorithm: Algorithm,
 ) {
     // SAFETY: obligation 1.
     let block = unsafe { block_for::<T, POSTER>(args, func) };
     // SAFETY: obligations 1 and 2: as in `over_mesh`.
     let conns =
         unsafe { SharedConns::<PEERS>::load(place, &args.launch, mesh_extent::<PEERS>(&args.launch)) };
-    let work = work::<P>(args, func, Algorithm::Direct, T::DTYPE);
-    // SAFETY: obligation 1.
-    let ran = unsafe { line_hops::run::<_, PEERS>(&block, conns, &work) };
+    let work = work::<P>(args, func, algorithm, T::DTYPE);
+    let ran = match P::PROTOCOL {
+        // SAFETY: obligation 1.
+        Protocol::LL => unsafe { one_hop::run::<_, PEERS>(&block, conns, &work) },
+        // SAFETY: obligation 1.
+        _ => unsafe { line_hops::run::<_, PEERS>(&block, conns, &work) },
+    };
     // SAFETY: obligation 1.
     unsafe { finish(&block, conns, &args.launch, ran.is_ok()) };
 }

@@ -210,7 +210,9 @@ impl Case {
                 algorithm: match self.way {
                     Way::Ring => Algorithm::Ring,
                     Way::Tree(_) => Algorithm::Tree,
-                    _ => Algorithm::Direct,
+                    Way::TwoHops => Algorithm::TwoShot,
+                    Way::LineHops if self.func == Func::AllReduce => Algorithm::TwoShot,
+                    _ => Algorithm::OneShot,
                 },
                 protocol: self.protocol,
                 dtype: self.dtype,
@@ -356,11 +358,11 @@ pub fn run_in_a_row(world: &mut World, cases: &[Case]) -> Vec<(Ended, Vec<Buffer
 
 /// As on a GPU: one and three peers have kernels of their own.
 macro_rules! by_peers {
-    ($module:ident::run($block:ident, $conns:ident, $($rest:tt)*)) => {
+    ($module:ident::run($block:ident, $conns:ident, $work:expr)) => {
         match $conns.send.len() {
-            1 => $module::run::<_, 1>($block, $conns, $($rest)*),
-            3 => $module::run::<_, 3>($block, $conns, $($rest)*),
-            _ => $module::run::<_, 7>($block, $conns, $($rest)*),
+            1 => $module::run::<_, 1>($block, $conns, $work),
+            3 => $module::run::<_, 3>($block, $conns, $work),
+            _ => $module::run::<_, 7>($block, $conns, $work),
         }
     };
 }
@@ -371,9 +373,9 @@ impl Side {
     unsafe fn run<B: Block>(&self, block: &B, conns: Conns<'_>) -> Result<(), Stop> {
         match self.way {
             // SAFETY: obligation 1.
-            Way::OneHop => unsafe { by_peers!(one_hop::run(block, conns, &self.work, false)) },
+            Way::OneHop => unsafe { by_peers!(one_hop::run(block, conns, &self.work)) },
             // SAFETY: obligation 1.
-            Way::TwoHops => unsafe { by_peers!(one_hop::run(block, conns, &self.work, true)) },
+            Way::TwoHops => unsafe { by_peers!(one_hop::run(block, conns, &self.work)) },
             // SAFETY: obligation 1.
             Way::LineHops => unsafe { by_peers!(line_hops::run(block, conns, &self.work)) },
             // SAFETY: obligation 1.

@@ -5,6 +5,8 @@ use crate::net::stream::{Direction, LinkError};
 use crate::plan::{Call, Plan};
 use crate::proxy::progress::{EndFault, Progress, ProxyFailure, ProxyOrder, ProxyOrders, ProxyParts, proxy};
 use oxccl_shared::abi::{Algorithm, ChannelId, Func, Protocol, Rank};
+use oxccl_shared::algo::registry::spec_of;
+use oxccl_shared::algo::spec::Connections;
 use std::collections::VecDeque;
 
 /// Orders that a group of messages may leave waiting before memory for more is taken.
@@ -87,7 +89,7 @@ impl NetLinks {
         if std::mem::take(&mut self.has_memory) {
             self.progress.forget_memory();
         }
-        let is_mesh = plan.algorithm == Algorithm::Direct;
+        let is_mesh = spec_of(plan.algorithm).connections == Connections::Mesh;
         let order = ProxyOrder {
             count: call.count,
             chunk_elems: plan.chunk_elems as u64,
@@ -120,7 +122,7 @@ impl NetLinks {
             first_channel: self.mesh,
             nchannels: 1,
             func: func as u8,
-            algorithm: Algorithm::Direct as u8,
+            algorithm: Algorithm::OneShot as u8,
             protocol: message.protocol as u8,
             ..ProxyOrder::default()
         };

@@ -8,6 +8,7 @@ use super::tuning::{
     Measured, Scope, TuneTable, choose,
 };
 use oxccl_shared::abi::{Algorithm, ConnLayout, Func, Protocol};
+use oxccl_shared::algo::spec::Processor;
 
 /// What a communicator knows after init; equal on every rank.
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +17,7 @@ pub struct Facts {
     pub nranks: u32,
     /// Slot sizes of ring and tree connections.
     pub ring_layout: ConnLayout,
-    /// Slot sizes of mesh connections (direct, send and receive).
+    /// Slot sizes of mesh connections (one-shot, send and receive).
     pub mesh_layout: ConnLayout,
     /// Channels that rings use.
     pub ring_channels: u32,
@@ -37,10 +38,10 @@ pub struct Facts {
 pub struct Tuning {
     /// What the model knows the ranks as.
     pub architecture: Architecture,
-    /// Up to here, divided by n - 1, all-reduce of more than two ranks goes direct: its traffic grows with the ranks.
-    pub direct_max_bytes: u64,
-    /// Up to here all-reduce of two ranks goes direct: its traffic is a ring's, with one wait less and twice the reduction.
-    pub pair_direct_max_bytes: u64,
+    /// Up to here, divided by n - 1, all-reduce of more than two ranks is one-shot: its traffic grows with the ranks.
+    pub one_shot_max_bytes: u64,
+    /// Up to here all-reduce of two ranks is one-shot: its traffic is a ring's, with one wait less and twice the reduction.
+    pub pair_one_shot_max_bytes: u64,
     /// Below this LL.
     pub ll_below_bytes: u64,
     /// Below this LL128; Simple from here on.
@@ -56,8 +57,8 @@ impl Tuning {
     /// carries its own flag, so the line protocols, made for links without that, win at no size.
     pub const CPU: Tuning = Tuning {
         architecture: Architecture::Cpu,
-        direct_max_bytes: 128 << 10,
-        pair_direct_max_bytes: u64::MAX,
+        one_shot_max_bytes: 128 << 10,
+        pair_one_shot_max_bytes: u64::MAX,
         ll_below_bytes: 0,
         ll128_below_bytes: 0,
         stream_min_bytes: 32 << 20,
@@ -68,7 +69,7 @@ impl Tuning {
     /// waits leave, so that what the ranks do themselves counts: a ring reduces each element once.
     pub const CPU_STREAMS: Tuning = Tuning {
         architecture: Architecture::CpuStreams,
-        pair_direct_max_bytes: 256 << 10,
+        pair_one_shot_max_bytes: 256 << 10,
         source: "docs/measurements/2026-11-21-open-mpi.md, TCP",
         ..Tuning::CPU
     };
@@ -87,11 +88,7 @@ const COLLNET: Candidates = Candidates::along(Algorithm::CollnetChain);
 
 /// What ranks on CPUs have of a function, given everything that it needs.
 pub(super) fn offered(func: Func) -> Candidates {
-    match func {
-        Func::AllReduce => Candidates::ALL,
-        Func::Barrier => Candidates::along(Algorithm::Direct),
-        _ => Candidates::along(Algorithm::Ring),
-    }
+    Candidates::offered(func, Processor::Cpu)
 }
 
 impl Facts {
@@ -134,23 +131,24 @@ impl Facts {
             forced: &self.forced,
             table: self.table.as_ref(),
             measured: Some(self.measured(call)),
+            instead: None,
             unmeasured: COLLNET,
         })
     }
 
     fn measured(&self, call: &Call) -> Measured {
-        let direct_max_bytes = match self.nranks {
-            0..=2 => self.tuning.pair_direct_max_bytes,
-            n => self.tuning.direct_max_bytes / u64::from(n - 1),
+        let one_shot_max_bytes = match self.nranks {
+            0..=2 => self.tuning.pair_one_shot_max_bytes,
+            n => self.tuning.one_shot_max_bytes / u64::from(n - 1),
         };
         let bytes = call.bytes();
         let ring_hop_bytes =
             if call.func == Func::AllReduce { bytes / u64::from(self.nranks.max(1)) } else { bytes };
-        let direct = Candidate::new(Algorithm::Direct, self.by_size(bytes));
+        let one_shot = Candidate::new(Algorithm::OneShot, self.by_size(bytes));
         let ring = Candidate::new(Algorithm::Ring, self.by_size(ring_hop_bytes));
         let tree = Candidate::new(Algorithm::Tree, self.by_size(bytes));
-        let best = if bytes <= direct_max_bytes { direct } else { ring };
-        Measured { source: self.tuning.source, order: [best, ring, tree, direct] }
+        let best = if bytes <= one_shot_max_bytes { one_shot } else { ring };
+        Measured { source: self.tuning.source, order: [best, ring, tree, one_shot] }
     }
 
     /// Over which line format, for messages of `bytes` between two ranks.

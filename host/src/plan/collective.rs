@@ -32,7 +32,7 @@ pub fn plan(call: &Call, facts: &Facts) -> Plan {
     let choice = facts.choose(call);
     let Candidate { algorithm, protocol } = choice.candidate;
     let (layout, available) = match algorithm {
-        Algorithm::Direct => (&facts.mesh_layout, 1),
+        Algorithm::OneShot | Algorithm::TwoShot => (&facts.mesh_layout, 1),
         Algorithm::Ring => (&facts.ring_layout, facts.ring_channels),
         Algorithm::Tree => (&facts.ring_layout, facts.tree_channels),
         // Chains are of the mesh's connections.
@@ -47,7 +47,7 @@ pub fn plan(call: &Call, facts: &Facts) -> Plan {
     .max(1);
     let grain_elems = chunk::grain_elems(grain_bytes(protocol), elem_bytes);
     let slice_elems = match algorithm {
-        Algorithm::Direct => even_slices(call.count as usize, slot_elems, grain_elems),
+        Algorithm::OneShot | Algorithm::TwoShot => even_slices(call.count as usize, slot_elems, grain_elems),
         _ => slot_elems,
     };
     let slices_per_chunk = match algorithm {

@@ -25,7 +25,7 @@ pub struct KernelColl {
     pub arg: OpArg,
     /// [`crate::reduce::CombineKind`] as a number.
     pub kind: u32,
-    /// [`KERNEL_PRE`], [`KERNEL_POST`], [`KERNEL_TWO_HOPS`].
+    /// [`KERNEL_PRE`], [`KERNEL_POST`].
     pub flags: u32,
     /// [`super::Func`] as a number.
     pub func: u32,
@@ -41,8 +41,6 @@ pub struct KernelColl {
 pub const KERNEL_PRE: u32 = 1;
 /// Results are divided.
 pub const KERNEL_POST: u32 = 2;
-/// A direct all-reduce takes two hops: every rank reduces a part and sends it to all.
-pub const KERNEL_TWO_HOPS: u32 = 4;
 
 /// One send or receive of a launch.
 #[repr(C)]

@@ -15,7 +15,7 @@ pub use conn::{ConnControl, ConnEnd, ConnLayout, SlotHeader};
 pub use digest::ABI_DIGEST;
 pub use ids::{ChannelId, Rank, Step};
 pub use kernel::{
-    CollArgs, KERNEL_MESSAGE_GRAIN_BYTES, KERNEL_MESSAGES_MAX, KERNEL_POST, KERNEL_PRE, KERNEL_TWO_HOPS,
-    KernelColl, KernelLaunch, KernelMessage, KernelMonitor, KernelStop, KernelTree, MessageArgs, StopCause,
+    CollArgs, KERNEL_MESSAGE_GRAIN_BYTES, KERNEL_MESSAGES_MAX, KERNEL_POST, KERNEL_PRE, KernelColl,
+    KernelLaunch, KernelMessage, KernelMonitor, KernelStop, KernelTree, MessageArgs, StopCause,
 };
 pub use types::{Algorithm, DataType, Func, Protocol, RedOp, UnknownValue};

@@ -140,7 +140,9 @@ numbered! {
         /// A chain of each host's ranks to a network that reduces.
         CollnetChain = 3 => "collnetchain",
         /// One hop: every rank to every rank.
-        Direct = 16 => "direct",
+        OneShot = 16 => "oneshot",
+        /// Two hops: a reduce-scatter and an all-gather, every rank to every rank in each.
+        TwoShot = 17 => "twoshot",
     }
 }
 

@@ -20,6 +20,24 @@
 //! argument of [`super::tree`] holds with the same bound on the lag.
 
 use super::Action;
+use super::spec::{Connections, Offered, Protocols, Proxied, ReductionOrder, Spec, Terms};
+use crate::abi::{Algorithm, Func, Protocol};
+
+/// The algorithm's row. The network adds what lies in a slot, so that nothing but elements may be there.
+pub const SPEC: Spec = Spec {
+    algorithm: Algorithm::CollnetChain,
+    aliases: &[],
+    on_gpus: &[],
+    on_cpus: &[Offered::new(Func::AllReduce, Protocols::of(&[Protocol::Simple]))],
+    connections: Connections::Chain,
+    halved: Protocols::NONE,
+    // Chains stay inside hosts, and what a head gives to the network is no order of a proxy's.
+    proxied: Proxied::Nothing,
+    order: ReductionOrder::Network,
+    exchange: None,
+    peers_max: None,
+    terms: Terms::Chain,
+};
 
 /// A rank's position in its host's chain.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]

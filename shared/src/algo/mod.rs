@@ -1,6 +1,7 @@
 //! Layer: shared / algo, above `abi` and `fifo`, below everything that moves data.
 //! Takes: a rank's place in a ring, a tree or a mesh, and how many elements there are. Never the data.
-//! Gives: the schedules, as iterators: who sends which part to whom, in which order, and how a buffer is divided.
+//! Gives: the schedules, as iterators: who sends which part to whom, in which order, and how a buffer is divided; and the table of
+//! all algorithms (`registry`), a row of which lies beside each schedule.
 //! Never: touches memory, waits, allocates, knows a protocol or a transport.
 //!
 //! A schedule exists once. Kernels walk it to move data, proxies to know how many steps a network must carry, the test
@@ -18,11 +19,15 @@
 //! both receives and sends holds the received slot until it has the slot to send into (the worst case for a ring).
 
 pub mod chunk;
+pub mod spec;
 pub mod ring;
 pub mod tree;
 pub mod collnet;
 pub mod direct;
+pub mod oneshot;
+pub mod twoshot;
 pub mod pairwise;
+pub mod registry;
 
 /// A rank's action on one block: `value = reduce(received if recv, user's input if src)`, and the value goes to the
 /// next rank if `send`, to the user's output if `dst`.

@@ -10,8 +10,39 @@
 //! looks back in time, so there is no cycle of waits: hence [`SLICES_MAX`]. At `S = STEPS` all ranks fill their eight
 //! slots with the first hop and wait for each other. Broadcast and reduce are chains and would bear any `S`.
 
+use super::spec::{Connections, Offered, Protocols, Proxied, ReductionOrder, Spec, Terms};
 use super::{Action, Hop, wrap};
+use crate::abi::{Algorithm, Func};
 use crate::fifo::STEPS;
+
+/// The algorithm's row.
+pub const SPEC: Spec = Spec {
+    algorithm: Algorithm::Ring,
+    aliases: &[],
+    on_gpus: &FUNCS,
+    on_cpus: &FUNCS,
+    connections: Connections::Ring,
+    halved: Protocols::NONE,
+    proxied: Proxied::Any(&[
+        Func::AllReduce,
+        Func::AllGather,
+        Func::ReduceScatter,
+        Func::Broadcast,
+        Func::Reduce,
+    ]),
+    order: ReductionOrder::Ring,
+    exchange: None,
+    peers_max: None,
+    terms: Terms::Ring,
+};
+
+const FUNCS: [Offered; 5] = [
+    Offered::new(Func::AllReduce, Protocols::ALL),
+    Offered::new(Func::AllGather, Protocols::ALL),
+    Offered::new(Func::ReduceScatter, Protocols::ALL),
+    Offered::new(Func::Broadcast, Protocols::ALL),
+    Offered::new(Func::Reduce, Protocols::ALL),
+];
 
 /// The most slices a block may be cut into.
 pub const SLICES_MAX: usize = STEPS - 1;

@@ -5,8 +5,7 @@
 //! An all-reduce goes up a tree reducing and comes down it broadcasting. The root turns the value round in one action,
 //! straight from the reduction to the slots of its children, so it has no second half.
 //!
-//! A GPU block runs the two halves concurrently, in two groups of warps. One sequential executor runs [`pipeline`]
-//! instead, which lets the ups run ahead of the downs.
+//! One executor, a thread of a CPU or a block of a GPU, runs both halves in turn, as [`pipeline`] says: the ups run ahead of the downs.
 //!
 //! # Why the pipeline cannot deadlock
 //! Let all sequential ranks use one lag `L`, with chunks of at most `S` slices. Give `Up(c)` the time `c` and `Down(c)`
@@ -19,12 +18,27 @@
 //! - the root's `Up(c)` waits also for that last credit: it lies at least `STEPS / S` whole chunks back, in
 //!   `Down(c - STEPS / S)` or before, which is earlier if `L <= STEPS / S`: hence [`lag_max`].
 //!
-//! A rank that runs the halves concurrently has fewer waits and changes nothing. Two sequential ranks with *different*
-//! lags do deadlock (a parent ahead by three waits for a child that is ahead by one), so the lag is part of the plan.
+//! Two ranks with *different* lags do deadlock (a parent ahead by three waits for a child that is ahead by one), so the lag is part of the plan.
 
 use super::Action;
-use crate::abi::Rank;
+use super::spec::{Connections, Offered, Protocols, Proxied, ReductionOrder, Spec, Terms};
+use crate::abi::{Algorithm, Func, Rank};
 use crate::fifo::STEPS;
+
+/// The algorithm's row.
+pub const SPEC: Spec = Spec {
+    algorithm: Algorithm::Tree,
+    aliases: &[],
+    on_gpus: &[Offered::new(Func::AllReduce, Protocols::ALL)],
+    on_cpus: &[Offered::new(Func::AllReduce, Protocols::ALL)],
+    connections: Connections::Tree,
+    halved: Protocols::NONE,
+    proxied: Proxied::Any(&[Func::AllReduce]),
+    order: ReductionOrder::Tree,
+    exchange: None,
+    peers_max: None,
+    terms: Terms::Tree,
+};
 
 /// Children that a rank can have in one tree. The binary tree uses two; the third is for a chain inside a node.
 pub const ARITY_MAX: usize = 3;

@@ -7,7 +7,7 @@ use oxccl_tests::harness::Settings;
 /// Forced algorithm and protocol, and what the library chooses by itself.
 pub fn settings() -> Vec<Settings> {
     let mut all = vec![Settings::default()];
-    for algorithm in [Algorithm::Ring, Algorithm::Tree, Algorithm::Direct] {
+    for algorithm in [Algorithm::Ring, Algorithm::Tree, Algorithm::OneShot] {
         all.extend(Protocol::ALL.iter().map(|protocol| Settings::forced(algorithm, *protocol)));
     }
     all

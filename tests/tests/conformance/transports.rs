@@ -78,7 +78,7 @@ fn tcp_long_slices() {
     let _deadline = Deadline::start("tcp_long_slices", Duration::from_secs(240));
     let transport = Some(TransportKind::Tcp);
     for (nranks, by) in [(2, By::Threads), (3, By::Threads), (3, By::Fibers)] {
-        for algorithm in [None, Some(Algorithm::Direct), Some(Algorithm::Ring), Some(Algorithm::Tree)] {
+        for algorithm in [None, Some(Algorithm::OneShot), Some(Algorithm::Ring), Some(Algorithm::Tree)] {
             let settings = Settings { algorithm, transport, buffer_bytes: 128 << 10, ..Settings::default() };
             let mut world = World::new(nranks, settings);
             for func in FUNCS.into_iter().filter(|func| applies(&settings, *func)) {

@@ -92,7 +92,7 @@ worlds! {
     by_the_librarys_choice: Settings::default();
     over_ring_ll: Settings::forced(Algorithm::Ring, Protocol::LL);
     over_tree_ll128: Settings::forced(Algorithm::Tree, Protocol::LL128);
-    over_direct_simple: Settings::forced(Algorithm::Direct, Protocol::Simple);
+    over_direct_simple: Settings::forced(Algorithm::OneShot, Protocol::Simple);
     over_shm: Settings { transport: Some(TransportKind::Shm), ..Settings::default() };
     over_tcp: Settings { transport: Some(TransportKind::Tcp), ..Settings::default() };
     over_net: Settings { transport: Some(TransportKind::Net), ..Settings::default() };

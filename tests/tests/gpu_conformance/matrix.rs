@@ -1,7 +1,7 @@
 //! Every function, type and operator over every kernel, at the counts where something begins or ends.
 
+use oxccl::plan::Call;
 use oxccl::plan::device::{ChannelLimits, DeviceFacts, plan_device};
-use oxccl::plan::{Call, Forced};
 use oxccl::{Algorithm, DataType, Func, Protocol, RedOp};
 use oxccl_shared::proto;
 use oxccl_tests::case::{Case, FUNCS, Placement};
@@ -18,7 +18,7 @@ fn settings() -> Vec<Settings> {
     let buffer_bytes = 64 << 10;
     let mut all = vec![Settings { buffer_bytes, ..Settings::default() }];
     // Networks that reduce are for ranks on CPUs so far.
-    for algorithm in [Algorithm::Ring, Algorithm::Tree, Algorithm::Direct] {
+    for algorithm in [Algorithm::Ring, Algorithm::Tree, Algorithm::OneShot, Algorithm::TwoShot] {
         let forced = |protocol| Settings { buffer_bytes, ..Settings::forced(algorithm, protocol) };
         all.extend(Protocol::ALL.iter().map(|protocol| forced(*protocol)));
     }
@@ -33,7 +33,7 @@ fn counts(
     dtype: DataType,
     nranks: u32,
 ) -> Vec<usize> {
-    let forced = Forced::only(settings.algorithm, settings.protocol);
+    let forced = settings.lists();
     let limits = ChannelLimits { max: channels, ..ChannelLimits::default() };
     let buffer = Some(settings.buffer_bytes).filter(|_| channels.is_some());
     let facts = DeviceFacts::new(nranks, (90, 132), forced, limits, buffer);

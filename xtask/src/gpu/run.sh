@@ -96,7 +96,7 @@ measure() { suite suite; }
 graphs() { suite suite_graphs -G 20 --sizes 8,1K,64K,256K,1M,16M; }
 pairs() { suite suite_2 --ranks 2 --sizes 8,1K,64K,256K,1M,4M,16M,64M,256M,1G; }
 
-# What the built-in table does not take by itself: the sizes for which direct LL128 was made, to find out where it pays.
+# What the built-in table does not take by itself: the sizes for which one-shot and two-shot LL128 were made, to find out where it pays.
 lines() {
     for collective in all-reduce all-gather reduce-scatter alltoall; do
         for proto in ll ll128 simple; do

@@ -29,15 +29,15 @@ const SPILLS_ALLOWED: &[(&str, &str)] = &[
         "two directions to keep account of between slices; its loops do not spill",
     ),
     (
-        "oxccl_all_reduce_direct_ll128",
+        "oxccl_all_reduce_twoshot_ll128",
         "what one pass keeps for the next, read once for a line of seven peers",
     ),
     (
-        "oxccl_all_reduce_direct4_ll128",
+        "oxccl_all_reduce_twoshot4_ll128",
         "what the pass over messages that are not aligned keeps, and the places of peers between passes",
     ),
     (
-        "oxccl_all_reduce_direct_ll_f64",
+        "oxccl_all_reduce_twoshot_ll_f64",
         "bookkeeping of seven peers, as for all types; 16 bytes more than the others since ends have a third address",
     ),
 ];

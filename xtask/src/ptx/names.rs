@@ -5,8 +5,8 @@
 
 /// What starts the rest of the name after the function.
 const AFTER_FUNC: &[&str] = &[
-    "ring", "tree", "collnet", "direct", "direct2", "direct4", "pairwise", "oneshot", "nvls", "simple", "ll",
-    "ll128",
+    "ring", "tree", "collnet", "oneshot", "oneshot2", "oneshot4", "twoshot", "twoshot2", "twoshot4",
+    "pairwise", "nvls", "simple", "ll", "ll128",
 ];
 
 /// As `DataType` of the library spells them, and the common short forms.
@@ -36,7 +36,7 @@ mod tests {
         for (entry, module) in [
             ("oxccl_all_reduce_ring_simple_f32", "all_reduce_f32"),
             ("oxccl_all_reduce_tree_ll128_f8e4m3", "all_reduce_f8e4m3"),
-            ("oxccl_reduce_scatter_direct_ll_bf16", "reduce_scatter_bf16"),
+            ("oxccl_reduce_scatter_oneshot_ll_bf16", "reduce_scatter_bf16"),
             ("oxccl_reduce_ring_ll_f32_sum", "reduce_f32"),
             ("oxccl_reduce_u8", "reduce_u8"),
             ("oxccl_all_gather_ring_ll", "all_gather"),

@@ -20,6 +20,8 @@ use oxccl_device::coll::{self, CollWork, P2pWork};
 use oxccl_device::conn::RecvConn;
 use oxccl_device::gpu::Stop;
 use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, RedOp, Step};
+use oxccl_shared::algo::registry::spec_of;
+use oxccl_shared::algo::spec::Connections;
 use oxccl_shared::proto;
 use oxccl_shared::reduce::{self, Resolved};
 use std::io;
@@ -234,7 +236,7 @@ impl Cpu {
         operator: &Resolved,
     ) -> Result<(), Stop> {
         let CpuParts { channels, mesh, wait, memory, .. } = &mut self.parts;
-        let over_mesh = matches!(plan.algorithm, Algorithm::Direct | Algorithm::CollnetChain);
+        let over_mesh = matches!(spec_of(plan.algorithm).connections, Connections::Mesh | Connections::Chain);
         let group = if over_mesh { MESH_LINKS } else { 1 + channel as usize };
         wait.links().borrow_mut().begin(group, plan.protocol);
         let block = LendingBlock::new(wait, memory, work.dtype, operator);

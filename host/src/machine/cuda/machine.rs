@@ -18,10 +18,11 @@ use crate::plan::tuning::Explanation;
 use crate::plan::{Call, Forced};
 use crate::transport::p2p::Arena;
 use oxccl_shared::abi::{
-    Algorithm, CollArgs, Func, KERNEL_POST, KERNEL_PRE, KERNEL_TWO_HOPS, KernelColl, KernelLaunch, Protocol,
-    RedOp,
+    Algorithm, CollArgs, Func, KERNEL_POST, KERNEL_PRE, KernelColl, KernelLaunch, Protocol, RedOp,
 };
 use oxccl_shared::algo::chunk::ChannelCut;
+use oxccl_shared::algo::registry::spec_of;
+use oxccl_shared::algo::spec::Connections;
 use oxccl_shared::reduce::{self, Resolved};
 use std::ffi::c_void;
 use std::io;
@@ -267,8 +268,8 @@ impl Cuda {
         }
         let operator = self.operator(raw);
         let changes = (operator.pre || operator.post) && call.count > 0;
-        // Alone, the one-hop kernel only takes its own input.
-        let forced = Forced::only(Some(Algorithm::Direct), Some(Protocol::Simple));
+        // Alone, the one-shot kernel only takes its own input.
+        let forced = Forced::only(Some(Algorithm::OneShot), Some(Protocol::Simple));
         let call = Call { func: Func::AllReduce, ..*call };
         changes.then(|| plan_device(&call, &DeviceFacts { forced, ..*facts }))
     }
@@ -302,11 +303,10 @@ impl Cuda {
             let scratch: *mut u8 = std::ptr::without_provenance_mut(self.parts.tables.scratch as usize);
             coll = KernelColl { src: scratch, dst: scratch, ..coll };
         }
-        let lists = match plan.algorithm {
-            // Chains would be of the mesh's connections; no kernel goes along them.
-            Algorithm::Direct | Algorithm::CollnetChain => &self.parts.tables.mesh,
-            Algorithm::Ring => &self.parts.tables.ring,
-            Algorithm::Tree => &self.parts.tables.tree,
+        let lists = match spec_of(plan.algorithm).connections {
+            Connections::Mesh | Connections::Chain => &self.parts.tables.mesh,
+            Connections::Ring => &self.parts.tables.ring,
+            Connections::Tree => &self.parts.tables.tree,
         };
         let mut args = CollArgs { launch: self.launch(lists, plan.channels), coll };
         if let Some(net) = &mut self.parts.net {
@@ -382,9 +382,7 @@ pub(crate) fn collective_args(raw: &RawCall, plan: &DevicePlan, operator: &Resol
         slice_elems: plan.slice_elems,
         arg: operator.arg,
         kind: operator.kind as u32,
-        flags: flag(operator.pre, KERNEL_PRE)
-            | flag(operator.post, KERNEL_POST)
-            | flag(plan.two_hops, KERNEL_TWO_HOPS),
+        flags: flag(operator.pre, KERNEL_PRE) | flag(operator.post, KERNEL_POST),
         func: plan.func as u32,
         root: raw.call.root,
         tag,

@@ -12,7 +12,9 @@ use crate::proxy::progress::{
     Concerns, EndError, EndFault, Idle, Keep, ORDERS_OPEN_MAX, ProxyEnd, ProxyFailure, ProxyOrder,
     ProxyOwner, ProxyParts, ProxyThread, ProxyThreadConfig, proxy,
 };
-use oxccl_shared::abi::{Algorithm, ChannelId, KERNEL_MESSAGES_MAX, KernelColl, KernelMessage, Rank};
+use oxccl_shared::abi::{ChannelId, KERNEL_MESSAGES_MAX, KernelColl, KernelMessage, Rank};
+use oxccl_shared::algo::registry::spec_of;
+use oxccl_shared::algo::spec::Connections;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,19 +36,19 @@ pub struct NetChannels {
 }
 
 impl NetChannels {
-    /// Those of an algorithm's kind; messages go where direct algorithms do, and so would chains, which GPUs do not have.
-    pub fn of(&self, algorithm: Algorithm) -> Range<u32> {
+    /// Those of a kind; messages go over the mesh's.
+    pub fn of(&self, kind: Connections) -> Range<u32> {
         let (trees, pairs) = (self.rings, self.rings + self.trees);
-        match algorithm {
-            Algorithm::Ring => 0..trees,
-            Algorithm::Tree => trees..pairs,
-            Algorithm::Direct | Algorithm::CollnetChain => pairs..pairs + self.pairs,
+        match kind {
+            Connections::Ring => 0..trees,
+            Connections::Tree => trees..pairs,
+            Connections::Mesh | Connections::Chain => pairs..pairs + self.pairs,
         }
     }
 
     /// What the proxy must do for a collective's kernel.
     pub fn order_of_collective(&self, coll: &KernelColl, plan: &DevicePlan) -> ProxyOrder {
-        let first = self.of(plan.algorithm).start;
+        let first = self.of(spec_of(plan.algorithm).connections).start;
         let channels = first..first + plan.channels;
         ProxyOrder::of_collective(coll, plan.algorithm, plan.kernel.protocol(), channels)
     }
@@ -59,17 +61,17 @@ impl NetChannels {
         kernel: KernelId,
         channels: u32,
     ) -> ProxyOrder {
-        let first = self.of(Algorithm::Direct).start;
+        let first = self.of(Connections::Mesh).start;
         ProxyOrder::of_message(message, Rank(peer), kernel.protocol(), first..first + channels)
     }
 
     /// As people call it.
     fn name(&self, channel: ChannelId) -> String {
-        let kinds = [(Algorithm::Ring, "ring"), (Algorithm::Tree, "tree"), (Algorithm::Direct, "pair")];
-        let found = kinds.into_iter().find(|(algorithm, _)| self.of(*algorithm).contains(&channel.0));
+        let kinds = [(Connections::Ring, "ring"), (Connections::Tree, "tree"), (Connections::Mesh, "pair")];
+        let found = kinds.into_iter().find(|(kind, _)| self.of(*kind).contains(&channel.0));
         found.map_or_else(
             || format!("channel {channel}"),
-            |(algorithm, name)| format!("{name} channel {}", channel.0 - self.of(algorithm).start),
+            |(kind, name)| format!("{name} channel {}", channel.0 - self.of(kind).start),
         )
     }
 }
@@ -115,11 +117,11 @@ impl NetProxy {
     /// The system gives no thread.
     pub fn start(parts: NetParts, health: &Arc<Health>, tell: &Arc<dyn Tell + Sync>) -> io::Result<NetProxy> {
         let NetParts { proxy: parts, channels, reaches, device, cpus, idle, threads, memory } = parts;
-        let drives = |algorithm| {
-            let channels = channels.of(algorithm);
+        let drives = |kind| {
+            let channels = channels.of(kind);
             parts.ends.iter().map(ProxyEnd::place).any(|place| channels.contains(&place.channel.0))
         };
-        let (has_rings, has_trees) = (drives(Algorithm::Ring), drives(Algorithm::Tree));
+        let (has_rings, has_trees) = (drives(Connections::Ring), drives(Connections::Tree));
         let owner = Owner { health: health.clone(), tell: tell.clone(), channels, device };
         let start = |(number, parts): (usize, ProxyParts)| {
             let name = format!("oxccl prx {}.{number}", parts.rank);
@@ -136,10 +138,10 @@ impl NetProxy {
 
     /// A collective's kernel is to be launched: [`Self::tell`] tells of it.
     pub(crate) fn collective(&mut self, coll: &KernelColl, plan: &DevicePlan) {
-        let concerns = match plan.algorithm {
-            Algorithm::Ring => self.has_rings,
-            Algorithm::Tree => self.has_trees,
-            Algorithm::Direct | Algorithm::CollnetChain => true,
+        let concerns = match spec_of(plan.algorithm).connections {
+            Connections::Ring => self.has_rings,
+            Connections::Tree => self.has_trees,
+            Connections::Mesh | Connections::Chain => true,
         };
         if concerns {
             self.orders.push(self.channels.order_of_collective(coll, plan));
@@ -264,16 +266,16 @@ mod tests {
     use crate::plan::device::{ChannelLimits, DeviceFacts, plan_device};
     use crate::plan::tuning::NetSpeed;
     use crate::plan::{Call, Forced};
-    use oxccl_shared::abi::{DataType, Func, Protocol, RedOp};
+    use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, RedOp};
     use oxccl_shared::algo::chunk::ChannelCut;
 
     const CHANNELS: NetChannels = NetChannels { rings: 4, trees: 3, pairs: 2 };
 
     #[test]
     fn channels_of_a_kind_follow_those_of_another() {
-        assert_eq!(CHANNELS.of(Algorithm::Ring), 0..4);
-        assert_eq!(CHANNELS.of(Algorithm::Tree), 4..7);
-        assert_eq!(CHANNELS.of(Algorithm::Direct), 7..9);
+        assert_eq!(CHANNELS.of(Connections::Ring), 0..4);
+        assert_eq!(CHANNELS.of(Connections::Tree), 4..7);
+        assert_eq!(CHANNELS.of(Connections::Mesh), 7..9);
         let names = [0, 6, 7, 9].map(|channel| CHANNELS.name(ChannelId(channel)));
         assert_eq!(names, ["ring channel 0", "tree channel 2", "pair channel 0", "channel 9"]);
     }
@@ -291,7 +293,7 @@ mod tests {
         for (call, first, algorithm) in [
             (call, 4, Algorithm::Tree),
             (Call { func: Func::Broadcast, root: 3, ..call }, 0, Algorithm::Ring),
-            (Call { func: Func::Barrier, count: 0, ..call }, 7, Algorithm::Direct),
+            (Call { func: Func::Barrier, count: 0, ..call }, 7, Algorithm::OneShot),
         ] {
             let plan = plan_device(&call, &facts);
             let coll = KernelColl {

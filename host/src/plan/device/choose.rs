@@ -1,7 +1,7 @@
 //! Which algorithm and protocol for ranks on GPUs: thresholds that were measured, as a voice of `plan::tuning`.
 
 use super::facts::DeviceFacts;
-use super::kernel::{KernelId, MESH_PEERS_MAX, OWN_KERNELS};
+use super::kernel::{KernelId, MESH_PEERS_MAX};
 use super::tuning::NET_LL_MAX_BYTES;
 use crate::plan::Call;
 use crate::plan::tuning::{
@@ -9,8 +9,16 @@ use crate::plan::tuning::{
 };
 use crate::topology::PathKind;
 use oxccl_shared::abi::{Algorithm, Func, Protocol};
+use oxccl_shared::algo::registry::spec_of;
 
-const DIRECT_LL128: Candidate = Candidate::new(Algorithm::Direct, Protocol::LL128);
+/// To all peers at once.
+const HOPS: [Algorithm; 2] = [Algorithm::OneShot, Algorithm::TwoShot];
+
+/// These by all of their protocols.
+const BY_HOPS: Candidates = Candidates::along(HOPS[0]).or_also(Candidates::along(HOPS[1]));
+
+/// These by LL128: a function has one of them at most.
+const BY_LINES: Candidates = BY_HOPS.and(Candidates::by(Protocol::LL128));
 
 impl DeviceFacts {
     /// Whether what the user orders can be done by so many ranks on GPUs.
@@ -26,13 +34,21 @@ impl DeviceFacts {
             true => " among GPUs",
             false => " among more than 8 GPUs",
         };
-        let direct = if is_mesh { Candidates::NONE } else { Candidates::along(Algorithm::Direct) };
-        forced.check(|func| KernelId::offered(func).without(direct), why)
+        let hops = if is_mesh { Candidates::NONE } else { BY_HOPS };
+        forced.check(|func| KernelId::offered(func).without(hops), why)
     }
 
     /// How a call is carried out, and who decided so.
     pub fn choose(&self, call: &Call) -> Choice {
         tuning::choose(&self.scope(call))
+    }
+
+    /// One-shot and two-shot by LL, the better one for an all-reduce of so many bytes first; others have no two-shot.
+    fn shots(&self, call: &Call) -> [Candidate; 2] {
+        let [one, two] = HOPS.map(|algorithm| Candidate::new(algorithm, Protocol::LL));
+        let is_long = call.bytes() >= self.tuning.two_shot_min_bytes;
+        let takes_two = call.func == Func::AllReduce && self.nranks > 1 && is_long;
+        if takes_two { [two, one] } else { [one, two] }
     }
 
     pub(super) fn scope<'a>(&'a self, call: &'a Call) -> Scope<'a> {
@@ -45,6 +61,7 @@ impl DeviceFacts {
             forced: &self.forced,
             table: self.table.as_ref(),
             measured: self.measured(call),
+            instead: Some(self.shots(call)),
             unmeasured: Candidates::NONE,
         }
     }
@@ -56,15 +73,16 @@ impl DeviceFacts {
             offered = offered.without(Candidates::along(Algorithm::Tree));
         }
         // A barrier has no other kernel: without it an all-reduce stands for it.
-        if !self.has_direct_for(call) && call.func != Func::Barrier {
-            offered = offered.without(Candidates::along(Algorithm::Direct));
+        if !self.has_mesh_for(call) && call.func != Func::Barrier {
+            offered = offered.without(BY_HOPS);
         }
         if self.crosses_network() {
-            let direct_simple = Candidates::NONE.with(Candidate::new(Algorithm::Direct, Protocol::Simple));
-            offered = offered.without(Candidates::by(Protocol::LL128)).without(direct_simple);
+            let simple = BY_HOPS.and(Candidates::by(Protocol::Simple));
+            let two_shot = Candidates::along(Algorithm::TwoShot);
+            offered = offered.without(Candidates::by(Protocol::LL128)).without(simple).without(two_shot);
         }
-        if !self.has_direct_ll128() {
-            offered = offered.without(Candidates::NONE.with(DIRECT_LL128));
+        if !self.has_mesh_of_lines() {
+            offered = offered.without(BY_LINES);
         }
         offered
     }
@@ -77,13 +95,13 @@ impl DeviceFacts {
         if *is_searched && is_nvlink { Candidates::NONE } else { Candidates::by(Protocol::LL128) }
     }
 
-    /// LL over a network doubles what processors copy and sockets carry: beyond short hops it lost to Simple at every size. Direct LL128
-    /// waits for being measured on each generation.
+    /// LL over a network doubles what processors copy and sockets carry: beyond short hops it lost to Simple at every size. One-shot and
+    /// two-shot LL128 wait for being measured on each generation.
     fn doubtful(&self, call: &Call) -> Candidates {
         let is_long = |candidate: Candidate| self.hop_bytes(call, candidate.algorithm) > NET_LL_MAX_BYTES;
         match self.crosses_network() {
             true => Candidates::by(Protocol::LL).and(Candidates::of(is_long)),
-            false if self.tuning.direct_ll128_bytes.1 == 0 => Candidates::NONE.with(DIRECT_LL128),
+            false if self.tuning.one_shot_ll128_bytes.1 == 0 => BY_LINES,
             false => Candidates::NONE,
         }
     }
@@ -96,7 +114,7 @@ impl DeviceFacts {
         let is_like_measured = self.machine.ring.intra <= PathKind::Nvb && self.machine.nhosts == 1;
         let source = self.tuning.source.filter(|_| is_like_measured)?;
         let bytes = self.buffer_bytes(call);
-        let direct = Candidate::new(Algorithm::Direct, Protocol::LL);
+        let [by_words, _] = self.shots(call);
         // The hops of a broadcast follow each other through all ranks at once: whole slots start to pay earlier.
         let ring = match call.func {
             Func::Broadcast if bytes > self.tuning.broadcast_ll_max_bytes => Protocol::Simple,
@@ -105,43 +123,44 @@ impl DeviceFacts {
         let ring = Candidate::new(Algorithm::Ring, ring);
         let tree = Candidate::new(Algorithm::Tree, self.by_size(bytes));
         let first = match call.bytes() {
-            bytes if self.is_by_lines(call.func, bytes) => DIRECT_LL128,
-            bytes if bytes <= self.direct_max_bytes(call.func) => direct,
+            bytes if self.is_by_lines(call.func, bytes) => {
+                KernelId::offered(call.func).and(BY_LINES).only().unwrap_or(ring)
+            }
+            bytes if bytes <= self.ll_max_bytes(call.func) => by_words,
             _ => ring,
         };
-        Some(Measured { source, order: [first, ring, tree, direct] })
+        Some(Measured { source, order: [first, ring, tree, by_words] })
     }
 
     /// One hop to all and from all, wherever it is possible: a hop over sockets takes some 10 us, another message of it some 3.
     fn measured_over_network(&self, call: &Call) -> Option<Measured> {
         let ring = Candidate::new(Algorithm::Ring, Protocol::LL);
-        let order = [Candidate::new(Algorithm::Direct, Protocol::LL), ring, ring, ring];
-        self.has_direct_for(call).then_some(Measured { source: "4 H200 over sockets, 2026-11-21", order })
+        let order = [Candidate::new(Algorithm::OneShot, Protocol::LL), ring, ring, ring];
+        self.has_mesh_for(call).then_some(Measured { source: "4 H200 over sockets, 2026-11-21", order })
     }
 
-    /// Whether direct LL128 is best for so many bytes, where it is possible.
+    /// Whether LL128 to all peers at once is best for so many bytes, where it is possible.
     pub(super) fn is_by_lines(&self, func: Func, bytes: u64) -> bool {
         let ((beyond, up_to), share_bytes) = match func {
-            Func::AllReduce => {
-                (self.tuning.all_reduce_direct_ll128_bytes, bytes.div_ceil(u64::from(self.nranks)))
-            }
-            _ => (self.tuning.direct_ll128_bytes, bytes),
+            Func::AllReduce => (self.tuning.two_shot_ll128_bytes, bytes.div_ceil(u64::from(self.nranks))),
+            _ => (self.tuning.one_shot_ll128_bytes, bytes),
         };
         // Other numbers of ranks have slower kernels, and were not measured.
-        let up_to = if OWN_KERNELS.contains(&self.nranks) { up_to } else { up_to / 4 };
+        let has_own = spec_of(Algorithm::OneShot).own_ranks(Protocol::LL128, self.nranks).is_some();
+        let up_to = if has_own { up_to } else { up_to / 4 };
         bytes > beyond
             && share_bytes <= up_to
-            && KernelId::offered(func).has(DIRECT_LL128)
-            && self.has_direct_ll128()
+            && !KernelId::offered(func).and(BY_LINES).is_empty()
+            && self.has_mesh_of_lines()
             && self.machine.is_searched
             && self.forced.allows_protocol(func, Protocol::LL128)
     }
 
-    fn direct_max_bytes(&self, func: Func) -> u64 {
+    fn ll_max_bytes(&self, func: Func) -> u64 {
         match func {
-            Func::AllReduce => self.tuning.all_reduce_direct_max_bytes,
-            Func::AllToAll => self.tuning.all_to_all_direct_max_bytes,
-            _ => self.tuning.direct_max_bytes,
+            Func::AllReduce => self.tuning.all_reduce_shots_max_bytes,
+            Func::AllToAll => self.tuning.all_to_all_one_shot_max_bytes,
+            _ => self.tuning.one_shot_max_bytes,
         }
     }
 

@@ -8,7 +8,7 @@ use crate::plan::collective::grain_bytes;
 use crate::plan::tuning::{self, Candidate, Exclusion, Explanation};
 use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, RedOp};
 use oxccl_shared::algo::chunk;
-use oxccl_shared::proto;
+use oxccl_shared::algo::registry::spec_of;
 
 /// How a collective is carried out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,8 +19,6 @@ pub struct DevicePlan {
     pub func: Func,
     /// Its schedule.
     pub algorithm: Algorithm,
-    /// Whether a direct all-reduce takes two hops.
-    pub two_hops: bool,
     /// Blocks; block `c` uses channel `c`.
     pub channels: u32,
     /// Threads of a block.
@@ -44,7 +42,9 @@ impl DeviceFacts {
             Algorithm::Tree => Exclusion::NotConnected(
                 "not connected: trees of GPUs are where NCCL_ALGO or a tuning file names them",
             ),
-            Algorithm::Direct if candidate.protocol == Protocol::LL128 && self.has_direct() => {
+            Algorithm::OneShot | Algorithm::TwoShot
+                if candidate.protocol == Protocol::LL128 && self.has_mesh() =>
+            {
                 Exclusion::NotConnected("not where some pair has no NVLink of its own")
             }
             _ if candidate.protocol == Protocol::LL128 => {
@@ -72,10 +72,12 @@ impl DeviceFacts {
         let trips =
             |bytes: u64, trip: u64| bytes.div_ceil(trip).min(u64::from(tuning.ll_channels_max)) as u32;
         match (algorithm, protocol) {
-            (Algorithm::Direct, Protocol::LL) => trips(call.bytes(), tuning.direct_trip_bytes),
-            (Algorithm::Direct, Protocol::LL128) => {
-                let ranks = if call.func == Func::AllReduce { u64::from(self.nranks) } else { 1 };
-                trips(call.bytes() / ranks, tuning.direct_ll128_channel_bytes)
+            (Algorithm::OneShot | Algorithm::TwoShot, Protocol::LL) => {
+                trips(call.bytes(), tuning.shots_trip_bytes)
+            }
+            (Algorithm::OneShot | Algorithm::TwoShot, Protocol::LL128) => {
+                let ranks = if algorithm == Algorithm::TwoShot { u64::from(self.nranks) } else { 1 };
+                trips(call.bytes() / ranks, tuning.shots_ll128_channel_bytes)
             }
             (_, Protocol::LL) if self.crosses_network() && self.proxy_threads < THREADS_FOR_CHANNELS => 1,
             (_, Protocol::LL) => trips(self.hop_bytes(call, algorithm), tuning.ring_trip_bytes),
@@ -92,7 +94,7 @@ const ONE_BYTE: Call = Call { func: Func::AllReduce, dtype: DataType::U8, op: Re
 
 /// Plans `call`, which is not made of messages. Every rank of a communicator that makes the same call gets the same plan.
 pub fn plan_device(call: &Call, facts: &DeviceFacts) -> DevicePlan {
-    let needs_stand_in = call.func == Func::Barrier && !facts.has_direct_for(call);
+    let needs_stand_in = call.func == Func::Barrier && !facts.has_mesh_for(call);
     let call = if needs_stand_in { &ONE_BYTE } else { call };
     let bytes = facts.buffer_bytes(call);
     let choice = facts.choose(call);
@@ -100,20 +102,15 @@ pub fn plan_device(call: &Call, facts: &DeviceFacts) -> DevicePlan {
     let kernel = KernelId::of(call.func, (algorithm, protocol), call.dtype, facts.nranks);
     let (layout, connected) = match algorithm {
         // Chains are not offered to GPUs.
-        Algorithm::Direct | Algorithm::CollnetChain => (&facts.mesh_layout, facts.mesh_channels),
+        Algorithm::OneShot | Algorithm::TwoShot | Algorithm::CollnetChain => {
+            (&facts.mesh_layout, facts.mesh_channels)
+        }
         Algorithm::Ring => (&facts.ring_layout, facts.ring_channels),
         Algorithm::Tree => (&facts.tree_layout, facts.tree_channels),
     };
     let (elem_bytes, count) =
         if kernel.only_moves() { (1, call.bytes()) } else { (call.dtype.size_bytes(), call.count) };
-    let payload_bytes = match (algorithm, protocol, call.func) {
-        // A slot carries both hops.
-        (Algorithm::Direct, Protocol::LL128, Func::AllReduce) => {
-            proto::ll128::half_payload_bytes(layout.ll128_slot_bytes as usize)
-        }
-        _ => proto::payload_bytes(protocol, layout),
-    };
-    let slice_elems = (payload_bytes / elem_bytes) as u64;
+    let slice_elems = (spec_of(algorithm).payload_bytes(protocol, layout) / elem_bytes) as u64;
     let grain_elems = chunk::grain_elems(grain_bytes(protocol), elem_bytes) as u64;
     let is_simple_ring = protocol == Protocol::Simple && algorithm == Algorithm::Ring;
     // A tree's kernel lets the way up run ahead of the way down by as many chunks as the credits allow: with one slice each, by all
@@ -127,7 +124,7 @@ pub fn plan_device(call: &Call, facts: &DeviceFacts) -> DevicePlan {
         None => tuning::channels(choice.candidate, bytes, &facts.machine, threads, connected),
     };
     let least = match algorithm {
-        Algorithm::Direct if facts.crosses_network() => facts.one_trip_channels(call).unwrap_or(1),
+        Algorithm::OneShot if facts.crosses_network() => facts.one_trip_channels(call).unwrap_or(1),
         _ => 1,
     };
     let wanted = facts.limits.apply(choice.channels.unwrap_or(by_size)).max(least);
@@ -135,9 +132,6 @@ pub fn plan_device(call: &Call, facts: &DeviceFacts) -> DevicePlan {
         kernel,
         func: call.func,
         algorithm,
-        two_hops: call.func == Func::AllReduce
-            && facts.nranks > 1
-            && call.bytes() >= facts.tuning.two_hops_min_bytes,
         channels: wanted.min(useful),
         threads,
         count,
@@ -154,6 +148,7 @@ mod tests {
     use crate::plan::tuning::tests::tables;
     use crate::plan::tuning::{Forced, Machine, NetSpeed, Reason, TuneRow, TuneTable};
     use oxccl_shared::abi::ConnLayout;
+    use oxccl_shared::proto;
     use proptest::prelude::*;
 
     fn facts(
@@ -219,7 +214,7 @@ mod tests {
             let (layout, connected) = match plan.algorithm {
                 Algorithm::Ring => (facts.ring_layout, facts.ring_channels),
                 Algorithm::Tree => (facts.tree_layout, facts.tree_channels),
-                Algorithm::Direct => (facts.mesh_layout, facts.mesh_channels),
+                Algorithm::OneShot | Algorithm::TwoShot => (facts.mesh_layout, facts.mesh_channels),
                 Algorithm::CollnetChain => unreachable!("GPUs are not offered it"),
             };
             prop_assert!((1..=connected).contains(&plan.channels), "{plan:?}");
@@ -229,11 +224,10 @@ mod tests {
             prop_assert!(threads.is_none_or(|threads| plan.threads == threads));
             prop_assert!(plan.slice_elems > 0 && plan.grain_elems > 0 && plan.chunk_elems >= plan.slice_elems);
             let KernelId::Collective { protocol, func, dtype, .. } = plan.kernel else { panic!("{plan:?}") };
-            let is_one_hop = plan.algorithm == Algorithm::Direct;
             prop_assert!(groups.is_none() || goes_over_a_proxy(&plan), "not over a proxy: {plan:?}");
-            let is_replaced = call.func == Func::Barrier && !facts.has_direct_for(&call);
+            let is_replaced = call.func == Func::Barrier && !facts.has_mesh_for(&call);
             let call = if is_replaced { ONE_BYTE } else { call };
-            let holds_both = is_one_hop && func == Func::AllReduce && protocol == Protocol::LL128;
+            let holds_both = plan.algorithm == Algorithm::TwoShot && protocol == Protocol::LL128;
             let payload = match holds_both {
                 true => proto::ll128::half_payload_bytes(layout.ll128_slot_bytes as usize),
                 false => proto::payload_bytes(protocol, &layout),
@@ -258,8 +252,8 @@ mod tests {
         };
         let is_one_trip = (0..plan.channels).all(|channel| words(channel) <= plan.threads as usize);
         protocol != Protocol::LL128
-            && (plan.algorithm != Algorithm::Direct
-                || protocol == Protocol::LL && !plan.two_hops && is_one_trip)
+            && plan.algorithm != Algorithm::TwoShot
+            && (plan.algorithm != Algorithm::OneShot || protocol == Protocol::LL && is_one_trip)
     }
 
     proptest! {
@@ -269,12 +263,13 @@ mod tests {
             func in proptest::sample::select(&[Func::AllReduce, Func::AllGather, Func::ReduceScatter][..]),
             count in 0u64..8 << 10,
             nranks in 2u32..10,
+            algorithm in proptest::sample::select(&[Algorithm::OneShot, Algorithm::TwoShot][..]),
             protocol in proptest::sample::select(Protocol::ALL),
             channels in proptest::option::of(1u16..4),
             max in proptest::option::of(1u32..4),
             threads in proptest::option::of((2u32..13).prop_map(|warps| 32 * warps)),
         ) {
-            let row = TuneRow { max_bytes: u64::MAX, candidate: Candidate::new(Algorithm::Direct, protocol), channels };
+            let row = TuneRow { max_bytes: u64::MAX, candidate: Candidate::new(algorithm, protocol), channels };
             let limits = ChannelLimits { min: None, max, threads };
             let facts = facts(nranks, 90, Forced::default(), limits, None)
                 .with_table(TuneTable::default().with(func, row))
@@ -292,12 +287,12 @@ mod tests {
             let facts = facts(4, 90, Forced::only(algorithm, protocol), ChannelLimits::default(), None);
             plan_device(&call, &facts).kernel.entry()
         };
-        assert_eq!(plan(None, None), "oxccl_all_gather_direct4_ll");
+        assert_eq!(plan(None, None), "oxccl_all_gather_oneshot4_ll");
         assert_eq!(plan(Some(Algorithm::Ring), None), "oxccl_all_gather_ring_ll");
         assert_eq!(plan(None, Some(Protocol::Simple)), "oxccl_all_gather_ring_simple");
         assert_eq!(plan(Some(Algorithm::Ring), Some(Protocol::LL128)), "oxccl_all_gather_ring_ll128");
-        assert_eq!(plan(Some(Algorithm::Tree), Some(Protocol::LL128)), "oxccl_all_gather_direct4_ll128");
-        assert_eq!(plan(Some(Algorithm::Direct), Some(Protocol::Simple)), "oxccl_all_gather_direct4_ll");
+        assert_eq!(plan(Some(Algorithm::Tree), Some(Protocol::LL128)), "oxccl_all_gather_oneshot4_ll128");
+        assert_eq!(plan(Some(Algorithm::OneShot), Some(Protocol::Simple)), "oxccl_all_gather_oneshot4_ll");
     }
 
     /// Over a network, whatever was measured inside a host or the user names.
@@ -311,14 +306,14 @@ mod tests {
         let call = |func, count| Call { func, dtype: DataType::F32, op: RedOp::Sum, root: 0, count };
         let entry = |facts: &DeviceFacts, func, count| plan_device(&call(func, count), facts).kernel.entry();
         let free = forced(None, None);
-        assert_eq!(entry(&free, Func::AllReduce, 2), "oxccl_all_reduce_direct4_ll_f32");
+        assert_eq!(entry(&free, Func::AllReduce, 2), "oxccl_all_reduce_oneshot4_ll_f32");
         // Two channels of 384 words.
-        assert_eq!(entry(&free, Func::AllReduce, 1536), "oxccl_all_reduce_direct4_ll_f32");
+        assert_eq!(entry(&free, Func::AllReduce, 1536), "oxccl_all_reduce_oneshot4_ll_f32");
         assert_eq!(entry(&free, Func::AllReduce, 1537), "oxccl_all_reduce_ring_ll_f32");
         assert_eq!(entry(&free, Func::AllReduce, 1 << 28), "oxccl_all_reduce_ring_simple_f32");
-        assert_eq!(entry(&free, Func::Barrier, 0), "oxccl_barrier_direct4_ll");
+        assert_eq!(entry(&free, Func::Barrier, 0), "oxccl_barrier_oneshot4_ll");
         assert!(!free.is_one_hop_all_to_all(&call(Func::AllToAll, 1)));
-        let named = forced(Some(Algorithm::Direct), Some(Protocol::LL128));
+        let named = forced(Some(Algorithm::OneShot), Some(Protocol::LL128));
         assert_eq!(entry(&named, Func::AllGather, 2000), "oxccl_all_gather_ring_simple");
         let tree = forced(Some(Algorithm::Tree), None);
         assert_eq!(tree.tree_channels, 4);
@@ -346,10 +341,10 @@ mod tests {
         let is_tuned = |facts: DeviceFacts| facts.choose(&call).reason == Reason::Tuned { row: 0 };
         assert!(is_tuned(over_network(tuned(Algorithm::Ring, Protocol::LL))));
         assert!(is_tuned(over_network(tuned(Algorithm::Tree, Protocol::LL))));
-        assert!(!is_tuned(over_network(tuned(Algorithm::Direct, Protocol::LL))), "more than one trip");
+        assert!(!is_tuned(over_network(tuned(Algorithm::OneShot, Protocol::LL))), "more than one trip");
         assert!(!is_tuned(over_network(tuned(Algorithm::Ring, Protocol::LL128))));
-        // Nobody has measured direct LL128 on this generation; nobody has looked for NVLink either, unless the graphs were searched.
-        let lines = tuned(Algorithm::Direct, Protocol::LL128);
+        // Nobody has measured two-shot LL128 on this generation; nobody has looked for NVLink either, unless the graphs were searched.
+        let lines = tuned(Algorithm::TwoShot, Protocol::LL128);
         assert!(is_tuned(searched(lines)));
         assert!(!is_tuned(lines));
         assert!(!is_tuned(tuned(Algorithm::Ring, Protocol::LL128)));
@@ -365,9 +360,11 @@ mod tests {
             let plan = plan_device(&call, &facts);
             (plan.kernel.entry(), plan.channels)
         };
-        assert_eq!(plan(2), ("oxccl_all_reduce_direct4_ll_f32".into(), 1));
-        assert_eq!(plan(32 << 10), ("oxccl_all_reduce_direct4_ll_f32".into(), 32));
-        assert_eq!(plan(64 << 10), ("oxccl_all_reduce_direct4_ll_f32".into(), 32));
+        assert_eq!(plan(2), ("oxccl_all_reduce_oneshot4_ll_f32".into(), 1));
+        assert_eq!(plan(32 << 10), ("oxccl_all_reduce_oneshot4_ll_f32".into(), 32));
+        assert_eq!(plan((48 << 10) - 1), ("oxccl_all_reduce_oneshot4_ll_f32".into(), 32));
+        assert_eq!(plan(48 << 10), ("oxccl_all_reduce_twoshot4_ll_f32".into(), 32));
+        assert_eq!(plan(64 << 10), ("oxccl_all_reduce_twoshot4_ll_f32".into(), 32));
         assert_eq!(plan(1 << 20), ("oxccl_all_reduce_ring_simple_f32".into(), 24));
         assert_eq!(plan(256 << 20), ("oxccl_all_reduce_ring_simple_f32".into(), 64));
         // Where the machine is known to have NVLinks everywhere.
@@ -377,10 +374,10 @@ mod tests {
             let plan = plan_device(&call, &facts);
             (plan.kernel.entry(), plan.channels)
         };
-        assert_eq!(plan(24 << 10), ("oxccl_all_reduce_direct4_ll_f32".into(), 32));
-        assert_eq!(plan(32 << 10), ("oxccl_all_reduce_direct4_ll128_f32".into(), 8));
-        assert_eq!(plan(1 << 20), ("oxccl_all_reduce_direct4_ll128_f32".into(), 32));
-        assert_eq!(plan(2 << 20), ("oxccl_all_reduce_direct4_ll128_f32".into(), 32));
+        assert_eq!(plan(24 << 10), ("oxccl_all_reduce_oneshot4_ll_f32".into(), 32));
+        assert_eq!(plan(32 << 10), ("oxccl_all_reduce_twoshot4_ll128_f32".into(), 8));
+        assert_eq!(plan(1 << 20), ("oxccl_all_reduce_twoshot4_ll128_f32".into(), 32));
+        assert_eq!(plan(2 << 20), ("oxccl_all_reduce_twoshot4_ll128_f32".into(), 32));
         assert_eq!(plan((2 << 20) + 1), ("oxccl_all_reduce_ring_simple_f32".into(), 32));
     }
 
@@ -391,7 +388,7 @@ mod tests {
         let facts = |algorithm, protocol| {
             facts(4, 90, Forced::only(algorithm, protocol), ChannelLimits::default(), None)
         };
-        for algorithm in [None, Some(Algorithm::Ring), Some(Algorithm::Direct)] {
+        for algorithm in [None, Some(Algorithm::Ring), Some(Algorithm::OneShot), Some(Algorithm::TwoShot)] {
             let facts = facts(algorithm, None);
             assert_eq!(facts.tree_channels, 0);
             assert!((0..40).all(|k| plan_device(&call(1 << k), &facts).algorithm != Algorithm::Tree));
@@ -406,6 +403,6 @@ mod tests {
         assert_eq!(plan_device(&call(10), &by_size).kernel.entry(), "oxccl_all_reduce_tree_ll_bf16");
         assert_eq!(plan_device(&call(1 << 30), &by_size).kernel.entry(), "oxccl_all_reduce_tree_simple_bf16");
         let barrier = Call { func: Func::Barrier, ..call(0) };
-        assert_eq!(plan_device(&barrier, &by_size).algorithm, Algorithm::Direct);
+        assert_eq!(plan_device(&barrier, &by_size).algorithm, Algorithm::OneShot);
     }
 }

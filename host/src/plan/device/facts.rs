@@ -9,6 +9,7 @@ use crate::plan::Call;
 use crate::plan::tuning::{Architecture, Forced, Machine, NetSpeed, TuneTable};
 use crate::topology::PathKind;
 use oxccl_shared::abi::{Algorithm, ConnLayout, Func, Protocol};
+use oxccl_shared::algo::registry::spec_of;
 
 /// What a communicator of GPUs knows after init; equal on every rank.
 #[derive(Clone, Copy, Debug)]
@@ -121,39 +122,38 @@ impl DeviceFacts {
     pub(super) fn one_trip_channels(&self, call: &Call) -> Option<u32> {
         let channels = call.bytes().div_ceil(8 * u64::from(self.tuning.ll_threads)).max(1);
         let most = self.mesh_channels.min(self.limits.max.unwrap_or(u32::MAX)).max(1);
-        let is_one_hop = call.bytes() < self.tuning.two_hops_min_bytes;
-        (is_one_hop && channels <= u64::from(most)).then_some(channels as u32)
+        (channels <= u64::from(most)).then_some(channels as u32)
     }
 
-    /// Whether such kernels are for `call`, not by how fast they are but by whom they reach. Over a network an all-to-all is made of
-    /// messages; of a broadcast or a reduce the root would be the only one with work, and all of it.
-    pub(super) fn has_direct_for(&self, call: &Call) -> bool {
-        const SYMMETRIC: [Func; 4] = [Func::AllReduce, Func::AllGather, Func::ReduceScatter, Func::Barrier];
+    /// Whether such kernels are for `call`, not by how fast they are but by whom they reach. Over a network
+    /// they are for what a proxy carries.
+    pub(super) fn has_mesh_for(&self, call: &Call) -> bool {
         let is_mesh = self.nranks <= MESH_PEERS_MAX + 1;
         is_mesh
             && (!self.crosses_network()
-                || SYMMETRIC.contains(&call.func) && self.one_trip_channels(call).is_some())
+                || spec_of(Algorithm::OneShot).is_proxied(call.func)
+                    && self.one_trip_channels(call).is_some())
     }
 
-    /// Whether kernels that go to everybody in one hop reach everybody, whatever the call.
-    pub fn has_direct(&self) -> bool {
+    /// Whether kernels that go to all peers at once reach everybody, whatever the call.
+    pub fn has_mesh(&self) -> bool {
         self.nranks <= MESH_PEERS_MAX + 1 && !self.crosses_network()
     }
 
     /// Whether they can by LL128. Pairs without an NVLink of their own meet over PCI, or in memory of the host.
-    pub(super) fn has_direct_ll128(&self) -> bool {
-        self.has_direct() && self.machine.pairs.kind <= PathKind::Nvl
+    pub(super) fn has_mesh_of_lines(&self) -> bool {
+        self.has_mesh() && self.machine.pairs.kind <= PathKind::Nvl
     }
 
     /// Whether an all-to-all is one kernel instead of messages. The same on every rank.
     pub fn is_one_hop_all_to_all(&self, call: &Call) -> bool {
         call.func == Func::AllToAll
             && self.nranks > 1
-            && self.has_direct()
+            && self.has_mesh()
             && call.count > 0
-            && (self.is_by(call, Protocol::LL, self.tuning.all_to_all_direct_max_bytes)
+            && (self.is_by(call, Protocol::LL, self.tuning.all_to_all_one_shot_max_bytes)
                 || self.is_by_lines(call.func, call.bytes())
-                || self.has_direct_ll128() && self.forced.names_protocol(call.func, Protocol::LL128))
+                || self.has_mesh_of_lines() && self.forced.names_protocol(call.func, Protocol::LL128))
     }
 
     /// Whether a call is short enough for a line format that the user allows.

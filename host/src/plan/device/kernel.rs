@@ -1,14 +1,13 @@
 //! Which kernels there are, and what they are called.
 
-use crate::plan::tuning::{Candidate, Candidates};
+use crate::plan::tuning::Candidates;
 use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol};
+use oxccl_shared::algo::oneshot;
+use oxccl_shared::algo::registry::spec_of;
+use oxccl_shared::algo::spec::Processor;
 
-/// The most peers that a direct algorithm has.
-pub const MESH_PEERS_MAX: u32 = 7;
-
-/// Ranks for which the kernels that exchange words with all peers at once were compiled on their own: what is known about the peers
-/// is not looked up then, and half of the instructions go.
-pub(super) const OWN_KERNELS: [u32; 2] = [2, 4];
+/// The most peers that kernels have room for that go to all of them at once.
+pub const MESH_PEERS_MAX: u32 = oneshot::SPEC.peers_max.unwrap();
 
 /// A kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -33,37 +32,13 @@ pub enum KernelId {
     },
 }
 
-/// Schedules and line formats that a function was compiled for and communicators have connections for.
-fn variants(func: Func) -> &'static [(Algorithm, &'static [Protocol])] {
-    use Protocol::{LL, LL128, Simple};
-    match func {
-        Func::AllReduce => &[
-            (Algorithm::Ring, &[LL, LL128, Simple]),
-            (Algorithm::Tree, &[LL, LL128, Simple]),
-            (Algorithm::Direct, &[LL, LL128, Simple]),
-        ],
-        Func::ReduceScatter | Func::AllGather => {
-            &[(Algorithm::Ring, &[LL, LL128, Simple]), (Algorithm::Direct, &[LL, LL128])]
-        }
-        Func::Reduce | Func::Broadcast => {
-            &[(Algorithm::Ring, &[LL, LL128, Simple]), (Algorithm::Direct, &[LL])]
-        }
-        Func::Barrier => &[(Algorithm::Direct, &[LL])],
-        Func::AllToAll => &[(Algorithm::Direct, &[LL, LL128])],
-        Func::Send | Func::Recv | Func::Gather | Func::Scatter => &[],
-    }
-}
-
 /// Line formats of messages. LL128 would need slots between all pairs for a gain between LL and Simple only.
 const MESSAGE_PROTOCOLS: &[Protocol] = &[Protocol::LL, Protocol::Simple];
 
 impl KernelId {
     /// What there are kernels of.
     pub fn offered(func: Func) -> Candidates {
-        let pairs = variants(func).iter().flat_map(|(algorithm, protocols)| {
-            protocols.iter().map(|protocol| Candidate::new(*algorithm, *protocol))
-        });
-        pairs.fold(Candidates::NONE, Candidates::with)
+        Candidates::offered(func, Processor::Gpu)
     }
 
     /// The line format of messages where `wanted` would be best: the nearest one that takes no less of a slot's bytes.
@@ -80,8 +55,7 @@ impl KernelId {
     ) -> KernelId {
         let reduces = matches!(func, Func::AllReduce | Func::ReduceScatter | Func::Reduce);
         let dtype = reduces.then_some(dtype);
-        let has_own = algorithm == Algorithm::Direct && protocol != Protocol::Simple;
-        let ranks = Some(nranks).filter(|nranks| has_own && OWN_KERNELS.contains(nranks));
+        let ranks = spec_of(algorithm).own_ranks(protocol, nranks);
         KernelId::Collective { func, algorithm, protocol, dtype, ranks }
     }
 
@@ -167,11 +141,10 @@ mod tests {
         let declared = declared();
         assert!(declared.len() > 300, "{declared:?}");
         for (func, nranks) in Func::ALL.iter().flat_map(|func| (1..=8).map(move |nranks| (*func, nranks))) {
-            for (algorithm, protocols) in variants(func) {
-                for (protocol, dtype) in
-                    protocols.iter().flat_map(|p| DataType::ALL.iter().map(move |dtype| (*p, *dtype)))
-                {
-                    let entry = KernelId::of(func, (*algorithm, protocol), dtype, nranks).entry();
+            for candidate in KernelId::offered(func).iter() {
+                for dtype in DataType::ALL {
+                    let variant = (candidate.algorithm, candidate.protocol);
+                    let entry = KernelId::of(func, variant, *dtype, nranks).entry();
                     assert!(declared.contains(&entry), "{entry}");
                 }
             }

@@ -53,12 +53,12 @@ mod tests {
             facts.repertoire().iter().map(|(kernel, _)| kernel.entry()).collect()
         };
         let (four, wide) = (names(facts(4, 90, false)), names(facts(4, 90, true)));
-        for name in ["oxccl_send_recv_ll", "oxccl_barrier_direct4_ll", "oxccl_all_reduce_direct4_ll_bf16"] {
+        for name in ["oxccl_send_recv_ll", "oxccl_barrier_oneshot4_ll", "oxccl_all_reduce_oneshot4_ll_bf16"] {
             assert!(four.contains(&name.to_owned()) && wide.contains(&name.to_owned()), "{name}");
         }
         let lines = "oxccl_all_gather_ring_ll128".to_owned();
         assert!(four.contains(&lines) && !wide.contains(&lines));
-        assert!(!four.iter().any(|name| name.contains("direct2") || name.contains("tree")));
+        assert!(!four.iter().any(|name| name.contains("shot2") || name.contains("tree")));
         assert_eq!(four.len(), four.iter().collect::<std::collections::HashSet<_>>().len());
     }
 }

@@ -10,23 +10,23 @@ pub struct DeviceTuning {
     /// Where what follows about algorithms and protocols was measured. None where it was not: the model decides there, and what
     /// follows are sizes that are connected.
     pub source: Option<&'static str>,
-    /// Up to here, in bytes of a message to a peer, functions go to everybody in one hop.
-    pub direct_max_bytes: u64,
-    /// The same for all-reduce, in bytes of the call.
-    pub all_reduce_direct_max_bytes: u64,
+    /// Up to here, in bytes of a message to a peer, functions are one-shot by LL.
+    pub one_shot_max_bytes: u64,
+    /// The same for all-reduce, one-shot or two-shot, in bytes of the call.
+    pub all_reduce_shots_max_bytes: u64,
     /// The same for all-to-all, in bytes of a block; above it is made of messages.
-    pub all_to_all_direct_max_bytes: u64,
-    /// Beyond the first and up to the second, in bytes of a message to a peer, they go to everybody by LL128, where that is allowed and
+    pub all_to_all_one_shot_max_bytes: u64,
+    /// Beyond the first and up to the second, in bytes of a message to a peer, they are one-shot by LL128, where that is allowed and
     /// possible. Up to 0: never by themselves.
-    pub direct_ll128_bytes: (u64, u64),
-    /// The same for all-reduce, in two hops: beyond so many bytes of the call, and up to so many of each rank's share of it.
-    pub all_reduce_direct_ll128_bytes: (u64, u64),
-    /// Bytes of a message to a peer for each channel of a direct LL128 kernel.
-    pub direct_ll128_channel_bytes: u64,
-    /// From here on one-hop all-reduce takes a second hop, and sends a rank's share of the buffer to each peer in both.
-    pub two_hops_min_bytes: u64,
-    /// Bytes of a message that one block of a direct LL kernel takes in one trip: a word to a thread.
-    pub direct_trip_bytes: u64,
+    pub one_shot_ll128_bytes: (u64, u64),
+    /// The same for all-reduce, two-shot: beyond so many bytes of the call, and up to so many of each rank's share of it.
+    pub two_shot_ll128_bytes: (u64, u64),
+    /// Bytes of a message to a peer for each channel of a one-shot or two-shot LL128 kernel.
+    pub shots_ll128_channel_bytes: u64,
+    /// From here on all-reduce by LL is two-shot, and sends a rank's share of the buffer to each peer in both hops.
+    pub two_shot_min_bytes: u64,
+    /// Bytes of a message that one block of a one-shot or two-shot LL kernel takes in one trip: a word to a thread.
+    pub shots_trip_bytes: u64,
     /// Up to here, in bytes of the larger buffer of a call, rings use LL.
     pub ring_ll_max_bytes: u64,
     /// The same for broadcasts.
@@ -136,18 +136,18 @@ pub(super) const NET_MESSAGES: &[MessageClass] = &[
 impl DeviceTuning {
     /// Hopper, over NVSwitch. Measured on 4 H200 with the kernels alone, in CUDA graphs: an LL block of 384 threads takes 3 KiB in
     /// one trip, and more blocks beat more trips up to 32; Simple rings fill NVLink from 64 channels of 256 KiB slots at 64 MiB,
-    /// and lose their start-up time below. In between, direct LL128 takes 48 lines to each peer in one pass of a block, some 3 us, and
+    /// and lose their start-up time below. In between, LL128 to all peers at once takes 48 lines to each peer in one pass of a block, some 3 us, and
     /// its slots hold both hops of an all-reduce of 4 MiB. Nothing was measured for trees: few channels, so that they take little memory.
     pub const SM_90: DeviceTuning = DeviceTuning {
         source: Some("2 and 4 H200 on NVSwitch, 2026-11-21"),
-        direct_max_bytes: 128 << 10,
-        all_reduce_direct_max_bytes: 512 << 10,
-        all_to_all_direct_max_bytes: 64 << 10,
-        direct_ll128_bytes: (64 << 10, 1 << 20),
-        all_reduce_direct_ll128_bytes: (96 << 10, 2 << 20),
-        direct_ll128_channel_bytes: 4 << 10,
-        two_hops_min_bytes: 192 << 10,
-        direct_trip_bytes: 3 << 10,
+        one_shot_max_bytes: 128 << 10,
+        all_reduce_shots_max_bytes: 512 << 10,
+        all_to_all_one_shot_max_bytes: 64 << 10,
+        one_shot_ll128_bytes: (64 << 10, 1 << 20),
+        two_shot_ll128_bytes: (96 << 10, 2 << 20),
+        shots_ll128_channel_bytes: 4 << 10,
+        two_shot_min_bytes: 192 << 10,
+        shots_trip_bytes: 3 << 10,
         ring_ll_max_bytes: 512 << 10,
         broadcast_ll_max_bytes: 192 << 10,
         ring_ll128_max_bytes: 0,
@@ -182,10 +182,10 @@ impl DeviceTuning {
         ring_channels: 32,
         mesh_channels: 16,
         ll_channels_max: 16,
-        direct_max_bytes: 64 << 10,
-        all_reduce_direct_max_bytes: 256 << 10,
-        direct_ll128_bytes: (0, 0),
-        all_reduce_direct_ll128_bytes: (0, 0),
+        one_shot_max_bytes: 64 << 10,
+        all_reduce_shots_max_bytes: 256 << 10,
+        one_shot_ll128_bytes: (0, 0),
+        two_shot_ll128_bytes: (0, 0),
         mesh_ll128_slot_bytes: 32 << 10,
         ..DeviceTuning::SM_90
     };
@@ -193,8 +193,8 @@ impl DeviceTuning {
     /// What came after Hopper. Not measured: its sizes, and the model's choice.
     pub const SM_100: DeviceTuning = DeviceTuning {
         source: None,
-        direct_ll128_bytes: (0, 0),
-        all_reduce_direct_ll128_bytes: (0, 0),
+        one_shot_ll128_bytes: (0, 0),
+        two_shot_ll128_bytes: (0, 0),
         ..DeviceTuning::SM_90
     };
 
@@ -215,7 +215,7 @@ impl DeviceTuning {
         DeviceTuning {
             ll_threads: threads,
             simple_threads: threads,
-            direct_trip_bytes: trip,
+            shots_trip_bytes: trip,
             ring_trip_bytes: trip,
             ..self
         }

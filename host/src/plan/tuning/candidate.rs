@@ -1,7 +1,9 @@
 //! Pairs of an algorithm and a protocol, and sets of them.
 
 use core::fmt;
-use oxccl_shared::abi::{Algorithm, Protocol};
+use oxccl_shared::abi::{Algorithm, Func, Protocol};
+use oxccl_shared::algo::registry::{SPECS, Variant, index_of, spec_of, variants};
+use oxccl_shared::algo::spec::Processor;
 
 /// One way to carry out a collective.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -16,26 +18,47 @@ pub struct Candidate {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Candidates(u16);
 
-/// The place of an algorithm in tables: NCCL's two, then ours.
-pub(super) const fn algorithm_index(algorithm: Algorithm) -> usize {
-    match algorithm {
-        Algorithm::Tree => 0,
-        Algorithm::Ring => 1,
-        Algorithm::Direct => 2,
-        Algorithm::CollnetChain => 3,
+/// How many there are: every algorithm in every protocol by which some function has it, on CPUs or on GPUs.
+const COUNT: usize = {
+    let (mut count, mut bits) = (0, EVERY);
+    while bits != 0 {
+        count += (bits & 1) as usize;
+        bits >>= 1;
     }
-}
+    count
+};
+
+/// The same as a set.
+const EVERY: u16 = {
+    let (mut bits, mut at) = (0, 0);
+    while at < SPECS.len() {
+        let mut rows = [SPECS[at].on_cpus, SPECS[at].on_gpus];
+        let mut list = 0;
+        while list < rows.len() {
+            while let [first, rest @ ..] = rows[list] {
+                bits |= (first.protocols.bits() as u16) << (3 * at);
+                rows[list] = rest;
+            }
+            list += 1;
+        }
+        at += 1;
+    }
+    bits
+};
+
+const _: () = assert!(SPECS.len() * 3 <= u16::BITS as usize && Protocol::ALL.len() == 3);
 
 impl Candidate {
-    /// Every candidate: trees, rings and direct by each protocol, then what a network reduces, which has to be elements and nothing
-    /// between them.
-    pub const ALL: [Candidate; 10] = {
-        const BY_ALL: [Algorithm; 3] = [Algorithm::Tree, Algorithm::Ring, Algorithm::Direct];
-        let mut all = [Candidate { algorithm: Algorithm::CollnetChain, protocol: Protocol::Simple }; 10];
-        let mut at = 0;
-        while at < 9 {
-            all[at] = Candidate { algorithm: BY_ALL[at / 3], protocol: Protocol::ALL[at % 3] };
-            at += 1;
+    /// Every candidate, in the registry's order.
+    pub const ALL: [Candidate; COUNT] = {
+        let mut all = [Candidate { algorithm: SPECS[0].algorithm, protocol: Protocol::LL }; COUNT];
+        let (mut at, mut bit) = (0, 0);
+        while at < COUNT {
+            if EVERY >> bit & 1 == 1 {
+                all[at] = Candidate { algorithm: SPECS[bit / 3].algorithm, protocol: Protocol::ALL[bit % 3] };
+                at += 1;
+            }
+            bit += 1;
         }
         all
     };
@@ -46,7 +69,7 @@ impl Candidate {
     }
 
     const fn bit(self) -> u16 {
-        1 << (3 * algorithm_index(self.algorithm) + self.protocol as usize)
+        1 << (3 * index_of(self.algorithm) + self.protocol as usize)
     }
 }
 
@@ -60,7 +83,7 @@ impl Candidates {
     /// None.
     pub const NONE: Candidates = Candidates(0);
     /// Every candidate.
-    pub const ALL: Candidates = Candidates(0o4777);
+    pub const ALL: Candidates = Candidates(EVERY);
 
     /// Those that `has` holds for.
     pub fn of(has: impl Fn(Candidate) -> bool) -> Candidates {
@@ -72,12 +95,20 @@ impl Candidates {
 
     /// An algorithm in all line formats that it has.
     pub const fn along(algorithm: Algorithm) -> Candidates {
-        Candidates(Candidates::ALL.0 & 0o7 << (3 * algorithm_index(algorithm)))
+        Candidates(EVERY & 0o7 << (3 * index_of(algorithm)))
     }
 
     /// All algorithms in a line format, those that have it.
     pub const fn by(protocol: Protocol) -> Candidates {
-        Candidates(Candidates::ALL.0 & 0o1111 << protocol as usize)
+        Candidates(EVERY & 0o11111 << protocol as usize)
+    }
+
+    /// What the registry has of a function.
+    pub fn offered(func: Func, on: Processor) -> Candidates {
+        let variants = variants(on).filter(|variant| variant.func == func);
+        let candidates =
+            variants.map(|Variant { algorithm, protocol, .. }| Candidate { algorithm, protocol });
+        candidates.fold(Candidates::NONE, Candidates::with)
     }
 
     /// These and one more.
@@ -101,8 +132,13 @@ impl Candidates {
         self.0 == 0
     }
 
+    /// Those of both.
+    pub const fn or_also(self, other: Candidates) -> Candidates {
+        Candidates(self.0 | other.0)
+    }
+
     /// Those that are in both.
-    pub fn and(self, other: Candidates) -> Candidates {
+    pub const fn and(self, other: Candidates) -> Candidates {
         Candidates(self.0 & other.0)
     }
 
@@ -121,15 +157,21 @@ impl Candidates {
         Candidate::ALL.into_iter().filter(move |candidate| self.has(*candidate))
     }
 
-    /// Of this algorithm with the protocol that is nearest to the one wanted: itself, the next that takes no less of a slot's bytes, or
-    /// else the last there is.
+    /// With the protocol that is nearest to the one wanted: itself, the next that takes no less of a slot's bytes, or else the last there
+    /// is. Of this algorithm, or of one that the model computes by the same terms: one-shot and two-shot stand in for each other.
     pub fn nearest(self, wanted: Candidate) -> Option<Candidate> {
-        if self.has(wanted) {
-            return Some(wanted);
-        }
-        let of_algorithm = || self.iter().filter(|candidate| candidate.algorithm == wanted.algorithm);
-        let mut no_shorter = of_algorithm().filter(|known| known.protocol as u8 >= wanted.protocol as u8);
-        no_shorter.next().or_else(|| of_algorithm().last())
+        let terms = |candidate: Candidate| spec_of(candidate.algorithm).terms.index();
+        let protocol = {
+            let of_kind = || self.iter().filter(|candidate| terms(*candidate) == terms(wanted));
+            let protocols = || {
+                Protocol::ALL.iter().filter(|protocol| of_kind().any(|known| known.protocol == **protocol))
+            };
+            let no_shorter = protocols().find(|known| **known as u8 >= wanted.protocol as u8);
+            *no_shorter.or_else(|| protocols().next_back())?
+        };
+        let same = Candidate { protocol, ..wanted };
+        let is_kin = |known: &Candidate| known.protocol == protocol && terms(*known) == terms(wanted);
+        if self.has(same) { Some(same) } else { self.iter().find(is_kin) }
     }
 }
 
@@ -164,15 +206,18 @@ mod tests {
     #[test]
     fn a_protocol_that_is_not_there_is_replaced_by_a_neighbour() {
         let has = |protocols: &'static [Protocol]| {
-            Candidates::of(move |c| c.algorithm == Algorithm::Direct && protocols.contains(&c.protocol))
+            Candidates::of(move |c| c.algorithm == Algorithm::OneShot && protocols.contains(&c.protocol))
         };
         let nearest = |set: Candidates, protocol| {
-            set.nearest(Candidate::new(Algorithm::Direct, protocol)).map(|found| found.protocol)
+            set.nearest(Candidate::new(Algorithm::OneShot, protocol)).map(|found| found.protocol)
         };
         let (outer, ll) = (has(&[Protocol::LL, Protocol::Simple]), has(&[Protocol::LL]));
         assert_eq!(nearest(outer, Protocol::LL), Some(Protocol::LL));
         assert_eq!(nearest(outer, Protocol::LL128), Some(Protocol::Simple));
         assert_eq!(nearest(ll, Protocol::Simple), Some(Protocol::LL));
         assert_eq!(outer.nearest(Candidate::new(Algorithm::Ring, Protocol::LL)), None);
+        let lines = outer.with(Candidate::new(Algorithm::TwoShot, Protocol::LL128));
+        let twoshot = Candidate::new(Algorithm::TwoShot, Protocol::LL128);
+        assert_eq!(lines.nearest(Candidate::new(Algorithm::OneShot, Protocol::LL128)), Some(twoshot));
     }
 }

@@ -29,6 +29,9 @@ pub struct Scope<'a> {
     pub table: Option<&'a TuneTable>,
     /// What was measured on machines of this kind, for this call.
     pub measured: Option<Measured>,
+    /// What stands for the second of these wherever the model finds the second fastest, if both are allowed: between the two a measured
+    /// threshold decides.
+    pub instead: Option<[Candidate; 2]>,
     /// Of what is offered, what that measurement did not have: it depends on what no table can know. Of these the model's word holds
     /// against the best that was measured.
     pub unmeasured: Candidates,
@@ -100,6 +103,13 @@ impl Scope<'_> {
         )
     }
 
+    fn settled(&self, fastest: Candidate, allowed: Candidates) -> Candidate {
+        match self.instead {
+            Some([better, worse]) if fastest == worse && allowed.has(better) => better,
+            _ => fastest,
+        }
+    }
+
     /// The table's row for the call, whether it is possible or not.
     fn row(&self) -> Option<(usize, TuneRow)> {
         self.table?.row(self.call.func, buffer_bytes(self.call, self.machine.nranks))
@@ -126,7 +136,8 @@ pub fn choose(scope: &Scope<'_>) -> Choice {
             _ => by(best, Reason::Measured { source: measured.source }),
         };
     }
-    by(scope.fastest().unwrap_or(FALLBACK), Reason::Model)
+    let fastest = scope.fastest().unwrap_or(FALLBACK);
+    by(scope.settled(fastest, allowed), Reason::Model)
 }
 
 /// What every communicator has, should nothing have been offered.

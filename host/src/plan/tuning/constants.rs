@@ -1,9 +1,11 @@
 //! The model's numbers, one table for each kind of machine, with their source.
 //!
-//! Indices are an algorithm's (tree, ring, direct, chains to a network that reduces), then a protocol's (LL, LL128, Simple). Times are microseconds, speeds GB/s
+//! Indices are those of an algorithm's terms ([`Terms::index`]: trees, rings, hops to all peers, chains to a network that reduces), then a
+//! protocol's (LL, LL128, Simple). Times are microseconds, speeds GB/s
 //! (10^9 bytes per second), and lists of three are for one host, two hosts, more.
 
 use core::fmt;
+use oxccl_shared::algo::spec::Terms;
 
 /// What the ranks run on, as far as the model's numbers differ.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -28,13 +30,13 @@ pub struct Constants {
     /// Where they come from.
     pub source: &'static str,
     /// What an operation takes that has nothing to do.
-    pub base_us: [[f64; 3]; 4],
+    pub base_us: [[f64; 3]; Terms::KINDS],
     /// What a step takes between ranks that memory or NVLink connects.
-    pub near_us: [[f64; 3]; 4],
+    pub near_us: [[f64; 3]; Terms::KINDS],
     /// What a step takes over PCI.
-    pub pci_us: [[f64; 3]; 4],
+    pub pci_us: [[f64; 3]; Terms::KINDS],
     /// What a step takes over the network.
-    pub net_us: [[f64; 3]; 4],
+    pub net_us: [[f64; 3]; Terms::KINDS],
     /// The most that flags between data let through, all channels together.
     pub ll_bw_max: [f64; 3],
     /// The most that a channel of a ring carries by LL128.
@@ -45,28 +47,26 @@ pub struct Constants {
     pub tree_channel_bw: [f64; 3],
     /// Shares of a tree's bandwidth that are left, by protocol, at 64 bytes, 128 bytes and so on; the last holds beyond.
     pub tree_shares: [&'static [f64]; 3],
-    /// Of `ll_bw_max`, what a direct LL kernel sends to all others together, in one hop and in each of two.
-    pub direct_ll_shares: [f64; 2],
-    /// Of the rings' bandwidth, what a direct Simple kernel sends to all others together.
-    pub direct_simple_share: f64,
+    /// Of `ll_bw_max`, what a one-shot or two-shot LL kernel sends to all others together, in one hop and in each of two.
+    pub hops_ll_shares: [f64; 2],
+    /// Of the rings' bandwidth, what a one-shot Simple kernel sends to all others together.
+    pub hops_simple_share: f64,
     /// By how much a Simple ring over several hosts is slower to start once each rank has 64 bytes of every channel.
     pub net_plateau: f64,
     /// Ring channels, GB/s of each, where no graph says more.
     pub nominal: (u32, f64),
     /// Multiprocessors of a full-size part; 0 where ranks are no GPUs.
     pub multiprocessors: u32,
-    /// Whether a direct all-reduce may take a second hop, to send a share of the buffer in both.
-    pub has_two_hops: bool,
 }
 
 /// Of chains to a network that reduces, as NCCL has them inside a host and through the network; by Simple only.
 const CHAIN_US: [f64; 3] = [2.8; 3];
 const CHAIN_NET_US: [f64; 3] = [30.0; 3];
 
-/// Of steps, as NCCL has them over NVLink; direct's are ours.
-const NVLINK_US: [[f64; 3]; 4] = [[0.6, 1.25, 4.0], [0.6, 1.9, 3.4], [1.3, 1.3, 4.0], CHAIN_US];
-const PCI_US: [[f64; 3]; 4] = [[1.0, 1.9, 4.0], [1.0, 2.5, 5.7], [2.2, 2.2, 4.0], CHAIN_US];
-const NET_US: [[f64; 3]; 4] = [[5.0, 8.5, 14.0], [2.7, 4.0, 14.0], [5.0, 8.5, 14.0], CHAIN_NET_US];
+/// Of steps, as NCCL has them over NVLink; those of hops to all peers are ours.
+const NVLINK_US: [[f64; 3]; Terms::KINDS] = [[0.6, 1.25, 4.0], [0.6, 1.9, 3.4], [1.3, 1.3, 4.0], CHAIN_US];
+const PCI_US: [[f64; 3]; Terms::KINDS] = [[1.0, 1.9, 4.0], [1.0, 2.5, 5.7], [2.2, 2.2, 4.0], CHAIN_US];
+const NET_US: [[f64; 3]; Terms::KINDS] = [[5.0, 8.5, 14.0], [2.7, 4.0, 14.0], [5.0, 8.5, 14.0], CHAIN_NET_US];
 
 const TREE_SHARES: [&[f64]; 3] = [
     &[1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0],
@@ -81,8 +81,8 @@ const TREE_SHARES: [&[f64]; 3] = [
 ];
 
 const VOLTA: Constants = Constants {
-    source: "NCCL 2.30's published model; direct as on Hopper, not measured",
-    // Direct: OxCCL on 4 H200, 2026-11-21, commit 808786a, with the kernels that any number of ranks but two and four still has: 6.6 us for
+    source: "NCCL 2.30's published model; one-shot and two-shot as on Hopper, not measured",
+    // Hops: OxCCL on 4 H200, 2026-11-21, commit 808786a, with the kernels that any number of ranks but two and four still has: 6.6 us for
     // 8 bytes, of which a flag takes 1.3 on its way.
     base_us: [[6.8, 14.0, 8.4], [6.6, 14.0, 8.4], [5.3, 5.3, 5.3], [0.0; 3]],
     near_us: NVLINK_US,
@@ -94,13 +94,12 @@ const VOLTA: Constants = Constants {
     tree_channel_bw: [26.5, 18.5, 10.0],
     tree_shares: TREE_SHARES,
     // The same run: 64 KiB take 2 us more than 8 bytes, and 256 KiB in two hops 10 us more than two hops of nothing.
-    direct_ll_shares: [0.71, 0.28],
+    hops_ll_shares: [0.71, 0.28],
     // Stores to all others from 32 blocks on each of 8 H200: 254 GB/s, to one other 365.
-    direct_simple_share: 0.7,
+    hops_simple_share: 0.7,
     net_plateau: 1.9,
     nominal: (6, 20.0),
     multiprocessors: 80,
-    has_two_hops: true,
 };
 
 const AMPERE: Constants = Constants {
@@ -113,7 +112,7 @@ const AMPERE: Constants = Constants {
 };
 
 const HOPPER: Constants = Constants {
-    source: "NCCL 2.30's published model; direct from OxCCL on 4 H200 (docs/measurements/2026-11-21-h200x4.md)",
+    source: "NCCL 2.30's published model; one-shot and two-shot from OxCCL on 4 H200 (docs/measurements/2026-11-21-h200x4.md)",
     ll_bw_max: [141.0, 45.0, 35.0],
     ring_ll128_channel_bw: [36.7, 36.7, 36.7],
     tree_ll128_channel_bw: [36.7, 36.7, 29.0],
@@ -124,7 +123,7 @@ const HOPPER: Constants = Constants {
 };
 
 const BLACKWELL: Constants = Constants {
-    source: "NCCL 2.30's published model; direct as on Hopper, not measured",
+    source: "NCCL 2.30's published model; one-shot and two-shot as on Hopper, not measured",
     ll_bw_max: [282.0, 90.0, 70.0],
     ring_ll128_channel_bw: [40.0, 40.0, 40.0],
     tree_ll128_channel_bw: [55.6, 31.67, 20.0],
@@ -150,12 +149,11 @@ const CPU: Constants = Constants {
     tree_ll128_channel_bw: [2.0, 2.0, 2.0],
     tree_channel_bw: [7.0, 2.0, 2.0],
     tree_shares: NO_SHARES,
-    direct_ll_shares: [1.0, 1.0],
-    direct_simple_share: 1.0,
+    hops_ll_shares: [1.0, 1.0],
+    hops_simple_share: 1.0,
     net_plateau: 1.0,
     nominal: (1, 6.5),
     multiprocessors: 0,
-    has_two_hops: false,
 };
 
 const CPU_STREAMS: Constants = Constants {

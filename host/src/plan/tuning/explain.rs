@@ -49,7 +49,7 @@ pub enum Exclusion {
     Restricted(&'static str),
     /// Allowed, and not taken unless the user names it: LL128 where 128 bytes may arrive in pieces.
     Risky,
-    /// Allowed, and not taken unless the user names it or a table has it: direct LL128 as nobody has measured it; LL over a network.
+    /// Allowed, and not taken unless the user names it or a table has it: one-shot and two-shot LL128 as nobody has measured them; LL over a network.
     Doubtful,
 }
 

@@ -13,7 +13,7 @@
 //! [[table.choice]]
 //! collective = "all_reduce"
 //! max_bytes = 4096           # of the larger buffer; without it, everything above the row before
-//! algorithm = "direct"
+//! algorithm = "oneshot"      # direct: oneshot below 192 KiB, twoshot from there on, where a function has both
 //! protocol = "simple"
 //! channels = 4               # optional
 //! time_us = [0.31, 0.3, 0.4] # median, least and greatest when it was measured; optional, for people
@@ -23,13 +23,17 @@ use super::candidate::{Candidate, Candidates};
 use super::table::{Backend, TUNED, TuneRow, TuneTable};
 use core::fmt::Write;
 use core::ops::Range;
-use oxccl_shared::abi::{Algorithm, Func, Protocol};
+use oxccl_shared::abi::{Func, Protocol};
+use oxccl_shared::algo::registry::named;
 use serde::Deserialize;
 use thiserror::Error;
 use toml::Spanned;
 
 /// The format's version.
 const VERSION: u32 = 1;
+
+/// Where a row named `direct` changes from one-shot to two-shot: GPUs changed there when they had that name in files.
+const TWO_SHOT_MIN_BYTES: u64 = 192 << 10;
 
 /// Tables that were measured.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -229,30 +233,35 @@ fn read_section(
     };
     let mut read = TuneSection::new(head);
     for row in choice {
-        let record = read_row(at, row.get_ref(), |func| offered(*backend, func))?;
-        let max_bytes = record.row.max_bytes;
-        if let Err(why) = read.push(record) {
-            let span = row.get_ref().max_bytes.as_ref().map_or(row.span(), Spanned::span);
-            return Err(at.error(span, format!("{why} (this row ends at {max_bytes})")));
+        for record in read_row(at, row.get_ref(), &read.table, |func| offered(*backend, func))? {
+            let max_bytes = record.row.max_bytes;
+            if let Err(why) = read.push(record) {
+                let span = row.get_ref().max_bytes.as_ref().map_or(row.span(), Spanned::span);
+                return Err(at.error(span, format!("{why} (this row ends at {max_bytes})")));
+            }
         }
     }
     Ok(read)
 }
 
+/// The records of a row that follows those of `before`: two if its algorithm's name means two, of which each is for some of its sizes.
 fn read_row(
     at: &Text<'_>,
     row: &RowText,
+    before: &TuneTable,
     offered: impl Fn(Func) -> Candidates,
-) -> Result<TuneRecord, TuneFileError> {
+) -> Result<Vec<TuneRecord>, TuneFileError> {
     let tuned = |name: &str| Func::from_name(name).filter(|func| TUNED.contains(func));
     let func =
         at.named(&row.collective, tuned, "all_reduce, all_gather, reduce_scatter, broadcast or reduce")?;
-    let algorithm = at.named(&row.algorithm, Algorithm::from_name, "ring, tree or direct")?;
+    let known = |name: &str| named(name).next().map(|_| ());
+    at.named(&row.algorithm, known, "ring, tree, oneshot or twoshot")?;
     let protocol = at.named(&row.protocol, Protocol::from_name, "ll, ll128 or simple")?;
-    let candidate = Candidate::new(algorithm, protocol);
     let offered = offered(func);
-    if !offered.has(candidate) {
-        let what = format!("{func} has no {candidate} there, but {offered}");
+    let meant = named(row.algorithm.get_ref()).map(|spec| Candidate::new(spec.algorithm, protocol));
+    let meant: Vec<Candidate> = meant.filter(|candidate| offered.has(*candidate)).collect();
+    if meant.is_empty() {
+        let what = format!("{func} has no {} {protocol} there, but {offered}", row.algorithm.get_ref());
         return Err(at.error(row.algorithm.span(), what));
     }
     if let Some(channels) = row.channels.as_ref().filter(|channels| *channels.get_ref() == 0) {
@@ -260,8 +269,19 @@ fn read_row(
     }
     let max_bytes = row.max_bytes.as_ref().map_or(u64::MAX, |bytes| *bytes.get_ref());
     let channels = row.channels.as_ref().map(|channels| *channels.get_ref());
-    let row_read = TuneRow { max_bytes, candidate, channels };
-    Ok(TuneRecord { func, row: row_read, time_us: row.time_us })
+    let begins = before.rows(func).last().map_or(0, |last| last.max_bytes.saturating_add(1));
+    let border = TWO_SHOT_MIN_BYTES;
+    let ends = match meant[..] {
+        [_, _] if max_bytes < border => vec![(meant[0], max_bytes)],
+        [_, second] if begins >= border => vec![(second, max_bytes)],
+        [first, second] => vec![(first, border - 1), (second, max_bytes)],
+        _ => vec![(meant[0], max_bytes)],
+    };
+    let record = |(candidate, max_bytes)| {
+        let row_read = TuneRow { max_bytes, candidate, channels };
+        TuneRecord { func, row: row_read, time_us: row.time_us }
+    };
+    Ok(ends.into_iter().map(record).collect())
 }
 
 impl TuneSection {
@@ -315,6 +335,7 @@ impl TuneSection {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use oxccl_shared::abi::Algorithm;
 
     const TEXT: &str = r#"version = 1
 [[table]]
@@ -349,7 +370,7 @@ time_us = [1.0, 0.5, nan]
         assert_eq!(file.table(Backend::Cpu, 3), None);
         assert_eq!(file.table(Backend::Gpu, 2), None);
         let row = |bytes| table.row(Func::AllReduce, bytes).unwrap();
-        assert_eq!(row(4096).1.candidate, Candidate::new(Algorithm::Direct, Protocol::Simple));
+        assert_eq!(row(4096).1.candidate, Candidate::new(Algorithm::OneShot, Protocol::Simple));
         assert_eq!(row(4097).1.candidate, Candidate::new(Algorithm::Ring, Protocol::LL));
         assert_eq!((row(u64::MAX).0, row(u64::MAX).1.channels), (1, Some(3)));
         assert_eq!(table.row(Func::Reduce, 8), None);
@@ -380,7 +401,7 @@ time_us = [1.0, 0.5, nan]
             ("\"all_reduce\"", "\"all_to_all\"", 7, "collective", "all_reduce, all_gather"),
             ("max_bytes = 4096", "max_bytes = \"4K\"", 8, "max_bytes", "invalid type"),
             ("max_bytes = 4096\n", "", 10, "[[table.choice]]", "ascend"),
-            ("\"direct\"", "\"pat\"", 9, "algorithm", "ring, tree or direct"),
+            ("\"direct\"", "\"pat\"", 9, "algorithm", "ring, tree, oneshot or twoshot"),
             ("\"cpu\"", "\"cuda\"", 9, "algorithm", "has no direct simple there, but ring ll"),
             ("\"simple\"", "\"ll256\"", 10, "protocol", "ll128"),
             ("channels = 3", "channels = 0", 15, "channels", "at least 1"),
@@ -395,6 +416,28 @@ time_us = [1.0, 0.5, nan]
         }
         let twice = format!("{TEXT}[[table]]\nbackend = \"cpu\"\nranks = 2\n");
         assert_eq!(parse(&twice).unwrap_err().line, 19);
+    }
+
+    #[test]
+    fn the_old_name_of_two_algorithms_is_each_where_it_was() {
+        let file = |rows: &[(&str, &str)]| {
+            let row = |(name, max_bytes): &(&str, &str)| {
+                format!(
+                    "[[table.choice]]\ncollective = \"all_reduce\"\n{max_bytes}\nalgorithm = \"{name}\"\nprotocol = \"ll\"\n"
+                )
+            };
+            let rows: String = rows.iter().map(row).collect();
+            let text = format!("version = 1\n[[table]]\nbackend = \"cuda\"\nranks = 2\n{rows}");
+            let file = TuneFile::parse(&text, |_, _| Candidates::ALL).unwrap();
+            let rows = file.table(Backend::Gpu, 2).unwrap().rows(Func::AllReduce);
+            rows.map(|row| (row.candidate.algorithm, row.max_bytes)).collect::<Vec<_>>()
+        };
+        use Algorithm::{OneShot, Ring, TwoShot};
+        assert_eq!(file(&[("direct", "")]), [(OneShot, (192 << 10) - 1), (TwoShot, u64::MAX)]);
+        assert_eq!(file(&[("Direct", "max_bytes = 4096")]), [(OneShot, 4096)]);
+        let last = [("ring", "max_bytes = 196608"), ("direct", "")];
+        assert_eq!(file(&last), [(Ring, 192 << 10), (TwoShot, u64::MAX)]);
+        assert_eq!(file(&[("oneshot", "")]), [(OneShot, u64::MAX)]);
     }
 
     #[test]

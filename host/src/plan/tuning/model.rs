@@ -4,11 +4,13 @@
 //! formulas), with one change: a tree's share of the bandwidth is interpolated between powers of two, so that more
 //! bytes never take less time.
 
-use super::candidate::{Candidate, algorithm_index};
+use super::candidate::Candidate;
 use super::machine::Machine;
 use crate::plan::Call;
 use crate::topology::PathKind;
 use oxccl_shared::abi::{Algorithm, Func, Protocol};
+use oxccl_shared::algo::registry::spec_of;
+use oxccl_shared::algo::spec::Terms;
 
 /// A candidate's time for one call.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -48,18 +50,18 @@ pub fn estimate(candidate: Candidate, call: &Call, machine: &Machine) -> Estimat
     if machine.nranks < 2 {
         return Estimate::new(0.0, machine.rank_bw(), bytes);
     }
-    match candidate.algorithm {
-        Algorithm::Ring => ring(candidate.protocol, call, machine, bytes),
-        Algorithm::Tree => tree(candidate.protocol, machine, bytes),
-        Algorithm::Direct => direct(candidate.protocol, call, machine, bytes),
-        Algorithm::CollnetChain => collnet_chain(machine, bytes),
+    match spec_of(candidate.algorithm).terms {
+        Terms::Ring => ring(candidate, call, machine, bytes),
+        Terms::Tree => tree(candidate, machine, bytes),
+        Terms::Hops(count) => hops(candidate, u32::from(count), call, machine, bytes),
+        Terms::Chain => chain(candidate, machine, bytes),
     }
 }
 
 /// Microseconds of an operation without steps, of a step inside a host and of one between hosts.
 fn latencies(candidate: Candidate, machine: &Machine, intra: PathKind) -> (f64, f64, f64) {
     let constants = machine.architecture.constants();
-    let (a, p) = (algorithm_index(candidate.algorithm), candidate.protocol as usize);
+    let (a, p) = (spec_of(candidate.algorithm).terms.index(), candidate.protocol as usize);
     let steps = if intra <= PathKind::Nvb { &constants.near_us } else { &constants.pci_us };
     let mut step = steps[a][p];
     let mut inter = constants.net_us[a][p];
@@ -73,12 +75,12 @@ fn latencies(candidate: Candidate, machine: &Machine, intra: PathKind) -> (f64, 
     (constants.base_us[a][p], step, inter)
 }
 
-fn ring(protocol: Protocol, call: &Call, machine: &Machine, bytes: u64) -> Estimate {
+fn ring(candidate: Candidate, call: &Call, machine: &Machine, bytes: u64) -> Estimate {
     let constants = machine.architecture.constants();
     let (n, hosts) = (f64::from(machine.nranks), f64::from(machine.nhosts));
     let passes = if call.func == Func::AllReduce { 2.0 } else { 1.0 };
-    let (base, step, inter) =
-        latencies(Candidate::new(Algorithm::Ring, protocol), machine, machine.ring.intra);
+    let protocol = candidate.protocol;
+    let (base, step, inter) = latencies(candidate, machine, machine.ring.intra);
     let (steps, inter_steps) = (passes * (n - 1.0), passes * (hosts - 1.0));
     let mut latency = base + (steps - inter_steps) * step + inter_steps * inter;
     let channels = f64::from(machine.ring.channels);
@@ -101,10 +103,10 @@ fn ring(protocol: Protocol, call: &Call, machine: &Machine, bytes: u64) -> Estim
     Estimate::new(latency, bus / crossings, bytes)
 }
 
-fn tree(protocol: Protocol, machine: &Machine, bytes: u64) -> Estimate {
+fn tree(candidate: Candidate, machine: &Machine, bytes: u64) -> Estimate {
     let constants = machine.architecture.constants();
-    let (base, step, inter) =
-        latencies(Candidate::new(Algorithm::Tree, protocol), machine, machine.tree.intra);
+    let protocol = candidate.protocol;
+    let (base, step, inter) = latencies(candidate, machine, machine.tree.intra);
     let [inside, between] = machine.tree_depth.map(f64::from);
     let latency = base + 2.0 * (inside * step + between * inter);
     let total = machine.tree.total_bw(machine.nhosts);
@@ -137,46 +139,38 @@ fn share_at(shares: &[f64], bytes: u64) -> f64 {
     shares[power] + part * (shares[power + 1] - shares[power])
 }
 
-fn direct(protocol: Protocol, call: &Call, machine: &Machine, bytes: u64) -> Estimate {
+/// `count` hops to all peers at once.
+fn hops(candidate: Candidate, count: u32, call: &Call, machine: &Machine, bytes: u64) -> Estimate {
     let constants = machine.architecture.constants();
     let n = f64::from(machine.nranks);
-    let (base, step, inter) =
-        latencies(Candidate::new(Algorithm::Direct, protocol), machine, machine.pairs.kind);
+    let (base, step, inter) = latencies(candidate, machine, machine.pairs.kind);
     let hop = if machine.nhosts > 1 { inter } else { step };
     let at = machine.hosts_index();
     // What a rank sends to each of the others, when it sends to all at once; no pair is faster than alone.
-    let pair = |hops: usize| {
-        let rank_bw = match protocol {
-            Protocol::LL => {
-                (0.5 * machine.rank_bw()).min(constants.ll_bw_max[at] * constants.direct_ll_shares[hops - 1])
-            }
-            Protocol::LL128 => {
-                let channels = f64::from(machine.ring.channels);
-                (0.92 * machine.rank_bw()).min(channels * constants.ring_ll128_channel_bw[at])
-            }
-            Protocol::Simple => constants.direct_simple_share * machine.rank_bw(),
-        };
-        (rank_bw / (n - 1.0)).min(machine.pairs.bw)
-    };
-    let hops = |hops: usize, share: f64| {
-        let count = hops as f64;
-        Estimate::new(base + count * hop, pair(hops) / (count * share), bytes)
-    };
-    match call.func {
-        Func::AllReduce => {
-            let one = hops(1, 1.0);
-            let two = hops(2, 1.0 / n);
-            let takes_two = protocol == Protocol::LL128 || two.time_us < one.time_us;
-            if constants.has_two_hops && takes_two { two } else { one }
+    let rank_bw = match candidate.protocol {
+        Protocol::LL => {
+            let share = constants.hops_ll_shares[count as usize - 1];
+            (0.5 * machine.rank_bw()).min(constants.ll_bw_max[at] * share)
         }
-        Func::AllGather | Func::ReduceScatter | Func::AllToAll => hops(1, 1.0 / n),
-        _ => hops(1, 1.0),
-    }
+        Protocol::LL128 => {
+            let channels = f64::from(machine.ring.channels);
+            (0.92 * machine.rank_bw()).min(channels * constants.ring_ll128_channel_bw[at])
+        }
+        Protocol::Simple => constants.hops_simple_share * machine.rank_bw(),
+    };
+    let pair = (rank_bw / (n - 1.0)).min(machine.pairs.bw);
+    // Of the larger buffer, what goes to each of the others in a hop.
+    let share = match call.func {
+        Func::AllGather | Func::ReduceScatter | Func::AllToAll => 1.0 / n,
+        Func::AllReduce if count > 1 => 1.0 / n,
+        _ => 1.0,
+    };
+    let count = f64::from(count);
+    Estimate::new(base + count * hop, pair / (count * share), bytes)
 }
 
 /// Up a host's chain, through the network once, and down again. Every byte leaves a host once and comes back once.
-fn collnet_chain(machine: &Machine, bytes: u64) -> Estimate {
-    let candidate = Candidate::new(Algorithm::CollnetChain, Protocol::Simple);
+fn chain(candidate: Candidate, machine: &Machine, bytes: u64) -> Estimate {
     let (base, step, inter) = latencies(candidate, machine, machine.tree.intra);
     let latency = base + 2.0 * f64::from(machine.tree_depth[0]) * step + inter;
     Estimate::new(latency, machine.tree.total_bw(machine.nhosts), bytes)

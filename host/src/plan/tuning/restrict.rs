@@ -10,8 +10,9 @@
 //! function has any of what is listed, since `NCCL_ALGO=tree` is set by people who mean all-reduce and also broadcast. The second is
 //! an order, and so is the first for all-reduce, which has everything: what cannot be obeyed is an error.
 
-use super::candidate::{Candidates, algorithm_index};
+use super::candidate::Candidates;
 use oxccl_shared::abi::{Algorithm, Func, Protocol};
+use oxccl_shared::algo::registry::{SPECS, index_of, named};
 use thiserror::Error;
 
 /// What the user insists on. The default is nothing.
@@ -85,7 +86,7 @@ impl ListError {
                 "the functions broadcast, reduce, allgather, reducescatter and allreduce were expected"
             }
             ListError::Algorithm => {
-                "some of ring, tree, direct and collnetchain were expected (NCCL's other algorithms may stand beside them)"
+                "some of ring, tree, oneshot, twoshot (direct: both) and collnetchain were expected (NCCL's other algorithms may stand beside them)"
             }
             ListError::Protocol => "some of LL, LL128 and Simple were expected",
         }
@@ -131,7 +132,7 @@ impl Forced {
 
     /// The same with this algorithm in place of `NCCL_ALGO`.
     pub fn with_algorithm(self, algorithm: Algorithm) -> Forced {
-        let list = List { allowed: 1 << algorithm_index(algorithm), given: Given::All };
+        let list = List { allowed: 1 << index_of(algorithm), given: Given::All };
         Forced { algorithms: [list; FUNCS.len() + 1], ..self }
     }
 
@@ -146,10 +147,10 @@ impl Forced {
     /// # Errors
     /// What was expected.
     pub fn with_algorithms(self, text: &str) -> Result<Forced, ListError> {
-        let bit = |name: &str| match Algorithm::from_name(name) {
-            Some(algorithm) => Ok(1 << algorithm_index(algorithm)),
-            None if FOREIGN.iter().any(|foreign| name.eq_ignore_ascii_case(foreign)) => Ok(0),
-            None => Err(ListError::Algorithm),
+        let bit = |name: &str| match named(name).fold(0, |bits, spec| bits | 1 << index_of(spec.algorithm)) {
+            0 if FOREIGN.iter().any(|foreign| name.eq_ignore_ascii_case(foreign)) => Ok(0),
+            0 => Err(ListError::Algorithm),
+            bits => Ok(bits),
         };
         Ok(Forced { algorithms: read(text, ListError::Algorithm, ALGORITHM_BITS, bit)?, ..self })
     }
@@ -167,7 +168,7 @@ impl Forced {
 
     /// Whether a function's list lets it use this algorithm.
     pub fn allows_algorithm(&self, func: Func, algorithm: Algorithm) -> bool {
-        list_of(&self.algorithms, func).allows(algorithm_index(algorithm))
+        list_of(&self.algorithms, func).allows(index_of(algorithm))
     }
 
     /// Whether a function's list lets it use this protocol.
@@ -178,7 +179,7 @@ impl Forced {
     /// Whether a function's list names this algorithm, instead of not excluding it.
     pub fn names_algorithm(&self, func: Func, algorithm: Algorithm) -> bool {
         let list = list_of(&self.algorithms, func);
-        matches!(list.given, Given::All | Given::This) && list.allows(algorithm_index(algorithm))
+        matches!(list.given, Given::All | Given::This) && list.allows(index_of(algorithm))
     }
 
     /// Whether a function's list names this protocol, instead of not excluding it.
@@ -187,11 +188,11 @@ impl Forced {
         matches!(list.given, Given::All | Given::This) && list.allows(protocol as usize)
     }
 
-    /// Whether trees are asked for by name, or are all that is left beside what goes direct.
+    /// Whether trees are asked for by name, or are all that is left beside one-shot and two-shot.
     pub fn wants_trees(&self) -> bool {
         let list = list_of(&self.algorithms, Func::AllReduce);
         let by_name = matches!(list.given, Given::All | Given::This);
-        let allows = |algorithm| list.allows(algorithm_index(algorithm));
+        let allows = |algorithm| list.allows(index_of(algorithm));
         allows(Algorithm::Tree) && (by_name || !allows(Algorithm::Ring))
     }
 
@@ -203,7 +204,7 @@ impl Forced {
             return offered;
         }
         let left = offered
-            .and(Candidates::of(|candidate| algorithms.allows(algorithm_index(candidate.algorithm))))
+            .and(Candidates::of(|candidate| algorithms.allows(index_of(candidate.algorithm))))
             .or(offered);
         left.and(Candidates::of(|candidate| protocols.allows(candidate.protocol as usize))).or(left)
     }
@@ -236,7 +237,7 @@ impl Forced {
             let (by_algorithm, by_protocol) = (is_order(algorithms), is_order(protocols));
             let possible = offered(func);
             let left = possible.and(Candidates::of(|candidate| {
-                (!by_algorithm || algorithms.allows(algorithm_index(candidate.algorithm)))
+                (!by_algorithm || algorithms.allows(index_of(candidate.algorithm)))
                     && (!by_protocol || protocols.allows(candidate.protocol as usize))
             }));
             if left.is_empty() && !possible.is_empty() {
@@ -307,8 +308,8 @@ fn read(
     Ok(lists)
 }
 
-/// There are four algorithms.
-const ALGORITHM_BITS: u8 = 0b1111;
+/// A bit for each algorithm.
+const ALGORITHM_BITS: u8 = (1 << SPECS.len()) - 1;
 /// There are three protocols.
 const PROTOCOL_BITS: u8 = 0b111;
 
@@ -364,10 +365,10 @@ mod tests {
         let rings = Candidates::of(|candidate| candidate.algorithm == Algorithm::Ring);
         let forced = Forced::only(Some(Algorithm::Tree), Some(Protocol::LL128));
         assert_eq!(forced.narrow(Func::Broadcast, rings).to_string(), "ring ll128");
-        let direct = Candidates::of(|c| c == Candidate::new(Algorithm::Direct, Protocol::LL));
+        let direct = Candidates::of(|c| c == Candidate::new(Algorithm::OneShot, Protocol::LL));
         let both = Candidates::of(|c| rings.has(c) || direct.has(c));
-        let forced = Forced::only(Some(Algorithm::Direct), Some(Protocol::Simple));
-        assert_eq!(forced.narrow(Func::AllGather, both).to_string(), "direct ll");
+        let forced = Forced::only(Some(Algorithm::OneShot), Some(Protocol::Simple));
+        assert_eq!(forced.narrow(Func::AllGather, both).to_string(), "oneshot ll");
         assert_eq!(forced.narrow(Func::Barrier, rings), rings.and(Candidates::by(Protocol::Simple)));
     }
 
@@ -377,7 +378,7 @@ mod tests {
             Candidates::of(|c| {
                 c.algorithm == Algorithm::Ring
                     || (func == Func::AllReduce
-                        && c.algorithm == Algorithm::Direct
+                        && c.algorithm == Algorithm::OneShot
                         && c.protocol != Protocol::LL128)
             })
         };
@@ -386,9 +387,9 @@ mod tests {
         let order = said(algorithms("broadcast:tree"));
         assert!(order.starts_with("NCCL_ALGO: broadcast has none"), "{order}");
         assert!(order.ends_with("possible are ring ll, ring ll128, ring simple"), "{order}");
-        let both = said(Forced::only(Some(Algorithm::Direct), Some(Protocol::LL128)));
+        let both = said(Forced::only(Some(Algorithm::OneShot), Some(Protocol::LL128)));
         assert!(both.starts_with("NCCL_ALGO and NCCL_PROTO: all_reduce"), "{both}");
-        assert!(said(algorithms("tree")).contains("direct ll, direct simple"));
+        assert!(said(algorithms("tree")).contains("oneshot ll, oneshot simple"));
     }
 
     #[test]

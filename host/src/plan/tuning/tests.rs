@@ -5,6 +5,7 @@ use crate::plan::device::{ChannelLimits, DeviceFacts, KernelId};
 use crate::plan::{Call, Collnet, CollnetFacts, Facts, Reduces, Tuning, offered};
 use crate::topology::PathKind;
 use oxccl_shared::abi::{Algorithm, ConnLayout, DataType, Func, Protocol, RedOp};
+use oxccl_shared::algo::registry::spec_of;
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -49,6 +50,7 @@ fn forced() -> impl Strategy<Value = Forced> {
         "^ring",
         "tree,direct",
         "direct",
+        "twoshot",
         "^tree;allreduce:tree",
         "allreduce:^direct",
         "nvls,ring",
@@ -115,6 +117,7 @@ proptest! {
             forced: &forced,
             table: None,
             measured: None,
+            instead: None,
             unmeasured: Candidates::NONE,
         };
         let choice = choose(&scope);
@@ -150,7 +153,7 @@ proptest! {
             let of = |allowed: &dyn Fn(Candidate) -> bool| offered(backend, func).iter().any(allowed);
             let has_algorithm = of(&|c| {
                 forced.allows_algorithm(func, c.algorithm)
-                    && (c.algorithm != Algorithm::Direct || backend == Backend::Cpu || nranks <= 8)
+                    && (spec_of(c.algorithm).peers_max.is_none() || backend == Backend::Cpu || nranks <= 8)
             });
             prop_assert!(!has_algorithm || forced.allows_algorithm(func, algorithm), "{choice:?}");
             let has_protocol = of(&|c| c.algorithm == algorithm && forced.allows_protocol(func, c.protocol));
@@ -257,10 +260,10 @@ fn what_was_measured_on_cpus_stays_chosen() {
         assert!(matches!(choice.reason, Reason::Measured { .. }), "{choice:?}");
         choice.candidate.to_string()
     };
-    assert_eq!(chosen(2, Tuning::CPU, Func::AllReduce, 1 << 30), "direct simple");
-    assert_eq!(chosen(5, Tuning::CPU, Func::AllReduce, 32 << 10), "direct simple");
+    assert_eq!(chosen(2, Tuning::CPU, Func::AllReduce, 1 << 30), "oneshot simple");
+    assert_eq!(chosen(5, Tuning::CPU, Func::AllReduce, 32 << 10), "oneshot simple");
     assert_eq!(chosen(5, Tuning::CPU, Func::AllReduce, (32 << 10) + 1), "ring simple");
-    assert_eq!(chosen(2, Tuning::CPU_STREAMS, Func::AllReduce, 256 << 10), "direct simple");
+    assert_eq!(chosen(2, Tuning::CPU_STREAMS, Func::AllReduce, 256 << 10), "oneshot simple");
     assert_eq!(chosen(2, Tuning::CPU_STREAMS, Func::AllReduce, (256 << 10) + 1), "ring simple");
     assert_eq!(chosen(3, Tuning::CPU, Func::Broadcast, 8), "ring simple");
 }
@@ -273,9 +276,11 @@ fn what_was_measured_on_h200_stays_chosen() {
         assert!(matches!(choice.reason, Reason::Measured { .. }), "{choice:?}");
         choice.candidate.to_string()
     };
-    assert_eq!(chosen(Func::AllReduce, 512 << 10), "direct ll");
+    assert_eq!(chosen(Func::AllReduce, (192 << 10) - 1), "oneshot ll");
+    assert_eq!(chosen(Func::AllReduce, 192 << 10), "twoshot ll");
+    assert_eq!(chosen(Func::AllReduce, 512 << 10), "twoshot ll");
     assert_eq!(chosen(Func::AllReduce, (512 << 10) + 1), "ring simple");
-    assert_eq!(chosen(Func::AllGather, 128 << 10), "direct ll");
+    assert_eq!(chosen(Func::AllGather, 128 << 10), "oneshot ll");
     assert_eq!(chosen(Func::Broadcast, 192 << 10), "ring ll");
     assert_eq!(chosen(Func::Broadcast, (192 << 10) + 1), "ring simple");
     assert_eq!(chosen(Func::ReduceScatter, 1 << 20), "ring simple");
@@ -291,7 +296,7 @@ fn without_measurements_the_model_decides_and_keeps_off_ll128_where_routes_are_u
             assert_eq!(choice.reason, Reason::Model);
             assert_ne!(choice.candidate.protocol, Protocol::LL128);
         }
-        assert_eq!(facts.choose(&call(Func::AllReduce, 8)).candidate.to_string(), "direct ll");
+        assert_eq!(facts.choose(&call(Func::AllReduce, 8)).candidate.to_string(), "oneshot ll");
         let known = DeviceFacts { machine: Machine { is_searched: true, ..facts.machine }, ..facts };
         let all = |facts: DeviceFacts| {
             (0..34).map(move |power| facts.choose(&call(Func::AllGather, 1 << power)).candidate.protocol)
@@ -323,12 +328,12 @@ fn the_model_knows_nccls_latencies_on_8_h200() {
 fn the_model_knows_what_oxccl_took_on_4_h200() {
     // 4 H200, 2026-11-21, commit 808786a, microseconds; what was chosen there.
     let machine = Machine::nominal(Architecture::Hopper, 4);
-    let (direct, ring) =
-        (Candidate::new(Algorithm::Direct, Protocol::LL), Candidate::new(Algorithm::Ring, Protocol::Simple));
+    let (one_shot, ring) =
+        (Candidate::new(Algorithm::OneShot, Protocol::LL), Candidate::new(Algorithm::Ring, Protocol::Simple));
     for (candidate, func, bytes, measured) in [
-        (direct, Func::AllReduce, 8, 6.63),
-        (direct, Func::AllReduce, 64 << 10, 8.54),
-        (direct, Func::AllGather, 256 << 10, 8.48),
+        (one_shot, Func::AllReduce, 8, 6.63),
+        (one_shot, Func::AllReduce, 64 << 10, 8.54),
+        (one_shot, Func::AllGather, 256 << 10, 8.48),
         (ring, Func::AllReduce, 1 << 20, 30.78),
         (ring, Func::AllReduce, 4 << 20, 45.89),
         (ring, Func::AllReduce, 16 << 20, 99.84),

@@ -6,6 +6,8 @@
 use super::order::Operation;
 use oxccl_shared::abi::{Algorithm, Func, Rank};
 use oxccl_shared::algo::chunk::{self, Loop, Loops};
+use oxccl_shared::algo::registry::spec_of;
+use oxccl_shared::algo::spec::Connections;
 use oxccl_shared::algo::{Action, Hop, direct, ring, tree};
 use std::ops::Range;
 
@@ -39,14 +41,16 @@ pub(super) enum Amount {
 /// Whether there is such a pattern.
 pub(super) fn is_known(op: &Operation, channel: &ProxyChannel) -> bool {
     let has_ring = !channel.ring.is_empty();
-    match (op.func, op.algorithm) {
-        (Func::Send | Func::Recv, _) => true,
-        (Func::AllReduce, Algorithm::Tree) => true,
-        (Func::AllReduce | Func::AllGather | Func::ReduceScatter | Func::Barrier, Algorithm::Direct) => true,
-        (Func::AllReduce | Func::AllGather | Func::ReduceScatter, Algorithm::Ring) => has_ring,
-        (Func::Broadcast | Func::Reduce, Algorithm::Ring) => channel.ring.contains(&Rank(op.order.rank)),
-        _ => false,
+    if matches!(op.func, Func::Send | Func::Recv) {
+        return true;
     }
+    let spec = spec_of(op.algorithm);
+    let has_place = match (spec.connections, op.func) {
+        (Connections::Ring, Func::Broadcast | Func::Reduce) => channel.ring.contains(&Rank(op.order.rank)),
+        (Connections::Ring, _) => has_ring,
+        _ => true,
+    };
+    has_place && spec.is_proxied(op.func)
 }
 
 /// Tells `emit` what channel `index` (of the operation's) carries. A known pattern, see [`is_known`].
@@ -71,9 +75,9 @@ pub(super) fn expand(
         }
         (_, Algorithm::Ring) => along_ring(op, part, channel, me, nranks, emit),
         (_, Algorithm::Tree) => along_tree(op, part, channel, emit),
-        // Chains go over no network, and what a head gives to one that reduces is not ordered: see `is_known`.
-        (_, Algorithm::CollnetChain) => {}
-        (_, Algorithm::Direct) => {
+        // Not known, see `is_known`.
+        (_, Algorithm::CollnetChain | Algorithm::TwoShot) => {}
+        (_, Algorithm::OneShot) => {
             // Ranks that meet without data exchange one empty slot.
             let steps = Amount::Steps(slots(op, part).max(1));
             for peer in direct::peers(me, nranks) {

@@ -34,7 +34,8 @@ use crate::transport::{PeerInfo, processors_each};
 use counted::CountedSlots;
 use gdr::{Gdr, GdrCase, decide};
 use memory::{HostMemory, Source};
-use oxccl_shared::abi::{Algorithm, ChannelId, Rank};
+use oxccl_shared::abi::{ChannelId, Rank};
+use oxccl_shared::algo::spec::Connections;
 use places::NetPlaces;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -300,9 +301,9 @@ fn read(block: &[u8]) -> Option<(&[u8], NetSpeed, u32)> {
 /// A connection as the proxy knows it.
 fn place_of(channels: &NetChannels, name: ConnName) -> Place {
     let first = channels.of(match name.kind {
-        ConnKind::Ring => Algorithm::Ring,
-        ConnKind::Tree => Algorithm::Tree,
-        ConnKind::Mesh => Algorithm::Direct,
+        ConnKind::Ring => Connections::Ring,
+        ConnKind::Tree => Connections::Tree,
+        ConnKind::Mesh => Connections::Mesh,
     });
     let channel = ChannelId(first.start + name.channel as u32);
     Place { peer: Rank(name.peer), channel, is_send: name.is_send }

@@ -451,21 +451,21 @@ fn play_beside(
 }
 
 /// A network that reduces is behind no proxy of connections.
-const BETWEEN_RANKS: [Algorithm; 3] = [Algorithm::Tree, Algorithm::Ring, Algorithm::Direct];
+const BETWEEN_RANKS: [Algorithm; 3] = [Algorithm::Tree, Algorithm::Ring, Algorithm::OneShot];
 
 fn any_call(n: u32) -> impl Strategy<Value = Call> {
     let ring = [Func::AllGather, Func::ReduceScatter, Func::Broadcast, Func::Reduce, Func::Send];
     let what = prop_oneof![
         3 => (Just(Func::AllReduce), proptest::sample::select(&BETWEEN_RANKS[..])),
         5 => (proptest::sample::select(ring.to_vec()), Just(Algorithm::Ring)),
-        1 => (Just(Func::Barrier), Just(Algorithm::Direct)),
+        1 => (Just(Func::Barrier), Just(Algorithm::OneShot)),
     ];
     let count = prop_oneof![1usize..4, 1usize..600, 1usize..3000];
     let rest = (proptest::sample::select(Protocol::ALL), count, 0..n, 1usize..3, 1..=LANES);
     (what, rest).prop_map(|((func, algorithm), (protocol, count, rank, slices, nchannels))| {
         let is_barrier = func == Func::Barrier;
         // A hop to all and from all at once must fit the slots that there are.
-        let slices_per_chunk = if algorithm == Algorithm::Direct { 1 } else { slices };
+        let slices_per_chunk = if algorithm == Algorithm::OneShot { 1 } else { slices };
         let (count, nchannels) = if is_barrier { (0, 1) } else { (count, nchannels) };
         Call { func, algorithm, protocol, count, rank, slices_per_chunk, nchannels }
     })
@@ -502,7 +502,7 @@ fn some_calls() -> Vec<Call> {
         call(Func::AllReduce, Algorithm::Tree, 0, 100),
         call(Func::Send, Algorithm::Ring, 1, 0),
         call(Func::AllGather, Algorithm::Ring, 1, 700),
-        call(Func::Barrier, Algorithm::Direct, 0, 0),
+        call(Func::Barrier, Algorithm::OneShot, 0, 0),
     ]
 }
 

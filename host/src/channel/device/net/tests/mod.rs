@@ -26,8 +26,8 @@ use oxccl_device::conn::{Conns, RecvConn, SendConn};
 use oxccl_device::gpu::cpu::{CpuBlock, Waiter};
 use oxccl_device::gpu::{Stop, Wait};
 use oxccl_shared::abi::{
-    ConnEnd, DataType, Func, KERNEL_MESSAGE_GRAIN_BYTES, KernelColl, KernelMessage, KernelTree, RedOp,
-    SlotHeader,
+    Algorithm, ConnEnd, DataType, Func, KERNEL_MESSAGE_GRAIN_BYTES, KernelColl, KernelMessage, KernelTree,
+    RedOp, SlotHeader,
 };
 use oxccl_shared::algo::chunk;
 use oxccl_shared::fifo::{ConsumerCursor, ProducerCursor};
@@ -386,16 +386,16 @@ impl Player {
                 };
                 (self.conns[1].channel(at, children + has_parent as usize), tree)
             }
-            Algorithm::Direct => {
+            Algorithm::OneShot => {
                 (self.conns[2].channel(at, self.facts.nranks as usize - 1), TreeEnds::default())
             }
-            Algorithm::CollnetChain => panic!("not over a proxy: {plan:?}"),
+            Algorithm::TwoShot | Algorithm::CollnetChain => panic!("not over a proxy: {plan:?}"),
         };
         let operator = resolve(RedOp::Sum, dtype, self.facts.nranks, 0);
         let block = CpuBlock::new(self, dtype, &operator);
-        if plan.algorithm == Algorithm::Direct {
+        if plan.algorithm == Algorithm::OneShot {
             // SAFETY: as below; the connections are those to and from all others.
-            return unsafe { coll::one_hop::run::<_, 7>(&block, conns, &work, plan.two_hops) };
+            return unsafe { coll::one_hop::run::<_, 7>(&block, conns, &work) };
         }
         let chain = ChainEnds::default();
         let ends = Endpoints { ring, tree: &tree, chain: &chain, mesh_recv: &[], mesh_send: &[] };
