@@ -17,6 +17,7 @@ pub mod bootstrap;
 pub mod topology;
 pub mod gpu;
 pub mod mem;
+pub mod wire;
 pub mod os;
 
 pub use api::{

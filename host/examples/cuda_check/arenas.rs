@@ -6,6 +6,7 @@ use oxccl::bootstrap::{Bootstrap, BootstrapConfig, UniqueId};
 use oxccl::cuda::{CudaError, Driver};
 use oxccl::transport::PeerInfo;
 use oxccl::transport::p2p::{Arena, ArenaWanted, Home, P2pSettings, Side, Sides};
+use oxccl::wire::Message;
 use oxccl_shared::abi::Rank;
 use std::ops::Range;
 use std::process::{Child, Command, Output, Stdio};
@@ -82,8 +83,7 @@ fn run_rank(way: Way, rank: u32, nranks: u32, id: &UniqueId) -> Result<Home, Box
     let bootstrap = Bootstrap::connect(id, Rank(rank), nranks, &config())?;
     let bench = Bench::new(rank % Driver::get()?.device_count())?;
     let blocks = bootstrap.all_gather(&PeerInfo::local(None, 0)?.to_bytes())?;
-    let peers = blocks.iter().map(|block| PeerInfo::from_bytes(block)).collect::<Option<Vec<_>>>();
-    let peers = peers.ok_or("peers cannot be read")?;
+    let peers = blocks.iter().map(|block| PeerInfo::from_bytes(block)).collect::<Result<Vec<_>, _>>()?;
     let part_bytes = 4 * WORDS as usize;
     // Unequal lengths, so that a mix-up of ranks shows.
     let lens = |sides: &Sides, peer: u32| {

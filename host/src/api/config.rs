@@ -14,6 +14,7 @@ use crate::plan::tuning::TuneFile;
 use crate::topology::{PathKind, TopologySettings};
 use crate::transport::p2p::P2pSettings;
 use crate::transport::{Allowed, TransportKind};
+use crate::wire::digest;
 use oxccl_shared::abi::ConnLayout;
 use parse::Source;
 use std::path::PathBuf;
@@ -218,19 +219,15 @@ impl Config {
 
     /// Digest of the settings that must be equal on all ranks.
     pub(crate) fn digest(&self) -> u64 {
-        use std::hash::{DefaultHasher, Hash, Hasher};
-        let mut hasher = DefaultHasher::new();
         let tuned = self.tuned.as_ref().map(|tuned| tuned.key());
         let Allowed { in_process, shm, tcp, net } = self.transports;
         let P2pSettings { enabled, cumem, .. } = self.p2p;
         let net_name = self.net.name.as_ref().map(|name| name.to_ascii_lowercase());
         let buffers = (self.buffer_bytes, self.device_buffer_bytes);
-        (self.forced, tuned, in_process, shm, tcp, net, net_name, enabled, cumem, buffers, self.channels)
-            .hash(&mut hasher);
-        self.net.coll.enabled.hash(&mut hasher);
+        let ways = (in_process, shm, tcp, net, net_name, enabled, cumem, self.net.coll.enabled);
         let TopologySettings { p2p_level, gdr_level, cross_nic, rings, .. } = &self.topology;
-        (p2p_level, gdr_level, cross_nic, rings).hash(&mut hasher);
-        hasher.finish()
+        let topology = (p2p_level, gdr_level, cross_nic, rings);
+        digest(&(self.forced, tuned, ways, buffers, self.channels, topology))
     }
 
     /// The settings of [`Self::digest`], for the message when they differ.

@@ -3,6 +3,7 @@
 use super::error::{Error, OperationError};
 use crate::bootstrap::{Bootstrap, PeerEvent, Watch};
 use crate::launch::{Fault, Health, Outstanding, Tell, Told};
+use crate::wire::Message;
 use std::cell::Cell;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -96,14 +97,14 @@ pub(super) fn watch(bootstrap: Bootstrap, health: &Arc<Health>) -> Arc<Watch> {
         PeerEvent::PeerLeft { rank } => health.note_left(rank.0),
         PeerEvent::PeerNote { rank, note } => {
             let theirs = match Told::from_bytes(&note) {
-                Some(Told::Call(theirs)) => theirs,
-                Some(Told::WaitsFor(peer)) => return health.waits().note(rank.0, peer),
+                Ok(Told::Call(theirs)) => theirs,
+                Ok(Told::WaitsFor(peer)) => return health.waits().note(rank.0, peer),
                 // The guilty one is to hear that the other gave up, which follows.
-                Some(Told::TimedOut { rank, waited }) if rank != me => {
+                Ok(Told::TimedOut { rank, waited }) if rank != me => {
                     health.fail(Fault::Timeout { rank, waited }, None);
                     return;
                 }
-                Some(Told::TimedOut { .. }) | None => return,
+                Ok(Told::TimedOut { .. }) | Err(_) => return,
             };
             let Some(ours) = health.recall(theirs.seq).filter(|ours| *ours != theirs) else { return };
             // Before the fault, so that the peer hears what we called before it hears that we gave up.

@@ -5,10 +5,12 @@ use super::error::Error;
 use super::membership::Membership;
 use crate::bootstrap::Bootstrap;
 use crate::channel::ConnectError;
+use crate::wire::Message;
 use oxccl_shared::abi::Rank;
+use serde::{Deserialize, Serialize};
 
 /// What a rank asks for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Wish {
     /// Whom to be with; nobody without.
     color: Option<u32>,
@@ -16,32 +18,16 @@ struct Wish {
     key: i32,
 }
 
-impl Wish {
-    fn to_bytes(self) -> [u8; 9] {
-        let mut bytes = [0; 9];
-        bytes[0] = u8::from(self.color.is_some());
-        bytes[1..5].copy_from_slice(&self.color.unwrap_or(0).to_le_bytes());
-        bytes[5..].copy_from_slice(&self.key.to_le_bytes());
-        bytes
-    }
-
-    fn from_bytes(bytes: &[u8]) -> Option<Wish> {
-        let [has_color, c0, c1, c2, c3, k0, k1, k2, k3] = *<&[u8; 9]>::try_from(bytes).ok()?;
-        let color = u32::from_le_bytes([c0, c1, c2, c3]);
-        let color = match has_color {
-            0 => None,
-            1 => Some(color),
-            _ => return None,
-        };
-        Some(Wish { color, key: i32::from_le_bytes([k0, k1, k2, k3]) })
-    }
+impl Message for Wish {
+    const VERSION: u8 = 1;
+    const BYTES_MAX: usize = 16;
 }
 
 /// The ranks of `color`, by key and then by rank.
 fn members(blocks: &[Vec<u8>], color: Option<u32>) -> Result<Vec<Rank>, ConnectError> {
     let mut members = Vec::new();
     for (rank, block) in blocks.iter().enumerate() {
-        let wish = Wish::from_bytes(block).ok_or(ConnectError::Malformed { peer: rank as u32 })?;
+        let wish = Wish::from_bytes(block).map_err(|_| ConnectError::Malformed { peer: rank as u32 })?;
         if color.is_some() && wish.color == color {
             members.push((wish.key, Rank(rank as u32)));
         }
@@ -69,7 +55,7 @@ mod tests {
     use super::*;
 
     fn blocks(wishes: &[(Option<u32>, i32)]) -> Vec<Vec<u8>> {
-        wishes.iter().map(|(color, key)| Wish { color: *color, key: *key }.to_bytes().to_vec()).collect()
+        wishes.iter().map(|(color, key)| Wish { color: *color, key: *key }.to_bytes()).collect()
     }
 
     #[test]

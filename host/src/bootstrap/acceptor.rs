@@ -8,6 +8,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use oxccl_shared::abi::Rank;
 use rustix::event::{PollFd, PollFlags};
 
 use super::handshake::{Handshake, Hello};
@@ -49,7 +50,7 @@ struct Pending {
 pub(crate) struct Acceptor {
     listener: TcpListener,
     secret: Secret,
-    me: u32,
+    me: Rank,
     timeout: Duration,
     pending: Vec<Pending>,
     resting_until: Option<Instant>,
@@ -64,7 +65,7 @@ pub(crate) struct Acceptor {
 
 impl Acceptor {
     /// Serves `listener`, which must not block, as rank `me` (or the root).
-    pub fn new(listener: TcpListener, secret: Secret, me: u32, timeout: Duration) -> Acceptor {
+    pub fn new(listener: TcpListener, secret: Secret, me: Rank, timeout: Duration) -> Acceptor {
         Acceptor {
             listener,
             secret,

@@ -1,16 +1,32 @@
-//! Steps that all ranks take or none does.
+//! Layer: host / bootstrap, its top.
+//! Takes: a connected [`Bootstrap`], and whether a step succeeded on this rank.
+//! Gives: [`Agreement`], the same on every rank: all succeeded, with what each says, or the first that failed and why.
+//! Never: lets one rank go on where another cannot.
 
 use super::endpoint::Bootstrap;
 use super::error::BootstrapError;
+use crate::wire::{Message, cut};
+use serde::{Deserialize, Serialize};
 use std::fmt::Display;
-
-/// What a rank's message begins with.
-const FINE: u8 = 0;
-const MAY_RETRY: u8 = 1;
-const FAILED: u8 = 2;
 
 /// Bytes of an error's text that the other ranks get.
 const TEXT_BYTES_MAX: usize = 512;
+
+/// What precedes a rank's block.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+enum Verdict {
+    Succeeded,
+    Failed { why: String, may_retry: bool },
+}
+
+impl Message for Verdict {
+    const VERSION: u8 = 1;
+    const BYTES_MAX: usize = 16 + TEXT_BYTES_MAX;
+
+    fn is_sound(&self) -> bool {
+        !matches!(self, Verdict::Failed { why, .. } if why.len() > TEXT_BYTES_MAX)
+    }
+}
 
 /// How a step went on all ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -47,41 +63,65 @@ impl Bootstrap {
         may_retry: impl Fn(&E) -> bool,
     ) -> Result<Agreement, BootstrapError> {
         let block = match mine {
-            Ok(bytes) => [&[FINE], bytes].concat(),
+            Ok(bytes) => [&Verdict::Succeeded.to_bytes(), bytes].concat(),
             Err(error) => {
-                let said = error.to_string();
-                let verdict = if may_retry(error) { MAY_RETRY } else { FAILED };
-                [&[verdict], &said.as_bytes()[..said.len().min(TEXT_BYTES_MAX)]].concat()
+                let why = cut(&error.to_string(), TEXT_BYTES_MAX).to_owned();
+                Verdict::Failed { why, may_retry: may_retry(error) }.to_bytes()
             }
         };
         self.all_gather(&block).map(agreement)
     }
 }
 
-/// What the ranks' messages mean together.
+/// What the ranks' blocks mean together.
 fn agreement(blocks: Vec<Vec<u8>>) -> Agreement {
-    let verdict = |block: &Vec<u8>| block.first().copied().unwrap_or(FAILED);
-    let Some(peer) = blocks.iter().position(|block| verdict(block) != FINE) else {
-        return Agreement::All(blocks.into_iter().map(|block| block[1..].to_vec()).collect());
-    };
-    let may_retry = blocks.iter().all(|block| matches!(verdict(block), FINE | MAY_RETRY));
-    let why = String::from_utf8_lossy(blocks[peer].get(1..).unwrap_or_default()).into_owned();
-    Agreement::Failed { peer: peer as u32, why, may_retry }
+    let (mut said, mut first, mut all_may_retry) = (Vec::with_capacity(blocks.len()), None, true);
+    for (peer, block) in (0..).zip(&blocks) {
+        let (why, may_retry) = match Verdict::split_from(block) {
+            Ok((Verdict::Succeeded, rest)) => {
+                said.push(rest.to_vec());
+                continue;
+            }
+            Ok((Verdict::Failed { why, may_retry }, _)) => (why, may_retry),
+            Err(error) => (error.to_string(), false),
+        };
+        first.get_or_insert((peer, why));
+        all_may_retry &= may_retry;
+    }
+    match first {
+        None => Agreement::All(said),
+        Some((peer, why)) => Agreement::Failed { peer, why, may_retry: all_may_retry },
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::WireError;
 
     #[test]
     fn all_succeed_or_the_first_that_failed_is_named() {
-        let fine = |said: &[u8]| [&[FINE], said].concat();
+        let fine = |said: &[u8]| [&Verdict::Succeeded.to_bytes(), said].concat();
         let all = agreement(vec![fine(b"a"), fine(b"")]);
         assert_eq!(all, Agreement::All(vec![b"a".to_vec(), Vec::new()]));
-        let said = |verdict: u8| [&[verdict], b"no" as &[u8]].concat();
+        let said = |may_retry| Verdict::Failed { why: "no".into(), may_retry }.to_bytes();
         let failed = |peer, why: &str, may_retry| Agreement::Failed { peer, why: why.to_owned(), may_retry };
-        assert_eq!(agreement(vec![fine(b"a"), said(MAY_RETRY)]), failed(1, "no", true));
-        assert_eq!(agreement(vec![said(MAY_RETRY), said(FAILED)]), failed(0, "no", false));
-        assert_eq!(agreement(vec![fine(b""), Vec::new()]), failed(1, "", false), "a message of nothing");
+        assert_eq!(agreement(vec![fine(b"a"), said(true)]), failed(1, "no", true));
+        assert_eq!(agreement(vec![said(true), said(false)]), failed(0, "no", false));
+        let nothing = WireError::Version { expected: Verdict::VERSION, found: None }.to_string();
+        assert_eq!(
+            agreement(vec![fine(b""), Vec::new()]),
+            failed(1, &nothing, false),
+            "a message of nothing"
+        );
+    }
+
+    #[test]
+    fn what_is_no_verdict_is_a_failure_of_who_sent_it() {
+        let long = Verdict::Failed { why: "x".repeat(TEXT_BYTES_MAX + 1), may_retry: true }.to_bytes();
+        for wrong in [vec![9], vec![1, 2], long] {
+            let agreed = agreement(vec![Verdict::Succeeded.to_bytes(), wrong]);
+            assert!(matches!(agreed, Agreement::Failed { peer: 1, may_retry: false, .. }), "{agreed:?}");
+        }
     }
 }

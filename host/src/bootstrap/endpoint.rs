@@ -19,16 +19,18 @@ use super::handshake::{Hello, Purpose};
 use super::id::{RootKind, UniqueId};
 use super::join;
 use super::rendezvous;
+use super::rendezvous_wire::ListenerAddr;
 use super::ring::Side;
 use super::root;
-use super::service::{Service, Shared, State, Stop};
+use super::service::Service;
 use super::sock::{self, Deadline};
-use super::wire::{Malformed, Reader, addr_bytes};
+use super::state::{Shared, State, Stop};
+use crate::wire::Message;
 
 const KIND_MESSAGE: u8 = 1;
 
 /// How long what a rank says of its end may take to come around the ring, when a connection to it has ended already.
-const NEWS_TAKE: Duration = Duration::from_millis(500);
+const EVENTS_TAKE: Duration = Duration::from_millis(500);
 
 /// One rank's end of the bootstrap: its ring connections, its listener and the thread that serves them.
 ///
@@ -79,7 +81,7 @@ impl Bootstrap {
                     listener.map_err(|error| BootstrapError::io("listen for other ranks", &error))?;
                 let addr = listener.local_addr();
                 let addr = addr.map_err(|error| BootstrapError::io("listen for other ranks", &error))?;
-                let acceptor = Acceptor::new(listener, *id.secret(), rank.0, config.handshake_timeout);
+                let acceptor = Acceptor::new(listener, *id.secret(), rank, config.handshake_timeout);
                 Ok((Bootstrap::start(shared, acceptor)?, addr))
             });
         let (this, addr) = started.inspect_err(|_| join::register_and_leave(&root, nranks))?;
@@ -112,7 +114,7 @@ impl Bootstrap {
         }
         let deadline = self.deadline();
         let successor = Rank((me.0 + 1) % nranks);
-        let hello = Hello { purpose: Purpose::Ring, from: me.0, to: successor.0, tag: 0 };
+        let hello = Hello { purpose: Purpose::Ring, from: me, to: successor, tag: 0 };
         let stream = join::dial_peer(self.shared.secret, hello, successor_addr, &deadline)?;
         self.shared.lock().next = Some((successor, stream));
         self.shared.wake();
@@ -133,9 +135,10 @@ impl Bootstrap {
     }
 
     fn exchange_addrs(&self, mine: SocketAddr) -> Result<(), BootstrapError> {
-        let table = self.all_gather(&addr_bytes(mine))?;
+        let table = self.all_gather(&ListenerAddr { addr: mine }.to_bytes())?;
         let read = |(rank, bytes): (usize, &Vec<u8>)| {
-            Reader::new(bytes).addr().map_err(|Malformed| BootstrapError::Protocol {
+            let listener = ListenerAddr::from_bytes(bytes);
+            listener.map(|listener| listener.addr).map_err(|_| BootstrapError::Protocol {
                 rank: Rank(rank as u32),
                 what: "its address cannot be read",
             })
@@ -282,19 +285,19 @@ impl Bootstrap {
         if let Some(error) = self.shared.lock().why_lost(peer) {
             return Err(error);
         }
-        let hello = Hello { purpose, from: self.rank().0, to: peer.0, tag };
+        let hello = Hello { purpose, from: self.rank(), to: peer, tag };
         join::dial_peer(self.shared.secret, hello, addr, deadline).map_err(|error| self.known_better(error))
     }
 
-    /// What has become of the communicator, if news of it come soon: to be asked when a connection has failed.
-    pub(crate) fn news(&self) -> Option<BootstrapError> {
-        self.shared.wait_for(&Deadline::after(NEWS_TAKE), |state| state.ring.broken())
+    /// Why the communicator is broken, if an event tells soon. For a caller whose connection has failed.
+    pub(crate) fn why_broken(&self) -> Option<BootstrapError> {
+        self.shared.wait_for(&Deadline::after(EVENTS_TAKE), |state| state.ring.broken())
     }
 
     /// A rank whose connection ended may have said why, which comes another way.
     fn known_better(&self, error: BootstrapError) -> BootstrapError {
         let BootstrapError::PeerLost { rank } = error else { return error };
-        self.shared.wait_for(&Deadline::after(NEWS_TAKE), |state| state.why_lost(rank)).unwrap_or(error)
+        self.shared.wait_for(&Deadline::after(EVENTS_TAKE), |state| state.why_lost(rank)).unwrap_or(error)
     }
 
     fn accept(
@@ -306,7 +309,7 @@ impl Bootstrap {
     ) -> Result<TcpStream, BootstrapError> {
         self.check(peer)?;
         let me = self.rank();
-        let wanted = Hello { purpose, from: peer.0, to: self.rank().0, tag };
+        let wanted = Hello { purpose, from: peer, to: self.rank(), tag };
         let found = self.shared.wait_for(deadline, |state| {
             match state.parked.iter().position(|accepted| accepted.hello == wanted) {
                 Some(at) => Some(Ok(state.parked.remove(at).stream)),

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::os::NoDescriptor;
 use oxccl_shared::abi::Rank;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// More ranks than any machine has; bounds the effect of a wrong number on the root.
@@ -17,7 +18,8 @@ pub const NRANKS_MAX: u32 = 1 << 20;
 pub const RANKS_NAMED_MAX: usize = 8;
 
 /// Some ranks, in the order given: the first eight by number, the rest by count.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(into = "RankListForm", from = "RankListForm")]
 pub struct RankList {
     named: [Rank; RANKS_NAMED_MAX],
     total: u32,
@@ -84,6 +86,25 @@ impl fmt::Display for RankList {
             write!(f, " and {others} more")?;
         }
         Ok(())
+    }
+}
+
+/// How a [`RankList`] travels: how many ranks, and those known by number.
+#[derive(Serialize, Deserialize)]
+struct RankListForm {
+    total: u32,
+    named: heapless::Vec<Rank, RANKS_NAMED_MAX>,
+}
+
+impl From<RankList> for RankListForm {
+    fn from(list: RankList) -> RankListForm {
+        RankListForm { total: list.total, named: list.named().iter().copied().collect() }
+    }
+}
+
+impl From<RankListForm> for RankList {
+    fn from(form: RankListForm) -> RankList {
+        RankList::from_parts(&form.named, form.total)
     }
 }
 

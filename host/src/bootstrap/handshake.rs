@@ -16,14 +16,16 @@
 //! have different labels, so neither can be reflected. What follows on the connection is neither encrypted nor
 //! authenticated again: this keeps strangers and other jobs out, not somebody who rewrites packets on the path.
 
+use oxccl_shared::abi::Rank;
+
 use super::error::AuthFailure;
 use super::secret::{Code, KEY_BYTES, Nonce, Secret};
-use super::wire::{Malformed, Reader};
+use crate::wire::fixed::{Malformed, Reader};
 
 /// The version of the bootstrap protocol; both sides must speak the same.
 pub const PROTOCOL_VERSION: u16 = 1;
-/// The rank number that stands for the root.
-pub const ROOT: u32 = u32::MAX;
+/// What stands for the root where a rank is named.
+pub const ROOT: Rank = Rank(u32::MAX);
 
 const MAGIC: [u8; 4] = *b"OxBs";
 const PREFIX_BYTES: usize = 6;
@@ -51,9 +53,9 @@ pub struct Hello {
     /// What the connection is for.
     pub purpose: Purpose,
     /// The initiator's rank.
-    pub from: u32,
+    pub from: Rank,
     /// The acceptor's rank, or [`ROOT`].
-    pub to: u32,
+    pub to: Rank,
     /// Distinguishes connections of the same purpose between the same ranks.
     pub tag: u64,
 }
@@ -91,7 +93,7 @@ pub struct Handshake {
     state: State,
     secret: Secret,
     nonce: Nonce,
-    me: u32,
+    me: Rank,
     hello: Hello,
     hello_bytes: [u8; HELLO_BYTES],
     challenge_bytes: [u8; CHALLENGE_BYTES],
@@ -114,12 +116,12 @@ impl Handshake {
     }
 
     /// The side that was connected to: rank `me`, or [`ROOT`].
-    pub fn acceptor(secret: Secret, me: u32, nonce: Nonce) -> Handshake {
+    pub fn acceptor(secret: Secret, me: Rank, nonce: Nonce) -> Handshake {
         let nobody = Hello { purpose: Purpose::Register, from: ROOT, to: me, tag: 0 };
         Handshake::new(State::AwaitHello, secret, me, nobody, nonce)
     }
 
-    fn new(state: State, secret: Secret, me: u32, hello: Hello, nonce: Nonce) -> Handshake {
+    fn new(state: State, secret: Secret, me: Rank, hello: Hello, nonce: Nonce) -> Handshake {
         Handshake {
             state,
             secret,
@@ -308,8 +310,8 @@ impl Hello {
         bytes[4..6].copy_from_slice(&PROTOCOL_VERSION.to_le_bytes());
         bytes[6] = kind;
         bytes[8..12].copy_from_slice(&number.to_le_bytes());
-        bytes[12..16].copy_from_slice(&self.from.to_le_bytes());
-        bytes[16..20].copy_from_slice(&self.to.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.from.0.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.to.0.to_le_bytes());
         bytes[20..28].copy_from_slice(&self.tag.to_le_bytes());
         bytes[28..].copy_from_slice(&nonce.0);
         bytes
@@ -326,7 +328,7 @@ impl Hello {
             (3, 0, number) => Purpose::Stream(number),
             _ => return Err(Malformed),
         };
-        Ok(Hello { purpose, from: reader.u32()?, to: reader.u32()?, tag: reader.u64()? })
+        Ok(Hello { purpose, from: Rank(reader.u32()?), to: Rank(reader.u32()?), tag: reader.u64()? })
     }
 }
 

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use thiserror::Error;
 
 use super::secret::{KEY_BYTES, Secret};
-use super::wire::{ADDR_BYTES, Malformed, Reader, addr_bytes};
+use crate::wire::fixed::{ADDR_BYTES, Malformed, Reader, addr_bytes};
 
 /// The size of a [`UniqueId`]; NCCL's has the same.
 pub const UNIQUE_ID_BYTES: usize = 128;

@@ -20,6 +20,7 @@ use super::rendezvous_wire::{KIND_REGISTER, KIND_REPLY, ROOT_PAYLOAD_MAX, Regist
 use super::secret::{Nonce, Secret};
 use super::sock::{self, Deadline, DialError};
 use crate::os::NoDescriptor;
+use crate::wire::Message;
 
 /// The root of a created id ran before the id existed: if it does not answer for this long, it is gone.
 const ROOT_GONE_AFTER: Duration = Duration::from_secs(3);
@@ -38,7 +39,7 @@ pub(crate) fn reach_root(
         RootKind::ByRankZero => config.timeout,
     };
     let deadline = Deadline::after(patience);
-    let hello = Hello { purpose: Purpose::Register, from: me.0, to: ROOT, tag: 0 };
+    let hello = Hello { purpose: Purpose::Register, from: me, to: ROOT, tag: 0 };
     let mut pause = RETRY_FIRST;
     let mut errno = libc::ETIMEDOUT;
     while deadline.left().is_some() {
@@ -131,7 +132,7 @@ pub(crate) fn dial_peer(
     addr: SocketAddr,
     deadline: &Deadline,
 ) -> Result<TcpStream, BootstrapError> {
-    let peer = Rank(hello.to);
+    let peer = hello.to;
     let handshake = Handshake::initiator(secret, hello, Nonce::random()?);
     sock::dial(addr, handshake, deadline).map_err(|error| match error {
         DialError::Handshake(error) => distrusted(addr, error),
@@ -141,7 +142,7 @@ pub(crate) fn dial_peer(
             waited: deadline.waited(),
         },
         DialError::Io(error) if NoDescriptor::of(&error).is_some() => {
-            BootstrapError::io("connect to a peer", &error).of_rank(Rank(hello.from))
+            BootstrapError::io("connect to a peer", &error).of_rank(hello.from)
         }
         DialError::Io(error) => {
             tracing::warn!(%peer, %addr, %error, "cannot connect to a peer");

@@ -4,18 +4,16 @@
 //! Never: reads the environment, waits without a bound, or reads anything from a connection that has not proved to
 //! belong to the job.
 //!
-//! Every rank registers with the root and learns who is next in the ring; the ring then carries all-gathers and news
-//! of deaths. What decides is free of sockets and clocks (`handshake`, `frame`, `rendezvous`, `gather`, `ring`); what
-//! has sockets is thin (`sock`, `acceptor`, `root`, `join`, `heal`, `service`). One thread per communicator and rank
+//! Every rank registers with the root and learns who is next in the ring; the ring then carries all-gathers and
+//! membership events. What decides is free of sockets and clocks (`handshake`, `frame`, `rendezvous`, `gather`, `ring`); what
+//! has sockets is thin (`sock`, `acceptor`, `root`, `join`, `state`, `ring_repair`, `service`). One thread per communicator and rank
 //! serves all of its sockets with poll(2); the root has another, for as long as the rendezvous lasts.
 //!
-//! From below: `wire` and `secret`; the state machines; the sockets that drive them; `endpoint`, `watch` and `split`.
+//! From below: `secret`; the state machines; the sockets that drive them; `endpoint`, `watch`, `split` and `agree`.
 
 mod error;
-mod config;
 pub(crate) mod iface;
-#[doc(hidden)]
-pub mod wire;
+mod config;
 #[doc(hidden)]
 pub mod secret;
 #[doc(hidden)]
@@ -29,14 +27,15 @@ pub mod rendezvous_wire;
 pub mod rendezvous;
 mod gather;
 #[doc(hidden)]
-pub mod news;
+pub mod ring_wire;
 #[doc(hidden)]
 pub mod ring;
 pub(crate) mod sock;
 pub(crate) mod acceptor;
 mod root;
 mod join;
-mod heal;
+mod state;
+mod ring_repair;
 mod service;
 mod endpoint;
 mod agree;

@@ -1,16 +1,17 @@
 //! Layer: host / bootstrap.
 //! Takes: the payloads of frames between a rank and the root.
-//! Gives: [`Register`] and [`Reply`], with their bytes.
+//! Gives: [`Register`] and [`Reply`], and [`ListenerAddr`].
 //! Never: decides anything; that is `rendezvous`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use oxccl_shared::abi::Rank;
+use serde::{Deserialize, Serialize};
 
-use super::error::{RANKS_NAMED_MAX, RankList};
-use super::wire::{Malformed, Reader, addr_bytes};
+use super::error::RankList;
 use crate::os::NoDescriptor;
+use crate::wire::Message;
 
 /// Frame kind: a rank registers.
 pub const KIND_REGISTER: u8 = 1;
@@ -20,7 +21,7 @@ pub const KIND_REPLY: u8 = 2;
 pub const ROOT_PAYLOAD_MAX: usize = 128;
 
 /// What a rank tells the root.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Register {
     /// How many ranks it believes there are.
     pub nranks: u32,
@@ -28,8 +29,15 @@ pub struct Register {
     pub listener: SocketAddr,
 }
 
+/// Where a rank, or the root of a child, listens: a block of an all-gather.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ListenerAddr {
+    /// The address.
+    pub addr: SocketAddr,
+}
+
 /// What the root answers, once.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Reply {
     /// All ranks are there; this one is the next in the ring.
     Assigned {
@@ -43,7 +51,7 @@ pub enum Reply {
 }
 
 /// Why a rendezvous failed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Failure {
     /// These ranks did not come in time.
     Missing {
@@ -93,100 +101,25 @@ pub enum Failure {
     },
 }
 
-impl Register {
-    /// The payload of a [`KIND_REGISTER`] frame.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        [&self.nranks.to_le_bytes()[..], &addr_bytes(self.listener)].concat()
-    }
-
-    /// Reads a payload.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Register, Malformed> {
-        let mut reader = Reader::new(bytes);
-        let register = Register { nranks: reader.u32()?, listener: reader.addr()? };
-        reader.finish()?;
-        Ok(register)
-    }
+impl Message for Register {
+    const VERSION: u8 = 1;
+    const BYTES_MAX: usize = ROOT_PAYLOAD_MAX;
 }
 
-impl Reply {
-    /// The payload of a [`KIND_REPLY`] frame.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(ROOT_PAYLOAD_MAX);
-        let mut put = |tag: u8, numbers: &[u32], addrs: &[SocketAddr]| {
-            out.push(tag);
-            numbers.iter().for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
-            addrs.iter().for_each(|addr| out.extend_from_slice(&addr_bytes(*addr)));
-        };
-        match *self {
-            Reply::Assigned { successor, listener } => put(0, &[successor.0], &[listener]),
-            Reply::Failed(Failure::Missing { ranks, nranks, waited }) => {
-                let waited_ms = u32::try_from(waited.as_millis()).unwrap_or(u32::MAX);
-                put(1, &[nranks, waited_ms, ranks.total(), ranks.named().len() as u32], &[]);
-                ranks.named().iter().for_each(|rank| out.extend_from_slice(&rank.0.to_le_bytes()));
-            }
-            Reply::Failed(Failure::Duplicate { rank, first, second }) => put(2, &[rank.0], &[first, second]),
-            Reply::Failed(Failure::WorldSize { rank, nranks, expected, expected_by }) => {
-                put(3, &[rank.0, nranks, expected, expected_by.0], &[])
-            }
-            Reply::Failed(Failure::OutOfRange { rank, nranks }) => put(4, &[rank.0, nranks], &[]),
-            Reply::Failed(Failure::Lost { rank }) => put(5, &[rank.0], &[]),
-            Reply::Failed(Failure::Starved { why: NoDescriptor::Process { limit } }) => {
-                put(6, &[u32::try_from(limit).unwrap_or(u32::MAX)], &[])
-            }
-            Reply::Failed(Failure::Starved { why: NoDescriptor::Host }) => put(7, &[], &[]),
-        }
-        out
-    }
-
-    /// Reads a payload.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Reply, Malformed> {
-        let mut reader = Reader::new(bytes);
-        let reply = match reader.u8()? {
-            0 => Reply::Assigned { successor: Rank(reader.u32()?), listener: reader.addr()? },
-            1 => Reply::Failed(missing(&mut reader)?),
-            2 => Reply::Failed(Failure::Duplicate {
-                rank: Rank(reader.u32()?),
-                first: reader.addr()?,
-                second: reader.addr()?,
-            }),
-            3 => Reply::Failed(Failure::WorldSize {
-                rank: Rank(reader.u32()?),
-                nranks: reader.u32()?,
-                expected: reader.u32()?,
-                expected_by: Rank(reader.u32()?),
-            }),
-            4 => Reply::Failed(Failure::OutOfRange { rank: Rank(reader.u32()?), nranks: reader.u32()? }),
-            5 => Reply::Failed(Failure::Lost { rank: Rank(reader.u32()?) }),
-            6 => {
-                let why = NoDescriptor::Process { limit: reader.u32()?.into() };
-                Reply::Failed(Failure::Starved { why })
-            }
-            7 => Reply::Failed(Failure::Starved { why: NoDescriptor::Host }),
-            _ => return Err(Malformed),
-        };
-        reader.finish()?;
-        Ok(reply)
-    }
+impl Message for ListenerAddr {
+    const VERSION: u8 = 1;
+    const BYTES_MAX: usize = 32;
 }
 
-fn missing(reader: &mut Reader<'_>) -> Result<Failure, Malformed> {
-    let nranks = reader.u32()?;
-    let waited = Duration::from_millis(u64::from(reader.u32()?));
-    let total = reader.u32()?;
-    let named_len = reader.u32()? as usize;
-    if named_len > RANKS_NAMED_MAX {
-        return Err(Malformed);
-    }
-    let mut named = [Rank::default(); RANKS_NAMED_MAX];
-    for place in &mut named[..named_len] {
-        *place = Rank(reader.u32()?);
-    }
-    Ok(Failure::Missing { ranks: RankList::from_parts(&named[..named_len], total), nranks, waited })
+impl Message for Reply {
+    const VERSION: u8 = 1;
+    const BYTES_MAX: usize = ROOT_PAYLOAD_MAX;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::WireError;
     use proptest::prelude::*;
 
     #[test]
@@ -212,7 +145,7 @@ mod tests {
             let bytes = reply.to_bytes();
             assert!(bytes.len() <= ROOT_PAYLOAD_MAX);
             assert_eq!(Reply::from_bytes(&bytes), Ok(reply));
-            assert_eq!(Reply::from_bytes(&bytes[..bytes.len() - 1]), Err(Malformed));
+            assert_eq!(Reply::from_bytes(&bytes[..bytes.len() - 1]), Err(WireError::Form));
         }
         let register = Register { nranks: 4, listener: v4 };
         assert_eq!(Register::from_bytes(&register.to_bytes()), Ok(register));
@@ -222,8 +155,7 @@ mod tests {
         #[test]
         fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             if let Ok(reply) = Reply::from_bytes(&bytes) {
-                let again = reply.to_bytes();
-                prop_assert_eq!(Reply::from_bytes(&again), Ok(reply));
+                prop_assert_eq!(reply.to_bytes(), bytes.as_slice());
             }
             let _ = Register::from_bytes(&bytes);
         }

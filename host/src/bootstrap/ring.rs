@@ -1,14 +1,14 @@
 //! Layer: host / bootstrap.
 //! Takes: bytes and ends of stream from the two neighbours, the owner's blocks, its abort and its goodbye.
-//! Gives: [`Ring`]: all-gathers, and the news of who died, aborted or left, for every rank. Sans-IO.
-//! Never: waits, reads a clock, or forwards a piece of news twice.
+//! Gives: [`Ring`]: all-gathers, and the membership events (who died, aborted or left), for every rank. Sans-IO.
+//! Never: waits, reads a clock, or forwards an event twice.
 //!
-//! Blocks go round both ways, each half of the ring. News is flooded: whoever learns something new tells all its
-//! neighbours but the one it has it from. So one death reaches everybody, because both neighbours of the dead see the
+//! Blocks go round both ways, each half of the ring. Membership events are flooded: a rank forwards a new event to all
+//! neighbours but the one it came from. So one death reaches everybody, because both neighbours of the dead see the
 //! end of a stream and the rest of the ring is a line between them. After several deaths at once every line that is
 //! left still ends in two ranks that saw an end. A rank that leaves in order says so first ("goodbye"), and its
 //! neighbours close their side. Whoever has lost its successor, by death or goodbye, connects to the next rank that
-//! still answers, and both tell each other all news so far: so the ring closes again, a later death is told to
+//! still answers, and both send each other all events so far: so the ring closes again, a later death is told to
 //! everyone, and the lines hear of each other's deaths; for that a rank whose predecessor died stays, when it leaves, for the
 //! next one. Only a rank that dies at the same moment as both its neighbours goes unnamed, since nobody is left who could
 //! tell its death from a goodbye.
@@ -20,18 +20,13 @@ use oxccl_shared::abi::Rank;
 use super::error::{BootstrapError, RankList};
 use super::frame::{self, Decoder, Frame};
 use super::gather::{GATHER_BYTES_MAX, Gathers};
-use super::news::{News, REASON_BYTES_MAX};
-use super::wire::{Malformed, Reader};
+use super::ring_wire::{
+    BlockHead, KIND_BLOCK, KIND_EVENT, KIND_GREETING, KIND_NOTE, MembershipEvent, NOTE_BYTES_MAX, Note,
+    REASON_BYTES_MAX,
+};
+use crate::wire::{self, Message};
 
-const KIND_BLOCK: u8 = 1;
-const KIND_NEWS: u8 = 2;
-const KIND_GREETING: u8 = 3;
-const KIND_NOTE: u8 = 4;
-
-/// The longest note that [`Ring::note`] carries.
-pub const NOTE_BYTES_MAX: usize = 256;
-const BLOCK_HEAD_BYTES: usize = 16;
-const PAYLOAD_MAX: usize = BLOCK_HEAD_BYTES + GATHER_BYTES_MAX;
+const PAYLOAD_MAX: usize = BlockHead::BYTES_MAX + GATHER_BYTES_MAX;
 
 /// One of the two neighbours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,8 +104,8 @@ pub struct Ring {
     me: Rank,
     nranks: u32,
     links: [Link; 2],
-    /// All news so far, for neighbours to come; at most two per rank.
-    news: Vec<News>,
+    /// All membership events so far, for neighbours to come; at most two per rank.
+    history: Vec<MembershipEvent>,
     /// Which ranks are known to be gone (dead or left), and which have aborted.
     gone: Vec<bool>,
     aborted: Vec<bool>,
@@ -134,7 +129,7 @@ impl Ring {
             me,
             nranks,
             links: [link(), link()],
-            news: Vec::new(),
+            history: Vec::new(),
             gone: vec![false; nranks as usize],
             aborted: vec![false; nranks as usize],
             gathers: Gathers::new(nranks),
@@ -146,13 +141,15 @@ impl Ring {
         }
     }
 
-    /// A connection to `peer` is there. In the place of one that ended, it is told all news so far.
+    /// A connection to `peer` is there. In the place of one that ended, it is sent all events so far.
     pub fn attach(&mut self, side: Side, peer: Rank) {
         let link = &mut self.links[side as usize];
         if link.phase != LinkPhase::Waiting {
             link.decoder = Decoder::new(PAYLOAD_MAX);
             link.out.clear();
-            self.news.iter().for_each(|news| frame::push(&mut link.out, KIND_NEWS, &[&news.to_bytes()]));
+            self.history
+                .iter()
+                .for_each(|event| frame::push(&mut link.out, KIND_EVENT, &[&event.to_bytes()]));
         }
         frame::push(&mut link.out, KIND_GREETING, &[]);
         link.phase = LinkPhase::Up(peer);
@@ -170,7 +167,7 @@ impl Ring {
 
     /// The rank to connect to next after the link to `Next` has ended: the first after `after` that is not known to
     /// be gone. `None` when it would be this rank itself.
-    pub fn heir(&self, after: Rank) -> Option<Rank> {
+    pub fn successor_after(&self, after: Rank) -> Option<Rank> {
         (1..self.nranks)
             .map(|step| Rank(((u64::from(after.0) + u64::from(step)) % u64::from(self.nranks)) as u32))
             .take_while(|&rank| rank != self.me)
@@ -202,7 +199,7 @@ impl Ring {
             // The end that answers a goodbye is none.
             self.has_lost_prev |= side == Side::Prev && !self.leaving;
             if link.heard {
-                self.learn(News::Died { rank: peer }, Some(side));
+                self.learn(MembershipEvent::Died { rank: peer }, Some(side));
             }
         }
     }
@@ -230,7 +227,7 @@ impl Ring {
         // Each block is carried once to every other rank: half of them this way, half the other.
         for (side, hops) in [(Side::Next, self.nranks / 2), (Side::Prev, (self.nranks - 1) / 2)] {
             if hops > 0 {
-                self.send_block(side, number, self.me, hops, block);
+                self.send_block(side, BlockHead { origin: self.me, hops, gather: number }, block);
             }
         }
         Ok(())
@@ -261,7 +258,7 @@ impl Ring {
 
     /// Whether `peer` is known to be gone or to have given up.
     pub fn lost(&self, peer: Rank) -> Option<BootstrapError> {
-        self.news.iter().find(|news| news.rank() == peer).map(News::to_error)
+        self.history.iter().find(|event| event.rank() == peer).map(MembershipEvent::to_error)
     }
 
     /// Why no all-gather completes any more, unless it is only that a rank left in order.
@@ -275,7 +272,7 @@ impl Ring {
     /// tell them: they hear of the loss first.
     pub fn give_up(&mut self, error: BootstrapError) {
         if let BootstrapError::PeerLost { rank } = error {
-            self.learn(News::Died { rank }, None);
+            self.learn(MembershipEvent::Died { rank }, None);
         }
         self.abort(&error.to_string());
         self.broken.get_or_insert(error);
@@ -283,24 +280,21 @@ impl Ring {
 
     /// Tells the others that this rank gives up.
     pub fn abort(&mut self, reason: &str) {
-        let mut end = reason.len().min(REASON_BYTES_MAX);
-        while !reason.is_char_boundary(end) {
-            end -= 1;
-        }
-        self.learn(News::Aborted { rank: self.me, reason: reason[..end].to_owned() }, None);
+        let reason = wire::cut(reason, REASON_BYTES_MAX).to_owned();
+        self.learn(MembershipEvent::Aborted { rank: self.me, reason }, None);
     }
 
     /// Says goodbye: whatever happens afterwards is nobody's death to this rank, and this rank's end is none to the
     /// others.
     pub fn leave(&mut self) {
-        self.learn(News::Left { rank: self.me, gathers: self.gathers.current() }, None);
+        self.learn(MembershipEvent::Left { rank: self.me, gathers: self.gathers.current() }, None);
         self.leaving = true;
     }
 
     /// Whether this rank knows something that a predecessor on its way here could not learn if it met nobody: why this rank has
     /// given up before it came; or, where it comes in the place of one that died, what this side of the gap has heard, which nobody
     /// else may be left to tell the other side.
-    pub fn owes_its_predecessor_news(&self) -> bool {
+    pub fn owes_its_predecessor_an_event(&self) -> bool {
         let is_left = |rank: usize| rank != self.me.index() && !self.gone[rank];
         match self.links[Side::Prev as usize].phase {
             LinkPhase::Waiting => {
@@ -324,7 +318,11 @@ impl Ring {
         }
         // A rank that left after its n-th all-gather had forwarded everything up to there, so those still complete.
         let number = self.gathers.current();
-        match self.news.iter().find(|news| matches!(news, News::Left { gathers, .. } if *gathers <= number)) {
+        match self
+            .history
+            .iter()
+            .find(|event| matches!(event, MembershipEvent::Left { gathers, .. } if *gathers <= number))
+        {
             Some(left) => Err(left.to_error()),
             None => Ok(()),
         }
@@ -336,14 +334,15 @@ impl Ring {
             KIND_GREETING => Ok(()),
             KIND_BLOCK => self.on_block(side, &frame.payload),
             KIND_NOTE => self.on_note(side, &frame.payload),
-            KIND_NEWS => {
-                let news =
-                    News::from_bytes(&frame.payload).map_err(|Malformed| "news that cannot be read")?;
-                if news.rank().0 >= self.nranks {
-                    return Err("news of a rank that does not exist");
+            KIND_EVENT => {
+                let event = MembershipEvent::from_bytes(&frame.payload)
+                    .map_err(|_| "a membership event that cannot be read")?;
+                if event.rank().0 >= self.nranks {
+                    return Err("a membership event of a rank that does not exist");
                 }
-                let goodbye = matches!(news, News::Left { rank, .. } if self.peer(side) == Some(rank));
-                self.learn(news, Some(side));
+                let goodbye =
+                    matches!(event, MembershipEvent::Left { rank, .. } if self.peer(side) == Some(rank));
+                self.learn(event, Some(side));
                 if goodbye {
                     self.links[side as usize].phase = LinkPhase::Down;
                 }
@@ -354,101 +353,91 @@ impl Ring {
     }
 
     fn on_block(&mut self, side: Side, payload: &[u8]) -> Result<(), &'static str> {
-        let mut reader = Reader::new(payload);
-        let mut head = || Ok((Rank(reader.u32()?), reader.u32()?, reader.u64()?));
-        let (origin, hops, number) = head().map_err(|Malformed| "a block that is too short")?;
-        let block = reader.rest();
+        let (head, block) = BlockHead::split_from(payload).map_err(|_| "a block that cannot be read")?;
         if self.broken.is_some() {
             return Ok(());
         }
-        self.gathers.deposit(number, origin, block)?;
-        if hops > 1 {
-            self.send_block(side.other(), number, origin, hops - 1, block);
+        self.gathers.deposit(head.gather, head.origin, block)?;
+        if head.hops > 1 {
+            self.send_block(side.other(), BlockHead { hops: head.hops - 1, ..head }, block);
         }
         Ok(())
     }
 
-    /// Tells every rank something that need not reach those who join or heal the ring meanwhile.
-    pub fn note(&mut self, note: &[u8]) {
+    /// Sends a note to every rank. Ranks that join the ring or repair it meanwhile may miss it.
+    pub fn note(&mut self, content: &[u8]) {
         let serial = self.notes[self.me.index()] + 1;
-        self.pass_note(None, self.me, serial, &note[..note.len().min(NOTE_BYTES_MAX)]);
+        let content = content.iter().copied().take(NOTE_BYTES_MAX).collect();
+        self.pass_note(None, &Note { origin: self.me, serial, content });
     }
 
     fn on_note(&mut self, side: Side, payload: &[u8]) -> Result<(), &'static str> {
-        let mut reader = Reader::new(payload);
-        let mut head = || Ok((Rank(reader.u32()?), reader.u64()?));
-        let (origin, serial) = head().map_err(|Malformed| "a note that is too short")?;
-        let note = reader.rest();
-        if origin.0 >= self.nranks || note.len() > NOTE_BYTES_MAX {
-            return Err("a note that no rank can have sent");
+        let note = Note::from_bytes(payload).map_err(|_| "a note that cannot be read")?;
+        if note.origin.0 >= self.nranks {
+            return Err("a note of a rank that does not exist");
         }
-        if origin != self.me && serial > self.notes[origin.index()] {
-            self.events.push_back(PeerEvent::PeerNote { rank: origin, note: note.to_vec() });
-            self.pass_note(Some(side), origin, serial, note);
+        if note.origin != self.me && note.serial > self.notes[note.origin.index()] {
+            self.events.push_back(PeerEvent::PeerNote { rank: note.origin, note: note.content.to_vec() });
+            self.pass_note(Some(side), &note);
         }
         Ok(())
     }
 
-    fn pass_note(&mut self, from: Option<Side>, origin: Rank, serial: u64, note: &[u8]) {
-        self.notes[origin.index()] = serial;
+    fn pass_note(&mut self, from: Option<Side>, note: &Note) {
+        self.notes[note.origin.index()] = note.serial;
+        self.flood(from, KIND_NOTE, &note.to_bytes());
+    }
+
+    /// Sends a frame to both neighbours but the one that it came from.
+    fn flood(&mut self, from: Option<Side>, kind: u8, payload: &[u8]) {
         for side in Side::BOTH {
             let link = &mut self.links[side as usize];
             if from != Some(side) && link.phase != LinkPhase::Down {
-                frame::push(
-                    &mut link.out,
-                    KIND_NOTE,
-                    &[&origin.0.to_le_bytes(), &serial.to_le_bytes(), note],
-                );
+                frame::push(&mut link.out, kind, &[payload]);
             }
         }
     }
 
-    fn send_block(&mut self, side: Side, number: u64, origin: Rank, hops: u32, block: &[u8]) {
+    fn send_block(&mut self, side: Side, head: BlockHead, block: &[u8]) {
         let link = &mut self.links[side as usize];
         if link.phase != LinkPhase::Down {
-            let (origin, hops, number) = (origin.0.to_le_bytes(), hops.to_le_bytes(), number.to_le_bytes());
-            frame::push(&mut link.out, KIND_BLOCK, &[&origin, &hops, &number, block]);
+            frame::push(&mut link.out, KIND_BLOCK, &[&head.to_bytes(), block]);
         }
     }
 
-    fn learn(&mut self, news: News, from: Option<Side>) {
-        let rank = news.rank();
-        let known = match news {
+    fn learn(&mut self, event: MembershipEvent, from: Option<Side>) {
+        let rank = event.rank();
+        let known = match event {
             // Whoever aborted is expected to end; its goodbye or death adds nothing but that it is gone.
-            News::Aborted { .. } => &mut self.aborted[rank.index()],
-            News::Died { .. } | News::Left { .. } => &mut self.gone[rank.index()],
+            MembershipEvent::Aborted { .. } => &mut self.aborted[rank.index()],
+            MembershipEvent::Died { .. } | MembershipEvent::Left { .. } => &mut self.gone[rank.index()],
         };
         let is_new = !std::mem::replace(known, true);
         if !is_new || self.leaving {
             return;
         }
-        for side in Side::BOTH {
-            let link = &mut self.links[side as usize];
-            if from != Some(side) && link.phase != LinkPhase::Down {
-                frame::push(&mut link.out, KIND_NEWS, &[&news.to_bytes()]);
-            }
-        }
-        self.tell_owner(&news);
-        self.news.push(news);
+        self.flood(from, KIND_EVENT, &event.to_bytes());
+        self.tell_owner(&event);
+        self.history.push(event);
     }
 
-    fn tell_owner(&mut self, news: &News) {
-        let rank = news.rank();
+    fn tell_owner(&mut self, event: &MembershipEvent) {
+        let rank = event.rank();
         let already_told = self.aborted[rank.index()] && self.gone[rank.index()];
         if rank == self.me || already_told {
             return;
         }
-        match news {
-            News::Died { rank } => self.events.push_back(PeerEvent::PeerDied { rank: *rank }),
-            News::Aborted { rank, reason } => {
+        match event {
+            MembershipEvent::Died { rank } => self.events.push_back(PeerEvent::PeerDied { rank: *rank }),
+            MembershipEvent::Aborted { rank, reason } => {
                 self.events.push_back(PeerEvent::PeerAborted { rank: *rank, reason: reason.clone() });
             }
-            News::Left { rank, .. } => {
+            MembershipEvent::Left { rank, .. } => {
                 self.events.push_back(PeerEvent::PeerLeft { rank: *rank });
                 return;
             }
         }
-        self.broken.get_or_insert_with(|| news.to_error());
+        self.broken.get_or_insert_with(|| event.to_error());
     }
 }
 

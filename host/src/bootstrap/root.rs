@@ -22,6 +22,7 @@ use super::rendezvous::{ConnId, LINGER, Rendezvous};
 use super::rendezvous_wire::{KIND_REGISTER, KIND_REPLY, ROOT_PAYLOAD_MAX, Register};
 use super::secret::Secret;
 use super::sock::{self, Deadline};
+use crate::wire::Message;
 
 impl UniqueId {
     /// Starts a root on this host and returns its id. The root's thread ends when every rank has been answered, or
@@ -164,7 +165,7 @@ impl Service {
         let conn = Conn {
             stream: accepted.stream,
             remote: accepted.remote,
-            rank: Rank(accepted.hello.from),
+            rank: accepted.hello.from,
             decoder: Decoder::new(ROOT_PAYLOAD_MAX),
             out: Vec::new(),
             phase: ConnPhase::Registering(now + self.register_timeout),

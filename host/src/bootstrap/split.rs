@@ -9,7 +9,8 @@ use super::config::BootstrapConfig;
 use super::endpoint::Bootstrap;
 use super::error::BootstrapError;
 use super::id::{RootKind, UniqueId};
-use super::wire::{Malformed, Reader, addr_bytes};
+use super::rendezvous_wire::ListenerAddr;
+use crate::wire::Message;
 
 impl Bootstrap {
     /// Creates a child of `members`, whose order gives the ranks of the child. Collective over the parent: ranks that
@@ -23,23 +24,26 @@ impl Bootstrap {
         // The members join at once or not at all: an unused root need not stay.
         let root_config = BootstrapConfig { unused_root_timeout: config.timeout, ..config.clone() };
         let mine = match my_place {
-            Some(0) => addr_bytes(UniqueId::create_with(secret, &root_config)?.root_addr()).to_vec(),
+            Some(Rank(0)) => {
+                let addr = UniqueId::create_with(secret, &root_config)?.root_addr();
+                ListenerAddr { addr }.to_bytes()
+            }
             _ => Vec::new(),
         };
         let table = self.all_gather(&mine)?;
         let Some(place) = my_place else { return Ok(None) };
         let bytes = table.get(first.index()).map_or(&[][..], Vec::as_slice);
-        let addr = Reader::new(bytes).addr().map_err(|Malformed| BootstrapError::Protocol {
+        let listener = ListenerAddr::from_bytes(bytes).map_err(|_| BootstrapError::Protocol {
             rank: first,
             what: "it is named as first of a child but does not take part as such",
         })?;
-        let id = UniqueId::new(addr, secret, RootKind::Created);
-        Bootstrap::connect(&id, Rank(place), members.len() as u32, config).map(Some)
+        let id = UniqueId::new(listener.addr, secret, RootKind::Created);
+        Bootstrap::connect(&id, place, members.len() as u32, config).map(Some)
     }
 
     /// This rank's index among `members`, which must be distinct ranks of this communicator and, unless empty,
     /// contain this rank.
-    fn place_among(&self, members: &[Rank]) -> Result<Option<u32>, BootstrapError> {
+    fn place_among(&self, members: &[Rank]) -> Result<Option<Rank>, BootstrapError> {
         let nranks = self.nranks();
         let mut seen = vec![false; nranks as usize];
         for &rank in members {
@@ -52,6 +56,6 @@ impl Bootstrap {
         if place.is_none() && !members.is_empty() {
             return Err(BootstrapError::BadMember { rank: self.rank(), nranks });
         }
-        Ok(place.map(|place| place as u32))
+        Ok(place.map(|place| Rank(place as u32)))
     }
 }

@@ -11,10 +11,12 @@ use crate::plan::tuning::NetSpeed;
 use crate::plan::{Collnet, CollnetFacts, Reduces};
 use crate::proxy::progress::{CHECKED, CollEnd, ProxyBlock};
 use crate::transport::{TransportKind, stream_layout};
+use crate::wire::{Message, cut};
 use oxccl_device::coll::ChainEnds;
 use oxccl_device::conn::{RecvConn, SendConn};
 use oxccl_shared::abi::{ConnLayout, Rank};
 use oxccl_shared::algo::collnet::ChainLinks;
+use serde::{Deserialize, Serialize};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -46,13 +48,13 @@ impl Default for Reducing {
 
 /// What a rank brings: a head's listener and what it tells the others.
 pub(super) struct Offer {
-    card: Card,
+    info: HeadInfo,
     listener: Option<Box<dyn CollListener>>,
 }
 
 /// What ranks tell each other.
-#[derive(Clone, PartialEq, Debug)]
-enum Card {
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+enum HeadInfo {
     /// No head.
     Member,
     /// A head with a network that reduces.
@@ -81,18 +83,19 @@ impl Wiring<'_> {
     /// A head looks for a network that reduces.
     pub fn offer_collnet(&self) -> Result<Offer, ConnectError> {
         if self.graph.head_index(self.wanted.rank).is_none() {
-            return Ok(Offer { card: Card::Member, listener: None });
+            return Ok(Offer { info: HeadInfo::Member, listener: None });
         }
         match self.offer_of_head() {
-            Ok((card, listener)) => Ok(Offer { card, listener: Some(listener) }),
-            Err(error @ NetError::Absent { .. }) => {
-                Ok(Offer { card: Card::Lacks(error.to_string()), listener: None })
-            }
+            Ok((info, listener)) => Ok(Offer { info, listener: Some(listener) }),
+            Err(error @ NetError::Absent { .. }) => Ok(Offer {
+                info: HeadInfo::Lacks(cut(&error.to_string(), REASON_BYTES_MAX).to_owned()),
+                listener: None,
+            }),
             Err(source) => Err(self.refused(source)),
         }
     }
 
-    fn offer_of_head(&self) -> Result<(Card, Box<dyn CollListener>), NetError> {
+    fn offer_of_head(&self) -> Result<(HeadInfo, Box<dyn CollListener>), NetError> {
         let net = coll::find(self.wanted.net)?;
         let (dtype, op) = CHECKED;
         if !net.reduces(dtype, op)? {
@@ -105,37 +108,39 @@ impl Wiring<'_> {
         let device = nearest(net.devices(), |device| net.properties(device), &place)?;
         let facts = net.properties(device)?;
         let (handle, listener) = net.listen(device)?;
-        let card = Card::Head {
+        let info = HeadInfo::Head {
             handle,
             reduces: Reduces::of(|dtype, op| net.reduces(dtype, op))?,
             buffer_max_bytes: facts.message_max_bytes as u64,
             speed_mbps: facts.speed_mbps,
             latency_us: facts.latency_us,
         };
-        Ok((card, listener))
+        Ok((info, listener))
     }
 
     /// Heads come together, if all have a network that reduces; else nobody uses one.
     pub fn join_collnet(&mut self, bootstrap: &Bootstrap, offer: Offer) -> Result<(), ConnectError> {
-        let blocks = bootstrap.all_gather(&offer.card.to_bytes())?;
-        let mut cards = Vec::with_capacity(blocks.len());
+        let blocks = bootstrap.all_gather(&offer.info.to_bytes())?;
+        let mut infos = Vec::with_capacity(blocks.len());
         for (peer, block) in blocks.iter().enumerate() {
-            cards.push(Card::from_bytes(block).ok_or(ConnectError::Malformed { peer: peer as u32 })?);
+            infos.push(
+                HeadInfo::from_bytes(block).map_err(|_| ConnectError::Malformed { peer: peer as u32 })?,
+            );
         }
         let heads: Vec<u32> = self.graph.hosts().iter().map(|chain| chain[0]).collect();
         let (mut handles, mut all) = (Vec::new(), Collnet::Lacking);
         for &head in &heads {
-            match &cards[head as usize] {
-                Card::Lacks(why) => {
+            match &infos[head as usize] {
+                HeadInfo::Lacks(why) => {
                     self.reducing.lack = format!("rank {head}: {why}");
                     tracing::warn!("NCCL_COLLNET_ENABLE: {}; no network reduces", self.reducing.lack);
                     self.reducing.collnet = Collnet::Lacking;
                     return Ok(());
                 }
-                Card::Member => return Err(ConnectError::Malformed { peer: head }),
-                card @ Card::Head { handle, .. } => {
+                HeadInfo::Member => return Err(ConnectError::Malformed { peer: head }),
+                info @ HeadInfo::Head { handle, .. } => {
                     handles.push(*handle);
-                    all = card.and(all, heads.len() as u32);
+                    all = info.and(all, heads.len() as u32);
                 }
             }
         }
@@ -247,56 +252,28 @@ impl Wiring<'_> {
     }
 }
 
-const MEMBER: u8 = 0;
-const HEAD: u8 = 1;
-const LACKS: u8 = 2;
-/// Of a reason on the wire.
+/// Of a reason in a message.
 const REASON_BYTES_MAX: usize = 512;
 
-impl Card {
-    fn to_bytes(&self) -> Vec<u8> {
+impl Message for HeadInfo {
+    const VERSION: u8 = 1;
+    const BYTES_MAX: usize = 64 + HANDLE_BYTES + REASON_BYTES_MAX;
+
+    fn is_sound(&self) -> bool {
         match self {
-            Card::Member => vec![MEMBER],
-            Card::Lacks(why) => [&[LACKS], &why.as_bytes()[..why.len().min(REASON_BYTES_MAX)]].concat(),
-            Card::Head { handle, reduces, buffer_max_bytes, speed_mbps, latency_us } => [
-                &[HEAD][..],
-                &handle.0,
-                &reduces.to_bytes(),
-                &buffer_max_bytes.to_le_bytes(),
-                &speed_mbps.to_le_bytes(),
-                &latency_us.to_le_bytes(),
-            ]
-            .concat(),
-        }
-    }
-
-    /// Nothing for bytes that no card gives.
-    fn from_bytes(bytes: &[u8]) -> Option<Card> {
-        let (kind, rest) = bytes.split_first()?;
-        match *kind {
-            MEMBER if rest.is_empty() => Some(Card::Member),
-            LACKS => Some(Card::Lacks(String::from_utf8_lossy(rest).into_owned())),
-            HEAD => {
-                let (handle, rest) = rest.split_first_chunk::<HANDLE_BYTES>()?;
-                let (reduces, rest) = rest.split_first_chunk::<{ Reduces::BYTES }>()?;
-                let (buffer_max_bytes, rest) = rest.split_first_chunk()?;
-                let (speed_mbps, rest) = rest.split_first_chunk()?;
-                let latency_us = f32::from_le_bytes(rest.try_into().ok()?);
-                Some(Card::Head {
-                    handle: NetHandle(*handle),
-                    reduces: Reduces::from_bytes(*reduces),
-                    buffer_max_bytes: u64::from_le_bytes(*buffer_max_bytes),
-                    speed_mbps: u32::from_le_bytes(*speed_mbps),
-                    latency_us: if latency_us.is_finite() { latency_us.max(0.0) } else { 0.0 },
-                })
+            HeadInfo::Member => true,
+            HeadInfo::Lacks(why) => why.len() <= REASON_BYTES_MAX,
+            HeadInfo::Head { reduces, latency_us, .. } => {
+                reduces.is_sound() && latency_us.is_finite() && *latency_us >= 0.0
             }
-            _ => None,
         }
     }
+}
 
+impl HeadInfo {
     /// What this head's network and those before it have in common.
     fn and(&self, before: Collnet, nhosts: u32) -> Collnet {
-        let Card::Head { reduces, buffer_max_bytes, speed_mbps, latency_us, .. } = self else {
+        let HeadInfo::Head { reduces, buffer_max_bytes, speed_mbps, latency_us, .. } = self else {
             return before;
         };
         let (gbytes, latency_us) = (f64::from((*speed_mbps).max(1)) / 8e3, f64::from(*latency_us));
@@ -324,31 +301,31 @@ mod tests {
     use super::*;
     use oxccl_shared::abi::{DataType, RedOp};
 
-    fn head(reduces: Reduces, speed_mbps: u32) -> Card {
+    fn head(reduces: Reduces, speed_mbps: u32) -> HeadInfo {
         let (handle, buffer_max_bytes) = (NetHandle([7; HANDLE_BYTES]), 1 << 30);
-        Card::Head { handle, reduces, buffer_max_bytes, speed_mbps, latency_us: 2.5 }
+        HeadInfo::Head { handle, reduces, buffer_max_bytes, speed_mbps, latency_us: 2.5 }
     }
 
     #[test]
-    fn cards_survive_the_wire() {
-        let cards = [Card::Member, Card::Lacks("no plugin".into()), head(Reduces::ALL, 100_000)];
-        for card in cards {
-            let bytes = card.to_bytes();
-            assert_eq!(Card::from_bytes(&bytes), Some(card));
-            assert_eq!(Card::from_bytes(&[&[9], &bytes[1..]].concat()), None);
+    fn infos_survive_the_wire() {
+        let infos = [HeadInfo::Member, HeadInfo::Lacks("no plugin".into()), head(Reduces::ALL, 100_000)];
+        for info in infos {
+            let bytes = info.to_bytes();
+            assert_eq!(HeadInfo::from_bytes(&bytes), Ok(info));
+            assert!(HeadInfo::from_bytes(&[&[9], &bytes[1..]].concat()).is_err());
         }
         let bytes = head(Reduces::ALL, 1).to_bytes();
         for cut in 1..bytes.len() {
-            assert_eq!(Card::from_bytes(&bytes[..cut]), None, "{cut}");
+            assert!(HeadInfo::from_bytes(&bytes[..cut]).is_err(), "{cut}");
         }
-        assert_eq!(Card::from_bytes(&[]), None);
+        assert!(HeadInfo::from_bytes(&[]).is_err());
     }
 
     #[test]
     fn heads_have_in_common_what_all_have() {
         let floats = Reduces::of(|dtype, op| Ok::<_, ()>(dtype == DataType::F32 && op == RedOp::Sum));
-        let cards = [head(Reduces::ALL, 40_000), head(floats.unwrap(), 8_000)];
-        let all = cards.iter().fold(Collnet::Lacking, |all, card| card.and(all, 2));
+        let infos = [head(Reduces::ALL, 40_000), head(floats.unwrap(), 8_000)];
+        let all = infos.iter().fold(Collnet::Lacking, |all, info| info.and(all, 2));
         let Collnet::There(facts) = all else { panic!("both have one") };
         assert_eq!((facts.nhosts, facts.speed.gbytes, facts.speed.latency_us), (2, 1.0, 2.5));
         assert!(

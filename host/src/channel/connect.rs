@@ -15,6 +15,7 @@ use crate::proxy::Links;
 use crate::topology::JoinError;
 use crate::transport::p2p::P2pError;
 use crate::transport::{Allowed, PeerInfo, TransportKind};
+use crate::wire::Message;
 use oxccl_shared::abi::{ConnLayout, Rank};
 use std::sync::Arc;
 use std::time::Duration;
@@ -219,7 +220,7 @@ fn gather_peers(bootstrap: &Bootstrap, wanted: &Wanted<'_>) -> Result<Vec<PeerIn
     let blocks = bootstrap.all_gather(&wanted.info.to_bytes())?;
     let mut peers = Vec::with_capacity(blocks.len());
     for (peer, block) in blocks.iter().enumerate() {
-        peers.push(PeerInfo::from_bytes(block).ok_or(ConnectError::Malformed { peer: peer as u32 })?);
+        peers.push(PeerInfo::from_bytes(block).map_err(|_| ConnectError::Malformed { peer: peer as u32 })?);
     }
     Ok(peers)
 }

@@ -123,8 +123,8 @@ impl Dialing<'_> {
     /// A connection with `peer` failed. Prefer the reason of a rank that gave up; other ranks that wait for it may
     /// have given up because of it.
     fn known_better(&self, peer: u32, source: NetError) -> ConnectError {
-        match self.bootstrap.news() {
-            Some(news) => news.into(),
+        match self.bootstrap.why_broken() {
+            Some(error) => error.into(),
             None => self.error(Some(peer), source),
         }
     }

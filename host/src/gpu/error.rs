@@ -1,10 +1,11 @@
 //! What can go wrong with a GPU, and what the user can do about it.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use thiserror::Error;
 
 /// A GPU as messages name it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct DeviceId {
     /// Its number among those this process sees (`CUDA_VISIBLE_DEVICES`).
     pub ordinal: u32,
@@ -19,7 +20,7 @@ impl fmt::Display for DeviceId {
 }
 
 /// A place on the PCI bus. Parts of one GPU (MIG) share it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct PciBus {
     /// PCI domain.
     pub domain: u32,

@@ -121,8 +121,6 @@ mod tests {
         assert_eq!(mine.base().align_offset(4096), 0);
         drop(file);
         assert!(!name.path().exists());
-        mine.prefault(0..10_000);
-        mine.prefer_huge_pages();
         // SAFETY: both mappings are 10000 bytes and this thread is their only user.
         unsafe {
             assert_eq!(*theirs.base(), 0);

@@ -5,8 +5,7 @@ use super::file::ShmFile;
 use super::header::{ShmHeader, expect};
 use super::name::ShmName;
 use rustix::fs::{FileType, Mode, OFlags};
-use rustix::mm::{Advice, MapFlags, ProtFlags};
-use std::ops::Range;
+use rustix::mm::{MapFlags, ProtFlags};
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
@@ -92,36 +91,6 @@ impl Segment {
     #[expect(clippy::len_without_is_empty, reason = "an empty segment cannot be made: mmap refuses it")]
     pub fn len(&self) -> usize {
         self.len
-    }
-
-    /// Populates the page table for this byte range, so that the first collective takes no page faults there. Use it
-    /// for control words and short-message slots. A hint: where the kernel refuses, the first access faults.
-    pub fn prefault(&self, range: Range<usize>) {
-        let page = rustix::param::page_size();
-        let start = range.start.min(self.len) / page * page;
-        let end = range.end.min(self.len);
-        if start >= end {
-            return;
-        }
-        // SAFETY: start..end lies within the mapping.
-        let populated = unsafe {
-            rustix::mm::madvise(self.base().add(start).cast(), end - start, Advice::LinuxPopulateWrite)
-        };
-        if populated.is_err() {
-            // Kernels before 5.14. A read suffices for shared memory and is safe beside concurrent writers.
-            for offset in (start..end).step_by(page) {
-                // SAFETY: within the mapping; volatile, and its value is not used.
-                unsafe { self.base().add(offset).read_volatile() };
-            }
-        }
-    }
-
-    /// Asks for huge pages, which cost fewer TLB misses on large slots. A hint; for shared memory it works only where
-    /// `/sys/kernel/mm/transparent_hugepage/shmem_enabled` is `advise` or more.
-    pub fn prefer_huge_pages(&self) {
-        // SAFETY: the whole mapping, whose contents this does not change. A refusal only costs speed.
-        let _ =
-            unsafe { rustix::mm::madvise(self.map.as_ptr().cast(), self.map_bytes, Advice::LinuxHugepage) };
     }
 
     fn map_shared(fd: BorrowedFd<'_>, skip: usize, len: usize) -> Result<Segment, MemError> {

@@ -23,8 +23,8 @@ pub const REQUESTS_MAX: usize = 32;
 
 /// A listener's address and the secret that authenticates the connecting side. It travels over the authenticated
 /// bootstrap; only the network that created it interprets its bytes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct NetHandle(pub [u8; HANDLE_BYTES]);
+#[derive(Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct NetHandle(#[serde(with = "crate::wire::bytes")] pub [u8; HANDLE_BYTES]);
 
 impl fmt::Debug for NetHandle {
     /// Omits the bytes: they may hold a secret.

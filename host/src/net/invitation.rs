@@ -1,8 +1,8 @@
 //! The listen handle of networks that set up connections over TCP.
 
 use crate::bootstrap::secret::{KEY_BYTES, Secret};
-use crate::bootstrap::wire::{ADDR_BYTES, Malformed, Reader, addr_bytes};
 use crate::net::{HANDLE_BYTES, NetHandle};
+use crate::wire::fixed::{ADDR_BYTES, Malformed, Reader, addr_bytes};
 use std::net::SocketAddr;
 
 const VERSION: u16 = 1;

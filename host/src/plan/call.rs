@@ -2,9 +2,10 @@
 
 use core::fmt;
 use oxccl_shared::abi::{DataType, Func, RedOp};
+use serde::{Deserialize, Serialize};
 
 /// One collective call, without its buffers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Call {
     /// The function.
     pub func: Func,
@@ -19,7 +20,7 @@ pub struct Call {
 }
 
 /// A call and its place in the communicator's history: what an error message says a rank was doing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CallRecord {
     /// Collectives started before this one.
     pub seq: u64,
@@ -54,22 +55,6 @@ impl Call {
 }
 
 impl CallRecord {
-    /// For other ranks.
-    pub fn to_bytes(&self) -> [u8; 24] {
-        let mut bytes = [0; 24];
-        for (to, word) in bytes.chunks_exact_mut(8).zip([self.seq, self.call.to_word(), self.call.count]) {
-            to.copy_from_slice(&word.to_le_bytes());
-        }
-        bytes
-    }
-
-    /// The reverse of [`Self::to_bytes`]; nothing for bytes that it never gives.
-    pub fn from_bytes(bytes: &[u8]) -> Option<CallRecord> {
-        let bytes: &[u8; 24] = bytes.try_into().ok()?;
-        let word = |i: usize| u64::from_le_bytes(core::array::from_fn(|k| bytes[i * 8 + k]));
-        Call::from_words(word(1), word(2)).map(|call| CallRecord { seq: word(0), call })
-    }
-
     /// Digest of call and place. Two different calls agree by chance once in 2^32.
     #[inline]
     pub fn tag(&self) -> u32 {
@@ -112,9 +97,6 @@ mod tests {
     fn words_round_trip() {
         assert_eq!(Call::from_words(CALL.to_word(), CALL.count), Some(CALL));
         assert_eq!(Call::from_words(0xff, 0), None);
-        let record = CallRecord { seq: 77, call: CALL };
-        assert_eq!(CallRecord::from_bytes(&record.to_bytes()), Some(record));
-        assert_eq!(CallRecord::from_bytes(&[0xff; 24]), None);
     }
 
     #[test]

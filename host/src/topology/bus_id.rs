@@ -7,7 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// A PCI address: domain, bus, device and function as one number, four bits a digit.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct BusId(pub u64);
 
 impl BusId {

@@ -11,10 +11,11 @@
 use super::search::{CHANNELS_MAX, Graph, Graphs, Pattern};
 use oxccl_shared::abi::Rank;
 use oxccl_shared::algo::tree::{ARITY_MAX, TreeLinks, double_binary_tree};
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// One host's contribution to the channels: its lanes by channel, in ranks of the communicator.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct HostLanes {
     /// Lanes of the ring graph.
     pub rings: Vec<Vec<u32>>,
@@ -29,7 +30,7 @@ pub struct HostLanes {
 }
 
 /// Shape of a tree inside a host.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Inside {
     /// A chain along the lane.
     Chain,
@@ -167,13 +168,6 @@ impl Channels {
     pub fn tree(&self, channel: usize) -> &[TreeLinks] {
         let pairs = self.trees.len() / 2;
         &self.trees[channel % 2 * pairs + channel / 2 % pairs]
-    }
-
-    /// The previous and the next rank in a channel's ring.
-    pub fn ring_neighbours(&self, rank: u32, channel: usize) -> Option<(u32, u32)> {
-        let ring = self.rings.get(channel)?;
-        let at = ring.iter().position(|other| *other == rank)?;
-        Some((ring[(at + ring.len() - 1) % ring.len()], ring[(at + 1) % ring.len()]))
     }
 }
 

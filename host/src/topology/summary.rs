@@ -5,10 +5,11 @@
 //! Never: decides between ranks: if ranks of a host found different channels, the error names them.
 
 use super::channels::{HostLanes, Inside};
-use super::search::{CHANNELS_MAX, Graph, Graphs, Pattern};
+use super::search::{CHANNELS_MAX, Graph, Graphs};
 use super::system::{CpuModel, GPUS_MAX};
 use super::{PathKind, Paths, System};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use crate::wire::{Message, digest};
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// One rank's description of its host's channels.
@@ -25,7 +26,7 @@ pub struct Summary {
 }
 
 /// Properties of a graph's channels.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Reach {
     /// Number of channels.
     pub channels: u32,
@@ -62,7 +63,7 @@ impl Reach {
 }
 
 /// The slowest pair of a host's GPUs.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Pairs {
     /// GB/s of the slowest pair alone; infinite if there is no pair.
     pub bw: f32,
@@ -155,32 +156,44 @@ impl Summary {
 
     /// Encodes it for the wire. Only a host's first rank sends its lanes; the others send a digest of them.
     pub fn to_bytes(&self, is_first: bool) -> Vec<u8> {
-        let HostLanes { rings, trees, tree_pattern, alternates, inside } = &self.lanes;
-        let mut bytes = self.digest().to_le_bytes().to_vec();
-        for reach in &self.reach {
-            bytes.extend(reach.channels.to_le_bytes());
-            let numbers = [reach.bw_intra, reach.bw_inter, reach.latency_inter];
-            bytes.extend(numbers.into_iter().flat_map(f32::to_le_bytes));
-            bytes.extend([reach.type_intra as u8, reach.type_inter as u8]);
-        }
-        bytes.extend(self.pairs.bw.to_le_bytes());
-        bytes.extend([self.pairs.kind as u8, u8::from(self.posts_slowly)]);
-        if is_first {
-            bytes.extend([*tree_pattern as u8, u8::from(*alternates), u8::from(*inside == Inside::Binary)]);
-            for lanes in [rings, trees] {
-                bytes.extend([lanes.len() as u8, lanes.first().map_or(0, Vec::len) as u8]);
-                bytes.extend(lanes.iter().flatten().flat_map(|rank| rank.to_le_bytes()));
-            }
-        }
-        bytes
+        let Summary { reach, pairs, posts_slowly, lanes } = self;
+        let digest = digest(lanes);
+        let lanes = is_first.then(|| lanes.clone());
+        SummaryBlock { digest, reach: *reach, pairs: *pairs, posts_slowly: *posts_slowly, lanes }.to_bytes()
     }
+}
 
-    fn digest(&self) -> u64 {
-        let HostLanes { rings, trees, tree_pattern, alternates, inside } = &self.lanes;
-        let mut hasher = DefaultHasher::new();
-        (rings, trees, *tree_pattern as u32, alternates, *inside == Inside::Binary).hash(&mut hasher);
-        hasher.finish()
+/// A [`Summary`] as it travels.
+#[derive(Serialize, Deserialize)]
+struct SummaryBlock {
+    /// Of the lanes.
+    digest: u64,
+    reach: [Reach; 2],
+    pairs: Pairs,
+    posts_slowly: bool,
+    lanes: Option<HostLanes>,
+}
+
+impl Message for SummaryBlock {
+    const VERSION: u8 = 1;
+    const BYTES_MAX: usize = 128 + 2 * CHANNELS_MAX * (2 + 5 * GPUS_MAX);
+
+    /// Speeds and times are numbers; ranks in lanes are checked where lanes are joined.
+    fn is_sound(&self) -> bool {
+        let is_number = |number: f32| number.is_finite() && number >= 0.0;
+        let is_sound =
+            |reach: &Reach| [reach.bw_intra, reach.bw_inter, reach.latency_inter].into_iter().all(is_number);
+        // Infinite where a host has one GPU.
+        self.reach.iter().all(is_sound) && self.pairs.bw >= 0.0 && self.lanes.as_ref().is_none_or(has_room)
     }
+}
+
+/// Whether there are no more lanes than channels, none longer than a host, and all as long as the first.
+fn has_room(lanes: &HostLanes) -> bool {
+    [&lanes.rings, &lanes.trees].into_iter().all(|lanes| {
+        let len = lanes.first().map_or(0, Vec::len);
+        lanes.len() <= CHANNELS_MAX && len <= GPUS_MAX && lanes.iter().all(|lane| lane.len() == len)
+    })
 }
 
 /// Whether NVSwitches join any two GPUs, so that a tree may use links that are on no lane.
@@ -201,86 +214,24 @@ pub fn agree(blocks: &[Vec<u8>], hosts: &[u64]) -> Result<Agreed, AgreeError> {
     let mut lanes = Vec::new();
     for (rank, (block, host)) in blocks.iter().zip(hosts).enumerate() {
         let rank = rank as u32;
-        let mut fields = Fields(block);
         let malformed = AgreeError::Malformed { rank };
-        let digest = fields.take().map(u64::from_le_bytes).ok_or(malformed)?;
-        let reach = [fields.reach().ok_or(malformed)?, fields.reach().ok_or(malformed)?];
+        let said = SummaryBlock::from_bytes(block).map_err(|_| malformed)?;
+        let SummaryBlock { digest, reach, .. } = said;
         all = Some(all.map_or(reach, |all| [all[0].least(reach[0]), all[1].least(reach[1])]));
-        pairs = pairs.worst(fields.pairs().ok_or(malformed)?);
-        posts_slowly |= fields.flag().ok_or(malformed)?;
-        match firsts.iter().find(|first| first.0 == *host) {
-            Some((_, first, theirs)) if *theirs != digest => {
-                return Err(AgreeError::Differ { first: *first, rank });
+        pairs = pairs.worst(said.pairs);
+        posts_slowly |= said.posts_slowly;
+        match (firsts.iter().find(|first| first.0 == *host).copied(), said.lanes) {
+            (Some((_, first, theirs)), _) if theirs != digest => {
+                return Err(AgreeError::Differ { first, rank });
             }
-            Some(_) => {}
-            None => {
+            (Some(_), None) => {}
+            (None, Some(found)) => {
                 firsts.push((*host, rank, digest));
-                lanes.push(fields.lanes().ok_or(malformed)?);
+                lanes.push(found);
             }
-        }
-        if !fields.0.is_empty() {
-            return Err(malformed);
+            (Some(_), Some(_)) | (None, None) => return Err(malformed),
         }
     }
     let agreed = all.map(|reach| Agreed { reach, pairs, posts_slowly, hosts: lanes });
     agreed.ok_or(AgreeError::Malformed { rank: 0 })
-}
-
-/// The unread rest of a block.
-struct Fields<'a>(&'a [u8]);
-
-impl Fields<'_> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (taken, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(*taken)
-    }
-
-    fn byte(&mut self) -> Option<u8> {
-        self.take().map(|[byte]| byte)
-    }
-
-    /// A bandwidth or a latency.
-    fn number(&mut self) -> Option<f32> {
-        self.take().map(f32::from_le_bytes).filter(|number| number.is_finite() && *number >= 0.0)
-    }
-
-    fn kind(&mut self) -> Option<PathKind> {
-        PathKind::ALL.get(usize::from(self.byte()?)).copied()
-    }
-
-    fn reach(&mut self) -> Option<Reach> {
-        let channels = u32::from_le_bytes(self.take()?);
-        let (bw_intra, bw_inter, latency_inter) = (self.number()?, self.number()?, self.number()?);
-        let (type_intra, type_inter) = (self.kind()?, self.kind()?);
-        Some(Reach { channels, bw_intra, bw_inter, latency_inter, type_intra, type_inter })
-    }
-
-    fn pairs(&mut self) -> Option<Pairs> {
-        // Infinite on a host with one GPU.
-        let bw = self.take().map(f32::from_le_bytes).filter(|bw| *bw >= 0.0)?;
-        Some(Pairs { bw, kind: self.kind()? })
-    }
-
-    fn flag(&mut self) -> Option<bool> {
-        self.byte().filter(|byte| *byte <= 1).map(|byte| byte == 1)
-    }
-
-    fn lanes(&mut self) -> Option<HostLanes> {
-        let tree_pattern = Pattern::from_number(u32::from(self.byte()?))?;
-        let (alternates, is_binary) = (self.flag()?, self.flag()?);
-        let [rings, trees] = [self.lists()?, self.lists()?];
-        let inside = if is_binary { Inside::Binary } else { Inside::Chain };
-        Some(HostLanes { rings, trees, tree_pattern, alternates, inside })
-    }
-
-    /// Reads lists of ranks; joining the lanes checks the ranks.
-    fn lists(&mut self) -> Option<Vec<Vec<u32>>> {
-        let (count, len) = (usize::from(self.byte()?), usize::from(self.byte()?));
-        if count > CHANNELS_MAX || len > GPUS_MAX {
-            return None;
-        }
-        let mut list = || (0..len).map(|_| self.take().map(u32::from_le_bytes)).collect::<Option<Vec<u32>>>();
-        (0..count).map(|_| list()).collect()
-    }
 }

@@ -2,11 +2,12 @@
 
 use crate::os::{NoDescriptor, with_room};
 use crate::topology::detect::Sysfs;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use crate::wire::{Message, digest};
+use serde::{Deserialize, Serialize};
 use std::sync::OnceLock;
 
-/// A rank's whereabouts and settings, gathered from all ranks by the bootstrap.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+/// Where a rank runs and its settings, gathered from all ranks by the bootstrap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PeerInfo {
     /// Digest of the host: equal where /dev/shm is shared.
     pub host: u64,
@@ -26,10 +27,6 @@ pub struct PeerInfo {
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// Words of a processor set: as many as `sched_getaffinity` gives on Linux (1,024 processors).
 const PROCESSOR_WORDS: usize = 16;
-/// No NUMA node, on the wire.
-const NO_NODE: u32 = u32::MAX;
-/// Bytes of a [`PeerInfo`] on the wire.
-const WIRE_BYTES: usize = 32 + 8 * PROCESSOR_WORDS;
 
 impl PeerInfo {
     /// This process's; `host_id` (`NCCL_HOSTID`) stands for the host where given, so that tests can split one.
@@ -51,35 +48,11 @@ impl PeerInfo {
     pub fn on_numa_node(self) -> PeerInfo {
         PeerInfo { numa_node: Sysfs::live().numa_node_of(&self.processors), ..self }
     }
+}
 
-    /// For the wire.
-    pub fn to_bytes(&self) -> [u8; WIRE_BYTES] {
-        let mut bytes = [0; WIRE_BYTES];
-        bytes[..8].copy_from_slice(&self.host.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.process.to_le_bytes());
-        bytes[16..20].copy_from_slice(&self.pid.to_le_bytes());
-        bytes[20..24].copy_from_slice(&self.numa_node.unwrap_or(NO_NODE).to_le_bytes());
-        bytes[24..32].copy_from_slice(&self.settings.to_le_bytes());
-        for (to, word) in bytes[32..].chunks_exact_mut(8).zip(self.processors) {
-            to.copy_from_slice(&word.to_le_bytes());
-        }
-        bytes
-    }
-
-    /// From the wire; nothing if the length is wrong.
-    pub fn from_bytes(bytes: &[u8]) -> Option<PeerInfo> {
-        let bytes: &[u8; WIRE_BYTES] = bytes.try_into().ok()?;
-        let u64_at = |at: usize| u64::from_le_bytes(core::array::from_fn(|i| bytes[at + i]));
-        let u32_at = |at: usize| u32::from_le_bytes(core::array::from_fn(|i| bytes[at + i]));
-        Some(PeerInfo {
-            host: u64_at(0),
-            process: u64_at(8),
-            pid: u32_at(16),
-            numa_node: Some(u32_at(20)).filter(|node| *node != NO_NODE),
-            settings: u64_at(24),
-            processors: core::array::from_fn(|i| u64_at(32 + 8 * i)),
-        })
-    }
+impl Message for PeerInfo {
+    const VERSION: u8 = 1;
+    const BYTES_MAX: usize = 48 + 10 * PROCESSOR_WORDS;
 }
 
 /// How many processors there are for each rank of a host, of those that any of them may use; none if ranks have to share.
@@ -105,22 +78,16 @@ fn processors() -> [u64; PROCESSOR_WORDS] {
 
 /// Hosts differ in name or boot; containers of one host differ in their /dev/shm mount.
 fn host_digest(host_id: Option<&str>) -> Result<u64, NoDescriptor> {
-    let mut hasher = DefaultHasher::new();
     if let Some(id) = host_id {
-        id.hash(&mut hasher);
-        return Ok(hasher.finish());
+        return Ok(digest(id));
     }
-    rustix::system::uname().nodename().to_bytes().hash(&mut hasher);
     let boot = with_room(|| std::fs::read(BOOT_ID));
     // Ranks of which one could not read it would take each other for strangers.
     if let Some(none_left) = boot.as_ref().err().and_then(NoDescriptor::of) {
         return Err(none_left);
     }
-    boot.unwrap_or_default().hash(&mut hasher);
-    if let Ok(stat) = rustix::fs::stat("/dev/shm") {
-        stat.st_dev.hash(&mut hasher);
-    }
-    Ok(hasher.finish())
+    let shm = rustix::fs::stat("/dev/shm").map(|stat| stat.st_dev).ok();
+    Ok(digest(&(rustix::system::uname().nodename().to_bytes(), boot.unwrap_or_default(), shm)))
 }
 
 /// The same for all communicators of a process, another one in every process.
@@ -143,10 +110,19 @@ mod tests {
     #[test]
     fn bytes_round_trip() {
         let info = PeerInfo::local(Some("a"), 9).unwrap();
-        assert_eq!(PeerInfo::from_bytes(&info.to_bytes()), Some(info));
+        assert_eq!(PeerInfo::from_bytes(&info.to_bytes()), Ok(info));
         let placed = PeerInfo { numa_node: Some(3), ..info };
-        assert_eq!(PeerInfo::from_bytes(&placed.to_bytes()), Some(placed));
-        assert_eq!(PeerInfo::from_bytes(&[0; 31]), None);
+        assert_eq!(PeerInfo::from_bytes(&placed.to_bytes()), Ok(placed));
+        assert!(PeerInfo::from_bytes(&[0; 31]).is_err());
+        let full = PeerInfo {
+            host: u64::MAX,
+            process: u64::MAX,
+            pid: u32::MAX,
+            numa_node: Some(u32::MAX),
+            processors: [u64::MAX; PROCESSOR_WORDS],
+            settings: u64::MAX,
+        };
+        assert_eq!(PeerInfo::from_bytes(&full.to_bytes()), Ok(full));
         assert!(info.processors.iter().any(|word| *word != 0));
         assert_ne!(info.host, PeerInfo::local(Some("b"), 9).unwrap().host);
     }

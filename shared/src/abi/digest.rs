@@ -1,6 +1,7 @@
 //! The digest of the memory layouts that kernels and the host share. Kernels and a library built from different
 //! layouts would read each other's fields at wrong offsets.
 
+use super::fnv1a;
 use super::{
     CollArgs, ConnControl, ConnEnd, ConnLayout, KernelColl, KernelLaunch, KernelMessage, KernelMonitor,
     KernelStop, KernelTree, MessageArgs, SlotHeader,
@@ -12,9 +13,6 @@ use core::mem::{align_of, offset_of, size_of};
 
 /// Raise it when the meaning of a field changes and its layout does not.
 const REVISION: usize = 1;
-
-/// Offset basis of 64-bit FNV-1a.
-const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 
 /// The layout: size, alignment and field offsets of each type.
 macro_rules! layouts {
@@ -47,7 +45,7 @@ const LAYOUTS: &[usize] = layouts! {
 /// The digest (64-bit FNV-1a). A bundle of kernels carries the digest of its build; the library refuses a bundle with
 /// another one.
 pub const ABI_DIGEST: u64 = {
-    let mut digest = mix(BASIS, REVISION);
+    let mut digest = mix(fnv1a::BASIS, REVISION);
     let mut i = 0;
     while i < LAYOUTS.len() {
         digest = mix(digest, LAYOUTS[i]);
@@ -57,13 +55,7 @@ pub const ABI_DIGEST: u64 = {
 };
 
 const fn mix(digest: u64, number: usize) -> u64 {
-    let (mut digest, bytes) = (digest, (number as u64).to_le_bytes());
-    let mut i = 0;
-    while i < bytes.len() {
-        digest = (digest ^ bytes[i] as u64).wrapping_mul(0x100_0000_01b3);
-        i += 1;
-    }
-    digest
+    fnv1a::extend(digest, &(number as u64).to_le_bytes())
 }
 
 #[cfg(test)]
@@ -75,6 +67,6 @@ mod tests {
         let digest = |numbers: &[usize]| numbers.iter().fold(0, |digest, number| mix(digest, *number));
         assert_ne!(digest(&[1, 2]), digest(&[2, 1]));
         assert_ne!(digest(&[8, 16]), digest(&[8, 24]));
-        assert_ne!(ABI_DIGEST, mix(BASIS, REVISION));
+        assert_ne!(ABI_DIGEST, mix(fnv1a::BASIS, REVISION));
     }
 }

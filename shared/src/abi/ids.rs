@@ -4,17 +4,20 @@ use core::fmt;
 
 /// The index of a process (or thread, or GPU) within one communicator: `0..nranks`.
 #[repr(transparent)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Rank(pub u32);
 
 /// A channel: one block of a kernel and its connections.
 #[repr(transparent)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct ChannelId(pub u32);
 
 /// Slots of a connection produced (or consumed) since its creation. Never wraps in practice: at one step per
 /// nanosecond a `u64` lasts 584 years.
 #[repr(transparent)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Step(pub u64);
 

@@ -3,6 +3,7 @@
 //! Gives: the types in memory that several processes, devices or the host share, and the ids that name them.
 //! Never: behaviour: `fifo` and `proto` define what a word means over time.
 
+pub mod fnv1a;
 mod ids;
 mod types;
 mod conn;

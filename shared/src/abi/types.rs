@@ -5,11 +5,18 @@
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnknownValue(pub u32);
 
+impl core::fmt::Display for UnknownValue {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "no value has the number {}", self.0)
+    }
+}
+
 macro_rules! numbered {
     ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $value:literal => $text:literal),+ $(,)? }) => {
         $(#[$meta])*
         #[repr(u8)]
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(into = "u8", try_from = "u8"))]
         pub enum $name { $($(#[$vmeta])* $variant = $value),+ }
 
         impl $name {
@@ -24,6 +31,19 @@ macro_rules! numbered {
             /// The value with this name (as [`Self::name`] spells it, letter case ignored).
             pub fn from_name(name: &str) -> Option<$name> {
                 Self::ALL.iter().copied().find(|v| v.name().eq_ignore_ascii_case(name))
+            }
+        }
+
+        impl From<$name> for u8 {
+            fn from(value: $name) -> u8 {
+                value as u8
+            }
+        }
+
+        impl TryFrom<u8> for $name {
+            type Error = UnknownValue;
+            fn try_from(value: u8) -> Result<Self, UnknownValue> {
+                u32::from(value).try_into()
             }
         }
 

@@ -3,15 +3,16 @@
 use crate::input::Input;
 use oxccl::bootstrap::handshake::{Handshake, Hello, Purpose};
 use oxccl::bootstrap::secret::{Nonce, Secret};
+use oxccl_shared::abi::Rank;
 
 const SECRET: Secret = Secret::from_bytes([7; 32]);
-const HELLO: Hello = Hello { purpose: Purpose::Ring, from: 3, to: 5, tag: 9 };
+const HELLO: Hello = Hello { purpose: Purpose::Ring, from: Rank(3), to: Rank(5), tag: 9 };
 
 /// A stranger is never let in, in either role; bytes changed on the way are noticed; honest ends agree.
 pub fn handshake(data: &[u8]) {
     let mut input = Input(data);
     match input.u8() % 3 {
-        0 => stranger(Handshake::acceptor(SECRET, 5, Nonce([1; 32])), input),
+        0 => stranger(Handshake::acceptor(SECRET, Rank(5), Nonce([1; 32])), input),
         1 => stranger(Handshake::initiator(SECRET, HELLO, Nonce([2; 32])), input),
         _ => changed_on_the_way(input),
     }
@@ -36,7 +37,7 @@ fn stranger(mut end: Handshake, mut input: Input<'_>) {
 /// Two honest ends, and a man in the middle who changes one byte (or none).
 fn changed_on_the_way(mut input: Input<'_>) {
     let mut ends =
-        [Handshake::initiator(SECRET, HELLO, Nonce([2; 32])), Handshake::acceptor(SECRET, 5, Nonce([1; 32]))];
+        [Handshake::initiator(SECRET, HELLO, Nonce([2; 32])), Handshake::acceptor(SECRET, Rank(5), Nonce([1; 32]))];
     let (victim, at, mask) = (input.u8() % 2, input.u8() as usize, input.u8());
     let mut sent = [0usize; 2];
     let mut touched = false;

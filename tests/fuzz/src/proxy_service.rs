@@ -6,9 +6,10 @@ use oxccl::proxy::service::{
     ClientId, ConnectionId, ConnectionInfo, Event, OpId, PAYLOAD_MAX, Reply, Request, Response, Service,
     TaskId,
 };
+use oxccl_shared::abi::{ChannelId, Rank};
 use std::collections::BTreeSet;
 
-const RANKS: [u32; 2] = [3, 8];
+const RANKS: [Rank; 2] = [Rank(3), Rank(8)];
 
 /// A request is answered once, and to its sender only; malformed requests change nothing; the service ends with its
 /// ranks and not before.
@@ -79,7 +80,7 @@ impl Watched {
     fn ask(&mut self, service: &mut Service, client: ClientId, input: &mut Input<'_>) {
         let connection = ConnectionId(u32::from(input.u8() % 4));
         let request = match input.u8() % 12 {
-            0..4 => Request::Init(ConnectionInfo { peer: 1, channel: 0, is_send: connection.0 == 0 }),
+            0..4 => Request::Init(ConnectionInfo { peer: Rank(1), channel: ChannelId(0), is_send: connection.0 == 0 }),
             4 => Request::SharedInit { connection, channels: 1 },
             5 => Request::Setup { connection, data: input.piece(3).to_vec() },
             6 => Request::Connect { connection, data: input.piece(3).to_vec() },

@@ -24,16 +24,16 @@ pub fn ring(data: &[u8]) {
                 ring.receive(side, input.piece(len));
             }
             2 | 3 => {
-                let (kind, len) = (input.u8() % 4, input.u8() as usize);
+                let (kind, len) = (input.u8() % 5, input.u8() as usize);
                 let mut bytes = Vec::new();
                 frame::push(&mut bytes, kind, &[input.piece(len)]);
                 ring.receive(side, &bytes);
             }
             4 => {
                 ring.ended(side);
-                if let Some(heir) = ring.heir(Rank(u32::from(input.u8()) % NRANKS)) {
-                    assert_ne!(heir, ME);
-                    ring.attach(side, heir);
+                if let Some(candidate) = ring.successor_after(Rank(u32::from(input.u8()) % NRANKS)) {
+                    assert_ne!(candidate, ME);
+                    ring.attach(side, candidate);
                 }
             }
             5 if !pending => pending = ring.submit(input.piece(8)).is_ok(),

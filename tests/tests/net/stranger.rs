@@ -1,8 +1,8 @@
 //! A connection to a listener's port without its token is refused, and delays no other.
 
 use super::{LIMIT, sockets};
-use oxccl::bootstrap::wire::Reader;
 use oxccl::net::NetHandle;
+use oxccl::wire::fixed::Reader;
 use oxccl_tests::deadline::Deadline;
 use oxccl_tests::net::until;
 use std::io::{Read, Write};

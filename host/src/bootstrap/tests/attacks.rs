@@ -30,7 +30,7 @@ fn ranks_meet_undelayed_while_strangers_pester_the_root_and_the_ranks() {
     let hello = {
         use super::super::handshake::{Handshake, Hello, Purpose, ROOT};
         use super::super::secret::Nonce;
-        let hello = Hello { purpose: Purpose::Register, from: 0, to: ROOT, tag: 0 };
+        let hello = Hello { purpose: Purpose::Register, from: Rank(0), to: ROOT, tag: 0 };
         Handshake::initiator(Secret::from_seed(b"wrong"), hello, Nonce([0; 32])).output().to_vec()
     };
     // A port scan, a browser, a half handshake held open, a whole one with another secret.
@@ -79,7 +79,7 @@ impl Gate {
         let listener =
             super::super::sock::listen("127.0.0.1".parse().expect("an address"), 0).expect("a port");
         let addr = listener.local_addr().expect("an address");
-        Gate { acceptor: Acceptor::new(listener, Secret::from_seed(b"s"), 0, timeout), addr }
+        Gate { acceptor: Acceptor::new(listener, Secret::from_seed(b"s"), Rank(0), timeout), addr }
     }
 
     fn drive_for(&mut self, time: Duration) {

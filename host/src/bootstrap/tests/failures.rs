@@ -97,8 +97,9 @@ fn a_rank_that_dies_while_registered_is_named() {
     use super::super::rendezvous_wire::{KIND_REGISTER, Register};
     use super::super::secret::Nonce;
     use super::super::sock::{Deadline, dial, write_all};
+    use crate::wire::Message;
     let id = UniqueId::create(&config()).expect("a root on the loopback");
-    let hello = Hello { purpose: Purpose::Register, from: 1, to: ROOT, tag: 0 };
+    let hello = Hello { purpose: Purpose::Register, from: Rank(1), to: ROOT, tag: 0 };
     let handshake = Handshake::initiator(*id.secret(), hello, Nonce::random().expect("random bytes"));
     let deadline = Deadline::after(Duration::from_secs(5));
     let stream = dial(id.root_addr(), handshake, &deadline).expect("the root answers");

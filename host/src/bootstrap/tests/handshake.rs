@@ -3,13 +3,13 @@
 use super::*;
 use proptest::prelude::*;
 
-const HELLO: Hello = Hello { purpose: Purpose::Stream(9), from: 3, to: 5, tag: 77 };
+const HELLO: Hello = Hello { purpose: Purpose::Stream(9), from: Rank(3), to: Rank(5), tag: 77 };
 
 fn initiator(secret: &[u8]) -> Handshake {
     Handshake::initiator(Secret::from_seed(secret), HELLO, Nonce([1; 32]))
 }
 
-fn acceptor(secret: &[u8], me: u32) -> Handshake {
+fn acceptor(secret: &[u8], me: Rank) -> Handshake {
     Handshake::acceptor(Secret::from_seed(secret), me, Nonce([2; 32]))
 }
 
@@ -33,7 +33,7 @@ fn carry(a: &mut Handshake, b: &mut Handshake, cut: usize) {
 #[test]
 fn sides_with_the_same_secret_meet_however_the_stream_is_cut() {
     for cut in [1, 2, 7, 31, 1000] {
-        let (mut a, mut b) = (initiator(b"s"), acceptor(b"s", 5));
+        let (mut a, mut b) = (initiator(b"s"), acceptor(b"s", Rank(5)));
         carry(&mut a, &mut b, cut);
         assert_eq!((a.outcome(), b.outcome()), (Some(Ok(HELLO)), Some(Ok(HELLO))), "cut {cut}");
     }
@@ -41,7 +41,7 @@ fn sides_with_the_same_secret_meet_however_the_stream_is_cut() {
 
 #[test]
 fn another_secret_is_refused_by_both() {
-    let (mut a, mut b) = (initiator(b"s"), acceptor(b"t", 5));
+    let (mut a, mut b) = (initiator(b"s"), acceptor(b"t", Rank(5)));
     carry(&mut a, &mut b, 1000);
     let refused = Some(Err(HandshakeError::Auth(AuthFailure::WrongSecret)));
     assert_eq!((a.outcome(), b.outcome()), (refused, refused));
@@ -49,7 +49,7 @@ fn another_secret_is_refused_by_both() {
 
 #[test]
 fn another_rank_of_the_job_is_told_so() {
-    let (mut a, mut b) = (initiator(b"s"), acceptor(b"s", 6));
+    let (mut a, mut b) = (initiator(b"s"), acceptor(b"s", Rank(6)));
     carry(&mut a, &mut b, 1000);
     let refused = Some(Err(HandshakeError::Auth(AuthFailure::WrongPeer)));
     assert_eq!((a.outcome(), b.outcome()), (refused, refused));
@@ -57,7 +57,7 @@ fn another_rank_of_the_job_is_told_so() {
 
 #[test]
 fn a_version_of_the_future_is_named_to_both() {
-    let mut b = acceptor(b"s", 5);
+    let mut b = acceptor(b"s", Rank(5));
     let mut hello = initiator(b"s").output().to_vec();
     hello[4] = 9;
     b.feed(&hello);
@@ -76,12 +76,12 @@ fn a_mirror_and_a_replay_do_not_pass() {
     a.feed(&hello);
     assert!(!matches!(a.outcome(), Some(Ok(_))), "an echo of one's own bytes is no acceptor");
 
-    let (mut a, mut b) = (initiator(b"s"), acceptor(b"s", 5));
+    let (mut a, mut b) = (initiator(b"s"), acceptor(b"s", Rank(5)));
     let hello = a.output().to_vec();
     b.feed(&hello);
     a.feed(b.output());
     let proof = a.output().to_vec();
-    let mut again = Handshake::acceptor(Secret::from_seed(b"s"), 5, Nonce([3; 32]));
+    let mut again = Handshake::acceptor(Secret::from_seed(b"s"), Rank(5), Nonce([3; 32]));
     again.feed(&hello);
     again.feed(&proof);
     assert_eq!(again.outcome(), Some(Err(HandshakeError::Auth(AuthFailure::WrongSecret))));
@@ -89,7 +89,7 @@ fn a_mirror_and_a_replay_do_not_pass() {
 
 #[test]
 fn no_byte_past_the_handshake_is_taken() {
-    let (mut a, mut b) = (initiator(b"s"), acceptor(b"s", 5));
+    let (mut a, mut b) = (initiator(b"s"), acceptor(b"s", Rank(5)));
     b.feed(a.output());
     a.feed(b.output());
     b.feed(a.output());
@@ -103,7 +103,7 @@ fn no_byte_past_the_handshake_is_taken() {
 
 #[test]
 fn strangers_are_refused_at_the_first_byte_and_get_no_code() {
-    let mut b = acceptor(b"s", 5);
+    let mut b = acceptor(b"s", Rank(5));
     b.feed(b"G");
     assert_eq!(b.outcome(), Some(Err(HandshakeError::Auth(AuthFailure::NotOxccl))));
     assert_eq!(b.output(), b"");
@@ -115,7 +115,7 @@ proptest! {
         pieces in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..80), 0..8),
         honest_start in any::<bool>(),
     ) {
-        let mut b = acceptor(b"s", 5);
+        let mut b = acceptor(b"s", Rank(5));
         if honest_start {
             let mut a = initiator(b"not s");
             carry(&mut a, &mut b, 1000);
@@ -133,7 +133,7 @@ proptest! {
 
     #[test]
     fn one_flipped_bit_anywhere_spoils_it(byte in 0usize..200, bit in 0u8..8) {
-        let (mut a, mut b) = (initiator(b"s"), acceptor(b"s", 5));
+        let (mut a, mut b) = (initiator(b"s"), acceptor(b"s", Rank(5)));
         let mut offset = 0;
         for turn in 0..4 {
             let (from, to) = if turn % 2 == 0 { (&mut a, &mut b) } else { (&mut b, &mut a) };

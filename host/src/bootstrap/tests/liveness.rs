@@ -24,7 +24,7 @@ fn watch(boot: Bootstrap) -> (Watch, Receiver<PeerEvent>) {
 /// The next event that is no goodbye, within a bound.
 fn next(events: &Receiver<PeerEvent>) -> PeerEvent {
     loop {
-        match events.recv_timeout(SOON).expect("news in time") {
+        match events.recv_timeout(SOON).expect("an event in time") {
             PeerEvent::PeerLeft { .. } => {}
             event => return event,
         }
@@ -184,7 +184,7 @@ fn a_watch_may_be_dropped_by_its_own_callback() {
 }
 
 #[test]
-fn a_callback_that_panics_does_not_stop_the_news() {
+fn a_callback_that_panics_does_not_stop_the_events() {
     let all_know = Meeting::default();
     with_ranks(4, |boot| {
         match boot.rank().0 {

@@ -95,7 +95,7 @@ impl World {
             let (rank, side) = ((seed >> 33) as usize % nranks, Side::BOTH[(seed >> 13) as usize % 2]);
             let before = self.pending();
             self.deliver(rank, side, 1 + (seed >> 50) as usize % 60);
-            self.heal(rank);
+            self.repair(rank);
             quiet = if self.pending() == 0 && before == 0 { quiet + 1 } else { 0 };
         }
     }
@@ -111,29 +111,29 @@ impl World {
         pipes.filter(|(peer, pipe)| peer.is_some() && (pipe.ended || !pipe.bytes.is_empty())).count()
     }
 
-    /// What the driver's search for an heir does once its connection is made.
-    fn heal(&mut self, rank: usize) {
+    /// What ring repair does once its connection is made.
+    fn repair(&mut self, rank: usize) {
         let Some(ring) = &self.rings[rank] else { return };
         if ring.nranks == 1 || ring.peer(Side::Next).is_some() || ring.leaving {
             return;
         }
         let mut after = Rank(rank as u32);
-        while let Some(heir) = self.ring(rank).heir(after) {
+        while let Some(candidate) = self.ring(rank).successor_after(after) {
             let accepts = |ring: &Ring| ring.peer(Side::Prev).is_none() && !ring.leaving;
-            if self.rings[heir.index()].as_ref().is_some_and(accepts) {
-                return self.join(rank, heir.index());
+            if self.rings[candidate.index()].as_ref().is_some_and(accepts) {
+                return self.join(rank, candidate.index());
             }
-            if self.rings[heir.index()].is_some() {
+            if self.rings[candidate.index()].is_some() {
                 return; // It has not yet seen its predecessor's end: the connection waits there.
             }
-            after = heir;
+            after = candidate;
         }
     }
 
     fn events(&mut self, rank: usize) -> Vec<PeerEvent> {
         let ring = self.ring(rank);
         let events = std::iter::from_fn(|| ring.next_event());
-        // Goodbyes have a test of their own.
+        // Goodbyes have a test of tcandidate own.
         events.filter(|event| !matches!(event, PeerEvent::PeerLeft { .. })).collect()
     }
 
@@ -336,16 +336,16 @@ fn a_rank_that_leaves_waits_for_the_successor_of_a_dead_predecessor() {
     deliver_all(&mut world, 3, Side::Prev);
     assert_eq!(world.events(3), [1, 2].map(|rank| PeerEvent::PeerDied { rank: Rank(rank) }));
     world.ring(3).leave();
-    assert!(world.ring(3).owes_its_predecessor_news());
+    assert!(world.ring(3).owes_its_predecessor_an_event());
     deliver_all(&mut world, 0, Side::Next);
     assert_eq!(world.events(0), [PeerEvent::PeerDied { rank: Rank(1) }]);
     world.join(0, 3);
-    assert!(!world.ring(3).owes_its_predecessor_news());
+    assert!(!world.ring(3).owes_its_predecessor_an_event());
     deliver_all(&mut world, 0, Side::Next);
     assert_eq!(world.events(0), [PeerEvent::PeerDied { rank: Rank(2) }]);
     // Its neighbour's answer to the goodbye is no death.
     deliver_all(&mut world, 3, Side::Prev);
-    assert!(!world.ring(3).owes_its_predecessor_news());
+    assert!(!world.ring(3).owes_its_predecessor_an_event());
 }
 
 /// Rank 1 died before rank 0 had a connection to it: no stream's end tells anybody.

@@ -18,6 +18,8 @@ use crate::topology::detect::Found;
 use crate::topology::{BusId, Channels, Inventory, PathKind, TopologySettings};
 use crate::transport::PeerInfo;
 use crate::transport::p2p::{Arena, ArenaWanted, P2pSettings, Side, Sides};
+use crate::wire::Message;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// What to connect.
@@ -67,7 +69,7 @@ pub struct DeviceConnected {
 }
 
 /// What a rank tells the others of its GPU.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DeviceCard {
     /// The same in every process.
     pub uuid: [u8; 16],
@@ -79,36 +81,23 @@ pub struct DeviceCard {
     pub id: DeviceId,
 }
 
-const CARD_BYTES: usize = 34;
-
 impl DeviceCard {
     fn of(device: &dyn Gpu) -> DeviceCard {
         let (sm, sm_count) = (device.sm(), device.sm_count());
         DeviceCard { uuid: device.uuid(), sm, sm_count, id: device.id() }
     }
+}
 
-    fn to_bytes(self) -> [u8; CARD_BYTES] {
-        let mut bytes = [0; CARD_BYTES];
-        bytes[..16].copy_from_slice(&self.uuid);
-        let words = [self.sm, self.sm_count, self.id.ordinal, self.id.bus.domain];
-        for (to, word) in bytes[16..32].chunks_exact_mut(4).zip(words) {
-            to.copy_from_slice(&word.to_le_bytes());
-        }
-        bytes[32..].copy_from_slice(&[self.id.bus.bus, self.id.bus.device]);
-        bytes
-    }
+/// What a rank tells the others before anything is connected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Introduction {
+    info: PeerInfo,
+    card: DeviceCard,
+}
 
-    fn from_bytes(bytes: &[u8]) -> Option<DeviceCard> {
-        let bytes: &[u8; CARD_BYTES] = bytes.try_into().ok()?;
-        let word = |i: usize| u32::from_le_bytes(std::array::from_fn(|k| bytes[16 + 4 * i + k]));
-        let bus = PciBus { domain: word(3), bus: bytes[32], device: bytes[33] };
-        Some(DeviceCard {
-            uuid: std::array::from_fn(|i| bytes[i]),
-            sm: word(0),
-            sm_count: word(1),
-            id: DeviceId { ordinal: word(2), bus },
-        })
-    }
+impl Message for Introduction {
+    const VERSION: u8 = 1;
+    const BYTES_MAX: usize = PeerInfo::BYTES_MAX + 64;
 }
 
 /// Connects this rank's GPU with all others. Every rank calls it at the same time.
@@ -117,11 +106,10 @@ impl DeviceCard {
 /// The same step fails on every rank: on the guilty one with its own error, elsewhere with one that names it.
 pub fn connect(bootstrap: &Bootstrap, wanted: DeviceWanted<'_>) -> Result<DeviceConnected, ConnectError> {
     let rank = bootstrap.rank().0;
-    let said = wanted.device.clone().map(|device| {
-        let mut said = wanted.info.to_bytes().to_vec();
-        said.extend(DeviceCard::of(device).to_bytes());
-        said
-    });
+    let said = wanted
+        .device
+        .clone()
+        .map(|device| Introduction { info: *wanted.info, card: DeviceCard::of(device) }.to_bytes());
     let (peers, cards) = read_cards(&agree(bootstrap, said)?)?;
     let ways = Ways::new(&peers, wanted.ways);
     // All see the same, but must not leave before all have heard of it.
@@ -249,10 +237,7 @@ fn read_cards(blocks: &[Vec<u8>]) -> Result<(Vec<PeerInfo>, Vec<DeviceCard>), Co
     let (mut peers, mut cards) = (Vec::new(), Vec::new());
     for (peer, block) in blocks.iter().enumerate() {
         let malformed = ConnectError::Malformed { peer: peer as u32 };
-        let parts = block.len().checked_sub(CARD_BYTES).map(|at| block.split_at(at));
-        let read =
-            parts.and_then(|(info, card)| Some((PeerInfo::from_bytes(info)?, DeviceCard::from_bytes(card)?)));
-        let (info, card) = read.ok_or(malformed)?;
+        let Introduction { info, card } = Introduction::from_bytes(block).map_err(|_| malformed)?;
         peers.push(info);
         cards.push(card);
     }
@@ -289,9 +274,10 @@ mod tests {
 
     #[test]
     fn cards_round_trip_and_nothing_else_is_one() {
-        let bytes = card(7).to_bytes();
-        assert_eq!(DeviceCard::from_bytes(&bytes), Some(card(7)));
-        assert_eq!(DeviceCard::from_bytes(&bytes[1..]), None);
+        let said = Introduction { info: PeerInfo::default(), card: card(7) };
+        let bytes = said.to_bytes();
+        assert_eq!(Introduction::from_bytes(&bytes), Ok(said));
+        assert!(Introduction::from_bytes(&bytes[1..]).is_err());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::config::QPS_MAX;
 use super::cts::CtsTable;
 use super::verbs::abi::Gid;
-use crate::bootstrap::wire::{Malformed, Reader};
+use crate::wire::fixed::{Malformed, Reader};
 use heapless::Vec;
 
 const MAGIC: [u8; 4] = *b"OxIb";

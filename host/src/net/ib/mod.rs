@@ -38,6 +38,7 @@ use crate::bootstrap::iface;
 use crate::bootstrap::secret::Secret;
 use connector::IbConnector;
 use listener::IbListener;
+use oxccl_shared::abi::Rank;
 use port::{MESSAGE_MAX_BYTES, Port};
 use std::net::IpAddr;
 use std::path::Path;
@@ -49,7 +50,7 @@ const NAME: &str = "IB";
 /// The first bytes of its listen handles.
 const MAGIC: [u8; 4] = *b"OxIB";
 /// The rank field of handshakes between networks, which know no ranks: the token authenticates.
-const NO_RANK: u32 = 0;
+const NO_RANK: Rank = Rank(0);
 /// Latency of one message, in order of magnitude.
 const LATENCY_US: f32 = 1.0;
 

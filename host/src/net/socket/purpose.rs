@@ -2,9 +2,10 @@
 
 use super::config::DATA_SOCKETS_MAX;
 use crate::bootstrap::handshake::{Hello, Purpose};
+use oxccl_shared::abi::Rank;
 
 /// The rank numbers in a handshake between networks, which know no ranks: the token says who may come.
-pub(super) const NOBODY: u32 = 0;
+pub(super) const NOBODY: Rank = Rank(0);
 
 /// One socket of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

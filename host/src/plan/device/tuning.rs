@@ -82,7 +82,7 @@ pub struct MessageClass {
 }
 
 /// `NCCL_MIN_NCHANNELS`, `NCCL_MAX_NCHANNELS` and `NCCL_NTHREADS`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
 pub struct ChannelLimits {
     /// Threads of a block: whole warps.
     pub threads: Option<u32>,

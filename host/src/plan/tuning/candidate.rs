@@ -6,7 +6,7 @@ use oxccl_shared::algo::registry::{SPECS, Variant, index_of, spec_of, variants};
 use oxccl_shared::algo::spec::Processor;
 
 /// One way to carry out a collective.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize)]
 pub struct Candidate {
     /// Who sends which part to whom.
     pub algorithm: Algorithm,

@@ -13,10 +13,11 @@
 use super::candidate::Candidates;
 use oxccl_shared::abi::{Algorithm, Func, Protocol};
 use oxccl_shared::algo::registry::{SPECS, index_of, named};
+use serde::Serialize;
 use thiserror::Error;
 
 /// What the user insists on. The default is nothing.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Forced {
     algorithms: Lists,
     protocols: Lists,
@@ -26,7 +27,7 @@ pub struct Forced {
 type Lists = [List; FUNCS.len() + 1];
 
 /// What is listed for one function.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 struct List {
     /// A bit for each name that is allowed; unused without `given`.
     allowed: u8,
@@ -34,7 +35,7 @@ struct List {
 }
 
 /// How a list came to be.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 enum Given {
     /// Not at all.
     #[default]

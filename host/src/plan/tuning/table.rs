@@ -2,6 +2,7 @@
 
 use super::candidate::Candidate;
 use oxccl_shared::abi::{Algorithm, Func};
+use serde::{Deserialize, Serialize};
 
 /// The functions that a table may have rows of.
 pub const TUNED: [Func; 5] =
@@ -11,7 +12,7 @@ pub const TUNED: [Func; 5] =
 const ROWS_MAX: usize = 16;
 
 /// On what a table was measured.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Backend {
     /// Ranks are threads of processors, some of which share memory.
     #[serde(rename = "cpu")]
@@ -36,7 +37,7 @@ impl Backend {
 }
 
 /// Up to a size, this.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct TuneRow {
     /// The largest call that the row is for, in bytes of its larger buffer.
     pub max_bytes: u64,
@@ -47,7 +48,7 @@ pub struct TuneRow {
 }
 
 /// Rows by function. A fixed size, because plans are made from copies of it and nothing allocates after init.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct TuneTable {
     rows: [[Option<TuneRow>; ROWS_MAX]; TUNED.len()],
 }

@@ -38,9 +38,10 @@ pub struct Counters {
     pub done: u64,
 }
 
+#[cfg(test)]
 impl Counters {
     /// Whether the stages are in order and none has more than `steps`.
-    pub fn is_consistent(&self, steps: u64) -> bool {
+    pub(super) fn is_consistent(&self, steps: u64) -> bool {
         let stages = [self.done, self.transmitted, self.flushed, self.received, self.posted, steps];
         stages.is_sorted()
     }

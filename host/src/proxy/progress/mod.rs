@@ -15,6 +15,7 @@
 //! One message is one slot, sent from the block and received into it. See docs/proxy.md.
 
 mod prologue;
+mod order;
 mod counters;
 mod error;
 mod annex;
@@ -22,7 +23,6 @@ mod block;
 mod send;
 mod recv;
 mod coll;
-mod order;
 mod overflow;
 mod pattern;
 mod pool;

@@ -9,7 +9,7 @@ use crate::bootstrap::handshake::Handshake;
 use crate::bootstrap::secret::{Nonce, Secret};
 use crate::bootstrap::sock::{self, Deadline, DialError};
 use crate::transport::p2p::{Mailbox, Party, PassError};
-use oxccl_shared::abi::ConnLayout;
+use oxccl_shared::abi::{ConnLayout, Rank};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::BTreeMap;
 use std::io;
@@ -23,7 +23,7 @@ pub enum ClientError {
     #[error("the proxy of rank {proxy} at {addr} cannot be used: {why}")]
     Connect {
         /// Whose.
-        proxy: u32,
+        proxy: Rank,
         /// Where it was looked for.
         addr: SocketAddr,
         /// What happened.
@@ -33,7 +33,7 @@ pub enum ClientError {
     #[error("the proxy of rank {proxy} is gone: {why}; see that rank's log")]
     Gone {
         /// Whose.
-        proxy: u32,
+        proxy: Rank,
         /// What happened.
         why: String,
     },
@@ -41,7 +41,7 @@ pub enum ClientError {
     #[error("the proxy of rank {proxy} did not answer within {} s", waited.as_secs_f64())]
     Timeout {
         /// Whose.
-        proxy: u32,
+        proxy: Rank,
         /// For how long it was asked.
         waited: Duration,
     },
@@ -49,7 +49,7 @@ pub enum ClientError {
     #[error("the proxy of rank {proxy}: {refusal}")]
     Refused {
         /// Whose.
-        proxy: u32,
+        proxy: Rank,
         /// Why.
         refusal: Refusal,
     },
@@ -59,7 +59,7 @@ pub enum ClientError {
     )]
     Nonsense {
         /// Whose.
-        proxy: u32,
+        proxy: Rank,
     },
     /// The descriptor of a block did not come.
     #[error(transparent)]
@@ -73,8 +73,8 @@ pub enum ClientError {
 #[derive(Debug)]
 pub struct ProxyClient {
     stream: TcpStream,
-    rank: u32,
-    proxy: u32,
+    rank: Rank,
+    proxy: Rank,
     decoder: Decoder,
     unsent: Vec<u8>,
     next_op: u64,
@@ -88,8 +88,8 @@ impl ProxyClient {
     /// [`ClientError::Connect`].
     pub fn connect(
         addr: SocketAddr,
-        rank: u32,
-        proxy: u32,
+        rank: Rank,
+        proxy: Rank,
         secret: &Secret,
         timeout: Duration,
     ) -> Result<ProxyClient, ClientError> {
@@ -188,8 +188,8 @@ impl ProxyClient {
         let Reply::Number(from) = self.call(&request, timeout)? else {
             return Err(ClientError::Nonsense { proxy: self.proxy });
         };
-        let sender = Party { rank: self.proxy, token: from, pid: None };
-        let got = mailbox.exchange(self.rank, &[], &[sender], timeout)?;
+        let sender = Party { rank: self.proxy.0, token: from, pid: None };
+        let got = mailbox.exchange(self.rank.0, &[], &[sender], timeout)?;
         let fd = got.into_iter().next().ok_or(ClientError::Nonsense { proxy: self.proxy })?;
         Ok(SharedBlock::open(fd, layout)?)
     }

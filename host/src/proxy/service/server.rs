@@ -8,6 +8,7 @@ use crate::bootstrap::frame::Decoder;
 use crate::bootstrap::handshake::{Hello, Purpose};
 use crate::bootstrap::secret::Secret;
 use crate::bootstrap::sock;
+use oxccl_shared::abi::Rank;
 use rustix::event::{PollFd, PollFlags};
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -25,22 +26,22 @@ const UNREAD_MAX_BYTES: usize = 256 << 10;
 const READ_BYTES: usize = 16 << 10;
 
 /// What a rank's handshake with a proxy says.
-pub(super) fn hello(from: u32, proxy_rank: u32) -> Hello {
-    Hello { purpose: Purpose::Stream(PURPOSE), from, to: proxy_rank, tag: 0 }
+pub(super) fn hello(from: Rank, proxy: Rank) -> Hello {
+    Hello { purpose: Purpose::Stream(PURPOSE), from, to: proxy, tag: 0 }
 }
 
 /// The key of a proxy's service: another than the communicator's other connections have.
-pub(super) fn key(secret: &Secret, proxy_rank: u32) -> Secret {
-    secret.derive(&[b"proxy service", &proxy_rank.to_le_bytes()])
+pub(super) fn key(secret: &Secret, proxy: Rank) -> Secret {
+    secret.derive(&[b"proxy service", &proxy.0.to_le_bytes()])
 }
 
 /// Who is served.
 #[derive(Clone, Debug)]
 pub struct ProxyServerConfig {
     /// The rank whose proxy it is.
-    pub rank: u32,
+    pub rank: Rank,
     /// The ranks of this host that may use it.
-    pub ranks: Vec<u32>,
+    pub ranks: Vec<Rank>,
     /// The communicator's secret.
     pub secret: Secret,
     /// How long a connection may take to prove that it belongs to the job.
@@ -58,7 +59,7 @@ pub struct ProxyServer {
 /// A rank's connection.
 struct Client {
     id: ClientId,
-    rank: u32,
+    rank: Rank,
     stream: TcpStream,
     decoder: Decoder,
     /// What it has not taken yet.
@@ -151,7 +152,7 @@ impl Loop {
                 Event::Task(task) => self.transport.begin(task),
                 Event::GiveUp(task) => self.transport.give_up(task),
                 Event::Aborted { rank } => {
-                    tracing::warn!(rank, "a local rank has aborted the communicator");
+                    tracing::warn!(%rank, "a local rank has aborted the communicator");
                     self.transport.abort();
                 }
             }
@@ -229,7 +230,7 @@ impl Loop {
     fn drop_client(&mut self, at: usize, why: Option<&dyn std::fmt::Display>) {
         let client = self.clients.swap_remove(at);
         if let Some(why) = why {
-            tracing::warn!(rank = client.rank, %why, "a local rank's connection to this proxy is dropped");
+            tracing::warn!(rank = %client.rank, %why, "a local rank's connection to this proxy is dropped");
         }
         self.service.leave(client.id);
     }

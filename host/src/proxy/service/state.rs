@@ -17,6 +17,7 @@ use super::message::{
     ConnectionId, ConnectionInfo, ConnectionState, DATA_MAX, OpId, Refusal, Reply, Request, Response,
 };
 use crate::bootstrap::frame::Frame;
+use oxccl_shared::abi::Rank;
 use std::collections::VecDeque;
 
 /// Connections that a service has room for: 64 channels to 8 local ranks' peers in both directions.
@@ -34,7 +35,7 @@ pub struct Task {
     /// Its number: one that is under way.
     pub id: TaskId,
     /// The rank whose connection it is.
-    pub rank: u32,
+    pub rank: Rank,
     /// For which connection.
     pub connection: ConnectionId,
     /// Which that is.
@@ -59,7 +60,7 @@ pub enum Event {
     /// A local rank has called abort: everything shall end.
     Aborted {
         /// Which.
-        rank: u32,
+        rank: Rank,
     },
 }
 
@@ -85,10 +86,10 @@ pub enum Violation {
 pub enum JoinError {
     /// It is not one of this host's.
     #[error("rank {0} is not of this host")]
-    Stranger(u32),
+    Stranger(Rank),
     /// It is here already, or was.
     #[error("rank {0} has been here already")]
-    Again(u32),
+    Again(Rank),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,7 +104,7 @@ enum Presence {
 
 #[derive(Debug)]
 struct Client {
-    rank: u32,
+    rank: Rank,
     presence: Presence,
     /// The number of its last request.
     last: Option<OpId>,
@@ -151,9 +152,9 @@ pub struct Service {
 
 impl Service {
     /// For these ranks.
-    pub fn new(ranks: &[u32]) -> Service {
+    pub fn new(ranks: &[Rank]) -> Service {
         let client =
-            |rank: &u32| Client { rank: *rank, presence: Presence::Awaited, last: None, under_way: 0 };
+            |rank: &Rank| Client { rank: *rank, presence: Presence::Awaited, last: None, under_way: 0 };
         Service {
             clients: ranks.iter().map(client).collect(),
             connections: Vec::new(),
@@ -168,7 +169,7 @@ impl Service {
     ///
     /// # Errors
     /// [`JoinError`]: drop the connection.
-    pub fn join(&mut self, rank: u32) -> Result<ClientId, JoinError> {
+    pub fn join(&mut self, rank: Rank) -> Result<ClientId, JoinError> {
         let at =
             self.clients.iter().position(|client| client.rank == rank).ok_or(JoinError::Stranger(rank))?;
         if self.clients[at].presence != Presence::Awaited {
@@ -178,20 +179,13 @@ impl Service {
         Ok(ClientId(at))
     }
 
-    /// A rank's connection has ended; what it had is closed. For a rank that never came too.
+    /// A rank has gone, or will never come: its connections are closed.
     pub fn leave(&mut self, client: ClientId) {
         if self.clients[client.0].presence == Presence::Gone {
             return;
         }
         self.clients[client.0].presence = Presence::Gone;
         self.close_unowned();
-    }
-
-    /// A rank is known to be dead, by other news than its connection.
-    pub fn lose(&mut self, rank: u32) {
-        if let Some(at) = self.clients.iter().position(|client| client.rank == rank) {
-            self.leave(ClientId(at));
-        }
     }
 
     /// A frame of a rank.

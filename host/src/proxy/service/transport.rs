@@ -6,7 +6,7 @@ use super::state::{Task, TaskId};
 use crate::net::{Connector, HANDLE_BYTES, Listener, Net, NetHandle, RecvComm, SendComm};
 use crate::proxy::progress::{Place, ProxyEnd, RecvEnd, SendEnd};
 use crate::transport::p2p::{Mailbox, Party, PassError};
-use oxccl_shared::abi::{ChannelId, ConnLayout, Rank};
+use oxccl_shared::abi::{ConnLayout, Rank};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -45,7 +45,7 @@ enum Half {
 pub struct NetTransport {
     net: Arc<dyn Net>,
     device: u32,
-    rank: u32,
+    rank: Rank,
     layout: ConnLayout,
     mailbox: Mailbox,
     mailbox_token: u64,
@@ -66,7 +66,7 @@ impl NetTransport {
     pub fn new(
         net: Arc<dyn Net>,
         device: u32,
-        rank: u32,
+        rank: Rank,
         layout: ConnLayout,
     ) -> Result<(NetTransport, MadeEnds), PassError> {
         let random = getrandom::u64();
@@ -184,11 +184,11 @@ impl NetTransport {
         block.filter(|_| handle == BLOCK_HANDLE).ok_or_else(|| format!("there is no memory {handle}"))
     }
 
-    fn pass(&self, rank: u32, connection: ConnectionId, handle: u64, token: u64) -> Result<Reply, String> {
+    fn pass(&self, rank: Rank, connection: ConnectionId, handle: u64, token: u64) -> Result<Reply, String> {
         let block = self.block(connection, handle)?;
-        let to = [(Party { rank, token, pid: None }, block.fd())];
+        let to = [(Party { rank: rank.0, token, pid: None }, block.fd())];
         // One message to a mailbox that was just made finds room.
-        let sent = self.mailbox.exchange(self.rank, &to, &[], Duration::ZERO);
+        let sent = self.mailbox.exchange(self.rank.0, &to, &[], Duration::ZERO);
         sent.map(|_| Reply::Number(self.mailbox_token)).map_err(|error| error.to_string())
     }
 
@@ -215,7 +215,7 @@ impl NetTransport {
         else {
             return None;
         };
-        let place = Place { peer: Rank(info.peer), channel: ChannelId(info.channel), is_send: info.is_send };
+        let place = Place { peer: info.peer, channel: info.channel, is_send: info.is_send };
         let made = comm.and_then(|comm| make(comm, block.clone(), place));
         *half = Half::Made(block);
         let result = made.map(|end| {

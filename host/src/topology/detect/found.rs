@@ -9,6 +9,8 @@ use super::place::complete;
 use super::sysfs::Sysfs;
 use crate::topology::xml::{read_topology, write_topology};
 use crate::topology::{BusId, Inventory};
+use crate::wire::Message;
+use serde::{Deserialize, Serialize};
 
 /// What one rank detects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,20 +69,26 @@ impl Found {
 
     /// Encodes it for the wire.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let count = self.refused.len().min(REFUSED_MAX);
-        let mut bytes = (count as u32).to_le_bytes().to_vec();
-        bytes.extend(self.refused[..count].iter().flat_map(|gpu| gpu.0.to_le_bytes()));
-        bytes.extend(write_topology(&self.inventory).into_bytes());
-        bytes
+        let refused = self.refused.iter().take(REFUSED_MAX).copied().collect();
+        FoundBlock { refused, topology: write_topology(&self.inventory) }.to_bytes()
     }
 
     /// Decodes it; `None` if malformed.
     pub fn from_bytes(bytes: &[u8]) -> Option<Found> {
-        let (count, rest) = bytes.split_first_chunk()?;
-        let count = u32::from_le_bytes(*count) as usize;
-        let (refused, text) = rest.split_at_checked(count.checked_mul(8)?)?;
-        let refused = refused.as_chunks().0.iter().map(|gpu| BusId(u64::from_le_bytes(*gpu))).collect();
-        let inventory = read_topology(std::str::from_utf8(text).ok()?).ok()?;
-        Some(Found { inventory, refused })
+        let FoundBlock { refused, topology } = FoundBlock::from_bytes(bytes).ok()?;
+        Some(Found { inventory: read_topology(&topology).ok()?, refused: refused.to_vec() })
     }
+}
+
+/// A [`Found`] as it travels.
+#[derive(Serialize, Deserialize)]
+struct FoundBlock {
+    refused: heapless::Vec<BusId, REFUSED_MAX>,
+    /// In NCCL's format.
+    topology: String,
+}
+
+impl Message for FoundBlock {
+    const VERSION: u8 = 1;
+    const BYTES_MAX: usize = 4 << 20;
 }

@@ -3,11 +3,12 @@
 //! Gives: [`PathKind`], ordered from near to far.
 //! Never: more than the name and the order.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
 /// Path type: the slowest kind of link between two nodes.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum PathKind {
     /// The same node.
     Loc,

@@ -51,7 +51,7 @@ impl GraphId {
 }
 
 /// How a lane uses GPUs and NICs, with NCCL's numbers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 #[repr(u32)]
 pub enum Pattern {
     /// A chain whose first two GPUs share the traffic to the network.

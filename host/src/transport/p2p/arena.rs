@@ -13,6 +13,7 @@ use crate::bootstrap::Bootstrap;
 use crate::gpu::{Gpu, GpuMemory};
 use crate::mem::{self, ShmFile, ShmName};
 use crate::transport::PeerInfo;
+use crate::wire::Message;
 use oxccl_shared::abi::Rank;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -175,7 +176,7 @@ impl<'a> Attempt<'a> {
         let offers = agree(bootstrap, said).inspect_err(|_| self.forget_files())?;
         let opened = read_all(&offers, |offer| match offer {
             [] => Some(None),
-            offer => Offer::from_bytes(offer).map(Some),
+            offer => Offer::from_bytes(offer).map(Some).ok(),
         })
         .and_then(|offers| made.as_ref().map_or_else(|| Ok(Vec::new()), |made| self.open(made, &offers)));
         let (reached, said) = split(opened, |_| Vec::new());

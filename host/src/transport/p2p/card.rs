@@ -1,10 +1,12 @@
 //! What ranks tell each other while an arena comes into being.
 
-use super::home::Home;
-use crate::gpu::{DeviceId, IPC_HANDLE_BYTES, PciBus};
+use super::home::{Access, Home};
+use crate::gpu::{DeviceId, IPC_HANDLE_BYTES};
+use crate::wire::{Message, bytes};
+use serde::{Deserialize, Serialize};
 
 /// A rank's GPU and process, as far as sharing memory is concerned.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Card {
     /// The GPU, the same seen from every process.
     pub uuid: [u8; 16],
@@ -18,45 +20,22 @@ pub(super) struct Card {
     pub token: u64,
 }
 
-/// Bytes of a [`Card`] on the wire.
-const CARD_BYTES: usize = 16 + 4 + 4 + 1 + 1 + 1 + 8 + 8;
+impl Message for Card {
+    const VERSION: u8 = 1;
+    const BYTES_MAX: usize = 64;
+}
 
-impl Card {
-    /// For the wire.
-    pub fn to_bytes(self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(CARD_BYTES);
-        bytes.extend(self.uuid);
-        bytes.extend(self.device.ordinal.to_le_bytes());
-        bytes.extend(self.device.bus.domain.to_le_bytes());
-        bytes.extend([self.device.bus.bus, self.device.bus.device, u8::from(self.exports_fds)]);
-        bytes.extend(self.pid_namespace.to_le_bytes());
-        bytes.extend(self.token.to_le_bytes());
-        bytes
-    }
+/// What a rank says of the ranks of its host, in their order.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct AccessRow(pub Vec<Access>);
 
-    /// From the wire; nothing if it is no card.
-    pub fn from_bytes(bytes: &[u8]) -> Option<Card> {
-        let mut rest = Fields(bytes);
-        let card = Card {
-            uuid: rest.take()?,
-            device: DeviceId {
-                ordinal: u32::from_le_bytes(rest.take()?),
-                bus: PciBus {
-                    domain: u32::from_le_bytes(rest.take()?),
-                    bus: u8::from_le_bytes(rest.take()?),
-                    device: u8::from_le_bytes(rest.take()?),
-                },
-            },
-            exports_fds: flag(rest.take()?)?,
-            pid_namespace: u64::from_le_bytes(rest.take()?),
-            token: u64::from_le_bytes(rest.take()?),
-        };
-        rest.0.is_empty().then_some(card)
-    }
+impl Message for AccessRow {
+    const VERSION: u8 = 1;
+    const BYTES_MAX: usize = 1 << 16;
 }
 
 /// What a peer needs to reach an owner's memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Offer {
     /// Where it lies.
     pub home: Home,
@@ -67,81 +46,51 @@ pub(super) struct Offer {
     /// Its address in the owner's process.
     pub address: u64,
     /// For other processes, if it is of `cuMemAlloc`.
-    pub handle: Option<[u8; IPC_HANDLE_BYTES]>,
+    pub handle: Option<IpcHandleBytes>,
 }
 
-impl Offer {
-    /// For the wire.
-    pub fn to_bytes(self) -> Vec<u8> {
-        let mut bytes = vec![self.home.to_wire()];
-        for number in [self.len_bytes, self.mapped_bytes, self.address] {
-            bytes.extend(number.to_le_bytes());
-        }
-        bytes.extend(self.handle.into_iter().flatten());
-        bytes
-    }
+/// A handle of `cuIpcGetMemHandle`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct IpcHandleBytes(#[serde(with = "bytes")] pub [u8; IPC_HANDLE_BYTES]);
 
-    /// From the wire; nothing if it is no offer.
-    pub fn from_bytes(bytes: &[u8]) -> Option<Offer> {
-        let mut rest = Fields(bytes);
-        let home = Home::from_wire(u8::from_le_bytes(rest.take()?))?;
-        let (len_bytes, mapped_bytes) = (u64::from_le_bytes(rest.take()?), u64::from_le_bytes(rest.take()?));
-        let address = u64::from_le_bytes(rest.take()?);
-        let handle = if rest.0.is_empty() { None } else { Some(rest.take()?) };
-        rest.0.is_empty().then_some(Offer { home, len_bytes, mapped_bytes, address, handle })
-    }
-}
-
-/// What is left of a message.
-struct Fields<'a>(&'a [u8]);
-
-impl Fields<'_> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (field, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(*field)
-    }
-}
-
-fn flag([byte]: [u8; 1]) -> Option<bool> {
-    match byte {
-        0 => Some(false),
-        1 => Some(true),
-        _ => None,
-    }
+impl Message for Offer {
+    const VERSION: u8 = 1;
+    const BYTES_MAX: usize = 48 + IPC_HANDLE_BYTES;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::PciBus;
 
     #[test]
     fn cards_round_trip_and_nothing_else_is_one() {
+        let bus = PciBus { domain: u32::MAX, bus: 0xff, device: 0xff };
         let card = Card {
             uuid: std::array::from_fn(|i| i as u8),
-            device: DeviceId { ordinal: 7, bus: PciBus { domain: 0x1_0000, bus: 0x4e, device: 1 } },
+            device: DeviceId { ordinal: u32::MAX, bus },
             exports_fds: true,
             pid_namespace: u64::MAX - 1,
-            token: 42,
+            token: u64::MAX,
         };
         let bytes = card.to_bytes();
-        assert_eq!((bytes.len(), Card::from_bytes(&bytes)), (CARD_BYTES, Some(card)));
-        assert_eq!(Card::from_bytes(&bytes[1..]), None);
-        assert_eq!(Card::from_bytes(&[&bytes[..], &[0]].concat()), None);
+        assert_eq!(Card::from_bytes(&bytes), Ok(card));
+        assert!(Card::from_bytes(&bytes[1..]).is_err());
+        assert!(Card::from_bytes(&[&bytes[..], &[0]].concat()).is_err());
         let mut wrong = bytes;
-        wrong[26] = 2;
-        assert_eq!(Card::from_bytes(&wrong), None);
+        assert_eq!(std::mem::replace(&mut wrong[29], 2), 1, "whether it exports descriptors");
+        assert!(Card::from_bytes(&wrong).is_err());
     }
 
     #[test]
     fn offers_round_trip_with_and_without_a_handle() {
-        for handle in [None, Some([9; IPC_HANDLE_BYTES])] {
-            let (len_bytes, mapped_bytes, address) = (5, 2 << 20, 0x7f00_0000_0000);
+        for handle in [None, Some(IpcHandleBytes([9; IPC_HANDLE_BYTES]))] {
+            let (len_bytes, mapped_bytes, address) = (5, u64::MAX, 0x7f00_0000_0000);
             let offer = Offer { home: Home::Shareable, len_bytes, mapped_bytes, address, handle };
             let bytes = offer.to_bytes();
-            assert_eq!(Offer::from_bytes(&bytes), Some(offer));
-            assert_eq!(Offer::from_bytes(&bytes[..bytes.len() - 1]), None);
+            assert_eq!(Offer::from_bytes(&bytes), Ok(offer));
+            assert!(Offer::from_bytes(&bytes[..bytes.len() - 1]).is_err());
+            assert!(Offer::from_bytes(&[&[1, 9], &bytes[2..]].concat()).is_err(), "no such home");
         }
-        assert_eq!(Offer::from_bytes(&[9; 25]), None, "no such home");
     }
 }

@@ -1,6 +1,7 @@
 //! Where each rank's memory lies: decided by every rank alike, from facts alone.
 
 use super::sides::Side;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 
@@ -49,7 +50,7 @@ impl Method {
 }
 
 /// Where a rank's memory lies.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Home {
     /// On its device, from `cuMemAlloc`.
     Device,
@@ -59,19 +60,6 @@ pub enum Home {
     Pinned,
     /// On the host, in a file that processes share.
     HostFile,
-}
-
-impl Home {
-    /// All, by number on the wire.
-    const ALL: [Home; 4] = [Home::Device, Home::Shareable, Home::Pinned, Home::HostFile];
-
-    pub(super) fn from_wire(number: u8) -> Option<Home> {
-        Home::ALL.get(usize::from(number)).copied()
-    }
-
-    pub(super) fn to_wire(self) -> u8 {
-        self as u8
-    }
 }
 
 impl fmt::Display for Home {
@@ -86,7 +74,7 @@ impl fmt::Display for Home {
 }
 
 /// Whether kernels of one GPU can use the memory of another.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum Access {
     /// They can.
     Yes,
@@ -94,18 +82,6 @@ pub(super) enum Access {
     No,
     /// The other GPU is hidden from this process, which cannot ask; mapping its memory may work all the same.
     Hidden,
-}
-
-impl Access {
-    const ALL: [Access; 3] = [Access::Yes, Access::No, Access::Hidden];
-
-    pub fn from_wire(number: u8) -> Option<Access> {
-        Access::ALL.get(usize::from(number)).copied()
-    }
-
-    pub fn to_wire(self) -> u8 {
-        self as u8
-    }
 }
 
 /// What decides where two ranks of a host meet.
@@ -184,16 +160,5 @@ mod tests {
         assert_eq!(Method::first(&P2pSettings { cumem: false, ..ON }, true), Method::Legacy);
         let order: Vec<_> = std::iter::successors(Some(Method::CuMem), |method| method.next()).collect();
         assert_eq!(order, [Method::CuMem, Method::Legacy, Method::Host]);
-    }
-
-    #[test]
-    fn numbers_on_the_wire_round_trip() {
-        for home in Home::ALL {
-            assert_eq!(Home::from_wire(home.to_wire()), Some(home));
-        }
-        for access in Access::ALL {
-            assert_eq!(Access::from_wire(access.to_wire()), Some(access));
-        }
-        assert_eq!((Home::from_wire(4), Access::from_wire(3)), (None, None));
     }
 }

@@ -1,13 +1,14 @@
 //! What all ranks know of each other before memory is made, and how they agree on success.
 
 use super::arena::ArenaWanted;
-use super::card::Card;
+use super::card::{AccessRow, Card};
 use super::error::P2pError;
 use super::home::{Access, Home, Method, P2pSettings, Pair, home, side};
 use super::sides::{Side, Sides};
 use crate::bootstrap::{Agreement, Bootstrap};
 use crate::gpu::{CudaError, Gpu};
 use crate::transport::PeerInfo;
+use crate::wire::Message;
 
 /// The ranks of a communicator, their GPUs, and who reaches whose.
 pub(super) struct Meeting<'a> {
@@ -39,19 +40,18 @@ impl<'a> Meeting<'a> {
         let ArenaWanted { device, peers, settings, refused: far, .. } = *wanted;
         let rank = bootstrap.rank().0;
         let refused = |source| P2pError::Device { rank, source };
-        let blocks = agree(bootstrap, card(device).map_err(refused).map(Card::to_bytes))?;
-        let cards = read_all(&blocks, Card::from_bytes)?;
+        let blocks = agree(bootstrap, card(device).map_err(refused).map(|card| card.to_bytes()))?;
+        let cards = read_all(&blocks, |block| Card::from_bytes(block).ok())?;
         let mut meeting = Meeting { bootstrap, rank, device, settings, peers, cards, access: Vec::new() };
         let access_of = |peer: u32| match far.contains(&peer) {
             true => Ok(Access::No),
             false => access(device, &meeting.cards[peer as usize]),
         };
-        let mine: Result<Vec<u8>, CudaError> =
-            meeting.locals(rank).map(|peer| access_of(peer).map(Access::to_wire)).collect();
-        let blocks = agree(bootstrap, mine.map_err(refused))?;
+        let mine: Result<Vec<Access>, CudaError> = meeting.locals(rank).map(access_of).collect();
+        let blocks = agree(bootstrap, mine.map(|row| AccessRow(row).to_bytes()).map_err(refused))?;
         for (owner, block) in blocks.iter().enumerate() {
             let malformed = P2pError::Malformed { peer: owner as u32 };
-            let row: Option<Vec<Access>> = block.iter().map(|byte| Access::from_wire(*byte)).collect();
+            let row = AccessRow::from_bytes(block).ok().map(|AccessRow(row)| row);
             let row = row.filter(|row| row.len() == meeting.locals(owner as u32).count());
             meeting.access.push(row.ok_or(malformed)?);
         }

@@ -1,6 +1,6 @@
 //! A rank's own memory, in whichever home it was given.
 
-use super::card::Offer;
+use super::card::{IpcHandleBytes, Offer};
 use super::error::P2pError;
 use super::home::Home;
 use super::sides::Side;
@@ -76,7 +76,7 @@ impl Wanted<'_> {
             len_bytes: self.len_bytes as u64,
             mapped_bytes: memory.len_bytes() as u64,
             address: memory.address(),
-            handle,
+            handle: handle.map(IpcHandleBytes),
         })
     }
 }

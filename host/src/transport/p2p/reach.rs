@@ -1,6 +1,6 @@
 //! A peer's memory, as this rank reaches it.
 
-use super::card::{Card, Offer};
+use super::card::{Card, IpcHandleBytes, Offer};
 use super::error::P2pError;
 use super::home::Home;
 use super::own::{Key, file_bytes, find};
@@ -51,7 +51,7 @@ impl Peer<'_> {
                 memory.map_err(|source| self.refused(source))
             }
             Home::Device => {
-                let handle = self.offer.handle.ok_or(malformed)?;
+                let IpcHandleBytes(handle) = self.offer.handle.ok_or(malformed)?;
                 self.device.open_ipc(&handle).map_err(|source| self.refused(source))
             }
             Home::HostFile => {

@@ -31,12 +31,14 @@ use crate::proxy::progress::{Idle, Keep, Place, ProxyChannel, ProxyEnd, ProxyPar
 use crate::topology::detect::{GpuFacts, NetFacts, Sysfs};
 use crate::topology::{BusId, Inventory, NicReach, PathKind};
 use crate::transport::{PeerInfo, processors_each};
+use crate::wire::{Message, cut};
 use counted::CountedSlots;
 use gdr::{Gdr, GdrCase, decide};
 use memory::{HostMemory, Source};
 use oxccl_shared::abi::{ChannelId, Rank};
 use oxccl_shared::algo::spec::Connections;
 use places::NetPlaces;
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,23 +98,24 @@ impl Network {
             let threads = processors::proxy_threads(&*network.net, processors_each(peers, here));
             network.with_threads(config.proxy_threads.unwrap_or(threads))
         });
-        let said = found.as_ref().map(Network::to_bytes).map_err(|error| refused(error.clone()));
+        let said =
+            found.as_ref().map(|network| network.info().to_bytes()).map_err(|error| refused(error.clone()));
         let said = agree(bootstrap, said)?;
         let network = found.map_err(refused)?;
         let (mut speed, mut threads_least) = (network.speed, network.threads);
         let mut first = None;
         for (peer, block) in (0..).zip(&said) {
-            let (name, theirs, threads) = read(block).ok_or(ConnectError::Malformed { peer })?;
+            let theirs = NetworkInfo::from_bytes(block).map_err(|_| ConnectError::Malformed { peer })?;
             // All see the same, and all fail.
-            if name != *first.get_or_insert(name) {
-                let theirs = String::from_utf8_lossy(name);
+            if theirs.name != *first.get_or_insert_with(|| theirs.name.clone()) {
+                let theirs = theirs.name;
                 let reason = format!("rank {peer} found {theirs}, rank 0 did not; set NCCL_NET on all ranks");
                 let other = NetError::of_call(network.net.name(), "choose a network", reason);
                 return Err(ConnectError::Net { rank, peer: Some(peer), source: Box::new(other) });
             }
             speed.gbytes = speed.gbytes.min(theirs.gbytes);
             speed.latency_us = speed.latency_us.max(theirs.latency_us);
-            threads_least = threads_least.min(threads);
+            threads_least = threads_least.min(theirs.threads);
         }
         Ok(Network { speed, threads_least, ..network })
     }
@@ -132,10 +135,10 @@ impl Network {
     }
 
     /// What the other ranks are told.
-    fn to_bytes(&self) -> Vec<u8> {
+    fn info(&self) -> NetworkInfo {
         let NetSpeed { gbytes, latency_us } = self.speed;
-        let numbers = [gbytes, latency_us].map(f64::to_le_bytes);
-        [self.net.name().as_bytes(), numbers.as_flattened(), &self.threads.to_le_bytes()].concat()
+        let name = cut(self.net.name(), NAME_BYTES_MAX).to_owned();
+        NetworkInfo { name, gbytes, latency_us, threads: self.threads }
     }
 
     /// Makes this rank's connections, in memory of its own. Every rank calls it at the same time.
@@ -288,14 +291,28 @@ fn bus_id_of(directory: &Path) -> Option<BusId> {
     directory.iter().rev().find_map(|name| name.to_str()?.parse().ok())
 }
 
-/// What a rank said: its network's name, its device's speed, the threads of its proxy.
-fn read(block: &[u8]) -> Option<(&[u8], NetSpeed, u32)> {
-    let (block, threads) = block.split_last_chunk()?;
-    let (name, numbers) = block.split_at_checked(block.len().checked_sub(16)?)?;
-    let number = |at: usize| Some(f64::from_le_bytes(numbers.get(at..at + 8)?.try_into().ok()?));
-    let (gbytes, latency_us) = (number(0)?, number(8)?);
-    let is_sane = gbytes.is_finite() && gbytes > 0.0 && latency_us.is_finite() && latency_us >= 0.0;
-    is_sane.then_some((name, NetSpeed { gbytes, latency_us }, u32::from_le_bytes(*threads)))
+/// What a rank says of its network.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+struct NetworkInfo {
+    name: String,
+    /// Of its device.
+    gbytes: f64,
+    latency_us: f64,
+    /// Of its proxy.
+    threads: u32,
+}
+
+/// Networks' names are words.
+const NAME_BYTES_MAX: usize = 256;
+
+impl Message for NetworkInfo {
+    const VERSION: u8 = 1;
+    const BYTES_MAX: usize = 32 + NAME_BYTES_MAX;
+
+    fn is_sound(&self) -> bool {
+        let NetworkInfo { gbytes, latency_us, .. } = *self;
+        gbytes.is_finite() && gbytes > 0.0 && latency_us.is_finite() && latency_us >= 0.0
+    }
 }
 
 /// A connection as the proxy knows it.

@@ -162,14 +162,6 @@ impl Function {
         self.attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)
     }
 
-    /// Bytes of shared memory that the module itself asks for.
-    ///
-    /// # Errors
-    /// [`CudaError::Call`].
-    pub fn static_shared_bytes(&self) -> Result<u32, CudaError> {
-        self.attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
-    }
-
     /// Blocks that one multiprocessor holds at once.
     ///
     /// # Errors

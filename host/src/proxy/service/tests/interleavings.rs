@@ -3,10 +3,11 @@
 use super::messages::{any_request, only_frame};
 use crate::bootstrap::frame::Frame;
 use crate::proxy::service::*;
+use oxccl_shared::abi::{ChannelId, Rank};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-const RANKS: [u32; 3] = [4, 7, 9];
+const RANKS: [Rank; 3] = [Rank(4), Rank(7), Rank(9)];
 
 #[derive(Clone, Debug)]
 enum Act {
@@ -205,8 +206,8 @@ proptest! {
 #[test]
 fn a_connection_goes_through_its_states_for_its_owner_alone() {
     let mut service = Service::new(&RANKS);
-    let [mine, other] = [service.join(4).unwrap(), service.join(9).unwrap()];
-    assert_eq!(service.join(5), Err(JoinError::Stranger(5)));
+    let [mine, other] = [service.join(Rank(4)).unwrap(), service.join(Rank(9)).unwrap()];
+    assert_eq!(service.join(Rank(5)), Err(JoinError::Stranger(Rank(5))));
     let mut op = 0;
     let mut ask = |service: &mut Service, client, request: Request| -> Result<Reply, Refusal> {
         op += 1;
@@ -222,7 +223,7 @@ fn a_connection_goes_through_its_states_for_its_owner_alone() {
             event => panic!("{event:?}"),
         }
     };
-    let info = ConnectionInfo { peer: 1, channel: 0, is_send: true };
+    let info = ConnectionInfo { peer: Rank(1), channel: ChannelId(0), is_send: true };
     let Ok(Reply::Connection(connection)) = ask(&mut service, mine, Request::Init(info)) else { panic!() };
     let connect = || Request::Connect { connection, data: vec![] };
     let early = ask(&mut service, mine, connect());
@@ -241,18 +242,18 @@ fn a_connection_goes_through_its_states_for_its_owner_alone() {
 #[test]
 fn after_an_abort_there_is_only_an_end() {
     let mut service = Service::new(&RANKS);
-    let client = service.join(7).unwrap();
+    let client = service.join(Rank(7)).unwrap();
     service.receive(client, &frame(&Request::Abort, 1)).unwrap();
-    assert_eq!(service.next_event(), Some(Event::Aborted { rank: 7 }));
+    assert_eq!(service.next_event(), Some(Event::Aborted { rank: Rank(7) }));
     assert!(matches!(service.next_event(), Some(Event::Answer(_, Response { result: Ok(Reply::Done), .. }))));
-    let info = ConnectionInfo { peer: 1, channel: 0, is_send: true };
+    let info = ConnectionInfo { peer: Rank(1), channel: ChannelId(0), is_send: true };
     service.receive(client, &frame(&Request::Init(info), 2)).unwrap();
     let refused = Response { op: OpId(2), result: Err(Refusal::Aborted) };
     assert_eq!(service.next_event(), Some(Event::Answer(client, refused)));
     service.receive(client, &frame(&Request::Stop, 3)).unwrap();
     assert!(service.next_event().is_some());
-    service.lose(4);
+    service.leave(ClientId(0));
     assert!(!service.has_ended());
-    service.lose(9);
+    service.leave(ClientId(2));
     assert!(service.has_ended());
 }

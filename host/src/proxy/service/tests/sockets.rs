@@ -6,7 +6,7 @@ use crate::net::loopback::Loopback;
 use crate::net::{HANDLE_BYTES, Net};
 use crate::proxy::progress::{ProxyChannel, ProxyEnd, ProxyOrder, ProxyParts, proxy};
 use crate::proxy::service::*;
-use oxccl_shared::abi::{ConnLayout, Func, Protocol, Rank, SlotHeader};
+use oxccl_shared::abi::{ChannelId, ConnLayout, Func, Protocol, Rank, SlotHeader};
 use oxccl_shared::fifo::split;
 use oxccl_shared::proto;
 use std::io::{Read, Write};
@@ -19,10 +19,10 @@ const LAYOUT: ConnLayout = ConnLayout { ll_slot_bytes: 512, ll128_slot_bytes: 10
 const SECRET: Secret = Secret::from_bytes([7; 32]);
 
 fn start(net: &Arc<dyn Net>, rank: u32, ranks: &[u32]) -> (ProxyServer, MadeEnds) {
-    let (transport, made) = NetTransport::new(net.clone(), 0, rank, LAYOUT).unwrap();
+    let (transport, made) = NetTransport::new(net.clone(), 0, Rank(rank), LAYOUT).unwrap();
     let config = ProxyServerConfig {
-        rank,
-        ranks: ranks.to_vec(),
+        rank: Rank(rank),
+        ranks: ranks.iter().copied().map(Rank).collect(),
         secret: SECRET,
         handshake_timeout: Duration::from_secs(5),
     };
@@ -30,11 +30,11 @@ fn start(net: &Arc<dyn Net>, rank: u32, ranks: &[u32]) -> (ProxyServer, MadeEnds
 }
 
 fn client(server: &ProxyServer, rank: u32, proxy: u32) -> ProxyClient {
-    ProxyClient::connect(server.addr(), rank, proxy, &SECRET, TIMEOUT).unwrap()
+    ProxyClient::connect(server.addr(), Rank(rank), Rank(proxy), &SECRET, TIMEOUT).unwrap()
 }
 
 fn init(client: &mut ProxyClient, peer: u32, is_send: bool) -> ConnectionId {
-    let info = ConnectionInfo { peer, channel: 0, is_send };
+    let info = ConnectionInfo { peer: Rank(peer), channel: ChannelId(0), is_send };
     match client.call(&Request::Init(info), TIMEOUT).unwrap() {
         Reply::Connection(connection) => connection,
         other => panic!("{other:?}"),
@@ -87,7 +87,7 @@ fn a_rank_sends_through_the_proxy_of_another() {
     assert_eq!(two.poll(receiving).unwrap(), None);
     let wrong = zero.call(&Request::Connect { connection: from, data: vec![1] }, TIMEOUT);
     assert!(
-        matches!(wrong, Err(ClientError::Refused { proxy: 1, refusal: Refusal::Failed(_) })),
+        matches!(wrong, Err(ClientError::Refused { proxy: Rank(1), refusal: Refusal::Failed(_) })),
         "{wrong:?}"
     );
     assert_eq!(
@@ -152,8 +152,8 @@ fn strangers_and_nonsense_leave_the_service_unharmed() {
     };
     dropped(TcpStream::connect(server.addr()).unwrap(), &[0xff; 4096]);
     let other = Secret::from_bytes([8; 32]);
-    let refused = ProxyClient::connect(server.addr(), 5, 3, &other, TIMEOUT);
-    assert!(matches!(refused, Err(ClientError::Connect { proxy: 3, .. })), "{refused:?}");
+    let refused = ProxyClient::connect(server.addr(), Rank(5), Rank(3), &other, TIMEOUT);
+    assert!(matches!(refused, Err(ClientError::Connect { proxy: Rank(3), .. })), "{refused:?}");
     // Rank 4 is not of this host: it may prove who it is, and that is all.
     let mut stranger = client(&server, 4, 3);
     assert!(stranger.call(&Request::Stop, TIMEOUT).is_err());
@@ -231,5 +231,5 @@ fn a_server_that_is_dropped_ends_and_its_clients_learn_it() {
     init(&mut zero, 5, false);
     drop(server);
     let gone = zero.call(&Request::Stop, TIMEOUT).unwrap_err();
-    assert!(matches!(gone, ClientError::Gone { proxy: 0, .. }), "{gone}");
+    assert!(matches!(gone, ClientError::Gone { proxy: Rank(0), .. }), "{gone}");
 }

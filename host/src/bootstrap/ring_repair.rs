@@ -1,7 +1,7 @@
 //! Layer: host / bootstrap.
 //! Takes: which rank the ring has lost as this one's successor.
-//! Gives: [`Heal`]: a connection to the next rank that still answers, made without blocking the service's thread.
-//! Never: tries more than [`HEIRS_MAX`] ranks: after a whole job was killed there is nothing left to find.
+//! Gives: [`RingRepair`]: a connection to the next rank that still answers, made without blocking the service's thread.
+//! Never: tries more than [`CANDIDATES_MAX`] ranks: after a whole job was killed there is nothing left to find.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -14,17 +14,17 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, 
 
 use super::handshake::{Handshake, Hello, Purpose};
 use super::secret::Nonce;
-use super::service::Shared;
 use super::sock;
+use super::state::Shared;
 use crate::os::{NoDescriptor, with_room};
 
-const HEIRS_MAX: u32 = 64;
+const CANDIDATES_MAX: u32 = 64;
 /// How long the search rests when this rank has no file descriptor for it.
 const REST: Duration = Duration::from_millis(50);
 
 /// The search for a new successor, when there is one.
 #[derive(Default)]
-pub(crate) struct Heal {
+pub(crate) struct RingRepair {
     /// The rank tried last, or lost first.
     after: Option<Rank>,
     tried: u32,
@@ -40,10 +40,10 @@ struct Attempt {
     until: Instant,
 }
 
-impl Heal {
+impl RingRepair {
     /// The successor is gone; [`advance`](Self::advance) looks for another.
     pub fn begin(&mut self, lost: Rank) {
-        *self = Heal { after: Some(lost), ..Heal::default() };
+        *self = RingRepair { after: Some(lost), ..RingRepair::default() };
     }
 
     /// Whether [`poll_fd`](Self::poll_fd) has something to poll.
@@ -94,30 +94,30 @@ impl Heal {
     /// none.
     fn next_attempt(&mut self, now: Instant, shared: &Shared, after: Rank) {
         let state = shared.lock();
-        let heir = state.ring.heir(after).filter(|_| self.tried < HEIRS_MAX);
-        let addr = heir.and_then(|heir| state.addrs.get(heir.index()).copied());
+        let candidate = state.ring.successor_after(after).filter(|_| self.tried < CANDIDATES_MAX);
+        let addr = candidate.and_then(|candidate| state.addrs.get(candidate.index()).copied());
         drop(state);
-        let (Some(heir), Some(addr)) = (heir, addr) else {
+        let (Some(candidate), Some(addr)) = (candidate, addr) else {
             (self.after, self.resting_until) = (None, None);
             return;
         };
-        let hello = Hello { purpose: Purpose::Ring, from: shared.me.0, to: heir.0, tag: 0 };
-        self.go_on(now, heir, Attempt::begin(addr, hello, shared, now));
+        let hello = Hello { purpose: Purpose::Ring, from: shared.me, to: candidate, tag: 0 };
+        self.go_on(now, candidate, Attempt::begin(addr, hello, shared, now));
     }
 
-    /// What began of an attempt to connect to `heir`. It is no fault of that rank if this one has no file descriptor: no other would do
+    /// What began of an attempt to connect to `candidate`. It is no fault of that rank if this one has no file descriptor: no other would do
     /// better, so it is tried again when there may be one.
-    fn go_on(&mut self, now: Instant, heir: Rank, begun: io::Result<Attempt>) {
+    fn go_on(&mut self, now: Instant, candidate: Rank, begun: io::Result<Attempt>) {
         let was_resting = self.resting_until.take().is_some();
         match begun {
             Err(error) if NoDescriptor::of(&error).is_some() => {
                 if !was_resting {
-                    tracing::warn!(rank = heir.0, %error, "cannot connect to a new neighbour, trying again");
+                    tracing::warn!(rank = %candidate, %error, "cannot connect to a new neighbour, trying again");
                 }
                 self.resting_until = Some(now + REST);
             }
             begun => {
-                (self.after, self.attempt) = (Some(heir), begun.ok());
+                (self.after, self.attempt) = (Some(candidate), begun.ok());
                 self.tried += 1;
             }
         }
@@ -163,13 +163,13 @@ mod tests {
 
     #[test]
     fn a_rank_without_descriptors_waits_for_one_and_passes_nobody_over() {
-        let (mut heal, now) = (Heal::default(), Instant::now());
-        heal.begin(Rank(3));
-        heal.go_on(now, Rank(4), Err(Errno::MFILE.into()));
-        assert_eq!((heal.after, heal.tried, heal.deadline()), (Some(Rank(3)), 0, Some(now + REST)));
-        heal.go_on(now + REST, Rank(4), Err(Errno::NFILE.into()));
-        assert_eq!((heal.after, heal.tried, heal.deadline()), (Some(Rank(3)), 0, Some(now + 2 * REST)));
-        heal.go_on(now + 2 * REST, Rank(4), Err(Errno::CONNREFUSED.into()));
-        assert_eq!((heal.after, heal.tried, heal.deadline()), (Some(Rank(4)), 1, None));
+        let (mut repair, now) = (RingRepair::default(), Instant::now());
+        repair.begin(Rank(3));
+        repair.go_on(now, Rank(4), Err(Errno::MFILE.into()));
+        assert_eq!((repair.after, repair.tried, repair.deadline()), (Some(Rank(3)), 0, Some(now + REST)));
+        repair.go_on(now + REST, Rank(4), Err(Errno::NFILE.into()));
+        assert_eq!((repair.after, repair.tried, repair.deadline()), (Some(Rank(3)), 0, Some(now + 2 * REST)));
+        repair.go_on(now + 2 * REST, Rank(4), Err(Errno::CONNREFUSED.into()));
+        assert_eq!((repair.after, repair.tried, repair.deadline()), (Some(Rank(4)), 1, None));
     }
 }

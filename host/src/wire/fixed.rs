@@ -1,4 +1,4 @@
-//! Layer: host / bootstrap.
+//! Layer: host / wire.
 //! Takes: bytes from the network.
 //! Gives: [`Reader`], which decodes numbers and addresses from the front of a slice, and their encoders.
 //! Never: panics or reads past the end, whatever the bytes are. All numbers are little-endian.

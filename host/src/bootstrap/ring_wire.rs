@@ -1,0 +1,162 @@
+//! Layer: host / bootstrap.
+//! Takes: the payloads of frames between neighbours in the ring.
+//! Gives: [`MembershipEvent`], [`BlockHead`] and [`Note`].
+//! Never: decides whom to tell; that is `ring`.
+
+use oxccl_shared::abi::Rank;
+use serde::{Deserialize, Serialize};
+
+use super::error::BootstrapError;
+use crate::wire::Message;
+
+/// Frame kind: a [`BlockHead`] and the bytes of the block.
+pub(super) const KIND_BLOCK: u8 = 1;
+/// Frame kind: a [`MembershipEvent`].
+pub(super) const KIND_EVENT: u8 = 2;
+/// Frame kind: the first frame on a new connection, without content.
+pub(super) const KIND_GREETING: u8 = 3;
+/// Frame kind: a [`Note`].
+pub(super) const KIND_NOTE: u8 = 4;
+
+/// The longest reason that an abort carries.
+pub const REASON_BYTES_MAX: usize = 256;
+/// The longest note that a rank sends to all others.
+pub const NOTE_BYTES_MAX: usize = 256;
+
+/// A change of membership that every rank should know.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum MembershipEvent {
+    /// A rank is gone and had not said goodbye.
+    Died {
+        /// Who.
+        rank: Rank,
+    },
+    /// A rank gave up.
+    Aborted {
+        /// Who.
+        rank: Rank,
+        /// Why, for people.
+        reason: String,
+    },
+    /// A rank said goodbye.
+    Left {
+        /// Who.
+        rank: Rank,
+        /// How many all-gathers it had completed.
+        gathers: u64,
+    },
+}
+
+impl MembershipEvent {
+    /// Whom it is about.
+    pub fn rank(&self) -> Rank {
+        match *self {
+            MembershipEvent::Died { rank }
+            | MembershipEvent::Aborted { rank, .. }
+            | MembershipEvent::Left { rank, .. } => rank,
+        }
+    }
+
+    /// What it means to somebody who was waiting for that rank.
+    pub fn to_error(&self) -> BootstrapError {
+        match self {
+            MembershipEvent::Died { rank } => BootstrapError::PeerLost { rank: *rank },
+            MembershipEvent::Aborted { rank, reason } => {
+                BootstrapError::PeerAborted { rank: *rank, reason: reason.clone() }
+            }
+            MembershipEvent::Left { rank, .. } => BootstrapError::PeerLeft { rank: *rank },
+        }
+    }
+}
+
+impl Message for MembershipEvent {
+    const VERSION: u8 = 1;
+    const BYTES_MAX: usize = 16 + REASON_BYTES_MAX;
+
+    fn is_sound(&self) -> bool {
+        !matches!(self, MembershipEvent::Aborted { reason, .. } if reason.len() > REASON_BYTES_MAX)
+    }
+}
+
+/// What stands before a block of an all-gather.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct BlockHead {
+    /// Whose block it is.
+    pub origin: Rank,
+    /// How many ranks it still goes to, the receiver included.
+    pub hops: u32,
+    /// Of which all-gather.
+    pub gather: u64,
+}
+
+impl Message for BlockHead {
+    const VERSION: u8 = 1;
+    const BYTES_MAX: usize = 24;
+}
+
+/// What one rank tells all others.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Note {
+    /// Who.
+    pub origin: Rank,
+    /// Counts the notes of this rank.
+    pub serial: u64,
+    /// What, is between the owners.
+    pub content: heapless::Vec<u8, NOTE_BYTES_MAX>,
+}
+
+impl Message for Note {
+    const VERSION: u8 = 1;
+    const BYTES_MAX: usize = 24 + NOTE_BYTES_MAX;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::WireError;
+    use proptest::prelude::*;
+
+    #[test]
+    fn events_survive_the_trip() {
+        for event in [
+            MembershipEvent::Died { rank: Rank(3) },
+            MembershipEvent::Aborted {
+                rank: Rank(4),
+                reason: "the GPU fell off the bus: Überhitzung".into(),
+            },
+            MembershipEvent::Left { rank: Rank(5), gathers: 17 },
+        ] {
+            assert_eq!(MembershipEvent::from_bytes(&event.to_bytes()), Ok(event));
+        }
+    }
+
+    #[test]
+    fn the_longest_messages_are_sent_and_longer_reasons_are_refused() {
+        let rank = Rank(u32::MAX);
+        let aborted = |len| MembershipEvent::Aborted { rank, reason: "x".repeat(len) };
+        let longest = aborted(REASON_BYTES_MAX);
+        assert_eq!(MembershipEvent::from_bytes(&longest.to_bytes()), Ok(longest));
+        let longer = aborted(REASON_BYTES_MAX + 1).to_bytes();
+        assert_eq!(MembershipEvent::from_bytes(&longer), Err(WireError::Unsound));
+        let left = MembershipEvent::Left { rank, gathers: u64::MAX };
+        assert_eq!(MembershipEvent::from_bytes(&left.to_bytes()), Ok(left));
+        let content = heapless::Vec::from_slice(&[255; NOTE_BYTES_MAX]).expect("room");
+        let note = Note { origin: rank, serial: u64::MAX, content };
+        assert_eq!(Note::from_bytes(&note.to_bytes()), Ok(note));
+        let head = BlockHead { origin: rank, hops: u32::MAX, gather: u64::MAX };
+        assert_eq!(BlockHead::from_bytes(&head.to_bytes()), Ok(head));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..300), honest: bool) {
+            let mut bytes = bytes;
+            if let (true, Some(version)) = (honest, bytes.first_mut()) {
+                *version = MembershipEvent::VERSION;
+            }
+            if let Ok(event) = MembershipEvent::from_bytes(&bytes) {
+                prop_assert_eq!(event.to_bytes(), bytes);
+            }
+        }
+    }
+}
