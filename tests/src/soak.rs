@@ -147,14 +147,14 @@ impl Luck {
     }
 }
 
-/// Soaks for `time`, at least one round. Calls `told` with the resources held after each.
+/// Soaks for `time`, at least one round. Calls `report` with the resources held after each.
 ///
 /// # Errors
 /// The first wrong result or failed call, with the case and the round.
 pub fn soak(
     seed: u64,
     time: Duration,
-    mut told: impl FnMut(&Soaked, Duration),
+    mut report: impl FnMut(&Soaked, Duration),
     heap_bytes: fn() -> i64,
 ) -> Result<Soaked, String> {
     let begin = Instant::now();
@@ -172,7 +172,7 @@ pub fn soak(
         soaked.rounds += 1;
         soaked.cases += 2 * CASES;
         soaked.usage.push(Usage::take(heap_bytes()));
-        told(&soaked, begin.elapsed());
+        report(&soaked, begin.elapsed());
     }
     Ok(soaked)
 }

@@ -42,8 +42,8 @@ fn whoever_asks_for_threads_of_sockets_is_told_that_there_are_none() {
         job.all_succeed();
         let lines =
             |errors: &str| errors.lines().filter(|line| line.contains("NCCL_SOCKET_NTHREADS")).count();
-        let told = job.ranks.iter().map(|rank| rank.errors());
-        told.map(|errors| (lines(errors), errors.contains("4 data sockets"))).collect::<Vec<_>>()
+        let errors = job.ranks.iter().map(|rank| rank.errors());
+        errors.map(|errors| (lines(errors), errors.contains("4 data sockets"))).collect::<Vec<_>>()
     };
     assert_eq!(lines_with("2"), [(1, true), (1, true)]);
     assert_eq!(lines_with("0"), [(0, false), (0, false)]);

@@ -28,10 +28,10 @@ fn main() -> ExitCode {
     check_that_it_counts();
     println!("seed {seed}, {seconds} s");
     let _deadline = Deadline::start("oxccl-soak", Duration::from_secs(seconds) + HANG);
-    let mut told = Duration::ZERO;
+    let mut last_report = Duration::ZERO;
     let tell = |soaked: &Soaked, elapsed: Duration| {
-        if elapsed >= told + TELL_EVERY || soaked.rounds == 1 {
-            told = elapsed;
+        if elapsed >= last_report + TELL_EVERY || soaked.rounds == 1 {
+            last_report = elapsed;
             let usage = soaked.usage.last().map(ToString::to_string).unwrap_or_default();
             println!(
                 "{:6.0} s  {} rounds, {} cases: {usage}",

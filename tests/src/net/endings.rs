@@ -12,7 +12,7 @@ const NOTICE: Duration = Duration::from_secs(5);
 fn error_of<T>(what: &str, mut ask: impl FnMut() -> Result<T, NetError>) -> NetError {
     let begin = Instant::now();
     let error = until(what, || ask().err());
-    assert!(begin.elapsed() < NOTICE.min(PATIENCE), "{what}: told after {:?} only", begin.elapsed());
+    assert!(begin.elapsed() < NOTICE.min(PATIENCE), "{what}: reported after {:?} only", begin.elapsed());
     error
 }
 

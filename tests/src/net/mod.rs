@@ -29,7 +29,7 @@ pub const CASES: &[Case<dyn Net>] = &[
     ("memory is registered and forgotten", messages::registration),
     ("a request that is not under way is an error", messages::not_under_way),
     ("a message that is too long breaks the connection", endings::too_long),
-    ("what was done before a sender left arrives, then its end is told", endings::sender_leaves),
+    ("what was done before a sender left arrives, then its end is reported", endings::sender_leaves),
     ("a sender that leaves in the middle is named", endings::sender_cut),
     ("a receiver that leaves is named", endings::receiver_leaves),
     ("handles of garbage are refused", endings::garbage_handles),

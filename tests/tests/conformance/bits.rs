@@ -1,7 +1,7 @@
 //! Floats whose sums are rounded, and NaN, infinities and zeros of both signs: the result then depends on the order, so what
 //! is promised is that all ranks get the same bits, every time.
 
-use crate::dims::{ops, settings};
+use super::dims::{ops, settings};
 use oxccl::{Algorithm, DataType, Func, RedOp, ReduceOp, Untyped};
 use oxccl_tests::deadline::{Deadline, doing};
 use oxccl_tests::guarded::Guarded;
@@ -73,14 +73,14 @@ fn all_bits_agree(name: &'static str, nranks: u32) {
         let (world, again) = (World::new(nranks, setting), World::new(nranks, setting));
         for dtype in FLOATS {
             for &op in ops(Func::AllReduce) {
-                let told = || format!("{op} of {dtype} by {nranks} ranks with {setting:?}");
-                doing(told);
+                let context = || format!("{op} of {dtype} by {nranks} ranks with {setting:?}");
+                doing(context);
                 let op = operator(op, dtype);
                 let first = all_reduce(&world, dtype, op, 0);
-                assert!(first.iter().all(|bits| *bits == first[0]), "ranks differ: {}", told());
-                assert!(first == all_reduce(&world, dtype, op, 0), "runs differ: {}", told());
-                assert!(first == all_reduce(&again, dtype, op, 0), "communicators differ: {}", told());
-                assert!(first == all_reduce(&world, dtype, op, 3), "alignments differ: {}", told());
+                assert!(first.iter().all(|bits| *bits == first[0]), "ranks differ: {}", context());
+                assert!(first == all_reduce(&world, dtype, op, 0), "runs differ: {}", context());
+                assert!(first == all_reduce(&again, dtype, op, 0), "communicators differ: {}", context());
+                assert!(first == all_reduce(&world, dtype, op, 3), "alignments differ: {}", context());
             }
         }
     }

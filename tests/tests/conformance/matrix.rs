@@ -1,6 +1,6 @@
 //! Fibers of one thread, so that time goes into moving data and not into the operating system's scheduler.
 
-use crate::dims::{FUNCS, applies, ops, reduces, settings};
+use super::dims::{FUNCS, applies, ops, reduces, settings};
 use oxccl::{DataType, Func, RedOp};
 use oxccl_tests::borders::{Borders, CLASSES};
 use oxccl_tests::case::{By, Case, Placement};

@@ -1,6 +1,6 @@
 //! Collectives over networks that only a test has: in process, late by plan, failing by plan.
 
-use crate::transports::over_with;
+use super::transports::over_with;
 use oxccl::net::fault::{FaultNet, FaultPlan};
 use oxccl::net::loopback::Loopback;
 use oxccl::net::{Net, NetConfig};

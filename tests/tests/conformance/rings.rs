@@ -1,6 +1,6 @@
 //! Rings and trees that do not follow the order of ranks: what a user sees goes by rank all the same.
 
-use crate::dims::{FUNCS, applies, ops, settings};
+use super::dims::{FUNCS, applies, ops, settings};
 use oxccl::{DataType, TransportKind};
 use oxccl_tests::borders::{Borders, CLASSES};
 use oxccl_tests::case::{By, Case, Placement};

@@ -1,6 +1,6 @@
 //! Every transport, by threads and by fibers, and buffers too large for the caches.
 
-use crate::dims::{FUNCS, applies, ops, settings};
+use super::dims::{FUNCS, applies, ops, settings};
 use oxccl::{Algorithm, Config, DataType, Func, RedOp, TransportKind};
 use oxccl_tests::borders::{Borders, CLASSES};
 use oxccl_tests::case::{By, Case, Placement};

@@ -60,17 +60,21 @@ fn all_end(settings: Settings) {
                 }
                 result.err().or(rank.async_error())
             });
-            let told = || format!("{what}, {nranks} ranks, {settings:?}: {results:#?}");
-            assert!(started.elapsed() < BOUND, "not within {BOUND:?}: {}", told());
+            let context = || format!("{what}, {nranks} ranks, {settings:?}: {results:#?}");
+            assert!(started.elapsed() < BOUND, "not within {BOUND:?}: {}", context());
             let faults: Vec<_> = results.iter().map(|r| r.as_ref().and_then(Error::fault)).collect();
             let mismatch = |fault: &Option<Fault>| matches!(fault, Some(Fault::Mismatch { .. }));
-            assert!(faults.iter().any(mismatch), "nobody names the mismatch: {}", told());
+            assert!(faults.iter().any(mismatch), "nobody names the mismatch: {}", context());
             for (rank, fault) in faults.iter().enumerate() {
                 let guilty = match fault {
                     Some(Fault::Mismatch { rank, .. } | Fault::PeerAborted { rank }) => *rank,
-                    _ => panic!("rank {rank} is not told: {}", told()),
+                    _ => panic!("rank {rank} has no fault: {}", context()),
                 };
-                assert!(guilty != rank as u32 && guilty < nranks, "rank {rank} blames {guilty}: {}", told());
+                assert!(
+                    guilty != rank as u32 && guilty < nranks,
+                    "rank {rank} blames {guilty}: {}",
+                    context()
+                );
                 let text = results[rank].as_ref().expect("a fault is an error").to_string();
                 assert!(text.contains(&format!("rank {guilty}")), "{text}");
             }

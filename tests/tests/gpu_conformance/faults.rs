@@ -43,9 +43,9 @@ fn needs_gpu_a_silent_rank_is_named() {
         return println!("skipped: this machine has one GPU");
     }
     for count in [10, 200_000] {
-        let told = faults([Some(count), None], Duration::from_secs(2));
-        assert!(matches!(told[0], Some(Fault::Timeout { rank: 1, .. })), "{told:?}");
-        assert!(told[1].is_some(), "rank 1 hears that rank 0 gave up: {told:?}");
+        let reported = faults([Some(count), None], Duration::from_secs(2));
+        assert!(matches!(reported[0], Some(Fault::Timeout { rank: 1, .. })), "{reported:?}");
+        assert!(reported[1].is_some(), "rank 1 hears that rank 0 gave up: {reported:?}");
     }
 }
 
@@ -57,9 +57,9 @@ fn needs_gpu_another_call_is_noticed() {
         return println!("skipped: this machine has one GPU");
     }
     for counts in [[10, 11], [200_000, 200_001]] {
-        let told = faults(counts.map(Some), Duration::from_secs(5));
+        let reported = faults(counts.map(Some), Duration::from_secs(5));
         let mismatch = |fault: &Option<Fault>| matches!(fault, Some(Fault::Mismatch { .. }));
-        assert!(told.iter().any(mismatch), "{told:?}");
+        assert!(reported.iter().any(mismatch), "{reported:?}");
     }
 }
 
@@ -77,6 +77,6 @@ fn needs_gpu_abort_ends_a_kernel_that_waits() {
     std::thread::sleep(Duration::from_millis(200));
     assert!(!rank.stream.by_ref().is_done().expect("a stream"), "rank 1 has not called");
     rank.comm.abort();
-    let told = rank.comm.synchronize(rank.stream.by_ref()).unwrap_err();
-    assert_eq!(told.fault(), Some(Fault::Aborted));
+    let reported = rank.comm.synchronize(rank.stream.by_ref()).unwrap_err();
+    assert_eq!(reported.fault(), Some(Fault::Aborted));
 }

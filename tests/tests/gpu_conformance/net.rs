@@ -141,10 +141,10 @@ fn needs_gpu_net_abort_and_silence_end_kernels() {
         if aborts {
             rank.comm.abort();
         }
-        let told = rank.comm.synchronize(rank.stream.by_ref()).unwrap_err().fault();
+        let reported = rank.comm.synchronize(rank.stream.by_ref()).unwrap_err().fault();
         match aborts {
-            true => assert_eq!(told, Some(Fault::Aborted)),
-            false => assert!(matches!(told, Some(Fault::Timeout { rank: 1, .. })), "{told:?}"),
+            true => assert_eq!(reported, Some(Fault::Aborted)),
+            false => assert!(matches!(reported, Some(Fault::Timeout { rank: 1, .. })), "{reported:?}"),
         }
     }
 }
@@ -211,12 +211,12 @@ fn needs_gpu_net_a_killed_rank_is_named() {
     assert!(ready, "rank 1 ended early");
     all_reduce(&comm, &memory, &stream).expect("a call");
     drop(victim);
-    let told = comm.synchronize(stream.by_ref()).unwrap_err().fault();
+    let reported = comm.synchronize(stream.by_ref()).unwrap_err().fault();
     assert!(
         matches!(
-            told,
+            reported,
             Some(Fault::PeerDied { rank: 1 } | Fault::PeerAborted { rank: 1 } | Fault::Link { .. })
         ),
-        "{told:?}"
+        "{reported:?}"
     );
 }

@@ -314,8 +314,8 @@ fn needs_gpu_net_abort_ends_a_graphs_kernels() {
         std::thread::sleep(Duration::from_millis(200));
         assert!(!rank.stream.by_ref().is_done().expect("a stream"), "rank 1 has not launched");
         rank.comm.abort();
-        let told = rank.comm.synchronize(rank.stream.by_ref()).unwrap_err().fault();
-        assert_eq!(told, Some(Fault::Aborted));
+        let reported = rank.comm.synchronize(rank.stream.by_ref()).unwrap_err().fault();
+        assert_eq!(reported, Some(Fault::Aborted));
         enqueue_graphs(std::slice::from_ref(rank), &graphs);
         rank.stream.synchronize().expect("kernels of a communicator that has stopped end");
         drop(play);

@@ -1,6 +1,6 @@
 //! Anything at random: groups of anything, on any number of threads, against the oracle.
 
-use crate::program::{Op, Program};
+use super::program::{Op, Program};
 use oxccl::{Func, Protocol, RedOp};
 use oxccl_tests::deadline::{Deadline, doing};
 use oxccl_tests::harness::{Settings, World};

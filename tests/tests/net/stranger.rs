@@ -103,10 +103,10 @@ fn what_a_connection_said_cannot_be_said_again() {
     let mut replay = TcpStream::connect(address(&handle)).expect("the port is still open");
     replay.write_all(&kept).expect("a few bytes");
     replay.set_read_timeout(Some(std::time::Duration::from_millis(10))).expect("an option");
-    let mut told = Vec::new();
+    let mut received = Vec::new();
     until("the replay's refusal", || {
         assert!(listener.poll_accept().expect("strangers are no error").is_none());
-        replay.read_to_end(&mut told).is_ok().then_some(())
+        replay.read_to_end(&mut received).is_ok().then_some(())
     });
     // A challenge of 40 bytes, then the verdict: its first byte means a wrong proof.
     assert_eq!(told.get(40), Some(&2), "{told:?}");

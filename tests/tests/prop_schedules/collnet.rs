@@ -1,7 +1,7 @@
 //! Chains of a host's ranks, and between them a network that adds: here one more rank, which only adds.
 
-use crate::params::{Call, calls};
-use crate::sim::{self, Agent, Buffers, Deadlock, Op, Own, reduced};
+use super::params::{Call, calls};
+use super::sim::{self, Agent, Buffers, Deadlock, Op, Own, reduced};
 use oxccl_shared::algo::Action;
 use oxccl_shared::algo::collnet::{ChainLinks, all_reduce_down, all_reduce_up};
 use oxccl_shared::algo::tree::{Turn, lag_max, pipeline};

@@ -9,8 +9,8 @@ use oxccl_shared::algo::direct::{
 };
 use proptest::prelude::*;
 
-use crate::params::{Call, calls};
-use crate::sim::{self, Agent, Buffers, Deadlock, Op, Own, reduced};
+use super::params::{Call, calls};
+use super::sim::{self, Agent, Buffers, Deadlock, Op, Own, reduced};
 
 #[test]
 fn peers_rotate_and_no_two_senders_meet() {

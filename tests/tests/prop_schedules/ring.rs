@@ -7,8 +7,8 @@ use oxccl_shared::algo::{Action, Hop};
 use oxccl_shared::fifo::STEPS;
 use proptest::prelude::*;
 
-use crate::params::{Call, calls};
-use crate::sim::{self, Agent, Buffers, Deadlock, Op, Own, contribution, reduced};
+use super::params::{Call, calls};
+use super::sim::{self, Agent, Buffers, Deadlock, Op, Own, contribution, reduced};
 
 /// The blocks that a position sends (or receives), in order.
 fn blocks(hops: impl Iterator<Item = Hop>, which: impl Fn(Action) -> bool) -> Vec<u32> {

@@ -8,8 +8,8 @@ use oxccl_shared::algo::tree::{
 use oxccl_shared::fifo::STEPS;
 use proptest::prelude::*;
 
-use crate::params::{Call, calls};
-use crate::sim::{self, Agent, Buffers, Deadlock, Op, Own, reduced};
+use super::params::{Call, calls};
+use super::sim::{self, Agent, Buffers, Deadlock, Op, Own, reduced};
 
 fn children(links: &TreeLinks) -> impl Iterator<Item = Rank> + '_ {
     links.down.iter().flatten().copied()

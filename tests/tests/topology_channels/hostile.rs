@@ -1,6 +1,6 @@
 //! Files of real machines with something broken in them: refused, or searched as whatever they describe now.
 
-use crate::checks::{check_tree, is_permutation};
+use super::checks::{check_tree, is_permutation};
 use oxccl::plan::device::{ChannelLimits, DeviceFacts};
 use oxccl::plan::tuning::{Forced, Machine};
 use oxccl::plan::{Call, device::plan_device};

@@ -1,6 +1,6 @@
 //! Hosts as lanes, joined.
 
-use crate::checks::{check_tree, cpu_time, crossings, inner_twice, is_permutation};
+use super::checks::{check_tree, cpu_time, crossings, inner_twice, is_permutation};
 use oxccl::topology::search::Pattern;
 use oxccl::topology::{Channels, HostLanes, Inside, JoinError};
 use oxccl_shared::abi::Rank;

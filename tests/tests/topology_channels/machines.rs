@@ -1,7 +1,7 @@
 //! Made-up machines, searched and joined.
 
-use crate::checks::{check_tree, cpu_time, crossings, is_permutation};
-use crate::recipe::recipe;
+use super::checks::{check_tree, cpu_time, crossings, is_permutation};
+use super::recipe::recipe;
 use oxccl::topology::detect::{Found, Own, Sysfs};
 use oxccl::topology::search::{CHANNELS_MAX, Graph, Graphs, SearchConfig};
 use oxccl::topology::{Channels, HostLanes, Inventory, PathPolicy, Paths, System, Tables};

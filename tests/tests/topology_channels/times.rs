@@ -1,9 +1,9 @@
 //! Each search by itself, on every machine at hand: what it takes, and whether a person would have found more.
 //!
-//! Figures: `cargo test --release -p oxccl-tests --test topology_channels single -- --nocapture`.
+//! Figures: `cargo test --release -p oxccl-tests --test pure single -- --nocapture`.
 
-use crate::checks::{cpu_time, is_permutation};
-use crate::odd;
+use super::checks::{cpu_time, is_permutation};
+use super::odd;
 use oxccl::topology::search::{CHANNELS_MAX, Graph, GraphId, Pattern, Search, SearchConfig};
 use oxccl::topology::xml::read_topology;
 use oxccl::topology::{Inventory, PathPolicy, Paths, System, Tables};

@@ -1,0 +1,19 @@
+//! What runs ranks: in threads and in processes, over every transport that needs no special hardware.
+//!
+//! One program, because each links the whole library. Programs of their own are tests that count allocations or system calls,
+//! and those for a machine or a guest that has what they need: see `Cargo.toml`.
+
+mod conformance;
+mod errors;
+mod groups;
+mod net;
+mod mp_collectives;
+mod mp_hosts;
+mod mp_init;
+mod mp_launch;
+mod mp_launch_hosts;
+mod mp_end;
+mod mp_kill;
+mod mp_attack;
+mod mp_descriptors;
+mod soak;
