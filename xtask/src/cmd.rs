@@ -1,8 +1,10 @@
 //! Layer: xtask, its floor.
 //! Takes: a command line and a deadline.
-//! Gives: the command run in its own process group, its output shown as it comes and kept for counting.
+//! Gives: the command run in its own process group, its output shown as it comes (or with its job's, where jobs run side by
+//! side) and kept for counting.
 //! Never: leaves a process behind: at the deadline and on Ctrl-C the whole group is killed.
 
+use crate::beside;
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fmt;
@@ -25,7 +27,7 @@ fn running() -> MutexGuard<'static, Vec<Pid>> {
 pub fn forward_interrupts() -> Result<()> {
     ctrlc::set_handler(|| {
         for group in running().iter() {
-            // A group that is already gone is what was wanted.
+            // An error means that the group has ended already.
             let _ = kill_process_group(*group, Signal::KILL);
         }
         std::process::exit(130);
@@ -52,7 +54,7 @@ pub struct Output {
 }
 
 impl Cmd {
-    /// Ten minutes to run, unless told otherwise.
+    /// Ten minutes to run, by default.
     pub fn new(program: impl Into<String>) -> Self {
         Cmd {
             program: program.into(),
@@ -105,7 +107,7 @@ impl Cmd {
     /// Runs it in `root`. An error means that it could not be started; a failure is in the [`Output`].
     pub fn run(&self, root: &Path) -> Result<Output> {
         if self.named && !self.quiet {
-            eprintln!("+ {self}");
+            beside::note(format_args!("+ {self}"));
         }
         let mut command = Command::new(&self.program);
         command
@@ -118,8 +120,7 @@ impl Cmd {
         if std::io::stderr().is_terminal() && !self.quiet {
             command.env("CARGO_TERM_COLOR", "always");
         }
-        // What the cargo that started xtask said about xtask would make children build for another package or
-        // (cargo-fuzz reads CARGO) with another toolchain.
+        // Cargo sets these variables for xtask; a child would take them for its own package and toolchain.
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
             if text == "CARGO" || text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
@@ -141,13 +142,15 @@ impl Cmd {
         let group = Pid::from_child(&child);
         running().push(group);
         let text = Mutex::new(Vec::new());
+        let is_held = beside::is_held();
+        let is_silent = self.quiet || is_held;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let status = thread::scope(|scope| {
             if let Some(pipe) = stdout {
-                scope.spawn(|| copy(pipe, std::io::stdout(), self.quiet, &text));
+                scope.spawn(|| copy(pipe, std::io::stdout(), is_silent, &text));
             }
             if let Some(pipe) = stderr {
-                scope.spawn(|| copy(pipe, std::io::stderr(), self.quiet, &text));
+                scope.spawn(|| copy(pipe, std::io::stderr(), is_silent, &text));
             }
             let status = wait_until(&mut child, Instant::now() + self.deadline);
             // The pipes close only when the last process of the group is gone; a test's stray child must not hold us.
@@ -156,6 +159,9 @@ impl Cmd {
         });
         running().retain(|other| *other != group);
         let raw = text.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if is_held && !self.quiet {
+            beside::write(&raw);
+        }
         let text = strip_colours(&String::from_utf8_lossy(&raw));
         match status? {
             Some(status) => Ok(Output { success: status.success(), text }),
@@ -183,13 +189,13 @@ fn quoted(word: &str) -> String {
     if !word.is_empty() && word.chars().all(plain) { word.into() } else { format!("'{word}'") }
 }
 
-fn copy(mut from: impl Read, mut to: impl Write, quiet: bool, kept: &Mutex<Vec<u8>>) {
+fn copy(mut from: impl Read, mut to: impl Write, is_silent: bool, kept: &Mutex<Vec<u8>>) {
     let mut buffer = [0u8; 8192];
     loop {
         match from.read(&mut buffer) {
             Ok(0) => return,
             Ok(n) => {
-                if !quiet {
+                if !is_silent {
                     // A closed terminal must not end the tests.
                     let _ = to.write_all(&buffer[..n]).and_then(|()| to.flush());
                 }

@@ -3,6 +3,7 @@
 //! Gives: `cargo xtask test` (everything, in timed stages) and its parts.
 //! Never: is linked into the library, or does in CI what a person cannot run.
 
+mod beside;
 mod cmd;
 mod counts;
 mod gpu;
@@ -28,17 +29,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Task {
     /// Runs every check and test in stages; stops at the first stage that fails.
-    Test {
-        /// Run only these stages (repeatable; see --list).
-        #[arg(long, value_name = "STAGE")]
-        only: Vec<String>,
-        /// Print the stages and what each does, and stop.
-        #[arg(long)]
-        list: bool,
-        /// Go on after a failing stage; the exit status still says that something failed.
-        #[arg(long)]
-        keep_going: bool,
-    },
+    Test(stages::Options),
     /// What .ci/run calls: the same as `test`.
     Ci,
     /// The house rules that no other tool checks: who may name what, sizes, module docs.
@@ -49,7 +40,7 @@ enum Task {
     },
     /// Fuzzes one target, or each in turn.
     Fuzz {
-        /// The target; without it, all of tests/fuzz/fuzz_targets.
+        /// The target; without it, every one.
         target: Option<String>,
         /// Seconds per target.
         #[arg(long, default_value_t = 60)]
@@ -82,12 +73,8 @@ enum Task {
 
 fn run(task: Task) -> Result<ExitCode> {
     let ok = match task {
-        Task::Test { list: true, .. } => {
-            stages::print_list();
-            true
-        }
-        Task::Test { only, keep_going, .. } => stages::run(&only, keep_going)?,
-        Task::Ci => stages::run(&[], false)?,
+        Task::Test(options) => stages::run(&options)?,
+        Task::Ci => stages::run(&stages::Options::all())?,
         Task::Tidy { warnings } => tidy::report(&tools::root(), warnings)?,
         Task::Fuzz { target, seconds } => {
             stages::fuzz::run_targets(target.as_deref(), Duration::from_secs(seconds))?.is_ok()

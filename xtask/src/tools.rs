@@ -8,11 +8,8 @@ use anyhow::{Result, anyhow, bail};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The nightly that miri and the fuzzer run on.
+/// The nightly that miri runs on.
 pub const NIGHTLY: &str = "nightly";
-
-/// The version that the flags in `stages/fuzz.rs` were tried with.
-const CARGO_FUZZ_VERSION: &str = "0.13.2";
 
 /// The repository's root: the parent of this package.
 pub fn root() -> PathBuf {
@@ -75,28 +72,6 @@ pub fn ensure_iproute2() -> Result<()> {
         return Ok(());
     }
     apt_install("iproute2")
-}
-
-/// The cargo-fuzz to call: one on the path, or one built into the target directory.
-pub fn ensure_cargo_fuzz() -> Result<PathBuf> {
-    let own = target_dir().join("tools");
-    for candidate in [PathBuf::from("cargo-fuzz"), own.join("bin/cargo-fuzz")] {
-        let program = candidate.to_string_lossy().into_owned();
-        if Cmd::new(program).args("fuzz --version").probe(&root()).is_some() {
-            return Ok(candidate);
-        }
-    }
-    let install = Cmd::cargo()
-        .args("install --locked cargo-fuzz --version")
-        .arg(CARGO_FUZZ_VERSION)
-        .arg("--root")
-        .arg(own.to_string_lossy())
-        // Inside the default target directory it would share a lock with the cargo that runs xtask.
-        .env("CARGO_TARGET_DIR", own.join("build").to_string_lossy());
-    if install.run(&root())?.success {
-        return Ok(own.join("bin/cargo-fuzz"));
-    }
-    bail!("cargo-fuzz cannot be installed; to try again: {install}")
 }
 
 /// Installs Debian packages, named with blanks between them, if that needs no password.

@@ -1,7 +1,7 @@
 //! Layer: beside the tests.
 //! Takes: untrusted bytes.
 //! Gives: one function per input that OxCCL reads from outside; each panics if the library breaks a promise on it.
-//! Never: depends on libFuzzer: the same functions run under it (`fuzz_targets/`) and without it (`replay`).
+//! Never: depends on libFuzzer: the same functions run under it (`bin/libfuzzer.rs`) and without it (`bin/replay.rs`).
 
 mod bundle;
 mod environment;
@@ -37,7 +37,7 @@ pub use unique_id::unique_id;
 /// A target's name and what it runs.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// Every target, by the name of its file in `fuzz_targets/`.
+/// Every target, by its name; `cargo xtask fuzz` runs what stands here.
 pub const TARGETS: &[Target] = &[
     ("bundle", bundle),
     ("environment", environment),

@@ -18,7 +18,7 @@ const RUN: &str = include_str!("run.sh");
 /// `cargo xtask gpu-pack`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
-    /// The folder; what is in it under the same names is replaced.
+    /// The folder; files of the same names are replaced.
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
     /// GPU generations, as compute capability without the dot.
@@ -74,7 +74,7 @@ fn built(arguments: &[&str]) -> Result<Vec<(String, PathBuf)>> {
     Ok(programs)
 }
 
-/// The program of one of cargo's messages, if it tells of one that was asked for.
+/// The program that one of cargo's messages names, if it was asked for.
 fn program(line: &str) -> Option<(String, PathBuf)> {
     let message: serde_json::Value = serde_json::from_str(line).ok()?;
     let path = message.get("executable")?.as_str()?;

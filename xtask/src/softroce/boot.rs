@@ -1,7 +1,7 @@
 //! One guest, from QEMU's start to its end.
 
+use super::job::{Ended, Job};
 use super::store::{Store, library_path};
-use super::{Ended, Job};
 use crate::cmd::Cmd;
 use crate::tools::root;
 use anyhow::{Result, bail};

@@ -1,7 +1,7 @@
 //! The guest's file system for one run: what every guest has, and the job's program with its libraries.
 
-use super::Job;
 use super::cpio::Archive;
+use super::job::Job;
 use super::store::Store;
 use crate::cmd::Cmd;
 use crate::tools::root;

@@ -9,7 +9,10 @@ mod apt;
 mod boot;
 mod cpio;
 mod image;
+mod job;
 mod store;
+
+pub use job::{Ended, Job, Run};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -39,34 +42,6 @@ pub struct Options {
     /// The program and its arguments. It must not be built for this machine's processor only (target-cpu=native).
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<String>,
-}
-
-/// A program and its arguments.
-pub struct Run {
-    pub program: PathBuf,
-    pub args: Vec<String>,
-}
-
-/// What a guest is to do.
-#[derive(Default)]
-pub struct Job {
-    /// One after the other, as long as they succeed.
-    pub runs: Vec<Run>,
-    pub envs: Vec<(String, String)>,
-    /// Files for the guest beside the program, at their own paths.
-    pub files: Vec<PathBuf>,
-    pub memory_mb: u32,
-    pub limit: Duration,
-}
-
-/// How a job ended.
-pub struct Ended {
-    /// As a shell says it: 128 and the number for a signal.
-    pub status: u8,
-    /// From QEMU's start to its end.
-    pub took: Duration,
-    /// What the guest wrote.
-    pub text: String,
 }
 
 /// Runs jobs, each in a fresh guest.

@@ -1,4 +1,4 @@
-//! What is fetched once: the guest's files, its kernel, and QEMU where the machine has none.
+//! The cache: the guest's files, its kernel, and QEMU where the machine has none.
 
 use super::apt::Apt;
 use crate::cmd::Cmd;
@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Raise it when other packages or other preparations are needed: what is in the cache is then fetched anew.
+/// Raise it when packages or preparations change: the cache is then fetched anew.
 const RECIPE: &str = "1";
 
 /// The unpacked files of a guest, ready for any number of runs.
@@ -24,7 +24,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// The store, filled first if need be. Others who want it at the same time wait.
+    /// Opens the store and fills it if needed. Other processes wait meanwhile.
     pub fn open(refresh: bool) -> Result<Store> {
         if std::env::consts::ARCH != "x86_64" {
             bail!("the guest is Debian for x86_64, and this machine is {}", std::env::consts::ARCH);

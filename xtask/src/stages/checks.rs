@@ -4,6 +4,7 @@
 //! Never: changes a file.
 
 use super::Outcome;
+use crate::beside;
 use crate::cmd::Cmd;
 use crate::tidy;
 use crate::tools::root;
@@ -17,7 +18,7 @@ pub fn fmt() -> Result<Outcome> {
     let workspace = Cmd::cargo().args("fmt --all --check").run(&root())?;
     let fuzz = Cmd::cargo().args("fmt --check --manifest-path").arg(FUZZ_MANIFEST).run(&root())?;
     if !(workspace.success && fuzz.success) {
-        eprintln!("to format: cargo fmt --all && cargo fmt --manifest-path {FUZZ_MANIFEST}");
+        beside::note(format_args!("to format: cargo fmt --all && cargo fmt --manifest-path {FUZZ_MANIFEST}"));
     }
     Ok(Outcome::of_check(workspace.success && fuzz.success))
 }

@@ -4,6 +4,7 @@
 //! Never: reports a machine without a GPU as a success of these tests.
 
 use super::Outcome;
+use crate::beside;
 use crate::cmd::Cmd;
 use crate::counts::Tally;
 use crate::tools::root;
@@ -23,10 +24,10 @@ pub fn tests() -> Result<Outcome> {
         let output = suite().deadline(Duration::from_secs(900)).run(&root())?;
         return Ok(Outcome::of(output.success, Tally::of_cargo_test(&output.text)));
     }
-    eprintln!(
+    beside::note(format_args!(
         "tests that need a GPU: {tests} skipped; /dev/nvidia0 is {}",
         if has_gpu { "here" } else { "not here" }
-    );
+    ));
     // Zero: the `tests` stage has counted each ignored test as skipped already.
     Ok(Outcome::Passed(Tally::default()))
 }

@@ -1,9 +1,11 @@
 //! Layer: xtask / stages.
-//! Takes: the names of stages, or none for all.
-//! Gives: each stage run in order, timed, with the command that repeats it when it fails, and one last line of counts.
+//! Takes: which stages: all, the quick ones, or some by name.
+//! Gives: each stage run in order, timed, with the command that repeats it when it fails, and one last line of counts. Stages
+//! whose results do not depend on the time they take run last and side by side.
 //! Never: hides what it did not run: a stage that cannot run here is counted and named as skipped.
 
 mod checks;
+mod outcome;
 pub mod fuzz;
 pub mod soak;
 mod gpu;
@@ -15,81 +17,118 @@ mod readme;
 mod softroce;
 mod suite;
 
+pub use outcome::Outcome;
+
+use crate::beside;
 use crate::counts::Tally;
 use crate::tools;
 use anyhow::{Result, bail};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-
-/// What a stage says of itself.
-pub enum Outcome {
-    /// Everything it ran passed.
-    Passed(Tally),
-    /// Something failed, or nothing could be built.
-    Failed(Tally),
-    /// It cannot run on this machine; the reason, and the command that would change that.
-    Skipped(String),
-}
-
-impl Outcome {
-    /// From an exit status and the tests counted. A failure without a counted test (it did not build) counts as one.
-    fn of(success: bool, tally: Tally) -> Outcome {
-        match (success, tally.failed) {
-            (true, 0) => Outcome::Passed(tally),
-            (_, 0) => Outcome::Failed(Tally { failed: 1, ..tally }),
-            _ => Outcome::Failed(tally),
-        }
-    }
-
-    /// Of something that either passes or fails as a whole.
-    fn of_check(success: bool) -> Outcome {
-        if success { Outcome::Passed(Tally::ONE_PASSED) } else { Outcome::Failed(Tally::ONE_FAILED) }
-    }
-
-    /// Whether nothing failed.
-    pub fn is_ok(&self) -> bool {
-        !matches!(self, Outcome::Failed(_))
-    }
-
-    fn tally(&self) -> Tally {
-        match self {
-            Outcome::Passed(tally) | Outcome::Failed(tally) => *tally,
-            Outcome::Skipped(_) => Tally { skipped: 1, ..Tally::default() },
-        }
-    }
-}
 
 struct Stage {
     name: &'static str,
     what: &'static str,
     run: fn() -> Result<Outcome>,
+    is_beside: bool,
+    runs: Runs,
 }
 
-/// In the order in which a mistake is cheapest to find.
+/// Which command a stage belongs to.
+#[derive(PartialEq)]
+enum Runs {
+    /// `cargo xtask test`.
+    Full,
+    /// That and `cargo xtask test --quick`.
+    Always,
+    /// `cargo xtask test --quick`: a part of what the full run has as another stage.
+    Quick,
+}
+
+impl Stage {
+    const fn new(name: &'static str, run: fn() -> Result<Outcome>, what: &'static str) -> Stage {
+        Stage { name, what, run, is_beside: false, runs: Runs::Full }
+    }
+
+    const fn in_both(self) -> Stage {
+        Stage { runs: Runs::Always, ..self }
+    }
+
+    const fn quick_only(self) -> Stage {
+        Stage { runs: Runs::Quick, ..self }
+    }
+
+    /// Says that other stages may slow it down without changing what it finds.
+    const fn beside_others(self) -> Stage {
+        Stage { is_beside: true, ..self }
+    }
+}
+
+/// Those that run alone stand in the order in which a mistake is cheapest to find, those that run beside others from the longest
+/// to the shortest.
 const STAGES: &[Stage] = &[
-    Stage { name: "fmt", what: "rustfmt leaves every file as it is", run: checks::fmt },
-    Stage { name: "tidy", what: "the house rules (cargo xtask tidy)", run: checks::tidy },
-    Stage { name: "clippy", what: "no warning in any target of any member", run: checks::clippy },
-    Stage { name: "docs", what: "the documentation builds without a warning", run: checks::docs },
-    Stage { name: "tests", what: "unit and integration tests", run: suite::tests },
-    Stage { name: "doctests", what: "the examples in the documentation", run: suite::doctests },
-    Stage { name: "readme", what: "the first command of README.md", run: readme::first_command },
-    Stage {
-        name: "softroce",
-        what: "InfiniBand over software RoCE, in an emulated guest (40 s, 45 s more to fetch it once)",
-        run: softroce::tests,
-    },
-    Stage { name: "loom", what: "every interleaving of the FIFOs, within loom's bounds", run: loom::all },
-    Stage { name: "miri", what: "unsafe code and blocks of many threads under miri", run: miri::all },
-    Stage { name: "fuzz", what: "every fuzz target for 20 s", run: fuzz::short },
-    Stage { name: "ptx", what: "the GPU kernels: built, assembled, checked; golden tests", run: ptx::all },
-    Stage { name: "gpu", what: "tests that need an NVIDIA GPU", run: gpu::tests },
+    Stage::new("fmt", checks::fmt, "rustfmt leaves every file as it is").in_both(),
+    Stage::new("tidy", checks::tidy, "the house rules (cargo xtask tidy)").in_both(),
+    Stage::new("clippy", checks::clippy, "no warning in any target of any member").in_both(),
+    Stage::new("units", suite::units, "unit tests, properties, golden plans").quick_only(),
+    Stage::new("docs", checks::docs, "the documentation builds without a warning"),
+    Stage::new("tests", suite::tests, "unit and integration tests"),
+    Stage::new("gpu", gpu::tests, "tests that need an NVIDIA GPU"),
+    Stage::new(
+        "softroce",
+        softroce::tests,
+        "InfiniBand over software RoCE, in an emulated guest (40 s, 45 s more to fetch it once)",
+    ),
+    Stage::new("fuzz", fuzz::short, "every fuzz target for 20 s").beside_others(),
+    Stage::new("ptx", ptx::all, "the GPU kernels: built, assembled, checked; golden tests").beside_others(),
+    Stage::new("readme", readme::first_command, "the first command of README.md").beside_others(),
+    Stage::new("miri", miri::all, "unsafe code and blocks of many threads under miri").beside_others(),
+    Stage::new("loom", loom::all, "every interleaving of the FIFOs, within loom's bounds").beside_others(),
+    Stage::new("doctests", suite::doctests, "the examples in the documentation").beside_others(),
 ];
 
-/// One line per stage.
-pub fn print_list() {
-    for stage in STAGES {
-        println!("{:<9} {}", stage.name, stage.what);
+/// How many stages run side by side: on more cores each of them can use more by itself.
+const BESIDE: usize = 2;
+
+/// Which stages to run.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Run only these stages (repeatable; see --list).
+    #[arg(long, value_name = "STAGE")]
+    only: Vec<String>,
+    /// Run what finds most mistakes in a few minutes: before each commit.
+    #[arg(long, conflicts_with = "only")]
+    quick: bool,
+    /// Print the stages and what each does, and stop.
+    #[arg(long)]
+    list: bool,
+    /// Go on after a failing stage; the exit status still says that something failed.
+    #[arg(long)]
+    keep_going: bool,
+}
+
+impl Options {
+    /// Everything, up to the first failure.
+    pub fn all() -> Options {
+        Options { only: Vec::new(), quick: false, list: false, keep_going: false }
     }
+
+    fn wants(&self, stage: &Stage) -> bool {
+        match stage.runs {
+            _ if !self.only.is_empty() => self.only.iter().any(|name| name == stage.name),
+            Runs::Full => !self.quick,
+            Runs::Always => true,
+            Runs::Quick => self.quick,
+        }
+    }
+}
+
+fn print_list() {
+    for Stage { name, what, runs, .. } in STAGES {
+        let mark = if *runs == Runs::Full { " " } else { "q" };
+        println!("{name:<9} {mark} {what}");
+    }
+    println!("\nq: also run, or only, by `cargo xtask test --quick`");
 }
 
 struct Report {
@@ -98,43 +137,58 @@ struct Report {
     took: Duration,
 }
 
-/// Runs the stages named, or all. Returns whether nothing failed.
-pub fn run(only: &[String], keep_going: bool) -> Result<bool> {
-    if let Some(unknown) = only.iter().find(|name| STAGES.iter().all(|stage| stage.name != **name)) {
+/// Runs the stages that are wanted. Returns whether nothing failed.
+pub fn run(options: &Options) -> Result<bool> {
+    if options.list {
+        print_list();
+        return Ok(true);
+    }
+    if let Some(unknown) = options.only.iter().find(|name| STAGES.iter().all(|stage| stage.name != **name)) {
         bail!("no stage is called '{unknown}'; `cargo xtask test --list` prints them");
     }
-    let wanted = |stage: &&Stage| only.is_empty() || only.iter().any(|name| name == stage.name);
     let start = Instant::now();
-    let mut reports: Vec<Report> = Vec::new();
-    for stage in STAGES.iter().filter(wanted) {
-        let report = run_stage(stage);
-        let failed = !report.outcome.is_ok();
-        reports.push(report);
-        if failed && !keep_going {
-            break;
+    let wanted: Vec<&Stage> = STAGES.iter().filter(|stage| options.wants(stage)).collect();
+    let wanted_count = wanted.len();
+    let has_failed = AtomicBool::new(false);
+    let unless_failed = |stage: &Stage| {
+        if has_failed.load(Ordering::Relaxed) && !options.keep_going {
+            return None;
         }
+        let report = run_stage(stage);
+        has_failed.fetch_or(!report.outcome.is_ok(), Ordering::Relaxed);
+        Some(report)
+    };
+    let (beside, alone): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|stage| stage.is_beside);
+    let mut reports: Vec<Report> = alone.into_iter().filter_map(unless_failed).collect();
+    if beside.len() > 1 && !(has_failed.load(Ordering::Relaxed) && !options.keep_going) {
+        let names: Vec<&str> = beside.iter().map(|stage| stage.name).collect();
+        eprintln!("\n=== {BESIDE} at a time, each shown when it has ended: {}", names.join(", "));
     }
-    let wanted_count = STAGES.iter().filter(wanted).count();
+    reports.extend(beside::side_by_side(beside, BESIDE, unless_failed).into_iter().flatten());
     print_summary(&reports, wanted_count, start.elapsed());
     Ok(reports.iter().all(|report| report.outcome.is_ok()))
 }
 
 fn run_stage(stage: &Stage) -> Report {
-    eprintln!("\n=== {}: {}", stage.name, stage.what);
+    beside::note(format_args!("\n=== {}: {}", stage.name, stage.what));
     let start = Instant::now();
     let outcome = (stage.run)().unwrap_or_else(|error| {
-        eprintln!("xtask: {error:#}");
+        beside::note(format_args!("xtask: {error:#}"));
         Outcome::Failed(Tally::ONE_FAILED)
     });
     let took = start.elapsed();
     match &outcome {
         Outcome::Passed(tally) => {
-            eprintln!("=== {}: ok in {:.1} s ({tally})", stage.name, took.as_secs_f64())
+            beside::note(format_args!("=== {}: ok in {:.1} s ({tally})", stage.name, took.as_secs_f64()));
         }
-        Outcome::Skipped(reason) => eprintln!("=== {}: skipped: {reason}", stage.name),
+        Outcome::Skipped(reason) => beside::note(format_args!("=== {}: skipped: {reason}", stage.name)),
         Outcome::Failed(tally) => {
-            eprintln!("=== {}: FAILED after {:.1} s ({tally})", stage.name, took.as_secs_f64());
-            eprintln!("=== to run it again: cargo xtask test --only {}", stage.name);
+            beside::note(format_args!(
+                "=== {}: FAILED after {:.1} s ({tally})",
+                stage.name,
+                took.as_secs_f64()
+            ));
+            beside::note(format_args!("=== to run it again: cargo xtask test --only {}", stage.name));
         }
     }
     Report { name: stage.name, outcome, took }
@@ -164,28 +218,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_build_failure_counts_as_one_failed() {
-        assert_eq!(Outcome::of(false, Tally::default()).tally(), Tally::ONE_FAILED);
-        assert!(!Outcome::of(false, Tally::default()).is_ok());
-    }
-
-    #[test]
-    fn a_failed_test_fails_the_stage_whatever_the_status() {
-        let tally = Tally { passed: 5, failed: 1, skipped: 0 };
-        assert!(!Outcome::of(true, tally).is_ok());
-    }
-
-    #[test]
-    fn a_skipped_stage_is_counted() {
-        assert_eq!(Outcome::Skipped("no GPU".into()).tally().skipped, 1);
-    }
-
-    #[test]
     fn stage_names_are_unique_and_an_unknown_one_is_refused() {
         for (i, stage) in STAGES.iter().enumerate() {
             assert!(STAGES[i + 1..].iter().all(|other| other.name != stage.name), "{}", stage.name);
         }
-        let error = run(&["nope".into()], false).unwrap_err();
+        let error = run(&Options { only: vec!["nope".into()], ..Options::all() }).unwrap_err();
         assert!(error.to_string().contains("'nope'"));
+    }
+
+    #[test]
+    fn the_quick_run_is_a_part_of_the_full_one() {
+        let names = |options: Options| -> Vec<&str> {
+            STAGES.iter().filter(|stage| options.wants(stage)).map(|stage| stage.name).collect()
+        };
+        let full = names(Options::all());
+        assert!(full.len() == STAGES.len() - 1 && !full.contains(&"units"));
+        assert_eq!(names(Options { quick: true, ..Options::all() }), ["fmt", "tidy", "clippy", "units"]);
+        assert_eq!(names(Options { only: vec!["loom".into()], ..Options::all() }), ["loom"]);
     }
 }

@@ -5,6 +5,7 @@
 //! has built.
 
 use super::Outcome;
+use crate::beside;
 use crate::cmd::Cmd;
 use crate::counts::Tally;
 use crate::ptx;
@@ -22,7 +23,7 @@ pub fn all() -> Result<Outcome> {
     let mut tally = Tally::default();
     let has_assembler = ptx::has_assembler();
     if !has_assembler {
-        eprintln!("no ptxas and none could be fetched: registers and spills are not checked");
+        beside::note("no ptxas and none could be fetched: registers and spills are not checked");
         tally.skipped += 1;
     }
     let out = target_dir().join("ptx-ci");
@@ -35,7 +36,7 @@ pub fn all() -> Result<Outcome> {
     };
     tally += if ptx::build(&options)? { Tally::ONE_PASSED } else { Tally::ONE_FAILED };
     let tests = Cmd::cargo()
-        .args("test --locked --package oxccl-tests --test ptx_golden --test ptx_kernels --no-fail-fast")
+        .args("test --locked --package oxccl-tests --test pure --no-fail-fast")
         .args("-- --ignored needs_ptx")
         .env("OXCCL_PTX_PATH", out.join("oxccl.oxptx").to_string_lossy())
         .deadline(Duration::from_secs(900));

@@ -1,6 +1,6 @@
 //! Layer: xtask / stages.
 //! Takes: how long, and a seed.
-//! Gives: `oxccl-soak` of the tests, built for speed and run: random collectives over networks that have ill luck.
+//! Gives: `oxccl-soak` of the tests, built for speed and run: random collectives over networks that delay and fail.
 //! Never: is part of `cargo xtask test`, which runs a few seconds of the same as one of its tests.
 
 use crate::cmd::Cmd;

@@ -4,6 +4,7 @@
 //! Never: fails because the guest cannot be fetched; that is a skipped stage.
 
 use super::Outcome;
+use crate::beside;
 use crate::cmd::Cmd;
 use crate::counts::Tally;
 use crate::softroce::{Guests, Job, Run};
@@ -25,7 +26,7 @@ pub fn tests() -> Result<Outcome> {
         "test --workspace --locked --lib --test infiniband --no-run --message-format json-render-diagnostics";
     let built = Cmd::cargo().args(build).deadline(Duration::from_secs(1500)).quiet().run(&root())?;
     if !built.success {
-        eprint!("{}", built.text);
+        beside::write(built.text.as_bytes());
         return Ok(Outcome::Failed(Tally::default()));
     }
     let run = |target: &str, filter: &str| -> Result<Run> {
@@ -38,7 +39,7 @@ pub fn tests() -> Result<Outcome> {
     let runs = vec![run("oxccl", "net::ib::tests")?, run("infiniband", "")?];
     let ended = guests.run(&Job { runs, memory_mb: 1024, limit: LIMIT, ..Job::default() })?;
     let tally = Tally::of_cargo_test(&ended.text);
-    eprintln!("the guest took {:.1} s", ended.took.as_secs_f64());
+    beside::note(format_args!("the guest took {:.1} s", ended.took.as_secs_f64()));
     Ok(Outcome::of(ended.status == 0 && tally.passed > 0, tally))
 }
 

@@ -4,6 +4,7 @@
 //! Never: runs tests marked `#[ignore]`; they are counted as skipped.
 
 use super::Outcome;
+use crate::beside;
 use crate::cmd::Cmd;
 use crate::counts::Tally;
 use crate::tools::{self, root};
@@ -14,7 +15,7 @@ const DEADLINE: Duration = Duration::from_secs(1500);
 
 pub fn tests() -> Result<Outcome> {
     if let Err(reason) = tools::ensure_iproute2() {
-        eprintln!("tests with several hosts will be skipped: {reason:#}");
+        beside::note(format_args!("tests with several hosts will be skipped: {reason:#}"));
     }
     if tools::has_nextest() {
         let nextest = Cmd::cargo()
@@ -27,6 +28,21 @@ pub fn tests() -> Result<Outcome> {
         .args("test --workspace --locked --lib --bins --tests --examples --no-fail-fast -- -q")
         .deadline(DEADLINE);
     let output = cargo.run(&root())?;
+    Ok(Outcome::of(output.success, Tally::of_cargo_test(&output.text)))
+}
+
+/// What needs no other program: unit tests, properties of schedules and plans, the golden plans of the tool. Fewer random cases
+/// where a property leaves their number open.
+pub fn units() -> Result<Outcome> {
+    const CASES: &str = "32";
+    const TARGETS: &str = "--workspace --locked --lib --bins --test pure --test explain";
+    let run = |cargo: Cmd| cargo.env("PROPTEST_CASES", CASES).deadline(DEADLINE).run(&root());
+    if tools::has_nextest() {
+        let nextest = Cmd::cargo().args("nextest run --config-file xtask/nextest.toml").args(TARGETS);
+        let output = run(nextest)?;
+        return Ok(Outcome::of(output.success, Tally::of_nextest(&output.text)));
+    }
+    let output = run(Cmd::cargo().arg("test").args(TARGETS).args("--no-fail-fast -- -q"))?;
     Ok(Outcome::of(output.success, Tally::of_cargo_test(&output.text)))
 }
 

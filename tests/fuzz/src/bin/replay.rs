@@ -1,5 +1,6 @@
 //! `replay TARGET SEEDS SECONDS`: runs a target without libFuzzer, on its seeds, on mutations of them and on random
 //! bytes. Finds less than a guided fuzzer; needs only a Rust compiler. On a panic it prints the input in hex.
+//! `replay list` prints the targets.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -9,6 +10,14 @@ const LEN_MAX: u64 = 8192;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().collect();
+    if let [_, word] = args.as_slice()
+        && word == "list"
+    {
+        for (known, _) in oxccl_fuzz::TARGETS {
+            println!("{known}");
+        }
+        return ExitCode::SUCCESS;
+    }
     let [_, name, folder, seconds] = args.as_slice() else {
         eprintln!("usage: replay TARGET SEEDS SECONDS");
         return ExitCode::FAILURE;

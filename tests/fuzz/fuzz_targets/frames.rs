@@ -1,4 +1,0 @@
-//! See `src/frames.rs`.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| oxccl_fuzz::frames(data));

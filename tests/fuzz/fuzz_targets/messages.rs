@@ -1,4 +1,0 @@
-//! See `src/messages.rs`.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| oxccl_fuzz::messages(data));

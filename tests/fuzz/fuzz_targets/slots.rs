@@ -1,4 +1,0 @@
-//! See `src/slots.rs`.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| oxccl_fuzz::slots(data));
