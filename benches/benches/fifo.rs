@@ -34,7 +34,7 @@ fn one_thread(c: &mut Criterion) {
     });
 }
 
-/// Times `iters` round trips with a partner thread, which is told their number and answers each.
+/// Times `iters` round trips with a partner thread, which knows their number and answers each.
 fn with_partner(
     c: &mut Criterion,
     name: &str,

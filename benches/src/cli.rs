@@ -5,29 +5,11 @@
 
 use crate::collective::Collective;
 use crate::target::{Target, suite_sizes};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, ValueEnum};
 use oxccl::plan::tuning::{Forced, ListError};
 use oxccl_shared::abi::{DataType, Protocol, RedOp};
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// OxCCL's tools.
-#[derive(Parser)]
-#[command(name = "oxccl", version)]
-pub struct Cli {
-    #[command(subcommand)]
-    pub command: Command,
-}
-
-#[derive(Subcommand)]
-pub enum Command {
-    /// Measure and check a collective over a range of sizes (flags and table of nccl-tests).
-    Perf(PerfArgs),
-    /// Show what a machine is made of and which channels go through it: text, XML, a picture, NCCL's log lines.
-    Topo(crate::topo::TopoArgs),
-    /// Measure which algorithm and protocol is fastest here, and write what OXCCL_TUNE_FILE is to name.
-    Tune(crate::tune::TuneArgs),
-}
 
 /// Ranks come from `--ranks` (processes started here), `--threads` (threads of one process), or else from mpirun, Slurm or
 /// torchrun, under which this command is then started once per rank.
@@ -158,6 +140,13 @@ pub struct PerfArgs {
     /// Draw time and bus bandwidth over size.
     #[arg(long, value_name = "FILE.svg", value_parser = svg)]
     pub plot: Option<PathBuf>,
+}
+
+/// A command line of [`PerfArgs`] alone.
+#[derive(Parser)]
+pub struct PerfLine {
+    #[command(flatten)]
+    pub perf: PerfArgs,
 }
 
 /// One value, or each there is.
@@ -334,11 +323,7 @@ mod tests {
     use super::*;
 
     fn perf(line: &str) -> PerfArgs {
-        let words = ["oxccl", "perf"].into_iter().chain(line.split_whitespace());
-        match Cli::try_parse_from(words).unwrap().command {
-            Command::Perf(args) => args,
-            Command::Topo(_) | Command::Tune(_) => panic!("{line}"),
-        }
+        PerfLine::try_parse_from(["perf"].into_iter().chain(line.split_whitespace())).unwrap().perf
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod team;
 mod engine;
 mod gpu;
 mod bench;
+mod row;
 mod budget;
 mod setup;
 mod measure;
@@ -23,12 +24,30 @@ mod spawn;
 mod topo;
 mod tune;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
+/// OxCCL's tools.
+#[derive(Parser)]
+#[command(name = "oxccl", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Measure and check a collective over a range of sizes (flags and table of nccl-tests).
+    Perf(cli::PerfArgs),
+    /// Show what a machine is made of and which channels go through it: text, XML, a picture, NCCL's log lines.
+    Topo(topo::TopoArgs),
+    /// Measure which algorithm and protocol is fastest here, and write what OXCCL_TUNE_FILE is to name.
+    Tune(tune::TuneArgs),
+}
+
 fn main() -> ExitCode {
-    let cli = cli::Cli::parse();
+    let cli = Cli::parse();
     tracing_subscriber::fmt()
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_env("OXCCL_LOG").unwrap_or_else(|_| "warn".into()),
@@ -37,8 +56,8 @@ fn main() -> ExitCode {
         .with_ansi(std::io::stderr().is_terminal())
         .init();
     match cli.command {
-        cli::Command::Perf(args) => setup::perf(&args),
-        cli::Command::Topo(args) => topo::topo(&args),
-        cli::Command::Tune(args) => tune::tune(&args),
+        Command::Perf(args) => setup::perf(&args),
+        Command::Topo(args) => topo::topo(&args),
+        Command::Tune(args) => tune::tune(&args),
     }
 }

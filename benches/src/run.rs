@@ -3,74 +3,16 @@
 //! Gives: the whole run: every size, type, operator, root, place and engine, in the order in which all ranks go through them.
 //! Never: starts ranks.
 
-use crate::bench::{Bench, Case, MeasureError, Verdict};
+use crate::bench::{Bench, Case, MeasureError};
 use crate::budget::{Budget, rounds};
 use crate::cli::{Choice, PerfArgs, Places};
 use crate::collective::Collective;
 use crate::report::{Report, ReportError};
+use crate::row::{Cell, Measured, NOT_ASKED, Row};
 use oxccl_shared::abi::{DataType, RedOp};
-
-/// One line of the table.
-#[derive(Clone, Debug)]
-pub struct Row {
-    /// Bytes of the larger buffer.
-    pub bytes: usize,
-    /// The count argument.
-    pub count: usize,
-    pub dtype: DataType,
-    /// `None` where nothing is reduced.
-    pub op: Option<RedOp>,
-    /// `None` where no rank is special.
-    pub root: Option<u32>,
-    /// Engine by engine, out of place and in place.
-    pub cells: Vec<[Cell; 2]>,
-}
-
-/// One engine's part of a line.
-#[derive(Clone, Debug)]
-pub enum Cell {
-    Measured(Measured),
-    /// The engine has no such call.
-    Refused(&'static str),
-}
-
-/// Times and findings.
-#[derive(Clone, Debug)]
-pub struct Measured {
-    /// Operations per measurement.
-    pub iters: u32,
-    /// Seconds per operation, round by round.
-    pub seconds: Vec<f64>,
-    /// Nothing where results were not checked.
-    pub verdict: Option<Verdict>,
-}
-
-impl Measured {
-    pub fn median(&self) -> f64 {
-        let mut sorted = self.seconds.clone();
-        sorted.sort_by(f64::total_cmp);
-        let middle = sorted.len() / 2;
-        if sorted.len().is_multiple_of(2) {
-            (sorted[middle - 1] + sorted[middle]) / 2.0
-        } else {
-            sorted[middle]
-        }
-    }
-
-    pub fn min(&self) -> f64 {
-        self.seconds.iter().copied().fold(f64::INFINITY, f64::min)
-    }
-
-    pub fn max(&self) -> f64 {
-        self.seconds.iter().copied().fold(0.0, f64::max)
-    }
-}
 
 /// Why a case was not measured though the engine has it.
 const NO_TIME: &str = "left out: the time budget is used up";
-
-/// What stands in cells of a place that `--place` leaves out.
-pub const NOT_ASKED: &str = "not asked for";
 
 /// Why a run ended early.
 #[derive(Debug, thiserror::Error)]

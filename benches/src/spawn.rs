@@ -23,7 +23,7 @@ pub const WRONG_RESULTS: u8 = 3;
 /// How long the others may take to end by themselves after one has failed.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// One process's place in a run.
+/// The position of one process in a run.
 pub struct Seat {
     parent: u32,
     fd: i32,

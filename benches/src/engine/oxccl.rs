@@ -3,7 +3,7 @@
 use super::{Call, Engine, EngineError, Memory, PeerMemory};
 use crate::cli::{PerfArgs, Transport};
 use crate::collective::Collective;
-use crate::team::{Card, Team, TeamError, bytes_of_card, card_of_bytes};
+use crate::team::{Record, Team, TeamError, bytes_of_record, record_of_bytes};
 use oxccl::{Communicator, Config, Func, RedOp, ReduceOp, TransportKind, UniqueId, Untyped};
 
 /// A communicator.
@@ -73,14 +73,14 @@ pub enum SetupError {
 
 /// The id that rank 0 makes.
 pub fn agree_on_id(team: &mut dyn Team) -> Result<UniqueId, SetupError> {
-    let mut mine = Card::default();
+    let mut mine = Record::default();
     if team.rank() == 0 {
         let id =
             UniqueId::create(&Default::default()).map_err(::oxccl::Error::from).map_err(EngineError::from)?;
-        mine = card_of_bytes(&id.to_bytes());
+        mine = record_of_bytes(&id.to_bytes());
     }
-    let cards = team.exchange(&mine)?;
-    Ok(UniqueId::from_bytes(&bytes_of_card(&cards[0]))?)
+    let records = team.exchange(&mine)?;
+    Ok(UniqueId::from_bytes(&bytes_of_record(&records[0]))?)
 }
 
 /// What OxCCL calls it; of a send and receive, the send.
@@ -201,11 +201,11 @@ impl Team for LaunchedTeam {
         self.communicator.size()
     }
 
-    fn exchange(&mut self, mine: &Card) -> Result<Vec<Card>, TeamError> {
+    fn exchange(&mut self, mine: &Record) -> Result<Vec<Record>, TeamError> {
         let mut words = vec![0u64; mine.len() * self.size() as usize];
         self.communicator.all_gather(mine, &mut words)?;
-        let (cards, _) = words.as_chunks();
-        Ok(cards.to_vec())
+        let (records, _) = words.as_chunks();
+        Ok(records.to_vec())
     }
 
     fn barrier(&mut self) -> Result<(), TeamError> {

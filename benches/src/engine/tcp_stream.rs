@@ -3,7 +3,7 @@
 
 use super::{Call, Engine, EngineError, SetupError};
 use crate::collective::Collective;
-use crate::team::{Team, bytes_of_card, card_of_bytes};
+use crate::team::{Team, bytes_of_record, record_of_bytes};
 use std::io::{ErrorKind, Read, Result, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 
@@ -18,9 +18,9 @@ impl TcpStreamEngine {
     pub fn new(team: &mut dyn Team) -> std::result::Result<TcpStreamEngine, SetupError> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(EngineError::from)?;
         let here = listener.local_addr().map_err(EngineError::from)?;
-        let cards = team.exchange(&card_of_bytes(here.to_string().as_bytes()))?;
-        let next_rank = (team.rank() as usize + 1) % cards.len();
-        let text = bytes_of_card(&cards[next_rank]);
+        let records = team.exchange(&record_of_bytes(here.to_string().as_bytes()))?;
+        let next_rank = (team.rank() as usize + 1) % records.len();
+        let text = bytes_of_record(&records[next_rank]);
         let text = String::from_utf8_lossy(&text);
         Ok(TcpStreamEngine::connect(&listener, text.trim_end_matches('\0')).map_err(EngineError::from)?)
     }

@@ -12,7 +12,7 @@ use crate::bench::{Bench, Case, MeasureError, Verdict, WarmUp, combine};
 use crate::cli::{PerfArgs, Timer};
 use crate::data::{Content, Pattern, expected_parts, scalar_bits};
 use crate::engine::{Call, EngineError};
-use crate::team::{Card, Team, sum_u64};
+use crate::team::{Record, Team, sum_u64};
 use oxccl::cuda::{Capture, CudaError, Event, GraphExec};
 use std::ops::Range;
 use std::rc::Rc;
@@ -208,14 +208,14 @@ impl<'a> GpuBench<'a> {
 
     /// Every rank's number.
     fn gather(&mut self, mine: &[f64]) -> Result<Vec<f64>, MeasureError> {
-        let mut card = Card::default();
-        for (word, number) in card.iter_mut().zip(mine) {
+        let mut record = Record::default();
+        for (word, number) in record.iter_mut().zip(mine) {
             *word = number.to_bits();
         }
-        let cards = self.team.exchange(&card)?;
-        Ok(cards
+        let records = self.team.exchange(&record)?;
+        Ok(records
             .iter()
-            .flat_map(|card| card[..mine.len()].iter().map(|word| f64::from_bits(*word)))
+            .flat_map(|record| record[..mine.len()].iter().map(|word| f64::from_bits(*word)))
             .collect())
     }
 

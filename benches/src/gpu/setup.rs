@@ -8,7 +8,7 @@ use crate::cli::{EngineChoice, PerfArgs};
 use crate::collective::Collective;
 use crate::engine::{Call, EngineError, SetupError};
 use crate::report::{EngineFacts, StartCost};
-use crate::team::{Card, Team};
+use crate::team::{Record, Team};
 use oxccl::cuda::{CudaError, DeviceMemory};
 use oxccl_shared::abi::{DataType, RedOp};
 use std::time::{Duration, Instant};
@@ -167,15 +167,15 @@ fn start_engine(
     let after_use = free(seats)?;
     let used =
         |after: &[usize]| before.iter().zip(after).map(|(b, a)| b.saturating_sub(*a)).max().unwrap_or(0);
-    let mut card = Card::default();
-    card[..4].copy_from_slice(&[
+    let mut record = Record::default();
+    record[..4].copy_from_slice(&[
         created.as_micros() as u64,
         reduced.as_micros() as u64,
         used(&after_creation) as u64,
         used(&after_use) as u64,
     ]);
-    let cards = team.exchange(&card)?;
-    let most = |at: usize| cards.iter().map(|card| card[at]).max().unwrap_or(0);
+    let records = team.exchange(&record)?;
+    let most = |at: usize| records.iter().map(|record| record[at]).max().unwrap_or(0);
     let cost = StartCost {
         create_ms: most(0) as f64 / 1e3,
         first_all_reduce_ms: most(1) as f64 / 1e3,

@@ -5,15 +5,14 @@
 
 mod symbols;
 
+pub use symbols::Handle;
+
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use oxccl_shared::abi::{DataType, RedOp};
 use std::ffi::{c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use symbols::Symbols;
-
-/// MPI_Comm, MPI_Datatype and MPI_Op of Open MPI: the address of an object inside its library.
-pub type Handle = *mut c_void;
 
 /// MPI_IN_PLACE of Open MPI.
 pub const IN_PLACE: *const c_void = std::ptr::without_provenance(1);

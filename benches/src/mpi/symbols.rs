@@ -1,8 +1,10 @@
 //! The symbols of Open MPI, each looked up once, and the types its mpi.h gives them.
 
-use super::Handle;
 use libloading::os::unix::Library;
 use std::ffi::{c_char, c_int, c_void};
+
+/// MPI_Comm, MPI_Datatype and MPI_Op of Open MPI: the address of an object inside its library.
+pub type Handle = *mut c_void;
 
 /// A buffer that MPI reads, and one that it writes.
 type In = *const c_void;

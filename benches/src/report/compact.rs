@@ -1,8 +1,8 @@
 //! One line per size and place: every engine's time with its spread, its bus bandwidth, and the others' time over the first one's.
 //! The same cells become lines of a terminal and lines of Markdown.
 
-use super::Run;
-use crate::run::{Cell, Measured, Row};
+use super::facts::Run;
+use crate::row::{Cell, Measured, Row, errors};
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
@@ -75,7 +75,7 @@ pub fn foot(run: &Run<'_>, rows: &[Row]) -> String {
         .iter()
         .flat_map(|row| row.cells.iter().flatten())
         .any(|cell| matches!(cell, Cell::Measured(measured) if measured.verdict.is_none()));
-    text += if super::errors(rows) > 0 {
+    text += if errors(rows) > 0 {
         "SOME RESULTS ARE WRONG."
     } else if unchecked {
         "Not all results were checked."
@@ -93,7 +93,7 @@ fn reasons(rows: &[Row]) -> Vec<&'static str> {
     let mut reasons: Vec<&'static str> = Vec::new();
     for cell in rows.iter().flat_map(|row| row.cells.iter().flatten()) {
         if let Cell::Refused(reason) = cell
-            && *reason != crate::run::NOT_ASKED
+            && *reason != crate::row::NOT_ASKED
             && !reasons.contains(reason)
         {
             reasons.push(reason);

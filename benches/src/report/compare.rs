@@ -1,8 +1,8 @@
 //! The first engine against each other one: ratios of median times, size by size, and their geometric mean. The ratio of the least
 //! times stands beside it: other work on the machine lengthens some rounds and never shortens one.
 
-use super::Run;
-use crate::run::{Measured, Row};
+use super::facts::Run;
+use crate::row::{Measured, Row};
 use std::io::{self, Write};
 
 /// Prints nothing where there is only one engine.

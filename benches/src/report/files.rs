@@ -1,6 +1,6 @@
 //! Where the files of a run go: one of each, or with `suite` one for each collective.
 
-use super::{ReportError, Run};
+use super::facts::{ReportError, Run};
 use crate::target::Target;
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};

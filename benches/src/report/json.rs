@@ -1,10 +1,10 @@
 //! Everything measured, for other programs. docs/measurements/README.md states the schema; its name changes when a field changes meaning.
 
+use super::facts::{EngineFacts, ReportError, Run};
 use super::machine::Machine;
-use super::{EngineFacts, ReportError, Run};
 use crate::bench::Verdict;
 use crate::cli::{Backend, Timer};
-use crate::run::{Cell, Row};
+use crate::row::{Cell, Row};
 use serde::Serialize;
 use std::path::Path;
 use std::time::SystemTime;

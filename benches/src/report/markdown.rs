@@ -1,8 +1,9 @@
 //! The compact tables as a page for docs/measurements: what was measured on what and how, then a section for each collective.
 
-use super::{ReportError, Run, compact};
+use super::compact;
+use super::facts::{ReportError, Run};
 use crate::cli::{Backend, Timer};
-use crate::run::Row;
+use crate::row::Row;
 use std::path::Path;
 
 /// A page that grows by a section with each collective, and is written anew each time: a run that is cut short leaves what it had.

@@ -1,8 +1,8 @@
 //! Time and bus bandwidth over size: one line per engine, place, type, operator and root, its spread as a band of thin lines, both
 //! axes logarithmic.
 
-use super::{ReportError, Run};
-use crate::run::Row;
+use super::facts::{ReportError, Run};
+use crate::row::Row;
 use oxccl_shared::abi::{DataType, RedOp};
 use plotters::coord::Shift;
 use plotters::prelude::*;

@@ -1,7 +1,7 @@
 //! A bar on standard error where that is a terminal, and nothing where it is not. It is drawn between measurements only: a thread
 //! that drew it would be measured too.
 
-use crate::run::Row;
+use crate::row::Row;
 use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 pub struct Progress(ProgressBar);

@@ -1,7 +1,7 @@
 //! nccl-tests' table: columns, widths and comment lines as its users' scripts expect them.
 
-use super::{Run, Who};
-use crate::run::{Cell, Row};
+use super::facts::{Run, Who};
+use crate::row::{Cell, Row};
 use crate::target::Target;
 use std::fmt::Write as _;
 use std::io::{self, Write};

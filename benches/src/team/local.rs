@@ -1,6 +1,6 @@
 //! Ranks of one machine, in threads or in processes that `oxccl perf` has started: a file in memory with a seat for each.
 
-use super::{Card, Team, TeamError};
+use super::{Record, Team, TeamError};
 use oxccl_shared::sync::{Line128, Sys, Word, cpu_relax};
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -22,8 +22,8 @@ struct Seat {
     arrived: Line128<Word<u64, Sys>>,
     /// 1 once the rank has given up.
     gave_up: Word<u64, Sys>,
-    /// Cards of even and of odd exchanges: a rank can be one exchange ahead of the slowest reader, never two.
-    cards: [[Word<u64, Sys>; 16]; 2],
+    /// Records of even and of odd exchanges: a rank can be one exchange ahead of the slowest reader, never two.
+    records: [[Word<u64, Sys>; 16]; 2],
 }
 
 /// Words of the process that started the ranks.
@@ -137,7 +137,7 @@ impl LocalTeam {
 
     fn wait_for(&self, rank: u32) -> Result<(), TeamError> {
         let seat = self.region.seat(rank);
-        // ACQUIRE pairs with the RELEASE in `meet`: the card written before it is visible.
+        // ACQUIRE pairs with the RELEASE in `meet`: the record written before it is visible.
         let here = || seat.arrived.load_acquire() >= self.number;
         for _ in 0..SPINS {
             if here() {
@@ -166,14 +166,14 @@ impl Team for LocalTeam {
         self.region.ranks
     }
 
-    fn exchange(&mut self, mine: &Card) -> Result<Vec<Card>, TeamError> {
+    fn exchange(&mut self, mine: &Record) -> Result<Vec<Record>, TeamError> {
         let side = (self.number + 1) as usize % 2;
-        for (word, value) in self.region.seat(self.rank).cards[side].iter().zip(mine) {
+        for (word, value) in self.region.seat(self.rank).records[side].iter().zip(mine) {
             word.store_relaxed(*value);
         }
         self.meet()?;
-        let card = |rank| self.region.seat(rank).cards[side].each_ref().map(Word::load_relaxed);
-        Ok((0..self.region.ranks).map(card).collect())
+        let record = |rank| self.region.seat(rank).records[side].each_ref().map(Word::load_relaxed);
+        Ok((0..self.region.ranks).map(record).collect())
     }
 
     fn barrier(&mut self) -> Result<(), TeamError> {
@@ -211,10 +211,10 @@ mod tests {
             for mut team in teams(3) {
                 scope.spawn(move || {
                     for round in 0..500u64 {
-                        let card = [round * 10 + u64::from(team.rank()); 16];
-                        let cards = team.exchange(&card).unwrap();
-                        let expected: Vec<Card> = (0..3).map(|rank| [round * 10 + rank; 16]).collect();
-                        assert_eq!(cards, expected);
+                        let record = [round * 10 + u64::from(team.rank()); 16];
+                        let records = team.exchange(&record).unwrap();
+                        let expected: Vec<Record> = (0..3).map(|rank| [round * 10 + rank; 16]).collect();
+                        assert_eq!(records, expected);
                         if round % 3 == 0 {
                             team.barrier().unwrap();
                         }

@@ -1,6 +1,6 @@
 //! Ranks that mpirun started, where MPI is one of the engines.
 
-use super::{Card, Team, TeamError};
+use super::{Record, Team, TeamError};
 use crate::mpi::{Mpi, MpiError};
 use oxccl_shared::abi::DataType;
 use std::ffi::c_int;
@@ -31,12 +31,12 @@ impl Team for MpiTeam {
         self.mpi.size()
     }
 
-    fn exchange(&mut self, mine: &Card) -> Result<Vec<Card>, TeamError> {
-        let mut all = vec![Card::default(); self.mpi.size() as usize];
+    fn exchange(&mut self, mine: &Record) -> Result<Vec<Record>, TeamError> {
+        let mut all = vec![Record::default(); self.mpi.size() as usize];
         let words = self.mpi.datatype(DataType::U64).unwrap_or(std::ptr::null_mut());
         let (count, world) = (mine.len() as c_int, self.mpi.world());
         let (send, recv) = (mine.as_ptr().cast(), all.as_mut_ptr().cast());
-        // SAFETY: `recv` has room for one card of 16 words per rank.
+        // SAFETY: `recv` has room for one record of 16 words per rank.
         let code = unsafe { (self.mpi.symbols().allgather)(send, count, words, recv, count, words, world) };
         self.mpi.check("MPI_Allgather", code)?;
         Ok(all)

@@ -9,7 +9,7 @@ use oxccl::topology::{PathKind, PathPolicy, Tables};
 use oxccl_shared::abi::DataType;
 use std::path::PathBuf;
 
-/// Without a form asked for, a page of text: the tree, who reaches whom how, the channels.
+/// By default, a page of text: the tree, the paths between devices, the channels.
 #[derive(Args, Clone, Debug)]
 pub struct TopoArgs {
     /// Topology in NCCL's format, as NCCL_TOPO_DUMP_FILE writes it, in place of this machine.
@@ -34,7 +34,7 @@ pub struct TopoArgs {
     #[arg(long, value_name = "FILE.svg")]
     pub svg: Option<PathBuf>,
     /// Explain how a call of so many bytes is carried out, such as all-reduce 4M: every algorithm and protocol with its modelled time,
-    /// what is excluded and why, what is chosen and by whom.
+    /// what is excluded and why, what is chosen and by which setting.
     #[arg(long, num_args = 2, value_names = ["COLLECTIVE", "BYTES"], conflicts_with_all = ["xml", "graph_xml", "log", "svg"])]
     pub explain: Vec<String>,
     /// With --explain: ranks, on each host's first GPUs. Default: one for each GPU, or for each processor where there is no GPU.

@@ -3,7 +3,8 @@
 //! Gives: the library's explanation of its choice.
 //! Never: decides anything: what is printed is what a communicator on that machine does.
 
-use super::{Machine, TopoArgs};
+use super::args::TopoArgs;
+use super::machine::Machine;
 use crate::cli::bytes;
 use crate::collective::Collective;
 use clap::ValueEnum;
@@ -71,7 +72,7 @@ pub fn on_gpus(args: &TopoArgs, machine: &Machine) -> Result<String, ExplainErro
     Ok(format!("{headline}\n{between}\n{}", facts.explain(&call)))
 }
 
-/// The least of what ranks have that use the device nearest to their GPU. What communicators take where nobody tells is 10 Gbit/s.
+/// The lowest bandwidth among ranks that use the NIC nearest to their GPU. Communicators assume 10 Gbit/s where it is unknown.
 fn network(machine: &Machine) -> NetSpeed {
     let Machine { system, paths, .. } = machine;
     let nearest = |gpu: usize| paths.local_net(system, gpu, 0).map(|net| system.net(system.nets[net]));

@@ -3,7 +3,7 @@
 //! Gives: lines as NCCL logs them with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=GRAPH, to be compared with `diff`.
 //! Never: prefixes of time, host or process.
 
-use super::Machine;
+use super::machine::Machine;
 use oxccl::topology::JoinError;
 use oxccl::topology::search::{Graph, Lane};
 use oxccl_shared::algo::tree::TreeLinks;

@@ -4,6 +4,7 @@
 //! Never: a communicator, or a GPU where there is a file.
 
 mod args;
+mod machine;
 mod text;
 mod processors;
 mod log;
@@ -14,12 +15,11 @@ pub use args::TopoArgs;
 
 use crate::complain::complain;
 use crate::say::say;
+use machine::Machine;
 use oxccl::topology::detect::{self, NvmlError};
 use oxccl::topology::search::Graphs;
 use oxccl::topology::xml::{XmlError, read_graphs, read_text, read_topology, write_graphs, write_topology};
-use oxccl::topology::{
-    Agreed, Channels, HostLanes, Inventory, JoinError, PathPolicy, Paths, Summary, System, SystemError,
-};
+use oxccl::topology::{Inventory, JoinError, PathPolicy, Paths, System, SystemError};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -47,15 +47,6 @@ enum TopoError {
     Skeleton { option: &'static str, path: PathBuf, gpus: usize },
 }
 
-/// A machine and what was found out about it.
-struct Machine {
-    /// As a title.
-    name: String,
-    system: System,
-    paths: Paths,
-    graphs: Graphs,
-}
-
 /// `oxccl topo`.
 pub fn topo(args: &TopoArgs) -> ExitCode {
     match run(args).and_then(|text| Ok(say(&text)?)) {
@@ -67,7 +58,7 @@ pub fn topo(args: &TopoArgs) -> ExitCode {
     }
 }
 
-/// What is to be printed.
+/// The text to print.
 fn run(args: &TopoArgs) -> Result<String, TopoError> {
     let Looked { name, mut inventory, policy, why_no_gpus } = look(args)?;
     inventory.number_ranks();
@@ -146,7 +137,7 @@ impl fmt::Display for WhyNoGpus {
     }
 }
 
-/// What there is to look at.
+/// The machine to show.
 struct Looked {
     /// As a title.
     name: String,
@@ -226,16 +217,4 @@ fn machine(
         read.into_iter().filter(|graph| !graph.lanes.is_empty()).for_each(|graph| graphs.replace(graph));
     }
     Ok(Machine { name, system, paths, graphs })
-}
-
-impl Machine {
-    /// What the ranks of `hosts` machines of this kind find out together.
-    fn agreed(&self, hosts: u32) -> Agreed {
-        Summary::new(&self.system, &self.paths, &self.graphs).of_hosts(hosts)
-    }
-
-    /// The channels of `hosts` machines of this kind, as NCCL has them.
-    fn channels(&self, hosts: u32) -> Result<Channels, JoinError> {
-        Channels::join(&HostLanes::new(&self.graphs).repeated(hosts))
-    }
 }

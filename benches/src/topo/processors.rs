@@ -55,7 +55,7 @@ fn of_class(devices: &[Device], wanted: u32) -> usize {
     devices.iter().map(below).sum()
 }
 
-/// The processors of a node, if its mask tells.
+/// The processors of a node, if its mask is known.
 fn processors(cpu: &Cpu) -> usize {
     let digits = cpu.affinity.iter().flat_map(|mask| mask.chars()).filter_map(|digit| digit.to_digit(16));
     digits.map(|digit| digit.count_ones() as usize).sum()

@@ -3,7 +3,7 @@
 //! Gives: a page for a terminal: the tree of devices, the paths between GPUs and to NICs, the channels.
 //! Never: colours or widths that a log file could not hold.
 
-use super::Machine;
+use super::machine::Machine;
 use oxccl::topology::System;
 use oxccl::topology::search::{Graph, Lane};
 use oxccl::topology::system::{CpuModel, LinkKind, NodeId, NodeKind};
@@ -34,7 +34,7 @@ pub fn headline(machine: &Machine) -> String {
     format!("{}: {gpus} (sm {}){switched}, {}", machine.name, system.sm_min(), rest_of(system))
 }
 
-/// What there is beside GPUs.
+/// The devices other than GPUs.
 fn rest_of(system: &System) -> String {
     let nets = system.nodes.iter().filter(|node| matches!(node.kind, NodeKind::Net(_)));
     format!("{}, {}", count(system.cpus.len(), "NUMA node"), count(nets.count(), "network device"))
@@ -45,7 +45,7 @@ pub fn below(system: &System, node: NodeId, up: Option<NodeId>) -> Vec<NodeId> {
     let links = system.node(node).links.iter().map(|id| system.link(*id));
     let down = links.filter(|link| Some(link.to) != up && is_down(system, node, link.kind, link.to));
     let mut down: Vec<NodeId> = down.map(|link| link.to).collect();
-    // Links are sorted by bandwidth; people look for devices by address, and for what is no PCI device last.
+    // Links are sorted by bandwidth, but a reader looks for devices by address; those without one come last.
     let is_apart = |id: &NodeId| matches!(system.node(*id).kind, NodeKind::Nic(bus_id) if bus_id.0 == 0);
     down.sort_by_key(|id| (is_apart(id), *id));
     down

@@ -3,7 +3,7 @@
 //! Gives: [`TuneArgs`], and the command line of the measurements that follow from it.
 //! Never: acts on it.
 
-use crate::cli::{Backend, PerfArgs, Transport, budget, bytes};
+use crate::cli::{Backend, PerfArgs, PerfLine, Transport, budget, bytes};
 use crate::collective::Collective;
 use clap::{Args, Parser};
 use oxccl::Func;
@@ -26,7 +26,7 @@ pub struct TuneArgs {
     /// Start this many processes on this machine.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1024))]
     pub ranks: Option<u32>,
-    /// Where to write what is fastest. Tables for other backends and numbers of ranks that are there already stay.
+    /// The file to write. It keeps the tables it has for other backends and numbers of ranks.
     #[arg(long, value_name = "FILE", default_value = "oxccl-tune.toml")]
     pub out: PathBuf,
     /// What to measure; several with commas between.
@@ -57,13 +57,6 @@ pub struct TuneArgs {
     pub transport: Transport,
 }
 
-/// `oxccl perf`'s arguments by themselves.
-#[derive(Parser)]
-struct PerfLine {
-    #[command(flatten)]
-    perf: PerfArgs,
-}
-
 impl TuneArgs {
     /// Bytes of the largest call.
     pub fn room(&self) -> usize {
@@ -78,7 +71,7 @@ impl TuneArgs {
         if is_there { spec.name().into() } else { format!("{};allreduce:ring", spec.name()) }
     }
 
-    /// What `oxccl perf` would be told to measure a candidate, or the library's own choice, over all sizes.
+    /// The arguments with which `oxccl perf` measures a candidate, or the library's own choice, over all sizes.
     pub fn perf(&self, candidate: Option<Candidate>, channels: Option<u16>) -> PerfArgs {
         let room = self.room().to_string();
         let mut perf = PerfLine::parse_from(["perf", "all-reduce", "--maxbytes", &room]).perf;

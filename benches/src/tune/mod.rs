@@ -6,6 +6,7 @@
 mod args;
 mod out;
 mod pick;
+mod found;
 mod sweep;
 mod show;
 
@@ -23,6 +24,7 @@ use crate::report::machine::Machine;
 use crate::say::say;
 use crate::spawn::{self, Seat};
 use crate::team::{LocalTeam, Team};
+use found::Found;
 use oxccl::Protocol;
 use oxccl::api::tune_file::{self, TuneError};
 use oxccl::plan::offered;
@@ -71,7 +73,7 @@ pub enum TuneRunError {
     Channels,
 }
 
-/// How much longer than its budget a run may last before its processes are killed: communicators, and what is under way.
+/// How much longer than its budget a run may last before its processes are killed: time for communicators and the last measurement.
 const OVERTIME: Duration = Duration::from_secs(120);
 
 /// `oxccl tune`.
@@ -128,7 +130,7 @@ fn check(args: &TuneArgs) -> Result<(), TuneRunError> {
     out::probe(&args.out).map_err(|error| TuneRunError::Write { path: args.out.clone(), error })
 }
 
-/// What is at `--out`, whose other tables are to stay.
+/// The file at `--out`, whose other tables stay.
 fn old_file(args: &TuneArgs) -> Result<TuneFile, TuneRunError> {
     match args.out.try_exists() {
         Ok(false) => Ok(TuneFile::default()),
@@ -162,18 +164,7 @@ fn rank(team: &mut dyn Team, place: (u32, u32), args: &TuneArgs) -> Result<u8, T
     }
 }
 
-/// Everything that was measured.
-pub struct Found {
-    backend: Backend,
-    ranks: u32,
-    machine: Machine,
-    ways: Vec<Way>,
-    collectives: Vec<(Collective, Vec<Row>)>,
-    /// What the library chooses by itself, by collective and size.
-    untuned: Vec<Vec<Option<Candidate>>>,
-}
-
-/// What there is to measure on a backend.
+/// The ways to measure on a backend.
 fn ways(backend: Backend, args: &TuneArgs) -> Vec<Way> {
     let funcs = || args.collectives.iter().map(|collective| func(*collective));
     // What goes between hosts only is not there: all ranks are on this one.
@@ -320,7 +311,7 @@ fn conclude(found: &Found, args: &TuneArgs) -> Result<(), TuneRunError> {
     file.replace(section);
     let text = file.to_text();
     if let Err(error) = out::replace(&args.out, &text) {
-        // It took minutes to measure: whoever reads this may save it elsewhere.
+        // It took minutes to measure: the user may save it elsewhere.
         say(&format!("\n{text}"))?;
         return Err(TuneRunError::Write { path: args.out.clone(), error });
     }

@@ -13,13 +13,13 @@ pub fn probe(path: &Path) -> io::Result<()> {
     std::fs::remove_file(beside)
 }
 
-/// Puts a file there, in place of the one that may be there.
+/// Writes a file, replacing an older one at once.
 pub fn replace(path: &Path, text: &str) -> io::Result<()> {
     let (mut file, beside) = open_beside(path)?;
     let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
     let done = written.and_then(|()| std::fs::rename(&beside, target(path)));
     if done.is_err() {
-        // What is left of it is of no use; the error says what happened.
+        // Half a file is of no use; the error says what happened.
         let _ = std::fs::remove_file(&beside);
     }
     done
@@ -62,7 +62,7 @@ mod tests {
         replace(&link, "two").unwrap();
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "two");
         assert!(link.is_symlink());
-        // Something that no file can take the place of.
+        // A folder: no file can replace it.
         let taken = directory.path().join("taken");
         std::fs::create_dir_all(taken.join("inside")).unwrap();
         assert!(replace(&taken, "three").is_err());

@@ -24,14 +24,14 @@ pub struct Times {
     pub is_rough: bool,
 }
 
-/// What was measured at one size: of each way, where it was.
+/// The measurements of one size, by way; none where a way was not measured.
 #[derive(Clone, Debug)]
 pub struct Row {
     pub bytes: u64,
     pub times: Vec<Option<Times>>,
 }
 
-/// Who was fastest before stays, unless somebody else is faster by more than the noise of a quiet machine.
+/// The winner of the size before stays, unless another way is faster by more than the noise of a quiet machine.
 const NOISE: f64 = 1.05;
 
 /// Which way is fastest at each size. Least times decide: other work lengthens rounds and never shortens one.

@@ -3,12 +3,12 @@
 //! Gives: lines for a terminal, and comments for the file.
 //! Never: decides what is fastest.
 
-use super::Found;
+use super::found::Found;
 use super::pick::{Row, Times, Way, winners};
 use crate::collective::Collective;
 use std::fmt::Write;
 
-/// What was fastest at each size, beside what the library chooses by itself.
+/// The fastest way at each size, beside the library's own choice.
 pub fn table(found: &Found) -> String {
     let mut out = String::new();
     for ((collective, rows), untuned) in found.collectives.iter().zip(&found.untuned) {

@@ -8,7 +8,7 @@ use super::pick::{Row, Times, Way};
 use crate::bench::{Bench, Case, MeasureError, WarmUp};
 use crate::budget::{Budget, rounds};
 use crate::collective::Collective;
-use crate::run::Measured;
+use crate::row::Measured;
 use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use oxccl_shared::abi::{DataType, RedOp};
 
@@ -82,7 +82,7 @@ fn size(
     }
     let each = |warm: &WarmUp| warm.seconds / f64::from(warm.iters);
     let fastest = |warm: &[WarmUp]| warm.iter().map(each).fold(f64::INFINITY, f64::min);
-    // Whoever seems hopeless may have been interrupted. What a warm-up says is the same on every rank, so all look again at the same
+    // A candidate that seems slow may have been interrupted. What a warm-up says is the same on every rank, so all look again at the same
     // ways, and give up the same.
     let limit = HOPELESS * fastest(&warm);
     for (at, (way, _)) in possible.iter().enumerate() {

@@ -5,7 +5,7 @@ use super::{Nccl, NcclError};
 use crate::collective::Collective;
 use crate::engine::{Call, EngineError, SetupError};
 use crate::gpu::engine::{GpuEngine, Seat, SeatCall};
-use crate::team::{Card, Team, bytes_of_card, card_of_bytes};
+use crate::team::{Record, Team, bytes_of_record, record_of_bytes};
 use oxccl_shared::abi::{DataType, RedOp};
 use std::ffi::{c_int, c_void};
 use std::rc::Rc;
@@ -279,13 +279,13 @@ impl Drop for NcclEngine {
 }
 
 fn agree_on_id(nccl: &Nccl, team: &mut dyn Team) -> Result<UniqueId, SetupError> {
-    let mut mine = Card::default();
+    let mut mine = Record::default();
     if team.rank() == 0 {
         let id = nccl.unique_id().map_err(EngineError::from)?;
-        mine = card_of_bytes(&id.internal.map(|c| c as u8));
+        mine = record_of_bytes(&id.internal.map(|c| c as u8));
     }
-    let cards = team.exchange(&mine)?;
-    Ok(UniqueId { internal: bytes_of_card(&cards[0]).map(|byte| byte as _) })
+    let records = team.exchange(&mine)?;
+    Ok(UniqueId { internal: bytes_of_record(&records[0]).map(|byte| byte as _) })
 }
 
 /// ncclDataType_t.

@@ -84,7 +84,7 @@ fn wire(pen: &mut Pen, system: &System, layout: &Layout, up: NodeId, down: NodeI
     let Some(link) = link_between(system, up, down, LinkKind::Pci) else { return };
     let ink = Ink::Link(LinkKind::Pci);
     let x = spot.x;
-    // What is no PCI device has no bandwidth of its own.
+    // Only PCI devices have a bandwidth of their own.
     let is_real = link.bw < 1000.0;
     pen.line([x, above.y + above.size[1]], [x, spot.y], ink, if is_real { stroke(link.bw) } else { 1.5 });
     if is_real {

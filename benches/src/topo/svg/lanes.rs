@@ -7,7 +7,7 @@
 use super::devices;
 use super::layout::Layout;
 use super::pen::{Anchor, Font, Ink, Pen};
-use crate::topo::Machine;
+use crate::topo::machine::Machine;
 use crate::topo::text::{distinct, ranges, rate};
 use oxccl::topology::search::{Graph, Lane, Pattern};
 
@@ -51,8 +51,8 @@ fn panel(pen: &mut Pen, machine: &Machine, layout: &Layout, graph: &Graph, top: 
     top + height
 }
 
-/// One row for each way through the machine, and the channels of each way. Lanes that differ in the port of a NIC only go
-/// the same way.
+/// One row for each path through the machine, and the channels of each path. Lanes that differ only in the port of a NIC take
+/// the same path.
 fn rows(machine: &Machine, layout: &Layout, graph: &Graph) -> (Vec<Row>, Vec<Vec<usize>>) {
     let lanes = if is_heads(graph) { heads(graph) } else { distinct(graph) };
     let flatness = if lanes.len() > 8 { 0.6 } else { 1.0 };

@@ -17,7 +17,7 @@ pub struct Spot {
     pub size: [f64; 2],
 }
 
-/// Everybody's place.
+/// The place of every device.
 pub struct Layout {
     pub left: f64,
     pub right: f64,

@@ -9,7 +9,7 @@ mod layout;
 mod devices;
 mod lanes;
 
-use super::Machine;
+use super::machine::Machine;
 use super::text::headline;
 use layout::Layout;
 use pen::{Anchor, Font, Ink, Pen};

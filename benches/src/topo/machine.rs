@@ -1,0 +1,28 @@
+//! Layer: topo / machine.
+//! Takes: a machine's system, paths and graphs.
+//! Gives: them to every form of output, and the channels of several such machines.
+//! Never: looks for devices.
+
+use oxccl::topology::search::Graphs;
+use oxccl::topology::{Agreed, Channels, HostLanes, JoinError, Paths, Summary, System};
+
+/// A machine and its channels.
+pub struct Machine {
+    /// As a title.
+    pub name: String,
+    pub system: System,
+    pub paths: Paths,
+    pub graphs: Graphs,
+}
+
+impl Machine {
+    /// What the ranks of `hosts` such machines agree on.
+    pub fn agreed(&self, hosts: u32) -> Agreed {
+        Summary::new(&self.system, &self.paths, &self.graphs).of_hosts(hosts)
+    }
+
+    /// The channels of `hosts` such machines, as NCCL has them.
+    pub fn channels(&self, hosts: u32) -> Result<Channels, JoinError> {
+        Channels::join(&HostLanes::new(&self.graphs).repeated(hosts))
+    }
+}
