@@ -49,6 +49,21 @@ pub fn identifiers(code: &str) -> impl Iterator<Item = &str> {
     code.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|word| !word.is_empty())
 }
 
+/// The names that a line of code defines as items: `x` of `fn x`, `struct x`, `macro_rules! x`.
+pub fn defined_names(code: &str) -> impl Iterator<Item = &str> {
+    const KEYWORDS: [&str; 10] =
+        ["fn", "struct", "enum", "union", "trait", "type", "const", "static", "mod", "macro_rules"];
+    let words = || identifiers(code);
+    words()
+        .zip(words().skip(1))
+        // `const fn x` and `static mut X` name something else than their second word.
+        .filter(|(key, name)| KEYWORDS.contains(key) && !KEYWORDS.contains(name) && *name != "mut")
+        .map(|(_, name)| name)
+        .chain(
+            words().skip_while(|word| *word != "mut").skip(1).take(usize::from(code.contains("static mut "))),
+        )
+}
+
 /// Where a path such as `std::env` is named as whole segments.
 pub fn names_path(code: &str, path: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
@@ -59,7 +74,7 @@ pub fn names_path(code: &str, path: &str) -> bool {
     })
 }
 
-/// Replaces everything inside comments, strings and character literals by spaces; line breaks stay.
+/// Replaces the text of comments, strings and character literals by spaces; line breaks stay.
 fn blank(text: &str) -> String {
     let bytes: Vec<char> = text.chars().collect();
     let mut out = String::with_capacity(text.len());

@@ -8,6 +8,9 @@ use crate::cmd::Cmd;
 use anyhow::{Context, Result};
 use std::path::Path;
 
+/// The library crates' sources.
+pub const LIBRARY: &[&str] = &["shared/src/", "device/src/", "host/src/"];
+
 /// Every text file of the repository.
 pub struct Tree {
     pub files: Vec<File>,
@@ -36,7 +39,7 @@ impl Tree {
         let mut files = Vec::new();
         for path in &paths {
             let bytes = std::fs::read(root.join(path)).with_context(|| format!("cannot read {path}"))?;
-            // What is not UTF-8 is no text of ours.
+            // Files that are not UTF-8 are no source text.
             if let Ok(text) = String::from_utf8(bytes) {
                 files.push(File::new(path, text));
             }

@@ -1,9 +1,9 @@
 //! Layer: xtask / tidy / rules.
 //! Takes: the host crate's sources.
-//! Gives: the rules on who may know whom: a pure plan, transports without line formats, modules that depend downward.
+//! Gives: the rules on which module may use which: a pure plan, transports without line formats, modules that depend downward.
 //! Never: judges the other crates' order: cargo holds that no crate knows one above it.
 
-use crate::tidy::Findings;
+use crate::tidy::finding::Findings;
 use crate::tidy::source::{Source, identifiers, names_path};
 use crate::tidy::tree::Tree;
 

@@ -1,11 +1,11 @@
 //! Layer: xtask / tidy / rules.
-//! Takes: paths, manifests, module docs, Markdown pages.
+//! Takes: paths, manifests, module docs.
 //! Gives: the rules on the shape of the repository.
 //! Never: looks inside a function.
 
-use super::LIBRARY;
-use crate::tidy::Findings;
-use crate::tidy::tree::Tree;
+use crate::tidy::finding::Findings;
+use crate::tidy::source::Source;
+use crate::tidy::tree::{LIBRARY, Tree};
 
 const DOC_WORDS: [&str; 4] = ["Layer:", "Takes:", "Gives:", "Never:"];
 
@@ -103,62 +103,29 @@ pub fn lints(tree: &Tree, findings: &mut Findings) {
     }
 }
 
-/// Roots that, at the start of a path in back quotes, make it a path of this repository.
-const ROOTS: &[&str] = &["shared/", "device/", "host/", "xtask/", "tests/", "benches/", "docs/", ".ci/"];
-
-pub fn doc_paths(tree: &Tree, findings: &mut Findings) {
-    // A measurement is of its day and a record of its decision; both may name what has moved since.
-    let is_history = |path: &str| path.starts_with("docs/measurements/") || path == "docs/changelog.md";
-    for file in tree.files.iter().filter(|file| file.path.ends_with(".md") && !is_history(&file.path)) {
-        for (i, line) in file.text.lines().enumerate() {
-            for path in quoted_paths(line).chain(linked_paths(&file.path, line)) {
-                if !tree.exists(&path) {
-                    findings.hard(
-                        &file.path,
-                        i + 1,
-                        format!(
-                            "`{path}` does not exist: a page names only what the \
-                        reader can open"
-                        ),
-                    );
-                }
-            }
+/// `tests/Cargo.toml` names its programs, so that many files are linked once; what it misses would never run.
+pub fn test_programs(tree: &Tree, findings: &mut Findings) {
+    const FOLDER: &str = "tests/tests/";
+    let Some(manifest) = tree.file("tests/Cargo.toml") else { return };
+    let named = |path: &str| {
+        manifest.text.contains(&format!("path = \"{}\"", path.strip_prefix("tests/").unwrap_or(path)))
+    };
+    let roots: Vec<&Source> =
+        tree.rust_below(&[FOLDER]).filter(|(path, _)| named(path)).map(|(_, source)| source).collect();
+    for (path, _) in tree.rust_below(&[FOLDER]).filter(|(path, _)| !named(path)) {
+        let inner = path[FOLDER.len()..].trim_end_matches(".rs");
+        // Deeper files are modules of a folder's first file, without which it does not compile.
+        let module = inner.strip_suffix("/mod").unwrap_or(inner);
+        let line = format!("mod {module};");
+        let is_module = roots.iter().any(|root| root.code.iter().any(|code| code.trim() == line));
+        if !module.contains('/') && !is_module {
+            findings.hard(
+                path,
+                0,
+                "in no test program: it is neither named in tests/Cargo.toml nor a module of a file named there",
+            );
         }
     }
-}
-
-/// Paths in back quotes; those with a placeholder or a wildcard are no paths.
-fn quoted_paths(line: &str) -> impl Iterator<Item = String> {
-    let inside = line.split('`').skip(1).step_by(2);
-    inside
-        .filter(|text| ROOTS.iter().any(|root| text.starts_with(root)))
-        .filter(|text| !text.contains(['<', '*', ' ', '{']))
-        .map(|text| text.split(':').next().unwrap_or(text).to_string())
-}
-
-/// Targets of relative links, from the repository's root.
-fn linked_paths(page: &str, line: &str) -> impl Iterator<Item = String> {
-    let folder = page.rsplit_once('/').map_or("", |(folder, _)| folder);
-    let targets = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
-    targets
-        .filter(|target| {
-            !target.contains("://") && !target.starts_with('#') && !target.starts_with("mailto:")
-        })
-        .map(move |target| resolve(folder, target.split('#').next().unwrap_or(target)))
-}
-
-fn resolve(folder: &str, target: &str) -> String {
-    let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
-    for part in target.split('/') {
-        match part {
-            "" | "." => {}
-            ".." => {
-                parts.pop();
-            }
-            name => parts.push(name),
-        }
-    }
-    parts.join("/")
 }
 
 #[cfg(test)]
@@ -190,10 +157,15 @@ mod tests {
     }
 
     #[test]
-    fn pages_name_only_what_exists() {
-        let page = "See `host/src/lib.rs`, `host/src/gone.rs`, `shared/src/<x>.rs`, [a](../README.md), [b](no.md#x).";
-        let hits = found("doc-paths", &[("docs/a.md", page), ("host/src/lib.rs", ""), ("README.md", "")]);
-        let named: Vec<&str> = hits.iter().filter_map(|hit| hit.message.split('`').nth(1)).collect();
-        assert_eq!(named, ["host/src/gone.rs", "docs/no.md"]);
+    fn a_test_file_in_no_program_is_found() {
+        let manifest = ("tests/Cargo.toml", "[[test]]\nname = \"suite\"\npath = \"tests/suite.rs\"\n");
+        let suite = ("tests/tests/suite.rs", "mod kill;\nmod groups;\n// mod lost;\n");
+        let known =
+            [("tests/tests/kill.rs", ""), ("tests/tests/groups/mod.rs", ""), ("tests/tests/groups/a.rs", "")];
+        let lost = [("tests/tests/lost.rs", ""), ("tests/tests/gone/mod.rs", "")];
+        let tree: Vec<_> = [manifest, suite].into_iter().chain(known).chain(lost).collect();
+        let hits = found("test-programs", &tree);
+        let paths: Vec<&str> = hits.iter().map(|hit| hit.path.as_str()).collect();
+        assert_eq!(paths, ["tests/tests/lost.rs", "tests/tests/gone/mod.rs"]);
     }
 }

@@ -3,7 +3,7 @@
 //! Gives: the size rules: a file is one idea, a function fits a screen.
 //! Never: counts blank lines and comments of a function against it; it counts those of a file.
 
-use crate::tidy::Findings;
+use crate::tidy::finding::Findings;
 use crate::tidy::source::{Source, identifiers, item_end};
 use crate::tidy::tree::Tree;
 

@@ -3,10 +3,9 @@
 //! Gives: the rules on words that must not be there.
 //! Never: finds itself: the words stand here in literals, and comments are searched only outside xtask.
 
-use super::LIBRARY;
-use crate::tidy::Findings;
+use crate::tidy::finding::Findings;
 use crate::tidy::source::identifiers;
-use crate::tidy::tree::Tree;
+use crate::tidy::tree::{LIBRARY, Tree};
 
 const MARKERS: [&str; 3] = ["TODO", "FIXME", "XXX"];
 const HOLES: [&str; 3] = ["todo!", "unimplemented!", "dbg!"];
@@ -31,6 +30,55 @@ pub fn unfinished(tree: &Tree, findings: &mut Findings) {
             }
         }
     }
+}
+
+/// Words that the project made up, and the field's words for them.
+const OWN_WORDS: &[(&str, &str)] = &[
+    ("annex", "unpack buffer"),
+    ("glance", "abort check"),
+    ("heir", "successor"),
+    ("heirs", "successors"),
+    ("nap", "sleep, back-off"),
+    ("prologue", "operation header"),
+    ("repertoire", "kernel set"),
+    ("voice", "policy"),
+    ("whereabouts", "locality"),
+];
+
+/// In code, comments and pages; records of a day keep the words of their day.
+pub fn field_words(tree: &Tree, findings: &mut Findings) {
+    let is_exempt = |path: &str| {
+        path.starts_with("xtask/src/tidy/")
+            || path.starts_with("docs/measurements/")
+            || path.starts_with("docs/adr/")
+            || path == "docs/changelog.md"
+    };
+    let is_read = |path: &str| path.ends_with(".rs") || path.ends_with(".md");
+    for file in tree.files.iter().filter(|file| is_read(&file.path) && !is_exempt(&file.path)) {
+        for (i, line) in file.text.lines().enumerate() {
+            let words = words_of(line);
+            if let Some((own, field)) = OWN_WORDS.iter().find(|(own, _)| words.iter().any(|word| word == own))
+            {
+                findings.soft(&file.path, i + 1, format!("`{own}`: the field says {field}"));
+            }
+        }
+    }
+}
+
+/// The words of a line in lower case, those of identifiers one by one.
+fn words_of(line: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut was_lower = false;
+    for c in line.chars() {
+        if !c.is_ascii_alphabetic() || (c.is_ascii_uppercase() && was_lower) {
+            words.push(String::new());
+        }
+        if c.is_ascii_alphabetic() {
+            words.last_mut().expect("starts with one").push(c.to_ascii_lowercase());
+        }
+        was_lower = c.is_ascii_lowercase();
+    }
+    words
 }
 
 const PRINTERS: [&str; 4] = ["println!", "print!", "eprintln!", "eprint!"];
@@ -75,5 +123,15 @@ mod tests {
         assert_eq!(found("printing", &[("host/src/a.rs", text)]).len(), 2);
         assert!(found("printing", &[("benches/src/main.rs", text)]).is_empty());
         assert!(found("printing", &[("host/src/a.rs", "fn f() { my_println!(x); print(y) }")]).is_empty());
+    }
+
+    #[test]
+    fn the_fields_words_are_asked_for_in_identifiers_too() {
+        let text =
+            "// Each nap is short.\nstruct KernelRepertoire;\nlet heirs_of = 1;\nlet snapshot = kidnap;\n";
+        let lines =
+            |path| found("field-words", &[(path, text)]).iter().map(|hit| hit.line).collect::<Vec<_>>();
+        assert_eq!(lines("host/src/a.rs"), [1, 2, 3]);
+        assert!(lines("docs/changelog.md").is_empty());
     }
 }
