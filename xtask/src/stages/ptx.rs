@@ -36,7 +36,8 @@ pub fn all() -> Result<Outcome> {
     };
     tally += if ptx::build(&options)? { Tally::ONE_PASSED } else { Tally::ONE_FAILED };
     let tests = Cmd::cargo()
-        .args("test --locked --package oxccl-tests --test pure --no-fail-fast")
+        // The whole workspace is named so that what the stage `tests` built is used again.
+        .args("test --workspace --locked --test pure --no-fail-fast")
         .args("-- --ignored needs_ptx")
         .env("OXCCL_PTX_PATH", out.join("oxccl.oxptx").to_string_lossy())
         .deadline(Duration::from_secs(900));
