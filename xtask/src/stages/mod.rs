@@ -150,8 +150,9 @@ pub fn run(options: &Options) -> Result<bool> {
     let wanted: Vec<&Stage> = STAGES.iter().filter(|stage| options.wants(stage)).collect();
     let wanted_count = wanted.len();
     let has_failed = AtomicBool::new(false);
+    let goes_on = || options.keep_going || !has_failed.load(Ordering::Relaxed);
     let unless_failed = |stage: &Stage| {
-        if has_failed.load(Ordering::Relaxed) && !options.keep_going {
+        if !goes_on() {
             return None;
         }
         let report = run_stage(stage);
@@ -160,7 +161,7 @@ pub fn run(options: &Options) -> Result<bool> {
     };
     let (beside, alone): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|stage| stage.is_beside);
     let mut reports: Vec<Report> = alone.into_iter().filter_map(unless_failed).collect();
-    if beside.len() > 1 && !(has_failed.load(Ordering::Relaxed) && !options.keep_going) {
+    if beside.len() > 1 && goes_on() {
         let names: Vec<&str> = beside.iter().map(|stage| stage.name).collect();
         eprintln!("\n=== {BESIDE} at a time, each shown when it has ended: {}", names.join(", "));
     }

@@ -223,13 +223,13 @@ impl<'a> Reader<'a> {
     }
 
     fn add(&mut self, line: usize, path: Vec<&'a str>) {
-        if let Some(path) = self.from_file(path) {
+        if let Some(path) = self.seen_from_file(path) {
             self.module.uses.push(Use { line, path });
         }
     }
 
     /// The path as the file's own module would write it; `None` for one into the file itself.
-    fn from_file(&self, mut path: Vec<&'a str>) -> Option<Vec<&'a str>> {
+    fn seen_from_file(&self, mut path: Vec<&'a str>) -> Option<Vec<&'a str>> {
         let ups = path.iter().take_while(|name| **name == "super").count();
         if self.inline.is_empty() || !["super", "self"].contains(&path[0]) {
             return Some(path);
@@ -268,7 +268,7 @@ impl<'a> Reader<'a> {
                 }
                 "*" => {
                     self.at += 1;
-                    self.module.globs.extend(self.from_file(path));
+                    self.module.globs.extend(self.seen_from_file(path));
                     return;
                 }
                 name if is_name(name) && name != "as" => {
@@ -294,7 +294,7 @@ impl<'a> Reader<'a> {
         if !is_reexport {
             self.add(line, path.clone());
         }
-        if let Some(path) = self.from_file(path) {
+        if let Some(path) = self.seen_from_file(path) {
             self.module.bindings.insert(name, path);
         }
     }

@@ -17,8 +17,8 @@ struct Defined<'a> {
     names: BTreeSet<&'a str>,
     /// Functions, constants, fields and variants, with their type or trait.
     members: BTreeSet<(&'a str, &'a str)>,
-    /// A type and a trait that it implements.
-    implemented: BTreeSet<(&'a str, &'a str)>,
+    /// A type and a trait that it implements, or an alias and its type: what the second has, the first has too.
+    inherits: BTreeSet<(&'a str, &'a str)>,
 }
 
 impl<'a> Symbols<'a> {
@@ -34,16 +34,17 @@ impl<'a> Symbols<'a> {
             Some((owner, member)) => {
                 let owner = owner.rsplit("::").next().unwrap_or(owner);
                 self.below(path).any(|file| file.members.contains(&(owner, member)))
-                    || self.is_provided(owner, member)
+                    || self.is_inherited(owner, member)
             }
         }
     }
 
-    /// Whether a trait that `owner` implements anywhere provides `member`.
-    fn is_provided(&self, owner: &str, member: &str) -> bool {
-        let traits = self.files.values().flat_map(|file| &file.implemented);
-        let mut traits = traits.filter(|(subject, _)| *subject == owner);
-        traits.any(|(_, name)| self.files.values().any(|file| file.members.contains(&(name, member))))
+    /// Whether a trait that `owner` implements, or the type that it is an alias of, has `member`.
+    fn is_inherited(&self, owner: &str, member: &str) -> bool {
+        let pairs = self.files.values().flat_map(|file| &file.inherits);
+        let mut bases =
+            pairs.filter(|(subject, base)| *subject == owner && *base != owner).map(|(_, base)| *base);
+        bases.any(|base| self.files.values().any(|file| file.members.contains(&(base, member))))
     }
 
     fn below<'s>(&'s self, path: &'s str) -> impl Iterator<Item = &'s Defined<'a>> {
@@ -61,9 +62,10 @@ impl<'a> Defined<'a> {
         let mut defined = Defined::default();
         for (i, code) in source.code.iter().enumerate() {
             defined.names.extend(defined_names(code));
+            defined.inherits.extend(alias(code));
             let Some(head) = Head::of(code) else { continue };
             if let Some(name) = head.implements {
-                defined.implemented.insert((head.subject, name));
+                defined.inherits.insert((head.subject, name));
             }
             for line in &source.code[i..=item_end(&source.code, i)] {
                 let inside = defined_names(line).chain(head.has_fields.then(|| field(line)).flatten());
@@ -110,6 +112,12 @@ impl<'a> Head<'a> {
     }
 }
 
+/// `A` and `B` of `type A<T> = m::B<T>;`.
+fn alias(code: &str) -> Option<(&str, &str)> {
+    let (name, target) = code.split_once("type ")?.1.split_once('=')?;
+    Some((identifiers(name).next()?, last_segment(target.split(';').next()?)?))
+}
+
 /// `b` of `a::b<c> where d`.
 fn last_segment(path: &str) -> Option<&str> {
     let end = path.find(['<', '{', '(']).unwrap_or(path.len());
@@ -152,7 +160,10 @@ mod tests {
                     unsafe impl super::Give for Ring<'_, X> {\n    fn given() {}\n}\n";
         let tree = Tree::of(&[
             ("host/src/a/ring.rs", text),
-            ("host/src/b.rs", "pub trait Give {\n    fn more(&self) {}\n}"),
+            (
+                "host/src/b.rs",
+                "pub trait Give {\n    fn more(&self) {}\n}\npub type Circle = super::Ring<'static, u8>;",
+            ),
         ]);
         let symbols = Symbols::of(&tree);
         for known in ["Ring", "walk", "Ring::walk", "Ring::given", "Ring::len", "Kind::Two", "Ring::more"] {
@@ -161,6 +172,7 @@ mod tests {
         for unknown in ["Give", "Ring::wlak", "Kind::Three", "wlak"] {
             assert!(!symbols.has("host/src/a", unknown), "{unknown}");
         }
+        assert!(symbols.has("", "Circle::walk") && !symbols.has("", "Circle::wlak"));
         assert!(symbols.has("", "Give::more") && !symbols.has("host/src/b.rs", "Ring"));
     }
 }
