@@ -14,7 +14,7 @@ use crate::net::{NetConfig, NetError};
 use crate::proxy::Links;
 use crate::topology::JoinError;
 use crate::transport::p2p::P2pError;
-use crate::transport::{Allowed, PeerInfo, TransportKind};
+use crate::transport::{Allowed, PeerInfo, RefusedNet, TRANSPORTS, TransportError, TransportKind};
 use crate::wire::Message;
 use oxccl_shared::abi::{ConnLayout, Rank};
 use std::sync::Arc;
@@ -122,6 +122,24 @@ pub enum ConnectError {
     },
 }
 
+impl ConnectError {
+    /// What a transport of this rank said.
+    pub(in crate::channel) fn of_transport(rank: u32, error: TransportError) -> ConnectError {
+        match error {
+            TransportError::Memory(source) => ConnectError::Memory { rank, source },
+            TransportError::Gone { peer } => {
+                ConnectError::PeerFailed { peer, why: "its memory is gone".to_owned() }
+            }
+            TransportError::Malformed { peer } => ConnectError::Malformed { peer },
+            TransportError::Net(refused) => {
+                let RefusedNet { peer, source } = *refused;
+                ConnectError::Net { rank, peer, source: Box::new(source) }
+            }
+            TransportError::Bootstrap(error) => ConnectError::Bootstrap(error),
+        }
+    }
+}
+
 impl From<SurveyError> for ConnectError {
     fn from(error: SurveyError) -> ConnectError {
         ConnectError::Survey(Box::new(error))
@@ -200,10 +218,8 @@ pub fn connect(bootstrap: &Bootstrap, wanted: &Wanted<'_>) -> Result<Connected, 
     let file = agree(bootstrap, wanted, made)?;
     let opened = wiring.open_peers();
     agree(bootstrap, wanted, opened)?;
-    let streamed = wiring.open_streams(bootstrap);
-    agree_or_leave(bootstrap, wanted, streamed)?;
-    let networked = wiring.open_networks(bootstrap);
-    agree_or_leave(bootstrap, wanted, networked)?;
+    let connected = TRANSPORTS.into_iter().try_for_each(|transport| wiring.connect_by(transport, bootstrap));
+    agree_or_leave(bootstrap, wanted, connected)?;
     if wiring.wants_collnet() {
         let offer = agree(bootstrap, wanted, wiring.offer_collnet())?;
         let joined = wiring.join_collnet(bootstrap, offer);

@@ -7,7 +7,6 @@ mod graph;
 mod inbox;
 mod agree;
 mod connect;
-mod networks;
 mod collnet;
 mod wiring;
 pub mod device;

@@ -1,45 +1,27 @@
 //! The connections of one rank as they come into being.
 
+mod halves;
+
 use super::collnet::Reducing;
 use super::connect::{ConnectError, Connected, Wanted};
 use super::graph::Graph;
 use super::inbox::{ConnKey, Inbox};
-use super::networks::Dialing;
 use crate::bootstrap::Bootstrap;
 use crate::launch::{Channel, NetLinks};
 use crate::mem::{self, MemError, Segment, ShmFile, ShmName};
-use crate::net::stream::{StreamRecv, StreamSend};
-use crate::net::{Whereabouts, find, nearest};
-use crate::proxy::progress::{Place, ProxyBlock, ProxyChannel, ProxyEnd, ProxyParts, RecvEnd, SendEnd};
-use crate::proxy::{LinkGroup, Links};
-use crate::transport::{PeerInfo, TransportKind, stream_layout};
+use crate::net::Whereabouts;
+use crate::proxy::Links;
+use crate::transport::{
+    Asked, Asking, Memory, PeerInfo, TRANSPORTS, Transport, TransportKind, Wires, transport_of,
+};
 use oxccl_device::coll::TreeEnds;
 use oxccl_device::conn::{RecvConn, SendConn};
-use oxccl_shared::abi::{ChannelId, ConnLayout, Rank};
+use oxccl_shared::abi::{ConnLayout, Rank};
 use oxccl_shared::algo::direct;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// A connection's name and the rank at its other end.
 type Conn = (ConnKey, u32);
-
-/// What the streams of connections are for, as the bootstrap's handshake says it.
-const PURPOSE: u32 = 1;
-
-/// The local blocks of streams, one after the other.
-struct StreamMemory {
-    segment: Arc<Segment>,
-    used_bytes: usize,
-}
-
-impl StreamMemory {
-    fn place(&mut self, layout: ConnLayout) -> NonNull<u8> {
-        let base = self.segment.base().wrapping_add(self.used_bytes);
-        self.used_bytes += layout.total_bytes();
-        // SAFETY: an address within a mapping is not null.
-        unsafe { NonNull::new_unchecked(base) }
-    }
-}
 
 pub(super) struct Wiring<'a> {
     pub(super) wanted: &'a Wanted<'a>,
@@ -80,6 +62,13 @@ impl<'a> Wiring<'a> {
         chosen.unwrap_or(TransportKind::InProcess)
     }
 
+    /// The transports by which this rank reaches others.
+    fn in_use(&self) -> impl Iterator<Item = &'static dyn Transport> {
+        let Wanted { rank, nranks, .. } = *self.wanted;
+        let reaches = move |kind| (0..nranks).any(|peer| peer != rank && self.kind(rank, peer) == kind);
+        TRANSPORTS.into_iter().filter(move |transport| reaches(transport.kind()))
+    }
+
     fn is_local(&self, a: u32, b: u32) -> bool {
         a != b && !self.kind(a, b).is_remote()
     }
@@ -103,13 +92,13 @@ impl<'a> Wiring<'a> {
 
     /// Makes the inbox that local peers write into, and our ends of it.
     pub fn make_memory(&mut self) -> Result<Option<ShmFile>, ConnectError> {
-        let Wanted { rank, nranks, comm_hash, .. } = *self.wanted;
+        let Wanted { rank, comm_hash, .. } = *self.wanted;
         let inbox = self.local_inbox(rank);
         if inbox.entries.is_empty() {
             return Ok(None);
         }
-        let has = |kind| (0..nranks).any(|peer| peer != rank && self.kind(rank, peer) == kind);
-        let (segment, file) = if has(TransportKind::Shm) {
+        let needs = self.in_use().map(|transport| transport.memory()).max();
+        let (segment, file) = if needs == Some(Memory::File) {
             mem::sweep_stale();
             let name = ShmName::new(comm_hash, Rank(rank));
             let made = Segment::shm_create(&name, inbox.len_bytes);
@@ -120,8 +109,9 @@ impl<'a> Wiring<'a> {
             (made.map_err(|error| self.memory_error(error))?, None)
         };
         let segment = Arc::new(segment);
-        if has(TransportKind::InProcess) {
-            mem::publish((comm_hash, Rank(rank)), &segment).map_err(|error| self.memory_error(error))?;
+        for transport in self.in_use() {
+            let shown = transport.show((comm_hash, Rank(rank)), &segment);
+            shown.map_err(|error| self.memory_error(error))?;
         }
         for entry in &inbox.entries {
             let base = segment.base().wrapping_add(entry.offset);
@@ -139,17 +129,11 @@ impl<'a> Wiring<'a> {
     pub fn open_peers(&mut self) -> Result<(), ConnectError> {
         let Wanted { rank, comm_hash, nranks, .. } = *self.wanted;
         for peer in (0..nranks).filter(|peer| *peer != rank) {
-            if !self.is_local(rank, peer) {
-                continue;
-            }
             let inbox = self.local_inbox(peer);
-            let segment = if self.kind(rank, peer) == TransportKind::InProcess {
-                mem::lookup((comm_hash, Rank(peer)))
-                    .ok_or_else(|| ConnectError::PeerFailed { peer, why: "its memory is gone".to_owned() })?
-            } else {
-                let opened = Segment::shm_open(&ShmName::new(comm_hash, Rank(peer)), inbox.len_bytes);
-                Arc::new(opened.map_err(|error| self.memory_error(error))?)
-            };
+            let Some(transport) = transport_of(self.kind(rank, peer)) else { continue };
+            let opened = transport.open((comm_hash, Rank(peer)), inbox.len_bytes);
+            let opened = opened.map_err(|error| ConnectError::of_transport(rank, error))?;
+            let Some(segment) = opened else { continue };
             for entry in inbox.entries.iter().filter(|entry| entry.from == rank) {
                 let base = segment.base().wrapping_add(entry.offset);
                 // SAFETY: as in `make_memory`, seen from the producer: the layout was computed alike, the segment's length
@@ -162,128 +146,49 @@ impl<'a> Wiring<'a> {
         Ok(())
     }
 
-    /// Opens a stream for every connection to or from another host.
-    pub fn open_streams(&mut self, bootstrap: &Bootstrap) -> Result<(), ConnectError> {
-        let rank = self.wanted.rank;
-        let conns = |inbound| self.remote_conns(TransportKind::Tcp, inbound);
+    /// Connects the halves of all connections that go by this transport.
+    pub fn connect_by(
+        &mut self,
+        transport: &'static dyn Transport,
+        bootstrap: &Bootstrap,
+    ) -> Result<(), ConnectError> {
+        let Wanted { rank, net, net_timeout: timeout, .. } = *self.wanted;
+        let conns = |inbound| self.remote_conns(transport.kind(), inbound);
         let (to, from) = (conns(false), conns(true));
-        let mut groups: Vec<LinkGroup> = (0..=self.channels.len()).map(|_| LinkGroup::default()).collect();
-        let Some(mut memory) = self.stream_memory(&to, &from)? else { return Ok(()) };
-        let broken = |source| ConnectError::Stream { rank, source };
-        for &(key, peer) in &to {
-            let (layout, stream) =
-                (self.layout(key), bootstrap.connect_stream(Rank(peer), PURPOSE, key.tag())?);
-            let base = memory.place(layout);
-            // SAFETY: `stream_memory` made room for every connection, zeroed and 128-byte aligned; `memory` keeps it mapped as
-            // long as the ends. The kernel is its only producer, the link its only consumer.
-            let (mut conn, link) = unsafe {
-                (
-                    SendConn::new(Rank(peer), base.as_ptr(), layout),
-                    StreamSend::new(stream, Rank(peer), base, layout),
-                )
-            };
-            conn.is_streamed = true;
-            groups[key.link_group()].send.push(link.map_err(broken)?);
-            self.outbound_bytes[peer as usize] += layout.total_bytes();
-            self.channel(key).send.push(conn);
+        let Some(mut halves) = self.halves(transport, &to, &from)? else { return Ok(()) };
+        let asking = |conns: &[Conn]| -> Vec<Asking> {
+            conns.iter().map(|(key, peer)| Asking { tag: key.tag(), peer: *peer }).collect()
+        };
+        let (to_asked, from_asked) = (&asking(&to)[..], &asking(&from)[..]);
+        let place = self.place_of_rank();
+        let asked = Asked { bootstrap, to: to_asked, from: from_asked, net, place, timeout };
+        let wires = transport.connect(&asked).map_err(|error| ConnectError::of_transport(rank, error))?;
+        match wires {
+            Wires::None => {}
+            Wires::Streams { to: to_streams, from: from_streams } => {
+                let to = to.into_iter().zip(to_streams).collect();
+                self.attach_streams(
+                    transport,
+                    &mut halves,
+                    to,
+                    from.into_iter().zip(from_streams).collect(),
+                )?;
+            }
+            Wires::Comms { to: to_comms, from: from_comms } => {
+                let to = to.into_iter().zip(to_comms).collect();
+                self.attach_network(transport, &mut halves, to, from.into_iter().zip(from_comms).collect())?;
+            }
         }
-        for &(key, peer) in &from {
-            let (layout, stream) =
-                (self.layout(key), bootstrap.accept_stream(Rank(peer), PURPOSE, key.tag())?);
-            let base = memory.place(layout);
-            // SAFETY: as above, with the link as producer and the kernel as consumer, both run by one thread.
-            let (conn, link) = unsafe {
-                (
-                    RecvConn::new(Rank(peer), base.as_ptr(), layout),
-                    StreamRecv::new(stream, Rank(peer), base, layout),
-                )
-            };
-            groups[key.link_group()].recv.push(link.map_err(broken)?);
-            self.inbound_bytes[peer as usize] += layout.total_bytes();
-            self.channel(key).recv.push(conn);
-        }
-        self.memory.push(memory.segment);
-        self.links = Links::new(groups);
+        self.memory.push(halves.segment);
         Ok(())
     }
 
-    /// Connects every rank that a network reaches, and puts a proxy behind the connections.
-    pub fn open_networks(&mut self, bootstrap: &Bootstrap) -> Result<(), ConnectError> {
-        let Wanted { rank, nranks, net, net_timeout: timeout, .. } = *self.wanted;
-        let conns = |inbound| self.remote_conns(TransportKind::Net, inbound);
-        let (to, from) = (conns(false), conns(true));
-        let Some(mut memory) = self.stream_memory(&to, &from)? else { return Ok(()) };
-        let (here, before) = (self.peers[rank as usize], &self.peers[..rank as usize]);
+    /// Where this rank is, seen from devices.
+    fn place_of_rank(&self) -> Whereabouts {
+        let rank = self.wanted.rank as usize;
+        let (here, before) = (self.peers[rank], &self.peers[..rank]);
         let beside = before.iter().filter(|peer| (peer.host, peer.numa_node) == (here.host, here.numa_node));
-        let place = Whereabouts { pci_path: None, numa_node: here.numa_node, turn: beside.count() as u32 };
-        let refused = |peer, source| ConnectError::Net { rank, peer, source: Box::new(source) };
-        let net = &find(net).map_err(|source| refused(None, source))?;
-        // There is one: `find` gives no network without.
-        let found = nearest(net.devices(), |device| net.properties(device), &place);
-        let device = found.map_err(|source| refused(None, source))?;
-        let peers = |conns: &[Conn]| conns.iter().map(|(_, peer)| *peer).collect::<Vec<u32>>();
-        let (to_peers, from_peers) = (&peers(&to), &peers(&from));
-        let dialing = Dialing { rank, bootstrap, net, device, to: to_peers, from: from_peers, timeout };
-        let dialed = dialing.connect()?;
-        let mut ends = Vec::new();
-        for ((key, peer), comm) in to.into_iter().zip(dialed.to) {
-            let (layout, place) = (self.layout(key), self.place_of(key, peer, true));
-            let base = memory.place(layout);
-            // SAFETY: as in `open_streams`, with the proxy's end for the link.
-            let (mut conn, end) = unsafe {
-                let block = ProxyBlock::in_host(base, layout);
-                (SendConn::new(Rank(peer), base.as_ptr(), layout), SendEnd::new(comm, block, place))
-            };
-            conn.is_streamed = true;
-            let end = end.map_err(|source| refused(Some(peer), source))?;
-            ends.push(ProxyEnd::Send(end.keeping(memory.segment.clone())));
-            self.outbound_bytes[peer as usize] += layout.total_bytes();
-            self.channel(key).send.push(conn);
-        }
-        for ((key, peer), comm) in from.into_iter().zip(dialed.from) {
-            let (layout, place) = (self.layout(key), self.place_of(key, peer, false));
-            let base = memory.place(layout);
-            // SAFETY: as above.
-            let (conn, end) = unsafe {
-                let block = ProxyBlock::in_host(base, layout);
-                (RecvConn::new(Rank(peer), base.as_ptr(), layout), RecvEnd::new(comm, block, place))
-            };
-            let end = end.map_err(|source| refused(Some(peer), source))?;
-            ends.push(ProxyEnd::Recv(end.keeping(memory.segment.clone())));
-            self.inbound_bytes[peer as usize] += layout.total_bytes();
-            self.channel(key).recv.push(conn);
-        }
-        self.memory.push(memory.segment);
-        let channels = self.proxy_channels();
-        let parts = ProxyParts { rank: Rank(rank), nranks, channels, ends, timeout: None };
-        let reaches = (0..nranks).map(|peer| peer != rank && self.kind(rank, peer) == TransportKind::Net);
-        self.net_links = Some(NetLinks::new(parts, reaches.collect()));
-        Ok(())
-    }
-
-    /// A connection's name for the proxy, which numbers the mesh behind the channels.
-    fn place_of(&self, key: ConnKey, peer: u32, is_send: bool) -> Place {
-        let channel = match key {
-            ConnKey::Channel(channel) => channel,
-            ConnKey::Mesh => self.channels.len() as u32,
-        };
-        Place { peer: Rank(peer), channel: ChannelId(channel), is_send }
-    }
-
-    /// This rank's places in rings and trees, as the proxy wants them.
-    fn proxy_channels(&self) -> Box<[ProxyChannel]> {
-        let channel = |index: u32| {
-            let mut channel = ProxyChannel::default();
-            if index < self.graph.ring_channels() {
-                channel.ring = self.graph.ring(index).iter().map(|rank| Rank(*rank)).collect();
-            }
-            if index < self.graph.tree_channels() {
-                channel.tree = self.graph.tree(self.wanted.rank, index);
-            }
-            channel
-        };
-        // The mesh is neither.
-        (0..self.graph.channels()).map(channel).chain([ProxyChannel::default()]).collect()
+        Whereabouts { pci_path: None, numa_node: here.numa_node, turn: beside.count() as u32 }
     }
 
     /// Connections to (or from) ranks that are reached so, by name and peer.
@@ -300,26 +205,12 @@ impl<'a> Wiring<'a> {
         conns
     }
 
-    /// Slots of a stream.
-    fn layout(&self, key: ConnKey) -> ConnLayout {
-        stream_layout(match key {
+    /// Slots of a connection by this transport.
+    fn layout(&self, transport: &dyn Transport, key: ConnKey) -> ConnLayout {
+        transport.layout(match key {
             ConnKey::Mesh => self.wanted.mesh_layout,
             ConnKey::Channel(_) => self.wanted.ring_layout,
         })
-    }
-
-    /// Memory for the local blocks of streams, if there are any.
-    fn stream_memory(
-        &self,
-        to: &[(ConnKey, u32)],
-        from: &[(ConnKey, u32)],
-    ) -> Result<Option<StreamMemory>, ConnectError> {
-        let bytes: usize = to.iter().chain(from).map(|(key, _)| self.layout(*key).total_bytes()).sum();
-        if bytes == 0 {
-            return Ok(None);
-        }
-        let segment = Segment::private(bytes).map_err(|error| self.memory_error(error))?;
-        Ok(Some(StreamMemory { segment: Arc::new(segment), used_bytes: 0 }))
     }
 
     /// Names the connections that each algorithm uses.

@@ -1,6 +1,5 @@
 //! Which transport connects two ranks.
 
-use super::peer::PeerInfo;
 use core::fmt;
 
 /// A way from one rank to another, best first.
@@ -28,18 +27,6 @@ impl TransportKind {
             TransportKind::Net => "net",
             TransportKind::P2p => "p2p",
         }
-    }
-
-    /// Whether it carries bytes from one memory to another.
-    pub const fn is_remote(self) -> bool {
-        matches!(self, TransportKind::Tcp | TransportKind::Net)
-    }
-
-    /// The transport of that name.
-    pub fn from_name(name: &str) -> Option<TransportKind> {
-        [TransportKind::InProcess, TransportKind::Shm, TransportKind::Tcp, TransportKind::Net]
-            .into_iter()
-            .find(|kind| kind.name().eq_ignore_ascii_case(name))
     }
 }
 
@@ -74,51 +61,5 @@ impl Allowed {
             tcp: kind == TransportKind::Tcp,
             net: kind == TransportKind::Net,
         }
-    }
-
-    /// The best transport between two ranks, if any is possible and allowed. Symmetric, so both ends choose alike.
-    pub fn choose(&self, a: &PeerInfo, b: &PeerInfo) -> Option<TransportKind> {
-        if self.in_process && a.process == b.process && a.host == b.host {
-            return Some(TransportKind::InProcess);
-        }
-        if self.shm && a.host == b.host {
-            return Some(TransportKind::Shm);
-        }
-        match (self.tcp, self.net) {
-            (true, _) => Some(TransportKind::Tcp),
-            (false, true) => Some(TransportKind::Net),
-            (false, false) => None,
-        }
-    }
-
-    /// Whether no two of these ranks are connected by memory. The same on every rank.
-    pub fn all_streams(&self, peers: &[PeerInfo]) -> bool {
-        let others = |i: usize| peers[..i].iter().map(move |other| (other, &peers[i]));
-        (0..peers.len())
-            .flat_map(others)
-            .all(|(a, b)| self.choose(a, b).is_some_and(TransportKind::is_remote))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_nearest_allowed_transport_wins() {
-        let peer = |host, process| PeerInfo { host, process, ..PeerInfo::default() };
-        let (a, thread, process, remote) = (peer(1, 1), peer(1, 1), peer(1, 2), peer(2, 1));
-        let all = Allowed::ALL;
-        assert_eq!(all.choose(&a, &thread), Some(TransportKind::InProcess));
-        assert_eq!(all.choose(&a, &process), Some(TransportKind::Shm));
-        assert_eq!(all.choose(&a, &remote), Some(TransportKind::Tcp));
-        let shm = Allowed::only(TransportKind::Shm);
-        assert_eq!(shm.choose(&a, &thread), Some(TransportKind::Shm));
-        assert_eq!(shm.choose(&a, &remote), None);
-        let net = Allowed { tcp: false, ..Allowed::ALL };
-        assert_eq!(net.choose(&a, &remote), Some(TransportKind::Net));
-        assert_eq!(net.choose(&a, &process), Some(TransportKind::Shm));
-        assert!(all.all_streams(&[a, remote, peer(3, 1)]));
-        assert!(!all.all_streams(&[a, remote, process]));
     }
 }

@@ -3,11 +3,19 @@
 //! Gives: the transport between them, and its memory or stream.
 //! Never: knows collectives or line formats.
 
+mod table;
+mod inproc;
+mod shm;
+mod tcp;
+pub mod net;
+pub mod p2p;
+mod contract;
 mod kind;
 mod peer;
-mod stream;
-pub mod p2p;
+mod layout;
 
+pub use contract::{Asked, Asking, InboxName, Memory, RefusedNet, Transport, TransportError, Wires};
 pub use kind::{Allowed, TransportKind};
+pub use layout::stream_layout;
 pub use peer::{PeerInfo, processors_each};
-pub use stream::stream_layout;
+pub use table::{TRANSPORTS, transport_of};

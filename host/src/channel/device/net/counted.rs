@@ -6,10 +6,10 @@
 use super::gdr::{Gdr, KnownBy};
 use super::memory::Source;
 use super::places::{NetPlace, NetPlaces};
-use crate::channel::networks::Dialed;
 use crate::gpu::{CudaError, NicMemory, RDMA_PAGE_BYTES};
 use crate::net::{Comm, NetError, NetMemory, NetMemoryKind};
 use crate::proxy::progress::{DeviceSlots, Keep};
+use crate::transport::net::Dialed;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{NonNull, without_provenance_mut};
 use std::sync::Arc;

@@ -20,7 +20,6 @@ use super::tables::ConnSite;
 use crate::bootstrap::Bootstrap;
 use crate::channel::ConnectError;
 use crate::channel::agree::agree;
-use crate::channel::networks::{Dialed, Dialing};
 use crate::gpu::Gpu;
 use crate::machine::cuda::{NetChannels, NetParts};
 use crate::net::{
@@ -30,6 +29,7 @@ use crate::plan::tuning::NetSpeed;
 use crate::proxy::progress::{Idle, Keep, Place, ProxyChannel, ProxyEnd, ProxyParts, RecvEnd, SendEnd};
 use crate::topology::detect::{GpuFacts, NetFacts, Sysfs};
 use crate::topology::{BusId, Inventory, NicReach, PathKind};
+use crate::transport::net::{Dialed, Dialing};
 use crate::transport::{PeerInfo, processors_each};
 use crate::wire::{Message, cut};
 use counted::CountedSlots;
@@ -200,9 +200,9 @@ impl Network {
         let places = NetPlaces::new(layout, rank);
         let (to, from) = (places.peers(true), places.peers(false));
         let (net, device) = (&self.net, self.device);
-        let dialing =
-            Dialing { rank, bootstrap, net, device, to: &to, from: &from, timeout: connect_timeout };
-        let mut dialed = dialing.connect()?;
+        let dialing = Dialing { bootstrap, net, device, to: &to, from: &from, timeout: connect_timeout };
+        let dialed = dialing.connect();
+        let mut dialed = dialed.map_err(|error| ConnectError::of_transport(rank, error))?;
         let counted = gdr.map(|gdr| CountedSlots::place(source, gdr, (rank, &places), &mut dialed));
         let counted = counted.unwrap_or_default();
         let places = places.with_counted(|at| counted.of(at).map(|slots| slots.first.addr().get() as u64));

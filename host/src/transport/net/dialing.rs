@@ -1,9 +1,9 @@
 //! Sets up connections over a network: every listener's handle goes to the rank that connects to it, then all connect
 //! at once.
 
-use super::connect::ConnectError;
 use crate::bootstrap::Bootstrap;
 use crate::net::{Connector, HANDLE_BYTES, Listener, Net, NetError, NetHandle, RecvComm, SendComm};
+use crate::transport::TransportError;
 use oxccl_shared::abi::Rank;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,8 +14,7 @@ const HANDLES: u64 = u64::from_le_bytes(*b"OxHandle");
 const REST: Duration = Duration::from_micros(200);
 
 /// The connections that one rank sets up over a network.
-pub(super) struct Dialing<'a> {
-    pub rank: u32,
+pub(crate) struct Dialing<'a> {
     pub bootstrap: &'a Bootstrap,
     pub net: &'a Arc<dyn Net>,
     /// This rank's device of it.
@@ -30,14 +29,14 @@ pub(super) struct Dialing<'a> {
 type Listeners = Vec<(u32, Box<dyn Listener>)>;
 
 /// Communicators, in the order of their connections.
-pub(super) struct Dialed {
+pub(crate) struct Dialed {
     pub to: Vec<Box<dyn SendComm>>,
     pub from: Vec<Box<dyn RecvComm>>,
 }
 
 impl Dialing<'_> {
     /// Connects all.
-    pub fn connect(&self) -> Result<Dialed, ConnectError> {
+    pub fn connect(&self) -> Result<Dialed, TransportError> {
         let mut listeners = self.listen()?;
         let handles = self.receive_handles()?;
         let mut connectors = Vec::new();
@@ -51,7 +50,7 @@ impl Dialing<'_> {
     }
 
     /// Listens for every inbound connection and sends its handle to the peer.
-    fn listen(&self) -> Result<Listeners, ConnectError> {
+    fn listen(&self) -> Result<Listeners, TransportError> {
         let mut listeners = Vec::new();
         let mut handles = Vec::new();
         for &peer in self.from {
@@ -69,7 +68,7 @@ impl Dialing<'_> {
     }
 
     /// The handles of the outbound connections, in their order.
-    fn receive_handles(&self) -> Result<Vec<NetHandle>, ConnectError> {
+    fn receive_handles(&self) -> Result<Vec<NetHandle>, TransportError> {
         let mut handles = vec![NetHandle([0; HANDLE_BYTES]); self.to.len()];
         for peer in peers(self.to) {
             let message = self.bootstrap.recv(Rank(peer), HANDLES)?;
@@ -77,7 +76,7 @@ impl Dialing<'_> {
             let mut places: Vec<&mut NetHandle> =
                 self.to.iter().zip(&mut handles).filter(|(to, _)| **to == peer).map(|(_, at)| at).collect();
             if !rest.is_empty() || found.len() != places.len() {
-                return Err(ConnectError::Malformed { peer });
+                return Err(TransportError::Malformed { peer });
             }
             places.iter_mut().zip(found).for_each(|(place, bytes)| **place = NetHandle(*bytes));
         }
@@ -88,7 +87,7 @@ impl Dialing<'_> {
         &self,
         connectors: &mut [(u32, Box<dyn Connector>)],
         listeners: &mut Listeners,
-    ) -> Result<Dialed, ConnectError> {
+    ) -> Result<Dialed, TransportError> {
         let begin = Instant::now();
         let mut to: Vec<Option<Box<dyn SendComm>>> = connectors.iter().map(|_| None).collect();
         let mut from: Vec<Option<Box<dyn RecvComm>>> = listeners.iter().map(|_| None).collect();
@@ -122,15 +121,15 @@ impl Dialing<'_> {
 
     /// A connection with `peer` failed. Prefer the reason of a rank that gave up; other ranks that wait for it may
     /// have given up because of it.
-    fn known_better(&self, peer: u32, source: NetError) -> ConnectError {
+    fn known_better(&self, peer: u32, source: NetError) -> TransportError {
         match self.bootstrap.why_broken() {
             Some(error) => error.into(),
             None => self.error(Some(peer), source),
         }
     }
 
-    fn error(&self, peer: Option<u32>, source: NetError) -> ConnectError {
-        ConnectError::Net { rank: self.rank, peer, source: Box::new(source) }
+    fn error(&self, peer: Option<u32>, source: NetError) -> TransportError {
+        TransportError::of_net(peer, source)
     }
 }
 
@@ -188,11 +187,10 @@ mod tests {
         }
     }
 
-    fn is_abandoned(bootstrap: Bootstrap, died: Receiver<()>) -> ConnectError {
+    fn is_abandoned(bootstrap: Bootstrap, died: Receiver<()>) -> TransportError {
         let net: Arc<dyn Net> = Arc::new(Abandoned { inner: Loopback::new(1), died: Mutex::new(Some(died)) });
         let (to, from) = (&[], &[1]);
-        let dialing =
-            Dialing { rank: 0, bootstrap: &bootstrap, net: &net, device: 0, to, from, timeout: PATIENCE };
+        let dialing = Dialing { bootstrap: &bootstrap, net: &net, device: 0, to, from, timeout: PATIENCE };
         dialing.connect().err().expect("nobody connects")
     }
 
@@ -213,6 +211,6 @@ mod tests {
             scope.spawn(|| dies(join(1), &dead));
             is_abandoned(join(0), died)
         });
-        assert_eq!(error, ConnectError::Bootstrap(BootstrapError::PeerLost { rank: Rank(1) }));
+        assert_eq!(error, TransportError::Bootstrap(BootstrapError::PeerLost { rank: Rank(1) }));
     }
 }

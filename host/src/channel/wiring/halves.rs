@@ -1,0 +1,165 @@
+//! The local halves of connections whose other half is on another host, and what is put behind them.
+
+use super::{Conn, Wiring};
+use crate::channel::connect::{ConnectError, Wanted};
+use crate::channel::inbox::ConnKey;
+use crate::launch::NetLinks;
+use crate::mem::Segment;
+use crate::net::stream::{StreamRecv, StreamSend};
+use crate::net::{RecvComm, SendComm};
+use crate::proxy::progress::{Place, ProxyBlock, ProxyChannel, ProxyEnd, ProxyParts, RecvEnd, SendEnd};
+use crate::proxy::{LinkGroup, Links};
+use crate::transport::Transport;
+use oxccl_device::conn::{RecvConn, SendConn};
+use oxccl_shared::abi::{ChannelId, ConnLayout, Rank};
+use std::net::TcpStream;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// The local halves of connections, one after the other.
+pub(super) struct Halves {
+    pub(super) segment: Arc<Segment>,
+    used_bytes: usize,
+}
+
+impl Halves {
+    fn place(&mut self, layout: ConnLayout) -> NonNull<u8> {
+        let base = self.segment.base().wrapping_add(self.used_bytes);
+        self.used_bytes += layout.total_bytes();
+        // SAFETY: an address within a mapping is not null.
+        unsafe { NonNull::new_unchecked(base) }
+    }
+}
+
+impl Wiring<'_> {
+    /// Memory for the local halves of connections, if there are any.
+    pub(super) fn halves(
+        &self,
+        transport: &dyn Transport,
+        to: &[Conn],
+        from: &[Conn],
+    ) -> Result<Option<Halves>, ConnectError> {
+        let layouts = to.iter().chain(from).map(|(key, _)| self.layout(transport, *key));
+        let bytes: usize = layouts.map(|layout| layout.total_bytes()).sum();
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let segment = Segment::private(bytes).map_err(|error| self.memory_error(error))?;
+        Ok(Some(Halves { segment: Arc::new(segment), used_bytes: 0 }))
+    }
+
+    /// Puts links behind streams.
+    pub(super) fn attach_streams(
+        &mut self,
+        transport: &dyn Transport,
+        halves: &mut Halves,
+        to: Vec<(Conn, TcpStream)>,
+        from: Vec<(Conn, TcpStream)>,
+    ) -> Result<(), ConnectError> {
+        let rank = self.wanted.rank;
+        let mut groups: Vec<LinkGroup> = (0..=self.channels.len()).map(|_| LinkGroup::default()).collect();
+        let broken = |source| ConnectError::Stream { rank, source };
+        for ((key, peer), stream) in to {
+            let layout = self.layout(transport, key);
+            let base = halves.place(layout);
+            // SAFETY: `halves` has room for every connection, zeroed and 128-byte aligned; `memory` keeps it mapped as long as the
+            // ends. The kernel is its only producer, the link its only consumer.
+            let (mut conn, link) = unsafe {
+                (
+                    SendConn::new(Rank(peer), base.as_ptr(), layout),
+                    StreamSend::new(stream, Rank(peer), base, layout),
+                )
+            };
+            conn.is_streamed = true;
+            groups[key.link_group()].send.push(link.map_err(broken)?);
+            self.outbound_bytes[peer as usize] += layout.total_bytes();
+            self.channel(key).send.push(conn);
+        }
+        for ((key, peer), stream) in from {
+            let layout = self.layout(transport, key);
+            let base = halves.place(layout);
+            // SAFETY: as above, with the link as producer and the kernel as consumer, both run by one thread.
+            let (conn, link) = unsafe {
+                (
+                    RecvConn::new(Rank(peer), base.as_ptr(), layout),
+                    StreamRecv::new(stream, Rank(peer), base, layout),
+                )
+            };
+            groups[key.link_group()].recv.push(link.map_err(broken)?);
+            self.inbound_bytes[peer as usize] += layout.total_bytes();
+            self.channel(key).recv.push(conn);
+        }
+        self.links = Links::new(groups);
+        Ok(())
+    }
+
+    /// Puts a proxy behind communicators of a network.
+    pub(super) fn attach_network(
+        &mut self,
+        transport: &dyn Transport,
+        halves: &mut Halves,
+        to: Vec<(Conn, Box<dyn SendComm>)>,
+        from: Vec<(Conn, Box<dyn RecvComm>)>,
+    ) -> Result<(), ConnectError> {
+        let Wanted { rank, nranks, .. } = *self.wanted;
+        let refused = |peer, source| ConnectError::Net { rank, peer: Some(peer), source: Box::new(source) };
+        let mut ends = Vec::new();
+        for ((key, peer), comm) in to {
+            let (layout, place) = (self.layout(transport, key), self.place_of(key, peer, true));
+            let base = halves.place(layout);
+            // SAFETY: as in `attach_streams`, with the proxy's end for the link.
+            let (mut conn, end) = unsafe {
+                let block = ProxyBlock::in_host(base, layout);
+                (SendConn::new(Rank(peer), base.as_ptr(), layout), SendEnd::new(comm, block, place))
+            };
+            conn.is_streamed = true;
+            let end = end.map_err(|source| refused(peer, source))?;
+            ends.push(ProxyEnd::Send(end.keeping(halves.segment.clone())));
+            self.outbound_bytes[peer as usize] += layout.total_bytes();
+            self.channel(key).send.push(conn);
+        }
+        for ((key, peer), comm) in from {
+            let (layout, place) = (self.layout(transport, key), self.place_of(key, peer, false));
+            let base = halves.place(layout);
+            // SAFETY: as above.
+            let (conn, end) = unsafe {
+                let block = ProxyBlock::in_host(base, layout);
+                (RecvConn::new(Rank(peer), base.as_ptr(), layout), RecvEnd::new(comm, block, place))
+            };
+            let end = end.map_err(|source| refused(peer, source))?;
+            ends.push(ProxyEnd::Recv(end.keeping(halves.segment.clone())));
+            self.inbound_bytes[peer as usize] += layout.total_bytes();
+            self.channel(key).recv.push(conn);
+        }
+        let channels = self.proxy_channels();
+        let parts = ProxyParts { rank: Rank(rank), nranks, channels, ends, timeout: None };
+        let reaches = (0..nranks).map(|peer| peer != rank && self.kind(rank, peer) == transport.kind());
+        self.net_links = Some(NetLinks::new(parts, reaches.collect()));
+        Ok(())
+    }
+
+    /// A connection's name for the proxy, which numbers the mesh behind the channels.
+    fn place_of(&self, key: ConnKey, peer: u32, is_send: bool) -> Place {
+        let channel = match key {
+            ConnKey::Channel(channel) => channel,
+            ConnKey::Mesh => self.channels.len() as u32,
+        };
+        Place { peer: Rank(peer), channel: ChannelId(channel), is_send }
+    }
+
+    /// This rank's places in rings and trees, as the proxy wants them.
+    fn proxy_channels(&self) -> Box<[ProxyChannel]> {
+        let channel = |index: u32| {
+            let mut channel = ProxyChannel::default();
+            if index < self.graph.ring_channels() {
+                channel.ring = self.graph.ring(index).iter().map(|rank| Rank(*rank)).collect();
+            }
+            if index < self.graph.tree_channels() {
+                channel.tree = self.graph.tree(self.wanted.rank, index);
+            }
+            channel
+        };
+        // The mesh is neither.
+        (0..self.graph.channels()).map(channel).chain([ProxyChannel::default()]).collect()
+    }
+}

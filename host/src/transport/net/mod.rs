@@ -1,0 +1,51 @@
+//! Layer: host / transport / net.
+//! Takes: ranks, wherever they are, and the network that the user names or that the host has.
+//! Gives: a communicator of that network for each connection.
+//! Never: moves data (`proxy` does).
+
+mod dialing;
+
+use crate::net::{find, nearest};
+use crate::transport::contract::{Asked, Memory, Transport, TransportError, Wires, sealed::Sealed};
+use crate::transport::kind::{Allowed, TransportKind};
+use crate::transport::layout::stream_layout;
+use crate::transport::peer::PeerInfo;
+pub(crate) use dialing::{Dialed, Dialing};
+use oxccl_shared::abi::ConnLayout;
+
+/// A network.
+pub struct Net;
+
+impl Sealed for Net {}
+
+impl Transport for Net {
+    fn kind(&self) -> TransportKind {
+        TransportKind::Net
+    }
+
+    fn connects(&self, allowed: &Allowed, _: &PeerInfo, _: &PeerInfo) -> bool {
+        allowed.net
+    }
+
+    fn memory(&self) -> Memory {
+        Memory::Halves
+    }
+
+    fn layout(&self, memory: ConnLayout) -> ConnLayout {
+        stream_layout(memory)
+    }
+
+    fn connect(&self, asked: &Asked<'_>) -> Result<Wires, TransportError> {
+        let &Asked { bootstrap, to, from, timeout, .. } = asked;
+        let refused = |source| TransportError::of_net(None, source);
+        let net = &find(asked.net).map_err(refused)?;
+        // There is one: `find` gives no network without.
+        let device =
+            nearest(net.devices(), |device| net.properties(device), &asked.place).map_err(refused)?;
+        let peers =
+            |conns: &[crate::transport::Asking]| conns.iter().map(|conn| conn.peer).collect::<Vec<u32>>();
+        let (to, from) = (&peers(to)[..], &peers(from)[..]);
+        let dialed = Dialing { bootstrap, net, device, to, from, timeout }.connect()?;
+        Ok(Wires::Comms { to: dialed.to, from: dialed.from })
+    }
+}

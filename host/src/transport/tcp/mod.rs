@@ -1,0 +1,44 @@
+//! Layer: host / transport / tcp.
+//! Takes: two ranks that the bootstrap connects.
+//! Gives: one authenticated TCP stream for each connection.
+//! Never: knows what travels.
+
+use crate::transport::contract::{Asked, Memory, Transport, TransportError, Wires, sealed::Sealed};
+use crate::transport::kind::{Allowed, TransportKind};
+use crate::transport::layout::stream_layout;
+use crate::transport::peer::PeerInfo;
+use oxccl_shared::abi::{ConnLayout, Rank};
+
+/// What the streams of connections are for, as the bootstrap's handshake says it.
+const PURPOSE: u32 = 1;
+
+/// Streams.
+pub struct Tcp;
+
+impl Sealed for Tcp {}
+
+impl Transport for Tcp {
+    fn kind(&self) -> TransportKind {
+        TransportKind::Tcp
+    }
+
+    fn connects(&self, allowed: &Allowed, _: &PeerInfo, _: &PeerInfo) -> bool {
+        allowed.tcp
+    }
+
+    fn memory(&self) -> Memory {
+        Memory::Halves
+    }
+
+    fn layout(&self, memory: ConnLayout) -> ConnLayout {
+        stream_layout(memory)
+    }
+
+    fn connect(&self, asked: &Asked<'_>) -> Result<Wires, TransportError> {
+        let Asked { bootstrap, to, from, .. } = asked;
+        let to = to.iter().map(|conn| bootstrap.connect_stream(Rank(conn.peer), PURPOSE, conn.tag));
+        let to = to.collect::<Result<_, _>>()?;
+        let from = from.iter().map(|conn| bootstrap.accept_stream(Rank(conn.peer), PURPOSE, conn.tag));
+        Ok(Wires::Streams { to, from: from.collect::<Result<_, _>>()? })
+    }
+}
