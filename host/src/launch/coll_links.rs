@@ -1,10 +1,13 @@
 //! A head's part in a network that reduces, driven by whoever waits.
 
-use super::net_links::NetFailure;
+use super::drive::{Collective, Drive, DriveFailure};
 use crate::net::stream::LinkError;
 use crate::proxy::progress::{CollEnd, CollFault, CollOp};
-use oxccl_shared::abi::{DataType, Rank, RedOp};
-use oxccl_shared::reduce::{CombineKind, Resolved};
+use oxccl_device::gpu::Wait;
+use oxccl_shared::abi::{Rank, RedOp};
+use oxccl_shared::algo::registry::spec_of;
+use oxccl_shared::algo::spec::Connections;
+use oxccl_shared::reduce::CombineKind;
 
 /// The network of a rank that is a head.
 pub struct CollLinks {
@@ -12,7 +15,7 @@ pub struct CollLinks {
     /// The head of the next host, for whom this one waits when it waits for the network: if every head waits so for another, whoever
     /// keeps them all waiting is found by going from one to the next.
     next_head: Rank,
-    failure: Option<NetFailure>,
+    failure: Option<DriveFailure>,
 }
 
 impl CollLinks {
@@ -20,27 +23,35 @@ impl CollLinks {
     pub fn new(end: CollEnd, next_head: Rank) -> CollLinks {
         CollLinks { end, next_head, failure: None }
     }
+}
 
-    /// A collective along the chain begins.
-    pub(crate) fn begin(&mut self, dtype: DataType, operator: &Resolved, tag: u32) {
-        let op = match operator.kind {
+impl Drive for CollLinks {
+    fn begin_collective(&mut self, collective: &Collective<'_>) {
+        // Beside the head nobody has a network that reduces, and chains are all that it takes part in.
+        if spec_of(collective.plan.algorithm).connections != Connections::Chain {
+            return;
+        }
+        let op = match collective.operator.kind {
             CombineKind::Sum => RedOp::Sum,
             CombineKind::Prod => RedOp::Prod,
             CombineKind::Max => RedOp::Max,
             CombineKind::Min => RedOp::Min,
         };
-        self.end.begin(CollOp { tag, dtype, op });
+        self.end.begin(CollOp { tag: collective.tag, dtype: collective.call.dtype, op });
     }
 
-    /// Moves what can be moved without waiting. Returns how much went on.
+    /// The network's slots are counted like any, and nobody flushes or lends them.
+    fn has_slots(&self) -> bool {
+        false
+    }
+
     #[inline]
-    pub(super) fn do_work(&mut self) -> usize {
+    fn drive(&mut self, _on: Wait) -> usize {
         self.end.do_work()
     }
 
-    /// The failure, if there is one.
     #[inline]
-    pub(super) fn failure(&mut self) -> Option<NetFailure> {
+    fn failure(&mut self, _on: Wait) -> Option<DriveFailure> {
         if self.failure.is_none() {
             self.failure = self.end.failure().map(|fault| describe(fault, self.next_head));
         }
@@ -50,9 +61,9 @@ impl CollLinks {
 
 /// A failure as the communicator's health has it.
 #[cold]
-fn describe(fault: &CollFault, peer: Rank) -> NetFailure {
+fn describe(fault: &CollFault, peer: Rank) -> DriveFailure {
     let reason: &'static str = Box::leak(fault.to_string().into_boxed_str());
-    NetFailure {
+    DriveFailure {
         peer,
         is_of_network: matches!(fault, CollFault::Net(_)),
         is_mismatch: matches!(fault, CollFault::Mismatch { .. }),

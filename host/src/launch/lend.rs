@@ -13,34 +13,30 @@
 //!
 //! Measured (docs/measurements/2026-11-21-open-mpi.md): the copy is a tenth of the time of an all-reduce of 2 MiB over loopback.
 
-use super::net_links::NetLinks;
+use super::drive::Drive;
 use super::wait::WaitContext;
 use crate::mem::Segment;
 use crate::net::bypass::BYPASS_MIN_BYTES;
-use crate::proxy::Links;
 use oxccl_device::gpu::cpu::CpuBlock;
 use oxccl_device::gpu::{Block, How, Stop, Wait};
 use oxccl_shared::abi::{DataType, SlotHeader};
 use oxccl_shared::reduce::Resolved;
 use std::cell::RefMut;
-use std::ops::DerefMut;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// A [`CpuBlock`] over the links of one communicator.
+/// A [`CpuBlock`] over what one communicator drives.
 pub(crate) struct LendingBlock<'a> {
     cpu: CpuBlock<'a, WaitContext>,
     wait: &'a WaitContext,
     /// Where connections lie; what is elsewhere is the user's.
     memory: &'a [Arc<Segment>],
-    has_streams: bool,
-    lends_to_net: bool,
+    lends: bool,
 }
 
 /// To whom memory is lent.
 struct Borrowers<'a> {
-    links: RefMut<'a, Links>,
-    net: Option<RefMut<'a, Option<NetLinks>>>,
+    drives: RefMut<'a, Vec<Box<dyn Drive>>>,
 }
 
 impl<'a> LendingBlock<'a> {
@@ -51,30 +47,15 @@ impl<'a> LendingBlock<'a> {
         dtype: DataType,
         operator: &'a Resolved,
     ) -> Self {
-        let has_streams = !wait.links().borrow().is_empty();
-        LendingBlock {
-            cpu: CpuBlock::new(wait, dtype, operator),
-            wait,
-            memory,
-            has_streams,
-            lends_to_net: false,
-        }
+        let lends = wait.drives().has_slots();
+        LendingBlock { cpu: CpuBlock::new(wait, dtype, operator), wait, memory, lends }
     }
 
-    /// The same for messages, whose input nobody writes while they are under way.
-    pub(crate) fn for_messages(self) -> Self {
-        let lends_to_net = self.wait.net_links().is_some();
-        LendingBlock { lends_to_net, ..self }
-    }
-
-    /// The links, if a transfer of `len_bytes` may concern them.
+    /// What is driven, if a transfer of `len_bytes` may concern it.
     #[inline]
     fn borrowers(&self, len_bytes: usize) -> Option<Borrowers<'a>> {
-        let may_concern = (self.has_streams || self.lends_to_net) && len_bytes >= BYPASS_MIN_BYTES;
-        may_concern.then(|| Borrowers {
-            links: self.wait.links().borrow_mut(),
-            net: self.lends_to_net.then(|| self.wait.net_links()),
-        })
+        let may_concern = self.lends && len_bytes >= BYPASS_MIN_BYTES;
+        may_concern.then(|| Borrowers { drives: self.wait.drives().all() })
     }
 
     fn is_users(&self, address: *const u8) -> bool {
@@ -166,7 +147,7 @@ impl Block for LendingBlock<'_> {
             return unsafe { self.cpu.map_bulk(dst, dst2, src, len_bytes, how) };
         };
         let src = to.source(src);
-        to.links.return_loans(dst, len_bytes);
+        to.return_loans(dst, len_bytes);
         let (mut out, mut out2) = (dst, dst2);
         let is_changed = (how.pre && self.cpu.has_pre()) || how.post;
         if !is_changed && self.is_users(src) {
@@ -196,7 +177,7 @@ impl Block for LendingBlock<'_> {
         how: How,
     ) {
         if let Some(mut to) = self.borrowers(len_bytes) {
-            to.links.return_loans(dst, len_bytes);
+            to.return_loans(dst, len_bytes);
             if self.can_lend_output(dst, how) {
                 // SAFETY: see `lend`: the output is the user's.
                 dst2 = unsafe { to.lend(dst2, dst, len_bytes) };
@@ -208,16 +189,18 @@ impl Block for LendingBlock<'_> {
 }
 
 impl Borrowers<'_> {
-    fn net(&mut self) -> Option<&mut NetLinks> {
-        self.net.as_mut().and_then(|net| net.deref_mut().as_mut())
-    }
-
     /// Where the bytes of `src` are: a slot from which further ones are to be filled may stand for other bytes itself, and one
     /// that has come may have been received elsewhere.
     fn source(&mut self, src: *const u8) -> *const u8 {
-        let lent = self.links.lent(src);
-        let found = lent.or_else(|| self.links.take_arrived(src).map(<*mut u8>::cast_const));
-        found.or_else(|| Some(self.net()?.take_arrived(src)?.cast_const())).unwrap_or(src)
+        let elsewhere = |drive: &mut Box<dyn Drive>| {
+            drive.lent(src).or_else(|| drive.take_arrived(src).map(<*mut u8>::cast_const))
+        };
+        self.drives.iter_mut().find_map(elsewhere).unwrap_or(src)
+    }
+
+    /// Call before writing: what is lent of these bytes and has not left is copied into its slots.
+    fn return_loans(&mut self, start: *const u8, len_bytes: usize) {
+        self.drives.iter_mut().for_each(|drive| drive.return_loans(start, len_bytes));
     }
 
     /// Has `slot` stand for the bytes at `body`, if it can. Returns what is still to be written: the slot or null.
@@ -225,18 +208,12 @@ impl Borrowers<'_> {
     /// # Safety
     /// 1. `slot` is null, or about to be filled with `len_bytes` and published.
     /// 2. `body` starts as many bytes of the user's, readable until the operation is over, which are what the slot would hold when
-    ///    the links are next at work, and are written by bulk operations of [`LendingBlock`] only; of messages, by nobody.
+    ///    it is next driven, and are written by bulk operations of [`LendingBlock`] only; of messages, by nobody.
     unsafe fn lend(&mut self, slot: *mut u8, body: *const u8, len_bytes: usize) -> *mut u8 {
-        // SAFETY: obligation 1; obligation 2, as every write through the block returns loans first. An operation ends by flushing
-        // its links, or its communicator runs no other, or it was unwound and the next begins with `Links::begin`.
-        let mut is_lent = !slot.is_null() && unsafe { self.links.lend(slot, body, len_bytes) };
-        if !is_lent
-            && !slot.is_null()
-            && let Some(net) = self.net()
-        {
-            // SAFETY: as above, of messages, with `NetLinks::begin_messages`.
-            is_lent = unsafe { net.lend(slot, body, len_bytes) };
-        }
+        // SAFETY: obligation 1; obligation 2, as every write through the block returns loans first. An operation ends with a flush, or
+        // its communicator runs no other, or it was unwound and the next begins by ending its loans.
+        let mut lend = |drive: &mut Box<dyn Drive>| unsafe { drive.lend(slot, body, len_bytes) };
+        let is_lent = !slot.is_null() && self.drives.iter_mut().any(&mut lend);
         if is_lent { null_mut() } else { slot }
     }
 }

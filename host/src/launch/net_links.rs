@@ -1,10 +1,12 @@
 //! A communicator's connections over a network: its proxy, which is told of every operation and driven by whoever waits.
 
+use super::drive::{Collective, Drive, DriveFailure, NetMessage};
 use crate::net::bypass::Expected;
 use crate::net::stream::{Direction, LinkError};
 use crate::plan::{Call, Plan};
 use crate::proxy::progress::{EndFault, Progress, ProxyFailure, ProxyOrder, ProxyOrders, ProxyParts, proxy};
-use oxccl_shared::abi::{Algorithm, ChannelId, Func, Protocol, Rank};
+use oxccl_device::gpu::Wait;
+use oxccl_shared::abi::{Algorithm, ChannelId, Func, Rank};
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::Connections;
 use std::collections::VecDeque;
@@ -27,9 +29,9 @@ pub struct NetLinks {
     mesh: u32,
     /// By rank: whether this network reaches it.
     reaches: Box<[bool]>,
-    /// Whether the messages under way may have the user's memory.
+    /// Whether the operation under way is a group of messages, which may have the user's memory.
     has_memory: bool,
-    failure: Option<NetFailure>,
+    failure: Option<DriveFailure>,
 }
 
 /// When a message of a group has its turn, in an order that sender and receiver share: which of its pair's messages it is, and how
@@ -40,29 +42,6 @@ pub struct NetLinks {
 /// ranks' proxies, full of others, come to last; and all would wait. In an order that all share, the first message that is not done
 /// is the next one at both of its ends.
 type Turn = (u32, u32, bool);
-
-/// Why a connection over a network failed.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct NetFailure {
-    /// The rank at the other end.
-    pub peer: Rank,
-    /// The network failed under the connection: somebody else may know better why.
-    pub is_of_network: bool,
-    /// The two ends do not do the same.
-    pub is_mismatch: bool,
-    /// In words.
-    pub error: LinkError,
-}
-
-/// What one message is.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NetMessage {
-    pub is_send: bool,
-    pub peer: u32,
-    pub len_bytes: usize,
-    pub protocol: Protocol,
-    pub tag: u32,
-}
 
 impl NetLinks {
     /// The connections in `parts`, whose last channel is the mesh; `reaches` says, by rank, to whom they go.
@@ -84,8 +63,9 @@ impl NetLinks {
         }
     }
 
-    /// A collective begins.
-    pub(crate) fn collective(&mut self, call: &Call, plan: &Plan, tag: u32) {
+    /// A collective begins. It may have none of the user's memory: a request under way cannot give its bytes back when an operation
+    /// in place is about to write them.
+    fn collective(&mut self, call: &Call, plan: &Plan, tag: u32) {
         if std::mem::take(&mut self.has_memory) {
             self.progress.forget_memory();
         }
@@ -106,69 +86,6 @@ impl NetLinks {
         };
         self.backlog.push_back((Turn::default(), order));
         self.hand_over();
-    }
-
-    /// A message begins, one of a group that is complete before the next [`Self::do_work`].
-    pub(crate) fn message(&mut self, message: NetMessage) {
-        if !self.reaches[message.peer as usize] {
-            return;
-        }
-        let func = if message.is_send { Func::Send } else { Func::Recv };
-        let order = ProxyOrder {
-            count: message.len_bytes as u64,
-            grain_elems: 1,
-            tag: message.tag,
-            rank: message.peer,
-            first_channel: self.mesh,
-            nchannels: 1,
-            func: func as u8,
-            algorithm: Algorithm::OneShot as u8,
-            protocol: message.protocol as u8,
-            ..ProxyOrder::default()
-        };
-        let turn = self.turn(&message);
-        self.backlog.push_back((turn, order));
-        self.is_unsorted = true;
-    }
-
-    /// A group of messages begins that may have the user's memory. What an unwound one has left is none of its.
-    pub(crate) fn begin_messages(&mut self) {
-        if std::mem::replace(&mut self.has_memory, true) {
-            self.progress.forget_memory();
-        }
-        self.progress.forget_arrived();
-    }
-
-    /// The group is over: everything has left and has been taken.
-    pub(crate) fn end_messages(&mut self) {
-        self.has_memory = false;
-    }
-
-    /// Has the counted slot at `slot` stand for `len_bytes` at `body`, if it is one of this network's. Whether it is.
-    ///
-    /// # Safety
-    /// 1. The slot is empty, and is published next with a length of `len_bytes`.
-    /// 2. Until the messages under way have been flushed the bytes are readable and nobody writes them; if they never are, no
-    ///    [`Self::do_work`] follows but after [`Self::begin_messages`].
-    pub(super) unsafe fn lend(&mut self, slot: *mut u8, body: *const u8, len_bytes: usize) -> bool {
-        // SAFETY: the same obligations.
-        unsafe { self.progress.lend(slot, body, len_bytes) }
-    }
-
-    /// A message from `peer` will come, whose bytes may go straight to where it says.
-    ///
-    /// # Safety
-    /// 1. Until the message is over the bytes are writable, and nobody accesses those of slots that are not yet published; if it
-    ///    never is, no [`Self::do_work`] follows but after [`Self::begin_messages`].
-    /// 2. Whoever empties a slot of it asks [`Self::take_arrived`] first.
-    pub(crate) unsafe fn expect(&mut self, peer: Rank, message: Expected) {
-        // SAFETY: the same obligations.
-        unsafe { self.progress.expect(ChannelId(self.mesh), peer, message) };
-    }
-
-    /// Where the bytes of the full counted slot at `slot` are, if they are not in it. To be asked once for a slot.
-    pub(super) fn take_arrived(&mut self, slot: *const u8) -> Option<*mut u8> {
-        self.progress.take_arrived(slot)
     }
 
     /// Counts a message, and says when its turn is.
@@ -194,44 +111,98 @@ impl NetLinks {
             }
         }
     }
+}
 
-    /// Moves what can be moved without waiting. Returns how many steps went on.
+impl Drive for NetLinks {
+    fn begin_collective(&mut self, collective: &Collective<'_>) {
+        // Chains go over no network.
+        if spec_of(collective.plan.algorithm).connections != Connections::Chain {
+            self.collective(collective.call, collective.plan, collective.tag);
+        }
+    }
+
+    /// What an unwound group has left is none of the next one's.
+    fn begin_messages(&mut self) {
+        if std::mem::replace(&mut self.has_memory, true) {
+            self.progress.forget_memory();
+        }
+        self.progress.forget_arrived();
+    }
+
+    /// One of a group that is complete before the next [`Self::drive`].
+    fn message(&mut self, message: NetMessage) {
+        if !self.reaches[message.peer as usize] {
+            return;
+        }
+        let func = if message.is_send { Func::Send } else { Func::Recv };
+        let order = ProxyOrder {
+            count: message.len_bytes as u64,
+            grain_elems: 1,
+            tag: message.tag,
+            rank: message.peer,
+            first_channel: self.mesh,
+            nchannels: 1,
+            func: func as u8,
+            algorithm: Algorithm::OneShot as u8,
+            protocol: message.protocol as u8,
+            ..ProxyOrder::default()
+        };
+        let turn = self.turn(&message);
+        self.backlog.push_back((turn, order));
+        self.is_unsorted = true;
+    }
+
+    unsafe fn expect(&mut self, peer: Rank, message: Expected) {
+        // SAFETY: the same obligations.
+        unsafe { self.progress.expect(ChannelId(self.mesh), peer, message) };
+    }
+
+    fn end(&mut self) {
+        self.has_memory = false;
+    }
+
+    unsafe fn lend(&mut self, slot: *mut u8, body: *const u8, len_bytes: usize) -> bool {
+        // SAFETY: the same obligations; bytes of messages are written by nobody before they have left.
+        self.has_memory && unsafe { self.progress.lend(slot, body, len_bytes) }
+    }
+
+    fn take_arrived(&mut self, slot: *const u8) -> Option<*mut u8> {
+        if self.has_memory { self.progress.take_arrived(slot) } else { None }
+    }
+
     #[inline]
-    pub(super) fn do_work(&mut self) -> usize {
+    fn drive(&mut self, _on: Wait) -> usize {
         if !self.backlog.is_empty() {
             self.hand_over();
         }
         self.progress.do_work()
     }
 
-    /// The first failure, if there is one.
     #[inline]
-    pub(super) fn failure(&mut self) -> Option<NetFailure> {
+    fn failure(&mut self, _on: Wait) -> Option<DriveFailure> {
         if self.orders.has_failed() && self.failure.is_none() {
             self.failure = self.orders.failure().map(describe);
         }
         self.failure
     }
 
-    /// What the proxy was doing, for a log.
-    #[cold]
-    pub(super) fn post_mortem(&self) -> Option<&str> {
+    fn post_mortem(&self) -> Option<&str> {
         self.orders.failure().map(|failure| failure.post_mortem.as_str())
     }
 }
 
 /// A failure as the communicator's health has it, in few words.
 #[cold]
-fn describe(failure: &ProxyFailure) -> NetFailure {
+fn describe(failure: &ProxyFailure) -> DriveFailure {
     let keep = |text: String| -> &'static str { Box::leak(text.into_boxed_str()) };
     let Some(error) = &failure.error else {
         let (peer, direction, reason) = (failure.rank, Direction::To, keep(failure.said.clone()));
         let error = LinkError::Net { peer, direction, reason };
-        return NetFailure { peer, is_of_network: false, is_mismatch: false, error };
+        return DriveFailure { peer, is_of_network: false, is_mismatch: false, error };
     };
     let peer = error.place.peer;
     let direction = if error.place.is_send { Direction::To } else { Direction::From };
-    NetFailure {
+    DriveFailure {
         peer,
         is_of_network: matches!(error.why, EndFault::Net(_)),
         is_mismatch: is_mismatch(&error.why),
@@ -258,11 +229,13 @@ mod tests {
     use crate::net::bypass::{BYPASS_MIN_BYTES, EXPECTED_MAX};
     use crate::net::loopback::Loopback;
     use crate::proxy::progress::{Place, ProxyBlock, ProxyChannel, ProxyEnd, RecvEnd, SendEnd};
-    use oxccl_shared::abi::{ConnControl, ConnLayout, SlotHeader, Step};
+    use oxccl_device::gpu::Awaited;
+    use oxccl_shared::abi::{ConnControl, ConnLayout, Protocol, SlotHeader, Step};
     use oxccl_shared::fifo::{StepConsumer, StepProducer, split};
     use oxccl_shared::proto;
     use std::ptr::NonNull;
 
+    const ON: Wait = Wait { peer: Rank(1), what: Awaited::Data };
     /// A message to a slot.
     const LEN_BYTES: usize = BYPASS_MIN_BYTES;
     const LAYOUT: ConnLayout =
@@ -332,12 +305,12 @@ mod tests {
             }
             let arrived = steps.filter(|step| {
                 while !self.filled.poll_credit() {
-                    self.from.do_work();
+                    self.from.drive(ON);
                 }
                 self.filled.publish(SlotHeader { tag, len_bytes: LEN_BYTES as u32 });
                 while self.emptied.poll().is_none() {
-                    self.from.do_work();
-                    self.to.do_work();
+                    self.from.drive(ON);
+                    self.to.drive(ON);
                 }
                 let slot = proto::slot_offset(protocol, &LAYOUT, step.slot());
                 let at = self.to.take_arrived(self.slots.as_ptr().wrapping_add(slot));
@@ -345,8 +318,8 @@ mod tests {
                 at == Some(wanted.as_mut_ptr())
             });
             let arrived = arrived.count();
-            self.from.end_messages();
-            self.to.end_messages();
+            self.from.end();
+            self.to.end();
             arrived
         }
     }

@@ -1,20 +1,19 @@
 //! What happens while a kernel waits.
 
-mod networks;
+mod clock;
 
-use super::coll_links::CollLinks;
+use super::drive::DriveFailure;
+use super::drives::Drives;
 use super::health::{Fault, Health, Outstanding};
-use super::net_links::NetLinks;
 use super::told::Told;
-use crate::net::stream::LinkError;
 use crate::plan::CallRecord;
-use crate::proxy::Links;
+use clock::Clock;
 use corosensei::Yielder;
 use oxccl_device::conn::SendConn;
 use oxccl_device::gpu::cpu::Waiter;
 use oxccl_device::gpu::{Awaited, Stop, Wait};
 use oxccl_shared::abi::{Func, Rank, SlotHeader};
-use std::cell::{Cell, RefCell, RefMut};
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -30,9 +29,6 @@ const NAP_AFTER: Duration = Duration::from_millis(20);
 pub(crate) const NAP: Duration = Duration::from_micros(100);
 /// How long a wait lasts before the other ranks are told what we are in, so that they can tell a mismatch.
 pub const ANNOUNCE_AFTER: Duration = Duration::from_millis(500);
-/// Between two looks at the clock at most this part of the timeout counts: a rank whose process was stopped (by a batch system that
-/// suspends jobs, by a debugger) knows nothing of that time, and its peers were stopped with it, as likely as not.
-const GAPS_MIN: u32 = 4;
 /// How long a rank that met another operation waits to hear which.
 pub(crate) const REPLY_TIME: Duration = Duration::from_millis(500);
 /// How long we look for what a rank may have sent before it left, from when we hear that it did.
@@ -59,30 +55,16 @@ pub(crate) fn announce(tell: &dyn Tell, outstanding: &Outstanding) {
     tell.gave_up(outstanding);
 }
 
-/// One communicator's waiting: progress of its links, its health, its clock.
+/// One communicator's waiting: progress of what it drives, its health, its clock.
 pub struct WaitContext {
     health: Arc<Health>,
-    links: RefCell<Links>,
-    net_links: RefCell<Option<NetLinks>>,
-    coll_links: RefCell<Option<CollLinks>>,
-    /// When the first failure of a network was seen.
-    net_broken_since: Cell<Option<Instant>>,
+    drives: Drives,
+    clock: Clock,
+    pace: Pace,
     tell: Box<dyn Tell>,
-    timeout: Duration,
-    spins: u32,
-    visits_before_yield: u32,
     /// The operation under way.
     during: Cell<Option<CallRecord>>,
-    /// When the present wait was first found to be slow.
-    since: Cell<Option<Instant>>,
-    /// The last look at the clock in the present wait.
-    looked_at: Cell<Option<Instant>>,
-    /// Whether the present wait has been found to be over the timeout.
-    overdue: Cell<bool>,
-    /// Who was found to have left during the present wait, and when.
-    left: Cell<Option<(u32, Instant)>>,
-    /// When the connection was found closed during the present wait.
-    closed: Cell<Option<Instant>>,
+    /// Whether the others have been told of it.
     announced: Cell<bool>,
     /// For whom the others believe that we wait.
     told: Cell<Option<u32>>,
@@ -93,39 +75,42 @@ pub struct WaitContext {
 // SAFETY: `fiber` is null outside `Engine::run`, and the context is used by the thread that runs the engine only.
 unsafe impl Send for WaitContext {}
 
+/// How impatient waits are.
+struct Pace {
+    /// Looks between two visits of [`WaitContext::wait`].
+    spins: u32,
+    visits_before_yield: u32,
+}
+
+impl Pace {
+    /// On a host where ranks do or do not share processors, with or without something to drive.
+    fn new(has_drives: bool, is_crowded: bool) -> Pace {
+        let spins = match (has_drives, is_crowded) {
+            (true, _) => 1,
+            (false, true) => SPINS_CROWDED,
+            (false, false) => SPINS_ALONE,
+        };
+        Pace { spins, visits_before_yield: if is_crowded { 1 } else { VISITS_BEFORE_YIELD } }
+    }
+}
+
 impl WaitContext {
-    /// For a communicator with these links, those over a network and that to one that reduces, on a host where ranks do or do not
-    /// share processors.
+    /// For a communicator with these connections to drive, on a host where ranks do or do not share processors.
     pub fn new(
         health: Arc<Health>,
-        links: Links,
-        (net_links, coll_links): (Option<NetLinks>, Option<CollLinks>),
+        drives: Drives,
         tell: Box<dyn Tell>,
         timeout: Duration,
         crowded: bool,
     ) -> WaitContext {
-        let has_links = !links.is_empty() || net_links.is_some() || coll_links.is_some();
-        let spins = match (!has_links, crowded) {
-            (false, _) => 1,
-            (true, true) => SPINS_CROWDED,
-            (true, false) => SPINS_ALONE,
-        };
+        let pace = Pace::new(!drives.is_empty(), crowded);
         WaitContext {
             health,
-            links: RefCell::new(links),
-            net_links: RefCell::new(net_links),
-            coll_links: RefCell::new(coll_links),
-            net_broken_since: Cell::new(None),
+            drives,
+            clock: Clock::new(timeout),
+            pace,
             tell,
-            timeout,
-            spins,
-            visits_before_yield: if crowded { 1 } else { VISITS_BEFORE_YIELD },
             during: Cell::new(None),
-            since: Cell::new(None),
-            looked_at: Cell::new(None),
-            overdue: Cell::new(false),
-            left: Cell::new(None),
-            closed: Cell::new(None),
             announced: Cell::new(false),
             told: Cell::new(None),
             fiber: Cell::new(std::ptr::null()),
@@ -137,19 +122,10 @@ impl WaitContext {
         &self.health
     }
 
-    /// The links of the communicator's proxies.
-    pub fn links(&self) -> &RefCell<Links> {
-        &self.links
-    }
-
-    /// The connections over a network, if there are any.
-    pub(crate) fn net_links(&self) -> RefMut<'_, Option<NetLinks>> {
-        self.net_links.borrow_mut()
-    }
-
-    /// The connection to a network that reduces, if this rank is a head.
-    pub(crate) fn coll_links(&self) -> RefMut<'_, Option<CollLinks>> {
-        self.coll_links.borrow_mut()
+    /// What waits drive.
+    #[inline]
+    pub(crate) fn drives(&self) -> &Drives {
+        &self.drives
     }
 
     /// Names the operation that starts now.
@@ -208,13 +184,34 @@ impl WaitContext {
         if !fiber.is_null() {
             // SAFETY: set by `enter_fiber` until the fiber's work is done, and we are in it.
             unsafe { &*fiber }.suspend(());
-        } else if self.has_lasted(NAP_AFTER) {
+        } else if self.clock.has_lasted(NAP_AFTER) {
             std::thread::sleep(NAP);
-        } else if visits >= self.visits_before_yield {
+        } else if visits >= self.pace.visits_before_yield {
             std::thread::yield_now();
         } else {
             oxccl_shared::sync::cpu_relax();
         }
+    }
+
+    /// Drives what there is to drive. Returns how much went on.
+    #[inline]
+    fn drive(&self, on: Wait) -> Result<usize, Stop> {
+        match self.drives.drive(on, LEFT_GRACE * 2) {
+            (moved, None) => Ok(moved),
+            (_, Some(failure)) => Err(self.end_by(&failure)),
+        }
+    }
+
+    #[cold]
+    fn end_by(&self, failure: &DriveFailure) -> Stop {
+        if !self.health.is_stopped() {
+            self.drives.log_post_mortem();
+        }
+        if failure.is_mismatch {
+            return self.refuse_rank(failure.peer);
+        }
+        self.fail(Fault::Link { error: failure.error });
+        Stop
     }
 
     /// A rank does something else than we do.
@@ -238,56 +235,21 @@ impl WaitContext {
         self.during.get().filter(|record| !matches!(record.call.func, Func::Send | Func::Recv))
     }
 
-    /// Whether the present wait has lasted so long.
-    fn has_lasted(&self, time: Duration) -> bool {
-        self.since.get().is_some_and(|since| since.elapsed() > time)
-    }
-
-    /// When this wait first found that the rank had left: what it sent before is looked for from then on.
-    fn left_since(&self, rank: u32) -> Instant {
-        let known = self.left.get().filter(|(left, _)| *left == rank);
-        let (_, since) = known.unwrap_or_else(|| (rank, Instant::now()));
-        self.left.set(Some((rank, since)));
-        since
-    }
-
-    /// Whether the connection was found closed some time ago: the monitor says better than a socket whether that rank died, left
-    /// or aborted, and gets this time.
-    fn is_long_closed(&self) -> bool {
-        let since = self.closed.get().unwrap_or_else(Instant::now);
-        self.closed.set(Some(since));
-        since.elapsed() > LEFT_GRACE * 2
-    }
-
-    /// How long the present wait has lasted, as far as this rank has seen it; nothing when it is looked at for the first time.
-    fn waited(&self) -> Option<Duration> {
-        let now = Instant::now();
-        let gap = self.looked_at.replace(Some(now)).map_or(Duration::ZERO, |looked_at| now - looked_at);
-        let Some(since) = self.since.get() else {
-            self.since.set(Some(now));
-            return None;
-        };
-        let since = since + gap.saturating_sub(self.timeout / GAPS_MIN);
-        self.since.set(Some(since));
-        Some(now.saturating_duration_since(since))
-    }
-
     /// The slow questions, asked every so many visits.
     #[cold]
     fn check_clock(&self, on: Wait) -> Result<(), Stop> {
-        let Some(waited) = self.waited() else { return Ok(()) };
-        // Whoever slept past the timeout, with the data there all the while, is to look once more.
-        if waited > self.timeout && self.overdue.replace(true) {
+        let Some(waited) = self.clock.waited() else { return Ok(()) };
+        if self.clock.is_over(waited) {
             self.fail(Fault::Timeout { rank: self.health.waits().guilty(on.peer.0), waited });
             return Err(Stop);
         }
         // Our neighbour may have left because the one it waited for had, and is not to blame.
         let rank = self.health.waits().guilty(on.peer.0);
-        if self.health.has_left(rank) && self.left_since(rank).elapsed() > LEFT_GRACE {
+        if self.health.has_left(rank) && self.clock.left_since(rank).elapsed() > LEFT_GRACE {
             self.fail(Fault::PeerLeft { rank });
             return Err(Stop);
         }
-        if waited <= ANNOUNCE_AFTER.min(self.timeout / 2) {
+        if waited <= ANNOUNCE_AFTER.min(self.clock.timeout() / 2) {
             return Ok(());
         }
         if self.told.replace(Some(on.peer.0)) != Some(on.peer.0) {
@@ -302,34 +264,21 @@ impl WaitContext {
 
 impl Waiter for WaitContext {
     fn spins(&self) -> u32 {
-        if self.fiber.get().is_null() { self.spins } else { 1 }
+        if self.fiber.get().is_null() { self.pace.spins } else { 1 }
     }
 
     fn wait(&self, on: Wait, looks: u32) -> Result<(), Stop> {
         let visits = looks / self.spins().max(1);
         if visits <= 1 {
-            self.since.set(None);
-            self.overdue.set(false);
-            self.left.set(None);
-            self.closed.set(None);
+            self.clock.restart();
         }
-        let worked = self.links.borrow_mut().do_work(on.peer);
-        let mut moved = match worked {
-            Ok(moved) => moved,
-            Err(LinkError::PeerClosed { .. }) if !self.is_long_closed() => 0,
-            Err(error) => {
-                self.fail(Fault::Link { error });
-                return Err(Stop);
-            }
-        };
-        moved += self.drive_network(on)?;
-        moved += self.drive_reduction(on)?;
+        let moved = if self.drives.is_empty() { 0 } else { self.drive(on)? };
         if self.health.is_stopped() {
             return Err(Stop);
         }
         if moved == 0 {
             self.pause(visits);
-            if visits.is_multiple_of(CLOCK_EVERY_VISITS) || self.since.get().is_some() {
+            if visits.is_multiple_of(CLOCK_EVERY_VISITS) || self.clock.is_running() {
                 self.check_clock(on)?;
             }
         }
@@ -360,14 +309,7 @@ mod tests {
     const ON: Wait = Wait { peer: Rank(1), what: Awaited::Data };
 
     fn context(timeout: Duration) -> WaitContext {
-        WaitContext::new(
-            Arc::new(Health::new(0, 2)),
-            Links::default(),
-            (None, None),
-            Box::new(Nobody),
-            timeout,
-            true,
-        )
+        WaitContext::new(Arc::new(Health::new(0, 2)), Drives::none(), Box::new(Nobody), timeout, true)
     }
 
     /// Visits the wait as a kernel does that finds nothing, until it is told to stop or the time is over.

@@ -19,6 +19,7 @@ pub struct Links {
     groups: Vec<LinkGroup>,
     active: usize,
     protocol: Option<Protocol>,
+    failed: Option<LinkError>,
 }
 
 impl Links {
@@ -31,11 +32,6 @@ impl Links {
     /// Whether there is no link at all.
     pub fn is_empty(&self) -> bool {
         self.groups.is_empty()
-    }
-
-    /// The group of the operation under way.
-    pub fn active(&self) -> usize {
-        self.active
     }
 
     /// An operation starts on `group`; its slots are filled under `protocol`. What was sent before has been flushed.
@@ -98,14 +94,12 @@ impl Links {
         self.sends().iter_mut().for_each(|link| link.return_loans(memory.clone()));
     }
 
-    /// Moves what can be moved without waiting. Returns bytes moved.
-    ///
-    /// # Errors
-    /// That the link to or from `awaited`, whom the kernel waits for, is broken. Another link's failure is found when it is
-    /// waited for: its data may all have come.
-    pub fn do_work(&mut self, awaited: Rank) -> Result<usize, LinkError> {
+    /// Moves what can be moved without waiting. Returns bytes moved. If the link to or from `awaited`, whom the kernel waits for, is
+    /// found broken, [`Self::failure`] says so until the next call; another link's failure is found when that one is waited for: its
+    /// data may all have come.
+    pub fn do_work(&mut self, awaited: Rank) -> usize {
         let (Some(group), Some(protocol)) = (self.groups.get_mut(self.active), self.protocol) else {
-            return Ok(0);
+            return 0;
         };
         let mut moved = 0;
         let mut failed = None;
@@ -120,9 +114,12 @@ impl Links {
         for link in &mut group.recv {
             note(link.peer(), link.progress());
         }
-        match failed {
-            Some(error) if moved == 0 => Err(error),
-            _ => Ok(moved),
-        }
+        self.failed = failed;
+        moved
+    }
+
+    /// What the last [`Self::do_work`] found broken.
+    pub fn failure(&self) -> Option<LinkError> {
+        self.failed
     }
 }

@@ -6,7 +6,7 @@ use crate::api::error::Error;
 use crate::api::memory::{MemoryReport, PeerMemory};
 use crate::bootstrap::Bootstrap;
 use crate::channel::{self, ConnectError, Connected, Reducing, Wanted};
-use crate::launch::WaitContext;
+use crate::launch::{Drives, WaitContext};
 use crate::machine::cpu::{Cpu, CpuParts};
 use crate::plan::tuning::Impossible;
 use crate::plan::{Collnet, Facts, Tuning};
@@ -100,14 +100,9 @@ fn machine(connected: Connected, joined: &Joined<'_>) -> Cpu {
         recv_from: connected.recv_from,
         wait: {
             let Connected { links, net_links, reducing, .. } = connected;
-            WaitContext::new(
-                health.clone(),
-                links,
-                (net_links, reducing.links),
-                tell,
-                config.timeout,
-                crowded,
-            )
+            let drives = Drives::none().with_streams(links).with_network(net_links);
+            let drives = drives.with_reduction(reducing.links);
+            WaitContext::new(health.clone(), drives, tell, config.timeout, crowded)
         },
         memory: connected.memory,
     })

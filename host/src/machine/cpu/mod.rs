@@ -9,17 +9,17 @@
 mod fiber;
 
 use crate::launch::{
-    Channel, Fault, GroupMachine, Health, Job, LendingBlock, Machine, Message, NetMessage, RawCall, RawQueue,
-    RunError, WaitContext,
+    Channel, Collective, Fault, GroupMachine, Health, Job, LendingBlock, Machine, Message, NetMessage,
+    RawCall, RawQueue, RunError, WaitContext, channel_group,
 };
 use crate::mem::Segment;
 use crate::net::bypass::{BYPASS_MIN_BYTES, Expected};
 use crate::plan::tuning::Explanation;
-use crate::plan::{self, Call, CallRecord, Facts, Plan};
+use crate::plan::{self, Call, CallRecord, Facts};
 use oxccl_device::coll::{self, CollWork, P2pWork};
 use oxccl_device::conn::RecvConn;
 use oxccl_device::gpu::Stop;
-use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, RedOp, Step};
+use oxccl_shared::abi::{DataType, Func, Protocol, RedOp, Step};
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::Connections;
 use oxccl_shared::proto;
@@ -28,9 +28,6 @@ use std::io;
 use std::sync::Arc;
 
 pub use fiber::GROUP_COMMUNICATORS_MAX;
-
-/// The mesh's links are group 0 of [`crate::proxy::Links`], channel c's are group c + 1.
-const MESH_LINKS: usize = 0;
 
 /// What `channel` and `transport` make at init.
 pub struct CpuParts {
@@ -162,14 +159,13 @@ impl Cpu {
         RunError::Stopped(self.parts.wait.give_up())
     }
 
-    /// Waits until the network has everything. Each channel is flushed before the next operation may use another protocol.
-    fn flush(&mut self) -> Result<(), Stop> {
+    /// Waits until the network has everything of a channel, or of the mesh, before the next operation may use another protocol.
+    fn flush(&mut self, channel: Option<u32>) -> Result<(), Stop> {
         let CpuParts { channels, mesh, wait, .. } = &mut self.parts;
-        if wait.links().borrow().is_empty() && wait.net_links().is_none() {
+        if !wait.drives().has_slots() {
             return Ok(());
         }
-        let active = wait.links().borrow().active();
-        let channel = if active == MESH_LINKS { mesh } else { &channels[active - 1] };
+        let channel = channel.map_or(mesh, |channel| &mut channels[channel as usize]);
         channel.send.iter().filter(|conn| conn.is_streamed).try_for_each(|conn| wait.flush(conn))
     }
 
@@ -203,25 +199,18 @@ impl Cpu {
             tag,
             stream: plan.stream && !raw.is_in_place(self.parts.rank),
         };
-        match plan.algorithm {
-            // Its chains go over no network, and beside the head nobody has one that reduces.
-            Algorithm::CollnetChain => {
-                if let Some(coll) = &mut *self.parts.wait.coll_links() {
-                    coll.begin(dtype, &operator, work.tag);
-                }
-            }
-            _ => {
-                if let Some(net) = &mut *self.parts.wait.net_links() {
-                    net.collective(&raw.call, &plan, work.tag);
-                }
-            }
-        }
+        let drives = self.parts.wait.drives();
+        let collective = Collective { call: &raw.call, plan: &plan, operator: &operator, tag };
+        drives.each(|drive| drive.begin_collective(&collective));
+        let over_mesh = matches!(spec_of(plan.algorithm).connections, Connections::Mesh | Connections::Chain);
         for channel in 0..plan.channels {
             work.part = plan.part(count, channel);
+            let channel = (!over_mesh).then_some(channel);
             // SAFETY: obligation 1.
-            unsafe { self.run_channel(&plan, channel, &work, &operator)? };
-            self.flush()?;
+            unsafe { self.run_channel(channel, &work, &operator)? };
+            self.flush(channel)?;
         }
+        self.parts.wait.drives().each(|drive| drive.end());
         Ok(())
     }
 
@@ -230,17 +219,14 @@ impl Cpu {
     #[inline]
     unsafe fn run_channel(
         &mut self,
-        plan: &Plan,
-        channel: u32,
+        channel: Option<u32>,
         work: &CollWork,
         operator: &Resolved,
     ) -> Result<(), Stop> {
         let CpuParts { channels, mesh, wait, memory, .. } = &mut self.parts;
-        let over_mesh = matches!(spec_of(plan.algorithm).connections, Connections::Mesh | Connections::Chain);
-        let group = if over_mesh { MESH_LINKS } else { 1 + channel as usize };
-        wait.links().borrow_mut().begin(group, plan.protocol);
+        wait.drives().each(|drive| drive.begin_channel(channel_group(channel), work.protocol));
         let block = LendingBlock::new(wait, memory, work.dtype, operator);
-        let channel = if over_mesh { mesh } else { &mut channels[channel as usize] };
+        let channel = channel.map_or(mesh, |channel| &mut channels[channel as usize]);
         let (conns, ends) = channel.view();
         // SAFETY: obligation 1, and `ends` was made for `conns`.
         unsafe { coll::run(&block, conns, &ends, work) }
@@ -253,20 +239,19 @@ impl Cpu {
         messages.iter().for_each(|(message, tag)| self.add_message(message, *tag));
         let CpuParts { mesh, wait, facts, memory, .. } = &mut self.parts;
         let longest = self.works.iter().map(|w| w.len_bytes).max().unwrap_or(0);
-        wait.links().borrow_mut().begin(MESH_LINKS, facts.protocol(longest as u64));
-        if let Some(net) = &mut *wait.net_links() {
-            net.begin_messages();
-        }
+        let protocol = facts.protocol(longest as u64);
+        wait.drives().each(|drive| {
+            drive.begin_channel(channel_group(None), protocol);
+            drive.begin_messages();
+        });
         // SAFETY: obligation 1: what is received belongs to the operation until it is over.
         unsafe { expect(wait, mesh, &self.works, &mut self.recv_steps) };
         let operator = reduce::resolve(RedOp::Sum, DataType::U8, 1, 0);
-        let block = LendingBlock::new(wait, memory, DataType::U8, &operator).for_messages();
+        let block = LendingBlock::new(wait, memory, DataType::U8, &operator);
         // SAFETY: obligation 1; the indices are those of the mesh.
         unsafe { coll::send_recv::run(&block, mesh.view().0, &mut self.works)? };
-        self.flush()?;
-        if let Some(net) = &mut *self.parts.wait.net_links() {
-            net.end_messages();
-        }
+        self.flush(None)?;
+        self.parts.wait.drives().each(|drive| drive.end());
         Ok(())
     }
 
@@ -275,9 +260,8 @@ impl Cpu {
         let table = if is_send { &self.parts.send_to } else { &self.parts.recv_from };
         let conn = table[peer as usize];
         let protocol = self.parts.facts.protocol(len_bytes as u64);
-        if let Some(net) = &mut *self.parts.wait.net_links() {
-            net.message(NetMessage { is_send, peer, len_bytes, protocol, tag });
-        }
+        let message = NetMessage { is_send, peer, len_bytes, protocol, tag };
+        self.parts.wait.drives().each(|drive| drive.message(message));
         self.works.push(P2pWork {
             conn,
             is_send,
@@ -291,14 +275,13 @@ impl Cpu {
     }
 }
 
-/// Tells links and networks of the messages that are to come, which they may receive where they belong.
+/// Tells what is driven of the messages that are to come, which it may receive where they belong.
 ///
 /// # Safety
 /// 1. Each received message's buffer is writable for its length and nobody else's until the operation is over.
 unsafe fn expect(wait: &WaitContext, mesh: &Channel, works: &[P2pWork], steps: &mut Vec<Step>) {
-    let (links, net) = (&mut *wait.links().borrow_mut(), &mut *wait.net_links());
     let is_worth_it = works.iter().any(|work| !work.is_send && work.len_bytes >= BYPASS_MIN_BYTES);
-    if (links.is_empty() && net.is_none()) || !is_worth_it {
+    if !wait.drives().has_slots() || !is_worth_it {
         return;
     }
     steps.clear();
@@ -312,11 +295,7 @@ unsafe fn expect(wait: &WaitContext, mesh: &Channel, works: &[P2pWork], steps: &
             continue;
         }
         // SAFETY: obligation 1; all that empties slots of messages is `LendingBlock`, which asks. What is given up is followed by
-        // `begin` and `begin_messages` before anything is driven.
-        unsafe { links.expect(conn.peer(), message) };
-        if let Some(net) = net {
-            // SAFETY: as above.
-            unsafe { net.expect(conn.peer(), message) };
-        }
+        // the beginning of another operation before anything is driven.
+        wait.drives().each(|drive| unsafe { drive.expect(conn.peer(), message) });
     }
 }

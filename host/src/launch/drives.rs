@@ -1,0 +1,117 @@
+//! All that one communicator's waits drive.
+
+use super::coll_links::CollLinks;
+use super::drive::{Drive, DriveFailure};
+use super::net_links::NetLinks;
+use crate::proxy::Links;
+use oxccl_device::gpu::Wait;
+use std::cell::{Cell, RefCell, RefMut};
+use std::time::{Duration, Instant};
+
+/// A list that is fixed when the communicator is made; most have none.
+#[derive(Default)]
+pub struct Drives {
+    list: RefCell<Vec<Box<dyn Drive>>>,
+    /// Whether there is any, and whether any has slots that kernels flush.
+    has_any: bool,
+    has_slots: bool,
+    /// When the first failure was seen.
+    broken_since: Cell<Option<Instant>>,
+}
+
+impl Drives {
+    fn with(mut self, drive: Box<dyn Drive>) -> Drives {
+        self.has_any = true;
+        self.has_slots |= drive.has_slots();
+        self.list.get_mut().push(drive);
+        self
+    }
+
+    /// None.
+    pub fn none() -> Drives {
+        Drives::default()
+    }
+
+    /// With these streams, if there are any.
+    pub fn with_streams(self, links: Links) -> Drives {
+        if links.is_empty() { self } else { self.with(Box::new(links)) }
+    }
+
+    /// With connections over a network.
+    pub fn with_network(self, links: Option<NetLinks>) -> Drives {
+        match links {
+            Some(links) => self.with(Box::new(links)),
+            None => self,
+        }
+    }
+
+    /// With the connection to a network that reduces.
+    pub fn with_reduction(self, links: Option<CollLinks>) -> Drives {
+        match links {
+            Some(links) => self.with(Box::new(links)),
+            None => self,
+        }
+    }
+
+    /// Whether a wait has nothing to drive.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.has_any
+    }
+
+    /// Whether there are connections that kernels flush and lend to.
+    #[inline]
+    pub(crate) fn has_slots(&self) -> bool {
+        self.has_slots
+    }
+
+    /// All of them.
+    #[inline]
+    pub(crate) fn all(&self) -> RefMut<'_, Vec<Box<dyn Drive>>> {
+        self.list.borrow_mut()
+    }
+
+    /// Tells all of them something.
+    #[inline]
+    pub(crate) fn each(&self, tell: impl FnMut(&mut Box<dyn Drive>)) {
+        if self.has_any {
+            self.all().iter_mut().for_each(tell);
+        }
+    }
+
+    /// Moves what can be moved without waiting. Returns how much, and the failure of a drive that moved nothing, once nobody is likely
+    /// to know better: the monitor may say better what has become of a rank that the network has lost, and what the kernel waits for
+    /// may come over another connection. Both have `grace` for it.
+    #[inline]
+    pub(crate) fn drive(&self, on: Wait, grace: Duration) -> (usize, Option<DriveFailure>) {
+        let mut moved = 0;
+        for drive in self.list.borrow_mut().iter_mut() {
+            let steps = drive.drive(on);
+            moved += steps;
+            if steps == 0
+                && let Some(failure) = drive.failure(on)
+                && !self.may_be_told_better(on, &failure, grace)
+            {
+                return (moved, Some(failure));
+            }
+        }
+        (moved, None)
+    }
+
+    #[cold]
+    fn may_be_told_better(&self, on: Wait, failure: &DriveFailure, grace: Duration) -> bool {
+        let since = self.broken_since.get().unwrap_or_else(Instant::now);
+        self.broken_since.set(Some(since));
+        (failure.is_of_network || failure.peer != on.peer) && since.elapsed() < grace
+    }
+
+    /// Writes to the log what was under way when a drive failed.
+    #[cold]
+    pub(crate) fn log_post_mortem(&self) {
+        self.each(|drive| {
+            if let Some(post_mortem) = drive.post_mortem() {
+                tracing::warn!("{post_mortem}");
+            }
+        });
+    }
+}
