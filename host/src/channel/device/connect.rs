@@ -9,7 +9,7 @@ use crate::bootstrap::Bootstrap;
 use crate::channel::ConnectError;
 use crate::channel::agree::agree;
 use crate::gpu::{DeviceId, Gpu, PciBus};
-use crate::machine::cuda::ConnTables;
+use crate::machine::ConnTables;
 use crate::net::NetConfig;
 use crate::plan::Forced;
 use crate::plan::device::{ChannelLimits, DeviceFacts};

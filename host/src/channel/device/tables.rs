@@ -2,7 +2,7 @@
 
 use super::layout::{ConnKind, ConnName, DeviceLayout};
 use crate::gpu::{CudaError, Gpu};
-use crate::machine::cuda::{ConnLists, ConnTables};
+use crate::machine::{ConnLists, ConnTables};
 use oxccl_shared::abi::{ConnEnd, ConnLayout, KernelTree};
 use oxccl_shared::fifo::{ConsumerCursor, ProducerCursor};
 use std::mem::offset_of;

@@ -1,11 +1,9 @@
 //! A communicator's kernels, put on streams.
 
-use super::conns::{ConnLists, ConnTables};
 use super::driver::{CudaError, Device, Function, HostNode, StreamRef};
 use super::kernels::DeviceKernels;
 use super::messages::MessageScratch;
 use super::monitor::Monitor;
-use super::net::NetProxy;
 use super::order::Order;
 use crate::bootstrap::Bootstrap;
 use crate::gpu::KernelError;
@@ -13,14 +11,12 @@ use crate::launch::{
     Fault, GroupMachine, Health, Job, Machine, Message, NAP, Outstanding, RawCall, RawQueue, RunError,
     StreamMachine, Tell, is_made_of_messages,
 };
+use crate::machine::{ConnLists, ConnTables, NetProxy, collective_args};
 use crate::plan::device::{DeviceFacts, DevicePlan, KernelId, message_kernels, plan_device};
 use crate::plan::tuning::Explanation;
 use crate::plan::{Call, Forced};
 use crate::transport::p2p::Arena;
-use oxccl_shared::abi::{
-    Algorithm, CollArgs, Func, KERNEL_POST, KERNEL_PRE, KernelColl, KernelLaunch, Protocol, RedOp,
-};
-use oxccl_shared::algo::chunk::ChannelCut;
+use oxccl_shared::abi::{Algorithm, CollArgs, Func, KernelColl, KernelLaunch, Protocol, RedOp};
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::Connections;
 use oxccl_shared::reduce::{self, Resolved};
@@ -370,25 +366,6 @@ impl Cuda {
 
 /// How long a kernel may take to see that it is to stop, with what else is on its stream.
 const ABORT_TIME: Duration = Duration::from_secs(10);
-
-/// What a collective's kernel is told of it.
-pub(crate) fn collective_args(raw: &RawCall, plan: &DevicePlan, operator: &Resolved, tag: u32) -> KernelColl {
-    let flag = |set: bool, flag: u32| if set { flag } else { 0 };
-    KernelColl {
-        src: raw.send,
-        dst: raw.recv,
-        cut: ChannelCut::new(plan.count as usize, plan.channels, plan.grain_elems as usize),
-        chunk_elems: plan.chunk_elems,
-        slice_elems: plan.slice_elems,
-        arg: operator.arg,
-        kind: operator.kind as u32,
-        flags: flag(operator.pre, KERNEL_PRE) | flag(operator.post, KERNEL_POST),
-        func: plan.func as u32,
-        root: raw.call.root,
-        tag,
-        reserved: 0,
-    }
-}
 
 /// Copies between buffers that are apart or the same.
 ///

@@ -2,9 +2,9 @@
 
 use super::driver::{CudaError, StreamRef};
 use super::machine::{Cuda, CudaParts};
-use super::verdict::Verdict;
 use crate::gpu::KernelError;
 use crate::launch::{Fault, Outstanding, RunError};
+use crate::machine::Verdict;
 use oxccl_shared::abi::StopCause;
 use std::time::Duration;
 

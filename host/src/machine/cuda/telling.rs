@@ -2,8 +2,8 @@
 
 use super::driver::StreamRef;
 use super::machine::Cuda;
-use super::net::Telling;
 use crate::launch::RunError;
+use crate::machine::Telling;
 
 impl Cuda {
     /// Tells the proxy of the kernel that is to be put on `stream` now, if it has a part in it. Says whether it has.

@@ -21,7 +21,7 @@ use crate::bootstrap::Bootstrap;
 use crate::channel::ConnectError;
 use crate::channel::agree::agree;
 use crate::gpu::Gpu;
-use crate::machine::cuda::{NetChannels, NetParts};
+use crate::machine::{NetChannels, NetParts};
 use crate::net::{
     GdrConfig, Net, NetConfig, NetError, NetProperties, UNKNOWN_MBPS, Whereabouts, find, nearest,
 };

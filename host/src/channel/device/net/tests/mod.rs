@@ -12,7 +12,7 @@ use crate::channel::device::tables::{TableImage, image};
 use crate::channel::device::ways::{WaySettings, Ways};
 use crate::gpu::{CudaError, HostWork, NicMemory};
 use crate::launch::{Health, Outstanding, RawCall, Tell, Told};
-use crate::machine::cuda::{ConnLists, NetProxy, Telling, collective_args};
+use crate::machine::{ConnLists, NetProxy, Telling, collective_args};
 use crate::mem::Segment;
 use crate::net::socket::SocketConfig;
 use crate::plan::device::{
