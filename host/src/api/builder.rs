@@ -260,7 +260,7 @@ impl<M: Init<Unit = u32> + StreamMachine> Comm<M> {
     }
 }
 
-/// Connects all ranks and puts the communicator together.
+/// The init pipeline: connects all ranks, starts the monitor thread and the machine, and returns the communicator.
 fn assemble<M: Init>(bootstrap: Bootstrap, config: Config, unit: M::Unit) -> Result<Comm<M>, Error> {
     let (rank, nranks) = (bootstrap.rank().0, bootstrap.nranks());
     let connected = match M::connect(&bootstrap, &config, unit) {

@@ -26,7 +26,7 @@ use std::cell::{RefCell, RefMut};
 ///   and what was outstanding. The communicator then refuses everything with the same fault; buffers of the failed call hold
 ///   anything.
 ///
-/// Dropping a communicator says goodbye to the others; it does not wait for them.
+/// Dropping a communicator leaves it; the other ranks are notified, not waited for.
 ///
 /// # Forks
 /// The rank stays with the process that made it: a forked child may drop the communicator, which does nothing then, and must
@@ -36,23 +36,23 @@ pub type Communicator = Comm<Cpu>;
 
 /// One rank of a communicator of GPUs.
 ///
-/// Every rank makes the same collective calls in the same order. A call puts its kernel on a stream and returns; the stream's
+/// Every rank makes the same collective calls in the same order. A call enqueues its kernel on a stream and returns; the stream's
 /// order, events and synchronisation say when it is done, as for any other kernel. Operations of one communicator run one after
-/// another, whichever streams they are put on. Calls may be captured into CUDA graphs; whoever launches a graph orders it among the
-/// communicator's other operations. Where a network leads to some ranks, a graph has the host do something before each kernel, and as
-/// long as the graph exists so have the communicator's other operations: destroy graphs that are not needed any more.
+/// another, even on different streams. Calls may be captured into CUDA graphs; the program that launches a graph orders it among the
+/// communicator's other operations. If some ranks are reached over a network, a graph runs a host function before each kernel, and
+/// while the graph exists so do the communicator's other operations: destroy graphs that are no longer needed.
 ///
-/// A thread that has several ranks puts the calls of all of them into a [`device_group`](super::device_group).
+/// A thread that has several ranks adds the calls of all of them to one [`device_group`](super::device_group).
 ///
 /// # Errors of every operation
-/// - [`Error::Argument`]: refused before anything was put on the stream.
+/// - [`Error::Argument`]: refused before anything was enqueued.
 /// - [`Error::Operation`]: a rank died, left, aborted, made another call or stayed silent past the timeout. A kernel that waits
 ///   for such a rank ends by itself; the call after it, [`DeviceCommunicator::async_error`] and
 ///   [`DeviceCommunicator::synchronize`] say why. Buffers of operations since then hold anything.
 /// - [`Error::Device`]: a GPU, its driver or its kernels.
 ///
-/// Dropping a communicator waits for its operations on streams, then says goodbye to the others. Graphs that contain its operations
-/// must not be launched any more by then.
+/// Dropping a communicator waits for its enqueued operations, then leaves. Graphs that contain its operations must not be launched
+/// afterwards.
 pub type DeviceCommunicator = Comm<Cuda>;
 
 /// One rank of a communicator on the machine `M`: see [`Communicator`] for CPUs and [`DeviceCommunicator`] for GPUs.

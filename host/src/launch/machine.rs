@@ -60,8 +60,8 @@ pub trait Machine: Sized + Send + 'static {
         messages::is_made_of_messages(call.func)
     }
 
-    /// Runs `body`, whose work goes to the first of `queues`: behind the communicator's earlier work and what the others hold, which
-    /// go on after it. `calls` are those that `body` runs.
+    /// Runs `body`, whose work goes to the first of `queues`. It starts after the communicator's earlier work and after earlier work on
+    /// the other queues; later work on these starts after it. `calls` are those that `body` runs.
     ///
     /// # Errors
     /// Those of `body`, and the machine's own.

@@ -23,8 +23,7 @@ pub(crate) fn is_made_of_messages(func: Func) -> bool {
     matches!(func, Func::Send | Func::Recv | Func::AllToAll | Func::Gather | Func::Scatter)
 }
 
-/// What the slots of a send or receive carry. Both ends must agree, so it is that of a send of so many bytes, whoever and
-/// whatever it is.
+/// The tag of a send's or receive's slots. Both ends compute the same: that of a send of so many bytes.
 pub(crate) fn tag(call: &Call) -> u32 {
     let call = Call { func: Func::Send, dtype: DataType::U8, op: RedOp::Sum, root: 0, count: call.bytes() };
     CallRecord { seq: 0, call }.tag()

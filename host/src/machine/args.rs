@@ -1,4 +1,4 @@
-//! What kernels are told of a call.
+//! Arguments of kernels.
 
 use crate::launch::RawCall;
 use crate::plan::device::DevicePlan;
@@ -6,7 +6,7 @@ use oxccl_shared::abi::{KERNEL_POST, KERNEL_PRE, KernelColl};
 use oxccl_shared::algo::chunk::ChannelCut;
 use oxccl_shared::reduce::Resolved;
 
-/// What a collective's kernel is told of it.
+/// The arguments of a collective's kernel.
 pub(crate) fn collective_args(raw: &RawCall, plan: &DevicePlan, operator: &Resolved, tag: u32) -> KernelColl {
     let flag = |set: bool, flag: u32| if set { flag } else { 0 };
     KernelColl {

@@ -1,22 +1,22 @@
 //! Layer: host / machine, what runs kernels.
 //! Takes: calls with their buffers, connections and facts that were agreed on at init.
 //! Gives: one folder for each kind of [`Machine`](crate::launch::Machine). [`cpu`]: the caller's thread; [`cuda`]: GPUs of NVIDIA. Beside
-//! them, what all GPUs have: their tables of connections, what a kernel is told, the proxy of connections over a network.
+//! them, what all GPUs have: their tables of connections, kernels' arguments, the proxy of connections over a network.
 //! Never: chooses algorithms (`plan` did), makes connections (`channel` did).
 //!
-//! From below: `conns`, addresses of connections; `args`, what kernels are told; `verdict`, whose fault a stop is; `net`, the proxy, which
-//! calls and graphs reach through one `door`; the machines.
+//! From below: `conns`, addresses of connections; `args`, of kernels; `verdict`, who caused a stop; `net`, the proxy, which orders
+//! of calls and graphs reach through the `order_gate`; the machines.
 
 mod conns;
 mod args;
 mod verdict;
-mod door;
+mod order_gate;
 mod net;
 pub mod cpu;
 pub mod cuda;
 
 pub(crate) use args::collective_args;
 pub use conns::{ConnLists, ConnTables};
-pub(crate) use net::Telling;
+pub(crate) use net::Issue;
 pub use net::{NetChannels, NetParts, NetProxy};
 use verdict::Verdict;

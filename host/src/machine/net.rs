@@ -1,9 +1,9 @@
-//! Connections over a network: the thread of their proxy, which is told of every kernel before it runs.
+//! Connections over a network: their proxy gets an order for every kernel before the kernel runs.
 //!
-//! Before it is launched, because a launch may wait (`CUDA_LAUNCH_BLOCKING`) for a kernel that waits for its proxy. What a proxy is
-//! told of is launched then, or the communicator ends. Kernels of graphs: `door`.
+//! Orders are issued before the launch, because a launch may wait (`CUDA_LAUNCH_BLOCKING`) for a kernel that waits for its proxy. If
+//! the launch then fails, the communicator ends. Kernels of graphs: `order_gate`.
 
-use super::door::{Behind, Door, Replay, Sink};
+use super::order_gate::{OrderGate, Replay, SharedGate, Sink};
 use super::verdict::Verdict;
 use crate::launch::{Fault, Health, LEFT_GRACE, Tell};
 use crate::net::stream::{Direction, LinkError};
@@ -88,7 +88,7 @@ pub struct NetParts {
     pub device: String,
     /// The processors near that device; none: any.
     pub cpus: Vec<usize>,
-    /// How patiently the proxy looks for work.
+    /// How the proxy polls while it is idle.
     pub idle: Idle,
     /// Threads of the proxy, among which the connections are divided.
     pub threads: u32,
@@ -98,7 +98,7 @@ pub struct NetParts {
 
 /// A communicator's proxy, as its engine has it. Dropped, it ends; kernels must have.
 pub struct NetProxy {
-    door: Door<Threads>,
+    gate: OrderGate<Threads>,
     /// Of the launch that comes next.
     orders: Vec<ProxyOrder>,
     channels: NetChannels,
@@ -132,11 +132,12 @@ impl NetProxy {
         };
         let threads = parts.divided(threads as usize).into_iter().enumerate().map(start);
         let threads = Threads(threads.collect::<io::Result<_>>()?);
-        let (door, orders) = (Door::new(threads, health.clone()), Vec::with_capacity(KERNEL_MESSAGES_MAX));
-        Ok(NetProxy { door, orders, channels, reaches, has_rings, has_trees, _memory: memory })
+        let (gate, orders) =
+            (OrderGate::new(threads, health.clone()), Vec::with_capacity(KERNEL_MESSAGES_MAX));
+        Ok(NetProxy { gate, orders, channels, reaches, has_rings, has_trees, _memory: memory })
     }
 
-    /// A collective's kernel is to be launched: [`Self::tell`] tells of it.
+    /// Adds the order of a collective's kernel, which [`Self::issue`] issues.
     pub(crate) fn collective(&mut self, coll: &KernelColl, plan: &DevicePlan) {
         let concerns = match spec_of(plan.algorithm).connections {
             Connections::Ring => self.has_rings,
@@ -148,45 +149,45 @@ impl NetProxy {
         }
     }
 
-    /// A message is part of the kernel to be launched: [`Self::tell`] tells of it.
+    /// Adds the order of a message of the next kernel, which [`Self::issue`] issues.
     pub(crate) fn message(&mut self, message: &KernelMessage, peer: u32, kernel: KernelId, channels: u32) {
         if self.reaches[peer as usize] {
             self.orders.push(self.channels.order_of_message(message, peer, kernel, channels));
         }
     }
 
-    /// Tells the proxy of what the kernel does that is to be launched, or how it will be told.
-    #[must_use = "the proxy may not have been told yet"]
-    pub(crate) fn tell(&mut self, is_captured: bool) -> Telling {
-        let telling = match self.orders.is_empty() {
-            true => Telling::Needless,
-            false if is_captured => Telling::ByGraph(Box::new(self.door.capture(&self.orders))),
-            false => self.door.call(&self.orders).map_or(Telling::Told, Telling::ByStream),
+    /// Issues the orders of the next kernel, or says how they will be issued.
+    #[must_use = "the orders may not have been issued yet"]
+    pub(crate) fn issue(&mut self, is_captured: bool) -> Issue {
+        let issue = match self.orders.is_empty() {
+            true => Issue::Nothing,
+            false if is_captured => Issue::ByGraph(Box::new(self.gate.capture(&self.orders))),
+            false => self.gate.call(&self.orders).map_or(Issue::Done, Issue::ByStream),
         };
         self.orders.clear();
-        telling
+        issue
     }
 
-    /// The kernel of the latest [`Telling::ByStream`] is not launched, nor is the proxy told of it.
+    /// Drops the orders of the latest [`Issue::ByStream`], whose kernel is not launched.
     pub(crate) fn withdraw(&mut self) {
-        self.door.withdraw();
+        self.gate.withdraw();
     }
 
-    /// Whether all that it was told of has been sent and published.
+    /// Whether all orders are done: everything has been sent and published.
     pub(crate) fn is_done(&self) -> bool {
-        self.door.is_done()
+        self.gate.is_done()
     }
 }
 
-/// How a proxy learns what a kernel does.
-pub(crate) enum Telling {
-    /// It has no part in it.
-    Needless,
-    /// It knows.
-    Told,
-    /// By what the stream must do before it runs the kernel.
-    ByStream(Arc<Behind<Threads>>),
-    /// By what the graph must do at each launch before it runs the kernel.
+/// How the orders of a kernel reach the proxy.
+pub(crate) enum Issue {
+    /// There are none: the kernel uses no connection over the network.
+    Nothing,
+    /// They were issued.
+    Done,
+    /// The stream must run this before the kernel.
+    ByStream(Arc<SharedGate<Threads>>),
+    /// The graph must run this at each launch before the kernel.
     ByGraph(Box<Replay<Threads>>),
 }
 
@@ -280,7 +281,7 @@ mod tests {
         assert_eq!(names, ["ring channel 0", "tree channel 2", "pair channel 0", "channel 9"]);
     }
 
-    /// An order says of a launch what its kernel is told, and which connections of the proxy it means.
+    /// An order describes a launch by its kernel's arguments, and names the proxy's connections.
     #[test]
     fn orders_are_made_of_what_kernels_are_launched_with() {
         let forced = Forced::only(Some(Algorithm::Tree), Some(Protocol::Simple));

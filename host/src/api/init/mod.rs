@@ -72,7 +72,7 @@ impl Joined<'_> {
     }
 }
 
-/// What this rank tells the others of its process.
+/// This process's peer info, for the other ranks.
 fn this_process(bootstrap: &Bootstrap, config: &Config) -> Result<PeerInfo, BootstrapError> {
     let what = "ask the kernel which host this is";
     let rank = Some(bootstrap.rank());

@@ -1,4 +1,4 @@
-//! A communicator's kernels, put on streams.
+//! A communicator's kernels, enqueued on streams.
 
 use super::driver::{CudaError, Device, Function, HostNode, StreamRef};
 use super::kernels::DeviceKernels;
@@ -53,11 +53,11 @@ pub struct CudaParts {
     pub timeout: Duration,
 }
 
-/// A rank's kernels on a GPU of NVIDIA, on the streams of users.
+/// Runs a rank's kernels on a GPU of NVIDIA, on users' streams.
 pub struct Cuda {
     pub(super) parts: CudaParts,
     pub(super) order: Order,
-    /// Where the graph that was captured last tells the proxy of its latest kernel.
+    /// The latest capture's node that issues the orders of its latest kernel.
     pub(super) replayed: Option<HostNode>,
     /// Kernels that were used, to be found without a lock.
     functions: Vec<(KernelId, Function)>,
@@ -147,7 +147,7 @@ impl Machine for Cuda {
         RunError::Stopped(self.fail(Fault::Mismatch { rank: self.parts.rank, theirs: None }))
     }
 
-    /// Waits until every operation is done that was put on a stream. An operation that does not end within the timeout is aborted.
+    /// Waits until every enqueued operation is done. An operation that does not end within the timeout is aborted.
     fn close(mut self, bootstrap: &Bootstrap) -> Option<Cuda> {
         let started = Instant::now();
         while !self.is_done(started.elapsed() > self.parts.timeout) {
@@ -308,7 +308,7 @@ impl Cuda {
         if let Some(net) = &mut self.parts.net {
             net.collective(&coll, &plan);
         }
-        let is_told = self.tell_proxy(stream)?;
+        let has_orders = self.issue_orders(stream)?;
         let function = self.function(plan.kernel, plan.threads)?;
         let mut params = [(&raw mut args).cast::<c_void>()];
         let (grid, block) = ([plan.channels, 1, 1], [plan.threads, 1, 1]);
@@ -316,7 +316,7 @@ impl Cuda {
         // point to live until `close` has seen every operation end.
         let launched = unsafe { function.launch(grid, block, 0, stream, &mut params) };
         let launched = launched.map_err(|error| error.in_kernel(function.name()));
-        launched.map_err(|error| self.launch_refused(error, is_told, stream))
+        launched.map_err(|error| self.launch_refused(error, has_orders, stream))
     }
 
     /// A collective of a rank that is alone, or of nothing.
@@ -331,7 +331,7 @@ impl Cuda {
         unsafe { copy(raw.send, raw.recv, raw.call.bytes() as usize, stream) }.map_err(RunError::from)
     }
 
-    /// What every kernel is told.
+    /// The arguments that all kernels have.
     pub(super) fn launch(&self, lists: &ConnLists, channels: u32) -> KernelLaunch {
         let mut launch = KernelLaunch {
             send: std::ptr::null(),
@@ -353,8 +353,7 @@ impl Cuda {
         launch
     }
 
-    /// Whether every operation that was put on a stream has ended, and what it sent over a network has left, if there is time for
-    /// that.
+    /// Whether every enqueued operation has ended, and, unless overdue, whether the proxy has sent everything.
     fn is_done(&self, is_overdue: bool) -> bool {
         // An error means that the context is broken: nothing runs any more.
         let has_ended = self.order.is_done().unwrap_or(true);

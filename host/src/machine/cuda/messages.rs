@@ -52,7 +52,7 @@ impl Cuda {
         for batch in arrange(wants, rank, &facts, arrangement) {
             let mut args = self.message_args(&batch, messages);
             self.order_messages(&batch, messages, &args);
-            let is_told = self.tell_proxy(stream)?;
+            let has_orders = self.issue_orders(stream)?;
             let function = self.function(batch.kernel, batch.threads)?;
             let mut params = [(&raw mut args).cast::<c_void>()];
             let (grid, block) = ([batch.lanes * batch.channels, 1, 1], [batch.threads, 1, 1]);
@@ -60,7 +60,7 @@ impl Cuda {
             // seen every operation end.
             let launched = unsafe { function.launch(grid, block, 0, stream, &mut params) };
             let launched = launched.map_err(|error| error.in_kernel(function.name()));
-            launched.map_err(|error| self.launch_refused(error, is_told, stream))?;
+            launched.map_err(|error| self.launch_refused(error, has_orders, stream))?;
         }
         Ok(())
     }

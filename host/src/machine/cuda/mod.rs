@@ -1,11 +1,11 @@
 //! Layer: host / machine / cuda.
 //! Takes: calls with device addresses, streams, the tables of a communicator's connections.
-//! Gives: [`Cuda`], which puts kernels on the streams of users; what stopped a kernel, as the communicator's fault.
+//! Gives: [`Cuda`], which enqueues kernels on users' streams; what stopped a kernel, as the communicator's fault.
 //! Never: waits for a kernel, except when a communicator ends; chooses algorithms (`plan` did).
 //!
 //! From below: `driver`, NVIDIA's; `gpu`, a GPU's memory by it; `kernels`, loaded when a communicator is made; `monitor`, the page
 //! through which kernels are stopped and say why; `order`, one operation after the other; `machine`, with `messages` for what goes
-//! between pairs, `telling` for the proxy and `stopped` for faults; `buffer`, what users call it with.
+//! between pairs, `issue` for the proxy's orders and `stopped` for faults; `buffer`, what users call it with.
 
 pub mod driver;
 mod gpu;
@@ -14,7 +14,7 @@ mod monitor;
 mod order;
 mod machine;
 mod messages;
-mod telling;
+mod issue;
 mod stopped;
 mod buffer;
 

@@ -1,4 +1,4 @@
-//! The page in host memory through which a communicator's kernels are told to stop, and say why they did.
+//! The monitor page, in host memory: aborts a communicator's kernels, and takes their stop cause.
 
 use super::driver::{CudaError, Device, PinnedMemory};
 use oxccl_shared::abi::{KernelMonitor, Rank, StopCause};
@@ -28,7 +28,7 @@ impl Monitor {
         std::ptr::without_provenance(self.memory.address() as usize)
     }
 
-    /// Kernels stop at their next look, within about a millisecond; those that start later stop as soon as they wait.
+    /// Kernels stop at their next abort check, within about a millisecond; later ones as soon as they wait.
     pub fn abort(&self) {
         // RELEASE pairs with the kernels' ACQUIRE of the same word.
         self.page().abort.store_release(1);

@@ -1,4 +1,4 @@
-//! From what a kernel says when it stops to the communicator's fault.
+//! From a kernel's stop cause to the communicator's fault.
 
 use super::driver::{CudaError, StreamRef};
 use super::machine::{Cuda, CudaParts};
@@ -23,7 +23,7 @@ impl Cuda {
         }
     }
 
-    /// Turns what a kernel says into the communicator's fault, and tells the others.
+    /// Turns a kernel's stop cause into the communicator's fault, and reports it to the other ranks.
     #[cold]
     fn kernel_stopped(&self, cause: StopCause, peer: u32, expected: u64) -> Outstanding {
         match cause {
@@ -56,13 +56,18 @@ impl Cuda {
         }
     }
 
-    /// The driver refused a launch. A proxy that is told of it waits for slots that nobody will fill; but of a capture that is broken
-    /// nothing will be launched, and nobody told.
+    /// The driver refused a launch. A proxy that got its orders waits for slots that nobody fills, so the communicator fails. A broken
+    /// capture launches nothing and issues nothing.
     #[cold]
-    pub(super) fn launch_refused(&self, error: CudaError, is_told: bool, stream: StreamRef<'_>) -> RunError {
+    pub(super) fn launch_refused(
+        &self,
+        error: CudaError,
+        has_orders: bool,
+        stream: StreamRef<'_>,
+    ) -> RunError {
         let is_void = self.order.capture().is_some_and(|capture| stream.still_capturing(capture).is_err());
         if let CudaError::Call { device, result, .. } = &error
-            && is_told
+            && has_orders
             && !is_void
         {
             self.fail(Fault::Gpu { device: *device, result: *result });

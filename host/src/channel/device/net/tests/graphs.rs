@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// What was captured, as a driver's graph would have it.
 struct Graph {
-    tellings: Vec<Telling>,
+    issues: Vec<Issue>,
     works: Vec<Work>,
 }
 
@@ -37,16 +37,16 @@ impl Graph {
         player.captures = true;
         let works = launch(player);
         player.captures = false;
-        Graph { tellings: std::mem::take(&mut player.tellings), works }
+        Graph { issues: std::mem::take(&mut player.issues), works }
     }
 
     /// The driver's thread gives all orders as early as it may, while kernels run. It is one for all ranks, so that what waited for
     /// another rank's would wait for ever.
     fn launch(&mut self, player: &mut Player) {
-        let Graph { tellings, works } = self;
+        let Graph { issues, works } = self;
         let player = &*player;
         std::thread::scope(|scope| {
-            scope.spawn(|| tellings.iter().for_each(|telling| replay_on(&DRIVER, telling)));
+            scope.spawn(|| issues.iter().for_each(|issue| replay_on(&DRIVER, issue)));
             for work in works {
                 let ended = match work {
                     Work::Collective(collective) => player.run_collective(collective),
@@ -71,23 +71,23 @@ impl Graph {
 /// Held by the rank that the driver's thread works for.
 static DRIVER: Mutex<()> = Mutex::new(());
 
-fn replay_on(driver: &Mutex<()>, telling: &Telling) {
+fn replay_on(driver: &Mutex<()>, issue: &Issue) {
     let _turn = driver.lock().unwrap_or_else(PoisonError::into_inner);
-    replay(telling);
+    replay(issue);
 }
 
-fn replay(telling: &Telling) {
-    match telling {
-        Telling::ByGraph(replay) => replay.run(),
-        Telling::Needless => {}
-        Telling::Told | Telling::ByStream(_) => panic!("was captured"),
+fn replay(issue: &Issue) {
+    match issue {
+        Issue::ByGraph(replay) => replay.run(),
+        Issue::Nothing => {}
+        Issue::Done | Issue::ByStream(_) => panic!("was captured"),
     }
 }
 
 /// One call, and whether its order was given at once.
 fn gives_at_once(player: &mut Player, tag: u32) -> bool {
     let mut collective = player.launch_collective(&call(Func::AllReduce, 2000), tag);
-    let gave = matches!(player.tellings[..], [Telling::Told]);
+    let gave = matches!(player.issues[..], [Issue::Done]);
     player.come_to_turns();
     assert!(player.run_collective(&mut collective).is_ok(), "{:?}", player.health.fault());
     gave
@@ -137,7 +137,7 @@ fn a_graph_may_have_more_orders_than_the_proxys_fifo() {
             (0..calls).map(launch).collect()
         });
         for tag in 0..2 {
-            graph.tellings.iter().for_each(replay);
+            graph.issues.iter().for_each(replay);
             for work in &mut graph.works {
                 let Work::Collective(collective) = work else { unreachable!("only these") };
                 assert!(player.run_collective(collective).is_ok(), "{:?}", player.health.fault());
@@ -157,14 +157,14 @@ fn launches_for_a_communicator_that_has_stopped_tell_nobody_anything() {
         player.finish();
         if player.rank == 1 {
             // Has its part of another launch told to its proxy, and stops before the kernels.
-            graph.tellings.iter().for_each(replay);
+            graph.issues.iter().for_each(replay);
         }
         assert_eq!(player.is_finished(), player.rank == 0);
         player.health.fail(Fault::Aborted, None);
         let was_finished = player.is_finished();
-        graph.tellings.iter().for_each(replay);
+        graph.issues.iter().for_each(replay);
         assert_eq!(player.is_finished(), was_finished, "an order was given, which nobody will do");
         drop(player.net.take());
-        graph.tellings.iter().for_each(replay);
+        graph.issues.iter().for_each(replay);
     });
 }

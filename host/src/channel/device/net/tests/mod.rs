@@ -12,7 +12,7 @@ use crate::channel::device::tables::{TableImage, image};
 use crate::channel::device::ways::{WaySettings, Ways};
 use crate::gpu::{CudaError, HostWork, NicMemory};
 use crate::launch::{Health, Outstanding, RawCall, Tell, Told};
-use crate::machine::{ConnLists, NetProxy, Telling, collective_args};
+use crate::machine::{ConnLists, Issue, NetProxy, collective_args};
 use crate::mem::Segment;
 use crate::net::socket::SocketConfig;
 use crate::plan::device::{
@@ -79,8 +79,8 @@ struct Player {
     net: Option<NetProxy>,
     /// Whether launches are captured.
     captures: bool,
-    /// How the proxy is told of launches, since the stream or the graph was last asked for it.
-    tellings: Vec<Telling>,
+    /// How the proxy got the orders of launches since the stream or the graph was last asked for them.
+    issues: Vec<Issue>,
     /// Its GPU, if the NIC uses that one's memory.
     gpu: Option<Arc<Gpu>>,
     health: Arc<Health>,
@@ -191,8 +191,8 @@ impl Scene {
         ];
         let conns = kinds.map(|(lists, channels)| KindConns::of(lists, channels, &tables));
         let (net, started) = (Some(net), Instant::now());
-        let (captures, tellings, gpu) = (false, Vec::new(), own);
-        Player { rank, facts, layout, conns, net, captures, tellings, gpu, health, started, _arenas: arenas }
+        let (captures, issues, gpu) = (false, Vec::new(), own);
+        Player { rank, facts, layout, conns, net, captures, issues, gpu, health, started, _arenas: arenas }
     }
 }
 
@@ -311,7 +311,7 @@ impl Player {
         let plan = plan_device(call, &self.facts);
         let coll = collective_args(&raw, &plan, &resolve(RedOp::Sum, DataType::U32, n, 0), tag);
         self.net.as_mut().unwrap().collective(&coll, &plan);
-        self.tell();
+        self.issue();
         Collective { call: *call, plan, coll, _input: input, output }
     }
 
@@ -328,19 +328,19 @@ impl Player {
     }
 
     /// As the engine does before a launch.
-    fn tell(&mut self) {
-        let telling = self.net.as_mut().unwrap().tell(self.captures);
-        self.tellings.push(telling);
+    fn issue(&mut self) {
+        let issue = self.net.as_mut().unwrap().issue(self.captures);
+        self.issues.push(issue);
     }
 
     /// The stream comes to all calls.
     fn come_to_turns(&mut self) {
         assert!(!self.captures);
-        for telling in self.tellings.drain(..) {
-            match telling {
-                Telling::ByStream(turn) => turn.run(),
-                Telling::Told | Telling::Needless => {}
-                Telling::ByGraph(_) => panic!("not captured"),
+        for issue in self.issues.drain(..) {
+            match issue {
+                Issue::ByStream(turn) => turn.run(),
+                Issue::Done | Issue::Nothing => {}
+                Issue::ByGraph(_) => panic!("not captured"),
             }
         }
     }
@@ -481,7 +481,7 @@ impl Player {
                     });
                 }
             }
-            self.tell();
+            self.issue();
             launches.push(works);
         }
         Messages { wants: wants.to_vec(), launches, buffers, expected }

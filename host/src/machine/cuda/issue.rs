@@ -3,22 +3,22 @@
 use super::driver::StreamRef;
 use super::machine::Cuda;
 use crate::launch::RunError;
-use crate::machine::Telling;
+use crate::machine::Issue;
 
 impl Cuda {
-    /// Tells the proxy of the kernel that is to be put on `stream` now, if it has a part in it. Says whether it has.
-    pub(super) fn tell_proxy(&mut self, stream: StreamRef<'_>) -> Result<bool, RunError> {
+    /// Issues the proxy's orders for the kernel that is enqueued on `stream` next. Returns whether there are any.
+    pub(super) fn issue_orders(&mut self, stream: StreamRef<'_>) -> Result<bool, RunError> {
         let Some(net) = &mut self.parts.net else { return Ok(false) };
         let capture = self.order.capture();
-        match net.tell(capture.is_some()) {
-            Telling::Needless => return Ok(false),
-            Telling::Told => {}
-            Telling::ByStream(turn) => {
+        match net.issue(capture.is_some()) {
+            Issue::Nothing => return Ok(false),
+            Issue::Done => {}
+            Issue::ByStream(turn) => {
                 // SAFETY: (1) `order` has just checked that it is not.
                 let put = unsafe { stream.run_once(turn) };
                 put.inspect_err(|_| net.withdraw())?;
             }
-            Telling::ByGraph(replay) => {
+            Issue::ByGraph(replay) => {
                 let id = capture.expect("only a capture has a graph tell");
                 let capturing = stream.still_capturing(id)?;
                 let put = capturing.run_each_time(replay, self.replayed.take());

@@ -25,16 +25,16 @@ pub(crate) trait Sink: Send + 'static {
 }
 
 /// The calling thread's end.
-pub(super) struct Door<S: Sink> {
+pub(super) struct OrderGate<S: Sink> {
     /// Set unless graphs, or calls made while they exist, may issue orders.
     own: Option<S>,
     /// The shared part, for threads of the driver.
-    behind: Arc<Behind<S>>,
+    shared: Arc<SharedGate<S>>,
 }
 
 /// The sink, when threads other than the caller's may issue orders. As a stream's host function it is the turn of the
 /// oldest waiting call; the turns of a communicator's calls come in call order, because streams run them so.
-pub(crate) struct Behind<S: Sink> {
+pub(crate) struct SharedGate<S: Sink> {
     state: Mutex<State<S>>,
     health: Arc<Health>,
 }
@@ -50,39 +50,39 @@ struct State<S> {
 
 /// The orders of a captured call, issued at each launch of its graph.
 pub(crate) struct Replay<S: Sink> {
-    behind: Arc<Behind<S>>,
+    shared: Arc<SharedGate<S>>,
     orders: Box<[ProxyOrder]>,
 }
 
-impl<S: Sink> Door<S> {
+impl<S: Sink> OrderGate<S> {
     /// A gate before `sink`, which gets no more orders once the communicator has stopped.
-    pub fn new(sink: S, health: Arc<Health>) -> Door<S> {
+    pub fn new(sink: S, health: Arc<Health>) -> OrderGate<S> {
         let state = State { sink: None, users: 0, waiting: VecDeque::new() };
-        Door { own: Some(sink), behind: Arc::new(Behind { state: Mutex::new(state), health }) }
+        OrderGate { own: Some(sink), shared: Arc::new(SharedGate { state: Mutex::new(state), health }) }
     }
 
     /// Issues the orders of a call, if that is possible now. Otherwise the caller must enqueue the returned host
     /// function before the call's kernel, or call [`Self::withdraw`].
     #[must_use = "given now, or to be given by the stream"]
-    pub fn call(&mut self, orders: &[ProxyOrder]) -> Option<Arc<Behind<S>>> {
+    pub fn call(&mut self, orders: &[ProxyOrder]) -> Option<Arc<SharedGate<S>>> {
         if self.own.is_none() {
-            let mut state = self.behind.lock();
+            let mut state = self.shared.lock();
             if state.users > 0 {
                 state.users += 1;
                 let last = orders.len() - 1;
                 state.waiting.extend(orders.iter().enumerate().map(|(at, order)| (*order, at == last)));
-                return Some(self.behind.clone());
+                return Some(self.shared.clone());
             }
             self.own = state.sink.take();
         }
-        let sink = self.own.as_mut().expect("behind the door, if not here");
+        let sink = self.own.as_mut().expect("in the shared part, if not here");
         orders.iter().for_each(|order| sink.give(*order));
         None
     }
 
     /// Cancels the turn of the latest call.
     pub fn withdraw(&mut self) {
-        let mut state = self.behind.lock();
+        let mut state = self.shared.lock();
         state.waiting.pop_back();
         while state.waiting.back().is_some_and(|(_, is_last)| !is_last) {
             state.waiting.pop_back();
@@ -92,13 +92,13 @@ impl<S: Sink> Door<S> {
 
     /// The orders of a call that is captured. Dropped with its graph.
     pub fn capture(&mut self, orders: &[ProxyOrder]) -> Replay<S> {
-        let mut state = self.behind.lock();
+        let mut state = self.shared.lock();
         state.users += 1;
         if let Some(sink) = self.own.take() {
             state.sink = Some(sink);
             state.waiting.reserve(KERNEL_MESSAGES_MAX);
         }
-        Replay { behind: self.behind.clone(), orders: orders.into() }
+        Replay { shared: self.shared.clone(), orders: orders.into() }
     }
 
     /// Whether all orders issued or waiting for their turn are complete.
@@ -106,21 +106,21 @@ impl<S: Sink> Door<S> {
         if let Some(sink) = &self.own {
             return sink.is_done();
         }
-        let state = self.behind.lock();
+        let state = self.shared.lock();
         state.waiting.is_empty() && state.sink.as_ref().is_some_and(Sink::is_done)
     }
 }
 
-impl<S: Sink> Drop for Door<S> {
+impl<S: Sink> Drop for OrderGate<S> {
     /// Later graph launches and turns find no sink.
     fn drop(&mut self) {
-        let sink = self.behind.lock().sink.take();
+        let sink = self.shared.lock().sink.take();
         // The lock is free again: a sink may take its time to end.
         drop(sink);
     }
 }
 
-impl<S: Sink> Behind<S> {
+impl<S: Sink> SharedGate<S> {
     fn lock(&self) -> MutexGuard<'_, State<S>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -133,7 +133,7 @@ impl<S> State<S> {
     }
 }
 
-impl<S: Sink> HostWork for Behind<S> {
+impl<S: Sink> HostWork for SharedGate<S> {
     /// Issues the orders of the oldest waiting call.
     fn run(&self) {
         let mut state = self.lock();
@@ -151,8 +151,8 @@ impl<S: Sink> HostWork for Behind<S> {
 
 impl<S: Sink> HostWork for Replay<S> {
     fn run(&self) {
-        let mut state = self.behind.lock();
-        if let Some(sink) = state.sink(&self.behind.health) {
+        let mut state = self.shared.lock();
+        if let Some(sink) = state.sink(&self.shared.health) {
             self.orders.iter().for_each(|order| sink.give(*order));
         }
     }
@@ -160,7 +160,7 @@ impl<S: Sink> HostWork for Replay<S> {
 
 impl<S: Sink> Drop for Replay<S> {
     fn drop(&mut self) {
-        self.behind.lock().users -= 1;
+        self.shared.lock().users -= 1;
     }
 }
 
@@ -185,14 +185,14 @@ mod tests {
 
     /// A step of a stream: what the host does, and the orders that a kernel needs.
     enum Step {
-        Turn(Arc<Behind<Given>>),
+        Turn(Arc<SharedGate<Given>>),
         Part(Arc<Vec<Part>>, usize),
         Kernel(Vec<u32>),
     }
 
     /// A communicator whose operations use one stream after the other, as if they were one.
     struct Play {
-        door: Door<Given>,
+        gate: OrderGate<Given>,
         given: Arc<Mutex<Vec<u32>>>,
         stream: VecDeque<Step>,
         graphs: Vec<Arc<Vec<Part>>>,
@@ -209,9 +209,9 @@ mod tests {
     impl Play {
         fn new() -> Play {
             let given = Arc::new(Mutex::new(Vec::new()));
-            let door = Door::new(Given(given.clone()), Arc::new(Health::new(0, 2)));
+            let gate = OrderGate::new(Given(given.clone()), Arc::new(Health::new(0, 2)));
             let (stream, graphs, used) = (VecDeque::new(), Vec::new(), Vec::new());
-            Play { door, given, stream, graphs, used, tag: 0, direct: 0 }
+            Play { gate, given, stream, graphs, used, tag: 0, direct: 0 }
         }
 
         fn orders(&mut self, count: u32) -> (Vec<u32>, Vec<ProxyOrder>) {
@@ -222,7 +222,7 @@ mod tests {
 
         fn call(&mut self, count: u32) {
             let (tags, orders) = self.orders(count);
-            match self.door.call(&orders) {
+            match self.gate.call(&orders) {
                 Some(turn) => self.stream.push_back(Step::Turn(turn)),
                 None => self.direct += 1,
             }
@@ -233,16 +233,16 @@ mod tests {
             let (_, orders) = self.orders(count);
             // Orders issued at once end a communicator whose launch is refused: only turns are withdrawn.
             if !self.graphs.is_empty() {
-                let turn = self.door.call(&orders);
+                let turn = self.gate.call(&orders);
                 assert!(turn.is_some());
-                self.door.withdraw();
+                self.gate.withdraw();
             }
         }
 
         fn capture(&mut self, calls: u32) {
             let part = |_| {
                 let (tags, orders) = self.orders(2);
-                (Box::new(self.door.capture(&orders)), tags)
+                (Box::new(self.gate.capture(&orders)), tags)
             };
             let parts = (0..calls).map(part).collect();
             self.graphs.push(Arc::new(parts));
@@ -312,7 +312,7 @@ mod tests {
             play.run_dry();
             play.graphs.clear();
             play.call(1);
-            assert!(play.door.own.is_some(), "with all graphs gone a call gives at once");
+            assert!(play.gate.own.is_some(), "with all graphs gone a call gives at once");
             direct += play.direct;
         }
         assert!(
@@ -339,15 +339,15 @@ mod tests {
     fn a_graph_gives_nothing_for_a_communicator_that_has_stopped_or_is_gone() {
         let given = Arc::new(Mutex::new(Vec::new()));
         let health = Arc::new(Health::new(0, 2));
-        let mut door = Door::new(Given(given.clone()), health.clone());
-        let replay = door.capture(&[order(1)]);
-        let turn = door.call(&[order(2), order(3)]).expect("a graph lives");
+        let mut gate = OrderGate::new(Given(given.clone()), health.clone());
+        let replay = gate.capture(&[order(1)]);
+        let turn = gate.call(&[order(2), order(3)]).expect("a graph lives");
         replay.run();
         health.fail(Fault::Aborted, None);
         replay.run();
         turn.run();
-        assert!(door.is_done(), "the turn has been");
-        drop(door);
+        assert!(gate.is_done(), "the turn has been");
+        drop(gate);
         replay.run();
         assert_eq!(*given.lock().unwrap(), [1]);
     }
@@ -356,17 +356,17 @@ mod tests {
     #[test]
     fn graphs_are_launched_and_dropped_on_other_threads() {
         let given = Arc::new(Mutex::new(Vec::new()));
-        let mut door = Door::new(Given(given.clone()), Arc::new(Health::new(0, 2)));
+        let mut gate = OrderGate::new(Given(given.clone()), Arc::new(Health::new(0, 2)));
         let (to_driver, driver) = std::sync::mpsc::channel::<Box<dyn FnOnce() + Send>>();
         std::thread::scope(|scope| {
             scope.spawn(move || driver.into_iter().for_each(|work| work()));
             for tag in 0..200 {
                 let orders = [order(2 * tag), order(2 * tag + 1)];
                 let run: Box<dyn FnOnce() + Send> = if tag % 4 == 0 {
-                    let replay = door.capture(&orders);
+                    let replay = gate.capture(&orders);
                     Box::new(move || replay.run())
                 } else {
-                    match door.call(&orders) {
+                    match gate.call(&orders) {
                         Some(turn) => Box::new(move || turn.run()),
                         None => Box::new(|| ()),
                     }
