@@ -109,5 +109,5 @@ fn what_a_connection_said_cannot_be_said_again() {
         replay.read_to_end(&mut received).is_ok().then_some(())
     });
     // A challenge of 40 bytes, then the verdict: its first byte means a wrong proof.
-    assert_eq!(told.get(40), Some(&2), "{told:?}");
+    assert_eq!(received.get(40), Some(&2), "{received:?}");
 }
