@@ -18,7 +18,7 @@ pub use facts::{EngineFacts, ReportError, StartCost};
 
 use crate::cli::PerfArgs;
 use crate::collective::Collective;
-use crate::row::{Row, errors};
+use crate::row::{Cell, Measured, Row, errors};
 use crate::target::Target;
 use crate::team::Team;
 use facts::{Run, Who};
