@@ -5,7 +5,7 @@
 use oxccl::net::loopback::Loopback;
 use oxccl::net::{Net, RecvComm, SendComm};
 use oxccl::proxy::progress::{
-    Place, Progress, ProxyBlock, ProxyChannel, ProxyEnd, ProxyOrder, ProxyOrders, ProxyParts, RecvEnd,
+    EndId, Progress, ProxyBlock, ProxyChannel, ProxyEnd, ProxyOrder, ProxyOrders, ProxyParts, RecvEnd,
     SendEnd, proxy,
 };
 use oxccl_shared::abi::{Algorithm, ChannelId, ConnControl, ConnLayout, Func, Protocol, Rank, SlotHeader};
@@ -64,7 +64,7 @@ impl Pair {
     fn new() -> Pair {
         let (send, recv) = connect();
         let ((from, near), (to, far)) = (block(), block());
-        let place = |peer, is_send| Place { peer: Rank(peer), channel: ChannelId(0), is_send };
+        let place = |peer, is_send| EndId { peer: Rank(peer), channel: ChannelId(0), is_send };
         // SAFETY: leaked blocks, each with one producer and one consumer.
         let (send, recv) = unsafe {
             (

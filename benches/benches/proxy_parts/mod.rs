@@ -2,7 +2,7 @@
 
 use oxccl::net::{Comm, NetError, NetMemory, RecvComm, Registration, Request, SendComm};
 use oxccl::proxy::progress::{
-    Place, Progress, ProxyBlock, ProxyChannel, ProxyEnd, ProxyOrder, ProxyOrders, ProxyParts, RecvEnd,
+    EndId, Progress, ProxyBlock, ProxyChannel, ProxyEnd, ProxyOrder, ProxyOrders, ProxyParts, RecvEnd,
     SendEnd, proxy,
 };
 use oxccl_shared::abi::{ChannelId, ConnControl, ConnLayout, Func, Protocol, Rank, SlotHeader};
@@ -96,7 +96,7 @@ impl Bed {
         let (mut ends, mut producers, mut consumers) = (Vec::new(), Vec::new(), Vec::new());
         for peer in 1..=connections {
             let ((from, near), (to, far)) = (block(), block());
-            let place = |is_send| Place { peer: Rank(peer), channel: ChannelId(0), is_send };
+            let place = |is_send| EndId { peer: Rank(peer), channel: ChannelId(0), is_send };
             let (send, recv) = (Instantly::new(steps), Instantly::new(steps));
             // SAFETY: leaked blocks, each with one producer and one consumer.
             unsafe {

@@ -1,4 +1,4 @@
-//! All-reduce up a chain of a host's ranks, through a network that reduces, and down again.
+//! All-reduce up a chain of a host's ranks, through in-network reduction, and down again.
 
 use super::hop::{HopArgs, run_hop};
 use super::work::{ChainEnds, CollWork};
@@ -9,7 +9,8 @@ use core::ops::Range;
 use oxccl_shared::algo::collnet as schedule;
 use oxccl_shared::algo::tree::{Turn, lag_max, pipeline};
 
-/// Runs `work` along the chain. The protocol is one whose slots hold nothing but elements, which the network can add.
+/// Runs `work` along the chain. The slots of its protocol contain nothing but elements, so that the network can add
+/// them.
 ///
 /// # Safety
 /// 1. As [`super::run`].
@@ -39,7 +40,7 @@ pub(crate) unsafe fn all_reduce<B: Block, P: Proto>(
         let start = work.part.start + index * work.chunk_elems;
         start..(start + work.chunk_elems).min(work.part.end)
     };
-    // As in a tree, and not in one function with it: shared, it costs the tree's GPU kernels 30 registers.
+    // As in a tree, but not one function with it: shared code costs the tree's GPU kernels 30 registers.
     let nchunks = work.part.len().div_ceil(work.chunk_elems);
     let lag = lag_max(work.chunk_elems.div_ceil(work.slice_elems));
     for turn in pipeline(nchunks, lag) {

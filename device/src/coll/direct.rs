@@ -1,6 +1,6 @@
-//! One hop: every rank sends its whole input to every other and reduces what it gets, in rank order.
+//! One hop: every rank sends its whole input to every other and reduces the inputs in rank order.
 //!
-//! n - 1 times the bytes of a ring and one message time instead of 2(n - 1): for what fits few slots.
+//! n - 1 times the bytes of a ring, and one message time instead of 2(n - 1): for messages that fit few slots.
 
 use super::hop::{HopArgs, run_hop};
 use super::work::{CollWork, Endpoints};
@@ -45,7 +45,7 @@ pub(crate) unsafe fn all_reduce<B: Block, P: Proto>(
     Ok(())
 }
 
-/// An empty slot to everybody and from everybody.
+/// Exchanges an empty slot with every rank.
 ///
 /// # Safety
 /// 1. The connection indices of `ends` are those of `conns`.
@@ -67,7 +67,7 @@ unsafe fn meet<B: Block, P: Proto>(
             dst: work.dst,
             stream: false,
         };
-        // SAFETY: a slice of no bytes touches no user memory.
+        // SAFETY: a slice of no bytes accesses no user memory.
         unsafe { run_slice::<B, P>(block, conns, &slice)? };
     }
     Ok(())

@@ -9,13 +9,13 @@ use oxccl_shared::abi::SlotHeader;
 use oxccl_shared::algo::Action;
 use oxccl_shared::algo::chunk;
 
-/// A hop: what to do, with whom, and where its elements start in the user's buffers.
+/// A hop: its action, its connections, and the offsets of its elements in the user's buffers.
 #[derive(Clone, Copy)]
 pub(super) struct HopArgs<'a> {
     pub action: Action,
     pub recv: &'a [u16],
     pub send: &'a [u16],
-    /// Where our own input stands among `recv` in reduction order.
+    /// Position of our own input among `recv` in reduction order.
     pub src_position: usize,
     /// Elements from the start of `work.src` to element 0 of the range.
     pub src_offset: usize,
@@ -23,7 +23,7 @@ pub(super) struct HopArgs<'a> {
     pub dst_offset: usize,
 }
 
-/// Carries out a hop on `range`, in elements. Both ends of every connection cut a range alike, and an empty one not at all.
+/// Runs a hop on `range`, in elements. Both ends of every connection cut a range alike, and an empty one not at all.
 ///
 /// # Safety
 /// 1. `range`, moved by the offsets, lies within the user's buffers as the action uses them.

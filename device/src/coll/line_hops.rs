@@ -1,6 +1,7 @@
-//! One hop to everybody over LL128, or all-reduce in two: between what [`super::one_hop`] is best at and what a ring is.
+//! One hop between all ranks over LL128, or all-reduce in two: for sizes between the best ones of [`super::one_hop`]
+//! and of a ring.
 //!
-//! As many bytes as a ring, in one or two message times: each rank sends every other what that one needs and nothing else.
+//! As many bytes as a ring, in one or two message times: each rank sends every other only the data that it needs.
 
 use super::work::CollWork;
 use crate::conn::Conns;
@@ -54,7 +55,7 @@ fn all_reduce<'a>(conns: Conns<'a>, work: &CollWork, round: &Loop) -> LineExchan
     }
 }
 
-/// Elements `range` of every block.
+/// One hop with elements `range` of every block.
 #[inline(always)]
 fn one_hop<'a>(conns: Conns<'a>, work: &CollWork, range: Range<usize>) -> LineExchange<'a> {
     let size = work.elem_bytes();

@@ -27,7 +27,7 @@ pub unsafe fn run<B: Block, const PEERS: usize>(
         return Ok(());
     }
     if work.part.is_empty() && work.func == Func::Barrier {
-        // SAFETY: no memory is touched.
+        // SAFETY: no memory is accessed.
         return unsafe { exchange::<B, PEERS>(block, &walk.args(0..0)) };
     }
     for range in chunk::slices(work.part.clone(), work.slice_elems) {
@@ -92,14 +92,14 @@ impl OneHop<'_> {
         }
     }
 
-    /// The root's connection, where we are not the root.
+    /// The root's connection, if we are not the root.
     #[inline(always)]
     fn root(&self) -> Range<usize> {
         let index = (self.work.root - u32::from(self.work.root > self.work.rank)) as usize;
         index..index + 1
     }
 
-    /// Block r of the elements from `base` is reduced by rank r, which then sends it to all.
+    /// Rank r reduces block r of the elements from `base`, and then sends it to all.
     ///
     /// # Safety
     /// 1. As [`run`].
@@ -137,7 +137,8 @@ impl OneHop<'_> {
             takes_own: false,
             ..scatter
         };
-        // In a loop, so that both run the same instructions: on a GPU the second hop finds them fetched.
+        // In a loop, so that both run the same instructions: on a GPU the second hop finds them in the instruction
+        // cache.
         for hop in [scatter, gather] {
             // SAFETY: obligation 1. In place, a thread writes words of our block that only it reads.
             unsafe { exchange::<B, PEERS>(block, &hop)? };

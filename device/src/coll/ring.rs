@@ -52,7 +52,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// The buffer is cut into loops of n blocks; block b is reduced along the ring, then passed round it.
+    /// The buffer is cut into loops of n blocks; each block is reduced along the ring, then passed round it.
     ///
     /// # Safety
     /// 1. As [`super::run`].
@@ -69,7 +69,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Block r is rank r's: all of it in `dst` (all-gather) or `src` (reduce-scatter), alone in the other buffer.
+    /// Block r is rank r's: all blocks are in `dst` (all-gather) or `src` (reduce-scatter), only rank r's in the
+    /// other buffer.
     ///
     /// # Safety
     /// 1. As [`super::run`].

@@ -1,4 +1,4 @@
-//! Point to point: any number of sends and receives at once, none of which may hold up another.
+//! Point to point: any number of concurrent sends and receives, none of which blocks another.
 
 use super::work::P2pWork;
 use crate::conn::Conns;
@@ -39,13 +39,13 @@ pub unsafe fn run<B: Block>(block: &B, conns: Conns<'_>, works: &mut [P2pWork]) 
     }
 }
 
-/// Whether an earlier message uses the same connection and is not over.
+/// Whether an earlier incomplete message uses the same connection.
 fn is_behind(works: &[P2pWork], index: usize) -> bool {
     let work = &works[index];
     works[..index].iter().any(|w| !w.finished && w.conn == work.conn && w.is_send == work.is_send)
 }
 
-/// Moves one slice, or says what it waits for.
+/// Moves one slice, or returns what it waits for.
 ///
 /// # Safety
 /// 1. As [`run`], for this work.

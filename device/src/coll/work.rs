@@ -1,4 +1,4 @@
-//! What a kernel is told: one channel's part of one operation.
+//! Work descriptors: one channel's part of one operation.
 
 use core::ops::Range;
 use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol};
@@ -19,11 +19,11 @@ use oxccl_shared::algo::tree::{ARITY_MAX, TreeLinks};
 /// otherwise they do not overlap. Neither needs any alignment.
 #[derive(Clone, Debug)]
 pub struct CollWork {
-    /// What to compute.
+    /// The function.
     pub func: Func,
-    /// Along which schedule.
+    /// The schedule.
     pub algorithm: Algorithm,
-    /// Over which line format.
+    /// The protocol.
     pub protocol: Protocol,
     /// Element type.
     pub dtype: DataType,
@@ -35,9 +35,9 @@ pub struct CollWork {
     pub count: usize,
     /// The elements (of `0..count`) that this channel works on.
     pub part: Range<usize>,
-    /// Elements of a block that travel in one hop; a whole number of slices except at the end.
+    /// Elements of a block in one hop; a whole number of slices except at the end.
     pub chunk_elems: usize,
-    /// Elements that fit one slot.
+    /// Elements in one slot.
     pub slice_elems: usize,
     /// Borders between chunks and blocks fall on multiples of this, where the count allows.
     pub grain_elems: usize,
@@ -60,7 +60,7 @@ pub struct P2pWork {
     pub conn: u16,
     /// Whether we send.
     pub is_send: bool,
-    /// Over which line format.
+    /// The protocol.
     pub protocol: Protocol,
     /// The buffer; only read when sending.
     pub buffer: *mut u8,
@@ -74,14 +74,14 @@ pub struct P2pWork {
     pub finished: bool,
 }
 
-/// Which connections of a channel each algorithm uses.
+/// The connections of a channel that each algorithm uses.
 #[derive(Clone, Debug)]
 pub struct Endpoints<'a> {
     /// The ring.
     pub ring: RingEnds<'a>,
     /// The tree of this channel.
     pub tree: &'a TreeEnds,
-    /// The chain to a network that reduces.
+    /// The chain to in-network reduction.
     pub chain: &'a ChainEnds,
     /// Mesh: receive connections by rank order, ourselves left out.
     pub mesh_recv: &'a [u16],
@@ -89,25 +89,25 @@ pub struct Endpoints<'a> {
     pub mesh_send: &'a [u16],
 }
 
-/// A rank's place in a ring.
+/// A rank's position in a ring.
 #[derive(Clone, Debug, Default)]
 pub struct RingEnds<'a> {
     /// Rank at each position.
     pub order: &'a [u32],
     /// Our position.
     pub position: u32,
-    /// From the rank before us.
+    /// From the previous rank.
     pub recv: [u16; 1],
-    /// To the rank after us.
+    /// To the next rank.
     pub send: [u16; 1],
 }
 
-/// A rank's place in a tree: its links and the connections that carry them.
+/// A rank's position in a tree: its links and their connections.
 #[derive(Clone, Debug, Default)]
 pub struct TreeEnds {
-    /// Who is above and below.
+    /// Parent and children.
     pub links: TreeLinks,
-    /// How many children: the length in use of the lists below.
+    /// Number of children: the used length of the lists below.
     pub children: usize,
     /// From the children, in the order of `links.down`.
     pub child_recv: [u16; ARITY_MAX],
@@ -119,10 +119,10 @@ pub struct TreeEnds {
     pub parent_send: [u16; 1],
 }
 
-/// A rank's place in its host's chain and the connections that carry it. What is above the head is the network.
+/// A rank's position in its host's chain and its connections. Above the head is the network.
 #[derive(Clone, Debug, Default)]
 pub struct ChainEnds {
-    /// Who is above and below.
+    /// The ranks above and below.
     pub links: ChainLinks,
     /// From the rank below, if there is one.
     pub below_recv: [u16; 1],

@@ -1,8 +1,9 @@
-//! One message to each of several peers and one from each, in one go: the step of all one-hop algorithms.
+//! Exchanges one message with each of several peers at once: the step of all one-hop algorithms.
 //!
-//! Over LL, so that the words of all peers can be under way at once: where a look takes long, on a GPU, looking at several
-//! peers takes no longer than at one. Connection `i` is counted, and its header sent and checked,
-//! by the `i`-th thread from behind: by the same one, so that when threads stop nobody looks at a slot that nobody counted.
+//! It uses LL, so that the words of all peers can be in flight at once: where a poll takes long, as on a GPU, polling
+//! several peers takes no longer than polling one. The `i`-th thread from the end counts connection `i`, and sends
+//! and checks its header. It is always the same thread, so that when threads stop none polls a slot that none has
+//! counted.
 
 use super::in_order::InRankOrder;
 use super::ll::{Ll, line};
@@ -13,14 +14,15 @@ use crate::gpu::{Awaited, Block, Stop, Wait, wait_for};
 use oxccl_shared::abi::{Protocol, SlotHeader};
 use oxccl_shared::proto::ll::{self, LlLine};
 
-/// Where the messages of each peer lie in a buffer: at `rank * stride_bytes`, `len_bytes` long but ending at `end_bytes`.
+/// The layout of the peers' messages in a buffer: each is at `rank * stride_bytes`, `len_bytes` long but ending at
+/// `end_bytes`.
 #[derive(Clone, Copy)]
 pub struct Span {
-    /// From one rank's to the next's.
+    /// Distance between two ranks' messages.
     pub stride_bytes: usize,
-    /// Of a message.
+    /// Length of a message.
     pub len_bytes: usize,
-    /// Where the buffer ends.
+    /// End of the buffer.
     pub end_bytes: usize,
 }
 
@@ -52,12 +54,12 @@ impl Span {
     }
 }
 
-/// What becomes of what is received.
+/// The use of received messages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
-    /// Each peer's message goes to its place.
+    /// Each peer's message is written to its place.
     Each,
-    /// All messages and our own input are reduced in rank order, and finished.
+    /// All messages and our own input are reduced in rank order, with the post-operation.
     Reduced,
 }
 
@@ -68,21 +70,21 @@ pub struct Exchange<'a> {
     pub tag: u32,
     /// This rank.
     pub rank: u32,
-    /// Connections sent to.
+    /// Connections to send on.
     pub send: &'a [SendConn],
-    /// Connections received from, in rank order.
+    /// Connections to receive on, in rank order.
     pub recv: &'a [RecvConn],
     /// The input.
     pub src: *const u8,
-    /// Which part of the input goes to whom.
+    /// The part of the input for each peer.
     pub to: Span,
     /// The output.
     pub dst: *mut u8,
-    /// Where whose message goes.
+    /// The place of each peer's message.
     pub from: Span,
-    /// How.
+    /// Their use.
     pub keep: Keep,
-    /// Whether our own part of the input goes where a message of ours would.
+    /// Whether our own part of the input is written to the output too.
     pub takes_own: bool,
 }
 
@@ -121,7 +123,8 @@ fn header(what: &Exchange<'_>, len_bytes: usize) -> SlotHeader {
     SlotHeader { tag: what.tag, len_bytes: len_bytes as u32 }
 }
 
-/// The last thread's number is 0: short messages leave the last threads without words, and they do what is beside the words.
+/// Numbers threads from the last one: short messages leave the last threads without words, so they do the work beside
+/// the words.
 #[inline(always)]
 pub(super) fn from_behind<B: Block>(block: &B) -> usize {
     block.threads() - 1 - block.thread()
@@ -139,7 +142,7 @@ fn send_headers<B: Block>(block: &B, what: &Exchange<'_>) {
     }
 }
 
-/// The headers arrive with the words; a peer that came with something else is found out here.
+/// Checks the headers, which arrive with the words; detects a peer in another operation.
 #[inline(always)]
 fn check_headers<B: Block>(block: &B, what: &Exchange<'_>) -> Result<(), Stop> {
     let mut i = from_behind(block);
@@ -187,7 +190,7 @@ fn finish<B: Block>(block: &B, what: &Exchange<'_>) {
     }
 }
 
-/// Overwrites what this message left of messages of long ago: the lines from `used` on.
+/// Overwrites old messages beyond this one: the lines from `used` on.
 #[cold]
 fn clean(slot: *mut u8, used: usize, lines: usize, flag: u32) {
     for i in used..lines {
@@ -230,8 +233,8 @@ unsafe fn exchange_word<B: Block, const PEERS: usize>(
     Ok(())
 }
 
-/// Word `at` of the message to `peer`, `len` bytes long. What is only passed on is no operand: the result of a first hop had its turn
-/// there.
+/// Word `at` of the message to `peer`, `len` bytes long. Data that is only forwarded is no operand: the pre-operation
+/// was applied in the first hop.
 ///
 /// # Safety
 /// 1. As [`exchange`].
@@ -260,7 +263,7 @@ fn await_word<B: Block, const PEERS: usize>(
     let npeers = what.recv.len();
     let mut looked = [[0; 2]; PEERS];
     let mut looks = 0u32;
-    // All peers are looked at in each round, whoever has arrived: the looks are under way together.
+    // Each round polls all peers, arrived or not: the polls are in flight together.
     loop {
         let mut missing = usize::MAX;
         for_peers!(npeers, i => {
@@ -285,7 +288,7 @@ fn await_word<B: Block, const PEERS: usize>(
     Ok(looked.map(|line| [LlLine::data(line)]))
 }
 
-/// Puts word `at` of every message where it belongs.
+/// Writes word `at` of every message to its place.
 ///
 /// # Safety
 /// 1. As [`exchange`].
@@ -324,8 +327,8 @@ unsafe fn keep<B: Block, const PEERS: usize>(
     unsafe { words::store_one(what.dst.wrapping_add(at * 8), acc[0], len - at * 8) };
 }
 
-/// After the `looks`-th look in vain. A peer in another operation may send fewer words than we wait for, so now and then its
-/// header is looked at too.
+/// Called after `looks` polls in vain. A peer in another operation may send fewer words than we wait for, so at
+/// intervals its header is polled too.
 #[inline(always)]
 fn look_again<B: Block>(block: &B, conn: &RecvConn, expected: SlotHeader, looks: u32) -> Result<(), Stop> {
     const LOOKS_PER_HEADER: u32 = 256;

@@ -1,16 +1,16 @@
-//! One message to each of several peers and one from each, as [`super::exchange`], by whole lines of LL128: for messages whose
+//! Exchanges one message with each of several peers, as [`super::exchange`], in whole LL128 lines: for messages whose
 //! time is no longer latency alone.
 //!
-//! Everything leaves before anything is waited for, so that the wire is full while the first lines arrive. Where what was reduced
-//! goes on to all peers, each line does so at once; both hops of such an exchange lie in one slot, the second behind the
-//! first, so that there is one credit, one header and one step for both:
+//! All lines are sent before the first wait, so that the wire is full while the first lines arrive. If the result of
+//! a reduction goes to all peers, each line is sent as soon as it is reduced; both hops of such an exchange share one
+//! slot, the second after the first, with one credit, one header and one step for both:
 //!
 //! ```text
 //! line 0    1 .. L              L + 1 .. 2 L
 //! header    the message to us   what its sender reduced        L: lines of the longest message
 //! ```
 //!
-//! A thread has the same words of each message in all passes, so that an output may lie where the input was.
+//! A thread has the same words of each message in all passes, so that the output may overlap the input.
 
 use super::Proto;
 use super::exchange::{Span, from_behind};
@@ -23,14 +23,14 @@ use crate::gpu::{Awaited, Block, Stop, Wait, wait_for};
 use oxccl_shared::abi::{Protocol, SlotHeader};
 use oxccl_shared::proto::ll128::{self, DATA_BYTES, LINE_WORDS};
 
-/// What becomes of what is received.
+/// The use of received messages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Then {
-    /// Each peer's message, and our own, goes to its place.
+    /// Each peer's message, and our own, is written to its place.
     Keep,
-    /// All messages and our own are reduced in rank order, and finished.
+    /// All messages and our own are reduced in rank order, with the post-operation.
     Reduce,
-    /// The same, and the result goes to all peers as theirs come to us, each to its place.
+    /// The same, and the result is sent to all peers, whose results are written to their places.
     ReduceAndShare,
 }
 
@@ -41,19 +41,19 @@ pub struct LineExchange<'a> {
     pub tag: u32,
     /// This rank.
     pub rank: u32,
-    /// Connections sent to.
+    /// Connections to send on.
     pub send: &'a [SendConn],
-    /// Connections received from, in rank order.
+    /// Connections to receive on, in rank order.
     pub recv: &'a [RecvConn],
     /// The input.
     pub src: *const u8,
-    /// Which part of the input goes to whom.
+    /// The part of the input for each peer.
     pub to: Span,
     /// The output.
     pub dst: *mut u8,
-    /// Where whose message or result goes; reduced, only ours.
+    /// The place of each peer's message or result; if reduced, only ours.
     pub from: Span,
-    /// How.
+    /// Their use.
     pub then: Then,
 }
 
@@ -67,7 +67,7 @@ pub unsafe fn exchange_lines<B: Block, const PEERS: usize>(
     block: &B,
     what: &LineExchange<'_>,
 ) -> Result<(), Stop> {
-    // A team stops together, here and below: the line of a team that has lost a thread would be half a line.
+    // A team stops together, here and below: the line of a team that has lost a thread would be incomplete.
     if block.any_of_team(wait_for_credits(block, what).is_err()) {
         return Err(Stop);
     }
@@ -77,7 +77,7 @@ pub unsafe fn exchange_lines<B: Block, const PEERS: usize>(
     send_headers(block, what, &peers);
     // SAFETY: obligation 1, for all passes.
     unsafe {
-        // Of more peers the code is long enough as it is.
+        // For more peers the code is long enough without the second version.
         if PEERS <= HELD_MAX && is_plain(what) {
             passes::<B, PEERS, true>(block, what, &peers)?;
         } else {
@@ -93,7 +93,7 @@ pub unsafe fn exchange_lines<B: Block, const PEERS: usize>(
     Ok(())
 }
 
-/// Whether all words of all messages are whole and aligned, so that nobody has to ask for each.
+/// Whether all words of all messages are whole and aligned, so that no word needs a check.
 #[inline(always)]
 fn is_plain(what: &LineExchange<'_>) -> bool {
     let end = |span: Span| if span.end_bytes == usize::MAX { 0 } else { span.end_bytes };
@@ -101,7 +101,7 @@ fn is_plain(what: &LineExchange<'_>) -> bool {
     (what.src.addr() | what.dst.addr() | span(what.to) | span(what.from)).is_multiple_of(8)
 }
 
-/// All words there and back.
+/// All passes over the words.
 ///
 /// # Safety
 /// 1. As [`exchange_lines`].
@@ -149,13 +149,13 @@ fn received_bytes(what: &LineExchange<'_>, peer: u32) -> usize {
     what.from.len_of(if what.then == Then::Keep { peer } else { what.rank })
 }
 
-/// Whether this thread is of the last team, which has no lines if messages are short, and does what is beside the lines.
+/// Whether this thread is in the last team, which has no lines of short messages, and does the work beside the lines.
 #[inline(always)]
 fn is_of_last_team<B: Block>(block: &B) -> bool {
     block.thread() >= block.threads() - B::TEAM_THREADS
 }
 
-/// The last team sends the headers, by the threads of its first line.
+/// Sends the headers: the last team does, by the threads of its first line.
 #[inline(always)]
 fn send_headers<B: Block, const PEERS: usize>(block: &B, what: &LineExchange<'_>, peers: &Peers<'_, PEERS>) {
     if !is_of_last_team(block) {
@@ -183,7 +183,7 @@ fn store<B: Block>(block: &B, to: Lane, index: usize, mut words: Words, takes_pa
     block.store_line(line, &words, takes_part);
 }
 
-/// Our message to `peer`, `len` bytes long, ready to be reduced if it will be.
+/// Our message to `peer`, `len` bytes long, with the pre-operation if it will be reduced.
 ///
 /// # Safety
 /// 1. As [`exchange_lines`].
@@ -204,7 +204,7 @@ unsafe fn input<B: Block, const PLAIN: bool>(
     words
 }
 
-/// Sends each peer its message. The words of all peers are asked for before the first are sent on.
+/// Sends each peer its message. The words for all peers are loaded before the first are sent.
 ///
 /// # Safety
 /// 1. As [`exchange_lines`].
@@ -233,7 +233,7 @@ unsafe fn scatter<B: Block, const PEERS: usize, const PLAIN: bool>(
     }
 }
 
-/// Our own message, where nothing is reduced.
+/// Copies our own message, if nothing is reduced.
 ///
 /// # Safety
 /// 1. As [`exchange_lines`].
@@ -248,7 +248,7 @@ unsafe fn keep_own<B: Block, const PLAIN: bool>(block: &B, what: &LineExchange<'
     }
 }
 
-/// Reduces all messages to us; with `second`, the result goes on to all, as the lines from there on.
+/// Reduces all messages to us; with `second`, sends the result to all, in the lines from there on.
 ///
 /// # Safety
 /// 1. As [`exchange_lines`].
@@ -279,7 +279,7 @@ unsafe fn reduce<B: Block, const PEERS: usize, const PLAIN: bool>(
     Ok(())
 }
 
-/// Puts each peer's message, whose lines begin after `skip` others, in its place.
+/// Writes each peer's message, whose lines start after `skip` others, to its place.
 ///
 /// # Safety
 /// 1. As [`exchange_lines`].
@@ -306,8 +306,8 @@ unsafe fn gather<B: Block, const PEERS: usize, const PLAIN: bool>(
     Ok(())
 }
 
-/// Waits for line `1 + index` from every peer that `sends` one. All peers are looked at in each round, so that the looks are under
-/// way together; all threads of the team leave together.
+/// Waits for line `1 + index` from every peer that `sends` one. Each round polls all peers, so that the polls are in
+/// flight together; all threads of the team return together.
 #[inline(always)]
 fn wait_for_lines<B: Block, const PEERS: usize>(
     block: &B,
@@ -340,8 +340,8 @@ fn wait_for_lines<B: Block, const PEERS: usize>(
     }
 }
 
-/// After the `looks`-th look in vain for a line of peer `i`, which may be in another operation and send fewer: now and then its
-/// header is looked at too.
+/// Called after `looks` polls in vain for a line of peer `i`, which may be in another operation and send fewer: at
+/// intervals its header is polled too.
 #[inline(always)]
 fn look_again<B: Block>(block: &B, what: &LineExchange<'_>, i: usize, looks: u32) -> Result<(), Stop> {
     const LOOKS_PER_HEADER: u32 = 256;
@@ -357,7 +357,8 @@ fn look_again<B: Block>(block: &B, what: &LineExchange<'_>, i: usize, looks: u32
     block.idle(on, looks)
 }
 
-/// The headers arrive with the lines; a peer that came with something else is found out here, by one thread for each connection.
+/// Checks the headers, which arrive with the lines, by one thread for each connection; detects a peer in another
+/// operation.
 #[inline(always)]
 fn check_headers<B: Block>(block: &B, what: &LineExchange<'_>) -> Result<(), Stop> {
     let mut i = from_behind(block);
@@ -374,7 +375,7 @@ fn check_headers<B: Block>(block: &B, what: &LineExchange<'_>) -> Result<(), Sto
     Ok(())
 }
 
-/// Each connection is counted by one thread, the one that checked its header.
+/// One thread counts each connection: the one that checked its header.
 #[inline(always)]
 fn finish<B: Block>(block: &B, what: &LineExchange<'_>) {
     let mut i = from_behind(block);

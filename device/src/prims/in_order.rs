@@ -8,10 +8,10 @@ pub(super) struct InRankOrder<'a, const PEERS: usize, const WORDS: usize> {
     /// Ours, if we have any.
     pub own: Option<[u64; WORDS]>,
     pub arrived: &'a [[u64; WORDS]; PEERS],
-    /// Peers, and how many of them come before us.
+    /// Number of peers, and of those with lower ranks.
     pub npeers: usize,
     pub before: usize,
-    /// Words that count.
+    /// Words in use.
     pub count: usize,
 }
 
@@ -22,7 +22,7 @@ impl<const PEERS: usize, const WORDS: usize> Fold for InRankOrder<'_, PEERS, WOR
     #[inline(always)]
     fn run(self, combine: impl Fn(&mut [u64], &[u64])) -> [u64; WORDS] {
         let (count, npeers) = (self.count, self.npeers);
-        // Ours waits for its turn, then the one after it for the next.
+        // Our own word waits for its position; the word at that position then waits for the next.
         let (mut acc, mut waits) = ([0; WORDS], self.own.unwrap_or([0; WORDS]));
         for_peers!(npeers, i => {
             let mut next = self.arrived[i];

@@ -1,4 +1,4 @@
-//! Primitives over LL: every 8 bytes are seen as they arrive, so reducing starts before the slot is full.
+//! Primitives over LL: each 8 bytes are visible as they arrive, so the reduction starts before the slot is full.
 
 use super::{Proto, Slice, wait_for_line, words};
 use crate::conn::{Conns, RecvConn, SendConn};
@@ -6,16 +6,16 @@ use crate::gpu::{Block, Stop};
 use oxccl_shared::abi::{Protocol, SlotHeader};
 use oxccl_shared::proto::ll::{self, LlLine};
 
-/// See [`oxccl_shared::proto::ll`]. Up to `FAN_IN` peers' words are asked for at once, before any is needed: where a look takes
-/// long, on a GPU, several take no longer than one.
+/// See [`oxccl_shared::proto::ll`]. Up to `FAN_IN` peers' words are polled at once, before any is needed: where a
+/// poll takes long, as on a GPU, several take no longer than one.
 pub struct Ll<const FAN_IN: usize>;
 
 impl<const FAN_IN: usize> Proto for Ll<FAN_IN> {
     const PROTOCOL: Protocol = Protocol::LL;
     const EACH_LOOKS: bool = true;
 
-    /// The last: of a short slice it has no data to wait for, so that its look, which takes as long as one at data, takes no time of
-    /// its own.
+    /// The last thread: in a short slice it has no data to wait for, so that its poll, which takes as long as one for
+    /// data, takes no extra time.
     #[inline(always)]
     fn checks<B: Block>(block: &B) -> bool {
         block.thread() + 1 == block.threads()
@@ -43,7 +43,7 @@ impl<const FAN_IN: usize> Proto for Ll<FAN_IN> {
             }
             at += block.threads() * batch;
         }
-        // The first word is under way: the headers may follow.
+        // The first word is in flight: the headers may follow.
         if block.leads() {
             for &index in slice.send() {
                 let conn = &conns.send[index as usize];
@@ -52,7 +52,7 @@ impl<const FAN_IN: usize> Proto for Ll<FAN_IN> {
                 header.store_header(slice.header, ll::flag(conn.step()));
             }
         }
-        // Here and not in `finish`, where the first worker counts steps while others still look at them.
+        // Here and not in `finish`, where the first worker counts steps while other threads still read them.
         for &index in slice.send() {
             clean(block, &conns.send[index as usize], 1 + nwords);
         }
@@ -80,7 +80,7 @@ impl<const FAN_IN: usize> Proto for Ll<FAN_IN> {
     }
 }
 
-/// In the steps that must, overwrites what this message leaves of messages of long ago: the lines from `used` on.
+/// In the steps that must clean, overwrites old messages beyond this one: the lines from `used` on.
 #[inline(always)]
 fn clean<B: Block>(block: &B, conn: &SendConn, used: usize) {
     let step = conn.step();
@@ -125,7 +125,7 @@ unsafe fn transfer_batch<B: Block, const FAN_IN: usize>(
     Ok(())
 }
 
-/// Word `at` of the slice, with all peers asked at once.
+/// Word `at` of the slice, with all peers polled at once.
 ///
 /// # Safety
 /// 1. As [`Proto::transfer`], and word `at` lies within the slice.
@@ -188,7 +188,7 @@ unsafe fn transfer_word<B: Block, const FAN_IN: usize>(
     Ok(())
 }
 
-/// Finishes a value, sends it on and writes it out.
+/// Applies the post-operation to a value, sends it and writes it to the output.
 ///
 /// # Safety
 /// 1. As [`Proto::transfer`], and `at + acc.len()` words lie within the slice.

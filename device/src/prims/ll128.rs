@@ -54,7 +54,7 @@ impl Proto for Ll128 {
     }
 }
 
-/// The first team sends the headers, by the threads of its first line.
+/// Sends the headers: the first team does, by the threads of its first line.
 #[inline(always)]
 fn send_headers<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) {
     let (start, count) = share(block);
@@ -126,7 +126,7 @@ unsafe fn transfer_line<B: Block>(
     Ok(())
 }
 
-/// The next operand.
+/// Takes the next operand.
 #[inline(always)]
 fn take<B: Block>(
     block: &B,
@@ -143,7 +143,7 @@ fn take<B: Block>(
     *is_empty = false;
 }
 
-/// Waits for line `at` of the slot that `conn` consumes. All threads of the team leave together.
+/// Waits for line `at` of the slot that `conn` consumes. All threads of the team return together.
 #[inline(always)]
 fn fetch<B: Block>(
     block: &B,

@@ -1,8 +1,8 @@
-//! What stays the same about the peers during an exchange.
+//! Per-peer values that are constant during an exchange.
 //!
-//! On a GPU the time of a short exchange is that of its instructions, which all warps of a block issue in turn. So what does not
-//! change from word to word is found out once, into registers; and where a block always has the same number of peers, nothing asks
-//! for it.
+//! On a GPU the time of a short exchange is that of its instructions, which all warps of a block issue in turn. So
+//! values that do not change from word to word are computed once, into registers; and where a block always has the
+//! same number of peers, no code checks it.
 
 use super::exchange::Span;
 use crate::conn::{RecvConn, SendConn};
@@ -19,10 +19,10 @@ impl Lane {
     const NONE: Lane = Lane { slot: core::ptr::null_mut(), step: Step(0) };
 }
 
-/// More peers than this would not fit the registers of a GPU's thread, and are looked up each time.
+/// More peers than this do not fit the registers of a GPU's thread, and are looked up each time.
 pub(super) const HELD_MAX: usize = 3;
 
-/// Slots and lengths by connection. Connections are in rank order, and we are not among them.
+/// Slots and lengths by connection. Connections are in rank order, without our own rank.
 pub(super) struct Peers<'a, const PEERS: usize> {
     protocol: Protocol,
     send: &'a [SendConn],
@@ -34,14 +34,14 @@ pub(super) struct Peers<'a, const PEERS: usize> {
     from_bytes: [u32; PEERS],
 }
 
-/// How long messages are.
+/// Lengths of messages.
 #[derive(Clone, Copy)]
 pub(super) struct Lengths {
-    /// Those to each.
+    /// To each peer.
     pub to: Span,
-    /// Those from each.
+    /// From each peer.
     pub from: Span,
-    /// All those from others are as long as this rank's would be.
+    /// Set if all messages to us have the length of this rank's.
     pub from_all_as: Option<u32>,
 }
 
@@ -58,7 +58,7 @@ impl Lengths {
 }
 
 impl<'a, const PEERS: usize> Peers<'a, PEERS> {
-    /// With messages as long as that.
+    /// Computes them for these lengths.
     #[inline(always)]
     pub fn of(protocol: Protocol, send: &'a [SendConn], recv: &'a [RecvConn], lengths: Lengths) -> Self {
         let (to, from) = ([Lane::NONE; PEERS], [Lane::NONE; PEERS]);
@@ -76,13 +76,13 @@ impl<'a, const PEERS: usize> Peers<'a, PEERS> {
         peers
     }
 
-    /// Where to write for peer `i`.
+    /// The slot to write for peer `i`.
     #[inline(always)]
     pub fn lane_to(&self, i: usize) -> Lane {
         if PEERS > HELD_MAX { self.find_to(i) } else { self.to[i] }
     }
 
-    /// Where to read what peer `i` wrote.
+    /// The slot to read from peer `i`.
     #[inline(always)]
     pub fn lane_from(&self, i: usize) -> Lane {
         if PEERS > HELD_MAX { self.find_from(i) } else { self.from[i] }
@@ -114,7 +114,7 @@ impl<'a, const PEERS: usize> Peers<'a, PEERS> {
     }
 }
 
-/// The rank of peer `i`, where all are connected.
+/// The rank of peer `i`, if all are connected.
 #[inline(always)]
 pub(super) fn rank_of(rank: u32, i: usize) -> u32 {
     i as u32 + u32::from(i as u32 >= rank)

@@ -47,9 +47,10 @@ impl Proto for Simple {
     }
 }
 
-/// Everything that is read, combined in order, into everything that is written.
+/// Combines all inputs in order into all outputs.
 ///
-/// The first two outputs are written in the pass that computes the value; further ones are copied from the first slot.
+/// The first two outputs are written in the pass that computes the value; further ones are copied from the first
+/// slot.
 ///
 /// # Safety
 /// 1. As [`Proto::transfer`].
@@ -120,11 +121,11 @@ unsafe fn combine_all<B: Block>(
     }
 }
 
-/// The general case: two operands a pass.
+/// The general case: two operands per pass.
 ///
-/// The running value lies in the first slot received, which is ours until it is released: it is warm, and the user's output
-/// may be the user's input (in place), whose turn has not come yet. The workers meet between passes: alignments differ from
-/// pass to pass, and with them who has which bytes.
+/// The running value is in the first slot received, which belongs to us until it is released: it is in the cache, and
+/// the user's output may be the user's input (in place), which may not be combined yet. A barrier of the workers
+/// separates the passes: alignments differ from pass to pass, and with them the division of bytes.
 ///
 /// # Safety
 /// 1. As [`combine_all`], and there are at least two operands, one of them a slot.

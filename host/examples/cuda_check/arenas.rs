@@ -5,7 +5,7 @@ use crate::checks::{Bench, Said, WORDS, ensure, is_put};
 use oxccl::bootstrap::{Bootstrap, BootstrapConfig, UniqueId};
 use oxccl::cuda::{CudaError, Driver};
 use oxccl::transport::PeerInfo;
-use oxccl::transport::p2p::{Arena, ArenaWanted, Home, P2pSettings, Side, Sides};
+use oxccl::transport::p2p::{AllocationKind, Arena, ArenaWanted, Domain, Domains, P2pSettings};
 use oxccl::wire::Message;
 use oxccl_shared::abi::Rank;
 use std::ops::Range;
@@ -18,7 +18,7 @@ pub enum Way {
     CuMem,
     Legacy,
     Off,
-    /// As `CuMem`, but ranks 0 and 1, 2 and 3 and so on meet on the host.
+    /// As `CuMem`, but ranks 0 and 1, 2 and 3 and so on use host memory.
     Mixed,
 }
 
@@ -29,18 +29,18 @@ impl Way {
         P2pSettings { enabled: self != Way::Off, cumem: self != Way::Legacy, ..P2pSettings::default() }
     }
 
-    /// The side that all ranks have other ranks on.
-    fn side(self) -> Side {
-        if matches!(self, Way::Off | Way::Mixed) { Side::Host } else { Side::Device }
+    /// The memory domain in which every rank has peers.
+    fn domain(self) -> Domain {
+        if matches!(self, Way::Off | Way::Mixed) { Domain::Host } else { Domain::Device }
     }
 
-    /// Where memory lies on that side if every GPU reaches every other and nothing else is refused.
-    fn home(self, processes: bool) -> Home {
+    /// The kind of memory in that domain if every GPU reaches every other and nothing else is refused.
+    fn allocation_kind(self, processes: bool) -> AllocationKind {
         match (self, processes) {
-            (Way::CuMem, true) => Home::Shareable,
-            (Way::Off | Way::Mixed, true) => Home::HostFile,
-            (Way::Off | Way::Mixed, false) => Home::Pinned,
-            _ => Home::Device,
+            (Way::CuMem, true) => AllocationKind::Shareable,
+            (Way::Off | Way::Mixed, true) => AllocationKind::HostFile,
+            (Way::Off | Way::Mixed, false) => AllocationKind::Pinned,
+            _ => AllocationKind::Device,
         }
     }
 }
@@ -79,16 +79,21 @@ fn config() -> BootstrapConfig {
 
 /// Every rank writes to every rank's memory, its own included; then each looks at what was written to its own, and at what it
 /// wrote to the others.
-fn run_rank(way: Way, rank: u32, nranks: u32, id: &UniqueId) -> Result<Home, Box<dyn std::error::Error>> {
+fn run_rank(
+    way: Way,
+    rank: u32,
+    nranks: u32,
+    id: &UniqueId,
+) -> Result<AllocationKind, Box<dyn std::error::Error>> {
     let bootstrap = Bootstrap::connect(id, Rank(rank), nranks, &config())?;
     let bench = Bench::new(rank % Driver::get()?.device_count())?;
     let blocks = bootstrap.all_gather(&PeerInfo::local(None, 0)?.to_bytes())?;
     let peers = blocks.iter().map(|block| PeerInfo::from_bytes(block)).collect::<Result<Vec<_>, _>>()?;
     let part_bytes = 4 * WORDS as usize;
     // Unequal lengths, so that a mix-up of ranks shows.
-    let lens = |sides: &Sides, peer: u32| {
+    let lens = |domains: &Domains, peer: u32| {
         let len = nranks as usize * part_bytes + peer as usize * 4096;
-        let has_host = sides.on_host().iter().any(|pair| pair.0 == peer || pair.1 == peer);
+        let has_host = domains.on_host().iter().any(|pair| pair.0 == peer || pair.1 == peer);
         [len, if has_host { len } else { 0 }]
     };
     let refused: Vec<u32> = if way == Way::Mixed { vec![rank ^ 1] } else { Vec::new() };
@@ -103,7 +108,7 @@ fn run_rank(way: Way, rank: u32, nranks: u32, id: &UniqueId) -> Result<Home, Box
     let part = |of: u32, from: u32| {
         // A rank's own words are on its GPU.
         let base = arena
-            .base(of, arena.sides().of(of, from))
+            .base(of, arena.domains().of(of, from))
             .ok_or_else(|| format!("rank {of} of this host is not reached"))?;
         Ok::<u64, String>(base + u64::from(from) * part_bytes as u64)
     };
@@ -123,11 +128,11 @@ fn run_rank(way: Way, rank: u32, nranks: u32, id: &UniqueId) -> Result<Home, Box
         let words = bench.read(part(peer, rank)?)?;
         ensure!(is_put(&words, value(rank, peer)), "rank {rank}: what it wrote to rank {peer} differs");
     }
-    let home = arena.home(rank, way.side()).ok_or("this rank has no memory there")?;
+    let kind = arena.allocation_kind(rank, way.domain()).ok_or("this rank has no memory there")?;
     bootstrap.barrier()?;
     arena.close(&bootstrap);
     bootstrap.close();
-    Ok(home)
+    Ok(kind)
 }
 
 /// Ranks as threads: twice as many as devices, so that some share one.
@@ -139,7 +144,7 @@ pub fn threads(way: Way) -> Said {
 }
 
 /// Ranks of this process.
-fn run_ranks(way: Way, ranks: Range<u32>, nranks: u32, id: &UniqueId) -> Vec<Result<Home, String>> {
+fn run_ranks(way: Way, ranks: Range<u32>, nranks: u32, id: &UniqueId) -> Vec<Result<AllocationKind, String>> {
     std::thread::scope(|scope| {
         let run = move |rank| run_rank(way, rank, nranks, id).map_err(|error| error.to_string());
         let threads: Vec<_> = ranks.map(|rank| scope.spawn(move || run(rank))).collect();
@@ -165,8 +170,8 @@ pub fn processes(way: Way, layout: Layout, program: fn() -> Command) -> Said {
     let read = |output: std::io::Result<Output>| {
         let output = output.map_err(|error| error.to_string())?;
         let text = String::from_utf8_lossy(&output.stdout);
-        let said = text.lines().find_map(|line| line.strip_prefix("home="));
-        said.and_then(home_of).ok_or_else(|| format!("{text}{}", String::from_utf8_lossy(&output.stderr)))
+        let said = text.lines().find_map(|line| line.strip_prefix("kind="));
+        said.and_then(kind_of).ok_or_else(|| format!("{text}{}", String::from_utf8_lossy(&output.stderr)))
     };
     let results = children.into_iter().map(|child| read(child.wait_with_output())).collect();
     judge(way, true, results, start)
@@ -179,18 +184,20 @@ fn visible(at: u32) -> String {
     names.get(at as usize).map_or_else(|| at.to_string(), ToString::to_string)
 }
 
-fn judge(way: Way, processes: bool, results: Vec<Result<Home, String>>, start: Instant) -> Said {
-    let homes = results.into_iter().collect::<Result<Vec<_>, _>>()?;
+fn judge(way: Way, processes: bool, results: Vec<Result<AllocationKind, String>>, start: Instant) -> Said {
+    let kinds = results.into_iter().collect::<Result<Vec<_>, _>>()?;
     let ms = start.elapsed().as_millis();
-    ensure!(homes.iter().all(|home| *home == homes[0]), "ranks differ: {homes:?}");
-    let note = if homes[0] == way.home(processes) { "first choice" } else { "NOT the first choice" };
+    ensure!(kinds.iter().all(|kind| *kind == kinds[0]), "ranks differ: {kinds:?}");
+    let note =
+        if kinds[0] == way.allocation_kind(processes) { "first choice" } else { "NOT the first choice" };
     let parts = if processes { "processes" } else { "threads" };
-    Ok(format!("{} {parts}, {} ({note}), {ms} ms in all", homes.len(), homes[0]))
+    Ok(format!("{} {parts}, {} ({note}), {ms} ms in all", kinds.len(), kinds[0]))
 }
 
-fn home_of(text: &str) -> Option<Home> {
-    let homes = [Home::Device, Home::Shareable, Home::Pinned, Home::HostFile];
-    homes.into_iter().find(|home| format!("{home:?}") == text.trim())
+fn kind_of(text: &str) -> Option<AllocationKind> {
+    let kinds =
+        [AllocationKind::Device, AllocationKind::Shareable, AllocationKind::Pinned, AllocationKind::HostFile];
+    kinds.into_iter().find(|kind| format!("{kind:?}") == text.trim())
 }
 
 fn spawn(mut command: Command, task: &str) -> std::io::Result<Child> {
@@ -232,10 +239,10 @@ fn arena_here(way: &str, first: Number, ranks: Number, nranks: Number, id: &str)
     let bytes: Vec<u8> = bytes.collect::<Result<_, _>>()?;
     let id = UniqueId::from_bytes(bytes[..].try_into()?)?;
     let first = first?;
-    let homes =
+    let kinds =
         run_ranks(way, first..first + ranks?, nranks?, &id).into_iter().collect::<Result<Vec<_>, _>>()?;
-    ensure!(homes.iter().all(|home| *home == homes[0]), "threads differ: {homes:?}");
-    Ok(format!("home={:?}", homes[0]))
+    ensure!(kinds.iter().all(|kind| *kind == kinds[0]), "threads differ: {kinds:?}");
+    Ok(format!("kind={:?}", kinds[0]))
 }
 
 fn fault_here() -> Result<String, CudaError> {

@@ -1,4 +1,4 @@
-//! From settings to a communicator.
+//! Builds a communicator from settings.
 
 use super::communicator::{Comm, Communicator};
 use super::config::{Config, MISSING_ID};
@@ -20,8 +20,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Sets up a communicator: who, how many, on which unit of the machine `M`, and any setting that should not come from the
-/// environment.
+/// Builds a communicator: id, rank, number of ranks, unit of the machine `M`, and settings that should not come from
+/// the environment.
 pub struct Builder<M: Init> {
     id: Option<UniqueId>,
     rank: u32,
@@ -37,7 +37,7 @@ pub type CommunicatorBuilder = Builder<Cpu>;
 /// Sets up a communicator of GPUs.
 pub type DeviceCommunicatorBuilder = Builder<Cuda>;
 
-/// What was set explicitly, and so wins over the environment.
+/// Explicit settings, which override the environment.
 #[derive(Clone, Debug, Default)]
 struct Overrides {
     algorithm: Option<Algorithm>,
@@ -71,7 +71,7 @@ impl<M: Init> fmt::Debug for Builder<M> {
 }
 
 impl<M: Init<Unit = u32>> Builder<M> {
-    /// This rank's GPU, by its number among those that the process sees.
+    /// This rank's GPU, by its CUDA ordinal in this process.
     pub fn device(mut self, ordinal: u32) -> Self {
         self.unit = ordinal;
         self
@@ -79,7 +79,7 @@ impl<M: Init<Unit = u32>> Builder<M> {
 }
 
 impl<M: Init> Builder<M> {
-    /// The id that one rank created and all were given.
+    /// The id that one rank created and distributed to all.
     pub fn unique_id(mut self, id: UniqueId) -> Self {
         self.id = Some(id);
         self
@@ -132,7 +132,7 @@ impl<M: Init> Builder<M> {
         self
     }
 
-    /// How long an operation waits for a peer that does nothing.
+    /// Timeout of an operation that waits for a peer without progress.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.overrides.timeout = Some(timeout);
         self
@@ -183,8 +183,8 @@ impl<M: Init> Comm<M> {
         Builder::default()
     }
 
-    /// Joins as the rank that mpirun, Slurm or torchrun says this process is (see [`super::launcher`]). On GPUs, with that of the rank's
-    /// number on its host.
+    /// Joins with the rank that mpirun, Slurm or torchrun assigned to this process (see [`super::launcher`]); on
+    /// GPUs, with the GPU of the rank's number on its host.
     ///
     /// # Errors
     /// Any [`Error`] but `Argument` and `Operation`; a configuration error when no launcher is recognised.
@@ -192,16 +192,18 @@ impl<M: Init> Comm<M> {
         Comm::<M>::builder().from_env()?.build()
     }
 
-    /// Splits the ranks by `color` into new communicators on the same machine, each ordered by `key`, then by rank here. `None` joins
-    /// none and gets none. Every rank must call it at the same time; ranks on GPUs that share a thread need a thread each for it.
+    /// Splits the ranks by `color` into new communicators on the same machine, each ordered by `key`, then by rank
+    /// here. A rank with `None` joins none and receives none. Every rank must call it at the same time; ranks on GPUs
+    /// that share a thread need a thread each for it.
     ///
-    /// The new communicator has memory and channels of its own, all for its own ranks: rings and trees are found anew, and a tuning
-    /// file's table for their number is taken. Nothing that happens to it happens to this one, which can be used, split again or dropped
-    /// meanwhile. What the user said of this one's ranks (`NCCL_RINGS`, `NCCL_GRAPH_FILE`, dumps) does not hold there.
+    /// The new communicator has its own memory and channels: the topology search runs again for its ranks, and a
+    /// tuning file's table for its number of ranks applies. Its failures do not affect this communicator, which can
+    /// be used, split again or dropped meanwhile. Settings about this one's ranks (`NCCL_RINGS`, `NCCL_GRAPH_FILE`,
+    /// dumps) do not apply to it.
     ///
     /// # Errors
-    /// Any [`Error`] but `Argument`. Of this communicator's ranks they name the number here until the new one's have found each other,
-    /// then the number there.
+    /// Any [`Error`] but `Argument`. Until the new communicator's bootstrap they name ranks by their number here,
+    /// afterwards by their number there.
     pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Comm<M>>, Error> {
         if let Some(error) = self.async_error() {
             return Err(error);
@@ -237,7 +239,7 @@ impl<M: Init<Unit = u32> + StreamMachine> Comm<M> {
     /// As [`Self::init_all`].
     pub fn init_all_with(ordinals: &[u32], config: &Config) -> Result<Vec<Comm<M>>, Error> {
         let mut config = config.clone();
-        // All ranks are here: no other interface is needed, and none need be there.
+        // All ranks are in this process: no other interface is needed, and none need exist.
         config.bootstrap.bind_addr.get_or_insert(Ipv4Addr::LOCALHOST.into());
         let config = &config;
         let id = UniqueId::create(&config.bootstrap)?;
@@ -266,8 +268,8 @@ fn assemble<M: Init>(bootstrap: Bootstrap, config: Config, unit: M::Unit) -> Res
     let connected = match M::connect(&bootstrap, &config, unit) {
         Ok(connected) => connected,
         Err(error) => {
-            // All ranks have agreed to fail: leaving in order lets those that still gather the verdict have it. If they have
-            // not, because one is lost, dropping the bootstrap tells them that this one gave up.
+            // All ranks have agreed to fail: leaving in order delivers the vote to those that still gather it. If
+            // they have not, because one is lost, dropping the bootstrap tells them that this rank aborted.
             if !matches!(error, Error::Bootstrap(_) | Error::Connect(ConnectError::Bootstrap(_))) {
                 bootstrap.close();
             }

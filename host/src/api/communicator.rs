@@ -16,22 +16,23 @@ use std::cell::{RefCell, RefMut};
 
 /// One rank of a communicator on CPUs.
 ///
-/// Every rank makes the same collective calls in the same order. A call returns when this rank's part is done: its output is
-/// complete and its input may be changed. A communicator may move between threads but is used by one at a time;
-/// [`AbortHandle`]s may be used by any.
+/// Every rank makes the same collective calls in the same order. A call returns when this rank's part is complete:
+/// its output is written and its input may be changed. A communicator may move between threads, but only one thread
+/// at a time may use it. Any thread may use [`AbortHandle`]s.
 ///
 /// # Errors of every operation
 /// - [`Error::Argument`]: refused before anything was sent; other ranks wait for the corrected call.
-/// - [`Error::Operation`]: a rank died, left, aborted, made another call or stayed silent past the timeout. It names the rank
-///   and what was outstanding. The communicator then refuses everything with the same fault; buffers of the failed call hold
-///   anything.
+/// - [`Error::Operation`]: a rank died, left, aborted, made another call or made no progress before the timeout. The
+///   error names the rank and the outstanding operation. The communicator then refuses every call with the same
+///   fault; the buffers of the failed call have undefined content.
 ///
 /// Dropping a communicator leaves it; the other ranks are notified, not waited for.
 ///
 /// # Forks
-/// The rank stays with the process that made it: a forked child may drop the communicator, which does nothing then, and must
-/// not use it otherwise. Children can make communicators of their own. While a child that has not called `exec` lives it holds
-/// the parent's connections open, so that the parent's sudden death may go unnoticed until the child ends too.
+/// The rank belongs to the process that created it. A forked child may drop the communicator, which has no effect
+/// then, and must not use it otherwise. Children can create their own communicators. A child that has not called
+/// `exec` holds the parent's connections open, so that a sudden death of the parent may remain undetected until the
+/// child exits too.
 pub type Communicator = Comm<Cpu>;
 
 /// One rank of a communicator of GPUs.
@@ -57,7 +58,7 @@ pub type DeviceCommunicator = Comm<Cuda>;
 
 /// One rank of a communicator on the machine `M`: see [`Communicator`] for CPUs and [`DeviceCommunicator`] for GPUs.
 pub struct Comm<M: Init> {
-    /// Before the engine, so that it says goodbye before the engine's memory goes.
+    /// Before the engine, so that it notifies the other ranks before the engine's memory is freed.
     pub(super) member: Membership,
     pub(super) config: Config,
     unit: M::Unit,

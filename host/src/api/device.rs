@@ -12,7 +12,7 @@ impl<M: Init<Unit = u32> + StreamMachine> Comm<M> {
         &self.device
     }
 
-    /// Waits until everything on the stream is done, and says whether it was done as it should.
+    /// Synchronises the stream, and returns the error if an operation on it failed.
     ///
     /// # Errors
     /// [`Error::Operation`], [`Error::Device`].

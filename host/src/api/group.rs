@@ -9,24 +9,27 @@ use crate::machine::cuda::Cuda;
 use std::cell::{Cell, RefMut};
 use std::marker::PhantomData;
 
-/// Calls to be run together: the sends and receives of a group make progress at the same time, and the communicators of a
-/// group too, so that one thread may be several ranks.
+/// A group of calls: its sends and receives progress at the same time, and so do its communicators, so that one
+/// thread may drive several ranks.
 ///
-/// Collectives of one communicator run in the order in which they were added, then its sends and receives. All-to-all, gather and
-/// scatter are made of messages and count as those: between two ranks they are matched, in the order in which each added them.
+/// Collectives of one communicator run in the order in which they were added, then its sends and receives.
+/// All-to-all, gather and scatter consist of messages and count as those: between two ranks they are matched in the
+/// order in which each rank added them.
 pub struct Group<'env, M: Init = Cpu> {
     scratch: Scratch,
     env: PhantomData<&'env mut Comm<M>>,
 }
 
-/// Calls to be put on streams together: the sends and receives of a group make progress at the same time, and one thread may be
-/// several ranks.
+/// A group of calls on streams: its sends and receives progress at the same time, and one thread may drive several
+/// ranks.
 ///
-/// Collectives of one communicator run in the order in which they were added, then its sends and receives. All-to-all, gather and
-/// scatter are made of messages and count as those: between two ranks they are matched, in the order in which each added them.
+/// Collectives of one communicator run in the order in which they were added, then its sends and receives.
+/// All-to-all, gather and scatter consist of messages and count as those: between two ranks they are matched in the
+/// order in which each rank added them.
 ///
-/// A communicator's calls of one group run on the stream of its first call. Other streams that were given come before and after
-/// them all the same: the group begins when all of its streams have come to it, and all of them go on when it is done.
+/// A communicator's calls of one group run on the stream of its first call. The group is still ordered with the other
+/// streams passed to it: it starts when all of its streams have reached it, and all of them continue when it is
+/// complete.
 pub type DeviceGroup<'env> = Group<'env, Cuda>;
 
 /// The most communicators that a group of any machine may hold.
@@ -141,7 +144,7 @@ fn run_together<M: Init>(members: &mut [Member<'_, M>]) -> Result<(), Error> {
         // Cannot be full: it holds as many as `members`.
         let _ = jobs.push(Job { engine, calls, queues, result: Ok(()) });
     }
-    // SAFETY: whoever added a call answered for its buffers until now.
+    // SAFETY: the callers that added the calls answered for their buffers until now.
     let ran = unsafe { M::run_together(&mut jobs) };
     let results: heapless::Vec<_, MEMBERS_MAX> = jobs.into_iter().map(|job| job.result).collect();
     ran.map_err(|error| ArgumentError::GroupMemory {

@@ -1,4 +1,4 @@
-//! What every communicator is, whatever its operations run on: a rank among others, which hears what happens to them.
+//! The part of a communicator that is independent of its machine: a rank among others, and its membership events.
 
 use super::error::{Error, OperationError};
 use crate::bootstrap::{Bootstrap, PeerEvent, Watch};
@@ -7,20 +7,20 @@ use crate::wire::Message;
 use std::cell::Cell;
 use std::sync::{Arc, OnceLock, Weak};
 
-/// A rank's place in a communicator. Dropping it says goodbye to the others.
+/// A rank's membership in a communicator. Dropping it notifies the other ranks.
 pub(super) struct Membership {
     pub rank: u32,
     pub nranks: u32,
     pub health: Arc<Health>,
     /// The rank at each position of each channel's ring.
     pub rings: Vec<Vec<u32>>,
-    /// Splits so far: their number tells them apart on the wire.
+    /// Splits so far: their number identifies them on the wire.
     splits: Cell<u64>,
-    /// Owned here alone, so that dropping it can say goodbye; `None` only while it is being dropped.
+    /// The only strong reference, so that dropping it can notify the others; `None` only while it is being dropped.
     watch: Option<Arc<Watch>>,
 }
 
-/// Ends a communicator's operations from any thread.
+/// Aborts a communicator from any thread.
 #[derive(Clone)]
 pub struct AbortHandle {
     health: Arc<Health>,
@@ -57,10 +57,10 @@ impl Membership {
 }
 
 impl Drop for Membership {
-    /// Says goodbye. A thread that panics does not: the other ranks hear that this one aborted.
+    /// Notifies the other ranks that this one leaves. A panicking thread aborts instead.
     fn drop(&mut self) {
         let Some(mut shared) = self.watch.take() else { return };
-        // An abort handle or the monitor may be speaking through it this very moment, and is soon done.
+        // An abort handle or the monitor may be using it at this moment; it will release it soon.
         let watch = loop {
             match Arc::try_unwrap(shared) {
                 Ok(watch) => break watch,
@@ -75,7 +75,7 @@ impl Drop for Membership {
 }
 
 impl AbortHandle {
-    /// Ends the communicator: on this rank and, as soon as they hear of it, on all others.
+    /// Aborts the communicator: on this rank, and on all others as soon as they receive the notification.
     pub fn abort(&self) {
         self.health.fail(Fault::Aborted, None);
         if let Some(watch) = self.watch.upgrade() {
@@ -84,8 +84,8 @@ impl AbortHandle {
     }
 }
 
-/// Has the bootstrap's thread turn what happens to peers into faults, and compare what peers say they are in with what this
-/// rank was in at the same point.
+/// Makes the bootstrap's thread convert membership events into faults, and compare the peers' calls with this rank's
+/// call at the same point.
 pub(super) fn watch(bootstrap: Bootstrap, health: &Arc<Health>) -> Arc<Watch> {
     let health = health.clone();
     let me = bootstrap.rank().0;
@@ -107,7 +107,7 @@ pub(super) fn watch(bootstrap: Bootstrap, health: &Arc<Health>) -> Arc<Watch> {
                 Ok(Told::TimedOut { .. }) | Err(_) => return,
             };
             let Some(ours) = health.recall(theirs.seq).filter(|ours| *ours != theirs) else { return };
-            // Before the fault, so that the peer hears what we called before it hears that we gave up.
+            // Before the fault, so that the peer receives our call before it receives our abort.
             if let Some(watch) = replies.get().and_then(Weak::upgrade) {
                 watch.note(&Told::Call(ours).to_bytes());
             }
@@ -115,12 +115,12 @@ pub(super) fn watch(bootstrap: Bootstrap, health: &Arc<Health>) -> Arc<Watch> {
         }
     }));
     let watch = Arc::new(watch);
-    // Nobody else has the cell, so it is empty.
+    // The cell is not shared yet, so it is empty.
     let _ = this.set(Arc::downgrade(&watch));
     watch
 }
 
-/// Over the bootstrap's ring, as long as the communicator is there.
+/// Reports over the bootstrap's ring, while the communicator exists.
 pub(super) struct TellByWatch(Weak<Watch>);
 
 impl TellByWatch {

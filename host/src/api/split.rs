@@ -1,4 +1,4 @@
-//! Splitting a communicator, whatever it runs on: who comes together, and in which order.
+//! Splitting a communicator, independent of its machine: the members of each new one, and their order.
 
 use super::config::Config;
 use super::error::Error;
@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 /// What a rank asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Wish {
-    /// Whom to be with; nobody without.
+    /// Its new communicator; `None` joins none.
     color: Option<u32>,
-    /// Where among them.
+    /// Its position there.
     key: i32,
 }
 
@@ -43,7 +43,7 @@ pub(super) fn split(parent: &Membership, color: Option<u32>, key: i32) -> Result
     Ok(parent.watch().bootstrap().split(&members, parent.next_split())?)
 }
 
-/// A parent's settings for a child, without what the user said of the parent's ranks.
+/// A parent's settings for a child, without those about the parent's ranks.
 pub(super) fn settings(parent: &Config) -> Config {
     let mut config = parent.clone();
     config.topology = config.topology.for_some_ranks();

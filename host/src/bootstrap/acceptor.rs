@@ -1,8 +1,8 @@
 //! Layer: host / bootstrap.
 //! Takes: a listener, the secret, events of poll(2).
-//! Gives: [`Acceptor`]: connections that have proved to belong to the job, with who they are and what for.
-//! Never: lets a stranger delay a legitimate rank. Every connection has its own handshake and deadline, all are served
-//! by one poll(2), their number is bounded, and the oldest unproved one makes room for a newer.
+//! Gives: [`Acceptor`]: authenticated connections of the job, with their rank and purpose.
+//! Never: lets a stranger delay a legitimate rank. Every connection has its own handshake and deadline, one poll(2)
+//! serves all, their number is bounded, and a new one replaces the oldest unauthenticated one.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -16,18 +16,18 @@ use super::secret::{Nonce, Secret};
 use super::sock;
 use crate::os::{NoDescriptor, raise_limit};
 
-/// How many connections may be in the handshake at once. A legitimate one takes a round trip or two, so this many
-/// only ever gather when strangers hold them open.
+/// Most connections in the handshake at once. A legitimate one takes a round trip or two, so only strangers can hold
+/// this many open.
 const PENDING_MAX: usize = 512;
-/// How many are accepted per turn, so that a flood cannot keep the others from being served.
+/// Connections accepted per turn, so that a flood does not starve the others.
 const ACCEPTS_PER_TURN: usize = 64;
-/// When the process has no file descriptor left, accepting rests this long instead of spinning.
+/// Back-off of accepting when the process has no file descriptor left, instead of spinning.
 const REST: Duration = Duration::from_millis(50);
-/// Looks that find no descriptor belong together if they are no farther apart.
+/// Failures for lack of a descriptor belong together if they are no farther apart.
 const GOES_ON: Duration = Duration::from_millis(200);
-/// When it has rested so long for want of a descriptor, and no stranger holds one, none is going to come.
+/// After a back-off of this long without descriptors, if no stranger holds one, none will be freed.
 const STARVED_AFTER: Duration = Duration::from_secs(2);
-/// So many refusals, and so many rests, are logged one by one, then only at powers of two.
+/// So many refusals, and so many back-offs, are logged one by one, then only at powers of two.
 const LOGGED_ONE_BY_ONE: u64 = 32;
 
 /// A connection that has passed the handshake.
@@ -55,11 +55,11 @@ pub(crate) struct Acceptor {
     pending: Vec<Pending>,
     resting_until: Option<Instant>,
     refusals: u64,
-    /// How often accepting has rested.
+    /// Number of back-offs.
     rests: u64,
-    /// Since when every connection that came found no descriptor left, and the last time.
+    /// Since when every connection found no descriptor left, and the last time.
     starved: Option<(Instant, Instant, NoDescriptor)>,
-    /// Whether ranks may be leaving: one that looks for a new neighbour may then end while it connects here.
+    /// Whether ranks may be leaving: one that searches for a new neighbour may then end while it connects here.
     ranks_leave: bool,
 }
 
@@ -80,12 +80,12 @@ impl Acceptor {
         }
     }
 
-    /// From now on a connection that ends before it has proved anything is no stranger's, most likely, and no warning.
+    /// From now on a connection that ends unauthenticated is most likely no stranger's, and no warning.
     pub fn expect_departures(&mut self) {
         self.ranks_leave = true;
     }
 
-    /// Appends what is to be polled; [`drive`](Self::drive) wants the answers in the same order.
+    /// Appends the descriptors to poll; [`drive`](Self::drive) expects the results in the same order.
     pub fn poll_fds<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
         let listening = if self.resting_until.is_some() { PollFlags::empty() } else { PollFlags::IN };
         fds.push(PollFd::new(&self.listener, listening));
@@ -95,20 +95,21 @@ impl Acceptor {
         }
     }
 
-    /// How many answers [`drive`](Self::drive) wants.
+    /// Number of results that [`drive`](Self::drive) expects.
     pub fn poll_len(&self) -> usize {
         1 + self.pending.len()
     }
 
-    /// When [`drive`](Self::drive) wants to be called at the latest.
+    /// Latest time of the next call of [`drive`](Self::drive).
     pub fn deadline(&self) -> Option<Instant> {
-        // Who waited for a descriptor may have gone: then nothing else says that it is over.
+        // The peer that waited for a descriptor may have gone: then no other event ends the state.
         let over = self.starved.map(|(_, last, _)| last + GOES_ON);
         let over = over.filter(|_| self.resting_until.is_none());
         self.pending.iter().map(|pending| pending.deadline).chain(self.resting_until).chain(over).min()
     }
 
-    /// Serves what poll(2) found ready and what has run out of time; appends those that passed to `accepted`.
+    /// Serves the sockets that poll(2) reported and those that timed out; appends authenticated connections to
+    /// `accepted`.
     pub fn drive(&mut self, now: Instant, ready: &[PollFlags], accepted: &mut Vec<Accepted>) {
         let (listener_ready, pending_ready) =
             ready.split_first().map_or((false, &[][..]), |(first, rest)| {
@@ -127,14 +128,15 @@ impl Acceptor {
         if self.resting_until.is_some_and(|until| now >= until) {
             self.resting_until = None;
         }
-        // What was long ago was another time: the look after the last who came may find none left, and nobody waiting.
+        // An old failure does not count: the accept after the last waiting peer may find no descriptor, and no peer.
         self.starved = self.starved.filter(|(_, last, _)| now.saturating_duration_since(*last) < GOES_ON);
         if listener_ready && self.resting_until.is_none() {
             self.accept(now, accepted);
         }
     }
 
-    /// Whether somebody has waited to be accepted for long, and no descriptor came free, as [`drive`](Self::drive) has just seen.
+    /// Whether a peer has waited long to be accepted, and no descriptor was freed, as of the last
+    /// [`drive`](Self::drive).
     pub fn starved(&self, now: Instant) -> Option<NoDescriptor> {
         let (since, _, none_left) = self.starved?;
         (now.saturating_duration_since(since) >= STARVED_AFTER).then_some(none_left)
@@ -154,7 +156,7 @@ impl Acceptor {
                     let none_left = NoDescriptor::of(&error);
                     if !(matches!(none_left, Some(NoDescriptor::Process { .. })) && raise_limit()) {
                         let since = self.starved.map_or(now, |(since, ..)| since);
-                        // Those who have not proved anything yet give theirs back in time.
+                        // Unauthenticated connections will free theirs in time.
                         let since = if self.pending.is_empty() { since } else { now };
                         self.starved = none_left.map(|none_left| (since, now, none_left));
                         self.rests += 1;
@@ -200,7 +202,7 @@ impl Acceptor {
         }
     }
 
-    /// Logs why `remote` was refused; it is closed by being dropped.
+    /// Logs why `remote` was refused; dropping the connection closes it.
     pub fn refuse(&mut self, remote: SocketAddr, why: &dyn std::fmt::Display) {
         self.refusals += 1;
         if is_logged(self.refusals) {
@@ -209,7 +211,7 @@ impl Acceptor {
     }
 }
 
-/// Whether what happens for this time is worth a line: strangers, and a process without descriptors, could fill disks.
+/// Whether to log the event of this number: strangers, and a process without descriptors, could fill disks.
 fn is_logged(times: u64) -> bool {
     times <= LOGGED_ONE_BY_ONE || times.is_power_of_two()
 }

@@ -1,7 +1,7 @@
 //! Layer: host / bootstrap, its top.
 //! Takes: a unique id, this process's rank, the number of ranks.
 //! Gives: [`Bootstrap`]: small collectives, messages and authenticated streams between the ranks.
-//! Never: waits longer than its configuration says, or returns an error that does not name who is at fault.
+//! Never: waits longer than its configuration says, or returns an error that does not name the rank at fault.
 
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,20 +34,20 @@ const EVENTS_TAKE: Duration = Duration::from_millis(500);
 
 /// One rank's end of the bootstrap: its ring connections, its listener and the thread that serves them.
 ///
-/// Collectives (`all_gather`, `barrier`, `broadcast`, `split`) must be called by all ranks in the same order. Dropping
-/// it without [`close`](Self::close) tells the other ranks that this one aborted.
+/// All ranks must call collectives (`all_gather`, `barrier`, `broadcast`, `split`) in the same order. Dropping it
+/// without [`close`](Self::close) aborts this rank.
 pub struct Bootstrap {
     pub(super) shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    /// The process that has the thread: a forked child has only the memory.
+    /// The process of the thread: a forked child has only the memory.
     process: u32,
-    /// Collectives of several threads of one rank come one after the other.
+    /// Serialises collectives of several threads of one rank.
     collective: Mutex<()>,
 }
 
 impl Bootstrap {
-    /// Joins the communicator that `id` names as `rank` of `nranks`. Returns once all ranks have come and each knows
-    /// where all others listen. If any rank fails to come properly, every rank that did come gets the same error.
+    /// Joins the communicator of `id` as `rank` of `nranks`. Returns once all ranks have joined and each knows the
+    /// listeners of all others. If any rank fails to join, every rank that did join gets the same error.
     pub fn connect(
         id: &UniqueId,
         rank: Rank,
@@ -55,7 +55,7 @@ impl Bootstrap {
         config: &BootstrapConfig,
     ) -> Result<Bootstrap, BootstrapError> {
         Bootstrap::connect_to(id, rank, nranks, config).map_err(|error| match error {
-            // What the root lacks it says itself.
+            // The root reports its own lack of descriptors.
             BootstrapError::NoDescriptor { what: rendezvous::ACCEPT_RANKS, .. } => error,
             error => error.of_rank(rank),
         })
@@ -71,7 +71,7 @@ impl Bootstrap {
             root::start_at_address(id, config)?;
         }
         let root = join::reach_root(id, rank, config)?;
-        // Numbers that cannot be right are the root's to refuse, so that the other ranks learn of it too.
+        // The root refuses invalid numbers, so that the other ranks learn of it too.
         let plausible = rank.0 < nranks && nranks <= NRANKS_MAX;
         let (local_rank, local_nranks) = if plausible { (rank, nranks) } else { (Rank(0), 1) };
         let started =
@@ -90,7 +90,7 @@ impl Bootstrap {
         match this.join_ring(successor).and_then(|()| this.exchange_addrs(addr)) {
             Ok(()) => Ok(this),
             Err(error) => {
-                // The others are past the rendezvous: tell them why this one does not come after all.
+                // The others are past the rendezvous: report why this one does not join.
                 this.shared.lock().ring.give_up(error.clone());
                 Err(error)
             }
@@ -122,7 +122,7 @@ impl Bootstrap {
         let both_up = |state: &mut State| {
             Side::BOTH.iter().all(|&side| state.ring.peer(side).is_some()).then_some(Ok(())) //
         };
-        // A neighbour may connect and die, or hear of a death, before the other neighbour comes.
+        // A neighbour may connect and die, or report a death, before the other neighbour connects.
         let failed = |state: &mut State| state.ring.broken().or_else(|| state.starved(me)).map(Err);
         let joined = self.shared.wait_for(&deadline, |state| both_up(state).or_else(|| failed(state)));
         joined.unwrap_or_else(|| {
@@ -153,19 +153,19 @@ impl Bootstrap {
         self.shared.me
     }
 
-    /// How many ranks there are.
+    /// Number of ranks.
     pub fn nranks(&self) -> u32 {
         self.shared.nranks
     }
 
-    /// Where `peer` listens for other ranks of this communicator.
+    /// The address at which `peer` listens for other ranks of this communicator.
     pub fn listener_addr(&self, peer: Rank) -> Result<SocketAddr, BootstrapError> {
         let out_of_range = BootstrapError::RankOutOfRange { rank: peer, nranks: self.nranks() };
         self.shared.lock().addrs.get(peer.index()).copied().ok_or(out_of_range)
     }
 
-    /// Gives every rank all ranks' blocks, in the order of ranks. Blocks may differ in size; together they may have
-    /// up to 16 MiB. After an error no further collective works.
+    /// All-gathers the ranks' blocks, in rank order. Blocks may differ in size; together they may have up to 16 MiB.
+    /// After an error no further collective works.
     pub fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, BootstrapError> {
         let _one_at_a_time = self.collective.lock().unwrap_or_else(PoisonError::into_inner);
         let deadline = self.deadline();
@@ -191,7 +191,7 @@ impl Bootstrap {
         self.all_gather(&[]).map(drop)
     }
 
-    /// Gives every rank the bytes of `root`; the others' `mine` is not looked at.
+    /// Broadcasts the bytes of `root`; other ranks' `mine` is ignored.
     pub fn broadcast(&self, root: Rank, mine: &[u8]) -> Result<Vec<u8>, BootstrapError> {
         self.check(root)?;
         let mut table = self.all_gather(if root == self.rank() { mine } else { &[] })?;
@@ -199,7 +199,7 @@ impl Bootstrap {
     }
 
     /// Sends a message of at most 16 MiB to `peer` over a connection of its own. Messages with the same tag arrive in
-    /// order. Up to about the size of the kernel's buffers it does not wait for the peer to receive.
+    /// order. Up to about the size of the kernel's buffers it does not wait for the peer's receive.
     pub fn send(&self, peer: Rank, tag: u64, message: &[u8]) -> Result<(), BootstrapError> {
         if message.len() > GATHER_BYTES_MAX {
             return Err(BootstrapError::TooLarge { len_bytes: message.len(), max_bytes: GATHER_BYTES_MAX });
@@ -223,8 +223,8 @@ impl Bootstrap {
         }
     }
 
-    /// Opens an authenticated stream to `peer`, which accepts it with the same purpose and tag. It blocks and has
-    /// `TCP_NODELAY` set.
+    /// Opens an authenticated, blocking stream with `TCP_NODELAY` to `peer`, which accepts it with the same purpose
+    /// and tag.
     pub fn connect_stream(&self, peer: Rank, purpose: u32, tag: u64) -> Result<TcpStream, BootstrapError> {
         let stream = self.dial(peer, Purpose::Stream(purpose), tag, &self.deadline())?;
         blocking(stream)
@@ -236,30 +236,31 @@ impl Bootstrap {
         blocking(stream)
     }
 
-    /// An error if a rank is known to be lost. Cheap; asks nobody.
+    /// An error if a rank is known to be lost. Cheap: no communication.
     pub fn check_whole(&self) -> Result<(), BootstrapError> {
         self.shared.lock().ring.broken().map_or(Ok(()), Err)
     }
 
-    /// Says goodbye to the neighbours, waits at most half a second for them to have heard it, and ends the thread.
-    /// The others see no death. All-gathers that others have begun without this rank fail with `PeerLeft`.
+    /// Leaves: says goodbye to the neighbours, waits at most half a second for their answer, and ends the thread. The
+    /// others see no death. All-gathers that others have started without this rank fail with `PeerLeft`.
     pub fn close(mut self) {
         self.stop(Stop::Leave);
     }
 
-    /// Ends as a killed process does: no goodbye, connections cut. For tests of what the others then see.
+    /// Ends like a killed process: without goodbye, connections cut. For tests of the reaction of the other ranks.
     #[doc(hidden)]
     pub fn die(mut self) {
         self.stop(Stop::Die);
     }
 
-    /// Tells the other ranks that this one gives up, and why (at most 256 bytes are carried).
+    /// Aborts: the other ranks get the reason (at most 256 bytes).
     pub fn abort(&self, reason: &str) {
         self.shared.lock().ring.abort(reason);
         self.shared.wake();
     }
 
-    /// Tells the other ranks something of at most 256 bytes; those under watch get [`PeerEvent::PeerNote`](super::PeerEvent).
+    /// Sends a note of at most 256 bytes to the other ranks; those under watch get
+    /// [`PeerEvent::PeerNote`](super::PeerEvent).
     pub fn note(&self, note: &[u8]) {
         self.shared.lock().ring.note(note);
         self.shared.wake();
@@ -289,12 +290,12 @@ impl Bootstrap {
         join::dial_peer(self.shared.secret, hello, addr, deadline).map_err(|error| self.known_better(error))
     }
 
-    /// Why the communicator is broken, if an event tells soon. For a caller whose connection has failed.
+    /// Why the communicator is broken, if an event arrives soon. For a caller whose connection has failed.
     pub(crate) fn why_broken(&self) -> Option<BootstrapError> {
         self.shared.wait_for(&Deadline::after(EVENTS_TAKE), |state| state.ring.broken())
     }
 
-    /// A rank whose connection ended may have said why, which comes another way.
+    /// Prefers a better error: a rank whose connection ended may have reported why, by another path.
     fn known_better(&self, error: BootstrapError) -> BootstrapError {
         let BootstrapError::PeerLost { rank } = error else { return error };
         self.shared.wait_for(&Deadline::after(EVENTS_TAKE), |state| state.why_lost(rank)).unwrap_or(error)
@@ -342,12 +343,12 @@ impl Bootstrap {
     fn stop(&mut self, how: Stop) {
         let Some(thread) = self.thread.take() else { return };
         if self.process != std::process::id() {
-            // The sockets are the parent's as well, and its rank goes on. There is no thread here that could be waited for.
+            // The sockets are the parent's as well, whose rank continues. There is no thread here to join.
             return std::mem::forget(thread);
         }
         self.shared.lock().stop = how;
         self.shared.wake();
-        // The owner may be dropped by its own callback, on the very thread: that ends by itself then.
+        // Its own callback may drop the owner, on this very thread, which then ends by itself.
         if thread.thread().id() != std::thread::current().id() {
             let _ = thread.join();
         }

@@ -1,9 +1,9 @@
 //! Layer: host / bootstrap.
 //! Takes: the first bytes of a connection, the job's secret, a fresh nonce.
-//! Gives: [`Handshake`]: each side's proof that it holds the secret, bound to who they are and what the connection is
-//! for. Sans-IO: bytes in, bytes out.
-//! Never: allocates, reads a byte past its own messages, or tells anything about the secret to whoever has not proved
-//! to know it.
+//! Gives: [`Handshake`]: each side's proof that it holds the secret, bound to the ranks and the purpose of the
+//! connection. Sans-IO: bytes in, bytes out.
+//! Never: allocates, reads a byte past its own messages, or reveals anything about the secret to an unauthenticated
+//! peer.
 //!
 //! ```text
 //! initiator                                   acceptor
@@ -12,9 +12,9 @@
 //!   PROOF  HMAC(initiator, HELLO, CHALLENGE)  ->
 //!                        <-  VERDICT  status HMAC(acceptor, HELLO, CHALLENGE, PROOF)
 //! ```
-//! The initiator proves itself first, so that a port scanner never gets a code to guess seeds against. The two codes
-//! have different labels, so neither can be reflected. What follows on the connection is neither encrypted nor
-//! authenticated again: this keeps strangers and other jobs out, not somebody who rewrites packets on the path.
+//! The initiator authenticates first, so that a port scanner never gets a code to guess seeds against. The two codes
+//! have different labels, so neither can be reflected. The rest of the connection is neither encrypted nor
+//! authenticated: this keeps strangers and other jobs out, not an attacker who rewrites packets on the path.
 
 use oxccl_shared::abi::Rank;
 
@@ -24,7 +24,7 @@ use crate::wire::fixed::{Malformed, Reader};
 
 /// The version of the bootstrap protocol; both sides must speak the same.
 pub const PROTOCOL_VERSION: u16 = 1;
-/// What stands for the root where a rank is named.
+/// Number of the root in the place of a rank.
 pub const ROOT: Rank = Rank(u32::MAX);
 
 const MAGIC: [u8; 4] = *b"OxBs";
@@ -34,7 +34,7 @@ const CHALLENGE_BYTES: usize = 8 + KEY_BYTES;
 const VERDICT_BYTES: usize = 1 + KEY_BYTES;
 const LARGEST_BYTES: usize = HELLO_BYTES;
 
-/// What a connection is for.
+/// Purpose of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
     /// A rank registers with the root.
@@ -43,11 +43,11 @@ pub enum Purpose {
     Ring,
     /// One message between two ranks.
     Message,
-    /// A stream handed to a caller, with the caller's own number.
+    /// A stream for a caller, with the caller's own number.
     Stream(u32),
 }
 
-/// Who connects to whom, and why.
+/// The ranks and the purpose of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hello {
     /// What the connection is for.
@@ -63,10 +63,10 @@ pub struct Hello {
 /// Why a handshake failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HandshakeError {
-    /// The other side speaks another version: this one.
+    /// The other side speaks this other version.
     #[error("it speaks version {0} of the bootstrap protocol")]
     Version(u16),
-    /// The other side is not to be trusted.
+    /// The other side is not authenticated.
     #[error(transparent)]
     Auth(#[from] AuthFailure),
 }
@@ -87,7 +87,7 @@ const STATUS_VERSION: u8 = 1;
 const STATUS_SECRET: u8 = 2;
 const STATUS_PEER: u8 = 3;
 
-/// One side of the exchange.
+/// One side of the handshake.
 #[derive(Debug)]
 pub struct Handshake {
     state: State,
@@ -106,7 +106,7 @@ pub struct Handshake {
 }
 
 impl Handshake {
-    /// The side that connected. Its HELLO is ready in [`output`](Self::output).
+    /// The connecting side. Its HELLO is ready in [`output`](Self::output).
     pub fn initiator(secret: Secret, hello: Hello, nonce: Nonce) -> Handshake {
         let mut this = Handshake::new(State::AwaitChallenge, secret, hello.from, hello, nonce);
         this.hello_bytes = hello.to_bytes(&nonce);
@@ -115,7 +115,7 @@ impl Handshake {
         this
     }
 
-    /// The side that was connected to: rank `me`, or [`ROOT`].
+    /// The accepting side: rank `me`, or [`ROOT`].
     pub fn acceptor(secret: Secret, me: Rank, nonce: Nonce) -> Handshake {
         let nobody = Hello { purpose: Purpose::Register, from: ROOT, to: me, tag: 0 };
         Handshake::new(State::AwaitHello, secret, me, nobody, nonce)
@@ -139,8 +139,8 @@ impl Handshake {
         }
     }
 
-    /// How many bytes the next step still needs. Read no more than this from the socket: what follows the handshake
-    /// belongs to somebody else.
+    /// Bytes that the next step still needs. Read no more from the socket: bytes after the handshake belong to the
+    /// connection's user.
     pub fn wanted_bytes(&self) -> usize {
         let whole = match self.state {
             State::AwaitHello => HELLO_BYTES,
@@ -152,7 +152,7 @@ impl Handshake {
         whole.saturating_sub(self.input_len)
     }
 
-    /// Takes bytes from the other side; gives how many were taken. More than wanted are left alone.
+    /// Consumes bytes from the other side; returns their number. Bytes beyond the handshake are not consumed.
     pub fn feed(&mut self, mut bytes: &[u8]) -> usize {
         let before = bytes.len();
         while self.wanted_bytes() > 0 && !bytes.is_empty() {
@@ -168,7 +168,7 @@ impl Handshake {
         before - bytes.len()
     }
 
-    /// What is to be written to the other side now.
+    /// Bytes to write to the other side now.
     pub fn output(&self) -> &[u8] {
         &self.output[self.output_sent..self.output_len]
     }
@@ -178,7 +178,7 @@ impl Handshake {
         self.output_sent = (self.output_sent + len_bytes).min(self.output_len);
     }
 
-    /// `None` while it goes on, then who is there and why, or why not. The last message may still be in
+    /// `None` while it continues, then the peer's HELLO, or an error. The last message may still be in
     /// [`output`](Self::output): write it before using the connection.
     pub fn outcome(&self) -> Option<Result<Hello, HandshakeError>> {
         match self.state {
@@ -188,7 +188,7 @@ impl Handshake {
         }
     }
 
-    /// A wrong magic or version is refused as soon as its bytes are there, before the whole message is.
+    /// A wrong magic or version is refused as soon as its bytes arrive, before the whole message does.
     fn refuse_strangers(&mut self) {
         if !matches!(self.state, State::AwaitHello | State::AwaitChallenge) {
             return;
@@ -242,7 +242,7 @@ impl Handshake {
     }
 
     fn on_challenge(&mut self, bytes: &[u8]) {
-        // The version was checked on the way in; any status but "go on" comes from something else.
+        // The version was checked on arrival; another status than OK comes from something else.
         if bytes[6] != STATUS_OK {
             self.state = State::Failed(AuthFailure::NotOxccl.into());
             return;

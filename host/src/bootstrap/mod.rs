@@ -1,13 +1,14 @@
 //! Layer: host / bootstrap: between the operating system's sockets and everything that connects ranks.
 //! Takes: a [`UniqueId`], a rank, the number of ranks.
-//! Gives: [`Bootstrap`], which has found all ranks, and [`Watch`], which tells when one is lost.
+//! Gives: [`Bootstrap`], which has found all ranks, and [`Watch`], which reports the loss of one.
 //! Never: reads the environment, waits without a bound, or reads anything from a connection that has not proved to
 //! belong to the job.
 //!
-//! Every rank registers with the root and learns who is next in the ring; the ring then carries all-gathers and
-//! membership events. What decides is free of sockets and clocks (`handshake`, `frame`, `rendezvous`, `gather`, `ring`); what
-//! has sockets is thin (`sock`, `acceptor`, `root`, `join`, `state`, `ring_repair`, `service`). One thread per communicator and rank
-//! serves all of its sockets with poll(2); the root has another, for as long as the rendezvous lasts.
+//! Every rank registers with the root and learns its successor in the ring; the ring then carries all-gathers and
+//! membership events. The modules with decisions have no sockets or clocks (`handshake`, `frame`, `rendezvous`,
+//! `gather`, `ring`); the modules with sockets are thin (`sock`, `acceptor`, `root`, `join`, `state`, `ring_repair`,
+//! `service`). One thread per communicator and rank serves all of its sockets with poll(2); the root has another for
+//! the duration of the rendezvous.
 //!
 //! From below: `secret`; the state machines; the sockets that drive them; `endpoint`, `watch`, `split` and `agree`.
 

@@ -17,81 +17,81 @@ use crate::wire::Message;
 pub const KIND_REGISTER: u8 = 1;
 /// Frame kind: the root answers.
 pub const KIND_REPLY: u8 = 2;
-/// No frame between a rank and the root is longer.
+/// Most bytes of a frame between a rank and the root.
 pub const ROOT_PAYLOAD_MAX: usize = 128;
 
-/// What a rank tells the root.
+/// A rank's registration with the root.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Register {
-    /// How many ranks it believes there are.
+    /// Its number of ranks.
     pub nranks: u32,
-    /// Where the other ranks can reach it.
+    /// Its listener, for the other ranks.
     pub listener: SocketAddr,
 }
 
-/// Where a rank, or the root of a child, listens: a block of an all-gather.
+/// Listener address of a rank, or of the root of a child communicator: a block of an all-gather.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ListenerAddr {
     /// The address.
     pub addr: SocketAddr,
 }
 
-/// What the root answers, once.
+/// The root's only answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Reply {
-    /// All ranks are there; this one is the next in the ring.
+    /// All ranks have registered; this one is the next in the ring.
     Assigned {
         /// The next rank.
         successor: Rank,
-        /// Where it listens.
+        /// Its listener.
         listener: SocketAddr,
     },
-    /// There will be no communicator.
+    /// The rendezvous failed.
     Failed(Failure),
 }
 
 /// Why a rendezvous failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Failure {
-    /// These ranks did not come in time.
+    /// These ranks did not register in time.
     Missing {
-        /// Who is missing.
+        /// The missing ranks.
         ranks: RankList,
-        /// Of how many.
+        /// Number of ranks.
         nranks: u32,
-        /// For how long the root waited.
+        /// The root's waiting time.
         waited: Duration,
     },
-    /// One rank came twice.
+    /// Two processes claim one rank.
     Duplicate {
         /// The rank.
         rank: Rank,
-        /// From where first.
+        /// Address of the first claim.
         first: SocketAddr,
-        /// From where again.
+        /// Address of the second claim.
         second: SocketAddr,
     },
-    /// The ranks disagree on how many they are.
+    /// The ranks disagree on the number of ranks.
     WorldSize {
-        /// Who disagrees.
+        /// The rank with another number.
         rank: Rank,
-        /// What it says.
+        /// Its number.
         nranks: u32,
-        /// What the first rank said.
+        /// The first rank's number.
         expected: u32,
-        /// Who that was.
+        /// The first rank.
         expected_by: Rank,
     },
-    /// A rank is not below the number of ranks, or the number is absurd.
+    /// A rank is not below the number of ranks, or the number is too large.
     OutOfRange {
         /// The rank.
         rank: Rank,
-        /// How many ranks it says there are.
+        /// Its number of ranks.
         nranks: u32,
     },
     /// The root's process has no descriptor left for further ranks.
     Starved {
-        /// What ran out.
+        /// The exhausted limit.
         why: NoDescriptor,
     },
     /// A rank registered and its process died.

@@ -3,15 +3,17 @@
 //! Gives: [`Ring`]: all-gathers, and the membership events (who died, aborted or left), for every rank. Sans-IO.
 //! Never: waits, reads a clock, or forwards an event twice.
 //!
-//! Blocks go round both ways, each half of the ring. Membership events are flooded: a rank forwards a new event to all
-//! neighbours but the one it came from. So one death reaches everybody, because both neighbours of the dead see the
-//! end of a stream and the rest of the ring is a line between them. After several deaths at once every line that is
-//! left still ends in two ranks that saw an end. A rank that leaves in order says so first ("goodbye"), and its
-//! neighbours close their side. Whoever has lost its successor, by death or goodbye, connects to the next rank that
-//! still answers, and both send each other all events so far: so the ring closes again, a later death is told to
-//! everyone, and the lines hear of each other's deaths; for that a rank whose predecessor died stays, when it leaves, for the
-//! next one. Only a rank that dies at the same moment as both its neighbours goes unnamed, since nobody is left who could
-//! tell its death from a goodbye.
+//! Blocks go round both ways, each half of the ring. Membership events are flooded: a rank forwards a new event to
+//! every neighbour except the one it came from. One death reaches every rank, because both neighbours of the dead
+//! rank see the end of a stream and the rest of the ring is a line between them. After several simultaneous deaths,
+//! every remaining line still ends in two ranks that saw an end. A rank that leaves in order first sends a goodbye,
+//! and its neighbours close their side.
+//!
+//! Ring repair: a rank that has lost its successor, by death or goodbye, connects to the next rank that still
+//! answers, and both send each other all events so far. The ring is closed again, later deaths reach every rank, and
+//! the separate lines learn each other's deaths. For this, a leaving rank whose predecessor died stays until the next
+//! predecessor connects. Only a rank that dies at the same moment as both its neighbours goes unreported: no rank is
+//! left that could distinguish its death from a goodbye.
 
 use std::collections::VecDeque;
 
@@ -31,9 +33,9 @@ const PAYLOAD_MAX: usize = BlockHead::BYTES_MAX + GATHER_BYTES_MAX;
 /// One of the two neighbours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
-    /// The one with the lower rank, round the ring.
+    /// The neighbour with the lower rank, round the ring.
     Prev = 0,
-    /// The one with the higher rank, round the ring.
+    /// The neighbour with the higher rank, round the ring.
     Next = 1,
 }
 
@@ -50,51 +52,51 @@ impl Side {
     }
 }
 
-/// What happened to another rank.
+/// A membership event of another rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PeerEvent {
-    /// Its process or host is gone and did not say goodbye.
+    /// Its process or host ended without goodbye.
     PeerDied {
-        /// Who.
+        /// The rank.
         rank: Rank,
     },
-    /// It told the others that it gave up.
+    /// It aborted.
     PeerAborted {
-        /// Who.
+        /// The rank.
         rank: Rank,
-        /// What it said, at most 256 bytes.
+        /// Its reason, at most 256 bytes.
         reason: String,
     },
-    /// It closed in order.
+    /// It left.
     PeerLeft {
-        /// Who.
+        /// The rank.
         rank: Rank,
     },
-    /// It told everybody something; what, is between the owners.
+    /// It sent a note to all ranks; the owners define its meaning.
     PeerNote {
-        /// Who.
+        /// The rank.
         rank: Rank,
-        /// What, at most 256 bytes.
+        /// The note, at most 256 bytes.
         note: Vec<u8>,
     },
 }
 
-/// A connection to a neighbour, as far as bytes are concerned.
+/// The bytes of a connection to a neighbour.
 #[derive(Debug)]
 struct Link {
     phase: LinkPhase,
     decoder: Decoder,
     out: Vec<u8>,
-    /// Whether the neighbour has said anything: see [`Ring::ended`].
+    /// Whether the neighbour has sent anything: see [`Ring::ended`].
     heard: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum LinkPhase {
-    /// Not connected for the first time yet: what is to be sent waits.
+    /// Not connected for the first time yet: output waits.
     Waiting,
     Up(Rank),
-    /// Ended; another neighbour may take its place.
+    /// Ended; another neighbour may replace it.
     Down,
 }
 
@@ -106,7 +108,7 @@ pub struct Ring {
     links: [Link; 2],
     /// All membership events so far, for neighbours to come; at most two per rank.
     history: Vec<MembershipEvent>,
-    /// Which ranks are known to be gone (dead or left), and which have aborted.
+    /// Ranks known to be gone (dead or left), and those that have aborted.
     gone: Vec<bool>,
     aborted: Vec<bool>,
     gathers: Gathers,
@@ -115,7 +117,7 @@ pub struct Ring {
     events: VecDeque<PeerEvent>,
     /// Why no all-gather can complete any more.
     broken: Option<BootstrapError>,
-    /// Whether the last predecessor ended without a goodbye, and no other has come since.
+    /// Whether the last predecessor ended without a goodbye, and has not been replaced.
     has_lost_prev: bool,
     leaving: bool,
 }
@@ -141,7 +143,7 @@ impl Ring {
         }
     }
 
-    /// A connection to `peer` is there. In the place of one that ended, it is sent all events so far.
+    /// Registers a connection to `peer`. If it replaces one that ended, it is sent all events so far.
     pub fn attach(&mut self, side: Side, peer: Rank) {
         let link = &mut self.links[side as usize];
         if link.phase != LinkPhase::Waiting {
@@ -157,7 +159,7 @@ impl Ring {
         self.has_lost_prev &= side == Side::Next;
     }
 
-    /// Who is connected on this side.
+    /// The neighbour connected on this side.
     pub fn peer(&self, side: Side) -> Option<Rank> {
         match self.links[side as usize].phase {
             LinkPhase::Up(peer) => Some(peer),
@@ -174,7 +176,7 @@ impl Ring {
             .find(|rank| !self.gone[rank.index()])
     }
 
-    /// Bytes came from a neighbour. If [`peer`](Self::peer) is `None` afterwards, the connection is to be closed.
+    /// Handles bytes from a neighbour. If [`peer`](Self::peer) is `None` afterwards, close the connection.
     pub fn receive(&mut self, side: Side, mut bytes: &[u8]) {
         loop {
             let LinkPhase::Up(peer) = self.links[side as usize].phase else { return };
@@ -190,13 +192,14 @@ impl Ring {
         }
     }
 
-    /// The stream of a neighbour ended or broke. That is its death if it has ever said anything on it. If not, one of
-    /// the two may just have left in order while the other was connecting, too early to say goodbye here.
+    /// Handles the end of a neighbour's stream. It means the neighbour's death if the neighbour has ever sent
+    /// anything on it. Otherwise one of the two may have left in order while the other was connecting, too early for
+    /// a goodbye here.
     pub fn ended(&mut self, side: Side) {
         let link = &mut self.links[side as usize];
         if let LinkPhase::Up(peer) = link.phase {
             link.phase = LinkPhase::Down;
-            // The end that answers a goodbye is none.
+            // An end that answers a goodbye is no death.
             self.has_lost_prev |= side == Side::Prev && !self.leaving;
             if link.heard {
                 self.learn(MembershipEvent::Died { rank: peer }, Some(side));
@@ -204,7 +207,7 @@ impl Ring {
         }
     }
 
-    /// What is to be written to a neighbour; taking it hands over the duty to write it.
+    /// Takes the bytes for a neighbour; the caller must write them.
     pub fn take_output(&mut self, side: Side) -> Vec<u8> {
         match self.links[side as usize].phase {
             LinkPhase::Waiting => Vec::new(),
@@ -212,7 +215,7 @@ impl Ring {
         }
     }
 
-    /// Begins this rank's part of the next all-gather. The one before must have been taken.
+    /// Starts this rank's part of the next all-gather. The result of the previous one must have been taken.
     pub fn submit(&mut self, block: &[u8]) -> Result<(), BootstrapError> {
         if block.len() > GATHER_BYTES_MAX {
             let error = BootstrapError::TooLarge { len_bytes: block.len(), max_bytes: GATHER_BYTES_MAX };
@@ -224,7 +227,7 @@ impl Ring {
         self.gathers
             .deposit(number, self.me, block)
             .map_err(|what| BootstrapError::Protocol { rank: self.me, what })?;
-        // Each block is carried once to every other rank: half of them this way, half the other.
+        // Each block travels once to every other rank: to half of them in this direction, to half in the other.
         for (side, hops) in [(Side::Next, self.nranks / 2), (Side::Prev, (self.nranks - 1) / 2)] {
             if hops > 0 {
                 self.send_block(side, BlockHead { origin: self.me, hops, gather: number }, block);
@@ -233,7 +236,7 @@ impl Ring {
         Ok(())
     }
 
-    /// The all-gather begun last: `None` while it is under way.
+    /// The result of the last all-gather: `None` while it is in progress.
     pub fn take_gathered(&mut self) -> Option<Result<Vec<Vec<u8>>, BootstrapError>> {
         if let Some(gathered) = self.gathers.take() {
             return Some(gathered.map_err(too_large));
@@ -251,25 +254,25 @@ impl Ring {
         self.gone.contains(&true)
     }
 
-    /// Whose blocks the all-gather under way is waiting for.
+    /// The ranks whose blocks are missing in the current all-gather.
     pub fn missing(&self) -> RankList {
         self.gathers.missing()
     }
 
-    /// Whether `peer` is known to be gone or to have given up.
+    /// The error if `peer` is known to be gone or to have aborted.
     pub fn lost(&self, peer: Rank) -> Option<BootstrapError> {
         self.history.iter().find(|event| event.rank() == peer).map(MembershipEvent::to_error)
     }
 
-    /// Why no all-gather completes any more, unless it is only that a rank left in order.
+    /// Why no all-gather completes any more, unless a rank merely left in order.
     pub fn broken(&self) -> Option<BootstrapError> {
         self.broken.clone()
     }
 
-    /// This rank gives up: the others learn that it did and why, and no all-gather completes any more.
+    /// Gives up: the other ranks learn the reason, and no all-gather completes any more.
     ///
-    /// If that is because it could not reach a rank, the others may have no connection to that rank either, whose end would
-    /// tell them: they hear of the loss first.
+    /// If the reason is an unreachable rank, the others may have no connection to that rank either whose end would
+    /// report its loss: they receive the loss first.
     pub fn give_up(&mut self, error: BootstrapError) {
         if let BootstrapError::PeerLost { rank } = error {
             self.learn(MembershipEvent::Died { rank }, None);
@@ -278,22 +281,21 @@ impl Ring {
         self.broken.get_or_insert(error);
     }
 
-    /// Tells the others that this rank gives up.
+    /// Sends this rank's abort to the others.
     pub fn abort(&mut self, reason: &str) {
         let reason = wire::cut(reason, REASON_BYTES_MAX).to_owned();
         self.learn(MembershipEvent::Aborted { rank: self.me, reason }, None);
     }
 
-    /// Says goodbye: whatever happens afterwards is nobody's death to this rank, and this rank's end is none to the
-    /// others.
+    /// Says goodbye: later ends of neighbours are no deaths to this rank, and this rank's end is none to the others.
     pub fn leave(&mut self) {
         self.learn(MembershipEvent::Left { rank: self.me, gathers: self.gathers.current() }, None);
         self.leaving = true;
     }
 
-    /// Whether this rank knows something that a predecessor on its way here could not learn if it met nobody: why this rank has
-    /// given up before it came; or, where it comes in the place of one that died, what this side of the gap has heard, which nobody
-    /// else may be left to tell the other side.
+    /// Whether this rank holds an event that a predecessor in the middle of connecting could otherwise miss: the
+    /// reason why this rank gave up before the predecessor connected; or, if the predecessor replaces a dead one, the
+    /// events from this side of the gap, which possibly no other rank can forward to the other side.
     pub fn owes_its_predecessor_an_event(&self) -> bool {
         let is_left = |rank: usize| rank != self.me.index() && !self.gone[rank];
         match self.links[Side::Prev as usize].phase {
@@ -306,17 +308,18 @@ impl Ring {
         }
     }
 
-    /// The next thing that happened to another rank.
+    /// The next event of another rank.
     pub fn next_event(&mut self) -> Option<PeerEvent> {
         self.events.pop_front()
     }
 
-    /// Why the all-gather under way cannot complete.
+    /// Why the current all-gather cannot complete.
     fn health(&self) -> Result<(), BootstrapError> {
         if let Some(error) = &self.broken {
             return Err(error.clone());
         }
-        // A rank that left after its n-th all-gather had forwarded everything up to there, so those still complete.
+        // A rank that left after its n-th all-gather had forwarded all blocks of that one, so all up to it still
+        // complete.
         let number = self.gathers.current();
         match self
             .history
@@ -408,7 +411,7 @@ impl Ring {
     fn learn(&mut self, event: MembershipEvent, from: Option<Side>) {
         let rank = event.rank();
         let known = match event {
-            // Whoever aborted is expected to end; its goodbye or death adds nothing but that it is gone.
+            // A rank that aborted is expected to end; its goodbye or death adds only that it is gone.
             MembershipEvent::Aborted { .. } => &mut self.aborted[rank.index()],
             MembershipEvent::Died { .. } | MembershipEvent::Left { .. } => &mut self.gone[rank.index()],
         };

@@ -1,7 +1,7 @@
 //! Layer: host / bootstrap.
-//! Takes: which rank the ring has lost as this one's successor.
+//! Takes: the successor that this rank has lost.
 //! Gives: [`RingRepair`]: a connection to the next rank that still answers, made without blocking the service's thread.
-//! Never: tries more than [`CANDIDATES_MAX`] ranks: after a whole job was killed there is nothing left to find.
+//! Never: tries more than [`CANDIDATES_MAX`] ranks: after the death of a whole job there is nothing left to find.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -19,17 +19,17 @@ use super::state::Shared;
 use crate::os::{NoDescriptor, with_room};
 
 const CANDIDATES_MAX: u32 = 64;
-/// How long the search rests when this rank has no file descriptor for it.
+/// Back-off of the search when this rank has no file descriptor for it.
 const REST: Duration = Duration::from_millis(50);
 
-/// The search for a new successor, when there is one.
+/// The search for a new successor, if one is running.
 #[derive(Default)]
 pub(crate) struct RingRepair {
     /// The rank tried last, or lost first.
     after: Option<Rank>,
     tried: u32,
     attempt: Option<Attempt>,
-    /// Until when the search rests for want of a file descriptor.
+    /// End of the back-off for lack of a file descriptor.
     resting_until: Option<Instant>,
 }
 
@@ -41,7 +41,7 @@ struct Attempt {
 }
 
 impl RingRepair {
-    /// The successor is gone; [`advance`](Self::advance) looks for another.
+    /// Starts the search after the loss of the successor; [`advance`](Self::advance) continues it.
     pub fn begin(&mut self, lost: Rank) {
         *self = RingRepair { after: Some(lost), ..RingRepair::default() };
     }
@@ -51,7 +51,7 @@ impl RingRepair {
         self.attempt.is_some()
     }
 
-    /// Appends what is to be polled, if anything.
+    /// Appends the descriptor to poll, if any.
     pub fn poll_fd<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
         if let Some(attempt) = &self.attempt {
             let writing = !attempt.connected || !attempt.handshake.output().is_empty();
@@ -59,12 +59,12 @@ impl RingRepair {
         }
     }
 
-    /// When the present attempt is to be given up, or another begun.
+    /// When to cancel the current attempt, or to start another.
     pub fn deadline(&self) -> Option<Instant> {
         self.attempt.as_ref().map(|attempt| attempt.until).or(self.resting_until)
     }
 
-    /// Goes on as far as possible without waiting; gives the new successor once its connection is authenticated.
+    /// Makes progress without blocking; returns the new successor once its connection is authenticated.
     pub fn advance(&mut self, now: Instant, shared: &Shared) -> Option<(Rank, TcpStream)> {
         loop {
             let after = self.after?;
@@ -90,7 +90,7 @@ impl RingRepair {
         }
     }
 
-    /// Begins to connect to the next rank after `after` that is not known to be gone; ends the search when there is
+    /// Starts to connect to the next rank after `after` that is not known to be gone; ends the search if there is
     /// none.
     fn next_attempt(&mut self, now: Instant, shared: &Shared, after: Rank) {
         let state = shared.lock();
@@ -105,8 +105,8 @@ impl RingRepair {
         self.go_on(now, candidate, Attempt::begin(addr, hello, shared, now));
     }
 
-    /// What began of an attempt to connect to `candidate`. It is no fault of that rank if this one has no file descriptor: no other would do
-    /// better, so it is tried again when there may be one.
+    /// Handles the start of an attempt to connect to `candidate`. A lack of file descriptors is no fault of that rank, and
+    /// no other rank would do better, so the attempt is repeated later.
     fn go_on(&mut self, now: Instant, candidate: Rank, begun: io::Result<Attempt>) {
         let was_resting = self.resting_until.take().is_some();
         match begun {
@@ -140,7 +140,7 @@ impl Attempt {
         Ok(Attempt { stream, handshake, connected: false, until: now + shared.config.handshake_timeout })
     }
 
-    /// Whether the handshake is over; an error ends the attempt.
+    /// Whether the handshake is complete; an error ends the attempt.
     fn step(&mut self) -> Result<bool, ()> {
         if !self.connected {
             if self.stream.peer_addr().is_err() {

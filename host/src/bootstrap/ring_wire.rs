@@ -1,7 +1,7 @@
 //! Layer: host / bootstrap.
 //! Takes: the payloads of frames between neighbours in the ring.
 //! Gives: [`MembershipEvent`], [`BlockHead`] and [`Note`].
-//! Never: decides whom to tell; that is `ring`.
+//! Never: decides which ranks receive one; that is `ring`.
 
 use oxccl_shared::abi::Rank;
 use serde::{Deserialize, Serialize};
@@ -23,32 +23,32 @@ pub const REASON_BYTES_MAX: usize = 256;
 /// The longest note that a rank sends to all others.
 pub const NOTE_BYTES_MAX: usize = 256;
 
-/// A change of membership that every rank should know.
+/// A change of membership, for every rank.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum MembershipEvent {
-    /// A rank is gone and had not said goodbye.
+    /// A rank ended without goodbye.
     Died {
-        /// Who.
+        /// The rank.
         rank: Rank,
     },
-    /// A rank gave up.
+    /// A rank aborted.
     Aborted {
-        /// Who.
+        /// The rank.
         rank: Rank,
-        /// Why, for people.
+        /// Its reason.
         reason: String,
     },
-    /// A rank said goodbye.
+    /// A rank left.
     Left {
-        /// Who.
+        /// The rank.
         rank: Rank,
-        /// How many all-gathers it had completed.
+        /// All-gathers that it had completed.
         gathers: u64,
     },
 }
 
 impl MembershipEvent {
-    /// Whom it is about.
+    /// The rank concerned.
     pub fn rank(&self) -> Rank {
         match *self {
             MembershipEvent::Died { rank }
@@ -57,7 +57,7 @@ impl MembershipEvent {
         }
     }
 
-    /// What it means to somebody who was waiting for that rank.
+    /// The error for a caller that waits for that rank.
     pub fn to_error(&self) -> BootstrapError {
         match self {
             MembershipEvent::Died { rank } => BootstrapError::PeerLost { rank: *rank },
@@ -78,14 +78,14 @@ impl Message for MembershipEvent {
     }
 }
 
-/// What stands before a block of an all-gather.
+/// Header of a block of an all-gather.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct BlockHead {
-    /// Whose block it is.
+    /// The rank whose block it is.
     pub origin: Rank,
-    /// How many ranks it still goes to, the receiver included.
+    /// Ranks that it still goes to, including the receiver.
     pub hops: u32,
-    /// Of which all-gather.
+    /// Number of the all-gather.
     pub gather: u64,
 }
 
@@ -94,14 +94,14 @@ impl Message for BlockHead {
     const BYTES_MAX: usize = 24;
 }
 
-/// What one rank tells all others.
+/// A rank's note to all others.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Note {
-    /// Who.
+    /// The sender.
     pub origin: Rank,
-    /// Counts the notes of this rank.
+    /// Serial number among this rank's notes.
     pub serial: u64,
-    /// What, is between the owners.
+    /// The content; the owners define its meaning.
     pub content: heapless::Vec<u8, NOTE_BYTES_MAX>,
 }
 

@@ -19,13 +19,13 @@ use super::ring_repair::RingRepair;
 use super::sock;
 use super::state::{Shared, State, Stop};
 
-/// How long a goodbye may take to be written and answered by the neighbours' closing.
+/// Time limit for the goodbye: to write it, and for the neighbours to answer by closing.
 pub(crate) const CLOSE_MAX: Duration = Duration::from_millis(500);
-/// How many authenticated connections may wait for the owner to accept them.
+/// Most authenticated connections that wait for the owner to accept them.
 const PARKED_MAX: usize = 4096;
 const READ_BYTES: usize = 64 << 10;
 
-/// A connection to a neighbour and what is still to be written to it.
+/// A connection to a neighbour and its unwritten output.
 struct Link {
     stream: TcpStream,
     out: Vec<u8>,
@@ -36,14 +36,14 @@ pub(crate) struct Service {
     shared: Arc<Shared>,
     acceptor: Acceptor,
     links: [Option<Link>; 2],
-    /// A new predecessor that came before the old one's end was seen.
+    /// A new predecessor that connected before the old one's end was seen.
     next_prev: Option<(Rank, TcpStream)>,
     repair: RingRepair,
     leave_until: Option<Instant>,
     buffer: Vec<u8>,
 }
 
-/// What poll(2) found, by whom it concerns.
+/// Results of poll(2), by socket.
 struct Ready {
     links: [bool; 2],
     repair: bool,
@@ -63,7 +63,7 @@ impl Service {
         }
     }
 
-    /// Runs until told to stop.
+    /// Runs until stopped.
     pub fn run(mut self) {
         let mut accepted = Vec::new();
         while self.settle() {
@@ -95,7 +95,7 @@ impl Service {
         }
     }
 
-    /// Brings sockets in line with the state, and writes; whether to go on.
+    /// Updates the sockets to the state, and writes; returns whether to continue.
     fn settle(&mut self) -> bool {
         let shared = self.shared.clone();
         let mut state = shared.lock();
@@ -112,12 +112,13 @@ impl Service {
         if let Some((peer, stream)) = state.next.take() {
             self.attach(&mut state, Side::Next, peer, stream);
         }
-        // A new predecessor waits until the old one's last words are read. A rank that leaves does not need those, but
-        // owes the new one its goodbye: closing without it would look like a death.
+        // A new predecessor waits until the old one's last bytes are read. A leaving rank does not need those, but
+        // owes the new predecessor its goodbye: closing without one would look like a death.
         if (self.links[Side::Prev as usize].is_none() || self.leave_until.is_some())
             && let Some((peer, stream)) = self.next_prev.take()
         {
-            // So does the old one, if it is not the one that has ended: two may have come for the place of a third.
+            // The old predecessor waits too, unless it is the one that ended: two ranks may have connected to replace
+            // a third.
             self.fetch_output(&mut state, Side::Prev);
             self.write(Side::Prev);
             self.attach(&mut state, Side::Prev, peer, stream);
@@ -141,7 +142,7 @@ impl Service {
         }
     }
 
-    /// Whether the goodbye has been written, and answered or waited for long enough.
+    /// Whether the goodbye is written, and answered or timed out.
     fn has_left(&self, owes_event: bool) -> bool {
         let answered = self.links.iter().all(Option::is_none) && !owes_event;
         self.leave_until.is_some_and(|until| answered || Instant::now() >= until)
@@ -156,7 +157,7 @@ impl Service {
         self.shared.announce_change();
     }
 
-    /// Tells the owner's callback what happened, without the lock.
+    /// Calls the owner's callback, without the lock.
     fn deliver(&self) {
         loop {
             let mut state = self.shared.lock();
@@ -165,7 +166,7 @@ impl Service {
             drop(state);
             let had_one = event.is_some();
             if let Some(event) = event {
-                // The thread also forwards the other ranks' events: it must survive a callback that does not.
+                // The thread also forwards the other ranks' events, so it must survive a panic of the callback.
                 let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| on_event(event)));
                 if outcome.is_err() {
                     tracing::error!("the callback for events of peers panicked");
@@ -207,7 +208,7 @@ impl Service {
             match sock::write_some(&link.stream, &link.out[link.sent..]) {
                 Ok(Some(sent)) if sent > 0 => link.sent += sent,
                 Ok(None) => return,
-                // What the neighbour said before its end is still to be read: the end is seen there.
+                // The neighbour's last bytes are unread: the read finds the end.
                 _ => break,
             }
         }
@@ -242,7 +243,7 @@ impl Service {
         }
     }
 
-    /// Continues to look for a new successor.
+    /// Continues the search for a new successor.
     fn repair_ring(&mut self, now: Instant) {
         let shared = self.shared.clone();
         if let Some((peer, stream)) = self.repair.advance(now, &shared) {
@@ -251,7 +252,7 @@ impl Service {
         }
     }
 
-    /// An authenticated connection: a new predecessor is the service's own, everything else waits for the owner.
+    /// Handles an authenticated connection: the service keeps a new predecessor; all others wait for the owner.
     fn admit(&mut self, accepted: Accepted) {
         let from = accepted.hello.from;
         if from.0 >= self.shared.nranks || accepted.hello.purpose == Purpose::Register {
@@ -259,7 +260,7 @@ impl Service {
         }
         let mut state = self.shared.lock();
         if accepted.hello.purpose == Purpose::Ring {
-            // One that has left meanwhile must not take the place of one that stays.
+            // A predecessor that has left meanwhile must not replace one that remains.
             if !state.ring.is_gone(from) {
                 self.next_prev = Some((from, accepted.stream));
             }

@@ -1,7 +1,7 @@
 //! Layer: host / bootstrap.
-//! Takes: what the owner of a bootstrap wants, and what its thread finds.
+//! Takes: the owner's requests and the thread's findings.
 //! Gives: [`Shared`]: the state of one rank's bootstrap under one lock, for the owner, the thread and ring repair.
-//! Never: touches a socket, but to wake the thread.
+//! Never: touches a socket, except to wake the thread.
 
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,17 +21,17 @@ use crate::os::{NoDescriptor, with_room};
 /// Called for every [`PeerEvent`], on the service's thread.
 pub type OnEvent = Box<dyn Fn(PeerEvent) + Send>;
 
-/// What the owner wants of the thread.
+/// The owner's request to the thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stop {
     No,
     /// Say goodbye, then end.
     Leave,
-    /// End as a process does that is killed.
+    /// End like a killed process.
     Die,
 }
 
-/// What owner and thread share.
+/// State shared by owner and thread.
 pub(crate) struct Shared {
     pub me: Rank,
     pub nranks: u32,
@@ -44,20 +44,21 @@ pub(crate) struct Shared {
 
 pub(crate) struct State {
     pub ring: Ring,
-    /// The connection to the successor, on its way to the thread.
+    /// The connection to the successor, to be taken by the thread.
     pub next: Option<(Rank, TcpStream)>,
-    /// Authenticated connections that the owner has not asked for yet, in the order of their coming.
+    /// Authenticated connections in the order of arrival, until the owner accepts them.
     pub parked: Vec<Accepted>,
     pub stop: Stop,
     pub on_event: Option<OnEvent>,
-    /// What keeps connections from being accepted, for long.
+    /// The limit that has kept connections from being accepted for a while.
     pub starving: Option<NoDescriptor>,
-    /// Where every rank listens; known once the ring has gathered it.
+    /// Every rank's listener address; known once the ring has gathered them.
     pub addrs: Vec<std::net::SocketAddr>,
 }
 
 impl State {
-    /// Whether `peer` is lost, and why: where it gave up for another rank's sake, that one is named, which was heard of first.
+    /// Why `peer` is lost, if it is. If `peer` gave up because of another rank's earlier loss, the error names that
+    /// rank.
     pub fn why_lost(&self, peer: Rank) -> Option<BootstrapError> {
         let lost = self.ring.lost(peer)?;
         Some(
@@ -65,7 +66,7 @@ impl State {
         )
     }
 
-    /// Why whoever wants to connect to this rank, `me`, is not accepted.
+    /// Why this rank, `me`, cannot accept a connection.
     pub fn starved(&self, me: Rank) -> Option<BootstrapError> {
         let what = "accept a connection of another rank";
         self.starving.map(|why| BootstrapError::NoDescriptor { rank: Some(me), what, why })
@@ -94,33 +95,32 @@ impl Shared {
         Ok(Arc::new(Shared { me, nranks, secret, config, state, changed, wake }))
     }
 
-    /// The state. A panic elsewhere does not make it unusable: it is only ever changed in whole steps.
+    /// Locks the state. A panic elsewhere does not make it unusable: every change is complete.
     pub fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the thread look at the state. A counter that is full wakes it as well.
+    /// Makes the thread read the state. A full counter wakes it as well.
     pub fn wake(&self) {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    /// What [`Self::wake`] makes readable.
+    /// The descriptor that [`Self::wake`] makes readable.
     pub fn wake_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 
-    /// Reads what [`Self::wake`] wrote.
+    /// Reads the counter that [`Self::wake`] wrote.
     pub fn clear_wake(&self) {
         let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
     }
 
-    /// Says that the state has changed to whoever is in [`Self::wait_for`].
+    /// Notifies callers of [`Self::wait_for`] of a change.
     pub fn announce_change(&self) {
         self.changed.notify_all();
     }
 
-    /// Waits until `look` gives something, looking again whenever the thread has changed the state; `None` when the
-    /// time is up.
+    /// Waits until `look` returns something; calls it again after every change by the thread. `None` on timeout.
     pub fn wait_for<T>(
         &self,
         deadline: &Deadline,

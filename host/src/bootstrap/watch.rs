@@ -37,7 +37,7 @@ impl Watch {
         self.bootstrap.all_gather(mine)
     }
 
-    /// Tells every other rank that this one aborts; they get [`PeerEvent::PeerAborted`].
+    /// Aborts: every other rank gets [`PeerEvent::PeerAborted`].
     pub fn abort(&self, reason: &str) {
         self.bootstrap.abort(reason);
     }

@@ -1,4 +1,4 @@
-//! A communicator's network that reduces: who are the heads, whether all of them have it, and their connections to it.
+//! A communicator's in-network reduction: its heads, whether all of them support it, and their connections.
 
 use super::connect::ConnectError;
 use super::wiring::Wiring;
@@ -6,7 +6,7 @@ use crate::bootstrap::Bootstrap;
 use crate::launch::CollLinks;
 use crate::mem::Segment;
 use crate::net::coll::{self, CollComm, CollConnector, CollListener, Head};
-use crate::net::{HANDLE_BYTES, NetError, NetHandle, Whereabouts, nearest};
+use crate::net::{HANDLE_BYTES, Locality, NetError, NetHandle, nearest};
 use crate::plan::tuning::NetSpeed;
 use crate::plan::{Collnet, CollnetFacts, Reduces};
 use crate::proxy::progress::{CHECKED, CollEnd, ProxyBlock};
@@ -21,22 +21,22 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long to rest between two looks at heads that come together.
+/// Pause between two polls of heads that are joining.
 const REST: Duration = Duration::from_micros(200);
-/// Slots of protocols that the network is not used by: the least that a layout may have.
+/// Slots of protocols that the network does not use: the minimum of a layout.
 const UNUSED_SLOT_BYTES: u32 = 256;
 
-/// What a communicator has of a network that reduces.
+/// A communicator's in-network reduction.
 pub struct Reducing {
-    /// What it can do, or why there is none.
+    /// What it supports, or why there is none.
     pub collnet: Collnet,
-    /// What the head said that has none, if one has.
+    /// The reason of the head without one, if there is one.
     pub lack: String,
-    /// This rank's end of it, if it is a head.
+    /// This rank's end, if it is a head.
     pub links: Option<CollLinks>,
     /// Bytes of its connections, in this rank's memory.
     pub bytes: usize,
-    /// Their places in the mesh: to the network and from it.
+    /// Channel indices in the mesh: to the network and from it.
     places: [u16; 2],
 }
 
@@ -46,8 +46,8 @@ impl Default for Reducing {
     }
 }
 
-/// What a rank brings: a head's listener and what it tells the others.
-pub(super) struct Offer {
+/// A rank's contribution: a head's listener and its info for the others.
+pub(super) struct HeadListener {
     info: HeadInfo,
     listener: Option<Box<dyn CollListener>>,
 }
@@ -55,16 +55,16 @@ pub(super) struct Offer {
 /// What ranks tell each other.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 enum HeadInfo {
-    /// No head.
+    /// Not a head.
     Member,
-    /// A head with a network that reduces.
+    /// A head with in-network reduction.
     Head { handle: NetHandle, reduces: Reduces, buffer_max_bytes: u64, speed_mbps: u32, latency_us: f32 },
-    /// A head that has none, and why.
+    /// A head without it, and the reason.
     Lacks(String),
 }
 
 impl Wiring<'_> {
-    /// Whether a network that reduces is to be looked for; every rank comes to the same.
+    /// Whether to search for in-network reduction; the same on every rank.
     pub fn wants_collnet(&mut self) -> bool {
         let hosts = self.graph.hosts();
         let meets_over_network = |pair: &[u32]| self.kind(pair[0], pair[1]) == TransportKind::Net;
@@ -80,14 +80,14 @@ impl Wiring<'_> {
         false
     }
 
-    /// A head looks for a network that reduces.
-    pub fn offer_collnet(&self) -> Result<Offer, ConnectError> {
+    /// Searches for in-network reduction, if this rank is a head.
+    pub fn listen_collnet(&self) -> Result<HeadListener, ConnectError> {
         if self.graph.head_index(self.wanted.rank).is_none() {
-            return Ok(Offer { info: HeadInfo::Member, listener: None });
+            return Ok(HeadListener { info: HeadInfo::Member, listener: None });
         }
-        match self.offer_of_head() {
-            Ok((info, listener)) => Ok(Offer { info, listener: Some(listener) }),
-            Err(error @ NetError::Absent { .. }) => Ok(Offer {
+        match self.listen_as_head() {
+            Ok((info, listener)) => Ok(HeadListener { info, listener: Some(listener) }),
+            Err(error @ NetError::Absent { .. }) => Ok(HeadListener {
                 info: HeadInfo::Lacks(cut(&error.to_string(), REASON_BYTES_MAX).to_owned()),
                 listener: None,
             }),
@@ -95,7 +95,7 @@ impl Wiring<'_> {
         }
     }
 
-    fn offer_of_head(&self) -> Result<(HeadInfo, Box<dyn CollListener>), NetError> {
+    fn listen_as_head(&self) -> Result<(HeadInfo, Box<dyn CollListener>), NetError> {
         let net = coll::find(self.wanted.net)?;
         let (dtype, op) = CHECKED;
         if !net.reduces(dtype, op)? {
@@ -104,7 +104,7 @@ impl Wiring<'_> {
         }
         let here = self.peers[self.wanted.rank as usize];
         // A host has one head.
-        let place = Whereabouts { numa_node: here.numa_node, ..Whereabouts::default() };
+        let place = Locality { numa_node: here.numa_node, ..Locality::default() };
         let device = nearest(net.devices(), |device| net.properties(device), &place)?;
         let facts = net.properties(device)?;
         let (handle, listener) = net.listen(device)?;
@@ -118,9 +118,9 @@ impl Wiring<'_> {
         Ok((info, listener))
     }
 
-    /// Heads come together, if all have a network that reduces; else nobody uses one.
-    pub fn join_collnet(&mut self, bootstrap: &Bootstrap, offer: Offer) -> Result<(), ConnectError> {
-        let blocks = bootstrap.all_gather(&offer.info.to_bytes())?;
+    /// Joins the heads, if all have in-network reduction; otherwise no rank uses it.
+    pub fn join_collnet(&mut self, bootstrap: &Bootstrap, mine: HeadListener) -> Result<(), ConnectError> {
+        let blocks = bootstrap.all_gather(&mine.info.to_bytes())?;
         let mut infos = Vec::with_capacity(blocks.len());
         for (peer, block) in blocks.iter().enumerate() {
             infos.push(
@@ -145,7 +145,7 @@ impl Wiring<'_> {
             }
         }
         self.reducing.collnet = all;
-        let (Some(index), Some(listener)) = (self.graph.head_index(self.wanted.rank), offer.listener) else {
+        let (Some(index), Some(listener)) = (self.graph.head_index(self.wanted.rank), mine.listener) else {
             return Ok(());
         };
         let head = Head { index, count: heads.len() as u32 };
@@ -166,7 +166,7 @@ impl Wiring<'_> {
             if let Some(comm) = joining.poll_join().map_err(|source| self.refused(source))? {
                 return Ok(comm);
             }
-            // A head that died does not come.
+            // A dead head will not join.
             bootstrap.check_whole()?;
             if begin.elapsed() > self.wanted.net_timeout {
                 let reason = format!("not all heads came together within {:?}", self.wanted.net_timeout);
@@ -177,7 +177,7 @@ impl Wiring<'_> {
         }
     }
 
-    /// The connections between this head's kernel and the network: one each way.
+    /// The connections between this head's kernel and the network: one in each direction.
     fn connect_head(
         &mut self,
         comm: Box<dyn CollComm>,
@@ -197,8 +197,8 @@ impl Wiring<'_> {
             unsafe { NonNull::new_unchecked(segment.base().wrapping_add(block * layout.total_bytes())) }
         };
         let (up, down) = (base(0), base(1));
-        // SAFETY: each block is half of the segment, zeroed and 128-byte aligned, and `memory` and the end keep it mapped. The kernel is
-        // the one's only producer and the other's only consumer, the end the reverse.
+        // SAFETY: each block is half of the segment, zeroed and 128-byte aligned, and `memory` and the end keep it
+        // mapped. The kernel is the only producer of one and the only consumer of the other, the end the reverse.
         let (send, recv, end) = unsafe {
             let blocks = [ProxyBlock::in_host(up, layout), ProxyBlock::in_host(down, layout)];
             (
@@ -217,7 +217,7 @@ impl Wiring<'_> {
         Ok(())
     }
 
-    /// This rank's place in its host's chain, whose connections are the mesh's, but the head's to the network.
+    /// This rank's position in its host's chain. Its connections are the mesh's, except the head's to the network.
     pub fn chain(&self, send_to: &[u16], recv_from: &[u16]) -> ChainEnds {
         let rank = self.wanted.rank;
         let chain = self.graph.hosts().iter().find(|chain| chain.contains(&rank));
@@ -238,7 +238,7 @@ impl Wiring<'_> {
                 ends.above_send = [send_to[chain[above] as usize]];
                 ends.above_recv = [recv_from[chain[above] as usize]];
             }
-            // Without a network nobody goes along the chain.
+            // Without in-network reduction the chain is unused.
             None => {
                 let [send, recv] = self.reducing.places;
                 (ends.above_send, ends.above_recv) = ([send], [recv]);
@@ -271,7 +271,7 @@ impl Message for HeadInfo {
 }
 
 impl HeadInfo {
-    /// What this head's network and those before it have in common.
+    /// The common capabilities of this head's network and the previous ones.
     fn and(&self, before: Collnet, nhosts: u32) -> Collnet {
         let HeadInfo::Head { reduces, buffer_max_bytes, speed_mbps, latency_us, .. } = self else {
             return before;

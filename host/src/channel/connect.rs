@@ -2,7 +2,7 @@
 
 use super::collnet::Reducing;
 use super::device::SurveyError;
-use super::graph::Graph;
+use super::graph::RankGraph;
 use super::wiring::Wiring;
 use crate::bootstrap::{Agreement, Bootstrap, BootstrapError};
 use crate::gpu::bundle::BundleError;
@@ -194,7 +194,7 @@ pub struct Connected {
     /// All ranks' peer info.
     pub peers: Vec<PeerInfo>,
     /// The rings and trees.
-    pub graph: Graph,
+    pub graph: RankGraph,
     /// Bytes of connections from each rank, in this rank's memory.
     pub inbound_bytes: Vec<usize>,
     /// Bytes of connections to each rank, in this rank's memory.
@@ -211,7 +211,7 @@ pub fn connect(bootstrap: &Bootstrap, wanted: &Wanted<'_>) -> Result<Connected, 
     let peers = gather_peers(bootstrap, wanted)?;
     let fit = check_settings(wanted, &peers).and_then(|()| check_transports(wanted, &peers));
     agree(bootstrap, wanted, fit)?;
-    let graph = Graph::new(&peers, wanted.rings)?;
+    let graph = RankGraph::new(&peers, wanted.rings)?;
     let mut wiring = Wiring::new(wanted, graph, peers);
 
     let made = wiring.make_memory();
@@ -221,8 +221,8 @@ pub fn connect(bootstrap: &Bootstrap, wanted: &Wanted<'_>) -> Result<Connected, 
     let connected = TRANSPORTS.into_iter().try_for_each(|transport| wiring.connect_by(transport, bootstrap));
     agree_or_leave(bootstrap, wanted, connected)?;
     if wiring.wants_collnet() {
-        let offer = agree(bootstrap, wanted, wiring.offer_collnet())?;
-        let joined = wiring.join_collnet(bootstrap, offer);
+        let listener = agree(bootstrap, wanted, wiring.listen_collnet())?;
+        let joined = wiring.join_collnet(bootstrap, listener);
         agree_or_leave(bootstrap, wanted, joined)?;
     }
     // Every peer has mapped every file: without names, no file can outlive us. Remove all names: a rank that is

@@ -10,9 +10,9 @@ const RING_CHANNELS: usize = 1;
 /// Channels of trees: both trees of a double tree.
 const TREE_CHANNELS: usize = 2;
 
-/// The rings and trees of a communicator.
+/// The rings and trees of a communicator over CPU ranks.
 #[derive(Clone, Debug)]
-pub struct Graph {
+pub struct RankGraph {
     /// Of each channel that rings use.
     rings: Vec<Ring>,
     /// Of each channel that trees use: every rank's links.
@@ -39,14 +39,14 @@ impl Ring {
     }
 }
 
-impl Graph {
+impl RankGraph {
     /// Builds them for the locality in `peers`. Rings go from host to host and on each from NUMA node to NUMA node,
     /// so that they enter and leave each once, independent of rank numbers. `rings`, if the user has some, each name
     /// every rank once.
     ///
     /// # Errors
     /// None that correct arguments can cause: every rank is on one host.
-    pub fn new(peers: &[PeerInfo], rings: Option<&[Vec<u32>]>) -> Result<Graph, JoinError> {
+    pub fn new(peers: &[PeerInfo], rings: Option<&[Vec<u32>]>) -> Result<RankGraph, JoinError> {
         let hosts = hosts(peers);
         let lanes: Vec<HostLanes> = hosts.iter().cloned().map(HostLanes::uniform).collect();
         let channels = Channels::join(&lanes)?;
@@ -55,7 +55,7 @@ impl Graph {
             None => (0..RING_CHANNELS).map(|channel| Ring::new(channels.ring(channel).to_vec())).collect(),
         };
         let trees = (0..TREE_CHANNELS).map(|channel| channels.tree(channel).to_vec()).collect();
-        Ok(Graph { rings, trees, hosts })
+        Ok(RankGraph { rings, trees, hosts })
     }
 
     /// Number of channels of rings, which are the first ones.
@@ -162,12 +162,12 @@ mod tests {
         PeerInfo { host, numa_node, ..PeerInfo::default() }
     }
 
-    fn graph(peers: &[PeerInfo]) -> Graph {
-        Graph::new(peers, None).unwrap()
+    fn graph(peers: &[PeerInfo]) -> RankGraph {
+        RankGraph::new(peers, None).unwrap()
     }
 
     /// Number of borders between groups that a ring crosses.
-    fn borders<T: PartialEq>(graph: &Graph, of: impl Fn(u32) -> T) -> usize {
+    fn borders<T: PartialEq>(graph: &RankGraph, of: impl Fn(u32) -> T) -> usize {
         let ring = graph.ring(0);
         (0..ring.len()).filter(|i| of(ring[*i]) != of(ring[(*i + 1) % ring.len()])).count()
     }
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn the_users_rings_are_taken_as_they_are() {
         let rings = [vec![2, 0, 1], vec![0, 1, 2], vec![1, 0, 2]];
-        let graph = Graph::new(&[1, 2, 1].map(|host| peer(host, None)), Some(&rings)).unwrap();
+        let graph = RankGraph::new(&[1, 2, 1].map(|host| peer(host, None)), Some(&rings)).unwrap();
         assert_eq!((graph.ring_channels(), graph.channels()), (3, 3));
         assert_eq!(graph.ring(2), [1, 0, 2]);
         assert_eq!((graph.position(0, 1), graph.along_ring(0, 1, 1)), (2, 2));

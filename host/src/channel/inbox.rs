@@ -1,6 +1,6 @@
 //! The place of each connection in its consumer's memory. Producer and consumer compute the same.
 
-use super::graph::Graph;
+use super::graph::RankGraph;
 use oxccl_shared::abi::ConnLayout;
 
 /// Identifies a connection of two ranks.
@@ -55,7 +55,7 @@ impl ConnKey {
 impl Inbox {
     /// The inbox of `rank` for the producers that `wanted` selects.
     pub fn new(
-        graph: &Graph,
+        graph: &RankGraph,
         nranks: u32,
         rank: u32,
         ring_layout: ConnLayout,

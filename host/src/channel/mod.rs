@@ -13,5 +13,5 @@ pub mod device;
 
 pub use collnet::Reducing;
 pub use connect::{ConnectError, Connected, Wanted, connect};
-pub use graph::Graph;
+pub use graph::RankGraph;
 pub use inbox::{ConnKey, Inbox, InboxEntry};

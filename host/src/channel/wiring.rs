@@ -4,12 +4,12 @@ mod halves;
 
 use super::collnet::Reducing;
 use super::connect::{ConnectError, Connected, Wanted};
-use super::graph::Graph;
+use super::graph::RankGraph;
 use super::inbox::{ConnKey, Inbox};
 use crate::bootstrap::Bootstrap;
 use crate::launch::{Channel, NetLinks};
 use crate::mem::{self, MemError, Segment, ShmFile, ShmName};
-use crate::net::Whereabouts;
+use crate::net::Locality;
 use crate::proxy::Links;
 use crate::transport::{
     Asked, Asking, Memory, PeerInfo, TRANSPORTS, Transport, TransportKind, Wires, transport_of,
@@ -25,7 +25,7 @@ type Conn = (ConnKey, u32);
 
 pub(super) struct Wiring<'a> {
     pub(super) wanted: &'a Wanted<'a>,
-    pub(super) graph: Graph,
+    pub(super) graph: RankGraph,
     pub(super) peers: Vec<PeerInfo>,
     channels: Vec<Channel>,
     pub(super) mesh: Channel,
@@ -38,7 +38,7 @@ pub(super) struct Wiring<'a> {
 }
 
 impl<'a> Wiring<'a> {
-    pub fn new(wanted: &'a Wanted<'a>, graph: Graph, peers: Vec<PeerInfo>) -> Self {
+    pub fn new(wanted: &'a Wanted<'a>, graph: RankGraph, peers: Vec<PeerInfo>) -> Self {
         let channels = (0..graph.channels()).map(|_| Channel::default()).collect();
         let nranks = wanted.nranks as usize;
         Wiring {
@@ -184,11 +184,11 @@ impl<'a> Wiring<'a> {
     }
 
     /// Where this rank is, seen from devices.
-    fn place_of_rank(&self) -> Whereabouts {
+    fn place_of_rank(&self) -> Locality {
         let rank = self.wanted.rank as usize;
         let (here, before) = (self.peers[rank], &self.peers[..rank]);
         let beside = before.iter().filter(|peer| (peer.host, peer.numa_node) == (here.host, here.numa_node));
-        Whereabouts { pci_path: None, numa_node: here.numa_node, turn: beside.count() as u32 }
+        Locality { pci_path: None, numa_node: here.numa_node, turn: beside.count() as u32 }
     }
 
     /// Connections to (or from) ranks that are reached so, by name and peer.

@@ -1,4 +1,4 @@
-//! What can go wrong with a GPU, and what the user can do about it.
+//! GPU errors, with advice for the user.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -7,9 +7,9 @@ use thiserror::Error;
 /// A GPU as messages name it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct DeviceId {
-    /// Its number among those this process sees (`CUDA_VISIBLE_DEVICES`).
+    /// Its CUDA ordinal in this process (`CUDA_VISIBLE_DEVICES`).
     pub ordinal: u32,
-    /// Its place on the host, the same in every process.
+    /// Its PCI address, the same in every process.
     pub bus: PciBus,
 }
 
@@ -19,7 +19,7 @@ impl fmt::Display for DeviceId {
     }
 }
 
-/// A place on the PCI bus. Parts of one GPU (MIG) share it.
+/// A PCI address. Parts of one GPU (MIG) share it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct PciBus {
     /// PCI domain.
@@ -36,7 +36,7 @@ impl fmt::Display for PciBus {
     }
 }
 
-/// What the driver answered: its number, and its name as the driver itself gives it.
+/// A driver's result code, with its name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CuResult {
     /// The number, of the driver's `CUresult`.
@@ -51,7 +51,7 @@ impl fmt::Display for CuResult {
     }
 }
 
-/// A version of CUDA as the driver counts them: 1000 times the major number plus 10 times the minor.
+/// A version of CUDA in the driver's encoding: 1000 times the major number plus 10 times the minor.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DriverVersion(pub u32);
 
@@ -61,7 +61,7 @@ impl fmt::Display for DriverVersion {
     }
 }
 
-/// Why something on a GPU did not work.
+/// Why an operation on a GPU failed.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum CudaError {
@@ -73,23 +73,23 @@ pub enum CudaError {
     NoDriver {
         /// File names, in the order tried.
         tried: String,
-        /// What the loader said of the first.
+        /// The loader's error for the first.
         why: String,
     },
-    /// The driver lacks something that this library needs.
+    /// The driver lacks a function that this library needs.
     #[error("the NVIDIA driver speaks CUDA {found}, {needed} or newer is needed{}; update the driver", lacks(.missing))]
     DriverTooOld {
         /// The driver's version of CUDA.
         found: DriverVersion,
-        /// The oldest that will do.
+        /// The oldest supported version.
         needed: DriverVersion,
-        /// The first function that was not found, if that was it.
+        /// The first missing function, if one is missing.
         missing: Option<&'static str>,
     },
     /// The driver could not start.
     #[error("the NVIDIA driver did not start: {result}; {}", hint(.result.code))]
     Start {
-        /// What `cuInit` said.
+        /// Result of `cuInit`.
         result: CuResult,
     },
     /// There is a driver but no GPU.
@@ -101,67 +101,67 @@ pub enum CudaError {
     /// A device number that does not exist.
     #[error("there is no GPU {ordinal}: this process sees {count} (CUDA_VISIBLE_DEVICES hides others)")]
     NoSuchDevice {
-        /// The number asked for.
+        /// Number of devices.
         ordinal: u32,
         /// How many there are.
         count: u32,
     },
-    /// Memory ran out.
+    /// An allocation failed.
     #[error("{device}: no {wanted_bytes} bytes of {kind}: {free_bytes} of {total_bytes} bytes are free; {}", memory_hint(.kind))]
     OutOfMemory {
-        /// Where.
+        /// The device.
         device: DeviceId,
-        /// What memory.
+        /// Kind of memory.
         kind: MemoryKind,
-        /// Bytes asked for.
+        /// Bytes requested.
         wanted_bytes: usize,
         /// Bytes the device has free.
         free_bytes: usize,
         /// Bytes the device has.
         total_bytes: usize,
     },
-    /// The driver took no code from an image.
+    /// The driver refused an image.
     #[error("{device} (sm_{sm}) cannot run a module: {result}; {}{}", hint(.result.code), said(.log))]
     Module {
-        /// Where.
+        /// The device.
         device: DeviceId,
         /// Its compute capability, major times ten plus minor.
         sm: u32,
-        /// What the driver said.
+        /// The driver's result.
         result: CuResult,
-        /// What its compiler said.
+        /// The log of the driver's compiler.
         log: String,
     },
     /// A module has no such kernel.
     #[error("{device}: the module has no kernel {name:?}; is it of another version than this library?")]
     NoFunction {
-        /// Where.
+        /// The device.
         device: DeviceId,
         /// The kernel asked for.
         name: String,
     },
-    /// A kernel broke the device's context: nothing in this process can use the device any more.
+    /// A kernel broke the device's context: this process cannot use the device any more.
     #[error(
         "{device}: {} faulted: {result}, found by {operation}; {}", kernel_name(.kernel), hint(.result.code)
     )]
     Fault {
-        /// Where.
+        /// The device.
         device: DeviceId,
-        /// Which kernel, where it is known: the driver tells only that one did.
+        /// The kernel, if known: the driver reports only that one faulted.
         kernel: Option<String>,
-        /// The call that was told.
+        /// The call that reported it.
         operation: &'static str,
-        /// What the driver said.
+        /// The driver's result.
         result: CuResult,
     },
-    /// Any other refusal.
+    /// Any other failed call.
     #[error("{device}: {operation} failed: {result}; {}", hint(.result.code))]
     Call {
-        /// Where.
+        /// The device.
         device: DeviceId,
         /// The driver's function.
         operation: &'static str,
-        /// What it said.
+        /// The driver's result.
         result: CuResult,
     },
 }
@@ -184,7 +184,7 @@ impl fmt::Display for MemoryKind {
     }
 }
 
-/// Codes of the driver that something here depends on.
+/// Result codes that this library handles.
 pub(crate) mod code {
     pub const OUT_OF_MEMORY: u32 = 2;
     pub const DEINITIALIZED: u32 = 4;
@@ -204,7 +204,7 @@ impl CudaError {
         self
     }
 
-    /// Sorts a refusal that is about no particular object.
+    /// Classifies an error that concerns no particular object.
     pub(crate) fn of_call(device: DeviceId, operation: &'static str, result: CuResult) -> CudaError {
         if is_fault(result.code) {
             CudaError::Fault { device, kernel: None, operation, result }
@@ -213,7 +213,7 @@ impl CudaError {
         }
     }
 
-    /// What the driver said, where it was asked.
+    /// The driver's result, if there is one.
     pub fn result(&self) -> Option<CuResult> {
         match self {
             CudaError::Start { result }
@@ -231,7 +231,7 @@ fn is_fault(code: u32) -> bool {
     matches!(code, 214 | 220 | 226 | 700 | 702 | 710 | 714..=719 | 721)
 }
 
-/// What to do about a code.
+/// Advice for a result code.
 fn hint(code: u32) -> &'static str {
     match code {
         1 => "an argument is out of the driver's range; this is a fault of the library or of its caller",

@@ -1,4 +1,4 @@
-//! Why there is no kernel for a call.
+//! Why a kernel is unavailable.
 
 use super::bundle::BundleError;
 use super::error::{CudaError, DeviceId};
@@ -16,7 +16,7 @@ pub enum KernelError {
     /// It cannot run in blocks of the planned size.
     #[error("{device}: kernel {name} was built for {threads_max} threads, and is to run with {threads}")]
     BlockSize {
-        /// Where.
+        /// The device.
         device: DeviceId,
         /// The kernel.
         name: String,

@@ -1,4 +1,4 @@
-//! A GPU and its memory, as those see it who make connections. Asked at init only, so that `dyn` costs nothing.
+//! A GPU and its memory, for the setup of connections. Used at init only, so `dyn` costs nothing.
 
 use super::error::{CudaError, DeviceId};
 use crate::mem::Segment;
@@ -7,26 +7,27 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Bytes of a handle ([`GpuMemory::ipc_handle`]), to be given to another process as they are.
+/// Bytes of an IPC handle ([`GpuMemory::ipc_handle`]), which another process uses unchanged.
 pub const IPC_HANDLE_BYTES: usize = 64;
 
-/// What a network card pins at a time: a GPU's page. Memory for one begins on its borders, or the card would reach into others'.
+/// The unit that a NIC pins: a GPU's page. Memory for a NIC is aligned to it, so that the NIC gets access to no other
+/// bytes.
 pub const RDMA_PAGE_BYTES: usize = 64 << 10;
 
-/// What the driver says of a device and network cards.
+/// The driver's facts about a device and GPUDirect RDMA.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RdmaFacts {
-    /// Whether they may reach its memory at all.
+    /// Whether NICs may access its memory.
     pub is_supported: bool,
-    /// Whether memory can be given to them as a dma-buf.
+    /// Whether its memory can be exported as a dma-buf.
     pub dma_buf: bool,
-    /// Whether the device sees what they wrote before whatever they or others write later: then nobody need flush.
+    /// Whether the device sees a NIC's writes before all later writes: then no flush is needed.
     pub writes_are_ordered: bool,
 }
 
 /// A GPU of this process. Each machine implements it over its driver.
 pub trait Gpu: fmt::Debug + Send + Sync {
-    /// How messages name it.
+    /// Its name in messages.
     fn id(&self) -> DeviceId;
 
     /// Its uuid, the same in every process.
@@ -44,43 +45,46 @@ pub trait Gpu: fmt::Debug + Send + Sync {
     /// The driver's.
     fn exports_fds(&self) -> Result<bool, CudaError>;
 
-    /// Whether kernels here may access the memory of the GPU with this uuid; nothing if this process does not see that GPU.
+    /// Whether kernels here may access the memory of the GPU with this UUID; `None` if this process does not see that
+    /// GPU.
     ///
     /// # Errors
     /// The driver's.
     fn can_access(&self, uuid: &[u8; 16]) -> Result<Option<bool>, CudaError>;
 
-    /// Lets kernels here access what the GPU `ordinal` of this process allocates by [`Self::allocate`].
+    /// Enables access from kernels here to memory that the GPU `ordinal` of this process allocates by
+    /// [`Self::allocate`].
     ///
     /// # Errors
     /// The driver's.
     fn enable_peer(&self, ordinal: u32) -> Result<(), CudaError>;
 
-    /// Whether, and how, network cards reach its memory.
+    /// Whether, and how, NICs access its memory.
     ///
     /// # Errors
     /// The driver's.
     fn rdma(&self) -> Result<RdmaFacts, CudaError>;
 
-    /// Zeroed memory on the GPU, which other processes reach by [`GpuMemory::ipc_handle`].
+    /// Allocates zeroed GPU memory, which other processes map by [`GpuMemory::ipc_handle`].
     ///
     /// # Errors
     /// The driver's.
     fn allocate(&self, len_bytes: usize) -> Result<Arc<dyn GpuMemory>, CudaError>;
 
-    /// Zeroed memory on the GPU, which other processes reach by [`GpuMemory::export`], and the GPUs `also` of this process by its address.
+    /// Allocates zeroed GPU memory, which other processes map by [`GpuMemory::export`]; the GPUs `also` of this
+    /// process access it by its address.
     ///
     /// # Errors
     /// The driver's.
     fn allocate_shareable(&self, len_bytes: usize, also: &[u32]) -> Result<Arc<dyn GpuMemory>, CudaError>;
 
-    /// Zeroed memory of the host, pinned for all GPUs of this process.
+    /// Allocates zeroed host memory, pinned for all GPUs of this process.
     ///
     /// # Errors
     /// The driver's.
     fn pin(&self, len_bytes: usize) -> Result<HostVisible, CudaError>;
 
-    /// Makes a mapped segment known to the GPU; both stay as long as what is returned.
+    /// Registers a mapped segment with the GPU; both live as long as the result.
     ///
     /// # Errors
     /// The driver's.
@@ -98,13 +102,13 @@ pub trait Gpu: fmt::Debug + Send + Sync {
     /// The driver's.
     fn open_ipc(&self, handle: &[u8; IPC_HANDLE_BYTES]) -> Result<Arc<dyn GpuMemory>, CudaError>;
 
-    /// Memory on the GPU, of anything, that network cards can be told of, on borders of [`RDMA_PAGE_BYTES`].
+    /// Allocates uninitialised GPU memory that NICs can register, aligned to [`RDMA_PAGE_BYTES`].
     ///
     /// # Errors
     /// The driver's.
     fn allocate_for_nic(&self, len_bytes: usize) -> Result<Arc<dyn NicMemory>, CudaError>;
 
-    /// Memory on the GPU that holds these bytes.
+    /// Allocates GPU memory with this content.
     ///
     /// # Errors
     /// The driver's.
@@ -116,11 +120,11 @@ pub trait GpuMemory: fmt::Debug + Send + Sync {
     /// Its address for kernels.
     fn address(&self) -> u64;
 
-    /// Bytes that were allocated or mapped; 0 for what [`Gpu::open_ipc`] opened.
+    /// Bytes allocated or mapped; 0 for memory of [`Gpu::open_ipc`].
     fn len_bytes(&self) -> usize;
 
-    /// The handle by which another process maps it; nothing for memory that is not shared so. The memory must not be freed while another
-    /// process has it mapped.
+    /// The IPC handle with which another process maps it; `None` for other kinds of memory. The memory must not be
+    /// freed while another process has it mapped.
     ///
     /// # Errors
     /// The driver's.
@@ -128,7 +132,7 @@ pub trait GpuMemory: fmt::Debug + Send + Sync {
         Ok(None)
     }
 
-    /// A descriptor by which another process maps it; nothing for memory that is not shared so.
+    /// A descriptor with which another process maps it; `None` for other kinds of memory.
     ///
     /// # Errors
     /// The driver's.
@@ -137,18 +141,18 @@ pub trait GpuMemory: fmt::Debug + Send + Sync {
     }
 }
 
-/// Memory of the host that a GPU uses too.
+/// Host memory that a GPU uses too.
 #[derive(Debug)]
 pub struct HostVisible {
     /// Its address for this process.
     pub host: NonNull<u8>,
-    /// What keeps it, with its address for kernels.
+    /// The owner of the memory, with its address for kernels.
     pub memory: Arc<dyn GpuMemory>,
 }
 
-/// Memory of a GPU that network cards can be told of.
+/// GPU memory that NICs can register.
 pub trait NicMemory: Send + Sync {
-    /// Its first byte, for kernels and for cards that know it by its address.
+    /// Its first byte, for kernels and for NICs that register by address.
     fn address(&self) -> u64;
 
     /// All of it as a descriptor.

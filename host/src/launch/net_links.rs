@@ -228,7 +228,7 @@ mod tests {
     use crate::net::Net;
     use crate::net::bypass::{BYPASS_MIN_BYTES, EXPECTED_MAX};
     use crate::net::loopback::Loopback;
-    use crate::proxy::progress::{Place, ProxyBlock, ProxyChannel, ProxyEnd, RecvEnd, SendEnd};
+    use crate::proxy::progress::{EndId, ProxyBlock, ProxyChannel, ProxyEnd, RecvEnd, SendEnd};
     use oxccl_device::gpu::Awaited;
     use oxccl_shared::abi::{ConnControl, ConnLayout, Protocol, SlotHeader, Step};
     use oxccl_shared::fifo::{StepConsumer, StepProducer, split};
@@ -274,7 +274,7 @@ mod tests {
             let send = connector.poll_connect().unwrap().expect("at once in one process");
             let recv = listener.poll_accept().unwrap().expect("it has connected");
             let ((_, here, near), (slots, there, far)) = (block(), block());
-            let place = |is_send| Place { peer: Rank(u32::from(is_send)), channel: ChannelId(0), is_send };
+            let place = |is_send| EndId { peer: Rank(u32::from(is_send)), channel: ChannelId(0), is_send };
             // SAFETY: the block's only consumer.
             let send = unsafe { SendEnd::new(send, near, place(true)) }.unwrap();
             // SAFETY: the block's only producer.

@@ -1,4 +1,4 @@
-//! What ranks tell each other outside of operations.
+//! Control messages between ranks, outside of operations.
 
 use crate::plan::CallRecord;
 use crate::wire::Message;
@@ -8,13 +8,13 @@ use std::time::Duration;
 /// One thing that a rank tells all others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Told {
-    /// It is, or was, in this collective: whoever was in another at this point should say so.
+    /// The sender's collective: a rank that was in another one at this point answers with its own.
     Call(CallRecord),
-    /// It has been waiting for this rank for a while, or not any more.
+    /// The rank for which the sender has been waiting for a while, or none any more.
     WaitsFor(Option<u32>),
-    /// It gives up because this rank has done nothing for so long.
+    /// The sender gives up because this rank has made no progress.
     TimedOut {
-        /// The guilty one.
+        /// The rank at fault.
         rank: u32,
         /// How long it waited.
         waited: Duration,

@@ -34,7 +34,7 @@ pub struct ConnTables {
     pub tree: ConnLists,
     /// A line of memory that operations without buffers may use.
     pub scratch: u64,
-    /// What all of it lies in.
+    /// The memory of all lists.
     pub memory: Arc<dyn GpuMemory>,
 }
 

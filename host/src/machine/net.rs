@@ -19,12 +19,12 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Groups of any number of messages need no order of the proxy's own, as on processors (`launch/net_links.rs`): launches come in an order
-/// that sender and receiver share, so that all before the first that is not done are done everywhere, and a proxy holds the whole of that
-/// one open, with each message on several channels.
+/// Groups of messages need no order of the proxy's own, unlike on CPUs (`launch/net_links.rs`): launches come in an
+/// order that sender and receiver share, so all launches before the first incomplete one are complete everywhere, and
+/// a proxy's open orders have room for that whole launch, with each message on several channels.
 const _: () = assert!(KERNEL_MESSAGES_MAX * 8 <= ORDERS_OPEN_MAX);
 
-/// How a proxy numbers the channels of a communicator of GPUs: those of rings, then of trees, then of pairs.
+/// Channel numbers of a GPU communicator's proxy: those of rings, then of trees, then of pairs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NetChannels {
     /// Of rings.
@@ -36,7 +36,7 @@ pub struct NetChannels {
 }
 
 impl NetChannels {
-    /// Those of a kind; messages go over the mesh's.
+    /// The channels of a kind; messages use the mesh's.
     pub fn of(&self, kind: Connections) -> Range<u32> {
         let (trees, pairs) = (self.rings, self.rings + self.trees);
         match kind {
@@ -46,14 +46,14 @@ impl NetChannels {
         }
     }
 
-    /// What the proxy must do for a collective's kernel.
+    /// The proxy order of a collective's kernel.
     pub fn order_of_collective(&self, coll: &KernelColl, plan: &DevicePlan) -> ProxyOrder {
         let first = self.of(spec_of(plan.algorithm).connections).start;
         let channels = first..first + plan.channels;
         ProxyOrder::of_collective(coll, plan.algorithm, plan.kernel.protocol(), channels)
     }
 
-    /// What the proxy must do for a message that `kernel` divides among `channels`.
+    /// The proxy order of a message that `kernel` divides among `channels`.
     pub fn order_of_message(
         &self,
         message: &KernelMessage,
@@ -65,7 +65,7 @@ impl NetChannels {
         ProxyOrder::of_message(message, Rank(peer), kernel.protocol(), first..first + channels)
     }
 
-    /// As people call it.
+    /// A name for messages.
     fn name(&self, channel: ChannelId) -> String {
         let kinds = [(Connections::Ring, "ring"), (Connections::Tree, "tree"), (Connections::Mesh, "pair")];
         let found = kinds.into_iter().find(|(kind, _)| self.of(*kind).contains(&channel.0));
@@ -76,34 +76,34 @@ impl NetChannels {
     }
 }
 
-/// What `channel` makes at init of the connections over a network.
+/// The parts of the connections over a network that `channel` creates at init.
 pub struct NetParts {
-    /// The connections, their memory kept by their ends.
+    /// The connections; their ends keep their memory alive.
     pub proxy: ProxyParts,
     /// The channels in `proxy`.
     pub channels: NetChannels,
     /// By rank: whether it is reached over the network.
     pub reaches: Box<[bool]>,
-    /// The network and its device, as messages name them.
+    /// The network and its device, for messages.
     pub device: String,
     /// The processors near that device; none: any.
     pub cpus: Vec<usize>,
     /// How the proxy polls while it is idle.
     pub idle: Idle,
-    /// Threads of the proxy, among which the connections are divided.
+    /// Threads of the proxy, which divide the connections.
     pub threads: u32,
-    /// What kernels' ends lie in.
+    /// Memory of the kernels' ends.
     pub memory: Keep,
 }
 
-/// A communicator's proxy, as its engine has it. Dropped, it ends; kernels must have.
+/// A communicator's proxy. Dropping it ends it; kernels must have ended.
 pub struct NetProxy {
     gate: OrderGate<Threads>,
     /// Of the launch that comes next.
     orders: Vec<ProxyOrder>,
     channels: NetChannels,
     reaches: Box<[bool]>,
-    /// Whether connections of rings, and of trees, are among those that it drives.
+    /// Whether it drives connections of rings, and of trees.
     has_rings: bool,
     has_trees: bool,
     /// Dropped last.
@@ -111,10 +111,11 @@ pub struct NetProxy {
 }
 
 impl NetProxy {
-    /// Starts the threads. What fails on them becomes a fault in `health`, whose alarm ends kernels; what stops `health` ends it.
+    /// Starts the threads. A failure on them becomes a fault in `health`, whose alarm ends kernels; a stop of
+    /// `health` ends the threads.
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// The system cannot create a thread.
     pub fn start(parts: NetParts, health: &Arc<Health>, tell: &Arc<dyn Tell + Sync>) -> io::Result<NetProxy> {
         let NetParts { proxy: parts, channels, reaches, device, cpus, idle, threads, memory } = parts;
         let drives = |kind| {
@@ -191,7 +192,7 @@ pub(crate) enum Issue {
     ByGraph(Box<Replay<Threads>>),
 }
 
-/// The proxy's threads: each has a part of the connections.
+/// The proxy's threads: each drives a part of the connections.
 pub(crate) struct Threads(Box<[(Concerns, ProxyThread)]>);
 
 impl Sink for Threads {
@@ -207,7 +208,7 @@ impl Sink for Threads {
     }
 }
 
-/// What a proxy's failure ends.
+/// The state that a proxy's failure ends.
 #[derive(Clone)]
 struct Owner {
     health: Arc<Health>,
@@ -236,7 +237,7 @@ impl ProxyOwner for Owner {
                 verdict.mismatch(peer.0)
             }
             EndFault::Net(_) => {
-                // The monitor may say better what has become of a rank that the network has lost.
+                // The monitor may know whether the rank that the network lost has died.
                 verdict.listen(LEFT_GRACE * 2);
                 let has_left = self.health.has_left(peer.0);
                 verdict.fail(if has_left { Fault::PeerLeft { rank: peer.0 } } else { self.link(error) })
@@ -256,7 +257,7 @@ impl Owner {
     }
 }
 
-/// For the rest of the process: a communicator fails but once.
+/// Keeps a text for the rest of the process: a communicator fails only once.
 fn keep(text: String) -> &'static str {
     Box::leak(text.into_boxed_str())
 }

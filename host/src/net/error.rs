@@ -92,6 +92,6 @@ impl NetError {
 
     /// An error of the operating system.
     pub fn of_io(device: &str, peer: Option<String>, call: &'static str, error: &io::Error) -> NetError {
-        NetError::Call { device: device.to_owned(), peer, call, reason: crate::os::said(error) }
+        NetError::Call { device: device.to_owned(), peer, call, reason: crate::os::describe(error) }
     }
 }

@@ -32,4 +32,4 @@ pub use contract::{
 pub use error::NetError;
 pub use gdr::GdrConfig;
 pub(crate) use nearest::UNKNOWN_MBPS;
-pub use nearest::{Whereabouts, nearest};
+pub use nearest::{Locality, nearest};

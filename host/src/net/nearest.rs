@@ -11,7 +11,7 @@ pub(crate) const UNKNOWN_MBPS: u32 = 10_000;
 
 /// A rank's locality: its position relative to devices.
 #[derive(Clone, Debug, Default)]
-pub struct Whereabouts {
+pub struct Locality {
     /// The sysfs directory of its GPU, if it has one that is a PCI device.
     pub pci_path: Option<PathBuf>,
     /// The NUMA node of its GPU, or else of its CPU affinity mask, if that lies in one node.
@@ -37,7 +37,7 @@ struct Site {
 pub fn nearest(
     devices: u32,
     properties: impl Fn(u32) -> Result<NetProperties, NetError>,
-    rank: &Whereabouts,
+    rank: &Locality,
 ) -> Result<u32, NetError> {
     let sites: Vec<Site> =
         (0..devices).map(|device| properties(device).map(Site::of)).collect::<Result<_, _>>()?;
@@ -46,7 +46,7 @@ pub fn nearest(
 
 /// A device with a tenth of another's speed serves other purposes, however near it is; two devices of which one has
 /// half the speed are together faster than one.
-fn pick(sites: &[Site], rank: &Whereabouts) -> u32 {
+fn pick(sites: &[Site], rank: &Locality) -> u32 {
     let fastest = sites.iter().map(|site| site.speed_mbps).max().unwrap_or(0);
     let fast = || (0..).zip(sites).filter(|(_, site)| site.speed_mbps >= fastest / 2);
     let longest = fast().map(|(_, site)| rank.nearness(site)).max();
@@ -55,11 +55,11 @@ fn pick(sites: &[Site], rank: &Whereabouts) -> u32 {
     choice.get(rank.turn as usize % choice.len().max(1)).copied().unwrap_or(0)
 }
 
-impl Whereabouts {
+impl Locality {
     /// The locality of the GPU with this sysfs directory, if there is one.
-    pub(crate) fn of_gpu(pci_path: Option<PathBuf>, turn: u32) -> Whereabouts {
+    pub(crate) fn of_gpu(pci_path: Option<PathBuf>, turn: u32) -> Locality {
         let numa_node = pci_path.as_deref().and_then(numa_node);
-        Whereabouts { pci_path, numa_node, turn }
+        Locality { pci_path, numa_node, turn }
     }
 
     /// Proximity of a device: greater is nearer.
@@ -94,7 +94,7 @@ mod tests {
         let site =
             |&(speed_mbps, numa_node): &(u32, Option<u32>)| Site { speed_mbps, pci_path: None, numa_node };
         let sites: Vec<Site> = sites.iter().map(site).collect();
-        let at = |turn| Whereabouts { numa_node: node, turn, ..Whereabouts::default() };
+        let at = |turn| Locality { numa_node: node, turn, ..Locality::default() };
         (0..4).map(|turn| pick(&sites, &at(turn))).collect()
     }
 
@@ -105,7 +105,7 @@ mod tests {
 
     fn picks_of_gpu(sites: &[Site], gpu: &str, numa_node: Option<u32>) -> [u32; 4] {
         let pci_path = Some(PathBuf::from(gpu)).filter(|path| !path.as_os_str().is_empty());
-        [0, 1, 2, 3].map(|turn| pick(sites, &Whereabouts { pci_path: pci_path.clone(), numa_node, turn }))
+        [0, 1, 2, 3].map(|turn| pick(sites, &Locality { pci_path: pci_path.clone(), numa_node, turn }))
     }
 
     #[test]
@@ -160,7 +160,7 @@ mod tests {
         for (text, node) in [("1\n", Some(1)), ("-1\n", None), ("", None)] {
             std::fs::write(folder.path().join("numa_node"), text).expect("a file");
             assert_eq!(numa_node(folder.path()), node);
-            assert_eq!(Whereabouts::of_gpu(Some(folder.path().to_owned()), 3).numa_node, node);
+            assert_eq!(Locality::of_gpu(Some(folder.path().to_owned()), 3).numa_node, node);
         }
         assert_eq!(numa_node(&folder.path().join("missing")), None);
     }

@@ -33,7 +33,7 @@ impl NoDescriptor {
 }
 
 /// An error of the operating system as text, with advice if there is any.
-pub(crate) fn said(error: &io::Error) -> String {
+pub(crate) fn describe(error: &io::Error) -> String {
     NoDescriptor::of(error).map_or_else(|| error.to_string(), |none| none.to_string())
 }
 
@@ -88,10 +88,10 @@ mod tests {
 
     #[test]
     fn the_limit_and_the_remedy_are_said() {
-        let text = said(&io::Error::from_raw_os_error(libc::EMFILE));
+        let text = describe(&io::Error::from_raw_os_error(libc::EMFILE));
         assert!(text.contains(&limit().to_string()) && text.contains("ulimit -n"), "{text}");
-        assert!(said(&io::Error::from_raw_os_error(libc::ENFILE)).contains("fs.file-max"));
+        assert!(describe(&io::Error::from_raw_os_error(libc::ENFILE)).contains("fs.file-max"));
         let other = io::Error::from_raw_os_error(libc::EACCES);
-        assert_eq!((said(&other), NoDescriptor::of(&other)), (other.to_string(), None));
+        assert_eq!((describe(&other), NoDescriptor::of(&other)), (other.to_string(), None));
     }
 }

@@ -8,5 +8,5 @@ mod descriptors;
 mod files;
 
 pub use descriptors::NoDescriptor;
-pub(crate) use descriptors::{raise_limit, said, with_room};
+pub(crate) use descriptors::{describe, raise_limit, with_room};
 pub(crate) use files::open_regular;

@@ -1,4 +1,4 @@
-//! A call in plain numbers, and the digest by which ranks tell whether they made the same one.
+//! A call in plain numbers, and its digest, by which ranks detect different calls.
 
 use core::fmt;
 use oxccl_shared::abi::{DataType, Func, RedOp};
@@ -13,7 +13,7 @@ pub struct Call {
     pub dtype: DataType,
     /// Operator; `Sum` where the function has none.
     pub op: RedOp,
-    /// Root rank; 0 where the function has none. For send and receive the peer.
+    /// Root rank; 0 if the function has none. For send and receive the peer.
     pub root: u32,
     /// Elements, counted as NCCL counts them for this function.
     pub count: u64,
@@ -42,7 +42,7 @@ impl Call {
             | u64::from(self.root) << 32
     }
 
-    /// The reverse of [`Self::to_word`]; nothing for a word that no call gives.
+    /// The inverse of [`Self::to_word`]; `None` for an invalid word.
     pub fn from_words(word: u64, count: u64) -> Option<Call> {
         Some(Call {
             func: Func::try_from(word as u32 & 0xff).ok()?,
@@ -55,7 +55,7 @@ impl Call {
 }
 
 impl CallRecord {
-    /// Digest of call and place. Two different calls agree by chance once in 2^32.
+    /// Digest of call and number. Two different calls have the same by chance once in 2^32.
     #[inline]
     pub fn tag(&self) -> u32 {
         // Multiply and fold: every input bit reaches the upper half, which is what is kept.

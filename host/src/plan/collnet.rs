@@ -1,18 +1,18 @@
-//! What a network that reduces does for a communicator.
+//! A communicator's in-network reduction.
 
 use super::call::Call;
 use super::tuning::{Architecture, Machine, NetSpeed};
 use core::fmt;
 use oxccl_shared::abi::{DataType, Func, RedOp};
 
-/// Whether a communicator has a network that reduces, or why not. The same on every rank.
+/// Whether a communicator has in-network reduction, or why not. The same on every rank.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Collnet {
     /// The user did not ask for one.
     Disabled,
-    /// There is nothing for it to do.
+    /// All ranks are on one host.
     OneHost,
-    /// Ranks of one host reach each other over a network only, where chains do not go.
+    /// Ranks of one host are connected over a network only, which chains do not use.
     NoChains,
     /// Some host's head has none.
     Lacking,
@@ -20,14 +20,14 @@ pub enum Collnet {
     There(CollnetFacts),
 }
 
-/// What all heads' networks have.
+/// The common capabilities of all heads' networks.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct CollnetFacts {
-    /// What they reduce.
+    /// Supported reductions.
     pub reduces: Reduces,
-    /// Bytes of one operation at most.
+    /// Most bytes of one operation.
     pub buffer_max_bytes: u64,
-    /// Hosts, of which each has a head.
+    /// Number of hosts, each of which has a head.
     pub nhosts: u32,
     /// The least of their devices' speeds, the most of their latencies.
     pub speed: NetSpeed,
@@ -50,13 +50,13 @@ impl Reduces {
     /// Everything.
     pub const ALL: Reduces = Reduces([0b1111; Reduces::BYTES]);
 
-    /// The operators that a network may be asked for; the others are made of them.
+    /// The operators of the network; the others are built from them.
     const OPS: [RedOp; 4] = [RedOp::Sum, RedOp::Prod, RedOp::Max, RedOp::Min];
 
-    /// Those for which `has` says so.
+    /// The reductions for which `has` returns true.
     ///
     /// # Errors
-    /// The first that `has` gives.
+    /// The first error of `has`.
     pub fn of<E>(has: impl Fn(DataType, RedOp) -> Result<bool, E>) -> Result<Reduces, E> {
         let mut reduces = Reduces([0; Reduces::BYTES]);
         for dtype in DataType::ALL {
@@ -72,14 +72,14 @@ impl Reduces {
         self.and(Reduces::ALL) == self
     }
 
-    /// What both have.
+    /// The intersection of both.
     #[must_use]
     pub fn and(self, other: Reduces) -> Reduces {
         Reduces(core::array::from_fn(|i| self.0[i] & other.0[i]))
     }
 
-    /// Whether elements are among them, combined by an operator of the user's. An average and a pre-multiplied sum are sums to the
-    /// network: inputs are multiplied before it, and results divided behind it.
+    /// Whether elements and a user's operator are supported. An average and a pre-multiplied sum are sums to the
+    /// network: inputs are multiplied before it, and results divided after it.
     pub fn has(self, dtype: DataType, op: RedOp) -> bool {
         let op = if Reduces::OPS.contains(&op) { op } else { RedOp::Sum };
         self.0[dtype as usize] >> op as u8 & 1 == 1
@@ -87,7 +87,7 @@ impl Reduces {
 }
 
 impl Collnet {
-    /// The network, where a call can go through it.
+    /// The network, if it supports a call.
     pub fn serves(&self, call: &Call) -> Option<&CollnetFacts> {
         match self {
             Collnet::There(facts)
@@ -99,7 +99,7 @@ impl Collnet {
         }
     }
 
-    /// Why an all-reduce does not go through it.
+    /// Why an all-reduce does not use it.
     pub fn why_not(&self) -> &'static str {
         match self {
             Collnet::Disabled => "NCCL_COLLNET_ENABLE is not 1",
@@ -110,7 +110,7 @@ impl Collnet {
         }
     }
 
-    /// The ranks as the model knows them: hosts between which there is a network, where there is one that is known.
+    /// The machine for the model: hosts with a network between them, if its speed is known.
     pub(super) fn machine(&self, architecture: Architecture, nranks: u32, channels: [u32; 2]) -> Machine {
         let machine = Machine::nominal(architecture, nranks);
         match self {

@@ -13,7 +13,7 @@ use super::kind::{Allowed, TransportKind};
 use super::peer::PeerInfo;
 use crate::bootstrap::{Bootstrap, BootstrapError};
 use crate::mem::{MemError, Segment};
-use crate::net::{NetConfig, NetError, RecvComm, SendComm, Whereabouts};
+use crate::net::{Locality, NetConfig, NetError, RecvComm, SendComm};
 use oxccl_shared::abi::{ConnLayout, Rank};
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -99,7 +99,7 @@ pub struct Asked<'a> {
     /// Where a network is to be found.
     pub net: &'a NetConfig,
     /// Where this rank is, seen from devices.
-    pub place: Whereabouts,
+    pub place: Locality,
     /// How long it may take.
     pub timeout: Duration,
 }

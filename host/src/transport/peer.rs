@@ -1,4 +1,4 @@
-//! What a rank tells the others about itself at init.
+//! Peer info: what a rank publishes about itself at init.
 
 use crate::os::{NoDescriptor, with_room};
 use crate::topology::detect::Sysfs;
@@ -17,22 +17,23 @@ pub struct PeerInfo {
     pub pid: u32,
     /// The NUMA node that has all of `processors`, if one has.
     pub numa_node: Option<u32>,
-    /// Processors this thread may run on, one bit each.
+    /// CPUs that this thread may run on, one bit each.
     pub processors: [u64; PROCESSOR_WORDS],
-    /// Digest of every setting that must be equal on all ranks.
+    /// Digest of all settings that must be equal on all ranks.
     pub settings: u64,
 }
 
-/// Another one each time a host starts.
+/// A random id of each boot of a host.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// Words of a processor set: as many as `sched_getaffinity` gives on Linux (1,024 processors).
 const PROCESSOR_WORDS: usize = 16;
 
 impl PeerInfo {
-    /// This process's; `host_id` (`NCCL_HOSTID`) stands for the host where given, so that tests can split one.
+    /// This process's info. `host_id` (`NCCL_HOSTID`) overrides the host's identity, so that tests can split a host.
     ///
     /// # Errors
-    /// The process has no descriptor left to ask the kernel which host this is. (Where the kernel does not tell it is the host's name.)
+    /// The process has no descriptor left to ask the kernel for the host's identity. (Where the kernel has none, it
+    /// is the host's name.)
     pub fn local(host_id: Option<&str>, settings: u64) -> Result<PeerInfo, NoDescriptor> {
         Ok(PeerInfo {
             host: host_digest(host_id)?,
@@ -44,7 +45,7 @@ impl PeerInfo {
         })
     }
 
-    /// The same with its NUMA node, as far as processors tell.
+    /// Adds its NUMA node, if its CPUs determine one.
     pub fn on_numa_node(self) -> PeerInfo {
         PeerInfo { numa_node: Sysfs::live().numa_node_of(&self.processors), ..self }
     }
@@ -55,7 +56,7 @@ impl Message for PeerInfo {
     const BYTES_MAX: usize = 48 + 10 * PROCESSOR_WORDS;
 }
 
-/// How many processors there are for each rank of a host, of those that any of them may use; none if ranks have to share.
+/// CPUs for each rank of a host, among those that any of them may use; `None` if ranks must share.
 pub fn processors_each(peers: &[PeerInfo], host: u64) -> u32 {
     let mut union = [0u64; PROCESSOR_WORDS];
     let mut ranks = 0;
@@ -66,7 +67,7 @@ pub fn processors_each(peers: &[PeerInfo], host: u64) -> u32 {
     union.iter().map(|word| word.count_ones()).sum::<u32>().checked_div(ranks).unwrap_or_default()
 }
 
-/// The calling thread's affinity; everything where the kernel does not tell.
+/// The calling thread's affinity; all CPUs where the kernel does not say.
 fn processors() -> [u64; PROCESSOR_WORDS] {
     let Ok(set) = rustix::thread::sched_getaffinity(None) else { return [u64::MAX; PROCESSOR_WORDS] };
     let mut words = [0; PROCESSOR_WORDS];
@@ -82,7 +83,7 @@ fn host_digest(host_id: Option<&str>) -> Result<u64, NoDescriptor> {
         return Ok(digest(id));
     }
     let boot = with_room(|| std::fs::read(BOOT_ID));
-    // Ranks of which one could not read it would take each other for strangers.
+    // If one rank could not read it, ranks would take each other for ranks of other hosts.
     if let Some(none_left) = boot.as_ref().err().and_then(NoDescriptor::of) {
         return Err(none_left);
     }
@@ -90,7 +91,7 @@ fn host_digest(host_id: Option<&str>) -> Result<u64, NoDescriptor> {
     Ok(digest(&(rustix::system::uname().nodename().to_bytes(), boot.unwrap_or_default(), shm)))
 }
 
-/// The same for all communicators of a process, another one in every process.
+/// The same for all communicators of a process, and different in every process.
 fn process_number() -> u64 {
     static NUMBER: OnceLock<u64> = OnceLock::new();
     let number = NUMBER.get_or_init(|| {

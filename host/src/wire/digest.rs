@@ -1,14 +1,14 @@
 //! Layer: host / wire.
-//! Takes: plain types that serde can walk.
-//! Gives: [`digest`], by which ranks tell whether they have the same value.
-//! Never: `std::hash`, whose default is another function in another release of Rust.
+//! Takes: plain serde types.
+//! Gives: [`digest`], by which ranks compare whether they have the same value.
+//! Never: `std::hash`, whose default function may differ between releases of Rust.
 
 use oxccl_shared::abi::fnv1a;
 use postcard::ser_flavors::Flavor;
 use serde::Serialize;
 
-/// FNV-1a of 64 bits over the bytes that the value has in a message: the same in every build and on every machine. It tells
-/// differences by mistake apart, not by intent.
+/// FNV-1a of 64 bits over the value's bytes in a message: the same in every build and on every machine. It detects
+/// accidental differences, not malicious ones.
 pub fn digest<T: Serialize + ?Sized>(value: &T) -> u64 {
     postcard::serialize_with_flavor(value, Fnv1a(fnv1a::BASIS))
         .expect("digests are of plain data, of known length")

@@ -1,15 +1,16 @@
 //! Layer: host / wire, beside the operating system.
-//! Takes: plain types that serde can walk, each with a version and a bound ([`Message`]).
-//! Gives: control messages as bytes, and back; [`digest`]s of such types. [`fixed`] is for the few layouts that stand byte by byte: handshakes, the unique id,
-//! handles of networks.
-//! Never: reads past the end, reserves memory for a length that was only announced, or takes two byte strings for the same message.
+//! Takes: plain serde types, each with a version and a size limit ([`Message`]).
+//! Gives: control messages as bytes, and back; [`digest`]s of such types. [`fixed`] is for the few layouts that are
+//! defined byte by byte: handshakes, the unique id, handles of networks.
+//! Never: reads past the end, reserves memory for a merely announced length, or decodes two byte strings to the same
+//! message.
 //!
 //! ```text
 //! byte   0         1 ..
 //!        version   the fields in their order, by postcard (variable-length little-endian numbers)
 //! ```
-//! What a peer says is an allegation: [`Message::is_sound`] judges the values after their form was read, and whoever uses them checks
-//! what only it can know.
+//! A peer's message is not trusted: [`Message::is_sound`] checks the decoded values, and the caller checks what only
+//! it can know.
 
 pub(crate) mod bytes;
 mod digest;
@@ -22,47 +23,47 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
-/// Why bytes are not the message that was expected.
+/// Why bytes are not the expected message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum WireError {
-    /// More bytes than such a message may have; nothing of it was read.
+    /// More bytes than such a message may have; none of them were decoded.
     #[error("{len_bytes} bytes, where a message of this kind has at most {max_bytes}")]
     TooLong {
-        /// How many there are.
+        /// Number of bytes.
         len_bytes: usize,
-        /// How many there may be.
+        /// The limit.
         max_bytes: usize,
     },
-    /// It begins with another version, or with nothing at all.
+    /// The first byte is another version, or there is none.
     #[error("a message of version {found:?} where version {expected} is expected; use one OxCCL everywhere")]
     Version {
         /// The version that this library reads.
         expected: u8,
-        /// The version that was found.
+        /// The version found.
         found: Option<u8>,
     },
-    /// The fields end too early, are too many, or are not written as this library writes them.
+    /// The fields end too early, are followed by further bytes, or are not in the encoding that this library writes.
     #[error("a message that is cut short, damaged or too long")]
     Form,
-    /// The fields can be read, and contradict each other or name what cannot be.
+    /// The fields decode but contradict each other or are out of range.
     #[error("a message that contradicts itself")]
     Unsound,
 }
 
 /// A control message.
 pub trait Message: Serialize + DeserializeOwned {
-    /// To be raised whenever fields or their meaning change.
+    /// Raised whenever fields or their meaning change.
     const VERSION: u8;
-    /// No message of this kind is longer, version included.
+    /// Size limit of a message of this type, version included.
     const BYTES_MAX: usize;
 
-    /// Whether the values can be true at all.
+    /// Whether the values are possible.
     fn is_sound(&self) -> bool {
         true
     }
 
-    /// For another rank. A message beyond its bound is a defect of whoever made it: that is logged, and no bytes are given, which
-    /// nobody reads as a message.
+    /// Encodes the message for another rank. A message beyond its size limit is a defect of the sender: it is logged,
+    /// and the result is empty, which no rank decodes as a message.
     fn to_bytes(&self) -> Vec<u8> {
         let written = postcard::to_extend(self, vec![Self::VERSION]).ok();
         written.filter(|bytes| bytes.len() <= Self::BYTES_MAX).unwrap_or_else(|| {
@@ -74,10 +75,10 @@ pub trait Message: Serialize + DeserializeOwned {
         })
     }
 
-    /// From another rank.
+    /// Decodes a message from another rank.
     ///
     /// # Errors
-    /// [`WireError`]: these bytes are not what [`Self::to_bytes`] gives for any sound message.
+    /// [`WireError`]: these bytes are not what [`Self::to_bytes`] returns for any sound message.
     fn from_bytes(bytes: &[u8]) -> Result<Self, WireError> {
         if bytes.len() > Self::BYTES_MAX {
             return Err(WireError::TooLong { len_bytes: bytes.len(), max_bytes: Self::BYTES_MAX });
@@ -88,7 +89,7 @@ pub trait Message: Serialize + DeserializeOwned {
         }
     }
 
-    /// The message at the start of `bytes`, and the bytes behind it, of which there may be any number.
+    /// Decodes the message at the start of `bytes`; also returns the bytes after it, of any number.
     ///
     /// # Errors
     /// As [`Self::from_bytes`].
@@ -101,7 +102,7 @@ pub trait Message: Serialize + DeserializeOwned {
         let (message, rest) =
             postcard::take_from_bytes::<Self>(&fields[..fields_max]).map_err(|_| WireError::Form)?;
         let (used, rest) = fields.split_at(fields_max - rest.len());
-        // Numbers and lengths could be written in more ways than one.
+        // Numbers and lengths have more than one possible encoding.
         postcard::serialize_with_flavor(&message, Equals { rest: used }).map_err(|_| WireError::Form)?;
         if !message.is_sound() {
             return Err(WireError::Unsound);
@@ -110,13 +111,13 @@ pub trait Message: Serialize + DeserializeOwned {
     }
 }
 
-/// As much of a text as has room in a message, cut between two characters.
+/// The longest prefix of a text that fits into a message, cut between two characters.
 pub fn cut(text: &str, len_max: usize) -> &str {
     let end = (0..=text.len().min(len_max)).rev().find(|end| text.is_char_boundary(*end));
     &text[..end.unwrap_or(0)]
 }
 
-/// Where a message can be written to if it is these bytes.
+/// A sink that accepts exactly these bytes.
 struct Equals<'a> {
     rest: &'a [u8],
 }

@@ -9,20 +9,20 @@ use rustix::io::Errno;
 /// Room of every receive.
 const MAX_BYTES: usize = 200_000;
 const RECEIVES: usize = 4;
-/// Of all lanes together.
+/// Over all streams.
 const SENT_BYTES_MAX: usize = 1 << 20;
 
-/// A lane that gives its bytes in pieces of changing length, then ends.
-struct Lane {
+/// A byte stream that yields its bytes in pieces of changing length, then ends.
+struct FuzzStream {
     bytes: Vec<u8>,
     at: usize,
     pieces: Vec<u8>,
     turn: usize,
 }
 
-impl StreamIo for Lane {
+impl StreamIo for FuzzStream {
     unsafe fn write(&mut self, _: &[Piece]) -> Result<usize, Errno> {
-        unreachable!("a receiver says nothing")
+        unreachable!("a receiver never writes")
     }
 
     unsafe fn read(&mut self, pieces: &mut [Piece]) -> Result<usize, Errno> {
@@ -49,9 +49,9 @@ impl StreamIo for Lane {
 /// Whatever arrives stays inside its receive, which the sanitizer watches; what is well formed arrives whole; what is not
 /// breaks the connection for good, with an error.
 pub fn net_message(data: &[u8]) {
-    let (lanes, whole) = lanes_of(Input(data));
+    let (streams, whole) = streams_of(Input(data));
     let ends = Ends { device: "a device".to_owned(), peer: "a peer".to_owned() };
-    let mut receiver = Receiver::new(ends, lanes);
+    let mut receiver = Receiver::new(ends, streams);
     let mut memory: Vec<Vec<u8>> = (0..RECEIVES).map(|_| vec![0; MAX_BYTES]).collect();
     let mut posted: Vec<(Request, usize)> = Vec::new();
     let mut free: Vec<usize> = (0..RECEIVES).rev().collect();
@@ -88,12 +88,12 @@ pub fn net_message(data: &[u8]) {
     drop(receiver);
 }
 
-/// The lanes, and the lengths of the messages before anything is wrong with them.
-fn lanes_of(mut input: Input<'_>) -> (Vec<Lane>, Vec<usize>) {
+/// The streams, and the lengths of the messages before anything is wrong with them.
+fn streams_of(mut input: Input<'_>) -> (Vec<FuzzStream>, Vec<usize>) {
     let count = 1 + usize::from(input.u8() % 4);
     let pieces_len = usize::from(input.u8() % 8);
     let pieces = input.piece(pieces_len).to_vec();
-    let mut lanes: Vec<Vec<u8>> = vec![Vec::new(); count];
+    let mut streams: Vec<Vec<u8>> = vec![Vec::new(); count];
     let (mut whole, mut is_clean, mut number, mut total) = (Vec::new(), true, 0u32, 0);
     while !input.is_empty() && total < SENT_BYTES_MAX {
         let choice = input.u8();
@@ -101,18 +101,18 @@ fn lanes_of(mut input: Input<'_>) -> (Vec<Lane>, Vec<usize>) {
             let len = usize::from(input.u8());
             let piece = input.piece(len);
             is_clean &= piece.is_empty();
-            lanes[usize::from(choice >> 3) % count].extend_from_slice(piece);
+            streams[usize::from(choice >> 3) % count].extend_from_slice(piece);
             continue;
         }
         let len_bytes = (usize::from(input.u8()) << 8 | usize::from(input.u8())) << (choice & 3);
         let is_striped = choice & 64 != 0;
-        lanes[0].extend_from_slice(&[b'O', b'n', 1, u8::from(is_striped)]);
-        lanes[0].extend_from_slice(&number.to_le_bytes());
-        lanes[0].extend_from_slice(&(len_bytes as u64).to_le_bytes());
+        streams[0].extend_from_slice(&[b'O', b'n', 1, u8::from(is_striped)]);
+        streams[0].extend_from_slice(&number.to_le_bytes());
+        streams[0].extend_from_slice(&(len_bytes as u64).to_le_bytes());
         let (first, last) = if is_striped { (1, count) } else { (0, 1) };
-        for lane in &mut lanes[first..last] {
+        for stream in &mut streams[first..last] {
             // Of a stripe at most as much; too much is garbage before the next one.
-            lane.resize(lane.len() + len_bytes, number as u8);
+            stream.resize(stream.len() + len_bytes, number as u8);
             total += len_bytes;
         }
         is_clean &= !is_striped && len_bytes <= MAX_BYTES;
@@ -122,6 +122,6 @@ fn lanes_of(mut input: Input<'_>) -> (Vec<Lane>, Vec<usize>) {
         number += 1;
         total += 16;
     }
-    let lane = |bytes| Lane { bytes, at: 0, pieces: pieces.clone(), turn: 0 };
-    (lanes.into_iter().map(lane).collect(), whole)
+    let stream = |bytes| FuzzStream { bytes, at: 0, pieces: pieces.clone(), turn: 0 };
+    (streams.into_iter().map(stream).collect(), whole)
 }

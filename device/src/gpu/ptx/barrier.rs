@@ -39,14 +39,14 @@ pub fn now_ns() -> u64 {
     value
 }
 
-/// Waits for all threads of the block that have not ended.
+/// A barrier of all threads of the block that have not ended.
 #[inline(always)]
 pub fn sync_all() {
     // SAFETY: no memory of its own; as an asm block without `nomem` it orders the compiler too.
     unsafe { asm!("barrier.cta.sync 0;", options(nostack)) };
 }
 
-/// Waits for all threads of the block; whether any of them said `mine`.
+/// A barrier of all threads of the block; returns whether any of them passed `mine`.
 #[inline(always)]
 pub fn any_of_all(mine: bool) -> bool {
     let any: u32;
@@ -60,7 +60,8 @@ pub fn any_of_all(mine: bool) -> bool {
     any != 0
 }
 
-/// Waits for the first `threads` threads of the block, a multiple of 32; whether any of them said `mine`.
+/// A barrier of the first `threads` threads of the block, a multiple of 32; returns whether any of them passed
+/// `mine`.
 #[inline(always)]
 pub fn any_of_first(threads: u32, mine: bool) -> bool {
     let any: u32;
@@ -74,15 +75,14 @@ pub fn any_of_first(threads: u32, mine: bool) -> bool {
     any != 0
 }
 
-/// Brings the threads of a warp together, all 32 of them: for a part of a warp the assembler makes code that may part them
-/// again.
+/// Converges all 32 threads of a warp: for a part of a warp the assembler generates code that may split them again.
 #[inline(always)]
 pub fn converge_warp() {
     // SAFETY: as in `sync_all`.
     unsafe { asm!("bar.warp.sync 0xffffffff;", options(nostack)) };
 }
 
-/// Whether any of the 32 threads of a warp said `mine`.
+/// Whether any of the 32 threads of a warp passed `mine`.
 #[inline(always)]
 pub fn any_of_warp(mine: bool) -> bool {
     let any: u32;

@@ -13,12 +13,12 @@ use oxccl_shared::abi::{
 use oxccl_shared::proto::ll128::{LINE_WORDS, Ll128Line};
 use oxccl_shared::reduce::{self, CombineKind, Element, Max, Min, OpArg};
 
-/// Looks between two glances at the host's abort word, which lies across PCIe: about half a millisecond.
+/// Polls between two checks of the host's abort word, which is across PCIe: about half a millisecond.
 const LOOKS_PER_GLANCE: u32 = 1024;
 /// Threads of the poster's warp.
 const POSTER_THREADS: u32 = 32;
 
-/// A thread block that reduces elements of type `T`. With a `POSTER`, its last warp is one.
+/// A thread block that reduces elements of type `T`. With `POSTER`, its last warp is the poster.
 pub struct PtxBlock<'a, T: Element, const POSTER: bool> {
     thread: u32,
     workers: u32,
@@ -170,7 +170,7 @@ impl<T: Element, const POSTER: bool> Block for PtxBlock<'_, T, POSTER> {
             return Ok(());
         }
         let since = if looks == LOOKS_PER_GLANCE { 0 } else { self.waiting_since.get() };
-        // By value: a block whose address is taken lies in memory, and every use of it is a load.
+        // By value: a block whose address is taken lies in local memory, and every use of it is a load.
         match glance(self.monitor, self.timeout_ns, since, on.peer, on.what == Awaited::Credit) {
             0 => Err(Stop),
             since => {
@@ -261,7 +261,7 @@ fn each_word(combine: impl Fn(u64, u64) -> u64) -> impl Fn(&mut [u64], &[u64]) {
     }
 }
 
-/// Since when the wait has lasted, `since` being 0 for one that has just begun; 0 if it must end.
+/// Abort check. Returns the start of the wait, `since` being 0 for one that has just started; 0 if it must end.
 #[cold]
 #[inline(never)]
 fn glance(monitor: &KernelMonitor, timeout_ns: u64, since: u64, peer: Rank, credit: bool) -> u64 {

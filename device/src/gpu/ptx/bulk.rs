@@ -1,10 +1,11 @@
-//! Bulk loops of a thread block: 16 bytes a thread and access, several accesses in flight before the first use.
+//! Bulk loops of a thread block: 16 bytes per thread and access, several accesses in flight before the first use.
 //!
 //! ```text
 //! pass:     pack i of thread t of n lies at (i * n + t) * 16: a warp reads 512 bytes in a row
 //! unrolled: IN_FLIGHT packs of every operand are loaded before any is used
 //! ```
-//! Buffers that are not 16-byte aligned go element by element. Operands other than slots are the user's; slots are aligned.
+//! Buffers that are not 16-byte aligned are processed element by element. Slots are aligned; other operands are the
+//! user's.
 
 use super::arith;
 use core::arch::asm;
@@ -31,7 +32,7 @@ pub struct Variant {
     pub post: bool,
 }
 
-/// Reads past L1: what others write is read once.
+/// Reads past L1: data of other writers is read once.
 ///
 /// # Safety
 /// 1. `at` is 16-byte aligned and readable.
@@ -55,7 +56,7 @@ unsafe fn store(at: usize, [low, high]: Pack) {
     };
 }
 
-/// Runs `pack` on every whole pack, then `element` on what is left.
+/// Runs `pack` on every whole pack, then `element` on the rest.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "the compiler unrolls these, not the iterators")]
 fn sweep<const N: usize>(
@@ -77,7 +78,7 @@ fn sweep<const N: usize>(
     };
     while at + (IN_FLIGHT - 1) * step < packs {
         let mut loaded = [[[0; 2]; N]; IN_FLIGHT];
-        // By index: these loops must be unrolled, or `loaded` lies in memory instead of in registers.
+        // By index: these loops must be unrolled, or `loaded` is in local memory instead of registers.
         for i in 0..IN_FLIGHT {
             for n in 0..N {
                 // SAFETY: the last of these lies before `packs`; the caller's operands are readable so far and aligned.
@@ -170,7 +171,7 @@ unsafe fn copy(share: Share, dst: usize, dst2: usize, src: usize, len_bytes: usi
     }
 }
 
-/// Pre-multiplies (`PRE`) or divides, by what `by` holds.
+/// Pre-multiplies (`PRE`) or divides by `by`.
 ///
 /// # Safety
 /// 1. As [`crate::gpu::Block::map_bulk`].

@@ -6,7 +6,7 @@ use crate::api::error::{DeviceError, Error};
 use crate::api::memory::{MemoryReport, PeerMemory};
 use crate::bootstrap::Bootstrap;
 use crate::channel::ConnectError;
-use crate::channel::device::{DeviceConnected, DeviceWanted, WaySettings, connect};
+use crate::channel::device::{DeviceConnected, DeviceWanted, RouteSettings, connect};
 use crate::gpu::{CudaError, Gpu};
 use crate::launch::Tell;
 use crate::machine::NetProxy;
@@ -15,7 +15,7 @@ use crate::net::NetError;
 use crate::plan::device::DeviceFacts;
 use crate::plan::tuning::Backend;
 use crate::transport::TransportKind;
-use crate::transport::p2p::Side;
+use crate::transport::p2p::Domain;
 use std::sync::Arc;
 
 /// A GPU that is connected with all others.
@@ -50,7 +50,7 @@ impl Init for Cuda {
             device: opened.as_ref().map(|(device, _)| device as &dyn Gpu).map_err(Clone::clone),
             info: &this_process(bootstrap, config)?,
             settings: Config::MUST_AGREE,
-            ways: WaySettings::new(&config.transports),
+            routes: RouteSettings::new(&config.transports),
             p2p: &config.p2p,
             net: &config.net,
             net_timeout: config.bootstrap.timeout,
@@ -113,7 +113,7 @@ fn open(rank: u32, ordinal: u32, config: &Config) -> Result<(Device, Arc<DeviceK
 fn report(rank: u32, connected: &DeviceConnected) -> MemoryReport {
     let DeviceConnected { layout, net, tables, .. } = connected;
     let peer_memory = |peer| match net {
-        Some(net) if layout.ways.is_net(rank, peer) => PeerMemory {
+        Some(net) if layout.routes.is_net(rank, peer) => PeerMemory {
             rank: peer,
             transport: TransportKind::Net,
             inbound_bytes: net.bytes_with(peer, false),
@@ -121,9 +121,9 @@ fn report(rank: u32, connected: &DeviceConnected) -> MemoryReport {
         },
         _ => PeerMemory {
             rank: peer,
-            transport: match layout.sides.of(rank, peer) {
-                Side::Device => TransportKind::P2p,
-                Side::Host => TransportKind::Shm,
+            transport: match layout.domains.of(rank, peer) {
+                Domain::Device => TransportKind::P2p,
+                Domain::Host => TransportKind::Shm,
             },
             inbound_bytes: layout.inbound_bytes(rank, peer),
             outbound_bytes: layout.outbound_bytes(rank, peer),

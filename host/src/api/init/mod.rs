@@ -40,10 +40,10 @@ pub trait Init: GroupMachine {
     /// The same step fails on every rank: on the guilty one with its own error, elsewhere with one that names it.
     fn connect(bootstrap: &Bootstrap, config: &Config, unit: Self::Unit) -> Result<Self::Connected, Error>;
 
-    /// Starts what runs this rank's kernels.
+    /// Starts the machine that runs this rank's kernels.
     ///
     /// # Errors
-    /// This rank's own: the others hear that it gave up.
+    /// This rank's own: the others learn that it aborted.
     fn start(connected: Self::Connected, joined: &Joined<'_>) -> Result<Started<Self>, Error>;
 }
 
@@ -66,7 +66,7 @@ pub struct Started<M: Init> {
 }
 
 impl Joined<'_> {
-    /// How the others hear of this rank's faults.
+    /// Reports this rank's faults to the others.
     fn teller(&self) -> TellByWatch {
         TellByWatch::new(self.watch)
     }

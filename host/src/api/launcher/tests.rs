@@ -109,7 +109,7 @@ fn ranks_on_several_hosts_need_a_meeting_point() {
     let meeting = |vars: &str| good(vars).rendezvous.map(|meeting| (meeting.host, meeting.port));
     assert_eq!(meeting(&format!("{several} NCCL_COMM_ID=[fe80::1]:9")), Some(("fe80::1".into(), 9)));
     assert_eq!(meeting(&format!("{several} MASTER_ADDR=head")).map(|(host, _)| host), Some("head".into()));
-    // Two jobs without names on one host could not be told apart.
+    // Two jobs without names on one host would use the same address.
     let nameless = "PMI_RANK=0 PMI_SIZE=2 MPI_LOCALNRANKS=2";
     assert_eq!(detect(nameless), Err(LaunchError::NoMeetingPoint { launcher: Launcher::Mpich }));
 }

@@ -76,8 +76,8 @@ impl Communicator {
         unsafe { self.run_untyped(&call) }
     }
 
-    /// Reduces all ranks' `buffer`; this rank's block of `buffer` becomes its block of the result. The other blocks then hold
-    /// anything.
+    /// Reduces all ranks' `buffer`; this rank's block of `buffer` becomes its block of the result. The content of the
+    /// other blocks is then undefined.
     ///
     /// `buffer` holds one block for each rank, of equal length, the same on every rank.
     ///

@@ -1,4 +1,4 @@
-//! The operations of [`DeviceCommunicator`](crate::DeviceCommunicator): each is put on a stream and returns.
+//! The operations of [`DeviceCommunicator`](crate::DeviceCommunicator): each is enqueued on a stream and returns.
 
 use super::shapes::Ranks;
 use super::untyped::Untyped;
@@ -24,7 +24,8 @@ impl<M: Init<Unit = u32> + StreamMachine> Comm<M> {
     /// scalar is not a `T`; for the rest see [`DeviceCommunicator`](crate::DeviceCommunicator).
     ///
     /// # Safety
-    /// 1. Until the stream has done the work the buffers stay, nobody writes what it reads and nobody touches what it writes.
+    /// 1. Until the stream has completed the operation the buffers stay valid, nobody writes its inputs and nobody
+    ///    accesses its outputs.
     /// 2. The stream is not destroyed before.
     pub unsafe fn all_reduce<T: Element>(
         &self,
@@ -47,7 +48,8 @@ impl<M: Init<Unit = u32> + StreamMachine> Comm<M> {
     /// [`DeviceCommunicator`](crate::DeviceCommunicator).
     ///
     /// # Safety
-    /// 1. Until the stream has done the work the buffers stay, nobody writes what it reads and nobody touches what it writes.
+    /// 1. Until the stream has completed the operation the buffers stay valid, nobody writes its inputs and nobody
+    ///    accesses its outputs.
     /// 2. The stream is not destroyed before.
     pub unsafe fn all_reduce_in_place<T: Element>(
         &self,
@@ -69,7 +71,8 @@ impl<M: Init<Unit = u32> + StreamMachine> Comm<M> {
     /// [`DeviceCommunicator`](crate::DeviceCommunicator).
     ///
     /// # Safety
-    /// 1. Until the stream has done the work the buffers stay, nobody writes what it reads and nobody touches what it writes.
+    /// 1. Until the stream has completed the operation the buffers stay valid, nobody writes its inputs and nobody
+    ///    accesses its outputs.
     /// 2. The stream is not destroyed before.
     pub unsafe fn all_gather<T: Element>(
         &self,
@@ -92,7 +95,8 @@ impl<M: Init<Unit = u32> + StreamMachine> Comm<M> {
     /// [`DeviceCommunicator`](crate::DeviceCommunicator).
     ///
     /// # Safety
-    /// 1. Until the stream has done the work the buffers stay, nobody writes what it reads and nobody touches what it writes.
+    /// 1. Until the stream has completed the operation the buffers stay valid, nobody writes its inputs and nobody
+    ///    accesses its outputs.
     /// 2. The stream is not destroyed before.
     pub unsafe fn all_gather_in_place<T: Element>(
         &self,
@@ -113,7 +117,8 @@ impl<M: Init<Unit = u32> + StreamMachine> Comm<M> {
     /// is not a `T`; for the rest see [`DeviceCommunicator`](crate::DeviceCommunicator).
     ///
     /// # Safety
-    /// 1. Until the stream has done the work the buffers stay, nobody writes what it reads and nobody touches what it writes.
+    /// 1. Until the stream has completed the operation the buffers stay valid, nobody writes its inputs and nobody
+    ///    accesses its outputs.
     /// 2. The stream is not destroyed before.
     pub unsafe fn reduce_scatter<T: Element>(
         &self,
@@ -127,8 +132,8 @@ impl<M: Init<Unit = u32> + StreamMachine> Comm<M> {
         unsafe { self.enqueue_untyped(&call, stream) }
     }
 
-    /// Reduces all ranks' `buffer`; this rank's block of `buffer` becomes its block of the result. The other blocks then hold
-    /// anything.
+    /// Reduces all ranks' `buffer`; this rank's block of `buffer` becomes its block of the result. The content of the
+    /// other blocks is then undefined.
     ///
     /// `buffer` holds one block for each rank, of equal length, the same on every rank.
     ///
@@ -137,7 +142,8 @@ impl<M: Init<Unit = u32> + StreamMachine> Comm<M> {
     /// operator's scalar is not a `T`; for the rest see [`DeviceCommunicator`](crate::DeviceCommunicator).
     ///
     /// # Safety
-    /// 1. Until the stream has done the work the buffers stay, nobody writes what it reads and nobody touches what it writes.
+    /// 1. Until the stream has completed the operation the buffers stay valid, nobody writes its inputs and nobody
+    ///    accesses its outputs.
     /// 2. The stream is not destroyed before.
     pub unsafe fn reduce_scatter_in_place<T: Element>(
         &self,
@@ -160,7 +166,8 @@ impl<M: Init<Unit = u32> + StreamMachine> Comm<M> {
     /// rank `root`; for the rest see [`DeviceCommunicator`](crate::DeviceCommunicator).
     ///
     /// # Safety
-    /// 1. Until the stream has done the work the buffers stay, nobody writes what it reads and nobody touches what it writes.
+    /// 1. Until the stream has completed the operation the buffers stay valid, nobody writes its inputs and nobody
+    ///    accesses its outputs.
     /// 2. The stream is not destroyed before.
     pub unsafe fn broadcast<T: Element>(
         &self,
@@ -183,7 +190,8 @@ impl<M: Init<Unit = u32> + StreamMachine> Comm<M> {
     /// [`DeviceCommunicator`](crate::DeviceCommunicator).
     ///
     /// # Safety
-    /// 1. Until the stream has done the work the buffers stay, nobody writes what it reads and nobody touches what it writes.
+    /// 1. Until the stream has completed the operation the buffers stay valid, nobody writes its inputs and nobody
+    ///    accesses its outputs.
     /// 2. The stream is not destroyed before.
     pub unsafe fn broadcast_in_place<T: Element>(
         &self,
@@ -207,7 +215,8 @@ impl<M: Init<Unit = u32> + StreamMachine> Comm<M> {
     /// [`DeviceCommunicator`](crate::DeviceCommunicator).
     ///
     /// # Safety
-    /// 1. Until the stream has done the work the buffers stay, nobody writes what it reads and nobody touches what it writes.
+    /// 1. Until the stream has completed the operation the buffers stay valid, nobody writes its inputs and nobody
+    ///    accesses its outputs.
     /// 2. The stream is not destroyed before.
     pub unsafe fn reduce<T: Element>(
         &self,
@@ -231,7 +240,8 @@ impl<M: Init<Unit = u32> + StreamMachine> Comm<M> {
     /// not a `T`; for the rest see [`DeviceCommunicator`](crate::DeviceCommunicator).
     ///
     /// # Safety
-    /// 1. Until the stream has done the work the buffers stay, nobody writes what it reads and nobody touches what it writes.
+    /// 1. Until the stream has completed the operation the buffers stay valid, nobody writes its inputs and nobody
+    ///    accesses its outputs.
     /// 2. The stream is not destroyed before.
     pub unsafe fn reduce_in_place<T: Element>(
         &self,
@@ -255,7 +265,8 @@ impl<M: Init<Unit = u32> + StreamMachine> Comm<M> {
     /// [`DeviceCommunicator`](crate::DeviceCommunicator).
     ///
     /// # Safety
-    /// 1. Until the stream has done the work the buffers stay, nobody writes what it reads and nobody touches what it writes.
+    /// 1. Until the stream has completed the operation the buffers stay valid, nobody writes its inputs and nobody
+    ///    accesses its outputs.
     /// 2. The stream is not destroyed before.
     pub unsafe fn send<T: Element>(
         &self,
@@ -278,7 +289,8 @@ impl<M: Init<Unit = u32> + StreamMachine> Comm<M> {
     /// [`DeviceCommunicator`](crate::DeviceCommunicator).
     ///
     /// # Safety
-    /// 1. Until the stream has done the work the buffers stay, nobody writes what it reads and nobody touches what it writes.
+    /// 1. Until the stream has completed the operation the buffers stay valid, nobody writes its inputs and nobody
+    ///    accesses its outputs.
     /// 2. The stream is not destroyed before.
     pub unsafe fn recv<T: Element>(
         &self,
@@ -302,7 +314,8 @@ impl<M: Init<Unit = u32> + StreamMachine> Comm<M> {
     /// [`DeviceCommunicator`](crate::DeviceCommunicator).
     ///
     /// # Safety
-    /// 1. Until the stream has done the work the buffers stay, nobody writes what it reads and nobody touches what it writes.
+    /// 1. Until the stream has completed the operation the buffers stay valid, nobody writes its inputs and nobody
+    ///    accesses its outputs.
     /// 2. The stream is not destroyed before.
     pub unsafe fn all_to_all<T: Element>(
         &self,
@@ -325,7 +338,8 @@ impl<M: Init<Unit = u32> + StreamMachine> Comm<M> {
     /// rank `root`; for the rest see [`DeviceCommunicator`](crate::DeviceCommunicator).
     ///
     /// # Safety
-    /// 1. Until the stream has done the work the buffers stay, nobody writes what it reads and nobody touches what it writes.
+    /// 1. Until the stream has completed the operation the buffers stay valid, nobody writes its inputs and nobody
+    ///    accesses its outputs.
     /// 2. The stream is not destroyed before.
     pub unsafe fn gather<T: Element>(
         &self,
@@ -349,7 +363,8 @@ impl<M: Init<Unit = u32> + StreamMachine> Comm<M> {
     /// rank `root`; for the rest see [`DeviceCommunicator`](crate::DeviceCommunicator).
     ///
     /// # Safety
-    /// 1. Until the stream has done the work the buffers stay, nobody writes what it reads and nobody touches what it writes.
+    /// 1. Until the stream has completed the operation the buffers stay valid, nobody writes its inputs and nobody
+    ///    accesses its outputs.
     /// 2. The stream is not destroyed before.
     pub unsafe fn scatter<T: Element>(
         &self,

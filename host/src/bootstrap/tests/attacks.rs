@@ -1,4 +1,5 @@
-//! Strangers at the listeners while ranks find each other: refused, named in a warning, and no delay to anybody.
+//! Strangers connect to the listeners during the rendezvous: each is refused and named in a warning, and delays no
+//! rank.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,8 +10,8 @@ use super::super::acceptor::Acceptor;
 use super::super::secret::Secret;
 use super::*;
 
-/// Opens connections that say `garbage` (then nothing more) as fast as it goes, holding the last hundred open, until
-/// told to stop.
+/// Opens connections that send `garbage` and then nothing, as fast as possible, and holds the last hundred open until
+/// `stop`.
 fn pester(addr: SocketAddr, garbage: &[u8], stop: &Mutex<bool>) {
     let mut held = std::collections::VecDeque::new();
     while !*stop.lock().expect("no panic") {
@@ -33,7 +34,7 @@ fn ranks_meet_undelayed_while_strangers_pester_the_root_and_the_ranks() {
         let hello = Hello { purpose: Purpose::Register, from: Rank(0), to: ROOT, tag: 0 };
         Handshake::initiator(Secret::from_seed(b"wrong"), hello, Nonce([0; 32])).output().to_vec()
     };
-    // A port scan, a browser, a half handshake held open, a whole one with another secret.
+    // A port scan, a browser, a half handshake held open, a complete one with another secret.
     let whole = [hello.clone(), vec![7; 32]].concat();
     let attacks: [&[u8]; 4] = [b"", b"GET / HTTP/1.1\r\n\r\n", &hello[..30], &whole];
     let id = UniqueId::create(&config()).expect("a root on the loopback");

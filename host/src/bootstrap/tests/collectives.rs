@@ -1,4 +1,4 @@
-//! What ranks that all came can do with each other.
+//! Collectives of ranks that have all connected.
 
 use std::io::{Read, Write};
 use std::time::Instant;
@@ -147,7 +147,7 @@ fn ranks_that_agree_on_an_address_need_no_id() {
         .expect("a free port");
     let addr = std::net::SocketAddr::from(([127, 0, 0, 1], port));
     let sums = in_parallel(4, |rank| {
-        // The others come first and have to wait for rank 0.
+        // The others connect first and have to wait for rank 0.
         std::thread::sleep(Duration::from_millis(if rank == 0 { 100 } else { 0 }));
         let id = UniqueId::from_address(addr, b"job 17");
         let boot = join(&id, rank, 4).expect("all ranks come");

@@ -1,4 +1,4 @@
-//! What every rank is told when one of them does not come, or comes wrongly.
+//! The error that every rank gets when one of them is missing or registers wrongly.
 
 use super::super::{AuthFailure, RankList};
 use super::*;
@@ -8,7 +8,7 @@ fn hasty() -> BootstrapConfig {
     BootstrapConfig { timeout: Duration::from_millis(500), ..config() }
 }
 
-/// Lets these (rank, nranks) come to one root and gives each one's error.
+/// Registers these (rank, nranks) with one root and returns each one's error.
 fn errors(config: &BootstrapConfig, comers: &[(u32, u32)]) -> Vec<BootstrapError> {
     let id = UniqueId::create(config).expect("a root on the loopback");
     in_parallel(comers.len() as u32, |i| {

@@ -1,4 +1,4 @@
-//! The exchange without sockets: honest sides meet, everybody else is refused.
+//! The handshake without sockets: honest sides succeed, all others are refused.
 
 use super::*;
 use proptest::prelude::*;

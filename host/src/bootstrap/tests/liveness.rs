@@ -1,4 +1,4 @@
-//! What the others learn when a rank dies, aborts or leaves.
+//! Events that the other ranks get when a rank dies, aborts or leaves.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Condvar, Mutex};
@@ -10,7 +10,7 @@ const SOON: Duration = Duration::from_secs(30);
 /// How long a test waits to be sure that nothing happens.
 const QUIET: Duration = Duration::from_millis(200);
 
-/// Dies when every other rank has certainly joined.
+/// Dies once every other rank has certainly joined.
 fn die_soon(boot: Bootstrap) {
     std::thread::sleep(Duration::from_millis(500));
     boot.die();
@@ -31,7 +31,7 @@ fn next(events: &Receiver<PeerEvent>) -> PeerEvent {
     }
 }
 
-/// Ranks that stay until so many have come here; not for ever, since one may have failed.
+/// A barrier with a time limit, since a rank may have failed.
 #[derive(Default)]
 struct Meeting {
     here: Mutex<u32>,
@@ -60,7 +60,7 @@ fn every_rank_learns_who_died() {
     });
 }
 
-/// All stay until all know: who leaves too soon may be the only one who could have told the others.
+/// All stay until all know: a rank that leaves too soon may be the only one that could have forwarded the event.
 #[test]
 fn several_deaths_at_once_are_all_named() {
     let all_know = Meeting::default();
@@ -172,7 +172,7 @@ fn a_watch_may_be_dropped_by_its_own_callback() {
         let (sender, told) = channel();
         let inside = place.clone();
         let watch = boot.watch(Box::new(move |_| {
-            // The event may come before the watch is in its place.
+            // The event may arrive before the watch is installed.
             while inside.lock().expect("no panic").take().is_none() {
                 std::thread::yield_now();
             }
@@ -189,7 +189,7 @@ fn a_callback_that_panics_does_not_stop_the_events() {
     with_ranks(4, |boot| {
         match boot.rank().0 {
             2 => return die_soon(boot),
-            // Both neighbours of the dead and everyone else depend on threads whose callbacks panic.
+            // Both neighbours of the dead rank and all others depend on threads whose callbacks panic.
             1 | 3 => {
                 let watch = boot.watch(Box::new(|event| panic!("on purpose, at {event:?}")));
                 all_know.wait(3);
@@ -209,7 +209,7 @@ fn a_callback_that_panics_does_not_stop_the_events() {
 #[test]
 fn nothing_is_left_behind() {
     let count = |what: &str| std::fs::read_dir(what).expect("proc").count();
-    // Other tests run beside this one and come and go: it is enough that once nothing is left over.
+    // Other tests run concurrently: it is enough that nothing is left over at one moment.
     let settled = (0..20).any(|_| {
         let before = (count("/proc/self/fd"), count("/proc/self/task"));
         with_ranks(4, |boot| watch(boot).0.close());
@@ -227,11 +227,11 @@ fn an_idle_watch_uses_no_cpu() {
         watch.all_gather(&[]).expect("all are there");
         std::thread::sleep(QUIET);
         if watch.bootstrap().rank() == Rank(1) {
-            // It keeps quiet until rank 0 has certainly measured.
+            // It stays idle until rank 0 has certainly measured.
             std::thread::sleep(6 * QUIET);
             return watch.close();
         }
-        // Threads of other tests may be among these and may be busy; a thread that ticks would be so for all.
+        // Threads of other tests may be among these and may be busy; a thread with a periodic tick would always be.
         let tasks = std::fs::read_dir("/proc/self/task").expect("proc").flatten().map(|task| task.path());
         let ours = tasks.filter(|task| {
             std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with("oxccl-boot-"))
@@ -244,13 +244,13 @@ fn an_idle_watch_uses_no_cpu() {
     });
 }
 
-/// How often a thread went to sleep by itself.
+/// Voluntary context switches of a thread.
 fn switches(task: &std::path::Path) -> Option<u64> {
     let status = std::fs::read_to_string(task.join("status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")?.trim().parse().ok())
 }
 
-/// Ranks leave as soon as they have what they came for, and all at once look for new neighbours, while others still gather.
+/// All ranks leave as soon as they have their result and repair the ring at once, while others still gather.
 #[test]
 fn who_leaves_while_others_gather_has_not_died() {
     for _ in 0..20 {

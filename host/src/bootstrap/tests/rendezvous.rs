@@ -142,7 +142,7 @@ fn happening() -> impl Strategy<Value = Happening> {
 }
 
 proptest! {
-    /// Whatever happens: everybody who registered and is still there is answered exactly once, all with the same
+    /// In every case each rank that registered and is still connected is answered exactly once, all with the same
     /// failure or all with a successor, and the root ends.
     #[test]
     fn everyone_gets_one_answer_and_all_agree(happenings in proptest::collection::vec(happening(), 1..16)) {

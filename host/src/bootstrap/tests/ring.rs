@@ -1,9 +1,9 @@
-//! Many rings joined by pipes in memory: what gets through, whatever the order and whoever dies.
+//! Many rings connected by pipes in memory: what arrives, in any order and after any deaths.
 
 use super::*;
 use proptest::prelude::*;
 
-/// Ranks whose links are byte queues. `pipes[rank][side]` holds what is on its way to that rank on that side.
+/// Ranks whose links are byte queues. `pipes[rank][side]` holds the bytes in flight to that rank on that side.
 struct World {
     rings: Vec<Option<Ring>>,
     pipes: Vec<[Pipe; 2]>,
@@ -12,7 +12,7 @@ struct World {
 #[derive(Default)]
 struct Pipe {
     bytes: VecDeque<u8>,
-    /// Who writes to it; `None` before the first connection.
+    /// The writer; `None` before the first connection.
     from: Option<usize>,
     ended: bool,
 }
@@ -41,7 +41,7 @@ impl World {
         self.pipes[next][Side::Prev as usize] = Pipe { from: Some(rank), ..Pipe::default() };
     }
 
-    /// The process of `rank` ends: what it has written is still on its way, then the stream ends.
+    /// Ends the process of `rank`: its written bytes are still in flight, then the stream ends.
     fn end(&mut self, rank: usize) {
         self.collect(rank);
         self.rings[rank] = None;
@@ -78,7 +78,7 @@ impl World {
             _ => ring.receive(side, &bytes),
         }
         if ring.peer(side).is_none() {
-            // As the driver does: this side of the connection is closed, and the other sees it.
+            // Like the driver: this side of the connection is closed, and the other sees it.
             if let Some(from) = pipe.from {
                 self.pipes[from][side.other() as usize].ended |= true;
             }
@@ -86,7 +86,7 @@ impl World {
         self.collect(rank);
     }
 
-    /// Delivers everything, in an order that `seed` chooses, and mends the ring where a successor is gone.
+    /// Delivers everything, in an order that `seed` chooses, and repairs the ring where a successor is gone.
     fn settle(&mut self, mut seed: u64) {
         let nranks = self.rings.len();
         let mut quiet = 0;
@@ -111,7 +111,7 @@ impl World {
         pipes.filter(|(peer, pipe)| peer.is_some() && (pipe.ended || !pipe.bytes.is_empty())).count()
     }
 
-    /// What ring repair does once its connection is made.
+    /// The effect of ring repair after its connection is made.
     fn repair(&mut self, rank: usize) {
         let Some(ring) = &self.rings[rank] else { return };
         if ring.nranks == 1 || ring.peer(Side::Next).is_some() || ring.leaving {
@@ -133,7 +133,7 @@ impl World {
     fn events(&mut self, rank: usize) -> Vec<PeerEvent> {
         let ring = self.ring(rank);
         let events = std::iter::from_fn(|| ring.next_event());
-        // Goodbyes have a test of tcandidate own.
+        // Goodbyes have a test of their own.
         events.filter(|event| !matches!(event, PeerEvent::PeerLeft { .. })).collect()
     }
 
@@ -160,8 +160,8 @@ proptest! {
         }
     }
 
-    /// Any number of deaths, some ranks having left in order before: everyone left hears once of every death that a
-    /// living neighbour saw (of every single death, when they do not die together), of nobody else's, and no
+    /// For any number of deaths, after some ranks have left in order: each remaining rank gets one event for every
+    /// death that a living neighbour saw (for every single death, unless they die together) and for no other, and no
     /// all-gather waits.
     #[test]
     fn every_survivor_learns_of_every_death(
@@ -318,8 +318,8 @@ fn a_neighbour_that_breaks_the_protocol_is_named() {
     );
 }
 
-/// Of two neighbours that die, the second was the first's witness to one side only. Whoever heard it and leaves at once must wait
-/// for who comes over the gap, or the other side never hears.
+/// Of two neighbours that die, the second was the only witness of the first's death on one side. A rank that got the
+/// event and leaves at once must wait for the next predecessor across the gap, or the other side never gets it.
 #[test]
 fn a_rank_that_leaves_waits_for_the_successor_of_a_dead_predecessor() {
     let mut world = World::new(5);
@@ -329,7 +329,7 @@ fn a_rank_that_leaves_waits_for_the_successor_of_a_dead_predecessor() {
             world.deliver(rank, side, 100);
         }
     };
-    // 2 sees the end of 1, tells 3, and dies itself; 0 sees no end but that of 1.
+    // 2 sees the end of 1, forwards it to 3, and dies itself; 0 sees no end but that of 1.
     world.end(1);
     deliver_all(&mut world, 2, Side::Prev);
     world.end(2);
@@ -348,7 +348,7 @@ fn a_rank_that_leaves_waits_for_the_successor_of_a_dead_predecessor() {
     assert!(!world.ring(3).owes_its_predecessor_an_event());
 }
 
-/// Rank 1 died before rank 0 had a connection to it: no stream's end tells anybody.
+/// Rank 1 died before rank 0 had a connection to it: no stream ends.
 #[test]
 fn a_rank_that_cannot_be_reached_is_named_to_those_who_never_tried() {
     let mut world = World::new(4);

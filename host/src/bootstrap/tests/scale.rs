@@ -1,4 +1,4 @@
-//! As many ranks as threads and sockets of one machine allow.
+//! As many ranks as threads and sockets of one host allow.
 
 use std::time::{Duration, Instant};
 
@@ -6,8 +6,8 @@ use super::*;
 
 const RANKS: u32 = 1024;
 
-/// 1,024 ranks rendezvous, gather twice, and leave; each within the bootstrap's own deadline. Every rank has its listener, two
-/// sockets of the ring and a thread of its own that serves them.
+/// 1,024 ranks rendezvous, gather twice, and leave; each within the bootstrap's own deadline. Every rank has its
+/// listener, two ring sockets and a thread of its own that serves them.
 #[test]
 fn a_thousand_ranks_gather() {
     if !may_open(16_384) {
@@ -32,7 +32,7 @@ fn a_thousand_ranks_gather() {
     });
 }
 
-/// Whether the system lets this process open so many files, once it has been asked to.
+/// Raises the limit of open files; whether the system then permits that many.
 fn may_open(files: u64) -> bool {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);

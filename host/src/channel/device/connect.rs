@@ -2,9 +2,9 @@
 
 use super::layout::{ConnKind, DeviceLayout};
 use super::net::{NetConnected, NetWanted, Network};
+use super::routes::{RouteSettings, Routes};
 use super::survey::{Survey, SurveyWanted, survey};
 use super::tables::{ConnSite, upload};
-use super::ways::{WaySettings, Ways};
 use crate::bootstrap::Bootstrap;
 use crate::channel::ConnectError;
 use crate::channel::agree::agree;
@@ -17,7 +17,7 @@ use crate::plan::tuning::{Machine, TuneTable};
 use crate::topology::detect::Found;
 use crate::topology::{BusId, Channels, Inventory, PathKind, TopologySettings};
 use crate::transport::PeerInfo;
-use crate::transport::p2p::{Arena, ArenaWanted, P2pSettings, Side, Sides};
+use crate::transport::p2p::{Arena, ArenaWanted, Domain, Domains, P2pSettings};
 use crate::wire::Message;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub struct DeviceWanted<'a> {
     /// The variables whose digest `info.settings` is.
     pub settings: &'static str,
     /// Memory, networks.
-    pub ways: WaySettings,
+    pub routes: RouteSettings,
     /// How GPUs share memory.
     pub p2p: &'a P2pSettings,
     /// Where a network is to be found.
@@ -111,21 +111,21 @@ pub fn connect(bootstrap: &Bootstrap, wanted: DeviceWanted<'_>) -> Result<Device
         .clone()
         .map(|device| Introduction { info: *wanted.info, card: DeviceCard::of(device) }.to_bytes());
     let (peers, cards) = read_cards(&agree(bootstrap, said)?)?;
-    let ways = Ways::new(&peers, wanted.ways);
+    let routes = Routes::new(&peers, wanted.routes);
     // All see the same, but must not leave before all have heard of it.
-    let fit = check(rank, &peers, &cards, wanted.settings).and_then(|()| ways.check(wanted.ways));
+    let fit = check(rank, &peers, &cards, wanted.settings).and_then(|()| routes.check(wanted.routes));
     agree(bootstrap, fit.map(|()| Vec::new()))?;
 
     let device = wanted.device.clone()?;
     let PciBus { domain, bus, device: number } = device.id().bus;
     let gpu = BusId::new(domain, bus, number);
-    let is_wide = ways.groups() > 1;
+    let is_wide = routes.groups() > 1;
     let network = is_wide.then(|| Network::find(bootstrap, wanted.net, &peers, gpu)).transpose()?;
     let seen = look_round(bootstrap, gpu, (&peers, &cards), is_wide, &wanted)?;
     let Seen { mut facts, channels, refused, machine } = seen;
-    let mut layout = layout(&facts, &channels).with_ways(ways);
-    let arena = if layout.ways.has_memory() {
-        let lens = |sides: &Sides, rank| layout.clone().with_sides(sides.clone()).len_bytes(rank);
+    let mut layout = layout(&facts, &channels).with_routes(routes);
+    let arena = if layout.routes.has_memory() {
+        let lens = |domains: &Domains, rank| layout.clone().with_domains(domains.clone()).len_bytes(rank);
         let (peers, settings) = (&peers[..], wanted.p2p);
         let wanted = ArenaWanted { device, peers, settings, refused: &refused, lens: &lens };
         Some(Arena::connect(bootstrap, &wanted).map_err(Box::new)?)
@@ -133,12 +133,12 @@ pub fn connect(bootstrap: &Bootstrap, wanted: DeviceWanted<'_>) -> Result<Device
         None
     };
     if let Some(arena) = &arena {
-        layout = layout.with_sides(arena.sides().clone());
+        layout = layout.with_domains(arena.domains().clone());
         let kinds = [ConnKind::Ring, ConnKind::Tree, ConnKind::Mesh];
         facts.machine = facts.machine.through_host(kinds.map(|kind| layout.is_through_host(kind)));
     }
     if let Some(network) = &network {
-        facts = facts.over_network(layout.ways.groups(), network.speed, network.threads_least);
+        facts = facts.over_network(layout.routes.groups(), network.speed, network.threads_least);
     }
     let net = NetWanted {
         rank,
@@ -165,8 +165,8 @@ fn make_tables(
     net: Option<&NetConnected>,
 ) -> Result<ConnTables, ConnectError> {
     let rank = bootstrap.rank().0;
-    let base = |peer: u32, side: Side| {
-        let base = arena.and_then(|arena| arena.base(peer, side));
+    let base = |peer: u32, domain: Domain| {
+        let base = arena.and_then(|arena| arena.base(peer, domain));
         base.expect("what no network leads to is reached in memory")
     };
     let tables = upload(layout, rank, device, &|name| match net.and_then(|net| net.site(name)) {

@@ -12,9 +12,9 @@
 //! Each of the two memories has, in this order, the parts that it is used for. So a rank has exactly as much of each
 //! as its pairs need.
 
+use super::routes::Routes;
 use super::trees::DeviceTrees;
-use super::ways::Ways;
-use crate::transport::p2p::{Side, Sides};
+use crate::transport::p2p::{Domain, Domains};
 use oxccl_shared::abi::{ConnControl, ConnLayout};
 use oxccl_shared::algo::tree::TreeLinks;
 use std::ops::Range;
@@ -35,9 +35,9 @@ pub struct DeviceLayout {
     /// Trees, on channels of their own.
     pub trees: DeviceTrees,
     /// Which pairs share memory, and which use a network.
-    pub ways: Ways,
+    pub routes: Routes,
     /// The memory domain of each pair.
-    pub sides: Sides,
+    pub domains: Domains,
 }
 
 /// Purpose of a connection.
@@ -66,9 +66,9 @@ pub struct ConnName {
 
 /// A range of a rank's memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct MemoryRange {
     /// The memory domain.
-    pub side: Side,
+    pub domain: Domain,
     /// The bytes.
     pub bytes: Range<usize>,
 }
@@ -85,8 +85,8 @@ impl DeviceLayout {
         mesh: ConnLayout,
     ) -> DeviceLayout {
         let trees = DeviceTrees { trees: Vec::new(), slots: ring };
-        let (ways, sides) = (Ways::default(), Sides::default());
-        DeviceLayout { nranks, rings, mesh_channels, ring, mesh, trees, ways, sides }
+        let (routes, domains) = (Routes::default(), Domains::default());
+        DeviceLayout { nranks, rings, mesh_channels, ring, mesh, trees, routes, domains }
     }
 
     /// The same with these trees, each of them every rank's links.
@@ -96,13 +96,13 @@ impl DeviceLayout {
     }
 
     /// The same with these routes between ranks.
-    pub fn with_ways(self, ways: Ways) -> DeviceLayout {
-        DeviceLayout { ways, ..self }
+    pub fn with_routes(self, routes: Routes) -> DeviceLayout {
+        DeviceLayout { routes, ..self }
     }
 
     /// The same with these memory domains.
-    pub fn with_sides(self, sides: Sides) -> DeviceLayout {
-        DeviceLayout { sides, ..self }
+    pub fn with_domains(self, domains: Domains) -> DeviceLayout {
+        DeviceLayout { domains, ..self }
     }
 
     /// Index of the connection with `peer` in a rank's list of a mesh channel.
@@ -159,35 +159,35 @@ impl DeviceLayout {
 
     /// The connections in memory.
     fn conns_in_memory(&self, rank: u32) -> impl Iterator<Item = ConnName> + '_ {
-        self.conns(rank).filter(move |name| !self.ways.is_net(rank, name.peer))
+        self.conns(rank).filter(move |name| !self.routes.is_net(rank, name.peer))
     }
 
     /// The place of `rank`'s side of one of its connections in memory.
-    pub fn place(&self, rank: u32, name: ConnName) -> Place {
-        let side = self.sides.of(rank, name.peer);
+    pub fn place(&self, rank: u32, name: ConnName) -> MemoryRange {
+        let domain = self.domains.of(rank, name.peer);
         let before = self.conns_in_memory(rank).take_while(|other| *other != name);
-        let before = before.filter(|other| self.sides.of(rank, other.peer) == side);
+        let before = before.filter(|other| self.domains.of(rank, other.peer) == domain);
         let start = before.map(|other| self.part_bytes(other)).sum();
-        Place { side, bytes: start..start + self.part_bytes(name) }
+        MemoryRange { domain, bytes: start..start + self.part_bytes(name) }
     }
 
     /// Both sides of a connection of `rank`, given the base addresses of a rank's memories: the producer's, the
     /// consumer's.
-    pub fn in_memory(&self, rank: u32, name: ConnName, base: &dyn Fn(u32, Side) -> u64) -> [u64; 2] {
+    pub fn in_memory(&self, rank: u32, name: ConnName, base: &dyn Fn(u32, Domain) -> u64) -> [u64; 2] {
         let (from, to) = if name.is_send { (rank, name.peer) } else { (name.peer, rank) };
         let at = |rank: u32, peer: u32, is_send: bool| {
-            let Place { side, bytes } = self.place(rank, ConnName { peer, is_send, ..name });
-            base(rank, side) + bytes.start as u64
+            let MemoryRange { domain, bytes } = self.place(rank, ConnName { peer, is_send, ..name });
+            base(rank, domain) + bytes.start as u64
         };
         [at(from, to, true), at(to, from, false)]
     }
 
-    /// Bytes of a rank's memories, in the order of [`Side::ALL`]; none for a rank that is alone.
+    /// Bytes of a rank's memories, in the order of [`Domain::ALL`]; none for a rank that is alone.
     pub fn len_bytes(&self, rank: u32) -> [usize; 2] {
         let mut bytes = [0; 2];
         if self.nranks > 1 {
             self.conns_in_memory(rank)
-                .for_each(|name| bytes[self.sides.of(rank, name.peer) as usize] += self.part_bytes(name));
+                .for_each(|name| bytes[self.domains.of(rank, name.peer) as usize] += self.part_bytes(name));
         }
         bytes
     }
@@ -211,14 +211,14 @@ impl DeviceLayout {
     pub fn is_through_host(&self, kind: ConnKind) -> bool {
         let has =
             |(rank, peer): &(u32, u32)| self.conns(*rank).any(|name| name.kind == kind && name.peer == *peer);
-        self.sides.on_host().iter().any(has)
+        self.domains.on_host().iter().any(has)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::channel::device::ways::WaySettings;
+    use crate::channel::device::routes::RouteSettings;
     use crate::topology::Channels;
     use crate::transport::PeerInfo;
     use proptest::prelude::*;
@@ -239,9 +239,9 @@ mod tests {
     }
 
     /// Pairs of ranks by a bit each of `bits`.
-    fn some_pairs(nranks: u32, bits: u64) -> Sides {
+    fn some_pairs(nranks: u32, bits: u64) -> Domains {
         let pairs = (0..nranks).flat_map(|a| (a + 1..nranks).map(move |b| (a, b)));
-        Sides::new(pairs.enumerate().filter(|(i, _)| bits >> (i % 64) & 1 == 1).map(|(_, pair)| pair))
+        Domains::new(pairs.enumerate().filter(|(i, _)| bits >> (i % 64) & 1 == 1).map(|(_, pair)| pair))
     }
 
     proptest! {
@@ -255,18 +255,18 @@ mod tests {
             hosts in prop_oneof![Just(0), any::<u64>()],
         ) {
             let host = |rank: u32| PeerInfo { host: hosts >> (2 * rank) & 3, ..PeerInfo::default() };
-            let settings = WaySettings { memory: true, network: true };
-            let ways = Ways::new(&(0..nranks).map(host).collect::<Vec<_>>(), settings);
-            let layout = layout(nranks, rings, mesh, trees).with_sides(some_pairs(nranks, bits)).with_ways(ways);
-            let is_near = |rank: u32, peer: u32| rank != peer && !layout.ways.is_net(rank, peer);
+            let settings = RouteSettings { memory: true, network: true };
+            let routes = Routes::new(&(0..nranks).map(host).collect::<Vec<_>>(), settings);
+            let layout = layout(nranks, rings, mesh, trees).with_domains(some_pairs(nranks, bits)).with_routes(routes);
+            let is_near = |rank: u32, peer: u32| rank != peer && !layout.routes.is_net(rank, peer);
             for rank in 0..nranks {
                 let mut ends = [0; 2];
                 for name in layout.conns(rank).filter(|name| is_near(rank, name.peer)) {
-                    let Place { side, bytes } = layout.place(rank, name);
-                    prop_assert_eq!(side, layout.sides.of(rank, name.peer));
-                    prop_assert_eq!(bytes.start, ends[side as usize], "{:?}", name);
+                    let MemoryRange { domain, bytes } = layout.place(rank, name);
+                    prop_assert_eq!(domain, layout.domains.of(rank, name.peer));
+                    prop_assert_eq!(bytes.start, ends[domain as usize], "{:?}", name);
                     prop_assert!(bytes.start.is_multiple_of(128) && !bytes.is_empty());
-                    ends[side as usize] = bytes.end;
+                    ends[domain as usize] = bytes.end;
                 }
                 prop_assert_eq!(ends, layout.len_bytes(rank));
                 let peers = (0..nranks).filter(|peer| is_near(rank, *peer));
@@ -277,7 +277,7 @@ mod tests {
             }
             for kind in [ConnKind::Ring, ConnKind::Mesh, ConnKind::Tree] {
                 let has = |rank: u32| layout.conns(rank).any(|name| {
-                    name.kind == kind && layout.sides.of(rank, name.peer) == Side::Host
+                    name.kind == kind && layout.domains.of(rank, name.peer) == Domain::Host
                 });
                 prop_assert_eq!(layout.is_through_host(kind), (0..nranks).any(has));
             }

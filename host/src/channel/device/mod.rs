@@ -4,9 +4,9 @@
 //! to other hosts over a network; the tables by which kernels find them.
 //! Never: launches a kernel, knows what a connection is used for.
 //!
-//! From below: `ways`, `trees` and `layout`, pure; `tables`; `survey`, which channels there are; `net`; `connect`.
+//! From below: `routes`, `trees` and `layout`, pure; `tables`; `survey`, which channels there are; `net`; `connect`.
 
-mod ways;
+mod routes;
 mod trees;
 mod layout;
 mod tables;
@@ -17,6 +17,6 @@ mod connect;
 pub use connect::{DeviceCard, DeviceConnected, DeviceWanted, connect};
 pub use layout::{ConnKind, ConnName, DeviceLayout};
 pub use net::NetConnected;
+pub use routes::{RouteSettings, Routes};
 pub use survey::{FileError, Survey, SurveyError, SurveyWanted, survey};
 pub use trees::DeviceTrees;
-pub use ways::{WaySettings, Ways};

@@ -186,15 +186,15 @@ pub(super) fn upload(
 mod tests {
     use super::*;
     use crate::topology::Channels;
-    use crate::transport::p2p::{Side, Sides};
+    use crate::transport::p2p::{Domain, Domains};
 
     fn word(bytes: &[u8], at: usize) -> u64 {
         u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
     }
 
     /// Bit 36 distinguishes a rank's memories, the bits above 32 the ranks.
-    fn base(rank: u32, side: Side) -> u64 {
-        1 << 40 | (side as u64) << 36 | u64::from(rank) << 32
+    fn base(rank: u32, domain: Domain) -> u64 {
+        1 << 40 | (domain as u64) << 36 | u64::from(rank) << 32
     }
 
     fn all_ends(layout: &DeviceLayout, of: fn(&DeviceLayout, u32, At<'_>) -> Ends) -> Vec<Ends> {
@@ -218,8 +218,8 @@ mod tests {
         let in_order = || (0..5).collect();
         let rings = vec![in_order(), vec![3, 1, 4, 0, 2], in_order()];
         // Two sockets, of two ranks and of three.
-        let sides = Sides::new([0, 1].into_iter().flat_map(|a| [2, 3, 4].map(|b| (a, b))));
-        let layout = DeviceLayout::new(5, rings, 2, slots, slots).with_sides(sides);
+        let domains = Domains::new([0, 1].into_iter().flat_map(|a| [2, 3, 4].map(|b| (a, b))));
+        let layout = DeviceLayout::new(5, rings, 2, slots, slots).with_domains(domains);
         let size = size_of::<ConnEnd>();
         let (rings, meshes) = (all_ends(&layout, Ends::of_rings), all_ends(&layout, Ends::of_mesh));
         let is_on_host = |a: u32, b: u32| u64::from((a < 2) != (b < 2));
@@ -229,8 +229,8 @@ mod tests {
                 let next = layout.along_ring(channel, rank, 1);
                 let sent = pair(&rings[rank as usize].send, channel);
                 assert_eq!(sent, pair(&rings[next as usize].recv, channel));
-                let side = is_on_host(rank, next);
-                assert_eq!((owner(sent.0), owner(sent.1)), ((rank.into(), side), (next.into(), side)));
+                let domain = is_on_host(rank, next);
+                assert_eq!((owner(sent.0), owner(sent.1)), ((rank.into(), domain), (next.into(), domain)));
                 let peer = &rings[rank as usize].send[channel * size + offset_of!(ConnEnd, peer)..][..4];
                 assert_eq!(peer, next.to_le_bytes());
             }
@@ -254,7 +254,7 @@ mod tests {
             let channels = Channels::in_rank_order(nranks);
             let trees = (0..3).map(|channel| channels.tree(channel).to_vec()).collect();
             let layout = DeviceLayout::new(nranks, channels.rings, 1, slots, slots).with_trees(trees, slots);
-            let layout = layout.with_sides(Sides::new([(0, 1)]));
+            let layout = layout.with_domains(Domains::new([(0, 1)]));
             let trees = all_ends(&layout, Ends::of_trees);
             for (rank, ends) in trees.iter().enumerate() {
                 for channel in 0..3 {
@@ -270,10 +270,10 @@ mod tests {
                         let back =
                             layout.trees.neighbours(channel, peer).position(|p| p == rank as u32).unwrap();
                         assert_eq!(sent, pair(&theirs.recv, channel * theirs.nconns + back));
-                        let side = u64::from(rank.max(peer as usize) == 1);
+                        let domain = u64::from(rank.max(peer as usize) == 1);
                         assert_eq!(
                             (owner(sent.0), owner(sent.1)),
-                            ((rank as u64, side), (peer.into(), side))
+                            ((rank as u64, domain), (peer.into(), domain))
                         );
                         let named = &ends.recv[index * size + offset_of!(ConnEnd, peer)..][..4];
                         assert_eq!(named, peer.to_le_bytes());

@@ -7,7 +7,7 @@ use crate::launch::NetLinks;
 use crate::mem::Segment;
 use crate::net::stream::{StreamRecv, StreamSend};
 use crate::net::{RecvComm, SendComm};
-use crate::proxy::progress::{Place, ProxyBlock, ProxyChannel, ProxyEnd, ProxyParts, RecvEnd, SendEnd};
+use crate::proxy::progress::{EndId, ProxyBlock, ProxyChannel, ProxyEnd, ProxyParts, RecvEnd, SendEnd};
 use crate::proxy::{LinkGroup, Links};
 use crate::transport::Transport;
 use oxccl_device::conn::{RecvConn, SendConn};
@@ -139,12 +139,12 @@ impl Wiring<'_> {
     }
 
     /// A connection's name for the proxy, which numbers the mesh behind the channels.
-    fn place_of(&self, key: ConnKey, peer: u32, is_send: bool) -> Place {
+    fn place_of(&self, key: ConnKey, peer: u32, is_send: bool) -> EndId {
         let channel = match key {
             ConnKey::Channel(channel) => channel,
             ConnKey::Mesh => self.channels.len() as u32,
         };
-        Place { peer: Rank(peer), channel: ChannelId(channel), is_send }
+        EndId { peer: Rank(peer), channel: ChannelId(channel), is_send }
     }
 
     /// This rank's places in rings and trees, as the proxy wants them.

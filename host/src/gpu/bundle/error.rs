@@ -1,42 +1,42 @@
-//! What can be wrong with a bundle, and what the user can do about it.
+//! Bundle errors, with advice for the user.
 
 use std::fmt;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
-/// Why there is no kernel.
+/// Why a kernel is unavailable.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BundleError {
-    /// No file anywhere.
+    /// No bundle was found.
     #[error(
         "no GPU kernels: {} not there; build them with `cargo xtask build-ptx`, or say where they are with OXCCL_PTX_PATH",
         Listed(tried)
     )]
     NotFound {
-        /// The places, in order.
+        /// The paths tried, in order.
         tried: Vec<PathBuf>,
     },
-    /// The operating system did not give the bytes.
+    /// The operating system could not read it.
     #[error("{}, byte {offset}: {kind}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// Where it was read.
+        /// The offset of the read.
         offset: u64,
-        /// What the operating system said.
+        /// The system's error.
         kind: ErrorKind,
     },
-    /// The file is not what `cargo xtask build-ptx` writes.
+    /// The file is not in the format of `cargo xtask build-ptx`.
     #[error("{}, byte {offset}: {defect}; build it again with `cargo xtask build-ptx`", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// Where the defect lies.
+        /// Offset of the defect.
         offset: u64,
-        /// What it is.
+        /// The defect.
         defect: Defect,
     },
-    /// Kernels of another version of this library, whose structures lie elsewhere in memory.
+    /// Kernels of another version of this library, with other memory layouts.
     #[error(
         "{} is of another version of this library: built from commit {commit} with the memory layouts {}, where this library has {expected}; \
          build it again with `cargo xtask build-ptx`",
@@ -64,7 +64,7 @@ pub enum BundleError {
         /// The kernel.
         entry: String,
     },
-    /// The kernel is there, for later GPUs only.
+    /// The kernel exists for later GPUs only.
     #[error(
         "{} has {entry} for {} and later; the device is sm_{sm}: `cargo xtask build-ptx --sm {sm}`{}",
         path.display(), Generations(built), TooOld(*sm)
@@ -76,18 +76,18 @@ pub enum BundleError {
         entry: String,
         /// The device's compute capability: 90 is 9.0.
         sm: u32,
-        /// The capabilities that the file has it for.
+        /// The capabilities for which the file has it.
         built: Vec<u32>,
     },
 }
 
-/// What is wrong with a file.
+/// A defect of a file.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Defect {
     /// It ends early.
     #[error("the file ends here, where {wanted_bytes} bytes were expected")]
     Truncated {
-        /// How many were expected from the start of what is missing.
+        /// The number of expected bytes, from the start of the missing part.
         wanted_bytes: u64,
     },
     /// Another kind of file.
@@ -112,7 +112,7 @@ pub enum Defect {
         /// The limit.
         bytes_max: u64,
     },
-    /// The index cannot be read.
+    /// The index is malformed.
     #[error("the index: {0}")]
     Index(String),
     /// An image lies outside the file, or is longer than any real one.
@@ -122,9 +122,9 @@ pub enum Defect {
     Outside {
         /// The module.
         module: String,
-        /// For which generation.
+        /// Its generation.
         sm: u32,
-        /// From the first image.
+        /// Relative to the first image.
         offset: u64,
         /// Its length.
         bytes: u64,
@@ -136,15 +136,15 @@ pub enum Defect {
     Twice {
         /// The name.
         name: String,
-        /// For which generation.
+        /// Its generation.
         sm: u32,
     },
-    /// An image's bytes are not those that were written.
+    /// An image's bytes do not match the hash.
     #[error("module {module} for sm_{sm}: the bytes have changed since they were written")]
     Hash {
         /// The module.
         module: String,
-        /// For which generation.
+        /// Its generation.
         sm: u32,
     },
     /// PTX without its zero byte.

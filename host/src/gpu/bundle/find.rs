@@ -1,4 +1,4 @@
-//! Where the bundle is.
+//! Finds the bundle.
 
 use super::{Bundle, BundleError};
 use std::ffi::{CStr, OsStr};
@@ -6,22 +6,23 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 const FILE: &str = "oxccl.oxptx";
-/// Where `cargo xtask build-ptx` leaves it, in the checkout that this library was compiled from.
+/// The output path of `cargo xtask build-ptx`, in the checkout that this library was compiled from.
 const TARGET: &str = match option_env!("CARGO_TARGET_DIR") {
     Some(folder) => folder,
     None => "target",
 };
 
-/// Opens the bundle: `configured` (from `OXCCL_PTX_PATH`) and nothing else if given; otherwise the first of
+/// Opens the bundle: only `configured` (from `OXCCL_PTX_PATH`) if set; otherwise the first of
 /// 1. `oxccl.oxptx` beside the executable,
 /// 2. `../lib/oxccl.oxptx` from there,
-/// 3. `oxccl.oxptx` beside the shared library that this code is in, for programs such as Python that load it from elsewhere,
+/// 3. `oxccl.oxptx` beside the shared library that this code is in, for programs such as Python that load it from
+///    elsewhere,
 /// 4. `target/ptx/oxccl.oxptx` in the checkout that this library was compiled from.
 ///
-/// A file that is there and cannot be used is an error: taking the next one would hide that.
+/// An existing but invalid file is an error: using the next one would hide that.
 ///
 /// # Errors
-/// [`BundleError::NotFound`] with every place; [`BundleError::Io`], [`BundleError::Malformed`] of the file found.
+/// [`BundleError::NotFound`] with all paths; [`BundleError::Io`], [`BundleError::Malformed`] of the file found.
 pub fn find_bundle(configured: Option<&Path>) -> Result<Bundle, BundleError> {
     match configured {
         Some(path) => open_first(vec![path.into()]),
@@ -57,7 +58,7 @@ fn executable() -> Option<PathBuf> {
     std::fs::read_link("/proc/self/exe").ok()
 }
 
-/// The file that this function was loaded from.
+/// The file that contains this function.
 fn this_library() -> Option<PathBuf> {
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: the address is that of a function of this program, and `info` is valid for a write.
@@ -73,7 +74,7 @@ fn this_library() -> Option<PathBuf> {
     // SAFETY: the loader's own string, which ends with a zero byte and lives as long as the library.
     let name = unsafe { CStr::from_ptr(name) };
     let path = PathBuf::from(OsStr::from_bytes(name.to_bytes()));
-    // For an executable it is what it was called by; that case is `executable`'s.
+    // For an executable it is its argv[0]; `executable` handles that case.
     path.is_absolute().then_some(path)
 }
 

@@ -1,4 +1,4 @@
-//! The head of the file: what is in it, and where.
+//! The header and the index of the file.
 //!
 //! ```text
 //! 0    "OXCCLPTX"
@@ -18,10 +18,10 @@ const FORMAT: u32 = 1;
 const ALIGN: u64 = 64;
 /// A hundred times that of 500 kernels for four generations.
 const INDEX_BYTES_MAX: u64 = 64 << 20;
-/// What one read may ask of the allocator.
+/// Most bytes of one read.
 const IMAGE_BYTES_MAX: u64 = 256 << 20;
 
-/// A defect and where it lies.
+/// A defect and its offset.
 type Located = (u64, Defect);
 
 /// The first 16 bytes.
@@ -31,7 +31,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// From the first [`HEADER_BYTES`] of a file of `file_bytes`.
+    /// Parses the first [`HEADER_BYTES`] of a file of `file_bytes`.
     pub fn parse(head: &[u8], file_bytes: u64) -> Result<Header, Located> {
         let short = || (head.len() as u64, Defect::Truncated { wanted_bytes: HEADER_BYTES });
         let (magic, rest) = head.split_first_chunk::<8>().ok_or_else(short)?;
@@ -55,16 +55,16 @@ impl Header {
     }
 }
 
-/// What is in the file.
+/// The content of the file.
 #[derive(Debug, Deserialize)]
 pub struct Index {
     pub compiler: String,
     pub commit: String,
-    /// `ABI_DIGEST` of the build, in hexadecimal; bundles of before there was one have none.
+    /// `ABI_DIGEST` of the build, in hexadecimal; early bundles have none.
     #[serde(default)]
     pub abi: String,
     pub modules: Vec<ModuleRecord>,
-    /// Where the first image lies in the file.
+    /// Offset of the first image in the file.
     #[serde(skip)]
     pub images_start: u64,
 }
@@ -79,12 +79,12 @@ pub struct ModuleRecord {
     pub cubin: Option<Span>,
 }
 
-/// What the build knew about a kernel. Figures that need the assembler are 0 where the build had none.
+/// The build's facts about a kernel. Figures from the assembler are 0 if the build had none.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 pub struct EntryFacts {
-    /// As the driver knows it.
+    /// The driver's name of it.
     pub name: String,
-    /// Threads that a block may have at most; 0 if the kernel states no bound.
+    /// Most threads of a block; 0 if the kernel states no bound.
     #[serde(default)]
     pub max_threads: u32,
     /// Registers of each thread.
@@ -98,10 +98,10 @@ pub struct EntryFacts {
     pub stack_bytes: u32,
 }
 
-/// Where an image lies.
+/// The place of an image.
 #[derive(Debug, Deserialize)]
 pub struct Span {
-    /// From the first image.
+    /// Offset from the first image.
     pub offset: u64,
     pub bytes: u64,
     #[serde(deserialize_with = "hash")]
@@ -109,7 +109,7 @@ pub struct Span {
 }
 
 impl Index {
-    /// From the bytes after the header.
+    /// Parses the bytes after the header.
     pub fn parse(text: &[u8], header: &Header, file_bytes: u64) -> Result<Index, Located> {
         let mut index: Index = serde_json::from_slice(text).map_err(|error| {
             // The column counts from 1, and the index is one line.

@@ -36,16 +36,16 @@ enum Source {
     Bytes(Cow<'static, [u8]>),
 }
 
-/// What an image is made of.
+/// The form of an image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ImageForm {
-    /// For one major compute capability; loads as it is.
+    /// For one major compute capability; loads without compilation.
     MachineCode,
     /// For a compute capability and all later ones; the driver compiles it, which takes seconds, and caches the result.
     Ptx,
 }
 
-/// One way to have a kernel on a device; [`Bundle::read`] gets it.
+/// An image that contains a kernel for a device; [`Bundle::read`] reads it.
 #[derive(Clone, Copy, Debug)]
 pub struct Image<'a> {
     module: &'a ModuleRecord,
@@ -54,7 +54,7 @@ pub struct Image<'a> {
 }
 
 impl<'a> Image<'a> {
-    /// The module, as in `all_reduce_f32`: kernels of one module are loaded together.
+    /// The module, for example `all_reduce_f32`: kernels of one module are loaded together.
     pub fn module(&self) -> &'a str {
         &self.module.name
     }
@@ -64,17 +64,17 @@ impl<'a> Image<'a> {
         self.module.sm
     }
 
-    /// What it is made of.
+    /// Its form.
     pub fn form(&self) -> ImageForm {
         self.form
     }
 
-    /// Its length. PTX ends with a zero byte, which is counted.
+    /// Its length. PTX ends with a zero byte, which is included.
     pub fn bytes(&self) -> u64 {
         self.span.bytes
     }
 
-    /// What the build knew about one of its kernels. Registers and memory are those of this generation's machine code.
+    /// The build's facts about one of its kernels. Registers and memory are those of this generation's machine code.
     pub fn entry(&self, name: &str) -> Option<&'a EntryFacts> {
         self.module.entries.iter().find(|entry| entry.name == name)
     }
@@ -96,8 +96,8 @@ impl Bundle {
         Bundle::parse(path.into(), Source::File(file), file_bytes)
     }
 
-    /// The same from memory, for programs that carry their kernels with them (`include_bytes!`). `name` stands for the path
-    /// in errors.
+    /// The same from memory, for programs that embed their kernels (`include_bytes!`). `name` replaces the path in
+    /// errors.
     ///
     /// # Errors
     /// [`BundleError::Malformed`].
@@ -119,7 +119,7 @@ impl Bundle {
         Ok(Bundle { path, source, index })
     }
 
-    /// The same bundle, if its kernels and this library lay their structures out alike. Kernels that do not would read one field as another.
+    /// The same bundle, if its kernels have this library's memory layouts. Others would read one field as another.
     ///
     /// # Errors
     /// [`BundleError::OtherAbi`].
@@ -153,9 +153,10 @@ impl Bundle {
         modules.flat_map(|module| module.entries.iter().map(|entry| (entry.name.as_str(), module.sm)))
     }
 
-    /// The images that hold the kernel `entry` and that a device of compute capability `sm` (90 is 9.0) can run, best first:
-    /// machine code, which runs on its own major capability from its own minor one up, then PTX, which runs on anything
-    /// later. Whoever loads tries them in turn: a driver older than the assembler refuses machine code that fits.
+    /// The images that contain the kernel `entry` and run on a device of compute capability `sm` (90 is 9.0), best
+    /// first: machine code, which runs on its own major capability from its own minor one up, then PTX, which runs on
+    /// anything later. The loader tries them in turn: a driver older than the assembler refuses machine code that
+    /// fits.
     ///
     /// # Errors
     /// [`BundleError::NoEntry`], [`BundleError::NoTarget`].
@@ -193,7 +194,7 @@ impl Bundle {
         if Sha256::digest(&contents)[..] != sha256[..] {
             return Err(malformed(Defect::Hash { module: image.module.name.clone(), sm: image.module.sm }));
         }
-        // The driver reads PTX up to a zero byte, wherever that is.
+        // The driver reads PTX up to a zero byte.
         if image.form == ImageForm::Ptx && contents.last() != Some(&0) {
             return Err(malformed(Defect::Unterminated { module: image.module.name.clone() }));
         }

@@ -1,4 +1,4 @@
-//! A bundle as written, and every way in which it can be wrong.
+//! A valid bundle, and every kind of defect.
 
 use super::*;
 use proptest::prelude::*;
@@ -107,7 +107,7 @@ fn a_file_on_disk_reads_like_one_in_memory() {
     let bundle = Bundle::open(&path).unwrap();
     let images = bundle.images("oxccl_all_reduce_f32", 80).unwrap();
     assert_eq!(bundle.read(&images[0]).unwrap(), b"\x7fELF all_reduce_f32 80");
-    // Somebody truncates the open file: an error with the place, no signal.
+    // Truncates the open file: an error with the offset, no signal.
     std::fs::File::options().write(true).open(&path).unwrap().set_len(64).unwrap();
     let error = bundle.read(&images[0]).unwrap_err();
     assert!(matches!(error, BundleError::Io { kind: std::io::ErrorKind::UnexpectedEof, .. }), "{error}");
@@ -179,7 +179,7 @@ fn ptx_without_its_end_is_refused() {
 }
 
 proptest! {
-    /// Whatever a file holds, opening and reading it ends in a result, and what is read has its hash.
+    /// Opening and reading any file returns a result, and data read has its hash.
     #[test]
     fn hostile_files_end_in_errors(at in 0usize..2000, value in any::<u8>(), cut in 0usize..3000) {
         let mut bytes = good();
@@ -197,7 +197,7 @@ proptest! {
         }
     }
 
-    /// Bytes that no build wrote.
+    /// Random bytes.
     #[test]
     fn noise_is_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         prop_assert!(open(bytes).is_err());

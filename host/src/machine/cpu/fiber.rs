@@ -23,10 +23,10 @@ thread_local! {
 
 type Fiber = Coroutine<(), (), (), DefaultStack>;
 
-/// Runs all jobs to their ends. A job whose communicator fails does not stop the others.
+/// Runs all jobs to their ends. A failure of one communicator does not stop the others.
 ///
 /// # Errors
-/// Only that memory for stacks cannot be had, before anything has run.
+/// Memory for stacks cannot be allocated; nothing has run then.
 ///
 /// # Safety
 /// 1. As [`crate::launch::Engine::run`] for every job.

@@ -1,10 +1,10 @@
 //! Layer: host / machine / cpu.
 //! Takes: calls, the connections of a rank on CPUs.
-//! Gives: [`Cpu`], which runs kernels on the caller's thread and returns when they are done.
-//! Never: chooses algorithms (`plan` did), makes connections (`channel` did).
+//! Gives: [`Cpu`], which runs kernels on the caller's thread and returns when they are complete.
+//! Never: chooses algorithms (`plan` did), creates connections (`channel` did).
 //!
-//! A group over several communicators of one thread gives each a fiber (`fiber`), and a kernel that waits hands the thread to the next:
-//! ranks that share a thread cannot deadlock each other.
+//! A group over several communicators of one thread gives each a fiber (`fiber`), and a waiting kernel yields the
+//! thread to the next: ranks that share a thread cannot deadlock each other.
 
 mod fiber;
 
@@ -29,11 +29,11 @@ use std::sync::Arc;
 
 pub use fiber::GROUP_COMMUNICATORS_MAX;
 
-/// What `channel` and `transport` make at init.
+/// The parts that `channel` and `transport` create at init.
 pub struct CpuParts {
     /// This rank.
     pub rank: u32,
-    /// What plans depend on.
+    /// Facts for plans.
     pub facts: Facts,
     /// Channels for rings and trees.
     pub channels: Vec<Channel>,
@@ -43,22 +43,22 @@ pub struct CpuParts {
     pub send_to: Vec<u16>,
     /// Index into `mesh.conns.recv` by rank; unused for ourselves.
     pub recv_from: Vec<u16>,
-    /// How to wait.
+    /// The wait loop.
     pub wait: WaitContext,
-    /// What the connections lie in.
+    /// Memory of the connections.
     pub memory: Vec<Arc<Segment>>,
 }
 
 /// A rank's kernels on the caller's thread.
 pub struct Cpu {
     parts: CpuParts,
-    /// Messages of the operation under way; its capacity is kept.
+    /// Messages of the current operation; its capacity is kept.
     works: Vec<P2pWork>,
-    /// By connection of the mesh: the step at which the next message from there begins.
+    /// By connection of the mesh: the first step of the next message.
     recv_steps: Vec<Step>,
 }
 
-// SAFETY: the raw pointers are those of the operation under way, which runs on the thread that has the machine.
+// SAFETY: the raw pointers are those of the current operation, which runs on the thread that has the machine.
 unsafe impl Send for Cpu {}
 
 impl Machine for Cpu {
@@ -85,7 +85,7 @@ impl Machine for Cpu {
         body: impl FnOnce(&mut Self) -> Result<(), RunError>,
     ) -> Result<(), RunError> {
         let fiber = queues[0];
-        // Also because a fiber that a panic unwound may have left its mark.
+        // Also because a fiber that a panic unwound may have left its state.
         self.parts.wait.leave_fiber();
         if !fiber.is_null() {
             self.parts.wait.enter_fiber(fiber.cast());
@@ -153,13 +153,14 @@ impl Cpu {
         }
     }
 
-    /// What stopped a kernel, told to the other ranks.
+    /// The cause of a stopped kernel, after reporting it to the other ranks.
     #[cold]
     fn stopped(&self) -> RunError {
         RunError::Stopped(self.parts.wait.give_up())
     }
 
-    /// Waits until the network has everything of a channel, or of the mesh, before the next operation may use another protocol.
+    /// Waits until the network has taken everything of a channel, or of the mesh, before the next operation may use another
+    /// protocol.
     fn flush(&mut self, channel: Option<u32>) -> Result<(), Stop> {
         let CpuParts { channels, mesh, wait, .. } = &mut self.parts;
         if !wait.drives().has_slots() {
@@ -228,7 +229,7 @@ impl Cpu {
         let block = LendingBlock::new(wait, memory, work.dtype, operator);
         let channel = channel.map_or(mesh, |channel| &mut channels[channel as usize]);
         let (conns, ends) = channel.view();
-        // SAFETY: obligation 1, and `ends` was made for `conns`.
+        // SAFETY: obligation 1, and `ends` was built for `conns`.
         unsafe { coll::run(&block, conns, &ends, work) }
     }
 
@@ -275,10 +276,10 @@ impl Cpu {
     }
 }
 
-/// Tells what is driven of the messages that are to come, which it may receive where they belong.
+/// Announces the messages of the operation to all drives, which may receive them in the user's memory.
 ///
 /// # Safety
-/// 1. Each received message's buffer is writable for its length and nobody else's until the operation is over.
+/// 1. Each received message's buffer is writable for its length and used by nobody else until the operation is over.
 unsafe fn expect(wait: &WaitContext, mesh: &Channel, works: &[P2pWork], steps: &mut Vec<Step>) {
     let is_worth_it = works.iter().any(|work| !work.is_send && work.len_bytes >= BYPASS_MIN_BYTES);
     if !wait.drives().has_slots() || !is_worth_it {
@@ -294,8 +295,8 @@ unsafe fn expect(wait: &WaitContext, mesh: &Channel, works: &[P2pWork], steps: &
         if work.protocol != Protocol::Simple {
             continue;
         }
-        // SAFETY: obligation 1; all that empties slots of messages is `LendingBlock`, which asks. What is given up is followed by
-        // the beginning of another operation before anything is driven.
+        // SAFETY: obligation 1; only `LendingBlock` empties slots of messages, and it calls `take_arrived`. A cancelled operation is
+        // followed by the beginning of another before anything is driven.
         wait.drives().each(|drive| unsafe { drive.expect(conn.peer(), message) });
     }
 }

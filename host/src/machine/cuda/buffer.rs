@@ -88,14 +88,14 @@ views! {
 }
 
 impl<T> DeviceSlice<'_, T> {
-    /// The address, as calls carry it; never followed by the host.
+    /// The address for calls; the host never dereferences it.
     pub(crate) fn as_ptr(&self) -> *const T {
         std::ptr::without_provenance(self.address as usize)
     }
 }
 
 impl<T> DeviceSliceMut<'_, T> {
-    /// The address, as calls carry it; never followed by the host.
+    /// The address for calls; the host never dereferences it.
     pub(crate) fn as_mut_ptr(&self) -> *mut T {
         std::ptr::without_provenance_mut(self.address as usize)
     }

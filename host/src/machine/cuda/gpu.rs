@@ -1,4 +1,4 @@
-//! A GPU and its memory ([`Gpu`]), by the driver.
+//! A GPU and its memory ([`Gpu`]), over the driver.
 
 use super::driver::{
     Allocation, Device, DeviceMemory, HostMapping, IpcMapping, Mapping, PinnedMemory, RdmaMemory, Stream,
@@ -84,7 +84,7 @@ impl Gpu for Device {
     fn upload(&self, bytes: &[u8]) -> Result<Arc<dyn GpuMemory>, CudaError> {
         let memory = DeviceMemory::uninitialised(self, bytes.len())?;
         let stream = Stream::new(self)?;
-        // SAFETY: (1, 2) the memory was just made for this, and `bytes` outlives the wait below.
+        // SAFETY: (1, 2) the memory was just allocated for this, and `bytes` outlives the wait below.
         unsafe { stream.by_ref().copy_to_device(memory.address(), bytes.as_ptr().cast(), bytes.len()) }?;
         stream.synchronize()?;
         Ok(Arc::new(memory))
@@ -139,7 +139,7 @@ impl GpuMemory for IpcMapping {
     }
 }
 
-/// A mapped file that devices reach. Fields in this order: it must not be unmapped while it is registered.
+/// A mapped file that devices access. Field order matters: it must not be unmapped while it is registered.
 #[derive(Debug)]
 struct Registered {
     mapping: HostMapping,

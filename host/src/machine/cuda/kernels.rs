@@ -66,10 +66,10 @@ impl DeviceKernels {
         Ok(function)
     }
 
-    /// Loads all of these, as far as the bundle has them: what cannot be loaded is an error of the call that needs it.
+    /// Loads all of these that the bundle has: a kernel that cannot be loaded is an error of the call that needs it.
     ///
-    /// Once a communicator exists nothing should be loaded: loading makes the driver wait for kernels that run, holding what other
-    /// threads need to launch the kernels that those wait for.
+    /// Once a communicator exists nothing should be loaded: loading makes the driver wait for running kernels, with
+    /// locks that other threads need to launch the kernels that those wait for.
     ///
     /// Returns whether all are loaded.
     pub fn load_all(&self, kernels: &[(KernelId, u32)]) -> bool {

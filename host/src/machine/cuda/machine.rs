@@ -25,31 +25,31 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What `channel` makes at init, and what the communicator has.
+/// The parts that `channel` creates at init, and the communicator's own.
 pub struct CudaParts {
     /// This rank.
     pub rank: u32,
-    /// What plans depend on.
+    /// Facts for plans.
     pub facts: DeviceFacts,
     /// Its GPU.
     pub device: Device,
     /// That GPU's kernels.
     pub kernels: Arc<DeviceKernels>,
-    /// Whether all that plans may choose are loaded.
+    /// Whether all kernels that plans may choose are loaded.
     pub has_all_kernels: bool,
-    /// Where connections are.
+    /// Addresses of the connections.
     pub tables: ConnTables,
-    /// What connections lie in; nothing for a rank that is alone.
+    /// Memory of the connections; none for a rank that is alone.
     pub arena: Option<Arena>,
-    /// How kernels are stopped.
+    /// Aborts kernels.
     pub monitor: Arc<Monitor>,
     /// The communicator's health.
     pub health: Arc<Health>,
-    /// How the others hear of a fault.
+    /// Reports faults to the other ranks.
     pub tell: Arc<dyn Tell + Sync>,
-    /// The proxy, where some ranks are reached over a network.
+    /// The proxy, if some ranks are reached over a network.
     pub net: Option<NetProxy>,
-    /// How long a kernel waits for a peer.
+    /// Timeout of a kernel's wait for a peer.
     pub timeout: Duration,
 }
 
@@ -59,7 +59,7 @@ pub struct Cuda {
     pub(super) order: Order,
     /// The latest capture's node that issues the orders of its latest kernel.
     pub(super) replayed: Option<HostNode>,
-    /// Kernels that were used, to be found without a lock.
+    /// Kernels used so far, found without a lock.
     functions: Vec<(KernelId, Function)>,
     pub(super) scratch: MessageScratch,
 }
@@ -89,7 +89,7 @@ impl Machine for Cuda {
         self.note_fault(error)
     }
 
-    /// Short all-to-alls are a kernel of their own.
+    /// Short all-to-alls have a kernel of their own.
     fn goes_as_messages(&self, call: &Call) -> bool {
         is_made_of_messages(call.func) && !self.parts.facts.is_one_hop_all_to_all(call)
     }
@@ -188,8 +188,8 @@ impl StreamMachine for Cuda {
 impl GroupMachine for Cuda {
     const GROUP_MAX: usize = 128;
 
-    /// Loads what calls need before any communicator of the thread enqueues: the driver may make loading wait for kernels that
-    /// already run.
+    /// Loads the kernels of all calls before any communicator of the thread enqueues: the driver may make loading
+    /// wait for running kernels.
     unsafe fn run_together(jobs: &mut [Job<'_, Cuda>]) -> io::Result<()> {
         for job in jobs.iter_mut() {
             if let Err(error) = job.engine.machine_mut().prepare(job.calls) {
@@ -222,8 +222,8 @@ impl Cuda {
         })
     }
 
-    /// Loads every kernel that `calls` need, unless all were loaded when the communicator was made: a bundle may lack some, and a rank
-    /// that is alone seldom needs any.
+    /// Loads every kernel that `calls` need, unless all were loaded when the communicator was created: a bundle may
+    /// lack some, and a rank that is alone seldom needs any.
     ///
     /// # Errors
     /// [`RunError::Kernel`].
@@ -244,7 +244,7 @@ impl Cuda {
         Ok(())
     }
 
-    /// Whether this call reduces in a way that a copy does not.
+    /// The operator of a call, or a sum where the call copies.
     fn operator(&self, raw: &RawCall) -> Resolved {
         let Call { func, dtype, op, .. } = raw.call;
         let reduces = matches!(func, Func::AllReduce | Func::ReduceScatter | Func::Reduce);
@@ -252,7 +252,7 @@ impl Cuda {
         reduce::resolve(op, dtype, self.parts.facts.nranks, raw.scalar_bits)
     }
 
-    /// How a collective is carried out; nothing if no kernel is needed.
+    /// The plan of a collective; none if no kernel is needed.
     fn plan(&self, raw: &RawCall) -> Option<DevicePlan> {
         let facts = &self.parts.facts;
         let call = &raw.call;
@@ -264,7 +264,7 @@ impl Cuda {
         }
         let operator = self.operator(raw);
         let changes = (operator.pre || operator.post) && call.count > 0;
-        // Alone, the one-shot kernel only takes its own input.
+        // Alone, the one-shot kernel only copies its own input.
         let forced = Forced::only(Some(Algorithm::OneShot), Some(Protocol::Simple));
         let call = Call { func: Func::AllReduce, ..*call };
         changes.then(|| plan_device(&call, &DeviceFacts { forced, ..*facts }))
@@ -319,7 +319,7 @@ impl Cuda {
         launched.map_err(|error| self.launch_refused(error, has_orders, stream))
     }
 
-    /// A collective of a rank that is alone, or of nothing.
+    /// A collective of a rank that is alone, or of zero elements.
     ///
     /// # Safety
     /// 1. As [`Machine::collective`]'s second.
@@ -355,21 +355,21 @@ impl Cuda {
 
     /// Whether every enqueued operation has ended, and, unless overdue, whether the proxy has sent everything.
     fn is_done(&self, is_overdue: bool) -> bool {
-        // An error means that the context is broken: nothing runs any more.
+        // An error means that the context is broken: no kernel runs any more.
         let has_ended = self.order.is_done().unwrap_or(true);
-        // A proxy that was stopped leaves things undone.
+        // A stopped proxy leaves orders incomplete.
         let gives_up = is_overdue || self.parts.health.is_stopped();
         has_ended && (gives_up || self.parts.net.as_ref().is_none_or(NetProxy::is_done))
     }
 }
 
-/// How long a kernel may take to see that it is to stop, with what else is on its stream.
+/// How long a kernel may take to see the abort, with the other work on its stream.
 const ABORT_TIME: Duration = Duration::from_secs(10);
 
 /// Copies between buffers that are apart or the same.
 ///
 /// # Safety
-/// 1. Both are valid for the length, until the stream has done it.
+/// 1. Both are valid for the length, until the stream has completed the copy.
 pub(super) unsafe fn copy(
     from: *const u8,
     to: *mut u8,

@@ -18,7 +18,7 @@ const NO_MESSAGE: KernelMessage =
     KernelMessage { buffer: std::ptr::null_mut(), len_bytes: 0, conn: 0, is_send: 0, tag: 0, lane: 0 };
 
 impl Cuda {
-    /// Puts the kernels of messages to and from other ranks on a stream, each with its tag.
+    /// Enqueues the kernels of messages to and from other ranks, each with its tag.
     ///
     /// # Safety
     /// 1. As [`Machine::messages`](crate::launch::Machine::messages).

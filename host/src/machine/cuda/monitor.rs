@@ -10,7 +10,7 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// A page on which nothing is written yet.
+    /// An empty page.
     ///
     /// # Errors
     /// [`CudaError`].
@@ -34,7 +34,7 @@ impl Monitor {
         self.page().abort.store_release(1);
     }
 
-    /// Why a kernel stopped, whom it waited for, and the two words that belong to the reason.
+    /// Why a kernel stopped: the cause, the peer and the two words of the cause.
     pub fn stopped(&self) -> Option<(StopCause, Rank, u64, u64)> {
         self.page().stopped.read()
     }

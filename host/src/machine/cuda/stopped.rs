@@ -9,7 +9,7 @@ use oxccl_shared::abi::StopCause;
 use std::time::Duration;
 
 impl Cuda {
-    /// Whether the communicator can go on. A kernel that has stopped is noticed here.
+    /// Whether the communicator is usable. Detects stopped kernels.
     ///
     /// # Errors
     /// Its fault.
@@ -44,7 +44,7 @@ impl Cuda {
         self.verdict().fail(fault)
     }
 
-    /// A broken context is the end of the communicator, here and for the others.
+    /// A broken context ends the communicator, here and for the other ranks.
     pub(super) fn note_fault(&self, error: RunError) -> RunError {
         match &error {
             RunError::Gpu(CudaError::Fault { device, result, .. })

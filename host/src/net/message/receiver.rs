@@ -20,7 +20,7 @@ use rustix::io::Errno;
 pub struct Receiver<Io> {
     ends: Ends,
     control: Control<Io>,
-    data: Box<[Lane<Io>]>,
+    data: Box<[RecvStream<Io>]>,
     requests: Requests<Incoming>,
     failed: Option<NetError>,
 }
@@ -44,7 +44,7 @@ struct Rest {
 }
 
 /// A data lane and how far it is: `got_bytes` of the stripe of message `number`.
-struct Lane<Io> {
+struct RecvStream<Io> {
     io: Io,
     number: u64,
     got_bytes: usize,
@@ -70,7 +70,7 @@ impl<Io: StreamIo> Receiver<Io> {
         let mut lanes = lanes.into_iter();
         let io = lanes.next().expect("a connection has a control lane");
         let control = Control { io, stage: Stage::new(), headers: 0, body: None, has_ended: false };
-        let data = lanes.map(|io| Lane { io, number: 0, got_bytes: 0 }).collect();
+        let data = lanes.map(|io| RecvStream { io, number: 0, got_bytes: 0 }).collect();
         let nothing = Incoming { start: std::ptr::null_mut(), max_bytes: 0, len_bytes: 0, is_striped: false };
         Receiver { ends, control, data, requests: Requests::new(nothing), failed: None }
     }
@@ -196,7 +196,7 @@ impl<Io: StreamIo> Control<Io> {
 
 /// Reads stripes of the messages whose headers have come.
 fn read_data<Io: StreamIo>(
-    lanes: &mut [Lane<Io>],
+    lanes: &mut [RecvStream<Io>],
     headers: u64,
     requests: &mut Requests<Incoming>,
 ) -> Result<(), Fault> {

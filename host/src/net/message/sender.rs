@@ -17,13 +17,13 @@ const LONG_BYTES: usize = 64 << 10;
 /// The sending end of a connection over `lanes`, the control stream first.
 pub struct Sender<Io> {
     ends: Ends,
-    lanes: Box<[Lane<Io>]>,
+    lanes: Box<[SendStream<Io>]>,
     requests: Requests<Outgoing>,
     failed: Option<NetError>,
 }
 
 /// State of a stream: `sent_bytes` of its part of message `number`.
-struct Lane<Io> {
+struct SendStream<Io> {
     io: Io,
     number: u64,
     sent_bytes: usize,
@@ -46,7 +46,7 @@ impl<Io: StreamIo> Sender<Io> {
         assert!(!lanes.is_empty(), "a connection has a control lane");
         let nothing =
             Outgoing { header: [0; HEADER_BYTES], body: std::ptr::null(), len_bytes: 0, is_striped: false };
-        let lanes = lanes.into_iter().map(|io| Lane { io, number: 0, sent_bytes: 0 }).collect();
+        let lanes = lanes.into_iter().map(|io| SendStream { io, number: 0, sent_bytes: 0 }).collect();
         Sender { ends, lanes, requests: Requests::new(nothing), failed: None }
     }
 
@@ -69,7 +69,10 @@ impl<Io: StreamIo> Sender<Io> {
 }
 
 /// Writes headers, and bodies that are not striped. Several short messages are sent together.
-fn write_control<Io: StreamIo>(lane: &mut Lane<Io>, requests: &mut Requests<Outgoing>) -> Result<(), Fault> {
+fn write_control<Io: StreamIo>(
+    lane: &mut SendStream<Io>,
+    requests: &mut Requests<Outgoing>,
+) -> Result<(), Fault> {
     while lane.number < requests.next() {
         let mut pieces = [piece(std::ptr::null(), 0); 2 * BATCH];
         let count = gather(lane.number, lane.sent_bytes, requests, &mut pieces);
@@ -123,7 +126,10 @@ fn gather(
 }
 
 /// Writes stripes.
-fn write_data<Io: StreamIo>(lanes: &mut [Lane<Io>], requests: &mut Requests<Outgoing>) -> Result<(), Fault> {
+fn write_data<Io: StreamIo>(
+    lanes: &mut [SendStream<Io>],
+    requests: &mut Requests<Outgoing>,
+) -> Result<(), Fault> {
     let count = lanes.len();
     for (index, lane) in lanes.iter_mut().enumerate() {
         while lane.number < requests.next() {

@@ -2,7 +2,7 @@
 
 use super::config::{DATA_SOCKETS_MAX, SocketConfig};
 use super::devices::Device;
-use super::purpose::Lane;
+use super::purpose::SocketIndex;
 use crate::bootstrap::iface::Interface;
 use crate::net::dial::Dial;
 use crate::net::invitation::Invitation;
@@ -33,7 +33,7 @@ impl SocketConnector {
             getrandom::u64().map_err(|error| NetError::of_call(name, "getrandom", error.to_string()))?;
         let total = 1 + config.data_sockets.min(DATA_SOCKETS_MAX);
         let dial = |index| {
-            let hello = Lane { index, total, connection }.hello();
+            let hello = SocketIndex { index, total, connection }.hello();
             Dial::new(invitation, Some(*source), hello, config.peer_dead_after)
         };
         let dials = (0..total)
@@ -60,7 +60,7 @@ impl SocketConnector {
         };
         let mut is_ready = true;
         for dial in &mut self.dials {
-            is_ready &= dial.advance().map_err(|error| failed(crate::os::said(&error)))?;
+            is_ready &= dial.advance().map_err(|error| failed(crate::os::describe(&error)))?;
         }
         if !is_ready && Instant::now() >= self.deadline {
             return Err(failed(format!("no answer within {:?}", self.timeout)));
@@ -81,8 +81,8 @@ impl Connector for SocketConnector {
                 let gone =
                     NetError::of_call(&self.device, "poll_connect", "it has already connected".to_owned());
                 self.failed = Some(gone);
-                let lanes = self.dials.drain(..).map(Dial::into_stream).collect();
-                Ok(Some(Box::new(Sender::new(ends, lanes))))
+                let sockets = self.dials.drain(..).map(Dial::into_stream).collect();
+                Ok(Some(Box::new(Sender::new(ends, sockets))))
             }
             Err(error) => {
                 self.dials.clear();

@@ -3,7 +3,7 @@
 use super::config::SocketConfig;
 use super::devices::Device;
 use super::prompt::Prompt;
-use super::purpose::{Lane, NOBODY};
+use super::purpose::{NO_RANK, SocketIndex};
 use crate::bootstrap::acceptor::{Accepted, Acceptor};
 use crate::bootstrap::secret::Secret;
 use crate::bootstrap::sock;
@@ -25,7 +25,7 @@ pub(super) struct SocketListener {
 struct Coming {
     connection: u64,
     remote: SocketAddr,
-    lanes: Vec<Option<TcpStream>>,
+    sockets: Vec<Option<TcpStream>>,
 }
 
 impl SocketListener {
@@ -38,7 +38,7 @@ impl SocketListener {
         let failed = |error: io::Error| NetError::of_io(&device.interface.name, None, "listen", &error);
         let listener = sock::listen(device.interface.addr, 0).map_err(failed)?;
         let addr = listener.local_addr().map_err(failed)?;
-        let acceptor = Acceptor::new(listener, token, NOBODY, config.handshake_timeout);
+        let acceptor = Acceptor::new(listener, token, NO_RANK, config.handshake_timeout);
         let peer_dead_after = config.peer_dead_after;
         Ok((
             addr,
@@ -49,21 +49,21 @@ impl SocketListener {
     /// Adds an authenticated socket. Its index may still be invalid, if another version sent it.
     fn take(&mut self, accepted: Accepted) {
         let Accepted { stream, remote, hello } = accepted;
-        let Some(lane) = Lane::of(&hello) else {
+        let Some(index) = SocketIndex::of(&hello) else {
             return self.acceptor.refuse(remote, &"it says that it is a socket that no connection has");
         };
         let coming = self.coming.get_or_insert_with(|| Coming {
-            connection: lane.connection,
+            connection: index.connection,
             remote,
-            lanes: (0..lane.total).map(|_| None).collect(),
+            sockets: (0..index.total).map(|_| None).collect(),
         });
-        if coming.connection != lane.connection || coming.lanes.len() != lane.total as usize {
+        if coming.connection != index.connection || coming.sockets.len() != index.total as usize {
             return self.acceptor.refuse(remote, &"another connection came first to this listener");
         }
         if let Err(error) = sock::keep_alive(&stream, self.peer_dead_after) {
             return self.acceptor.refuse(remote, &error);
         }
-        match &mut coming.lanes[lane.index as usize] {
+        match &mut coming.sockets[index.index as usize] {
             Some(_) => self.acceptor.refuse(remote, &"it came twice"),
             empty => *empty = Some(stream),
         }
@@ -84,11 +84,11 @@ impl Listener for SocketListener {
         if let Some(none_left) = self.acceptor.starved(now) {
             return Err(NetError::of_call(&self.device, "accept", none_left.to_string()));
         }
-        let Some(coming) = self.coming.take_if(|coming| coming.lanes.iter().all(Option::is_some)) else {
+        let Some(coming) = self.coming.take_if(|coming| coming.sockets.iter().all(Option::is_some)) else {
             return Ok(None);
         };
         let ends = Ends { device: self.device.clone(), peer: coming.remote.to_string() };
-        let lanes = coming.lanes.into_iter().flatten().map(Prompt::new).collect();
-        Ok(Some(Box::new(Receiver::new(ends, lanes))))
+        let sockets = coming.sockets.into_iter().flatten().map(Prompt::new).collect();
+        Ok(Some(Box::new(Receiver::new(ends, sockets))))
     }
 }

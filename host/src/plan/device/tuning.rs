@@ -1,4 +1,4 @@
-//! Numbers that were measured, one table for each generation of GPUs.
+//! Measured numbers, one table for each generation of GPUs.
 
 use crate::plan::tuning::Architecture;
 use core::ops::RangeInclusive;
@@ -7,8 +7,8 @@ use oxccl_shared::abi::ConnLayout;
 /// Thresholds and sizes for a generation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceTuning {
-    /// Where what follows about algorithms and protocols was measured. None where it was not: the model decides there, and what
-    /// follows are sizes that are connected.
+    /// The machine on which the numbers for algorithms and protocols were measured. `None`: the model decides, and
+    /// the numbers are sizes of connections only.
     pub source: Option<&'static str>,
     /// Up to here, in bytes of a message to a peer, functions are one-shot by LL.
     pub one_shot_max_bytes: u64,
@@ -31,19 +31,19 @@ pub struct DeviceTuning {
     pub ring_ll_max_bytes: u64,
     /// The same for broadcasts.
     pub broadcast_ll_max_bytes: u64,
-    /// Up to here they use LL128. 0: never by themselves.
+    /// Rings use LL128 up to here. 0: only if requested.
     pub ring_ll128_max_bytes: u64,
     /// Bytes of a hop that one block of a ring LL kernel takes in one trip.
     pub ring_trip_bytes: u64,
     /// The most channels of an LL kernel.
     pub ll_channels_max: u32,
-    /// Channels of a Simple ring: from so many bytes of the larger buffer on, so many. The first line holds for everything below the second.
+    /// Channels of a Simple ring, by bytes of the larger buffer. The first row holds for all sizes below the second.
     pub simple_channels: &'static [(u64, u32)],
     /// Threads of a block that works by LL.
     pub ll_threads: u32,
     /// Threads of a block that works by Simple; the last warp posts.
     pub simple_threads: u32,
-    /// Slices of a ring's hop by Simple: one is on its way while the next is being filled.
+    /// Slices of a ring's hop by Simple: one is in flight while the next is being filled.
     pub simple_slices: u32,
     /// How messages are divided.
     pub messages: &'static [MessageClass],
@@ -51,7 +51,7 @@ pub struct DeviceTuning {
     pub ring_channels: u32,
     /// Channels of connections between all pairs.
     pub mesh_channels: u32,
-    /// Channels of trees that are connected where the user insists on trees.
+    /// Channels of trees, if the user requests trees.
     pub tree_channels: u32,
     /// Bytes of an LL slot of a ring.
     pub ring_ll_slot_bytes: u32,
@@ -69,8 +69,8 @@ pub struct DeviceTuning {
     pub tree_slot_bytes: u32,
 }
 
-/// Messages up to a length share a launch, a line format and a number of channels: both ends of a message know its length,
-/// and nothing else of each other's launch.
+/// Messages up to a length share a launch, a protocol and a number of channels: both ends of a message know its
+/// length, and nothing else of each other's launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MessageClass {
     /// The longest message of the class.
@@ -86,7 +86,7 @@ pub struct MessageClass {
 pub struct ChannelLimits {
     /// Threads of a block: whole warps.
     pub threads: Option<u32>,
-    /// At least so many where a collective has that much to do.
+    /// At least so many, if a collective is large enough.
     pub min: Option<u32>,
     /// Never more.
     pub max: Option<u32>,
@@ -102,31 +102,33 @@ impl ChannelLimits {
     }
 }
 
-/// Channels that are connected where a network leads between some of the ranks: of rings, of trees and of pairs. Each is a connection of
-/// its own with slots in pinned memory, and one thread of a processor moves them all: few keep it busy, as NCCL's two for each device
-/// of its network do. How many bytes make one: [`net_channel_bytes`]. The user raises those of rings by `NCCL_MIN_NCHANNELS`.
+/// Channels connected where ranks use a network: of rings, of trees and of pairs. Each is a connection of its own
+/// with slots in pinned memory, and one CPU thread drives them all: few keep it busy, as NCCL's two for each device
+/// of its network do. [`net_channel_bytes`] states the bytes of each. The user raises those of rings by
+/// `NCCL_MIN_NCHANNELS`.
 pub(super) const NET_RING_CHANNELS: u32 = 4;
 /// See [`NET_RING_CHANNELS`].
 pub(super) const NET_TREE_CHANNELS: u32 = 4;
 /// See [`NET_RING_CHANNELS`]. A rank has these with every other rank.
 pub(super) const NET_MESH_CHANNELS: u32 = 2;
 
-/// Threads of a proxy from which on channels are taken up early: two of them send, and two receive.
+/// Proxy threads from which on channels are added early: two of them send, and two receive.
 pub(super) const THREADS_FOR_CHANNELS: u32 = 4;
 
-/// Bytes of a collective for each channel that leads over a network. Where one thread moves all channels, few are best: over sockets of
-/// the loopback interface a broadcast of 1 MiB took 338 us on one, 400 on two and 507 on four. With four threads it took 211, 161 and 143 us,
-/// and 128 KiB 29, 26 and 25.
+/// Bytes of a collective for each channel over a network. If one thread drives all channels, few are best: over
+/// sockets of the loopback interface a broadcast of 1 MiB took 338 us on one, 400 on two and 507 on four. With four
+/// threads it took 211, 161 and 143 us, and 128 KiB 29, 26 and 25.
 pub(super) const fn net_channel_bytes(proxy_threads: u32) -> u64 {
     if proxy_threads < THREADS_FOR_CHANNELS { 1 << 20 } else { 64 << 10 }
 }
 
-/// Up to here, in bytes of a hop, LL over a network is considered. Between two GPUs over sockets of the loopback interface it took 0.92 to
-/// 0.95 of Simple's time with hops of 2 and 4 KiB (1.06 in broadcasts), and up to 1.10 with hops of 8 KiB.
+/// LL over a network is considered up to here, in bytes of a hop. Between two GPUs over sockets of the loopback
+/// interface it took 0.92 to 0.95 of Simple's time with hops of 2 and 4 KiB (1.06 in broadcasts), and up to 1.10 with
+/// hops of 8 KiB.
 pub(super) const NET_LL_MAX_BYTES: u64 = 4 << 10;
 
-/// Messages where a network leads between some of the ranks. LL doubles what a processor copies and a socket carries: NCCL's bound.
-/// At 64 KiB over loopback it took 119 us where NCCL's Simple took 68.
+/// Messages if ranks use a network. LL doubles the bytes that a CPU copies and a socket carries: NCCL's bound. At 64
+/// KiB over loopback it took 119 us where NCCL's Simple took 68.
 pub(super) const NET_MESSAGES: &[MessageClass] = &[
     MessageClass { max_bytes: 4 << 10, is_ll: true, channels: 1 },
     MessageClass { max_bytes: 16 << 10, is_ll: true, channels: 2 },

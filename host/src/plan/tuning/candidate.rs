@@ -85,7 +85,7 @@ impl Candidates {
     /// Every candidate.
     pub const ALL: Candidates = Candidates(EVERY);
 
-    /// Those that `has` holds for.
+    /// The candidates for which `has` returns true.
     pub fn of(has: impl Fn(Candidate) -> bool) -> Candidates {
         Candidate::ALL
             .into_iter()
@@ -93,12 +93,12 @@ impl Candidates {
             .fold(Candidates::NONE, Candidates::with)
     }
 
-    /// An algorithm in all line formats that it has.
+    /// An algorithm with all its protocols.
     pub const fn along(algorithm: Algorithm) -> Candidates {
         Candidates(EVERY & 0o7 << (3 * index_of(algorithm)))
     }
 
-    /// All algorithms in a line format, those that have it.
+    /// All algorithms with a protocol.
     pub const fn by(protocol: Protocol) -> Candidates {
         Candidates(EVERY & 0o11111 << protocol as usize)
     }
@@ -117,7 +117,7 @@ impl Candidates {
         Candidates(self.0 | candidate.bit())
     }
 
-    /// The only one, if there is one only.
+    /// The only candidate, if there is exactly one.
     pub fn only(self) -> Option<Candidate> {
         if self.0.count_ones() == 1 { self.iter().next() } else { None }
     }
@@ -142,12 +142,12 @@ impl Candidates {
         Candidates(self.0 & other.0)
     }
 
-    /// Those of `self` that are not in `other`.
+    /// The difference.
     pub fn without(self, other: Candidates) -> Candidates {
         Candidates(self.0 & !other.0)
     }
 
-    /// `self`, or `other` if there are none.
+    /// `self`, or `other` if `self` is empty.
     pub fn or(self, other: Candidates) -> Candidates {
         if self.is_empty() { other } else { self }
     }

@@ -7,12 +7,12 @@
 use core::fmt;
 use oxccl_shared::algo::spec::Terms;
 
-/// What the ranks run on, as far as the model's numbers differ.
+/// Machines with different model constants.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Architecture {
-    /// Threads of processors that share memory.
+    /// CPU threads that share memory.
     Cpu,
-    /// Threads of processors that are connected by streams only.
+    /// CPU threads connected by streams only.
     CpuStreams,
     /// GPUs up to compute capability 7.x.
     Volta,
@@ -37,15 +37,15 @@ pub struct Constants {
     pub pci_us: [[f64; 3]; Terms::KINDS],
     /// What a step takes over the network.
     pub net_us: [[f64; 3]; Terms::KINDS],
-    /// The most that flags between data let through, all channels together.
+    /// The maximal bandwidth of LL, all channels together.
     pub ll_bw_max: [f64; 3],
-    /// The most that a channel of a ring carries by LL128.
+    /// The maximal bandwidth of a ring channel with LL128.
     pub ring_ll128_channel_bw: [f64; 3],
-    /// The most that a channel of a tree carries by LL128.
+    /// The maximal bandwidth of a tree channel with LL128.
     pub tree_ll128_channel_bw: [f64; 3],
-    /// The most that a channel of a tree carries by Simple.
+    /// The maximal bandwidth of a tree channel with Simple.
     pub tree_channel_bw: [f64; 3],
-    /// Shares of a tree's bandwidth that are left, by protocol, at 64 bytes, 128 bytes and so on; the last holds beyond.
+    /// A tree's share of the bandwidth, by protocol, at 64 bytes, 128 bytes and so on; the last holds beyond.
     pub tree_shares: [&'static [f64]; 3],
     /// Of `ll_bw_max`, what a one-shot or two-shot LL kernel sends to all others together, in one hop and in each of two.
     pub hops_ll_shares: [f64; 2],
@@ -53,13 +53,13 @@ pub struct Constants {
     pub hops_simple_share: f64,
     /// By how much a Simple ring over several hosts is slower to start once each rank has 64 bytes of every channel.
     pub net_plateau: f64,
-    /// Ring channels, GB/s of each, where no graph says more.
+    /// Ring channels, GB/s of each, without a graph.
     pub nominal: (u32, f64),
     /// Multiprocessors of a full-size part; 0 where ranks are no GPUs.
     pub multiprocessors: u32,
 }
 
-/// Of chains to a network that reduces, as NCCL has them inside a host and through the network; by Simple only.
+/// CollNet chains, with NCCL's numbers inside a host and through the network; Simple only.
 const CHAIN_US: [f64; 3] = [2.8; 3];
 const CHAIN_NET_US: [f64; 3] = [30.0; 3];
 
@@ -133,7 +133,7 @@ const BLACKWELL: Constants = Constants {
     ..HOPPER
 };
 
-/// Nothing is lost to a tree's shape where a rank is a thread that does one thing at a time.
+/// A tree loses no bandwidth where a rank is a thread that does one thing at a time.
 const NO_SHARES: [&[f64]; 3] = [&[1.0]; 3];
 
 const CPU: Constants = Constants {
@@ -142,7 +142,7 @@ const CPU: Constants = Constants {
     // A chain's step is a tree's.
     near_us: [[0.06, 0.06, 0.06], [0.06, 0.06, 0.06], [0.05, 0.05, 0.05], [0.06; 3]],
     pci_us: [[0.06, 0.06, 0.06], [0.06, 0.06, 0.06], [0.05, 0.05, 0.05], [0.06; 3]],
-    // Through a network that reduces, not measured: to it and back, two steps of a ring.
+    // In-network reduction, not measured: to the network and back, two steps of a ring.
     net_us: [[12.0, 12.0, 12.0], [7.0, 7.0, 7.0], [14.0, 14.0, 14.0], [14.0; 3]],
     ll_bw_max: [0.6, 0.6, 0.6],
     ring_ll128_channel_bw: [2.0, 2.0, 2.0],

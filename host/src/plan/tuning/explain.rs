@@ -1,4 +1,4 @@
-//! A choice, with everything that it was made from.
+//! Explains a choice.
 
 use super::candidate::{Candidate, Candidates};
 use super::choose::{Choice, Reason, Scope, choose};
@@ -8,7 +8,7 @@ use crate::plan::Call;
 use core::fmt;
 use oxccl_shared::abi::Algorithm;
 
-/// Why a call goes as it goes: every candidate with its modelled time, what excludes it, what was chosen and by whom.
+/// An explained choice: every candidate with the model's time, what excludes it, the choice and the deciding policy.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Explanation {
     /// The call.
@@ -17,9 +17,9 @@ pub struct Explanation {
     pub machine: Machine,
     /// Every candidate.
     pub lines: Vec<Line>,
-    /// What is done.
+    /// The choice.
     pub choice: Choice,
-    /// What the model alone would do.
+    /// The model's choice.
     pub fastest: Option<Candidate>,
     /// Channels in use.
     pub channels: u32,
@@ -32,29 +32,29 @@ pub struct Explanation {
 pub struct Line {
     /// Which.
     pub candidate: Candidate,
-    /// Its time by the model; none where the function has no such schedule.
+    /// The model's time; `None` if the function has no such schedule.
     pub estimate: Option<Estimate>,
-    /// Why it is out of the question, if it is.
+    /// Why it is excluded, if it is.
     pub excluded: Option<Exclusion>,
 }
 
-/// Why a candidate is out of the question.
+/// Why a candidate is excluded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Exclusion {
-    /// The function has no such schedule, or not in this line format.
+    /// The function has no such schedule, or not with this protocol.
     NotThere,
-    /// There would be, but it is not connected.
+    /// It is possible, but not connected.
     NotConnected(&'static str),
     /// `NCCL_ALGO` or `NCCL_PROTO`.
     Restricted(&'static str),
-    /// Allowed, and not taken unless the user names it: LL128 where 128 bytes may arrive in pieces.
+    /// Allowed, but chosen only if the user names it: LL128 where 128 bytes may arrive in pieces.
     Risky,
     /// Allowed, and not taken unless the user names it or a table has it: one-shot and two-shot LL128 as nobody has measured them; LL over a network.
     Doubtful,
 }
 
 impl Explanation {
-    /// Explains the choice for `scope`. `absent` says why a candidate is not offered.
+    /// Explains the choice for `scope`. `absent` returns why a candidate is missing.
     pub fn new(scope: &Scope<'_>, absent: impl Fn(Candidate) -> Exclusion) -> Explanation {
         let left = scope.forced.narrow(scope.call.func, scope.offered);
         let allowed = scope.allowed();
@@ -95,7 +95,7 @@ impl Explanation {
     }
 }
 
-/// The variable that excludes a candidate which is there.
+/// The variable that excludes an existing candidate.
 fn restricting(scope: &Scope<'_>, candidate: Candidate) -> &'static str {
     let by_algorithm = Candidates::of(|known| known.algorithm == candidate.algorithm);
     let is_algorithm_left = !scope.forced.narrow(scope.call.func, scope.offered).and(by_algorithm).is_empty();

@@ -35,30 +35,30 @@ const VERSION: u32 = 1;
 /// Where a row named `direct` changes from one-shot to two-shot: GPUs changed there when they had that name in files.
 const TWO_SHOT_MIN_BYTES: u64 = 192 << 10;
 
-/// Tables that were measured.
+/// Measured tables.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct TuneFile {
     /// For different backends or numbers of ranks each.
     pub sections: Vec<TuneSection>,
 }
 
-/// One table, and where it comes from.
+/// One table and its origin.
 #[derive(Clone, PartialEq, Debug)]
 pub struct TuneSection {
-    /// What it is for.
+    /// Its key and origin.
     pub head: TuneHead,
     /// Its rows, function by function.
     pub records: Vec<TuneRecord>,
-    /// The same, ready to be asked.
+    /// The rows, ready for lookups.
     pub table: TuneTable,
-    /// Lines that are written beside it as comments, and not read.
+    /// Comment lines to write beside it; ignored when reading.
     pub notes: Vec<String>,
 }
 
 /// What a table is for, and where it was measured.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TuneHead {
-    /// What ranks are.
+    /// Kind of ranks.
     pub backend: Backend,
     /// Ranks.
     pub ranks: u32,
@@ -70,26 +70,26 @@ pub struct TuneHead {
     pub oxccl: String,
 }
 
-/// A row, and how it was found.
+/// A row and its measurement.
 #[derive(Clone, PartialEq, Debug)]
 pub struct TuneRecord {
     /// The function.
     pub func: Func,
-    /// What is best up to which size.
+    /// The best candidate up to a size.
     pub row: TuneRow,
     /// Median, least and greatest time at the largest size of the row that was measured.
     pub time_us: Option<[f64; 3]>,
 }
 
-/// What is wrong with a file's text.
+/// A mistake in a file's text.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("line {line}, {field}: {what}")]
 pub struct TuneFileError {
     /// From 1.
     pub line: usize,
-    /// What stands before the value in question.
+    /// The path of the value.
     pub field: String,
-    /// What is wrong, and what was expected.
+    /// The mistake, and the expected form.
     pub what: String,
 }
 
@@ -152,10 +152,10 @@ impl Text<'_> {
 }
 
 impl TuneFile {
-    /// Reads a file's text. `offered` says what there is to choose from.
+    /// Parses a file. `offered` returns a backend's candidates.
     ///
     /// # Errors
-    /// The first thing that is wrong, with its line and field.
+    /// The first mistake, with its line and field.
     pub fn parse(
         text: &str,
         offered: impl Fn(Backend, Func) -> Candidates,
@@ -189,13 +189,13 @@ impl TuneFile {
         found.map(|section| &section.table)
     }
 
-    /// What must be equal on all ranks: everything that choices depend on.
+    /// The part that must be equal on all ranks: everything that choices depend on.
     pub fn key(&self) -> Vec<(Backend, u32, &TuneTable)> {
         let sections = self.sections.iter();
         sections.map(|section| (section.head.backend, section.head.ranks, &section.table)).collect()
     }
 
-    /// Puts a table in the place of the one for the same backend and number of ranks.
+    /// Replaces the table of the same backend and number of ranks.
     pub fn replace(&mut self, section: TuneSection) {
         let key = (section.head.backend, section.head.ranks);
         self.sections.retain(|known| (known.head.backend, known.head.ranks) != key);
@@ -285,7 +285,7 @@ fn read_row(
 }
 
 impl TuneSection {
-    /// Nothing measured yet.
+    /// An empty table.
     pub fn new(head: TuneHead) -> TuneSection {
         TuneSection { head, records: Vec::new(), table: TuneTable::default(), notes: Vec::new() }
     }
@@ -293,7 +293,7 @@ impl TuneSection {
     /// Adds a function's next row.
     ///
     /// # Errors
-    /// Why it cannot be the next.
+    /// Why it cannot be the next row.
     pub fn push(&mut self, record: TuneRecord) -> Result<(), &'static str> {
         let TuneRecord { func, row, .. } = record;
         let last = self.table.rows(func).last();

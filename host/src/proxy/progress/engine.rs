@@ -1,7 +1,7 @@
 //! The proxy's loop: takes orders, distributes them over connections, and drives these.
 
 use super::counters::{Counters, SubOp};
-use super::error::{EndError, EndFault, Outstanding, Place, ProxyFailure};
+use super::error::{EndError, EndFault, EndId, Outstanding, ProxyFailure};
 use super::order::{Keep, ORDERS_WAITING_MAX, Operation, ProxyOrder, ProxyShared, WISH_ABORT, WISH_STOP};
 use super::overflow::Overflow;
 use super::pattern::{self, Amount, ProxyChannel, Way};
@@ -48,7 +48,7 @@ pub struct ProxyParts {
 }
 
 /// A connection in the loop.
-struct Lane {
+struct DrivenEnd {
     end: ProxyEnd,
     queue: List,
     /// The order of the running sub-operation.
@@ -71,9 +71,9 @@ pub struct Progress {
     rank: Rank,
     nranks: u32,
     channels: Box<[ProxyChannel]>,
-    lanes: Box<[Lane]>,
+    lanes: Box<[DrivenEnd]>,
     /// Lanes by channel, peer and direction, sorted.
-    lookup: Box<[(LaneKey, u16)]>,
+    lookup: Box<[(EndKey, u16)]>,
     /// Lanes that have something to do.
     active: Vec<u16>,
     pool: Pool,
@@ -93,19 +93,19 @@ pub struct Progress {
     _keep: Keep,
 }
 
-pub(super) type LaneKey = (ChannelId, Rank, bool);
+pub(super) type EndKey = (ChannelId, Rank, bool);
 
 impl ProxyEnd {
     /// Which connection it is.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> EndId {
         match self {
             ProxyEnd::Send(end) => end.place(),
             ProxyEnd::Recv(end) => end.place(),
         }
     }
 
-    fn key(&self) -> LaneKey {
-        let Place { peer, channel, is_send } = self.place();
+    fn key(&self) -> EndKey {
+        let EndId { peer, channel, is_send } = self.place();
         (channel, peer, is_send)
     }
 
@@ -158,7 +158,7 @@ impl Progress {
         parts: ProxyParts,
     ) -> Progress {
         let ProxyParts { rank, nranks, channels, ends, timeout } = parts;
-        let lane = |end| Lane {
+        let lane = |end| DrivenEnd {
             end,
             queue: List::EMPTY,
             ticket: 0,
@@ -167,8 +167,8 @@ impl Progress {
             moved_seen: 0,
             late_since: Duration::ZERO,
         };
-        let lanes: Box<[Lane]> = ends.into_iter().map(lane).collect();
-        let mut lookup: Vec<(LaneKey, u16)> =
+        let lanes: Box<[DrivenEnd]> = ends.into_iter().map(lane).collect();
+        let mut lookup: Vec<(EndKey, u16)> =
             lanes.iter().zip(0u16..).map(|(lane, index)| (lane.end.key(), index)).collect();
         lookup.sort_unstable();
         Progress {
@@ -226,7 +226,7 @@ impl Progress {
     }
 
     /// One connection.
-    pub(super) fn end(&mut self, key: LaneKey) -> Option<&mut ProxyEnd> {
+    pub(super) fn end(&mut self, key: EndKey) -> Option<&mut ProxyEnd> {
         let found = self.lookup.binary_search_by_key(&key, |(key, _)| *key).ok()?;
         Some(&mut self.lanes[self.lookup[found].1 as usize].end)
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// A connection of this rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct EndId {
     /// The rank at the other end.
     pub peer: Rank,
     /// The channel that it belongs to.
@@ -19,7 +19,7 @@ pub struct Place {
     pub is_send: bool,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for EndId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let way = if self.is_send { "to" } else { "from" };
         write!(f, "connection {way} rank {} on channel {}", self.peer, self.channel)
@@ -31,7 +31,7 @@ impl fmt::Display for Place {
 #[error("{place}: {why}{}", outstanding.map(|was| format!(" ({was})")).unwrap_or_default())]
 pub struct EndError {
     /// The connection.
-    pub place: Place,
+    pub place: EndId,
     /// The operation in progress, if any.
     pub outstanding: Option<Outstanding>,
     /// The cause.

@@ -41,7 +41,7 @@ pub use block::{DeviceSlots, ProxyBlock};
 pub use coll::{CHECKED, CollEnd, CollFault, CollOp};
 pub use counters::{Counters, SubOp};
 pub use engine::{ORDERS_OPEN_MAX, Progress, ProxyEnd, ProxyParts};
-pub use error::{EndError, EndFault, Outstanding, Place, ProxyFailure};
+pub use error::{EndError, EndFault, EndId, Outstanding, ProxyFailure};
 pub use idle::Idle;
 pub use order::{Keep, ORDERS_WAITING_MAX, ProxyOrder, ProxyShared};
 pub use orders::{ProxyOrders, Ticket, attach_orders, attach_proxy, proxy};

@@ -10,7 +10,7 @@
 use super::annex::Annex;
 use super::block::{BlockRegistrations, ProxyBlock};
 use super::counters::{Running, SubOp};
-use super::error::{EndError, EndFault, Outstanding, Place};
+use super::error::{EndError, EndFault, EndId, Outstanding};
 use super::order::Keep;
 use super::prologue::{PROLOGUE_BYTES, Prologue};
 use super::send::moved;
@@ -42,7 +42,7 @@ pub struct RecvEnd {
     // Dropped before the memory that it may still be writing.
     comm: Box<dyn RecvComm>,
     annex: Annex,
-    place: Place,
+    place: EndId,
     block: ProxyBlock,
     slots: BlockRegistrations,
     annex_registration: Registration,
@@ -71,7 +71,7 @@ impl RecvEnd {
     pub unsafe fn new(
         mut comm: Box<dyn RecvComm>,
         block: ProxyBlock,
-        place: Place,
+        place: EndId,
     ) -> Result<RecvEnd, NetError> {
         let mut annex = Annex::new(block.line_slot_bytes_max());
         // SAFETY: obligation 1; an end drops its communicator before its annex.
@@ -138,7 +138,7 @@ impl RecvEnd {
     }
 
     /// Which connection it is.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> EndId {
         self.place
     }
 

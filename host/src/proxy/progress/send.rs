@@ -9,7 +9,7 @@
 use super::annex::Annex;
 use super::block::{BlockRegistrations, ProxyBlock};
 use super::counters::{Counters, Running, SubOp};
-use super::error::{EndError, EndFault, Outstanding, Place};
+use super::error::{EndError, EndFault, EndId, Outstanding};
 use super::order::Keep;
 use super::prologue::PROLOGUE_BYTES;
 use crate::net::bypass::Loans;
@@ -32,7 +32,7 @@ pub struct SendEnd {
     // Dropped before the memory that it may still be reading.
     comm: Box<dyn SendComm>,
     annex: Annex,
-    place: Place,
+    place: EndId,
     block: ProxyBlock,
     slots: BlockRegistrations,
     annex_registration: Registration,
@@ -61,7 +61,7 @@ impl SendEnd {
     pub unsafe fn new(
         mut comm: Box<dyn SendComm>,
         block: ProxyBlock,
-        place: Place,
+        place: EndId,
     ) -> Result<SendEnd, NetError> {
         let mut annex = Annex::new(0);
         // SAFETY: obligation 1; an end drops its communicator before its annex.
@@ -117,7 +117,7 @@ impl SendEnd {
     }
 
     /// Which connection it is.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> EndId {
         self.place
     }
 

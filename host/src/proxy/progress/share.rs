@@ -1,7 +1,7 @@
 //! Divides a rank's connections among several proxies, for networks whose bytes one thread cannot move fast enough.
 
 use super::engine::ProxyParts;
-use super::error::Place;
+use super::error::EndId;
 use super::order::ProxyOrder;
 use oxccl_shared::abi::Func;
 
@@ -63,7 +63,7 @@ impl Concerns {
 }
 
 /// The proxy, of `count` (two or more), that drives a connection.
-fn share(Place { channel, is_send, .. }: Place, count: usize) -> usize {
+fn share(EndId { channel, is_send, .. }: EndId, count: usize) -> usize {
     let senders = count / 2;
     let (first, among) = if is_send { (0, senders) } else { (senders, count - senders) };
     first + channel.0 as usize % among
@@ -93,7 +93,7 @@ mod tests {
         for count in 2..9 {
             let mut shares = vec![(0, 0); count];
             for (channel, peer) in (0..24).flat_map(|channel| [(channel, 1), (channel, 2)]) {
-                let place = |is_send| Place { peer: Rank(peer), channel: ChannelId(channel), is_send };
+                let place = |is_send| EndId { peer: Rank(peer), channel: ChannelId(channel), is_send };
                 shares[share(place(true), count)].0 += 1;
                 shares[share(place(false), count)].1 += 1;
             }

@@ -1,7 +1,7 @@
 //! A proxy's latest events, in a ring of fixed size, to explain why it makes no progress.
 
 use super::counters::Counters;
-use super::error::Place;
+use super::error::EndId;
 use std::fmt;
 
 /// Capacity of the ring.
@@ -58,7 +58,7 @@ impl Trace {
     }
 
     /// Writes the recorded events, oldest first.
-    pub(super) fn tell(&self, places: &dyn Fn(u16) -> Place, f: &mut dyn fmt::Write) -> fmt::Result {
+    pub(super) fn tell(&self, places: &dyn Fn(u16) -> EndId, f: &mut dyn fmt::Write) -> fmt::Result {
         let first = self.count.saturating_sub(EVENTS as u64);
         if first > 0 {
             writeln!(f, "  ({first} earlier events are forgotten)")?;

@@ -4,7 +4,7 @@ use super::memory::SharedBlock;
 use super::message::{ConnectionId, ConnectionInfo, Reply, Request};
 use super::state::{Task, TaskId};
 use crate::net::{Connector, HANDLE_BYTES, Listener, Net, NetHandle, RecvComm, SendComm};
-use crate::proxy::progress::{Place, ProxyEnd, RecvEnd, SendEnd};
+use crate::proxy::progress::{EndId, ProxyEnd, RecvEnd, SendEnd};
 use crate::transport::p2p::{Mailbox, Party, PassError};
 use oxccl_shared::abi::{ConnLayout, Rank};
 use std::collections::{BTreeMap, VecDeque};
@@ -215,7 +215,7 @@ impl NetTransport {
         else {
             return None;
         };
-        let place = Place { peer: info.peer, channel: info.channel, is_send: info.is_send };
+        let place = EndId { peer: info.peer, channel: info.channel, is_send: info.is_send };
         let made = comm.and_then(|comm| make(comm, block.clone(), place));
         *half = Half::Made(block);
         let result = made.map(|end| {
@@ -232,7 +232,7 @@ enum Comm {
     Recv(Box<dyn RecvComm>),
 }
 
-fn make(comm: Comm, block: Arc<SharedBlock>, place: Place) -> Result<ProxyEnd, String> {
+fn make(comm: Comm, block: Arc<SharedBlock>, place: EndId) -> Result<ProxyEnd, String> {
     // SAFETY: the block was made for this end alone, which keeps it.
     let end = unsafe {
         let at = block.proxy_block();

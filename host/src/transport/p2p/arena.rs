@@ -1,14 +1,14 @@
 //! Memory of all ranks of a host: one allocation per rank, or one on its GPU and one on the host, and the addresses
 //! of all of them.
 
-use super::card::Offer;
+use super::allocation::{AllocationKind, Method, P2pSettings};
 use super::descriptors::{Mailbox, Party};
+use super::domains::{Domain, Domains};
 use super::error::P2pError;
-use super::home::{Home, Method, P2pSettings};
-use super::meeting::{Failed, Meeting, agree, read_all};
+use super::info::MemoryInfo;
 use super::own::{OwnMemory, Wanted, show};
 use super::reach::Peer;
-use super::sides::{Side, Sides};
+use super::setup::{ArenaSetup, Failed, agree, read_all};
 use crate::bootstrap::Bootstrap;
 use crate::gpu::{Gpu, GpuMemory};
 use crate::mem::{self, ShmFile, ShmName};
@@ -29,8 +29,8 @@ pub struct ArenaWanted<'a> {
     pub settings: &'a P2pSettings,
     /// Ranks of this host whose GPU memory must not be used, although it could be.
     pub refused: &'a [u32],
-    /// Bytes of a rank's memories in the order of [`Side::ALL`], given the domain of each pair; equal on all ranks.
-    pub lens: &'a dyn Fn(&Sides, u32) -> [usize; 2],
+    /// Bytes of a rank's memories in the order of [`Domain::ALL`], given the domain of each pair; equal on all ranks.
+    pub lens: &'a dyn Fn(&Domains, u32) -> [usize; 2],
 }
 
 /// Memory of every rank of this host, accessible from this rank's device: GPU memory for pairs whose GPUs have peer
@@ -40,8 +40,8 @@ pub struct ArenaWanted<'a> {
 #[derive(Debug)]
 pub struct Arena {
     rank: u32,
-    sides: Sides,
-    /// In the order of [`Side::ALL`].
+    domains: Domains,
+    /// In the order of [`Domain::ALL`].
     parts: [Part; 2],
     /// Whether the driver forbids freeing memory that another process has mapped.
     frees_after_all: bool,
@@ -50,7 +50,7 @@ pub struct Arena {
 /// All ranks' memory in one domain. Field order matters: peers' memory is unmapped before our own is freed.
 #[derive(Debug, Default)]
 struct Part {
-    homes: Vec<Home>,
+    kinds: Vec<AllocationKind>,
     reached: Vec<Option<Arc<dyn GpuMemory>>>,
     own: Option<Arc<dyn GpuMemory>>,
 }
@@ -63,17 +63,17 @@ impl Arena {
     /// The same step fails on every rank: on the rank at fault with its own error, elsewhere with
     /// [`P2pError::PeerFailed`]. Nothing stays allocated and no file is left.
     pub fn connect(bootstrap: &Bootstrap, wanted: &ArenaWanted<'_>) -> Result<Arena, P2pError> {
-        let meeting = Meeting::gather(bootstrap, wanted)?;
-        let mut method = meeting.first_method();
+        let setup = ArenaSetup::gather(bootstrap, wanted)?;
+        let mut method = setup.first_method();
         loop {
-            let Failed { error, may_retry } = match Arena::by(&meeting, method, wanted) {
+            let Failed { error, may_retry } = match Arena::by(&setup, method, wanted) {
                 Ok(arena) => return Ok(arena),
                 Err(failed) => failed,
             };
-            match meeting.method_after(method).filter(|_| may_retry) {
+            match setup.method_after(method).filter(|_| may_retry) {
                 None => return Err(*error),
                 Some(next) => {
-                    tracing::warn!(rank = meeting.rank, %error, ?method, ?next, "GPU memory is shared in another way");
+                    tracing::warn!(rank = setup.rank, %error, ?method, ?next, "GPU memory is shared in another way");
                     method = next;
                 }
             }
@@ -81,26 +81,27 @@ impl Arena {
     }
 
     /// Host memory first: it can be freed at any time if the devices' fails.
-    fn by(meeting: &Meeting<'_>, method: Method, wanted: &ArenaWanted<'_>) -> Result<Arena, Failed> {
-        let sides = meeting.sides(method);
-        let attempt = |side: Side| {
-            let lens = (0..meeting.peers.len() as u32).map(|rank| (wanted.lens)(&sides, rank)[side as usize]);
-            Attempt::new(meeting, method, side, &sides, lens.collect())
+    fn by(setup: &ArenaSetup<'_>, method: Method, wanted: &ArenaWanted<'_>) -> Result<Arena, Failed> {
+        let domains = setup.domains(method);
+        let attempt = |domain: Domain| {
+            let lens =
+                (0..setup.peers.len() as u32).map(|rank| (wanted.lens)(&domains, rank)[domain as usize]);
+            Attempt::new(setup, method, domain, &domains, lens.collect())
         };
-        let [device, host] = Side::ALL.map(attempt);
+        let [device, host] = Domain::ALL.map(attempt);
         let frees_after_all = device.frees_after_all();
         let host = host.run()?;
         let device = device.run()?;
-        if !sides.on_host().is_empty() {
-            tracing::debug!(rank = meeting.rank, pairs = ?sides.on_host(), "these pairs of ranks meet in memory of the host");
+        if !domains.on_host().is_empty() {
+            tracing::debug!(rank = setup.rank, pairs = ?domains.on_host(), "these pairs of ranks meet in memory of the host");
         }
-        Ok(Arena { rank: meeting.rank, sides, parts: [device, host], frees_after_all })
+        Ok(Arena { rank: setup.rank, domains, parts: [device, host], frees_after_all })
     }
 
     /// The memory of `rank` in that domain, as this rank's device addresses it: 256-byte aligned. `None` for a rank
     /// that shares none with this one there, such as one of another host.
-    pub fn base(&self, rank: u32, side: Side) -> Option<u64> {
-        let Part { reached, own, .. } = &self.parts[side as usize];
+    pub fn base(&self, rank: u32, domain: Domain) -> Option<u64> {
+        let Part { reached, own, .. } = &self.parts[domain as usize];
         if rank == self.rank {
             return own.as_ref().map(|own| own.address());
         }
@@ -108,13 +109,13 @@ impl Arena {
     }
 
     /// The kind of the memory of `rank` in that domain, if it has any.
-    pub fn home(&self, rank: u32, side: Side) -> Option<Home> {
-        self.parts[side as usize].homes.get(rank as usize).copied()
+    pub fn allocation_kind(&self, rank: u32, domain: Domain) -> Option<AllocationKind> {
+        self.parts[domain as usize].kinds.get(rank as usize).copied()
     }
 
     /// The domain of every pair of ranks.
-    pub fn sides(&self) -> &Sides {
-        &self.sides
+    pub fn domains(&self) -> &Domains {
+        &self.domains
     }
 
     /// Unmaps and frees in the order that the driver requires. Every rank calls it, in the order of the bootstrap's
@@ -132,17 +133,17 @@ impl Arena {
 
 /// An attempt to allocate one domain with one method.
 struct Attempt<'a> {
-    meeting: &'a Meeting<'a>,
-    side: Side,
-    sides: &'a Sides,
-    homes: Vec<Home>,
+    setup: &'a ArenaSetup<'a>,
+    domain: Domain,
+    domains: &'a Domains,
+    kinds: Vec<AllocationKind>,
     len_bytes: Vec<usize>,
 }
 
 /// This rank's memory, ready to be mapped by the others.
 struct Made {
     memory: Arc<dyn GpuMemory>,
-    offer: Offer,
+    info: MemoryInfo,
     mailbox: Option<Mailbox>,
     /// Others can open it as long as this lives.
     _file: Option<ShmFile>,
@@ -150,13 +151,13 @@ struct Made {
 
 impl<'a> Attempt<'a> {
     fn new(
-        meeting: &'a Meeting<'a>,
+        setup: &'a ArenaSetup<'a>,
         method: Method,
-        side: Side,
-        sides: &'a Sides,
+        domain: Domain,
+        domains: &'a Domains,
         len_bytes: Vec<usize>,
     ) -> Self {
-        Attempt { meeting, side, sides, homes: meeting.homes(method, side, sides), len_bytes }
+        Attempt { setup, domain, domains, kinds: setup.kinds(method, domain, domains), len_bytes }
     }
 
     /// Whether a rank has memory in this domain, that is, shares it with another rank.
@@ -165,20 +166,20 @@ impl<'a> Attempt<'a> {
     }
 
     fn run(self) -> Result<Part, Failed> {
-        let Meeting { bootstrap, rank, .. } = *self.meeting;
-        if !(0..self.homes.len() as u32).any(|rank| self.has_memory(rank)) {
+        let ArenaSetup { bootstrap, rank, .. } = *self.setup;
+        if !(0..self.kinds.len() as u32).any(|rank| self.has_memory(rank)) {
             return Ok(Part::default());
         }
         let made = if self.has_memory(rank) { self.make().map(Some) } else { Ok(None) };
         let (made, said) =
-            split(made, |made| made.as_ref().map_or_else(Vec::new, |made| made.offer.to_bytes()));
+            split(made, |made| made.as_ref().map_or_else(Vec::new, |made| made.info.to_bytes()));
         let made = made.flatten();
-        let offers = agree(bootstrap, said).inspect_err(|_| self.forget_files())?;
-        let opened = read_all(&offers, |offer| match offer {
+        let infos = agree(bootstrap, said).inspect_err(|_| self.forget_files())?;
+        let opened = read_all(&infos, |info| match info {
             [] => Some(None),
-            offer => Offer::from_bytes(offer).map(Some).ok(),
+            info => MemoryInfo::from_bytes(info).map(Some).ok(),
         })
-        .and_then(|offers| made.as_ref().map_or_else(|| Ok(Vec::new()), |made| self.open(made, &offers)));
+        .and_then(|infos| made.as_ref().map_or_else(|| Ok(Vec::new()), |made| self.open(made, &infos)));
         let (reached, said) = split(opened, |_| Vec::new());
         let agreed = agree(bootstrap, said);
         // All have opened every file, or have failed: no name is needed any more. Remove all names, because a rank
@@ -186,62 +187,62 @@ impl<'a> Attempt<'a> {
         self.forget_files();
         agreed?;
         let own = made.map(|made| made.memory);
-        Ok(Part { homes: self.homes, reached: reached.unwrap_or_default(), own })
+        Ok(Part { kinds: self.kinds, reached: reached.unwrap_or_default(), own })
     }
 
     fn make(&self) -> Result<Made, P2pError> {
-        let Meeting { rank, device, .. } = *self.meeting;
+        let ArenaSetup { rank, device, .. } = *self.setup;
         let mut also: Vec<u32> = self.others(true).map(|peer| self.ordinal(peer)).collect();
         also.sort_unstable();
         also.dedup();
         also.retain(|ordinal| *ordinal != device.id().ordinal);
-        let arena = self.meeting.arena();
+        let arena = self.setup.arena();
         let name = ShmName::new(arena, Rank(rank));
         let wanted = Wanted {
             rank,
             device,
-            home: self.homes[rank as usize],
+            kind: self.kinds[rank as usize],
             len_bytes: self.len_bytes[rank as usize],
             also: &also,
             name: &name,
             is_foreign: self.others(false).next().is_some(),
         };
-        if wanted.home == Home::HostFile {
+        if wanted.kind == AllocationKind::HostFile {
             mem::sweep_stale();
         }
         let OwnMemory { memory, file } = OwnMemory::new(&wanted)?;
-        let offer = wanted.offer(&*memory)?;
-        show((arena, rank, self.side), &memory);
+        let info = wanted.info(&*memory)?;
+        show((arena, rank, self.domain), &memory);
         let passes = self.others(false).any(|peer| self.passes(peer) || self.passes(rank));
-        let mailbox = passes.then(|| Mailbox::bind(self.meeting.cards[rank as usize].token)).transpose();
+        let mailbox = passes.then(|| Mailbox::bind(self.setup.gpus[rank as usize].token)).transpose();
         let mailbox = mailbox.map_err(|source| P2pError::Pass { rank, source })?;
-        Ok(Made { memory, offer, mailbox, _file: file })
+        Ok(Made { memory, info, mailbox, _file: file })
     }
 
     fn open(
         &self,
         made: &Made,
-        offers: &[Option<Offer>],
+        infos: &[Option<MemoryInfo>],
     ) -> Result<Vec<Option<Arc<dyn GpuMemory>>>, P2pError> {
-        let Meeting { rank, device, .. } = *self.meeting;
+        let ArenaSetup { rank, device, .. } = *self.setup;
         for peer in self.peers_of(rank) {
-            let offer = offers[peer as usize].ok_or(P2pError::Malformed { peer })?;
-            let (found, expected) = (offer.len_bytes, self.len_bytes[peer as usize] as u64);
+            let info = infos[peer as usize].ok_or(P2pError::Malformed { peer })?;
+            let (found, expected) = (info.len_bytes, self.len_bytes[peer as usize] as u64);
             if found != expected {
                 return Err(P2pError::Length { rank, peer, expected, found });
             }
-            if offer.home != self.homes[peer as usize] {
+            if info.kind != self.kinds[peer as usize] {
                 return Err(P2pError::Malformed { peer });
             }
         }
         let mut fds = self.exchange(made)?;
-        let mut reached: Vec<Option<Arc<dyn GpuMemory>>> = offers.iter().map(|_| None).collect();
+        let mut reached: Vec<Option<Arc<dyn GpuMemory>>> = infos.iter().map(|_| None).collect();
         for peer in self.others(true).chain(self.others(false)) {
-            let Some(offer) = &offers[peer as usize] else { continue };
-            let card = &self.meeting.cards[peer as usize];
-            let arena = self.meeting.arena();
-            let it = Peer { rank, device, peer, card, offer, arena, side: self.side };
-            let is_same_process = self.meeting.same_process(rank, peer);
+            let Some(info) = &infos[peer as usize] else { continue };
+            let gpu = &self.setup.gpus[peer as usize];
+            let arena = self.setup.arena();
+            let it = Peer { rank, device, peer, gpu, info, arena, domain: self.domain };
+            let is_same_process = self.setup.same_process(rank, peer);
             let reach = if is_same_process { it.share() } else { it.open(fds[peer as usize].take()) };
             reached[peer as usize] = Some(reach?);
         }
@@ -250,8 +251,8 @@ impl<'a> Attempt<'a> {
 
     /// The descriptors of peers in other processes, by rank.
     fn exchange(&self, made: &Made) -> Result<Vec<Option<OwnedFd>>, P2pError> {
-        let Meeting { rank, settings, .. } = *self.meeting;
-        let mut fds: Vec<Option<OwnedFd>> = self.homes.iter().map(|_| None).collect();
+        let ArenaSetup { rank, settings, .. } = *self.setup;
+        let mut fds: Vec<Option<OwnedFd>> = self.kinds.iter().map(|_| None).collect();
         let Some(mailbox) = &made.mailbox else { return Ok(fds) };
         let own = made.memory.export().map_err(|source| P2pError::Device { rank, source })?;
         let to: Vec<_> =
@@ -268,44 +269,45 @@ impl<'a> Attempt<'a> {
 
     /// The ranks that share memory with `rank` in this domain.
     fn peers_of(&self, rank: u32) -> impl Iterator<Item = u32> + '_ {
-        let locals = self.meeting.locals(rank);
-        locals.filter(move |peer| *peer != rank && self.sides.of(rank, *peer) == self.side)
+        let locals = self.setup.locals(rank);
+        locals.filter(move |peer| *peer != rank && self.domains.of(rank, *peer) == self.domain)
     }
 
     /// Those that share memory with this rank, in this process or in others.
     fn others(&self, in_process: bool) -> impl Iterator<Item = u32> + '_ {
-        let me = self.meeting.rank;
-        self.peers_of(me).filter(move |peer| self.meeting.same_process(me, *peer) == in_process)
+        let me = self.setup.rank;
+        self.peers_of(me).filter(move |peer| self.setup.same_process(me, *peer) == in_process)
     }
 
     /// Whether a rank's memory is passed to other processes as a descriptor.
     fn passes(&self, rank: u32) -> bool {
-        self.homes[rank as usize] == Home::Shareable
+        self.kinds[rank as usize] == AllocationKind::Shareable
     }
 
     fn ordinal(&self, rank: u32) -> u32 {
-        self.meeting.cards[rank as usize].device.ordinal
+        self.setup.gpus[rank as usize].device.ordinal
     }
 
     fn party(&self, rank: u32) -> Party {
-        let Meeting { cards, peers, rank: me, .. } = self.meeting;
-        let (card, mine) = (&cards[rank as usize], &cards[*me as usize]);
-        let alike = card.pid_namespace == mine.pid_namespace && card.pid_namespace != 0;
-        Party { rank, token: card.token, pid: alike.then_some(peers[rank as usize].pid) }
+        let ArenaSetup { gpus, peers, rank: me, .. } = self.setup;
+        let (gpu, mine) = (&gpus[rank as usize], &gpus[*me as usize]);
+        let alike = gpu.pid_namespace == mine.pid_namespace && gpu.pid_namespace != 0;
+        Party { rank, token: gpu.token, pid: alike.then_some(peers[rank as usize].pid) }
     }
 
     /// Whether any rank of any host has memory that must not be freed while another process has it mapped.
     fn frees_after_all(&self) -> bool {
-        let ranks = 0..self.homes.len() as u32;
-        let is_foreign = |a: u32| self.peers_of(a).any(|b| !self.meeting.same_process(a, b));
-        ranks.zip(&self.homes).any(|(rank, home)| *home == Home::Device && is_foreign(rank))
+        let ranks = 0..self.kinds.len() as u32;
+        let is_foreign = |a: u32| self.peers_of(a).any(|b| !self.setup.same_process(a, b));
+        ranks.zip(&self.kinds).any(|(rank, kind)| *kind == AllocationKind::Device && is_foreign(rank))
     }
 
     /// Removes the files that any rank of this host may have left.
     fn forget_files(&self) {
-        let Meeting { rank, .. } = *self.meeting;
-        let files = self.meeting.locals(rank).filter(|peer| self.homes[*peer as usize] == Home::HostFile);
-        mem::unlink_all(self.meeting.arena(), files.map(Rank));
+        let ArenaSetup { rank, .. } = *self.setup;
+        let files =
+            self.setup.locals(rank).filter(|peer| self.kinds[*peer as usize] == AllocationKind::HostFile);
+        mem::unlink_all(self.setup.arena(), files.map(Rank));
     }
 }
 

@@ -5,7 +5,7 @@
 //! deadlock, and one loop does both directions, so full queues cannot either. Names are abstract: no file is left
 //! behind.
 
-use crate::os::said;
+use crate::os::describe;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{
@@ -22,7 +22,7 @@ use thiserror::Error;
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum PassError {
     /// A system call failed.
-    #[error("{operation} of the socket for memory descriptors: {}", said(&(*.errno).into()))]
+    #[error("{operation} of the socket for memory descriptors: {}", describe(&(*.errno).into()))]
     System {
         /// The system call.
         operation: &'static str,

@@ -1,7 +1,7 @@
 //! Why an arena cannot be set up.
 
+use super::allocation::AllocationKind;
 use super::descriptors::PassError;
-use super::home::Home;
 use crate::bootstrap::BootstrapError;
 use crate::gpu::{CudaError, DeviceId};
 use crate::mem::MemError;
@@ -31,7 +31,7 @@ pub enum P2pError {
     },
     /// A peer's memory could not be mapped.
     #[error(
-        "rank {rank} on {device} cannot map the memory of rank {peer} on that rank's {peer_device}, which is {home}: {source}"
+        "rank {rank} on {device} cannot map the memory of rank {peer} on that rank's {peer_device}, which is {kind}: {source}"
     )]
     Map {
         /// This rank.
@@ -43,7 +43,7 @@ pub enum P2pError {
         /// Its device, as that rank numbers it.
         peer_device: DeviceId,
         /// Its kind.
-        home: Home,
+        kind: AllocationKind,
         /// The cause.
         source: CudaError,
     },
@@ -128,7 +128,7 @@ mod tests {
             device: device(1),
             peer: 4,
             peer_device: device(0),
-            home: Home::Shareable,
+            kind: AllocationKind::Shareable,
             source,
         };
         let said = error.to_string();

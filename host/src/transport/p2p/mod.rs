@@ -13,26 +13,26 @@
 //! Pinned         cuMemHostAlloc           the address             -
 //! HostFile       /dev/shm, registered     the address             the file, mapped and registered
 //! ```
-//! Two ranks share memory of their GPUs, or host memory if either's driver or user forbids that (`sides`). A rank has
+//! Two ranks share memory of their GPUs, or host memory if either's driver or user forbids that (`domains`). A rank has
 //! memory in each domain that it shares: most have one allocation, ranks of a host with several kinds of pairs have
 //! two. All follows from facts that all ranks have gathered, so both ends of a pair agree without further messages.
 //! If a method is refused (descriptors in some containers, for example), all ranks try the next one together.
 //!
-//! From below: `sides`, `home` and `card`, pure; `descriptors`, the socket; `meeting`; `own` and `reach`; `arena`.
+//! From below: `domains`, `allocation` and `info`, pure; `descriptors`, the socket; `setup`; `own` and `reach`; `arena`.
 
-mod sides;
-mod card;
-mod home;
+mod domains;
+mod allocation;
+mod info;
 mod error;
 mod descriptors;
-mod meeting;
+mod setup;
 mod own;
 mod reach;
 mod arena;
 
+pub use allocation::{AllocationKind, P2pSettings};
 pub use arena::{Arena, ArenaWanted};
 pub use descriptors::PassError;
 pub(crate) use descriptors::{Mailbox, Party};
+pub use domains::{Domain, Domains};
 pub use error::P2pError;
-pub use home::{Home, P2pSettings};
-pub use sides::{Side, Sides};

@@ -1,28 +1,28 @@
-//! A rank's own memory, in whichever home it was given.
+//! A rank's own memory, of any kind.
 
-use super::card::{IpcHandleBytes, Offer};
+use super::allocation::AllocationKind;
+use super::domains::Domain;
 use super::error::P2pError;
-use super::home::Home;
-use super::sides::Side;
+use super::info::{IpcHandleBytes, MemoryInfo};
 use crate::gpu::{CudaError, Gpu, GpuMemory};
 use crate::mem::{MemError, Segment, ShmFile, ShmName};
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
-/// What to make.
+/// What to allocate.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted<'a> {
     /// This rank.
     pub rank: u32,
     /// Its device.
     pub device: &'a dyn Gpu,
-    /// Where the memory is to lie.
-    pub home: Home,
-    /// Bytes that the caller wants.
+    /// The kind of memory.
+    pub kind: AllocationKind,
+    /// Bytes requested.
     pub len_bytes: usize,
     /// Other devices of this process that use it.
     pub also: &'a [u32],
-    /// For the host's file.
+    /// Name of the host file.
     pub name: &'a ShmName,
     /// Whether another process uses it.
     pub is_foreign: bool,
@@ -35,7 +35,7 @@ pub(super) struct OwnMemory {
     pub file: Option<ShmFile>,
 }
 
-/// Bytes of the file for memory of this length: the driver registers whole pages, and no memory is empty.
+/// Bytes of the file for memory of this length: the driver registers whole pages, and an allocation is never empty.
 pub(super) fn file_bytes(len_bytes: usize) -> usize {
     len_bytes.max(1).next_multiple_of(rustix::param::page_size())
 }
@@ -46,11 +46,11 @@ impl OwnMemory {
         let Wanted { rank, device, len_bytes, .. } = *wanted;
         let refused = |source: CudaError| P2pError::Device { rank, source };
         let len = len_bytes.max(1);
-        let made = match wanted.home {
-            Home::Device => device.allocate(len),
-            Home::Pinned => device.pin(len).map(|pinned| pinned.memory),
-            Home::Shareable => device.allocate_shareable(len, wanted.also),
-            Home::HostFile => {
+        let made = match wanted.kind {
+            AllocationKind::Device => device.allocate(len),
+            AllocationKind::Pinned => device.pin(len).map(|pinned| pinned.memory),
+            AllocationKind::Shareable => device.allocate_shareable(len, wanted.also),
+            AllocationKind::HostFile => {
                 let no_memory = |source: MemError| P2pError::Memory { rank, owner: rank, source };
                 let made = Segment::shm_create(wanted.name, file_bytes(len_bytes));
                 let (segment, file) = made.map_err(no_memory)?;
@@ -64,15 +64,15 @@ impl OwnMemory {
 
 impl Wanted<'_> {
     /// What peers need to reach the memory that was made.
-    pub fn offer(&self, memory: &dyn GpuMemory) -> Result<Offer, P2pError> {
-        let handle = match self.home {
-            Home::Device if self.is_foreign => {
+    pub fn info(&self, memory: &dyn GpuMemory) -> Result<MemoryInfo, P2pError> {
+        let handle = match self.kind {
+            AllocationKind::Device if self.is_foreign => {
                 memory.ipc_handle().map_err(|source| P2pError::Device { rank: self.rank, source })?
             }
             _ => None,
         };
-        Ok(Offer {
-            home: self.home,
+        Ok(MemoryInfo {
+            kind: self.kind,
             len_bytes: self.len_bytes as u64,
             mapped_bytes: memory.len_bytes() as u64,
             address: memory.address(),
@@ -81,8 +81,8 @@ impl Wanted<'_> {
     }
 }
 
-/// An arena (by the token that all its ranks know), a rank of it and one of its two memories.
-pub(super) type Key = (u64, u32, Side);
+/// An arena (by the token that all its ranks know), a rank of it and one of its two memory domains.
+pub(super) type Key = (u64, u32, Domain);
 
 /// Memory that ranks of this process show each other. Weak: the table keeps nobody's memory alive. Locked at communicator
 /// creation only.

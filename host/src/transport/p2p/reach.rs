@@ -1,16 +1,16 @@
-//! A peer's memory, as this rank reaches it.
+//! A peer's memory, mapped for this rank.
 
-use super::card::{Card, IpcHandleBytes, Offer};
+use super::allocation::AllocationKind;
+use super::domains::Domain;
 use super::error::P2pError;
-use super::home::Home;
+use super::info::{GpuInfo, IpcHandleBytes, MemoryInfo};
 use super::own::{Key, file_bytes, find};
-use super::sides::Side;
 use crate::gpu::{CudaError, Gpu, GpuMemory};
 use crate::mem::{Segment, ShmName};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// A peer's memory and who wants it.
+/// A peer's memory and the rank that maps it.
 pub(super) struct Peer<'a> {
     /// This rank.
     pub rank: u32,
@@ -19,23 +19,23 @@ pub(super) struct Peer<'a> {
     /// The peer.
     pub peer: u32,
     /// Its GPU.
-    pub card: &'a Card,
-    /// What it said.
-    pub offer: &'a Offer,
+    pub gpu: &'a GpuInfo,
+    /// Its description.
+    pub info: &'a MemoryInfo,
     /// The arena's token.
     pub arena: u64,
-    /// Which of the peer's memories.
-    pub side: Side,
+    /// The memory domain.
+    pub domain: Domain,
 }
 
 impl Peer<'_> {
     /// Memory of a peer in this process.
     pub fn share(&self) -> Result<Arc<dyn GpuMemory>, P2pError> {
-        let key: Key = (self.arena, self.peer, self.side);
+        let key: Key = (self.arena, self.peer, self.domain);
         let memory = find(key).ok_or(P2pError::Gone { rank: self.rank, peer: self.peer })?;
         // What cuMem made is mapped for all devices of the process, and host memory is pinned for all.
-        if self.offer.home == Home::Device {
-            let enabled = self.device.enable_peer(self.card.device.ordinal);
+        if self.info.kind == AllocationKind::Device {
+            let enabled = self.device.enable_peer(self.gpu.device.ordinal);
             enabled.map_err(|source| self.refused(source))?;
         }
         Ok(memory)
@@ -44,24 +44,24 @@ impl Peer<'_> {
     /// Memory of a peer in another process; `fd` if that is how it is passed.
     pub fn open(&self, fd: Option<OwnedFd>) -> Result<Arc<dyn GpuMemory>, P2pError> {
         let malformed = P2pError::Malformed { peer: self.peer };
-        match self.offer.home {
-            Home::Shareable => {
+        match self.info.kind {
+            AllocationKind::Shareable => {
                 let fd = fd.ok_or(malformed)?;
-                let memory = self.device.import(fd.as_fd(), self.offer.mapped_bytes as usize);
+                let memory = self.device.import(fd.as_fd(), self.info.mapped_bytes as usize);
                 memory.map_err(|source| self.refused(source))
             }
-            Home::Device => {
-                let IpcHandleBytes(handle) = self.offer.handle.ok_or(malformed)?;
+            AllocationKind::Device => {
+                let IpcHandleBytes(handle) = self.info.handle.ok_or(malformed)?;
                 self.device.open_ipc(&handle).map_err(|source| self.refused(source))
             }
-            Home::HostFile => {
+            AllocationKind::HostFile => {
                 let name = ShmName::new(self.arena, oxccl_shared::abi::Rank(self.peer));
-                let opened = Segment::shm_open(&name, file_bytes(self.offer.len_bytes as usize));
+                let opened = Segment::shm_open(&name, file_bytes(self.info.len_bytes as usize));
                 let (rank, owner) = (self.rank, self.peer);
                 let segment = opened.map_err(|source| P2pError::Memory { rank, owner, source })?;
                 self.device.register(segment).map_err(|source| self.refused(source))
             }
-            Home::Pinned => Err(malformed),
+            AllocationKind::Pinned => Err(malformed),
         }
     }
 
@@ -70,8 +70,8 @@ impl Peer<'_> {
             rank: self.rank,
             device: self.device.id(),
             peer: self.peer,
-            peer_device: self.card.device,
-            home: self.offer.home,
+            peer_device: self.gpu.device,
+            kind: self.info.kind,
             source,
         }
     }

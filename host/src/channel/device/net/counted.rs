@@ -1,7 +1,7 @@
-//! Counted slots in the GPU's memory, which the NIC's ends of connections are told of.
+//! Simple slots in GPU memory, registered with the NIC's ends of connections.
 //!
-//! Where a slot lies is each end's own matter: a sender whose slots are on its GPU and a receiver whose slots are on the host never learn
-//! of each other's choice. So whatever cannot be had here is had on the host, and costs speed only.
+//! The placement of a slot is each end's own decision: a sender with slots in GPU memory and a receiver with slots in
+//! host memory never learn of each other's. So a failure here selects host memory, and costs speed only.
 
 use super::gdr::{Gdr, KnownBy};
 use super::memory::Source;
@@ -14,23 +14,24 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{NonNull, without_provenance_mut};
 use std::sync::Arc;
 
-/// Of a rank's connections, those whose counted slots are on its GPU.
+/// The connections of a rank whose Simple slots are in GPU memory.
 #[derive(Default)]
 pub(super) struct CountedSlots {
-    /// By place, as far as there are any.
+    /// By place, if there are any.
     slots: Vec<Option<DeviceSlots>>,
-    /// What they lie in.
+    /// Their memory.
     pub memory: Option<Keep>,
 }
 
-/// A GPU's memory, as a NIC is told of it.
+/// GPU memory, as registered with a NIC.
 struct Told {
     memory: Arc<dyn NicMemory>,
     dma_buf: Option<OwnedFd>,
 }
 
 impl CountedSlots {
-    /// Makes memory for them on the GPU and registers it with the ends, as `gdr` says. What does not work is logged and left out.
+    /// Allocates GPU memory for them and registers it with the ends, as `gdr` decides. Failures are logged; those
+    /// slots stay in host memory.
     pub fn place(
         source: &dyn Source,
         gdr: Gdr,
@@ -81,7 +82,7 @@ impl CountedSlots {
         CountedSlots { slots, memory: is_used.then(|| Arc::new(told.memory) as Keep) }
     }
 
-    /// Those of a connection.
+    /// The slots of a connection.
     pub fn of(&self, place: usize) -> Option<DeviceSlots> {
         self.slots.get(place).copied().flatten()
     }
@@ -104,7 +105,7 @@ impl Told {
         Ok(Told { memory, dma_buf })
     }
 
-    /// Tells the end of a connection of its slots.
+    /// Registers its slots with the end of a connection.
     fn register(
         &self,
         comm: &mut dyn Comm,
@@ -118,14 +119,14 @@ impl Told {
             None => NetMemoryKind::Cuda,
         };
         let memory = NetMemory { start: without_provenance_mut(start), len_bytes: piece_bytes(place), kind };
-        // SAFETY: the end, which is all that uses the communicator, keeps the memory and is dropped before it.
+        // SAFETY: the end, the communicator's only user, keeps the memory alive and is dropped before it.
         let registration = unsafe { comm.register(memory)? };
         let first = NonNull::new(without_provenance_mut(start)).expect("memory has an address");
         Ok(DeviceSlots { first, registration, needs_flush })
     }
 }
 
-/// Bytes of the GPU's memory for the slots of a connection: whole pages of it, lest a NIC be told of others' bytes.
+/// Bytes of GPU memory for the slots of a connection: whole pages, so that a NIC gets access to no other bytes.
 fn piece_bytes(place: &NetPlace) -> usize {
     (place.slots.total_bytes() - place.counted_offset()).next_multiple_of(RDMA_PAGE_BYTES)
 }

@@ -22,11 +22,9 @@ use crate::channel::ConnectError;
 use crate::channel::agree::agree;
 use crate::gpu::Gpu;
 use crate::machine::{NetChannels, NetParts};
-use crate::net::{
-    GdrConfig, Net, NetConfig, NetError, NetProperties, UNKNOWN_MBPS, Whereabouts, find, nearest,
-};
+use crate::net::{GdrConfig, Locality, Net, NetConfig, NetError, NetProperties, UNKNOWN_MBPS, find, nearest};
 use crate::plan::tuning::NetSpeed;
-use crate::proxy::progress::{Idle, Keep, Place, ProxyChannel, ProxyEnd, ProxyParts, RecvEnd, SendEnd};
+use crate::proxy::progress::{EndId, Idle, Keep, ProxyChannel, ProxyEnd, ProxyParts, RecvEnd, SendEnd};
 use crate::topology::detect::{GpuFacts, NetFacts, Sysfs};
 use crate::topology::{BusId, Inventory, NicReach, PathKind};
 use crate::transport::net::{Dialed, Dialing};
@@ -125,7 +123,7 @@ impl Network {
     }
 
     fn on_nearest_device(net: Arc<dyn Net>, gpu: BusId, local_rank: u32) -> Result<Network, NetError> {
-        let place = Whereabouts::of_gpu(Sysfs::live().place(gpu), local_rank);
+        let place = Locality::of_gpu(Sysfs::live().place(gpu), local_rank);
         let device = nearest(net.devices(), |device| net.properties(device), &place)?;
         let properties = net.properties(device)?;
         let mbps = Some(properties.speed_mbps).filter(|speed| *speed > 0).unwrap_or(UNKNOWN_MBPS);
@@ -229,7 +227,7 @@ impl Network {
         let parts = NetParts {
             proxy,
             channels,
-            reaches: (0..nranks).map(|peer| layout.ways.is_net(rank, peer)).collect(),
+            reaches: (0..nranks).map(|peer| layout.routes.is_net(rank, peer)).collect(),
             device: format!("{} {}", self.net.name(), self.properties.name),
             cpus: processors::near(&Sysfs::live(), nic.as_deref(), gpu, &here.processors),
             idle: if processors_each(peers, here.host) == 0 { Idle::FRUGAL } else { Idle::BALANCED },
@@ -316,14 +314,14 @@ impl Message for NetworkInfo {
 }
 
 /// A connection as the proxy knows it.
-fn place_of(channels: &NetChannels, name: ConnName) -> Place {
+fn place_of(channels: &NetChannels, name: ConnName) -> EndId {
     let first = channels.of(match name.kind {
         ConnKind::Ring => Connections::Ring,
         ConnKind::Tree => Connections::Tree,
         ConnKind::Mesh => Connections::Mesh,
     });
     let channel = ChannelId(first.start + name.channel as u32);
-    Place { peer: Rank(name.peer), channel, is_send: name.is_send }
+    EndId { peer: Rank(name.peer), channel, is_send: name.is_send }
 }
 
 /// This rank's places in rings and trees, in the order of [`NetChannels`]; between pairs there are none.

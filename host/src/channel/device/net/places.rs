@@ -42,7 +42,7 @@ pub struct NetPlaces {
 impl NetPlaces {
     /// The connections of `rank`.
     pub fn new(layout: &DeviceLayout, rank: u32) -> NetPlaces {
-        let is_far = |name: &ConnName| layout.ways.is_net(rank, name.peer);
+        let is_far = |name: &ConnName| layout.routes.is_net(rank, name.peer);
         let mut names: Vec<ConnName> = layout.conns(rank).filter(is_far).collect();
         names.sort_unstable();
         let place =
@@ -92,7 +92,7 @@ impl NetPlaces {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::channel::device::ways::{WaySettings, Ways};
+    use crate::channel::device::routes::{RouteSettings, Routes};
     use crate::topology::Channels;
     use crate::transport::PeerInfo;
     use proptest::prelude::*;
@@ -118,8 +118,8 @@ mod tests {
             let nranks = hosts.len() as u32;
             let peers: Vec<PeerInfo> =
                 hosts.iter().map(|host| PeerInfo { host: *host, ..PeerInfo::default() }).collect();
-            let ways = Ways::new(&peers, WaySettings { memory, network: true });
-            let layout = layout(nranks).with_ways(ways.clone());
+            let routes = Routes::new(&peers, RouteSettings { memory, network: true });
+            let layout = layout(nranks).with_routes(routes.clone());
             let of: Vec<NetPlaces> = (0..nranks).map(|rank| NetPlaces::new(&layout, rank)).collect();
             for (rank, places) in (0..nranks).zip(&of) {
                 let mut end = 0;
@@ -131,7 +131,7 @@ mod tests {
                 }
                 prop_assert_eq!(end, places.len_bytes);
                 for name in layout.conns(rank) {
-                    prop_assert_eq!(places.of(name).is_some(), ways.is_net(rank, name.peer));
+                    prop_assert_eq!(places.of(name).is_some(), routes.is_net(rank, name.peer));
                 }
                 for (peer, theirs) in (0..nranks).zip(&of).filter(|(peer, _)| *peer != rank) {
                     let between = |places: &NetPlaces, other: u32, is_send: bool| {

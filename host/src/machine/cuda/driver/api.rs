@@ -1,4 +1,4 @@
-//! The functions of the driver's library that are used, found by name once.
+//! The functions of the driver's library in use, found by name once.
 
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUgraphNode, CUhostFn,
@@ -7,8 +7,8 @@ use cudarc::driver::sys::{
 use libloading::Library;
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
-/// Where an allocation lies or who may access it (`CUmemLocation`). Laid out here: bindings of CUDA 13.2 and later have a
-/// union in it, older ones have not, and both mean these bytes.
+/// The place of an allocation, or a device with access to it (`CUmemLocation`). Declared here: bindings of CUDA 13.2
+/// and later have a union in it, older ones have not, and both mean these bytes.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct MemLocation {
@@ -19,7 +19,7 @@ pub(super) struct MemLocation {
 /// `CU_MEM_LOCATION_TYPE_DEVICE`.
 pub(super) const LOCATION_DEVICE: c_uint = 1;
 
-/// What to allocate (`CUmemAllocationProp`).
+/// Properties of an allocation (`CUmemAllocationProp`).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct MemAllocationProp {
@@ -33,7 +33,7 @@ pub(super) struct MemAllocationProp {
     pub reserved: [u8; 4],
 }
 
-/// Who may access a mapping, and how (`CUmemAccessDesc`).
+/// Access of a device to a mapping (`CUmemAccessDesc`).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct MemAccessDesc {
@@ -41,14 +41,14 @@ pub(super) struct MemAccessDesc {
     pub flags: c_uint,
 }
 
-/// What a graph's node runs on the host (`CUDA_HOST_NODE_PARAMS`), as `cuGraphAddHostNode` has it.
+/// A graph's host node (`CUDA_HOST_NODE_PARAMS`), for `cuGraphAddHostNode`.
 #[repr(C)]
 pub(super) struct HostNodeParams {
     pub function: CUhostFn,
     pub data: *mut c_void,
 }
 
-/// What the driver calls an allocation (`CUmemGenericAllocationHandle`).
+/// The driver's handle of an allocation (`CUmemGenericAllocationHandle`).
 pub(super) type AllocationHandle = c_ulonglong;
 
 const _: () = {
@@ -67,8 +67,8 @@ const _: () = {
 /// Declares the table: a field per function, filled by name.
 macro_rules! functions {
     ($($name:ident($($argument:ty),*);)*) => {
-        /// Pointers to the driver's functions. Result codes are plain numbers, so that one this crate does not know is
-        /// still a valid value.
+        /// Pointers to the driver's functions. Result codes are plain numbers, so that an unknown one is still a
+        /// valid value.
         #[allow(non_snake_case, reason = "the driver's names, to be found in its manual")]
         pub(super) struct Api {
             $(pub $name: unsafe extern "C" fn($($argument),*) -> u32,)*
@@ -80,10 +80,10 @@ macro_rules! functions {
             /// Finds every function.
             ///
             /// # Errors
-            /// The name of the first that is missing.
+            /// The name of the first missing one.
             ///
             /// # Safety
-            /// 1. `library` is NVIDIA's driver or something that has its interface.
+            /// 1. `library` is NVIDIA's driver or has its interface.
             #[allow(non_snake_case, reason = "as above")]
             pub unsafe fn find(library: Library) -> Result<Api, &'static str> {
                 $(

@@ -1,4 +1,4 @@
-//! What a thread may do while it captures a graph.
+//! The capture mode of a thread.
 
 use super::library::Driver;
 use std::marker::PhantomData;
@@ -6,12 +6,12 @@ use std::marker::PhantomData;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
 pub(super) const RELAXED: u32 = 2;
 
-/// While it lives, this thread may call what a graph that is being captured forbids (allocate, load modules), as long as it
-/// concerns no capturing stream. A user may capture in the strictest mode when a communicator is first used.
+/// While it lives, this thread may make calls that stream capture forbids (allocate, load modules), as long as they
+/// concern no capturing stream. A user may capture in the strictest mode when a communicator is first used.
 pub struct RelaxedCapture {
     driver: &'static Driver,
     former: u32,
-    /// The mode is the thread's.
+    /// The mode belongs to the thread.
     _not_send: PhantomData<*const ()>,
 }
 

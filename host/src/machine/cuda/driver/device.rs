@@ -1,4 +1,4 @@
-//! A GPU and this process's context on it.
+//! A GPU and its context in this process.
 
 use super::library::Driver;
 use crate::gpu::{CuResult, CudaError, DeviceId, MemoryKind, PciBus, code};
@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use super::api::Api;
 
-/// A GPU whose primary context, the one that the CUDA runtime uses too, is kept alive. Clones share it; the last one that is
-/// dropped gives the context back.
+/// A GPU with its primary context, which the CUDA runtime uses too. Clones share it; dropping the last one releases
+/// the context.
 #[derive(Clone)]
 pub struct Device(Arc<Inner>);
 
@@ -27,16 +27,16 @@ struct Inner {
     sm_count: u32,
 }
 
-// SAFETY: a context is a handle that the driver lets every thread use, and the rest never changes.
+// SAFETY: a context is a handle that every thread may use, and the rest never changes.
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
 
 impl Device {
-    /// The device of this number, its primary context made if this process has none yet.
+    /// Opens the device with this ordinal, and creates its primary context if this process has none yet.
     ///
     /// # Errors
-    /// Those of [`Driver::get`], [`CudaError::NoSuchDevice`], [`CudaError::Call`] if the driver makes no context.
+    /// Those of [`Driver::get`], [`CudaError::NoSuchDevice`], [`CudaError::Call`] if the driver creates no context.
     pub fn open(ordinal: u32) -> Result<Device, CudaError> {
         let driver = Driver::get()?;
         let handle = handle_of(driver, ordinal)?;
@@ -52,7 +52,7 @@ impl Device {
         Ok(Device(Arc::new(Inner { driver, id, handle, context, name, uuid, memory_bytes, sm, sm_count })))
     }
 
-    /// The device among those visible that has this uuid, if there is one.
+    /// The ordinal of the visible device with this UUID, if there is one.
     ///
     /// # Errors
     /// As for [`Self::open`].
@@ -69,12 +69,12 @@ impl Device {
         Ok(None)
     }
 
-    /// How messages name it.
+    /// Its name in messages.
     pub fn id(&self) -> DeviceId {
         self.0.id
     }
 
-    /// Its number among those this process sees.
+    /// Its CUDA ordinal in this process.
     pub fn ordinal(&self) -> u32 {
         self.0.id.ordinal
     }
@@ -84,7 +84,7 @@ impl Device {
         &self.0.name
     }
 
-    /// Its uuid: the same in every process, another one for each part of a divided GPU (MIG).
+    /// Its UUID: the same in every process, different for each part of a divided GPU (MIG).
     pub fn uuid(&self) -> [u8; 16] {
         self.0.uuid
     }
@@ -114,7 +114,7 @@ impl Device {
         self.0.context
     }
 
-    /// Whether kernels here can load from and store to the memory of `other`.
+    /// Whether kernels here can access the memory of `other`.
     ///
     /// # Errors
     /// [`CudaError::Call`].
@@ -137,8 +137,8 @@ impl Device {
         self.check("cuDeviceCanAccessPeer", code).map(|()| can != 0)
     }
 
-    /// Lets kernels here use what `other` has allocated and will allocate with `cuMemAlloc`. It stays so: other users of
-    /// the context may rely on it.
+    /// Enables access from kernels here to past and future `cuMemAlloc` allocations of `other`. It is never disabled:
+    /// other users of the context may rely on it.
     ///
     /// # Errors
     /// [`CudaError::Call`].
@@ -172,7 +172,7 @@ impl Device {
         Ok(ContextGuard { device: self, pushed, _not_send: PhantomData })
     }
 
-    /// Waits for everything this process has started on the device.
+    /// Waits for all work of this process on the device.
     ///
     /// # Errors
     /// [`CudaError::Fault`] if a kernel broke the context, [`CudaError::Call`].
@@ -182,7 +182,7 @@ impl Device {
         self.check("cuCtxSynchronize", unsafe { (self.api().cuCtxSynchronize)() })
     }
 
-    /// Free bytes and all bytes of the device, for everybody.
+    /// Free bytes and total bytes of the device, for all processes.
     ///
     /// # Errors
     /// [`CudaError::Call`].
@@ -213,7 +213,7 @@ impl Device {
         &self.0.driver.api
     }
 
-    /// An error that names this device, unless the code is that of success.
+    /// Converts a result code to an error that names this device.
     pub(super) fn check(&self, operation: &'static str, code: u32) -> Result<(), CudaError> {
         self.api().check(self.0.id, operation, code)
     }
@@ -233,8 +233,8 @@ impl Device {
         Err(CudaError::OutOfMemory { device: self.id(), kind, wanted_bytes, free_bytes, total_bytes })
     }
 
-    /// For destructors: nobody can be told. At exit the driver may be gone before its users, and with a broken context
-    /// nothing can be freed; neither is a fault of the destructor's caller.
+    /// For destructors, which cannot report errors. At exit the driver may be gone before its users, and with a
+    /// broken context nothing can be freed; neither is a mistake of the destructor's caller.
     pub(super) fn released(&self, operation: &'static str, code: u32) {
         if code != 0 && code != code::DEINITIALIZED {
             let CuResult { code, name } = self.api().result(code);
@@ -251,17 +251,17 @@ impl fmt::Debug for Device {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: pairs with the retain in `open`; everything made in the context holds a `Device`, so nothing is left.
+        // SAFETY: pairs with the retain in `open`; all objects of the context hold a `Device`, so none is left.
         unsafe { (self.driver.api.cuDevicePrimaryCtxRelease_v2)(self.handle) };
     }
 }
 
-/// A context that is current on this thread; the former one is restored on drop.
+/// Makes a context current on this thread; dropping it restores the previous one.
 #[must_use = "the context is current only while the guard lives"]
 pub struct ContextGuard<'a> {
     device: &'a Device,
     pushed: bool,
-    /// The current context is the thread's.
+    /// The current context belongs to the thread.
     _not_send: PhantomData<*const ()>,
 }
 
@@ -299,7 +299,7 @@ fn handle_of(driver: &'static Driver, ordinal: u32) -> Result<CUdevice, CudaErro
     driver.api.check(id, "cuDeviceGet", code).map(|()| handle)
 }
 
-/// What the driver tells of a device without a context.
+/// The driver's facts about a device, available without a context.
 struct Facts {
     driver: &'static Driver,
     handle: CUdevice,

@@ -1,4 +1,4 @@
-//! Events: points in a stream that others wait for, or that tell the time.
+//! Events: points in a stream, for ordering and timing.
 
 use super::capture::RelaxedCapture;
 use super::device::Device;
@@ -15,13 +15,13 @@ pub struct Event {
     raw: CUevent,
 }
 
-// SAFETY: an event is a handle that the driver lets every thread use.
+// SAFETY: an event is a handle that every thread may use.
 unsafe impl Send for Event {}
 // SAFETY: as above.
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// An event that orders only.
+    /// Creates an event for ordering only.
     ///
     /// # Errors
     /// [`CudaError::Call`].
@@ -29,7 +29,7 @@ impl Event {
         Self::with_flags(device, NO_TIMING)
     }
 
-    /// An event that also tells the time.
+    /// Creates an event for timing too.
     ///
     /// # Errors
     /// [`CudaError::Call`].
@@ -52,8 +52,8 @@ impl Event {
         self.raw
     }
 
-    /// Whether the stream has come to it; true for an event that was never recorded. Works while this
-    /// thread captures a graph that the event is no part of.
+    /// Whether the stream has reached it; true for an event that was never recorded. Works while this thread captures
+    /// a graph that does not contain the event.
     ///
     /// # Errors
     /// [`CudaError::Fault`] if a kernel broke the context, [`CudaError::Call`].
@@ -66,7 +66,7 @@ impl Event {
         }
     }
 
-    /// Waits until the stream has come to it.
+    /// Waits until the stream has reached it.
     ///
     /// # Errors
     /// As for [`Self::is_done`].
@@ -77,11 +77,11 @@ impl Event {
         self.device.check("cuEventSynchronize", code)
     }
 
-    /// Microseconds from `start` to this event, both timed and done; the device's clock has about half a microsecond of
-    /// resolution.
+    /// Microseconds from `start` to this event, both timed and complete; the device's clock has a resolution of about
+    /// half a microsecond.
     ///
     /// # Errors
-    /// [`CudaError::Call`] if one is not timed, was never recorded or is not done.
+    /// [`CudaError::Call`] if one is not timed, was never recorded or is not complete.
     pub fn elapsed_us(&self, start: &Event) -> Result<f64, CudaError> {
         let mut milliseconds = 0.0;
         // SAFETY: both events live; `milliseconds` is valid for a write.

@@ -1,4 +1,4 @@
-//! Graphs: work captured from a stream once, enqueued many times. What tests and the performance tool need of them.
+//! Graphs: captured from a stream once, launched many times. As far as tests and the performance tool need them.
 
 use super::capture::RELAXED;
 use super::device::Device;
@@ -6,15 +6,15 @@ use super::stream::StreamRef;
 use crate::gpu::CudaError;
 use cudarc::driver::sys::{CUgraph, CUgraphExec};
 
-/// A capture in progress; dropped without [`Self::end`], what was captured is thrown away.
+/// A capture in progress; dropping it without [`Self::end`] discards the captured work.
 #[must_use = "what is enqueued is captured only while this lives"]
 pub struct Capture<'a> {
     stream: Option<StreamRef<'a>>,
 }
 
 impl<'a> Capture<'a> {
-    /// Captures what is enqueued on `stream`. With `strict` this thread is refused what could break a capture (the CUDA
-    /// runtime's thread-local mode), as a careful user would have it.
+    /// Starts to capture `stream`. With `strict` this thread may not make calls that could break a capture (the CUDA
+    /// runtime's thread-local mode), as for a careful user.
     ///
     /// # Errors
     /// [`CudaError::Call`] if it is capturing already or is the legacy default stream.
@@ -32,7 +32,7 @@ impl<'a> Capture<'a> {
     /// Ends the capture.
     ///
     /// # Errors
-    /// [`CudaError::Call`] if something that was enqueued cannot be captured.
+    /// [`CudaError::Call`] if enqueued work cannot be captured.
     pub fn end(mut self) -> Result<Graph, CudaError> {
         self.stream.take().map_or_else(|| unreachable!("only `end` takes it"), end_capture)
     }
@@ -40,7 +40,7 @@ impl<'a> Capture<'a> {
 
 impl Drop for Capture<'_> {
     fn drop(&mut self) {
-        // An error here means that the capture was broken already, which has been told.
+        // An error here means that the capture was broken already, which was reported then.
         self.stream.take().map(end_capture);
     }
 }
@@ -66,7 +66,7 @@ pub struct Graph {
 unsafe impl Send for Graph {}
 
 impl Graph {
-    /// Makes it ready to run, as often as wanted.
+    /// Instantiates it for any number of launches.
     ///
     /// # Errors
     /// [`CudaError::Call`].
@@ -88,7 +88,7 @@ impl Drop for Graph {
     }
 }
 
-/// Captured work, ready to run.
+/// An instantiated graph.
 #[derive(Debug)]
 pub struct GraphExec {
     device: Device,
@@ -99,13 +99,13 @@ pub struct GraphExec {
 unsafe impl Send for GraphExec {}
 
 impl GraphExec {
-    /// Enqueues the work once. Runs of the same value come one after the other.
+    /// Launches the graph once. Launches of the same value run one after the other.
     ///
     /// # Errors
     /// [`CudaError::Fault`], [`CudaError::Call`].
     ///
     /// # Safety
-    /// 1. What the captured work points to is still valid, until it is done.
+    /// 1. The memory of the captured work is still valid, until it is complete.
     pub unsafe fn launch(&self, stream: StreamRef<'_>) -> Result<(), CudaError> {
         let _bound = self.device.bind()?;
         // SAFETY: graph and stream live, and by 1.

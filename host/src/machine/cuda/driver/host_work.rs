@@ -1,4 +1,4 @@
-//! Work for the processor among that of streams and graphs.
+//! Host functions in streams and graphs.
 
 use super::api::HostNodeParams;
 use super::stream::StreamRef;
@@ -24,26 +24,26 @@ unsafe extern "C" fn run_again<W: HostWork>(work: *mut c_void) {
 }
 
 /// # Safety
-/// 1. `work` is of `Box::into_raw` of a `W`, and nobody uses it any more.
+/// 1. `work` is of `Box::into_raw` of a `W`, and is not used any more.
 unsafe extern "C" fn end<W: HostWork>(work: *mut c_void) {
     // SAFETY: 1.
     drop(unsafe { Box::from_raw(work.cast::<W>()) });
 }
 
 impl<'a> StreamRef<'a> {
-    /// Does `work` once everything enqueued so far is done; what is enqueued from now on waits for it. It is not done, and not
-    /// dropped, if the context breaks before.
+    /// Enqueues a host function: it runs after all earlier work of the stream and before later work. If the context
+    /// breaks before, it is neither run nor dropped.
     ///
     /// # Errors
-    /// [`CudaError::Fault`], [`CudaError::Call`]; the work is not done then.
+    /// [`CudaError::Fault`], [`CudaError::Call`]; the function does not run then.
     ///
     /// # Safety
-    /// 1. The stream is not being captured: a graph would do it again, when it is gone.
+    /// 1. The stream is not being captured: a graph would run it again, after it is dropped.
     pub unsafe fn run_once<W: HostWork>(&self, work: Arc<W>) -> Result<(), CudaError> {
         let _bound = self.device().bind()?;
         let raw = Arc::into_raw(work);
         let data = raw.cast_mut().cast::<c_void>();
-        // SAFETY: the stream lives; the function gets what it takes, and gets it once by obligation 1.
+        // SAFETY: the stream lives; the function gets its argument, and gets it once by obligation 1.
         let code = unsafe { (self.device().api().cuLaunchHostFunc)(self.raw(), Some(run_once::<W>), data) };
         let put = self.device().check("cuLaunchHostFunc", code);
         if put.is_err() {
@@ -53,10 +53,10 @@ impl<'a> StreamRef<'a> {
         put
     }
 
-    /// The graph that what is enqueued now becomes part of; none, if it is done.
+    /// The graph that the stream is being captured into; `None` if it is not capturing.
     ///
     /// # Errors
-    /// [`CudaError::Call`], also for a capture that something has broken.
+    /// [`CudaError::Call`], also for a broken capture.
     pub fn capturing(&self) -> Result<Option<Capturing<'a>>, CudaError> {
         Ok(self.capture_info(false)?.map(|(capturing, _)| capturing))
     }
@@ -70,7 +70,8 @@ impl<'a> StreamRef<'a> {
         capturing.ok_or_else(|| self.capture_is_broken())
     }
 
-    /// The same as [`Self::capturing`], and if `asks` the only node that the next one would follow, if there is exactly one.
+    /// The same as [`Self::capturing`]; with `asks` also the only node on which the next one would depend, if there
+    /// is exactly one.
     fn capture_info(&self, asks: bool) -> Result<Option<(Capturing<'a>, Option<CUgraphNode>)>, CudaError> {
         const NONE: u32 = 0;
         const ACTIVE: u32 = 1;
@@ -90,7 +91,7 @@ impl<'a> StreamRef<'a> {
             ACTIVE => {}
             _ => return Err(self.capture_is_broken()),
         }
-        // SAFETY: the driver says that so many are there until it is called again for this stream.
+        // SAFETY: the array has this length until the next call for this stream.
         let only = (count == 1).then(|| unsafe { *nodes });
         Ok(Some((Capturing { stream: *self, id: CaptureId(id), graph }, only)))
     }
@@ -102,11 +103,11 @@ impl<'a> StreamRef<'a> {
     }
 }
 
-/// Which capture of this process it is.
+/// Identifies a capture of this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CaptureId(u64);
 
-/// A graph that is being captured from a stream, for the moment: whoever began the capture ends it.
+/// A graph that is being captured from a stream, for the moment: the code that started the capture ends it.
 #[derive(Debug)]
 pub struct Capturing<'a> {
     stream: StreamRef<'a>,
@@ -114,14 +115,14 @@ pub struct Capturing<'a> {
     graph: CUgraph,
 }
 
-/// Work in a graph that is, or was, being captured.
+/// A host node of a graph that is, or was, being captured.
 #[derive(Debug)]
 pub struct HostNode {
     capture: CaptureId,
     node: CUgraphNode,
 }
 
-// SAFETY: a name of a node, which is only used while its graph is being captured.
+// SAFETY: a node's handle, which is only used while its graph is being captured.
 unsafe impl Send for HostNode {}
 // SAFETY: as above.
 unsafe impl Sync for HostNode {}
@@ -132,14 +133,15 @@ impl Capturing<'_> {
         self.id
     }
 
-    /// Makes `work` part of the graph. Every launch of it does the work, before what is put on the stream from now on. It is dropped
-    /// with the last graph that has it.
+    /// Adds `work` to the graph as a host node: every launch runs it, before work enqueued on the stream from now on.
+    /// It is dropped with the last graph that contains it.
     ///
-    /// Work that follows other work of the same capture (`after`) waits for that only, so that it is done while the graph is still
-    /// busy with what else was captured; otherwise it has its place on the stream. Nothing is returned if that place cannot be told.
+    /// A node that follows another node of the same capture (`after`) depends on that only, so that it runs while
+    /// earlier work of the graph is still running; otherwise it keeps its position on the stream. Returns `None` if
+    /// its node cannot be determined.
     ///
     /// # Errors
-    /// [`CudaError::Call`]. A launch of the graph may do the work nevertheless.
+    /// [`CudaError::Call`]. A launch of the graph may run the function nevertheless.
     pub fn run_each_time<W: HostWork>(
         &self,
         work: Box<W>,
@@ -148,12 +150,12 @@ impl Capturing<'_> {
         let _bound = self.stream.device().bind()?;
         let data = self.keep(work)?;
         match after.filter(|after| after.capture == self.id) {
-            Some(after) => self.behind::<W>(data, &after).map(Some),
+            Some(after) => self.add_after::<W>(data, &after).map(Some),
             None => self.in_stream::<W>(data),
         }
     }
 
-    /// Gives the work to the graph, to be dropped with it.
+    /// Passes ownership of the work to the graph.
     fn keep<W: HostWork>(&self, work: Box<W>) -> Result<*mut c_void, CudaError> {
         const NO_DESTRUCTOR_SYNC: u32 = 1;
         const MOVE: u32 = 1;
@@ -185,12 +187,12 @@ impl Capturing<'_> {
         // SAFETY: the graph keeps what the function uses, whenever it runs.
         let code = unsafe { (device.api().cuLaunchHostFunc)(stream.raw(), Some(run_again::<W>), data) };
         device.check("cuLaunchHostFunc", code)?;
-        // A capture that breaks here says so to whoever uses it next.
+        // A capture that breaks here reports that to its next user.
         let node = stream.capture_info(true).ok().flatten().and_then(|(_, only)| only);
         Ok(node.map(|node| HostNode { capture: self.id, node }))
     }
 
-    fn behind<W: HostWork>(&self, data: *mut c_void, after: &HostNode) -> Result<HostNode, CudaError> {
+    fn add_after<W: HostWork>(&self, data: *mut c_void, after: &HostNode) -> Result<HostNode, CudaError> {
         const ADD: u32 = 0;
         let (stream, device) = (self.stream, self.stream.device());
         let params = HostNodeParams { function: Some(run_again::<W>), data };
@@ -214,7 +216,7 @@ mod tests {
     use super::*;
     use std::sync::Mutex;
 
-    /// Counts how often it was done.
+    /// Counts its runs.
     struct Count(Arc<Mutex<u32>>);
 
     impl HostWork for Count {
@@ -223,7 +225,7 @@ mod tests {
         }
     }
 
-    /// What the driver does with the pointers that it is given.
+    /// Simulates the driver's use of the pointers.
     #[test]
     fn work_is_done_as_often_as_the_driver_says_and_dropped_once() {
         let count = Arc::new(Mutex::new(0));

@@ -1,4 +1,4 @@
-//! Handles by which another process can map memory of `cuMemAlloc`, for where descriptors are refused.
+//! IPC handles with which another process can map memory of `cuMemAlloc`, for systems that refuse descriptors.
 //!
 //! Unlike an [`super::Allocation`], the memory must not be freed while another process has it mapped.
 
@@ -58,7 +58,7 @@ impl Drop for IpcMapping {
     fn drop(&mut self) {
         let Ok(_bound) = self.device.bind() else { return };
         let _relaxed = RelaxedCapture::enter(self.device.driver());
-        // SAFETY: opened by this value alone, and whoever got its address promised not to outlive it.
+        // SAFETY: opened by this value alone, and users of its address promised not to outlive it.
         let code = unsafe { (self.device.api().cuIpcCloseMemHandle)(self.address) };
         self.device.released("cuIpcCloseMemHandle", code);
     }

@@ -1,4 +1,4 @@
-//! The driver's library, loaded when first asked for.
+//! The driver's library, loaded at first use.
 
 use super::api::Api;
 use crate::gpu::{CuResult, CudaError, DriverVersion, code};
@@ -6,7 +6,7 @@ use libloading::Library;
 use std::ffi::CStr;
 use std::sync::OnceLock;
 
-/// The driver of this host, started.
+/// The initialised driver of this host.
 pub struct Driver {
     pub(super) api: Api,
     version: DriverVersion,
@@ -16,12 +16,12 @@ pub struct Driver {
 /// The name that drivers install comes first: `libcuda.so` may be a toolkit's stub.
 const FILES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 
-/// What every GPU that this library has kernels for came with, or was supported before.
+/// The oldest driver that supports every GPU with kernels here.
 const VERSION_MIN: DriverVersion = DriverVersion(12_000);
 
 impl Driver {
-    /// The driver. The first call loads its library, starts it and counts devices; what it found, also that there is no
-    /// driver, holds for the life of the process.
+    /// The driver. The first call loads and initialises its library and counts devices; the result, a failure too,
+    /// holds for the life of the process.
     ///
     /// # Errors
     /// [`CudaError::NoDriver`], [`CudaError::DriverTooOld`], [`CudaError::Start`], [`CudaError::NoDevice`].
@@ -37,7 +37,7 @@ impl Driver {
         if version < VERSION_MIN {
             return Err(too_old(None));
         }
-        // SAFETY: (1) the library has the driver's file name and told its version.
+        // SAFETY: (1) the library has the driver's file name and reported its version.
         let api = unsafe { Api::find(library) }.map_err(|name| too_old(Some(name)))?;
         // SAFETY: the driver's first call; it takes no pointer.
         match unsafe { (api.cuInit)(0) } {
@@ -54,7 +54,7 @@ impl Driver {
         }
     }
 
-    /// The version of CUDA that the driver speaks.
+    /// The driver's version of CUDA.
     pub fn version(&self) -> DriverVersion {
         self.version
     }
@@ -80,8 +80,8 @@ impl Api {
 fn load(files: &[&str]) -> Result<Library, CudaError> {
     let mut first = None;
     for file in files {
-        // SAFETY: the initialisers of NVIDIA's library have no requirements; whoever puts another file of this name into
-        // the loader's path could as well replace this library.
+        // SAFETY: the initialisers of NVIDIA's library have no requirements; an attacker who puts another file of
+        // this name into the loader's path could as well replace this library.
         match unsafe { Library::new(*file) } {
             Ok(library) => return Ok(library),
             Err(error) => first = first.or(Some(error)),
@@ -91,12 +91,12 @@ fn load(files: &[&str]) -> Result<Library, CudaError> {
     Err(CudaError::NoDriver { tried: files.join(", "), why })
 }
 
-/// What the loader said, which `libloading` keeps as the error's source.
+/// The loader's error, which `libloading` keeps as the error's source.
 fn reason(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// The version, from the one function that every driver has and that works before it is started.
+/// The version, from the one function that every driver has and that works before initialisation.
 fn version_of(library: &Library) -> Option<DriverVersion> {
     type GetVersion = unsafe extern "C" fn(*mut std::ffi::c_int) -> u32;
     // SAFETY: the type is that of the driver's manual.

@@ -6,8 +6,8 @@ use super::stream::Stream;
 use crate::gpu::{CudaError, MemoryKind};
 use cudarc::driver::sys::CUdeviceptr;
 
-/// Device memory, freed on drop. Like a segment of host memory it hands out an address and nothing else: who may touch what
-/// and when is the business of those who lay something into it.
+/// Device memory, freed on drop. It provides an address only; the layers that place data in it define who accesses
+/// what, and when.
 #[derive(Debug)]
 pub struct DeviceMemory {
     device: Device,
@@ -16,17 +16,17 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// `len` bytes of zeros, 256-byte aligned. Works while this thread captures a graph.
+    /// Allocates `len` zeroed bytes, 256-byte aligned. Works while this thread captures a graph.
     ///
     /// # Errors
-    /// [`CudaError::OutOfMemory`], [`CudaError::Call`] (also for no bytes at all).
+    /// [`CudaError::OutOfMemory`], [`CudaError::Call`] (also for zero bytes).
     pub fn zeroed(device: &Device, len: usize) -> Result<DeviceMemory, CudaError> {
         let memory = Self::uninitialised(device, len)?;
         zero(device, memory.address, len)?;
         Ok(memory)
     }
 
-    /// `len` bytes of anything, 256-byte aligned.
+    /// Allocates `len` uninitialised bytes, 256-byte aligned.
     ///
     /// # Errors
     /// As for [`Self::zeroed`].
@@ -40,7 +40,7 @@ impl DeviceMemory {
         Ok(DeviceMemory { device: device.clone(), address, len })
     }
 
-    /// Its first byte, as kernels know it.
+    /// Its first byte, for kernels.
     pub fn address(&self) -> CUdeviceptr {
         self.address
     }
@@ -51,7 +51,7 @@ impl DeviceMemory {
         self.len
     }
 
-    /// The device it lies on.
+    /// Its device.
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -61,18 +61,18 @@ impl Drop for DeviceMemory {
     fn drop(&mut self) {
         let Ok(_bound) = self.device.bind() else { return };
         let _relaxed = RelaxedCapture::enter(self.device.driver());
-        // SAFETY: allocated by this value alone, and whoever got its address promised not to outlive it.
+        // SAFETY: allocated by this value alone, and users of its address promised not to outlive it.
         let code = unsafe { (self.device.api().cuMemFree_v2)(self.address) };
         self.device.released("cuMemFree", code);
     }
 }
 
-/// Zeros fresh memory and waits for it, on a stream of its own: on the default stream it would wait for every stream of the
-/// user, and would break a capture.
+/// Zeroes fresh memory and waits for that, on a stream of its own: on the default stream it would wait for every
+/// stream of the user, and would break a capture.
 pub(super) fn zero(device: &Device, address: CUdeviceptr, len: usize) -> Result<(), CudaError> {
     let _relaxed = RelaxedCapture::enter(device.driver());
     let stream = Stream::new(device)?;
-    // SAFETY: (1) the caller has just allocated `len` bytes there and told nobody.
+    // SAFETY: (1) the caller has just allocated `len` bytes there, which are not shared yet.
     unsafe { stream.by_ref().fill(address, 0, len) }?;
     stream.synchronize()
 }

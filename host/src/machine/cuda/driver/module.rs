@@ -23,22 +23,23 @@ unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
 
-/// Room for what the driver's compiler says.
+/// Bytes for the log of the driver's compiler.
 const LOG_BYTES: usize = 8 << 10;
 /// `CU_JIT_ERROR_LOG_BUFFER` and its size.
 const JIT_ERROR_LOG: u32 = 5;
 const JIT_ERROR_LOG_BYTES: u32 = 6;
 
 impl Module {
-    /// Loads an image: a cubin or fatbin for this device, or PTX text, which the driver compiles (and caches on disk). Works
-    /// while this thread captures a graph.
+    /// Loads an image: a cubin or fatbin for this device, or PTX text, which the driver compiles (and caches on
+    /// disk). Works while this thread captures a graph.
     ///
     /// # Errors
-    /// [`CudaError::Module`] with what the driver's compiler said.
+    /// [`CudaError::Module`] with the log of the driver's compiler.
     pub fn load(device: &Device, image: &[u8]) -> Result<Module, CudaError> {
         let _bound = device.bind()?;
         let _relaxed = RelaxedCapture::enter(device.driver());
-        // PTX is text that the driver reads up to a zero byte; cubins carry their length, and one more byte does no harm.
+        // PTX is text that the driver reads up to a zero byte; cubins contain their length, so one more byte is
+        // harmless.
         let mut terminated = Vec::with_capacity(image.len() + 1);
         terminated.extend_from_slice(image);
         terminated.push(0);
@@ -162,7 +163,7 @@ impl Function {
         self.attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)
     }
 
-    /// Blocks that one multiprocessor holds at once.
+    /// Blocks that one multiprocessor runs at once.
     ///
     /// # Errors
     /// [`CudaError::Call`].
@@ -196,7 +197,7 @@ impl Function {
         device.check("cuFuncSetAttribute", code)
     }
 
-    /// Enqueues the kernel: `grid` blocks of `block` threads, in x, y and z. What the parameters point to is copied before
+    /// Enqueues the kernel: `grid` blocks of `block` threads, in x, y and z. The parameters' values are copied before
     /// it returns. On a capturing stream the launch becomes part of the graph.
     ///
     /// # Errors
@@ -204,7 +205,7 @@ impl Function {
     ///
     /// # Safety
     /// 1. `params` points to one value per parameter of the kernel, each of its parameter's type.
-    /// 2. What those values point to is valid for what the kernel does with it, until it is done.
+    /// 2. Memory that those values point to is valid for the kernel's accesses, until it is complete.
     pub unsafe fn launch(
         &self,
         grid: [u32; 3],

@@ -1,4 +1,4 @@
-//! Host memory that devices can reach.
+//! Host memory that devices can access.
 
 use super::capture::RelaxedCapture;
 use super::device::Device;
@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 /// `PORTABLE | DEVICEMAP`, which are the same numbers).
 const PORTABLE_AND_MAPPED: u32 = 1 | 2;
 
-/// Pinned host memory made by the driver, freed on drop.
+/// Pinned host memory allocated by the driver, freed on drop.
 #[derive(Debug)]
 pub struct PinnedMemory {
     device: Device,
@@ -20,13 +20,13 @@ pub struct PinnedMemory {
     len: usize,
 }
 
-// SAFETY: an address range that stays valid until drop, which no thread's identity plays a part in.
+// SAFETY: an address range that stays valid until drop, whatever thread owns it.
 unsafe impl Send for PinnedMemory {}
 // SAFETY: as above; its methods read only fields that never change.
 unsafe impl Sync for PinnedMemory {}
 
 impl PinnedMemory {
-    /// `len` bytes of zeros, page aligned, for the host and for every device of this process.
+    /// Allocates `len` zeroed bytes, page aligned, for the host and for every device of this process.
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`], [`CudaError::Call`].
@@ -40,7 +40,7 @@ impl PinnedMemory {
         let host = NonNull::new(host.cast::<u8>()).expect("memory that was allocated has an address");
         let mut memory = PinnedMemory { device: device.clone(), host, address: 0, len };
         memory.address = device_address(device, host)?;
-        // SAFETY: `len` bytes were allocated there and nobody else knows of them.
+        // SAFETY: `len` bytes were allocated there and are not shared yet.
         unsafe { host.write_bytes(0, len) };
         Ok(memory)
     }
@@ -66,13 +66,13 @@ impl Drop for PinnedMemory {
     fn drop(&mut self) {
         let Ok(_bound) = self.device.bind() else { return };
         let _relaxed = RelaxedCapture::enter(self.device.driver());
-        // SAFETY: allocated by this value alone, and whoever got its address promised not to outlive it.
+        // SAFETY: allocated by this value alone, and users of its address promised not to outlive it.
         let code = unsafe { (self.device.api().cuMemFreeHost)(self.host.as_ptr().cast()) };
         self.device.released("cuMemFreeHost", code);
     }
 }
 
-/// Existing host memory, such as a mapped file, made reachable for devices until drop.
+/// Existing host memory, such as a mapped file, registered with devices until drop.
 #[derive(Debug)]
 pub struct HostMapping {
     device: Device,
@@ -115,13 +115,13 @@ impl Drop for HostMapping {
     fn drop(&mut self) {
         let Ok(_bound) = self.device.bind() else { return };
         let _relaxed = RelaxedCapture::enter(self.device.driver());
-        // SAFETY: registered by this value alone, and whoever got its address promised not to outlive it.
+        // SAFETY: registered by this value alone, and users of its address promised not to outlive it.
         let code = unsafe { (self.device.api().cuMemHostUnregister)(self.host.as_ptr().cast()) };
         self.device.released("cuMemHostUnregister", code);
     }
 }
 
-/// What kernels call pinned memory. The context is current.
+/// The address of pinned memory for kernels. The context is current.
 fn device_address(device: &Device, host: NonNull<u8>) -> Result<CUdeviceptr, CudaError> {
     let mut address = 0;
     // SAFETY: `address` is valid for a write, and `host` is pinned and mapped.

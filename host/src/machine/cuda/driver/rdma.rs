@@ -1,4 +1,4 @@
-//! Memory of a device that network cards read and write themselves (GPUDirect RDMA).
+//! Device memory that NICs read and write directly (GPUDirect RDMA).
 
 use super::capture::RelaxedCapture;
 use super::device::Device;
@@ -15,10 +15,10 @@ const DMA_BUF_FD: u32 = 1;
 const OVER_PCIE: u64 = 1;
 /// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`.
 const SYNC_MEMOPS: u32 = 6;
-/// `CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER`; what is greater is true for more devices.
+/// `CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER`; greater values hold for more devices.
 const ORDERED_FOR_OWNER: i32 = 100;
 
-/// Device memory that network cards can be told of, of anything in the beginning, on borders of [`RDMA_PAGE_BYTES`].
+/// Uninitialised device memory that NICs can register, aligned to [`RDMA_PAGE_BYTES`].
 #[derive(Debug)]
 pub struct RdmaMemory {
     device: Device,
@@ -27,7 +27,7 @@ pub struct RdmaMemory {
     _memory: Memory,
 }
 
-/// What it lies in. The driver's memory management where cards may reach such memory.
+/// Its allocation: by the driver's memory management where NICs may access such memory.
 #[derive(Debug)]
 enum Memory {
     Mapped { _memory: Mapping },
@@ -35,7 +35,7 @@ enum Memory {
 }
 
 impl Device {
-    /// Whether, and how, network cards reach its memory.
+    /// Whether, and how, NICs access its memory.
     ///
     /// # Errors
     /// [`CudaError::Call`].
@@ -54,7 +54,7 @@ impl Device {
 }
 
 impl RdmaMemory {
-    /// At least `len` bytes on `device`.
+    /// Allocates at least `len` bytes on `device`.
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`], [`CudaError::Call`].
@@ -74,7 +74,7 @@ impl RdmaMemory {
         Ok(RdmaMemory { device: device.clone(), address, len, _memory: memory })
     }
 
-    /// The first byte, for kernels and for network cards that know memory by its address.
+    /// The first byte, for kernels and for NICs that register by address.
     pub fn address(&self) -> CUdeviceptr {
         self.address
     }
@@ -85,11 +85,11 @@ impl RdmaMemory {
         self.len
     }
 
-    /// All of it as a dma-buf, which need not outlive its registrations. `over_pcie`: cards that are to take the bus are near a device
-    /// that has a faster way to its CPU.
+    /// All of it as a dma-buf, which need not outlive its registrations. `over_pcie`: the NIC is to use the PCIe bus,
+    /// although the device has a faster path to its CPU.
     ///
     /// # Errors
-    /// [`CudaError::Call`], for example where the kernel's module is the closed one.
+    /// [`CudaError::Call`], for example with the closed kernel module.
     pub fn dma_buf(&self, over_pcie: bool) -> Result<OwnedFd, CudaError> {
         let _bound = self.device.bind()?;
         let _relaxed = RelaxedCapture::enter(self.device.driver());
@@ -107,12 +107,13 @@ impl RdmaMemory {
             )
         };
         self.device.check("cuMemGetHandleForAddressRange", code)?;
-        // SAFETY: a fresh descriptor that the driver has given away.
+        // SAFETY: a fresh descriptor, which this process owns.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 }
 
-/// Copies by the driver to and from this memory end before its calls return, as network cards need that know it by its address.
+/// Makes the driver's copies to and from this memory complete before its calls return, as NICs that register by
+/// address require.
 fn keep_copies_in_order(device: &Device, address: CUdeviceptr) -> Result<(), CudaError> {
     let _bound = device.bind()?;
     let yes: c_uint = 1;

@@ -1,7 +1,8 @@
 //! Device memory that other processes and devices can map (the driver's virtual memory management).
 //!
-//! An [`Allocation`] is physical memory; a [`Mapping`] is addresses for it, with those who may use them. The memory lives
-//! until the last allocation handle and the last mapping in any process are gone, so nobody frees it under another.
+//! An [`Allocation`] is physical memory; a [`Mapping`] is an address range for it, with the devices that may use it.
+//! The memory lives until the last allocation handle and the last mapping in any process are gone, so no process
+//! frees it under another.
 
 use super::api::{AllocationHandle, LOCATION_DEVICE, MemAccessDesc, MemAllocationProp, MemLocation};
 use super::capture::RelaxedCapture;
@@ -30,7 +31,7 @@ pub struct Allocation {
 }
 
 impl Allocation {
-    /// At least `len` bytes on `device` that can be exported, rounded up to what the device maps at once (2 MiB).
+    /// Allocates at least `len` exportable bytes on `device`, rounded up to the device's mapping granularity (2 MiB).
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`], [`CudaError::Call`] where the driver or a container forbids it.
@@ -52,7 +53,7 @@ impl Allocation {
         Ok(Allocation { device: device.clone(), handle, len })
     }
 
-    /// A descriptor by which another process can have the memory.
+    /// Exports a descriptor with which another process can map the memory.
     ///
     /// # Errors
     /// [`CudaError::Call`].
@@ -64,12 +65,12 @@ impl Allocation {
             (self.device.api().cuMemExportToShareableHandle)(to.cast(), self.handle, FILE_DESCRIPTOR, 0)
         };
         self.device.check("cuMemExportToShareableHandle", code)?;
-        // SAFETY: a fresh descriptor that the driver has given away.
+        // SAFETY: a fresh descriptor, which this process owns.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
-    /// The memory behind a descriptor that another process exported, which has `len` bytes (as that process's
-    /// [`Self::len`] says). `device` is the one that will use it, wherever it lies.
+    /// Imports the memory of a descriptor that another process exported, which has `len` bytes (by that process's
+    /// [`Self::len`]). `device` is the one that will use it, wherever it is.
     ///
     /// # Errors
     /// [`CudaError::Call`].
@@ -93,10 +94,10 @@ impl Allocation {
         self.len
     }
 
-    /// Addresses for the memory, for kernels of this allocation's device and of the devices `also` of this process.
+    /// Maps the memory, for kernels of this allocation's device and of the devices `also` of this process.
     ///
     /// # Errors
-    /// [`CudaError::Call`]; where a device cannot reach the memory, by `cuMemSetAccess`.
+    /// [`CudaError::Call`]; if a device cannot access the memory, by `cuMemSetAccess`.
     pub fn map(self, also: &[u32]) -> Result<Mapping, CudaError> {
         let device = self.device.clone();
         let _bound = device.bind()?;
@@ -126,7 +127,7 @@ impl Drop for Allocation {
     }
 }
 
-/// Addresses of an allocation, unmapped on drop, which does not wait for kernels that use them.
+/// A mapped address range of an allocation. Dropping it unmaps without waiting for kernels that use it.
 #[derive(Debug)]
 pub struct Mapping {
     device: Device,
@@ -151,7 +152,7 @@ impl Mapping {
         &self.allocation
     }
 
-    /// Zeros all of it and waits for that. For memory that nobody else knows yet.
+    /// Zeroes all of it and waits for that. For memory that is not shared yet.
     ///
     /// # Errors
     /// [`CudaError::Call`].
@@ -164,13 +165,13 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         let Ok(_bound) = self.device.bind() else { return };
         let _relaxed = RelaxedCapture::enter(self.device.driver());
-        // SAFETY: mapped by this value alone, and whoever got its address promised not to outlive it.
+        // SAFETY: mapped by this value alone, and users of its address promised not to outlive it.
         let code = unsafe { (self.device.api().cuMemUnmap)(self.address(), self.len()) };
         self.device.released("cuMemUnmap", code);
     }
 }
 
-/// Addresses that nothing is mapped to yet, or any more.
+/// A reserved address range without a mapping.
 #[derive(Debug)]
 struct Reserved {
     device: Device,
@@ -200,7 +201,7 @@ fn location(ordinal: u32) -> MemLocation {
     MemLocation { kind: LOCATION_DEVICE, id: ordinal as c_int }
 }
 
-/// Exportable by descriptor and, where the device can, reachable for network cards.
+/// Exportable by descriptor and, if the device supports it, accessible for NICs.
 fn properties(device: &Device) -> Result<MemAllocationProp, CudaError> {
     let rdma = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED;
     Ok(MemAllocationProp {

@@ -1,4 +1,4 @@
-//! Streams: own ones, and those that users lend.
+//! Streams: own ones, and the users'.
 
 use super::capture::RelaxedCapture;
 use super::device::Device;
@@ -10,20 +10,20 @@ use std::ffi::c_void;
 /// `CU_STREAM_NON_BLOCKING`: does not wait for the legacy default stream, nor that for it.
 const NON_BLOCKING: u32 = 1;
 
-/// A stream made here, destroyed on drop; what it still has to do is done nevertheless.
+/// A stream created here, destroyed on drop; its enqueued work still completes.
 #[derive(Debug)]
 pub struct Stream {
     device: Device,
     raw: CUstream,
 }
 
-// SAFETY: a stream is a handle that the driver lets every thread use.
+// SAFETY: a stream is a handle that every thread may use.
 unsafe impl Send for Stream {}
 // SAFETY: as above.
 unsafe impl Sync for Stream {}
 
 impl Stream {
-    /// A stream that is independent of the default stream.
+    /// Creates a stream that is independent of the default stream.
     ///
     /// # Errors
     /// [`CudaError::Call`].
@@ -37,12 +37,12 @@ impl Stream {
         Ok(Stream { device: device.clone(), raw })
     }
 
-    /// It, to enqueue on.
+    /// A reference, to enqueue on.
     pub fn by_ref(&self) -> StreamRef<'_> {
         StreamRef { device: &self.device, raw: self.raw }
     }
 
-    /// Waits until everything enqueued so far is done.
+    /// Waits until all work enqueued so far is complete.
     ///
     /// # Errors
     /// [`CudaError::Fault`] if a kernel broke the context, [`CudaError::Call`].
@@ -53,13 +53,13 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // SAFETY: made by `new` and destroyed once; whoever enqueues has borrowed it.
+        // SAFETY: created by `new` and destroyed once; code that enqueues has borrowed it.
         let code = unsafe { (self.device.api().cuStreamDestroy_v2)(self.raw) };
         self.device.released("cuStreamDestroy", code);
     }
 }
 
-/// A stream that somebody keeps alive: this crate, a user's program, PyTorch.
+/// A stream that its owner keeps alive: this crate, a user's program, PyTorch.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamRef<'a> {
     device: &'a Device,
@@ -92,7 +92,7 @@ impl<'a> StreamRef<'a> {
         self.device
     }
 
-    /// Waits until everything enqueued so far is done. Works while this thread captures another stream.
+    /// Waits until all work enqueued so far is complete. Works while this thread captures another stream.
     ///
     /// # Errors
     /// [`CudaError::Fault`] if a kernel broke the context, [`CudaError::Call`] (also if the stream is capturing).
@@ -104,7 +104,7 @@ impl<'a> StreamRef<'a> {
         self.device.check("cuStreamSynchronize", code)
     }
 
-    /// Whether everything enqueued so far is done.
+    /// Whether all work enqueued so far is complete.
     ///
     /// # Errors
     /// As for [`Self::synchronize`].
@@ -118,7 +118,7 @@ impl<'a> StreamRef<'a> {
         }
     }
 
-    /// Whether what is enqueued now becomes part of a graph.
+    /// Whether the stream is being captured into a graph.
     ///
     /// # Errors
     /// [`CudaError::Call`].
@@ -127,11 +127,11 @@ impl<'a> StreamRef<'a> {
         let mut status = 0;
         // SAFETY: `status` is valid for a write, the stream lives (2 of `from_raw`).
         let code = unsafe { (self.device.api().cuStreamIsCapturing)(self.raw, &mut status) };
-        // 1: active; 2: was active and has been invalidated, which whoever ends the capture will be told.
+        // 1: active; 2: invalidated, which the end of the capture will report.
         self.device.check("cuStreamIsCapturing", code).map(|()| status != 0)
     }
 
-    /// What is enqueued from now on waits for `event`.
+    /// Makes later work on the stream wait for `event`.
     ///
     /// # Errors
     /// [`CudaError::Call`].
@@ -142,7 +142,7 @@ impl<'a> StreamRef<'a> {
         self.device.check("cuStreamWaitEvent", code)
     }
 
-    /// Sets `event` once everything enqueued so far is done. The event is of this stream's device.
+    /// Records `event` after all work enqueued so far. The event is of this stream's device.
     ///
     /// # Errors
     /// [`CudaError::Call`].
@@ -153,13 +153,13 @@ impl<'a> StreamRef<'a> {
         self.device.check("cuEventRecord", code)
     }
 
-    /// Copies from the host. From pageable memory it returns when the source was read, from pinned memory at once.
+    /// Copies from the host. From pageable memory it returns when the source has been read, from pinned memory at once.
     ///
     /// # Errors
     /// [`CudaError::Call`].
     ///
     /// # Safety
-    /// 1. `to` is valid for `len_bytes` of device writes and `from` for reads, until the copy is done.
+    /// 1. `to` is valid for `len_bytes` of device writes and `from` for reads, until the copy is complete.
     /// 2. Nobody else writes either meanwhile, or reads `to`.
     pub unsafe fn copy_to_device(
         &self,
@@ -173,13 +173,13 @@ impl<'a> StreamRef<'a> {
         self.device.check("cuMemcpyHtoDAsync", code)
     }
 
-    /// Copies to the host. To pageable memory it returns when the copy is done, to pinned memory at once.
+    /// Copies to the host. To pageable memory it returns when the copy is complete, to pinned memory at once.
     ///
     /// # Errors
     /// [`CudaError::Call`].
     ///
     /// # Safety
-    /// 1. `from` is valid for `len_bytes` of device reads and `to` for writes, until the copy is done.
+    /// 1. `from` is valid for `len_bytes` of device reads and `to` for writes, until the copy is complete.
     /// 2. Nobody else writes either meanwhile, or reads `to`.
     pub unsafe fn copy_to_host(
         &self,
@@ -199,7 +199,7 @@ impl<'a> StreamRef<'a> {
     /// [`CudaError::Call`].
     ///
     /// # Safety
-    /// 1. `from` is valid for `len_bytes` of reads and `to` for writes by this device, until the copy is done.
+    /// 1. `from` is valid for `len_bytes` of reads and `to` for writes by this device, until the copy is complete.
     /// 2. Nobody else writes either meanwhile, or reads `to`.
     pub unsafe fn copy_on_device(
         &self,

@@ -30,8 +30,8 @@ fn memory() -> NonNull<u8> {
     NonNull::new(segment.base()).unwrap()
 }
 
-fn place(is_send: bool) -> Place {
-    Place { peer: Rank(1 - u32::from(!is_send)), channel: ChannelId(3), is_send }
+fn place(is_send: bool) -> EndId {
+    EndId { peer: Rank(1 - u32::from(!is_send)), channel: ChannelId(3), is_send }
 }
 
 fn host_block(base: NonNull<u8>) -> ProxyBlock {

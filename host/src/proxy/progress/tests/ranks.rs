@@ -105,7 +105,7 @@ impl Wires {
 fn connect(ends: &mut [Ends], channel: u32, from: u32, to: u32, wires: &mut Wires) {
     let (send, recv) = wires.pair();
     let ((here, near), (there, far)) = (block(), block());
-    let place = |peer, is_send| Place { peer: Rank(peer), channel: ChannelId(channel), is_send };
+    let place = |peer, is_send| EndId { peer: Rank(peer), channel: ChannelId(channel), is_send };
     // SAFETY: fresh leaked blocks, each with one producer and one consumer.
     unsafe {
         let at = &mut ends[from as usize];
@@ -674,7 +674,7 @@ fn a_peer_that_does_nothing_is_named_with_the_whole_story() {
     let failure = orders.failure().unwrap();
     let error = failure.error.as_ref().unwrap();
     assert!(matches!(error.why, EndFault::Timeout { waited } if waited.as_millis() == 3100), "{error}");
-    assert_eq!(error.place, Place { peer: Rank(1), channel: ChannelId(MESH), is_send: true });
+    assert_eq!(error.place, EndId { peer: Rank(1), channel: ChannelId(MESH), is_send: true });
     for part in
         ["connection to rank 1 on channel 4", "transmitted 1", "order 0 taken", "began 1 steps", "ms after"]
     {

@@ -8,7 +8,7 @@ use oxccl_shared::abi::Protocol;
 use std::sync::{Mutex, PoisonError};
 
 /// What was captured, as a driver's graph would have it.
-struct Graph {
+struct PlayedGraph {
     issues: Vec<Issue>,
     works: Vec<Work>,
 }
@@ -18,10 +18,10 @@ enum Work {
     Messages(Messages),
 }
 
-impl Graph {
+impl PlayedGraph {
     /// Every function at `count`, and a group of messages before each.
-    fn of_everything(player: &mut Player, count: u64, first_tag: u32) -> Graph {
-        Graph::capture(player, |player| {
+    fn of_everything(player: &mut Player, count: u64, first_tag: u32) -> PlayedGraph {
+        PlayedGraph::capture(player, |player| {
             let mut works = Vec::new();
             for (func, tag) in FUNCS.into_iter().zip((first_tag..).step_by(2)) {
                 let wants = player.wants_of_exchange(count as usize);
@@ -33,17 +33,17 @@ impl Graph {
         })
     }
 
-    fn capture(player: &mut Player, launch: impl FnOnce(&mut Player) -> Vec<Work>) -> Graph {
+    fn capture(player: &mut Player, launch: impl FnOnce(&mut Player) -> Vec<Work>) -> PlayedGraph {
         player.captures = true;
         let works = launch(player);
         player.captures = false;
-        Graph { issues: std::mem::take(&mut player.issues), works }
+        PlayedGraph { issues: std::mem::take(&mut player.issues), works }
     }
 
     /// The driver's thread gives all orders as early as it may, while kernels run. It is one for all ranks, so that what waited for
     /// another rank's would wait for ever.
     fn launch(&mut self, player: &mut Player) {
-        let Graph { issues, works } = self;
+        let PlayedGraph { issues, works } = self;
         let player = &*player;
         std::thread::scope(|scope| {
             scope.spawn(|| issues.iter().for_each(|issue| replay_on(&DRIVER, issue)));
@@ -58,7 +58,7 @@ impl Graph {
     }
 }
 
-impl Graph {
+impl PlayedGraph {
     fn protocols(&self) -> Vec<Protocol> {
         let protocol = |work: &Work| match work {
             Work::Collective(collective) => Some(collective.plan.kernel.protocol()),
@@ -96,8 +96,8 @@ fn gives_at_once(player: &mut Player, tag: u32) -> bool {
 /// Several graphs that are launched in any order, with calls between them, and destroyed in another order.
 fn graphs_and_calls(player: &mut Player) {
     assert!(gives_at_once(player, 1));
-    let mut short = Graph::of_everything(player, 100, 1000);
-    let mut long = Graph::of_everything(player, 60_001, 2000);
+    let mut short = PlayedGraph::of_everything(player, 100, 1000);
+    let mut long = PlayedGraph::of_everything(player, 60_001, 2000);
     let protocols = [&short, &long].map(|graph| graph.protocols());
     assert!(
         protocols[0].contains(&Protocol::LL) && protocols[1].contains(&Protocol::Simple),
@@ -115,7 +115,7 @@ fn graphs_and_calls(player: &mut Player) {
     assert!(!gives_at_once(player, 20));
     drop(long);
     assert!(gives_at_once(player, 21), "no graph is left");
-    let mut again = Graph::of_everything(player, 100, 3000);
+    let mut again = PlayedGraph::of_everything(player, 100, 3000);
     again.launch(player);
     player.finish();
     drop(again);
@@ -132,7 +132,7 @@ fn graphs_run_again_and_again_among_calls() {
 fn a_graph_may_have_more_orders_than_the_proxys_fifo() {
     Scene { memory: false, ..Scene::new(&[1, 2]) }.play(|player| {
         let calls = 3 * ORDERS_WAITING_MAX as u32;
-        let mut graph = Graph::capture(player, |player| {
+        let mut graph = PlayedGraph::capture(player, |player| {
             let launch = |tag| Work::Collective(player.launch_collective(&call(Func::AllReduce, 10), tag));
             (0..calls).map(launch).collect()
         });
@@ -152,7 +152,7 @@ fn a_graph_may_have_more_orders_than_the_proxys_fifo() {
 #[test]
 fn launches_for_a_communicator_that_has_stopped_tell_nobody_anything() {
     Scene { memory: false, ..Scene::new(&[1, 2]) }.play(|player| {
-        let mut graph = Graph::of_everything(player, 100, 1000);
+        let mut graph = PlayedGraph::of_everything(player, 100, 1000);
         graph.launch(player);
         player.finish();
         if player.rank == 1 {

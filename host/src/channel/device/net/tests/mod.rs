@@ -8,8 +8,8 @@ mod graphs;
 use super::*;
 use crate::bootstrap::{BootstrapConfig, InterfaceFilter, UniqueId};
 use crate::channel::device::connect::layout;
+use crate::channel::device::routes::{RouteSettings, Routes};
 use crate::channel::device::tables::{TableImage, image};
-use crate::channel::device::ways::{WaySettings, Ways};
 use crate::gpu::{CudaError, HostWork, NicMemory};
 use crate::launch::{Health, Outstanding, RawCall, Tell, Told};
 use crate::machine::{ConnLists, Issue, NetProxy, collective_args};
@@ -141,7 +141,7 @@ impl Scene {
         let rank = bootstrap.rank().0;
         let peer = |host: &u64| PeerInfo { host: *host, processors: [u64::MAX; 16], ..PeerInfo::default() };
         let peers: Vec<PeerInfo> = self.hosts.iter().map(peer).collect();
-        let ways = Ways::new(&peers, WaySettings { memory: self.memory, network: true });
+        let routes = Routes::new(&peers, RouteSettings { memory: self.memory, network: true });
         let interfaces = InterfaceFilter::parse("=lo");
         let socket = SocketConfig { interfaces, ..SocketConfig::default() };
         let mut config = NetConfig { name: Some("Socket".into()), socket, ..NetConfig::default() };
@@ -155,8 +155,8 @@ impl Scene {
         let mut facts = self.facts().with_few_channels();
         // Here a block has one thread.
         facts.tuning.ll_threads = 1;
-        let facts = facts.over_network(ways.groups(), network.speed, network.threads_least);
-        let layout = layout(&facts, &Channels::in_rank_order(self.nranks())).with_ways(ways);
+        let facts = facts.over_network(routes.groups(), network.speed, network.threads_least);
+        let layout = layout(&facts, &Channels::in_rank_order(self.nranks())).with_routes(routes);
         let wanted = NetWanted {
             rank,
             layout: &layout,
@@ -173,7 +173,7 @@ impl Scene {
         let connected = network.connect_in(source, gdr, bootstrap, &wanted).unwrap();
         let base = |peer: u32, _| arenas[peer as usize].base().addr() as u64;
         let tables = image(&layout, rank, &|name| {
-            assert_eq!(connected.site(name).is_some(), layout.ways.is_net(rank, name.peer));
+            assert_eq!(connected.site(name).is_some(), layout.routes.is_net(rank, name.peer));
             match connected.site(name) {
                 Some(site) => site,
                 None => ConnSite::new(layout.in_memory(rank, name, &base), layout.slots(name.kind)),

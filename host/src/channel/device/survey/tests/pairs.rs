@@ -1,7 +1,7 @@
 //! Which pairs of GPUs a survey finds near enough to use each other's memory.
 
 use super::*;
-use crate::transport::p2p::{Side, Sides};
+use crate::transport::p2p::{Domain, Domains};
 
 /// A machine with two sockets, two GPUs below a switch and one without on each.
 const TWO_SOCKETS: &str = r#"<system version="1">
@@ -26,9 +26,9 @@ fn apart(found: &[Result<Survey, ConnectError>]) -> Vec<(u32, u32)> {
     let refused = |rank: usize| found[rank].as_ref().unwrap().refused.iter();
     let pairs: Vec<_> =
         (0..found.len()).flat_map(|rank| refused(rank).map(move |peer| (rank as u32, *peer))).collect();
-    let sides = Sides::new(pairs.iter().copied());
-    assert_eq!(pairs.len(), 2 * sides.on_host().len(), "both ends refuse: {pairs:?}");
-    sides.on_host().to_vec()
+    let domains = Domains::new(pairs.iter().copied());
+    assert_eq!(pairs.len(), 2 * domains.on_host().len(), "both ends refuse: {pairs:?}");
+    domains.on_host().to_vec()
 }
 
 /// NCCL's rule for each pair: up to PXB unless the user says otherwise.
@@ -46,7 +46,7 @@ fn levels_say_who_uses_whose_memory() {
     };
     let across = [(0, 3), (0, 4), (1, 3), (1, 4), (2, 3), (2, 4)];
     let in_socket = [(0, 2), (1, 2)];
-    let both = || Sides::new(across.into_iter().chain(in_socket)).on_host().to_vec();
+    let both = || Domains::new(across.into_iter().chain(in_socket)).on_host().to_vec();
     assert_eq!(on_sockets(None), both());
     assert_eq!(on_sockets(Some("PIX")), both());
     assert_eq!(on_sockets(Some("PHB")), across);
@@ -55,9 +55,9 @@ fn levels_say_who_uses_whose_memory() {
     assert_eq!(apart(&Scene::new("h200x4", vec![1; 4]).survey(|_, _| {})), []);
     // Of a DGX-1V's pairs, those that no NVLink joins reach each other through a third GPU only. No ring needs them.
     let found = Scene::new("dgx1v", vec![1; 8]).survey(|_, _| {});
-    let sides = Sides::new(apart(&found));
-    assert_eq!(sides.on_host().len(), 28 - 16, "{sides:?}");
+    let domains = Domains::new(apart(&found));
+    assert_eq!(domains.on_host().len(), 28 - 16, "{domains:?}");
     let rings = &found[0].as_ref().unwrap().channels.rings;
     let mut hops = rings.iter().flat_map(|ring| (0..8).map(move |i| (ring[i], ring[(i + 1) % 8])));
-    assert!(hops.all(|(a, b)| sides.of(a, b) == Side::Device), "{rings:?}");
+    assert!(hops.all(|(a, b)| domains.of(a, b) == Domain::Device), "{rings:?}");
 }

@@ -1,28 +1,28 @@
-//! What all ranks know of each other before memory is made, and how they agree on success.
+//! The facts that all ranks gather before memory is allocated, and their vote on success.
 
+use super::allocation::{Access, AllocationKind, Method, P2pSettings, Pair, allocation_kind, domain};
 use super::arena::ArenaWanted;
-use super::card::{AccessRow, Card};
+use super::domains::{Domain, Domains};
 use super::error::P2pError;
-use super::home::{Access, Home, Method, P2pSettings, Pair, home, side};
-use super::sides::{Side, Sides};
+use super::info::{AccessRow, GpuInfo};
 use crate::bootstrap::{Agreement, Bootstrap};
 use crate::gpu::{CudaError, Gpu};
 use crate::transport::PeerInfo;
 use crate::wire::Message;
 
-/// The ranks of a communicator, their GPUs, and who reaches whose.
-pub(super) struct Meeting<'a> {
+/// The ranks of a communicator, their GPUs, and the access between them.
+pub(super) struct ArenaSetup<'a> {
     pub bootstrap: &'a Bootstrap,
     pub rank: u32,
     pub device: &'a dyn Gpu,
     pub settings: &'a P2pSettings,
     pub peers: &'a [PeerInfo],
-    pub cards: Vec<Card>,
-    /// Per rank, what it says of the ranks of its host, in their order.
+    pub gpus: Vec<GpuInfo>,
+    /// Per rank, its access to the ranks of its host, in their order.
     access: Vec<Vec<Access>>,
 }
 
-/// An error, and whether all ranks shall try another way.
+/// An error, and whether all ranks should try another method.
 pub(super) struct Failed {
     pub error: Box<P2pError>,
     pub may_retry: bool,
@@ -34,28 +34,28 @@ impl From<Failed> for P2pError {
     }
 }
 
-impl<'a> Meeting<'a> {
-    /// Gathers everybody's card and access.
-    pub fn gather(bootstrap: &'a Bootstrap, wanted: &ArenaWanted<'a>) -> Result<Meeting<'a>, P2pError> {
+impl<'a> ArenaSetup<'a> {
+    /// Gathers the info and access of all ranks.
+    pub fn gather(bootstrap: &'a Bootstrap, wanted: &ArenaWanted<'a>) -> Result<ArenaSetup<'a>, P2pError> {
         let ArenaWanted { device, peers, settings, refused: far, .. } = *wanted;
         let rank = bootstrap.rank().0;
         let refused = |source| P2pError::Device { rank, source };
-        let blocks = agree(bootstrap, card(device).map_err(refused).map(|card| card.to_bytes()))?;
-        let cards = read_all(&blocks, |block| Card::from_bytes(block).ok())?;
-        let mut meeting = Meeting { bootstrap, rank, device, settings, peers, cards, access: Vec::new() };
+        let blocks = agree(bootstrap, gpu_info(device).map_err(refused).map(|gpu| gpu.to_bytes()))?;
+        let gpus = read_all(&blocks, |block| GpuInfo::from_bytes(block).ok())?;
+        let mut setup = ArenaSetup { bootstrap, rank, device, settings, peers, gpus, access: Vec::new() };
         let access_of = |peer: u32| match far.contains(&peer) {
             true => Ok(Access::No),
-            false => access(device, &meeting.cards[peer as usize]),
+            false => access(device, &setup.gpus[peer as usize]),
         };
-        let mine: Result<Vec<Access>, CudaError> = meeting.locals(rank).map(access_of).collect();
+        let mine: Result<Vec<Access>, CudaError> = setup.locals(rank).map(access_of).collect();
         let blocks = agree(bootstrap, mine.map(|row| AccessRow(row).to_bytes()).map_err(refused))?;
         for (owner, block) in blocks.iter().enumerate() {
             let malformed = P2pError::Malformed { peer: owner as u32 };
             let row = AccessRow::from_bytes(block).ok().map(|AccessRow(row)| row);
-            let row = row.filter(|row| row.len() == meeting.locals(owner as u32).count());
-            meeting.access.push(row.ok_or(malformed)?);
+            let row = row.filter(|row| row.len() == setup.locals(owner as u32).count());
+            setup.access.push(row.ok_or(malformed)?);
         }
-        Ok(meeting)
+        Ok(setup)
     }
 
     /// The ranks of `rank`'s host, itself included.
@@ -70,44 +70,44 @@ impl<'a> Meeting<'a> {
         (a.host, a.process) == (b.host, b.process)
     }
 
-    /// What names the arena: random, and known to its ranks only.
+    /// The arena's identity: random, and known to its ranks only.
     pub fn arena(&self) -> u64 {
-        self.cards[0].token
+        self.gpus[0].token
     }
 
-    /// The first way to try.
+    /// The first method to try.
     pub fn first_method(&self) -> Method {
-        Method::first(self.settings, self.cards.iter().all(|card| card.exports_fds))
+        Method::first(self.settings, self.gpus.iter().all(|gpu| gpu.exports_fds))
     }
 
-    /// The next way after `method` that would change anything.
+    /// The next method after `method` that would change anything.
     pub fn method_after(&self, method: Method) -> Option<Method> {
         let ways = |method| {
-            let sides = self.sides(method);
-            (Side::ALL.map(|side| self.homes(method, side, &sides)), sides)
+            let domains = self.domains(method);
+            (Domain::ALL.map(|domain| self.kinds(method, domain, &domains)), domains)
         };
         let now = ways(method);
         std::iter::successors(method.next(), |method| method.next()).find(|next| ways(*next) != now)
     }
 
-    /// Where every pair of ranks of a host meets; the same on all ranks.
-    pub fn sides(&self, method: Method) -> Sides {
+    /// The memory domain of every pair of ranks of a host; the same on all ranks.
+    pub fn domains(&self, method: Method) -> Domains {
         let ranks = 0..self.peers.len() as u32;
         let pairs = ranks.flat_map(|a| self.locals(a).filter(move |b| *b > a).map(move |b| (a, b)));
-        Sides::new(pairs.filter(|(a, b)| {
+        Domains::new(pairs.filter(|(a, b)| {
             let (there, back) = (self.access_of(*a, *b), self.access_of(*b, *a));
-            side(self.settings, method, &Pair { there, back }) == Side::Host
+            domain(self.settings, method, &Pair { there, back }) == Domain::Host
         }))
     }
 
-    /// Where that side of every rank's memory lies; the same on all ranks.
-    pub fn homes(&self, method: Method, side: Side, sides: &Sides) -> Vec<Home> {
+    /// The kind of every rank's memory in that domain; the same on all ranks.
+    pub fn kinds(&self, method: Method, domain: Domain, domains: &Domains) -> Vec<AllocationKind> {
         let is_foreign = |owner: u32| {
             let mut there =
-                self.locals(owner).filter(|peer| *peer != owner && sides.of(owner, *peer) == side);
+                self.locals(owner).filter(|peer| *peer != owner && domains.of(owner, *peer) == domain);
             there.any(|peer| !self.same_process(owner, peer))
         };
-        (0..self.peers.len() as u32).map(|owner| home(side, method, is_foreign(owner))).collect()
+        (0..self.peers.len() as u32).map(|owner| allocation_kind(domain, method, is_foreign(owner))).collect()
     }
 
     fn access_of(&self, from: u32, to: u32) -> Access {
@@ -116,8 +116,8 @@ impl<'a> Meeting<'a> {
     }
 }
 
-/// Every rank learns whether every rank succeeded, and what it says. If one failed, all fail: that one with its own error,
-/// the others with one that names it.
+/// A vote: every rank learns whether every rank succeeded, with its message. If one failed, all fail: that one with
+/// its own error, the others with one that names it.
 pub(super) fn agree(bootstrap: &Bootstrap, mine: Result<Vec<u8>, P2pError>) -> Result<Vec<Vec<u8>>, Failed> {
     let said = mine.as_ref().map(|bytes| &bytes[..]);
     let agreed = bootstrap.agree_or_retry(said, P2pError::allows_retry);
@@ -130,15 +130,15 @@ pub(super) fn agree(bootstrap: &Bootstrap, mine: Result<Vec<u8>, P2pError>) -> R
     }
 }
 
-/// Every rank's block, read.
+/// Decodes every rank's block.
 pub(super) fn read_all<T>(blocks: &[Vec<u8>], read: impl Fn(&[u8]) -> Option<T>) -> Result<Vec<T>, P2pError> {
     let read =
         |(peer, block): (usize, &Vec<u8>)| read(block).ok_or(P2pError::Malformed { peer: peer as u32 });
     blocks.iter().enumerate().map(read).collect()
 }
 
-fn card(device: &dyn Gpu) -> Result<Card, CudaError> {
-    Ok(Card {
+fn gpu_info(device: &dyn Gpu) -> Result<GpuInfo, CudaError> {
+    Ok(GpuInfo {
         uuid: device.uuid(),
         device: device.id(),
         exports_fds: device.exports_fds()?,
@@ -147,13 +147,13 @@ fn card(device: &dyn Gpu) -> Result<Card, CudaError> {
     })
 }
 
-/// Without the system's source of randomness names are merely unlikely to be guessed: the kernel still vouches for users.
+/// Without the system's randomness, names are merely hard to guess: the kernel still authenticates users.
 fn random() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     getrandom::u64().unwrap_or_else(|_| RandomState::new().hash_one(std::process::id()))
 }
 
-fn access(device: &dyn Gpu, other: &Card) -> Result<Access, CudaError> {
+fn access(device: &dyn Gpu, other: &GpuInfo) -> Result<Access, CudaError> {
     Ok(match device.can_access(&other.uuid)? {
         None => Access::Hidden,
         Some(true) => Access::Yes,

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 /// The routes that the user allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct WaySettings {
+pub struct RouteSettings {
     /// GPUs of one host may access each other's memory, or at least host memory: unless `NCCL_P2P_DISABLE=1` and
     /// `NCCL_SHM_DISABLE=1`, as in NCCL, or `OXCCL_TRANSPORT` selects another route.
     pub memory: bool,
@@ -14,23 +14,23 @@ pub struct WaySettings {
     pub network: bool,
 }
 
-impl WaySettings {
+impl RouteSettings {
     /// From the transports that the user allows.
-    pub fn new(allowed: &Allowed) -> WaySettings {
-        WaySettings { memory: allowed.in_process || allowed.shm, network: allowed.net }
+    pub fn new(allowed: &Allowed) -> RouteSettings {
+        RouteSettings { memory: allowed.in_process || allowed.shm, network: allowed.net }
     }
 }
 
 /// The group of each rank: ranks of one group access each other's memory, all others use a network. By default all
 /// are in one.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Ways(Vec<u64>);
+pub struct Routes(Vec<u64>);
 
-impl Ways {
+impl Routes {
     /// The routes between ranks on these hosts.
-    pub fn new(peers: &[PeerInfo], settings: WaySettings) -> Ways {
+    pub fn new(peers: &[PeerInfo], settings: RouteSettings) -> Routes {
         let group = |(rank, peer): (usize, &PeerInfo)| if settings.memory { peer.host } else { rank as u64 };
-        Ways(peers.iter().enumerate().map(group).collect())
+        Routes(peers.iter().enumerate().map(group).collect())
     }
 
     /// Whether two ranks are connected over a network. Symmetric; a rank reaches itself.
@@ -52,7 +52,7 @@ impl Ways {
     ///
     /// # Errors
     /// [`ConnectError::NoTransport`] with the first pair that needs a network.
-    pub fn check(&self, settings: WaySettings) -> Result<(), ConnectError> {
+    pub fn check(&self, settings: RouteSettings) -> Result<(), ConnectError> {
         let far = self.0.iter().position(|group| *group != self.0[0]);
         match far {
             Some(peer) if !settings.network => {
@@ -76,8 +76,8 @@ mod tests {
 
     #[test]
     fn settings_follow_from_what_is_allowed() {
-        let of = |allowed| WaySettings::new(&allowed);
-        let both = WaySettings { memory: true, network: true };
+        let of = |allowed| RouteSettings::new(&allowed);
+        let both = RouteSettings { memory: true, network: true };
         assert_eq!(of(Allowed::ALL), both);
         assert_eq!(of(Allowed { tcp: false, ..Allowed::ALL }), both, "NCCL_NET=Socket");
         assert_eq!(
@@ -86,17 +86,17 @@ mod tests {
             "NCCL_P2P_DISABLE=1: through the host"
         );
         assert_eq!(of(Allowed { shm: false, ..Allowed::ALL }), both, "NCCL_SHM_DISABLE=1");
-        let network = WaySettings { memory: false, network: true };
+        let network = RouteSettings { memory: false, network: true };
         assert_eq!(of(Allowed { in_process: false, shm: false, ..Allowed::ALL }), network, "both");
         assert_eq!(of(Allowed::only(TransportKind::Net)), network);
-        assert_eq!(of(Allowed::only(TransportKind::Shm)), WaySettings { memory: true, network: false });
+        assert_eq!(of(Allowed::only(TransportKind::Shm)), RouteSettings { memory: true, network: false });
     }
 
     #[test]
     fn a_network_that_is_needed_and_forbidden_is_refused_with_the_pair() {
-        let forbidden = WaySettings { memory: true, network: false };
-        assert_eq!(Ways::new(&peers(&[1, 1]), forbidden).check(forbidden), Ok(()));
-        let error = Ways::new(&peers(&[1, 1, 2]), forbidden).check(forbidden).unwrap_err();
+        let forbidden = RouteSettings { memory: true, network: false };
+        assert_eq!(Routes::new(&peers(&[1, 1]), forbidden).check(forbidden), Ok(()));
+        let error = Routes::new(&peers(&[1, 1, 2]), forbidden).check(forbidden).unwrap_err();
         assert!(matches!(error, ConnectError::NoTransport { rank: 0, peer: 2, .. }), "{error}");
     }
 
@@ -107,17 +107,17 @@ mod tests {
             hosts in proptest::collection::vec(0u64..4, 1..9),
             memory: bool,
         ) {
-            let ways = Ways::new(&peers(&hosts), WaySettings { memory, network: true });
+            let routes = Routes::new(&peers(&hosts), RouteSettings { memory, network: true });
             let ranks = || 0..hosts.len();
             let mut any_memory = false;
             for (a, b) in ranks().flat_map(|a| ranks().map(move |b| (a, b))) {
                 let is_far = if memory { hosts[a] != hosts[b] } else { a != b };
-                prop_assert_eq!(ways.is_net(a as u32, b as u32), is_far);
+                prop_assert_eq!(routes.is_net(a as u32, b as u32), is_far);
                 any_memory |= a != b && !is_far;
             }
-            prop_assert_eq!(ways.has_memory(), any_memory);
+            prop_assert_eq!(routes.has_memory(), any_memory);
             let groups = if memory { hosts.iter().collect::<BTreeSet<_>>().len() } else { hosts.len() };
-            prop_assert_eq!(ways.groups() as usize, groups);
+            prop_assert_eq!(routes.groups() as usize, groups);
         }
     }
 }

@@ -2,38 +2,38 @@
 
 /// A memory domain: one of the two memories that a rank may have.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Side {
+pub enum Domain {
     /// On its GPU.
     Device,
     /// On the host.
     Host,
 }
 
-impl Side {
+impl Domain {
     /// Both, in the order of tables.
-    pub const ALL: [Side; 2] = [Side::Device, Side::Host];
+    pub const ALL: [Domain; 2] = [Domain::Device, Domain::Host];
 }
 
 /// The domain of every pair; equal on every rank. Most pairs use GPU memory, so only the others are listed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Sides {
+pub struct Domains {
     /// Sorted, the lower rank first.
     on_host: Vec<(u32, u32)>,
 }
 
-impl Sides {
+impl Domains {
     /// The pairs that use host memory, in any order of their ranks.
-    pub fn new(on_host: impl IntoIterator<Item = (u32, u32)>) -> Sides {
+    pub fn new(on_host: impl IntoIterator<Item = (u32, u32)>) -> Domains {
         let mut on_host: Vec<(u32, u32)> = on_host.into_iter().map(|(a, b)| (a.min(b), a.max(b))).collect();
         on_host.sort_unstable();
         on_host.dedup();
-        Sides { on_host }
+        Domains { on_host }
     }
 
     /// The domain of two ranks.
-    pub fn of(&self, a: u32, b: u32) -> Side {
+    pub fn of(&self, a: u32, b: u32) -> Domain {
         let pair = (a.min(b), a.max(b));
-        if self.on_host.binary_search(&pair).is_ok() { Side::Host } else { Side::Device }
+        if self.on_host.binary_search(&pair).is_ok() { Domain::Host } else { Domain::Device }
     }
 
     /// The pairs that use host memory.
@@ -47,13 +47,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs_have_one_side_whoever_asks() {
-        let sides = Sides::new([(3, 1), (0, 2), (1, 3)]);
-        assert_eq!(sides.on_host(), [(0, 2), (1, 3)]);
+    fn a_pair_has_one_domain_in_either_order() {
+        let domains = Domains::new([(3, 1), (0, 2), (1, 3)]);
+        assert_eq!(domains.on_host(), [(0, 2), (1, 3)]);
         for (a, b) in (0..4).flat_map(|a| (0..4).map(move |b| (a, b))).filter(|(a, b)| a != b) {
-            let expected = if (a + b) % 2 == 0 { Side::Host } else { Side::Device };
-            assert_eq!(sides.of(a, b), expected, "{a} {b}");
+            let expected = if (a + b) % 2 == 0 { Domain::Host } else { Domain::Device };
+            assert_eq!(domains.of(a, b), expected, "{a} {b}");
         }
-        assert_eq!(Sides::default().of(0, 1), Side::Device);
+        assert_eq!(Domains::default().of(0, 1), Domain::Device);
     }
 }
