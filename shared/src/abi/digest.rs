@@ -39,7 +39,7 @@ const LAYOUTS: &[usize] = layouts! {
     KernelMessage { buffer, len_bytes, conn, is_send, tag, lane },
     MessageArgs { launch, messages },
     KernelMonitor { abort, stopped },
-    KernelStop { cause, peer, expected, found },
+    KernelStop { reason },
 };
 
 /// The digest (64-bit FNV-1a). A bundle of kernels carries the digest of its build; the library refuses a bundle with

@@ -1,7 +1,7 @@
 //! The interface between the host and GPU kernels: the arguments of a launch, and the page through which the host
 //! aborts a kernel and a kernel reports why it stopped. Addresses are those of the GPU that runs the kernel.
 
-use super::{ConnEnd, SlotHeader};
+use super::ConnEnd;
 use crate::algo::chunk::ChannelCut;
 use crate::fifo::{ConsumerCursor, ProducerCursor};
 use crate::reduce::OpArg;
@@ -138,22 +138,33 @@ pub struct MessageArgs {
 pub struct KernelMonitor {
     /// Not 0 when kernels must stop. Writer: the host.
     pub abort: Line128<Word<u32, Sys>>,
-    /// Written by the first thread of a block that stops: why.
+    /// Written by threads that stop: why.
     pub stopped: Line128<KernelStop>,
 }
 
-/// Why a kernel stopped. Several blocks may write it; each word is whole, and any one of their reasons is a true one.
+/// Why a kernel stopped: cause, peer and the time waited in one word, so that no cause stands beside another's peer. Several threads
+/// may write it; whichever value is read is one thread's, and true.
+///
+/// ```text
+/// bits 63 .. 32           31 .. 4      3 .. 0
+/// microseconds waited     peer         StopCause, 0 while there is none
+/// ```
 #[repr(C)]
 #[derive(Default)]
 pub struct KernelStop {
-    /// [`StopCause`] as a number, written last.
-    pub cause: Word<u32, Sys>,
-    /// The rank for which the block waited.
-    pub peer: Word<u32, Sys>,
-    /// [`SlotHeader::to_word`] of what it expected, for a mismatch; nanoseconds waited, for a timeout.
-    pub expected: Word<u64, Sys>,
-    /// [`SlotHeader::to_word`] of what it found, for a mismatch.
-    pub found: Word<u64, Sys>,
+    /// The reason.
+    pub reason: Word<u64, Sys>,
+}
+
+/// A reason as the host reads it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stopped {
+    /// What happened.
+    pub cause: StopCause,
+    /// Whom the thread waited for.
+    pub peer: super::Rank,
+    /// For how long, if it waited too long; more than an hour and eleven minutes are that.
+    pub waited_us: u32,
 }
 
 /// Why a kernel stopped early.
@@ -170,36 +181,33 @@ pub enum StopCause {
     Mismatch = 4,
 }
 
+const CAUSE_BITS: u32 = 4;
+const PEER_BITS: u32 = 28;
+
 impl KernelStop {
     /// Writes a reason, unless there is one: what follows from a stop is no reason.
-    pub fn write(&self, cause: StopCause, peer: super::Rank, expected: u64, found: u64) {
-        if self.cause.load_relaxed() != 0 {
+    pub fn write(&self, cause: StopCause, peer: super::Rank, waited_ns: u64) {
+        if self.reason.load_relaxed() != 0 {
             return;
         }
-        self.peer.store_relaxed(peer.0);
-        self.expected.store_relaxed(expected);
-        self.found.store_relaxed(found);
-        // RELEASE pairs with ACQUIRE in `read`.
-        self.cause.store_release(cause as u32);
+        let waited_us = (waited_ns / 1000).min(u64::from(u32::MAX));
+        let peer = u64::from(peer.0) & ((1 << PEER_BITS) - 1);
+        // Relaxed: the word is all that is said.
+        self.reason.store_relaxed(waited_us << (CAUSE_BITS + PEER_BITS) | peer << CAUSE_BITS | cause as u64);
     }
 
-    /// The reason, if there is one: cause, peer and both words.
-    pub fn read(&self) -> Option<(StopCause, super::Rank, u64, u64)> {
-        // ACQUIRE pairs with RELEASE in `write`.
-        let cause = match self.cause.load_acquire() {
+    /// The reason, if there is one.
+    pub fn read(&self) -> Option<Stopped> {
+        let reason = self.reason.load_relaxed();
+        let cause = match reason & ((1 << CAUSE_BITS) - 1) {
             1 => StopCause::Aborted,
             2 => StopCause::NoCredit,
             3 => StopCause::NoData,
             4 => StopCause::Mismatch,
             _ => return None,
         };
-        let peer = super::Rank(self.peer.load_relaxed());
-        Some((cause, peer, self.expected.load_relaxed(), self.found.load_relaxed()))
-    }
-
-    /// Writes a mismatch.
-    pub fn write_mismatch(&self, peer: super::Rank, expected: SlotHeader, found: SlotHeader) {
-        self.write(StopCause::Mismatch, peer, expected.to_word(), found.to_word());
+        let peer = super::Rank((reason >> CAUSE_BITS) as u32 & ((1 << PEER_BITS) - 1));
+        Some(Stopped { cause, peer, waited_us: (reason >> (CAUSE_BITS + PEER_BITS)) as u32 })
     }
 }
 
@@ -215,5 +223,26 @@ const _: () = {
     assert!(size_of::<CollArgs>() == 192 && offset_of!(CollArgs, coll) == 88);
     assert!(size_of::<MessageArgs>() <= 4096 && offset_of!(MessageArgs, messages) == 88);
     assert!(size_of::<KernelMonitor>() == 256 && offset_of!(KernelMonitor, stopped) == 128);
-    assert!(size_of::<KernelStop>() == 24 && offset_of!(KernelStop, expected) == 8);
+    assert!(size_of::<KernelStop>() == 8);
 };
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::abi::Rank;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_reason_is_read_as_it_was_written(cause in 0usize..4, peer in 0u32..1 << PEER_BITS, waited_ns: u64) {
+            use StopCause::{Aborted, Mismatch, NoCredit, NoData};
+            let (stop, cause) = (KernelStop::default(), [Aborted, NoCredit, NoData, Mismatch][cause]);
+            prop_assert_eq!(stop.read(), None);
+            stop.write(cause, Rank(peer), waited_ns);
+            let waited_us = u32::try_from(waited_ns / 1000).unwrap_or(u32::MAX);
+            prop_assert_eq!(stop.read(), Some(Stopped { cause, peer: Rank(peer), waited_us }));
+            stop.write(Aborted, Rank(peer ^ 1), 0);
+            prop_assert_eq!(stop.read().map(|stopped| stopped.peer), Some(Rank(peer)));
+        }
+    }
+}

@@ -181,8 +181,8 @@ impl<T: Element, const POSTER: bool> Block for PtxBlock<'_, T, POSTER> {
     }
 
     #[cold]
-    fn refuse(&self, on: Wait, expected: SlotHeader, found: SlotHeader) -> Stop {
-        self.monitor.stopped.write_mismatch(on.peer, expected, found);
+    fn refuse(&self, on: Wait, _expected: SlotHeader, _found: SlotHeader) -> Stop {
+        self.monitor.stopped.write(StopCause::Mismatch, on.peer, 0);
         Stop
     }
 
@@ -266,7 +266,7 @@ fn each_word(combine: impl Fn(u64, u64) -> u64) -> impl Fn(&mut [u64], &[u64]) {
 #[inline(never)]
 fn glance(monitor: &KernelMonitor, timeout_ns: u64, since: u64, peer: Rank, credit: bool) -> u64 {
     if monitor.abort.load_relaxed() != 0 {
-        monitor.stopped.write(StopCause::Aborted, peer, 0, 0);
+        monitor.stopped.write(StopCause::Aborted, peer, 0);
         return 0;
     }
     let now = now_ns();
@@ -274,6 +274,6 @@ fn glance(monitor: &KernelMonitor, timeout_ns: u64, since: u64, peer: Rank, cred
         return if since == 0 { now } else { since };
     }
     let cause = if credit { StopCause::NoCredit } else { StopCause::NoData };
-    monitor.stopped.write(cause, peer, now - since, 0);
+    monitor.stopped.write(cause, peer, now - since);
     0
 }

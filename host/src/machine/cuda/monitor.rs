@@ -1,7 +1,7 @@
 //! The monitor page, in host memory: aborts a communicator's kernels, and takes their stop cause.
 
 use super::driver::{CudaError, Device, PinnedMemory};
-use oxccl_shared::abi::{KernelMonitor, Rank, StopCause};
+use oxccl_shared::abi::{KernelMonitor, Stopped};
 
 /// A page for the kernels of one communicator on one device.
 #[derive(Debug)]
@@ -30,12 +30,12 @@ impl Monitor {
 
     /// Kernels stop at their next abort check, within about a millisecond; later ones as soon as they wait.
     pub fn abort(&self) {
-        // RELEASE pairs with the kernels' ACQUIRE of the same word.
-        self.page().abort.store_release(1);
+        // Relaxed, as the kernels read it: the word is all that is said.
+        self.page().abort.store_relaxed(1);
     }
 
-    /// Why a kernel stopped: the cause, the peer and the two words of the cause.
-    pub fn stopped(&self) -> Option<(StopCause, Rank, u64, u64)> {
+    /// Why a kernel stopped and whom it waited for.
+    pub fn stopped(&self) -> Option<Stopped> {
         self.page().stopped.read()
     }
 }

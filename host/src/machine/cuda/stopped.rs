@@ -5,7 +5,7 @@ use super::machine::{Cuda, CudaParts};
 use crate::gpu::KernelError;
 use crate::launch::{Fault, Outstanding, RunError};
 use crate::machine::Verdict;
-use oxccl_shared::abi::StopCause;
+use oxccl_shared::abi::{StopCause, Stopped};
 use std::time::Duration;
 
 impl Cuda {
@@ -19,17 +19,18 @@ impl Cuda {
         }
         match self.parts.monitor.stopped() {
             None => Ok(()),
-            Some((cause, peer, expected, _)) => Err(self.kernel_stopped(cause, peer.0, expected)),
+            Some(stopped) => Err(self.kernel_stopped(stopped)),
         }
     }
 
     /// Turns a kernel's stop cause into the communicator's fault, and reports it to the other ranks.
     #[cold]
-    fn kernel_stopped(&self, cause: StopCause, peer: u32, expected: u64) -> Outstanding {
+    fn kernel_stopped(&self, Stopped { cause, peer, waited_us }: Stopped) -> Outstanding {
+        let peer = peer.0;
         match cause {
             StopCause::Aborted => self.fail(Fault::Aborted),
             StopCause::NoCredit | StopCause::NoData => {
-                self.verdict().overdue(peer, Duration::from_nanos(expected))
+                self.verdict().overdue(peer, Duration::from_micros(u64::from(waited_us)))
             }
             StopCause::Mismatch => self.verdict().mismatch(peer),
         }
