@@ -5,15 +5,14 @@
 #![cfg_attr(not(feature = "cpu"), no_std)]
 #![cfg_attr(target_arch = "nvptx64", feature(abi_ptx, asm_experimental_arch))]
 
-#[cfg(all(target_arch = "nvptx64", feature = "ptx"))]
-mod kernel;
+pub mod kernel;
 pub mod coll;
 pub mod prims;
 pub mod conn;
 pub mod gpu;
 
 /// A kernel has nobody to tell: it stops.
-#[cfg(all(target_arch = "nvptx64", feature = "ptx"))]
+#[cfg(all(target_arch = "nvptx64", feature = "entries"))]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     // SAFETY: ends the kernel with an error that the host sees.

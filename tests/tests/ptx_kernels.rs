@@ -55,3 +55,14 @@ fn needs_ptx_every_reduction_has_a_kernel_for_every_type() {
         }
     }
 }
+
+/// The bundle is the registry's, no more and no less.
+#[test]
+#[ignore = "needs kernels: cargo xtask test --only ptx"]
+fn needs_ptx_the_bundle_has_the_kernels_of_the_registry() {
+    let bundle = bundle();
+    let entries: BTreeSet<String> = bundle.entries().map(|(entry, _)| entry.to_string()).collect();
+    let kernels: BTreeSet<String> =
+        oxccl_shared::algo::kernels::kernels().map(|kernel| kernel.to_string()).collect();
+    assert_eq!(entries, kernels);
+}

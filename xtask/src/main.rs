@@ -7,6 +7,7 @@ mod beside;
 mod cmd;
 mod counts;
 mod gpu;
+mod kernels;
 mod ptx;
 mod softroce;
 mod stages;

@@ -14,8 +14,8 @@ use oxccl_shared::algo::{Action, chunk};
 ///
 /// # Safety
 /// 1. As [`super::run`].
-#[cfg_attr(target_arch = "nvptx64", inline(always))]
-pub(crate) unsafe fn all_reduce<B: Block, P: Proto>(
+#[cfg_attr(not(feature = "cpu"), inline(always))]
+pub(crate) unsafe fn all_reduce<B: Block, P: Proto<B>>(
     block: &B,
     conns: Conns<'_>,
     ends: &Endpoints<'_>,
@@ -49,8 +49,8 @@ pub(crate) unsafe fn all_reduce<B: Block, P: Proto>(
 ///
 /// # Safety
 /// 1. The connection indices of `ends` are those of `conns`.
-#[cfg_attr(target_arch = "nvptx64", inline(always))]
-unsafe fn meet<B: Block, P: Proto>(
+#[cfg_attr(not(feature = "cpu"), inline(always))]
+unsafe fn meet<B: Block, P: Proto<B>>(
     block: &B,
     conns: Conns<'_>,
     ends: &Endpoints<'_>,

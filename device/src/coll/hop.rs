@@ -28,8 +28,8 @@ pub(super) struct HopArgs<'a> {
 /// # Safety
 /// 1. `range`, moved by the offsets, lies within the user's buffers as the action uses them.
 /// 2. The connection indices are those of `conns`.
-#[cfg_attr(target_arch = "nvptx64", inline(always))]
-pub(super) unsafe fn run_hop<B: Block, P: Proto>(
+#[cfg_attr(not(feature = "cpu"), inline(always))]
+pub(super) unsafe fn run_hop<B: Block, P: Proto<B>>(
     block: &B,
     conns: Conns<'_>,
     work: &CollWork,

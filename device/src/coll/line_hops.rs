@@ -5,7 +5,7 @@
 
 use super::work::CollWork;
 use crate::conn::Conns;
-use crate::gpu::{Block, Stop};
+use crate::gpu::{Lines, Stop};
 use crate::prims::{LineExchange, Span, Then, exchange_lines};
 use core::ops::Range;
 use oxccl_shared::abi::{Algorithm, Func};
@@ -16,8 +16,8 @@ use oxccl_shared::algo::chunk::{self, Loop, Loops};
 ///
 /// # Safety
 /// 1. As [`super::run`].
-#[cfg_attr(target_arch = "nvptx64", inline(always))]
-pub unsafe fn run<B: Block, const PEERS: usize>(
+#[cfg_attr(not(feature = "cpu"), inline(always))]
+pub unsafe fn run<B: Lines, const PEERS: usize>(
     block: &B,
     conns: Conns<'_>,
     work: &CollWork,

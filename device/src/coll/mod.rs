@@ -16,7 +16,7 @@ pub mod send_recv;
 pub use work::{ChainEnds, CollWork, Endpoints, P2pWork, RingEnds, TreeEnds};
 
 use crate::conn::Conns;
-use crate::gpu::{Block, Stop};
+use crate::gpu::{Block, Lines, Stop};
 use crate::prims::{Ll, Ll128, Proto, Simple};
 use oxccl_shared::abi::{Algorithm, Func, Protocol};
 
@@ -25,7 +25,7 @@ use oxccl_shared::abi::{Algorithm, Func, Protocol};
 /// # Safety
 /// 1. `work.src` and `work.dst` are valid for what `work.func` reads and writes of them (see [`CollWork`]).
 /// 2. The indices in `ends` name connections of `conns` to the ranks that the schedule means.
-pub unsafe fn run<B: Block>(
+pub unsafe fn run<B: Lines>(
     block: &B,
     conns: Conns<'_>,
     ends: &Endpoints<'_>,
@@ -43,7 +43,7 @@ pub unsafe fn run<B: Block>(
 
 /// # Safety
 /// 1. As [`run`].
-unsafe fn run_protocol<B: Block, P: Proto>(
+unsafe fn run_protocol<B: Block, P: Proto<B>>(
     block: &B,
     conns: Conns<'_>,
     ends: &Endpoints<'_>,

@@ -2,7 +2,7 @@
 
 use super::work::CollWork;
 use crate::conn::Conns;
-use crate::gpu::{Block, Stop};
+use crate::gpu::{Stop, Words};
 use crate::prims::{Exchange, Keep, Span, exchange};
 use core::ops::Range;
 use oxccl_shared::abi::{Algorithm, Func};
@@ -12,8 +12,8 @@ use oxccl_shared::algo::chunk::{self, Loops};
 ///
 /// # Safety
 /// 1. As [`super::run`].
-#[cfg_attr(target_arch = "nvptx64", inline(always))]
-pub unsafe fn run<B: Block, const PEERS: usize>(
+#[cfg_attr(not(feature = "cpu"), inline(always))]
+pub unsafe fn run<B: Words, const PEERS: usize>(
     block: &B,
     conns: Conns<'_>,
     work: &CollWork,
@@ -104,7 +104,7 @@ impl OneHop<'_> {
     /// # Safety
     /// 1. As [`run`].
     #[inline(always)]
-    unsafe fn two_hops<B: Block, const PEERS: usize>(
+    unsafe fn two_hops<B: Words, const PEERS: usize>(
         &self,
         block: &B,
         base: usize,

@@ -13,8 +13,8 @@ use oxccl_shared::algo::{Hop, ring as schedule};
 ///
 /// # Safety
 /// 1. As [`super::run`].
-#[cfg_attr(target_arch = "nvptx64", inline(always))]
-pub(crate) unsafe fn run<B: Block, P: Proto>(
+#[cfg_attr(not(feature = "cpu"), inline(always))]
+pub(crate) unsafe fn run<B: Block, P: Proto<B>>(
     block: &B,
     conns: Conns<'_>,
     ring: &RingEnds<'_>,
@@ -56,8 +56,8 @@ impl Walk<'_> {
     ///
     /// # Safety
     /// 1. As [`super::run`].
-    #[cfg_attr(target_arch = "nvptx64", inline(always))]
-    unsafe fn all_reduce<B: Block, P: Proto>(&self, block: &B, conns: Conns<'_>) -> Result<(), Stop> {
+    #[cfg_attr(not(feature = "cpu"), inline(always))]
+    unsafe fn all_reduce<B: Block, P: Proto<B>>(&self, block: &B, conns: Conns<'_>) -> Result<(), Stop> {
         let (work, n) = (self.work, self.work.nranks);
         for round in Loops::new(work.part.clone(), n, work.chunk_elems, work.grain_elems) {
             for hop in schedule::all_reduce(self.ring.position, n) {
@@ -74,8 +74,8 @@ impl Walk<'_> {
     ///
     /// # Safety
     /// 1. As [`super::run`].
-    #[cfg_attr(target_arch = "nvptx64", inline(always))]
-    unsafe fn rank_blocks<B: Block, P: Proto>(
+    #[cfg_attr(not(feature = "cpu"), inline(always))]
+    unsafe fn rank_blocks<B: Block, P: Proto<B>>(
         &self,
         block: &B,
         conns: Conns<'_>,
@@ -98,8 +98,8 @@ impl Walk<'_> {
     ///
     /// # Safety
     /// 1. As [`super::run`].
-    #[cfg_attr(target_arch = "nvptx64", inline(always))]
-    unsafe fn whole<B: Block, P: Proto>(
+    #[cfg_attr(not(feature = "cpu"), inline(always))]
+    unsafe fn whole<B: Block, P: Proto<B>>(
         &self,
         block: &B,
         conns: Conns<'_>,

@@ -2,7 +2,7 @@
 
 use super::work::P2pWork;
 use crate::conn::Conns;
-use crate::gpu::{Awaited, Block, Stop, Wait};
+use crate::gpu::{Awaited, Block, Lines, Stop, Wait};
 use crate::prims::{Ll, Ll128, Proto, Simple, Slice, run_slice};
 use core::ops::Range;
 use oxccl_shared::abi::{KernelMessage, Protocol, SlotHeader};
@@ -14,7 +14,7 @@ use oxccl_shared::algo::Action;
 /// # Safety
 /// 1. Each buffer is readable (send) or writable (receive) for its length, and no received one overlaps another.
 /// 2. Each index names a connection of `conns`.
-pub unsafe fn run<B: Block>(block: &B, conns: Conns<'_>, works: &mut [P2pWork]) -> Result<(), Stop> {
+pub unsafe fn run<B: Lines>(block: &B, conns: Conns<'_>, works: &mut [P2pWork]) -> Result<(), Stop> {
     let mut looks = 0u32;
     loop {
         let (mut waiting, mut moved) = (None, false);
@@ -49,7 +49,7 @@ fn is_behind(works: &[P2pWork], index: usize) -> bool {
 ///
 /// # Safety
 /// 1. As [`run`], for this work.
-unsafe fn advance<B: Block>(block: &B, conns: Conns<'_>, work: &mut P2pWork) -> Result<Option<Wait>, Stop> {
+unsafe fn advance<B: Lines>(block: &B, conns: Conns<'_>, work: &mut P2pWork) -> Result<Option<Wait>, Stop> {
     match work.protocol {
         // SAFETY: obligation 1 is passed on.
         Protocol::LL => unsafe { advance_over::<B, Ll<1>>(block, conns, work) },
@@ -62,7 +62,7 @@ unsafe fn advance<B: Block>(block: &B, conns: Conns<'_>, work: &mut P2pWork) -> 
 
 /// # Safety
 /// 1. As [`run`], for this work.
-unsafe fn advance_over<B: Block, P: Proto>(
+unsafe fn advance_over<B: Block, P: Proto<B>>(
     block: &B,
     conns: Conns<'_>,
     work: &mut P2pWork,
@@ -101,8 +101,8 @@ unsafe fn advance_over<B: Block, P: Proto>(
 ///
 /// # Safety
 /// 1. `conns` holds the message's connection alone; the buffer is as in [`run`].
-#[cfg_attr(target_arch = "nvptx64", inline(always))]
-pub unsafe fn run_part<B: Block, P: Proto>(
+#[cfg_attr(not(feature = "cpu"), inline(always))]
+pub unsafe fn run_part<B: Block, P: Proto<B>>(
     block: &B,
     conns: Conns<'_>,
     message: &KernelMessage,

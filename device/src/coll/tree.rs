@@ -15,8 +15,8 @@ use oxccl_shared::algo::tree::{self as schedule, Turn};
 ///
 /// # Safety
 /// 1. As [`super::run`].
-#[cfg_attr(target_arch = "nvptx64", inline(always))]
-pub(crate) unsafe fn all_reduce<B: Block, P: Proto>(
+#[cfg_attr(not(feature = "cpu"), inline(always))]
+pub(crate) unsafe fn all_reduce<B: Block, P: Proto<B>>(
     block: &B,
     conns: Conns<'_>,
     tree: &TreeEnds,

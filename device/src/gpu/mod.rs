@@ -1,19 +1,36 @@
 //! Layer: device / gpu, the kernel DSL.
 //! Takes: one machine's way to wait, to move whole slots and to reduce words.
-//! Gives: [`Block`], the small trait over which every primitive and algorithm is written once.
+//! Gives: [`Block`], the small trait over which every primitive and algorithm is written once, and its extensions.
 //! Never: knows collectives or protocols.
 //!
 //! A *block* is a group of threads that run one channel of one operation together. On a CPU it is one thread and its bulk
-//! operations are vectorised loops; on a GPU it is a thread block and they are cooperative. A third machine is supported
-//! by implementing this trait, which needs nothing from the rest of the workspace.
+//! operations are vectorised loops; on a GPU it is a thread block and they are cooperative. A machine implements
+//!
+//! | trait | what it is for |
+//! |---|---|
+//! | [`Block`] | every algorithm: who is who, barriers, bounded waits, whole slots; alone it runs the protocol Simple |
+//! | [`Words`] | reduction of single words, which LL needs |
+//! | [`Lines`] | lines of 128 bytes that move as one access, which LL128 needs |
+//!
+//! A GPU implements [`KernelMachine`], some dozen small functions, and has [`threads::GpuBlock`] as its block.
+//!
+//! A kernel whose protocol needs a trait that the machine lacks does not compile, so the machine does not offer it. Asynchronous
+//! copies (NVIDIA's `cp.async.bulk`) will be another extension of [`Block`], `Bulk`, with its own protocol.
 
+mod lines;
+mod machine;
+mod words;
+pub mod threads;
 #[cfg(feature = "cpu")]
 pub mod cpu;
 #[cfg(target_arch = "nvptx64")]
 pub mod ptx;
 
+pub use lines::Lines;
+pub use machine::{KernelMachine, Pack, SHARED_BYTES};
+pub use words::{Fold, Words};
+
 use oxccl_shared::abi::{Rank, SlotHeader};
-use oxccl_shared::proto::ll128::{LINE_WORDS, Ll128Line};
 
 /// Why a kernel returned early. The reason lies with whoever answered [`Block::idle`] or [`Block::refuse`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,15 +43,6 @@ pub struct Wait {
     pub peer: Rank,
     /// What it has to do.
     pub what: Awaited,
-}
-
-/// Several combinations by the same operator.
-pub trait Fold {
-    /// What comes of it.
-    type Output;
-
-    /// Does it; `combine` is [`Block::combine`].
-    fn run(self, combine: impl Fn(&mut [u64], &[u64])) -> Self::Output;
 }
 
 /// What a peer has to do before a waiting block can go on.
@@ -69,12 +77,6 @@ pub struct How {
 /// poster     `lead` does not wait           nothing           |                 posts ...
 /// ```
 pub trait Block {
-    /// How many 8-byte words one thread takes through a line protocol at a time.
-    type Words: AsRef<[u64]> + AsMut<[u64]>;
-
-    /// A zeroed batch.
-    fn words() -> Self::Words;
-
     /// This thread's index among the workers; at least [`Self::threads`] for a poster.
     fn thread(&self) -> usize;
 
@@ -113,52 +115,6 @@ pub trait Block {
         let _ = self.lead(|| Ok(()));
     }
 
-    /// Threads that move one LL128 line together, each [`LINE_WORDS`] divided by so many of its words.
-    const LINE_THREADS: usize = 1;
-    /// Threads that go through lines in lock step, those of several lines; the workers are a multiple of it. All of them call
-    /// [`Self::store_line`], [`Self::peek_line`] and [`Self::any_of_team`] together, with `takes_part` false where there is no
-    /// line for them.
-    const TEAM_THREADS: usize = 1;
-
-    /// Publishes a line: this thread's words of it, the flag among them, come first in `words`.
-    #[inline(always)]
-    fn store_line(&self, line: &Ll128Line, words: &[u64; LINE_WORDS], takes_part: bool) {
-        if takes_part {
-            line.store(&words[..LINE_WORDS - 1], words[LINE_WORDS - 1]);
-        }
-    }
-
-    /// Copies this thread's words of the line to the beginning of `words`; whether the line carries `flag`, as far as this thread
-    /// can tell. If no thread of the team says no, all words are those of their lines.
-    #[inline(always)]
-    fn peek_line(
-        &self,
-        line: &Ll128Line,
-        words: &mut [u64; LINE_WORDS],
-        flag: u64,
-        takes_part: bool,
-    ) -> bool {
-        !takes_part || line.load(&mut words[..LINE_WORDS - 1], flag)
-    }
-
-    /// The same, and whether all lines of the team carry their `flag`.
-    #[inline(always)]
-    fn load_line(
-        &self,
-        line: &Ll128Line,
-        words: &mut [u64; LINE_WORDS],
-        flag: u64,
-        takes_part: bool,
-    ) -> bool {
-        !self.any_of_team(!self.peek_line(line, words, flag, takes_part))
-    }
-
-    /// Whether any thread of the team says `mine`.
-    #[inline(always)]
-    fn any_of_team(&self, mine: bool) -> bool {
-        mine
-    }
-
     /// Called after the `looks`-th look in a row that found nothing. Returns to look again, or `Err` when the operation
     /// is aborted, its deadline has passed or the peer is gone.
     fn idle(&self, on: Wait, looks: u32) -> Result<(), Stop>;
@@ -168,21 +124,6 @@ pub trait Block {
 
     /// Whether the operator has a pre-operation at all.
     fn has_pre(&self) -> bool;
-
-    /// Applies the operator's pre-operation to packed elements.
-    fn pre(&self, words: &mut [u64]);
-
-    /// Applies the operator's post-operation to packed elements.
-    fn post(&self, words: &mut [u64]);
-
-    /// `acc = op(acc, src)` on packed elements.
-    fn combine(&self, acc: &mut [u64], src: &[u64]);
-
-    /// Runs `fold` with the operator, which is asked for once and not for every word.
-    #[inline(always)]
-    fn fold<F: Fold>(&self, fold: F) -> F::Output {
-        fold.run(|acc, src| self.combine(acc, src))
-    }
 
     /// Copies `len_bytes` from `src` to `dst` (and `dst2` unless null), elements transformed as `how` says.
     ///

@@ -1,12 +1,14 @@
 //! Layer: device / kernel, above `coll`.
 //! Takes: the arguments that the host launched with.
-//! Gives: the entry points, one for each function, algorithm, protocol and element type. Instantiation only: what they do is
-//! in `coll`, `prims` and `gpu`.
-//! Never: compiled for a CPU.
+//! Gives: [`run`], what a kernel does from its arguments to an algorithm, over any [`KernelMachine`](crate::gpu::KernelMachine); and, for
+//! a GPU, the entry points, one for each function, algorithm, protocol and element type.
+//! Never: an instruction of one machine, but in the entry points.
 //!
-//! An entry is named `oxccl_<function>_<algorithm>_<protocol>_<type>`, without the type where data only move, and
-//! `oxccl_send_recv_<protocol>`. The grid has one block for each channel.
+//! Entries and their names come from `oxccl_shared::algo::kernels`. The grid has one block for each channel.
 
+#[cfg(feature = "entries")]
 mod entry;
-mod run;
 mod shared_conns;
+pub mod run;
+
+pub use shared_conns::{Extent, SharedConns, save};

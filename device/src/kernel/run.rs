@@ -2,16 +2,15 @@
 
 use super::shared_conns::{Extent, SharedConns, save};
 use crate::coll::{
-    ChainEnds, CollWork, Endpoints, RingEnds, TreeEnds, direct, line_hops, one_hop, ring, send_recv, tree,
+    self, ChainEnds, CollWork, Endpoints, RingEnds, TreeEnds, direct, line_hops, one_hop, send_recv,
 };
 use crate::conn::Conns;
-use crate::gpu::Block;
-use crate::gpu::ptx::{PtxBlock, block_index, sync_all};
-use crate::prims::Proto;
+use crate::gpu::threads::GpuBlock;
+use crate::gpu::{Block, KernelMachine, Lines, Stop, Words};
+use crate::prims::{Ll, Ll128, Proto, Simple};
 use core::slice;
 use oxccl_shared::abi::{
-    Algorithm, CollArgs, DataType, Func, KERNEL_MESSAGE_GRAIN_BYTES, KernelLaunch, KernelMessage, Protocol,
-    Rank,
+    Algorithm, CollArgs, DataType, Func, KERNEL_MESSAGE_GRAIN_BYTES, KernelLaunch, KernelMessage, Rank,
 };
 use oxccl_shared::algo::chunk;
 use oxccl_shared::algo::tree::{ARITY_MAX, TreeLinks};
@@ -26,7 +25,13 @@ static IDENTITY: [u16; MESH_MAX] = [0, 1, 2, 3, 4, 5, 6];
 
 /// What this block does of the whole.
 #[inline(always)]
-fn work<P: Proto>(args: &CollArgs, func: Func, algorithm: Algorithm, dtype: DataType) -> CollWork {
+fn work<B: Block, P: Proto<B>>(
+    args: &CollArgs,
+    index: u32,
+    func: Func,
+    algorithm: Algorithm,
+    dtype: DataType,
+) -> CollWork {
     let (launch, coll) = (&args.launch, &args.coll);
     CollWork {
         func,
@@ -36,7 +41,7 @@ fn work<P: Proto>(args: &CollArgs, func: Func, algorithm: Algorithm, dtype: Data
         src: coll.src,
         dst: coll.dst,
         count: coll.cut.count as usize,
-        part: coll.cut.part(block_index()),
+        part: coll.cut.part(index),
         chunk_elems: coll.chunk_elems as usize,
         slice_elems: coll.slice_elems as usize,
         grain_elems: coll.cut.grain_elems as usize,
@@ -50,65 +55,67 @@ fn work<P: Proto>(args: &CollArgs, func: Func, algorithm: Algorithm, dtype: Data
 
 /// This block's connections.
 #[inline(always)]
-fn extent(launch: &KernelLaunch) -> Extent {
+fn extent(launch: &KernelLaunch, index: u32) -> Extent {
     let count = launch.nconns as usize;
-    Extent { first: block_index() as usize * count, count }
+    Extent { first: index as usize * count, count }
 }
 
 /// The same where all ranks are connected. That a kernel is for so many is known when it is compiled.
 #[inline(always)]
-fn mesh_extent<const PEERS: usize>(launch: &KernelLaunch) -> Extent {
+fn mesh_extent<const PEERS: usize>(launch: &KernelLaunch, index: u32) -> Extent {
     let count = if PEERS < MESH_MAX { PEERS } else { launch.nconns as usize };
-    Extent { first: block_index() as usize * count, count }
+    Extent { first: index as usize * count, count }
 }
 
 /// A ring.
 ///
 /// # Safety
 /// 1. `args` is what the host launched with, for this function; its buffers hold elements of `T`.
-/// 2. `place` is as [`SharedConns::load`] wants it.
+/// 2. Nobody else uses the machine's shared memory.
 #[inline(always)]
-pub unsafe fn along_ring<T: Element, P: Proto, const POSTER: bool>(
+pub unsafe fn ring<M: KernelMachine, T: Element, P: Proto<GpuBlock<M, T, POSTER>>, const POSTER: bool>(
+    machine: M,
     args: &CollArgs,
-    place: *mut u8,
     func: Func,
 ) {
     // SAFETY: obligation 1.
-    let block = unsafe { block_for::<T, POSTER>(args, func) };
+    let block = unsafe { block_for::<M, T, POSTER>(machine, args, func) };
+    let (index, place) = (block.machine().block_index(), block.machine().shared());
     let nranks = args.launch.nranks as usize;
     // SAFETY: obligation 1: our position, then the rank at each.
-    let ring = unsafe {
-        slice::from_raw_parts(args.launch.rings.add(block_index() as usize * (nranks + 1)), nranks + 1)
-    };
+    let ring =
+        unsafe { slice::from_raw_parts(args.launch.rings.add(index as usize * (nranks + 1)), nranks + 1) };
     // SAFETY: obligations 1 and 2.
-    let conns = unsafe { SharedConns::<1>::load(place, &args.launch, extent(&args.launch)) };
+    let conns =
+        unsafe { SharedConns::<1>::load(block.machine(), place, &args.launch, extent(&args.launch, index)) };
     let ends = RingEnds { order: &ring[1..], position: ring[0], recv: [0], send: [0] };
-    let work = work::<P>(args, func, Algorithm::Ring, T::DTYPE);
+    let work = work::<_, P>(args, index, func, Algorithm::Ring, T::DTYPE);
     // SAFETY: obligation 1.
-    let ran = unsafe { ring::run::<_, P>(&block, conns, &ends, &work) };
+    let ran = unsafe { coll::ring::run::<_, P>(&block, conns, &ends, &work) };
     // SAFETY: obligation 1.
-    unsafe { finish(&block, conns, &args.launch, ran.is_ok()) };
+    unsafe { finish(&block, conns, &args.launch, index, ran.is_ok()) };
 }
 
 /// A tree: all-reduce.
 ///
 /// # Safety
-/// 1. As [`along_ring`]; a channel's connections are those to and from its children in the tree, in order, then its parent's,
+/// 1. As [`ring`]; a channel's connections are those to and from its children in the tree, in order, then its parent's,
 ///    the same for both directions.
 #[inline(always)]
-pub unsafe fn along_tree<T: Element, P: Proto, const POSTER: bool>(
+pub unsafe fn tree<M: KernelMachine, T: Element, P: Proto<GpuBlock<M, T, POSTER>>, const POSTER: bool>(
+    machine: M,
     args: &CollArgs,
-    place: *mut u8,
     func: Func,
 ) {
     // SAFETY: obligation 1.
-    let block = unsafe { PtxBlock::<T, POSTER>::reducing(&args.launch, &args.coll) };
+    let block = unsafe { GpuBlock::<M, T, POSTER>::reducing(machine, &args.launch, &args.coll) };
+    let (index, place) = (block.machine().block_index(), block.machine().shared());
     // SAFETY: obligation 1.
-    let links = unsafe { &*args.launch.trees.add(block_index() as usize) };
+    let links = unsafe { &*args.launch.trees.add(index as usize) };
     let (children, has_parent) = (links.children as usize, links.has_parent != 0);
-    let extent = Extent { count: children + has_parent as usize, ..extent(&args.launch) };
+    let extent = Extent { count: children + has_parent as usize, ..extent(&args.launch, index) };
     // SAFETY: obligations 1 and 2.
-    let conns = unsafe { SharedConns::<TREE_MAX>::load(place, &args.launch, extent) };
+    let conns = unsafe { SharedConns::<TREE_MAX>::load(block.machine(), place, &args.launch, extent) };
     let ends = TreeEnds {
         links: tree_links(children, has_parent),
         children,
@@ -117,9 +124,9 @@ pub unsafe fn along_tree<T: Element, P: Proto, const POSTER: bool>(
         parent_recv: [children as u16],
         parent_send: [children as u16],
     };
-    let work = work::<P>(args, func, Algorithm::Tree, T::DTYPE);
+    let work = work::<_, P>(args, index, func, Algorithm::Tree, T::DTYPE);
     // SAFETY: obligation 1.
-    let ran = unsafe { tree::all_reduce::<_, P>(&block, conns, &ends, &work) };
+    let ran = unsafe { coll::tree::all_reduce::<_, P>(&block, conns, &ends, &work) };
     if ran.is_ok() && block.leads() {
         // SAFETY: obligation 1.
         unsafe { save(conns, &args.launch, extent) };
@@ -133,116 +140,136 @@ fn tree_links(children: usize, has_parent: bool) -> TreeLinks {
     TreeLinks { up: has_parent.then_some(Rank(0)), down: [child(0), child(1), child(2)] }
 }
 
-/// One hop to everybody, whole slots: all-reduce.
+/// One-shot: every rank's message to every other, in one hop; with a room for at most `PEERS` of them. That a kernel is for so many is
+/// known when it is compiled.
 ///
 /// # Safety
-/// 1. As [`along_ring`].
+/// 1. As [`ring`].
 #[inline(always)]
-pub unsafe fn over_mesh<T: Element, P: Proto, const POSTER: bool>(
+pub unsafe fn oneshot<M, T, P, const POSTER: bool, const PEERS: usize>(
+    machine: M,
     args: &CollArgs,
-    place: *mut u8,
     func: Func,
-) {
+) where
+    M: KernelMachine,
+    T: Element,
+    P: MeshProto<GpuBlock<M, T, POSTER>>,
+{
     // SAFETY: obligation 1.
-    let block = unsafe { block_for::<T, POSTER>(args, func) };
-    // SAFETY: obligations 1 and 2: the mesh has a connection each way to every other rank, at most MESH_MAX.
-    let conns = unsafe { SharedConns::<MESH_MAX>::load(place, &args.launch, extent(&args.launch)) };
-    let (ring, tree, others) = (RingEnds::default(), TreeEnds::default(), others(&args.launch));
-    let chain = ChainEnds::default();
-    let ends = Endpoints { ring, tree: &tree, chain: &chain, mesh_recv: others, mesh_send: others };
-    let work = work::<P>(args, func, Algorithm::OneShot, T::DTYPE);
-    // SAFETY: obligation 1.
-    let ran = unsafe { direct::all_reduce::<_, P>(&block, conns, &ends, &work) };
-    // SAFETY: obligation 1.
-    unsafe { finish(&block, conns, &args.launch, ran.is_ok()) };
+    unsafe { over_mesh::<M, T, P, POSTER, PEERS>(machine, args, func, Algorithm::OneShot) }
 }
 
-/// One-shot, words or lines of all peers at once: of so many, or of all that there are if it is [`MESH_MAX`].
+/// Two-shot: every rank reduces a part and sends it to all; as [`oneshot`].
 ///
 /// # Safety
-/// 1. As [`along_ring`].
+/// 1. As [`ring`].
 #[inline(always)]
-pub unsafe fn one_shot<T: Element, P: Proto, const POSTER: bool, const PEERS: usize>(
+pub unsafe fn twoshot<M, T, P, const POSTER: bool, const PEERS: usize>(
+    machine: M,
     args: &CollArgs,
-    place: *mut u8,
     func: Func,
-) {
+) where
+    M: KernelMachine,
+    T: Element,
+    P: MeshProto<GpuBlock<M, T, POSTER>>,
+{
     // SAFETY: obligation 1.
-    unsafe { exchanging::<T, P, POSTER, PEERS>(args, place, func, Algorithm::OneShot) }
-}
-
-/// Two-shot: all-reduce, as [`one_shot`].
-///
-/// # Safety
-/// 1. As [`along_ring`].
-#[inline(always)]
-pub unsafe fn two_shot<T: Element, P: Proto, const POSTER: bool, const PEERS: usize>(
-    args: &CollArgs,
-    place: *mut u8,
-    func: Func,
-) {
-    // SAFETY: obligation 1.
-    unsafe { exchanging::<T, P, POSTER, PEERS>(args, place, func, Algorithm::TwoShot) }
+    unsafe { over_mesh::<M, T, P, POSTER, PEERS>(machine, args, func, Algorithm::TwoShot) }
 }
 
 /// # Safety
-/// 1. As [`along_ring`].
+/// 1. As [`ring`].
 #[inline(always)]
-unsafe fn exchanging<T: Element, P: Proto, const POSTER: bool, const PEERS: usize>(
+unsafe fn over_mesh<M, T, P, const POSTER: bool, const PEERS: usize>(
+    machine: M,
     args: &CollArgs,
-    place: *mut u8,
     func: Func,
     algorithm: Algorithm,
-) {
+) where
+    M: KernelMachine,
+    T: Element,
+    P: MeshProto<GpuBlock<M, T, POSTER>>,
+{
     // SAFETY: obligation 1.
-    let block = unsafe { block_for::<T, POSTER>(args, func) };
-    // SAFETY: obligations 1 and 2: as in `over_mesh`.
-    let conns =
-        unsafe { SharedConns::<PEERS>::load(place, &args.launch, mesh_extent::<PEERS>(&args.launch)) };
-    let work = work::<P>(args, func, algorithm, T::DTYPE);
-    let ran = match P::PROTOCOL {
-        // SAFETY: obligation 1.
-        Protocol::LL => unsafe { one_hop::run::<_, PEERS>(&block, conns, &work) },
-        // SAFETY: obligation 1.
-        _ => unsafe { line_hops::run::<_, PEERS>(&block, conns, &work) },
-    };
+    let block = unsafe { block_for::<M, T, POSTER>(machine, args, func) };
+    let (index, place) = (block.machine().block_index(), block.machine().shared());
+    let extent = mesh_extent::<PEERS>(&args.launch, index);
+    // SAFETY: obligations 1 and 2: the mesh has a connection each way to every other rank, at most PEERS.
+    let conns = unsafe { SharedConns::<PEERS>::load(block.machine(), place, &args.launch, extent) };
+    let work = work::<_, P>(args, index, func, algorithm, T::DTYPE);
     // SAFETY: obligation 1.
-    unsafe { finish(&block, conns, &args.launch, ran.is_ok()) };
+    let ran = unsafe { P::run::<PEERS>(&block, conns, &work) };
+    // SAFETY: obligation 1.
+    unsafe { finish(&block, conns, &args.launch, index, ran.is_ok()) };
+}
+
+/// A protocol by which a rank can reach all others at once.
+pub trait MeshProto<B: Block>: Proto<B> {
+    /// Runs `work` with at most `PEERS` peers.
+    ///
+    /// # Safety
+    /// 1. As [`crate::coll::run`]; `conns` are those to and from all others, in rank order.
+    unsafe fn run<const PEERS: usize>(block: &B, conns: Conns<'_>, work: &CollWork) -> Result<(), Stop>;
+}
+
+/// Words of all peers at once.
+impl<B: Words> MeshProto<B> for Ll<1> {
+    #[inline(always)]
+    unsafe fn run<const PEERS: usize>(block: &B, conns: Conns<'_>, work: &CollWork) -> Result<(), Stop> {
+        // SAFETY: obligation 1.
+        unsafe { one_hop::run::<_, PEERS>(block, conns, work) }
+    }
+}
+
+/// Whole lines of all peers at once.
+impl<B: Lines> MeshProto<B> for Ll128 {
+    #[inline(always)]
+    unsafe fn run<const PEERS: usize>(block: &B, conns: Conns<'_>, work: &CollWork) -> Result<(), Stop> {
+        // SAFETY: obligation 1.
+        unsafe { line_hops::run::<_, PEERS>(block, conns, work) }
+    }
+}
+
+/// Whole slots, one peer after the other: all-reduce.
+impl<B: Block> MeshProto<B> for Simple {
+    #[inline(always)]
+    unsafe fn run<const PEERS: usize>(block: &B, conns: Conns<'_>, work: &CollWork) -> Result<(), Stop> {
+        let others = &IDENTITY[..(work.nranks as usize - 1).min(MESH_MAX)];
+        let (ring, tree, chain) = (RingEnds::default(), TreeEnds::default(), ChainEnds::default());
+        let ends = Endpoints { ring, tree: &tree, chain: &chain, mesh_recv: others, mesh_send: others };
+        // SAFETY: obligation 1.
+        unsafe { direct::all_reduce::<_, Simple>(block, conns, &ends, work) }
+    }
 }
 
 /// The block of a function, which may only move data.
 ///
 /// # Safety
-/// 1. As [`along_ring`].
+/// 1. As [`ring`].
 #[inline(always)]
-unsafe fn block_for<'a, T: Element, const POSTER: bool>(
+unsafe fn block_for<M: KernelMachine, T: Element, const POSTER: bool>(
+    machine: M,
     args: &CollArgs,
     func: Func,
-) -> PtxBlock<'a, T, POSTER> {
+) -> GpuBlock<M, T, POSTER> {
     match func {
         // SAFETY: obligation 1.
         Func::AllGather | Func::AllToAll | Func::Broadcast | Func::Barrier => unsafe {
-            PtxBlock::moving(&args.launch)
+            GpuBlock::moving(machine, &args.launch)
         },
         // SAFETY: obligation 1.
-        _ => unsafe { PtxBlock::reducing(&args.launch, &args.coll) },
+        _ => unsafe { GpuBlock::reducing(machine, &args.launch, &args.coll) },
     }
-}
-
-/// All connections of a mesh.
-#[inline(always)]
-fn others(launch: &KernelLaunch) -> &'static [u16] {
-    &IDENTITY[..(launch.nranks as usize - 1).min(MESH_MAX)]
 }
 
 /// # Safety
 /// 1. `conns` was loaded for this block.
 #[inline(always)]
-unsafe fn finish<B: Block>(block: &B, conns: Conns<'_>, launch: &KernelLaunch, ran: bool) {
+unsafe fn finish<B: Block>(block: &B, conns: Conns<'_>, launch: &KernelLaunch, index: u32, ran: bool) {
     // A communicator whose kernel stopped is not used again.
     if ran && block.leads() {
         // SAFETY: obligation 1.
-        unsafe { save(conns, launch, extent(launch)) };
+        unsafe { save(conns, launch, extent(launch, index)) };
     }
 }
 
@@ -250,16 +277,17 @@ unsafe fn finish<B: Block>(block: &B, conns: Conns<'_>, launch: &KernelLaunch, r
 ///
 /// # Safety
 /// 1. `launch` is what the host launched with, and `messages` the list after it.
-/// 2. As [`along_ring`].
+/// 2. As [`ring`].
 #[inline(always)]
-pub unsafe fn run_messages<P: Proto, const POSTER: bool>(
+pub unsafe fn messages<M: KernelMachine, P: Proto<GpuBlock<M, u8, POSTER>>, const POSTER: bool>(
+    machine: M,
     launch: &KernelLaunch,
     messages: *const KernelMessage,
-    place: *mut u8,
 ) {
-    let (lane, channel) = (block_index() / launch.nchannels, block_index() % launch.nchannels);
     // SAFETY: obligation 1.
-    let block = unsafe { PtxBlock::<u8, POSTER>::moving(launch) };
+    let block = unsafe { GpuBlock::<M, u8, POSTER>::moving(machine, launch) };
+    let (index, place) = (block.machine().block_index(), block.machine().shared());
+    let (lane, channel) = (index / launch.nchannels, index % launch.nchannels);
     for i in 0..launch.nmessages as usize {
         // SAFETY: obligation 1.
         let message = unsafe { &*messages.add(i) };
@@ -273,7 +301,7 @@ pub unsafe fn run_messages<P: Proto, const POSTER: bool>(
         }
         let extent = Extent { first: (channel * launch.nconns + message.conn) as usize, count: 1 };
         // SAFETY: obligations 1 and 2: no other block has this lane, and with it this direction of the connection.
-        let conns = unsafe { SharedConns::<1>::load(place, launch, extent) };
+        let conns = unsafe { SharedConns::<1>::load(block.machine(), place, launch, extent) };
         // SAFETY: obligation 1.
         let ran = unsafe { send_recv::run_part::<_, P>(&block, conns, message, part) };
         if ran.is_err() {
@@ -287,6 +315,6 @@ pub unsafe fn run_messages<P: Proto, const POSTER: bool>(
             unsafe { save(conns, launch, extent) };
         }
         // The next message may use the same connection.
-        sync_all();
+        block.machine().sync_all();
     }
 }

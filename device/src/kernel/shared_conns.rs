@@ -1,7 +1,7 @@
 //! A block's connections, in the memory that its threads share.
 
 use crate::conn::{Conns, RecvConn, SendConn};
-use crate::gpu::ptx::{block_threads, sync_all, thread_index};
+use crate::gpu::{KernelMachine, SHARED_BYTES};
 use core::mem::MaybeUninit;
 use core::slice;
 use oxccl_shared::abi::KernelLaunch;
@@ -13,13 +13,12 @@ pub struct SharedConns<const N: usize> {
     recv: [MaybeUninit<RecvConn>; N],
 }
 
-/// Bytes of shared memory that an entry reserves for them.
-pub const SHARED_BYTES: usize = 2048;
-
 /// Which connections a block uses: `count` of each direction, from index `first` of the launch's lists.
 #[derive(Clone, Copy)]
 pub struct Extent {
+    /// Where they begin.
     pub first: usize,
+    /// How many.
     pub count: usize,
 }
 
@@ -30,12 +29,17 @@ impl<const N: usize> SharedConns<N> {
     ///
     /// # Safety
     /// 1. `launch` is what the host launched with, and `extent` lies within its lists; nobody else uses those connections.
-    /// 2. `place` is `SHARED_BYTES` of the block's shared memory, for this alone.
+    /// 2. `place` is the machine's shared memory, for this alone.
     #[inline(always)]
-    pub unsafe fn load<'a>(place: *mut u8, launch: &KernelLaunch, extent: Extent) -> Conns<'a> {
+    pub unsafe fn load<'a, M: KernelMachine>(
+        machine: &M,
+        place: *mut u8,
+        launch: &KernelLaunch,
+        extent: Extent,
+    ) -> Conns<'a> {
         let () = Self::FITS;
         let this = place.cast::<Self>();
-        let (thread, threads) = (thread_index() as usize, block_threads() as usize);
+        let (thread, threads) = (machine.thread_index() as usize, machine.block_threads() as usize);
         // One thread to a connection, the directions in different warps: all loads are under way at once.
         if thread < extent.count {
             let at = extent.first + thread;
@@ -53,7 +57,7 @@ impl<const N: usize> SharedConns<N> {
                 RecvConn::resume_at(place, launch.recv.add(at), *launch.recv_cursors.add(at));
             }
         }
-        sync_all();
+        machine.sync_all();
         // SAFETY: the first `count` of each are written, and from now on only touched through cells.
         unsafe {
             Conns {

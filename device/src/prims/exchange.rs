@@ -10,7 +10,7 @@ use super::ll::{Ll, line};
 use super::peers::{Lengths, Peers, for_peers, rank_of};
 use super::{Proto, words};
 use crate::conn::{RecvConn, SendConn};
-use crate::gpu::{Awaited, Block, Stop, Wait, wait_for};
+use crate::gpu::{Awaited, Stop, Wait, Words, wait_for};
 use oxccl_shared::abi::{Protocol, SlotHeader};
 use oxccl_shared::proto::ll::{self, LlLine};
 
@@ -93,7 +93,7 @@ pub struct Exchange<'a> {
 /// # Safety
 /// 1. `src` is readable and `dst` writable as the spans say; if they overlap, each thread's words do not (see [`Span`]).
 #[inline(always)]
-pub unsafe fn exchange<B: Block, const PEERS: usize>(block: &B, what: &Exchange<'_>) -> Result<(), Stop> {
+pub unsafe fn exchange<B: Words, const PEERS: usize>(block: &B, what: &Exchange<'_>) -> Result<(), Stop> {
     for conn in what.send {
         let on = Wait { peer: conn.peer(), what: Awaited::Credit };
         wait_for(block, on, || conn.poll_credit(block.threads() == 1).then_some(()))?;
@@ -126,12 +126,12 @@ fn header(what: &Exchange<'_>, len_bytes: usize) -> SlotHeader {
 /// Numbers threads from the last one: short messages leave the last threads without words, so they do the work beside
 /// the words.
 #[inline(always)]
-pub(super) fn from_behind<B: Block>(block: &B) -> usize {
+pub(super) fn from_behind<B: Words>(block: &B) -> usize {
     block.threads() - 1 - block.thread()
 }
 
 #[inline(always)]
-fn send_headers<B: Block>(block: &B, what: &Exchange<'_>) {
+fn send_headers<B: Words>(block: &B, what: &Exchange<'_>) {
     let mut i = from_behind(block);
     while i < what.send.len() {
         let conn = &what.send[i];
@@ -144,13 +144,13 @@ fn send_headers<B: Block>(block: &B, what: &Exchange<'_>) {
 
 /// Checks the headers, which arrive with the words; detects a peer in another operation.
 #[inline(always)]
-fn check_headers<B: Block>(block: &B, what: &Exchange<'_>) -> Result<(), Stop> {
+fn check_headers<B: Words>(block: &B, what: &Exchange<'_>) -> Result<(), Stop> {
     let mut i = from_behind(block);
     while i < what.recv.len() {
         let conn = &what.recv[i];
         let on = Wait { peer: conn.peer(), what: Awaited::Data };
         let expected = header(what, received_bytes(what, conn.peer().0));
-        let found = wait_for(block, on, || <Ll<1> as Proto>::poll_header(conn))?;
+        let found = wait_for(block, on, || <Ll<1> as Proto<B>>::poll_header(conn))?;
         if found != expected {
             return Err(block.refuse(on, expected, found));
         }
@@ -168,7 +168,7 @@ fn received_bytes(what: &Exchange<'_>, peer: u32) -> usize {
 }
 
 #[inline(always)]
-fn finish<B: Block>(block: &B, what: &Exchange<'_>) {
+fn finish<B: Words>(block: &B, what: &Exchange<'_>) {
     let mut i = from_behind(block);
     while i < what.send.len() || i < what.recv.len() {
         if i < what.recv.len() {
@@ -204,7 +204,7 @@ fn clean(slot: *mut u8, used: usize, lines: usize, flag: u32) {
 /// # Safety
 /// 1. As [`exchange`].
 #[inline(always)]
-unsafe fn exchange_word<B: Block, const PEERS: usize>(
+unsafe fn exchange_word<B: Words, const PEERS: usize>(
     block: &B,
     what: &Exchange<'_>,
     peers: &Peers<'_, PEERS>,
@@ -239,7 +239,7 @@ unsafe fn exchange_word<B: Block, const PEERS: usize>(
 /// # Safety
 /// 1. As [`exchange`].
 #[inline(always)]
-unsafe fn input<B: Block>(block: &B, what: &Exchange<'_>, peer: u32, len: usize, at: usize) -> u64 {
+unsafe fn input<B: Words>(block: &B, what: &Exchange<'_>, peer: u32, len: usize, at: usize) -> u64 {
     if at * 8 >= len {
         return 0;
     }
@@ -254,7 +254,7 @@ unsafe fn input<B: Block>(block: &B, what: &Exchange<'_>, peer: u32, len: usize,
 
 /// Waits for word `at` of every message that has one.
 #[inline(always)]
-fn await_word<B: Block, const PEERS: usize>(
+fn await_word<B: Words, const PEERS: usize>(
     block: &B,
     what: &Exchange<'_>,
     peers: &Peers<'_, PEERS>,
@@ -293,7 +293,7 @@ fn await_word<B: Block, const PEERS: usize>(
 /// # Safety
 /// 1. As [`exchange`].
 #[inline(always)]
-unsafe fn keep<B: Block, const PEERS: usize>(
+unsafe fn keep<B: Words, const PEERS: usize>(
     block: &B,
     what: &Exchange<'_>,
     peers: &Peers<'_, PEERS>,
@@ -330,11 +330,11 @@ unsafe fn keep<B: Block, const PEERS: usize>(
 /// Called after `looks` polls in vain. A peer in another operation may send fewer words than we wait for, so at
 /// intervals its header is polled too.
 #[inline(always)]
-fn look_again<B: Block>(block: &B, conn: &RecvConn, expected: SlotHeader, looks: u32) -> Result<(), Stop> {
+fn look_again<B: Words>(block: &B, conn: &RecvConn, expected: SlotHeader, looks: u32) -> Result<(), Stop> {
     const LOOKS_PER_HEADER: u32 = 256;
     let on = Wait { peer: conn.peer(), what: Awaited::Data };
     if looks.is_multiple_of(LOOKS_PER_HEADER)
-        && let Some(found) = <Ll<1> as Proto>::poll_header(conn)
+        && let Some(found) = <Ll<1> as Proto<B>>::poll_header(conn)
         && found != expected
     {
         return Err(block.refuse(on, expected, found));

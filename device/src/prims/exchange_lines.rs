@@ -15,11 +15,11 @@
 use super::Proto;
 use super::exchange::{Span, from_behind};
 use super::in_order::InRankOrder;
-use super::lines::{Lines, Words, has_line, load, put, share};
+use super::lines::{LineWords, OwnLines, has_line, load, put, share};
 use super::ll128::{Ll128, line};
 use super::peers::{HELD_MAX, Lane, Lengths, Peers, for_peers, rank_of};
 use crate::conn::{RecvConn, SendConn};
-use crate::gpu::{Awaited, Block, Stop, Wait, wait_for};
+use crate::gpu::{Awaited, Lines, Stop, Wait, wait_for};
 use oxccl_shared::abi::{Protocol, SlotHeader};
 use oxccl_shared::proto::ll128::{self, DATA_BYTES, LINE_WORDS};
 
@@ -63,7 +63,7 @@ pub struct LineExchange<'a> {
 /// 1. `src` is readable and `dst` writable as the spans say; if they overlap, each word of an output message lies on
 ///    the word of the same number of an input message.
 #[inline(always)]
-pub unsafe fn exchange_lines<B: Block, const PEERS: usize>(
+pub unsafe fn exchange_lines<B: Lines, const PEERS: usize>(
     block: &B,
     what: &LineExchange<'_>,
 ) -> Result<(), Stop> {
@@ -106,7 +106,7 @@ fn is_plain(what: &LineExchange<'_>) -> bool {
 /// # Safety
 /// 1. As [`exchange_lines`].
 #[inline(always)]
-unsafe fn passes<B: Block, const PEERS: usize, const PLAIN: bool>(
+unsafe fn passes<B: Lines, const PEERS: usize, const PLAIN: bool>(
     block: &B,
     what: &LineExchange<'_>,
     peers: &Peers<'_, PEERS>,
@@ -130,7 +130,7 @@ unsafe fn passes<B: Block, const PEERS: usize, const PLAIN: bool>(
 }
 
 #[inline(always)]
-fn wait_for_credits<B: Block>(block: &B, what: &LineExchange<'_>) -> Result<(), Stop> {
+fn wait_for_credits<B: Lines>(block: &B, what: &LineExchange<'_>) -> Result<(), Stop> {
     for conn in what.send {
         let on = Wait { peer: conn.peer(), what: Awaited::Credit };
         wait_for(block, on, || conn.poll_credit(block.threads() == 1).then_some(()))?;
@@ -151,13 +151,13 @@ fn received_bytes(what: &LineExchange<'_>, peer: u32) -> usize {
 
 /// Whether this thread is in the last team, which has no lines of short messages, and does the work beside the lines.
 #[inline(always)]
-fn is_of_last_team<B: Block>(block: &B) -> bool {
+fn is_of_last_team<B: Lines>(block: &B) -> bool {
     block.thread() >= block.threads() - B::TEAM_THREADS
 }
 
 /// Sends the headers: the last team does, by the threads of its first line.
 #[inline(always)]
-fn send_headers<B: Block, const PEERS: usize>(block: &B, what: &LineExchange<'_>, peers: &Peers<'_, PEERS>) {
+fn send_headers<B: Lines, const PEERS: usize>(block: &B, what: &LineExchange<'_>, peers: &Peers<'_, PEERS>) {
     if !is_of_last_team(block) {
         return;
     }
@@ -173,7 +173,7 @@ fn send_headers<B: Block, const PEERS: usize>(block: &B, what: &LineExchange<'_>
 
 /// Line `index` of a slot.
 #[inline(always)]
-fn store<B: Block>(block: &B, to: Lane, index: usize, mut words: Words, takes_part: bool) {
+fn store<B: Lines>(block: &B, to: Lane, index: usize, mut words: LineWords, takes_part: bool) {
     let (start, count) = share(block);
     if start + count == LINE_WORDS {
         words[count - 1] = ll128::flag(to.step);
@@ -188,13 +188,13 @@ fn store<B: Block>(block: &B, to: Lane, index: usize, mut words: Words, takes_pa
 /// # Safety
 /// 1. As [`exchange_lines`].
 #[inline(always)]
-unsafe fn input<B: Block, const PLAIN: bool>(
+unsafe fn input<B: Lines, const PLAIN: bool>(
     block: &B,
     what: &LineExchange<'_>,
     peer: u32,
     len: usize,
     at: usize,
-) -> Words {
+) -> LineWords {
     // SAFETY: obligation 1.
     let mut words =
         unsafe { load::<B, PLAIN>(block, what.src.wrapping_add(what.to.offset_bytes(peer)), len, at) };
@@ -209,13 +209,13 @@ unsafe fn input<B: Block, const PLAIN: bool>(
 /// # Safety
 /// 1. As [`exchange_lines`].
 #[inline(always)]
-unsafe fn scatter<B: Block, const PEERS: usize, const PLAIN: bool>(
+unsafe fn scatter<B: Lines, const PEERS: usize, const PLAIN: bool>(
     block: &B,
     what: &LineExchange<'_>,
     peers: &Peers<'_, PEERS>,
 ) {
     let npeers = what.send.len();
-    for (at, _) in Lines::of(block, what.to.len_bytes) {
+    for (at, _) in OwnLines::of(block, what.to.len_bytes) {
         let mut out = [[0; LINE_WORDS]; PEERS];
         if what.to.stride_bytes == 0 {
             // SAFETY: obligation 1.
@@ -238,9 +238,9 @@ unsafe fn scatter<B: Block, const PEERS: usize, const PLAIN: bool>(
 /// # Safety
 /// 1. As [`exchange_lines`].
 #[inline(always)]
-unsafe fn keep_own<B: Block, const PLAIN: bool>(block: &B, what: &LineExchange<'_>) {
+unsafe fn keep_own<B: Lines, const PLAIN: bool>(block: &B, what: &LineExchange<'_>) {
     let (offset, len) = what.from.mine(what.rank);
-    for (at, _) in Lines::of(block, len) {
+    for (at, _) in OwnLines::of(block, len) {
         // SAFETY: obligation 1.
         let words = unsafe { input::<B, PLAIN>(block, what, what.rank, len, at) };
         // SAFETY: obligation 1.
@@ -253,7 +253,7 @@ unsafe fn keep_own<B: Block, const PLAIN: bool>(block: &B, what: &LineExchange<'
 /// # Safety
 /// 1. As [`exchange_lines`].
 #[inline(always)]
-unsafe fn reduce<B: Block, const PEERS: usize, const PLAIN: bool>(
+unsafe fn reduce<B: Lines, const PEERS: usize, const PLAIN: bool>(
     block: &B,
     what: &LineExchange<'_>,
     peers: &Peers<'_, PEERS>,
@@ -261,7 +261,7 @@ unsafe fn reduce<B: Block, const PEERS: usize, const PLAIN: bool>(
 ) -> Result<(), Stop> {
     let (offset, len) = what.from.mine(what.rank);
     let (dst, count, npeers) = (what.dst.wrapping_add(offset), share(block).1, what.recv.len());
-    for (at, takes_part) in Lines::of(block, len) {
+    for (at, takes_part) in OwnLines::of(block, len) {
         // SAFETY: obligation 1.
         let own = unsafe { input::<B, PLAIN>(block, what, what.rank, len, at) };
         let arrived = wait_for_lines(block, what, peers, at, [takes_part; PEERS])?;
@@ -284,14 +284,14 @@ unsafe fn reduce<B: Block, const PEERS: usize, const PLAIN: bool>(
 /// # Safety
 /// 1. As [`exchange_lines`].
 #[inline(always)]
-unsafe fn gather<B: Block, const PEERS: usize, const PLAIN: bool>(
+unsafe fn gather<B: Lines, const PEERS: usize, const PLAIN: bool>(
     block: &B,
     what: &LineExchange<'_>,
     peers: &Peers<'_, PEERS>,
     skip: usize,
 ) -> Result<(), Stop> {
     let npeers = what.recv.len();
-    for (at, _) in Lines::of(block, what.from.len_bytes) {
+    for (at, _) in OwnLines::of(block, what.from.len_bytes) {
         let mut are_there = [false; PEERS];
         for_peers!(npeers, i => {
             are_there[i] = has_line(peers.bytes_from(i), at);
@@ -309,13 +309,13 @@ unsafe fn gather<B: Block, const PEERS: usize, const PLAIN: bool>(
 /// Waits for line `1 + index` from every peer that `sends` one. Each round polls all peers, so that the polls are in
 /// flight together; all threads of the team return together.
 #[inline(always)]
-fn wait_for_lines<B: Block, const PEERS: usize>(
+fn wait_for_lines<B: Lines, const PEERS: usize>(
     block: &B,
     what: &LineExchange<'_>,
     peers: &Peers<'_, PEERS>,
     index: usize,
     sends: [bool; PEERS],
-) -> Result<[Words; PEERS], Stop> {
+) -> Result<[LineWords; PEERS], Stop> {
     let npeers = what.recv.len();
     let mut arrived = [[0; LINE_WORDS]; PEERS];
     let mut looks = 0u32;
@@ -343,13 +343,13 @@ fn wait_for_lines<B: Block, const PEERS: usize>(
 /// Called after `looks` polls in vain for a line of peer `i`, which may be in another operation and send fewer: at
 /// intervals its header is polled too.
 #[inline(always)]
-fn look_again<B: Block>(block: &B, what: &LineExchange<'_>, i: usize, looks: u32) -> Result<(), Stop> {
+fn look_again<B: Lines>(block: &B, what: &LineExchange<'_>, i: usize, looks: u32) -> Result<(), Stop> {
     const LOOKS_PER_HEADER: u32 = 256;
     let conn = &what.recv[i];
     let on = Wait { peer: conn.peer(), what: Awaited::Data };
     let expected = header(what, received_bytes(what, conn.peer().0));
     if looks.is_multiple_of(LOOKS_PER_HEADER)
-        && let Some(found) = Ll128::poll_header(conn)
+        && let Some(found) = <Ll128 as Proto<B>>::poll_header(conn)
         && found != expected
     {
         return Err(block.refuse(on, expected, found));
@@ -360,13 +360,13 @@ fn look_again<B: Block>(block: &B, what: &LineExchange<'_>, i: usize, looks: u32
 /// Checks the headers, which arrive with the lines, by one thread for each connection; detects a peer in another
 /// operation.
 #[inline(always)]
-fn check_headers<B: Block>(block: &B, what: &LineExchange<'_>) -> Result<(), Stop> {
+fn check_headers<B: Lines>(block: &B, what: &LineExchange<'_>) -> Result<(), Stop> {
     let mut i = from_behind(block);
     while i < what.recv.len() {
         let conn = &what.recv[i];
         let on = Wait { peer: conn.peer(), what: Awaited::Data };
         let expected = header(what, received_bytes(what, conn.peer().0));
-        let found = wait_for(block, on, || Ll128::poll_header(conn))?;
+        let found = wait_for(block, on, || <Ll128 as Proto<B>>::poll_header(conn))?;
         if found != expected {
             return Err(block.refuse(on, expected, found));
         }
@@ -377,7 +377,7 @@ fn check_headers<B: Block>(block: &B, what: &LineExchange<'_>) -> Result<(), Sto
 
 /// One thread counts each connection: the one that checked its header.
 #[inline(always)]
-fn finish<B: Block>(block: &B, what: &LineExchange<'_>) {
+fn finish<B: Lines>(block: &B, what: &LineExchange<'_>) {
     let mut i = from_behind(block);
     while i < what.send.len() {
         let (recv, send) = (&what.recv[i], &what.send[i]);

@@ -1,24 +1,24 @@
 //! A user's message as lines of LL128, and what each thread has of them.
 //!
-//! A line is moved by [`Block::LINE_THREADS`] threads: by one on a CPU, by eight on a GPU, each with its own words of the line.
+//! A line is moved by [`Lines::LINE_THREADS`] threads: by one on a CPU, by eight on a GPU, each with its own words of the line.
 
 use super::words;
-use crate::gpu::Block;
+use crate::gpu::Lines;
 use oxccl_shared::proto::ll128::{DATA_BYTES, DATA_WORDS, LINE_WORDS};
 
 /// A thread's words of a line.
-pub(super) type Words = [u64; LINE_WORDS];
+pub(super) type LineWords = [u64; LINE_WORDS];
 
 /// Which words of a line are this thread's: the first, and how many.
 #[inline(always)]
-pub(super) fn share<B: Block>(block: &B) -> (usize, usize) {
+pub(super) fn share<B: Lines>(block: &B) -> (usize, usize) {
     let count = LINE_WORDS / B::LINE_THREADS;
     (block.thread() % B::LINE_THREADS * count, count)
 }
 
 /// The lines of a message that are this thread's, each with whether it is one: a team goes through them in lock step, and some of
 /// it may have none in the last round.
-pub(super) struct Lines {
+pub(super) struct OwnLines {
     /// Of the team, and this thread's place in it.
     next: usize,
     within: usize,
@@ -26,10 +26,10 @@ pub(super) struct Lines {
     count: usize,
 }
 
-impl Lines {
+impl OwnLines {
     #[inline(always)]
-    pub(super) fn of<B: Block>(block: &B, len_bytes: usize) -> Lines {
-        Lines {
+    pub(super) fn of<B: Lines>(block: &B, len_bytes: usize) -> OwnLines {
+        OwnLines {
             next: block.thread() / B::TEAM_THREADS * (B::TEAM_THREADS / B::LINE_THREADS),
             within: block.thread() % B::TEAM_THREADS / B::LINE_THREADS,
             step: block.threads() / B::LINE_THREADS,
@@ -38,7 +38,7 @@ impl Lines {
     }
 }
 
-impl Iterator for Lines {
+impl Iterator for OwnLines {
     type Item = (usize, bool);
 
     #[inline(always)]
@@ -64,12 +64,12 @@ pub(super) fn has_line(len_bytes: usize, at: usize) -> bool {
 /// 1. `from` is readable for `len_bytes`.
 #[allow(clippy::needless_range_loop, reason = "the compiler unrolls these, not the iterators")]
 #[inline(always)]
-pub(super) unsafe fn load<B: Block, const PLAIN: bool>(
+pub(super) unsafe fn load<B: Lines, const PLAIN: bool>(
     block: &B,
     from: *const u8,
     len_bytes: usize,
     at: usize,
-) -> Words {
+) -> LineWords {
     let (start, count) = share(block);
     let offset = at * DATA_BYTES + start * 8;
     let from = from.wrapping_add(offset);
@@ -96,12 +96,12 @@ pub(super) unsafe fn load<B: Block, const PLAIN: bool>(
 /// 1. `to` is writable for `len_bytes`.
 #[allow(clippy::needless_range_loop, reason = "as in `load`")]
 #[inline(always)]
-pub(super) unsafe fn put<B: Block, const PLAIN: bool>(
+pub(super) unsafe fn put<B: Lines, const PLAIN: bool>(
     block: &B,
     to: *mut u8,
     len_bytes: usize,
     at: usize,
-    words: &Words,
+    words: &LineWords,
 ) {
     let (start, count) = share(block);
     let offset = at * DATA_BYTES + start * 8;

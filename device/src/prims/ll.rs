@@ -2,7 +2,7 @@
 
 use super::{Proto, Slice, wait_for_line, words};
 use crate::conn::{Conns, RecvConn, SendConn};
-use crate::gpu::{Block, Stop};
+use crate::gpu::{Stop, Words};
 use oxccl_shared::abi::{Protocol, SlotHeader};
 use oxccl_shared::proto::ll::{self, LlLine};
 
@@ -10,14 +10,14 @@ use oxccl_shared::proto::ll::{self, LlLine};
 /// poll takes long, as on a GPU, several take no longer than one.
 pub struct Ll<const FAN_IN: usize>;
 
-impl<const FAN_IN: usize> Proto for Ll<FAN_IN> {
+impl<B: Words, const FAN_IN: usize> Proto<B> for Ll<FAN_IN> {
     const PROTOCOL: Protocol = Protocol::LL;
     const EACH_LOOKS: bool = true;
 
     /// The last thread: in a short slice it has no data to wait for, so that its poll, which takes as long as one for
     /// data, takes no extra time.
     #[inline(always)]
-    fn checks<B: Block>(block: &B) -> bool {
+    fn checks(block: &B) -> bool {
         block.thread() + 1 == block.threads()
     }
 
@@ -28,9 +28,9 @@ impl<const FAN_IN: usize> Proto for Ll<FAN_IN> {
     }
 
     #[inline(always)]
-    unsafe fn transfer<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) -> Result<(), Stop> {
+    unsafe fn transfer(block: &B, conns: Conns<'_>, slice: &Slice<'_>) -> Result<(), Stop> {
         let nwords = slice.len_bytes().div_ceil(8);
-        let batch = B::words().as_ref().len();
+        let batch = B::batch().as_ref().len();
         let mut at = block.thread() * batch;
         while at < nwords {
             let n = batch.min(nwords - at);
@@ -60,7 +60,7 @@ impl<const FAN_IN: usize> Proto for Ll<FAN_IN> {
     }
 
     #[inline(always)]
-    fn finish<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) {
+    fn finish(block: &B, conns: Conns<'_>, slice: &Slice<'_>) {
         for &index in slice.send() {
             let conn = &conns.send[index as usize];
             if block.leads() {
@@ -82,7 +82,7 @@ impl<const FAN_IN: usize> Proto for Ll<FAN_IN> {
 
 /// In the steps that must clean, overwrites old messages beyond this one: the lines from `used` on.
 #[inline(always)]
-fn clean<B: Block>(block: &B, conn: &SendConn, used: usize) {
+fn clean<B: Words>(block: &B, conn: &SendConn, used: usize) {
     let step = conn.step();
     if ll::must_clean(step) {
         let lines = conn.layout().ll_slot_bytes as usize / ll::LINE_BYTES;
@@ -98,7 +98,7 @@ fn clean<B: Block>(block: &B, conn: &SendConn, used: usize) {
 /// # Safety
 /// 1. As [`Proto::transfer`], and `at + n` words lie within the slice.
 #[inline(always)]
-unsafe fn transfer_batch<B: Block, const FAN_IN: usize>(
+unsafe fn transfer_batch<B: Words, const FAN_IN: usize>(
     block: &B,
     conns: Conns<'_>,
     slice: &Slice<'_>,
@@ -106,14 +106,14 @@ unsafe fn transfer_batch<B: Block, const FAN_IN: usize>(
     n: usize,
 ) -> Result<(), Stop> {
     let len_bytes = slice.len_bytes() - at * 8;
-    let mut own = B::words();
+    let mut own = B::batch();
     let own = &mut own.as_mut()[..n];
     if slice.action.src {
         // SAFETY: obligation 1.
         unsafe { words::load(own, slice.src.wrapping_add(at * 8), len_bytes) };
         block.pre(own);
     }
-    let mut acc = B::words();
+    let mut acc = B::batch();
     let acc = &mut acc.as_mut()[..n];
     let recv = slice.recv();
     let own = slice.action.src.then_some((slice.src_position, &*own));
@@ -130,7 +130,7 @@ unsafe fn transfer_batch<B: Block, const FAN_IN: usize>(
 /// # Safety
 /// 1. As [`Proto::transfer`], and word `at` lies within the slice.
 #[inline(always)]
-unsafe fn transfer_word<B: Block, const FAN_IN: usize>(
+unsafe fn transfer_word<B: Words, const FAN_IN: usize>(
     block: &B,
     conns: Conns<'_>,
     slice: &Slice<'_>,
@@ -193,7 +193,7 @@ unsafe fn transfer_word<B: Block, const FAN_IN: usize>(
 /// # Safety
 /// 1. As [`Proto::transfer`], and `at + acc.len()` words lie within the slice.
 #[inline(always)]
-unsafe fn deliver<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>, at: usize, acc: &mut [u64]) {
+unsafe fn deliver<B: Words>(block: &B, conns: Conns<'_>, slice: &Slice<'_>, at: usize, acc: &mut [u64]) {
     if slice.action.finish {
         block.post(acc);
     }
@@ -214,7 +214,7 @@ unsafe fn deliver<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>, at: 
 
 /// Waits for words `at..` of the slot that `conn` consumes.
 #[inline(always)]
-fn fetch<B: Block, const FAN_IN: usize>(
+fn fetch<B: Words, const FAN_IN: usize>(
     block: &B,
     conn: &RecvConn,
     expected: SlotHeader,

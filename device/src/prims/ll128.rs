@@ -1,16 +1,16 @@
 //! Primitives over LL128: 120 bytes of each 128-byte line are data.
 
-use super::lines::{Lines, load, put, share};
+use super::lines::{OwnLines, load, put, share};
 use super::{Proto, Slice};
 use crate::conn::{Conns, RecvConn};
-use crate::gpu::{Awaited, Block, Stop, Wait};
+use crate::gpu::{Awaited, Lines, Stop, Wait};
 use oxccl_shared::abi::{Protocol, SlotHeader};
 use oxccl_shared::proto::ll128::{self, LINE_WORDS, Ll128Line};
 
 /// See [`oxccl_shared::proto::ll128`].
 pub struct Ll128;
 
-impl Proto for Ll128 {
+impl<B: Lines> Proto<B> for Ll128 {
     const PROTOCOL: Protocol = Protocol::LL128;
     const EACH_LOOKS: bool = true;
 
@@ -21,11 +21,11 @@ impl Proto for Ll128 {
     }
 
     #[inline(always)]
-    unsafe fn transfer<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) -> Result<(), Stop> {
+    unsafe fn transfer(block: &B, conns: Conns<'_>, slice: &Slice<'_>) -> Result<(), Stop> {
         if block.thread() < B::TEAM_THREADS {
             send_headers(block, conns, slice);
         }
-        for (at, takes_part) in Lines::of(block, slice.len_bytes()) {
+        for (at, takes_part) in OwnLines::of(block, slice.len_bytes()) {
             // SAFETY: line `at` lies within the slice if it takes part; its validity is obligation 1 of `transfer`.
             unsafe { transfer_line(block, conns, slice, at, takes_part)? };
         }
@@ -33,7 +33,7 @@ impl Proto for Ll128 {
     }
 
     #[inline(always)]
-    fn finish<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) {
+    fn finish(block: &B, conns: Conns<'_>, slice: &Slice<'_>) {
         for &index in slice.send() {
             if block.leads() {
                 conns.send[index as usize].advance_untold();
@@ -56,7 +56,7 @@ impl Proto for Ll128 {
 
 /// Sends the headers: the first team does, by the threads of its first line.
 #[inline(always)]
-fn send_headers<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) {
+fn send_headers<B: Lines>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) {
     let (start, count) = share(block);
     for &index in slice.send() {
         let conn = &conns.send[index as usize];
@@ -78,7 +78,7 @@ fn send_headers<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) {
 /// # Safety
 /// 1. As [`Proto::transfer`], and `at * DATA_BYTES` is less than the slice's length if the thread `takes_part`.
 #[inline(always)]
-unsafe fn transfer_line<B: Block>(
+unsafe fn transfer_line<B: Lines>(
     block: &B,
     conns: Conns<'_>,
     slice: &Slice<'_>,
@@ -128,7 +128,7 @@ unsafe fn transfer_line<B: Block>(
 
 /// Takes the next operand.
 #[inline(always)]
-fn take<B: Block>(
+fn take<B: Lines>(
     block: &B,
     acc: &mut [u64; LINE_WORDS],
     words: &[u64; LINE_WORDS],
@@ -145,7 +145,7 @@ fn take<B: Block>(
 
 /// Waits for line `at` of the slot that `conn` consumes. All threads of the team return together.
 #[inline(always)]
-fn fetch<B: Block>(
+fn fetch<B: Lines>(
     block: &B,
     conn: &RecvConn,
     expected: SlotHeader,
@@ -164,7 +164,7 @@ fn fetch<B: Block>(
         let mut stop = block.idle(on, looks).is_err();
         // A peer in another operation may send fewer lines than we wait for.
         if looks.is_multiple_of(LOOKS_PER_HEADER)
-            && let Some(found) = Ll128::poll_header(conn)
+            && let Some(found) = <Ll128 as Proto<B>>::poll_header(conn)
             && found != expected
         {
             block.refuse(on, expected, found);

@@ -64,8 +64,8 @@ impl Slice<'_> {
     }
 }
 
-/// A protocol as kernels use it.
-pub trait Proto {
+/// A protocol as the kernels of a machine use it; which machines it asks for is in the bounds of its implementation.
+pub trait Proto<B: Block> {
     /// Its number.
     const PROTOCOL: Protocol;
 
@@ -75,7 +75,7 @@ pub trait Proto {
 
     /// Whether this thread compares headers with what we expect, if each looks for data itself.
     #[inline(always)]
-    fn checks<B: Block>(block: &B) -> bool {
+    fn checks(block: &B) -> bool {
         block.leads()
     }
 
@@ -88,11 +88,11 @@ pub trait Proto {
     /// 1. The slice's `src` and `dst` are valid for its length as its action uses them, and the same or disjoint.
     /// 2. Every connection sent to has a credit; every connection received from has a full slot of as many bytes, unless
     ///    [`Self::EACH_LOOKS`].
-    unsafe fn transfer<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) -> Result<(), Stop>;
+    unsafe fn transfer(block: &B, conns: Conns<'_>, slice: &Slice<'_>) -> Result<(), Stop>;
 
     /// The poster tells the peers that slots are full or empty, the first worker counts them, when all threads have moved
     /// their parts.
-    fn finish<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>);
+    fn finish(block: &B, conns: Conns<'_>, slice: &Slice<'_>);
 
     /// Payload bytes of one slot.
     fn payload_bytes(layout: &ConnLayout) -> usize {
@@ -104,8 +104,8 @@ pub trait Proto {
 ///
 /// # Safety
 /// 1. The slice's `src` and `dst` are valid for its length as its action uses them, and the same or disjoint.
-#[cfg_attr(target_arch = "nvptx64", inline(always))]
-pub unsafe fn run_slice<B: Block, P: Proto>(
+#[cfg_attr(not(feature = "cpu"), inline(always))]
+pub unsafe fn run_slice<B: Block, P: Proto<B>>(
     block: &B,
     conns: Conns<'_>,
     slice: &Slice<'_>,
@@ -138,7 +138,7 @@ pub unsafe fn run_slice<B: Block, P: Proto>(
 
 /// Waits until everything that the slice receives from is full, and compares what it is full of with what we expect.
 #[inline(always)]
-fn check_headers<B: Block, P: Proto>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) -> Result<(), Stop> {
+fn check_headers<B: Block, P: Proto<B>>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) -> Result<(), Stop> {
     for &index in slice.recv() {
         let conn = &conns.recv[index as usize];
         let on = Wait { peer: conn.peer(), what: Awaited::Data };
@@ -169,7 +169,7 @@ fn wait_credits<B: Block>(
 /// As [`wait_for`], for lines of a slot: a peer in another operation may send fewer than we wait for, so now and then we look
 /// at the header too.
 #[inline(always)]
-fn wait_for_line<B: Block, P: Proto, T>(
+fn wait_for_line<B: Block, P: Proto<B>, T>(
     block: &B,
     conn: &RecvConn,
     expected: SlotHeader,

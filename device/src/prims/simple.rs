@@ -10,7 +10,7 @@ use oxccl_shared::abi::{Protocol, SlotHeader};
 /// See [`oxccl_shared::proto::simple`].
 pub struct Simple;
 
-impl Proto for Simple {
+impl<B: Block> Proto<B> for Simple {
     const PROTOCOL: Protocol = Protocol::Simple;
     const EACH_LOOKS: bool = false;
 
@@ -20,14 +20,14 @@ impl Proto for Simple {
     }
 
     #[inline(always)]
-    unsafe fn transfer<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) -> Result<(), Stop> {
+    unsafe fn transfer(block: &B, conns: Conns<'_>, slice: &Slice<'_>) -> Result<(), Stop> {
         // SAFETY: obligations 1 and 2 are passed on.
         unsafe { reduce_copy(block, conns, slice) };
         Ok(())
     }
 
     #[inline(always)]
-    fn finish<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) {
+    fn finish(block: &B, conns: Conns<'_>, slice: &Slice<'_>) {
         if block.posts() {
             for &index in slice.send() {
                 conns.send[index as usize].publish(slice.header);
@@ -54,7 +54,7 @@ impl Proto for Simple {
 ///
 /// # Safety
 /// 1. As [`Proto::transfer`].
-#[cfg_attr(target_arch = "nvptx64", inline(always))]
+#[cfg_attr(not(feature = "cpu"), inline(always))]
 unsafe fn reduce_copy<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) {
     let len = slice.len_bytes();
     let mut slots = slice.send().iter().map(|&i| conns.send[i as usize].slot(Protocol::Simple));
@@ -81,7 +81,7 @@ unsafe fn reduce_copy<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) 
 /// # Safety
 /// 1. As [`Proto::transfer`]; `out` and `out2` (unless null) are writable for the slice's length and disjoint from slots
 ///    received; `out` is the slice's `src` or disjoint from it.
-#[cfg_attr(target_arch = "nvptx64", inline(always))]
+#[cfg_attr(not(feature = "cpu"), inline(always))]
 unsafe fn combine_all<B: Block>(
     block: &B,
     conns: Conns<'_>,
@@ -129,7 +129,7 @@ unsafe fn combine_all<B: Block>(
 ///
 /// # Safety
 /// 1. As [`combine_all`], and there are at least two operands, one of them a slot.
-#[cfg_attr(target_arch = "nvptx64", inline(always))]
+#[cfg_attr(not(feature = "cpu"), inline(always))]
 unsafe fn combine_many<B: Block>(
     block: &B,
     slice: &Slice<'_>,

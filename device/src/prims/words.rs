@@ -1,7 +1,7 @@
 //! User buffers as 8-byte words, whatever their alignment and length.
 
 /// GPUs have no unaligned accesses: there the compiler makes eight of one, where it cannot tell.
-const UNALIGNED_IS_SLOW: bool = cfg!(target_arch = "nvptx64");
+const UNALIGNED_IS_SLOW: bool = cfg!(not(feature = "cpu"));
 
 /// # Safety
 /// 1. `at` is readable for 8 bytes.
@@ -152,14 +152,14 @@ pub unsafe fn store(dst: *mut u8, words: &[u64], len_bytes: usize) {
 ///
 /// `fetch(i, words)` brings the words of contribution `i` of `contributions`.
 #[inline(always)]
-pub fn reduce<B: crate::gpu::Block, E>(
+pub fn reduce<B: crate::gpu::Words, E>(
     block: &B,
     acc: &mut [u64],
     contributions: usize,
     own: Option<(usize, &[u64])>,
     mut fetch: impl FnMut(usize, &mut [u64]) -> Result<(), E>,
 ) -> Result<(), E> {
-    let mut scratch = B::words();
+    let mut scratch = B::batch();
     let mut filled = false;
     for i in 0..=contributions {
         if let Some((position, words)) = own

@@ -2,7 +2,7 @@
 
 use super::arith::Arith;
 use super::barrier::{Barrier, Meeting};
-use oxccl_device::gpu::{Block, How, Stop, Wait};
+use oxccl_device::gpu::{Block, How, Lines, Stop, Wait, Words};
 use oxccl_shared::abi::SlotHeader;
 use oxccl_shared::fifo::{ConsumerCursor, ProducerCursor};
 use oxccl_shared::proto::ll128::{LINE_WORDS, Ll128Line};
@@ -162,12 +162,6 @@ impl<const LINE: usize> Drop for ThreadBlock<'_, LINE> {
 }
 
 impl<const LINE: usize> Block for ThreadBlock<'_, LINE> {
-    type Words = [u64; 1];
-
-    fn words() -> [u64; 1] {
-        [0]
-    }
-
     fn thread(&self) -> usize {
         self.thread
     }
@@ -198,6 +192,88 @@ impl<const LINE: usize> Block for ThreadBlock<'_, LINE> {
         self.block.all.wait(Meeting::Sync, false);
     }
 
+    fn idle(&self, on: Wait, looks: u32) -> Result<(), Stop> {
+        self.looks.set(self.looks.get() + 1);
+        if self.block.abort.load_relaxed() != 0 {
+            return Err(self.block.stop(Reason::Aborted));
+        }
+        let mut quitters = self.block.quitter.iter();
+        if quitters.any(|quitter| quitter.thread == self.thread && self.looks.get() > quitter.patience) {
+            return Err(self.block.stop(Reason::Aborted));
+        }
+        if !cfg!(miri) && looks.is_multiple_of(256) && self.start.elapsed() > Duration::from_secs(30) {
+            return Err(self.block.stop(Reason::Late(on)));
+        }
+        std::thread::yield_now();
+        Ok(())
+    }
+
+    fn refuse(&self, on: Wait, expected: SlotHeader, found: SlotHeader) -> Stop {
+        self.block.stop(Reason::Refused { on, expected, found })
+    }
+
+    fn has_pre(&self) -> bool {
+        self.arith.operator.pre
+    }
+
+    unsafe fn map_bulk(&self, dst: *mut u8, dst2: *mut u8, src: *const u8, len_bytes: usize, how: How) {
+        let (pre, post) = (how.pre && self.arith.operator.pre, how.post && self.arith.operator.post);
+        if dst.cast_const() == src && dst2.is_null() && !pre && !post {
+            return;
+        }
+        for at in self.share(&[dst.addr(), dst2.addr(), src.addr()], len_bytes) {
+            // SAFETY: obligation 1.
+            let value = unsafe { self.read(src.add(at)) };
+            let value = if pre { self.arith.pre(value) } else { value };
+            let value = if post { self.arith.post(value) } else { value };
+            // SAFETY: obligations 1 and 2.
+            unsafe { self.write([dst, dst2], at, value) };
+        }
+    }
+
+    unsafe fn combine_bulk(
+        &self,
+        dst: *mut u8,
+        dst2: *mut u8,
+        a: *const u8,
+        b: *const u8,
+        len_bytes: usize,
+        how: How,
+    ) {
+        for at in self.share(&[dst.addr(), dst2.addr(), a.addr(), b.addr()], len_bytes) {
+            // SAFETY: obligation 1.
+            let [a, b] = [a, b].map(|operand| unsafe { self.read(operand.add(at)) });
+            let b = if how.pre { self.arith.pre(b) } else { b };
+            let value = self.arith.combine(a, b);
+            let value = if how.post { self.arith.post(value) } else { value };
+            // SAFETY: obligations 1 and 2.
+            unsafe { self.write([dst, dst2], at, value) };
+        }
+    }
+}
+
+impl<const LINE: usize> Words for ThreadBlock<'_, LINE> {
+    type Batch = [u64; 1];
+
+    fn batch() -> [u64; 1] {
+        [0]
+    }
+
+    fn pre(&self, words: &mut [u64]) {
+        words.iter_mut().for_each(|word| *word = self.arith.pre(*word));
+    }
+
+    fn post(&self, words: &mut [u64]) {
+        words.iter_mut().for_each(|word| *word = self.arith.post(*word));
+    }
+
+    fn combine(&self, acc: &mut [u64], src: &[u64]) {
+        assert_eq!(acc.len(), src.len());
+        acc.iter_mut().zip(src).for_each(|(acc, src)| *acc = self.arith.combine(*acc, *src));
+    }
+}
+
+impl<const LINE: usize> Lines for ThreadBlock<'_, LINE> {
     const LINE_THREADS: usize = LINE;
     const TEAM_THREADS: usize = team_threads(LINE);
 
@@ -245,77 +321,5 @@ impl<const LINE: usize> Block for ThreadBlock<'_, LINE> {
             return mine;
         }
         self.block.teams[self.thread / Self::TEAM_THREADS].wait(Meeting::Team, mine)
-    }
-
-    fn idle(&self, on: Wait, looks: u32) -> Result<(), Stop> {
-        self.looks.set(self.looks.get() + 1);
-        if self.block.abort.load_relaxed() != 0 {
-            return Err(self.block.stop(Reason::Aborted));
-        }
-        let mut quitters = self.block.quitter.iter();
-        if quitters.any(|quitter| quitter.thread == self.thread && self.looks.get() > quitter.patience) {
-            return Err(self.block.stop(Reason::Aborted));
-        }
-        if !cfg!(miri) && looks.is_multiple_of(256) && self.start.elapsed() > Duration::from_secs(30) {
-            return Err(self.block.stop(Reason::Late(on)));
-        }
-        std::thread::yield_now();
-        Ok(())
-    }
-
-    fn refuse(&self, on: Wait, expected: SlotHeader, found: SlotHeader) -> Stop {
-        self.block.stop(Reason::Refused { on, expected, found })
-    }
-
-    fn has_pre(&self) -> bool {
-        self.arith.operator.pre
-    }
-
-    fn pre(&self, words: &mut [u64]) {
-        words.iter_mut().for_each(|word| *word = self.arith.pre(*word));
-    }
-
-    fn post(&self, words: &mut [u64]) {
-        words.iter_mut().for_each(|word| *word = self.arith.post(*word));
-    }
-
-    fn combine(&self, acc: &mut [u64], src: &[u64]) {
-        assert_eq!(acc.len(), src.len());
-        acc.iter_mut().zip(src).for_each(|(acc, src)| *acc = self.arith.combine(*acc, *src));
-    }
-
-    unsafe fn map_bulk(&self, dst: *mut u8, dst2: *mut u8, src: *const u8, len_bytes: usize, how: How) {
-        let (pre, post) = (how.pre && self.arith.operator.pre, how.post && self.arith.operator.post);
-        if dst.cast_const() == src && dst2.is_null() && !pre && !post {
-            return;
-        }
-        for at in self.share(&[dst.addr(), dst2.addr(), src.addr()], len_bytes) {
-            // SAFETY: obligation 1.
-            let value = unsafe { self.read(src.add(at)) };
-            let value = if pre { self.arith.pre(value) } else { value };
-            let value = if post { self.arith.post(value) } else { value };
-            // SAFETY: obligations 1 and 2.
-            unsafe { self.write([dst, dst2], at, value) };
-        }
-    }
-
-    unsafe fn combine_bulk(
-        &self,
-        dst: *mut u8,
-        dst2: *mut u8,
-        a: *const u8,
-        b: *const u8,
-        len_bytes: usize,
-        how: How,
-    ) {
-        for at in self.share(&[dst.addr(), dst2.addr(), a.addr(), b.addr()], len_bytes) {
-            // SAFETY: obligation 1.
-            let [a, b] = [a, b].map(|operand| unsafe { self.read(operand.add(at)) });
-            let b = if how.pre { self.arith.pre(b) } else { b };
-            let value = self.arith.combine(a, b);
-            let value = if how.post { self.arith.post(value) } else { value };
-            // SAFETY: obligations 1 and 2.
-            unsafe { self.write([dst, dst2], at, value) };
-        }
     }
 }

@@ -6,7 +6,7 @@ use super::buffer::Buffer;
 use super::world::{Ended, Job, LAYOUT, Shared, World};
 use oxccl_device::coll::{self, ChainEnds, CollWork, Endpoints, RingEnds, TreeEnds, line_hops, one_hop};
 use oxccl_device::conn::Conns;
-use oxccl_device::gpu::{Block, Stop};
+use oxccl_device::gpu::{Lines, Stop};
 use oxccl_device::prims::{Ll, Slice, run_slice};
 use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, Rank, RedOp, SlotHeader};
 use oxccl_shared::algo::{Action, chunk, direct, tree};
@@ -370,7 +370,7 @@ macro_rules! by_peers {
 impl Side {
     /// # Safety
     /// 1. The buffers are live, and `conns` are all of the rank's connections, in rank order.
-    unsafe fn run<B: Block>(&self, block: &B, conns: Conns<'_>) -> Result<(), Stop> {
+    unsafe fn run<B: Lines>(&self, block: &B, conns: Conns<'_>) -> Result<(), Stop> {
         match self.way {
             // SAFETY: obligation 1.
             Way::OneHop => unsafe { by_peers!(one_hop::run(block, conns, &self.work)) },
@@ -399,7 +399,7 @@ impl Side {
 
     /// # Safety
     /// 1. As [`Self::run`].
-    unsafe fn fan_in<B: Block>(&self, block: &B, conns: Conns<'_>) -> Result<(), Stop> {
+    unsafe fn fan_in<B: Lines>(&self, block: &B, conns: Conns<'_>) -> Result<(), Stop> {
         let (work, size) = (&self.work, self.work.elem_bytes());
         for range in chunk::slices(work.part.clone(), work.slice_elems) {
             let slice = Slice {

@@ -18,7 +18,7 @@ use super::wait::WaitContext;
 use crate::mem::Segment;
 use crate::net::bypass::BYPASS_MIN_BYTES;
 use oxccl_device::gpu::cpu::CpuBlock;
-use oxccl_device::gpu::{Block, How, Stop, Wait};
+use oxccl_device::gpu::{Block, How, Lines, Stop, Wait, Words};
 use oxccl_shared::abi::{DataType, SlotHeader};
 use oxccl_shared::reduce::Resolved;
 use std::cell::RefMut;
@@ -73,13 +73,6 @@ impl<'a> LendingBlock<'a> {
 }
 
 impl Block for LendingBlock<'_> {
-    type Words = <CpuBlock<'static, WaitContext> as Block>::Words;
-
-    #[inline]
-    fn words() -> Self::Words {
-        CpuBlock::<WaitContext>::words()
-    }
-
     #[inline]
     fn thread(&self) -> usize {
         self.cpu.thread()
@@ -123,21 +116,6 @@ impl Block for LendingBlock<'_> {
     #[inline]
     fn has_pre(&self) -> bool {
         self.cpu.has_pre()
-    }
-
-    #[inline]
-    fn pre(&self, words: &mut [u64]) {
-        self.cpu.pre(words);
-    }
-
-    #[inline]
-    fn post(&self, words: &mut [u64]) {
-        self.cpu.post(words);
-    }
-
-    #[inline]
-    fn combine(&self, acc: &mut [u64], src: &[u64]) {
-        self.cpu.combine(acc, src);
     }
 
     #[inline]
@@ -187,6 +165,32 @@ impl Block for LendingBlock<'_> {
         unsafe { self.cpu.combine_bulk(dst, dst2, a, b, len_bytes, how) };
     }
 }
+
+impl Words for LendingBlock<'_> {
+    type Batch = <CpuBlock<'static, WaitContext> as Words>::Batch;
+
+    #[inline]
+    fn batch() -> Self::Batch {
+        CpuBlock::<WaitContext>::batch()
+    }
+
+    #[inline]
+    fn pre(&self, words: &mut [u64]) {
+        self.cpu.pre(words);
+    }
+
+    #[inline]
+    fn post(&self, words: &mut [u64]) {
+        self.cpu.post(words);
+    }
+
+    #[inline]
+    fn combine(&self, acc: &mut [u64], src: &[u64]) {
+        self.cpu.combine(acc, src);
+    }
+}
+
+impl Lines for LendingBlock<'_> {}
 
 impl Borrowers<'_> {
     /// Where the bytes of `src` are: a slot from which further ones are to be filled may stand for other bytes itself, and one

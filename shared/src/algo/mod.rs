@@ -28,6 +28,7 @@ pub mod oneshot;
 pub mod twoshot;
 pub mod pairwise;
 pub mod registry;
+pub mod kernels;
 
 /// A rank's action on one block: `value = reduce(received if recv, user's input if src)`, and the value goes to the
 /// next rank if `send`, to the user's output if `dst`.

@@ -5,8 +5,10 @@
 
 use super::compiler::Compiler;
 use crate::cmd::Cmd;
+use crate::kernels;
 use crate::tools::{root, target_dir};
 use anyhow::{Context, Result, bail};
+use oxccl_shared::abi::Protocol;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -16,22 +18,22 @@ pub struct Source {
     /// From the repository's root.
     manifest: PathBuf,
     package: String,
-    /// Of a generation.
-    features: fn(u32) -> Option<String>,
+    /// Whether it is the library's, which has features and takes a list of kernels.
+    is_device: bool,
 }
 
 /// Features that name the instructions of a generation, which later ones have too: the first generation that has them.
 const GENERATIONS: &[(u32, &str)] = &[(80, "sm80"), (90, "sm90")];
 
-fn device_features(sm: u32) -> Option<String> {
+fn features(sm: u32) -> String {
     let known = GENERATIONS.iter().filter(|(first, _)| sm >= *first).map(|(_, feature)| *feature);
-    Some(std::iter::once("ptx").chain(known).collect::<Vec<_>>().join(","))
+    std::iter::once("entries").chain(known).collect::<Vec<_>>().join(",")
 }
 
 impl Source {
     /// The library's own kernels.
     pub fn device() -> Source {
-        Source { manifest: "Cargo.toml".into(), package: "oxccl-device".into(), features: device_features }
+        Source { manifest: "Cargo.toml".into(), package: "oxccl-device".into(), is_device: true }
     }
 
     /// A crate outside the workspace, by its folder: the probes of the golden tests.
@@ -42,10 +44,54 @@ impl Source {
             std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let package = text.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'));
         match package {
-            Some(package) => Ok(Source { manifest, package: package.into(), features: |_| None }),
+            Some(package) => Ok(Source { manifest, package: package.into(), is_device: false }),
             None => bail!("{} names no package", path.display()),
         }
     }
+
+    /// Its name.
+    pub fn package(&self) -> &str {
+        &self.package
+    }
+
+    /// The command that compiles it for `target`, `core` and all dependencies with it, for what `machine` is called and has; of the
+    /// library's kernels those whose names contain a part of `only`. What comes after it are arguments of cargo.
+    pub fn rustc(&self, compiler: &Compiler, target: &str, machine: &Machine<'_>) -> Result<Cmd> {
+        let mut cargo = compiler
+            .cargo()
+            .args("rustc --release --lib --crate-type cdylib -Zbuild-std=core --target")
+            .arg(target)
+            .arg("--manifest-path")
+            .arg(self.manifest.to_string_lossy())
+            .args("--package")
+            .arg(&self.package);
+        if self.is_device {
+            let list = kernels::write_list(machine.name, machine.protocols, machine.only)?;
+            let features = machine.features;
+            cargo = cargo.args("--no-default-features --features").arg(features);
+            cargo = cargo.env(kernels::VARIABLE, list.to_string_lossy());
+        }
+        Ok(cargo
+            .env("CARGO_PROFILE_RELEASE_LTO", "fat")
+            .env("CARGO_PROFILE_RELEASE_PANIC", "abort")
+            .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
+            .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "3")
+            // PTX's splitter does not carry debug sections.
+            .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
+            .deadline(Duration::from_secs(900)))
+    }
+}
+
+/// A machine as its kernels are compiled for it.
+pub struct Machine<'a> {
+    /// For its list of kernels.
+    pub name: &'a str,
+    /// What its kernels can do.
+    pub protocols: &'a [Protocol],
+    /// Of the device crate.
+    pub features: &'a str,
+    /// Parts of names of kernels.
+    pub only: &'a str,
 }
 
 /// Compiles `source` for the GPU generation `sm` (90 for 9.0).
@@ -54,7 +100,7 @@ pub fn compile(compiler: &Compiler, source: &Source, sm: u32) -> Result<String> 
     // the other. All sources share it, and `core` with it.
     let target = target_dir().join(format!("ptx-build/sm_{sm}"));
     let output =
-        command(compiler, source, sm).env("CARGO_TARGET_DIR", target.to_string_lossy()).run(&root())?;
+        command(compiler, source, sm)?.env("CARGO_TARGET_DIR", target.to_string_lossy()).run(&root())?;
     if !output.success {
         bail!("{} does not compile for sm_{sm} with {}", source.package, compiler.version);
     }
@@ -72,27 +118,12 @@ fn target_flags(sm: u32) -> String {
     format!("-Ctarget-cpu=sm_{sm}{language}")
 }
 
-fn command(compiler: &Compiler, source: &Source, sm: u32) -> Cmd {
-    let mut cargo = compiler
-        .cargo()
-        .args("rustc --release --lib --crate-type cdylib --target nvptx64-nvidia-cuda -Zbuild-std=core")
-        .arg("--manifest-path")
-        .arg(source.manifest.to_string_lossy())
-        .args("--package")
-        .arg(&source.package);
-    if let Some(features) = (source.features)(sm) {
-        cargo = cargo.args("--no-default-features --features").arg(features);
-    }
-    cargo
+fn command(compiler: &Compiler, source: &Source, sm: u32) -> Result<Cmd> {
+    let machine = Machine { name: "ptx", protocols: Protocol::ALL, features: &features(sm), only: "" };
+    let cargo = source.rustc(compiler, "nvptx64-nvidia-cuda", &machine)?;
+    Ok(cargo
         .args("-- --emit=asm -C linker=/bin/true")
-        .env("CARGO_TARGET_NVPTX64_NVIDIA_CUDA_RUSTFLAGS", target_flags(sm))
-        .env("CARGO_PROFILE_RELEASE_LTO", "fat")
-        .env("CARGO_PROFILE_RELEASE_PANIC", "abort")
-        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
-        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "3")
-        // The splitter does not carry debug sections.
-        .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
-        .deadline(Duration::from_secs(900))
+        .env("CARGO_TARGET_NVPTX64_NVIDIA_CUDA_RUSTFLAGS", target_flags(sm)))
 }
 
 #[cfg(test)]
@@ -101,8 +132,7 @@ mod tests {
 
     #[test]
     fn a_generation_gets_the_instructions_of_those_before() {
-        let features = |sm| device_features(sm).unwrap();
-        assert_eq!([features(70), features(80), features(89)], ["ptx", "ptx,sm80", "ptx,sm80"]);
-        assert_eq!([features(90), features(100)], ["ptx,sm80,sm90"; 2]);
+        assert_eq!([features(70), features(80), features(89)], ["entries", "entries,sm80", "entries,sm80"]);
+        assert_eq!([features(90), features(100)], ["entries,sm80,sm90"; 2]);
     }
 }

@@ -1,6 +1,6 @@
 //! Layer: xtask / ptx.
 //! Takes: the toolchains of this machine.
-//! Gives: a cargo command that can build `core` for `nvptx64-nvidia-cuda`, and what to write into the manifest about it.
+//! Gives: a cargo command that can build `core` for a GPU's target, and what to write into the manifest about it.
 //! Never: builds anything; picks a compiler older than the workspace allows.
 //!
 //! `core` for the target is built from source (`-Zbuild-std`), and the source must be that of the compiler in use. So a

@@ -7,7 +7,7 @@
 mod bundle;
 mod cached;
 mod check;
-mod compile;
+pub mod compile;
 pub mod compiler;
 mod manifest;
 mod names;
@@ -43,8 +43,8 @@ pub struct Options {
     /// Fetch NVIDIA's assembler from PyPI where none is installed.
     #[arg(long)]
     pub fetch: bool,
-    /// Build this crate, which lies outside the workspace, instead of the library's kernels.
-    #[arg(long = "crate", value_name = "DIR", hide = true)]
+    /// Build this crate, which lies outside the workspace, instead of the library's kernels: into a bundle of its own with --out.
+    #[arg(long = "crate", value_name = "DIR")]
     pub source: Option<String>,
 }
 

@@ -1,7 +1,7 @@
 //! One thread as a block.
 
 use super::reduce::{self, Flags, ReduceTable};
-use crate::gpu::{Block, How, Stop, Wait};
+use crate::gpu::{Block, How, Lines, Stop, Wait, Words};
 use core::ptr::null_mut;
 use oxccl_shared::abi::SlotHeader;
 use oxccl_shared::reduce::Resolved;
@@ -64,13 +64,6 @@ impl<'a, W: Waiter> CpuBlock<'a, W> {
 }
 
 impl<W: Waiter> Block for CpuBlock<'_, W> {
-    type Words = [u64; BATCH_WORDS];
-
-    #[inline]
-    fn words() -> Self::Words {
-        [0; BATCH_WORDS]
-    }
-
     #[inline]
     fn thread(&self) -> usize {
         0
@@ -119,31 +112,6 @@ impl<W: Waiter> Block for CpuBlock<'_, W> {
     }
 
     #[inline]
-    fn pre(&self, words: &mut [u64]) {
-        if self.operator.pre {
-            self.map_words(words, Flags::PRE);
-        }
-    }
-
-    #[inline]
-    fn post(&self, words: &mut [u64]) {
-        if self.operator.post {
-            self.map_words(words, Flags::POST);
-        }
-    }
-
-    #[inline]
-    fn combine(&self, acc: &mut [u64], src: &[u64]) {
-        let count = acc.len() * 8 / self.elem_bytes;
-        let acc = acc.as_mut_ptr().cast::<u8>();
-        let arg = &self.operator.arg;
-        // SAFETY: both hold `count` elements; the result replaces the first operand.
-        unsafe {
-            (self.table.combine)(acc, null_mut(), acc, src.as_ptr().cast(), count, arg, Flags::empty())
-        };
-    }
-
-    #[inline]
     unsafe fn map_bulk(&self, dst: *mut u8, dst2: *mut u8, src: *const u8, len_bytes: usize, how: How) {
         let flags = self.flags(how);
         if dst.cast_const() == src && dst2.is_null() && !flags.intersects(Flags::PRE | Flags::POST) {
@@ -168,3 +136,39 @@ impl<W: Waiter> Block for CpuBlock<'_, W> {
         unsafe { (self.table.combine)(dst, dst2, a, b, count, &self.operator.arg, self.flags(how)) };
     }
 }
+
+impl<W: Waiter> Words for CpuBlock<'_, W> {
+    type Batch = [u64; BATCH_WORDS];
+
+    #[inline]
+    fn batch() -> Self::Batch {
+        [0; BATCH_WORDS]
+    }
+
+    #[inline]
+    fn pre(&self, words: &mut [u64]) {
+        if self.operator.pre {
+            self.map_words(words, Flags::PRE);
+        }
+    }
+
+    #[inline]
+    fn post(&self, words: &mut [u64]) {
+        if self.operator.post {
+            self.map_words(words, Flags::POST);
+        }
+    }
+
+    #[inline]
+    fn combine(&self, acc: &mut [u64], src: &[u64]) {
+        let count = acc.len() * 8 / self.elem_bytes;
+        let acc = acc.as_mut_ptr().cast::<u8>();
+        let arg = &self.operator.arg;
+        // SAFETY: both hold `count` elements; the result replaces the first operand.
+        unsafe {
+            (self.table.combine)(acc, null_mut(), acc, src.as_ptr().cast(), count, arg, Flags::empty())
+        };
+    }
+}
+
+impl<W: Waiter> Lines for CpuBlock<'_, W> {}

@@ -1,12 +1,91 @@
-//! Layer: device / gpu / ptx, the GPU backend of the kernel DSL.
+//! Layer: device / gpu / ptx, NVIDIA GPUs.
 //! Takes: a thread block of an NVIDIA GPU (sm_70 or later).
-//! Gives: [`PtxBlock`]: barriers, bounded waits and bulk loops as PTX.
+//! Gives: [`Ptx`]: registers, barriers and accesses of 16 bytes as inline PTX; lines of LL128.
 //! Never: unordered access to a word that another device touches; those go through `oxccl_shared::sync`.
 
 mod arith;
 mod barrier;
-mod block;
-mod bulk;
+mod lines;
+mod pack;
 
-pub use barrier::{block_index, block_threads, sync_all, thread_index};
-pub use block::PtxBlock;
+use crate::gpu::{KernelMachine, Pack, SHARED_BYTES};
+use core::arch::asm;
+use oxccl_shared::reduce::Element;
+
+/// An NVIDIA GPU.
+pub struct Ptx;
+
+impl KernelMachine for Ptx {
+    const WARP_THREADS: u32 = 32;
+
+    #[inline(always)]
+    fn thread_index(&self) -> u32 {
+        barrier::thread_index()
+    }
+
+    #[inline(always)]
+    fn block_threads(&self) -> u32 {
+        barrier::block_threads()
+    }
+
+    #[inline(always)]
+    fn block_index(&self) -> u32 {
+        barrier::block_index()
+    }
+
+    #[inline(always)]
+    fn now_ns() -> u64 {
+        barrier::now_ns()
+    }
+
+    #[inline(always)]
+    fn shared(&self) -> *mut u8 {
+        const { assert!(SHARED_BYTES == 2048) };
+        let place: *mut u8;
+        // SAFETY: the address of a variable of this block.
+        unsafe {
+            asm!(
+                "{{ .shared .align 16 .b8 conns[2048]; .reg .b64 at; mov.b64 at, conns; cvta.shared.u64 {0}, at; }}",
+                out(reg64) place, options(pure, nomem, nostack)
+            )
+        };
+        place
+    }
+
+    #[inline(always)]
+    fn sync_all(&self) {
+        barrier::sync_all();
+    }
+
+    #[inline(always)]
+    fn any_of_all(&self, mine: bool) -> bool {
+        barrier::any_of_all(mine)
+    }
+
+    #[inline(always)]
+    fn any_of_workers<const POSTER: bool>(&self, workers: u32, mine: bool) -> bool {
+        if POSTER { barrier::any_of_first(workers, mine) } else { barrier::any_of_all(mine) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_pack(at: usize) -> Pack {
+        // SAFETY: obligation 1.
+        unsafe { pack::load(at) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_pack(at: usize, value: Pack) {
+        // SAFETY: obligation 1.
+        unsafe { pack::store(at, value) }
+    }
+
+    #[inline(always)]
+    fn sum_word<T: Element>(a: u64, b: u64) -> u64 {
+        arith::sum_word::<T>(a, b)
+    }
+
+    #[inline(always)]
+    fn prod_word<T: Element>(a: u64, b: u64) -> u64 {
+        arith::prod_word::<T>(a, b)
+    }
+}

@@ -2,6 +2,7 @@
 
 use crate::plan::tuning::Candidates;
 use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol};
+use oxccl_shared::algo::kernels::{Kernel, MESSAGE_PROTOCOLS};
 use oxccl_shared::algo::oneshot;
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::Processor;
@@ -31,9 +32,6 @@ pub enum KernelId {
         protocol: Protocol,
     },
 }
-
-/// Line formats of messages. LL128 would need slots between all pairs for a gain between LL and Simple only.
-const MESSAGE_PROTOCOLS: &[Protocol] = &[Protocol::LL, Protocol::Simple];
 
 impl KernelId {
     /// What there are kernels of.
@@ -67,14 +65,13 @@ impl KernelId {
 
     /// Its name in the bundle.
     pub fn entry(&self) -> String {
-        match *self {
-            KernelId::Messages { protocol } => format!("oxccl_send_recv_{}", protocol.name()),
+        let kernel = match *self {
+            KernelId::Messages { protocol } => Kernel::Messages { protocol },
             KernelId::Collective { func, algorithm, protocol, dtype, ranks } => {
-                let dtype = dtype.map_or(String::new(), |dtype| format!("_{}", type_name(dtype)));
-                let ranks = ranks.map_or(String::new(), |ranks| ranks.to_string());
-                format!("oxccl_{}_{}{ranks}_{}{dtype}", func.name(), algorithm.name(), protocol.name())
+                Kernel::Collective { func, algorithm, protocol, dtype, ranks }
             }
-        }
+        };
+        kernel.to_string()
     }
 
     /// Whether it takes elements as bytes.
@@ -93,65 +90,28 @@ fn nearest_of(known: &[Protocol], wanted: Protocol) -> Protocol {
     *from_wanted.next().unwrap_or(&known[known.len() - 1])
 }
 
-/// As kernels are named; nccl-tests' names are longer.
-fn type_name(dtype: DataType) -> &'static str {
-    match dtype {
-        DataType::I8 => "i8",
-        DataType::U8 => "u8",
-        DataType::I32 => "i32",
-        DataType::U32 => "u32",
-        DataType::I64 => "i64",
-        DataType::U64 => "u64",
-        DataType::F16 => "f16",
-        DataType::F32 => "f32",
-        DataType::F64 => "f64",
-        DataType::BF16 => "bf16",
-        DataType::F8E4M3 => "f8e4m3",
-        DataType::F8E5M2 => "f8e5m2",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use oxccl_shared::algo::kernels::kernels;
+    use oxccl_shared::algo::registry::variants;
     use std::collections::BTreeSet;
 
-    /// The entries that the kernels' source declares: `name = function::<..>(..);`, with `$type` once for each type.
-    fn declared() -> BTreeSet<String> {
-        let source = include_str!("../../../../device/src/kernel/entry.rs");
-        let suffixes =
-            || source.lines().filter_map(|line| line.trim().strip_prefix("of_")?.split('"').nth(1));
-        let mut names = BTreeSet::new();
-        for (name, rest) in source.lines().filter_map(|line| line.split_once(" = ")) {
-            let name = name.trim();
-            match rest {
-                _ if !rest.ends_with(");") && !rest.ends_with("; true;") && !rest.ends_with("; false;") => {}
-                _ if rest.contains("$type") => {
-                    names.extend(suffixes().map(|suffix| format!("oxccl_{name}{suffix}")));
-                }
-                _ if name.starts_with("oxccl_") => drop(names.insert(name.to_owned())),
-                _ => drop(names.insert(format!("oxccl_{name}"))),
-            }
-        }
-        names
-    }
-
     #[test]
-    fn every_kernel_that_can_be_chosen_is_declared() {
-        let declared = declared();
-        assert!(declared.len() > 300, "{declared:?}");
-        for (func, nranks) in Func::ALL.iter().flat_map(|func| (1..=8).map(move |nranks| (*func, nranks))) {
-            for candidate in KernelId::offered(func).iter() {
-                for dtype in DataType::ALL {
-                    let variant = (candidate.algorithm, candidate.protocol);
-                    let entry = KernelId::of(func, variant, *dtype, nranks).entry();
-                    assert!(declared.contains(&entry), "{entry}");
-                }
+    fn every_kernel_that_can_be_chosen_is_built() {
+        let built: BTreeSet<String> = kernels().map(|kernel| kernel.to_string()).collect();
+        assert!(built.len() > 300, "{built:?}");
+        for (variant, nranks) in variants(Processor::Gpu).flat_map(|v| (1..=8).map(move |nranks| (v, nranks)))
+        {
+            for dtype in DataType::ALL {
+                let pair = (variant.algorithm, variant.protocol);
+                let entry = KernelId::of(variant.func, pair, *dtype, nranks).entry();
+                assert!(built.contains(&entry), "{entry}");
             }
         }
         for &protocol in MESSAGE_PROTOCOLS {
             let entry = KernelId::Messages { protocol }.entry();
-            assert!(declared.contains(&entry), "{entry}");
+            assert!(built.contains(&entry), "{entry}");
         }
     }
 

@@ -1,21 +1,19 @@
 //! Bulk loops of a thread block: 16 bytes per thread and access, several accesses in flight before the first use.
 //!
 //! ```text
-//! pass:     pack i of thread t of n lies at (i * n + t) * 16: a warp reads 512 bytes in a row
+//! pass:     pack i of thread t of n lies at (i * n + t) * 16: a warp of 32 reads 512 bytes in a row
 //! unrolled: IN_FLIGHT packs of every operand are loaded before any is used
 //! ```
 //! Buffers that are not 16-byte aligned are processed element by element. Slots are aligned; other operands are the
 //! user's.
 
 use super::arith;
-use core::arch::asm;
+use crate::gpu::{KernelMachine, Pack};
 use oxccl_shared::reduce::{CombineKind, Element, OpArg};
 
 const PACK_BYTES: usize = 16;
 /// Packs of one operand that a thread keeps in flight.
 const IN_FLIGHT: usize = 4;
-
-type Pack = [u64; 2];
 
 /// This thread's share of a loop.
 #[derive(Clone, Copy)]
@@ -32,34 +30,10 @@ pub struct Variant {
     pub post: bool,
 }
 
-/// Reads past L1: data of other writers is read once.
-///
-/// # Safety
-/// 1. `at` is 16-byte aligned and readable.
-#[inline(always)]
-unsafe fn load(at: usize) -> Pack {
-    let (low, high): (u64, u64);
-    // SAFETY: obligation 1.
-    unsafe {
-        asm!("ld.global.L1::no_allocate.v2.u64 {{{0}, {1}}}, [{2}];", out(reg64) low, out(reg64) high, in(reg64) at, options(readonly, nostack))
-    };
-    [low, high]
-}
-
-/// # Safety
-/// 1. `at` is 16-byte aligned and writable.
-#[inline(always)]
-unsafe fn store(at: usize, [low, high]: Pack) {
-    // SAFETY: obligation 1.
-    unsafe {
-        asm!("st.global.v2.u64 [{0}], {{{1}, {2}}};", in(reg64) at, in(reg64) low, in(reg64) high, options(nostack))
-    };
-}
-
 /// Runs `pack` on every whole pack, then `element` on the rest.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "the compiler unrolls these, not the iterators")]
-fn sweep<const N: usize>(
+fn sweep<M: KernelMachine, const N: usize>(
     share: Share,
     operands: [usize; N],
     outputs: [usize; 2],
@@ -70,10 +44,10 @@ fn sweep<const N: usize>(
     let mut at = share.thread as usize * PACK_BYTES;
     let put = |at: usize, value: Pack| {
         // SAFETY: `at` lies before `packs`; the caller's outputs are writable so far and aligned.
-        unsafe { store(outputs[0] + at, value) };
+        unsafe { M::store_pack(outputs[0] + at, value) };
         if outputs[1] != 0 {
             // SAFETY: as above.
-            unsafe { store(outputs[1] + at, value) };
+            unsafe { M::store_pack(outputs[1] + at, value) };
         }
     };
     while at + (IN_FLIGHT - 1) * step < packs {
@@ -82,7 +56,7 @@ fn sweep<const N: usize>(
         for i in 0..IN_FLIGHT {
             for n in 0..N {
                 // SAFETY: the last of these lies before `packs`; the caller's operands are readable so far and aligned.
-                loaded[i][n] = unsafe { load(operands[n] + at + i * step) };
+                loaded[i][n] = unsafe { M::load_pack(operands[n] + at + i * step) };
             }
         }
         for i in 0..IN_FLIGHT {
@@ -92,7 +66,7 @@ fn sweep<const N: usize>(
     }
     while at < packs {
         // SAFETY: as above.
-        put(at, f(core::array::from_fn(|n| unsafe { load(operands[n] + at) })));
+        put(at, f(core::array::from_fn(|n| unsafe { M::load_pack(operands[n] + at) })));
         at += step;
     }
     packs
@@ -129,7 +103,7 @@ fn is_aligned(addresses: &[usize], to: usize) -> bool {
 /// # Safety
 /// 1. As [`crate::gpu::Block::map_bulk`]; addresses are aligned to elements.
 #[inline(always)]
-pub unsafe fn map<T: Element>(
+pub unsafe fn map<M: KernelMachine, T: Element>(
     share: Share,
     dst: *mut u8,
     dst2: *mut u8,
@@ -141,14 +115,14 @@ pub unsafe fn map<T: Element>(
     let (src, outputs) = (src.addr(), [dst.addr(), dst2.addr()]);
     match (variant.pre, variant.post) {
         // SAFETY: obligation 1 in every arm.
-        (false, false) => unsafe { copy(share, outputs[0], outputs[1], src, len_bytes) },
+        (false, false) => unsafe { copy::<M>(share, outputs[0], outputs[1], src, len_bytes) },
         // SAFETY: as above.
         (true, _) => unsafe {
-            transform::<T, true>(share, outputs[0], outputs[1], src, len_bytes, arg.scalar_bits)
+            transform::<M, T, true>(share, outputs[0], outputs[1], src, len_bytes, arg.scalar_bits)
         },
         // SAFETY: as above.
         (false, true) => unsafe {
-            transform::<T, false>(share, outputs[0], outputs[1], src, len_bytes, u64::from(arg.divisor))
+            transform::<M, T, false>(share, outputs[0], outputs[1], src, len_bytes, u64::from(arg.divisor))
         },
     }
 }
@@ -156,10 +130,10 @@ pub unsafe fn map<T: Element>(
 /// # Safety
 /// 1. As [`crate::gpu::Block::map_bulk`].
 #[inline(never)]
-unsafe fn copy(share: Share, dst: usize, dst2: usize, src: usize, len_bytes: usize) {
+unsafe fn copy<M: KernelMachine>(share: Share, dst: usize, dst2: usize, src: usize, len_bytes: usize) {
     let outputs = [dst, dst2];
     if is_aligned(&[dst, dst2, src], PACK_BYTES) {
-        let done = sweep(share, [src], outputs, len_bytes, |[pack]| pack);
+        let done = sweep::<M, _>(share, [src], outputs, len_bytes, |[pack]| pack);
         // SAFETY: obligation 1.
         unsafe { sweep_elements::<u8, 1>(share, [src], outputs, done..len_bytes, |[byte]| byte) };
     } else if is_aligned(&[dst, dst2, src, len_bytes], 4) {
@@ -176,7 +150,7 @@ unsafe fn copy(share: Share, dst: usize, dst2: usize, src: usize, len_bytes: usi
 /// # Safety
 /// 1. As [`crate::gpu::Block::map_bulk`].
 #[inline(never)]
-unsafe fn transform<T: Element, const PRE: bool>(
+unsafe fn transform<M: KernelMachine, T: Element, const PRE: bool>(
     share: Share,
     dst: usize,
     dst2: usize,
@@ -186,11 +160,11 @@ unsafe fn transform<T: Element, const PRE: bool>(
 ) {
     let arg = OpArg { scalar_bits: by, divisor: by as u32, ..OpArg::NONE };
     let word =
-        |word: u64| if PRE { arith::pre_word::<T>(word, &arg) } else { arith::post_word::<T>(word, &arg) };
+        |word: u64| if PRE { arith::pre_word::<M, T>(word, &arg) } else { arith::post_word::<T>(word, &arg) };
     let element = |[x]: [T; 1]| if PRE { x.premul(arg.scalar()) } else { x.post_div(arg.divisor) };
     let mut done = 0;
     if is_aligned(&[dst, dst2, src], PACK_BYTES) {
-        done = sweep(share, [src], [dst, dst2], len_bytes, |[pack]| pack.map(word));
+        done = sweep::<M, _>(share, [src], [dst, dst2], len_bytes, |[pack]| pack.map(word));
     }
     // SAFETY: obligation 1.
     unsafe { sweep_elements(share, [src], [dst, dst2], done..len_bytes, element) };
@@ -200,7 +174,7 @@ unsafe fn transform<T: Element, const PRE: bool>(
 /// 1. As [`crate::gpu::Block::combine_bulk`]; addresses are aligned to elements.
 #[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "the operands of `Block::combine_bulk`")]
-pub unsafe fn combine<T: Element>(
+pub unsafe fn combine<M: KernelMachine, T: Element>(
     share: Share,
     dst: *mut u8,
     dst2: *mut u8,
@@ -215,12 +189,14 @@ pub unsafe fn combine<T: Element>(
     // SAFETY: obligation 1 in every arm.
     unsafe {
         match (variant.kind, variant.pre, variant.post) {
-            (CombineKind::Sum, false, false) => reduce::<T, SUM, 0>(share, operands, 0),
-            (CombineKind::Sum, true, _) => reduce::<T, SUM, 1>(share, operands, arg.scalar_bits),
-            (CombineKind::Sum, false, true) => reduce::<T, SUM, 2>(share, operands, u64::from(arg.divisor)),
-            (CombineKind::Prod, ..) => reduce::<T, { CombineKind::Prod as u8 }, 0>(share, operands, 0),
-            (CombineKind::Max, ..) => reduce::<T, { CombineKind::Max as u8 }, 0>(share, operands, 0),
-            (CombineKind::Min, ..) => reduce::<T, { CombineKind::Min as u8 }, 0>(share, operands, 0),
+            (CombineKind::Sum, false, false) => reduce::<M, T, SUM, 0>(share, operands, 0),
+            (CombineKind::Sum, true, _) => reduce::<M, T, SUM, 1>(share, operands, arg.scalar_bits),
+            (CombineKind::Sum, false, true) => {
+                reduce::<M, T, SUM, 2>(share, operands, u64::from(arg.divisor))
+            }
+            (CombineKind::Prod, ..) => reduce::<M, T, { CombineKind::Prod as u8 }, 0>(share, operands, 0),
+            (CombineKind::Max, ..) => reduce::<M, T, { CombineKind::Max as u8 }, 0>(share, operands, 0),
+            (CombineKind::Min, ..) => reduce::<M, T, { CombineKind::Min as u8 }, 0>(share, operands, 0),
         }
     }
 }
@@ -239,7 +215,11 @@ struct Operands {
 /// # Safety
 /// 1. As [`combine`].
 #[inline(never)]
-unsafe fn reduce<T: Element, const KIND: u8, const EXTRA: u8>(share: Share, operands: Operands, by: u64) {
+unsafe fn reduce<M: KernelMachine, T: Element, const KIND: u8, const EXTRA: u8>(
+    share: Share,
+    operands: Operands,
+    by: u64,
+) {
     let Operands { dst, dst2, a, b, len_bytes } = operands;
     let arg = OpArg { scalar_bits: by, divisor: by as u32, ..OpArg::NONE };
     let kind = match KIND {
@@ -249,14 +229,14 @@ unsafe fn reduce<T: Element, const KIND: u8, const EXTRA: u8>(share: Share, oper
         _ => CombineKind::Min,
     };
     let word = |a: u64, b: u64| {
-        let b = if EXTRA == 1 { arith::pre_word::<T>(b, &arg) } else { b };
-        let value = arith::combine_word::<T>(kind, a, b);
+        let b = if EXTRA == 1 { arith::pre_word::<M, T>(b, &arg) } else { b };
+        let value = arith::combine_word::<M, T>(kind, a, b);
         if EXTRA == 2 { arith::post_word::<T>(value, &arg) } else { value }
     };
     let mut done = 0;
     if is_aligned(&[dst, dst2, a, b], PACK_BYTES) {
         let pack = |[a, b]: [Pack; 2]| [word(a[0], b[0]), word(a[1], b[1])];
-        done = sweep(share, [a, b], [dst, dst2], len_bytes, pack);
+        done = sweep::<M, _>(share, [a, b], [dst, dst2], len_bytes, pack);
     }
     let element = |[a, b]: [T; 2]| T::from_low_bits(word(a.to_low_bits(), b.to_low_bits()));
     // SAFETY: obligation 1.

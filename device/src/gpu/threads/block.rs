@@ -1,28 +1,23 @@
 //! A thread block as a [`Block`].
 
-use super::barrier::{
-    any_of_all, any_of_first, any_of_warp, block_threads, converge_warp, now_ns, sync_all, thread_index,
-};
 use super::{arith, bulk};
-use crate::gpu::{Awaited, Block, Fold, How, Stop, Wait};
+use crate::gpu::{Awaited, Block, Fold, How, KernelMachine, Stop, Wait, Words};
 use core::cell::Cell;
 use core::marker::PhantomData;
 use oxccl_shared::abi::{
     KERNEL_POST, KERNEL_PRE, KernelColl, KernelLaunch, KernelMonitor, Rank, SlotHeader, StopCause,
 };
-use oxccl_shared::proto::ll128::{LINE_WORDS, Ll128Line};
 use oxccl_shared::reduce::{self, CombineKind, Element, Max, Min, OpArg};
 
 /// Polls between two checks of the host's abort word, which is across PCIe: about half a millisecond.
 const LOOKS_PER_GLANCE: u32 = 1024;
-/// Threads of the poster's warp.
-const POSTER_THREADS: u32 = 32;
 
-/// A thread block that reduces elements of type `T`. With `POSTER`, its last warp is the poster.
-pub struct PtxBlock<'a, T: Element, const POSTER: bool> {
+/// A thread block of machine `M` that reduces elements of type `T`. With `POSTER`, its last warp is the poster.
+pub struct GpuBlock<M: KernelMachine, T: Element, const POSTER: bool> {
+    machine: M,
     thread: u32,
     workers: u32,
-    monitor: &'a KernelMonitor,
+    monitor: *const KernelMonitor,
     timeout_ns: u64,
     waiting_since: Cell<u64>,
     kind: CombineKind,
@@ -31,18 +26,18 @@ pub struct PtxBlock<'a, T: Element, const POSTER: bool> {
     element: PhantomData<T>,
 }
 
-impl<'a, T: Element, const POSTER: bool> PtxBlock<'a, T, POSTER> {
+impl<M: KernelMachine, T: Element, const POSTER: bool> GpuBlock<M, T, POSTER> {
     /// This thread's view of its block, for a kernel that only moves data.
     ///
     /// # Safety
-    /// 1. `launch.monitor` is live.
+    /// 1. `launch.monitor` is live for as long as the block.
     #[inline(always)]
-    pub unsafe fn moving(launch: &KernelLaunch) -> Self {
-        PtxBlock {
-            thread: thread_index(),
-            workers: block_threads() - if POSTER { POSTER_THREADS } else { 0 },
-            // SAFETY: obligation 1.
-            monitor: unsafe { &*launch.monitor },
+    pub unsafe fn moving(machine: M, launch: &KernelLaunch) -> Self {
+        GpuBlock {
+            thread: machine.thread_index(),
+            workers: machine.block_threads() - if POSTER { M::WARP_THREADS } else { 0 },
+            machine,
+            monitor: launch.monitor,
             timeout_ns: launch.timeout_ns,
             waiting_since: Cell::new(0),
             kind: CombineKind::Sum,
@@ -57,7 +52,7 @@ impl<'a, T: Element, const POSTER: bool> PtxBlock<'a, T, POSTER> {
     /// # Safety
     /// 1. As [`Self::moving`].
     #[inline(always)]
-    pub unsafe fn reducing(launch: &KernelLaunch, coll: &KernelColl) -> Self {
+    pub unsafe fn reducing(machine: M, launch: &KernelLaunch, coll: &KernelColl) -> Self {
         let kind = match coll.kind {
             0 => CombineKind::Sum,
             1 => CombineKind::Prod,
@@ -65,7 +60,13 @@ impl<'a, T: Element, const POSTER: bool> PtxBlock<'a, T, POSTER> {
             _ => CombineKind::Min,
         };
         // SAFETY: obligation 1.
-        PtxBlock { kind, flags: coll.flags, arg: coll.arg, ..unsafe { Self::moving(launch) } }
+        unsafe { GpuBlock { kind, flags: coll.flags, arg: coll.arg, ..Self::moving(machine, launch) } }
+    }
+
+    /// What runs it.
+    #[inline(always)]
+    pub fn machine(&self) -> &M {
+        &self.machine
     }
 
     #[inline(always)]
@@ -81,14 +82,7 @@ impl<'a, T: Element, const POSTER: bool> PtxBlock<'a, T, POSTER> {
     }
 }
 
-impl<T: Element, const POSTER: bool> Block for PtxBlock<'_, T, POSTER> {
-    type Words = [u64; 1];
-
-    #[inline(always)]
-    fn words() -> [u64; 1] {
-        [0]
-    }
-
+impl<M: KernelMachine, T: Element, const POSTER: bool> Block for GpuBlock<M, T, POSTER> {
     #[inline(always)]
     fn thread(&self) -> usize {
         self.thread as usize
@@ -115,53 +109,17 @@ impl<T: Element, const POSTER: bool> Block for PtxBlock<'_, T, POSTER> {
             return Ok(());
         }
         let stopped = self.thread == 0 && wait().is_err();
-        let any = if POSTER { any_of_first(self.workers, stopped) } else { any_of_all(stopped) };
-        if any { Err(Stop) } else { Ok(()) }
+        if self.machine.any_of_workers::<POSTER>(self.workers, stopped) { Err(Stop) } else { Ok(()) }
     }
 
     #[inline(always)]
     fn close(&self, mine: Result<(), Stop>) -> Result<(), Stop> {
-        if any_of_all(mine.is_err()) { Err(Stop) } else { Ok(()) }
+        if self.machine.any_of_all(mine.is_err()) { Err(Stop) } else { Ok(()) }
     }
 
     #[inline(always)]
     fn sync(&self) {
-        sync_all();
-    }
-
-    const LINE_THREADS: usize = 8;
-    const TEAM_THREADS: usize = 32;
-
-    #[inline(always)]
-    fn store_line(&self, line: &Ll128Line, words: &[u64; LINE_WORDS], takes_part: bool) {
-        let pair = line.pair(self.thread as usize % Self::LINE_THREADS);
-        // Eight stores of one instruction are one line on the link.
-        converge_warp();
-        if takes_part {
-            pair.store_relaxed([words[0], words[1]]);
-        }
-    }
-
-    #[inline(always)]
-    fn peek_line(
-        &self,
-        line: &Ll128Line,
-        words: &mut [u64; LINE_WORDS],
-        flag: u64,
-        takes_part: bool,
-    ) -> bool {
-        let index = self.thread as usize % Self::LINE_THREADS;
-        let pair = line.pair(index);
-        converge_warp();
-        if takes_part {
-            [words[0], words[1]] = pair.load_relaxed();
-        }
-        !takes_part || index != Self::LINE_THREADS - 1 || words[1] == flag
-    }
-
-    #[inline(always)]
-    fn any_of_team(&self, mine: bool) -> bool {
-        any_of_warp(mine)
+        self.machine.sync_all();
     }
 
     #[inline(always)]
@@ -171,7 +129,7 @@ impl<T: Element, const POSTER: bool> Block for PtxBlock<'_, T, POSTER> {
         }
         let since = if looks == LOOKS_PER_GLANCE { 0 } else { self.waiting_since.get() };
         // By value: a block whose address is taken lies in local memory, and every use of it is a load.
-        match glance(self.monitor, self.timeout_ns, since, on.peer, on.what == Awaited::Credit) {
+        match glance::<M>(self.monitor, self.timeout_ns, since, on.peer, on.what == Awaited::Credit) {
             0 => Err(Stop),
             since => {
                 self.waiting_since.set(since);
@@ -182,7 +140,8 @@ impl<T: Element, const POSTER: bool> Block for PtxBlock<'_, T, POSTER> {
 
     #[cold]
     fn refuse(&self, on: Wait, _expected: SlotHeader, _found: SlotHeader) -> Stop {
-        self.monitor.stopped.write(StopCause::Mismatch, on.peer, 0);
+        // SAFETY: whoever made the block promised that the page lives as long.
+        unsafe { &*self.monitor }.stopped.write(StopCause::Mismatch, on.peer, 0);
         Stop
     }
 
@@ -192,10 +151,45 @@ impl<T: Element, const POSTER: bool> Block for PtxBlock<'_, T, POSTER> {
     }
 
     #[inline(always)]
+    unsafe fn map_bulk(&self, dst: *mut u8, dst2: *mut u8, src: *const u8, len_bytes: usize, how: How) {
+        let variant = self.variant(how);
+        if dst.cast_const() == src && dst2.is_null() && !variant.pre && !variant.post {
+            return;
+        }
+        // SAFETY: obligations 1 and 2 are the loop's.
+        unsafe { bulk::map::<M, T>(self.share(), dst, dst2, src, len_bytes, variant, &self.arg) };
+    }
+
+    #[inline(always)]
+    unsafe fn combine_bulk(
+        &self,
+        dst: *mut u8,
+        dst2: *mut u8,
+        a: *const u8,
+        b: *const u8,
+        len_bytes: usize,
+        how: How,
+    ) {
+        // SAFETY: obligations 1 and 2 are the loop's.
+        unsafe {
+            bulk::combine::<M, T>(self.share(), dst, dst2, a, b, len_bytes, self.variant(how), &self.arg)
+        };
+    }
+}
+
+impl<M: KernelMachine, T: Element, const POSTER: bool> Words for GpuBlock<M, T, POSTER> {
+    type Batch = [u64; 1];
+
+    #[inline(always)]
+    fn batch() -> [u64; 1] {
+        [0]
+    }
+
+    #[inline(always)]
     fn pre(&self, words: &mut [u64]) {
         if self.has_pre() {
             for word in words {
-                *word = arith::pre_one::<T>(*word, self.arg.scalar_bits);
+                *word = arith::pre_one::<M, T>(*word, self.arg.scalar_bits);
             }
         }
     }
@@ -212,42 +206,18 @@ impl<T: Element, const POSTER: bool> Block for PtxBlock<'_, T, POSTER> {
     #[inline(always)]
     fn combine(&self, acc: &mut [u64], src: &[u64]) {
         for (acc, src) in acc.iter_mut().zip(src) {
-            *acc = arith::combine_one::<T>(self.kind, *acc, *src);
+            *acc = arith::combine_one::<M, T>(self.kind, *acc, *src);
         }
     }
 
     #[inline(always)]
     fn fold<F: Fold>(&self, fold: F) -> F::Output {
         match self.kind {
-            CombineKind::Sum => fold.run(each_word(arith::sum_word::<T>)),
-            CombineKind::Prod => fold.run(each_word(arith::prod_word::<T>)),
+            CombineKind::Sum => fold.run(each_word(M::sum_word::<T>)),
+            CombineKind::Prod => fold.run(each_word(M::prod_word::<T>)),
             CombineKind::Max => fold.run(each_word(reduce::combine_word::<T, Max>)),
             CombineKind::Min => fold.run(each_word(reduce::combine_word::<T, Min>)),
         }
-    }
-
-    #[inline(always)]
-    unsafe fn map_bulk(&self, dst: *mut u8, dst2: *mut u8, src: *const u8, len_bytes: usize, how: How) {
-        let variant = self.variant(how);
-        if dst.cast_const() == src && dst2.is_null() && !variant.pre && !variant.post {
-            return;
-        }
-        // SAFETY: obligations 1 and 2 are the loop's.
-        unsafe { bulk::map::<T>(self.share(), dst, dst2, src, len_bytes, variant, &self.arg) };
-    }
-
-    #[inline(always)]
-    unsafe fn combine_bulk(
-        &self,
-        dst: *mut u8,
-        dst2: *mut u8,
-        a: *const u8,
-        b: *const u8,
-        len_bytes: usize,
-        how: How,
-    ) {
-        // SAFETY: obligations 1 and 2 are the loop's.
-        unsafe { bulk::combine::<T>(self.share(), dst, dst2, a, b, len_bytes, self.variant(how), &self.arg) };
     }
 }
 
@@ -264,12 +234,20 @@ fn each_word(combine: impl Fn(u64, u64) -> u64) -> impl Fn(&mut [u64], &[u64]) {
 /// Abort check. Returns the start of the wait, `since` being 0 for one that has just started; 0 if it must end.
 #[cold]
 #[inline(never)]
-fn glance(monitor: &KernelMonitor, timeout_ns: u64, since: u64, peer: Rank, credit: bool) -> u64 {
+fn glance<M: KernelMachine>(
+    monitor: *const KernelMonitor,
+    timeout_ns: u64,
+    since: u64,
+    peer: Rank,
+    credit: bool,
+) -> u64 {
+    // SAFETY: whoever made the block promised that the page lives as long.
+    let monitor = unsafe { &*monitor };
     if monitor.abort.load_relaxed() != 0 {
         monitor.stopped.write(StopCause::Aborted, peer, 0);
         return 0;
     }
-    let now = now_ns();
+    let now = M::now_ns();
     if since == 0 || timeout_ns == 0 || now - since <= timeout_ns {
         return if since == 0 { now } else { since };
     }

@@ -1,0 +1,51 @@
+//! The operator on packed elements, one or two words at a time.
+
+use crate::gpu::KernelMachine;
+use oxccl_shared::reduce::{self, CombineKind, Element, Max, Min, OpArg};
+
+/// As [`combine_word`], as a call: where words come singly the time goes into fetching instructions that run once, and one
+/// copy of them is fetched once.
+#[inline(never)]
+pub fn combine_one<M: KernelMachine, T: Element>(kind: CombineKind, a: u64, b: u64) -> u64 {
+    combine_word::<M, T>(kind, a, b)
+}
+
+/// The operator on every element of two words.
+#[inline(always)]
+pub fn combine_word<M: KernelMachine, T: Element>(kind: CombineKind, a: u64, b: u64) -> u64 {
+    match kind {
+        CombineKind::Sum => M::sum_word::<T>(a, b),
+        CombineKind::Prod => M::prod_word::<T>(a, b),
+        CombineKind::Max => reduce::combine_word::<T, Max>(a, b),
+        CombineKind::Min => reduce::combine_word::<T, Min>(a, b),
+    }
+}
+
+/// As [`pre_word`], as a call: few operators have one, and its code would lie between what all others run.
+#[cold]
+#[inline(never)]
+pub fn pre_one<M: KernelMachine, T: Element>(word: u64, scalar_bits: u64) -> u64 {
+    pre_word::<M, T>(word, &OpArg { scalar_bits, ..OpArg::NONE })
+}
+
+/// As [`post_word`], as a call.
+#[cold]
+#[inline(never)]
+pub fn post_one<T: Element>(word: u64, divisor: u32) -> u64 {
+    post_word::<T>(word, &OpArg { divisor, ..OpArg::NONE })
+}
+
+/// Every element times the scalar.
+#[inline(always)]
+pub fn pre_word<M: KernelMachine, T: Element>(word: u64, arg: &OpArg) -> u64 {
+    let size = 8 * size_of::<T>() as u32;
+    // The scalar in every lane: multiplied by 0..0001 repeated.
+    let lanes = u64::MAX / (u64::MAX >> (64 - size));
+    M::prod_word::<T>(word, (arg.scalar_bits & (u64::MAX >> (64 - size))).wrapping_mul(lanes))
+}
+
+/// Every element divided.
+#[inline(always)]
+pub fn post_word<T: Element>(word: u64, arg: &OpArg) -> u64 {
+    reduce::divide_word::<T>(word, arg.divisor)
+}

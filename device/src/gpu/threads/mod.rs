@@ -1,0 +1,10 @@
+//! Layer: device / gpu / threads, blocks of many threads.
+//! Takes: a [`KernelMachine`](super::KernelMachine).
+//! Gives: [`GpuBlock`]: barriers, bounded waits, bulk loops and the operator, the same on every GPU.
+//! Never: an instruction of one GPU.
+
+mod arith;
+mod block;
+mod bulk;
+
+pub use block::GpuBlock;

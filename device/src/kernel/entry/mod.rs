@@ -1,0 +1,21 @@
+//! The entry points of a GPU's kernels: one for each row of the list that `cargo xtask` writes from the registry
+//! (`oxccl_shared::algo::kernels`). A row names a walk of [`super::run`] by its algorithm's name, so an algorithm without one does
+//! not compile:
+//!
+//! ```text
+//! collective! { oxccl_all_reduce_ring_ll_f32 = ring[f32, crate::prims::Ll<1>, false](AllReduce) }
+//! messages! { oxccl_send_recv_simple = [crate::prims::Simple, POSTER] }
+//! ```
+//!
+//! A machine says what becomes of a row: the calling convention, how arguments arrive and whether blocks have posters.
+
+#[cfg(target_arch = "nvptx64")]
+#[macro_use]
+mod ptx;
+
+#[cfg(target_arch = "nvptx64")]
+use ptx::POSTER;
+
+use super::run;
+
+include!(env!("OXCCL_KERNELS", "the list of kernels: build them by `cargo xtask build-ptx`"));

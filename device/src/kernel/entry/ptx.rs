@@ -1,0 +1,55 @@
+//! Entries for NVIDIA GPUs: arguments by value, 4 KiB at most.
+
+/// The last warp of a block over Simple tells the peers.
+pub const POSTER: bool = true;
+
+/// The most threads of a block, so that the assembler knows how many registers it may use: 65,536 divided by them. A comment that
+/// `cargo xtask build-ptx` moves to the entry's head, where Rust cannot put it.
+macro_rules! launch_bound {
+    () => {
+        // SAFETY: a comment.
+        unsafe {
+            core::arch::asm!(
+                "// oxccl: .maxntid 384, 1, 1",
+                "// oxccl: .minnctapersm 1",
+                options(nomem, nostack)
+            )
+        }
+    };
+}
+
+macro_rules! collective {
+    ($name:ident = $walk:ident[$($arg:tt)*]($func:ident)) => {
+        /// # Safety
+        /// 1. Launched by the host library, with arguments that it made for this entry.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $name(args: oxccl_shared::abi::CollArgs) {
+            launch_bound!();
+            // SAFETY: obligation 1.
+            unsafe { run::$walk::<_, $($arg)*>($crate::gpu::ptx::Ptx, &args, oxccl_shared::abi::Func::$func) }
+        }
+    };
+}
+
+macro_rules! messages {
+    ($name:ident = [$($arg:tt)*]) => {
+        /// # Safety
+        /// 1. Launched by the host library, with arguments that it made for this entry.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $name(args: oxccl_shared::abi::MessageArgs) {
+            let messages: *const oxccl_shared::abi::KernelMessage;
+            // SAFETY: the address of this entry's own parameter, which stays where it is. By value the compiler would copy the
+            // whole list to every thread's stack before it could be indexed.
+            unsafe {
+                core::arch::asm!(
+                    concat!("{{ .reg .b64 at; mov.b64 at, ", stringify!($name), "_param_0; cvta.param.u64 {0}, at; }}"),
+                    out(reg64) messages, options(pure, nomem, nostack)
+                )
+            };
+            let messages = messages.wrapping_byte_add(core::mem::offset_of!(oxccl_shared::abi::MessageArgs, messages));
+            launch_bound!();
+            // SAFETY: obligation 1.
+            unsafe { run::messages::<_, $($arg)*>($crate::gpu::ptx::Ptx, &args.launch, messages) }
+        }
+    };
+}

@@ -1,0 +1,134 @@
+//! Which GPU kernels there are, from the registry, and what they are called.
+
+use super::registry::{spec_of, variants};
+use super::spec::Processor;
+use crate::abi::{Algorithm, DataType, Func, Protocol};
+use core::fmt;
+
+/// Protocols of messages. LL128 would need slots between all pairs for a gain between LL and Simple only.
+pub const MESSAGE_PROTOCOLS: &[Protocol] = &[Protocol::LL, Protocol::Simple];
+
+/// A kernel. Its name is what it is displayed as: `oxccl_<function>_<algorithm><ranks>_<protocol>_<type>`, without what does not
+/// apply, and `oxccl_send_recv_<protocol>`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Kernel {
+    /// One collective.
+    Collective {
+        /// The function.
+        func: Func,
+        /// The algorithm.
+        algorithm: Algorithm,
+        /// The protocol.
+        protocol: Protocol,
+        /// The type of elements; none for kernels that only move bytes.
+        dtype: Option<DataType>,
+        /// Ranks, for a kernel that was compiled for so many alone.
+        ranks: Option<u32>,
+    },
+    /// Sends and receives.
+    Messages {
+        /// The protocol.
+        protocol: Protocol,
+    },
+}
+
+impl Kernel {
+    /// Its protocol.
+    pub const fn protocol(&self) -> Protocol {
+        match self {
+            Kernel::Messages { protocol } | Kernel::Collective { protocol, .. } => *protocol,
+        }
+    }
+
+    /// The most peers that it has room for, where that matters.
+    pub fn peers(&self) -> Option<u32> {
+        match self {
+            Kernel::Messages { .. } => None,
+            Kernel::Collective { ranks: Some(ranks), .. } => Some(ranks - 1),
+            Kernel::Collective { algorithm, .. } => spec_of(*algorithm).peers_max,
+        }
+    }
+}
+
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kernel::Messages { protocol } => write!(f, "oxccl_send_recv_{}", protocol.name()),
+            Kernel::Collective { func, algorithm, protocol, dtype, ranks } => {
+                write!(f, "oxccl_{}_{}", func.name(), algorithm.name())?;
+                if let Some(ranks) = ranks {
+                    write!(f, "{ranks}")?;
+                }
+                write!(f, "_{}", protocol.name())?;
+                dtype.map_or(Ok(()), |dtype| write!(f, "_{}", type_name(dtype)))
+            }
+        }
+    }
+}
+
+/// Every kernel, each once.
+pub fn kernels() -> impl Iterator<Item = Kernel> {
+    let collectives = variants(Processor::Gpu).flat_map(|variant| {
+        let spec = spec_of(variant.algorithm);
+        let own = spec.exchange.filter(|exchange| exchange.protocols.has(variant.protocol));
+        let own = own.map_or(&[][..], |exchange| exchange.own_ranks);
+        let ranks = own.iter().map(|ranks| Some(*ranks)).chain([None]);
+        ranks.flat_map(move |ranks| {
+            types(variant.func).map(move |dtype| Kernel::Collective {
+                func: variant.func,
+                algorithm: variant.algorithm,
+                protocol: variant.protocol,
+                dtype,
+                ranks,
+            })
+        })
+    });
+    collectives.chain(MESSAGE_PROTOCOLS.iter().map(|protocol| Kernel::Messages { protocol: *protocol }))
+}
+
+/// The types that a function's kernels are compiled for: none in particular, if it only moves data.
+fn types(func: Func) -> impl Iterator<Item = Option<DataType>> {
+    let reduces = matches!(func, Func::AllReduce | Func::ReduceScatter | Func::Reduce);
+    let all = if reduces { DataType::ALL } else { &[] };
+    all.iter().map(|dtype| Some(*dtype)).chain((!reduces).then_some(None))
+}
+
+/// As Rust calls the type, in lower case; nccl-tests' names are longer.
+pub const fn type_name(dtype: DataType) -> &'static str {
+    match dtype {
+        DataType::I8 => "i8",
+        DataType::U8 => "u8",
+        DataType::I32 => "i32",
+        DataType::U32 => "u32",
+        DataType::I64 => "i64",
+        DataType::U64 => "u64",
+        DataType::F16 => "f16",
+        DataType::F32 => "f32",
+        DataType::F64 => "f64",
+        DataType::BF16 => "bf16",
+        DataType::F8E4M3 => "f8e4m3",
+        DataType::F8E5M2 => "f8e5m2",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::string::ToString;
+
+    #[test]
+    fn names_are_unique_and_tell_what_a_kernel_is() {
+        let names: BTreeSet<_> = kernels().map(|kernel| kernel.to_string()).collect();
+        assert_eq!(names.len(), kernels().count());
+        for name in [
+            "oxccl_all_reduce_ring_simple_f32",
+            "oxccl_all_reduce_tree_ll128_f8e4m3",
+            "oxccl_all_gather_ring_ll",
+            "oxccl_send_recv_simple",
+        ] {
+            assert!(names.contains(name), "{name} is not among {names:?}");
+        }
+    }
+}
