@@ -36,8 +36,10 @@ fn stranger(mut end: Handshake, mut input: Input<'_>) {
 
 /// Two honest ends, and a man in the middle who changes one byte (or none).
 fn changed_on_the_way(mut input: Input<'_>) {
-    let mut ends =
-        [Handshake::initiator(SECRET, HELLO, Nonce([2; 32])), Handshake::acceptor(SECRET, Rank(5), Nonce([1; 32]))];
+    let mut ends = [
+        Handshake::initiator(SECRET, HELLO, Nonce([2; 32])),
+        Handshake::acceptor(SECRET, Rank(5), Nonce([1; 32])),
+    ];
     let (victim, at, mask) = (input.u8() % 2, input.u8() as usize, input.u8());
     let mut sent = [0usize; 2];
     let mut touched = false;

@@ -80,7 +80,11 @@ impl Watched {
     fn ask(&mut self, service: &mut Service, client: ClientId, input: &mut Input<'_>) {
         let connection = ConnectionId(u32::from(input.u8() % 4));
         let request = match input.u8() % 12 {
-            0..4 => Request::Init(ConnectionInfo { peer: Rank(1), channel: ChannelId(0), is_send: connection.0 == 0 }),
+            0..4 => Request::Init(ConnectionInfo {
+                peer: Rank(1),
+                channel: ChannelId(0),
+                is_send: connection.0 == 0,
+            }),
             4 => Request::SharedInit { connection, channels: 1 },
             5 => Request::Setup { connection, data: input.piece(3).to_vec() },
             6 => Request::Connect { connection, data: input.piece(3).to_vec() },

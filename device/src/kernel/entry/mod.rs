@@ -1,5 +1,9 @@
-//! The entry points of a GPU's kernels: one for each row of the list that `cargo xtask` writes from the registry
-//! (`oxccl_shared::algo::kernels`). A row names a walk of [`super::run`] by its algorithm's name, so an algorithm without one does
+//! Layer: device / kernel / entry.
+//! Takes: the list of kernels that `cargo xtask` writes from the registry (`oxccl_shared::algo::kernels`).
+//! Gives: one entry point of a GPU for each row.
+//! Never: what kernels do: that is [`super::run`].
+//!
+//! A row names its walk in [`super::run`] by the algorithm's name, so an algorithm without one does
 //! not compile:
 //!
 //! ```text
