@@ -26,7 +26,7 @@ pub trait KernelMachine {
     /// This block's index in the grid.
     fn block_index(&self) -> u32;
 
-    /// Nanoseconds on a clock that all blocks share.
+    /// Nanoseconds on a clock that all blocks share; never 0.
     fn now_ns() -> u64;
 
     /// [`SHARED_BYTES`] of the block's memory, aligned to 16. A kernel asks once.

@@ -68,7 +68,7 @@ thread_local! {
 ///
 /// # Errors
 /// The error of `add`, in which case nothing is run. Otherwise the first communicator's error;
-/// [`Communicator::async_error`] returns each communicator's own.
+/// [`Communicator::async_error`](crate::Communicator::async_error) returns each communicator's own.
 ///
 /// # Examples
 /// ```no_run
@@ -89,7 +89,7 @@ pub fn group<'env>(add: impl FnOnce(&mut Group<'env>) -> Result<(), Error>) -> R
 ///
 /// # Errors
 /// The error of `add`, in which case nothing is enqueued. Otherwise the first communicator's error;
-/// [`DeviceCommunicator::async_error`] returns each communicator's own.
+/// [`DeviceCommunicator::async_error`](crate::DeviceCommunicator::async_error) returns each communicator's own.
 pub fn device_group<'env>(
     add: impl FnOnce(&mut DeviceGroup<'env>) -> Result<(), Error>,
 ) -> Result<(), Error> {

@@ -10,7 +10,7 @@ use oxccl_shared::abi::{
 use oxccl_shared::reduce::{self, CombineKind, Element, Max, Min, OpArg};
 
 /// Polls between two checks of the host's abort word, which is across PCIe: about half a millisecond.
-const LOOKS_PER_GLANCE: u32 = 1024;
+const POLLS_PER_CHECK: u32 = 1024;
 
 /// A thread block of machine `M` that reduces elements of type `T`. With `POSTER`, its last warp is the poster.
 pub struct GpuBlock<M: KernelMachine, T: Element, const POSTER: bool> {
@@ -123,13 +123,13 @@ impl<M: KernelMachine, T: Element, const POSTER: bool> Block for GpuBlock<M, T, 
     }
 
     #[inline(always)]
-    fn idle(&self, on: Wait, looks: u32) -> Result<(), Stop> {
-        if looks % LOOKS_PER_GLANCE != 0 {
+    fn idle(&self, on: Wait, polls: u32) -> Result<(), Stop> {
+        if !polls.is_multiple_of(POLLS_PER_CHECK) {
             return Ok(());
         }
-        let since = if looks == LOOKS_PER_GLANCE { 0 } else { self.waiting_since.get() };
+        let since = if polls == POLLS_PER_CHECK { 0 } else { self.waiting_since.get() };
         // By value: a block whose address is taken lies in local memory, and every use of it is a load.
-        match glance::<M>(self.monitor, self.timeout_ns, since, on.peer, on.what == Awaited::Credit) {
+        match abort_check::<M>(self.monitor, self.timeout_ns, since, on.peer, on.what == Awaited::Credit) {
             0 => Err(Stop),
             since => {
                 self.waiting_since.set(since);
@@ -234,7 +234,7 @@ fn each_word(combine: impl Fn(u64, u64) -> u64) -> impl Fn(&mut [u64], &[u64]) {
 /// Abort check. Returns the start of the wait, `since` being 0 for one that has just started; 0 if it must end.
 #[cold]
 #[inline(never)]
-fn glance<M: KernelMachine>(
+fn abort_check<M: KernelMachine>(
     monitor: *const KernelMonitor,
     timeout_ns: u64,
     since: u64,
