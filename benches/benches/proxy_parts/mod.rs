@@ -13,21 +13,21 @@ use std::ptr::NonNull;
 const LAYOUT: ConnLayout = ConnLayout { ll_slot_bytes: 512, ll128_slot_bytes: 1024, simple_slot_bytes: 4096 };
 const TAG: u32 = 7;
 /// Bytes of a message that says what comes.
-const PROLOGUE_BYTES: usize = 24;
+const OP_HEADER_BYTES: usize = 24;
 
-/// Everything is done as soon as it is asked for. The first message of an operation is its prologue.
+/// Everything is done as soon as it is asked for. The first message of an operation is its operation header.
 struct Instantly {
-    prologue: [u8; PROLOGUE_BYTES],
-    is_prologue: bool,
+    op_header: [u8; OP_HEADER_BYTES],
+    is_op_header: bool,
 }
 
 impl Instantly {
     fn new(steps: u64) -> Instantly {
-        let mut prologue = [0; PROLOGUE_BYTES];
-        prologue[..4].copy_from_slice(&[b'O', b'P', 1, Protocol::Simple as u8]);
-        prologue[4..8].copy_from_slice(&TAG.to_le_bytes());
-        prologue[16..].copy_from_slice(&steps.to_le_bytes());
-        Instantly { prologue, is_prologue: true }
+        let mut op_header = [0; OP_HEADER_BYTES];
+        op_header[..4].copy_from_slice(&[b'O', b'P', 1, Protocol::Simple as u8]);
+        op_header[4..8].copy_from_slice(&TAG.to_le_bytes());
+        op_header[16..].copy_from_slice(&steps.to_le_bytes());
+        Instantly { op_header, is_op_header: true }
     }
 }
 
@@ -61,10 +61,10 @@ impl RecvComm for Instantly {
         max: usize,
         _: Registration,
     ) -> Result<Option<Request>, NetError> {
-        if self.is_prologue && max == PROLOGUE_BYTES {
-            self.is_prologue = false;
+        if self.is_op_header && max == OP_HEADER_BYTES {
+            self.is_op_header = false;
             // SAFETY: the caller gives as many bytes.
-            unsafe { to.cast::<[u8; PROLOGUE_BYTES]>().write(self.prologue) };
+            unsafe { to.cast::<[u8; OP_HEADER_BYTES]>().write(self.op_header) };
         }
         Ok(Some(Request(max as u32)))
     }

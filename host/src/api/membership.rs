@@ -2,7 +2,7 @@
 
 use super::error::{Error, OperationError};
 use crate::bootstrap::{Bootstrap, PeerEvent, Watch};
-use crate::launch::{Fault, Health, Outstanding, Tell, Told};
+use crate::launch::{Fault, Health, Notice, Notify, Outstanding};
 use crate::wire::Message;
 use std::cell::Cell;
 use std::sync::{Arc, OnceLock, Weak};
@@ -96,20 +96,20 @@ pub(super) fn watch(bootstrap: Bootstrap, health: &Arc<Health>) -> Arc<Watch> {
         PeerEvent::PeerAborted { rank, .. } => drop(health.fail(Fault::PeerAborted { rank: rank.0 }, None)),
         PeerEvent::PeerLeft { rank } => health.note_left(rank.0),
         PeerEvent::PeerNote { rank, note } => {
-            let theirs = match Told::from_bytes(&note) {
-                Ok(Told::Call(theirs)) => theirs,
-                Ok(Told::WaitsFor(peer)) => return health.waits().note(rank.0, peer),
+            let theirs = match Notice::from_bytes(&note) {
+                Ok(Notice::Call(theirs)) => theirs,
+                Ok(Notice::WaitsFor(peer)) => return health.waits().note(rank.0, peer),
                 // The guilty one is to hear that the other gave up, which follows.
-                Ok(Told::TimedOut { rank, waited }) if rank != me => {
+                Ok(Notice::TimedOut { rank, waited }) if rank != me => {
                     health.fail(Fault::Timeout { rank, waited }, None);
                     return;
                 }
-                Ok(Told::TimedOut { .. }) | Err(_) => return,
+                Ok(Notice::TimedOut { .. }) | Err(_) => return,
             };
             let Some(ours) = health.recall(theirs.seq).filter(|ours| *ours != theirs) else { return };
             // Before the fault, so that the peer receives our call before it receives our abort.
             if let Some(watch) = replies.get().and_then(Weak::upgrade) {
-                watch.note(&Told::Call(ours).to_bytes());
+                watch.note(&Notice::Call(ours).to_bytes());
             }
             health.fail(Fault::Mismatch { rank: rank.0, theirs: Some(theirs) }, Some(ours));
         }
@@ -121,16 +121,16 @@ pub(super) fn watch(bootstrap: Bootstrap, health: &Arc<Health>) -> Arc<Watch> {
 }
 
 /// Reports over the bootstrap's ring, while the communicator exists.
-pub(super) struct TellByWatch(Weak<Watch>);
+pub(super) struct NotifyByWatch(Weak<Watch>);
 
-impl TellByWatch {
-    pub fn new(watch: &Arc<Watch>) -> TellByWatch {
-        TellByWatch(Arc::downgrade(watch))
+impl NotifyByWatch {
+    pub fn new(watch: &Arc<Watch>) -> NotifyByWatch {
+        NotifyByWatch(Arc::downgrade(watch))
     }
 }
 
-impl Tell for TellByWatch {
-    fn tell(&self, what: Told) {
+impl Notify for NotifyByWatch {
+    fn notify(&self, what: Notice) {
         if let Some(watch) = self.0.upgrade() {
             watch.note(&what.to_bytes());
         }

@@ -73,9 +73,9 @@ impl Drives {
 
     /// Tells all of them something.
     #[inline]
-    pub(crate) fn each(&self, tell: impl FnMut(&mut Box<dyn Drive>)) {
+    pub(crate) fn each(&self, visit: impl FnMut(&mut Box<dyn Drive>)) {
         if self.has_any {
-            self.all().iter_mut().for_each(tell);
+            self.all().iter_mut().for_each(visit);
         }
     }
 

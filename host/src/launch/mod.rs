@@ -20,7 +20,7 @@ mod coll_links;
 mod drive;
 mod health;
 mod blame;
-mod told;
+mod notice;
 
 pub use call::RawCall;
 pub use channel::Channel;
@@ -34,6 +34,6 @@ pub use machine::{Machine, RawQueue, RunError, StreamMachine};
 pub use messages::Message;
 pub(crate) use messages::is_made_of_messages;
 pub use net_links::NetLinks;
-pub use told::Told;
-pub(crate) use wait::{LEFT_GRACE, NAP, REPLY_TIME, announce};
-pub use wait::{Tell, WaitContext};
+pub use notice::Notice;
+pub(crate) use wait::{BACK_OFF, LEFT_GRACE, REPLY_TIME, announce};
+pub use wait::{Notify, WaitContext};

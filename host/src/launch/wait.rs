@@ -5,7 +5,7 @@ mod clock;
 use super::drive::DriveFailure;
 use super::drives::Drives;
 use super::health::{Fault, Health, Outstanding};
-use super::told::Told;
+use super::notice::Notice;
 use crate::plan::CallRecord;
 use clock::Clock;
 use corosensei::Yielder;
@@ -25,9 +25,9 @@ const SPINS_CROWDED: u32 = 32;
 /// waiting for the processor that we spin on, whatever else runs on this host.
 const VISITS_BEFORE_YIELD: u32 = 4;
 /// How long a wait lasts before it sleeps between looks.
-const NAP_AFTER: Duration = Duration::from_millis(20);
-pub(crate) const NAP: Duration = Duration::from_micros(100);
-/// How long a wait lasts before the other ranks are told what we are in, so that they can tell a mismatch.
+const BACK_OFF_AFTER: Duration = Duration::from_millis(20);
+pub(crate) const BACK_OFF: Duration = Duration::from_micros(100);
+/// How long a wait lasts before the other ranks learn which call we are in, so that they can name a mismatch.
 pub const ANNOUNCE_AFTER: Duration = Duration::from_millis(500);
 /// How long a rank that met another operation waits to hear which.
 pub(crate) const REPLY_TIME: Duration = Duration::from_millis(500);
@@ -35,24 +35,24 @@ pub(crate) const REPLY_TIME: Duration = Duration::from_millis(500);
 pub(crate) const LEFT_GRACE: Duration = Duration::from_millis(500);
 
 /// How a rank speaks to the others outside of operations; used rarely and off the hot path.
-pub trait Tell: Send {
+pub trait Notify: Send {
     /// Tells all others.
-    fn tell(&self, what: Told);
+    fn notify(&self, what: Notice);
     /// We give up, and the others should not wait for us.
     fn gave_up(&self, why: &Outstanding);
 }
 
 /// The other ranks hear of a fault, unless they know better.
-pub(crate) fn announce(tell: &dyn Tell, outstanding: &Outstanding) {
+pub(crate) fn announce(notify: &dyn Notify, outstanding: &Outstanding) {
     match outstanding.fault {
         Fault::PeerDied { .. } | Fault::PeerAborted { .. } => return,
         // Whoever waits for us should name that rank, not us, and hears this before it hears that we left.
-        Fault::PeerLeft { rank } => return tell.tell(Told::WaitsFor(Some(rank))),
+        Fault::PeerLeft { rank } => return notify.notify(Notice::WaitsFor(Some(rank))),
         // First the guilty one's name, so that the others do not take us for it.
-        Fault::Timeout { rank, waited } => tell.tell(Told::TimedOut { rank, waited }),
+        Fault::Timeout { rank, waited } => notify.notify(Notice::TimedOut { rank, waited }),
         _ => {}
     }
-    tell.gave_up(outstanding);
+    notify.gave_up(outstanding);
 }
 
 /// One communicator's waiting: progress of what it drives, its health, its clock.
@@ -61,13 +61,13 @@ pub struct WaitContext {
     drives: Drives,
     clock: Clock,
     pace: Pace,
-    tell: Box<dyn Tell>,
+    notify: Box<dyn Notify>,
     /// The operation under way.
     during: Cell<Option<CallRecord>>,
-    /// Whether the others have been told of it.
+    /// Whether the others know of it.
     announced: Cell<bool>,
     /// For whom the others believe that we wait.
-    told: Cell<Option<u32>>,
+    notified: Cell<Option<u32>>,
     /// The fiber we run in, if any. Valid while that fiber runs, which is whenever a kernel of ours can wait.
     fiber: Cell<*const Yielder<(), ()>>,
 }
@@ -99,7 +99,7 @@ impl WaitContext {
     pub fn new(
         health: Arc<Health>,
         drives: Drives,
-        tell: Box<dyn Tell>,
+        notify: Box<dyn Notify>,
         timeout: Duration,
         crowded: bool,
     ) -> WaitContext {
@@ -109,10 +109,10 @@ impl WaitContext {
             drives,
             clock: Clock::new(timeout),
             pace,
-            tell,
+            notify,
             during: Cell::new(None),
             announced: Cell::new(false),
-            told: Cell::new(None),
+            notified: Cell::new(None),
             fiber: Cell::new(std::ptr::null()),
         }
     }
@@ -135,11 +135,11 @@ impl WaitContext {
         self.announced.set(false);
     }
 
-    /// The call is over: if the others were told that we wait, we do not any more.
+    /// The call is over: if the others believe that we wait, we do not any more.
     #[inline]
     pub fn end(&self) {
-        if self.told.take().is_some() {
-            self.tell.tell(Told::WaitsFor(None));
+        if self.notified.take().is_some() {
+            self.notify.notify(Notice::WaitsFor(None));
         }
     }
 
@@ -164,7 +164,7 @@ impl WaitContext {
     pub fn give_up(&self) -> Outstanding {
         let fault = self.health.fault().unwrap_or_else(|| self.fail(Fault::Aborted));
         let outstanding = Outstanding { during: fault.during.or(self.during.get()), ..fault };
-        announce(&*self.tell, &outstanding);
+        announce(&*self.notify, &outstanding);
         outstanding
     }
 
@@ -184,8 +184,8 @@ impl WaitContext {
         if !fiber.is_null() {
             // SAFETY: set by `enter_fiber` until the fiber's work is done, and we are in it.
             unsafe { &*fiber }.suspend(());
-        } else if self.clock.has_lasted(NAP_AFTER) {
-            std::thread::sleep(NAP);
+        } else if self.clock.has_lasted(BACK_OFF_AFTER) {
+            std::thread::sleep(BACK_OFF);
         } else if visits >= self.pace.visits_before_yield {
             std::thread::yield_now();
         } else {
@@ -220,10 +220,10 @@ impl WaitContext {
         // The peer answers with its own call, which makes the better message.
         if let Some(record) = self.collective() {
             // They parted here or earlier: the peer compares from the oldest on.
-            self.health.remembered(record.seq).for_each(|record| self.tell.tell(Told::Call(record)));
+            self.health.remembered(record.seq).for_each(|record| self.notify.notify(Notice::Call(record)));
             let asked = Instant::now();
             while !self.health.is_stopped() && asked.elapsed() < REPLY_TIME {
-                std::thread::sleep(NAP);
+                std::thread::sleep(BACK_OFF);
             }
         }
         self.fail(Fault::Mismatch { rank: peer.0, theirs: None });
@@ -252,11 +252,11 @@ impl WaitContext {
         if waited <= ANNOUNCE_AFTER.min(self.clock.timeout() / 2) {
             return Ok(());
         }
-        if self.told.replace(Some(on.peer.0)) != Some(on.peer.0) {
-            self.tell.tell(Told::WaitsFor(Some(on.peer.0)));
+        if self.notified.replace(Some(on.peer.0)) != Some(on.peer.0) {
+            self.notify.notify(Notice::WaitsFor(Some(on.peer.0)));
         }
         if !self.announced.replace(true) {
-            self.collective().iter().for_each(|record| self.tell.tell(Told::Call(*record)));
+            self.collective().iter().for_each(|record| self.notify.notify(Notice::Call(*record)));
         }
         Ok(())
     }
@@ -301,8 +301,8 @@ mod tests {
 
     struct Nobody;
 
-    impl Tell for Nobody {
-        fn tell(&self, _: Told) {}
+    impl Notify for Nobody {
+        fn notify(&self, _: Notice) {}
         fn gave_up(&self, _: &Outstanding) {}
     }
 

@@ -5,7 +5,7 @@
 
 use super::order_gate::{OrderGate, Replay, SharedGate, Sink};
 use super::verdict::Verdict;
-use crate::launch::{Fault, Health, LEFT_GRACE, Tell};
+use crate::launch::{Fault, Health, LEFT_GRACE, Notify};
 use crate::net::stream::{Direction, LinkError};
 use crate::plan::device::{DevicePlan, KernelId};
 use crate::proxy::progress::{
@@ -116,14 +116,18 @@ impl NetProxy {
     ///
     /// # Errors
     /// The system cannot create a thread.
-    pub fn start(parts: NetParts, health: &Arc<Health>, tell: &Arc<dyn Tell + Sync>) -> io::Result<NetProxy> {
+    pub fn start(
+        parts: NetParts,
+        health: &Arc<Health>,
+        notify: &Arc<dyn Notify + Sync>,
+    ) -> io::Result<NetProxy> {
         let NetParts { proxy: parts, channels, reaches, device, cpus, idle, threads, memory } = parts;
         let drives = |kind| {
             let channels = channels.of(kind);
             parts.ends.iter().map(ProxyEnd::place).any(|place| channels.contains(&place.channel.0))
         };
         let (has_rings, has_trees) = (drives(Connections::Ring), drives(Connections::Tree));
-        let owner = Owner { health: health.clone(), tell: tell.clone(), channels, device };
+        let owner = Owner { health: health.clone(), notify: notify.clone(), channels, device };
         let start = |(number, parts): (usize, ProxyParts)| {
             let name = format!("oxccl prx {}.{number}", parts.rank);
             let config = ProxyThreadConfig { name, idle, cpus: cpus.clone() };
@@ -212,7 +216,7 @@ impl Sink for Threads {
 #[derive(Clone)]
 struct Owner {
     health: Arc<Health>,
-    tell: Arc<dyn Tell + Sync>,
+    notify: Arc<dyn Notify + Sync>,
     channels: NetChannels,
     device: String,
 }
@@ -223,7 +227,7 @@ impl ProxyOwner for Owner {
     }
 
     fn failed(&self, failure: &ProxyFailure) {
-        let verdict = Verdict { health: &self.health, tell: &*self.tell, latest: self.health.latest() };
+        let verdict = Verdict { health: &self.health, notify: &*self.notify, latest: self.health.latest() };
         let Some(error) = &failure.error else {
             let (peer, direction) = (failure.rank, Direction::To);
             let error = LinkError::Net { peer, direction, reason: keep(failure.said.clone()) };

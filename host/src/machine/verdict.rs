@@ -1,13 +1,13 @@
 //! Converts the cause of a stopped kernel or connection into the communicator's fault, and reports it to all ranks.
 
-use crate::launch::{Fault, Health, NAP, Outstanding, REPLY_TIME, Tell, Told, announce};
+use crate::launch::{BACK_OFF, Fault, Health, Notice, Notify, Outstanding, REPLY_TIME, announce};
 use crate::plan::CallRecord;
 use std::time::{Duration, Instant};
 
 /// Decides on the rank at fault, on the calling thread or on the proxy's.
 pub(super) struct Verdict<'a> {
     pub health: &'a Health,
-    pub tell: &'a dyn Tell,
+    pub notify: &'a dyn Notify,
     /// The latest collective of this rank.
     pub latest: Option<CallRecord>,
 }
@@ -16,14 +16,14 @@ impl Verdict<'_> {
     /// Records a fault and reports it to the other ranks.
     pub fn fail(&self, fault: Fault) -> Outstanding {
         let outstanding = self.health.fail(fault, self.latest);
-        announce(self.tell, &outstanding);
+        announce(self.notify, &outstanding);
         outstanding
     }
 
     /// Handles a timeout of a wait for `peer`, which may itself have waited for another: every rank that times out
     /// reports for which rank it waited.
     pub fn overdue(&self, peer: u32, waited: Duration) -> Outstanding {
-        self.tell.tell(Told::WaitsFor(Some(peer)));
+        self.notify.notify(Notice::WaitsFor(Some(peer)));
         self.listen(REPLY_TIME);
         self.fail(Fault::Timeout { rank: self.health.waits().guilty(peer), waited })
     }
@@ -31,7 +31,7 @@ impl Verdict<'_> {
     /// Handles a mismatch with `peer`, which answers with its own call: that makes the better message.
     pub fn mismatch(&self, peer: u32) -> Outstanding {
         if let Some(latest) = self.latest {
-            self.health.remembered(latest.seq).for_each(|record| self.tell.tell(Told::Call(record)));
+            self.health.remembered(latest.seq).for_each(|record| self.notify.notify(Notice::Call(record)));
             self.listen(REPLY_TIME);
         }
         self.fail(Fault::Mismatch { rank: peer, theirs: None })
@@ -41,7 +41,7 @@ impl Verdict<'_> {
     pub fn listen(&self, time: Duration) {
         let asked = Instant::now();
         while !self.health.is_stopped() && asked.elapsed() < time {
-            std::thread::sleep(NAP);
+            std::thread::sleep(BACK_OFF);
         }
     }
 }

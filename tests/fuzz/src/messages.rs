@@ -3,7 +3,7 @@
 use crate::input::Input;
 use oxccl::bootstrap::rendezvous_wire::{ListenerAddr, ROOT_PAYLOAD_MAX, Register, Reply};
 use oxccl::bootstrap::ring_wire::{BlockHead, MembershipEvent, Note};
-use oxccl::launch::Told;
+use oxccl::launch::Notice;
 use oxccl::topology::agree;
 use oxccl::topology::detect::Found;
 use oxccl::transport::PeerInfo;
@@ -26,7 +26,7 @@ pub fn messages(data: &[u8]) {
         4 => drop(read::<BlockHead>(input.0)),
         5 => drop(read::<ListenerAddr>(input.0)),
         6 => drop(read::<PeerInfo>(input.0)),
-        7 => drop(read::<Told>(input.0)),
+        7 => drop(read::<Notice>(input.0)),
         8 => {
             if let Some(found) = Found::from_bytes(input.0) {
                 assert_eq!(Found::from_bytes(&found.to_bytes()), Some(found));

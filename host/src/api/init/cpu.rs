@@ -90,7 +90,7 @@ fn machine(connected: Connected, joined: &Joined<'_>) -> Cpu {
         table: config.tuned.as_ref().and_then(|tuned| tuned.table(tuning.backend(), nranks)).copied(),
     };
     let crowded = processors_each(&connected.peers, here.host) == 0;
-    let tell = Box::new(joined.teller());
+    let notify = Box::new(joined.teller());
     Cpu::new(CpuParts {
         rank,
         facts,
@@ -102,7 +102,7 @@ fn machine(connected: Connected, joined: &Joined<'_>) -> Cpu {
             let Connected { links, net_links, reducing, .. } = connected;
             let drives = Drives::none().with_streams(links).with_network(net_links);
             let drives = drives.with_reduction(reducing.links);
-            WaitContext::new(health.clone(), drives, tell, config.timeout, crowded)
+            WaitContext::new(health.clone(), drives, notify, config.timeout, crowded)
         },
         memory: connected.memory,
     })

@@ -8,7 +8,7 @@ use crate::bootstrap::Bootstrap;
 use crate::channel::ConnectError;
 use crate::channel::device::{DeviceConnected, DeviceWanted, RouteSettings, connect};
 use crate::gpu::{CudaError, Gpu};
-use crate::launch::Tell;
+use crate::launch::Notify;
 use crate::machine::NetProxy;
 use crate::machine::cuda::{Cuda, CudaParts, Device, DeviceKernels, Monitor};
 use crate::net::NetError;
@@ -75,10 +75,10 @@ impl Init for Cuda {
         // A rank that is alone seldom needs a kernel.
         let has_all_kernels = nranks > 1 && kernels.load_all(&facts.repertoire());
         let monitor = Arc::new(Monitor::new(&device).map_err(failed)?);
-        let tell: Arc<dyn Tell + Sync> = Arc::new(joined.teller());
+        let notify: Arc<dyn Notify + Sync> = Arc::new(joined.teller());
         let net = net.map(|net| {
             let name = net.parts.device.clone();
-            NetProxy::start(net.parts, health, &tell).map_err(|error| {
+            NetProxy::start(net.parts, health, &notify).map_err(|error| {
                 let source = NetError::of_io(&name, None, "start the proxy's thread", &error);
                 ConnectError::Net { rank, peer: None, source: Box::new(source) }
             })
@@ -93,7 +93,7 @@ impl Init for Cuda {
             arena,
             monitor,
             health: health.clone(),
-            tell,
+            notify,
             net: net.transpose()?,
             timeout: config.timeout,
         });

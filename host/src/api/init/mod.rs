@@ -8,7 +8,7 @@ mod cuda;
 
 use super::config::Config;
 use super::error::Error;
-use super::membership::TellByWatch;
+use super::membership::NotifyByWatch;
 use super::memory::MemoryReport;
 use crate::bootstrap::{Bootstrap, BootstrapError, Watch};
 use crate::launch::{GroupMachine, Health};
@@ -67,8 +67,8 @@ pub struct Started<M: Init> {
 
 impl Joined<'_> {
     /// Reports this rank's faults to the others.
-    fn teller(&self) -> TellByWatch {
-        TellByWatch::new(self.watch)
+    fn teller(&self) -> NotifyByWatch {
+        NotifyByWatch::new(self.watch)
     }
 }
 

@@ -8,8 +8,8 @@ use super::order::Order;
 use crate::bootstrap::Bootstrap;
 use crate::gpu::KernelError;
 use crate::launch::{
-    Fault, GroupMachine, Health, Job, Machine, Message, NAP, Outstanding, RawCall, RawQueue, RunError,
-    StreamMachine, Tell, is_made_of_messages,
+    BACK_OFF, Fault, GroupMachine, Health, Job, Machine, Message, Notify, Outstanding, RawCall, RawQueue,
+    RunError, StreamMachine, is_made_of_messages,
 };
 use crate::machine::{ConnLists, ConnTables, NetProxy, collective_args};
 use crate::plan::device::{DeviceFacts, DevicePlan, KernelId, message_kernels, plan_device};
@@ -46,7 +46,7 @@ pub struct CudaParts {
     /// The communicator's health.
     pub health: Arc<Health>,
     /// Reports faults to the other ranks.
-    pub tell: Arc<dyn Tell + Sync>,
+    pub notify: Arc<dyn Notify + Sync>,
     /// The proxy, if some ranks are reached over a network.
     pub net: Option<NetProxy>,
     /// Timeout of a kernel's wait for a peer.
@@ -159,7 +159,7 @@ impl Machine for Cuda {
                 std::mem::forget(self);
                 return None;
             }
-            std::thread::sleep(NAP);
+            std::thread::sleep(BACK_OFF);
         }
         drop(self.parts.net.take());
         if let Some(arena) = self.parts.arena {

@@ -37,8 +37,8 @@ impl Cuda {
     }
 
     fn verdict(&self) -> Verdict<'_> {
-        let CudaParts { health, tell, .. } = &self.parts;
-        Verdict { health, tell: &**tell, latest: health.latest() }
+        let CudaParts { health, notify, .. } = &self.parts;
+        Verdict { health, notify: &**notify, latest: health.latest() }
     }
 
     pub(super) fn fail(&self, fault: Fault) -> Outstanding {

@@ -1,6 +1,6 @@
 //! Sub-operations: one operation's steps on one connection, and how far each stage of them is.
 
-use super::prologue::Prologue;
+use super::op_header::OpHeader;
 use oxccl_shared::abi::{Protocol, Step};
 use std::fmt;
 
@@ -70,9 +70,9 @@ impl Running {
         Running { sub, first, counters: Counters::default() }
     }
 
-    pub(super) fn prologue(&self) -> Prologue {
+    pub(super) fn op_header(&self) -> OpHeader {
         let SubOp { tag, protocol, steps } = self.sub;
-        Prologue { tag, protocol, first: self.first, steps }
+        OpHeader { tag, protocol, first: self.first, steps }
     }
 
     /// The step that stage `count` comes to next.

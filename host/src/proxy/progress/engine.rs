@@ -382,7 +382,7 @@ impl Progress {
             };
             moved += steps;
             lane.moved += steps as u64;
-            // Not by the steps: the last thing to happen may be that the prologue is found to have left.
+            // Not by the steps: the last thing to happen may be that the operation header is found to have left.
             if !lane.end.is_idle() {
                 if steps > 0 {
                     let counters = lane.end.outstanding().map(|was| was.counters).unwrap_or_default();

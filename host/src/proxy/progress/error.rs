@@ -1,7 +1,7 @@
 //! Errors of connections over a network, with the rank at fault.
 
 use super::counters::{Counters, SubOp};
-use super::prologue::Prologue;
+use super::op_header::OpHeader;
 use crate::net::NetError;
 use oxccl_shared::abi::{ChannelId, Rank, Step};
 use std::fmt;
@@ -68,15 +68,15 @@ pub enum EndFault {
     )]
     Mismatch {
         /// This rank's operation.
-        expected: Prologue,
+        expected: OpHeader,
         /// The peer's operation.
-        found: Prologue,
+        found: OpHeader,
     },
     /// The peer sent something else than an operation header.
     #[error("{len_bytes} bytes that begin no operation came where {expected} should begin")]
     NoPrologue {
         /// This rank's operation.
-        expected: Prologue,
+        expected: OpHeader,
         /// Bytes received.
         len_bytes: usize,
     },

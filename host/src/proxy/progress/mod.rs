@@ -14,11 +14,11 @@
 //! ```
 //! One message is one slot, sent from the block and received into it. See docs/proxy.md.
 
-mod prologue;
+mod op_header;
 mod order;
 mod counters;
 mod error;
-mod annex;
+mod unpack_buffer;
 mod block;
 mod send;
 mod recv;
@@ -43,10 +43,10 @@ pub use counters::{Counters, SubOp};
 pub use engine::{ORDERS_OPEN_MAX, Progress, ProxyEnd, ProxyParts};
 pub use error::{EndError, EndFault, EndId, Outstanding, ProxyFailure};
 pub use idle::Idle;
+pub use op_header::OpHeader;
 pub use order::{Keep, ORDERS_WAITING_MAX, ProxyOrder, ProxyShared};
 pub use orders::{ProxyOrders, Ticket, attach_orders, attach_proxy, proxy};
 pub use pattern::ProxyChannel;
-pub use prologue::Prologue;
 pub use recv::RecvEnd;
 pub use send::SendEnd;
 pub use share::Concerns;

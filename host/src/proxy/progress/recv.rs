@@ -4,16 +4,16 @@
 //! credit -> irecv                 the slot itself, or beside it     -> posted
 //! test, in order                                                    -> received
 //! flush, for device memory                                          -> flushed
-//! tail, or landing line by line   the kernel sees it                -> transmitted
+//! tail, or unpacked line by line   the kernel sees it                -> transmitted
 //! ```
 
-use super::annex::Annex;
 use super::block::{BlockRegistrations, ProxyBlock};
 use super::counters::{Running, SubOp};
 use super::error::{EndError, EndFault, EndId, Outstanding};
+use super::op_header::{OP_HEADER_BYTES, OpHeader};
 use super::order::Keep;
-use super::prologue::{PROLOGUE_BYTES, Prologue};
 use super::send::moved;
+use super::unpack_buffer::UnpackBuffer;
 use crate::net::bypass::{Arrivals, Expected};
 use crate::net::{NetError, RecvComm, Registration, Request};
 use oxccl_shared::abi::{ConnLayout, Protocol, SlotHeader, Step};
@@ -41,11 +41,11 @@ struct Arriving {
 pub struct RecvEnd {
     // Dropped before the memory that it may still be writing.
     comm: Box<dyn RecvComm>,
-    annex: Annex,
+    unpack_buffer: UnpackBuffer,
     place: EndId,
     block: ProxyBlock,
     slots: BlockRegistrations,
-    annex_registration: Registration,
+    unpack_registration: Registration,
     /// Looks for empty slots.
     looking: StepProducer<'static>,
     /// Publishes full ones.
@@ -73,20 +73,20 @@ impl RecvEnd {
         block: ProxyBlock,
         place: EndId,
     ) -> Result<RecvEnd, NetError> {
-        let mut annex = Annex::new(block.line_slot_bytes_max());
-        // SAFETY: obligation 1; an end drops its communicator before its annex.
+        let mut unpack_buffer = UnpackBuffer::new(block.line_slot_bytes_max());
+        // SAFETY: obligation 1; an end drops its communicator before its unpack buffer.
         let slots = unsafe { block.register(&mut *comm)? };
         // SAFETY: as above.
-        let annex_registration = unsafe { annex.register(&mut *comm)? };
+        let unpack_registration = unsafe { unpack_buffer.register(&mut *comm)? };
         let (looking, publishing) = (split_over(block.words()).0, split_over(block.words()).0);
         let arrivals = Arrivals::new(proto::payload_bytes(Protocol::Simple, block.layout()));
         Ok(RecvEnd {
             comm,
-            annex,
+            unpack_buffer,
             place,
             block,
             slots,
-            annex_registration,
+            unpack_registration,
             looking,
             publishing,
             arriving: [Arriving { request: None, len_bytes: 0 }; STEPS],
@@ -220,21 +220,22 @@ impl RecvEnd {
         outcome
     }
 
-    /// Receives the prologue, where there is one, and compares it with what this rank does.
+    /// Receives the operation header, where there is one, and compares it with what this rank does.
     fn await_prologue(&mut self, running: &Running) -> Result<(), EndFault> {
         if matches!(self.announced, Announced::Not) {
-            let start = self.annex.prologue();
+            let start = self.unpack_buffer.op_header();
             // SAFETY: a registered line of ours that nobody else uses before this request is done.
-            let posted = unsafe { self.comm.irecv(start, PROLOGUE_BYTES, self.annex_registration)? };
+            let posted = unsafe { self.comm.irecv(start, OP_HEADER_BYTES, self.unpack_registration)? };
             self.announced = posted.map_or(Announced::Not, Announced::Awaited);
         }
         if let Announced::Awaited(request) = self.announced
             && let Some(len_bytes) = self.comm.test(request)?
         {
             // SAFETY: the receive is done, so that the line is ours again.
-            let bytes: [u8; PROLOGUE_BYTES] = unsafe { self.annex.prologue().cast::<[u8; _]>().read() };
-            let expected = running.prologue();
-            match Prologue::decode(&bytes[..len_bytes.min(PROLOGUE_BYTES)]) {
+            let bytes: [u8; OP_HEADER_BYTES] =
+                unsafe { self.unpack_buffer.op_header().cast::<[u8; _]>().read() };
+            let expected = running.op_header();
+            match OpHeader::decode(&bytes[..len_bytes.min(OP_HEADER_BYTES)]) {
                 None => return Err(EndFault::NoPrologue { expected, len_bytes }),
                 Some(found) if found != expected => return Err(EndFault::Mismatch { expected, found }),
                 Some(_) => self.announced = Announced::Done,
@@ -254,12 +255,12 @@ impl RecvEnd {
         let max_bytes = proto::slot_bytes(sub.protocol, self.block.layout());
         let wanted = self.arrivals.of(step).filter(|at| at.tag == sub.tag);
         let (start, max_bytes, registration) = match (proto::is_flagged(sub.protocol), wanted) {
-            (true, _) => (self.annex.slot(step.slot()), max_bytes, self.annex_registration),
+            (true, _) => (self.unpack_buffer.slot(step.slot()), max_bytes, self.unpack_registration),
             (false, Some(at)) => (at.start, at.len_bytes, self.slots.of(sub.protocol)),
             (false, None) => (self.block.slot(sub.protocol, step), max_bytes, self.slots.of(sub.protocol)),
         };
         // SAFETY: the slot lies in what was registered and is empty, so that its consumer leaves it alone until it is published;
-        // that of the annex is free because the step 8 before has been landed; of expected bytes `expect` has had its caller
+        // that of the unpack buffer is free because the step 8 before has been unpacked; of expected bytes `expect` has had its caller
         // promise the same, and found that this network registers nothing.
         let posted = unsafe { self.comm.irecv(start, max_bytes, registration)? };
         let Some(request) = posted else { return Ok(false) };
@@ -317,7 +318,7 @@ impl RecvEnd {
         let (step, layout) = (self.publishing.step(), self.block.layout());
         let len_bytes = self.arriving[step.slot()].len_bytes;
         let header = if proto::is_flagged(sub.protocol) {
-            let (from, to) = (self.annex.slot(step.slot()), self.block.slot(sub.protocol, step));
+            let (from, to) = (self.unpack_buffer.slot(step.slot()), self.block.slot(sub.protocol, step));
             // SAFETY: the receive is done, so `from` is ours and as long as a slot; the slot has credit and this is its producer.
             let unpacked = unsafe { proto::unpack(sub.protocol, layout, step, from, len_bytes, to) };
             unpacked.ok_or(EndFault::NoSlot { step, len_bytes })?

@@ -6,12 +6,12 @@
 //! test, in order           head              -> done: the kernel may fill the slot again
 //! ```
 
-use super::annex::Annex;
 use super::block::{BlockRegistrations, ProxyBlock};
 use super::counters::{Counters, Running, SubOp};
 use super::error::{EndError, EndFault, EndId, Outstanding};
+use super::op_header::OP_HEADER_BYTES;
 use super::order::Keep;
-use super::prologue::PROLOGUE_BYTES;
+use super::unpack_buffer::UnpackBuffer;
 use crate::net::bypass::Loans;
 use crate::net::{NetError, Registration, Request, SendComm};
 use oxccl_shared::abi::{ConnLayout, Step};
@@ -31,11 +31,11 @@ enum Announced {
 pub struct SendEnd {
     // Dropped before the memory that it may still be reading.
     comm: Box<dyn SendComm>,
-    annex: Annex,
+    unpack_buffer: UnpackBuffer,
     place: EndId,
     block: ProxyBlock,
     slots: BlockRegistrations,
-    annex_registration: Registration,
+    unpack_registration: Registration,
     /// Looks for full slots.
     looking: StepConsumer<'static>,
     /// Gives slots back.
@@ -63,19 +63,19 @@ impl SendEnd {
         block: ProxyBlock,
         place: EndId,
     ) -> Result<SendEnd, NetError> {
-        let mut annex = Annex::new(0);
-        // SAFETY: obligation 1; an end drops its communicator before its annex.
+        let mut unpack_buffer = UnpackBuffer::new(0);
+        // SAFETY: obligation 1; an end drops its communicator before its unpack buffer.
         let slots = unsafe { block.register(&mut *comm)? };
         // SAFETY: as above.
-        let annex_registration = unsafe { annex.register(&mut *comm)? };
+        let unpack_registration = unsafe { unpack_buffer.register(&mut *comm)? };
         let (looking, giving) = (split_over(block.words()).1, split_over(block.words()).1);
         Ok(SendEnd {
             comm,
-            annex,
+            unpack_buffer,
             place,
             block,
             slots,
-            annex_registration,
+            unpack_registration,
             looking,
             giving,
             requests: [Request(0); STEPS],
@@ -188,7 +188,7 @@ impl SendEnd {
         Ok(())
     }
 
-    /// Sends the prologue, where there is one that has not been sent. No if the network does not take it now.
+    /// Sends the operation header, where there is one that has not been sent. No if the network does not take it now.
     ///
     /// It waits for the first slot: a network that gathers sends until it is asked for one sends both in one go, and the other
     /// end can do nothing with it before.
@@ -196,11 +196,11 @@ impl SendEnd {
         if !matches!(self.announced, Announced::Not) {
             return Ok(true);
         }
-        let start = self.annex.prologue();
-        // SAFETY: a line of ours that nothing is sent from: the last prologue has left, or its operation would go on.
-        unsafe { start.cast::<[u8; PROLOGUE_BYTES]>().write(running.prologue().encode()) };
+        let start = self.unpack_buffer.op_header();
+        // SAFETY: a line of ours that nothing is sent from: the last operation header has left, or its operation would go on.
+        unsafe { start.cast::<[u8; OP_HEADER_BYTES]>().write(running.op_header().encode()) };
         // SAFETY: the line is registered, and written next for the next operation.
-        let sent = unsafe { self.comm.isend(start, PROLOGUE_BYTES, self.annex_registration)? };
+        let sent = unsafe { self.comm.isend(start, OP_HEADER_BYTES, self.unpack_registration)? };
         self.announced = sent.map_or(Announced::Not, Announced::Leaving);
         Ok(sent.is_some())
     }

@@ -105,12 +105,12 @@ impl Drop for ProxyThread {
 /// Runs until stopped.
 fn run(mut progress: Progress, idle: Idle, owner: &impl ProxyOwner) -> Progress {
     let (start, mut idler, mut clock) = (Instant::now(), Idler::new(idle), Clock::default());
-    let mut is_told = false;
+    let mut is_reported = false;
     while !progress.has_ended() && !owner.is_stopped() {
         let moved = progress.do_work();
-        if !is_told && let Some(failure) = progress.failure() {
+        if !is_reported && let Some(failure) = progress.failure() {
             owner.failed(failure);
-            is_told = true;
+            is_reported = true;
         }
         let rest = if moved > 0 {
             idler.reset();

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// What connections to a proxy are for, as the handshake says it.
 const PURPOSE: u32 = u32::from_le_bytes(*b"PROX");
 /// How long the thread sleeps at most while the transport works.
-const NAP: Duration = Duration::from_millis(1);
+const BACK_OFF: Duration = Duration::from_millis(1);
 /// Of a rank that does not read its answers nothing more is read.
 const UNREAD_MAX_BYTES: usize = 256 << 10;
 /// Bytes read from a rank in one turn, so that none keeps the others waiting.
@@ -177,7 +177,7 @@ impl Loop {
             fds.push(PollFd::new(&client.stream, flags));
         }
         self.acceptor.poll_fds(&mut fds);
-        let nap = self.service.is_busy().then(|| Instant::now() + NAP);
+        let nap = self.service.is_busy().then(|| Instant::now() + BACK_OFF);
         let until = self.acceptor.deadline().into_iter().chain(nap).min();
         sock::poll(&mut fds, until)?;
         Ok(fds.iter().map(PollFd::revents).collect())

@@ -24,7 +24,7 @@ pub(super) struct CountedSlots {
 }
 
 /// GPU memory, as registered with a NIC.
-struct Told {
+struct Notice {
     memory: Arc<dyn NicMemory>,
     dma_buf: Option<OwnedFd>,
 }
@@ -49,7 +49,7 @@ impl CountedSlots {
         if len_bytes == 0 {
             return CountedSlots::default();
         }
-        let told = match Told::new(source, gdr.known_by, len_bytes) {
+        let told = match Notice::new(source, gdr.known_by, len_bytes) {
             Ok(told) => told,
             Err(error) => {
                 tracing::warn!(rank, %error, "GPUDirect is not used: no memory for the NIC; slots lie on the host");
@@ -88,8 +88,8 @@ impl CountedSlots {
     }
 }
 
-impl Told {
-    fn new(source: &dyn Source, known_by: KnownBy, len_bytes: usize) -> Result<Told, CudaError> {
+impl Notice {
+    fn new(source: &dyn Source, known_by: KnownBy, len_bytes: usize) -> Result<Notice, CudaError> {
         let memory = source.reached(len_bytes)?;
         let dma_buf = match known_by {
             KnownBy::Address => None,
@@ -102,7 +102,7 @@ impl Told {
                 Err(error) => return Err(error),
             },
         };
-        Ok(Told { memory, dma_buf })
+        Ok(Notice { memory, dma_buf })
     }
 
     /// Registers its slots with the end of a connection.

@@ -193,7 +193,7 @@ fn what_travels_is_what_was_filled() {
         let wire = |len| proto::wire_bytes(*protocol, len);
         let mut expected = vec![wire(capacity), wire(capacity), wire(8)];
         if !proto::is_flagged(*protocol) {
-            expected.insert(0, crate::proxy::progress::prologue::PROLOGUE_BYTES);
+            expected.insert(0, crate::proxy::progress::op_header::OP_HEADER_BYTES);
         }
         assert_eq!(lens, expected, "{protocol}");
     }
@@ -349,12 +349,15 @@ fn a_prologue_and_the_slots_behind_it_leave_in_one_call() {
     for (tag, slots) in [(7, 1), (8, 3)] {
         send.begin(SubOp { tag, protocol: counted(), steps: slots });
         send.progress().unwrap();
-        assert!(calls.lock().unwrap().is_empty(), "the other end can do nothing with a prologue alone");
+        assert!(
+            calls.lock().unwrap().is_empty(),
+            "the other end can do nothing with an operation header alone"
+        );
         (0..slots).for_each(|_| producer.publish(SlotHeader { tag, len_bytes: 64 }));
         send.progress().unwrap();
         assert!(send.is_idle());
         let headers = 16 * (1 + slots as usize);
-        let bytes = headers + crate::proxy::progress::prologue::PROLOGUE_BYTES + 64 * slots as usize;
+        let bytes = headers + crate::proxy::progress::op_header::OP_HEADER_BYTES + 64 * slots as usize;
         assert_eq!(std::mem::take(&mut *calls.lock().unwrap()), [bytes]);
     }
 }

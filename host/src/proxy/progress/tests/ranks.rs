@@ -506,7 +506,7 @@ fn some_calls() -> Vec<Call> {
     ]
 }
 
-/// That a prologue has left may be the last thing that a network tells, after all slots have.
+/// That an operation header has left may be the last thing that a network tells, after all slots have.
 #[test]
 fn an_operation_ends_whatever_is_told_last() {
     let call = Call { func: Func::Broadcast, protocol: Protocol::Simple, count: 3, ..some_calls()[0] };

@@ -379,7 +379,7 @@ fn slots_on_gpus_carry_everything_both_ways() {
     });
 }
 
-/// Lines stay on the host, and so does the prologue: whatever protocol comes next finds its slots.
+/// Lines stay on the host, and so does the operation header: whatever protocol comes next finds its slots.
 #[test]
 fn protocols_take_turns_between_both_memories() {
     let scene = Scene { direct: vec![Some(BOTH_WAYS); 2], ..Scene::new(&[1, 2]) };

@@ -11,7 +11,7 @@ use crate::channel::device::connect::layout;
 use crate::channel::device::routes::{RouteSettings, Routes};
 use crate::channel::device::tables::{TableImage, image};
 use crate::gpu::{CudaError, HostWork, NicMemory};
-use crate::launch::{Health, Outstanding, RawCall, Tell, Told};
+use crate::launch::{Health, Notice, Notify, Outstanding, RawCall};
 use crate::machine::{ConnLists, Issue, NetProxy, collective_args};
 use crate::mem::Segment;
 use crate::net::socket::SocketConfig;
@@ -64,8 +64,8 @@ impl Source for OfProcess {
 
 struct Nobody;
 
-impl Tell for Nobody {
-    fn tell(&self, _: Told) {}
+impl Notify for Nobody {
+    fn notify(&self, _: Notice) {}
     fn gave_up(&self, _: &Outstanding) {}
 }
 
@@ -180,10 +180,10 @@ impl Scene {
             }
         });
         let health = Arc::new(Health::new(rank, self.nranks()));
-        let tell: Arc<dyn Tell + Sync> = Arc::new(Nobody);
+        let notify: Arc<dyn Notify + Sync> = Arc::new(Nobody);
         // Machines that test have fewer processors than these ranks have threads.
         let parts = NetParts { idle: Idle::FRUGAL, threads: self.threads + rank % 2, ..connected.parts };
-        let net = NetProxy::start(parts, &health, &tell).unwrap();
+        let net = NetProxy::start(parts, &health, &notify).unwrap();
         let kinds = [
             (&tables.ring, layout.rings.len()),
             (&tables.tree, layout.trees.channels()),

@@ -8,14 +8,14 @@ use oxccl_shared::abi::{Protocol, Step};
 use std::fmt;
 
 /// Bytes of an operation header.
-pub(super) const PROLOGUE_BYTES: usize = 24;
+pub(super) const OP_HEADER_BYTES: usize = 24;
 
 const MAGIC: [u8; 2] = *b"OP";
 const VERSION: u8 = 1;
 
 /// An operation, as far as both ends of a connection must agree on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Prologue {
+pub struct OpHeader {
     /// Digest of the call.
     pub tag: u32,
     /// Its protocol.
@@ -39,16 +39,16 @@ struct Wire {
 
 const _: () = {
     use core::mem::{align_of, offset_of, size_of};
-    assert!(size_of::<Wire>() == PROLOGUE_BYTES && align_of::<Wire>() == 1);
+    assert!(size_of::<Wire>() == OP_HEADER_BYTES && align_of::<Wire>() == 1);
     assert!(offset_of!(Wire, protocol) == 3);
     assert!(offset_of!(Wire, tag) == 4);
     assert!(offset_of!(Wire, first) == 8);
     assert!(offset_of!(Wire, steps) == 16);
 };
 
-impl Prologue {
-    pub(super) fn encode(&self) -> [u8; PROLOGUE_BYTES] {
-        let mut bytes = [0; PROLOGUE_BYTES];
+impl OpHeader {
+    pub(super) fn encode(&self) -> [u8; OP_HEADER_BYTES] {
+        let mut bytes = [0; OP_HEADER_BYTES];
         bytes[..2].copy_from_slice(&MAGIC);
         bytes[2..4].copy_from_slice(&[VERSION, self.protocol as u8]);
         bytes[4..8].copy_from_slice(&self.tag.to_le_bytes());
@@ -58,15 +58,15 @@ impl Prologue {
     }
 
     /// Decodes a peer's message, if it is an operation header.
-    pub(super) fn decode(bytes: &[u8]) -> Option<Prologue> {
-        let bytes: &[u8; PROLOGUE_BYTES] = bytes.try_into().ok()?;
+    pub(super) fn decode(bytes: &[u8]) -> Option<OpHeader> {
+        let bytes: &[u8; OP_HEADER_BYTES] = bytes.try_into().ok()?;
         let [m0, m1, version, protocol, t0, t1, t2, t3, rest @ ..] = bytes;
         let (first, steps) = rest.split_first_chunk::<8>()?;
         let steps: &[u8; 8] = steps.try_into().ok()?;
         if [*m0, *m1] != MAGIC || *version != VERSION {
             return None;
         }
-        Some(Prologue {
+        Some(OpHeader {
             tag: u32::from_le_bytes([*t0, *t1, *t2, *t3]),
             protocol: Protocol::try_from(u32::from(*protocol)).ok()?,
             first: Step(u64::from_le_bytes(*first)),
@@ -75,9 +75,9 @@ impl Prologue {
     }
 }
 
-impl fmt::Display for Prologue {
+impl fmt::Display for OpHeader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Prologue { tag, protocol, first, steps } = self;
+        let OpHeader { tag, protocol, first, steps } = self;
         write!(f, "operation {tag:#010x} of {steps} {protocol} steps from step {}", first.0)
     }
 }
@@ -89,24 +89,24 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_reads_as_a_prologue_writes_back_the_same(bytes: [u8; PROLOGUE_BYTES], plausible: bool) {
+        fn what_reads_as_a_prologue_writes_back_the_same(bytes: [u8; OP_HEADER_BYTES], plausible: bool) {
             let mut bytes = bytes;
             if plausible {
                 bytes[..3].copy_from_slice(b"OP\x01");
                 bytes[3] %= 4;
             }
-            if let Some(prologue) = Prologue::decode(&bytes) {
-                prop_assert_eq!(prologue.encode(), bytes);
+            if let Some(op_header) = OpHeader::decode(&bytes) {
+                prop_assert_eq!(op_header.encode(), bytes);
             }
-            prop_assert_eq!(Prologue::decode(&bytes[1..]), None);
+            prop_assert_eq!(OpHeader::decode(&bytes[1..]), None);
         }
     }
 
     #[test]
     fn the_wire_form_is_fixed() {
-        let prologue = Prologue { tag: 0xa1b2_c3d4, protocol: Protocol::ALL[2], first: Step(5), steps: 258 };
+        let op_header = OpHeader { tag: 0xa1b2_c3d4, protocol: Protocol::ALL[2], first: Step(5), steps: 258 };
         let bytes = *b"OP\x01\x02\xd4\xc3\xb2\xa1\x05\0\0\0\0\0\0\0\x02\x01\0\0\0\0\0\0";
-        assert_eq!(prologue.encode(), bytes);
-        assert_eq!(Prologue::decode(&bytes), Some(prologue));
+        assert_eq!(op_header.encode(), bytes);
+        assert_eq!(OpHeader::decode(&bytes), Some(op_header));
     }
 }

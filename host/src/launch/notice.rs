@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// One thing that a rank tells all others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Told {
+pub enum Notice {
     /// The sender's collective: a rank that was in another one at this point answers with its own.
     Call(CallRecord),
     /// The rank for which the sender has been waiting for a while, or none any more.
@@ -21,7 +21,7 @@ pub enum Told {
     },
 }
 
-impl Message for Told {
+impl Message for Notice {
     const VERSION: u8 = 1;
     const BYTES_MAX: usize = 48;
 }
@@ -38,21 +38,24 @@ mod tests {
         let call =
             Call { func: Func::Reduce, dtype: DataType::BF16, op: RedOp::Max, root: 5, count: 1 << 40 };
         for told in [
-            Told::Call(CallRecord { seq: 7, call }),
-            Told::Call(CallRecord { seq: u64::MAX, call: Call { root: u32::MAX, count: u64::MAX, ..call } }),
-            Told::WaitsFor(None),
-            Told::WaitsFor(Some(3)),
-            Told::TimedOut { rank: u32::MAX, waited: Duration::MAX },
-            Told::TimedOut { rank: 9, waited: Duration::from_millis(600_000) },
+            Notice::Call(CallRecord { seq: 7, call }),
+            Notice::Call(CallRecord {
+                seq: u64::MAX,
+                call: Call { root: u32::MAX, count: u64::MAX, ..call },
+            }),
+            Notice::WaitsFor(None),
+            Notice::WaitsFor(Some(3)),
+            Notice::TimedOut { rank: u32::MAX, waited: Duration::MAX },
+            Notice::TimedOut { rank: 9, waited: Duration::from_millis(600_000) },
         ] {
-            assert_eq!(Told::from_bytes(&told.to_bytes()), Ok(told));
+            assert_eq!(Notice::from_bytes(&told.to_bytes()), Ok(told));
         }
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
-            if let Ok(told) = Told::from_bytes(&bytes) {
+            if let Ok(told) = Notice::from_bytes(&bytes) {
                 prop_assert_eq!(told.to_bytes(), bytes);
             }
         }

@@ -11,21 +11,21 @@ struct Line([u8; LINE_BYTES]);
 const LINE_BYTES: usize = 128;
 
 /// One line for an operation header, then a bounce buffer for each slot of a block.
-pub(super) struct Annex {
+pub(super) struct UnpackBuffer {
     lines: Box<[Line]>,
     slot_bytes: usize,
 }
 
-impl Annex {
+impl UnpackBuffer {
     /// Bounce buffers of `slot_bytes`, a multiple of a line (0: none).
-    pub(super) fn new(slot_bytes: usize) -> Annex {
+    pub(super) fn new(slot_bytes: usize) -> UnpackBuffer {
         debug_assert!(slot_bytes.is_multiple_of(LINE_BYTES));
         let count = 1 + STEPS * slot_bytes / LINE_BYTES;
-        Annex { lines: vec![Line([0; LINE_BYTES]); count].into_boxed_slice(), slot_bytes }
+        UnpackBuffer { lines: vec![Line([0; LINE_BYTES]); count].into_boxed_slice(), slot_bytes }
     }
 
     /// # Safety
-    /// 1. The communicator is dropped before this annex.
+    /// 1. The communicator is dropped before this unpack buffer.
     pub(super) unsafe fn register<C: Comm + ?Sized>(
         &mut self,
         comm: &mut C,
@@ -40,7 +40,7 @@ impl Annex {
     }
 
     /// The operation header to be sent or received. Raw, because a network may be accessing it.
-    pub(super) fn prologue(&mut self) -> *mut u8 {
+    pub(super) fn op_header(&mut self) -> *mut u8 {
         self.lines.as_mut_ptr().cast()
     }
 
