@@ -10,6 +10,8 @@ mod collnet;
 mod choose;
 mod collective;
 pub mod device;
+#[cfg(test)]
+mod tests;
 
 pub use call::{Call, CallRecord};
 pub use choose::{Facts, Tuning};
