@@ -54,7 +54,7 @@ fn words(end: &ConnEnd) -> ConnWords<'_> {
 #[inline(always)]
 fn slot(end: &ConnEnd, protocol: Protocol, step: Step) -> *mut u8 {
     let at = |slot| proto::slot_offset(protocol, &end.layout, slot);
-    let (base, offset) = match proto::is_flagged(protocol) {
+    let (base, offset) = match protocol.is_flagged() {
         true => (end.consumer_side.cast(), at(step.slot())),
         false => (end.counted, at(step.slot()) - at(0)),
     };

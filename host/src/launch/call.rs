@@ -1,7 +1,7 @@
 //! A call with its buffers, as engines and machines take it.
 
 use crate::plan::Call;
-use oxccl_shared::abi::Func;
+use oxccl_shared::abi::{Buffers, Extent};
 
 /// A call with its buffers.
 #[derive(Clone, Copy, Debug)]
@@ -21,10 +21,10 @@ impl RawCall {
     pub(crate) fn is_in_place(&self, rank: u32) -> bool {
         let block = rank as usize * self.call.bytes() as usize;
         let (send, recv) = (self.send.addr(), self.recv.addr());
-        match self.call.func {
-            Func::AllGather => send == recv.wrapping_add(block),
-            Func::ReduceScatter => recv == send.wrapping_add(block),
-            _ => send == recv,
+        match self.call.func.buffers(true) {
+            buffers if !buffers.has_own_block() => send == recv,
+            Buffers { send: Extent::Count, .. } => send == recv.wrapping_add(block),
+            _ => recv == send.wrapping_add(block),
         }
     }
 }

@@ -5,7 +5,6 @@ use super::history::History;
 use super::machine::{Machine, RawQueue, RunError};
 use super::messages::{self, Message};
 use crate::plan::Call;
-use oxccl_shared::abi::Func;
 use std::io;
 
 /// Runs a communicator's calls on its machine: collectives in order, then all messages at once.
@@ -144,15 +143,12 @@ impl<M: Machine> Run<'_, M> {
 
     /// Splits a call into messages.
     fn add_messages(&mut self, raw: &RawCall) {
-        let tag = match raw.call.func {
-            Func::Send | Func::Recv => {
-                self.machine.begins(&self.history.outside(&raw.call));
-                messages::tag(&raw.call)
-            }
-            _ => {
-                self.begin(&raw.call);
-                self.history.tag()
-            }
+        let tag = if raw.call.func.is_message() {
+            self.machine.begins(&self.history.outside(&raw.call));
+            messages::tag(&raw.call)
+        } else {
+            self.begin(&raw.call);
+            self.history.tag()
         };
         let (me, n) = (self.machine.rank(), self.machine.nranks());
         messages::split(raw, me, n, |message| self.messages.push((message, tag)));

@@ -2,7 +2,7 @@
 
 use super::call::RawCall;
 use super::health::{Health, Outstanding};
-use super::messages::{self, Message};
+use super::messages::Message;
 use crate::bootstrap::Bootstrap;
 use crate::gpu::{CudaError, KernelError};
 use crate::plan::tuning::Explanation;
@@ -57,7 +57,7 @@ pub trait Machine: Sized + Send + 'static {
 
     /// Whether a call is carried out as messages between pairs.
     fn goes_as_messages(&self, call: &Call) -> bool {
-        messages::is_made_of_messages(call.func)
+        call.func.is_pairwise()
     }
 
     /// Runs `body`, whose work goes to the first of `queues`. It starts after the communicator's earlier work and after earlier work on

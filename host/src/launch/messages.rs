@@ -18,11 +18,6 @@ pub struct Message {
     pub len_bytes: usize,
 }
 
-/// Whether a function is made of messages.
-pub(crate) fn is_made_of_messages(func: Func) -> bool {
-    matches!(func, Func::Send | Func::Recv | Func::AllToAll | Func::Gather | Func::Scatter)
-}
-
 /// The tag of a send's or receive's slots. Both ends compute the same: that of a send of so many bytes.
 pub(crate) fn tag(call: &Call) -> u32 {
     let call = Call { func: Func::Send, dtype: DataType::U8, op: RedOp::Sum, root: 0, count: call.bytes() };

@@ -32,7 +32,6 @@ pub use health::{Fault, Health, Outstanding};
 pub(crate) use lend::LendingBlock;
 pub use machine::{Machine, RawQueue, RunError, StreamMachine};
 pub use messages::Message;
-pub(crate) use messages::is_made_of_messages;
 pub use net_links::NetLinks;
 pub use notice::Notice;
 pub(crate) use wait::{BACK_OFF, LEFT_GRACE, REPLY_TIME, announce};

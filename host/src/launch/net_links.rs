@@ -134,7 +134,6 @@ impl Drive for NetLinks {
         if !self.reaches[message.peer as usize] {
             return;
         }
-        let func = if message.is_send { Func::Send } else { Func::Recv };
         let order = ProxyOrder {
             count: message.len_bytes as u64,
             grain_elems: 1,
@@ -142,7 +141,7 @@ impl Drive for NetLinks {
             rank: message.peer,
             first_channel: self.mesh,
             nchannels: 1,
-            func: func as u8,
+            func: Func::of_message(message.is_send) as u8,
             algorithm: Algorithm::OneShot as u8,
             protocol: message.protocol as u8,
             ..ProxyOrder::default()

@@ -12,7 +12,7 @@ use corosensei::Yielder;
 use oxccl_device::conn::SendConn;
 use oxccl_device::gpu::cpu::Waiter;
 use oxccl_device::gpu::{Awaited, Stop, Wait};
-use oxccl_shared::abi::{Func, Rank, SlotHeader};
+use oxccl_shared::abi::{Rank, SlotHeader};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -232,7 +232,7 @@ impl WaitContext {
 
     /// The collective that we are in, if we are in one.
     fn collective(&self) -> Option<CallRecord> {
-        self.during.get().filter(|record| !matches!(record.call.func, Func::Send | Func::Recv))
+        self.during.get().filter(|record| !record.call.func.is_message())
     }
 
     /// The slow questions, asked every so many visits.

@@ -34,6 +34,12 @@ impl Call {
         self.count.saturating_mul(self.dtype.size_bytes() as u64)
     }
 
+    /// Bytes of the longer buffer of a rank among so many: what sizes are counted in by the model, tables and `oxccl perf`.
+    pub fn buffer_bytes(&self, nranks: u32) -> u64 {
+        let blocks = if self.func.has_blocks() { nranks } else { 1 };
+        self.bytes().saturating_mul(u64::from(blocks))
+    }
+
     /// All but the count in one word, for ledgers and digests.
     pub fn to_word(&self) -> u64 {
         u64::from(self.func as u8)
@@ -69,16 +75,16 @@ impl fmt::Display for CallRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Call { func, dtype, op, root, count } = self.call;
         match func {
-            Func::Barrier => write!(f, "barrier (operation {})", self.seq),
+            _ if !func.has_buffers() => write!(f, "{func} (operation {})", self.seq),
             Func::Send => write!(f, "send of {count} {dtype} to rank {root}"),
             Func::Recv => write!(f, "receive of {count} {dtype} from rank {root}"),
             _ => {
                 write!(f, "{func} of {count} {dtype}")?;
-                match func {
-                    Func::AllReduce | Func::ReduceScatter => write!(f, ", {op}")?,
-                    Func::Reduce => write!(f, ", {op}, root {root}")?,
-                    Func::Broadcast | Func::Gather | Func::Scatter => write!(f, ", root {root}")?,
-                    _ => {}
+                if func.is_reduction() {
+                    write!(f, ", {op}")?;
+                }
+                if func.is_rooted() {
+                    write!(f, ", root {root}")?;
                 }
                 write!(f, " (operation {})", self.seq)
             }

@@ -1,11 +1,13 @@
 //! Layer: shared / abi.
 //! Takes: nothing.
-//! Gives: the types in memory that several processes, devices or the host share, and the ids that name them.
+//! Gives: the types in memory that several processes, devices or the host share, the ids that name them, and what follows from a name.
 //! Never: behaviour: `fifo` and `proto` define what a word means over time.
 
 pub mod fnv1a;
 mod ids;
 mod types;
+mod func;
+mod protocol;
 mod conn;
 mod kernel;
 #[cfg(not(loom))]
@@ -14,6 +16,7 @@ mod digest;
 pub use conn::{ConnControl, ConnEnd, ConnLayout, SlotHeader};
 #[cfg(not(loom))]
 pub use digest::ABI_DIGEST;
+pub use func::{Buffers, Extent};
 pub use ids::{ChannelId, Rank, Step};
 pub use kernel::{
     CollArgs, KERNEL_MESSAGE_GRAIN_BYTES, KERNEL_MESSAGES_MAX, KERNEL_POST, KERNEL_PRE, KernelColl,

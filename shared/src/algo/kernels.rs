@@ -88,9 +88,8 @@ pub fn kernels() -> impl Iterator<Item = Kernel> {
 
 /// The types that a function's kernels are compiled for: none in particular, if it only moves data.
 fn types(func: Func) -> impl Iterator<Item = Option<DataType>> {
-    let reduces = matches!(func, Func::AllReduce | Func::ReduceScatter | Func::Reduce);
-    let all = if reduces { DataType::ALL } else { &[] };
-    all.iter().map(|dtype| Some(*dtype)).chain((!reduces).then_some(None))
+    let all = if func.is_reduction() { DataType::ALL } else { &[] };
+    all.iter().map(|dtype| Some(*dtype)).chain((!func.is_reduction()).then_some(None))
 }
 
 /// As Rust calls the type, in lower case; nccl-tests' names are longer.

@@ -16,7 +16,7 @@ mod probe;
 mod unpack;
 
 pub use probe::{publish, ready, travel_bytes};
-pub use unpack::{is_flagged, unpack};
+pub use unpack::unpack;
 
 use crate::abi::{ConnLayout, Protocol};
 

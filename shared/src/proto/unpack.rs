@@ -7,19 +7,9 @@
 use super::{ll, ll128, slot_bytes, travel_bytes};
 use crate::abi::{ConnLayout, Protocol, SlotHeader, Step};
 
-/// Whether the lines of a slot carry its header and its flags. If so, it must be [unpacked](unpack), and its header
-/// travels with it. Otherwise its bytes may be received in place in any order, and the header travels separately.
-#[inline]
-pub const fn is_flagged(protocol: Protocol) -> bool {
-    match protocol {
-        Protocol::LL | Protocol::LL128 => true,
-        Protocol::Simple => false,
-    }
-}
-
 /// Copies the slot of `step` from a bounce buffer, so that a polling consumer sees each line whole or not at all.
 /// Returns `None` and writes nothing unless the bytes are a received slot of that step: on a wrong length, a line
-/// without the step's flag, or a protocol that is not [flagged](is_flagged).
+/// without the step's flag, or a protocol that is not [flagged](Protocol::is_flagged).
 ///
 /// # Safety
 /// 1. `from` is readable for `len_bytes`, nobody writes it meanwhile, and it is 16-byte aligned.

@@ -7,7 +7,6 @@ use crate::api::communicator::Communicator;
 use crate::api::error::ArgumentError;
 use crate::api::error::Error;
 use crate::api::operator::ReduceOp;
-use oxccl_shared::abi::{DataType, Func};
 use oxccl_shared::reduce::Element;
 use std::ptr;
 
@@ -229,7 +228,7 @@ impl Communicator {
     /// See [`Communicator`].
     pub fn barrier(&self) -> Result<(), Error> {
         // SAFETY: (1, 2) a barrier touches no buffer.
-        unsafe { self.run_untyped(&Untyped::new(Func::Barrier, DataType::U8)) }
+        unsafe { self.run_untyped(&Untyped::barrier()) }
     }
 
     /// Runs a call on untyped memory.

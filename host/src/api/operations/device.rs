@@ -10,7 +10,6 @@ use crate::api::init::Init;
 use crate::api::operator::ReduceOp;
 use crate::launch::StreamMachine;
 use crate::machine::cuda::{DeviceSlice, DeviceSliceMut};
-use oxccl_shared::abi::{DataType, Func};
 use oxccl_shared::reduce::Element;
 
 impl<M: Init<Unit = u32> + StreamMachine> Comm<M> {
@@ -385,7 +384,7 @@ impl<M: Init<Unit = u32> + StreamMachine> Comm<M> {
     pub fn barrier(&self, stream: M::Stream<'_>) -> Result<(), Error> {
         // SAFETY: (1, 2) a barrier touches no buffer; (3) a stream reference says that the stream lives, and the driver does what is on
         // a stream even if it is destroyed then.
-        unsafe { self.enqueue_untyped(&Untyped::new(Func::Barrier, DataType::U8), stream) }
+        unsafe { self.enqueue_untyped(&Untyped::barrier(), stream) }
     }
 
     /// Enqueues a call on untyped memory. Its pointers are addresses in this GPU's memory, aligned to the elements' size.

@@ -8,7 +8,6 @@ use crate::api::init::Init;
 use crate::api::operator::ReduceOp;
 use crate::launch::StreamMachine;
 use crate::machine::cuda::{DeviceSlice, DeviceSliceMut};
-use oxccl_shared::abi::{DataType, Func};
 use oxccl_shared::reduce::Element;
 
 impl<'env, M: Init<Unit = u32> + StreamMachine> Group<'env, M> {
@@ -310,7 +309,7 @@ impl<'env, M: Init<Unit = u32> + StreamMachine> Group<'env, M> {
     /// Invalid arguments.
     pub fn barrier(&mut self, communicator: &'env Comm<M>, stream: M::Stream<'env>) -> Result<(), Error> {
         // SAFETY: (1) a barrier touches no buffer, and the stream lives for `'env`.
-        unsafe { self.add_untyped(communicator, &Untyped::new(Func::Barrier, DataType::U8), stream) }
+        unsafe { self.add_untyped(communicator, &Untyped::barrier(), stream) }
     }
 
     /// Adds a call on untyped memory.

@@ -5,7 +5,6 @@ use crate::api::communicator::Communicator;
 use crate::api::error::Error;
 use crate::api::group::Group;
 use crate::api::operator::ReduceOp;
-use oxccl_shared::abi::{DataType, Func};
 use oxccl_shared::reduce::Element;
 use std::ptr;
 
@@ -248,7 +247,7 @@ impl<'env> Group<'env> {
     /// None of its own; what happens is the group's result.
     pub fn barrier(&mut self, communicator: &'env Communicator) -> Result<(), Error> {
         // SAFETY: (1) a barrier touches no buffer.
-        unsafe { self.add_untyped(communicator, &Untyped::new(Func::Barrier, DataType::U8)) }
+        unsafe { self.add_untyped(communicator, &Untyped::barrier()) }
     }
 
     /// Adds a call on untyped memory.

@@ -4,7 +4,7 @@ use crate::api::error::ArgumentError;
 use crate::api::operator::ReduceOp;
 use crate::launch::RawCall;
 use crate::plan::Call;
-use oxccl_shared::abi::{DataType, Func, RedOp};
+use oxccl_shared::abi::{DataType, Extent, Func, RedOp};
 
 /// A call on untyped memory, for bindings and tools: counts as in the table of operations, whatever the pointers' alignment.
 #[derive(Clone, Copy, Debug)]
@@ -32,16 +32,17 @@ impl Untyped {
         Untyped { func, send, recv, count: 0, dtype, op: ReduceOp::SUM, peer: 0 }
     }
 
+    /// A barrier, which has no buffers.
+    pub(super) fn barrier() -> Untyped {
+        Untyped::new(Func::Barrier, DataType::U8)
+    }
+
     /// Checks everything about the call that can be known without touching memory.
     pub(in crate::api) fn check(&self, rank: u32, nranks: u32) -> Result<RawCall, ArgumentError> {
         let Untyped { func, dtype, .. } = *self;
-        // A barrier has no buffers, whatever its count.
-        let count = if func == Func::Barrier { 0 } else { self.count };
-        let rooted = matches!(
-            func,
-            Func::Broadcast | Func::Reduce | Func::Gather | Func::Scatter | Func::Send | Func::Recv
-        );
-        if rooted && self.peer >= nranks {
+        // Without buffers there is nothing to count.
+        let count = if func.has_buffers() { self.count } else { 0 };
+        if func.names_a_rank() && self.peer >= nranks {
             return Err(ArgumentError::NoSuchRank { func, rank: self.peer, nranks });
         }
         let elems = count.checked_mul(nranks as usize);
@@ -51,23 +52,19 @@ impl Untyped {
         {
             return Err(ArgumentError::TooLarge { func, count, dtype });
         }
-        let is_root = rank == self.peer;
-        let reads = !matches!(func, Func::Recv | Func::Barrier)
-            && (is_root || !matches!(func, Func::Broadcast | Func::Scatter));
-        let writes = !matches!(func, Func::Send | Func::Barrier)
-            && (is_root || !matches!(func, Func::Reduce | Func::Gather));
-        if count > 0 && reads && self.send.is_null() {
+        let buffers = func.buffers(rank == self.peer);
+        if count > 0 && buffers.send != Extent::Unused && self.send.is_null() {
             return Err(ArgumentError::NullBuffer { func, which: "send", count });
         }
-        if count > 0 && writes && self.recv.is_null() {
+        if count > 0 && buffers.recv != Extent::Unused && self.recv.is_null() {
             return Err(ArgumentError::NullBuffer { func, which: "receive", count });
         }
-        if func == Func::AllToAll && count > 0 && nranks > 1 && self.send == self.recv.cast_const() {
+        let is_in_place = count > 0 && nranks > 1 && self.send == self.recv.cast_const();
+        if is_in_place && !func.may_be_in_place() {
             return Err(ArgumentError::InPlace { func });
         }
-        let reduces = matches!(func, Func::AllReduce | Func::Reduce | Func::ReduceScatter);
         let scalar_bits = match self.op.scalar {
-            Some((scalar, _)) if reduces && scalar != dtype => {
+            Some((scalar, _)) if func.is_reduction() && scalar != dtype => {
                 return Err(ArgumentError::ScalarType { func, scalar, buffers: dtype });
             }
             Some((_, bits)) => bits,
@@ -76,8 +73,8 @@ impl Untyped {
         let call = Call {
             func,
             dtype,
-            op: if reduces { self.op.op } else { RedOp::Sum },
-            root: if rooted { self.peer } else { 0 },
+            op: if func.is_reduction() { self.op.op } else { RedOp::Sum },
+            root: if func.names_a_rank() { self.peer } else { 0 },
             count: count as u64,
         };
         Ok(RawCall { call, send: self.send, recv: self.recv, scalar_bits })

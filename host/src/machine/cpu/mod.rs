@@ -19,7 +19,7 @@ use crate::plan::{self, Call, CallRecord, Facts};
 use oxccl_device::coll::{self, CollWork, P2pWork};
 use oxccl_device::conn::RecvConn;
 use oxccl_device::gpu::Stop;
-use oxccl_shared::abi::{DataType, Func, Protocol, RedOp, Step};
+use oxccl_shared::abi::{DataType, RedOp, Step};
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::Connections;
 use oxccl_shared::proto;
@@ -173,14 +173,13 @@ impl Cpu {
     /// # Safety
     /// 1. As [`Machine::collective`]'s second.
     unsafe fn run_collective(&mut self, raw: &RawCall, tag: u32) -> Result<(), Stop> {
-        if raw.call.count == 0 && raw.call.func != Func::Barrier {
+        if raw.call.count == 0 && raw.call.func.has_buffers() {
             return Ok(());
         }
         let Call { func, dtype, op, root, count } = raw.call;
         let plan = plan::plan(&raw.call, &self.parts.facts);
         let nranks = self.parts.facts.nranks;
-        let has_operator = matches!(func, Func::AllReduce | Func::ReduceScatter | Func::Reduce);
-        let op = if has_operator { op } else { RedOp::Sum };
+        let op = if func.is_reduction() { op } else { RedOp::Sum };
         let operator = reduce::resolve(op, dtype, nranks, raw.scalar_bits);
         let mut work = CollWork {
             func,
@@ -292,7 +291,7 @@ unsafe fn expect(wait: &WaitContext, mesh: &Channel, works: &[P2pWork], steps: &
         let message = Expected { first: *first, dst: work.buffer, len_bytes: work.len_bytes, tag: work.tag };
         let slots = work.len_bytes.div_ceil(proto::payload_bytes(work.protocol, conn.layout())).max(1);
         *first = Step(first.0 + slots as u64);
-        if work.protocol != Protocol::Simple {
+        if work.protocol.is_flagged() {
             continue;
         }
         // SAFETY: obligation 1; only `LendingBlock` empties slots of messages, and it calls `take_arrived`. A cancelled operation is

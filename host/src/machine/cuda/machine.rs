@@ -9,7 +9,7 @@ use crate::bootstrap::Bootstrap;
 use crate::gpu::KernelError;
 use crate::launch::{
     BACK_OFF, Fault, GroupMachine, Health, Job, Machine, Message, Notify, Outstanding, RawCall, RawQueue,
-    RunError, StreamMachine, is_made_of_messages,
+    RunError, StreamMachine,
 };
 use crate::machine::{ConnLists, ConnTables, NetProxy, collective_args};
 use crate::plan::device::{DeviceFacts, DevicePlan, KernelId, message_kernels, plan_device};
@@ -91,7 +91,7 @@ impl Machine for Cuda {
 
     /// Short all-to-alls have a kernel of their own.
     fn goes_as_messages(&self, call: &Call) -> bool {
-        is_made_of_messages(call.func) && !self.parts.facts.is_one_hop_all_to_all(call)
+        call.func.is_pairwise() && !self.parts.facts.is_one_hop_all_to_all(call)
     }
 
     unsafe fn within(
@@ -247,8 +247,7 @@ impl Cuda {
     /// The operator of a call, or a sum where the call copies.
     fn operator(&self, raw: &RawCall) -> Resolved {
         let Call { func, dtype, op, .. } = raw.call;
-        let reduces = matches!(func, Func::AllReduce | Func::ReduceScatter | Func::Reduce);
-        let op = if reduces { op } else { RedOp::Sum };
+        let op = if func.is_reduction() { op } else { RedOp::Sum };
         reduce::resolve(op, dtype, self.parts.facts.nranks, raw.scalar_bits)
     }
 
@@ -258,7 +257,7 @@ impl Cuda {
         let call = &raw.call;
         if facts.nranks > 1 {
             return match call.func {
-                _ if call.count == 0 && call.func != Func::Barrier => None,
+                _ if call.count == 0 && call.func.has_buffers() => None,
                 _ => Some(plan_device(call, facts)),
             };
         }
@@ -295,7 +294,7 @@ impl Cuda {
             return unsafe { self.copy_own(raw, stream) };
         };
         let mut coll = collective_args(raw, &plan, &self.operator(raw), tag);
-        if raw.call.func == Func::Barrier {
+        if !raw.call.func.has_buffers() {
             let scratch: *mut u8 = std::ptr::without_provenance_mut(self.parts.tables.scratch as usize);
             coll = KernelColl { src: scratch, dst: scratch, ..coll };
         }
@@ -324,7 +323,7 @@ impl Cuda {
     /// # Safety
     /// 1. As [`Machine::collective`]'s second.
     unsafe fn copy_own(&self, raw: &RawCall, stream: StreamRef<'_>) -> Result<(), RunError> {
-        if raw.call.func == Func::Barrier || raw.call.count == 0 {
+        if !raw.call.func.has_buffers() || raw.call.count == 0 {
             return Ok(());
         }
         // SAFETY: obligation 1: with one rank every shape is `count` elements.

@@ -62,7 +62,7 @@ impl DeviceFacts {
     /// Bytes of a hop along a ring or a tree.
     pub(super) fn hop_bytes(&self, call: &Call, algorithm: Algorithm) -> u64 {
         let bytes = self.buffer_bytes(call);
-        let goes_whole = algorithm == Algorithm::Tree || matches!(call.func, Func::Broadcast | Func::Reduce);
+        let goes_whole = algorithm == Algorithm::Tree || call.func.is_rooted();
         if goes_whole { bytes } else { bytes / u64::from(self.nranks) }
     }
 

@@ -163,9 +163,7 @@ impl DeviceFacts {
 
     /// Bytes of the larger buffer, for what has kernels of its own.
     pub(super) fn buffer_bytes(&self, call: &Call) -> u64 {
-        match call.func {
-            Func::AllGather | Func::ReduceScatter => call.bytes().saturating_mul(u64::from(self.nranks)),
-            _ => call.bytes(),
-        }
+        // What an all-to-all's messages are chosen by is one of them.
+        if call.func.is_pairwise() { call.bytes() } else { call.buffer_bytes(self.nranks) }
     }
 }

@@ -41,7 +41,7 @@ impl KernelId {
 
     /// The line format of messages where `wanted` would be best: the nearest one that takes no less of a slot's bytes.
     pub fn nearest_for_messages(wanted: Protocol) -> Protocol {
-        nearest_of(MESSAGE_PROTOCOLS, wanted)
+        wanted.nearest(|protocol| MESSAGE_PROTOCOLS.contains(&protocol)).unwrap_or(wanted)
     }
 
     /// The kernel of a collective of `nranks` ranks.
@@ -51,8 +51,7 @@ impl KernelId {
         dtype: DataType,
         nranks: u32,
     ) -> KernelId {
-        let reduces = matches!(func, Func::AllReduce | Func::ReduceScatter | Func::Reduce);
-        let dtype = reduces.then_some(dtype);
+        let dtype = func.is_reduction().then_some(dtype);
         let ranks = spec_of(algorithm).own_ranks(protocol, nranks);
         KernelId::Collective { func, algorithm, protocol, dtype, ranks }
     }
@@ -81,13 +80,8 @@ impl KernelId {
 
     /// Whether a block's last warp posts steps instead of working on data.
     pub fn has_poster(&self) -> bool {
-        self.protocol() == Protocol::Simple
+        self.protocol().is_counted()
     }
-}
-
-fn nearest_of(known: &[Protocol], wanted: Protocol) -> Protocol {
-    let mut from_wanted = known.iter().filter(|protocol| **protocol as u8 >= wanted as u8);
-    *from_wanted.next().unwrap_or(&known[known.len() - 1])
 }
 
 #[cfg(test)]

@@ -161,14 +161,9 @@ impl Candidates {
     /// is. Of this algorithm, or of one that the model computes by the same terms: one-shot and two-shot stand in for each other.
     pub fn nearest(self, wanted: Candidate) -> Option<Candidate> {
         let terms = |candidate: Candidate| spec_of(candidate.algorithm).terms.index();
-        let protocol = {
-            let of_kind = || self.iter().filter(|candidate| terms(*candidate) == terms(wanted));
-            let protocols = || {
-                Protocol::ALL.iter().filter(|protocol| of_kind().any(|known| known.protocol == **protocol))
-            };
-            let no_shorter = protocols().find(|known| **known as u8 >= wanted.protocol as u8);
-            *no_shorter.or_else(|| protocols().next_back())?
-        };
+        let of_kind = || self.iter().filter(|candidate| terms(*candidate) == terms(wanted));
+        let has = |protocol| of_kind().any(|known| known.protocol == protocol);
+        let protocol = wanted.protocol.nearest(has)?;
         let same = Candidate { protocol, ..wanted };
         let is_kin = |known: &Candidate| known.protocol == protocol && terms(*known) == terms(wanted);
         if self.has(same) { Some(same) } else { self.iter().find(is_kin) }

@@ -2,7 +2,7 @@
 
 use super::candidate::{Candidate, Candidates};
 use super::machine::Machine;
-use super::model::{buffer_bytes, estimate};
+use super::model::estimate;
 use super::restrict::Forced;
 use super::table::{TuneRow, TuneTable};
 use crate::plan::Call;
@@ -112,7 +112,7 @@ impl Scope<'_> {
 
     /// The table's row for the call, whether it is possible or not.
     fn row(&self) -> Option<(usize, TuneRow)> {
-        self.table?.row(self.call.func, buffer_bytes(self.call, self.machine.nranks))
+        self.table?.row(self.call.func, self.call.buffer_bytes(self.machine.nranks))
     }
 }
 

@@ -3,7 +3,7 @@
 use super::candidate::{Candidate, Candidates};
 use super::choose::{Choice, Reason, Scope, choose};
 use super::machine::Machine;
-use super::model::{Estimate, buffer_bytes, estimate};
+use super::model::{Estimate, estimate};
 use crate::plan::Call;
 use core::fmt;
 use oxccl_shared::abi::Algorithm;
@@ -91,7 +91,7 @@ impl Explanation {
 
     /// Bytes of the call's larger buffer.
     pub fn bytes(&self) -> u64 {
-        buffer_bytes(&self.call, self.machine.nranks)
+        self.call.buffer_bytes(self.machine.nranks)
     }
 }
 

@@ -8,7 +8,7 @@ use super::candidate::Candidate;
 use super::machine::Machine;
 use crate::plan::Call;
 use crate::topology::PathKind;
-use oxccl_shared::abi::{Algorithm, Func, Protocol};
+use oxccl_shared::abi::{Algorithm, Protocol};
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::Terms;
 
@@ -34,19 +34,9 @@ impl Estimate {
     }
 }
 
-/// Bytes of a call's larger buffer: what sizes are counted in, here, in tables and by `oxccl perf`.
-pub(super) fn buffer_bytes(call: &Call, nranks: u32) -> u64 {
-    match call.func {
-        Func::AllGather | Func::ReduceScatter | Func::AllToAll | Func::Gather | Func::Scatter => {
-            call.bytes().saturating_mul(u64::from(nranks))
-        }
-        _ => call.bytes(),
-    }
-}
-
 /// The time of `call` along `candidate`.
 pub fn estimate(candidate: Candidate, call: &Call, machine: &Machine) -> Estimate {
-    let bytes = buffer_bytes(call, machine.nranks);
+    let bytes = call.buffer_bytes(machine.nranks);
     if machine.nranks < 2 {
         return Estimate::new(0.0, machine.rank_bw(), bytes);
     }
@@ -78,7 +68,7 @@ fn latencies(candidate: Candidate, machine: &Machine, intra: PathKind) -> (f64, 
 fn ring(candidate: Candidate, call: &Call, machine: &Machine, bytes: u64) -> Estimate {
     let constants = machine.architecture.constants();
     let (n, hosts) = (f64::from(machine.nranks), f64::from(machine.nhosts));
-    let passes = if call.func == Func::AllReduce { 2.0 } else { 1.0 };
+    let passes = f64::from(call.func.rounds());
     let protocol = candidate.protocol;
     let (base, step, inter) = latencies(candidate, machine, machine.ring.intra);
     let (steps, inter_steps) = (passes * (n - 1.0), passes * (hosts - 1.0));
@@ -94,12 +84,8 @@ fn ring(candidate: Candidate, call: &Call, machine: &Machine, bytes: u64) -> Est
         Protocol::LL128 => (0.92 * total).min(channels * constants.ring_ll128_channel_bw[at]),
         Protocol::Simple => total,
     };
-    // How often every byte crosses every link.
-    let crossings = match call.func {
-        Func::AllReduce => 2.0 * (n - 1.0) / n,
-        Func::AllGather | Func::ReduceScatter => (n - 1.0) / n,
-        _ => 1.0,
-    };
+    // How often every byte crosses every link: the blocks of all ranks go round at once, a root's buffer goes whole.
+    let crossings = if call.func.is_rooted() { 1.0 } else { passes * (n - 1.0) / n };
     Estimate::new(latency, bus / crossings, bytes)
 }
 
@@ -160,11 +146,7 @@ fn hops(candidate: Candidate, count: u32, call: &Call, machine: &Machine, bytes:
     };
     let pair = (rank_bw / (n - 1.0)).min(machine.pairs.bw);
     // Of the larger buffer, what goes to each of the others in a hop.
-    let share = match call.func {
-        Func::AllGather | Func::ReduceScatter | Func::AllToAll => 1.0 / n,
-        Func::AllReduce if count > 1 => 1.0 / n,
-        _ => 1.0,
-    };
+    let share = if call.func.has_blocks() || count > 1 { 1.0 / n } else { 1.0 };
     let count = f64::from(count);
     Estimate::new(base + count * hop, pair / (count * share), bytes)
 }

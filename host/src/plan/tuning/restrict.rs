@@ -213,9 +213,7 @@ impl Forced {
     /// The protocol to take where `wanted` would be best and any is possible: itself, or the nearest that is allowed.
     pub fn protocol(&self, func: Func, wanted: Protocol) -> Protocol {
         let list = list_of(&self.protocols, func);
-        let allowed = || Protocol::ALL.iter().copied().filter(|protocol| list.allows(*protocol as usize));
-        let mut no_shorter = allowed().filter(|protocol| *protocol as u8 >= wanted as u8);
-        no_shorter.next().or_else(|| allowed().next_back()).unwrap_or(wanted)
+        wanted.nearest(|protocol| list.allows(protocol as usize)).unwrap_or(wanted)
     }
 
     /// Whether nothing is insisted on.

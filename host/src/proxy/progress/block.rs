@@ -106,7 +106,7 @@ impl ProxyBlock {
 
     /// What the layout's offsets count from under `protocol`.
     pub(super) fn base(&self, protocol: Protocol) -> *mut u8 {
-        if proto::is_flagged(protocol) { self.lines.as_ptr() } else { self.bulk }
+        if protocol.is_flagged() { self.lines.as_ptr() } else { self.bulk }
     }
 
     /// Which counted slot begins at `address`.
@@ -125,18 +125,18 @@ impl ProxyBlock {
 
     /// Whether a slot received in place must be flushed before its consumer, a device, may read it.
     pub(super) fn needs_flush(&self, protocol: Protocol) -> bool {
-        self.device.is_some_and(|device| device.needs_flush) && !proto::is_flagged(protocol)
+        self.device.is_some_and(|device| device.needs_flush) && !protocol.is_flagged()
     }
 
     /// The longest line slot.
     pub(super) fn line_slot_bytes_max(&self) -> usize {
-        let flagged = Protocol::ALL.iter().filter(|protocol| proto::is_flagged(**protocol));
+        let flagged = Protocol::ALL.iter().filter(|protocol| protocol.is_flagged());
         flagged.map(|protocol| proto::slot_bytes(*protocol, &self.layout)).max().unwrap_or(0)
     }
 
     /// Bytes of the layout that slots of either kind cover.
     fn extent(&self, flagged: bool) -> Range<usize> {
-        let of_kind = Protocol::ALL.iter().filter(|protocol| proto::is_flagged(**protocol) == flagged);
+        let of_kind = Protocol::ALL.iter().filter(|protocol| protocol.is_flagged() == flagged);
         let at =
             |slot| of_kind.clone().map(move |protocol| proto::slot_offset(*protocol, &self.layout, slot));
         at(0).min().unwrap_or(0)..at(STEPS).max().unwrap_or(0)
@@ -169,6 +169,6 @@ impl ProxyBlock {
 impl BlockRegistrations {
     /// The registration of the slots of `protocol`.
     pub(super) fn of(&self, protocol: Protocol) -> Registration {
-        if proto::is_flagged(protocol) { self.lines } else { self.bulk }
+        if protocol.is_flagged() { self.lines } else { self.bulk }
     }
 }

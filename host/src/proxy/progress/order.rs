@@ -129,7 +129,7 @@ impl ProxyOrder {
             rank: peer.0,
             first_channel: channels.start,
             nchannels: channels.end - channels.start,
-            func: if message.is_send != 0 { Func::Send } else { Func::Recv } as u8,
+            func: Func::of_message(message.is_send != 0) as u8,
             protocol: protocol as u8,
             ..ProxyOrder::default()
         }
@@ -140,8 +140,7 @@ impl ProxyOrder {
         let func = Func::try_from(u32::from(self.func)).ok()?;
         let algorithm = Algorithm::try_from(u32::from(self.algorithm)).ok()?;
         let protocol = Protocol::try_from(u32::from(self.protocol)).ok()?;
-        let is_message = matches!(func, Func::Send | Func::Recv);
-        let is_cut = is_message || self.chunk_elems > 0 && self.slice_elems > 0;
+        let is_cut = func.is_message() || self.chunk_elems > 0 && self.slice_elems > 0;
         let is_whole = is_cut && self.nchannels > 0 && self.reserved == [0; 5];
         is_whole.then_some(Operation { func, algorithm, protocol, order: self })
     }

@@ -41,13 +41,13 @@ pub(super) enum Amount {
 /// Whether there is such a pattern.
 pub(super) fn is_known(op: &Operation, channel: &ProxyChannel) -> bool {
     let has_ring = !channel.ring.is_empty();
-    if matches!(op.func, Func::Send | Func::Recv) {
+    if op.func.is_message() {
         return true;
     }
     let spec = spec_of(op.algorithm);
-    let has_place = match (spec.connections, op.func) {
-        (Connections::Ring, Func::Broadcast | Func::Reduce) => channel.ring.contains(&Rank(op.order.rank)),
-        (Connections::Ring, _) => has_ring,
+    let has_place = match spec.connections {
+        Connections::Ring if op.func.is_rooted() => channel.ring.contains(&Rank(op.order.rank)),
+        Connections::Ring => has_ring,
         _ => true,
     };
     has_place && spec.is_proxied(op.func)

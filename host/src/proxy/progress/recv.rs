@@ -168,7 +168,7 @@ impl RecvEnd {
         if sub.steps == 0 {
             return;
         }
-        let says_itself = proto::is_flagged(sub.protocol);
+        let says_itself = sub.protocol.is_flagged();
         self.announced = if says_itself { Announced::Done } else { Announced::Not };
         self.running = Some(Running::new(sub, self.looking.step()));
     }
@@ -254,7 +254,7 @@ impl RecvEnd {
         let step = self.looking.step();
         let max_bytes = proto::slot_bytes(sub.protocol, self.block.layout());
         let wanted = self.arrivals.of(step).filter(|at| at.tag == sub.tag);
-        let (start, max_bytes, registration) = match (proto::is_flagged(sub.protocol), wanted) {
+        let (start, max_bytes, registration) = match (sub.protocol.is_flagged(), wanted) {
             (true, _) => (self.unpack_buffer.slot(step.slot()), max_bytes, self.unpack_registration),
             (false, Some(at)) => (at.start, at.len_bytes, self.slots.of(sub.protocol)),
             (false, None) => (self.block.slot(sub.protocol, step), max_bytes, self.slots.of(sub.protocol)),
@@ -317,7 +317,7 @@ impl RecvEnd {
         }
         let (step, layout) = (self.publishing.step(), self.block.layout());
         let len_bytes = self.arriving[step.slot()].len_bytes;
-        let header = if proto::is_flagged(sub.protocol) {
+        let header = if sub.protocol.is_flagged() {
             let (from, to) = (self.unpack_buffer.slot(step.slot()), self.block.slot(sub.protocol, step));
             // SAFETY: the receive is done, so `from` is ours and as long as a slot; the slot has credit and this is its producer.
             let unpacked = unsafe { proto::unpack(sub.protocol, layout, step, from, len_bytes, to) };

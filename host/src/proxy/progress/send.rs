@@ -145,7 +145,7 @@ impl SendEnd {
         if sub.steps == 0 {
             return;
         }
-        let says_itself = proto::is_flagged(sub.protocol);
+        let says_itself = sub.protocol.is_flagged();
         self.announced = if says_itself { Announced::Done } else { Announced::Not };
         self.running = Some(Running::new(sub, self.looking.step()));
     }

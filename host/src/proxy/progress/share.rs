@@ -57,8 +57,8 @@ impl Concerns {
             let those = channels.get(first..first.saturating_add(order.nchannels as usize));
             those.is_none_or(|those| those.contains(&true))
         };
-        (order.func != Func::Recv as u8 && has(&self.sends))
-            || (order.func != Func::Send as u8 && has(&self.receives))
+        let is_end = |is_send| order.func == Func::of_message(is_send) as u8;
+        (!is_end(false) && has(&self.sends)) || (!is_end(true) && has(&self.receives))
     }
 }
 

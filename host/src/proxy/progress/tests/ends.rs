@@ -192,7 +192,7 @@ fn what_travels_is_what_was_filled() {
         let lens = converse(&[(*protocol, 2 * capacity + 8)], Manners::GOOD, together);
         let wire = |len| proto::wire_bytes(*protocol, len);
         let mut expected = vec![wire(capacity), wire(capacity), wire(8)];
-        if !proto::is_flagged(*protocol) {
+        if !protocol.is_flagged() {
             expected.insert(0, crate::proxy::progress::op_header::OP_HEADER_BYTES);
         }
         assert_eq!(lens, expected, "{protocol}");
@@ -215,7 +215,7 @@ pub(super) fn ends(manners: Manners) -> (SendEnd, RecvEnd, [&'static ConnControl
 
 /// The protocol that a counter announces.
 pub(super) fn counted() -> Protocol {
-    *Protocol::ALL.iter().find(|protocol| !proto::is_flagged(**protocol)).unwrap()
+    *Protocol::ALL.iter().find(|protocol| !protocol.is_flagged()).unwrap()
 }
 
 #[test]
@@ -307,7 +307,7 @@ fn a_broken_network_is_named_with_what_was_under_way() {
 /// What a peer sends as a line slot must be one, of this very step.
 #[test]
 fn a_slot_of_another_step_is_refused() {
-    let flagged = *Protocol::ALL.iter().find(|protocol| proto::is_flagged(**protocol)).unwrap();
+    let flagged = *Protocol::ALL.iter().find(|protocol| protocol.is_flagged()).unwrap();
     let (mut send, mut recv, [from, _]) = ends(Manners::GOOD);
     send.begin(SubOp { tag: 7, protocol: counted(), steps: 1 });
     recv.begin(SubOp { tag: 7, protocol: flagged, steps: 1 });

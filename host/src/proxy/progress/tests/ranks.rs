@@ -150,7 +150,7 @@ fn elems(len_bytes: usize) -> usize {
 
 impl Call {
     fn grain_elems(&self) -> usize {
-        if proto::is_flagged(self.protocol) { 2 } else { 128 }
+        if self.protocol.is_flagged() { 2 } else { 128 }
     }
 
     fn slice_elems(&self) -> usize {

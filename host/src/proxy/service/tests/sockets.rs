@@ -8,7 +8,6 @@ use crate::proxy::progress::{ProxyChannel, ProxyEnd, ProxyOrder, ProxyParts, pro
 use crate::proxy::service::*;
 use oxccl_shared::abi::{ChannelId, ConnLayout, Func, Protocol, Rank, SlotHeader};
 use oxccl_shared::fifo::split;
-use oxccl_shared::proto;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -53,7 +52,7 @@ fn take_end(made: &MadeEnds, connection: ConnectionId) -> ProxyEnd {
 }
 
 fn message(func: Func, peer: u32, len_bytes: u64) -> ProxyOrder {
-    let protocol = *Protocol::ALL.iter().find(|protocol| !proto::is_flagged(**protocol)).unwrap();
+    let protocol = *Protocol::ALL.iter().find(|protocol| !protocol.is_flagged()).unwrap();
     ProxyOrder {
         count: len_bytes,
         grain_elems: 1,
