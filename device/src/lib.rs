@@ -4,6 +4,13 @@
 //! Never: makes connections, chooses algorithms, allocates.
 #![cfg_attr(not(feature = "cpu"), no_std)]
 #![cfg_attr(target_arch = "nvptx64", feature(abi_ptx, asm_experimental_arch))]
+#![cfg_attr(all(target_arch = "amdgpu", feature = "entries"), feature(abi_gpu_kernel))]
+#![cfg_attr(
+    target_arch = "amdgpu",
+    feature(core_intrinsics, gpu_intrinsics, gpu_launch_sized_workgroup_mem, stdarch_amdgpu),
+    feature(abi_unadjusted, link_llvm_intrinsics),
+    allow(internal_features, reason = "the dispatch packet, LDS and waits have no other name yet")
+)]
 
 pub mod kernel;
 pub mod coll;

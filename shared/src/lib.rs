@@ -4,9 +4,14 @@
 //! words are touched (`sync`), the step FIFO (`fifo`), line formats (`proto`), schedules (`algo`), arithmetic (`reduce`).
 //! Never: allocates, blocks without a bound, knows an operating system or a driver.
 //!
-//! The same source is compiled for CPUs and, by `cargo xtask build-ptx`, for GPUs.
+//! The same source is compiled for CPUs and, by `cargo xtask build-ptx` and `build-amdgcn`, for GPUs.
 #![no_std]
 #![cfg_attr(target_arch = "nvptx64", feature(asm_experimental_arch))]
+#![cfg_attr(
+    target_arch = "amdgpu",
+    feature(abi_unadjusted, link_llvm_intrinsics),
+    allow(internal_features, reason = "a wait has no other name yet")
+)]
 #![warn(missing_docs)]
 
 pub mod abi;

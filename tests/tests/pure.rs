@@ -8,3 +8,4 @@ mod topology_xml;
 mod tuning;
 mod ptx_golden;
 mod ptx_kernels;
+mod amdgcn_golden;

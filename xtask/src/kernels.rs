@@ -13,11 +13,7 @@ pub const VARIABLE: &str = "OXCCL_KERNELS";
 
 /// Writes the list for `machine`, which has `protocols`: of all kernels whose names contain a part of `only`. Returns where it is.
 pub fn write_list(machine: &str, protocols: &[Protocol], only: &str) -> Result<PathBuf> {
-    let wanted = |kernel: &Kernel| {
-        let name = kernel.to_string();
-        protocols.contains(&kernel.protocol()) && only.split(',').any(|only| name.contains(only))
-    };
-    let list: String = kernels().filter(wanted).map(|kernel| row(&kernel)).collect();
+    let list: String = wanted(protocols, only).map(|kernel| row(&kernel)).collect();
     ensure!(!list.is_empty(), "no kernel of {machine} has a name that contains '{only}'");
     let path = crate::tools::target_dir().join(format!("kernels/{machine}.rs"));
     std::fs::create_dir_all(path.parent().context("a file lies in a folder")?)?;
@@ -26,6 +22,14 @@ pub fn write_list(machine: &str, protocols: &[Protocol], only: &str) -> Result<P
         std::fs::write(&path, &list).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(path)
+}
+
+/// The kernels of a machine that has `protocols`, those whose names contain a part of `only`.
+pub fn wanted(protocols: &[Protocol], only: &str) -> impl Iterator<Item = Kernel> {
+    kernels().filter(move |kernel| {
+        let name = kernel.to_string();
+        protocols.contains(&kernel.protocol()) && only.split(',').any(|only| name.contains(only))
+    })
 }
 
 fn row(kernel: &Kernel) -> String {

@@ -3,6 +3,7 @@
 //! Gives: `cargo xtask test` (everything, in timed stages) and its parts.
 //! Never: is linked into the library, or does in CI what a person cannot run.
 
+mod amdgcn;
 mod beside;
 mod cmd;
 mod counts;
@@ -58,6 +59,8 @@ enum Task {
     },
     /// Builds the GPU kernels: PTX and machine code for each GPU generation, checked and packed into one file.
     BuildPtx(ptx::Options),
+    /// Builds the kernels for AMD GPUs: code objects and assembly, checked and not run.
+    BuildAmdgcn(amdgcn::Options),
     /// Packs the GPU tests, the measuring tool and the kernels for a machine that has GPUs and no toolchain.
     GpuPack(gpu::Options),
     /// Runs a program in an emulated guest with two RoCE devices, and exits with its status.
@@ -82,6 +85,7 @@ fn run(task: Task) -> Result<ExitCode> {
         }
         Task::Soak { seconds, seed } => stages::soak::run(Duration::from_secs(seconds), seed)?,
         Task::BuildPtx(options) => ptx::build(&options)?,
+        Task::BuildAmdgcn(options) => amdgcn::build(&options)?,
         Task::GpuPack(options) => gpu::pack(&options)?,
         Task::Softroce(options) => return softroce::run(&options),
         Task::Loom { mutants: true, .. } => stages::mutants::run()?.is_ok(),

@@ -25,6 +25,8 @@ pub mod threads;
 pub mod cpu;
 #[cfg(target_arch = "nvptx64")]
 pub mod ptx;
+#[cfg(target_arch = "amdgpu")]
+pub mod amdgcn;
 
 pub use lines::Lines;
 pub use machine::{KernelMachine, Pack, SHARED_BYTES};

@@ -49,6 +49,11 @@ impl Source {
         }
     }
 
+    /// Its name.
+    pub fn package(&self) -> &str {
+        &self.package
+    }
+
     /// The command that compiles it for `target`, `core` and all dependencies with it, for what `machine` is called and has; of the
     /// library's kernels those whose names contain a part of `only`. What comes after it are arguments of cargo.
     pub fn rustc(&self, compiler: &Compiler, target: &str, machine: &Machine<'_>) -> Result<Cmd> {

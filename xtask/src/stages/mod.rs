@@ -4,6 +4,7 @@
 //! whose results do not depend on the time they take run last and side by side.
 //! Never: hides what it did not run: a stage that cannot run here is counted and named as skipped.
 
+mod amdgcn;
 mod checks;
 mod outcome;
 pub mod fuzz;
@@ -81,6 +82,8 @@ const STAGES: &[Stage] = &[
     ),
     Stage::new("fuzz", fuzz::short, "every fuzz target for 20 s").beside_others(),
     Stage::new("ptx", ptx::all, "the GPU kernels: built, assembled, checked; golden tests").beside_others(),
+    Stage::new("amdgcn", amdgcn::all, "kernels for AMD GPUs: built and checked, not run; golden tests")
+        .beside_others(),
     Stage::new("readme", readme::first_command, "the first command of README.md").beside_others(),
     Stage::new("miri", miri::all, "unsafe code and blocks of many threads under miri").beside_others(),
     Stage::new("loom", loom::all, "every interleaving of the FIFOs, within loom's bounds").beside_others(),

@@ -20,6 +20,9 @@ mod ptx;
 #[cfg(target_arch = "nvptx64")]
 use ptx::POSTER;
 
+#[cfg(target_arch = "amdgpu")]
+use crate::gpu::amdgcn::entry::{POSTER, collective, messages};
+
 use super::run;
 
 include!(env!("OXCCL_KERNELS", "the list of kernels: build them by `cargo xtask build-ptx`"));

@@ -5,15 +5,20 @@
 
 use super::scope::Scope;
 
-#[cfg(all(not(loom), not(target_arch = "nvptx64")))]
+#[cfg(all(not(loom), not(any(target_arch = "nvptx64", target_arch = "amdgpu"))))]
 mod host;
-#[cfg(all(not(loom), not(target_arch = "nvptx64")))]
+#[cfg(all(not(loom), not(any(target_arch = "nvptx64", target_arch = "amdgpu"))))]
 pub use host::*;
 
 #[cfg(all(not(loom), target_arch = "nvptx64"))]
 mod ptx;
 #[cfg(all(not(loom), target_arch = "nvptx64"))]
 pub use ptx::*;
+
+#[cfg(all(not(loom), target_arch = "amdgpu"))]
+mod amdgcn;
+#[cfg(all(not(loom), target_arch = "amdgpu"))]
+pub use amdgcn::*;
 
 #[cfg(loom)]
 mod loom;
@@ -31,7 +36,7 @@ pub(in crate::sync) trait Access<T> {
 }
 
 /// CPUs have one scope only.
-#[cfg(not(target_arch = "nvptx64"))]
+#[cfg(not(any(target_arch = "nvptx64", target_arch = "amdgpu")))]
 macro_rules! access {
     ($($atomic:ident = $int:ty),+) => { $(
         impl Access<$int> for $atomic {
@@ -50,5 +55,5 @@ macro_rules! access {
         }
     )+ };
 }
-#[cfg(not(target_arch = "nvptx64"))]
+#[cfg(not(any(target_arch = "nvptx64", target_arch = "amdgpu")))]
 access!(AtomicU32 = u32, AtomicU64 = u64);

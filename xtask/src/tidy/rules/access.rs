@@ -8,7 +8,10 @@ use crate::tidy::source::{identifiers, names_path};
 use crate::tidy::tree::{LIBRARY, Tree};
 
 /// Where atomics may be named, and why.
-const ATOMICS_HERE: &[(&str, &str)] = &[("shared/src/sync/", "where they are wrapped")];
+const ATOMICS_HERE: &[(&str, &str)] = &[
+    ("shared/src/sync/", "where they are wrapped"),
+    ("device/src/gpu/amdgcn/barrier.rs", "tells the compiler that a barrier orders memory"),
+];
 
 const ATOMIC_TYPES: &[&str] = &[
     "AtomicBool",
