@@ -16,9 +16,7 @@ use std::time::Duration;
 #[derive(Args, Clone, Debug)]
 #[command(args_override_self = true)]
 pub struct PerfArgs {
-    /// What to measure: a collective (all-reduce, all-gather, reduce-scatter, broadcast, reduce, send-recv, all-to-all, gather,
-    /// scatter, barrier), or suite: the six most used, over 8 B to 2 GiB, in a table each.
-    #[arg(value_name = "COLLECTIVE|suite", value_parser = Target::parse)]
+    #[arg(value_name = "COLLECTIVE|suite", value_parser = Target::parse, help = Target::help())]
     pub target: Target,
     /// Where buffers lie and who moves them.
     #[arg(long, value_enum, default_value_t = Backend::Cpu)]

@@ -26,6 +26,19 @@ pub enum Collective {
     Barrier,
 }
 
+/// One half of a message: what a rank sends to `peer` or receives from it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Transfer {
+    /// Whether it is sent.
+    pub is_send: bool,
+    /// The other rank.
+    pub peer: u32,
+    /// Its first element in the rank's buffer.
+    pub first: usize,
+    /// Its elements.
+    pub count: usize,
+}
+
 /// Elements of one call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shape {
@@ -87,6 +100,25 @@ impl Collective {
         }
     }
 
+    /// The messages of one rank, in order, as nccl-tests makes these collectives of them: at most one each way for each pair. None
+    /// for the others.
+    pub fn transfers(self, count: usize, rank: u32, ranks: u32, root: u32) -> Vec<Transfer> {
+        let (next, previous) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
+        let send = |peer, block: u32| Transfer { is_send: true, peer, first: block as usize * count, count };
+        let recv = |peer, block| Transfer { is_send: false, ..send(peer, block) };
+        let from_all = || (0..ranks).map(|peer| recv(peer, peer));
+        let to_all = || (0..ranks).map(|peer| send(peer, peer));
+        match self {
+            Collective::SendRecv => vec![send(next, 0), recv(previous, 0)],
+            Collective::AllToAll => to_all().zip(from_all()).flat_map(|(s, r)| [s, r]).collect(),
+            Collective::Gather if rank == root => std::iter::once(send(root, 0)).chain(from_all()).collect(),
+            Collective::Gather => vec![send(root, 0)],
+            Collective::Scatter if rank == root => to_all().chain([recv(root, 0)]).collect(),
+            Collective::Scatter => vec![recv(root, 0)],
+            _ => Vec::new(),
+        }
+    }
+
     /// First elements of the send and the receive part within the one buffer of an in-place call.
     pub fn in_place_offsets(self, shape: Shape, rank: usize) -> (usize, usize) {
         match self {
@@ -121,6 +153,43 @@ impl Shape {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Every send meets a receive of its length, one for each pair: what NCCL needs not to hang.
+    #[test]
+    fn every_send_has_its_receive() {
+        for collective in Collective::value_variants() {
+            for ranks in 1..6 {
+                for root in 0..ranks {
+                    let (mut sends, mut recvs) = (Vec::new(), Vec::new());
+                    for rank in 0..ranks {
+                        for Transfer { is_send, peer, count, .. } in
+                            collective.transfers(3, rank, ranks, root)
+                        {
+                            match is_send {
+                                true => sends.push((rank, peer, count)),
+                                false => recvs.push((peer, rank, count)),
+                            }
+                        }
+                    }
+                    sends.sort_unstable();
+                    recvs.sort_unstable();
+                    assert_eq!(sends, recvs, "{collective:?} {ranks} {root}");
+                    let pairs = |a: &(u32, u32, usize), b: &(u32, u32, usize)| (a.0, a.1) < (b.0, b.1);
+                    assert!(sends.is_sorted_by(pairs), "{collective:?} {ranks} {root}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn messages_of_the_rooted_collectives() {
+        let send = |peer, first| Transfer { is_send: true, peer, first, count: 5 };
+        let recv = |peer, first| Transfer { is_send: false, peer, first, count: 5 };
+        let scatter = Collective::Scatter.transfers(5, 1, 2, 1);
+        assert_eq!(scatter, [send(0, 0), send(1, 5), recv(1, 0)]);
+        assert_eq!(Collective::Gather.transfers(5, 0, 2, 1), [send(1, 0)]);
+        assert!(Collective::AllReduce.transfers(5, 0, 2, 1).is_empty());
+    }
 
     #[test]
     fn shapes_divide_the_larger_buffer() {

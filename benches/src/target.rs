@@ -5,6 +5,7 @@
 
 use crate::collective::Collective;
 use clap::ValueEnum;
+use clap::builder::PossibleValue;
 
 /// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,6 +26,11 @@ const SUITE: [Collective; 6] = [
     Collective::AllToAll,
 ];
 
+/// The collectives as the command line has them.
+fn names() -> impl Iterator<Item = PossibleValue> {
+    Collective::value_variants().iter().filter_map(ValueEnum::to_possible_value)
+}
+
 /// 8 B, 64 B, then 256 B to 1 GiB by factors of 4, then 2 GiB.
 pub fn suite_sizes() -> impl Iterator<Item = usize> {
     [8, 64].into_iter().chain((0..12).map(|k| 256 << (2 * k))).chain([2 << 30])
@@ -37,10 +43,20 @@ impl Target {
             return Ok(Target::Suite);
         }
         Collective::from_str(text, false).map(Target::One).map_err(|_| {
-            let names = Collective::value_variants().iter().filter_map(ValueEnum::to_possible_value);
-            let names: Vec<String> = names.map(|name| name.get_name().into()).collect();
+            let names: Vec<String> = names().map(|name| name.get_name().into()).collect();
             format!("expected suite, {}", names.join(", "))
         })
+    }
+
+    /// What the command line's help says: each collective, and its pattern where the name does not say it.
+    pub fn help() -> String {
+        let describe = |name: PossibleValue| match name.get_help() {
+            Some(pattern) => format!("{} ({pattern})", name.get_name()),
+            None => name.get_name().into(),
+        };
+        let names: Vec<String> = names().map(describe).collect();
+        let suite = "suite: the six most used, over 8 B to 2 GiB, in a table each";
+        format!("What to measure: a collective, or {suite}. Collectives: {}.", names.join(", "))
     }
 
     /// What to go through.
@@ -62,6 +78,11 @@ mod tests {
         assert_eq!(Target::parse("send-recv").unwrap().collectives(), [Collective::SendRecv]);
         assert_eq!(Target::parse("suite").unwrap().collectives().len(), 6);
         assert!(Target::parse("nothing").unwrap_err().contains("reduce-scatter"));
+        let help = Target::help();
+        assert!(
+            help.contains("all-gather, ") && help.contains("send-recv (Each rank sends to the next"),
+            "{help}"
+        );
     }
 
     #[test]

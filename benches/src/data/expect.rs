@@ -2,7 +2,7 @@
 
 use super::pattern::Pattern;
 use super::scalar::{ForScalar, Scalar, dispatch};
-use crate::collective::{Collective, Shape};
+use crate::collective::{Collective, Shape, Transfer};
 use std::ops::Range;
 
 /// What consecutive elements of a buffer are.
@@ -33,23 +33,26 @@ pub fn expected_parts(collective: Collective, shape: Shape, rank: u32, ranks: u3
     let Shape { count, recv, .. } = shape;
     let whole = |content| vec![(0..recv, content)];
     let own_block = rank as u64 * count as u64;
-    let from_all = |first| {
-        let block = |r: u32| {
-            let start = r as usize * count;
-            (start..start + count, Content::Input { rank: r, first })
-        };
-        (0..ranks).map(block).collect()
+    let gathered = |rank: u32| {
+        let start = rank as usize * count;
+        (start..start + count, Content::Input { rank, first: 0 })
     };
     match collective {
-        Collective::Reduce | Collective::Gather if rank != root => Vec::new(),
+        Collective::Reduce if rank != root => Vec::new(),
         Collective::AllReduce | Collective::Reduce => whole(Content::Reduced { first: 0 }),
         Collective::ReduceScatter => whole(Content::Reduced { first: own_block }),
         Collective::Broadcast => whole(Content::Input { rank: root, first: 0 }),
-        Collective::Scatter => whole(Content::Input { rank: root, first: own_block }),
-        Collective::SendRecv => whole(Content::Input { rank: (rank + ranks - 1) % ranks, first: 0 }),
-        Collective::AllGather | Collective::Gather => from_all(0),
-        Collective::AllToAll => from_all(own_block),
-        Collective::Barrier => Vec::new(),
+        Collective::AllGather => (0..ranks).map(gathered).collect(),
+        _ => {
+            let messages = |rank| collective.transfers(count, rank, ranks, root).into_iter();
+            let received = messages(rank).filter(|message| !message.is_send);
+            let content = |Transfer { peer, first, count, .. }| {
+                let sent = messages(peer).find(|message| message.is_send && message.peer == rank);
+                let sent = sent.expect("every receive has its send");
+                (first..first + count, Content::Input { rank: peer, first: sent.first as u64 })
+            };
+            received.map(content).collect()
+        }
     }
 }
 

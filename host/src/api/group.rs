@@ -97,7 +97,11 @@ pub fn device_group<'env>(
 }
 
 impl<'env, M: Init> Group<'env, M> {
-    fn collect(add: impl FnOnce(&mut Group<'env, M>) -> Result<(), Error>) -> Result<(), Error> {
+    /// Calls `add` to collect calls, then runs them.
+    ///
+    /// # Errors
+    /// As [`group`].
+    pub(super) fn collect(add: impl FnOnce(&mut Group<'env, M>) -> Result<(), Error>) -> Result<(), Error> {
         let mut group = Group { scratch: SCRATCH.take().unwrap_or_default(), env: PhantomData };
         let result = add(&mut group).and_then(|()| group.run());
         let mut scratch = group.scratch;

@@ -2,7 +2,7 @@
 
 use super::symbols::{Code, Comm, CudaStream, DataTypeCode, HOST_IMMEDIATE, IN_PROGRESS, OpCode, UniqueId};
 use super::{Nccl, NcclError};
-use crate::collective::Collective;
+use crate::collective::{Collective, Transfer};
 use crate::engine::{Call, EngineError, SetupError};
 use crate::gpu::engine::{GpuEngine, Seat, SeatCall};
 use crate::team::{Record, Team, bytes_of_record, record_of_bytes};
@@ -135,54 +135,25 @@ impl NcclEngine {
     /// 1. As [`GpuEngine::enqueue`]. 2. In a group.
     unsafe fn exchange(&self, seat: usize, call: &Call, stream: CudaStream) -> Result<(), NcclError> {
         let (comm, nccl) = (&self.comms[seat], &self.nccl);
-        let (count, dtype) = (call.count, dtype_code(call.dtype));
-        for transfer in transfers(call.collective, comm.rank, self.ranks, call.root) {
-            let (name, code): (_, Code) = match transfer {
-                Transfer::Send { peer, block } => {
-                    let from = call.send.wrapping_add(block * count * call.dtype.size_bytes()).cast_const();
-                    // SAFETY: obligation 1: the block lies in the send buffer.
-                    let code = unsafe {
-                        (nccl.symbols().send)(from.cast(), count, dtype, peer as c_int, comm.raw, stream)
-                    };
-                    ("ncclSend", code)
-                }
-                Transfer::Recv { peer, block } => {
-                    let to = call.recv.wrapping_add(block * count * call.dtype.size_bytes());
-                    // SAFETY: obligation 1: the block lies in the receive buffer.
-                    let code = unsafe {
-                        (nccl.symbols().recv)(to.cast(), count, dtype, peer as c_int, comm.raw, stream)
-                    };
-                    ("ncclRecv", code)
-                }
+        let dtype = dtype_code(call.dtype);
+        for transfer in call.collective.transfers(call.count, comm.rank, self.ranks, call.root) {
+            let Transfer { is_send, peer, first, count } = transfer;
+            let (peer, offset) = (peer as c_int, first * call.dtype.size_bytes());
+            let (name, code): (_, Code) = if is_send {
+                let from = call.send.wrapping_add(offset).cast_const();
+                // SAFETY: obligation 1: the part lies in the send buffer.
+                let code =
+                    unsafe { (nccl.symbols().send)(from.cast(), count, dtype, peer, comm.raw, stream) };
+                ("ncclSend", code)
+            } else {
+                let to = call.recv.wrapping_add(offset);
+                // SAFETY: obligation 1: the part lies in the receive buffer.
+                let code = unsafe { (nccl.symbols().recv)(to.cast(), count, dtype, peer, comm.raw, stream) };
+                ("ncclRecv", code)
             };
             nccl.check(name, code, Some(comm.raw))?;
         }
         Ok(())
-    }
-}
-
-/// One half of a transfer, of the `block`-th block of `count` elements.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Transfer {
-    Send { peer: u32, block: usize },
-    Recv { peer: u32, block: usize },
-}
-
-/// The transfers of one rank, as nccl-tests makes these collectives of them.
-fn transfers(collective: Collective, rank: u32, ranks: u32, root: u32) -> Vec<Transfer> {
-    let (next, previous) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
-    let send = |peer, block| Transfer::Send { peer, block };
-    let recv = |peer, block| Transfer::Recv { peer, block };
-    let from_all = || (0..ranks).map(|peer| recv(peer, peer as usize));
-    let to_all = || (0..ranks).map(|peer| send(peer, peer as usize));
-    match collective {
-        Collective::SendRecv => vec![send(next, 0), recv(previous, 0)],
-        Collective::AllToAll => to_all().zip(from_all()).flat_map(|(s, r)| [s, r]).collect(),
-        Collective::Gather if rank == root => std::iter::once(send(root, 0)).chain(from_all()).collect(),
-        Collective::Gather => vec![send(root, 0)],
-        Collective::Scatter if rank == root => to_all().chain([recv(root, 0)]).collect(),
-        Collective::Scatter => vec![recv(root, 0)],
-        _ => Vec::new(),
     }
 }
 
@@ -223,8 +194,8 @@ impl GpuEngine for NcclEngine {
 
     unsafe fn enqueue(&mut self, seats: &[Seat], calls: &[SeatCall]) -> Result<(), EngineError> {
         let several = |call: &SeatCall| {
-            let collective = call.call.collective;
-            !transfers(collective, self.comms[call.seat].rank, self.ranks, call.call.root).is_empty()
+            let SeatCall { seat, call } = call;
+            !call.collective.transfers(call.count, self.comms[*seat].rank, self.ranks, call.root).is_empty()
         };
         let grouped = calls.len() > 1 || calls.iter().any(several);
         if grouped {
@@ -320,47 +291,6 @@ fn op_code(op: RedOp) -> OpCode {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Every send meets a receive, in the order of each pair: what NCCL needs not to hang.
-    #[test]
-    fn every_send_has_its_receive() {
-        for collective in
-            [Collective::SendRecv, Collective::AllToAll, Collective::Gather, Collective::Scatter]
-        {
-            for ranks in 1..6 {
-                for root in 0..ranks {
-                    let mut sends = Vec::new();
-                    let mut recvs = Vec::new();
-                    for rank in 0..ranks {
-                        for transfer in transfers(collective, rank, ranks, root) {
-                            match transfer {
-                                Transfer::Send { peer, .. } => sends.push((rank, peer)),
-                                Transfer::Recv { peer, .. } => recvs.push((peer, rank)),
-                            }
-                        }
-                    }
-                    sends.sort_unstable();
-                    recvs.sort_unstable();
-                    assert_eq!(sends, recvs, "{collective:?} {ranks} {root}");
-                    assert!(!sends.is_empty());
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn blocks_of_the_rooted_collectives() {
-        assert_eq!(
-            transfers(Collective::Scatter, 1, 2, 1),
-            [
-                Transfer::Send { peer: 0, block: 0 },
-                Transfer::Send { peer: 1, block: 1 },
-                Transfer::Recv { peer: 1, block: 0 }
-            ]
-        );
-        assert_eq!(transfers(Collective::Gather, 0, 2, 1), [Transfer::Send { peer: 1, block: 0 }]);
-        assert!(transfers(Collective::AllReduce, 0, 2, 1).is_empty());
-    }
 
     /// The library's own numbering was taken from nccl.h; so were these.
     #[test]
