@@ -21,6 +21,9 @@ pub enum Collective {
     SendRecv,
     #[value(alias = "all_to_all", alias = "alltoall")]
     AllToAll,
+    /// The block for the rank d places on is 1 + d units long.
+    #[value(alias = "all_to_all_v", alias = "alltoallv")]
+    AllToAllV,
     Gather,
     Scatter,
     Barrier,
@@ -61,6 +64,7 @@ impl Collective {
             Collective::Reduce => "reduce",
             Collective::SendRecv => "sendrecv",
             Collective::AllToAll => "alltoall",
+            Collective::AllToAllV => "alltoallv",
             Collective::Gather => "gather",
             Collective::Scatter => "scatter",
             Collective::Barrier => "barrier",
@@ -79,7 +83,8 @@ impl Collective {
 
     /// Whether one buffer can be both.
     pub fn in_place(self) -> bool {
-        !matches!(self, Collective::SendRecv | Collective::AllToAll | Collective::Barrier)
+        let two = [Collective::SendRecv, Collective::AllToAll, Collective::AllToAllV, Collective::Barrier];
+        !two.contains(&self)
     }
 
     /// The call whose larger buffer has at most `elems` elements.
@@ -96,6 +101,11 @@ impl Collective {
                 Shape { count: share, send: share * ranks, recv: share }
             }
             Collective::AllToAll => Shape { count: share, send: share * ranks, recv: share * ranks },
+            Collective::AllToAllV => {
+                let units = ranks * (ranks + 1) / 2;
+                let count = elems / units;
+                Shape { count, send: count * units, recv: count * units }
+            }
             Collective::Barrier => Shape { count: 0, send: 0, recv: 0 },
         }
     }
@@ -111,12 +121,33 @@ impl Collective {
         match self {
             Collective::SendRecv => vec![send(next, 0), recv(previous, 0)],
             Collective::AllToAll => to_all().zip(from_all()).flat_map(|(s, r)| [s, r]).collect(),
+            Collective::AllToAllV => {
+                let uneven = |is_send| {
+                    let mut first = 0;
+                    let message = move |peer: u32| {
+                        let places = if is_send { peer + ranks - rank } else { rank + ranks - peer } % ranks;
+                        let count = (1 + places as usize) * count;
+                        first += count;
+                        Transfer { is_send, peer, first: first - count, count }
+                    };
+                    (0..ranks).map(message)
+                };
+                uneven(true).zip(uneven(false)).flat_map(|(s, r)| [s, r]).collect()
+            }
             Collective::Gather if rank == root => std::iter::once(send(root, 0)).chain(from_all()).collect(),
             Collective::Gather => vec![send(root, 0)],
             Collective::Scatter if rank == root => to_all().chain([recv(root, 0)]).collect(),
             Collective::Scatter => vec![recv(root, 0)],
             _ => Vec::new(),
         }
+    }
+
+    /// Counts and displacements by rank of what `rank` sends, or receives, in a collective that is made of messages to and from
+    /// every rank.
+    pub fn blocks(self, count: usize, rank: u32, ranks: u32, is_send: bool) -> (Vec<usize>, Vec<usize>) {
+        let messages = self.transfers(count, rank, ranks, 0).into_iter();
+        let blocks = messages.filter(|message| message.is_send == is_send);
+        blocks.map(|Transfer { count, first, .. }| (count, first)).unzip()
     }
 
     /// First elements of the send and the receive part within the one buffer of an in-place call.
@@ -138,6 +169,8 @@ impl Collective {
             | Collective::AllToAll
             | Collective::Gather
             | Collective::Scatter => (n - 1.0) / n,
+            // A rank's own block is one of the units.
+            Collective::AllToAllV => 1.0 - 2.0 / (n * (n + 1.0)),
             Collective::Broadcast | Collective::Reduce | Collective::SendRecv | Collective::Barrier => 1.0,
         }
     }
@@ -202,6 +235,15 @@ mod tests {
         assert_eq!(Collective::AllReduce.shape(10, 4).count, 10);
     }
 
+    /// Rank 1 of 3 sends 3, 1 and 2 units to the ranks 0, 1 and 2, and receives 2, 1 and 3.
+    #[test]
+    fn uneven_blocks_are_packed() {
+        let of = Collective::AllToAllV;
+        assert_eq!(of.shape(49, 3), Shape { count: 8, send: 48, recv: 48 });
+        assert_eq!(of.blocks(8, 1, 3, true), (vec![24, 8, 16], vec![0, 24, 32]));
+        assert_eq!(of.blocks(8, 1, 3, false), (vec![16, 8, 24], vec![0, 16, 24]));
+    }
+
     #[test]
     fn bus_factors_of_the_published_table() {
         for (collective, factor) in [
@@ -209,6 +251,7 @@ mod tests {
             (Collective::AllGather, 0.75),
             (Collective::ReduceScatter, 0.75),
             (Collective::AllToAll, 0.75),
+            (Collective::AllToAllV, 0.9),
             (Collective::Broadcast, 1.0),
             (Collective::Reduce, 1.0),
         ] {

@@ -80,6 +80,7 @@ fn every_collective_with_threads() {
         "reduce",
         "send-recv",
         "all-to-all",
+        "all_to_all_v",
         "gather",
         "scatter",
     ] {

@@ -21,9 +21,9 @@ pub mod wire;
 pub mod os;
 
 pub use api::{
-    AbortHandle, ArgumentError, Comm, Communicator, CommunicatorBuilder, Config, ConfigError,
-    DeviceCommunicator, DeviceCommunicatorBuilder, DeviceGroup, DeviceSlice, DeviceSliceMut, Error, Group,
-    MemoryReport, OperationError, PeerMemory, ReduceOp, Untyped, device_group, group,
+    AbortHandle, ArgumentError, Blocks, BlocksError, Comm, Communicator, CommunicatorBuilder, Config,
+    ConfigError, DeviceCommunicator, DeviceCommunicatorBuilder, DeviceGroup, DeviceSlice, DeviceSliceMut,
+    Error, Group, MemoryReport, OperationError, PeerMemory, ReduceOp, Untyped, UntypedV, device_group, group,
 };
 pub use bootstrap::{BootstrapConfig, BootstrapError, UniqueId};
 pub use channel::ConnectError;

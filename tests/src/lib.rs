@@ -6,8 +6,9 @@
 
 pub mod minifloat;
 pub mod model;
-pub mod oracle;
 pub mod guarded;
+pub mod uneven;
+pub mod oracle;
 pub mod counting;
 pub mod deadline;
 pub mod harness;

@@ -1,6 +1,7 @@
 //! The result of every collective, in as few lines as possible.
 
 use crate::model::{Model, Wide};
+use crate::uneven::Part;
 use oxccl::{Func, RedOp};
 
 /// A call and everything that goes into it.
@@ -78,6 +79,16 @@ impl<T: Model> Inputs<'_, T> {
             .expect("a communicator has a rank"),
         )
     }
+}
+
+/// What rank `rank` holds after an all-to-all-v: its block from each rank is that rank's block for it, and the rest is as it was.
+pub fn all_to_all_v<T: Copy>(parts: &[Part<T>], rank: usize) -> Vec<T> {
+    let mut output = parts[rank].recv.clone();
+    for (from, part) in parts.iter().enumerate() {
+        let block = part.sent.block(&part.send, rank);
+        output[parts[rank].received.displs[from]..][..block.len()].copy_from_slice(block);
+    }
+    output
 }
 
 #[cfg(test)]

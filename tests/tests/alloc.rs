@@ -4,7 +4,7 @@
 
 use oxccl::net::coll::CollConfig;
 use oxccl::net::plugin;
-use oxccl::{Algorithm, Communicator, Error, Protocol, ReduceOp, TransportKind};
+use oxccl::{Algorithm, Blocks, Communicator, Error, Protocol, ReduceOp, TransportKind};
 use oxccl_tests::counting::{Counting, calls, check_that_it_counts};
 use oxccl_tests::deadline::{Deadline, doing};
 use oxccl_tests::harness::{Settings, World};
@@ -41,7 +41,7 @@ impl Buffers {
 type Operation = (&'static str, fn(&Communicator, &mut Buffers) -> Result<(), Error>);
 
 /// Every operation, called directly.
-const DIRECT: [Operation; 11] = [
+const DIRECT: [Operation; 12] = [
     ("all_reduce", |rank, b| rank.all_reduce(&b.one, &mut b.other, ReduceOp::SUM)),
     ("all_reduce_in_place", |rank, b| rank.all_reduce_in_place(&mut b.one, ReduceOp::AVG)),
     ("reduce", |rank, b| rank.reduce(&b.one, &mut b.other, ReduceOp::MAX, 1)),
@@ -49,6 +49,13 @@ const DIRECT: [Operation; 11] = [
     ("all_gather", |rank, b| rank.all_gather(&b.one, &mut b.all)),
     ("reduce_scatter", |rank, b| rank.reduce_scatter(&b.all, &mut b.one, ReduceOp::PROD)),
     ("all_to_all", |rank, b| rank.all_to_all(&b.all, &mut b.more)),
+    ("all_to_all_v", |rank, b| {
+        let n = rank.size() as usize;
+        let (counts, displs) =
+            ([b.one.len(); 8], std::array::from_fn::<usize, 8, _>(|peer| peer * b.one.len()));
+        let blocks = Blocks { counts: &counts[..n], displs: &displs[..n] };
+        rank.all_to_all_v(&b.all, blocks, &mut b.more, blocks)
+    }),
     ("gather", |rank, b| rank.gather(&b.one, &mut b.all, 1)),
     ("scatter", |rank, b| rank.scatter(&b.all, &mut b.one, 0)),
     ("barrier", |rank, _| rank.barrier()),

@@ -72,6 +72,21 @@ impl MpiEngine {
                 // SAFETY: as above; never in place.
                 ("MPI_Alltoall", unsafe { (s.alltoall)(send, count, ty, recv, count, ty, comm) })
             }
+            Collective::AllToAllV => {
+                let blocks = |is_send| {
+                    let (counts, displs) =
+                        call.collective.blocks(call.count, mpi.rank(), mpi.size(), is_send);
+                    let whole = counts.iter().sum();
+                    let ints =
+                        |numbers: Vec<usize>| numbers.into_iter().map(|number| number as c_int).collect();
+                    c_int::try_from(whole).map_err(|_| MpiError::Count { count: whole })?;
+                    Ok::<[Vec<c_int>; 2], MpiError>([ints(counts), ints(displs)])
+                };
+                let ([sc, sd], [rc, rd]) = (blocks(true)?, blocks(false)?);
+                let (sc, sd, rc, rd) = (sc.as_ptr(), sd.as_ptr(), rc.as_ptr(), rd.as_ptr());
+                // SAFETY: as above; never in place.
+                ("MPI_Alltoallv", unsafe { (s.alltoallv)(send, sc, sd, ty, recv, rc, rd, ty, comm) })
+            }
             Collective::SendRecv => {
                 let (rank, size) = (mpi.rank(), mpi.size());
                 let to = ((rank + 1) % size) as c_int;

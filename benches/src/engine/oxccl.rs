@@ -4,7 +4,9 @@ use super::{Call, Engine, EngineError, Memory, PeerMemory};
 use crate::cli::{PerfArgs, Transport};
 use crate::collective::Collective;
 use crate::team::{Record, Team, TeamError, bytes_of_record, record_of_bytes};
-use oxccl::{Communicator, Config, Func, RedOp, ReduceOp, TransportKind, UniqueId, Untyped};
+use oxccl::{
+    Blocks, Communicator, Config, Func, RedOp, ReduceOp, TransportKind, UniqueId, Untyped, UntypedV,
+};
 
 /// A communicator.
 pub struct OxcclEngine {
@@ -83,7 +85,7 @@ pub fn agree_on_id(team: &mut dyn Team) -> Result<UniqueId, SetupError> {
     Ok(UniqueId::from_bytes(&bytes_of_record(&records[0]))?)
 }
 
-/// What OxCCL calls it; of a send and receive, the send.
+/// What OxCCL calls it; of what is made of sends and receives, the send.
 pub fn func(collective: Collective) -> Func {
     match collective {
         Collective::AllReduce => Func::AllReduce,
@@ -95,7 +97,7 @@ pub fn func(collective: Collective) -> Func {
         Collective::Gather => Func::Gather,
         Collective::Scatter => Func::Scatter,
         Collective::Barrier => Func::Barrier,
-        Collective::SendRecv => Func::Send,
+        Collective::SendRecv | Collective::AllToAllV => Func::Send,
     }
 }
 
@@ -109,6 +111,17 @@ pub fn untyped(call: &Call) -> Untyped {
     Untyped { send, recv, count, op, peer: root, ..Untyped::new(func(call.collective), call.dtype) }
 }
 
+impl Call {
+    /// Runs `body` on an all-to-all-v of `rank`, as OxCCL has it.
+    pub fn as_all_to_all_v<R>(&self, rank: u32, ranks: u32, body: impl FnOnce(&UntypedV<'_>) -> R) -> R {
+        let blocks = |is_send| self.collective.blocks(self.count, rank, ranks, is_send);
+        let (sent, received) = (blocks(true), blocks(false));
+        let send_blocks = Blocks { counts: &sent.0, displs: &sent.1 };
+        let recv_blocks = Blocks { counts: &received.0, displs: &received.1 };
+        body(&UntypedV { send: self.send, send_blocks, recv: self.recv, recv_blocks, dtype: self.dtype })
+    }
+}
+
 impl OxcclEngine {
     /// # Safety
     /// 1. As [`Engine::run`].
@@ -117,6 +130,11 @@ impl OxcclEngine {
         let (rank, size) = (communicator.rank(), communicator.size());
         oxccl::group(|group| {
             for call in calls {
+                if call.collective == Collective::AllToAllV {
+                    // SAFETY: obligation 1; the group runs before `run` returns.
+                    call.as_all_to_all_v(rank, size, |v| unsafe { group.add_untyped_v(communicator, v) })?;
+                    continue;
+                }
                 let one = untyped(call);
                 if call.collective != Collective::SendRecv {
                     // SAFETY: obligation 1; the group runs before `run` returns.
@@ -163,6 +181,12 @@ impl Engine for OxcclEngine {
 
     unsafe fn run(&mut self, calls: &[Call]) -> Result<(), EngineError> {
         match calls {
+            [call] if call.collective == Collective::AllToAllV => {
+                let communicator = &self.communicator;
+                let (rank, size) = (communicator.rank(), communicator.size());
+                // SAFETY: obligation 1.
+                call.as_all_to_all_v(rank, size, |v| unsafe { communicator.run_untyped_v(v) })?;
+            }
             [call] if call.collective != Collective::SendRecv => {
                 // SAFETY: obligation 1.
                 unsafe { self.communicator.run_untyped(&untyped(call))? };

@@ -5,7 +5,7 @@ use crate::cli::PerfArgs;
 use crate::collective::Collective;
 use crate::engine::{Call, EngineError, SetupError, agree_on_id, untyped};
 use crate::team::Team;
-use oxccl::{Config, DeviceCommunicator, Func, UniqueId, Untyped, device_group};
+use oxccl::{Config, DeviceCommunicator, Func, UniqueId, Untyped, UntypedV, device_group};
 
 /// Collectives of OxCCL.
 pub struct OxcclGpuEngine {
@@ -86,7 +86,7 @@ impl GpuEngine for OxcclGpuEngine {
 
     unsafe fn enqueue(&mut self, seats: &[Seat], calls: &[SeatCall]) -> Result<(), EngineError> {
         if let [SeatCall { seat, call }] = calls
-            && call.collective != Collective::SendRecv
+            && ![Collective::SendRecv, Collective::AllToAllV].contains(&call.collective)
         {
             let (communicator, stream) = (&self.communicators[*seat], seats[*seat].stream());
             // SAFETY: obligation 1; a seat's stream lives as long as the engine.
@@ -96,13 +96,19 @@ impl GpuEngine for OxcclGpuEngine {
         let group = device_group(|group| {
             for SeatCall { seat, call } in calls {
                 let (communicator, stream) = (&self.communicators[*seat], seats[*seat].stream());
+                let (rank, size) = (communicator.rank(), communicator.size());
+                if call.collective == Collective::AllToAllV {
+                    // SAFETY: as above.
+                    let add = |v: &UntypedV<'_>| unsafe { group.add_untyped_v(communicator, v, stream) };
+                    call.as_all_to_all_v(rank, size, add)?;
+                    continue;
+                }
                 let one = untyped(call);
                 if call.collective != Collective::SendRecv {
                     // SAFETY: as above.
                     unsafe { group.add_untyped(communicator, &one, stream)? };
                     continue;
                 }
-                let (rank, size) = (communicator.rank(), communicator.size());
                 let send = Untyped { peer: (rank + 1) % size, ..one };
                 let recv = Untyped { func: Func::Recv, peer: (rank + size - 1) % size, ..one };
                 // SAFETY: as above.

@@ -151,6 +151,9 @@ pub enum ArgumentError {
         /// Their type.
         dtype: DataType,
     },
+    /// The blocks of an all-to-all-v fit neither ranks nor buffers.
+    #[error("all_to_all_v: {0}")]
+    Blocks(#[from] BlocksError),
     /// A group over more communicators than one thread may drive.
     #[error("a group may hold at most {max} communicators of one thread; use several threads")]
     GroupSize {
@@ -170,6 +173,67 @@ pub enum ArgumentError {
     Busy {
         /// The communicator's rank.
         rank: u32,
+    },
+}
+
+/// Why the blocks of an all-to-all-v were refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum BlocksError {
+    /// There is not one block for each rank.
+    #[error("{counts} {which} counts and {displs} displacements for a communicator of {nranks} ranks")]
+    Ranks {
+        /// "send" or "receive".
+        which: &'static str,
+        /// Counts given.
+        counts: usize,
+        /// Displacements given.
+        displs: usize,
+        /// Ranks of the communicator.
+        nranks: u32,
+    },
+    /// A block lies outside of its buffer: of untyped memory, outside of the address space.
+    #[error(
+        "rank {rank}'s block of the {which} buffer, {count} elements from {displ} on, exceeds its {actual} elements"
+    )]
+    Range {
+        /// "send" or "receive".
+        which: &'static str,
+        /// The rank that the block goes to or comes from.
+        rank: u32,
+        /// Its elements.
+        count: usize,
+        /// Its displacement.
+        displ: usize,
+        /// Elements of the buffer.
+        actual: usize,
+    },
+    /// Two blocks would be received in the same memory.
+    #[error("the receive blocks of rank {rank} and rank {other} overlap")]
+    Overlap {
+        /// One rank.
+        rank: u32,
+        /// The other.
+        other: u32,
+    },
+    /// The block of a rank to itself has two lengths.
+    #[error("rank {rank} sends {sent} elements to itself and receives {received}")]
+    Own {
+        /// The rank.
+        rank: u32,
+        /// Elements sent.
+        sent: usize,
+        /// Elements received.
+        received: usize,
+    },
+    /// A null pointer to blocks that have elements.
+    #[error("the {which} buffer is null and rank {rank}'s block has {count} elements")]
+    Null {
+        /// "send" or "receive".
+        which: &'static str,
+        /// The first such rank.
+        rank: u32,
+        /// Its elements.
+        count: usize,
     },
 }
 

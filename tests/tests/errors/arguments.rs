@@ -1,6 +1,8 @@
 //! Invalid arguments are refused before anything is sent, and the communicator stays usable.
 
-use oxccl::{ArgumentError, Communicator, DataType, Error, Func, ReduceOp, Untyped};
+use oxccl::{
+    ArgumentError, Blocks, BlocksError, Communicator, DataType, Error, Func, ReduceOp, Untyped, UntypedV,
+};
 use oxccl_tests::deadline::Deadline;
 use oxccl_tests::harness::{Settings, World};
 use std::time::Duration;
@@ -49,6 +51,69 @@ fn lengths() -> Vec<Refused> {
             ArgumentError::NotDivisible { func: Func::AllGather, which: "receive", actual: 5, nranks: 2 },
         ),
     ]
+}
+
+fn blocks() -> Vec<Refused> {
+    const TWO: Blocks<'_> = Blocks { counts: &[1, 2], displs: &[0, 1] };
+    fn v(rank: &Communicator, sent: Blocks<'_>, received: Blocks<'_>) -> Result<(), Error> {
+        rank.all_to_all_v(&[0u8; 3], sent, &mut [0u8; 3], received)
+    }
+    let ranks = |which, counts, displs| BlocksError::Ranks { which, counts, displs, nranks: 2 };
+    vec![
+        (|rank| v(rank, Blocks { counts: &[3], ..TWO }, TWO), ranks("send", 1, 2).into()),
+        (|rank| v(rank, TWO, Blocks { displs: &[0, 1, 2], ..TWO }), ranks("receive", 2, 3).into()),
+        (
+            |rank| v(rank, Blocks { displs: &[0, 2], ..TWO }, TWO),
+            BlocksError::Range { which: "send", rank: 1, count: 2, displ: 2, actual: 3 }.into(),
+        ),
+        (
+            |rank| v(rank, TWO, Blocks { counts: &[usize::MAX, 0], displs: &[1, usize::MAX] }),
+            BlocksError::Range { which: "receive", rank: 0, count: usize::MAX - 1, displ: 1, actual: 3 }
+                .into(),
+        ),
+        (
+            |rank| v(rank, TWO, Blocks { displs: &[1, 0], ..TWO }),
+            BlocksError::Overlap { rank: 0, other: 1 }.into(),
+        ),
+        (
+            |rank| {
+                let null = UntypedV {
+                    send: std::ptr::null(),
+                    send_blocks: Blocks { counts: &[0, 2], displs: &[9, 9] },
+                    recv: std::ptr::null_mut(),
+                    recv_blocks: TWO,
+                    dtype: DataType::F64,
+                };
+                // SAFETY: refused by its arguments, before a pointer is used.
+                unsafe { rank.run_untyped_v(&null) }
+            },
+            BlocksError::Null { which: "send", rank: 1, count: 2 }.into(),
+        ),
+    ]
+}
+
+/// The two lengths of a rank's block to itself differ: the error says which rank's.
+#[test]
+fn a_block_to_oneself_has_one_length() {
+    let _deadline = Deadline::start("a_block_to_oneself_has_one_length", Duration::from_secs(60));
+    World::new(2, Settings::default()).each(|rank| {
+        let me = rank.rank() as usize;
+        let (mut sent, received) = ([1, 1], [1, 1]);
+        sent[me] = 2;
+        let sent = Blocks { counts: &sent, displs: &[0, 2] };
+        let received = Blocks { counts: &received, displs: &[0, 1] };
+        let refused = rank.all_to_all_v(&[0u8; 4], sent, &mut [0u8; 2], received);
+        let expected = BlocksError::Own { rank: me as u32, sent: 2, received: 1 };
+        assert_eq!(refused, Err(Error::Argument(expected.into())));
+        assert!(refused.unwrap_err().to_string().contains(&format!("rank {me} sends 2 elements to itself")));
+        // A group gets none of its messages.
+        let mut untouched = [0u8; 2];
+        oxccl::group(|group| {
+            group.all_to_all_v(rank, &[0u8; 4], sent, &mut untouched, received).unwrap_err();
+            group.barrier(rank)
+        })
+        .unwrap();
+    });
 }
 
 fn ranks() -> Vec<Refused> {
@@ -102,7 +167,7 @@ fn others() -> Vec<Refused> {
 fn bad_arguments_are_refused_and_the_communicator_goes_on() {
     let _deadline = Deadline::start("bad_arguments", Duration::from_secs(60));
     let mut world = World::new(2, Settings::default());
-    for (call, expected) in lengths().into_iter().chain(ranks()).chain(others()) {
+    for (call, expected) in lengths().into_iter().chain(blocks()).chain(ranks()).chain(others()) {
         world.each(|rank| {
             assert_eq!(call(rank), Err(Error::Argument(expected)), "{expected}");
             assert_eq!(rank.async_error(), None);

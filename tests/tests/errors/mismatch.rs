@@ -1,6 +1,6 @@
 //! Ranks that call different things: every one of them ends, soon, with an error that names a rank and its call.
 
-use oxccl::{Algorithm, Communicator, Error, Fault, Protocol, ReduceOp, TransportKind};
+use oxccl::{Algorithm, Blocks, Communicator, Error, Fault, Protocol, ReduceOp, TransportKind};
 use oxccl_tests::deadline::{Deadline, doing};
 use oxccl_tests::harness::{Settings, World};
 use std::time::{Duration, Instant};
@@ -126,6 +126,40 @@ fn a_message_of_another_length_ends_both() {
         let receiver = matches!(results[1], Some(Fault::Mismatch { rank: 0, .. }));
         assert!(receiver, "{sent} for {expected}: {results:?}");
         assert_eq!(results[0], Some(Fault::PeerAborted { rank: 1 }), "{sent} for {expected}");
+    }
+}
+
+/// A block of an all-to-all-v that is longer or shorter than its receiver expects, or not expected at all.
+#[test]
+fn blocks_of_another_length_name_their_sender() {
+    let _deadline = Deadline::start("blocks_of_another_length_name_their_sender", Duration::from_secs(60));
+    for (sent, expected) in [(5usize, 4usize), (4, 5), (0, 1), (1, 0), (100_000, 99_999), (8, 100_000)] {
+        doing(|| format!("{sent} for {expected}"));
+        let mut world = World::new(3, Settings::default());
+        let started = Instant::now();
+        let results = world.each(|rank| {
+            // Two elements from each to each, but from rank 2 to rank 0.
+            let (mut to, mut from) = ([2; 3], [2; 3]);
+            match rank.rank() {
+                0 => from[2] = expected,
+                2 => to[0] = sent,
+                _ => {}
+            }
+            let sent = Blocks { counts: &to, displs: &[0, to[0], to[0] + 2] };
+            let received = Blocks { counts: &from, displs: &[0, 2, 4] };
+            let (send, mut recv) = (vec![1i32; to.iter().sum()], vec![0i32; from.iter().sum()]);
+            let result = rank.all_to_all_v(&send, sent, &mut recv, received);
+            while rank.async_error().is_none() && started.elapsed() < BOUND {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            result.err().or(rank.async_error())
+        });
+        let fault = |rank: usize| results[rank].as_ref().and_then(Error::fault);
+        let context = || format!("{sent} for {expected}: {results:#?}");
+        assert!(matches!(fault(0), Some(Fault::Mismatch { rank: 2, .. })), "{}", context());
+        assert_eq!([fault(1), fault(2)], [Some(Fault::PeerAborted { rank: 0 }); 2], "{}", context());
+        let text = results[0].as_ref().expect("a fault").to_string();
+        assert!(text.contains("rank 2") && text.starts_with("rank 0 of 3"), "{text}");
     }
 }
 

@@ -1,10 +1,15 @@
 //! Random groups of sends and receives.
 
 use oxccl::cuda::DeviceMemory;
-use oxccl::{DataType, Func, Untyped, device_group};
+use oxccl::{DataType, DeviceSlice, DeviceSliceMut, Func, Untyped, device_group};
 use oxccl_tests::deadline::{Deadline, doing};
-use oxccl_tests::devices::{DeviceRank, DeviceWorld, gpus};
-use oxccl_tests::harness::Settings;
+use oxccl_tests::devices::{DeviceRank, DeviceWorld, gpus, launch_graphs};
+use oxccl_tests::guarded::bytes_of;
+use oxccl_tests::harness::{Settings, first_error, on_threads};
+use oxccl_tests::uneven::{Part, Uneven};
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
 use std::time::Duration;
 
 /// A generator of numbers that are the same on every machine.
@@ -129,5 +134,87 @@ fn needs_gpu_random_groups_of_messages() {
     let _deadline = Deadline::start("needs_gpu_random_groups_of_messages", Duration::from_secs(300));
     for nranks in 1..=gpus().min(4) {
         run(&DeviceWorld::new(nranks, Settings::default(), None), 100);
+    }
+}
+
+/// How ranks come to call an all-to-all-v.
+#[derive(Clone, Copy, Debug)]
+enum Called {
+    Group,
+    Threads,
+    Graph,
+}
+
+fn all_to_all_v(
+    world: &mut DeviceWorld,
+    memories: &mut [Memories],
+    parts: &[Part<i64>],
+    called: Called,
+) -> Result<(), oxccl::Error> {
+    let together = |ranks: &[DeviceRank], memories: &mut [Memories]| {
+        device_group(|group| {
+            let mut all = ranks.iter().zip(memories).zip(parts);
+            all.try_for_each(|((DeviceRank { comm, stream, .. }, memory), part)| {
+                let send = DeviceSlice::<i64>::new(&memory.send, 0..part.send.len());
+                let recv = DeviceSliceMut::<i64>::new(&mut memory.recv, 0..part.recv.len());
+                let (sent, received) = (part.sent.blocks(), part.received.blocks());
+                // SAFETY: (1) nobody else uses the memory until the streams are synchronised, and they live longer.
+                unsafe { group.all_to_all_v(comm, send, sent, recv, received, stream.by_ref()) }
+            })
+        })
+    };
+    match called {
+        Called::Group => together(&world.ranks, memories)?,
+        Called::Graph => launch_graphs(&world.ranks, || together(&world.ranks, memories))?,
+        Called::Threads => {
+            let all = world.ranks.iter_mut().zip(memories).zip(parts);
+            first_error(on_threads(all, |((DeviceRank { comm, stream, .. }, memory), part)| {
+                let send = DeviceSlice::<i64>::new(&memory.send, 0..part.send.len());
+                let recv = DeviceSliceMut::<i64>::new(&mut memory.recv, 0..part.recv.len());
+                let (sent, received) = (part.sent.blocks(), part.received.blocks());
+                // SAFETY: (1, 2) as above.
+                unsafe { comm.all_to_all_v(send, sent, recv, received, stream.by_ref()) }
+            }))?;
+        }
+    }
+    world.ranks.iter().try_for_each(|rank| rank.comm.synchronize(rank.stream.by_ref()))
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn needs_gpu_random_all_to_all_v() {
+    let _deadline = Deadline::start("needs_gpu_random_all_to_all_v", Duration::from_secs(300));
+    let mut random = TestRunner::deterministic();
+    for nranks in 1..=gpus().min(8) {
+        let mut world = DeviceWorld::new(nranks, Settings::default(), None);
+        let mut memories: Vec<Memories> = world.ranks.iter().map(Memories::new).collect();
+        for called in [Called::Group, Called::Threads, Called::Graph].repeat(10) {
+            let uneven = Uneven::any(nranks as usize).new_tree(&mut random).expect("any exchange").current();
+            doing(|| format!("{called:?} of {nranks} GPUs: {uneven:?}"));
+            let mut parts = uneven.parts::<i64>();
+            for ((rank, memory), part) in world.ranks.iter().zip(&memories).zip(&parts) {
+                for (to, from) in [(&memory.send, &part.send), (&memory.recv, &part.recv)] {
+                    let bytes = bytes_of(from);
+                    // SAFETY: (1, 2) within the memory, and the stream is waited for before the elements go.
+                    unsafe {
+                        rank.stream.by_ref().copy_to_device(to.address(), bytes.as_ptr().cast(), bytes.len())
+                    }
+                    .expect("a copy");
+                }
+                rank.stream.synchronize().expect("a stream");
+            }
+            let ran = all_to_all_v(&mut world, &mut memories, &parts, called);
+            ran.unwrap_or_else(|error| panic!("{error}"));
+            for ((rank, memory), part) in world.ranks.iter().zip(&memories).zip(&mut parts) {
+                let (stream, len_bytes) = (rank.stream.by_ref(), size_of_val(part.recv.as_slice()));
+                // SAFETY: (1, 2) as above.
+                unsafe {
+                    stream.copy_to_host(part.recv.as_mut_ptr().cast(), memory.recv.address(), len_bytes)
+                }
+                .expect("a copy");
+                stream.synchronize().expect("a stream");
+                part.compare().unwrap_or_else(|what| panic!("rank {}: {what}\n{uneven:?}", rank.comm.rank()));
+            }
+        }
     }
 }

@@ -12,6 +12,7 @@
 //! | reduce-scatter | n * count | count | `recv.len()` |
 //! | all-to-all | n * count | n * count | `send.len() / n` |
 //! | gather | count | n * count at the root, else ignored | `send.len()` |
+//! | all-to-all-v | a block for each rank | a block for each rank | every block's own, equal at its two ends |
 //! | scatter | n * count at the root, else ignored | count | `recv.len()` |
 //!
 //! Block `r` of an n * count buffer is rank `r`'s.
@@ -22,5 +23,7 @@ mod communicator;
 mod group;
 mod device;
 mod device_group;
+mod all_to_all_v;
 
+pub use all_to_all_v::{Blocks, UntypedV};
 pub use untyped::Untyped;
