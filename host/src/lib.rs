@@ -6,7 +6,7 @@
 //! Never: blocks for ever; every wait ends with a result or with the name of a rank.
 
 pub mod api;
-pub mod channel;
+pub mod connect;
 pub mod machine;
 pub mod launch;
 pub mod plan;
@@ -26,7 +26,7 @@ pub use api::{
     Error, Group, MemoryReport, OperationError, PeerMemory, ReduceOp, Untyped, UntypedV, device_group, group,
 };
 pub use bootstrap::{BootstrapConfig, BootstrapError, UniqueId};
-pub use channel::ConnectError;
+pub use connect::ConnectError;
 pub use launch::{Fault, Outstanding};
 pub use machine::cuda::driver as cuda;
 pub use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, RedOp};

@@ -54,7 +54,7 @@ const EVERYTHING: Collnet = Collnet::There(CollnetFacts {
     speed: NetSpeed { gbytes: 1.25, latency_us: 2.5 },
 });
 
-/// Channels of rings and of trees, as `channel` makes them on CPUs.
+/// Channels of rings and of trees, as `connect` makes them on CPUs.
 const CHANNELS: [u32; 2] = [1, 2];
 
 impl Borders {

@@ -8,7 +8,7 @@ use super::launcher::LaunchEnv;
 use super::membership::{Membership, watch};
 use super::{split, tune_file};
 use crate::bootstrap::{Bootstrap, UniqueId};
-use crate::channel::ConnectError;
+use crate::connect::ConnectError;
 use crate::launch::{Engine, Health, StreamMachine};
 use crate::machine::cpu::Cpu;
 use crate::machine::cuda::Cuda;

@@ -4,7 +4,7 @@ use super::config::ConfigError;
 use super::launcher::LaunchError;
 use super::tune_file::TuneError;
 use crate::bootstrap::BootstrapError;
-use crate::channel::ConnectError;
+use crate::connect::ConnectError;
 use crate::gpu::KernelError;
 use crate::launch::{Fault, Outstanding};
 use crate::plan::tuning::Impossible;

@@ -4,7 +4,7 @@ use super::config::Config;
 use super::error::Error;
 use super::membership::Membership;
 use crate::bootstrap::Bootstrap;
-use crate::channel::ConnectError;
+use crate::connect::ConnectError;
 use crate::wire::Message;
 use oxccl_shared::abi::Rank;
 use serde::{Deserialize, Serialize};

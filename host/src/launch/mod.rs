@@ -1,7 +1,7 @@
 //! Layer: host / launch.
 //! Takes: calls with their buffers, in order.
 //! Gives: an [`Engine`] that runs them on any [`Machine`]; how a kernel on the caller's thread waits.
-//! Never: chooses algorithms (`plan` did), makes connections (`channel` did).
+//! Never: chooses algorithms (`plan` did), makes connections (`connect` did).
 //!
 //! One communicator's operations run one after another.
 

@@ -76,7 +76,7 @@ impl NetChannels {
     }
 }
 
-/// The parts of the connections over a network that `channel` creates at init.
+/// The parts of the connections over a network that `connect` creates at init.
 pub struct NetParts {
     /// The connections; their ends keep their memory alive.
     pub proxy: ProxyParts,

@@ -5,7 +5,8 @@ use crate::api::config::Config;
 use crate::api::error::Error;
 use crate::api::memory::{MemoryReport, PeerMemory};
 use crate::bootstrap::Bootstrap;
-use crate::channel::{self, ConnectError, Connected, Reducing, Wanted};
+use crate::connect::ConnectError;
+use crate::connect::cpu::{CpuConnected, CpuWanted, Reducing, connect};
 use crate::launch::{Drives, WaitContext};
 use crate::machine::cpu::{Cpu, CpuParts};
 use crate::plan::tuning::Impossible;
@@ -16,7 +17,7 @@ use oxccl_shared::abi::Rank;
 impl Init for Cpu {
     type Unit = ();
     type Device = ();
-    type Connected = Connected;
+    type Connected = CpuConnected;
 
     fn unit_of(_local_rank: u32) {}
 
@@ -26,13 +27,13 @@ impl Init for Cpu {
         Ok(Facts::check(&config.forced, no_collnet)?)
     }
 
-    fn connect(bootstrap: &Bootstrap, config: &Config, (): ()) -> Result<Connected, Error> {
+    fn connect(bootstrap: &Bootstrap, config: &Config, (): ()) -> Result<CpuConnected, Error> {
         let (rank, nranks) = (bootstrap.rank().0, bootstrap.nranks());
         let random = getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
         let shared = bootstrap.broadcast(Rank(0), &random.to_le_bytes())?;
         let comm_hash = shared.try_into().map_err(|_| ConnectError::Malformed { peer: 0 })?;
         let info = this_process(bootstrap, config)?;
-        let wanted = Wanted {
+        let wanted = CpuWanted {
             rank,
             nranks,
             comm_hash: u64::from_le_bytes(comm_hash),
@@ -45,20 +46,20 @@ impl Init for Cpu {
             ring_layout: config.ring_layout(),
             mesh_layout: config.mesh_layout(nranks),
         };
-        let connected = channel::connect(bootstrap, &wanted)?;
+        let connected = connect(bootstrap, &wanted)?;
         // The same on all ranks, which may still be listening.
         check_collnet(config, &connected)?;
         Ok(connected)
     }
 
-    fn start(connected: Connected, joined: &Joined<'_>) -> Result<Started<Cpu>, Error> {
+    fn start(connected: CpuConnected, joined: &Joined<'_>) -> Result<Started<Cpu>, Error> {
         let (memory, rings) = (report(joined.rank, &connected), connected.graph.rings());
         Ok(Started { machine: machine(connected, joined), device: (), rings, memory })
     }
 }
 
 /// Whether what was ordered can be had, now that it is known whether a network reduces.
-fn check_collnet(config: &Config, connected: &Connected) -> Result<(), Impossible> {
+fn check_collnet(config: &Config, connected: &CpuConnected) -> Result<(), Impossible> {
     let Reducing { collnet, lack, .. } = &connected.reducing;
     let why = match collnet {
         Collnet::There(_) => None,
@@ -68,7 +69,7 @@ fn check_collnet(config: &Config, connected: &Connected) -> Result<(), Impossibl
     Facts::check(&config.forced, why)
 }
 
-fn machine(connected: Connected, joined: &Joined<'_>) -> Cpu {
+fn machine(connected: CpuConnected, joined: &Joined<'_>) -> Cpu {
     let Joined { rank, nranks, config, health, .. } = *joined;
     let (ring_layout, mesh_layout) = (config.ring_layout(), config.mesh_layout(nranks));
     let here = connected.peers[rank as usize];
@@ -99,7 +100,7 @@ fn machine(connected: Connected, joined: &Joined<'_>) -> Cpu {
         send_to: connected.send_to,
         recv_from: connected.recv_from,
         wait: {
-            let Connected { links, net_links, reducing, .. } = connected;
+            let CpuConnected { links, net_links, reducing, .. } = connected;
             let drives = Drives::none().with_streams(links).with_network(net_links);
             let drives = drives.with_reduction(reducing.links);
             WaitContext::new(health.clone(), drives, notify, config.timeout, crowded)
@@ -108,7 +109,7 @@ fn machine(connected: Connected, joined: &Joined<'_>) -> Cpu {
     })
 }
 
-fn report(rank: u32, connected: &Connected) -> MemoryReport {
+fn report(rank: u32, connected: &CpuConnected) -> MemoryReport {
     let peers = (0..connected.peers.len() as u32).filter(|peer| *peer != rank);
     let peers = peers.map(|peer| PeerMemory {
         rank: peer,

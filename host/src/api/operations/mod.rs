@@ -3,6 +3,9 @@
 //! Gives: the methods of communicators and groups, on CPUs and on streams; each is written out, so that it can be found and read.
 //! Never: runs a call whose buffers do not have the operation's shapes.
 //!
+//! On CPUs `communicator` and `group` have `pub fn all_reduce` and its siblings. On streams `device` and `device_group` have
+//! `pub unsafe fn all_reduce` and its siblings: the stream uses the buffers after the call has returned.
+//!
 //! Shapes, with n ranks; `count` is what every rank must agree on, in elements:
 //!
 //! | operation | `send` | `recv` | count |

@@ -83,60 +83,60 @@ impl Ranks {
         Err(ArgumentError::NotDivisible { func, which, actual, nranks: self.nranks })
     }
 
-    pub fn all_reduce<T: Element>(self, send: Span<T>, recv: Span<T>, op: ReduceOp) -> Checked {
+    pub(super) fn all_reduce<T: Element>(self, send: Span<T>, recv: Span<T>, op: ReduceOp) -> Checked {
         length(Func::AllReduce, "receive", recv.len, Some(send.len))?;
         Ok(Untyped { op, ..untyped(Func::AllReduce, &send, &recv, send.len) })
     }
 
-    pub fn all_reduce_in_place<T: Element>(self, buffer: Span<T>, op: ReduceOp) -> Checked {
+    pub(super) fn all_reduce_in_place<T: Element>(self, buffer: Span<T>, op: ReduceOp) -> Checked {
         Ok(Untyped { op, ..untyped(Func::AllReduce, &buffer, &buffer, buffer.len) })
     }
 
-    pub fn all_gather<T: Element>(self, send: Span<T>, recv: Span<T>) -> Checked {
+    pub(super) fn all_gather<T: Element>(self, send: Span<T>, recv: Span<T>) -> Checked {
         length(Func::AllGather, "receive", recv.len, self.blocks(send.len))?;
         Ok(untyped(Func::AllGather, &send, &recv, send.len))
     }
 
-    pub fn all_gather_in_place<T: Element>(self, buffer: Span<T>) -> Checked {
+    pub(super) fn all_gather_in_place<T: Element>(self, buffer: Span<T>) -> Checked {
         let count = self.share(Func::AllGather, "receive", buffer.len)?;
         let whole = untyped(Func::AllGather, &buffer, &buffer, count);
         Ok(Untyped { send: whole.send.wrapping_add(self.me as usize * count * size_of::<T>()), ..whole })
     }
 
-    pub fn reduce_scatter<T: Element>(self, send: Span<T>, recv: Span<T>, op: ReduceOp) -> Checked {
+    pub(super) fn reduce_scatter<T: Element>(self, send: Span<T>, recv: Span<T>, op: ReduceOp) -> Checked {
         length(Func::ReduceScatter, "send", send.len, self.blocks(recv.len))?;
         Ok(Untyped { op, ..untyped(Func::ReduceScatter, &send, &recv, recv.len) })
     }
 
-    pub fn reduce_scatter_in_place<T: Element>(self, buffer: Span<T>, op: ReduceOp) -> Checked {
+    pub(super) fn reduce_scatter_in_place<T: Element>(self, buffer: Span<T>, op: ReduceOp) -> Checked {
         let count = self.share(Func::ReduceScatter, "send", buffer.len)?;
         let whole = untyped(Func::ReduceScatter, &buffer, &buffer, count);
         Ok(Untyped { op, recv: whole.recv.wrapping_add(self.me as usize * count * size_of::<T>()), ..whole })
     }
 
-    pub fn broadcast<T: Element>(self, send: Span<T>, recv: Span<T>, root: u32) -> Checked {
+    pub(super) fn broadcast<T: Element>(self, send: Span<T>, recv: Span<T>, root: u32) -> Checked {
         if self.me == root {
             length(Func::Broadcast, "send", send.len, Some(recv.len))?;
         }
         Ok(Untyped { peer: root, ..untyped(Func::Broadcast, &send, &recv, recv.len) })
     }
 
-    pub fn broadcast_in_place<T: Element>(self, buffer: Span<T>, root: u32) -> Checked {
+    pub(super) fn broadcast_in_place<T: Element>(self, buffer: Span<T>, root: u32) -> Checked {
         Ok(Untyped { peer: root, ..untyped(Func::Broadcast, &buffer, &buffer, buffer.len) })
     }
 
-    pub fn reduce<T: Element>(self, send: Span<T>, recv: Span<T>, op: ReduceOp, root: u32) -> Checked {
+    pub(super) fn reduce<T: Element>(self, send: Span<T>, recv: Span<T>, op: ReduceOp, root: u32) -> Checked {
         if self.me == root {
             length(Func::Reduce, "receive", recv.len, Some(send.len))?;
         }
         Ok(Untyped { op, peer: root, ..untyped(Func::Reduce, &send, &recv, send.len) })
     }
 
-    pub fn reduce_in_place<T: Element>(self, buffer: Span<T>, op: ReduceOp, root: u32) -> Checked {
+    pub(super) fn reduce_in_place<T: Element>(self, buffer: Span<T>, op: ReduceOp, root: u32) -> Checked {
         Ok(Untyped { op, peer: root, ..untyped(Func::Reduce, &buffer, &buffer, buffer.len) })
     }
 
-    pub fn send<T: Element>(self, send: Span<T>, peer: u32) -> Checked {
+    pub(super) fn send<T: Element>(self, send: Span<T>, peer: u32) -> Checked {
         let Span { start, len } = send;
         Ok(Untyped {
             send: start.cast_const().cast(),
@@ -146,24 +146,24 @@ impl Ranks {
         })
     }
 
-    pub fn recv<T: Element>(self, recv: Span<T>, peer: u32) -> Checked {
+    pub(super) fn recv<T: Element>(self, recv: Span<T>, peer: u32) -> Checked {
         Ok(Untyped { recv: recv.start.cast(), count: recv.len, peer, ..Untyped::new(Func::Recv, T::DTYPE) })
     }
 
-    pub fn all_to_all<T: Element>(self, send: Span<T>, recv: Span<T>) -> Checked {
+    pub(super) fn all_to_all<T: Element>(self, send: Span<T>, recv: Span<T>) -> Checked {
         length(Func::AllToAll, "receive", recv.len, Some(send.len))?;
         let count = self.share(Func::AllToAll, "send", send.len)?;
         Ok(untyped(Func::AllToAll, &send, &recv, count))
     }
 
-    pub fn gather<T: Element>(self, send: Span<T>, recv: Span<T>, root: u32) -> Checked {
+    pub(super) fn gather<T: Element>(self, send: Span<T>, recv: Span<T>, root: u32) -> Checked {
         if self.me == root {
             length(Func::Gather, "receive", recv.len, self.blocks(send.len))?;
         }
         Ok(Untyped { peer: root, ..untyped(Func::Gather, &send, &recv, send.len) })
     }
 
-    pub fn scatter<T: Element>(self, send: Span<T>, recv: Span<T>, root: u32) -> Checked {
+    pub(super) fn scatter<T: Element>(self, send: Span<T>, recv: Span<T>, root: u32) -> Checked {
         if self.me == root {
             length(Func::Scatter, "send", send.len, self.blocks(recv.len))?;
         }

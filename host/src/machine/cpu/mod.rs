@@ -1,7 +1,7 @@
 //! Layer: host / machine / cpu.
 //! Takes: calls, the connections of a rank on CPUs.
 //! Gives: [`Cpu`], which runs kernels on the caller's thread and returns when they are complete.
-//! Never: chooses algorithms (`plan` did), creates connections (`channel` did).
+//! Never: chooses algorithms (`plan` did), creates connections (`connect` did).
 //!
 //! A group over several communicators of one thread gives each a fiber (`fiber`), and a waiting kernel yields the
 //! thread to the next: ranks that share a thread cannot deadlock each other.
@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 pub use fiber::GROUP_COMMUNICATORS_MAX;
 
-/// The parts that `channel` and `transport` create at init.
+/// The parts that `connect` and `transport` create at init.
 pub struct CpuParts {
     /// This rank.
     pub rank: u32,

@@ -25,7 +25,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The parts that `channel` creates at init, and the communicator's own.
+/// The parts that `connect` creates at init, and the communicator's own.
 pub struct CudaParts {
     /// This rank.
     pub rank: u32,

@@ -218,7 +218,7 @@ impl DeviceLayout {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::channel::device::routes::RouteSettings;
+    use crate::connect::gpu::routes::RouteSettings;
     use crate::topology::Channels;
     use crate::transport::PeerInfo;
     use proptest::prelude::*;

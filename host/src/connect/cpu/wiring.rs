@@ -3,10 +3,11 @@
 mod halves;
 
 use super::collnet::Reducing;
-use super::connect::{ConnectError, Connected, Wanted};
+use super::connect::{CpuConnected, CpuWanted};
 use super::graph::RankGraph;
 use super::inbox::{ConnKey, Inbox};
 use crate::bootstrap::Bootstrap;
+use crate::connect::ConnectError;
 use crate::launch::{Channel, NetLinks};
 use crate::mem::{self, MemError, Segment, ShmFile, ShmName};
 use crate::net::Locality;
@@ -24,7 +25,7 @@ use std::sync::Arc;
 type Conn = (ConnKey, u32);
 
 pub(super) struct Wiring<'a> {
-    pub(super) wanted: &'a Wanted<'a>,
+    pub(super) wanted: &'a CpuWanted<'a>,
     pub(super) graph: RankGraph,
     pub(super) peers: Vec<PeerInfo>,
     channels: Vec<Channel>,
@@ -38,7 +39,7 @@ pub(super) struct Wiring<'a> {
 }
 
 impl<'a> Wiring<'a> {
-    pub fn new(wanted: &'a Wanted<'a>, graph: RankGraph, peers: Vec<PeerInfo>) -> Self {
+    pub fn new(wanted: &'a CpuWanted<'a>, graph: RankGraph, peers: Vec<PeerInfo>) -> Self {
         let channels = (0..graph.channels()).map(|_| Channel::default()).collect();
         let nranks = wanted.nranks as usize;
         Wiring {
@@ -64,7 +65,7 @@ impl<'a> Wiring<'a> {
 
     /// The transports by which this rank reaches others.
     fn in_use(&self) -> impl Iterator<Item = &'static dyn Transport> {
-        let Wanted { rank, nranks, .. } = *self.wanted;
+        let CpuWanted { rank, nranks, .. } = *self.wanted;
         let reaches = move |kind| (0..nranks).any(|peer| peer != rank && self.kind(rank, peer) == kind);
         TRANSPORTS.into_iter().filter(move |transport| reaches(transport.kind()))
     }
@@ -86,13 +87,13 @@ impl<'a> Wiring<'a> {
 
     /// Where the connections of `rank`'s local producers lie.
     fn local_inbox(&self, rank: u32) -> Inbox {
-        let Wanted { nranks, ring_layout, mesh_layout, .. } = *self.wanted;
+        let CpuWanted { nranks, ring_layout, mesh_layout, .. } = *self.wanted;
         Inbox::new(&self.graph, nranks, rank, ring_layout, mesh_layout, |from| self.is_local(rank, from))
     }
 
     /// Makes the inbox that local peers write into, and our ends of it.
     pub fn make_memory(&mut self) -> Result<Option<ShmFile>, ConnectError> {
-        let Wanted { rank, comm_hash, .. } = *self.wanted;
+        let CpuWanted { rank, comm_hash, .. } = *self.wanted;
         let inbox = self.local_inbox(rank);
         if inbox.entries.is_empty() {
             return Ok(None);
@@ -127,7 +128,7 @@ impl<'a> Wiring<'a> {
 
     /// Maps the inboxes of local peers, and our ends of them.
     pub fn open_peers(&mut self) -> Result<(), ConnectError> {
-        let Wanted { rank, comm_hash, nranks, .. } = *self.wanted;
+        let CpuWanted { rank, comm_hash, nranks, .. } = *self.wanted;
         for peer in (0..nranks).filter(|peer| *peer != rank) {
             let inbox = self.local_inbox(peer);
             let Some(transport) = transport_of(self.kind(rank, peer)) else { continue };
@@ -152,7 +153,7 @@ impl<'a> Wiring<'a> {
         transport: &'static dyn Transport,
         bootstrap: &Bootstrap,
     ) -> Result<(), ConnectError> {
-        let Wanted { rank, net, net_timeout: timeout, .. } = *self.wanted;
+        let CpuWanted { rank, net, net_timeout: timeout, .. } = *self.wanted;
         let conns = |inbound| self.remote_conns(transport.kind(), inbound);
         let (to, from) = (conns(false), conns(true));
         let Some(mut halves) = self.halves(transport, &to, &from)? else { return Ok(()) };
@@ -193,7 +194,7 @@ impl<'a> Wiring<'a> {
 
     /// Connections to (or from) ranks that are reached so, by name and peer.
     fn remote_conns(&self, kind: TransportKind, inbound: bool) -> Vec<Conn> {
-        let Wanted { rank, nranks, .. } = *self.wanted;
+        let CpuWanted { rank, nranks, .. } = *self.wanted;
         let mut conns = Vec::new();
         for channel in 0..self.graph.channels() {
             let peers =
@@ -214,8 +215,8 @@ impl<'a> Wiring<'a> {
     }
 
     /// Names the connections that each algorithm uses.
-    pub fn finish(mut self) -> Connected {
-        let Wanted { rank, nranks, .. } = *self.wanted;
+    pub fn finish(mut self) -> CpuConnected {
+        let CpuWanted { rank, nranks, .. } = *self.wanted;
         let mut channels = std::mem::take(&mut self.channels);
         for (index, channel) in channels.iter_mut().enumerate() {
             self.place(channel, index as u32);
@@ -227,7 +228,7 @@ impl<'a> Wiring<'a> {
         self.mesh.mesh_send = direct::peers(Rank(rank), nranks).map(|peer| send_to[peer.index()]).collect();
         self.mesh.chain = self.chain(&send_to, &recv_from);
         let kinds = (0..nranks).map(|peer| self.kind(rank, peer)).collect();
-        Connected {
+        CpuConnected {
             channels,
             mesh: self.mesh,
             send_to,
@@ -246,7 +247,7 @@ impl<'a> Wiring<'a> {
 
     /// Gives a channel its place in the ring and the tree.
     fn place(&self, channel: &mut Channel, index: u32) {
-        let Wanted { rank, nranks, .. } = *self.wanted;
+        let CpuWanted { rank, nranks, .. } = *self.wanted;
         if index < self.graph.ring_channels() {
             channel.ring_order = self.graph.ring(index).to_vec();
             channel.ring_position = self.graph.position(index, rank);

@@ -1,4 +1,4 @@
-//! Layer: host / channel / device / net.
+//! Layer: host / connect / gpu / net.
 //! Takes: a bootstrap, a GPU, a layout, who is reached over a network.
 //! Gives: [`Network`], the device to use, and from it [`NetConnected`]: for each connection over it a block that kernels and the
 //! proxy share, and the proxy's end of it.
@@ -18,8 +18,8 @@ mod tests;
 use super::layout::{ConnKind, ConnName, DeviceLayout};
 use super::tables::ConnSite;
 use crate::bootstrap::Bootstrap;
-use crate::channel::ConnectError;
-use crate::channel::agree::agree;
+use crate::connect::ConnectError;
+use crate::connect::agree::agree;
 use crate::gpu::Gpu;
 use crate::machine::{NetChannels, NetParts};
 use crate::net::{GdrConfig, Locality, Net, NetConfig, NetError, NetProperties, UNKNOWN_MBPS, find, nearest};

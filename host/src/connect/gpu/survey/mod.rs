@@ -1,4 +1,4 @@
-//! Layer: host / channel / device.
+//! Layer: host / connect / gpu.
 //! Takes: each rank's view of its host, settings and files.
 //! Gives: [`Survey`]: rings and trees over all ranks, the same on every rank, or the same error.
 //! Never: fails for lack of facts: if a rank cannot detect its host's topology, the host's ranks are used in rank
@@ -19,8 +19,8 @@ mod tests;
 pub use error::{FileError, SurveyError};
 
 use crate::bootstrap::Bootstrap;
-use crate::channel::ConnectError;
-use crate::channel::agree::agree;
+use crate::connect::ConnectError;
+use crate::connect::agree::agree;
 use crate::topology::detect::{Found, NvmlError, Own};
 use crate::topology::xml::{read_text, read_topology};
 use crate::topology::{Agreed, BusId, Channels, Inventory, TopologySettings, agree as agree_on};

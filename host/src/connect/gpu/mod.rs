@@ -1,4 +1,4 @@
-//! Layer: host / channel / device.
+//! Layer: host / connect / gpu.
 //! Takes: a bootstrap and this rank's GPU.
 //! Gives: rings and a mesh of connections, and trees if they are asked for: in GPU memory that every rank of the host has mapped, and
 //! to other hosts over a network; the tables by which kernels find them.

@@ -1,6 +1,6 @@
 //! The route between two GPUs: memory, or a network. Every rank decides alike.
 
-use crate::channel::ConnectError;
+use crate::connect::ConnectError;
 use crate::transport::{Allowed, PeerInfo};
 use std::collections::BTreeSet;
 

@@ -1,154 +1,23 @@
 //! Creates the connections of a communicator.
 
 use super::collnet::Reducing;
-use super::device::SurveyError;
 use super::graph::RankGraph;
 use super::wiring::Wiring;
 use crate::bootstrap::{Agreement, Bootstrap, BootstrapError};
-use crate::gpu::bundle::BundleError;
-use crate::gpu::{CudaError, DeviceId};
+use crate::connect::ConnectError;
 use crate::launch::{Channel, NetLinks};
-use crate::mem::{self, MemError, Segment};
-use crate::net::stream::LinkError;
-use crate::net::{NetConfig, NetError};
+use crate::mem::{self, Segment};
+use crate::net::NetConfig;
 use crate::proxy::Links;
-use crate::topology::JoinError;
-use crate::transport::p2p::P2pError;
-use crate::transport::{Allowed, PeerInfo, RefusedNet, TRANSPORTS, TransportError, TransportKind};
+use crate::transport::{Allowed, PeerInfo, TRANSPORTS, TransportKind};
 use crate::wire::Message;
 use oxccl_shared::abi::{ConnLayout, Rank};
 use std::sync::Arc;
 use std::time::Duration;
-use thiserror::Error;
-
-/// Why ranks cannot be connected.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub enum ConnectError {
-    /// No transport that the user allows reaches a peer.
-    #[error("no allowed transport connects rank {rank} and rank {peer} ({why})")]
-    NoTransport {
-        /// This rank.
-        rank: u32,
-        /// The peer.
-        peer: u32,
-        /// The reason.
-        why: &'static str,
-    },
-    /// A peer has other settings.
-    #[error("rank {peer} has other settings than rank 0; these must be equal on all ranks: {settings}")]
-    Settings {
-        /// The first peer that differs from rank 0.
-        peer: u32,
-        /// The variables compared.
-        settings: &'static str,
-    },
-    /// Memory could not be allocated.
-    #[error("rank {rank}: {source}")]
-    Memory {
-        /// This rank.
-        rank: u32,
-        /// The cause.
-        source: MemError,
-    },
-    /// A stream could not be set up.
-    #[error("rank {rank}: {source}")]
-    Stream {
-        /// This rank.
-        rank: u32,
-        /// The cause.
-        source: LinkError,
-    },
-    /// A connection over a network could not be made.
-    #[error("rank {rank}{}: {source}", peer.map(|peer| format!(" and rank {peer}")).unwrap_or_default())]
-    Net {
-        /// This rank.
-        rank: u32,
-        /// The rank at the other end, if one is involved.
-        peer: Option<u32>,
-        /// The cause.
-        source: Box<NetError>,
-    },
-    /// Another rank could not create its connections; it reports the details itself.
-    #[error("rank {peer} could not make its connections: {why}")]
-    PeerFailed {
-        /// The first rank that failed.
-        peer: u32,
-        /// Its error.
-        why: String,
-    },
-    /// A peer's message at init is not one of this library's.
-    #[error("rank {peer} sent a malformed description of itself; do all ranks run the same OxCCL?")]
-    Malformed {
-        /// The peer.
-        peer: u32,
-    },
-    /// The ranks' hosts do not form rings and trees.
-    #[error(transparent)]
-    Join(#[from] JoinError),
-    /// The bootstrap failed meanwhile.
-    #[error(transparent)]
-    Bootstrap(#[from] BootstrapError),
-    /// This rank's GPU is unusable.
-    #[error("rank {rank}: {source}")]
-    Device {
-        /// This rank.
-        rank: u32,
-        /// The cause.
-        source: Box<CudaError>,
-    },
-    /// There are no kernels for this rank's GPU.
-    #[error("rank {rank}: {source}")]
-    Kernels {
-        /// This rank.
-        rank: u32,
-        /// The cause.
-        source: Box<BundleError>,
-    },
-    /// The topology survey failed.
-    #[error(transparent)]
-    Survey(#[from] Box<SurveyError>),
-    /// GPUs cannot access each other's memory.
-    #[error(transparent)]
-    P2p(#[from] Box<P2pError>),
-    /// Two ranks use one GPU.
-    #[error("ranks {rank} and {peer} were both given {device}: every rank needs a GPU of its own")]
-    SameDevice {
-        /// The lower rank.
-        rank: u32,
-        /// The higher rank.
-        peer: u32,
-        /// The GPU.
-        device: DeviceId,
-    },
-}
-
-impl ConnectError {
-    /// What a transport of this rank said.
-    pub(in crate::channel) fn of_transport(rank: u32, error: TransportError) -> ConnectError {
-        match error {
-            TransportError::Memory(source) => ConnectError::Memory { rank, source },
-            TransportError::Gone { peer } => {
-                ConnectError::PeerFailed { peer, why: "its memory is gone".to_owned() }
-            }
-            TransportError::Malformed { peer } => ConnectError::Malformed { peer },
-            TransportError::Net(refused) => {
-                let RefusedNet { peer, source } = *refused;
-                ConnectError::Net { rank, peer, source: Box::new(source) }
-            }
-            TransportError::Bootstrap(error) => ConnectError::Bootstrap(error),
-        }
-    }
-}
-
-impl From<SurveyError> for ConnectError {
-    fn from(error: SurveyError) -> ConnectError {
-        ConnectError::Survey(Box::new(error))
-    }
-}
 
 /// What to connect.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
+pub struct CpuWanted<'a> {
     /// This rank.
     pub rank: u32,
     /// Number of ranks.
@@ -174,7 +43,7 @@ pub struct Wanted<'a> {
 }
 
 /// All connections.
-pub struct Connected {
+pub struct CpuConnected {
     /// Ring and tree channels.
     pub channels: Vec<Channel>,
     /// The mesh: direct algorithms, send and receive.
@@ -207,7 +76,7 @@ pub struct Connected {
 ///
 /// # Errors
 /// The same step fails on every rank: on the rank at fault with its own error, elsewhere with one that names it.
-pub fn connect(bootstrap: &Bootstrap, wanted: &Wanted<'_>) -> Result<Connected, ConnectError> {
+pub fn connect(bootstrap: &Bootstrap, wanted: &CpuWanted<'_>) -> Result<CpuConnected, ConnectError> {
     let peers = gather_peers(bootstrap, wanted)?;
     let fit = check_settings(wanted, &peers).and_then(|()| check_transports(wanted, &peers));
     agree(bootstrap, wanted, fit)?;
@@ -232,7 +101,7 @@ pub fn connect(bootstrap: &Bootstrap, wanted: &Wanted<'_>) -> Result<Connected, 
     Ok(wiring.finish())
 }
 
-fn gather_peers(bootstrap: &Bootstrap, wanted: &Wanted<'_>) -> Result<Vec<PeerInfo>, ConnectError> {
+fn gather_peers(bootstrap: &Bootstrap, wanted: &CpuWanted<'_>) -> Result<Vec<PeerInfo>, ConnectError> {
     let blocks = bootstrap.all_gather(&wanted.info.to_bytes())?;
     let mut peers = Vec::with_capacity(blocks.len());
     for (peer, block) in blocks.iter().enumerate() {
@@ -243,7 +112,7 @@ fn gather_peers(bootstrap: &Bootstrap, wanted: &Wanted<'_>) -> Result<Vec<PeerIn
 
 /// Whether all ranks have the same settings. All ranks see the same, but must not leave before all others have seen
 /// it.
-fn check_settings(wanted: &Wanted<'_>, peers: &[PeerInfo]) -> Result<(), ConnectError> {
+fn check_settings(wanted: &CpuWanted<'_>, peers: &[PeerInfo]) -> Result<(), ConnectError> {
     match peers.iter().position(|peer| peer.settings != peers[0].settings) {
         Some(peer) => Err(ConnectError::Settings { peer: peer as u32, settings: wanted.settings }),
         None => Ok(()),
@@ -252,7 +121,7 @@ fn check_settings(wanted: &Wanted<'_>, peers: &[PeerInfo]) -> Result<(), Connect
 
 /// Whether this rank reaches every other. If one does not, the two ends of the gap report it, and the others learn it
 /// from their [`agree`].
-fn check_transports(wanted: &Wanted<'_>, peers: &[PeerInfo]) -> Result<(), ConnectError> {
+fn check_transports(wanted: &CpuWanted<'_>, peers: &[PeerInfo]) -> Result<(), ConnectError> {
     let (me, mine) = (wanted.rank, &peers[wanted.rank as usize]);
     let unreachable =
         |peer: &u32| *peer != me && wanted.allowed.choose(mine, &peers[*peer as usize]).is_none();
@@ -272,7 +141,7 @@ fn check_transports(wanted: &Wanted<'_>, peers: &[PeerInfo]) -> Result<(), Conne
 /// As [`agree`], after a step in which ranks wait for each other. Fail fast: abort before the vote.
 fn agree_or_leave<T>(
     bootstrap: &Bootstrap,
-    wanted: &Wanted<'_>,
+    wanted: &CpuWanted<'_>,
     mine: Result<T, ConnectError>,
 ) -> Result<T, ConnectError> {
     if let Err(error) = &mine {
@@ -289,7 +158,7 @@ fn agree_or_leave<T>(
 /// A vote: every rank learns whether every rank succeeded.
 fn agree<T>(
     bootstrap: &Bootstrap,
-    wanted: &Wanted<'_>,
+    wanted: &CpuWanted<'_>,
     mine: Result<T, ConnectError>,
 ) -> Result<T, ConnectError> {
     let agreed = bootstrap.agree(mine.as_ref().map(|_| &[][..]));
@@ -305,7 +174,7 @@ fn agree<T>(
     }
 }
 
-impl Wanted<'_> {
+impl CpuWanted<'_> {
     /// Removes the files that any rank of this host may have left, since a rank that died cannot.
     fn forget_files(&self) {
         mem::unlink_all(self.comm_hash, (0..self.nranks).map(Rank));

@@ -1,8 +1,8 @@
 //! A communicator's in-network reduction: its heads, whether all of them support it, and their connections.
 
-use super::connect::ConnectError;
 use super::wiring::Wiring;
 use crate::bootstrap::Bootstrap;
+use crate::connect::ConnectError;
 use crate::launch::CollLinks;
 use crate::mem::Segment;
 use crate::net::coll::{self, CollComm, CollConnector, CollListener, Head};

@@ -7,9 +7,9 @@ mod graphs;
 
 use super::*;
 use crate::bootstrap::{BootstrapConfig, InterfaceFilter, UniqueId};
-use crate::channel::device::connect::layout;
-use crate::channel::device::routes::{RouteSettings, Routes};
-use crate::channel::device::tables::{TableImage, image};
+use crate::connect::gpu::connect::layout;
+use crate::connect::gpu::routes::{RouteSettings, Routes};
+use crate::connect::gpu::tables::{TableImage, image};
 use crate::gpu::{CudaError, HostWork, NicMemory};
 use crate::launch::{Health, Notice, Notify, Outstanding, RawCall};
 use crate::machine::{ConnLists, Issue, NetProxy, collective_args};

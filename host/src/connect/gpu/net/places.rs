@@ -1,6 +1,6 @@
 //! A rank's connections over a network, and the places of their blocks: contiguous, in one allocation.
 
-use crate::channel::device::layout::{ConnName, DeviceLayout};
+use crate::connect::gpu::layout::{ConnName, DeviceLayout};
 use oxccl_shared::abi::{ConnLayout, Protocol};
 use oxccl_shared::proto;
 
@@ -92,7 +92,7 @@ impl NetPlaces {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::channel::device::routes::{RouteSettings, Routes};
+    use crate::connect::gpu::routes::{RouteSettings, Routes};
     use crate::topology::Channels;
     use crate::transport::PeerInfo;
     use proptest::prelude::*;

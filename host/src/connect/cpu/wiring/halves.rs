@@ -1,8 +1,9 @@
 //! The local halves of connections whose other half is on another host, and what is put behind them.
 
 use super::{Conn, Wiring};
-use crate::channel::connect::{ConnectError, Wanted};
-use crate::channel::inbox::ConnKey;
+use crate::connect::ConnectError;
+use crate::connect::cpu::connect::CpuWanted;
+use crate::connect::cpu::inbox::ConnKey;
 use crate::launch::NetLinks;
 use crate::mem::Segment;
 use crate::net::stream::{StreamRecv, StreamSend};
@@ -101,7 +102,7 @@ impl Wiring<'_> {
         to: Vec<(Conn, Box<dyn SendComm>)>,
         from: Vec<(Conn, Box<dyn RecvComm>)>,
     ) -> Result<(), ConnectError> {
-        let Wanted { rank, nranks, .. } = *self.wanted;
+        let CpuWanted { rank, nranks, .. } = *self.wanted;
         let refused = |peer, source| ConnectError::Net { rank, peer: Some(peer), source: Box::new(source) };
         let mut ends = Vec::new();
         for ((key, peer), comm) in to {

@@ -1,0 +1,15 @@
+//! Layer: host / connect / cpu.
+//! Takes: a bootstrap and the ranks' processes.
+//! Gives: rings, trees and a mesh of connections between ranks on CPUs, over the transport that reaches each peer.
+//! Never: moves data.
+
+mod graph;
+mod inbox;
+mod connect;
+mod collnet;
+mod wiring;
+
+pub use collnet::Reducing;
+pub use connect::{CpuConnected, CpuWanted, connect};
+pub use graph::RankGraph;
+pub use inbox::{ConnKey, Inbox, InboxEntry};

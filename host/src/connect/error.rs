@@ -1,0 +1,138 @@
+//! Why ranks cannot be connected.
+
+use super::gpu::SurveyError;
+use crate::bootstrap::BootstrapError;
+use crate::gpu::bundle::BundleError;
+use crate::gpu::{CudaError, DeviceId};
+use crate::mem::MemError;
+use crate::net::NetError;
+use crate::net::stream::LinkError;
+use crate::topology::JoinError;
+use crate::transport::p2p::P2pError;
+use crate::transport::{RefusedNet, TransportError};
+use thiserror::Error;
+
+/// Why ranks cannot be connected.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum ConnectError {
+    /// No transport that the user allows reaches a peer.
+    #[error("no allowed transport connects rank {rank} and rank {peer} ({why})")]
+    NoTransport {
+        /// This rank.
+        rank: u32,
+        /// The peer.
+        peer: u32,
+        /// The reason.
+        why: &'static str,
+    },
+    /// A peer has other settings.
+    #[error("rank {peer} has other settings than rank 0; these must be equal on all ranks: {settings}")]
+    Settings {
+        /// The first peer that differs from rank 0.
+        peer: u32,
+        /// The variables compared.
+        settings: &'static str,
+    },
+    /// Memory could not be allocated.
+    #[error("rank {rank}: {source}")]
+    Memory {
+        /// This rank.
+        rank: u32,
+        /// The cause.
+        source: MemError,
+    },
+    /// A stream could not be set up.
+    #[error("rank {rank}: {source}")]
+    Stream {
+        /// This rank.
+        rank: u32,
+        /// The cause.
+        source: LinkError,
+    },
+    /// A connection over a network could not be made.
+    #[error("rank {rank}{}: {source}", peer.map(|peer| format!(" and rank {peer}")).unwrap_or_default())]
+    Net {
+        /// This rank.
+        rank: u32,
+        /// The rank at the other end, if one is involved.
+        peer: Option<u32>,
+        /// The cause.
+        source: Box<NetError>,
+    },
+    /// Another rank could not create its connections; it reports the details itself.
+    #[error("rank {peer} could not make its connections: {why}")]
+    PeerFailed {
+        /// The first rank that failed.
+        peer: u32,
+        /// Its error.
+        why: String,
+    },
+    /// A peer's message at init is not one of this library's.
+    #[error("rank {peer} sent a malformed description of itself; do all ranks run the same OxCCL?")]
+    Malformed {
+        /// The peer.
+        peer: u32,
+    },
+    /// The ranks' hosts do not form rings and trees.
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    /// The bootstrap failed meanwhile.
+    #[error(transparent)]
+    Bootstrap(#[from] BootstrapError),
+    /// This rank's GPU is unusable.
+    #[error("rank {rank}: {source}")]
+    Device {
+        /// This rank.
+        rank: u32,
+        /// The cause.
+        source: Box<CudaError>,
+    },
+    /// There are no kernels for this rank's GPU.
+    #[error("rank {rank}: {source}")]
+    Kernels {
+        /// This rank.
+        rank: u32,
+        /// The cause.
+        source: Box<BundleError>,
+    },
+    /// The topology survey failed.
+    #[error(transparent)]
+    Survey(#[from] Box<SurveyError>),
+    /// GPUs cannot access each other's memory.
+    #[error(transparent)]
+    P2p(#[from] Box<P2pError>),
+    /// Two ranks use one GPU.
+    #[error("ranks {rank} and {peer} were both given {device}: every rank needs a GPU of its own")]
+    SameDevice {
+        /// The lower rank.
+        rank: u32,
+        /// The higher rank.
+        peer: u32,
+        /// The GPU.
+        device: DeviceId,
+    },
+}
+
+impl ConnectError {
+    /// What a transport of this rank said.
+    pub(in crate::connect) fn of_transport(rank: u32, error: TransportError) -> ConnectError {
+        match error {
+            TransportError::Memory(source) => ConnectError::Memory { rank, source },
+            TransportError::Gone { peer } => {
+                ConnectError::PeerFailed { peer, why: "its memory is gone".to_owned() }
+            }
+            TransportError::Malformed { peer } => ConnectError::Malformed { peer },
+            TransportError::Net(refused) => {
+                let RefusedNet { peer, source } = *refused;
+                ConnectError::Net { rank, peer, source: Box::new(source) }
+            }
+            TransportError::Bootstrap(error) => ConnectError::Bootstrap(error),
+        }
+    }
+}
+
+impl From<SurveyError> for ConnectError {
+    fn from(error: SurveyError) -> ConnectError {
+        ConnectError::Survey(Box::new(error))
+    }
+}
