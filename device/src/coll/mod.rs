@@ -8,11 +8,12 @@ mod hop;
 pub mod ring;
 pub mod tree;
 pub mod collnet;
-pub mod direct;
-pub mod one_hop;
-pub mod line_hops;
+pub mod mesh;
+pub mod oneshot;
+pub mod twoshot;
 pub mod send_recv;
 
+pub use mesh::{AtOnce, InTurn, Meet, MeshEnds};
 pub use work::{ChainEnds, CollWork, Endpoints, P2pWork, RingEnds, TreeEnds};
 
 use crate::conn::Conns;
@@ -51,9 +52,9 @@ unsafe fn run_protocol<B: Block, P: Proto<B>>(
 ) -> Result<(), Stop> {
     match (work.func, work.algorithm) {
         // SAFETY: obligations 1 and 2 are passed on.
-        (Func::AllReduce | Func::Barrier, Algorithm::OneShot) => unsafe {
-            direct::all_reduce::<B, P>(block, conns, ends, work)
-        },
+        (_, Algorithm::OneShot) => unsafe { oneshot::run::<B, InTurn<P>>(block, &ends.mesh(conns), work) },
+        // SAFETY: obligations 1 and 2 are passed on.
+        (_, Algorithm::TwoShot) => unsafe { twoshot::run::<B, InTurn<P>>(block, &ends.mesh(conns), work) },
         // SAFETY: obligations 1 and 2 are passed on.
         (Func::AllReduce, Algorithm::Tree) => unsafe {
             tree::all_reduce::<B, P>(block, conns, ends.tree, work)

@@ -1,5 +1,7 @@
 //! Work descriptors: one channel's part of one operation.
 
+use super::mesh::MeshEnds;
+use crate::conn::Conns;
 use core::ops::Range;
 use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol};
 use oxccl_shared::algo::collnet::ChainLinks;
@@ -14,6 +16,7 @@ use oxccl_shared::algo::tree::{ARITY_MAX, TreeLinks};
 /// | all-reduce, broadcast (root), reduce | count | count |
 /// | all-gather | count | n * count, block r from rank r |
 /// | reduce-scatter | n * count | count, block `rank` |
+/// | all-to-all | n * count, block r for rank r | n * count, block r from rank r |
 ///
 /// `dst` may be `src` (for all-gather `src` may be block `rank` of `dst`, for reduce-scatter `dst` block `rank` of `src`),
 /// otherwise they do not overlap. Neither needs any alignment.
@@ -85,8 +88,16 @@ pub struct Endpoints<'a> {
     pub chain: &'a ChainEnds,
     /// Mesh: receive connections by rank order, ourselves left out.
     pub mesh_recv: &'a [u16],
-    /// Mesh: send connections in the order of `algo::direct::peers`.
+    /// Mesh: send connections in the order of `algo::mesh::peers`.
     pub mesh_send: &'a [u16],
+}
+
+impl<'a> Endpoints<'a> {
+    /// Those of a mesh, whose connections are among `conns`.
+    #[inline]
+    pub(super) fn mesh(&self, conns: Conns<'a>) -> MeshEnds<'a> {
+        MeshEnds { conns, send: self.mesh_send, recv: self.mesh_recv }
+    }
 }
 
 /// A rank's position in a ring.

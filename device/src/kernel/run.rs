@@ -2,11 +2,12 @@
 
 use super::shared_conns::{Extent, SharedConns, save};
 use crate::coll::{
-    self, ChainEnds, CollWork, Endpoints, RingEnds, TreeEnds, direct, line_hops, one_hop, send_recv,
+    self, AtOnce, CollWork, InTurn, Meet, MeshEnds, RingEnds, TreeEnds, oneshot as one, send_recv,
+    twoshot as two,
 };
 use crate::conn::Conns;
 use crate::gpu::threads::GpuBlock;
-use crate::gpu::{Block, KernelMachine, Lines, Stop, Words};
+use crate::gpu::{Block, KernelMachine, Lines, Words};
 use crate::prims::{Ll, Ll128, Proto, Simple};
 use core::slice;
 use oxccl_shared::abi::{
@@ -156,7 +157,13 @@ pub unsafe fn oneshot<M, T, P, const POSTER: bool, const PEERS: usize>(
     P: MeshProto<GpuBlock<M, T, POSTER>>,
 {
     // SAFETY: obligation 1.
-    unsafe { over_mesh::<M, T, P, POSTER, PEERS>(machine, args, func, Algorithm::OneShot) }
+    let (block, conns) = unsafe { meshed::<M, T, POSTER, PEERS>(machine, args, func) };
+    let index = block.machine().block_index();
+    let work = work::<_, P>(args, index, func, Algorithm::OneShot, T::DTYPE);
+    // SAFETY: obligation 1.
+    let ran = unsafe { one::run::<_, P::Way<PEERS>>(&block, &mesh_ends(conns, &work), &work) };
+    // SAFETY: obligation 1.
+    unsafe { finish(&block, conns, &args.launch, index, ran.is_ok()) };
 }
 
 /// Two-shot: every rank reduces a part and sends it to all; as [`oneshot`].
@@ -174,72 +181,58 @@ pub unsafe fn twoshot<M, T, P, const POSTER: bool, const PEERS: usize>(
     P: MeshProto<GpuBlock<M, T, POSTER>>,
 {
     // SAFETY: obligation 1.
-    unsafe { over_mesh::<M, T, P, POSTER, PEERS>(machine, args, func, Algorithm::TwoShot) }
+    let (block, conns) = unsafe { meshed::<M, T, POSTER, PEERS>(machine, args, func) };
+    let index = block.machine().block_index();
+    let work = work::<_, P>(args, index, func, Algorithm::TwoShot, T::DTYPE);
+    // SAFETY: obligation 1.
+    let ran = unsafe { two::run::<_, P::Way<PEERS>>(&block, &mesh_ends(conns, &work), &work) };
+    // SAFETY: obligation 1.
+    unsafe { finish(&block, conns, &args.launch, index, ran.is_ok()) };
 }
 
+/// This block, and its connections to and from all other ranks, at most `PEERS`.
+///
 /// # Safety
 /// 1. As [`ring`].
 #[inline(always)]
-unsafe fn over_mesh<M, T, P, const POSTER: bool, const PEERS: usize>(
+unsafe fn meshed<'a, M: KernelMachine, T: Element, const POSTER: bool, const PEERS: usize>(
     machine: M,
     args: &CollArgs,
     func: Func,
-    algorithm: Algorithm,
-) where
-    M: KernelMachine,
-    T: Element,
-    P: MeshProto<GpuBlock<M, T, POSTER>>,
-{
+) -> (GpuBlock<M, T, POSTER>, Conns<'a>) {
     // SAFETY: obligation 1.
     let block = unsafe { block_for::<M, T, POSTER>(machine, args, func) };
     let (index, place) = (block.machine().block_index(), block.machine().shared());
     let extent = mesh_extent::<PEERS>(&args.launch, index);
     // SAFETY: obligations 1 and 2: the mesh has a connection each way to every other rank, at most PEERS.
     let conns = unsafe { SharedConns::<PEERS>::load(block.machine(), place, &args.launch, extent) };
-    let work = work::<_, P>(args, index, func, algorithm, T::DTYPE);
-    // SAFETY: obligation 1.
-    let ran = unsafe { P::run::<PEERS>(&block, conns, &work) };
-    // SAFETY: obligation 1.
-    unsafe { finish(&block, conns, &args.launch, index, ran.is_ok()) };
+    (block, conns)
 }
 
-/// A protocol by which a rank can reach all others at once.
+/// Connections in rank order. A kernel that meets one peer after the other does so in this order too: it is an all-reduce, which sends
+/// the same to all.
+#[inline(always)]
+fn mesh_ends<'a>(conns: Conns<'a>, work: &CollWork) -> MeshEnds<'a> {
+    let others = &IDENTITY[..(work.nranks as usize - 1).min(MESH_MAX)];
+    MeshEnds { conns, send: others, recv: others }
+}
+
+/// A protocol by which kernels meet all other ranks.
 pub trait MeshProto<B: Block>: Proto<B> {
-    /// Runs `work` with at most `PEERS` peers.
-    ///
-    /// # Safety
-    /// 1. As [`crate::coll::run`]; `conns` are those to and from all others, in rank order.
-    unsafe fn run<const PEERS: usize>(block: &B, conns: Conns<'_>, work: &CollWork) -> Result<(), Stop>;
+    /// How, with at most `PEERS` peers.
+    type Way<const PEERS: usize>: Meet<B>;
 }
 
-/// Words of all peers at once.
 impl<B: Words> MeshProto<B> for Ll<1> {
-    #[inline(always)]
-    unsafe fn run<const PEERS: usize>(block: &B, conns: Conns<'_>, work: &CollWork) -> Result<(), Stop> {
-        // SAFETY: obligation 1.
-        unsafe { one_hop::run::<_, PEERS>(block, conns, work) }
-    }
+    type Way<const PEERS: usize> = AtOnce<Ll<1>, PEERS>;
 }
 
-/// Whole lines of all peers at once.
 impl<B: Lines> MeshProto<B> for Ll128 {
-    #[inline(always)]
-    unsafe fn run<const PEERS: usize>(block: &B, conns: Conns<'_>, work: &CollWork) -> Result<(), Stop> {
-        // SAFETY: obligation 1.
-        unsafe { line_hops::run::<_, PEERS>(block, conns, work) }
-    }
+    type Way<const PEERS: usize> = AtOnce<Ll128, PEERS>;
 }
 
-/// Whole slots, one peer after the other: all-reduce.
 impl<B: Block> MeshProto<B> for Simple {
-    #[inline(always)]
-    unsafe fn run<const PEERS: usize>(block: &B, conns: Conns<'_>, work: &CollWork) -> Result<(), Stop> {
-        let others = &IDENTITY[..(work.nranks as usize - 1).min(MESH_MAX)];
-        let (ring, tree, chain) = (RingEnds::default(), TreeEnds::default(), ChainEnds::default());
-        let ends = Endpoints { ring, tree: &tree, chain: &chain, mesh_recv: others, mesh_send: others };
-        // SAFETY: obligation 1.
-        unsafe { direct::all_reduce::<_, Simple>(block, conns, &ends, work) }
-    }
+    type Way<const PEERS: usize> = InTurn<Simple>;
 }
 
 /// The block of a function, which may only move data.

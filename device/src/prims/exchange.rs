@@ -12,6 +12,7 @@ use super::{Proto, words};
 use crate::conn::{RecvConn, SendConn};
 use crate::gpu::{Awaited, Stop, Wait, Words, wait_for};
 use oxccl_shared::abi::{Protocol, SlotHeader};
+use oxccl_shared::algo::mesh::Keep;
 use oxccl_shared::proto::ll::{self, LlLine};
 
 /// The layout of the peers' messages in a buffer: each is at `rank * stride_bytes`, `len_bytes` long but ending at
@@ -52,15 +53,6 @@ impl Span {
     pub(super) fn len_of(&self, rank: u32) -> usize {
         self.len_bytes.min(self.end_bytes.saturating_sub(self.offset_bytes(rank)))
     }
-}
-
-/// The use of received messages.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Keep {
-    /// Each peer's message is written to its place.
-    Each,
-    /// All messages and our own input are reduced in rank order, with the post-operation.
-    Reduced,
 }
 
 /// One exchange. A message fits a slot.

@@ -16,7 +16,7 @@ mod peers;
 mod simple;
 mod words;
 
-pub use exchange::{Exchange, Keep, Span, exchange};
+pub use exchange::{Exchange, Span, exchange};
 pub use exchange_lines::{LineExchange, Then, exchange_lines};
 pub use ll::Ll;
 pub use ll128::Ll128;

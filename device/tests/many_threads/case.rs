@@ -4,12 +4,14 @@ use super::arith::{Arith, is_float, mix, value};
 use super::block::{Quitter, Shape};
 use super::buffer::Buffer;
 use super::world::{Ended, Job, LAYOUT, Shared, World};
-use oxccl_device::coll::{self, ChainEnds, CollWork, Endpoints, RingEnds, TreeEnds, line_hops, one_hop};
+use oxccl_device::coll::{
+    self, AtOnce, ChainEnds, CollWork, Endpoints, MeshEnds, RingEnds, TreeEnds, oneshot, twoshot,
+};
 use oxccl_device::conn::Conns;
 use oxccl_device::gpu::{Lines, Stop};
-use oxccl_device::prims::{Ll, Slice, run_slice};
+use oxccl_device::prims::{Ll, Ll128, Slice, run_slice};
 use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, Rank, RedOp, SlotHeader};
-use oxccl_shared::algo::{Action, chunk, direct, tree};
+use oxccl_shared::algo::{Action, chunk, mesh, tree};
 use oxccl_shared::proto;
 use std::ops::Range;
 
@@ -19,15 +21,17 @@ pub enum Way {
     Ring,
     /// The first or the second tree.
     Tree(usize),
-    /// Through `coll::run`.
+    /// One-shot through `coll::run`: one peer after the other.
     Direct,
-    /// Through `one_hop::run`.
+    /// Two-shot through `coll::run`.
+    DirectTwice,
+    /// One-shot with the words of all peers at once.
     OneHop,
-    /// The same.
+    /// Two-shot with the words of all peers at once.
     TwoHops,
-    /// Through `line_hops::run`.
+    /// The lines of all peers at once: two-shot, if it is an all-reduce.
     LineHops,
-    /// A direct all-reduce whose words are asked for at once, through `run_slice`.
+    /// A one-shot all-reduce whose words are asked for at once, through `run_slice`.
     FanIn,
 }
 
@@ -210,7 +214,7 @@ impl Case {
                 algorithm: match self.way {
                     Way::Ring => Algorithm::Ring,
                     Way::Tree(_) => Algorithm::Tree,
-                    Way::TwoHops => Algorithm::TwoShot,
+                    Way::TwoHops | Way::DirectTwice => Algorithm::TwoShot,
                     Way::LineHops if self.func == Func::AllReduce => Algorithm::TwoShot,
                     _ => Algorithm::OneShot,
                 },
@@ -240,7 +244,7 @@ impl Case {
                 parent_send: parent,
             },
             mesh_recv: (0..n as u16 - 1).collect(),
-            mesh_send: direct::peers(Rank(rank as u32), n as u32).map(index).collect(),
+            mesh_send: mesh::peers(Rank(rank as u32), n as u32).map(index).collect(),
             order,
         }
     }
@@ -358,13 +362,14 @@ pub fn run_in_a_row(world: &mut World, cases: &[Case]) -> Vec<(Ended, Vec<Buffer
 
 /// As on a GPU: one and three peers have kernels of their own.
 macro_rules! by_peers {
-    ($module:ident::run($block:ident, $conns:ident, $work:expr)) => {
+    ($module:ident::run::<$protocol:ty>($block:ident, $conns:ident, $work:expr)) => {{
+        let ends = MeshEnds { conns: $conns, send: &[], recv: &[] };
         match $conns.send.len() {
-            1 => $module::run::<_, 1>($block, $conns, $work),
-            3 => $module::run::<_, 3>($block, $conns, $work),
-            _ => $module::run::<_, 7>($block, $conns, $work),
+            1 => $module::run::<_, AtOnce<$protocol, 1>>($block, &ends, $work),
+            3 => $module::run::<_, AtOnce<$protocol, 3>>($block, &ends, $work),
+            _ => $module::run::<_, AtOnce<$protocol, 7>>($block, &ends, $work),
         }
-    };
+    }};
 }
 
 impl Side {
@@ -373,11 +378,15 @@ impl Side {
     unsafe fn run<B: Lines>(&self, block: &B, conns: Conns<'_>) -> Result<(), Stop> {
         match self.way {
             // SAFETY: obligation 1.
-            Way::OneHop => unsafe { by_peers!(one_hop::run(block, conns, &self.work)) },
+            Way::OneHop => unsafe { by_peers!(oneshot::run::<Ll<1>>(block, conns, &self.work)) },
             // SAFETY: obligation 1.
-            Way::TwoHops => unsafe { by_peers!(one_hop::run(block, conns, &self.work)) },
+            Way::TwoHops => unsafe { by_peers!(twoshot::run::<Ll<1>>(block, conns, &self.work)) },
             // SAFETY: obligation 1.
-            Way::LineHops => unsafe { by_peers!(line_hops::run(block, conns, &self.work)) },
+            Way::LineHops if self.work.algorithm == Algorithm::TwoShot => unsafe {
+                by_peers!(twoshot::run::<Ll128>(block, conns, &self.work))
+            },
+            // SAFETY: obligation 1.
+            Way::LineHops => unsafe { by_peers!(oneshot::run::<Ll128>(block, conns, &self.work)) },
             // SAFETY: obligation 1.
             Way::FanIn => unsafe { self.fan_in(block, conns) },
             _ => {

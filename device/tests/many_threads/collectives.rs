@@ -34,7 +34,7 @@ fn functions(way: Way) -> Vec<Func> {
         Way::Ring => {
             vec![Func::AllReduce, Func::ReduceScatter, Func::AllGather, Func::Broadcast, Func::Reduce]
         }
-        Way::OneHop => vec![
+        Way::OneHop | Way::Direct => vec![
             Func::AllReduce,
             Func::ReduceScatter,
             Func::AllGather,
@@ -44,8 +44,7 @@ fn functions(way: Way) -> Vec<Func> {
             Func::Barrier,
         ],
         Way::LineHops => vec![Func::AllReduce, Func::ReduceScatter, Func::AllGather, Func::AllToAll],
-        Way::Direct => vec![Func::AllReduce, Func::Barrier],
-        Way::Tree(_) | Way::TwoHops | Way::FanIn => vec![Func::AllReduce],
+        Way::Tree(_) | Way::DirectTwice | Way::TwoHops | Way::FanIn => vec![Func::AllReduce],
     }
 }
 
@@ -57,11 +56,12 @@ fn protocols(way: Way) -> &'static [Protocol] {
     }
 }
 
-const WAYS: [Way; 8] = [
+const WAYS: [Way; 9] = [
     Way::Ring,
     Way::Tree(0),
     Way::Tree(1),
     Way::Direct,
+    Way::DirectTwice,
     Way::OneHop,
     Way::TwoHops,
     Way::LineHops,

@@ -74,6 +74,11 @@ fn steps_wrap_the_slots() {
             (Func::Reduce, Way::Ring),
             (Func::AllReduce, Way::Ring),
             (Func::AllReduce, Way::Direct),
+            (Func::AllGather, Way::Direct),
+            (Func::Broadcast, Way::Direct),
+            (Func::Reduce, Way::Direct),
+            (Func::AllToAll, Way::Direct),
+            (Func::AllReduce, Way::DirectTwice),
             (Func::AllReduce, Way::Tree(1)),
         ] {
             let mut case = Case {

@@ -41,6 +41,8 @@ tiny! {
     tree_simple = 3 ranks, AllReduce, Way::Tree(0), Simple, 1 slices;
     direct_simple = 4 ranks, AllReduce, Way::Direct, Simple, 1 slices;
     direct_ll = 3 ranks, AllReduce, Way::Direct, LL, 1 slices;
+    direct_gather = 3 ranks, AllGather, Way::Direct, Simple, 1 slices;
+    direct_twice = 3 ranks, AllReduce, Way::DirectTwice, Simple, 2 slices;
     fan_in_ll = 3 ranks, AllReduce, Way::FanIn, LL, 1 slices;
     one_hop = 3 ranks, AllReduce, Way::OneHop, LL, 2 slices;
     two_hops = 3 ranks, AllReduce, Way::TwoHops, LL, 2 slices;

@@ -22,9 +22,9 @@ pub struct Channel {
     pub tree: TreeEnds,
     /// The chain to in-network reduction.
     pub chain: ChainEnds,
-    /// Direct: indices into `recv` by rank order, ourselves left out.
+    /// The mesh: indices into `recv` by rank order, ourselves left out.
     pub mesh_recv: Vec<u16>,
-    /// Direct: indices into `send` in the order of `algo::direct::peers`.
+    /// The mesh: indices into `send` in the order of `algo::mesh::peers`.
     pub mesh_send: Vec<u16>,
 }
 

@@ -34,7 +34,7 @@ pub const SPEC: Spec = Spec {
     // Chains stay inside hosts, and what a head gives to the network is no order of a proxy's.
     proxied: Proxied::Nothing,
     order: ReductionOrder::Network,
-    exchange: None,
+    at_once: None,
     peers_max: None,
     terms: Terms::Chain,
 };

@@ -70,8 +70,8 @@ impl fmt::Display for Kernel {
 pub fn kernels() -> impl Iterator<Item = Kernel> {
     let collectives = variants(Processor::Gpu).flat_map(|variant| {
         let spec = spec_of(variant.algorithm);
-        let own = spec.exchange.filter(|exchange| exchange.protocols.has(variant.protocol));
-        let own = own.map_or(&[][..], |exchange| exchange.own_ranks);
+        let own = spec.at_once.filter(|at_once| at_once.protocols.has(variant.protocol));
+        let own = own.map_or(&[][..], |at_once| at_once.own_ranks);
         let ranks = own.iter().map(|ranks| Some(*ranks)).chain([None]);
         ranks.flat_map(move |ranks| {
             types(variant.func).map(move |dtype| Kernel::Collective {

@@ -23,7 +23,7 @@ pub mod spec;
 pub mod ring;
 pub mod tree;
 pub mod collnet;
-pub mod direct;
+pub mod mesh;
 pub mod oneshot;
 pub mod twoshot;
 pub mod pairwise;

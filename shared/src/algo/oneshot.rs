@@ -2,9 +2,13 @@
 //!
 //! An all-reduce moves `n - 1` times the bytes of a ring in one message time instead of `2 (n - 1)`: for small messages. The other
 //! functions move no more than a ring.
+//!
+//! # Why it cannot deadlock
+//! It is a schedule over the [mesh](super::mesh).
 
-use super::spec::{Connections, Exchange, Offered, Protocols, Proxied, ReductionOrder, Spec, Terms};
-use crate::abi::{Algorithm, Func, Protocol};
+use super::mesh::{Keep, MeshHop, Others, Part, Sent};
+use super::spec::{Connections, Offered, PeersAtOnce, Protocols, Proxied, ReductionOrder, Spec, Terms};
+use crate::abi::{Algorithm, Func, Protocol, Rank};
 
 /// The algorithm's row.
 pub const SPEC: Spec = Spec {
@@ -25,7 +29,36 @@ pub const SPEC: Spec = Spec {
     // Of a broadcast or a reduce the root would be the only one with work, and all of it; an all-to-all is made of messages.
     proxied: Proxied::OneTrip(&[Func::AllReduce, Func::AllGather, Func::ReduceScatter, Func::Barrier]),
     order: ReductionOrder::Rank,
-    exchange: Some(Exchange { protocols: Protocols::LINES, own_ranks: &[2, 4] }),
+    at_once: Some(PeersAtOnce { protocols: Protocols::LINES, own_ranks: &[2, 4] }),
     peers_max: Some(7),
     terms: Terms::Hops(1),
+};
+
+/// The only hop of `func` on `rank`. Blocks are those of the ranks' buffers. A barrier is an all-reduce of nothing.
+#[inline(always)]
+pub fn hops(func: Func, rank: Rank, root: Rank) -> [MeshHop; 1] {
+    [match func {
+        Func::AllGather => MeshHop { keep: Keep::Each, dst: Part::Block, ..ALL_REDUCE },
+        Func::ReduceScatter => MeshHop { send: Sent::Input(Part::Block), ..ALL_REDUCE },
+        Func::AllToAll => {
+            MeshHop { send: Sent::Input(Part::Block), keep: Keep::Each, dst: Part::Block, ..ALL_REDUCE }
+        }
+        Func::Broadcast if rank == root => MeshHop { from: Others::None, keep: Keep::Each, ..ALL_REDUCE },
+        Func::Broadcast => {
+            let (from, keep) = (Others::One(root), Keep::Each);
+            MeshHop { to: Others::None, from, keep, takes_own: false, ..ALL_REDUCE }
+        }
+        Func::Reduce if rank == root => MeshHop { to: Others::None, ..ALL_REDUCE },
+        Func::Reduce => MeshHop { to: Others::One(root), from: Others::None, takes_own: false, ..ALL_REDUCE },
+        _ => ALL_REDUCE,
+    }]
+}
+
+const ALL_REDUCE: MeshHop = MeshHop {
+    to: Others::All,
+    send: Sent::Input(Part::Whole),
+    from: Others::All,
+    keep: Keep::Reduced,
+    dst: Part::Whole,
+    takes_own: true,
 };

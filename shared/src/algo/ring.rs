@@ -31,7 +31,7 @@ pub const SPEC: Spec = Spec {
         Func::Reduce,
     ]),
     order: ReductionOrder::Ring,
-    exchange: None,
+    at_once: None,
     peers_max: None,
     terms: Terms::Ring,
 };

@@ -26,7 +26,7 @@ pub struct Spec {
     /// In which order operands are reduced.
     pub order: ReductionOrder,
     /// How kernels that exchange words with all peers at once are compiled; none if no walk does that.
-    pub exchange: Option<Exchange>,
+    pub at_once: Option<PeersAtOnce>,
     /// The most peers that a GPU kernel has room for; none if their number does not matter.
     pub peers_max: Option<u32>,
     /// How the model computes its time.
@@ -91,7 +91,7 @@ pub enum ReductionOrder {
 
 /// Kernels that exchange words with all peers at once.
 #[derive(Clone, Copy, Debug)]
-pub struct Exchange {
+pub struct PeersAtOnce {
     /// The protocols by which the walk does so.
     pub protocols: Protocols,
     /// Numbers of ranks that have kernels of their own: what is known about peers is not looked up there, and half of the
@@ -223,18 +223,10 @@ impl Spec {
         }
     }
 
-    /// Whether the walk exchanges words with all peers at once.
-    pub const fn exchanges(&self, protocol: Protocol) -> bool {
-        match self.exchange {
-            Some(exchange) => exchange.protocols.has(protocol),
-            None => false,
-        }
-    }
-
     /// The number of ranks in the name of a GPU kernel for `nranks`: none for the kernel that serves any number.
     pub fn own_ranks(&self, protocol: Protocol, nranks: u32) -> Option<u32> {
-        let exchange = self.exchange.filter(|exchange| exchange.protocols.has(protocol))?;
-        exchange.own_ranks.contains(&nranks).then_some(nranks)
+        let at_once = self.at_once.filter(|at_once| at_once.protocols.has(protocol))?;
+        at_once.own_ranks.contains(&nranks).then_some(nranks)
     }
 
     /// Whether a GPU kernel has room for the peers of one of `nranks` ranks.

@@ -35,7 +35,7 @@ pub const SPEC: Spec = Spec {
     halved: Protocols::NONE,
     proxied: Proxied::Any(&[Func::AllReduce]),
     order: ReductionOrder::Tree,
-    exchange: None,
+    at_once: None,
     peers_max: None,
     terms: Terms::Tree,
 };

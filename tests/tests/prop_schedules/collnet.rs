@@ -1,7 +1,7 @@
 //! Chains of a host's ranks, and between them a network that adds: here one more rank, which only adds.
 
 use super::params::{Call, calls};
-use super::sim::{self, Agent, Buffers, Deadlock, Op, Own, reduced};
+use super::sim::{self, Agent, Buffers, Deadlock, Op, reduced};
 use oxccl_shared::algo::Action;
 use oxccl_shared::algo::collnet::{ChainLinks, all_reduce_down, all_reduce_up};
 use oxccl_shared::algo::tree::{Turn, lag_max, pipeline};
@@ -22,7 +22,7 @@ fn chains(n: u32, cuts: u32) -> Vec<Range<u32>> {
 fn push(call: &Call, ops: &mut Vec<Op>, action: Action, from: &[u32], to: &[u32], chunk: Range<usize>) {
     for slice in call.slices(chunk) {
         let (from, to, at) = (from.to_vec(), to.to_vec(), slice.start);
-        ops.push(Op { action, from, to, elems: slice, own: Own::Input, src_at: at, dst_at: at });
+        ops.push(Op { action, from, to, elems: slice, src_at: at, dst_at: at });
     }
 }
 

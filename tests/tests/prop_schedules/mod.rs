@@ -7,5 +7,5 @@ mod chunk;
 mod ring;
 mod tree;
 mod collnet;
-mod direct;
+mod mesh;
 mod pairwise;

@@ -8,7 +8,7 @@ use oxccl_shared::fifo::STEPS;
 use proptest::prelude::*;
 
 use super::params::{Call, calls};
-use super::sim::{self, Agent, Buffers, Deadlock, Op, Own, contribution, reduced};
+use super::sim::{self, Agent, Buffers, Deadlock, Op, contribution, reduced};
 
 /// The blocks that a position sends (or receives), in order.
 fn blocks(hops: impl Iterator<Item = Hop>, which: impl Fn(Action) -> bool) -> Vec<u32> {
@@ -93,15 +93,7 @@ impl<'a> Ring<'a> {
         for slice in self.call.slices(elems) {
             let (src_at, dst_at) = (slice.start.wrapping_sub(src_base), slice.start.wrapping_sub(dst_base));
             let (from, to) = (from.clone(), to.clone());
-            self.agents[position as usize].ops.push(Op {
-                action,
-                from,
-                to,
-                elems: slice,
-                own: Own::Input,
-                src_at,
-                dst_at,
-            });
+            self.agents[position as usize].ops.push(Op { action, from, to, elems: slice, src_at, dst_at });
         }
     }
 

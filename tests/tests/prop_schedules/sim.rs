@@ -26,13 +26,6 @@ pub fn reduced(n: u32) -> u64 {
     (0..n).map(contribution).sum::<u64>() + FINISHED
 }
 
-/// Where an operation takes its own operand.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Own {
-    Input,
-    Output,
-}
-
 /// One action on one slice.
 #[derive(Clone, Debug)]
 pub struct Op {
@@ -41,8 +34,7 @@ pub struct Op {
     pub to: Vec<u32>,
     /// Which of the collective's elements: the same at both ends.
     pub elems: Range<usize>,
-    /// Where `action.src` reads.
-    pub own: Own,
+    /// Where `action.src` reads the input.
     pub src_at: usize,
     /// Where `action.dst` writes.
     pub dst_at: usize,
@@ -109,11 +101,7 @@ impl Machine<'_> {
             add(&mut values, &message.values);
         }
         if op.action.src {
-            let own = match op.own {
-                Own::Input => &self.buffers.input,
-                Own::Output => &self.buffers.output,
-            };
-            add(&mut values, &own[rank as usize][op.src_at..op.src_at + len]);
+            add(&mut values, &self.buffers.input[rank as usize][op.src_at..op.src_at + len]);
         }
         if op.action.finish {
             values.iter_mut().for_each(|value| *value += FINISHED);

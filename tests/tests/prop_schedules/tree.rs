@@ -9,7 +9,7 @@ use oxccl_shared::fifo::STEPS;
 use proptest::prelude::*;
 
 use super::params::{Call, calls};
-use super::sim::{self, Agent, Buffers, Deadlock, Op, Own, reduced};
+use super::sim::{self, Agent, Buffers, Deadlock, Op, reduced};
 
 fn children(links: &TreeLinks) -> impl Iterator<Item = Rank> + '_ {
     links.down.iter().flatten().copied()
@@ -119,7 +119,7 @@ fn push(call: &Call, ops: &mut Vec<Op>, hop: &TreeHop, chunk: std::ops::Range<us
         |links: &[Option<Rank>; tree::ARITY_MAX]| links.iter().flatten().map(|r| r.0).collect::<Vec<_>>();
     for slice in call.slices(chunk) {
         let (from, to, at) = (ranks(&hop.from), ranks(&hop.to), slice.start);
-        ops.push(Op { action: hop.action, from, to, elems: slice, own: Own::Input, src_at: at, dst_at: at });
+        ops.push(Op { action: hop.action, from, to, elems: slice, src_at: at, dst_at: at });
     }
 }
 

@@ -18,7 +18,7 @@ use crate::transport::{
 use oxccl_device::coll::TreeEnds;
 use oxccl_device::conn::{RecvConn, SendConn};
 use oxccl_shared::abi::{ConnLayout, Rank};
-use oxccl_shared::algo::direct;
+use oxccl_shared::algo::mesh;
 use std::sync::Arc;
 
 /// A connection's name and the rank at its other end.
@@ -225,7 +225,7 @@ impl<'a> Wiring<'a> {
         let recv_from: Vec<u16> = (0..nranks).map(|peer| recv_index(&self.mesh, peer)).collect();
         let others = (0..nranks).filter(|peer| *peer != rank);
         self.mesh.mesh_recv = others.map(|peer| recv_from[peer as usize]).collect();
-        self.mesh.mesh_send = direct::peers(Rank(rank), nranks).map(|peer| send_to[peer.index()]).collect();
+        self.mesh.mesh_send = mesh::peers(Rank(rank), nranks).map(|peer| send_to[peer.index()]).collect();
         self.mesh.chain = self.chain(&send_to, &recv_from);
         let kinds = (0..nranks).map(|peer| self.kind(rank, peer)).collect();
         CpuConnected {

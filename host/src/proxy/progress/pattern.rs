@@ -8,7 +8,7 @@ use oxccl_shared::abi::{Algorithm, Func, Rank};
 use oxccl_shared::algo::chunk::{self, Loop, Loops};
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::Connections;
-use oxccl_shared::algo::{Action, Hop, direct, ring, tree};
+use oxccl_shared::algo::{Action, Hop, oneshot, ring, tree};
 use std::ops::Range;
 
 /// This rank's place in one channel's ring and tree.
@@ -78,11 +78,12 @@ pub(super) fn expand(
         // Not known, see `is_known`.
         (_, Algorithm::CollnetChain | Algorithm::TwoShot) => {}
         (_, Algorithm::OneShot) => {
-            // Ranks that meet without data exchange one empty slot.
-            let steps = Amount::Steps(slots(op, part).max(1));
-            for peer in direct::peers(me, nranks) {
-                emit(peer, Way::Send, steps);
-                emit(peer, Way::Recv, steps);
+            // The hop of a barrier is one empty slot.
+            let steps = if op.func == Func::Barrier { 1 } else { slots(op, part) };
+            let steps = Amount::Steps(steps);
+            for hop in oneshot::hops(op.func, me, Rank(order.rank)) {
+                hop.to.ranks(me, nranks).for_each(|peer| emit(peer, Way::Send, steps));
+                hop.from.ranks(me, nranks).for_each(|peer| emit(peer, Way::Recv, steps));
             }
         }
     }

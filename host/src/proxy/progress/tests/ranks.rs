@@ -20,7 +20,7 @@ use oxccl_shared::abi::{
     Protocol, Rank, RedOp, SlotHeader,
 };
 use oxccl_shared::algo::chunk::{self, ChannelCut};
-use oxccl_shared::algo::{direct, tree};
+use oxccl_shared::algo::{mesh, tree};
 use oxccl_shared::proto;
 use oxccl_shared::reduce::resolve;
 use proptest::prelude::*;
@@ -301,7 +301,7 @@ impl Player<'_> {
         let from = |peer: u32| conns.recv.iter().position(|conn| conn.peer().0 == peer).unwrap() as u16;
         let to = |peer: Rank| conns.send.iter().position(|conn| conn.peer() == peer).unwrap() as u16;
         let mesh_recv: Vec<u16> = (0..n).filter(|peer| is_mesh && *peer != me).map(from).collect();
-        let mesh_send: Vec<u16> = direct::peers(Rank(me), n).filter(|_| is_mesh).map(to).collect();
+        let mesh_send: Vec<u16> = mesh::peers(Rank(me), n).filter(|_| is_mesh).map(to).collect();
         let order: Vec<u32> = (0..n).collect();
         let ring = RingEnds { order: &order, position: me, recv: [0], send: [0] };
         let chain = ChainEnds::default();

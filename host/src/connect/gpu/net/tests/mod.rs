@@ -21,10 +21,13 @@ use crate::plan::device::{
 use crate::plan::{Call, Forced};
 use crate::topology::Channels;
 use direct::{Direct, DirectNet, Gpu};
-use oxccl_device::coll::{self, ChainEnds, CollWork, Endpoints, P2pWork, RingEnds, TreeEnds, send_recv};
+use oxccl_device::coll::{
+    self, AtOnce, ChainEnds, CollWork, Endpoints, MeshEnds, P2pWork, RingEnds, TreeEnds, send_recv,
+};
 use oxccl_device::conn::{Conns, RecvConn, SendConn};
 use oxccl_device::gpu::cpu::{CpuBlock, Waiter};
 use oxccl_device::gpu::{Stop, Wait};
+use oxccl_device::prims::Ll;
 use oxccl_shared::abi::{
     Algorithm, ConnEnd, DataType, Func, KERNEL_MESSAGE_GRAIN_BYTES, KernelColl, KernelMessage, KernelTree,
     RedOp, SlotHeader,
@@ -395,7 +398,10 @@ impl Player {
         let block = CpuBlock::new(self, dtype, &operator);
         if plan.algorithm == Algorithm::OneShot {
             // SAFETY: as below; the connections are those to and from all others.
-            return unsafe { coll::one_hop::run::<_, 7>(&block, conns, &work) };
+            return unsafe {
+                let ends = MeshEnds { conns, send: &[], recv: &[] };
+                coll::oneshot::run::<_, AtOnce<Ll<1>, 7>>(&block, &ends, &work)
+            };
         }
         let chain = ChainEnds::default();
         let ends = Endpoints { ring, tree: &tree, chain: &chain, mesh_recv: &[], mesh_send: &[] };
