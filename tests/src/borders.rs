@@ -1,7 +1,7 @@
 //! Element counts at which something begins or ends: a line, a slot, a chunk, a loop, all credits.
 
-use oxccl::plan::tuning::NetSpeed;
-use oxccl::plan::{Call, Collnet, CollnetFacts, Facts, Plan, Reduces, Tuning, plan};
+use oxccl::plan::tuning::{Architecture, NetSpeed};
+use oxccl::plan::{Call, Collnet, CollnetFacts, Facts, Plan, Reduces, plan};
 use oxccl::transport::{Allowed, stream_layout};
 use oxccl::{Algorithm, Config, DataType, Func, RedOp, TransportKind};
 use oxccl_shared::proto;
@@ -64,23 +64,18 @@ impl Borders {
             [TransportKind::Tcp, TransportKind::Net].map(Allowed::only).contains(&config.transports);
         let layout = |memory| if has_streams { stream_layout(memory) } else { memory };
         let (ring_layout, mesh_layout) = (layout(config.ring_layout()), layout(config.mesh_layout(nranks)));
-        let facts = Facts {
-            nranks,
-            ring_layout,
-            mesh_layout,
-            ring_channels: CHANNELS[0],
-            tree_channels: CHANNELS[1],
-            forced: config.forced,
-            tuning: if has_streams { Tuning::CPU_STREAMS } else { Tuning::CPU },
-            // A rank that names it gets it.
-            collnet: match config.forced.names_algorithm(func, Algorithm::CollnetChain) {
-                true => EVERYTHING,
-                false => Collnet::Disabled,
-            },
-            table: None,
+        let architecture = if has_streams { Architecture::CpuStreams } else { Architecture::Cpu };
+        // A rank that names it gets it.
+        let collnet = match config.forced.names_algorithm(func, Algorithm::CollnetChain) {
+            true => EVERYTHING,
+            false => Collnet::Disabled,
         };
+        let facts = Facts::of_cpus(nranks, architecture, config.forced, [ring_layout, mesh_layout], CHANNELS)
+            .with_collnet(collnet);
         let plan = |count| plan(&Call { func, dtype, op: RedOp::Sum, root: 0, count }, &facts);
-        let Plan { protocol, mut slice_elems, chunk_elems: mut chunk, grain_elems: grain, .. } = plan(1);
+        let Plan { protocol, slice_elems, chunk_elems, grain_elems, .. } = plan(1);
+        let [mut slice_elems, mut chunk, grain] =
+            [slice_elems, chunk_elems, grain_elems].map(|elems| elems as usize);
         if matches!(func, Func::Send | Func::AllToAll | Func::Gather | Func::Scatter) {
             slice_elems = proto::payload_bytes(protocol, &mesh_layout) / dtype.size_bytes();
             chunk = slice_elems;

@@ -9,14 +9,14 @@ use crate::cli::bytes;
 use crate::collective::Collective;
 use clap::ValueEnum;
 use oxccl::api::tune_file::{self, TuneError};
-use oxccl::plan::device::{ChannelLimits, DeviceFacts};
 use oxccl::plan::tuning::{
     self, Architecture, Backend, Forced, Impossible, ListError, NetSpeed, TUNED, TuneFile,
 };
-use oxccl::plan::{Call, Collnet, Facts, Tuning};
+use oxccl::plan::{Call, ChannelLimits, Collnet, Facts};
 use oxccl::topology::{Channels, JoinError};
 use oxccl::transport::stream_layout;
-use oxccl::{Config, Func, RedOp};
+use oxccl::{Config, RedOp};
+use oxccl_shared::algo::spec::Processor;
 
 /// Why nothing can be explained.
 #[derive(Debug, thiserror::Error)]
@@ -54,9 +54,9 @@ pub fn on_gpus(args: &TopoArgs, machine: &Machine) -> Result<String, ExplainErro
     let found = tuning::Machine::of_agreed(sm, &agreed);
     let ranks = found.nranks;
     let forced = forced(args)?;
-    DeviceFacts::check(&forced, ranks)?;
+    Facts::check(Processor::Gpu, ranks, &forced, None)?;
     let multiprocessors = Architecture::of_sm(sm).constants().multiprocessors;
-    let facts = DeviceFacts::new(ranks, (sm, multiprocessors), forced, ChannelLimits::default(), None)
+    let facts = Facts::of_gpus(ranks, (sm, multiprocessors), forced, ChannelLimits::default(), None)
         .with_table(tuned(args)?.and_then(|file| file.table(Backend::Gpu, ranks).copied()));
     let rings = Channels::join(&agreed.hosts)?.rings;
     let call = call(args, ranks)?;
@@ -91,27 +91,19 @@ pub fn on_cpus(args: &TopoArgs, known: Option<usize>) -> Result<String, ExplainE
     let forced = forced(args)?;
     // All on this host: what only goes between hosts is shown, and why it does not go.
     let collnet = Collnet::OneHost;
-    Facts::check(&forced, Some(collnet.why_not()))?;
+    Facts::check(Processor::Cpu, ranks, &forced, Some(collnet.why_not()))?;
     let config = Config::default();
     let (ring_layout, mesh_layout) = (config.ring_layout(), config.mesh_layout(ranks));
-    let (ring_layout, mesh_layout, tuning) = match args.streams {
-        true => (stream_layout(ring_layout), stream_layout(mesh_layout), Tuning::CPU_STREAMS),
-        false => (ring_layout, mesh_layout, Tuning::CPU),
+    let (layouts, architecture) = match args.streams {
+        true => ([stream_layout(ring_layout), stream_layout(mesh_layout)], Architecture::CpuStreams),
+        false => ([ring_layout, mesh_layout], Architecture::Cpu),
     };
-    let table = tuned(args)?.and_then(|file| file.table(tuning.backend(), ranks).copied());
+    let table = tuned(args)?.and_then(|file| file.table(Backend::of(architecture), ranks).copied());
     // Channels as communicators of processors have them.
-    let (ring_channels, tree_channels) = (1, 2);
-    let facts = Facts {
-        nranks: ranks,
-        ring_layout,
-        mesh_layout,
-        ring_channels,
-        tree_channels,
-        forced,
-        tuning,
-        collnet,
-        table,
-    };
+    let channels = [1, 2];
+    let facts = Facts::of_cpus(ranks, architecture, forced, layouts, channels)
+        .with_collnet(collnet)
+        .with_table(table);
     Ok(facts.explain(&call(args, ranks)?).to_string())
 }
 
@@ -123,10 +115,7 @@ fn call(args: &TopoArgs, ranks: u32) -> Result<Call, ExplainError> {
     let size =
         bytes(&args.explain[1]).map_err(|error| ExplainError::Bytes(args.explain[1].clone(), error))?;
     let elems = size / args.datatype.size_bytes();
-    let count = match func {
-        Func::AllGather | Func::ReduceScatter => elems / ranks as usize,
-        _ => elems,
-    };
+    let count = if func.has_blocks() { elems / ranks as usize } else { elems };
     Ok(Call { func, dtype: args.datatype, op: RedOp::Sum, root: 0, count: count as u64 })
 }
 

@@ -4,13 +4,15 @@ use super::call::RawCall;
 use super::history::History;
 use super::machine::{Machine, RawQueue, RunError};
 use super::messages::{self, Message};
-use crate::plan::Call;
+use crate::plan::{Call, CallPlan};
 use std::io;
 
 /// Runs a communicator's calls on its machine: collectives in order, then all messages at once.
 pub struct Engine<M> {
     machine: M,
     history: History,
+    /// How the calls that run next are carried out, in their order; the capacity is kept.
+    plans: Vec<CallPlan>,
     /// Messages of the calls under way, each with its tag; the capacity is kept.
     messages: Vec<(Message, u32)>,
 }
@@ -21,18 +23,14 @@ unsafe impl<M: Machine> Send for Engine<M> {}
 impl<M: Machine> Engine<M> {
     /// An executor over a machine whose connections are made.
     pub fn new(machine: M) -> Engine<M> {
-        let messages = Vec::with_capacity(4 * machine.nranks() as usize + 64);
-        Engine { machine, history: History::default(), messages }
+        let calls_expected = 4 * machine.nranks() as usize + 64;
+        let (plans, messages) = (Vec::with_capacity(calls_expected), Vec::with_capacity(calls_expected));
+        Engine { machine, history: History::default(), plans, messages }
     }
 
     /// What it runs calls on.
     pub fn machine(&self) -> &M {
         &self.machine
-    }
-
-    /// As [`Self::machine`], to be changed.
-    pub(crate) fn machine_mut(&mut self) -> &mut M {
-        &mut self.machine
     }
 
     /// The machine alone.
@@ -51,16 +49,48 @@ impl<M: Machine> Engine<M> {
     ///    allows.
     /// 2. The queues are the machine's, at least one, and live until then.
     pub unsafe fn run(&mut self, calls: &[RawCall], queues: &[RawQueue]) -> Result<(), RunError> {
+        self.plan(calls);
+        // SAFETY: obligations 1 and 2.
+        unsafe { self.run_planned(calls, queues) }
+    }
+
+    /// Plans the calls of the next [`Self::run_planned`]: each once.
+    pub(crate) fn plan(&mut self, calls: &[RawCall]) {
+        self.plans.clear();
+        self.plans.extend(calls.iter().map(|raw| self.machine.plan(raw)));
+    }
+
+    /// Loads what the planned calls need.
+    ///
+    /// # Errors
+    /// The machine's.
+    pub(crate) fn prepare(&mut self) -> Result<(), RunError> {
+        self.machine.prepare(&self.plans)
+    }
+
+    /// As [`Self::run`], for the calls that were planned.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// 1. As there.
+    pub(crate) unsafe fn run_planned(
+        &mut self,
+        calls: &[RawCall],
+        queues: &[RawQueue],
+    ) -> Result<(), RunError> {
+        debug_assert_eq!(calls.len(), self.plans.len(), "other calls than were planned");
         self.machine.check().map_err(RunError::Stopped)?;
-        let Engine { machine, history, messages } = self;
+        let Engine { machine, history, plans, messages } = self;
         let queue = queues[0];
         let body = |machine: &mut M| {
-            let mut run = Run { machine, history, messages, queue };
-            // SAFETY: obligations 1 and 2.
+            let mut run = Run { machine, history, plans, messages, queue };
+            // SAFETY: obligation 1.
             unsafe { run.calls(calls) }
         };
-        // SAFETY: (1) obligation 2.
-        unsafe { machine.within(queues, calls, body) }
+        // SAFETY: (1) obligation 1.
+        unsafe { machine.within(queues, plans, body) }
     }
 }
 
@@ -95,6 +125,7 @@ pub trait GroupMachine: Machine {
 struct Run<'a, M> {
     machine: &'a mut M,
     history: &'a mut History,
+    plans: &'a [CallPlan],
     messages: &'a mut Vec<(Message, u32)>,
     queue: RawQueue,
 }
@@ -104,14 +135,24 @@ impl<M: Machine> Run<'_, M> {
     /// 1. As [`Engine::run`].
     unsafe fn calls(&mut self, calls: &[RawCall]) -> Result<(), RunError> {
         let mut has_messages = false;
-        for raw in calls {
-            if self.machine.goes_as_messages(&raw.call) {
+        for (raw, plan) in calls.iter().zip(self.plans) {
+            if matches!(plan, CallPlan::Messages) {
                 has_messages = true;
                 continue;
             }
             self.begin(&raw.call);
-            // SAFETY: obligation 1.
-            unsafe { self.machine.collective(raw, self.history.tag(), self.queue)? };
+            let queue = self.queue;
+            match plan {
+                // SAFETY: obligation 1.
+                CallPlan::Collective(plan) => unsafe {
+                    self.machine.collective(raw, plan, self.history.tag(), queue)?;
+                },
+                // SAFETY: obligation 1: of one rank every buffer is as long as the input.
+                CallPlan::Local if raw.call.count > 0 => unsafe {
+                    self.machine.copy(raw.send, raw.recv, raw.call.bytes() as usize, queue)?;
+                },
+                CallPlan::Local | CallPlan::Messages => {}
+            }
         }
         // SAFETY: obligation 1.
         if has_messages { unsafe { self.messages(calls) } } else { Ok(()) }
@@ -128,8 +169,8 @@ impl<M: Machine> Run<'_, M> {
     /// 1. As [`Engine::run`].
     unsafe fn messages(&mut self, calls: &[RawCall]) -> Result<(), RunError> {
         self.messages.clear();
-        for raw in calls {
-            if self.machine.goes_as_messages(&raw.call) {
+        for (raw, plan) in calls.iter().zip(self.plans) {
+            if matches!(plan, CallPlan::Messages) {
                 self.add_messages(raw);
             }
         }

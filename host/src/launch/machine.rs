@@ -6,7 +6,7 @@ use super::messages::Message;
 use crate::bootstrap::Bootstrap;
 use crate::gpu::{CudaError, KernelError};
 use crate::plan::tuning::Explanation;
-use crate::plan::{Call, CallRecord};
+use crate::plan::{Call, CallPlan, CallRecord, Plan};
 use std::ffi::c_void;
 use std::sync::Arc;
 use thiserror::Error;
@@ -55,13 +55,19 @@ pub trait Machine: Sized + Send + 'static {
         error
     }
 
-    /// Whether a call is carried out as messages between pairs.
-    fn goes_as_messages(&self, call: &Call) -> bool {
-        call.func.is_pairwise()
+    /// How a call is carried out.
+    fn plan(&self, raw: &RawCall) -> CallPlan;
+
+    /// Loads what these plans need, before any communicator of the thread runs.
+    ///
+    /// # Errors
+    /// [`RunError`].
+    fn prepare(&mut self, _plans: &[CallPlan]) -> Result<(), RunError> {
+        Ok(())
     }
 
     /// Runs `body`, whose work goes to the first of `queues`. It starts after the communicator's earlier work and after earlier work on
-    /// the other queues; later work on these starts after it. `calls` are those that `body` runs.
+    /// the other queues; later work on these starts after it. `plans` are those of the calls that `body` runs.
     ///
     /// # Errors
     /// Those of `body`, and the machine's own.
@@ -71,14 +77,14 @@ pub trait Machine: Sized + Send + 'static {
     unsafe fn within(
         &mut self,
         queues: &[RawQueue],
-        calls: &[RawCall],
+        plans: &[CallPlan],
         body: impl FnOnce(&mut Self) -> Result<(), RunError>,
     ) -> Result<(), RunError>;
 
     /// A call begins.
     fn begins(&mut self, _record: &CallRecord) {}
 
-    /// Runs a collective, whose slots carry `tag`.
+    /// Runs a collective as planned, whose slots carry `tag`.
     ///
     /// # Errors
     /// [`RunError`].
@@ -87,7 +93,13 @@ pub trait Machine: Sized + Send + 'static {
     /// 1. Within [`Self::within`], on its first queue.
     /// 2. The call's buffers are valid for what its function reads and writes until the work is done, and overlap only as `CollWork`
     ///    allows.
-    unsafe fn collective(&mut self, raw: &RawCall, tag: u32, queue: RawQueue) -> Result<(), RunError>;
+    unsafe fn collective(
+        &mut self,
+        raw: &RawCall,
+        plan: &Plan,
+        tag: u32,
+        queue: RawQueue,
+    ) -> Result<(), RunError>;
 
     /// Copies between buffers of this rank that are apart or the same.
     ///

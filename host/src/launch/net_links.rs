@@ -72,9 +72,9 @@ impl NetLinks {
         let is_mesh = spec_of(plan.algorithm).connections == Connections::Mesh;
         let order = ProxyOrder {
             count: call.count,
-            chunk_elems: plan.chunk_elems as u64,
-            slice_elems: plan.slice_elems as u64,
-            grain_elems: plan.grain_elems as u64,
+            chunk_elems: plan.chunk_elems,
+            slice_elems: plan.slice_elems,
+            grain_elems: plan.grain_elems,
             tag,
             rank: call.root,
             first_channel: if is_mesh { self.mesh } else { 0 },

@@ -1,13 +1,13 @@
 //! Arguments of kernels.
 
 use crate::launch::RawCall;
-use crate::plan::device::DevicePlan;
+use crate::plan::Plan;
 use oxccl_shared::abi::{KERNEL_POST, KERNEL_PRE, KernelColl};
 use oxccl_shared::algo::chunk::ChannelCut;
 use oxccl_shared::reduce::Resolved;
 
 /// The arguments of a collective's kernel.
-pub(crate) fn collective_args(raw: &RawCall, plan: &DevicePlan, operator: &Resolved, tag: u32) -> KernelColl {
+pub(crate) fn collective_args(raw: &RawCall, plan: &Plan, operator: &Resolved, tag: u32) -> KernelColl {
     let flag = |set: bool, flag: u32| if set { flag } else { 0 };
     KernelColl {
         src: raw.send,

@@ -7,12 +7,12 @@ use super::order_gate::{OrderGate, Replay, SharedGate, Sink};
 use super::verdict::Verdict;
 use crate::launch::{Fault, Health, LEFT_GRACE, Notify};
 use crate::net::stream::{Direction, LinkError};
-use crate::plan::device::{DevicePlan, KernelId};
+use crate::plan::Plan;
 use crate::proxy::progress::{
     Concerns, EndError, EndFault, Idle, Keep, ORDERS_OPEN_MAX, ProxyEnd, ProxyFailure, ProxyOrder,
     ProxyOwner, ProxyParts, ProxyThread, ProxyThreadConfig, proxy,
 };
-use oxccl_shared::abi::{ChannelId, KERNEL_MESSAGES_MAX, KernelColl, KernelMessage, Rank};
+use oxccl_shared::abi::{ChannelId, KERNEL_MESSAGES_MAX, KernelColl, KernelMessage, Protocol, Rank};
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::Connections;
 use std::io;
@@ -47,22 +47,22 @@ impl NetChannels {
     }
 
     /// The proxy order of a collective's kernel.
-    pub fn order_of_collective(&self, coll: &KernelColl, plan: &DevicePlan) -> ProxyOrder {
+    pub fn order_of_collective(&self, coll: &KernelColl, plan: &Plan) -> ProxyOrder {
         let first = self.of(spec_of(plan.algorithm).connections).start;
         let channels = first..first + plan.channels;
-        ProxyOrder::of_collective(coll, plan.algorithm, plan.kernel.protocol(), channels)
+        ProxyOrder::of_collective(coll, plan.algorithm, plan.protocol, channels)
     }
 
-    /// The proxy order of a message that `kernel` divides among `channels`.
+    /// The proxy order of a message that a kernel of this protocol divides among `channels`.
     pub fn order_of_message(
         &self,
         message: &KernelMessage,
         peer: u32,
-        kernel: KernelId,
+        protocol: Protocol,
         channels: u32,
     ) -> ProxyOrder {
         let first = self.of(Connections::Mesh).start;
-        ProxyOrder::of_message(message, Rank(peer), kernel.protocol(), first..first + channels)
+        ProxyOrder::of_message(message, Rank(peer), protocol, first..first + channels)
     }
 
     /// A name for messages.
@@ -143,7 +143,7 @@ impl NetProxy {
     }
 
     /// Adds the order of a collective's kernel, which [`Self::issue`] issues.
-    pub(crate) fn collective(&mut self, coll: &KernelColl, plan: &DevicePlan) {
+    pub(crate) fn collective(&mut self, coll: &KernelColl, plan: &Plan) {
         let concerns = match spec_of(plan.algorithm).connections {
             Connections::Ring => self.has_rings,
             Connections::Tree => self.has_trees,
@@ -155,9 +155,9 @@ impl NetProxy {
     }
 
     /// Adds the order of a message of the next kernel, which [`Self::issue`] issues.
-    pub(crate) fn message(&mut self, message: &KernelMessage, peer: u32, kernel: KernelId, channels: u32) {
+    pub(crate) fn message(&mut self, message: &KernelMessage, peer: u32, protocol: Protocol, channels: u32) {
         if self.reaches[peer as usize] {
-            self.orders.push(self.channels.order_of_message(message, peer, kernel, channels));
+            self.orders.push(self.channels.order_of_message(message, peer, protocol, channels));
         }
     }
 
@@ -269,10 +269,9 @@ fn keep(text: String) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::device::{ChannelLimits, DeviceFacts, plan_device};
     use crate::plan::tuning::NetSpeed;
-    use crate::plan::{Call, Forced};
-    use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, RedOp};
+    use crate::plan::{Call, ChannelLimits, Facts, Forced, plan};
+    use oxccl_shared::abi::{Algorithm, DataType, Func, RedOp};
     use oxccl_shared::algo::chunk::ChannelCut;
 
     const CHANNELS: NetChannels = NetChannels { rings: 4, trees: 3, pairs: 2 };
@@ -291,7 +290,7 @@ mod tests {
     fn orders_are_made_of_what_kernels_are_launched_with() {
         let forced = Forced::only(Some(Algorithm::Tree), Some(Protocol::Simple));
         let slow = NetSpeed { gbytes: 1.0, latency_us: 10.0 };
-        let facts = DeviceFacts::new(4, (90, 132), forced, ChannelLimits::default(), None)
+        let facts = Facts::of_gpus(4, (90, 132), forced, ChannelLimits::default(), None)
             .with_few_channels()
             .over_network(2, slow, 1);
         let call =
@@ -301,7 +300,7 @@ mod tests {
             (Call { func: Func::Broadcast, root: 3, ..call }, 0, Algorithm::Ring),
             (Call { func: Func::Barrier, count: 0, ..call }, 7, Algorithm::OneShot),
         ] {
-            let plan = plan_device(&call, &facts);
+            let plan = plan(&call, &facts);
             let coll = KernelColl {
                 src: std::ptr::null(),
                 dst: std::ptr::null_mut(),
@@ -318,7 +317,7 @@ mod tests {
             };
             let order = CHANNELS.order_of_collective(&coll, &plan);
             assert_eq!((order.first_channel, order.nchannels), (first, plan.channels), "{plan:?}");
-            let protocol = plan.kernel.protocol();
+            let protocol = plan.protocol;
             let numbers = [plan.func as u8, algorithm as u8, protocol as u8];
             assert_eq!([order.func, order.algorithm, order.protocol], numbers);
             assert_eq!((order.count, order.chunk_elems, order.tag), (plan.count, plan.chunk_elems, 77));
@@ -332,7 +331,7 @@ mod tests {
             tag: 78,
             lane: 0,
         };
-        let order = CHANNELS.order_of_message(&message, 3, KernelId::Messages { protocol: Protocol::LL }, 2);
+        let order = CHANNELS.order_of_message(&message, 3, Protocol::LL, 2);
         assert_eq!((order.first_channel, order.nchannels, order.rank, order.count), (7, 2, 3, 500));
         assert_eq!((order.func, order.protocol, order.tag), (Func::Send as u8, Protocol::LL as u8, 78));
     }

@@ -1,166 +1,217 @@
-//! Which algorithm and protocol for ranks on CPUs: thresholds that were measured, as a voice of `tuning`.
+//! Which algorithm and protocol: what the registry has and is connected, and thresholds that were measured, as a policy of `tuning`.
 
 use super::call::Call;
-use super::collective::plan;
-use super::collnet::Collnet;
+use super::facts::Facts;
+use super::numbers::NET_LL_MAX_BYTES;
 use super::tuning::{
-    Architecture, Backend, Candidate, Candidates, Choice, Exclusion, Explanation, Forced, Impossible,
-    Measured, Scope, TuneTable, choose,
+    self, Candidate, Candidates, Choice, Exclusion, Forced, Impossible, Machine, Measured, Scope,
 };
-use oxccl_shared::abi::{Algorithm, ConnLayout, Func, Protocol};
-use oxccl_shared::algo::spec::Processor;
+use crate::topology::PathKind;
+use oxccl_shared::abi::{Algorithm, Func, Protocol};
+use oxccl_shared::algo::registry::spec_of;
+use oxccl_shared::algo::spec::{Connections, Processor};
 
-/// What a communicator knows after init; equal on every rank.
-#[derive(Clone, Copy, Debug)]
-pub struct Facts {
-    /// Ranks.
-    pub nranks: u32,
-    /// Slot sizes of ring and tree connections.
-    pub ring_layout: ConnLayout,
-    /// Slot sizes of mesh connections (one-shot, send and receive).
-    pub mesh_layout: ConnLayout,
-    /// Channels that rings use.
-    pub ring_channels: u32,
-    /// Channels that trees use.
-    pub tree_channels: u32,
-    /// The user's overrides.
-    pub forced: Forced,
-    /// Thresholds.
-    pub tuning: Tuning,
-    /// Its network that reduces.
-    pub collnet: Collnet,
-    /// What was measured here.
-    pub table: Option<TuneTable>,
-}
+/// To all peers at once. Which of them is better is for measured thresholds to say.
+const HOPS: [Algorithm; 2] = [Algorithm::OneShot, Algorithm::TwoShot];
 
-/// Thresholds in bytes of a call (its `count` times the element size). See docs/measurements for where they come from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Tuning {
-    /// What the model knows the ranks as.
-    pub architecture: Architecture,
-    /// Up to here, divided by n - 1, all-reduce of more than two ranks is one-shot: its traffic grows with the ranks.
-    pub one_shot_max_bytes: u64,
-    /// Up to here all-reduce of two ranks is one-shot: its traffic is a ring's, with one wait less and twice the reduction.
-    pub pair_one_shot_max_bytes: u64,
-    /// Below this LL.
-    pub ll_below_bytes: u64,
-    /// Below this LL128; Simple from here on.
-    pub ll128_below_bytes: u64,
-    /// From here on outputs bypass the caches, unless they are inputs too. About the size of a last-level cache.
-    pub stream_min_bytes: u64,
-    /// Where this was measured.
-    pub source: &'static str,
-}
-
-impl Tuning {
-    /// For ranks on CPUs. Their caches are coherent: a counter and the data it publishes arrive together as fast as a line that
-    /// carries its own flag, so the line protocols, made for links without that, win at no size.
-    pub const CPU: Tuning = Tuning {
-        architecture: Architecture::Cpu,
-        one_shot_max_bytes: 128 << 10,
-        pair_one_shot_max_bytes: u64::MAX,
-        ll_below_bytes: 0,
-        ll128_below_bytes: 0,
-        stream_min_bytes: 32 << 20,
-        source: "docs/measurements/2026-11-21-open-mpi.md, shared memory",
-    };
-
-    /// For ranks on CPUs that are connected by streams only. There the operating system's work fills the time that a ring's
-    /// waits leave, so that what the ranks do themselves counts: a ring reduces each element once.
-    pub const CPU_STREAMS: Tuning = Tuning {
-        architecture: Architecture::CpuStreams,
-        pair_one_shot_max_bytes: 256 << 10,
-        source: "docs/measurements/2026-11-21-open-mpi.md, TCP",
-        ..Tuning::CPU
-    };
-
-    /// What tuning files call such ranks.
-    pub fn backend(&self) -> Backend {
-        match self.architecture {
-            Architecture::CpuStreams => Backend::CpuStreams,
-            _ => Backend::Cpu,
-        }
-    }
-}
+/// These by LL128: a function has one of them at most.
+const BY_LINES: Candidates = Candidates::over(Connections::Mesh).and(Candidates::by(Protocol::LL128));
 
 /// What needs a network that reduces.
-const COLLNET: Candidates = Candidates::along(Algorithm::CollnetChain);
-
-/// What ranks on CPUs have of a function, given everything that it needs.
-pub(super) fn offered(func: Func) -> Candidates {
-    Candidates::offered(func, Processor::Cpu)
-}
+const IN_NETWORK: Candidates = Candidates::over(Connections::Chain);
 
 impl Facts {
-    /// Whether what the user orders can be done by ranks on CPUs, where a network reduces unless `no_collnet` says why not.
+    /// Whether what the user orders can be done by so many ranks, between which a network reduces unless `no_collnet` says why not.
     ///
     /// # Errors
     /// The first function for which it cannot.
-    pub fn check(forced: &Forced, no_collnet: Option<&str>) -> Result<(), Impossible> {
-        let named = no_collnet.filter(|_| forced.names_algorithm(Func::AllReduce, Algorithm::CollnetChain));
-        let why = named.map_or(String::new(), |why| format!(" (collnetchain: {why})"));
-        let without = if no_collnet.is_some() { COLLNET } else { Candidates::NONE };
-        forced.check(|func| offered(func).without(without), &format!(" among ranks on CPUs{why}"))
+    pub fn check(
+        on: Processor,
+        nranks: u32,
+        forced: &Forced,
+        no_collnet: Option<&str>,
+    ) -> Result<(), Impossible> {
+        let has_room = |algorithm| on == Processor::Cpu || spec_of(algorithm).has_room(nranks);
+        let orders_chains = forced.names_algorithm(Func::AllReduce, Algorithm::CollnetChain);
+        let why = match (on, no_collnet.filter(|_| orders_chains)) {
+            (Processor::Cpu, Some(why)) => format!(" among ranks on CPUs (collnetchain: {why})"),
+            (Processor::Cpu, None) => " among ranks on CPUs".into(),
+            (Processor::Gpu, _) if orders_chains => {
+                " among GPUs (collnetchain is for ranks on CPUs so far)".into()
+            }
+            (Processor::Gpu, _) if HOPS.into_iter().all(has_room) => " among GPUs".into(),
+            (Processor::Gpu, _) => " among more than 8 GPUs".to_owned(),
+        };
+        let there = Candidates::of(|candidate| {
+            has_room(candidate.algorithm) && (no_collnet.is_none() || !IN_NETWORK.has(candidate))
+        });
+        forced.check(|func| Candidates::offered(func, on).and(there), &why)
     }
 
     /// How a call is carried out, and who decided so.
     pub fn choose(&self, call: &Call) -> Choice {
-        self.scoped(call, choose)
+        tuning::choose(&self.scope(call))
     }
 
-    /// Why a call goes as it goes.
-    pub fn explain(&self, call: &Call) -> Explanation {
-        let there = offered(call.func);
-        let absent = |candidate| match there.has(candidate) {
-            true => Exclusion::NotConnected(self.collnet.why_not()),
-            false => Exclusion::NotThere,
-        };
-        let explanation = self.scoped(call, |scope| Explanation::new(scope, absent));
-        explanation.with_blocks(plan(call, self).channels, None)
-    }
-
-    fn scoped<R>(&self, call: &Call, ask: impl Fn(&Scope<'_>) -> R) -> R {
-        let channels = [self.ring_channels, self.tree_channels];
-        let is_served = self.collnet.serves(call).is_some();
-        ask(&Scope {
+    pub(super) fn scope<'a>(&'a self, call: &'a Call) -> Scope<'a> {
+        Scope {
             call,
-            machine: &self.collnet.machine(self.tuning.architecture, self.nranks, channels),
-            offered: offered(call.func).without(if is_served { Candidates::NONE } else { COLLNET }),
-            risky: Candidates::NONE,
-            doubtful: Candidates::NONE,
+            machine: &self.machine,
+            offered: self.offered(call),
+            risky: self.risky(),
+            doubtful: self.doubtful(call),
             forced: &self.forced,
             table: self.table.as_ref(),
-            measured: Some(self.measured(call)),
-            instead: None,
-            unmeasured: COLLNET,
-        })
-    }
-
-    fn measured(&self, call: &Call) -> Measured {
-        let one_shot_max_bytes = match self.nranks {
-            0..=2 => self.tuning.pair_one_shot_max_bytes,
-            n => self.tuning.one_shot_max_bytes / u64::from(n - 1),
-        };
-        let bytes = call.bytes();
-        let ring_hop_bytes =
-            if call.func == Func::AllReduce { bytes / u64::from(self.nranks.max(1)) } else { bytes };
-        let one_shot = Candidate::new(Algorithm::OneShot, self.by_size(bytes));
-        let ring = Candidate::new(Algorithm::Ring, self.by_size(ring_hop_bytes));
-        let tree = Candidate::new(Algorithm::Tree, self.by_size(bytes));
-        let best = if bytes <= one_shot_max_bytes { one_shot } else { ring };
-        Measured { source: self.tuning.source, order: [best, ring, tree, one_shot] }
-    }
-
-    /// Over which line format, for messages of `bytes` between two ranks.
-    pub(crate) fn protocol(&self, bytes: u64) -> Protocol {
-        self.forced.protocol(Func::Send, self.by_size(bytes))
-    }
-
-    fn by_size(&self, bytes: u64) -> Protocol {
-        match bytes {
-            _ if bytes < self.tuning.ll_below_bytes => Protocol::LL,
-            _ if bytes < self.tuning.ll128_below_bytes => Protocol::LL128,
-            _ => Protocol::Simple,
+            measured: self.measured(call),
+            instead: Some(self.hops(call)),
+            unmeasured: IN_NETWORK,
         }
     }
+
+    /// One-shot and two-shot, the better one for an all-reduce of so many bytes first; others have no two-shot.
+    fn hops(&self, call: &Call) -> [Candidate; 2] {
+        let [one, two] = HOPS.map(|algorithm| Candidate::new(algorithm, self.tuning.hops_protocol));
+        let is_long = call.bytes() >= self.tuning.two_shot_min_bytes;
+        let takes_two = call.func == Func::AllReduce && self.nranks > 1 && is_long;
+        if takes_two { [two, one] } else { [one, two] }
+    }
+
+    /// What the registry has of a function on such processors.
+    pub(super) fn known(&self, func: Func) -> Candidates {
+        Candidates::offered(func, self.processor())
+    }
+
+    /// Of that, what there are connections for.
+    pub(super) fn offered(&self, call: &Call) -> Candidates {
+        let mut offered = self.known(call.func);
+        if self.collnet.serves(call).is_none() {
+            offered = offered.without(IN_NETWORK);
+        }
+        if self.tree_channels == 0 {
+            offered = offered.without(Candidates::over(Connections::Tree));
+        }
+        if !self.has_gpus() {
+            return offered;
+        }
+        // A barrier has no other kernel: without it an all-reduce stands for it.
+        let has_others = call.func.has_buffers();
+        if has_others && !self.has_room() {
+            offered = offered.without(Candidates::over(Connections::Mesh));
+        }
+        if self.crosses_network() && has_others {
+            offered = offered.and(Candidates::of(|candidate| self.is_carried(call, candidate)));
+        }
+        if !self.has_mesh_of_lines() {
+            offered = offered.without(BY_LINES);
+        }
+        offered
+    }
+
+    /// LL128 relies on 128 bytes that a warp stores together being seen together: they are where every route is known to be NVLink, by
+    /// NCCL's rule too. Ranks on CPUs move a line word by word.
+    fn risky(&self) -> Candidates {
+        let Machine { ring, tree, is_searched, .. } = &self.machine;
+        let is_nvlink = ring.intra <= PathKind::Nvb && tree.intra <= PathKind::Nvb && !self.crosses_network();
+        if !self.has_gpus() || *is_searched && is_nvlink {
+            Candidates::NONE
+        } else {
+            Candidates::by(Protocol::LL128)
+        }
+    }
+
+    /// LL over a network doubles what processors copy and sockets carry: beyond short hops it lost to Simple at every size. One-shot and
+    /// two-shot LL128 wait for being measured on each generation.
+    fn doubtful(&self, call: &Call) -> Candidates {
+        let is_long = |candidate: Candidate| self.hop_bytes(call, candidate.algorithm) > NET_LL_MAX_BYTES;
+        match self.crosses_network() {
+            true => Candidates::by(Protocol::LL).and(Candidates::of(is_long)),
+            false if self.has_gpus() && self.tuning.one_shot_ll128_bytes.1 == 0 => BY_LINES,
+            false => Candidates::NONE,
+        }
+    }
+
+    fn measured(&self, call: &Call) -> Option<Measured> {
+        if self.crosses_network() {
+            return self.measured_over_network(call);
+        }
+        // What was measured over NVLink says nothing about other machines.
+        let is_like_measured =
+            !self.has_gpus() || self.machine.ring.intra <= PathKind::Nvb && self.machine.nhosts == 1;
+        let source = self.tuning.source.filter(|_| is_like_measured)?;
+        let bytes = self.buffer_bytes(call);
+        let [in_hops, _] = self.hops(call);
+        let ring = match call.func {
+            Func::Broadcast => self.tuning.broadcast_protocols,
+            _ => self.tuning.ring_protocols,
+        };
+        let ring = Candidate::new(Algorithm::Ring, by_size(ring, bytes));
+        let tree = Candidate::new(Algorithm::Tree, by_size(self.tuning.ring_protocols, bytes));
+        let first = match call.bytes() {
+            bytes if self.is_by_lines(call.func, bytes) => {
+                self.known(call.func).and(BY_LINES).only().unwrap_or(ring)
+            }
+            bytes if bytes <= self.hops_max_bytes(call.func) => in_hops,
+            _ => ring,
+        };
+        Some(Measured { source, order: [first, ring, tree, in_hops] })
+    }
+
+    /// One hop to all and from all, wherever it is possible: a hop over sockets takes some 10 us, another message of it some 3.
+    fn measured_over_network(&self, call: &Call) -> Option<Measured> {
+        let (hop, ring) = (HOPS[0], Candidate::new(Algorithm::Ring, Protocol::LL));
+        let order = [Candidate::new(hop, Protocol::LL), ring, ring, ring];
+        let is_possible = self.has_room() && self.is_carried(call, order[0]);
+        is_possible.then_some(Measured { source: "4 H200 over sockets, 2026-11-21", order })
+    }
+
+    /// Whether LL128 to all peers at once is best for so many bytes, where it is possible.
+    pub(super) fn is_by_lines(&self, func: Func, bytes: u64) -> bool {
+        let ((beyond, up_to), share_bytes) = match func {
+            Func::AllReduce => (self.tuning.two_shot_ll128_bytes, bytes.div_ceil(u64::from(self.nranks))),
+            _ => (self.tuning.one_shot_ll128_bytes, bytes),
+        };
+        // Other numbers of ranks have slower kernels, and were not measured.
+        let has_own = spec_of(HOPS[0]).own_ranks(Protocol::LL128, self.nranks).is_some();
+        let up_to = if has_own { up_to } else { up_to / 4 };
+        bytes > beyond
+            && share_bytes <= up_to
+            && !self.known(func).and(BY_LINES).is_empty()
+            && self.has_mesh_of_lines()
+            && self.machine.is_searched
+            && self.forced.allows_protocol(func, Protocol::LL128)
+    }
+
+    fn hops_max_bytes(&self, func: Func) -> u64 {
+        match func {
+            Func::AllReduce => self.tuning.all_reduce_hops_max_bytes.of(self.nranks),
+            Func::AllToAll => self.tuning.all_to_all_one_shot_max_bytes,
+            _ => self.tuning.one_shot_max_bytes,
+        }
+    }
+
+    /// Why a candidate is not among those that are [offered](Self::offered).
+    pub(super) fn absent(&self, call: &Call, candidate: Candidate) -> Exclusion {
+        Exclusion::NotConnected(match spec_of(candidate.algorithm).connections {
+            _ if !self.known(call.func).has(candidate) => return Exclusion::NotThere,
+            Connections::Chain => self.collnet.why_not(),
+            Connections::Tree => {
+                "not connected: trees of GPUs are where NCCL_ALGO or a tuning file names them"
+            }
+            Connections::Mesh if candidate.protocol.needs_whole_lines() && self.has_mesh() => {
+                "not where some pair has no NVLink of its own"
+            }
+            _ if candidate.protocol.needs_whole_lines() => {
+                "not over a network: lines of 128 bytes would not arrive whole"
+            }
+            _ if self.crosses_network() => {
+                "not over a network, but with 7 peers and one word for each thread at most"
+            }
+            _ => "not connected: a kernel has room for 7 peers on its host",
+        })
+    }
+}
+
+/// The protocol for so many bytes.
+fn by_size(rows: &[(u64, Protocol)], bytes: u64) -> Protocol {
+    rows.iter().find(|(max_bytes, _)| bytes <= *max_bytes).map_or(Protocol::Simple, |(_, protocol)| *protocol)
 }

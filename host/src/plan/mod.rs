@@ -1,22 +1,32 @@
 //! Layer: host / plan.
 //! Takes: a call and the communicator's facts.
-//! Gives: a [`Plan`]: algorithm, protocol, channels, chunk sizes; the same on every rank for the same call.
-//! Never: I/O, a clock, unsafe code, memory. With different plans, ranks would wait for each other's slots in
+//! Gives: a [`Plan`]: algorithm, protocol, channels, chunk sizes; for sends and receives on GPUs the launches and lanes. The same on
+//! every rank for the same call.
+//! Never: I/O, a clock, unsafe code, memory, a device. With different plans, ranks would wait for each other's slots in
 //! different buffers.
+//!
+//! One planner for all processors. What there is, it takes from the registry (`shared/src/algo/registry.rs`); what was measured, from
+//! the table of the kind of processors (`numbers`).
 
 mod call;
 pub mod tuning;
 mod collnet;
+mod numbers;
+mod count;
+mod facts;
 mod choose;
 mod collective;
-pub mod device;
+mod messages;
+mod kernel_set;
 #[cfg(test)]
 mod tests;
 
 pub use call::{Call, CallRecord};
-pub use choose::{Facts, Tuning};
-pub use collective::{Plan, plan};
+pub use collective::{CallPlan, Plan, plan};
 pub use collnet::{Collnet, CollnetFacts, Reduces};
+pub use facts::Facts;
+pub use messages::{Arrangement, Batch, MessageWant, Placed, arrange, message_kernels};
+pub use numbers::{Blocks, ChannelLimits, HopLimit, MessageClass, Tuning};
 pub use tuning::Forced;
 
 use oxccl_shared::abi::Func;
@@ -24,10 +34,7 @@ use tuning::{Backend, Candidates, TuneFile, TuneFileError};
 
 /// Candidates of a function on a backend, if everything were connected.
 pub fn offered(backend: Backend, func: Func) -> Candidates {
-    match backend {
-        Backend::Cpu | Backend::CpuStreams => choose::offered(func),
-        Backend::Gpu => device::KernelId::offered(func),
-    }
+    Candidates::offered(func, backend.processor())
 }
 
 /// Parses a tuning file.

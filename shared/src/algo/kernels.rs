@@ -33,6 +33,18 @@ pub enum Kernel {
 }
 
 impl Kernel {
+    /// The kernel of a collective of `nranks` ranks.
+    pub fn of(func: Func, algorithm: Algorithm, protocol: Protocol, dtype: DataType, nranks: u32) -> Kernel {
+        let dtype = func.is_reduction().then_some(dtype);
+        let ranks = spec_of(algorithm).own_ranks(protocol, nranks);
+        Kernel::Collective { func, algorithm, protocol, dtype, ranks }
+    }
+
+    /// The protocol of messages where `wanted` would be best: the nearest one that takes no less of a slot's bytes.
+    pub fn nearest_for_messages(wanted: Protocol) -> Protocol {
+        wanted.nearest(|protocol| MESSAGE_PROTOCOLS.contains(&protocol)).unwrap_or(wanted)
+    }
+
     /// Its protocol.
     pub const fn protocol(&self) -> Protocol {
         match self {
@@ -113,6 +125,7 @@ pub const fn type_name(dtype: DataType) -> &'static str {
 #[cfg(test)]
 mod tests {
     extern crate std;
+    use super::super::registry::Variant;
     use super::*;
     use std::collections::BTreeSet;
     use std::string::ToString;
@@ -129,5 +142,29 @@ mod tests {
         ] {
             assert!(names.contains(name), "{name} is not among {names:?}");
         }
+    }
+
+    #[test]
+    fn every_kernel_that_can_be_chosen_is_built() {
+        let built: BTreeSet<_> = kernels().map(|kernel| kernel.to_string()).collect();
+        assert!(built.len() > 300, "{built:?}");
+        for (variant, nranks) in variants(Processor::Gpu).flat_map(|v| (1..=8).map(move |nranks| (v, nranks)))
+        {
+            for dtype in DataType::ALL {
+                let Variant { func, algorithm, protocol } = variant;
+                let entry = Kernel::of(func, algorithm, protocol, *dtype, nranks).to_string();
+                assert!(built.contains(&entry), "{entry}");
+            }
+        }
+        for &protocol in MESSAGE_PROTOCOLS {
+            let entry = Kernel::Messages { protocol }.to_string();
+            assert!(built.contains(&entry), "{entry}");
+        }
+    }
+
+    #[test]
+    fn a_line_format_that_is_not_there_is_replaced_by_one_that_is() {
+        assert_eq!(Kernel::nearest_for_messages(Protocol::LL), Protocol::LL);
+        assert_eq!(Kernel::nearest_for_messages(Protocol::LL128), Protocol::Simple);
     }
 }

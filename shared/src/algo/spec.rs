@@ -223,6 +223,11 @@ impl Spec {
         }
     }
 
+    /// Whether the walk exchanges words with all peers at once.
+    pub fn is_at_once(&self, protocol: Protocol) -> bool {
+        self.at_once.is_some_and(|at_once| at_once.protocols.has(protocol))
+    }
+
     /// The number of ranks in the name of a GPU kernel for `nranks`: none for the kernel that serves any number.
     pub fn own_ranks(&self, protocol: Protocol, nranks: u32) -> Option<u32> {
         let at_once = self.at_once.filter(|at_once| at_once.protocols.has(protocol))?;

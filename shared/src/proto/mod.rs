@@ -30,6 +30,16 @@ pub const fn payload_bytes(protocol: Protocol, layout: &ConnLayout) -> usize {
     }
 }
 
+/// Parts of a buffer that different threads or channels work on begin at multiples of so many bytes.
+#[inline]
+pub const fn grain_bytes(protocol: Protocol) -> usize {
+    match protocol {
+        Protocol::LL => ll::DATA_BYTES,
+        Protocol::LL128 => ll128::DATA_BYTES,
+        Protocol::Simple => simple::GRAIN_BYTES,
+    }
+}
+
 /// Bytes of one slot under `protocol`, header lines included.
 #[inline]
 pub const fn slot_bytes(protocol: Protocol, layout: &ConnLayout) -> usize {

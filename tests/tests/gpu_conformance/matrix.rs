@@ -1,7 +1,6 @@
 //! Every function, type and operator over every kernel, at the counts where something begins or ends.
 
-use oxccl::plan::Call;
-use oxccl::plan::device::{ChannelLimits, DeviceFacts, plan_device};
+use oxccl::plan::{Call, ChannelLimits, Facts, plan};
 use oxccl::{Algorithm, DataType, Func, Protocol, RedOp};
 use oxccl_shared::proto;
 use oxccl_tests::case::{Case, FUNCS, Placement};
@@ -36,13 +35,13 @@ fn counts(
     let forced = settings.lists();
     let limits = ChannelLimits { max: channels, ..ChannelLimits::default() };
     let buffer = Some(settings.buffer_bytes).filter(|_| channels.is_some());
-    let facts = DeviceFacts::new(nranks, (90, 132), forced, limits, buffer);
+    let facts = Facts::of_gpus(nranks, (90, 132), forced, limits, buffer);
     let known = if matches!(func, Func::Send | Func::AllToAll | Func::Gather | Func::Scatter) {
         let slot = proto::payload_bytes(Protocol::Simple, &facts.mesh_layout) / dtype.size_bytes();
         [slot, 2 * slot, 8 * slot, (256 << 10) / dtype.size_bytes()]
     } else {
-        let plan = plan_device(&Call { func, dtype, op: RedOp::Sum, root: 0, count: 1 << 30 }, &facts);
-        let elem_bytes = if plan.kernel.only_moves() { dtype.size_bytes() } else { 1 };
+        let plan = plan(&Call { func, dtype, op: RedOp::Sum, root: 0, count: 1 << 30 }, &facts);
+        let elem_bytes = if plan.dtype.is_none() { dtype.size_bytes() } else { 1 };
         let in_elems = |length: u64| (length as usize).div_ceil(elem_bytes);
         let (slice, chunk) = (in_elems(plan.slice_elems), in_elems(plan.chunk_elems));
         [in_elems(plan.grain_elems), slice, chunk * nranks as usize, 8 * slice]

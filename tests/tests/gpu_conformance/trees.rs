@@ -1,8 +1,7 @@
 //! All-reduce along trees, which are connected only where the user insists on them, at the counts where credits run out and where a
 //! channel or a slice begins or ends.
 
-use oxccl::plan::device::{ChannelLimits, DeviceFacts, DevicePlan, plan_device};
-use oxccl::plan::{Call, Forced};
+use oxccl::plan::{Call, ChannelLimits, Facts, Forced, Plan, plan};
 use oxccl::{Algorithm, DataType, Func, Protocol, RedOp};
 use oxccl_shared::fifo::STEPS;
 use oxccl_tests::case::{Case, Placement};
@@ -25,19 +24,19 @@ fn settings(protocol: Protocol) -> Settings {
 }
 
 /// The plan of a call that fills every channel: along a tree, or the test would test something else.
-fn full_plan(nranks: u32, settings: &Settings, channels: Option<u32>, dtype: DataType) -> DevicePlan {
+fn full_plan(nranks: u32, settings: &Settings, channels: Option<u32>, dtype: DataType) -> Plan {
     let forced = Forced::only(settings.algorithm, settings.protocol);
     let limits = ChannelLimits { max: channels, ..ChannelLimits::default() };
     let buffer = Some(settings.buffer_bytes).filter(|_| channels.is_some());
-    let facts = DeviceFacts::new(nranks, (90, 132), forced, limits, buffer);
+    let facts = Facts::of_gpus(nranks, (90, 132), forced, limits, buffer);
     let call = Call { func: Func::AllReduce, dtype, op: RedOp::Sum, root: 0, count: 1 << 30 };
-    let plan = plan_device(&call, &facts);
+    let plan = plan(&call, &facts);
     assert_eq!(plan.algorithm, Algorithm::Tree, "{plan:?}");
     plan
 }
 
 /// Counts around a grain, a slice, all channels' slices, and as many as there are credits, once and three times.
-fn counts(plan: &DevicePlan) -> Vec<usize> {
+fn counts(plan: &Plan) -> Vec<usize> {
     let (grain, chunk) = (plan.grain_elems as usize, plan.chunk_elems as usize);
     let all = chunk * plan.channels as usize;
     let known = [grain, 2 * grain, chunk, all, STEPS * chunk, STEPS * all, 3 * STEPS * all];
@@ -99,7 +98,7 @@ fn needs_gpu_trees_are_connected_only_if_asked_for() {
     };
     let (without, with) = (reserved(None), reserved(Some(Algorithm::Tree)));
     assert_eq!(reserved(Some(Algorithm::Ring)), without);
-    let facts = DeviceFacts::new(
+    let facts = Facts::of_gpus(
         2,
         (90, 132),
         Forced::only(Some(Algorithm::Tree), None),

@@ -1,9 +1,8 @@
 //! Files of real machines with something broken in them: refused, or searched as whatever they describe now.
 
 use super::checks::{check_tree, is_permutation};
-use oxccl::plan::device::{ChannelLimits, DeviceFacts};
 use oxccl::plan::tuning::{Forced, Machine};
-use oxccl::plan::{Call, device::plan_device};
+use oxccl::plan::{Call, ChannelLimits, Facts, plan};
 use oxccl::topology::xml::read_topology;
 use oxccl::topology::{Channels, Graphs, PathPolicy, Paths, SearchConfig, Summary, System, Tables};
 use oxccl::{DataType, Func, RedOp};
@@ -132,11 +131,11 @@ fn search(text: &str, is_alone: bool) -> Option<()> {
     channels.rings.iter().for_each(|ring| assert!(is_permutation(ring, nranks), "{ring:?}"));
     channels.trees.iter().for_each(|tree| check_tree(tree));
     let sm = system.sm_min();
-    let facts = DeviceFacts::new(nranks as u32, (sm, 80), Forced::default(), ChannelLimits::default(), None)
+    let facts = Facts::of_gpus(nranks as u32, (sm, 80), Forced::default(), ChannelLimits::default(), None)
         .on(Machine::of_agreed(sm, &agreed), &channels.rings);
     for count in [0, 1, 1 << 20] {
         let call = Call { func: Func::AllReduce, dtype: DataType::F32, op: RedOp::Sum, root: 0, count };
-        assert!(plan_device(&call, &facts).channels > 0);
+        assert!(plan(&call, &facts).channels > 0);
         for line in facts.explain(&call).lines {
             let is_time = |estimate: oxccl::plan::tuning::Estimate| estimate.time_us.is_finite();
             assert!(line.estimate.is_none_or(is_time), "{line:?} on {:?}", facts.machine);

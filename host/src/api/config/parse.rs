@@ -1,7 +1,7 @@
 //! Parsers of variables.
 
 use super::ConfigError;
-use crate::plan::device::ChannelLimits;
+use crate::plan::ChannelLimits;
 use crate::plan::tuning::{Forced, ListError};
 use std::time::Duration;
 

@@ -9,10 +9,11 @@ use crate::connect::ConnectError;
 use crate::connect::cpu::{CpuConnected, CpuWanted, Reducing, connect};
 use crate::launch::{Drives, WaitContext};
 use crate::machine::cpu::{Cpu, CpuParts};
-use crate::plan::tuning::Impossible;
-use crate::plan::{Collnet, Facts, Tuning};
+use crate::plan::tuning::{Architecture, Backend, Impossible};
+use crate::plan::{Collnet, Facts};
 use crate::transport::{processors_each, stream_layout};
 use oxccl_shared::abi::Rank;
+use oxccl_shared::algo::spec::Processor;
 
 impl Init for Cpu {
     type Unit = ();
@@ -22,9 +23,9 @@ impl Init for Cpu {
     fn unit_of(_local_rank: u32) {}
 
     /// Whether a network reduces is known when the ranks have met.
-    fn check_settings(config: &Config, _nranks: u32) -> Result<(), Error> {
+    fn check_settings(config: &Config, nranks: u32) -> Result<(), Error> {
         let no_collnet = (!config.net.coll.enabled).then(|| Collnet::Disabled.why_not());
-        Ok(Facts::check(&config.forced, no_collnet)?)
+        Ok(Facts::check(Processor::Cpu, nranks, &config.forced, no_collnet)?)
     }
 
     fn connect(bootstrap: &Bootstrap, config: &Config, (): ()) -> Result<CpuConnected, Error> {
@@ -66,7 +67,7 @@ fn check_collnet(config: &Config, connected: &CpuConnected) -> Result<(), Imposs
         Collnet::Lacking => Some(&**lack),
         _ => Some(collnet.why_not()),
     };
-    Facts::check(&config.forced, why)
+    Facts::check(Processor::Cpu, connected.peers.len() as u32, &config.forced, why)
 }
 
 fn machine(connected: CpuConnected, joined: &Joined<'_>) -> Cpu {
@@ -75,21 +76,15 @@ fn machine(connected: CpuConnected, joined: &Joined<'_>) -> Cpu {
     let here = connected.peers[rank as usize];
     // A schedule's slices fit every connection, and streams have the longer slots.
     let streams = nranks > 1 && config.transports.all_streams(&connected.peers);
-    let (ring_layout, mesh_layout, tuning) = match streams {
-        true => (stream_layout(ring_layout), stream_layout(mesh_layout), Tuning::CPU_STREAMS),
-        false => (ring_layout, mesh_layout, Tuning::CPU),
+    let (layouts, architecture) = match streams {
+        true => ([stream_layout(ring_layout), stream_layout(mesh_layout)], Architecture::CpuStreams),
+        false => ([ring_layout, mesh_layout], Architecture::Cpu),
     };
-    let facts = Facts {
-        nranks,
-        ring_layout,
-        mesh_layout,
-        ring_channels: connected.graph.ring_channels(),
-        tree_channels: connected.graph.tree_channels(),
-        forced: config.forced,
-        tuning,
-        collnet: connected.reducing.collnet,
-        table: config.tuned.as_ref().and_then(|tuned| tuned.table(tuning.backend(), nranks)).copied(),
-    };
+    let channels = [connected.graph.ring_channels(), connected.graph.tree_channels()];
+    let table = config.tuned.as_ref().and_then(|tuned| tuned.table(Backend::of(architecture), nranks));
+    let facts = Facts::of_cpus(nranks, architecture, config.forced, layouts, channels)
+        .with_collnet(connected.reducing.collnet)
+        .with_table(table.copied());
     let crowded = processors_each(&connected.peers, here.host) == 0;
     let notify = Box::new(joined.teller());
     Cpu::new(CpuParts {

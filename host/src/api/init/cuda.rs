@@ -12,10 +12,11 @@ use crate::launch::Notify;
 use crate::machine::NetProxy;
 use crate::machine::cuda::{Cuda, CudaParts, Device, DeviceKernels, Monitor};
 use crate::net::NetError;
-use crate::plan::device::DeviceFacts;
+use crate::plan::Facts;
 use crate::plan::tuning::Backend;
 use crate::transport::TransportKind;
 use crate::transport::p2p::Domain;
+use oxccl_shared::algo::spec::Processor;
 use std::sync::Arc;
 
 /// A GPU that is connected with all others.
@@ -36,7 +37,7 @@ impl Init for Cuda {
     }
 
     fn check_settings(config: &Config, nranks: u32) -> Result<(), Error> {
-        DeviceFacts::check(&config.forced, nranks)?;
+        Facts::check(Processor::Gpu, nranks, &config.forced, None)?;
         if config.net.coll.enabled {
             tracing::warn!("NCCL_COLLNET_ENABLE=1: networks that reduce are for ranks on CPUs so far");
         }
@@ -73,7 +74,7 @@ impl Init for Cuda {
         let DeviceConnected { facts, tables, arena, layout, net, .. } = connected;
         let failed = |source: CudaError| DeviceError { rank, nranks, source: Box::new(source.into()) };
         // A rank that is alone seldom needs a kernel.
-        let has_all_kernels = nranks > 1 && kernels.load_all(&facts.repertoire());
+        let has_all_kernels = nranks > 1 && kernels.load_all(&facts.kernel_set());
         let monitor = Arc::new(Monitor::new(&device).map_err(failed)?);
         let notify: Arc<dyn Notify + Sync> = Arc::new(joined.teller());
         let net = net.map(|net| {

@@ -12,8 +12,8 @@ use crate::gpu::{DeviceId, Gpu, PciBus};
 use crate::machine::ConnTables;
 use crate::net::NetConfig;
 use crate::plan::Forced;
-use crate::plan::device::{ChannelLimits, DeviceFacts};
 use crate::plan::tuning::{Machine, TuneTable};
+use crate::plan::{ChannelLimits, Facts};
 use crate::topology::detect::Found;
 use crate::topology::{BusId, Channels, Inventory, PathKind, TopologySettings};
 use crate::transport::PeerInfo;
@@ -55,7 +55,7 @@ pub struct DeviceWanted<'a> {
 /// Everything connected.
 pub struct DeviceConnected {
     /// What plans depend on.
-    pub facts: DeviceFacts,
+    pub facts: Facts,
     /// The tables for kernels.
     pub tables: ConnTables,
     /// All ranks' memory; nothing where none shares any.
@@ -181,7 +181,7 @@ fn make_tables(
 /// What looking round tells.
 struct Seen {
     /// What plans depend on, as far as the machine goes.
-    facts: DeviceFacts,
+    facts: Facts,
     channels: Channels,
     /// Whose memory this rank is not to use.
     refused: Vec<u32>,
@@ -199,7 +199,7 @@ fn look_round(
     let nranks = peers.len() as u32;
     let least = |of: fn(&DeviceCard) -> u32| cards.iter().map(of).min().unwrap_or(0);
     let weakest = (least(|card| card.sm), least(|card| card.sm_count));
-    let facts = DeviceFacts::new(nranks, weakest, wanted.forced, wanted.limits, wanted.buffer_bytes)
+    let facts = Facts::of_gpus(nranks, weakest, wanted.forced, wanted.limits, wanted.buffer_bytes)
         .with_table(wanted.table);
     let facts = if is_wide { facts.with_few_channels() } else { facts };
     if nranks == 1 && !wanted.topology.wants_files() {
@@ -226,7 +226,7 @@ fn look(
     survey(bootstrap, &SurveyWanted { gpu, hosts: &hosts, settings: &settings, look: Found::look })
 }
 
-pub(super) fn layout(facts: &DeviceFacts, channels: &Channels) -> DeviceLayout {
+pub(super) fn layout(facts: &Facts, channels: &Channels) -> DeviceLayout {
     let rings = (0..facts.ring_channels).map(|channel| channels.ring(channel as usize).to_vec()).collect();
     let trees = (0..facts.tree_channels).map(|channel| channels.tree(channel as usize).to_vec()).collect();
     DeviceLayout::new(facts.nranks, rings, facts.mesh_channels, facts.ring_layout, facts.mesh_layout)

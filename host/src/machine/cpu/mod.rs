@@ -15,7 +15,7 @@ use crate::launch::{
 use crate::mem::Segment;
 use crate::net::bypass::{BYPASS_MIN_BYTES, Expected};
 use crate::plan::tuning::Explanation;
-use crate::plan::{self, Call, CallRecord, Facts};
+use crate::plan::{Call, CallPlan, CallRecord, Facts, Plan};
 use oxccl_device::coll::{self, CollWork, P2pWork};
 use oxccl_device::conn::RecvConn;
 use oxccl_device::gpu::Stop;
@@ -78,10 +78,15 @@ impl Machine for Cpu {
         self.parts.facts.explain(call)
     }
 
+    #[inline]
+    fn plan(&self, raw: &RawCall) -> CallPlan {
+        self.parts.facts.plan(&raw.call)
+    }
+
     unsafe fn within(
         &mut self,
         queues: &[RawQueue],
-        _calls: &[RawCall],
+        _plans: &[CallPlan],
         body: impl FnOnce(&mut Self) -> Result<(), RunError>,
     ) -> Result<(), RunError> {
         let fiber = queues[0];
@@ -103,9 +108,15 @@ impl Machine for Cpu {
         self.parts.wait.begin(record);
     }
 
-    unsafe fn collective(&mut self, raw: &RawCall, tag: u32, _queue: RawQueue) -> Result<(), RunError> {
+    unsafe fn collective(
+        &mut self,
+        raw: &RawCall,
+        plan: &Plan,
+        tag: u32,
+        _queue: RawQueue,
+    ) -> Result<(), RunError> {
         // SAFETY: (1) obligation 2.
-        let ran = unsafe { self.run_collective(raw, tag) };
+        let ran = unsafe { self.run_collective(raw, plan, tag) };
         ran.map_err(|Stop| self.stopped())
     }
 
@@ -172,12 +183,8 @@ impl Cpu {
 
     /// # Safety
     /// 1. As [`Machine::collective`]'s second.
-    unsafe fn run_collective(&mut self, raw: &RawCall, tag: u32) -> Result<(), Stop> {
-        if raw.call.count == 0 && raw.call.func.has_buffers() {
-            return Ok(());
-        }
+    unsafe fn run_collective(&mut self, raw: &RawCall, plan: &Plan, tag: u32) -> Result<(), Stop> {
         let Call { func, dtype, op, root, count } = raw.call;
-        let plan = plan::plan(&raw.call, &self.parts.facts);
         let nranks = self.parts.facts.nranks;
         let op = if func.is_reduction() { op } else { RedOp::Sum };
         let operator = reduce::resolve(op, dtype, nranks, raw.scalar_bits);
@@ -190,9 +197,9 @@ impl Cpu {
             dst: raw.recv,
             count: count as usize,
             part: 0..0,
-            chunk_elems: plan.chunk_elems,
-            slice_elems: plan.slice_elems,
-            grain_elems: plan.grain_elems,
+            chunk_elems: plan.chunk_elems as usize,
+            slice_elems: plan.slice_elems as usize,
+            grain_elems: plan.grain_elems as usize,
             rank: self.parts.rank,
             nranks,
             root,
@@ -200,11 +207,11 @@ impl Cpu {
             stream: plan.stream && !raw.is_in_place(self.parts.rank),
         };
         let drives = self.parts.wait.drives();
-        let collective = Collective { call: &raw.call, plan: &plan, operator: &operator, tag };
+        let collective = Collective { call: &raw.call, plan, operator: &operator, tag };
         drives.each(|drive| drive.begin_collective(&collective));
         let over_mesh = matches!(spec_of(plan.algorithm).connections, Connections::Mesh | Connections::Chain);
         for channel in 0..plan.channels {
-            work.part = plan.part(count, channel);
+            work.part = plan.part(channel);
             let channel = (!over_mesh).then_some(channel);
             // SAFETY: obligation 1.
             unsafe { self.run_channel(channel, &work, &operator)? };
@@ -239,7 +246,7 @@ impl Cpu {
         messages.iter().for_each(|(message, tag)| self.add_message(message, *tag));
         let CpuParts { mesh, wait, facts, memory, .. } = &mut self.parts;
         let longest = self.works.iter().map(|w| w.len_bytes).max().unwrap_or(0);
-        let protocol = facts.protocol(longest as u64);
+        let protocol = facts.message_protocol(longest as u64);
         wait.drives().each(|drive| {
             drive.begin_channel(channel_group(None), protocol);
             drive.begin_messages();
@@ -259,7 +266,7 @@ impl Cpu {
         let Message { is_send, peer, buffer, len_bytes } = *message;
         let table = if is_send { &self.parts.send_to } else { &self.parts.recv_from };
         let conn = table[peer as usize];
-        let protocol = self.parts.facts.protocol(len_bytes as u64);
+        let protocol = self.parts.facts.message_protocol(len_bytes as u64);
         let message = NetMessage { is_send, peer, len_bytes, protocol, tag };
         self.parts.wait.drives().each(|drive| drive.message(message));
         self.works.push(P2pWork {

@@ -3,7 +3,7 @@
 use super::driver::{Device, Function, Module, RelaxedCapture};
 use crate::gpu::KernelError;
 use crate::gpu::bundle::{Bundle, BundleError, find_bundle};
-use crate::plan::device::KernelId;
+use oxccl_shared::algo::kernels::Kernel;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
@@ -19,7 +19,7 @@ pub struct DeviceKernels {
 #[derive(Debug, Default)]
 struct Loaded {
     modules: HashMap<String, Module>,
-    functions: HashMap<KernelId, Function>,
+    functions: HashMap<Kernel, Function>,
 }
 
 /// By ordinal. Locked when communicators are created.
@@ -47,13 +47,13 @@ impl DeviceKernels {
     ///
     /// # Errors
     /// [`KernelError`]; if several images fit, the first one's refusal.
-    pub fn get(&self, id: KernelId, threads: u32) -> Result<Function, KernelError> {
+    pub fn get(&self, id: Kernel, threads: u32) -> Result<Function, KernelError> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(function) = loaded.functions.get(&id) {
             return Ok(function.clone());
         }
         let _relaxed = RelaxedCapture::enter(self.device.driver());
-        let entry = id.entry();
+        let entry = id.to_string();
         let function = self.load(&mut loaded, &entry)?;
         // The driver loads a function at its first use, and may wait for running kernels then. Querying its limits
         // makes it load now.
@@ -72,13 +72,13 @@ impl DeviceKernels {
     /// locks that other threads need to launch the kernels that those wait for.
     ///
     /// Returns whether all are loaded.
-    pub fn load_all(&self, kernels: &[(KernelId, u32)]) -> bool {
+    pub fn load_all(&self, kernels: &[(Kernel, u32)]) -> bool {
         // Querying a function's limits needs the GPU's context; a missing context is an error of the next use.
         let _bound = self.device.bind().ok();
         let mut has_all = true;
         for (id, threads) in kernels {
             if let Err(error) = self.get(*id, *threads) {
-                tracing::debug!(%error, kernel = id.entry(), "not loaded");
+                tracing::debug!(%error, kernel = %id, "not loaded");
                 has_all = false;
             }
         }

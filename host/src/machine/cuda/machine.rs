@@ -12,11 +12,11 @@ use crate::launch::{
     RunError, StreamMachine,
 };
 use crate::machine::{ConnLists, ConnTables, NetProxy, collective_args};
-use crate::plan::device::{DeviceFacts, DevicePlan, KernelId, message_kernels, plan_device};
 use crate::plan::tuning::Explanation;
-use crate::plan::{Call, Forced};
+use crate::plan::{Call, CallPlan, Facts, Forced, Plan, message_kernels, plan};
 use crate::transport::p2p::Arena;
 use oxccl_shared::abi::{Algorithm, CollArgs, Func, KernelColl, KernelLaunch, Protocol, RedOp};
+use oxccl_shared::algo::kernels::Kernel;
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::Connections;
 use oxccl_shared::reduce::{self, Resolved};
@@ -30,7 +30,7 @@ pub struct CudaParts {
     /// This rank.
     pub rank: u32,
     /// Facts for plans.
-    pub facts: DeviceFacts,
+    pub facts: Facts,
     /// Its GPU.
     pub device: Device,
     /// That GPU's kernels.
@@ -60,7 +60,7 @@ pub struct Cuda {
     /// The latest capture's node that issues the orders of its latest kernel.
     pub(super) replayed: Option<HostNode>,
     /// Kernels used so far, found without a lock.
-    functions: Vec<(KernelId, Function)>,
+    functions: Vec<(Kernel, Function)>,
     pub(super) scratch: MessageScratch,
 }
 
@@ -89,15 +89,44 @@ impl Machine for Cuda {
         self.note_fault(error)
     }
 
-    /// Short all-to-alls have a kernel of their own.
-    fn goes_as_messages(&self, call: &Call) -> bool {
-        call.func.is_pairwise() && !self.parts.facts.is_one_hop_all_to_all(call)
+    fn plan(&self, raw: &RawCall) -> CallPlan {
+        let facts = &self.parts.facts;
+        match facts.plan(&raw.call) {
+            CallPlan::Collective(_) if facts.nranks == 1 => self.plan_alone(raw),
+            plan => plan,
+        }
+    }
+
+    /// Loads every kernel that the calls need, unless all were loaded when the communicator was created: a bundle may lack some, and a
+    /// rank that is alone seldom needs any.
+    ///
+    /// # Errors
+    /// [`RunError::Kernel`].
+    fn prepare(&mut self, plans: &[CallPlan]) -> Result<(), RunError> {
+        if self.parts.has_all_kernels {
+            return Ok(());
+        }
+        for plan in plans {
+            match plan {
+                CallPlan::Messages => {
+                    let facts = self.parts.facts;
+                    for (kernel, threads) in message_kernels(&facts).filter(|_| facts.nranks > 1) {
+                        self.function(kernel, threads)?;
+                    }
+                }
+                CallPlan::Collective(plan) => {
+                    self.function(plan.kernel(), plan.threads)?;
+                }
+                CallPlan::Local => {}
+            }
+        }
+        Ok(())
     }
 
     unsafe fn within(
         &mut self,
         queues: &[RawQueue],
-        calls: &[RawCall],
+        plans: &[CallPlan],
         body: impl FnOnce(&mut Self) -> Result<(), RunError>,
     ) -> Result<(), RunError> {
         let device = self.parts.device.clone();
@@ -106,7 +135,7 @@ impl Machine for Cuda {
         let first = queues[0];
         let others = queues[1..].iter().copied().filter(|other| *other != first).map(stream);
         let put = device.bind().map_err(RunError::from).and_then(|_bound| {
-            self.prepare(calls)?;
+            self.prepare(plans)?;
             self.order.enter(stream(first), others.clone())?;
             body(self)?;
             Ok(self.order.leave(stream(first), others)?)
@@ -114,12 +143,18 @@ impl Machine for Cuda {
         put.map_err(|error| self.note_fault(error))
     }
 
-    unsafe fn collective(&mut self, raw: &RawCall, tag: u32, queue: RawQueue) -> Result<(), RunError> {
+    unsafe fn collective(
+        &mut self,
+        raw: &RawCall,
+        plan: &Plan,
+        tag: u32,
+        queue: RawQueue,
+    ) -> Result<(), RunError> {
         let device = self.parts.device.clone();
         // SAFETY: (1, 2) obligation 1.
         let stream = unsafe { StreamRef::from_raw(&device, queue.cast()) };
         // SAFETY: (1) obligation 2.
-        unsafe { self.launch_collective(raw, tag, stream) }
+        unsafe { self.launch_collective(raw, plan, tag, stream) }
     }
 
     unsafe fn copy(
@@ -192,14 +227,15 @@ impl GroupMachine for Cuda {
     /// wait for running kernels.
     unsafe fn run_together(jobs: &mut [Job<'_, Cuda>]) -> io::Result<()> {
         for job in jobs.iter_mut() {
-            if let Err(error) = job.engine.machine_mut().prepare(job.calls) {
+            job.engine.plan(job.calls);
+            if let Err(error) = job.engine.prepare() {
                 job.result = Err(error);
                 return Ok(());
             }
         }
         for job in jobs {
             // SAFETY: obligation 1.
-            job.result = unsafe { job.engine.run(job.calls, job.queues) };
+            job.result = unsafe { job.engine.run_planned(job.calls, job.queues) };
         }
         Ok(())
     }
@@ -222,28 +258,6 @@ impl Cuda {
         })
     }
 
-    /// Loads every kernel that `calls` need, unless all were loaded when the communicator was created: a bundle may
-    /// lack some, and a rank that is alone seldom needs any.
-    ///
-    /// # Errors
-    /// [`RunError::Kernel`].
-    fn prepare(&mut self, calls: &[RawCall]) -> Result<(), RunError> {
-        if self.parts.has_all_kernels {
-            return Ok(());
-        }
-        for raw in calls {
-            if self.goes_as_messages(&raw.call) {
-                let facts = self.parts.facts;
-                for (kernel, threads) in message_kernels(&facts).filter(|_| facts.nranks > 1) {
-                    self.function(kernel, threads)?;
-                }
-            } else if let Some(plan) = self.plan(raw) {
-                self.function(plan.kernel, plan.threads)?;
-            }
-        }
-        Ok(())
-    }
-
     /// The operator of a call, or a sum where the call copies.
     fn operator(&self, raw: &RawCall) -> Resolved {
         let Call { func, dtype, op, .. } = raw.call;
@@ -251,25 +265,19 @@ impl Cuda {
         reduce::resolve(op, dtype, self.parts.facts.nranks, raw.scalar_bits)
     }
 
-    /// The plan of a collective; none if no kernel is needed.
-    fn plan(&self, raw: &RawCall) -> Option<DevicePlan> {
-        let facts = &self.parts.facts;
-        let call = &raw.call;
-        if facts.nranks > 1 {
-            return match call.func {
-                _ if call.count == 0 && call.func.has_buffers() => None,
-                _ => Some(plan_device(call, facts)),
-            };
-        }
+    /// The plan of a rank that is alone: its own input is its result, unless the operator changes it.
+    fn plan_alone(&self, raw: &RawCall) -> CallPlan {
         let operator = self.operator(raw);
-        let changes = (operator.pre || operator.post) && call.count > 0;
+        if !operator.pre && !operator.post {
+            return CallPlan::Local;
+        }
         // Alone, the one-shot kernel only copies its own input.
         let forced = Forced::only(Some(Algorithm::OneShot), Some(Protocol::Simple));
-        let call = Call { func: Func::AllReduce, ..*call };
-        changes.then(|| plan_device(&call, &DeviceFacts { forced, ..*facts }))
+        let call = Call { func: Func::AllReduce, ..raw.call };
+        CallPlan::Collective(plan(&call, &Facts { forced, ..self.parts.facts }))
     }
 
-    pub(super) fn function(&mut self, id: KernelId, threads: u32) -> Result<&Function, KernelError> {
+    pub(super) fn function(&mut self, id: Kernel, threads: u32) -> Result<&Function, KernelError> {
         let known = self.functions.iter().position(|(known, _)| *known == id);
         let at = match known {
             Some(at) => at,
@@ -286,14 +294,11 @@ impl Cuda {
     unsafe fn launch_collective(
         &mut self,
         raw: &RawCall,
+        plan: &Plan,
         tag: u32,
         stream: StreamRef<'_>,
     ) -> Result<(), RunError> {
-        let Some(plan) = self.plan(raw) else {
-            // SAFETY: obligation 1.
-            return unsafe { self.copy_own(raw, stream) };
-        };
-        let mut coll = collective_args(raw, &plan, &self.operator(raw), tag);
+        let mut coll = collective_args(raw, plan, &self.operator(raw), tag);
         if !raw.call.func.has_buffers() {
             let scratch: *mut u8 = std::ptr::without_provenance_mut(self.parts.tables.scratch as usize);
             coll = KernelColl { src: scratch, dst: scratch, ..coll };
@@ -305,10 +310,10 @@ impl Cuda {
         };
         let mut args = CollArgs { launch: self.launch(lists, plan.channels), coll };
         if let Some(net) = &mut self.parts.net {
-            net.collective(&coll, &plan);
+            net.collective(&coll, plan);
         }
         let has_orders = self.issue_orders(stream)?;
-        let function = self.function(plan.kernel, plan.threads)?;
+        let function = self.function(plan.kernel(), plan.threads)?;
         let mut params = [(&raw mut args).cast::<c_void>()];
         let (grid, block) = ([plan.channels, 1, 1], [plan.threads, 1, 1]);
         // SAFETY: the entry takes one `CollArgs`; its buffers are valid by obligation 1, and the lists, the monitor and what they
@@ -316,18 +321,6 @@ impl Cuda {
         let launched = unsafe { function.launch(grid, block, 0, stream, &mut params) };
         let launched = launched.map_err(|error| error.in_kernel(function.name()));
         launched.map_err(|error| self.launch_refused(error, has_orders, stream))
-    }
-
-    /// A collective of a rank that is alone, or of zero elements.
-    ///
-    /// # Safety
-    /// 1. As [`Machine::collective`]'s second.
-    unsafe fn copy_own(&self, raw: &RawCall, stream: StreamRef<'_>) -> Result<(), RunError> {
-        if !raw.call.func.has_buffers() || raw.call.count == 0 {
-            return Ok(());
-        }
-        // SAFETY: obligation 1: with one rank every shape is `count` elements.
-        unsafe { copy(raw.send, raw.recv, raw.call.bytes() as usize, stream) }.map_err(RunError::from)
     }
 
     /// The arguments that all kernels have.

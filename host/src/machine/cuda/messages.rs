@@ -3,7 +3,7 @@
 use super::driver::StreamRef;
 use super::machine::Cuda;
 use crate::launch::{Message, RunError};
-use crate::plan::device::{Arrangement, Batch, MessageWant, arrange};
+use crate::plan::{Arrangement, Batch, MessageWant, arrange};
 use oxccl_shared::abi::{KERNEL_MESSAGES_MAX, KernelMessage, MessageArgs};
 use std::ffi::c_void;
 
@@ -70,7 +70,7 @@ impl Cuda {
         let Some(net) = &mut self.parts.net else { return };
         for (placed, message) in batch.placed.iter().zip(&args.messages) {
             let (Message { peer, .. }, _) = messages[placed.index];
-            net.message(message, peer, batch.kernel, batch.channels);
+            net.message(message, peer, batch.kernel.protocol(), batch.channels);
         }
     }
 

@@ -1,101 +1,80 @@
 //! Facts of communicators of many kinds.
 
 use super::digest;
-use crate::plan::device::{ChannelLimits, DeviceFacts, DevicePlan, KernelId, message_kernels, plan_device};
-use crate::plan::tuning::{Candidate, Forced, Machine, NetSpeed, Pairs, Reason, Speeds, TuneRow, TuneTable};
-use crate::plan::{Call, Collnet, CollnetFacts, Facts, Plan, Reduces, Tuning, plan};
+use crate::plan::tuning::{
+    Architecture, Candidate, Forced, Machine, NetSpeed, Pairs, Reason, Speeds, TuneRow, TuneTable,
+};
+use crate::plan::{Call, ChannelLimits, Collnet, CollnetFacts, Facts, Plan, Reduces, message_kernels, plan};
 use crate::topology::PathKind;
 use oxccl_shared::abi::{Algorithm, ConnLayout, DataType, Func, Protocol, RedOp};
+use oxccl_shared::algo::kernels::Kernel;
+use oxccl_shared::algo::spec::Processor;
 
 /// What a communicator knows.
-pub(super) enum Scene {
-    Cpu(Box<Facts>),
-    Gpu(Box<DeviceFacts>),
-}
+pub(super) struct Scene(Facts);
 
 impl Scene {
+    fn has_gpus(&self) -> bool {
+        self.0.processor() == Processor::Gpu
+    }
+
     /// Whether it has plans of such calls that are not messages.
     pub(super) fn plans(&self, func: Func) -> bool {
-        match self {
-            Scene::Cpu(_) => func != Func::AllToAll,
-            Scene::Gpu(_) => true,
-        }
+        func != Func::AllToAll || self.has_gpus()
     }
 
     pub(super) fn plan(&self, call: &Call) -> String {
-        match self {
-            Scene::Cpu(facts) => {
-                let reason = short(facts.choose(call).reason);
-                let Plan { algorithm, protocol, channels, chunk_elems, slice_elems, grain_elems, stream } =
-                    plan(call, facts);
-                let flag = if stream { " stream" } else { "" };
-                format!(
-                    "{algorithm} {protocol} {channels} of {chunk_elems} {slice_elems} {grain_elems}{flag}, {reason}"
-                )
-            }
-            Scene::Gpu(facts) if call.func == Func::AllToAll && !facts.is_one_hop_all_to_all(call) => {
-                "messages".into()
-            }
-            Scene::Gpu(facts) => {
-                let reason = short(facts.choose(call).reason);
-                let DevicePlan {
-                    kernel,
-                    func,
-                    algorithm,
-                    channels,
-                    threads,
-                    count,
-                    chunk_elems,
-                    slice_elems,
-                    grain_elems,
-                } = plan_device(call, facts);
-                let protocol = kernel.protocol();
-                format!(
-                    "{func} {algorithm} {protocol} {channels} of {threads} for {count} by {chunk_elems} {slice_elems} {grain_elems} in {}, {reason}",
-                    kernel.entry()
-                )
-            }
+        if self.0.goes_as_messages(call) {
+            return "messages".into();
         }
+        let reason = short(self.0.choose(call).reason);
+        let plan = plan(call, &self.0);
+        let Plan { func, algorithm, protocol, channels, threads, count, .. } = plan;
+        let Plan { chunk_elems, slice_elems, grain_elems, stream, .. } = plan;
+        let sizes = format!("{chunk_elems} {slice_elems} {grain_elems}");
+        if self.has_gpus() {
+            assert!(!stream);
+            let kernel = plan.kernel();
+            return format!(
+                "{func} {algorithm} {protocol} {channels} of {threads} for {count} by {sizes} in {kernel}, {reason}"
+            );
+        }
+        assert_eq!((func, count, threads, plan.dtype), (call.func, call.count, 1, Some(call.dtype)));
+        let flag = if stream { " stream" } else { "" };
+        format!("{algorithm} {protocol} {channels} of {sizes}{flag}, {reason}")
     }
 
     pub(super) fn explain(&self, call: &Call) -> String {
-        match self {
-            Scene::Cpu(facts) => facts.explain(call).to_string(),
-            Scene::Gpu(facts) => facts.explain(call).to_string(),
-        }
+        self.0.explain(call).to_string()
     }
 
     /// What is planned of messages, and which kernels there are.
     pub(super) fn others(&self, lengths: impl Iterator<Item = u64>) -> Vec<String> {
-        match self {
-            Scene::Cpu(facts) => {
-                let mut protocols: Vec<String> =
-                    lengths.map(|bytes| facts.protocol(bytes).to_string()).collect();
-                protocols.dedup();
-                vec![format!("messages: {}", protocols.join(", "))]
-            }
-            Scene::Gpu(facts) => {
-                let classes = facts.tuning.messages.iter().zip(message_kernels(facts));
-                let classes = classes.map(|(class, (kernel, threads))| {
-                    let (bytes, channels) = (class.max_bytes, class.channels);
-                    format!("messages to {bytes}: {} {channels} of {threads}", kernel.entry())
-                });
-                let name = |(kernel, threads): (KernelId, u32)| format!("{} {threads}", kernel.entry());
-                let kernels = facts.repertoire();
-                let counted = format!("kernels: {}", kernels.len());
-                let connected = format!(
-                    "connected: {} {} {} in {:?} {:?} {:?}",
-                    facts.ring_channels,
-                    facts.tree_channels,
-                    facts.mesh_channels,
-                    facts.ring_layout,
-                    facts.tree_layout,
-                    facts.mesh_layout
-                );
-                let kernels = format!("{counted}, {:016x}", digest(kernels.into_iter().map(name)));
-                classes.chain([kernels, connected]).collect()
-            }
+        let facts = &self.0;
+        if !self.has_gpus() {
+            let mut protocols: Vec<String> =
+                lengths.map(|bytes| facts.message_protocol(bytes).to_string()).collect();
+            protocols.dedup();
+            return vec![format!("messages: {}", protocols.join(", "))];
         }
+        let classes = facts.tuning.messages.iter().zip(message_kernels(facts));
+        let classes = classes.map(|(class, (kernel, threads))| {
+            format!("messages to {}: {kernel} {} of {threads}", class.max_bytes, class.channels)
+        });
+        let name = |(kernel, threads): (Kernel, u32)| format!("{kernel} {threads}");
+        let kernels = facts.kernel_set();
+        let counted = format!("kernels: {}", kernels.len());
+        let connected = format!(
+            "connected: {} {} {} in {:?} {:?} {:?}",
+            facts.ring_channels,
+            facts.tree_channels,
+            facts.mesh_channels,
+            facts.ring_layout,
+            facts.tree_layout,
+            facts.mesh_layout
+        );
+        let kernels = format!("{counted}, {:016x}", digest(kernels.into_iter().map(name)));
+        classes.chain([kernels, connected]).collect()
     }
 }
 
@@ -141,28 +120,19 @@ fn table() -> TuneTable {
 /// All scenes, by name.
 pub(super) fn all() -> Vec<(String, Scene)> {
     let mut scenes = Vec::new();
-    cpu_scenes(&mut |name, facts| scenes.push((name.to_owned(), Scene::Cpu(Box::new(facts)))));
-    gpu_scenes(&mut |name, facts| scenes.push((name.to_owned(), Scene::Gpu(Box::new(facts)))));
+    cpu_scenes(&mut |name, facts| scenes.push((name.to_owned(), Scene(facts))));
+    gpu_scenes(&mut |name, facts| scenes.push((name.to_owned(), Scene(facts))));
     scenes
 }
 
-fn cpu(nranks: u32, tuning: Tuning, forced: Forced, collnet: Collnet) -> Facts {
+fn cpu(nranks: u32, architecture: Architecture, forced: Forced, collnet: Collnet) -> Facts {
     let layout = |simple_slot_bytes| ConnLayout {
         ll_slot_bytes: 8 << 10,
         ll128_slot_bytes: 16 << 10,
         simple_slot_bytes,
     };
-    Facts {
-        nranks,
-        ring_layout: layout(512 << 10),
-        mesh_layout: layout(128 << 10),
-        ring_channels: 1,
-        tree_channels: 2,
-        forced,
-        tuning,
-        collnet,
-        table: None,
-    }
+    let layouts = [layout(512 << 10), layout(128 << 10)];
+    Facts::of_cpus(nranks, architecture, forced, layouts, [1, 2]).with_collnet(collnet)
 }
 
 fn reducing(nhosts: u32, gbytes: f64, buffer_max_bytes: u64) -> Collnet {
@@ -173,7 +143,7 @@ fn reducing(nhosts: u32, gbytes: f64, buffer_max_bytes: u64) -> Collnet {
 
 fn cpu_scenes(add: &mut dyn FnMut(&str, Facts)) {
     let free = Forced::default();
-    let (cpu_only, streams) = (Tuning::CPU, Tuning::CPU_STREAMS);
+    let (cpu_only, streams) = (Architecture::Cpu, Architecture::CpuStreams);
     for nranks in [2, 3, 5, 40] {
         add(&format!("{nranks} ranks, memory"), cpu(nranks, cpu_only, free, Collnet::OneHost));
         add(&format!("{nranks} ranks, streams"), cpu(nranks, streams, free, Collnet::Disabled));
@@ -209,29 +179,29 @@ fn cpu_scenes(add: &mut dyn FnMut(&str, Facts)) {
     add("2 ranks, memory, reducing", cpu(2, cpu_only, free, reducing(2, 3.0, 1 << 20)));
 }
 
-fn gpu(nranks: u32, sm: u32, forced: Forced) -> DeviceFacts {
-    DeviceFacts::new(nranks, (sm, 132), forced, ChannelLimits::default(), None)
+fn gpu(nranks: u32, sm: u32, forced: Forced) -> Facts {
+    Facts::of_gpus(nranks, (sm, 132), forced, ChannelLimits::default(), None)
 }
 
-fn searched(facts: DeviceFacts) -> DeviceFacts {
-    DeviceFacts { machine: Machine { is_searched: true, ..facts.machine }, ..facts }
+fn searched(facts: Facts) -> Facts {
+    Facts { machine: Machine { is_searched: true, ..facts.machine }, ..facts }
 }
 
-fn over_network(facts: DeviceFacts, groups: u32, threads: u32) -> DeviceFacts {
+fn over_network(facts: Facts, groups: u32, threads: u32) -> Facts {
     let speed = NetSpeed { gbytes: 1.25, latency_us: 20.0 };
     facts.with_few_channels().over_network(groups, speed, threads)
 }
 
 /// GPUs whose routes go over PCI.
-fn over_pci(facts: DeviceFacts) -> DeviceFacts {
+fn over_pci(facts: Facts) -> Facts {
     let slow = |speeds: Speeds| Speeds { intra: PathKind::Sys, intra_bw: 10.0, channels: 1, ..speeds };
     let Machine { ring, tree, .. } = facts.machine;
     let pairs = Pairs { bw: 10.0, kind: PathKind::Sys };
     let machine = Machine { is_searched: true, ring: slow(ring), tree: slow(tree), pairs, ..facts.machine };
-    DeviceFacts { machine, ..facts }
+    Facts { machine, ..facts }
 }
 
-fn gpu_scenes(add: &mut dyn FnMut(&str, DeviceFacts)) {
+fn gpu_scenes(add: &mut dyn FnMut(&str, Facts)) {
     let free = Forced::default();
     for sm in [70, 80, 90, 100] {
         for nranks in [2, 4, 7, 8, 9, 16] {
@@ -280,7 +250,7 @@ fn gpu_scenes(add: &mut dyn FnMut(&str, DeviceFacts)) {
         ("128 threads", limits(None, None, Some(128))),
     ] {
         for sm in [80, 90] {
-            let facts = DeviceFacts::new(4, (sm, 24), free, limits, Some(1 << 20));
+            let facts = Facts::of_gpus(4, (sm, 24), free, limits, Some(1 << 20));
             add(&format!("4 small GPUs of {sm}, {name}"), facts);
             add(&format!("4 small GPUs of {sm}, two groups, {name}"), over_network(facts, 2, 4));
         }
@@ -310,10 +280,13 @@ pub(super) fn checks() -> Vec<String> {
             checked.map_or_else(|error| error.to_string(), |()| "ok".to_owned())
         };
         lines.push(format!("algo {algorithms} proto {protocols}"));
-        lines.push(format!("  CPUs: {}", said(Facts::check(&forced, None))));
-        lines.push(format!("  CPUs, no network: {}", said(Facts::check(&forced, Some("there is none")))));
-        lines.push(format!("  8 GPUs: {}", said(DeviceFacts::check(&forced, 8))));
-        lines.push(format!("  9 GPUs: {}", said(DeviceFacts::check(&forced, 9))));
+        lines.push(format!("  CPUs: {}", said(Facts::check(Processor::Cpu, 4, &forced, None))));
+        lines.push(format!(
+            "  CPUs, no network: {}",
+            said(Facts::check(Processor::Cpu, 4, &forced, Some("there is none")))
+        ));
+        lines.push(format!("  8 GPUs: {}", said(Facts::check(Processor::Gpu, 8, &forced, None))));
+        lines.push(format!("  9 GPUs: {}", said(Facts::check(Processor::Gpu, 9, &forced, None))));
     }
     lines
 }

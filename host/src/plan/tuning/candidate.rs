@@ -2,8 +2,8 @@
 
 use core::fmt;
 use oxccl_shared::abi::{Algorithm, Func, Protocol};
-use oxccl_shared::algo::registry::{SPECS, Variant, index_of, spec_of, variants};
-use oxccl_shared::algo::spec::Processor;
+use oxccl_shared::algo::registry::{SPECS, index_of, spec_of};
+use oxccl_shared::algo::spec::{Connections, Processor};
 
 /// One way to carry out a collective.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize)]
@@ -104,11 +104,25 @@ impl Candidates {
     }
 
     /// What the registry has of a function.
-    pub fn offered(func: Func, on: Processor) -> Candidates {
-        let variants = variants(on).filter(|variant| variant.func == func);
-        let candidates =
-            variants.map(|Variant { algorithm, protocol, .. }| Candidate { algorithm, protocol });
-        candidates.fold(Candidates::NONE, Candidates::with)
+    pub const fn offered(func: Func, on: Processor) -> Candidates {
+        let (mut bits, mut at) = (0, 0);
+        while at < SPECS.len() {
+            bits |= (SPECS[at].protocols(func, on).bits() as u16) << (3 * at);
+            at += 1;
+        }
+        Candidates(bits)
+    }
+
+    /// All algorithms that need such connections, with all their protocols.
+    pub const fn over(connections: Connections) -> Candidates {
+        let (mut bits, mut at) = (0, 0);
+        while at < SPECS.len() {
+            if SPECS[at].connections as u8 == connections as u8 {
+                bits |= EVERY & 0o7 << (3 * at);
+            }
+            at += 1;
+        }
+        Candidates(bits)
     }
 
     /// These and one more.

@@ -80,6 +80,9 @@ impl Scope<'_> {
     /// What the user leaves of what is offered.
     pub fn allowed(&self) -> Candidates {
         let left = self.forced.narrow(self.call.func, self.offered);
+        if self.risky.or_also(self.doubtful).and(left).is_empty() {
+            return left;
+        }
         let is_named = |candidate: Candidate| self.forced.names_protocol(self.call.func, candidate.protocol);
         let row = self.row().map(|(_, row)| row.candidate);
         let known = Candidates::of(|candidate| is_named(candidate) || row == Some(candidate));

@@ -5,7 +5,7 @@
 //! (10^9 bytes per second), and lists of three are for one host, two hosts, more.
 
 use core::fmt;
-use oxccl_shared::algo::spec::Terms;
+use oxccl_shared::algo::spec::{Processor, Terms};
 
 /// Machines with different model constants.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -188,9 +188,17 @@ impl Architecture {
         }
     }
 
+    /// What the ranks run on, as far as algorithms differ.
+    pub fn processor(self) -> Processor {
+        match self {
+            Architecture::Cpu | Architecture::CpuStreams => Processor::Cpu,
+            _ => Processor::Gpu,
+        }
+    }
+
     /// Whether ranks are GPUs.
     pub fn is_gpu(self) -> bool {
-        !matches!(self, Architecture::Cpu | Architecture::CpuStreams)
+        self.processor() == Processor::Gpu
     }
 }
 

@@ -1,7 +1,9 @@
 //! What was measured on a machine, ready to be asked.
 
 use super::candidate::Candidate;
+use super::constants::Architecture;
 use oxccl_shared::abi::{Algorithm, Func};
+use oxccl_shared::algo::spec::Processor;
 use serde::{Deserialize, Serialize};
 
 /// The functions that a table may have rows of.
@@ -26,6 +28,23 @@ pub enum Backend {
 }
 
 impl Backend {
+    /// That of ranks of a kind.
+    pub fn of(architecture: Architecture) -> Backend {
+        match architecture {
+            Architecture::Cpu => Backend::Cpu,
+            Architecture::CpuStreams => Backend::CpuStreams,
+            _ => Backend::Gpu,
+        }
+    }
+
+    /// What its ranks run on, as far as algorithms differ.
+    pub fn processor(self) -> Processor {
+        match self {
+            Backend::Cpu | Backend::CpuStreams => Processor::Cpu,
+            Backend::Gpu => Processor::Gpu,
+        }
+    }
+
     /// As files have it.
     pub fn name(self) -> &'static str {
         match self {

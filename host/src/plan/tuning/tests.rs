@@ -1,11 +1,11 @@
 //! Properties of all models, machines and restrictions; and measured choices stay chosen.
 
 use super::*;
-use crate::plan::device::{ChannelLimits, DeviceFacts, KernelId};
-use crate::plan::{Call, Collnet, CollnetFacts, Facts, Reduces, Tuning, offered};
+use crate::plan::{Call, ChannelLimits, Collnet, CollnetFacts, Facts, Reduces, offered};
 use crate::topology::PathKind;
 use oxccl_shared::abi::{Algorithm, ConnLayout, DataType, Func, Protocol, RedOp};
 use oxccl_shared::algo::registry::spec_of;
+use oxccl_shared::algo::spec::Processor;
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -143,9 +143,9 @@ proptest! {
         nranks in 2u32..12,
     ) {
         let call = call(func, count);
-        let gpu = DeviceFacts::new(nranks, (sm, 132), forced, ChannelLimits::default(), None).with_table(table);
+        let gpu = Facts::of_gpus(nranks, (sm, 132), forced, ChannelLimits::default(), None).with_table(table);
         let collnet = reducing(1.0, forced).collnet;
-        let cpu = Facts { collnet, ..cpu(nranks, Tuning::CPU, forced, table) };
+        let cpu = cpu(nranks, Architecture::Cpu, forced, table).with_collnet(collnet);
         for (backend, choice) in [(Backend::Gpu, gpu.choose(&call)), (Backend::Cpu, cpu.choose(&call))] {
             let Candidate { algorithm, protocol } = choice.candidate;
             prop_assert!(offered(backend, func).has(choice.candidate), "{choice:?}");
@@ -176,20 +176,10 @@ proptest! {
     }
 }
 
-fn cpu(nranks: u32, tuning: Tuning, forced: Forced, table: Option<TuneTable>) -> Facts {
+fn cpu(nranks: u32, architecture: Architecture, forced: Forced, table: Option<TuneTable>) -> Facts {
     let layout =
         ConnLayout { ll_slot_bytes: 8 << 10, ll128_slot_bytes: 16 << 10, simple_slot_bytes: 128 << 10 };
-    Facts {
-        nranks,
-        ring_layout: layout,
-        mesh_layout: layout,
-        ring_channels: 1,
-        tree_channels: 2,
-        forced,
-        tuning,
-        collnet: Collnet::Disabled,
-        table,
-    }
+    Facts::of_cpus(nranks, architecture, forced, [layout; 2], [1, 2]).with_table(table)
 }
 
 /// Four ranks on as many hosts, with in-network reduction of so many GB/s.
@@ -200,7 +190,7 @@ fn reducing(gbytes: f64, forced: Forced) -> Facts {
         nhosts: 4,
         speed: NetSpeed { gbytes, latency_us: 2.0 },
     });
-    Facts { collnet, ..cpu(4, Tuning::CPU_STREAMS, forced, None) }
+    cpu(4, Architecture::CpuStreams, forced, None).with_collnet(collnet)
 }
 
 #[test]
@@ -231,7 +221,7 @@ fn a_network_that_reduces_is_taken_by_name_or_where_the_model_finds_it_faster_th
     let forbidden = reducing(2.0, Forced::default().with_algorithms("^collnetchain").unwrap()).choose(&long);
     assert!(matches!(forbidden.reason, Reason::Measured { .. }), "{forbidden:?}");
     // Without in-network reduction nothing changes.
-    let without = Facts { collnet: Collnet::OneHost, ..reducing(2.0, Forced::default()) };
+    let without = reducing(2.0, Forced::default()).with_collnet(Collnet::OneHost);
     assert!(matches!(without.choose(&long).reason, Reason::Measured { .. }));
     let explained = without.explain(&long).to_string();
     assert!(
@@ -243,34 +233,34 @@ fn a_network_that_reduces_is_taken_by_name_or_where_the_model_finds_it_faster_th
 #[test]
 fn an_order_for_a_network_that_reduces_says_why_there_is_none() {
     let forced = Forced::only(Some(Algorithm::CollnetChain), None);
-    assert_eq!(Facts::check(&forced, None), Ok(()));
-    let error = Facts::check(&forced, Some("there is no plugin")).unwrap_err().to_string();
+    assert_eq!(Facts::check(Processor::Cpu, 4, &forced, None), Ok(()));
+    let error = Facts::check(Processor::Cpu, 4, &forced, Some("there is no plugin")).unwrap_err().to_string();
     assert!(error.contains("NCCL_ALGO") && error.contains("(collnetchain: there is no plugin)"), "{error}");
-    let error = DeviceFacts::check(&forced, 8).unwrap_err().to_string();
+    let error = Facts::check(Processor::Gpu, 8, &forced, None).unwrap_err().to_string();
     assert!(error.contains("collnetchain is for ranks on CPUs so far"), "{error}");
     // Beside others it is a preference.
     let forced = Forced::default().with_algorithms("ring,collnetchain").unwrap();
-    assert_eq!(Facts::check(&forced, Some("there is no plugin")), Ok(()));
+    assert_eq!(Facts::check(Processor::Cpu, 4, &forced, Some("there is no plugin")), Ok(()));
 }
 
 #[test]
 fn what_was_measured_on_cpus_stays_chosen() {
-    let chosen = |nranks, tuning, func, count| {
-        let choice = cpu(nranks, tuning, Forced::default(), None).choose(&call(func, count));
+    let chosen = |nranks, architecture, func, count| {
+        let choice = cpu(nranks, architecture, Forced::default(), None).choose(&call(func, count));
         assert!(matches!(choice.reason, Reason::Measured { .. }), "{choice:?}");
         choice.candidate.to_string()
     };
-    assert_eq!(chosen(2, Tuning::CPU, Func::AllReduce, 1 << 30), "oneshot simple");
-    assert_eq!(chosen(5, Tuning::CPU, Func::AllReduce, 32 << 10), "oneshot simple");
-    assert_eq!(chosen(5, Tuning::CPU, Func::AllReduce, (32 << 10) + 1), "ring simple");
-    assert_eq!(chosen(2, Tuning::CPU_STREAMS, Func::AllReduce, 256 << 10), "oneshot simple");
-    assert_eq!(chosen(2, Tuning::CPU_STREAMS, Func::AllReduce, (256 << 10) + 1), "ring simple");
-    assert_eq!(chosen(3, Tuning::CPU, Func::Broadcast, 8), "ring simple");
+    assert_eq!(chosen(2, Architecture::Cpu, Func::AllReduce, 1 << 30), "oneshot simple");
+    assert_eq!(chosen(5, Architecture::Cpu, Func::AllReduce, 32 << 10), "oneshot simple");
+    assert_eq!(chosen(5, Architecture::Cpu, Func::AllReduce, (32 << 10) + 1), "ring simple");
+    assert_eq!(chosen(2, Architecture::CpuStreams, Func::AllReduce, 256 << 10), "oneshot simple");
+    assert_eq!(chosen(2, Architecture::CpuStreams, Func::AllReduce, (256 << 10) + 1), "ring simple");
+    assert_eq!(chosen(3, Architecture::Cpu, Func::Broadcast, 8), "ring simple");
 }
 
 #[test]
 fn what_was_measured_on_h200_stays_chosen() {
-    let facts = DeviceFacts::new(8, (90, 132), Forced::default(), ChannelLimits::default(), None);
+    let facts = Facts::of_gpus(8, (90, 132), Forced::default(), ChannelLimits::default(), None);
     let chosen = |func, count| {
         let choice = facts.choose(&call(func, count));
         assert!(matches!(choice.reason, Reason::Measured { .. }), "{choice:?}");
@@ -290,19 +280,19 @@ fn what_was_measured_on_h200_stays_chosen() {
 #[test]
 fn without_measurements_the_model_decides_and_keeps_off_ll128_where_routes_are_unknown() {
     for sm in [70, 80, 100] {
-        let facts = DeviceFacts::new(8, (sm, 80), Forced::default(), ChannelLimits::default(), None);
+        let facts = Facts::of_gpus(8, (sm, 80), Forced::default(), ChannelLimits::default(), None);
         for count in (0..34).map(|power| 1 << power) {
             let choice = facts.choose(&call(Func::AllReduce, count));
             assert_eq!(choice.reason, Reason::Model);
             assert_ne!(choice.candidate.protocol, Protocol::LL128);
         }
         assert_eq!(facts.choose(&call(Func::AllReduce, 8)).candidate.to_string(), "oneshot ll");
-        let known = DeviceFacts { machine: Machine { is_searched: true, ..facts.machine }, ..facts };
-        let all = |facts: DeviceFacts| {
+        let known = Facts { machine: Machine { is_searched: true, ..facts.machine }, ..facts };
+        let all = |facts: Facts| {
             (0..34).map(move |power| facts.choose(&call(Func::AllGather, 1 << power)).candidate.protocol)
         };
         assert!(all(known).any(|protocol| protocol == Protocol::LL128), "{sm}");
-        assert!(KernelId::offered(Func::AllGather).has(Candidate::new(Algorithm::Ring, Protocol::LL128)));
+        assert!(offered(Backend::Gpu, Func::AllGather).has(Candidate::new(Algorithm::Ring, Protocol::LL128)));
     }
 }
 

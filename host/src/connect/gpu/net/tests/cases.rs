@@ -2,8 +2,8 @@
 
 use super::{Player, Scene};
 use crate::launch::Fault;
-use crate::plan::device::{MessageWant, plan_device};
 use crate::plan::{Call, Forced};
+use crate::plan::{MessageWant, plan};
 use crate::proxy::progress::ORDERS_OPEN_MAX;
 use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, RedOp};
 use std::sync::{Arc, Mutex};
@@ -85,7 +85,7 @@ fn trees_lead_over_the_network_too() {
         Scene { forced, ..Scene::new(&[1, 1, 2, 3]) }.play(|player| {
             for (tag, count) in [(1, 1), (2, 3000), (3, 60_001)] {
                 let call = call(Func::AllReduce, count);
-                assert_eq!(plan_device(&call, &player.facts).algorithm, Algorithm::Tree);
+                assert_eq!(plan(&call, &player.facts).algorithm, Algorithm::Tree);
                 assert!(player.collective(&call, tag).is_ok(), "{:?}", player.health.fault());
             }
             player.finish();

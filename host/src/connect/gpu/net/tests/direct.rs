@@ -11,7 +11,7 @@ use crate::gpu::{CudaError, NicMemory, RDMA_PAGE_BYTES};
 use crate::mem::Segment;
 use crate::net::*;
 use crate::plan::Forced;
-use crate::plan::device::plan_device;
+use crate::plan::plan;
 use oxccl_shared::abi::{Algorithm, Func, Protocol};
 use oxccl_shared::fifo::STEPS;
 use std::collections::HashMap;
@@ -425,7 +425,7 @@ fn trees_over_hosts_that_share_memory_inside() {
     Scene { forced, direct, ..Scene::new(&[1, 1, 2, 3]) }.play(|player| {
         for (tag, count) in [(1, 1), (2, 3000), (3, 60_001)] {
             let call = call(Func::AllReduce, count);
-            assert_eq!(plan_device(&call, &player.facts).algorithm, Algorithm::Tree);
+            assert_eq!(plan(&call, &player.facts).algorithm, Algorithm::Tree);
             assert!(player.collective(&call, tag).is_ok(), "{:?}", player.health.fault());
         }
         player.finish();

@@ -61,7 +61,7 @@ impl PlayedGraph {
 impl PlayedGraph {
     fn protocols(&self) -> Vec<Protocol> {
         let protocol = |work: &Work| match work {
-            Work::Collective(collective) => Some(collective.plan.kernel.protocol()),
+            Work::Collective(collective) => Some(collective.plan.protocol),
             Work::Messages(_) => None,
         };
         self.works.iter().filter_map(protocol).collect()

@@ -15,10 +15,7 @@ use crate::launch::{Health, Notice, Notify, Outstanding, RawCall};
 use crate::machine::{ConnLists, Issue, NetProxy, collective_args};
 use crate::mem::Segment;
 use crate::net::socket::SocketConfig;
-use crate::plan::device::{
-    Arrangement, ChannelLimits, DeviceFacts, DevicePlan, KernelId, MessageWant, arrange, plan_device,
-};
-use crate::plan::{Call, Forced};
+use crate::plan::{Arrangement, Call, ChannelLimits, Facts, Forced, MessageWant, Plan, arrange, plan};
 use crate::topology::Channels;
 use direct::{Direct, DirectNet, Gpu};
 use oxccl_device::coll::{
@@ -75,7 +72,7 @@ impl Notify for Nobody {
 /// A rank as its GPU would have it.
 struct Player {
     rank: u32,
-    facts: DeviceFacts,
+    facts: Facts,
     layout: DeviceLayout,
     /// Connections by kind, with how far they are.
     conns: [KindConns; 3],
@@ -111,8 +108,8 @@ impl Scene {
         self.hosts.len() as u32
     }
 
-    fn facts(&self) -> DeviceFacts {
-        DeviceFacts::new(self.nranks(), (90, 132), self.forced, ChannelLimits::default(), Some(64 << 10))
+    fn facts(&self) -> Facts {
+        Facts::of_gpus(self.nranks(), (90, 132), self.forced, ChannelLimits::default(), Some(64 << 10))
     }
 
     /// Every rank on a thread of its own.
@@ -157,7 +154,7 @@ impl Scene {
         let network = Network::find(bootstrap, &config, &peers, gpu).unwrap();
         let mut facts = self.facts().with_few_channels();
         // Here a block has one thread.
-        facts.tuning.ll_threads = 1;
+        facts.tuning.blocks.as_mut().unwrap().ll_threads = 1;
         let facts = facts.over_network(routes.groups(), network.speed, network.threads_least);
         let layout = layout(&facts, &Channels::in_rank_order(self.nranks())).with_routes(routes);
         let wanted = NetWanted {
@@ -276,7 +273,7 @@ fn expected(call: &Call, rank: u32, n: u32) -> Option<Vec<u32>> {
 /// A collective's kernel and the memory that it works on.
 struct Collective {
     call: Call,
-    plan: DevicePlan,
+    plan: Plan,
     coll: KernelColl,
     /// Where `coll` points to.
     _input: Vec<u32>,
@@ -311,7 +308,7 @@ impl Player {
             recv: output.as_mut_ptr().cast(),
             scalar_bits: 0,
         };
-        let plan = plan_device(call, &self.facts);
+        let plan = plan(call, &self.facts);
         let coll = collective_args(&raw, &plan, &resolve(RedOp::Sum, DataType::U32, n, 0), tag);
         self.net.as_mut().unwrap().collective(&coll, &plan);
         self.issue();
@@ -349,8 +346,8 @@ impl Player {
     }
 
     /// A kernel's block.
-    fn block(&self, plan: &DevicePlan, coll: &KernelColl, channel: u32) -> Result<(), Stop> {
-        let KernelId::Collective { dtype, protocol, .. } = plan.kernel else { panic!("{plan:?}") };
+    fn block(&self, plan: &Plan, coll: &KernelColl, channel: u32) -> Result<(), Stop> {
+        let Plan { dtype, protocol, .. } = *plan;
         let dtype = dtype.unwrap_or(DataType::U8);
         let work = CollWork {
             func: plan.func,
@@ -467,7 +464,7 @@ impl Player {
                     tag,
                     lane: placed.lane,
                 };
-                self.net.as_mut().unwrap().message(&message, peer, batch.kernel, batch.channels);
+                self.net.as_mut().unwrap().message(&message, peer, batch.kernel.protocol(), batch.channels);
                 let len_bytes = len_bytes as usize;
                 for channel in 0..batch.channels {
                     let part =

@@ -2,20 +2,20 @@
 
 use super::*;
 use crate::plan::Call;
-use crate::plan::device::{ChannelLimits, DeviceFacts};
 use crate::plan::tuning::{Forced, Machine, Reason};
+use crate::plan::{ChannelLimits, Facts};
 use crate::topology::PathKind;
 use oxccl_shared::abi::{DataType, Func, Protocol, RedOp};
 
 /// What a communicator of these ranks plans with.
-fn facts(scene: &Scene, sm: u32) -> DeviceFacts {
+fn facts(scene: &Scene, sm: u32) -> Facts {
     let found = scene.agreed(|_, _| {});
     let nranks = scene.hosts.len() as u32;
-    let facts = DeviceFacts::new(nranks, (sm, 80), Forced::default(), ChannelLimits::default(), None);
+    let facts = Facts::of_gpus(nranks, (sm, 80), Forced::default(), ChannelLimits::default(), None);
     facts.on(Machine::of_agreed(sm, &found.agreed), &found.channels.rings)
 }
 
-fn protocols(facts: &DeviceFacts) -> Vec<Protocol> {
+fn protocols(facts: &Facts) -> Vec<Protocol> {
     let call = |power| Call {
         func: Func::AllGather,
         dtype: DataType::U8,

@@ -5,10 +5,10 @@
 //! message's length, the number of earlier messages of its kind between the two, and the distance of their ranks. A
 //! lane is one peer and one direction; blocks of its own run its messages in order.
 
-use super::facts::DeviceFacts;
-use super::kernel::KernelId;
-use super::tuning::MessageClass;
-use oxccl_shared::abi::{Func, KERNEL_MESSAGES_MAX, Protocol};
+use super::facts::Facts;
+use super::numbers::MessageClass;
+use oxccl_shared::abi::KERNEL_MESSAGES_MAX;
+use oxccl_shared::algo::kernels::Kernel;
 
 /// A message to or from another rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,7 +40,7 @@ pub struct Placed {
 #[derive(Clone, Copy, Debug)]
 pub struct Batch<'a> {
     /// The kernel.
-    pub kernel: KernelId,
+    pub kernel: Kernel,
     /// Channels among which each message is divided.
     pub channels: u32,
     /// Threads of a block.
@@ -59,15 +59,13 @@ pub struct Arrangement {
 }
 
 /// The kernel of a class, and the threads of its blocks.
-fn kernel_of(class: &MessageClass, facts: &DeviceFacts) -> (KernelId, u32) {
-    let wanted = if class.is_ll { Protocol::LL } else { Protocol::Simple };
-    let protocol = KernelId::nearest_for_messages(facts.forced.protocol(Func::Send, wanted));
-    let kernel = KernelId::Messages { protocol };
-    (kernel, facts.threads_of(kernel))
+fn kernel_of(class: &MessageClass, facts: &Facts) -> (Kernel, u32) {
+    let protocol = facts.message_protocol_for(class.protocol);
+    (Kernel::Messages { protocol }, facts.threads_of(protocol))
 }
 
 /// Every kernel that messages may need, and the threads of its blocks.
-pub fn message_kernels(facts: &DeviceFacts) -> impl Iterator<Item = (KernelId, u32)> + '_ {
+pub fn message_kernels(facts: &Facts) -> impl Iterator<Item = (Kernel, u32)> + '_ {
     facts.tuning.messages.iter().map(|class| kernel_of(class, facts))
 }
 
@@ -75,7 +73,7 @@ pub fn message_kernels(facts: &DeviceFacts) -> impl Iterator<Item = (KernelId, u
 pub fn arrange<'a>(
     wants: &[MessageWant],
     rank: u32,
-    facts: &'a DeviceFacts,
+    facts: &'a Facts,
     scratch: &'a mut Arrangement,
 ) -> impl Iterator<Item = Batch<'a>> {
     let n = facts.nranks;
@@ -123,19 +121,19 @@ pub fn arrange<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::ChannelLimits;
     use crate::plan::Forced;
-    use crate::plan::device::ChannelLimits;
     use proptest::prelude::*;
 
     /// From, to, length.
     type Message = (u32, u32, u64);
 
-    fn facts(nranks: u32) -> DeviceFacts {
-        DeviceFacts::new(nranks, (90, 132), Forced::default(), ChannelLimits::default(), None)
+    fn facts(nranks: u32) -> Facts {
+        Facts::of_gpus(nranks, (90, 132), Forced::default(), ChannelLimits::default(), None)
     }
 
     /// A launch as both ends can describe it: kernel, channels, and its messages as (from, to, number of the pair).
-    type Seen = (KernelId, u32, Vec<(Message, usize)>);
+    type Seen = (Kernel, u32, Vec<(Message, usize)>);
 
     fn launches(rank: u32, nranks: u32, messages: &[Message]) -> Vec<(u32, Seen)> {
         let facts = facts(nranks);

@@ -1,52 +1,77 @@
-//! Measured numbers, one table for each generation of GPUs.
+//! Measured numbers, one table for each kind of processors: the only thing in which their plans differ that the registry does not say.
 
-use crate::plan::tuning::Architecture;
+use super::tuning::Architecture;
 use core::ops::RangeInclusive;
-use oxccl_shared::abi::ConnLayout;
+use oxccl_shared::abi::{ConnLayout, Protocol};
 
-/// Thresholds and sizes for a generation.
+/// Thresholds and sizes for ranks on processors of a kind. Bytes of a call are its `count` times the element size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct DeviceTuning {
-    /// The machine on which the numbers for algorithms and protocols were measured. `None`: the model decides, and
-    /// the numbers are sizes of connections only.
+pub struct Tuning {
+    /// Where the numbers for algorithms and protocols were measured. `None`: the model decides, and the numbers are sizes only.
     pub source: Option<&'static str>,
-    /// Up to here, in bytes of a message to a peer, functions are one-shot by LL.
+    /// The protocol of hops to all peers at once, where LL128 is not better.
+    pub hops_protocol: Protocol,
+    /// Up to here, in bytes of a message to a peer, functions are one-shot.
     pub one_shot_max_bytes: u64,
     /// The same for all-reduce, one-shot or two-shot, in bytes of the call.
-    pub all_reduce_shots_max_bytes: u64,
+    pub all_reduce_hops_max_bytes: HopLimit,
     /// The same for all-to-all, in bytes of a block; above it is made of messages.
     pub all_to_all_one_shot_max_bytes: u64,
-    /// Beyond the first and up to the second, in bytes of a message to a peer, they are one-shot by LL128, where that is allowed and
+    /// From here on all-reduce in hops is two-shot, and sends a rank's share of the buffer to each peer in both hops.
+    pub two_shot_min_bytes: u64,
+    /// Beyond the first and up to the second, in bytes of a message to a peer, functions are one-shot by LL128, where that is allowed and
     /// possible. Up to 0: never by themselves.
     pub one_shot_ll128_bytes: (u64, u64),
     /// The same for all-reduce, two-shot: beyond so many bytes of the call, and up to so many of each rank's share of it.
     pub two_shot_ll128_bytes: (u64, u64),
-    /// Bytes of a message to a peer for each channel of a one-shot or two-shot LL128 kernel.
-    pub shots_ll128_channel_bytes: u64,
-    /// From here on all-reduce by LL is two-shot, and sends a rank's share of the buffer to each peer in both hops.
-    pub two_shot_min_bytes: u64,
+    /// Protocols of rings and trees by bytes of the call's longer buffer, each up to its own; Simple beyond the last.
+    pub ring_protocols: &'static [(u64, Protocol)],
+    /// The same for broadcasts along rings. Their hops follow each other through all ranks at once: whole slots start to pay earlier.
+    pub broadcast_protocols: &'static [(u64, Protocol)],
+    /// Slices of a ring's hop by Simple: one is in flight while the next is being filled.
+    pub ring_slices: u32,
+    /// Whether hops to all peers cut a call into slices of equal length. A slice of a few elements takes as long to exchange as any.
+    pub hops_even_slices: bool,
+    /// From here on outputs bypass the caches, unless they are inputs too. About the size of a last-level cache.
+    pub stream_min_bytes: Option<u64>,
+    /// How messages are divided.
+    pub messages: &'static [MessageClass],
+    /// Of kernels that run as many blocks at once, and of the memory for them; none where one thread works on one channel after the
+    /// other.
+    pub blocks: Option<Blocks>,
+}
+
+/// Up to how many bytes hops to all peers at once are best.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HopLimit {
+    /// For any number of ranks.
+    Any(u64),
+    /// Their traffic grows with the ranks: so many bytes divided by the number of peers, but for two ranks, whose traffic is a ring's.
+    Divided {
+        /// Of two ranks.
+        pair: u64,
+        /// Of more, before the division.
+        more: u64,
+    },
+}
+
+/// Blocks and their connections.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Blocks {
     /// Bytes of a message that one block of a one-shot or two-shot LL kernel takes in one trip: a word to a thread.
-    pub shots_trip_bytes: u64,
-    /// Up to here, in bytes of the larger buffer of a call, rings use LL.
-    pub ring_ll_max_bytes: u64,
-    /// The same for broadcasts.
-    pub broadcast_ll_max_bytes: u64,
-    /// Rings use LL128 up to here. 0: only if requested.
-    pub ring_ll128_max_bytes: u64,
+    pub hops_trip_bytes: u64,
+    /// Bytes of a message to a peer for each channel of a one-shot or two-shot LL128 kernel.
+    pub hops_ll128_channel_bytes: u64,
     /// Bytes of a hop that one block of a ring LL kernel takes in one trip.
     pub ring_trip_bytes: u64,
     /// The most channels of an LL kernel.
     pub ll_channels_max: u32,
-    /// Channels of a Simple ring, by bytes of the larger buffer. The first row holds for all sizes below the second.
+    /// Channels of a Simple ring, by bytes of the longer buffer. The first row holds for all sizes below the second.
     pub simple_channels: &'static [(u64, u32)],
-    /// Threads of a block that works by LL.
+    /// Threads of a block that works by lines.
     pub ll_threads: u32,
     /// Threads of a block that works by Simple; the last warp posts.
     pub simple_threads: u32,
-    /// Slices of a ring's hop by Simple: one is in flight while the next is being filled.
-    pub simple_slices: u32,
-    /// How messages are divided.
-    pub messages: &'static [MessageClass],
     /// Channels of rings that are connected.
     pub ring_channels: u32,
     /// Channels of connections between all pairs.
@@ -75,8 +100,8 @@ pub struct DeviceTuning {
 pub struct MessageClass {
     /// The longest message of the class.
     pub max_bytes: u64,
-    /// Whether by LL.
-    pub is_ll: bool,
+    /// Its protocol, unless the user says otherwise.
+    pub protocol: Protocol,
     /// Channels, as far as the device has blocks for all lanes.
     pub channels: u32,
 }
@@ -130,41 +155,122 @@ pub(super) const NET_LL_MAX_BYTES: u64 = 4 << 10;
 /// Messages if ranks use a network. LL doubles the bytes that a CPU copies and a socket carries: NCCL's bound. At 64
 /// KiB over loopback it took 119 us where NCCL's Simple took 68.
 pub(super) const NET_MESSAGES: &[MessageClass] = &[
-    MessageClass { max_bytes: 4 << 10, is_ll: true, channels: 1 },
-    MessageClass { max_bytes: 16 << 10, is_ll: true, channels: 2 },
-    MessageClass { max_bytes: u64::MAX, is_ll: false, channels: 2 },
+    MessageClass { max_bytes: 4 << 10, protocol: Protocol::LL, channels: 1 },
+    MessageClass { max_bytes: 16 << 10, protocol: Protocol::LL, channels: 2 },
+    MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 2 },
 ];
 
-impl DeviceTuning {
+impl Tuning {
+    /// For ranks on CPUs. Their caches are coherent: a counter and the data it publishes arrive together as fast as a line that
+    /// carries its own flag, so the line protocols, made for links without that, win at no size. One-shot all-reduce of two ranks has
+    /// a ring's traffic, with one wait less and twice the reduction.
+    pub const CPU: Tuning = Tuning {
+        source: Some("docs/measurements/2026-11-21-open-mpi.md, shared memory"),
+        hops_protocol: Protocol::Simple,
+        one_shot_max_bytes: 0,
+        all_reduce_hops_max_bytes: HopLimit::Divided { pair: u64::MAX, more: 128 << 10 },
+        all_to_all_one_shot_max_bytes: 0,
+        two_shot_min_bytes: u64::MAX,
+        one_shot_ll128_bytes: (0, 0),
+        two_shot_ll128_bytes: (0, 0),
+        ring_protocols: &[],
+        broadcast_protocols: &[],
+        ring_slices: 2,
+        hops_even_slices: true,
+        stream_min_bytes: Some(32 << 20),
+        messages: &[MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 1 }],
+        blocks: None,
+    };
+
+    /// For ranks on CPUs that are connected by streams only. There the operating system's work fills the time that a ring's
+    /// waits leave, so that what the ranks do themselves counts: a ring reduces each element once.
+    pub const CPU_STREAMS: Tuning = Tuning {
+        source: Some("docs/measurements/2026-11-21-open-mpi.md, TCP"),
+        all_reduce_hops_max_bytes: HopLimit::Divided { pair: 256 << 10, more: 128 << 10 },
+        ..Tuning::CPU
+    };
+
     /// Hopper, over NVSwitch. Measured on 4 H200 with the kernels alone, in CUDA graphs: an LL block of 384 threads takes 3 KiB in
     /// one trip, and more blocks beat more trips up to 32; Simple rings fill NVLink from 64 channels of 256 KiB slots at 64 MiB,
     /// and lose their start-up time below. In between, LL128 to all peers at once takes 48 lines to each peer in one pass of a block, some 3 us, and
     /// its slots hold both hops of an all-reduce of 4 MiB. Nothing was measured for trees: few channels, so that they take little memory.
-    pub const SM_90: DeviceTuning = DeviceTuning {
+    pub const SM_90: Tuning = Tuning {
         source: Some("2 and 4 H200 on NVSwitch, 2026-11-21"),
+        hops_protocol: Protocol::LL,
         one_shot_max_bytes: 128 << 10,
-        all_reduce_shots_max_bytes: 512 << 10,
+        all_reduce_hops_max_bytes: HopLimit::Any(512 << 10),
         all_to_all_one_shot_max_bytes: 64 << 10,
+        two_shot_min_bytes: 192 << 10,
         one_shot_ll128_bytes: (64 << 10, 1 << 20),
         two_shot_ll128_bytes: (96 << 10, 2 << 20),
-        shots_ll128_channel_bytes: 4 << 10,
-        two_shot_min_bytes: 192 << 10,
-        shots_trip_bytes: 3 << 10,
-        ring_ll_max_bytes: 512 << 10,
-        broadcast_ll_max_bytes: 192 << 10,
-        ring_ll128_max_bytes: 0,
+        ring_protocols: &[(512 << 10, Protocol::LL)],
+        broadcast_protocols: &[(192 << 10, Protocol::LL)],
+        ring_slices: 2,
+        hops_even_slices: false,
+        stream_min_bytes: None,
+        messages: &[
+            MessageClass { max_bytes: 4 << 10, protocol: Protocol::LL, channels: 1 },
+            MessageClass { max_bytes: 128 << 10, protocol: Protocol::LL, channels: 16 },
+            MessageClass { max_bytes: 8 << 20, protocol: Protocol::Simple, channels: 16 },
+            MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 32 },
+        ],
+        blocks: Some(Blocks::SM_90),
+    };
+
+    /// Everything older. Not measured: half of Hopper's links, so half of its channels.
+    pub const SM_70: Tuning = Tuning {
+        source: None,
+        one_shot_max_bytes: 64 << 10,
+        all_reduce_hops_max_bytes: HopLimit::Any(256 << 10),
+        one_shot_ll128_bytes: (0, 0),
+        two_shot_ll128_bytes: (0, 0),
+        blocks: Some(Blocks::SM_70),
+        ..Tuning::SM_90
+    };
+
+    /// What came after Hopper. Not measured: its sizes, and the model's choice.
+    pub const SM_100: Tuning =
+        Tuning { source: None, one_shot_ll128_bytes: (0, 0), two_shot_ll128_bytes: (0, 0), ..Tuning::SM_90 };
+
+    /// The table for processors of a kind; of several the oldest.
+    pub fn of(architecture: Architecture) -> Tuning {
+        match architecture {
+            Architecture::Cpu => Tuning::CPU,
+            Architecture::CpuStreams => Tuning::CPU_STREAMS,
+            Architecture::Volta | Architecture::Ampere => Tuning::SM_70,
+            Architecture::Hopper => Tuning::SM_90,
+            Architecture::Blackwell => Tuning::SM_100,
+        }
+    }
+
+    /// The same with blocks of so many threads, if the user says so.
+    pub fn with_threads(self, threads: Option<u32>) -> Tuning {
+        let blocks = self.blocks.map(|blocks| threads.map_or(blocks, |threads| blocks.with_threads(threads)));
+        Tuning { blocks, ..self }
+    }
+}
+
+impl HopLimit {
+    /// For so many ranks.
+    pub fn of(self, nranks: u32) -> u64 {
+        match self {
+            HopLimit::Any(bytes) => bytes,
+            HopLimit::Divided { pair, .. } if nranks <= 2 => pair,
+            HopLimit::Divided { more, .. } => more / u64::from(nranks - 1),
+        }
+    }
+}
+
+impl Blocks {
+    /// See [`Tuning::SM_90`].
+    const SM_90: Blocks = Blocks {
+        hops_trip_bytes: 3 << 10,
+        hops_ll128_channel_bytes: 4 << 10,
         ring_trip_bytes: 3 << 10,
         ll_channels_max: 32,
         simple_channels: &[(0, 24), (8 << 20, 32), (64 << 20, 64)],
         ll_threads: 384,
         simple_threads: 384,
-        simple_slices: 2,
-        messages: &[
-            MessageClass { max_bytes: 4 << 10, is_ll: true, channels: 1 },
-            MessageClass { max_bytes: 128 << 10, is_ll: true, channels: 16 },
-            MessageClass { max_bytes: 8 << 20, is_ll: false, channels: 16 },
-            MessageClass { max_bytes: u64::MAX, is_ll: false, channels: 32 },
-        ],
         ring_channels: 64,
         mesh_channels: 32,
         tree_channels: 8,
@@ -177,50 +283,31 @@ impl DeviceTuning {
         tree_slot_bytes: 128 << 10,
     };
 
-    /// Everything older. Not measured: half of Hopper's links, so half of its channels.
-    pub const SM_70: DeviceTuning = DeviceTuning {
-        source: None,
+    /// See [`Tuning::SM_70`].
+    const SM_70: Blocks = Blocks {
+        ll_channels_max: 16,
         simple_channels: &[(0, 16), (32 << 20, 32)],
         ring_channels: 32,
         mesh_channels: 16,
-        ll_channels_max: 16,
-        one_shot_max_bytes: 64 << 10,
-        all_reduce_shots_max_bytes: 256 << 10,
-        one_shot_ll128_bytes: (0, 0),
-        two_shot_ll128_bytes: (0, 0),
         mesh_ll128_slot_bytes: 32 << 10,
-        ..DeviceTuning::SM_90
+        ..Blocks::SM_90
     };
 
-    /// What came after Hopper. Not measured: its sizes, and the model's choice.
-    pub const SM_100: DeviceTuning = DeviceTuning {
-        source: None,
-        one_shot_ll128_bytes: (0, 0),
-        two_shot_ll128_bytes: (0, 0),
-        ..DeviceTuning::SM_90
-    };
-
-    /// The table for devices of which the oldest has this compute capability (90 is 9.0).
-    pub fn of(sm: u32) -> DeviceTuning {
-        match Architecture::of_sm(sm) {
-            Architecture::Hopper => DeviceTuning::SM_90,
-            Architecture::Blackwell => DeviceTuning::SM_100,
-            _ => DeviceTuning::SM_70,
-        }
-    }
-
-    /// The same with blocks of so many threads, if the user says so.
-    pub fn with_threads(self, threads: Option<u32>) -> DeviceTuning {
-        let Some(threads) = threads else { return self };
+    fn with_threads(self, threads: u32) -> Blocks {
         // A word to a thread.
         let trip = u64::from(threads) * 8;
-        DeviceTuning {
+        Blocks {
             ll_threads: threads,
             simple_threads: threads,
-            shots_trip_bytes: trip,
+            hops_trip_bytes: trip,
             ring_trip_bytes: trip,
             ..self
         }
+    }
+
+    /// Threads of a block that works by a protocol.
+    pub fn threads(&self, protocol: Protocol) -> u32 {
+        if protocol.is_counted() { self.simple_threads } else { self.ll_threads }
     }
 
     /// Slots of a ring's connection; `buffer_bytes` are those of all eight Simple slots.

@@ -1,25 +1,26 @@
 //! The kernel set of a communicator: all kernels that it may launch.
 
-use super::facts::DeviceFacts;
-use super::kernel::KernelId;
+use super::call::Call;
+use super::facts::Facts;
 use super::messages::message_kernels;
-use crate::plan::Call;
+use super::tuning::Candidate;
 use oxccl_shared::abi::{DataType, Func, RedOp};
+use oxccl_shared::algo::kernels::Kernel;
 
-impl DeviceFacts {
+impl Facts {
     /// Every kernel that a call may need, and the threads of its blocks.
-    pub fn repertoire(&self) -> Vec<(KernelId, u32)> {
-        let mut kernels: Vec<(KernelId, u32)> = message_kernels(self).collect();
+    pub fn kernel_set(&self) -> Vec<(Kernel, u32)> {
+        let mut kernels: Vec<(Kernel, u32)> = message_kernels(self).collect();
         for (func, dtype) in
             Func::ALL.iter().flat_map(|func| DataType::ALL.iter().map(move |dtype| (*func, *dtype)))
         {
             // Lengths for kernels of short calls, and of all calls.
             let calls = [0, 1, 1 << 40].map(|count| Call { func, dtype, op: RedOp::Sum, root: 0, count });
-            for candidate in KernelId::offered(func).iter() {
+            for candidate in self.known(func).iter() {
                 if calls.iter().any(|call| self.offered(call).has(candidate)) {
-                    let kernel =
-                        KernelId::of(func, (candidate.algorithm, candidate.protocol), dtype, self.nranks);
-                    kernels.push((kernel, self.threads_of(kernel)));
+                    let Candidate { algorithm, protocol } = candidate;
+                    let kernel = Kernel::of(func, algorithm, protocol, dtype, self.nranks);
+                    kernels.push((kernel, self.threads_of(protocol)));
                 }
             }
         }
@@ -28,29 +29,24 @@ impl DeviceFacts {
         kernels.retain(|(kernel, _)| seen.insert(*kernel));
         kernels
     }
-
-    /// Threads of a kernel's blocks.
-    pub(super) fn threads_of(&self, kernel: KernelId) -> u32 {
-        if kernel.has_poster() { self.tuning.simple_threads } else { self.tuning.ll_threads }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::device::ChannelLimits;
+    use crate::plan::ChannelLimits;
     use crate::plan::tuning::{Forced, NetSpeed};
 
-    fn facts(nranks: u32, sm: u32, over_network: bool) -> DeviceFacts {
-        let facts = DeviceFacts::new(nranks, (sm, 132), Forced::default(), ChannelLimits::default(), None);
+    fn facts(nranks: u32, sm: u32, over_network: bool) -> Facts {
+        let facts = Facts::of_gpus(nranks, (sm, 132), Forced::default(), ChannelLimits::default(), None);
         let slow = NetSpeed { gbytes: 1.25, latency_us: 20.0 };
         if over_network { facts.with_few_channels().over_network(nranks.min(2), slow, 4) } else { facts }
     }
 
     #[test]
-    fn a_repertoire_has_what_its_ranks_can_use() {
-        let names = |facts: DeviceFacts| -> Vec<String> {
-            facts.repertoire().iter().map(|(kernel, _)| kernel.entry()).collect()
+    fn a_kernel_set_has_what_its_ranks_can_use() {
+        let names = |facts: Facts| -> Vec<String> {
+            facts.kernel_set().iter().map(|(kernel, _)| kernel.to_string()).collect()
         };
         let (four, wide) = (names(facts(4, 90, false)), names(facts(4, 90, true)));
         for name in ["oxccl_send_recv_ll", "oxccl_barrier_oneshot4_ll", "oxccl_all_reduce_oneshot4_ll_bf16"] {

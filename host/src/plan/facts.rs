@@ -1,0 +1,265 @@
+//! What plans depend on.
+
+use super::call::Call;
+use super::collnet::Collnet;
+use super::count::ring_channels;
+use super::numbers::{
+    ChannelLimits, NET_MESH_CHANNELS, NET_MESSAGES, NET_RING_CHANNELS, NET_TREE_CHANNELS, Tuning,
+};
+use super::tuning::{Architecture, Candidate, Forced, Machine, NetSpeed, TuneTable};
+use crate::topology::PathKind;
+use oxccl_shared::abi::{Algorithm, ConnLayout, Func, Protocol};
+use oxccl_shared::algo::kernels::Kernel;
+use oxccl_shared::algo::registry::spec_of;
+use oxccl_shared::algo::spec::{Connections, Processor, Proxied};
+
+/// What a communicator knows after init; equal on every rank.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts {
+    /// Ranks.
+    pub nranks: u32,
+    /// Slots of rings' connections.
+    pub ring_layout: ConnLayout,
+    /// Slots of connections between pairs.
+    pub mesh_layout: ConnLayout,
+    /// Slots of trees' connections.
+    pub tree_layout: ConnLayout,
+    /// Channels of rings that are connected.
+    pub ring_channels: u32,
+    /// Channels of connections between pairs.
+    pub mesh_channels: u32,
+    /// Channels of trees that are connected: among GPUs none unless the user insists on trees. Nothing shows yet that they are best at
+    /// any size among GPUs of one host, so that their memory would lie idle.
+    pub tree_channels: u32,
+    /// Blocks that every device runs at once: all blocks of a kernel must, for they wait for those of other ranks.
+    pub blocks_max: u32,
+    /// The user's overrides.
+    pub forced: Forced,
+    /// The user's limits.
+    pub limits: ChannelLimits,
+    /// Thresholds.
+    pub tuning: Tuning,
+    /// What the ranks run on, and what connects them.
+    pub machine: Machine,
+    /// Threads that the proxy of every rank has, where GPUs need any.
+    pub proxy_threads: u32,
+    /// In-network reduction, or why there is none.
+    pub collnet: Collnet,
+    /// What was measured here.
+    pub table: Option<TuneTable>,
+}
+
+impl Facts {
+    /// What ranks on CPUs agree on, whose rings and trees have connections of the first layout, and pairs of the second; so many
+    /// channels of rings and trees are connected.
+    pub fn of_cpus(
+        nranks: u32,
+        architecture: Architecture,
+        forced: Forced,
+        [ring_layout, mesh_layout]: [ConnLayout; 2],
+        [ring_channels, tree_channels]: [u32; 2],
+    ) -> Facts {
+        Facts {
+            nranks,
+            ring_layout,
+            mesh_layout,
+            tree_layout: ring_layout,
+            ring_channels,
+            mesh_channels: 1,
+            tree_channels,
+            blocks_max: 1,
+            forced,
+            limits: ChannelLimits::default(),
+            tuning: Tuning::of(architecture),
+            machine: Machine::nominal(architecture, nranks),
+            proxy_threads: 0,
+            collnet: Collnet::Disabled,
+            table: None,
+        }
+    }
+
+    /// What ranks on GPUs agree on, whose weakest device has this compute capability and so many multiprocessors.
+    pub fn of_gpus(
+        nranks: u32,
+        (sm, sm_count): (u32, u32),
+        forced: Forced,
+        limits: ChannelLimits,
+        buffer_bytes: Option<usize>,
+    ) -> Facts {
+        let architecture = Architecture::of_sm(sm);
+        let tuning = Tuning::of(architecture).with_threads(limits.threads);
+        let blocks = tuning.blocks.expect("every table of GPUs has blocks");
+        let blocks_max = sm_count.max(1);
+        let at_most = |channels: u32| limits.max.unwrap_or(channels).min(channels).min(blocks_max).max(1);
+        Facts {
+            nranks,
+            ring_layout: blocks.ring_layout(buffer_bytes),
+            mesh_layout: blocks.mesh_layout(buffer_bytes),
+            tree_layout: blocks.tree_layout(buffer_bytes),
+            ring_channels: at_most(blocks.ring_channels),
+            mesh_channels: at_most(blocks.mesh_channels),
+            tree_channels: if forced.wants_trees() { at_most(blocks.tree_channels) } else { 0 },
+            blocks_max,
+            forced,
+            limits,
+            tuning,
+            machine: Machine::nominal(architecture, nranks),
+            proxy_threads: 0,
+            collnet: Collnet::Disabled,
+            table: None,
+        }
+    }
+
+    /// The same with what was measured here. Trees are connected if it takes any.
+    pub fn with_table(mut self, table: Option<TuneTable>) -> Facts {
+        self.table = table;
+        let uses_trees = table.is_some_and(|table| table.uses(Func::AllReduce, Algorithm::Tree));
+        if let Some(blocks) = self.tuning.blocks.filter(|_| uses_trees) {
+            let most = self.limits.max.unwrap_or(u32::MAX).min(self.blocks_max);
+            self.tree_channels = blocks.tree_channels.min(most).max(1);
+        }
+        self
+    }
+
+    /// The same where a network reduces, or not: the model knows the hosts between which it does.
+    pub fn with_collnet(self, collnet: Collnet) -> Facts {
+        let channels = [self.ring_channels, self.tree_channels];
+        let machine = collnet.machine(self.machine.architecture, self.nranks, channels);
+        Facts { collnet, machine, ..self }
+    }
+
+    /// The same on a machine of which more is known, whose rings go this way: they get the channels that its links need.
+    pub fn on(self, machine: Machine, rings: &[Vec<u32>]) -> Facts {
+        let ring_channels = ring_channels(rings, &machine, self.ring_channels, self.limits.min);
+        Facts { machine, ring_channels, ..self }
+    }
+
+    /// The same with no more channels than pay over a network.
+    pub fn with_few_channels(self) -> Facts {
+        Facts {
+            ring_channels: self.ring_channels.min(self.limits.min.unwrap_or(0).max(NET_RING_CHANNELS)),
+            tree_channels: self.tree_channels.min(NET_TREE_CHANNELS),
+            mesh_channels: self.mesh_channels.min(NET_MESH_CHANNELS),
+            ..self
+        }
+    }
+
+    /// The same where GPUs are in `groups` that only a network connects, on a machine whose speeds are the network's, driven by so many
+    /// threads of each rank.
+    pub fn over_network(self, groups: u32, network: NetSpeed, proxy_threads: u32) -> Facts {
+        let machine = self.machine.over_network(groups, network, [self.ring_channels, self.tree_channels]);
+        let tuning = Tuning { messages: NET_MESSAGES, ..self.tuning };
+        Facts { machine, tuning, proxy_threads, ..self }
+    }
+
+    /// What the ranks run on, as far as algorithms differ.
+    pub fn processor(&self) -> Processor {
+        self.machine.architecture.processor()
+    }
+
+    /// Whether ranks are GPUs.
+    pub(super) fn has_gpus(&self) -> bool {
+        self.processor() == Processor::Gpu
+    }
+
+    /// The slots and the channels of a kind of connections.
+    pub fn connections(&self, kind: Connections) -> (&ConnLayout, u32) {
+        match kind {
+            Connections::Ring => (&self.ring_layout, self.ring_channels),
+            Connections::Tree => (&self.tree_layout, self.tree_channels),
+            Connections::Mesh | Connections::Chain => (&self.mesh_layout, self.mesh_channels),
+        }
+    }
+
+    /// Whether connections of GPUs lead over a network, and so through a proxy. These do not carry LL128, whose lines would not arrive
+    /// whole in pinned memory; kernels that exchange words with all peers at once, see [`Self::one_trip_channels`].
+    pub fn crosses_network(&self) -> bool {
+        self.has_gpus() && self.machine.nhosts > 1
+    }
+
+    /// Channels that a call needs for every thread of a kernel that exchanges words with all peers at once to have one word of each
+    /// message at most, so that it can go through proxies: a slot leaves when all its words are there, and a thread of such a kernel
+    /// waits for its peers' words before it writes its next one. None if there are not as many.
+    pub(super) fn one_trip_channels(&self, call: &Call) -> Option<u32> {
+        let threads = self.tuning.blocks.map_or(1, |blocks| blocks.ll_threads);
+        let channels = call.bytes().div_ceil(8 * u64::from(threads)).max(1);
+        let most = self.mesh_channels.min(self.limits.max.unwrap_or(u32::MAX)).max(1);
+        (channels <= u64::from(most)).then_some(channels as u32)
+    }
+
+    /// Whether what the kernels of a candidate send goes through the proxies of GPUs.
+    pub(super) fn is_carried(&self, call: &Call, candidate: Candidate) -> bool {
+        let Candidate { algorithm, protocol } = candidate;
+        let spec = spec_of(algorithm);
+        let is_fit = match spec.proxied {
+            Proxied::OneTrip(_) => spec.is_at_once(protocol) && self.one_trip_channels(call).is_some(),
+            Proxied::Any(_) | Proxied::Nothing => true,
+        };
+        is_fit && !protocol.needs_whole_lines() && spec.is_proxied(call.func)
+    }
+
+    /// Whether kernels that go to all peers at once reach everybody, whatever the call.
+    pub(super) fn has_mesh(&self) -> bool {
+        self.has_room() && !self.crosses_network()
+    }
+
+    /// Whether they have room for all peers.
+    pub(super) fn has_room(&self) -> bool {
+        !self.has_gpus() || spec_of(Algorithm::OneShot).has_room(self.nranks)
+    }
+
+    /// Whether they can by LL128. Pairs without an NVLink of their own meet over PCI, or in memory of the host.
+    pub(super) fn has_mesh_of_lines(&self) -> bool {
+        self.has_mesh() && self.machine.pairs.kind <= PathKind::Nvl
+    }
+
+    /// Whether an all-to-all is one kernel instead of messages. The same on every rank.
+    pub fn is_one_hop_all_to_all(&self, call: &Call) -> bool {
+        call.func == Func::AllToAll
+            && self.has_gpus()
+            && self.nranks > 1
+            && self.has_mesh()
+            && call.count > 0
+            && (call.bytes() <= self.tuning.all_to_all_one_shot_max_bytes
+                && self.forced.allows_protocol(call.func, self.tuning.hops_protocol)
+                || self.is_by_lines(call.func, call.bytes())
+                || self.has_mesh_of_lines() && self.forced.names_protocol(call.func, Protocol::LL128))
+    }
+
+    /// Whether a call is carried out as messages between pairs.
+    pub fn goes_as_messages(&self, call: &Call) -> bool {
+        call.func.is_pairwise() && !self.is_one_hop_all_to_all(call)
+    }
+
+    /// Bytes of the longer buffer, for what has kernels of its own.
+    pub(super) fn buffer_bytes(&self, call: &Call) -> u64 {
+        // What an all-to-all's messages are chosen by is one of them.
+        if call.func.is_pairwise() { call.bytes() } else { call.buffer_bytes(self.nranks) }
+    }
+
+    /// Bytes of a hop along a ring or a tree.
+    pub(super) fn hop_bytes(&self, call: &Call, algorithm: Algorithm) -> u64 {
+        let bytes = self.buffer_bytes(call);
+        let goes_whole = spec_of(algorithm).connections == Connections::Tree || call.func.is_rooted();
+        if goes_whole { bytes } else { bytes / u64::from(self.nranks) }
+    }
+
+    /// Threads of a kernel's blocks.
+    pub(super) fn threads_of(&self, protocol: Protocol) -> u32 {
+        self.tuning.blocks.map_or(1, |blocks| blocks.threads(protocol))
+    }
+
+    /// The protocol of a message of `bytes` between two ranks.
+    pub fn message_protocol(&self, bytes: u64) -> Protocol {
+        let classes = self.tuning.messages;
+        let class =
+            classes.iter().find(|class| bytes <= class.max_bytes).unwrap_or(&classes[classes.len() - 1]);
+        self.message_protocol_for(class.protocol)
+    }
+
+    /// The protocol of messages where `wanted` would be best.
+    pub(super) fn message_protocol_for(&self, wanted: Protocol) -> Protocol {
+        let allowed = self.forced.protocol(Func::Send, wanted);
+        if self.has_gpus() { Kernel::nearest_for_messages(allowed) } else { allowed }
+    }
+}
