@@ -209,6 +209,10 @@ impl<C: Comm + ?Sized> Comm for End<Box<C>> {
         Ok(Registration(self.known.len() as u32 - 1))
     }
 
+    fn set_tag(&mut self, tag: u32) -> bool {
+        self.inner.set_tag(tag)
+    }
+
     fn deregister(&mut self, registration: Registration) -> Result<(), NetError> {
         self.inner.deregister(self.below(registration))
     }

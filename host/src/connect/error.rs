@@ -6,7 +6,6 @@ use crate::gpu::bundle::BundleError;
 use crate::gpu::{CudaError, DeviceId};
 use crate::mem::MemError;
 use crate::net::NetError;
-use crate::net::stream::LinkError;
 use crate::topology::JoinError;
 use crate::transport::p2p::P2pError;
 use crate::transport::{RefusedNet, TransportError};
@@ -40,14 +39,6 @@ pub enum ConnectError {
         rank: u32,
         /// The cause.
         source: MemError,
-    },
-    /// A stream could not be set up.
-    #[error("rank {rank}: {source}")]
-    Stream {
-        /// This rank.
-        rank: u32,
-        /// The cause.
-        source: LinkError,
     },
     /// A connection over a network could not be made.
     #[error("rank {rank}{}: {source}", peer.map(|peer| format!(" and rank {peer}")).unwrap_or_default())]

@@ -1,7 +1,7 @@
 //! A head's part in a network that reduces, driven by whoever waits.
 
 use super::drive::{Collective, Drive, DriveFailure};
-use crate::net::stream::LinkError;
+use super::link_error::LinkError;
 use crate::proxy::progress::{CollEnd, CollFault, CollOp};
 use oxccl_device::gpu::Wait;
 use oxccl_shared::abi::{Rank, RedOp};

@@ -1,7 +1,7 @@
 //! What a waiting rank drives: connections that go on only while somebody moves their bytes.
 
+use super::link_error::LinkError;
 use crate::net::bypass::Expected;
-use crate::net::stream::LinkError;
 use crate::plan::{Call, Plan};
 use oxccl_device::gpu::Wait;
 use oxccl_shared::abi::{Protocol, Rank};
@@ -44,10 +44,6 @@ pub(crate) struct DriveFailure {
 pub(crate) trait Drive: Send {
     /// A collective begins; the user's memory may be [lent](Self::lend) until [`Self::end`].
     fn begin_collective(&mut self, _collective: &Collective<'_>) {}
-
-    /// What follows runs on this channel, numbered by [`channel_group`], and fills its slots under this protocol. What ran before on
-    /// another has been flushed.
-    fn begin_channel(&mut self, _group: usize, _protocol: Protocol) {}
 
     /// A group of messages begins, whose members have been [named](Self::message); memory as for collectives.
     fn begin_messages(&mut self) {}
@@ -104,13 +100,5 @@ pub(crate) trait Drive: Send {
     /// What was under way at the failure, for a log.
     fn post_mortem(&self) -> Option<&str> {
         None
-    }
-}
-
-/// Channels as drives number them: the mesh first, then those of rings and trees.
-pub(crate) const fn channel_group(channel: Option<u32>) -> usize {
-    match channel {
-        None => 0,
-        Some(channel) => 1 + channel as usize,
     }
 }

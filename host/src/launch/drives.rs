@@ -3,7 +3,6 @@
 use super::coll_links::CollLinks;
 use super::drive::{Drive, DriveFailure};
 use super::net_links::NetLinks;
-use crate::proxy::Links;
 use oxccl_device::gpu::Wait;
 use std::cell::{Cell, RefCell, RefMut};
 use std::time::{Duration, Instant};
@@ -30,11 +29,6 @@ impl Drives {
     /// None.
     pub fn none() -> Drives {
         Drives::default()
-    }
-
-    /// With these streams, if there are any.
-    pub fn with_streams(self, links: Links) -> Drives {
-        if links.is_empty() { self } else { self.with(Box::new(links)) }
     }
 
     /// With connections over a network.

@@ -1,8 +1,8 @@
 //! Whether a communicator is usable: state shared with its abort handles and its monitor thread.
 
 use super::blame::Waits;
+use super::link_error::LinkError;
 use crate::gpu::{CuResult, DeviceId};
-use crate::net::stream::LinkError;
 use crate::plan::{Call, CallRecord};
 use core::fmt;
 use oxccl_shared::sync::{Line128, Sys, Word};

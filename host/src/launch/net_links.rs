@@ -1,8 +1,8 @@
 //! A communicator's connections over a network: its proxy, which is told of every operation and driven by whoever waits.
 
 use super::drive::{Collective, Drive, DriveFailure, NetMessage};
+use super::link_error::{Direction, LinkError};
 use crate::net::bypass::Expected;
-use crate::net::stream::{Direction, LinkError};
 use crate::plan::{Call, Plan};
 use crate::proxy::progress::{EndFault, Progress, ProxyFailure, ProxyOrder, ProxyOrders, ProxyParts, proxy};
 use oxccl_device::gpu::Wait;
@@ -29,7 +29,7 @@ pub struct NetLinks {
     mesh: u32,
     /// By rank: whether this network reaches it.
     reaches: Box<[bool]>,
-    /// Whether the operation under way is a group of messages, which may have the user's memory.
+    /// Whether an operation is under way, which may have the user's memory.
     has_memory: bool,
     failure: Option<DriveFailure>,
 }
@@ -63,13 +63,18 @@ impl NetLinks {
         }
     }
 
-    /// A collective begins. It may have none of the user's memory: a request under way cannot give its bytes back when an operation
-    /// in place is about to write them.
-    fn collective(&mut self, call: &Call, plan: &Plan, tag: u32) {
-        if std::mem::take(&mut self.has_memory) {
+    /// What an unwound operation has left is none of the next one's.
+    fn begin(&mut self) {
+        if std::mem::replace(&mut self.has_memory, true) {
             self.progress.forget_memory();
         }
-        let is_mesh = spec_of(plan.algorithm).connections == Connections::Mesh;
+    }
+
+    /// A collective begins.
+    fn collective(&mut self, call: &Call, plan: &Plan, tag: u32) {
+        self.begin();
+        let connections = spec_of(plan.algorithm).connections;
+        let is_mesh = matches!(connections, Connections::Mesh | Connections::Chain);
         let order = ProxyOrder {
             count: call.count,
             chunk_elems: plan.chunk_elems,
@@ -115,17 +120,11 @@ impl NetLinks {
 
 impl Drive for NetLinks {
     fn begin_collective(&mut self, collective: &Collective<'_>) {
-        // Chains go over no network.
-        if spec_of(collective.plan.algorithm).connections != Connections::Chain {
-            self.collective(collective.call, collective.plan, collective.tag);
-        }
+        self.collective(collective.call, collective.plan, collective.tag);
     }
 
-    /// What an unwound group has left is none of the next one's.
     fn begin_messages(&mut self) {
-        if std::mem::replace(&mut self.has_memory, true) {
-            self.progress.forget_memory();
-        }
+        self.begin();
         self.progress.forget_arrived();
     }
 
@@ -161,8 +160,16 @@ impl Drive for NetLinks {
     }
 
     unsafe fn lend(&mut self, slot: *mut u8, body: *const u8, len_bytes: usize) -> bool {
-        // SAFETY: the same obligations; bytes of messages are written by nobody before they have left.
+        // SAFETY: the same obligations.
         self.has_memory && unsafe { self.progress.lend(slot, body, len_bytes) }
+    }
+
+    fn lent(&mut self, slot: *const u8) -> Option<*const u8> {
+        self.progress.lent(slot)
+    }
+
+    fn return_loans(&mut self, start: *const u8, len_bytes: usize) {
+        self.progress.return_loans(&(start.addr()..start.addr() + len_bytes));
     }
 
     fn take_arrived(&mut self, slot: *const u8) -> Option<*mut u8> {
@@ -203,20 +210,9 @@ fn describe(failure: &ProxyFailure) -> DriveFailure {
     let direction = if error.place.is_send { Direction::To } else { Direction::From };
     DriveFailure {
         peer,
-        is_of_network: matches!(error.why, EndFault::Net(_)),
-        is_mismatch: is_mismatch(&error.why),
+        is_of_network: matches!(error.why, EndFault::Net(_)) && !error.why.is_mismatch(),
+        is_mismatch: error.why.is_mismatch(),
         error: LinkError::Net { peer, direction, reason: keep(error.why.to_string()) },
-    }
-}
-
-/// Whether a connection failed because its ranks called different things.
-fn is_mismatch(why: &EndFault) -> bool {
-    match why {
-        EndFault::Mismatch { .. } | EndFault::NoPrologue { .. } | EndFault::NoSlot { .. } => true,
-        EndFault::Net(_)
-        | EndFault::Timeout { .. }
-        | EndFault::Unfinished
-        | EndFault::OtherOperation { .. } => false,
     }
 }
 

@@ -210,7 +210,12 @@ impl WaitContext {
         if failure.is_mismatch {
             return self.refuse_rank(failure.peer);
         }
-        self.fail(Fault::Link { error: failure.error });
+        // A network only sees that the connection has ended.
+        let has_left = failure.is_of_network && self.health.has_left(failure.peer.0);
+        self.fail(match has_left {
+            true => Fault::PeerLeft { rank: failure.peer.0 },
+            false => Fault::Link { error: failure.error },
+        });
         Stop
     }
 

@@ -5,8 +5,7 @@
 
 use super::order_gate::{OrderGate, Replay, SharedGate, Sink};
 use super::verdict::Verdict;
-use crate::launch::{Fault, Health, LEFT_GRACE, Notify};
-use crate::net::stream::{Direction, LinkError};
+use crate::launch::{Direction, Fault, Health, LEFT_GRACE, LinkError, Notify};
 use crate::plan::Plan;
 use crate::proxy::progress::{
     Concerns, EndError, EndFault, Idle, Keep, ORDERS_OPEN_MAX, ProxyEnd, ProxyFailure, ProxyOrder,
@@ -237,16 +236,14 @@ impl ProxyOwner for Owner {
         let peer = error.place.peer;
         match &error.why {
             EndFault::Timeout { waited } => verdict.overdue(peer.0, *waited),
-            EndFault::Mismatch { .. } | EndFault::NoPrologue { .. } | EndFault::NoSlot { .. } => {
-                verdict.mismatch(peer.0)
-            }
+            why if why.is_mismatch() => verdict.mismatch(peer.0),
             EndFault::Net(_) => {
                 // The monitor may know whether the rank that the network lost has died.
                 verdict.listen(LEFT_GRACE * 2);
                 let has_left = self.health.has_left(peer.0);
                 verdict.fail(if has_left { Fault::PeerLeft { rank: peer.0 } } else { self.link(error) })
             }
-            EndFault::OtherOperation { .. } | EndFault::Unfinished => verdict.fail(self.link(error)),
+            _ => verdict.fail(self.link(error)),
         };
     }
 }

@@ -176,8 +176,15 @@ pub trait Comm: Send {
     /// The memory stays mapped until it is deregistered or the communicator dropped.
     unsafe fn register(&mut self, memory: NetMemory<'_>) -> Result<Registration, NetError>;
 
-    /// Whether requests may use any memory of this process, registered or not; their registration is ignored then.
+    /// Whether requests may use any memory of this process, registered or not; their registration is ignored then. Such a network
+    /// reads and writes memory in calls of the driving thread only, so that sends can be [moved](SendComm::relocate).
     fn reaches_all_memory(&self) -> bool {
+        false
+    }
+
+    /// Says of which operation the messages are that begin from now on; 0 at first. The receiving end refuses a message of another
+    /// operation than its receive's. No, if this network carries no tags, at either end: the caller then has to send them itself.
+    fn set_tag(&mut self, _tag: u32) -> bool {
         false
     }
 
@@ -216,6 +223,15 @@ pub trait SendComm: Comm {
         len_bytes: usize,
         registration: Registration,
     ) -> Result<Option<Request>, NetError>;
+
+    /// Moves a send that is under way: what has not left yet is read at `start` from now on, and the old bytes may change. No, if this
+    /// network does not [reach all memory](Comm::reaches_all_memory): then nothing happens.
+    ///
+    /// # Safety
+    /// As [`Self::isend`] of the same bytes at `start`.
+    unsafe fn relocate(&mut self, _request: Request, _start: *const u8) -> bool {
+        false
+    }
 }
 
 /// The receiving end. Dropping it ends the connection.

@@ -61,6 +61,20 @@ pub enum NetError {
         /// The actual input.
         found: String,
     },
+    /// The two ends are in different operations.
+    #[error(
+        "{device}: {peer} sends for operation {found:#010x}, this rank is in {expected:#010x}; do all ranks call the same in the same order?"
+    )]
+    OtherOperation {
+        /// This end's device.
+        device: String,
+        /// The other end's address.
+        peer: String,
+        /// The tag of this end's receive.
+        expected: u32,
+        /// The tag of the message.
+        found: u32,
+    },
     /// A call of the operating system, a driver or a plugin failed.
     #[error("{device}: {call}{}: {reason}", peer.as_ref().map(|peer| format!(" with {peer}")).unwrap_or_default())]
     Call {
@@ -84,7 +98,9 @@ impl NetError {
     /// The other end's address, if it is involved: then the connection is broken.
     pub fn peer(&self) -> Option<&str> {
         match self {
-            NetError::Closed { peer, .. } | NetError::Protocol { peer, .. } => Some(peer),
+            NetError::Closed { peer, .. }
+            | NetError::Protocol { peer, .. }
+            | NetError::OtherOperation { peer, .. } => Some(peer),
             NetError::Call { peer, .. } => peer.as_deref(),
             _ => None,
         }

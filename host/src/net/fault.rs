@@ -236,6 +236,10 @@ impl<C: Comm + ?Sized> Comm for FaultComm<C> {
         self.inner.as_ref().is_some_and(|inner| inner.reaches_all_memory())
     }
 
+    fn set_tag(&mut self, tag: u32) -> bool {
+        self.inner.as_mut().is_some_and(|inner| inner.set_tag(tag))
+    }
+
     fn deregister(&mut self, registration: Registration) -> Result<(), NetError> {
         self.with(|inner| inner.deregister(registration))
     }
@@ -281,6 +285,11 @@ impl SendComm for FaultComm<dyn SendComm> {
         // SAFETY: the caller's promise.
         let request = self.with(|inner| unsafe { inner.isend(start, len_bytes, registration) })?;
         Ok(self.count(request))
+    }
+
+    unsafe fn relocate(&mut self, request: Request, start: *const u8) -> bool {
+        // SAFETY: the caller's promise. What is withheld here has left underneath.
+        self.inner.as_mut().is_none_or(|inner| unsafe { inner.relocate(request, start) })
     }
 }
 

@@ -1,7 +1,6 @@
 //! Layer: host / net, the wire.
 //! Takes: sockets from the bootstrap, devices of this host, registered memory.
-//! Gives: [`Net`], which every network implements, [`find`], which selects one, [`coll`], in-network reduction, and
-//! [`stream`], the links of CPU ranks over one TCP stream each.
+//! Gives: [`Net`], which every network implements, [`find`], which selects one, and [`coll`], in-network reduction.
 //! Never: knows collectives, reads a payload, names a line protocol (it asks `shared::proto`), blocks.
 
 mod contract;
@@ -10,7 +9,6 @@ pub mod coll;
 #[doc(hidden)]
 pub mod io;
 pub(crate) mod bypass;
-pub mod stream;
 #[doc(hidden)]
 pub mod message;
 mod invitation;

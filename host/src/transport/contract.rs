@@ -15,7 +15,6 @@ use crate::bootstrap::{Bootstrap, BootstrapError};
 use crate::mem::{MemError, Segment};
 use crate::net::{Locality, NetConfig, NetError, RecvComm, SendComm};
 use oxccl_shared::abi::{ConnLayout, Rank};
-use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -108,13 +107,6 @@ pub struct Asked<'a> {
 pub enum Wires {
     /// Nothing.
     None,
-    /// A stream for each connection.
-    Streams {
-        /// To consumers.
-        to: Vec<TcpStream>,
-        /// From producers.
-        from: Vec<TcpStream>,
-    },
     /// A network's communicator for each connection.
     Comms {
         /// To consumers.

@@ -7,7 +7,7 @@ const LENGTHENED_MAX_BYTES: u32 = 512 << 10;
 
 /// Difference between a stream's slot and two and a half of memory's slots, so that frames of full slots fit five
 /// segments of the loopback interface (65483 bytes) without a sixth, short one: every segment has its price, of
-/// whatever length. It also spreads the slots over the offsets in a page (see `net::stream`'s sender).
+/// whatever length. It also spreads the slots over the offsets in a page (see `net::bypass`).
 const SPARED_BYTES: u32 = 512;
 
 /// Slots of a stream, given those of a connection in memory: longer, because a system call costs more than a counter.

@@ -31,8 +31,8 @@ pub const SPEC: Spec = Spec {
     on_cpus: &[Offered::new(Func::AllReduce, Protocols::of(&[Protocol::Simple]))],
     connections: Connections::Chain,
     halved: Protocols::NONE,
-    // Chains stay inside hosts, and what a head gives to the network is no order of a proxy's.
-    proxied: Proxied::Nothing,
+    // The chain. What a head gives to the network that reduces is no order of this proxy's.
+    proxied: Proxied::Any(&[Func::AllReduce]),
     order: ReductionOrder::Network,
     at_once: None,
     peers_max: None,

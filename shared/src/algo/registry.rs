@@ -19,6 +19,7 @@ pub struct Variant {
 }
 
 /// The place of an algorithm in [`SPECS`].
+#[inline]
 pub const fn index_of(algorithm: Algorithm) -> usize {
     let mut at = 0;
     while SPECS[at].algorithm as u8 != algorithm as u8 {
@@ -28,6 +29,7 @@ pub const fn index_of(algorithm: Algorithm) -> usize {
 }
 
 /// An algorithm's row.
+#[inline]
 pub const fn spec_of(algorithm: Algorithm) -> &'static Spec {
     SPECS[index_of(algorithm)]
 }

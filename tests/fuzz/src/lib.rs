@@ -14,7 +14,6 @@ mod proxy_service;
 mod rendezvous;
 mod ring;
 mod slots;
-mod stream;
 mod topology_xml;
 mod tune_file;
 mod unique_id;
@@ -29,7 +28,6 @@ pub use proxy_service::proxy_service;
 pub use rendezvous::rendezvous;
 pub use ring::ring;
 pub use slots::slots;
-pub use stream::stream;
 pub use topology_xml::topology_xml;
 pub use tune_file::tune_file;
 pub use unique_id::unique_id;
@@ -49,7 +47,6 @@ pub const TARGETS: &[Target] = &[
     ("rendezvous", rendezvous),
     ("ring", ring),
     ("slots", slots),
-    ("stream", stream),
     ("topology_xml", topology_xml),
     ("tune_file", tune_file),
     ("unique_id", unique_id),

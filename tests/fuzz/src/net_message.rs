@@ -106,9 +106,10 @@ fn streams_of(mut input: Input<'_>) -> (Vec<FuzzStream>, Vec<usize>) {
         }
         let len_bytes = (usize::from(input.u8()) << 8 | usize::from(input.u8())) << (choice & 3);
         let is_striped = choice & 64 != 0;
-        streams[0].extend_from_slice(&[b'O', b'n', 1, u8::from(is_striped)]);
+        streams[0].extend_from_slice(&[b'O', b'n', 2, u8::from(is_striped)]);
         streams[0].extend_from_slice(&number.to_le_bytes());
-        streams[0].extend_from_slice(&(len_bytes as u64).to_le_bytes());
+        streams[0].extend_from_slice(&0u32.to_le_bytes());
+        streams[0].extend_from_slice(&(len_bytes as u32).to_le_bytes());
         let (first, last) = if is_striped { (1, count) } else { (0, 1) };
         for stream in &mut streams[first..last] {
             // Of a stripe at most as much; too much is garbage before the next one.

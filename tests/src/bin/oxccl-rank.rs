@@ -360,7 +360,6 @@ fn of_connect(error: &ConnectError) -> (&'static str, Vec<u32>) {
         ConnectError::NoTransport { rank, peer, .. } => ("NoTransport", vec![*rank, *peer]),
         ConnectError::Settings { peer, .. } => ("Settings", vec![*peer]),
         ConnectError::Memory { rank, .. } => ("Memory", vec![*rank]),
-        ConnectError::Stream { rank, .. } => ("Stream", vec![*rank]),
         ConnectError::Net { rank, .. } => ("Net", vec![*rank]),
         ConnectError::PeerFailed { peer, .. } => ("PeerFailed", vec![*peer]),
         _ => ("Connect", vec![]),

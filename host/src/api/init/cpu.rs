@@ -95,9 +95,8 @@ fn machine(connected: CpuConnected, joined: &Joined<'_>) -> Cpu {
         send_to: connected.send_to,
         recv_from: connected.recv_from,
         wait: {
-            let CpuConnected { links, net_links, reducing, .. } = connected;
-            let drives = Drives::none().with_streams(links).with_network(net_links);
-            let drives = drives.with_reduction(reducing.links);
+            let CpuConnected { net_links, reducing, .. } = connected;
+            let drives = Drives::none().with_network(net_links).with_reduction(reducing.links);
             WaitContext::new(health.clone(), drives, notify, config.timeout, crowded)
         },
         memory: connected.memory,

@@ -8,7 +8,6 @@ use crate::connect::ConnectError;
 use crate::launch::{Channel, NetLinks};
 use crate::mem::{self, Segment};
 use crate::net::NetConfig;
-use crate::proxy::Links;
 use crate::transport::{Allowed, PeerInfo, TRANSPORTS, TransportKind};
 use crate::wire::Message;
 use oxccl_shared::abi::{ConnLayout, Rank};
@@ -52,8 +51,6 @@ pub struct CpuConnected {
     pub send_to: Vec<u16>,
     /// Index into the mesh's receive connections by rank.
     pub recv_from: Vec<u16>,
-    /// Proxies of streams.
-    pub links: Links,
     /// The connections over a network, if there are any.
     pub net_links: Option<NetLinks>,
     /// In-network reduction, or why there is none.

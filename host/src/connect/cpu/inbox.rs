@@ -35,14 +35,6 @@ pub struct Inbox {
 }
 
 impl ConnKey {
-    /// The group of [`crate::proxy::Links`] that carries it.
-    pub fn link_group(self) -> usize {
-        match self {
-            ConnKey::Mesh => 0,
-            ConnKey::Channel(channel) => 1 + channel as usize,
-        }
-    }
-
     /// A number for the wire.
     pub fn tag(self) -> u64 {
         match self {

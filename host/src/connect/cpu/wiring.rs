@@ -11,7 +11,6 @@ use crate::connect::ConnectError;
 use crate::launch::{Channel, NetLinks};
 use crate::mem::{self, MemError, Segment, ShmFile, ShmName};
 use crate::net::Locality;
-use crate::proxy::Links;
 use crate::transport::{
     Asked, Asking, Memory, PeerInfo, TRANSPORTS, Transport, TransportKind, Wires, transport_of,
 };
@@ -30,7 +29,6 @@ pub(super) struct Wiring<'a> {
     pub(super) peers: Vec<PeerInfo>,
     channels: Vec<Channel>,
     pub(super) mesh: Channel,
-    links: Links,
     net_links: Option<NetLinks>,
     pub(super) reducing: Reducing,
     pub(super) memory: Vec<Arc<Segment>>,
@@ -48,7 +46,6 @@ impl<'a> Wiring<'a> {
             peers,
             channels,
             mesh: Channel::default(),
-            links: Links::default(),
             net_links: None,
             reducing: Reducing::default(),
             memory: Vec::new(),
@@ -166,15 +163,6 @@ impl<'a> Wiring<'a> {
         let wires = transport.connect(&asked).map_err(|error| ConnectError::of_transport(rank, error))?;
         match wires {
             Wires::None => {}
-            Wires::Streams { to: to_streams, from: from_streams } => {
-                let to = to.into_iter().zip(to_streams).collect();
-                self.attach_streams(
-                    transport,
-                    &mut halves,
-                    to,
-                    from.into_iter().zip(from_streams).collect(),
-                )?;
-            }
             Wires::Comms { to: to_comms, from: from_comms } => {
                 let to = to.into_iter().zip(to_comms).collect();
                 self.attach_network(transport, &mut halves, to, from.into_iter().zip(from_comms).collect())?;
@@ -233,7 +221,6 @@ impl<'a> Wiring<'a> {
             mesh: self.mesh,
             send_to,
             recv_from,
-            links: self.links,
             net_links: self.net_links,
             reducing: self.reducing,
             kinds,

@@ -10,7 +10,7 @@ mod fiber;
 
 use crate::launch::{
     Channel, Collective, Fault, GroupMachine, Health, Job, LendingBlock, Machine, Message, NetMessage,
-    RawCall, RawQueue, RunError, WaitContext, channel_group,
+    RawCall, RawQueue, RunError, WaitContext,
 };
 use crate::mem::Segment;
 use crate::net::bypass::{BYPASS_MIN_BYTES, Expected};
@@ -231,7 +231,6 @@ impl Cpu {
         operator: &Resolved,
     ) -> Result<(), Stop> {
         let CpuParts { channels, mesh, wait, memory, .. } = &mut self.parts;
-        wait.drives().each(|drive| drive.begin_channel(channel_group(channel), work.protocol));
         let block = LendingBlock::new(wait, memory, work.dtype, operator);
         let channel = channel.map_or(mesh, |channel| &mut channels[channel as usize]);
         let (conns, ends) = channel.view();
@@ -244,13 +243,8 @@ impl Cpu {
     unsafe fn run_messages(&mut self, messages: &[(Message, u32)]) -> Result<(), Stop> {
         self.works.clear();
         messages.iter().for_each(|(message, tag)| self.add_message(message, *tag));
-        let CpuParts { mesh, wait, facts, memory, .. } = &mut self.parts;
-        let longest = self.works.iter().map(|w| w.len_bytes).max().unwrap_or(0);
-        let protocol = facts.message_protocol(longest as u64);
-        wait.drives().each(|drive| {
-            drive.begin_channel(channel_group(None), protocol);
-            drive.begin_messages();
-        });
+        let CpuParts { mesh, wait, memory, .. } = &mut self.parts;
+        wait.drives().each(|drive| drive.begin_messages());
         // SAFETY: obligation 1: what is received belongs to the operation until it is over.
         unsafe { expect(wait, mesh, &self.works, &mut self.recv_steps) };
         let operator = reduce::resolve(RedOp::Sum, DataType::U8, 1, 0);

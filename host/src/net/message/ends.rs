@@ -40,6 +40,9 @@ impl Ends {
             Fault::Call(call, errno) => {
                 NetError::Call { device, peer: Some(peer), call, reason: errno.to_string() }
             }
+            Fault::Header(HeaderFault::Tag { expected, found }) => {
+                NetError::OtherOperation { device, peer, expected, found }
+            }
             Fault::Header(fault) => {
                 let (expected, found) = fault.words();
                 NetError::Protocol { device, peer, expected, found }

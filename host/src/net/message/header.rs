@@ -6,7 +6,7 @@ use super::MESSAGE_MAX_BYTES;
 pub(super) const HEADER_BYTES: usize = 16;
 
 const MAGIC: [u8; 2] = *b"On";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// The place of a message's body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,6 +23,9 @@ pub(super) struct Header {
     pub body: Body,
     /// The message's number, its low half.
     pub number: u32,
+    /// The operation that it is of.
+    pub tag: u32,
+    /// At most [`MESSAGE_MAX_BYTES`].
     pub len_bytes: usize,
 }
 
@@ -38,10 +41,15 @@ pub(super) enum HeaderFault {
         expected: u32,
         found: u32,
     },
+    /// The two ends are in different operations.
+    Tag {
+        expected: u32,
+        found: u32,
+    },
     /// More bytes than the receive's buffer has.
     Length {
         max_bytes: usize,
-        found: u64,
+        found: u32,
     },
 }
 
@@ -61,6 +69,9 @@ impl HeaderFault {
             HeaderFault::Number { expected, found } => {
                 (format!("message {expected:#x}"), format!("message {found:#x}"))
             }
+            HeaderFault::Tag { expected, found } => {
+                (format!("a message of operation {expected:#010x}"), format!("one of {found:#010x}"))
+            }
             HeaderFault::Length { max_bytes, found } => {
                 (format!("a message of at most {max_bytes} bytes"), format!("one of {found}"))
             }
@@ -69,26 +80,28 @@ impl HeaderFault {
 }
 
 impl Header {
-    /// Encodes it: magic, version, body, number, length, little-endian.
+    /// Encodes it: magic, version, body, number, tag, length, little-endian.
     pub(super) fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..2].copy_from_slice(&MAGIC);
         bytes[2] = VERSION;
         bytes[3] = self.body as u8;
         bytes[4..8].copy_from_slice(&self.number.to_le_bytes());
-        bytes[8..].copy_from_slice(&(self.len_bytes as u64).to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.tag.to_le_bytes());
+        bytes[12..].copy_from_slice(&(self.len_bytes as u32).to_le_bytes());
         bytes
     }
 
-    /// Decodes the header of message `number`, whose receive has `max_bytes`. `has_data_lanes`: whether a body can be
-    /// striped.
+    /// Decodes the header of message `number` of operation `tag`, whose receive has `max_bytes`. `has_data_lanes`: whether a body can
+    /// be striped.
     pub(super) fn decode(
         bytes: &[u8; HEADER_BYTES],
         number: u32,
+        tag: u32,
         max_bytes: usize,
         has_data_lanes: bool,
     ) -> Result<Header, HeaderFault> {
-        let [m0, m1, version, body, n0, n1, n2, n3, len @ ..] = *bytes;
+        let [m0, m1, version, body, n0, n1, n2, n3, t0, t1, t2, t3, len @ ..] = *bytes;
         if [m0, m1] != MAGIC {
             return Err(HeaderFault::Magic([m0, m1]));
         }
@@ -104,11 +117,15 @@ impl Header {
         if found != number {
             return Err(HeaderFault::Number { expected: number, found });
         }
-        let (len, max_bytes) = (u64::from_le_bytes(len), max_bytes.min(MESSAGE_MAX_BYTES));
-        match usize::try_from(len) {
-            Ok(len_bytes) if len_bytes <= max_bytes => Ok(Header { body, number, len_bytes }),
-            _ => Err(HeaderFault::Length { max_bytes, found: len }),
+        let found = u32::from_le_bytes([t0, t1, t2, t3]);
+        if found != tag {
+            return Err(HeaderFault::Tag { expected: tag, found });
         }
+        let (found, max_bytes) = (u32::from_le_bytes(len), max_bytes.min(MESSAGE_MAX_BYTES));
+        if found as usize > max_bytes {
+            return Err(HeaderFault::Length { max_bytes, found });
+        }
+        Ok(Header { body, number, tag, len_bytes: found as usize })
     }
 }
 
@@ -116,13 +133,14 @@ impl Header {
 mod tests {
     use super::*;
 
-    const GOOD: Header = Header { body: Body::Striped, number: 0x0403_0201, len_bytes: 0x15_1413 };
+    const GOOD: Header =
+        Header { body: Body::Striped, number: 0x0403_0201, tag: 0xa4a3_a2a1, len_bytes: 0x15_1413 };
 
     #[test]
     fn the_wire_form_is_fixed() {
-        let bytes = *b"On\x01\x01\x01\x02\x03\x04\x13\x14\x15\0\0\0\0\0";
+        let bytes = *b"On\x02\x01\x01\x02\x03\x04\xa1\xa2\xa3\xa4\x13\x14\x15\0";
         assert_eq!(GOOD.encode(), bytes);
-        assert_eq!(Header::decode(&bytes, GOOD.number, usize::MAX, true), Ok(GOOD));
+        assert_eq!(Header::decode(&bytes, GOOD.number, GOOD.tag, usize::MAX, true), Ok(GOOD));
     }
 
     #[test]
@@ -130,7 +148,7 @@ mod tests {
         let decode = |at: usize, value: u8| {
             let mut bytes = GOOD.encode();
             bytes[at] = value;
-            Header::decode(&bytes, GOOD.number, GOOD.len_bytes, true)
+            Header::decode(&bytes, GOOD.number, GOOD.tag, GOOD.len_bytes, true)
         };
         assert_eq!(decode(15, 0), Ok(GOOD));
         assert_eq!(decode(0, b'x'), Err(HeaderFault::Magic(*b"xn")));
@@ -138,11 +156,12 @@ mod tests {
         assert_eq!(decode(3, 2), Err(HeaderFault::Body(2)));
         let expected = GOOD.number;
         assert_eq!(decode(4, 2), Err(HeaderFault::Number { expected, found: 0x0403_0202 }));
-        let found = GOOD.len_bytes as u64 + 1;
-        assert_eq!(decode(8, 0x14), Err(HeaderFault::Length { max_bytes: GOOD.len_bytes, found }));
-        let garbage = HeaderFault::Length { max_bytes: GOOD.len_bytes, found: 0xff00_0000_0015_1413 };
+        assert_eq!(decode(8, 0), Err(HeaderFault::Tag { expected: GOOD.tag, found: 0xa4a3_a200 }));
+        let found = GOOD.len_bytes as u32 + 1;
+        assert_eq!(decode(12, 0x14), Err(HeaderFault::Length { max_bytes: GOOD.len_bytes, found }));
+        let garbage = HeaderFault::Length { max_bytes: GOOD.len_bytes, found: 0xff15_1413 };
         assert_eq!(decode(15, 0xff), Err(garbage));
-        let one_lane = Header::decode(&GOOD.encode(), GOOD.number, usize::MAX, false);
+        let one_lane = Header::decode(&GOOD.encode(), GOOD.number, GOOD.tag, usize::MAX, false);
         assert_eq!(one_lane, Err(HeaderFault::Body(1)));
     }
 }

@@ -19,9 +19,12 @@ mod stage;
 mod sender;
 mod receiver;
 
+#[cfg(test)]
+mod tests;
+
 pub use ends::Ends;
 pub use receiver::Receiver;
 pub use sender::Sender;
 
-/// Most bytes of a message: far beyond any buffer, and a garbage length is usually longer.
-pub const MESSAGE_MAX_BYTES: usize = 1 << 40;
+/// Most bytes of a message: what its header has room for, and far beyond any buffer.
+pub const MESSAGE_MAX_BYTES: usize = u32::MAX as usize;

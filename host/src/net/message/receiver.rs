@@ -2,15 +2,17 @@
 //!
 //! The length of a message stands in its header, so a naive receiver makes two system calls per message. This one reads ahead:
 //! ```text
-//! nothing known   read(stage)                  header, and all of a short message, in one call
-//! header known    read(rest of body, header)   bytes straight to where they belong, and the next header with them
+//! nothing known          read(stage)                  header, and all of a short message, in one call
+//! last message was long  read(header, body, header)   header, and a body like the last straight to where it belongs
+//! header known           read(rest of body, header)   bytes straight to where they belong, and the next header with them
 //! ```
+//! A read that returns less than asked has emptied the stream: no second call is made to hear `AGAIN`.
 
 use super::ends::{Ends, Fault};
 use super::header::{Body, HEADER_BYTES, Header};
 use super::requests::{NotUnderWay, Requests};
 use super::sender::host_only;
-use super::stage::{STAGE_BYTES, Stage};
+use super::stage::{GUESS_MAX_BYTES, STAGE_BYTES, Stage};
 use super::stripes::Stripes;
 use crate::net::io::{Piece, StreamIo, piece, pieces_bytes};
 use crate::net::{Comm, NetError, NetMemory, RecvComm, Registration, Request};
@@ -22,6 +24,8 @@ pub struct Receiver<Io> {
     control: Control<Io>,
     data: Box<[RecvStream<Io>]>,
     requests: Requests<Incoming>,
+    /// Of the receives that begin now.
+    tag: u32,
     failed: Option<NetError>,
 }
 
@@ -33,6 +37,8 @@ struct Control<Io> {
     headers: u64,
     /// The body behind the last of them, if it is not whole.
     body: Option<Rest>,
+    /// How long the next body will be, if it is long: as the last ones were.
+    likely_bytes: usize,
     has_ended: bool,
 }
 
@@ -54,6 +60,7 @@ struct RecvStream<Io> {
 struct Incoming {
     start: *mut u8,
     max_bytes: usize,
+    tag: u32,
     /// Once the header has come.
     len_bytes: usize,
     is_striped: bool,
@@ -69,10 +76,12 @@ impl<Io: StreamIo> Receiver<Io> {
     pub fn new(ends: Ends, lanes: Vec<Io>) -> Self {
         let mut lanes = lanes.into_iter();
         let io = lanes.next().expect("a connection has a control lane");
-        let control = Control { io, stage: Stage::new(), headers: 0, body: None, has_ended: false };
+        let control =
+            Control { io, stage: Stage::new(), headers: 0, body: None, likely_bytes: 0, has_ended: false };
         let data = lanes.map(|io| RecvStream { io, number: 0, got_bytes: 0 }).collect();
-        let nothing = Incoming { start: std::ptr::null_mut(), max_bytes: 0, len_bytes: 0, is_striped: false };
-        Receiver { ends, control, data, requests: Requests::new(nothing), failed: None }
+        let start = std::ptr::null_mut();
+        let nothing = Incoming { start, max_bytes: 0, tag: 0, len_bytes: 0, is_striped: false };
+        Receiver { ends, control, data, requests: Requests::new(nothing), tag: 0, failed: None }
     }
 
     fn check(&self) -> Result<(), NetError> {
@@ -117,18 +126,20 @@ impl<Io: StreamIo> Control<Io> {
         data_lanes: usize,
         is_empty: &mut bool,
     ) -> Result<bool, Fault> {
-        if self.stage.len() < HEADER_BYTES && !*is_empty {
-            let room = self.stage.room(STAGE_BYTES);
-            // SAFETY: the stage's memory.
-            let read = of_call(unsafe { self.io.read_short(room) }, false)?;
-            let read_bytes = self.note(read, room.iov_len, is_empty);
-            self.stage.add(read_bytes);
-        }
-        let Some(bytes) = self.stage.take_header() else { return Ok(false) };
         let number = self.headers;
         let incoming = requests.at(number);
-        let header = Header::decode(&bytes, number as u32, incoming.max_bytes, data_lanes > 0);
+        let mut guessed_bytes = 0;
+        if self.stage.len() < HEADER_BYTES && !*is_empty {
+            let guess_bytes = if data_lanes == 0 { self.likely_bytes.min(incoming.max_bytes) } else { 0 };
+            guessed_bytes = self.read_ahead(piece(incoming.start, guess_bytes), is_empty)?;
+        }
+        let Some(bytes) = self.stage.take_header() else { return Ok(false) };
+        let header = Header::decode(&bytes, number as u32, incoming.tag, incoming.max_bytes, data_lanes > 0);
         let header = header.map_err(Fault::Header)?;
+        let got_bytes = guessed_bytes.min(header.len_bytes);
+        // SAFETY: the read wrote `guessed_bytes` to the receive's memory, which `irecv` promises to be ours.
+        unsafe { self.stage.prepend(incoming.start.add(got_bytes), guessed_bytes - got_bytes) };
+        self.learn(header.len_bytes, incoming.max_bytes);
         incoming.len_bytes = header.len_bytes;
         incoming.is_striped = header.body == Body::Striped;
         let (start, len_bytes) = (incoming.start, incoming.len_bytes);
@@ -136,9 +147,42 @@ impl<Io: StreamIo> Control<Io> {
         if header.body == Body::Striped {
             requests.set_parts(number, Stripes::new(data_lanes, number, len_bytes).count());
         } else {
-            self.body = Some(Rest { start, len_bytes });
+            self.body = Some(Rest { start, len_bytes }.after(got_bytes));
         }
         Ok(true)
+    }
+
+    /// Reads a header, and what is around it: ahead into the stage, or the body at `guess`, if that is not empty, and the header
+    /// behind it. Returns the bytes at `guess`.
+    fn read_ahead(&mut self, guess: Piece, is_empty: &mut bool) -> Result<usize, Fault> {
+        if guess.iov_len == 0 {
+            let room = self.stage.room(STAGE_BYTES);
+            // SAFETY: the stage's memory.
+            let read = of_call(unsafe { self.io.read_short(room) }, false)?;
+            let read_bytes = self.note(read, room.iov_len, is_empty);
+            self.stage.add(read_bytes);
+            return Ok(0);
+        }
+        // The guess lies between this header and the next, which are neighbours in the stage.
+        let header_bytes = HEADER_BYTES - self.stage.len();
+        let room = self.stage.room(STAGE_BYTES).iov_base.cast::<u8>();
+        let next = piece(room.wrapping_add(header_bytes), HEADER_BYTES);
+        let read_bytes = self.read_some(&mut [piece(room, header_bytes), guess, next], is_empty)?;
+        let guessed_bytes = read_bytes.saturating_sub(header_bytes).min(guess.iov_len);
+        self.stage.add(read_bytes - guessed_bytes);
+        Ok(guessed_bytes)
+    }
+
+    /// Learns from a message how long the next will be. Of a run, the last is often a little shorter.
+    fn learn(&mut self, len_bytes: usize, max_bytes: usize) {
+        // The rest of a shorter one mostly arrives while its beginning is copied from the stage.
+        let is_long = len_bytes > STAGE_BYTES.max(max_bytes / 4);
+        let likely_bytes = match () {
+            () if !is_long => 0,
+            () if len_bytes >= self.likely_bytes / 2 => len_bytes.max(self.likely_bytes),
+            () => len_bytes,
+        };
+        self.likely_bytes = likely_bytes.min(GUESS_MAX_BYTES);
     }
 
     /// Moves what was read ahead of a body to where it belongs. Returns the rest.
@@ -264,6 +308,11 @@ impl<Io: StreamIo + Send> Comm for Receiver<Io> {
         true
     }
 
+    fn set_tag(&mut self, tag: u32) -> bool {
+        self.tag = tag;
+        true
+    }
+
     fn deregister(&mut self, _registration: Registration) -> Result<(), NetError> {
         Ok(())
     }
@@ -298,7 +347,7 @@ impl<Io: StreamIo + Send> RecvComm for Receiver<Io> {
         if self.requests.are_exhausted() {
             return Ok(None);
         }
-        let incoming = Incoming { start, max_bytes, len_bytes: 0, is_striped: false };
+        let incoming = Incoming { start, max_bytes, tag: self.tag, len_bytes: 0, is_striped: false };
         Ok(Some(self.requests.add(incoming, 1)))
     }
 

@@ -51,6 +51,13 @@ impl<T: Copy> Requests<T> {
         &mut self.entries[index(number)].what
     }
 
+    /// What is known of a request that is under way and not done.
+    pub(super) fn moving(&mut self, request: Request) -> Option<&mut T> {
+        let entry = &mut self.entries[index(u64::from(request.0))];
+        let is_moving = entry.is_open && entry.number as u32 == request.0 && entry.parts_left > 0;
+        is_moving.then_some(&mut entry.what)
+    }
+
     /// Sets how many parts of a request are to be moved.
     pub(super) fn set_parts(&mut self, number: u64, parts: u32) {
         self.entries[index(number)].parts_left = parts;

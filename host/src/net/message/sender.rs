@@ -19,6 +19,8 @@ pub struct Sender<Io> {
     ends: Ends,
     lanes: Box<[SendStream<Io>]>,
     requests: Requests<Outgoing>,
+    /// Of the messages that begin now.
+    tag: u32,
     failed: Option<NetError>,
 }
 
@@ -47,7 +49,7 @@ impl<Io: StreamIo> Sender<Io> {
         let nothing =
             Outgoing { header: [0; HEADER_BYTES], body: std::ptr::null(), len_bytes: 0, is_striped: false };
         let lanes = lanes.into_iter().map(|io| SendStream { io, number: 0, sent_bytes: 0 }).collect();
-        Sender { ends, lanes, requests: Requests::new(nothing), failed: None }
+        Sender { ends, lanes, requests: Requests::new(nothing), tag: 0, failed: None }
     }
 
     fn check(&self) -> Result<(), NetError> {
@@ -185,6 +187,11 @@ impl<Io: StreamIo + Send> Comm for Sender<Io> {
         true
     }
 
+    fn set_tag(&mut self, tag: u32) -> bool {
+        self.tag = tag;
+        true
+    }
+
     fn deregister(&mut self, _registration: Registration) -> Result<(), NetError> {
         Ok(())
     }
@@ -217,12 +224,19 @@ impl<Io: StreamIo + Send> SendComm for Sender<Io> {
         let (data_lanes, number) = (self.lanes.len() - 1, self.requests.next());
         let is_striped = Stripes::pay(data_lanes, len_bytes);
         let body = if is_striped { Body::Striped } else { Body::Inline };
-        let header = Header { body, number: number as u32, len_bytes }.encode();
+        let header = Header { body, number: number as u32, tag: self.tag, len_bytes }.encode();
         let stripes = if is_striped { Stripes::new(data_lanes, number, len_bytes).count() } else { 0 };
         let outgoing = Outgoing { header, body: start, len_bytes, is_striped };
         // It is sent at the next test, with all sends until then: each system call costs as much as copying
         // kilobytes.
         Ok(Some(self.requests.add(outgoing, 1 + stripes)))
+    }
+
+    unsafe fn relocate(&mut self, request: Request, start: *const u8) -> bool {
+        if let Some(outgoing) = self.requests.moving(request) {
+            outgoing.body = start;
+        }
+        true
     }
 }
 

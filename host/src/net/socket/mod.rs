@@ -13,8 +13,10 @@ mod purpose;
 mod prompt;
 mod listener;
 mod connector;
+mod over;
 
 pub use config::{DATA_SOCKETS_MAX, SocketConfig};
+pub(crate) use over::{receiver_over, sender_over};
 
 use super::invitation::Invitation;
 use super::{Connector, Listener, MemoryKinds, Net, NetError, NetHandle, NetProperties};

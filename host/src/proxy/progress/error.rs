@@ -107,6 +107,22 @@ pub enum EndFault {
     },
 }
 
+impl EndFault {
+    /// Whether the two ranks called different things.
+    pub fn is_mismatch(&self) -> bool {
+        match self {
+            EndFault::Mismatch { .. }
+            | EndFault::NoPrologue { .. }
+            | EndFault::NoSlot { .. }
+            | EndFault::Net(NetError::OtherOperation { .. }) => true,
+            EndFault::Net(_)
+            | EndFault::Timeout { .. }
+            | EndFault::Unfinished
+            | EndFault::OtherOperation { .. } => false,
+        }
+    }
+}
+
 /// Why a proxy's communicator has failed: the first failure.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("rank {rank}: {said}")]

@@ -3,6 +3,7 @@
 use super::engine::{Progress, ProxyEnd};
 use crate::net::bypass::Expected;
 use oxccl_shared::abi::{ChannelId, Rank};
+use std::ops::Range;
 
 impl Progress {
     /// Has the counted slot at `slot` stand for `len_bytes` at `body`, if it is one of a connection that can do so. Whether it is.
@@ -15,6 +16,22 @@ impl Progress {
             ProxyEnd::Send(end) => unsafe { end.lend(slot, body, len_bytes) },
             ProxyEnd::Recv(_) => false,
         })
+    }
+
+    /// Where the bytes of the counted slot at `slot` are, if it is lent.
+    pub(crate) fn lent(&mut self, slot: *const u8) -> Option<*const u8> {
+        self.ends().find_map(|end| match end {
+            ProxyEnd::Send(end) => end.lent(slot),
+            ProxyEnd::Recv(_) => None,
+        })
+    }
+
+    /// Call before writing to this range of addresses: what is lent of it and has not left is copied into its slots.
+    pub(crate) fn return_loans(&mut self, memory: &Range<usize>) {
+        self.ends().for_each(|end| match end {
+            ProxyEnd::Send(end) => end.return_loans(memory),
+            ProxyEnd::Recv(_) => {}
+        });
     }
 
     /// A message from `peer` will come on `channel`, whose bytes may go straight to where it says.

@@ -1,4 +1,4 @@
-//! The operation header: one message before an operation's slots if the slots do not carry headers.
+//! The operation header: one message before an operation's slots if neither the slots nor the network's messages carry tags.
 //!
 //! Simple slots travel as plain bytes. A slot's length is the message's; the operation header states the tag once: 24
 //! bytes for an operation instead of some for each slot, and slots stay aligned and contiguous. The two proxies

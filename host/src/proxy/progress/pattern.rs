@@ -11,13 +11,15 @@ use oxccl_shared::algo::spec::Connections;
 use oxccl_shared::algo::{Action, Hop, oneshot, ring, tree};
 use std::ops::Range;
 
-/// This rank's place in one channel's ring and tree.
+/// This rank's place in one channel's ring and tree, or in its host's chain.
 #[derive(Clone, Debug, Default)]
 pub struct ProxyChannel {
     /// The rank at each position of the ring; empty where there is none.
     pub ring: Box<[Rank]>,
     /// The neighbours in the tree.
     pub tree: tree::TreeLinks,
+    /// The ranks above and below in the host's chain.
+    pub chain: [Option<Rank>; 2],
 }
 
 /// Who sees how many steps, in which direction.
@@ -76,7 +78,14 @@ pub(super) fn expand(
         (_, Algorithm::Ring) => along_ring(op, part, channel, me, nranks, emit),
         (_, Algorithm::Tree) => along_tree(op, part, channel, emit),
         // Not known, see `is_known`.
-        (_, Algorithm::CollnetChain | Algorithm::TwoShot) => {}
+        (_, Algorithm::TwoShot) => {}
+        (_, Algorithm::CollnetChain) => {
+            let steps = Amount::Steps(slots(op, part));
+            for peer in channel.chain.into_iter().flatten() {
+                emit(peer, Way::Send, steps);
+                emit(peer, Way::Recv, steps);
+            }
+        }
         (_, Algorithm::OneShot) => {
             // The hop of a barrier is one empty slot.
             let steps = if op.func == Func::Barrier { 1 } else { slots(op, part) };

@@ -168,8 +168,8 @@ impl RecvEnd {
         if sub.steps == 0 {
             return;
         }
-        let says_itself = sub.protocol.is_flagged();
-        self.announced = if says_itself { Announced::Done } else { Announced::Not };
+        let is_told = self.comm.set_tag(sub.tag) || sub.protocol.is_flagged();
+        self.announced = if is_told { Announced::Done } else { Announced::Not };
         self.running = Some(Running::new(sub, self.looking.step()));
     }
 

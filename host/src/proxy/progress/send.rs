@@ -14,9 +14,11 @@ use super::order::Keep;
 use super::unpack_buffer::UnpackBuffer;
 use crate::net::bypass::Loans;
 use crate::net::{NetError, Registration, Request, SendComm};
+use oxccl_shared::abi::Protocol;
 use oxccl_shared::abi::{ConnLayout, Step};
 use oxccl_shared::fifo::{STEPS, StepConsumer, split_over};
 use oxccl_shared::proto;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Whether the other end has been told what comes.
@@ -108,6 +110,32 @@ impl SendEnd {
         is_lent
     }
 
+    /// Where the bytes of the counted slot at `slot` are, if it is one of this end's and lent.
+    pub(crate) fn lent(&self, slot: *const u8) -> Option<*const u8> {
+        if self.loans.is_empty() {
+            return None;
+        }
+        self.loans.body(self.block.counted_slot(slot)?)
+    }
+
+    /// Call before writing to this range of addresses: what is lent of it and has not left is copied into its slots.
+    pub(crate) fn return_loans(&mut self, memory: &Range<usize>) {
+        if self.loans.is_empty() {
+            return;
+        }
+        while let Some((slot, body, len_bytes)) = self.loans.take_within(memory) {
+            let to = self.block.slot(Protocol::Simple, Step(slot as u64));
+            // SAFETY: what `lend` has had its caller promise: the body is readable, and its bytes are a slot's, which its producer
+            // leaves alone until `release`. A block whose slots lie on a device lends nothing: see `lend`.
+            unsafe { to.copy_from_nonoverlapping(body, len_bytes) };
+            let (oldest, in_flight) = (self.giving.step(), self.looking.step().0 - self.giving.step().0);
+            if ((slot + STEPS - oldest.slot()) % STEPS) < in_flight as usize {
+                // SAFETY: the slot is full until `release`, which follows the end of its send.
+                unsafe { self.comm.relocate(self.requests[slot], to) };
+            }
+        }
+    }
+
     /// Ends loans of an operation that will not be finished. If there are any, the connection is dead: its slots are lost.
     pub(crate) fn forget_loans(&mut self) {
         if !self.loans.is_empty() {
@@ -145,8 +173,8 @@ impl SendEnd {
         if sub.steps == 0 {
             return;
         }
-        let says_itself = sub.protocol.is_flagged();
-        self.announced = if says_itself { Announced::Done } else { Announced::Not };
+        let is_told = self.comm.set_tag(sub.tag) || sub.protocol.is_flagged();
+        self.announced = if is_told { Announced::Done } else { Announced::Not };
         self.running = Some(Running::new(sub, self.looking.step()));
     }
 

@@ -1,8 +1,9 @@
 //! Layer: host / transport / tcp.
 //! Takes: two ranks that the bootstrap connects.
-//! Gives: one authenticated TCP stream for each connection.
+//! Gives: the socket network's communicator over one authenticated TCP stream for each connection.
 //! Never: knows what travels.
 
+use crate::net::socket::{receiver_over, sender_over};
 use crate::transport::contract::{Asked, Memory, Transport, TransportError, Wires, sealed::Sealed};
 use crate::transport::kind::{Allowed, TransportKind};
 use crate::transport::layout::stream_layout;
@@ -36,9 +37,16 @@ impl Transport for Tcp {
 
     fn connect(&self, asked: &Asked<'_>) -> Result<Wires, TransportError> {
         let Asked { bootstrap, to, from, .. } = asked;
-        let to = to.iter().map(|conn| bootstrap.connect_stream(Rank(conn.peer), PURPOSE, conn.tag));
-        let to = to.collect::<Result<_, _>>()?;
-        let from = from.iter().map(|conn| bootstrap.accept_stream(Rank(conn.peer), PURPOSE, conn.tag));
-        Ok(Wires::Streams { to, from: from.collect::<Result<_, _>>()? })
+        let refused = |peer| move |source| TransportError::of_net(Some(peer), source);
+        let to = to.iter().map(|conn| {
+            let stream = bootstrap.connect_stream(Rank(conn.peer), PURPOSE, conn.tag)?;
+            sender_over(stream).map_err(refused(conn.peer))
+        });
+        let to = to.collect::<Result<_, TransportError>>()?;
+        let from = from.iter().map(|conn| {
+            let stream = bootstrap.accept_stream(Rank(conn.peer), PURPOSE, conn.tag)?;
+            receiver_over(stream).map_err(refused(conn.peer))
+        });
+        Ok(Wires::Comms { to, from: from.collect::<Result<_, TransportError>>()? })
     }
 }

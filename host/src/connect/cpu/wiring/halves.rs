@@ -6,14 +6,11 @@ use crate::connect::cpu::connect::CpuWanted;
 use crate::connect::cpu::inbox::ConnKey;
 use crate::launch::NetLinks;
 use crate::mem::Segment;
-use crate::net::stream::{StreamRecv, StreamSend};
 use crate::net::{RecvComm, SendComm};
 use crate::proxy::progress::{EndId, ProxyBlock, ProxyChannel, ProxyEnd, ProxyParts, RecvEnd, SendEnd};
-use crate::proxy::{LinkGroup, Links};
 use crate::transport::Transport;
 use oxccl_device::conn::{RecvConn, SendConn};
 use oxccl_shared::abi::{ChannelId, ConnLayout, Rank};
-use std::net::TcpStream;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -49,51 +46,6 @@ impl Wiring<'_> {
         Ok(Some(Halves { segment: Arc::new(segment), used_bytes: 0 }))
     }
 
-    /// Puts links behind streams.
-    pub(super) fn attach_streams(
-        &mut self,
-        transport: &dyn Transport,
-        halves: &mut Halves,
-        to: Vec<(Conn, TcpStream)>,
-        from: Vec<(Conn, TcpStream)>,
-    ) -> Result<(), ConnectError> {
-        let rank = self.wanted.rank;
-        let mut groups: Vec<LinkGroup> = (0..=self.channels.len()).map(|_| LinkGroup::default()).collect();
-        let broken = |source| ConnectError::Stream { rank, source };
-        for ((key, peer), stream) in to {
-            let layout = self.layout(transport, key);
-            let base = halves.place(layout);
-            // SAFETY: `halves` has room for every connection, zeroed and 128-byte aligned; `memory` keeps it mapped as long as the
-            // ends. The kernel is its only producer, the link its only consumer.
-            let (mut conn, link) = unsafe {
-                (
-                    SendConn::new(Rank(peer), base.as_ptr(), layout),
-                    StreamSend::new(stream, Rank(peer), base, layout),
-                )
-            };
-            conn.is_streamed = true;
-            groups[key.link_group()].send.push(link.map_err(broken)?);
-            self.outbound_bytes[peer as usize] += layout.total_bytes();
-            self.channel(key).send.push(conn);
-        }
-        for ((key, peer), stream) in from {
-            let layout = self.layout(transport, key);
-            let base = halves.place(layout);
-            // SAFETY: as above, with the link as producer and the kernel as consumer, both run by one thread.
-            let (conn, link) = unsafe {
-                (
-                    RecvConn::new(Rank(peer), base.as_ptr(), layout),
-                    StreamRecv::new(stream, Rank(peer), base, layout),
-                )
-            };
-            groups[key.link_group()].recv.push(link.map_err(broken)?);
-            self.inbound_bytes[peer as usize] += layout.total_bytes();
-            self.channel(key).recv.push(conn);
-        }
-        self.links = Links::new(groups);
-        Ok(())
-    }
-
     /// Puts a proxy behind communicators of a network.
     pub(super) fn attach_network(
         &mut self,
@@ -108,7 +60,8 @@ impl Wiring<'_> {
         for ((key, peer), comm) in to {
             let (layout, place) = (self.layout(transport, key), self.place_of(key, peer, true));
             let base = halves.place(layout);
-            // SAFETY: as in `attach_streams`, with the proxy's end for the link.
+            // SAFETY: `halves` has room for every connection, zeroed and 128-byte aligned; `memory` keeps it mapped as long as the
+            // ends. The kernel is its only producer, the proxy's end its only consumer.
             let (mut conn, end) = unsafe {
                 let block = ProxyBlock::in_host(base, layout);
                 (SendConn::new(Rank(peer), base.as_ptr(), layout), SendEnd::new(comm, block, place))
@@ -122,7 +75,7 @@ impl Wiring<'_> {
         for ((key, peer), comm) in from {
             let (layout, place) = (self.layout(transport, key), self.place_of(key, peer, false));
             let base = halves.place(layout);
-            // SAFETY: as above.
+            // SAFETY: as above, with the proxy's end as producer and the kernel as consumer.
             let (conn, end) = unsafe {
                 let block = ProxyBlock::in_host(base, layout);
                 (RecvConn::new(Rank(peer), base.as_ptr(), layout), RecvEnd::new(comm, block, place))
@@ -160,7 +113,17 @@ impl Wiring<'_> {
             }
             channel
         };
-        // The mesh is neither.
-        (0..self.graph.channels()).map(channel).chain([ProxyChannel::default()]).collect()
+        let mesh = ProxyChannel { chain: self.chain_peers(), ..ProxyChannel::default() };
+        (0..self.graph.channels()).map(channel).chain([mesh]).collect()
+    }
+
+    /// The ranks above and below this one in its host's chain.
+    fn chain_peers(&self) -> [Option<Rank>; 2] {
+        let rank = self.wanted.rank;
+        let chain = self.graph.hosts().iter().find(|chain| chain.contains(&rank));
+        let at = |chain: &Vec<u32>| chain.iter().position(|other| *other == rank);
+        let Some((chain, at)) = chain.and_then(|chain| Some((chain, at(chain)?))) else { return [None; 2] };
+        let peer = |at: Option<usize>| chain.get(at?).map(|rank| Rank(*rank));
+        [peer(at.checked_sub(1)), peer(at.checked_add(1))]
     }
 }

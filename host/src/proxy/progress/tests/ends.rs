@@ -335,10 +335,9 @@ impl StreamIo for Noting {
     }
 }
 
-/// They took a call each, and an operation of one slot twice the time of a stream's: each call is a segment, an interrupt and a
-/// wake-up too.
+/// Each call is a segment, an interrupt and a wake-up too; and messages that carry tags need no operation header.
 #[test]
-fn a_prologue_and_the_slots_behind_it_leave_in_one_call() {
+fn the_slots_of_an_operation_leave_in_one_call_and_alone() {
     let calls: Arc<Mutex<Vec<usize>>> = Arc::default();
     let names = Ends { device: "a stream".into(), peer: "a peer".into() };
     let comm = Box::new(Sender::new(names, vec![Noting(calls.clone())]));
@@ -349,15 +348,77 @@ fn a_prologue_and_the_slots_behind_it_leave_in_one_call() {
     for (tag, slots) in [(7, 1), (8, 3)] {
         send.begin(SubOp { tag, protocol: counted(), steps: slots });
         send.progress().unwrap();
-        assert!(
-            calls.lock().unwrap().is_empty(),
-            "the other end can do nothing with an operation header alone"
-        );
+        assert!(calls.lock().unwrap().is_empty(), "nothing is there to be sent");
         (0..slots).for_each(|_| producer.publish(SlotHeader { tag, len_bytes: 64 }));
         send.progress().unwrap();
         assert!(send.is_idle());
-        let headers = 16 * (1 + slots as usize);
-        let bytes = headers + crate::proxy::progress::op_header::OP_HEADER_BYTES + 64 * slots as usize;
-        assert_eq!(std::mem::take(&mut *calls.lock().unwrap()), [bytes]);
+        assert_eq!(std::mem::take(&mut *calls.lock().unwrap()), [(16 + 64) * slots as usize]);
+    }
+}
+
+/// A stream that takes some bytes at every second call, and keeps them.
+struct Taking {
+    taken: Arc<Mutex<Vec<u8>>>,
+    calls: usize,
+}
+
+impl StreamIo for Taking {
+    unsafe fn write(&mut self, pieces: &[Piece]) -> Result<usize, Errno> {
+        self.calls += 1;
+        if self.calls.is_multiple_of(2) {
+            return Err(Errno::AGAIN);
+        }
+        let (mut taken, mut left) = (self.taken.lock().unwrap(), 300);
+        for piece in pieces {
+            let n = piece.iov_len.min(left);
+            // SAFETY: the caller's pieces are readable.
+            taken.extend(unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), n) });
+            left -= n;
+        }
+        Ok(300 - left)
+    }
+
+    unsafe fn read(&mut self, _: &mut [Piece]) -> Result<usize, Errno> {
+        Err(Errno::AGAIN)
+    }
+}
+
+/// An operation in place writes where it has lent from; whether all, some or none of it has left by then.
+#[test]
+fn what_was_lent_leaves_as_it_was_whatever_becomes_of_its_memory() {
+    const SLOT_BYTES: usize = LAYOUT.simple_slot_bytes as usize;
+    for turns in 0..16 {
+        let taken: Arc<Mutex<Vec<u8>>> = Arc::default();
+        let names = Ends { device: "a stream".into(), peer: "a peer".into() };
+        let comm = Box::new(Sender::new(names, vec![Taking { taken: taken.clone(), calls: 0 }]));
+        let block = host_block(memory());
+        let slots = [0, 1, 2].map(|step| block.slot(counted(), Step(step)));
+        let mut producer = split(block.words().consumer_side).0;
+        // SAFETY: the only consumer of a leaked block.
+        let mut send = unsafe { SendEnd::new(comm, block, place(true)) }.unwrap();
+        let mut lent = vec![0; 4096 + 4096];
+        let middle = 4096 + 1024 - lent.as_ptr().addr() % 4096;
+        let lent = &mut lent[middle..][..3 * SLOT_BYTES];
+        lent.iter_mut().enumerate().for_each(|(i, byte)| *byte = (i * 7 + i / 251) as u8);
+        let (was, range) = (lent.to_vec(), lent.as_ptr_range());
+        send.begin(SubOp { tag: 7, protocol: counted(), steps: 3 });
+        for (slot, body) in slots.into_iter().zip(lent.chunks(SLOT_BYTES)) {
+            // SAFETY: the slot is published below; the bytes are returned before they are written.
+            assert!(unsafe { send.lend(slot, body.as_ptr(), SLOT_BYTES) });
+            assert_eq!(send.lent(slot), Some(body.as_ptr()));
+            producer.publish(SlotHeader { tag: 7, len_bytes: SLOT_BYTES as u32 });
+        }
+        for _ in 0..turns {
+            send.progress().unwrap();
+        }
+        send.return_loans(&(range.start.addr()..range.end.addr()));
+        assert_eq!(slots.map(|slot| send.lent(slot)), [None; 3]);
+        lent.fill(0xee);
+        while !send.is_idle() {
+            send.progress().unwrap();
+        }
+        let taken = std::mem::take(&mut *taken.lock().unwrap());
+        let bodies: Vec<u8> = taken.chunks(16 + SLOT_BYTES).flat_map(|frame| &frame[16..]).copied().collect();
+        assert!(bodies == was, "returned after {turns} turns");
     }
 }

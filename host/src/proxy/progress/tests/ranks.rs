@@ -137,8 +137,8 @@ fn connect_all(n: u32, mut wires: Wires) -> Vec<Ends> {
 }
 
 fn parts(rank: u32, n: u32, ends: Vec<ProxyEnd>, timeout: Option<Duration>) -> ProxyParts {
-    let ring = ProxyChannel { ring: (0..n).map(Rank).collect(), tree: Default::default() };
-    let tree = ProxyChannel { ring: Box::default(), tree: tree_links(rank, n) };
+    let ring = ProxyChannel { ring: (0..n).map(Rank).collect(), ..ProxyChannel::default() };
+    let tree = ProxyChannel { tree: tree_links(rank, n), ..ProxyChannel::default() };
     let mesh = ProxyChannel::default();
     let channels = [ring, tree, mesh].into_iter().flat_map(|channel| [channel.clone(), channel]).collect();
     ProxyParts { rank: Rank(rank), nranks: n, channels, ends, timeout }

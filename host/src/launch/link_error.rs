@@ -1,0 +1,43 @@
+//! How a connection over a network breaks, and on whose side.
+
+use oxccl_shared::abi::Rank;
+use std::fmt;
+
+/// Why a connection is dead, in words that are kept for the rest of the process, since a communicator fails but once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum LinkError {
+    /// A connection between two ranks failed.
+    #[error("link {direction} rank {peer}: {reason}")]
+    Net {
+        /// The rank at the other end.
+        peer: Rank,
+        /// Which way the data goes.
+        direction: Direction,
+        /// What the network said.
+        reason: &'static str,
+    },
+    /// The network that reduces between the hosts failed.
+    #[error("{reason}")]
+    Coll {
+        /// Its device, which head this rank is, and what the network said.
+        reason: &'static str,
+    },
+}
+
+/// Which way the data of a link goes, seen from this rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Direction {
+    /// This rank sends.
+    To,
+    /// This rank receives.
+    From,
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Direction::To => "to",
+            Direction::From => "from",
+        })
+    }
+}
