@@ -245,13 +245,11 @@ unsafe fn block_for<M: KernelMachine, T: Element, const POSTER: bool>(
     args: &CollArgs,
     func: Func,
 ) -> GpuBlock<M, T, POSTER> {
-    match func {
+    match func.is_reduction() {
         // SAFETY: obligation 1.
-        Func::AllGather | Func::AllToAll | Func::Broadcast | Func::Barrier => unsafe {
-            GpuBlock::moving(machine, &args.launch)
-        },
+        false => unsafe { GpuBlock::moving(machine, &args.launch) },
         // SAFETY: obligation 1.
-        _ => unsafe { GpuBlock::reducing(machine, &args.launch, &args.coll) },
+        true => unsafe { GpuBlock::reducing(machine, &args.launch, &args.coll) },
     }
 }
 

@@ -6,7 +6,7 @@ use crate::net::bypass::Expected;
 use crate::plan::{Call, Plan};
 use crate::proxy::progress::{EndFault, Progress, ProxyFailure, ProxyOrder, ProxyOrders, ProxyParts, proxy};
 use oxccl_device::gpu::Wait;
-use oxccl_shared::abi::{Algorithm, ChannelId, Func, Rank};
+use oxccl_shared::abi::{ChannelId, Func, Rank};
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::Connections;
 use std::collections::VecDeque;
@@ -141,7 +141,6 @@ impl Drive for NetLinks {
             first_channel: self.mesh,
             nchannels: 1,
             func: Func::of_message(message.is_send) as u8,
-            algorithm: Algorithm::OneShot as u8,
             protocol: message.protocol as u8,
             ..ProxyOrder::default()
         };

@@ -29,6 +29,10 @@ pub struct CallRecord {
 }
 
 impl Call {
+    /// The least that ends when all ranks have called it.
+    pub const ONE_BYTE: Call =
+        Call { func: Func::AllReduce, dtype: DataType::U8, op: RedOp::Sum, root: 0, count: 1 };
+
     /// Bytes of one rank's block: `count` elements.
     pub fn bytes(&self) -> u64 {
         self.count.saturating_mul(self.dtype.size_bytes() as u64)

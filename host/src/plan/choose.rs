@@ -53,6 +53,12 @@ impl Facts {
         tuning::choose(&self.scope(call))
     }
 
+    /// What a rank that is alone plans with, to apply an operator to its own input: the one-shot kernel, which then only copies.
+    pub(super) fn alone(&self, call: &Call) -> (Call, Facts) {
+        let forced = Forced::only(Some(HOPS[0]), Some(Protocol::Simple));
+        (Call { func: Func::AllReduce, ..*call }, Facts { forced, ..*self })
+    }
+
     pub(super) fn scope<'a>(&'a self, call: &'a Call) -> Scope<'a> {
         Scope {
             call,
@@ -162,6 +168,24 @@ impl Facts {
         let order = [Candidate::new(hop, Protocol::LL), ring, ring, ring];
         let is_possible = self.has_room() && self.is_carried(call, order[0]);
         is_possible.then_some(Measured { source: "4 H200 over sockets, 2026-11-21", order })
+    }
+
+    /// Whether kernels that go to all peers at once have room for them.
+    pub(super) fn has_room(&self) -> bool {
+        !self.has_gpus() || spec_of(HOPS[0]).has_room(self.nranks)
+    }
+
+    /// Whether an all-to-all is one kernel instead of messages. The same on every rank.
+    pub fn is_one_hop_all_to_all(&self, call: &Call) -> bool {
+        call.func == Func::AllToAll
+            && self.has_gpus()
+            && self.nranks > 1
+            && self.has_mesh()
+            && call.count > 0
+            && (call.bytes() <= self.tuning.all_to_all_one_shot_max_bytes
+                && self.forced.allows_protocol(call.func, self.tuning.hops_protocol)
+                || self.is_by_lines(call.func, call.bytes())
+                || self.has_mesh_of_lines() && self.forced.names_protocol(call.func, Protocol::LL128))
     }
 
     /// Whether LL128 to all peers at once is best for so many bytes, where it is possible.

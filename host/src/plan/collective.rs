@@ -5,7 +5,7 @@ use super::facts::Facts;
 use super::numbers::{THREADS_FOR_CHANNELS, net_channel_bytes};
 use super::tuning::{self, Candidate, Choice, Explanation};
 use core::ops::Range;
-use oxccl_shared::abi::{Algorithm, ConnLayout, DataType, Func, Protocol, RedOp};
+use oxccl_shared::abi::{Algorithm, ConnLayout, DataType, Func, Protocol};
 use oxccl_shared::algo::chunk;
 use oxccl_shared::algo::kernels::Kernel;
 use oxccl_shared::algo::registry::spec_of;
@@ -52,13 +52,11 @@ pub enum CallPlan {
     Local,
 }
 
-/// What stands for a barrier where no kernel that goes to all peers at once has room for them.
-const ONE_BYTE: Call = Call { func: Func::AllReduce, dtype: DataType::U8, op: RedOp::Sum, root: 0, count: 1 };
-
 /// Plans `call`, which is not made of messages. Every rank of a communicator that makes the same call gets the same plan.
 pub fn plan(call: &Call, facts: &Facts) -> Plan {
+    // What stands for a barrier where no kernel that goes to all peers at once has room for them.
     let needs_stand_in = !call.func.has_buffers() && !facts.has_room();
-    let call = if needs_stand_in { &ONE_BYTE } else { call };
+    let call = if needs_stand_in { &Call::ONE_BYTE } else { call };
     let Choice { candidate, channels: tuned, .. } = facts.choose(call);
     let Candidate { algorithm, protocol } = candidate;
     let spec = spec_of(algorithm);
@@ -131,6 +129,12 @@ impl Facts {
         }
     }
 
+    /// Plans a call of a rank that is alone, whose operator changes its input.
+    pub fn plan_alone(&self, call: &Call) -> Plan {
+        let (call, facts) = self.alone(call);
+        plan(&call, &facts)
+    }
+
     /// Why a call, which is not made of messages, goes as it goes.
     pub fn explain(&self, call: &Call) -> Explanation {
         let plan = plan(call, self);
@@ -157,14 +161,15 @@ impl Facts {
         }
         let trips =
             |bytes: u64, trip: u64| bytes.div_ceil(trip).min(u64::from(blocks.ll_channels_max)) as u32;
-        match (spec_of(algorithm).terms, protocol) {
-            (Terms::Hops(_), Protocol::LL) => trips(call.bytes(), blocks.hops_trip_bytes),
-            (Terms::Hops(hops), Protocol::LL128) => {
+        let is_ll = protocol.is_flagged() && !protocol.needs_whole_lines();
+        match spec_of(algorithm).terms {
+            Terms::Hops(_) if is_ll => trips(call.bytes(), blocks.hops_trip_bytes),
+            Terms::Hops(hops) if protocol.is_flagged() => {
                 let shares = if hops > 1 { u64::from(self.nranks) } else { 1 };
                 trips(call.bytes() / shares, blocks.hops_ll128_channel_bytes)
             }
-            (_, Protocol::LL) if self.crosses_network() && self.proxy_threads < THREADS_FOR_CHANNELS => 1,
-            (_, Protocol::LL) => trips(self.hop_bytes(call, algorithm), blocks.ring_trip_bytes),
+            _ if is_ll && self.crosses_network() && self.proxy_threads < THREADS_FOR_CHANNELS => 1,
+            _ if is_ll => trips(self.hop_bytes(call, algorithm), blocks.ring_trip_bytes),
             _ if self.crosses_network() => {
                 bytes.div_ceil(net_channel_bytes(self.proxy_threads)).min(u64::from(u32::MAX)) as u32
             }
@@ -179,6 +184,7 @@ mod tests {
     use crate::plan::ChannelLimits;
     use crate::plan::tuning::tests::tables;
     use crate::plan::tuning::{Candidates, Forced, Machine, NetSpeed, Reason, TuneRow, TuneTable};
+    use oxccl_shared::abi::RedOp;
     use oxccl_shared::algo::spec::Processor;
     use proptest::prelude::*;
 
@@ -251,7 +257,7 @@ mod tests {
             let Plan { protocol, func, dtype, .. } = plan;
             prop_assert!(groups.is_none() || goes_over_a_proxy(&plan), "not over a proxy: {plan:?}");
             let is_replaced = call.func == Func::Barrier && !facts.has_room();
-            let call = if is_replaced { ONE_BYTE } else { call };
+            let call = if is_replaced { Call::ONE_BYTE } else { call };
             let holds_both = plan.algorithm == Algorithm::TwoShot && protocol == Protocol::LL128;
             let payload = match holds_both {
                 true => proto::ll128::half_payload_bytes(layout.ll128_slot_bytes as usize),

@@ -3,7 +3,7 @@
 use super::call::Call;
 use super::tuning::{Architecture, Machine, NetSpeed};
 use core::fmt;
-use oxccl_shared::abi::{DataType, Func, RedOp};
+use oxccl_shared::abi::{DataType, RedOp};
 
 /// Whether a communicator has in-network reduction, or why not. The same on every rank.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -87,14 +87,10 @@ impl Reduces {
 }
 
 impl Collnet {
-    /// The network, if it supports a call.
+    /// The network, if it reduces a call's elements by its operator.
     pub fn serves(&self, call: &Call) -> Option<&CollnetFacts> {
         match self {
-            Collnet::There(facts)
-                if call.func == Func::AllReduce && facts.reduces.has(call.dtype, call.op) =>
-            {
-                Some(facts)
-            }
+            Collnet::There(facts) if facts.reduces.has(call.dtype, call.op) => Some(facts),
             _ => None,
         }
     }

@@ -6,9 +6,9 @@ use super::count::ring_channels;
 use super::numbers::{
     ChannelLimits, NET_MESH_CHANNELS, NET_MESSAGES, NET_RING_CHANNELS, NET_TREE_CHANNELS, Tuning,
 };
-use super::tuning::{Architecture, Candidate, Forced, Machine, NetSpeed, TuneTable};
+use super::tuning::{Architecture, Candidate, Candidates, Forced, Machine, NetSpeed, TuneTable};
 use crate::topology::PathKind;
-use oxccl_shared::abi::{Algorithm, ConnLayout, Func, Protocol};
+use oxccl_shared::abi::{Algorithm, ConnLayout, Protocol};
 use oxccl_shared::algo::kernels::Kernel;
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::{Connections, Processor, Proxied};
@@ -113,7 +113,8 @@ impl Facts {
     /// The same with what was measured here. Trees are connected if it takes any.
     pub fn with_table(mut self, table: Option<TuneTable>) -> Facts {
         self.table = table;
-        let uses_trees = table.is_some_and(|table| table.uses(Func::AllReduce, Algorithm::Tree));
+        let trees = Candidates::over(Connections::Tree);
+        let uses_trees = table.is_some_and(|table| table.uses(trees));
         if let Some(blocks) = self.tuning.blocks.filter(|_| uses_trees) {
             let most = self.limits.max.unwrap_or(u32::MAX).min(self.blocks_max);
             self.tree_channels = blocks.tree_channels.min(most).max(1);
@@ -203,27 +204,9 @@ impl Facts {
         self.has_room() && !self.crosses_network()
     }
 
-    /// Whether they have room for all peers.
-    pub(super) fn has_room(&self) -> bool {
-        !self.has_gpus() || spec_of(Algorithm::OneShot).has_room(self.nranks)
-    }
-
     /// Whether they can by LL128. Pairs without an NVLink of their own meet over PCI, or in memory of the host.
     pub(super) fn has_mesh_of_lines(&self) -> bool {
         self.has_mesh() && self.machine.pairs.kind <= PathKind::Nvl
-    }
-
-    /// Whether an all-to-all is one kernel instead of messages. The same on every rank.
-    pub fn is_one_hop_all_to_all(&self, call: &Call) -> bool {
-        call.func == Func::AllToAll
-            && self.has_gpus()
-            && self.nranks > 1
-            && self.has_mesh()
-            && call.count > 0
-            && (call.bytes() <= self.tuning.all_to_all_one_shot_max_bytes
-                && self.forced.allows_protocol(call.func, self.tuning.hops_protocol)
-                || self.is_by_lines(call.func, call.bytes())
-                || self.has_mesh_of_lines() && self.forced.names_protocol(call.func, Protocol::LL128))
     }
 
     /// Whether a call is carried out as messages between pairs.
@@ -259,7 +242,7 @@ impl Facts {
 
     /// The protocol of messages where `wanted` would be best.
     pub(super) fn message_protocol_for(&self, wanted: Protocol) -> Protocol {
-        let allowed = self.forced.protocol(Func::Send, wanted);
+        let allowed = self.forced.message_protocol(wanted);
         if self.has_gpus() { Kernel::nearest_for_messages(allowed) } else { allowed }
     }
 }

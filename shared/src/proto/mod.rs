@@ -62,6 +62,6 @@ pub const fn slot_offset(protocol: Protocol, layout: &ConnLayout, slot: usize) -
     match protocol {
         Protocol::LL => layout.ll_offset() + slot * layout.ll_slot_bytes as usize,
         Protocol::LL128 => layout.ll128_offset() + slot * layout.ll128_slot_bytes as usize,
-        Protocol::Simple => layout.simple_offset() + slot * layout.simple_slot_bytes as usize,
+        Protocol::Simple => simple::slot_offset(layout, slot),
     }
 }

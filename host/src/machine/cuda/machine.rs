@@ -13,9 +13,9 @@ use crate::launch::{
 };
 use crate::machine::{ConnLists, ConnTables, NetProxy, collective_args};
 use crate::plan::tuning::Explanation;
-use crate::plan::{Call, CallPlan, Facts, Forced, Plan, message_kernels, plan};
+use crate::plan::{Call, CallPlan, Facts, Plan, message_kernels};
 use crate::transport::p2p::Arena;
-use oxccl_shared::abi::{Algorithm, CollArgs, Func, KernelColl, KernelLaunch, Protocol, RedOp};
+use oxccl_shared::abi::{CollArgs, KernelColl, KernelLaunch, RedOp};
 use oxccl_shared::algo::kernels::Kernel;
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::Connections;
@@ -271,10 +271,7 @@ impl Cuda {
         if !operator.pre && !operator.post {
             return CallPlan::Local;
         }
-        // Alone, the one-shot kernel only copies its own input.
-        let forced = Forced::only(Some(Algorithm::OneShot), Some(Protocol::Simple));
-        let call = Call { func: Func::AllReduce, ..raw.call };
-        CallPlan::Collective(plan(&call, &Facts { forced, ..self.parts.facts }))
+        CallPlan::Collective(self.parts.facts.plan_alone(&raw.call))
     }
 
     pub(super) fn function(&mut self, id: Kernel, threads: u32) -> Result<&Function, KernelError> {

@@ -51,7 +51,7 @@ const _: () = assert!(SPECS.len() * 3 <= u16::BITS as usize && Protocol::ALL.len
 impl Candidate {
     /// Every candidate, in the registry's order.
     pub const ALL: [Candidate; COUNT] = {
-        let mut all = [Candidate { algorithm: SPECS[0].algorithm, protocol: Protocol::LL }; COUNT];
+        let mut all = [Candidate { algorithm: SPECS[0].algorithm, protocol: Protocol::ALL[0] }; COUNT];
         let (mut at, mut bit) = (0, 0);
         while at < COUNT {
             if EVERY >> bit & 1 == 1 {

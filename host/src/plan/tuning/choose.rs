@@ -6,7 +6,7 @@ use super::model::estimate;
 use super::restrict::Forced;
 use super::table::{TuneRow, TuneTable};
 use crate::plan::Call;
-use oxccl_shared::abi::{Algorithm, Protocol};
+use oxccl_shared::algo::spec::Connections;
 
 /// Everything that a choice is made from.
 #[derive(Clone, Copy, Debug)]
@@ -139,9 +139,12 @@ pub fn choose(scope: &Scope<'_>) -> Choice {
             _ => by(best, Reason::Measured { source: measured.source }),
         };
     }
-    let fastest = scope.fastest().unwrap_or(FALLBACK);
+    let fastest = scope.fastest().unwrap_or_else(fallback);
     by(scope.settled(fastest, allowed), Reason::Model)
 }
 
-/// What every communicator has, should nothing have been offered.
-const FALLBACK: Candidate = Candidate::new(Algorithm::Ring, Protocol::Simple);
+/// What every communicator has, should nothing have been offered: rings, by whole slots.
+fn fallback() -> Candidate {
+    let rings = Candidates::over(Connections::Ring);
+    rings.iter().find(|ring| ring.protocol.is_counted()).expect("the registry has such a ring")
+}

@@ -6,7 +6,8 @@ use super::machine::Machine;
 use super::model::{Estimate, estimate};
 use crate::plan::Call;
 use core::fmt;
-use oxccl_shared::abi::Algorithm;
+use oxccl_shared::algo::registry::spec_of;
+use oxccl_shared::algo::spec::Connections;
 
 /// An explained choice: every candidate with the model's time, what excludes it, the choice and the deciding policy.
 #[derive(Clone, PartialEq, Debug)]
@@ -67,7 +68,7 @@ impl Explanation {
         };
         let lines = Candidate::ALL.map(|candidate| {
             let excluded = excluded(candidate);
-            let needs_hosts = candidate.algorithm == Algorithm::CollnetChain;
+            let needs_hosts = spec_of(candidate.algorithm).connections == Connections::Chain;
             let is_there =
                 excluded != Some(Exclusion::NotThere) && (!needs_hosts || scope.machine.nhosts > 1);
             let estimate = is_there.then(|| estimate(candidate, scope.call, scope.machine));

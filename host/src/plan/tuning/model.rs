@@ -8,7 +8,7 @@ use super::candidate::Candidate;
 use super::machine::Machine;
 use crate::plan::Call;
 use crate::topology::PathKind;
-use oxccl_shared::abi::{Algorithm, Protocol};
+use oxccl_shared::abi::Protocol;
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::Terms;
 
@@ -162,8 +162,8 @@ fn chain(candidate: Candidate, machine: &Machine, bytes: u64) -> Estimate {
 /// every thread has a few bytes of every channel (`NCCL_LL_THREAD_THRESHOLD` and similar constants in its
 /// `src/include/comm.h`).
 pub fn channels(candidate: Candidate, bytes: u64, machine: &Machine, threads: u32, connected: u32) -> u32 {
-    let ranks = match candidate.algorithm {
-        Algorithm::Ring => u64::from(machine.nranks),
+    let ranks = match spec_of(candidate.algorithm).terms {
+        Terms::Ring => u64::from(machine.nranks),
         _ => 1,
     };
     let thread_bytes = match candidate.protocol {

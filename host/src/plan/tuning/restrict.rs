@@ -216,6 +216,11 @@ impl Forced {
         wanted.nearest(|protocol| list.allows(protocol as usize)).unwrap_or(wanted)
     }
 
+    /// The same for messages.
+    pub fn message_protocol(&self, wanted: Protocol) -> Protocol {
+        self.protocol(Func::Send, wanted)
+    }
+
     /// Whether nothing is insisted on.
     pub fn is_nothing(&self) -> bool {
         *self == Forced::default()

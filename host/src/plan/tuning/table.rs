@@ -1,8 +1,8 @@
 //! What was measured on a machine, ready to be asked.
 
-use super::candidate::Candidate;
+use super::candidate::{Candidate, Candidates};
 use super::constants::Architecture;
-use oxccl_shared::abi::{Algorithm, Func};
+use oxccl_shared::abi::Func;
 use oxccl_shared::algo::spec::Processor;
 use serde::{Deserialize, Serialize};
 
@@ -97,8 +97,8 @@ impl TuneTable {
         rows.into_iter().flatten().flatten()
     }
 
-    /// Whether a row takes this algorithm for this function.
-    pub fn uses(&self, func: Func, algorithm: Algorithm) -> bool {
-        self.rows(func).any(|row| row.candidate.algorithm == algorithm)
+    /// Whether a row takes any of these.
+    pub fn uses(&self, candidates: Candidates) -> bool {
+        self.rows.iter().flatten().flatten().any(|row| candidates.has(row.candidate))
     }
 }

@@ -111,7 +111,7 @@ impl ProxyBlock {
 
     /// Which counted slot begins at `address`.
     pub(super) fn counted_slot(&self, address: *const u8) -> Option<usize> {
-        let at = |slot| proto::slot_offset(Protocol::Simple, &self.layout, slot);
+        let at = |slot| proto::simple::slot_offset(&self.layout, slot);
         let (first, slot_bytes) = (at(0), at(1) - at(0));
         let offset = address.addr().checked_sub(self.bulk.addr() + first)?;
         let slot = offset / slot_bytes;
@@ -121,6 +121,11 @@ impl ProxyBlock {
     /// The first byte of the slot that `step` occupies.
     pub(super) fn slot(&self, protocol: Protocol, step: Step) -> *mut u8 {
         self.base(protocol).wrapping_add(proto::slot_offset(protocol, &self.layout, step.slot()))
+    }
+
+    /// The first byte of the counted slot that `step` occupies.
+    pub(super) fn counted(&self, step: Step) -> *mut u8 {
+        self.bulk.wrapping_add(proto::simple::slot_offset(&self.layout, step.slot()))
     }
 
     /// Whether a slot received in place must be flushed before its consumer, a device, may read it.
@@ -167,6 +172,11 @@ impl ProxyBlock {
 }
 
 impl BlockRegistrations {
+    /// The registration of counted slots.
+    pub(super) fn counted(&self) -> Registration {
+        self.bulk
+    }
+
     /// The registration of the slots of `protocol`.
     pub(super) fn of(&self, protocol: Protocol) -> Registration {
         if protocol.is_flagged() { self.lines } else { self.bulk }

@@ -16,7 +16,7 @@ use super::order::Keep;
 use crate::net::coll::{CollComm, CollPart, Head, Reduction};
 use crate::net::{NetError, NetMemory, NetMemoryKind, Registration, Request};
 use core::fmt;
-use oxccl_shared::abi::{DataType, Protocol, RedOp, SlotHeader};
+use oxccl_shared::abi::{DataType, RedOp, SlotHeader};
 use oxccl_shared::fifo::{STEPS, StepConsumer, StepProducer, split_over};
 
 /// The reduction of the check; a network without it is unusable.
@@ -173,8 +173,8 @@ impl CollEnd {
             return Ok(false);
         }
         let part = |block: &ProxyBlock, slots: &BlockRegistrations| CollPart {
-            start: block.slot(Protocol::Simple, step),
-            registration: slots.of(Protocol::Simple),
+            start: block.counted(step),
+            registration: slots.counted(),
         };
         let (send, recv) = (part(&self.up, &self.slots[0]), part(&self.down, &self.slots[1]));
         let count = header.len_bytes as usize / op.dtype.size_bytes();

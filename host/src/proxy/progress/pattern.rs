@@ -4,7 +4,7 @@
 //! among slots, in closed form: a walk of every slot would cost as much as moving some of them.
 
 use super::order::Operation;
-use oxccl_shared::abi::{Algorithm, Func, Rank};
+use oxccl_shared::abi::{Extent, Func, Rank};
 use oxccl_shared::algo::chunk::{self, Loop, Loops};
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::Connections;
@@ -67,28 +67,27 @@ pub(super) fn expand(
     let order = &op.order;
     let count = order.count as usize;
     let part = chunk::channel_part(count, order.nchannels, index, order.grain_elems as usize);
-    match (op.func, op.algorithm) {
-        (Func::Send | Func::Recv, _) => {
-            let way = if op.func == Func::Send { Way::Send } else { Way::Recv };
+    match spec_of(op.algorithm).connections {
+        _ if op.func.is_message() => {
+            let way = if op.func.buffers(false).send == Extent::Unused { Way::Recv } else { Way::Send };
             // A message of nothing is one empty slot on its first channel.
             if !part.is_empty() || count == 0 && index == 0 {
                 emit(Rank(order.rank), way, Amount::Bytes(part.len() as u64));
             }
         }
-        (_, Algorithm::Ring) => along_ring(op, part, channel, me, nranks, emit),
-        (_, Algorithm::Tree) => along_tree(op, part, channel, emit),
-        // Not known, see `is_known`.
-        (_, Algorithm::TwoShot) => {}
-        (_, Algorithm::CollnetChain) => {
+        Connections::Ring => along_ring(op, part, channel, me, nranks, emit),
+        Connections::Tree => along_tree(op, part, channel, emit),
+        Connections::Chain => {
             let steps = Amount::Steps(slots(op, part));
             for peer in channel.chain.into_iter().flatten() {
                 emit(peer, Way::Send, steps);
                 emit(peer, Way::Recv, steps);
             }
         }
-        (_, Algorithm::OneShot) => {
+        // What of a mesh is known goes in one hop.
+        Connections::Mesh => {
             // The hop of a barrier is one empty slot.
-            let steps = if op.func == Func::Barrier { 1 } else { slots(op, part) };
+            let steps = if op.func.has_buffers() { slots(op, part) } else { 1 };
             let steps = Amount::Steps(steps);
             for hop in oneshot::hops(op.func, me, Rank(order.rank)) {
                 hop.to.ranks(me, nranks).for_each(|peer| emit(peer, Way::Send, steps));

@@ -16,7 +16,7 @@ use super::send::moved;
 use super::unpack_buffer::UnpackBuffer;
 use crate::net::bypass::{Arrivals, Expected};
 use crate::net::{NetError, RecvComm, Registration, Request};
-use oxccl_shared::abi::{ConnLayout, Protocol, SlotHeader, Step};
+use oxccl_shared::abi::{ConnLayout, SlotHeader, Step};
 use oxccl_shared::fifo::{STEPS, StepProducer, split_over};
 use oxccl_shared::proto;
 use std::sync::Arc;
@@ -79,7 +79,7 @@ impl RecvEnd {
         // SAFETY: as above.
         let unpack_registration = unsafe { unpack_buffer.register(&mut *comm)? };
         let (looking, publishing) = (split_over(block.words()).0, split_over(block.words()).0);
-        let arrivals = Arrivals::new(proto::payload_bytes(Protocol::Simple, block.layout()));
+        let arrivals = Arrivals::new(block.layout().simple_slot_bytes as usize);
         Ok(RecvEnd {
             comm,
             unpack_buffer,

@@ -1,8 +1,7 @@
 //! A rank's connections over a network, and the places of their blocks: contiguous, in one allocation.
 
 use crate::connect::gpu::layout::{ConnName, DeviceLayout};
-use oxccl_shared::abi::{ConnLayout, Protocol};
-use oxccl_shared::proto;
+use oxccl_shared::abi::ConnLayout;
 
 /// One connection's half on this host: control words and slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,7 +19,7 @@ pub struct NetPlace {
 impl NetPlace {
     /// Offset of Simple slots in the layout, after all others.
     pub fn counted_offset(&self) -> usize {
-        proto::slot_offset(Protocol::Simple, &self.slots, 0)
+        self.slots.simple_offset()
     }
 
     /// Bytes of host memory.
