@@ -73,6 +73,8 @@ impl Source {
         }
         Ok(cargo
             .env("CARGO_PROFILE_RELEASE_LTO", "fat")
+            // Codegen units of an incremental build are others: kernels that fit in registers spill.
+            .env("CARGO_INCREMENTAL", "0")
             .env("CARGO_PROFILE_RELEASE_PANIC", "abort")
             .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
             .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "3")
