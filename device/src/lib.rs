@@ -12,11 +12,15 @@
     allow(internal_features, reason = "the dispatch packet, LDS and waits have no other name yet")
 )]
 
+pub mod custom;
 pub mod kernel;
 pub mod coll;
 pub mod prims;
 pub mod conn;
 pub mod gpu;
+
+#[doc(hidden)]
+pub use oxccl_shared::abi::{CollArgs, Func};
 
 /// A kernel has nobody to tell: it stops.
 #[cfg(all(target_arch = "nvptx64", feature = "entries"))]

@@ -27,7 +27,7 @@ pub use api::{
 };
 pub use bootstrap::{BootstrapConfig, BootstrapError, UniqueId};
 pub use connect::ConnectError;
-pub use launch::{Fault, Outstanding};
+pub use launch::{CustomAlgorithm, Fault, Outstanding};
 pub use machine::cuda::driver as cuda;
 pub use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, RedOp};
 pub use oxccl_shared::reduce::{Element, F8E4M3, F8E5M2, bf16, f16};

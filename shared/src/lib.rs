@@ -20,3 +20,5 @@ pub mod fifo;
 pub mod proto;
 pub mod algo;
 pub mod reduce;
+#[cfg(loom)]
+pub mod model;

@@ -7,7 +7,7 @@ use oxccl_shared::sync::{Sys, Word, cpu_relax};
 
 type Fifo = OrderFifo<u32, 2>;
 
-/// Lends both ends to threads that `body` joins; see `common::with_shared` for the why.
+/// Lends both ends to threads that `body` joins; see `oxccl_shared::model::with_shared` for the why.
 fn with_ends(body: impl FnOnce(OrderProducer<'static, u32, 2>, OrderConsumer<'static, u32, 2>)) {
     let place = Box::into_raw(Box::new(Fifo::new()));
     // SAFETY: lives until the end of this function, and `body` joins every thread that it gave an end to.

@@ -2,12 +2,10 @@
 //! Run with `cargo xtask loom`.
 #![cfg(loom)]
 
-mod common;
-
-use common::with_shared;
 use loom::thread;
 use oxccl_shared::abi::Step;
 use oxccl_shared::fifo::STEPS;
+use oxccl_shared::model::with_shared;
 use oxccl_shared::proto::ll::{self, LlLine};
 use oxccl_shared::proto::ll128::{self, Ll128Line};
 use oxccl_shared::sync::{Sys, Word, cpu_relax};

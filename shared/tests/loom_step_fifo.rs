@@ -2,53 +2,10 @@
 //! Run with `cargo xtask loom`.
 #![cfg(loom)]
 
-mod common;
-
-use common::with_shared;
 use loom::thread;
-use oxccl_shared::abi::{ConnControl, SlotHeader};
-use oxccl_shared::fifo::{self, STEPS, StepConsumer, StepProducer};
-use oxccl_shared::sync::{SharedCell, Sys, Word, cpu_relax};
-
-/// A connection with one word of payload per slot, whose every unordered access loom reports.
-#[derive(Default)]
-struct Conn {
-    control: ConnControl,
-    payload: [SharedCell<u32>; STEPS],
-    abort: Word<u32, Sys>,
-}
-
-impl Conn {
-    fn header(value: u32) -> SlotHeader {
-        SlotHeader { tag: !value, len_bytes: value }
-    }
-
-    fn produce(&self, producer: &mut StepProducer<'_>, value: u32) {
-        while !producer.poll_credit() {
-            cpu_relax();
-        }
-        // SAFETY: the credit says that the consumer has read the slot; this is the only producer.
-        unsafe { self.payload[producer.step().slot()].write(value) };
-        producer.publish(Self::header(value));
-    }
-
-    fn take(&self, consumer: &mut StepConsumer<'_>, header: SlotHeader) -> u32 {
-        // SAFETY: `header` came from a poll that acquired the slot, which is not yet released.
-        let value = unsafe { self.payload[consumer.step().slot()].read() };
-        assert_eq!(header, Self::header(value), "header and payload are of one step");
-        consumer.release();
-        value
-    }
-
-    fn consume(&self, consumer: &mut StepConsumer<'_>) -> u32 {
-        loop {
-            if let Some(header) = consumer.poll() {
-                return self.take(consumer, header);
-            }
-            cpu_relax();
-        }
-    }
-}
+use oxccl_shared::fifo::{self, STEPS};
+use oxccl_shared::model::{Conn, with_shared};
+use oxccl_shared::sync::cpu_relax;
 
 #[test]
 fn what_was_published_is_whole() {

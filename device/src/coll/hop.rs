@@ -11,9 +11,12 @@ use oxccl_shared::algo::chunk;
 
 /// A hop: its action, its connections, and the offsets of its elements in the user's buffers.
 #[derive(Clone, Copy)]
-pub(super) struct HopArgs<'a> {
+pub struct HopArgs<'a> {
+    /// What to do with the block.
     pub action: Action,
+    /// Connections received from, in reduction order.
     pub recv: &'a [u16],
+    /// Connections sent to.
     pub send: &'a [u16],
     /// Position of our own input among `recv` in reduction order.
     pub src_position: usize,
@@ -25,11 +28,14 @@ pub(super) struct HopArgs<'a> {
 
 /// Runs a hop on `range`, in elements. Both ends of every connection cut a range alike, and an empty one not at all.
 ///
+/// # Errors
+/// Whatever a slice's did.
+///
 /// # Safety
 /// 1. `range`, moved by the offsets, lies within the user's buffers as the action uses them.
 /// 2. The connection indices are those of `conns`.
 #[cfg_attr(not(feature = "cpu"), inline(always))]
-pub(super) unsafe fn run_hop<B: Block, P: Proto<B>>(
+pub unsafe fn run_hop<B: Block, P: Proto<B>>(
     block: &B,
     conns: Conns<'_>,
     work: &CollWork,

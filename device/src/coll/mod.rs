@@ -4,7 +4,7 @@
 //! Never: chooses algorithm, protocol or sizes (the plan did), talks to an operating system.
 
 mod work;
-mod hop;
+pub mod hop;
 pub mod ring;
 pub mod tree;
 pub mod collnet;

@@ -7,7 +7,7 @@ use crate::coll::{
 };
 use crate::conn::Conns;
 use crate::gpu::threads::GpuBlock;
-use crate::gpu::{Block, KernelMachine, Lines, Words};
+use crate::gpu::{Block, KernelMachine, Lines, Stop, Words};
 use crate::prims::{Ll, Ll128, Proto, Simple};
 use core::slice;
 use oxccl_shared::abi::{
@@ -308,4 +308,31 @@ pub unsafe fn messages<M: KernelMachine, P: Proto<GpuBlock<M, u8, POSTER>>, cons
         // The next message may use the same connection.
         block.machine().sync_all();
     }
+}
+
+/// A walk from outside the library, over a mesh of at most [`MESH_MAX`] peers. Of the work that it gets, the algorithm says nothing.
+///
+/// # Safety
+/// 1. As [`ring`].
+#[inline(always)]
+pub unsafe fn with_mesh<M, T, P, const POSTER: bool>(
+    machine: M,
+    args: &CollArgs,
+    func: Func,
+    walk: impl FnOnce(&GpuBlock<M, T, POSTER>, Conns<'_>, &CollWork) -> Result<(), Stop>,
+) where
+    M: KernelMachine,
+    T: Element,
+    P: Proto<GpuBlock<M, T, POSTER>>,
+{
+    // SAFETY: obligation 1.
+    let block = unsafe { block_for::<M, T, POSTER>(machine, args, func) };
+    let (index, place) = (block.machine().block_index(), block.machine().shared());
+    let extent = extent(&args.launch, index);
+    // SAFETY: obligations 1 and 2: the mesh has a connection each way to every other rank, at most so many.
+    let conns = unsafe { SharedConns::<MESH_MAX>::load(block.machine(), place, &args.launch, extent) };
+    let work = work::<_, P>(args, index, func, Algorithm::OneShot, T::DTYPE);
+    let ran = walk(&block, conns, &work);
+    // SAFETY: obligation 1.
+    unsafe { finish(&block, conns, &args.launch, index, ran.is_ok()) };
 }

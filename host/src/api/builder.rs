@@ -3,13 +3,13 @@
 use super::communicator::{Comm, Communicator};
 use super::config::{Config, MISSING_ID};
 use super::error::Error;
-use super::init::{Init, Joined, Started};
+use super::init::{Init, Joined, Started, agree_on_algorithms};
 use super::launcher::LaunchEnv;
 use super::membership::{Membership, watch};
 use super::{split, tune_file};
 use crate::bootstrap::{Bootstrap, UniqueId};
 use crate::connect::ConnectError;
-use crate::launch::{Engine, Health, StreamMachine};
+use crate::launch::{CustomAlgorithm, Engine, Health, StreamMachine};
 use crate::machine::cpu::Cpu;
 use crate::machine::cuda::Cuda;
 use crate::transport::{Allowed, TransportKind};
@@ -45,6 +45,7 @@ struct Overrides {
     transport: Option<TransportKind>,
     timeout: Option<Duration>,
     tune_file: Option<PathBuf>,
+    custom: Vec<CustomAlgorithm>,
 }
 
 impl<M: Init> Default for Builder<M> {
@@ -120,6 +121,13 @@ impl<M: Init> Builder<M> {
         self
     }
 
+    /// Uses an algorithm that is not the library's for every call that it offers, where all ranks reach each other without a network.
+    /// Of several, the first that offers a call carries it out. Every rank must register the same ones.
+    pub fn register(mut self, algorithm: CustomAlgorithm) -> Self {
+        self.overrides.custom.push(algorithm);
+        self
+    }
+
     /// Uses this protocol.
     pub fn protocol(mut self, protocol: Protocol) -> Self {
         self.overrides.protocol = Some(protocol);
@@ -164,7 +172,8 @@ impl<M: Init> Builder<M> {
             Some(config) => config.clone(),
             None => Config::from_env()?,
         };
-        let Overrides { algorithm, protocol, transport, timeout, tune_file } = self.overrides.clone();
+        let Overrides { algorithm, protocol, transport, timeout, tune_file, custom } = self.overrides.clone();
+        config.custom.extend(custom);
         config.forced = algorithm.map_or(config.forced, |algorithm| config.forced.with_algorithm(algorithm));
         config.forced = protocol.map_or(config.forced, |protocol| config.forced.with_protocol(protocol));
         config.tune_file = tune_file.or(config.tune_file);
@@ -265,7 +274,8 @@ impl<M: Init<Unit = u32> + StreamMachine> Comm<M> {
 /// The init pipeline: connects all ranks, starts the monitor thread and the machine, and returns the communicator.
 fn assemble<M: Init>(bootstrap: Bootstrap, config: Config, unit: M::Unit) -> Result<Comm<M>, Error> {
     let (rank, nranks) = (bootstrap.rank().0, bootstrap.nranks());
-    let connected = match M::connect(&bootstrap, &config, unit) {
+    let agreed = agree_on_algorithms(&bootstrap, &config).map_err(Error::from);
+    let connected = match agreed.and_then(|()| M::connect(&bootstrap, &config, unit)) {
         Ok(connected) => connected,
         Err(error) => {
             // All ranks have agreed to fail: leaving in order delivers the vote to those that still gather it. If

@@ -4,6 +4,7 @@ mod parse;
 mod topology;
 
 use crate::bootstrap::{BootstrapConfig, InterfaceFilter};
+use crate::launch::CustomAlgorithm;
 use crate::net::ib::IbConfig;
 use crate::net::plugin::PluginConfig;
 use crate::net::socket::DATA_SOCKETS_MAX;
@@ -54,6 +55,8 @@ pub struct Config {
     pub topology: TopologySettings,
     /// The bundle of GPU kernels (`OXCCL_PTX_PATH`), if not in one of the default places.
     pub ptx_path: Option<PathBuf>,
+    /// Algorithms that are not the library's; see [`super::Builder::register`].
+    pub custom: Vec<CustomAlgorithm>,
 }
 
 /// An invalid setting.
@@ -95,6 +98,7 @@ impl Default for Config {
             channels: ChannelLimits::default(),
             topology: TopologySettings::default(),
             ptx_path: None,
+            custom: Vec::new(),
         }
     }
 }

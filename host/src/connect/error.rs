@@ -32,6 +32,20 @@ pub enum ConnectError {
         /// The variables compared.
         settings: &'static str,
     },
+    /// A rank lacks an algorithm that another has registered.
+    #[error(
+        "rank {peer} has not registered the algorithm '{name}' (version {version}) with the same kernels as rank {rank}"
+    )]
+    Algorithm {
+        /// Who lacks it.
+        peer: u32,
+        /// Who has it.
+        rank: u32,
+        /// Its name.
+        name: String,
+        /// Its version.
+        version: u32,
+    },
     /// Memory could not be allocated.
     #[error("rank {rank}: {source}")]
     Memory {

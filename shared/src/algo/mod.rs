@@ -27,6 +27,7 @@ pub mod mesh;
 pub mod oneshot;
 pub mod twoshot;
 pub mod pairwise;
+pub mod custom;
 pub mod registry;
 pub mod kernels;
 

@@ -19,7 +19,7 @@ pub fn tests() -> Result<Outcome> {
         bail!("the GPU tests cannot be listed: {}", suite().arg("--list"));
     }
     let tests = count_listed(&listed.text);
-    let has_gpu = Path::new("/dev/nvidia0").exists();
+    let has_gpu = has_gpu();
     if has_gpu && tests > 0 {
         let output = suite().deadline(Duration::from_secs(900)).run(&root())?;
         return Ok(Outcome::of(output.success, Tally::of_cargo_test(&output.text)));
@@ -30,6 +30,11 @@ pub fn tests() -> Result<Outcome> {
     ));
     // Zero: the `tests` stage has counted each ignored test as skipped already.
     Ok(Outcome::Passed(Tally::default()))
+}
+
+/// Whether this machine has one.
+pub fn has_gpu() -> bool {
+    Path::new("/dev/nvidia0").exists()
 }
 
 /// `cargo test -- --list` prints `name: test` per test.

@@ -16,6 +16,7 @@ pub mod mutants;
 mod ptx;
 mod readme;
 mod softroce;
+mod stranger;
 mod suite;
 
 pub use outcome::Outcome;
@@ -84,6 +85,12 @@ const STAGES: &[Stage] = &[
     Stage::new("ptx", ptx::all, "the GPU kernels: built, assembled, checked; golden tests").beside_others(),
     Stage::new("amdgcn", amdgcn::all, "kernels for AMD GPUs: built and checked, not run; golden tests")
         .beside_others(),
+    Stage::new(
+        "stranger",
+        stranger::all,
+        "docs/write-your-own.md: an algorithm from a crate outside, tested and built",
+    )
+    .beside_others(),
     Stage::new("readme", readme::first_command, "the first command of README.md").beside_others(),
     Stage::new("miri", miri::all, "unsafe code and blocks of many threads under miri").beside_others(),
     Stage::new("loom", loom::all, "every interleaving of the FIFOs, within loom's bounds").beside_others(),

@@ -7,18 +7,25 @@ use crate::api::memory::{MemoryReport, PeerMemory};
 use crate::bootstrap::Bootstrap;
 use crate::connect::ConnectError;
 use crate::connect::cpu::{CpuConnected, CpuWanted, Reducing, connect};
-use crate::launch::{Drives, WaitContext};
+use crate::launch::{CustomAlgorithm, Drives, WaitContext};
 use crate::machine::cpu::{Cpu, CpuParts};
 use crate::plan::tuning::{Architecture, Backend, Impossible};
 use crate::plan::{Collnet, Facts};
-use crate::transport::{processors_each, stream_layout};
+use crate::transport::{TransportKind, processors_each, stream_layout};
 use oxccl_shared::abi::Rank;
 use oxccl_shared::algo::spec::Processor;
+
+/// Ranks on CPUs that are connected.
+pub struct CpuReady {
+    connected: CpuConnected,
+    /// The algorithms from outside the library that can be used.
+    custom: Vec<CustomAlgorithm>,
+}
 
 impl Init for Cpu {
     type Unit = ();
     type Device = ();
-    type Connected = CpuConnected;
+    type Connected = CpuReady;
 
     fn unit_of(_local_rank: u32) {}
 
@@ -28,7 +35,7 @@ impl Init for Cpu {
         Ok(Facts::check(Processor::Cpu, nranks, &config.forced, no_collnet)?)
     }
 
-    fn connect(bootstrap: &Bootstrap, config: &Config, (): ()) -> Result<CpuConnected, Error> {
+    fn connect(bootstrap: &Bootstrap, config: &Config, (): ()) -> Result<CpuReady, Error> {
         let (rank, nranks) = (bootstrap.rank().0, bootstrap.nranks());
         let random = getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
         let shared = bootstrap.broadcast(Rank(0), &random.to_le_bytes())?;
@@ -50,13 +57,27 @@ impl Init for Cpu {
         let connected = connect(bootstrap, &wanted)?;
         // The same on all ranks, which may still be listening.
         check_collnet(config, &connected)?;
-        Ok(connected)
+        let custom = match config.custom.is_empty() || !shares_memory(bootstrap, &connected)? {
+            true => Vec::new(),
+            false => config.custom.clone(),
+        };
+        Ok(CpuReady { connected, custom })
     }
 
-    fn start(connected: CpuConnected, joined: &Joined<'_>) -> Result<Started<Cpu>, Error> {
+    fn start(connected: CpuReady, joined: &Joined<'_>) -> Result<Started<Cpu>, Error> {
+        let CpuReady { connected, custom } = connected;
         let (memory, rings) = (report(joined.rank, &connected), connected.graph.rings());
-        Ok(Started { machine: machine(connected, joined), device: (), rings, memory })
+        Ok(Started { machine: machine(connected, custom, joined), device: (), rings, memory })
     }
+}
+
+/// Whether all pairs of ranks meet in memory, which an algorithm needs that no network knows. Every rank calls it.
+fn shares_memory(bootstrap: &Bootstrap, connected: &CpuConnected) -> Result<bool, ConnectError> {
+    let is_near = |kind: &TransportKind| matches!(kind, TransportKind::InProcess | TransportKind::Shm);
+    let peers = (0..).zip(&connected.kinds).filter(|(peer, _)| *peer != bootstrap.rank().0);
+    let mine = peers.map(|(_, kind)| kind).all(is_near);
+    let all = bootstrap.all_gather(&[u8::from(mine)])?;
+    Ok(all.iter().all(|theirs| **theirs == [1]))
 }
 
 /// Whether what was ordered can be had, now that it is known whether a network reduces.
@@ -70,7 +91,7 @@ fn check_collnet(config: &Config, connected: &CpuConnected) -> Result<(), Imposs
     Facts::check(Processor::Cpu, connected.peers.len() as u32, &config.forced, why)
 }
 
-fn machine(connected: CpuConnected, joined: &Joined<'_>) -> Cpu {
+fn machine(connected: CpuConnected, custom: Vec<CustomAlgorithm>, joined: &Joined<'_>) -> Cpu {
     let Joined { rank, nranks, config, health, .. } = *joined;
     let (ring_layout, mesh_layout) = (config.ring_layout(), config.mesh_layout(nranks));
     let here = connected.peers[rank as usize];
@@ -90,6 +111,7 @@ fn machine(connected: CpuConnected, joined: &Joined<'_>) -> Cpu {
     Cpu::new(CpuParts {
         rank,
         facts,
+        custom,
         channels: connected.channels,
         mesh: connected.mesh,
         send_to: connected.send_to,

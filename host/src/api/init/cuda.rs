@@ -10,7 +10,7 @@ use crate::connect::gpu::{DeviceConnected, DeviceWanted, RouteSettings, connect}
 use crate::gpu::{CudaError, Gpu};
 use crate::launch::Notify;
 use crate::machine::NetProxy;
-use crate::machine::cuda::{Cuda, CudaParts, Device, DeviceKernels, Monitor};
+use crate::machine::cuda::{Cuda, CudaParts, CustomKernels, Device, DeviceKernels, Monitor};
 use crate::net::NetError;
 use crate::plan::Facts;
 use crate::plan::tuning::Backend;
@@ -75,6 +75,11 @@ impl Init for Cuda {
         let failed = |source: CudaError| DeviceError { rank, nranks, source: Box::new(source.into()) };
         // A rank that is alone seldom needs a kernel.
         let has_all_kernels = nranks > 1 && kernels.load_all(&facts.kernel_set());
+        let custom = CustomKernels::load_all(&device, &config.custom).map_err(|source| DeviceError {
+            rank,
+            nranks,
+            source: Box::new(source),
+        })?;
         let monitor = Arc::new(Monitor::new(&device).map_err(failed)?);
         let notify: Arc<dyn Notify + Sync> = Arc::new(joined.teller());
         let net = net.map(|net| {
@@ -89,6 +94,7 @@ impl Init for Cuda {
             facts,
             device: device.clone(),
             kernels,
+            custom,
             has_all_kernels,
             tables,
             arena,

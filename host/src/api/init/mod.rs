@@ -3,6 +3,7 @@
 //! Gives: [`Init`]: how a machine's ranks are connected and what then runs their calls.
 //! Never: leaves a rank waiting for another that has failed.
 
+mod custom;
 mod cpu;
 mod cuda;
 
@@ -11,6 +12,7 @@ use super::error::Error;
 use super::membership::NotifyByWatch;
 use super::memory::MemoryReport;
 use crate::bootstrap::{Bootstrap, BootstrapError, Watch};
+use crate::connect::ConnectError;
 use crate::launch::{GroupMachine, Health};
 use crate::transport::PeerInfo;
 use std::fmt;
@@ -70,6 +72,14 @@ impl Joined<'_> {
     fn teller(&self) -> NotifyByWatch {
         NotifyByWatch::new(self.watch)
     }
+}
+
+/// Compares the algorithms that ranks have registered. Every rank calls it.
+///
+/// # Errors
+/// The same on all ranks, where they differ.
+pub(super) fn agree_on_algorithms(bootstrap: &Bootstrap, config: &Config) -> Result<(), ConnectError> {
+    custom::agree(bootstrap, &config.custom)
 }
 
 /// This process's peer info, for the other ranks.

@@ -9,8 +9,8 @@
 mod fiber;
 
 use crate::launch::{
-    Channel, Collective, Fault, GroupMachine, Health, Job, LendingBlock, Machine, Message, NetMessage,
-    RawCall, RawQueue, RunError, WaitContext,
+    Channel, Collective, CustomAlgorithm, CustomCut, Fault, GroupMachine, Health, Job, LendingBlock, Machine,
+    Message, NetMessage, RawCall, RawQueue, RunError, WaitContext,
 };
 use crate::mem::Segment;
 use crate::net::bypass::{BYPASS_MIN_BYTES, Expected};
@@ -18,8 +18,9 @@ use crate::plan::tuning::Explanation;
 use crate::plan::{Call, CallPlan, CallRecord, Facts, Plan};
 use oxccl_device::coll::{self, CollWork, P2pWork};
 use oxccl_device::conn::RecvConn;
+use oxccl_device::custom::Mesh;
 use oxccl_device::gpu::Stop;
-use oxccl_shared::abi::{DataType, RedOp, Step};
+use oxccl_shared::abi::{Algorithm, DataType, RedOp, Step};
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::Connections;
 use oxccl_shared::proto;
@@ -35,6 +36,8 @@ pub struct CpuParts {
     pub rank: u32,
     /// Facts for plans.
     pub facts: Facts,
+    /// Algorithms from outside the library, used before its own.
+    pub custom: Vec<CustomAlgorithm>,
     /// Channels for rings and trees.
     pub channels: Vec<Channel>,
     /// Connections to every peer, for direct algorithms, send and receive.
@@ -184,6 +187,13 @@ impl Cpu {
     /// # Safety
     /// 1. As [`Machine::collective`]'s second.
     unsafe fn run_collective(&mut self, raw: &RawCall, plan: &Plan, tag: u32) -> Result<(), Stop> {
+        let facts = &self.parts.facts;
+        let plan_of = |custom: &CustomAlgorithm| custom.plan(&raw.call, facts.nranks, &facts.forced);
+        let custom = self.parts.custom.iter().position(|custom| plan_of(custom).is_some());
+        if let Some(index) = custom {
+            // SAFETY: obligation 1.
+            return unsafe { self.run_custom(index, raw, tag) };
+        }
         let Call { func, dtype, op, root, count } = raw.call;
         let nranks = self.parts.facts.nranks;
         let op = if func.is_reduction() { op } else { RedOp::Sum };
@@ -219,6 +229,48 @@ impl Cpu {
         }
         self.parts.wait.drives().each(|drive| drive.end());
         Ok(())
+    }
+
+    /// Runs a call by the algorithm of this index, which offers it.
+    ///
+    /// # Safety
+    /// 1. As [`Machine::collective`]'s second.
+    #[cold]
+    unsafe fn run_custom(&mut self, index: usize, raw: &RawCall, tag: u32) -> Result<(), Stop> {
+        let CpuParts { rank, facts, custom, mesh, send_to, recv_from, wait, memory, .. } = &self.parts;
+        let Call { func, dtype, op, root, count } = raw.call;
+        let Some(protocol) = custom[index].plan(&raw.call, facts.nranks, &facts.forced) else {
+            return Ok(());
+        };
+        let cut = CustomCut::new(&raw.call, protocol, &facts.mesh_layout, false);
+        let operator = reduce::resolve(
+            if func.is_reduction() { op } else { RedOp::Sum },
+            dtype,
+            facts.nranks,
+            raw.scalar_bits,
+        );
+        let work = CollWork {
+            func,
+            algorithm: Algorithm::OneShot,
+            protocol,
+            dtype,
+            src: raw.send,
+            dst: raw.recv,
+            count: count as usize,
+            part: 0..count as usize,
+            chunk_elems: cut.slice_elems,
+            slice_elems: cut.slice_elems,
+            grain_elems: cut.grain_elems,
+            rank: *rank,
+            nranks: facts.nranks,
+            root,
+            tag,
+            stream: false,
+        };
+        let block = LendingBlock::new(wait, memory, dtype, &operator);
+        let ways = Mesh::by_rank(*rank, send_to, recv_from);
+        // SAFETY: obligation 1; the tables name connections of the mesh.
+        unsafe { custom[index].run(&block, mesh.view().0, &ways, &work) }
     }
 
     /// # Safety

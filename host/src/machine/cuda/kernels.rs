@@ -86,23 +86,36 @@ impl DeviceKernels {
     }
 
     fn load(&self, loaded: &mut Loaded, entry: &str) -> Result<Function, KernelError> {
-        let mut refusal = None;
-        for image in self.bundle.images(entry, self.device.sm())? {
-            if let Some(module) = loaded.modules.get(image.module()) {
-                return Ok(module.function(entry)?);
+        load_module(&self.device, &self.bundle, &mut loaded.modules, entry)
+    }
+}
+
+/// A kernel of a bundle, from its module among `modules`, where it is added if it is not there.
+///
+/// # Errors
+/// [`KernelError`]; if several images fit, the first one's refusal.
+pub(super) fn load_module(
+    device: &Device,
+    bundle: &Bundle,
+    modules: &mut HashMap<String, Module>,
+    entry: &str,
+) -> Result<Function, KernelError> {
+    let mut refusal = None;
+    for image in bundle.images(entry, device.sm())? {
+        if let Some(module) = modules.get(image.module()) {
+            return Ok(module.function(entry)?);
+        }
+        match Module::load(device, &bundle.read(&image)?) {
+            Ok(module) => {
+                let function = module.function(entry)?;
+                modules.insert(image.module().to_owned(), module);
+                return Ok(function);
             }
-            match Module::load(&self.device, &self.bundle.read(&image)?) {
-                Ok(module) => {
-                    let function = module.function(entry)?;
-                    loaded.modules.insert(image.module().to_owned(), module);
-                    return Ok(function);
-                }
-                Err(error) => {
-                    tracing::warn!(%error, module = image.module(), sm = image.sm(), "an image was refused");
-                    refusal = refusal.or(Some(error));
-                }
+            Err(error) => {
+                tracing::warn!(%error, module = image.module(), sm = image.sm(), "an image was refused");
+                refusal = refusal.or(Some(error));
             }
         }
-        Err(refusal.expect("a bundle gives at least one image or an error").into())
     }
+    Err(refusal.expect("a bundle gives at least one image or an error").into())
 }

@@ -1,5 +1,6 @@
 //! A communicator's kernels, enqueued on streams.
 
+use super::custom::{CustomFacts, CustomKernels, CustomLaunch};
 use super::driver::{CudaError, Device, Function, HostNode, StreamRef};
 use super::kernels::DeviceKernels;
 use super::messages::MessageScratch;
@@ -35,6 +36,8 @@ pub struct CudaParts {
     pub device: Device,
     /// That GPU's kernels.
     pub kernels: Arc<DeviceKernels>,
+    /// Kernels of algorithms from outside the library, used before its own.
+    pub custom: Vec<CustomKernels>,
     /// Whether all kernels that plans may choose are loaded.
     pub has_all_kernels: bool,
     /// Addresses of the connections.
@@ -295,6 +298,10 @@ impl Cuda {
         tag: u32,
         stream: StreamRef<'_>,
     ) -> Result<(), RunError> {
+        // SAFETY: obligation 1.
+        if let Some(launched) = unsafe { self.launch_custom(raw, tag, stream) } {
+            return launched;
+        }
         let mut coll = collective_args(raw, plan, &self.operator(raw), tag);
         if !raw.call.func.has_buffers() {
             let scratch: *mut u8 = std::ptr::without_provenance_mut(self.parts.tables.scratch as usize);
@@ -318,6 +325,34 @@ impl Cuda {
         let launched = unsafe { function.launch(grid, block, 0, stream, &mut params) };
         let launched = launched.map_err(|error| error.in_kernel(function.name()));
         launched.map_err(|error| self.launch_refused(error, has_orders, stream))
+    }
+
+    /// A call that an algorithm from outside the library carries out; none if there is no such algorithm.
+    ///
+    /// # Safety
+    /// 1. As [`Machine::collective`]'s second.
+    unsafe fn launch_custom(
+        &self,
+        raw: &RawCall,
+        tag: u32,
+        stream: StreamRef<'_>,
+    ) -> Option<Result<(), RunError>> {
+        let facts = &self.parts.facts;
+        if self.parts.custom.is_empty() || facts.crosses_network() {
+            return None;
+        }
+        let (nranks, layout, channels) = (facts.nranks, &facts.mesh_layout, facts.mesh_channels);
+        let facts = CustomFacts { nranks, layout, channels, forced: &facts.forced };
+        let operator = self.operator(raw);
+        let launches =
+            self.parts.custom.iter().filter_map(|custom| custom.launch(raw, &facts, &operator, tag));
+        let CustomLaunch { function, channels, threads, coll } = { launches }.next()?;
+        let mut args = CollArgs { launch: self.launch(&self.parts.tables.mesh, channels), coll };
+        let mut params = [(&raw mut args).cast::<c_void>()];
+        let (grid, block) = ([channels, 1, 1], [threads, 1, 1]);
+        // SAFETY: as in `launch_collective`: the entry was made for one `CollArgs`.
+        let launched = unsafe { function.launch(grid, block, 0, stream, &mut params) };
+        Some(launched.map_err(|error| error.in_kernel(function.name()).into()))
     }
 
     /// The arguments that all kernels have.

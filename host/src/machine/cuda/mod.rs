@@ -10,6 +10,7 @@
 pub mod driver;
 mod gpu;
 mod kernels;
+mod custom;
 mod monitor;
 mod order;
 mod machine;
@@ -19,6 +20,7 @@ mod stopped;
 mod buffer;
 
 pub use buffer::{DeviceSlice, DeviceSliceMut};
+pub use custom::CustomKernels;
 pub use driver::{Device, StreamRef};
 pub use kernels::DeviceKernels;
 pub use machine::{Cuda, CudaParts};

@@ -1,0 +1,116 @@
+//! Which algorithms from outside the library the ranks have: all must have the same.
+
+use crate::bootstrap::Bootstrap;
+use crate::connect::ConnectError;
+use crate::launch::CustomAlgorithm;
+use crate::wire::{Message, digest};
+use serde::{Deserialize, Serialize};
+
+/// What a rank has registered, in order: the first that offers a call carries it out.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Registered(Vec<Known>);
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Known {
+    name: String,
+    version: u32,
+    /// Of the names of its GPU kernels.
+    kernels: Option<u64>,
+}
+
+/// The most algorithms that a communicator may have.
+const ALGORITHMS_MAX: usize = 32;
+const NAME_BYTES_MAX: usize = 64;
+
+impl Message for Registered {
+    const VERSION: u8 = 1;
+    const BYTES_MAX: usize = 16 + ALGORITHMS_MAX * (NAME_BYTES_MAX + 32);
+
+    fn is_sound(&self) -> bool {
+        self.0.len() <= ALGORITHMS_MAX && self.0.iter().all(|known| known.name.len() <= NAME_BYTES_MAX)
+    }
+}
+
+impl Known {
+    fn of(algorithm: &CustomAlgorithm) -> Known {
+        let spec = algorithm.spec();
+        let kernels = algorithm.kernels().map(|bundle| {
+            let mut entries: Vec<&str> = bundle.entries().map(|(entry, _)| entry).collect();
+            entries.sort_unstable();
+            entries.dedup();
+            digest(&entries)
+        });
+        Known { name: spec.name.to_owned(), version: spec.version, kernels }
+    }
+}
+
+/// Compares what all ranks have registered. Every rank calls it, whether it has any or not.
+///
+/// # Errors
+/// The first rank that has not what another has; the same on all ranks.
+pub(super) fn agree(bootstrap: &Bootstrap, mine: &[CustomAlgorithm]) -> Result<(), ConnectError> {
+    let mine = Registered(mine.iter().map(Known::of).collect());
+    let blocks = bootstrap.all_gather(&mine.to_bytes())?;
+    let registered = blocks
+        .iter()
+        .zip(0..)
+        .map(|(block, peer)| Registered::from_bytes(block).map_err(|_| ConnectError::Malformed { peer }));
+    compare(&registered.collect::<Result<Vec<Registered>, ConnectError>>()?)
+}
+
+fn compare(ranks: &[Registered]) -> Result<(), ConnectError> {
+    for (rank, registered) in ranks.iter().zip(0..).map(|(registered, rank)| (rank, registered)) {
+        for known in &registered.0 {
+            let lacks = (0..).zip(ranks).find(|(_, other)| !other.0.contains(known));
+            if let Some((peer, _)) = lacks {
+                let (name, version) = (known.name.clone(), known.version);
+                return Err(ConnectError::Algorithm { peer, rank, name, version });
+            }
+        }
+    }
+    // The same ones, in another order.
+    match (0..).zip(ranks).find(|(_, other)| **other != ranks[0]) {
+        Some((peer, _)) => {
+            Err(ConnectError::Settings { peer, settings: "the order of registered algorithms" })
+        }
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rank(algorithms: &[(&str, u32, Option<u64>)]) -> Registered {
+        let known = |&(name, version, kernels): &(&str, u32, Option<u64>)| Known {
+            name: name.into(),
+            version,
+            kernels,
+        };
+        Registered(algorithms.iter().map(known).collect())
+    }
+
+    #[test]
+    fn the_rank_that_lacks_an_algorithm_is_named() {
+        let (none, one, two) = (rank(&[]), rank(&[("a", 1, None)]), rank(&[("a", 2, None)]));
+        assert_eq!(compare(&[one.clone(), one.clone()]), Ok(()));
+        let error =
+            |peer, rank, version| Err(ConnectError::Algorithm { peer, rank, name: "a".into(), version });
+        assert_eq!(compare(&[one.clone(), one.clone(), none.clone()]), error(2, 0, 1));
+        assert_eq!(compare(&[none, one.clone()]), error(0, 1, 1));
+        assert_eq!(compare(&[one.clone(), two]), error(1, 0, 1));
+        assert_eq!(compare(&[one, rank(&[("a", 1, Some(5))])]), error(1, 0, 1));
+    }
+
+    #[test]
+    fn another_order_is_another_setting() {
+        let both = [rank(&[("a", 1, None), ("b", 1, None)]), rank(&[("b", 1, None), ("a", 1, None)])];
+        assert!(matches!(compare(&both), Err(ConnectError::Settings { peer: 1, .. })));
+    }
+
+    #[test]
+    fn what_is_announced_arrives() {
+        let both = rank(&[("a", 1, None), ("b", 7, Some(u64::MAX))]);
+        assert_eq!(Registered::from_bytes(&both.to_bytes()), Ok(both));
+    }
+}
