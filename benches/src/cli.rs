@@ -109,7 +109,7 @@ pub struct PerfArgs {
     /// Bytes by which buffers miss page alignment.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..4096))]
     pub misalign: u32,
-    /// OxCCL: algorithms, as NCCL_ALGO has them (ring, tree, oneshot, twoshot, collnetchain).
+    /// OxCCL: algorithms, as NCCL_ALGO has them (docs/env-vars.md).
     #[arg(long, value_parser = algorithms)]
     pub algo: Option<String>,
     /// OxCCL: this protocol (ll, ll128, simple).

@@ -161,7 +161,7 @@ impl RankState {
             func: Func::AllReduce as u32,
             root: 0,
             tag: 7,
-            reserved: 0,
+            host_ranks: 0,
         };
         CollArgs { launch, coll }
     }

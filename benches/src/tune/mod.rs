@@ -168,7 +168,9 @@ fn rank(team: &mut dyn Team, place: (u32, u32), args: &TuneArgs) -> Result<u8, T
 fn ways(backend: Backend, args: &TuneArgs) -> Vec<Way> {
     let funcs = || args.collectives.iter().map(|collective| func(*collective));
     // What goes between hosts only is not there: all ranks are on this one.
-    let is_here = |candidate: &Candidate| spec_of(candidate.algorithm).connections != Connections::Chain;
+    let is_here = |candidate: &Candidate| {
+        !matches!(spec_of(candidate.algorithm).connections, Connections::Chain | Connections::Levels)
+    };
     let has = |candidate: &Candidate| {
         is_here(candidate) && funcs().any(|func| offered(backend, func).has(*candidate))
     };

@@ -50,6 +50,8 @@ pub struct CollWork {
     pub nranks: u32,
     /// The root of a rooted operation.
     pub root: u32,
+    /// Ranks of each host, where all have equally many that follow each other; otherwise 0.
+    pub host_ranks: u32,
     /// Digest of the call; both ends of a connection must have the same.
     pub tag: u32,
     /// Whether the output is too large for the caches.

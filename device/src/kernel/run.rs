@@ -49,6 +49,7 @@ fn work<B: Block, P: Proto<B>>(
         rank: launch.rank,
         nranks: launch.nranks,
         root: coll.root,
+        host_ranks: coll.host_ranks,
         tag: coll.tag,
         stream: false,
     }

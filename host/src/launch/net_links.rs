@@ -8,7 +8,6 @@ use crate::proxy::progress::{EndFault, Progress, ProxyFailure, ProxyOrder, Proxy
 use oxccl_device::gpu::Wait;
 use oxccl_shared::abi::{ChannelId, Func, Rank};
 use oxccl_shared::algo::registry::spec_of;
-use oxccl_shared::algo::spec::Connections;
 use std::collections::VecDeque;
 
 /// Orders that a group of messages may leave waiting before memory for more is taken.
@@ -73,8 +72,7 @@ impl NetLinks {
     /// A collective begins.
     fn collective(&mut self, call: &Call, plan: &Plan, tag: u32) {
         self.begin();
-        let connections = spec_of(plan.algorithm).connections;
-        let is_mesh = matches!(connections, Connections::Mesh | Connections::Chain);
+        let is_mesh = spec_of(plan.algorithm).connections.is_of_pairs();
         let order = ProxyOrder {
             count: call.count,
             chunk_elems: plan.chunk_elems,
@@ -87,7 +85,8 @@ impl NetLinks {
             func: call.func as u8,
             algorithm: plan.algorithm as u8,
             protocol: plan.protocol as u8,
-            reserved: [0; 5],
+            reserved: 0,
+            host_ranks: plan.host_ranks,
         };
         self.backlog.push_back((Turn::default(), order));
         self.hand_over();

@@ -21,6 +21,6 @@ pub(crate) fn collective_args(raw: &RawCall, plan: &Plan, operator: &Resolved, t
         func: plan.func as u32,
         root: raw.call.root,
         tag,
-        reserved: 0,
+        host_ranks: plan.host_ranks,
     }
 }

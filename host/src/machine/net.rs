@@ -41,7 +41,7 @@ impl NetChannels {
         match kind {
             Connections::Ring => 0..trees,
             Connections::Tree => trees..pairs,
-            Connections::Mesh | Connections::Chain => pairs..pairs + self.pairs,
+            Connections::Mesh | Connections::Chain | Connections::Levels => pairs..pairs + self.pairs,
         }
     }
 
@@ -146,7 +146,7 @@ impl NetProxy {
         let concerns = match spec_of(plan.algorithm).connections {
             Connections::Ring => self.has_rings,
             Connections::Tree => self.has_trees,
-            Connections::Mesh | Connections::Chain => true,
+            Connections::Mesh | Connections::Chain | Connections::Levels => true,
         };
         if concerns {
             self.orders.push(self.channels.order_of_collective(coll, plan));
@@ -310,7 +310,7 @@ mod tests {
                 func: plan.func as u32,
                 root: call.root,
                 tag: 77,
-                reserved: 0,
+                host_ranks: plan.host_ranks,
             };
             let order = CHANNELS.order_of_collective(&coll, &plan);
             assert_eq!((order.first_channel, order.nchannels), (first, plan.channels), "{plan:?}");

@@ -20,6 +20,9 @@ const BY_LINES: Candidates = Candidates::over(Connections::Mesh).and(Candidates:
 /// What needs a network that reduces.
 const IN_NETWORK: Candidates = Candidates::over(Connections::Chain);
 
+/// What needs hosts of equally many ranks.
+const IN_LEVELS: Candidates = Candidates::over(Connections::Levels);
+
 impl Facts {
     /// Whether what the user orders can be done by so many ranks, between which a network reduces unless `no_collnet` says why not.
     ///
@@ -96,13 +99,16 @@ impl Facts {
         if self.tree_channels == 0 {
             offered = offered.without(Candidates::over(Connections::Tree));
         }
+        if self.hosts.ranks_each() == 0 {
+            offered = offered.without(IN_LEVELS);
+        }
         if !self.has_gpus() {
             return offered;
         }
         // A barrier has no other kernel: without it an all-reduce stands for it.
         let has_others = call.func.has_buffers();
         if has_others && !self.has_room() {
-            offered = offered.without(Candidates::over(Connections::Mesh));
+            offered = offered.without(Candidates::over(Connections::Mesh)).without(IN_LEVELS);
         }
         if self.crosses_network() && has_others {
             offered = offered.and(Candidates::of(|candidate| self.is_carried(call, candidate)));
@@ -218,6 +224,7 @@ impl Facts {
         Exclusion::NotConnected(match spec_of(candidate.algorithm).connections {
             _ if !self.known(call.func).has(candidate) => return Exclusion::NotThere,
             Connections::Chain => self.collnet.why_not(),
+            Connections::Levels => self.hosts.why_not(),
             Connections::Tree => {
                 "not connected: trees of GPUs are where NCCL_ALGO or a tuning file names them"
             }

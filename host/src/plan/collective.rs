@@ -37,6 +37,8 @@ pub struct Plan {
     pub slice_elems: u64,
     /// Borders are rounded to multiples of this.
     pub grain_elems: u64,
+    /// Ranks of each host, where all have equally many that follow each other; otherwise 0.
+    pub host_ranks: u32,
     /// Whether outputs bypass the caches.
     pub stream: bool,
 }
@@ -94,6 +96,7 @@ pub fn plan(call: &Call, facts: &Facts) -> Plan {
         chunk_elems: slice_elems * u64::from(slices),
         slice_elems,
         grain_elems,
+        host_ranks: facts.hosts.ranks_each(),
         stream: facts.tuning.stream_min_bytes.is_some_and(|least| call.bytes() >= least),
     }
 }
@@ -236,18 +239,14 @@ mod tests {
             let facts = facts(nranks, sm, forced, ChannelLimits { min, max, threads }, buffer).with_table(table);
             let groups = groups.filter(|(groups, _)| *groups <= nranks);
             let facts = groups.map_or(facts, |(groups, proxy_threads)| {
-                facts.with_few_channels().over_network(groups, SLOW, proxy_threads)
+                let hosts = (0..nranks).map(|rank| u64::from(rank * groups / nranks));
+                facts.with_few_channels().on_hosts(hosts).over_network(groups, SLOW, proxy_threads)
             });
             let layouts = [facts.ring_layout, facts.mesh_layout, facts.tree_layout];
             prop_assert!(layouts.iter().all(ConnLayout::is_valid));
             prop_assume!(call.func != Func::AllToAll || facts.is_one_hop_all_to_all(&call));
             let plan = plan(&call, &facts);
-            let (layout, connected) = match plan.algorithm {
-                Algorithm::Ring => (facts.ring_layout, facts.ring_channels),
-                Algorithm::Tree => (facts.tree_layout, facts.tree_channels),
-                Algorithm::OneShot | Algorithm::TwoShot => (facts.mesh_layout, facts.mesh_channels),
-                Algorithm::CollnetChain => unreachable!("GPUs are not offered it"),
-            };
+            let (layout, connected) = facts.connections(spec_of(plan.algorithm).connections);
             prop_assert!((1..=connected).contains(&plan.channels), "{plan:?}");
             prop_assert!(plan.channels <= facts.blocks_max);
             prop_assert!(max.is_none_or(|max| plan.channels <= max));
@@ -261,7 +260,7 @@ mod tests {
             let holds_both = plan.algorithm == Algorithm::TwoShot && protocol == Protocol::LL128;
             let payload = match holds_both {
                 true => proto::ll128::half_payload_bytes(layout.ll128_slot_bytes as usize),
-                false => proto::payload_bytes(protocol, &layout),
+                false => proto::payload_bytes(protocol, layout),
             } as u64;
             prop_assert_eq!(plan.count.max(1), if dtype.is_some() { call.count } else { call.bytes() }.max(1));
             let elem_bytes = dtype.map_or(1, |dtype| dtype.size_bytes() as u64);

@@ -3,6 +3,7 @@
 use super::call::Call;
 use super::collnet::Collnet;
 use super::count::ring_channels;
+use super::hosts::Hosts;
 use super::numbers::{
     ChannelLimits, NET_MESH_CHANNELS, NET_MESSAGES, NET_RING_CHANNELS, NET_TREE_CHANNELS, Tuning,
 };
@@ -39,6 +40,8 @@ pub struct Facts {
     pub limits: ChannelLimits,
     /// Thresholds.
     pub tuning: Tuning,
+    /// Which ranks share a host.
+    pub hosts: Hosts,
     /// What the ranks run on, and what connects them.
     pub machine: Machine,
     /// Threads that the proxy of every rank has, where GPUs need any.
@@ -71,6 +74,7 @@ impl Facts {
             forced,
             limits: ChannelLimits::default(),
             tuning: Tuning::of(architecture),
+            hosts: Hosts::One,
             machine: Machine::nominal(architecture, nranks),
             proxy_threads: 0,
             collnet: Collnet::Disabled,
@@ -103,6 +107,7 @@ impl Facts {
             forced,
             limits,
             tuning,
+            hosts: Hosts::One,
             machine: Machine::nominal(architecture, nranks),
             proxy_threads: 0,
             collnet: Collnet::Disabled,
@@ -120,6 +125,11 @@ impl Facts {
             self.tree_channels = blocks.tree_channels.min(most).max(1);
         }
         self
+    }
+
+    /// The same with ranks on these hosts.
+    pub fn on_hosts(self, host_of: impl Iterator<Item = u64>) -> Facts {
+        Facts { hosts: Hosts::of(host_of), ..self }
     }
 
     /// The same where a network reduces, or not: the model knows the hosts between which it does.
@@ -168,7 +178,9 @@ impl Facts {
         match kind {
             Connections::Ring => (&self.ring_layout, self.ring_channels),
             Connections::Tree => (&self.tree_layout, self.tree_channels),
-            Connections::Mesh | Connections::Chain => (&self.mesh_layout, self.mesh_channels),
+            Connections::Mesh | Connections::Chain | Connections::Levels => {
+                (&self.mesh_layout, self.mesh_channels)
+            }
         }
     }
 

@@ -33,8 +33,8 @@ pub struct KernelColl {
     pub root: u32,
     /// Digest of the call.
     pub tag: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Ranks of each host, where all have equally many that follow each other; otherwise 0.
+    pub host_ranks: u32,
 }
 
 /// Inputs are pre-multiplied.

@@ -62,6 +62,15 @@ pub enum Connections {
     Mesh,
     /// To and from the neighbours in a host's chain: connections of a mesh.
     Chain,
+    /// To and from the other ranks of the host and those of the same number in other hosts: connections of a mesh.
+    Levels,
+}
+
+impl Connections {
+    /// Whether they are connections between pairs, which a mesh has all of.
+    pub const fn is_of_pairs(self) -> bool {
+        matches!(self, Connections::Mesh | Connections::Chain | Connections::Levels)
+    }
 }
 
 /// What may go through a proxy, which sends a slot once all of it is there.
@@ -85,6 +94,8 @@ pub enum ReductionOrder {
     Tree,
     /// By rank.
     Rank,
+    /// By rank inside a host, then by host; each block begins at another host.
+    Levels,
     /// By host along its chain, and as the network likes between hosts.
     Network,
 }
@@ -110,6 +121,8 @@ pub enum Terms {
     Hops(u8),
     /// A host's chain, and a network once.
     Chain,
+    /// Two hops inside hosts and two between them, a block of each rank in each.
+    Levels,
 }
 
 /// A set of protocols.
@@ -168,6 +181,8 @@ impl Terms {
             Terms::Ring => 1,
             Terms::Hops(_) => 2,
             Terms::Chain => 3,
+            // A hop takes what it takes.
+            Terms::Levels => 2,
         }
     }
 }

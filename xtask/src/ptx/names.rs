@@ -3,11 +3,16 @@
 //! Gives: the module that it goes into: `<func>_<dtype>`, or `<func>` for kernels that move bytes of any type.
 //! Never: drops an entry: a name of another shape is a module of its own.
 
-/// What starts the rest of the name after the function.
-const AFTER_FUNC: &[&str] = &[
-    "ring", "tree", "collnet", "oneshot", "oneshot2", "oneshot4", "twoshot", "twoshot2", "twoshot4",
-    "pairwise", "nvls", "simple", "ll", "ll128",
-];
+use oxccl_shared::abi::Protocol;
+use oxccl_shared::algo::registry::SPECS;
+
+/// Whether a word starts the rest of the name after the function: an algorithm, maybe with a number of ranks, or a protocol.
+fn is_after_func(word: &str) -> bool {
+    let is_algorithm = |name: &str| {
+        word.strip_prefix(name).is_some_and(|ranks| ranks.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    SPECS.iter().any(|spec| is_algorithm(spec.name())) || Protocol::from_name(word).is_some()
+}
 
 /// As `DataType` of the library spells them, and the common short forms.
 const DTYPES: &[&str] =
@@ -21,7 +26,7 @@ pub fn module_of(entry: &str) -> String {
     let func_end = words
         .iter()
         .skip(1)
-        .position(|word| AFTER_FUNC.contains(word) || DTYPES.contains(word))
+        .position(|word| is_after_func(word) || DTYPES.contains(word))
         .map_or(words.len(), |at| at + 1);
     let func = words[..func_end].join("_");
     dtype.map_or(func.clone(), |dtype| format!("{func}_{dtype}"))

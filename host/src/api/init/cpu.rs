@@ -104,6 +104,7 @@ fn machine(connected: CpuConnected, custom: Vec<CustomAlgorithm>, joined: &Joine
     let channels = [connected.graph.ring_channels(), connected.graph.tree_channels()];
     let table = config.tuned.as_ref().and_then(|tuned| tuned.table(Backend::of(architecture), nranks));
     let facts = Facts::of_cpus(nranks, architecture, config.forced, layouts, channels)
+        .on_hosts(connected.peers.iter().map(|peer| peer.host))
         .with_collnet(connected.reducing.collnet)
         .with_table(table.copied());
     let crowded = processors_each(&connected.peers, here.host) == 0;

@@ -200,6 +200,7 @@ fn look_round(
     let least = |of: fn(&DeviceCard) -> u32| cards.iter().map(of).min().unwrap_or(0);
     let weakest = (least(|card| card.sm), least(|card| card.sm_count));
     let facts = Facts::of_gpus(nranks, weakest, wanted.forced, wanted.limits, wanted.buffer_bytes)
+        .on_hosts(peers.iter().map(|peer| peer.host))
         .with_table(wanted.table);
     let facts = if is_wide { facts.with_few_channels() } else { facts };
     if nranks == 1 && !wanted.topology.wants_files() {

@@ -22,7 +22,6 @@ use oxccl_device::custom::Mesh;
 use oxccl_device::gpu::Stop;
 use oxccl_shared::abi::{Algorithm, DataType, RedOp, Step};
 use oxccl_shared::algo::registry::spec_of;
-use oxccl_shared::algo::spec::Connections;
 use oxccl_shared::proto;
 use oxccl_shared::reduce::{self, Resolved};
 use std::io;
@@ -213,13 +212,14 @@ impl Cpu {
             rank: self.parts.rank,
             nranks,
             root,
+            host_ranks: plan.host_ranks,
             tag,
             stream: plan.stream && !raw.is_in_place(self.parts.rank),
         };
         let drives = self.parts.wait.drives();
         let collective = Collective { call: &raw.call, plan, operator: &operator, tag };
         drives.each(|drive| drive.begin_collective(&collective));
-        let over_mesh = matches!(spec_of(plan.algorithm).connections, Connections::Mesh | Connections::Chain);
+        let over_mesh = spec_of(plan.algorithm).connections.is_of_pairs();
         for channel in 0..plan.channels {
             work.part = plan.part(channel);
             let channel = (!over_mesh).then_some(channel);
@@ -264,6 +264,7 @@ impl Cpu {
             rank: *rank,
             nranks: facts.nranks,
             root,
+            host_ranks: facts.hosts.ranks_each(),
             tag,
             stream: false,
         };

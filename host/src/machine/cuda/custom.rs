@@ -113,7 +113,7 @@ impl CustomKernels {
             func: call.func as u32,
             root: call.root,
             tag,
-            reserved: 0,
+            host_ranks: 0,
         };
         Some(CustomLaunch { function, channels, threads: THREADS, coll })
     }

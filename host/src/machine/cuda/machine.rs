@@ -308,7 +308,7 @@ impl Cuda {
             coll = KernelColl { src: scratch, dst: scratch, ..coll };
         }
         let lists = match spec_of(plan.algorithm).connections {
-            Connections::Mesh | Connections::Chain => &self.parts.tables.mesh,
+            Connections::Mesh | Connections::Chain | Connections::Levels => &self.parts.tables.mesh,
             Connections::Ring => &self.parts.tables.ring,
             Connections::Tree => &self.parts.tables.tree,
         };

@@ -1,6 +1,7 @@
 //! Pairs of an algorithm and a protocol, and sets of them.
 
 use core::fmt;
+use core::mem::discriminant;
 use oxccl_shared::abi::{Algorithm, Func, Protocol};
 use oxccl_shared::algo::registry::{SPECS, index_of, spec_of};
 use oxccl_shared::algo::spec::{Connections, Processor};
@@ -16,7 +17,7 @@ pub struct Candidate {
 
 /// A set of candidates.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Candidates(u16);
+pub struct Candidates(u32);
 
 /// How many there are: every algorithm in every protocol by which some function has it, on CPUs or on GPUs.
 const COUNT: usize = {
@@ -29,14 +30,14 @@ const COUNT: usize = {
 };
 
 /// The same as a set.
-const EVERY: u16 = {
+const EVERY: u32 = {
     let (mut bits, mut at) = (0, 0);
     while at < SPECS.len() {
         let mut rows = [SPECS[at].on_cpus, SPECS[at].on_gpus];
         let mut list = 0;
         while list < rows.len() {
             while let [first, rest @ ..] = rows[list] {
-                bits |= (first.protocols.bits() as u16) << (3 * at);
+                bits |= (first.protocols.bits() as u32) << (3 * at);
                 rows[list] = rest;
             }
             list += 1;
@@ -46,7 +47,7 @@ const EVERY: u16 = {
     bits
 };
 
-const _: () = assert!(SPECS.len() * 3 <= u16::BITS as usize && Protocol::ALL.len() == 3);
+const _: () = assert!(SPECS.len() * 3 <= u32::BITS as usize && Protocol::ALL.len() == 3);
 
 impl Candidate {
     /// Every candidate, in the registry's order.
@@ -68,7 +69,7 @@ impl Candidate {
         Candidate { algorithm, protocol }
     }
 
-    const fn bit(self) -> u16 {
+    const fn bit(self) -> u32 {
         1 << (3 * index_of(self.algorithm) + self.protocol as usize)
     }
 }
@@ -100,14 +101,14 @@ impl Candidates {
 
     /// All algorithms with a protocol.
     pub const fn by(protocol: Protocol) -> Candidates {
-        Candidates(EVERY & 0o11111 << protocol as usize)
+        Candidates(EVERY & 0o1_111_111_111 << protocol as usize)
     }
 
     /// What the registry has of a function.
     pub const fn offered(func: Func, on: Processor) -> Candidates {
         let (mut bits, mut at) = (0, 0);
         while at < SPECS.len() {
-            bits |= (SPECS[at].protocols(func, on).bits() as u16) << (3 * at);
+            bits |= (SPECS[at].protocols(func, on).bits() as u32) << (3 * at);
             at += 1;
         }
         Candidates(bits)
@@ -174,7 +175,7 @@ impl Candidates {
     /// With the protocol that is nearest to the one wanted: itself, the next that takes no less of a slot's bytes, or else the last there
     /// is. Of this algorithm, or of one that the model computes by the same terms: one-shot and two-shot stand in for each other.
     pub fn nearest(self, wanted: Candidate) -> Option<Candidate> {
-        let terms = |candidate: Candidate| spec_of(candidate.algorithm).terms.index();
+        let terms = |candidate: Candidate| discriminant(&spec_of(candidate.algorithm).terms);
         let of_kind = || self.iter().filter(|candidate| terms(*candidate) == terms(wanted));
         let has = |protocol| of_kind().any(|known| known.protocol == protocol);
         let protocol = wanted.protocol.nearest(has)?;

@@ -45,6 +45,7 @@ pub fn estimate(candidate: Candidate, call: &Call, machine: &Machine) -> Estimat
         Terms::Tree => tree(candidate, machine, bytes),
         Terms::Hops(count) => hops(candidate, u32::from(count), call, machine, bytes),
         Terms::Chain => chain(candidate, machine, bytes),
+        Terms::Levels => levels(candidate, machine, bytes),
     }
 }
 
@@ -156,6 +157,26 @@ fn chain(candidate: Candidate, machine: &Machine, bytes: u64) -> Estimate {
     let (base, step, inter) = latencies(candidate, machine, machine.tree.intra);
     let latency = base + 2.0 * f64::from(machine.tree_depth[0]) * step + inter;
     Estimate::new(latency, machine.tree.total_bw(machine.nhosts), bytes)
+}
+
+/// A reduce-scatter inside each host, an all-reduce between the ranks of each number, an all-gather inside: two hops of each kind, to
+/// all peers of the level at once. Every rank sends a block of each of the others in each hop, and its own to other hosts alone.
+fn levels(candidate: Candidate, machine: &Machine, bytes: u64) -> Estimate {
+    let constants = machine.architecture.constants();
+    let (base, step, inter) = latencies(candidate, machine, machine.pairs.kind);
+    let (n, hosts) = (f64::from(machine.nranks), f64::from(machine.nhosts));
+    let latency = base + 2.0 * (step + inter);
+    let share = match candidate.protocol {
+        Protocol::LL => 0.5,
+        Protocol::LL128 => 0.92,
+        Protocol::Simple => 1.0,
+    };
+    let each = n / hosts;
+    let inside = share * constants.hops_simple_share * machine.rank_bw();
+    let between = share * f64::from(machine.ring.channels) * machine.ring.inter_bw;
+    // Of the buffer, in one direction: what a rank sends inside its host, and what a host's ranks send to others together.
+    let (near, far) = (2.0 * (each - 1.0) / each, 2.0 * (hosts - 1.0) / hosts);
+    Estimate::new(latency, 1.0 / (near / inside + far / between), bytes)
 }
 
 /// Useful channels for so many bytes, of the connected ones, in blocks of so many threads: NCCL's rule, by which

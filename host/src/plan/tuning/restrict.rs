@@ -14,6 +14,7 @@ use super::candidate::Candidates;
 use oxccl_shared::abi::{Algorithm, Func, Protocol};
 use oxccl_shared::algo::registry::{SPECS, index_of, named};
 use serde::Serialize;
+use std::sync::LazyLock;
 use thiserror::Error;
 
 /// What the user insists on. The default is nothing.
@@ -86,13 +87,21 @@ impl ListError {
             ListError::Function => {
                 "the functions broadcast, reduce, allgather, reducescatter and allreduce were expected"
             }
-            ListError::Algorithm => {
-                "some of ring, tree, oneshot, twoshot (direct: both) and collnetchain were expected (NCCL's other algorithms may stand beside them)"
-            }
+            ListError::Algorithm => &ALGORITHMS_EXPECTED,
             ListError::Protocol => "some of LL, LL128 and Simple were expected",
         }
     }
 }
+
+/// What may be listed, from the registry.
+static ALGORITHMS_EXPECTED: LazyLock<String> = LazyLock::new(|| {
+    let names: Vec<&str> = SPECS.iter().map(|spec| spec.name()).collect();
+    let (last, others) = names.split_last().expect("there are algorithms");
+    let others = others.join(", ");
+    format!(
+        "some of {others} and {last} were expected (direct: one-shot and two-shot; NCCL's other algorithms may stand beside them)"
+    )
+});
 
 /// A restriction that leaves nothing.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -356,7 +365,7 @@ mod tests {
             ("allreduce:tree:ring", ListError::Syntax),
             ("alltoall:ring", ListError::Function),
             ("nvls", ListError::Algorithm),
-            ("^ring,tree,direct,collnetchain", ListError::Algorithm),
+            (&format!("^{}", SPECS.map(|spec| spec.name()).join(",")), ListError::Algorithm),
         ] {
             assert_eq!(Forced::default().with_algorithms(text), Err(expected), "{text}");
         }

@@ -5,7 +5,7 @@ use crate::plan::{Call, ChannelLimits, Collnet, CollnetFacts, Facts, Reduces, of
 use crate::topology::PathKind;
 use oxccl_shared::abi::{Algorithm, ConnLayout, DataType, Func, Protocol, RedOp};
 use oxccl_shared::algo::registry::spec_of;
-use oxccl_shared::algo::spec::Processor;
+use oxccl_shared::algo::spec::{Connections, Processor};
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -146,6 +146,8 @@ proptest! {
         let gpu = Facts::of_gpus(nranks, (sm, 132), forced, ChannelLimits::default(), None).with_table(table);
         let collnet = reducing(1.0, forced).collnet;
         let cpu = cpu(nranks, Architecture::Cpu, forced, table).with_collnet(collnet);
+        let [gpu, cpu] = [gpu, cpu].map(|facts| facts.on_hosts((0..nranks).map(|rank| u64::from(2 * rank / nranks))));
+        let is_even = gpu.hosts.ranks_each() > 0;
         for (backend, choice) in [(Backend::Gpu, gpu.choose(&call)), (Backend::Cpu, cpu.choose(&call))] {
             let Candidate { algorithm, protocol } = choice.candidate;
             prop_assert!(offered(backend, func).has(choice.candidate), "{choice:?}");
@@ -154,6 +156,7 @@ proptest! {
             let has_algorithm = of(&|c| {
                 forced.allows_algorithm(func, c.algorithm)
                     && (spec_of(c.algorithm).peers_max.is_none() || backend == Backend::Cpu || nranks <= 8)
+                    && (spec_of(c.algorithm).connections != Connections::Levels || is_even)
             });
             prop_assert!(!has_algorithm || forced.allows_algorithm(func, algorithm), "{choice:?}");
             let has_protocol = of(&|c| c.algorithm == algorithm && forced.allows_protocol(func, c.protocol));
@@ -165,6 +168,7 @@ proptest! {
     fn a_row_is_followed_wherever_it_may_be(table in tables(), func in select(TUNED.as_slice()), count in 0u64..1 << 25) {
         let call = call(func, count);
         let facts = Facts { table: Some(table), ..reducing(1.0, Forced::default()) };
+        let facts = facts.on_hosts([1, 1, 2, 2].into_iter());
         let bytes = if matches!(func, Func::AllGather | Func::ReduceScatter) { 4 * count } else { count };
         let choice = facts.choose(&call);
         match table.row(func, bytes) {

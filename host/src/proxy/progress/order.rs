@@ -41,8 +41,10 @@ pub struct ProxyOrder {
     pub algorithm: u8,
     /// A [`Protocol`].
     pub protocol: u8,
-    /// Zeroes.
-    pub reserved: [u8; 5],
+    /// Zero.
+    pub reserved: u8,
+    /// Ranks of each host, as kernels have it.
+    pub host_ranks: u32,
 }
 
 /// A decoded order.
@@ -87,6 +89,7 @@ const _: () = {
     assert!(offset_of!(ProxyOrder, algorithm) == 49);
     assert!(offset_of!(ProxyOrder, protocol) == 50);
     assert!(offset_of!(ProxyOrder, reserved) == 51);
+    assert!(offset_of!(ProxyOrder, host_ranks) == 52);
     assert!(size_of::<ProxyShared>() == 256 + 64 * 56 + 3 * 128 && align_of::<ProxyShared>() == 128);
     assert!(offset_of!(ProxyShared, wish) == 256 + 64 * 56);
 };
@@ -111,7 +114,8 @@ impl ProxyOrder {
             func: coll.func as u8,
             algorithm: algorithm as u8,
             protocol: protocol as u8,
-            reserved: [0; 5],
+            reserved: 0,
+            host_ranks: coll.host_ranks,
         }
     }
 
@@ -141,7 +145,7 @@ impl ProxyOrder {
         let algorithm = Algorithm::try_from(u32::from(self.algorithm)).ok()?;
         let protocol = Protocol::try_from(u32::from(self.protocol)).ok()?;
         let is_cut = func.is_message() || self.chunk_elems > 0 && self.slice_elems > 0;
-        let is_whole = is_cut && self.nchannels > 0 && self.reserved == [0; 5];
+        let is_whole = is_cut && self.nchannels > 0 && self.reserved == 0;
         is_whole.then_some(Operation { func, algorithm, protocol, order: self })
     }
 }
