@@ -11,9 +11,11 @@ pub mod collnet;
 pub mod mesh;
 pub mod oneshot;
 pub mod twoshot;
+pub mod twolevel;
 pub mod send_recv;
 
 pub use mesh::{AtOnce, InTurn, Meet, MeshEnds};
+pub use twolevel::LEVEL_PEERS_MAX;
 pub use work::{ChainEnds, CollWork, Endpoints, P2pWork, RingEnds, TreeEnds};
 
 use crate::conn::Conns;
@@ -55,6 +57,10 @@ unsafe fn run_protocol<B: Block, P: Proto<B>>(
         (_, Algorithm::OneShot) => unsafe { oneshot::run::<B, InTurn<P>>(block, &ends.mesh(conns), work) },
         // SAFETY: obligations 1 and 2 are passed on.
         (_, Algorithm::TwoShot) => unsafe { twoshot::run::<B, InTurn<P>>(block, &ends.mesh(conns), work) },
+        // SAFETY: obligations 1 and 2 are passed on.
+        (Func::AllReduce, Algorithm::TwoLevel) => unsafe {
+            twolevel::all_reduce::<B, P, LEVEL_PEERS_MAX>(block, &ends.mesh(conns), work)
+        },
         // SAFETY: obligations 1 and 2 are passed on.
         (Func::AllReduce, Algorithm::Tree) => unsafe {
             tree::all_reduce::<B, P>(block, conns, ends.tree, work)

@@ -14,6 +14,7 @@ use oxccl_shared::abi::{
     Algorithm, CollArgs, DataType, Func, KERNEL_MESSAGE_GRAIN_BYTES, KernelLaunch, KernelMessage, Rank,
 };
 use oxccl_shared::algo::chunk;
+use oxccl_shared::algo::mesh::{peers, place_from};
 use oxccl_shared::algo::tree::{ARITY_MAX, TreeLinks};
 use oxccl_shared::reduce::Element;
 
@@ -187,6 +188,36 @@ pub unsafe fn twoshot<M, T, P, const POSTER: bool, const PEERS: usize>(
     let work = work::<_, P>(args, index, func, Algorithm::TwoShot, T::DTYPE);
     // SAFETY: obligation 1.
     let ran = unsafe { two::run::<_, P::Way<PEERS>>(&block, &mesh_ends(conns, &work), &work) };
+    // SAFETY: obligation 1.
+    unsafe { finish(&block, conns, &args.launch, index, ran.is_ok()) };
+}
+
+/// Two levels: inside hosts, between them, and inside again; as [`oneshot`].
+///
+/// # Safety
+/// 1. As [`ring`].
+#[inline(always)]
+pub unsafe fn twolevel<M, T, P, const POSTER: bool, const PEERS: usize>(
+    machine: M,
+    args: &CollArgs,
+    func: Func,
+) where
+    M: KernelMachine,
+    T: Element,
+    P: Proto<GpuBlock<M, T, POSTER>>,
+{
+    // SAFETY: obligation 1.
+    let (block, conns) = unsafe { meshed::<M, T, POSTER, PEERS>(machine, args, func) };
+    let index = block.machine().block_index();
+    let work = work::<_, P>(args, index, func, Algorithm::TwoLevel, T::DTYPE);
+    // By place in the order in which a rank sends.
+    let mut send = [0; PEERS];
+    for (place, peer) in peers(Rank(work.rank), work.nranks).take(PEERS).enumerate() {
+        send[place] = place_from(Rank(work.rank), peer) as u16;
+    }
+    let ends = MeshEnds { send: &send, ..mesh_ends(conns, &work) };
+    // SAFETY: obligation 1.
+    let ran = unsafe { coll::twolevel::all_reduce::<_, P, PEERS>(&block, &ends, &work) };
     // SAFETY: obligation 1.
     unsafe { finish(&block, conns, &args.launch, index, ran.is_ok()) };
 }

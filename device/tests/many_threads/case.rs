@@ -25,6 +25,8 @@ pub enum Way {
     Direct,
     /// Two-shot through `coll::run`.
     DirectTwice,
+    /// Two levels, with so many ranks to a host.
+    Levels(usize),
     /// One-shot with the words of all peers at once.
     OneHop,
     /// Two-shot with the words of all peers at once.
@@ -215,6 +217,7 @@ impl Case {
                     Way::Ring => Algorithm::Ring,
                     Way::Tree(_) => Algorithm::Tree,
                     Way::TwoHops | Way::DirectTwice => Algorithm::TwoShot,
+                    Way::Levels(_) => Algorithm::TwoLevel,
                     Way::LineHops if self.func == Func::AllReduce => Algorithm::TwoShot,
                     _ => Algorithm::OneShot,
                 },
@@ -230,6 +233,7 @@ impl Case {
                 rank: rank as u32,
                 nranks: n as u32,
                 root: self.root as u32,
+                host_ranks: if let Way::Levels(each) = self.way { each as u32 } else { 0 },
                 tag: self.tag,
                 stream: false,
             },
@@ -289,7 +293,7 @@ impl Case {
 
     /// Whether the result depends on the order of the operands, which is that of the ranks in one hop only.
     fn is_rounded(&self, n: usize) -> bool {
-        let any_order = matches!(self.way, Way::Ring | Way::Tree(_));
+        let any_order = matches!(self.way, Way::Ring | Way::Tree(_) | Way::Levels(_));
         any_order && is_float(self.dtype) && self.reduces() && self.op == RedOp::Avg && !n.is_power_of_two()
     }
 

@@ -44,7 +44,7 @@ fn functions(way: Way) -> Vec<Func> {
             Func::Barrier,
         ],
         Way::LineHops => vec![Func::AllReduce, Func::ReduceScatter, Func::AllGather, Func::AllToAll],
-        Way::Tree(_) | Way::DirectTwice | Way::TwoHops | Way::FanIn => vec![Func::AllReduce],
+        Way::Tree(_) | Way::Levels(_) | Way::DirectTwice | Way::TwoHops | Way::FanIn => vec![Func::AllReduce],
     }
 }
 

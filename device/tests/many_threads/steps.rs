@@ -79,6 +79,7 @@ fn steps_wrap_the_slots() {
             (Func::Reduce, Way::Direct),
             (Func::AllToAll, Way::Direct),
             (Func::AllReduce, Way::DirectTwice),
+            (Func::AllReduce, Way::Levels(2)),
             (Func::AllReduce, Way::Tree(1)),
         ] {
             let mut case = Case {

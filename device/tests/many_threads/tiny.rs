@@ -43,6 +43,9 @@ tiny! {
     direct_ll = 3 ranks, AllReduce, Way::Direct, LL, 1 slices;
     direct_gather = 3 ranks, AllGather, Way::Direct, Simple, 1 slices;
     direct_twice = 3 ranks, AllReduce, Way::DirectTwice, Simple, 2 slices;
+    levels_ll = 4 ranks, AllReduce, Way::Levels(2), LL, 1 slices;
+    levels_ll128 = 4 ranks, AllReduce, Way::Levels(2), LL128, 1 slices;
+    levels_simple = 4 ranks, AllReduce, Way::Levels(2), Simple, 2 slices;
     fan_in_ll = 3 ranks, AllReduce, Way::FanIn, LL, 1 slices;
     one_hop = 3 ranks, AllReduce, Way::OneHop, LL, 2 slices;
     two_hops = 3 ranks, AllReduce, Way::TwoHops, LL, 2 slices;

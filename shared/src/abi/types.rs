@@ -163,6 +163,8 @@ numbered! {
         OneShot = 16 => "oneshot",
         /// Two hops: a reduce-scatter and an all-gather, every rank to every rank in each.
         TwoShot = 17 => "twoshot",
+        /// Between the ranks of each host, between hosts, and inside them again.
+        TwoLevel = 18 => "twolevel",
     }
 }
 

@@ -26,6 +26,7 @@ pub mod collnet;
 pub mod mesh;
 pub mod oneshot;
 pub mod twoshot;
+pub mod twolevel;
 pub mod pairwise;
 pub mod custom;
 pub mod registry;

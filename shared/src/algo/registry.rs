@@ -1,11 +1,12 @@
 //! The table of all algorithms. A new one is a row of [`SPECS`]; its number and name are in `abi`.
 
 use super::spec::{Processor, Spec};
-use super::{collnet, oneshot, ring, tree, twoshot};
+use super::{collnet, oneshot, ring, tree, twolevel, twoshot};
 use crate::abi::{Algorithm, Func, Protocol};
 
 /// Every algorithm: NCCL's two first. Their order is that of tables and lists.
-pub const SPECS: [&Spec; 5] = [&tree::SPEC, &ring::SPEC, &oneshot::SPEC, &twoshot::SPEC, &collnet::SPEC];
+pub const SPECS: [&Spec; 6] =
+    [&tree::SPEC, &ring::SPEC, &oneshot::SPEC, &twoshot::SPEC, &collnet::SPEC, &twolevel::SPEC];
 
 /// An algorithm, a function that it has and a protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

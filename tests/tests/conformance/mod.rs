@@ -12,3 +12,4 @@ mod networks;
 mod bits;
 mod rings;
 mod collnet;
+mod levels;

@@ -8,4 +8,5 @@ mod ring;
 mod tree;
 mod collnet;
 mod mesh;
+mod twolevel;
 mod pairwise;

@@ -8,7 +8,7 @@ use oxccl_shared::abi::{Extent, Func, Rank};
 use oxccl_shared::algo::chunk::{self, Loop, Loops};
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::Connections;
-use oxccl_shared::algo::{Action, Hop, oneshot, ring, tree};
+use oxccl_shared::algo::{Action, Hop, oneshot, ring, tree, twolevel};
 use std::ops::Range;
 
 /// This rank's place in one channel's ring and tree, or in its host's chain.
@@ -77,6 +77,7 @@ pub(super) fn expand(
         }
         Connections::Ring => along_ring(op, part, channel, me, nranks, emit),
         Connections::Tree => along_tree(op, part, channel, emit),
+        Connections::Levels => in_levels(op, part, me, nranks, emit),
         Connections::Chain => {
             let steps = Amount::Steps(slots(op, part));
             for peer in channel.chain.into_iter().flatten() {
@@ -163,6 +164,31 @@ fn all_reduce(op: &Operation, part: Range<usize>, position: u32, n: u32) -> (u64
         }
     }
     steps
+}
+
+/// Steps between this rank and each peer of either level.
+fn in_levels(op: &Operation, part: Range<usize>, me: Rank, n: u32, emit: &mut Emit<'_>) {
+    let host_ranks = op.order.host_ranks;
+    if host_ranks == 0 || !n.is_multiple_of(host_ranks) {
+        return;
+    }
+    let seat = twolevel::Seat::new(me.0, n, host_ranks);
+    let (slice_elems, grain_elems) = (op.order.slice_elems as usize, op.order.grain_elems as usize);
+    let rounds = || Loops::new(part.clone(), n, slice_elems, grain_elems);
+    let is_whole = |round: &Loop| round.end - round.base >= round.chunk.saturating_mul(n as usize);
+    let whole = rounds().filter(is_whole).count() as u64;
+    // At most one: the last.
+    let short = rounds().find(|round| !is_whole(round));
+    for place in seat.all() {
+        let hops = || twolevel::all_reduce(seat);
+        let steps = |of: fn(&twolevel::LevelHop) -> &Range<usize>| {
+            let all = hops().filter(|hop| of(hop).contains(&place));
+            let is_there = |block| short.is_some_and(|round| !round.block_range(block).is_empty());
+            Amount::Steps(all.map(|hop| whole + u64::from(is_there(hop.block))).sum())
+        };
+        emit(seat.peer(place), Way::Send, steps(|hop| &hop.to));
+        emit(seat.peer(place), Way::Recv, steps(|hop| &hop.from));
+    }
 }
 
 fn along_tree(op: &Operation, part: Range<usize>, channel: &ProxyChannel, emit: &mut Emit<'_>) {

@@ -178,6 +178,11 @@ impl Call {
         self.channel()..self.channel() + self.nchannels
     }
 
+    /// Of two levels, `rank` is how many ranks a host has.
+    fn host_ranks(&self) -> u32 {
+        if self.algorithm == Algorithm::TwoLevel { self.rank } else { 0 }
+    }
+
     /// What a kernel is launched with.
     fn coll(&self) -> KernelColl {
         KernelColl {
@@ -192,7 +197,7 @@ impl Call {
             func: self.func as u32,
             root: self.rank,
             tag: self.tag(),
-            reserved: 0,
+            host_ranks: self.host_ranks(),
         }
     }
 
@@ -327,6 +332,7 @@ impl Player<'_> {
             rank: self.me,
             nranks: self.n,
             root: call.rank,
+            host_ranks: call.host_ranks(),
             tag: call.tag(),
             stream: false,
         }
@@ -451,7 +457,8 @@ fn play_beside(
 }
 
 /// A network that reduces is behind no proxy of connections.
-const BETWEEN_RANKS: [Algorithm; 3] = [Algorithm::Tree, Algorithm::Ring, Algorithm::OneShot];
+const BETWEEN_RANKS: [Algorithm; 4] =
+    [Algorithm::Tree, Algorithm::Ring, Algorithm::OneShot, Algorithm::TwoLevel];
 
 fn any_call(n: u32) -> impl Strategy<Value = Call> {
     let ring = [Func::AllGather, Func::ReduceScatter, Func::Broadcast, Func::Reduce, Func::Send];
@@ -462,10 +469,15 @@ fn any_call(n: u32) -> impl Strategy<Value = Call> {
     ];
     let count = prop_oneof![1usize..4, 1usize..600, 1usize..3000];
     let rest = (proptest::sample::select(Protocol::ALL), count, 0..n, 1usize..3, 1..=LANES);
-    (what, rest).prop_map(|((func, algorithm), (protocol, count, rank, slices, nchannels))| {
+    (what, rest).prop_map(move |((func, algorithm), (protocol, count, rank, slices, nchannels))| {
         let is_barrier = func == Func::Barrier;
+        // Two levels need hosts of equally many ranks.
+        let divisors: Vec<u32> = (1..=n).filter(|host_ranks| n.is_multiple_of(*host_ranks)).collect();
+        let is_even = algorithm == Algorithm::TwoLevel;
+        let rank = if is_even { divisors[rank as usize % divisors.len()] } else { rank };
         // A hop to all and from all at once must fit the slots that there are.
-        let slices_per_chunk = if algorithm == Algorithm::OneShot { 1 } else { slices };
+        let slices_per_chunk =
+            if matches!(algorithm, Algorithm::OneShot | Algorithm::TwoLevel) { 1 } else { slices };
         let (count, nchannels) = if is_barrier { (0, 1) } else { (count, nchannels) };
         Call { func, algorithm, protocol, count, rank, slices_per_chunk, nchannels }
     })
@@ -714,7 +726,7 @@ fn an_order_that_means_nothing_is_refused() {
         ProxyOrder { nchannels: u32::MAX, ..good },
         ProxyOrder { first_channel: 6, ..good },
         ProxyOrder { first_channel: TREE, ..good },
-        ProxyOrder { reserved: [1; 5], ..good },
+        ProxyOrder { reserved: 1, ..good },
         ProxyOrder { func: Func::Scatter as u8, ..good },
         ProxyOrder { func: Func::AllToAll as u8, ..good },
         ProxyOrder { func: Func::Broadcast as u8, rank: 9, ..good },

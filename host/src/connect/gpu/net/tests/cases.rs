@@ -93,6 +93,21 @@ fn trees_lead_over_the_network_too() {
     }
 }
 
+#[test]
+fn two_levels_lead_through_memory_and_the_network() {
+    for hosts in [&[1, 1, 2, 2][..], &[1, 1, 2, 2, 3, 3], &[1, 1, 1, 2, 2, 2]] {
+        let forced = Forced::only(Some(Algorithm::TwoLevel), None);
+        Scene { forced, ..Scene::new(hosts) }.play(|player| {
+            for (tag, count) in [(1, 1), (2, 3000), (3, 60_001)] {
+                let call = call(Func::AllReduce, count);
+                assert_eq!(plan(&call, &player.facts).algorithm, Algorithm::TwoLevel);
+                assert!(player.collective(&call, tag).is_ok(), "{:?}", player.health.fault());
+            }
+            player.finish();
+        });
+    }
+}
+
 /// A rank whose connections are gone ends the others' kernels, which are told which link it was.
 #[test]
 fn a_lost_connection_stops_kernels_and_is_named() {

@@ -30,6 +30,7 @@ use oxccl_shared::abi::{
     RedOp, SlotHeader,
 };
 use oxccl_shared::algo::chunk;
+use oxccl_shared::algo::mesh::{peers, place_from};
 use oxccl_shared::fifo::{ConsumerCursor, ProducerCursor};
 use oxccl_shared::reduce::resolve;
 use std::time::Instant;
@@ -155,6 +156,7 @@ impl Scene {
         let mut facts = self.facts().with_few_channels();
         // Here a block has one thread.
         facts.tuning.blocks.as_mut().unwrap().ll_threads = 1;
+        let facts = facts.on_hosts(peers.iter().map(|peer| peer.host));
         let facts = facts.over_network(routes.groups(), network.speed, network.threads_least);
         let layout = layout(&facts, &Channels::in_rank_order(self.nranks())).with_routes(routes);
         let wanted = NetWanted {
@@ -364,6 +366,7 @@ impl Player {
             rank: self.rank,
             nranks: self.facts.nranks,
             root: coll.root,
+            host_ranks: coll.host_ranks,
             tag: coll.tag,
             stream: false,
         };
@@ -386,7 +389,7 @@ impl Player {
                 };
                 (self.conns[1].channel(at, children + has_parent as usize), tree)
             }
-            Algorithm::OneShot => {
+            Algorithm::OneShot | Algorithm::TwoLevel => {
                 (self.conns[2].channel(at, self.facts.nranks as usize - 1), TreeEnds::default())
             }
             Algorithm::TwoShot | Algorithm::CollnetChain => panic!("not over a proxy: {plan:?}"),
@@ -401,7 +404,11 @@ impl Player {
             };
         }
         let chain = ChainEnds::default();
-        let ends = Endpoints { ring, tree: &tree, chain: &chain, mesh_recv: &[], mesh_send: &[] };
+        let (me, n) = (Rank(self.rank), self.facts.nranks);
+        let mesh_send: Vec<u16> = peers(me, n).map(|peer| place_from(me, peer) as u16).collect();
+        let mesh_recv: Vec<u16> = (0..n as u16 - 1).collect();
+        let ends =
+            Endpoints { ring, tree: &tree, chain: &chain, mesh_recv: &mesh_recv, mesh_send: &mesh_send };
         // SAFETY: buffers are as long as the work says; indices are those of the channel's connections.
         unsafe { coll::run(&block, conns, &ends, &work) }
     }

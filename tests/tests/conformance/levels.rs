@@ -1,0 +1,133 @@
+//! All-reduce of two levels: ranks on even hosts, which are texts, by every transport between hosts.
+
+use oxccl::{
+    Algorithm, Communicator, Config, DataType, Func, Protocol, RedOp, ReduceOp, TransportKind, Untyped,
+};
+use oxccl_tests::borders::{Borders, CLASSES};
+use oxccl_tests::case::{By, Case, Placement};
+use oxccl_tests::deadline::{Deadline, doing};
+use oxccl_tests::deck::Deck;
+use oxccl_tests::harness::{Settings, World};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(280);
+
+fn settings(protocol: Protocol, transport: Option<TransportKind>) -> Settings {
+    Settings {
+        algorithm: Some(Algorithm::TwoLevel),
+        protocol: Some(protocol),
+        transport,
+        ..Settings::default()
+    }
+}
+
+fn placed(hosts: &[u32]) -> impl Fn(u32, &mut Config) + Sync + '_ {
+    |rank, config| config.host_id = Some(format!("host {}", hosts[rank as usize]))
+}
+
+/// The rank's all-reduce, and why others do not go so.
+fn explained(rank: &Communicator) -> (Algorithm, String) {
+    let explained =
+        rank.explain_with(Func::AllReduce, DataType::F32, RedOp::Sum, 1000).expect("an all-reduce");
+    let explained = explained.expect("it is planned");
+    (explained.choice.candidate.algorithm, explained.to_string())
+}
+
+fn some_cases(world: &mut World, random: &mut Deck, cases: usize) {
+    let nranks = world.size() as u32;
+    for _ in 0..cases {
+        let dtype = DataType::ALL[random.draw() % DataType::ALL.len()];
+        let borders = Borders::new(&world.settings.config(), Func::AllReduce, dtype, nranks);
+        let case = Case {
+            func: Func::AllReduce,
+            dtype,
+            op: RedOp::ALL[random.draw() % RedOp::ALL.len()],
+            root: 0,
+            count: CLASSES[random.draw() % CLASSES.len()].1(&borders),
+            placement: Placement::ALL[random.draw() % Placement::ALL.len()],
+            seed: random.draw() as u64,
+        };
+        let by = if random.draw().is_multiple_of(3) { By::Fibers } else { By::Threads };
+        doing(|| format!("{case:?} by {by:?}"));
+        case.check(world, by).unwrap();
+    }
+}
+
+#[test]
+fn two_levels_of_every_number_of_hosts_and_ranks() {
+    let _deadline = Deadline::start("two_levels_of_every_number_of_hosts_and_ranks", LIMIT);
+    let mut random = Deck::new(1 << 16, 21);
+    for (nhosts, host_ranks) in [(2, 2), (2, 3), (2, 4), (3, 2), (3, 3), (4, 2), (9, 2)] {
+        let hosts: Vec<u32> = (0..nhosts * host_ranks).map(|rank| rank / host_ranks).collect();
+        for &protocol in Protocol::ALL {
+            let mut world = World::with(hosts.len() as u32, settings(protocol, None), placed(&hosts));
+            some_cases(&mut world, &mut random, 30);
+            assert!(world.ranks.iter().all(|rank| explained(rank).0 == Algorithm::TwoLevel));
+        }
+    }
+}
+
+#[test]
+fn two_levels_over_streams_and_networks() {
+    let _deadline = Deadline::start("two_levels_over_streams_and_networks", LIMIT);
+    let mut random = Deck::new(1 << 16, 22);
+    for transport in [TransportKind::Tcp, TransportKind::Net] {
+        for hosts in [&[0, 0, 1, 1][..], &[5, 5, 3, 3, 4, 4]] {
+            let settings = settings(Protocol::Simple, Some(transport));
+            let mut world = World::with(hosts.len() as u32, settings, placed(hosts));
+            some_cases(&mut world, &mut random, 30);
+            assert!(world.ranks.iter().all(|rank| explained(rank).0 == Algorithm::TwoLevel));
+        }
+    }
+}
+
+/// Hosts that do not allow it say so, and the all-reduce goes another way.
+#[test]
+fn hosts_that_are_not_even_say_so() {
+    let _deadline = Deadline::start("hosts_that_are_not_even_say_so", LIMIT);
+    for (hosts, why) in [
+        (&[0, 0, 0][..], "all ranks are on one host"),
+        (&[0, 0, 1], "equally many ranks"),
+        (&[0, 1, 0, 1], "do not follow each other"),
+    ] {
+        let by_name = Settings { protocol: Some(Protocol::Simple), ..Settings::default() };
+        let mut world = World::with(hosts.len() as u32, by_name, placed(hosts));
+        let (algorithm, text) = explained(&world.ranks[0]);
+        assert_ne!(algorithm, Algorithm::TwoLevel);
+        assert!(text.contains(why), "{text}");
+        some_cases(&mut world, &mut Deck::new(1 << 16, 23), 3);
+    }
+}
+
+/// Sums that round: every rank gets the same bits.
+#[test]
+fn two_levels_give_all_ranks_the_same_bits() {
+    const COUNT: usize = 70_001;
+    let _deadline = Deadline::start("two_levels_give_all_ranks_the_same_bits", LIMIT);
+    let hosts = [0, 0, 0, 1, 1, 1];
+    let world = World::with(6, settings(Protocol::Simple, None), placed(&hosts));
+    let input = |rank: usize| (0..COUNT).map(move |i| 1.0 / (1 + rank * 31 + i % 997) as f32);
+    let mut buffers: Vec<Vec<f32>> = (0..6).map(|rank| input(rank).collect()).collect();
+    let result = oxccl::group(|group| {
+        world.ranks.iter().zip(&mut buffers).try_for_each(|(rank, buffer)| {
+            let recv = buffer.as_mut_ptr().cast();
+            let op = ReduceOp::from(RedOp::Sum);
+            let call = Untyped {
+                recv,
+                send: recv,
+                count: COUNT,
+                op,
+                ..Untyped::new(Func::AllReduce, DataType::F32)
+            };
+            // SAFETY: the buffer holds `COUNT` elements, input and output are the same, and it outlives the group.
+            unsafe { group.add_untyped(rank, &call) }
+        })
+    });
+    result.unwrap();
+    let bits = |buffer: &[f32]| buffer.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+    assert!(buffers.iter().all(|buffer| bits(buffer) == bits(&buffers[0])));
+    let sum = |i: usize| (0..6).map(|rank| input(rank).nth(i).unwrap()).sum::<f32>();
+    for i in [0, 1, 35_000, COUNT - 1] {
+        assert!((buffers[0][i] - sum(i)).abs() <= 1e-5 * sum(i));
+    }
+}
