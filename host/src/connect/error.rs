@@ -124,12 +124,12 @@ impl ConnectError {
         match error {
             TransportError::Memory(source) => ConnectError::Memory { rank, source },
             TransportError::Gone { peer } => {
-                ConnectError::PeerFailed { peer, why: "its memory is gone".to_owned() }
+                ConnectError::PeerFailed { peer: peer.0, why: "its memory is gone".to_owned() }
             }
-            TransportError::Malformed { peer } => ConnectError::Malformed { peer },
+            TransportError::Malformed { peer } => ConnectError::Malformed { peer: peer.0 },
             TransportError::Net(refused) => {
                 let RefusedNet { peer, source } = *refused;
-                ConnectError::Net { rank, peer, source: Box::new(source) }
+                ConnectError::Net { rank, peer: peer.map(|peer| peer.0), source: Box::new(source) }
             }
             TransportError::Bootstrap(error) => ConnectError::Bootstrap(error),
         }

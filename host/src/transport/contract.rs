@@ -84,7 +84,7 @@ pub struct Asking {
     /// The number of the connection between the two ranks in this direction.
     pub tag: u64,
     /// The rank at the other end.
-    pub peer: u32,
+    pub peer: Rank,
 }
 
 /// Connections between halves that one rank needs, in the order in which both ends have them.
@@ -126,13 +126,13 @@ pub enum TransportError {
     #[error("the memory of rank {peer} is gone")]
     Gone {
         /// The peer.
-        peer: u32,
+        peer: Rank,
     },
     /// A peer's message is not one of this library's.
     #[error("rank {peer} sent a malformed message")]
     Malformed {
         /// The peer.
-        peer: u32,
+        peer: Rank,
     },
     /// The network.
     #[error(transparent)]
@@ -144,7 +144,7 @@ pub enum TransportError {
 
 impl TransportError {
     /// A network's refusal, of the connection with this peer if it is one's.
-    pub(crate) fn of_net(peer: Option<u32>, source: NetError) -> TransportError {
+    pub(crate) fn of_net(peer: Option<Rank>, source: NetError) -> TransportError {
         TransportError::Net(Box::new(RefusedNet { peer, source }))
     }
 }
@@ -154,7 +154,7 @@ impl TransportError {
 #[error("{source}")]
 pub struct RefusedNet {
     /// The rank at the other end, if one is involved.
-    pub peer: Option<u32>,
+    pub peer: Option<Rank>,
     /// Why.
     pub source: NetError,
 }

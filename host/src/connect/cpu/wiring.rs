@@ -21,7 +21,7 @@ use oxccl_shared::algo::mesh;
 use std::sync::Arc;
 
 /// A connection's name and the rank at its other end.
-type Conn = (ConnKey, u32);
+type Conn = (ConnKey, Rank);
 
 pub(super) struct Wiring<'a> {
     pub(super) wanted: &'a CpuWanted<'a>,
@@ -187,10 +187,10 @@ impl<'a> Wiring<'a> {
         for channel in 0..self.graph.channels() {
             let peers =
                 if inbound { self.graph.sources(rank, channel) } else { self.graph.targets(rank, channel) };
-            conns.extend(peers.into_iter().map(|peer| (ConnKey::Channel(channel), peer)));
+            conns.extend(peers.into_iter().map(|peer| (ConnKey::Channel(channel), Rank(peer))));
         }
-        conns.extend((0..nranks).map(|peer| (ConnKey::Mesh, peer)));
-        conns.retain(|(_, peer)| *peer != rank && self.kind(rank, *peer) == kind);
+        conns.extend((0..nranks).map(|peer| (ConnKey::Mesh, Rank(peer))));
+        conns.retain(|(_, peer)| peer.0 != rank && self.kind(rank, peer.0) == kind);
         conns
     }
 

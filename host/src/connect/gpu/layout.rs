@@ -105,12 +105,6 @@ impl DeviceLayout {
         DeviceLayout { domains, ..self }
     }
 
-    /// Index of the connection with `peer` in a rank's list of a mesh channel.
-    pub fn mesh_index(rank: u32, peer: u32) -> usize {
-        debug_assert_ne!(rank, peer);
-        peer as usize - usize::from(peer > rank)
-    }
-
     /// Position of a rank in a ring.
     pub fn position(&self, channel: usize, rank: u32) -> usize {
         self.rings[channel].iter().position(|at| *at == rank).expect("a ring has every rank")

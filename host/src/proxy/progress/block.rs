@@ -13,8 +13,7 @@ use std::ptr::NonNull;
 /// (receiving). Simple slots are opaque bytes to the proxy, and may be in device memory that the NIC accesses.
 #[derive(Clone, Copy, Debug)]
 pub struct ProxyBlock {
-    producer_side: NonNull<ConnControl>,
-    consumer_side: NonNull<ConnControl>,
+    control: NonNull<ConnControl>,
     /// Base of the layout's offsets of line slots.
     lines: NonNull<u8>,
     /// The same for Simple slots; the address itself may be outside any memory of this process.
@@ -61,22 +60,7 @@ impl ProxyBlock {
     pub unsafe fn in_host(base: NonNull<u8>, layout: ConnLayout) -> ProxyBlock {
         debug_assert!(base.cast::<ConnControl>().is_aligned() && layout.is_valid());
         let control = base.cast();
-        ProxyBlock {
-            producer_side: control,
-            consumer_side: control,
-            lines: base,
-            bulk: base.as_ptr(),
-            device: None,
-            layout,
-        }
-    }
-
-    /// The same, with the producer's word (`head`) elsewhere: in the memory of the producer, which polls it.
-    ///
-    /// # Safety
-    /// 1. `control` is a zeroed [`ConnControl`] that this process can read and write and that outlives the proxy end.
-    pub unsafe fn with_producer_side(self, control: NonNull<ConnControl>) -> ProxyBlock {
-        ProxyBlock { producer_side: control, ..self }
+        ProxyBlock { control, lines: base, bulk: base.as_ptr(), device: None, layout }
     }
 
     /// The same, with Simple slots on a device.
@@ -99,9 +83,8 @@ impl ProxyBlock {
     pub(super) fn words(&self) -> ConnWords<'static> {
         // SAFETY: obligations of the constructors: live as long as the end that holds this block, and zeroes are valid words.
         // The end keeps the references to itself, so that `'static` is not believed longer than it is true.
-        let (producer_side, consumer_side) =
-            unsafe { (self.producer_side.as_ref(), self.consumer_side.as_ref()) };
-        ConnWords { producer_side, consumer_side }
+        let control = unsafe { self.control.as_ref() };
+        ConnWords { producer_side: control, consumer_side: control }
     }
 
     /// What the layout's offsets count from under `protocol`.

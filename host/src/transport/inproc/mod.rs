@@ -7,7 +7,6 @@ use crate::mem::{self, MemError, Segment};
 use crate::transport::contract::{InboxName, Memory, Transport, TransportError, sealed::Sealed};
 use crate::transport::kind::{Allowed, TransportKind};
 use crate::transport::peer::PeerInfo;
-use oxccl_shared::abi::Rank;
 use std::sync::Arc;
 
 /// Memory of one process.
@@ -33,7 +32,7 @@ impl Transport for InProcess {
     }
 
     fn open(&self, inbox: InboxName, _len_bytes: usize) -> Result<Option<Arc<Segment>>, TransportError> {
-        let (_, Rank(peer)) = inbox;
+        let (_, peer) = inbox;
         mem::lookup(inbox).map(Some).ok_or(TransportError::Gone { peer })
     }
 }

@@ -20,13 +20,13 @@ pub(crate) struct Dialing<'a> {
     /// This rank's device of it.
     pub device: u32,
     /// The peers of outbound connections, and of inbound ones, in the order of both ends.
-    pub to: &'a [u32],
-    pub from: &'a [u32],
+    pub to: &'a [Rank],
+    pub from: &'a [Rank],
     pub timeout: Duration,
 }
 
 /// Listeners, with the ranks that are to connect to them.
-type Listeners = Vec<(u32, Box<dyn Listener>)>;
+type Listeners = Vec<(Rank, Box<dyn Listener>)>;
 
 /// Communicators, in the order of their connections.
 pub(crate) struct Dialed {
@@ -62,7 +62,7 @@ impl Dialing<'_> {
         for peer in peers(self.from) {
             let of_peer = handles.iter().filter(|(to, _)| *to == peer);
             let message: Vec<u8> = of_peer.flat_map(|(_, NetHandle(bytes))| *bytes).collect();
-            self.bootstrap.send(Rank(peer), HANDLES, &message)?;
+            self.bootstrap.send(peer, HANDLES, &message)?;
         }
         Ok(listeners)
     }
@@ -71,7 +71,7 @@ impl Dialing<'_> {
     fn receive_handles(&self) -> Result<Vec<NetHandle>, TransportError> {
         let mut handles = vec![NetHandle([0; HANDLE_BYTES]); self.to.len()];
         for peer in peers(self.to) {
-            let message = self.bootstrap.recv(Rank(peer), HANDLES)?;
+            let message = self.bootstrap.recv(peer, HANDLES)?;
             let (found, rest) = message.as_chunks::<HANDLE_BYTES>();
             let mut places: Vec<&mut NetHandle> =
                 self.to.iter().zip(&mut handles).filter(|(to, _)| **to == peer).map(|(_, at)| at).collect();
@@ -85,7 +85,7 @@ impl Dialing<'_> {
 
     fn poll(
         &self,
-        connectors: &mut [(u32, Box<dyn Connector>)],
+        connectors: &mut [(Rank, Box<dyn Connector>)],
         listeners: &mut Listeners,
     ) -> Result<Dialed, TransportError> {
         let begin = Instant::now();
@@ -121,20 +121,20 @@ impl Dialing<'_> {
 
     /// A connection with `peer` failed. Prefer the reason of a rank that gave up; other ranks that wait for it may
     /// have given up because of it.
-    fn known_better(&self, peer: u32, source: NetError) -> TransportError {
+    fn known_better(&self, peer: Rank, source: NetError) -> TransportError {
         match self.bootstrap.why_broken() {
             Some(error) => error.into(),
             None => self.error(Some(peer), source),
         }
     }
 
-    fn error(&self, peer: Option<u32>, source: NetError) -> TransportError {
+    fn error(&self, peer: Option<Rank>, source: NetError) -> TransportError {
         TransportError::of_net(peer, source)
     }
 }
 
 /// The ranks of some connections, each once, in order.
-fn peers(conns: &[u32]) -> Vec<u32> {
+fn peers(conns: &[Rank]) -> Vec<Rank> {
     let mut peers = conns.to_vec();
     peers.sort_unstable();
     peers.dedup();
@@ -189,7 +189,7 @@ mod tests {
 
     fn is_abandoned(bootstrap: Bootstrap, died: Receiver<()>) -> TransportError {
         let net: Arc<dyn Net> = Arc::new(Abandoned { inner: Loopback::new(1), died: Mutex::new(Some(died)) });
-        let (to, from) = (&[], &[1]);
+        let (to, from) = (&[], &[Rank(1)]);
         let dialing = Dialing { bootstrap: &bootstrap, net: &net, device: 0, to, from, timeout: PATIENCE };
         dialing.connect().err().expect("nobody connects")
     }

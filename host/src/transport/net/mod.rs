@@ -11,7 +11,7 @@ use crate::transport::kind::{Allowed, TransportKind};
 use crate::transport::layout::stream_layout;
 use crate::transport::peer::PeerInfo;
 pub(crate) use dialing::{Dialed, Dialing};
-use oxccl_shared::abi::ConnLayout;
+use oxccl_shared::abi::{ConnLayout, Rank};
 
 /// A network.
 pub struct Net;
@@ -43,7 +43,7 @@ impl Transport for Net {
         let device =
             nearest(net.devices(), |device| net.properties(device), &asked.place).map_err(refused)?;
         let peers =
-            |conns: &[crate::transport::Asking]| conns.iter().map(|conn| conn.peer).collect::<Vec<u32>>();
+            |conns: &[crate::transport::Asking]| conns.iter().map(|conn| conn.peer).collect::<Vec<Rank>>();
         let (to, from) = (&peers(to)[..], &peers(from)[..]);
         let dialed = Dialing { bootstrap, net, device, to, from, timeout }.connect()?;
         Ok(Wires::Comms { to: dialed.to, from: dialed.from })

@@ -8,7 +8,7 @@ use crate::transport::contract::{Asked, Memory, Transport, TransportError, Wires
 use crate::transport::kind::{Allowed, TransportKind};
 use crate::transport::layout::stream_layout;
 use crate::transport::peer::PeerInfo;
-use oxccl_shared::abi::{ConnLayout, Rank};
+use oxccl_shared::abi::ConnLayout;
 
 /// What the streams of connections are for, as the bootstrap's handshake says it.
 const PURPOSE: u32 = 1;
@@ -39,12 +39,12 @@ impl Transport for Tcp {
         let Asked { bootstrap, to, from, .. } = asked;
         let refused = |peer| move |source| TransportError::of_net(Some(peer), source);
         let to = to.iter().map(|conn| {
-            let stream = bootstrap.connect_stream(Rank(conn.peer), PURPOSE, conn.tag)?;
+            let stream = bootstrap.connect_stream(conn.peer, PURPOSE, conn.tag)?;
             sender_over(stream).map_err(refused(conn.peer))
         });
         let to = to.collect::<Result<_, TransportError>>()?;
         let from = from.iter().map(|conn| {
-            let stream = bootstrap.accept_stream(Rank(conn.peer), PURPOSE, conn.tag)?;
+            let stream = bootstrap.accept_stream(conn.peer, PURPOSE, conn.tag)?;
             receiver_over(stream).map_err(refused(conn.peer))
         });
         Ok(Wires::Comms { to, from: from.collect::<Result<_, TransportError>>()? })

@@ -55,7 +55,8 @@ impl Wiring<'_> {
         from: Vec<(Conn, Box<dyn RecvComm>)>,
     ) -> Result<(), ConnectError> {
         let CpuWanted { rank, nranks, .. } = *self.wanted;
-        let refused = |peer, source| ConnectError::Net { rank, peer: Some(peer), source: Box::new(source) };
+        let refused =
+            |peer: Rank, source| ConnectError::Net { rank, peer: Some(peer.0), source: Box::new(source) };
         let mut ends = Vec::new();
         for ((key, peer), comm) in to {
             let (layout, place) = (self.layout(transport, key), self.place_of(key, peer, true));
@@ -64,12 +65,12 @@ impl Wiring<'_> {
             // ends. The kernel is its only producer, the proxy's end its only consumer.
             let (mut conn, end) = unsafe {
                 let block = ProxyBlock::in_host(base, layout);
-                (SendConn::new(Rank(peer), base.as_ptr(), layout), SendEnd::new(comm, block, place))
+                (SendConn::new(peer, base.as_ptr(), layout), SendEnd::new(comm, block, place))
             };
             conn.is_streamed = true;
             let end = end.map_err(|source| refused(peer, source))?;
             ends.push(ProxyEnd::Send(end.keeping(halves.segment.clone())));
-            self.outbound_bytes[peer as usize] += layout.total_bytes();
+            self.outbound_bytes[peer.index()] += layout.total_bytes();
             self.channel(key).send.push(conn);
         }
         for ((key, peer), comm) in from {
@@ -78,11 +79,11 @@ impl Wiring<'_> {
             // SAFETY: as above, with the proxy's end as producer and the kernel as consumer.
             let (conn, end) = unsafe {
                 let block = ProxyBlock::in_host(base, layout);
-                (RecvConn::new(Rank(peer), base.as_ptr(), layout), RecvEnd::new(comm, block, place))
+                (RecvConn::new(peer, base.as_ptr(), layout), RecvEnd::new(comm, block, place))
             };
             let end = end.map_err(|source| refused(peer, source))?;
             ends.push(ProxyEnd::Recv(end.keeping(halves.segment.clone())));
-            self.inbound_bytes[peer as usize] += layout.total_bytes();
+            self.inbound_bytes[peer.index()] += layout.total_bytes();
             self.channel(key).recv.push(conn);
         }
         let channels = self.proxy_channels();
@@ -93,12 +94,12 @@ impl Wiring<'_> {
     }
 
     /// A connection's name for the proxy, which numbers the mesh behind the channels.
-    fn place_of(&self, key: ConnKey, peer: u32, is_send: bool) -> EndId {
+    fn place_of(&self, key: ConnKey, peer: Rank, is_send: bool) -> EndId {
         let channel = match key {
             ConnKey::Channel(channel) => channel,
             ConnKey::Mesh => self.channels.len() as u32,
         };
-        EndId { peer: Rank(peer), channel: ChannelId(channel), is_send }
+        EndId { peer, channel: ChannelId(channel), is_send }
     }
 
     /// This rank's places in rings and trees, as the proxy wants them.

@@ -1,7 +1,7 @@
 //! A rank's connections over a network, and the places of their blocks: contiguous, in one allocation.
 
 use crate::connect::gpu::layout::{ConnName, DeviceLayout};
-use oxccl_shared::abi::ConnLayout;
+use oxccl_shared::abi::{ConnLayout, Rank};
 
 /// One connection's half on this host: control words and slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,8 +78,8 @@ impl NetPlaces {
     }
 
     /// The peers of the sending, or receiving, connections, in order.
-    pub fn peers(&self, is_send: bool) -> Vec<u32> {
-        self.one_way(is_send).map(|place| place.name.peer).collect()
+    pub fn peers(&self, is_send: bool) -> Vec<Rank> {
+        self.one_way(is_send).map(|place| Rank(place.name.peer)).collect()
     }
 
     /// The sending, or receiving, connections, in order.

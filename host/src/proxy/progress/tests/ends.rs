@@ -46,9 +46,9 @@ fn together(_: &mut dyn Comm) -> ProxyBlock {
     host_block(memory())
 }
 
-/// The head and the counted slots elsewhere, the latter in "device" memory that needs a flush, as with a GPU that the NIC reaches.
+/// The counted slots elsewhere, in "device" memory that needs a flush, as with a GPU that the NIC reaches.
 fn apart(comm: &mut dyn Comm) -> ProxyBlock {
-    let (first, head) = (memory(), memory().cast());
+    let first = memory();
     let slots = NetMemory {
         start: first.as_ptr().cast(),
         len_bytes: LAYOUT.total_bytes(),
@@ -58,7 +58,7 @@ fn apart(comm: &mut dyn Comm) -> ProxyBlock {
     let registration = unsafe { comm.register(slots) }.unwrap();
     let slots = DeviceSlots { first, registration, needs_flush: true };
     // SAFETY: leaked, zeroed, page aligned and long enough; the communicator is the one that the end is made with.
-    unsafe { host_block(memory()).with_counted_slots(slots).with_producer_side(head) }
+    unsafe { host_block(memory()).with_counted_slots(slots) }
 }
 
 /// What a kernel waits with: the end that it works with.
