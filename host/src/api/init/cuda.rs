@@ -5,8 +5,8 @@ use crate::api::config::Config;
 use crate::api::error::{DeviceError, Error};
 use crate::api::memory::{MemoryReport, PeerMemory};
 use crate::bootstrap::Bootstrap;
-use crate::connect::ConnectError;
-use crate::connect::gpu::{DeviceConnected, DeviceWanted, RouteSettings, connect};
+use crate::connect::gpu::{DeviceConnected, DeviceWanted, RouteSettings};
+use crate::connect::{ConnectError, connect};
 use crate::gpu::{CudaError, Gpu};
 use crate::launch::Notify;
 use crate::machine::NetProxy;
@@ -62,7 +62,7 @@ impl Init for Cuda {
             table: config.tuned.as_ref().and_then(|tuned| tuned.table(Backend::Gpu, nranks)).copied(),
             buffer_bytes: config.device_buffer_bytes,
         };
-        let connected = connect(bootstrap, wanted)?;
+        let connected = connect(bootstrap, &wanted)?;
         let (device, kernels) = opened?;
         Ok(ConnectedGpu { device, kernels, connected })
     }

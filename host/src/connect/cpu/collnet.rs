@@ -65,7 +65,7 @@ enum HeadInfo {
 
 impl Wiring<'_> {
     /// Whether to search for in-network reduction; the same on every rank.
-    pub fn wants_collnet(&mut self) -> bool {
+    pub(super) fn wants_collnet(&mut self) -> bool {
         let hosts = self.graph.hosts();
         let meets_over_network = |pair: &[u32]| self.kind(pair[0], pair[1]) == TransportKind::Net;
         self.reducing.collnet = if !self.wanted.net.coll.enabled {
@@ -81,7 +81,7 @@ impl Wiring<'_> {
     }
 
     /// Searches for in-network reduction, if this rank is a head.
-    pub fn listen_collnet(&self) -> Result<HeadListener, ConnectError> {
+    pub(super) fn listen_collnet(&self) -> Result<HeadListener, ConnectError> {
         if self.graph.head_index(self.wanted.rank).is_none() {
             return Ok(HeadListener { info: HeadInfo::Member, listener: None });
         }
@@ -119,7 +119,11 @@ impl Wiring<'_> {
     }
 
     /// Joins the heads, if all have in-network reduction; otherwise no rank uses it.
-    pub fn join_collnet(&mut self, bootstrap: &Bootstrap, mine: HeadListener) -> Result<(), ConnectError> {
+    pub(super) fn join_collnet(
+        &mut self,
+        bootstrap: &Bootstrap,
+        mine: HeadListener,
+    ) -> Result<(), ConnectError> {
         let blocks = bootstrap.all_gather(&mine.info.to_bytes())?;
         let mut infos = Vec::with_capacity(blocks.len());
         for (peer, block) in blocks.iter().enumerate() {

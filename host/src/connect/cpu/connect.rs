@@ -3,13 +3,14 @@
 use super::collnet::Reducing;
 use super::graph::RankGraph;
 use super::wiring::Wiring;
-use crate::bootstrap::{Agreement, Bootstrap, BootstrapError};
+use crate::bootstrap::Bootstrap;
 use crate::connect::ConnectError;
+use crate::connect::pipeline::{Ranks, Steps};
+use crate::connect::vote::{vote, vote_or_abort};
 use crate::launch::{Channel, NetLinks};
 use crate::mem::{self, Segment};
 use crate::net::NetConfig;
 use crate::transport::{Allowed, PeerInfo, TRANSPORTS, TransportKind};
-use crate::wire::Message;
 use oxccl_shared::abi::{ConnLayout, Rank};
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,60 +70,78 @@ pub struct CpuConnected {
     pub memory: Vec<Arc<Segment>>,
 }
 
-/// Connects this rank with all others. Every rank calls it at the same time.
-///
-/// # Errors
-/// The same step fails on every rank: on the rank at fault with its own error, elsewhere with one that names it.
-pub fn connect(bootstrap: &Bootstrap, wanted: &CpuWanted<'_>) -> Result<CpuConnected, ConnectError> {
-    let peers = gather_peers(bootstrap, wanted)?;
-    let fit = check_settings(wanted, &peers).and_then(|()| check_transports(wanted, &peers));
-    agree(bootstrap, wanted, fit)?;
-    let graph = RankGraph::new(&peers, wanted.rings)?;
-    let mut wiring = Wiring::new(wanted, graph, peers);
+impl Steps for CpuWanted<'_> {
+    type Unit = ();
+    type Plan<'s>
+        = Wiring<'s>
+    where
+        Self: 's;
+    type Memory<'s>
+        = Wiring<'s>
+    where
+        Self: 's;
+    type Connected = CpuConnected;
 
-    let made = wiring.make_memory();
-    let file = agree(bootstrap, wanted, made)?;
-    let opened = wiring.open_peers();
-    agree(bootstrap, wanted, opened)?;
-    let connected = TRANSPORTS.into_iter().try_for_each(|transport| wiring.connect_by(transport, bootstrap));
-    agree_or_leave(bootstrap, wanted, connected)?;
-    if wiring.wants_collnet() {
-        let listener = agree(bootstrap, wanted, wiring.listen_collnet())?;
-        let joined = wiring.join_collnet(bootstrap, listener);
-        agree_or_leave(bootstrap, wanted, joined)?;
+    fn info(&self) -> &PeerInfo {
+        self.info
     }
-    // Every peer has mapped every file: without names, no file can outlive us. Remove all names: a rank that is
-    // killed before this line leaves its own, and no other rank would fail and remove it.
-    wanted.forget_files();
-    drop(file);
-    Ok(wiring.finish())
+
+    fn settings(&self) -> &'static str {
+        self.settings
+    }
+
+    fn unit(&self) -> Result<(), ConnectError> {
+        Ok(())
+    }
+
+    fn check(&self, rank: u32, ranks: &Ranks<()>) -> Result<(), ConnectError> {
+        check_transports(rank, &ranks.peers, self.allowed)
+    }
+
+    fn plan<'s>(&'s self, _: &Bootstrap, ranks: Ranks<()>) -> Result<Wiring<'s>, ConnectError> {
+        let graph = RankGraph::new(&ranks.peers, self.rings)?;
+        Ok(Wiring::new(self, graph, ranks.peers))
+    }
+
+    fn share<'s>(
+        &'s self,
+        bootstrap: &Bootstrap,
+        mut wiring: Wiring<'s>,
+    ) -> Result<Wiring<'s>, ConnectError> {
+        vote(bootstrap, wiring.make_memory())?;
+        vote(bootstrap, wiring.open_peers())?;
+        Ok(wiring)
+    }
+
+    fn connect<'s>(
+        &'s self,
+        bootstrap: &Bootstrap,
+        mut wiring: Wiring<'s>,
+    ) -> Result<CpuConnected, ConnectError> {
+        let connected =
+            TRANSPORTS.into_iter().try_for_each(|transport| wiring.connect_by(transport, bootstrap));
+        vote_or_abort(bootstrap, connected)?;
+        if wiring.wants_collnet() {
+            let listener = vote(bootstrap, wiring.listen_collnet())?;
+            let joined = wiring.join_collnet(bootstrap, listener);
+            vote_or_abort(bootstrap, joined)?;
+        }
+        // Every peer has mapped every file: without names, no file can outlive us. Remove all names: a rank that is
+        // killed before this line leaves its own, and no other rank would fail and remove it.
+        self.forget_files();
+        Ok(wiring.finish())
+    }
+
+    fn give_up(&self) {
+        self.forget_files();
+    }
 }
 
-fn gather_peers(bootstrap: &Bootstrap, wanted: &CpuWanted<'_>) -> Result<Vec<PeerInfo>, ConnectError> {
-    let blocks = bootstrap.all_gather(&wanted.info.to_bytes())?;
-    let mut peers = Vec::with_capacity(blocks.len());
-    for (peer, block) in blocks.iter().enumerate() {
-        peers.push(PeerInfo::from_bytes(block).map_err(|_| ConnectError::Malformed { peer: peer as u32 })?);
-    }
-    Ok(peers)
-}
-
-/// Whether all ranks have the same settings. All ranks see the same, but must not leave before all others have seen
-/// it.
-fn check_settings(wanted: &CpuWanted<'_>, peers: &[PeerInfo]) -> Result<(), ConnectError> {
-    match peers.iter().position(|peer| peer.settings != peers[0].settings) {
-        Some(peer) => Err(ConnectError::Settings { peer: peer as u32, settings: wanted.settings }),
-        None => Ok(()),
-    }
-}
-
-/// Whether this rank reaches every other. If one does not, the two ends of the gap report it, and the others learn it
-/// from their [`agree`].
-fn check_transports(wanted: &CpuWanted<'_>, peers: &[PeerInfo]) -> Result<(), ConnectError> {
-    let (me, mine) = (wanted.rank, &peers[wanted.rank as usize]);
-    let unreachable =
-        |peer: &u32| *peer != me && wanted.allowed.choose(mine, &peers[*peer as usize]).is_none();
-    match (0..wanted.nranks).find(unreachable) {
+/// Whether this rank reaches every other. If one does not, the two ends of the gap report it, and the others learn it from the vote.
+fn check_transports(me: u32, peers: &[PeerInfo], allowed: &Allowed) -> Result<(), ConnectError> {
+    let mine = &peers[me as usize];
+    let unreachable = |peer: &u32| *peer != me && allowed.choose(mine, &peers[*peer as usize]).is_none();
+    match (0..peers.len() as u32).find(unreachable) {
         None => Ok(()),
         Some(peer) => {
             let why = if mine.host == peers[peer as usize].host {
@@ -131,42 +150,6 @@ fn check_transports(wanted: &CpuWanted<'_>, peers: &[PeerInfo]) -> Result<(), Co
                 "they are on different hosts, and neither TCP nor a network is allowed"
             };
             Err(ConnectError::NoTransport { rank: me, peer, why })
-        }
-    }
-}
-
-/// As [`agree`], after a step in which ranks wait for each other. Fail fast: abort before the vote.
-fn agree_or_leave<T>(
-    bootstrap: &Bootstrap,
-    wanted: &CpuWanted<'_>,
-    mine: Result<T, ConnectError>,
-) -> Result<T, ConnectError> {
-    if let Err(error) = &mine {
-        wanted.forget_files();
-        // An abort that another rank reported is known to the others.
-        if !matches!(error, ConnectError::Bootstrap(BootstrapError::PeerAborted { .. })) {
-            bootstrap.abort(&error.to_string());
-        }
-        return mine;
-    }
-    agree(bootstrap, wanted, mine)
-}
-
-/// A vote: every rank learns whether every rank succeeded.
-fn agree<T>(
-    bootstrap: &Bootstrap,
-    wanted: &CpuWanted<'_>,
-    mine: Result<T, ConnectError>,
-) -> Result<T, ConnectError> {
-    let agreed = bootstrap.agree(mine.as_ref().map(|_| &[][..]));
-    // A rank that was lost comes first: whoever hears of it removes all files, which others may then miss.
-    let agreed = agreed.inspect_err(|_| wanted.forget_files())?;
-    let value = mine.inspect_err(|_| wanted.forget_files())?;
-    match agreed {
-        Agreement::All(_) => Ok(value),
-        Agreement::Failed { peer, why, .. } => {
-            wanted.forget_files();
-            Err(ConnectError::PeerFailed { peer, why })
         }
     }
 }

@@ -10,6 +10,6 @@ mod collnet;
 mod wiring;
 
 pub use collnet::Reducing;
-pub use connect::{CpuConnected, CpuWanted, connect};
+pub use connect::{CpuConnected, CpuWanted};
 pub use graph::RankGraph;
 pub use inbox::{ConnKey, Inbox, InboxEntry};

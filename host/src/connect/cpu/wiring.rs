@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// A connection's name and the rank at its other end.
 type Conn = (ConnKey, Rank);
 
-pub(super) struct Wiring<'a> {
+pub(crate) struct Wiring<'a> {
     pub(super) wanted: &'a CpuWanted<'a>,
     pub(super) graph: RankGraph,
     pub(super) peers: Vec<PeerInfo>,
@@ -32,6 +32,8 @@ pub(super) struct Wiring<'a> {
     net_links: Option<NetLinks>,
     pub(super) reducing: Reducing,
     pub(super) memory: Vec<Arc<Segment>>,
+    /// Others can open this rank's inbox as long as it has a name.
+    file: Option<ShmFile>,
     inbound_bytes: Vec<usize>,
     outbound_bytes: Vec<usize>,
 }
@@ -49,6 +51,7 @@ impl<'a> Wiring<'a> {
             net_links: None,
             reducing: Reducing::default(),
             memory: Vec::new(),
+            file: None,
             inbound_bytes: vec![0; nranks],
             outbound_bytes: vec![0; nranks],
         }
@@ -89,11 +92,11 @@ impl<'a> Wiring<'a> {
     }
 
     /// Makes the inbox that local peers write into, and our ends of it.
-    pub fn make_memory(&mut self) -> Result<Option<ShmFile>, ConnectError> {
+    pub fn make_memory(&mut self) -> Result<(), ConnectError> {
         let CpuWanted { rank, comm_hash, .. } = *self.wanted;
         let inbox = self.local_inbox(rank);
         if inbox.entries.is_empty() {
-            return Ok(None);
+            return Ok(());
         }
         let needs = self.in_use().map(|transport| transport.memory()).max();
         let (segment, file) = if needs == Some(Memory::File) {
@@ -120,7 +123,8 @@ impl<'a> Wiring<'a> {
             self.channel(entry.key).recv.push(conn);
         }
         self.memory.push(segment);
-        Ok(file)
+        self.file = file;
+        Ok(())
     }
 
     /// Maps the inboxes of local peers, and our ends of them.

@@ -7,7 +7,8 @@ use super::survey::{Survey, SurveyWanted, survey};
 use super::tables::{ConnSite, upload};
 use crate::bootstrap::Bootstrap;
 use crate::connect::ConnectError;
-use crate::connect::agree::agree;
+use crate::connect::pipeline::{Ranks, Steps};
+use crate::connect::vote::vote;
 use crate::gpu::{DeviceId, Gpu, PciBus};
 use crate::machine::ConnTables;
 use crate::net::NetConfig;
@@ -18,7 +19,6 @@ use crate::topology::detect::Found;
 use crate::topology::{BusId, Channels, Inventory, PathKind, TopologySettings};
 use crate::transport::PeerInfo;
 use crate::transport::p2p::{Arena, ArenaWanted, Domain, Domains, P2pSettings};
-use crate::wire::Message;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -65,12 +65,12 @@ pub struct DeviceConnected {
     /// Where everything lies.
     pub layout: DeviceLayout,
     /// Everybody's device.
-    pub cards: Vec<DeviceCard>,
+    pub devices: Vec<DeviceInfo>,
 }
 
 /// What a rank tells the others of its GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct DeviceCard {
+pub struct DeviceInfo {
     /// The same in every process.
     pub uuid: [u8; 16],
     /// Compute capability: 90 is 9.0.
@@ -81,79 +81,107 @@ pub struct DeviceCard {
     pub id: DeviceId,
 }
 
-impl DeviceCard {
-    fn of(device: &dyn Gpu) -> DeviceCard {
+impl DeviceInfo {
+    fn of(device: &dyn Gpu) -> DeviceInfo {
         let (sm, sm_count) = (device.sm(), device.sm_count());
-        DeviceCard { uuid: device.uuid(), sm, sm_count, id: device.id() }
+        DeviceInfo { uuid: device.uuid(), sm, sm_count, id: device.id() }
     }
 }
 
-/// What a rank tells the others before anything is connected.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-struct Introduction {
-    info: PeerInfo,
-    card: DeviceCard,
+/// What is to be connected.
+pub(crate) struct Plan<'s> {
+    device: &'s dyn Gpu,
+    gpu: BusId,
+    peers: Vec<PeerInfo>,
+    devices: Vec<DeviceInfo>,
+    facts: Facts,
+    layout: DeviceLayout,
+    /// Whose memory this rank is not to use.
+    refused: Vec<u32>,
+    /// This host, if it is known.
+    machine: Option<Inventory>,
+    network: Option<Network>,
+    /// All ranks' memory, once it is shared.
+    arena: Option<Arena>,
 }
 
-impl Message for Introduction {
-    const VERSION: u8 = 1;
-    const BYTES_MAX: usize = PeerInfo::BYTES_MAX + 64;
-}
+impl Steps for DeviceWanted<'_> {
+    type Unit = DeviceInfo;
+    type Plan<'s>
+        = Plan<'s>
+    where
+        Self: 's;
+    type Memory<'s>
+        = Plan<'s>
+    where
+        Self: 's;
+    type Connected = DeviceConnected;
 
-/// Connects this rank's GPU with all others. Every rank calls it at the same time.
-///
-/// # Errors
-/// The same step fails on every rank: on the guilty one with its own error, elsewhere with one that names it.
-pub fn connect(bootstrap: &Bootstrap, wanted: DeviceWanted<'_>) -> Result<DeviceConnected, ConnectError> {
-    let rank = bootstrap.rank().0;
-    let said = wanted
-        .device
-        .clone()
-        .map(|device| Introduction { info: *wanted.info, card: DeviceCard::of(device) }.to_bytes());
-    let (peers, cards) = read_cards(&agree(bootstrap, said)?)?;
-    let routes = Routes::new(&peers, wanted.routes);
-    // All see the same, but must not leave before all have heard of it.
-    let fit = check(rank, &peers, &cards, wanted.settings).and_then(|()| routes.check(wanted.routes));
-    agree(bootstrap, fit.map(|()| Vec::new()))?;
+    fn info(&self) -> &PeerInfo {
+        self.info
+    }
 
-    let device = wanted.device.clone()?;
-    let PciBus { domain, bus, device: number } = device.id().bus;
-    let gpu = BusId::new(domain, bus, number);
-    let is_wide = routes.groups() > 1;
-    let network = is_wide.then(|| Network::find(bootstrap, wanted.net, &peers, gpu)).transpose()?;
-    let seen = look_round(bootstrap, gpu, (&peers, &cards), is_wide, &wanted)?;
-    let Seen { mut facts, channels, refused, machine } = seen;
-    let mut layout = layout(&facts, &channels).with_routes(routes);
-    let arena = if layout.routes.has_memory() {
+    fn settings(&self) -> &'static str {
+        self.settings
+    }
+
+    fn unit(&self) -> Result<DeviceInfo, ConnectError> {
+        self.device.clone().map(DeviceInfo::of)
+    }
+
+    fn check(&self, rank: u32, ranks: &Ranks<DeviceInfo>) -> Result<(), ConnectError> {
+        check_devices(rank, &ranks.units)?;
+        Routes::new(&ranks.peers, self.routes).check(self.routes)
+    }
+
+    fn plan<'s>(&'s self, bootstrap: &Bootstrap, ranks: Ranks<DeviceInfo>) -> Result<Plan<'s>, ConnectError> {
+        let Ranks { peers, units: devices } = ranks;
+        let device = self.device.clone()?;
+        let PciBus { domain, bus, device: number } = device.id().bus;
+        let gpu = BusId::new(domain, bus, number);
+        let routes = Routes::new(&peers, self.routes);
+        let is_wide = routes.groups() > 1;
+        let network = is_wide.then(|| Network::find(bootstrap, self.net, &peers, gpu)).transpose()?;
+        let seen = look_round(bootstrap, gpu, (&peers, &devices), is_wide, self)?;
+        let Seen { facts, channels, refused, machine } = seen;
+        let layout = layout(&facts, &channels).with_routes(routes);
+        Ok(Plan { device, gpu, peers, devices, facts, layout, refused, machine, network, arena: None })
+    }
+
+    fn share<'s>(&'s self, bootstrap: &Bootstrap, mut plan: Plan<'s>) -> Result<Plan<'s>, ConnectError> {
+        let Plan { device, peers, refused, facts, layout, .. } = &mut plan;
+        if !layout.routes.has_memory() {
+            return Ok(plan);
+        }
         let lens = |domains: &Domains, rank| layout.clone().with_domains(domains.clone()).len_bytes(rank);
-        let (peers, settings) = (&peers[..], wanted.p2p);
-        let wanted = ArenaWanted { device, peers, settings, refused: &refused, lens: &lens };
-        Some(Arena::connect(bootstrap, &wanted).map_err(Box::new)?)
-    } else {
-        None
-    };
-    if let Some(arena) = &arena {
-        layout = layout.with_domains(arena.domains().clone());
+        let wanted = ArenaWanted { device: *device, peers, settings: self.p2p, refused, lens: &lens };
+        let arena = Arena::connect(bootstrap, &wanted).map_err(Box::new)?;
+        *layout = layout.clone().with_domains(arena.domains().clone());
         let kinds = [ConnKind::Ring, ConnKind::Tree, ConnKind::Mesh];
         facts.machine = facts.machine.through_host(kinds.map(|kind| layout.is_through_host(kind)));
+        Ok(Plan { arena: Some(arena), ..plan })
     }
-    if let Some(network) = &network {
-        facts = facts.over_network(layout.routes.groups(), network.speed, network.threads_least);
+
+    fn connect<'s>(&'s self, bootstrap: &Bootstrap, plan: Plan<'s>) -> Result<DeviceConnected, ConnectError> {
+        let Plan { device, gpu, peers, devices, mut facts, layout, machine, network, arena, .. } = plan;
+        if let Some(network) = &network {
+            facts = facts.over_network(layout.routes.groups(), network.speed, network.threads_least);
+        }
+        let net = NetWanted {
+            rank: bootstrap.rank().0,
+            layout: &layout,
+            peers: &peers,
+            gpu,
+            connect_timeout: self.net_timeout,
+            step_timeout: self.timeout,
+            gdr: self.net.gdr,
+            gdr_level: self.topology.gdr_level,
+            machine: machine.as_ref(),
+        };
+        let net = network.map(|network| network.connect(bootstrap, device, &net)).transpose()?;
+        let tables = make_tables(bootstrap, device, &layout, arena.as_ref(), net.as_ref())?;
+        Ok(DeviceConnected { facts, tables, arena, net, layout, devices })
     }
-    let net = NetWanted {
-        rank,
-        layout: &layout,
-        peers: &peers,
-        gpu,
-        connect_timeout: wanted.net_timeout,
-        step_timeout: wanted.timeout,
-        gdr: wanted.net.gdr,
-        gdr_level: wanted.topology.gdr_level,
-        machine: machine.as_ref(),
-    };
-    let net = network.map(|network| network.connect(bootstrap, device, &net)).transpose()?;
-    let tables = make_tables(bootstrap, device, &layout, arena.as_ref(), net.as_ref())?;
-    Ok(DeviceConnected { facts, tables, arena, net, layout, cards })
 }
 
 /// The tables of all connections, once all ranks have theirs.
@@ -174,8 +202,7 @@ fn make_tables(
         None => ConnSite::new(layout.in_memory(rank, name, &base), layout.slots(name.kind)),
     });
     let tables = tables.map_err(|source| ConnectError::Device { rank, source: source.into() });
-    agree(bootstrap, tables.as_ref().map(|_| Vec::new()).map_err(Clone::clone))?;
-    tables
+    vote(bootstrap, tables)
 }
 
 /// What looking round tells.
@@ -192,13 +219,13 @@ struct Seen {
 fn look_round(
     bootstrap: &Bootstrap,
     gpu: BusId,
-    (peers, cards): (&[PeerInfo], &[DeviceCard]),
+    (peers, devices): (&[PeerInfo], &[DeviceInfo]),
     is_wide: bool,
     wanted: &DeviceWanted<'_>,
 ) -> Result<Seen, ConnectError> {
     let nranks = peers.len() as u32;
-    let least = |of: fn(&DeviceCard) -> u32| cards.iter().map(of).min().unwrap_or(0);
-    let weakest = (least(|card| card.sm), least(|card| card.sm_count));
+    let least = |of: fn(&DeviceInfo) -> u32| devices.iter().map(of).min().unwrap_or(0);
+    let weakest = (least(|device| device.sm), least(|device| device.sm_count));
     let facts = Facts::of_gpus(nranks, weakest, wanted.forced, wanted.limits, wanted.buffer_bytes)
         .on_hosts(peers.iter().map(|peer| peer.host))
         .with_table(wanted.table);
@@ -234,30 +261,11 @@ pub(super) fn layout(facts: &Facts, channels: &Channels) -> DeviceLayout {
         .with_trees(trees, facts.tree_layout)
 }
 
-fn read_cards(blocks: &[Vec<u8>]) -> Result<(Vec<PeerInfo>, Vec<DeviceCard>), ConnectError> {
-    let (mut peers, mut cards) = (Vec::new(), Vec::new());
-    for (peer, block) in blocks.iter().enumerate() {
-        let malformed = ConnectError::Malformed { peer: peer as u32 };
-        let Introduction { info, card } = Introduction::from_bytes(block).map_err(|_| malformed)?;
-        peers.push(info);
-        cards.push(card);
-    }
-    Ok((peers, cards))
-}
-
-/// Whether these ranks can be connected.
-fn check(
-    rank: u32,
-    peers: &[PeerInfo],
-    cards: &[DeviceCard],
-    settings: &'static str,
-) -> Result<(), ConnectError> {
-    if let Some(peer) = peers.iter().position(|peer| peer.settings != peers[0].settings) {
-        return Err(ConnectError::Settings { peer: peer as u32, settings });
-    }
-    for (second, card) in cards.iter().enumerate() {
-        if let Some(first) = cards[..second].iter().position(|earlier| earlier.uuid == card.uuid) {
-            let device = if rank == first as u32 { cards[first].id } else { card.id };
+/// Whether each rank has a GPU of its own.
+fn check_devices(rank: u32, devices: &[DeviceInfo]) -> Result<(), ConnectError> {
+    for (second, other) in devices.iter().enumerate() {
+        if let Some(first) = devices[..second].iter().position(|earlier| earlier.uuid == other.uuid) {
+            let device = if rank == first as u32 { devices[first].id } else { other.id };
             return Err(ConnectError::SameDevice { rank: first as u32, peer: second as u32, device });
         }
     }
@@ -268,28 +276,15 @@ fn check(
 mod tests {
     use super::*;
 
-    fn card(number: u8) -> DeviceCard {
+    fn device(number: u8) -> DeviceInfo {
         let id = DeviceId { ordinal: number.into(), bus: PciBus { domain: 1 << 16, bus: number, device: 3 } };
-        DeviceCard { uuid: [number; 16], sm: 90, sm_count: 132, id }
+        DeviceInfo { uuid: [number; 16], sm: 90, sm_count: 132, id }
     }
 
     #[test]
-    fn cards_round_trip_and_nothing_else_is_one() {
-        let said = Introduction { info: PeerInfo::default(), card: card(7) };
-        let bytes = said.to_bytes();
-        assert_eq!(Introduction::from_bytes(&bytes), Ok(said));
-        assert!(Introduction::from_bytes(&bytes[1..]).is_err());
-    }
-
-    #[test]
-    fn ranks_that_cannot_be_connected_are_named() {
-        let here = PeerInfo { host: 1, ..PeerInfo::default() };
-        let peers = [here; 3];
-        assert_eq!(check(0, &peers, &[card(1), card(2), card(3)], "X"), Ok(()));
-        let twice = check(0, &peers, &[card(1), card(2), card(2)], "X").unwrap_err().to_string();
+    fn ranks_that_share_a_gpu_are_named() {
+        assert_eq!(check_devices(0, &[device(1), device(2), device(3)]), Ok(()));
+        let twice = check_devices(0, &[device(1), device(2), device(2)]).unwrap_err().to_string();
         assert!(twice.contains("ranks 1 and 2"), "{twice}");
-        let other = [here, PeerInfo { settings: 9, ..here }, here];
-        let other = check(0, &other, &[card(1), card(2), card(3)], "X").unwrap_err();
-        assert_eq!(other, ConnectError::Settings { peer: 1, settings: "X" });
     }
 }

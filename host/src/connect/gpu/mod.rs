@@ -14,7 +14,7 @@ mod survey;
 mod net;
 mod connect;
 
-pub use connect::{DeviceCard, DeviceConnected, DeviceWanted, connect};
+pub use connect::{DeviceConnected, DeviceInfo, DeviceWanted};
 pub use layout::{ConnKind, ConnName, DeviceLayout};
 pub use net::NetConnected;
 pub use routes::{RouteSettings, Routes};

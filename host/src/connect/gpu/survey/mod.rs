@@ -20,7 +20,7 @@ pub use error::{FileError, SurveyError};
 
 use crate::bootstrap::Bootstrap;
 use crate::connect::ConnectError;
-use crate::connect::agree::agree;
+use crate::connect::vote::{agree, vote};
 use crate::topology::detect::{Found, NvmlError, Own};
 use crate::topology::xml::{read_text, read_topology};
 use crate::topology::{Agreed, BusId, Channels, Inventory, TopologySettings, agree as agree_on};
@@ -75,8 +75,7 @@ pub fn survey(bootstrap: &Bootstrap, wanted: &SurveyWanted<'_>) -> Result<Survey
     let joined = agree_on(&said, wanted.hosts).map_err(|error| ConnectError::from(SurveyError::from(error)));
     let joined = joined.and_then(|agreed| Ok((Channels::join(&agreed.hosts)?, agreed)));
     // All ranks see the same, but must not leave before all others have seen it.
-    agree(bootstrap, joined.as_ref().map(|_| Vec::new()).map_err(Clone::clone))?;
-    let (mut channels, agreed) = joined?;
+    let (mut channels, agreed) = vote(bootstrap, joined)?;
     if let Some(rings) = &wanted.settings.rings {
         channels.rings.clone_from(rings);
     }
