@@ -244,13 +244,15 @@ impl Turn<'_> {
         let to = |peer| from_ref(&self.ends.send[place_to(rank, peer, n)]);
         match (hop.to, part) {
             (Others::None, _) => Ok(()),
-            // SAFETY: obligation 1, here and below.
+            // SAFETY: obligation 1.
             (Others::All, Part::Whole) => unsafe {
                 self.slice::<B, P>(block, action, (&[], self.ends.send), (part, hop.dst), rank)
             },
-            (Others::All, Part::Block) => peers(rank, n).try_for_each(|peer| unsafe {
-                self.slice::<B, P>(block, action, (&[], to(peer)), (part, hop.dst), peer)
+            (Others::All, Part::Block) => peers(rank, n).try_for_each(|peer| {
+                // SAFETY: obligation 1.
+                unsafe { self.slice::<B, P>(block, action, (&[], to(peer)), (part, hop.dst), peer) }
             }),
+            // SAFETY: obligation 1.
             (Others::One(peer), _) => unsafe {
                 self.slice::<B, P>(block, action, (&[], to(peer)), (part, hop.dst), peer)
             },

@@ -185,7 +185,7 @@ impl Facts {
     }
 
     /// Whether connections of GPUs lead over a network, and so through a proxy. These do not carry LL128, whose lines would not arrive
-    /// whole in pinned memory; kernels that exchange words with all peers at once, see [`Self::one_trip_channels`].
+    /// whole in pinned memory; kernels that exchange words with all peers at once, see `one_trip_channels`.
     pub fn crosses_network(&self) -> bool {
         self.has_gpus() && self.machine.nhosts > 1
     }

@@ -1,6 +1,6 @@
 //! Kernels of algorithms from outside the library.
 
-use super::driver::{CudaError, Device, Function, Module};
+use super::driver::{Device, Function, Module};
 use super::kernels::load_module;
 use crate::gpu::KernelError;
 use crate::gpu::bundle::Bundle;
@@ -74,7 +74,7 @@ impl CustomKernels {
                 if bundle.entries().any(|(name, _)| name == entry) {
                     let function = load_module(device, bundle, &mut modules, &entry)?;
                     // Makes the driver load it now.
-                    function.threads_max().map_err(CudaError::from)?;
+                    function.threads_max()?;
                     functions.push((key(func, protocol, dtype), function));
                 }
             }
