@@ -37,6 +37,7 @@ pub(super) struct CustomLaunch<'a> {
 /// What a plan depends on.
 pub(super) struct CustomFacts<'a> {
     pub nranks: u32,
+    pub host_ranks: u32,
     pub layout: &'a ConnLayout,
     pub channels: u32,
     pub forced: &'a Forced,
@@ -113,7 +114,7 @@ impl CustomKernels {
             func: call.func as u32,
             root: call.root,
             tag,
-            host_ranks: 0,
+            host_ranks: facts.host_ranks,
         };
         Some(CustomLaunch { function, channels, threads: THREADS, coll })
     }

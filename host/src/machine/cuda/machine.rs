@@ -342,7 +342,8 @@ impl Cuda {
             return None;
         }
         let (nranks, layout, channels) = (facts.nranks, &facts.mesh_layout, facts.mesh_channels);
-        let facts = CustomFacts { nranks, layout, channels, forced: &facts.forced };
+        let host_ranks = facts.hosts.ranks_each();
+        let facts = CustomFacts { nranks, host_ranks, layout, channels, forced: &facts.forced };
         let operator = self.operator(raw);
         let launches =
             self.parts.custom.iter().filter_map(|custom| custom.launch(raw, &facts, &operator, tag));
