@@ -15,13 +15,13 @@ pub mod twolevel;
 pub mod send_recv;
 
 pub use mesh::{AtOnce, InTurn, Meet, MeshEnds};
-pub use twolevel::LEVEL_PEERS_MAX;
 pub use work::{ChainEnds, CollWork, Endpoints, P2pWork, RingEnds, TreeEnds};
 
 use crate::conn::Conns;
 use crate::gpu::{Block, Lines, Stop};
 use crate::prims::{Ll, Ll128, Proto, Simple};
 use oxccl_shared::abi::{Algorithm, Func, Protocol};
+use oxccl_shared::algo::twolevel::PEERS_MAX;
 
 /// Runs one channel's part of a collective to its end.
 ///
@@ -59,7 +59,7 @@ unsafe fn run_protocol<B: Block, P: Proto<B>>(
         (_, Algorithm::TwoShot) => unsafe { twoshot::run::<B, InTurn<P>>(block, &ends.mesh(conns), work) },
         // SAFETY: obligations 1 and 2 are passed on.
         (Func::AllReduce, Algorithm::TwoLevel) => unsafe {
-            twolevel::all_reduce::<B, P, LEVEL_PEERS_MAX>(block, &ends.mesh(conns), work)
+            twolevel::all_reduce::<B, P, { PEERS_MAX }>(block, &ends.mesh(conns), work)
         },
         // SAFETY: obligations 1 and 2 are passed on.
         (Func::AllReduce, Algorithm::Tree) => unsafe {

@@ -10,9 +10,6 @@ use oxccl_shared::algo::chunk::Loops;
 use oxccl_shared::algo::mesh::{place_from, place_to};
 use oxccl_shared::algo::twolevel::{self as schedule, Seat};
 
-/// The most peers of both levels together that there is room for.
-pub const LEVEL_PEERS_MAX: usize = 64;
-
 /// Runs `work`, whose hosts are even. A rank has at most `PEERS` peers on its host and of its number.
 ///
 /// # Safety

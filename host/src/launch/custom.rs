@@ -52,20 +52,21 @@ impl CustomAlgorithm {
         self.kernels.as_deref()
     }
 
-    /// How it would carry out a call of `nranks` ranks; none if it does not.
+    /// How it would carry out a call of `nranks` ranks, between which `lines` of 128 bytes arrive whole or not; none if it does not.
     #[inline]
-    pub(crate) fn plan(&self, call: &Call, nranks: u32, forced: &Forced) -> Option<Protocol> {
+    pub(crate) fn plan(&self, call: &Call, nranks: u32, forced: &Forced, lines: bool) -> Option<Protocol> {
         let offered = self.spec.protocols(call.func);
-        let first = offered.iter().next()?;
+        let possible = || offered.iter().filter(|protocol| lines || !protocol.needs_whole_lines());
+        let first = possible().next()?;
         if nranks < 2 || !(self.spec.serves)(nranks) {
             return None;
         }
         let wanted = match call.bytes() {
             bytes if bytes < SHORT_BYTES => first,
-            _ => offered.iter().last().unwrap_or(first),
+            _ => possible().last().unwrap_or(first),
         };
         let insisted = forced.protocol(call.func, wanted);
-        Some(if offered.has(insisted) { insisted } else { wanted })
+        Some(possible().find(|protocol| *protocol == insisted).unwrap_or(wanted))
     }
 
     /// # Safety

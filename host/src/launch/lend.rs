@@ -1,4 +1,4 @@
-//! A block whose bulk operations lend user memory to streams and networks instead of copying it into their slots.
+//! A block whose bulk operations lend user memory to networks instead of copying it into their slots.
 //!
 //! ```text
 //! input -> slot                  the slot stands for the input
@@ -6,10 +6,9 @@
 //! anything else -> slot          is computed there: slots received go back to their producers, so they cannot be lent
 //! slot -> output                 nothing, where the message was expected and has been received there
 //! ```
-//! A loan ends when the socket has the bytes, at the latest with the operation, which ends by flushing its links. Memory that
-//! is lent and about to be written (in place, the output is an input that may still be waiting) is copied to its slot first. A
-//! network may be in the middle of such bytes and cannot give them back, so only messages are lent to it: nobody writes those
-//! before they have left.
+//! A loan ends when the network has the bytes, at the latest with the operation, which ends by flushing its links. Memory that
+//! is lent and about to be written (in place, the output is an input that may still be waiting) is copied to its slot first, and
+//! the send is moved there (`SendComm::relocate`).
 //!
 //! Measured (docs/measurements/2026-11-21-open-mpi.md): the copy is a tenth of the time of an all-reduce of 2 MiB over loopback.
 

@@ -132,11 +132,11 @@ impl Facts {
     }
 
     /// LL over a network doubles what processors copy and sockets carry: beyond short hops it lost to Simple at every size. One-shot and
-    /// two-shot LL128 wait for being measured on each generation.
+    /// two-shot LL128 wait for being measured on each generation, two-level for GPUs of several hosts.
     fn doubtful(&self, call: &Call) -> Candidates {
         let is_long = |candidate: Candidate| self.hop_bytes(call, candidate.algorithm) > NET_LL_MAX_BYTES;
         match self.crosses_network() {
-            true => Candidates::by(Protocol::LL).and(Candidates::of(is_long)),
+            true => Candidates::by(Protocol::LL).and(Candidates::of(is_long)).or_also(IN_LEVELS),
             false if self.has_gpus() && self.tuning.one_shot_ll128_bytes.1 == 0 => BY_LINES,
             false => Candidates::NONE,
         }

@@ -217,7 +217,7 @@ impl Facts {
     }
 
     /// Whether they can by LL128. Pairs without an NVLink of their own meet over PCI, or in memory of the host.
-    pub(super) fn has_mesh_of_lines(&self) -> bool {
+    pub fn has_mesh_of_lines(&self) -> bool {
         self.has_mesh() && self.machine.pairs.kind <= PathKind::Nvl
     }
 

@@ -1,5 +1,7 @@
 //! Which ranks share a host.
 
+use oxccl_shared::algo::twolevel::PEERS_MAX;
+
 /// The hosts of a communicator, as far as algorithms of two levels ask. The same on every rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hosts {
@@ -9,6 +11,8 @@ pub enum Hosts {
     Uneven,
     /// The ranks of a host do not follow each other.
     Scattered,
+    /// A rank has more peers on its host and of its number than there is room for.
+    Crowded,
     /// Each has so many ranks, several, which follow each other.
     Even(u32),
 }
@@ -30,6 +34,7 @@ impl Hosts {
         match runs.len() {
             0 | 1 => Hosts::One,
             nhosts if nhosts < nruns => Hosts::Scattered,
+            nhosts if is_even && each as usize + nhosts - 2 > PEERS_MAX => Hosts::Crowded,
             _ if is_even => Hosts::Even(each),
             _ => Hosts::Uneven,
         }
@@ -45,6 +50,7 @@ impl Hosts {
         match self {
             Hosts::One => "all ranks are on one host",
             Hosts::Uneven => "not every host has equally many ranks, and several",
+            Hosts::Crowded => "a rank has more than 64 peers on its host and of its number",
             Hosts::Scattered => "the ranks of a host do not follow each other",
             Hosts::Even(_) => "a kernel has room for 7 peers, and a network carries no lines of 128 bytes",
         }
@@ -68,5 +74,16 @@ mod tests {
         ] {
             assert_eq!(Hosts::of(host_of.iter().copied()), expected, "{host_of:?}");
         }
+    }
+
+    /// 64 peers of both levels are the most: a walk's tables end there.
+    #[test]
+    fn hosts_whose_ranks_have_too_many_peers_have_no_levels() {
+        let of = |hosts: u64, each: u64| Hosts::of((0..hosts * each).map(move |rank| rank / each));
+        assert_eq!(of(2, 64), Hosts::Even(64));
+        assert_eq!(of(2, 65), Hosts::Crowded);
+        assert_eq!(of(64, 2), Hosts::Even(2));
+        assert_eq!(of(65, 2), Hosts::Crowded);
+        assert_eq!(Hosts::Crowded.ranks_each(), 0);
     }
 }

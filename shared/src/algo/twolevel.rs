@@ -35,6 +35,9 @@ use super::{Action, wrap};
 use crate::abi::{Algorithm, Func, Protocol, Rank};
 use core::ops::Range;
 
+/// The most peers of both levels together that a rank has room for.
+pub const PEERS_MAX: usize = 64;
+
 /// The algorithm's row.
 pub const SPEC: Spec = Spec {
     algorithm: Algorithm::TwoLevel,

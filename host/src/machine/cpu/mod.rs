@@ -187,7 +187,7 @@ impl Cpu {
     /// 1. As [`Machine::collective`]'s second.
     unsafe fn run_collective(&mut self, raw: &RawCall, plan: &Plan, tag: u32) -> Result<(), Stop> {
         let facts = &self.parts.facts;
-        let plan_of = |custom: &CustomAlgorithm| custom.plan(&raw.call, facts.nranks, &facts.forced);
+        let plan_of = |custom: &CustomAlgorithm| custom.plan(&raw.call, facts.nranks, &facts.forced, true);
         let custom = self.parts.custom.iter().position(|custom| plan_of(custom).is_some());
         if let Some(index) = custom {
             // SAFETY: obligation 1.
@@ -239,7 +239,7 @@ impl Cpu {
     unsafe fn run_custom(&mut self, index: usize, raw: &RawCall, tag: u32) -> Result<(), Stop> {
         let CpuParts { rank, facts, custom, mesh, send_to, recv_from, wait, memory, .. } = &self.parts;
         let Call { func, dtype, op, root, count } = raw.call;
-        let Some(protocol) = custom[index].plan(&raw.call, facts.nranks, &facts.forced) else {
+        let Some(protocol) = custom[index].plan(&raw.call, facts.nranks, &facts.forced, true) else {
             return Ok(());
         };
         let cut = CustomCut::new(&raw.call, protocol, &facts.mesh_layout, false);

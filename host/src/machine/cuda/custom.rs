@@ -41,6 +41,8 @@ pub(super) struct CustomFacts<'a> {
     pub layout: &'a ConnLayout,
     pub channels: u32,
     pub forced: &'a Forced,
+    /// Whether lines of 128 bytes arrive whole.
+    pub lines: bool,
 }
 
 fn key(func: Func, protocol: Protocol, dtype: DataType) -> Key {
@@ -95,7 +97,7 @@ impl CustomKernels {
         if facts.nranks > GPU_RANKS_MAX || call.count == 0 {
             return None;
         }
-        let protocol = self.algorithm.plan(call, facts.nranks, facts.forced)?;
+        let protocol = self.algorithm.plan(call, facts.nranks, facts.forced, facts.lines)?;
         let wanted = key(call.func, protocol, call.dtype);
         let (_, function) = self.functions.iter().find(|(known, _)| *known == wanted)?;
         let cut = CustomCut::new(call, protocol, facts.layout, true);

@@ -343,7 +343,14 @@ impl Cuda {
         }
         let (nranks, layout, channels) = (facts.nranks, &facts.mesh_layout, facts.mesh_channels);
         let host_ranks = facts.hosts.ranks_each();
-        let facts = CustomFacts { nranks, host_ranks, layout, channels, forced: &facts.forced };
+        let facts = CustomFacts {
+            nranks,
+            host_ranks,
+            layout,
+            channels,
+            forced: &facts.forced,
+            lines: facts.has_mesh_of_lines(),
+        };
         let operator = self.operator(raw);
         let launches =
             self.parts.custom.iter().filter_map(|custom| custom.launch(raw, &facts, &operator, tag));

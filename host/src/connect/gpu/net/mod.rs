@@ -19,7 +19,7 @@ use super::layout::{ConnKind, ConnName, DeviceLayout};
 use super::tables::ConnSite;
 use crate::bootstrap::Bootstrap;
 use crate::connect::ConnectError;
-use crate::connect::vote::{agree, vote};
+use crate::connect::vote::{agree, vote_or_abort};
 use crate::gpu::Gpu;
 use crate::machine::{NetChannels, NetParts};
 use crate::net::{GdrConfig, Locality, Net, NetConfig, NetError, NetProperties, UNKNOWN_MBPS, find, nearest};
@@ -148,7 +148,7 @@ impl Network {
     ) -> Result<NetConnected, ConnectError> {
         let gdr = self.gdr(device, wanted);
         let connected = self.connect_in(&device, gdr, bootstrap, wanted);
-        vote(bootstrap, connected)
+        vote_or_abort(bootstrap, connected)
     }
 
     /// Whether, and how, this rank's NIC uses its GPU's memory.
