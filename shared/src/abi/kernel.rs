@@ -234,6 +234,7 @@ mod tests {
 
     proptest! {
         #[test]
+        #[cfg_attr(miri, ignore = "proptest looks for its folder, which miri hides")]
         fn a_reason_is_read_as_it_was_written(cause in 0usize..4, peer in 0u32..1 << PEER_BITS, waited_ns: u64) {
             use StopCause::{Aborted, Mismatch, NoCredit, NoData};
             let (stop, cause) = (KernelStop::default(), [Aborted, NoCredit, NoData, Mismatch][cause]);

@@ -24,6 +24,7 @@ const HOT: &str = "oxccl_";
 const BOOKKEEPING_BYTES: u32 = 128;
 /// Hot by name but not by nature: (entry or its beginning, reason).
 const SPILLS_ALLOWED: &[(&str, &str)] = &[
+    ("oxccl_all_reduce_binomial_simple", "tests/stranger: an example from outside, which nobody has tuned"),
     (
         "oxccl_all_reduce_tree_simple",
         "two directions to keep account of between slices; its loops do not spill",
