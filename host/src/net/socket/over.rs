@@ -26,11 +26,45 @@ pub(crate) fn receiver_over(socket: TcpStream) -> Result<Box<dyn RecvComm>, NetE
 }
 
 /// Every message leaves at once, and no call waits. Returns the names of the two ends.
+///
+/// The peer may have died since authentication: its reset takes the peer's address from the socket. That is no error of this rank;
+/// the first message finds the connection closed, and that error is the one that blames the right rank.
 fn prepare(socket: &TcpStream) -> Result<Ends, NetError> {
     let failed = |call| move |error| NetError::of_io(super::NAME, None, call, &error);
     let device = socket.local_addr().map_err(failed("getsockname"))?.ip().to_string();
-    let peer = socket.peer_addr().map_err(failed("getpeername"))?.to_string();
+    let peer = socket.peer_addr().map_or_else(|_| "a peer that has reset".to_owned(), |at| at.to_string());
     socket.set_nodelay(true).map_err(failed("setsockopt(TCP_NODELAY)"))?;
     socket.set_nonblocking(true).map_err(failed("fcntl(O_NONBLOCK)"))?;
     Ok(Ends { device, peer })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::Registration;
+    use rustix::net::sockopt;
+    use std::net::TcpListener;
+    use std::time::Duration;
+
+    #[test]
+    fn a_peer_that_died_since_authentication_is_found_by_the_first_message() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let socket = listener.accept().unwrap().0;
+        // With nothing to linger for, closing resets, as the end of a process with unread bytes does.
+        sockopt::set_socket_linger(&peer, Some(Duration::ZERO)).unwrap();
+        drop(peer);
+        while socket.peer_addr().is_ok() {
+            std::thread::yield_now();
+        }
+        assert!(sender_over(socket.try_clone().unwrap()).is_ok());
+        let mut receiver = receiver_over(socket).unwrap();
+        let mut room = [0u8; 8];
+        // SAFETY: `room` outlives the receiver's use of it, and nobody else touches it.
+        let error = match unsafe { receiver.irecv(room.as_mut_ptr(), room.len(), Registration(0)) } {
+            Ok(request) => receiver.test(request.unwrap()).unwrap_err(),
+            Err(error) => error,
+        };
+        assert!(error.peer().is_some(), "the connection is not blamed: {error}");
+    }
 }
