@@ -395,7 +395,7 @@ unused! {
     cuMemRelease cuMemGetAllocationGranularity cuMemAddressReserve cuMemAddressFree cuMemMap cuMemUnmap cuMemSetAccess
     cuMemExportToShareableHandle cuMemImportFromShareableHandle cuIpcGetMemHandle cuIpcOpenMemHandle_v2
     cuIpcCloseMemHandle cuStreamWaitEvent cuStreamIsCapturing cuStreamGetCaptureInfo_v2 cuStreamUpdateCaptureDependencies
-    cuGraphAddHostNode cuGraphRetainUserObject cuUserObjectCreate cuUserObjectRelease cuLaunchHostFunc cuEventQuery cuEventSynchronize cuModuleLoadDataEx
+    cuCtxGetDevice cuGraphAddHostNode cuGraphRetainUserObject cuUserObjectCreate cuUserObjectRelease cuLaunchHostFunc cuEventQuery cuEventSynchronize cuModuleLoadDataEx
     cuMemGetHandleForAddressRange cuPointerSetAttribute
     cuModuleUnload cuModuleGetFunction cuFuncGetAttribute cuFuncSetAttribute
     cuOccupancyMaxActiveBlocksPerMultiprocessor cuLaunchKernel

@@ -69,6 +69,32 @@ impl Device {
         Ok(None)
     }
 
+    /// The ordinal of the device whose context is current on this thread; 0 if none is, as CUDA's runtime has it.
+    ///
+    /// # Errors
+    /// Those of [`Driver::get`], [`CudaError::Call`].
+    pub fn current() -> Result<u32, CudaError> {
+        let driver = Driver::get()?;
+        let id = DeviceId { ordinal: 0, bus: PciBus::default() };
+        let mut context = std::ptr::null_mut();
+        // SAFETY: `context` is valid for a write.
+        let code = unsafe { (driver.api.cuCtxGetCurrent)(&mut context) };
+        driver.api.check(id, "cuCtxGetCurrent", code)?;
+        if context.is_null() {
+            return Ok(0);
+        }
+        let mut current = 0;
+        // SAFETY: `current` is valid for a write, and a context is current.
+        let code = unsafe { (driver.api.cuCtxGetDevice)(&mut current) };
+        driver.api.check(id, "cuCtxGetDevice", code)?;
+        for ordinal in 0..driver.device_count() {
+            if handle_of(driver, ordinal)? == current {
+                return Ok(ordinal);
+            }
+        }
+        Ok(0)
+    }
+
     /// Its name in messages.
     pub fn id(&self) -> DeviceId {
         self.0.id
