@@ -1,0 +1,324 @@
+//! A communicator behind its handle: the engine, which one thread at a time uses, and beside it what any thread may ask and do.
+
+use crate::config::Settings;
+use crate::operator::Operators;
+use crate::registry::{Handle, Registry};
+use crate::result::{Failure, Outcome};
+use crate::types::Code;
+use oxccl::{AbortHandle, DeviceCommunicator};
+use std::ops::Deref;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+
+/// Every communicator that has a handle.
+pub static COMMS: Registry<Comm> = Registry::new("communicator", 1);
+
+pub struct Comm {
+    pub handle: Handle,
+    /// The GPU that was current when it was asked for.
+    pub device: u32,
+    pub settings: Settings,
+    /// Equal for the ranks of one communicator.
+    pub clique: u64,
+    pub operators: Mutex<Operators>,
+    seat: OnceLock<Seat>,
+    /// Locked after `status`, where both are.
+    engine: Mutex<Option<DeviceCommunicator>>,
+    status: Mutex<Status>,
+    changed: Condvar,
+}
+
+/// A rank's place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Seat {
+    pub rank: u32,
+    pub nranks: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// A thread connects it.
+    Joining,
+    Ready,
+    /// It could not be connected.
+    Failed,
+    /// A thread waits for its operations and leaves.
+    Ending,
+    Ended,
+    /// Aborted or destroyed: whoever still holds it lets go.
+    Freed,
+}
+
+struct Status {
+    phase: Phase,
+    /// Threads that work for a call of this communicator that has returned already.
+    working: u32,
+    /// Splits so far: ranks of a child recognise each other by it.
+    children: u64,
+    abort: Option<AbortHandle>,
+    failure: Option<Failure>,
+}
+
+/// The engine, for as long as nobody else is to use it.
+pub struct Engine<'a>(MutexGuard<'a, Option<DeviceCommunicator>>);
+
+impl Deref for Engine<'_> {
+    type Target = DeviceCommunicator;
+
+    fn deref(&self) -> &DeviceCommunicator {
+        self.0.as_ref().expect("a guard is only made of an engine that is there")
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Comm {
+    pub fn new(handle: Handle, device: u32, settings: Settings, clique: u64) -> Comm {
+        let status = Status { phase: Phase::Joining, working: 0, children: 0, abort: None, failure: None };
+        Comm {
+            handle,
+            device,
+            settings,
+            clique,
+            operators: Mutex::default(),
+            seat: OnceLock::new(),
+            engine: Mutex::new(None),
+            status: Mutex::new(status),
+            changed: Condvar::new(),
+        }
+    }
+
+    pub fn is_blocking(&self) -> bool {
+        self.settings.is_blocking()
+    }
+
+    /// Its rank and the number of ranks, once it is ready and ever after.
+    pub fn seat(&self) -> Outcome<Seat> {
+        self.seat.get().copied().ok_or_else(|| self.why_not_ready())
+    }
+
+    /// The engine, for a call.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn engine(&self) -> Outcome<Engine<'_>> {
+        let engine = match self.engine.try_lock() {
+            Ok(engine) => engine,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                // A background thread may keep it until other ranks have come.
+                if !self.is_blocking() && lock(&self.status).working > 0 {
+                    return Err(self.why_not_ready());
+                }
+                lock(&self.engine)
+            }
+        };
+        if engine.is_none() {
+            drop(engine);
+            return Err(self.why_not_ready());
+        }
+        Ok(Engine(engine))
+    }
+
+    #[cold]
+    fn why_not_ready(&self) -> Failure {
+        let status = lock(&self.status);
+        match status.phase {
+            Phase::Joining | Phase::Ready => Failure::invalid_argument(
+                "comm is not ready: an earlier call on it is in progress; call ncclCommGetAsyncError until it \
+                 gives another result than ncclInProgress",
+            ),
+            Phase::Failed => status
+                .failure
+                .clone()
+                .unwrap_or_else(|| Failure::new(Code::InternalError, "comm failed, and does not know why")),
+            Phase::Ending | Phase::Ended => Failure::invalid_usage(
+                "comm was finalized: only ncclCommDestroy and ncclCommAbort may follow",
+            ),
+            Phase::Freed => Failure::invalid_argument("comm was aborted or destroyed meanwhile"),
+        }
+    }
+
+    /// What a background thread made. Returns it if nobody wants it any more.
+    pub fn joined(&self, made: Outcome<Option<DeviceCommunicator>>) {
+        let mut status = lock(&self.status);
+        let unwanted = match made {
+            made if status.phase != Phase::Joining => made.ok().flatten(),
+            Ok(Some(engine)) => {
+                let _ = self.seat.set(Seat { rank: engine.rank(), nranks: engine.size() });
+                status.abort = Some(engine.abort_handle());
+                *lock(&self.engine) = Some(engine);
+                status.phase = Phase::Ready;
+                None
+            }
+            Ok(None) => {
+                status.phase = Phase::Ended;
+                None
+            }
+            Err(failure) => {
+                status.failure = Some(failure);
+                status.phase = Phase::Failed;
+                None
+            }
+        };
+        drop(status);
+        self.changed.notify_all();
+        if let Some(engine) = unwanted {
+            engine.abort();
+        }
+    }
+
+    /// Waits until it is connected, or not to be.
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub fn wait_joined(&self) -> Outcome {
+        let mut status = lock(&self.status);
+        while status.phase == Phase::Joining {
+            status = self.changed.wait(status).unwrap_or_else(PoisonError::into_inner);
+        }
+        match status.phase {
+            Phase::Failed => status
+                .failure
+                .clone()
+                .map_or_else(|| Err(Failure::new(Code::InternalError, "comm failed")), Err),
+            Phase::Freed => Err(Failure::invalid_usage("comm was aborted while it was being connected")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Counts a thread that works for this communicator.
+    pub fn begin_work(&self) {
+        lock(&self.status).working += 1;
+    }
+
+    pub fn end_work(&self) {
+        lock(&self.status).working -= 1;
+    }
+
+    /// The number of a new child, equal on all ranks.
+    pub fn next_child(&self) -> u64 {
+        let mut status = lock(&self.status);
+        status.children += 1;
+        status.children
+    }
+
+    /// The failure that operations of this communicator return, without waiting for anybody.
+    pub fn async_failure(&self) -> Option<Failure> {
+        let status = lock(&self.status);
+        match status.phase {
+            Phase::Failed => return status.failure.clone(),
+            Phase::Ready => {}
+            _ => return None,
+        }
+        drop(status);
+        // Whoever has the engine returns its error itself.
+        let engine = self.engine.try_lock().ok()?;
+        engine.as_ref()?.async_error().map(Failure::from)
+    }
+
+    /// What `ncclCommGetAsyncError` gives.
+    pub fn state(&self) -> Code {
+        {
+            let status = lock(&self.status);
+            let is_working = status.working > 0 && !self.is_blocking();
+            match status.phase {
+                Phase::Joining | Phase::Ending => return Code::InProgress,
+                Phase::Ready if is_working => return Code::InProgress,
+                _ => {}
+            }
+        }
+        self.async_failure().map_or(Code::Success, |failure| failure.code)
+    }
+
+    /// Begins to end: takes the engine out of use. None if there is none, or no more.
+    ///
+    /// # Errors
+    /// A communicator that is not ready.
+    pub fn begin_end(&self) -> Outcome<()> {
+        let mut status = lock(&self.status);
+        match status.phase {
+            Phase::Ready if status.working == 0 || self.is_blocking() => {
+                status.phase = Phase::Ending;
+                Ok(())
+            }
+            _ => {
+                drop(status);
+                Err(self.why_not_ready())
+            }
+        }
+    }
+
+    /// Waits for its operations and leaves; on a thread that may wait.
+    pub fn end(&self) {
+        let engine = lock(&self.engine).take();
+        drop(engine);
+        let mut status = lock(&self.status);
+        if status.phase == Phase::Ending {
+            status.phase = Phase::Ended;
+        }
+        drop(status);
+        self.changed.notify_all();
+    }
+
+    /// Waits until [`Self::end`] is done.
+    pub fn wait_ended(&self) {
+        let mut status = lock(&self.status);
+        while status.phase == Phase::Ending {
+            status = self.changed.wait(status).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    pub fn phase(&self) -> Phase {
+        lock(&self.status).phase
+    }
+
+    /// Gives it up, whatever it is doing, and stops its kernels. Returns what it was.
+    pub fn free(&self) -> Phase {
+        let mut status = lock(&self.status);
+        let was = std::mem::replace(&mut status.phase, Phase::Freed);
+        let abort = status.abort.take();
+        drop(status);
+        self.changed.notify_all();
+        if let Some(abort) = abort {
+            abort.abort();
+        }
+        was
+    }
+
+    /// Drops the engine on this thread, once nobody else uses it.
+    pub fn drop_engine(&self) {
+        let engine = lock(&self.engine).take();
+        drop(engine);
+    }
+}
+
+/// Runs `work` on a thread of its own, which connects `comm`.
+///
+/// # Errors
+/// The operating system starts no thread.
+pub fn connect_in_background(
+    comm: &Arc<Comm>,
+    work: impl FnOnce() -> Outcome<Option<DeviceCommunicator>> + Send + 'static,
+) -> Outcome {
+    let inside = comm.clone();
+    in_background("oxccl-init", move || {
+        let made = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|_| {
+            Err(Failure::new(Code::InternalError, "a defect of the library: connecting panicked"))
+        });
+        inside.joined(made);
+    })
+    .inspect_err(|failure| comm.joined(Err(failure.clone())))
+}
+
+/// Runs `work` on a thread of its own.
+///
+/// # Errors
+/// The operating system starts none.
+pub fn in_background(name: &str, work: impl FnOnce() + Send + 'static) -> Outcome {
+    let started = std::thread::Builder::new().name(name.to_owned()).spawn(work);
+    started.map(drop).map_err(|error| {
+        Failure::new(Code::SystemError, format!("no thread could be started: {error} (see ulimit -u)"))
+    })
+}

@@ -1,0 +1,78 @@
+//! The ends of communicators.
+
+use crate::comm::{COMMS, Comm, Phase};
+use crate::group::{Job, member, submit_job};
+use crate::registry::Handle;
+use crate::result::Outcome;
+use crate::types::Code;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Communicators that were destroyed and have not left yet.
+static LEAVING: Mutex<Vec<Arc<Comm>>> = Mutex::new(Vec::new());
+
+/// `ncclCommFinalize`.
+pub fn finalize(handle: Handle) -> Outcome<Code> {
+    member(|| {
+        let comm = COMMS.get(handle, "comm")?;
+        comm.begin_end()?;
+        submit_job(Job::Finalize(comm))
+    })
+}
+
+/// Ends it on a thread of its own: its kernels may wait for ranks that this thread has yet to end.
+pub fn in_background(comm: &Arc<Comm>) -> Outcome {
+    let inside = comm.clone();
+    let started = crate::comm::in_background("oxccl-end", move || inside.end());
+    started.inspect_err(|_| comm.end())
+}
+
+/// `ncclCommDestroy`. Null is nothing to destroy.
+pub fn destroy(handle: Handle) -> Outcome<Code> {
+    if handle == Handle::NULL {
+        return Ok(Code::Success);
+    }
+    member(|| submit_job(Job::Destroy(COMMS.remove(handle, "comm")?)))
+}
+
+/// Ends a communicator that has no handle any more.
+pub fn destroyed(comm: Arc<Comm>) -> Outcome {
+    match comm.phase() {
+        Phase::Ready => {
+            comm.begin_end()?;
+            in_background(&comm)?;
+        }
+        Phase::Ending => {}
+        // Whoever connects it drops what comes of it.
+        Phase::Joining => {
+            comm.free();
+            return Ok(());
+        }
+        Phase::Failed | Phase::Ended | Phase::Freed => return Ok(()),
+    }
+    LEAVING.lock().unwrap_or_else(PoisonError::into_inner).push(comm);
+    Ok(())
+}
+
+/// Waits for those that leave, except where other ranks of the same communicator are alive in this process: one thread may end them
+/// one by one, and the last waits for all.
+pub fn await_last() {
+    let mut leaving = LEAVING.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_last = |comm: &Arc<Comm>| COMMS.count(|other| other.clique == comm.clique) == 0;
+    let (last, others) = leaving.drain(..).partition(is_last);
+    *leaving = others;
+    drop(leaving);
+    let last: Vec<Arc<Comm>> = last;
+    last.iter().for_each(|comm| comm.wait_ended());
+}
+
+/// `ncclCommAbort`. Null is nothing to abort.
+pub fn abort(handle: Handle) -> Outcome {
+    if handle == Handle::NULL {
+        return Ok(());
+    }
+    let comm = COMMS.remove(handle, "comm")?;
+    if comm.free() == Phase::Ready {
+        comm.drop_engine();
+    }
+    Ok(())
+}

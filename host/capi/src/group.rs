@@ -1,0 +1,185 @@
+//! Groups: what a thread has asked for between `ncclGroupStart` and `ncclGroupEnd`.
+
+use crate::comm::{Comm, Engine, connect_in_background};
+use crate::end;
+use crate::registry::Handle;
+use crate::result::{Failure, Outcome};
+use crate::types::Code;
+use oxccl::cuda::{CUstream, StreamRef};
+use oxccl::{DeviceCommunicator, Untyped, device_group};
+use std::cell::RefCell;
+use std::sync::Arc;
+
+/// An operation that waits for the group's end.
+struct Queued {
+    comm: Arc<Comm>,
+    call: Untyped,
+    stream: CUstream,
+}
+
+/// What connects a new communicator.
+pub type Work = Box<dyn FnOnce() -> Outcome<Option<DeviceCommunicator>> + Send>;
+
+/// Something that waits for other ranks.
+pub enum Job {
+    /// Connects a communicator.
+    Connect(Arc<Comm>, Work),
+    /// Finalizes one.
+    Finalize(Arc<Comm>),
+    /// Ends one that has lost its handle.
+    Destroy(Arc<Comm>),
+}
+
+#[derive(Default)]
+struct Open {
+    depth: u32,
+    calls: Vec<Queued>,
+    jobs: Vec<Job>,
+    failed: Option<Failure>,
+}
+
+thread_local! {
+    static OPEN: RefCell<Open> = RefCell::default();
+}
+
+fn with<T>(body: impl FnOnce(&mut Open) -> T) -> Outcome<T> {
+    let ended = |_| Failure::invalid_usage("called while this thread ends");
+    OPEN.try_with(|open| body(&mut open.borrow_mut())).map_err(ended)
+}
+
+/// Runs a call that belongs into a group if one is open: its failure is the group's.
+pub fn member<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    body().inspect_err(|failure| {
+        let note = |open: &mut Open| {
+            if open.depth > 0 && failure.code != Code::InProgress {
+                open.failed.get_or_insert_with(|| failure.clone());
+            }
+        };
+        let _ = with(note);
+    })
+}
+
+/// `ncclGroupStart`.
+pub fn start() -> Outcome {
+    with(|open| open.depth += 1)
+}
+
+/// Enqueues an operation, or leaves it to the group's end.
+pub fn submit_call(comm: Arc<Comm>, call: Untyped, stream: CUstream) -> Outcome {
+    let queued = Queued { comm, call, stream };
+    let direct = with(|open| {
+        if open.depth == 0 {
+            return Some(queued);
+        }
+        open.calls.push(queued);
+        None
+    })?;
+    let Some(Queued { comm, call, stream }) = direct else { return Ok(()) };
+    let engine = comm.engine()?;
+    // SAFETY: (1, 2) the caller of the C function answers for its stream.
+    let stream = unsafe { StreamRef::from_raw(engine.device(), stream) };
+    // SAFETY: (1, 2, 3) the caller of the C function answers for its buffers and its stream.
+    Ok(unsafe { engine.enqueue_untyped(&call, stream) }?)
+}
+
+/// Runs a job, or leaves it to the group's end.
+pub fn submit_job(job: Job) -> Outcome<Code> {
+    let direct = with(|open| {
+        if open.depth == 0 {
+            return Some(job);
+        }
+        open.jobs.push(job);
+        None
+    })?;
+    direct.map_or(Ok(Code::Success), |job| run_jobs(vec![job]))
+}
+
+/// `ncclGroupEnd`.
+pub fn end() -> Outcome<Code> {
+    let open = with(|open| match open.depth {
+        0 => Err(Failure::invalid_usage("no group is open on this thread: ncclGroupStart comes first")),
+        1 => Ok(Some(std::mem::take(open))),
+        _ => {
+            open.depth -= 1;
+            Ok(None)
+        }
+    })??;
+    let Some(Open { calls, jobs, failed, .. }) = open else { return Ok(Code::Success) };
+    if let Some(failure) = failed {
+        discard(jobs, &failure);
+        let text = format!("nothing of the group was run: {}", failure.text);
+        return Err(Failure { text, ..failure });
+    }
+    let (connects, ends) = jobs.into_iter().partition(|job| matches!(job, Job::Connect(..)));
+    let connected = run_jobs(connects)?;
+    run_calls(&calls)?;
+    let ended = run_jobs(ends)?;
+    Ok(if connected == Code::InProgress { connected } else { ended })
+}
+
+fn discard(jobs: Vec<Job>, failure: &Failure) {
+    for job in jobs {
+        if let Job::Connect(comm, _) = job {
+            comm.joined(Err(failure.clone()));
+        }
+    }
+}
+
+/// Starts all, then waits for those whose communicators block.
+fn run_jobs(jobs: Vec<Job>) -> Outcome<Code> {
+    let mut waits: Vec<(Arc<Comm>, bool)> = Vec::new();
+    let mut first = Ok(());
+    for job in jobs {
+        let started = match job {
+            Job::Connect(comm, work) => {
+                waits.push((comm.clone(), true));
+                connect_in_background(&comm, work)
+            }
+            Job::Finalize(comm) => {
+                waits.push((comm.clone(), false));
+                end::in_background(&comm)
+            }
+            Job::Destroy(comm) => end::destroyed(comm),
+        };
+        first = first.and(started);
+    }
+    let mut code = Code::Success;
+    for (comm, connects) in waits {
+        if !comm.is_blocking() {
+            code = Code::InProgress;
+        } else if connects {
+            first = first.and(comm.wait_joined());
+        } else {
+            comm.wait_ended();
+        }
+    }
+    end::await_last();
+    first.map(|()| code)
+}
+
+/// Enqueues the operations of a group together.
+fn run_calls(calls: &[Queued]) -> Outcome {
+    if calls.is_empty() {
+        return Ok(());
+    }
+    // In the order of their handles: two threads with the same communicators take them in the same order.
+    let mut comms: Vec<&Arc<Comm>> = calls.iter().map(|queued| &queued.comm).collect();
+    comms.sort_unstable_by_key(|comm| comm.handle);
+    comms.dedup_by_key(|comm| comm.handle);
+    let engines: Vec<Engine<'_>> = comms.iter().map(|comm| comm.engine()).collect::<Outcome<_>>()?;
+    let done = device_group(|group| {
+        for Queued { comm, call, stream } in calls {
+            let at = comms.partition_point(|other| other.handle < comm.handle);
+            let engine: &DeviceCommunicator = &engines[at];
+            // SAFETY: (1, 2) the caller of the C function answers for its stream.
+            let stream = unsafe { StreamRef::from_raw(engine.device(), *stream) };
+            // SAFETY: (1) the caller of the C function answers for its buffers and its stream.
+            unsafe { group.add_untyped(engine, call, stream) }?;
+        }
+        Ok(())
+    });
+    Ok(done?)
+}
+
+/// The handle of a communicator that has none.
+pub const GHOST: Handle = Handle::NULL;

@@ -1,0 +1,5 @@
+//! Tests of the shared library as programs meet it: by its file, from C and C++.
+
+mod programs;
+mod hostile;
+mod names;
