@@ -21,13 +21,14 @@ pub mod wire;
 pub mod os;
 
 pub use api::{
-    AbortHandle, ArgumentError, Blocks, BlocksError, Comm, Communicator, CommunicatorBuilder, Config,
-    ConfigError, DeviceCommunicator, DeviceCommunicatorBuilder, DeviceGroup, DeviceSlice, DeviceSliceMut,
-    Error, Group, MemoryReport, OperationError, PeerMemory, ReduceOp, Untyped, UntypedV, device_group, group,
+    ArgumentError, Blocks, BlocksError, Comm, CommHandle, CommState, Communicator, CommunicatorBuilder,
+    Config, ConfigError, DeviceCommunicator, DeviceCommunicatorBuilder, DeviceGroup, DeviceSlice,
+    DeviceSliceMut, Error, Group, MemoryReport, OperationError, PeerMemory, Pending, ReduceOp, Untyped,
+    UntypedV, device_group, group,
 };
 pub use bootstrap::{BootstrapConfig, BootstrapError, UniqueId};
 pub use connect::ConnectError;
-pub use launch::{CustomAlgorithm, Fault, Outstanding};
+pub use launch::{CustomAlgorithm, Fault, Outstanding, Progress};
 pub use machine::cuda::driver as cuda;
 pub use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, RedOp};
 pub use oxccl_shared::reduce::{Element, F8E4M3, F8E5M2, bf16, f16};

@@ -6,6 +6,7 @@
 mod conformance;
 mod errors;
 mod groups;
+mod handles;
 mod net;
 mod mp_collectives;
 mod mp_hosts;

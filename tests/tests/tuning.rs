@@ -106,7 +106,7 @@ fn ranks_with_different_tables_are_refused_by_name() {
     let same = file(&format!("# Comments may differ.\n{TABLES}"));
     let failed: Vec<String> = build(&[tuned(one.path()), tuned(same.path()), tuned(other.path())])
         .into_iter()
-        .map(|built| built.err().expect("refused").to_string())
+        .map(|built| built.expect_err("refused").to_string())
         .collect();
     for error in failed {
         assert!(error.contains("rank 2 has other settings") && error.contains("OXCCL_TUNE_FILE"), "{error}");
@@ -117,7 +117,7 @@ fn ranks_with_different_tables_are_refused_by_name() {
 fn a_file_that_cannot_be_used_is_named_with_line_and_field() {
     let refused = |config: Config| {
         let alone = Communicator::builder().rank(0).ranks(1).config(config).build();
-        alone.err().expect("refused").to_string()
+        alone.expect_err("refused").to_string()
     };
     let odd = file(&TABLES.replace("\"tree\"", "\"pat\""));
     let error = refused(tuned(odd.path()));
@@ -135,7 +135,7 @@ fn a_file_that_cannot_be_used_is_named_with_line_and_field() {
 fn an_order_that_no_rank_can_obey_is_an_error_that_says_what_is_possible() {
     let forced = Forced::default().with_algorithms("ring;broadcast:tree").unwrap();
     let config = Config { forced, ..Settings::default().config() };
-    let error = Communicator::builder().rank(0).ranks(1).config(config).build().err().expect("refused");
+    let error = Communicator::builder().rank(0).ranks(1).config(config).build().expect_err("refused");
     assert!(matches!(error, Error::Impossible(_)), "{error:?}");
     let said = error.to_string();
     assert!(said.starts_with("NCCL_ALGO: broadcast has none of what they leave"), "{said}");

@@ -3,11 +3,14 @@
 use super::communicator::{Comm, Communicator};
 use super::config::{Config, MISSING_ID};
 use super::error::Error;
+use super::handle::CommHandle;
 use super::init::{Init, Joined, Started, agree_on_algorithms};
 use super::launcher::LaunchEnv;
 use super::membership::{Membership, watch};
+use super::pending::Pending;
+use super::split::Turn;
 use super::{split, tune_file};
-use crate::bootstrap::{Bootstrap, UniqueId};
+use crate::bootstrap::{Bootstrap, UniqueId, Watch};
 use crate::connect::ConnectError;
 use crate::launch::{CustomAlgorithm, Engine, Health, StreamMachine};
 use crate::machine::cpu::Cpu;
@@ -158,13 +161,42 @@ impl<M: Init> Builder<M> {
     /// Any [`Error`] but `Argument` and `Operation`.
     pub fn build(self) -> Result<Comm<M>, Error> {
         let config = self.settings()?;
-        let id = match self.id {
-            Some(id) => id,
-            None if self.nranks == 1 => UniqueId::create(&config.bootstrap)?,
-            None => return Err(MISSING_ID.into()),
+        let handle = CommHandle::joining(self.rank, self.nranks);
+        self.join(config, &handle)
+    }
+
+    /// Starts to join, on a thread of its own, and returns at once: [`Pending::poll`] says when the communicator is ready, and
+    /// [`Pending::handle`] is there to abort it from any thread before that and after.
+    ///
+    /// # Errors
+    /// [`Error::Config`], [`Error::Impossible`], [`Error::Tune`]: nothing has been sent. [`Error::Bootstrap`]: there is no thread for it.
+    /// All others come from the [`Pending`]; of an abort [`Error::Operation`] with [`Fault::Aborted`](crate::Fault::Aborted).
+    pub fn start(self) -> Result<Pending<Comm<M>>, Error> {
+        let config = self.settings()?;
+        Pending::start(CommHandle::joining(self.rank, self.nranks), move |handle| self.join(config, handle))
+    }
+
+    /// Joins with several ranks of this process at the same time, and gives them all to the calling thread, in order.
+    ///
+    /// # Errors
+    /// That of the first rank which failed by itself; then all are gone.
+    pub fn build_all(ranks: impl IntoIterator<Item = Builder<M>>) -> Result<Vec<Comm<M>>, Error> {
+        let started: Result<Vec<_>, Error> = ranks.into_iter().map(Builder::start).collect();
+        all_ready(started?)
+    }
+
+    fn join(self, config: Config, handle: &CommHandle) -> Result<Comm<M>, Error> {
+        let connect = || {
+            let id = match self.id {
+                Some(id) => id,
+                None if self.nranks == 1 => UniqueId::create(&config.bootstrap)?,
+                None => return Err(MISSING_ID.into()),
+            };
+            let (place, settings) = ((Rank(self.rank), self.nranks), &config.bootstrap);
+            Ok(Bootstrap::connect_unless(&id, place, settings, handle.cancel())?)
         };
-        let bootstrap = Bootstrap::connect(&id, Rank(self.rank), self.nranks, &config.bootstrap)?;
-        assemble(bootstrap, config, self.unit)
+        let joined = connect().and_then(|bootstrap| assemble(bootstrap, config.clone(), self.unit, handle));
+        joined.map_err(|error| handle.failed(error))
     }
 
     fn settings(&self) -> Result<Config, Error> {
@@ -214,11 +246,78 @@ impl<M: Init> Comm<M> {
     /// Any [`Error`] but `Argument`. Until the new communicator's bootstrap they name ranks by their number here,
     /// afterwards by their number there.
     pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Comm<M>>, Error> {
-        if let Some(error) = self.async_error() {
-            return Err(error);
+        self.splitting(color, key)?.run(&CommHandle::joining(self.rank(), self.size()))
+    }
+
+    /// As [`Self::split`], on a thread of its own: returns at once, so that one thread may split several ranks, and abort. Splits of
+    /// a communicator take place in the order in which they were started. Until the new communicator is ready, dropping this one
+    /// waits until its ranks have met.
+    ///
+    /// # Errors
+    /// The communicator's error; there is no thread for it. All others come from the [`Pending`].
+    pub fn start_split(&self, color: Option<u32>, key: i32) -> Result<Pending<Option<Comm<M>>>, Error> {
+        let splitting = self.splitting(color, key)?;
+        Pending::start(CommHandle::joining(self.rank(), self.size()), move |handle| splitting.run(handle))
+    }
+
+    /// As [`Self::split`], for several ranks that a thread has, at the same time: each with its color and key.
+    ///
+    /// # Errors
+    /// That of the first rank which failed by itself.
+    pub fn split_all<'c>(
+        ranks: impl IntoIterator<Item = (&'c Comm<M>, Option<u32>, i32)>,
+    ) -> Result<Vec<Option<Comm<M>>>, Error> {
+        let started: Result<Vec<_>, Error> =
+            ranks.into_iter().map(|(comm, color, key)| comm.start_split(color, key)).collect();
+        all_ready(started?)
+    }
+
+    fn splitting(&self, color: Option<u32>, key: i32) -> Result<Splitting<M>, Error> {
+        self.async_error().map_or(Ok(()), Err)?;
+        let (watch, turn) = (self.member.watch().clone(), self.member.splits.next());
+        Ok(Splitting { watch, turn, color, key, config: split::settings(&self.config), unit: self.unit() })
+    }
+}
+
+/// The work of a split, for any thread.
+struct Splitting<M: Init> {
+    /// The parent's.
+    watch: Arc<Watch>,
+    turn: Turn,
+    color: Option<u32>,
+    key: i32,
+    /// The child's.
+    config: Config,
+    unit: M::Unit,
+}
+
+impl<M: Init> Splitting<M> {
+    fn run(self, handle: &CommHandle) -> Result<Option<Comm<M>>, Error> {
+        let Splitting { watch, turn, color, key, config, unit } = self;
+        let child = split::split(&watch, turn, color, key, handle.cancel());
+        // The parent may go before the child is ready.
+        drop(watch);
+        let child = child
+            .and_then(|child| child.map(|bootstrap| assemble(bootstrap, config, unit, handle)).transpose());
+        if let Ok(None) = child {
+            handle.ended();
         }
-        let child = split::split(&self.member, color, key)?;
-        child.map(|bootstrap| assemble(bootstrap, split::settings(&self.config), self.unit())).transpose()
+        child.map_err(|error| handle.failed(error))
+    }
+}
+
+/// Waits for what was started together.
+///
+/// # Errors
+/// That of the first rank which failed by itself.
+fn all_ready<T>(started: Vec<Pending<T>>) -> Result<Vec<T>, Error> {
+    let joined: Vec<Result<T, Error>> = started.into_iter().map(Pending::wait).collect();
+    let is_own = |error: &Error| !matches!(error, Error::Connect(ConnectError::PeerFailed { .. }));
+    let mut errors: Vec<&Error> = joined.iter().filter_map(|joined| joined.as_ref().err()).collect();
+    errors.sort_by_key(|error| !is_own(error));
+    match errors.first() {
+        Some(error) => Err((*error).clone()),
+        None => joined.into_iter().collect(),
     }
 }
 
@@ -250,29 +349,22 @@ impl<M: Init<Unit = u32> + StreamMachine> Comm<M> {
         let mut config = config.clone();
         // All ranks are in this process: no other interface is needed, and none need exist.
         config.bootstrap.bind_addr.get_or_insert(Ipv4Addr::LOCALHOST.into());
-        let config = &config;
         let id = UniqueId::create(&config.bootstrap)?;
-        let join = |(rank, ordinal): (usize, &u32)| {
+        let rank = |(rank, ordinal): (usize, &u32)| {
             let builder = Comm::<M>::builder().unique_id(id).device(*ordinal);
-            builder.rank(rank as u32).ranks(ordinals.len() as u32).config(config.clone()).build()
+            builder.rank(rank as u32).ranks(ordinals.len() as u32).config(config.clone())
         };
-        let joined: Vec<Result<Comm<M>, Error>> = std::thread::scope(|scope| {
-            let threads: Vec<_> =
-                ordinals.iter().enumerate().map(|rank| scope.spawn(move || join(rank))).collect();
-            threads.into_iter().map(|thread| thread.join().expect("joining does not panic")).collect()
-        });
-        let is_own = |error: &Error| !matches!(error, Error::Connect(ConnectError::PeerFailed { .. }));
-        let mut errors: Vec<&Error> = joined.iter().filter_map(|joined| joined.as_ref().err()).collect();
-        errors.sort_by_key(|error| !is_own(error));
-        match errors.first() {
-            Some(error) => Err((*error).clone()),
-            None => joined.into_iter().collect(),
-        }
+        Builder::build_all(ordinals.iter().enumerate().map(rank))
     }
 }
 
 /// The init pipeline: connects all ranks, starts the monitor thread and the machine, and returns the communicator.
-fn assemble<M: Init>(bootstrap: Bootstrap, config: Config, unit: M::Unit) -> Result<Comm<M>, Error> {
+fn assemble<M: Init>(
+    bootstrap: Bootstrap,
+    config: Config,
+    unit: M::Unit,
+    handle: &CommHandle,
+) -> Result<Comm<M>, Error> {
     let (rank, nranks) = (bootstrap.rank().0, bootstrap.nranks());
     let agreed = agree_on_algorithms(&bootstrap, &config).map_err(Error::from);
     let connected = match agreed.and_then(|()| M::connect(&bootstrap, &config, unit)) {
@@ -290,6 +382,7 @@ fn assemble<M: Init>(bootstrap: Bootstrap, config: Config, unit: M::Unit) -> Res
     let watch = watch(bootstrap, &health);
     let joined = Joined { rank, nranks, config: &config, health: &health, watch: &watch };
     let Started { machine, device, rings, memory } = M::start(connected, &joined)?;
-    let member = Membership::new((rank, nranks), rings, health, watch);
+    handle.joined((rank, nranks), &health, &watch, machine.probe())?;
+    let member = Membership::new((rank, nranks), rings, handle.clone(), watch);
     Ok(Comm::new(member, (config, unit), memory, Engine::new(machine), device))
 }

@@ -2,9 +2,11 @@
 
 use super::config::Config;
 use super::error::{ArgumentError, DeviceError, Error};
+use super::handle::CommHandle;
 use super::init::Init;
-use super::membership::{AbortHandle, Membership};
+use super::membership::Membership;
 use super::memory::MemoryReport;
+use super::pending::Pending;
 use crate::gpu::KernelError;
 use crate::launch::{Engine, RawCall, RawQueue, RunError};
 use crate::machine::cpu::Cpu;
@@ -13,12 +15,13 @@ use crate::plan::Call;
 use crate::plan::tuning::{Explanation, TUNED};
 use oxccl_shared::abi::{DataType, Func, RedOp};
 use std::cell::{RefCell, RefMut};
+use std::fmt;
 
 /// One rank of a communicator on CPUs.
 ///
 /// Every rank makes the same collective calls in the same order. A call returns when this rank's part is complete:
 /// its output is written and its input may be changed. A communicator may move between threads, but only one thread
-/// at a time may use it. Any thread may use [`AbortHandle`]s.
+/// at a time may use it. Any thread may use a [`CommHandle`].
 ///
 /// # Errors of every operation
 /// - [`Error::Argument`]: refused before anything was sent; other ranks wait for the corrected call.
@@ -129,24 +132,55 @@ impl<M: Init> Comm<M> {
         &self.member.rings
     }
 
-    /// A handle with which other threads can abort this communicator.
-    pub fn abort_handle(&self) -> AbortHandle {
-        self.member.abort_handle()
+    /// A handle with which other threads can watch and abort this communicator.
+    pub fn handle(&self) -> CommHandle {
+        self.member.handle.clone()
     }
 
     /// Aborts the communicator: on this rank, where waiting kernels stop, and on all others as soon as they receive
     /// the notification.
     pub fn abort(&self) {
-        self.abort_handle().abort();
+        self.member.handle.abort();
     }
 
     /// The communicator's error, if it has failed: the one that operations return, available without an operation.
     pub fn async_error(&self) -> Option<Error> {
-        let fault = match self.engine() {
-            Ok(engine) => engine.machine().check().err(),
-            Err(_) => self.member.health.fault(),
+        self.member.handle.async_error()
+    }
+
+    /// Leaves in order: waits until the operations of all ranks are done, then until all ranks have called it, and frees everything.
+    /// Unlike a drop it says how that went. Ranks that share a thread use [`Self::finalize_all`].
+    ///
+    /// # Errors
+    /// [`Error::Operation`]: the communicator had failed, or fails by now. [`Error::Bootstrap`]: a rank did not call it.
+    pub fn finalize(self) -> Result<(), Error> {
+        let drained = match self.engine() {
+            Ok(engine) => engine.machine().drain(),
+            Err(busy) => return Err(busy.into()),
         };
-        fault.map(|outstanding| self.member.operation_error(outstanding))
+        drained.map_err(|outstanding| self.member.operation_error(outstanding))?;
+        let met = self.member.watch().bootstrap().barrier();
+        // A fault says more than the barrier that it broke.
+        self.async_error().map_or(Ok(()), Err)?;
+        Ok(met?)
+    }
+
+    /// As [`Self::finalize`], on a thread of its own. Dropping what is returned aborts the communicator.
+    ///
+    /// # Errors
+    /// There is no thread for it.
+    pub fn start_finalize(self) -> Result<Pending<()>, Error> {
+        Pending::start(self.handle(), move |_| self.finalize())
+    }
+
+    /// As [`Self::finalize`], for all ranks that a thread has, at the same time.
+    ///
+    /// # Errors
+    /// Of the first rank that has one.
+    pub fn finalize_all(ranks: impl IntoIterator<Item = Comm<M>>) -> Result<(), Error> {
+        let started: Vec<_> = ranks.into_iter().map(Comm::start_finalize).collect();
+        let ended: Vec<_> = started.into_iter().map(|ending| ending.and_then(Pending::wait)).collect();
+        ended.into_iter().collect()
     }
 
     /// Which unit of the machine this rank has.
@@ -177,6 +211,14 @@ impl<M: Init> Comm<M> {
             RunError::Gpu(error) => KernelError::Cuda(error),
         };
         DeviceError { rank, nranks, source: Box::new(source) }.into()
+    }
+}
+
+impl<M: Init> fmt::Debug for Comm<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("Comm");
+        out.field("rank", &self.rank()).field("nranks", &self.size()).field("unit", &self.unit);
+        out.field("state", &self.handle().state()).finish_non_exhaustive()
     }
 }
 

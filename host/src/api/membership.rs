@@ -1,85 +1,61 @@
 //! The part of a communicator that is independent of its machine: a rank among others, and its membership events.
 
-use super::error::{Error, OperationError};
+use super::error::Error;
+use super::handle::{CommHandle, operation_error};
+use super::split::Turns;
 use crate::bootstrap::{Bootstrap, PeerEvent, Watch};
 use crate::launch::{Fault, Health, Notice, Notify, Outstanding};
 use crate::wire::Message;
-use std::cell::Cell;
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 /// A rank's membership in a communicator. Dropping it notifies the other ranks.
 pub(super) struct Membership {
     pub rank: u32,
     pub nranks: u32,
-    pub health: Arc<Health>,
+    pub handle: CommHandle,
     /// The rank at each position of each channel's ring.
     pub rings: Vec<Vec<u32>>,
-    /// Splits so far: their number identifies them on the wire.
-    splits: Cell<u64>,
-    /// The only strong reference, so that dropping it can notify the others; `None` only while it is being dropped.
+    /// The order of its splits.
+    pub splits: Turns,
+    /// The only lasting strong reference, so that dropping it can notify the others; `None` only while it is being dropped.
     watch: Option<Arc<Watch>>,
-}
-
-/// Aborts a communicator from any thread.
-#[derive(Clone)]
-pub struct AbortHandle {
-    health: Arc<Health>,
-    watch: Weak<Watch>,
 }
 
 impl Membership {
     pub fn new(
         (rank, nranks): (u32, u32),
         rings: Vec<Vec<u32>>,
-        health: Arc<Health>,
+        handle: CommHandle,
         watch: Arc<Watch>,
     ) -> Membership {
-        Membership { rank, nranks, health, rings, splits: Cell::new(0), watch: Some(watch) }
+        Membership { rank, nranks, handle, rings, splits: Turns::default(), watch: Some(watch) }
     }
 
-    pub fn watch(&self) -> &Watch {
+    pub fn watch(&self) -> &Arc<Watch> {
         self.watch.as_ref().expect("a communicator that is not being dropped has its watch")
     }
 
-    pub fn next_split(&self) -> u64 {
-        self.splits.set(self.splits.get() + 1);
-        self.splits.get()
-    }
-
-    pub fn abort_handle(&self) -> AbortHandle {
-        let watch = self.watch.as_ref().map(Arc::downgrade).unwrap_or_default();
-        AbortHandle { health: self.health.clone(), watch }
-    }
-
     pub fn operation_error(&self, outstanding: Outstanding) -> Error {
-        OperationError { rank: self.rank, nranks: self.nranks, outstanding }.into()
+        operation_error((self.rank, self.nranks), outstanding)
     }
 }
 
 impl Drop for Membership {
     /// Notifies the other ranks that this one leaves. A panicking thread aborts instead.
     fn drop(&mut self) {
+        self.handle.ended();
         let Some(mut shared) = self.watch.take() else { return };
-        // An abort handle or the monitor may be using it at this moment; it will release it soon.
+        // A handle or the monitor may be using it at this moment and will release it soon; a split in progress, when the ranks have met.
         let watch = loop {
             match Arc::try_unwrap(shared) {
                 Ok(watch) => break watch,
                 Err(still_shared) => shared = still_shared,
             }
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_micros(20));
         };
         if !std::thread::panicking() {
             watch.close();
-        }
-    }
-}
-
-impl AbortHandle {
-    /// Aborts the communicator: on this rank, and on all others as soon as they receive the notification.
-    pub fn abort(&self) {
-        self.health.fail(Fault::Aborted, None);
-        if let Some(watch) = self.watch.upgrade() {
-            watch.abort("the application called abort");
         }
     }
 }

@@ -2,12 +2,13 @@
 
 use super::config::Config;
 use super::error::Error;
-use super::membership::Membership;
-use crate::bootstrap::Bootstrap;
+use crate::bootstrap::{Bootstrap, Cancel, Watch};
 use crate::connect::ConnectError;
 use crate::wire::Message;
 use oxccl_shared::abi::Rank;
 use serde::{Deserialize, Serialize};
+use std::cell::Cell;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// What a rank asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -36,11 +37,64 @@ fn members(blocks: &[Vec<u8>], color: Option<u32>) -> Result<Vec<Rank>, ConnectE
     Ok(members.into_iter().map(|(_, rank)| rank).collect())
 }
 
-/// Splits the ranks; none for one that gave no color. Every rank calls it.
-pub(super) fn split(parent: &Membership, color: Option<u32>, key: i32) -> Result<Option<Bootstrap>, Error> {
-    let blocks = parent.watch().all_gather(&Wish { color, key }.to_bytes())?;
+/// Splits the ranks; none for one that gave no color. Every rank calls it, each time with the same turn.
+///
+/// # Errors
+/// Those of the bootstrap; `cancel` ends the join of the child.
+pub(super) fn split(
+    parent: &Watch,
+    turn: Turn,
+    color: Option<u32>,
+    key: i32,
+    cancel: &Cancel,
+) -> Result<Option<Bootstrap>, Error> {
+    turn.wait();
+    let blocks = parent.all_gather(&Wish { color, key }.to_bytes())?;
     let members = members(&blocks, color)?;
-    Ok(parent.watch().bootstrap().split(&members, parent.next_split())?)
+    Ok(parent.bootstrap().split(&members, turn.number, cancel)?)
+}
+
+/// The splits of a communicator, which take place one after another in the order in which they were asked for: the same on every rank.
+#[derive(Default)]
+pub(super) struct Turns {
+    taken: Cell<u64>,
+    /// How many have taken place.
+    over: Arc<(Mutex<u64>, Condvar)>,
+}
+
+/// A split's turn. Dropped once it has taken place.
+pub(super) struct Turn {
+    /// Identifies the split on the wire; from 1.
+    number: u64,
+    over: Arc<(Mutex<u64>, Condvar)>,
+}
+
+impl Turns {
+    pub fn next(&self) -> Turn {
+        self.taken.set(self.taken.get() + 1);
+        Turn { number: self.taken.get(), over: self.over.clone() }
+    }
+}
+
+impl Turn {
+    /// Waits for the splits before, whose own waits are bounded.
+    fn wait(&self) {
+        let (over, changed) = &*self.over;
+        let mut over = over.lock().unwrap_or_else(PoisonError::into_inner);
+        while *over + 1 < self.number {
+            over = changed.wait(over).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        // One that was never used has its turn too.
+        self.wait();
+        let (over, changed) = &*self.over;
+        *over.lock().unwrap_or_else(PoisonError::into_inner) = self.number;
+        changed.notify_all();
+    }
 }
 
 /// A parent's settings for a child, without those about the parent's ranks.
@@ -65,6 +119,23 @@ mod tests {
         assert_eq!(of(Some(0)), [2, 0, 4]);
         assert_eq!(of(Some(1)), [1]);
         assert!(of(None).is_empty() && of(Some(2)).is_empty());
+    }
+
+    #[test]
+    fn splits_take_place_in_the_order_in_which_they_were_asked_for() {
+        let (turns, order) = (Turns::default(), Mutex::new(Vec::new()));
+        let (first, second, third) = (turns.next(), turns.next(), turns.next());
+        std::thread::scope(|scope| {
+            for turn in [third, first] {
+                let order = &order;
+                scope.spawn(move || {
+                    turn.wait();
+                    order.lock().unwrap().push(turn.number);
+                });
+            }
+            scope.spawn(move || drop(second));
+        });
+        assert_eq!(order.into_inner().unwrap(), [1, 3]);
     }
 
     #[test]

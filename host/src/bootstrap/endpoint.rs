@@ -6,11 +6,12 @@
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use oxccl_shared::abi::Rank;
 
 use super::acceptor::Acceptor;
+use super::cancel::Cancel;
 use super::config::BootstrapConfig;
 use super::error::{BootstrapError, NRANKS_MAX, RankList};
 use super::frame;
@@ -54,7 +55,18 @@ impl Bootstrap {
         nranks: u32,
         config: &BootstrapConfig,
     ) -> Result<Bootstrap, BootstrapError> {
-        Bootstrap::connect_to(id, rank, nranks, config).map_err(|error| match error {
+        Bootstrap::connect_unless(id, (rank, nranks), config, &Cancel::default())
+    }
+
+    /// As [`Self::connect`], until `cancel` is called: then it fails with [`BootstrapError::Aborted`] within moments.
+    pub fn connect_unless(
+        id: &UniqueId,
+        (rank, nranks): (Rank, u32),
+        config: &BootstrapConfig,
+        cancel: &Cancel,
+    ) -> Result<Bootstrap, BootstrapError> {
+        Bootstrap::connect_to(id, rank, nranks, config, cancel).map_err(|error| match error {
+            _ if cancel.is_called() => BootstrapError::Aborted,
             // The root reports its own lack of descriptors.
             BootstrapError::NoDescriptor { what: rendezvous::ACCEPT_RANKS, .. } => error,
             error => error.of_rank(rank),
@@ -66,16 +78,21 @@ impl Bootstrap {
         rank: Rank,
         nranks: u32,
         config: &BootstrapConfig,
+        cancel: &Cancel,
     ) -> Result<Bootstrap, BootstrapError> {
         if id.kind() == RootKind::ByRankZero && rank.0 == 0 {
-            root::start_at_address(id, config)?;
+            root::start_at_address(id, config, cancel)?;
         }
-        let root = join::reach_root(id, rank, config)?;
+        let root = join::reach_root(id, rank, config, cancel).inspect_err(|_| {
+            if cancel.is_called() {
+                join::leave_unmet(id, rank, nranks, config);
+            }
+        })?;
         // The root refuses invalid numbers, so that the other ranks learn of it too.
         let plausible = rank.0 < nranks && nranks <= NRANKS_MAX;
         let (local_rank, local_nranks) = if plausible { (rank, nranks) } else { (Rank(0), 1) };
         let started =
-            Shared::new(local_rank, local_nranks, *id.secret(), config.clone()).and_then(|shared| {
+            Shared::new(local_rank, local_nranks, *id.secret(), config.clone(), cancel).and_then(|shared| {
                 let listener = sock::listen(join::listen_ip(&root, config)?, 0);
                 let listener =
                     listener.map_err(|error| BootstrapError::io("listen for other ranks", &error))?;
@@ -85,8 +102,9 @@ impl Bootstrap {
                 Ok((Bootstrap::start(shared, acceptor)?, addr))
             });
         let (this, addr) = started.inspect_err(|_| join::register_and_leave(&root, nranks))?;
-        let successor = join::register(&root, id, rank, nranks, addr, config)?;
+        let successor = join::register(&root, id, (rank, nranks), addr, config, cancel)?;
         drop(root);
+        this.give_up_if_cancelled();
         match this.join_ring(successor).and_then(|()| this.exchange_addrs(addr)) {
             Ok(()) => Ok(this),
             Err(error) => {
@@ -105,6 +123,17 @@ impl Bootstrap {
             .map_err(|error| BootstrapError::io("start the bootstrap's thread", &error))?;
         let process = std::process::id();
         Ok(Bootstrap { shared, thread: Some(thread), process, collective: Mutex::new(()) })
+    }
+
+    /// Makes a cancelled join break this bootstrap, whose waits end then.
+    fn give_up_if_cancelled(&self) {
+        let shared = Arc::downgrade(&self.shared);
+        self.shared.cancel.on_call(move || {
+            let Some(shared) = shared.upgrade() else { return };
+            shared.lock().ring.give_up(BootstrapError::Aborted);
+            shared.wake();
+            shared.announce_change();
+        });
     }
 
     fn join_ring(&self, successor_addr: SocketAddr) -> Result<(), BootstrapError> {
@@ -253,10 +282,14 @@ impl Bootstrap {
         self.stop(Stop::Die);
     }
 
-    /// Aborts: the other ranks get the reason (at most 256 bytes).
+    /// Aborts: the other ranks get the reason (at most 256 bytes). This rank's waits end within 2 s.
     pub fn abort(&self, reason: &str) {
-        self.shared.lock().ring.abort(reason);
+        let mut state = self.shared.lock();
+        state.ring.abort(reason);
+        state.aborted_at.get_or_insert_with(Instant::now);
+        drop(state);
         self.shared.wake();
+        self.shared.announce_change();
     }
 
     /// Sends a note of at most 256 bytes to the other ranks; those under watch get
@@ -272,7 +305,7 @@ impl Bootstrap {
     }
 
     pub(super) fn deadline(&self) -> Deadline {
-        Deadline::after(self.shared.config.timeout)
+        Deadline::after(self.shared.config.timeout).or_cancelled(&self.shared.cancel)
     }
 
     fn dial(

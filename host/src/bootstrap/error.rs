@@ -224,6 +224,9 @@ pub enum BootstrapError {
         /// The rank.
         rank: Rank,
     },
+    /// This process aborted the communicator while its ranks met.
+    #[error("this process aborted the communicator")]
+    Aborted,
     /// A timeout.
     #[error("{what} took longer than {} s{}", secs(.waited), waiting_for(.ranks))]
     Timeout {

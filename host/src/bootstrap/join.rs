@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use oxccl_shared::abi::Rank;
 
+use super::cancel::Cancel;
 use super::config::BootstrapConfig;
 use super::error::{BootstrapError, RankList, errno_of};
 use super::frame;
@@ -24,6 +25,8 @@ use crate::wire::Message;
 
 /// The root of a created id ran before the id existed: if it does not answer for this long, it is gone.
 const ROOT_GONE_AFTER: Duration = Duration::from_secs(3);
+/// How long a cancelled rank looks for the root.
+const LEAVING_TAKES: Duration = Duration::from_millis(500);
 const RETRY_FIRST: Duration = Duration::from_millis(2);
 const RETRY_MAX: Duration = Duration::from_millis(100);
 
@@ -32,13 +35,14 @@ pub(crate) fn reach_root(
     id: &UniqueId,
     me: Rank,
     config: &BootstrapConfig,
+    cancel: &Cancel,
 ) -> Result<TcpStream, BootstrapError> {
     let addr = id.root_addr();
     let patience = match id.kind() {
         RootKind::Created => config.timeout.min(ROOT_GONE_AFTER),
         RootKind::ByRankZero => config.timeout,
     };
-    let deadline = Deadline::after(patience);
+    let deadline = Deadline::after(patience).or_cancelled(cancel);
     let hello = Hello { purpose: Purpose::Register, from: me, to: ROOT, tag: 0 };
     let mut pause = RETRY_FIRST;
     let mut errno = libc::ETIMEDOUT;
@@ -86,15 +90,15 @@ fn is_own_name(ip: IpAddr) -> bool {
 pub(crate) fn register(
     root: &TcpStream,
     id: &UniqueId,
-    me: Rank,
-    nranks: u32,
+    (me, nranks): (Rank, u32),
     listener: SocketAddr,
     config: &BootstrapConfig,
+    cancel: &Cancel,
 ) -> Result<SocketAddr, BootstrapError> {
     let lost = |_: io::Error| BootstrapError::RootLost { addr: id.root_addr() };
     // The root's own timeout names the missing ranks: leave it the time to report them.
-    let deadline =
-        Deadline::after(config.timeout.saturating_add(config.handshake_timeout).saturating_add(LINGER));
+    let patience = config.timeout.saturating_add(config.handshake_timeout).saturating_add(LINGER);
+    let deadline = Deadline::after(patience).or_cancelled(cancel);
     let mut message = Vec::new();
     frame::push(&mut message, KIND_REGISTER, &[&Register { nranks, listener }.to_bytes()]);
     sock::write_all(root, &message, &deadline).map_err(lost)?;
@@ -113,6 +117,14 @@ pub(crate) fn register(
         }
         (KIND_REPLY, Ok(Reply::Failed(failure))) => Err(failure.into()),
         _ => Err(BootstrapError::Protocol { rank: Rank(0), what: "the root's answer makes no sense" }),
+    }
+}
+
+/// A rank that is cancelled before it has found the root tells it, if it can be found at once.
+pub(crate) fn leave_unmet(id: &UniqueId, me: Rank, nranks: u32, config: &BootstrapConfig) {
+    let config = BootstrapConfig { timeout: LEAVING_TAKES, ..config.clone() };
+    if let Ok(root) = reach_root(id, me, &config, &Cancel::default()) {
+        register_and_leave(&root, nranks);
     }
 }
 

@@ -31,6 +31,7 @@ mod gather;
 pub mod ring_wire;
 #[doc(hidden)]
 pub mod ring;
+mod cancel;
 pub(crate) mod sock;
 pub(crate) mod acceptor;
 mod root;
@@ -44,6 +45,7 @@ mod watch;
 mod split;
 
 pub use agree::Agreement;
+pub use cancel::Cancel;
 pub use config::BootstrapConfig;
 pub use endpoint::Bootstrap;
 pub use error::{AuthFailure, BootstrapError, RANKS_NAMED_MAX, RankList};

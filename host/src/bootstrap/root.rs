@@ -12,6 +12,7 @@ use oxccl_shared::abi::Rank;
 use rustix::event::{PollFd, PollFlags};
 
 use super::acceptor::{Accepted, Acceptor};
+use super::cancel::Cancel;
 use super::config::BootstrapConfig;
 use super::error::BootstrapError;
 use super::frame::{self, Decoder};
@@ -46,7 +47,11 @@ impl UniqueId {
 /// Starts the root of an id made from an address; rank 0 calls this. The listener accepts connections on every
 /// interface unless the address is the loopback: hosts often resolve their own name to an address (127.0.1.1, or one
 /// that a container maps) at which the others cannot reach them.
-pub(crate) fn start_at_address(id: &UniqueId, config: &BootstrapConfig) -> Result<(), BootstrapError> {
+pub(crate) fn start_at_address(
+    id: &UniqueId,
+    config: &BootstrapConfig,
+    cancel: &Cancel,
+) -> Result<(), BootstrapError> {
     let addr = id.root_addr();
     let ip = match addr.ip() {
         ip if ip == Ipv4Addr::LOCALHOST || ip == Ipv6Addr::LOCALHOST => ip,
@@ -54,7 +59,7 @@ pub(crate) fn start_at_address(id: &UniqueId, config: &BootstrapConfig) -> Resul
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
     // The root of an earlier communicator at the same address may still be answering late ranks.
-    let deadline = Deadline::after(config.timeout.min(LINGER + Duration::from_secs(1)));
+    let deadline = Deadline::after(config.timeout.min(LINGER + Duration::from_secs(1))).or_cancelled(cancel);
     loop {
         match sock::listen(ip, addr.port()) {
             Ok(listener) => return spawn(listener, *id.secret(), config),

@@ -8,8 +8,10 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::net::sockopt;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
+use super::cancel::Cancel;
 use super::frame::{Decoder, Frame};
 use super::handshake::{Handshake, HandshakeError, Hello};
 use crate::os::with_room;
@@ -23,11 +25,15 @@ const DEAD_AFTER_MIN: Duration = Duration::from_secs(2);
 /// Most bytes of one read.
 const READ_MAX: usize = 64 << 10;
 
-/// A deadline, and its start.
-#[derive(Clone, Copy, Debug)]
+/// How long a wait for a socket takes at most to see that it is cancelled.
+const CANCEL_SEEN_AFTER: Duration = Duration::from_millis(20);
+
+/// A deadline, its start, and who may end it early.
+#[derive(Clone)]
 pub(crate) struct Deadline {
     since: Instant,
     at: Instant,
+    cancel: Option<Cancel>,
 }
 
 impl Deadline {
@@ -35,11 +41,20 @@ impl Deadline {
         let since = Instant::now();
         // A duration beyond the clock's range means "very long": use a year.
         let at = since.checked_add(duration).unwrap_or(since + Duration::from_secs(365 * 86_400));
-        Deadline { since, at }
+        Deadline { since, at, cancel: None }
     }
 
-    pub fn at(&self) -> Instant {
-        self.at
+    /// The same, over as soon as `cancel` is called.
+    pub fn or_cancelled(self, cancel: &Cancel) -> Deadline {
+        Deadline { cancel: Some(cancel.clone()), ..self }
+    }
+
+    /// Until when a socket may be waited for before the deadline is looked at again.
+    pub fn next_look(&self) -> Instant {
+        match self.cancel {
+            Some(_) => self.at.min(Instant::now() + CANCEL_SEEN_AFTER),
+            None => self.at,
+        }
     }
 
     pub fn waited(&self) -> Duration {
@@ -48,12 +63,15 @@ impl Deadline {
 
     /// The time left, or `None` when it is over.
     pub fn left(&self) -> Option<Duration> {
+        if self.cancel.as_ref().is_some_and(Cancel::is_called) {
+            return None;
+        }
         self.at.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
     }
 
     /// The same start, but an end at `duration` from now if that is earlier.
     pub fn at_most(&self, duration: Duration) -> Deadline {
-        Deadline { since: self.since, at: self.at.min(Deadline::after(duration).at) }
+        Deadline { at: self.at.min(Deadline::after(duration).at), ..self.clone() }
     }
 }
 
@@ -78,7 +96,7 @@ pub(crate) fn poll(fds: &mut [PollFd<'_>], until: Option<Instant>) -> io::Result
         tv_nsec: left.subsec_nanos().into(),
     });
     match rustix::event::poll(fds, timeout.as_ref()) {
-        Err(rustix::io::Errno::INTR) => Ok(0),
+        Err(Errno::INTR) => Ok(0),
         other => other.map_err(Into::into),
     }
 }
@@ -94,15 +112,39 @@ pub(crate) fn listen(ip: IpAddr, port: u16) -> io::Result<TcpListener> {
 
 /// Connects within the deadline. The stream does not block.
 pub(crate) fn connect(addr: SocketAddr, deadline: &Deadline) -> io::Result<TcpStream> {
-    let left = deadline.left().ok_or(io::ErrorKind::TimedOut)?;
-    let stream = with_room(|| TcpStream::connect_timeout(&addr, left))?;
+    let stream = with_room(|| start_connecting(addr))?;
+    while !is_connected(&stream)? {
+        wait(&stream, PollFlags::OUT, deadline)?;
+    }
     // Repeated connects to a free port of one's own host can end connected to oneself: no listener is there.
     if stream.local_addr()? == stream.peer_addr()? {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
-    stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;
     Ok(stream)
+}
+
+/// A stream on its way to `addr`. It does not block.
+fn start_connecting(addr: SocketAddr) -> io::Result<TcpStream> {
+    let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    match rustix::net::connect(&socket, &addr) {
+        Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(TcpStream::from(socket)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether a stream has arrived.
+fn is_connected(stream: &TcpStream) -> io::Result<bool> {
+    if let Some(error) = stream.take_error()? {
+        return Err(error);
+    }
+    match stream.peer_addr() {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Connects and authenticates; nothing but the handshake has been sent or read afterwards.
@@ -226,7 +268,7 @@ fn wait(stream: &TcpStream, flags: PollFlags, deadline: &Deadline) -> io::Result
     if deadline.left().is_none() {
         return Err(io::ErrorKind::TimedOut.into());
     }
-    poll(&mut [PollFd::new(stream, flags)], Some(deadline.at())).map(drop)
+    poll(&mut [PollFd::new(stream, flags)], Some(deadline.next_look())).map(drop)
 }
 
 /// Whether the other side ended the connection, in any way.

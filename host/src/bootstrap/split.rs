@@ -5,6 +5,7 @@
 
 use oxccl_shared::abi::Rank;
 
+use super::cancel::Cancel;
 use super::config::BootstrapConfig;
 use super::endpoint::Bootstrap;
 use super::error::BootstrapError;
@@ -16,7 +17,14 @@ impl Bootstrap {
     /// Creates a child of `members`, whose order gives the ranks of the child. Collective over the parent: ranks that
     /// join different children pass their own child's members, ranks that join none pass `&[]` and get `None`.
     /// `number` distinguishes successive splits: all ranks of the parent pass the same, never one used before.
-    pub fn split(&self, members: &[Rank], number: u64) -> Result<Option<Bootstrap>, BootstrapError> {
+    ///
+    /// `cancel` ends the join of the child, once the parent's ranks have met.
+    pub fn split(
+        &self,
+        members: &[Rank],
+        number: u64,
+        cancel: &Cancel,
+    ) -> Result<Option<Bootstrap>, BootstrapError> {
         let my_place = self.place_among(members)?;
         let first = members.first().copied().unwrap_or(self.rank());
         let secret = self.shared.secret.derive(&[b"split", &number.to_le_bytes(), &first.0.to_le_bytes()]);
@@ -38,7 +46,7 @@ impl Bootstrap {
             what: "it is named as first of a child but does not take part as such",
         })?;
         let id = UniqueId::new(listener.addr, secret, RootKind::Created);
-        Bootstrap::connect(&id, place, members.len() as u32, config).map(Some)
+        Bootstrap::connect_unless(&id, (place, members.len() as u32), config, cancel).map(Some)
     }
 
     /// This rank's index among `members`, which must be distinct ranks of this communicator and, unless empty,

@@ -6,17 +6,22 @@
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use oxccl_shared::abi::Rank;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::acceptor::Accepted;
+use super::cancel::Cancel;
 use super::config::BootstrapConfig;
 use super::error::BootstrapError;
 use super::ring::{PeerEvent, Ring};
 use super::secret::Secret;
 use super::sock::Deadline;
 use crate::os::{NoDescriptor, with_room};
+
+/// How long a rank that has aborted still waits for others, which may need its memory until they hear of it.
+pub(crate) const ABORTED_WAITS: Duration = Duration::from_secs(2);
 
 /// Called for every [`PeerEvent`], on the service's thread.
 pub type OnEvent = Box<dyn Fn(PeerEvent) + Send>;
@@ -37,6 +42,8 @@ pub(crate) struct Shared {
     pub nranks: u32,
     pub secret: Secret,
     pub config: BootstrapConfig,
+    /// Ends the waits of joining.
+    pub cancel: Cancel,
     state: Mutex<State>,
     changed: Condvar,
     wake: OwnedFd,
@@ -52,6 +59,8 @@ pub(crate) struct State {
     pub on_event: Option<OnEvent>,
     /// The limit that has kept connections from being accepted for a while.
     pub starving: Option<NoDescriptor>,
+    /// When this rank aborted.
+    pub aborted_at: Option<Instant>,
     /// Every rank's listener address; known once the ring has gathered them.
     pub addrs: Vec<std::net::SocketAddr>,
 }
@@ -79,6 +88,7 @@ impl Shared {
         nranks: u32,
         secret: Secret,
         config: BootstrapConfig,
+        cancel: &Cancel,
     ) -> Result<Arc<Shared>, BootstrapError> {
         let wake = with_room(|| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK))
             .map_err(|error| BootstrapError::io("make an eventfd", &error.into()))?;
@@ -89,10 +99,12 @@ impl Shared {
             stop: Stop::No,
             on_event: None,
             starving: None,
+            aborted_at: None,
             addrs: Vec::new(),
         };
         let (state, changed) = (Mutex::new(state), Condvar::new());
-        Ok(Arc::new(Shared { me, nranks, secret, config, state, changed, wake }))
+        let cancel = cancel.clone();
+        Ok(Arc::new(Shared { me, nranks, secret, config, cancel, state, changed, wake }))
     }
 
     /// Locks the state. A panic elsewhere does not make it unusable: every change is complete.
@@ -120,7 +132,8 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Waits until `look` returns something; calls it again after every change by the thread. `None` on timeout.
+    /// Waits until `look` returns something; calls it again after every change by the thread. `None` on timeout, when joining is
+    /// cancelled, and soon after this rank has aborted.
     pub fn wait_for<T>(
         &self,
         deadline: &Deadline,
@@ -131,7 +144,10 @@ impl Shared {
             if let Some(found) = look(&mut state) {
                 return Some(found);
             }
-            let left = deadline.left()?;
+            let mut left = deadline.left()?;
+            if let Some(at) = state.aborted_at {
+                left = left.min(ABORTED_WAITS.checked_sub(at.elapsed())?);
+            }
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }

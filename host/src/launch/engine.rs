@@ -84,13 +84,16 @@ impl<M: Machine> Engine<M> {
         self.machine.check().map_err(RunError::Stopped)?;
         let Engine { machine, history, plans, messages } = self;
         let queue = queues[0];
+        machine.health().note_begun(calls.len());
         let body = |machine: &mut M| {
             let mut run = Run { machine, history, plans, messages, queue };
             // SAFETY: obligation 1.
             unsafe { run.calls(calls) }
         };
         // SAFETY: (1) obligation 1.
-        unsafe { machine.within(queues, plans, body) }
+        unsafe { machine.within(queues, plans, body)? };
+        machine.health().note_returned();
+        Ok(())
     }
 }
 

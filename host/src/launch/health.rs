@@ -126,6 +126,8 @@ pub struct Health {
     ledger: Line128<[LedgerRecord; LEDGER_RECORDS]>,
     /// Called once a fault is recorded.
     alarm: OnceLock<Alarm>,
+    /// Calls begun, and calls that have returned. Writer: the executor.
+    calls: Line128<[Word<u64, Sys>; 2]>,
 }
 
 /// Stops parts that do not check a communicator's health themselves.
@@ -222,6 +224,32 @@ impl Health {
         let call = Call::from_words(slot.call.load_relaxed(), slot.count.load_relaxed())?;
         oxccl_shared::sync::fence_acquire();
         (slot.seq.load_relaxed() == seq + 1).then_some(CallRecord { seq, call })
+    }
+
+    /// Counts calls that begin. The executor's thread only.
+    #[inline]
+    pub(crate) fn note_begun(&self, calls: usize) {
+        let [begun, _] = &*self.calls;
+        begun.store_relaxed(begun.load_relaxed() + calls as u64);
+    }
+
+    /// All calls that have begun have returned: on CPUs they are done, on GPUs enqueued. The executor's thread only.
+    #[inline]
+    pub(crate) fn note_returned(&self) {
+        let [begun, returned] = &*self.calls;
+        // RELEASE pairs with ACQUIRE in `returned`.
+        returned.store_release(begun.load_relaxed());
+    }
+
+    /// Calls begun so far.
+    pub fn begun(&self) -> u64 {
+        self.calls[0].load_relaxed()
+    }
+
+    /// Calls begun before the latest call that has returned without an error.
+    pub fn returned(&self) -> u64 {
+        // ACQUIRE pairs with RELEASE in `note_returned`.
+        self.calls[1].load_acquire()
     }
 
     /// The latest collective in the ledger, for threads other than the executor's.

@@ -3,6 +3,7 @@
 use super::call::RawCall;
 use super::health::{Health, Outstanding};
 use super::messages::Message;
+use super::probe::Probe;
 use crate::bootstrap::Bootstrap;
 use crate::gpu::{CudaError, KernelError};
 use crate::plan::tuning::Explanation;
@@ -48,6 +49,19 @@ pub trait Machine: Sized + Send + 'static {
     /// Its fault.
     fn check(&self) -> Result<(), Outstanding> {
         self.health().fault().map_or(Ok(()), Err)
+    }
+
+    /// Asks the same from any thread.
+    fn probe(&self) -> Arc<dyn Probe> {
+        self.health().clone()
+    }
+
+    /// Waits until all calls are done, at most as long as one may take.
+    ///
+    /// # Errors
+    /// The communicator's fault.
+    fn drain(&self) -> Result<(), Outstanding> {
+        self.check()
     }
 
     /// What becomes of the communicator by this error.

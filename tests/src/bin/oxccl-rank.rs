@@ -162,7 +162,7 @@ impl Program {
     }
 
     fn abort_in(&self, delay: Duration) -> StepResult {
-        let handle = self.communicator()?.abort_handle();
+        let handle = self.communicator()?.handle();
         std::thread::spawn(move || {
             std::thread::sleep(delay);
             println!("aborting");

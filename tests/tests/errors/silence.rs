@@ -90,7 +90,7 @@ fn a_late_rank_may_close_right_after_its_last_call() {
 fn abort_from_another_thread_ends_a_wait_on_every_rank() {
     let _deadline = Deadline::start("abort_from_another_thread_ends_a_wait_on_every_rank", LIMIT);
     let mut world = World::new(3, Settings::default());
-    let handle = world.ranks[1].abort_handle();
+    let handle = world.ranks[1].handle();
     let started = Instant::now();
     let aborter = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(300));

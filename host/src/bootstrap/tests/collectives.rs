@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::time::Instant;
 
+use super::super::Cancel;
 use super::super::gather::GATHER_BYTES_MAX;
 use super::*;
 
@@ -116,7 +117,7 @@ fn children_of_a_split_are_independent_of_the_parent() {
             _ => &[],
         };
         let members: Vec<Rank> = members.iter().copied().map(Rank).collect();
-        let child = boot.split(&members, 1).expect("everyone splits");
+        let child = boot.split(&members, 1, &Cancel::default()).expect("everyone splits");
         let me = boot.rank();
         boot.close();
         let Some(child) = child else { return assert_eq!(me, Rank(4)) };
@@ -132,7 +133,7 @@ fn a_split_with_wrong_members_names_the_first_offender() {
     with_ranks(1, |boot| {
         for (members, offender) in [(vec![0, 0], 0), (vec![0, 1], 1)] {
             let members: Vec<Rank> = members.into_iter().map(Rank).collect();
-            let error = boot.split(&members, 1).err();
+            let error = boot.split(&members, 1, &Cancel::default()).err();
             assert_eq!(error, Some(BootstrapError::BadMember { rank: Rank(offender), nranks: 1 }));
         }
         boot.close();

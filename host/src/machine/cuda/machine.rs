@@ -9,8 +9,8 @@ use super::order::Order;
 use crate::bootstrap::Bootstrap;
 use crate::gpu::KernelError;
 use crate::launch::{
-    BACK_OFF, Fault, GroupMachine, Health, Job, Machine, Message, Notify, Outstanding, RawCall, RawQueue,
-    RunError, StreamMachine,
+    BACK_OFF, Fault, GroupMachine, Health, Job, Machine, Message, Notify, Outstanding, Probe, RawCall,
+    RawQueue, RunError, StreamMachine,
 };
 use crate::machine::{ConnLists, ConnTables, NetProxy, collective_args};
 use crate::plan::tuning::Explanation;
@@ -86,6 +86,19 @@ impl Machine for Cuda {
 
     fn check(&self) -> Result<(), Outstanding> {
         self.check_kernels()
+    }
+
+    fn probe(&self) -> Arc<dyn Probe> {
+        Arc::new(self.new_probe())
+    }
+
+    fn drain(&self) -> Result<(), Outstanding> {
+        let started = Instant::now();
+        while !self.is_done(false) && started.elapsed() < self.parts.timeout {
+            self.check()?;
+            std::thread::sleep(BACK_OFF);
+        }
+        self.check()
     }
 
     fn stopped_by(&self, error: RunError) -> RunError {

@@ -1,6 +1,7 @@
 //! Stream order of a communicator's operations: one after the other, on any streams.
 
 use super::driver::{CaptureId, CudaError, Device, Event, StreamRef};
+use std::sync::Arc;
 
 /// The operations of a communicator use the same connections, so each waits for the one before. Within a stream that
 /// is implicit; where the stream changes, the new stream waits for an event that follows every operation.
@@ -11,7 +12,7 @@ use super::driver::{CaptureId, CudaError, Device, Event, StreamRef};
 pub(super) struct Order {
     device: Device,
     /// Recorded after the latest operation that ran on a stream.
-    done: Event,
+    done: Arc<Event>,
     /// The same for captured operations: an event recorded within a capture is usable only there.
     captured: Event,
     /// For streams that join.
@@ -28,7 +29,7 @@ impl Order {
     pub fn new(device: &Device) -> Result<Order, CudaError> {
         Ok(Order {
             device: device.clone(),
-            done: Event::new(device)?,
+            done: Arc::new(Event::new(device)?),
             captured: Event::new(device)?,
             joined: Event::new(device)?,
             on: None,
@@ -66,7 +67,7 @@ impl Order {
         stream: StreamRef<'s>,
         mut others: impl Iterator<Item = StreamRef<'s>>,
     ) -> Result<(), CudaError> {
-        let done = if self.capture.is_some() { &self.captured } else { &self.done };
+        let done = if self.capture.is_some() { &self.captured } else { &*self.done };
         stream.record(done)?;
         others.try_for_each(|other| other.wait(done))?;
         match self.capture {
@@ -79,6 +80,11 @@ impl Order {
     /// The capture of the operation being enqueued, if it is captured.
     pub fn capture(&self) -> Option<CaptureId> {
         self.capture
+    }
+
+    /// Is done when all operations that were not captured are.
+    pub fn done(&self) -> &Arc<Event> {
+        &self.done
     }
 
     /// Whether all operations that were not captured are complete.

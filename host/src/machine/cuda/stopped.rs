@@ -1,12 +1,65 @@
 //! From a kernel's stop cause to the communicator's fault.
 
-use super::driver::{CudaError, StreamRef};
+use super::driver::{CudaError, Event, StreamRef};
 use super::machine::{Cuda, CudaParts};
+use super::monitor::Monitor;
 use crate::gpu::KernelError;
-use crate::launch::{Fault, Outstanding, RunError};
+use crate::launch::{Fault, Health, Notify, Outstanding, Probe, Progress, RunError};
 use crate::machine::Verdict;
 use oxccl_shared::abi::{StopCause, Stopped};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
+
+/// Asks of a communicator's kernels from any thread. Their page and their event live as long as the machine, and a call of this.
+pub(super) struct KernelProbe {
+    health: Arc<Health>,
+    notify: Arc<dyn Notify + Sync>,
+    monitor: Weak<Monitor>,
+    /// Recorded after each call.
+    done: Weak<Event>,
+    /// Calls known to be done.
+    calls_done: Mutex<u64>,
+}
+
+impl Probe for KernelProbe {
+    fn check(&self) -> Result<(), Outstanding> {
+        if let Some(fault) = self.health.fault() {
+            return Err(fault);
+        }
+        let stopped = self.monitor.upgrade().and_then(|monitor| monitor.stopped());
+        let verdict =
+            || Verdict { health: &self.health, notify: &*self.notify, latest: self.health.latest() };
+        stopped.map_or(Ok(()), |stopped| Err(stopped_by(&verdict(), stopped)))
+    }
+
+    fn progress(&self) -> Progress {
+        // Before the event is asked, which follows all of these.
+        let enqueued = self.health.returned();
+        let is_done = |event: Arc<Event>| {
+            let bound = event.device().bind();
+            bound.and_then(|_bound| event.is_done()).unwrap_or(false)
+        };
+        // A machine is dropped once its calls have ended.
+        let all_done = self.done.upgrade().is_none_or(is_done);
+        let mut done = self.calls_done.lock().unwrap_or_else(PoisonError::into_inner);
+        if all_done {
+            *done = enqueued.max(*done);
+        }
+        Progress { begun: self.health.begun(), done: *done, latest: self.health.latest() }
+    }
+}
+
+/// Turns a kernel's stop cause into the communicator's fault, and reports it to the other ranks.
+fn stopped_by(verdict: &Verdict<'_>, Stopped { cause, peer, waited_us }: Stopped) -> Outstanding {
+    let peer = peer.0;
+    match cause {
+        StopCause::Aborted => verdict.fail(Fault::Aborted),
+        StopCause::NoCredit | StopCause::NoData => {
+            verdict.overdue(peer, Duration::from_micros(u64::from(waited_us)))
+        }
+        StopCause::Mismatch => verdict.mismatch(peer),
+    }
+}
 
 impl Cuda {
     /// Whether the communicator is usable. Detects stopped kernels.
@@ -23,16 +76,20 @@ impl Cuda {
         }
     }
 
-    /// Turns a kernel's stop cause into the communicator's fault, and reports it to the other ranks.
     #[cold]
-    fn kernel_stopped(&self, Stopped { cause, peer, waited_us }: Stopped) -> Outstanding {
-        let peer = peer.0;
-        match cause {
-            StopCause::Aborted => self.fail(Fault::Aborted),
-            StopCause::NoCredit | StopCause::NoData => {
-                self.verdict().overdue(peer, Duration::from_micros(u64::from(waited_us)))
-            }
-            StopCause::Mismatch => self.verdict().mismatch(peer),
+    fn kernel_stopped(&self, stopped: Stopped) -> Outstanding {
+        stopped_by(&self.verdict(), stopped)
+    }
+
+    /// For other threads.
+    pub(super) fn new_probe(&self) -> KernelProbe {
+        let CudaParts { health, notify, monitor, .. } = &self.parts;
+        KernelProbe {
+            health: health.clone(),
+            notify: notify.clone(),
+            monitor: Arc::downgrade(monitor),
+            done: Arc::downgrade(self.order.done()),
+            calls_done: Mutex::new(0),
         }
     }
 

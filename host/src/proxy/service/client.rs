@@ -158,7 +158,7 @@ impl ProxyClient {
             }
             let mut flags = PollFlags::IN;
             flags.set(PollFlags::OUT, !self.unsent.is_empty());
-            let polled = sock::poll(&mut [PollFd::new(&self.stream, flags)], Some(deadline.at()));
+            let polled = sock::poll(&mut [PollFd::new(&self.stream, flags)], Some(deadline.next_look()));
             polled.map_err(|error| self.gone(&error))?;
         }
     }

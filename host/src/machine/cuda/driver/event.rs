@@ -47,6 +47,11 @@ impl Event {
         Ok(Event { device: device.clone(), raw })
     }
 
+    /// The device whose streams it is of.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// The handle.
     pub fn raw(&self) -> CUevent {
         self.raw

@@ -1,0 +1,271 @@
+//! A communicator as other threads see it: its state, its error, its progress, and abort.
+
+use super::error::{Error, OperationError};
+use crate::bootstrap::{Cancel, Watch};
+use crate::launch::{Fault, Health, Outstanding, Probe, Progress};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// What other threads may ask of a communicator, and abort.
+///
+/// Any number of threads may have clones and use them at any time: while the communicator is being built, while another thread is in
+/// one of its operations, and after it has ended. A handle keeps nothing of the communicator alive but its state.
+#[derive(Clone)]
+pub struct CommHandle(Arc<Shared>);
+
+/// Where a communicator is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum CommState {
+    /// Its ranks are meeting and connecting.
+    InProgress,
+    /// Operations can run.
+    Ready,
+    /// It was not built, or has stopped for an error: see [`CommHandle::async_error`].
+    Failed,
+    /// This rank has left.
+    Ended,
+}
+
+struct Shared {
+    cancel: Cancel,
+    stage: Mutex<Stage>,
+}
+
+enum Stage {
+    /// This rank among others; of a split, until the new one is known, among the parent's.
+    Joining {
+        rank: u32,
+        nranks: u32,
+        is_aborted: bool,
+    },
+    /// It was not built.
+    Failed {
+        rank: u32,
+        nranks: u32,
+        error: Error,
+    },
+    Joined(Arc<Joined>),
+    /// What it was at last.
+    Ended {
+        rank: u32,
+        nranks: u32,
+        error: Option<Error>,
+        progress: Progress,
+    },
+}
+
+/// A communicator that can run operations.
+struct Joined {
+    rank: u32,
+    nranks: u32,
+    health: Arc<Health>,
+    watch: Weak<Watch>,
+    probe: Arc<dyn Probe>,
+}
+
+impl Joined {
+    fn check(&self) -> Result<(), Error> {
+        self.probe.check().map_err(|outstanding| operation_error((self.rank, self.nranks), outstanding))
+    }
+}
+
+impl CommHandle {
+    /// Of a rank that begins to join.
+    pub(super) fn joining(rank: u32, nranks: u32) -> CommHandle {
+        let stage = Mutex::new(Stage::Joining { rank, nranks, is_aborted: false });
+        CommHandle(Arc::new(Shared { cancel: Cancel::default(), stage }))
+    }
+
+    /// This rank; while a split is in progress, that of the parent.
+    pub fn rank(&self) -> u32 {
+        self.place().0
+    }
+
+    /// The number of ranks; while a split is in progress, of the parent.
+    pub fn size(&self) -> u32 {
+        self.place().1
+    }
+
+    /// Where the communicator is in its life. May be the first to find that it has failed.
+    pub fn state(&self) -> CommState {
+        match &*self.stage() {
+            Stage::Joining { is_aborted: false, .. } => return CommState::InProgress,
+            Stage::Joining { .. } | Stage::Failed { .. } => return CommState::Failed,
+            Stage::Ended { .. } => return CommState::Ended,
+            Stage::Joined(_) => {}
+        }
+        match self.async_error() {
+            Some(_) => CommState::Failed,
+            None => CommState::Ready,
+        }
+    }
+
+    /// The communicator's error, if it was not built or has stopped: the one that its operations return, available without one.
+    pub fn async_error(&self) -> Option<Error> {
+        // The lock is not held while the machine is asked: that may take a while, and others abort meanwhile.
+        let joined = match &*self.stage() {
+            Stage::Joining { rank, nranks, is_aborted } => {
+                return is_aborted.then(|| aborted(*rank, *nranks));
+            }
+            Stage::Failed { error, .. } => return Some(error.clone()),
+            Stage::Ended { error, .. } => return error.clone(),
+            Stage::Joined(joined) => joined.clone(),
+        };
+        joined.check().err()
+    }
+
+    /// How far the communicator has come.
+    pub fn progress(&self) -> Progress {
+        let joined = match &*self.stage() {
+            Stage::Joining { .. } | Stage::Failed { .. } => return Progress::default(),
+            Stage::Ended { progress, .. } => return *progress,
+            Stage::Joined(joined) => joined.clone(),
+        };
+        joined.probe.progress()
+    }
+
+    /// Aborts the communicator: its waits on this rank end with [`Fault::Aborted`], also those of a rank that is still joining, and
+    /// kernels that wait stop; the other ranks are told. Nothing happens to a communicator that has failed or ended.
+    pub fn abort(&self) {
+        let joined = {
+            let mut stage = self.stage();
+            match &mut *stage {
+                Stage::Joining { is_aborted, .. } => {
+                    *is_aborted = true;
+                    None
+                }
+                Stage::Joined(joined) => Some(joined.clone()),
+                Stage::Failed { .. } | Stage::Ended { .. } => return,
+            }
+        };
+        match joined {
+            None => self.0.cancel.cancel(),
+            Some(joined) => {
+                joined.health.fail(Fault::Aborted, None);
+                if let Some(watch) = joined.watch.upgrade() {
+                    watch.abort("the application called abort");
+                }
+            }
+        }
+    }
+
+    /// Ends the waits of joining.
+    pub(super) fn cancel(&self) -> &Cancel {
+        &self.0.cancel
+    }
+
+    /// Whether the communicator was aborted before it could run operations.
+    pub(super) fn is_aborted_early(&self) -> bool {
+        matches!(&*self.stage(), Stage::Joining { is_aborted: true, .. })
+    }
+
+    /// The communicator can run operations.
+    ///
+    /// # Errors
+    /// It was aborted meanwhile.
+    pub(super) fn joined(
+        &self,
+        (rank, nranks): (u32, u32),
+        health: &Arc<Health>,
+        watch: &Arc<Watch>,
+        probe: Arc<dyn Probe>,
+    ) -> Result<(), Error> {
+        let mut stage = self.stage();
+        if matches!(*stage, Stage::Joining { is_aborted: true, .. }) {
+            return Err(aborted(rank, nranks));
+        }
+        self.0.cancel.over();
+        let (health, watch) = (health.clone(), Arc::downgrade(watch));
+        *stage = Stage::Joined(Arc::new(Joined { rank, nranks, health, watch, probe }));
+        Ok(())
+    }
+
+    /// The communicator is not built. Gives the error that says why: of an abort, that it was one.
+    pub(super) fn failed(&self, error: Error) -> Error {
+        let mut stage = self.stage();
+        let Stage::Joining { rank, nranks, is_aborted } = *stage else { return error };
+        let error = if is_aborted { aborted(rank, nranks) } else { error };
+        *stage = Stage::Failed { rank, nranks, error: error.clone() };
+        error
+    }
+
+    /// This rank leaves, or is in no communicator after a split.
+    pub(super) fn ended(&self) {
+        let joined = match &mut *self.stage() {
+            Stage::Joined(joined) => joined.clone(),
+            Stage::Failed { .. } | Stage::Ended { .. } => return,
+            stage @ Stage::Joining { .. } => {
+                let Stage::Joining { rank, nranks, .. } = *stage else { return };
+                *stage = Stage::Ended { rank, nranks, error: None, progress: Progress::default() };
+                return;
+            }
+        };
+        let (rank, nranks, error) = (joined.rank, joined.nranks, joined.check().err());
+        *self.stage() = Stage::Ended { rank, nranks, error, progress: joined.probe.progress() };
+    }
+
+    fn stage(&self) -> MutexGuard<'_, Stage> {
+        self.0.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn place(&self) -> (u32, u32) {
+        match &*self.stage() {
+            Stage::Joining { rank, nranks, .. }
+            | Stage::Failed { rank, nranks, .. }
+            | Stage::Ended { rank, nranks, .. } => (*rank, *nranks),
+            Stage::Joined(joined) => (joined.rank, joined.nranks),
+        }
+    }
+}
+
+impl fmt::Debug for CommHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (rank, nranks) = self.place();
+        f.debug_struct("CommHandle").field("rank", &rank).field("nranks", &nranks).finish_non_exhaustive()
+    }
+}
+
+pub(super) fn operation_error((rank, nranks): (u32, u32), outstanding: Outstanding) -> Error {
+    OperationError { rank, nranks, outstanding }.into()
+}
+
+/// The error of a rank that its own process aborted.
+pub(super) fn aborted(rank: u32, nranks: u32) -> Error {
+    operation_error((rank, nranks), Outstanding { during: None, fault: Fault::Aborted })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bootstrap::BootstrapError;
+
+    #[test]
+    fn an_abort_while_joining_is_the_error_whatever_else_failed() {
+        let handle = CommHandle::joining(1, 4);
+        assert_eq!((handle.state(), handle.async_error()), (CommState::InProgress, None));
+        handle.clone().abort();
+        assert!(handle.cancel().is_called() && handle.is_aborted_early());
+        assert_eq!((handle.state(), handle.async_error()), (CommState::Failed, Some(aborted(1, 4))));
+        assert_eq!(handle.failed(BootstrapError::Aborted.into()), aborted(1, 4));
+        assert!(aborted(1, 4).to_string().contains("aborted"));
+    }
+
+    #[test]
+    fn why_it_was_not_built_stays_to_be_asked() {
+        let handle = CommHandle::joining(0, 2);
+        let error: Error = BootstrapError::PeerLost { rank: oxccl_shared::abi::Rank(1) }.into();
+        assert_eq!(handle.failed(error.clone()), error);
+        handle.abort();
+        assert_eq!((handle.state(), handle.async_error()), (CommState::Failed, Some(error)));
+    }
+
+    #[test]
+    fn a_communicator_is_asked_and_aborted_across_threads() {
+        fn shared<T: Send + Sync + Clone + 'static>() {}
+        fn moved<T: Send + 'static>() {}
+        shared::<CommHandle>();
+        moved::<crate::Communicator>();
+        moved::<crate::DeviceCommunicator>();
+    }
+}

@@ -1,0 +1,39 @@
+//! What threads other than a communicator's own may ask of it.
+
+use super::health::{Health, Outstanding};
+use crate::plan::CallRecord;
+
+/// How far a communicator has come. The numbers are of different moments if another thread uses it meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Progress {
+    /// Calls made so far, those of groups included.
+    pub begun: u64,
+    /// Of those, how many are known to be done: on GPUs, that their streams have completed.
+    pub done: u64,
+    /// The latest collective.
+    pub latest: Option<CallRecord>,
+}
+
+/// Asks a communicator from any thread, whatever its own is doing. Keeps no memory, stream or connection of the communicator alive.
+pub trait Probe: Send + Sync {
+    /// Whether the communicator can go on.
+    ///
+    /// # Errors
+    /// Its fault, which this may be the first to find.
+    fn check(&self) -> Result<(), Outstanding>;
+
+    /// How far it has come.
+    fn progress(&self) -> Progress;
+}
+
+/// Calls that are done when they return.
+impl Probe for Health {
+    fn check(&self) -> Result<(), Outstanding> {
+        self.fault().map_or(Ok(()), Err)
+    }
+
+    fn progress(&self) -> Progress {
+        let done = self.returned();
+        Progress { begun: self.begun(), done, latest: self.latest() }
+    }
+}

@@ -1,0 +1,188 @@
+//! What other threads have of a communicator: they watch it and abort it, while it is built, used, split and ended.
+
+use oxccl::bootstrap::BootstrapConfig;
+use oxccl::{CommHandle, CommState, Communicator, Config, Error, Fault, ReduceOp, UniqueId};
+use oxccl_tests::deadline::Deadline;
+use oxccl_tests::harness::{Settings, World, on_threads};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(100);
+/// Far less than any timeout of the tests' settings.
+const BOUND: Duration = Duration::from_secs(5);
+
+fn config() -> Config {
+    let config = Settings::default().config();
+    // Silence would last longer than a test may.
+    let bootstrap = BootstrapConfig { timeout: LIMIT * 2, ..config.bootstrap.clone() };
+    Config { bootstrap, ..config }
+}
+
+fn new_id() -> UniqueId {
+    UniqueId::create(&config().bootstrap).expect("a root on the loopback")
+}
+
+/// Ranks of one id, not yet built.
+fn builders(nranks: u32) -> impl Iterator<Item = oxccl::CommunicatorBuilder> {
+    let id = new_id();
+    (0..nranks)
+        .map(move |rank| Communicator::builder().unique_id(id).rank(rank).ranks(nranks).config(config()))
+}
+
+/// All ranks of a communicator, of this thread.
+fn world_of(nranks: u32) -> Vec<Communicator> {
+    oxccl::CommunicatorBuilder::build_all(builders(nranks)).unwrap()
+}
+
+fn aborted_soon(started: Instant, error: &Error) {
+    assert_eq!(error.fault(), Some(Fault::Aborted), "{error}");
+    assert!(error.to_string().contains("aborted"), "{error}");
+    assert!(started.elapsed() < BOUND, "{:?}", started.elapsed());
+}
+
+#[test]
+fn a_rank_that_waits_for_others_to_come_is_aborted() {
+    let _deadline = Deadline::start("a_rank_that_waits_for_others_to_come_is_aborted", LIMIT);
+    // Of three ranks the last never comes.
+    let mut pending: Vec<_> = builders(3).take(2).map(|rank| rank.start().unwrap()).collect();
+    assert!(pending.iter_mut().all(|rank| rank.wait_for(Duration::from_millis(100)).is_pending()));
+    assert!(pending.iter().all(|rank| rank.state() == CommState::InProgress));
+    let started = Instant::now();
+    let other = pending.pop().expect("two ranks");
+    let rank = pending.pop().expect("two ranks");
+    let handle = rank.handle();
+    std::thread::spawn(move || handle.abort());
+    let handle = rank.handle();
+    aborted_soon(started, &rank.wait().expect_err("aborted"));
+    assert_eq!(handle.state(), CommState::Failed);
+    assert_eq!(handle.async_error().and_then(|error| error.fault()), Some(Fault::Aborted));
+    // The one that waits with it learns that it is gone.
+    assert!(other.wait().expect_err("a rank is gone").to_string().contains("rank 0"));
+    assert!(started.elapsed() < BOUND, "{:?}", started.elapsed());
+}
+
+#[test]
+fn a_rank_that_looks_for_its_root_is_aborted() {
+    let _deadline = Deadline::start("a_rank_that_looks_for_its_root_is_aborted", LIMIT);
+    // Rank 0 would run the root there. The second address answers nothing at all.
+    for addr in ["127.0.0.1:9", "192.0.2.1:9"] {
+        let id = UniqueId::from_address(addr.parse().unwrap(), b"nobody");
+        let rank = Communicator::builder().unique_id(id).rank(1).ranks(2).config(config()).start().unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        let started = Instant::now();
+        rank.abort();
+        aborted_soon(started, &rank.wait().expect_err("aborted"));
+    }
+}
+
+/// All ranks are past the rendezvous when one is aborted at any moment of its init: the others end too.
+#[test]
+fn an_abort_at_any_moment_of_init_ends_all_ranks() {
+    let _deadline = Deadline::start("an_abort_at_any_moment_of_init_ends_all_ranks", LIMIT);
+    for after_us in [0, 200, 500, 1000, 2000, 4000, 8000, 16_000] {
+        let pending: Vec<_> = builders(3).map(|rank| rank.start().unwrap()).collect();
+        let handle = pending[1].handle();
+        std::thread::sleep(Duration::from_micros(after_us));
+        let started = Instant::now();
+        handle.abort();
+        let faults = on_threads(pending.into_iter(), |rank| match rank.wait() {
+            // It came too late for init; an operation sees it.
+            Ok(comm) => comm.barrier().expect_err("aborted"),
+            Err(error) => error,
+        });
+        // A root that still waits for the aborted rank would name it after its timeout; here it learns at once that the rank is gone.
+        assert!(started.elapsed() < BOUND, "after {after_us} us: {:?}, {faults:?}", started.elapsed());
+        assert_eq!(faults[1].fault(), Some(Fault::Aborted), "{faults:?}");
+    }
+}
+
+#[test]
+fn one_thread_builds_splits_uses_and_ends_all_ranks() {
+    let _deadline = Deadline::start("one_thread_builds_splits_uses_and_ends_all_ranks", LIMIT);
+    let world = world_of(4);
+    let color = |comm: &Communicator| (comm.rank() != 3).then_some(comm.rank() % 2);
+    let halves = Communicator::split_all(world.iter().map(|comm| (comm, color(comm), 0))).unwrap();
+    assert_eq!(halves.iter().map(Option::is_some).collect::<Vec<_>>(), [true, true, true, false]);
+    let halves: Vec<_> = halves.into_iter().flatten().collect();
+    let mut sums = [1u32; 3];
+    oxccl::group(|group| {
+        for (comm, sum) in halves.iter().zip(&mut sums) {
+            group.all_reduce_in_place(comm, std::slice::from_mut(sum), ReduceOp::SUM)?;
+        }
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(sums, [2, 1, 2]);
+    let handles: Vec<CommHandle> = halves.iter().map(Communicator::handle).collect();
+    Communicator::finalize_all(halves).unwrap();
+    for handle in handles {
+        assert_eq!((handle.state(), handle.async_error()), (CommState::Ended, None));
+        assert_eq!((handle.progress().begun, handle.progress().done), (1, 1));
+    }
+    Communicator::finalize_all(world).unwrap();
+}
+
+#[test]
+fn a_split_that_others_do_not_come_to_is_aborted_and_spares_the_parent() {
+    let _deadline =
+        Deadline::start("a_split_that_others_do_not_come_to_is_aborted_and_spares_the_parent", LIMIT);
+    let mut world = world_of(4);
+    let pending = world[0].start_split(Some(0), 0).unwrap();
+    let started = Instant::now();
+    pending.abort();
+    aborted_soon(started, &pending.wait().expect_err("aborted"));
+    // The others split as well, and learn that one of them gave up; all stay in the parent.
+    let late: Vec<_> = world[1..].iter().map(|comm| comm.start_split(Some(0), 0).unwrap()).collect();
+    assert!(late.into_iter().all(|child| child.wait().is_err()));
+    let again = Communicator::split_all(world.iter().map(|comm| (comm, Some(0), 0))).unwrap();
+    assert!(again.into_iter().all(|child| child.is_some_and(|child| child.size() == 4)));
+    world.truncate(0);
+}
+
+#[test]
+fn a_finalize_that_others_do_not_come_to_is_aborted() {
+    let _deadline = Deadline::start("a_finalize_that_others_do_not_come_to_is_aborted", LIMIT);
+    let mut world = world_of(4);
+    let mut ending = world.remove(0).start_finalize().unwrap();
+    assert_eq!(ending.wait_for(Duration::from_millis(50)), Poll::Pending);
+    let started = Instant::now();
+    ending.abort();
+    aborted_soon(started, &ending.wait().expect_err("aborted"));
+    // The others have heard of it.
+    assert!(Communicator::finalize_all(world).is_err());
+}
+
+/// A watchdog asks all the time while another thread runs operations; what it reads never goes back.
+#[test]
+fn a_watchdog_asks_while_operations_run() {
+    let _deadline = Deadline::start("a_watchdog_asks_while_operations_run", LIMIT);
+    let mut world = World::new(2, Settings::default());
+    let handles: Vec<CommHandle> = world.ranks.iter().map(Communicator::handle).collect();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for handle in &handles {
+            let over = &over;
+            scope.spawn(move || {
+                let (mut begun, mut done) = (0, 0);
+                while !over.load(Ordering::Relaxed) {
+                    assert_eq!((handle.state(), handle.async_error()), (CommState::Ready, None));
+                    let now = handle.progress();
+                    assert!(now.begun >= begun && now.done >= done, "{now:?}");
+                    (begun, done) = (now.begun, now.done);
+                    std::thread::yield_now();
+                }
+            });
+        }
+        world.each(|rank| {
+            for _ in 0..200 {
+                rank.all_reduce_in_place(&mut [1u8; 100], ReduceOp::SUM).unwrap();
+            }
+        });
+        over.store(true, Ordering::Relaxed);
+    });
+    for handle in &handles {
+        let now = handle.progress();
+        assert_eq!((now.begun, now.done, now.latest.map(|latest| latest.seq)), (200, 200, Some(199)));
+    }
+}
