@@ -1,5 +1,6 @@
-//! A CUDA driver and an NCCL in one shared library, whose device memory is the host's: for tests of `oxccl perf --backend cuda` on
-//! machines without a GPU. Ranks are threads of one process. An operation runs, on whichever thread comes last, as soon as all ranks
+//! A CUDA driver and an NCCL in one shared library, whose device memory is the host's: for tests on machines without a GPU, of
+//! `oxccl perf --backend cuda` and of the C interface. With the driver communicators can be made, split and ended; it runs no kernel.
+//! With its NCCL ranks are threads of one process. An operation runs, on whichever thread comes last, as soon as all ranks
 //! have put it on their streams; until then the streams are busy. Sums are of f32.
 //!
 //! `FAKE_WRONG=1` spoils every reduction, `FAKE_HANG=1` never ends an operation, `FAKE_GPUS=n` is the number of GPUs (4).
@@ -211,8 +212,31 @@ unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, _: c_int) -> c_int {
     0
 }
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, _: c_uint, _: c_int) -> c_int {
-    unsafe { *value = 9 };
+unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_uint, device: c_int) -> c_int {
+    // By the numbers of `CUdevice_attribute`: a GPU each on its bus, whose memory only this process can use.
+    let found = match attribute {
+        16 => 132,
+        33 => device + 1,
+        34 | 50 | 76 => 0,
+        75 => 9,
+        102 | 103 => 0,
+        _ => 1,
+    };
+    unsafe { *value = found };
+    0
+}
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceCanAccessPeer(can: *mut c_int, _: c_int, _: c_int) -> c_int {
+    unsafe { *can = 1 };
+    0
+}
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxEnablePeerAccess(_: Handle, _: c_uint) -> c_int {
+    0
+}
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuCtxGetDevice(out: *mut c_int) -> c_int {
+    unsafe { *out = device() as c_int };
     0
 }
 #[unsafe(no_mangle)]
@@ -235,6 +259,11 @@ unsafe extern "C" fn cuCtxPopCurrent_v2(context: *mut Handle) -> c_int {
 extern "C" fn cuCtxSynchronize() -> c_int {
     0
 }
+/// Zeros that begin where a page does, as the driver's memory does. Never freed.
+fn pages(bytes: usize) -> Handle {
+    let layout = std::alloc::Layout::from_size_align(bytes.max(1), 4096).expect("a size that memory can have");
+    unsafe { std::alloc::alloc_zeroed(layout) }.cast()
+}
 fn device() -> usize {
     // No context is current: what the real driver would refuse too.
     CURRENT.with_borrow(|stack| *stack.last().expect("a current context")) - 1
@@ -249,7 +278,7 @@ unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> c_int {
     if lock(&USED)[device()] + bytes > MEMORY_BYTES {
         return 2;
     }
-    let memory = Box::leak(vec![0u64; bytes.div_ceil(8)].into_boxed_slice()).as_mut_ptr() as usize;
+    let memory = pages(bytes) as usize;
     lock(&USED)[device()] += bytes;
     lock(&ALLOCATIONS).get_or_insert_default().insert(memory, (bytes, device()));
     unsafe { *address = memory as u64 };
@@ -279,8 +308,13 @@ unsafe extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usi
     0
 }
 #[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, _: Handle) -> c_int {
+    unsafe { copy(from as usize, to as usize, bytes) };
+    0
+}
+#[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemHostAlloc(memory: *mut Handle, bytes: usize, _: c_uint) -> c_int {
-    unsafe { *memory = Box::leak(vec![0u64; bytes.div_ceil(8)].into_boxed_slice()).as_mut_ptr().cast() };
+    unsafe { *memory = pages(bytes) };
     0
 }
 #[unsafe(no_mangle)]
@@ -317,7 +351,32 @@ extern "C" fn cuStreamDestroy_v2(_: Handle) -> c_int {
 }
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamQuery(handle: Handle) -> c_int {
+    // The default streams.
+    if (handle as usize) < 16 {
+        return 0;
+    }
     if unsafe { stream(handle as usize) }.pending.load(Ordering::SeqCst) == 0 { 0 } else { NOT_READY }
+}
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamWaitEvent(_: Handle, _: Handle, _: c_uint) -> c_int {
+    0
+}
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamIsCapturing(_: Handle, status: *mut c_uint) -> c_int {
+    unsafe { *status = 0 };
+    0
+}
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamGetCaptureInfo_v2(
+    _: Handle,
+    status: *mut c_uint,
+    _: *mut u64,
+    _: *mut Handle,
+    _: *mut Handle,
+    _: *mut usize,
+) -> c_int {
+    unsafe { *status = 0 };
+    0
 }
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamBeginCapture_v2(handle: Handle, mode: c_int) -> c_int {
@@ -368,6 +427,14 @@ unsafe extern "C" fn cuEventRecord(event: Handle, _: Handle) -> c_int {
     0
 }
 #[unsafe(no_mangle)]
+extern "C" fn cuEventQuery(_: Handle) -> c_int {
+    0
+}
+#[unsafe(no_mangle)]
+extern "C" fn cuEventSynchronize(_: Handle) -> c_int {
+    0
+}
+#[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventElapsedTime(ms: *mut f32, start: Handle, end: Handle) -> c_int {
     let at = |event: Handle| *lock(unsafe { &*event.cast::<Mutex<Instant>>() });
     unsafe { *ms = (at(end) - at(start)).as_secs_f32() * 1e3 };
@@ -391,11 +458,11 @@ macro_rules! unused {
 }
 
 unused! {
-    cuDeviceCanAccessPeer cuCtxEnablePeerAccess cuMemHostRegister_v2 cuMemHostUnregister cuMemcpyDtoDAsync_v2 cuMemCreate
+    cuMemHostRegister_v2 cuMemHostUnregister cuMemCreate
     cuMemRelease cuMemGetAllocationGranularity cuMemAddressReserve cuMemAddressFree cuMemMap cuMemUnmap cuMemSetAccess
     cuMemExportToShareableHandle cuMemImportFromShareableHandle cuIpcGetMemHandle cuIpcOpenMemHandle_v2
-    cuIpcCloseMemHandle cuStreamWaitEvent cuStreamIsCapturing cuStreamGetCaptureInfo_v2 cuStreamUpdateCaptureDependencies
-    cuCtxGetDevice cuGraphAddHostNode cuGraphRetainUserObject cuUserObjectCreate cuUserObjectRelease cuLaunchHostFunc cuEventQuery cuEventSynchronize cuModuleLoadDataEx
+    cuIpcCloseMemHandle cuStreamUpdateCaptureDependencies
+    cuGraphAddHostNode cuGraphRetainUserObject cuUserObjectCreate cuUserObjectRelease cuLaunchHostFunc cuModuleLoadDataEx
     cuMemGetHandleForAddressRange cuPointerSetAttribute
     cuModuleUnload cuModuleGetFunction cuFuncGetAttribute cuFuncSetAttribute
     cuOccupancyMaxActiveBlocksPerMultiprocessor cuLaunchKernel

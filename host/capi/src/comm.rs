@@ -39,6 +39,8 @@ pub enum Phase {
     /// A thread connects it.
     Joining,
     Ready,
+    /// Ready, and refuses operations until it is resumed.
+    Suspended,
     /// It could not be connected.
     Failed,
     /// A thread waits for its operations and leaves.
@@ -56,6 +58,8 @@ struct Status {
     children: u64,
     abort: Option<AbortHandle>,
     failure: Option<Failure>,
+    /// The engine of a suspended communicator.
+    parked: Option<DeviceCommunicator>,
 }
 
 /// The engine, for as long as nobody else is to use it.
@@ -75,7 +79,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Comm {
     pub fn new(handle: Handle, device: u32, settings: Settings, clique: u64) -> Comm {
-        let status = Status { phase: Phase::Joining, working: 0, children: 0, abort: None, failure: None };
+        let status = Status {
+            phase: Phase::Joining,
+            working: 0,
+            children: 0,
+            abort: None,
+            failure: None,
+            parked: None,
+        };
         Comm {
             handle,
             device,
@@ -136,6 +147,7 @@ impl Comm {
             Phase::Ending | Phase::Ended => Failure::invalid_usage(
                 "comm was finalized: only ncclCommDestroy and ncclCommAbort may follow",
             ),
+            Phase::Suspended => Failure::invalid_usage("comm is suspended: ncclCommResume comes first"),
             Phase::Freed => Failure::invalid_argument("comm was aborted or destroyed meanwhile"),
         }
     }
@@ -239,7 +251,7 @@ impl Comm {
     pub fn begin_end(&self) -> Outcome<()> {
         let mut status = lock(&self.status);
         match status.phase {
-            Phase::Ready if status.working == 0 || self.is_blocking() => {
+            Phase::Ready | Phase::Suspended if status.working == 0 || self.is_blocking() => {
                 status.phase = Phase::Ending;
                 Ok(())
             }
@@ -252,8 +264,7 @@ impl Comm {
 
     /// Waits for its operations and leaves; on a thread that may wait.
     pub fn end(&self) {
-        let engine = lock(&self.engine).take();
-        drop(engine);
+        self.drop_engine();
         let mut status = lock(&self.status);
         if status.phase == Phase::Ending {
             status.phase = Phase::Ended;
@@ -289,8 +300,48 @@ impl Comm {
 
     /// Drops the engine on this thread, once nobody else uses it.
     pub fn drop_engine(&self) {
+        let parked = lock(&self.status).parked.take();
         let engine = lock(&self.engine).take();
-        drop(engine);
+        drop((engine, parked));
+    }
+
+    /// Takes it out of use until [`Self::resume`]; its operations are done.
+    ///
+    /// # Errors
+    /// It is not ready.
+    pub fn suspend(&self) -> Outcome {
+        let mut status = lock(&self.status);
+        let mut engine = lock(&self.engine);
+        if status.phase != Phase::Ready || engine.is_none() {
+            drop((engine, status));
+            return Err(self.why_not_ready());
+        }
+        status.parked = engine.take();
+        status.phase = Phase::Suspended;
+        Ok(())
+    }
+
+    /// # Errors
+    /// It is not suspended.
+    pub fn resume(&self) -> Outcome {
+        let mut status = lock(&self.status);
+        if status.phase != Phase::Suspended {
+            return Err(Failure::invalid_usage("comm is not suspended: ncclCommSuspend comes first"));
+        }
+        *lock(&self.engine) = status.parked.take();
+        status.phase = Phase::Ready;
+        Ok(())
+    }
+
+    /// Bytes of the GPU's memory that it holds.
+    ///
+    /// # Errors
+    /// It is not ready, nor suspended.
+    pub fn memory_bytes(&self) -> Outcome<u64> {
+        if let Some(parked) = &lock(&self.status).parked {
+            return Ok(parked.memory().total_bytes() as u64);
+        }
+        Ok(self.engine()?.memory().total_bytes() as u64)
     }
 }
 

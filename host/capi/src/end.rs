@@ -37,7 +37,7 @@ pub fn destroy(handle: Handle) -> Outcome<Code> {
 /// Ends a communicator that has no handle any more.
 pub fn destroyed(comm: Arc<Comm>) -> Outcome {
     match comm.phase() {
-        Phase::Ready => {
+        Phase::Ready | Phase::Suspended => {
             comm.begin_end()?;
             in_background(&comm)?;
         }
@@ -71,7 +71,7 @@ pub fn abort(handle: Handle) -> Outcome {
         return Ok(());
     }
     let comm = COMMS.remove(handle, "comm")?;
-    if comm.free() == Phase::Ready {
+    if matches!(comm.free(), Phase::Ready | Phase::Suspended) {
         comm.drop_engine();
     }
     Ok(())

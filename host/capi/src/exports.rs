@@ -1,14 +1,22 @@
 //! The table of NCCL's names, each with its `p` twin for profilers. Nothing else leaves the library.
 
 use crate::operations::Call;
-use crate::pointer::{In, Out};
+use crate::pointer::{In, Out, Text};
 use crate::registry::Handle;
 use crate::result::{describe, run};
-use crate::types::{Code, CommConfig, UniqueIdBytes};
-use crate::{end, group, init, operator, query, unique_id};
+use crate::types::{
+    Code, CollConfig, CommConfig, CommProperties, EncryptionConfig, SimInfo, Team, UniqueIdBytes, WaitSignal,
+};
+use crate::{
+    coll_config, end, group, init, memory, operator, params, query, simulate, suspend, unique_id,
+    unsupported, window,
+};
 use oxccl::Func;
 use oxccl::cuda::CUstream;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+/// The result of functions that return nothing.
+type Nothing = ();
 
 /// Declares functions under both names. Those after `->` give something else than a result.
 macro_rules! exports {
@@ -138,4 +146,159 @@ exports! {
         let send = std::ptr::null();
         Call { func: Func::Recv, send, recv, count, dtype, comm, stream }.submit_to(peer)
     }
+    fn ncclAllReduceConfig pncclAllReduceConfig(
+        send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, op: c_int, comm: Handle, stream: CUstream,
+        config: In<CollConfig>,
+    ) {
+        group::member(|| coll_config::check(&config))?;
+        Call { func: Func::AllReduce, send, recv, count, dtype, comm, stream }.submit_reducing(op)
+    }
+    fn ncclBroadcastConfig pncclBroadcastConfig(
+        send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, root: c_int, comm: Handle, stream: CUstream,
+        config: In<CollConfig>,
+    ) {
+        group::member(|| coll_config::check(&config))?;
+        Call { func: Func::Broadcast, send, recv, count, dtype, comm, stream }.submit_to(root)
+    }
+    fn ncclReduceConfig pncclReduceConfig(
+        send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, op: c_int, root: c_int, comm: Handle, stream: CUstream,
+        config: In<CollConfig>,
+    ) {
+        group::member(|| coll_config::check(&config))?;
+        Call { func: Func::Reduce, send, recv, count, dtype, comm, stream }.submit_reducing_to(op, root)
+    }
+    fn ncclAllGatherConfig pncclAllGatherConfig(
+        send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, comm: Handle, stream: CUstream,
+        config: In<CollConfig>,
+    ) {
+        group::member(|| coll_config::check(&config))?;
+        Call { func: Func::AllGather, send, recv, count, dtype, comm, stream }.submit()
+    }
+    fn ncclReduceScatterConfig pncclReduceScatterConfig(
+        send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, op: c_int, comm: Handle, stream: CUstream,
+        config: In<CollConfig>,
+    ) {
+        group::member(|| coll_config::check(&config))?;
+        Call { func: Func::ReduceScatter, send, recv, count, dtype, comm, stream }.submit_reducing(op)
+    }
+    fn ncclAlltoAllConfig pncclAlltoAllConfig(
+        send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, comm: Handle, stream: CUstream,
+        config: In<CollConfig>,
+    ) {
+        group::member(|| coll_config::check(&config))?;
+        Call { func: Func::AllToAll, send, recv, count, dtype, comm, stream }.submit()
+    }
+    fn ncclGatherConfig pncclGatherConfig(
+        send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, root: c_int, comm: Handle, stream: CUstream,
+        config: In<CollConfig>,
+    ) {
+        group::member(|| coll_config::check(&config))?;
+        Call { func: Func::Gather, send, recv, count, dtype, comm, stream }.submit_to(root)
+    }
+    fn ncclScatterConfig pncclScatterConfig(
+        send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, root: c_int, comm: Handle, stream: CUstream,
+        config: In<CollConfig>,
+    ) {
+        group::member(|| coll_config::check(&config))?;
+        Call { func: Func::Scatter, send, recv, count, dtype, comm, stream }.submit_to(root)
+    }
+
+    fn ncclPutSignal pncclPutSignal(
+        _buffer: *const c_void, _count: usize, _dtype: c_int, peer: c_int, window: Handle, _offset: usize,
+        _signal: c_int, _context: c_int, _flags: c_uint, comm: Handle, _stream: CUstream,
+    ) {
+        group::member(|| window::put_signal(peer, window, comm))
+    }
+    fn ncclSignal pncclSignal(
+        peer: c_int, _signal: c_int, _context: c_int, _flags: c_uint, comm: Handle, _stream: CUstream,
+    ) {
+        group::member(|| window::signal(peer, comm))
+    }
+    fn ncclWaitSignal pncclWaitSignal(count: c_int, waits: In<WaitSignal>, comm: Handle, _stream: CUstream) {
+        group::member(|| window::wait_signal(count, waits, comm))
+    }
+    fn ncclGroupSimulateEnd pncclGroupSimulateEnd(info: *mut SimInfo) {
+        simulate::end(In::new(info), Out::new(info))
+    }
+
+    fn ncclCommSuspend pncclCommSuspend(comm: Handle, flags: c_int) { suspend::suspend(comm, flags) }
+    fn ncclCommResume pncclCommResume(comm: Handle) { suspend::resume(comm) }
+    fn ncclCommMemStats pncclCommMemStats(comm: Handle, stat: c_int, value: Out<u64>) {
+        suspend::memory_stats(comm, stat, value)
+    }
+    fn ncclMemAlloc pncclMemAlloc(pointer: Out<*mut c_void>, size: usize) { memory::allocate(pointer, size) }
+    fn ncclMemFree pncclMemFree(pointer: *mut c_void) { memory::free(pointer) }
+    fn ncclCommRegister pncclCommRegister(comm: Handle, buffer: *mut c_void, size: usize, handle: Out<Handle>) {
+        memory::register(comm, buffer, size, handle)
+    }
+    fn ncclCommDeregister pncclCommDeregister(comm: Handle, handle: Handle) { memory::deregister(comm, handle) }
+    fn ncclCommWindowRegister pncclCommWindowRegister(
+        comm: Handle, buffer: *mut c_void, size: usize, window: Out<Handle>, flags: c_int,
+    ) {
+        window::register(comm, buffer, size, window, flags)
+    }
+    fn ncclCommWindowDeregister pncclCommWindowDeregister(comm: Handle, window: Handle) {
+        window::deregister(comm, window)
+    }
+    fn ncclWinGetUserPtr pncclWinGetUserPtr(comm: Handle, window: Handle, pointer: Out<usize>) {
+        window::user_pointer(comm, window, pointer)
+    }
+
+    fn ncclParamBind pncclParamBind(handle: Out<Handle>, key: Text) { params::bind(handle, key) }
+    fn ncclParamGetI8 pncclParamGetI8(handle: Handle, value: Out<i8>) { params::get_number(handle, value) }
+    fn ncclParamGetI16 pncclParamGetI16(handle: Handle, value: Out<i16>) { params::get_number(handle, value) }
+    fn ncclParamGetI32 pncclParamGetI32(handle: Handle, value: Out<i32>) { params::get_number(handle, value) }
+    fn ncclParamGetI64 pncclParamGetI64(handle: Handle, value: Out<i64>) { params::get_number(handle, value) }
+    fn ncclParamGetU8 pncclParamGetU8(handle: Handle, value: Out<u8>) { params::get_number(handle, value) }
+    fn ncclParamGetU16 pncclParamGetU16(handle: Handle, value: Out<u16>) { params::get_number(handle, value) }
+    fn ncclParamGetU32 pncclParamGetU32(handle: Handle, value: Out<u32>) { params::get_number(handle, value) }
+    fn ncclParamGetU64 pncclParamGetU64(handle: Handle, value: Out<u64>) { params::get_number(handle, value) }
+    fn ncclParamGetStr pncclParamGetStr(handle: Handle, value: Out<*const c_char>) {
+        params::get_text(handle, value)
+    }
+    fn ncclParamGet pncclParamGet(handle: Handle, value: Out<u8>, room: c_int, len: Out<c_int>) {
+        params::get_bytes(handle, value, room, len)
+    }
+    fn ncclParamGetParameter pncclParamGetParameter(key: Text, value: Out<*const c_char>, len: Out<c_int>) {
+        params::get_by_key(key, value, len)
+    }
+    fn ncclParamGetAllParameterKeys pncclParamGetAllParameterKeys(table: Out<*const c_void>, len: Out<c_int>) {
+        params::keys(table, len)
+    }
+    fn ncclParamDumpAll pncclParamDumpAll() -> Nothing { params::dump() }
+    fn ncclResetDebugInit pncclResetDebugInit() -> Nothing {}
+
+    fn ncclSetEncryption pncclSetEncryption(config: In<EncryptionConfig>) { unsupported::encryption(config) }
+    fn ncclCommQueryProperties pncclCommQueryProperties(comm: Handle, info: *mut CommProperties) {
+        unsupported::properties(comm, In::new(info), Out::new(info))
+    }
+    fn ncclTeamWorld pncclTeamWorld(comm: Handle) -> Team { unsupported::world("ncclTeamWorld", comm) }
+    fn ncclTeamRail pncclTeamRail(comm: Handle) -> Team { unsupported::world("ncclTeamRail", comm) }
+    fn ncclTeamLsa pncclTeamLsa(comm: Handle) -> Team { unsupported::alone("ncclTeamLsa", comm) }
+    fn ncclTeamRankToWorld pncclTeamRankToWorld(comm: Handle, team: Team, rank: c_int) -> c_int {
+        unsupported::rank_to_world("ncclTeamRankToWorld", comm, team, rank)
+    }
+    fn ncclTeamRankToLsa pncclTeamRankToLsa() -> c_int { unsupported::no_number("ncclTeamRankToLsa") }
+    fn ncclTeamCft pncclTeamCft() -> Team { unsupported::no_team("ncclTeamCft") }
+    fn ncclTeamCftMultimem pncclTeamCftMultimem() -> Team { unsupported::no_team("ncclTeamCftMultimem") }
+    fn ncclLLA2ACalcSlots pncclLLA2ACalcSlots() -> c_int { unsupported::no_number("ncclLLA2ACalcSlots") }
+    fn ncclDevCommCreate pncclDevCommCreate() { unsupported::device_interface() }
+    fn ncclDevCommDestroy pncclDevCommDestroy() { unsupported::device_interface() }
+    fn ncclGetCftDeviceLeInfo pncclGetCftDeviceLeInfo() { unsupported::device_interface() }
+    fn ncclGetLsaDevicePointer pncclGetLsaDevicePointer() { unsupported::device_interface() }
+    fn ncclGetLsaMultimemDevicePointer pncclGetLsaMultimemDevicePointer() { unsupported::device_interface() }
+    fn ncclGetMultimemDeviceLeInfo pncclGetMultimemDeviceLeInfo() { unsupported::device_interface() }
+    fn ncclGetMultimemDevicePointer pncclGetMultimemDevicePointer() { unsupported::device_interface() }
+    fn ncclGetPeerDeviceLeInfo pncclGetPeerDeviceLeInfo() { unsupported::device_interface() }
+    fn ncclGetPeerDevicePointer pncclGetPeerDevicePointer() { unsupported::device_interface() }
+    fn ncclGinBarrierCreateRequirement pncclGinBarrierCreateRequirement() { unsupported::device_interface() }
+    fn ncclGinInboxA2ACreateRequirement pncclGinInboxA2ACreateRequirement() { unsupported::device_interface() }
+    fn ncclGinOutboxCreateRequirement pncclGinOutboxCreateRequirement() { unsupported::device_interface() }
+    fn ncclLLA2ACreateRequirement pncclLLA2ACreateRequirement() { unsupported::device_interface() }
+    fn ncclLsaBarrierCreateRequirement pncclLsaBarrierCreateRequirement() { unsupported::device_interface() }
 }
+
+/// What NCCL's own name for it does; it has no twin.
+// SAFETY: as for the others.
+#[unsafe(no_mangle)]
+extern "C" fn ncclResetDebugInitInternal() {}

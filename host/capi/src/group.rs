@@ -11,9 +11,9 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 /// An operation that waits for the group's end.
-struct Queued {
-    comm: Arc<Comm>,
-    call: Untyped,
+pub struct Queued {
+    pub comm: Arc<Comm>,
+    pub call: Untyped,
     stream: CUstream,
 }
 
@@ -96,15 +96,7 @@ pub fn submit_job(job: Job) -> Outcome<Code> {
 
 /// `ncclGroupEnd`.
 pub fn end() -> Outcome<Code> {
-    let open = with(|open| match open.depth {
-        0 => Err(Failure::invalid_usage("no group is open on this thread: ncclGroupStart comes first")),
-        1 => Ok(Some(std::mem::take(open))),
-        _ => {
-            open.depth -= 1;
-            Ok(None)
-        }
-    })??;
-    let Some(Open { calls, jobs, failed, .. }) = open else { return Ok(Code::Success) };
+    let Some(Open { calls, jobs, failed, .. }) = close()? else { return Ok(Code::Success) };
     if let Some(failure) = failed {
         discard(jobs, &failure);
         let text = format!("nothing of the group was run: {}", failure.text);
@@ -115,6 +107,28 @@ pub fn end() -> Outcome<Code> {
     run_calls(&calls)?;
     let ended = run_jobs(ends)?;
     Ok(if connected == Code::InProgress { connected } else { ended })
+}
+
+/// Ends a group without running it. Gives its operations if it was the outermost.
+///
+/// # Errors
+/// No group is open, or a call of it was refused.
+pub fn abandon() -> Outcome<Option<Vec<Queued>>> {
+    let Some(Open { calls, jobs, failed, .. }) = close()? else { return Ok(None) };
+    discard(jobs, &Failure::invalid_usage("its group was simulated, not run"));
+    failed.map_or(Ok(Some(calls)), Err)
+}
+
+/// One group less. Gives the outermost's content.
+fn close() -> Outcome<Option<Open>> {
+    with(|open| match open.depth {
+        0 => Err(Failure::invalid_usage("no group is open on this thread: ncclGroupStart comes first")),
+        1 => Ok(Some(std::mem::take(open))),
+        _ => {
+            open.depth -= 1;
+            Ok(None)
+        }
+    })?
 }
 
 fn discard(jobs: Vec<Job>, failure: &Failure) {

@@ -19,6 +19,11 @@ pub struct In<T>(*const T);
 pub struct Text(*const c_char);
 
 impl<T> Out<T> {
+    /// An argument that is both read and written.
+    pub fn new(pointer: *mut T) -> Out<T> {
+        Out(pointer)
+    }
+
     /// Refuses null, before anything is done for a caller who could not be told of it.
     pub fn check(&self, name: &str) -> Outcome {
         if self.0.is_null() { Err(Failure::null(name)) } else { Ok(()) }
@@ -45,6 +50,11 @@ impl<T> Out<T> {
 
 impl<T> In<T> {
     pub const NULL: In<T> = In(std::ptr::null());
+
+    /// An argument that is both read and written.
+    pub fn new(pointer: *mut T) -> In<T> {
+        In(pointer)
+    }
 }
 
 impl<T: Copy> In<T> {

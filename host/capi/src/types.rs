@@ -1,6 +1,6 @@
 //! Numbers and layouts of NCCL's interface, version 2.32.3.
 
-use std::ffi::{c_char, c_int, c_uint};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 
 /// What `ncclGetVersion` returns: 2.32.3.
 pub const VERSION: c_int = 23_203;
@@ -71,6 +71,88 @@ pub struct CommConfig {
     pub nvls_host_mode: c_int,
 }
 
+/// `ncclCollConfig_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CollConfig {
+    pub size: usize,
+    pub magic: c_uint,
+    pub version: c_uint,
+    pub ext: *const c_void,
+    pub min_ctas: c_int,
+    pub max_ctas: c_int,
+    pub nvls_ctas: c_int,
+    pub cga_cluster_size: c_int,
+    pub alg_selection: *const c_char,
+    pub force_alg_selection: c_int,
+    pub cta_policy: c_int,
+    pub user_profiler_tag: u64,
+    pub launch_completion_event: *mut c_void,
+}
+
+/// `ncclSimInfo_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct SimInfo {
+    pub size: usize,
+    pub magic: c_uint,
+    pub version: c_uint,
+    /// In microseconds.
+    pub estimated_time: f32,
+}
+
+/// The second word of [`SimInfo`].
+pub const SIM_INFO_MAGIC: c_uint = 0x7468_5283;
+
+/// `ncclWaitSignalDesc_t`.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WaitSignal {
+    pub op_count: c_int,
+    pub peer: c_int,
+    pub signal: c_int,
+    pub context: c_int,
+}
+
+/// `ncclEncryptionConfig_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct EncryptionConfig {
+    pub size: usize,
+    pub magic: c_uint,
+    pub version: c_uint,
+    pub mode: c_int,
+    pub psk: *const c_char,
+}
+
+/// `ncclTeam_t` of the device interface: some ranks of a communicator, as far apart as `stride` says.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Team {
+    pub nranks: c_int,
+    pub rank: c_int,
+    pub stride: c_int,
+}
+
+/// `ncclCommProperties_t`, as far as 2.30.7 has it; later versions go on behind it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CommProperties {
+    pub size: usize,
+    pub magic: c_uint,
+    pub version: c_uint,
+    pub rank: c_int,
+    pub nranks: c_int,
+    pub cuda_device: c_int,
+    pub nvml_device: c_int,
+    pub device_api_support: bool,
+    pub multimem_support: bool,
+    pub gin_type: c_int,
+    pub lsa_teams: c_int,
+    pub host_rma_support: bool,
+    pub railed_gin_type: c_int,
+}
+
 const _: () = {
     use std::mem::{align_of, offset_of, size_of};
     assert!(size_of::<Code>() == 4);
@@ -86,4 +168,14 @@ const _: () = {
     assert!(offset_of!(CommConfig, cta_policy) == 60);
     assert!(offset_of!(CommConfig, max_p2p_peers) == 88);
     assert!(offset_of!(CommConfig, nvls_host_mode) == 112);
+    assert!(size_of::<CollConfig>() == 72);
+    assert!(offset_of!(CollConfig, ext) == 16);
+    assert!(offset_of!(CollConfig, alg_selection) == 40);
+    assert!(offset_of!(CollConfig, user_profiler_tag) == 56);
+    assert!(offset_of!(CollConfig, launch_completion_event) == 64);
+    assert!(size_of::<SimInfo>() == 24 && offset_of!(SimInfo, estimated_time) == 16);
+    assert!(size_of::<WaitSignal>() == 16);
+    assert!(size_of::<EncryptionConfig>() == 32 && offset_of!(EncryptionConfig, psk) == 24);
+    assert!(size_of::<Team>() == 12);
+    assert!(size_of::<CommProperties>() == 56 && offset_of!(CommProperties, gin_type) == 36);
 };

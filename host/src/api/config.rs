@@ -112,8 +112,8 @@ impl Config {
         Config::from_lookup(&Config::variable)
     }
 
-    /// One variable of the process's environment, for the launcher, the only other module that reads some.
-    pub(super) fn variable(name: &str) -> Option<String> {
+    /// One variable of the process's environment as it stands, unchecked: for the launcher, and for bindings that show settings.
+    pub fn variable(name: &str) -> Option<String> {
         // Bytes that are no text become text that no parser accepts, so that they are an error and not a default.
         std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
     }

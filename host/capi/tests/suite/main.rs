@@ -2,4 +2,7 @@
 
 mod programs;
 mod hostile;
+mod headers;
 mod names;
+mod fake;
+mod states;

@@ -1,0 +1,183 @@
+/* Prints sizes, offsets and numbers of the header that it is compiled with, the initialisers' bytes among them. */
+#include "nccl.h"
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#define SIZE(type) printf("%s %zu\n", #type, sizeof(type))
+#define FIELD(type, field) printf("%s.%s %zu %zu\n", #type, #field, offsetof(type, field), sizeof(((type*)0)->field))
+#define NUMBER(name) printf("%s %lld\n", #name, (long long)(name))
+
+static void bytes(const char* name, const void* from, size_t size) {
+  const unsigned char* byte = (const unsigned char*)from;
+  printf("%s", name);
+  while (size-- > 0) {
+    printf(" %02x", *byte++);
+  }
+  printf("\n");
+}
+
+int main(void) {
+  SIZE(ncclConfig_t);
+  FIELD(ncclConfig_t, size);
+  FIELD(ncclConfig_t, magic);
+  FIELD(ncclConfig_t, version);
+  FIELD(ncclConfig_t, blocking);
+  FIELD(ncclConfig_t, cgaClusterSize);
+  FIELD(ncclConfig_t, minCTAs);
+  FIELD(ncclConfig_t, maxCTAs);
+  FIELD(ncclConfig_t, netName);
+  FIELD(ncclConfig_t, splitShare);
+  FIELD(ncclConfig_t, trafficClass);
+  FIELD(ncclConfig_t, commName);
+  FIELD(ncclConfig_t, collnetEnable);
+  FIELD(ncclConfig_t, CTAPolicy);
+  FIELD(ncclConfig_t, shrinkShare);
+  FIELD(ncclConfig_t, nvlsCTAs);
+  FIELD(ncclConfig_t, nChannelsPerNetPeer);
+  FIELD(ncclConfig_t, nvlinkCentricSched);
+  FIELD(ncclConfig_t, graphUsageMode);
+  FIELD(ncclConfig_t, numRmaCtx);
+  FIELD(ncclConfig_t, maxP2pPeers);
+  FIELD(ncclConfig_t, graphStreamOrdering);
+  FIELD(ncclConfig_t, launchOrderImplicit);
+  FIELD(ncclConfig_t, numRmaSig);
+  FIELD(ncclConfig_t, rmaEagerInit);
+  FIELD(ncclConfig_t, hostCftMode);
+  FIELD(ncclConfig_t, nvlsHostMode);
+  SIZE(ncclCollConfig_t);
+  FIELD(ncclCollConfig_t, size);
+  FIELD(ncclCollConfig_t, magic);
+  FIELD(ncclCollConfig_t, version);
+  FIELD(ncclCollConfig_t, ext);
+  FIELD(ncclCollConfig_t, minCTAs);
+  FIELD(ncclCollConfig_t, maxCTAs);
+  FIELD(ncclCollConfig_t, nvlsCTAs);
+  FIELD(ncclCollConfig_t, cgaClusterSize);
+  FIELD(ncclCollConfig_t, algSelection);
+  FIELD(ncclCollConfig_t, forceAlgSelection);
+  FIELD(ncclCollConfig_t, CTAPolicy);
+  FIELD(ncclCollConfig_t, userProfilerTag);
+  FIELD(ncclCollConfig_t, launchCompletionEvent);
+  SIZE(ncclConfigExt_t);
+  FIELD(ncclConfigExt_t, next);
+  FIELD(ncclConfigExt_t, key.vendorId);
+  FIELD(ncclConfigExt_t, key.optionId);
+  FIELD(ncclConfigExt_t, val.i);
+  FIELD(ncclConfigExt_t, val.s);
+  FIELD(ncclConfigExt_t, val.raw);
+  SIZE(ncclSimInfo_t);
+  FIELD(ncclSimInfo_t, size);
+  FIELD(ncclSimInfo_t, magic);
+  FIELD(ncclSimInfo_t, version);
+  FIELD(ncclSimInfo_t, estimatedTime);
+  SIZE(ncclWaitSignalDesc_t);
+  FIELD(ncclWaitSignalDesc_t, opCnt);
+  FIELD(ncclWaitSignalDesc_t, peer);
+  FIELD(ncclWaitSignalDesc_t, sigIdx);
+  FIELD(ncclWaitSignalDesc_t, ctx);
+  SIZE(ncclEncryptionConfig_t);
+  FIELD(ncclEncryptionConfig_t, size);
+  FIELD(ncclEncryptionConfig_t, magic);
+  FIELD(ncclEncryptionConfig_t, version);
+  FIELD(ncclEncryptionConfig_t, mode);
+  FIELD(ncclEncryptionConfig_t, psk);
+  SIZE(ncclUniqueId);
+  FIELD(ncclUniqueId, internal);
+  SIZE(ncclResult_t);
+  SIZE(ncclDataType_t);
+  SIZE(ncclRedOp_t);
+  SIZE(ncclScalarResidence_t);
+  SIZE(ncclCommMemStat_t);
+  SIZE(ncclHostCftMode_t);
+  SIZE(ncclNvlsHostMode_t);
+  SIZE(ncclEncryptionMode_t);
+  SIZE(ncclComm_t);
+  SIZE(ncclWindow_t);
+  SIZE(ncclParamHandle_t);
+  NUMBER(ncclSuccess);
+  NUMBER(ncclUnhandledCudaError);
+  NUMBER(ncclSystemError);
+  NUMBER(ncclInternalError);
+  NUMBER(ncclInvalidArgument);
+  NUMBER(ncclInvalidUsage);
+  NUMBER(ncclRemoteError);
+  NUMBER(ncclInProgress);
+  NUMBER(ncclTimeout);
+  NUMBER(ncclNumResults);
+  NUMBER(ncclHostCftDefault);
+  NUMBER(ncclHostCftEnable);
+  NUMBER(ncclHostCftDisable);
+  NUMBER(ncclHostCftFallback);
+  NUMBER(ncclNvlsHostModeDefault);
+  NUMBER(ncclNvlsHostModeEnable);
+  NUMBER(ncclNvlsHostModeDisableTransport);
+  NUMBER(ncclNvlsHostModeDisableSymmetricMultimem);
+  NUMBER(ncclNvlsHostModeDisable);
+  NUMBER(ncclStatGpuMemSuspend);
+  NUMBER(ncclStatGpuMemSuspended);
+  NUMBER(ncclStatGpuMemPersist);
+  NUMBER(ncclStatGpuMemTotal);
+  NUMBER(ncclNumOps_dummy);
+  NUMBER(ncclSum);
+  NUMBER(ncclProd);
+  NUMBER(ncclMax);
+  NUMBER(ncclMin);
+  NUMBER(ncclAvg);
+  NUMBER(ncclNumOps);
+  NUMBER(ncclMaxRedOp);
+  NUMBER(ncclInt8);
+  NUMBER(ncclChar);
+  NUMBER(ncclUint8);
+  NUMBER(ncclInt32);
+  NUMBER(ncclInt);
+  NUMBER(ncclUint32);
+  NUMBER(ncclInt64);
+  NUMBER(ncclUint64);
+  NUMBER(ncclFloat16);
+  NUMBER(ncclHalf);
+  NUMBER(ncclFloat32);
+  NUMBER(ncclFloat);
+  NUMBER(ncclFloat64);
+  NUMBER(ncclDouble);
+  NUMBER(ncclBfloat16);
+  NUMBER(ncclFloat8e4m3);
+  NUMBER(ncclFloat8e5m2);
+  NUMBER(ncclNumTypes);
+  NUMBER(ncclScalarDevice);
+  NUMBER(ncclScalarHostImmediate);
+  NUMBER(NCCL_ENCRYPTION_MODE_NONE);
+  NUMBER(NCCL_ENCRYPTION_MODE_PSK);
+  NUMBER(NCCL_MAJOR);
+  NUMBER(NCCL_MINOR);
+  NUMBER(NCCL_PATCH);
+  NUMBER(NCCL_VERSION_CODE);
+  NUMBER(NCCL_UNIQUE_ID_BYTES);
+  NUMBER(NCCL_CONFIG_UNDEF_INT);
+  NUMBER(NCCL_SPLIT_NOCOLOR);
+  NUMBER(NCCL_API_MAGIC);
+  NUMBER(NCCL_WIN_DEFAULT);
+  NUMBER(NCCL_WIN_COLL_SYMMETRIC);
+  NUMBER(NCCL_WIN_STRICT_ORDERING);
+  NUMBER(NCCL_WIN_GIN_ONLY);
+  NUMBER(NCCL_WIN_CFT_COUNTED);
+  NUMBER(NCCL_WIN_REQUIRED_ALIGNMENT);
+  NUMBER(NCCL_CTA_POLICY_DEFAULT);
+  NUMBER(NCCL_CTA_POLICY_EFFICIENCY);
+  NUMBER(NCCL_CTA_POLICY_ZERO);
+  NUMBER(NCCL_SHRINK_DEFAULT);
+  NUMBER(NCCL_SHRINK_ABORT);
+  NUMBER(NCCL_REVOKE_DEFAULT);
+  NUMBER(NCCL_SUSPEND_MEM);
+  NUMBER(NCCL_VERSION(2, 7, 8));
+  NUMBER(NCCL_VERSION(2, 32, 3));
+  static ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  bytes("NCCL_CONFIG_INITIALIZER", &config, sizeof config);
+  static ncclCollConfig_t collconfig = NCCL_COLLCONFIG_INITIALIZER;
+  bytes("NCCL_COLLCONFIG_INITIALIZER", &collconfig, sizeof collconfig);
+  static ncclSimInfo_t siminfo = NCCL_SIM_INFO_INITIALIZER;
+  bytes("NCCL_SIM_INFO_INITIALIZER", &siminfo, sizeof siminfo);
+  static ncclEncryptionConfig_t encryptionconfig = NCCL_ENCRYPTION_CONFIG_INITIALIZER;
+  bytes("NCCL_ENCRYPTION_CONFIG_INITIALIZER", &encryptionconfig, sizeof encryptionconfig);
+  return 0;
+}

@@ -1,0 +1,465 @@
+/* States of communicators and groups. The driver below the library has GPUs whose memory is the host's, and runs no kernel: ranks that
+ * are alone copy. */
+#define _GNU_SOURCE
+#include "nccl.h"
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static void fail(const char* what, int line) {
+  fprintf(stderr, "line %d: %s (%s)\n", line, what, ncclGetLastError(NULL));
+  exit(1);
+}
+
+#define CHECK(condition) ((condition) ? (void)0 : fail(#condition, __LINE__))
+#define OK(call) CHECK((call) == ncclSuccess)
+#define GIVES(code, call) CHECK((call) == (code))
+
+static void* driver(const char* name) {
+  void* library = dlopen("libcuda.so.1", RTLD_NOW);
+  void* function = library == NULL ? NULL : dlsym(library, name);
+  CHECK(function != NULL);
+  return function;
+}
+
+/* Makes a GPU's context current; -1: none. */
+static void use_gpu(int ordinal) {
+  int (*retain)(void**, int), (*push)(void*), (*pop)(void**), (*get)(void**);
+  void* context = NULL;
+  *(void**)&retain = driver("cuDevicePrimaryCtxRetain");
+  *(void**)&push = driver("cuCtxPushCurrent_v2");
+  *(void**)&pop = driver("cuCtxPopCurrent_v2");
+  *(void**)&get = driver("cuCtxGetCurrent");
+  get(&context);
+  while (context != NULL) {
+    pop(&context);
+    get(&context);
+  }
+  if (ordinal >= 0) {
+    retain(&context, ordinal);
+    push(context);
+  }
+}
+
+static void* current(void) {
+  int (*get)(void**);
+  void* context = NULL;
+  *(void**)&get = driver("cuCtxGetCurrent");
+  get(&context);
+  return context;
+}
+
+static double seconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+static ncclComm_t alone(void) {
+  ncclUniqueId id;
+  ncclComm_t comm;
+  OK(ncclGetUniqueId(&id));
+  OK(ncclCommInitRank(&comm, 1, id, 0));
+  return comm;
+}
+
+static ncclResult_t await(ncclComm_t comm) {
+  ncclResult_t state = ncclInProgress;
+  double start = seconds();
+  while (state == ncclInProgress && seconds() - start < 60) {
+    OK(ncclCommGetAsyncError(comm, &state));
+    usleep(200);
+  }
+  return state;
+}
+
+static void one_rank(void) {
+  float from[4] = {1, 2, 3, 4}, to[4] = {0}, other[4] = {0};
+  int number = -1;
+  ncclResult_t state;
+  use_gpu(2);
+  void* before = current();
+  ncclComm_t comm = alone();
+  CHECK(current() == before && before != NULL);
+  OK(ncclCommCount(comm, &number));
+  CHECK(number == 1);
+  OK(ncclCommUserRank(comm, &number));
+  CHECK(number == 0);
+  OK(ncclCommCuDevice(comm, &number));
+  CHECK(number == 2);
+  OK(ncclCommGetAsyncError(comm, &state));
+  CHECK(state == ncclSuccess);
+  OK(ncclAllReduce(from, to, 4, ncclFloat32, ncclSum, comm, NULL));
+  CHECK(memcmp(from, to, sizeof to) == 0);
+  /* Nothing of a group happens before its outermost end. */
+  from[0] = 9;
+  OK(ncclGroupStart());
+  OK(ncclGroupStart());
+  OK(ncclBroadcast(from, to, 4, ncclFloat32, 0, comm, NULL));
+  OK(ncclGroupEnd());
+  OK(ncclAllGather(from, other, 4, ncclFloat32, comm, NULL));
+  CHECK(to[0] == 1 && other[0] == 0);
+  OK(ncclGroupEnd());
+  CHECK(to[0] == 9 && other[0] == 9);
+  /* A refused call stops the whole group. */
+  from[0] = 5;
+  OK(ncclGroupStart());
+  OK(ncclBroadcast(from, to, 4, ncclFloat32, 0, comm, NULL));
+  GIVES(ncclInvalidArgument, ncclBroadcast(from, to, 4, ncclFloat32, 1, comm, NULL));
+  GIVES(ncclInvalidArgument, ncclGroupEnd());
+  CHECK(to[0] == 9);
+  OK(ncclBroadcast(from, to, 4, ncclFloat32, 0, comm, NULL));
+  CHECK(to[0] == 5);
+  /* Wrong arguments leave the communicator as it is. */
+  GIVES(ncclInvalidArgument, ncclAllReduce(from, to, 4, (ncclDataType_t)12, ncclSum, comm, NULL));
+  GIVES(ncclInvalidArgument, ncclAllReduce(from, to, 4, ncclFloat32, (ncclRedOp_t)5, comm, NULL));
+  GIVES(ncclInvalidArgument, ncclAllReduce(NULL, to, 4, ncclFloat32, ncclSum, comm, NULL));
+  GIVES(ncclInvalidArgument, ncclAllReduce(from, to, SIZE_MAX, ncclFloat32, ncclSum, comm, NULL));
+  GIVES(ncclInvalidArgument, ncclReduce(from, to, 4, ncclFloat32, ncclSum, -1, comm, NULL));
+  GIVES(ncclInvalidArgument, ncclSend(from, 4, ncclFloat32, 7, comm, NULL));
+  OK(ncclAllReduce(from, to, 0, ncclFloat32, ncclSum, comm, NULL));
+  OK(ncclCommDestroy(comm));
+  GIVES(ncclInvalidArgument, ncclAllReduce(from, to, 4, ncclFloat32, ncclSum, comm, NULL));
+  GIVES(ncclInvalidArgument, ncclCommDestroy(comm));
+  GIVES(ncclInvalidArgument, ncclCommAbort(comm));
+  CHECK(current() == before);
+}
+
+static void init_all(void) {
+  ncclComm_t comms[4];
+  int rank, number, twice[2] = {1, 1}, two[2] = {3, 1};
+  GIVES(ncclInvalidArgument, ncclCommInitAll(comms, 5, NULL));
+  GIVES(ncclInvalidArgument, ncclCommInitAll(comms, 2, twice));
+  OK(ncclCommInitAll(comms, 2, two));
+  OK(ncclCommCuDevice(comms[0], &number));
+  CHECK(number == 3);
+  OK(ncclCommDestroy(comms[0]));
+  OK(ncclCommDestroy(comms[1]));
+  OK(ncclCommInitAll(comms, 4, NULL));
+  for (rank = 0; rank < 4; rank++) {
+    OK(ncclCommUserRank(comms[rank], &number));
+    CHECK(number == rank);
+    OK(ncclCommCuDevice(comms[rank], &number));
+    CHECK(number == rank);
+    OK(ncclCommCount(comms[rank], &number));
+    CHECK(number == 4);
+  }
+  for (rank = 0; rank < 4; rank++) {
+    OK(ncclCommDestroy(comms[rank]));
+  }
+}
+
+static void init_two(ncclComm_t* comms, ncclConfig_t* config) {
+  ncclUniqueId id;
+  int rank;
+  OK(ncclGetUniqueId(&id));
+  OK(ncclGroupStart());
+  for (rank = 0; rank < 2; rank++) {
+    use_gpu(rank);
+    OK(ncclCommInitRankConfig(&comms[rank], 2, id, rank, config));
+    GIVES(ncclInvalidArgument, ncclCommCount(comms[rank], &rank));
+  }
+  use_gpu(-1);
+  ncclResult_t end = ncclGroupEnd();
+  CHECK(end == (config == NULL ? ncclSuccess : ncclInProgress));
+}
+
+static void init_split_and_destroy_in_groups(void) {
+  ncclComm_t comms[2], halves[2], same[2];
+  int rank, number;
+  init_two(comms, NULL);
+  OK(ncclGroupStart());
+  for (rank = 0; rank < 2; rank++) {
+    OK(ncclCommSplit(comms[rank], 0, -rank, &same[rank], NULL));
+  }
+  OK(ncclGroupEnd());
+  OK(ncclCommUserRank(same[0], &number));
+  CHECK(number == 1);
+  OK(ncclCommUserRank(same[1], &number));
+  CHECK(number == 0);
+  OK(ncclGroupStart());
+  OK(ncclCommSplit(comms[0], NCCL_SPLIT_NOCOLOR, 0, &halves[0], NULL));
+  OK(ncclCommSplit(comms[1], 7, 0, &halves[1], NULL));
+  OK(ncclGroupEnd());
+  CHECK(halves[0] == NULL);
+  OK(ncclCommCount(halves[1], &number));
+  CHECK(number == 1);
+  GIVES(ncclInvalidArgument, ncclCommSplit(comms[0], -2, 0, &halves[0], NULL));
+  OK(ncclGroupStart());
+  for (rank = 0; rank < 2; rank++) {
+    OK(ncclCommDestroy(comms[rank]));
+    OK(ncclCommDestroy(same[rank]));
+  }
+  OK(ncclGroupEnd());
+  GIVES(ncclInvalidArgument, ncclCommCount(comms[0], &number));
+  OK(ncclCommDestroy(halves[1]));
+}
+
+static void non_blocking_init(void) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  ncclComm_t comms[2], child[2];
+  int rank, number;
+  config.blocking = 0;
+  init_two(comms, &config);
+  CHECK(await(comms[0]) == ncclSuccess && await(comms[1]) == ncclSuccess);
+  OK(ncclCommCount(comms[1], &number));
+  CHECK(number == 2);
+  for (rank = 0; rank < 2; rank++) {
+    GIVES(ncclInProgress, ncclCommSplit(comms[rank], 1, rank, &child[rank], NULL));
+  }
+  CHECK(await(child[0]) == ncclSuccess && await(child[1]) == ncclSuccess);
+  for (rank = 0; rank < 2; rank++) {
+    CHECK(await(comms[rank]) == ncclSuccess);
+    GIVES(ncclInProgress, ncclCommFinalize(child[rank]));
+    CHECK(await(child[rank]) == ncclSuccess);
+    OK(ncclCommDestroy(child[rank]));
+  }
+  OK(ncclCommAbort(comms[0]));
+  OK(ncclCommAbort(comms[1]));
+}
+
+static void abort_of_a_non_blocking_init(void) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  ncclUniqueId id;
+  ncclComm_t comm;
+  ncclResult_t state;
+  float memory[2] = {0};
+  int number;
+  config.blocking = 0;
+  OK(ncclGetUniqueId(&id));
+  /* The other rank never comes. */
+  GIVES(ncclInProgress, ncclCommInitRankConfig(&comm, 2, id, 0, &config));
+  OK(ncclCommGetAsyncError(comm, &state));
+  CHECK(state == ncclInProgress);
+  GIVES(ncclInvalidArgument, ncclCommCount(comm, &number));
+  GIVES(ncclInvalidArgument, ncclAllReduce(memory, memory, 2, ncclFloat32, ncclSum, comm, NULL));
+  CHECK(strstr(ncclGetLastError(comm), "ncclCommGetAsyncError") != NULL);
+  GIVES(ncclInvalidArgument, ncclCommFinalize(comm));
+  double start = seconds();
+  OK(ncclCommAbort(comm));
+  CHECK(seconds() - start < 30);
+  GIVES(ncclInvalidArgument, ncclCommGetAsyncError(comm, &state));
+}
+
+struct Joining {
+  ncclUniqueId id;
+  ncclComm_t volatile comm;
+  ncclResult_t result;
+};
+
+static void* join_alone(void* argument) {
+  struct Joining* joining = (struct Joining*)argument;
+  joining->result = ncclCommInitRank((ncclComm_t*)&joining->comm, 2, joining->id, 0);
+  return NULL;
+}
+
+static void abort_of_a_blocking_init(void) {
+  struct Joining joining;
+  pthread_t thread;
+  memset(&joining, 0, sizeof joining);
+  OK(ncclGetUniqueId(&joining.id));
+  CHECK(pthread_create(&thread, NULL, join_alone, &joining) == 0);
+  while (joining.comm == NULL) {
+    usleep(100);
+  }
+  usleep(50000);
+  double start = seconds();
+  OK(ncclCommAbort(joining.comm));
+  CHECK(pthread_join(thread, NULL) == 0);
+  CHECK(seconds() - start < 30);
+  CHECK(joining.result != ncclSuccess && joining.result != ncclInProgress && joining.comm == NULL);
+}
+
+static volatile int stop;
+
+static void* watch(void* comm) {
+  while (!stop) {
+    ncclResult_t state;
+    OK(ncclCommGetAsyncError((ncclComm_t)comm, &state));
+    CHECK(state == ncclSuccess && ncclGetLastError((ncclComm_t)comm) != NULL);
+  }
+  return NULL;
+}
+
+static void a_watchdog_asks_while_another_enqueues(void) {
+  float from[4] = {1, 2, 3, 4}, to[4];
+  pthread_t thread;
+  int at;
+  ncclComm_t comm = alone();
+  CHECK(pthread_create(&thread, NULL, watch, comm) == 0);
+  for (at = 0; at < 20000; at++) {
+    OK(ncclAllReduce(from, to, 4, ncclFloat32, ncclSum, comm, NULL));
+  }
+  stop = 1;
+  CHECK(pthread_join(thread, NULL) == 0);
+  OK(ncclCommDestroy(comm));
+}
+
+static void finalize(void) {
+  float memory[4] = {0};
+  ncclResult_t state;
+  ncclComm_t comm = alone(), child;
+  OK(ncclCommFinalize(comm));
+  OK(ncclCommGetAsyncError(comm, &state));
+  CHECK(state == ncclSuccess);
+  GIVES(ncclInvalidUsage, ncclAllReduce(memory, memory, 4, ncclFloat32, ncclSum, comm, NULL));
+  GIVES(ncclInvalidUsage, ncclCommSplit(comm, 0, 0, &child, NULL));
+  GIVES(ncclInvalidUsage, ncclCommFinalize(comm));
+  OK(ncclCommDestroy(comm));
+}
+
+static void foreign_handles(void) {
+  ncclComm_t one = alone(), other = alone();
+  ncclRedOp_t op, freed;
+  ncclWindow_t window;
+  void *handle, *pointer;
+  float scalar = 2, memory[4] = {0};
+  static char __attribute__((aligned(4096))) page[8192];
+  OK(ncclRedOpCreatePreMulSum(&op, &scalar, ncclFloat32, ncclScalarHostImmediate, one));
+  GIVES(ncclInvalidArgument, ncclAllReduce(memory, memory, 4, ncclFloat32, op, other, NULL));
+  GIVES(ncclInvalidArgument, ncclAllReduce(memory, memory, 4, ncclInt32, op, one, NULL));
+  GIVES(ncclInvalidArgument, ncclRedOpDestroy(op, other));
+  GIVES(ncclInvalidArgument, ncclRedOpDestroy(ncclAvg, one));
+  freed = op;
+  OK(ncclRedOpDestroy(op, one));
+  GIVES(ncclInvalidArgument, ncclAllReduce(memory, memory, 4, ncclFloat32, freed, one, NULL));
+  GIVES(ncclInvalidArgument, ncclRedOpDestroy(freed, one));
+  OK(ncclCommRegister(one, memory, sizeof memory, &handle));
+  GIVES(ncclInvalidArgument, ncclCommDeregister(other, handle));
+  OK(ncclCommDeregister(one, handle));
+  GIVES(ncclInvalidArgument, ncclCommDeregister(one, handle));
+  GIVES(ncclInvalidArgument, ncclCommWindowRegister(one, page + 8, 64, &window, NCCL_WIN_DEFAULT));
+  GIVES(ncclInvalidArgument, ncclCommWindowRegister(one, page, 64, &window, 0x80));
+  OK(ncclCommWindowRegister(one, page, sizeof page, &window, NCCL_WIN_COLL_SYMMETRIC));
+  GIVES(ncclInvalidArgument, ncclWinGetUserPtr(other, window, &pointer));
+  OK(ncclWinGetUserPtr(one, window, &pointer));
+  CHECK(pointer == page);
+  GIVES(ncclInvalidArgument, ncclCommDestroy((ncclComm_t)window));
+  OK(ncclCommWindowDeregister(one, window));
+  GIVES(ncclInvalidArgument, ncclWinGetUserPtr(one, window, &pointer));
+  OK(ncclCommDestroy(one));
+  OK(ncclCommDestroy(other));
+}
+
+static void suspend_and_resume(void) {
+  float from[4] = {1, 2, 3, 4}, to[4] = {0};
+  uint64_t value = 7;
+  ncclResult_t state;
+  ncclComm_t comm = alone();
+  GIVES(ncclInvalidUsage, ncclCommResume(comm));
+  GIVES(ncclInvalidArgument, ncclCommSuspend(comm, 0));
+  OK(ncclCommMemStats(comm, ncclStatGpuMemSuspended, &value));
+  CHECK(value == 0);
+  OK(ncclCommSuspend(comm, NCCL_SUSPEND_MEM));
+  GIVES(ncclInvalidUsage, ncclAllReduce(from, to, 4, ncclFloat32, ncclSum, comm, NULL));
+  GIVES(ncclInvalidUsage, ncclCommSuspend(comm, NCCL_SUSPEND_MEM));
+  OK(ncclCommMemStats(comm, ncclStatGpuMemSuspended, &value));
+  CHECK(value == 1);
+  OK(ncclCommMemStats(comm, ncclStatGpuMemTotal, &value));
+  OK(ncclCommGetAsyncError(comm, &state));
+  CHECK(state == ncclSuccess);
+  OK(ncclCommResume(comm));
+  OK(ncclAllReduce(from, to, 4, ncclFloat32, ncclSum, comm, NULL));
+  CHECK(to[3] == 4);
+  GIVES(ncclInvalidArgument, ncclCommMemStats(comm, (ncclCommMemStat_t)4, &value));
+  OK(ncclCommSuspend(comm, NCCL_SUSPEND_MEM));
+  OK(ncclCommDestroy(comm));
+}
+
+static void memory(void) {
+  void *one, *other;
+  use_gpu(1);
+  OK(ncclMemAlloc(&one, 1000));
+  OK(ncclMemAlloc(&other, 1));
+  CHECK(one != NULL && other != NULL && one != other);
+  GIVES(ncclInvalidArgument, ncclMemFree((char*)one + 1));
+  OK(ncclMemFree(one));
+  GIVES(ncclInvalidArgument, ncclMemFree(one));
+  use_gpu(0);
+  OK(ncclMemFree(other));
+  GIVES(ncclUnhandledCudaError, ncclMemAlloc(&one, (size_t)1 << 40));
+  CHECK(one == NULL);
+}
+
+static void simulated_groups(void) {
+  float from[4] = {1, 2, 3, 4}, to[4] = {0};
+  ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
+  ncclComm_t comm = alone(), never;
+  ncclUniqueId id;
+  OK(ncclGroupStart());
+  OK(ncclAllReduce(from, to, 4, ncclFloat32, ncclSum, comm, NULL));
+  OK(ncclGroupSimulateEnd(&info));
+  CHECK(to[0] == 0 && info.estimatedTime >= 0);
+  OK(ncclGroupStart());
+  OK(ncclGetUniqueId(&id));
+  OK(ncclCommInitRank(&never, 2, id, 0));
+  OK(ncclGroupSimulateEnd(NULL));
+  OK(ncclCommDestroy(never));
+  OK(ncclAllReduce(from, to, 4, ncclFloat32, ncclSum, comm, NULL));
+  CHECK(to[0] == 1);
+  OK(ncclCommDestroy(comm));
+}
+
+static void fork_(void) {
+  float from[4] = {1, 2, 3, 4}, to[4] = {0};
+  int status;
+  ncclComm_t comm = alone();
+  pid_t child = fork();
+  if (child == 0) {
+    int version;
+    /* The rank is the parent's: a child may ask, and end. */
+    _exit(ncclGetVersion(&version) == ncclSuccess && ncclGetLastError(NULL) != NULL ? 0 : 1);
+  }
+  CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  OK(ncclAllReduce(from, to, 4, ncclFloat32, ncclSum, comm, NULL));
+  CHECK(to[2] == 3);
+  OK(ncclCommDestroy(comm));
+}
+
+static void exit_without_destroy(void) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  ncclComm_t comm, comms[4];
+  ncclUniqueId id;
+  alone();
+  OK(ncclCommInitAll(comms, 4, NULL));
+  config.blocking = 0;
+  OK(ncclGetUniqueId(&id));
+  GIVES(ncclInProgress, ncclCommInitRankConfig(&comm, 2, id, 0, &config));
+}
+
+int main(int count, char** arguments) {
+  static const struct {
+    const char* name;
+    void (*run)(void);
+  } cases[] = {
+      {"one_rank", one_rank},
+      {"init_all", init_all},
+      {"init_split_and_destroy_in_groups", init_split_and_destroy_in_groups},
+      {"non_blocking_init", non_blocking_init},
+      {"abort_of_a_non_blocking_init", abort_of_a_non_blocking_init},
+      {"abort_of_a_blocking_init", abort_of_a_blocking_init},
+      {"a_watchdog_asks_while_another_enqueues", a_watchdog_asks_while_another_enqueues},
+      {"finalize", finalize},
+      {"foreign_handles", foreign_handles},
+      {"suspend_and_resume", suspend_and_resume},
+      {"memory", memory},
+      {"simulated_groups", simulated_groups},
+      {"fork", fork_},
+      {"exit_without_destroy", exit_without_destroy},
+  };
+  size_t at;
+  for (at = 0; at < sizeof cases / sizeof cases[0]; at++) {
+    if (count == 2 && strcmp(arguments[1], cases[at].name) == 0) {
+      cases[at].run();
+      printf("%s: ok\n", cases[at].name);
+      return 0;
+    }
+  }
+  fprintf(stderr, "no such case\n");
+  return 2;
+}

@@ -1,0 +1,42 @@
+//! The states of communicators and groups, over a driver without GPUs: each test is a case of `tests/c/states.c`.
+
+use super::fake;
+use super::programs::{compile, said};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+fn program() -> &'static Path {
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    MADE.get_or_init(|| compile("cc", "states.c", &["-std=c11"]))
+}
+
+fn case(name: &str) {
+    let text = said(&fake::run(program(), &[name], &[]));
+    assert!(text.contains(&format!("{name}: ok")), "{text}");
+}
+
+macro_rules! cases {
+    ($($(#[$doc:meta])* $name:ident)*) => {
+        $($(#[$doc])* #[test]
+        fn $name() {
+            case(stringify!($name));
+        })*
+    };
+}
+
+cases! {
+    one_rank
+    init_all
+    init_split_and_destroy_in_groups
+    non_blocking_init
+    abort_of_a_non_blocking_init
+    abort_of_a_blocking_init
+    a_watchdog_asks_while_another_enqueues
+    finalize
+    foreign_handles
+    suspend_and_resume
+    memory
+    simulated_groups
+    fork
+    exit_without_destroy
+}
