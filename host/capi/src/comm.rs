@@ -5,7 +5,7 @@ use crate::operator::Operators;
 use crate::registry::{Handle, Registry};
 use crate::result::{Failure, Outcome};
 use crate::types::Code;
-use oxccl::{AbortHandle, DeviceCommunicator};
+use oxccl::{CommHandle, DeviceCommunicator};
 use std::ops::Deref;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
@@ -56,7 +56,8 @@ struct Status {
     working: u32,
     /// Splits so far: ranks of a child recognise each other by it.
     children: u64,
-    abort: Option<AbortHandle>,
+    /// Once there is something to abort.
+    inner: Option<CommHandle>,
     failure: Option<Failure>,
     /// The engine of a suspended communicator.
     parked: Option<DeviceCommunicator>,
@@ -83,7 +84,7 @@ impl Comm {
             phase: Phase::Joining,
             working: 0,
             children: 0,
-            abort: None,
+            inner: None,
             failure: None,
             parked: None,
         };
@@ -159,7 +160,7 @@ impl Comm {
             made if status.phase != Phase::Joining => made.ok().flatten(),
             Ok(Some(engine)) => {
                 let _ = self.seat.set(Seat { rank: engine.rank(), nranks: engine.size() });
-                status.abort = Some(engine.abort_handle());
+                status.inner = Some(engine.handle());
                 *lock(&self.engine) = Some(engine);
                 status.phase = Phase::Ready;
                 None
@@ -178,6 +179,17 @@ impl Comm {
         self.changed.notify_all();
         if let Some(engine) = unwanted {
             engine.abort();
+        }
+    }
+
+    /// It can be aborted by this, from now on.
+    pub fn started(&self, inner: CommHandle) {
+        let mut status = lock(&self.status);
+        if status.phase == Phase::Joining {
+            status.inner = Some(inner);
+        } else {
+            drop(status);
+            inner.abort();
         }
     }
 
@@ -221,13 +233,12 @@ impl Comm {
         let status = lock(&self.status);
         match status.phase {
             Phase::Failed => return status.failure.clone(),
-            Phase::Ready => {}
+            Phase::Ready | Phase::Suspended => {}
             _ => return None,
         }
+        let inner = status.inner.clone();
         drop(status);
-        // Whoever has the engine returns its error itself.
-        let engine = self.engine.try_lock().ok()?;
-        engine.as_ref()?.async_error().map(Failure::from)
+        inner?.async_error().map(Failure::from)
     }
 
     /// What `ncclCommGetAsyncError` gives.
@@ -262,23 +273,37 @@ impl Comm {
         }
     }
 
-    /// Waits for its operations and leaves; on a thread that may wait.
-    pub fn end(&self) {
-        self.drop_engine();
+    /// Waits for its operations and leaves; on a thread that may wait. In order, it waits for the other ranks too, and says how that
+    /// went.
+    pub fn end(&self, in_order: bool) {
+        let parked = lock(&self.status).parked.take();
+        let engine = lock(&self.engine).take().or(parked);
+        let ended = match engine {
+            Some(engine) if in_order => engine.finalize(),
+            engine => {
+                drop(engine);
+                Ok(())
+            }
+        };
         let mut status = lock(&self.status);
         if status.phase == Phase::Ending {
-            status.phase = Phase::Ended;
+            status.phase = if ended.is_ok() { Phase::Ended } else { Phase::Failed };
+            status.failure = ended.err().map(Failure::from);
         }
         drop(status);
         self.changed.notify_all();
     }
 
     /// Waits until [`Self::end`] is done.
-    pub fn wait_ended(&self) {
+    ///
+    /// # Errors
+    /// How it went.
+    pub fn wait_ended(&self) -> Outcome {
         let mut status = lock(&self.status);
         while status.phase == Phase::Ending {
             status = self.changed.wait(status).unwrap_or_else(PoisonError::into_inner);
         }
+        status.failure.clone().map_or(Ok(()), Err)
     }
 
     pub fn phase(&self) -> Phase {
@@ -289,11 +314,11 @@ impl Comm {
     pub fn free(&self) -> Phase {
         let mut status = lock(&self.status);
         let was = std::mem::replace(&mut status.phase, Phase::Freed);
-        let abort = status.abort.take();
+        let inner = status.inner.take();
         drop(status);
         self.changed.notify_all();
-        if let Some(abort) = abort {
-            abort.abort();
+        if let Some(inner) = inner {
+            inner.abort();
         }
         was
     }
@@ -351,11 +376,12 @@ impl Comm {
 /// The operating system starts no thread.
 pub fn connect_in_background(
     comm: &Arc<Comm>,
-    work: impl FnOnce() -> Outcome<Option<DeviceCommunicator>> + Send + 'static,
+    work: impl FnOnce(&Comm) -> Outcome<Option<DeviceCommunicator>> + Send + 'static,
 ) -> Outcome {
     let inside = comm.clone();
     in_background("oxccl-init", move || {
-        let made = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        let work = std::panic::AssertUnwindSafe(|| work(&inside));
+        let made = std::panic::catch_unwind(work).unwrap_or_else(|_| {
             Err(Failure::new(Code::InternalError, "a defect of the library: connecting panicked"))
         });
         inside.joined(made);

@@ -20,10 +20,16 @@ pub fn finalize(handle: Handle) -> Outcome<Code> {
 }
 
 /// Ends it on a thread of its own: its kernels may wait for ranks that this thread has yet to end.
-pub fn in_background(comm: &Arc<Comm>) -> Outcome {
+pub fn in_background(comm: &Arc<Comm>, in_order: bool) -> Outcome {
     let inside = comm.clone();
-    let started = crate::comm::in_background("oxccl-end", move || inside.end());
-    started.inspect_err(|_| comm.end())
+    let started = crate::comm::in_background("oxccl-end", move || inside.end(in_order));
+    started.inspect_err(|_| comm.end(false))
+}
+
+/// Whether other ranks of the same communicator are in use in this process: the thread that ends this one may have them too, so it is
+/// not made to wait for them.
+pub fn has_others_here(comm: &Comm) -> bool {
+    COMMS.count(|other| other.clique == comm.clique && other.phase() == Phase::Ready) > 0
 }
 
 /// `ncclCommDestroy`. Null is nothing to destroy.
@@ -39,7 +45,7 @@ pub fn destroyed(comm: Arc<Comm>) -> Outcome {
     match comm.phase() {
         Phase::Ready | Phase::Suspended => {
             comm.begin_end()?;
-            in_background(&comm)?;
+            in_background(&comm, false)?;
         }
         Phase::Ending => {}
         // Whoever connects it drops what comes of it.
@@ -62,7 +68,10 @@ pub fn await_last() {
     *leaving = others;
     drop(leaving);
     let last: Vec<Arc<Comm>> = last;
-    last.iter().for_each(|comm| comm.wait_ended());
+    for comm in &last {
+        // A communicator that had failed said so before.
+        let _ = comm.wait_ended();
+    }
 }
 
 /// `ncclCommAbort`. Null is nothing to abort.

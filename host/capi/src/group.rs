@@ -17,8 +17,8 @@ pub struct Queued {
     stream: CUstream,
 }
 
-/// What connects a new communicator.
-pub type Work = Box<dyn FnOnce() -> Outcome<Option<DeviceCommunicator>> + Send>;
+/// What connects a new communicator, and gives it what aborts that.
+pub type Work = Box<dyn FnOnce(&Comm) -> Outcome<Option<DeviceCommunicator>> + Send>;
 
 /// Something that waits for other ranks.
 pub enum Job {
@@ -151,7 +151,7 @@ fn run_jobs(jobs: Vec<Job>) -> Outcome<Code> {
             }
             Job::Finalize(comm) => {
                 waits.push((comm.clone(), false));
-                end::in_background(&comm)
+                end::in_background(&comm, true)
             }
             Job::Destroy(comm) => end::destroyed(comm),
         };
@@ -163,8 +163,8 @@ fn run_jobs(jobs: Vec<Job>) -> Outcome<Code> {
             code = Code::InProgress;
         } else if connects {
             first = first.and(comm.wait_joined());
-        } else {
-            comm.wait_ended();
+        } else if !end::has_others_here(&comm) {
+            first = first.and(comm.wait_ended());
         }
     }
     end::await_last();

@@ -9,7 +9,7 @@ use crate::result::{Failure, Outcome};
 use crate::types::{Code, CommConfig, NO_COLOR, UniqueIdBytes};
 use crate::unique_id;
 use oxccl::cuda::{Device, Driver};
-use oxccl::{Config, DeviceCommunicator, Error, UniqueId};
+use oxccl::{Config, DeviceCommunicator, Error, Pending, UniqueId};
 use std::ffi::c_int;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -88,9 +88,11 @@ fn join(
     let Seat { rank, nranks, device } = seat;
     let clique = clique_of(id.to_bytes());
     let (handle, comm) = COMMS.add(|handle| Comm::new(handle, device, settings, clique));
-    let work = move || {
+    let work = move |comm: &Comm| {
         let builder = DeviceCommunicator::builder().unique_id(id).rank(rank).ranks(nranks);
-        Ok(Some(builder.device(device).config(engine).build()?))
+        let pending = builder.device(device).config(engine).start()?;
+        comm.started(pending.handle());
+        Ok(Some(pending.wait()?))
     };
     // Written first: another thread may abort what is being connected.
     out.write_at(index, handle, "comm")?;
@@ -168,7 +170,9 @@ pub fn split(
         drop(parent.engine()?);
         let color = u32::try_from(color).ok();
         let clique = clique_of((parent.clique, parent.next_child(), color));
-        derive(parent, color.is_some(), &out, settings, clique, move |parent| Ok(parent.split(color, key)?))
+        derive(parent, color.is_some(), &out, settings, clique, move |parent| {
+            Ok(parent.start_split(color, key)?)
+        })
     })
 }
 
@@ -179,7 +183,7 @@ pub fn derive(
     out: &Out<Handle>,
     settings: Settings,
     clique: u64,
-    make: impl FnOnce(&DeviceCommunicator) -> Outcome<Option<DeviceCommunicator>> + Send + 'static,
+    make: impl FnOnce(&DeviceCommunicator) -> Outcome<Pending<Option<DeviceCommunicator>>> + Send + 'static,
 ) -> Outcome<Code> {
     let device = parent.device;
     let (handle, comm) = match has_handle {
@@ -188,8 +192,11 @@ pub fn derive(
         false => (GHOST, Arc::new(Comm::new(GHOST, device, settings, clique))),
     };
     parent.begin_work();
-    let work = move || {
-        let made = parent.engine().and_then(|engine| make(&engine));
+    let work = move |comm: &Comm| {
+        let made = parent.engine().and_then(|engine| make(&engine)).and_then(|pending| {
+            comm.started(pending.handle());
+            Ok(pending.wait()?)
+        });
         parent.end_work();
         made
     };

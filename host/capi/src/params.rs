@@ -17,15 +17,12 @@ const fn param(key: &'static str, default: &'static str) -> Param {
 }
 
 /// In alphabetical order; docs/env-vars.md says what they mean.
-const PARAMS: [Param; 31] = [
+const PARAMS: [Param; 28] = [
     param("NCCL_ALGO", ""),
     param("NCCL_BUFFSIZE", ""),
     param("NCCL_COLLNET_ENABLE", "0"),
     param("NCCL_CROSS_NIC", "2"),
     param("NCCL_CUMEM_ENABLE", "1"),
-    param("NCCL_DEBUG", ""),
-    param("NCCL_DEBUG_FILE", ""),
-    param("NCCL_DEBUG_SUBSYS", "INIT,BOOTSTRAP,ENV"),
     param("NCCL_DMABUF_ENABLE", "1"),
     param("NCCL_GRAPH_FILE", ""),
     param("NCCL_HOSTID", ""),

@@ -84,6 +84,7 @@ fn code_of_bootstrap(error: &BootstrapError) -> Code {
         | BootstrapError::RankOutOfRange { .. }
         | BootstrapError::WorldSizeMismatch { .. }
         | BootstrapError::BadMember { .. } => Code::InvalidUsage,
+        BootstrapError::Aborted => Code::InvalidUsage,
         BootstrapError::Timeout { .. } => Code::Timeout,
         _ => Code::SystemError,
     }

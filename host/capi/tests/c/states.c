@@ -1,6 +1,8 @@
 /* States of communicators and groups. The driver below the library has GPUs whose memory is the host's, and runs no kernel: ranks that
  * are alone copy. */
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE
+#endif
 #include "nccl.h"
 #include <dlfcn.h>
 #include <pthread.h>
@@ -150,6 +152,9 @@ static void init_all(void) {
     CHECK(number == 4);
   }
   for (rank = 0; rank < 4; rank++) {
+    OK(ncclCommFinalize(comms[rank]));
+  }
+  for (rank = 0; rank < 4; rank++) {
     OK(ncclCommDestroy(comms[rank]));
   }
 }
@@ -216,6 +221,8 @@ static void non_blocking_init(void) {
   for (rank = 0; rank < 2; rank++) {
     CHECK(await(comms[rank]) == ncclSuccess);
     GIVES(ncclInProgress, ncclCommFinalize(child[rank]));
+  }
+  for (rank = 0; rank < 2; rank++) {
     CHECK(await(child[rank]) == ncclSuccess);
     OK(ncclCommDestroy(child[rank]));
   }
