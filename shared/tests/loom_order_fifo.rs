@@ -3,6 +3,7 @@
 
 use loom::thread;
 use oxccl_shared::fifo::{OrderConsumer, OrderFifo, OrderProducer};
+use oxccl_shared::model::with_shared;
 use oxccl_shared::sync::{Sys, Word, cpu_relax};
 
 type Fifo = OrderFifo<u32, 2>;
@@ -81,6 +82,46 @@ fn orders_given_before_an_abort_are_seen_by_who_sees_it() {
                 cpu_relax();
             }
             assert_eq!(seen.or_else(|| consumer.pop()), Some(5));
+            thread.join().unwrap();
+        });
+    });
+}
+
+/// As between processes, where each takes its end from shared memory.
+#[test]
+fn a_new_producer_writes_a_slot_only_after_its_pop() {
+    loom::model(|| {
+        with_shared(Fifo::new(), |fifo: &'static Fifo| {
+            // SAFETY: the only pushing end until it is dropped.
+            let mut earlier = unsafe { fifo.producer() };
+            push(&mut earlier, 1);
+            push(&mut earlier, 2);
+            drop(earlier);
+            // SAFETY: the only popping end.
+            let thread = thread::spawn(move || pop(&mut unsafe { fifo.consumer() }));
+            // SAFETY: every earlier pushing end is gone.
+            while unsafe { fifo.producer() }.push(3).is_err() {
+                cpu_relax();
+            }
+            assert_eq!(thread.join().unwrap(), 1);
+        });
+    });
+}
+
+#[test]
+fn a_new_consumer_reads_a_record_only_after_its_push() {
+    loom::model(|| {
+        with_shared(Fifo::new(), |fifo: &'static Fifo| {
+            // SAFETY: the only pushing end.
+            let thread = thread::spawn(move || push(&mut unsafe { fifo.producer() }, 7));
+            let taken = loop {
+                // SAFETY: every earlier popping end is gone.
+                match unsafe { fifo.consumer() }.pop() {
+                    Some(order) => break order,
+                    None => cpu_relax(),
+                }
+            };
+            assert_eq!(taken, 7);
             thread.join().unwrap();
         });
     });

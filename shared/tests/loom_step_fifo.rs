@@ -3,7 +3,7 @@
 #![cfg(loom)]
 
 use loom::thread;
-use oxccl_shared::fifo::{self, STEPS};
+use oxccl_shared::fifo::{self, ConnWords, ProducerCursor, STEPS};
 use oxccl_shared::model::{Conn, with_shared};
 use oxccl_shared::sync::cpu_relax;
 
@@ -45,6 +45,36 @@ fn a_slot_is_reused_only_after_its_release() {
             thread.join().unwrap();
         });
     });
+}
+
+/// Kernels look for credits before they need them, and then use what they have seen.
+#[test]
+fn a_slot_seen_empty_ahead_of_time_has_been_read() {
+    loom::model(|| {
+        with_shared(Conn::default(), |conn: &'static Conn| {
+            let (mut producer, mut consumer) = fifo::split(&conn.control);
+            for value in 0..STEPS as u32 {
+                conn.produce(&mut producer, value);
+            }
+            let step = producer.step();
+            let thread = thread::spawn(move || conn.consume(&mut consumer));
+            let (words, mut cursor) = (ConnWords::in_one(&conn.control), full_cursor());
+            cursor.poll_credit_ahead(words);
+            while !cursor.poll_credit(words) {
+                cpu_relax();
+            }
+            // SAFETY: the credit says that nobody reads the slot any more. Loom reports it if not.
+            unsafe { conn.payload[step.slot()].write(8) };
+            assert_eq!(thread.join().unwrap(), 0);
+        });
+    });
+}
+
+/// Of a producer that has filled every slot of a fresh connection.
+fn full_cursor() -> ProducerCursor {
+    let mut cursor = ProducerCursor::default();
+    (0..STEPS).for_each(|_| cursor.advance());
+    cursor
 }
 
 #[test]

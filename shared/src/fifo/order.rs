@@ -62,10 +62,12 @@ impl<T: Copy, const N: usize> OrderFifo<T, N> {
     /// last one stopped.
     ///
     /// # Safety
-    /// 1. There is no other pushing end, in any process.
+    /// 1. There is no other pushing end, in any process: the last one's end happens before this call.
     pub unsafe fn producer(&self) -> OrderProducer<'_, T, N> {
-        // ACQUIRE pairs with RELEASE in OrderProducer::push and OrderConsumer::pop: an earlier end's writes are over.
-        let (tail, head_seen) = (self.tail.load_acquire(), self.head.load_acquire());
+        // Relaxed: only producers write it, and the one before is gone, which the caller knows by some ordering of its own.
+        let tail = self.tail.load_relaxed();
+        // ACQUIRE pairs with RELEASE in OrderConsumer::pop: the consumer has finished reading the slots before it.
+        let head_seen = self.head.load_acquire();
         OrderProducer { fifo: self, tail, head_seen }
     }
 
@@ -74,8 +76,10 @@ impl<T: Copy, const N: usize> OrderFifo<T, N> {
     /// # Safety
     /// 1. There is no other popping end, in any process.
     pub unsafe fn consumer(&self) -> OrderConsumer<'_, T, N> {
-        // ACQUIRE: as above.
-        let (head, tail_seen) = (self.head.load_acquire(), self.tail.load_acquire());
+        // Relaxed: as above.
+        let head = self.head.load_relaxed();
+        // ACQUIRE pairs with RELEASE in OrderProducer::push: the records before it are written.
+        let tail_seen = self.tail.load_acquire();
         OrderConsumer { fifo: self, head, tail_seen }
     }
 }
@@ -120,11 +124,10 @@ impl<T: Copy, const N: usize> OrderProducer<'_, T, N> {
 }
 
 impl<T: Copy, const N: usize> OrderConsumer<'_, T, N> {
-    /// Whether the queue is empty.
+    /// Whether the queue is empty. Orders nothing: only [`Self::pop`] gives access to a record.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        // ACQUIRE pairs with RELEASE in OrderProducer::push.
-        self.head == self.tail_seen && self.head == self.fifo.tail.load_acquire()
+        self.head == self.tail_seen && self.head == self.fifo.tail.load_relaxed()
     }
 
     /// Takes the oldest record.

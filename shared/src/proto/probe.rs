@@ -73,6 +73,7 @@ pub fn publish(protocol: Protocol, producer: &mut StepProducer<'_>, header: Slot
 fn all_lines(lines: usize, arrived: impl Fn(usize) -> bool) -> bool {
     let all = arrived(lines - 1) && (1..lines).all(&arrived);
     // ACQUIRE fence: later reads of the slot, other than through its lines, see the data that the flags announced.
+    // Not modelled: those reads are a NIC's or the operating system's, and a model has lines only.
     fence_acquire();
     all
 }
