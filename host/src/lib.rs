@@ -23,9 +23,13 @@ pub mod os;
 pub use api::{
     ArgumentError, Blocks, BlocksError, Comm, CommHandle, CommState, Communicator, CommunicatorBuilder,
     Config, ConfigError, DeviceCommunicator, DeviceCommunicatorBuilder, DeviceGroup, DeviceSlice,
-    DeviceSliceMut, Error, Group, MemoryReport, OperationError, PeerMemory, Pending, ReduceOp, Untyped,
-    UntypedV, device_group, group,
+    DeviceSliceMut, Error, GpuElement, GpuRead, GpuWrite, Group, InGroup, MemoryReport, OnStream,
+    OperationError, PeerMemory, Pending, ReduceOp, StreamGroup, Untyped, UntypedV, device_group, group,
+    stream_group,
 };
+/// The crate whose streams and buffers [`DeviceCommunicator::on`] takes.
+pub use cudarc;
+
 pub use bootstrap::{BootstrapConfig, BootstrapError, UniqueId};
 pub use connect::ConnectError;
 pub use launch::{CustomAlgorithm, Fault, Outstanding, Progress};

@@ -6,8 +6,9 @@ use oxccl::DataType;
 use oxccl::cuda::bundle::{Bundle, ImageForm, find_bundle};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-fn bundle() -> Bundle {
+fn bundle() -> Arc<Bundle> {
     let configured = std::env::var_os("OXCCL_PTX_PATH").map(PathBuf::from);
     find_bundle(configured.as_deref()).unwrap_or_else(|error| panic!("{error}"))
 }

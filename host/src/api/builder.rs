@@ -12,6 +12,7 @@ use super::split::Turn;
 use super::{split, tune_file};
 use crate::bootstrap::{Bootstrap, UniqueId, Watch};
 use crate::connect::ConnectError;
+use crate::gpu::bundle::Bundle;
 use crate::launch::{CustomAlgorithm, Engine, Health, StreamMachine};
 use crate::machine::cpu::Cpu;
 use crate::machine::cuda::Cuda;
@@ -49,6 +50,7 @@ struct Overrides {
     timeout: Option<Duration>,
     tune_file: Option<PathBuf>,
     custom: Vec<CustomAlgorithm>,
+    kernels: Option<Arc<Bundle>>,
 }
 
 impl<M: Init> Default for Builder<M> {
@@ -78,6 +80,15 @@ impl<M: Init<Unit = u32>> Builder<M> {
     /// This rank's GPU, by its CUDA ordinal in this process.
     pub fn device(mut self, ordinal: u32) -> Self {
         self.unit = ordinal;
+        self
+    }
+}
+
+impl Builder<Cuda> {
+    /// Takes the kernels from this bundle, and looks for no file: [`Bundle::from_bytes`](crate::cuda::bundle::Bundle::from_bytes) makes
+    /// one of `include_bytes!`. The first communicator on a GPU decides for those that live at the same time.
+    pub fn kernels(mut self, bundle: Arc<Bundle>) -> Self {
+        self.overrides.kernels = Some(bundle);
         self
     }
 }
@@ -204,8 +215,10 @@ impl<M: Init> Builder<M> {
             Some(config) => config.clone(),
             None => Config::from_env()?,
         };
-        let Overrides { algorithm, protocol, transport, timeout, tune_file, custom } = self.overrides.clone();
+        let Overrides { algorithm, protocol, transport, timeout, tune_file, custom, kernels } =
+            self.overrides.clone();
         config.custom.extend(custom);
+        config.kernels = kernels.or(config.kernels);
         config.forced = algorithm.map_or(config.forced, |algorithm| config.forced.with_algorithm(algorithm));
         config.forced = protocol.map_or(config.forced, |protocol| config.forced.with_protocol(protocol));
         config.tune_file = tune_file.or(config.tune_file);

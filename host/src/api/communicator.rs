@@ -67,6 +67,7 @@ pub struct Comm<M: Init> {
     unit: M::Unit,
     memory: MemoryReport,
     pub(super) device: M::Device,
+    pub(super) kept: RefCell<M::Kept>,
     /// `RefCell` also makes the type `!Sync`: one thread at a time. `None` only while it is being dropped.
     engine: Option<RefCell<Engine<M>>>,
 }
@@ -79,7 +80,8 @@ impl<M: Init> Comm<M> {
         engine: Engine<M>,
         device: M::Device,
     ) -> Comm<M> {
-        Comm { member, config, unit, memory, device, engine: Some(RefCell::new(engine)) }
+        let (kept, engine) = (RefCell::default(), Some(RefCell::new(engine)));
+        Comm { member, config, unit, memory, device, kept, engine }
     }
 
     /// This rank, `0..size()`.

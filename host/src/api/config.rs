@@ -4,6 +4,7 @@ mod parse;
 mod topology;
 
 use crate::bootstrap::{BootstrapConfig, InterfaceFilter};
+use crate::gpu::bundle::Bundle;
 use crate::launch::CustomAlgorithm;
 use crate::net::ib::IbConfig;
 use crate::net::plugin::PluginConfig;
@@ -55,6 +56,8 @@ pub struct Config {
     pub topology: TopologySettings,
     /// The bundle of GPU kernels (`OXCCL_PTX_PATH`), if not in one of the default places.
     pub ptx_path: Option<PathBuf>,
+    /// GPU kernels to use instead of a file's.
+    pub kernels: Option<Arc<Bundle>>,
     /// Algorithms that are not the library's; see [`super::Builder::register`].
     pub custom: Vec<CustomAlgorithm>,
 }
@@ -98,6 +101,7 @@ impl Default for Config {
             channels: ChannelLimits::default(),
             topology: TopologySettings::default(),
             ptx_path: None,
+            kernels: None,
             custom: Vec::new(),
         }
     }

@@ -141,6 +141,20 @@ pub enum ArgumentError {
         /// The stream's.
         stream: u32,
     },
+    /// A stream or a buffer of cudarc that belongs to another GPU, or to another context than its primary one.
+    #[error(
+        "rank {rank}'s communicator is on GPU {device} and its primary context, the {what} in another context, of GPU {ordinal}"
+    )]
+    OtherContext {
+        /// The rank.
+        rank: u32,
+        /// The communicator's GPU.
+        device: u32,
+        /// "stream", "send buffer" or "receive buffer".
+        what: &'static str,
+        /// The GPU that it belongs to.
+        ordinal: u32,
+    },
     /// Count times element size exceeds the address space.
     #[error("{func}: {count} elements of {dtype} are more than memory can hold")]
     TooLarge {

@@ -23,6 +23,7 @@ mod init;
 
 pub use crate::machine::cpu::{Cpu, GROUP_COMMUNICATORS_MAX};
 pub use crate::machine::cuda::{Cuda, DeviceSlice, DeviceSliceMut};
+pub use crate::machine::cuda::{GpuElement, GpuRead, GpuWrite};
 pub use builder::{Builder, CommunicatorBuilder, DeviceCommunicatorBuilder};
 pub use communicator::{Comm, Communicator, DeviceCommunicator};
 pub use config::{Config, ConfigError};
@@ -31,6 +32,6 @@ pub use group::{DeviceGroup, Group, device_group, group};
 pub use handle::{CommHandle, CommState};
 pub use init::Init;
 pub use memory::{MemoryReport, PeerMemory};
-pub use operations::{Blocks, Untyped, UntypedV};
+pub use operations::{Blocks, InGroup, OnStream, StreamGroup, Untyped, UntypedV, stream_group};
 pub use operator::ReduceOp;
 pub use pending::Pending;

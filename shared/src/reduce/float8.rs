@@ -14,6 +14,25 @@ pub struct F8E4M3(pub u8);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct F8E5M2(pub u8);
 
+#[cfg(feature = "float8")]
+macro_rules! same_bits {
+    ($($ours:ident),+) => { $(
+        impl From<float8::$ours> for $ours {
+            fn from(theirs: float8::$ours) -> $ours {
+                $ours(theirs.to_bits())
+            }
+        }
+        impl From<$ours> for float8::$ours {
+            fn from(ours: $ours) -> float8::$ours {
+                float8::$ours::from_bits(ours.0)
+            }
+        }
+    )+ };
+}
+
+#[cfg(feature = "float8")]
+same_bits!(F8E4M3, F8E5M2);
+
 impl F8E4M3 {
     /// The greatest finite value, 448.
     pub const MAX: Self = F8E4M3(0x7e);

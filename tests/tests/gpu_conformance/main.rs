@@ -9,3 +9,4 @@ mod faults;
 mod net;
 mod net_graphs;
 mod gdr;
+mod cudarc;

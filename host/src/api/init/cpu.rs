@@ -25,6 +25,7 @@ pub struct CpuReady {
 impl Init for Cpu {
     type Unit = ();
     type Device = ();
+    type Kept = ();
     type Connected = CpuReady;
 
     fn unit_of(_local_rank: u32) {}

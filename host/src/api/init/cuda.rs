@@ -16,6 +16,7 @@ use crate::plan::Facts;
 use crate::plan::tuning::Backend;
 use crate::transport::TransportKind;
 use crate::transport::p2p::Domain;
+use cudarc::driver::CudaStream;
 use oxccl_shared::algo::spec::Processor;
 use std::sync::Arc;
 
@@ -30,6 +31,8 @@ impl Init for Cuda {
     /// The GPU, by its number among those that the process sees.
     type Unit = u32;
     type Device = Device;
+    /// Streams: that of the latest operations, so that its address stays its own.
+    type Kept = Vec<Arc<CudaStream>>;
     type Connected = ConnectedGpu;
 
     fn unit_of(local_rank: u32) -> u32 {
@@ -112,7 +115,7 @@ impl Init for Cuda {
 fn open(rank: u32, ordinal: u32, config: &Config) -> Result<(Device, Arc<DeviceKernels>), ConnectError> {
     let device =
         Device::open(ordinal).map_err(|source| ConnectError::Device { rank, source: source.into() })?;
-    let kernels = DeviceKernels::open(&device, config.ptx_path.as_deref());
+    let kernels = DeviceKernels::open(&device, config.kernels.as_ref(), config.ptx_path.as_deref());
     let kernels = kernels.map_err(|source| ConnectError::Kernels { rank, source: source.into() })?;
     Ok((device, kernels))
 }

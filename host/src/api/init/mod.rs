@@ -24,6 +24,8 @@ pub trait Init: GroupMachine {
     type Unit: Copy + fmt::Debug + Default + Send + Sync;
     /// The unit, once it is open.
     type Device: Send + Sync;
+    /// What a communicator keeps of its user's.
+    type Kept: Default + Send;
     /// Ranks that are connected.
     type Connected;
 

@@ -3,6 +3,7 @@
 //! Ranks pass different counts, so there is no call that all of them make alike and no record of one. Each block is a message,
 //! whose two ends compare its length, and what is said of a fault names that message: who, how long, to whom.
 
+use super::shapes::Span;
 use super::untyped::Untyped;
 use crate::api::communicator::{Comm, Communicator};
 use crate::api::error::{ArgumentError, BlocksError, Error};
@@ -89,6 +90,16 @@ impl<'a> UntypedV<'a> {
         send_blocks.check("send", nranks, send_len)?;
         recv_blocks.check("receive", nranks, recv_len)?;
         Ok(UntypedV { send: send.cast(), send_blocks, recv: recv.cast(), recv_blocks, dtype: T::DTYPE })
+    }
+
+    /// On GPU memory.
+    pub(super) fn of_spans<T: Element>(
+        (send, send_blocks): (Span<T>, Blocks<'a>),
+        (recv, recv_blocks): (Span<T>, Blocks<'a>),
+        nranks: u32,
+    ) -> Result<UntypedV<'a>, BlocksError> {
+        let ((send, send_len), (recv, recv_len)) = (send.parts(), recv.parts());
+        UntypedV::typed((send.cast_const(), send_len, send_blocks), (recv, recv_len, recv_blocks), nranks)
     }
 
     /// Checks everything about the call that can be known without touching memory.

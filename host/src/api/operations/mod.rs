@@ -4,7 +4,8 @@
 //! Never: runs a call whose buffers do not have the operation's shapes.
 //!
 //! On CPUs `communicator` and `group` have `pub fn all_reduce` and its siblings. On streams `device` and `device_group` have
-//! `pub unsafe fn all_reduce` and its siblings: the stream uses the buffers after the call has returned.
+//! `pub unsafe fn all_reduce` and its siblings: the stream uses the buffers after the call has returned. `on_stream` has the same for
+//! buffers of cudarc, which are kept until the stream is done: no `unsafe`.
 //!
 //! Shapes, with n ranks; `count` is what every rank must agree on, in elements:
 //!
@@ -27,6 +28,8 @@ mod group;
 mod device;
 mod device_group;
 mod all_to_all_v;
+mod on_stream;
 
 pub use all_to_all_v::{Blocks, UntypedV};
+pub use on_stream::{InGroup, OnStream, StreamGroup, stream_group};
 pub use untyped::Untyped;

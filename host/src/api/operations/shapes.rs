@@ -37,6 +37,17 @@ impl<T: Element> From<DeviceSliceMut<'_, T>> for Span<T> {
     }
 }
 
+impl<T> Span<T> {
+    /// Elements in a GPU's memory.
+    pub(super) fn on_device(address: u64, len: usize) -> Span<T> {
+        Span { start: std::ptr::without_provenance_mut(address as usize), len }
+    }
+
+    pub(super) fn parts(&self) -> (*mut T, usize) {
+        (self.start, self.len)
+    }
+}
+
 /// A rank among its communicator's.
 #[derive(Clone, Copy)]
 pub(super) struct Ranks {

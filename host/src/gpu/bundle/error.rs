@@ -9,7 +9,8 @@ use std::path::PathBuf;
 pub enum BundleError {
     /// No bundle was found.
     #[error(
-        "no GPU kernels: {} not there; build them with `cargo xtask build-ptx`, or say where they are with OXCCL_PTX_PATH",
+        "no GPU kernels: {} not there; build them with `cargo xtask build-ptx`, or say where they are with \
+         OXCCL_PTX_PATH; a program that carries its kernels is built with the feature embed-kernels, or gives a bundle to the builder",
         Listed(tried)
     )]
     NotFound {

@@ -4,6 +4,7 @@ use super::{Bundle, BundleError};
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 const FILE: &str = "oxccl.oxptx";
 /// The output path of `cargo xtask build-ptx`, in the checkout that this library was compiled from.
@@ -12,7 +13,8 @@ const TARGET: &str = match option_env!("CARGO_TARGET_DIR") {
     None => "target",
 };
 
-/// Opens the bundle: only `configured` (from `OXCCL_PTX_PATH`) if set; otherwise the first of
+/// Opens the bundle: only `configured` (from `OXCCL_PTX_PATH`) if set; otherwise the one in this library, if it was built with the
+/// feature `embed-kernels`; otherwise the first of
 /// 1. `oxccl.oxptx` beside the executable,
 /// 2. `../lib/oxccl.oxptx` from there,
 /// 3. `oxccl.oxptx` beside the shared library that this code is in, for programs such as Python that load it from
@@ -23,10 +25,13 @@ const TARGET: &str = match option_env!("CARGO_TARGET_DIR") {
 ///
 /// # Errors
 /// [`BundleError::NotFound`] with all paths; [`BundleError::Io`], [`BundleError::Malformed`] of the file found.
-pub fn find_bundle(configured: Option<&Path>) -> Result<Bundle, BundleError> {
-    match configured {
-        Some(path) => open_first(vec![path.into()]),
-        None => open_first(places(executable().as_deref(), this_library().as_deref())),
+pub fn find_bundle(configured: Option<&Path>) -> Result<Arc<Bundle>, BundleError> {
+    if let Some(path) = configured {
+        return open_first(vec![path.into()]).map(Arc::new);
+    }
+    match super::embedded::bundle() {
+        Some(bundle) => bundle,
+        None => open_first(places(executable().as_deref(), this_library().as_deref())).map(Arc::new),
     }
 }
 

@@ -7,6 +7,7 @@
 //! is then an error instead of a signal.
 
 mod error;
+mod embedded;
 mod find;
 mod index;
 
@@ -124,12 +125,20 @@ impl Bundle {
     /// # Errors
     /// [`BundleError::OtherAbi`].
     pub fn for_this_library(self) -> Result<Bundle, BundleError> {
+        self.check_abi().map(|()| self)
+    }
+
+    /// Whether its kernels have this library's memory layouts.
+    ///
+    /// # Errors
+    /// [`BundleError::OtherAbi`].
+    pub fn check_abi(&self) -> Result<(), BundleError> {
         let expected = format!("{ABI_DIGEST:016x}");
         if self.index.abi == expected {
-            return Ok(self);
+            return Ok(());
         }
-        let Index { abi: found, commit, .. } = self.index;
-        Err(BundleError::OtherAbi { path: self.path, found, expected, commit })
+        let (path, found, commit) = (self.path.clone(), self.index.abi.clone(), self.index.commit.clone());
+        Err(BundleError::OtherAbi { path, found, expected, commit })
     }
 
     /// The file.

@@ -12,7 +12,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 #[derive(Debug)]
 pub struct DeviceKernels {
     device: Device,
-    bundle: Bundle,
+    bundle: Arc<Bundle>,
     loaded: Mutex<Loaded>,
 }
 
@@ -26,17 +26,22 @@ struct Loaded {
 static OF_DEVICES: LazyLock<Mutex<HashMap<u32, Weak<DeviceKernels>>>> = LazyLock::new(Mutex::default);
 
 impl DeviceKernels {
-    /// The kernels of `device`, from the bundle at `path` or in a default place. The first communicator on a device
+    /// The kernels of `device`, from `given`, from the bundle at `path`, or from one in a default place. The first communicator on a device
     /// decides for those that live at the same time.
     ///
     /// # Errors
     /// Those of [`find_bundle`].
-    pub fn open(device: &Device, path: Option<&Path>) -> Result<Arc<DeviceKernels>, BundleError> {
+    pub fn open(
+        device: &Device,
+        given: Option<&Arc<Bundle>>,
+        path: Option<&Path>,
+    ) -> Result<Arc<DeviceKernels>, BundleError> {
         let mut of_devices = OF_DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(kernels) = of_devices.get(&device.ordinal()).and_then(Weak::upgrade) {
             return Ok(kernels);
         }
-        let bundle = find_bundle(path)?.for_this_library()?;
+        let bundle = given.map_or_else(|| find_bundle(path), |given| Ok(given.clone()))?;
+        bundle.check_abi()?;
         let kernels = Arc::new(DeviceKernels { device: device.clone(), bundle, loaded: Mutex::default() });
         of_devices.insert(device.ordinal(), Arc::downgrade(&kernels));
         Ok(kernels)

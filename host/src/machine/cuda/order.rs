@@ -2,6 +2,7 @@
 
 use super::driver::{CaptureId, CudaError, Device, Event, StreamRef};
 use std::sync::Arc;
+use std::thread::ThreadId;
 
 /// The operations of a communicator use the same connections, so each waits for the one before. Within a stream that
 /// is implicit; where the stream changes, the new stream waits for an event that follows every operation.
@@ -18,11 +19,22 @@ pub(super) struct Order {
     /// For streams that join.
     joined: Event,
     /// The stream of `done`.
-    on: Option<usize>,
+    on: Option<StreamKey>,
     /// The capture and the stream of `captured`.
-    captured_on: Option<(CaptureId, usize)>,
+    captured_on: Option<(CaptureId, StreamKey)>,
     /// The capture of the operation being enqueued, if it is captured.
     capture: Option<CaptureId>,
+}
+
+/// Which stream a handle stands for, while it lives.
+type StreamKey = (usize, Option<ThreadId>);
+
+/// `CU_STREAM_PER_THREAD`: another stream on each thread.
+const PER_THREAD: usize = 2;
+
+fn key(stream: StreamRef<'_>) -> StreamKey {
+    let handle = stream.raw().addr();
+    (handle, (handle == PER_THREAD).then(|| std::thread::current().id()))
 }
 
 impl Order {
@@ -50,7 +62,7 @@ impl Order {
         }
         // Checked now: if one of the others is being captured, so is this stream since it waits for that.
         self.capture = stream.capturing()?.map(|capturing| capturing.id());
-        let on = stream.raw().addr();
+        let on = key(stream);
         match (self.capture, self.captured_on) {
             (None, _) if self.on.is_some_and(|before| before != on) => stream.wait(&self.done)?,
             (Some(now), Some((then, before))) if now == then && before != on => {
@@ -71,8 +83,8 @@ impl Order {
         stream.record(done)?;
         others.try_for_each(|other| other.wait(done))?;
         match self.capture {
-            Some(capture) => self.captured_on = Some((capture, stream.raw().addr())),
-            None => self.on = Some(stream.raw().addr()),
+            Some(capture) => self.captured_on = Some((capture, key(stream))),
+            None => self.on = Some(key(stream)),
         }
         Ok(())
     }

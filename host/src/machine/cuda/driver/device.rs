@@ -244,6 +244,15 @@ impl Device {
         self.api().check(self.0.id, operation, code)
     }
 
+    /// As [`Self::check`], for results of cudarc's calls.
+    pub(in crate::machine::cuda) fn check_code(
+        &self,
+        operation: &'static str,
+        code: u32,
+    ) -> Result<(), CudaError> {
+        self.check(operation, code)
+    }
+
     /// As [`Self::check`], for a call that allocates.
     pub(super) fn check_memory(
         &self,
