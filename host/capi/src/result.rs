@@ -110,6 +110,7 @@ fn code_of_fault(fault: Fault) -> Code {
         }
         Fault::Timeout { .. } => Code::Timeout,
         Fault::Mismatch { .. } | Fault::SelfMessages => Code::InvalidUsage,
+        Fault::Panicked => Code::InternalError,
         Fault::Gpu { .. } => Code::UnhandledCudaError,
     }
 }

@@ -55,7 +55,7 @@ pub(crate) trait Drive: Send {
     ///
     /// # Safety
     /// 1. Until the message is over the bytes are writable, and nobody accesses those of slots that are not yet published. A group
-    ///    that is given up is followed by no [`Self::drive`] but after the next operation has begun.
+    ///    that is given up is followed by no [`Self::drive`].
     /// 2. Whoever empties a counted slot of it asks [`Self::take_arrived`] first.
     unsafe fn expect(&mut self, _peer: Rank, _message: Expected) {}
 
@@ -72,8 +72,7 @@ pub(crate) trait Drive: Send {
     /// # Safety
     /// 1. The slot is empty, and is published next with a length of `len_bytes`.
     /// 2. From the next [`Self::drive`] or [`Self::return_loans`] until the operation has been flushed or the bytes returned, they
-    ///    are readable and nobody writes them. An operation that is not flushed is followed by no [`Self::drive`] but after the next
-    ///    operation has begun.
+    ///    are readable and nobody writes them. An operation that is not flushed is followed by no [`Self::drive`].
     unsafe fn lend(&mut self, _slot: *mut u8, _body: *const u8, _len_bytes: usize) -> bool {
         false
     }

@@ -45,6 +45,8 @@ pub enum Fault {
     },
     /// This rank's sends to itself and its receives from itself, in one group, do not match.
     SelfMessages,
+    /// An operation of this rank ended in a panic, of an algorithm from outside the library for example. Its slots are half done.
+    Panicked,
     /// The network link to or from a peer failed.
     Link {
         /// Which, and why.
@@ -92,6 +94,7 @@ impl fmt::Display for Outstanding {
                 f,
                 "rank {rank} called another operation, or the same with another count, type, operator or root"
             )?,
+            Fault::Panicked => write!(f, "an operation of this rank ended in a panic")?,
             Fault::SelfMessages => write!(
                 f,
                 "this rank's sends to itself and its receives from itself differ in number or length; both belong into one group"

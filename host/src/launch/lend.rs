@@ -214,7 +214,7 @@ impl Borrowers<'_> {
     ///    it is next driven, and are written by bulk operations of [`LendingBlock`] only; of messages, by nobody.
     unsafe fn lend(&mut self, slot: *mut u8, body: *const u8, len_bytes: usize) -> *mut u8 {
         // SAFETY: obligation 1; obligation 2, as every write through the block returns loans first. An operation ends with a flush, or
-        // its communicator runs no other, or it was unwound and the next begins by ending its loans.
+        // its communicator has failed and drives nothing any more.
         let mut lend = |drive: &mut Box<dyn Drive>| unsafe { drive.lend(slot, body, len_bytes) };
         let is_lent = !slot.is_null() && self.drives.iter_mut().any(&mut lend);
         if is_lent { null_mut() } else { slot }

@@ -62,16 +62,9 @@ impl NetLinks {
         }
     }
 
-    /// What an unwound operation has left is none of the next one's.
-    fn begin(&mut self) {
-        if std::mem::replace(&mut self.has_memory, true) {
-            self.progress.forget_memory();
-        }
-    }
-
     /// A collective begins.
     fn collective(&mut self, call: &Call, plan: &Plan, tag: u32) {
-        self.begin();
+        self.has_memory = true;
         let is_mesh = spec_of(plan.algorithm).connections.is_of_pairs();
         let order = ProxyOrder {
             count: call.count,
@@ -123,7 +116,7 @@ impl Drive for NetLinks {
     }
 
     fn begin_messages(&mut self) {
-        self.begin();
+        self.has_memory = true;
         self.progress.forget_arrived();
     }
 

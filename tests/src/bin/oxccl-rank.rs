@@ -375,6 +375,7 @@ fn of_fault(fault: &Fault) -> (&'static str, Vec<u32>) {
         Fault::Timeout { rank, .. } => ("Timeout", vec![*rank]),
         Fault::Mismatch { rank, .. } => ("Mismatch", vec![*rank]),
         Fault::SelfMessages => ("SelfMessages", vec![]),
+        Fault::Panicked => ("Panicked", vec![]),
         Fault::Link { .. } => ("Link", vec![]),
         Fault::Gpu { .. } => ("Gpu", vec![]),
     }

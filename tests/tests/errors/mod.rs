@@ -2,4 +2,5 @@
 
 mod arguments;
 mod mismatch;
+mod panics;
 mod silence;

@@ -25,6 +25,7 @@ use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::proto;
 use oxccl_shared::reduce::{self, Resolved};
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 pub use fiber::GROUP_COMMUNICATORS_MAX;
@@ -92,17 +93,25 @@ impl Machine for Cpu {
         body: impl FnOnce(&mut Self) -> Result<(), RunError>,
     ) -> Result<(), RunError> {
         let fiber = queues[0];
-        // Also because a fiber that a panic unwound may have left its state.
-        self.parts.wait.leave_fiber();
         if !fiber.is_null() {
             self.parts.wait.enter_fiber(fiber.cast());
         }
-        let ran = body(self);
-        if ran.is_ok() {
-            self.parts.wait.end();
-        }
+        let ran = catch_unwind(AssertUnwindSafe(|| body(self)));
         self.parts.wait.leave_fiber();
-        ran
+        match ran {
+            Ok(ran) => {
+                if ran.is_ok() {
+                    self.parts.wait.end();
+                }
+                ran
+            }
+            // Slots are half done, and orders of the proxy: the communicator runs no other operation.
+            Err(panic) => {
+                self.parts.wait.fail(Fault::Panicked);
+                self.parts.wait.give_up();
+                resume_unwind(panic)
+            }
+        }
     }
 
     #[inline]
@@ -348,8 +357,8 @@ unsafe fn expect(wait: &WaitContext, mesh: &Channel, works: &[P2pWork], steps: &
         if work.protocol.is_flagged() {
             continue;
         }
-        // SAFETY: obligation 1; only `LendingBlock` empties slots of messages, and it calls `take_arrived`. A cancelled operation is
-        // followed by the beginning of another before anything is driven.
+        // SAFETY: obligation 1; only `LendingBlock` empties slots of messages, and it calls `take_arrived`. After an operation that
+        // fails or panics nothing is driven.
         wait.drives().each(|drive| unsafe { drive.expect(conn.peer(), message) });
     }
 }

@@ -94,15 +94,6 @@ impl Arrivals {
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }
-
-    /// Removes everything. Returns whether a message was incomplete at `step` or not yet taken.
-    pub(crate) fn forget(&mut self, step: Step) -> bool {
-        self.forget_before(step);
-        let was_left = !self.expected.is_empty() || self.count > 0;
-        self.expected.clear();
-        (self.placed, self.count) = ([None; STEPS], 0);
-        was_left
-    }
 }
 
 #[cfg(test)]
@@ -133,18 +124,17 @@ mod tests {
         assert_eq!(of(&mut arrivals, 8), None);
         assert_eq!(of(&mut arrivals, 9), Some((0xa000, SLOT_BYTES)));
         assert_eq!(of(&mut arrivals, 10), None);
-        assert!(!arrivals.forget(Step(11)));
+        arrivals.forget_before(Step(11));
+        assert!(arrivals.expected.is_empty());
     }
 
     #[test]
-    fn what_an_operation_left_behind_is_found() {
+    fn what_was_placed_is_taken_once() {
         let mut arrivals = Arrivals::new(SLOT_BYTES);
-        arrivals.expect(expected(0, 0x1000, 2 * SLOT_BYTES));
-        assert!(arrivals.forget(Step(1)));
-        arrivals.place(1, std::ptr::without_provenance_mut(0x1000));
+        let start = std::ptr::without_provenance_mut(0x1000);
+        arrivals.place(1, start);
         assert!(!arrivals.is_empty());
-        assert!(arrivals.forget(Step(2)));
-        assert_eq!(arrivals.take(1), None);
+        assert_eq!((arrivals.take(1), arrivals.take(1)), (Some(start), None));
         assert!(arrivals.is_empty());
     }
 }

@@ -94,9 +94,11 @@ pub enum EndFault {
         /// The time waited.
         waited: Duration,
     },
-    /// An operation of this rank was cancelled while the network used the caller's memory.
-    #[error("an operation was given up in the middle")]
-    Unfinished,
+    /// The network says that it reaches all memory, and did not move a send that was under way.
+    #[error(
+        "the network did not move a send whose memory is about to be written, though it says that it reaches all memory"
+    )]
+    NotMoved,
     /// This rank's kernel filled a slot of another operation than the proxy's order.
     #[error("this rank's kernel filled step {} for operation {found:#010x}", step.0)]
     OtherOperation {
@@ -117,7 +119,7 @@ impl EndFault {
             | EndFault::Net(NetError::OtherOperation { .. }) => true,
             EndFault::Net(_)
             | EndFault::Timeout { .. }
-            | EndFault::Unfinished
+            | EndFault::NotMoved
             | EndFault::OtherOperation { .. } => false,
         }
     }

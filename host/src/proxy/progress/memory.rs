@@ -60,13 +60,4 @@ impl Progress {
             ProxyEnd::Recv(end) => end.forget_arrived(),
         });
     }
-
-    /// Ends what an operation has lent and expects that will not be finished.
-    #[cold]
-    pub(crate) fn forget_memory(&mut self) {
-        self.ends().for_each(|end| match end {
-            ProxyEnd::Send(end) => end.forget_loans(),
-            ProxyEnd::Recv(end) => end.forget_arrivals(),
-        });
-    }
 }

@@ -106,7 +106,7 @@ impl RecvEnd {
     /// A message will come, whose bytes may go straight to where it says, if the network need not know memory beforehand.
     ///
     /// # Safety
-    /// 1. Until all of its slots are released or [`Self::forget_arrivals`] is called, the bytes are writable, and nobody else
+    /// 1. Until all of its slots are released or this end is driven for the last time, the bytes are writable, and nobody else
     ///    accesses those of slots that are not yet published.
     /// 2. Whoever empties a counted slot of it asks [`Self::take_arrived`] first.
     pub(crate) unsafe fn expect(&mut self, message: Expected) {
@@ -127,14 +127,6 @@ impl RecvEnd {
     /// An operation begins: what has come of those before it takes no place among what is expected.
     pub(crate) fn forget_arrived(&mut self) {
         self.arrivals.forget_before(self.looking.step());
-    }
-
-    /// Ends what an operation that will not be finished expects. If something of it was to come, the connection is dead: it may
-    /// still be received where nobody owns it.
-    pub(crate) fn forget_arrivals(&mut self) {
-        if self.arrivals.forget(self.looking.step()) {
-            self.fail(EndFault::Unfinished);
-        }
     }
 
     /// Which connection it is.

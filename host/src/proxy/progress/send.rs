@@ -100,7 +100,7 @@ impl SendEnd {
     ///
     /// # Safety
     /// 1. The slot is empty, and is published next with a length of `len_bytes`.
-    /// 2. Until it has been given back or [`Self::forget_loans`] is called, the bytes are readable and nobody writes them.
+    /// 2. Until it has been given back or this end is driven for the last time, the bytes are readable and nobody writes them.
     pub(crate) unsafe fn lend(&mut self, slot: *mut u8, body: *const u8, len_bytes: usize) -> bool {
         let Some(slot) = self.block.counted_slot(slot) else { return false };
         let is_lent = Loans::pay(body) && self.comm.reaches_all_memory();
@@ -131,16 +131,13 @@ impl SendEnd {
             let (oldest, in_flight) = (self.giving.step(), self.looking.step().0 - self.giving.step().0);
             if ((slot + STEPS - oldest.slot()) % STEPS) < in_flight as usize {
                 // SAFETY: the slot is full until `release`, which follows the end of its send.
-                unsafe { self.comm.relocate(self.requests[slot], to) };
+                let is_moved = unsafe { self.comm.relocate(self.requests[slot], to) };
+                if !is_moved {
+                    // What is written next would be sent instead. The other end sees the connection end.
+                    self.fail(EndFault::NotMoved);
+                    return;
+                }
             }
-        }
-    }
-
-    /// Ends loans of an operation that will not be finished. If there are any, the connection is dead: its slots are lost.
-    pub(crate) fn forget_loans(&mut self) {
-        if !self.loans.is_empty() {
-            self.loans = Loans::default();
-            self.fail(EndFault::Unfinished);
         }
     }
 
