@@ -189,7 +189,7 @@ impl ProxyClient {
             return Err(ClientError::Nonsense { proxy: self.proxy });
         };
         let sender = Party { rank: self.proxy.0, token: from, pid: None };
-        let got = mailbox.exchange(self.rank.0, &[], &[sender], timeout)?;
+        let got = mailbox.exchange(self.rank.0, &[], &[sender], timeout, || true)?;
         let fd = got.into_iter().next().ok_or(ClientError::Nonsense { proxy: self.proxy })?;
         Ok(SharedBlock::open(fd, layout)?)
     }

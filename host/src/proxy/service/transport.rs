@@ -188,7 +188,7 @@ impl NetTransport {
         let block = self.block(connection, handle)?;
         let to = [(Party { rank: rank.0, token, pid: None }, block.fd())];
         // One message to a mailbox that was just made finds room.
-        let sent = self.mailbox.exchange(self.rank.0, &to, &[], Duration::ZERO);
+        let sent = self.mailbox.exchange(self.rank.0, &to, &[], Duration::ZERO, || true);
         sent.map(|_| Reply::Number(self.mailbox_token)).map_err(|error| error.to_string())
     }
 

@@ -2,7 +2,7 @@
 //! of all of them.
 
 use super::allocation::{AllocationKind, Method, P2pSettings};
-use super::descriptors::{Mailbox, Party};
+use super::descriptors::{Mailbox, Party, PassError};
 use super::domains::{Domain, Domains};
 use super::error::P2pError;
 use super::info::MemoryInfo;
@@ -60,8 +60,8 @@ impl Arena {
     /// call it at the same time. Returns once every rank has mapped everything.
     ///
     /// # Errors
-    /// The same step fails on every rank: on the rank at fault with its own error, elsewhere with
-    /// [`P2pError::PeerFailed`]. Nothing stays allocated and no file is left.
+    /// The same step fails on every rank: on the rank at fault with its own error, elsewhere with [`P2pError::PeerFailed`] or, if that
+    /// rank aborted, [`P2pError::Bootstrap`]. Nothing stays allocated and no file is left.
     pub fn connect(bootstrap: &Bootstrap, wanted: &ArenaWanted<'_>) -> Result<Arena, P2pError> {
         let setup = ArenaSetup::gather(bootstrap, wanted)?;
         let mut method = setup.first_method();
@@ -145,6 +145,8 @@ struct Made {
     memory: Arc<dyn GpuMemory>,
     info: MemoryInfo,
     mailbox: Option<Mailbox>,
+    /// What the mailbox sends.
+    exported: Option<OwnedFd>,
     /// Others can open it as long as this lives.
     _file: Option<ShmFile>,
 }
@@ -180,6 +182,14 @@ impl<'a> Attempt<'a> {
             info => MemoryInfo::from_bytes(info).map(Some).ok(),
         })
         .and_then(|infos| made.as_ref().map_or_else(|| Ok(Vec::new()), |made| self.open(made, &infos)));
+        if let Err(error) = &opened
+            && error.ends_init()
+        {
+            // Others may wait for this rank's descriptor. If another method may help, ranks vote instead.
+            bootstrap.abort(&error.to_string());
+            self.forget_files();
+            return Err(Failed { error: Box::new(error.clone()), may_retry: false });
+        }
         let (reached, said) = split(opened, |_| Vec::new());
         let agreed = agree(bootstrap, said);
         // All have opened every file, or have failed: no name is needed any more. Remove all names, because a rank
@@ -216,7 +226,10 @@ impl<'a> Attempt<'a> {
         let passes = self.others(false).any(|peer| self.passes(peer) || self.passes(rank));
         let mailbox = passes.then(|| Mailbox::bind(self.setup.gpus[rank as usize].token)).transpose();
         let mailbox = mailbox.map_err(|source| P2pError::Pass { rank, source })?;
-        Ok(Made { memory, info, mailbox, _file: file })
+        // Before the vote, behind which others wait for it.
+        let exported = mailbox.as_ref().map_or(Ok(None), |_| memory.export());
+        let exported = exported.map_err(|source| P2pError::Device { rank, source })?;
+        Ok(Made { memory, info, mailbox, exported, _file: file })
     }
 
     fn open(
@@ -251,15 +264,21 @@ impl<'a> Attempt<'a> {
 
     /// The descriptors of peers in other processes, by rank.
     fn exchange(&self, made: &Made) -> Result<Vec<Option<OwnedFd>>, P2pError> {
-        let ArenaSetup { rank, settings, .. } = *self.setup;
+        let ArenaSetup { bootstrap, rank, settings, .. } = *self.setup;
         let mut fds: Vec<Option<OwnedFd>> = self.kinds.iter().map(|_| None).collect();
         let Some(mailbox) = &made.mailbox else { return Ok(fds) };
-        let own = made.memory.export().map_err(|source| P2pError::Device { rank, source })?;
-        let to: Vec<_> =
-            own.iter().flat_map(|fd| self.others(false).map(|peer| (self.party(peer), fd.as_fd()))).collect();
+        let to: Vec<_> = made
+            .exported
+            .iter()
+            .flat_map(|fd| self.others(false).map(|peer| (self.party(peer), fd.as_fd())))
+            .collect();
         let from: Vec<Party> =
             self.others(false).filter(|peer| self.passes(*peer)).map(|peer| self.party(peer)).collect();
-        let got = mailbox.exchange(rank, &to, &from, settings.timeout);
+        let are_there = || bootstrap.check_whole().is_ok();
+        let got = mailbox.exchange(rank, &to, &from, settings.timeout, are_there);
+        if matches!(got, Err(PassError::GivenUp)) {
+            bootstrap.check_whole()?;
+        }
         let got = got.map_err(|source| P2pError::Pass { rank, source })?;
         for (party, fd) in from.iter().zip(got) {
             fds[party.rank as usize] = Some(fd);

@@ -39,6 +39,9 @@ pub enum PassError {
         /// The system's error.
         errno: Errno,
     },
+    /// Another rank failed or is gone: its error says more.
+    #[error("given up, because another rank failed or is gone")]
+    GivenUp,
     /// The timeout passed.
     #[error(
         "no memory descriptor from rank {peer} within {} s ({refused} messages of strangers were dropped)", .waited.as_secs_f64()
@@ -91,13 +94,14 @@ impl Mailbox {
     }
 
     /// Sends descriptors, as rank `me`, to those in `to`, and returns the descriptors of those in `from`, in that
-    /// order.
+    /// order. Ends early if not all ranks `are_there`.
     pub fn exchange(
         &self,
         me: u32,
         to: &[(Party, BorrowedFd<'_>)],
         from: &[Party],
         timeout: Duration,
+        are_there: impl Fn() -> bool,
     ) -> Result<Vec<OwnedFd>, PassError> {
         let start = Instant::now();
         let mut unsent = to.to_vec();
@@ -121,6 +125,9 @@ impl Mailbox {
             let Some(peer) = missing.or(unsent.first().map(|(party, _)| party.rank)) else {
                 return Ok(got.into_iter().flatten().collect());
             };
+            if !are_there() {
+                return Err(PassError::GivenUp);
+            }
             let waited = start.elapsed();
             if waited >= timeout {
                 return Err(PassError::Timeout { peer, waited, refused });
@@ -294,7 +301,7 @@ mod tests {
                     let others: Vec<Party> = all.filter(|party| party.rank != me as u32).collect();
                     let mine = file(&format!("of {me}"));
                     let to: Vec<_> = others.iter().map(|party| (*party, mine.as_fd())).collect();
-                    let got = mailbox.exchange(me as u32, &to, &others, TIMEOUT).unwrap();
+                    let got = mailbox.exchange(me as u32, &to, &others, TIMEOUT, || true).unwrap();
                     for (party, fd) in others.iter().zip(got) {
                         assert_eq!(text(fd), format!("of {}", party.rank));
                     }
@@ -318,12 +325,24 @@ mod tests {
         assert!(send(&sender.socket, party(0, mine), 1, spoof.as_fd()).unwrap());
         let elsewhere = Party { pid: Some(1), ..party(1, other) };
         let short = Duration::from_millis(50);
-        let error = mailbox.exchange(0, &[], &[elsewhere], short).unwrap_err();
+        let error = mailbox.exchange(0, &[], &[elsewhere], short, || true).unwrap_err();
         assert!(matches!(error, PassError::Timeout { peer: 1, refused: 3, .. }), "{error}");
         // The real one still comes through.
         assert!(send(&sender.socket, party(0, mine), 1, file("real").as_fd()).unwrap());
-        let got = mailbox.exchange(0, &[], &[party(1, other)], TIMEOUT).unwrap();
+        let got = mailbox.exchange(0, &[], &[party(1, other)], TIMEOUT, || true).unwrap();
         assert_eq!(got.into_iter().map(text).collect::<Vec<_>>(), ["real"]);
+    }
+
+    /// A rank that cannot take part aborts; the others do not wait for its descriptor until their timeout.
+    #[test]
+    fn an_exchange_ends_when_a_rank_fails() {
+        let [mine, other] = tokens();
+        let mailbox = Mailbox::bind(mine).unwrap();
+        let began = Instant::now();
+        let are_there = || began.elapsed() < Duration::from_millis(20);
+        let error = mailbox.exchange(0, &[], &[party(1, other)], TIMEOUT, are_there).unwrap_err();
+        assert_eq!(error, PassError::GivenUp);
+        assert!(began.elapsed() < TIMEOUT / 2);
     }
 
     #[test]
@@ -331,7 +350,8 @@ mod tests {
         let [mine, other] = tokens();
         let mailbox = Mailbox::bind(mine).unwrap();
         let nothing = file("");
-        let error = mailbox.exchange(0, &[(party(7, other), nothing.as_fd())], &[], TIMEOUT).unwrap_err();
+        let to = [(party(7, other), nothing.as_fd())];
+        let error = mailbox.exchange(0, &to, &[], TIMEOUT, || true).unwrap_err();
         assert_eq!(error, PassError::Send { peer: 7, errno: Errno::CONNREFUSED });
         assert!(error.to_string().contains("rank 7"), "{error}");
         assert!(error.to_string().contains("network namespace"), "{error}");

@@ -108,12 +108,18 @@ impl P2pError {
             _ => false,
         }
     }
+
+    /// Whether this rank aborts at once: no other method helps, and the other ranks do not know yet.
+    pub(super) fn ends_init(&self) -> bool {
+        !self.allows_retry() && !matches!(self, P2pError::Bootstrap(_) | P2pError::PeerFailed { .. })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::gpu::{CuResult, MemoryKind, PciBus};
+    use oxccl_shared::abi::Rank;
 
     fn device(ordinal: u32) -> DeviceId {
         DeviceId { ordinal, bus: PciBus { domain: 0, bus: 0x10 + ordinal as u8, device: 0 } }
@@ -154,6 +160,10 @@ mod tests {
             free_bytes: 0,
             total_bytes: 2,
         };
-        assert!(!P2pError::Device { rank: 0, source }.allows_retry());
+        let error = P2pError::Device { rank: 0, source };
+        assert!(!error.allows_retry() && error.ends_init());
+        let lost = BootstrapError::PeerAborted { rank: Rank(1), reason: String::new() };
+        assert!(!P2pError::Bootstrap(lost).ends_init());
+        assert!(!P2pError::Pass { rank: 0, source: PassError::GivenUp }.ends_init());
     }
 }
