@@ -52,24 +52,27 @@ unsafe fn run_protocol<B: Block, P: Proto<B>>(
     ends: &Endpoints<'_>,
     work: &CollWork,
 ) -> Result<(), Stop> {
-    match (work.func, work.algorithm) {
+    match (work.algorithm, work.func) {
         // SAFETY: obligations 1 and 2 are passed on.
-        (_, Algorithm::OneShot) => unsafe { oneshot::run::<B, InTurn<P>>(block, &ends.mesh(conns), work) },
+        (Algorithm::Ring, _) => unsafe { ring::run::<B, P>(block, conns, &ends.ring, work) },
         // SAFETY: obligations 1 and 2 are passed on.
-        (_, Algorithm::TwoShot) => unsafe { twoshot::run::<B, InTurn<P>>(block, &ends.mesh(conns), work) },
+        (Algorithm::OneShot, _) => unsafe { oneshot::run::<B, InTurn<P>>(block, &ends.mesh(conns), work) },
         // SAFETY: obligations 1 and 2 are passed on.
-        (Func::AllReduce, Algorithm::TwoLevel) => unsafe {
+        (Algorithm::TwoShot, _) => unsafe { twoshot::run::<B, InTurn<P>>(block, &ends.mesh(conns), work) },
+        // SAFETY: obligations 1 and 2 are passed on.
+        (Algorithm::TwoLevel, Func::AllReduce) => unsafe {
             twolevel::all_reduce::<B, P, { PEERS_MAX }>(block, &ends.mesh(conns), work)
         },
         // SAFETY: obligations 1 and 2 are passed on.
-        (Func::AllReduce, Algorithm::Tree) => unsafe {
+        (Algorithm::Tree, Func::AllReduce) => unsafe {
             tree::all_reduce::<B, P>(block, conns, ends.tree, work)
         },
         // SAFETY: obligations 1 and 2 are passed on.
-        (Func::AllReduce, Algorithm::CollnetChain) => unsafe {
+        (Algorithm::CollnetChain, Func::AllReduce) => unsafe {
             collnet::all_reduce::<B, P>(block, conns, ends.chain, work)
         },
-        // SAFETY: obligations 1 and 2 are passed on.
-        _ => unsafe { ring::run::<B, P>(block, conns, &ends.ring, work) },
+        (Algorithm::TwoLevel | Algorithm::Tree | Algorithm::CollnetChain, func) => {
+            unreachable!("{} of {func}: the registry offers no such thing", work.algorithm)
+        }
     }
 }

@@ -42,7 +42,10 @@ pub(crate) unsafe fn run<B: Block, P: Proto<B>>(
             }
         }
         // SAFETY: as above.
-        _ => unsafe { walk.all_reduce::<B, P>(block, conns) },
+        Func::AllReduce => unsafe { walk.all_reduce::<B, P>(block, conns) },
+        Func::AllToAll | Func::Gather | Func::Scatter | Func::Send | Func::Recv | Func::Barrier => {
+            unreachable!("the registry offers no such ring")
+        }
     }
 }
 

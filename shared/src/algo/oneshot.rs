@@ -50,7 +50,10 @@ pub fn hops(func: Func, rank: Rank, root: Rank) -> [MeshHop; 1] {
         }
         Func::Reduce if rank == root => MeshHop { to: Others::None, ..ALL_REDUCE },
         Func::Reduce => MeshHop { to: Others::One(root), from: Others::None, takes_own: false, ..ALL_REDUCE },
-        _ => ALL_REDUCE,
+        Func::AllReduce | Func::Barrier => ALL_REDUCE,
+        Func::Gather | Func::Scatter | Func::Send | Func::Recv => {
+            unreachable!("the registry offers no such one-shot")
+        }
     }]
 }
 

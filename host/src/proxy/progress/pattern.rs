@@ -134,7 +134,14 @@ fn along_ring(
                 Func::AllGather => hops(ring::all_gather(position, n)),
                 Func::ReduceScatter => hops(ring::reduce_scatter(position, n)),
                 Func::Broadcast => hops(ring::broadcast(position, root, n)),
-                _ => hops(ring::reduce(position, root, n)),
+                Func::Reduce => hops(ring::reduce(position, root, n)),
+                Func::AllReduce
+                | Func::AllToAll
+                | Func::Gather
+                | Func::Scatter
+                | Func::Send
+                | Func::Recv
+                | Func::Barrier => unreachable!("{func} is no such pattern: `is_known` refuses it"),
             };
             let slots = slots(op, part);
             (sent * slots, received * slots)
