@@ -87,7 +87,7 @@ impl DeviceWorld {
         DeviceWorld::of(settings, comms.unwrap_or_else(|error| panic!("{error}")))
     }
 
-    /// A rank on each of the first GPUs, that of rank i on host `hosts[i]` (`NCCL_HOSTID`).
+    /// Rank i on host `hosts[i]` (`NCCL_HOSTID`), each on a GPU of its own as far as there are as many; then GPUs are shared.
     ///
     /// # Panics
     /// If that fails.
@@ -97,8 +97,9 @@ impl DeviceWorld {
         let join = |(rank, host): (u32, &&str)| {
             let mut config = config.clone();
             config.host_id = Some((*host).to_owned());
+            config.p2p.shares_gpus = hosts.len() > gpus() as usize;
             adjust(&mut config);
-            let builder = DeviceCommunicator::builder().unique_id(id).device(rank);
+            let builder = DeviceCommunicator::builder().unique_id(id).device(rank % gpus());
             builder.rank(rank).ranks(hosts.len() as u32).config(config).build()
         };
         let comms = on_threads((0..).zip(hosts), join);

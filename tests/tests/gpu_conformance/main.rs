@@ -2,6 +2,7 @@
 
 mod matrix;
 mod trees;
+mod levels;
 mod messages;
 mod operations;
 mod splits;

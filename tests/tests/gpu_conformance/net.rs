@@ -24,7 +24,7 @@ fn no_memory(config: &mut Config) {
     loopback(config);
 }
 
-fn loopback(config: &mut Config) {
+pub fn loopback(config: &mut Config) {
     config.net.socket.interfaces = InterfaceFilter::parse("=lo");
 }
 
@@ -101,7 +101,7 @@ fn needs_gpu_net_random_messages_and_operations() {
 fn needs_gpu_net_between_hosts_of_several_gpus() {
     let _deadline = Deadline::start("needs_gpu_net_between_hosts_of_several_gpus", Duration::from_secs(300));
     let hosts: [&[&str]; 3] = [&["a", "b"], &["a", "a", "b"], &["a", "b", "a", "b"]];
-    for hosts in hosts.into_iter().filter(|hosts| hosts.len() <= gpus() as usize) {
+    for hosts in hosts {
         let mut world = DeviceWorld::on_hosts(hosts, Settings::default(), loopback);
         for (rank, host) in world.ranks.iter().zip(hosts) {
             for peer in &rank.comm.memory().peers {

@@ -30,10 +30,6 @@ const SPILLS_ALLOWED: &[(&str, &str)] = &[
         "two directions to keep account of between slices; its loops do not spill",
     ),
     (
-        "oxccl_all_reduce_twolevel_simple",
-        "two lists of peers and the place in the schedule, to keep from slice to slice",
-    ),
-    (
         "oxccl_all_reduce_twoshot_ll128",
         "what one pass keeps for the next, read once for a line of seven peers",
     ),

@@ -130,7 +130,9 @@ impl Steps for DeviceWanted<'_> {
     }
 
     fn check(&self, rank: u32, ranks: &Ranks<DeviceInfo>) -> Result<(), ConnectError> {
-        check_devices(rank, &ranks.units)?;
+        if !self.p2p.shares_gpus {
+            check_devices(rank, &ranks.units)?;
+        }
         Routes::new(&ranks.peers, self.routes).check(self.routes)
     }
 
@@ -225,7 +227,8 @@ fn look_round(
 ) -> Result<Seen, ConnectError> {
     let nranks = peers.len() as u32;
     let least = |of: fn(&DeviceInfo) -> u32| devices.iter().map(of).min().unwrap_or(0);
-    let weakest = (least(|device| device.sm), least(|device| device.sm_count));
+    // Blocks of all ranks run at once, those of ranks that share a GPU too.
+    let weakest = (least(|device| device.sm), least(|device| device.sm_count) / most_on_one(devices));
     let facts = Facts::of_gpus(nranks, weakest, wanted.forced, wanted.limits, wanted.buffer_bytes)
         .on_hosts(peers.iter().map(|peer| peer.host))
         .with_table(wanted.table);
@@ -261,6 +264,12 @@ pub(super) fn layout(facts: &Facts, channels: &Channels) -> DeviceLayout {
         .with_trees(trees, facts.tree_layout)
 }
 
+/// The most ranks that share a GPU; 1 if each has its own.
+fn most_on_one(devices: &[DeviceInfo]) -> u32 {
+    let sharing = |device: &DeviceInfo| devices.iter().filter(|other| other.uuid == device.uuid).count();
+    devices.iter().map(sharing).max().unwrap_or(1) as u32
+}
+
 /// Whether each rank has a GPU of its own.
 fn check_devices(rank: u32, devices: &[DeviceInfo]) -> Result<(), ConnectError> {
     for (second, other) in devices.iter().enumerate() {
@@ -286,5 +295,10 @@ mod tests {
         assert_eq!(check_devices(0, &[device(1), device(2), device(3)]), Ok(()));
         let twice = check_devices(0, &[device(1), device(2), device(2)]).unwrap_err().to_string();
         assert!(twice.contains("ranks 1 and 2"), "{twice}");
+        assert_eq!(
+            [1, 2, 3].map(|n| most_on_one(&[device(1), device(2), device(2), device(2)][..n + 1])),
+            [1, 2, 3]
+        );
+        assert_eq!(most_on_one(&[device(1)]), 1);
     }
 }

@@ -12,13 +12,16 @@ pub struct P2pSettings {
     pub enabled: bool,
     /// Memory for other processes is allocated by cuMem (`NCCL_CUMEM_ENABLE=0` disables it; then by legacy IPC).
     pub cumem: bool,
+    /// Several ranks may be on one GPU. For tests on machines with few: their kernels share its multiprocessors, and wait for each other
+    /// for ever if the GPU does not run them at once, as those of several processes without MPS.
+    pub shares_gpus: bool,
     /// Timeout for the descriptors of the host's other processes.
     pub timeout: Duration,
 }
 
 impl Default for P2pSettings {
     fn default() -> Self {
-        P2pSettings { enabled: true, cumem: true, timeout: Duration::from_secs(30) }
+        P2pSettings { enabled: true, cumem: true, shares_gpus: false, timeout: Duration::from_secs(30) }
     }
 }
 
@@ -114,7 +117,8 @@ mod tests {
     use super::*;
     use Access::{Hidden, No, Yes};
 
-    const ON: P2pSettings = P2pSettings { enabled: true, cumem: true, timeout: Duration::from_secs(1) };
+    const ON: P2pSettings =
+        P2pSettings { enabled: true, cumem: true, shares_gpus: false, timeout: Duration::from_secs(1) };
     const OFF: P2pSettings = P2pSettings { enabled: false, ..ON };
 
     fn pair(there: Access, back: Access) -> Pair {
