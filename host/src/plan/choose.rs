@@ -111,7 +111,7 @@ impl Facts {
             offered = offered.without(Candidates::over(Connections::Mesh)).without(IN_LEVELS);
         }
         if self.crosses_network() && has_others {
-            offered = offered.and(Candidates::of(|candidate| self.is_carried(call, candidate)));
+            offered = offered.that(|candidate| self.is_carried(call, candidate));
         }
         if !self.has_mesh_of_lines() {
             offered = offered.without(BY_LINES);
@@ -136,7 +136,7 @@ impl Facts {
     fn doubtful(&self, call: &Call) -> Candidates {
         let is_long = |candidate: Candidate| self.hop_bytes(call, candidate.algorithm) > NET_LL_MAX_BYTES;
         match self.crosses_network() {
-            true => Candidates::by(Protocol::LL).and(Candidates::of(is_long)).or_also(IN_LEVELS),
+            true => Candidates::by(Protocol::LL).that(is_long).or_also(IN_LEVELS),
             false if self.has_gpus() && self.tuning.one_shot_ll128_bytes.1 == 0 => BY_LINES,
             false => Candidates::NONE,
         }

@@ -125,6 +125,20 @@ pub enum Terms {
     Levels,
 }
 
+impl Terms {
+    /// Whether they differ by numbers at most.
+    pub const fn are_like(self, other: Terms) -> bool {
+        matches!(
+            (self, other),
+            (Terms::Tree, Terms::Tree)
+                | (Terms::Ring, Terms::Ring)
+                | (Terms::Hops(_), Terms::Hops(_))
+                | (Terms::Chain, Terms::Chain)
+                | (Terms::Levels, Terms::Levels)
+        )
+    }
+}
+
 /// A set of protocols.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Protocols(u8);

@@ -1,9 +1,8 @@
 //! Pairs of an algorithm and a protocol, and sets of them.
 
 use core::fmt;
-use core::mem::discriminant;
 use oxccl_shared::abi::{Algorithm, Func, Protocol};
-use oxccl_shared::algo::registry::{SPECS, index_of, spec_of};
+use oxccl_shared::algo::registry::{SPECS, index_of};
 use oxccl_shared::algo::spec::{Connections, Processor};
 
 /// One way to carry out a collective.
@@ -88,10 +87,13 @@ impl Candidates {
 
     /// The candidates for which `has` returns true.
     pub fn of(has: impl Fn(Candidate) -> bool) -> Candidates {
-        Candidate::ALL
-            .into_iter()
-            .filter(|candidate| has(*candidate))
-            .fold(Candidates::NONE, Candidates::with)
+        Candidates::ALL.that(has)
+    }
+
+    /// Of these, those for which `has` returns true.
+    #[must_use]
+    pub fn that(self, has: impl Fn(Candidate) -> bool) -> Candidates {
+        self.iter().filter(|candidate| has(*candidate)).fold(Candidates::NONE, Candidates::with)
     }
 
     /// An algorithm with all its protocols.
@@ -169,21 +171,41 @@ impl Candidates {
 
     /// In the order of [`Candidate::ALL`].
     pub fn iter(self) -> impl Iterator<Item = Candidate> {
-        Candidate::ALL.into_iter().filter(move |candidate| self.has(*candidate))
+        let mut bits = self.0;
+        std::iter::from_fn(move || {
+            let at = bits.trailing_zeros() as usize;
+            let spec = SPECS.get(at / 3)?;
+            bits &= bits - 1;
+            Some(Candidate { algorithm: spec.algorithm, protocol: Protocol::ALL[at % 3] })
+        })
     }
 
     /// With the protocol that is nearest to the one wanted: itself, the next that takes no less of a slot's bytes, or else the last there
     /// is. Of this algorithm, or of one that the model computes by the same terms: one-shot and two-shot stand in for each other.
     pub fn nearest(self, wanted: Candidate) -> Option<Candidate> {
-        let terms = |candidate: Candidate| discriminant(&spec_of(candidate.algorithm).terms);
-        let of_kind = || self.iter().filter(|candidate| terms(*candidate) == terms(wanted));
-        let has = |protocol| of_kind().any(|known| known.protocol == protocol);
+        let kin = self.and(KIN[index_of(wanted.algorithm)]);
+        let has = |protocol| !kin.and(Candidates::by(protocol)).is_empty();
         let protocol = wanted.protocol.nearest(has)?;
         let same = Candidate { protocol, ..wanted };
-        let is_kin = |known: &Candidate| known.protocol == protocol && terms(*known) == terms(wanted);
-        if self.has(same) { Some(same) } else { self.iter().find(is_kin) }
+        if self.has(same) { Some(same) } else { kin.and(Candidates::by(protocol)).iter().next() }
     }
 }
+
+/// For each row of the registry what the model computes by the same terms: every call is planned, and asks.
+const KIN: [Candidates; SPECS.len()] = {
+    let mut kin = [Candidates::NONE; SPECS.len()];
+    let (mut of, mut other) = (0, 0);
+    while of < SPECS.len() {
+        if SPECS[of].terms.are_like(SPECS[other].terms) {
+            kin[of] = kin[of].or_also(Candidates::along(SPECS[other].algorithm));
+        }
+        other += 1;
+        if other == SPECS.len() {
+            (of, other) = (of + 1, 0);
+        }
+    }
+    kin
+};
 
 /// `ring ll, ring simple`
 impl fmt::Display for Candidates {

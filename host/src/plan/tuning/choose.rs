@@ -85,9 +85,9 @@ impl Scope<'_> {
         }
         let is_named = |candidate: Candidate| self.forced.names_protocol(self.call.func, candidate.protocol);
         let row = self.row().map(|(_, row)| row.candidate);
-        let known = Candidates::of(|candidate| is_named(candidate) || row == Some(candidate));
-        left.without(self.risky.without(Candidates::of(is_named)))
-            .without(self.doubtful.without(known))
+        let is_known = |candidate: Candidate| is_named(candidate) || row == Some(candidate);
+        left.without(self.risky.that(|candidate| !is_named(candidate)))
+            .without(self.doubtful.that(|candidate| !is_known(candidate)))
             .or(left)
     }
 
