@@ -11,7 +11,7 @@ use crate::gpu::threads::GpuBlock;
 use crate::gpu::{Block, KernelMachine, Lines, Stop};
 use crate::kernel::run;
 use crate::prims::{Ll, Ll128, Proto, Simple};
-use oxccl_shared::abi::{CollArgs, Func, Protocol};
+use oxccl_shared::abi::{CollArgs, Func, Protocol, Rank};
 use oxccl_shared::reduce::Element;
 
 /// An algorithm's walk over its schedule, written once for every machine.
@@ -35,37 +35,37 @@ pub trait Walk: 'static {
 /// Which connections lead to and from whom.
 #[derive(Clone, Copy, Debug)]
 pub struct Mesh<'a> {
-    rank: u32,
+    rank: Rank,
     /// By rank: indices of `Conns::send` and `Conns::recv`. None where the connections stand in rank order, our own left out.
     tables: Option<[&'a [u16]; 2]>,
 }
 
 impl<'a> Mesh<'a> {
     /// Connections in rank order, without one to `rank` itself.
-    pub const fn in_order(rank: u32) -> Mesh<'a> {
+    pub const fn in_order(rank: Rank) -> Mesh<'a> {
         Mesh { rank, tables: None }
     }
 
     /// Connections by rank.
-    pub const fn by_rank(rank: u32, send_to: &'a [u16], recv_from: &'a [u16]) -> Mesh<'a> {
+    pub const fn by_rank(rank: Rank, send_to: &'a [u16], recv_from: &'a [u16]) -> Mesh<'a> {
         Mesh { rank, tables: Some([send_to, recv_from]) }
     }
 
     /// The connection to a peer: an index into [`Conns::send`].
     #[inline(always)]
-    pub fn to(&self, peer: u32) -> u16 {
-        self.tables.map_or(self.place_of(peer), |[to, _]| to[peer as usize])
+    pub fn to(&self, peer: Rank) -> u16 {
+        self.tables.map_or(self.place_of(peer), |[to, _]| to[peer.index()])
     }
 
     /// The connection from a peer: an index into [`Conns::recv`].
     #[inline(always)]
-    pub fn from(&self, peer: u32) -> u16 {
-        self.tables.map_or(self.place_of(peer), |[_, from]| from[peer as usize])
+    pub fn from(&self, peer: Rank) -> u16 {
+        self.tables.map_or(self.place_of(peer), |[_, from]| from[peer.index()])
     }
 
     #[inline(always)]
-    fn place_of(&self, peer: u32) -> u16 {
-        (peer - u32::from(peer > self.rank)) as u16
+    fn place_of(&self, peer: Rank) -> u16 {
+        (peer.0 - u32::from(peer > self.rank)) as u16
     }
 }
 
@@ -162,9 +162,12 @@ mod tests {
 
     #[test]
     fn a_mesh_names_everyone_but_ourselves() {
-        let mesh = Mesh::in_order(2);
-        assert_eq!([0, 1, 3, 4].map(|peer| mesh.to(peer)), [0, 1, 2, 3]);
-        let mesh = Mesh::by_rank(1, &[7, 0, 3], &[2, 0, 9]);
-        assert_eq!((mesh.to(0), mesh.to(2), mesh.from(0), mesh.from(2)), (7, 3, 2, 9));
+        let mesh = Mesh::in_order(Rank(2));
+        assert_eq!([0, 1, 3, 4].map(|peer| mesh.to(Rank(peer))), [0, 1, 2, 3]);
+        let mesh = Mesh::by_rank(Rank(1), &[7, 0, 3], &[2, 0, 9]);
+        assert_eq!(
+            (mesh.to(Rank(0)), mesh.to(Rank(2)), mesh.from(Rank(0)), mesh.from(Rank(2))),
+            (7, 3, 2, 9)
+        );
     }
 }

@@ -143,7 +143,7 @@ impl RankState {
             timeout_ns: 0,
             nconns: 1,
             nchannels: 1,
-            rank: self.ring[0],
+            rank: Rank(self.ring[0]),
             nranks: 2,
             nmessages: 0,
             reserved: 0,
@@ -159,7 +159,7 @@ impl RankState {
             kind: 0,
             flags: 0,
             func: Func::AllReduce as u32,
-            root: 0,
+            root: Rank(0),
             tag: 7,
             host_ranks: 0,
         };

@@ -4,6 +4,7 @@ use oxccl::plan::tuning::{Architecture, NetSpeed};
 use oxccl::plan::{Call, Collnet, CollnetFacts, Facts, Plan, Reduces, plan};
 use oxccl::transport::{Allowed, stream_layout};
 use oxccl::{Algorithm, Config, DataType, Func, RedOp, TransportKind};
+use oxccl_shared::abi::Rank;
 use oxccl_shared::proto;
 
 /// Lengths in elements.
@@ -77,7 +78,7 @@ impl Borders {
             true => facts.on_hosts((0..nranks).map(|rank| u64::from(2 * rank / nranks))),
             false => facts,
         };
-        let plan = |count| plan(&Call { func, dtype, op: RedOp::Sum, root: 0, count }, &facts);
+        let plan = |count| plan(&Call { func, dtype, op: RedOp::Sum, root: Rank(0), count }, &facts);
         let Plan { protocol, slice_elems, chunk_elems, grain_elems, .. } = plan(1);
         let [mut slice_elems, mut chunk, grain] =
             [slice_elems, chunk_elems, grain_elems].map(|elems| elems as usize);

@@ -90,7 +90,7 @@ impl Pair {
                 count: u64::from(STEPS * slot_bytes),
                 grain_elems: 1,
                 tag,
-                rank: 1 - me as u32,
+                rank: Rank(1 - me as u32),
                 nchannels: 1,
                 func: func as u8,
                 algorithm: Algorithm::Ring as u8,

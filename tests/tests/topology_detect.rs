@@ -7,6 +7,7 @@ use oxccl::topology::detect::{GpuFacts, NetFacts, Sysfs, complete, processors};
 use oxccl::topology::search::{Graphs, SearchConfig};
 use oxccl::topology::xml::{read_topology, write_topology};
 use oxccl::topology::{BusId, Device, Inventory, NvLink, PathKind, PathPolicy, Paths, Pci, System, Tables};
+use oxccl_shared::abi::Rank;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -80,7 +81,7 @@ fn gpu(dev: u32, bus_id: &str) -> GpuFacts {
     GpuFacts {
         bus_id: bus(bus_id),
         dev: Some(dev),
-        rank: Some(dev),
+        rank: Some(Rank(dev)),
         sm: Some(80),
         gdr: Some(true),
         nvlinks: vec![],

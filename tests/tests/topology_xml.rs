@@ -9,6 +9,7 @@ use oxccl::topology::{
     BusId, C2c, Cpu, Device, Gpu, Inventory, Net, Nic, NvLink, PathPolicy, Paths, Pci, System, SystemError,
     Tables,
 };
+use oxccl_shared::abi::Rank;
 use proptest::prelude::*;
 
 const FILES: [(&str, &str); 8] = [
@@ -210,7 +211,7 @@ fn any_inventory() -> impl Strategy<Value = Inventory> {
                 let links =
                     vec![NvLink { target: BusId(0x1000), count: next, target_class: Some(0x06_8000) }];
                 let gpu = Gpu {
-                    rank: Some(next),
+                    rank: Some(Rank(next)),
                     gdr: Some(true),
                     nvlinks: links,
                     c2c: vec![C2c { bw_mbytes: 5, count: 2 }],

@@ -118,7 +118,7 @@ impl Bed {
             count: steps * u64::from(LAYOUT.simple_slot_bytes),
             grain_elems: 1,
             tag: TAG,
-            rank: 1,
+            rank: Rank(1),
             nchannels: 1,
             func: func as u8,
             protocol: Protocol::Simple as u8,

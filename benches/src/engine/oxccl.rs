@@ -165,7 +165,7 @@ impl Engine for OxcclEngine {
     fn memory(&self) -> Option<Memory> {
         let report = self.communicator.memory();
         let peer = |peer: &oxccl::PeerMemory| PeerMemory {
-            rank: peer.rank,
+            rank: peer.rank.0,
             transport: peer.transport.name().into(),
             bytes: peer.inbound_bytes + peer.outbound_bytes,
         };

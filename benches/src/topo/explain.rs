@@ -8,6 +8,7 @@ use super::machine::Machine;
 use crate::cli::bytes;
 use crate::collective::Collective;
 use clap::ValueEnum;
+use oxccl::Rank;
 use oxccl::api::tune_file::{self, TuneError};
 use oxccl::plan::tuning::{
     self, Architecture, Backend, Forced, Impossible, ListError, NetSpeed, TUNED, TuneFile,
@@ -116,7 +117,7 @@ fn call(args: &TopoArgs, ranks: u32) -> Result<Call, ExplainError> {
         bytes(&args.explain[1]).map_err(|error| ExplainError::Bytes(args.explain[1].clone(), error))?;
     let elems = size / args.datatype.size_bytes();
     let count = if func.has_blocks() { elems / ranks as usize } else { elems };
-    Ok(Call { func, dtype: args.datatype, op: RedOp::Sum, root: 0, count: count as u64 })
+    Ok(Call { func, dtype: args.datatype, op: RedOp::Sum, root: Rank(0), count: count as u64 })
 }
 
 fn forced(args: &TopoArgs) -> Result<Forced, ExplainError> {

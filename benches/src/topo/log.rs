@@ -4,6 +4,7 @@
 //! Never: prefixes of time, host or process.
 
 use super::machine::Machine;
+use oxccl::Rank;
 use oxccl::topology::JoinError;
 use oxccl::topology::search::{Graph, Lane};
 use oxccl_shared::algo::tree::TreeLinks;
@@ -17,7 +18,7 @@ pub fn lines(machine: &Machine, hosts: u32) -> Result<String, JoinError> {
     let channels = machine.channels(hosts)?;
     let count = channels.rings.len();
     for (channel, ring) in channels.rings.iter().enumerate() {
-        let ring: Vec<String> = ring.iter().map(u32::to_string).collect();
+        let ring: Vec<String> = ring.iter().map(Rank::to_string).collect();
         let _ = writeln!(out, "Channel {channel:02}/{count:02} : {}", ring.join(" "));
     }
     for rank in 0..machine.system.gpus.len() * hosts as usize {
@@ -50,7 +51,7 @@ fn write_graph(out: &mut String, machine: &Machine, graph: &Graph) {
 fn lane_line(machine: &Machine, lane: &Lane) -> String {
     let id = |kind: &str, id: u64| format!(" {kind}/{}-{}", id >> 56, id & (u64::MAX >> 8));
     let gpus = lane.gpus.iter().map(|rank| {
-        let dev = machine.system.dev_of_rank(*rank).unwrap_or(u64::from(*rank));
+        let dev = machine.system.dev_of_rank(*rank).unwrap_or(u64::from(rank.0));
         id("GPU", dev)
     });
     let net = |end: usize| lane.nets.map(|nets| id("NET", nets[end])).unwrap_or_default();

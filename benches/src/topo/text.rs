@@ -4,6 +4,7 @@
 //! Never: colours or widths that a log file could not hold.
 
 use super::machine::Machine;
+use oxccl::Rank;
 use oxccl::topology::System;
 use oxccl::topology::search::{Graph, Lane};
 use oxccl::topology::system::{CpuModel, LinkKind, NodeId, NodeKind};
@@ -164,7 +165,7 @@ fn write_paths(out: &mut String, machine: &Machine) {
 /// Lanes that are alike, each with its channels, in the order of their first channel.
 pub fn distinct(graph: &Graph) -> Vec<(Lane, Vec<usize>)> {
     let mut found: Vec<(Lane, Vec<usize>)> = Vec::new();
-    let mut place: BTreeMap<(Vec<u32>, Option<[u64; 2]>), usize> = BTreeMap::new();
+    let mut place: BTreeMap<(Vec<Rank>, Option<[u64; 2]>), usize> = BTreeMap::new();
     for (channel, lane) in graph.lanes.iter().enumerate() {
         let at = *place.entry((lane.gpus.clone(), lane.nets)).or_insert_with(|| {
             found.push((lane.clone(), Vec::new()));
@@ -202,7 +203,7 @@ fn write_graph(out: &mut String, machine: &Machine, graph: &Graph) {
         graph.type_inter
     );
     for (lane, channels) in distinct(graph) {
-        let gpus: Vec<String> = lane.gpus.iter().map(u32::to_string).collect();
+        let gpus: Vec<String> = lane.gpus.iter().map(Rank::to_string).collect();
         let net = |end: usize| {
             let id = lane.nets.map(|nets| nets[end]);
             let net =

@@ -70,7 +70,7 @@ impl Round {
 
     /// Where the message of one rank is: its offset and its length.
     #[inline(always)]
-    fn of(&self, part: Part, rank: u32) -> (usize, usize) {
+    fn of(&self, part: Part, rank: Rank) -> (usize, usize) {
         self.span(part).mine(rank)
     }
 }
@@ -143,16 +143,16 @@ fn words_of<'a>(conns: Conns<'a>, work: &CollWork, hop: &MeshHop, round: &Round)
 
 /// The connections of a hop.
 #[inline(always)]
-fn chosen<'a>(conns: Conns<'a>, rank: u32, hop: &MeshHop) -> (&'a [SendConn], &'a [RecvConn]) {
+fn chosen<'a>(conns: Conns<'a>, rank: Rank, hop: &MeshHop) -> (&'a [SendConn], &'a [RecvConn]) {
     let send = match hop.to {
         Others::None => &[],
         Others::All => conns.send,
-        Others::One(peer) => from_ref(&conns.send[place_from(Rank(rank), peer)]),
+        Others::One(peer) => from_ref(&conns.send[place_from(rank, peer)]),
     };
     let recv = match hop.from {
         Others::None => &[],
         Others::All => conns.recv,
-        Others::One(peer) => from_ref(&conns.recv[place_from(Rank(rank), peer)]),
+        Others::One(peer) => from_ref(&conns.recv[place_from(rank, peer)]),
     };
     (send, recv)
 }
@@ -235,7 +235,7 @@ impl Turn<'_> {
     /// 1. As [`Meet::run`].
     #[cfg_attr(not(feature = "cpu"), inline(always))]
     unsafe fn send<B: Block, P: Proto<B>>(&self, block: &B, hop: &MeshHop) -> Result<(), Stop> {
-        let (rank, n) = (Rank(self.work.rank), self.work.nranks);
+        let (rank, n) = (self.work.rank, self.work.nranks);
         let part = match hop.send {
             Sent::Input(part) if n > 1 => part,
             _ => return Ok(()),
@@ -278,7 +278,7 @@ impl Turn<'_> {
         let action = if self.work.nranks == 1 { Action::COPY_FINISH } else { reduce };
         let (recv, send) = (self.ends.recv, self.ends.send);
         // SAFETY: obligation 1.
-        unsafe { self.slice::<B, P>(block, action, (recv, send), (part, hop.dst), Rank(self.work.rank)) }
+        unsafe { self.slice::<B, P>(block, action, (recv, send), (part, hop.dst), self.work.rank) }
     }
 
     /// Copies our own part, and writes each message to its place.
@@ -287,7 +287,7 @@ impl Turn<'_> {
     /// 1. As [`Meet::run`].
     #[cfg_attr(not(feature = "cpu"), inline(always))]
     unsafe fn keep<B: Block, P: Proto<B>>(&self, block: &B, hop: &MeshHop) -> Result<(), Stop> {
-        let (rank, n) = (Rank(self.work.rank), self.work.nranks);
+        let (rank, n) = (self.work.rank, self.work.nranks);
         if let Sent::Input(part) = hop.send
             && hop.takes_own
             && (n == 1 || !copies_while_sending(hop))
@@ -321,13 +321,13 @@ impl Turn<'_> {
         whose: Rank,
     ) -> Result<(), Stop> {
         let Turn { ends, work, round } = *self;
-        let ((src_at, len), (dst_at, _)) = (round.of(src, whose.0), round.of(dst, whose.0));
+        let ((src_at, len), (dst_at, _)) = (round.of(src, whose), round.of(dst, whose));
         let slice = Slice {
             action,
             header: SlotHeader { tag: work.tag, len_bytes: len as u32 },
             recv,
             send,
-            src_position: work.rank as usize,
+            src_position: work.rank.index(),
             src: round.src.wrapping_add(src_at),
             dst: round.dst.wrapping_add(dst_at),
             stream: work.stream,

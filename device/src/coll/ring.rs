@@ -87,7 +87,7 @@ impl Walk<'_> {
         let work = self.work;
         for range in chunk::slices(work.part.clone(), work.chunk_elems) {
             for hop in hops.clone() {
-                let offset = self.ring.order[hop.block as usize] as usize * work.count;
+                let offset = self.ring.order[hop.block as usize].index() * work.count;
                 let (src, dst) = if work.func == Func::AllGather { (0, offset) } else { (offset, 0) };
                 let args = self.args(hop, src, dst);
                 // SAFETY: obligation 1: each rank's block is `count` long and `range` lies within `0..count`.

@@ -5,7 +5,6 @@ use super::mesh::MeshEnds;
 use super::work::CollWork;
 use crate::gpu::{Block, Stop};
 use crate::prims::Proto;
-use oxccl_shared::abi::Rank;
 use oxccl_shared::algo::chunk::Loops;
 use oxccl_shared::algo::mesh::{place_from, place_to};
 use oxccl_shared::algo::twolevel::{self as schedule, Seat};
@@ -23,7 +22,7 @@ pub(crate) unsafe fn all_reduce<B: Block, P: Proto<B>, const PEERS: usize>(
     let seat = Seat::new(work.rank, work.nranks, work.host_ranks);
     let (mut send, mut recv) = ([0; PEERS], [0; PEERS]);
     for place in seat.all().take(PEERS) {
-        let (me, peer) = (Rank(work.rank), seat.peer(place));
+        let (me, peer) = (work.rank, seat.peer(place));
         send[place] = ends.send[place_to(me, peer, work.nranks)];
         recv[place] = ends.recv[place_from(me, peer)];
     }

@@ -3,7 +3,7 @@
 use super::mesh::MeshEnds;
 use crate::conn::Conns;
 use core::ops::Range;
-use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol};
+use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, Rank};
 use oxccl_shared::algo::collnet::ChainLinks;
 use oxccl_shared::algo::tree::{ARITY_MAX, TreeLinks};
 
@@ -45,11 +45,11 @@ pub struct CollWork {
     /// Borders between chunks and blocks fall on multiples of this, where the count allows.
     pub grain_elems: usize,
     /// This rank.
-    pub rank: u32,
+    pub rank: Rank,
     /// Ranks in the communicator.
     pub nranks: u32,
     /// The root of a rooted operation.
-    pub root: u32,
+    pub root: Rank,
     /// Ranks of each host, where all have equally many that follow each other; otherwise 0.
     pub host_ranks: u32,
     /// Digest of the call; both ends of a connection must have the same.
@@ -106,7 +106,7 @@ impl<'a> Endpoints<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct RingEnds<'a> {
     /// Rank at each position.
-    pub order: &'a [u32],
+    pub order: &'a [Rank],
     /// Our position.
     pub position: u32,
     /// From the previous rank.

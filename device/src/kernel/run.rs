@@ -85,13 +85,15 @@ pub unsafe fn ring<M: KernelMachine, T: Element, P: Proto<GpuBlock<M, T, POSTER>
     let block = unsafe { block_for::<M, T, POSTER>(machine, args, func) };
     let (index, place) = (block.machine().block_index(), block.machine().shared());
     let nranks = args.launch.nranks as usize;
+    let ring = args.launch.rings.wrapping_add(index as usize * (nranks + 1));
     // SAFETY: obligation 1: our position, then the rank at each.
-    let ring =
-        unsafe { slice::from_raw_parts(args.launch.rings.add(index as usize * (nranks + 1)), nranks + 1) };
+    let position = unsafe { *ring };
+    // SAFETY: as above; a rank is one word.
+    let order = unsafe { slice::from_raw_parts(ring.wrapping_add(1).cast::<Rank>(), nranks) };
     // SAFETY: obligations 1 and 2.
     let conns =
         unsafe { SharedConns::<1>::load(block.machine(), place, &args.launch, extent(&args.launch, index)) };
-    let ends = RingEnds { order: &ring[1..], position: ring[0], recv: [0], send: [0] };
+    let ends = RingEnds { order, position, recv: [0], send: [0] };
     let work = work::<_, P>(args, index, func, Algorithm::Ring, T::DTYPE);
     // SAFETY: obligation 1.
     let ran = unsafe { coll::ring::run::<_, P>(&block, conns, &ends, &work) };
@@ -212,8 +214,8 @@ pub unsafe fn twolevel<M, T, P, const POSTER: bool, const PEERS: usize>(
     let work = work::<_, P>(args, index, func, Algorithm::TwoLevel, T::DTYPE);
     // By place in the order in which a rank sends.
     let mut send = [0; PEERS];
-    for (place, peer) in peers(Rank(work.rank), work.nranks).take(PEERS).enumerate() {
-        send[place] = place_from(Rank(work.rank), peer) as u16;
+    for (place, peer) in peers(work.rank, work.nranks).take(PEERS).enumerate() {
+        send[place] = place_from(work.rank, peer) as u16;
     }
     let ends = MeshEnds { send: &send, ..mesh_ends(conns, &work) };
     // SAFETY: obligation 1.

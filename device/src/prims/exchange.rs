@@ -11,7 +11,7 @@ use super::peers::{Lengths, Peers, for_peers, rank_of};
 use super::{Proto, words};
 use crate::conn::{RecvConn, SendConn};
 use crate::gpu::{Awaited, Stop, Wait, Words, wait_for};
-use oxccl_shared::abi::{Protocol, SlotHeader};
+use oxccl_shared::abi::{Protocol, Rank, SlotHeader};
 use oxccl_shared::algo::mesh::Keep;
 use oxccl_shared::proto::ll::{self, LlLine};
 
@@ -39,18 +39,18 @@ impl Span {
     }
 
     #[inline(always)]
-    pub(super) fn offset_bytes(&self, rank: u32) -> usize {
-        rank as usize * self.stride_bytes
+    pub(super) fn offset_bytes(&self, rank: Rank) -> usize {
+        rank.index() * self.stride_bytes
     }
 
     /// Offset and length of `rank`'s message.
     #[inline(always)]
-    pub fn mine(&self, rank: u32) -> (usize, usize) {
+    pub fn mine(&self, rank: Rank) -> (usize, usize) {
         (self.offset_bytes(rank), self.len_of(rank))
     }
 
     #[inline(always)]
-    pub(super) fn len_of(&self, rank: u32) -> usize {
+    pub(super) fn len_of(&self, rank: Rank) -> usize {
         self.len_bytes.min(self.end_bytes.saturating_sub(self.offset_bytes(rank)))
     }
 }
@@ -61,7 +61,7 @@ pub struct Exchange<'a> {
     /// The operation's digest.
     pub tag: u32,
     /// This rank.
-    pub rank: u32,
+    pub rank: Rank,
     /// Connections to send on.
     pub send: &'a [SendConn],
     /// Connections to receive on, in rank order.
@@ -129,7 +129,7 @@ fn send_headers<B: Words>(block: &B, what: &Exchange<'_>) {
         let conn = &what.send[i];
         // SAFETY: every slot has a line 0; the credit makes it ours.
         let line = unsafe { line(conn.slot(Protocol::LL), 0) };
-        line.store_header(header(what, what.to.len_of(conn.peer().0)), ll::flag(conn.step()));
+        line.store_header(header(what, what.to.len_of(conn.peer())), ll::flag(conn.step()));
         i += block.threads();
     }
 }
@@ -141,7 +141,7 @@ fn check_headers<B: Words>(block: &B, what: &Exchange<'_>) -> Result<(), Stop> {
     while i < what.recv.len() {
         let conn = &what.recv[i];
         let on = Wait { peer: conn.peer(), what: Awaited::Data };
-        let expected = header(what, received_bytes(what, conn.peer().0));
+        let expected = header(what, received_bytes(what, conn.peer()));
         let found = wait_for(block, on, || <Ll<1> as Proto<B>>::poll_header(conn))?;
         if found != expected {
             return Err(block.refuse(on, expected, found));
@@ -152,7 +152,7 @@ fn check_headers<B: Words>(block: &B, what: &Exchange<'_>) -> Result<(), Stop> {
 }
 
 #[inline(always)]
-fn received_bytes(what: &Exchange<'_>, peer: u32) -> usize {
+fn received_bytes(what: &Exchange<'_>, peer: Rank) -> usize {
     match what.keep {
         Keep::Each => what.from.len_of(peer),
         Keep::Reduced => what.from.len_of(what.rank),
@@ -171,7 +171,7 @@ fn finish<B: Words>(block: &B, what: &Exchange<'_>) {
         if i < what.send.len() {
             let conn = &what.send[i];
             if ll::must_clean(conn.step()) {
-                let used = 1 + what.to.len_of(conn.peer().0).div_ceil(8);
+                let used = 1 + what.to.len_of(conn.peer()).div_ceil(8);
                 let lines = conn.layout().ll_slot_bytes as usize / ll::LINE_BYTES;
                 clean(conn.slot(Protocol::LL), used, lines, ll::flag(conn.step()));
             }
@@ -231,7 +231,7 @@ unsafe fn exchange_word<B: Words, const PEERS: usize>(
 /// # Safety
 /// 1. As [`exchange`].
 #[inline(always)]
-unsafe fn input<B: Words>(block: &B, what: &Exchange<'_>, peer: u32, len: usize, at: usize) -> u64 {
+unsafe fn input<B: Words>(block: &B, what: &Exchange<'_>, peer: Rank, len: usize, at: usize) -> u64 {
     if at * 8 >= len {
         return 0;
     }
@@ -275,7 +275,7 @@ fn await_word<B: Words, const PEERS: usize>(
         }
         looks = looks.saturating_add(1);
         let conn = &what.recv[missing];
-        look_again(block, conn, header(what, received_bytes(what, conn.peer().0)), looks)?;
+        look_again(block, conn, header(what, received_bytes(what, conn.peer())), looks)?;
     }
     Ok(looked.map(|line| [LlLine::data(line)]))
 }
@@ -312,7 +312,7 @@ unsafe fn keep<B: Words, const PEERS: usize>(
         return;
     }
     let own = what.takes_own.then_some([own]);
-    let before = what.rank as usize;
+    let before = what.rank.index();
     let mut acc = block.fold(InRankOrder { own, arrived, npeers, before, count: 1 });
     block.post(&mut acc);
     // SAFETY: obligation 1: reduced, there is one place.
@@ -337,7 +337,7 @@ fn look_again<B: Words>(block: &B, conn: &RecvConn, expected: SlotHeader, looks:
 /// # Safety
 /// 1. As [`exchange`].
 #[inline(always)]
-unsafe fn output(what: &Exchange<'_>, rank: u32, at: usize, len: usize, word: u64) {
+unsafe fn output(what: &Exchange<'_>, rank: Rank, at: usize, len: usize, word: u64) {
     let to = what.dst.wrapping_add(what.from.offset_bytes(rank) + at * 8);
     // SAFETY: obligation 1: the word lies within the message's place.
     unsafe { words::store_one(to, word, len - at * 8) };

@@ -20,7 +20,7 @@ use super::ll128::{Ll128, line};
 use super::peers::{HELD_MAX, Lane, Lengths, Peers, for_peers, rank_of};
 use crate::conn::{RecvConn, SendConn};
 use crate::gpu::{Awaited, Lines, Stop, Wait, wait_for};
-use oxccl_shared::abi::{Protocol, SlotHeader};
+use oxccl_shared::abi::{Protocol, Rank, SlotHeader};
 use oxccl_shared::proto::ll128::{self, DATA_BYTES, LINE_WORDS};
 
 /// The use of received messages.
@@ -40,7 +40,7 @@ pub struct LineExchange<'a> {
     /// The operation's digest.
     pub tag: u32,
     /// This rank.
-    pub rank: u32,
+    pub rank: Rank,
     /// Connections to send on.
     pub send: &'a [SendConn],
     /// Connections to receive on, in rank order.
@@ -145,7 +145,7 @@ fn header(what: &LineExchange<'_>, len_bytes: usize) -> SlotHeader {
 
 /// Bytes of the message from `peer`.
 #[inline(always)]
-fn received_bytes(what: &LineExchange<'_>, peer: u32) -> usize {
+fn received_bytes(what: &LineExchange<'_>, peer: Rank) -> usize {
     what.from.len_of(if what.then == Then::Keep { peer } else { what.rank })
 }
 
@@ -191,7 +191,7 @@ fn store<B: Lines>(block: &B, to: Lane, index: usize, mut words: LineWords, take
 unsafe fn input<B: Lines, const PLAIN: bool>(
     block: &B,
     what: &LineExchange<'_>,
-    peer: u32,
+    peer: Rank,
     len: usize,
     at: usize,
 ) -> LineWords {
@@ -265,7 +265,7 @@ unsafe fn reduce<B: Lines, const PEERS: usize, const PLAIN: bool>(
         // SAFETY: obligation 1.
         let own = unsafe { input::<B, PLAIN>(block, what, what.rank, len, at) };
         let arrived = wait_for_lines(block, what, peers, at, [takes_part; PEERS])?;
-        let before = what.rank as usize;
+        let before = what.rank.index();
         let mut acc = block.fold(InRankOrder { own: Some(own), arrived: &arrived, npeers, before, count });
         block.post(&mut acc[..count]);
         // SAFETY: obligation 1.
@@ -347,7 +347,7 @@ fn look_again<B: Lines>(block: &B, what: &LineExchange<'_>, i: usize, looks: u32
     const LOOKS_PER_HEADER: u32 = 256;
     let conn = &what.recv[i];
     let on = Wait { peer: conn.peer(), what: Awaited::Data };
-    let expected = header(what, received_bytes(what, conn.peer().0));
+    let expected = header(what, received_bytes(what, conn.peer()));
     if looks.is_multiple_of(LOOKS_PER_HEADER)
         && let Some(found) = <Ll128 as Proto<B>>::poll_header(conn)
         && found != expected
@@ -365,7 +365,7 @@ fn check_headers<B: Lines>(block: &B, what: &LineExchange<'_>) -> Result<(), Sto
     while i < what.recv.len() {
         let conn = &what.recv[i];
         let on = Wait { peer: conn.peer(), what: Awaited::Data };
-        let expected = header(what, received_bytes(what, conn.peer().0));
+        let expected = header(what, received_bytes(what, conn.peer()));
         let found = wait_for(block, on, || <Ll128 as Proto<B>>::poll_header(conn))?;
         if found != expected {
             return Err(block.refuse(on, expected, found));

@@ -6,7 +6,7 @@
 
 use super::exchange::Span;
 use crate::conn::{RecvConn, SendConn};
-use oxccl_shared::abi::{Protocol, Step};
+use oxccl_shared::abi::{Protocol, Rank, Step};
 
 /// The slot of a connection's current step.
 #[derive(Clone, Copy)]
@@ -42,17 +42,17 @@ pub(super) struct Lengths {
     /// From each peer.
     pub from: Span,
     /// Set if all messages to us have the length of this rank's.
-    pub from_all_as: Option<u32>,
+    pub from_all_as: Option<Rank>,
 }
 
 impl Lengths {
     #[inline(always)]
-    fn to(&self, peer: u32) -> u32 {
+    fn to(&self, peer: Rank) -> u32 {
         self.to.len_of(peer) as u32
     }
 
     #[inline(always)]
-    fn from(&self, peer: u32) -> u32 {
+    fn from(&self, peer: Rank) -> u32 {
         self.from.len_of(self.from_all_as.unwrap_or(peer)) as u32
     }
 }
@@ -67,11 +67,11 @@ impl<'a, const PEERS: usize> Peers<'a, PEERS> {
         let (nsend, nrecv) = (send.len(), recv.len());
         for_peers!(nsend, i => {
             peers.to[i] = peers.find_to(i);
-            peers.to_bytes[i] = lengths.to(send[i].peer().0);
+            peers.to_bytes[i] = lengths.to(send[i].peer());
         });
         for_peers!(nrecv, i => {
             peers.from[i] = peers.find_from(i);
-            peers.from_bytes[i] = lengths.from(recv[i].peer().0);
+            peers.from_bytes[i] = lengths.from(recv[i].peer());
         });
         peers
     }
@@ -91,14 +91,13 @@ impl<'a, const PEERS: usize> Peers<'a, PEERS> {
     /// Bytes of the message to peer `i`.
     #[inline(always)]
     pub fn bytes_to(&self, i: usize) -> usize {
-        (if PEERS > HELD_MAX { self.lengths.to(self.send[i].peer().0) } else { self.to_bytes[i] }) as usize
+        (if PEERS > HELD_MAX { self.lengths.to(self.send[i].peer()) } else { self.to_bytes[i] }) as usize
     }
 
     /// Bytes of the message from peer `i`.
     #[inline(always)]
     pub fn bytes_from(&self, i: usize) -> usize {
-        (if PEERS > HELD_MAX { self.lengths.from(self.recv[i].peer().0) } else { self.from_bytes[i] })
-            as usize
+        (if PEERS > HELD_MAX { self.lengths.from(self.recv[i].peer()) } else { self.from_bytes[i] }) as usize
     }
 
     #[inline(always)]
@@ -116,8 +115,8 @@ impl<'a, const PEERS: usize> Peers<'a, PEERS> {
 
 /// The rank of peer `i`, if all are connected.
 #[inline(always)]
-pub(super) fn rank_of(rank: u32, i: usize) -> u32 {
-    i as u32 + u32::from(i as u32 >= rank)
+pub(super) fn rank_of(rank: Rank, i: usize) -> Rank {
+    Rank(i as u32 + u32::from(i as u32 >= rank.0))
 }
 
 /// Repeats a body for every peer, with its number as a constant: what it indexes stays in registers.

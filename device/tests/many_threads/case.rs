@@ -68,7 +68,7 @@ pub struct Buffers {
 struct Side {
     work: CollWork,
     way: Way,
-    order: Vec<u32>,
+    order: Vec<Rank>,
     ring_peers: [u16; 2],
     tree: TreeEnds,
     mesh_recv: Vec<u16>,
@@ -203,9 +203,9 @@ impl Case {
         };
         let index = |peer: Rank| (peer.index() - usize::from(peer.index() > rank)) as u16;
         // Not the ranks' own order, that positions and ranks are not mistaken for each other.
-        let order: Vec<u32> = (0..n as u32).rev().collect();
+        let order: Vec<Rank> = (0..n as u32).rev().map(Rank).collect();
         let position = n - 1 - rank;
-        let neighbour = |by: usize| if n == 1 { 0 } else { index(Rank(order[(position + by) % n])) };
+        let neighbour = |by: usize| if n == 1 { 0 } else { index(order[(position + by) % n]) };
         let which = if let Way::Tree(which) = self.way { which } else { 0 };
         let links = tree::double_binary_tree(Rank(rank as u32), n as u32)[which];
         let children = links.down.map(|child| child.map_or(0, index));
@@ -230,9 +230,9 @@ impl Case {
                 chunk_elems: self.slice_elems() * self.slices_per_chunk,
                 slice_elems: self.slice_elems(),
                 grain_elems: self.grain_elems,
-                rank: rank as u32,
+                rank: Rank(rank as u32),
                 nranks: n as u32,
-                root: self.root as u32,
+                root: Rank(self.root as u32),
                 host_ranks: if let Way::Levels(each) = self.way { each as u32 } else { 0 },
                 tag: self.tag,
                 stream: false,
@@ -420,7 +420,7 @@ impl Side {
                 header: SlotHeader { tag: work.tag, len_bytes: (range.len() * size) as u32 },
                 recv: &self.mesh_recv,
                 send: &self.mesh_send,
-                src_position: work.rank as usize,
+                src_position: work.rank.index(),
                 src: work.src.wrapping_add(range.start * size),
                 dst: work.dst.wrapping_add(range.start * size),
                 stream: false,

@@ -91,12 +91,12 @@ fn run_rank(
     let peers = blocks.iter().map(|block| PeerInfo::from_bytes(block)).collect::<Result<Vec<_>, _>>()?;
     let part_bytes = 4 * WORDS as usize;
     // Unequal lengths, so that a mix-up of ranks shows.
-    let lens = |domains: &Domains, peer: u32| {
-        let len = nranks as usize * part_bytes + peer as usize * 4096;
+    let lens = |domains: &Domains, peer: Rank| {
+        let len = nranks as usize * part_bytes + peer.index() * 4096;
         let has_host = domains.on_host().iter().any(|pair| pair.0 == peer || pair.1 == peer);
         [len, if has_host { len } else { 0 }]
     };
-    let refused: Vec<u32> = if way == Way::Mixed { vec![rank ^ 1] } else { Vec::new() };
+    let refused: Vec<Rank> = if way == Way::Mixed { vec![Rank(rank ^ 1)] } else { Vec::new() };
     let wanted = ArenaWanted {
         device: &bench.device,
         peers: &peers,
@@ -108,7 +108,7 @@ fn run_rank(
     let part = |of: u32, from: u32| {
         // A rank's own words are on its GPU.
         let base = arena
-            .base(of, arena.domains().of(of, from))
+            .base(Rank(of), arena.domains().of(Rank(of), Rank(from)))
             .ok_or_else(|| format!("rank {of} of this host is not reached"))?;
         Ok::<u64, String>(base + u64::from(from) * part_bytes as u64)
     };
@@ -128,7 +128,7 @@ fn run_rank(
         let words = bench.read(part(peer, rank)?)?;
         ensure!(is_put(&words, value(rank, peer)), "rank {rank}: what it wrote to rank {peer} differs");
     }
-    let kind = arena.allocation_kind(rank, way.domain()).ok_or("this rank has no memory there")?;
+    let kind = arena.allocation_kind(Rank(rank), way.domain()).ok_or("this rank has no memory there")?;
     bootstrap.barrier()?;
     arena.close(&bootstrap);
     bootstrap.close();

@@ -172,7 +172,7 @@ impl<M: Init> Builder<M> {
     /// Any [`Error`] but `Argument` and `Operation`.
     pub fn build(self) -> Result<Comm<M>, Error> {
         let config = self.settings()?;
-        let handle = CommHandle::joining(self.rank, self.nranks);
+        let handle = CommHandle::joining(Rank(self.rank), self.nranks);
         self.join(config, &handle)
     }
 
@@ -184,7 +184,9 @@ impl<M: Init> Builder<M> {
     /// All others come from the [`Pending`]; of an abort [`Error::Operation`] with [`Fault::Aborted`](crate::Fault::Aborted).
     pub fn start(self) -> Result<Pending<Comm<M>>, Error> {
         let config = self.settings()?;
-        Pending::start(CommHandle::joining(self.rank, self.nranks), move |handle| self.join(config, handle))
+        Pending::start(CommHandle::joining(Rank(self.rank), self.nranks), move |handle| {
+            self.join(config, handle)
+        })
     }
 
     /// Joins with several ranks of this process at the same time, and gives them all to the calling thread, in order.
@@ -259,7 +261,7 @@ impl<M: Init> Comm<M> {
     /// Any [`Error`] but `Argument`. Until the new communicator's bootstrap they name ranks by their number here,
     /// afterwards by their number there.
     pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Comm<M>>, Error> {
-        self.splitting(color, key)?.run(&CommHandle::joining(self.rank(), self.size()))
+        self.splitting(color, key)?.run(&CommHandle::joining(self.member.rank, self.size()))
     }
 
     /// As [`Self::split`], on a thread of its own: returns at once, so that one thread may split several ranks, and abort. Splits of
@@ -270,7 +272,9 @@ impl<M: Init> Comm<M> {
     /// The communicator's error; there is no thread for it. All others come from the [`Pending`].
     pub fn start_split(&self, color: Option<u32>, key: i32) -> Result<Pending<Option<Comm<M>>>, Error> {
         let splitting = self.splitting(color, key)?;
-        Pending::start(CommHandle::joining(self.rank(), self.size()), move |handle| splitting.run(handle))
+        Pending::start(CommHandle::joining(self.member.rank, self.size()), move |handle| {
+            splitting.run(handle)
+        })
     }
 
     /// As [`Self::split`], for several ranks that a thread has, at the same time: each with its color and key.
@@ -378,7 +382,7 @@ fn assemble<M: Init>(
     unit: M::Unit,
     handle: &CommHandle,
 ) -> Result<Comm<M>, Error> {
-    let (rank, nranks) = (bootstrap.rank().0, bootstrap.nranks());
+    let (rank, nranks) = (bootstrap.rank(), bootstrap.nranks());
     let agreed = agree_on_algorithms(&bootstrap, &config).map_err(Error::from);
     let connected = match agreed.and_then(|()| M::connect(&bootstrap, &config, unit)) {
         Ok(connected) => connected,

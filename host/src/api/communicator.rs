@@ -13,7 +13,7 @@ use crate::machine::cpu::Cpu;
 use crate::machine::cuda::Cuda;
 use crate::plan::Call;
 use crate::plan::tuning::{Explanation, TUNED};
-use oxccl_shared::abi::{DataType, Func, RedOp};
+use oxccl_shared::abi::{DataType, Func, Rank, RedOp};
 use std::cell::{RefCell, RefMut};
 use std::fmt;
 
@@ -86,7 +86,7 @@ impl<M: Init> Comm<M> {
 
     /// This rank, `0..size()`.
     pub fn rank(&self) -> u32 {
-        self.member.rank
+        self.member.rank.0
     }
 
     /// The number of ranks.
@@ -120,7 +120,7 @@ impl<M: Init> Comm<M> {
         op: RedOp,
         count: u64,
     ) -> Result<Option<Explanation>, ArgumentError> {
-        let call = Call { func, dtype, op, root: 0, count };
+        let call = Call { func, dtype, op, root: Rank(0), count };
         Ok(TUNED.contains(&func).then_some(self.engine()?.machine().explain(&call)))
     }
 
@@ -130,7 +130,7 @@ impl<M: Init> Comm<M> {
     }
 
     /// For each channel of the rings, the ranks in ring order; the same on every rank.
-    pub fn rings(&self) -> &[Vec<u32>] {
+    pub fn rings(&self) -> &[Vec<Rank>] {
         &self.member.rings
     }
 
@@ -192,7 +192,7 @@ impl<M: Init> Comm<M> {
 
     pub(super) fn engine(&self) -> Result<RefMut<'_, Engine<M>>, ArgumentError> {
         let engine = self.engine.as_ref().expect("a communicator that is not being dropped has its engine");
-        engine.try_borrow_mut().map_err(|_| ArgumentError::Busy { rank: self.rank() })
+        engine.try_borrow_mut().map_err(|_| ArgumentError::Busy { rank: self.member.rank })
     }
 
     /// Runs calls whose arguments have been checked.
@@ -206,7 +206,7 @@ impl<M: Init> Comm<M> {
     }
 
     pub(super) fn error(&self, error: RunError) -> Error {
-        let (rank, nranks) = (self.rank(), self.size());
+        let (rank, nranks) = (self.member.rank, self.size());
         let source = match error {
             RunError::Stopped(outstanding) => return self.member.operation_error(outstanding),
             RunError::Kernel(error) => error,

@@ -24,10 +24,10 @@ impl<M: Init<Unit = u32> + StreamMachine> Comm<M> {
 
     /// Checks a call's arguments.
     pub(super) fn check(&self, call: &Untyped, stream: M::Stream<'_>) -> Result<RawCall, ArgumentError> {
-        let raw = call.check(self.rank(), self.size())?;
+        let raw = call.check(self.member.rank, self.size())?;
         let (device, of_stream) = (self.unit(), M::ordinal_of(stream));
         if device != of_stream {
-            return Err(ArgumentError::StreamDevice { rank: self.rank(), device, stream: of_stream });
+            return Err(ArgumentError::StreamDevice { rank: self.member.rank, device, stream: of_stream });
         }
         for (which, address) in [("send", call.send.addr()), ("receive", call.recv.addr())] {
             if !address.is_multiple_of(call.dtype.size_bytes()) {

@@ -8,7 +8,7 @@ use crate::connect::ConnectError;
 use crate::gpu::KernelError;
 use crate::launch::{Fault, Outstanding};
 use crate::plan::tuning::Impossible;
-use oxccl_shared::abi::{DataType, Func};
+use oxccl_shared::abi::{DataType, Func, Rank};
 use thiserror::Error;
 
 /// Any error of the library.
@@ -49,7 +49,7 @@ pub enum Error {
 #[error("rank {rank} of {nranks}: {source}")]
 pub struct DeviceError {
     /// The rank.
-    pub rank: u32,
+    pub rank: Rank,
     /// Ranks of the communicator.
     pub nranks: u32,
     /// The cause.
@@ -89,7 +89,7 @@ pub enum ArgumentError {
         /// The call.
         func: Func,
         /// The rank given.
-        rank: u32,
+        rank: Rank,
         /// Ranks of the communicator.
         nranks: u32,
     },
@@ -135,7 +135,7 @@ pub enum ArgumentError {
     #[error("rank {rank}'s communicator is on GPU {device}, the stream on GPU {stream}")]
     StreamDevice {
         /// The rank.
-        rank: u32,
+        rank: Rank,
         /// The communicator's GPU.
         device: u32,
         /// The stream's.
@@ -147,7 +147,7 @@ pub enum ArgumentError {
     )]
     OtherContext {
         /// The rank.
-        rank: u32,
+        rank: Rank,
         /// The communicator's GPU.
         device: u32,
         /// "stream", "send buffer" or "receive buffer".
@@ -186,7 +186,7 @@ pub enum ArgumentError {
     #[error("rank {rank}'s communicator is already running an operation")]
     Busy {
         /// The communicator's rank.
-        rank: u32,
+        rank: Rank,
     },
 }
 
@@ -213,7 +213,7 @@ pub enum BlocksError {
         /// "send" or "receive".
         which: &'static str,
         /// The rank that the block goes to or comes from.
-        rank: u32,
+        rank: Rank,
         /// Its elements.
         count: usize,
         /// Its displacement.
@@ -225,15 +225,15 @@ pub enum BlocksError {
     #[error("the receive blocks of rank {rank} and rank {other} overlap")]
     Overlap {
         /// One rank.
-        rank: u32,
+        rank: Rank,
         /// The other.
-        other: u32,
+        other: Rank,
     },
     /// The block of a rank to itself has two lengths.
     #[error("rank {rank} sends {sent} elements to itself and receives {received}")]
     Own {
         /// The rank.
-        rank: u32,
+        rank: Rank,
         /// Elements sent.
         sent: usize,
         /// Elements received.
@@ -245,7 +245,7 @@ pub enum BlocksError {
         /// "send" or "receive".
         which: &'static str,
         /// The first such rank.
-        rank: u32,
+        rank: Rank,
         /// Its elements.
         count: usize,
     },
@@ -256,7 +256,7 @@ pub enum BlocksError {
 #[error("rank {rank} of {nranks}: {outstanding}")]
 pub struct OperationError {
     /// The rank that reports.
-    pub rank: u32,
+    pub rank: Rank,
     /// Ranks of the communicator.
     pub nranks: u32,
     /// The fault and the outstanding operation.

@@ -3,6 +3,7 @@
 use super::error::{Error, OperationError};
 use crate::bootstrap::{Cancel, Watch};
 use crate::launch::{Fault, Health, Outstanding, Probe, Progress};
+use oxccl_shared::abi::Rank;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -35,20 +36,20 @@ struct Shared {
 enum Stage {
     /// This rank among others; of a split, until the new one is known, among the parent's.
     Joining {
-        rank: u32,
+        rank: Rank,
         nranks: u32,
         is_aborted: bool,
     },
     /// It was not built.
     Failed {
-        rank: u32,
+        rank: Rank,
         nranks: u32,
         error: Error,
     },
     Joined(Arc<Joined>),
     /// What it was at last.
     Ended {
-        rank: u32,
+        rank: Rank,
         nranks: u32,
         error: Option<Error>,
         progress: Progress,
@@ -57,7 +58,7 @@ enum Stage {
 
 /// A communicator that can run operations.
 struct Joined {
-    rank: u32,
+    rank: Rank,
     nranks: u32,
     health: Arc<Health>,
     watch: Weak<Watch>,
@@ -72,14 +73,14 @@ impl Joined {
 
 impl CommHandle {
     /// Of a rank that begins to join.
-    pub(super) fn joining(rank: u32, nranks: u32) -> CommHandle {
+    pub(super) fn joining(rank: Rank, nranks: u32) -> CommHandle {
         let stage = Mutex::new(Stage::Joining { rank, nranks, is_aborted: false });
         CommHandle(Arc::new(Shared { cancel: Cancel::default(), stage }))
     }
 
     /// This rank; while a split is in progress, that of the parent.
     pub fn rank(&self) -> u32 {
-        self.place().0
+        self.place().0.0
     }
 
     /// The number of ranks; while a split is in progress, of the parent.
@@ -166,7 +167,7 @@ impl CommHandle {
     /// It was aborted meanwhile.
     pub(super) fn joined(
         &self,
-        (rank, nranks): (u32, u32),
+        (rank, nranks): (Rank, u32),
         health: &Arc<Health>,
         watch: &Arc<Watch>,
         probe: Arc<dyn Probe>,
@@ -209,7 +210,7 @@ impl CommHandle {
         self.0.stage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn place(&self) -> (u32, u32) {
+    fn place(&self) -> (Rank, u32) {
         match &*self.stage() {
             Stage::Joining { rank, nranks, .. }
             | Stage::Failed { rank, nranks, .. }
@@ -222,16 +223,16 @@ impl CommHandle {
 impl fmt::Debug for CommHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (rank, nranks) = self.place();
-        f.debug_struct("CommHandle").field("rank", &rank).field("nranks", &nranks).finish_non_exhaustive()
+        f.debug_struct("CommHandle").field("rank", &rank.0).field("nranks", &nranks).finish_non_exhaustive()
     }
 }
 
-pub(super) fn operation_error((rank, nranks): (u32, u32), outstanding: Outstanding) -> Error {
+pub(super) fn operation_error((rank, nranks): (Rank, u32), outstanding: Outstanding) -> Error {
     OperationError { rank, nranks, outstanding }.into()
 }
 
 /// The error of a rank that its own process aborted.
-pub(super) fn aborted(rank: u32, nranks: u32) -> Error {
+pub(super) fn aborted(rank: Rank, nranks: u32) -> Error {
     operation_error((rank, nranks), Outstanding { during: None, fault: Fault::Aborted })
 }
 
@@ -242,19 +243,19 @@ mod tests {
 
     #[test]
     fn an_abort_while_joining_is_the_error_whatever_else_failed() {
-        let handle = CommHandle::joining(1, 4);
+        let handle = CommHandle::joining(Rank(1), 4);
         assert_eq!((handle.state(), handle.async_error()), (CommState::InProgress, None));
         handle.clone().abort();
         assert!(handle.cancel().is_called() && handle.is_aborted_early());
-        assert_eq!((handle.state(), handle.async_error()), (CommState::Failed, Some(aborted(1, 4))));
-        assert_eq!(handle.failed(BootstrapError::Aborted.into()), aborted(1, 4));
-        assert!(aborted(1, 4).to_string().contains("aborted"));
+        assert_eq!((handle.state(), handle.async_error()), (CommState::Failed, Some(aborted(Rank(1), 4))));
+        assert_eq!(handle.failed(BootstrapError::Aborted.into()), aborted(Rank(1), 4));
+        assert!(aborted(Rank(1), 4).to_string().contains("aborted"));
     }
 
     #[test]
     fn why_it_was_not_built_stays_to_be_asked() {
-        let handle = CommHandle::joining(0, 2);
-        let error: Error = BootstrapError::PeerLost { rank: oxccl_shared::abi::Rank(1) }.into();
+        let handle = CommHandle::joining(Rank(0), 2);
+        let error: Error = BootstrapError::PeerLost { rank: Rank(1) }.into();
         assert_eq!(handle.failed(error.clone()), error);
         handle.abort();
         assert_eq!((handle.state(), handle.async_error()), (CommState::Failed, Some(error)));

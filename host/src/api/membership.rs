@@ -6,16 +6,17 @@ use super::split::Turns;
 use crate::bootstrap::{Bootstrap, PeerEvent, Watch};
 use crate::launch::{Fault, Health, Notice, Notify, Outstanding};
 use crate::wire::Message;
+use oxccl_shared::abi::Rank;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 /// A rank's membership in a communicator. Dropping it notifies the other ranks.
 pub(super) struct Membership {
-    pub rank: u32,
+    pub rank: Rank,
     pub nranks: u32,
     pub handle: CommHandle,
     /// The rank at each position of each channel's ring.
-    pub rings: Vec<Vec<u32>>,
+    pub rings: Vec<Vec<Rank>>,
     /// The order of its splits.
     pub splits: Turns,
     /// The only lasting strong reference, so that dropping it can notify the others; `None` only while it is being dropped.
@@ -24,8 +25,8 @@ pub(super) struct Membership {
 
 impl Membership {
     pub fn new(
-        (rank, nranks): (u32, u32),
-        rings: Vec<Vec<u32>>,
+        (rank, nranks): (Rank, u32),
+        rings: Vec<Vec<Rank>>,
         handle: CommHandle,
         watch: Arc<Watch>,
     ) -> Membership {
@@ -64,17 +65,17 @@ impl Drop for Membership {
 /// call at the same point.
 pub(super) fn watch(bootstrap: Bootstrap, health: &Arc<Health>) -> Arc<Watch> {
     let health = health.clone();
-    let me = bootstrap.rank().0;
+    let me = bootstrap.rank();
     let this = Arc::new(OnceLock::<Weak<Watch>>::new());
     let replies = this.clone();
     let watch = bootstrap.watch(Box::new(move |event| match event {
-        PeerEvent::PeerDied { rank } => drop(health.fail(Fault::PeerDied { rank: rank.0 }, None)),
-        PeerEvent::PeerAborted { rank, .. } => drop(health.fail(Fault::PeerAborted { rank: rank.0 }, None)),
-        PeerEvent::PeerLeft { rank } => health.note_left(rank.0),
+        PeerEvent::PeerDied { rank } => drop(health.fail(Fault::PeerDied { rank }, None)),
+        PeerEvent::PeerAborted { rank, .. } => drop(health.fail(Fault::PeerAborted { rank }, None)),
+        PeerEvent::PeerLeft { rank } => health.note_left(rank),
         PeerEvent::PeerNote { rank, note } => {
             let theirs = match Notice::from_bytes(&note) {
                 Ok(Notice::Call(theirs)) => theirs,
-                Ok(Notice::WaitsFor(peer)) => return health.waits().note(rank.0, peer),
+                Ok(Notice::WaitsFor(peer)) => return health.waits().note(rank, peer),
                 // The guilty one is to hear that the other gave up, which follows.
                 Ok(Notice::TimedOut { rank, waited }) if rank != me => {
                     health.fail(Fault::Timeout { rank, waited }, None);
@@ -87,7 +88,7 @@ pub(super) fn watch(bootstrap: Bootstrap, health: &Arc<Health>) -> Arc<Watch> {
             if let Some(watch) = replies.get().and_then(Weak::upgrade) {
                 watch.note(&Notice::Call(ours).to_bytes());
             }
-            health.fail(Fault::Mismatch { rank: rank.0, theirs: Some(theirs) }, Some(ours));
+            health.fail(Fault::Mismatch { rank, theirs: Some(theirs) }, Some(ours));
         }
     }));
     let watch = Arc::new(watch);

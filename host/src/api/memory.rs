@@ -1,12 +1,13 @@
 //! Memory use of a communicator.
 
+use oxccl_shared::abi::Rank;
 use std::fmt;
 
 /// Memory reserved for one peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PeerMemory {
     /// The peer.
-    pub rank: u32,
+    pub rank: Rank,
     /// The transport that reaches it.
     pub transport: crate::transport::TransportKind,
     /// Bytes of connections from it, in this rank's memory.

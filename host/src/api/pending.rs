@@ -3,6 +3,7 @@
 use super::error::Error;
 use super::handle::{CommHandle, CommState, aborted};
 use crate::bootstrap::BootstrapError;
+use oxccl_shared::abi::Rank;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
@@ -161,7 +162,7 @@ impl<T> Pending<T> {
         self.thread = None;
         match std::mem::replace(&mut *self.slot.lock(), Outcome::Taken) {
             Outcome::Known(result) => result,
-            _ => Err(aborted(self.handle.rank(), self.handle.size())),
+            _ => Err(aborted(Rank(self.handle.rank()), self.handle.size())),
         }
     }
 
@@ -201,7 +202,7 @@ mod tests {
     use std::sync::mpsc;
 
     fn handle() -> CommHandle {
-        CommHandle::joining(0, 2)
+        CommHandle::joining(Rank(0), 2)
     }
 
     #[test]
@@ -213,7 +214,7 @@ mod tests {
         go.send(()).unwrap();
         assert_eq!(pending.wait_for(Duration::from_secs(60)), Poll::Ready(Ok(Some(7))));
         assert!(
-            Pending::start(handle(), |handle| Err::<(), _>(handle.failed(aborted(0, 2))))
+            Pending::start(handle(), |handle| Err::<(), _>(handle.failed(aborted(Rank(0), 2))))
                 .unwrap()
                 .wait()
                 .is_err()
@@ -226,7 +227,7 @@ mod tests {
         let pending = Pending::start(handle(), move |_| Ok(wait.recv().is_ok())).unwrap();
         let started = Instant::now();
         pending.abort();
-        assert_eq!(pending.wait(), Err(aborted(0, 2)));
+        assert_eq!(pending.wait(), Err(aborted(Rank(0), 2)));
         assert!(started.elapsed() < ABORT_TAKES * 10);
         drop(go);
     }

@@ -27,10 +27,10 @@ impl Message for Wish {
 /// The ranks of `color`, by key and then by rank.
 fn members(blocks: &[Vec<u8>], color: Option<u32>) -> Result<Vec<Rank>, ConnectError> {
     let mut members = Vec::new();
-    for (rank, block) in blocks.iter().enumerate() {
-        let wish = Wish::from_bytes(block).map_err(|_| ConnectError::Malformed { peer: rank as u32 })?;
+    for (rank, block) in (0..).map(Rank).zip(blocks) {
+        let wish = Wish::from_bytes(block).map_err(|_| ConnectError::Malformed { peer: rank })?;
         if color.is_some() && wish.color == color {
-            members.push((wish.key, Rank(rank as u32)));
+            members.push((wish.key, rank));
         }
     }
     members.sort_unstable();
@@ -143,7 +143,7 @@ mod tests {
         for wrong in [vec![], vec![0; 8], vec![0; 10], vec![2; 9]] {
             let mut all = blocks(&[(Some(0), 0), (None, 0), (Some(0), 0)]);
             all[1] = wrong;
-            assert_eq!(members(&all, Some(0)), Err(ConnectError::Malformed { peer: 1 }));
+            assert_eq!(members(&all, Some(0)), Err(ConnectError::Malformed { peer: Rank(1) }));
         }
     }
 }

@@ -6,6 +6,7 @@
 use super::endpoint::Bootstrap;
 use super::error::BootstrapError;
 use crate::wire::{Message, cut};
+use oxccl_shared::abi::Rank;
 use serde::{Deserialize, Serialize};
 use std::fmt::Display;
 
@@ -36,7 +37,7 @@ pub enum Agreement {
     /// It failed somewhere.
     Failed {
         /// The first rank on which it failed.
-        peer: u32,
+        peer: Rank,
         /// What that rank says of it.
         why: String,
         /// Whether every rank on which it failed would try it in another way.
@@ -76,7 +77,7 @@ impl Bootstrap {
 /// What the ranks' blocks mean together.
 fn agreement(blocks: Vec<Vec<u8>>) -> Agreement {
     let (mut said, mut first, mut all_may_retry) = (Vec::with_capacity(blocks.len()), None, true);
-    for (peer, block) in (0..).zip(&blocks) {
+    for (peer, block) in (0..).map(Rank).zip(&blocks) {
         let (why, may_retry) = match Verdict::split_from(block) {
             Ok((Verdict::Succeeded, rest)) => {
                 said.push(rest.to_vec());
@@ -106,12 +107,12 @@ mod tests {
         assert_eq!(all, Agreement::All(vec![b"a".to_vec(), Vec::new()]));
         let said = |may_retry| Verdict::Failed { why: "no".into(), may_retry }.to_bytes();
         let failed = |peer, why: &str, may_retry| Agreement::Failed { peer, why: why.to_owned(), may_retry };
-        assert_eq!(agreement(vec![fine(b"a"), said(true)]), failed(1, "no", true));
-        assert_eq!(agreement(vec![said(true), said(false)]), failed(0, "no", false));
+        assert_eq!(agreement(vec![fine(b"a"), said(true)]), failed(Rank(1), "no", true));
+        assert_eq!(agreement(vec![said(true), said(false)]), failed(Rank(0), "no", false));
         let nothing = WireError::Version { expected: Verdict::VERSION, found: None }.to_string();
         assert_eq!(
             agreement(vec![fine(b""), Vec::new()]),
-            failed(1, &nothing, false),
+            failed(Rank(1), &nothing, false),
             "a message of nothing"
         );
     }
@@ -121,7 +122,10 @@ mod tests {
         let long = Verdict::Failed { why: "x".repeat(TEXT_BYTES_MAX + 1), may_retry: true }.to_bytes();
         for wrong in [vec![9], vec![1, 2], long] {
             let agreed = agreement(vec![Verdict::Succeeded.to_bytes(), wrong]);
-            assert!(matches!(agreed, Agreement::Failed { peer: 1, may_retry: false, .. }), "{agreed:?}");
+            assert!(
+                matches!(agreed, Agreement::Failed { peer: Rank(1), may_retry: false, .. }),
+                "{agreed:?}"
+            );
         }
     }
 }

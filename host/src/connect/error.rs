@@ -9,6 +9,7 @@ use crate::net::NetError;
 use crate::topology::JoinError;
 use crate::transport::p2p::P2pError;
 use crate::transport::{RefusedNet, TransportError};
+use oxccl_shared::abi::Rank;
 use thiserror::Error;
 
 /// Why ranks cannot be connected.
@@ -18,9 +19,9 @@ pub enum ConnectError {
     #[error("no allowed transport connects rank {rank} and rank {peer} ({why})")]
     NoTransport {
         /// This rank.
-        rank: u32,
+        rank: Rank,
         /// The peer.
-        peer: u32,
+        peer: Rank,
         /// The reason.
         why: &'static str,
     },
@@ -28,7 +29,7 @@ pub enum ConnectError {
     #[error("rank {peer} has other settings than rank 0; these must be equal on all ranks: {settings}")]
     Settings {
         /// The first peer that differs from rank 0.
-        peer: u32,
+        peer: Rank,
         /// The variables compared.
         settings: &'static str,
     },
@@ -38,9 +39,9 @@ pub enum ConnectError {
     )]
     Algorithm {
         /// Who lacks it.
-        peer: u32,
+        peer: Rank,
         /// Who has it.
-        rank: u32,
+        rank: Rank,
         /// Its name.
         name: String,
         /// Its version.
@@ -50,7 +51,7 @@ pub enum ConnectError {
     #[error("rank {rank}: {source}")]
     Memory {
         /// This rank.
-        rank: u32,
+        rank: Rank,
         /// The cause.
         source: MemError,
     },
@@ -58,9 +59,9 @@ pub enum ConnectError {
     #[error("rank {rank}{}: {source}", peer.map(|peer| format!(" and rank {peer}")).unwrap_or_default())]
     Net {
         /// This rank.
-        rank: u32,
+        rank: Rank,
         /// The rank at the other end, if one is involved.
-        peer: Option<u32>,
+        peer: Option<Rank>,
         /// The cause.
         source: Box<NetError>,
     },
@@ -68,7 +69,7 @@ pub enum ConnectError {
     #[error("rank {peer} could not make its connections: {why}")]
     PeerFailed {
         /// The first rank that failed.
-        peer: u32,
+        peer: Rank,
         /// Its error.
         why: String,
     },
@@ -76,7 +77,7 @@ pub enum ConnectError {
     #[error("rank {peer} sent a malformed description of itself; do all ranks run the same OxCCL?")]
     Malformed {
         /// The peer.
-        peer: u32,
+        peer: Rank,
     },
     /// The ranks' hosts do not form rings and trees.
     #[error(transparent)]
@@ -88,7 +89,7 @@ pub enum ConnectError {
     #[error("rank {rank}: {source}")]
     Device {
         /// This rank.
-        rank: u32,
+        rank: Rank,
         /// The cause.
         source: Box<CudaError>,
     },
@@ -96,7 +97,7 @@ pub enum ConnectError {
     #[error("rank {rank}: {source}")]
     Kernels {
         /// This rank.
-        rank: u32,
+        rank: Rank,
         /// The cause.
         source: Box<BundleError>,
     },
@@ -110,9 +111,9 @@ pub enum ConnectError {
     #[error("ranks {rank} and {peer} were both given {device}: every rank needs a GPU of its own")]
     SameDevice {
         /// The lower rank.
-        rank: u32,
+        rank: Rank,
         /// The higher rank.
-        peer: u32,
+        peer: Rank,
         /// The GPU.
         device: DeviceId,
     },
@@ -120,16 +121,16 @@ pub enum ConnectError {
 
 impl ConnectError {
     /// What a transport of this rank said.
-    pub(in crate::connect) fn of_transport(rank: u32, error: TransportError) -> ConnectError {
+    pub(in crate::connect) fn of_transport(rank: Rank, error: TransportError) -> ConnectError {
         match error {
             TransportError::Memory(source) => ConnectError::Memory { rank, source },
             TransportError::Gone { peer } => {
-                ConnectError::PeerFailed { peer: peer.0, why: "its memory is gone".to_owned() }
+                ConnectError::PeerFailed { peer, why: "its memory is gone".to_owned() }
             }
-            TransportError::Malformed { peer } => ConnectError::Malformed { peer: peer.0 },
+            TransportError::Malformed { peer } => ConnectError::Malformed { peer },
             TransportError::Net(refused) => {
                 let RefusedNet { peer, source } = *refused;
-                ConnectError::Net { rank, peer: peer.map(|peer| peer.0), source: Box::new(source) }
+                ConnectError::Net { rank, peer, source: Box::new(source) }
             }
             TransportError::Bootstrap(error) => ConnectError::Bootstrap(error),
         }

@@ -5,6 +5,7 @@ use super::vote::{agree, vote};
 use crate::bootstrap::Bootstrap;
 use crate::transport::PeerInfo;
 use crate::wire::Message;
+use oxccl_shared::abi::Rank;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -56,7 +57,7 @@ pub(crate) trait Steps {
     fn unit(&self) -> Result<Self::Unit, ConnectError>;
 
     /// Whether rank `rank` can be connected with the others.
-    fn check(&self, rank: u32, ranks: &Ranks<Self::Unit>) -> Result<(), ConnectError>;
+    fn check(&self, rank: Rank, ranks: &Ranks<Self::Unit>) -> Result<(), ConnectError>;
 
     /// Plans the connections.
     fn plan<'s>(
@@ -96,7 +97,7 @@ fn take<S: Steps>(bootstrap: &Bootstrap, steps: &S) -> Result<S::Connected, Conn
     let ranks = meet(bootstrap, steps)?;
     // All ranks see the same settings, but must not leave before all others have seen them.
     let settings = check_settings(&ranks.peers, steps.settings());
-    vote(bootstrap, settings.and_then(|()| steps.check(bootstrap.rank().0, &ranks)))?;
+    vote(bootstrap, settings.and_then(|()| steps.check(bootstrap.rank(), &ranks)))?;
     let plan = steps.plan(bootstrap, ranks)?;
     let memory = steps.share(bootstrap, plan)?;
     steps.connect(bootstrap, memory)
@@ -106,7 +107,7 @@ fn take<S: Steps>(bootstrap: &Bootstrap, steps: &S) -> Result<S::Connected, Conn
 fn meet<S: Steps>(bootstrap: &Bootstrap, steps: &S) -> Result<Ranks<S::Unit>, ConnectError> {
     let said = steps.unit().map(|unit| Introduction { info: *steps.info(), unit }.to_bytes());
     let mut ranks = Ranks { peers: Vec::new(), units: Vec::new() };
-    for (peer, block) in (0..).zip(agree(bootstrap, said)?) {
+    for (peer, block) in (0..).map(Rank).zip(agree(bootstrap, said)?) {
         let introduction = Introduction::from_bytes(&block);
         let Introduction { info, unit } = introduction.map_err(|_| ConnectError::Malformed { peer })?;
         ranks.peers.push(info);
@@ -118,7 +119,7 @@ fn meet<S: Steps>(bootstrap: &Bootstrap, steps: &S) -> Result<Ranks<S::Unit>, Co
 /// Whether all ranks have the same settings.
 fn check_settings(peers: &[PeerInfo], settings: &'static str) -> Result<(), ConnectError> {
     match peers.iter().position(|peer| peer.settings != peers[0].settings) {
-        Some(peer) => Err(ConnectError::Settings { peer: peer as u32, settings }),
+        Some(peer) => Err(ConnectError::Settings { peer: Rank(peer as u32), settings }),
         None => Ok(()),
     }
 }
@@ -141,6 +142,6 @@ mod tests {
         let here = PeerInfo { host: 1, ..PeerInfo::default() };
         assert_eq!(check_settings(&[here; 3], "X"), Ok(()));
         let other = [here, PeerInfo { settings: 9, ..here }, PeerInfo { settings: 8, ..here }];
-        assert_eq!(check_settings(&other, "X"), Err(ConnectError::Settings { peer: 1, settings: "X" }));
+        assert_eq!(check_settings(&other, "X"), Err(ConnectError::Settings { peer: Rank(1), settings: "X" }));
     }
 }

@@ -4,38 +4,39 @@
 //! that makes no progress. So every rank whose wait is slow tells the others for which rank it waits. A rank whose
 //! wait times out follows these reports to their end instead of blaming its own neighbour.
 
+use oxccl_shared::abi::Rank;
 use oxccl_shared::sync::{Sys, Word};
 
 /// For which rank each rank waits, by its own report.
 #[derive(Default)]
 pub struct Waits {
-    me: u32,
+    me: Rank,
     /// By rank: the rank it waits for, plus one; 0 while it waits for none or not for long. Writer: the monitor.
     of: Box<[Word<u32, Sys>]>,
 }
 
 impl Waits {
     /// The view of rank `me` of `nranks`: no rank waits.
-    pub fn new(me: u32, nranks: u32) -> Waits {
+    pub fn new(me: Rank, nranks: u32) -> Waits {
         Waits { me, of: (0..nranks).map(|_| Word::new(0)).collect() }
     }
 
     /// Records a rank's report.
-    pub fn note(&self, rank: u32, waits_for: Option<u32>) {
-        if let Some(word) = self.of.get(rank as usize) {
+    pub fn note(&self, rank: Rank, waits_for: Option<Rank>) {
+        if let Some(word) = self.of.get(rank.index()) {
             // RELEASE pairs with ACQUIRE in `of`.
-            word.store_release(waits_for.map_or(0, |peer| peer.saturating_add(1)));
+            word.store_release(waits_for.map_or(0, |peer| peer.0.saturating_add(1)));
         }
     }
 
-    fn of(&self, rank: u32) -> Option<u32> {
+    fn of(&self, rank: Rank) -> Option<Rank> {
         // ACQUIRE pairs with RELEASE in `note`.
-        self.of.get(rank as usize)?.load_acquire().checked_sub(1)
+        self.of.get(rank.index())?.load_acquire().checked_sub(1).map(Rank)
     }
 
     /// The first rank from `awaited` on that waits for none. `awaited` itself, if the ranks wait in a circle: its
     /// call does not match ours.
-    pub fn guilty(&self, awaited: u32) -> u32 {
+    pub fn guilty(&self, awaited: Rank) -> Rank {
         let mut rank = awaited;
         for _ in 0..self.of.len() {
             match self.of(rank) {
@@ -53,30 +54,30 @@ mod tests {
     use super::*;
 
     fn waits(words: &[(u32, u32)]) -> Waits {
-        let waits = Waits::new(0, 5);
-        words.iter().for_each(|&(rank, peer)| waits.note(rank, Some(peer)));
+        let waits = Waits::new(Rank(0), 5);
+        words.iter().for_each(|&(rank, peer)| waits.note(Rank(rank), Some(Rank(peer))));
         waits
     }
 
     #[test]
     fn the_end_of_the_chain_is_guilty() {
-        assert_eq!(waits(&[]).guilty(1), 1);
-        assert_eq!(waits(&[(1, 2), (2, 3)]).guilty(1), 3);
+        assert_eq!(waits(&[]).guilty(Rank(1)), Rank(1));
+        assert_eq!(waits(&[(1, 2), (2, 3)]).guilty(Rank(1)), Rank(3));
         let moved_on = waits(&[(1, 2), (2, 3)]);
-        moved_on.note(1, None);
-        assert_eq!(moved_on.guilty(1), 1);
+        moved_on.note(Rank(1), None);
+        assert_eq!(moved_on.guilty(Rank(1)), Rank(1));
     }
 
     #[test]
     fn in_a_circle_the_neighbour_is_named() {
-        assert_eq!(waits(&[(1, 0)]).guilty(1), 1);
-        assert_eq!(waits(&[(1, 2), (2, 1)]).guilty(1), 1);
-        assert_eq!(waits(&[(1, 1)]).guilty(1), 1);
+        assert_eq!(waits(&[(1, 0)]).guilty(Rank(1)), Rank(1));
+        assert_eq!(waits(&[(1, 2), (2, 1)]).guilty(Rank(1)), Rank(1));
+        assert_eq!(waits(&[(1, 1)]).guilty(Rank(1)), Rank(1));
     }
 
     #[test]
     fn ranks_that_do_not_exist_end_the_chain() {
-        assert_eq!(waits(&[(1, 4_000_000_000), (7, 1)]).guilty(1), 4_000_000_000);
-        assert_eq!(waits(&[(1, u32::MAX)]).guilty(1), u32::MAX - 1);
+        assert_eq!(waits(&[(1, 4_000_000_000), (7, 1)]).guilty(Rank(1)), Rank(4_000_000_000));
+        assert_eq!(waits(&[(1, u32::MAX)]).guilty(Rank(1)), Rank(u32::MAX - 1));
     }
 }

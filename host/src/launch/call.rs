@@ -1,7 +1,7 @@
 //! A call with its buffers, as engines and machines take it.
 
 use crate::plan::Call;
-use oxccl_shared::abi::{Buffers, Extent};
+use oxccl_shared::abi::{Buffers, Extent, Rank};
 
 /// A call with its buffers.
 #[derive(Clone, Copy, Debug)]
@@ -18,8 +18,8 @@ pub struct RawCall {
 
 impl RawCall {
     /// Whether output and input share memory, as far as the function allows.
-    pub(crate) fn is_in_place(&self, rank: u32) -> bool {
-        let block = rank as usize * self.call.bytes() as usize;
+    pub(crate) fn is_in_place(&self, rank: Rank) -> bool {
+        let block = rank.index() * self.call.bytes() as usize;
         let (send, recv) = (self.send.addr(), self.recv.addr());
         match self.call.func.buffers(true) {
             buffers if !buffers.has_own_block() => send == recv,

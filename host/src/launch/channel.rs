@@ -2,6 +2,7 @@
 
 use oxccl_device::coll::{ChainEnds, Endpoints, RingEnds, TreeEnds};
 use oxccl_device::conn::{Conns, RecvConn, SendConn};
+use oxccl_shared::abi::Rank;
 
 /// One channel: its connections and its position in ring, tree or mesh.
 #[derive(Default)]
@@ -11,7 +12,7 @@ pub struct Channel {
     /// From producers.
     pub recv: Vec<RecvConn>,
     /// The ring: rank at each position.
-    pub ring_order: Vec<u32>,
+    pub ring_order: Vec<Rank>,
     /// Our position in the ring.
     pub ring_position: u32,
     /// Index into `recv` of the rank before us.

@@ -19,7 +19,7 @@ pub(crate) struct Collective<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NetMessage {
     pub is_send: bool,
-    pub peer: u32,
+    pub peer: Rank,
     pub len_bytes: usize,
     pub protocol: Protocol,
     pub tag: u32,

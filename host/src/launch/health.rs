@@ -5,6 +5,7 @@ use super::link_error::LinkError;
 use crate::gpu::{CuResult, DeviceId};
 use crate::plan::{Call, CallRecord};
 use core::fmt;
+use oxccl_shared::abi::Rank;
 use oxccl_shared::sync::{Line128, Sys, Word};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
@@ -17,29 +18,29 @@ pub enum Fault {
     /// A rank called abort.
     PeerAborted {
         /// Which.
-        rank: u32,
+        rank: Rank,
     },
     /// A rank's process or host has died.
     PeerDied {
         /// Which.
-        rank: u32,
+        rank: Rank,
     },
     /// A rank closed its communicator while this one was waiting for it.
     PeerLeft {
         /// Which.
-        rank: u32,
+        rank: Rank,
     },
     /// A peer made no progress before the timeout.
     Timeout {
         /// The peer.
-        rank: u32,
+        rank: Rank,
         /// The time waited.
         waited: Duration,
     },
     /// A peer made another call than this rank.
     Mismatch {
         /// Which peer.
-        rank: u32,
+        rank: Rank,
         /// Its call, if known.
         theirs: Option<CallRecord>,
     },
@@ -146,7 +147,7 @@ struct LedgerRecord {
 
 impl Health {
     /// The health of rank `rank`'s end of a communicator of `nranks` ranks.
-    pub fn new(rank: u32, nranks: u32) -> Health {
+    pub fn new(rank: Rank, nranks: u32) -> Health {
         let left = (0..nranks).map(|_| Word::new(0)).collect();
         Health { left, waits: Waits::new(rank, nranks), ..Health::default() }
     }
@@ -157,17 +158,17 @@ impl Health {
     }
 
     /// Records that a rank has closed the communicator.
-    pub fn note_left(&self, rank: u32) {
-        if let Some(word) = self.left.get(rank as usize) {
+    pub fn note_left(&self, rank: Rank) {
+        if let Some(word) = self.left.get(rank.index()) {
             // RELEASE pairs with ACQUIRE in `has_left`.
             word.store_release(1);
         }
     }
 
     /// Whether a rank has closed the communicator.
-    pub fn has_left(&self, rank: u32) -> bool {
+    pub fn has_left(&self, rank: Rank) -> bool {
         // ACQUIRE pairs with RELEASE in `note_left`.
-        self.left.get(rank as usize).is_some_and(|word| word.load_acquire() != 0)
+        self.left.get(rank.index()).is_some_and(|word| word.load_acquire() != 0)
     }
 
     /// Whether a fault is recorded.
@@ -277,8 +278,8 @@ mod tests {
     fn the_first_fault_stays() {
         let health = Health::default();
         assert_eq!(health.fault(), None);
-        health.fail(Fault::PeerDied { rank: 3 }, None);
-        assert_eq!(health.fail(Fault::Aborted, None).fault, Fault::PeerDied { rank: 3 });
+        health.fail(Fault::PeerDied { rank: Rank(3) }, None);
+        assert_eq!(health.fail(Fault::Aborted, None).fault, Fault::PeerDied { rank: Rank(3) });
         assert!(health.is_stopped());
     }
 
@@ -304,8 +305,13 @@ mod tests {
     #[test]
     fn the_ledger_remembers_the_latest_calls_only() {
         let health = Health::default();
-        let call =
-            |count| Call { func: Func::AllReduce, dtype: DataType::F32, op: RedOp::Sum, root: 0, count };
+        let call = |count| Call {
+            func: Func::AllReduce,
+            dtype: DataType::F32,
+            op: RedOp::Sum,
+            root: Rank(0),
+            count,
+        };
         for seq in 0..40 {
             health.record(&CallRecord { seq, call: call(seq * 2) });
         }

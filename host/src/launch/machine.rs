@@ -8,6 +8,7 @@ use crate::bootstrap::Bootstrap;
 use crate::gpu::{CudaError, KernelError};
 use crate::plan::tuning::Explanation;
 use crate::plan::{Call, CallPlan, CallRecord, Plan};
+use oxccl_shared::abi::Rank;
 use std::ffi::c_void;
 use std::sync::Arc;
 use thiserror::Error;
@@ -32,7 +33,7 @@ pub enum RunError {
 /// A machine: what one rank's kernels run on. The [`Engine`](super::Engine) decides what runs and in which order; a machine runs it.
 pub trait Machine: Sized + Send + 'static {
     /// This rank.
-    fn rank(&self) -> u32;
+    fn rank(&self) -> Rank;
 
     /// The number of ranks.
     fn nranks(&self) -> u32;

@@ -11,7 +11,7 @@ pub struct Message {
     /// Whether this rank sends it.
     pub is_send: bool,
     /// To whom, or from whom.
-    pub peer: u32,
+    pub peer: Rank,
     /// Only read when sending.
     pub buffer: *mut u8,
     /// Its length.
@@ -20,32 +20,33 @@ pub struct Message {
 
 /// The tag of a send's or receive's slots. Both ends compute the same: that of a send of so many bytes.
 pub(crate) fn tag(call: &Call) -> u32 {
-    let call = Call { func: Func::Send, dtype: DataType::U8, op: RedOp::Sum, root: 0, count: call.bytes() };
+    let call =
+        Call { func: Func::Send, dtype: DataType::U8, op: RedOp::Sum, root: Rank(0), count: call.bytes() };
     CallRecord { seq: 0, call }.tag()
 }
 
 /// The messages of `rank` in a call, in order; none for other functions.
-pub(crate) fn split(raw: &RawCall, rank: u32, nranks: u32, mut add: impl FnMut(Message)) {
+pub(crate) fn split(raw: &RawCall, rank: Rank, nranks: u32, mut add: impl FnMut(Message)) {
     let len_bytes = raw.call.bytes() as usize;
     let (src, dst, root) = (raw.send.cast_mut(), raw.recv, raw.call.root);
-    let block = |base: *mut u8, rank: u32| base.wrapping_add(rank as usize * len_bytes);
+    let block = |base: *mut u8, rank: Rank| base.wrapping_add(rank.index() * len_bytes);
     let mut send = |peer, buffer| add(Message { is_send: true, peer, buffer, len_bytes });
     match raw.call.func {
         Func::Send => send(root, src),
         Func::Gather => send(root, src),
-        Func::Scatter if rank == root => (0..nranks).for_each(|peer| send(peer, block(src, peer))),
+        Func::Scatter if rank == root => (0..nranks).map(Rank).for_each(|peer| send(peer, block(src, peer))),
         _ => {}
     }
     let mut recv = |peer, buffer| add(Message { is_send: false, peer, buffer, len_bytes });
     match raw.call.func {
         Func::Recv => recv(root, dst),
-        Func::Gather if rank == root => (0..nranks).for_each(|peer| recv(peer, block(dst, peer))),
+        Func::Gather if rank == root => (0..nranks).map(Rank).for_each(|peer| recv(peer, block(dst, peer))),
         Func::Scatter => recv(root, dst),
         _ => {}
     }
     if raw.call.func == Func::AllToAll {
-        for round in pairwise::rounds(Rank(rank), nranks, nranks) {
-            let (to, from) = (round.send_to.0, round.recv_from.0);
+        for round in pairwise::rounds(rank, nranks, nranks) {
+            let (to, from) = (round.send_to, round.recv_from);
             add(Message { is_send: true, peer: to, buffer: block(src, to), len_bytes });
             add(Message { is_send: false, peer: from, buffer: block(dst, from), len_bytes });
         }

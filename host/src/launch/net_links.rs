@@ -17,7 +17,7 @@ const BACKLOG: usize = 256;
 pub struct NetLinks {
     orders: ProxyOrders,
     progress: Progress,
-    me: u32,
+    me: Rank,
     /// Orders that the proxy has not been given yet, and their turns.
     backlog: VecDeque<(Turn, ProxyOrder)>,
     /// Whether messages have been added to the backlog that are not in their places.
@@ -46,7 +46,7 @@ impl NetLinks {
     /// The connections in `parts`, whose last channel is the mesh; `reaches` says, by rank, to whom they go.
     pub fn new(parts: ProxyParts, reaches: Box<[bool]>) -> NetLinks {
         let mesh = parts.channels.len().saturating_sub(1) as u32;
-        let me = parts.rank.0;
+        let me = parts.rank;
         let (orders, progress) = proxy(parts);
         NetLinks {
             orders,
@@ -88,12 +88,12 @@ impl NetLinks {
     /// Counts a message, and says when its turn is.
     fn turn(&mut self, message: &NetMessage) -> Turn {
         let NetMessage { is_send, peer, .. } = *message;
-        let count = &mut self.messages[peer as usize][usize::from(is_send)];
+        let count = &mut self.messages[peer.index()][usize::from(is_send)];
         let before = *count;
         *count += 1;
         let (from, to) = if is_send { (self.me, peer) } else { (peer, self.me) };
         let nranks = self.messages.len() as u32;
-        (before, (to + nranks - from) % nranks, !is_send)
+        (before, (to.0 + nranks - from.0) % nranks, !is_send)
     }
 
     /// Gives the proxy what it has room for.
@@ -122,7 +122,7 @@ impl Drive for NetLinks {
 
     /// One of a group that is complete before the next [`Self::drive`].
     fn message(&mut self, message: NetMessage) {
-        if !self.reaches[message.peer as usize] {
+        if !self.reaches[message.peer.index()] {
             return;
         }
         let order = ProxyOrder {
@@ -246,10 +246,10 @@ mod tests {
         (base, control, unsafe { ProxyBlock::in_host(base, LAYOUT) })
     }
 
-    fn links(me: u32, end: ProxyEnd) -> NetLinks {
+    fn links(me: Rank, end: ProxyEnd) -> NetLinks {
         let channels = [ProxyChannel::default()].into();
-        let parts = ProxyParts { rank: Rank(me), nranks: 2, channels, ends: vec![end], timeout: None };
-        NetLinks::new(parts, [me == 1, me == 0].into())
+        let parts = ProxyParts { rank: me, nranks: 2, channels, ends: vec![end], timeout: None };
+        NetLinks::new(parts, [me == Rank(1), me == Rank(0)].into())
     }
 
     impl Two {
@@ -265,7 +265,7 @@ mod tests {
             let send = unsafe { SendEnd::new(send, near, place(true)) }.unwrap();
             // SAFETY: the block's only producer.
             let recv = unsafe { RecvEnd::new(recv, far, place(false)) }.unwrap();
-            let (from, to) = (links(0, ProxyEnd::Send(send)), links(1, ProxyEnd::Recv(recv)));
+            let (from, to) = (links(Rank(0), ProxyEnd::Send(send)), links(Rank(1), ProxyEnd::Recv(recv)));
             Two { from, to, filled: split(here).0, emptied: split(there).1, slots }
         }
 
@@ -274,7 +274,7 @@ mod tests {
             let protocol = Protocol::Simple;
             let message = |is_send| NetMessage {
                 is_send,
-                peer: u32::from(is_send),
+                peer: Rank(u32::from(is_send)),
                 len_bytes: LEN_BYTES,
                 protocol,
                 tag,

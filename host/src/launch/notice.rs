@@ -2,6 +2,7 @@
 
 use crate::plan::CallRecord;
 use crate::wire::Message;
+use oxccl_shared::abi::Rank;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -11,11 +12,11 @@ pub enum Notice {
     /// The sender's collective: a rank that was in another one at this point answers with its own.
     Call(CallRecord),
     /// The rank for which the sender has been waiting for a while, or none any more.
-    WaitsFor(Option<u32>),
+    WaitsFor(Option<Rank>),
     /// The sender gives up because this rank has made no progress.
     TimedOut {
         /// The rank at fault.
-        rank: u32,
+        rank: Rank,
         /// How long it waited.
         waited: Duration,
     },
@@ -36,17 +37,17 @@ mod tests {
     #[test]
     fn what_is_told_arrives() {
         let call =
-            Call { func: Func::Reduce, dtype: DataType::BF16, op: RedOp::Max, root: 5, count: 1 << 40 };
+            Call { func: Func::Reduce, dtype: DataType::BF16, op: RedOp::Max, root: Rank(5), count: 1 << 40 };
         for told in [
             Notice::Call(CallRecord { seq: 7, call }),
             Notice::Call(CallRecord {
                 seq: u64::MAX,
-                call: Call { root: u32::MAX, count: u64::MAX, ..call },
+                call: Call { root: Rank(u32::MAX), count: u64::MAX, ..call },
             }),
             Notice::WaitsFor(None),
-            Notice::WaitsFor(Some(3)),
-            Notice::TimedOut { rank: u32::MAX, waited: Duration::MAX },
-            Notice::TimedOut { rank: 9, waited: Duration::from_millis(600_000) },
+            Notice::WaitsFor(Some(Rank(3))),
+            Notice::TimedOut { rank: Rank(u32::MAX), waited: Duration::MAX },
+            Notice::TimedOut { rank: Rank(9), waited: Duration::from_millis(600_000) },
         ] {
             assert_eq!(Notice::from_bytes(&told.to_bytes()), Ok(told));
         }

@@ -67,7 +67,7 @@ pub struct WaitContext {
     /// Whether the others know of it.
     announced: Cell<bool>,
     /// For whom the others believe that we wait.
-    notified: Cell<Option<u32>>,
+    notified: Cell<Option<Rank>>,
     /// The fiber we run in, if any. Valid while that fiber runs, which is whenever a kernel of ours can wait.
     fiber: Cell<*const Yielder<(), ()>>,
 }
@@ -211,9 +211,9 @@ impl WaitContext {
             return self.refuse_rank(failure.peer);
         }
         // A network only sees that the connection has ended.
-        let has_left = failure.is_of_network && self.health.has_left(failure.peer.0);
+        let has_left = failure.is_of_network && self.health.has_left(failure.peer);
         self.fail(match has_left {
-            true => Fault::PeerLeft { rank: failure.peer.0 },
+            true => Fault::PeerLeft { rank: failure.peer },
             false => Fault::Link { error: failure.error },
         });
         Stop
@@ -231,7 +231,7 @@ impl WaitContext {
                 std::thread::sleep(BACK_OFF);
             }
         }
-        self.fail(Fault::Mismatch { rank: peer.0, theirs: None });
+        self.fail(Fault::Mismatch { rank: peer, theirs: None });
         Stop
     }
 
@@ -245,11 +245,11 @@ impl WaitContext {
     fn check_clock(&self, on: Wait) -> Result<(), Stop> {
         let Some(waited) = self.clock.waited() else { return Ok(()) };
         if self.clock.is_over(waited) {
-            self.fail(Fault::Timeout { rank: self.health.waits().guilty(on.peer.0), waited });
+            self.fail(Fault::Timeout { rank: self.health.waits().guilty(on.peer), waited });
             return Err(Stop);
         }
         // Our neighbour may have left because the one it waited for had, and is not to blame.
-        let rank = self.health.waits().guilty(on.peer.0);
+        let rank = self.health.waits().guilty(on.peer);
         if self.health.has_left(rank) && self.clock.left_since(rank).elapsed() > LEFT_GRACE {
             self.fail(Fault::PeerLeft { rank });
             return Err(Stop);
@@ -257,8 +257,8 @@ impl WaitContext {
         if waited <= ANNOUNCE_AFTER.min(self.clock.timeout() / 2) {
             return Ok(());
         }
-        if self.notified.replace(Some(on.peer.0)) != Some(on.peer.0) {
-            self.notify.notify(Notice::WaitsFor(Some(on.peer.0)));
+        if self.notified.replace(Some(on.peer)) != Some(on.peer) {
+            self.notify.notify(Notice::WaitsFor(Some(on.peer)));
         }
         if !self.announced.replace(true) {
             self.collective().iter().for_each(|record| self.notify.notify(Notice::Call(*record)));
@@ -314,7 +314,7 @@ mod tests {
     const ON: Wait = Wait { peer: Rank(1), what: Awaited::Data };
 
     fn context(timeout: Duration) -> WaitContext {
-        WaitContext::new(Arc::new(Health::new(0, 2)), Drives::none(), Box::new(Nobody), timeout, true)
+        WaitContext::new(Arc::new(Health::new(Rank(0), 2)), Drives::none(), Box::new(Nobody), timeout, true)
     }
 
     /// Visits the wait as a kernel does that finds nothing, until it is told to stop or the time is over.
@@ -333,10 +333,10 @@ mod tests {
         let context = context(Duration::from_secs(60));
         let mut looks = 0;
         assert!(visit_for(&context, LEFT_GRACE * 2, &mut looks).is_ok());
-        context.health().note_left(1);
+        context.health().note_left(Rank(1));
         assert!(visit_for(&context, LEFT_GRACE / 2, &mut looks).is_ok());
         assert!(visit_for(&context, LEFT_GRACE * 2, &mut looks).is_err());
-        assert_eq!(context.health().fault().map(|o| o.fault), Some(Fault::PeerLeft { rank: 1 }));
+        assert_eq!(context.health().fault().map(|o| o.fault), Some(Fault::PeerLeft { rank: Rank(1) }));
     }
 
     /// A process that is stopped for longer than the timeout has not looked meanwhile. When a whole job is stopped and goes on, its
@@ -352,7 +352,7 @@ mod tests {
         assert!(visit_for(&context, timeout * 50, &mut looks).is_err());
         assert!(matches!(
             context.health().fault().map(|o| o.fault),
-            Some(Fault::Timeout { rank: 1, waited }) if waited > timeout
+            Some(Fault::Timeout { rank: Rank(1), waited }) if waited > timeout
         ));
     }
 }

@@ -56,12 +56,12 @@ impl NetChannels {
     pub fn order_of_message(
         &self,
         message: &KernelMessage,
-        peer: u32,
+        peer: Rank,
         protocol: Protocol,
         channels: u32,
     ) -> ProxyOrder {
         let first = self.of(Connections::Mesh).start;
-        ProxyOrder::of_message(message, Rank(peer), protocol, first..first + channels)
+        ProxyOrder::of_message(message, peer, protocol, first..first + channels)
     }
 
     /// A name for messages.
@@ -154,8 +154,8 @@ impl NetProxy {
     }
 
     /// Adds the order of a message of the next kernel, which [`Self::issue`] issues.
-    pub(crate) fn message(&mut self, message: &KernelMessage, peer: u32, protocol: Protocol, channels: u32) {
-        if self.reaches[peer as usize] {
+    pub(crate) fn message(&mut self, message: &KernelMessage, peer: Rank, protocol: Protocol, channels: u32) {
+        if self.reaches[peer.index()] {
             self.orders.push(self.channels.order_of_message(message, peer, protocol, channels));
         }
     }
@@ -235,13 +235,13 @@ impl ProxyOwner for Owner {
         };
         let peer = error.place.peer;
         match &error.why {
-            EndFault::Timeout { waited } => verdict.overdue(peer.0, *waited),
-            why if why.is_mismatch() => verdict.mismatch(peer.0),
+            EndFault::Timeout { waited } => verdict.overdue(peer, *waited),
+            why if why.is_mismatch() => verdict.mismatch(peer),
             EndFault::Net(_) => {
                 // The monitor may know whether the rank that the network lost has died.
                 verdict.listen(LEFT_GRACE * 2);
-                let has_left = self.health.has_left(peer.0);
-                verdict.fail(if has_left { Fault::PeerLeft { rank: peer.0 } } else { self.link(error) })
+                let has_left = self.health.has_left(peer);
+                verdict.fail(if has_left { Fault::PeerLeft { rank: peer } } else { self.link(error) })
             }
             _ => verdict.fail(self.link(error)),
         };
@@ -290,11 +290,16 @@ mod tests {
         let facts = Facts::of_gpus(4, (90, 132), forced, ChannelLimits::default(), None)
             .with_few_channels()
             .over_network(2, slow, 1);
-        let call =
-            Call { func: Func::AllReduce, dtype: DataType::F32, op: RedOp::Sum, root: 0, count: 1 << 28 };
+        let call = Call {
+            func: Func::AllReduce,
+            dtype: DataType::F32,
+            op: RedOp::Sum,
+            root: Rank(0),
+            count: 1 << 28,
+        };
         for (call, first, algorithm) in [
             (call, 4, Algorithm::Tree),
-            (Call { func: Func::Broadcast, root: 3, ..call }, 0, Algorithm::Ring),
+            (Call { func: Func::Broadcast, root: Rank(3), ..call }, 0, Algorithm::Ring),
             (Call { func: Func::Barrier, count: 0, ..call }, 7, Algorithm::OneShot),
         ] {
             let plan = plan(&call, &facts);
@@ -328,8 +333,8 @@ mod tests {
             tag: 78,
             lane: 0,
         };
-        let order = CHANNELS.order_of_message(&message, 3, Protocol::LL, 2);
-        assert_eq!((order.first_channel, order.nchannels, order.rank, order.count), (7, 2, 3, 500));
+        let order = CHANNELS.order_of_message(&message, Rank(3), Protocol::LL, 2);
+        assert_eq!((order.first_channel, order.nchannels, order.rank, order.count), (7, 2, Rank(3), 500));
         assert_eq!((order.func, order.protocol, order.tag), (Func::Send as u8, Protocol::LL as u8, 78));
     }
 }

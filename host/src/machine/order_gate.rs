@@ -168,6 +168,7 @@ impl<S: Sink> Drop for Replay<S> {
 mod tests {
     use super::*;
     use crate::launch::Fault;
+    use oxccl_shared::abi::Rank;
 
     /// Tags in the order of issue.
     struct Given(Arc<Mutex<Vec<u32>>>);
@@ -209,7 +210,7 @@ mod tests {
     impl Play {
         fn new() -> Play {
             let given = Arc::new(Mutex::new(Vec::new()));
-            let gate = OrderGate::new(Given(given.clone()), Arc::new(Health::new(0, 2)));
+            let gate = OrderGate::new(Given(given.clone()), Arc::new(Health::new(Rank(0), 2)));
             let (stream, graphs, used) = (VecDeque::new(), Vec::new(), Vec::new());
             Play { gate, given, stream, graphs, used, tag: 0, direct: 0 }
         }
@@ -338,7 +339,7 @@ mod tests {
     #[test]
     fn a_graph_gives_nothing_for_a_communicator_that_has_stopped_or_is_gone() {
         let given = Arc::new(Mutex::new(Vec::new()));
-        let health = Arc::new(Health::new(0, 2));
+        let health = Arc::new(Health::new(Rank(0), 2));
         let mut gate = OrderGate::new(Given(given.clone()), health.clone());
         let replay = gate.capture(&[order(1)]);
         let turn = gate.call(&[order(2), order(3)]).expect("a graph lives");
@@ -356,7 +357,7 @@ mod tests {
     #[test]
     fn graphs_are_launched_and_dropped_on_other_threads() {
         let given = Arc::new(Mutex::new(Vec::new()));
-        let mut gate = OrderGate::new(Given(given.clone()), Arc::new(Health::new(0, 2)));
+        let mut gate = OrderGate::new(Given(given.clone()), Arc::new(Health::new(Rank(0), 2)));
         let (to_driver, driver) = std::sync::mpsc::channel::<Box<dyn FnOnce() + Send>>();
         std::thread::scope(|scope| {
             scope.spawn(move || driver.into_iter().for_each(|work| work()));

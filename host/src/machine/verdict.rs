@@ -2,6 +2,7 @@
 
 use crate::launch::{BACK_OFF, Fault, Health, Notice, Notify, Outstanding, REPLY_TIME, announce};
 use crate::plan::CallRecord;
+use oxccl_shared::abi::Rank;
 use std::time::{Duration, Instant};
 
 /// Decides on the rank at fault, on the calling thread or on the proxy's.
@@ -22,14 +23,14 @@ impl Verdict<'_> {
 
     /// Handles a timeout of a wait for `peer`, which may itself have waited for another: every rank that times out
     /// reports for which rank it waited.
-    pub fn overdue(&self, peer: u32, waited: Duration) -> Outstanding {
+    pub fn overdue(&self, peer: Rank, waited: Duration) -> Outstanding {
         self.notify.notify(Notice::WaitsFor(Some(peer)));
         self.listen(REPLY_TIME);
         self.fail(Fault::Timeout { rank: self.health.waits().guilty(peer), waited })
     }
 
     /// Handles a mismatch with `peer`, which answers with its own call: that makes the better message.
-    pub fn mismatch(&self, peer: u32) -> Outstanding {
+    pub fn mismatch(&self, peer: Rank) -> Outstanding {
         if let Some(latest) = self.latest {
             self.health.remembered(latest.seq).for_each(|record| self.notify.notify(Notice::Call(record)));
             self.listen(REPLY_TIME);

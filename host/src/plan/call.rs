@@ -1,7 +1,7 @@
 //! A call in plain numbers, and its digest, by which ranks detect different calls.
 
 use core::fmt;
-use oxccl_shared::abi::{DataType, Func, RedOp};
+use oxccl_shared::abi::{DataType, Func, Rank, RedOp};
 use serde::{Deserialize, Serialize};
 
 /// One collective call, without its buffers.
@@ -14,7 +14,7 @@ pub struct Call {
     /// Operator; `Sum` where the function has none.
     pub op: RedOp,
     /// Root rank; 0 if the function has none. For send and receive the peer.
-    pub root: u32,
+    pub root: Rank,
     /// Elements, counted as NCCL counts them for this function.
     pub count: u64,
 }
@@ -31,7 +31,7 @@ pub struct CallRecord {
 impl Call {
     /// The least that ends when all ranks have called it.
     pub const ONE_BYTE: Call =
-        Call { func: Func::AllReduce, dtype: DataType::U8, op: RedOp::Sum, root: 0, count: 1 };
+        Call { func: Func::AllReduce, dtype: DataType::U8, op: RedOp::Sum, root: Rank(0), count: 1 };
 
     /// Bytes of one rank's block: `count` elements.
     pub fn bytes(&self) -> u64 {
@@ -49,7 +49,7 @@ impl Call {
         u64::from(self.func as u8)
             | u64::from(self.dtype as u8) << 8
             | u64::from(self.op as u8) << 16
-            | u64::from(self.root) << 32
+            | u64::from(self.root.0) << 32
     }
 
     /// The inverse of [`Self::to_word`]; `None` for an invalid word.
@@ -58,7 +58,7 @@ impl Call {
             func: Func::try_from(word as u32 & 0xff).ok()?,
             dtype: DataType::try_from((word >> 8) as u32 & 0xff).ok()?,
             op: RedOp::try_from((word >> 16) as u32 & 0xff).ok()?,
-            root: (word >> 32) as u32,
+            root: Rank((word >> 32) as u32),
             count,
         })
     }
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     const CALL: Call =
-        Call { func: Func::Reduce, dtype: DataType::BF16, op: RedOp::Max, root: 5, count: 1 << 40 };
+        Call { func: Func::Reduce, dtype: DataType::BF16, op: RedOp::Max, root: Rank(5), count: 1 << 40 };
 
     #[test]
     fn words_round_trip() {
@@ -118,7 +118,7 @@ mod tests {
             Call { func: Func::Broadcast, ..CALL },
             Call { dtype: DataType::F16, ..CALL },
             Call { op: RedOp::Min, ..CALL },
-            Call { root: 4, ..CALL },
+            Call { root: Rank(4), ..CALL },
             Call { count: CALL.count + 1, ..CALL },
         ] {
             assert_ne!(base, tag(other, 9), "{other:?}");

@@ -187,7 +187,7 @@ mod tests {
     use crate::plan::ChannelLimits;
     use crate::plan::tuning::tests::tables;
     use crate::plan::tuning::{Candidates, Forced, Machine, NetSpeed, Reason, TuneRow, TuneTable};
-    use oxccl_shared::abi::RedOp;
+    use oxccl_shared::abi::{Rank, RedOp};
     use oxccl_shared::algo::spec::Processor;
     use proptest::prelude::*;
 
@@ -209,7 +209,7 @@ mod tests {
         (proptest::sample::select(FUNCS), proptest::sample::select(DataType::ALL), counts).prop_map(
             |(func, dtype, count)| {
                 let count = if func == Func::Barrier { 0 } else { count };
-                Call { func, dtype, op: RedOp::Sum, root: 0, count }
+                Call { func, dtype, op: RedOp::Sum, root: Rank(0), count }
             },
         )
     }
@@ -305,14 +305,15 @@ mod tests {
                 .with_table(TuneTable::default().with(func, row))
                 .with_few_channels()
                 .over_network(2, SLOW, 1);
-            let plan = plan(&Call { func, dtype: DataType::U8, op: RedOp::Sum, root: 0, count }, &facts);
+            let plan = plan(&Call { func, dtype: DataType::U8, op: RedOp::Sum, root: Rank(0), count }, &facts);
             prop_assert!(goes_over_a_proxy(&plan), "{plan:?}");
         }
     }
 
     #[test]
     fn names_that_the_user_gives_are_respected() {
-        let call = Call { func: Func::AllGather, dtype: DataType::F32, op: RedOp::Sum, root: 0, count: 100 };
+        let call =
+            Call { func: Func::AllGather, dtype: DataType::F32, op: RedOp::Sum, root: Rank(0), count: 100 };
         let planned = |algorithm, protocol| {
             let facts = facts(4, 90, Forced::only(algorithm, protocol), ChannelLimits::default(), None);
             plan(&call, &facts).kernel().to_string()
@@ -333,7 +334,7 @@ mod tests {
                 .with_few_channels()
                 .over_network(2, SLOW, 1)
         };
-        let call = |func, count| Call { func, dtype: DataType::F32, op: RedOp::Sum, root: 0, count };
+        let call = |func, count| Call { func, dtype: DataType::F32, op: RedOp::Sum, root: Rank(0), count };
         let entry = |facts: &Facts, func, count| plan(&call(func, count), facts).kernel().to_string();
         let free = forced(None, None);
         assert_eq!(entry(&free, Func::AllReduce, 2), "oxccl_all_reduce_oneshot4_ll_f32");
@@ -366,8 +367,13 @@ mod tests {
             let machine = Machine { is_searched: true, ..facts.machine };
             Facts { machine, ..facts }
         };
-        let call =
-            Call { func: Func::AllReduce, dtype: DataType::U8, op: RedOp::Sum, root: 0, count: 64 << 20 };
+        let call = Call {
+            func: Func::AllReduce,
+            dtype: DataType::U8,
+            op: RedOp::Sum,
+            root: Rank(0),
+            count: 64 << 20,
+        };
         let is_tuned = |facts: Facts| facts.choose(&call).reason == Reason::Tuned { row: 0 };
         assert!(is_tuned(over_network(tuned(Algorithm::Ring, Protocol::LL))));
         assert!(is_tuned(over_network(tuned(Algorithm::Tree, Protocol::LL))));
@@ -386,7 +392,8 @@ mod tests {
     fn sizes_choose() {
         let facts = facts(4, 90, Forced::default(), ChannelLimits::default(), None);
         let planned = |count| {
-            let call = Call { func: Func::AllReduce, dtype: DataType::F32, op: RedOp::Sum, root: 0, count };
+            let call =
+                Call { func: Func::AllReduce, dtype: DataType::F32, op: RedOp::Sum, root: Rank(0), count };
             let plan = plan(&call, &facts);
             (plan.kernel().to_string(), plan.channels)
         };
@@ -400,7 +407,8 @@ mod tests {
         // Where the machine is known to have NVLinks everywhere.
         let facts = Facts { machine: Machine { is_searched: true, ..facts.machine }, ..facts };
         let planned = |count| {
-            let call = Call { func: Func::AllReduce, dtype: DataType::F32, op: RedOp::Sum, root: 0, count };
+            let call =
+                Call { func: Func::AllReduce, dtype: DataType::F32, op: RedOp::Sum, root: Rank(0), count };
             let plan = plan(&call, &facts);
             (plan.kernel().to_string(), plan.channels)
         };
@@ -413,8 +421,13 @@ mod tests {
 
     #[test]
     fn trees_are_taken_only_where_the_user_insists() {
-        let call =
-            |count| Call { func: Func::AllReduce, dtype: DataType::BF16, op: RedOp::Max, root: 0, count };
+        let call = |count| Call {
+            func: Func::AllReduce,
+            dtype: DataType::BF16,
+            op: RedOp::Max,
+            root: Rank(0),
+            count,
+        };
         let facts = |algorithm, protocol| {
             facts(4, 90, Forced::only(algorithm, protocol), ChannelLimits::default(), None)
         };

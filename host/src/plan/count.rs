@@ -1,6 +1,7 @@
 //! Number of channels of rings.
 
 use crate::plan::tuning::Machine;
+use oxccl_shared::abi::Rank;
 
 /// GB/s that one block moves along a ring. Measured on 4 H200: 64 blocks and no fewer fill the 360 GB/s of 12 channels of 30 that
 /// the search finds there.
@@ -10,7 +11,7 @@ const BLOCK_GBYTES: f64 = 360.0 / 64.0;
 ///
 /// As many as the links need blocks, and at least two for each channel of the search, as in NCCL. Different rings are
 /// used equally often: otherwise some links would carry more than others.
-pub(super) fn ring_channels(rings: &[Vec<u32>], machine: &Machine, tuned: u32, wanted: Option<u32>) -> u32 {
+pub(super) fn ring_channels(rings: &[Vec<Rank>], machine: &Machine, tuned: u32, wanted: Option<u32>) -> u32 {
     let period = period(rings);
     let found = &machine.ring;
     let needed = if machine.is_searched {
@@ -25,7 +26,7 @@ pub(super) fn ring_channels(rings: &[Vec<u32>], machine: &Machine, tuned: u32, w
 }
 
 /// Number of rings after which they repeat.
-fn period(rings: &[Vec<u32>]) -> u32 {
+fn period(rings: &[Vec<Rank>]) -> u32 {
     let repeats = |period: &usize| rings.iter().zip(&rings[*period..]).all(|(a, b)| a == b);
     (1..rings.len()).find(repeats).unwrap_or(rings.len()).max(1) as u32
 }
@@ -35,11 +36,11 @@ mod tests {
     use super::*;
     use crate::plan::tuning::{Architecture, Speeds};
 
-    fn found<const N: usize>(lanes: &[[u32; N]], bw: f64) -> (Vec<Vec<u32>>, Machine) {
+    fn found<const N: usize>(lanes: &[[u32; N]], bw: f64) -> (Vec<Vec<Rank>>, Machine) {
         let nominal = Machine::nominal(Architecture::Hopper, N as u32);
         let ring = Speeds { channels: lanes.len() as u32, intra_bw: bw, ..nominal.ring };
         // Every lane is a channel twice.
-        let rings = [lanes, lanes].concat().iter().map(|lane| lane.to_vec()).collect();
+        let rings = [lanes, lanes].concat().iter().map(|lane| lane.map(Rank).to_vec()).collect();
         (rings, Machine { is_searched: bw > 0.0, ring, ..nominal })
     }
 

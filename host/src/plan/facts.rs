@@ -9,7 +9,7 @@ use super::numbers::{
 };
 use super::tuning::{Architecture, Candidate, Candidates, Forced, Machine, NetSpeed, TuneTable};
 use crate::topology::PathKind;
-use oxccl_shared::abi::{Algorithm, ConnLayout, Protocol};
+use oxccl_shared::abi::{Algorithm, ConnLayout, Protocol, Rank};
 use oxccl_shared::algo::kernels::Kernel;
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::{Connections, Processor, Proxied};
@@ -140,7 +140,7 @@ impl Facts {
     }
 
     /// The same on a machine of which more is known, whose rings go this way: they get the channels that its links need.
-    pub fn on(self, machine: Machine, rings: &[Vec<u32>]) -> Facts {
+    pub fn on(self, machine: Machine, rings: &[Vec<Rank>]) -> Facts {
         let ring_channels = ring_channels(rings, &machine, self.ring_channels, self.limits.min);
         Facts { machine, ring_channels, ..self }
     }

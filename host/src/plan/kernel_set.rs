@@ -4,7 +4,7 @@ use super::call::Call;
 use super::facts::Facts;
 use super::messages::message_kernels;
 use super::tuning::Candidate;
-use oxccl_shared::abi::{DataType, Func, RedOp};
+use oxccl_shared::abi::{DataType, Func, Rank, RedOp};
 use oxccl_shared::algo::kernels::Kernel;
 
 impl Facts {
@@ -15,7 +15,8 @@ impl Facts {
             Func::ALL.iter().flat_map(|func| DataType::ALL.iter().map(move |dtype| (*func, *dtype)))
         {
             // Lengths for kernels of short calls, and of all calls.
-            let calls = [0, 1, 1 << 40].map(|count| Call { func, dtype, op: RedOp::Sum, root: 0, count });
+            let calls =
+                [0, 1, 1 << 40].map(|count| Call { func, dtype, op: RedOp::Sum, root: Rank(0), count });
             for candidate in self.known(func).iter() {
                 if calls.iter().any(|call| self.offered(call).has(candidate)) {
                     let Candidate { algorithm, protocol } = candidate;

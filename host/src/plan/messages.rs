@@ -7,7 +7,7 @@
 
 use super::facts::Facts;
 use super::numbers::MessageClass;
-use oxccl_shared::abi::KERNEL_MESSAGES_MAX;
+use oxccl_shared::abi::{KERNEL_MESSAGES_MAX, Rank};
 use oxccl_shared::algo::kernels::Kernel;
 
 /// A message to or from another rank.
@@ -16,7 +16,7 @@ pub struct MessageWant {
     /// Whether it is sent.
     pub is_send: bool,
     /// The other rank.
-    pub peer: u32,
+    pub peer: Rank,
     /// Its length.
     pub len_bytes: u64,
 }
@@ -72,7 +72,7 @@ pub fn message_kernels(facts: &Facts) -> impl Iterator<Item = (Kernel, u32)> + '
 /// Divides messages of `rank` among launches, which are to be made in order.
 pub fn arrange<'a>(
     wants: &[MessageWant],
-    rank: u32,
+    rank: Rank,
     facts: &'a Facts,
     scratch: &'a mut Arrangement,
 ) -> impl Iterator<Item = Batch<'a>> {
@@ -87,11 +87,11 @@ pub fn arrange<'a>(
     for (index, want) in wants.iter().enumerate() {
         let class = classes.iter().position(|class| want.len_bytes <= class.max_bytes);
         let class = class.unwrap_or(classes.len() - 1);
-        let count = &mut counts[(class * n as usize + want.peer as usize) * 2 + usize::from(want.is_send)];
+        let count = &mut counts[(class * n as usize + want.peer.index()) * 2 + usize::from(want.is_send)];
         let ordinal = *count;
         *count += 1;
         let (from, to) = if want.is_send { (rank, want.peer) } else { (want.peer, rank) };
-        let round = (to + n - from) % n;
+        let round = (to.0 + n - from.0) % n;
         let launch = (class as u32, ordinal / per_lane, (round - 1) / rounds);
         placed.push(Placed { launch, round, is_recv: !want.is_send, ordinal, index, lane: 0 });
     }
@@ -126,7 +126,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// From, to, length.
-    type Message = (u32, u32, u64);
+    type Message = (Rank, Rank, u64);
 
     fn facts(nranks: u32) -> Facts {
         Facts::of_gpus(nranks, (90, 132), Forced::default(), ChannelLimits::default(), None)
@@ -135,7 +135,7 @@ mod tests {
     /// A launch as both ends can describe it: kernel, channels, and its messages as (from, to, number of the pair).
     type Seen = (Kernel, u32, Vec<(Message, usize)>);
 
-    fn launches(rank: u32, nranks: u32, messages: &[Message]) -> Vec<(u32, Seen)> {
+    fn launches(rank: Rank, nranks: u32, messages: &[Message]) -> Vec<(u32, Seen)> {
         let facts = facts(nranks);
         let mine: Vec<&Message> = messages.iter().filter(|m| m.0 == rank || m.1 == rank).collect();
         let wants: Vec<MessageWant> = mine
@@ -161,7 +161,8 @@ mod tests {
     fn messages() -> impl Strategy<Value = (u32, Vec<Message>)> {
         (2u32..10).prop_flat_map(|nranks| {
             let lengths = prop_oneof![Just(0), 1u64..40_000, 200_000u64..5_000_000];
-            let one = (0..nranks, 1..nranks, lengths).prop_map(move |(f, d, len)| (f, (f + d) % nranks, len));
+            let one = (0..nranks, 1..nranks, lengths)
+                .prop_map(move |(f, d, len)| (Rank(f), Rank((f + d) % nranks), len));
             (Just(nranks), proptest::collection::vec(one, 0..150))
         })
     }
@@ -169,7 +170,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_message_is_launched_once_and_lanes_keep_their_order((nranks, messages) in messages()) {
-            for rank in 0..nranks {
+            for rank in (0..nranks).map(Rank) {
                 let mut wants = Vec::new();
                 for &(from, to, len_bytes) in &messages {
                     if from == rank { wants.push(MessageWant { is_send: true, peer: to, len_bytes }) }
@@ -197,7 +198,7 @@ mod tests {
         #[test]
         fn no_launch_waits_for_one_behind_its_peers((nranks, messages) in messages()) {
             let mut ranks: Vec<Vec<(u32, Seen)>> =
-                (0..nranks).map(|rank| launches(rank, nranks, &messages)).collect();
+                (0..nranks).map(|rank| launches(Rank(rank), nranks, &messages)).collect();
             ranks.iter_mut().for_each(|launches| launches.reverse());
             while ranks.iter().any(|launches| !launches.is_empty()) {
                 let current: Vec<Option<Seen>> =
@@ -207,8 +208,8 @@ mod tests {
                     let Some((_, (kernel, channels, left))) = launches.last_mut() else { continue };
                     let before = left.len();
                     left.retain(|key| {
-                        let peer = if key.0.0 as usize == rank { key.0.1 } else { key.0.0 };
-                        let both = current[peer as usize].as_ref().filter(|(_, _, theirs)| theirs.contains(key));
+                        let peer = if key.0.0.index() == rank { key.0.1 } else { key.0.0 };
+                        let both = current[peer.index()].as_ref().filter(|(_, _, theirs)| theirs.contains(key));
                         if let Some((k, c, _)) = both {
                             assert_eq!((&*kernel, &*channels), (k, c), "both ends alike");
                         }

@@ -18,9 +18,9 @@ use thiserror::Error;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct HostLanes {
     /// Lanes of the ring graph.
-    pub rings: Vec<Vec<u32>>,
+    pub rings: Vec<Vec<Rank>>,
     /// Lanes of the tree graph.
-    pub trees: Vec<Vec<u32>>,
+    pub trees: Vec<Vec<Rank>>,
     /// How trees connect to other hosts.
     pub tree_pattern: Pattern,
     /// Consecutive ring lanes use two NICs in opposite roles.
@@ -52,7 +52,7 @@ impl HostLanes {
     }
 
     /// A host whose ranks reach each other and the network equally well: one lane, in the given order.
-    pub fn uniform(ranks: Vec<u32>) -> HostLanes {
+    pub fn uniform(ranks: Vec<Rank>) -> HostLanes {
         HostLanes {
             rings: vec![ranks.clone()],
             trees: vec![ranks],
@@ -68,8 +68,8 @@ impl HostLanes {
     /// and so on.
     pub fn repeated(&self, hosts: u32) -> Vec<HostLanes> {
         let gpus = self.rings.first().map_or(0, Vec::len) as u32;
-        let shifted = |lanes: &[Vec<u32>], by: u32| -> Vec<Vec<u32>> {
-            lanes.iter().map(|lane| lane.iter().map(|rank| rank + by).collect()).collect()
+        let shifted = |lanes: &[Vec<Rank>], by: u32| -> Vec<Vec<Rank>> {
+            lanes.iter().map(|lane| lane.iter().map(|rank| Rank(rank.0 + by)).collect()).collect()
         };
         let host = |host: u32| HostLanes {
             rings: shifted(&self.rings, host * gpus),
@@ -106,7 +106,7 @@ pub enum JoinError {
     #[error("rank {rank} on host {host} is claimed twice or is not below {nranks}")]
     Rank {
         /// The rank.
-        rank: u32,
+        rank: Rank,
         /// The host that names it, by index.
         host: usize,
         /// Ranks of the communicator.
@@ -127,7 +127,7 @@ pub enum JoinError {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Channels {
     /// For each channel, the ranks in ring order, starting at rank 0.
-    pub rings: Vec<Vec<u32>>,
+    pub rings: Vec<Vec<Rank>>,
     /// For each channel, each rank's neighbours in the tree.
     pub trees: Vec<Vec<TreeLinks>>,
 }
@@ -142,7 +142,7 @@ impl Channels {
         let least = |count: fn(&HostLanes) -> usize| hosts.iter().map(count).min().unwrap_or(0);
         let count = least(|host| host.rings.len()).min(least(|host| host.trees.len())).min(CHANNELS_MAX / 2);
         let alternates = hosts.iter().all(|host| host.alternates) && count.is_multiple_of(2);
-        let mut rings: Vec<Vec<u32>> = (0..count).map(|channel| ring(hosts, channel, alternates)).collect();
+        let mut rings: Vec<Vec<Rank>> = (0..count).map(|channel| ring(hosts, channel, alternates)).collect();
         rings.extend_from_within(..);
         let mut trees = vec![vec![TreeLinks::default(); nranks as usize]; 2 * count];
         let (first, second) = trees.split_at_mut(count);
@@ -154,12 +154,12 @@ impl Channels {
 
     /// Channels of one host whose ranks reach each other equally well, in rank order.
     pub fn in_rank_order(nranks: u32) -> Channels {
-        let one = HostLanes::uniform((0..nranks).collect());
+        let one = HostLanes::uniform((0..nranks).map(Rank).collect());
         Channels::join(&[one]).expect("ranks in their order are a lane")
     }
 
     /// The ring of a channel. Channels beyond the last ring start again at the first.
-    pub fn ring(&self, channel: usize) -> &[u32] {
+    pub fn ring(&self, channel: usize) -> &[Rank] {
         &self.rings[channel % self.rings.len()]
     }
 
@@ -188,13 +188,13 @@ fn check(hosts: &[HostLanes]) -> Result<u32, JoinError> {
     let mut visit = 0;
     for (host, lanes) in hosts.iter().enumerate() {
         for rank in &lanes.rings[0] {
-            let place = owner.get_mut(*rank as usize).filter(|owner| owner.is_none());
+            let place = owner.get_mut(rank.index()).filter(|owner| owner.is_none());
             *place.ok_or(JoinError::Rank { rank: *rank, host, nranks: nranks as u32 })? = Some(host);
         }
         for (channel, lane) in lanes.rings.iter().enumerate().chain(lanes.trees.iter().enumerate()) {
             visit += 1;
-            let fits = |rank: &u32| {
-                let at = *rank as usize;
+            let fits = |rank: &Rank| {
+                let at = rank.index();
                 owner.get(at) == Some(&Some(host)) && std::mem::replace(&mut visited[at], visit) != visit
             };
             if lane.len() != lanes.rings[0].len() || !lane.iter().all(fits) {
@@ -205,7 +205,7 @@ fn check(hosts: &[HostLanes]) -> Result<u32, JoinError> {
     Ok(nranks as u32)
 }
 
-fn ring(hosts: &[HostLanes], channel: usize, alternates: bool) -> Vec<u32> {
+fn ring(hosts: &[HostLanes], channel: usize, alternates: bool) -> Vec<Rank> {
     let mut ring = Vec::new();
     for (host, lanes) in hosts.iter().enumerate() {
         // Where lanes alternate NICs, every second host takes the other lane of the pair. Traffic that leaves by a
@@ -213,7 +213,7 @@ fn ring(hosts: &[HostLanes], channel: usize, alternates: bool) -> Vec<u32> {
         let lane = if alternates && host % 2 == 1 { channel ^ 1 } else { channel };
         ring.extend_from_slice(&lanes.rings[lane]);
     }
-    let start = ring.iter().position(|rank| *rank == 0).unwrap_or(0);
+    let start = ring.iter().position(|rank| *rank == Rank(0)).unwrap_or(0);
     ring.rotate_left(start);
     ring
 }
@@ -242,14 +242,14 @@ impl HostLanes {
     }
 
     /// Links the ranks of one lane.
-    fn link(&self, lane: &[u32], half: usize, tree: &mut [TreeLinks]) {
-        let rank = |place: Rank| Rank(lane[place.index()]);
+    fn link(&self, lane: &[Rank], half: usize, tree: &mut [TreeLinks]) {
+        let rank = |place: Rank| lane[place.index()];
         for (place, own) in lane.iter().enumerate() {
             let links = match self.inside {
                 Inside::Binary => place_in_tree(place, lane.len(), half),
                 Inside::Chain => place_in_chain(place, lane.len()),
             };
-            tree[*own as usize] =
+            tree[own.index()] =
                 TreeLinks { up: links.up.map(rank), down: links.down.map(|child| child.map(rank)) };
         }
     }
@@ -288,19 +288,19 @@ fn join_trees(hosts: &[HostLanes], channel: usize, trees: [&mut Vec<TreeLinks>; 
                     if is_first { |gateways| gateways.down[0] } else { |gateways| gateways.down[1] },
                 );
                 let theirs = gateway(*child, |gateways| gateways.up);
-                tree[theirs as usize].up = Some(Rank(own));
-                add_child(&mut tree[own as usize], theirs);
+                tree[theirs.index()].up = Some(own);
+                add_child(&mut tree[own.index()], theirs);
             }
         }
     }
 }
 
 /// Adds a child. The child on the same host stays first; children on other hosts follow.
-fn add_child(links: &mut TreeLinks, child: u32) {
+fn add_child(links: &mut TreeLinks, child: Rank) {
     debug_assert!(
         links.down[ARITY_MAX - 1].is_none(),
         "a gateway has one child on its host and two on others"
     );
     let place = links.down.iter().skip(1).position(Option::is_none).map_or(0, |place| place + 1);
-    links.down[if links.down[0].is_none() { 0 } else { place }] = Some(Rank(child));
+    links.down[if links.down[0].is_none() { 0 } else { place }] = Some(child);
 }

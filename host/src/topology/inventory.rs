@@ -5,6 +5,7 @@
 //! Never: computed numbers: `system` derives bandwidths from these facts.
 
 use super::BusId;
+use oxccl_shared::abi::Rank;
 
 /// CPUs and the devices below them.
 #[derive(Clone, PartialEq, Debug)]
@@ -97,7 +98,7 @@ pub struct Gpu {
     /// Compute capability, major times ten plus minor.
     pub sm: Option<u32>,
     /// Rank that uses this GPU.
-    pub rank: Option<u32>,
+    pub rank: Option<Rank>,
     /// Whether NICs may read and write its memory.
     pub gdr: Option<bool>,
     /// NVLinks, one entry for each peer.
@@ -206,14 +207,15 @@ fn gpus_below<'a>(devices: &'a [Device], parent: Option<&'a Pci>, found: &mut Ve
 }
 
 /// The lowest rank below some devices.
-fn first_rank(devices: &[Device]) -> u32 {
+fn first_rank(devices: &[Device]) -> Rank {
+    const NONE: Rank = Rank(u32::MAX);
     let rank = |device: &Device| match device {
         Device::Pci(pci) => first_rank(&pci.devices),
-        Device::Gpu(gpu) => gpu.rank.unwrap_or(u32::MAX),
-        Device::Nic(_) => 0,
-        Device::PciLink(_) => u32::MAX,
+        Device::Gpu(gpu) => gpu.rank.unwrap_or(NONE),
+        Device::Nic(_) => Rank(0),
+        Device::PciLink(_) => NONE,
     };
-    devices.iter().map(rank).min().unwrap_or(u32::MAX)
+    devices.iter().map(rank).min().unwrap_or(NONE)
 }
 
 fn sort_below(devices: &mut [Device]) {
@@ -230,7 +232,7 @@ fn number_below(devices: &mut [Device], next: &mut u32) {
         match device {
             Device::Pci(pci) => number_below(&mut pci.devices, next),
             Device::Gpu(gpu) => {
-                gpu.rank = Some(*next);
+                gpu.rank = Some(Rank(*next));
                 gpu.dev.get_or_insert(*next);
                 *next += 1;
             }

@@ -6,6 +6,7 @@
 //! Ranks are merged in rank order. The first value of an attribute stays; later ranks only fill in missing ones.
 
 use super::{BusId, Cpu, Device, Gpu, Inventory, Nic, Pci};
+use oxccl_shared::abi::Rank;
 use std::collections::HashSet;
 use thiserror::Error;
 
@@ -24,9 +25,9 @@ pub enum MergeError {
         /// The GPU.
         bus_id: BusId,
         /// The first rank.
-        first: u32,
+        first: Rank,
         /// The second rank.
-        second: u32,
+        second: Rank,
     },
 }
 
@@ -39,11 +40,12 @@ impl Inventory {
 
     /// Keeps the first `count` ranks, renumbered from 0 in their order. Other GPUs lose their rank.
     pub fn first_ranks(&mut self, count: u32) {
-        let mut ranks: Vec<u32> = self.gpus().iter().filter_map(|(_, gpu)| gpu.rank).collect();
+        let mut ranks: Vec<Rank> = self.gpus().iter().filter_map(|(_, gpu)| gpu.rank).collect();
         ranks.sort_unstable();
         ranks.truncate(count as usize);
         let number = |gpu: &mut Gpu| {
-            gpu.rank = gpu.rank.and_then(|rank| ranks.binary_search(&rank).ok()).map(|place| place as u32);
+            gpu.rank =
+                gpu.rank.and_then(|rank| ranks.binary_search(&rank).ok()).map(|place| Rank(place as u32));
         };
         self.cpus.iter_mut().for_each(|cpu| each_gpu(&mut cpu.devices, &number));
     }

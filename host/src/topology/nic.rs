@@ -71,6 +71,7 @@ fn keep_nic(devices: &mut [Device], nic: &NetFacts) {
 mod tests {
     use super::*;
     use crate::topology::{BusId, C2c, NvLink};
+    use oxccl_shared::abi::Rank;
     use std::fs::{create_dir_all, write};
     use std::os::unix::fs::symlink;
     use std::path::Path;
@@ -89,7 +90,7 @@ mod tests {
     }
 
     fn gpu() -> GpuFacts {
-        GpuFacts { dev: Some(0), rank: Some(3), sm: Some(90), ..GpuFacts::unknown(GPU) }
+        GpuFacts { dev: Some(0), rank: Some(Rank(3)), sm: Some(90), ..GpuFacts::unknown(GPU) }
     }
 
     fn nic(bus_id: Option<BusId>) -> NetFacts {
@@ -151,7 +152,8 @@ mod tests {
         let sysfs = Sysfs::at(root.path());
         let joined = |nvlinks: Vec<NvLink>, back: Vec<NvLink>| {
             let first = GpuFacts { nvlinks, ..gpu() };
-            let second = GpuFacts { dev: Some(1), rank: Some(4), nvlinks: back, ..GpuFacts::unknown(second) };
+            let second =
+                GpuFacts { dev: Some(1), rank: Some(Rank(4)), nvlinks: back, ..GpuFacts::unknown(second) };
             let known = complete(Inventory::new(), &sysfs, &[first, second], &[]);
             NicReach::find(Some(&known), &sysfs, gpu(), nic(None)).unwrap().is_joined
         };

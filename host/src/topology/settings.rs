@@ -4,6 +4,7 @@
 //! Never: reads the environment: the owner of the settings fills them.
 
 use super::{PathKind, PathPolicy, SearchConfig};
+use oxccl_shared::abi::Rank;
 use std::path::PathBuf;
 
 /// The user's options. The default is that of an empty environment.
@@ -27,7 +28,7 @@ pub struct TopologySettings {
     /// Ignore the process's CPU affinity when locating it (`NCCL_IGNORE_CPU_AFFINITY`).
     pub ignore_cpu_affinity: bool,
     /// Rings to use instead of searching, each a list of ranks in order (`NCCL_RINGS`).
-    pub rings: Option<Vec<Vec<u32>>>,
+    pub rings: Option<Vec<Vec<Rank>>>,
 }
 
 /// A file and the rank that writes it.
@@ -36,7 +37,7 @@ pub struct Dump {
     /// The file.
     pub path: PathBuf,
     /// The one rank that writes.
-    pub rank: u32,
+    pub rank: Rank,
 }
 
 impl Default for TopologySettings {
@@ -88,10 +89,10 @@ impl TopologySettings {
     }
 }
 
-fn is_permutation(ring: &[u32], nranks: u32) -> bool {
+fn is_permutation(ring: &[Rank], nranks: u32) -> bool {
     let mut seen = vec![false; nranks as usize];
     let mut visit =
-        |rank: &u32| seen.get_mut(*rank as usize).is_some_and(|seen| !std::mem::replace(seen, true));
+        |rank: &Rank| seen.get_mut(rank.index()).is_some_and(|seen| !std::mem::replace(seen, true));
     ring.len() == nranks as usize && ring.iter().all(&mut visit)
 }
 
@@ -101,7 +102,7 @@ mod tests {
 
     #[test]
     fn what_is_said_of_all_ranks_does_not_hold_for_some() {
-        let dump = || Some(Dump { path: "dump.xml".into(), rank: 0 });
+        let dump = || Some(Dump { path: "dump.xml".into(), rank: Rank(0) });
         let machine = TopologySettings {
             file: Some("machine.xml".into()),
             p2p_level: Some(PathKind::Pix),
@@ -109,7 +110,7 @@ mod tests {
             ..TopologySettings::default()
         };
         let ranks = TopologySettings {
-            rings: Some(vec![vec![1, 0]]),
+            rings: Some(vec![vec![Rank(1), Rank(0)]]),
             graph_file: Some("graph.xml".into()),
             dump: dump(),
             graph_dump: dump(),
@@ -121,7 +122,7 @@ mod tests {
     #[test]
     fn rings_visit_each_rank_once() {
         let fits = |rings: &[&[u32]], nranks| {
-            let rings = rings.iter().map(|ring| ring.to_vec()).collect();
+            let rings = rings.iter().map(|ring| ring.iter().copied().map(Rank).collect()).collect();
             TopologySettings { rings: Some(rings), ..TopologySettings::default() }.rings_fit(nranks)
         };
         assert!(fits(&[&[2, 0, 1], &[0, 1, 2]], 3));

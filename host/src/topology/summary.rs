@@ -9,6 +9,7 @@ use super::search::{CHANNELS_MAX, Graph, Graphs};
 use super::system::{CpuModel, GPUS_MAX};
 use super::{PathKind, Paths, System};
 use crate::wire::{Message, digest};
+use oxccl_shared::abi::Rank;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -107,7 +108,7 @@ pub enum AgreeError {
     #[error("rank {rank} sent no description of its channels; do all ranks run the same OxCCL?")]
     Malformed {
         /// Its sender.
-        rank: u32,
+        rank: Rank,
     },
     /// Ranks of a host found different channels.
     #[error(
@@ -116,9 +117,9 @@ pub enum AgreeError {
     )]
     Differ {
         /// The host's first rank.
-        first: u32,
+        first: Rank,
         /// The first rank there that differs from it.
-        rank: u32,
+        rank: Rank,
     },
 }
 
@@ -141,7 +142,7 @@ impl Summary {
     }
 
     /// The summary of a host of which only the ranks are known.
-    pub fn unknown(ranks: Vec<u32>) -> Summary {
+    pub fn unknown(ranks: Vec<Rank>) -> Summary {
         let reach = Reach {
             channels: 1,
             bw_intra: 0.0,
@@ -210,10 +211,9 @@ pub fn agree(blocks: &[Vec<u8>], hosts: &[u64]) -> Result<Agreed, AgreeError> {
     let mut all: Option<[Reach; 2]> = None;
     let (mut pairs, mut posts_slowly) = (Pairs::NONE, false);
     // The first rank of each host, and the digest of its lanes.
-    let mut firsts: Vec<(u64, u32, u64)> = Vec::new();
+    let mut firsts: Vec<(u64, Rank, u64)> = Vec::new();
     let mut lanes = Vec::new();
-    for (rank, (block, host)) in blocks.iter().zip(hosts).enumerate() {
-        let rank = rank as u32;
+    for (rank, (block, host)) in (0..).map(Rank).zip(blocks.iter().zip(hosts)) {
         let malformed = AgreeError::Malformed { rank };
         let said = SummaryBlock::from_bytes(block).map_err(|_| malformed)?;
         let SummaryBlock { digest, reach, .. } = said;
@@ -233,5 +233,5 @@ pub fn agree(blocks: &[Vec<u8>], hosts: &[u64]) -> Result<Agreed, AgreeError> {
         }
     }
     let agreed = all.map(|reach| Agreed { reach, pairs, posts_slowly, hosts: lanes });
-    agreed.ok_or(AgreeError::Malformed { rank: 0 })
+    agreed.ok_or(AgreeError::Malformed { rank: Rank(0) })
 }

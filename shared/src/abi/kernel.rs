@@ -1,7 +1,7 @@
 //! The interface between the host and GPU kernels: the arguments of a launch, and the page through which the host
 //! aborts a kernel and a kernel reports why it stopped. Addresses are those of the GPU that runs the kernel.
 
-use super::ConnEnd;
+use super::{ConnEnd, Rank};
 use crate::algo::chunk::ChannelCut;
 use crate::fifo::{ConsumerCursor, ProducerCursor};
 use crate::reduce::OpArg;
@@ -30,7 +30,7 @@ pub struct KernelColl {
     /// [`super::Func`] as a number.
     pub func: u32,
     /// The root of a rooted operation.
-    pub root: u32,
+    pub root: Rank,
     /// Digest of the call.
     pub tag: u32,
     /// Ranks of each host, where all have equally many that follow each other; otherwise 0.
@@ -100,7 +100,7 @@ pub struct KernelLaunch {
     /// Channels in use: block `b` uses channel `b` (of collectives) or `b % nchannels` (of messages).
     pub nchannels: u32,
     /// This rank.
-    pub rank: u32,
+    pub rank: Rank,
     /// Ranks in the communicator.
     pub nranks: u32,
     /// Messages, if this is a launch of sends and receives.
@@ -162,7 +162,7 @@ pub struct Stopped {
     /// What happened.
     pub cause: StopCause,
     /// Whom the thread waited for.
-    pub peer: super::Rank,
+    pub peer: Rank,
     /// For how long, if it waited too long; more than an hour and eleven minutes are that.
     pub waited_us: u32,
 }
@@ -186,7 +186,7 @@ const PEER_BITS: u32 = 28;
 
 impl KernelStop {
     /// Writes a reason, unless there is one: what follows from a stop is no reason.
-    pub fn write(&self, cause: StopCause, peer: super::Rank, waited_ns: u64) {
+    pub fn write(&self, cause: StopCause, peer: Rank, waited_ns: u64) {
         if self.reason.load_relaxed() != 0 {
             return;
         }
@@ -206,7 +206,7 @@ impl KernelStop {
             4 => StopCause::Mismatch,
             _ => return None,
         };
-        let peer = super::Rank((reason >> CAUSE_BITS) as u32 & ((1 << PEER_BITS) - 1));
+        let peer = Rank((reason >> CAUSE_BITS) as u32 & ((1 << PEER_BITS) - 1));
         Some(Stopped { cause, peer, waited_us: (reason >> (CAUSE_BITS + PEER_BITS)) as u32 })
     }
 }

@@ -71,9 +71,9 @@ pub struct Seat {
 impl Seat {
     /// That of `rank` among `nranks`, of which each host has `host_ranks`: all, if 0.
     #[inline(always)]
-    pub const fn new(rank: u32, nranks: u32, host_ranks: u32) -> Seat {
+    pub const fn new(rank: Rank, nranks: u32, host_ranks: u32) -> Seat {
         let each = if host_ranks == 0 { nranks } else { host_ranks };
-        Seat { each, hosts: nranks / each, number: rank % each, host: rank / each }
+        Seat { each, hosts: nranks / each, number: rank.0 % each, host: rank.0 / each }
     }
 
     /// The rank at this place.

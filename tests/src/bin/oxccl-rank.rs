@@ -357,11 +357,11 @@ fn of_bootstrap(error: &BootstrapError) -> (&'static str, Vec<u32>) {
 
 fn of_connect(error: &ConnectError) -> (&'static str, Vec<u32>) {
     match error {
-        ConnectError::NoTransport { rank, peer, .. } => ("NoTransport", vec![*rank, *peer]),
-        ConnectError::Settings { peer, .. } => ("Settings", vec![*peer]),
-        ConnectError::Memory { rank, .. } => ("Memory", vec![*rank]),
-        ConnectError::Net { rank, .. } => ("Net", vec![*rank]),
-        ConnectError::PeerFailed { peer, .. } => ("PeerFailed", vec![*peer]),
+        ConnectError::NoTransport { rank, peer, .. } => ("NoTransport", vec![rank.0, peer.0]),
+        ConnectError::Settings { peer, .. } => ("Settings", vec![peer.0]),
+        ConnectError::Memory { rank, .. } => ("Memory", vec![rank.0]),
+        ConnectError::Net { rank, .. } => ("Net", vec![rank.0]),
+        ConnectError::PeerFailed { peer, .. } => ("PeerFailed", vec![peer.0]),
         _ => ("Connect", vec![]),
     }
 }
@@ -369,11 +369,11 @@ fn of_connect(error: &ConnectError) -> (&'static str, Vec<u32>) {
 fn of_fault(fault: &Fault) -> (&'static str, Vec<u32>) {
     match fault {
         Fault::Aborted => ("Aborted", vec![]),
-        Fault::PeerAborted { rank } => ("PeerAborted", vec![*rank]),
-        Fault::PeerDied { rank } => ("PeerDied", vec![*rank]),
-        Fault::PeerLeft { rank } => ("PeerLeft", vec![*rank]),
-        Fault::Timeout { rank, .. } => ("Timeout", vec![*rank]),
-        Fault::Mismatch { rank, .. } => ("Mismatch", vec![*rank]),
+        Fault::PeerAborted { rank } => ("PeerAborted", vec![rank.0]),
+        Fault::PeerDied { rank } => ("PeerDied", vec![rank.0]),
+        Fault::PeerLeft { rank } => ("PeerLeft", vec![rank.0]),
+        Fault::Timeout { rank, .. } => ("Timeout", vec![rank.0]),
+        Fault::Mismatch { rank, .. } => ("Mismatch", vec![rank.0]),
         Fault::SelfMessages => ("SelfMessages", vec![]),
         Fault::Panicked => ("Panicked", vec![]),
         Fault::Link { .. } => ("Link", vec![]),

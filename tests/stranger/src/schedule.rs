@@ -8,6 +8,7 @@
 //! All-reduce: every rank sends its input, reduced with its children's, to its parent; the root's value goes the same way back. A slice
 //! goes up and comes back before the next one begins, so no connection needs more than one slot.
 
+use oxccl_shared::abi::Rank;
 use oxccl_shared::algo::Action;
 
 /// Nobody, the parent or all children.
@@ -36,23 +37,23 @@ pub struct Place {
 }
 
 impl Place {
-    pub fn new(rank: u32, root: u32, nranks: u32) -> Place {
+    pub fn new(Rank(rank): Rank, Rank(root): Rank, nranks: u32) -> Place {
         let v = if rank >= root { rank - root } else { rank + nranks - root };
         Place { v, root, nranks }
     }
 
-    fn rank_of(&self, v: u32) -> u32 {
+    fn rank_of(&self, v: u32) -> Rank {
         let rank = v + self.root;
-        if rank >= self.nranks { rank - self.nranks } else { rank }
+        Rank(if rank >= self.nranks { rank - self.nranks } else { rank })
     }
 
     /// None at the root.
-    pub fn parent(&self) -> Option<u32> {
+    pub fn parent(&self) -> Option<Rank> {
         (self.v != 0).then(|| self.rank_of(self.v & (self.v - 1)))
     }
 
     /// Each is the root of a subtree; the smallest subtree comes first.
-    pub fn children(&self) -> impl Iterator<Item = u32> {
+    pub fn children(&self) -> impl Iterator<Item = Rank> {
         let place = *self;
         let below = if self.v == 0 { 32 } else { self.v.trailing_zeros() };
         (0..below)

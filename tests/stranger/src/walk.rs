@@ -7,7 +7,7 @@ use oxccl_device::conn::Conns;
 use oxccl_device::custom::{Mesh, Walk};
 use oxccl_device::gpu::{Block, Stop};
 use oxccl_device::prims::Proto;
-use oxccl_shared::abi::Func;
+use oxccl_shared::abi::{Func, Rank};
 use oxccl_shared::algo::chunk;
 
 /// A binomial tree of a million ranks has so many children at its root.
@@ -25,7 +25,7 @@ impl Walk for Binomial {
         work: &CollWork,
     ) -> Result<(), Stop> {
         let reduces = work.func == Func::AllReduce;
-        let place = Place::new(work.rank, if reduces { 0 } else { work.root }, work.nranks);
+        let place = Place::new(work.rank, if reduces { Rank(0) } else { work.root }, work.nranks);
         let ends = Ends::new(&place, mesh);
         for range in chunk::slices(work.part.clone(), work.slice_elems) {
             let (up_and_down, down) =

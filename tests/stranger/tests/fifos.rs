@@ -4,6 +4,7 @@
 #![cfg(loom)]
 
 use loom::thread;
+use oxccl_shared::abi;
 use oxccl_shared::fifo::{self, StepConsumer, StepProducer};
 use oxccl_shared::model::{Conn, with_shared};
 use oxccl_stranger::schedule::{Peers, Place, Step};
@@ -26,8 +27,8 @@ impl Rank {
     fn peers(&self, peers: Peers, place: &Place) -> Vec<usize> {
         match peers {
             Peers::Nobody => Vec::new(),
-            Peers::Parent => vec![place.parent().unwrap() as usize],
-            Peers::Children => place.children().map(|child| child as usize).collect(),
+            Peers::Parent => vec![place.parent().unwrap().index()],
+            Peers::Children => place.children().map(|child| child.index()).collect(),
         }
     }
 
@@ -64,7 +65,7 @@ fn all_reduces(n: usize, times: usize) {
         let mut ranks: Vec<Rank> =
             ends.into_iter().zip(0..).map(|((send, recv), rank)| Rank { rank, mesh, send, recv }).collect();
         let work = move |mut rank: Rank| {
-            let place = Place::new(rank.rank as u32, 0, n as u32);
+            let place = Place::new(abi::Rank(rank.rank as u32), abi::Rank(0), n as u32);
             for _ in 0..times {
                 assert_eq!(rank.run(&place, place.all_reduce()), (1 << n) - 1);
             }

@@ -2,6 +2,7 @@
 #![cfg(not(loom))]
 
 use oxccl::{Func, RedOp};
+use oxccl_shared::abi;
 use oxccl_shared::algo::Action;
 use oxccl_stranger::schedule::{Peers, Place, Step};
 use oxccl_tests::oracle::Inputs;
@@ -26,8 +27,8 @@ impl Rank {
     fn peers(&self, peers: Peers) -> Vec<usize> {
         match peers {
             Peers::Nobody => Vec::new(),
-            Peers::Parent => vec![self.place.parent().expect("a root has no parent") as usize],
-            Peers::Children => self.place.children().map(|child| child as usize).collect(),
+            Peers::Parent => vec![self.place.parent().expect("a root has no parent").index()],
+            Peers::Children => self.place.children().map(|child| child.index()).collect(),
         }
     }
 
@@ -62,7 +63,7 @@ fn simulate(
     let n = inputs.len() as u32;
     let mut ranks: Vec<Rank> = (0..n)
         .map(|rank| {
-            let place = Place::new(rank, root, n);
+            let place = Place::new(abi::Rank(rank), abi::Rank(root), n);
             let steps: Vec<Step> = match func {
                 Func::Broadcast => place.broadcast().collect(),
                 _ => place.all_reduce().collect(),
@@ -108,7 +109,7 @@ proptest! {
 
     #[test]
     fn each_input_counts_once_and_the_result_is_finished_once(n in 2u32..200) {
-        let steps = (0..n).flat_map(|rank| Place::new(rank, 0, n).all_reduce().map(move |step| (rank, step)).collect::<Vec<_>>());
+        let steps = (0..n).flat_map(|rank| Place::new(abi::Rank(rank), abi::Rank(0), n).all_reduce().map(move |step| (rank, step)).collect::<Vec<_>>());
         let steps: Vec<(u32, Step)> = steps.collect();
         let with = |of: fn(&Action) -> bool| steps.iter().filter(|(_, step)| of(&step.action)).count() as u32;
         prop_assert_eq!((with(|action| action.src), with(|action| action.dst), with(|action| action.finish)), (n, n, 1));
@@ -117,14 +118,16 @@ proptest! {
 
 #[test]
 fn the_tree_is_the_one_that_is_drawn() {
-    let children = |rank| Place::new(rank, 0, 8).children().collect::<Vec<_>>();
+    let children = |rank| {
+        Place::new(abi::Rank(rank), abi::Rank(0), 8).children().map(|child| child.0).collect::<Vec<_>>()
+    };
     assert_eq!((children(0), children(4), children(6)), (vec![1, 2, 4], vec![5, 6], vec![7]));
     assert_eq!(
-        Place::new(1, 3, 5).children().collect::<Vec<_>>(),
-        [] as [u32; 0],
+        Place::new(abi::Rank(1), abi::Rank(3), 5).children().count(),
+        0,
         "rank 1 is the fourth from rank 3"
     );
-    assert_eq!(Place::new(1, 3, 5).parent(), Some(0));
+    assert_eq!(Place::new(abi::Rank(1), abi::Rank(3), 5).parent(), Some(abi::Rank(0)));
 }
 
 /// Every piece of Rust on the page stands in the sources, word for word.

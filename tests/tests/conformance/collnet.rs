@@ -5,7 +5,8 @@ use oxccl::net::loopback::Loopback;
 use oxccl::net::{Net, plugin};
 use oxccl::transport::Allowed;
 use oxccl::{
-    Algorithm, Communicator, Config, DataType, Error, Fault, Func, RedOp, ReduceOp, TransportKind, UniqueId,
+    Algorithm, Communicator, Config, DataType, Error, Fault, Func, Rank, RedOp, ReduceOp, TransportKind,
+    UniqueId,
 };
 use oxccl_tests::borders::{Borders, CLASSES};
 use oxccl_tests::case::{By, Case, Placement};
@@ -309,10 +310,10 @@ fn who_does_not_come_is_named_from_host_to_host() {
             other => panic!("rank {rank}: {other:?}"),
         };
         let timed_out = matches!(fault, Some(Fault::Timeout { .. }));
-        assert!(named == 3 || !timed_out, "rank {rank} blames {named}: {fault:?}");
+        assert!(named == Rank(3) || !timed_out, "rank {rank} blames {named}: {fault:?}");
     }
     assert!(
-        faults.iter().flatten().any(|fault| matches!(fault, Fault::Timeout { rank: 3, .. })),
+        faults.iter().flatten().any(|fault| matches!(fault, Fault::Timeout { rank: Rank(3), .. })),
         "{faults:?}"
     );
 }

@@ -1,7 +1,7 @@
 //! Rings and trees that do not follow the order of ranks: what a user sees goes by rank all the same.
 
 use super::dims::{FUNCS, applies, ops, settings};
-use oxccl::{DataType, TransportKind};
+use oxccl::{DataType, Rank, TransportKind};
 use oxccl_tests::borders::{Borders, CLASSES};
 use oxccl_tests::case::{By, Case, Placement};
 use oxccl_tests::deadline::{Deadline, doing};
@@ -33,8 +33,8 @@ fn permuted(name: &'static str, nranks: u32) {
     let mut random = Deck::new(1 << 16, u64::from(nranks) + 99);
     for (index, setting) in settings().into_iter().enumerate() {
         let mut places = Deck::new(nranks as usize, index as u64);
-        let ring = |_| (0..nranks).map(|_| places.draw() as u32).collect::<Vec<u32>>();
-        let rings: Vec<Vec<u32>> = (0..1 + index % 3).map(ring).collect();
+        let ring = |_| (0..nranks).map(|_| Rank(places.draw() as u32)).collect();
+        let rings: Vec<Vec<Rank>> = (0..1 + index % 3).map(ring).collect();
         doing(|| format!("setting up {nranks} ranks with {setting:?} along {rings:?}"));
         let mut world = World::with(nranks, setting, |_, config| config.topology.rings = Some(rings.clone()));
         assert!(world.ranks.iter().all(|rank| rank.rings() == rings));
@@ -68,12 +68,13 @@ fn hosts(name: &'static str, nranks: u32, hosts: u32) {
             config.host_id = Some(format!("host {}", rank % hosts));
         });
         let ring = &world.ranks[0].rings()[0];
-        let crossings = (0..ring.len()).filter(|i| ring[*i] % hosts != ring[(i + 1) % ring.len()] % hosts);
+        let crossings =
+            (0..ring.len()).filter(|i| ring[*i].0 % hosts != ring[(i + 1) % ring.len()].0 % hosts);
         assert_eq!(crossings.count() as u32, hosts, "{ring:?}");
         for rank in &world.ranks {
             assert_eq!(rank.rings()[0], *ring);
             for peer in &rank.memory().peers {
-                let is_near = peer.rank % hosts == rank.rank() % hosts;
+                let is_near = peer.rank.0 % hosts == rank.rank() % hosts;
                 assert_eq!(peer.transport != TransportKind::Tcp, is_near, "{} to {}", rank.rank(), peer.rank);
             }
         }
@@ -95,9 +96,9 @@ fn three_hosts_of_seven_ranks() {
 #[test]
 fn the_users_rings_are_not_those_of_a_split() {
     let _deadline = Deadline::start("the_users_rings_are_not_those_of_a_split", Duration::from_secs(100));
-    let rings = vec![vec![3, 1, 2, 0]];
+    let rings = vec![[3, 1, 2, 0].map(Rank).to_vec()];
     let mut world =
         World::with(4, Settings::default(), |_, config| config.topology.rings = Some(rings.clone()));
     let split = world.each(|rank| rank.split(Some(rank.rank() % 2), 0).unwrap().unwrap().rings().to_vec());
-    assert!(split.iter().all(|rings| *rings == [[0, 1]]), "{split:?}");
+    assert!(split.iter().all(|rings| *rings == [[Rank(0), Rank(1)]]), "{split:?}");
 }

@@ -1,7 +1,8 @@
 //! Invalid arguments are refused before anything is sent, and the communicator stays usable.
 
 use oxccl::{
-    ArgumentError, Blocks, BlocksError, Communicator, DataType, Error, Func, ReduceOp, Untyped, UntypedV,
+    ArgumentError, Blocks, BlocksError, Communicator, DataType, Error, Func, Rank, ReduceOp, Untyped,
+    UntypedV,
 };
 use oxccl_tests::deadline::Deadline;
 use oxccl_tests::harness::{Settings, World};
@@ -15,7 +16,7 @@ fn length(func: Func, which: &'static str, actual: usize, expected: usize) -> Ar
 }
 
 const fn no_rank(func: Func, rank: u32) -> ArgumentError {
-    ArgumentError::NoSuchRank { func, rank, nranks: 2 }
+    ArgumentError::NoSuchRank { func, rank: Rank(rank), nranks: 2 }
 }
 
 fn untyped(rank: &Communicator, call: Untyped) -> Result<(), Error> {
@@ -64,16 +65,22 @@ fn blocks() -> Vec<Refused> {
         (|rank| v(rank, TWO, Blocks { displs: &[0, 1, 2], ..TWO }), ranks("receive", 2, 3).into()),
         (
             |rank| v(rank, Blocks { displs: &[0, 2], ..TWO }, TWO),
-            BlocksError::Range { which: "send", rank: 1, count: 2, displ: 2, actual: 3 }.into(),
+            BlocksError::Range { which: "send", rank: Rank(1), count: 2, displ: 2, actual: 3 }.into(),
         ),
         (
             |rank| v(rank, TWO, Blocks { counts: &[usize::MAX, 0], displs: &[1, usize::MAX] }),
-            BlocksError::Range { which: "receive", rank: 0, count: usize::MAX - 1, displ: 1, actual: 3 }
-                .into(),
+            BlocksError::Range {
+                which: "receive",
+                rank: Rank(0),
+                count: usize::MAX - 1,
+                displ: 1,
+                actual: 3,
+            }
+            .into(),
         ),
         (
             |rank| v(rank, TWO, Blocks { displs: &[1, 0], ..TWO }),
-            BlocksError::Overlap { rank: 0, other: 1 }.into(),
+            BlocksError::Overlap { rank: Rank(0), other: Rank(1) }.into(),
         ),
         (
             |rank| {
@@ -87,7 +94,7 @@ fn blocks() -> Vec<Refused> {
                 // SAFETY: refused by its arguments, before a pointer is used.
                 unsafe { rank.run_untyped_v(&null) }
             },
-            BlocksError::Null { which: "send", rank: 1, count: 2 }.into(),
+            BlocksError::Null { which: "send", rank: Rank(1), count: 2 }.into(),
         ),
     ]
 }
@@ -103,7 +110,7 @@ fn a_block_to_oneself_has_one_length() {
         let sent = Blocks { counts: &sent, displs: &[0, 2] };
         let received = Blocks { counts: &received, displs: &[0, 1] };
         let refused = rank.all_to_all_v(&[0u8; 4], sent, &mut [0u8; 2], received);
-        let expected = BlocksError::Own { rank: me as u32, sent: 2, received: 1 };
+        let expected = BlocksError::Own { rank: Rank(me as u32), sent: 2, received: 1 };
         assert_eq!(refused, Err(Error::Argument(expected.into())));
         assert!(refused.unwrap_err().to_string().contains(&format!("rank {me} sends 2 elements to itself")));
         // A group gets none of its messages.

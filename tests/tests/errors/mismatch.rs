@@ -1,6 +1,6 @@
 //! Ranks that call different things: every one of them ends, soon, with an error that names a rank and its call.
 
-use oxccl::{Algorithm, Blocks, Communicator, Error, Fault, Protocol, ReduceOp, TransportKind};
+use oxccl::{Algorithm, Blocks, Communicator, Error, Fault, Protocol, Rank, ReduceOp, TransportKind};
 use oxccl_tests::deadline::{Deadline, doing};
 use oxccl_tests::harness::{Settings, World};
 use std::time::{Duration, Instant};
@@ -71,7 +71,7 @@ fn all_end(settings: Settings) {
                     _ => panic!("rank {rank} has no fault: {}", context()),
                 };
                 assert!(
-                    guilty != rank as u32 && guilty < nranks,
+                    guilty != Rank(rank as u32) && guilty < Rank(nranks),
                     "rank {rank} blames {guilty}: {}",
                     context()
                 );
@@ -123,9 +123,9 @@ fn a_message_of_another_length_ends_both() {
             }
             result.err().or(rank.async_error()).and_then(|error| error.fault())
         });
-        let receiver = matches!(results[1], Some(Fault::Mismatch { rank: 0, .. }));
+        let receiver = matches!(results[1], Some(Fault::Mismatch { rank: Rank(0), .. }));
         assert!(receiver, "{sent} for {expected}: {results:?}");
-        assert_eq!(results[0], Some(Fault::PeerAborted { rank: 1 }), "{sent} for {expected}");
+        assert_eq!(results[0], Some(Fault::PeerAborted { rank: Rank(1) }), "{sent} for {expected}");
     }
 }
 
@@ -156,8 +156,8 @@ fn blocks_of_another_length_name_their_sender() {
         });
         let fault = |rank: usize| results[rank].as_ref().and_then(Error::fault);
         let context = || format!("{sent} for {expected}: {results:#?}");
-        assert!(matches!(fault(0), Some(Fault::Mismatch { rank: 2, .. })), "{}", context());
-        assert_eq!([fault(1), fault(2)], [Some(Fault::PeerAborted { rank: 0 }); 2], "{}", context());
+        assert!(matches!(fault(0), Some(Fault::Mismatch { rank: Rank(2), .. })), "{}", context());
+        assert_eq!([fault(1), fault(2)], [Some(Fault::PeerAborted { rank: Rank(0) }); 2], "{}", context());
         let text = results[0].as_ref().expect("a fault").to_string();
         assert!(text.contains("rank 2") && text.starts_with("rank 0 of 3"), "{text}");
     }

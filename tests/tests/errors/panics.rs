@@ -6,7 +6,7 @@ use oxccl_device::conn::Conns;
 use oxccl_device::custom::{Mesh, Walk};
 use oxccl_device::gpu::{Block, Stop};
 use oxccl_device::prims::{Proto, Slice, run_slice};
-use oxccl_shared::abi::{Func, Protocol, SlotHeader};
+use oxccl_shared::abi::{Func, Protocol, Rank, SlotHeader};
 use oxccl_shared::algo::Action;
 use oxccl_shared::algo::custom::CustomSpec;
 use oxccl_shared::algo::spec::{Offered, Protocols};
@@ -32,9 +32,9 @@ impl Walk for Panics {
         mesh: &Mesh<'_>,
         work: &CollWork,
     ) -> Result<(), Stop> {
-        let peer = 1 - work.rank;
+        let peer = Rank(1 - work.rank.0);
         let slice = Slice {
-            action: if work.rank == 0 { Action::SEND } else { Action::RECV },
+            action: if work.rank == Rank(0) { Action::SEND } else { Action::RECV },
             header: SlotHeader { tag: work.tag, len_bytes: (work.count * size_of::<f32>()) as u32 },
             recv: &[mesh.from(peer)],
             send: &[mesh.to(peer)],
@@ -45,7 +45,7 @@ impl Walk for Panics {
         };
         // SAFETY: the caller's obligations: the slice is the call's elements.
         unsafe { run_slice::<B, P>(block, conns, &slice)? };
-        assert!(work.rank > 0, "as intended");
+        assert!(work.rank > Rank(0), "as intended");
         // SAFETY: as above.
         unsafe { run_slice::<B, P>(block, conns, &slice) }
     }
@@ -66,5 +66,8 @@ fn a_panic_ends_the_communicator_on_every_rank() {
         all_reduce()
     });
     let faults = results.iter().map(|result| result.as_ref().err().and_then(Error::fault));
-    assert_eq!(faults.collect::<Vec<_>>(), [Some(Fault::Panicked), Some(Fault::PeerAborted { rank: 0 })]);
+    assert_eq!(
+        faults.collect::<Vec<_>>(),
+        [Some(Fault::Panicked), Some(Fault::PeerAborted { rank: Rank(0) })]
+    );
 }

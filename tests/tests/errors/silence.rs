@@ -1,6 +1,6 @@
 //! Ranks that do nothing, leave or abort.
 
-use oxccl::{Error, Fault, ReduceOp, TransportKind};
+use oxccl::{Error, Fault, Rank, ReduceOp, TransportKind};
 use oxccl_tests::deadline::Deadline;
 use oxccl_tests::harness::{Settings, World, on_threads};
 use std::sync::Barrier;
@@ -26,7 +26,7 @@ fn a_rank_that_does_nothing_is_named_at_the_timeout() {
     });
     assert!(started.elapsed() >= timeout && started.elapsed() < timeout + BOUND);
     let faults: Vec<_> = errors.iter().map(|error| error.as_ref().and_then(Error::fault)).collect();
-    let blamed = |fault: &Option<Fault>| matches!(fault, Some(Fault::Timeout { rank: 1, .. }));
+    let blamed = |fault: &Option<Fault>| matches!(fault, Some(Fault::Timeout { rank: Rank(1), .. }));
     assert!(blamed(&faults[0]) || blamed(&faults[2]), "{faults:?}");
     assert!(faults[0].is_some() && faults[2].is_some() && errors[1].is_none(), "{faults:?}");
 }
@@ -40,7 +40,7 @@ fn a_receive_that_nobody_answers_ends_at_the_timeout() {
         rank.recv(&mut [0u8], 1 - rank.rank()).expect_err("nobody sends").fault()
     });
     let named = |me: usize| match errors[me] {
-        Some(Fault::Timeout { rank, .. } | Fault::PeerAborted { rank }) => rank == 1 - me as u32,
+        Some(Fault::Timeout { rank, .. } | Fault::PeerAborted { rank }) => rank == Rank(1 - me as u32),
         _ => false,
     };
     assert!(named(0) && named(1), "{errors:?}");
@@ -59,11 +59,11 @@ fn a_rank_that_left_is_named() {
     });
     assert!(started.elapsed() < BOUND, "{:?}", started.elapsed());
     for fault in &faults[..2] {
-        let by_name = matches!(fault, Some(Fault::PeerLeft { rank: 2 } | Fault::PeerAborted { .. }));
+        let by_name = matches!(fault, Some(Fault::PeerLeft { rank: Rank(2) } | Fault::PeerAborted { .. }));
         // A rank that waits for an earlier leaver learns of rank 2 from the one that waited for it.
         assert!(by_name || matches!(fault, Some(Fault::PeerLeft { .. })), "{faults:?}");
     }
-    assert!(faults.contains(&Some(Fault::PeerLeft { rank: 2 })), "{faults:?}");
+    assert!(faults.contains(&Some(Fault::PeerLeft { rank: Rank(2) })), "{faults:?}");
 }
 
 /// A rank's last call may find the others waiting for it: closing at once afterwards breaks nothing, however long
@@ -105,7 +105,7 @@ fn abort_from_another_thread_ends_a_wait_on_every_rank() {
     });
     aborter.join().unwrap();
     assert!(started.elapsed() < BOUND, "{:?}", started.elapsed());
-    let from_1 = Some(Fault::PeerAborted { rank: 1 });
+    let from_1 = Some(Fault::PeerAborted { rank: Rank(1) });
     assert_eq!(faults, [from_1, Some(Fault::Aborted), from_1]);
     // Nothing runs on it any more.
     world.each(|rank| rank.barrier().expect_err("it stays aborted"));

@@ -1,7 +1,7 @@
 //! The faults that ranks report when another does not do its part.
 
 use oxccl::cuda::DeviceMemory;
-use oxccl::{DataType, Error, Fault, Func, Untyped};
+use oxccl::{DataType, Error, Fault, Func, Rank, Untyped};
 use oxccl_tests::deadline::Deadline;
 use oxccl_tests::devices::{DeviceRank, DeviceWorld, gpus};
 use oxccl_tests::harness::{Settings, on_threads};
@@ -44,7 +44,7 @@ fn needs_gpu_a_silent_rank_is_named() {
     }
     for count in [10, 200_000] {
         let reported = faults([Some(count), None], Duration::from_secs(2));
-        assert!(matches!(reported[0], Some(Fault::Timeout { rank: 1, .. })), "{reported:?}");
+        assert!(matches!(reported[0], Some(Fault::Timeout { rank: Rank(1), .. })), "{reported:?}");
         assert!(reported[1].is_some(), "rank 1 hears that rank 0 gave up: {reported:?}");
     }
 }

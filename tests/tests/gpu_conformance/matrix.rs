@@ -1,7 +1,7 @@
 //! Every function, type and operator over every kernel, at the counts where something begins or ends.
 
 use oxccl::plan::{Call, ChannelLimits, Facts, plan};
-use oxccl::{Algorithm, DataType, Func, Protocol, RedOp};
+use oxccl::{Algorithm, DataType, Func, Protocol, Rank, RedOp};
 use oxccl_shared::proto;
 use oxccl_tests::case::{Case, FUNCS, Placement};
 use oxccl_tests::deadline::{Deadline, doing};
@@ -40,7 +40,7 @@ fn counts(
         let slot = proto::payload_bytes(Protocol::Simple, &facts.mesh_layout) / dtype.size_bytes();
         [slot, 2 * slot, 8 * slot, (256 << 10) / dtype.size_bytes()]
     } else {
-        let plan = plan(&Call { func, dtype, op: RedOp::Sum, root: 0, count: 1 << 30 }, &facts);
+        let plan = plan(&Call { func, dtype, op: RedOp::Sum, root: Rank(0), count: 1 << 30 }, &facts);
         let elem_bytes = if plan.dtype.is_none() { dtype.size_bytes() } else { 1 };
         let in_elems = |length: u64| (length as usize).div_ceil(elem_bytes);
         let (slice, chunk) = (in_elems(plan.slice_elems), in_elems(plan.chunk_elems));

@@ -5,8 +5,8 @@ use super::{messages, operations};
 use oxccl::bootstrap::InterfaceFilter;
 use oxccl::cuda::{DeviceMemory, Stream};
 use oxccl::{
-    Algorithm, Config, DataType, DeviceCommunicator, Error, Fault, Func, Protocol, RedOp, TransportKind,
-    UniqueId, Untyped,
+    Algorithm, Config, DataType, DeviceCommunicator, Error, Fault, Func, Protocol, Rank, RedOp,
+    TransportKind, UniqueId, Untyped,
 };
 use oxccl_tests::case::{Case, FUNCS, Placement};
 use oxccl_tests::deadline::{Deadline, doing};
@@ -105,7 +105,7 @@ fn needs_gpu_net_between_hosts_of_several_gpus() {
         let mut world = DeviceWorld::on_hosts(hosts, Settings::default(), loopback);
         for (rank, host) in world.ranks.iter().zip(hosts) {
             for peer in &rank.comm.memory().peers {
-                let is_far = hosts[peer.rank as usize] != *host;
+                let is_far = hosts[peer.rank.index()] != *host;
                 assert_eq!(peer.transport == TransportKind::Net, is_far, "{peer:?}");
             }
         }
@@ -144,7 +144,7 @@ fn needs_gpu_net_abort_and_silence_end_kernels() {
         let reported = rank.comm.synchronize(rank.stream.by_ref()).unwrap_err().fault();
         match aborts {
             true => assert_eq!(reported, Some(Fault::Aborted)),
-            false => assert!(matches!(reported, Some(Fault::Timeout { rank: 1, .. })), "{reported:?}"),
+            false => assert!(matches!(reported, Some(Fault::Timeout { rank: Rank(1), .. })), "{reported:?}"),
         }
     }
 }
@@ -215,7 +215,9 @@ fn needs_gpu_net_a_killed_rank_is_named() {
     assert!(
         matches!(
             reported,
-            Some(Fault::PeerDied { rank: 1 } | Fault::PeerAborted { rank: 1 } | Fault::Link { .. })
+            Some(
+                Fault::PeerDied { rank: Rank(1) } | Fault::PeerAborted { rank: Rank(1) } | Fault::Link { .. }
+            )
         ),
         "{reported:?}"
     );

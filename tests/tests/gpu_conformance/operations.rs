@@ -140,7 +140,7 @@ fn needs_gpu_pairs_meet_in_different_memory() {
     for rank in &world.ranks {
         let socket = |rank: u32| 2 * rank / nranks;
         for peer in &rank.comm.memory().peers {
-            let is_near = socket(rank.comm.rank()) == socket(peer.rank);
+            let is_near = socket(rank.comm.rank()) == socket(peer.rank.0);
             let expected = if is_near { TransportKind::P2p } else { TransportKind::Shm };
             assert_eq!(peer.transport, expected, "rank {} and rank {}", rank.comm.rank(), peer.rank);
         }

@@ -2,7 +2,7 @@
 //! channel or a slice begins or ends.
 
 use oxccl::plan::{Call, ChannelLimits, Facts, Forced, Plan, plan};
-use oxccl::{Algorithm, DataType, Func, Protocol, RedOp};
+use oxccl::{Algorithm, DataType, Func, Protocol, Rank, RedOp};
 use oxccl_shared::fifo::STEPS;
 use oxccl_tests::case::{Case, Placement};
 use oxccl_tests::deadline::{Deadline, doing};
@@ -29,7 +29,7 @@ fn full_plan(nranks: u32, settings: &Settings, channels: Option<u32>, dtype: Dat
     let limits = ChannelLimits { max: channels, ..ChannelLimits::default() };
     let buffer = Some(settings.buffer_bytes).filter(|_| channels.is_some());
     let facts = Facts::of_gpus(nranks, (90, 132), forced, limits, buffer);
-    let call = Call { func: Func::AllReduce, dtype, op: RedOp::Sum, root: 0, count: 1 << 30 };
+    let call = Call { func: Func::AllReduce, dtype, op: RedOp::Sum, root: Rank(0), count: 1 << 30 };
     let plan = plan(&call, &facts);
     assert_eq!(plan.algorithm, Algorithm::Tree, "{plan:?}");
     plan

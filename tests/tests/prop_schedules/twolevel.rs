@@ -1,5 +1,6 @@
 //! Two levels: peers agree on places and blocks, results are complete, and no number of loops fills the slots for good.
 
+use oxccl_shared::abi::Rank;
 use oxccl_shared::algo::twolevel::{Seat, all_reduce};
 use proptest::prelude::*;
 
@@ -12,7 +13,7 @@ fn places_are_those_of_the_host_and_of_the_number() {
         for hosts in 1..=5 {
             let n = each * hosts;
             for rank in 0..n {
-                let seat = Seat::new(rank, n, each);
+                let seat = Seat::new(Rank(rank), n, each);
                 let peers: Vec<u32> = seat.all().map(|place| seat.peer(place).0).collect();
                 let near = (0..n).filter(|peer| peer / each == rank / each && *peer != rank);
                 let far = (0..n).filter(|peer| peer % each == rank % each && *peer != rank);
@@ -25,7 +26,7 @@ fn places_are_those_of_the_host_and_of_the_number() {
 #[test]
 fn a_loop_sends_each_block_over_each_border_as_often_as_it_must() {
     for (each, hosts) in [(2, 2), (4, 2), (3, 4), (8, 3)] {
-        let seat = Seat::new(1, each * hosts, each);
+        let seat = Seat::new(Rank(1), each * hosts, each);
         let hops: Vec<_> = all_reduce(seat).collect();
         let near = each as usize - 1;
         let far = hops.iter().flat_map(|hop| hop.to.clone()).filter(|place| *place >= near).count();
@@ -42,7 +43,7 @@ fn run(call: &Call, host_ranks: u32) -> Buffers {
     let mut buffers = Buffers::new(call.n, call.count, call.count);
     for part in call.parts() {
         let ops = |rank| {
-            let seat = Seat::new(rank, call.n, host_ranks);
+            let seat = Seat::new(Rank(rank), call.n, host_ranks);
             let mut ops = Vec::new();
             for one in call.loops(part.clone(), call.n) {
                 for hop in all_reduce(seat) {

@@ -10,9 +10,9 @@ pub fn cpu_time() -> Duration {
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-pub fn is_permutation(ring: &[u32], nranks: usize) -> bool {
+pub fn is_permutation(ring: &[Rank], nranks: usize) -> bool {
     let mut seen = vec![false; nranks];
-    ring.iter().all(|rank| seen.get_mut(*rank as usize).is_some_and(|seen| !std::mem::replace(seen, true)))
+    ring.iter().all(|rank| seen.get_mut(rank.index()).is_some_and(|seen| !std::mem::replace(seen, true)))
         && ring.len() == nranks
 }
 
@@ -43,18 +43,18 @@ pub fn check_tree(tree: &[TreeLinks]) {
 }
 
 /// In a ring over hosts, links between them.
-pub fn crossings(ring: &[u32], host_of: impl Fn(u32) -> usize) -> usize {
+pub fn crossings(ring: &[Rank], host_of: impl Fn(Rank) -> usize) -> usize {
     (0..ring.len()).filter(|i| host_of(ring[*i]) != host_of(ring[(i + 1) % ring.len()])).count()
 }
 
 /// Hosts with a child on another host in both halves of a double tree. NCCL's tree, and ours, of an odd number of hosts has one
 /// at most, its first, with one child in each.
-pub fn inner_twice(trees: [&[TreeLinks]; 2], hosts: usize, host_of: impl Fn(u32) -> usize) -> Vec<usize> {
+pub fn inner_twice(trees: [&[TreeLinks]; 2], hosts: usize, host_of: impl Fn(Rank) -> usize) -> Vec<usize> {
     let mut inner = vec![[false; 2]; hosts];
     for (half, tree) in trees.into_iter().enumerate() {
         for (rank, links) in tree.iter().enumerate() {
-            let host = host_of(rank as u32);
-            inner[host][half] |= links.down.iter().flatten().any(|child| host_of(child.0) != host);
+            let host = host_of(Rank(rank as u32));
+            inner[host][half] |= links.down.iter().flatten().any(|child| host_of(*child) != host);
         }
     }
     (0..hosts).filter(|host| inner[*host] == [true, true]).collect()

@@ -5,7 +5,7 @@ use oxccl::plan::tuning::{Forced, Machine};
 use oxccl::plan::{Call, ChannelLimits, Facts, plan};
 use oxccl::topology::xml::read_topology;
 use oxccl::topology::{Channels, Graphs, PathPolicy, Paths, SearchConfig, Summary, System, Tables};
-use oxccl::{DataType, Func, RedOp};
+use oxccl::{DataType, Func, Rank, RedOp};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use std::ops::Range;
@@ -134,7 +134,7 @@ fn search(text: &str, is_alone: bool) -> Option<()> {
     let facts = Facts::of_gpus(nranks as u32, (sm, 80), Forced::default(), ChannelLimits::default(), None)
         .on(Machine::of_agreed(sm, &agreed), &channels.rings);
     for count in [0, 1, 1 << 20] {
-        let call = Call { func: Func::AllReduce, dtype: DataType::F32, op: RedOp::Sum, root: 0, count };
+        let call = Call { func: Func::AllReduce, dtype: DataType::F32, op: RedOp::Sum, root: Rank(0), count };
         assert!(plan(&call, &facts).channels > 0);
         for line in facts.explain(&call).lines {
             let is_time = |estimate: oxccl::plan::tuning::Estimate| estimate.time_us.is_finite();

@@ -8,7 +8,7 @@ use oxccl_tests::deck::Deck;
 use proptest::prelude::*;
 
 fn host(first: u32, gpus: u32, channels: usize, pattern: Pattern) -> HostLanes {
-    let lane: Vec<u32> = (first..first + gpus).collect();
+    let lane: Vec<Rank> = (first..first + gpus).map(Rank).collect();
     HostLanes {
         rings: vec![lane.clone(); channels],
         trees: vec![lane; channels],
@@ -28,7 +28,7 @@ fn sixteen_thousand_ranks() {
         let channels = Channels::join(&hosts).unwrap();
         println!("2,048 hosts of 8 ranks, trees {inside:?}: {:?} of one core", cpu_time() - start);
         assert_eq!((channels.rings.len(), channels.trees.len()), (24, 24));
-        let host_of = |rank: u32| rank as usize / 8;
+        let host_of = |rank: Rank| rank.index() / 8;
         for ring in &channels.rings {
             assert!(is_permutation(ring, 16_384));
             assert_eq!(crossings(ring, host_of), 2048, "a ring enters each host once");
@@ -42,14 +42,17 @@ fn sixteen_thousand_ranks() {
 #[test]
 fn lanes_in_pairs_keep_to_their_rail() {
     let pair = |first: u32| HostLanes {
-        rings: vec![vec![first, first + 1], vec![first + 1, first]],
+        rings: vec![vec![Rank(first), Rank(first + 1)], vec![Rank(first + 1), Rank(first)]],
         alternates: true,
         ..host(first, 2, 2, Pattern::Tree)
     };
     let channels = Channels::join(&[pair(0), pair(2), pair(4), pair(6)]).unwrap();
     // GPU 1 of a host sends to GPU 1 of the next, which shares its rail.
-    assert_eq!(channels.rings[0], [0, 1, 3, 2, 4, 5, 7, 6]);
-    assert!(channels.rings[0].windows(3).any(|ranks| ranks == [1, 3, 2]), "rank 3 is between 1 and 2");
+    assert_eq!(channels.rings[0], [0, 1, 3, 2, 4, 5, 7, 6].map(Rank));
+    assert!(
+        channels.rings[0].windows(3).any(|ranks| ranks == [1, 3, 2].map(Rank)),
+        "rank 3 is between 1 and 2"
+    );
 }
 
 #[test]
@@ -68,7 +71,7 @@ fn trees_leave_hosts_as_the_pattern_tells() {
 /// Two hosts of four: in each half another rank of each host has the links to the other one, and no rank is inside both.
 #[test]
 fn binary_trees_inside_hosts() {
-    let uniform = |first: u32| HostLanes::uniform((first..first + 4).collect());
+    let uniform = |first: u32| HostLanes::uniform((first..first + 4).map(Rank).collect());
     let channels = Channels::join(&[uniform(0), uniform(4)]).unwrap();
     let [first, second] = [channels.tree(0), channels.tree(1)];
     assert_eq!(first[0].down, [Some(Rank(2)), Some(Rank(4)), None]);
@@ -93,18 +96,18 @@ fn hosts_that_do_not_join() {
     let good = host(0, 2, 1, Pattern::Tree);
     assert_eq!(
         Channels::join(&[good.clone(), host(1, 2, 1, Pattern::Tree)]),
-        Err(JoinError::Rank { rank: 1, host: 1, nranks: 4 })
+        Err(JoinError::Rank { rank: Rank(1), host: 1, nranks: 4 })
     );
     assert_eq!(
         Channels::join(&[good.clone(), host(9, 2, 1, Pattern::Tree)]),
-        Err(JoinError::Rank { rank: 9, host: 1, nranks: 4 })
+        Err(JoinError::Rank { rank: Rank(9), host: 1, nranks: 4 })
     );
     let empty = HostLanes { trees: vec![], ..host(2, 2, 1, Pattern::Tree) };
     assert_eq!(
         Channels::join(&[good.clone(), empty]),
         Err(JoinError::NoChannels { host: 1, hosts: 2, what: "tree" })
     );
-    let odd = HostLanes { trees: vec![vec![2, 2]], ..host(2, 2, 1, Pattern::Tree) };
+    let odd = HostLanes { trees: vec![vec![Rank(2), Rank(2)]], ..host(2, 2, 1, Pattern::Tree) };
     assert_eq!(Channels::join(&[good, odd]), Err(JoinError::Lane { host: 1, channel: 0 }));
 }
 
@@ -123,8 +126,8 @@ proptest! {
         let mut deck = Deck::new(nranks as usize, seed);
         let mut host_of = vec![0; nranks as usize];
         let hosts: Vec<HostLanes> = sizes.iter().enumerate().map(|(at, (gpus, pattern, is_uniform))| {
-            let mut lane: Vec<u32> = (0..*gpus).map(|_| deck.draw() as u32).collect();
-            lane.iter().for_each(|rank| host_of[*rank as usize] = at);
+            let mut lane: Vec<Rank> = (0..*gpus).map(|_| Rank(deck.draw() as u32)).collect();
+            lane.iter().for_each(|rank| host_of[rank.index()] = at);
             let mut lanes = host(0, *gpus, channels, patterns[*pattern]);
             lanes.rings.iter_mut().zip(&mut lanes.trees).for_each(|(ring, tree)| {
                 lane.rotate_left(1);
@@ -135,7 +138,7 @@ proptest! {
             lanes
         }).collect();
         let joined = Channels::join(&hosts).unwrap();
-        let host_of = |rank: u32| host_of[rank as usize];
+        let host_of = |rank: Rank| host_of[rank.index()];
         prop_assert_eq!(joined.rings.len(), 2 * channels);
         for ring in &joined.rings {
             prop_assert!(is_permutation(ring, nranks as usize));

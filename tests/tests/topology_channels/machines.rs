@@ -5,6 +5,7 @@ use super::recipe::recipe;
 use oxccl::topology::detect::{Found, Own, Sysfs};
 use oxccl::topology::search::{CHANNELS_MAX, Graph, Graphs, SearchConfig};
 use oxccl::topology::{Channels, HostLanes, Inventory, PathPolicy, Paths, System, Tables};
+use oxccl_shared::abi::Rank;
 use proptest::prelude::*;
 use std::time::Duration;
 
@@ -49,8 +50,8 @@ proptest! {
     fn a_machine_seen_in_parts_is_the_whole(recipe in recipe(), is_alone: bool) {
         let whole = recipe.inventory();
         let mut merged = Inventory::new();
-        for (rank, gpu) in (0..).zip(recipe.gpu_buses()) {
-            let own = Own { rank, gpu, tells_nets: rank == 0 };
+        for (rank, gpu) in (0..).map(Rank).zip(recipe.gpu_buses()) {
+            let own = Own { rank, gpu, tells_nets: rank == Rank(0) };
             let found = Found::see(whole.clone(), &Sysfs::at("/nowhere"), own, None, Vec::new());
             prop_assert_eq!(found.inventory.gpus().len(), 1);
             prop_assert_eq!(Found::from_bytes(&found.to_bytes()), Some(found.clone()));
@@ -75,12 +76,12 @@ proptest! {
             let paths = Paths::new(&system, &PathPolicy::default());
             let config = SearchConfig { cross_nic, ..SearchConfig::default() };
             let mut lanes = HostLanes::new(&Graphs::search(&system, &paths, &config));
-            lanes.rings.iter_mut().chain(&mut lanes.trees).flatten().for_each(|rank| *rank += first);
+            lanes.rings.iter_mut().chain(&mut lanes.trees).flatten().for_each(|rank| rank.0 += first);
             first += system.gpus.len() as u32;
             hosts.push(lanes);
         }
-        let ends: Vec<u32> = hosts.iter().map(|host| host.rings[0].iter().max().unwrap() + 1).collect();
-        let host_of = |rank: u32| ends.iter().position(|end| rank < *end).unwrap();
+        let ends: Vec<u32> = hosts.iter().map(|host| host.rings[0].iter().max().unwrap().0 + 1).collect();
+        let host_of = |rank: Rank| ends.iter().position(|end| rank.0 < *end).unwrap();
         let joined = Channels::join(&hosts).unwrap();
         for ring in &joined.rings {
             prop_assert!(is_permutation(ring, first as usize));

@@ -1,6 +1,7 @@
 //! Named machines: common ones in data centres that no file here describes, and some implausible ones.
 
 use oxccl::topology::{BusId, C2c, Cpu, Device, Gpu, Inventory, Net, Nic, NvLink, Pci};
+use oxccl_shared::abi::Rank;
 
 /// A machine under construction. Devices get addresses, ranks and numbers in the order in which they are asked for.
 pub struct Shelf {
@@ -55,7 +56,7 @@ impl Shelf {
         let c2c = self.c2c_mbytes.map(|bw_mbytes| C2c { bw_mbytes, count: 1 });
         let gpu = Gpu {
             dev: rank,
-            rank,
+            rank: rank.map(Rank),
             sm: Some(self.sm),
             gdr: Some(true),
             nvlinks: Vec::new(),
@@ -134,7 +135,7 @@ fn wire(devices: &mut [Device], links: &[Vec<NvLink>]) {
     for device in devices {
         match device {
             Device::Pci(pci) => wire(&mut pci.devices, links),
-            Device::Gpu(gpu) => gpu.nvlinks = links[gpu.rank.unwrap() as usize].clone(),
+            Device::Gpu(gpu) => gpu.nvlinks = links[gpu.rank.unwrap().index()].clone(),
             Device::Nic(_) | Device::PciLink(_) => {}
         }
     }

@@ -1,6 +1,7 @@
 //! Machines that do not exist.
 
 use oxccl::topology::{BusId, Cpu, Device, Gpu, Inventory, Net, Nic, NvLink, Pci};
+use oxccl_shared::abi::Rank;
 use proptest::prelude::*;
 
 /// What a machine is made of: per GPU its socket and switch, NVLinks, NICs.
@@ -93,7 +94,7 @@ impl Recipe {
                 for gpu in (0..self.gpus.len()).filter(|gpu| self.gpus[*gpu] == (socket, switch)) {
                     let facts = Gpu {
                         dev: Some(gpu as u32),
-                        rank: Some(gpu as u32),
+                        rank: Some(Rank(gpu as u32)),
                         sm: Some(self.sm),
                         gdr: Some(true),
                         nvlinks: self.nvlinks(gpu),

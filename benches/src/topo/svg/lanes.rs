@@ -9,6 +9,7 @@ use super::layout::Layout;
 use super::pen::{Anchor, Font, Ink, Pen};
 use crate::topo::machine::Machine;
 use crate::topo::text::{distinct, ranges, rate};
+use oxccl::Rank;
 use oxccl::topology::search::{Graph, Lane, Pattern};
 
 const TITLE_HEIGHT: f64 = 44.0;
@@ -112,7 +113,7 @@ struct Row {
 impl Row {
     fn new(machine: &Machine, layout: &Layout, graph: &Graph, lane: &Lane, flatness: f64) -> Row {
         let system = &machine.system;
-        let gpu = |rank: &u32| {
+        let gpu = |rank: &Rank| {
             let at = system.gpus.iter().position(|gpu| system.gpu(*gpu).rank == *rank);
             at.map(|at| (layout.gpus[at].x, rank.to_string(), false))
         };

@@ -53,8 +53,8 @@ fn wave_of(thread: u32) -> usize {
     (thread / WAVE_THREADS) as usize % WAVES_MAX
 }
 
-/// A barrier of all threads of the workgroup that have not ended. What they wrote before is in the caches that all of them read, and
-/// is there for whoever one of them publishes to.
+/// A barrier of all threads of the workgroup that have not ended. What they wrote before is in the caches that all of them read. A
+/// rank to which one of them publishes afterwards sees it too.
 ///
 /// The fences that rustc has are of system scope and would write back the whole L2 at each barrier.
 #[inline(always)]

@@ -4,6 +4,7 @@ use super::ConfigError;
 use super::parse::{self, Source};
 use crate::topology::search::CHANNELS_MAX;
 use crate::topology::{Dump, PathKind, TopologySettings};
+use oxccl_shared::abi::Rank;
 use std::path::PathBuf;
 
 const LEVEL: &str =
@@ -40,14 +41,14 @@ pub(super) fn validate(settings: &TopologySettings, nranks: u32) -> Result<(), C
     if settings.rings_fit(nranks) {
         return Ok(());
     }
-    let ring = |ring: &Vec<u32>| ring.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+    let ring = |ring: &Vec<Rank>| ring.iter().map(Rank::to_string).collect::<Vec<_>>().join(" ");
     let value = settings.rings.iter().flatten().map(ring).collect::<Vec<_>>().join("|");
     Err(ConfigError { variable: "NCCL_RINGS", value, expected: RINGS })
 }
 
 fn dump(env: &Source<'_>, file: &str, rank: &'static str) -> Result<Option<Dump>, ConfigError> {
-    let mut by = 0;
-    env.set(rank, RANK, &mut by, |text| text.parse().ok())?;
+    let mut by = Rank(0);
+    env.set(rank, RANK, &mut by, |text| text.parse().ok().map(Rank))?;
     Ok(env.get(file).map(|path| Dump { path: PathBuf::from(path), rank: by }))
 }
 
@@ -58,9 +59,10 @@ fn level(text: &str) -> Option<Option<PathKind>> {
     old.or_else(|| text.to_ascii_uppercase().parse().ok().filter(is_level)).map(Some)
 }
 
-fn rings(text: &str) -> Option<Option<Vec<Vec<u32>>>> {
-    let ring =
-        |text: &str| text.split_whitespace().map(|rank| rank.parse().ok()).collect::<Option<Vec<u32>>>();
+fn rings(text: &str) -> Option<Option<Vec<Vec<Rank>>>> {
+    let ring = |text: &str| {
+        text.split_whitespace().map(|rank| rank.parse().ok().map(Rank)).collect::<Option<Vec<_>>>()
+    };
     let rings = text.split('|').map(ring).collect::<Option<Vec<_>>>()?;
     // Each channel is used twice, so at most half of the maximal number.
     let is_usable = rings.len() <= CHANNELS_MAX / 2 && rings.iter().all(|ring| !ring.is_empty());
@@ -94,14 +96,14 @@ mod tests {
         let dump = |path: &str, rank| Some(Dump { path: path.into(), rank });
         let expected = TopologySettings {
             file: Some("/tmp/a.xml".into()),
-            dump: dump("b.xml", 3),
+            dump: dump("b.xml", Rank(3)),
             graph_file: Some("c.xml".into()),
-            graph_dump: dump("d.xml", 0),
+            graph_dump: dump("d.xml", Rank(0)),
             p2p_level: Some(PathKind::Nvl),
             gdr_level: Some(PathKind::Phb),
             cross_nic: 1,
             ignore_cpu_affinity: true,
-            rings: Some(vec![vec![0, 2, 1], vec![2, 0, 1]]),
+            rings: Some(vec![vec![Rank(0), Rank(2), Rank(1)], vec![Rank(2), Rank(0), Rank(1)]]),
         };
         assert_eq!(settings, expected);
         assert_eq!(validate(&settings, 3), Ok(()));

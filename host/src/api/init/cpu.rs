@@ -37,10 +37,10 @@ impl Init for Cpu {
     }
 
     fn connect(bootstrap: &Bootstrap, config: &Config, (): ()) -> Result<CpuReady, Error> {
-        let (rank, nranks) = (bootstrap.rank().0, bootstrap.nranks());
+        let (rank, nranks) = (bootstrap.rank(), bootstrap.nranks());
         let random = getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
         let shared = bootstrap.broadcast(Rank(0), &random.to_le_bytes())?;
-        let comm_hash = shared.try_into().map_err(|_| ConnectError::Malformed { peer: 0 })?;
+        let comm_hash = shared.try_into().map_err(|_| ConnectError::Malformed { peer: Rank(0) })?;
         let info = this_process(bootstrap, config)?;
         let wanted = CpuWanted {
             rank,
@@ -75,7 +75,7 @@ impl Init for Cpu {
 /// Whether all pairs of ranks meet in memory, which an algorithm needs that no network knows. Every rank calls it.
 fn shares_memory(bootstrap: &Bootstrap, connected: &CpuConnected) -> Result<bool, ConnectError> {
     let is_near = |kind: &TransportKind| matches!(kind, TransportKind::InProcess | TransportKind::Shm);
-    let peers = (0..).zip(&connected.kinds).filter(|(peer, _)| *peer != bootstrap.rank().0);
+    let peers = (0..).map(Rank).zip(&connected.kinds).filter(|(peer, _)| *peer != bootstrap.rank());
     let mine = peers.map(|(_, kind)| kind).all(is_near);
     let all = bootstrap.all_gather(&[u8::from(mine)])?;
     Ok(all.iter().all(|theirs| **theirs == [1]))
@@ -95,7 +95,7 @@ fn check_collnet(config: &Config, connected: &CpuConnected) -> Result<(), Imposs
 fn machine(connected: CpuConnected, custom: Vec<CustomAlgorithm>, joined: &Joined<'_>) -> Cpu {
     let Joined { rank, nranks, config, health, .. } = *joined;
     let (ring_layout, mesh_layout) = (config.ring_layout(), config.mesh_layout(nranks));
-    let here = connected.peers[rank as usize];
+    let here = connected.peers[rank.index()];
     // A schedule's slices fit every connection, and streams have the longer slots.
     let streams = nranks > 1 && config.transports.all_streams(&connected.peers);
     let (layouts, architecture) = match streams {
@@ -127,13 +127,13 @@ fn machine(connected: CpuConnected, custom: Vec<CustomAlgorithm>, joined: &Joine
     })
 }
 
-fn report(rank: u32, connected: &CpuConnected) -> MemoryReport {
-    let peers = (0..connected.peers.len() as u32).filter(|peer| *peer != rank);
+fn report(rank: Rank, connected: &CpuConnected) -> MemoryReport {
+    let peers = (0..connected.peers.len() as u32).map(Rank).filter(|peer| *peer != rank);
     let peers = peers.map(|peer| PeerMemory {
         rank: peer,
-        transport: connected.kinds[peer as usize],
-        inbound_bytes: connected.inbound_bytes[peer as usize],
-        outbound_bytes: connected.outbound_bytes[peer as usize],
+        transport: connected.kinds[peer.index()],
+        inbound_bytes: connected.inbound_bytes[peer.index()],
+        outbound_bytes: connected.outbound_bytes[peer.index()],
     });
     MemoryReport { peers: peers.collect(), own_bytes: connected.reducing.bytes }
 }

@@ -17,6 +17,7 @@ use crate::plan::tuning::Backend;
 use crate::transport::TransportKind;
 use crate::transport::p2p::Domain;
 use cudarc::driver::CudaStream;
+use oxccl_shared::abi::Rank;
 use oxccl_shared::algo::spec::Processor;
 use std::sync::Arc;
 
@@ -48,7 +49,7 @@ impl Init for Cuda {
     }
 
     fn connect(bootstrap: &Bootstrap, config: &Config, ordinal: u32) -> Result<ConnectedGpu, Error> {
-        let (rank, nranks) = (bootstrap.rank().0, bootstrap.nranks());
+        let (rank, nranks) = (bootstrap.rank(), bootstrap.nranks());
         let opened = open(rank, ordinal, config);
         let wanted = DeviceWanted {
             device: opened.as_ref().map(|(device, _)| device as &dyn Gpu).map_err(Clone::clone),
@@ -112,7 +113,7 @@ impl Init for Cuda {
 }
 
 /// Opens this rank's GPU and its resources. A failure is reported to the other ranks, which would wait otherwise.
-fn open(rank: u32, ordinal: u32, config: &Config) -> Result<(Device, Arc<DeviceKernels>), ConnectError> {
+fn open(rank: Rank, ordinal: u32, config: &Config) -> Result<(Device, Arc<DeviceKernels>), ConnectError> {
     let device =
         Device::open(ordinal).map_err(|source| ConnectError::Device { rank, source: source.into() })?;
     let kernels = DeviceKernels::open(&device, config.kernels.as_ref(), config.ptx_path.as_deref());
@@ -120,7 +121,7 @@ fn open(rank: u32, ordinal: u32, config: &Config) -> Result<(Device, Arc<DeviceK
     Ok((device, kernels))
 }
 
-fn report(rank: u32, connected: &DeviceConnected) -> MemoryReport {
+fn report(rank: Rank, connected: &DeviceConnected) -> MemoryReport {
     let DeviceConnected { layout, net, tables, .. } = connected;
     let peer_memory = |peer| match net {
         Some(net) if layout.routes.is_net(rank, peer) => PeerMemory {
@@ -139,6 +140,6 @@ fn report(rank: u32, connected: &DeviceConnected) -> MemoryReport {
             outbound_bytes: layout.outbound_bytes(rank, peer),
         },
     };
-    let peers = (0..layout.nranks).filter(|peer| *peer != rank).map(peer_memory);
+    let peers = (0..layout.nranks).map(Rank).filter(|peer| *peer != rank).map(peer_memory);
     MemoryReport { peers: peers.collect(), own_bytes: tables.memory.len_bytes() }
 }

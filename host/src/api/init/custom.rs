@@ -4,6 +4,7 @@ use crate::bootstrap::Bootstrap;
 use crate::connect::ConnectError;
 use crate::launch::CustomAlgorithm;
 use crate::wire::{Message, digest};
+use oxccl_shared::abi::Rank;
 use serde::{Deserialize, Serialize};
 
 /// What a rank has registered, in order: the first that offers a call carries it out.
@@ -53,15 +54,15 @@ pub(super) fn agree(bootstrap: &Bootstrap, mine: &[CustomAlgorithm]) -> Result<(
     let blocks = bootstrap.all_gather(&mine.to_bytes())?;
     let registered = blocks
         .iter()
-        .zip(0..)
+        .zip((0..).map(Rank))
         .map(|(block, peer)| Registered::from_bytes(block).map_err(|_| ConnectError::Malformed { peer }));
     compare(&registered.collect::<Result<Vec<Registered>, ConnectError>>()?)
 }
 
 fn compare(ranks: &[Registered]) -> Result<(), ConnectError> {
-    for (rank, registered) in ranks.iter().zip(0..).map(|(registered, rank)| (rank, registered)) {
+    for (rank, registered) in (0..).map(Rank).zip(ranks) {
         for known in &registered.0 {
-            let lacks = (0..).zip(ranks).find(|(_, other)| !other.0.contains(known));
+            let lacks = (0..).map(Rank).zip(ranks).find(|(_, other)| !other.0.contains(known));
             if let Some((peer, _)) = lacks {
                 let (name, version) = (known.name.clone(), known.version);
                 return Err(ConnectError::Algorithm { peer, rank, name, version });
@@ -69,7 +70,7 @@ fn compare(ranks: &[Registered]) -> Result<(), ConnectError> {
         }
     }
     // The same ones, in another order.
-    match (0..).zip(ranks).find(|(_, other)| **other != ranks[0]) {
+    match (0..).map(Rank).zip(ranks).find(|(_, other)| **other != ranks[0]) {
         Some((peer, _)) => {
             Err(ConnectError::Settings { peer, settings: "the order of registered algorithms" })
         }
@@ -94,8 +95,9 @@ mod tests {
     fn the_rank_that_lacks_an_algorithm_is_named() {
         let (none, one, two) = (rank(&[]), rank(&[("a", 1, None)]), rank(&[("a", 2, None)]));
         assert_eq!(compare(&[one.clone(), one.clone()]), Ok(()));
-        let error =
-            |peer, rank, version| Err(ConnectError::Algorithm { peer, rank, name: "a".into(), version });
+        let error = |peer, rank, version| {
+            Err(ConnectError::Algorithm { peer: Rank(peer), rank: Rank(rank), name: "a".into(), version })
+        };
         assert_eq!(compare(&[one.clone(), one.clone(), none.clone()]), error(2, 0, 1));
         assert_eq!(compare(&[none, one.clone()]), error(0, 1, 1));
         assert_eq!(compare(&[one.clone(), two]), error(1, 0, 1));
@@ -105,7 +107,7 @@ mod tests {
     #[test]
     fn another_order_is_another_setting() {
         let both = [rank(&[("a", 1, None), ("b", 1, None)]), rank(&[("b", 1, None), ("a", 1, None)])];
-        assert!(matches!(compare(&both), Err(ConnectError::Settings { peer: 1, .. })));
+        assert!(matches!(compare(&both), Err(ConnectError::Settings { peer: Rank(1), .. })));
     }
 
     #[test]

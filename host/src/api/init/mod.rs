@@ -15,6 +15,7 @@ use crate::bootstrap::{Bootstrap, BootstrapError, Watch};
 use crate::connect::ConnectError;
 use crate::launch::{GroupMachine, Health};
 use crate::transport::PeerInfo;
+use oxccl_shared::abi::Rank;
 use std::fmt;
 use std::sync::Arc;
 
@@ -53,7 +54,7 @@ pub trait Init: GroupMachine {
 
 /// A rank that has joined.
 pub struct Joined<'a> {
-    pub(super) rank: u32,
+    pub(super) rank: Rank,
     pub(super) nranks: u32,
     pub(super) config: &'a Config,
     pub(super) health: &'a Arc<Health>,
@@ -65,7 +66,7 @@ pub struct Started<M: Init> {
     pub(super) machine: M,
     pub(super) device: M::Device,
     /// The rank at each position of each channel's ring.
-    pub(super) rings: Vec<Vec<u32>>,
+    pub(super) rings: Vec<Vec<Rank>>,
     pub(super) memory: MemoryReport,
 }
 

@@ -44,8 +44,8 @@ pub struct UntypedV<'a> {
 }
 
 impl Blocks<'_> {
-    fn of(&self, rank: u32) -> Range<usize> {
-        let (count, start) = (self.counts[rank as usize], self.displs[rank as usize]);
+    fn of(&self, rank: Rank) -> Range<usize> {
+        let (count, start) = (self.counts[rank.index()], self.displs[rank.index()]);
         // Saturated where it is refused, since no buffer ends there.
         start..start.saturating_add(count)
     }
@@ -56,8 +56,8 @@ impl Blocks<'_> {
         if [counts, displs] != [nranks as usize; 2] {
             return Err(BlocksError::Ranks { which, counts, displs, nranks });
         }
-        let beyond = |rank: &u32| !self.of(*rank).is_empty() && self.of(*rank).end > actual;
-        (0..nranks).find(beyond).map_or(Ok(()), |rank| {
+        let beyond = |rank: &Rank| !self.of(*rank).is_empty() && self.of(*rank).end > actual;
+        (0..nranks).map(Rank).find(beyond).map_or(Ok(()), |rank| {
             let Range { start: displ, end } = self.of(rank);
             Err(BlocksError::Range { which, rank, count: end - displ, displ, actual })
         })
@@ -65,7 +65,8 @@ impl Blocks<'_> {
 
     /// Checks that no two blocks overlap: one pass where they lie in the ranks' order, else every pair.
     fn check_apart(&self, nranks: u32) -> Result<(), BlocksError> {
-        let blocks = || (0..nranks).map(|rank| (rank, self.of(rank))).filter(|(_, block)| !block.is_empty());
+        let blocks =
+            || (0..nranks).map(Rank).map(|rank| (rank, self.of(rank))).filter(|(_, block)| !block.is_empty());
         if blocks().is_sorted_by(|(_, a), (_, b)| a.end <= b.start) {
             return Ok(());
         }
@@ -103,18 +104,18 @@ impl<'a> UntypedV<'a> {
     }
 
     /// Checks everything about the call that can be known without touching memory.
-    fn check(&self, me: u32, nranks: u32) -> Result<(), BlocksError> {
+    fn check(&self, me: Rank, nranks: u32) -> Result<(), BlocksError> {
         let elems_max = isize::MAX as usize / self.dtype.size_bytes();
         for (which, blocks, is_null) in [
             ("send", &self.send_blocks, self.send.is_null()),
             ("receive", &self.recv_blocks, self.recv.is_null()),
         ] {
             blocks.check(which, nranks, elems_max)?;
-            if let Some(rank) = (0..nranks).find(|rank| is_null && !blocks.of(*rank).is_empty()) {
-                return Err(BlocksError::Null { which, rank, count: blocks.counts[rank as usize] });
+            if let Some(rank) = (0..nranks).map(Rank).find(|rank| is_null && !blocks.of(*rank).is_empty()) {
+                return Err(BlocksError::Null { which, rank, count: blocks.counts[rank.index()] });
             }
         }
-        let own = me as usize;
+        let own = me.index();
         let (sent, received) = (self.send_blocks.counts[own], self.recv_blocks.counts[own]);
         if sent != received {
             return Err(BlocksError::Own { rank: me, sent, received });
@@ -123,11 +124,11 @@ impl<'a> UntypedV<'a> {
     }
 
     /// The messages of rank `me`, in an order in which both ends reach the same pair at the same time.
-    fn messages(self, me: u32, nranks: u32) -> impl Iterator<Item = Untyped> + Clone {
+    fn messages(self, me: Rank, nranks: u32) -> impl Iterator<Item = Untyped> + Clone {
         let UntypedV { send, send_blocks, recv, recv_blocks, dtype } = self;
         let offset = move |displ: usize| displ.wrapping_mul(dtype.size_bytes());
-        pairwise::rounds(Rank(me), nranks, nranks).flat_map(move |round| {
-            let (to, from) = (send_blocks.of(round.send_to.0), recv_blocks.of(round.recv_from.0));
+        pairwise::rounds(me, nranks, nranks).flat_map(move |round| {
+            let (to, from) = (send_blocks.of(round.send_to), recv_blocks.of(round.recv_from));
             let sent = Untyped {
                 send: send.wrapping_add(offset(to.start)),
                 count: to.len(),
@@ -165,7 +166,7 @@ fn on_cpu(
     communicator: &Communicator,
     call: &UntypedV<'_>,
 ) -> Result<impl Iterator<Item = Result<RawCall, ArgumentError>> + Clone, ArgumentError> {
-    let (me, nranks) = (communicator.rank(), communicator.size());
+    let (me, nranks) = (communicator.member.rank, communicator.size());
     call.check(me, nranks)?;
     Ok(call.messages(me, nranks).map(move |message| message.check(me, nranks)))
 }
@@ -176,7 +177,7 @@ fn on_stream<M: Init<Unit = u32> + StreamMachine>(
     call: &UntypedV<'_>,
     stream: M::Stream<'_>,
 ) -> Result<impl Iterator<Item = Result<RawCall, ArgumentError>> + Clone, ArgumentError> {
-    let (me, nranks) = (communicator.rank(), communicator.size());
+    let (me, nranks) = (communicator.member.rank, communicator.size());
     call.check(me, nranks)?;
     Ok(call.messages(me, nranks).map(move |message| communicator.check(&message, stream)))
 }

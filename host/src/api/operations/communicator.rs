@@ -241,12 +241,12 @@ impl Communicator {
     /// 2. `recv` equals `send` or, where one of them has n blocks and the other one, the one is this rank's block of the other;
     ///    or they do not overlap. All-to-all has no such form. Nobody else touches them meanwhile.
     pub unsafe fn run_untyped(&self, untyped: &Untyped) -> Result<(), Error> {
-        let call = untyped.check(self.rank(), self.size())?;
+        let call = untyped.check(self.member.rank, self.size())?;
         // SAFETY: (1) obligations 1 and 2; (2) no fiber waits for it.
         unsafe { self.run(std::slice::from_ref(&call), &[ptr::null_mut()]) }
     }
 
     pub(super) fn ranks(&self) -> Ranks {
-        Ranks { me: self.rank(), nranks: self.size() }
+        Ranks { me: self.member.rank, nranks: self.size() }
     }
 }

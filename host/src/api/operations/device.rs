@@ -405,6 +405,6 @@ impl<M: Init<Unit = u32> + StreamMachine> Comm<M> {
     }
 
     pub(super) fn ranks(&self) -> Ranks {
-        Ranks { me: self.rank(), nranks: self.size() }
+        Ranks { me: self.member.rank, nranks: self.size() }
     }
 }

@@ -262,7 +262,7 @@ impl<'env> Group<'env> {
         communicator: &'env Communicator,
         call: &Untyped,
     ) -> Result<(), Error> {
-        let call = call.check(communicator.rank(), communicator.size())?;
+        let call = call.check(communicator.member.rank, communicator.size())?;
         self.add(communicator, call, ptr::null_mut());
         Ok(())
     }

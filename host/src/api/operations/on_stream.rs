@@ -135,7 +135,7 @@ impl Comm<Cuda> {
 
     fn check_place(&self, what: &'static str, found: Place) -> Result<(), ArgumentError> {
         let own = Place::of_device(self.device());
-        let (rank, device) = (self.rank(), own.ordinal);
+        let (rank, device) = (self.member.rank, own.ordinal);
         match found {
             found if found == own => Ok(()),
             Place { ordinal, .. } if what == "stream" && ordinal != device => {
@@ -146,7 +146,7 @@ impl Comm<Cuda> {
     }
 
     fn stream_error(&self, error: CudaError) -> Error {
-        let (rank, nranks) = (self.rank(), self.size());
+        let (rank, nranks) = (self.member.rank, self.size());
         DeviceError { rank, nranks, source: Box::new(error.into()) }.into()
     }
 

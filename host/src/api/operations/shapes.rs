@@ -4,7 +4,7 @@ use super::untyped::Untyped;
 use crate::api::error::ArgumentError;
 use crate::api::operator::ReduceOp;
 use crate::machine::cuda::{DeviceSlice, DeviceSliceMut};
-use oxccl_shared::abi::Func;
+use oxccl_shared::abi::{Func, Rank};
 use oxccl_shared::reduce::Element;
 
 /// Where a buffer's elements begin, and how many there are. Not followed here.
@@ -51,7 +51,7 @@ impl<T> Span<T> {
 /// A rank among its communicator's.
 #[derive(Clone, Copy)]
 pub(super) struct Ranks {
-    pub me: u32,
+    pub me: Rank,
     pub nranks: u32,
 }
 
@@ -111,7 +111,7 @@ impl Ranks {
     pub(super) fn all_gather_in_place<T: Element>(self, buffer: Span<T>) -> Checked {
         let count = self.share(Func::AllGather, "receive", buffer.len)?;
         let whole = untyped(Func::AllGather, &buffer, &buffer, count);
-        Ok(Untyped { send: whole.send.wrapping_add(self.me as usize * count * size_of::<T>()), ..whole })
+        Ok(Untyped { send: whole.send.wrapping_add(self.me.index() * count * size_of::<T>()), ..whole })
     }
 
     pub(super) fn reduce_scatter<T: Element>(self, send: Span<T>, recv: Span<T>, op: ReduceOp) -> Checked {
@@ -122,11 +122,11 @@ impl Ranks {
     pub(super) fn reduce_scatter_in_place<T: Element>(self, buffer: Span<T>, op: ReduceOp) -> Checked {
         let count = self.share(Func::ReduceScatter, "send", buffer.len)?;
         let whole = untyped(Func::ReduceScatter, &buffer, &buffer, count);
-        Ok(Untyped { op, recv: whole.recv.wrapping_add(self.me as usize * count * size_of::<T>()), ..whole })
+        Ok(Untyped { op, recv: whole.recv.wrapping_add(self.me.index() * count * size_of::<T>()), ..whole })
     }
 
     pub(super) fn broadcast<T: Element>(self, send: Span<T>, recv: Span<T>, root: u32) -> Checked {
-        if self.me == root {
+        if self.me == Rank(root) {
             length(Func::Broadcast, "send", send.len, Some(recv.len))?;
         }
         Ok(Untyped { peer: root, ..untyped(Func::Broadcast, &send, &recv, recv.len) })
@@ -137,7 +137,7 @@ impl Ranks {
     }
 
     pub(super) fn reduce<T: Element>(self, send: Span<T>, recv: Span<T>, op: ReduceOp, root: u32) -> Checked {
-        if self.me == root {
+        if self.me == Rank(root) {
             length(Func::Reduce, "receive", recv.len, Some(send.len))?;
         }
         Ok(Untyped { op, peer: root, ..untyped(Func::Reduce, &send, &recv, send.len) })
@@ -168,14 +168,14 @@ impl Ranks {
     }
 
     pub(super) fn gather<T: Element>(self, send: Span<T>, recv: Span<T>, root: u32) -> Checked {
-        if self.me == root {
+        if self.me == Rank(root) {
             length(Func::Gather, "receive", recv.len, self.blocks(send.len))?;
         }
         Ok(Untyped { peer: root, ..untyped(Func::Gather, &send, &recv, send.len) })
     }
 
     pub(super) fn scatter<T: Element>(self, send: Span<T>, recv: Span<T>, root: u32) -> Checked {
-        if self.me == root {
+        if self.me == Rank(root) {
             length(Func::Scatter, "send", send.len, self.blocks(recv.len))?;
         }
         Ok(Untyped { peer: root, ..untyped(Func::Scatter, &send, &recv, recv.len) })

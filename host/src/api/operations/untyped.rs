@@ -4,7 +4,7 @@ use crate::api::error::ArgumentError;
 use crate::api::operator::ReduceOp;
 use crate::launch::RawCall;
 use crate::plan::Call;
-use oxccl_shared::abi::{DataType, Extent, Func, RedOp};
+use oxccl_shared::abi::{DataType, Extent, Func, Rank, RedOp};
 
 /// A call on untyped memory, for bindings and tools: counts as in the table of operations, whatever the pointers' alignment.
 #[derive(Clone, Copy, Debug)]
@@ -38,12 +38,12 @@ impl Untyped {
     }
 
     /// Checks everything about the call that can be known without touching memory.
-    pub(in crate::api) fn check(&self, rank: u32, nranks: u32) -> Result<RawCall, ArgumentError> {
+    pub(in crate::api) fn check(&self, rank: Rank, nranks: u32) -> Result<RawCall, ArgumentError> {
         let Untyped { func, dtype, .. } = *self;
         // Without buffers there is nothing to count.
         let count = if func.has_buffers() { self.count } else { 0 };
         if func.names_a_rank() && self.peer >= nranks {
-            return Err(ArgumentError::NoSuchRank { func, rank: self.peer, nranks });
+            return Err(ArgumentError::NoSuchRank { func, rank: Rank(self.peer), nranks });
         }
         let elems = count.checked_mul(nranks as usize);
         if elems
@@ -52,7 +52,7 @@ impl Untyped {
         {
             return Err(ArgumentError::TooLarge { func, count, dtype });
         }
-        let buffers = func.buffers(rank == self.peer);
+        let buffers = func.buffers(rank == Rank(self.peer));
         if count > 0 && buffers.send != Extent::Unused && self.send.is_null() {
             return Err(ArgumentError::NullBuffer { func, which: "send", count });
         }
@@ -74,7 +74,7 @@ impl Untyped {
             func,
             dtype,
             op: if func.is_reduction() { self.op.op } else { RedOp::Sum },
-            root: if func.names_a_rank() { self.peer } else { 0 },
+            root: Rank(if func.names_a_rank() { self.peer } else { 0 }),
             count: count as u64,
         };
         Ok(RawCall { call, send: self.send, recv: self.recv, scalar_bits })

@@ -67,7 +67,7 @@ impl Wiring<'_> {
     /// Whether to search for in-network reduction; the same on every rank.
     pub(super) fn wants_collnet(&mut self) -> bool {
         let hosts = self.graph.hosts();
-        let meets_over_network = |pair: &[u32]| self.kind(pair[0], pair[1]) == TransportKind::Net;
+        let meets_over_network = |pair: &[Rank]| self.kind(pair[0], pair[1]) == TransportKind::Net;
         self.reducing.collnet = if !self.wanted.net.coll.enabled {
             Collnet::Disabled
         } else if hosts.len() < 2 {
@@ -102,7 +102,7 @@ impl Wiring<'_> {
             let reason = format!("it has no {op} of {dtype}, by which heads tell operations apart");
             return Err(NetError::Absent { net: net.name().to_owned(), reason });
         }
-        let here = self.peers[self.wanted.rank as usize];
+        let here = self.peers[self.wanted.rank.index()];
         // A host has one head.
         let place = Locality { numa_node: here.numa_node, ..Locality::default() };
         let device = nearest(net.devices(), |device| net.properties(device), &place)?;
@@ -126,15 +126,13 @@ impl Wiring<'_> {
     ) -> Result<(), ConnectError> {
         let blocks = bootstrap.all_gather(&mine.info.to_bytes())?;
         let mut infos = Vec::with_capacity(blocks.len());
-        for (peer, block) in blocks.iter().enumerate() {
-            infos.push(
-                HeadInfo::from_bytes(block).map_err(|_| ConnectError::Malformed { peer: peer as u32 })?,
-            );
+        for (peer, block) in (0..).map(Rank).zip(&blocks) {
+            infos.push(HeadInfo::from_bytes(block).map_err(|_| ConnectError::Malformed { peer })?);
         }
-        let heads: Vec<u32> = self.graph.hosts().iter().map(|chain| chain[0]).collect();
+        let heads: Vec<Rank> = self.graph.hosts().iter().map(|chain| chain[0]).collect();
         let (mut handles, mut all) = (Vec::new(), Collnet::Lacking);
         for &head in &heads {
-            match &infos[head as usize] {
+            match &infos[head.index()] {
                 HeadInfo::Lacks(why) => {
                     self.reducing.lack = format!("rank {head}: {why}");
                     tracing::warn!("NCCL_COLLNET_ENABLE: {}; no network reduces", self.reducing.lack);
@@ -155,7 +153,7 @@ impl Wiring<'_> {
         let head = Head { index, count: heads.len() as u32 };
         let joining = listener.join(&handles, index).map_err(|source| self.refused(source))?;
         let comm = self.until_joined(bootstrap, joining, head)?;
-        let next_head = Rank(heads[(index as usize + 1) % heads.len()]);
+        let next_head = heads[(index as usize + 1) % heads.len()];
         self.connect_head(comm, head, next_head)
     }
 
@@ -234,13 +232,13 @@ impl Wiring<'_> {
             ..ChainEnds::default()
         };
         if let Some(below) = chain.get(at + 1) {
-            ends.below_send = [send_to[*below as usize]];
-            ends.below_recv = [recv_from[*below as usize]];
+            ends.below_send = [send_to[below.index()]];
+            ends.below_recv = [recv_from[below.index()]];
         }
         match at.checked_sub(1) {
             Some(above) => {
-                ends.above_send = [send_to[chain[above] as usize]];
-                ends.above_recv = [recv_from[chain[above] as usize]];
+                ends.above_send = [send_to[chain[above].index()]];
+                ends.above_recv = [recv_from[chain[above].index()]];
             }
             // Without in-network reduction the chain is unused.
             None => {

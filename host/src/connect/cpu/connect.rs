@@ -19,7 +19,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug)]
 pub struct CpuWanted<'a> {
     /// This rank.
-    pub rank: u32,
+    pub rank: Rank,
     /// Number of ranks.
     pub nranks: u32,
     /// Identifies the communicator's memory.
@@ -31,7 +31,7 @@ pub struct CpuWanted<'a> {
     /// The variables in the digest `info.settings`.
     pub settings: &'static str,
     /// The user's rings, if any; each names every rank once.
-    pub rings: Option<&'a [Vec<u32>]>,
+    pub rings: Option<&'a [Vec<Rank>]>,
     /// The settings of networks.
     pub net: &'a NetConfig,
     /// Timeout for connections over a network.
@@ -94,7 +94,7 @@ impl Steps for CpuWanted<'_> {
         Ok(())
     }
 
-    fn check(&self, rank: u32, ranks: &Ranks<()>) -> Result<(), ConnectError> {
+    fn check(&self, rank: Rank, ranks: &Ranks<()>) -> Result<(), ConnectError> {
         check_transports(rank, &ranks.peers, self.allowed)
     }
 
@@ -138,13 +138,13 @@ impl Steps for CpuWanted<'_> {
 }
 
 /// Whether this rank reaches every other. If one does not, the two ends of the gap report it, and the others learn it from the vote.
-fn check_transports(me: u32, peers: &[PeerInfo], allowed: &Allowed) -> Result<(), ConnectError> {
-    let mine = &peers[me as usize];
-    let unreachable = |peer: &u32| *peer != me && allowed.choose(mine, &peers[*peer as usize]).is_none();
-    match (0..peers.len() as u32).find(unreachable) {
+fn check_transports(me: Rank, peers: &[PeerInfo], allowed: &Allowed) -> Result<(), ConnectError> {
+    let mine = &peers[me.index()];
+    let unreachable = |peer: &Rank| *peer != me && allowed.choose(mine, &peers[peer.index()]).is_none();
+    match (0..peers.len() as u32).map(Rank).find(unreachable) {
         None => Ok(()),
         Some(peer) => {
-            let why = if mine.host == peers[peer as usize].host {
+            let why = if mine.host == peers[peer.index()].host {
                 "they share a host, but neither shared memory nor TCP nor a network is allowed or possible between them"
             } else {
                 "they are on different hosts, and neither TCP nor a network is allowed"

@@ -2,6 +2,7 @@
 
 use crate::topology::{Channels, HostLanes, JoinError};
 use crate::transport::PeerInfo;
+use oxccl_shared::abi::Rank;
 use oxccl_shared::algo::tree::TreeLinks;
 use std::collections::HashMap;
 
@@ -18,22 +19,22 @@ pub struct RankGraph {
     /// Of each channel that trees use: every rank's links.
     trees: Vec<Vec<TreeLinks>>,
     /// The ranks of each host.
-    hosts: Vec<Vec<u32>>,
+    hosts: Vec<Vec<Rank>>,
 }
 
 #[derive(Clone, Debug)]
 struct Ring {
     /// Rank at each position.
-    order: Vec<u32>,
+    order: Vec<Rank>,
     /// Position of each rank.
     positions: Vec<u32>,
 }
 
 impl Ring {
-    fn new(order: Vec<u32>) -> Ring {
+    fn new(order: Vec<Rank>) -> Ring {
         let mut positions = vec![0; order.len()];
         for (position, rank) in order.iter().enumerate() {
-            positions[*rank as usize] = position as u32;
+            positions[rank.index()] = position as u32;
         }
         Ring { order, positions }
     }
@@ -46,7 +47,7 @@ impl RankGraph {
     ///
     /// # Errors
     /// None that correct arguments can cause: every rank is on one host.
-    pub fn new(peers: &[PeerInfo], rings: Option<&[Vec<u32>]>) -> Result<RankGraph, JoinError> {
+    pub fn new(peers: &[PeerInfo], rings: Option<&[Vec<Rank>]>) -> Result<RankGraph, JoinError> {
         let hosts = hosts(peers);
         let lanes: Vec<HostLanes> = hosts.iter().cloned().map(HostLanes::uniform).collect();
         let channels = Channels::join(&lanes)?;
@@ -74,59 +75,59 @@ impl RankGraph {
     }
 
     /// Rank at each position of each channel's ring.
-    pub fn rings(&self) -> Vec<Vec<u32>> {
+    pub fn rings(&self) -> Vec<Vec<Rank>> {
         self.rings.iter().map(|ring| ring.order.clone()).collect()
     }
 
     /// Rank at each position of a channel's ring.
-    pub fn ring(&self, channel: u32) -> &[u32] {
+    pub fn ring(&self, channel: u32) -> &[Rank] {
         &self.rings[channel as usize].order
     }
 
     /// A rank's position in a channel's ring.
-    pub fn position(&self, channel: u32, rank: u32) -> u32 {
-        self.rings[channel as usize].positions[rank as usize]
+    pub fn position(&self, channel: u32, rank: Rank) -> u32 {
+        self.rings[channel as usize].positions[rank.index()]
     }
 
     /// The rank `steps` positions after `rank` in a channel's ring.
-    pub fn along_ring(&self, channel: u32, rank: u32, steps: u32) -> u32 {
+    pub fn along_ring(&self, channel: u32, rank: Rank, steps: u32) -> Rank {
         let ring = self.ring(channel);
         ring[(self.position(channel, rank) + steps) as usize % ring.len()]
     }
 
     /// A rank's neighbours in the tree of `channel`.
-    pub fn tree(&self, rank: u32, channel: u32) -> TreeLinks {
-        self.trees[channel as usize][rank as usize]
+    pub fn tree(&self, rank: Rank, channel: u32) -> TreeLinks {
+        self.trees[channel as usize][rank.index()]
     }
 
     /// The ranks of each host in the order of its chain, with near ranks adjacent. The first of each is its head.
-    pub fn hosts(&self) -> &[Vec<u32>] {
+    pub fn hosts(&self) -> &[Vec<Rank>] {
         &self.hosts
     }
 
     /// A head's index among heads; none for other ranks.
-    pub fn head_index(&self, rank: u32) -> Option<u32> {
+    pub fn head_index(&self, rank: Rank) -> Option<u32> {
         self.hosts.iter().position(|chain| chain[0] == rank).map(|index| index as u32)
     }
 
     /// The ranks from which `rank` receives on `channel`, each once, in rank order.
-    pub fn sources(&self, rank: u32, channel: u32) -> Vec<u32> {
+    pub fn sources(&self, rank: Rank, channel: u32) -> Vec<Rank> {
         self.neighbours(rank, channel, |ring| ring.len() as u32 - 1)
     }
 
     /// The ranks to which `rank` sends on `channel`, each once, in rank order.
-    pub fn targets(&self, rank: u32, channel: u32) -> Vec<u32> {
+    pub fn targets(&self, rank: Rank, channel: u32) -> Vec<Rank> {
         self.neighbours(rank, channel, |_| 1)
     }
 
-    fn neighbours(&self, rank: u32, channel: u32, ring_steps: fn(&[u32]) -> u32) -> Vec<u32> {
+    fn neighbours(&self, rank: Rank, channel: u32, ring_steps: fn(&[Rank]) -> u32) -> Vec<Rank> {
         let mut peers = Vec::new();
         if channel < self.ring_channels() {
             peers.push(self.along_ring(channel, rank, ring_steps(self.ring(channel))));
         }
         if channel < self.tree_channels() {
             let links = self.tree(rank, channel);
-            peers.extend(links.up.iter().chain(links.down.iter().flatten()).map(|peer| peer.0));
+            peers.extend(links.up.iter().chain(links.down.iter().flatten()));
         }
         peers.retain(|peer| *peer != rank);
         peers.sort_unstable();
@@ -137,18 +138,18 @@ impl RankGraph {
 
 /// The ranks of each host, hosts by their first rank; on a host those of each NUMA node together, ranks without a
 /// node last.
-fn hosts(peers: &[PeerInfo]) -> Vec<Vec<u32>> {
+fn hosts(peers: &[PeerInfo]) -> Vec<Vec<Rank>> {
     let mut index: HashMap<u64, usize> = HashMap::new();
-    let mut hosts: Vec<Vec<u32>> = Vec::new();
-    for (rank, peer) in peers.iter().enumerate() {
+    let mut hosts: Vec<Vec<Rank>> = Vec::new();
+    for (rank, peer) in (0..).map(Rank).zip(peers) {
         let at = *index.entry(peer.host).or_insert(hosts.len());
         if at == hosts.len() {
             hosts.push(Vec::new());
         }
-        hosts[at].push(rank as u32);
+        hosts[at].push(rank);
     }
     for ranks in &mut hosts {
-        ranks.sort_by_key(|rank| peers[*rank as usize].numa_node.unwrap_or(u32::MAX));
+        ranks.sort_by_key(|rank| peers[rank.index()].numa_node.unwrap_or(u32::MAX));
     }
     hosts
 }
@@ -167,7 +168,7 @@ mod tests {
     }
 
     /// Number of borders between groups that a ring crosses.
-    fn borders<T: PartialEq>(graph: &RankGraph, of: impl Fn(u32) -> T) -> usize {
+    fn borders<T: PartialEq>(graph: &RankGraph, of: impl Fn(Rank) -> T) -> usize {
         let ring = graph.ring(0);
         (0..ring.len()).filter(|i| of(ring[*i]) != of(ring[(*i + 1) % ring.len()])).count()
     }
@@ -176,25 +177,25 @@ mod tests {
     fn a_ring_enters_each_host_once() {
         let peers = [7, 9, 7, 9, 3, 7].map(|host| peer(host, None));
         let graph = graph(&peers);
-        assert_eq!(graph.ring(0), [0, 2, 5, 1, 3, 4]);
-        assert_eq!(graph.along_ring(0, 4, 1), 0);
-        assert_eq!(borders(&graph, |rank| peers[rank as usize].host), 3);
+        assert_eq!(graph.ring(0), [0, 2, 5, 1, 3, 4].map(Rank));
+        assert_eq!(graph.along_ring(0, Rank(4), 1), Rank(0));
+        assert_eq!(borders(&graph, |rank| peers[rank.index()].host), 3);
     }
 
     #[test]
     fn and_each_numa_node_of_a_host() {
         let nodes = [Some(1), Some(0), None, Some(1), Some(0), Some(1)];
         let graph = graph(&nodes.map(|node| peer(1, node)));
-        assert_eq!(graph.ring(0), [0, 3, 5, 2, 1, 4]);
+        assert_eq!(graph.ring(0), [0, 3, 5, 2, 1, 4].map(Rank));
     }
 
     #[test]
     fn the_users_rings_are_taken_as_they_are() {
-        let rings = [vec![2, 0, 1], vec![0, 1, 2], vec![1, 0, 2]];
+        let rings = [[2, 0, 1], [0, 1, 2], [1, 0, 2]].map(|ring| ring.map(Rank).to_vec());
         let graph = RankGraph::new(&[1, 2, 1].map(|host| peer(host, None)), Some(&rings)).unwrap();
         assert_eq!((graph.ring_channels(), graph.channels()), (3, 3));
-        assert_eq!(graph.ring(2), [1, 0, 2]);
-        assert_eq!((graph.position(0, 1), graph.along_ring(0, 1, 1)), (2, 2));
+        assert_eq!(graph.ring(2), [1, 0, 2].map(Rank));
+        assert_eq!((graph.position(0, Rank(1)), graph.along_ring(0, Rank(1), 1)), (2, Rank(2)));
     }
 
     proptest! {
@@ -206,9 +207,9 @@ mod tests {
             let graph = graph(&peers);
             let count = peers.len() as u32;
             let hosts = hosts(&peers).len();
-            prop_assert_eq!(borders(&graph, |rank| peers[rank as usize].host), if hosts > 1 { hosts } else { 0 });
+            prop_assert_eq!(borders(&graph, |rank| peers[rank.index()].host), if hosts > 1 { hosts } else { 0 });
             for channel in 0..graph.channels() {
-                for rank in 0..count {
+                for rank in (0..count).map(Rank) {
                     for peer in graph.targets(rank, channel) {
                         prop_assert!(graph.sources(peer, channel).contains(&rank));
                     }
@@ -217,11 +218,11 @@ mod tests {
                     }
                 }
                 // Each host but the root's has one link up to another host.
-                let away = |rank: &u32| {
+                let away = |rank: &Rank| {
                     let up = graph.tree(*rank, channel).up;
-                    up.is_some_and(|up| peers[up.index()].host != peers[*rank as usize].host)
+                    up.is_some_and(|up| peers[up.index()].host != peers[rank.index()].host)
                 };
-                prop_assert_eq!((0..count).filter(away).count(), hosts - 1);
+                prop_assert_eq!((0..count).map(Rank).filter(away).count(), hosts - 1);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The place of each connection in its consumer's memory. Producer and consumer compute the same.
 
 use super::graph::RankGraph;
-use oxccl_shared::abi::ConnLayout;
+use oxccl_shared::abi::{ConnLayout, Rank};
 
 /// Identifies a connection of two ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -18,7 +18,7 @@ pub struct InboxEntry {
     /// Its name.
     pub key: ConnKey,
     /// Its producer.
-    pub from: u32,
+    pub from: Rank,
     /// Its slots.
     pub layout: ConnLayout,
     /// Bytes from the start of the inbox.
@@ -49,10 +49,10 @@ impl Inbox {
     pub fn new(
         graph: &RankGraph,
         nranks: u32,
-        rank: u32,
+        rank: Rank,
         ring_layout: ConnLayout,
         mesh_layout: ConnLayout,
-        wanted: impl Fn(u32) -> bool,
+        wanted: impl Fn(Rank) -> bool,
     ) -> Inbox {
         let mut inbox = Inbox { entries: Vec::new(), len_bytes: 0 };
         for channel in 0..graph.channels() {
@@ -60,19 +60,19 @@ impl Inbox {
                 inbox.push(ConnKey::Channel(channel), from, ring_layout);
             }
         }
-        for from in (0..nranks).filter(|from| *from != rank && wanted(*from)) {
+        for from in (0..nranks).map(Rank).filter(|from| *from != rank && wanted(*from)) {
             inbox.push(ConnKey::Mesh, from, mesh_layout);
         }
         inbox
     }
 
-    fn push(&mut self, key: ConnKey, from: u32, layout: ConnLayout) {
+    fn push(&mut self, key: ConnKey, from: Rank, layout: ConnLayout) {
         self.entries.push(InboxEntry { key, from, layout, offset: self.len_bytes });
         self.len_bytes += layout.total_bytes();
     }
 
     /// The connection with this key from that rank.
-    pub fn find(&self, key: ConnKey, from: u32) -> Option<&InboxEntry> {
+    pub fn find(&self, key: ConnKey, from: Rank) -> Option<&InboxEntry> {
         self.entries.iter().find(|entry| entry.key == key && entry.from == from)
     }
 }

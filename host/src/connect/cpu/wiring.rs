@@ -58,19 +58,20 @@ impl<'a> Wiring<'a> {
     }
 
     /// How two ranks are connected; the same seen from either.
-    pub(super) fn kind(&self, a: u32, b: u32) -> TransportKind {
-        let chosen = self.wanted.allowed.choose(&self.peers[a as usize], &self.peers[b as usize]);
+    pub(super) fn kind(&self, a: Rank, b: Rank) -> TransportKind {
+        let chosen = self.wanted.allowed.choose(&self.peers[a.index()], &self.peers[b.index()]);
         chosen.unwrap_or(TransportKind::InProcess)
     }
 
     /// The transports by which this rank reaches others.
     fn in_use(&self) -> impl Iterator<Item = &'static dyn Transport> {
         let CpuWanted { rank, nranks, .. } = *self.wanted;
-        let reaches = move |kind| (0..nranks).any(|peer| peer != rank && self.kind(rank, peer) == kind);
+        let reaches =
+            move |kind| (0..nranks).map(Rank).any(|peer| peer != rank && self.kind(rank, peer) == kind);
         TRANSPORTS.into_iter().filter(move |transport| reaches(transport.kind()))
     }
 
-    fn is_local(&self, a: u32, b: u32) -> bool {
+    fn is_local(&self, a: Rank, b: Rank) -> bool {
         a != b && !self.kind(a, b).is_remote()
     }
 
@@ -86,7 +87,7 @@ impl<'a> Wiring<'a> {
     }
 
     /// Where the connections of `rank`'s local producers lie.
-    fn local_inbox(&self, rank: u32) -> Inbox {
+    fn local_inbox(&self, rank: Rank) -> Inbox {
         let CpuWanted { nranks, ring_layout, mesh_layout, .. } = *self.wanted;
         Inbox::new(&self.graph, nranks, rank, ring_layout, mesh_layout, |from| self.is_local(rank, from))
     }
@@ -101,7 +102,7 @@ impl<'a> Wiring<'a> {
         let needs = self.in_use().map(|transport| transport.memory()).max();
         let (segment, file) = if needs == Some(Memory::File) {
             mem::sweep_stale();
-            let name = ShmName::new(comm_hash, Rank(rank));
+            let name = ShmName::new(comm_hash, rank);
             let made = Segment::shm_create(&name, inbox.len_bytes);
             let (segment, file) = made.map_err(|error| self.memory_error(error))?;
             (segment, Some(file))
@@ -111,15 +112,15 @@ impl<'a> Wiring<'a> {
         };
         let segment = Arc::new(segment);
         for transport in self.in_use() {
-            let shown = transport.show((comm_hash, Rank(rank)), &segment);
+            let shown = transport.show((comm_hash, rank), &segment);
             shown.map_err(|error| self.memory_error(error))?;
         }
         for entry in &inbox.entries {
             let base = segment.base().wrapping_add(entry.offset);
             // SAFETY: the inbox laid the entry out within the segment, 128-byte aligned and zeroed; `memory` keeps it mapped
             // as long as its ends; this rank is the only consumer of its inbox.
-            let conn = unsafe { RecvConn::new(Rank(entry.from), base, entry.layout) };
-            self.inbound_bytes[entry.from as usize] += entry.layout.total_bytes();
+            let conn = unsafe { RecvConn::new(entry.from, base, entry.layout) };
+            self.inbound_bytes[entry.from.index()] += entry.layout.total_bytes();
             self.channel(entry.key).recv.push(conn);
         }
         self.memory.push(segment);
@@ -130,17 +131,17 @@ impl<'a> Wiring<'a> {
     /// Maps the inboxes of local peers, and our ends of them.
     pub fn open_peers(&mut self) -> Result<(), ConnectError> {
         let CpuWanted { rank, comm_hash, nranks, .. } = *self.wanted;
-        for peer in (0..nranks).filter(|peer| *peer != rank) {
+        for peer in (0..nranks).map(Rank).filter(|peer| *peer != rank) {
             let inbox = self.local_inbox(peer);
             let Some(transport) = transport_of(self.kind(rank, peer)) else { continue };
-            let opened = transport.open((comm_hash, Rank(peer)), inbox.len_bytes);
+            let opened = transport.open((comm_hash, peer), inbox.len_bytes);
             let opened = opened.map_err(|error| ConnectError::of_transport(rank, error))?;
             let Some(segment) = opened else { continue };
             for entry in inbox.entries.iter().filter(|entry| entry.from == rank) {
                 let base = segment.base().wrapping_add(entry.offset);
                 // SAFETY: as in `make_memory`, seen from the producer: the layout was computed alike, the segment's length
                 // checked, and this rank is the entry's only producer.
-                let conn = unsafe { SendConn::new(Rank(peer), base, entry.layout) };
+                let conn = unsafe { SendConn::new(peer, base, entry.layout) };
                 self.channel(entry.key).send.push(conn);
             }
             self.memory.push(segment);
@@ -178,7 +179,7 @@ impl<'a> Wiring<'a> {
 
     /// Where this rank is, seen from devices.
     fn place_of_rank(&self) -> Locality {
-        let rank = self.wanted.rank as usize;
+        let rank = self.wanted.rank.index();
         let (here, before) = (self.peers[rank], &self.peers[..rank]);
         let beside = before.iter().filter(|peer| (peer.host, peer.numa_node) == (here.host, here.numa_node));
         Locality { pci_path: None, numa_node: here.numa_node, turn: beside.count() as u32 }
@@ -191,10 +192,10 @@ impl<'a> Wiring<'a> {
         for channel in 0..self.graph.channels() {
             let peers =
                 if inbound { self.graph.sources(rank, channel) } else { self.graph.targets(rank, channel) };
-            conns.extend(peers.into_iter().map(|peer| (ConnKey::Channel(channel), Rank(peer))));
+            conns.extend(peers.into_iter().map(|peer| (ConnKey::Channel(channel), peer)));
         }
-        conns.extend((0..nranks).map(|peer| (ConnKey::Mesh, Rank(peer))));
-        conns.retain(|(_, peer)| peer.0 != rank && self.kind(rank, peer.0) == kind);
+        conns.extend((0..nranks).map(Rank).map(|peer| (ConnKey::Mesh, peer)));
+        conns.retain(|(_, peer)| *peer != rank && self.kind(rank, *peer) == kind);
         conns
     }
 
@@ -213,13 +214,13 @@ impl<'a> Wiring<'a> {
         for (index, channel) in channels.iter_mut().enumerate() {
             self.place(channel, index as u32);
         }
-        let send_to: Vec<u16> = (0..nranks).map(|peer| send_index(&self.mesh, peer)).collect();
-        let recv_from: Vec<u16> = (0..nranks).map(|peer| recv_index(&self.mesh, peer)).collect();
-        let others = (0..nranks).filter(|peer| *peer != rank);
-        self.mesh.mesh_recv = others.map(|peer| recv_from[peer as usize]).collect();
-        self.mesh.mesh_send = mesh::peers(Rank(rank), nranks).map(|peer| send_to[peer.index()]).collect();
+        let send_to: Vec<u16> = (0..nranks).map(Rank).map(|peer| send_index(&self.mesh, peer)).collect();
+        let recv_from: Vec<u16> = (0..nranks).map(Rank).map(|peer| recv_index(&self.mesh, peer)).collect();
+        let others = (0..nranks).map(Rank).filter(|peer| *peer != rank);
+        self.mesh.mesh_recv = others.map(|peer| recv_from[peer.index()]).collect();
+        self.mesh.mesh_send = mesh::peers(rank, nranks).map(|peer| send_to[peer.index()]).collect();
         self.mesh.chain = self.chain(&send_to, &recv_from);
-        let kinds = (0..nranks).map(|peer| self.kind(rank, peer)).collect();
+        let kinds = (0..nranks).map(Rank).map(|peer| self.kind(rank, peer)).collect();
         CpuConnected {
             channels,
             mesh: self.mesh,
@@ -248,14 +249,14 @@ impl<'a> Wiring<'a> {
         if index < self.graph.tree_channels() {
             let links = self.graph.tree(rank, index);
             let mut tree = TreeEnds { links, ..TreeEnds::default() };
-            for child in links.down.iter().flatten() {
-                tree.child_recv[tree.children] = recv_index(channel, child.0);
-                tree.child_send[tree.children] = send_index(channel, child.0);
+            for child in links.down.into_iter().flatten() {
+                tree.child_recv[tree.children] = recv_index(channel, child);
+                tree.child_send[tree.children] = send_index(channel, child);
                 tree.children += 1;
             }
             if let Some(parent) = links.up {
-                tree.parent_recv = [recv_index(channel, parent.0)];
-                tree.parent_send = [send_index(channel, parent.0)];
+                tree.parent_recv = [recv_index(channel, parent)];
+                tree.parent_send = [send_index(channel, parent)];
             }
             channel.tree = tree;
         }
@@ -263,11 +264,11 @@ impl<'a> Wiring<'a> {
 }
 
 /// The connection to `peer`; 0 where there is none, which is never used then.
-fn send_index(channel: &Channel, peer: u32) -> u16 {
-    channel.send.iter().position(|conn| conn.peer().0 == peer).unwrap_or(0) as u16
+fn send_index(channel: &Channel, peer: Rank) -> u16 {
+    channel.send.iter().position(|conn| conn.peer() == peer).unwrap_or(0) as u16
 }
 
 /// The connection from `peer`; 0 where there is none, which is never used then.
-fn recv_index(channel: &Channel, peer: u32) -> u16 {
-    channel.recv.iter().position(|conn| conn.peer().0 == peer).unwrap_or(0) as u16
+fn recv_index(channel: &Channel, peer: Rank) -> u16 {
+    channel.recv.iter().position(|conn| conn.peer() == peer).unwrap_or(0) as u16
 }

@@ -19,6 +19,7 @@ use crate::topology::detect::Found;
 use crate::topology::{BusId, Channels, Inventory, PathKind, TopologySettings};
 use crate::transport::PeerInfo;
 use crate::transport::p2p::{Arena, ArenaWanted, Domain, Domains, P2pSettings};
+use oxccl_shared::abi::Rank;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -97,7 +98,7 @@ pub(crate) struct Plan<'s> {
     facts: Facts,
     layout: DeviceLayout,
     /// Whose memory this rank is not to use.
-    refused: Vec<u32>,
+    refused: Vec<Rank>,
     /// This host, if it is known.
     machine: Option<Inventory>,
     network: Option<Network>,
@@ -129,7 +130,7 @@ impl Steps for DeviceWanted<'_> {
         self.device.clone().map(DeviceInfo::of)
     }
 
-    fn check(&self, rank: u32, ranks: &Ranks<DeviceInfo>) -> Result<(), ConnectError> {
+    fn check(&self, rank: Rank, ranks: &Ranks<DeviceInfo>) -> Result<(), ConnectError> {
         if !self.p2p.shares_gpus {
             check_devices(rank, &ranks.units)?;
         }
@@ -170,7 +171,7 @@ impl Steps for DeviceWanted<'_> {
             facts = facts.over_network(layout.routes.groups(), network.speed, network.threads_least);
         }
         let net = NetWanted {
-            rank: bootstrap.rank().0,
+            rank: bootstrap.rank(),
             layout: &layout,
             peers: &peers,
             gpu,
@@ -194,8 +195,8 @@ fn make_tables(
     arena: Option<&Arena>,
     net: Option<&NetConnected>,
 ) -> Result<ConnTables, ConnectError> {
-    let rank = bootstrap.rank().0;
-    let base = |peer: u32, domain: Domain| {
+    let rank = bootstrap.rank();
+    let base = |peer: Rank, domain: Domain| {
         let base = arena.and_then(|arena| arena.base(peer, domain));
         base.expect("what no network leads to is reached in memory")
     };
@@ -213,7 +214,7 @@ struct Seen {
     facts: Facts,
     channels: Channels,
     /// Whose memory this rank is not to use.
-    refused: Vec<u32>,
+    refused: Vec<Rank>,
     /// This host, if it is known.
     machine: Option<Inventory>,
 }
@@ -271,11 +272,15 @@ fn most_on_one(devices: &[DeviceInfo]) -> u32 {
 }
 
 /// Whether each rank has a GPU of its own.
-fn check_devices(rank: u32, devices: &[DeviceInfo]) -> Result<(), ConnectError> {
+fn check_devices(rank: Rank, devices: &[DeviceInfo]) -> Result<(), ConnectError> {
     for (second, other) in devices.iter().enumerate() {
         if let Some(first) = devices[..second].iter().position(|earlier| earlier.uuid == other.uuid) {
-            let device = if rank == first as u32 { devices[first].id } else { other.id };
-            return Err(ConnectError::SameDevice { rank: first as u32, peer: second as u32, device });
+            let device = if rank == Rank(first as u32) { devices[first].id } else { other.id };
+            return Err(ConnectError::SameDevice {
+                rank: Rank(first as u32),
+                peer: Rank(second as u32),
+                device,
+            });
         }
     }
     Ok(())
@@ -292,8 +297,8 @@ mod tests {
 
     #[test]
     fn ranks_that_share_a_gpu_are_named() {
-        assert_eq!(check_devices(0, &[device(1), device(2), device(3)]), Ok(()));
-        let twice = check_devices(0, &[device(1), device(2), device(2)]).unwrap_err().to_string();
+        assert_eq!(check_devices(Rank(0), &[device(1), device(2), device(3)]), Ok(()));
+        let twice = check_devices(Rank(0), &[device(1), device(2), device(2)]).unwrap_err().to_string();
         assert!(twice.contains("ranks 1 and 2"), "{twice}");
         assert_eq!(
             [1, 2, 3].map(|n| most_on_one(&[device(1), device(2), device(2), device(2)][..n + 1])),

@@ -15,7 +15,7 @@
 use super::routes::Routes;
 use super::trees::DeviceTrees;
 use crate::transport::p2p::{Domain, Domains};
-use oxccl_shared::abi::{ConnControl, ConnLayout};
+use oxccl_shared::abi::{ConnControl, ConnLayout, Rank};
 use oxccl_shared::algo::tree::TreeLinks;
 use std::ops::Range;
 
@@ -25,7 +25,7 @@ pub struct DeviceLayout {
     /// Number of ranks.
     pub nranks: u32,
     /// The rank at each position, for each ring.
-    pub rings: Vec<Vec<u32>>,
+    pub rings: Vec<Vec<Rank>>,
     /// Channels of connections between all pairs.
     pub mesh_channels: u32,
     /// Slots of rings.
@@ -59,7 +59,7 @@ pub struct ConnName {
     /// Channel of that kind.
     pub channel: usize,
     /// The rank at the other end.
-    pub peer: u32,
+    pub peer: Rank,
     /// Whether this rank sends.
     pub is_send: bool,
 }
@@ -79,7 +79,7 @@ impl DeviceLayout {
     /// The layout of these rings, without trees.
     pub fn new(
         nranks: u32,
-        rings: Vec<Vec<u32>>,
+        rings: Vec<Vec<Rank>>,
         mesh_channels: u32,
         ring: ConnLayout,
         mesh: ConnLayout,
@@ -106,12 +106,12 @@ impl DeviceLayout {
     }
 
     /// Position of a rank in a ring.
-    pub fn position(&self, channel: usize, rank: u32) -> usize {
+    pub fn position(&self, channel: usize, rank: Rank) -> usize {
         self.rings[channel].iter().position(|at| *at == rank).expect("a ring has every rank")
     }
 
     /// The rank `steps` positions after `rank`.
-    pub fn along_ring(&self, channel: usize, rank: u32, steps: usize) -> u32 {
+    pub fn along_ring(&self, channel: usize, rank: Rank, steps: usize) -> Rank {
         let ring = &self.rings[channel];
         ring[(self.position(channel, rank) + steps) % ring.len()]
     }
@@ -127,16 +127,16 @@ impl DeviceLayout {
 
     /// All connections of `rank`, in the order of its memory: first those on which it sends, then those on which it
     /// receives.
-    pub fn conns(&self, rank: u32) -> impl Iterator<Item = ConnName> + '_ {
+    pub fn conns(&self, rank: Rank) -> impl Iterator<Item = ConnName> + '_ {
         [true, false].into_iter().flat_map(move |is_send| self.conns_one_way(rank, is_send))
     }
 
-    fn conns_one_way(&self, rank: u32, is_send: bool) -> impl Iterator<Item = ConnName> + '_ {
+    fn conns_one_way(&self, rank: Rank, is_send: bool) -> impl Iterator<Item = ConnName> + '_ {
         let name = move |kind, channel, peer| ConnName { kind, channel, peer, is_send };
         let steps = if is_send { 1 } else { self.nranks as usize - 1 };
         let rings = (0..self.rings.len())
             .map(move |channel| name(ConnKind::Ring, channel, self.along_ring(channel, rank, steps)));
-        let peers = move || (0..self.nranks).filter(move |peer| *peer != rank);
+        let peers = move || (0..self.nranks).map(Rank).filter(move |peer| *peer != rank);
         let mesh = (0..self.mesh_channels as usize)
             .flat_map(move |channel| peers().map(move |peer| name(ConnKind::Mesh, channel, peer)));
         let trees = (0..self.trees.channels()).flat_map(move |channel| {
@@ -152,12 +152,12 @@ impl DeviceLayout {
     }
 
     /// The connections in memory.
-    fn conns_in_memory(&self, rank: u32) -> impl Iterator<Item = ConnName> + '_ {
+    fn conns_in_memory(&self, rank: Rank) -> impl Iterator<Item = ConnName> + '_ {
         self.conns(rank).filter(move |name| !self.routes.is_net(rank, name.peer))
     }
 
     /// The place of `rank`'s side of one of its connections in memory.
-    pub fn place(&self, rank: u32, name: ConnName) -> MemoryRange {
+    pub fn place(&self, rank: Rank, name: ConnName) -> MemoryRange {
         let domain = self.domains.of(rank, name.peer);
         let before = self.conns_in_memory(rank).take_while(|other| *other != name);
         let before = before.filter(|other| self.domains.of(rank, other.peer) == domain);
@@ -167,9 +167,9 @@ impl DeviceLayout {
 
     /// Both sides of a connection of `rank`, given the base addresses of a rank's memories: the producer's, the
     /// consumer's.
-    pub fn in_memory(&self, rank: u32, name: ConnName, base: &dyn Fn(u32, Domain) -> u64) -> [u64; 2] {
+    pub fn in_memory(&self, rank: Rank, name: ConnName, base: &dyn Fn(Rank, Domain) -> u64) -> [u64; 2] {
         let (from, to) = if name.is_send { (rank, name.peer) } else { (name.peer, rank) };
-        let at = |rank: u32, peer: u32, is_send: bool| {
+        let at = |rank: Rank, peer: Rank, is_send: bool| {
             let MemoryRange { domain, bytes } = self.place(rank, ConnName { peer, is_send, ..name });
             base(rank, domain) + bytes.start as u64
         };
@@ -177,7 +177,7 @@ impl DeviceLayout {
     }
 
     /// Bytes of a rank's memories, in the order of [`Domain::ALL`]; none for a rank that is alone.
-    pub fn len_bytes(&self, rank: u32) -> [usize; 2] {
+    pub fn len_bytes(&self, rank: Rank) -> [usize; 2] {
         let mut bytes = [0; 2];
         if self.nranks > 1 {
             self.conns_in_memory(rank)
@@ -187,24 +187,25 @@ impl DeviceLayout {
     }
 
     /// Bytes of a rank's memory that its connections from `peer` take.
-    pub fn inbound_bytes(&self, rank: u32, peer: u32) -> usize {
+    pub fn inbound_bytes(&self, rank: Rank, peer: Rank) -> usize {
         self.shared_bytes(rank, peer, false)
     }
 
     /// Bytes of a rank's memory that its connections to `peer` take.
-    pub fn outbound_bytes(&self, rank: u32, peer: u32) -> usize {
+    pub fn outbound_bytes(&self, rank: Rank, peer: Rank) -> usize {
         self.shared_bytes(rank, peer, true)
     }
 
-    fn shared_bytes(&self, rank: u32, peer: u32, is_send: bool) -> usize {
+    fn shared_bytes(&self, rank: Rank, peer: Rank, is_send: bool) -> usize {
         let shared = self.conns_one_way(rank, is_send).filter(|name| name.peer == peer);
         shared.map(|name| self.part_bytes(name)).sum()
     }
 
     /// Whether any connection of a kind uses host memory.
     pub fn is_through_host(&self, kind: ConnKind) -> bool {
-        let has =
-            |(rank, peer): &(u32, u32)| self.conns(*rank).any(|name| name.kind == kind && name.peer == *peer);
+        let has = |(rank, peer): &(Rank, Rank)| {
+            self.conns(*rank).any(|name| name.kind == kind && name.peer == *peer)
+        };
         self.domains.on_host().iter().any(has)
     }
 }
@@ -225,7 +226,7 @@ mod tests {
         let channels = Channels::in_rank_order(nranks);
         let trees = (0..trees).map(|channel| channels.tree(channel as usize).to_vec()).collect();
         let ring = |channel| {
-            let ring = 0..nranks;
+            let ring = (0..nranks).map(Rank);
             if channel % 2 == 1 { ring.rev().collect() } else { ring.collect() }
         };
         let rings = (0..rings).map(ring).collect();
@@ -234,7 +235,7 @@ mod tests {
 
     /// Pairs of ranks by a bit each of `bits`.
     fn some_pairs(nranks: u32, bits: u64) -> Domains {
-        let pairs = (0..nranks).flat_map(|a| (a + 1..nranks).map(move |b| (a, b)));
+        let pairs = (0..nranks).map(Rank).flat_map(|a| (a.0 + 1..nranks).map(move |b| (a, Rank(b))));
         Domains::new(pairs.enumerate().filter(|(i, _)| bits >> (i % 64) & 1 == 1).map(|(_, pair)| pair))
     }
 
@@ -248,12 +249,12 @@ mod tests {
             bits in prop_oneof![Just(0), Just(u64::MAX), any::<u64>()],
             hosts in prop_oneof![Just(0), any::<u64>()],
         ) {
-            let host = |rank: u32| PeerInfo { host: hosts >> (2 * rank) & 3, ..PeerInfo::default() };
+            let host = |rank: Rank| PeerInfo { host: hosts >> (2 * rank.0) & 3, ..PeerInfo::default() };
             let settings = RouteSettings { memory: true, network: true };
-            let routes = Routes::new(&(0..nranks).map(host).collect::<Vec<_>>(), settings);
+            let routes = Routes::new(&(0..nranks).map(Rank).map(host).collect::<Vec<_>>(), settings);
             let layout = layout(nranks, rings, mesh, trees).with_domains(some_pairs(nranks, bits)).with_routes(routes);
-            let is_near = |rank: u32, peer: u32| rank != peer && !layout.routes.is_net(rank, peer);
-            for rank in 0..nranks {
+            let is_near = |rank: Rank, peer: Rank| rank != peer && !layout.routes.is_net(rank, peer);
+            for rank in (0..nranks).map(Rank) {
                 let mut ends = [0; 2];
                 for name in layout.conns(rank).filter(|name| is_near(rank, name.peer)) {
                     let MemoryRange { domain, bytes } = layout.place(rank, name);
@@ -263,24 +264,24 @@ mod tests {
                     ends[domain as usize] = bytes.end;
                 }
                 prop_assert_eq!(ends, layout.len_bytes(rank));
-                let peers = (0..nranks).filter(|peer| is_near(rank, *peer));
+                let peers = (0..nranks).map(Rank).filter(|peer| is_near(rank, *peer));
                 let bytes: usize = peers
                     .map(|peer| layout.inbound_bytes(rank, peer) + layout.outbound_bytes(rank, peer))
                     .sum();
                 prop_assert_eq!(bytes, ends[0] + ends[1]);
             }
             for kind in [ConnKind::Ring, ConnKind::Mesh, ConnKind::Tree] {
-                let has = |rank: u32| layout.conns(rank).any(|name| {
+                let has = |rank: Rank| layout.conns(rank).any(|name| {
                     name.kind == kind && layout.domains.of(rank, name.peer) == Domain::Host
                 });
-                prop_assert_eq!(layout.is_through_host(kind), (0..nranks).any(has));
+                prop_assert_eq!(layout.is_through_host(kind), (0..nranks).map(Rank).any(has));
             }
         }
 
         #[test]
         fn the_rank_after_has_us_before_it(nranks in 2u32..10, rings in 1u32..6) {
             let layout = layout(nranks, rings, 1, 0);
-            for (channel, rank) in (0..rings as usize).flat_map(|c| (0..nranks).map(move |r| (c, r))) {
+            for (channel, rank) in (0..rings as usize).flat_map(|c| (0..nranks).map(Rank).map(move |r| (c, r))) {
                 let next = layout.along_ring(channel, rank, 1);
                 prop_assert_eq!(layout.along_ring(channel, next, nranks as usize - 1), rank);
             }
@@ -289,6 +290,6 @@ mod tests {
 
     #[test]
     fn a_rank_alone_needs_nothing() {
-        assert_eq!(layout(1, 2, 2, 2).len_bytes(0), [0, 0]);
+        assert_eq!(layout(1, 2, 2, 2).len_bytes(Rank(0)), [0, 0]);
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::connect::ConnectError;
 use crate::transport::{Allowed, PeerInfo};
+use oxccl_shared::abi::Rank;
 use std::collections::BTreeSet;
 
 /// The routes that the user allows.
@@ -34,8 +35,8 @@ impl Routes {
     }
 
     /// Whether two ranks are connected over a network. Symmetric; a rank reaches itself.
-    pub fn is_net(&self, a: u32, b: u32) -> bool {
-        self.0.get(a as usize) != self.0.get(b as usize)
+    pub fn is_net(&self, a: Rank, b: Rank) -> bool {
+        self.0.get(a.index()) != self.0.get(b.index())
     }
 
     /// Number of groups.
@@ -57,7 +58,7 @@ impl Routes {
         match far {
             Some(peer) if !settings.network => {
                 let why = "GPUs of one host are connected by memory, others by a network, and OXCCL_TRANSPORT forbids that";
-                Err(ConnectError::NoTransport { rank: 0, peer: peer as u32, why })
+                Err(ConnectError::NoTransport { rank: Rank(0), peer: Rank(peer as u32), why })
             }
             _ => Ok(()),
         }
@@ -97,7 +98,7 @@ mod tests {
         let forbidden = RouteSettings { memory: true, network: false };
         assert_eq!(Routes::new(&peers(&[1, 1]), forbidden).check(forbidden), Ok(()));
         let error = Routes::new(&peers(&[1, 1, 2]), forbidden).check(forbidden).unwrap_err();
-        assert!(matches!(error, ConnectError::NoTransport { rank: 0, peer: 2, .. }), "{error}");
+        assert!(matches!(error, ConnectError::NoTransport { rank: Rank(0), peer: Rank(2), .. }), "{error}");
     }
 
     proptest! {
@@ -112,7 +113,7 @@ mod tests {
             let mut any_memory = false;
             for (a, b) in ranks().flat_map(|a| ranks().map(move |b| (a, b))) {
                 let is_far = if memory { hosts[a] != hosts[b] } else { a != b };
-                prop_assert_eq!(routes.is_net(a as u32, b as u32), is_far);
+                prop_assert_eq!(routes.is_net(Rank(a as u32), Rank(b as u32)), is_far);
                 any_memory |= a != b && !is_far;
             }
             prop_assert_eq!(routes.has_memory(), any_memory);

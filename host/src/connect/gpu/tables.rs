@@ -3,7 +3,7 @@
 use super::layout::{ConnKind, ConnName, DeviceLayout};
 use crate::gpu::{CudaError, Gpu};
 use crate::machine::{ConnLists, ConnTables};
-use oxccl_shared::abi::{ConnEnd, ConnLayout, KernelTree};
+use oxccl_shared::abi::{ConnEnd, ConnLayout, KernelTree, Rank};
 use oxccl_shared::fifo::{ConsumerCursor, ProducerCursor};
 use std::mem::offset_of;
 
@@ -45,7 +45,7 @@ impl ConnSite {
 }
 
 /// A [`ConnEnd`] in the memory of a device.
-fn end(site: ConnSite, layout: ConnLayout, peer: u32) -> [u8; size_of::<ConnEnd>()] {
+fn end(site: ConnSite, layout: ConnLayout, peer: Rank) -> [u8; size_of::<ConnEnd>()] {
     let mut bytes = [0; size_of::<ConnEnd>()];
     let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
     put(offset_of!(ConnEnd, producer_side), &site.producer_side.to_le_bytes());
@@ -55,7 +55,7 @@ fn end(site: ConnSite, layout: ConnLayout, peer: u32) -> [u8; size_of::<ConnEnd>
     put(slots + offset_of!(ConnLayout, ll_slot_bytes), &layout.ll_slot_bytes.to_le_bytes());
     put(slots + offset_of!(ConnLayout, ll128_slot_bytes), &layout.ll128_slot_bytes.to_le_bytes());
     put(slots + offset_of!(ConnLayout, simple_slot_bytes), &layout.simple_slot_bytes.to_le_bytes());
-    put(offset_of!(ConnEnd, peer), &peer.to_le_bytes());
+    put(offset_of!(ConnEnd, peer), &peer.0.to_le_bytes());
     bytes
 }
 
@@ -80,13 +80,13 @@ impl Ends {
         if name.is_send { self.send.extend(end) } else { self.recv.extend(end) }
     }
 
-    fn add_both(&mut self, layout: &DeviceLayout, kind: ConnKind, channel: usize, peer: u32, at: At<'_>) {
+    fn add_both(&mut self, layout: &DeviceLayout, kind: ConnKind, channel: usize, peer: Rank, at: At<'_>) {
         for is_send in [true, false] {
             self.add(layout, ConnName { kind, channel, peer, is_send }, at);
         }
     }
 
-    fn of_rings(layout: &DeviceLayout, rank: u32, at: At<'_>) -> Ends {
+    fn of_rings(layout: &DeviceLayout, rank: Rank, at: At<'_>) -> Ends {
         let mut ends = Ends { nconns: 1, channels: layout.rings.len(), ..Ends::default() };
         for channel in 0..layout.rings.len() {
             let next = layout.along_ring(channel, rank, 1);
@@ -95,18 +95,18 @@ impl Ends {
                 ends.add(layout, ConnName { kind: ConnKind::Ring, channel, peer, is_send }, at);
             }
             let position = layout.position(channel, rank) as u32;
-            for word in [position].iter().chain(&layout.rings[channel]) {
+            for word in [position].into_iter().chain(layout.rings[channel].iter().map(|rank| rank.0)) {
                 ends.rings.extend(word.to_le_bytes());
             }
         }
         ends
     }
 
-    fn of_mesh(layout: &DeviceLayout, rank: u32, at: At<'_>) -> Ends {
+    fn of_mesh(layout: &DeviceLayout, rank: Rank, at: At<'_>) -> Ends {
         let channels = layout.mesh_channels as usize;
         let mut ends = Ends { nconns: layout.nranks as usize - 1, channels, ..Ends::default() };
         for channel in 0..channels {
-            for peer in (0..layout.nranks).filter(|peer| *peer != rank) {
+            for peer in (0..layout.nranks).map(Rank).filter(|peer| *peer != rank) {
                 ends.add_both(layout, ConnKind::Mesh, channel, peer, at);
             }
         }
@@ -114,7 +114,7 @@ impl Ends {
     }
 
     /// A channel's list has room for as many neighbours as the rank has on any of its channels.
-    fn of_trees(layout: &DeviceLayout, rank: u32, at: At<'_>) -> Ends {
+    fn of_trees(layout: &DeviceLayout, rank: Rank, at: At<'_>) -> Ends {
         let trees = &layout.trees;
         let (nconns, channels) = (trees.neighbours_max(rank), trees.channels());
         let mut ends = Ends { nconns, channels, ..Ends::default() };
@@ -156,7 +156,7 @@ pub(super) struct TableImage {
 }
 
 /// The tables of `rank`; `at` returns the addresses of its connections.
-pub(super) fn image(layout: &DeviceLayout, rank: u32, at: At<'_>) -> TableImage {
+pub(super) fn image(layout: &DeviceLayout, rank: Rank, at: At<'_>) -> TableImage {
     let mut image = Image::default();
     let kinds = [Ends::of_rings, Ends::of_mesh, Ends::of_trees];
     let [ring, mesh, tree] = kinds.map(|ends| match layout.nranks {
@@ -171,7 +171,7 @@ pub(super) fn image(layout: &DeviceLayout, rank: u32, at: At<'_>) -> TableImage 
 /// Writes the tables of `rank` to its device.
 pub(super) fn upload(
     layout: &DeviceLayout,
-    rank: u32,
+    rank: Rank,
     device: &dyn Gpu,
     at: At<'_>,
 ) -> Result<ConnTables, CudaError> {
@@ -193,17 +193,17 @@ mod tests {
     }
 
     /// Bit 36 distinguishes a rank's memories, the bits above 32 the ranks.
-    fn base(rank: u32, domain: Domain) -> u64 {
-        1 << 40 | (domain as u64) << 36 | u64::from(rank) << 32
+    fn base(rank: Rank, domain: Domain) -> u64 {
+        1 << 40 | (domain as u64) << 36 | u64::from(rank.0) << 32
     }
 
-    fn all_ends(layout: &DeviceLayout, of: fn(&DeviceLayout, u32, At<'_>) -> Ends) -> Vec<Ends> {
+    fn all_ends(layout: &DeviceLayout, of: fn(&DeviceLayout, Rank, At<'_>) -> Ends) -> Vec<Ends> {
         let of = |rank| {
             of(layout, rank, &|name| {
                 ConnSite::new(layout.in_memory(rank, name, &base), layout.slots(name.kind))
             })
         };
-        (0..layout.nranks).map(of).collect()
+        (0..layout.nranks).map(Rank).map(of).collect()
     }
 
     /// The rank and the memory of an address.
@@ -215,30 +215,35 @@ mod tests {
     #[test]
     fn both_ends_mean_the_same_memory() {
         let slots = ConnLayout { ll_slot_bytes: 512, ll128_slot_bytes: 256, simple_slot_bytes: 1024 };
-        let in_order = || (0..5).collect();
-        let rings = vec![in_order(), vec![3, 1, 4, 0, 2], in_order()];
+        let in_order = || (0..5).map(Rank).collect();
+        let rings = vec![in_order(), [3, 1, 4, 0, 2].map(Rank).to_vec(), in_order()];
         // Two sockets, of two ranks and of three.
-        let domains = Domains::new([0, 1].into_iter().flat_map(|a| [2, 3, 4].map(|b| (a, b))));
+        let domains = Domains::new([0, 1].into_iter().flat_map(|a| [2, 3, 4].map(|b| (Rank(a), Rank(b)))));
         let layout = DeviceLayout::new(5, rings, 2, slots, slots).with_domains(domains);
         let size = size_of::<ConnEnd>();
         let (rings, meshes) = (all_ends(&layout, Ends::of_rings), all_ends(&layout, Ends::of_mesh));
-        let is_on_host = |a: u32, b: u32| u64::from((a < 2) != (b < 2));
+        let is_on_host = |a: Rank, b: Rank| u64::from((a.0 < 2) != (b.0 < 2));
         let pair = |list: &[u8], index: usize| (word(list, index * size), word(list, index * size + 8));
-        for rank in 0..5 {
+        for rank in (0..5).map(Rank) {
             for channel in 0..3 {
                 let next = layout.along_ring(channel, rank, 1);
-                let sent = pair(&rings[rank as usize].send, channel);
-                assert_eq!(sent, pair(&rings[next as usize].recv, channel));
+                let sent = pair(&rings[rank.index()].send, channel);
+                assert_eq!(sent, pair(&rings[next.index()].recv, channel));
                 let domain = is_on_host(rank, next);
-                assert_eq!((owner(sent.0), owner(sent.1)), ((rank.into(), domain), (next.into(), domain)));
-                let peer = &rings[rank as usize].send[channel * size + offset_of!(ConnEnd, peer)..][..4];
-                assert_eq!(peer, next.to_le_bytes());
+                assert_eq!(
+                    (owner(sent.0), owner(sent.1)),
+                    ((rank.0.into(), domain), (next.0.into(), domain))
+                );
+                let peer = &rings[rank.index()].send[channel * size + offset_of!(ConnEnd, peer)..][..4];
+                assert_eq!(peer, next.0.to_le_bytes());
             }
-            for (channel, peer) in (0..2).flat_map(|c| (0..5).map(move |p| (c, p))).filter(|x| x.1 != rank) {
-                let index = |of: u32, with: u32| channel * 4 + with as usize - usize::from(with > of);
-                let sent = pair(&meshes[rank as usize].send, index(rank, peer));
-                assert_eq!(sent, pair(&meshes[peer as usize].recv, index(peer, rank)));
-                assert_eq!(owner(sent.1), (peer.into(), is_on_host(rank, peer)));
+            for (channel, peer) in
+                (0..2).flat_map(|c| (0..5).map(move |p| (c, Rank(p)))).filter(|x| x.1 != rank)
+            {
+                let index = |of: Rank, with: Rank| channel * 4 + with.index() - usize::from(with > of);
+                let sent = pair(&meshes[rank.index()].send, index(rank, peer));
+                assert_eq!(sent, pair(&meshes[peer.index()].recv, index(peer, rank)));
+                assert_eq!(owner(sent.1), (peer.0.into(), is_on_host(rank, peer)));
             }
         }
         let word = |at: usize| u32::from_le_bytes(rings[4].rings[at * 4..][..4].try_into().unwrap());
@@ -254,29 +259,28 @@ mod tests {
             let channels = Channels::in_rank_order(nranks);
             let trees = (0..3).map(|channel| channels.tree(channel).to_vec()).collect();
             let layout = DeviceLayout::new(nranks, channels.rings, 1, slots, slots).with_trees(trees, slots);
-            let layout = layout.with_domains(Domains::new([(0, 1)]));
+            let layout = layout.with_domains(Domains::new([(Rank(0), Rank(1))]));
             let trees = all_ends(&layout, Ends::of_trees);
-            for (rank, ends) in trees.iter().enumerate() {
+            for (rank, ends) in (0..).map(Rank).zip(&trees) {
                 for channel in 0..3 {
-                    let place = layout.trees.place(channel, rank as u32);
+                    let place = layout.trees.place(channel, rank);
                     assert_eq!(
                         word(&ends.trees, channel * 8),
                         u64::from(place.children) | u64::from(place.has_parent) << 32
                     );
-                    for (at, peer) in layout.trees.neighbours(channel, rank as u32).enumerate() {
+                    for (at, peer) in layout.trees.neighbours(channel, rank).enumerate() {
                         let index = channel * ends.nconns + at;
                         let sent = pair(&ends.send, index);
-                        let theirs = &trees[peer as usize];
-                        let back =
-                            layout.trees.neighbours(channel, peer).position(|p| p == rank as u32).unwrap();
+                        let theirs = &trees[peer.index()];
+                        let back = layout.trees.neighbours(channel, peer).position(|p| p == rank).unwrap();
                         assert_eq!(sent, pair(&theirs.recv, channel * theirs.nconns + back));
-                        let domain = u64::from(rank.max(peer as usize) == 1);
+                        let domain = u64::from(rank.max(peer) == Rank(1));
                         assert_eq!(
                             (owner(sent.0), owner(sent.1)),
-                            ((rank as u64, domain), (peer.into(), domain))
+                            ((rank.0.into(), domain), (peer.0.into(), domain))
                         );
                         let named = &ends.recv[index * size + offset_of!(ConnEnd, peer)..][..4];
-                        assert_eq!(named, peer.to_le_bytes());
+                        assert_eq!(named, peer.0.to_le_bytes());
                     }
                 }
                 assert_eq!(ends.send.len(), 3 * ends.nconns * size);

@@ -1,5 +1,6 @@
 //! How long the present wait has lasted.
 
+use oxccl_shared::abi::Rank;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ pub(super) struct Clock {
     /// Whether the present wait has been found to be over the timeout.
     is_overdue: Cell<bool>,
     /// Who was found to have left during the present wait, and when.
-    left: Cell<Option<(u32, Instant)>>,
+    left: Cell<Option<(Rank, Instant)>>,
 }
 
 impl Clock {
@@ -74,7 +75,7 @@ impl Clock {
     }
 
     /// When this wait first found that the rank had left: what it sent before is looked for from then on.
-    pub(super) fn left_since(&self, rank: u32) -> Instant {
+    pub(super) fn left_since(&self, rank: Rank) -> Instant {
         let known = self.left.get().filter(|(left, _)| *left == rank);
         let (_, since) = known.unwrap_or_else(|| (rank, Instant::now()));
         self.left.set(Some((rank, since)));

@@ -20,7 +20,7 @@ use oxccl_device::coll::{self, CollWork, P2pWork};
 use oxccl_device::conn::RecvConn;
 use oxccl_device::custom::Mesh;
 use oxccl_device::gpu::Stop;
-use oxccl_shared::abi::{Algorithm, DataType, RedOp, Step};
+use oxccl_shared::abi::{Algorithm, DataType, Rank, RedOp, Step};
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::proto;
 use oxccl_shared::reduce::{self, Resolved};
@@ -33,7 +33,7 @@ pub use fiber::GROUP_COMMUNICATORS_MAX;
 /// The parts that `connect` and `transport` create at init.
 pub struct CpuParts {
     /// This rank.
-    pub rank: u32,
+    pub rank: Rank,
     /// Facts for plans.
     pub facts: Facts,
     /// Algorithms from outside the library, used before its own.
@@ -65,7 +65,7 @@ pub struct Cpu {
 unsafe impl Send for Cpu {}
 
 impl Machine for Cpu {
-    fn rank(&self) -> u32 {
+    fn rank(&self) -> Rank {
         self.parts.rank
     }
 
@@ -321,7 +321,7 @@ impl Cpu {
     fn add_message(&mut self, message: &Message, tag: u32) {
         let Message { is_send, peer, buffer, len_bytes } = *message;
         let table = if is_send { &self.parts.send_to } else { &self.parts.recv_from };
-        let conn = table[peer as usize];
+        let conn = table[peer.index()];
         let protocol = self.parts.facts.message_protocol(len_bytes as u64);
         let message = NetMessage { is_send, peer, len_bytes, protocol, tag };
         self.parts.wait.drives().each(|drive| drive.message(message));

@@ -16,7 +16,7 @@ use crate::machine::{ConnLists, ConnTables, NetProxy, collective_args};
 use crate::plan::tuning::Explanation;
 use crate::plan::{Call, CallPlan, Facts, Plan, message_kernels};
 use crate::transport::p2p::Arena;
-use oxccl_shared::abi::{CollArgs, KernelColl, KernelLaunch, RedOp};
+use oxccl_shared::abi::{CollArgs, KernelColl, KernelLaunch, Rank, RedOp};
 use oxccl_shared::algo::kernels::Kernel;
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::Connections;
@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 /// The parts that `connect` creates at init, and the communicator's own.
 pub struct CudaParts {
     /// This rank.
-    pub rank: u32,
+    pub rank: Rank,
     /// Facts for plans.
     pub facts: Facts,
     /// Its GPU.
@@ -68,7 +68,7 @@ pub struct Cuda {
 }
 
 impl Machine for Cuda {
-    fn rank(&self) -> u32 {
+    fn rank(&self) -> Rank {
         self.parts.rank
     }
 
@@ -206,7 +206,7 @@ impl Machine for Cuda {
                 self.parts.monitor.abort();
             }
             if started.elapsed() > self.parts.timeout.saturating_add(ABORT_TIME) {
-                tracing::warn!(rank = self.parts.rank, "operations do not end: their memory is not freed");
+                tracing::warn!(rank = %self.parts.rank, "operations do not end: their memory is not freed");
                 std::mem::forget(self);
                 return None;
             }

@@ -83,7 +83,7 @@ impl Cuda {
             *to = KernelMessage {
                 buffer: message.buffer,
                 len_bytes: message.len_bytes as u64,
-                conn: message.peer - u32::from(message.peer > self.parts.rank),
+                conn: message.peer.0 - u32::from(message.peer > self.parts.rank),
                 is_send: message.is_send.into(),
                 tag,
                 lane: placed.lane,

@@ -51,7 +51,6 @@ impl Probe for KernelProbe {
 
 /// Turns a kernel's stop cause into the communicator's fault, and reports it to the other ranks.
 fn stopped_by(verdict: &Verdict<'_>, Stopped { cause, peer, waited_us }: Stopped) -> Outstanding {
-    let peer = peer.0;
     match cause {
         StopCause::Aborted => verdict.fail(Fault::Aborted),
         StopCause::NoCredit | StopCause::NoData => {

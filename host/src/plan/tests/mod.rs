@@ -4,7 +4,7 @@
 mod scenes;
 
 use super::Call;
-use oxccl_shared::abi::{DataType, Func, RedOp, fnv1a};
+use oxccl_shared::abi::{DataType, Func, Rank, RedOp, fnv1a};
 use scenes::Scene;
 use std::fmt::Write;
 use std::path::Path;
@@ -39,7 +39,7 @@ fn lengths() -> impl Iterator<Item = u64> {
 }
 
 fn call(func: Func, dtype: DataType, op: RedOp, count: u64) -> Call {
-    Call { func, dtype, op, root: 0, count: if func == Func::Barrier { 0 } else { count } }
+    Call { func, dtype, op, root: Rank(0), count: if func == Func::Barrier { 0 } else { count } }
 }
 
 fn digest(lines: impl Iterator<Item = String>) -> u64 {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::plan::{Call, ChannelLimits, Collnet, CollnetFacts, Facts, Reduces, offered};
 use crate::topology::PathKind;
-use oxccl_shared::abi::{Algorithm, ConnLayout, DataType, Func, Protocol, RedOp};
+use oxccl_shared::abi::{Algorithm, ConnLayout, DataType, Func, Protocol, Rank, RedOp};
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::{Connections, Processor};
 use proptest::prelude::*;
@@ -19,7 +19,7 @@ const ARCHITECTURES: &[Architecture] = &[
 ];
 
 fn call(func: Func, count: u64) -> Call {
-    Call { func, dtype: DataType::U8, op: RedOp::Sum, root: 0, count }
+    Call { func, dtype: DataType::U8, op: RedOp::Sum, root: Rank(0), count }
 }
 
 fn machines() -> impl Strategy<Value = Machine> {

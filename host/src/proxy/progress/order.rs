@@ -30,7 +30,7 @@ pub struct ProxyOrder {
     /// Digest of the call.
     pub tag: u32,
     /// The root of a rooted collective; the other rank of a message.
-    pub rank: u32,
+    pub rank: Rank,
     /// The first of the channels that the operation uses.
     pub first_channel: u32,
     /// How many.
@@ -130,7 +130,7 @@ impl ProxyOrder {
             count: message.len_bytes,
             grain_elems: KERNEL_MESSAGE_GRAIN_BYTES as u64,
             tag: message.tag,
-            rank: peer.0,
+            rank: peer,
             first_channel: channels.start,
             nchannels: channels.end - channels.start,
             func: Func::of_message(message.is_send != 0) as u8,

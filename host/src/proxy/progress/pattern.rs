@@ -48,7 +48,7 @@ pub(super) fn is_known(op: &Operation, channel: &ProxyChannel) -> bool {
     }
     let spec = spec_of(op.algorithm);
     let has_place = match spec.connections {
-        Connections::Ring if op.func.is_rooted() => channel.ring.contains(&Rank(op.order.rank)),
+        Connections::Ring if op.func.is_rooted() => channel.ring.contains(&op.order.rank),
         Connections::Ring => has_ring,
         _ => true,
     };
@@ -72,7 +72,7 @@ pub(super) fn expand(
             let way = if op.func.buffers(false).send == Extent::Unused { Way::Recv } else { Way::Send };
             // A message of nothing is one empty slot on its first channel.
             if !part.is_empty() || count == 0 && index == 0 {
-                emit(Rank(order.rank), way, Amount::Bytes(part.len() as u64));
+                emit(order.rank, way, Amount::Bytes(part.len() as u64));
             }
         }
         Connections::Ring => along_ring(op, part, channel, me, nranks, emit),
@@ -90,7 +90,7 @@ pub(super) fn expand(
             // The hop of a barrier is one empty slot.
             let steps = if op.func.has_buffers() { slots(op, part) } else { 1 };
             let steps = Amount::Steps(steps);
-            for hop in oneshot::hops(op.func, me, Rank(order.rank)) {
+            for hop in oneshot::hops(op.func, me, order.rank) {
                 hop.to.ranks(me, nranks).for_each(|peer| emit(peer, Way::Send, steps));
                 hop.from.ranks(me, nranks).for_each(|peer| emit(peer, Way::Recv, steps));
             }
@@ -126,7 +126,7 @@ fn along_ring(
     emit: &mut Emit<'_>,
 ) {
     let place = |rank| channel.ring.iter().position(|at| *at == rank).unwrap_or(0) as u32;
-    let (position, root) = (place(me), place(Rank(op.order.rank)));
+    let (position, root) = (place(me), place(op.order.rank));
     let (sent, received) = match op.func {
         Func::AllReduce => all_reduce(op, part, position, n),
         func => {
@@ -179,7 +179,7 @@ fn in_levels(op: &Operation, part: Range<usize>, me: Rank, n: u32, emit: &mut Em
     if host_ranks == 0 || !n.is_multiple_of(host_ranks) {
         return;
     }
-    let seat = twolevel::Seat::new(me.0, n, host_ranks);
+    let seat = twolevel::Seat::new(me, n, host_ranks);
     let (slice_elems, grain_elems) = (op.order.slice_elems as usize, op.order.grain_elems as usize);
     let rounds = || Loops::new(part.clone(), n, slice_elems, grain_elems);
     let is_whole = |round: &Loop| round.end - round.base >= round.chunk.saturating_mul(n as usize);

@@ -188,8 +188,8 @@ impl ProxyClient {
         let Reply::Number(from) = self.call(&request, timeout)? else {
             return Err(ClientError::Nonsense { proxy: self.proxy });
         };
-        let sender = Party { rank: self.proxy.0, token: from, pid: None };
-        let got = mailbox.exchange(self.rank.0, &[], &[sender], timeout, || true)?;
+        let sender = Party { rank: self.proxy, token: from, pid: None };
+        let got = mailbox.exchange(self.rank, &[], &[sender], timeout, || true)?;
         let fd = got.into_iter().next().ok_or(ClientError::Nonsense { proxy: self.proxy })?;
         Ok(SharedBlock::open(fd, layout)?)
     }

@@ -186,9 +186,9 @@ impl NetTransport {
 
     fn pass(&self, rank: Rank, connection: ConnectionId, handle: u64, token: u64) -> Result<Reply, String> {
         let block = self.block(connection, handle)?;
-        let to = [(Party { rank: rank.0, token, pid: None }, block.fd())];
+        let to = [(Party { rank, token, pid: None }, block.fd())];
         // One message to a mailbox that was just made finds room.
-        let sent = self.mailbox.exchange(self.rank.0, &to, &[], Duration::ZERO, || true);
+        let sent = self.mailbox.exchange(self.rank, &to, &[], Duration::ZERO, || true);
         sent.map(|_| Reply::Number(self.mailbox_token)).map_err(|error| error.to_string())
     }
 

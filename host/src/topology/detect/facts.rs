@@ -4,6 +4,7 @@
 //! Never: a device's position in the PCI tree: that is `place`'s.
 
 use crate::topology::{BusId, C2c, NvLink};
+use oxccl_shared::abi::Rank;
 
 /// A GPU as its driver describes it. A skeleton must supply what is `None`.
 #[derive(Clone, PartialEq, Debug)]
@@ -13,7 +14,7 @@ pub struct GpuFacts {
     /// The driver's index.
     pub dev: Option<u32>,
     /// Rank that uses it, where ranks are known.
-    pub rank: Option<u32>,
+    pub rank: Option<Rank>,
     /// Compute capability, major times ten plus minor.
     pub sm: Option<u32>,
     /// Whether NICs may read and write its memory.
@@ -32,7 +33,7 @@ impl GpuFacts {
 }
 
 /// A pair of ranks, or of driver indices where ranks are not known, without access to each other's memory.
-pub type PeerFacts = (u32, u32);
+pub type PeerFacts = (Rank, Rank);
 
 /// A network device as its driver describes it.
 #[derive(Clone, PartialEq, Debug)]

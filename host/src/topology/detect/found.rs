@@ -10,13 +10,14 @@ use super::sysfs::Sysfs;
 use crate::topology::xml::{read_topology, write_topology};
 use crate::topology::{BusId, Inventory};
 use crate::wire::Message;
+use oxccl_shared::abi::Rank;
 use serde::{Deserialize, Serialize};
 
 /// What one rank detects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Own {
     /// The rank.
-    pub rank: u32,
+    pub rank: Rank,
     /// Its GPU.
     pub gpu: BusId,
     /// Whether this rank reports the network devices. The first rank of each host does.

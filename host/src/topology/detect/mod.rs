@@ -17,6 +17,7 @@ pub use place::{complete, processors};
 pub use sysfs::Sysfs;
 
 use super::{Inventory, PathPolicy, PeerAccess};
+use oxccl_shared::abi::Rank;
 
 /// This host: NVML's GPUs, and RDMA devices or else network interfaces that are up.
 ///
@@ -26,7 +27,7 @@ pub fn host(skeleton: Inventory) -> Result<(Inventory, PathPolicy), NvmlError> {
     let sysfs = Sysfs::live();
     let (mut gpus, blocked) = nvml::gpus()?;
     // The pairs without peer access use the driver's indices.
-    gpus.iter_mut().for_each(|gpu| gpu.rank = gpu.dev);
+    gpus.iter_mut().for_each(|gpu| gpu.rank = gpu.dev.map(Rank));
     let policy = PathPolicy { peer_access: PeerAccess::Except(blocked), ..PathPolicy::default() };
     Ok((complete(skeleton, &sysfs, &gpus, &sysfs.nets()), policy))
 }

@@ -10,6 +10,7 @@ use nvml_wrapper::enum_wrappers::nv_link::IntDeviceType;
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::{Device, Nvml};
+use oxccl_shared::abi::Rank;
 use std::ffi::OsStr;
 use std::sync::OnceLock;
 use thiserror::Error;
@@ -170,7 +171,7 @@ fn refuses(a: &Device<'_>, b: &Device<'_>) -> bool {
 fn blocked(devices: &[Device<'_>]) -> Vec<PeerFacts> {
     let pairs = (0..devices.len()).flat_map(|a| (0..devices.len()).map(move |b| (a, b)));
     let refused = pairs.filter(|(a, b)| a != b && refuses(&devices[*a], &devices[*b]));
-    refused.map(|(a, b)| (a as u32, b as u32)).collect()
+    refused.map(|(a, b)| (Rank(a as u32), Rank(b as u32))).collect()
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 use super::{PathKind, Paths, Route};
 use crate::topology::system::{CpuModel, GpuNode, NodeId, System};
+use oxccl_shared::abi::Rank;
 
 /// The accesses that user and driver permit. The default is that of an empty environment.
 #[derive(Clone, PartialEq, Debug)]
@@ -31,7 +32,7 @@ pub enum PeerAccess {
     #[default]
     ByBoard,
     /// All may, except these pairs of ranks.
-    Except(Vec<(u32, u32)>),
+    Except(Vec<(Rank, Rank)>),
 }
 
 impl Default for PathPolicy {

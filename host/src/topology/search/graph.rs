@@ -5,6 +5,7 @@
 //! Never: other hosts: `channels` joins lanes over hosts.
 
 use crate::topology::PathKind;
+use oxccl_shared::abi::Rank;
 use std::fmt;
 
 /// Most channels of a graph.
@@ -89,7 +90,7 @@ impl Pattern {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lane {
     /// Ranks in order, each once. In NVLS and CollNet direct the first is the head.
-    pub gpus: Vec<u32>,
+    pub gpus: Vec<Rank>,
     /// Ids of the network devices by which it enters and leaves the host, if there are other hosts.
     pub nets: Option<[u64; 2]>,
 }

@@ -7,6 +7,7 @@ use super::walk::{Draft, Outcome, Trial, Walk};
 use super::{Graph, GraphId, Lane, Machine, Pattern, SearchConfig};
 use crate::topology::PathKind;
 use crate::topology::system::NodeId;
+use oxccl_shared::abi::Rank;
 
 /// What to search for.
 #[derive(Clone, Copy, Debug)]
@@ -285,7 +286,7 @@ impl<'a> Relaxation<'a> {
     /// A lane by indices.
     fn draft(&self, lane: &Lane) -> Option<Draft> {
         let system = self.machine.system;
-        let gpu = |rank: &u32| system.gpus.iter().position(|gpu| system.gpu(*gpu).rank == *rank);
+        let gpu = |rank: &Rank| system.gpus.iter().position(|gpu| system.gpu(*gpu).rank == *rank);
         let net = |id: u64| system.nets.iter().position(|net| system.net(*net).id == id);
         let nets = match lane.nets {
             Some([from, to]) => [net(from)?, net(to)?],

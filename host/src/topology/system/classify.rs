@@ -9,7 +9,7 @@ use crate::topology::{Cpu, Gpu, Pci};
 pub(super) fn gpu_node(pci: &Pci, gpu: &Gpu) -> Option<GpuNode> {
     Some(GpuNode {
         bus_id: pci.bus_id,
-        dev: gpu.dev.unwrap_or(gpu.rank?),
+        dev: gpu.dev.unwrap_or(gpu.rank?.0),
         rank: gpu.rank?,
         sm: gpu.sm.unwrap_or(0),
         gdr: gpu.gdr.unwrap_or(false),

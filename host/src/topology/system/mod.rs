@@ -12,6 +12,7 @@ pub use bandwidth::Tables;
 pub(super) use bandwidth::{LOCAL_BW, through_intel};
 
 use super::BusId;
+use oxccl_shared::abi::Rank;
 use thiserror::Error;
 
 /// An index into [`System::nodes`].
@@ -62,7 +63,7 @@ pub struct GpuNode {
     /// NVML's index on its host.
     pub dev: u32,
     /// Rank that uses it.
-    pub rank: u32,
+    pub rank: Rank,
     /// Compute capability, major times ten plus minor.
     pub sm: u32,
     /// Whether NICs may read and write its memory.
@@ -211,7 +212,7 @@ pub enum SystemError {
         /// The GPU.
         bus_id: BusId,
         /// Its rank.
-        rank: u32,
+        rank: Rank,
     },
     /// More devices than a system may have.
     #[error("{count} {what}: at most {max} are supported")]
@@ -288,13 +289,13 @@ impl System {
     }
 
     /// A GPU's number in graph files: its host's index in the upper eight bits, NVML's index below.
-    pub fn dev_of_rank(&self, rank: u32) -> Option<u64> {
+    pub fn dev_of_rank(&self, rank: Rank) -> Option<u64> {
         let id = self.gpus.iter().find(|id| self.gpu(**id).rank == rank)?;
         Some(u64::from(self.node(*id).host) << 56 | u64::from(self.gpu(*id).dev))
     }
 
     /// The rank of a GPU's number in graph files.
-    pub fn rank_of_dev(&self, dev: u64) -> Option<u32> {
+    pub fn rank_of_dev(&self, dev: u64) -> Option<Rank> {
         let is_it =
             |id: &&NodeId| u64::from(self.node(**id).host) << 56 | u64::from(self.gpu(**id).dev) == dev;
         self.gpus.iter().find(is_it).map(|id| self.gpu(*id).rank)

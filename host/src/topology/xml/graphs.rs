@@ -75,7 +75,7 @@ fn lane(element: &Element, system: &System) -> Result<Lane, XmlError> {
             line: element.line,
             element: element.name.clone(),
             attribute: "gpu",
-            value: format!("{gpus:?}"),
+            value: format!("{:?}", gpus.iter().map(|rank| rank.0).collect::<Vec<_>>()),
             expected: "each GPU of this system once",
         });
     }
@@ -112,7 +112,7 @@ fn write_graph(out: &mut Writer, graph: &Graph, system: &System) {
         out.open("channel");
         lane.nets.iter().for_each(|nets| write_dev(out, "net", nets[0]));
         for rank in &lane.gpus {
-            write_dev(out, "gpu", system.dev_of_rank(*rank).unwrap_or(u64::from(*rank)));
+            write_dev(out, "gpu", system.dev_of_rank(*rank).unwrap_or(u64::from(rank.0)));
         }
         lane.nets.iter().for_each(|nets| write_dev(out, "net", nets[1]));
         out.close("channel");

@@ -6,6 +6,7 @@
 use super::XmlError;
 use super::element::Element;
 use crate::topology::{C2c, Cpu, Device, Gpu, Inventory, Net, Nic, NvLink, Pci};
+use oxccl_shared::abi::Rank;
 use std::collections::HashMap;
 
 /// Ranks and devices have numbers below this.
@@ -122,9 +123,9 @@ fn pci(element: &Element, seen: &mut Seen) -> Result<Pci, XmlError> {
 
 fn gpu(element: &Element, seen: &mut Seen) -> Result<Gpu, XmlError> {
     let rank = element.number("rank", -1..=i64::from(NUMBER_MAX), "a rank, or -1 for none")?;
-    let rank = rank.and_then(|rank| u32::try_from(rank).ok());
+    let rank = rank.and_then(|rank| u32::try_from(rank).ok()).map(Rank);
     if let Some(rank) = rank {
-        seen.claim(element, "rank", 0, u64::from(rank))?;
+        seen.claim(element, "rank", 0, u64::from(rank.0))?;
     }
     let mut gpu = Gpu {
         dev: element.count("dev", NUMBER_MAX, NUMBER)?,

@@ -28,9 +28,9 @@ pub struct ArenaWanted<'a> {
     /// The user's settings; equal on all ranks.
     pub settings: &'a P2pSettings,
     /// Ranks of this host whose GPU memory must not be used, although it could be.
-    pub refused: &'a [u32],
+    pub refused: &'a [Rank],
     /// Bytes of a rank's memories in the order of [`Domain::ALL`], given the domain of each pair; equal on all ranks.
-    pub lens: &'a dyn Fn(&Domains, u32) -> [usize; 2],
+    pub lens: &'a dyn Fn(&Domains, Rank) -> [usize; 2],
 }
 
 /// Memory of every rank of this host, accessible from this rank's device: GPU memory for pairs whose GPUs have peer
@@ -39,7 +39,7 @@ pub struct ArenaWanted<'a> {
 /// Kernels that use it must have ended, here and on the peers, before it is closed or dropped.
 #[derive(Debug)]
 pub struct Arena {
-    rank: u32,
+    rank: Rank,
     domains: Domains,
     /// In the order of [`Domain::ALL`].
     parts: [Part; 2],
@@ -73,7 +73,7 @@ impl Arena {
             match setup.method_after(method).filter(|_| may_retry) {
                 None => return Err(*error),
                 Some(next) => {
-                    tracing::warn!(rank = setup.rank, %error, ?method, ?next, "GPU memory is shared in another way");
+                    tracing::warn!(rank = %setup.rank, %error, ?method, ?next, "GPU memory is shared in another way");
                     method = next;
                 }
             }
@@ -84,8 +84,9 @@ impl Arena {
     fn by(setup: &ArenaSetup<'_>, method: Method, wanted: &ArenaWanted<'_>) -> Result<Arena, Failed> {
         let domains = setup.domains(method);
         let attempt = |domain: Domain| {
-            let lens =
-                (0..setup.peers.len() as u32).map(|rank| (wanted.lens)(&domains, rank)[domain as usize]);
+            let lens = (0..setup.peers.len() as u32)
+                .map(Rank)
+                .map(|rank| (wanted.lens)(&domains, rank)[domain as usize]);
             Attempt::new(setup, method, domain, &domains, lens.collect())
         };
         let [device, host] = Domain::ALL.map(attempt);
@@ -93,24 +94,24 @@ impl Arena {
         let host = host.run()?;
         let device = device.run()?;
         if !domains.on_host().is_empty() {
-            tracing::debug!(rank = setup.rank, pairs = ?domains.on_host(), "these pairs of ranks meet in memory of the host");
+            tracing::debug!(rank = %setup.rank, pairs = ?domains.on_host(), "these pairs of ranks meet in memory of the host");
         }
         Ok(Arena { rank: setup.rank, domains, parts: [device, host], frees_after_all })
     }
 
     /// The memory of `rank` in that domain, as this rank's device addresses it: 256-byte aligned. `None` for a rank
     /// that shares none with this one there, such as one of another host.
-    pub fn base(&self, rank: u32, domain: Domain) -> Option<u64> {
+    pub fn base(&self, rank: Rank, domain: Domain) -> Option<u64> {
         let Part { reached, own, .. } = &self.parts[domain as usize];
         if rank == self.rank {
             return own.as_ref().map(|own| own.address());
         }
-        reached.get(rank as usize)?.as_ref().map(|memory| memory.address())
+        reached.get(rank.index())?.as_ref().map(|memory| memory.address())
     }
 
     /// The kind of the memory of `rank` in that domain, if it has any.
-    pub fn allocation_kind(&self, rank: u32, domain: Domain) -> Option<AllocationKind> {
-        self.parts[domain as usize].kinds.get(rank as usize).copied()
+    pub fn allocation_kind(&self, rank: Rank, domain: Domain) -> Option<AllocationKind> {
+        self.parts[domain as usize].kinds.get(rank.index()).copied()
     }
 
     /// The domain of every pair of ranks.
@@ -163,13 +164,13 @@ impl<'a> Attempt<'a> {
     }
 
     /// Whether a rank has memory in this domain, that is, shares it with another rank.
-    fn has_memory(&self, rank: u32) -> bool {
-        self.len_bytes[rank as usize] > 0 || self.peers_of(rank).next().is_some()
+    fn has_memory(&self, rank: Rank) -> bool {
+        self.len_bytes[rank.index()] > 0 || self.peers_of(rank).next().is_some()
     }
 
     fn run(self) -> Result<Part, Failed> {
         let ArenaSetup { bootstrap, rank, .. } = *self.setup;
-        if !(0..self.kinds.len() as u32).any(|rank| self.has_memory(rank)) {
+        if !(0..self.kinds.len() as u32).map(Rank).any(|rank| self.has_memory(rank)) {
             return Ok(Part::default());
         }
         let made = if self.has_memory(rank) { self.make().map(Some) } else { Ok(None) };
@@ -207,12 +208,12 @@ impl<'a> Attempt<'a> {
         also.dedup();
         also.retain(|ordinal| *ordinal != device.id().ordinal);
         let arena = self.setup.arena();
-        let name = ShmName::new(arena, Rank(rank));
+        let name = ShmName::new(arena, rank);
         let wanted = Wanted {
             rank,
             device,
-            kind: self.kinds[rank as usize],
-            len_bytes: self.len_bytes[rank as usize],
+            kind: self.kinds[rank.index()],
+            len_bytes: self.len_bytes[rank.index()],
             also: &also,
             name: &name,
             is_foreign: self.others(false).next().is_some(),
@@ -224,7 +225,7 @@ impl<'a> Attempt<'a> {
         let info = wanted.info(&*memory)?;
         show((arena, rank, self.domain), &memory);
         let passes = self.others(false).any(|peer| self.passes(peer) || self.passes(rank));
-        let mailbox = passes.then(|| Mailbox::bind(self.setup.gpus[rank as usize].token)).transpose();
+        let mailbox = passes.then(|| Mailbox::bind(self.setup.gpus[rank.index()].token)).transpose();
         let mailbox = mailbox.map_err(|source| P2pError::Pass { rank, source })?;
         // Before the vote, behind which others wait for it.
         let exported = mailbox.as_ref().map_or(Ok(None), |_| memory.export());
@@ -239,25 +240,25 @@ impl<'a> Attempt<'a> {
     ) -> Result<Vec<Option<Arc<dyn GpuMemory>>>, P2pError> {
         let ArenaSetup { rank, device, .. } = *self.setup;
         for peer in self.peers_of(rank) {
-            let info = infos[peer as usize].ok_or(P2pError::Malformed { peer })?;
-            let (found, expected) = (info.len_bytes, self.len_bytes[peer as usize] as u64);
+            let info = infos[peer.index()].ok_or(P2pError::Malformed { peer })?;
+            let (found, expected) = (info.len_bytes, self.len_bytes[peer.index()] as u64);
             if found != expected {
                 return Err(P2pError::Length { rank, peer, expected, found });
             }
-            if info.kind != self.kinds[peer as usize] {
+            if info.kind != self.kinds[peer.index()] {
                 return Err(P2pError::Malformed { peer });
             }
         }
         let mut fds = self.exchange(made)?;
         let mut reached: Vec<Option<Arc<dyn GpuMemory>>> = infos.iter().map(|_| None).collect();
         for peer in self.others(true).chain(self.others(false)) {
-            let Some(info) = &infos[peer as usize] else { continue };
-            let gpu = &self.setup.gpus[peer as usize];
+            let Some(info) = &infos[peer.index()] else { continue };
+            let gpu = &self.setup.gpus[peer.index()];
             let arena = self.setup.arena();
             let it = Peer { rank, device, peer, gpu, info, arena, domain: self.domain };
             let is_same_process = self.setup.same_process(rank, peer);
-            let reach = if is_same_process { it.share() } else { it.open(fds[peer as usize].take()) };
-            reached[peer as usize] = Some(reach?);
+            let reach = if is_same_process { it.share() } else { it.open(fds[peer.index()].take()) };
+            reached[peer.index()] = Some(reach?);
         }
         Ok(reached)
     }
@@ -281,43 +282,43 @@ impl<'a> Attempt<'a> {
         }
         let got = got.map_err(|source| P2pError::Pass { rank, source })?;
         for (party, fd) in from.iter().zip(got) {
-            fds[party.rank as usize] = Some(fd);
+            fds[party.rank.index()] = Some(fd);
         }
         Ok(fds)
     }
 
     /// The ranks that share memory with `rank` in this domain.
-    fn peers_of(&self, rank: u32) -> impl Iterator<Item = u32> + '_ {
+    fn peers_of(&self, rank: Rank) -> impl Iterator<Item = Rank> + '_ {
         let locals = self.setup.locals(rank);
         locals.filter(move |peer| *peer != rank && self.domains.of(rank, *peer) == self.domain)
     }
 
     /// Those that share memory with this rank, in this process or in others.
-    fn others(&self, in_process: bool) -> impl Iterator<Item = u32> + '_ {
+    fn others(&self, in_process: bool) -> impl Iterator<Item = Rank> + '_ {
         let me = self.setup.rank;
         self.peers_of(me).filter(move |peer| self.setup.same_process(me, *peer) == in_process)
     }
 
     /// Whether a rank's memory is passed to other processes as a descriptor.
-    fn passes(&self, rank: u32) -> bool {
-        self.kinds[rank as usize] == AllocationKind::Shareable
+    fn passes(&self, rank: Rank) -> bool {
+        self.kinds[rank.index()] == AllocationKind::Shareable
     }
 
-    fn ordinal(&self, rank: u32) -> u32 {
-        self.setup.gpus[rank as usize].device.ordinal
+    fn ordinal(&self, rank: Rank) -> u32 {
+        self.setup.gpus[rank.index()].device.ordinal
     }
 
-    fn party(&self, rank: u32) -> Party {
+    fn party(&self, rank: Rank) -> Party {
         let ArenaSetup { gpus, peers, rank: me, .. } = self.setup;
-        let (gpu, mine) = (&gpus[rank as usize], &gpus[*me as usize]);
+        let (gpu, mine) = (&gpus[rank.index()], &gpus[me.index()]);
         let alike = gpu.pid_namespace == mine.pid_namespace && gpu.pid_namespace != 0;
-        Party { rank, token: gpu.token, pid: alike.then_some(peers[rank as usize].pid) }
+        Party { rank, token: gpu.token, pid: alike.then_some(peers[rank.index()].pid) }
     }
 
     /// Whether any rank of any host has memory that must not be freed while another process has it mapped.
     fn frees_after_all(&self) -> bool {
-        let ranks = 0..self.kinds.len() as u32;
-        let is_foreign = |a: u32| self.peers_of(a).any(|b| !self.setup.same_process(a, b));
+        let ranks = (0..self.kinds.len() as u32).map(Rank);
+        let is_foreign = |a: Rank| self.peers_of(a).any(|b| !self.setup.same_process(a, b));
         ranks.zip(&self.kinds).any(|(rank, kind)| *kind == AllocationKind::Device && is_foreign(rank))
     }
 
@@ -325,8 +326,8 @@ impl<'a> Attempt<'a> {
     fn forget_files(&self) {
         let ArenaSetup { rank, .. } = *self.setup;
         let files =
-            self.setup.locals(rank).filter(|peer| self.kinds[*peer as usize] == AllocationKind::HostFile);
-        mem::unlink_all(self.setup.arena(), files.map(Rank));
+            self.setup.locals(rank).filter(|peer| self.kinds[peer.index()] == AllocationKind::HostFile);
+        mem::unlink_all(self.setup.arena(), files);
     }
 }
 

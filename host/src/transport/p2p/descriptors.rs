@@ -6,6 +6,7 @@
 //! behind.
 
 use crate::os::describe;
+use oxccl_shared::abi::Rank;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{
@@ -35,7 +36,7 @@ pub enum PassError {
     )]
     Send {
         /// The peer.
-        peer: u32,
+        peer: Rank,
         /// The system's error.
         errno: Errno,
     },
@@ -48,7 +49,7 @@ pub enum PassError {
     )]
     Timeout {
         /// The first peer whose descriptor is missing, or that accepts none.
-        peer: u32,
+        peer: Rank,
         /// The time waited.
         waited: Duration,
         /// Messages of false senders, or without the secret.
@@ -60,7 +61,7 @@ pub enum PassError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Party {
     /// The rank.
-    pub rank: u32,
+    pub rank: Rank,
     /// Its token: names its socket, and starts every message to it.
     pub token: u64,
     /// Its process, if both processes are in one PID namespace.
@@ -97,7 +98,7 @@ impl Mailbox {
     /// order. Ends early if not all ranks `are_there`.
     pub fn exchange(
         &self,
-        me: u32,
+        me: Rank,
         to: &[(Party, BorrowedFd<'_>)],
         from: &[Party],
         timeout: Duration,
@@ -227,11 +228,11 @@ impl Message {
     }
 }
 
-fn message(token: u64, from: u32) -> [u8; MESSAGE_BYTES] {
+fn message(token: u64, from: Rank) -> [u8; MESSAGE_BYTES] {
     let mut bytes = [0; MESSAGE_BYTES];
     bytes[..4].copy_from_slice(&MAGIC);
     bytes[4..12].copy_from_slice(&token.to_le_bytes());
-    bytes[12..].copy_from_slice(&from.to_le_bytes());
+    bytes[12..].copy_from_slice(&from.0.to_le_bytes());
     bytes
 }
 
@@ -241,7 +242,7 @@ fn address(token: u64) -> Result<SocketAddrUnix, PassError> {
 }
 
 /// Sends one message; false if the receiver's queue is full.
-fn send(socket: &OwnedFd, to: Party, me: u32, fd: BorrowedFd<'_>) -> Result<bool, PassError> {
+fn send(socket: &OwnedFd, to: Party, me: Rank, fd: BorrowedFd<'_>) -> Result<bool, PassError> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let fds = [fd];
@@ -281,7 +282,7 @@ mod tests {
         String::from_utf8_lossy(&bytes[..len]).into_owned()
     }
 
-    fn party(rank: u32, token: u64) -> Party {
+    fn party(rank: Rank, token: u64) -> Party {
         Party { rank, token, pid: Some(std::process::id()) }
     }
 
@@ -297,11 +298,11 @@ mod tests {
         std::thread::scope(|scope| {
             for (me, mailbox) in mailboxes.iter().enumerate() {
                 scope.spawn(move || {
-                    let all = tokens.iter().enumerate().map(|(rank, token)| party(rank as u32, *token));
-                    let others: Vec<Party> = all.filter(|party| party.rank != me as u32).collect();
+                    let all = tokens.iter().enumerate().map(|(rank, token)| party(Rank(rank as u32), *token));
+                    let others: Vec<Party> = all.filter(|party| party.rank != Rank(me as u32)).collect();
                     let mine = file(&format!("of {me}"));
                     let to: Vec<_> = others.iter().map(|party| (*party, mine.as_fd())).collect();
-                    let got = mailbox.exchange(me as u32, &to, &others, TIMEOUT, || true).unwrap();
+                    let got = mailbox.exchange(Rank(me as u32), &to, &others, TIMEOUT, || true).unwrap();
                     for (party, fd) in others.iter().zip(got) {
                         assert_eq!(text(fd), format!("of {}", party.rank));
                     }
@@ -317,19 +318,19 @@ mod tests {
         let spoof = file("spoof");
         // Knows the name but not the token; claims another rank; is another process than the rank it claims to be.
         let name = address(mine).unwrap();
-        let bytes = message(mine ^ 1, 1);
+        let bytes = message(mine ^ 1, Rank(1));
         let flags = SendFlags::empty();
         let mut none = SendAncillaryBuffer::default();
         rustix::net::sendmsg_addr(&sender.socket, &name, &[IoSlice::new(&bytes)], &mut none, flags).unwrap();
-        assert!(send(&sender.socket, party(0, mine), 2, spoof.as_fd()).unwrap());
-        assert!(send(&sender.socket, party(0, mine), 1, spoof.as_fd()).unwrap());
-        let elsewhere = Party { pid: Some(1), ..party(1, other) };
+        assert!(send(&sender.socket, party(Rank(0), mine), Rank(2), spoof.as_fd()).unwrap());
+        assert!(send(&sender.socket, party(Rank(0), mine), Rank(1), spoof.as_fd()).unwrap());
+        let elsewhere = Party { pid: Some(1), ..party(Rank(1), other) };
         let short = Duration::from_millis(50);
-        let error = mailbox.exchange(0, &[], &[elsewhere], short, || true).unwrap_err();
-        assert!(matches!(error, PassError::Timeout { peer: 1, refused: 3, .. }), "{error}");
+        let error = mailbox.exchange(Rank(0), &[], &[elsewhere], short, || true).unwrap_err();
+        assert!(matches!(error, PassError::Timeout { peer: Rank(1), refused: 3, .. }), "{error}");
         // The real one still comes through.
-        assert!(send(&sender.socket, party(0, mine), 1, file("real").as_fd()).unwrap());
-        let got = mailbox.exchange(0, &[], &[party(1, other)], TIMEOUT, || true).unwrap();
+        assert!(send(&sender.socket, party(Rank(0), mine), Rank(1), file("real").as_fd()).unwrap());
+        let got = mailbox.exchange(Rank(0), &[], &[party(Rank(1), other)], TIMEOUT, || true).unwrap();
         assert_eq!(got.into_iter().map(text).collect::<Vec<_>>(), ["real"]);
     }
 
@@ -340,7 +341,7 @@ mod tests {
         let mailbox = Mailbox::bind(mine).unwrap();
         let began = Instant::now();
         let are_there = || began.elapsed() < Duration::from_millis(20);
-        let error = mailbox.exchange(0, &[], &[party(1, other)], TIMEOUT, are_there).unwrap_err();
+        let error = mailbox.exchange(Rank(0), &[], &[party(Rank(1), other)], TIMEOUT, are_there).unwrap_err();
         assert_eq!(error, PassError::GivenUp);
         assert!(began.elapsed() < TIMEOUT / 2);
     }
@@ -350,9 +351,9 @@ mod tests {
         let [mine, other] = tokens();
         let mailbox = Mailbox::bind(mine).unwrap();
         let nothing = file("");
-        let to = [(party(7, other), nothing.as_fd())];
-        let error = mailbox.exchange(0, &to, &[], TIMEOUT, || true).unwrap_err();
-        assert_eq!(error, PassError::Send { peer: 7, errno: Errno::CONNREFUSED });
+        let to = [(party(Rank(7), other), nothing.as_fd())];
+        let error = mailbox.exchange(Rank(0), &to, &[], TIMEOUT, || true).unwrap_err();
+        assert_eq!(error, PassError::Send { peer: Rank(7), errno: Errno::CONNREFUSED });
         assert!(error.to_string().contains("rank 7"), "{error}");
         assert!(error.to_string().contains("network namespace"), "{error}");
     }

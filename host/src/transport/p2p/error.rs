@@ -5,6 +5,7 @@ use super::descriptors::PassError;
 use crate::bootstrap::BootstrapError;
 use crate::gpu::{CudaError, DeviceId};
 use crate::mem::MemError;
+use oxccl_shared::abi::Rank;
 use thiserror::Error;
 
 /// Why ranks of a host cannot access each other's memory. Raised at communicator creation only.
@@ -15,7 +16,7 @@ pub enum P2pError {
     #[error("rank {rank}: {source}")]
     Device {
         /// This rank.
-        rank: u32,
+        rank: Rank,
         /// The cause.
         source: CudaError,
     },
@@ -23,9 +24,9 @@ pub enum P2pError {
     #[error("rank {rank}, for the memory of rank {owner}: {source}")]
     Memory {
         /// This rank.
-        rank: u32,
+        rank: Rank,
         /// The rank whose memory it is.
-        owner: u32,
+        owner: Rank,
         /// The cause.
         source: MemError,
     },
@@ -35,11 +36,11 @@ pub enum P2pError {
     )]
     Map {
         /// This rank.
-        rank: u32,
+        rank: Rank,
         /// Its device.
         device: DeviceId,
         /// The rank whose memory it is.
-        peer: u32,
+        peer: Rank,
         /// Its device, as that rank numbers it.
         peer_device: DeviceId,
         /// Its kind.
@@ -51,7 +52,7 @@ pub enum P2pError {
     #[error("rank {rank}: {source}")]
     Pass {
         /// This rank.
-        rank: u32,
+        rank: Rank,
         /// The cause.
         source: PassError,
     },
@@ -61,9 +62,9 @@ pub enum P2pError {
     )]
     Length {
         /// This rank.
-        rank: u32,
+        rank: Rank,
         /// The rank whose memory it is.
-        peer: u32,
+        peer: Rank,
         /// Bytes that this rank expected.
         expected: u64,
         /// Its actual length.
@@ -73,21 +74,21 @@ pub enum P2pError {
     #[error("rank {rank}: the memory of rank {peer}, of the same process, is gone")]
     Gone {
         /// This rank.
-        rank: u32,
+        rank: Rank,
         /// The rank whose memory it was.
-        peer: u32,
+        peer: Rank,
     },
     /// A peer's message is not one of this library's.
     #[error("rank {peer} sent a malformed description of its GPU memory; do all ranks run the same OxCCL?")]
     Malformed {
         /// The peer.
-        peer: u32,
+        peer: Rank,
     },
     /// Another rank failed; it reports the details itself.
     #[error("rank {peer} could not share GPU memory: {why}")]
     PeerFailed {
         /// The first rank that failed.
-        peer: u32,
+        peer: Rank,
         /// Its error.
         why: String,
     },
@@ -130,9 +131,9 @@ mod tests {
         let result = CuResult { code: 217, name: "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED" };
         let source = CudaError::Call { device: device(1), operation: "cuMemSetAccess", result };
         let error = P2pError::Map {
-            rank: 5,
+            rank: Rank(5),
             device: device(1),
-            peer: 4,
+            peer: Rank(4),
             peer_device: device(0),
             kind: AllocationKind::Shareable,
             source,
@@ -160,10 +161,10 @@ mod tests {
             free_bytes: 0,
             total_bytes: 2,
         };
-        let error = P2pError::Device { rank: 0, source };
+        let error = P2pError::Device { rank: Rank(0), source };
         assert!(!error.allows_retry() && error.ends_init());
         let lost = BootstrapError::PeerAborted { rank: Rank(1), reason: String::new() };
         assert!(!P2pError::Bootstrap(lost).ends_init());
-        assert!(!P2pError::Pass { rank: 0, source: PassError::GivenUp }.ends_init());
+        assert!(!P2pError::Pass { rank: Rank(0), source: PassError::GivenUp }.ends_init());
     }
 }

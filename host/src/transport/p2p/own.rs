@@ -6,6 +6,7 @@ use super::error::P2pError;
 use super::info::{IpcHandleBytes, MemoryInfo};
 use crate::gpu::{CudaError, Gpu, GpuMemory};
 use crate::mem::{MemError, Segment, ShmFile, ShmName};
+use oxccl_shared::abi::Rank;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
@@ -13,7 +14,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted<'a> {
     /// This rank.
-    pub rank: u32,
+    pub rank: Rank,
     /// Its device.
     pub device: &'a dyn Gpu,
     /// The kind of memory.
@@ -82,7 +83,7 @@ impl Wanted<'_> {
 }
 
 /// An arena (by the token that all its ranks know), a rank of it and one of its two memory domains.
-pub(super) type Key = (u64, u32, Domain);
+pub(super) type Key = (u64, Rank, Domain);
 
 /// Memory that ranks of this process show each other. Weak: the table keeps nobody's memory alive. Locked at communicator
 /// creation only.

@@ -7,17 +7,18 @@ use super::info::{GpuInfo, IpcHandleBytes, MemoryInfo};
 use super::own::{Key, file_bytes, find};
 use crate::gpu::{CudaError, Gpu, GpuMemory};
 use crate::mem::{Segment, ShmName};
+use oxccl_shared::abi::Rank;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 /// A peer's memory and the rank that maps it.
 pub(super) struct Peer<'a> {
     /// This rank.
-    pub rank: u32,
+    pub rank: Rank,
     /// Its device.
     pub device: &'a dyn Gpu,
     /// The peer.
-    pub peer: u32,
+    pub peer: Rank,
     /// Its GPU.
     pub gpu: &'a GpuInfo,
     /// Its description.
@@ -55,7 +56,7 @@ impl Peer<'_> {
                 self.device.open_ipc(&handle).map_err(|source| self.refused(source))
             }
             AllocationKind::HostFile => {
-                let name = ShmName::new(self.arena, oxccl_shared::abi::Rank(self.peer));
+                let name = ShmName::new(self.arena, self.peer);
                 let opened = Segment::shm_open(&name, file_bytes(self.info.len_bytes as usize));
                 let (rank, owner) = (self.rank, self.peer);
                 let segment = opened.map_err(|source| P2pError::Memory { rank, owner, source })?;

@@ -9,11 +9,12 @@ use crate::bootstrap::{Agreement, Bootstrap};
 use crate::gpu::{CudaError, Gpu};
 use crate::transport::PeerInfo;
 use crate::wire::Message;
+use oxccl_shared::abi::Rank;
 
 /// The ranks of a communicator, their GPUs, and the access between them.
 pub(super) struct ArenaSetup<'a> {
     pub bootstrap: &'a Bootstrap,
-    pub rank: u32,
+    pub rank: Rank,
     pub device: &'a dyn Gpu,
     pub settings: &'a P2pSettings,
     pub peers: &'a [PeerInfo],
@@ -38,35 +39,35 @@ impl<'a> ArenaSetup<'a> {
     /// Gathers the info and access of all ranks.
     pub fn gather(bootstrap: &'a Bootstrap, wanted: &ArenaWanted<'a>) -> Result<ArenaSetup<'a>, P2pError> {
         let ArenaWanted { device, peers, settings, refused: far, .. } = *wanted;
-        let rank = bootstrap.rank().0;
+        let rank = bootstrap.rank();
         let refused = |source| P2pError::Device { rank, source };
         let blocks = agree(bootstrap, gpu_info(device).map_err(refused).map(|gpu| gpu.to_bytes()))?;
         let gpus = read_all(&blocks, |block| GpuInfo::from_bytes(block).ok())?;
         let mut setup = ArenaSetup { bootstrap, rank, device, settings, peers, gpus, access: Vec::new() };
-        let access_of = |peer: u32| match far.contains(&peer) {
+        let access_of = |peer: Rank| match far.contains(&peer) {
             true => Ok(Access::No),
-            false => access(device, &setup.gpus[peer as usize]),
+            false => access(device, &setup.gpus[peer.index()]),
         };
         let mine: Result<Vec<Access>, CudaError> = setup.locals(rank).map(access_of).collect();
         let blocks = agree(bootstrap, mine.map(|row| AccessRow(row).to_bytes()).map_err(refused))?;
-        for (owner, block) in blocks.iter().enumerate() {
-            let malformed = P2pError::Malformed { peer: owner as u32 };
+        for (owner, block) in (0..).map(Rank).zip(&blocks) {
+            let malformed = P2pError::Malformed { peer: owner };
             let row = AccessRow::from_bytes(block).ok().map(|AccessRow(row)| row);
-            let row = row.filter(|row| row.len() == setup.locals(owner as u32).count());
+            let row = row.filter(|row| row.len() == setup.locals(owner).count());
             setup.access.push(row.ok_or(malformed)?);
         }
         Ok(setup)
     }
 
     /// The ranks of `rank`'s host, itself included.
-    pub fn locals(&self, rank: u32) -> impl Iterator<Item = u32> + '_ {
-        let host = self.peers[rank as usize].host;
-        (0..self.peers.len() as u32).filter(move |peer| self.peers[*peer as usize].host == host)
+    pub fn locals(&self, rank: Rank) -> impl Iterator<Item = Rank> + '_ {
+        let host = self.peers[rank.index()].host;
+        (0..self.peers.len() as u32).map(Rank).filter(move |peer| self.peers[peer.index()].host == host)
     }
 
     /// Whether both are threads of one process.
-    pub fn same_process(&self, a: u32, b: u32) -> bool {
-        let (a, b) = (&self.peers[a as usize], &self.peers[b as usize]);
+    pub fn same_process(&self, a: Rank, b: Rank) -> bool {
+        let (a, b) = (&self.peers[a.index()], &self.peers[b.index()]);
         (a.host, a.process) == (b.host, b.process)
     }
 
@@ -92,7 +93,7 @@ impl<'a> ArenaSetup<'a> {
 
     /// The memory domain of every pair of ranks of a host; the same on all ranks.
     pub fn domains(&self, method: Method) -> Domains {
-        let ranks = 0..self.peers.len() as u32;
+        let ranks = (0..self.peers.len() as u32).map(Rank);
         let pairs = ranks.flat_map(|a| self.locals(a).filter(move |b| *b > a).map(move |b| (a, b)));
         Domains::new(pairs.filter(|(a, b)| {
             let (there, back) = (self.access_of(*a, *b), self.access_of(*b, *a));
@@ -102,17 +103,20 @@ impl<'a> ArenaSetup<'a> {
 
     /// The kind of every rank's memory in that domain; the same on all ranks.
     pub fn kinds(&self, method: Method, domain: Domain, domains: &Domains) -> Vec<AllocationKind> {
-        let is_foreign = |owner: u32| {
+        let is_foreign = |owner: Rank| {
             let mut there =
                 self.locals(owner).filter(|peer| *peer != owner && domains.of(owner, *peer) == domain);
             there.any(|peer| !self.same_process(owner, peer))
         };
-        (0..self.peers.len() as u32).map(|owner| allocation_kind(domain, method, is_foreign(owner))).collect()
+        (0..self.peers.len() as u32)
+            .map(Rank)
+            .map(|owner| allocation_kind(domain, method, is_foreign(owner)))
+            .collect()
     }
 
-    fn access_of(&self, from: u32, to: u32) -> Access {
+    fn access_of(&self, from: Rank, to: Rank) -> Access {
         let at = self.locals(from).position(|peer| peer == to);
-        at.map_or(Access::No, |at| self.access[from as usize][at])
+        at.map_or(Access::No, |at| self.access[from.index()][at])
     }
 }
 
@@ -132,9 +136,8 @@ pub(super) fn agree(bootstrap: &Bootstrap, mine: Result<Vec<u8>, P2pError>) -> R
 
 /// Decodes every rank's block.
 pub(super) fn read_all<T>(blocks: &[Vec<u8>], read: impl Fn(&[u8]) -> Option<T>) -> Result<Vec<T>, P2pError> {
-    let read =
-        |(peer, block): (usize, &Vec<u8>)| read(block).ok_or(P2pError::Malformed { peer: peer as u32 });
-    blocks.iter().enumerate().map(read).collect()
+    let read = |(peer, block): (Rank, &Vec<u8>)| read(block).ok_or(P2pError::Malformed { peer });
+    (0..).map(Rank).zip(blocks).map(read).collect()
 }
 
 fn gpu_info(device: &dyn Gpu) -> Result<GpuInfo, CudaError> {

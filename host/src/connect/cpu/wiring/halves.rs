@@ -56,7 +56,7 @@ impl Wiring<'_> {
     ) -> Result<(), ConnectError> {
         let CpuWanted { rank, nranks, .. } = *self.wanted;
         let refused =
-            |peer: Rank, source| ConnectError::Net { rank, peer: Some(peer.0), source: Box::new(source) };
+            |peer: Rank, source| ConnectError::Net { rank, peer: Some(peer), source: Box::new(source) };
         let mut ends = Vec::new();
         for ((key, peer), comm) in to {
             let (layout, place) = (self.layout(transport, key), self.place_of(key, peer, true));
@@ -87,8 +87,9 @@ impl Wiring<'_> {
             self.channel(key).recv.push(conn);
         }
         let channels = self.proxy_channels();
-        let parts = ProxyParts { rank: Rank(rank), nranks, channels, ends, timeout: None };
-        let reaches = (0..nranks).map(|peer| peer != rank && self.kind(rank, peer) == transport.kind());
+        let parts = ProxyParts { rank, nranks, channels, ends, timeout: None };
+        let reaches =
+            (0..nranks).map(Rank).map(|peer| peer != rank && self.kind(rank, peer) == transport.kind());
         self.net_links = Some(NetLinks::new(parts, reaches.collect()));
         Ok(())
     }
@@ -107,7 +108,7 @@ impl Wiring<'_> {
         let channel = |index: u32| {
             let mut channel = ProxyChannel::default();
             if index < self.graph.ring_channels() {
-                channel.ring = self.graph.ring(index).iter().map(|rank| Rank(*rank)).collect();
+                channel.ring = self.graph.ring(index).into();
             }
             if index < self.graph.tree_channels() {
                 channel.tree = self.graph.tree(self.wanted.rank, index);
@@ -122,9 +123,9 @@ impl Wiring<'_> {
     fn chain_peers(&self) -> [Option<Rank>; 2] {
         let rank = self.wanted.rank;
         let chain = self.graph.hosts().iter().find(|chain| chain.contains(&rank));
-        let at = |chain: &Vec<u32>| chain.iter().position(|other| *other == rank);
+        let at = |chain: &Vec<Rank>| chain.iter().position(|other| *other == rank);
         let Some((chain, at)) = chain.and_then(|chain| Some((chain, at(chain)?))) else { return [None; 2] };
-        let peer = |at: Option<usize>| chain.get(at?).map(|rank| Rank(*rank));
+        let peer = |at: Option<usize>| chain.get(at?).copied();
         [peer(at.checked_sub(1)), peer(at.checked_add(1))]
     }
 }

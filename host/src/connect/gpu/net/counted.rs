@@ -10,6 +10,7 @@ use crate::gpu::{CudaError, NicMemory, RDMA_PAGE_BYTES};
 use crate::net::{Comm, NetError, NetMemory, NetMemoryKind};
 use crate::proxy::progress::{DeviceSlots, Keep};
 use crate::transport::net::Dialed;
+use oxccl_shared::abi::Rank;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{NonNull, without_provenance_mut};
 use std::sync::Arc;
@@ -35,7 +36,7 @@ impl CountedSlots {
     pub fn place(
         source: &dyn Source,
         gdr: Gdr,
-        (rank, places): (u32, &NetPlaces),
+        (rank, places): (Rank, &NetPlaces),
         dialed: &mut Dialed,
     ) -> CountedSlots {
         let mut len_bytes = 0;
@@ -52,7 +53,7 @@ impl CountedSlots {
         let told = match Notice::new(source, gdr.known_by, len_bytes) {
             Ok(told) => told,
             Err(error) => {
-                tracing::warn!(rank, %error, "GPUDirect is not used: no memory for the NIC; slots lie on the host");
+                tracing::warn!(%rank, %error, "GPUDirect is not used: no memory for the NIC; slots lie on the host");
                 return CountedSlots::default();
             }
         };
@@ -74,7 +75,7 @@ impl CountedSlots {
         if let Some((name, error)) = failures.first() {
             let (of, failed) = (slots.len(), failures.len());
             tracing::warn!(
-                rank, ?name, %error,
+                %rank, ?name, %error,
                 "GPUDirect is not used by {failed} of {of} connections: the NIC does not take the GPU's memory"
             );
         }

@@ -56,7 +56,7 @@ pub(super) struct Network {
 
 /// What to connect over it.
 pub(super) struct NetWanted<'a> {
-    pub rank: u32,
+    pub rank: Rank,
     pub layout: &'a DeviceLayout,
     pub peers: &'a [PeerInfo],
     pub gpu: BusId,
@@ -87,10 +87,10 @@ impl Network {
         peers: &[PeerInfo],
         gpu: BusId,
     ) -> Result<Network, ConnectError> {
-        let rank = bootstrap.rank().0;
+        let rank = bootstrap.rank();
         let refused = |source| ConnectError::Net { rank, peer: None, source: Box::new(source) };
-        let here = peers[rank as usize].host;
-        let local_rank = peers[..rank as usize].iter().filter(|peer| peer.host == here).count() as u32;
+        let here = peers[rank.index()].host;
+        let local_rank = peers[..rank.index()].iter().filter(|peer| peer.host == here).count() as u32;
         let found = find(config).and_then(|net| Network::on_nearest_device(net, gpu, local_rank));
         let found = found.map(|network| {
             let threads = processors::proxy_threads(&*network.net, processors_each(peers, here));
@@ -102,7 +102,7 @@ impl Network {
         let network = found.map_err(refused)?;
         let (mut speed, mut threads_least) = (network.speed, network.threads);
         let mut first = None;
-        for (peer, block) in (0..).zip(&said) {
+        for (peer, block) in (0..).map(Rank).zip(&said) {
             let theirs = NetworkInfo::from_bytes(block).map_err(|_| ConnectError::Malformed { peer })?;
             // All see the same, and all fail.
             if theirs.name != *first.get_or_insert_with(|| theirs.name.clone()) {
@@ -157,7 +157,7 @@ impl Network {
         let gpu = match device.rdma() {
             Ok(gpu) => gpu,
             Err(error) => {
-                tracing::warn!(rank, %error, "GPUDirect is not used: the driver does not tell of it");
+                tracing::warn!(%rank, %error, "GPUDirect is not used: the driver does not tell of it");
                 return None;
             }
         };
@@ -178,9 +178,9 @@ impl Network {
         let distance = reach.map(|reach| reach.kind);
         match &decided {
             Ok(gdr) => {
-                tracing::info!(rank, device, ?distance, ?gdr, "GPUDirect: the NIC uses the GPU's memory")
+                tracing::info!(%rank, device, ?distance, ?gdr, "GPUDirect: the NIC uses the GPU's memory")
             }
-            Err(why) => tracing::info!(rank, device, ?distance, "GPUDirect is not used: {why}"),
+            Err(why) => tracing::info!(%rank, device, ?distance, "GPUDirect is not used: {why}"),
         }
         decided.ok()
     }
@@ -215,18 +215,18 @@ impl Network {
         let whole = Whole { rank, channels: &channels, memory: &memory, counted: &counted, keep: &keep };
         let nranks = layout.nranks;
         let proxy = ProxyParts {
-            rank: Rank(rank),
+            rank,
             nranks,
             channels: proxy_channels(layout, rank),
             ends: whole.ends(&places, dialed)?,
             timeout: Some(step_timeout),
         };
-        let here = &peers[rank as usize];
+        let here = &peers[rank.index()];
         let nic = self.properties.pci_path.as_ref().map(PathBuf::from);
         let parts = NetParts {
             proxy,
             channels,
-            reaches: (0..nranks).map(|peer| layout.routes.is_net(rank, peer)).collect(),
+            reaches: (0..nranks).map(Rank).map(|peer| layout.routes.is_net(rank, peer)).collect(),
             device: format!("{} {}", self.net.name(), self.properties.name),
             cpus: processors::near(&Sysfs::live(), nic.as_deref(), gpu, &here.processors),
             idle: if processors_each(peers, here.host) == 0 { Idle::FRUGAL } else { Idle::BALANCED },
@@ -239,7 +239,7 @@ impl Network {
 
 /// What the ends of a rank's connections are made of.
 struct Whole<'a> {
-    rank: u32,
+    rank: Rank,
     channels: &'a NetChannels,
     memory: &'a HostMemory,
     counted: &'a CountedSlots,
@@ -320,15 +320,12 @@ fn place_of(channels: &NetChannels, name: ConnName) -> EndId {
         ConnKind::Mesh => Connections::Mesh,
     });
     let channel = ChannelId(first.start + name.channel as u32);
-    EndId { peer: Rank(name.peer), channel, is_send: name.is_send }
+    EndId { peer: name.peer, channel, is_send: name.is_send }
 }
 
 /// This rank's places in rings and trees, in the order of [`NetChannels`]; between pairs there are none.
-fn proxy_channels(layout: &DeviceLayout, rank: u32) -> Box<[ProxyChannel]> {
-    let ring = |ring: &Vec<u32>| ProxyChannel {
-        ring: ring.iter().map(|rank| Rank(*rank)).collect(),
-        ..ProxyChannel::default()
-    };
+fn proxy_channels(layout: &DeviceLayout, rank: Rank) -> Box<[ProxyChannel]> {
+    let ring = |ring: &Vec<Rank>| ProxyChannel { ring: ring.as_slice().into(), ..ProxyChannel::default() };
     let tree = |channel| ProxyChannel { tree: layout.trees.links(channel, rank), ..ProxyChannel::default() };
     let rings = layout.rings.iter().map(ring);
     let trees = (0..layout.trees.channels()).map(tree);
@@ -346,7 +343,7 @@ impl NetConnected {
     }
 
     /// Bytes of memory, pinned or the GPU's, that the connections to a rank, or from it, take.
-    pub fn bytes_with(&self, peer: u32, is_send: bool) -> usize {
+    pub fn bytes_with(&self, peer: Rank, is_send: bool) -> usize {
         self.places.bytes_with(peer, is_send)
     }
 }

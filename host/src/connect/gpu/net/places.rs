@@ -40,7 +40,7 @@ pub struct NetPlaces {
 
 impl NetPlaces {
     /// The connections of `rank`.
-    pub fn new(layout: &DeviceLayout, rank: u32) -> NetPlaces {
+    pub fn new(layout: &DeviceLayout, rank: Rank) -> NetPlaces {
         let is_far = |name: &ConnName| layout.routes.is_net(rank, name.peer);
         let mut names: Vec<ConnName> = layout.conns(rank).filter(is_far).collect();
         names.sort_unstable();
@@ -71,7 +71,7 @@ impl NetPlaces {
     }
 
     /// Bytes of the connections to a rank, or from it, in any memory.
-    pub fn bytes_with(&self, peer: u32, is_send: bool) -> usize {
+    pub fn bytes_with(&self, peer: Rank, is_send: bool) -> usize {
         let of_peer =
             self.places.iter().filter(|place| place.name.peer == peer && place.name.is_send == is_send);
         of_peer.map(|place| place.slots.total_bytes()).sum()
@@ -79,7 +79,7 @@ impl NetPlaces {
 
     /// The peers of the sending, or receiving, connections, in order.
     pub fn peers(&self, is_send: bool) -> Vec<Rank> {
-        self.one_way(is_send).map(|place| Rank(place.name.peer)).collect()
+        self.one_way(is_send).map(|place| place.name.peer).collect()
     }
 
     /// The sending, or receiving, connections, in order.
@@ -102,7 +102,7 @@ mod tests {
     fn layout(nranks: u32) -> DeviceLayout {
         let channels = Channels::in_rank_order(nranks);
         let trees = (0..3).map(|channel| channels.tree(channel).to_vec()).collect();
-        let rings = vec![(0..nranks).collect(), (0..nranks).rev().collect()];
+        let rings = vec![(0..nranks).map(Rank).collect(), (0..nranks).map(Rank).rev().collect()];
         let small = |simple_slot_bytes| ConnLayout { simple_slot_bytes, ..SLOTS };
         DeviceLayout::new(nranks, rings, 2, SLOTS, small(384)).with_trees(trees, small(640))
     }
@@ -119,8 +119,8 @@ mod tests {
                 hosts.iter().map(|host| PeerInfo { host: *host, ..PeerInfo::default() }).collect();
             let routes = Routes::new(&peers, RouteSettings { memory, network: true });
             let layout = layout(nranks).with_routes(routes.clone());
-            let of: Vec<NetPlaces> = (0..nranks).map(|rank| NetPlaces::new(&layout, rank)).collect();
-            for (rank, places) in (0..nranks).zip(&of) {
+            let of: Vec<NetPlaces> = (0..nranks).map(Rank).map(|rank| NetPlaces::new(&layout, rank)).collect();
+            for (rank, places) in (0..nranks).map(Rank).zip(&of) {
                 let mut end = 0;
                 for place in &places.places {
                     prop_assert_eq!(place.offset, end, "one after the other");
@@ -132,8 +132,8 @@ mod tests {
                 for name in layout.conns(rank) {
                     prop_assert_eq!(places.of(name).is_some(), routes.is_net(rank, name.peer));
                 }
-                for (peer, theirs) in (0..nranks).zip(&of).filter(|(peer, _)| *peer != rank) {
-                    let between = |places: &NetPlaces, other: u32, is_send: bool| {
+                for (peer, theirs) in (0..nranks).map(Rank).zip(&of).filter(|(peer, _)| *peer != rank) {
+                    let between = |places: &NetPlaces, other: Rank, is_send: bool| {
                         let of_pair = places.one_way(is_send).filter(|place| place.name.peer == other);
                         of_pair.map(|place| (place.name.kind, place.name.channel)).collect::<Vec<_>>()
                     };

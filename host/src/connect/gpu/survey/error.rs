@@ -1,6 +1,7 @@
 //! Why the survey found no channels.
 
 use crate::topology::{AgreeError, MergeError, SystemError, XmlError};
+use oxccl_shared::abi::Rank;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -11,7 +12,7 @@ pub enum SurveyError {
     #[error("rank {rank}: {variable}={}: {why}", path.display())]
     File {
         /// The rank of the file.
-        rank: u32,
+        rank: Rank,
         /// The variable that names it.
         variable: &'static str,
         /// The file.
@@ -23,7 +24,7 @@ pub enum SurveyError {
     #[error("rank {rank}: NCCL_TOPO_FILE={}: {source}", path.display())]
     System {
         /// The rank of the file.
-        rank: u32,
+        rank: Rank,
         /// The file.
         path: PathBuf,
         /// The cause.
@@ -33,9 +34,9 @@ pub enum SurveyError {
     #[error("rank {peer} sees another machine than rank {first}, which is on the same host: {source}")]
     Contradiction {
         /// The host's first rank.
-        first: u32,
+        first: Rank,
         /// The one that contradicts those before it.
-        peer: u32,
+        peer: Rank,
         /// The contradiction.
         source: MergeError,
     },
@@ -43,7 +44,7 @@ pub enum SurveyError {
     #[error("rank {peer} sent a malformed description of its host; do all ranks run the same OxCCL?")]
     Malformed {
         /// Its sender.
-        peer: u32,
+        peer: Rank,
     },
     /// Ranks found different channels.
     #[error(transparent)]
@@ -68,7 +69,7 @@ impl From<std::io::Error> for FileError {
 }
 
 impl SurveyError {
-    pub(super) fn file(rank: u32, variable: &'static str, path: &Path, why: FileError) -> SurveyError {
+    pub(super) fn file(rank: Rank, variable: &'static str, path: &Path, why: FileError) -> SurveyError {
         SurveyError::File { rank, variable, path: path.to_owned(), why: Box::new(why) }
     }
 }

@@ -8,11 +8,12 @@ use crate::topology::{
     Dump, Graphs, Inventory, MergeError, PathPolicy, Paths, PeerAccess, Summary, System, Tables,
     TopologySettings,
 };
+use oxccl_shared::abi::Rank;
 
 pub(super) enum Machine {
     /// Only the ranks are known.
     Unknown {
-        ranks: Vec<u32>,
+        ranks: Vec<Rank>,
     },
     Known(Box<Known>),
 }
@@ -23,14 +24,14 @@ pub(super) struct Known {
     paths: Paths,
     graphs: Graphs,
     /// Pairs of ranks that are too far apart to access each other's memory.
-    far: Vec<(u32, u32)>,
+    far: Vec<(Rank, Rank)>,
 }
 
 impl Machine {
     /// Merges the views of all ranks; `ranks` are those of this host.
     pub fn new(
-        rank: u32,
-        ranks: Vec<u32>,
+        rank: Rank,
+        ranks: Vec<Rank>,
         found: &[Vec<u8>],
         wanted: &SurveyWanted<'_>,
     ) -> Result<Machine, SurveyError> {
@@ -43,7 +44,7 @@ impl Machine {
                 return Err(SurveyError::System { rank, path: path.clone(), source: Box::new(source) });
             }
             (Err(error), None) => {
-                tracing::warn!(rank, %error, "the topology makes no sense; ranks are taken in their order");
+                tracing::warn!(%rank, %error, "the topology makes no sense; ranks are taken in their order");
                 return Ok(Machine::Unknown { ranks });
             }
         };
@@ -77,7 +78,7 @@ impl Machine {
     }
 
     /// Ranks whose GPUs are too far away for access to their memory. For an unknown machine the driver decides.
-    pub fn refused(&self, rank: u32) -> Vec<u32> {
+    pub fn refused(&self, rank: Rank) -> Vec<Rank> {
         match self {
             Machine::Unknown { .. } => Vec::new(),
             Machine::Known(known) => {
@@ -88,11 +89,11 @@ impl Machine {
     }
 
     /// Writes the user's dumps, if this rank is to write them.
-    pub fn dump(&self, rank: u32, settings: &TopologySettings) -> Result<(), SurveyError> {
+    pub fn dump(&self, rank: Rank, settings: &TopologySettings) -> Result<(), SurveyError> {
         let Machine::Known(known) = self else {
             let asked = [&settings.dump, &settings.graph_dump];
             if asked.into_iter().flatten().any(|dump| dump.rank == rank) {
-                tracing::warn!(rank, "nothing is dumped: the topology is unknown");
+                tracing::warn!(%rank, "nothing is dumped: the topology is unknown");
             }
             return Ok(());
         };
@@ -113,19 +114,19 @@ impl Machine {
 }
 
 /// Decodes each rank's view of the host; none if one of them has no view.
-fn read(ranks: &[u32], found: &[Vec<u8>]) -> Result<Option<Vec<Found>>, SurveyError> {
-    let blocks = ranks.iter().map(|rank| (*rank, &found[*rank as usize]));
+fn read(ranks: &[Rank], found: &[Vec<u8>]) -> Result<Option<Vec<Found>>, SurveyError> {
+    let blocks = ranks.iter().map(|rank| (*rank, &found[rank.index()]));
     if blocks.clone().any(|(_, block)| block.is_empty()) {
         return Ok(None);
     }
     let sight =
-        |(peer, block): (u32, &Vec<u8>)| Found::from_bytes(block).ok_or(SurveyError::Malformed { peer });
+        |(peer, block): (Rank, &Vec<u8>)| Found::from_bytes(block).ok_or(SurveyError::Malformed { peer });
     blocks.map(sight).collect::<Result<_, _>>().map(Some)
 }
 
 /// Merges the views of the host's ranks, in their order. None if two use parts of one GPU: graphs have whole ones
 /// only.
-fn merge(ranks: &[u32], sights: &[Found]) -> Result<Option<Inventory>, SurveyError> {
+fn merge(ranks: &[Rank], sights: &[Found]) -> Result<Option<Inventory>, SurveyError> {
     let mut all = Inventory::new();
     for (peer, sight) in ranks.iter().zip(sights) {
         match all.merge(sight.inventory.clone()) {
@@ -140,7 +141,7 @@ fn merge(ranks: &[u32], sights: &[Found]) -> Result<Option<Inventory>, SurveyErr
 }
 
 /// Pairs of ranks whose GPUs may not access each other's memory.
-fn refused(ranks: &[u32], sights: &[Found], inventory: &Inventory) -> Vec<(u32, u32)> {
+fn refused(ranks: &[Rank], sights: &[Found], inventory: &Inventory) -> Vec<(Rank, Rank)> {
     let gpus = inventory.gpus();
     let rank_of = |bus_id| gpus.iter().find(|(pci, _)| pci.bus_id == bus_id).and_then(|(_, gpu)| gpu.rank);
     let pairs = ranks.iter().zip(sights).flat_map(|(rank, sight)| {
@@ -151,7 +152,7 @@ fn refused(ranks: &[u32], sights: &[Found], inventory: &Inventory) -> Vec<(u32, 
 
 /// Pairs of ranks that may not access each other's memory, in both orders. Kernels access it directly, not through a
 /// third GPU.
-fn far(system: &System, policy: PathPolicy) -> Vec<(u32, u32)> {
+fn far(system: &System, policy: PathPolicy) -> Vec<(Rank, Rank)> {
     let policy = PathPolicy { nvb: false, ..policy };
     let paths = Paths::new(system, &policy);
     let gpus = &system.gpus;
@@ -161,7 +162,7 @@ fn far(system: &System, policy: PathPolicy) -> Vec<(u32, u32)> {
 }
 
 fn read_graph_file(
-    rank: u32,
+    rank: Rank,
     settings: &TopologySettings,
     system: &System,
     graphs: &mut Graphs,

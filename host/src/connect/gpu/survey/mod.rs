@@ -25,6 +25,7 @@ use crate::topology::detect::{Found, NvmlError, Own};
 use crate::topology::xml::{read_text, read_topology};
 use crate::topology::{Agreed, BusId, Channels, Inventory, TopologySettings, agree as agree_on};
 use machine::Machine;
+use oxccl_shared::abi::Rank;
 use std::time::Instant;
 
 /// A rank's position, and its user's topology settings.
@@ -48,7 +49,7 @@ pub struct Survey {
     /// The common properties of all hosts' machines; speeds of 0 are unknown.
     pub agreed: Agreed,
     /// Ranks of this host whose GPUs are too far away for access to their memory.
-    pub refused: Vec<u32>,
+    pub refused: Vec<Rank>,
     /// This rank's host, as its ranks see it together, if they can.
     pub machine: Option<Inventory>,
 }
@@ -58,12 +59,16 @@ pub struct Survey {
 /// # Errors
 /// On every rank: on the rank at fault its own error, elsewhere one that names it.
 pub fn survey(bootstrap: &Bootstrap, wanted: &SurveyWanted<'_>) -> Result<Survey, ConnectError> {
-    let (rank, start) = (bootstrap.rank().0, Instant::now());
+    let (rank, start) = (bootstrap.rank(), Instant::now());
     let found = look(rank, wanted).map(|found| found.map_or(Vec::new(), |found| found.to_bytes()));
     let found = agree(bootstrap, found.map_err(ConnectError::from))?;
-    let host = wanted.hosts[rank as usize];
-    let ranks: Vec<u32> =
-        (0..).zip(wanted.hosts).filter(|(_, other)| **other == host).map(|(rank, _)| rank).collect();
+    let host = wanted.hosts[rank.index()];
+    let ranks: Vec<Rank> = (0..)
+        .map(Rank)
+        .zip(wanted.hosts)
+        .filter(|(_, other)| **other == host)
+        .map(|(rank, _)| rank)
+        .collect();
     let is_first = ranks[0] == rank;
     let machine = Machine::new(rank, ranks, &found, wanted).and_then(|machine| {
         machine.dump(rank, wanted.settings)?;
@@ -80,12 +85,12 @@ pub fn survey(bootstrap: &Bootstrap, wanted: &SurveyWanted<'_>) -> Result<Survey
         channels.rings.clone_from(rings);
     }
     let took = start.elapsed();
-    tracing::debug!(rank, hosts = agreed.hosts.len(), rings = ?agreed.reach[0], ?took, "channels found");
+    tracing::debug!(%rank, hosts = agreed.hosts.len(), rings = ?agreed.reach[0], ?took, "channels found");
     Ok(Survey { channels, refused: machine.refused(rank), agreed, machine: machine.inventory() })
 }
 
 /// This rank's view; none if its machine cannot be inspected and the user states nothing.
-fn look(rank: u32, wanted: &SurveyWanted<'_>) -> Result<Option<Found>, SurveyError> {
+fn look(rank: Rank, wanted: &SurveyWanted<'_>) -> Result<Option<Found>, SurveyError> {
     let skeleton = match &wanted.settings.file {
         None => Inventory::new(),
         Some(path) => {
@@ -94,12 +99,12 @@ fn look(rank: u32, wanted: &SurveyWanted<'_>) -> Result<Option<Found>, SurveyErr
             read_topology(&text).map_err(|error| failed(error.into()))?
         }
     };
-    let first_of_host = wanted.hosts.iter().position(|host| *host == wanted.hosts[rank as usize]);
-    let own = Own { rank, gpu: wanted.gpu, tells_nets: first_of_host == Some(rank as usize) };
+    let first_of_host = wanted.hosts.iter().position(|host| *host == wanted.hosts[rank.index()]);
+    let own = Own { rank, gpu: wanted.gpu, tells_nets: first_of_host == Some(rank.index()) };
     match (wanted.look)(skeleton, own) {
         Ok(found) => Ok(Some(found)),
         Err(error) => {
-            tracing::warn!(rank, gpu = %wanted.gpu, %error, "the topology is unknown; ranks are taken in their order");
+            tracing::warn!(%rank, gpu = %wanted.gpu, %error, "the topology is unknown; ranks are taken in their order");
             Ok(None)
         }
     }

@@ -28,7 +28,7 @@ fn by_file(skeleton: Inventory, own: Own) -> Result<Found, NvmlError> {
 
 /// The same, but rank 2 sees nothing.
 fn but_for_rank_2(skeleton: Inventory, own: Own) -> Result<Found, NvmlError> {
-    if own.rank == 2 { Err(NvmlError::Load("no such library".into())) } else { by_file(skeleton, own) }
+    if own.rank == Rank(2) { Err(NvmlError::Load("no such library".into())) } else { by_file(skeleton, own) }
 }
 
 /// The same, but all ranks have parts of one GPU.
@@ -63,12 +63,12 @@ impl Scene {
             BootstrapConfig { timeout: Duration::from_secs(60), bind_addr, ..BootstrapConfig::default() };
         let id = UniqueId::create(&config).unwrap();
         let nranks = self.hosts.len() as u32;
-        let one = |rank: u32| {
-            let host = self.hosts[rank as usize];
-            let place = self.hosts[..rank as usize].iter().filter(|other| **other == host).count();
+        let one = |rank: Rank| {
+            let host = self.hosts[rank.index()];
+            let place = self.hosts[..rank.index()].iter().filter(|other| **other == host).count();
             let mut settings = self.settings();
-            adapt(rank, &mut settings);
-            let bootstrap = Bootstrap::connect(&id, Rank(rank), nranks, &config).unwrap();
+            adapt(rank.0, &mut settings);
+            let bootstrap = Bootstrap::connect(&id, rank, nranks, &config).unwrap();
             let wanted =
                 SurveyWanted { gpu: gpus[place], hosts: &self.hosts, settings: &settings, look: self.look };
             let found = survey(&bootstrap, &wanted);
@@ -76,7 +76,7 @@ impl Scene {
             found
         };
         std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..nranks).map(|rank| scope.spawn(move || one(rank))).collect();
+            let threads: Vec<_> = (0..nranks).map(Rank).map(|rank| scope.spawn(move || one(rank))).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         })
     }
@@ -161,7 +161,7 @@ fn hosts_whose_ranks_are_numbered_in_turn() {
     let hosts: Vec<u64> = (0..16).map(|rank| rank % 2).collect();
     let found = Scene::new("rtx3090x8", hosts).agreed(|_, _| {});
     for ring in &found.channels.rings {
-        let crossings = (0..16).filter(|i| ring[*i] % 2 != ring[(i + 1) % 16] % 2).count();
+        let crossings = (0..16).filter(|i| ring[*i].0 % 2 != ring[(i + 1) % 16].0 % 2).count();
         assert_eq!(crossings, 2, "{ring:?}");
     }
 }
@@ -200,9 +200,9 @@ fn a_graph_file_is_taken_instead_of_the_search() {
     let text = std::fs::read_to_string(fixture("dgx1v-graph")).unwrap();
     let answer = read_graphs(&text, &whole("dgx1v").0).unwrap();
     let ring = answer.iter().find(|graph| graph.id == GraphId::Ring).unwrap();
-    let lanes: Vec<Vec<u32>> = ring.lanes.iter().map(|lane| lane.gpus.clone()).collect();
-    let from_rank_0 = |lane: &Vec<u32>| {
-        let start = lane.iter().position(|rank| *rank == 0).unwrap();
+    let lanes: Vec<Vec<Rank>> = ring.lanes.iter().map(|lane| lane.gpus.clone()).collect();
+    let from_rank_0 = |lane: &Vec<Rank>| {
+        let start = lane.iter().position(|rank| *rank == Rank(0)).unwrap();
         [&lane[start..], &lane[..start]].concat()
     };
     assert_eq!(found.channels.rings[..6], lanes.iter().map(from_rank_0).collect::<Vec<_>>());
@@ -215,8 +215,8 @@ fn what_one_rank_dumps_the_others_can_read() {
     let (topology, graphs) = (directory.path().join("topology.xml"), directory.path().join("graphs.xml"));
     let scene = Scene::new("dgx1v", vec![1; 4]);
     let found = scene.agreed(|_, settings| {
-        settings.dump = Some(Dump { path: topology.clone(), rank: 1 });
-        settings.graph_dump = Some(Dump { path: graphs.clone(), rank: 3 });
+        settings.dump = Some(Dump { path: topology.clone(), rank: Rank(1) });
+        settings.graph_dump = Some(Dump { path: graphs.clone(), rank: Rank(3) });
     });
     let again = scene.agreed(|_, settings| {
         settings.file = Some(topology.clone());
@@ -225,16 +225,16 @@ fn what_one_rank_dumps_the_others_can_read() {
     assert_eq!(found, again);
     let dumped = read_topology(&std::fs::read_to_string(&topology).unwrap()).unwrap();
     let ranks: Vec<_> = dumped.gpus().iter().map(|(_, gpu)| gpu.rank).collect();
-    assert_eq!(ranks, [Some(0), Some(1), Some(2), Some(3)]);
+    assert_eq!(ranks, [0, 1, 2, 3].map(|rank| Some(Rank(rank))));
     let nowhere = scene.refused(|_, settings| {
-        settings.dump = Some(Dump { path: directory.path().join("no/such"), rank: 1 });
+        settings.dump = Some(Dump { path: directory.path().join("no/such"), rank: Rank(1) });
     });
     assert!(nowhere.iter().all(|said| said.contains("rank 1: NCCL_TOPO_DUMP_FILE=")), "{nowhere:?}");
 }
 
 #[test]
 fn the_users_rings_win() {
-    let rings = vec![vec![2, 0, 3, 1]];
+    let rings = vec![[2, 0, 3, 1].map(Rank).to_vec()];
     let found = Scene::new("h200x4", vec![1; 4]).agreed(|_, settings| settings.rings = Some(rings.clone()));
     assert_eq!(found.channels.rings, rings);
 }
@@ -327,6 +327,6 @@ fn summaries_round_trip_and_nothing_else_is_one() {
     }
     assert!(agree_on(&[first.clone(), first], &[5, 5]).is_err(), "lanes told twice");
     assert!(agree_on(&[other], &[5]).is_err(), "lanes not told");
-    let unknown = Summary::unknown(vec![0, 1]);
-    assert_eq!(unknown.lanes, HostLanes::uniform(vec![0, 1]));
+    let unknown = Summary::unknown(vec![Rank(0), Rank(1)]);
+    assert_eq!(unknown.lanes, HostLanes::uniform(vec![Rank(0), Rank(1)]));
 }

@@ -15,13 +15,13 @@ const CHANNEL: u32 = 3;
 const MANY: u64 = 20;
 
 /// The proxy of a rank that has one connection.
-fn alone(rank: u32, end: ProxyEnd) -> (ProxyOrders, Progress) {
+fn alone(rank: Rank, end: ProxyEnd) -> (ProxyOrders, Progress) {
     let channels = (0..=CHANNEL).map(|_| ProxyChannel::default()).collect();
-    proxy(ProxyParts { rank: Rank(rank), nranks: 2, channels, ends: vec![end], timeout: Some(TIMEOUT) })
+    proxy(ProxyParts { rank, nranks: 2, channels, ends: vec![end], timeout: Some(TIMEOUT) })
 }
 
 /// A message of [`MANY`] slots to or from the other rank.
-fn order(func: Func, peer: u32, slot_bytes: usize) -> ProxyOrder {
+fn order(func: Func, peer: Rank, slot_bytes: usize) -> ProxyOrder {
     ProxyOrder {
         count: MANY * slot_bytes as u64,
         grain_elems: 1,
@@ -42,8 +42,8 @@ fn receiving(filled: usize) -> (ProxyOrders, Progress, &'static ConnControl, Sen
     send.begin(SubOp { tag: TAG, protocol: counted(), steps: MANY });
     let (mut producer, _) = split(from);
     (0..filled).for_each(|_| producer.publish(HEADER));
-    let (mut orders, progress) = alone(1, ProxyEnd::Recv(recv));
-    orders.give(order(Func::Recv, 0, slot_bytes)).unwrap();
+    let (mut orders, progress) = alone(Rank(1), ProxyEnd::Recv(recv));
+    orders.give(order(Func::Recv, Rank(0), slot_bytes)).unwrap();
     (orders, progress, to, send)
 }
 
@@ -95,8 +95,8 @@ fn time_in_which_nobody_looked_counts_little() {
 fn a_peer_that_takes_not_even_the_prologue_is_late() {
     let (send, _recv, [from, _]) = ends(Manners { lazy_eighths: 8, ..Manners::GOOD });
     let slot_bytes = send.layout().simple_slot_bytes as usize;
-    let (mut orders, mut progress) = alone(0, ProxyEnd::Send(send));
-    orders.give(order(Func::Send, 1, slot_bytes)).unwrap();
+    let (mut orders, mut progress) = alone(Rank(0), ProxyEnd::Send(send));
+    orders.give(order(Func::Send, Rank(1), slot_bytes)).unwrap();
     watch(&mut progress, 1..100);
     assert!(!orders.has_failed(), "the kernel has filled nothing");
     split(from).0.publish(HEADER);

@@ -49,7 +49,7 @@ struct Call {
     protocol: Protocol,
     count: usize,
     /// Root, or the sender of a message to the rank after it.
-    rank: u32,
+    rank: Rank,
     slices_per_chunk: usize,
     nchannels: u32,
 }
@@ -102,23 +102,23 @@ impl Wires {
 }
 
 /// Connects `from` to `to`, appending to their lists.
-fn connect(ends: &mut [Ends], channel: u32, from: u32, to: u32, wires: &mut Wires) {
+fn connect(ends: &mut [Ends], channel: u32, from: Rank, to: Rank, wires: &mut Wires) {
     let (send, recv) = wires.pair();
     let ((here, near), (there, far)) = (block(), block());
-    let place = |peer, is_send| EndId { peer: Rank(peer), channel: ChannelId(channel), is_send };
+    let place = |peer, is_send| EndId { peer, channel: ChannelId(channel), is_send };
     // SAFETY: fresh leaked blocks, each with one producer and one consumer.
     unsafe {
-        let at = &mut ends[from as usize];
-        at.send[channel as usize].push(SendConn::new(Rank(to), here.as_ptr(), LAYOUT));
+        let at = &mut ends[from.index()];
+        at.send[channel as usize].push(SendConn::new(to, here.as_ptr(), LAYOUT));
         at.proxy.push(ProxyEnd::Send(SendEnd::new(send, near, place(to, true)).unwrap()));
-        let at = &mut ends[to as usize];
-        at.recv[channel as usize].push(RecvConn::new(Rank(from), there.as_ptr(), LAYOUT));
+        let at = &mut ends[to.index()];
+        at.recv[channel as usize].push(RecvConn::new(from, there.as_ptr(), LAYOUT));
         at.proxy.push(ProxyEnd::Recv(RecvEnd::new(recv, far, place(from, false)).unwrap()));
     }
 }
 
-fn tree_links(rank: u32, n: u32) -> tree::TreeLinks {
-    tree::double_binary_tree(Rank(rank), n)[0]
+fn tree_links(rank: Rank, n: u32) -> tree::TreeLinks {
+    tree::double_binary_tree(rank, n)[0]
 }
 
 /// All connections of `n` ranks.
@@ -126,22 +126,23 @@ fn connect_all(n: u32, mut wires: Wires) -> Vec<Ends> {
     let mut ends: Vec<Ends> = (0..n).map(|_| Ends::default()).collect();
     let pairs = (0..n).flat_map(|a| (0..n).map(move |b| (a, b))).filter(|(a, b)| a != b);
     for (a, b) in pairs {
-        let is_tree = tree_links(a, n).up == Some(Rank(b)) || tree_links(b, n).up == Some(Rank(a));
+        let is_tree =
+            tree_links(Rank(a), n).up == Some(Rank(b)) || tree_links(Rank(b), n).up == Some(Rank(a));
         for (channel, wanted) in [(RING, (a + 1) % n == b), (TREE, is_tree), (MESH, true)] {
             for lane in (0..LANES).filter(|_| wanted) {
-                connect(&mut ends, channel + lane, a, b, &mut wires);
+                connect(&mut ends, channel + lane, Rank(a), Rank(b), &mut wires);
             }
         }
     }
     ends
 }
 
-fn parts(rank: u32, n: u32, ends: Vec<ProxyEnd>, timeout: Option<Duration>) -> ProxyParts {
+fn parts(rank: Rank, n: u32, ends: Vec<ProxyEnd>, timeout: Option<Duration>) -> ProxyParts {
     let ring = ProxyChannel { ring: (0..n).map(Rank).collect(), ..ProxyChannel::default() };
     let tree = ProxyChannel { tree: tree_links(rank, n), ..ProxyChannel::default() };
     let mesh = ProxyChannel::default();
     let channels = [ring, tree, mesh].into_iter().flat_map(|channel| [channel.clone(), channel]).collect();
-    ProxyParts { rank: Rank(rank), nranks: n, channels, ends, timeout }
+    ProxyParts { rank, nranks: n, channels, ends, timeout }
 }
 
 fn elems(len_bytes: usize) -> usize {
@@ -180,7 +181,7 @@ impl Call {
 
     /// Of two levels, `rank` is how many ranks a host has.
     fn host_ranks(&self) -> u32 {
-        if self.algorithm == Algorithm::TwoLevel { self.rank } else { 0 }
+        if self.algorithm == Algorithm::TwoLevel { self.rank.0 } else { 0 }
     }
 
     /// What a kernel is launched with.
@@ -208,37 +209,36 @@ impl Call {
     }
 
     /// What rank `me` of `n` tells its proxy; nothing if a message passes it by.
-    fn order(&self, me: u32, n: u32) -> Option<ProxyOrder> {
+    fn order(&self, me: Rank, n: u32) -> Option<ProxyOrder> {
         if self.func != Func::Send {
             let (coll, channels) = (self.coll(), self.channels());
             return Some(ProxyOrder::of_collective(&coll, self.algorithm, self.protocol, channels));
         }
-        let to = (self.rank + 1) % n;
+        let to = Rank((self.rank.0 + 1) % n);
         let is_send = me == self.rank;
         let peer = if is_send { to } else { self.rank };
         let message = self.kernel_message(is_send, 0, std::ptr::null_mut());
-        (is_send || me == to)
-            .then(|| ProxyOrder::of_message(&message, Rank(peer), self.protocol, self.channels()))
+        (is_send || me == to).then(|| ProxyOrder::of_message(&message, peer, self.protocol, self.channels()))
     }
 
-    fn input(&self, rank: u32, n: u32) -> Vec<u32> {
+    fn input(&self, rank: Rank, n: u32) -> Vec<u32> {
         let blocks = if self.func == Func::ReduceScatter { n as usize } else { 1 };
-        (0..(self.count * blocks) as u32).map(|i| (i + 3) * (rank + 1)).collect()
+        (0..(self.count * blocks) as u32).map(|i| (i + 3) * (rank.0 + 1)).collect()
     }
 
     /// What rank `me` must find in its output; nothing if it is not to be looked at.
-    fn expected(&self, me: u32, n: u32) -> Option<Vec<u32>> {
-        let (count, inputs) = (self.count, || (0..n).map(|rank| self.input(rank, n)));
+    fn expected(&self, me: Rank, n: u32) -> Option<Vec<u32>> {
+        let (count, inputs) = (self.count, || (0..n).map(|rank| self.input(Rank(rank), n)));
         let sum = |range: std::ops::Range<usize>| -> Vec<u32> {
             range.map(|i| inputs().map(|input| input[i]).sum()).collect()
         };
         match self.func {
             Func::AllReduce => Some(sum(0..count)),
-            Func::ReduceScatter => Some(sum(me as usize * count..(me as usize + 1) * count)),
+            Func::ReduceScatter => Some(sum(me.index() * count..(me.index() + 1) * count)),
             Func::AllGather => Some(inputs().flatten().collect()),
             Func::Broadcast => Some(self.input(self.rank, n)),
             Func::Reduce => (me == self.rank).then(|| sum(0..count)),
-            Func::Send => (me == (self.rank + 1) % n).then(|| self.input(self.rank, n)),
+            Func::Send => (me.0 == (self.rank.0 + 1) % n).then(|| self.input(self.rank, n)),
             _ => None,
         }
     }
@@ -246,7 +246,7 @@ impl Call {
 
 /// A rank: its kernels' ends and how it drives its proxy.
 struct Player<'a> {
-    me: u32,
+    me: Rank,
     n: u32,
     ends: Ends,
     /// Looks at the proxy, and drives it if nobody else does.
@@ -303,12 +303,12 @@ impl Player<'_> {
         let conns = self.conns(call.channel() + lane);
         let tree = self.tree();
         let is_mesh = call.channel() == MESH;
-        let from = |peer: u32| conns.recv.iter().position(|conn| conn.peer().0 == peer).unwrap() as u16;
+        let from = |peer: Rank| conns.recv.iter().position(|conn| conn.peer() == peer).unwrap() as u16;
         let to = |peer: Rank| conns.send.iter().position(|conn| conn.peer() == peer).unwrap() as u16;
-        let mesh_recv: Vec<u16> = (0..n).filter(|peer| is_mesh && *peer != me).map(from).collect();
-        let mesh_send: Vec<u16> = mesh::peers(Rank(me), n).filter(|_| is_mesh).map(to).collect();
-        let order: Vec<u32> = (0..n).collect();
-        let ring = RingEnds { order: &order, position: me, recv: [0], send: [0] };
+        let mesh_recv: Vec<u16> = (0..n).map(Rank).filter(|peer| is_mesh && *peer != me).map(from).collect();
+        let mesh_send: Vec<u16> = mesh::peers(me, n).filter(|_| is_mesh).map(to).collect();
+        let order: Vec<Rank> = (0..n).map(Rank).collect();
+        let ring = RingEnds { order: &order, position: me.0, recv: [0], send: [0] };
         let chain = ChainEnds::default();
         let ends =
             Endpoints { ring, tree: &tree, chain: &chain, mesh_recv: &mesh_recv, mesh_send: &mesh_send };
@@ -340,7 +340,7 @@ impl Player<'_> {
 
     /// One channel's part of a message, as a GPU's block does it.
     fn message(&self, call: &Call, lane: u32, input: &mut [u32], output: &mut [u32]) {
-        let to = (call.rank + 1) % self.n;
+        let to = Rank((call.rank.0 + 1) % self.n);
         let (is_send, buffer) = match self.me {
             me if me == call.rank => (true, input),
             me if me == to => (false, output),
@@ -352,8 +352,8 @@ impl Player<'_> {
             return;
         }
         let all = self.conns(call.channel() + lane);
-        let send = all.send.iter().position(|conn| is_send && conn.peer() == Rank(to));
-        let recv = all.recv.iter().position(|conn| !is_send && conn.peer() == Rank(call.rank));
+        let send = all.send.iter().position(|conn| is_send && conn.peer() == to);
+        let recv = all.recv.iter().position(|conn| !is_send && conn.peer() == call.rank);
         let conns = Conns {
             send: send.map_or(&[], |at| &all.send[at..=at]),
             recv: recv.map_or(&[], |at| &all.recv[at..=at]),
@@ -397,23 +397,23 @@ fn play(n: u32, calls: &[Call], wires: Wires, idle: Option<Idle>) {
         for (me, mut ends) in (0..n).zip(ends) {
             scope.spawn(move || {
                 let proxy_ends = std::mem::take(&mut ends.proxy);
-                let (orders, progress) = proxy(parts(me, n, proxy_ends, None));
+                let (orders, progress) = proxy(parts(Rank(me), n, proxy_ends, None));
                 match idle {
-                    None => play_driving(me, n, ends, calls, orders, progress),
-                    Some(idle) => play_beside(me, n, ends, calls, orders, progress, idle),
+                    None => play_driving(Rank(me), n, ends, calls, orders, progress),
+                    Some(idle) => play_beside(Rank(me), n, ends, calls, orders, progress, idle),
                 }
             });
         }
     });
 }
 
-fn give(orders: &mut ProxyOrders, call: &Call, me: u32, n: u32) {
+fn give(orders: &mut ProxyOrders, call: &Call, me: Rank, n: u32) {
     if let Some(order) = call.order(me, n) {
         orders.give(order).unwrap();
     }
 }
 
-fn play_driving(me: u32, n: u32, ends: Ends, calls: &[Call], mut orders: ProxyOrders, progress: Progress) {
+fn play_driving(me: Rank, n: u32, ends: Ends, calls: &[Call], mut orders: ProxyOrders, progress: Progress) {
     let progress = RefCell::new(progress);
     let failure = std::cell::Cell::new(false);
     let look = || {
@@ -438,7 +438,7 @@ fn play_driving(me: u32, n: u32, ends: Ends, calls: &[Call], mut orders: ProxyOr
 }
 
 fn play_beside(
-    me: u32,
+    me: Rank,
     n: u32,
     ends: Ends,
     calls: &[Call],
@@ -479,7 +479,7 @@ fn any_call(n: u32) -> impl Strategy<Value = Call> {
         let slices_per_chunk =
             if matches!(algorithm, Algorithm::OneShot | Algorithm::TwoLevel) { 1 } else { slices };
         let (count, nchannels) = if is_barrier { (0, 1) } else { (count, nchannels) };
-        Call { func, algorithm, protocol, count, rank, slices_per_chunk, nchannels }
+        Call { func, algorithm, protocol, count, rank: Rank(rank), slices_per_chunk, nchannels }
     })
 }
 
@@ -507,7 +507,7 @@ proptest! {
 fn some_calls() -> Vec<Call> {
     let call = |func, algorithm, protocol: usize, count| {
         let protocol = Protocol::ALL[protocol];
-        Call { func, algorithm, protocol, count, rank: 1, slices_per_chunk: 1, nchannels: 1 }
+        Call { func, algorithm, protocol, count, rank: Rank(1), slices_per_chunk: 1, nchannels: 1 }
     };
     vec![
         call(Func::AllReduce, Algorithm::Ring, 2, 5000),
@@ -549,17 +549,17 @@ fn orders_given_far_ahead_wait_in_order() {
             let calls = &calls;
             scope.spawn(move || {
                 let proxy_ends = std::mem::take(&mut ends.proxy);
-                let (mut orders, progress) = proxy(parts(me, 2, proxy_ends, None));
+                let (mut orders, progress) = proxy(parts(Rank(me), 2, proxy_ends, None));
                 let config = ProxyThreadConfig { name: "ahead".into(), idle: Idle::FRUGAL, cpus: Vec::new() };
                 // The first orders come before the thread does.
                 let (early, late) = calls.split_at(ORDERS_WAITING_MAX + 10);
                 let queue = |orders: &mut ProxyOrders, call: &Call| {
-                    call.order(me, 2).map(|order| orders.queue(order).unwrap());
+                    call.order(Rank(me), 2).map(|order| orders.queue(order).unwrap());
                 };
                 early.iter().for_each(|call| queue(&mut orders, call));
                 let mut thread = ProxyThread::start(orders, progress, &config, ()).unwrap();
                 late.iter().for_each(|call| queue(thread.orders(), call));
-                let player = Player { me, n: 2, ends, look: &|| (), started: Instant::now() };
+                let player = Player { me: Rank(me), n: 2, ends, look: &|| (), started: Instant::now() };
                 calls.iter().for_each(|call| player.run(call));
                 thread.stop();
             });
@@ -603,12 +603,12 @@ fn both_ends_of_a_link_that_is_cut_name_it() {
         .map(|me| {
             let mut mine = std::mem::take(&mut ends[me as usize]);
             let proxy_ends = std::mem::take(&mut mine.proxy);
-            (proxy(parts(me, 2, proxy_ends, None)), mine)
+            (proxy(parts(Rank(me), 2, proxy_ends, None)), mine)
         })
         .collect();
-    let call = Call { func: Func::Broadcast, count: 100_000, rank: 0, ..some_calls()[0] };
+    let call = Call { func: Func::Broadcast, count: 100_000, rank: Rank(0), ..some_calls()[0] };
     for (me, ((orders, _), _)) in (0..2).zip(&mut sides) {
-        give(orders, &call, me, 2);
+        give(orders, &call, Rank(me), 2);
     }
     let since = Instant::now();
     while !sides.iter().all(|((orders, _), _)| orders.has_failed()) {
@@ -646,20 +646,20 @@ fn lone(timeout: Duration, manners: Manners) -> (ProxyOrders, Progress, Ends) {
     std::mem::forget(_other);
     let mut mine = std::mem::take(&mut ends[0]);
     let proxy_ends = std::mem::take(&mut mine.proxy);
-    let (orders, progress) = proxy(parts(0, 2, proxy_ends, Some(timeout)));
+    let (orders, progress) = proxy(parts(Rank(0), 2, proxy_ends, Some(timeout)));
     (orders, progress, mine)
 }
 
 #[test]
 fn a_peer_that_does_nothing_is_named_with_the_whole_story() {
     let (mut orders, mut progress, ends) = lone(Duration::from_secs(3), Manners::GOOD);
-    let call = Call { rank: 0, count: 4, ..some_calls()[2] };
-    give(&mut orders, &call, 0, 2);
+    let call = Call { rank: Rank(0), count: 4, ..some_calls()[2] };
+    give(&mut orders, &call, Rank(0), 2);
     assert!(progress.do_work() > 0);
     // The kernel's part: a slot of a message of nothing.
     let flagged = call.protocol;
     let operator = resolve(RedOp::Sum, DataType::U32, 2, 0);
-    let player = Player { me: 0, n: 2, ends, look: &|| (), started: Instant::now() };
+    let player = Player { me: Rank(0), n: 2, ends, look: &|| (), started: Instant::now() };
     let block = CpuBlock::new(&player, DataType::U32, &operator);
     let conns = Conns { send: &player.ends.send[MESH as usize], recv: &[] };
     let mut data = [1u32; 4];
@@ -700,8 +700,8 @@ fn a_peer_that_does_nothing_is_named_with_the_whole_story() {
 #[test]
 fn an_operation_that_has_not_begun_is_not_late() {
     let (mut orders, mut progress, _ends) = lone(Duration::from_secs(3), Manners::GOOD);
-    give(&mut orders, &Call { rank: 0, ..some_calls()[2] }, 0, 2);
-    give(&mut orders, &Call { rank: 1, ..some_calls()[2] }, 0, 2);
+    give(&mut orders, &Call { rank: Rank(0), ..some_calls()[2] }, Rank(0), 2);
+    give(&mut orders, &Call { rank: Rank(1), ..some_calls()[2] }, Rank(0), 2);
     progress.do_work();
     for second in [1, 100, 200, 300] {
         progress.do_work();
@@ -716,7 +716,7 @@ fn an_operation_that_has_not_begun_is_not_late() {
 
 #[test]
 fn an_order_that_means_nothing_is_refused() {
-    let good = some_calls()[0].order(0, 2).unwrap();
+    let good = some_calls()[0].order(Rank(0), 2).unwrap();
     let bad = [
         ProxyOrder { func: 200, ..good },
         ProxyOrder { algorithm: 7, ..good },
@@ -729,7 +729,7 @@ fn an_order_that_means_nothing_is_refused() {
         ProxyOrder { reserved: 1, ..good },
         ProxyOrder { func: Func::Scatter as u8, ..good },
         ProxyOrder { func: Func::AllToAll as u8, ..good },
-        ProxyOrder { func: Func::Broadcast as u8, rank: 9, ..good },
+        ProxyOrder { func: Func::Broadcast as u8, rank: Rank(9), ..good },
     ];
     for order in bad {
         let (mut orders, mut progress, _ends) = lone(Duration::from_secs(3), Manners::GOOD);

@@ -17,11 +17,11 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const LAYOUT: ConnLayout = ConnLayout { ll_slot_bytes: 512, ll128_slot_bytes: 1024, simple_slot_bytes: 4096 };
 const SECRET: Secret = Secret::from_bytes([7; 32]);
 
-fn start(net: &Arc<dyn Net>, rank: u32, ranks: &[u32]) -> (ProxyServer, MadeEnds) {
-    let (transport, made) = NetTransport::new(net.clone(), 0, Rank(rank), LAYOUT).unwrap();
+fn start(net: &Arc<dyn Net>, rank: Rank, ranks: &[Rank]) -> (ProxyServer, MadeEnds) {
+    let (transport, made) = NetTransport::new(net.clone(), 0, rank, LAYOUT).unwrap();
     let config = ProxyServerConfig {
-        rank: Rank(rank),
-        ranks: ranks.iter().copied().map(Rank).collect(),
+        rank,
+        ranks: ranks.into(),
         secret: SECRET,
         handshake_timeout: Duration::from_secs(5),
     };
@@ -32,8 +32,8 @@ fn client(server: &ProxyServer, rank: u32, proxy: u32) -> ProxyClient {
     ProxyClient::connect(server.addr(), Rank(rank), Rank(proxy), &SECRET, TIMEOUT).unwrap()
 }
 
-fn init(client: &mut ProxyClient, peer: u32, is_send: bool) -> ConnectionId {
-    let info = ConnectionInfo { peer: Rank(peer), channel: ChannelId(0), is_send };
+fn init(client: &mut ProxyClient, peer: Rank, is_send: bool) -> ConnectionId {
+    let info = ConnectionInfo { peer, channel: ChannelId(0), is_send };
     match client.call(&Request::Init(info), TIMEOUT).unwrap() {
         Reply::Connection(connection) => connection,
         other => panic!("{other:?}"),
@@ -51,7 +51,7 @@ fn take_end(made: &MadeEnds, connection: ConnectionId) -> ProxyEnd {
     made.lock().unwrap().remove(&connection).unwrap()
 }
 
-fn message(func: Func, peer: u32, len_bytes: u64) -> ProxyOrder {
+fn message(func: Func, peer: Rank, len_bytes: u64) -> ProxyOrder {
     let protocol = *Protocol::ALL.iter().find(|protocol| !protocol.is_flagged()).unwrap();
     ProxyOrder {
         count: len_bytes,
@@ -65,9 +65,9 @@ fn message(func: Func, peer: u32, len_bytes: u64) -> ProxyOrder {
     }
 }
 
-fn parts(rank: u32, end: ProxyEnd) -> ProxyParts {
+fn parts(rank: Rank, end: ProxyEnd) -> ProxyParts {
     let channels = [ProxyChannel::default()].into();
-    ProxyParts { rank: Rank(rank), nranks: 4, channels, ends: vec![end], timeout: None }
+    ProxyParts { rank, nranks: 4, channels, ends: vec![end], timeout: None }
 }
 
 /// Ranks 0 and 1 are on one host and use the proxy of rank 1; rank 2 is on another, with its own. Rank 0 sends to rank 2: its
@@ -75,9 +75,10 @@ fn parts(rank: u32, end: ProxyEnd) -> ProxyParts {
 #[test]
 fn a_rank_sends_through_the_proxy_of_another() {
     let net: Arc<dyn Net> = Arc::new(Loopback::new(1));
-    let ((near, near_made), (far, far_made)) = (start(&net, 1, &[0, 1]), start(&net, 2, &[2]));
+    let ((near, near_made), (far, far_made)) =
+        (start(&net, Rank(1), &[Rank(0), Rank(1)]), start(&net, Rank(2), &[Rank(2)]));
     let (mut zero, mut one, mut two) = (client(&near, 0, 1), client(&near, 1, 1), client(&far, 2, 2));
-    let (from, to) = (init(&mut zero, 2, true), init(&mut two, 0, false));
+    let (from, to) = (init(&mut zero, Rank(2), true), init(&mut two, Rank(0), false));
     assert!(set_up(&mut zero, from).is_empty());
     let handle = set_up(&mut two, to);
     assert_eq!(handle.len(), HANDLE_BYTES);
@@ -103,10 +104,10 @@ fn a_rank_sends_through_the_proxy_of_another() {
         zero.map_block(from, other, TIMEOUT),
         Err(ClientError::Block(BlockError::Length { .. }))
     ));
-    let (mut sender, mut sending) = proxy(parts(1, take_end(&near_made, from)));
-    let (mut receiver, mut receiving) = proxy(parts(2, take_end(&far_made, to)));
-    sender.give(message(Func::Send, 2, 5000)).unwrap();
-    receiver.give(message(Func::Recv, 0, 5000)).unwrap();
+    let (mut sender, mut sending) = proxy(parts(Rank(1), take_end(&near_made, from)));
+    let (mut receiver, mut receiving) = proxy(parts(Rank(2), take_end(&far_made, to)));
+    sender.give(message(Func::Send, Rank(2), 5000)).unwrap();
+    receiver.give(message(Func::Recv, Rank(0), 5000)).unwrap();
     // SAFETY: page aligned and zeroed; the kernels that the test plays are the only others.
     let (out_control, in_control) = unsafe { (out.base().cast().as_ref(), into.base().cast().as_ref()) };
     let (mut producer, mut consumer) = (split(out_control).0, split(in_control).1);
@@ -125,7 +126,7 @@ fn a_rank_sends_through_the_proxy_of_another() {
     }
     // Rank 0 has ended; its proxy goes on for rank 1, who closes nothing and is not asked to.
     assert_eq!(zero.call(&Request::Stop, TIMEOUT).unwrap(), Reply::Done);
-    let more = init(&mut one, 2, false);
+    let more = init(&mut one, Rank(2), false);
     assert_eq!(set_up(&mut one, more).len(), HANDLE_BYTES);
     for last in [&mut one, &mut two] {
         assert_eq!(last.call(&Request::Stop, TIMEOUT).unwrap(), Reply::Done);
@@ -138,9 +139,9 @@ fn a_rank_sends_through_the_proxy_of_another() {
 #[test]
 fn strangers_and_nonsense_leave_the_service_unharmed() {
     let net: Arc<dyn Net> = Arc::new(Loopback::new(1));
-    let (server, _made) = start(&net, 3, &[3, 5, 6, 7]);
+    let (server, _made) = start(&net, Rank(3), &[3, 5, 6, 7].map(Rank));
     let mut good = client(&server, 3, 3);
-    let connection = init(&mut good, 9, false);
+    let connection = init(&mut good, Rank(9), false);
     let dropped = |mut stream: TcpStream, bytes: &[u8]| {
         let _ = stream.write_all(bytes);
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
@@ -180,9 +181,9 @@ fn strangers_and_nonsense_leave_the_service_unharmed() {
 #[test]
 fn a_dead_rank_is_not_waited_for_and_an_abort_ends_what_waits() {
     let net: Arc<dyn Net> = Arc::new(Loopback::new(1));
-    let (server, made) = start(&net, 0, &[0, 1]);
+    let (server, made) = start(&net, Rank(0), &[Rank(0), Rank(1)]);
     let (mut zero, mut one) = (client(&server, 0, 0), client(&server, 1, 0));
-    let connections = [init(&mut zero, 5, false), init(&mut one, 5, false)];
+    let connections = [init(&mut zero, Rank(5), false), init(&mut one, Rank(5), false)];
     set_up(&mut zero, connections[0]);
     set_up(&mut one, connections[1]);
     let mine = zero.ask(&Request::Connect { connection: connections[0], data: vec![] }).unwrap();
@@ -203,10 +204,10 @@ fn a_dead_rank_is_not_waited_for_and_an_abort_ends_what_waits() {
 #[test]
 fn a_server_ends_although_the_network_never_answers() {
     let net: Arc<dyn Net> = Arc::new(Loopback::new(1));
-    let (server, made) = start(&net, 0, &[0, 1]);
+    let (server, made) = start(&net, Rank(0), &[Rank(0), Rank(1)]);
     let (mut zero, mut one) = (client(&server, 0, 0), client(&server, 1, 0));
     for client in [&mut zero, &mut one] {
-        let connection = init(client, 5, false);
+        let connection = init(client, Rank(5), false);
         set_up(client, connection);
         let asked = client.ask(&Request::Connect { connection, data: vec![] }).unwrap();
         assert_eq!(client.poll(asked).unwrap(), None);
@@ -225,9 +226,9 @@ fn a_server_ends_although_the_network_never_answers() {
 #[test]
 fn a_server_that_is_dropped_ends_and_its_clients_learn_it() {
     let net: Arc<dyn Net> = Arc::new(Loopback::new(1));
-    let (server, _made) = start(&net, 0, &[0]);
+    let (server, _made) = start(&net, Rank(0), &[Rank(0)]);
     let mut zero = client(&server, 0, 0);
-    init(&mut zero, 5, false);
+    init(&mut zero, Rank(5), false);
     drop(server);
     let gone = zero.call(&Request::Stop, TIMEOUT).unwrap_err();
     assert!(matches!(gone, ClientError::Gone { proxy: Rank(0), .. }), "{gone}");

@@ -5,12 +5,12 @@ use crate::launch::Fault;
 use crate::plan::{Call, Forced};
 use crate::plan::{MessageWant, plan};
 use crate::proxy::progress::ORDERS_OPEN_MAX;
-use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, RedOp};
+use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, Rank, RedOp};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 pub(super) fn call(func: Func, count: u64) -> Call {
-    Call { func, dtype: DataType::U32, op: RedOp::Sum, root: 1, count }
+    Call { func, dtype: DataType::U32, op: RedOp::Sum, root: Rank(1), count }
 }
 
 pub(super) const FUNCS: [Func; 6] =
@@ -55,15 +55,15 @@ fn a_group_has_as_many_messages_as_one_likes() {
             let len_bytes = move |number| if number % 100 == 7 { 40_000 } else { u64::from(number % 50) };
             (0..of_a_pair).map(move |number| MessageWant { is_send, peer, len_bytes: len_bytes(number) })
         };
-        let peers = (1..n).map(|step| (me + step) % n);
+        let peers = (1..n).map(|step| Rank((me.0 + step) % n));
         let wants: Vec<MessageWant> = match me {
             // All that comes from one, then what goes there, then the next.
-            0 => peers
+            Rank(0) => peers
                 .flat_map(|peer| [false, true].map(|is_send| to_or_from(is_send, peer)))
                 .flatten()
                 .collect(),
             // All that is sent, from the last rank on.
-            1 => [true, false]
+            Rank(1) => [true, false]
                 .into_iter()
                 .flat_map(|is_send| peers.clone().rev().flat_map(move |peer| to_or_from(is_send, peer)))
                 .collect(),
@@ -115,7 +115,7 @@ fn a_lost_connection_stops_kernels_and_is_named() {
     Scene { memory: false, ..Scene::new(&[1, 2]) }.play(|player| {
         assert!(player.collective(&call(Func::AllReduce, 10), 1).is_ok());
         player.finish();
-        if player.rank == 1 {
+        if player.rank == Rank(1) {
             return drop(player.net.take());
         }
         let rung = Arc::new(Mutex::new(false));
@@ -139,16 +139,16 @@ fn a_connection_without_a_step_is_a_timeout_of_the_rank_at_its_end() {
     let step_timeout = Duration::from_secs(1);
     let told = Mutex::new(None);
     Scene { memory: false, step_timeout, threads: 2, ..Scene::new(&[1, 2]) }.play(|player| {
-        if player.rank == 0 {
+        if player.rank == Rank(0) {
             // More than all slots and sockets take.
-            let ended = player.collective(&Call { root: 0, ..call(Func::Broadcast, 20 << 20) }, 1);
+            let ended = player.collective(&Call { root: Rank(0), ..call(Func::Broadcast, 20 << 20) }, 1);
             assert!(ended.is_err());
             return *told.lock().unwrap() = player.health.fault();
         }
         player.wait_until(|| told.lock().unwrap().is_some());
     });
     let told = told.into_inner().unwrap().expect("rank 0 has a fault");
-    assert!(matches!(told.fault, Fault::Timeout { rank: 1, .. }), "{told}");
+    assert!(matches!(told.fault, Fault::Timeout { rank: Rank(1), .. }), "{told}");
 }
 
 /// An abort ends the kernel, and the proxy with orders that are not done.
@@ -156,7 +156,7 @@ fn a_connection_without_a_step_is_a_timeout_of_the_rank_at_its_end() {
 fn abort_ends_kernel_and_proxy_in_the_middle() {
     let is_over = Mutex::new(false);
     Scene { memory: false, ..Scene::new(&[1, 2]) }.play(|player| {
-        if player.rank == 1 {
+        if player.rank == Rank(1) {
             return player.wait_until(|| *is_over.lock().unwrap());
         }
         let health = player.health.clone();

@@ -12,7 +12,7 @@ use crate::mem::Segment;
 use crate::net::*;
 use crate::plan::Forced;
 use crate::plan::plan;
-use oxccl_shared::abi::{Algorithm, Func, Protocol};
+use oxccl_shared::abi::{Algorithm, Func, Protocol, Rank};
 use oxccl_shared::fifo::STEPS;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -402,8 +402,8 @@ fn each_end_chooses_for_itself() {
         every_function(player);
         let [sent, received, flushed] = moved(player);
         match player.rank {
-            1 => assert_eq!([sent, received, flushed], [0; 3]),
-            2 => assert!(sent == 0 && received > 0 && flushed == 0),
+            Rank(1) => assert_eq!([sent, received, flushed], [0; 3]),
+            Rank(2) => assert!(sent == 0 && received > 0 && flushed == 0),
             _ => assert!(sent > 0 && received > 0 && flushed == received),
         }
     });
@@ -417,7 +417,7 @@ fn what_the_device_refuses_is_had_on_the_host() {
         by_rings(&[Some(direct), Some(BOTH_WAYS)]).play(|player| {
             every_function(player);
             let is_used = moved(player)[SENT] > 0;
-            assert_eq!(is_used, player.rank == 1 || refuses_every == 2);
+            assert_eq!(is_used, player.rank == Rank(1) || refuses_every == 2);
         });
     }
 }

@@ -155,11 +155,11 @@ fn launches_for_a_communicator_that_has_stopped_tell_nobody_anything() {
         let mut graph = PlayedGraph::of_everything(player, 100, 1000);
         graph.launch(player);
         player.finish();
-        if player.rank == 1 {
+        if player.rank == Rank(1) {
             // Has its part of another launch told to its proxy, and stops before the kernels.
             graph.issues.iter().for_each(replay);
         }
-        assert_eq!(player.is_finished(), player.rank == 0);
+        assert_eq!(player.is_finished(), player.rank == Rank(0));
         player.health.fail(Fault::Aborted, None);
         let was_finished = player.is_finished();
         graph.issues.iter().for_each(replay);

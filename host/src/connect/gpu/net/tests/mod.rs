@@ -72,7 +72,7 @@ impl Notify for Nobody {
 
 /// A rank as its GPU would have it.
 struct Player {
-    rank: u32,
+    rank: Rank,
     facts: Facts,
     layout: DeviceLayout,
     /// Connections by kind, with how far they are.
@@ -122,7 +122,7 @@ impl Scene {
         let (facts, channels) = (self.facts(), Channels::in_rank_order(self.nranks()));
         let plain = layout(&facts, &channels);
         let arena = |rank| Segment::private(plain.len_bytes(rank).iter().sum::<usize>().max(1)).unwrap();
-        let arenas = Arc::new((0..self.nranks()).map(arena).collect::<Vec<_>>());
+        let arenas = Arc::new((0..self.nranks()).map(Rank).map(arena).collect::<Vec<_>>());
         std::thread::scope(|scope| {
             for rank in 0..self.nranks() {
                 let (arenas, part, config) = (arenas.clone(), &part, &config);
@@ -139,14 +139,14 @@ impl Scene {
 
     /// As `connect` does, with the host's memory for the GPU's.
     fn connect(&self, bootstrap: &Bootstrap, arenas: Arc<Vec<Segment>>) -> Player {
-        let rank = bootstrap.rank().0;
+        let rank = bootstrap.rank();
         let peer = |host: &u64| PeerInfo { host: *host, processors: [u64::MAX; 16], ..PeerInfo::default() };
         let peers: Vec<PeerInfo> = self.hosts.iter().map(peer).collect();
         let routes = Routes::new(&peers, RouteSettings { memory: self.memory, network: true });
         let interfaces = InterfaceFilter::parse("=lo");
         let socket = SocketConfig { interfaces, ..SocketConfig::default() };
         let mut config = NetConfig { name: Some("Socket".into()), socket, ..NetConfig::default() };
-        let direct = self.direct.get(rank as usize).copied().flatten();
+        let direct = self.direct.get(rank.index()).copied().flatten();
         let own = direct.map(Gpu::new);
         if let Some(gpu) = own.clone() {
             config.own = Some(Arc::new(DirectNet { inner: find(&config).unwrap(), gpu }));
@@ -173,7 +173,7 @@ impl Scene {
         let source: &dyn Source = own.as_ref().map_or(&OfProcess, |gpu| gpu);
         let gdr = direct.map(|direct| direct.gdr);
         let connected = network.connect_in(source, gdr, bootstrap, &wanted).unwrap();
-        let base = |peer: u32, _| arenas[peer as usize].base().addr() as u64;
+        let base = |peer: Rank, _| arenas[peer.index()].base().addr() as u64;
         let tables = image(&layout, rank, &|name| {
             assert_eq!(connected.site(name).is_some(), layout.routes.is_net(rank, name.peer));
             match connected.site(name) {
@@ -184,7 +184,7 @@ impl Scene {
         let health = Arc::new(Health::new(rank, self.nranks()));
         let notify: Arc<dyn Notify + Sync> = Arc::new(Nobody);
         // Machines that test have fewer processors than these ranks have threads.
-        let parts = NetParts { idle: Idle::FRUGAL, threads: self.threads + rank % 2, ..connected.parts };
+        let parts = NetParts { idle: Idle::FRUGAL, threads: self.threads + rank.0 % 2, ..connected.parts };
         let net = NetProxy::start(parts, &health, &notify).unwrap();
         let kinds = [
             (&tables.ring, layout.rings.len()),
@@ -250,21 +250,21 @@ impl Waiter for Player {
     }
 }
 
-fn inputs(call: &Call, rank: u32, nranks: u32) -> Vec<u32> {
+fn inputs(call: &Call, rank: Rank, nranks: u32) -> Vec<u32> {
     let blocks = if call.func == Func::ReduceScatter { u64::from(nranks) } else { 1 };
-    (0..(call.count * blocks) as u32).map(|i| i.wrapping_mul(7) + 3 * rank).collect()
+    (0..(call.count * blocks) as u32).map(|i| i.wrapping_mul(7) + 3 * rank.0).collect()
 }
 
 /// What `rank` must find in its output; nothing if it is not to be looked at.
-fn expected(call: &Call, rank: u32, n: u32) -> Option<Vec<u32>> {
+fn expected(call: &Call, rank: Rank, n: u32) -> Option<Vec<u32>> {
     let count = call.count as usize;
-    let all: Vec<Vec<u32>> = (0..n).map(|rank| inputs(call, rank, n)).collect();
+    let all: Vec<Vec<u32>> = (0..n).map(|rank| inputs(call, Rank(rank), n)).collect();
     let sum = |range: std::ops::Range<usize>| -> Vec<u32> {
         range.map(|i| all.iter().fold(0, |sum: u32, input| sum.wrapping_add(input[i]))).collect()
     };
     match call.func {
         Func::AllReduce => Some(sum(0..count)),
-        Func::ReduceScatter => Some(sum(rank as usize * count..(rank as usize + 1) * count)),
+        Func::ReduceScatter => Some(sum(rank.index() * count..(rank.index() + 1) * count)),
         Func::AllGather => Some(all.concat()),
         Func::Broadcast => Some(inputs(call, call.root, n)),
         Func::Reduce => (rank == call.root).then(|| sum(0..count)),
@@ -404,7 +404,7 @@ impl Player {
             };
         }
         let chain = ChainEnds::default();
-        let (me, n) = (Rank(self.rank), self.facts.nranks);
+        let (me, n) = (self.rank, self.facts.nranks);
         let mesh_send: Vec<u16> = peers(me, n).map(|peer| place_from(me, peer) as u16).collect();
         let mesh_recv: Vec<u16> = (0..n as u16 - 1).collect();
         let ends =
@@ -420,7 +420,7 @@ impl Player {
 
     fn wants_of_exchange(&self, len_bytes: usize) -> Vec<MessageWant> {
         let (me, n) = (self.rank, self.facts.nranks);
-        let others = (0..n).filter(|peer| *peer != me);
+        let others = (0..n).map(Rank).filter(|peer| *peer != me);
         let both =
             |peer| [true, false].map(|is_send| MessageWant { is_send, peer, len_bytes: len_bytes as u64 });
         others.flat_map(both).collect()
@@ -436,12 +436,12 @@ impl Player {
 
     fn launch_messages(&mut self, wants: &[MessageWant], tag: u32) -> Messages {
         let (me, n) = (self.rank, self.facts.nranks);
-        let content = |from: u32, to: u32, number: u32, len_bytes: u64| -> Vec<u8> {
-            (0..len_bytes as u32).map(|i| (i * 31 + from * 7 + to + number * 3) as u8).collect()
+        let content = |from: Rank, to: Rank, number: u32, len_bytes: u64| -> Vec<u8> {
+            (0..len_bytes as u32).map(|i| (i * 31 + from.0 * 7 + to.0 + number * 3) as u8).collect()
         };
         let mut numbers = vec![[0; 2]; n as usize];
         let mut number_of = |want: &MessageWant| {
-            let number = &mut numbers[want.peer as usize][usize::from(want.is_send)];
+            let number = &mut numbers[want.peer.index()][usize::from(want.is_send)];
             *number += 1;
             *number
         };
@@ -461,7 +461,7 @@ impl Player {
             let mut works = Vec::new();
             for placed in batch.placed {
                 let MessageWant { is_send, peer, len_bytes } = wants[placed.index];
-                let conn = peer - u32::from(peer > me);
+                let conn = peer.0 - u32::from(peer > me);
                 let buffer = buffers[placed.index].as_mut_ptr();
                 let message = KernelMessage {
                     buffer,

@@ -22,10 +22,10 @@ const TWO_SOCKETS: &str = r#"<system version="1">
 "#;
 
 /// Pairs of ranks that meet in memory of the host, as every rank's refusals say.
-fn apart(found: &[Result<Survey, ConnectError>]) -> Vec<(u32, u32)> {
+fn apart(found: &[Result<Survey, ConnectError>]) -> Vec<(Rank, Rank)> {
     let refused = |rank: usize| found[rank].as_ref().unwrap().refused.iter();
     let pairs: Vec<_> =
-        (0..found.len()).flat_map(|rank| refused(rank).map(move |peer| (rank as u32, *peer))).collect();
+        (0..found.len()).flat_map(|rank| refused(rank).map(move |peer| (Rank(rank as u32), *peer))).collect();
     let domains = Domains::new(pairs.iter().copied());
     assert_eq!(pairs.len(), 2 * domains.on_host().len(), "both ends refuse: {pairs:?}");
     domains.on_host().to_vec()
@@ -44,8 +44,9 @@ fn levels_say_who_uses_whose_memory() {
             settings.p2p_level = level.map(|level| level.parse().unwrap());
         }))
     };
-    let across = [(0, 3), (0, 4), (1, 3), (1, 4), (2, 3), (2, 4)];
-    let in_socket = [(0, 2), (1, 2)];
+    let ranks = |(a, b)| (Rank(a), Rank(b));
+    let across = [(0, 3), (0, 4), (1, 3), (1, 4), (2, 3), (2, 4)].map(ranks);
+    let in_socket = [(0, 2), (1, 2)].map(ranks);
     let both = || Domains::new(across.into_iter().chain(in_socket)).on_host().to_vec();
     assert_eq!(on_sockets(None), both());
     assert_eq!(on_sockets(Some("PIX")), both());

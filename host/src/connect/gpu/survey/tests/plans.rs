@@ -20,7 +20,7 @@ fn protocols(facts: &Facts) -> Vec<Protocol> {
         func: Func::AllGather,
         dtype: DataType::U8,
         op: RedOp::Sum,
-        root: 0,
+        root: Rank(0),
         count: 1u64 << power,
     };
     let mut all: Vec<_> = (0..30).map(|power| facts.choose(&call(power)).candidate.protocol).collect();
@@ -54,7 +54,8 @@ fn plans_are_made_for_the_machine_that_was_found() {
 /// What was measured on H200 goes before the model there, and nowhere else.
 #[test]
 fn measured_numbers_go_before_the_model_where_they_were_measured() {
-    let call = Call { func: Func::AllReduce, dtype: DataType::F32, op: RedOp::Sum, root: 0, count: 1 << 20 };
+    let call =
+        Call { func: Func::AllReduce, dtype: DataType::F32, op: RedOp::Sum, root: Rank(0), count: 1 << 20 };
     let reason = |machine, ranks| facts(&Scene::new(machine, vec![1; ranks]), 90).choose(&call).reason;
     assert!(matches!(reason("h200x4", 4), Reason::Measured { .. }));
     assert_eq!(reason("rtx3090x8", 8), Reason::Model);
