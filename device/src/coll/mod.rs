@@ -58,7 +58,9 @@ unsafe fn run_protocol<B: Block, P: Proto<B>>(
         // SAFETY: obligations 1 and 2 are passed on.
         (Algorithm::OneShot, _) => unsafe { oneshot::run::<B, InTurn<P>>(block, &ends.mesh(conns), work) },
         // SAFETY: obligations 1 and 2 are passed on.
-        (Algorithm::TwoShot, _) => unsafe { twoshot::run::<B, InTurn<P>>(block, &ends.mesh(conns), work) },
+        (Algorithm::TwoShot, Func::AllReduce) => unsafe {
+            twoshot::run::<B, InTurn<P>>(block, &ends.mesh(conns), work)
+        },
         // SAFETY: obligations 1 and 2 are passed on.
         (Algorithm::TwoLevel, Func::AllReduce) => unsafe {
             twolevel::all_reduce::<B, P, { PEERS_MAX }>(block, &ends.mesh(conns), work)
@@ -71,7 +73,7 @@ unsafe fn run_protocol<B: Block, P: Proto<B>>(
         (Algorithm::CollnetChain, Func::AllReduce) => unsafe {
             collnet::all_reduce::<B, P>(block, conns, ends.chain, work)
         },
-        (Algorithm::TwoLevel | Algorithm::Tree | Algorithm::CollnetChain, func) => {
+        (Algorithm::TwoShot | Algorithm::TwoLevel | Algorithm::Tree | Algorithm::CollnetChain, func) => {
             unreachable!("{} of {func}: the registry offers no such thing", work.algorithm)
         }
     }
