@@ -153,6 +153,52 @@ fn a_finalize_that_others_do_not_come_to_is_aborted() {
     assert!(Communicator::finalize_all(world).is_err());
 }
 
+#[test]
+fn ranks_go_on_without_others_after_a_revoke() {
+    let _deadline = Deadline::start("ranks_go_on_without_others_after_a_revoke", LIMIT);
+    let mut world = world_of(4);
+    // A rank waits in an operation that the others never come to; it is not told of the others' revokes.
+    let handle = world[1].handle();
+    let waiting = world.remove(1);
+    let waits = std::thread::spawn(move || {
+        let error = waiting.all_reduce_in_place(&mut [1u8; 8], ReduceOp::SUM).expect_err("revoked");
+        (waiting, error)
+    });
+    while handle.progress().begun == 0 {
+        std::thread::yield_now();
+    }
+    world.iter().for_each(|rank| rank.handle().revoke());
+    assert!(!waits.is_finished());
+    handle.revoke();
+    let (waiting, error) = waits.join().unwrap();
+    assert_eq!(error.fault(), Some(Fault::Aborted), "{error}");
+    world.insert(1, waiting);
+    assert!(world.iter().all(|rank| rank.handle().is_revoked()));
+    let pending = [1, 3].map(|rank: usize| world[rank].start_shrink(&[0, 2]).unwrap());
+    let rest: Vec<Communicator> = pending.into_iter().map(|rank| rank.wait().unwrap()).collect();
+    assert_eq!(rest.iter().map(|rank| (rank.rank(), rank.size())).collect::<Vec<_>>(), [(0, 2), (1, 2)]);
+    assert!(world[0].start_shrink(&[0]).is_err() && world[0].start_shrink(&[4]).is_err());
+    // The revoked parent's ranks can still split, too.
+    let whole = Communicator::split_all(world.iter().map(|comm| (comm, Some(0), 0))).unwrap();
+    assert!(whole.into_iter().all(|child| child.is_some_and(|child| child.size() == 4)));
+    Communicator::finalize_all(rest).unwrap();
+}
+
+#[test]
+fn a_communicator_grows_by_new_ranks() {
+    let _deadline = Deadline::start("a_communicator_grows_by_new_ranks", LIMIT);
+    let (world, id) = (world_of(2), new_id());
+    let new = Communicator::builder().unique_id(id).rank(2).ranks(3).config(config()).start().unwrap();
+    let mut pending = vec![world[0].start_grow(None, 3).unwrap(), world[1].start_grow(Some(id), 3).unwrap()];
+    pending.push(new);
+    let grown: Vec<Communicator> = pending.into_iter().map(|rank| rank.wait().unwrap()).collect();
+    let places: Vec<_> = grown.iter().map(|rank| (rank.rank(), rank.size())).collect();
+    assert_eq!(places, [(0, 3), (1, 3), (2, 3)]);
+    let nobody: Vec<_> = world.iter().map(|rank| rank.start_grow(None, 3).unwrap()).collect();
+    assert!(nobody.into_iter().all(|rank| matches!(rank.wait(), Err(Error::Config(_)))));
+    Communicator::finalize_all(grown).unwrap();
+}
+
 /// A watchdog asks all the time while another thread runs operations; what it reads never goes back.
 #[test]
 fn a_watchdog_asks_while_operations_run() {

@@ -5,7 +5,7 @@ use crate::operator::Operators;
 use crate::registry::{Handle, Registry};
 use crate::result::{Failure, Outcome};
 use crate::types::Code;
-use oxccl::{CommHandle, DeviceCommunicator};
+use oxccl::{CommHandle, DeviceCommunicator, UniqueId};
 use std::ops::Deref;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
@@ -59,6 +59,8 @@ struct Status {
     /// Once there is something to abort.
     inner: Option<CommHandle>,
     failure: Option<Failure>,
+    /// The id by which it is to grow, until it is used.
+    offered: Option<UniqueId>,
     /// The engine of a suspended communicator.
     parked: Option<DeviceCommunicator>,
 }
@@ -86,6 +88,7 @@ impl Comm {
             children: 0,
             inner: None,
             failure: None,
+            offered: None,
             parked: None,
         };
         Comm {
@@ -238,7 +241,8 @@ impl Comm {
         }
         let inner = status.inner.clone();
         drop(status);
-        inner?.async_error().map(Failure::from)
+        // Who revoked it wanted that.
+        inner.filter(|inner| !inner.is_revoked())?.async_error().map(Failure::from)
     }
 
     /// What `ncclCommGetAsyncError` gives.
@@ -328,6 +332,55 @@ impl Comm {
         let parked = lock(&self.status).parked.take();
         let engine = lock(&self.engine).take();
         drop((engine, parked));
+    }
+
+    /// Stops its operations; ranks that do so can still make others of it.
+    ///
+    /// # Errors
+    /// It is not ready.
+    pub fn revoke(&self) -> Outcome {
+        drop(self.engine()?);
+        let inner = lock(&self.status).inner.clone();
+        inner.iter().for_each(CommHandle::revoke);
+        Ok(())
+    }
+
+    pub fn is_revoked(&self) -> bool {
+        lock(&self.status).inner.as_ref().is_some_and(CommHandle::is_revoked)
+    }
+
+    /// Keeps the id by which it is to grow.
+    ///
+    /// # Errors
+    /// There is one that was not used yet.
+    pub fn offer_id(&self, make: impl FnOnce() -> Outcome<UniqueId>) -> Outcome {
+        if lock(&self.status).offered.is_some() {
+            return Err(Failure::invalid_usage(
+                "an earlier id of comm was not used yet: ncclCommGrow uses it, once",
+            ));
+        }
+        let id = make()?;
+        lock(&self.status).offered = Some(id);
+        Ok(())
+    }
+
+    pub fn offered_id(&self) -> Option<UniqueId> {
+        lock(&self.status).offered
+    }
+
+    /// Uses the id up.
+    ///
+    /// # Errors
+    /// It is not the one that was offered.
+    pub fn use_id(&self, id: &UniqueId) -> Outcome {
+        let mut status = lock(&self.status);
+        if status.offered.as_ref() != Some(id) {
+            return Err(Failure::invalid_argument(
+                "uniqueId is not of ncclCommGetUniqueId of this comm, or was used before",
+            ));
+        }
+        status.offered = None;
+        Ok(())
     }
 
     /// Takes it out of use until [`Self::resume`]; its operations are done.

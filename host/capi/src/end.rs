@@ -3,7 +3,7 @@
 use crate::comm::{COMMS, Comm, Phase};
 use crate::group::{Job, member, submit_job};
 use crate::registry::Handle;
-use crate::result::Outcome;
+use crate::result::{Failure, Outcome};
 use crate::types::Code;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,6 +14,10 @@ static LEAVING: Mutex<Vec<Arc<Comm>>> = Mutex::new(Vec::new());
 pub fn finalize(handle: Handle) -> Outcome<Code> {
     member(|| {
         let comm = COMMS.get(handle, "comm")?;
+        if comm.is_revoked() {
+            let text = "comm was revoked: ncclCommDestroy ends it, without ncclCommFinalize";
+            return Err(Failure::invalid_usage(text));
+        }
         comm.begin_end()?;
         submit_job(Job::Finalize(comm))
     })

@@ -8,7 +8,7 @@ use crate::types::{
     Code, CollConfig, CommConfig, CommProperties, EncryptionConfig, SimInfo, Team, UniqueIdBytes, WaitSignal,
 };
 use crate::{
-    coll_config, end, group, init, memory, operator, params, query, simulate, suspend, unique_id,
+    coll_config, end, group, init, memory, operator, params, query, regroup, simulate, suspend, unique_id,
     unsupported, window,
 };
 use oxccl::Func;
@@ -65,6 +65,19 @@ exports! {
     ) {
         init::split(comm, color, key, child, config)
     }
+
+    fn ncclCommShrink pncclCommShrink(
+        comm: Handle, excluded: In<c_int>, count: c_int, child: Out<Handle>, config: In<CommConfig>, flags: c_int,
+    ) {
+        regroup::shrink(comm, excluded, count, child, config, flags)
+    }
+    fn ncclCommGetUniqueId pncclCommGetUniqueId(comm: Handle, id: Out<UniqueIdBytes>) { regroup::grow_id(comm, id) }
+    fn ncclCommGrow pncclCommGrow(
+        comm: Handle, nranks: c_int, id: In<UniqueIdBytes>, rank: c_int, child: Out<Handle>, config: In<CommConfig>,
+    ) {
+        regroup::grow(comm, nranks, id, rank, child, config)
+    }
+    fn ncclCommRevoke pncclCommRevoke(comm: Handle, flags: c_int) { regroup::revoke(comm, flags) }
 
     fn ncclCommFinalize pncclCommFinalize(comm: Handle) { end::finalize(comm) }
     fn ncclCommDestroy pncclCommDestroy(comm: Handle) { end::destroy(comm) }

@@ -9,7 +9,7 @@ use crate::result::{Failure, Outcome};
 use crate::types::{Code, CommConfig, NO_COLOR, UniqueIdBytes};
 use crate::unique_id;
 use oxccl::cuda::{Device, Driver};
-use oxccl::{Config, DeviceCommunicator, Error, Pending, UniqueId};
+use oxccl::{CommHandle, Config, DeviceCommunicator, Error, Pending, UniqueId};
 use std::ffi::c_int;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -70,7 +70,7 @@ fn check_rank(rank: c_int, nranks: c_int) -> Outcome<(u32, u32)> {
     Ok((rank.unsigned_abs(), nranks.unsigned_abs()))
 }
 
-fn clique_of(parts: impl Hash) -> u64 {
+pub fn clique_of(parts: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     parts.hash(&mut hasher);
     hasher.finish()
@@ -171,9 +171,44 @@ pub fn split(
         let color = u32::try_from(color).ok();
         let clique = clique_of((parent.clique, parent.next_child(), color));
         derive(parent, color.is_some(), &out, settings, clique, move |parent| {
-            Ok(parent.start_split(color, key)?)
+            Ok(parent.start_split(color, key)?.into())
         })
     })
+}
+
+/// A communicator that another one makes.
+pub enum Making {
+    /// Perhaps not for this rank.
+    Part(Pending<Option<DeviceCommunicator>>),
+    Whole(Pending<DeviceCommunicator>),
+}
+
+impl From<Pending<Option<DeviceCommunicator>>> for Making {
+    fn from(pending: Pending<Option<DeviceCommunicator>>) -> Making {
+        Making::Part(pending)
+    }
+}
+
+impl From<Pending<DeviceCommunicator>> for Making {
+    fn from(pending: Pending<DeviceCommunicator>) -> Making {
+        Making::Whole(pending)
+    }
+}
+
+impl Making {
+    fn handle(&self) -> CommHandle {
+        match self {
+            Making::Part(pending) => pending.handle(),
+            Making::Whole(pending) => pending.handle(),
+        }
+    }
+
+    fn wait(self) -> Outcome<Option<DeviceCommunicator>> {
+        match self {
+            Making::Part(pending) => Ok(pending.wait()?),
+            Making::Whole(pending) => Ok(Some(pending.wait()?)),
+        }
+    }
 }
 
 /// Makes a communicator of another one, by what `make` does on a background thread.
@@ -183,7 +218,7 @@ pub fn derive(
     out: &Out<Handle>,
     settings: Settings,
     clique: u64,
-    make: impl FnOnce(&DeviceCommunicator) -> Outcome<Pending<Option<DeviceCommunicator>>> + Send + 'static,
+    make: impl FnOnce(&DeviceCommunicator) -> Outcome<Making> + Send + 'static,
 ) -> Outcome<Code> {
     let device = parent.device;
     let (handle, comm) = match has_handle {
@@ -195,7 +230,7 @@ pub fn derive(
     let work = move |comm: &Comm| {
         let made = parent.engine().and_then(|engine| make(&engine)).and_then(|pending| {
             comm.started(pending.handle());
-            Ok(pending.wait()?)
+            pending.wait()
         });
         parent.end_work();
         made

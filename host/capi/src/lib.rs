@@ -17,6 +17,7 @@ mod unique_id;
 mod group;
 mod init;
 mod end;
+mod regroup;
 mod query;
 mod operator;
 mod operations;

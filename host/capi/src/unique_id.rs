@@ -10,9 +10,17 @@ use std::ffi::c_char;
 /// `ncclGetUniqueId`.
 pub fn create(out: Out<UniqueIdBytes>) -> Outcome {
     out.check("uniqueId")?;
-    let config = Settings::default().engine()?;
-    let id = UniqueId::create(&config.bootstrap).map_err(Error::from)?;
-    out.write(UniqueIdBytes { internal: id.to_bytes().map(|byte| byte as c_char) }, "uniqueId")
+    out.write(bytes_of(&make(&Settings::default())?), "uniqueId")
+}
+
+/// A new id, whose root waits here.
+pub fn make(settings: &Settings) -> Outcome<UniqueId> {
+    let config = settings.engine()?;
+    Ok(UniqueId::create(&config.bootstrap).map_err(Error::from)?)
+}
+
+pub fn bytes_of(id: &UniqueId) -> UniqueIdBytes {
+    UniqueIdBytes { internal: id.to_bytes().map(|byte| byte as c_char) }
 }
 
 /// The id that a caller passed.
@@ -32,7 +40,7 @@ mod tests {
     #[test]
     fn an_id_comes_back_and_others_are_refused() {
         let id = UniqueId::from_address(([127, 0, 0, 1], 4711).into(), b"seed");
-        let bytes = UniqueIdBytes { internal: id.to_bytes().map(|byte| byte as c_char) };
+        let bytes = bytes_of(&id);
         assert_eq!(parse(&bytes), Ok(id));
         let failure = parse(&UniqueIdBytes { internal: [0; 128] }).unwrap_err();
         assert!(failure.text.contains("no unique id of OxCCL"), "{}", failure.text);

@@ -290,7 +290,7 @@ impl<M: Init> Comm<M> {
     }
 
     fn splitting(&self, color: Option<u32>, key: i32) -> Result<Splitting<M>, Error> {
-        self.async_error().map_or(Ok(()), Err)?;
+        self.can_regroup()?;
         let (watch, turn) = (self.member.watch().clone(), self.member.splits.next());
         Ok(Splitting { watch, turn, color, key, config: split::settings(&self.config), unit: self.unit() })
     }
@@ -376,7 +376,7 @@ impl<M: Init<Unit = u32> + StreamMachine> Comm<M> {
 }
 
 /// The init pipeline: connects all ranks, starts the monitor thread and the machine, and returns the communicator.
-fn assemble<M: Init>(
+pub(super) fn assemble<M: Init>(
     bootstrap: Bootstrap,
     config: Config,
     unit: M::Unit,

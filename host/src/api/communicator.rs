@@ -150,6 +150,17 @@ impl<M: Init> Comm<M> {
         self.member.handle.async_error()
     }
 
+    /// Whether its ranks can still agree on something.
+    ///
+    /// # Errors
+    /// The communicator's, unless it was revoked.
+    pub(super) fn can_regroup(&self) -> Result<(), Error> {
+        match self.async_error() {
+            Some(error) if !self.member.handle.is_revoked() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// Leaves in order: waits until the operations of all ranks are done, then until all ranks have called it, and frees everything.
     /// Unlike a drop it says how that went. Ranks that share a thread use [`Self::finalize_all`].
     ///

@@ -5,7 +5,7 @@ use crate::bootstrap::{Cancel, Watch};
 use crate::launch::{Fault, Health, Outstanding, Probe, Progress};
 use oxccl_shared::abi::Rank;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// What other threads may ask of a communicator, and abort.
 ///
@@ -63,6 +63,7 @@ struct Joined {
     health: Arc<Health>,
     watch: Weak<Watch>,
     probe: Arc<dyn Probe>,
+    revoked: OnceLock<()>,
 }
 
 impl Joined {
@@ -151,6 +152,27 @@ impl CommHandle {
         }
     }
 
+    /// Stops this rank's operations and refuses later ones, as [`Self::abort`] does, and tells no other rank: those that call it too may
+    /// still [shrink](super::Comm::start_shrink) and split the communicator. Nothing happens to one that is not ready.
+    pub fn revoke(&self) {
+        let joined = match &*self.stage() {
+            Stage::Joined(joined) => joined.clone(),
+            _ => return,
+        };
+        // A communicator that failed before stays failed.
+        if joined.health.fault().is_none() && joined.revoked.set(()).is_ok() {
+            joined.health.fail(Fault::Aborted, None);
+        }
+    }
+
+    /// Whether [`Self::revoke`] stopped it, and nothing else.
+    pub fn is_revoked(&self) -> bool {
+        match &*self.stage() {
+            Stage::Joined(joined) => joined.revoked.get().is_some(),
+            _ => false,
+        }
+    }
+
     /// Ends the waits of joining.
     pub(super) fn cancel(&self) -> &Cancel {
         &self.0.cancel
@@ -178,7 +200,8 @@ impl CommHandle {
         }
         self.0.cancel.over();
         let (health, watch) = (health.clone(), Arc::downgrade(watch));
-        *stage = Stage::Joined(Arc::new(Joined { rank, nranks, health, watch, probe }));
+        *stage =
+            Stage::Joined(Arc::new(Joined { rank, nranks, health, watch, probe, revoked: OnceLock::new() }));
         Ok(())
     }
 

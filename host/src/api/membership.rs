@@ -2,7 +2,7 @@
 
 use super::error::Error;
 use super::handle::{CommHandle, operation_error};
-use super::split::Turns;
+use super::split::{Shrinks, Turns};
 use crate::bootstrap::{Bootstrap, PeerEvent, Watch};
 use crate::launch::{Fault, Health, Notice, Notify, Outstanding};
 use crate::wire::Message;
@@ -19,6 +19,8 @@ pub(super) struct Membership {
     pub rings: Vec<Vec<Rank>>,
     /// The order of its splits.
     pub splits: Turns,
+    /// How often each set of its ranks has gone on alone.
+    pub shrinks: Shrinks,
     /// The only lasting strong reference, so that dropping it can notify the others; `None` only while it is being dropped.
     watch: Option<Arc<Watch>>,
 }
@@ -30,7 +32,15 @@ impl Membership {
         handle: CommHandle,
         watch: Arc<Watch>,
     ) -> Membership {
-        Membership { rank, nranks, handle, rings, splits: Turns::default(), watch: Some(watch) }
+        Membership {
+            rank,
+            nranks,
+            handle,
+            rings,
+            splits: Turns::default(),
+            shrinks: Shrinks::default(),
+            watch: Some(watch),
+        }
     }
 
     pub fn watch(&self) -> &Arc<Watch> {

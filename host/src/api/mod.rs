@@ -19,6 +19,7 @@ mod group;
 mod builder;
 mod device;
 mod communicator;
+mod regroup;
 mod init;
 
 pub use crate::machine::cpu::{Cpu, GROUP_COMMUNICATORS_MAX};

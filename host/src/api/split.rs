@@ -7,7 +7,8 @@ use crate::connect::ConnectError;
 use crate::wire::Message;
 use oxccl_shared::abi::Rank;
 use serde::{Deserialize, Serialize};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// What a rank asks for.
@@ -78,7 +79,7 @@ impl Turns {
 
 impl Turn {
     /// Waits for the splits before, whose own waits are bounded.
-    fn wait(&self) {
+    pub fn wait(&self) {
         let (over, changed) = &*self.over;
         let mut over = over.lock().unwrap_or_else(PoisonError::into_inner);
         while *over + 1 < self.number {
@@ -94,6 +95,20 @@ impl Drop for Turn {
         let (over, changed) = &*self.over;
         *over.lock().unwrap_or_else(PoisonError::into_inner) = self.number;
         changed.notify_all();
+    }
+}
+
+/// How often each set of a communicator's ranks has gone on alone. All ranks of a set count alike, whatever the others do.
+#[derive(Default)]
+pub(super) struct Shrinks(RefCell<HashMap<Vec<Rank>, u64>>);
+
+impl Shrinks {
+    /// The number of the next communicator of these ranks; from 1.
+    pub fn next(&self, members: &[Rank]) -> u64 {
+        let mut counts = self.0.borrow_mut();
+        let count = counts.entry(members.to_vec()).or_default();
+        *count += 1;
+        *count
     }
 }
 
@@ -145,5 +160,12 @@ mod tests {
             all[1] = wrong;
             assert_eq!(members(&all, Some(0)), Err(ConnectError::Malformed { peer: Rank(1) }));
         }
+    }
+
+    #[test]
+    fn each_set_counts_by_itself() {
+        let shrinks = Shrinks::default();
+        let (one, other) = ([Rank(0), Rank(1)], [Rank(0), Rank(2)]);
+        assert_eq!((shrinks.next(&one), shrinks.next(&other), shrinks.next(&one)), (1, 1, 2));
     }
 }

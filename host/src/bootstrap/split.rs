@@ -11,7 +11,7 @@ use super::endpoint::Bootstrap;
 use super::error::BootstrapError;
 use super::id::{RootKind, UniqueId};
 use super::rendezvous_wire::ListenerAddr;
-use crate::wire::Message;
+use crate::wire::{Message, digest};
 
 impl Bootstrap {
     /// Creates a child of `members`, whose order gives the ranks of the child. Collective over the parent: ranks that
@@ -47,6 +47,39 @@ impl Bootstrap {
         })?;
         let id = UniqueId::new(listener.addr, secret, RootKind::Created);
         Bootstrap::connect_unless(&id, (place, members.len() as u32), config, cancel).map(Some)
+    }
+
+    /// Creates a child of `members` without the parent's other ranks, which may be gone: only the members call it, with the same list
+    /// and the same `number`, a pair never used before. `cancel` ends the join of the child.
+    pub fn split_among(
+        &self,
+        members: &[Rank],
+        number: u64,
+        cancel: &Cancel,
+    ) -> Result<Bootstrap, BootstrapError> {
+        let stranger = BootstrapError::BadMember { rank: self.rank(), nranks: self.nranks() };
+        let (Some(place), Some((first, others))) = (self.place_among(members)?, members.split_first()) else {
+            return Err(stranger);
+        };
+        let ranks: Vec<u8> = members.iter().flat_map(|rank| rank.0.to_le_bytes()).collect();
+        let secret = self.shared.secret.derive(&[b"among", &number.to_le_bytes(), &ranks]);
+        let tag = digest(&("among", number, members.iter().map(|rank| rank.0).collect::<Vec<u32>>()));
+        let config = &self.shared.config;
+        let addr = if place == Rank(0) {
+            let root_config = BootstrapConfig { unused_root_timeout: config.timeout, ..config.clone() };
+            let addr = UniqueId::create_with(secret, &root_config)?.root_addr();
+            let bytes = ListenerAddr { addr }.to_bytes();
+            others.iter().try_for_each(|member| self.send(*member, tag, &bytes))?;
+            addr
+        } else {
+            let what = "its address cannot be read";
+            let bytes = self.recv(*first, tag)?;
+            ListenerAddr::from_bytes(&bytes)
+                .map_err(|_| BootstrapError::Protocol { rank: *first, what })?
+                .addr
+        };
+        let id = UniqueId::new(addr, secret, RootKind::Created);
+        Bootstrap::connect_unless(&id, (place, members.len() as u32), config, cancel)
     }
 
     /// This rank's index among `members`, which must be distinct ranks of this communicator and, unless empty,

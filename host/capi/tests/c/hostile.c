@@ -49,11 +49,17 @@ static void with_comm(ncclComm_t comm) {
   REFUSE(ncclScatter(memory, memory, 4, ncclFloat32, 0, comm, stream));
   REFUSE(ncclSend(memory, 4, ncclFloat32, 0, comm, stream));
   REFUSE(ncclRecv(memory, 4, ncclFloat32, 0, comm, stream));
+  int excluded[1] = {0};
+  ncclUniqueId id;
   void* handle = NULL;
   ncclWindow_t window = NULL;
   uint64_t stat;
   ncclWaitSignalDesc_t wait = {1, 0, 0, 0};
   ncclCollConfig_t config = NCCL_COLLCONFIG_INITIALIZER;
+  REFUSE(ncclCommShrink(comm, excluded, 1, &child, NULL, NCCL_SHRINK_DEFAULT));
+  REFUSE(ncclCommGetUniqueId(comm, &id));
+  REFUSE(ncclCommGrow(comm, 2, NULL, -1, &child, NULL));
+  REFUSE(ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT));
   REFUSE(ncclCommSuspend(comm, NCCL_SUSPEND_MEM));
   REFUSE(ncclCommResume(comm));
   REFUSE(ncclCommMemStats(comm, ncclStatGpuMemTotal, &stat));

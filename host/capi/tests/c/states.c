@@ -378,6 +378,73 @@ static void suspend_and_resume(void) {
   OK(ncclCommDestroy(comm));
 }
 
+static void shrink_grow_and_revoke(void) {
+  ncclComm_t comms[4], rest[2], grown[4];
+  ncclUniqueId id, again;
+  int wrong[2] = {0, 9}, excluded[2] = {0, 2}, rank, number;
+  float data[2] = {0};
+  ncclResult_t state;
+  OK(ncclCommInitAll(comms, 4, NULL));
+  GIVES(ncclInvalidArgument, ncclCommShrink(comms[1], wrong, 2, &rest[0], NULL, NCCL_SHRINK_DEFAULT));
+  GIVES(ncclInvalidArgument, ncclCommShrink(comms[0], excluded, 2, &rest[0], NULL, NCCL_SHRINK_DEFAULT));
+  GIVES(ncclInvalidArgument, ncclCommShrink(comms[1], excluded, 4, &rest[0], NULL, NCCL_SHRINK_DEFAULT));
+  GIVES(ncclInvalidArgument, ncclCommShrink(comms[1], excluded, 2, &rest[0], NULL, 2));
+  OK(ncclGroupStart());
+  OK(ncclCommShrink(comms[1], excluded, 2, &rest[0], NULL, NCCL_SHRINK_DEFAULT));
+  OK(ncclCommShrink(comms[3], excluded, 2, &rest[1], NULL, NCCL_SHRINK_DEFAULT));
+  OK(ncclGroupEnd());
+  for (rank = 0; rank < 2; rank++) {
+    OK(ncclCommUserRank(rest[rank], &number));
+    CHECK(number == rank);
+  }
+  /* Two of four grow by two new ones, on the GPUs that the others had. */
+  OK(ncclCommGetUniqueId(rest[1], &id));
+  GIVES(ncclInvalidUsage, ncclCommGetUniqueId(rest[1], &again));
+  GIVES(ncclInvalidArgument, ncclCommGrow(rest[0], 4, &id, -1, &grown[0], NULL));
+  GIVES(ncclInvalidArgument, ncclCommGrow(rest[0], 2, NULL, -1, &grown[0], NULL));
+  GIVES(ncclInvalidArgument, ncclCommGrow(rest[0], 4, NULL, 0, &grown[0], NULL));
+  GIVES(ncclInvalidArgument, ncclCommGrow(NULL, 4, NULL, 2, &grown[0], NULL));
+  OK(ncclGroupStart());
+  OK(ncclCommGrow(rest[0], 4, NULL, -1, &grown[0], NULL));
+  OK(ncclCommGrow(rest[1], 4, &id, -1, &grown[1], NULL));
+  use_gpu(0);
+  OK(ncclCommGrow(NULL, 4, &id, 2, &grown[2], NULL));
+  use_gpu(2);
+  OK(ncclCommGrow(NULL, 4, &id, 3, &grown[3], NULL));
+  use_gpu(-1);
+  OK(ncclGroupEnd());
+  for (rank = 0; rank < 4; rank++) {
+    OK(ncclCommUserRank(grown[rank], &number));
+    CHECK(number == rank);
+    OK(ncclCommDestroy(grown[rank]));
+  }
+  GIVES(ncclInvalidArgument, ncclCommGrow(rest[1], 4, &id, -1, &grown[1], NULL));
+  OK(ncclCommGetUniqueId(rest[1], &again));
+  /* Ranks that revoke a communicator can still make others of it. */
+  GIVES(ncclInvalidArgument, ncclCommRevoke(rest[0], 1));
+  for (rank = 0; rank < 2; rank++) {
+    OK(ncclCommRevoke(rest[rank], NCCL_REVOKE_DEFAULT));
+    OK(ncclCommGetAsyncError(rest[rank], &state));
+    CHECK(state == ncclSuccess);
+    GIVES(ncclInvalidUsage, ncclBroadcast(data, data, 2, ncclFloat32, 0, rest[rank], NULL));
+    GIVES(ncclInvalidUsage, ncclCommFinalize(rest[rank]));
+  }
+  OK(ncclGroupStart());
+  OK(ncclCommSplit(rest[0], 0, 0, &grown[0], NULL));
+  OK(ncclCommSplit(rest[1], 0, 0, &grown[1], NULL));
+  OK(ncclGroupEnd());
+  OK(ncclGroupStart());
+  OK(ncclCommShrink(comms[1], excluded, 2, &grown[2], NULL, NCCL_SHRINK_ABORT));
+  OK(ncclCommShrink(comms[3], excluded, 2, &grown[3], NULL, NCCL_SHRINK_ABORT));
+  OK(ncclGroupEnd());
+  for (rank = 0; rank < 4; rank++) {
+    OK(ncclCommDestroy(grown[rank]));
+    OK(ncclCommDestroy(comms[rank]));
+  }
+  OK(ncclCommDestroy(rest[0]));
+  OK(ncclCommDestroy(rest[1]));
+}
+
 static void memory(void) {
   void *one, *other;
   use_gpu(1);
@@ -454,6 +521,7 @@ int main(int count, char** arguments) {
       {"finalize", finalize},
       {"foreign_handles", foreign_handles},
       {"suspend_and_resume", suspend_and_resume},
+      {"shrink_grow_and_revoke", shrink_grow_and_revoke},
       {"memory", memory},
       {"simulated_groups", simulated_groups},
       {"fork", fork_},

@@ -35,6 +35,7 @@ cases! {
     finalize
     foreign_handles
     suspend_and_resume
+    shrink_grow_and_revoke
     memory
     simulated_groups
     fork

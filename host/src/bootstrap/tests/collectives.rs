@@ -129,6 +129,27 @@ fn children_of_a_split_are_independent_of_the_parent() {
 }
 
 #[test]
+fn some_ranks_split_without_the_others() {
+    with_ranks(5, |boot| {
+        let members: Vec<Rank> = [3, 0, 1].map(Rank).to_vec();
+        let me = boot.rank();
+        if !members.contains(&me) {
+            let error = boot.split_among(&members, 1, &Cancel::default()).err();
+            assert_eq!(error, Some(BootstrapError::BadMember { rank: me, nranks: 5 }));
+            return boot.close();
+        }
+        // Again with the next number: nothing of the first is taken for the second.
+        for number in [1, 2] {
+            let child = boot.split_among(&members, number, &Cancel::default()).expect("the members come");
+            assert_eq!(members[child.rank().index()], me);
+            assert_eq!(child.all_gather(&[me.0 as u8]), Ok(vec![vec![3], vec![0], vec![1]]));
+            child.close();
+        }
+        boot.close();
+    });
+}
+
+#[test]
 fn a_split_with_wrong_members_names_the_first_offender() {
     with_ranks(1, |boot| {
         for (members, offender) in [(vec![0, 0], 0), (vec![0, 1], 1)] {

@@ -1,0 +1,104 @@
+//! Communicators of some of another one's ranks, and of more than those.
+
+use super::builder::assemble;
+use super::communicator::Comm;
+use super::config::MISSING_ID;
+use super::error::Error;
+use super::handle::CommHandle;
+use super::init::Init;
+use super::pending::Pending;
+use super::split::{self, Turn};
+use crate::bootstrap::{Bootstrap, BootstrapConfig, BootstrapError, Cancel, UniqueId, Watch};
+use crate::connect::ConnectError;
+use oxccl_shared::abi::Rank;
+
+impl<M: Init> Comm<M> {
+    /// Makes a communicator of this one's ranks without `excluded`, in their order, on a thread of its own. Only the ranks that stay call
+    /// it, all with the same ranks; those excluded may be gone, and this communicator [revoked](CommHandle::revoke). It stays as it is.
+    ///
+    /// # Errors
+    /// [`Error::Bootstrap`]: an excluded rank is none of this communicator's, or this one. The communicator's error, unless it was revoked;
+    /// there is no thread for it. All others come from the [`Pending`].
+    pub fn start_shrink(&self, excluded: &[u32]) -> Result<Pending<Comm<M>>, Error> {
+        self.can_regroup()?;
+        let members = remaining(self.rank(), self.size(), excluded)?;
+        let number = self.member.shrinks.next(&members);
+        let (watch, config, unit) = (self.member.watch().clone(), split::settings(&self.config), self.unit());
+        let work = move |handle: &CommHandle| {
+            let child = watch.bootstrap().split_among(&members, number, handle.cancel());
+            drop(watch);
+            let child = child.map_err(Error::from);
+            let child = child.and_then(|bootstrap| assemble(bootstrap, config, unit, handle));
+            child.map_err(|error| handle.failed(error))
+        };
+        Pending::start(CommHandle::joining(self.rank(), self.size()), work)
+    }
+
+    /// Makes a communicator of this one's ranks, with the same numbers, and of new ones up to `nranks`, on a thread of its own. Every rank
+    /// calls it, one of them with an id; the new ranks [build](super::Builder) theirs with that id, as any others. This communicator
+    /// stays as it is.
+    ///
+    /// # Errors
+    /// The communicator's error; there is no thread for it. All others come from the [`Pending`]: of a grow without an id
+    /// [`Error::Config`].
+    pub fn start_grow(&self, id: Option<UniqueId>, nranks: u32) -> Result<Pending<Comm<M>>, Error> {
+        self.can_regroup()?;
+        let (watch, turn) = (self.member.watch().clone(), self.member.splits.next());
+        let (config, unit) = (split::settings(&self.config), self.unit());
+        let work = move |handle: &CommHandle| {
+            let grown = grow(&watch, turn, id, nranks, &config.bootstrap, handle.cancel());
+            drop(watch);
+            let grown = grown.and_then(|bootstrap| assemble(bootstrap, config, unit, handle));
+            grown.map_err(|error| handle.failed(error))
+        };
+        Pending::start(CommHandle::joining(self.rank(), self.size()), work)
+    }
+}
+
+/// The ranks of `0..nranks` that are not excluded.
+///
+/// # Errors
+/// [`BootstrapError::BadMember`]: an excluded rank is none of them, or this one.
+fn remaining(me: u32, nranks: u32, excluded: &[u32]) -> Result<Vec<Rank>, Error> {
+    if let Some(wrong) = excluded.iter().find(|rank| **rank >= nranks || **rank == me) {
+        return Err(BootstrapError::BadMember { rank: Rank(*wrong), nranks }.into());
+    }
+    Ok((0..nranks).filter(|rank| !excluded.contains(rank)).map(Rank).collect())
+}
+
+/// Joins the parent's ranks, of which one has the id, with new ones that have it too. Every rank of the parent calls it.
+///
+/// # Errors
+/// Those of the bootstrap; no rank has the id.
+fn grow(
+    parent: &Watch,
+    turn: Turn,
+    id: Option<UniqueId>,
+    nranks: u32,
+    settings: &BootstrapConfig,
+    cancel: &Cancel,
+) -> Result<Bootstrap, Error> {
+    turn.wait();
+    let mine = id.map_or_else(Vec::new, |id| id.to_bytes().to_vec());
+    let blocks = parent.all_gather(&mine)?;
+    let (giver, bytes) = blocks.iter().enumerate().find(|(_, block)| !block.is_empty()).ok_or(MISSING_ID)?;
+    let malformed = ConnectError::Malformed { peer: giver as u32 };
+    let bytes = bytes.as_slice().try_into().map_err(|_| malformed.clone())?;
+    let id = UniqueId::from_bytes(bytes).map_err(|_| malformed)?;
+    Ok(Bootstrap::connect_unless(&id, (parent.bootstrap().rank(), nranks), settings, cancel)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_remaining_keep_their_order() {
+        assert_eq!(remaining(2, 4, &[0, 3]), Ok(vec![Rank(1), Rank(2)]));
+        assert_eq!(remaining(0, 2, &[]), Ok(vec![Rank(0), Rank(1)]));
+        for wrong in [4, 2] {
+            let error = BootstrapError::BadMember { rank: Rank(wrong), nranks: 4 };
+            assert_eq!(remaining(2, 4, &[0, wrong]), Err(error.into()));
+        }
+    }
+}
