@@ -19,6 +19,7 @@ pub mod gpu;
 pub mod mem;
 pub mod wire;
 pub mod os;
+pub mod log;
 
 pub use api::{
     ArgumentError, Blocks, BlocksError, Comm, CommHandle, CommState, Communicator, CommunicatorBuilder,
@@ -37,6 +38,9 @@ pub use machine::cuda::driver as cuda;
 pub use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, Rank, RedOp};
 pub use oxccl_shared::reduce::{Element, F8E4M3, F8E5M2, bf16, f16};
 pub use transport::TransportKind;
+
+/// The version of NCCL whose interface and environment this library follows.
+pub const NCCL_VERSION: &str = "2.32.3";
 
 /// The README's example compiles.
 #[cfg(doctest)]

@@ -171,7 +171,7 @@ fn ranks_go_on_without_others_after_a_revoke() {
     assert!(!waits.is_finished());
     handle.revoke();
     let (waiting, error) = waits.join().unwrap();
-    assert_eq!(error.fault(), Some(Fault::Aborted), "{error}");
+    assert_eq!(error.fault(), Some(Fault::Revoked), "{error}");
     world.insert(1, waiting);
     assert!(world.iter().all(|rank| rank.handle().is_revoked()));
     let pending = [1, 3].map(|rank: usize| world[rank].start_shrink(&[0, 2]).unwrap());

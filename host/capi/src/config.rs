@@ -137,7 +137,10 @@ impl Settings {
     /// # Errors
     /// `ncclInvalidArgument`, with the field's name.
     pub fn read(config: &In<CommConfig>, inherited: &Settings) -> Outcome<Settings> {
-        let Some(given) = read(config)? else { return Ok(inherited.clone()) };
+        let forced = Config::from_env().map_err(oxccl::Error::from)?.blocking;
+        let Some(given) = read(config)? else {
+            return Ok(Settings { blocking: forced.or(inherited.blocking), ..inherited.clone() });
+        };
         checked("cgaClusterSize", given.cga_cluster_size, 0..=8)?;
         for (name, value) in [
             ("splitShare", given.split_share),
@@ -160,7 +163,7 @@ impl Settings {
         }
         let blocking = checked("blocking", given.blocking, 0..=1)?.map(|blocking| blocking == 1);
         Ok(Settings {
-            blocking: blocking.or(inherited.blocking),
+            blocking: forced.or(blocking).or(inherited.blocking),
             min_ctas: min.map(c_int::unsigned_abs).or(inherited.min_ctas),
             max_ctas: max.map(c_int::unsigned_abs).or(inherited.max_ctas),
             net_name: Text::of_field(given.net_name).get().or_else(|| inherited.net_name.clone()),
@@ -174,6 +177,7 @@ impl Settings {
     /// `ncclInvalidUsage`, with the variable's name.
     pub fn engine(&self) -> Outcome<Config> {
         let mut config = Config::from_env().map_err(oxccl::Error::from)?;
+        config.start_log();
         let defaults = Config::default();
         config.channels.min = config.channels.min.or(self.min_ctas);
         config.channels.max = config.channels.max.or(self.max_ctas);

@@ -86,6 +86,7 @@ fn join(
     engine: Config,
 ) -> Outcome<Code> {
     let Seat { rank, nranks, device } = seat;
+    oxccl::log::on_device(device);
     let clique = clique_of(id.to_bytes());
     let (handle, comm) = COMMS.add(|handle| Comm::new(handle, device, settings, clique));
     let work = move |comm: &Comm| {

@@ -17,12 +17,16 @@ const fn param(key: &'static str, default: &'static str) -> Param {
 }
 
 /// In alphabetical order; docs/env-vars.md says what they mean.
-const PARAMS: [Param; 28] = [
+const PARAMS: [Param; 32] = [
     param("NCCL_ALGO", ""),
     param("NCCL_BUFFSIZE", ""),
     param("NCCL_COLLNET_ENABLE", "0"),
+    param("NCCL_COMM_BLOCKING", "1"),
     param("NCCL_CROSS_NIC", "2"),
     param("NCCL_CUMEM_ENABLE", "1"),
+    param("NCCL_DEBUG", ""),
+    param("NCCL_DEBUG_FILE", ""),
+    param("NCCL_DEBUG_SUBSYS", "INIT,ENV,BOOTSTRAP"),
     param("NCCL_DMABUF_ENABLE", "1"),
     param("NCCL_GRAPH_FILE", ""),
     param("NCCL_HOSTID", ""),
@@ -150,7 +154,7 @@ pub fn keys(out: Out<*const c_void>, len: Out<c_int>) -> Outcome {
 /// `ncclParamDumpAll`.
 pub fn dump() {
     for param in &PARAMS {
-        tracing::info!("{} = {}", param.key, param.value());
+        tracing::info!(target: "oxccl::env", "{} = {}", param.key, param.value());
     }
 }
 

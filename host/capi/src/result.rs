@@ -104,7 +104,7 @@ fn code_of_connect(error: &ConnectError) -> Code {
 
 fn code_of_fault(fault: Fault) -> Code {
     match fault {
-        Fault::Aborted => Code::InvalidUsage,
+        Fault::Aborted | Fault::Revoked => Code::InvalidUsage,
         Fault::PeerAborted { .. } | Fault::PeerDied { .. } | Fault::PeerLeft { .. } | Fault::Link { .. } => {
             Code::RemoteError
         }
@@ -126,7 +126,7 @@ thread_local! {
 /// Keeps a failure's text for `ncclGetLastError`.
 pub fn remember(function: &str, failure: &Failure) {
     let text = format!("{function}: {}", failure.text);
-    tracing::warn!("{text}");
+    tracing::warn!(target: "nccl", "{text}");
     *LAST.lock().unwrap_or_else(PoisonError::into_inner) = text;
 }
 

@@ -9,7 +9,7 @@ use super::launcher::LaunchEnv;
 use super::membership::{Membership, watch};
 use super::pending::Pending;
 use super::split::Turn;
-use super::{split, tune_file};
+use super::{init_log, split, tune_file};
 use crate::bootstrap::{Bootstrap, UniqueId, Watch};
 use crate::connect::ConnectError;
 use crate::gpu::bundle::Bundle;
@@ -22,7 +22,7 @@ use std::fmt;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Builds a communicator: id, rank, number of ranks, unit of the machine `M`, and settings that should not come from
 /// the environment.
@@ -227,6 +227,7 @@ impl<M: Init> Builder<M> {
         config.transports = transport.map_or(config.transports, Allowed::only);
         config.timeout = timeout.unwrap_or(config.timeout);
         config.validate(self.nranks)?;
+        config.start_log();
         M::check_settings(&config, self.nranks)?;
         tune_file::load(&mut config)?;
         Ok(config)
@@ -383,6 +384,7 @@ pub(super) fn assemble<M: Init>(
     handle: &CommHandle,
 ) -> Result<Comm<M>, Error> {
     let (rank, nranks) = (bootstrap.rank(), bootstrap.nranks());
+    let started = Instant::now();
     let agreed = agree_on_algorithms(&bootstrap, &config).map_err(Error::from);
     let connected = match agreed.and_then(|()| M::connect(&bootstrap, &config, unit)) {
         Ok(connected) => connected,
@@ -401,5 +403,7 @@ pub(super) fn assemble<M: Init>(
     let Started { machine, device, rings, memory } = M::start(connected, &joined)?;
     handle.joined((rank, nranks), &health, &watch, machine.probe())?;
     let member = Membership::new((rank, nranks), rings, handle.clone(), watch);
-    Ok(Comm::new(member, (config, unit), memory, Engine::new(machine), device))
+    let comm = Comm::new(member, (config, unit), memory, Engine::new(machine), device);
+    init_log::write(&comm, started.elapsed());
+    Ok(comm)
 }

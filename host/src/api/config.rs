@@ -6,6 +6,7 @@ mod topology;
 use crate::bootstrap::{BootstrapConfig, InterfaceFilter};
 use crate::gpu::bundle::Bundle;
 use crate::launch::CustomAlgorithm;
+use crate::log::{self, Level, LogSettings, Subsystems};
 use crate::net::ib::IbConfig;
 use crate::net::plugin::PluginConfig;
 use crate::net::socket::DATA_SOCKETS_MAX;
@@ -17,7 +18,7 @@ use crate::topology::{PathKind, TopologySettings};
 use crate::transport::p2p::P2pSettings;
 use crate::transport::{Allowed, TransportKind};
 use crate::wire::digest;
-use oxccl_shared::abi::ConnLayout;
+use oxccl_shared::abi::{ABI_DIGEST, ConnLayout};
 use parse::Source;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -58,6 +59,10 @@ pub struct Config {
     pub ptx_path: Option<PathBuf>,
     /// GPU kernels to use instead of a file's.
     pub kernels: Option<Arc<Bundle>>,
+    /// What is logged, and where to (`NCCL_DEBUG`, `NCCL_DEBUG_SUBSYS`, `NCCL_DEBUG_FILE`). Read when a process's first communicator is built.
+    pub log: LogSettings,
+    /// Whether calls of the C interface return only when they are done, whatever their caller says (`NCCL_COMM_BLOCKING`).
+    pub blocking: Option<bool>,
     /// Algorithms that are not the library's; see [`super::Builder::register`].
     pub custom: Vec<CustomAlgorithm>,
 }
@@ -102,6 +107,8 @@ impl Default for Config {
             topology: TopologySettings::default(),
             ptx_path: None,
             kernels: None,
+            log: LogSettings::default(),
+            blocking: None,
             custom: Vec::new(),
         }
     }
@@ -176,7 +183,24 @@ impl Config {
         config.read_network(&env)?;
         config.net.gdr = read_gdr(&env)?;
         config.ptx_path = lookup("OXCCL_PTX_PATH").filter(|path| !path.is_empty()).map(PathBuf::from);
+        env.set("NCCL_COMM_BLOCKING", parse::FLAG, &mut config.blocking, |text| parse::flag(text).map(Some))?;
+        config.log = read_log(&env)?;
         Ok(config)
+    }
+
+    /// Starts the log, if the environment or the program asked for one and the program has no subscriber of its own.
+    pub fn start_log(&self) {
+        let LogSettings { level, .. } = self.log;
+        if level == Level::None {
+            return;
+        }
+        let mut settings = self.log.clone();
+        settings.environment = std::env::vars_os()
+            .map(|(name, value)| [name, value].map(|text| text.to_string_lossy().into_owned()).into())
+            .filter(|(name, _): &(String, String)| is_shown(name))
+            .collect();
+        settings.environment.sort();
+        log::install(&settings, &version_line());
     }
 
     /// `NCCL_NET` and the settings that networks share with other sockets. Naming a network selects it instead of
@@ -272,6 +296,29 @@ impl Config {
     }
 }
 
+/// Whether the log may show a variable: those of this library and of NCCL, except secrets.
+fn is_shown(name: &str) -> bool {
+    (name.starts_with("NCCL_") || name.starts_with("OXCCL_"))
+        && !name.contains("SECRET")
+        && name != "NCCL_COMM_ID"
+}
+
+/// What the log begins with.
+fn version_line() -> String {
+    let (nccl, own) = (crate::NCCL_VERSION, env!("CARGO_PKG_VERSION"));
+    format!("NCCL version {nccl} (OxCCL {own}, memory layouts {ABI_DIGEST:016x})")
+}
+
+fn read_log(env: &Source<'_>) -> Result<LogSettings, ConfigError> {
+    let mut log = LogSettings::default();
+    let levels = "NONE, VERSION, WARN, INFO or TRACE was expected";
+    env.set("NCCL_DEBUG", levels, &mut log.level, Level::parse)?;
+    let names = "names of NCCL's subsystems were expected, with commas between, and ^ before the list to leave them out";
+    env.set("NCCL_DEBUG_SUBSYS", names, &mut log.subsystems, Subsystems::parse)?;
+    log.file = env.get("NCCL_DEBUG_FILE");
+    Ok(log)
+}
+
 /// The settings of GPUDirect RDMA, except its level.
 fn read_gdr(env: &Source<'_>) -> Result<GdrConfig, ConfigError> {
     let mut gdr = GdrConfig::default();
@@ -343,6 +390,17 @@ mod tests {
     }
 
     #[test]
+    fn the_log_has_nccls_variables_and_shows_no_secret() {
+        let said = [("NCCL_DEBUG", "info"), ("NCCL_DEBUG_SUBSYS", "ALL"), ("NCCL_DEBUG_FILE", "/tmp/%h")];
+        let log = config(&said).unwrap().log;
+        assert_eq!((log.level, log.subsystems), (Level::Info, Subsystems::ALL));
+        assert_eq!(log.file.as_deref(), Some("/tmp/%h"));
+        assert!(is_shown("NCCL_ALGO") && is_shown("OXCCL_TIMEOUT") && !is_shown("PATH"));
+        assert!(!is_shown("OXCCL_COMM_SECRET") && !is_shown("NCCL_COMM_ID"));
+        assert!(version_line().starts_with("NCCL version 2."), "{}", version_line());
+    }
+
+    #[test]
     fn the_newest_name_of_a_limit_wins() {
         let limits = |pairs| config(pairs).unwrap().channels;
         assert_eq!(limits(&[("NCCL_MIN_CTAS", "2"), ("NCCL_MAX_NRINGS", "9")]).min, Some(2));
@@ -361,6 +419,9 @@ mod tests {
             ("NCCL_PROTO", "fast"),
             ("NCCL_P2P_DISABLE", "yes"),
             ("NCCL_COLLNET_ENABLE", "2"),
+            ("NCCL_DEBUG", "LOUD"),
+            ("NCCL_DEBUG_SUBSYS", "INIT,NETT"),
+            ("NCCL_COMM_BLOCKING", "2"),
             ("NCCL_CUMEM_ENABLE", "2"),
             ("NCCL_BUFFSIZE", "7"),
             ("NCCL_MAX_NCHANNELS", "0"),

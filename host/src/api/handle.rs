@@ -5,7 +5,7 @@ use crate::bootstrap::{Cancel, Watch};
 use crate::launch::{Fault, Health, Outstanding, Probe, Progress};
 use oxccl_shared::abi::Rank;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// What other threads may ask of a communicator, and abort.
 ///
@@ -63,7 +63,6 @@ struct Joined {
     health: Arc<Health>,
     watch: Weak<Watch>,
     probe: Arc<dyn Probe>,
-    revoked: OnceLock<()>,
 }
 
 impl Joined {
@@ -159,16 +158,15 @@ impl CommHandle {
             Stage::Joined(joined) => joined.clone(),
             _ => return,
         };
-        // A communicator that failed before stays failed.
-        if joined.health.fault().is_none() && joined.revoked.set(()).is_ok() {
-            joined.health.fail(Fault::Aborted, None);
-        }
+        joined.health.fail(Fault::Revoked, None);
     }
 
-    /// Whether [`Self::revoke`] stopped it, and nothing else.
+    /// Whether [`Self::revoke`] stopped it, and nothing else before.
     pub fn is_revoked(&self) -> bool {
         match &*self.stage() {
-            Stage::Joined(joined) => joined.revoked.get().is_some(),
+            Stage::Joined(joined) => {
+                joined.health.fault().is_some_and(|outstanding| outstanding.fault == Fault::Revoked)
+            }
             _ => false,
         }
     }
@@ -200,8 +198,7 @@ impl CommHandle {
         }
         self.0.cancel.over();
         let (health, watch) = (health.clone(), Arc::downgrade(watch));
-        *stage =
-            Stage::Joined(Arc::new(Joined { rank, nranks, health, watch, probe, revoked: OnceLock::new() }));
+        *stage = Stage::Joined(Arc::new(Joined { rank, nranks, health, watch, probe }));
         Ok(())
     }
 

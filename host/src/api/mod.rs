@@ -16,6 +16,7 @@ pub mod launcher;
 mod unique_id;
 mod operations;
 mod group;
+mod init_log;
 mod builder;
 mod device;
 mod communicator;

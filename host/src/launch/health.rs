@@ -15,6 +15,8 @@ use std::time::Duration;
 pub enum Fault {
     /// This process called abort.
     Aborted,
+    /// This process revoked the communicator: its operations are stopped, and other ranks were not told.
+    Revoked,
     /// A rank called abort.
     PeerAborted {
         /// Which.
@@ -75,6 +77,9 @@ impl fmt::Display for Outstanding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.fault {
             Fault::Aborted => write!(f, "aborted by this process")?,
+            Fault::Revoked => {
+                write!(f, "revoked by this process; its ranks can make another one (shrink, split)")?
+            }
             Fault::PeerAborted { rank } => write!(
                 f,
                 "rank {rank} aborted the communicator, or gave up for a reason that its own error names"

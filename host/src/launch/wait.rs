@@ -46,6 +46,8 @@ pub trait Notify: Send {
 pub(crate) fn announce(notify: &dyn Notify, outstanding: &Outstanding) {
     match outstanding.fault {
         Fault::PeerDied { .. } | Fault::PeerAborted { .. } => return,
+        // They do so themselves.
+        Fault::Revoked => return,
         // Whoever waits for us should name that rank, not us, and hears this before it hears that we left.
         Fault::PeerLeft { rank } => return notify.notify(Notice::WaitsFor(Some(rank))),
         // First the guilty one's name, so that the others do not take us for it.

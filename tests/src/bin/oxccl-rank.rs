@@ -368,6 +368,7 @@ fn of_connect(error: &ConnectError) -> (&'static str, Vec<u32>) {
 
 fn of_fault(fault: &Fault) -> (&'static str, Vec<u32>) {
     match fault {
+        Fault::Revoked => ("Revoked", vec![]),
         Fault::Aborted => ("Aborted", vec![]),
         Fault::PeerAborted { rank } => ("PeerAborted", vec![rank.0]),
         Fault::PeerDied { rank } => ("PeerDied", vec![rank.0]),

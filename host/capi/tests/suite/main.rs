@@ -6,3 +6,4 @@ mod headers;
 mod names;
 mod fake;
 mod states;
+mod log;

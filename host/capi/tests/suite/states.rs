@@ -5,7 +5,8 @@ use super::programs::{compile, said};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-fn program() -> &'static Path {
+/// The program with the cases.
+pub fn program() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| compile("cc", "states.c", &["-std=c11"]))
 }

@@ -50,6 +50,7 @@ impl Init for Cuda {
 
     fn connect(bootstrap: &Bootstrap, config: &Config, ordinal: u32) -> Result<ConnectedGpu, Error> {
         let (rank, nranks) = (bootstrap.rank(), bootstrap.nranks());
+        crate::log::on_device(ordinal);
         let opened = open(rank, ordinal, config);
         let wanted = DeviceWanted {
             device: opened.as_ref().map(|(device, _)| device as &dyn Gpu).map_err(Clone::clone),

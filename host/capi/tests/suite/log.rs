@@ -1,0 +1,71 @@
+//! `NCCL_DEBUG` and its siblings, as a program of several ranks meets them.
+
+use super::fake;
+use super::programs::{said, scratch};
+use super::states::program;
+
+/// What the log holds after a case.
+fn log_of(case: &str, environment: &[(&str, &str)]) -> String {
+    let text = said(&fake::run(program(), &[case], environment));
+    text.lines().filter(|line| !line.ends_with(": ok")).map(|line| format!("{line}\n")).collect()
+}
+
+/// `host:pid:tid [gpu] NCCL `
+fn is_headed(line: &str) -> bool {
+    let Some((head, rest)) = line.split_once(" [") else { return false };
+    let numbers: Vec<&str> = head.rsplit(':').take(2).collect();
+    let numbered = numbers.len() == 2 && numbers.iter().all(|number| number.parse::<u32>().is_ok());
+    let Some((device, text)) = rest.split_once("] ") else { return false };
+    numbered && device.parse::<i32>().is_ok() && text.contains("NCCL ")
+}
+
+#[test]
+fn a_healthy_run_is_silent_unless_asked() {
+    assert_eq!(log_of("init_split_and_destroy_in_groups", &[("NCCL_DEBUG", "")]), "");
+    assert_eq!(log_of("finalize", &[]), "");
+}
+
+#[test]
+fn the_version_alone() {
+    let text = log_of("init_split_and_destroy_in_groups", &[("NCCL_DEBUG", "VERSION")]);
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.contains("NCCL version 2.32.3 (OxCCL ") && is_headed(text.trim_end()), "{text}");
+}
+
+#[test]
+fn information_says_what_a_communicator_is_made_of() {
+    let settings = [("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "ALL"), ("NCCL_ALGO", "ring")];
+    let text = log_of("init_split_and_destroy_in_groups", &settings);
+    assert!(text.lines().all(is_headed), "{text}");
+    for part in [
+        "NCCL version 2.32.3",
+        "[0] NCCL INFO Channel 00/",
+        "NCCL INFO rank 1 - rank 0 via ",
+        "NCCL INFO rank 0 nranks 2 ",
+        "Init COMPLETE in ",
+        "NCCL INFO all_reduce (float32): ring/",
+        "NCCL INFO NCCL_ALGO set by environment to ring",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let text =
+        log_of("init_split_and_destroy_in_groups", &[("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "NET")]);
+    assert!(!text.contains("Init COMPLETE"), "{text}");
+}
+
+#[test]
+fn warnings_name_the_function_and_go_to_a_file() {
+    let folder = scratch(&format!("log-{}", std::process::id()));
+    let file = folder.join("%h.%p.log");
+    let settings = [("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", file.to_str().unwrap())];
+    assert_eq!(log_of("finalize", &settings), "");
+    let made: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let [path] = made.as_slice() else { panic!("{made:?}") };
+    let text = std::fs::read_to_string(path).unwrap();
+    assert!(
+        text.lines().all(is_headed) && text.contains(" NCCL WARN ncclAllReduce: comm was finalized"),
+        "{text}"
+    );
+    let name = path.file_name().unwrap().to_str().unwrap();
+    assert!(text.starts_with(name.split('.').next().unwrap()), "{name}: {text}");
+}
