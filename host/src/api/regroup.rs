@@ -31,7 +31,7 @@ impl<M: Init> Comm<M> {
             let child = child.and_then(|bootstrap| assemble(bootstrap, config, unit, handle));
             child.map_err(|error| handle.failed(error))
         };
-        Pending::start(CommHandle::joining(self.rank(), self.size()), work)
+        Pending::start(CommHandle::joining(Rank(self.rank()), self.size()), work)
     }
 
     /// Makes a communicator of this one's ranks, with the same numbers, and of new ones up to `nranks`, on a thread of its own. Every rank
@@ -51,7 +51,7 @@ impl<M: Init> Comm<M> {
             let grown = grown.and_then(|bootstrap| assemble(bootstrap, config, unit, handle));
             grown.map_err(|error| handle.failed(error))
         };
-        Pending::start(CommHandle::joining(self.rank(), self.size()), work)
+        Pending::start(CommHandle::joining(Rank(self.rank()), self.size()), work)
     }
 }
 
@@ -82,7 +82,7 @@ fn grow(
     let mine = id.map_or_else(Vec::new, |id| id.to_bytes().to_vec());
     let blocks = parent.all_gather(&mine)?;
     let (giver, bytes) = blocks.iter().enumerate().find(|(_, block)| !block.is_empty()).ok_or(MISSING_ID)?;
-    let malformed = ConnectError::Malformed { peer: giver as u32 };
+    let malformed = ConnectError::Malformed { peer: Rank(giver as u32) };
     let bytes = bytes.as_slice().try_into().map_err(|_| malformed.clone())?;
     let id = UniqueId::from_bytes(bytes).map_err(|_| malformed)?;
     Ok(Bootstrap::connect_unless(&id, (parent.bootstrap().rank(), nranks), settings, cancel)?)
