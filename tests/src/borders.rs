@@ -1,6 +1,6 @@
 //! Element counts at which something begins or ends: a line, a slot, a chunk, a loop, all credits.
 
-use oxccl::plan::tuning::{Architecture, NetSpeed};
+use oxccl::plan::tuning::{Architecture, Forced, NetSpeed};
 use oxccl::plan::{Call, Collnet, CollnetFacts, Facts, Plan, Reduces, plan};
 use oxccl::transport::{Allowed, stream_layout};
 use oxccl::{Algorithm, Config, DataType, Func, RedOp, TransportKind};
@@ -86,7 +86,7 @@ impl Borders {
             slice_elems = proto::payload_bytes(protocol, &mesh_layout) / dtype.size_bytes();
             chunk = slice_elems;
         }
-        if config.forced.is_nothing() {
+        if config.forced == Forced::default() {
             // Where another algorithm or protocol takes over, if one does before buffers become large.
             let choice = |count| (plan(count).algorithm, plan(count).protocol);
             chunk =

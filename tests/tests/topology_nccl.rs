@@ -3,7 +3,7 @@
 //! Gives: proof that this search finds the same, or channels that cost the same.
 //! Never: answers of our own as what is expected.
 
-use oxccl::topology::search::{Graph, GraphId, Graphs, Pattern, SearchConfig};
+use oxccl::topology::search::{GraphId, Graphs, Pattern, SearchConfig, TopoGraph};
 use oxccl::topology::xml::{read_graphs, read_topology};
 use oxccl::topology::{PathPolicy, Paths, System, Tables};
 use rustix::time::{ClockId, clock_gettime};
@@ -128,7 +128,7 @@ fn made_up_machines() {
 fn dgx1v_with_todays_numbers() {
     let machine = Machine { tables: Tables::Current, ..DGX1V };
     let (_, graphs) = machine.search(&machine.system());
-    let ring: &Graph = &graphs.ring;
+    let ring: &TopoGraph = &graphs.ring;
     assert_eq!((ring.pattern, ring.lanes.len(), ring.bw_intra), (Pattern::Ring, 6, 20.0));
 }
 

@@ -122,7 +122,10 @@ fn a_file_that_cannot_be_used_is_named_with_line_and_field() {
     let odd = file(&TABLES.replace("\"tree\"", "\"pat\""));
     let error = refused(tuned(odd.path()));
     assert!(error.contains(odd.path().to_str().unwrap()), "{error}");
-    assert!(error.contains("line 9, algorithm: expected ring, tree, oneshot or twoshot"), "{error}");
+    assert!(
+        error.contains("line 9, algorithm: expected tree, ring, oneshot, twoshot, collnetchain or twolevel"),
+        "{error}"
+    );
     let none = refused(tuned(std::path::Path::new("/does/not/exist.toml")));
     assert!(none.contains("/does/not/exist.toml: No such file"), "{none}");
     let long = file(&"#".repeat((1 << 20) + 1));

@@ -13,7 +13,7 @@ use oxccl::api::tune_file::{self, TuneError};
 use oxccl::plan::tuning::{
     self, Architecture, Backend, Forced, Impossible, ListError, NetSpeed, TUNED, TuneFile,
 };
-use oxccl::plan::{Call, ChannelLimits, Collnet, Facts};
+use oxccl::plan::{Call, ChannelLimits, Collnet, Facts, Lacks};
 use oxccl::topology::{Channels, JoinError};
 use oxccl::transport::stream_layout;
 use oxccl::{Config, RedOp};
@@ -55,7 +55,7 @@ pub fn on_gpus(args: &TopoArgs, machine: &Machine) -> Result<String, ExplainErro
     let found = tuning::Machine::of_agreed(sm, &agreed);
     let ranks = found.nranks;
     let forced = forced(args)?;
-    Facts::check(Processor::Gpu, ranks, &forced, None)?;
+    Facts::check(Processor::Gpu, ranks, &forced, Lacks::default())?;
     let multiprocessors = Architecture::of_sm(sm).constants().multiprocessors;
     let facts = Facts::of_gpus(ranks, (sm, multiprocessors), forced, ChannelLimits::default(), None)
         .with_table(tuned(args)?.and_then(|file| file.table(Backend::Gpu, ranks).copied()));
@@ -92,7 +92,8 @@ pub fn on_cpus(args: &TopoArgs, known: Option<usize>) -> Result<String, ExplainE
     let forced = forced(args)?;
     // All on this host: what only goes between hosts is shown, and why it does not go.
     let collnet = Collnet::OneHost;
-    Facts::check(Processor::Cpu, ranks, &forced, Some(collnet.why_not()))?;
+    let lacks = Lacks { collnet: Some(collnet.why_not()), ..Lacks::default() };
+    Facts::check(Processor::Cpu, ranks, &forced, lacks)?;
     let config = Config::default();
     let (ring_layout, mesh_layout) = (config.ring_layout(), config.mesh_layout(ranks));
     let (layouts, architecture) = match args.streams {

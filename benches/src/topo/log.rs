@@ -6,7 +6,7 @@
 use super::machine::Machine;
 use oxccl::Rank;
 use oxccl::topology::JoinError;
-use oxccl::topology::search::{Graph, Lane};
+use oxccl::topology::search::{Lane, TopoGraph};
 use oxccl_shared::algo::tree::TreeLinks;
 use std::fmt::Write;
 
@@ -40,7 +40,7 @@ fn tree_of(rank: usize, links: &TreeLinks) -> String {
     format!("{down}->{rank}->{}", name(links.up))
 }
 
-fn write_graph(out: &mut String, machine: &Machine, graph: &Graph) {
+fn write_graph(out: &mut String, machine: &Machine, graph: &TopoGraph) {
     let _ = writeln!(out, "{graph}");
     for (channel, lane) in graph.lanes.iter().enumerate() {
         let _ = writeln!(out, "{channel:2} :{}", lane_line(machine, lane));

@@ -6,7 +6,7 @@
 use super::machine::Machine;
 use oxccl::Rank;
 use oxccl::topology::System;
-use oxccl::topology::search::{Graph, Lane};
+use oxccl::topology::search::{Lane, TopoGraph};
 use oxccl::topology::system::{CpuModel, LinkKind, NodeId, NodeKind};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -163,7 +163,7 @@ fn write_paths(out: &mut String, machine: &Machine) {
 }
 
 /// Lanes that are alike, each with its channels, in the order of their first channel.
-pub fn distinct(graph: &Graph) -> Vec<(Lane, Vec<usize>)> {
+pub fn distinct(graph: &TopoGraph) -> Vec<(Lane, Vec<usize>)> {
     let mut found: Vec<(Lane, Vec<usize>)> = Vec::new();
     let mut place: BTreeMap<(Vec<Rank>, Option<[u64; 2]>), usize> = BTreeMap::new();
     for (channel, lane) in graph.lanes.iter().enumerate() {
@@ -191,7 +191,7 @@ pub fn ranges(numbers: &[usize]) -> String {
     parts.iter().map(part).collect::<Vec<_>>().join(",")
 }
 
-fn write_graph(out: &mut String, machine: &Machine, graph: &Graph) {
+fn write_graph(out: &mut String, machine: &Machine, graph: &TopoGraph) {
     let _ = writeln!(
         out,
         "  {}: {} at {}/{} GB/s, {} inside, {} to the network",

@@ -17,7 +17,7 @@ use super::exchange::{Span, from_behind};
 use super::in_order::InRankOrder;
 use super::lines::{LineWords, OwnLines, has_line, load, put, share};
 use super::ll128::{Ll128, line};
-use super::peers::{HELD_MAX, Lane, Lengths, Peers, for_peers, rank_of};
+use super::peers::{CurrentSlot, HELD_MAX, Lengths, Peers, for_peers, rank_of};
 use crate::conn::{RecvConn, SendConn};
 use crate::gpu::{Awaited, Lines, Stop, Wait, wait_for};
 use oxccl_shared::abi::{Protocol, Rank, SlotHeader};
@@ -173,7 +173,7 @@ fn send_headers<B: Lines, const PEERS: usize>(block: &B, what: &LineExchange<'_>
 
 /// Line `index` of a slot.
 #[inline(always)]
-fn store<B: Lines>(block: &B, to: Lane, index: usize, mut words: LineWords, takes_part: bool) {
+fn store<B: Lines>(block: &B, to: CurrentSlot, index: usize, mut words: LineWords, takes_part: bool) {
     let (start, count) = share(block);
     if start + count == LINE_WORDS {
         words[count - 1] = ll128::flag(to.step);

@@ -10,13 +10,13 @@ use oxccl_shared::abi::{Protocol, Rank, Step};
 
 /// The slot of a connection's current step.
 #[derive(Clone, Copy)]
-pub(super) struct Lane {
+pub(super) struct CurrentSlot {
     pub slot: *mut u8,
     pub step: Step,
 }
 
-impl Lane {
-    const NONE: Lane = Lane { slot: core::ptr::null_mut(), step: Step(0) };
+impl CurrentSlot {
+    const NONE: CurrentSlot = CurrentSlot { slot: core::ptr::null_mut(), step: Step(0) };
 }
 
 /// More peers than this do not fit the registers of a GPU's thread, and are looked up each time.
@@ -27,8 +27,8 @@ pub(super) struct Peers<'a, const PEERS: usize> {
     protocol: Protocol,
     send: &'a [SendConn],
     recv: &'a [RecvConn],
-    to: [Lane; PEERS],
-    from: [Lane; PEERS],
+    to: [CurrentSlot; PEERS],
+    from: [CurrentSlot; PEERS],
     lengths: Lengths,
     to_bytes: [u32; PEERS],
     from_bytes: [u32; PEERS],
@@ -61,7 +61,7 @@ impl<'a, const PEERS: usize> Peers<'a, PEERS> {
     /// Computes them for these lengths.
     #[inline(always)]
     pub fn of(protocol: Protocol, send: &'a [SendConn], recv: &'a [RecvConn], lengths: Lengths) -> Self {
-        let (to, from) = ([Lane::NONE; PEERS], [Lane::NONE; PEERS]);
+        let (to, from) = ([CurrentSlot::NONE; PEERS], [CurrentSlot::NONE; PEERS]);
         let (to_bytes, from_bytes) = ([0; PEERS], [0; PEERS]);
         let mut peers = Peers { protocol, send, recv, to, from, lengths, to_bytes, from_bytes };
         let (nsend, nrecv) = (send.len(), recv.len());
@@ -78,13 +78,13 @@ impl<'a, const PEERS: usize> Peers<'a, PEERS> {
 
     /// The slot to write for peer `i`.
     #[inline(always)]
-    pub fn lane_to(&self, i: usize) -> Lane {
+    pub fn lane_to(&self, i: usize) -> CurrentSlot {
         if PEERS > HELD_MAX { self.find_to(i) } else { self.to[i] }
     }
 
     /// The slot to read from peer `i`.
     #[inline(always)]
-    pub fn lane_from(&self, i: usize) -> Lane {
+    pub fn lane_from(&self, i: usize) -> CurrentSlot {
         if PEERS > HELD_MAX { self.find_from(i) } else { self.from[i] }
     }
 
@@ -101,15 +101,15 @@ impl<'a, const PEERS: usize> Peers<'a, PEERS> {
     }
 
     #[inline(always)]
-    fn find_to(&self, i: usize) -> Lane {
+    fn find_to(&self, i: usize) -> CurrentSlot {
         let conn = &self.send[i];
-        Lane { slot: conn.slot(self.protocol), step: conn.step() }
+        CurrentSlot { slot: conn.slot(self.protocol), step: conn.step() }
     }
 
     #[inline(always)]
-    fn find_from(&self, i: usize) -> Lane {
+    fn find_from(&self, i: usize) -> CurrentSlot {
         let conn = &self.recv[i];
-        Lane { slot: conn.slot(self.protocol), step: conn.step() }
+        CurrentSlot { slot: conn.slot(self.protocol), step: conn.step() }
     }
 }
 

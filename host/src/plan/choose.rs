@@ -23,30 +23,41 @@ const IN_NETWORK: Candidates = Candidates::over(Connections::Chain);
 /// What needs hosts of equally many ranks.
 const IN_LEVELS: Candidates = Candidates::over(Connections::Levels);
 
+/// What a communicator has not, and why: what is not named is there, or not known yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Lacks<'a> {
+    /// A network that reduces.
+    pub collnet: Option<&'a str>,
+    /// Hosts of equally many ranks.
+    pub levels: Option<&'a str>,
+}
+
 impl Facts {
-    /// Whether what the user orders can be done by so many ranks, between which a network reduces unless `no_collnet` says why not.
+    /// Whether what the user orders can be done by so many ranks, except for what they lack.
     ///
     /// # Errors
     /// The first function for which it cannot.
-    pub fn check(
-        on: Processor,
-        nranks: u32,
-        forced: &Forced,
-        no_collnet: Option<&str>,
-    ) -> Result<(), Impossible> {
+    pub fn check(on: Processor, nranks: u32, forced: &Forced, lacks: Lacks<'_>) -> Result<(), Impossible> {
         let has_room = |algorithm| on == Processor::Cpu || spec_of(algorithm).has_room(nranks);
-        let orders_chains = forced.names_algorithm(Func::AllReduce, Algorithm::CollnetChain);
-        let why = match (on, no_collnet.filter(|_| orders_chains)) {
-            (Processor::Cpu, Some(why)) => format!(" among ranks on CPUs (collnetchain: {why})"),
-            (Processor::Cpu, None) => " among ranks on CPUs".into(),
-            (Processor::Gpu, _) if orders_chains => {
-                " among GPUs (collnetchain is for ranks on CPUs so far)".into()
+        let among = match on {
+            Processor::Cpu => "ranks on CPUs",
+            Processor::Gpu if HOPS.into_iter().all(has_room) => "GPUs",
+            Processor::Gpu => "more than 8 GPUs",
+        };
+        let orders = |algorithm| forced.names_algorithm(Func::AllReduce, algorithm);
+        let (chains, levels) = (orders(Algorithm::CollnetChain), orders(Algorithm::TwoLevel));
+        let why = match (on, lacks.collnet.filter(|_| chains), lacks.levels.filter(|_| levels)) {
+            (Processor::Gpu, ..) if chains => {
+                " among GPUs (collnetchain is for ranks on CPUs so far)".to_owned()
             }
-            (Processor::Gpu, _) if HOPS.into_iter().all(has_room) => " among GPUs".into(),
-            (Processor::Gpu, _) => " among more than 8 GPUs".to_owned(),
+            (_, Some(why), _) => format!(" among {among} (collnetchain: {why})"),
+            (_, None, Some(why)) => format!(" among {among} (twolevel: {why})"),
+            (_, None, None) => format!(" among {among}"),
         };
         let there = Candidates::of(|candidate| {
-            has_room(candidate.algorithm) && (no_collnet.is_none() || !IN_NETWORK.has(candidate))
+            has_room(candidate.algorithm)
+                && (lacks.collnet.is_none() || !IN_NETWORK.has(candidate))
+                && (lacks.levels.is_none() || !IN_LEVELS.has(candidate))
         });
         forced.check(|func| Candidates::offered(func, on).and(there), &why)
     }

@@ -129,20 +129,26 @@ impl Facts {
 
     /// The same with ranks on these hosts.
     pub fn on_hosts(self, host_of: impl Iterator<Item = u64>) -> Facts {
-        Facts { hosts: Hosts::of(host_of), ..self }
+        let hosts = Hosts::of(host_of);
+        Facts { hosts, ..self }.with_machine(self.machine)
     }
 
     /// The same where a network reduces, or not: the model knows the hosts between which it does.
     pub fn with_collnet(self, collnet: Collnet) -> Facts {
         let channels = [self.ring_channels, self.tree_channels];
         let machine = collnet.machine(self.machine.architecture, self.nranks, channels);
-        Facts { collnet, machine, ..self }
+        Facts { collnet, ..self }.with_machine(machine)
     }
 
     /// The same on a machine of which more is known, whose rings go this way: they get the channels that its links need.
     pub fn on(self, machine: Machine, rings: &[Vec<Rank>]) -> Facts {
         let ring_channels = ring_channels(rings, &machine, self.ring_channels, self.limits.min);
-        Facts { machine, ring_channels, ..self }
+        Facts { ring_channels, ..self }.with_machine(machine)
+    }
+
+    /// The same on this machine, which gets the hosts that are known here.
+    fn with_machine(self, machine: Machine) -> Facts {
+        Facts { machine: Machine { host_ranks: self.hosts.ranks_each(), ..machine }, ..self }
     }
 
     /// The same with no more channels than pay over a network.

@@ -45,6 +45,11 @@ impl Hosts {
         if let Hosts::Even(ranks) = self { ranks } else { 0 }
     }
 
+    /// Why there are not two levels, if there are not.
+    pub fn lack(self) -> Option<&'static str> {
+        (self.ranks_each() == 0).then(|| self.why_not())
+    }
+
     /// Why there are not two levels.
     pub fn why_not(self) -> &'static str {
         match self {

@@ -23,6 +23,7 @@ mod kernel_set;
 mod tests;
 
 pub use call::{Call, CallRecord};
+pub use choose::Lacks;
 pub use collective::{CallPlan, Plan, plan};
 pub use collnet::{Collnet, CollnetFacts, Reduces};
 pub use facts::Facts;

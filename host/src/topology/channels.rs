@@ -8,7 +8,7 @@
 //! other links; its links to other hosts end at the lane's first GPUs, as the pattern says. Where all ranks of a host
 //! reach each other equally well, the tree inside the host is binary too, and its root has the links to other hosts.
 
-use super::search::{CHANNELS_MAX, Graph, Graphs, Pattern};
+use super::search::{CHANNELS_MAX, Graphs, Pattern, TopoGraph};
 use oxccl_shared::abi::Rank;
 use oxccl_shared::algo::tree::{ARITY_MAX, TreeLinks, double_binary_tree};
 use serde::{Deserialize, Serialize};
@@ -41,7 +41,7 @@ pub enum Inside {
 impl HostLanes {
     /// The lanes of a host's graphs, whose GPUs have ranks of the communicator. Trees are chains, as in NCCL.
     pub fn new(graphs: &Graphs) -> HostLanes {
-        let lanes = |graph: &Graph| graph.lanes.iter().map(|lane| lane.gpus.clone()).collect();
+        let lanes = |graph: &TopoGraph| graph.lanes.iter().map(|lane| lane.gpus.clone()).collect();
         HostLanes {
             rings: lanes(&graphs.ring),
             trees: lanes(&graphs.tree),

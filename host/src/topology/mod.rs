@@ -1,7 +1,7 @@
 //! Layer: host / topology.
 //! Takes: an [`Inventory`] of a host's CPUs, PCI devices, GPUs and NICs, from a file in NCCL's XML format or from
 //! detection.
-//! Gives: a [`System`] of nodes and links, the [`Paths`] between them, and [`Graph`]s: the rings, trees and heads
+//! Gives: a [`System`] of nodes and links, the [`Paths`] between them, and [`TopoGraph`]s: the rings, trees and heads
 //! that the search found, in NCCL's terms and with NCCL's answers where those are known.
 //! Never: reads a clock or the environment: the same inventory and settings give the same graphs on every rank.
 //! Otherwise ranks would build channels that do not match.
@@ -30,7 +30,7 @@ pub use inventory::{C2c, Cpu, Device, Gpu, Inventory, Net, Nic, NvLink, Pci};
 pub use merge::MergeError;
 pub use nic::NicReach;
 pub use paths::{PathKind, PathPolicy, Paths, PeerAccess};
-pub use search::{Graph, GraphId, Graphs, Lane, Pattern, SearchConfig};
+pub use search::{GraphId, Graphs, Lane, Pattern, SearchConfig, TopoGraph};
 pub use settings::{Dump, TopologySettings};
 pub use summary::{AgreeError, Agreed, Pairs, Reach, Summary, agree};
 pub use system::{System, SystemError, Tables};

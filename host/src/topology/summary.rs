@@ -5,7 +5,7 @@
 //! Never: decides between ranks: if ranks of a host found different channels, the error names them.
 
 use super::channels::{HostLanes, Inside};
-use super::search::{CHANNELS_MAX, Graph, Graphs};
+use super::search::{CHANNELS_MAX, Graphs, TopoGraph};
 use super::system::{CpuModel, GPUS_MAX};
 use super::{PathKind, Paths, System};
 use crate::wire::{Message, digest};
@@ -44,8 +44,8 @@ pub struct Reach {
 }
 
 impl Reach {
-    fn of(graph: &Graph) -> Reach {
-        let Graph { bw_intra, bw_inter, latency_inter, type_intra, type_inter, .. } = *graph;
+    fn of(graph: &TopoGraph) -> Reach {
+        let TopoGraph { bw_intra, bw_inter, latency_inter, type_intra, type_inter, .. } = *graph;
         let channels = graph.lanes.len() as u32;
         Reach { channels, bw_intra, bw_inter, latency_inter, type_intra, type_inter }
     }

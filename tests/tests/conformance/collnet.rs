@@ -1,5 +1,6 @@
 //! All-reduce along chains and through a network that reduces, which is a plugin as other people write them; hosts are texts.
 
+use super::drawn;
 use oxccl::net::coll::{CollConfig, CollNet};
 use oxccl::net::loopback::Loopback;
 use oxccl::net::{Net, plugin};
@@ -8,7 +9,6 @@ use oxccl::{
     Algorithm, Communicator, Config, DataType, Error, Fault, Func, Rank, RedOp, ReduceOp, TransportKind,
     UniqueId,
 };
-use oxccl_tests::borders::{Borders, CLASSES};
 use oxccl_tests::case::{By, Case, Placement};
 use oxccl_tests::deadline::{Deadline, doing};
 use oxccl_tests::deck::Deck;
@@ -47,24 +47,11 @@ fn chosen(rank: &Communicator, dtype: DataType, op: RedOp) -> Algorithm {
     explained.expect("it is planned").choice.candidate.algorithm
 }
 
-/// Every type with every operator; lengths, placements and threads or fibers are drawn.
+/// Every type with every operator.
 fn every_type_and_operator(world: &mut World, random: &mut Deck) {
-    let nranks = world.size() as u32;
     for &dtype in DataType::ALL {
         for &op in RedOp::ALL {
-            let borders = Borders::new(&world.settings.config(), Func::AllReduce, dtype, nranks);
-            let case = Case {
-                func: Func::AllReduce,
-                dtype,
-                op,
-                root: 0,
-                count: CLASSES[random.draw() % CLASSES.len()].1(&borders),
-                placement: Placement::ALL[random.draw() % Placement::ALL.len()],
-                seed: random.draw() as u64,
-            };
-            let by = if random.draw().is_multiple_of(3) { By::Fibers } else { By::Threads };
-            doing(|| format!("{case:?} by {by:?}"));
-            case.check(world, by).unwrap();
+            drawn::all_reduce(world, random, dtype, op);
         }
     }
 }

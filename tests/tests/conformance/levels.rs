@@ -1,13 +1,13 @@
 //! All-reduce of two levels: ranks on even hosts, which are texts, by every transport between hosts.
 
+use super::drawn;
 use oxccl::{
-    Algorithm, Communicator, Config, DataType, Func, Protocol, RedOp, ReduceOp, TransportKind, Untyped,
+    Algorithm, Communicator, Config, DataType, Func, Protocol, RedOp, ReduceOp, TransportKind, UniqueId,
+    Untyped,
 };
-use oxccl_tests::borders::{Borders, CLASSES};
-use oxccl_tests::case::{By, Case, Placement};
-use oxccl_tests::deadline::{Deadline, doing};
+use oxccl_tests::deadline::Deadline;
 use oxccl_tests::deck::Deck;
-use oxccl_tests::harness::{Settings, World};
+use oxccl_tests::harness::{Settings, World, on_threads};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(280);
@@ -34,22 +34,10 @@ fn explained(rank: &Communicator) -> (Algorithm, String) {
 }
 
 fn some_cases(world: &mut World, random: &mut Deck, cases: usize) {
-    let nranks = world.size() as u32;
     for _ in 0..cases {
         let dtype = DataType::ALL[random.draw() % DataType::ALL.len()];
-        let borders = Borders::new(&world.settings.config(), Func::AllReduce, dtype, nranks);
-        let case = Case {
-            func: Func::AllReduce,
-            dtype,
-            op: RedOp::ALL[random.draw() % RedOp::ALL.len()],
-            root: 0,
-            count: CLASSES[random.draw() % CLASSES.len()].1(&borders),
-            placement: Placement::ALL[random.draw() % Placement::ALL.len()],
-            seed: random.draw() as u64,
-        };
-        let by = if random.draw().is_multiple_of(3) { By::Fibers } else { By::Threads };
-        doing(|| format!("{case:?} by {by:?}"));
-        case.check(world, by).unwrap();
+        let op = RedOp::ALL[random.draw() % RedOp::ALL.len()];
+        drawn::all_reduce(world, random, dtype, op);
     }
 }
 
@@ -96,6 +84,24 @@ fn hosts_that_are_not_even_say_so() {
         assert_ne!(algorithm, Algorithm::TwoLevel);
         assert!(text.contains(why), "{text}");
         some_cases(&mut world, &mut Deck::new(1 << 16, 23), 3);
+    }
+}
+
+/// Who orders two levels and nothing else gets them or an error on every rank.
+#[test]
+fn an_order_for_two_levels_that_cannot_be_obeyed_says_why() {
+    let _deadline = Deadline::start("an_order_for_two_levels_that_cannot_be_obeyed_says_why", LIMIT);
+    let hosts = [0, 0, 1];
+    let config = Settings { algorithm: Some(Algorithm::TwoLevel), ..Settings::default() }.config();
+    let id = UniqueId::create(&config.bootstrap).expect("a root on the loopback interface");
+    let errors = on_threads(0..3, |rank| {
+        let mut config = config.clone();
+        placed(&hosts)(rank, &mut config);
+        let built = Communicator::builder().unique_id(id).rank(rank).ranks(3).config(config).build();
+        built.expect_err("it was ordered").to_string()
+    });
+    for error in errors {
+        assert!(error.contains("NCCL_ALGO") && error.contains("equally many ranks"), "{error}");
     }
 }
 

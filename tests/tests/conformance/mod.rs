@@ -13,3 +13,4 @@ mod bits;
 mod rings;
 mod collnet;
 mod levels;
+mod drawn;

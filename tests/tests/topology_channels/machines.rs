@@ -3,13 +3,13 @@
 use super::checks::{check_tree, cpu_time, crossings, is_permutation};
 use super::recipe::recipe;
 use oxccl::topology::detect::{Found, Own, Sysfs};
-use oxccl::topology::search::{CHANNELS_MAX, Graph, Graphs, SearchConfig};
+use oxccl::topology::search::{CHANNELS_MAX, Graphs, SearchConfig, TopoGraph};
 use oxccl::topology::{Channels, HostLanes, Inventory, PathPolicy, Paths, System, Tables};
 use oxccl_shared::abi::Rank;
 use proptest::prelude::*;
 use std::time::Duration;
 
-fn check_graph(graph: &Graph, gpus: usize, nets: usize) {
+fn check_graph(graph: &TopoGraph, gpus: usize, nets: usize) {
     assert!(graph.lanes.len() <= CHANNELS_MAX);
     for lane in &graph.lanes {
         assert!(is_permutation(&lane.gpus, gpus), "{graph}: {lane:?}");

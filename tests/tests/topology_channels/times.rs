@@ -4,7 +4,7 @@
 
 use super::checks::{cpu_time, is_permutation};
 use super::odd;
-use oxccl::topology::search::{CHANNELS_MAX, Graph, GraphId, Pattern, Search, SearchConfig};
+use oxccl::topology::search::{CHANNELS_MAX, GraphId, Pattern, Search, SearchConfig, TopoGraph};
 use oxccl::topology::xml::read_topology;
 use oxccl::topology::{Inventory, PathPolicy, Paths, System, Tables};
 use std::time::Duration;
@@ -68,7 +68,7 @@ impl Bed {
     }
 
     /// Every graph of NCCL, each with its name and the CPU time that it took.
-    fn search(&self) -> Vec<(&'static str, Graph, Duration)> {
+    fn search(&self) -> Vec<(&'static str, TopoGraph, Duration)> {
         let search = Search::new(&self.system, &self.paths, &self.config);
         let gpus = self.system.gpus.len();
         let time = |id, pattern, min, max, along: &[_]| {

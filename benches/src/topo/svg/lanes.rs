@@ -10,7 +10,7 @@ use super::pen::{Anchor, Font, Ink, Pen};
 use crate::topo::machine::Machine;
 use crate::topo::text::{distinct, ranges, rate};
 use oxccl::Rank;
-use oxccl::topology::search::{Graph, Lane, Pattern};
+use oxccl::topology::search::{Lane, Pattern, TopoGraph};
 
 const TITLE_HEIGHT: f64 = 44.0;
 const PANEL_GAP: f64 = 26.0;
@@ -27,7 +27,7 @@ pub fn draw(pen: &mut Pen, machine: &Machine, layout: &Layout) -> f64 {
     y + 30.0
 }
 
-fn panel(pen: &mut Pen, machine: &Machine, layout: &Layout, graph: &Graph, top: f64) -> f64 {
+fn panel(pen: &mut Pen, machine: &Machine, layout: &Layout, graph: &TopoGraph, top: f64) -> f64 {
     let (rows, channels) = rows(machine, layout, graph);
     let height = TITLE_HEIGHT + rows.iter().map(Row::height).sum::<f64>() + 10.0;
     let (left, right) = (40.0, layout.width - 40.0);
@@ -54,7 +54,7 @@ fn panel(pen: &mut Pen, machine: &Machine, layout: &Layout, graph: &Graph, top: 
 
 /// One row for each path through the machine, and the channels of each path. Lanes that differ only in the port of a NIC take
 /// the same path.
-fn rows(machine: &Machine, layout: &Layout, graph: &Graph) -> (Vec<Row>, Vec<Vec<usize>>) {
+fn rows(machine: &Machine, layout: &Layout, graph: &TopoGraph) -> (Vec<Row>, Vec<Vec<usize>>) {
     let lanes = if is_heads(graph) { heads(graph) } else { distinct(graph) };
     let flatness = if lanes.len() > 8 { 0.6 } else { 1.0 };
     let (mut rows, mut channels): (Vec<Row>, Vec<Vec<usize>>) = (Vec::new(), Vec::new());
@@ -73,7 +73,7 @@ fn rows(machine: &Machine, layout: &Layout, graph: &Graph) -> (Vec<Row>, Vec<Vec
     (rows, channels)
 }
 
-fn facts(graph: &Graph) -> String {
+fn facts(graph: &TopoGraph) -> String {
     let (count, bw) = (graph.lanes.len(), rate(graph.bw_intra));
     let channels = if count == 1 { "1 channel of".to_owned() } else { format!("{count} channels of") };
     let inter = if graph.lanes.iter().any(|lane| lane.nets.is_some()) {
@@ -89,12 +89,12 @@ fn capitalized(text: &str) -> String {
     letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
 }
 
-fn is_heads(graph: &Graph) -> bool {
+fn is_heads(graph: &TopoGraph) -> bool {
     matches!(graph.pattern, Pattern::Nvls | Pattern::CollnetDirect)
 }
 
 /// All heads in one row.
-fn heads(graph: &Graph) -> Vec<(Lane, Vec<usize>)> {
+fn heads(graph: &TopoGraph) -> Vec<(Lane, Vec<usize>)> {
     let gpus = graph.lanes.iter().map(|lane| lane.gpus[0]).collect();
     vec![(Lane { gpus, nets: None }, (0..graph.lanes.len()).collect())]
 }
@@ -111,7 +111,7 @@ struct Row {
 }
 
 impl Row {
-    fn new(machine: &Machine, layout: &Layout, graph: &Graph, lane: &Lane, flatness: f64) -> Row {
+    fn new(machine: &Machine, layout: &Layout, graph: &TopoGraph, lane: &Lane, flatness: f64) -> Row {
         let system = &machine.system;
         let gpu = |rank: &Rank| {
             let at = system.gpus.iter().position(|gpu| system.gpu(*gpu).rank == *rank);

@@ -10,7 +10,7 @@ use crate::connect::{ConnectError, connect};
 use crate::launch::{CustomAlgorithm, Drives, WaitContext};
 use crate::machine::cpu::{Cpu, CpuParts};
 use crate::plan::tuning::{Architecture, Backend, Impossible};
-use crate::plan::{Collnet, Facts};
+use crate::plan::{Collnet, Facts, Hosts, Lacks};
 use crate::transport::{TransportKind, processors_each, stream_layout};
 use oxccl_shared::abi::Rank;
 use oxccl_shared::algo::spec::Processor;
@@ -33,7 +33,8 @@ impl Init for Cpu {
     /// Whether a network reduces is known when the ranks have met.
     fn check_settings(config: &Config, nranks: u32) -> Result<(), Error> {
         let no_collnet = (!config.net.coll.enabled).then(|| Collnet::Disabled.why_not());
-        Ok(Facts::check(Processor::Cpu, nranks, &config.forced, no_collnet)?)
+        let lacks = Lacks { collnet: no_collnet, ..Lacks::default() };
+        Ok(Facts::check(Processor::Cpu, nranks, &config.forced, lacks)?)
     }
 
     fn connect(bootstrap: &Bootstrap, config: &Config, (): ()) -> Result<CpuReady, Error> {
@@ -57,7 +58,7 @@ impl Init for Cpu {
         };
         let connected = connect(bootstrap, &wanted)?;
         // The same on all ranks, which may still be listening.
-        check_collnet(config, &connected)?;
+        check_orders(config, &connected)?;
         let custom = match config.custom.is_empty() || !shares_memory(bootstrap, &connected)? {
             true => Vec::new(),
             false => config.custom.clone(),
@@ -81,15 +82,17 @@ fn shares_memory(bootstrap: &Bootstrap, connected: &CpuConnected) -> Result<bool
     Ok(all.iter().all(|theirs| **theirs == [1]))
 }
 
-/// Whether what was ordered can be had, now that it is known whether a network reduces.
-fn check_collnet(config: &Config, connected: &CpuConnected) -> Result<(), Impossible> {
+/// Whether what was ordered can be had, now that it is known which hosts there are and whether a network reduces.
+fn check_orders(config: &Config, connected: &CpuConnected) -> Result<(), Impossible> {
     let Reducing { collnet, lack, .. } = &connected.reducing;
     let why = match collnet {
         Collnet::There(_) => None,
         Collnet::Lacking => Some(&**lack),
         _ => Some(collnet.why_not()),
     };
-    Facts::check(Processor::Cpu, connected.peers.len() as u32, &config.forced, why)
+    let hosts = Hosts::of(connected.peers.iter().map(|peer| peer.host));
+    let lacks = Lacks { collnet: why, levels: hosts.lack() };
+    Facts::check(Processor::Cpu, connected.peers.len() as u32, &config.forced, lacks)
 }
 
 fn machine(connected: CpuConnected, custom: Vec<CustomAlgorithm>, joined: &Joined<'_>) -> Cpu {

@@ -12,8 +12,8 @@ use crate::launch::Notify;
 use crate::machine::NetProxy;
 use crate::machine::cuda::{Cuda, CudaParts, CustomKernels, Device, DeviceKernels, Monitor};
 use crate::net::NetError;
-use crate::plan::Facts;
 use crate::plan::tuning::Backend;
+use crate::plan::{Facts, Lacks};
 use crate::transport::TransportKind;
 use crate::transport::p2p::Domain;
 use cudarc::driver::CudaStream;
@@ -41,7 +41,7 @@ impl Init for Cuda {
     }
 
     fn check_settings(config: &Config, nranks: u32) -> Result<(), Error> {
-        Facts::check(Processor::Gpu, nranks, &config.forced, None)?;
+        Facts::check(Processor::Gpu, nranks, &config.forced, Lacks::default())?;
         if config.net.coll.enabled {
             tracing::warn!("NCCL_COLLNET_ENABLE=1: networks that reduce are for ranks on CPUs so far");
         }
@@ -68,6 +68,9 @@ impl Init for Cuda {
             buffer_bytes: config.device_buffer_bytes,
         };
         let connected = connect(bootstrap, &wanted)?;
+        // The same on all ranks, now that their hosts are known.
+        let lacks = Lacks { levels: connected.facts.hosts.lack(), ..Lacks::default() };
+        Facts::check(Processor::Gpu, nranks, &config.forced, lacks)?;
         let (device, kernels) = opened?;
         Ok(ConnectedGpu { device, kernels, connected })
     }

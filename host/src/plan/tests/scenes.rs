@@ -4,7 +4,9 @@ use super::digest;
 use crate::plan::tuning::{
     Architecture, Candidate, Forced, Machine, NetSpeed, Pairs, Reason, Speeds, TuneRow, TuneTable,
 };
-use crate::plan::{Call, ChannelLimits, Collnet, CollnetFacts, Facts, Plan, Reduces, message_kernels, plan};
+use crate::plan::{
+    Call, ChannelLimits, Collnet, CollnetFacts, Facts, Lacks, Plan, Reduces, message_kernels, plan,
+};
 use crate::topology::PathKind;
 use oxccl_shared::abi::{Algorithm, ConnLayout, DataType, Func, Protocol, RedOp};
 use oxccl_shared::algo::kernels::Kernel;
@@ -259,6 +261,10 @@ fn gpu_scenes(add: &mut dyn FnMut(&str, Facts)) {
     add("1 GPU, oneshot simple", gpu(1, 90, Forced::only(Some(Algorithm::OneShot), Some(Protocol::Simple))));
 }
 
+fn no_collnet(why: &str) -> Lacks<'_> {
+    Lacks { collnet: Some(why), ..Lacks::default() }
+}
+
 /// What orders are refused, and in which words.
 pub(super) fn checks() -> Vec<String> {
     let orders = [
@@ -280,13 +286,13 @@ pub(super) fn checks() -> Vec<String> {
             checked.map_or_else(|error| error.to_string(), |()| "ok".to_owned())
         };
         lines.push(format!("algo {algorithms} proto {protocols}"));
-        lines.push(format!("  CPUs: {}", said(Facts::check(Processor::Cpu, 4, &forced, None))));
+        lines.push(format!("  CPUs: {}", said(Facts::check(Processor::Cpu, 4, &forced, Lacks::default()))));
         lines.push(format!(
             "  CPUs, no network: {}",
-            said(Facts::check(Processor::Cpu, 4, &forced, Some("there is none")))
+            said(Facts::check(Processor::Cpu, 4, &forced, no_collnet("there is none")))
         ));
-        lines.push(format!("  8 GPUs: {}", said(Facts::check(Processor::Gpu, 8, &forced, None))));
-        lines.push(format!("  9 GPUs: {}", said(Facts::check(Processor::Gpu, 9, &forced, None))));
+        lines.push(format!("  8 GPUs: {}", said(Facts::check(Processor::Gpu, 8, &forced, Lacks::default()))));
+        lines.push(format!("  9 GPUs: {}", said(Facts::check(Processor::Gpu, 9, &forced, Lacks::default()))));
     }
     lines
 }

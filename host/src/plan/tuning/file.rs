@@ -24,7 +24,7 @@ use super::table::{Backend, TUNED, TuneRow, TuneTable};
 use core::fmt::Write;
 use core::ops::Range;
 use oxccl_shared::abi::{Func, Protocol};
-use oxccl_shared::algo::registry::named;
+use oxccl_shared::algo::registry::{SPECS, named};
 use serde::Deserialize;
 use thiserror::Error;
 use toml::Spanned;
@@ -244,6 +244,13 @@ fn read_section(
     Ok(read)
 }
 
+/// The names of all algorithms, as an error asks for one of them.
+fn expected_algorithms() -> String {
+    let names = SPECS.map(|spec| spec.name());
+    let (last, others) = names.split_last().expect("there are algorithms");
+    format!("{} or {last}", others.join(", "))
+}
+
 /// The records of a row that follows those of `before`: two if its algorithm's name means two, of which each is for some of its sizes.
 fn read_row(
     at: &Text<'_>,
@@ -255,7 +262,7 @@ fn read_row(
     let func =
         at.named(&row.collective, tuned, "all_reduce, all_gather, reduce_scatter, broadcast or reduce")?;
     let known = |name: &str| named(name).next().map(|_| ());
-    at.named(&row.algorithm, known, "ring, tree, oneshot or twoshot")?;
+    at.named(&row.algorithm, known, &expected_algorithms())?;
     let protocol = at.named(&row.protocol, Protocol::from_name, "ll, ll128 or simple")?;
     let offered = offered(func);
     let meant = named(row.algorithm.get_ref()).map(|spec| Candidate::new(spec.algorithm, protocol));
@@ -401,7 +408,13 @@ time_us = [1.0, 0.5, nan]
             ("\"all_reduce\"", "\"all_to_all\"", 7, "collective", "all_reduce, all_gather"),
             ("max_bytes = 4096", "max_bytes = \"4K\"", 8, "max_bytes", "invalid type"),
             ("max_bytes = 4096\n", "", 10, "[[table.choice]]", "ascend"),
-            ("\"direct\"", "\"pat\"", 9, "algorithm", "ring, tree, oneshot or twoshot"),
+            (
+                "\"direct\"",
+                "\"pat\"",
+                9,
+                "algorithm",
+                "tree, ring, oneshot, twoshot, collnetchain or twolevel",
+            ),
             ("\"cpu\"", "\"cuda\"", 9, "algorithm", "has no direct simple there, but ring ll"),
             ("\"simple\"", "\"ll256\"", 10, "protocol", "ll128"),
             ("channels = 3", "channels = 0", 15, "channels", "at least 1"),

@@ -13,6 +13,9 @@ pub struct Machine {
     pub nranks: u32,
     /// Number of hosts, with equally many ranks each.
     pub nhosts: u32,
+    /// Ranks of each host, where all have equally many that follow each other; otherwise 0. Hosts that share no network of GPUs count
+    /// here too, where `nhosts` is 1.
+    pub host_ranks: u32,
     /// Whether speeds and path types come from a searched graph, instead of typical values.
     pub is_searched: bool,
     /// The rings' channels.
@@ -79,6 +82,7 @@ impl Machine {
             architecture,
             nranks,
             nhosts: 1,
+            host_ranks: 0,
             is_searched: false,
             ring: speeds,
             tree: speeds,

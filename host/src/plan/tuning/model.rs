@@ -164,14 +164,18 @@ fn chain(candidate: Candidate, machine: &Machine, bytes: u64) -> Estimate {
 fn levels(candidate: Candidate, machine: &Machine, bytes: u64) -> Estimate {
     let constants = machine.architecture.constants();
     let (base, step, inter) = latencies(candidate, machine, machine.pairs.kind);
-    let (n, hosts) = (f64::from(machine.nranks), f64::from(machine.nhosts));
+    let n = f64::from(machine.nranks);
+    let each = match machine.host_ranks {
+        0 => n / f64::from(machine.nhosts),
+        ranks => f64::from(ranks),
+    };
+    let hosts = n / each;
     let latency = base + 2.0 * (step + inter);
     let share = match candidate.protocol {
         Protocol::LL => 0.5,
         Protocol::LL128 => 0.92,
         Protocol::Simple => 1.0,
     };
-    let each = n / hosts;
     let inside = share * constants.hops_simple_share * machine.rank_bw();
     let between = share * f64::from(machine.ring.channels) * machine.ring.inter_bw;
     // Of the buffer, in one direction: what a rank sends inside its host, and what a host's ranks send to others together.

@@ -230,11 +230,6 @@ impl Forced {
         self.protocol(Func::Send, wanted)
     }
 
-    /// Whether nothing is insisted on.
-    pub fn is_nothing(&self) -> bool {
-        *self == Forced::default()
-    }
-
     /// Whether every order can be obeyed, given what each function has. `why` says why it has no more.
     ///
     /// # Errors

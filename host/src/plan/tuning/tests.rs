@@ -1,7 +1,7 @@
 //! Properties of all models, machines and restrictions; and measured choices stay chosen.
 
 use super::*;
-use crate::plan::{Call, ChannelLimits, Collnet, CollnetFacts, Facts, Reduces, offered};
+use crate::plan::{Call, ChannelLimits, Collnet, CollnetFacts, Facts, Hosts, Lacks, Reduces, offered};
 use crate::topology::PathKind;
 use oxccl_shared::abi::{Algorithm, ConnLayout, DataType, Func, Protocol, Rank, RedOp};
 use oxccl_shared::algo::registry::spec_of;
@@ -234,17 +234,54 @@ fn a_network_that_reduces_is_taken_by_name_or_where_the_model_finds_it_faster_th
     );
 }
 
+fn no_collnet(why: &str) -> Lacks<'_> {
+    Lacks { collnet: Some(why), ..Lacks::default() }
+}
+
+#[test]
+fn an_order_for_two_levels_says_why_there_are_none() {
+    let forced = Forced::only(Some(Algorithm::TwoLevel), None);
+    assert_eq!(Facts::check(Processor::Cpu, 3, &forced, Lacks::default()), Ok(()));
+    let lacks = Lacks { levels: Hosts::of([1, 1, 2].into_iter()).lack(), ..Lacks::default() };
+    for (on, nranks) in [(Processor::Cpu, 3), (Processor::Gpu, 3)] {
+        let error = Facts::check(on, nranks, &forced, lacks).unwrap_err().to_string();
+        assert!(
+            error.contains("NCCL_ALGO") && error.contains("(twolevel: not every host has equally"),
+            "{error}"
+        );
+        // Beside others it is a preference, and hosts that are even lack nothing.
+        let beside = Forced::default().with_algorithms("ring,twolevel").unwrap();
+        assert_eq!(Facts::check(on, nranks, &beside, lacks), Ok(()));
+    }
+    assert_eq!(Hosts::of([1, 1, 2, 2].into_iter()).lack(), None);
+}
+
+/// Two levels cost what the hosts make of them, also where no network of GPUs joins these.
+#[test]
+fn the_model_knows_hosts_of_cpus() {
+    let here = cpu(8, Architecture::Cpu, Forced::default(), None);
+    let there = here.on_hosts((0..8).map(|rank| rank / 4));
+    let candidate = Candidate::new(Algorithm::TwoLevel, Protocol::Simple);
+    let of = |facts: &Facts| estimate(candidate, &call(Func::AllReduce, 1 << 20), &facts.machine);
+    assert_eq!(of(&there).latency_us, of(&here).latency_us);
+    // The links between hosts take their time as well.
+    assert!(of(&there).bandwidth < of(&here).bandwidth, "{:?} {:?}", of(&there), of(&here));
+    // What comes to be known of the network leaves the hosts as they are.
+    assert_eq!(there.with_collnet(Collnet::OneHost).machine.host_ranks, 4);
+}
+
 #[test]
 fn an_order_for_a_network_that_reduces_says_why_there_is_none() {
     let forced = Forced::only(Some(Algorithm::CollnetChain), None);
-    assert_eq!(Facts::check(Processor::Cpu, 4, &forced, None), Ok(()));
-    let error = Facts::check(Processor::Cpu, 4, &forced, Some("there is no plugin")).unwrap_err().to_string();
+    assert_eq!(Facts::check(Processor::Cpu, 4, &forced, Lacks::default()), Ok(()));
+    let error =
+        Facts::check(Processor::Cpu, 4, &forced, no_collnet("there is no plugin")).unwrap_err().to_string();
     assert!(error.contains("NCCL_ALGO") && error.contains("(collnetchain: there is no plugin)"), "{error}");
-    let error = Facts::check(Processor::Gpu, 8, &forced, None).unwrap_err().to_string();
+    let error = Facts::check(Processor::Gpu, 8, &forced, Lacks::default()).unwrap_err().to_string();
     assert!(error.contains("collnetchain is for ranks on CPUs so far"), "{error}");
     // Beside others it is a preference.
     let forced = Forced::default().with_algorithms("ring,collnetchain").unwrap();
-    assert_eq!(Facts::check(Processor::Cpu, 4, &forced, Some("there is no plugin")), Ok(()));
+    assert_eq!(Facts::check(Processor::Cpu, 4, &forced, no_collnet("there is no plugin")), Ok(()));
 }
 
 #[test]

@@ -1,15 +1,12 @@
 //! A rank's end of a proxy's service.
 
-use super::memory::{BlockError, SharedBlock};
-use super::message::{ConnectionId, OpId, PAYLOAD_MAX, Refusal, Reply, Request, Response};
+use super::message::{OpId, PAYLOAD_MAX, Refusal, Reply, Request, Response};
 use super::server::{hello, key};
-use super::transport::BLOCK_HANDLE;
 use crate::bootstrap::frame::Decoder;
 use crate::bootstrap::handshake::Handshake;
 use crate::bootstrap::secret::{Nonce, Secret};
 use crate::bootstrap::sock::{self, Deadline, DialError};
-use crate::transport::p2p::{Mailbox, Party, PassError};
-use oxccl_shared::abi::{ConnLayout, Rank};
+use oxccl_shared::abi::Rank;
 use rustix::event::{PollFd, PollFlags};
 use std::collections::BTreeMap;
 use std::io;
@@ -61,19 +58,12 @@ pub enum ClientError {
         /// Whose.
         proxy: Rank,
     },
-    /// The descriptor of a block did not come.
-    #[error(transparent)]
-    Pass(#[from] PassError),
-    /// What came is not the block.
-    #[error(transparent)]
-    Block(#[from] BlockError),
 }
 
 /// A connection to a proxy's service.
 #[derive(Debug)]
 pub struct ProxyClient {
     stream: TcpStream,
-    rank: Rank,
     proxy: Rank,
     decoder: Decoder,
     unsent: Vec<u8>,
@@ -103,15 +93,7 @@ impl ProxyClient {
             })
         })?;
         let decoder = Decoder::new(PAYLOAD_MAX);
-        Ok(ProxyClient {
-            stream,
-            rank,
-            proxy,
-            decoder,
-            unsent: Vec::new(),
-            next_op: 1,
-            answers: BTreeMap::new(),
-        })
+        Ok(ProxyClient { stream, proxy, decoder, unsent: Vec::new(), next_op: 1, answers: BTreeMap::new() })
     }
 
     /// Asks; the answer comes later. Does not wait.
@@ -170,28 +152,6 @@ impl ProxyClient {
     pub fn call(&mut self, request: &Request, timeout: Duration) -> Result<Reply, ClientError> {
         let op = self.ask(request)?;
         self.wait(op, timeout)
-    }
-
-    /// Maps the block of a connection that has been set up, in this process.
-    ///
-    /// # Errors
-    /// As [`Self::wait`]; the descriptor does not come or is not that of a block of `layout`.
-    pub fn map_block(
-        &mut self,
-        connection: ConnectionId,
-        layout: ConnLayout,
-        timeout: Duration,
-    ) -> Result<SharedBlock, ClientError> {
-        let token = getrandom::u64().map_err(|error| self.gone(&error))?;
-        let mailbox = Mailbox::bind(token)?;
-        let request = Request::GetFd { connection, handle: BLOCK_HANDLE, mailbox: token };
-        let Reply::Number(from) = self.call(&request, timeout)? else {
-            return Err(ClientError::Nonsense { proxy: self.proxy });
-        };
-        let sender = Party { rank: self.proxy, token: from, pid: None };
-        let got = mailbox.exchange(self.rank, &[], &[sender], timeout, || true)?;
-        let fd = got.into_iter().next().ok_or(ClientError::Nonsense { proxy: self.proxy })?;
-        Ok(SharedBlock::open(fd, layout)?)
     }
 
     /// The bare connection, for tests that say what this does not.

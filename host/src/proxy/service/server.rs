@@ -177,8 +177,8 @@ impl Loop {
             fds.push(PollFd::new(&client.stream, flags));
         }
         self.acceptor.poll_fds(&mut fds);
-        let nap = self.service.is_busy().then(|| Instant::now() + BACK_OFF);
-        let until = self.acceptor.deadline().into_iter().chain(nap).min();
+        let back_off = self.service.is_busy().then(|| Instant::now() + BACK_OFF);
+        let until = self.acceptor.deadline().into_iter().chain(back_off).min();
         sock::poll(&mut fds, until)?;
         Ok(fds.iter().map(PollFd::revents).collect())
     }

@@ -1,6 +1,6 @@
 //! Layer: host / topology / search, its result.
 //! Takes: nothing.
-//! Gives: [`Graph`]: the channels of one algorithm on one host, each a [`Lane`] through its GPUs, with the bandwidth
+//! Gives: [`TopoGraph`]: the channels of one algorithm on one host, each a [`Lane`] through its GPUs, with the bandwidth
 //! of each.
 //! Never: other hosts: `channels` joins lanes over hosts.
 
@@ -97,7 +97,7 @@ pub struct Lane {
 
 /// The channels of one algorithm.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Graph {
+pub struct TopoGraph {
     /// Which algorithm.
     pub id: GraphId,
     /// How lanes use GPUs and NICs.
@@ -122,10 +122,10 @@ pub struct Graph {
     pub lanes: Vec<Lane>,
 }
 
-impl Graph {
+impl TopoGraph {
     /// No channels.
-    pub fn none(id: GraphId, pattern: Pattern) -> Graph {
-        Graph {
+    pub fn none(id: GraphId, pattern: Pattern) -> TopoGraph {
+        TopoGraph {
             id,
             pattern,
             cross_nic: 0,
@@ -142,7 +142,7 @@ impl Graph {
 }
 
 /// The form of NCCL's log.
-impl fmt::Display for Graph {
+impl fmt::Display for TopoGraph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,

@@ -16,7 +16,7 @@ mod moves;
 mod walk;
 mod relax;
 
-pub use graph::{CHANNELS_MAX, Graph, GraphId, Lane, Pattern};
+pub use graph::{CHANNELS_MAX, GraphId, Lane, Pattern, TopoGraph};
 
 use super::{Paths, System, Tables};
 use bounds::Bounds;
@@ -72,7 +72,7 @@ impl<'a> Search<'a> {
         pattern: Pattern,
         channels: RangeInclusive<usize>,
         along: &[Lane],
-    ) -> Graph {
+    ) -> TopoGraph {
         let (channels_min, channels_max) = (*channels.start(), *channels.end());
         let request = Request { id, pattern, channels_min, channels_max, along };
         relax::search(&self.machine, self.config, request)
@@ -83,15 +83,15 @@ impl<'a> Search<'a> {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Graphs {
     /// Rings.
-    pub ring: Graph,
+    pub ring: TopoGraph,
     /// Trees; as many channels as rings.
-    pub tree: Graph,
+    pub tree: TopoGraph,
     /// Chains to a NIC with in-network reduction; empty if there is none.
-    pub collnet_chain: Graph,
+    pub collnet_chain: TopoGraph,
     /// GPUs that each send directly to a NIC with in-network reduction; empty if there is none.
-    pub collnet_direct: Graph,
+    pub collnet_direct: TopoGraph,
     /// GPUs that each reduce their share in NVSwitches; empty if there are none.
-    pub nvls: Graph,
+    pub nvls: TopoGraph,
 }
 
 impl Graphs {
@@ -105,9 +105,9 @@ impl Graphs {
         let mut graphs = Graphs {
             ring,
             tree,
-            collnet_chain: Graph::none(GraphId::CollnetChain, Pattern::Tree),
-            collnet_direct: Graph::none(GraphId::CollnetDirect, Pattern::CollnetDirect),
-            nvls: Graph::none(GraphId::Nvls, Pattern::Nvls),
+            collnet_chain: TopoGraph::none(GraphId::CollnetChain, Pattern::Tree),
+            collnet_direct: TopoGraph::none(GraphId::CollnetDirect, Pattern::CollnetDirect),
+            nvls: TopoGraph::none(GraphId::Nvls, Pattern::Nvls),
         };
         if config.collnet {
             let direct_max = gpus.min(DIRECT_HEADS_MAX);
@@ -126,7 +126,7 @@ impl Graphs {
     }
 
     /// Replaces the graph of the same kind.
-    pub fn replace(&mut self, graph: Graph) {
+    pub fn replace(&mut self, graph: TopoGraph) {
         let place = match graph.id {
             GraphId::Ring => &mut self.ring,
             GraphId::Tree => &mut self.tree,
@@ -138,7 +138,7 @@ impl Graphs {
     }
 
     /// All graphs, in the order of NCCL's dumps.
-    pub fn all(&self) -> [&Graph; 5] {
+    pub fn all(&self) -> [&TopoGraph; 5] {
         [&self.ring, &self.tree, &self.collnet_direct, &self.collnet_chain, &self.nvls]
     }
 }

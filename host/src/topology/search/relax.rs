@@ -1,10 +1,10 @@
 //! Layer: host / topology / search.
 //! Takes: a [`Request`] for one algorithm's channels.
-//! Gives: the best [`Graph`] within a budget of steps.
+//! Gives: the best [`TopoGraph`] within a budget of steps.
 //! Never: an empty graph where GPUs can reach each other at all: at worst one slow channel in GPU order.
 
 use super::walk::{Draft, Outcome, Trial, Walk};
-use super::{Graph, GraphId, Lane, Machine, Pattern, SearchConfig};
+use super::{GraphId, Lane, Machine, Pattern, SearchConfig, TopoGraph};
 use crate::topology::PathKind;
 use crate::topology::system::NodeId;
 use oxccl_shared::abi::Rank;
@@ -40,7 +40,7 @@ struct Relaxation<'a> {
     speed: usize,
     /// The most that the user allows.
     cross_nic: u32,
-    best: Graph,
+    best: TopoGraph,
     /// Steps left of [`GLOBAL_STEPS`], of [`HARD_STEPS`], and of the fallback.
     global: i64,
     hard: i64,
@@ -50,7 +50,7 @@ struct Relaxation<'a> {
 }
 
 /// Searches one graph.
-pub(super) fn search(machine: &Machine<'_>, config: &SearchConfig, request: Request<'_>) -> Graph {
+pub(super) fn search(machine: &Machine<'_>, config: &SearchConfig, request: Request<'_>) -> TopoGraph {
     let mut relaxation = Relaxation::new(machine, config, request);
     let first = relaxation.first_trial();
     let mut trial = first.clone();
@@ -74,7 +74,7 @@ impl<'a> Relaxation<'a> {
         let crosses = matches!(request.pattern, Pattern::Ring | Pattern::BalancedTree | Pattern::SplitTree);
         let cross_nic = if crosses && machine.system.nets.len() > 1 { config.cross_nic } else { 0 };
         let speeds = config.tables.speeds(machine.system.sm_min(), !machine.system.nets.is_empty());
-        let mut best = Graph::none(request.id, request.pattern);
+        let mut best = TopoGraph::none(request.id, request.pattern);
         best.cross_nic = u32::from(cross_nic == 1);
         best.type_intra = machine.bounds.intra.0;
         best.type_inter = machine.bounds.inter.0;
@@ -341,7 +341,7 @@ impl<'a> Relaxation<'a> {
         })
     }
 
-    fn or_simple_order(mut self) -> Graph {
+    fn or_simple_order(mut self) -> TopoGraph {
         let system = self.machine.system;
         if self.best.lanes.is_empty()
             && !self.request.id.is_collnet()
@@ -368,7 +368,7 @@ fn first_not(speeds: &[f32], is_too_fast: impl Fn(f32) -> bool) -> usize {
 }
 
 /// Splits channels: two of half the bandwidth use a GPU better than one, as long as each is fast enough.
-fn double(graph: &mut Graph, machine: &Machine<'_>, channels_max: usize) {
+fn double(graph: &mut TopoGraph, machine: &Machine<'_>, channels_max: usize) {
     let count = graph.lanes.len();
     let is_enough = machine.system.sm_min() > 80 && graph.bw_intra < 50.0 && count > 4;
     if count == 0 || graph.pattern == Pattern::Nvls || graph.bw_intra < 25.0 || is_enough {

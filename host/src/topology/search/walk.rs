@@ -4,7 +4,7 @@
 //! Never: recursion: the depth is channels times GPUs, more than a thread's stack may hold.
 
 use super::capacity::Capacity;
-use super::{Graph, Lane, Machine, Pattern};
+use super::{Lane, Machine, Pattern, TopoGraph};
 use crate::topology::PathKind;
 use crate::topology::system::{NodeId, NodeKind};
 
@@ -99,7 +99,7 @@ const ASIDE_STEPS: u32 = 1 << 10;
 pub(super) struct Walk<'a> {
     pub machine: &'a Machine<'a>,
     pub trial: &'a Trial,
-    best: &'a mut Graph,
+    best: &'a mut TopoGraph,
     pub capacity: Capacity<'a>,
     /// Finished lanes, and the one under construction.
     pub lanes: Vec<Draft>,
@@ -119,7 +119,7 @@ pub(super) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    pub fn run(machine: &'a Machine<'a>, trial: &'a Trial, best: &'a mut Graph, budget: u32) -> Outcome {
+    pub fn run(machine: &'a Machine<'a>, trial: &'a Trial, best: &'a mut TopoGraph, budget: u32) -> Outcome {
         let system = machine.system;
         let mut walk = Walk {
             machine,
@@ -371,7 +371,7 @@ impl<'a> Walk<'a> {
             gpus: draft.gpus.iter().map(rank).collect(),
             nets: (!system.nets.is_empty()).then(|| draft.nets.map(id)),
         };
-        *self.best = Graph {
+        *self.best = TopoGraph {
             id: self.best.id,
             pattern: trial.pattern,
             cross_nic: trial.cross_nic,

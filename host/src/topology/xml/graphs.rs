@@ -6,20 +6,20 @@
 use super::XmlError;
 use super::element::Element;
 use super::write::Writer;
-use crate::topology::search::{CHANNELS_MAX, Graph, GraphId, Lane, Pattern};
+use crate::topology::search::{CHANNELS_MAX, GraphId, Lane, Pattern, TopoGraph};
 use crate::topology::{PathKind, System};
 
 /// Reads the graphs of a file. A graph without channels states that the algorithm has none.
 ///
 /// # Errors
 /// The first line that is invalid or that does not fit `system`.
-pub fn read_graphs(text: &str, system: &System) -> Result<Vec<Graph>, XmlError> {
+pub fn read_graphs(text: &str, system: &System) -> Result<Vec<TopoGraph>, XmlError> {
     let root = Element::parse(text, "graphs")?;
     root.count("version", 1, "version 1")?;
     root.children.iter().filter(|child| child.name == "graph").map(|child| graph(child, system)).collect()
 }
 
-fn graph(element: &Element, system: &System) -> Result<Graph, XmlError> {
+fn graph(element: &Element, system: &System) -> Result<TopoGraph, XmlError> {
     let id = element.count("id", 4, "a graph from 0 to 4")?.ok_or_else(|| element.missing("id"))?;
     let pattern = element.count("pattern", 6, "a pattern from 1 to 6")?;
     let pattern = pattern.ok_or_else(|| element.missing("pattern"))?;
@@ -31,7 +31,7 @@ fn graph(element: &Element, system: &System) -> Result<Graph, XmlError> {
     if element.count("nchannels", u32::MAX, "channels")?.is_some_and(|count| count as usize != lanes.len()) {
         return Err(element.wrong("nchannels", "as many as there are <channel> elements"));
     }
-    Ok(Graph {
+    Ok(TopoGraph {
         id: GraphId::from_number(id).ok_or_else(|| element.wrong("id", "a graph from 0 to 4"))?,
         pattern: Pattern::from_number(pattern)
             .ok_or_else(|| element.wrong("pattern", "a pattern from 1 to 6"))?,
@@ -88,7 +88,7 @@ fn lane(element: &Element, system: &System) -> Result<Lane, XmlError> {
 }
 
 /// Writes graphs as NCCL dumps them.
-pub fn write_graphs<'a>(graphs: impl IntoIterator<Item = &'a Graph>, system: &System) -> String {
+pub fn write_graphs<'a>(graphs: impl IntoIterator<Item = &'a TopoGraph>, system: &System) -> String {
     let mut out = Writer::default();
     out.open("graphs").attribute("version", 1);
     graphs.into_iter().for_each(|graph| write_graph(&mut out, graph, system));
@@ -96,7 +96,7 @@ pub fn write_graphs<'a>(graphs: impl IntoIterator<Item = &'a Graph>, system: &Sy
     out.text
 }
 
-fn write_graph(out: &mut Writer, graph: &Graph, system: &System) {
+fn write_graph(out: &mut Writer, graph: &TopoGraph, system: &System) {
     out.open("graph")
         .attribute("id", graph.id as u32)
         .attribute("pattern", graph.pattern as u32)

@@ -1,4 +1,4 @@
-//! The service over real sockets, with a real transport, and with strangers at its door.
+//! The service over real sockets, with a real transport, and and with strangers that dial it.
 
 use super::messages::only_frame;
 use crate::bootstrap::secret::Secret;
@@ -6,6 +6,7 @@ use crate::net::loopback::Loopback;
 use crate::net::{HANDLE_BYTES, Net};
 use crate::proxy::progress::{ProxyChannel, ProxyEnd, ProxyOrder, ProxyParts, proxy};
 use crate::proxy::service::*;
+use crate::transport::p2p::{Mailbox, Party};
 use oxccl_shared::abi::{ChannelId, ConnLayout, Func, Protocol, Rank, SlotHeader};
 use oxccl_shared::fifo::split;
 use std::io::{Read, Write};
@@ -45,6 +46,22 @@ fn set_up(client: &mut ProxyClient, connection: ConnectionId) -> Vec<u8> {
         Reply::Data(data) => data,
         other => panic!("{other:?}"),
     }
+}
+
+/// Maps the block of a connection that has been set up, as a rank of another process than its proxy does.
+fn map_block(
+    client: &mut ProxyClient,
+    [rank, proxy]: [Rank; 2],
+    connection: ConnectionId,
+    layout: ConnLayout,
+) -> Result<SharedBlock, BlockError> {
+    let token = getrandom::u64().unwrap();
+    let mailbox = Mailbox::bind(token).unwrap();
+    let request = Request::GetFd { connection, handle: BLOCK_HANDLE, mailbox: token };
+    let Reply::Number(from) = client.call(&request, TIMEOUT).unwrap() else { panic!("no descriptor") };
+    let sender = Party { rank: proxy, token: from, pid: None };
+    let fds = mailbox.exchange(rank, &[], &[sender], TIMEOUT, || true).unwrap();
+    SharedBlock::open(fds.into_iter().next().unwrap(), layout)
 }
 
 fn take_end(made: &MadeEnds, connection: ConnectionId) -> ProxyEnd {
@@ -97,13 +114,11 @@ fn a_rank_sends_through_the_proxy_of_another() {
     assert_eq!(two.wait(receiving, TIMEOUT).unwrap(), Reply::Done);
     let length = zero.call(&Request::QueryFd { connection: from, handle: BLOCK_HANDLE }, TIMEOUT).unwrap();
     assert_eq!(length, Reply::Number(LAYOUT.total_bytes() as u64));
-    let (out, into) =
-        (zero.map_block(from, LAYOUT, TIMEOUT).unwrap(), two.map_block(to, LAYOUT, TIMEOUT).unwrap());
+    let out = map_block(&mut zero, [Rank(0), Rank(1)], from, LAYOUT).unwrap();
+    let into = map_block(&mut two, [Rank(2); 2], to, LAYOUT).unwrap();
     let other = ConnLayout { simple_slot_bytes: 8192, ..LAYOUT };
-    assert!(matches!(
-        zero.map_block(from, other, TIMEOUT),
-        Err(ClientError::Block(BlockError::Length { .. }))
-    ));
+    let mapped = map_block(&mut zero, [Rank(0), Rank(1)], from, other);
+    assert!(matches!(mapped, Err(BlockError::Length { .. })), "{mapped:?}");
     let (mut sender, mut sending) = proxy(parts(Rank(1), take_end(&near_made, from)));
     let (mut receiver, mut receiving) = proxy(parts(Rank(2), take_end(&far_made, to)));
     sender.give(message(Func::Send, Rank(2), 5000)).unwrap();
