@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 fn two_threads(c: &mut Criterion) {
-    let id = UniqueId::create(&Default::default()).expect("an id of this host");
+    let id = UniqueId::create().expect("an id of this host");
     let join = move |rank| {
         Communicator::builder().unique_id(id).rank(rank).ranks(2).build().expect("two ranks of one process")
     };

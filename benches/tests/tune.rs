@@ -49,7 +49,7 @@ fn communicators_choose_what_was_measured() {
         tune_file: Some(out),
         ..Config::default()
     };
-    let id = UniqueId::create(&config.bootstrap).unwrap();
+    let id = UniqueId::create_by(&config.bootstrap).unwrap();
     std::thread::scope(|scope| {
         for rank in 0..2 {
             let config = config.clone();

@@ -93,7 +93,7 @@ impl DeviceWorld {
     /// If that fails.
     pub fn on_hosts(hosts: &[&str], settings: Settings, adjust: impl Fn(&mut Config) + Sync) -> DeviceWorld {
         let config = device_config(&settings, None);
-        let id = UniqueId::create(&config.bootstrap).expect("a root on the loopback interface");
+        let id = UniqueId::create_by(&config.bootstrap).expect("a root on the loopback interface");
         let join = |(rank, host): (u32, &&str)| {
             let mut config = config.clone();
             config.host_id = Some((*host).to_owned());

@@ -100,7 +100,7 @@ impl World {
     /// As [`Self::new`].
     pub fn with(nranks: u32, settings: Settings, adapt: impl Fn(u32, &mut Config) + Sync) -> World {
         let config = settings.config();
-        let id = UniqueId::create(&config.bootstrap).expect("a root on the loopback interface");
+        let id = UniqueId::create_by(&config.bootstrap).expect("a root on the loopback interface");
         let join = |rank| {
             let mut config = config.clone();
             adapt(rank, &mut config);

@@ -98,7 +98,7 @@ impl Launch {
 pub fn fresh_id(patience: Duration) -> UniqueId {
     let bind_addr = Some(Ipv4Addr::LOCALHOST.into());
     let config = BootstrapConfig { bind_addr, timeout: patience, ..BootstrapConfig::default() };
-    UniqueId::create(&config).expect("a root on the loopback")
+    UniqueId::create_by(&config).expect("a root on the loopback")
 }
 
 /// Ranks that run at the same time.

@@ -20,7 +20,7 @@ fn config() -> Config {
 }
 
 fn new_id() -> UniqueId {
-    UniqueId::create(&config().bootstrap).expect("a root on the loopback")
+    UniqueId::create_by(&config().bootstrap).expect("a root on the loopback")
 }
 
 /// Ranks of one id, not yet built.

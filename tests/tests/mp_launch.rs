@@ -159,3 +159,25 @@ fn environments_that_cannot_be_used() {
         assert_eq!(process.end(SOON).code(), Some(1));
     }
 }
+
+/// Under MPICH's own launcher, if this machine has it: ranks learn the id from its key-value space.
+#[test]
+fn mpichs_own_launcher() {
+    let Some(launcher) = ["mpiexec.hydra", "mpiexec.mpich"].into_iter().find(|name| is_there(name)) else {
+        return eprintln!("skipped: MPICH is not installed (apt-get install mpich)");
+    };
+    let mut command = std::process::Command::new(launcher);
+    command.args(["-n", "3", RANK, "77", "99", "env", "join", "check", "drop"]);
+    command.stdin(std::process::Stdio::null());
+    let output = command.output().expect("it is there");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    for rank in 0..3 {
+        assert!(said.contains(&format!("joined {rank} 3 ")), "{said}");
+    }
+}
+
+fn is_there(program: &str) -> bool {
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&folders).any(|folder| folder.join(program).is_file())
+}

@@ -58,7 +58,7 @@ fn watch_ranks() {
 
 fn attempt() -> Result<(), String> {
     let config = Settings::default().config();
-    let id = UniqueId::create(&config.bootstrap).expect("a root on the loopback interface");
+    let id = UniqueId::create_by(&config.bootstrap).expect("a root on the loopback interface");
     let spawn = |rank: u32| {
         let mut command = Command::new(std::env::current_exe().expect("this test's path"));
         command.args(["--exact", NAME, "--nocapture"]).env(RANK, rank.to_string());

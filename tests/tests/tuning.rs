@@ -34,7 +34,7 @@ fn file(text: &str) -> tempfile::NamedTempFile {
 
 /// All ranks of a communicator, rank r with `configs[r]`.
 fn build(configs: &[Config]) -> Vec<Result<Communicator, Error>> {
-    let id = UniqueId::create(&configs[0].bootstrap).unwrap();
+    let id = UniqueId::create_by(&configs[0].bootstrap).unwrap();
     let nranks = configs.len() as u32;
     on_threads(configs.iter().enumerate(), |(rank, config)| {
         let builder = Communicator::builder().unique_id(id).rank(rank as u32).ranks(nranks);

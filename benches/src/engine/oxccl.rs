@@ -77,8 +77,9 @@ pub enum SetupError {
 pub fn agree_on_id(team: &mut dyn Team) -> Result<UniqueId, SetupError> {
     let mut mine = Record::default();
     if team.rank() == 0 {
-        let id =
-            UniqueId::create(&Default::default()).map_err(::oxccl::Error::from).map_err(EngineError::from)?;
+        let id = UniqueId::create_by(&Default::default())
+            .map_err(::oxccl::Error::from)
+            .map_err(EngineError::from)?;
         mine = record_of_bytes(&id.to_bytes());
     }
     let records = team.exchange(&mine)?;

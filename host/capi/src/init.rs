@@ -141,7 +141,7 @@ fn init_devices(out: &Out<Handle>, devices: &[c_int]) -> Outcome<Code> {
     let mut engine = settings.engine()?;
     // All ranks are in this process: no other interface is needed, and none need exist.
     engine.bootstrap.bind_addr.get_or_insert(std::net::Ipv4Addr::LOCALHOST.into());
-    let id = UniqueId::create(&engine.bootstrap).map_err(Error::from)?;
+    let id = UniqueId::create_by(&engine.bootstrap).map_err(Error::from)?;
     crate::group::start()?;
     let nranks = devices.len() as u32;
     for (rank, device) in devices.iter().enumerate() {

@@ -16,7 +16,7 @@ pub fn create(out: Out<UniqueIdBytes>) -> Outcome {
 /// A new id, whose root waits here.
 pub fn make(settings: &Settings) -> Outcome<UniqueId> {
     let config = settings.engine()?;
-    Ok(UniqueId::create(&config.bootstrap).map_err(Error::from)?)
+    Ok(UniqueId::create_by(&config.bootstrap).map_err(Error::from)?)
 }
 
 pub fn bytes_of(id: &UniqueId) -> UniqueIdBytes {

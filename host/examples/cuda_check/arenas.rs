@@ -138,7 +138,7 @@ fn run_rank(
 /// Ranks as threads: twice as many as devices, so that some share one.
 pub fn threads(way: Way) -> Said {
     let nranks = 2 * Driver::get()?.device_count();
-    let id = UniqueId::create(&config())?;
+    let id = UniqueId::create_by(&config())?;
     let start = Instant::now();
     judge(way, false, run_ranks(way, 0..nranks, nranks, &id), start)
 }
@@ -156,7 +156,7 @@ fn run_ranks(way: Way, ranks: Range<u32>, nranks: u32, id: &UniqueId) -> Vec<Res
 pub fn processes(way: Way, layout: Layout, program: fn() -> Command) -> Said {
     let devices = Driver::get()?.device_count();
     let (processes, each) = (devices.max(2), layout.ranks_each());
-    let id = UniqueId::create(&config())?;
+    let id = UniqueId::create_by(&config())?;
     let hex: String = id.to_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
     let start = Instant::now();
     let start_one = |process| {

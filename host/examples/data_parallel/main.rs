@@ -132,7 +132,7 @@ fn average(communicator: &Communicator, gradient: &mut [f32]) -> Result<(), oxcc
 /// Starts `ranks` processes of this program and gives what rank 0 prints, line by line.
 fn run_processes(ranks: u32, mut line: impl FnMut(&str)) -> Result<(), Box<dyn Error>> {
     // The id says where the ranks meet and proves to each that the others belong to this run. Its maker must live until they met.
-    let id = UniqueId::create(&Default::default())?;
+    let id = UniqueId::create()?;
     let mut children = Vec::new();
     for rank in 0..ranks {
         let output = if rank == 0 { Stdio::piped() } else { Stdio::null() };

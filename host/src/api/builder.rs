@@ -202,7 +202,7 @@ impl<M: Init> Builder<M> {
         let connect = || {
             let id = match self.id {
                 Some(id) => id,
-                None if self.nranks == 1 => UniqueId::create(&config.bootstrap)?,
+                None if self.nranks == 1 => UniqueId::create_by(&config.bootstrap)?,
                 None => return Err(MISSING_ID.into()),
             };
             let (place, settings) = ((Rank(self.rank), self.nranks), &config.bootstrap);
@@ -367,7 +367,7 @@ impl<M: Init<Unit = u32> + StreamMachine> Comm<M> {
         let mut config = config.clone();
         // All ranks are in this process: no other interface is needed, and none need exist.
         config.bootstrap.bind_addr.get_or_insert(Ipv4Addr::LOCALHOST.into());
-        let id = UniqueId::create(&config.bootstrap)?;
+        let id = UniqueId::create_by(&config.bootstrap)?;
         let rank = |(rank, ordinal): (usize, &u32)| {
             let builder = Comm::<M>::builder().unique_id(id).device(*ordinal);
             builder.rank(rank as u32).ranks(ordinals.len() as u32).config(config.clone())

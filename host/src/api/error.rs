@@ -165,8 +165,8 @@ pub enum ArgumentError {
         /// Their type.
         dtype: DataType,
     },
-    /// The blocks of an all-to-all-v fit neither ranks nor buffers.
-    #[error("all_to_all_v: {0}")]
+    /// The blocks of a v-collective fit neither ranks nor buffers.
+    #[error("blocks of any length: {0}")]
     Blocks(#[from] BlocksError),
     /// A group over more communicators than one thread may drive.
     #[error("a group may hold at most {max} communicators of one thread; use several threads")]
@@ -190,7 +190,7 @@ pub enum ArgumentError {
     },
 }
 
-/// Why the blocks of an all-to-all-v were refused.
+/// Why the blocks of an all-to-all-v, an all-gather-v or a reduce-scatter-v were refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum BlocksError {
     /// There is not one block for each rank.
@@ -221,8 +221,8 @@ pub enum BlocksError {
         /// Elements of the buffer.
         actual: usize,
     },
-    /// Two blocks would be received in the same memory.
-    #[error("the receive blocks of rank {rank} and rank {other} overlap")]
+    /// Two blocks overlap.
+    #[error("the blocks of rank {rank} and rank {other} overlap")]
     Overlap {
         /// One rank.
         rank: Rank,

@@ -11,7 +11,7 @@
 //! | torchrun | `RANK` with `WORLD_SIZE` or `MASTER_ADDR` | `MASTER_ADDR` |
 //! | Open MPI | `OMPI_COMM_WORLD_RANK` | `MASTER_ADDR`, else the loopback when all ranks are on one host |
 //! | Slurm (srun) | `SLURM_PROCID` in a step | `MASTER_ADDR`, else the first node of the step |
-//! | MPICH, Intel MPI | `PMI_RANK` | `MASTER_ADDR`, else the loopback when all ranks are on one host |
+//! | MPICH, Intel MPI | `PMI_RANK` | `MASTER_ADDR`, else what rank 0 puts into the launcher's key-value space, with a random secret (PMI-1: `PMI_FD`, `PMI_PORT`) |
 //!
 //! The port of a derived rendezvous address is in 20000..30000 and derived from the job's name and `MASTER_PORT`. It
 //! is not `MASTER_PORT` itself, because torch's own store listens there. That range is below Linux's ephemeral ports,
@@ -19,7 +19,7 @@
 //!
 //! Ranks authenticate each other by a secret derived from the job's name, the rendezvous address and, where set,
 //! `OXCCL_COMM_SECRET`. Without the latter, strangers who know the job's name could join: it keeps jobs apart, but
-//! attackers out only if they cannot reach the network.
+//! attackers out only if they cannot reach the network. A launcher's key-value space carries a secret that nobody can guess.
 
 use std::fmt;
 
@@ -27,6 +27,9 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 mod nodelist;
+mod pmi;
+
+pub(super) use pmi::Pmi;
 
 /// The first derived port.
 const PORT_FIRST: u16 = 20_000;
@@ -72,8 +75,10 @@ pub struct LaunchEnv {
     pub local_rank: Option<u32>,
     /// Number of ranks of its host, if the launcher provides it.
     pub local_nranks: Option<u32>,
-    /// The rendezvous address; `None` for a single rank.
+    /// The rendezvous address; `None` for a single rank, and where the launcher's key-value space will say it.
     pub rendezvous: Option<MeetingPoint>,
+    /// The launcher's key-value space, if that is how ranks learn where they meet.
+    pub(super) pmi: Option<Pmi>,
     /// A text that all ranks know, and other jobs do not: the secret is derived from it.
     pub(crate) seed: Vec<u8>,
 }
@@ -125,6 +130,14 @@ pub enum LaunchError {
     NoMeetingPoint {
         /// The launcher.
         launcher: Launcher,
+    },
+    /// The launcher's key-value space, by which ranks learn where they meet, cannot be used.
+    #[error(
+        "the launcher's key-value space (PMI) failed: {why}; NCCL_COMM_ID=host:port on every rank does without it"
+    )]
+    Pmi {
+        /// Why.
+        why: String,
     },
     /// The rendezvous host has no address.
     #[error("the ranks shall meet at {host}, which cannot be resolved: {why}")]
@@ -225,10 +238,14 @@ impl LaunchEnv {
             local_rank,
             local_nranks,
             rendezvous: None,
+            pmi: None,
             seed: vars.seed(&names),
         };
         if nranks > 1 {
-            env.rendezvous = Some(vars.meeting_point(&names, &env)?);
+            env.pmi = vars.pmi(&names)?;
+            if env.pmi.is_none() {
+                env.rendezvous = Some(vars.meeting_point(&names, &env)?);
+            }
         }
         Ok(Some(env))
     }
@@ -330,6 +347,19 @@ impl Vars<'_> {
         }
         seed.extend_from_slice(format!("{:?}", self.comm_id().map(|(_, value)| value)).as_bytes());
         seed
+    }
+
+    /// The key-value space, unless the user says where ranks meet.
+    fn pmi(&self, names: &Names) -> Result<Option<Pmi>, LaunchError> {
+        if names.launcher != Launcher::Mpich || self.comm_id().is_some() || self.get("MASTER_ADDR").is_some()
+        {
+            return Ok(None);
+        }
+        if let Some(fd) = self.number("PMI_FD")? {
+            return Ok(Some(Pmi::Inherited(fd as i32)));
+        }
+        let (Some(port), Some(id)) = (self.get("PMI_PORT"), self.number("PMI_ID")?) else { return Ok(None) };
+        Ok(Some(Pmi::Address { port, id }))
     }
 
     fn meeting_point(&self, names: &Names, env: &LaunchEnv) -> Result<MeetingPoint, LaunchError> {

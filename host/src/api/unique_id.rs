@@ -5,11 +5,15 @@
 //! Never: prints the id unasked: it contains the job's secret.
 
 use std::fmt;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
+use std::sync::OnceLock;
+use std::time::Duration;
 
-use super::launcher::{LaunchEnv, LaunchError};
-use crate::bootstrap::{BootstrapConfig, UNIQUE_ID_BYTES, UniqueId, UniqueIdError};
+use super::config::Config;
+use super::error::Error;
+use super::launcher::{LaunchEnv, LaunchError, Pmi};
+use crate::bootstrap::{BootstrapConfig, BootstrapError, UNIQUE_ID_BYTES, UniqueId, UniqueIdError};
 
 /// Hexadecimal digits. They contain the secret: give them to the job's ranks only.
 impl fmt::Display for UniqueId {
@@ -35,17 +39,55 @@ impl FromStr for UniqueId {
     }
 }
 
-impl LaunchEnv {
-    /// The id of this job's first communicator. Every rank derives the same one; rank 0 runs the root.
+impl UniqueId {
+    /// An id for one communicator, whose root runs in this process: on one rank, which gives it to all. The network interface is that
+    /// of the environment (`NCCL_SOCKET_IFNAME`), as for communicators.
     ///
     /// # Errors
-    /// [`LaunchError::Unresolved`] if the rendezvous host has no address.
+    /// [`Error::Config`](super::Error::Config), [`Error::Bootstrap`](super::Error::Bootstrap).
+    pub fn create() -> Result<UniqueId, Error> {
+        let mut config = Config::from_env()?.bootstrap;
+        match UniqueId::create_by(&config) {
+            // The threads and processes of a host without a network meet all the same.
+            Err(BootstrapError::NoInterface { .. }) if config.interfaces.is_none() => {
+                config.bind_addr = Some(Ipv4Addr::LOCALHOST.into());
+                Ok(UniqueId::create_by(&config)?)
+            }
+            created => Ok(created?),
+        }
+    }
+
+    /// An id with a random secret, whose root rank 0, here, will run whenever ranks join.
+    fn of_rank_zero(is_on_one_host: bool) -> Result<UniqueId, Error> {
+        let mut config = Config::from_env()?.bootstrap;
+        if is_on_one_host {
+            config.bind_addr.get_or_insert(Ipv4Addr::LOCALHOST.into());
+        }
+        Ok(UniqueId::by_rank_zero(&config)?)
+    }
+}
+
+/// What the launcher's key-value space gave: one process has one conversation with it.
+static BY_PMI: OnceLock<Result<UniqueId, LaunchError>> = OnceLock::new();
+/// How long the launcher may take to have heard all ranks.
+const PMI_TIMEOUT: Duration = Duration::from_secs(120);
+
+impl LaunchEnv {
+    /// The id of this job's first communicator, the same on every rank; rank 0 runs the root. Where it comes from the launcher's key-value
+    /// space, all ranks call it, and it may be called again.
+    ///
+    /// # Errors
+    /// [`LaunchError::Unresolved`] if the rendezvous host has no address; [`LaunchError::Pmi`].
     pub fn unique_id(&self) -> Result<UniqueId, LaunchError> {
+        if let Some(pmi) = &self.pmi {
+            return BY_PMI.get_or_init(|| self.unique_id_by(pmi)).clone();
+        }
         let Some(meeting) = &self.rendezvous else {
             // A single rank has no peers; an ephemeral port cannot collide with another job's.
             let loopback = Some(std::net::Ipv4Addr::LOCALHOST.into());
             let config = BootstrapConfig { bind_addr: loopback, ..BootstrapConfig::default() };
-            return UniqueId::create(&config).map_err(|error| LaunchError::Alone { why: error.to_string() });
+            return UniqueId::create_by(&config)
+                .map_err(|error| LaunchError::Alone { why: error.to_string() });
         };
         let unresolved = |why: String| LaunchError::Unresolved { host: meeting.host.clone(), why };
         let found: Vec<SocketAddr> = (meeting.host.as_str(), meeting.port)
@@ -56,6 +98,16 @@ impl LaunchEnv {
         let chosen = found.iter().find(|addr| addr.is_ipv4()).or(found.first());
         let addr = chosen.ok_or_else(|| unresolved("it has no address".to_owned()))?;
         Ok(UniqueId::from_address(*addr, &self.seed))
+    }
+
+    fn unique_id_by(&self, pmi: &Pmi) -> Result<UniqueId, LaunchError> {
+        let why = |error: String| LaunchError::Pmi { why: error };
+        let make = || {
+            let id = UniqueId::of_rank_zero(self.local_nranks == Some(self.nranks));
+            id.map(|id| id.to_string()).map_err(|error| why(error.to_string()))
+        };
+        let text = pmi.broadcast(self.rank, PMI_TIMEOUT, make)?;
+        text.parse().map_err(|error: UniqueIdError| why(format!("what rank 0 put there is no id: {error}")))
     }
 }
 

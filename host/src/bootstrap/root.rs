@@ -26,22 +26,33 @@ use super::sock::{self, Deadline};
 use crate::wire::Message;
 
 impl UniqueId {
-    /// Starts a root on this host and returns its id. The root's thread ends when every rank has been answered, or
+    /// Starts a root on this host by these settings and returns its id. The root's thread ends when every rank has been answered, or
     /// when the timeouts of `config` pass.
-    pub fn create(config: &BootstrapConfig) -> Result<UniqueId, BootstrapError> {
+    pub fn create_by(config: &BootstrapConfig) -> Result<UniqueId, BootstrapError> {
         UniqueId::create_with(Secret::random()?, config)
     }
 
+    /// An id with a random secret, whose root rank 0 runs when it connects: on this host, at a port that is free now.
+    pub(crate) fn by_rank_zero(config: &BootstrapConfig) -> Result<UniqueId, BootstrapError> {
+        let listener = listen_as_root(config)?;
+        let addr = listener.local_addr().map_err(|error| BootstrapError::io("listen as root", &error))?;
+        Ok(UniqueId::new(addr, Secret::random()?, RootKind::ByRankZero))
+    }
+
     pub(crate) fn create_with(secret: Secret, config: &BootstrapConfig) -> Result<UniqueId, BootstrapError> {
-        let ip = match config.bind_addr {
-            Some(ip) => ip,
-            None => iface::choose(&iface::list()?, config.interfaces.as_ref(), config.prefer_ipv6)?,
-        };
-        let listener = sock::listen(ip, 0).map_err(|error| BootstrapError::io("listen as root", &error))?;
+        let listener = listen_as_root(config)?;
         let addr = listener.local_addr().map_err(|error| BootstrapError::io("listen as root", &error))?;
         spawn(listener, secret, config)?;
         Ok(UniqueId::new(addr, secret, RootKind::Created))
     }
+}
+
+fn listen_as_root(config: &BootstrapConfig) -> Result<TcpListener, BootstrapError> {
+    let ip = match config.bind_addr {
+        Some(ip) => ip,
+        None => iface::choose(&iface::list()?, config.interfaces.as_ref(), config.prefer_ipv6)?,
+    };
+    sock::listen(ip, 0).map_err(|error| BootstrapError::io("listen as root", &error))
 }
 
 /// Starts the root of an id made from an address; rank 0 calls this. The listener accepts connections on every

@@ -114,7 +114,7 @@ impl Program {
         let communicator = match self.id.as_str() {
             "env" => Communicator::from_env()?,
             "create" => {
-                let id = UniqueId::create(&oxccl::Config::from_env()?.bootstrap)?;
+                let id = UniqueId::create_by(&oxccl::Config::from_env()?.bootstrap)?;
                 println!("id {id}");
                 Communicator::init(&id, self.rank, self.nranks)?
             }
@@ -172,7 +172,7 @@ impl Program {
     }
 
     fn fork_join(&self) -> StepResult {
-        let id = UniqueId::create(&oxccl::Config::from_env()?.bootstrap)?;
+        let id = UniqueId::create_by(&oxccl::Config::from_env()?.bootstrap)?;
         let rank = |rank| -> StepResult { check(&Communicator::init(&id, rank, 2)?) };
         in_fork(|| rank(1).expect("the child is a rank like any other"), || rank(0))
     }

@@ -89,7 +89,7 @@ fn cpu_ranks_get_the_oracles_results() {
 fn the_rank_that_lacks_it_is_named() {
     let settings = settings(None);
     let config = settings.config();
-    let id = UniqueId::create(&config.bootstrap).unwrap();
+    let id = UniqueId::create_by(&config.bootstrap).unwrap();
     let join = |rank: u32| {
         let builder = oxccl::Communicator::builder().unique_id(id).rank(rank).ranks(3).config(config.clone());
         let builder =

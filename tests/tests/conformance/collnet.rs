@@ -160,7 +160,7 @@ fn what_some_host_does_not_reduce_goes_another_way() {
 /// Joins all ranks, which may fail.
 fn join(nranks: u32, settings: Settings, adapt: impl Fn(u32, &mut Config) + Sync) -> Vec<Result<(), String>> {
     let config = settings.config();
-    let id = UniqueId::create(&config.bootstrap).expect("a root on the loopback interface");
+    let id = UniqueId::create_by(&config.bootstrap).expect("a root on the loopback interface");
     on_threads(0..nranks, |rank| {
         let mut config = config.clone();
         adapt(rank, &mut config);

@@ -93,7 +93,7 @@ fn an_order_for_two_levels_that_cannot_be_obeyed_says_why() {
     let _deadline = Deadline::start("an_order_for_two_levels_that_cannot_be_obeyed_says_why", LIMIT);
     let hosts = [0, 0, 1];
     let config = Settings { algorithm: Some(Algorithm::TwoLevel), ..Settings::default() }.config();
-    let id = UniqueId::create(&config.bootstrap).expect("a root on the loopback interface");
+    let id = UniqueId::create_by(&config.bootstrap).expect("a root on the loopback interface");
     let errors = on_threads(0..3, |rank| {
         let mut config = config.clone();
         placed(&hosts)(rank, &mut config);

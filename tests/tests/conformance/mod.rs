@@ -8,6 +8,7 @@ mod dims;
 mod matrix;
 mod transports;
 mod all_to_all_v;
+mod v;
 mod networks;
 mod bits;
 mod rings;

@@ -44,14 +44,14 @@ pub struct UntypedV<'a> {
 }
 
 impl Blocks<'_> {
-    fn of(&self, rank: Rank) -> Range<usize> {
+    pub(super) fn of(&self, rank: Rank) -> Range<usize> {
         let (count, start) = (self.counts[rank.index()], self.displs[rank.index()]);
         // Saturated where it is refused, since no buffer ends there.
         start..start.saturating_add(count)
     }
 
     /// Checks that there is a block for each rank, within a buffer of `actual` elements.
-    fn check(&self, which: &'static str, nranks: u32, actual: usize) -> Result<(), BlocksError> {
+    pub(super) fn check(&self, which: &'static str, nranks: u32, actual: usize) -> Result<(), BlocksError> {
         let (counts, displs) = (self.counts.len(), self.displs.len());
         if [counts, displs] != [nranks as usize; 2] {
             return Err(BlocksError::Ranks { which, counts, displs, nranks });
@@ -64,7 +64,7 @@ impl Blocks<'_> {
     }
 
     /// Checks that no two blocks overlap: one pass where they lie in the ranks' order, else every pair.
-    fn check_apart(&self, nranks: u32) -> Result<(), BlocksError> {
+    pub(super) fn check_apart(&self, nranks: u32) -> Result<(), BlocksError> {
         let blocks =
             || (0..nranks).map(Rank).map(|rank| (rank, self.of(rank))).filter(|(_, block)| !block.is_empty());
         if blocks().is_sorted_by(|(_, a), (_, b)| a.end <= b.start) {
@@ -148,7 +148,7 @@ impl<'a> UntypedV<'a> {
 
 /// Adds calls to a group: all of them, or none if one is refused. The caller answers for their buffers and queue until the group
 /// has run.
-fn add_all<'env, M: Init>(
+pub(super) fn add_all<'env, M: Init>(
     group: &mut Group<'env, M>,
     communicator: &'env Comm<M>,
     calls: impl Iterator<Item = Result<RawCall, ArgumentError>> + Clone,

@@ -17,6 +17,8 @@
 //! | all-to-all | n * count | n * count | `send.len() / n` |
 //! | gather | count | n * count at the root, else ignored | `send.len()` |
 //! | all-to-all-v | a block for each rank | a block for each rank | every block's own, equal at its two ends |
+//! | all-gather-v | this rank's block | a block for each rank | all blocks' |
+//! | reduce-scatter-v | a block for each rank | this rank's block | all blocks' |
 //! | scatter | n * count at the root, else ignored | count | `recv.len()` |
 //!
 //! Block `r` of an n * count buffer is rank `r`'s.
@@ -28,6 +30,7 @@ mod group;
 mod device;
 mod device_group;
 mod all_to_all_v;
+mod v;
 mod on_stream;
 
 pub use all_to_all_v::{Blocks, UntypedV};

@@ -1,14 +1,17 @@
 //! Operations of GPUs without `unsafe`: on cudarc's streams and buffers, whose own records keep them until the work is done.
 
-use super::all_to_all_v::{Blocks, UntypedV};
+use super::all_to_all_v::{Blocks, UntypedV, add_all};
 use super::shapes::Span;
+use super::untyped::Untyped;
+use super::v;
 #[cfg(doc)]
 use crate::DeviceCommunicator;
 use crate::api::communicator::Comm;
-use crate::api::error::{ArgumentError, DeviceError, Error};
+use crate::api::error::{ArgumentError, BlocksError, DeviceError, Error};
 use crate::api::group::Group;
 use crate::api::operator::ReduceOp;
 use crate::gpu::CudaError;
+use crate::launch::StreamMachine;
 use crate::machine::cuda::{Access, Cuda, GpuElement, GpuRead, GpuWrite, Place, StreamRef, check_stream};
 use cudarc::driver::{CudaStream, SyncOnDrop};
 use oxccl_shared::reduce::Element;
@@ -166,7 +169,7 @@ impl Comm<Cuda> {
 
 impl<'a> OnStream<'a> {
     /// Enqueues a call on buffers whose accesses the caller holds.
-    fn enqueue(&self, call: &super::untyped::Untyped) -> Result<(), Error> {
+    fn enqueue(&self, call: &Untyped) -> Result<(), Error> {
         let OnStream { comm, stream } = *self;
         check_stream(comm.device(), stream).map_err(|error| comm.stream_error(error))?;
         // SAFETY: (1) `on` compared the contexts; (2) the communicator keeps the stream.
@@ -184,7 +187,7 @@ impl<'a> OnStream<'a> {
     /// # Errors
     /// See [`DeviceCommunicator`].
     pub fn barrier(&self) -> Result<(), Error> {
-        self.enqueue(&super::untyped::Untyped::barrier())
+        self.enqueue(&Untyped::barrier())
     }
 
     /// As [`DeviceCommunicator::all_to_all_v`].
@@ -211,11 +214,59 @@ impl<'a> OnStream<'a> {
         comm.keep(stream, enqueued.is_ok());
         enqueued
     }
+
+    /// As [`DeviceCommunicator::all_gather_v`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn all_gather_v<T: GpuElement>(
+        &self,
+        send: &impl GpuRead<T>,
+        recv: &mut impl GpuWrite<T>,
+        blocks: Blocks<'_>,
+    ) -> Result<(), Error> {
+        let (send, _reads) = read::<T>(self.comm, send, self.stream)?;
+        let (recv, _writes) = write::<T>(self.comm, recv, self.stream)?;
+        self.enqueue_all(v::gather(&send, &recv, self.comm.place(blocks)))
+    }
+
+    /// As [`DeviceCommunicator::reduce_scatter_v`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn reduce_scatter_v<T: GpuElement>(
+        &self,
+        send: &impl GpuRead<T>,
+        recv: &mut impl GpuWrite<T>,
+        blocks: Blocks<'_>,
+        op: ReduceOp,
+    ) -> Result<(), Error> {
+        let (send, _reads) = read::<T>(self.comm, send, self.stream)?;
+        let (recv, _writes) = write::<T>(self.comm, recv, self.stream)?;
+        self.enqueue_all(v::reduce(&send, &recv, op, self.comm.place(blocks)))
+    }
+
+    /// Enqueues calls on blocks of buffers whose accesses the caller holds, as one group.
+    fn enqueue_all(
+        &self,
+        calls: Result<impl Iterator<Item = Untyped> + Clone, BlocksError>,
+    ) -> Result<(), Error> {
+        let OnStream { comm, stream } = *self;
+        let calls = calls.map_err(ArgumentError::from)?;
+        check_stream(comm.device(), stream).map_err(|error| comm.stream_error(error))?;
+        // SAFETY: as in `enqueue`.
+        let on = unsafe { StreamRef::from_raw(comm.device(), stream.cu_stream()) };
+        let calls = calls.map(|call| comm.check(&call, on));
+        // As in `enqueue`: the blocks were found to lie in the buffers, apart from each other.
+        let enqueued = Group::collect(|group| add_all(group, comm, calls, Cuda::raw(on)));
+        comm.keep(stream, enqueued.is_ok());
+        enqueued
+    }
 }
 
 impl<'env> InGroup<'_, '_, 'env> {
     /// Adds a call on buffers whose accesses the group holds.
-    fn add(&mut self, call: &super::untyped::Untyped) -> Result<(), Error> {
+    fn add(&mut self, call: &Untyped) -> Result<(), Error> {
         let (comm, stream) = (self.comm, self.stream);
         check_stream(comm.device(), stream).map_err(|error| comm.stream_error(error))?;
         // SAFETY: as in `OnStream::enqueue`; the stream is borrowed for `'env`.
@@ -229,7 +280,7 @@ impl<'env> InGroup<'_, '_, 'env> {
     /// # Errors
     /// Wrong arguments; everything else is the group's own result.
     pub fn barrier(&mut self) -> Result<(), Error> {
-        self.add(&super::untyped::Untyped::barrier())
+        self.add(&Untyped::barrier())
     }
 
     /// Adds an all-to-all-v, as [`OnStream::all_to_all_v`].

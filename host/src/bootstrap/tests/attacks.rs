@@ -37,7 +37,7 @@ fn ranks_meet_undelayed_while_strangers_pester_the_root_and_the_ranks() {
     // A port scan, a browser, a half handshake held open, a complete one with another secret.
     let whole = [hello.clone(), vec![7; 32]].concat();
     let attacks: [&[u8]; 4] = [b"", b"GET / HTTP/1.1\r\n\r\n", &hello[..30], &whole];
-    let id = UniqueId::create(&config()).expect("a root on the loopback");
+    let id = UniqueId::create_by(&config()).expect("a root on the loopback");
     let stop = Mutex::new(false);
     std::thread::scope(|scope| {
         for attack in attacks {

@@ -41,7 +41,7 @@ fn ipv6_works_as_well() {
         return eprintln!("skipped: this host has no IPv6");
     }
     let config = BootstrapConfig { bind_addr: Some(localhost), ..config() };
-    let id = UniqueId::create(&config).expect("a root on the loopback");
+    let id = UniqueId::create_by(&config).expect("a root on the loopback");
     in_parallel(3, |rank| {
         let boot = Bootstrap::connect(&id, Rank(rank), 3, &config).expect("all ranks come");
         assert!(boot.listener_addr(Rank(0)).is_ok_and(|addr| addr.is_ipv6()));

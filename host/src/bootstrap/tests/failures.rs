@@ -10,7 +10,7 @@ fn hasty() -> BootstrapConfig {
 
 /// Registers these (rank, nranks) with one root and returns each one's error.
 fn errors(config: &BootstrapConfig, comers: &[(u32, u32)]) -> Vec<BootstrapError> {
-    let id = UniqueId::create(config).expect("a root on the loopback");
+    let id = UniqueId::create_by(config).expect("a root on the loopback");
     in_parallel(comers.len() as u32, |i| {
         let (rank, nranks) = comers[i as usize];
         Bootstrap::connect(&id, Rank(rank), nranks, config).err().expect("the rendezvous fails")
@@ -56,7 +56,7 @@ fn a_rank_out_of_range_is_named_to_all() {
 
 #[test]
 fn another_secret_is_refused_and_disturbs_nobody() {
-    let id = UniqueId::create(&config()).expect("a root on the loopback");
+    let id = UniqueId::create_by(&config()).expect("a root on the loopback");
     let mut bytes = id.to_bytes();
     bytes[40] ^= 1;
     let other = UniqueId::from_bytes(&bytes).expect("still an id");
@@ -67,7 +67,7 @@ fn another_secret_is_refused_and_disturbs_nobody() {
 
 #[test]
 fn a_root_that_is_gone_is_named_with_its_address() {
-    let id = UniqueId::create(&config()).expect("a root on the loopback");
+    let id = UniqueId::create_by(&config()).expect("a root on the loopback");
     join(&id, 0, 1).expect("alone").close();
     let error = Bootstrap::connect(&id, Rank(0), 1, &hasty()).err().expect("the root has ended");
     let BootstrapError::RootUnreachable { addr, waited, errno } = error else { panic!("{error}") };
@@ -98,7 +98,7 @@ fn a_rank_that_dies_while_registered_is_named() {
     use super::super::secret::Nonce;
     use super::super::sock::{Deadline, dial, write_all};
     use crate::wire::Message;
-    let id = UniqueId::create(&config()).expect("a root on the loopback");
+    let id = UniqueId::create_by(&config()).expect("a root on the loopback");
     let hello = Hello { purpose: Purpose::Register, from: Rank(1), to: ROOT, tag: 0 };
     let handshake = Handshake::initiator(*id.secret(), hello, Nonce::random().expect("random bytes"));
     let deadline = Deadline::after(Duration::from_secs(5));
@@ -115,7 +115,7 @@ fn a_rank_that_dies_while_registered_is_named() {
 
 #[test]
 fn a_collective_that_a_rank_does_not_enter_names_it_to_all() {
-    let id = UniqueId::create(&hasty()).expect("a root on the loopback");
+    let id = UniqueId::create_by(&hasty()).expect("a root on the loopback");
     in_parallel(3, |rank| {
         let boot = Bootstrap::connect(&id, Rank(rank), 3, &hasty()).expect("all ranks come");
         if rank == 1 {
@@ -134,7 +134,7 @@ fn a_collective_that_a_rank_does_not_enter_names_it_to_all() {
 
 #[test]
 fn a_message_that_never_comes_names_its_sender() {
-    let id = UniqueId::create(&hasty()).expect("a root on the loopback");
+    let id = UniqueId::create_by(&hasty()).expect("a root on the loopback");
     in_parallel(2, |rank| {
         let boot = Bootstrap::connect(&id, Rank(rank), 2, &hasty()).expect("all ranks come");
         if rank == 0 {

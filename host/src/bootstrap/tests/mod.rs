@@ -29,7 +29,7 @@ fn in_parallel<T: Send>(count: u32, body: impl Fn(u32) -> T + Sync) -> Vec<T> {
 
 /// Runs `body` as every rank of a communicator and gives the results in the order of ranks.
 fn with_ranks<T: Send>(nranks: u32, body: impl Fn(Bootstrap) -> T + Sync) -> Vec<T> {
-    let id = UniqueId::create(&config()).expect("a root on the loopback");
+    let id = UniqueId::create_by(&config()).expect("a root on the loopback");
     in_parallel(nranks, |rank| body(join(&id, rank, nranks).expect("all ranks come")))
 }
 

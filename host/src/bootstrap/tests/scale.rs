@@ -14,7 +14,7 @@ fn a_thousand_ranks_gather() {
         return eprintln!("skipped: {RANKS} ranks need 16,384 open files (ulimit -Hn)");
     }
     let config = BootstrapConfig { timeout: Duration::from_secs(120), ..config() };
-    let id = UniqueId::create(&config).expect("a root on the loopback");
+    let id = UniqueId::create_by(&config).expect("a root on the loopback");
     let start = Instant::now();
     in_parallel(RANKS, |rank| {
         let boot = Bootstrap::connect(&id, Rank(rank), RANKS, &config).expect("all ranks come");

@@ -204,7 +204,7 @@ mod tests {
     fn an_accept_that_fails_for_the_death_of_a_rank_names_that_rank() {
         let bind_addr = Some("127.0.0.1".parse().expect("an address"));
         let config = BootstrapConfig { timeout: PATIENCE, bind_addr, ..BootstrapConfig::default() };
-        let id = UniqueId::create(&config).expect("a root");
+        let id = UniqueId::create_by(&config).expect("a root");
         let join = |rank| Bootstrap::connect(&id, Rank(rank), 2, &config).expect("both come");
         let (dead, died) = channel();
         let error = std::thread::scope(|scope| {

@@ -61,7 +61,7 @@ impl Scene {
         let bind_addr = Some("127.0.0.1".parse().unwrap());
         let config =
             BootstrapConfig { timeout: Duration::from_secs(60), bind_addr, ..BootstrapConfig::default() };
-        let id = UniqueId::create(&config).unwrap();
+        let id = UniqueId::create_by(&config).unwrap();
         let nranks = self.hosts.len() as u32;
         let one = |rank: Rank| {
             let host = self.hosts[rank.index()];

@@ -117,7 +117,7 @@ impl Scene {
     fn play(&self, part: impl Fn(&mut Player) + Sync) {
         let bind_addr = Some("127.0.0.1".parse().unwrap());
         let config = BootstrapConfig { timeout: PATIENCE, bind_addr, ..BootstrapConfig::default() };
-        let id = UniqueId::create(&config).unwrap();
+        let id = UniqueId::create_by(&config).unwrap();
         // As long as the longest: what memory GPUs of one host share.
         let (facts, channels) = (self.facts(), Channels::in_rank_order(self.nranks()));
         let plain = layout(&facts, &channels);

@@ -1,0 +1,281 @@
+//! The key-value space of MPICH's, Intel MPI's and Slurm's launchers, by their wire protocol PMI-1: lines of `cmd=... key=value ...`.
+//!
+//! Rank 0 puts a value there, and the others get it after a barrier. The space is the job's own: what is put there reaches its
+//! processes only. The protocol has one conversation for each process. It is ended here, so a program that uses MPI as well initialises
+//! MPI first, or names where ranks meet (`MASTER_ADDR`, `NCCL_COMM_ID`).
+
+use super::LaunchError;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+/// The longest line: a value may have 1,024 bytes.
+const LINE_BYTES_MAX: usize = 4096;
+
+/// Where a launcher listens for a process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Pmi {
+    /// A socket that the process has inherited (`PMI_FD`).
+    Inherited(i32),
+    /// An address, where the process says its number among the launcher's (`PMI_PORT`, `PMI_ID`).
+    Address {
+        /// `host:port`.
+        port: String,
+        /// The number.
+        id: u32,
+    },
+}
+
+/// A conversation with a launcher.
+struct Client {
+    stream: OwnedFd,
+    deadline: Instant,
+    /// What has been read of the next line.
+    pending: Vec<u8>,
+}
+
+/// The words of an answer.
+struct Answer(String);
+
+impl Answer {
+    fn get(&self, key: &str) -> Option<&str> {
+        self.0.split_ascii_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+    }
+}
+
+impl Pmi {
+    /// Every rank gets the value that rank 0 makes. Every rank calls it once.
+    ///
+    /// # Errors
+    /// [`LaunchError::Pmi`] within `timeout`; that of `make`, on rank 0.
+    pub fn broadcast(
+        &self,
+        rank: u32,
+        timeout: Duration,
+        make: impl FnOnce() -> Result<String, LaunchError>,
+    ) -> Result<String, LaunchError> {
+        let mut client = self.connect(timeout)?;
+        if let Pmi::Address { id, .. } = self {
+            client.ask(&format!("cmd=initack pmiid={id}"), "initack")?;
+        }
+        client.ask("cmd=init pmi_version=1 pmi_subversion=1", "response_to_init")?;
+        let space = client.ask("cmd=get_my_kvsname", "my_kvsname")?;
+        let space = space.get("kvsname").ok_or_else(|| odd("it did not name the key-value space"))?;
+        if rank == 0 {
+            let value = make()?;
+            client.ask(&format!("cmd=put kvsname={space} key={KEY} value={value}"), "put_result")?;
+        }
+        client.ask("cmd=barrier_in", "barrier_out")?;
+        let got = client.ask(&format!("cmd=get kvsname={space} key={KEY}"), "get_result")?;
+        let value = got.get("value").ok_or_else(|| odd("it lost rank 0's value"))?.to_owned();
+        client.ask("cmd=finalize", "finalize_ack")?;
+        Ok(value)
+    }
+
+    fn connect(&self, timeout: Duration) -> Result<Client, LaunchError> {
+        let stream: OwnedFd = match self {
+            Pmi::Inherited(fd) => {
+                let path = format!("/proc/self/fd/{fd}");
+                if !std::path::Path::new(&path).exists() {
+                    return Err(odd("PMI_FD is not an open file; did a program between close it?"));
+                }
+                // SAFETY: it is open, by the launcher's word for this process, and is borrowed until it has been duplicated.
+                let inherited = unsafe { BorrowedFd::borrow_raw(*fd) };
+                rustix::io::fcntl_dupfd_cloexec(inherited, 3).map_err(|error| lost(&error.into()))?
+            }
+            Pmi::Address { port, .. } => {
+                TcpStream::connect(port.as_str()).map_err(|error| lost(&error))?.into()
+            }
+        };
+        Ok(Client { stream, deadline: Instant::now() + timeout, pending: Vec::new() })
+    }
+}
+
+const KEY: &str = "oxccl-unique-id";
+
+fn odd(why: &str) -> LaunchError {
+    LaunchError::Pmi { why: why.to_owned() }
+}
+
+fn lost(error: &io::Error) -> LaunchError {
+    LaunchError::Pmi { why: error.to_string() }
+}
+
+impl Client {
+    /// Sends a line and gives the answer, which is `cmd=answer` without an error's `rc`.
+    fn ask(&mut self, line: &str, answer: &str) -> Result<Answer, LaunchError> {
+        self.write(&format!("{line}\n")).map_err(|error| lost(&error))?;
+        loop {
+            let said = Answer(self.read_line().map_err(|error| lost(&error))?);
+            match said.get("cmd") {
+                // After `initack` the launcher says unasked how many ranks there are, and which this is.
+                Some("set") => {}
+                Some(cmd) if cmd == answer => match said.get("rc").filter(|rc| *rc != "0") {
+                    None => return Ok(said),
+                    Some(_) => {
+                        let asked = line.split_ascii_whitespace().next().unwrap_or(line);
+                        return Err(odd(&format!(
+                            "it refused {asked}: {}",
+                            said.get("msg").unwrap_or("no reason")
+                        )));
+                    }
+                },
+                _ => return Err(odd(&format!("cmd={answer} was expected, it said {:?}", said.0))),
+            }
+        }
+    }
+
+    fn write(&self, line: &str) -> io::Result<()> {
+        File::from(self.stream.try_clone()?).write_all(line.as_bytes())
+    }
+
+    fn read_line(&mut self) -> io::Result<String> {
+        loop {
+            if let Some(end) = self.pending.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.pending.drain(..=end).collect();
+                return Ok(String::from_utf8_lossy(&line).trim_end().to_owned());
+            }
+            if self.pending.len() > LINE_BYTES_MAX {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "a line without an end"));
+            }
+            self.wait()?;
+            let mut buffer = [0; 512];
+            match File::from(self.stream.try_clone()?).read(&mut buffer)? {
+                0 => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it ended the conversation")),
+                got => self.pending.extend_from_slice(&buffer[..got]),
+            }
+        }
+    }
+
+    fn wait(&self) -> io::Result<()> {
+        loop {
+            let left = self.deadline.checked_duration_since(Instant::now());
+            let left =
+                left.ok_or_else(|| io::Error::new(io::ErrorKind::TimedOut, "it did not answer in time"))?;
+            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            let mut fds = [PollFd::from_borrowed_fd(self.stream.as_fd(), PollFlags::IN)];
+            match rustix::event::poll(&mut fds, Some(&timeout)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+    use std::io::{BufRead, BufReader};
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixStream;
+    use std::sync::{Arc, Barrier, Mutex};
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    /// What hydra does for one process; `lines` replaces its answers by cmd.
+    fn serve(
+        stream: UnixStream,
+        space: &Mutex<HashMap<String, String>>,
+        all_in: &Barrier,
+        lines: &HashMap<&str, &str>,
+    ) {
+        let mut to = stream.try_clone().unwrap();
+        for line in BufReader::new(stream).lines().map_while(Result::ok) {
+            let asked = Answer(line);
+            let cmd = asked.get("cmd").unwrap().to_owned();
+            let said = match cmd.as_str() {
+                other if lines.contains_key(other) => lines[other].to_owned(),
+                "initack" => "cmd=initack rc=0\ncmd=set size=3\ncmd=set rank=0\ncmd=set debug=0".to_owned(),
+                "init" => "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0".to_owned(),
+                "get_my_kvsname" => "cmd=my_kvsname kvsname=kvs_7_0".to_owned(),
+                "put" => {
+                    let [key, value] = ["key", "value"].map(|word| asked.get(word).unwrap().to_owned());
+                    space.lock().unwrap().insert(key, value);
+                    "cmd=put_result rc=0 msg=success".to_owned()
+                }
+                "barrier_in" => {
+                    all_in.wait();
+                    "cmd=barrier_out".to_owned()
+                }
+                "get" => format!(
+                    "cmd=get_result rc=0 msg=success value={}",
+                    space.lock().unwrap()[asked.get("key").unwrap()]
+                ),
+                "finalize" => "cmd=finalize_ack".to_owned(),
+                _ => panic!("{cmd} is not known"),
+            };
+            if to.write_all(format!("{said}\n").as_bytes()).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// What each of so many ranks gets.
+    fn run(nranks: u32, lines: &[(&'static str, &'static str)]) -> Vec<Result<String, LaunchError>> {
+        let (space, all_in) = (Arc::new(Mutex::default()), Arc::new(Barrier::new(nranks as usize)));
+        let ranks = (0..nranks).map(|rank| {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            let (space, all_in) = (space.clone(), all_in.clone());
+            let lines: HashMap<_, _> = lines.iter().copied().collect();
+            std::thread::spawn(move || serve(theirs, &space, &all_in, &lines));
+            std::thread::spawn(move || {
+                Pmi::Inherited(ours.as_raw_fd()).broadcast(rank, SOON, || Ok(format!("from-{rank}")))
+            })
+        });
+        let ranks: Vec<_> = ranks.collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    }
+
+    #[test]
+    fn every_rank_gets_what_rank_0_makes() {
+        for got in run(3, &[]) {
+            assert_eq!(got.as_deref(), Ok("from-0"));
+        }
+    }
+
+    #[test]
+    fn what_the_launcher_refuses_is_named() {
+        for (cmd, said, expected) in [
+            ("init", "cmd=response_to_init rc=-1 msg=version", "refused cmd=init: version"),
+            ("put", "cmd=put_result rc=-1 msg=key_too_long", "refused cmd=put: key_too_long"),
+            ("get_my_kvsname", "cmd=my_kvsname", "did not name"),
+            ("get", "cmd=get_result rc=0", "lost rank 0's value"),
+            ("get", "cmd=barrier_out", "cmd=get_result was expected"),
+        ] {
+            let error = run(1, &[(cmd, said)]).remove(0).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_launcher_that_is_silent_or_gone_ends_in_an_error_in_time() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let pmi = Pmi::Inherited(ours.as_raw_fd());
+        let ask =
+            || pmi.broadcast(0, Duration::from_millis(50), || Ok(String::new())).unwrap_err().to_string();
+        assert!(ask().contains("in time"), "{}", ask());
+        drop(theirs);
+        assert!(pmi.broadcast(0, SOON, || Ok(String::new())).is_err());
+        let error = Pmi::Inherited(1_000_000).broadcast(0, SOON, || Ok(String::new())).unwrap_err();
+        assert!(error.to_string().contains("PMI_FD"), "{error}");
+    }
+
+    #[test]
+    fn a_process_may_dial_its_launcher() {
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().to_string();
+        let served = std::thread::spawn(move || {
+            let stream: OwnedFd = listener.accept().unwrap().0.into();
+            serve(UnixStream::from(stream), &Mutex::default(), &Barrier::new(1), &HashMap::new());
+        });
+        let got = Pmi::Address { port, id: 5 }.broadcast(0, SOON, || Ok("x".to_owned()));
+        assert_eq!(got.as_deref(), Ok("x"));
+        served.join().unwrap();
+    }
+}
