@@ -157,7 +157,7 @@ fn a_finalize_that_others_do_not_come_to_is_aborted() {
 fn ranks_go_on_without_others_after_a_revoke() {
     let _deadline = Deadline::start("ranks_go_on_without_others_after_a_revoke", LIMIT);
     let mut world = world_of(4);
-    // A rank waits in an operation that the others never come to; it is not told of the others' revokes.
+    // One rank waits in an operation that the others never enter. Their revokes do not reach it.
     let handle = world[1].handle();
     let waiting = world.remove(1);
     let waits = std::thread::spawn(move || {

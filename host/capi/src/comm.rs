@@ -46,7 +46,7 @@ pub enum Phase {
     /// A thread waits for its operations and leaves.
     Ending,
     Ended,
-    /// Aborted or destroyed: whoever still holds it lets go.
+    /// Aborted or destroyed: threads that still have it get an error.
     Freed,
 }
 
@@ -73,6 +73,13 @@ impl Deref for Engine<'_> {
 
     fn deref(&self) -> &DeviceCommunicator {
         self.0.as_ref().expect("a guard is only made of an engine that is there")
+    }
+}
+
+impl Status {
+    fn why_failed(&self) -> Failure {
+        let unknown = || Failure::new(Code::InternalError, "comm failed, and does not know why");
+        self.failure.clone().unwrap_or_else(unknown)
     }
 }
 
@@ -144,10 +151,7 @@ impl Comm {
                 "comm is not ready: an earlier call on it is in progress; call ncclCommGetAsyncError until it \
                  gives another result than ncclInProgress",
             ),
-            Phase::Failed => status
-                .failure
-                .clone()
-                .unwrap_or_else(|| Failure::new(Code::InternalError, "comm failed, and does not know why")),
+            Phase::Failed => status.why_failed(),
             Phase::Ending | Phase::Ended => Failure::invalid_usage(
                 "comm was finalized: only ncclCommDestroy and ncclCommAbort may follow",
             ),
@@ -206,10 +210,7 @@ impl Comm {
             status = self.changed.wait(status).unwrap_or_else(PoisonError::into_inner);
         }
         match status.phase {
-            Phase::Failed => status
-                .failure
-                .clone()
-                .map_or_else(|| Err(Failure::new(Code::InternalError, "comm failed")), Err),
+            Phase::Failed => Err(status.why_failed()),
             Phase::Freed => Err(Failure::invalid_usage("comm was aborted while it was being connected")),
             _ => Ok(()),
         }

@@ -52,7 +52,7 @@ pub fn destroyed(comm: Arc<Comm>) -> Outcome {
             in_background(&comm, false)?;
         }
         Phase::Ending => {}
-        // Whoever connects it drops what comes of it.
+        // The thread that connects it will find it freed, and drop the engine.
         Phase::Joining => {
             comm.free();
             return Ok(());

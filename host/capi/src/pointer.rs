@@ -24,7 +24,7 @@ impl<T> Out<T> {
         Out(pointer)
     }
 
-    /// Refuses null, before anything is done for a caller who could not be told of it.
+    /// Refuses null, before a call does anything whose result it could not return.
     pub fn check(&self, name: &str) -> Outcome {
         if self.0.is_null() { Err(Failure::null(name)) } else { Ok(()) }
     }

@@ -128,14 +128,17 @@ pub enum Terms {
 impl Terms {
     /// Whether they differ by numbers at most.
     pub const fn are_like(self, other: Terms) -> bool {
-        matches!(
-            (self, other),
-            (Terms::Tree, Terms::Tree)
-                | (Terms::Ring, Terms::Ring)
-                | (Terms::Hops(_), Terms::Hops(_))
-                | (Terms::Chain, Terms::Chain)
-                | (Terms::Levels, Terms::Levels)
-        )
+        self.kind() == other.kind()
+    }
+
+    const fn kind(self) -> u8 {
+        match self {
+            Terms::Tree => 0,
+            Terms::Ring => 1,
+            Terms::Hops(_) => 2,
+            Terms::Chain => 3,
+            Terms::Levels => 4,
+        }
     }
 }
 
