@@ -4,7 +4,10 @@
 //! Takes: calls of a [`Communicator`].
 //! Gives: the same result on every rank, or an error that names the rank at fault.
 //! Never: blocks for ever; every wait ends with a result or with the name of a rank.
+//!
+//! [`guide`] has a page for each concept.
 
+pub mod guide;
 pub mod api;
 pub mod connect;
 pub mod machine;

@@ -125,13 +125,13 @@ fn path_in(text: &str) -> Option<(&str, Option<&str>)> {
     is_path.then_some((path, symbol))
 }
 
-/// Targets of relative links, from the repository's root.
+/// Targets of relative links, from the repository's root. Links to items (`crate::Item`) are rustdoc's to check.
 fn linked_paths(page: &str, line: &str) -> impl Iterator<Item = String> {
     let folder = page.rsplit_once('/').map_or("", |(folder, _)| folder);
     let targets = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     targets
         .filter(|target| {
-            !target.contains("://") && !target.starts_with('#') && !target.starts_with("mailto:")
+            !["://", "::", "mailto:"].iter().any(|other| target.contains(other)) && !target.starts_with('#')
         })
         .map(move |target| resolve(folder, target.split('#').next().unwrap_or(target)))
 }
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn pages_name_only_paths_that_exist() {
-        let page = "See `host/src/lib.rs`, `host/src/gone.rs`, `shared/src/<x>.rs`, [a](../README.md), [b](no.md#x).";
+        let page = "See `host/src/lib.rs`, `host/src/gone.rs`, `shared/src/<x>.rs`, [a](../README.md), [b](no.md#x), [c](crate::C).";
         let hits = found("doc-paths", &[("docs/a.md", page), ("host/src/lib.rs", ""), ("README.md", "")]);
         let named: Vec<&str> = hits.iter().filter_map(|hit| hit.message.split('`').nth(1)).collect();
         assert_eq!(named, ["host/src/gone.rs", "docs/no.md"]);
