@@ -25,6 +25,8 @@ thread_local!(static CURRENT: std::cell::RefCell<Vec<usize>> = const { std::cell
 /// A stream: operations put on it and not done yet, and those of an open capture.
 struct Stream {
     pending: AtomicU64,
+    /// Waits for words that are not over.
+    waits: AtomicU64,
     capture: Mutex<Option<Vec<Op>>>,
 }
 
@@ -322,6 +324,28 @@ extern "C" fn cuMemFreeHost(_: Handle) -> c_int {
     0
 }
 #[unsafe(no_mangle)]
+extern "C" fn cuMemHostRegister_v2(_: Handle, _: usize, _: c_uint) -> c_int {
+    0
+}
+#[unsafe(no_mangle)]
+extern "C" fn cuMemHostUnregister(_: Handle) -> c_int {
+    0
+}
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemGetAddressRange_v2(base: *mut u64, len: *mut usize, address: u64) -> c_int {
+    let allocations = lock(&ALLOCATIONS);
+    let mut all = allocations.iter().flatten();
+    let around = all.find(|(start, (bytes, _))| (**start..**start + bytes).contains(&(address as usize)));
+    let Some((start, (bytes, _))) = around else { return INVALID };
+    unsafe { (*base, *len) = (*start as u64, *bytes) };
+    0
+}
+/// None of its memory is of `cuMemCreate`.
+#[unsafe(no_mangle)]
+extern "C" fn cuMemRetainAllocationHandle(_: *mut u64, _: Handle) -> c_int {
+    INVALID
+}
+#[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemHostGetDevicePointer_v2(address: *mut u64, memory: Handle, _: c_uint) -> c_int {
     unsafe { *address = memory as u64 };
     0
@@ -341,7 +365,7 @@ extern "C" fn cuStreamSynchronize(handle: Handle) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamCreate(out: *mut Handle, _: c_uint) -> c_int {
     device();
-    let stream = Stream { pending: AtomicU64::new(0), capture: Mutex::new(None) };
+    let stream = Stream { pending: AtomicU64::new(0), waits: AtomicU64::new(0), capture: Mutex::new(None) };
     unsafe { *out = Box::into_raw(Box::new(stream)).cast() };
     0
 }
@@ -355,7 +379,38 @@ extern "C" fn cuStreamQuery(handle: Handle) -> c_int {
     if (handle as usize) < 16 {
         return 0;
     }
-    if unsafe { stream(handle as usize) }.pending.load(Ordering::SeqCst) == 0 { 0 } else { NOT_READY }
+    let Stream { pending, waits, .. } = unsafe { stream(handle as usize) };
+    if pending.load(Ordering::SeqCst) + waits.load(Ordering::SeqCst) == 0 { 0 } else { NOT_READY }
+}
+/// Aligned words of the host's memory, which is the GPUs'.
+unsafe fn word<'a>(address: u64) -> &'a AtomicU64 {
+    unsafe { AtomicU64::from_ptr(address as *mut u64) }
+}
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamWriteValue64_v2(_: Handle, address: u64, value: u64, flags: c_uint) -> c_int {
+    assert!(flags == 0 && address.is_multiple_of(8));
+    unsafe { word(address) }.store(value, Ordering::SeqCst);
+    0
+}
+/// The stream is busy meanwhile; what is put on it later happens at once nevertheless.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamWaitValue64_v2(handle: Handle, address: u64, value: u64, flags: c_uint) -> c_int {
+    assert!(flags == 0 && address.is_multiple_of(8));
+    let (at, of) = (unsafe { word(address) }, handle as usize);
+    let is_over = move || (at.load(Ordering::SeqCst).wrapping_sub(value) as i64) >= 0;
+    if is_over() {
+        return 0;
+    }
+    // A program that ends before does not wait for the thread.
+    assert!(of >= 16, "the default streams wait for nothing here");
+    unsafe { stream(of) }.waits.fetch_add(1, Ordering::SeqCst);
+    std::thread::spawn(move || {
+        while !is_over() {
+            std::thread::yield_now();
+        }
+        unsafe { stream(of) }.waits.fetch_sub(1, Ordering::SeqCst);
+    });
+    0
 }
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamWaitEvent(_: Handle, _: Handle, _: c_uint) -> c_int {
@@ -414,7 +469,7 @@ unsafe extern "C" fn cuGraphLaunch(executable: Handle, _: Handle) -> c_int {
 }
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventCreate(event: *mut Handle, _: c_uint) -> c_int {
-    unsafe { *event = Box::into_raw(Box::new(Mutex::new(Instant::now()))).cast() };
+    unsafe { *event = Box::into_raw(Box::new(Mutex::new((Instant::now(), 0usize)))).cast() };
     0
 }
 #[unsafe(no_mangle)]
@@ -422,13 +477,15 @@ extern "C" fn cuEventDestroy_v2(_: Handle) -> c_int {
     0
 }
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventRecord(event: Handle, _: Handle) -> c_int {
-    *lock(unsafe { &*event.cast::<Mutex<Instant>>() }) = Instant::now();
+unsafe extern "C" fn cuEventRecord(event: Handle, on: Handle) -> c_int {
+    *lock(unsafe { &*event.cast::<Mutex<(Instant, usize)>>() }) = (Instant::now(), on as usize);
     0
 }
+/// Not done while its stream waits for a word. Operations of this file's NCCL do not count.
 #[unsafe(no_mangle)]
-extern "C" fn cuEventQuery(_: Handle) -> c_int {
-    0
+unsafe extern "C" fn cuEventQuery(event: Handle) -> c_int {
+    let (_, on) = *lock(unsafe { &*event.cast::<Mutex<(Instant, usize)>>() });
+    if on < 16 || unsafe { stream(on) }.waits.load(Ordering::SeqCst) == 0 { 0 } else { NOT_READY }
 }
 #[unsafe(no_mangle)]
 extern "C" fn cuEventSynchronize(_: Handle) -> c_int {
@@ -436,7 +493,7 @@ extern "C" fn cuEventSynchronize(_: Handle) -> c_int {
 }
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventElapsedTime(ms: *mut f32, start: Handle, end: Handle) -> c_int {
-    let at = |event: Handle| *lock(unsafe { &*event.cast::<Mutex<Instant>>() });
+    let at = |event: Handle| lock(unsafe { &*event.cast::<Mutex<(Instant, usize)>>() }).0;
     unsafe { *ms = (at(end) - at(start)).as_secs_f32() * 1e3 };
     0
 }
@@ -458,7 +515,7 @@ macro_rules! unused {
 }
 
 unused! {
-    cuMemHostRegister_v2 cuMemHostUnregister cuMemCreate
+    cuMemCreate
     cuMemRelease cuMemGetAllocationGranularity cuMemAddressReserve cuMemAddressFree cuMemMap cuMemUnmap cuMemSetAccess
     cuMemExportToShareableHandle cuMemImportFromShareableHandle cuIpcGetMemHandle cuIpcOpenMemHandle_v2
     cuIpcCloseMemHandle cuStreamUpdateCaptureDependencies

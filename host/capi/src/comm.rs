@@ -7,6 +7,7 @@ use crate::result::{Failure, Outcome};
 use crate::types::Code;
 use oxccl::{CommHandle, DeviceCommunicator, UniqueId};
 use std::ops::Deref;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 /// Every communicator that has a handle.
@@ -25,6 +26,9 @@ pub struct Comm {
     engine: Mutex<Option<DeviceCommunicator>>,
     status: Mutex<Status>,
     changed: Condvar,
+    line: Arc<Line>,
+    /// Whether its ranks can signal each other by now.
+    pub has_signals: AtomicBool,
 }
 
 /// A rank's place.
@@ -63,6 +67,38 @@ struct Status {
     offered: Option<UniqueId>,
     /// The engine of a suspended communicator.
     parked: Option<DeviceCommunicator>,
+    /// Tickets given out.
+    tickets: u64,
+}
+
+/// The steps of a communicator that need all of its ranks: they run on threads of their own, in the order in which they were asked for.
+type Line = (Mutex<u64>, Condvar);
+
+/// A place in that order, until it is dropped.
+pub struct Ticket {
+    /// From 1.
+    number: u64,
+    line: Arc<Line>,
+}
+
+impl Ticket {
+    /// Waits until those before are done.
+    pub fn wait(&self) {
+        let (done, changed) = &*self.line;
+        let mut done = lock(done);
+        while *done + 1 < self.number {
+            done = changed.wait(done).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        // One that was never used has its turn too.
+        self.wait();
+        *lock(&self.line.0) = self.number;
+        self.line.1.notify_all();
+    }
 }
 
 /// The engine, for as long as nobody else is to use it.
@@ -97,6 +133,7 @@ impl Comm {
             failure: None,
             offered: None,
             parked: None,
+            tickets: 0,
         };
         Comm {
             handle,
@@ -108,7 +145,16 @@ impl Comm {
             engine: Mutex::new(None),
             status: Mutex::new(status),
             changed: Condvar::new(),
+            line: Arc::default(),
+            has_signals: AtomicBool::new(false),
         }
+    }
+
+    /// The next place among the steps that need all ranks.
+    pub fn ticket(&self) -> Ticket {
+        let mut status = lock(&self.status);
+        status.tickets += 1;
+        Ticket { number: status.tickets, line: self.line.clone() }
     }
 
     pub fn is_blocking(&self) -> bool {

@@ -3,7 +3,7 @@
 use crate::pointer::{In, Text};
 use crate::result::{Failure, Outcome};
 use crate::types::{CommConfig, MAGIC, UNDEFINED, VERSION, version};
-use oxccl::Config;
+use oxccl::{Config, Signal};
 use std::ffi::{c_int, c_uint};
 use std::mem::offset_of;
 use std::time::Duration;
@@ -16,12 +16,18 @@ pub struct Settings {
     pub max_ctas: Option<u32>,
     pub net_name: Option<String>,
     pub comm_name: Option<String>,
+    /// `numRmaCtx` and `numRmaSig`.
+    pub contexts: Option<u32>,
+    pub signals: Option<u32>,
 }
 
 /// NCCL waits for other ranks as long as they live, and its callers have watchdogs of their own: the library's defaults are
 /// shorter.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 const INIT_TIMEOUT: Duration = Duration::from_secs(1800);
+
+/// Contexts of one-sided operations, unless the caller says how many.
+const CONTEXTS: u32 = 4;
 
 /// A field that came later than the structure: a caller of an older version cannot mean what lies there.
 struct Since {
@@ -161,6 +167,15 @@ impl Settings {
         {
             return Err(Failure::invalid_argument(format!("config.minCTAs is {min}, above maxCTAs, {max}")));
         }
+        let [contexts, signals] = [("numRmaCtx", given.num_rma_ctx), ("numRmaSig", given.num_rma_sig)]
+            .map(|(name, value)| checked(name, value, 1..=Signal::KINDS as c_int));
+        let [contexts, signals] = [contexts?.map(c_int::unsigned_abs), signals?.map(c_int::unsigned_abs)];
+        if contexts.unwrap_or(1) * signals.unwrap_or(1) > Signal::KINDS {
+            return Err(Failure::invalid_argument(format!(
+                "config.numRmaCtx times config.numRmaSig is above {}, the signals that two ranks have",
+                Signal::KINDS
+            )));
+        }
         let blocking = checked("blocking", given.blocking, 0..=1)?.map(|blocking| blocking == 1);
         Ok(Settings {
             blocking: forced.or(blocking).or(inherited.blocking),
@@ -168,6 +183,8 @@ impl Settings {
             max_ctas: max.map(c_int::unsigned_abs).or(inherited.max_ctas),
             net_name: Text::of_field(given.net_name).get().or_else(|| inherited.net_name.clone()),
             comm_name: Text::of_field(given.comm_name).get(),
+            contexts: contexts.or(inherited.contexts),
+            signals: signals.or(inherited.signals),
         })
     }
 
@@ -189,6 +206,13 @@ impl Settings {
             config.bootstrap.timeout = INIT_TIMEOUT;
         }
         Ok(config)
+    }
+
+    /// The contexts of one-sided operations, and the signals of each.
+    pub fn signals(&self) -> (u32, u32) {
+        let contexts =
+            self.contexts.unwrap_or_else(|| CONTEXTS.min(Signal::KINDS / self.signals.unwrap_or(1)));
+        (contexts, self.signals.unwrap_or(Signal::KINDS / contexts))
     }
 
     /// Whether calls return only when they are done.

@@ -5,6 +5,7 @@ use crate::group::{Job, member, submit_job};
 use crate::registry::Handle;
 use crate::result::{Failure, Outcome};
 use crate::types::Code;
+use crate::window;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Communicators that were destroyed and have not left yet.
@@ -41,7 +42,11 @@ pub fn destroy(handle: Handle) -> Outcome<Code> {
     if handle == Handle::NULL {
         return Ok(Code::Success);
     }
-    member(|| submit_job(Job::Destroy(COMMS.remove(handle, "comm")?)))
+    member(|| {
+        let comm = COMMS.remove(handle, "comm")?;
+        window::forget(handle);
+        submit_job(Job::Destroy(comm))
+    })
 }
 
 /// Ends a communicator that has no handle any more.
@@ -84,6 +89,7 @@ pub fn abort(handle: Handle) -> Outcome {
         return Ok(());
     }
     let comm = COMMS.remove(handle, "comm")?;
+    window::forget(handle);
     if matches!(comm.free(), Phase::Ready | Phase::Suspended) {
         comm.drop_engine();
     }

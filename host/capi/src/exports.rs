@@ -1,5 +1,6 @@
 //! The table of NCCL's names, each with its `p` twin for profilers. Nothing else leaves the library.
 
+use crate::one_sided::To;
 use crate::operations::Call;
 use crate::pointer::{In, Out, Text};
 use crate::registry::Handle;
@@ -8,8 +9,8 @@ use crate::types::{
     Code, CollConfig, CommConfig, CommProperties, EncryptionConfig, SimInfo, Team, UniqueIdBytes, WaitSignal,
 };
 use crate::{
-    coll_config, end, group, init, memory, operator, params, query, regroup, simulate, suspend, unique_id,
-    unsupported, window,
+    coll_config, end, group, init, memory, one_sided, operator, params, query, regroup, simulate, suspend,
+    unique_id, unsupported, window,
 };
 use oxccl::Func;
 use oxccl::cuda::CUstream;
@@ -217,18 +218,19 @@ exports! {
     }
 
     fn ncclPutSignal pncclPutSignal(
-        _buffer: *const c_void, _count: usize, _dtype: c_int, peer: c_int, window: Handle, _offset: usize,
-        _signal: c_int, _context: c_int, _flags: c_uint, comm: Handle, _stream: CUstream,
+        buffer: *const c_void, count: usize, dtype: c_int, peer: c_int, window: Handle, offset: usize,
+        index: c_int, context: c_int, flags: c_uint, comm: Handle, stream: CUstream,
     ) {
-        group::member(|| window::put_signal(peer, window, comm))
+        let to = To { peer, index, context, flags };
+        one_sided::put_signal((buffer, count, dtype), to, (window, offset), comm, stream)
     }
     fn ncclSignal pncclSignal(
-        peer: c_int, _signal: c_int, _context: c_int, _flags: c_uint, comm: Handle, _stream: CUstream,
+        peer: c_int, index: c_int, context: c_int, flags: c_uint, comm: Handle, stream: CUstream,
     ) {
-        group::member(|| window::signal(peer, comm))
+        one_sided::signal(To { peer, index, context, flags }, comm, stream)
     }
-    fn ncclWaitSignal pncclWaitSignal(count: c_int, waits: In<WaitSignal>, comm: Handle, _stream: CUstream) {
-        group::member(|| window::wait_signal(count, waits, comm))
+    fn ncclWaitSignal pncclWaitSignal(count: c_int, waits: In<WaitSignal>, comm: Handle, stream: CUstream) {
+        one_sided::wait_signal(count, waits, comm, stream)
     }
     fn ncclGroupSimulateEnd pncclGroupSimulateEnd(info: *mut SimInfo) {
         simulate::end(In::new(info), Out::new(info))

@@ -2,6 +2,7 @@
 
 use crate::comm::{Comm, Engine, connect_in_background};
 use crate::end;
+use crate::one_sided::{self, OneSided};
 use crate::registry::Handle;
 use crate::result::{Failure, Outcome};
 use crate::types::Code;
@@ -20,10 +21,15 @@ pub struct Queued {
 /// What connects a new communicator, and gives it what aborts that.
 pub type Work = Box<dyn FnOnce(&Comm) -> Outcome<Option<DeviceCommunicator>> + Send>;
 
+/// What all ranks of a communicator do together, in its place.
+pub type Step = Box<dyn FnOnce(&Comm) -> Outcome + Send>;
+
 /// Something that waits for other ranks.
 pub enum Job {
     /// Connects a communicator.
     Connect(Arc<Comm>, Work),
+    /// A step of all ranks of one that is connected.
+    Step(Arc<Comm>, Step),
     /// Finalizes one.
     Finalize(Arc<Comm>),
     /// Ends one that has lost its handle.
@@ -34,6 +40,7 @@ pub enum Job {
 struct Open {
     depth: u32,
     calls: Vec<Queued>,
+    one_sided: Vec<OneSided>,
     jobs: Vec<Job>,
     failed: Option<Failure>,
 }
@@ -82,6 +89,18 @@ pub fn submit_call(comm: Arc<Comm>, call: Untyped, stream: CUstream) -> Outcome 
     Ok(unsafe { engine.enqueue_untyped(&call, stream) }?)
 }
 
+/// Enqueues a one-sided operation, or leaves it to the group's end.
+pub fn submit_one_sided(operation: OneSided) -> Outcome {
+    let direct = with(|open| {
+        if open.depth == 0 {
+            return Some(operation);
+        }
+        open.one_sided.push(operation);
+        None
+    })?;
+    direct.map_or(Ok(()), |operation| one_sided::run(vec![operation]))
+}
+
 /// Runs a job, or leaves it to the group's end.
 pub fn submit_job(job: Job) -> Outcome<Code> {
     let direct = with(|open| {
@@ -96,15 +115,17 @@ pub fn submit_job(job: Job) -> Outcome<Code> {
 
 /// `ncclGroupEnd`.
 pub fn end() -> Outcome<Code> {
-    let Some(Open { calls, jobs, failed, .. }) = close()? else { return Ok(Code::Success) };
+    let Some(Open { calls, one_sided, jobs, failed, .. }) = close()? else { return Ok(Code::Success) };
     if let Some(failure) = failed {
         discard(jobs, &failure);
         let text = format!("nothing of the group was run: {}", failure.text);
         return Err(Failure { text, ..failure });
     }
-    let (connects, ends) = jobs.into_iter().partition(|job| matches!(job, Job::Connect(..)));
+    let is_begin = |job: &Job| matches!(job, Job::Connect(..) | Job::Step(..));
+    let (connects, ends) = jobs.into_iter().partition(is_begin);
     let connected = run_jobs(connects)?;
     run_calls(&calls)?;
+    one_sided::run(one_sided)?;
     let ended = run_jobs(ends)?;
     Ok(if connected == Code::InProgress { connected } else { ended })
 }
@@ -142,12 +163,16 @@ fn discard(jobs: Vec<Job>, failure: &Failure) {
 /// Starts all, then waits for those whose communicators block.
 fn run_jobs(jobs: Vec<Job>) -> Outcome<Code> {
     let mut waits: Vec<(Arc<Comm>, bool)> = Vec::new();
-    let mut first = Ok(());
+    let (mut first, mut steps) = (Ok(()), Vec::new());
     for job in jobs {
         let started = match job {
             Job::Connect(comm, work) => {
                 waits.push((comm.clone(), true));
                 connect_in_background(&comm, work)
+            }
+            Job::Step(comm, step) => {
+                steps.push(start_step(comm, step));
+                Ok(())
             }
             Job::Finalize(comm) => {
                 waits.push((comm.clone(), false));
@@ -158,6 +183,14 @@ fn run_jobs(jobs: Vec<Job>) -> Outcome<Code> {
         first = first.and(started);
     }
     let mut code = Code::Success;
+    for (comm, started) in steps {
+        if comm.is_blocking() {
+            first = first.and(started.and_then(await_step));
+        } else {
+            code = Code::InProgress;
+            first = first.and(started.map(drop));
+        }
+    }
     for (comm, connects) in waits {
         if !comm.is_blocking() {
             code = Code::InProgress;
@@ -169,6 +202,37 @@ fn run_jobs(jobs: Vec<Job>) -> Outcome<Code> {
     }
     end::await_last();
     first.map(|()| code)
+}
+
+/// How a step went, once its thread says so.
+type StepDone = std::sync::mpsc::Receiver<Outcome>;
+
+/// Runs a step on a thread of its own.
+fn start_step(comm: Arc<Comm>, step: Step) -> (Arc<Comm>, Outcome<StepDone>) {
+    let (done, waiting) = std::sync::mpsc::channel();
+    let inside = comm.clone();
+    comm.begin_work();
+    let started = crate::comm::in_background("oxccl-step", move || {
+        let outcome = step(&inside).inspect_err(|failure| tracing::warn!(target: "nccl", "{}", failure.text));
+        inside.end_work();
+        // Nobody waits for a communicator that does not block.
+        let _ = done.send(outcome);
+    });
+    let started = started.inspect_err(|_| comm.end_work());
+    (comm, started.map(|()| waiting))
+}
+
+/// Runs steps at the same time, and waits for all.
+pub fn run_steps(steps: Vec<(Arc<Comm>, Step)>) -> Outcome {
+    let started: Vec<_> = steps.into_iter().map(|(comm, step)| start_step(comm, step).1).collect();
+    let ended: Vec<Outcome> = started.into_iter().map(|started| started.and_then(await_step)).collect();
+    ended.into_iter().collect()
+}
+
+/// Waits for a step.
+fn await_step(done: StepDone) -> Outcome {
+    let lost = |_| Failure::new(Code::InternalError, "a defect of the library: a step of all ranks panicked");
+    done.recv().map_err(lost)?
 }
 
 /// Enqueues the operations of a group together.

@@ -228,8 +228,12 @@ pub fn derive(
         false => (GHOST, Arc::new(Comm::new(GHOST, device, settings, clique))),
     };
     parent.begin_work();
+    let ticket = parent.ticket();
     let work = move |comm: &Comm| {
-        let made = parent.engine().and_then(|engine| make(&engine)).and_then(|pending| {
+        ticket.wait();
+        let started = parent.engine().and_then(|engine| make(&engine));
+        drop(ticket);
+        let made = started.and_then(|pending| {
             comm.started(pending.handle());
             pending.wait()
         });

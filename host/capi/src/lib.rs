@@ -23,6 +23,7 @@ mod operator;
 mod operations;
 mod coll_config;
 mod memory;
+mod one_sided;
 mod window;
 mod suspend;
 mod simulate;

@@ -72,6 +72,15 @@ impl<T> Registry<T> {
         live.objects.remove(&handle.number()).ok_or_else(|| self.unknown(handle, name))
     }
 
+    /// Takes out all that fit, and drops them.
+    pub fn remove_all(&self, fits: impl Fn(&T) -> bool) {
+        let mut live = self.live().write().unwrap_or_else(PoisonError::into_inner);
+        let gone: Vec<Arc<T>> =
+            live.objects.extract_if(|_, object| fits(object)).map(|(_, object)| object).collect();
+        drop(live);
+        drop(gone);
+    }
+
     /// How many objects fit.
     pub fn count(&self, fits: impl Fn(&T) -> bool) -> usize {
         let live = self.live().read().unwrap_or_else(PoisonError::into_inner);

@@ -1,7 +1,7 @@
 //! From the library's errors to `ncclResult_t` and the text of `ncclGetLastError`: the one place that maps them.
 
 use crate::types::Code;
-use oxccl::{ArgumentError, BootstrapError, ConnectError, Error, Fault};
+use oxccl::{ArgumentError, BootstrapError, ConnectError, Error, Fault, OneSidedError};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -68,6 +68,10 @@ fn code_of(error: &Error) -> Code {
         Error::Connect(error) => code_of_connect(error),
         Error::Operation(error) => code_of_fault(error.fault()),
         Error::Device(_) => Code::UnhandledCudaError,
+        Error::OneSided(OneSidedError::NoSuchRank { .. } | OneSidedError::NoSuchSignal { .. }) => {
+            Code::InvalidArgument
+        }
+        Error::OneSided(_) => Code::InvalidUsage,
         // An error that this crate does not know yet.
         _ => Code::InternalError,
     }

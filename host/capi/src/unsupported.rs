@@ -3,11 +3,12 @@
 //!
 //! The refusals take no arguments: a C caller's are left where they are. Structures are laid out as in NCCL's headers of 2.30.7.
 
-use crate::comm::COMMS;
+use crate::comm::{COMMS, Comm};
 use crate::pointer::{In, Out};
 use crate::registry::Handle;
 use crate::result::{Failure, Outcome, remember};
 use crate::types::{CommProperties, EncryptionConfig, MAGIC, Team};
+use oxccl::{PeerMemory, TransportKind};
 use std::ffi::c_int;
 
 /// The refusal of everything for kernels that communicate by themselves.
@@ -99,10 +100,17 @@ pub fn properties(comm: Handle, info: In<CommProperties>, out: Out<CommPropertie
         multimem_support: false,
         gin_type: 0,
         lsa_teams: seat.nranks as c_int,
-        host_rma_support: false,
+        host_rma_support: has_one_sided(&comm)?,
         railed_gin_type: 0,
     };
     out.write(properties, "props")
+}
+
+/// Whether one-sided operations reach every rank.
+fn has_one_sided(comm: &Comm) -> Outcome<bool> {
+    let engine = comm.engine()?;
+    let is_reached = |peer: &PeerMemory| peer.transport == TransportKind::P2p;
+    Ok(engine.memory().peers.iter().all(is_reached))
 }
 
 /// `ncclSetEncryption`: only that there be none.

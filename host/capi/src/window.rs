@@ -1,11 +1,14 @@
 //! Windows: memory that ranks show each other.
 
-use crate::comm::COMMS;
-use crate::pointer::{In, Out};
+use crate::comm::{COMMS, Comm};
+use crate::group::{Job, member, submit_job};
+use crate::pointer::Out;
 use crate::registry::{Handle, Registry};
 use crate::result::{Failure, Outcome};
-use crate::types::WaitSignal;
+use crate::types::Code;
 use std::ffi::{c_int, c_void};
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
 
 /// `NCCL_WIN_REQUIRED_ALIGNMENT`.
 const ALIGNMENT: usize = 4096;
@@ -17,13 +20,40 @@ const DEVICE_FLAGS: c_int = 0xc;
 pub struct Window {
     comm: Handle,
     buffer: usize,
+    /// Every rank's part of it, once all have registered theirs.
+    shown: OnceLock<oxccl::Window>,
+}
+
+impl Window {
+    /// Every rank's part of it.
+    ///
+    /// # Errors
+    /// Its registration has not ended, or failed.
+    pub fn shown(&self) -> Outcome<&oxccl::Window> {
+        self.shown.get().ok_or_else(|| {
+            Failure::invalid_usage(
+                "win is not registered yet: ncclCommWindowRegister failed, or is in progress",
+            )
+        })
+    }
 }
 
 static WINDOWS: Registry<Window> = Registry::new("window", 3);
 
-/// `ncclCommWindowRegister`.
-pub fn register(comm: Handle, buffer: *mut c_void, len: usize, out: Out<Handle>, flags: c_int) -> Outcome {
-    COMMS.get(comm, "comm")?.seat()?;
+/// `ncclCommWindowRegister`, which every rank calls.
+pub fn register(
+    comm: Handle,
+    buffer: *mut c_void,
+    len: usize,
+    out: Out<Handle>,
+    flags: c_int,
+) -> Outcome<Code> {
+    member(|| show(comm, buffer, len, out, flags))
+}
+
+fn show(comm: Handle, buffer: *mut c_void, len: usize, out: Out<Handle>, flags: c_int) -> Outcome<Code> {
+    let on = COMMS.get(comm, "comm")?;
+    on.seat()?;
     out.write(Handle::NULL, "win")?;
     if buffer.is_null() {
         return Err(Failure::null("buff"));
@@ -44,8 +74,29 @@ pub fn register(comm: Handle, buffer: *mut c_void, len: usize, out: Out<Handle>,
              does not serve: register without them",
         ));
     }
-    let (handle, _) = WINDOWS.add(|_| Window { comm, buffer: buffer.addr() });
-    out.write(handle, "win")
+    let (address, shown) = (buffer.addr(), OnceLock::new());
+    let (handle, window) = WINDOWS.add(|_| Window { comm, buffer: address, shown });
+    let ticket = on.ticket();
+    let step = move |comm: &Comm| {
+        ticket.wait();
+        let engine = comm.engine()?;
+        // SAFETY: (1) the caller of the C function answers for its buffer.
+        let shown = unsafe { engine.register_window(address as u64, len as u64) }?;
+        comm.has_signals.store(true, Ordering::Relaxed);
+        // This is the only place that sets it.
+        let _ = window.shown.set(shown);
+        Ok(())
+    };
+    out.write(handle, "win")?;
+    submit_job(Job::Step(on, Box::new(step))).inspect_err(|_| {
+        let _ = WINDOWS.remove(handle, "win");
+        let _ = out.write(Handle::NULL, "win");
+    })
+}
+
+/// Forgets the windows of a communicator that ends.
+pub fn forget(comm: Handle) {
+    WINDOWS.remove_all(|window| window.comm == comm);
 }
 
 /// `ncclCommWindowDeregister`. Null is a window that was never made.
@@ -58,7 +109,8 @@ pub fn deregister(comm: Handle, window: Handle) -> Outcome {
     WINDOWS.remove(window, "win").map(drop)
 }
 
-fn find(comm: Handle, window: Handle) -> Outcome<std::sync::Arc<Window>> {
+/// A window of this communicator.
+pub fn find(comm: Handle, window: Handle) -> Outcome<std::sync::Arc<Window>> {
     let found = WINDOWS.get(window, "win")?;
     if found.comm != comm {
         return Err(Failure::invalid_argument("win is of another communicator"));
@@ -71,43 +123,4 @@ pub fn user_pointer(comm: Handle, window: Handle, out: Out<usize>) -> Outcome {
     COMMS.get(comm, "comm")?;
     out.check("outUserPtr")?;
     out.write(find(comm, window)?.buffer, "outUserPtr")
-}
-
-/// What is refused of one-sided operations.
-fn not_served(name: &str) -> Failure {
-    Failure::invalid_usage(format!(
-        "{name}: one-sided operations are not served; ncclSend and ncclRecv, in a group, do the same with both sides"
-    ))
-}
-
-/// `ncclPutSignal`.
-pub fn put_signal(peer: c_int, window: Handle, comm: Handle) -> Outcome {
-    check_peer(comm, peer)?;
-    find(comm, window)?;
-    Err(not_served("ncclPutSignal"))
-}
-
-/// `ncclSignal`.
-pub fn signal(peer: c_int, comm: Handle) -> Outcome {
-    check_peer(comm, peer)?;
-    Err(not_served("ncclSignal"))
-}
-
-/// `ncclWaitSignal`.
-pub fn wait_signal(count: c_int, waits: In<WaitSignal>, comm: Handle) -> Outcome {
-    COMMS.get(comm, "comm")?;
-    let count = usize::try_from(count)
-        .map_err(|_| Failure::invalid_argument(format!("nDesc is {count}; at least 0 was expected")))?;
-    for wait in waits.read_all(count, "signalDescs")? {
-        check_peer(comm, wait.peer)?;
-    }
-    Err(not_served("ncclWaitSignal"))
-}
-
-fn check_peer(comm: Handle, peer: c_int) -> Outcome {
-    let nranks = COMMS.get(comm, "comm")?.seat()?.nranks;
-    if (0..nranks as c_int).contains(&peer) {
-        return Ok(());
-    }
-    Err(Failure::invalid_argument(format!("peer is {peer}; 0 to {} was expected", nranks - 1)))
 }

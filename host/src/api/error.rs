@@ -2,6 +2,7 @@
 
 use super::config::ConfigError;
 use super::launcher::LaunchError;
+use super::one_sided::OneSidedError;
 use super::tune_file::TuneError;
 use crate::bootstrap::BootstrapError;
 use crate::connect::ConnectError;
@@ -42,6 +43,9 @@ pub enum Error {
     /// A GPU failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// A one-sided operation was refused; nothing was enqueued.
+    #[error(transparent)]
+    OneSided(#[from] OneSidedError),
 }
 
 /// An error of a rank's GPU.

@@ -33,6 +33,11 @@ impl<M: Machine> Engine<M> {
         &self.machine
     }
 
+    /// The same, for what it does beside calls.
+    pub(crate) fn machine_mut(&mut self) -> &mut M {
+        &mut self.machine
+    }
+
     /// The machine alone.
     pub(crate) fn into_machine(self) -> M {
         self.machine

@@ -11,3 +11,4 @@ mod net;
 mod net_graphs;
 mod gdr;
 mod cudarc;
+mod one_sided;

@@ -6,6 +6,7 @@
 #include "nccl.h"
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -460,6 +461,224 @@ static void memory(void) {
   CHECK(one == NULL);
 }
 
+/* A stream of the current GPU, and whether it is done. */
+static void* new_stream(void) {
+  int (*create)(void**, unsigned);
+  void* stream = NULL;
+  *(void**)&create = driver("cuStreamCreate");
+  CHECK(create(&stream, 1) == 0);
+  return stream;
+}
+
+static int is_done(void* stream) {
+  int (*query)(void*);
+  int waited;
+  *(void**)&query = driver("cuStreamQuery");
+  for (waited = 0; waited < 200 && query(stream) != 0; waited++) usleep(500);
+  return query(stream) == 0;
+}
+
+static int is_busy(void* stream) {
+  int (*query)(void*);
+  *(void**)&query = driver("cuStreamQuery");
+  usleep(5000);
+  return query(stream) != 0;
+}
+
+/* Of NCCL's header for kernels: as far as 2.30.7 has it. */
+struct properties {
+  size_t size;
+  unsigned magic, version;
+  int four[4];
+  bool device, multimem;
+  int two[2];
+  bool host_rma;
+  int railed;
+};
+ncclResult_t ncclCommQueryProperties(ncclComm_t comm, struct properties* properties);
+
+enum { RANKS = 4, FLOATS = 2048 };
+
+static void one_sided(void) {
+  ncclComm_t comms[RANKS];
+  ncclWindow_t windows[RANKS], unreachable, early;
+  cudaStream_t streams[RANKS];
+  float *memory[RANKS], from[FLOATS];
+  static char __attribute__((aligned(4096))) page[4096];
+  ncclWaitSignalDesc_t twice = {2, 0, 3, 1}, wrong = {1, 0, 64, 0};
+  ncclWaitSignalDesc_t both[2] = {{1, 1, 0, 0}, {1, 3, 0, 0}};
+  struct properties properties = {.size = sizeof properties, .magic = 0xcafebeef, .version = 23203};
+  int rank, i;
+  for (i = 0; i < FLOATS; i++) from[i] = (float)i;
+  OK(ncclCommInitAll(comms, RANKS, NULL));
+  for (rank = 0; rank < RANKS; rank++) {
+    use_gpu(rank);
+    OK(ncclMemAlloc((void**)&memory[rank], sizeof from));
+    streams[rank] = (cudaStream_t)new_stream();
+  }
+  use_gpu(-1);
+  /* Registered by one thread, in a group; a put of the same group finds the window. */
+  OK(ncclGroupStart());
+  for (rank = 0; rank < RANKS; rank++) {
+    OK(ncclCommWindowRegister(comms[rank], memory[rank], sizeof from, &windows[rank], NCCL_WIN_DEFAULT));
+  }
+  OK(ncclPutSignal(from, 16, ncclFloat32, 1, windows[0], 64, 3, 1, 0, comms[0], streams[0]));
+  OK(ncclGroupEnd());
+  CHECK(memcmp(memory[1] + 16, from, 64) == 0 && memory[1][15] == 0 && memory[1][32] == 0);
+  /* Two signals of that kind are waited for, and one has come. */
+  OK(ncclWaitSignal(1, &twice, comms[1], streams[1]));
+  CHECK(is_busy(streams[1]));
+  OK(ncclSignal(1, 3, 0, 0, comms[0], streams[0]));
+  OK(ncclSignal(1, 2, 1, 0, comms[0], streams[0]));
+  OK(ncclSignal(1, 3, 1, 0, comms[2], streams[2]));
+  CHECK(is_busy(streams[1]));
+  OK(ncclSignal(1, 3, 1, 0, comms[0], streams[0]));
+  CHECK(is_done(streams[1]));
+  /* What was waited for is used up; a put to oneself. */
+  twice.opCnt = 1;
+  OK(ncclWaitSignal(1, &twice, comms[1], streams[1]));
+  CHECK(is_busy(streams[1]));
+  OK(ncclPutSignal(from, FLOATS, ncclFloat32, 1, windows[0], 0, 3, 1, 0, comms[0], streams[0]));
+  CHECK(is_done(streams[1]) && memcmp(memory[1], from, sizeof from) == 0);
+  OK(ncclPutSignal(from, 1, ncclFloat32, 2, windows[2], 4, 0, 0, 0, comms[2], streams[2]));
+  CHECK(memory[2][1] == 0 && from[0] == 0);
+  /* In a group each waits before it signals, and nobody waits for ever. */
+  OK(ncclGroupStart());
+  for (rank = 0; rank < RANKS; rank++) {
+    int next = (rank + 1) % RANKS, before = (rank + RANKS - 1) % RANKS;
+    ncclWaitSignalDesc_t once = {1, before, 7, 0};
+    OK(ncclWaitSignal(1, &once, comms[rank], streams[rank]));
+    OK(ncclPutSignal(from + rank, 1, ncclFloat32, next, windows[rank], 8, 7, 0, 0, comms[rank], streams[rank]));
+  }
+  OK(ncclGroupEnd());
+  for (rank = 0; rank < RANKS; rank++) {
+    CHECK(is_done(streams[rank]) && memory[rank][2] == (float)((rank + RANKS - 1) % RANKS));
+  }
+  OK(ncclWaitSignal(2, both, comms[0], streams[0]));
+  OK(ncclSignal(0, 0, 0, 0, comms[3], streams[3]));
+  CHECK(is_busy(streams[0]));
+  OK(ncclSignal(0, 0, 0, 0, comms[1], streams[1]));
+  CHECK(is_done(streams[0]));
+  OK(ncclWaitSignal(0, NULL, comms[0], streams[0]));
+  CHECK(is_done(streams[0]));
+  /* What is refused, and what that leaves as it was. */
+  GIVES(ncclInvalidUsage,
+        ncclPutSignal(from, 2, ncclFloat32, 1, windows[0], sizeof from - 4, 0, 0, 0, comms[0], streams[0]));
+  CHECK(strstr(ncclGetLastError(NULL), "window of rank 1") != NULL);
+  GIVES(ncclInvalidUsage,
+        ncclPutSignal(from, 1, ncclFloat32, 1, windows[0], (size_t)-4, 0, 0, 0, comms[0], streams[0]));
+  GIVES(ncclInvalidArgument,
+        ncclPutSignal(from, (size_t)-1, ncclFloat32, 1, windows[0], 0, 0, 0, 0, comms[0], streams[0]));
+  GIVES(ncclInvalidArgument, ncclPutSignal(from, 1, ncclFloat32, 4, windows[0], 0, 0, 0, 0, comms[0], streams[0]));
+  GIVES(ncclInvalidArgument, ncclPutSignal(from, 1, ncclFloat32, 1, windows[1], 0, 0, 0, 0, comms[0], streams[0]));
+  GIVES(ncclInvalidArgument, ncclPutSignal(NULL, 1, ncclFloat32, 1, windows[0], 0, 0, 0, 0, comms[0], streams[0]));
+  GIVES(ncclInvalidArgument, ncclSignal(1, 64, 0, 0, comms[0], streams[0]));
+  GIVES(ncclInvalidArgument, ncclSignal(1, 0, 4, 0, comms[0], streams[0]));
+  GIVES(ncclInvalidArgument, ncclSignal(1, 0, -1, 0, comms[0], streams[0]));
+  GIVES(ncclInvalidArgument, ncclSignal(1, 0, 0, 1, comms[0], streams[0]));
+  GIVES(ncclInvalidArgument, ncclWaitSignal(1, &wrong, comms[0], streams[0]));
+  GIVES(ncclInvalidArgument, ncclWaitSignal(-1, &wrong, comms[0], streams[0]));
+  GIVES(ncclInvalidArgument, ncclWaitSignal(1, NULL, comms[0], streams[0]));
+  CHECK(is_done(streams[0]) && memory[1][FLOATS - 1] == (float)(FLOATS - 1));
+  /* What is no GPU's memory cannot be put into. */
+  OK(ncclGroupStart());
+  for (rank = 0; rank < RANKS; rank++) {
+    OK(ncclCommWindowRegister(comms[rank], page, sizeof page, rank == 0 ? &unreachable : &early, NCCL_WIN_DEFAULT));
+  }
+  OK(ncclGroupEnd());
+  GIVES(ncclInvalidUsage, ncclPutSignal(from, 1, ncclFloat32, 1, unreachable, 0, 0, 0, 0, comms[0], streams[0]));
+  CHECK(strstr(ncclGetLastError(NULL), "rank 1's part of the window") != NULL);
+  OK(ncclCommWindowDeregister(comms[0], windows[0]));
+  GIVES(ncclInvalidArgument, ncclPutSignal(from, 1, ncclFloat32, 1, windows[0], 0, 0, 0, 0, comms[0], streams[0]));
+  OK(ncclCommQueryProperties(comms[0], &properties));
+  CHECK(properties.host_rma && properties.four[1] == RANKS);
+  /* An abort ends a wait. */
+  OK(ncclWaitSignal(2, both, comms[0], streams[0]));
+  CHECK(is_busy(streams[0]));
+  OK(ncclCommAbort(comms[0]));
+  CHECK(is_done(streams[0]));
+  for (rank = 1; rank < RANKS; rank++) OK(ncclCommAbort(comms[rank]));
+  for (rank = 0; rank < RANKS; rank++) OK(ncclMemFree(memory[rank]));
+}
+
+/* Signals need no window: then the first operations make them, of all ranks at once. */
+static void signals_without_windows(void) {
+  ncclComm_t comms[RANKS];
+  cudaStream_t streams[RANKS];
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  ncclComm_t many;
+  ncclUniqueId id;
+  int rank;
+  OK(ncclCommInitAll(comms, RANKS, NULL));
+  OK(ncclGroupStart());
+  for (rank = 0; rank < RANKS; rank++) {
+    ncclWaitSignalDesc_t once = {1, RANKS - 1 - rank, 0, 0};
+    use_gpu(rank);
+    streams[rank] = (cudaStream_t)new_stream();
+    OK(ncclWaitSignal(1, &once, comms[rank], streams[rank]));
+    OK(ncclSignal(RANKS - 1 - rank, 0, 0, 0, comms[rank], streams[rank]));
+  }
+  OK(ncclGroupEnd());
+  for (rank = 0; rank < RANKS; rank++) {
+    CHECK(is_done(streams[rank]));
+    OK(ncclCommDestroy(comms[rank]));
+  }
+  OK(ncclGetUniqueId(&id));
+  config.numRmaCtx = 2;
+  config.numRmaSig = 128;
+  OK(ncclCommInitRankConfig(&many, 1, id, 0, &config));
+  OK(ncclSignal(0, 127, 1, 0, many, streams[0]));
+  GIVES(ncclInvalidArgument, ncclSignal(0, 0, 2, 0, many, streams[0]));
+  OK(ncclCommDestroy(many));
+  config.numRmaCtx = 3;
+  GIVES(ncclInvalidArgument, ncclCommInitRankConfig(&many, 1, id, 0, &config));
+}
+
+/* Two windows of a communicator in one group belong together on all ranks in the order of the calls, and so do two splits. */
+static void steps_of_a_group_keep_their_order(void) {
+  ncclComm_t comms[2], first[2], second[2];
+  ncclWindow_t windows[2][8];
+  cudaStream_t stream;
+  char* memory[2];
+  char from = 9;
+  int rank, at, number, times;
+  OK(ncclCommInitAll(comms, 2, NULL));
+  for (rank = 0; rank < 2; rank++) {
+    use_gpu(rank);
+    OK(ncclMemAlloc((void**)&memory[rank], 8 * 4096));
+  }
+  stream = (cudaStream_t)new_stream();
+  OK(ncclGroupStart());
+  for (at = 0; at < 8; at++) {
+    for (rank = 0; rank < 2; rank++) {
+      void* part = memory[rank] + 4096 * at;
+      OK(ncclCommWindowRegister(comms[rank], part, 4096, &windows[rank][at], NCCL_WIN_COLL_SYMMETRIC));
+    }
+  }
+  OK(ncclGroupEnd());
+  for (at = 0; at < 8; at++) {
+    OK(ncclPutSignal(&from, 1, ncclInt8, 0, windows[1][at], at, 0, 0, 0, comms[1], stream));
+    CHECK(memory[0][4097 * at] == 9);
+  }
+  for (times = 0; times < 10; times++) {
+    OK(ncclGroupStart());
+    for (rank = 0; rank < 2; rank++) {
+      OK(ncclCommSplit(comms[rank], 0, rank, &first[rank], NULL));
+      OK(ncclCommSplit(comms[rank], 0, -rank, &second[rank], NULL));
+    }
+    OK(ncclGroupEnd());
+    for (rank = 0; rank < 2; rank++) {
+      OK(ncclCommUserRank(first[rank], &number));
+      CHECK(number == rank);
+      OK(ncclCommUserRank(second[rank], &number));
+      CHECK(number == 1 - rank);
+      OK(ncclCommDestroy(first[rank]));
+      OK(ncclCommDestroy(second[rank]));
+    }
+  }
+  for (rank = 0; rank < 2; rank++) OK(ncclCommDestroy(comms[rank]));
+}
+
 static void simulated_groups(void) {
   float from[4] = {1, 2, 3, 4}, to[4] = {0};
   ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
@@ -523,6 +742,9 @@ int main(int count, char** arguments) {
       {"suspend_and_resume", suspend_and_resume},
       {"shrink_grow_and_revoke", shrink_grow_and_revoke},
       {"memory", memory},
+      {"one_sided", one_sided},
+      {"signals_without_windows", signals_without_windows},
+      {"steps_of_a_group_keep_their_order", steps_of_a_group_keep_their_order},
       {"simulated_groups", simulated_groups},
       {"fork", fork_},
       {"exit_without_destroy", exit_without_destroy},

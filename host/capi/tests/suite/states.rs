@@ -38,6 +38,9 @@ cases! {
     suspend_and_resume
     shrink_grow_and_revoke
     memory
+    one_sided
+    signals_without_windows
+    steps_of_a_group_keep_their_order
     simulated_groups
     fork
     exit_without_destroy

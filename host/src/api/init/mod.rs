@@ -86,7 +86,7 @@ pub(super) fn agree_on_algorithms(bootstrap: &Bootstrap, config: &Config) -> Res
 }
 
 /// This process's peer info, for the other ranks.
-fn this_process(bootstrap: &Bootstrap, config: &Config) -> Result<PeerInfo, BootstrapError> {
+pub(super) fn this_process(bootstrap: &Bootstrap, config: &Config) -> Result<PeerInfo, BootstrapError> {
     let what = "ask the kernel which host this is";
     let rank = Some(bootstrap.rank());
     PeerInfo::local(config.host_id.as_deref(), config.digest())

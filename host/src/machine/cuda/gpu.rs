@@ -1,8 +1,8 @@
 //! A GPU and its memory ([`Gpu`]), over the driver.
 
 use super::driver::{
-    Allocation, Device, DeviceMemory, HostMapping, IpcMapping, Mapping, PinnedMemory, RdmaMemory, Stream,
-    ipc_handle,
+    Allocation, CallersMemory, Device, DeviceMemory, HostMapping, IpcMapping, Mapping, PinnedMemory,
+    RdmaMemory, Stream, ipc_handle,
 };
 use crate::gpu::{CudaError, DeviceId, Gpu, GpuMemory, HostVisible, IPC_HANDLE_BYTES, NicMemory, RdmaFacts};
 use crate::mem::Segment;
@@ -116,6 +116,24 @@ impl GpuMemory for Mapping {
 
     fn export(&self) -> Result<Option<OwnedFd>, CudaError> {
         self.allocation().export().map(Some)
+    }
+}
+
+impl GpuMemory for CallersMemory {
+    fn address(&self) -> u64 {
+        self.base()
+    }
+
+    fn len_bytes(&self) -> usize {
+        self.len()
+    }
+
+    fn export(&self) -> Result<Option<OwnedFd>, CudaError> {
+        CallersMemory::export(self)
+    }
+
+    fn ipc_handle(&self) -> Result<Option<[u8; IPC_HANDLE_BYTES]>, CudaError> {
+        CallersMemory::ipc_handle(self)
     }
 }
 

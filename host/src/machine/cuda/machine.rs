@@ -5,6 +5,7 @@ use super::driver::{CudaError, Device, Function, HostNode, StreamRef};
 use super::kernels::DeviceKernels;
 use super::messages::MessageScratch;
 use super::monitor::Monitor;
+use super::one_sided::OneSided;
 use super::order::Order;
 use crate::bootstrap::Bootstrap;
 use crate::gpu::KernelError;
@@ -15,7 +16,7 @@ use crate::launch::{
 use crate::machine::{ConnLists, ConnTables, NetProxy, collective_args};
 use crate::plan::tuning::Explanation;
 use crate::plan::{Call, CallPlan, Facts, Plan, message_kernels};
-use crate::transport::p2p::Arena;
+use crate::transport::p2p::{Arena, SignalTable};
 use oxccl_shared::abi::{CollArgs, KernelColl, KernelLaunch, Rank, RedOp};
 use oxccl_shared::algo::kernels::Kernel;
 use oxccl_shared::algo::registry::spec_of;
@@ -23,7 +24,7 @@ use oxccl_shared::algo::spec::Connections;
 use oxccl_shared::reduce::{self, Resolved};
 use std::ffi::c_void;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 /// The parts that `connect` creates at init, and the communicator's own.
@@ -65,6 +66,10 @@ pub struct Cuda {
     /// Kernels used so far, found without a lock.
     functions: Vec<(Kernel, Function)>,
     pub(super) scratch: MessageScratch,
+    /// One-sided operations, once they are connected.
+    one_sided: Option<OneSided>,
+    /// The words that a fault releases.
+    signals: Arc<OnceLock<Arc<SignalTable>>>,
 }
 
 impl Machine for Cuda {
@@ -202,8 +207,15 @@ impl Machine for Cuda {
     fn close(mut self, bootstrap: &Bootstrap) -> Option<Cuda> {
         let started = Instant::now();
         while !self.is_done(started.elapsed() > self.parts.timeout) {
-            if started.elapsed() > self.parts.timeout {
+            let is_overdue = started.elapsed() > self.parts.timeout;
+            if is_overdue {
                 self.parts.monitor.abort();
+            }
+            // Again and again: a rank that does not know yet may signal meanwhile.
+            if let Some(one_sided) =
+                self.one_sided.as_ref().filter(|_| is_overdue || self.parts.health.is_stopped())
+            {
+                one_sided.release();
             }
             if started.elapsed() > self.parts.timeout.saturating_add(ABORT_TIME) {
                 tracing::warn!(rank = %self.parts.rank, "operations do not end: their memory is not freed");
@@ -263,15 +275,35 @@ impl Cuda {
     /// # Errors
     /// [`CudaError`].
     pub fn new(parts: CudaParts) -> Result<Cuda, CudaError> {
-        let monitor = Arc::downgrade(&parts.monitor);
-        parts.health.set_alarm(move || monitor.upgrade().iter().for_each(|monitor| monitor.abort()));
+        let (monitor, signals) = (Arc::downgrade(&parts.monitor), Arc::new(OnceLock::new()));
+        let released: Weak<OnceLock<Arc<SignalTable>>> = Arc::downgrade(&signals);
+        parts.health.set_alarm(move || {
+            monitor.upgrade().iter().for_each(|monitor| monitor.abort());
+            released.upgrade().iter().filter_map(|signals| signals.get()).for_each(|table| table.release());
+        });
         Ok(Cuda {
             order: Order::new(&parts.device)?,
             replayed: None,
             parts,
             functions: Vec::new(),
             scratch: MessageScratch::default(),
+            one_sided: None,
+            signals,
         })
+    }
+
+    /// One-sided operations, if they are connected.
+    pub(crate) fn one_sided(&mut self) -> Option<&mut OneSided> {
+        self.one_sided.as_mut()
+    }
+
+    /// Gives it one-sided operations.
+    pub(crate) fn connect_one_sided(&mut self, table: SignalTable) {
+        let table = self.signals.get_or_init(|| Arc::new(table)).clone();
+        if self.parts.health.is_stopped() {
+            table.release();
+        }
+        self.one_sided = Some(OneSided::new(self.parts.rank, table));
     }
 
     /// The operator of a call, or a sum where the call copies.
@@ -401,7 +433,8 @@ impl Cuda {
     /// Whether every enqueued operation has ended, and, unless overdue, whether the proxy has sent everything.
     fn is_done(&self, is_overdue: bool) -> bool {
         // An error means that the context is broken: no kernel runs any more.
-        let has_ended = self.order.is_done().unwrap_or(true);
+        let has_ended =
+            self.order.is_done().unwrap_or(true) && self.one_sided.as_ref().is_none_or(OneSided::is_done);
         // A stopped proxy leaves orders incomplete.
         let gives_up = is_overdue || self.parts.health.is_stopped();
         has_ended && (gives_up || self.parts.net.as_ref().is_none_or(NetProxy::is_done))

@@ -5,7 +5,7 @@
 //!
 //! From below: `driver`, NVIDIA's; `gpu`, a GPU's memory by it; `kernels`, loaded when a communicator is made; `monitor`, the page
 //! through which kernels are stopped and say why; `order`, one operation after the other; `machine`, with `messages` for what goes
-//! between pairs, `issue` for the proxy's orders and `stopped` for faults; `buffer` and `tracked`, what users call it with.
+//! between pairs, `issue` for the proxy's orders and `stopped` for faults; `one_sided`, which runs no kernel; `buffer` and `tracked`, what users call it with.
 
 pub mod driver;
 mod gpu;
@@ -17,14 +17,16 @@ mod machine;
 mod messages;
 mod issue;
 mod stopped;
+mod one_sided;
 mod buffer;
 mod tracked;
 
 pub use buffer::{DeviceSlice, DeviceSliceMut};
 pub use custom::CustomKernels;
-pub use driver::{Device, StreamRef};
+pub use driver::{CallersMemory, Device, StreamRef};
 pub use kernels::DeviceKernels;
 pub use machine::{Cuda, CudaParts};
 pub use monitor::Monitor;
+pub(crate) use one_sided::OneSided;
 pub(crate) use tracked::{Access, Place, check_stream};
 pub use tracked::{GpuElement, GpuRead, GpuWrite};

@@ -27,12 +27,12 @@ pub(super) struct Order {
 }
 
 /// Which stream a handle stands for, while it lives.
-type StreamKey = (usize, Option<ThreadId>);
+pub(super) type StreamKey = (usize, Option<ThreadId>);
 
 /// `CU_STREAM_PER_THREAD`: another stream on each thread.
 const PER_THREAD: usize = 2;
 
-fn key(stream: StreamRef<'_>) -> StreamKey {
+pub(super) fn key(stream: StreamRef<'_>) -> StreamKey {
     let handle = stream.raw().addr();
     (handle, (handle == PER_THREAD).then(|| std::thread::current().id()))
 }

@@ -271,10 +271,10 @@ impl<'a> Attempt<'a> {
         let to: Vec<_> = made
             .exported
             .iter()
-            .flat_map(|fd| self.others(false).map(|peer| (self.party(peer), fd.as_fd())))
+            .flat_map(|fd| self.others(false).map(|peer| (self.setup.party(peer), fd.as_fd())))
             .collect();
         let from: Vec<Party> =
-            self.others(false).filter(|peer| self.passes(*peer)).map(|peer| self.party(peer)).collect();
+            self.others(false).filter(|peer| self.passes(*peer)).map(|peer| self.setup.party(peer)).collect();
         let are_there = || bootstrap.check_whole().is_ok();
         let got = mailbox.exchange(rank, &to, &from, settings.timeout, are_there);
         if matches!(got, Err(PassError::GivenUp)) {
@@ -308,13 +308,6 @@ impl<'a> Attempt<'a> {
         self.setup.gpus[rank.index()].device.ordinal
     }
 
-    fn party(&self, rank: Rank) -> Party {
-        let ArenaSetup { gpus, peers, rank: me, .. } = self.setup;
-        let (gpu, mine) = (&gpus[rank.index()], &gpus[me.index()]);
-        let alike = gpu.pid_namespace == mine.pid_namespace && gpu.pid_namespace != 0;
-        Party { rank, token: gpu.token, pid: alike.then_some(peers[rank.index()].pid) }
-    }
-
     /// Whether any rank of any host has memory that must not be freed while another process has it mapped.
     fn frees_after_all(&self) -> bool {
         let ranks = (0..self.kinds.len() as u32).map(Rank);
@@ -332,7 +325,7 @@ impl<'a> Attempt<'a> {
 }
 
 /// Splits a result into its value and its message for the other ranks.
-fn split<T>(
+pub(super) fn split<T>(
     result: Result<T, P2pError>,
     say: impl Fn(&T) -> Vec<u8>,
 ) -> (Option<T>, Result<Vec<u8>, P2pError>) {

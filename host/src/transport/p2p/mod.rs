@@ -1,7 +1,7 @@
 //! Layer: host / transport / p2p.
 //! Takes: a bootstrap, this rank's device, the bytes that each rank needs.
 //! Gives: [`Arena`]: an address on this device for every rank's memory of the same host; per pair, in GPU or host
-//! memory.
+//! memory. The same for memory of callers, [`Window`].
 //! Never: interprets an arena's content, moves data, waits for another rank without a bound, reads the environment.
 //!
 //! # Memory kinds, and how others map them
@@ -18,7 +18,11 @@
 //! two. All follows from facts that all ranks have gathered, so both ends of a pair agree without further messages.
 //! If a method is refused (descriptors in some containers, for example), all ranks try the next one together.
 //!
-//! From below: `domains`, `allocation` and `info`, pure; `descriptors`, the socket; `setup`; `own` and `reach`; `arena`.
+//! One-sided operations have two things more: a [`Window`], which is memory of callers that the ranks of a host have mapped, and a
+//! [`SignalTable`], the words in host memory that say how often a rank has signalled another.
+//!
+//! From below: `domains`, `allocation` and `info`, pure; `descriptors`, the socket; `setup`; `own` and `reach`; `arena`; `signals` and
+//! `window`.
 
 mod domains;
 mod allocation;
@@ -29,6 +33,8 @@ mod setup;
 mod own;
 mod reach;
 mod arena;
+mod signals;
+mod window;
 
 pub use allocation::{AllocationKind, P2pSettings};
 pub use arena::{Arena, ArenaWanted};
@@ -36,3 +42,5 @@ pub use descriptors::PassError;
 pub(crate) use descriptors::{Mailbox, Party};
 pub use domains::{Domain, Domains};
 pub use error::P2pError;
+pub use signals::{SignalTable, SignalsWanted};
+pub use window::{Reach, Window, WindowWanted};

@@ -2,6 +2,7 @@
 
 use super::allocation::{Access, AllocationKind, Method, P2pSettings, Pair, allocation_kind, domain};
 use super::arena::ArenaWanted;
+use super::descriptors::Party;
 use super::domains::{Domain, Domains};
 use super::error::P2pError;
 use super::info::{AccessRow, GpuInfo};
@@ -112,6 +113,14 @@ impl<'a> ArenaSetup<'a> {
             .map(Rank)
             .map(|owner| allocation_kind(domain, method, is_foreign(owner)))
             .collect()
+    }
+
+    /// The other end of an exchange of descriptors with `rank`.
+    pub fn party(&self, rank: Rank) -> Party {
+        let ArenaSetup { gpus, peers, rank: me, .. } = self;
+        let (gpu, mine) = (&gpus[rank.index()], &gpus[me.index()]);
+        let alike = gpu.pid_namespace == mine.pid_namespace && gpu.pid_namespace != 0;
+        Party { rank, token: gpu.token, pid: alike.then_some(peers[rank.index()].pid) }
     }
 
     fn access_of(&self, from: Rank, to: Rank) -> Access {

@@ -129,6 +129,7 @@ functions! {
     cuMemcpyDtoHAsync_v2(*mut c_void, CUdeviceptr, usize, CUstream);
     cuMemcpyDtoDAsync_v2(CUdeviceptr, CUdeviceptr, usize, CUstream);
     cuMemsetD8Async(CUdeviceptr, u8, usize, CUstream);
+    cuMemGetAddressRange_v2(*mut CUdeviceptr, *mut usize, CUdeviceptr);
     cuMemGetHandleForAddressRange(*mut c_void, CUdeviceptr, usize, c_uint, c_ulonglong);
     cuPointerSetAttribute(*const c_void, c_uint, CUdeviceptr);
 
@@ -140,6 +141,7 @@ functions! {
     cuMemMap(CUdeviceptr, usize, usize, AllocationHandle, c_ulonglong);
     cuMemUnmap(CUdeviceptr, usize);
     cuMemSetAccess(CUdeviceptr, usize, *const MemAccessDesc, usize);
+    cuMemRetainAllocationHandle(*mut AllocationHandle, *mut c_void);
     cuMemExportToShareableHandle(*mut c_void, AllocationHandle, c_uint, c_ulonglong);
     cuMemImportFromShareableHandle(*mut AllocationHandle, *mut c_void, c_uint);
     cuIpcGetMemHandle(*mut CUipcMemHandle, CUdeviceptr);
@@ -151,6 +153,8 @@ functions! {
     cuStreamSynchronize(CUstream);
     cuStreamQuery(CUstream);
     cuStreamWaitEvent(CUstream, CUevent, c_uint);
+    cuStreamWriteValue64_v2(CUstream, CUdeviceptr, u64, c_uint);
+    cuStreamWaitValue64_v2(CUstream, CUdeviceptr, u64, c_uint);
     cuStreamIsCapturing(CUstream, *mut c_uint);
     cuStreamGetCaptureInfo_v2(CUstream, *mut c_uint, *mut u64, *mut CUgraph, *mut *const CUgraphNode, *mut usize);
     cuStreamUpdateCaptureDependencies(CUstream, *mut CUgraphNode, usize, c_uint);

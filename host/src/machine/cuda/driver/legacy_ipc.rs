@@ -16,11 +16,15 @@ const ENABLE_PEER_ACCESS: u32 = 1;
 /// # Errors
 /// [`CudaError::Call`].
 pub fn ipc_handle(memory: &DeviceMemory) -> Result<[u8; IPC_HANDLE_BYTES], CudaError> {
-    let device = memory.device();
+    handle_of(memory.device(), memory.address())
+}
+
+/// The handle of the memory that begins at `address`; the driver refuses addresses of others.
+pub(super) fn handle_of(device: &Device, address: CUdeviceptr) -> Result<[u8; IPC_HANDLE_BYTES], CudaError> {
     let _bound = device.bind()?;
     let mut handle = CUipcMemHandle { reserved: [0; IPC_HANDLE_BYTES] };
-    // SAFETY: `handle` is valid for a write; the address is the start of an allocation.
-    let code = unsafe { (device.api().cuIpcGetMemHandle)(&mut handle, memory.address()) };
+    // SAFETY: `handle` is valid for a write.
+    let code = unsafe { (device.api().cuIpcGetMemHandle)(&mut handle, address) };
     device.check("cuIpcGetMemHandle", code)?;
     Ok(handle.reserved.map(|byte| byte as u8))
 }

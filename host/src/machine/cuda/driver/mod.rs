@@ -23,6 +23,7 @@ mod pinned;
 mod shareable;
 mod rdma;
 mod legacy_ipc;
+mod callers;
 mod module;
 mod graph;
 
@@ -30,6 +31,7 @@ pub use crate::gpu::{
     CuResult, CudaError, DeviceId, DriverVersion, HostWork, IPC_HANDLE_BYTES, MemoryKind, PciBus,
     RDMA_PAGE_BYTES, RdmaFacts, bundle,
 };
+pub use callers::CallersMemory;
 pub use capture::RelaxedCapture;
 pub use cudarc::driver::sys::{CUcontext, CUdeviceptr, CUfunction, CUstream};
 pub use device::{ContextGuard, Device};

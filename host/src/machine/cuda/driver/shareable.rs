@@ -53,6 +53,16 @@ impl Allocation {
         Ok(Allocation { device: device.clone(), handle, len })
     }
 
+    /// The memory mapped at `address`, where a mapping of `len` bytes begins; `None` if it is not of `cuMemCreate`.
+    pub fn mapped_at(device: &Device, address: CUdeviceptr, len: usize) -> Option<Allocation> {
+        let _bound = device.bind().ok()?;
+        let mut handle = 0;
+        let start = std::ptr::without_provenance_mut(address as usize);
+        // SAFETY: `handle` is valid for a write; the driver refuses addresses that it has not mapped.
+        let code = unsafe { (device.api().cuMemRetainAllocationHandle)(&mut handle, start) };
+        (code == 0).then(|| Allocation { device: device.clone(), handle, len })
+    }
+
     /// Exports a descriptor with which another process can map the memory.
     ///
     /// # Errors
@@ -121,7 +131,7 @@ impl Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        // SAFETY: made or imported by this value alone. Mappings keep the memory itself.
+        // SAFETY: made, imported or retained by this value alone. Mappings keep the memory itself.
         let code = unsafe { (self.device.api().cuMemRelease)(self.handle) };
         self.device.released("cuMemRelease", code);
     }

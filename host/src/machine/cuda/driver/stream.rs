@@ -10,6 +10,11 @@ use std::ffi::c_void;
 /// `CU_STREAM_NON_BLOCKING`: does not wait for the legacy default stream, nor that for it.
 const NON_BLOCKING: u32 = 1;
 
+/// `CU_STREAM_WAIT_VALUE_GEQ`: as signed numbers, the word minus the value is not negative.
+const AT_LEAST: u32 = 0;
+/// `CU_STREAM_WRITE_VALUE_DEFAULT`: all earlier work of the stream is visible to the whole system before the word is.
+const AFTER_ALL: u32 = 0;
+
 /// A stream created here, destroyed on drop; its enqueued work still completes.
 #[derive(Debug)]
 pub struct Stream {
@@ -225,5 +230,33 @@ impl<'a> StreamRef<'a> {
         // SAFETY: by 1.
         let code = unsafe { (self.device.api().cuMemsetD8Async)(to, value, len_bytes, self.raw) };
         self.device.check("cuMemsetD8Async", code)
+    }
+
+    /// Writes `value` to an aligned word, once all earlier work of the stream is visible to every GPU and to the host.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`].
+    ///
+    /// # Safety
+    /// 1. `to` is valid for eight bytes of writes by this device until the write is done; others access it as an atomic word only.
+    pub unsafe fn write_word(&self, to: CUdeviceptr, value: u64) -> Result<(), CudaError> {
+        let _bound = self.device.bind()?;
+        // SAFETY: by 1.
+        let code = unsafe { (self.device.api().cuStreamWriteValue64_v2)(self.raw, to, value, AFTER_ALL) };
+        self.device.check("cuStreamWriteValue64", code)
+    }
+
+    /// Makes later work on the stream wait until an aligned word is at least `value`. The wait has no timeout.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`].
+    ///
+    /// # Safety
+    /// 1. `word` is valid for eight bytes of reads by this device until the wait is over.
+    pub unsafe fn wait_for_word(&self, word: CUdeviceptr, value: u64) -> Result<(), CudaError> {
+        let _bound = self.device.bind()?;
+        // SAFETY: by 1.
+        let code = unsafe { (self.device.api().cuStreamWaitValue64_v2)(self.raw, word, value, AT_LEAST) };
+        self.device.check("cuStreamWaitValue64", code)
     }
 }

@@ -1,0 +1,276 @@
+//! One-sided operations of [`DeviceCommunicator`](super::DeviceCommunicator): puts into other ranks' memory, and signals.
+//!
+//! ```text
+//! every rank   window = register_window(memory)
+//! one rank     put_signal(data -> window of rank 1, signal 0)      ... on its stream
+//! rank 1       wait_signals([1 from that rank, signal 0])          ... later work on its stream finds the data
+//! ```
+//! They need no kernel and no channel: the driver copies, and streams wait for words. Ranks of other hosts are not reached by them.
+
+use super::communicator::Comm;
+use super::error::{ArgumentError, Error};
+use crate::connect::ConnectError;
+use crate::gpu::{CudaError, GpuMemory};
+use crate::launch::RunError;
+use crate::machine::cuda::{CallersMemory, Cuda, OneSided, StreamRef};
+use crate::transport::PeerInfo;
+use crate::transport::p2p::{Reach, SignalTable, SignalsWanted, Window, WindowWanted};
+use crate::wire::Message;
+use oxccl_shared::abi::Rank;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// Signals of one kind between two ranks: the other rank, and a number below [`Signal::KINDS`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Signal {
+    /// The rank that is signalled, or waited for.
+    pub peer: u32,
+    /// Which of the signals between the two.
+    pub kind: u32,
+}
+
+impl Signal {
+    /// Kinds of signals between two ranks, in each direction.
+    pub const KINDS: u32 = 256;
+}
+
+/// Where a put goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Put<'a> {
+    /// The window.
+    pub window: &'a Window,
+    /// Bytes from where the receiving rank's part of it begins.
+    pub offset: u64,
+    /// Whom, and the signal once the data is there.
+    pub signal: Signal,
+}
+
+/// Why a one-sided operation was refused.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum OneSidedError {
+    /// No window was registered, and signals were not connected.
+    #[error(
+        "rank {rank}'s communicator has no signals yet: every rank registers a window or connects signals first"
+    )]
+    NotConnected {
+        /// The rank.
+        rank: Rank,
+    },
+    /// There is no such rank.
+    #[error("there is no rank {peer} in a communicator of {nranks} (ranks are 0 to {})", .nranks - 1)]
+    NoSuchRank {
+        /// The rank given.
+        peer: u32,
+        /// Ranks of the communicator.
+        nranks: u32,
+    },
+    /// There is no such signal.
+    #[error("there is no signal {kind}: signals are 0 to {}", Signal::KINDS - 1)]
+    NoSuchSignal {
+        /// The number given.
+        kind: u32,
+    },
+    /// The rank is on another host.
+    #[error(
+        "rank {peer} is on another host than rank {rank}: one-sided operations are within a host, send and receive go further"
+    )]
+    OtherHost {
+        /// This rank.
+        rank: Rank,
+        /// The other.
+        peer: Rank,
+    },
+    /// The rank's part of the window cannot be mapped.
+    #[error("rank {rank} cannot reach rank {peer}'s part of the window: {why}")]
+    Unreachable {
+        /// This rank.
+        rank: Rank,
+        /// The other.
+        peer: Rank,
+        /// Why.
+        why: String,
+    },
+    /// The data would end outside of the window.
+    #[error("{len_bytes} bytes from {offset} on exceed the window of rank {peer}, which has {window_bytes}")]
+    OutOfBounds {
+        /// The rank whose window it is.
+        peer: Rank,
+        /// Bytes of the data.
+        len_bytes: u64,
+        /// Where they would begin.
+        offset: u64,
+        /// Bytes of its window.
+        window_bytes: u64,
+    },
+    /// The stream is being captured.
+    #[error(
+        "one-sided operations cannot be captured into a graph: each signal has a number of its own, which a replay would repeat"
+    )]
+    Capturing,
+}
+
+impl Comm<Cuda> {
+    /// Makes the signals between the ranks of each host, once for the communicator. [`Self::register_window`] does so itself. Every
+    /// rank calls it, in the order of the communicator's splits and windows; a later call does nothing.
+    ///
+    /// # Errors
+    /// [`Error::Connect`]; the communicator's error.
+    pub fn connect_signals(&self) -> Result<(), Error> {
+        if self.engine()?.machine_mut().one_sided().is_some() {
+            return Ok(());
+        }
+        self.with_peers(|peers| {
+            let (device, settings) = (&self.device, &self.config.p2p);
+            let wanted = SignalsWanted { device, peers, settings, slots: Signal::KINDS };
+            let table = SignalTable::connect(self.member.watch().bootstrap(), &wanted).map_err(Box::new);
+            self.engine()?.machine_mut().connect_one_sided(table.map_err(ConnectError::from)?);
+            Ok(())
+        })
+    }
+
+    /// Shows the ranks of this host `len_bytes` of this rank's GPU memory at `address`, into which they may then put data. Every rank
+    /// calls it, in the order of the communicator's splits and windows, each with memory of its own and of a length of its own. Memory
+    /// that others cannot map is found out when they put data into it.
+    ///
+    /// # Errors
+    /// [`Error::Connect`]; the communicator's error.
+    ///
+    /// # Safety
+    /// 1. The memory is not freed before every rank has dropped its window; a rank that has ended has.
+    pub unsafe fn register_window(&self, address: u64, len_bytes: u64) -> Result<Window, Error> {
+        self.connect_signals()?;
+        self.with_peers(|peers| {
+            let memory = CallersMemory::around(&self.device, address);
+            let memory = memory.map(|memory| Arc::new(memory) as Arc<dyn GpuMemory>);
+            let (device, settings) = (&self.device, &self.config.p2p);
+            let wanted = WindowWanted { device, peers, settings, memory, address, len_bytes };
+            let window = Window::connect(self.member.watch().bootstrap(), &wanted).map_err(Box::new);
+            Ok(window.map_err(ConnectError::from)?)
+        })
+    }
+
+    /// Enqueues a copy of `len_bytes` at `from` into another rank's window, or into this rank's, and then the signal. Later work on the
+    /// stream may reuse the data.
+    ///
+    /// # Errors
+    /// [`Error::OneSided`], [`Error::Argument`]; the communicator's error.
+    ///
+    /// # Safety
+    /// 1. `from` is memory that this GPU can read until the stream has done the copy, and nobody writes it meanwhile.
+    /// 2. Nobody else uses the bytes of the window from when the stream begins the copy until the signal was waited for.
+    /// 3. The window, the receiver's memory and the stream live until the stream has done it.
+    pub unsafe fn put_signal(
+        &self,
+        from: u64,
+        len_bytes: u64,
+        to: Put<'_>,
+        stream: StreamRef<'_>,
+    ) -> Result<(), Error> {
+        let address = self.address_in(len_bytes, &to)?;
+        let word = self.word(to.signal)?;
+        self.one_sided(stream, |one_sided| {
+            // SAFETY: (1) obligations 1, 2 and 3; the bytes lie within the window.
+            unsafe { one_sided.copy(from, address, len_bytes as usize, stream) }?;
+            one_sided.signal(word, stream)
+        })
+    }
+
+    /// Enqueues a signal to another rank, or to this one.
+    ///
+    /// # Errors
+    /// As for [`Self::put_signal`].
+    pub fn signal(&self, signal: Signal, stream: StreamRef<'_>) -> Result<(), Error> {
+        let word = self.word(signal)?;
+        self.one_sided(stream, |one_sided| one_sided.signal(word, stream))
+    }
+
+    /// Makes later work on the stream wait for so many signals of each kind, beyond those that were waited for before. They may have come
+    /// already. A wait ends when the communicator fails, too; the stream has no error then, [`Self::async_error`] has it.
+    ///
+    /// # Errors
+    /// As for [`Self::put_signal`].
+    pub fn wait_signals(&self, waits: &[(Signal, u32)], stream: StreamRef<'_>) -> Result<(), Error> {
+        let words: Result<Vec<_>, Error> =
+            waits.iter().map(|(signal, count)| Ok((self.word(*signal)?, u64::from(*count)))).collect();
+        let words = words?;
+        self.one_sided(stream, |one_sided| {
+            words.iter().try_for_each(|(word, count)| one_sided.wait(*word, *count, stream))
+        })
+    }
+
+    /// Runs a step of all ranks, in its turn, with everybody's peer info.
+    fn with_peers<T>(&self, step: impl FnOnce(&[PeerInfo]) -> Result<T, Error>) -> Result<T, Error> {
+        self.async_error().map_or(Ok(()), Err)?;
+        let turn = self.member.splits.next();
+        turn.wait();
+        let bootstrap = self.member.watch().bootstrap();
+        let mine = super::init::this_process(bootstrap, &self.config)?;
+        let blocks = bootstrap.all_gather(&mine.to_bytes())?;
+        let read = |(peer, block): (u32, &Vec<u8>)| {
+            PeerInfo::from_bytes(block).map_err(|_| ConnectError::Malformed { peer: Rank(peer) })
+        };
+        let peers: Result<Vec<PeerInfo>, ConnectError> = (0..).zip(&blocks).map(read).collect();
+        step(&peers?)
+    }
+
+    /// Where a put writes.
+    fn address_in(&self, len_bytes: u64, to: &Put<'_>) -> Result<u64, OneSidedError> {
+        let (rank, peer, nranks) = (Rank(self.rank()), Rank(to.signal.peer), self.size());
+        match to.window.reach(peer) {
+            None => Err(OneSidedError::NoSuchRank { peer: peer.0, nranks }),
+            Some(Reach::OtherHost) => Err(OneSidedError::OtherHost { rank, peer }),
+            Some(Reach::Refused(why)) => Err(OneSidedError::Unreachable { rank, peer, why: why.clone() }),
+            Some(Reach::Mapped { address, len_bytes: window_bytes }) => {
+                let (offset, window_bytes) = (to.offset, *window_bytes);
+                match offset.checked_add(len_bytes).filter(|end| *end <= window_bytes) {
+                    Some(_) => Ok(address + offset),
+                    None => Err(OneSidedError::OutOfBounds { peer, len_bytes, offset, window_bytes }),
+                }
+            }
+        }
+    }
+
+    /// A signal's word.
+    fn word(&self, Signal { peer, kind }: Signal) -> Result<(Rank, u32), Error> {
+        let (rank, nranks) = (Rank(self.rank()), self.size());
+        if peer >= nranks {
+            return Err(OneSidedError::NoSuchRank { peer, nranks }.into());
+        }
+        if kind >= Signal::KINDS {
+            return Err(OneSidedError::NoSuchSignal { kind }.into());
+        }
+        let word = (Rank(peer), kind);
+        match self.engine()?.machine_mut().one_sided() {
+            None => Err(OneSidedError::NotConnected { rank }.into()),
+            Some(one_sided) if !one_sided.has(word) => {
+                Err(OneSidedError::OtherHost { rank, peer: Rank(peer) }.into())
+            }
+            Some(_) => Ok(word),
+        }
+    }
+
+    /// Enqueues, on a stream of this rank's GPU that is not being captured.
+    fn one_sided(
+        &self,
+        stream: StreamRef<'_>,
+        enqueue: impl FnOnce(&mut OneSided) -> Result<(), CudaError>,
+    ) -> Result<(), Error> {
+        let rank = Rank(self.rank());
+        let (device, of_stream) = (self.unit(), stream.device().ordinal());
+        if device != of_stream {
+            return Err(ArgumentError::StreamDevice { rank, device, stream: of_stream }.into());
+        }
+        self.async_error().map_or(Ok(()), Err)?;
+        let refused = |error| self.error(RunError::Gpu(error));
+        if stream.is_capturing().map_err(refused)? {
+            return Err(OneSidedError::Capturing.into());
+        }
+        let mut engine = self.engine()?;
+        let Some(one_sided) = engine.machine_mut().one_sided() else {
+            return Err(OneSidedError::NotConnected { rank }.into());
+        };
+        let put = enqueue(one_sided);
+        drop(engine);
+        put.map_err(refused)
+    }
+}
