@@ -23,7 +23,9 @@ mod report;
 mod spawn;
 mod topo;
 mod tune;
+mod version;
 
+use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -47,7 +49,11 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) if error.kind() == ErrorKind::DisplayVersion => return version::show(&error),
+        Err(error) => error.exit(),
+    };
     tracing_subscriber::fmt()
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_env("OXCCL_LOG").unwrap_or_else(|_| "warn".into()),

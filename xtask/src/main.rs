@@ -9,6 +9,8 @@ mod cmd;
 mod counts;
 mod gpu;
 mod kernels;
+mod metadata;
+mod package;
 mod ptx;
 mod softroce;
 mod stages;
@@ -63,6 +65,8 @@ enum Task {
     BuildAmdgcn(amdgcn::Options),
     /// Packs the GPU tests, the measuring tool and the kernels for a machine that has GPUs and no toolchain.
     GpuPack(gpu::Options),
+    /// Makes the packages: a tarball, a Debian package and a Python wheel.
+    Package(package::Options),
     /// Runs a program in an emulated guest with two RoCE devices, and exits with its status.
     Softroce(softroce::Options),
     /// Model-checks the FIFOs with loom.
@@ -87,6 +91,7 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::BuildPtx(options) => ptx::build(&options)?,
         Task::BuildAmdgcn(options) => amdgcn::build(&options)?,
         Task::GpuPack(options) => gpu::pack(&options)?,
+        Task::Package(options) => package::package(&options)?,
         Task::Softroce(options) => return softroce::run(&options),
         Task::Loom { mutants: true, .. } => stages::mutants::run()?.is_ok(),
         Task::Loom { filter, .. } => stages::loom::run_filtered(filter.as_deref())?.is_ok(),

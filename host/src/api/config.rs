@@ -306,7 +306,8 @@ fn is_shown(name: &str) -> bool {
 /// What the log begins with.
 fn version_line() -> String {
     let (nccl, own) = (crate::NCCL_VERSION, env!("CARGO_PKG_VERSION"));
-    format!("NCCL version {nccl} (OxCCL {own}, memory layouts {ABI_DIGEST:016x})")
+    let build = crate::os::build_id().unwrap_or_else(|| "unknown".into());
+    format!("NCCL version {nccl} (OxCCL {own}, build {build}, memory layouts {ABI_DIGEST:016x})")
 }
 
 fn read_log(env: &Source<'_>) -> Result<LogSettings, ConfigError> {
@@ -397,7 +398,8 @@ mod tests {
         assert_eq!(log.file.as_deref(), Some("/tmp/%h"));
         assert!(is_shown("NCCL_ALGO") && is_shown("OXCCL_TIMEOUT") && !is_shown("PATH"));
         assert!(!is_shown("OXCCL_COMM_SECRET") && !is_shown("NCCL_COMM_ID"));
-        assert!(version_line().starts_with("NCCL version 2."), "{}", version_line());
+        let line = version_line();
+        assert!(line.starts_with("NCCL version 2.") && line.contains(", build "), "{line}");
     }
 
     #[test]

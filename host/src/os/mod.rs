@@ -1,12 +1,14 @@
 //! Layer: host / os.
 //! Takes: system calls that need a file descriptor, and their errors; names of files.
 //! Gives: the calls repeated with a higher limit when descriptors run out; errors with advice where the system's text
-//! has none; files that can be read without blocking.
+//! has none; files that can be read without blocking; which build this is.
 //! Never: keeps a descriptor, or reads.
 
 mod descriptors;
 mod files;
+mod image;
 
 pub use descriptors::NoDescriptor;
 pub(crate) use descriptors::{describe, raise_limit, with_room};
 pub(crate) use files::open_regular;
+pub use image::build_id;

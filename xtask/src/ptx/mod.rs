@@ -28,11 +28,16 @@ use std::time::Instant;
 use text::Ptx;
 use usage::Usage;
 
+pub use ptxas::hex;
+
+/// What is built by default, as compute capability without the dot.
+pub const GENERATIONS: [u32; 4] = [70, 80, 90, 100];
+
 /// `cargo xtask build-ptx`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
     /// GPU generations, as compute capability without the dot.
-    #[arg(long, value_delimiter = ',', default_value = "70,80,90,100")]
+    #[arg(long, value_delimiter = ',', default_values_t = GENERATIONS)]
     pub sm: Vec<u32>,
     /// Where to write; without it, `ptx` in cargo's target directory, where the library looks.
     #[arg(long, value_name = "DIR")]
@@ -112,6 +117,14 @@ pub fn build(options: &Options) -> Result<bool> {
 /// Whether there is an assembler, or one could be fetched.
 pub fn has_assembler() -> bool {
     Ptxas::find(true).inspect_err(|reason| eprintln!("{reason:#}")).is_ok()
+}
+
+/// A bundle that this checkout's library opens and that has no kernel, for tests of what brings one.
+pub fn without_kernels() -> Result<Vec<u8>> {
+    let (commit, source_sha256) = manifest::sources()?;
+    let abi = format!("{:016x}", oxccl_shared::abi::ABI_DIGEST);
+    let none = || "none".to_string();
+    bundle::pack(&Origin { compiler: none(), llvm: none(), ptxas: None, commit, source_sha256, abi }, &[])
 }
 
 /// What the assembler reported.

@@ -10,10 +10,13 @@ mod outcome;
 pub mod fuzz;
 pub mod soak;
 mod gpu;
+mod licences;
 pub mod loom;
 mod miri;
 pub mod mutants;
+mod package;
 mod ptx;
+mod publish;
 mod readme;
 mod softroce;
 mod stranger;
@@ -73,6 +76,7 @@ const STAGES: &[Stage] = &[
     Stage::new("tidy", checks::tidy, "the house rules (cargo xtask tidy)").in_both(),
     Stage::new("clippy", checks::clippy, "no warning in any target of any member").in_both(),
     Stage::new("units", suite::units, "unit tests, properties, golden plans").quick_only(),
+    Stage::new("licences", licences::all, "every crate's licence and source are allowed by .cargo/deny.toml"),
     Stage::new("docs", checks::docs, "the documentation builds without a warning"),
     Stage::new("tests", suite::tests, "unit and integration tests"),
     Stage::new("gpu", gpu::tests, "tests that need an NVIDIA GPU"),
@@ -89,6 +93,14 @@ const STAGES: &[Stage] = &[
         "stranger",
         stranger::all,
         "docs/write-your-own.md: an algorithm from a crate outside, tested and built",
+    )
+    .beside_others(),
+    Stage::new("package", package::all, "tarball, Debian package and Python wheel: made, installed, used")
+        .beside_others(),
+    Stage::new(
+        "publish",
+        publish::all,
+        "cargo publish --dry-run; what it packs, checked by the oldest Rust that it states",
     )
     .beside_others(),
     Stage::new("readme", readme::first_command, "the first command of README.md").beside_others(),

@@ -1,13 +1,20 @@
 //! `NCCL_DEBUG` and its siblings, as a program of several ranks meets them.
 
 use super::fake;
-use super::programs::{said, scratch};
+use super::programs::{library_folder, said, scratch};
 use super::states::program;
+use std::process::Command;
 
 /// What the log holds after a case.
 fn log_of(case: &str, environment: &[(&str, &str)]) -> String {
     let text = said(&fake::run(program(), &[case], environment));
     text.lines().filter(|line| !line.ends_with(": ok")).map(|line| format!("{line}\n")).collect()
+}
+
+/// What the library's own notes say.
+fn build_id() -> String {
+    let library = library_folder().join("libnccl.so.2");
+    said(&Command::new("readelf").arg("-n").arg(library).output().unwrap())
 }
 
 /// `host:pid:tid [gpu] NCCL `
@@ -30,6 +37,8 @@ fn the_version_alone() {
     let text = log_of("init_split_and_destroy_in_groups", &[("NCCL_DEBUG", "VERSION")]);
     assert_eq!(text.lines().count(), 1, "{text}");
     assert!(text.contains("NCCL version 2.32.3 (OxCCL ") && is_headed(text.trim_end()), "{text}");
+    let build = text.split("build ").nth(1).and_then(|rest| rest.split(',').next()).unwrap_or_default();
+    assert!(build_id().contains(&format!("Build ID: {build}")) && build.len() >= 16, "{text}");
 }
 
 #[test]
@@ -39,6 +48,7 @@ fn information_says_what_a_communicator_is_made_of() {
     assert!(text.lines().all(is_headed), "{text}");
     for part in [
         "NCCL version 2.32.3",
+        "NCCL INFO Kernels ",
         "[0] NCCL INFO Channel 00/",
         "NCCL INFO rank 1 - rank 0 via ",
         "NCCL INFO rank 0 nranks 2 ",

@@ -7,10 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const FILE: &str = "oxccl.oxptx";
-/// The output path of `cargo xtask build-ptx`, in the checkout that this library was compiled from.
-const TARGET: &str = match option_env!("CARGO_TARGET_DIR") {
-    Some(folder) => folder,
-    None => "target",
+/// The output path of `cargo xtask build-ptx`, in the checkout that this library was compiled from. None in packages: the path would
+/// be that of a stranger.
+const CHECKOUT: Option<(&str, &str)> = match (option_env!("OXCCL_PACKAGED"), option_env!("CARGO_TARGET_DIR"))
+{
+    (Some(_), _) => None,
+    (None, Some(target)) => Some((env!("CARGO_MANIFEST_DIR"), target)),
+    (None, None) => Some((env!("CARGO_MANIFEST_DIR"), "target")),
 };
 
 /// Opens the bundle: only `configured` (from `OXCCL_PTX_PATH`) if set; otherwise the one in this library, if it was built with the
@@ -19,7 +22,8 @@ const TARGET: &str = match option_env!("CARGO_TARGET_DIR") {
 /// 2. `../lib/oxccl.oxptx` from there,
 /// 3. `oxccl.oxptx` beside the shared library that this code is in, for programs such as Python that load it from
 ///    elsewhere,
-/// 4. `target/ptx/oxccl.oxptx` in the checkout that this library was compiled from.
+/// 4. the same beside the file that this shared library's name is a link to,
+/// 5. `target/ptx/oxccl.oxptx` in the checkout that this library was compiled from, unless it is of a package.
 ///
 /// An existing but invalid file is an error: using the next one would hide that.
 ///
@@ -52,8 +56,12 @@ fn places(executable: Option<&Path>, library: Option<&Path>) -> Vec<PathBuf> {
         places.extend(folder.parent().map(|above| above.join("lib").join(FILE)));
     }
     places.extend(library.and_then(Path::parent).map(|folder| folder.join(FILE)));
-    let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/"));
-    places.push(checkout.join(TARGET).join("ptx").join(FILE));
+    let linked = library.and_then(|library| std::fs::canonicalize(library).ok());
+    places.extend(linked.as_deref().and_then(Path::parent).map(|folder| folder.join(FILE)));
+    if let Some((package, target)) = CHECKOUT {
+        let checkout = Path::new(package).parent().unwrap_or(Path::new("/"));
+        places.push(checkout.join(target).join("ptx").join(FILE));
+    }
     let mut seen = std::collections::HashSet::new();
     places.retain(|place| seen.insert(place.clone()));
     places
@@ -96,6 +104,18 @@ mod tests {
         assert!(last.ends_with("ptx/oxccl.oxptx") && last.is_absolute());
         let same = places(Some(Path::new("/a/x")), Some(Path::new("/a/x")));
         assert_eq!(same.iter().filter(|place| place.starts_with("/a")).count(), 1);
+    }
+
+    #[test]
+    fn a_link_to_the_library_leads_to_its_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let (real, link) = (folder.path().join("real/libnccl.so.2"), folder.path().join("libnccl.so.2"));
+        std::fs::create_dir(folder.path().join("real")).unwrap();
+        std::fs::write(&real, "").unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        let found = places(None, Some(&link));
+        let real = std::fs::canonicalize(&real).unwrap();
+        assert_eq!(found[..2], [link.with_file_name(FILE), real.with_file_name(FILE)]);
     }
 
     #[test]

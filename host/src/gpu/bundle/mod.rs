@@ -29,6 +29,7 @@ pub struct Bundle {
     path: PathBuf,
     source: Source,
     index: Index,
+    digest: [u8; 32],
 }
 
 #[derive(Debug)]
@@ -117,7 +118,8 @@ impl Bundle {
         let header = Header::parse(&head, file_bytes).map_err(malformed)?;
         let text = source.read(&path, HEADER_BYTES, header.index_bytes)?;
         let index = Index::parse(&text, &header, file_bytes).map_err(malformed)?;
-        Ok(Bundle { path, source, index })
+        let digest = Sha256::digest(&text).into();
+        Ok(Bundle { path, source, index, digest })
     }
 
     /// The same bundle, if its kernels have this library's memory layouts. Others would read one field as another.
@@ -144,6 +146,11 @@ impl Bundle {
     /// The file.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// SHA-256 of the index, which has that of every image, in hexadecimal digits: two bundles with the same have the same kernels.
+    pub fn digest(&self) -> String {
+        self.digest.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
     /// The compiler that made the kernels, as `rustc --version` prints it.

@@ -42,6 +42,8 @@ impl DeviceKernels {
         }
         let bundle = given.map_or_else(|| find_bundle(path), |given| Ok(given.clone()))?;
         bundle.check_abi()?;
+        let (path, digest) = (bundle.path().display(), bundle.digest());
+        tracing::info!("Kernels {digest} of {path}, commit {}", bundle.commit());
         let kernels = Arc::new(DeviceKernels { device: device.clone(), bundle, loaded: Mutex::default() });
         of_devices.insert(device.ordinal(), Arc::downgrade(&kernels));
         Ok(kernels)
