@@ -4,6 +4,7 @@ use super::call::RawCall;
 use super::history::History;
 use super::machine::{Machine, RawQueue, RunError};
 use super::messages::{self, Message};
+use super::planned::Planned;
 use crate::plan::{Call, CallPlan};
 use std::io;
 
@@ -11,8 +12,8 @@ use std::io;
 pub struct Engine<M> {
     machine: M,
     history: History,
-    /// How the calls that run next are carried out, in their order; the capacity is kept.
-    plans: Vec<CallPlan>,
+    /// How the calls that run next are carried out.
+    planned: Planned,
     /// Messages of the calls under way, each with its tag; the capacity is kept.
     messages: Vec<(Message, u32)>,
 }
@@ -24,8 +25,8 @@ impl<M: Machine> Engine<M> {
     /// An executor over a machine whose connections are made.
     pub fn new(machine: M) -> Engine<M> {
         let calls_expected = 4 * machine.nranks() as usize + 64;
-        let (plans, messages) = (Vec::with_capacity(calls_expected), Vec::with_capacity(calls_expected));
-        Engine { machine, history: History::default(), plans, messages }
+        let (planned, messages) = (Planned::new(calls_expected), Vec::with_capacity(calls_expected));
+        Engine { machine, history: History::default(), planned, messages }
     }
 
     /// What it runs calls on.
@@ -59,10 +60,10 @@ impl<M: Machine> Engine<M> {
         unsafe { self.run_planned(calls, queues) }
     }
 
-    /// Plans the calls of the next [`Self::run_planned`]: each once.
+    /// Plans the calls of the next [`Self::run_planned`].
+    #[inline]
     pub(crate) fn plan(&mut self, calls: &[RawCall]) {
-        self.plans.clear();
-        self.plans.extend(calls.iter().map(|raw| self.machine.plan(raw)));
+        self.planned.plan(calls, |call| self.machine.plan(call));
     }
 
     /// Loads what the planned calls need.
@@ -70,7 +71,7 @@ impl<M: Machine> Engine<M> {
     /// # Errors
     /// The machine's.
     pub(crate) fn prepare(&mut self) -> Result<(), RunError> {
-        self.machine.prepare(&self.plans)
+        self.machine.prepare(self.planned.plans())
     }
 
     /// As [`Self::run`], for the calls that were planned.
@@ -85,10 +86,10 @@ impl<M: Machine> Engine<M> {
         calls: &[RawCall],
         queues: &[RawQueue],
     ) -> Result<(), RunError> {
-        debug_assert_eq!(calls.len(), self.plans.len(), "other calls than were planned");
+        debug_assert!(self.planned.is_of(calls), "other calls than were planned");
         self.machine.check().map_err(RunError::Stopped)?;
-        let Engine { machine, history, plans, messages } = self;
-        let queue = queues[0];
+        let Engine { machine, history, planned, messages } = self;
+        let (plans, queue) = (planned.plans(), queues[0]);
         machine.health().note_begun(calls.len());
         let body = |machine: &mut M| {
             let mut run = Run { machine, history, plans, messages, queue };

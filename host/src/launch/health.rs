@@ -204,10 +204,13 @@ impl Health {
     }
 
     /// The recorded fault.
+    #[inline]
     pub fn fault(&self) -> Option<Outstanding> {
-        if !self.is_stopped() {
-            return None;
-        }
+        if self.is_stopped() { self.recorded() } else { None }
+    }
+
+    #[cold]
+    fn recorded(&self) -> Option<Outstanding> {
         *self.fault.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 

@@ -48,6 +48,7 @@ pub trait Machine: Sized + Send + 'static {
     ///
     /// # Errors
     /// Its fault.
+    #[inline]
     fn check(&self) -> Result<(), Outstanding> {
         self.health().fault().map_or(Ok(()), Err)
     }
@@ -70,8 +71,8 @@ pub trait Machine: Sized + Send + 'static {
         error
     }
 
-    /// How a call is carried out.
-    fn plan(&self, raw: &RawCall) -> CallPlan;
+    /// How a call is carried out: always the same way.
+    fn plan(&self, call: &Call) -> CallPlan;
 
     /// Loads what these plans need, before any communicator of the thread runs.
     ///

@@ -9,6 +9,7 @@ mod call;
 mod messages;
 mod history;
 mod machine;
+mod planned;
 mod engine;
 mod channel;
 mod lend;

@@ -4,7 +4,7 @@ use super::drive::{Collective, Drive, DriveFailure, NetMessage};
 use super::link_error::{Direction, LinkError};
 use crate::net::bypass::Expected;
 use crate::plan::{Call, Plan};
-use crate::proxy::progress::{EndFault, Progress, ProxyFailure, ProxyOrder, ProxyOrders, ProxyParts, proxy};
+use crate::proxy::progress::{EndFault, Progress, ProxyFailure, ProxyOrder, ProxyParts, driven_proxy};
 use oxccl_device::gpu::Wait;
 use oxccl_shared::abi::{ChannelId, Func, Rank};
 use oxccl_shared::algo::registry::spec_of;
@@ -15,10 +15,9 @@ const BACKLOG: usize = 256;
 
 /// Connections over a network.
 pub struct NetLinks {
-    orders: ProxyOrders,
     progress: Progress,
     me: Rank,
-    /// Orders that the proxy has not been given yet, and their turns.
+    /// Orders for which the proxy had no room, and their turns.
     backlog: VecDeque<(Turn, ProxyOrder)>,
     /// Whether messages have been added to the backlog that are not in their places.
     is_unsorted: bool,
@@ -47,10 +46,8 @@ impl NetLinks {
     pub fn new(parts: ProxyParts, reaches: Box<[bool]>) -> NetLinks {
         let mesh = parts.channels.len().saturating_sub(1) as u32;
         let me = parts.rank;
-        let (orders, progress) = proxy(parts);
         NetLinks {
-            orders,
-            progress,
+            progress: driven_proxy(parts),
             me,
             backlog: VecDeque::with_capacity(BACKLOG),
             is_unsorted: false,
@@ -81,8 +78,9 @@ impl NetLinks {
             reserved: 0,
             host_ranks: plan.host_ranks,
         };
-        self.backlog.push_back((Turn::default(), order));
-        self.hand_over();
+        if !self.backlog.is_empty() || self.progress.offer(order).is_err() {
+            self.backlog.push_back((Turn::default(), order));
+        }
     }
 
     /// Counts a message, and says when its turn is.
@@ -103,7 +101,7 @@ impl NetLinks {
             self.messages.fill([0; 2]);
         }
         while let Some((turn, order)) = self.backlog.pop_front() {
-            if let Err(order) = self.orders.give(order) {
+            if let Err(order) = self.progress.offer(order) {
                 return self.backlog.push_front((turn, order));
             }
         }
@@ -177,14 +175,14 @@ impl Drive for NetLinks {
 
     #[inline]
     fn failure(&mut self, _on: Wait) -> Option<DriveFailure> {
-        if self.orders.has_failed() && self.failure.is_none() {
-            self.failure = self.orders.failure().map(describe);
+        if self.failure.is_none() {
+            self.failure = self.progress.failure().map(describe);
         }
         self.failure
     }
 
     fn post_mortem(&self) -> Option<&str> {
-        self.orders.failure().map(|failure| failure.post_mortem.as_str())
+        self.progress.failure().map(|failure| failure.post_mortem.as_str())
     }
 }
 

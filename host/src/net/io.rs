@@ -74,6 +74,7 @@ fn message(pieces: *mut Piece, count: usize) -> libc::msghdr {
 }
 
 /// Result of a system call that moves bytes.
+#[inline]
 pub(super) fn result(n: isize) -> Result<usize, Errno> {
     usize::try_from(n).map_err(|_| {
         let error = std::io::Error::last_os_error();

@@ -14,7 +14,11 @@ pub const fn grain_elems(grain_bytes: usize, elem_bytes: usize) -> usize {
 ///
 /// The parts follow each other in channel order, cover `0..count` exactly, start on grains, and differ by at most one
 /// grain. They are empty for the last channels when there are fewer grains than channels.
+#[inline]
 pub const fn channel_part(count: usize, nchannels: u32, channel: u32, grain_elems: usize) -> Range<usize> {
+    if nchannels == 1 && channel == 0 {
+        return 0..count;
+    }
     ChannelCut::new(count, nchannels, grain_elems).part(channel)
 }
 

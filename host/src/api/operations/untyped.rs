@@ -38,6 +38,7 @@ impl Untyped {
     }
 
     /// Checks everything about the call that can be known without touching memory.
+    #[inline]
     pub(in crate::api) fn check(&self, rank: Rank, nranks: u32) -> Result<RawCall, ArgumentError> {
         let Untyped { func, dtype, .. } = *self;
         // Without buffers there is nothing to count.

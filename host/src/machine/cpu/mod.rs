@@ -81,9 +81,8 @@ impl Machine for Cpu {
         self.parts.facts.explain(call)
     }
 
-    #[inline]
-    fn plan(&self, raw: &RawCall) -> CallPlan {
-        self.parts.facts.plan(&raw.call)
+    fn plan(&self, call: &Call) -> CallPlan {
+        self.parts.facts.plan(call)
     }
 
     unsafe fn within(
@@ -194,6 +193,7 @@ impl Cpu {
 
     /// # Safety
     /// 1. As [`Machine::collective`]'s second.
+    #[inline]
     unsafe fn run_collective(&mut self, raw: &RawCall, plan: &Plan, tag: u32) -> Result<(), Stop> {
         let facts = &self.parts.facts;
         let plan_of = |custom: &CustomAlgorithm| custom.plan(&raw.call, facts.nranks, &facts.forced, true);

@@ -110,10 +110,10 @@ impl Machine for Cuda {
         self.note_fault(error)
     }
 
-    fn plan(&self, raw: &RawCall) -> CallPlan {
+    fn plan(&self, call: &Call) -> CallPlan {
         let facts = &self.parts.facts;
-        match facts.plan(&raw.call) {
-            CallPlan::Collective(_) if facts.nranks == 1 => self.plan_alone(raw),
+        match facts.plan(call) {
+            CallPlan::Collective(_) if facts.nranks == 1 => self.plan_alone(call),
             plan => plan,
         }
     }
@@ -307,19 +307,20 @@ impl Cuda {
     }
 
     /// The operator of a call, or a sum where the call copies.
-    fn operator(&self, raw: &RawCall) -> Resolved {
-        let Call { func, dtype, op, .. } = raw.call;
+    fn operator(&self, call: &Call, scalar_bits: u64) -> Resolved {
+        let Call { func, dtype, op, .. } = *call;
         let op = if func.is_reduction() { op } else { RedOp::Sum };
-        reduce::resolve(op, dtype, self.parts.facts.nranks, raw.scalar_bits)
+        reduce::resolve(op, dtype, self.parts.facts.nranks, scalar_bits)
     }
 
     /// The plan of a rank that is alone: its own input is its result, unless the operator changes it.
-    fn plan_alone(&self, raw: &RawCall) -> CallPlan {
-        let operator = self.operator(raw);
+    fn plan_alone(&self, call: &Call) -> CallPlan {
+        // Whether there is a multiplier does not depend on which.
+        let operator = self.operator(call, 0);
         if !operator.pre && !operator.post {
             return CallPlan::Local;
         }
-        CallPlan::Collective(self.parts.facts.plan_alone(&raw.call))
+        CallPlan::Collective(self.parts.facts.plan_alone(call))
     }
 
     pub(super) fn function(&mut self, id: Kernel, threads: u32) -> Result<&Function, KernelError> {
@@ -347,7 +348,7 @@ impl Cuda {
         if let Some(launched) = unsafe { self.launch_custom(raw, tag, stream) } {
             return launched;
         }
-        let mut coll = collective_args(raw, plan, &self.operator(raw), tag);
+        let mut coll = collective_args(raw, plan, &self.operator(&raw.call, raw.scalar_bits), tag);
         if !raw.call.func.has_buffers() {
             let scratch: *mut u8 = std::ptr::without_provenance_mut(self.parts.tables.scratch as usize);
             coll = KernelColl { src: scratch, dst: scratch, ..coll };
@@ -396,7 +397,7 @@ impl Cuda {
             forced: &facts.forced,
             lines: facts.has_mesh_of_lines(),
         };
-        let operator = self.operator(raw);
+        let operator = self.operator(&raw.call, raw.scalar_bits);
         let launches =
             self.parts.custom.iter().filter_map(|custom| custom.launch(raw, &facts, &operator, tag));
         let CustomLaunch { function, channels, threads, coll } = { launches }.next()?;

@@ -94,6 +94,7 @@ impl Header {
 
     /// Decodes the header of message `number` of operation `tag`, whose receive has `max_bytes`. `has_data_lanes`: whether a body can
     /// be striped.
+    #[inline]
     pub(super) fn decode(
         bytes: &[u8; HEADER_BYTES],
         number: u32,

@@ -91,12 +91,15 @@ impl<Io: StreamIo> Receiver<Io> {
     /// Reads what has come for the receives that are posted.
     fn progress(&mut self) -> Result<(), NetError> {
         self.check()?;
-        let Receiver { control, data, requests, .. } = self;
-        let moved = control
-            .read(requests, data.len())
-            .and_then(|()| read_data(data, control.headers, requests))
-            .and_then(|()| control.check_end(requests));
+        let moved = self.read();
         moved.map_err(|fault| self.failed.insert(self.ends.error(fault)).clone())
+    }
+
+    fn read(&mut self) -> Result<(), Fault> {
+        let Receiver { control, data, requests, .. } = self;
+        control.read(requests, data.len())?;
+        read_data(data, control.headers, requests)?;
+        control.check_end(requests)
     }
 }
 

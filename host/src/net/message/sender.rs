@@ -7,6 +7,7 @@ use super::requests::{NotUnderWay, Requests};
 use super::stripes::Stripes;
 use crate::net::io::{Piece, StreamIo, piece, pieces_bytes};
 use crate::net::{Comm, NetError, NetMemory, NetMemoryKind, Registration, Request, SendComm};
+use heapless::Vec as FixedVec;
 use rustix::io::Errno;
 
 /// Most messages of one call on the control stream, while they are short.
@@ -59,14 +60,15 @@ impl<Io: StreamIo> Sender<Io> {
     /// Writes as much as the streams accept.
     fn progress(&mut self) -> Result<(), NetError> {
         self.check()?;
-        let Sender { lanes, requests, .. } = self;
-        let moved = match lanes.split_first_mut() {
-            Some((control, data)) => {
-                write_control(control, requests).and_then(|()| write_data(data, requests))
-            }
-            None => Ok(()),
-        };
+        let moved = self.write();
         moved.map_err(|fault| self.failed.insert(self.ends.error(fault)).clone())
+    }
+
+    fn write(&mut self) -> Result<(), Fault> {
+        let Sender { lanes, requests, .. } = self;
+        let Some((control, data)) = lanes.split_first_mut() else { return Ok(()) };
+        write_control(control, requests)?;
+        write_data(data, requests)
     }
 }
 
@@ -76,11 +78,11 @@ fn write_control<Io: StreamIo>(
     requests: &mut Requests<Outgoing>,
 ) -> Result<(), Fault> {
     while lane.number < requests.next() {
-        let mut pieces = [piece(std::ptr::null(), 0); 2 * BATCH];
-        let count = gather(lane.number, lane.sent_bytes, requests, &mut pieces);
-        let wanted_bytes = pieces_bytes(&pieces[..count]);
+        let mut pieces = FixedVec::new();
+        gather(lane.number, lane.sent_bytes, requests, &mut pieces);
+        let wanted_bytes = pieces_bytes(&pieces);
         // SAFETY: headers are ours; bodies stay unchanged until their request is complete (`isend`).
-        let written_bytes = unsafe { write(&mut lane.io, &pieces[..count], lane.sent_bytes > 0) }?;
+        let written_bytes = unsafe { write(&mut lane.io, &pieces, lane.sent_bytes > 0) }?;
         let mut left_bytes = lane.sent_bytes + written_bytes;
         while lane.number < requests.next() && left_bytes >= requests.at(lane.number).control_bytes() {
             left_bytes -= requests.at(lane.number).control_bytes();
@@ -95,14 +97,14 @@ fn write_control<Io: StreamIo>(
     Ok(())
 }
 
-/// The pieces on the control stream from `sent_bytes` of message `number` on; returns their number.
+/// Adds the pieces on the control stream from `sent_bytes` of message `number` on.
 fn gather(
     number: u64,
     sent_bytes: usize,
     requests: &mut Requests<Outgoing>,
-    pieces: &mut [Piece; 2 * BATCH],
-) -> usize {
-    let (mut count, mut skip_bytes) = (0, sent_bytes);
+    pieces: &mut FixedVec<Piece, { 2 * BATCH }>,
+) {
+    let mut skip_bytes = sent_bytes;
     for number in number..requests.next().min(number + BATCH as u64) {
         let outgoing = requests.at(number);
         let header = &outgoing.header[skip_bytes.min(HEADER_BYTES)..];
@@ -115,8 +117,7 @@ fn gather(
         ] {
             // Only non-empty pieces: the kernel walks every piece.
             if len_bytes > 0 {
-                pieces[count] = piece(start, len_bytes);
-                count += 1;
+                pieces.push(piece(start, len_bytes)).expect("two of each message");
             }
         }
         skip_bytes = 0;
@@ -124,7 +125,6 @@ fn gather(
             break;
         }
     }
-    count
 }
 
 /// Writes stripes.

@@ -29,7 +29,9 @@ impl Stage {
     /// Where to read at most `max_bytes` ahead. At most part of a header is moved to the front to make room.
     pub(super) fn room(&mut self, max_bytes: usize) -> Piece {
         debug_assert!(self.len() < HEADER_BYTES);
-        self.bytes.copy_within(self.start..self.end, 0);
+        if self.len() > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+        }
         (self.start, self.end) = (0, self.len());
         let room = &mut self.bytes[self.end..STAGE_BYTES];
         piece(room.as_mut_ptr(), room.len().min(max_bytes))
@@ -44,6 +46,7 @@ impl Stage {
     ///
     /// # Safety
     /// 1. `from` is readable for `len_bytes`, and not of the stage.
+    #[inline]
     pub(super) unsafe fn prepend(&mut self, from: *const u8, len_bytes: usize) {
         if len_bytes > 0 {
             let kept_bytes = self.len();

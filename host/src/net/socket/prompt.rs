@@ -31,6 +31,7 @@ impl Prompt {
     }
 
     /// Consumes the peeked bytes.
+    #[inline]
     fn settle(&mut self) -> Result<(), Errno> {
         while self.shown_bytes > 0 {
             let taken = &mut self.taken[..self.shown_bytes];

@@ -2,6 +2,7 @@
 
 use super::counters::{Counters, SubOp};
 use super::error::{EndError, EndFault, EndId, Outstanding, ProxyFailure};
+use super::expansion::Expansion;
 use super::order::{Keep, ORDERS_WAITING_MAX, Operation, ProxyOrder, ProxyShared, WISH_ABORT, WISH_STOP};
 use super::overflow::Overflow;
 use super::pattern::{self, Amount, ProxyChannel, Way};
@@ -50,6 +51,7 @@ pub struct ProxyParts {
 /// A connection in the loop.
 struct DrivenEnd {
     end: ProxyEnd,
+    /// What follows the running sub-operation; empty without one.
     queue: List,
     /// The order of the running sub-operation.
     ticket: u64,
@@ -63,7 +65,8 @@ struct DrivenEnd {
 
 /// The proxy of one rank: drives all its connections to other hosts. One thread at a time uses it.
 pub struct Progress {
-    source: OrderConsumer<'static, ProxyOrder, ORDERS_WAITING_MAX>,
+    /// The queue of orders; none where they are [offered](Self::offer).
+    source: Option<OrderConsumer<'static, ProxyOrder, ORDERS_WAITING_MAX>>,
     /// The queue behind `source`, if there is one.
     overflow: Option<Arc<Overflow>>,
     shared: &'static ProxyShared,
@@ -74,6 +77,8 @@ pub struct Progress {
     lanes: Box<[DrivenEnd]>,
     /// Lanes by channel, peer and direction, sorted.
     lookup: Box<[(EndKey, u16)]>,
+    /// Of the latest order.
+    expansion: Expansion,
     /// Lanes that have something to do.
     active: Vec<u16>,
     pool: Pool,
@@ -148,10 +153,20 @@ impl ProxyEnd {
     }
 }
 
+impl DrivenEnd {
+    /// Begins a sub-operation; the end is idle.
+    #[inline]
+    fn begin(&mut self, number: u16, Queued { sub, ticket }: Queued, trace: &mut Trace, turn: u64) {
+        self.ticket = ticket;
+        self.end.begin(sub);
+        trace.note(turn, Event::Began { end: number, tag: sub.tag, steps: sub.steps });
+    }
+}
+
 impl Progress {
-    /// A proxy that takes orders from `source`.
+    /// A proxy that takes orders from `source`, or is offered them.
     pub(super) fn new(
-        source: OrderConsumer<'static, ProxyOrder, ORDERS_WAITING_MAX>,
+        source: Option<OrderConsumer<'static, ProxyOrder, ORDERS_WAITING_MAX>>,
         shared: &'static ProxyShared,
         failure: Arc<OnceLock<ProxyFailure>>,
         keep: Keep,
@@ -179,6 +194,7 @@ impl Progress {
             rank,
             nranks,
             channels,
+            expansion: Expansion::new(lanes.len()),
             active: Vec::with_capacity(lanes.len()),
             // One order puts at most one sub-operation on a connection. Most put them on few.
             pool: Pool::new(lanes.len() * 16 + ORDERS_OPEN_MAX),
@@ -242,8 +258,9 @@ impl Progress {
         match self.shared.wish.load_acquire() {
             WISH_ABORT => true,
             WISH_STOP => {
-                let is_done =
-                    self.first_open == self.next_ticket && !self.overflows() && self.source.is_empty();
+                let is_done = self.first_open == self.next_ticket
+                    && !self.overflows()
+                    && self.source.as_ref().is_none_or(|source| source.is_empty());
                 is_done || self.failure.get().is_some()
             }
             _ => false,
@@ -282,24 +299,46 @@ impl Progress {
         }
     }
 
-    fn take_orders(&mut self) -> usize {
-        for taken in 0..BATCH {
-            let is_full = self.next_ticket - self.first_open == ORDERS_OPEN_MAX as u64;
-            // One order has at most one sub-operation for each connection.
-            if is_full || self.pool.free_count() < self.lanes.len() {
-                return taken;
-            }
-            let Some(order) = self.next_order() else { return taken };
-            self.take(order);
+    /// Takes an order that did not come through the queue, or returns it if there is no room for it now.
+    ///
+    /// # Errors
+    /// The order: try again when some are complete.
+    #[inline]
+    pub fn offer(&mut self, order: ProxyOrder) -> Result<(), ProxyOrder> {
+        if !self.has_room() {
+            return Err(order);
         }
-        BATCH
+        self.take(&order);
+        Ok(())
+    }
+
+    /// Takes what is in the queue. Returns how many.
+    #[inline]
+    fn take_orders(&mut self) -> usize {
+        let mut taken = 0;
+        while taken < BATCH
+            && self.has_room()
+            && let Some(order) = self.next_order()
+        {
+            self.take(&order);
+            taken += 1;
+        }
+        taken
+    }
+
+    /// Whether another order may be taken: it has at most one sub-operation for each connection.
+    #[inline]
+    fn has_room(&self) -> bool {
+        self.next_ticket - self.first_open < ORDERS_OPEN_MAX as u64
+            && self.pool.free_count() >= self.lanes.len()
     }
 
     #[inline]
     fn next_order(&mut self) -> Option<ProxyOrder> {
+        self.source.as_ref()?;
         // Checked first: see `Overflow::is_empty`.
         let overflows = self.overflows();
-        self.source.pop().or_else(|| self.overflow.as_ref().filter(|_| overflows)?.pop())
+        self.source.as_mut()?.pop().or_else(|| self.overflow.as_ref().filter(|_| overflows)?.pop())
     }
 
     /// Whether the overflow holds orders.
@@ -309,27 +348,59 @@ impl Progress {
     }
 
     /// The first failure, if there is one.
-    pub(super) fn failure(&self) -> Option<&ProxyFailure> {
+    #[inline]
+    pub fn failure(&self) -> Option<&ProxyFailure> {
         self.failure.get()
     }
 
-    fn take(&mut self, order: ProxyOrder) {
+    fn take(&mut self, order: &ProxyOrder) {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         self.trace.note(self.turn, Event::Taken { ticket, tag: order.tag });
+        if !self.expand(order) {
+            // It stays open: a thread that waits for it finds the failure.
+            self.missing[ticket as usize % ORDERS_OPEN_MAX] = 1;
+            self.report(None, format!("an order that means nothing: {order:?}"));
+            return;
+        }
+        let mut subs = 0;
+        let Progress { expansion, lanes, active, pool, trace, turn, .. } = self;
+        let Expansion { protocol, parts, .. } = expansion;
+        for &(number, steps) in parts.iter() {
+            let lane = &mut lanes[number as usize];
+            let queued = Queued { sub: SubOp { tag: order.tag, protocol: *protocol, steps }, ticket };
+            if lane.end.is_idle() {
+                lane.begin(number, queued, trace, *turn);
+            } else if !pool.push(&mut lane.queue, queued) {
+                continue;
+            }
+            subs += 1;
+            if !lane.is_active {
+                lane.is_active = true;
+                active.push(number);
+            }
+        }
+        self.missing[ticket as usize % ORDERS_OPEN_MAX] = subs;
+        if subs == 0 {
+            complete(&mut self.first_open, self.next_ticket, &self.missing, self.shared);
+        }
+    }
+
+    /// Finds out what an order puts on which connection, unless it is the same as the latest one. No if it means nothing.
+    #[inline]
+    fn expand(&mut self, order: &ProxyOrder) -> bool {
+        self.expansion.is_of(order) || self.expand_anew(order)
+    }
+
+    fn expand_anew(&mut self, order: &ProxyOrder) -> bool {
         let channels = order.first_channel..order.first_channel.saturating_add(order.nchannels);
         let known = |op: &Operation| {
             let places = self.channels.get(channels.start as usize..channels.end as usize);
             places.is_some_and(|places| places.iter().all(|place| pattern::is_known(op, place)))
         };
-        let Some(op) = order.decode().filter(known) else {
-            // It stays open: a thread that waits for it finds the failure.
-            self.missing[ticket as usize % ORDERS_OPEN_MAX] = 1;
-            self.report(None, format!("an order that means nothing: {order:?}"));
-            return;
-        };
-        let mut subs = 0;
-        let Progress { channels: places, lanes, lookup, active, pool, .. } = self;
+        let Some(op) = order.decode().filter(known) else { return false };
+        let Progress { channels: places, lanes, lookup, expansion, .. } = self;
+        expansion.begin(&op);
         for index in 0..order.nchannels {
             let channel = order.first_channel + index;
             let mut emit = |peer: Rank, way: Way, amount: Amount| {
@@ -337,26 +408,27 @@ impl Progress {
                 // The other ranks are on this host.
                 let Ok(found) = lookup.binary_search_by_key(&key, |(key, _)| *key) else { return };
                 let number = lookup[found].1;
-                let lane = &mut lanes[number as usize];
                 let steps = match amount {
                     Amount::Steps(steps) => steps,
-                    Amount::Bytes(len_bytes) => lane.end.message_steps(op.protocol, len_bytes),
+                    Amount::Bytes(len_bytes) => {
+                        lanes[number as usize].end.message_steps(op.protocol, len_bytes)
+                    }
                 };
-                let sub = SubOp { tag: order.tag, protocol: op.protocol, steps };
-                if steps == 0 || !pool.push(&mut lane.queue, Queued { sub, ticket }) {
-                    return;
-                }
-                subs += 1;
-                if !lane.is_active {
-                    lane.is_active = true;
-                    active.push(number);
+                if steps > 0 {
+                    expansion.parts.push((number, steps));
                 }
             };
             let place = &places[channel as usize];
             pattern::expand(&op, index, place, self.rank, self.nranks, &mut emit);
         }
-        self.missing[ticket as usize % ORDERS_OPEN_MAX] = subs;
-        self.complete();
+        true
+    }
+
+    /// What an order puts on which connection, which may be remembered, or not.
+    #[cfg(test)]
+    pub(super) fn parts_of(&mut self, order: &ProxyOrder, may_remember: bool) -> Option<Vec<(u16, u64)>> {
+        let is_known = if may_remember { self.expand(order) } else { self.expand_anew(order) };
+        is_known.then(|| self.expansion.parts.clone())
     }
 
     /// Drives one connection. Returns the number of transitions and whether there is more to do.
@@ -365,14 +437,6 @@ impl Progress {
         let lane = &mut self.lanes[number as usize];
         let mut moved = 0;
         loop {
-            if lane.end.is_idle() {
-                let Some(Queued { sub, ticket }) = self.pool.pop(&mut lane.queue) else {
-                    return (moved, false);
-                };
-                lane.ticket = ticket;
-                lane.end.begin(sub);
-                self.trace.note(self.turn, Event::Began { end: number, tag: sub.tag, steps: sub.steps });
-            }
             let steps = match lane.end.progress() {
                 Ok(steps) => steps,
                 Err(error) => {
@@ -396,11 +460,9 @@ impl Progress {
             if self.first_open == ticket {
                 complete(&mut self.first_open, self.next_ticket, &self.missing, self.shared);
             }
+            let Some(queued) = self.pool.pop(&mut lane.queue) else { return (moved, false) };
+            lane.begin(number, queued, &mut self.trace, self.turn);
         }
-    }
-
-    fn complete(&mut self) {
-        complete(&mut self.first_open, self.next_ticket, &self.missing, self.shared);
     }
 
     #[cold]

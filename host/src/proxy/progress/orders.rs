@@ -40,6 +40,14 @@ pub fn proxy(parts: ProxyParts) -> (ProxyOrders, Progress) {
     (ProxyOrders { overflow: overflow.clone(), ..orders }, progress.with_overflow(overflow))
 }
 
+/// A proxy without a queue, whose orders are [offered](Progress::offer) by the thread that drives it.
+pub fn driven_proxy(parts: ProxyParts) -> Progress {
+    let shared = Arc::new(ProxyShared::default());
+    // SAFETY: in the Arc, which the proxy keeps.
+    let words: &'static ProxyShared = unsafe { NonNull::from(&*shared).as_ref() };
+    Progress::new(None, words, Arc::default(), shared, parts)
+}
+
 /// The issuing end of a proxy whose memory is shared, possibly with another process.
 ///
 /// # Safety
@@ -72,7 +80,7 @@ pub unsafe fn attach_proxy(
     let shared: &'static ProxyShared = unsafe { shared.as_ref() };
     // SAFETY: obligation 2.
     let source = unsafe { shared.orders.consumer() };
-    Progress::new(source, shared, failure, keep, parts)
+    Progress::new(Some(source), shared, failure, keep, parts)
 }
 
 impl ProxyOrders {

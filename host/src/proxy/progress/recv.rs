@@ -39,10 +39,19 @@ struct Arriving {
 
 /// The receiving end of one connection.
 pub struct RecvEnd {
+    place: EndId,
+    stages: Stages,
+    running: Option<Running>,
+    failed: Option<Arc<EndError>>,
+    /// Dropped last: what the block lies in, where this end is who keeps it.
+    _memory: Option<Keep>,
+}
+
+/// What slots pass through.
+struct Stages {
     // Dropped before the memory that it may still be writing.
     comm: Box<dyn RecvComm>,
     unpack_buffer: UnpackBuffer,
-    place: EndId,
     block: ProxyBlock,
     slots: BlockRegistrations,
     unpack_registration: Registration,
@@ -54,10 +63,6 @@ pub struct RecvEnd {
     arriving: [Arriving; STEPS],
     arrivals: Arrivals,
     announced: Announced,
-    running: Option<Running>,
-    failed: Option<Arc<EndError>>,
-    /// Dropped last: what the block lies in, where this end is who keeps it.
-    _memory: Option<Keep>,
 }
 
 impl RecvEnd {
@@ -80,10 +85,9 @@ impl RecvEnd {
         let unpack_registration = unsafe { unpack_buffer.register(&mut *comm)? };
         let (looking, publishing) = (split_over(block.words()).0, split_over(block.words()).0);
         let arrivals = Arrivals::new(block.layout().simple_slot_bytes as usize);
-        Ok(RecvEnd {
+        let stages = Stages {
             comm,
             unpack_buffer,
-            place,
             block,
             slots,
             unpack_registration,
@@ -92,10 +96,8 @@ impl RecvEnd {
             arriving: [Arriving { request: None, len_bytes: 0 }; STEPS],
             arrivals,
             announced: Announced::Done,
-            running: None,
-            failed: None,
-            _memory: None,
-        })
+        };
+        Ok(RecvEnd { place, stages, running: None, failed: None, _memory: None })
     }
 
     /// The same end, which also keeps its block's memory alive.
@@ -110,23 +112,23 @@ impl RecvEnd {
     ///    accesses those of slots that are not yet published.
     /// 2. Whoever empties a counted slot of it asks [`Self::take_arrived`] first.
     pub(crate) unsafe fn expect(&mut self, message: Expected) {
-        if self.comm.reaches_all_memory() {
-            self.arrivals.expect(message);
+        if self.stages.comm.reaches_all_memory() {
+            self.stages.arrivals.expect(message);
         }
     }
 
     /// Where the bytes of the full counted slot at `slot` are, if it is one of this end's and they are not in it. To be asked once
     /// for a slot.
     pub(crate) fn take_arrived(&mut self, slot: *const u8) -> Option<*mut u8> {
-        if self.arrivals.is_empty() {
+        if self.stages.arrivals.is_empty() {
             return None;
         }
-        self.arrivals.take(self.block.counted_slot(slot)?)
+        self.stages.arrivals.take(self.stages.block.counted_slot(slot)?)
     }
 
     /// An operation begins: what has come of those before it takes no place among what is expected.
     pub(crate) fn forget_arrived(&mut self) {
-        self.arrivals.forget_before(self.looking.step());
+        self.stages.arrivals.forget_before(self.stages.looking.step());
     }
 
     /// Which connection it is.
@@ -136,7 +138,12 @@ impl RecvEnd {
 
     /// Slot sizes.
     pub fn layout(&self) -> &ConnLayout {
-        self.block.layout()
+        self.stages.block.layout()
+    }
+
+    /// The step that is received next.
+    pub fn step(&self) -> Step {
+        self.stages.looking.step()
     }
 
     /// Whether the last sub-operation is over (published, not necessarily consumed), or none has begun.
@@ -149,7 +156,7 @@ impl RecvEnd {
         let running = self.running?;
         let mut counters = running.counters;
         // RELAXED: only told to a person.
-        let head = self.block.words().producer_side.head.load_relaxed();
+        let head = self.stages.block.words().producer_side.head.load_relaxed();
         counters.done = head.saturating_sub(running.first.0).min(counters.transmitted);
         Some(Outstanding { sub: running.sub, first: running.first, counters })
     }
@@ -160,9 +167,9 @@ impl RecvEnd {
         if sub.steps == 0 {
             return;
         }
-        let is_told = self.comm.set_tag(sub.tag) || sub.protocol.is_flagged();
-        self.announced = if is_told { Announced::Done } else { Announced::Not };
-        self.running = Some(Running::new(sub, self.looking.step()));
+        let is_told = self.stages.comm.set_tag(sub.tag) || sub.protocol.is_flagged();
+        self.stages.announced = if is_told { Announced::Done } else { Announced::Not };
+        self.running = Some(Running::new(sub, self.stages.looking.step()));
     }
 
     /// Moves what can be moved without waiting. Returns how many transitions there were; none if nothing is under way.
@@ -173,43 +180,52 @@ impl RecvEnd {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        let Some(mut running) = self.running else { return Ok(0) };
+        let Some(running) = &mut self.running else { return Ok(0) };
         let before = running.counters;
-        let advanced = self.advance(&mut running);
-        self.running = Some(running);
-        match advanced {
-            Ok(()) => {}
-            Err(why) => return Err(self.fail(why)),
+        if let Err(why) = self.stages.advance(running) {
+            return Err(self.fail(why));
         }
+        let moved = moved(&before, &running.counters);
         if running.counters.transmitted == running.sub.steps {
             self.running = None;
         }
-        Ok(moved(&before, &running.counters))
+        Ok(moved)
     }
 
+    #[cold]
     fn fail(&mut self, why: EndFault) -> Arc<EndError> {
         let error = EndError { place: self.place, outstanding: self.outstanding(), why };
         self.failed.insert(Arc::new(error)).clone()
     }
+}
 
+impl Stages {
     fn advance(&mut self, running: &mut Running) -> Result<(), EndFault> {
-        self.await_prologue(running)?;
-        if matches!(self.announced, Announced::Not) {
-            return Ok(());
+        if !matches!(self.announced, Announced::Done) {
+            self.await_prologue(running)?;
+            if matches!(self.announced, Announced::Not) {
+                return Ok(());
+            }
         }
-        let mut outcome = repeat(|| self.post_next(running));
+        let posted = repeat(|| self.post_next(running));
         if matches!(self.announced, Announced::Done) {
             // What came before the network failed is published all the same: it may be all that was to come.
-            let received = repeat(|| {
-                let has_more = self.receive_next(running);
-                // At once: to ask for the next receive may cost a call of the system, for which a kernel that waits would wait too.
-                repeat(|| self.flush_next(running))?;
-                repeat(|| self.publish_next(running))?;
-                has_more
-            });
-            outcome = outcome.and(received);
+            self.receive(running)?;
         }
-        outcome
+        posted
+    }
+
+    /// Takes what has come.
+    fn receive(&mut self, running: &mut Running) -> Result<(), EndFault> {
+        loop {
+            let received = self.receive_next(running);
+            // At once: to ask for the next receive may cost a call of the system, for which a kernel that waits would wait too.
+            repeat(|| self.flush_next(running))?;
+            repeat(|| self.publish_next(running))?;
+            if !received? {
+                return Ok(());
+            }
+        }
     }
 
     /// Receives the operation header, where there is one, and compares it with what this rank does.
@@ -320,11 +336,6 @@ impl RecvEnd {
         proto::publish(sub.protocol, &mut self.publishing, header);
         counters.transmitted += 1;
         Ok(true)
-    }
-
-    /// The step that is received next.
-    pub fn step(&self) -> Step {
-        self.looking.step()
     }
 }
 

@@ -31,10 +31,19 @@ enum Announced {
 
 /// The sending end of one connection.
 pub struct SendEnd {
+    place: EndId,
+    stages: Stages,
+    running: Option<Running>,
+    failed: Option<Arc<EndError>>,
+    /// Dropped last: what the block lies in, where this end is who keeps it.
+    _memory: Option<Keep>,
+}
+
+/// What slots pass through.
+struct Stages {
     // Dropped before the memory that it may still be reading.
     comm: Box<dyn SendComm>,
     unpack_buffer: UnpackBuffer,
-    place: EndId,
     block: ProxyBlock,
     slots: BlockRegistrations,
     unpack_registration: Registration,
@@ -46,10 +55,6 @@ pub struct SendEnd {
     requests: [Request; STEPS],
     loans: Loans,
     announced: Announced,
-    running: Option<Running>,
-    failed: Option<Arc<EndError>>,
-    /// Dropped last: what the block lies in, where this end is who keeps it.
-    _memory: Option<Keep>,
 }
 
 impl SendEnd {
@@ -71,10 +76,9 @@ impl SendEnd {
         // SAFETY: as above.
         let unpack_registration = unsafe { unpack_buffer.register(&mut *comm)? };
         let (looking, giving) = (split_over(block.words()).1, split_over(block.words()).1);
-        Ok(SendEnd {
+        let stages = Stages {
             comm,
             unpack_buffer,
-            place,
             block,
             slots,
             unpack_registration,
@@ -83,10 +87,8 @@ impl SendEnd {
             requests: [Request(0); STEPS],
             loans: Loans::default(),
             announced: Announced::Done,
-            running: None,
-            failed: None,
-            _memory: None,
-        })
+        };
+        Ok(SendEnd { place, stages, running: None, failed: None, _memory: None })
     }
 
     /// The same end, which also keeps its block's memory alive.
@@ -102,36 +104,37 @@ impl SendEnd {
     /// 1. The slot is empty, and is published next with a length of `len_bytes`.
     /// 2. Until it has been given back or this end is driven for the last time, the bytes are readable and nobody writes them.
     pub(crate) unsafe fn lend(&mut self, slot: *mut u8, body: *const u8, len_bytes: usize) -> bool {
-        let Some(slot) = self.block.counted_slot(slot) else { return false };
-        let is_lent = Loans::pay(body) && self.comm.reaches_all_memory();
+        let Some(slot) = self.stages.block.counted_slot(slot) else { return false };
+        let is_lent = Loans::pay(body) && self.stages.comm.reaches_all_memory();
         if is_lent {
-            self.loans.begin(slot, body, len_bytes);
+            self.stages.loans.begin(slot, body, len_bytes);
         }
         is_lent
     }
 
     /// Where the bytes of the counted slot at `slot` are, if it is one of this end's and lent.
     pub(crate) fn lent(&self, slot: *const u8) -> Option<*const u8> {
-        if self.loans.is_empty() {
+        if self.stages.loans.is_empty() {
             return None;
         }
-        self.loans.body(self.block.counted_slot(slot)?)
+        self.stages.loans.body(self.stages.block.counted_slot(slot)?)
     }
 
     /// Call before writing to this range of addresses: what is lent of it and has not left is copied into its slots.
     pub(crate) fn return_loans(&mut self, memory: &Range<usize>) {
-        if self.loans.is_empty() {
+        if self.stages.loans.is_empty() {
             return;
         }
-        while let Some((slot, body, len_bytes)) = self.loans.take_within(memory) {
-            let to = self.block.slot(Protocol::Simple, Step(slot as u64));
+        while let Some((slot, body, len_bytes)) = self.stages.loans.take_within(memory) {
+            let to = self.stages.block.slot(Protocol::Simple, Step(slot as u64));
             // SAFETY: what `lend` has had its caller promise: the body is readable, and its bytes are a slot's, which its producer
             // leaves alone until `release`. A block whose slots lie on a device lends nothing: see `lend`.
             unsafe { to.copy_from_nonoverlapping(body, len_bytes) };
-            let (oldest, in_flight) = (self.giving.step(), self.looking.step().0 - self.giving.step().0);
+            let (oldest, in_flight) =
+                (self.stages.giving.step(), self.stages.looking.step().0 - self.stages.giving.step().0);
             if ((slot + STEPS - oldest.slot()) % STEPS) < in_flight as usize {
                 // SAFETY: the slot is full until `release`, which follows the end of its send.
-                let is_moved = unsafe { self.comm.relocate(self.requests[slot], to) };
+                let is_moved = unsafe { self.stages.comm.relocate(self.stages.requests[slot], to) };
                 if !is_moved {
                     // What is written next would be sent instead. The other end sees the connection end.
                     self.fail(EndFault::NotMoved);
@@ -148,7 +151,12 @@ impl SendEnd {
 
     /// Slot sizes.
     pub fn layout(&self) -> &ConnLayout {
-        self.block.layout()
+        self.stages.block.layout()
+    }
+
+    /// The step that is sent next.
+    pub fn step(&self) -> Step {
+        self.stages.looking.step()
     }
 
     /// Whether the last sub-operation is over, or none has begun.
@@ -170,9 +178,9 @@ impl SendEnd {
         if sub.steps == 0 {
             return;
         }
-        let is_told = self.comm.set_tag(sub.tag) || sub.protocol.is_flagged();
-        self.announced = if is_told { Announced::Done } else { Announced::Not };
-        self.running = Some(Running::new(sub, self.looking.step()));
+        let is_told = self.stages.comm.set_tag(sub.tag) || sub.protocol.is_flagged();
+        self.stages.announced = if is_told { Announced::Done } else { Announced::Not };
+        self.running = Some(Running::new(sub, self.stages.looking.step()));
     }
 
     /// Moves what can be moved without waiting. Returns how many transitions there were; none if nothing is under way.
@@ -183,25 +191,26 @@ impl SendEnd {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        let Some(mut running) = self.running else { return Ok(0) };
+        let Some(running) = &mut self.running else { return Ok(0) };
         let before = running.counters;
-        let advanced = self.advance(&mut running);
-        self.running = Some(running);
-        match advanced {
-            Ok(()) => {}
-            Err(why) => return Err(self.fail(why)),
+        if let Err(why) = self.stages.advance(running) {
+            return Err(self.fail(why));
         }
-        if running.counters.done == running.sub.steps && matches!(self.announced, Announced::Done) {
+        let moved = moved(&before, &running.counters);
+        if running.counters.done == running.sub.steps && matches!(self.stages.announced, Announced::Done) {
             self.running = None;
         }
-        Ok(moved(&before, &running.counters))
+        Ok(moved)
     }
 
+    #[cold]
     fn fail(&mut self, why: EndFault) -> Arc<EndError> {
         let error = EndError { place: self.place, outstanding: self.outstanding(), why };
         self.failed.insert(Arc::new(error)).clone()
     }
+}
 
+impl Stages {
     fn advance(&mut self, running: &mut Running) -> Result<(), EndFault> {
         while self.send_next(running)? {}
         if let Announced::Leaving(request) = self.announced
@@ -282,11 +291,6 @@ impl SendEnd {
         self.giving.release();
         counters.done += 1;
         Ok(true)
-    }
-
-    /// The step that is sent next.
-    pub fn step(&self) -> Step {
-        self.looking.step()
     }
 }
 

@@ -504,6 +504,27 @@ proptest! {
     }
 }
 
+proptest! {
+    /// What an order puts on which connection does not depend on the orders before it, the same or others.
+    #[test]
+    fn an_order_means_the_same_after_any_others(
+        (n, calls) in any_game(),
+        turns in proptest::collection::vec((0usize..8, any::<u32>()), 1..30),
+    ) {
+        let alone = || {
+            let mut ends = connect_all(n, Wires::Memory(Manners::GOOD));
+            proxy(parts(Rank(0), n, std::mem::take(&mut ends[0].proxy), None)).1
+        };
+        let (mut remembering, mut other) = (alone(), alone());
+        for (turn, tag) in turns {
+            let Some(order) = calls[turn % calls.len()].order(Rank(0), n) else { continue };
+            let fresh = other.parts_of(&order, false);
+            prop_assert!(fresh.is_some());
+            prop_assert_eq!(remembering.parts_of(&ProxyOrder { tag, ..order }, true), fresh);
+        }
+    }
+}
+
 fn some_calls() -> Vec<Call> {
     let call = |func, algorithm, protocol: usize, count| {
         let protocol = Protocol::ALL[protocol];
@@ -731,8 +752,13 @@ fn an_order_that_means_nothing_is_refused() {
         ProxyOrder { func: Func::AllToAll as u8, ..good },
         ProxyOrder { func: Func::Broadcast as u8, rank: Rank(9), ..good },
     ];
-    for order in bad {
+    for (order, follows_good) in bad.into_iter().flat_map(|order| [(order, false), (order, true)]) {
         let (mut orders, mut progress, _ends) = lone(Duration::from_secs(3), Manners::GOOD);
+        if follows_good {
+            orders.give(good).unwrap();
+            progress.do_work();
+            assert!(!orders.has_failed());
+        }
         let ticket = orders.give(order).unwrap();
         progress.do_work();
         assert!(orders.has_failed() && !orders.is_done(ticket), "{order:?}");
