@@ -15,7 +15,7 @@ use oxccl_shared::algo::Action;
 /// 1. Each buffer is readable (send) or writable (receive) for its length, and no received one overlaps another.
 /// 2. Each index names a connection of `conns`.
 pub unsafe fn run<B: Lines>(block: &B, conns: Conns<'_>, works: &mut [P2pWork]) -> Result<(), Stop> {
-    let mut looks = 0u32;
+    let mut polls = 0u32;
     loop {
         let (mut waiting, mut moved) = (None, false);
         for index in 0..works.len() {
@@ -31,10 +31,10 @@ pub unsafe fn run<B: Lines>(block: &B, conns: Conns<'_>, works: &mut [P2pWork]) 
         match waiting {
             None if !moved => return Ok(()),
             Some(wait) if !moved => {
-                looks = looks.saturating_add(1);
-                block.idle(wait, looks)?;
+                polls = polls.saturating_add(1);
+                block.idle(wait, polls)?;
             }
-            _ => looks = 0,
+            _ => polls = 0,
         }
     }
 }

@@ -117,9 +117,9 @@ pub trait Block {
         let _ = self.lead(|| Ok(()));
     }
 
-    /// Called after the `looks`-th look in a row that found nothing. Returns to look again, or `Err` when the operation
+    /// Called after the `polls`-th poll in a row that found nothing. Returns to poll again, or `Err` when the operation
     /// is aborted, its deadline has passed or the peer is gone.
-    fn idle(&self, on: Wait, looks: u32) -> Result<(), Stop>;
+    fn idle(&self, on: Wait, polls: u32) -> Result<(), Stop>;
 
     /// The peer's slot belongs to another operation than ours: records who and what, and stops.
     fn refuse(&self, on: Wait, expected: SlotHeader, found: SlotHeader) -> Stop;
@@ -156,12 +156,12 @@ pub trait Block {
 /// Looks until `look` finds something.
 #[inline(always)]
 pub fn wait_for<B: Block, T>(block: &B, on: Wait, mut look: impl FnMut() -> Option<T>) -> Result<T, Stop> {
-    let mut looks = 0u32;
+    let mut polls = 0u32;
     loop {
         if let Some(found) = look() {
             return Ok(found);
         }
-        looks = looks.saturating_add(1);
-        block.idle(on, looks)?;
+        polls = polls.saturating_add(1);
+        block.idle(on, polls)?;
     }
 }

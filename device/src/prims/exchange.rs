@@ -254,7 +254,7 @@ fn await_word<B: Words, const PEERS: usize>(
 ) -> Result<[[u64; 1]; PEERS], Stop> {
     let npeers = what.recv.len();
     let mut looked = [[0; 2]; PEERS];
-    let mut looks = 0u32;
+    let mut polls = 0u32;
     // Each round polls all peers, arrived or not: the polls are in flight together.
     loop {
         let mut missing = usize::MAX;
@@ -273,9 +273,9 @@ fn await_word<B: Words, const PEERS: usize>(
         if missing == usize::MAX {
             break;
         }
-        looks = looks.saturating_add(1);
+        polls = polls.saturating_add(1);
         let conn = &what.recv[missing];
-        look_again(block, conn, header(what, received_bytes(what, conn.peer())), looks)?;
+        look_again(block, conn, header(what, received_bytes(what, conn.peer())), polls)?;
     }
     Ok(looked.map(|line| [LlLine::data(line)]))
 }
@@ -319,19 +319,19 @@ unsafe fn keep<B: Words, const PEERS: usize>(
     unsafe { words::store_one(what.dst.wrapping_add(at * 8), acc[0], len - at * 8) };
 }
 
-/// Called after `looks` polls in vain. A peer in another operation may send fewer words than we wait for, so at
+/// Called after `polls` polls in vain. A peer in another operation may send fewer words than we wait for, so at
 /// intervals its header is polled too.
 #[inline(always)]
-fn look_again<B: Words>(block: &B, conn: &RecvConn, expected: SlotHeader, looks: u32) -> Result<(), Stop> {
-    const LOOKS_PER_HEADER: u32 = 256;
+fn look_again<B: Words>(block: &B, conn: &RecvConn, expected: SlotHeader, polls: u32) -> Result<(), Stop> {
+    const POLLS_PER_HEADER: u32 = 256;
     let on = Wait { peer: conn.peer(), what: Awaited::Data };
-    if looks.is_multiple_of(LOOKS_PER_HEADER)
+    if polls.is_multiple_of(POLLS_PER_HEADER)
         && let Some(found) = <Ll<1> as Proto<B>>::poll_header(conn)
         && found != expected
     {
         return Err(block.refuse(on, expected, found));
     }
-    block.idle(on, looks)
+    block.idle(on, polls)
 }
 
 /// # Safety

@@ -318,7 +318,7 @@ fn wait_for_lines<B: Lines, const PEERS: usize>(
 ) -> Result<[LineWords; PEERS], Stop> {
     let npeers = what.recv.len();
     let mut arrived = [[0; LINE_WORDS]; PEERS];
-    let mut looks = 0u32;
+    let mut polls = 0u32;
     loop {
         let mut missing = usize::MAX;
         for_peers!(npeers, i => {
@@ -332,29 +332,29 @@ fn wait_for_lines<B: Lines, const PEERS: usize>(
         if !block.any_of_team(missing != usize::MAX) {
             return Ok(arrived);
         }
-        looks = looks.saturating_add(1);
-        let stop = missing != usize::MAX && look_again(block, what, missing, looks).is_err();
+        polls = polls.saturating_add(1);
+        let stop = missing != usize::MAX && look_again(block, what, missing, polls).is_err();
         if block.any_of_team(stop) {
             return Err(Stop);
         }
     }
 }
 
-/// Called after `looks` polls in vain for a line of peer `i`, which may be in another operation and send fewer: at
+/// Called after `polls` polls in vain for a line of peer `i`, which may be in another operation and send fewer: at
 /// intervals its header is polled too.
 #[inline(always)]
-fn look_again<B: Lines>(block: &B, what: &LineExchange<'_>, i: usize, looks: u32) -> Result<(), Stop> {
-    const LOOKS_PER_HEADER: u32 = 256;
+fn look_again<B: Lines>(block: &B, what: &LineExchange<'_>, i: usize, polls: u32) -> Result<(), Stop> {
+    const POLLS_PER_HEADER: u32 = 256;
     let conn = &what.recv[i];
     let on = Wait { peer: conn.peer(), what: Awaited::Data };
     let expected = header(what, received_bytes(what, conn.peer()));
-    if looks.is_multiple_of(LOOKS_PER_HEADER)
+    if polls.is_multiple_of(POLLS_PER_HEADER)
         && let Some(found) = <Ll128 as Proto<B>>::poll_header(conn)
         && found != expected
     {
         return Err(block.refuse(on, expected, found));
     }
-    block.idle(on, looks)
+    block.idle(on, polls)
 }
 
 /// Checks the headers, which arrive with the lines, by one thread for each connection; detects a peer in another

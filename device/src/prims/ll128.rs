@@ -153,17 +153,17 @@ fn fetch<B: Lines>(
     takes_part: bool,
     out: &mut [u64; LINE_WORDS],
 ) -> Result<(), Stop> {
-    const LOOKS_PER_HEADER: u32 = 256;
+    const POLLS_PER_HEADER: u32 = 256;
     let flag = ll128::flag(conn.step());
     // SAFETY: a slot has a line for every 120 bytes of a slice; lines are only touched as words.
     let line = unsafe { line(conn.slot(Protocol::LL128), if takes_part { 1 + at } else { 0 }) };
     let on = Wait { peer: conn.peer(), what: Awaited::Data };
-    let mut looks = 0u32;
+    let mut polls = 0u32;
     while !block.load_line(line, out, flag, takes_part) {
-        looks = looks.saturating_add(1);
-        let mut stop = block.idle(on, looks).is_err();
+        polls = polls.saturating_add(1);
+        let mut stop = block.idle(on, polls).is_err();
         // A peer in another operation may send fewer lines than we wait for.
-        if looks.is_multiple_of(LOOKS_PER_HEADER)
+        if polls.is_multiple_of(POLLS_PER_HEADER)
             && let Some(found) = <Ll128 as Proto<B>>::poll_header(conn)
             && found != expected
         {

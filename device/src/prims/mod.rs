@@ -175,20 +175,20 @@ fn wait_for_line<B: Block, P: Proto<B>, T>(
     expected: SlotHeader,
     mut look: impl FnMut() -> Option<T>,
 ) -> Result<T, Stop> {
-    const LOOKS_PER_HEADER: u32 = 256;
+    const POLLS_PER_HEADER: u32 = 256;
     let on = Wait { peer: conn.peer(), what: Awaited::Data };
-    let mut looks = 0u32;
+    let mut polls = 0u32;
     loop {
         if let Some(found) = look() {
             return Ok(found);
         }
-        looks = looks.saturating_add(1);
-        if looks.is_multiple_of(LOOKS_PER_HEADER)
+        polls = polls.saturating_add(1);
+        if polls.is_multiple_of(POLLS_PER_HEADER)
             && let Some(found) = P::poll_header(conn)
             && found != expected
         {
             return Err(block.refuse(on, expected, found));
         }
-        block.idle(on, looks)?;
+        block.idle(on, polls)?;
     }
 }

@@ -52,7 +52,7 @@ pub enum Reason {
 #[derive(Clone, Copy, Debug)]
 pub struct Quitter {
     pub thread: usize,
-    /// After so many looks in vain.
+    /// After so many polls in vain.
     pub patience: u32,
 }
 
@@ -105,15 +105,15 @@ pub struct ThreadBlock<'a, const LINE: usize> {
     arith: Arith,
     /// Equal on all workers of the block: all call the same bulk operations.
     bulk_calls: Cell<usize>,
-    looks: Cell<u32>,
+    polls: Cell<u32>,
     start: Instant,
 }
 
 impl<'a, const LINE: usize> ThreadBlock<'a, LINE> {
     pub fn new(thread: usize, block: &'a BlockState<'a>, arith: Arith) -> Self {
         assert_eq!(LINE, block.shape.line_threads());
-        let (bulk_calls, looks) = (Cell::new(0), Cell::new(0));
-        ThreadBlock { thread, block, arith, bulk_calls, looks, start: Instant::now() }
+        let (bulk_calls, polls) = (Cell::new(0), Cell::new(0));
+        ThreadBlock { thread, block, arith, bulk_calls, polls, start: Instant::now() }
     }
 
     /// Which elements of a bulk operation are this thread's. As on a GPU that depends on how the operands are aligned; here it
@@ -192,16 +192,16 @@ impl<const LINE: usize> Block for ThreadBlock<'_, LINE> {
         self.block.all.wait(Meeting::Sync, false);
     }
 
-    fn idle(&self, on: Wait, looks: u32) -> Result<(), Stop> {
-        self.looks.set(self.looks.get() + 1);
+    fn idle(&self, on: Wait, polls: u32) -> Result<(), Stop> {
+        self.polls.set(self.polls.get() + 1);
         if self.block.abort.load_relaxed() != 0 {
             return Err(self.block.stop(Reason::Aborted));
         }
         let mut quitters = self.block.quitter.iter();
-        if quitters.any(|quitter| quitter.thread == self.thread && self.looks.get() > quitter.patience) {
+        if quitters.any(|quitter| quitter.thread == self.thread && self.polls.get() > quitter.patience) {
             return Err(self.block.stop(Reason::Aborted));
         }
-        if !cfg!(miri) && looks.is_multiple_of(256) && self.start.elapsed() > Duration::from_secs(30) {
+        if !cfg!(miri) && polls.is_multiple_of(256) && self.start.elapsed() > Duration::from_secs(30) {
             return Err(self.block.stop(Reason::Late(on)));
         }
         std::thread::yield_now();

@@ -103,8 +103,8 @@ impl Block for LendingBlock<'_> {
     }
 
     #[inline]
-    fn idle(&self, on: Wait, looks: u32) -> Result<(), Stop> {
-        self.cpu.idle(on, looks)
+    fn idle(&self, on: Wait, polls: u32) -> Result<(), Stop> {
+        self.cpu.idle(on, polls)
     }
 
     #[cold]

@@ -17,14 +17,14 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Looks between two visits of [`WaitContext::wait`] when every rank of the host has a processor.
+/// Polls between two visits of [`WaitContext::wait`] when every rank of the host has a processor.
 const SPINS_ALONE: u32 = 256;
 /// The same when ranks share processors: the peer may need ours to do what we wait for.
 const SPINS_CROWDED: u32 = 32;
 /// Visits without yielding the processor, when every rank has one: about 25 us. A peer that has not answered by then may well be
 /// waiting for the processor that we spin on, whatever else runs on this host.
 const VISITS_BEFORE_YIELD: u32 = 4;
-/// How long a wait lasts before it sleeps between looks.
+/// How long a wait lasts before it sleeps between polls.
 const BACK_OFF_AFTER: Duration = Duration::from_millis(20);
 pub(crate) const BACK_OFF: Duration = Duration::from_micros(100);
 /// How long a wait lasts before the other ranks learn which call we are in, so that they can name a mismatch.
@@ -79,7 +79,7 @@ unsafe impl Send for WaitContext {}
 
 /// How impatient waits are.
 struct Pace {
-    /// Looks between two visits of [`WaitContext::wait`].
+    /// Polls between two visits of [`WaitContext::wait`].
     spins: u32,
     visits_before_yield: u32,
 }
@@ -172,10 +172,10 @@ impl WaitContext {
 
     /// Waits until a network connection's slots have all been handed to the network.
     pub fn flush(&self, conn: &SendConn) -> Result<(), Stop> {
-        let mut looks = 0u32;
+        let mut polls = 0u32;
         while !conn.is_drained() {
-            looks = looks.saturating_add(1);
-            self.wait(Wait { peer: conn.peer(), what: Awaited::Credit }, looks)?;
+            polls = polls.saturating_add(1);
+            self.wait(Wait { peer: conn.peer(), what: Awaited::Credit }, polls)?;
         }
         Ok(())
     }
@@ -274,8 +274,8 @@ impl Waiter for WaitContext {
         if self.fiber.get().is_null() { self.pace.spins } else { 1 }
     }
 
-    fn wait(&self, on: Wait, looks: u32) -> Result<(), Stop> {
-        let visits = looks / self.spins().max(1);
+    fn wait(&self, on: Wait, polls: u32) -> Result<(), Stop> {
+        let visits = polls / self.spins().max(1);
         if visits <= 1 {
             self.clock.restart();
         }
@@ -320,11 +320,11 @@ mod tests {
     }
 
     /// Visits the wait as a kernel does that finds nothing, until it is told to stop or the time is over.
-    fn visit_for(context: &WaitContext, time: Duration, looks: &mut u32) -> Result<(), Stop> {
+    fn visit_for(context: &WaitContext, time: Duration, polls: &mut u32) -> Result<(), Stop> {
         let began = Instant::now();
         while began.elapsed() < time {
-            *looks += context.spins();
-            context.wait(ON, *looks)?;
+            *polls += context.spins();
+            context.wait(ON, *polls)?;
         }
         Ok(())
     }
@@ -333,11 +333,11 @@ mod tests {
     #[test]
     fn what_was_sent_before_a_goodbye_is_looked_for_however_long_the_wait() {
         let context = context(Duration::from_secs(60));
-        let mut looks = 0;
-        assert!(visit_for(&context, LEFT_GRACE * 2, &mut looks).is_ok());
+        let mut polls = 0;
+        assert!(visit_for(&context, LEFT_GRACE * 2, &mut polls).is_ok());
         context.health().note_left(Rank(1));
-        assert!(visit_for(&context, LEFT_GRACE / 2, &mut looks).is_ok());
-        assert!(visit_for(&context, LEFT_GRACE * 2, &mut looks).is_err());
+        assert!(visit_for(&context, LEFT_GRACE / 2, &mut polls).is_ok());
+        assert!(visit_for(&context, LEFT_GRACE * 2, &mut polls).is_err());
         assert_eq!(context.health().fault().map(|o| o.fault), Some(Fault::PeerLeft { rank: Rank(1) }));
     }
 
@@ -347,11 +347,11 @@ mod tests {
     fn a_wait_that_slept_past_its_timeout_has_most_of_it_before_it() {
         let (timeout, short) = (Duration::from_secs(2), Duration::from_millis(10));
         let context = context(timeout);
-        let mut looks = 0;
-        assert!(visit_for(&context, short, &mut looks).is_ok());
+        let mut polls = 0;
+        assert!(visit_for(&context, short, &mut polls).is_ok());
         std::thread::sleep(timeout + short);
-        assert!(visit_for(&context, short, &mut looks).is_ok());
-        assert!(visit_for(&context, timeout * 50, &mut looks).is_err());
+        assert!(visit_for(&context, short, &mut polls).is_ok());
+        assert!(visit_for(&context, timeout * 50, &mut polls).is_err());
         assert!(matches!(
             context.health().fault().map(|o| o.fault),
             Some(Fault::Timeout { rank: Rank(1), waited }) if waited > timeout

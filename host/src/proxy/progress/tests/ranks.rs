@@ -258,10 +258,10 @@ impl Waiter for Player<'_> {
     fn spins(&self) -> u32 {
         1
     }
-    fn wait(&self, on: Wait, looks: u32) -> Result<(), Stop> {
+    fn wait(&self, on: Wait, polls: u32) -> Result<(), Stop> {
         (self.look)();
         // A machine that does ten other things gives those who yield next to nothing.
-        if looks.is_multiple_of(64) {
+        if polls.is_multiple_of(64) {
             assert!(self.started.elapsed() < PATIENCE, "rank {}: stuck: {on:?}", self.me);
             std::thread::yield_now();
         }

@@ -235,13 +235,13 @@ impl Waiter for Player {
     fn spins(&self) -> u32 {
         1
     }
-    fn wait(&self, on: Wait, looks: u32) -> Result<(), Stop> {
+    fn wait(&self, on: Wait, polls: u32) -> Result<(), Stop> {
         if self.health.is_stopped() {
             return Err(Stop);
         }
-        if looks.is_multiple_of(16) {
+        if polls.is_multiple_of(16) {
             assert!(self.started.elapsed() < PATIENCE, "rank {}: stuck: {on:?}", self.rank);
-            self.rest(looks);
+            self.rest(polls);
         }
         Ok(())
     }
@@ -539,8 +539,8 @@ impl Player {
     }
 
     /// Leaves the processor to others, longer when it has long been looking.
-    fn rest(&self, looks: u32) {
-        match looks {
+    fn rest(&self, polls: u32) {
+        match polls {
             0..256 => std::thread::yield_now(),
             _ => std::thread::sleep(Duration::from_micros(100)),
         }
