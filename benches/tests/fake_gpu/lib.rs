@@ -521,8 +521,8 @@ unused! {
     cuIpcCloseMemHandle cuStreamUpdateCaptureDependencies
     cuGraphAddHostNode cuGraphRetainUserObject cuUserObjectCreate cuUserObjectRelease cuLaunchHostFunc cuModuleLoadDataEx
     cuMemGetHandleForAddressRange cuPointerSetAttribute
-    cuModuleUnload cuModuleGetFunction cuFuncGetAttribute cuFuncSetAttribute
-    cuOccupancyMaxActiveBlocksPerMultiprocessor cuLaunchKernel
+    cuModuleUnload cuModuleGetFunction cuFuncGetAttribute
+    cuLaunchKernel
 }
 
 // NCCL.

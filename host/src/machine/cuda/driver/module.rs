@@ -155,48 +155,6 @@ impl Function {
         self.attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)
     }
 
-    /// Bytes of local memory per thread: spilled registers and indexed arrays.
-    ///
-    /// # Errors
-    /// [`CudaError::Call`].
-    pub fn local_bytes(&self) -> Result<u32, CudaError> {
-        self.attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)
-    }
-
-    /// Blocks that one multiprocessor runs at once.
-    ///
-    /// # Errors
-    /// [`CudaError::Call`].
-    pub fn blocks_per_sm(&self, block_threads: u32, shared_bytes: usize) -> Result<u32, CudaError> {
-        let device = self.device();
-        let _bound = device.bind()?;
-        let mut blocks = 0;
-        // SAFETY: `blocks` is valid for a write.
-        let code = unsafe {
-            let threads = block_threads as i32;
-            (device.api().cuOccupancyMaxActiveBlocksPerMultiprocessor)(
-                &mut blocks,
-                self.raw,
-                threads,
-                shared_bytes,
-            )
-        };
-        device.check("cuOccupancyMaxActiveBlocksPerMultiprocessor", code).map(|()| blocks as u32)
-    }
-
-    /// Allows launches with more dynamic shared memory than 48 KiB.
-    ///
-    /// # Errors
-    /// [`CudaError::Call`] if the device has less.
-    pub fn set_dynamic_shared_max(&self, bytes: u32) -> Result<(), CudaError> {
-        let device = self.device();
-        let _bound = device.bind()?;
-        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as u32;
-        // SAFETY: plain values and a function that lives.
-        let code = unsafe { (device.api().cuFuncSetAttribute)(self.raw, attribute, bytes as i32) };
-        device.check("cuFuncSetAttribute", code)
-    }
-
     /// Enqueues the kernel: `grid` blocks of `block` threads, in x, y and z. The parameters' values are copied before
     /// it returns. On a capturing stream the launch becomes part of the graph.
     ///
