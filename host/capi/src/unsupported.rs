@@ -8,6 +8,9 @@ use crate::pointer::{In, Out};
 use crate::registry::Handle;
 use crate::result::{Failure, Outcome, remember};
 use crate::types::{CommProperties, EncryptionConfig, MAGIC, Team};
+use oxccl::cuda::PciBus;
+use oxccl::topology::BusId;
+use oxccl::topology::detect::nvml_index;
 use oxccl::{PeerMemory, TransportKind};
 use std::ffi::c_int;
 
@@ -95,7 +98,7 @@ pub fn properties(comm: Handle, info: In<CommProperties>, out: Out<CommPropertie
         rank: seat.rank as c_int,
         nranks: seat.nranks as c_int,
         cuda_device: comm.device as c_int,
-        nvml_device: comm.device as c_int,
+        nvml_device: nvml_number(&comm)?,
         device_api_support: false,
         multimem_support: false,
         gin_type: 0,
@@ -104,6 +107,12 @@ pub fn properties(comm: Handle, info: In<CommProperties>, out: Out<CommPropertie
         railed_gin_type: 0,
     };
     out.write(properties, "props")
+}
+
+/// The GPU's number among all of the host, or CUDA's where NVML does not say.
+fn nvml_number(comm: &Comm) -> Outcome<c_int> {
+    let PciBus { domain, bus, device } = comm.engine()?.device().id().bus;
+    Ok(nvml_index(BusId::new(domain, bus, device)).unwrap_or(comm.device) as c_int)
 }
 
 /// Whether one-sided operations reach every rank.

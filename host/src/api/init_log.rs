@@ -41,8 +41,8 @@ pub(super) fn write<M: Init>(comm: &Comm<M>, took: Duration) {
         }
     }
     tracing::info!(
-        "rank {rank} nranks {nranks} {:?}, {} channels, {} - Init COMPLETE in {:.3} s",
-        comm.unit(),
+        "rank {rank} nranks {nranks} {}, {} channels, {} - Init COMPLETE in {:.3} s",
+        M::name_of(&comm.device),
         comm.rings().len(),
         comm.memory(),
         took.as_secs_f64()

@@ -33,8 +33,18 @@ pub fn source(path: &str) -> PathBuf {
 
 /// Compiles `tests/c/<file>` and links it with the library. Warnings are errors.
 pub fn compile(compiler: &str, file: &str, more: &[&str]) -> PathBuf {
-    let program = scratch(&format!("{file}-{compiler}-{}", std::process::id())).join("program");
     let folder = library_folder();
+    let library = folder.join("libnccl.so.2").display().to_string();
+    compile_with(compiler, file, more, &["-x", "none", &library, &format!("-Wl,-rpath,{}", folder.display())])
+}
+
+/// Compiles a program that loads the library itself.
+pub fn compile_without_library(compiler: &str, file: &str, more: &[&str]) -> PathBuf {
+    compile_with(compiler, file, more, &[])
+}
+
+fn compile_with(compiler: &str, file: &str, more: &[&str], libraries: &[&str]) -> PathBuf {
+    let program = scratch(&format!("{file}-{compiler}-{}", std::process::id())).join("program");
     let output = Command::new(compiler)
         .args(["-Wall", "-Wextra", "-Werror", "-O1", "-pthread", "-o"])
         .arg(&program)
@@ -42,9 +52,7 @@ pub fn compile(compiler: &str, file: &str, more: &[&str]) -> PathBuf {
         .arg(source("include"))
         .args(more)
         .arg(source("tests/c").join(file))
-        .args(["-x", "none"])
-        .arg(folder.join("libnccl.so.2"))
-        .arg(format!("-Wl,-rpath,{}", folder.display()))
+        .args(libraries)
         .arg("-ldl")
         .output()
         .unwrap();

@@ -1,7 +1,7 @@
 //! The states of communicators and groups, over a driver without GPUs: each test is a case of `tests/c/states.c`.
 
 use super::fake;
-use super::programs::{compile, said};
+use super::programs::{compile, compile_without_library, said};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -14,6 +14,13 @@ pub fn program() -> &'static Path {
 fn case(name: &str) {
     let text = said(&fake::run(program(), &[name], &[]));
     assert!(text.contains(&format!("{name}: ok")), "{text}");
+}
+
+#[test]
+fn a_program_loads_uses_closes_and_loads_it_again() {
+    let program = compile_without_library("cc", "reload.c", &["-std=c11"]);
+    let text = said(&fake::run(&program, &[], &[]));
+    assert!(text.contains("reload: ok"), "{text}");
 }
 
 macro_rules! cases {

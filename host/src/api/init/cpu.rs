@@ -30,6 +30,10 @@ impl Init for Cpu {
 
     fn unit_of(_local_rank: u32) {}
 
+    fn name_of((): &()) -> String {
+        "on CPUs".to_owned()
+    }
+
     /// Whether a network reduces is known when the ranks have met.
     fn check_settings(config: &Config, nranks: u32) -> Result<(), Error> {
         let no_collnet = (!config.net.coll.enabled).then(|| Collnet::Disabled.why_not());

@@ -7,13 +7,15 @@ use crate::api::memory::{MemoryReport, PeerMemory};
 use crate::bootstrap::Bootstrap;
 use crate::connect::gpu::{DeviceConnected, DeviceWanted, RouteSettings};
 use crate::connect::{ConnectError, connect};
-use crate::gpu::{CudaError, Gpu};
+use crate::gpu::{CudaError, Gpu, PciBus};
 use crate::launch::Notify;
 use crate::machine::NetProxy;
 use crate::machine::cuda::{Cuda, CudaParts, CustomKernels, Device, DeviceKernels, Monitor};
 use crate::net::NetError;
 use crate::plan::tuning::Backend;
 use crate::plan::{Facts, Lacks};
+use crate::topology::BusId;
+use crate::topology::detect::nvml_index;
 use crate::transport::TransportKind;
 use crate::transport::p2p::Domain;
 use cudarc::driver::CudaStream;
@@ -38,6 +40,13 @@ impl Init for Cuda {
 
     fn unit_of(local_rank: u32) -> u32 {
         local_rank
+    }
+
+    fn name_of(device: &Device) -> String {
+        let PciBus { domain, bus, device: number } = device.id().bus;
+        let bus_id = BusId::new(domain, bus, number);
+        let nvml = nvml_index(bus_id).map_or(-1, i64::from);
+        format!("cudaDev {} nvmlDev {nvml} busId {:x}", device.ordinal(), bus_id.0)
     }
 
     fn check_settings(config: &Config, nranks: u32) -> Result<(), Error> {

@@ -33,6 +33,9 @@ pub trait Init: GroupMachine {
     /// The unit of the rank of this number on its host.
     fn unit_of(local_rank: u32) -> Self::Unit;
 
+    /// A unit as NCCL's log names it.
+    fn name_of(device: &Self::Device) -> String;
+
     /// Whether the settings can hold for so many ranks.
     ///
     /// # Errors

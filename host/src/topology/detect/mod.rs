@@ -12,7 +12,7 @@ mod found;
 
 pub use facts::{GpuFacts, NetFacts, PeerFacts};
 pub use found::{Found, Own};
-pub use nvml::{NvmlError, gpus};
+pub use nvml::{NvmlError, gpus, index as nvml_index};
 pub use place::{complete, processors};
 pub use sysfs::Sysfs;
 

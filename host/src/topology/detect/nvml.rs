@@ -76,6 +76,11 @@ pub fn gpu(bus_id: BusId) -> Result<(GpuFacts, Vec<BusId>), NvmlError> {
     Ok((facts(dev, &own)?, refused))
 }
 
+/// NVML's number of the GPU at an address, which counts all GPUs of the host, hidden ones too. `None` without NVML.
+pub fn index(bus_id: BusId) -> Option<u32> {
+    library().ok()?.device_by_pci_bus_id(bus_id.to_string().as_str()).ok()?.index().ok()
+}
+
 /// GPUs in NVML's order, and pairs of them that may not access each other's memory.
 ///
 /// # Errors
