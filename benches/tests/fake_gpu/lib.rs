@@ -3,6 +3,7 @@
 //! With its NCCL ranks are threads of one process. An operation runs, on whichever thread comes last, as soon as all ranks
 //! have put it on their streams; until then the streams are busy. Sums are of f32.
 //!
+//! `FAKE_LOG=file` gets a line for each copy, wait, record and free that streams are given.
 //! `FAKE_WRONG=1` spoils every reduction, `FAKE_HANG=1` never ends an operation, `FAKE_GPUS=n` is the number of GPUs (4).
 
 use std::collections::{HashMap, VecDeque};
@@ -166,6 +167,16 @@ unsafe fn collective(ops: &[Op]) {
     }
 }
 
+/// Writes down what a stream was asked for.
+fn log(verb: &str, stream: Handle, what: u64) {
+    use std::io::Write;
+    static PATH: std::sync::OnceLock<Option<std::ffi::OsString>> = std::sync::OnceLock::new();
+    let Some(path) = PATH.get_or_init(|| std::env::var_os("FAKE_LOG")) else { return };
+    let mut file = std::fs::OpenOptions::new().append(true).create(true).open(path).expect("a log");
+    let line = format!("{verb} {:x} {what:x}\n", stream as usize);
+    file.write_all(line.as_bytes()).expect("a log");
+}
+
 // The driver.
 
 #[unsafe(no_mangle)]
@@ -295,6 +306,25 @@ extern "C" fn cuMemFree_v2(address: u64) -> c_int {
     0
 }
 #[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemAllocAsync(address: *mut u64, bytes: usize, _: Handle) -> c_int {
+    unsafe { cuMemAlloc_v2(address, bytes) }
+}
+#[unsafe(no_mangle)]
+extern "C" fn cuMemFreeAsync(address: u64, on: Handle) -> c_int {
+    log("free", on, address);
+    cuMemFree_v2(address)
+}
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxSetCurrent(context: Handle) -> c_int {
+    CURRENT.with_borrow_mut(|stack| {
+        stack.pop();
+        if !context.is_null() {
+            stack.push(context as usize);
+        }
+    });
+    0
+}
+#[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemsetD8Async(address: u64, value: u8, bytes: usize, _: Handle) -> c_int {
     unsafe { std::ptr::write_bytes(address as *mut u8, value, bytes) };
     0
@@ -310,7 +340,8 @@ unsafe extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usi
     0
 }
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, _: Handle) -> c_int {
+unsafe extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, on: Handle) -> c_int {
+    log("copy", on, to);
     unsafe { copy(from as usize, to as usize, bytes) };
     0
 }
@@ -413,7 +444,8 @@ unsafe extern "C" fn cuStreamWaitValue64_v2(handle: Handle, address: u64, value:
     0
 }
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamWaitEvent(_: Handle, _: Handle, _: c_uint) -> c_int {
+extern "C" fn cuStreamWaitEvent(on: Handle, event: Handle, _: c_uint) -> c_int {
+    log("wait", on, event as u64);
     0
 }
 #[unsafe(no_mangle)]
@@ -478,6 +510,7 @@ extern "C" fn cuEventDestroy_v2(_: Handle) -> c_int {
 }
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventRecord(event: Handle, on: Handle) -> c_int {
+    log("record", on, event as u64);
     *lock(unsafe { &*event.cast::<Mutex<(Instant, usize)>>() }) = (Instant::now(), on as usize);
     0
 }

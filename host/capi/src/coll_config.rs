@@ -1,17 +1,19 @@
 //! `ncclCollConfig_t`: settings of one collective.
 
+use crate::comm::Comm;
 use crate::pointer::{In, Text};
 use crate::result::{Failure, Outcome};
 use crate::types::{CollConfig, MAGIC, UNDEFINED};
+use oxccl::Untyped;
 use std::ffi::c_int;
 
-/// Checks what a caller wants of one collective. Limits on blocks are hints, which the library's plans do not follow call by call.
+/// Reads and checks what a caller wants of one collective. Limits on blocks are hints, which the library's plans do not follow call by call.
 ///
 /// # Errors
 /// `ncclInvalidArgument` for what is out of range, `ncclInvalidUsage` for what cannot be had by call.
-pub fn check(config: &In<CollConfig>) -> Outcome {
+pub fn read(config: &In<CollConfig>) -> Outcome<Option<Wanted>> {
     if config.is_null() {
-        return Ok(());
+        return Ok(None);
     }
     let given = config.read_sized("config")?;
     for (name, value, range) in [
@@ -32,21 +34,43 @@ pub fn check(config: &In<CollConfig>) -> Outcome {
     if is_both && given.min_ctas > given.max_ctas {
         return Err(Failure::invalid_argument("config.minCTAs is above config.maxCTAs"));
     }
-    let selection = Text::of_field(given.alg_selection).get().filter(|text| !text.is_empty());
-    if let Some(selection) = selection
-        && given.force_alg_selection != 0
-    {
-        return Err(Failure::invalid_usage(format!(
-            "config.algSelection is \"{selection}\": algorithms are chosen by communicator here (NCCL_ALGO, NCCL_PROTO); \
-             set forceAlgSelection to 0 to let it be a wish"
-        )));
-    }
     if !given.launch_completion_event.is_null() {
         return Err(Failure::invalid_usage(
             "config.launchCompletionEvent is not served: record an event on the stream after the call",
         ));
     }
-    Ok(())
+    let selection = Text::of_field(given.alg_selection).get().filter(|text| !text.is_empty());
+    Ok(selection.map(|algorithms| Wanted { algorithms, is_order: given.force_alg_selection != 0 }))
+}
+
+/// Algorithms that a caller wants for one collective.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// As `NCCL_ALGO` lists them.
+    algorithms: String,
+    /// Whether it is an error if they cannot be had.
+    is_order: bool,
+}
+
+impl Wanted {
+    /// The call with these algorithms.
+    ///
+    /// # Errors
+    /// They cannot be had, and must.
+    pub fn of(self, comm: &Comm, call: Untyped) -> Outcome<Untyped> {
+        let selected = comm.engine()?.selection(call.func, call.dtype, call.count as u64, &self.algorithms);
+        match selected {
+            Ok(selection) => Ok(Untyped { selection: Some(selection), ..call }),
+            Err(error) if self.is_order => {
+                let failure = Failure::from(error);
+                Err(Failure { text: format!("config.algSelection: {}", failure.text), ..failure })
+            }
+            Err(error) => {
+                tracing::info!(%error, "config.algSelection is not followed");
+                Ok(call)
+            }
+        }
+    }
 }
 
 impl In<CollConfig> {

@@ -9,8 +9,8 @@ use crate::types::{
     Code, CollConfig, CommConfig, CommProperties, EncryptionConfig, SimInfo, Team, UniqueIdBytes, WaitSignal,
 };
 use crate::{
-    coll_config, end, group, init, memory, one_sided, operator, params, query, regroup, simulate, suspend,
-    unique_id, unsupported, window,
+    end, group, init, memory, one_sided, operator, params, query, regroup, simulate, suspend, unique_id,
+    unsupported, window,
 };
 use oxccl::Func;
 use oxccl::cuda::CUstream;
@@ -164,57 +164,49 @@ exports! {
         send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, op: c_int, comm: Handle, stream: CUstream,
         config: In<CollConfig>,
     ) {
-        group::member(|| coll_config::check(&config))?;
-        Call { func: Func::AllReduce, send, recv, count, dtype, comm, stream }.submit_reducing(op)
+        Call { func: Func::AllReduce, send, recv, count, dtype, comm, stream }.with_config(config)?.submit_reducing(op)
     }
     fn ncclBroadcastConfig pncclBroadcastConfig(
         send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, root: c_int, comm: Handle, stream: CUstream,
         config: In<CollConfig>,
     ) {
-        group::member(|| coll_config::check(&config))?;
-        Call { func: Func::Broadcast, send, recv, count, dtype, comm, stream }.submit_to(root)
+        Call { func: Func::Broadcast, send, recv, count, dtype, comm, stream }.with_config(config)?.submit_to(root)
     }
     fn ncclReduceConfig pncclReduceConfig(
         send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, op: c_int, root: c_int, comm: Handle, stream: CUstream,
         config: In<CollConfig>,
     ) {
-        group::member(|| coll_config::check(&config))?;
-        Call { func: Func::Reduce, send, recv, count, dtype, comm, stream }.submit_reducing_to(op, root)
+        Call { func: Func::Reduce, send, recv, count, dtype, comm, stream }.with_config(config)?.submit_reducing_to(op, root)
     }
     fn ncclAllGatherConfig pncclAllGatherConfig(
         send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, comm: Handle, stream: CUstream,
         config: In<CollConfig>,
     ) {
-        group::member(|| coll_config::check(&config))?;
-        Call { func: Func::AllGather, send, recv, count, dtype, comm, stream }.submit()
+        Call { func: Func::AllGather, send, recv, count, dtype, comm, stream }.with_config(config)?.submit()
     }
     fn ncclReduceScatterConfig pncclReduceScatterConfig(
         send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, op: c_int, comm: Handle, stream: CUstream,
         config: In<CollConfig>,
     ) {
-        group::member(|| coll_config::check(&config))?;
-        Call { func: Func::ReduceScatter, send, recv, count, dtype, comm, stream }.submit_reducing(op)
+        Call { func: Func::ReduceScatter, send, recv, count, dtype, comm, stream }.with_config(config)?.submit_reducing(op)
     }
     fn ncclAlltoAllConfig pncclAlltoAllConfig(
         send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, comm: Handle, stream: CUstream,
         config: In<CollConfig>,
     ) {
-        group::member(|| coll_config::check(&config))?;
-        Call { func: Func::AllToAll, send, recv, count, dtype, comm, stream }.submit()
+        Call { func: Func::AllToAll, send, recv, count, dtype, comm, stream }.with_config(config)?.submit()
     }
     fn ncclGatherConfig pncclGatherConfig(
         send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, root: c_int, comm: Handle, stream: CUstream,
         config: In<CollConfig>,
     ) {
-        group::member(|| coll_config::check(&config))?;
-        Call { func: Func::Gather, send, recv, count, dtype, comm, stream }.submit_to(root)
+        Call { func: Func::Gather, send, recv, count, dtype, comm, stream }.with_config(config)?.submit_to(root)
     }
     fn ncclScatterConfig pncclScatterConfig(
         send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, root: c_int, comm: Handle, stream: CUstream,
         config: In<CollConfig>,
     ) {
-        group::member(|| coll_config::check(&config))?;
-        Call { func: Func::Scatter, send, recv, count, dtype, comm, stream }.submit_to(root)
+        Call { func: Func::Scatter, send, recv, count, dtype, comm, stream }.with_config(config)?.submit_to(root)
     }
 
     fn ncclPutSignal pncclPutSignal(

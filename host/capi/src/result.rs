@@ -1,7 +1,7 @@
 //! From the library's errors to `ncclResult_t` and the text of `ncclGetLastError`: the one place that maps them.
 
 use crate::types::Code;
-use oxccl::{ArgumentError, BootstrapError, ConnectError, Error, Fault, OneSidedError};
+use oxccl::{ArgumentError, BootstrapError, ConnectError, Error, Fault, OneSidedError, SelectionError};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -71,7 +71,8 @@ fn code_of(error: &Error) -> Code {
         Error::OneSided(OneSidedError::NoSuchRank { .. } | OneSidedError::NoSuchSignal { .. }) => {
             Code::InvalidArgument
         }
-        Error::OneSided(_) => Code::InvalidUsage,
+        Error::Selection(SelectionError::List { .. }) => Code::InvalidArgument,
+        Error::OneSided(_) | Error::Selection(_) => Code::InvalidUsage,
         // An error that this crate does not know yet.
         _ => Code::InternalError,
     }

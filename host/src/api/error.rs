@@ -3,6 +3,7 @@
 use super::config::ConfigError;
 use super::launcher::LaunchError;
 use super::one_sided::OneSidedError;
+use super::selection::SelectionError;
 use super::tune_file::TuneError;
 use crate::bootstrap::BootstrapError;
 use crate::connect::ConnectError;
@@ -46,6 +47,9 @@ pub enum Error {
     /// A one-sided operation was refused; nothing was enqueued.
     #[error(transparent)]
     OneSided(#[from] OneSidedError),
+    /// A call cannot have the algorithms that it was to use.
+    #[error(transparent)]
+    Selection(#[from] SelectionError),
 }
 
 /// An error of a rank's GPU.

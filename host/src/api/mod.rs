@@ -22,6 +22,7 @@ mod device;
 mod communicator;
 mod regroup;
 mod one_sided;
+mod selection;
 mod init;
 
 pub use crate::machine::cpu::{Cpu, GROUP_COMMUNICATORS_MAX};
@@ -40,3 +41,4 @@ pub use one_sided::{OneSidedError, Put, Signal};
 pub use operations::{Blocks, InGroup, OnStream, StreamGroup, Untyped, UntypedV, stream_group};
 pub use operator::ReduceOp;
 pub use pending::Pending;
+pub use selection::{Selection, SelectionError};

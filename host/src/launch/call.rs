@@ -1,6 +1,6 @@
 //! A call with its buffers, as engines and machines take it.
 
-use crate::plan::Call;
+use crate::plan::{Call, Forced};
 use oxccl_shared::abi::{Buffers, Extent, Rank};
 
 /// A call with its buffers.
@@ -14,6 +14,8 @@ pub struct RawCall {
     pub recv: *mut u8,
     /// The scalar of a pre-multiplied sum, one element in the low bytes.
     pub scalar_bits: u64,
+    /// What is insisted on for this call, in place of the communicator's.
+    pub forced: Option<Forced>,
 }
 
 impl RawCall {

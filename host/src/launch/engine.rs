@@ -63,7 +63,7 @@ impl<M: Machine> Engine<M> {
     /// Plans the calls of the next [`Self::run_planned`].
     #[inline]
     pub(crate) fn plan(&mut self, calls: &[RawCall]) {
-        self.planned.plan(calls, |call| self.machine.plan(call));
+        self.planned.plan(calls, |call, forced| self.machine.plan(call, forced));
     }
 
     /// Loads what the planned calls need.

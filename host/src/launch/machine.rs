@@ -7,7 +7,7 @@ use super::probe::Probe;
 use crate::bootstrap::Bootstrap;
 use crate::gpu::{CudaError, KernelError};
 use crate::plan::tuning::Explanation;
-use crate::plan::{Call, CallPlan, CallRecord, Plan};
+use crate::plan::{Call, CallPlan, CallRecord, Facts, Forced, Plan};
 use oxccl_shared::abi::Rank;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -44,6 +44,9 @@ pub trait Machine: Sized + Send + 'static {
     /// How a call would be carried out, and why so.
     fn explain(&self, call: &Call) -> Explanation;
 
+    /// What its plans depend on.
+    fn facts(&self) -> &Facts;
+
     /// Whether the communicator can go on.
     ///
     /// # Errors
@@ -72,7 +75,7 @@ pub trait Machine: Sized + Send + 'static {
     }
 
     /// How a call is carried out: always the same way.
-    fn plan(&self, call: &Call) -> CallPlan;
+    fn plan(&self, call: &Call, forced: Option<Forced>) -> CallPlan;
 
     /// Loads what these plans need, before any communicator of the thread runs.
     ///

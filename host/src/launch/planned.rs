@@ -1,17 +1,17 @@
 //! The plans of the calls that run next, which are mostly those of the calls before.
 
 use super::call::RawCall;
-use crate::plan::{Call, CallPlan};
+use crate::plan::{Call, CallPlan, Forced};
 
 /// Calls and their plans.
 ///
-/// A communicator's plans depend on the call alone: whatever else they depend on is settled when the communicator is made. So the plans
+/// A communicator's plans depend on the call and what is insisted on for it alone: whatever else they depend on is settled when the communicator is made. So the plans
 /// of the same calls as before are the same as before. A plan takes some 900 instructions, a third of an all-reduce of 8 bytes in
 /// shared memory (docs/measurements/2026-11-23-cpu-host-cost.md).
 #[derive(Debug)]
 pub(super) struct Planned {
     /// As long as `plans`, unless planning panicked: then empty.
-    calls: Vec<Call>,
+    calls: Vec<(Call, Option<Forced>)>,
     plans: Vec<CallPlan>,
 }
 
@@ -29,31 +29,32 @@ impl Planned {
     /// Whether the plans are those of `calls`.
     #[inline]
     pub(super) fn is_of(&self, calls: &[RawCall]) -> bool {
-        self.calls.len() == calls.len() && self.calls.iter().zip(calls).all(|(call, raw)| *call == raw.call)
+        self.calls.len() == calls.len()
+            && self.calls.iter().zip(calls).all(|(known, raw)| *known == (raw.call, raw.forced))
     }
 
     /// Plans `calls`, unless they are the calls that were planned last.
     #[inline]
-    pub(super) fn plan(&mut self, calls: &[RawCall], fresh: impl Fn(&Call) -> CallPlan) {
+    pub(super) fn plan(&mut self, calls: &[RawCall], fresh: impl Fn(&Call, Option<Forced>) -> CallPlan) {
         if !self.is_of(calls) {
             self.renew(calls, fresh);
         }
     }
 
     #[cold]
-    fn renew(&mut self, calls: &[RawCall], fresh: impl Fn(&Call) -> CallPlan) {
+    fn renew(&mut self, calls: &[RawCall], fresh: impl Fn(&Call, Option<Forced>) -> CallPlan) {
         self.calls.clear();
         self.plans.clear();
-        self.plans.extend(calls.iter().map(|raw| fresh(&raw.call)));
-        self.calls.extend(calls.iter().map(|raw| raw.call));
+        self.plans.extend(calls.iter().map(|raw| fresh(&raw.call, raw.forced)));
+        self.calls.extend(calls.iter().map(|raw| (raw.call, raw.forced)));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Facts;
     use crate::plan::tuning::Architecture;
-    use crate::plan::{Facts, Forced};
     use oxccl_shared::abi::{ConnLayout, DataType, Func, Rank, RedOp};
     use proptest::prelude::*;
     use std::cell::Cell;
@@ -81,7 +82,7 @@ mod tests {
     }
 
     fn raw(call: &Call) -> RawCall {
-        RawCall { call: *call, send: null(), recv: null_mut(), scalar_bits: 0 }
+        RawCall { call: *call, send: null(), recv: null_mut(), scalar_bits: 0, forced: None }
     }
 
     proptest! {
@@ -98,7 +99,7 @@ mod tests {
                 let calls: Vec<RawCall> = group.iter().map(raw).collect();
                 for _ in 0..times {
                     planned_times.set(0);
-                    planned.plan(&calls, |call| {
+                    planned.plan(&calls, |call, _| {
                         planned_times.set(planned_times.get() + 1);
                         facts.plan(call)
                     });

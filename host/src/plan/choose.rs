@@ -62,6 +62,11 @@ impl Facts {
         forced.check(|func| Candidates::offered(func, on).and(there), &why)
     }
 
+    /// What a call could be carried out with.
+    pub fn possible(&self, call: &Call) -> Candidates {
+        self.offered(call)
+    }
+
     /// How a call is carried out, and who decided so.
     pub fn choose(&self, call: &Call) -> Choice {
         tuning::choose(&self.scope(call))

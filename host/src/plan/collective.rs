@@ -3,7 +3,7 @@
 use super::call::Call;
 use super::facts::Facts;
 use super::numbers::{THREADS_FOR_CHANNELS, net_channel_bytes};
-use super::tuning::{self, Candidate, Choice, Explanation};
+use super::tuning::{self, Candidate, Choice, Explanation, Forced};
 use core::ops::Range;
 use oxccl_shared::abi::{Algorithm, ConnLayout, DataType, Func, Protocol};
 use oxccl_shared::algo::chunk;
@@ -129,6 +129,14 @@ impl Facts {
             () if self.goes_as_messages(call) => CallPlan::Messages,
             () if call.count == 0 && call.func.has_buffers() => CallPlan::Local,
             () => CallPlan::Collective(plan(call, self)),
+        }
+    }
+
+    /// The same for a call on which something else is insisted than on the communicator's.
+    pub fn plan_with(&self, call: &Call, forced: Option<Forced>) -> CallPlan {
+        match forced {
+            None => self.plan(call),
+            Some(forced) => Facts { forced, ..*self }.plan(call),
         }
     }
 

@@ -461,6 +461,35 @@ static void memory(void) {
   CHECK(one == NULL);
 }
 
+static void settings_of_one_call(void) {
+  ncclCollConfig_t config = NCCL_COLLCONFIG_INITIALIZER;
+  float from[4] = {1, 2, 3, 4}, to[4] = {0};
+  ncclComm_t comm = alone();
+  OK(ncclAllReduceConfig(from, to, 4, ncclFloat32, ncclSum, comm, NULL, NULL));
+  config.algSelection = "Ring";
+  OK(ncclAllReduceConfig(from, to, 4, ncclFloat32, ncclSum, comm, NULL, &config));
+  CHECK(to[3] == 4);
+  /* What is not there is an error that says what is, or a wish. */
+  config.algSelection = "tree";
+  GIVES(ncclInvalidUsage, ncclAllReduceConfig(from, to, 4, ncclFloat32, ncclSum, comm, NULL, &config));
+  CHECK(strstr(ncclGetLastError(comm), "possible are") != NULL && strstr(ncclGetLastError(comm), "ring") != NULL);
+  config.forceAlgSelection = 0;
+  OK(ncclAllReduceConfig(from, to, 4, ncclFloat32, ncclSum, comm, NULL, &config));
+  config.forceAlgSelection = 1;
+  GIVES(ncclInvalidUsage, ncclAlltoAllConfig(from, to, 4, ncclFloat32, comm, NULL, &config));
+  config.algSelection = "quick";
+  GIVES(ncclInvalidArgument, ncclAllGatherConfig(from, to, 4, ncclFloat32, comm, NULL, &config));
+  config.algSelection = "";
+  OK(ncclBroadcastConfig(from, to, 4, ncclFloat32, 0, comm, NULL, &config));
+  config.minCTAs = 8;
+  config.maxCTAs = 4;
+  GIVES(ncclInvalidArgument, ncclBroadcastConfig(from, to, 4, ncclFloat32, 0, comm, NULL, &config));
+  config.minCTAs = NCCL_CONFIG_UNDEF_INT;
+  config.launchCompletionEvent = (void*)from;
+  GIVES(ncclInvalidUsage, ncclBroadcastConfig(from, to, 4, ncclFloat32, 0, comm, NULL, &config));
+  OK(ncclCommDestroy(comm));
+}
+
 /* A stream of the current GPU, and whether it is done. */
 static void* new_stream(void) {
   int (*create)(void**, unsigned);
@@ -742,6 +771,7 @@ int main(int count, char** arguments) {
       {"suspend_and_resume", suspend_and_resume},
       {"shrink_grow_and_revoke", shrink_grow_and_revoke},
       {"memory", memory},
+      {"settings_of_one_call", settings_of_one_call},
       {"one_sided", one_sided},
       {"signals_without_windows", signals_without_windows},
       {"steps_of_a_group_keep_their_order", steps_of_a_group_keep_their_order},

@@ -7,3 +7,4 @@ mod names;
 mod fake;
 mod states;
 mod log;
+mod cost;

@@ -45,6 +45,7 @@ cases! {
     suspend_and_resume
     shrink_grow_and_revoke
     memory
+    settings_of_one_call
     one_sided
     signals_without_windows
     steps_of_a_group_keep_their_order

@@ -2,6 +2,7 @@
 
 use crate::api::error::ArgumentError;
 use crate::api::operator::ReduceOp;
+use crate::api::selection::Selection;
 use crate::launch::RawCall;
 use crate::plan::Call;
 use oxccl_shared::abi::{DataType, Extent, Func, Rank, RedOp};
@@ -23,13 +24,15 @@ pub struct Untyped {
     pub op: ReduceOp,
     /// Root, or the peer of a send or receive.
     pub peer: u32,
+    /// The algorithms that this call may use, the same on every rank; `None`: as the communicator decides.
+    pub selection: Option<Selection>,
 }
 
 impl Untyped {
     /// A call of `func` without buffers: set the other fields with struct update syntax.
     pub fn new(func: Func, dtype: DataType) -> Untyped {
         let (send, recv) = (std::ptr::null(), std::ptr::null_mut());
-        Untyped { func, send, recv, count: 0, dtype, op: ReduceOp::SUM, peer: 0 }
+        Untyped { func, send, recv, count: 0, dtype, op: ReduceOp::SUM, peer: 0, selection: None }
     }
 
     /// A barrier, which has no buffers.
@@ -78,6 +81,7 @@ impl Untyped {
             root: Rank(if func.names_a_rank() { self.peer } else { 0 }),
             count: count as u64,
         };
-        Ok(RawCall { call, send: self.send, recv: self.recv, scalar_bits })
+        let forced = self.selection.map(|selection| selection.forced);
+        Ok(RawCall { call, send: self.send, recv: self.recv, scalar_bits, forced })
     }
 }

@@ -15,7 +15,7 @@ use crate::launch::{
 use crate::mem::Segment;
 use crate::net::bypass::{BYPASS_MIN_BYTES, Expected};
 use crate::plan::tuning::Explanation;
-use crate::plan::{Call, CallPlan, CallRecord, Facts, Plan};
+use crate::plan::{Call, CallPlan, CallRecord, Facts, Forced, Plan};
 use oxccl_device::coll::{self, CollWork, P2pWork};
 use oxccl_device::conn::RecvConn;
 use oxccl_device::custom::Mesh;
@@ -81,8 +81,12 @@ impl Machine for Cpu {
         self.parts.facts.explain(call)
     }
 
-    fn plan(&self, call: &Call) -> CallPlan {
-        self.parts.facts.plan(call)
+    fn facts(&self) -> &Facts {
+        &self.parts.facts
+    }
+
+    fn plan(&self, call: &Call, forced: Option<Forced>) -> CallPlan {
+        self.parts.facts.plan_with(call, forced)
     }
 
     unsafe fn within(
@@ -197,7 +201,8 @@ impl Cpu {
     unsafe fn run_collective(&mut self, raw: &RawCall, plan: &Plan, tag: u32) -> Result<(), Stop> {
         let facts = &self.parts.facts;
         let plan_of = |custom: &CustomAlgorithm| custom.plan(&raw.call, facts.nranks, &facts.forced, true);
-        let custom = self.parts.custom.iter().position(|custom| plan_of(custom).is_some());
+        let customs = if raw.forced.is_some() { &[] } else { &self.parts.custom[..] };
+        let custom = customs.iter().position(|custom| plan_of(custom).is_some());
         if let Some(index) = custom {
             // SAFETY: obligation 1.
             return unsafe { self.run_custom(index, raw, tag) };

@@ -15,7 +15,7 @@ use crate::launch::{
 };
 use crate::machine::{ConnLists, ConnTables, NetProxy, collective_args};
 use crate::plan::tuning::Explanation;
-use crate::plan::{Call, CallPlan, Facts, Plan, message_kernels};
+use crate::plan::{Call, CallPlan, Facts, Forced, Plan, message_kernels};
 use crate::transport::p2p::{Arena, SignalTable};
 use oxccl_shared::abi::{CollArgs, KernelColl, KernelLaunch, Rank, RedOp};
 use oxccl_shared::algo::kernels::Kernel;
@@ -89,6 +89,10 @@ impl Machine for Cuda {
         self.parts.facts.explain(call)
     }
 
+    fn facts(&self) -> &Facts {
+        &self.parts.facts
+    }
+
     fn check(&self) -> Result<(), Outstanding> {
         self.check_kernels()
     }
@@ -110,9 +114,9 @@ impl Machine for Cuda {
         self.note_fault(error)
     }
 
-    fn plan(&self, call: &Call) -> CallPlan {
+    fn plan(&self, call: &Call, forced: Option<Forced>) -> CallPlan {
         let facts = &self.parts.facts;
-        match facts.plan(call) {
+        match facts.plan_with(call, forced) {
             CallPlan::Collective(_) if facts.nranks == 1 => self.plan_alone(call),
             plan => plan,
         }
@@ -384,7 +388,7 @@ impl Cuda {
         stream: StreamRef<'_>,
     ) -> Option<Result<(), RunError>> {
         let facts = &self.parts.facts;
-        if self.parts.custom.is_empty() || facts.crosses_network() {
+        if self.parts.custom.is_empty() || facts.crosses_network() || raw.forced.is_some() {
             return None;
         }
         let (nranks, layout, channels) = (facts.nranks, &facts.mesh_layout, facts.mesh_channels);

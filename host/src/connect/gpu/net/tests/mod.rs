@@ -309,6 +309,7 @@ impl Player {
             send: if call.func == Func::Barrier { output.as_ptr().cast() } else { input.as_ptr().cast() },
             recv: output.as_mut_ptr().cast(),
             scalar_bits: 0,
+            forced: None,
         };
         let plan = plan(call, &self.facts);
         let coll = collective_args(&raw, &plan, &resolve(RedOp::Sum, DataType::U32, n, 0), tag);
