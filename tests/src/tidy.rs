@@ -65,8 +65,11 @@ fn entries(dir: &str) -> impl Iterator<Item = PathBuf> {
 
 /// The library's files in /dev/shm whose creators are dead: the kernel has freed their locks.
 fn ownerless() -> BTreeSet<PathBuf> {
+    let me = rustix::process::geteuid().as_raw();
+    // Another user's file of such a name is a stranger's.
     let is_ours = |path: &PathBuf| {
         path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()))
+            && rustix::fs::lstat(path).is_ok_and(|stat| stat.st_uid == me)
     };
     let is_free = |path: &PathBuf| {
         let Ok(fd) = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {

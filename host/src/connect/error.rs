@@ -127,7 +127,10 @@ impl ConnectError {
             TransportError::Gone { peer } => {
                 ConnectError::PeerFailed { peer, why: "its memory is gone".to_owned() }
             }
-            TransportError::Malformed { peer } => ConnectError::Malformed { peer },
+            // The peer is a thread of this process, and its memory not what the plan says: one of them runs other code.
+            TransportError::Length { peer, .. } | TransportError::Malformed { peer } => {
+                ConnectError::Malformed { peer }
+            }
             TransportError::Net(refused) => {
                 let RefusedNet { peer, source } = *refused;
                 ConnectError::Net { rank, peer, source: Box::new(source) }

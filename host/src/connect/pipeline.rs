@@ -80,9 +80,6 @@ pub(crate) trait Steps {
         bootstrap: &Bootstrap,
         memory: Self::Memory<'s>,
     ) -> Result<Self::Connected, ConnectError>;
-
-    /// Removes what a failed step may have left behind, on this rank or another.
-    fn give_up(&self) {}
 }
 
 /// Connects this rank with all others. Every rank calls it at the same time.
@@ -90,10 +87,6 @@ pub(crate) trait Steps {
 /// # Errors
 /// The same step fails on every rank: on the rank at fault with its own error, elsewhere with one that names it.
 pub(crate) fn connect<S: Steps>(bootstrap: &Bootstrap, steps: &S) -> Result<S::Connected, ConnectError> {
-    take(bootstrap, steps).inspect_err(|_| steps.give_up())
-}
-
-fn take<S: Steps>(bootstrap: &Bootstrap, steps: &S) -> Result<S::Connected, ConnectError> {
     let ranks = meet(bootstrap, steps)?;
     // All ranks see the same settings, but must not leave before all others have seen them.
     let settings = check_settings(&ranks.peers, steps.settings());

@@ -33,11 +33,35 @@ pub enum MemError {
         /// Bytes available to this user in the file system.
         free_bytes: u64,
     },
-    /// A live process has already created a file of this name.
-    #[error("{} belongs to a live process: the same unique id and rank are in use twice on this host", path.display())]
+    /// A live process of this user has already created a file of this name.
+    #[error("{} belongs to a live process of this user", path.display())]
     ShmInUse {
         /// The file.
         path: PathBuf,
+    },
+    /// Another user has created a file of this name.
+    #[error(
+        "{} is taken by user {owner} of this host, who has no business there; NCCL_SHM_DISABLE=1 does without shared memory", path.display()
+    )]
+    ShmTaken {
+        /// The file.
+        path: PathBuf,
+        /// The numeric id of the user.
+        owner: u32,
+    },
+    /// The process may not make files of this length.
+    #[error(
+        "{} needs {wanted_bytes} bytes, and a file of this process may have {limit_bytes} (RLIMIT_FSIZE); raise the limit (ulimit -f, \
+         LimitFSIZE= of a systemd unit) or make connections smaller (NCCL_BUFFSIZE) or do without shared memory (NCCL_SHM_DISABLE=1)",
+        path.display()
+    )]
+    ShmLimit {
+        /// The file.
+        path: PathBuf,
+        /// Bytes it needs.
+        wanted_bytes: u64,
+        /// The limit.
+        limit_bytes: u64,
     },
     /// A peer's file differs from what that peer should have created.
     #[error("{}: {property} is {found:#x}, expected {expected:#x}; not a file of this communicator's rank, or of another OxCCL version", path.display())]
@@ -99,6 +123,8 @@ pub enum ShmProperty {
     Owner,
     /// File type and permission bits.
     Mode,
+    /// Number of names: nobody else may have one.
+    Links,
     /// Length of the file in bytes.
     FileLength,
     /// The word that marks OxCCL's files.
@@ -107,8 +133,8 @@ pub enum ShmProperty {
     Version,
     /// Usable bytes, as the header states them.
     Length,
-    /// The communicator that the creator belongs to.
-    Communicator,
+    /// The number that distinguishes it from all other files.
+    Token,
     /// The creator's rank.
     Rank,
 }
@@ -118,11 +144,12 @@ impl fmt::Display for ShmProperty {
         f.write_str(match self {
             ShmProperty::Owner => "owner",
             ShmProperty::Mode => "mode",
+            ShmProperty::Links => "number of links",
             ShmProperty::FileLength => "file length",
             ShmProperty::Magic => "magic word",
             ShmProperty::Version => "layout version",
             ShmProperty::Length => "stated length",
-            ShmProperty::Communicator => "communicator",
+            ShmProperty::Token => "token",
             ShmProperty::Rank => "rank",
         })
     }

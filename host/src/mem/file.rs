@@ -6,8 +6,10 @@ use super::sweep::remove_if_stale;
 use crate::os::with_room;
 use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::Once;
 use std::time::Duration;
 
 /// Attempts to create a file that another process's sweep removes meanwhile. Each further attempt needs another
@@ -29,6 +31,7 @@ pub struct ShmFile {
 impl ShmFile {
     /// Creates a file with `bytes` of reserved, zeroed space.
     pub(super) fn create(name: &ShmName, bytes: usize) -> Result<ShmFile, MemError> {
+        warn_of_directory(name);
         for _ in 0..CREATE_ATTEMPTS {
             if let Some(file) = Self::create_locked(name)? {
                 file.reserve(bytes as u64)?;
@@ -53,8 +56,7 @@ impl ShmFile {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let fd = match with_room(|| rustix::fs::open(name.path(), flags, Mode::RUSR | Mode::WUSR)) {
             Ok(fd) => fd,
-            Err(Errno::EXIST) if remove_if_stale(name.path()) => return Ok(None),
-            Err(Errno::EXIST) => return Err(MemError::ShmInUse { path: name.path().to_owned() }),
+            Err(Errno::EXIST) => return in_use(name).map(|()| None),
             Err(errno) => return Err(fail("open", errno)),
         };
         lock(&fd).map_err(|e| fail("flock", e))?;
@@ -66,6 +68,10 @@ impl ShmFile {
 
     /// Allocates every page now. Otherwise a full tmpfs kills the process with SIGBUS at the first access.
     fn reserve(&self, bytes: u64) -> Result<(), MemError> {
+        // The kernel does not fail the call: it kills the process with SIGXFSZ.
+        if let Some(limit_bytes) = getrlimit(Resource::Fsize).current.filter(|limit| *limit < bytes) {
+            return Err(MemError::ShmLimit { path: self.path.clone(), wanted_bytes: bytes, limit_bytes });
+        }
         let allocate = || rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), 0, bytes);
         match rustix::io::retry_on_intr(allocate) {
             Ok(()) => Ok(()),
@@ -76,6 +82,33 @@ impl ShmFile {
             }),
             Err(errno) => Err(MemError::Shm { call: "fallocate", path: self.path.clone(), errno }),
         }
+    }
+}
+
+/// Says once if other users can remove this user's files. They cannot put others in their place: an opener looks at the owner.
+fn warn_of_directory(name: &ShmName) {
+    static SAID: Once = Once::new();
+    let Some(dir) = name.path().parent() else { return };
+    let mode = rustix::fs::stat(dir).map_or(Mode::SVTX, |stat| Mode::from_raw_mode(stat.st_mode));
+    if mode.contains(Mode::WOTH) && !mode.contains(Mode::SVTX) {
+        SAID.call_once(|| {
+            tracing::warn!(dir = %dir.display(), "every user of this host can remove files of this directory: it lacks the sticky bit (chmod +t)");
+        });
+    }
+}
+
+/// What a name is taken by; `Ok` if that has been removed, because its creator died.
+fn in_use(name: &ShmName) -> Result<(), MemError> {
+    if remove_if_stale(name.path()) {
+        return Ok(());
+    }
+    let path = name.path().to_owned();
+    match rustix::fs::lstat(&path) {
+        Err(Errno::NOENT) => Ok(()),
+        Ok(stat) if stat.st_uid != rustix::process::geteuid().as_raw() => {
+            Err(MemError::ShmTaken { path, owner: stat.st_uid })
+        }
+        _ => Err(MemError::ShmInUse { path }),
     }
 }
 
@@ -114,7 +147,7 @@ mod tests {
 
     #[test]
     fn both_ends_see_one_memory_that_outlives_its_name() {
-        let name = ShmName::new(u64::from(std::process::id()) << 32 | 1, Rank(0));
+        let name = ShmName::of(std::process::id().into(), 1, Rank(0));
         let (mine, file) = Segment::shm_create(&name, 10_000).unwrap();
         let theirs = Segment::shm_open(&name, 10_000).unwrap();
         assert_ne!(mine.base(), theirs.base());
@@ -138,6 +171,39 @@ mod tests {
         assert_eq!(second, MemError::ShmInUse { path: name.path().to_owned() });
         drop(first);
         Segment::shm_create(&name, 64).unwrap();
+    }
+
+    /// Where this test may give a file to another user.
+    #[test]
+    fn a_name_that_another_user_has_taken_is_said_to_be_that_users() {
+        let dir = tempfile::tempdir().unwrap();
+        let name = ShmName::in_dir(dir.path(), 1, Rank(0));
+        fs::write(name.path(), b"mine").unwrap();
+        if std::os::unix::fs::chown(name.path(), Some(65_534), None).is_err() {
+            return;
+        }
+        let error = Segment::shm_create(&name, 64).unwrap_err();
+        assert_eq!(error, MemError::ShmTaken { path: name.path().to_owned(), owner: 65_534 });
+        assert!(error.to_string().contains("user 65534"), "{error}");
+        assert_eq!(fs::read(name.path()).unwrap(), b"mine");
+        assert_eq!(foreign(Segment::shm_open(&name, 64)), ShmProperty::Owner);
+    }
+
+    /// The sum of header and length once wrapped: a mapping of a page that claimed to be nearly all of memory.
+    #[test]
+    fn a_length_beyond_all_memory_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let name = ShmName::in_dir(dir.path(), 1, Rank(0));
+        for len in [usize::MAX, usize::MAX - 4095, usize::MAX / 2] {
+            let error = Segment::shm_create(&name, len).unwrap_err();
+            assert!(
+                matches!(error, MemError::Map { .. } | MemError::ShmFull { .. } | MemError::Shm { .. }),
+                "{error:?}"
+            );
+            assert!(Segment::shm_open(&name, len).is_err());
+            assert!(matches!(Segment::private(len), Err(MemError::Map { .. })));
+            assert!(!name.path().exists());
+        }
     }
 
     #[test]
@@ -190,6 +256,11 @@ mod tests {
         fs::set_permissions(name.path(), fs::Permissions::from_mode(0o666)).unwrap();
         assert_eq!(foreign(Segment::shm_open(&name, 4096)), ShmProperty::Mode);
         fs::set_permissions(name.path(), fs::Permissions::from_mode(0o600)).unwrap();
+
+        // Somebody else has a name of it.
+        fs::hard_link(name.path(), dir.path().join("link")).unwrap();
+        assert_eq!(foreign(Segment::shm_open(&name, 4096)), ShmProperty::Links);
+        fs::remove_file(dir.path().join("link")).unwrap();
 
         // Another rank's file under this rank's name.
         let other = ShmName::in_dir(dir.path(), 1, Rank(1));

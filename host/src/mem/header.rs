@@ -13,7 +13,7 @@ pub(super) struct ShmHeader {
     magic: u64,
     version: u32,
     rank: u32,
-    comm_hash: u64,
+    token: u64,
     len_bytes: u64,
 }
 
@@ -23,7 +23,7 @@ const _: () = {
     assert!(offset_of!(ShmHeader, magic) == 0);
     assert!(offset_of!(ShmHeader, version) == 8);
     assert!(offset_of!(ShmHeader, rank) == 12);
-    assert!(offset_of!(ShmHeader, comm_hash) == 16);
+    assert!(offset_of!(ShmHeader, token) == 16);
     assert!(offset_of!(ShmHeader, len_bytes) == 24);
 };
 
@@ -33,7 +33,7 @@ impl ShmHeader {
             magic: MAGIC,
             version: VERSION,
             rank: name.rank().0,
-            comm_hash: name.comm_hash(),
+            token: name.token(),
             len_bytes: len as u64,
         }
     }
@@ -45,7 +45,7 @@ impl ShmHeader {
             (ShmProperty::Magic, want.magic, self.magic),
             (ShmProperty::Version, want.version.into(), self.version.into()),
             (ShmProperty::Rank, want.rank.into(), self.rank.into()),
-            (ShmProperty::Communicator, want.comm_hash, self.comm_hash),
+            (ShmProperty::Token, want.token, self.token),
             (ShmProperty::Length, want.len_bytes, self.len_bytes),
         ];
         pairs.into_iter().try_for_each(|(property, expected, found)| expect(name, property, expected, found))
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn each_field_is_compared() {
-        let name = ShmName::new(7, Rank(3));
+        let name = ShmName::of(7, 0, Rank(3));
         let good = ShmHeader::new(&name, 4096);
         good.verify(&name, 4096).unwrap();
         let property = |h: ShmHeader| match h.verify(&name, 4096) {
@@ -82,7 +82,7 @@ mod tests {
         assert_eq!(property(ShmHeader { magic: 0, ..good }), ShmProperty::Magic);
         assert_eq!(property(ShmHeader { version: VERSION + 1, ..good }), ShmProperty::Version);
         assert_eq!(property(ShmHeader { rank: 4, ..good }), ShmProperty::Rank);
-        assert_eq!(property(ShmHeader { comm_hash: 8, ..good }), ShmProperty::Communicator);
+        assert_eq!(property(ShmHeader { token: 8, ..good }), ShmProperty::Token);
         assert_eq!(property(ShmHeader { len_bytes: 8192, ..good }), ShmProperty::Length);
     }
 }

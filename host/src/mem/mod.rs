@@ -1,5 +1,5 @@
 //! Layer: host / mem, a leaf.
-//! Takes: a length, and for shared memory the name that all ranks of a host derive from the communicator.
+//! Takes: a length, and for shared memory a name that the ranks of a host know and nobody else can guess.
 //! Gives: page-aligned zeroed memory for connections and control pages, private to a process or shared through
 //! `/dev/shm`. It leaves no file behind, however a process ends.
 //! Never: interprets the memory, waits for another rank, runs after communicator creation.

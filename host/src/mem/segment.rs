@@ -5,6 +5,7 @@ use super::file::ShmFile;
 use super::header::{ShmHeader, expect};
 use super::name::ShmName;
 use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -45,10 +46,10 @@ impl Segment {
     /// died is replaced.
     ///
     /// # Errors
-    /// [`MemError::ShmFull`], [`MemError::ShmInUse`], [`MemError::Shm`], [`MemError::Map`]. No file is left behind.
+    /// [`MemError::ShmFull`], [`MemError::ShmLimit`], [`MemError::ShmInUse`], [`MemError::ShmTaken`], [`MemError::Shm`], [`MemError::Map`]. No file is left behind.
     pub fn shm_create(name: &ShmName, len: usize) -> Result<(Segment, ShmFile), MemError> {
         let header_bytes = rustix::param::page_size();
-        let file = ShmFile::create(name, header_bytes + len)?;
+        let file = ShmFile::create(name, with_header(header_bytes, len)?)?;
         let segment = Self::map_shared(file.as_fd(), header_bytes, len)?;
         // SAFETY: the mapping is page aligned, at least a page long, writable, and not shared yet.
         unsafe { segment.map.cast::<ShmHeader>().write(ShmHeader::new(name, len)) };
@@ -69,10 +70,11 @@ impl Segment {
         let fd = crate::os::with_room(open).map_err(|e| fail("open", e))?;
         let stat = rustix::fs::fstat(&fd).map_err(|e| fail("fstat", e))?;
         let header_bytes = rustix::param::page_size();
-        let file_bytes = (header_bytes + expected_len) as u64;
+        let file_bytes = with_header(header_bytes, expected_len)? as u64;
         let mode = FileType::RegularFile.as_raw_mode() | (Mode::RUSR | Mode::WUSR).as_raw_mode();
         expect(name, ShmProperty::Owner, rustix::process::geteuid().as_raw().into(), stat.st_uid.into())?;
         expect(name, ShmProperty::Mode, mode.into(), stat.st_mode.into())?;
+        expect(name, ShmProperty::Links, 1, stat.st_nlink as u64)?;
         expect(name, ShmProperty::FileLength, file_bytes, stat.st_size as u64)?;
         let segment = Self::map_shared(std::os::fd::AsFd::as_fd(&fd), header_bytes, expected_len)?;
         // SAFETY: the mapping is page aligned and longer than a header, whose every bit pattern is valid; its creator
@@ -93,6 +95,7 @@ impl Segment {
         self.len
     }
 
+    /// Maps a file that has been found to be so long.
     fn map_shared(fd: BorrowedFd<'_>, skip: usize, len: usize) -> Result<Segment, MemError> {
         // SAFETY: a fresh mapping at an address that the kernel chooses touches no existing memory.
         let map = unsafe {
@@ -112,6 +115,11 @@ impl Segment {
         let map = NonNull::new(map.cast()).expect("mmap without MAP_FIXED never maps address 0");
         Ok(Segment { map, map_bytes, skip_bytes, len })
     }
+}
+
+/// Bytes of a file for `len` usable bytes.
+fn with_header(header_bytes: usize, len: usize) -> Result<usize, MemError> {
+    header_bytes.checked_add(len).ok_or(MemError::Map { wanted_bytes: len, errno: Errno::NOMEM })
 }
 
 impl Drop for Segment {

@@ -120,10 +120,10 @@ mod tests {
 
     #[test]
     fn a_survivor_removes_every_ranks_file() {
-        let hash = u64::from(std::process::id()) << 32 | 2;
-        let names = [0, 1, 2].map(|rank| ShmName::new(hash, Rank(rank)));
+        let told = u64::from(std::process::id());
+        let names = [0, 1, 2].map(|rank| ShmName::of(told, 2, Rank(rank)));
         let files = names.each_ref().map(|name| Segment::shm_create(name, 64).unwrap());
-        unlink_all(hash, (0..4).map(Rank));
+        unlink_all((0..4).map(|rank| ShmName::of(told, 2, Rank(rank))));
         assert!(names.iter().all(|name| !name.path().exists()));
         drop(files);
     }

@@ -12,7 +12,7 @@
 use super::kind::{Allowed, TransportKind};
 use super::peer::PeerInfo;
 use crate::bootstrap::{Bootstrap, BootstrapError};
-use crate::mem::{MemError, Segment};
+use crate::mem::{MemError, Segment, ShmName};
 use crate::net::{Locality, NetConfig, NetError, RecvComm, SendComm};
 use oxccl_shared::abi::{ConnLayout, Rank};
 use std::sync::Arc;
@@ -35,7 +35,22 @@ pub enum Memory {
 }
 
 /// Names the inbox of a rank of a communicator.
-pub type InboxName = (u64, Rank);
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InboxName {
+    /// Identifies the communicator.
+    pub comm_hash: u64,
+    /// The rank.
+    pub rank: Rank,
+    /// The rank's [`PeerInfo::files`].
+    pub told: u64,
+}
+
+impl InboxName {
+    /// The inbox's file, where it has one.
+    pub fn file(&self) -> ShmName {
+        ShmName::of(self.told, self.comm_hash, self.rank)
+    }
+}
 
 /// A way from one rank to another.
 pub trait Transport: sealed::Sealed + Sync {
@@ -127,6 +142,16 @@ pub enum TransportError {
     Gone {
         /// The peer.
         peer: Rank,
+    },
+    /// A peer's memory is shorter than its connections need.
+    #[error("the memory of rank {peer} has {found_bytes} bytes, expected {expected_bytes}")]
+    Length {
+        /// The peer.
+        peer: Rank,
+        /// What its connections need.
+        expected_bytes: usize,
+        /// What it has.
+        found_bytes: usize,
     },
     /// A peer's message is not one of this library's.
     #[error("rank {peer} sent a malformed message")]

@@ -15,6 +15,9 @@ pub struct PeerInfo {
     pub process: u64,
     /// Process id, for messages.
     pub pid: u32,
+    /// A random number of this rank in this communicator, which only the communicator's ranks learn: the names of the rank's files
+    /// follow from it.
+    pub files: u64,
     /// The NUMA node that has all of `processors`, if one has.
     pub numa_node: Option<u32>,
     /// CPUs that this thread may run on, one bit each.
@@ -39,6 +42,7 @@ impl PeerInfo {
             host: host_digest(host_id)?,
             process: process_number(),
             pid: std::process::id(),
+            files: random(),
             numa_node: None,
             processors: processors(),
             settings,
@@ -53,7 +57,7 @@ impl PeerInfo {
 
 impl Message for PeerInfo {
     const VERSION: u8 = 1;
-    const BYTES_MAX: usize = 48 + 10 * PROCESSOR_WORDS;
+    const BYTES_MAX: usize = 58 + 10 * PROCESSOR_WORDS;
 }
 
 /// CPUs for each rank of a host, among those that any of them may use; `None` if ranks must share.
@@ -94,14 +98,15 @@ fn host_digest(host_id: Option<&str>) -> Result<u64, NoDescriptor> {
 /// The same for all communicators of a process, and different in every process.
 fn process_number() -> u64 {
     static NUMBER: OnceLock<u64> = OnceLock::new();
-    let number = NUMBER.get_or_init(|| {
-        getrandom::u64().unwrap_or_else(|_| {
-            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-            now.map_or(0, |d| d.as_nanos() as u64)
-        })
-    });
     // Forked processes share the number, and nothing else.
-    number ^ u64::from(std::process::id()) << 32
+    NUMBER.get_or_init(random) ^ u64::from(std::process::id()) << 32
+}
+
+/// Without the system's randomness, a number that is merely hard to guess.
+pub(super) fn random() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    getrandom::u64().unwrap_or_else(|_| RandomState::new().hash_one((std::process::id(), now())))
 }
 
 #[cfg(test)]
@@ -119,6 +124,7 @@ mod tests {
             host: u64::MAX,
             process: u64::MAX,
             pid: u32::MAX,
+            files: u64::MAX,
             numa_node: Some(u32::MAX),
             processors: [u64::MAX; PROCESSOR_WORDS],
             settings: u64::MAX,
@@ -126,6 +132,11 @@ mod tests {
         assert_eq!(PeerInfo::from_bytes(&full.to_bytes()), Ok(full));
         assert!(info.processors.iter().any(|word| *word != 0));
         assert_ne!(info.host, PeerInfo::local(Some("b"), 9).unwrap().host);
+        assert_ne!(
+            info.files,
+            PeerInfo::local(Some("a"), 9).unwrap().files,
+            "each communicator has files of its own"
+        );
     }
 
     #[test]

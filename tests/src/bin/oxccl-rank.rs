@@ -97,7 +97,7 @@ impl Program {
             }
             // Fails if threads, descriptors or mappings of the library are left.
             "tidy" => Ok(self.before.await_return(TIDY_WITHIN)?),
-            // From now on no file of this process can be longer than so many bytes, as if /dev/shm were full.
+            // From now on no file of this process can be longer than so many bytes: the kernel kills it if it tries.
             "limit-files" => limit_files(arg.parse()?),
             // From now on this process can open so many more descriptors.
             "limit-descriptors" => limit_descriptors(arg.parse()?),
@@ -212,8 +212,6 @@ fn in_fork(child: impl FnOnce(), parent: impl FnOnce() -> StepResult) -> StepRes
 }
 
 fn limit_files(bytes: u64) -> StepResult {
-    // SAFETY: ignoring a signal installs no handler. The kernel sends this one with the error that is asked for.
-    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     let limit = rustix::process::Rlimit { current: Some(bytes), maximum: Some(bytes) };
     Ok(rustix::process::setrlimit(rustix::process::Resource::Fsize, limit)?)
 }

@@ -6,11 +6,11 @@ use super::wiring::Wiring;
 use crate::bootstrap::Bootstrap;
 use crate::connect::ConnectError;
 use crate::connect::pipeline::{Ranks, Steps};
-use crate::connect::vote::{vote, vote_or_abort};
+use crate::connect::vote::vote;
 use crate::launch::{Channel, NetLinks};
-use crate::mem::{self, Segment};
+use crate::mem::Segment;
 use crate::net::NetConfig;
-use crate::transport::{Allowed, PeerInfo, TRANSPORTS, TransportKind};
+use crate::transport::{Allowed, PeerInfo, TransportKind};
 use oxccl_shared::abi::{ConnLayout, Rank};
 use std::sync::Arc;
 use std::time::Duration;
@@ -108,8 +108,9 @@ impl Steps for CpuWanted<'_> {
         bootstrap: &Bootstrap,
         mut wiring: Wiring<'s>,
     ) -> Result<Wiring<'s>, ConnectError> {
-        vote(bootstrap, wiring.make_memory())?;
-        vote(bootstrap, wiring.open_peers())?;
+        let made = wiring.make_memory();
+        let shared = vote(bootstrap, made).and_then(|()| vote(bootstrap, wiring.open_peers()));
+        shared.inspect_err(|_| wiring.forget_files())?;
         Ok(wiring)
     }
 
@@ -118,22 +119,12 @@ impl Steps for CpuWanted<'_> {
         bootstrap: &Bootstrap,
         mut wiring: Wiring<'s>,
     ) -> Result<CpuConnected, ConnectError> {
-        let connected =
-            TRANSPORTS.into_iter().try_for_each(|transport| wiring.connect_by(transport, bootstrap));
-        vote_or_abort(bootstrap, connected)?;
-        if wiring.wants_collnet() {
-            let listener = vote(bootstrap, wiring.listen_collnet())?;
-            let joined = wiring.join_collnet(bootstrap, listener);
-            vote_or_abort(bootstrap, joined)?;
-        }
-        // Every peer has mapped every file: without names, no file can outlive us. Remove all names: a rank that is
-        // killed before this line leaves its own, and no other rank would fail and remove it.
-        self.forget_files();
+        let connected = wiring.connect_remote(bootstrap);
+        // Every peer has mapped every file, or a rank has failed: without names, no file can outlive us. Remove all names: a rank that
+        // is killed before this line leaves its own, and no other rank would fail and remove it.
+        wiring.forget_files();
+        connected?;
         Ok(wiring.finish())
-    }
-
-    fn give_up(&self) {
-        self.forget_files();
     }
 }
 
@@ -151,12 +142,5 @@ fn check_transports(me: Rank, peers: &[PeerInfo], allowed: &Allowed) -> Result<(
             };
             Err(ConnectError::NoTransport { rank: me, peer, why })
         }
-    }
-}
-
-impl CpuWanted<'_> {
-    /// Removes the files that any rank of this host may have left, since a rank that died cannot.
-    fn forget_files(&self) {
-        mem::unlink_all(self.comm_hash, (0..self.nranks).map(Rank));
     }
 }

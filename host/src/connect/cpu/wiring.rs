@@ -8,11 +8,12 @@ use super::graph::RankGraph;
 use super::inbox::{ConnKey, Inbox};
 use crate::bootstrap::Bootstrap;
 use crate::connect::ConnectError;
+use crate::connect::vote::{vote, vote_or_abort};
 use crate::launch::{Channel, NetLinks};
-use crate::mem::{self, MemError, Segment, ShmFile, ShmName};
+use crate::mem::{self, MemError, Segment, ShmFile};
 use crate::net::Locality;
 use crate::transport::{
-    Asked, Asking, Memory, PeerInfo, TRANSPORTS, Transport, TransportKind, Wires, transport_of,
+    Asked, Asking, InboxName, Memory, PeerInfo, TRANSPORTS, Transport, TransportKind, Wires, transport_of,
 };
 use oxccl_device::coll::TreeEnds;
 use oxccl_device::conn::{RecvConn, SendConn};
@@ -86,6 +87,18 @@ impl<'a> Wiring<'a> {
         ConnectError::Memory { rank: self.wanted.rank, source }
     }
 
+    fn inbox_name(&self, rank: Rank) -> InboxName {
+        InboxName { comm_hash: self.wanted.comm_hash, rank, told: self.peers[rank.index()].files }
+    }
+
+    /// Removes the files that any rank of this host may have left, since a rank that died cannot.
+    pub(super) fn forget_files(&self) {
+        let host = |rank: Rank| self.peers[rank.index()].host;
+        let mine = host(self.wanted.rank);
+        let locals = (0..self.wanted.nranks).map(Rank).filter(|rank| host(*rank) == mine);
+        mem::unlink_all(locals.map(|rank| self.inbox_name(rank).file()));
+    }
+
     /// Where the connections of `rank`'s local producers lie.
     fn local_inbox(&self, rank: Rank) -> Inbox {
         let CpuWanted { nranks, ring_layout, mesh_layout, .. } = *self.wanted;
@@ -94,7 +107,7 @@ impl<'a> Wiring<'a> {
 
     /// Makes the inbox that local peers write into, and our ends of it.
     pub fn make_memory(&mut self) -> Result<(), ConnectError> {
-        let CpuWanted { rank, comm_hash, .. } = *self.wanted;
+        let rank = self.wanted.rank;
         let inbox = self.local_inbox(rank);
         if inbox.entries.is_empty() {
             return Ok(());
@@ -102,8 +115,7 @@ impl<'a> Wiring<'a> {
         let needs = self.in_use().map(|transport| transport.memory()).max();
         let (segment, file) = if needs == Some(Memory::File) {
             mem::sweep_stale();
-            let name = ShmName::new(comm_hash, rank);
-            let made = Segment::shm_create(&name, inbox.len_bytes);
+            let made = Segment::shm_create(&self.inbox_name(rank).file(), inbox.len_bytes);
             let (segment, file) = made.map_err(|error| self.memory_error(error))?;
             (segment, Some(file))
         } else {
@@ -112,7 +124,7 @@ impl<'a> Wiring<'a> {
         };
         let segment = Arc::new(segment);
         for transport in self.in_use() {
-            let shown = transport.show((comm_hash, rank), &segment);
+            let shown = transport.show(self.inbox_name(rank), &segment);
             shown.map_err(|error| self.memory_error(error))?;
         }
         for entry in &inbox.entries {
@@ -130,11 +142,11 @@ impl<'a> Wiring<'a> {
 
     /// Maps the inboxes of local peers, and our ends of them.
     pub fn open_peers(&mut self) -> Result<(), ConnectError> {
-        let CpuWanted { rank, comm_hash, nranks, .. } = *self.wanted;
+        let CpuWanted { rank, nranks, .. } = *self.wanted;
         for peer in (0..nranks).map(Rank).filter(|peer| *peer != rank) {
             let inbox = self.local_inbox(peer);
             let Some(transport) = transport_of(self.kind(rank, peer)) else { continue };
-            let opened = transport.open((comm_hash, peer), inbox.len_bytes);
+            let opened = transport.open(self.inbox_name(peer), inbox.len_bytes);
             let opened = opened.map_err(|error| ConnectError::of_transport(rank, error))?;
             let Some(segment) = opened else { continue };
             for entry in inbox.entries.iter().filter(|entry| entry.from == rank) {
@@ -149,8 +161,21 @@ impl<'a> Wiring<'a> {
         Ok(())
     }
 
+    /// Connects the ranks that share no memory.
+    pub fn connect_remote(&mut self, bootstrap: &Bootstrap) -> Result<(), ConnectError> {
+        let connected =
+            TRANSPORTS.into_iter().try_for_each(|transport| self.connect_by(transport, bootstrap));
+        vote_or_abort(bootstrap, connected)?;
+        if self.wants_collnet() {
+            let listener = vote(bootstrap, self.listen_collnet())?;
+            let joined = self.join_collnet(bootstrap, listener);
+            vote_or_abort(bootstrap, joined)?;
+        }
+        Ok(())
+    }
+
     /// Connects the halves of all connections that go by this transport.
-    pub fn connect_by(
+    fn connect_by(
         &mut self,
         transport: &'static dyn Transport,
         bootstrap: &Bootstrap,

@@ -11,7 +11,7 @@ use super::reach::Peer;
 use super::setup::{ArenaSetup, Failed, agree, read_all};
 use crate::bootstrap::Bootstrap;
 use crate::gpu::{Gpu, GpuMemory};
-use crate::mem::{self, ShmFile, ShmName};
+use crate::mem::{self, ShmFile};
 use crate::transport::PeerInfo;
 use crate::wire::Message;
 use oxccl_shared::abi::Rank;
@@ -135,6 +135,7 @@ impl Arena {
 /// An attempt to allocate one domain with one method.
 struct Attempt<'a> {
     setup: &'a ArenaSetup<'a>,
+    method: Method,
     domain: Domain,
     domains: &'a Domains,
     kinds: Vec<AllocationKind>,
@@ -160,7 +161,7 @@ impl<'a> Attempt<'a> {
         domains: &'a Domains,
         len_bytes: Vec<usize>,
     ) -> Self {
-        Attempt { setup, domain, domains, kinds: setup.kinds(method, domain, domains), len_bytes }
+        Attempt { setup, method, domain, domains, kinds: setup.kinds(method, domain, domains), len_bytes }
     }
 
     /// Whether a rank has memory in this domain, that is, shares it with another rank.
@@ -208,7 +209,7 @@ impl<'a> Attempt<'a> {
         also.dedup();
         also.retain(|ordinal| *ordinal != device.id().ordinal);
         let arena = self.setup.arena();
-        let name = ShmName::new(arena, rank);
+        let name = self.setup.file(rank, self.method);
         let wanted = Wanted {
             rank,
             device,
@@ -255,7 +256,8 @@ impl<'a> Attempt<'a> {
             let Some(info) = &infos[peer.index()] else { continue };
             let gpu = &self.setup.gpus[peer.index()];
             let arena = self.setup.arena();
-            let it = Peer { rank, device, peer, gpu, info, arena, domain: self.domain };
+            let name = self.setup.file(peer, self.method);
+            let it = Peer { rank, device, peer, gpu, info, arena, domain: self.domain, name };
             let is_same_process = self.setup.same_process(rank, peer);
             let reach = if is_same_process { it.share() } else { it.open(fds[peer.index()].take()) };
             reached[peer.index()] = Some(reach?);
@@ -320,7 +322,7 @@ impl<'a> Attempt<'a> {
         let ArenaSetup { rank, .. } = *self.setup;
         let files =
             self.setup.locals(rank).filter(|peer| self.kinds[peer.index()] == AllocationKind::HostFile);
-        mem::unlink_all(self.setup.arena(), files);
+        mem::unlink_all(files.map(|peer| self.setup.file(peer, self.method)));
     }
 }
 

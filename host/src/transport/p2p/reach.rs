@@ -27,6 +27,8 @@ pub(super) struct Peer<'a> {
     pub arena: u64,
     /// The memory domain.
     pub domain: Domain,
+    /// The peer's file, where its memory is one.
+    pub name: ShmName,
 }
 
 impl Peer<'_> {
@@ -56,8 +58,7 @@ impl Peer<'_> {
                 self.device.open_ipc(&handle).map_err(|source| self.refused(source))
             }
             AllocationKind::HostFile => {
-                let name = ShmName::new(self.arena, self.peer);
-                let opened = Segment::shm_open(&name, file_bytes(self.info.len_bytes as usize));
+                let opened = Segment::shm_open(&self.name, file_bytes(self.info.len_bytes as usize));
                 let (rank, owner) = (self.rank, self.peer);
                 let segment = opened.map_err(|source| P2pError::Memory { rank, owner, source })?;
                 self.device.register(segment).map_err(|source| self.refused(source))

@@ -8,7 +8,9 @@ use super::error::P2pError;
 use super::info::{AccessRow, GpuInfo};
 use crate::bootstrap::{Agreement, Bootstrap};
 use crate::gpu::{CudaError, Gpu};
+use crate::mem::ShmName;
 use crate::transport::PeerInfo;
+use crate::transport::peer::random;
 use crate::wire::Message;
 use oxccl_shared::abi::Rank;
 
@@ -75,6 +77,12 @@ impl<'a> ArenaSetup<'a> {
     /// The arena's identity: random, and known to its ranks only.
     pub fn arena(&self) -> u64 {
         self.gpus[0].token
+    }
+
+    /// The file of a rank's memory on the host. Each attempt has names of its own: those of the one before were seen.
+    pub fn file(&self, rank: Rank, method: Method) -> ShmName {
+        let attempt = self.arena().wrapping_add(method as u64);
+        ShmName::of(self.peers[rank.index()].files, attempt, rank)
     }
 
     /// The first method to try.
@@ -157,12 +165,6 @@ fn gpu_info(device: &dyn Gpu) -> Result<GpuInfo, CudaError> {
         pid_namespace: rustix::fs::stat("/proc/self/ns/pid").map_or(0, |stat| stat.st_ino),
         token: random(),
     })
-}
-
-/// Without the system's randomness, names are merely hard to guess: the kernel still authenticates users.
-fn random() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    getrandom::u64().unwrap_or_else(|_| RandomState::new().hash_one(std::process::id()))
 }
 
 fn access(device: &dyn Gpu, other: &GpuInfo) -> Result<Access, CudaError> {

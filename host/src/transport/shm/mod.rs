@@ -3,7 +3,7 @@
 //! Gives: the consumer's inbox, a file in /dev/shm that both map.
 //! Never: leaves a file (`mem`).
 
-use crate::mem::{Segment, ShmName};
+use crate::mem::Segment;
 use crate::transport::contract::{InboxName, Memory, Transport, TransportError, sealed::Sealed};
 use crate::transport::kind::{Allowed, TransportKind};
 use crate::transport::peer::PeerInfo;
@@ -28,8 +28,6 @@ impl Transport for Shm {
     }
 
     fn open(&self, inbox: InboxName, len_bytes: usize) -> Result<Option<Arc<Segment>>, TransportError> {
-        let (comm_hash, rank) = inbox;
-        let opened = Segment::shm_open(&ShmName::new(comm_hash, rank), len_bytes)?;
-        Ok(Some(Arc::new(opened)))
+        Ok(Some(Arc::new(Segment::shm_open(&inbox.file(), len_bytes)?)))
     }
 }
