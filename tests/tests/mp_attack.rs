@@ -1,4 +1,5 @@
-//! Strangers at the ports of the bootstrap: they are refused, in the log, and the ranks notice nothing.
+//! Strangers: at the ports of the bootstrap they are refused, in the log, and the ranks notice nothing; a user of the same machine
+//! cannot take the names of a job's files.
 
 use oxccl_tests::process::{Job, Launch, Process, SOON};
 use std::collections::BTreeSet;
@@ -136,4 +137,127 @@ fn a_death_among_strangers_is_heard_of() {
         assert!(failure.at.saturating_duration_since(killed_at) < Duration::from_secs(1));
         assert!(rank.end(SOON).success());
     }
+}
+
+/// Another user of this machine.
+const STRANGER: u32 = 65_534;
+
+/// Watches for files of jobs, and takes all names that differ from theirs in the rank. It removes what it made when told to end.
+const TAKE_NAMES: &str = r#"
+    trap 'rm -f $made; exit 0' TERM
+    set -C
+    echo ready
+    while :; do
+        for file in /dev/shm/oxccl-0-*-*; do
+            for rank in 0 1 2 3 4 5 6 7; do
+                name=${file%-*}-$rank
+                [ -e "$name" ] || { { : > "$name"; } 2> /dev/null && made="$made $name"; }
+            done
+        done
+    done
+"#;
+
+/// A user who runs while jobs start.
+struct Stranger(std::process::Child);
+
+impl Stranger {
+    fn start() -> Stranger {
+        use std::os::unix::process::CommandExt;
+        let mut command = std::process::Command::new("/bin/sh");
+        command.args(["-c", TAKE_NAMES]).uid(STRANGER).gid(STRANGER).current_dir("/");
+        let mut child = command.stdout(std::process::Stdio::piped()).spawn().expect("a shell");
+        let mut ready = [0; 6];
+        child.stdout.take().expect("a pipe").read_exact(&mut ready).expect("its first line");
+        Stranger(child)
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        // SAFETY: the child has not been waited for, so its id is still its own.
+        unsafe { libc::kill(self.0.id() as i32, libc::SIGTERM) };
+        let _ = self.0.wait();
+    }
+}
+
+/// The names of a job's files do not follow from each other: whoever sees one cannot take the next before its rank comes. Needs a
+/// second user, so only root can try it.
+#[test]
+fn another_user_who_takes_the_names_of_files() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("not tried: only root can act for a second user");
+    }
+    let _stranger = Stranger::start();
+    for _ in 0..6 {
+        let mut job = Launch::new(RANK, 8).env("OXCCL_TRANSPORT", "shm").start("join check drop tidy");
+        job.all_succeed();
+        job.assert_no_files_left();
+    }
+}
+
+/// Silent connections, far more than a process may have descriptors.
+fn silence(port: u16, count: usize) -> Vec<TcpStream> {
+    let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    (0..count).filter_map(|_| TcpStream::connect_timeout(&addr, Duration::from_secs(1)).ok()).collect()
+}
+
+/// Strangers hold connections, and the process goes on opening what it needs.
+#[test]
+fn strangers_leave_a_process_its_descriptors() {
+    let few = ["sh", "-c", "ulimit -n 128; exec \"$0\" \"$@\""].map(str::to_owned);
+    let mut job = Launch::new(RANK, 2).under(few).start("join ask rejoin check drop tidy");
+    job.all_print("joined");
+    let ports: BTreeSet<u16> = job.ranks.iter().flat_map(|rank| listening_ports(rank.pid())).collect();
+    let kept: Vec<TcpStream> = ports.iter().flat_map(|port| silence(*port, 200)).collect();
+    assert!(kept.len() > 300, "{} connections at {ports:?}", kept.len());
+    // They are in the processes by now, as many as these take.
+    std::thread::sleep(Duration::from_millis(300));
+    for rank in &job.ranks {
+        let open = std::fs::read_dir(format!("/proc/{}/fd", rank.pid())).expect("a live process").count();
+        assert!(open < 64, "{open} of 128 descriptors are in use");
+    }
+    let id = oxccl_tests::process::fresh_id(Duration::from_secs(30));
+    for rank in &mut job.ranks {
+        let line = format!("{} 2 {id}", rank.rank);
+        rank.say("");
+        rank.say(&line);
+    }
+    job.all_print("joined");
+    job.all_succeed();
+    drop(kept);
+}
+
+/// A second user knows all that the first one's ranks know from their environment, and has the same program.
+#[test]
+fn another_user_is_no_rank_of_a_job_of_this_host() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("not tried: only root can act for a second user");
+    }
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().expect("a directory");
+    let program = dir.path().join("oxccl-rank");
+    std::fs::copy(RANK, &program).expect("a copy");
+    for path in [dir.path(), &program] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("a mode");
+    }
+    let port = {
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        listener.local_addr().expect("an address").port()
+    };
+    let launch = |program: &'static str, rank: &str| {
+        let launch =
+            Launch::without_id(program, 2).id("env").env("NCCL_COMM_ID", &format!("127.0.0.1:{port}"));
+        launch.env("OXCCL_RANK", rank).env("OXCCL_NRANKS", "2")
+    };
+    let mut job = Job::new();
+    job.ranks.push(launch(RANK, "0").spawn(0, "join check drop"));
+    await_ports(&job.ranks[0], 1);
+    let stranger = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"].map(str::to_owned);
+    let program: &'static str = program.to_str().expect("a name").to_owned().leak();
+    let mut stranger = launch(program, "1").under(stranger).spawn(1, "join");
+    let failure = stranger.failure(SOON);
+    assert!(failure.text.contains("secret"), "{failure:?}");
+    stranger.end(SOON);
+    job.ranks.push(launch(RANK, "1").spawn(1, "join check drop"));
+    job.all_succeed();
 }

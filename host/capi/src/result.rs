@@ -84,6 +84,7 @@ fn code_of_bootstrap(error: &BootstrapError) -> Code {
         | BootstrapError::PeerAborted { .. }
         | BootstrapError::PeerLeft { .. }
         | BootstrapError::RootLost { .. }
+        | BootstrapError::Unreachable { .. }
         | BootstrapError::MissingRanks { .. } => Code::RemoteError,
         BootstrapError::DuplicateRank { .. }
         | BootstrapError::RankOutOfRange { .. }

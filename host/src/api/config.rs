@@ -1,5 +1,6 @@
 //! All settings, and the only place that reads the environment.
 
+mod names;
 mod parse;
 mod topology;
 
@@ -120,6 +121,7 @@ impl Config {
     /// # Errors
     /// The first invalid variable.
     pub fn from_env() -> Result<Config, ConfigError> {
+        names::warn_of_unknown();
         Config::from_lookup(&Config::variable)
     }
 

@@ -17,19 +17,20 @@
 //! is not `MASTER_PORT` itself, because torch's own store listens there. That range is below Linux's ephemeral ports,
 //! so that no outgoing connection holds it. If another program does, set `NCCL_COMM_ID`.
 //!
-//! Ranks authenticate each other by a secret derived from the job's name, the rendezvous address and, where set,
-//! `OXCCL_COMM_SECRET`. Without the latter, strangers who know the job's name could join: it keeps jobs apart, but
-//! attackers out only if they cannot reach the network. A launcher's key-value space carries a secret that nobody can guess.
+//! Ranks authenticate each other by a secret; `secret` says where it comes from.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 mod nodelist;
 mod pmi;
+mod secret;
 
 pub(super) use pmi::Pmi;
+use secret::SecretSettings;
 
 /// The first derived port.
 const PORT_FIRST: u16 = 20_000;
@@ -79,8 +80,10 @@ pub struct LaunchEnv {
     pub rendezvous: Option<MeetingPoint>,
     /// The launcher's key-value space, if that is how ranks learn where they meet.
     pub(super) pmi: Option<Pmi>,
-    /// A text that all ranks know, and other jobs do not: the secret is derived from it.
-    pub(crate) seed: Vec<u8>,
+    /// A text that all ranks know, and that differs between jobs; no secret.
+    pub(super) seed: Vec<u8>,
+    /// Where the secret comes from.
+    pub(super) secret: SecretSettings,
 }
 
 /// Why the launcher's variables are unusable.
@@ -136,6 +139,23 @@ pub enum LaunchError {
         "the launcher's key-value space (PMI) failed: {why}; NCCL_COMM_ID=host:port on every rank does without it"
     )]
     Pmi {
+        /// Why.
+        why: String,
+    },
+    /// A secret is required, and there is none.
+    #[error(
+        "OXCCL_REQUIRE_SECRET is set, and this job has no secret ({why}); set OXCCL_COMM_SECRET to a random text on all ranks (openssl \
+         rand -hex 32), or OXCCL_COMM_SECRET_FILE to a file with one"
+    )]
+    NoSecret {
+        /// Why.
+        why: String,
+    },
+    /// The file with the secret cannot be used.
+    #[error("OXCCL_COMM_SECRET_FILE is {}: {why}", path.display())]
+    SecretFile {
+        /// The file.
+        path: PathBuf,
         /// Why.
         why: String,
     },
@@ -240,6 +260,7 @@ impl LaunchEnv {
             rendezvous: None,
             pmi: None,
             seed: vars.seed(&names),
+            secret: SecretSettings::read(&vars)?,
         };
         if nranks > 1 {
             env.pmi = vars.pmi(&names)?;
@@ -339,7 +360,7 @@ impl Vars<'_> {
 
     /// The values that are equal on all ranks of this job and differ in others.
     fn seed(&self, names: &Names) -> Vec<u8> {
-        let own = ["MASTER_ADDR", "MASTER_PORT", "OXCCL_COMM_SECRET"];
+        let own = ["MASTER_ADDR", "MASTER_PORT"];
         let mut seed = Vec::new();
         for name in names.job.iter().chain(&own) {
             // The name separates values, and shows which are not set.
@@ -431,7 +452,7 @@ impl fmt::Display for Launcher {
     }
 }
 
-/// Omits the seed, from which the secret is derived.
+/// Omits the seed and the secret.
 impl fmt::Debug for LaunchEnv {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LaunchEnv")

@@ -97,7 +97,7 @@ impl LaunchEnv {
         // All ranks must choose alike, and resolvers differ in their order of families: IPv4 wins everywhere.
         let chosen = found.iter().find(|addr| addr.is_ipv4()).or(found.first());
         let addr = chosen.ok_or_else(|| unresolved("it has no address".to_owned()))?;
-        Ok(UniqueId::from_address(*addr, &self.seed))
+        Ok(UniqueId::from_address(*addr, &self.secret_seed(addr.ip())?))
     }
 
     fn unique_id_by(&self, pmi: &Pmi) -> Result<UniqueId, LaunchError> {
@@ -131,6 +131,39 @@ mod tests {
             assert_eq!(bad.parse::<UniqueId>(), Err(UniqueIdError::NotHex), "{bad}");
         }
         assert_eq!("0".repeat(256).parse::<UniqueId>(), Err(UniqueIdError::NotAnId));
+    }
+
+    /// Whoever knows the job's name and address, as its environment shows them to all, is no rank of it.
+    #[test]
+    fn what_everybody_knows_is_no_secret() {
+        let env = |more: &[(&str, &str)]| {
+            let known = [("OXCCL_RANK", "1"), ("OXCCL_NRANKS", "2")];
+            let lookup = |name: &str| {
+                known
+                    .iter()
+                    .chain(more)
+                    .find(|(known, _)| *known == name)
+                    .map(|(_, value)| (*value).to_owned())
+            };
+            LaunchEnv::detect(&lookup).expect("good values").expect("a launcher")
+        };
+        let guess = |env: &LaunchEnv, id: &UniqueId| UniqueId::from_address(id.root_addr(), &env.seed);
+        let local = env(&[("NCCL_COMM_ID", "127.0.0.1:4711")]);
+        let id = local.unique_id().unwrap();
+        assert_ne!(id, guess(&local, &id));
+        assert_eq!(id, local.unique_id().unwrap());
+        let remote = ("NCCL_COMM_ID", "10.0.0.1:4711");
+        let with_secret = env(&[remote, ("OXCCL_COMM_SECRET", "hunter2")]);
+        let id = with_secret.unique_id().unwrap();
+        assert_ne!(id, guess(&with_secret, &id));
+        let mut guessed = with_secret.seed.clone();
+        guessed.extend_from_slice(b";key=hunter2");
+        assert_ne!(id, UniqueId::from_address(id.root_addr(), &guessed), "a short text is stretched");
+        let required = env(&[remote, ("OXCCL_REQUIRE_SECRET", "1")]);
+        assert!(matches!(required.unique_id(), Err(LaunchError::NoSecret { .. })));
+        let without = env(&[remote, ("OXCCL_REQUIRE_SECRET", "0")]);
+        let id = without.unique_id().unwrap();
+        assert_eq!(id, guess(&without, &id), "and rank 0 warns of it");
     }
 
     #[test]

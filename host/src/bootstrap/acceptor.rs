@@ -2,7 +2,8 @@
 //! Takes: a listener, the secret, events of poll(2).
 //! Gives: [`Acceptor`]: authenticated connections of the job, with their rank and purpose.
 //! Never: lets a stranger delay a legitimate rank. Every connection has its own handshake and deadline, one poll(2)
-//! serves all, their number is bounded, and a new one replaces the oldest unauthenticated one.
+//! serves all, their number is bounded by a small share of the process's descriptors, and a new one replaces the oldest
+//! unauthenticated one. Nor starve the process: where descriptors run out, the oldest unauthenticated one gives its back.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -14,11 +15,13 @@ use rustix::event::{PollFd, PollFlags};
 use super::handshake::{Handshake, Hello};
 use super::secret::{Nonce, Secret};
 use super::sock;
-use crate::os::{NoDescriptor, raise_limit};
+use crate::os::{NoDescriptor, descriptors_max, raise_limit};
 
-/// Most connections in the handshake at once. A legitimate one takes a round trip or two, so only strangers can hold
-/// this many open.
+/// Most connections in the handshake at once, and the share of the process's descriptors that they may take.
 const PENDING_MAX: usize = 512;
+const PENDING_SHARE: u64 = 8;
+/// Before this age no connection is evicted: a legitimate one takes a round trip or two. Further ones wait in the kernel's queue.
+const YOUNG: Duration = Duration::from_millis(250);
 /// Connections accepted per turn, so that a flood does not starve the others.
 const ACCEPTS_PER_TURN: usize = 64;
 /// Back-off of accepting when the process has no file descriptor left, instead of spinning.
@@ -43,6 +46,7 @@ struct Pending {
     stream: TcpStream,
     remote: SocketAddr,
     handshake: Handshake,
+    since: Instant,
     deadline: Instant,
 }
 
@@ -54,6 +58,8 @@ pub(crate) struct Acceptor {
     timeout: Duration,
     pending: Vec<Pending>,
     resting_until: Option<Instant>,
+    /// Until the oldest of too many connections may be evicted.
+    full_until: Option<Instant>,
     refusals: u64,
     /// Number of back-offs.
     rests: u64,
@@ -73,6 +79,7 @@ impl Acceptor {
             timeout,
             pending: Vec::new(),
             resting_until: None,
+            full_until: None,
             refusals: 0,
             rests: 0,
             starved: None,
@@ -87,7 +94,8 @@ impl Acceptor {
 
     /// Appends the descriptors to poll; [`drive`](Self::drive) expects the results in the same order.
     pub fn poll_fds<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
-        let listening = if self.resting_until.is_some() { PollFlags::empty() } else { PollFlags::IN };
+        let is_paused = self.resting_until.is_some() || self.full_until.is_some();
+        let listening = if is_paused { PollFlags::empty() } else { PollFlags::IN };
         fds.push(PollFd::new(&self.listener, listening));
         for pending in &self.pending {
             let flags = if pending.handshake.output().is_empty() { PollFlags::IN } else { PollFlags::OUT };
@@ -105,7 +113,13 @@ impl Acceptor {
         // The peer that waited for a descriptor may have gone: then no other event ends the state.
         let over = self.starved.map(|(_, last, _)| last + GOES_ON);
         let over = over.filter(|_| self.resting_until.is_none());
-        self.pending.iter().map(|pending| pending.deadline).chain(self.resting_until).chain(over).min()
+        self.pending
+            .iter()
+            .map(|pending| pending.deadline)
+            .chain(self.resting_until)
+            .chain(self.full_until)
+            .chain(over)
+            .min()
     }
 
     /// Serves the sockets that poll(2) reported and those that timed out; appends authenticated connections to
@@ -128,9 +142,12 @@ impl Acceptor {
         if self.resting_until.is_some_and(|until| now >= until) {
             self.resting_until = None;
         }
+        if self.full_until.is_some_and(|until| now >= until || self.pending.len() < pending_max()) {
+            self.full_until = None;
+        }
         // An old failure does not count: the accept after the last waiting peer may find no descriptor, and no peer.
         self.starved = self.starved.filter(|(_, last, _)| now.saturating_duration_since(*last) < GOES_ON);
-        if listener_ready && self.resting_until.is_none() {
+        if listener_ready && self.resting_until.is_none() && self.full_until.is_none() {
             self.accept(now, accepted);
         }
     }
@@ -144,6 +161,12 @@ impl Acceptor {
 
     fn accept(&mut self, now: Instant, accepted: &mut Vec<Accepted>) {
         for _ in 0..ACCEPTS_PER_TURN {
+            if self.pending.len() >= pending_max()
+                && !self.evict(now, "too many connections that prove nothing are open")
+            {
+                self.full_until = self.pending.first().map(|oldest| oldest.since + YOUNG);
+                return;
+            }
             match self.listener.accept() {
                 Ok((stream, remote)) => {
                     self.starved = None;
@@ -154,6 +177,10 @@ impl Acceptor {
                 Err(error) if matches!(error.raw_os_error(), Some(libc::ECONNABORTED | libc::EINTR)) => {}
                 Err(error) => {
                     let none_left = NoDescriptor::of(&error);
+                    if none_left.is_some() && self.evict(now, "this process needs its descriptor for another")
+                    {
+                        continue;
+                    }
                     if !(matches!(none_left, Some(NoDescriptor::Process { .. })) && raise_limit()) {
                         let since = self.starved.map_or(now, |(since, ..)| since);
                         // Unauthenticated connections will free theirs in time.
@@ -180,12 +207,22 @@ impl Acceptor {
             Ok(nonce) => nonce,
             Err(error) => return self.refuse(remote, &error),
         };
-        if self.pending.len() >= PENDING_MAX {
-            let oldest = self.pending.remove(0);
-            self.refuse(oldest.remote, &"too many connections that prove nothing are open");
-        }
         let handshake = Handshake::acceptor(self.secret, self.me, nonce);
-        self.advance(Pending { stream, remote, handshake, deadline: now + self.timeout }, accepted);
+        self.advance(
+            Pending { stream, remote, handshake, since: now, deadline: now + self.timeout },
+            accepted,
+        );
+    }
+
+    /// Refuses the oldest connection in the handshake, if it is old enough; returns whether it did.
+    fn evict(&mut self, now: Instant, why: &'static str) -> bool {
+        // They stand in the order of their coming.
+        if self.pending.first().is_none_or(|oldest| now < oldest.since + YOUNG) {
+            return false;
+        }
+        let oldest = self.pending.remove(0);
+        self.refuse(oldest.remote, &why);
+        true
     }
 
     fn advance(&mut self, mut pending: Pending, accepted: &mut Vec<Accepted>) {
@@ -209,6 +246,11 @@ impl Acceptor {
             tracing::warn!(%remote, %why, refusals = self.refusals, "refused a connection");
         }
     }
+}
+
+/// Most connections in the handshake now: the limit of descriptors may change.
+fn pending_max() -> usize {
+    usize::try_from(descriptors_max() / PENDING_SHARE).unwrap_or(PENDING_MAX).clamp(4, PENDING_MAX)
 }
 
 /// Whether to log the event of this number: strangers, and a process without descriptors, could fill disks.

@@ -112,7 +112,9 @@ impl From<RankListForm> for RankList {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum AuthFailure {
     /// The other side holds another secret: it belongs to another job, or the unique ids differ.
-    #[error("it holds another secret (is every rank given the same unique id?)")]
+    #[error(
+        "it holds another secret (is every rank given the same unique id, or OXCCL_COMM_SECRET, and run by the same user?)"
+    )]
     WrongSecret,
     /// The other side does not speak this protocol.
     #[error("it does not speak OxCCL's bootstrap protocol (does another program use that port?)")]
@@ -209,6 +211,22 @@ pub enum BootstrapError {
     PeerLost {
         /// The rank.
         rank: Rank,
+    },
+    /// A rank cannot connect to another, for a reason that is no sign of that one's death.
+    #[error(
+        "rank {from} cannot connect to rank {rank} at {addr}: {}; {}",
+        std::io::Error::from_raw_os_error(*.errno),
+        unreachable_advice(*.errno)
+    )]
+    Unreachable {
+        /// The rank that tried.
+        from: Rank,
+        /// The other one.
+        rank: Rank,
+        /// Its address.
+        addr: SocketAddr,
+        /// The system's error number.
+        errno: i32,
     },
     /// A rank aborted.
     #[error("rank {rank} aborted: {reason}")]
@@ -311,6 +329,16 @@ impl BootstrapError {
 /// The errno of `error`; errors of `std` itself count as EIO.
 pub(crate) fn errno_of(error: &std::io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+fn unreachable_advice(errno: i32) -> &'static str {
+    match errno {
+        libc::EADDRNOTAVAIL => "this host has no free port left for it (net.ipv4.ip_local_port_range)",
+        libc::ECONNREFUSED => "a firewall refuses connections to its host, or its process has just ended",
+        _ => {
+            "is there a route to its host, and does no firewall forbid it? NCCL_SOCKET_IFNAME chooses the network"
+        }
+    }
 }
 
 fn out_of_range(rank: Rank, nranks: u32) -> String {

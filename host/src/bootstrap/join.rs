@@ -27,6 +27,8 @@ use crate::wire::Message;
 const ROOT_GONE_AFTER: Duration = Duration::from_secs(3);
 /// How long a cancelled rank looks for the root.
 const LEAVING_TAKES: Duration = Duration::from_millis(500);
+/// How long a rank waits for a free port of its own.
+const PORTS_FREE_WITHIN: Duration = Duration::from_secs(2);
 const RETRY_FIRST: Duration = Duration::from_millis(2);
 const RETRY_MAX: Duration = Duration::from_millis(100);
 
@@ -136,8 +138,8 @@ pub(crate) fn register_and_leave(root: &TcpStream, nranks: u32) {
     let _ = sock::write_all(root, &message, &Deadline::after(RETRY_MAX));
 }
 
-/// Connects to another rank's listener. Its process was alive when its address was published, so any failure now
-/// means that it is lost.
+/// Connects to another rank's listener. Its process was alive when its address was published: if nobody listens there any more, or the
+/// connection ends, it is lost. What a firewall or this host's own lack of ports does says nothing of it.
 pub(crate) fn dial_peer(
     secret: Secret,
     hello: Hello,
@@ -145,8 +147,21 @@ pub(crate) fn dial_peer(
     deadline: &Deadline,
 ) -> Result<TcpStream, BootstrapError> {
     let peer = hello.to;
-    let handshake = Handshake::initiator(secret, hello, Nonce::random()?);
-    sock::dial(addr, handshake, deadline).map_err(|error| match error {
+    let dialed = loop {
+        let handshake = Handshake::initiator(secret, hello, Nonce::random()?);
+        match sock::dial(addr, handshake, deadline) {
+            // Ports of connections that have just ended become free again.
+            Err(DialError::Io(error))
+                if error.kind() == io::ErrorKind::AddrNotAvailable
+                    && deadline.left().is_some()
+                    && deadline.waited() < PORTS_FREE_WITHIN =>
+            {
+                std::thread::sleep(RETRY_MAX);
+            }
+            dialed => break dialed,
+        }
+    };
+    dialed.map_err(|error| match error {
         DialError::Handshake(error) => distrusted(addr, error),
         DialError::Io(error) if error.kind() == io::ErrorKind::TimedOut => BootstrapError::Timeout {
             what: "connecting to a peer",
@@ -156,11 +171,24 @@ pub(crate) fn dial_peer(
         DialError::Io(error) if NoDescriptor::of(&error).is_some() => {
             BootstrapError::io("connect to a peer", &error).of_rank(hello.from)
         }
+        DialError::Io(error) if !is_death(&error, addr) => {
+            BootstrapError::Unreachable { from: hello.from, rank: peer, addr, errno: connect_errno(&error) }
+        }
         DialError::Io(error) => {
             tracing::warn!(%peer, %addr, %error, "cannot connect to a peer");
             BootstrapError::PeerLost { rank: peer }
         }
     })
+}
+
+/// Whether a failed connection shows that nobody listens any more: it ended, or this host itself refuses it. Another host's refusal
+/// may be a firewall's.
+fn is_death(error: &io::Error, addr: SocketAddr) -> bool {
+    let is_here = || {
+        addr.ip().is_loopback()
+            || iface::list().is_ok_and(|all| all.iter().any(|interface| interface.addr == addr.ip()))
+    };
+    sock::is_end(error) || error.kind() == io::ErrorKind::ConnectionRefused && is_here()
 }
 
 fn distrusted(addr: SocketAddr, error: HandshakeError) -> BootstrapError {
@@ -178,5 +206,40 @@ fn connect_errno(error: &io::Error) -> i32 {
         io::ErrorKind::ConnectionRefused => libc::ECONNREFUSED,
         io::ErrorKind::UnexpectedEof => libc::ECONNRESET,
         _ => errno_of(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_end_and_a_refusal_of_ones_own_host_are_a_death() {
+        let here = SocketAddr::from(([127, 0, 0, 1], 9));
+        let there = SocketAddr::from(([192, 0, 2, 1], 9));
+        let of = |errno| io::Error::from_raw_os_error(errno);
+        for addr in [here, there] {
+            assert!(is_death(&of(libc::ECONNRESET), addr));
+            for errno in
+                [libc::EADDRNOTAVAIL, libc::EHOSTUNREACH, libc::ENETUNREACH, libc::EPERM, libc::EACCES]
+            {
+                assert!(!is_death(&of(errno), addr), "{errno}");
+            }
+        }
+        assert!(is_death(&of(libc::ECONNREFUSED), here) && !is_death(&of(libc::ECONNREFUSED), there));
+    }
+
+    /// No stream leads to the broadcast address.
+    #[test]
+    fn a_peer_that_cannot_be_reached_is_not_lost() {
+        let hello = Hello { purpose: Purpose::Ring, from: Rank(0), to: Rank(1), tag: 0 };
+        let addr = SocketAddr::from(([255, 255, 255, 255], 4711));
+        let error = dial_peer(Secret::from_seed(b""), hello, addr, &Deadline::after(Duration::from_secs(3)))
+            .unwrap_err();
+        assert!(matches!(error, BootstrapError::Unreachable { rank: Rank(1), .. }), "{error:?}");
+        assert!(
+            error.to_string().starts_with("rank 0 cannot connect to rank 1 at 255.255.255.255:4711"),
+            "{error}"
+        );
     }
 }

@@ -20,6 +20,9 @@ use crate::os::NoDescriptor;
 /// How long a failed root answers late ranks.
 pub const LINGER: Duration = Duration::from_secs(5);
 
+/// How soon a rank whose connection broke before it could register comes again, if its process lives.
+pub const COMES_AGAIN: Duration = Duration::from_millis(500);
+
 /// The failed operation of a root without descriptors.
 pub const ACCEPT_RANKS: &str = "accept all ranks as their root";
 
@@ -50,6 +53,8 @@ pub struct Rendezvous {
     /// Number of ranks, and the rank that stated it.
     expected: Option<(u32, Rank)>,
     entries: BTreeMap<Rank, Entry>,
+    /// Ranks whose connection broke before they registered, and when they count as dead.
+    vanished: BTreeMap<Rank, Instant>,
     replies: VecDeque<(ConnId, Reply)>,
     answered_after_failure: u32,
 }
@@ -63,6 +68,7 @@ impl Rendezvous {
             first_at: None,
             expected: None,
             entries: BTreeMap::new(),
+            vanished: BTreeMap::new(),
             replies: VecDeque::new(),
             answered_after_failure: 0,
         }
@@ -81,8 +87,9 @@ impl Rendezvous {
         match self.phase {
             Phase::Gathering { .. } => {}
             Phase::Failed { failure, .. } => return self.answer_late(conn, failure),
-            Phase::Finished => return,
+            Phase::Finished => return self.answer_surplus(conn, rank, remote, register.nranks),
         }
+        self.came(rank);
         if self.first_at.is_none() {
             self.first_at = Some(now);
             self.phase = Phase::Gathering { until: now + self.timeout };
@@ -122,6 +129,18 @@ impl Rendezvous {
         }
     }
 
+    /// The connection of a rank, which its handshake proved, ended before it registered: its process died, unless it comes again soon.
+    pub fn vanished(&mut self, now: Instant, rank: Rank) {
+        if matches!(self.phase, Phase::Gathering { .. }) && !self.entries.contains_key(&rank) {
+            self.vanished.insert(rank, now + COMES_AGAIN);
+        }
+    }
+
+    /// A connection of a rank has passed the handshake.
+    pub fn came(&mut self, rank: Rank) {
+        self.vanished.remove(&rank);
+    }
+
     /// The root cannot accept more ranks, and some wait.
     pub fn starved(&mut self, now: Instant, why: NoDescriptor) {
         if matches!(self.phase, Phase::Gathering { .. }) {
@@ -131,6 +150,12 @@ impl Rendezvous {
 
     /// Handles timeouts.
     pub fn tick(&mut self, now: Instant) {
+        let dead = self.vanished.iter().find(|(_, until)| now >= **until).map(|(rank, _)| *rank);
+        if let Some(rank) = dead
+            && matches!(self.phase, Phase::Gathering { .. })
+        {
+            self.fail(now, Failure::Lost { rank });
+        }
         match self.phase {
             Phase::Gathering { until } if now >= until => match (self.first_at, self.expected) {
                 (Some(first_at), Some((nranks, _))) => {
@@ -148,7 +173,8 @@ impl Rendezvous {
     /// Latest time of the next [`tick`](Self::tick); `None` if there is no timeout.
     pub fn deadline(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Gathering { until } | Phase::Failed { until, .. } => Some(until),
+            Phase::Gathering { until } => self.vanished.values().copied().chain([until]).min(),
+            Phase::Failed { until, .. } => Some(until),
             Phase::Finished => None,
         }
     }
@@ -172,8 +198,24 @@ impl Rendezvous {
         self.phase = Phase::Finished;
     }
 
+    /// A process that comes when all ranks have come, or when a failed root has stopped to answer.
+    fn answer_surplus(&mut self, conn: ConnId, rank: Rank, second: SocketAddr, nranks: u32) {
+        if self.entries.is_empty() {
+            return;
+        }
+        let failure = match (self.entries.get(&rank), self.expected) {
+            (Some(first), _) => Failure::Duplicate { rank, first: first.remote, second },
+            (None, Some((expected, expected_by))) if nranks != expected => {
+                Failure::WorldSize { rank, nranks, expected, expected_by }
+            }
+            _ => Failure::OutOfRange { rank, nranks },
+        };
+        self.replies.push_back((conn, Reply::Failed(failure)));
+    }
+
     fn fail(&mut self, now: Instant, failure: Failure) {
         self.phase = Phase::Failed { failure, until: now + LINGER };
+        self.vanished.clear();
         for entry in std::mem::take(&mut self.entries).into_values() {
             self.answer_late(entry.conn, failure);
         }

@@ -178,6 +178,7 @@ impl Service {
         if accepted.hello.purpose != Purpose::Register {
             return self.acceptor.refuse(accepted.remote, &"it wants something else than to register");
         }
+        self.rendezvous.came(accepted.hello.from);
         let conn = Conn {
             stream: accepted.stream,
             remote: accepted.remote,
@@ -208,7 +209,8 @@ impl Service {
         for key in gone {
             self.rendezvous.lost(now, ConnId(key));
             match self.conns.remove(&key) {
-                Some(Conn { remote, phase: ConnPhase::Registering(_), .. }) => {
+                Some(Conn { remote, rank, phase: ConnPhase::Registering(_), .. }) => {
+                    self.rendezvous.vanished(now, rank);
                     self.acceptor
                         .refuse(remote, &"it belongs to the job but did not register properly in time");
                 }
@@ -235,7 +237,8 @@ impl Service {
             }
         }
         if self.rendezvous.is_finished() {
-            self.conns.retain(|_, conn| matches!(conn.phase, ConnPhase::Closing(_)));
+            // Who is about to register came too late, and is told so.
+            self.conns.retain(|_, conn| conn.phase != ConnPhase::Registered);
         }
     }
 }

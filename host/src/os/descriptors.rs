@@ -38,7 +38,7 @@ pub(crate) fn describe(error: &io::Error) -> String {
 }
 
 /// This process's limit of descriptors.
-fn limit() -> u64 {
+pub(crate) fn limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 

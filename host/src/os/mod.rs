@@ -9,6 +9,6 @@ mod files;
 mod image;
 
 pub use descriptors::NoDescriptor;
-pub(crate) use descriptors::{describe, raise_limit, with_room};
+pub(crate) use descriptors::{describe, limit as descriptors_max, raise_limit, with_room};
 pub(crate) use files::open_regular;
 pub use image::build_id;

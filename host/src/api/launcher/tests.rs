@@ -132,7 +132,7 @@ fn a_single_rank_meets_nobody() {
 fn ranks_of_a_job_agree_and_jobs_differ() {
     let of = |vars: &str| {
         let env = good(vars);
-        (env.rendezvous, env.seed)
+        (env.rendezvous, env.seed, env.secret)
     };
     assert_eq!(of(TORCH), of(&TORCH.replace("RANK=3", "RANK=4").replace("LOCAL_RANK=1", "LOCAL_RANK=0")));
     assert_eq!(of(SRUN), of(&SRUN.replace("PROCID=5", "PROCID=0")));

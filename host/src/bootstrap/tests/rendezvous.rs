@@ -154,7 +154,10 @@ proptest! {
             match *happening {
                 Happening::Register { rank, nranks } => {
                     root.register(conn as u64, rank, nranks);
-                    if !finished {
+                    if finished {
+                        let surplus = root.replies();
+                        prop_assert!(surplus.iter().all(|(_, reply)| matches!(reply, Reply::Failed(_))));
+                    } else {
                         came.push(conn as u64);
                     }
                 }
@@ -181,4 +184,53 @@ proptest! {
         prop_assert!(failures.is_empty() || failures.len() == answers.len());
         prop_assert!(failures.windows(2).all(|pair| pair[0].1 == pair[1].1));
     }
+}
+
+/// It once cost the whole timeout, and all that was said was that the rank had never come.
+#[test]
+fn a_rank_that_dies_between_its_proof_and_its_registration_is_named_at_once() {
+    let mut root = Root::new();
+    root.register(0, 0, 3);
+    root.rendezvous.came(Rank(1));
+    root.rendezvous.vanished(root.now, Rank(1));
+    assert_eq!(root.rendezvous.deadline(), Some(root.now + COMES_AGAIN));
+    root.pass(COMES_AGAIN);
+    let lost = Reply::Failed(Failure::Lost { rank: Rank(1) });
+    assert_eq!(root.replies(), [(0, lost)]);
+    root.register(1, 2, 3);
+    assert_eq!(root.replies(), [(1, lost)]);
+}
+
+#[test]
+fn a_rank_that_comes_again_is_not_dead() {
+    let mut root = Root::new();
+    root.rendezvous.vanished(root.now, Rank(1));
+    root.pass(COMES_AGAIN / 2);
+    root.rendezvous.came(Rank(1));
+    root.pass(COMES_AGAIN);
+    root.register(0, 0, 2);
+    // One that has registered is not dead because another connection of it broke.
+    root.rendezvous.vanished(root.now, Rank(0));
+    root.pass(COMES_AGAIN);
+    root.register(1, 1, 2);
+    assert!(root.replies().iter().all(|(_, reply)| matches!(reply, Reply::Assigned { .. })));
+}
+
+#[test]
+fn who_comes_when_all_have_come_is_told_so() {
+    let mut root = Root::new();
+    root.register(0, 0, 2);
+    root.register(1, 1, 2);
+    root.replies();
+    root.register(2, 1, 2);
+    root.register(3, 2, 3);
+    root.register(4, 2, 2);
+    let duplicate = Failure::Duplicate { rank: Rank(1), first: addr(1001), second: addr(1002) };
+    let world = Failure::WorldSize { rank: Rank(2), nranks: 3, expected: 2, expected_by: Rank(0) };
+    let range = Failure::OutOfRange { rank: Rank(2), nranks: 2 };
+    assert_eq!(
+        root.replies(),
+        [(2, duplicate), (3, world), (4, range)].map(|(conn, failure)| (conn, Reply::Failed(failure)))
+    );
+    assert!(root.rendezvous.is_finished());
 }

@@ -148,10 +148,12 @@ impl Capturing<'_> {
         after: Option<HostNode>,
     ) -> Result<Option<HostNode>, CudaError> {
         let _bound = self.stream.device().bind()?;
-        let data = self.keep(work)?;
-        match after.filter(|after| after.capture == self.id) {
-            Some(after) => self.add_after::<W>(data, &after).map(Some),
-            None => self.in_stream::<W>(data),
+        // The graph may have been ended, and freed, since this value was made.
+        let now = self.stream.still_capturing(self.id)?;
+        let data = now.keep(work)?;
+        match after.filter(|after| after.capture == now.id) {
+            Some(after) => now.add_after::<W>(data, &after).map(Some),
+            None => now.in_stream::<W>(data),
         }
     }
 
