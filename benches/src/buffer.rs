@@ -17,12 +17,19 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// A buffer for parts of up to `max_bytes`, which begin `misalign` bytes after a page border.
-    pub fn new(max_bytes: usize, misalign: usize) -> Buffer {
+    /// A buffer for parts of up to `max_bytes`, which begin `misalign` bytes after a page border; `None` if there is no memory for it.
+    pub fn new(max_bytes: usize, misalign: usize) -> Option<Buffer> {
+        let bytes = max_bytes.checked_add(PAGE_BYTES + misalign + 2 * GUARD_BYTES)?;
+        // The kernel grants more than there is, and kills who uses it.
+        if available_bytes().is_some_and(|available| bytes as u64 > available) {
+            return None;
+        }
+        let mut memory = Vec::new();
+        memory.try_reserve_exact(bytes).ok()?;
         // Filled with something else than zero: every page is really there before anything is timed.
-        let memory = vec![1u8; PAGE_BYTES + misalign + 2 * GUARD_BYTES + max_bytes];
+        memory.resize(bytes, 1u8);
         let to_page = memory.as_ptr().align_offset(PAGE_BYTES);
-        Buffer { origin: to_page + GUARD_BYTES + misalign, memory }
+        Some(Buffer { origin: to_page + GUARD_BYTES + misalign, memory })
     }
 
     /// The address of byte `offset` of the buffer.
@@ -73,6 +80,14 @@ impl Buffer {
     }
 }
 
+/// What the kernel estimates that programs can have without swapping.
+pub fn available_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
+}
+
 /// Differs from neighbour to neighbour, so that a block moved as a whole is seen.
 fn guard_byte(i: usize) -> u8 {
     (i as u8).wrapping_mul(167) ^ 0xa5
@@ -83,8 +98,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn more_than_there_is_is_refused() {
+        assert!(Buffer::new(usize::MAX - 5000, 0).is_none());
+        assert!(Buffer::new(usize::MAX, 0).is_none());
+        assert!(Buffer::new(1 << 50, 0).is_none());
+    }
+
+    #[test]
     fn a_byte_outside_is_seen_and_one_inside_is_not() {
-        let mut buffer = Buffer::new(1000, 3);
+        let mut buffer = Buffer::new(1000, 3).unwrap();
         assert_eq!(buffer.at(0) as usize % PAGE_BYTES, 3);
         buffer.arm(100, true);
         assert_eq!((buffer.violations(100), buffer.touched(100)), (0, 0));

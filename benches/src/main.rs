@@ -29,6 +29,7 @@ use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 use std::io::IsTerminal;
 use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
 
 /// OxCCL's tools.
 #[derive(Parser)]
@@ -48,6 +49,18 @@ enum Command {
     Tune(tune::TuneArgs),
 }
 
+/// What `OXCCL_LOG` asks for.
+fn log_filter() -> EnvFilter {
+    let asked = std::env::var("OXCCL_LOG").unwrap_or_default();
+    if asked.is_empty() {
+        return "warn".into();
+    }
+    asked.parse().unwrap_or_else(|error| {
+        complain::complain("log", format_args!("OXCCL_LOG is \"{asked}\": {error}; warnings are shown"));
+        "warn".into()
+    })
+}
+
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -55,9 +68,7 @@ fn main() -> ExitCode {
         Err(error) => error.exit(),
     };
     tracing_subscriber::fmt()
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("OXCCL_LOG").unwrap_or_else(|_| "warn".into()),
-        )
+        .with_env_filter(log_filter())
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .init();

@@ -26,11 +26,16 @@ pub struct CpuBench<'a> {
 }
 
 impl<'a> CpuBench<'a> {
-    pub fn new(team: &'a mut dyn Team, engines: Vec<Box<dyn Engine>>, args: &'a PerfArgs) -> CpuBench<'a> {
+    /// `None` if this rank has no memory for its buffers.
+    pub fn new(
+        team: &'a mut dyn Team,
+        engines: Vec<Box<dyn Engine>>,
+        args: &'a PerfArgs,
+    ) -> Option<CpuBench<'a>> {
         let misalign = args.misalign as usize;
-        let send = Buffer::new(args.room(), misalign);
-        let recv = Buffer::new(args.room(), misalign);
-        CpuBench { team, engines, args, send, recv, repetition: 0 }
+        let send = Buffer::new(args.room(), misalign)?;
+        let recv = Buffer::new(args.room(), misalign)?;
+        Some(CpuBench { team, engines, args, send, recv, repetition: 0 })
     }
 
     /// The call of this rank at the beginning of the buffers.

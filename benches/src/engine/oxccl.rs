@@ -77,9 +77,8 @@ pub enum SetupError {
 pub fn agree_on_id(team: &mut dyn Team) -> Result<UniqueId, SetupError> {
     let mut mine = Record::default();
     if team.rank() == 0 {
-        let id = UniqueId::create_by(&Default::default())
-            .map_err(::oxccl::Error::from)
-            .map_err(EngineError::from)?;
+        // By the environment, as the communicators: NCCL_SOCKET_IFNAME names the interface.
+        let id = UniqueId::create().map_err(EngineError::from)?;
         mine = record_of_bytes(&id.to_bytes());
     }
     let records = team.exchange(&mine)?;

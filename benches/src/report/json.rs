@@ -78,7 +78,26 @@ pub fn write(path: &Path, run: &Run<'_>, rows: &[Row]) -> Result<(), ReportError
     let failed = |reason: String| ReportError::Write { path: path.into(), reason };
     let text =
         serde_json::to_string_pretty(&document(run, rows)).map_err(|error| failed(error.to_string()))?;
-    std::fs::write(path, text + "\n").map_err(|error| failed(error.to_string()))
+    replace(path, &(text + "\n")).map_err(|error| failed(error.to_string()))
+}
+
+/// Writes a file whole or not at all: a run that is killed, or a full disk, leaves what was there. What is no regular file is written to
+/// as it is.
+fn replace(path: &Path, text: &str) -> std::io::Result<()> {
+    // Through a link, so that it stays one.
+    let path = match path.canonicalize() {
+        Ok(path) if !path.is_file() => return std::fs::write(path, text),
+        Ok(path) => path,
+        Err(_) => path.to_owned(),
+    };
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let draft = path.with_file_name(format!(".{name}.{}", std::process::id()));
+    let written = std::fs::write(&draft, text).and_then(|()| std::fs::rename(&draft, &path));
+    if written.is_err() {
+        // Nothing can be done about another failure.
+        let _ = std::fs::remove_file(&draft);
+    }
+    written
 }
 
 pub(super) fn document<'a>(run: &'a Run<'_>, rows: &[Row]) -> Document<'a> {
@@ -143,5 +162,25 @@ fn outcome(run: &Run<'_>, row: &Row, cell: &Cell) -> Outcome {
         algbw,
         busbw,
         verdict: measured.verdict,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_whole_and_a_link_stays_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("a.json"), dir.path().join("link"));
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        std::fs::write(&file, "what was there").unwrap();
+        replace(&link, "new").unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "new");
+        assert!(link.is_symlink());
+        replace(&dir.path().join("b.json"), "first").unwrap();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 3);
+        replace(Path::new("/dev/null"), "gone").unwrap();
+        assert!(replace(&dir.path().join("none/c.json"), "").is_err());
     }
 }
