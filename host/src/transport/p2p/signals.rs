@@ -3,7 +3,7 @@
 //! In host memory, not on GPUs: a word can then be raised by any GPU of the host, whether it has access to the waiting one or not,
 //! and by the processor, which ends the waits of a communicator that was aborted.
 
-use super::allocation::P2pSettings;
+use super::allocation::{Method, P2pSettings};
 use super::arena::{ArenaWanted, split};
 use super::error::P2pError;
 use super::own::file_bytes;
@@ -61,7 +61,7 @@ impl SignalTable {
         let setup = ArenaSetup::gather(bootstrap, &nothing)?;
         let rank = setup.rank;
         let locals: Vec<Rank> = setup.locals(rank).collect();
-        let name = ShmName::new(setup.arena(), locals[0]);
+        let name = setup.file(locals[0], Method::Host);
         let len_bytes = file_bytes(locals.len() * locals.len() * slots as usize * size_of::<u64>());
         let (created, said) =
             split(create(&name, rank, locals[0], len_bytes), |_| slots.to_le_bytes().to_vec());
@@ -80,7 +80,7 @@ impl SignalTable {
         });
         let (opened, said) = split(opened, |_| Vec::new());
         let agreed = agree(bootstrap, said);
-        mem::unlink_all(setup.arena(), [locals[0]]);
+        mem::unlink_all([name]);
         agreed?;
         let (base, memory, _file) = opened.ok_or(P2pError::Malformed { peer: rank })?;
         let me = locals.iter().position(|local| *local == rank).unwrap_or_default();

@@ -1,6 +1,6 @@
 //! Windows: memory of callers that the ranks of a host have mapped.
 
-use super::allocation::{AllocationKind, P2pSettings};
+use super::allocation::{AllocationKind, Method, P2pSettings};
 use super::arena::{ArenaWanted, split};
 use super::descriptors::{Mailbox, Party};
 use super::domains::{Domain, Domains};
@@ -248,7 +248,8 @@ impl Showing<'_> {
         }
         let (arena, domain) = (self.setup.arena(), Domain::Device);
         let gpu = &self.setup.gpus[peer.index()];
-        let it = Peer { rank, device, peer, gpu, info, arena, domain };
+        let name = self.setup.file(peer, Method::Host);
+        let it = Peer { rank, device, peer, gpu, info, arena, domain, name };
         let is_shareable = info.kind == AllocationKind::Shareable;
         let opened = if !self.setup.same_process(rank, peer) {
             if let Some(error) = unpassed.filter(|_| is_shareable) {
