@@ -7,13 +7,26 @@
 //! number; then the ranks' times are averaged (or whatever `--average` says).
 
 use crate::bench::{Bench, Case, MeasureError, Verdict, WarmUp, combine};
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, available_bytes};
 use crate::cli::PerfArgs;
 use crate::data::{Content, Pattern, expected_parts, scalar_bits};
 use crate::engine::{Call, Engine, EngineError};
 use crate::team::{Team, gather_f64, sum_u64};
 use std::ops::Range;
 use std::time::Instant;
+
+/// A rank has no memory for its buffers.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error(
+    "rank {rank} (process {}) has no memory for two buffers of {wanted_bytes} bytes, the largest size (-e, --maxbytes or --sizes): \
+     {available_mib} MiB are left on this host",
+    std::process::id()
+)]
+pub struct NoMemory {
+    rank: u32,
+    wanted_bytes: usize,
+    available_mib: u64,
+}
 
 /// One rank's memory and place among the others.
 pub struct CpuBench<'a> {
@@ -26,16 +39,23 @@ pub struct CpuBench<'a> {
 }
 
 impl<'a> CpuBench<'a> {
-    /// `None` if this rank has no memory for its buffers.
+    /// # Errors
+    /// This rank has no memory for its buffers.
     pub fn new(
         team: &'a mut dyn Team,
         engines: Vec<Box<dyn Engine>>,
         args: &'a PerfArgs,
-    ) -> Option<CpuBench<'a>> {
-        let misalign = args.misalign as usize;
-        let send = Buffer::new(args.room(), misalign)?;
-        let recv = Buffer::new(args.room(), misalign)?;
-        Some(CpuBench { team, engines, args, send, recv, repetition: 0 })
+    ) -> Result<CpuBench<'a>, NoMemory> {
+        let rank = team.rank();
+        let buffer = || {
+            Buffer::new(args.room(), args.misalign as usize).ok_or(NoMemory {
+                rank,
+                wanted_bytes: args.room(),
+                available_mib: available_bytes().unwrap_or_default() >> 20,
+            })
+        };
+        let (send, recv) = (buffer()?, buffer()?);
+        Ok(CpuBench { team, engines, args, send, recv, repetition: 0 })
     }
 
     /// The call of this rank at the beginning of the buffers.

@@ -5,14 +5,13 @@
 
 use crate::bench::Bench;
 use crate::budget::Budget;
-use crate::buffer::available_bytes;
 use crate::cli::{Backend, Choice, EngineChoice, PerfArgs};
 use crate::complain::complain;
 use crate::engine::{
     Engine, EngineError, LaunchedTeam, MemcpyEngine, MpiEngine, OxcclEngine, SetupError, TcpStreamEngine,
 };
 use crate::gpu::{self, GpuBench, GpuError};
-use crate::measure::CpuBench;
+use crate::measure::{CpuBench, NoMemory};
 use crate::mpi::{Mpi, MpiError};
 use crate::report::{EngineFacts, Report, ReportError};
 use crate::run::{SweepError, sweep};
@@ -40,12 +39,8 @@ pub enum RunError {
     Memory(#[from] std::io::Error),
     #[error("joining the ranks that a launcher started: {0}")]
     Launch(#[from] oxccl::Error),
-    #[error(
-        "rank {rank} (process {}) has no memory for two buffers of {wanted} bytes, the largest size of -e (--maxbytes): {mebibytes} MiB are \
-         available for all ranks of this host",
-        std::process::id()
-    )]
-    Buffers { rank: u32, wanted: usize, mebibytes: u64 },
+    #[error(transparent)]
+    Buffers(#[from] NoMemory),
     #[error("--root {root}: ranks are 0 to {last}")]
     Root { root: u32, last: u32 },
     #[error("a minimum of {min} bytes is more than the maximum of {max}")]
@@ -212,12 +207,7 @@ fn run_on_cpus(team: &mut dyn Team, mpi: Option<&Mpi>, args: &PerfArgs) -> Resul
         start: None,
     });
     let report = Report::new(team, facts.collect(), None, &[], args)?;
-    let no_memory = RunError::Buffers {
-        rank: team.rank(),
-        wanted: args.room(),
-        mebibytes: available_bytes().unwrap_or_default() >> 20,
-    };
-    let mut bench = CpuBench::new(team, engines, args).ok_or(no_memory)?;
+    let mut bench = CpuBench::new(team, engines, args)?;
     all_collectives(&mut bench, args, &budget, report)
 }
 

@@ -19,7 +19,7 @@ use crate::collective::Collective;
 use crate::engine::{Engine, EngineError, LaunchedTeam, OxcclEngine, SetupError, func};
 use crate::gpu::engine::GpuEngine;
 use crate::gpu::{self, GpuBench, GpuError, OxcclGpuEngine};
-use crate::measure::CpuBench;
+use crate::measure::{CpuBench, NoMemory};
 use crate::report::machine::Machine;
 use crate::say::say;
 use crate::spawn::{self, Seat};
@@ -59,6 +59,8 @@ pub enum TuneRunError {
     Memory(#[from] std::io::Error),
     #[error("printing: {0}")]
     Print(std::io::Error),
+    #[error(transparent)]
+    Buffers(#[from] NoMemory),
     #[error("one rank has no choices: at least 2 are needed (--ranks)")]
     Alone,
     #[error("--sizes: 1 to 16 ascending sizes were expected")]
@@ -201,7 +203,7 @@ fn on_cpus(team: &mut dyn Team, args: &TuneArgs) -> Result<Found, TuneRunError> 
         engines.push(Box::new(OxcclEngine::new(team, &args.perf(Some(way.candidate), None))?));
     }
     let (ranks, is_first, perf) = (team.size(), team.rank() == 0, args.perf(None, None));
-    let mut bench = CpuBench::new(team, engines, &perf);
+    let mut bench = CpuBench::new(team, engines, &perf)?;
     let collectives = measure(&mut bench, backend, &ways, args, &budget, is_first)?;
     Ok(Found { backend, ranks, machine: Machine::here(None), ways, collectives, untuned })
 }
