@@ -121,7 +121,7 @@ impl Config {
     /// # Errors
     /// The first invalid variable.
     pub fn from_env() -> Result<Config, ConfigError> {
-        names::warn_of_unknown();
+        names::warn_of_unknown(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()));
         Config::from_lookup(&Config::variable)
     }
 

@@ -188,7 +188,9 @@ fn is_death(error: &io::Error, addr: SocketAddr) -> bool {
         addr.ip().is_loopback()
             || iface::list().is_ok_and(|all| all.iter().any(|interface| interface.addr == addr.ip()))
     };
-    sock::is_end(error) || error.kind() == io::ErrorKind::ConnectionRefused && is_here()
+    // A rank that had to leave registers nowhere.
+    let is_nowhere = addr.ip().is_unspecified();
+    is_nowhere || sock::is_end(error) || error.kind() == io::ErrorKind::ConnectionRefused && is_here()
 }
 
 fn distrusted(addr: SocketAddr, error: HandshakeError) -> BootstrapError {

@@ -80,6 +80,9 @@ pub(crate) trait Steps {
         bootstrap: &Bootstrap,
         memory: Self::Memory<'s>,
     ) -> Result<Self::Connected, ConnectError>;
+
+    /// Removes what a failed step may have left behind, on this rank or another.
+    fn give_up(&self, _peers: &[PeerInfo]) {}
 }
 
 /// Connects this rank with all others. Every rank calls it at the same time.
@@ -88,6 +91,16 @@ pub(crate) trait Steps {
 /// The same step fails on every rank: on the rank at fault with its own error, elsewhere with one that names it.
 pub(crate) fn connect<S: Steps>(bootstrap: &Bootstrap, steps: &S) -> Result<S::Connected, ConnectError> {
     let ranks = meet(bootstrap, steps)?;
+    // A rank may have come farther than this one before it died: it has passed votes that this one sees fail.
+    let peers = ranks.peers.clone();
+    take(bootstrap, steps, ranks).inspect_err(|_| steps.give_up(&peers))
+}
+
+fn take<S: Steps>(
+    bootstrap: &Bootstrap,
+    steps: &S,
+    ranks: Ranks<S::Unit>,
+) -> Result<S::Connected, ConnectError> {
     // All ranks see the same settings, but must not leave before all others have seen them.
     let settings = check_settings(&ranks.peers, steps.settings());
     vote(bootstrap, settings.and_then(|()| steps.check(bootstrap.rank(), &ranks)))?;

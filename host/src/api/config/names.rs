@@ -25,17 +25,14 @@ const KNOWN: &[&str] = &[
 const OTHERS: &[&str] =
     &["OXCCL_TEST_", "OXCCL_FUZZ_", "OXCCL_AMDGCN", "OXCCL_EMBED_KERNELS", "OXCCL_KERNELS", "OXCCL_PERF_"];
 
-/// Warns once of each unknown name in the process's environment.
-pub(super) fn warn_of_unknown() {
+/// Warns once of each unknown name among these, those of the process's environment.
+pub(super) fn warn_of_unknown(names: impl Iterator<Item = String>) {
     static WARNED: Once = Once::new();
     WARNED.call_once(|| {
-        for (name, _) in std::env::vars_os() {
-            let Some(name) = name.to_str() else { continue };
-            if !is_known(name) {
-                match nearest(name) {
-                    Some(known) => tracing::warn!("{name} is set, and nobody reads it; is {known} meant?"),
-                    None => tracing::warn!("{name} is set, and nobody reads it"),
-                }
+        for name in names.filter(|name| !is_known(name)) {
+            match nearest(&name) {
+                Some(known) => tracing::warn!("{name} is set, and nobody reads it; is {known} meant?"),
+                None => tracing::warn!("{name} is set, and nobody reads it"),
             }
         }
     });

@@ -8,9 +8,9 @@ use crate::connect::ConnectError;
 use crate::connect::pipeline::{Ranks, Steps};
 use crate::connect::vote::vote;
 use crate::launch::{Channel, NetLinks};
-use crate::mem::Segment;
+use crate::mem::{self, Segment};
 use crate::net::NetConfig;
-use crate::transport::{Allowed, PeerInfo, TransportKind};
+use crate::transport::{Allowed, InboxName, PeerInfo, TransportKind};
 use oxccl_shared::abi::{ConnLayout, Rank};
 use std::sync::Arc;
 use std::time::Duration;
@@ -108,9 +108,8 @@ impl Steps for CpuWanted<'_> {
         bootstrap: &Bootstrap,
         mut wiring: Wiring<'s>,
     ) -> Result<Wiring<'s>, ConnectError> {
-        let made = wiring.make_memory();
-        let shared = vote(bootstrap, made).and_then(|()| vote(bootstrap, wiring.open_peers()));
-        shared.inspect_err(|_| wiring.forget_files())?;
+        vote(bootstrap, wiring.make_memory())?;
+        vote(bootstrap, wiring.open_peers())?;
         Ok(wiring)
     }
 
@@ -119,12 +118,24 @@ impl Steps for CpuWanted<'_> {
         bootstrap: &Bootstrap,
         mut wiring: Wiring<'s>,
     ) -> Result<CpuConnected, ConnectError> {
-        let connected = wiring.connect_remote(bootstrap);
-        // Every peer has mapped every file, or a rank has failed: without names, no file can outlive us. Remove all names: a rank that
-        // is killed before this line leaves its own, and no other rank would fail and remove it.
-        wiring.forget_files();
-        connected?;
+        wiring.connect_remote(bootstrap)?;
+        // Every peer has mapped every file: without names, no file can outlive us. Remove all names: a rank that is
+        // killed before this line leaves its own, and no other rank would fail and remove it.
+        self.give_up(&wiring.peers);
         Ok(wiring.finish())
+    }
+
+    fn give_up(&self, peers: &[PeerInfo]) {
+        let host = |rank: Rank| peers[rank.index()].host;
+        let locals = (0..self.nranks).map(Rank).filter(|rank| host(*rank) == host(self.rank));
+        mem::unlink_all(locals.map(|rank| self.inbox_name(peers, rank).file()));
+    }
+}
+
+impl CpuWanted<'_> {
+    /// The name of a rank's inbox.
+    pub(super) fn inbox_name(&self, peers: &[PeerInfo], rank: Rank) -> InboxName {
+        InboxName { comm_hash: self.comm_hash, rank, told: peers[rank.index()].files }
     }
 }
 

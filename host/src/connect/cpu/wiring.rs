@@ -88,15 +88,7 @@ impl<'a> Wiring<'a> {
     }
 
     fn inbox_name(&self, rank: Rank) -> InboxName {
-        InboxName { comm_hash: self.wanted.comm_hash, rank, told: self.peers[rank.index()].files }
-    }
-
-    /// Removes the files that any rank of this host may have left, since a rank that died cannot.
-    pub(super) fn forget_files(&self) {
-        let host = |rank: Rank| self.peers[rank.index()].host;
-        let mine = host(self.wanted.rank);
-        let locals = (0..self.wanted.nranks).map(Rank).filter(|rank| host(*rank) == mine);
-        mem::unlink_all(locals.map(|rank| self.inbox_name(rank).file()));
+        self.wanted.inbox_name(&self.peers, rank)
     }
 
     /// Where the connections of `rank`'s local producers lie.
