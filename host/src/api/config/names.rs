@@ -110,6 +110,8 @@ mod tests {
         found.retain(|name| {
             !["OXCCL_TIMOUT", "OXCCL_TRANSPROT", "OXCCL_TUNEFILE", "OXCCL_SOMETHING_ELSE"].contains(&&**name)
         });
+        // Prefixes, such as those above.
+        found.retain(|name| !name.ends_with('_'));
         assert!(found.len() > 10, "{found:?}");
         for name in found {
             assert!(is_known(&name), "{name} is not in the list of this file");
