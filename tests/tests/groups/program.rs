@@ -77,7 +77,8 @@ impl Step {
     fn add<'env>(&mut self, group: &mut Group<'env>, rank: &'env Communicator) -> Result<(), Error> {
         let (send, recv) = (self.send.bytes().as_ptr(), self.recv.bytes_mut().as_mut_ptr());
         let Step { func, dtype, peer, count, .. } = *self;
-        let call = Untyped { func, send, recv, count, dtype, op: ReduceOp::from(self.op), peer };
+        let call =
+            Untyped { send, recv, count, op: ReduceOp::from(self.op), peer, ..Untyped::new(func, dtype) };
         // SAFETY: `steps_of` gave the buffers the lengths of the function's shape; the program outlives the group.
         unsafe { group.add_untyped(rank, &call) }
     }
