@@ -17,7 +17,7 @@ const fn param(key: &'static str, default: &'static str) -> Param {
 }
 
 /// In alphabetical order; docs/env-vars.md says what they mean.
-const PARAMS: [Param; 32] = [
+const PARAMS: [Param; 33] = [
     param("NCCL_ALGO", ""),
     param("NCCL_BUFFSIZE", ""),
     param("NCCL_COLLNET_ENABLE", "0"),
@@ -43,6 +43,7 @@ const PARAMS: [Param; 32] = [
     param("NCCL_P2P_DISABLE", "0"),
     param("NCCL_P2P_LEVEL", ""),
     param("NCCL_PROTO", ""),
+    param("NCCL_RUNTIME_CONNECT", "1"),
     param("NCCL_SHM_DISABLE", "0"),
     param("NCCL_SOCKET_FAMILY", ""),
     param("NCCL_SOCKET_IFNAME", ""),

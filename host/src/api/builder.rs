@@ -398,7 +398,7 @@ pub(super) fn assemble<M: Init>(
         }
     };
     let health = Arc::new(Health::new(rank, nranks));
-    let watch = watch(bootstrap, &health);
+    let watch = watch(bootstrap, &health, M::notes(&connected));
     let joined = Joined { rank, nranks, config: &config, health: &health, watch: &watch };
     let Started { machine, device, rings, memory } = M::start(connected, &joined)?;
     handle.joined((rank, nranks), &health, &watch, machine.probe())?;

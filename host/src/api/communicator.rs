@@ -5,7 +5,7 @@ use super::error::{ArgumentError, DeviceError, Error};
 use super::handle::CommHandle;
 use super::init::Init;
 use super::membership::Membership;
-use super::memory::MemoryReport;
+use super::memory::{MemoryReport, MemoryUse};
 use super::pending::Pending;
 use crate::gpu::KernelError;
 use crate::launch::{Engine, RawCall, RawQueue, RunError};
@@ -65,7 +65,7 @@ pub struct Comm<M: Init> {
     pub(super) member: Membership,
     pub(super) config: Config,
     unit: M::Unit,
-    memory: MemoryReport,
+    memory: MemoryUse,
     pub(super) device: M::Device,
     pub(super) kept: RefCell<M::Kept>,
     /// `RefCell` also makes the type `!Sync`: one thread at a time. `None` only while it is being dropped.
@@ -76,7 +76,7 @@ impl<M: Init> Comm<M> {
     pub(super) fn new(
         member: Membership,
         (config, unit): (Config, M::Unit),
-        memory: MemoryReport,
+        memory: MemoryUse,
         engine: Engine<M>,
         device: M::Device,
     ) -> Comm<M> {
@@ -124,9 +124,9 @@ impl<M: Init> Comm<M> {
         Ok(TUNED.contains(&func).then_some(self.engine()?.machine().explain(&call)))
     }
 
-    /// Memory reserved at init: on GPUs, of the GPU.
-    pub fn memory(&self) -> &MemoryReport {
-        &self.memory
+    /// The memory that it has now: on GPUs, of the GPU.
+    pub fn memory(&self) -> MemoryReport {
+        (self.memory)()
     }
 
     /// For each channel of the rings, the ranks in ring order; the same on every rank.

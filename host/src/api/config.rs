@@ -60,6 +60,9 @@ pub struct Config {
     pub ptx_path: Option<PathBuf>,
     /// GPU kernels to use instead of a file's.
     pub kernels: Option<Arc<Bundle>>,
+    /// Whether GPUs of one host make connections when an operation first needs them, or all at init (`NCCL_RUNTIME_CONNECT=0`). Default:
+    /// as they are needed.
+    pub runtime_connect: bool,
     /// What is logged, and where to (`NCCL_DEBUG`, `NCCL_DEBUG_SUBSYS`, `NCCL_DEBUG_FILE`). Read when a process's first communicator is built.
     pub log: LogSettings,
     /// Whether calls of the C interface return only when they are done, whatever their caller says (`NCCL_COMM_BLOCKING`).
@@ -108,6 +111,7 @@ impl Default for Config {
             topology: TopologySettings::default(),
             ptx_path: None,
             kernels: None,
+            runtime_connect: true,
             log: LogSettings::default(),
             blocking: None,
             custom: Vec::new(),
@@ -185,6 +189,7 @@ impl Config {
         config.read_network(&env)?;
         config.net.gdr = read_gdr(&env)?;
         config.ptx_path = lookup("OXCCL_PTX_PATH").filter(|path| !path.is_empty()).map(PathBuf::from);
+        env.set("NCCL_RUNTIME_CONNECT", parse::FLAG, &mut config.runtime_connect, parse::flag)?;
         env.set("NCCL_COMM_BLOCKING", parse::FLAG, &mut config.blocking, |text| parse::flag(text).map(Some))?;
         config.log = read_log(&env)?;
         Ok(config)

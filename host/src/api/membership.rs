@@ -2,6 +2,7 @@
 
 use super::error::Error;
 use super::handle::{CommHandle, operation_error};
+use super::init::Notes;
 use super::split::{Shrinks, Turns};
 use crate::bootstrap::{Bootstrap, PeerEvent, Watch};
 use crate::launch::{Fault, Health, Notice, Notify, Outstanding};
@@ -73,7 +74,9 @@ impl Drop for Membership {
 
 /// Makes the bootstrap's thread convert membership events into faults, and compare the peers' calls with this rank's
 /// call at the same point.
-pub(super) fn watch(bootstrap: Bootstrap, health: &Arc<Health>) -> Arc<Watch> {
+///
+/// Other notes go to `notes`.
+pub(super) fn watch(bootstrap: Bootstrap, health: &Arc<Health>, notes: Option<Notes>) -> Arc<Watch> {
     let health = health.clone();
     let me = bootstrap.rank();
     let this = Arc::new(OnceLock::<Weak<Watch>>::new());
@@ -91,7 +94,8 @@ pub(super) fn watch(bootstrap: Bootstrap, health: &Arc<Health>) -> Arc<Watch> {
                     health.fail(Fault::Timeout { rank, waited }, None);
                     return;
                 }
-                Ok(Notice::TimedOut { .. }) | Err(_) => return,
+                Ok(Notice::TimedOut { .. }) => return,
+                Err(_) => return notes.iter().for_each(|notes| notes(rank, &note)),
             };
             let Some(ours) = health.recall(theirs.seq).filter(|ours| *ours != theirs) else { return };
             // Before the fault, so that the peer receives our call before it receives our abort.
@@ -113,6 +117,13 @@ pub(super) struct NotifyByWatch(Weak<Watch>);
 impl NotifyByWatch {
     pub fn new(watch: &Arc<Watch>) -> NotifyByWatch {
         NotifyByWatch(Arc::downgrade(watch))
+    }
+
+    /// Sends a note of another kind.
+    pub fn say(&self, note: &[u8]) {
+        if let Some(watch) = self.0.upgrade() {
+            watch.note(note);
+        }
     }
 }
 

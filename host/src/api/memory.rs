@@ -3,6 +3,9 @@
 use oxccl_shared::abi::Rank;
 use std::fmt;
 
+/// How to ask for a communicator's memory use.
+pub(super) type MemoryUse = Box<dyn Fn() -> MemoryReport + Send + Sync>;
+
 /// Memory reserved for one peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PeerMemory {
@@ -16,14 +19,15 @@ pub struct PeerMemory {
     pub outbound_bytes: usize,
 }
 
-/// Memory reserved by a communicator at init; it does not grow afterwards. The operating system commits it at first
-/// use, except files in /dev/shm, which are committed at once.
+/// Memory that a communicator has now. Ranks on CPUs reserve it at init; the operating system commits it at first use, except files in
+/// /dev/shm, which are committed at once. GPUs of one host make connections when an operation first needs them, and keep them: their
+/// memory grows with what the communicator is used for.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MemoryReport {
     /// Each peer's share.
     pub peers: Vec<PeerMemory>,
-    /// Bytes that belong to no peer: on GPUs the tables of connections for kernels, at a head on CPUs the connections
-    /// of in-network reduction.
+    /// Bytes that belong to no peer: on GPUs the tables of connections for kernels, and what fills the driver's pages; at a head on CPUs
+    /// the connections of in-network reduction.
     pub own_bytes: usize,
 }
 

@@ -47,6 +47,12 @@ impl Watch {
         self.bootstrap.note(note);
     }
 
+    /// As [`Bootstrap::die`].
+    #[cfg(test)]
+    pub fn die(self) {
+        self.bootstrap.die();
+    }
+
     /// As [`Bootstrap::close`]: the others get [`PeerEvent::PeerLeft`]. The callback is not called after this
     /// returns.
     pub fn close(self) {

@@ -1,4 +1,4 @@
-//! A GPU and its memory, for the setup of connections. Used at init only, so `dyn` costs nothing.
+//! A GPU and its memory, for the setup of connections. Used where they are made only, so `dyn` costs nothing.
 
 use super::error::{CudaError, DeviceId};
 use crate::mem::Segment;
@@ -113,6 +113,12 @@ pub trait Gpu: fmt::Debug + Send + Sync {
     /// # Errors
     /// The driver's.
     fn upload(&self, bytes: &[u8]) -> Result<Arc<dyn GpuMemory>, CudaError>;
+
+    /// Writes to memory of [`Self::upload`] that no kernel under way looks at, beside the work of all streams. Returns when it is done.
+    ///
+    /// # Errors
+    /// The driver's.
+    fn write(&self, to: u64, bytes: &[u8]) -> Result<(), CudaError>;
 }
 
 /// Memory that a GPU uses; unmapped or freed when dropped.

@@ -66,11 +66,13 @@ impl<M: Machine> Engine<M> {
         self.planned.plan(calls, |call, forced| self.machine.plan(call, forced));
     }
 
-    /// Loads what the planned calls need.
+    /// Makes the connections that the planned calls need, and loads what they need.
     ///
     /// # Errors
     /// The machine's.
-    pub(crate) fn prepare(&mut self) -> Result<(), RunError> {
+    pub(crate) fn prepare(&mut self, calls: &[RawCall]) -> Result<(), RunError> {
+        self.machine.check().map_err(RunError::Stopped)?;
+        self.machine.connect_for(calls, self.planned.plans())?;
         self.machine.prepare(self.planned.plans())
     }
 
@@ -90,6 +92,7 @@ impl<M: Machine> Engine<M> {
         self.machine.check().map_err(RunError::Stopped)?;
         let Engine { machine, history, planned, messages } = self;
         let (plans, queue) = (planned.plans(), queues[0]);
+        machine.connect_for(calls, plans)?;
         machine.health().note_begun(calls.len());
         let body = |machine: &mut M| {
             let mut run = Run { machine, history, plans, messages, queue };

@@ -1,4 +1,4 @@
-//! How a connection over a network breaks, and on whose side.
+//! How a connection breaks, or cannot be made, and on whose side.
 
 use oxccl_shared::abi::Rank;
 use std::fmt;
@@ -14,6 +14,14 @@ pub enum LinkError {
         /// Which way the data goes.
         direction: Direction,
         /// What the network said.
+        reason: &'static str,
+    },
+    /// A rank could not make connections that an operation needed for the first time.
+    #[error("rank {rank} could not make connections that an operation needs for the first time: {reason}")]
+    Connect {
+        /// Which.
+        rank: Rank,
+        /// What stood in its way.
         reason: &'static str,
     },
     /// The network that reduces between the hosts failed.

@@ -77,6 +77,14 @@ pub trait Machine: Sized + Send + 'static {
     /// How a call is carried out: always the same way.
     fn plan(&self, call: &Call, forced: Option<Forced>) -> CallPlan;
 
+    /// Makes the connections that these calls need and that are not there. It waits for no other rank's calls.
+    ///
+    /// # Errors
+    /// [`RunError::Stopped`]: the communicator ends by it.
+    fn connect_for(&mut self, _calls: &[RawCall], _plans: &[CallPlan]) -> Result<(), RunError> {
+        Ok(())
+    }
+
     /// Loads what these plans need, before any communicator of the thread runs.
     ///
     /// # Errors

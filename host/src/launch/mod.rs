@@ -38,6 +38,7 @@ pub(crate) use lend::LendingBlock;
 pub use link_error::{Direction, LinkError};
 pub use machine::{Machine, RawQueue, RunError, StreamMachine};
 pub use messages::Message;
+pub(crate) use messages::split as messages_of;
 pub use net_links::NetLinks;
 pub use notice::Notice;
 pub use probe::{Probe, Progress};

@@ -1,8 +1,64 @@
-//! Addresses of a rank's connections in its device's memory.
+//! Addresses of a rank's connections in its device's memory, and what makes those that are needed later.
 
+use crate::bootstrap::Bootstrap;
 use crate::gpu::GpuMemory;
-use oxccl_shared::abi::KernelLaunch;
+use crate::launch::Fault;
+use oxccl_shared::abi::{KernelLaunch, Protocol, Rank};
+use oxccl_shared::algo::spec::Connections;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+
+/// Purpose of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum ConnKind {
+    /// From a rank to the next of a ring.
+    Ring,
+    /// Between any two ranks, for collectives.
+    Mesh,
+    /// Between neighbours in a tree.
+    Tree,
+    /// Between any two ranks, for messages. Where ranks are reached over a network, the mesh carries these.
+    Pair,
+}
+
+impl ConnKind {
+    /// All, in the order of tables.
+    pub const ALL: [ConnKind; 4] = [ConnKind::Ring, ConnKind::Mesh, ConnKind::Tree, ConnKind::Pair];
+
+    /// Those of an algorithm.
+    pub fn of(connections: Connections) -> ConnKind {
+        match connections {
+            Connections::Mesh | Connections::Chain | Connections::Levels => ConnKind::Mesh,
+            Connections::Ring => ConnKind::Ring,
+            Connections::Tree => ConnKind::Tree,
+        }
+    }
+}
+
+/// What a launch needs: the first so many channels of a kind, for kernels of a protocol; between a pair, those to and from `peer`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Need {
+    /// The kind.
+    pub kind: ConnKind,
+    /// The protocol.
+    pub protocol: Protocol,
+    /// How many.
+    pub channels: u32,
+    /// Of a pair, the other rank.
+    pub peer: Option<Rank>,
+}
+
+/// What makes a rank's connections when they are needed.
+pub trait Connector: Send + Sync {
+    /// Makes what is needed and not there. Other ranks do their part without being called. Returns within a bounded time.
+    ///
+    /// # Errors
+    /// Why it cannot be had.
+    fn connect(&self, needs: &[Need]) -> Result<(), Fault>;
+
+    /// Unmaps and frees everything. Every rank calls it, in the order of the bootstrap's collectives; kernels must have ended.
+    fn close(&self, bootstrap: &Bootstrap);
+}
 
 /// The lists of one kind of channel, as addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -26,16 +82,20 @@ pub struct ConnLists {
 /// All lists, and their memory.
 #[derive(Debug)]
 pub struct ConnTables {
-    /// Rings: one connection a channel and direction.
-    pub ring: ConnLists,
-    /// Connections to every peer, by rank, a channel and direction.
-    pub mesh: ConnLists,
-    /// Trees, if connected: children and parent, a channel and direction.
-    pub tree: ConnLists,
+    /// By kind and protocol: of rings one connection a channel and direction; of the mesh and of pairs those to every peer, by rank; of
+    /// trees children and parent. Kinds whose connections serve all protocols have the same lists three times.
+    pub lists: [[ConnLists; 3]; 4],
     /// A line of memory that operations without buffers may use.
     pub scratch: u64,
     /// The memory of all lists.
     pub memory: Arc<dyn GpuMemory>,
+}
+
+impl ConnTables {
+    /// The lists for kernels of a protocol.
+    pub fn of(&self, kind: ConnKind, protocol: Protocol) -> &ConnLists {
+        &self.lists[kind as usize][protocol as usize]
+    }
 }
 
 impl ConnLists {

@@ -4,7 +4,7 @@
 //! them, what all GPUs have: their tables of connections, kernels' arguments, the proxy of connections over a network.
 //! Never: chooses algorithms (`plan` did), makes connections (`connect` did).
 //!
-//! From below: `conns`, addresses of connections; `args`, of kernels; `verdict`, who caused a stop; `net`, the proxy, which orders
+//! From below: `conns`, addresses of connections, and who makes those that are needed later; `args`, of kernels; `verdict`, who caused a stop; `net`, the proxy, which orders
 //! of calls and graphs reach through the `order_gate`; the machines.
 
 mod conns;
@@ -16,7 +16,7 @@ pub mod cpu;
 pub mod cuda;
 
 pub(crate) use args::collective_args;
-pub use conns::{ConnLists, ConnTables};
+pub use conns::{ConnKind, ConnLists, ConnTables, Connector, Need};
 pub(crate) use net::Issue;
 pub use net::{NetChannels, NetParts, NetProxy};
 use verdict::Verdict;

@@ -4,10 +4,29 @@ use super::call::Call;
 use super::facts::Facts;
 use super::messages::message_kernels;
 use super::tuning::Candidate;
-use oxccl_shared::abi::{DataType, Func, Rank, RedOp};
+use oxccl_shared::abi::{DataType, Func, Protocol, Rank, RedOp};
 use oxccl_shared::algo::kernels::Kernel;
+use oxccl_shared::algo::registry::spec_of;
+use oxccl_shared::algo::spec::Connections;
 
 impl Facts {
+    /// Every kind of connections that collectives may need, with the protocol.
+    pub fn connection_set(&self) -> Vec<(Connections, Protocol)> {
+        let call = |func, count| Call { func, dtype: DataType::U8, op: RedOp::Sum, root: Rank(0), count };
+        let offered = |func| [0, 1, 1 << 40].map(|count| self.offered(&call(func, count)));
+        let mut kinds = Vec::new();
+        for candidate in Func::ALL.iter().flat_map(|func| offered(*func)).flat_map(|offered| {
+            let all: Vec<Candidate> = offered.iter().collect();
+            all
+        }) {
+            let kind = (spec_of(candidate.algorithm).connections, candidate.protocol);
+            if !kinds.contains(&kind) {
+                kinds.push(kind);
+            }
+        }
+        kinds
+    }
+
     /// Every kernel that a call may need, and the threads of its blocks.
     pub fn kernel_set(&self) -> Vec<(Kernel, u32)> {
         let mut kernels: Vec<(Kernel, u32)> = message_kernels(self).collect();

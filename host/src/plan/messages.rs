@@ -7,7 +7,7 @@
 
 use super::facts::Facts;
 use super::numbers::MessageClass;
-use oxccl_shared::abi::{KERNEL_MESSAGES_MAX, Rank};
+use oxccl_shared::abi::{KERNEL_MESSAGES_MAX, Protocol, Rank};
 use oxccl_shared::algo::kernels::Kernel;
 
 /// A message to or from another rank.
@@ -69,6 +69,27 @@ pub fn message_kernels(facts: &Facts) -> impl Iterator<Item = (Kernel, u32)> + '
     facts.tuning.messages.iter().map(|class| kernel_of(class, facts))
 }
 
+/// The protocol of a message of so many bytes, and the channels among which it is divided: the same at both ends.
+pub fn message_connections(len_bytes: u64, facts: &Facts) -> (Protocol, u32) {
+    let class = &facts.tuning.messages[class_of(len_bytes, facts)];
+    (facts.message_protocol_for(class.protocol), channels_of(class, facts))
+}
+
+fn class_of(len_bytes: u64, facts: &Facts) -> usize {
+    let classes = facts.tuning.messages;
+    classes.iter().position(|class| len_bytes <= class.max_bytes).unwrap_or(classes.len() - 1)
+}
+
+/// How many ranks apart the ends of a launch's messages may be.
+fn rounds_of(facts: &Facts) -> u32 {
+    (facts.nranks - 1).clamp(1, KERNEL_MESSAGES_MAX as u32 / 2)
+}
+
+/// All lanes that a launch may have run at once, whichever of them this one has.
+fn channels_of(class: &MessageClass, facts: &Facts) -> u32 {
+    class.channels.min(facts.mesh_channels).min(facts.blocks_max / (2 * rounds_of(facts))).max(1)
+}
+
 /// Divides messages of `rank` among launches, which are to be made in order.
 pub fn arrange<'a>(
     wants: &[MessageWant],
@@ -77,7 +98,7 @@ pub fn arrange<'a>(
     scratch: &'a mut Arrangement,
 ) -> impl Iterator<Item = Batch<'a>> {
     let n = facts.nranks;
-    let rounds = (n - 1).clamp(1, KERNEL_MESSAGES_MAX as u32 / 2);
+    let rounds = rounds_of(facts);
     let per_lane = KERNEL_MESSAGES_MAX as u32 / (2 * rounds);
     let classes = facts.tuning.messages;
     let Arrangement { placed, counts } = scratch;
@@ -85,8 +106,7 @@ pub fn arrange<'a>(
     counts.clear();
     counts.resize(classes.len() * n as usize * 2, 0);
     for (index, want) in wants.iter().enumerate() {
-        let class = classes.iter().position(|class| want.len_bytes <= class.max_bytes);
-        let class = class.unwrap_or(classes.len() - 1);
+        let class = class_of(want.len_bytes, facts);
         let count = &mut counts[(class * n as usize + want.peer.index()) * 2 + usize::from(want.is_send)];
         let ordinal = *count;
         *count += 1;
@@ -110,8 +130,7 @@ pub fn arrange<'a>(
         Batch {
             kernel,
             threads,
-            // All lanes that a launch may have run at once, whichever of them this one has.
-            channels: class.channels.min(facts.mesh_channels).min(facts.blocks_max / (2 * rounds)).max(1),
+            channels: channels_of(class, facts),
             lanes: placed[placed.len() - 1].lane + 1,
             placed,
         }
@@ -183,6 +202,8 @@ mod tests {
                     for placed in batch.placed {
                         met[placed.index] += 1;
                         prop_assert!(placed.lane < batch.lanes);
+                        let ends = message_connections(wants[placed.index].len_bytes, &facts);
+                        prop_assert_eq!(ends, (batch.kernel.protocol(), batch.channels));
                     }
                     for (a, b) in batch.placed.iter().zip(&batch.placed[1..]) {
                         let of = |placed: &Placed| (wants[placed.index].peer, wants[placed.index].is_send);

@@ -28,7 +28,7 @@ pub use collective::{CallPlan, Plan, plan};
 pub use collnet::{Collnet, CollnetFacts, Reduces};
 pub use facts::Facts;
 pub use hosts::Hosts;
-pub use messages::{Arrangement, Batch, MessageWant, Placed, arrange, message_kernels};
+pub use messages::{Arrangement, Batch, MessageWant, Placed, arrange, message_connections, message_kernels};
 pub use numbers::{Blocks, ChannelLimits, HopLimit, MessageClass, Tuning};
 pub use tuning::Forced;
 

@@ -4,6 +4,7 @@ mod matrix;
 mod trees;
 mod levels;
 mod messages;
+mod first_use;
 mod operations;
 mod splits;
 mod faults;

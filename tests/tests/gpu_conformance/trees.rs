@@ -3,6 +3,7 @@
 
 use oxccl::plan::{Call, ChannelLimits, Facts, Forced, Plan, plan};
 use oxccl::{Algorithm, DataType, Func, Protocol, Rank, RedOp};
+use oxccl_shared::abi::ConnControl;
 use oxccl_shared::fifo::STEPS;
 use oxccl_tests::case::{Case, Placement};
 use oxccl_tests::deadline::{Deadline, doing};
@@ -92,7 +93,8 @@ fn needs_gpu_trees_are_connected_only_if_asked_for() {
         return println!("skipped: this machine has one GPU");
     }
     let reserved = |algorithm| {
-        let world = DeviceWorld::new(2, Settings { algorithm, ..Settings::default() }, None);
+        let settings = Settings { algorithm, ..Settings::default() };
+        let world = DeviceWorld::with(2, settings, None, |config| config.runtime_connect = false);
         let peers = &world.ranks[0].comm.memory().peers;
         peers.iter().map(|peer| peer.inbound_bytes).sum::<usize>()
     };
@@ -105,6 +107,7 @@ fn needs_gpu_trees_are_connected_only_if_asked_for() {
         ChannelLimits::default(),
         None,
     );
-    // Of two ranks each has one neighbour on every channel.
-    assert_eq!(with - without, facts.tree_channels as usize * facts.tree_layout.total_bytes());
+    // Of two ranks each has one neighbour on every channel, by each of three protocols.
+    let each = facts.tree_layout.total_bytes() + 2 * size_of::<ConnControl>();
+    assert_eq!(with - without, facts.tree_channels as usize * each);
 }

@@ -73,6 +73,7 @@ impl Init for Cpu {
     fn start(connected: CpuReady, joined: &Joined<'_>) -> Result<Started<Cpu>, Error> {
         let CpuReady { connected, custom } = connected;
         let (memory, rings) = (report(joined.rank, &connected), connected.graph.rings());
+        let memory = Box::new(move || memory.clone());
         Ok(Started { machine: machine(connected, custom, joined), device: (), rings, memory })
     }
 }

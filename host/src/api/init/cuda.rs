@@ -1,16 +1,19 @@
 //! Ranks on GPUs of NVIDIA.
 
-use super::{Init, Joined, Started, this_process};
+use super::{Init, Joined, Notes, Started, this_process};
 use crate::api::config::Config;
 use crate::api::error::{DeviceError, Error};
-use crate::api::memory::{MemoryReport, PeerMemory};
+use crate::api::handle::operation_error;
+use crate::api::memory::{MemoryReport, MemoryUse, PeerMemory};
 use crate::bootstrap::Bootstrap;
-use crate::connect::gpu::{DeviceConnected, DeviceWanted, RouteSettings};
+use crate::connect::gpu::{
+    DeviceConnected, DeviceLayout, DeviceSharing, DeviceWanted, NetConnected, Parts, PartsOpen, RouteSettings,
+};
 use crate::connect::{ConnectError, connect};
 use crate::gpu::{CudaError, Gpu, PciBus};
-use crate::launch::Notify;
-use crate::machine::NetProxy;
+use crate::launch::{Notify, RunError};
 use crate::machine::cuda::{Cuda, CudaParts, CustomKernels, Device, DeviceKernels, Monitor};
+use crate::machine::{Connector, NetProxy};
 use crate::net::NetError;
 use crate::plan::tuning::Backend;
 use crate::plan::{Facts, Lacks};
@@ -84,11 +87,22 @@ impl Init for Cuda {
         Ok(ConnectedGpu { device, kernels, connected })
     }
 
+    fn notes(connected: &ConnectedGpu) -> Option<Notes> {
+        let DeviceSharing::Parts(parts) = &connected.connected.memory else { return None };
+        let parts = parts.clone();
+        Some(Box::new(move |rank, note| parts.note(rank, note)))
+    }
+
     fn start(connected: ConnectedGpu, joined: &Joined<'_>) -> Result<Started<Cuda>, Error> {
         let Joined { rank, nranks, config, health, .. } = *joined;
         let ConnectedGpu { device, kernels, connected } = connected;
-        let memory = report(rank, &connected);
-        let DeviceConnected { facts, tables, arena, layout, net, .. } = connected;
+        let memory = memory_use(rank, &connected);
+        let DeviceConnected { facts, tables, memory: sharing, layout, net, .. } = connected;
+        let (arena, parts) = match sharing {
+            DeviceSharing::Nothing => (None, None),
+            DeviceSharing::Whole(arena) => (Some(arena), None),
+            DeviceSharing::Parts(parts) => (None, Some(parts)),
+        };
         let failed = |source: CudaError| DeviceError { rank, nranks, source: Box::new(source.into()) };
         // A rank that is alone seldom needs a kernel.
         let has_all_kernels = nranks > 1 && kernels.load_all(&facts.kernel_set());
@@ -115,13 +129,27 @@ impl Init for Cuda {
             has_all_kernels,
             tables,
             arena,
+            connector: parts.clone().map(|parts| parts as Arc<dyn Connector>),
             monitor,
             health: health.clone(),
-            notify,
+            notify: notify.clone(),
             net: net.transpose()?,
             timeout: config.timeout,
         });
-        Ok(Started { machine: machine.map_err(failed)?, device, rings: layout.rings, memory })
+        let mut machine = machine.map_err(failed)?;
+        if let Some(parts) = &parts {
+            let (gpu, says) = (Arc::new(device.clone()), joined.teller());
+            let say = Box::new(move |note: &[u8]| says.say(note));
+            parts.open(PartsOpen { device: gpu, health: health.clone(), notify, say });
+        }
+        if !config.runtime_connect {
+            machine.connect_all().map_err(|error| match error {
+                RunError::Stopped(outstanding) => operation_error((rank, nranks), outstanding),
+                RunError::Kernel(error) => DeviceError { rank, nranks, source: Box::new(error) }.into(),
+                RunError::Gpu(error) => failed(error).into(),
+            })?;
+        }
+        Ok(Started { machine, device, rings: layout.rings, memory })
     }
 }
 
@@ -134,9 +162,35 @@ fn open(rank: Rank, ordinal: u32, config: &Config) -> Result<(Device, Arc<Device
     Ok((device, kernels))
 }
 
-fn report(rank: Rank, connected: &DeviceConnected) -> MemoryReport {
-    let DeviceConnected { layout, net, tables, .. } = connected;
-    let peer_memory = |peer| match net {
+/// Asks for the memory of connections, in the GPU's memory and the host's.
+fn memory_use(rank: Rank, connected: &DeviceConnected) -> MemoryUse {
+    let DeviceConnected { layout, net, tables, memory, .. } = connected;
+    let tables_bytes = tables.memory.len_bytes();
+    let peers = (0..layout.nranks).map(Rank).filter(|peer| *peer != rank);
+    let at_init = peers.map(|peer| peer_memory(rank, peer, layout, net.as_ref())).collect();
+    let at_init = MemoryReport { peers: at_init, own_bytes: tables_bytes };
+    match memory {
+        DeviceSharing::Parts(parts) => {
+            let parts = parts.clone();
+            Box::new(move || so_far(&at_init, &parts))
+        }
+        DeviceSharing::Nothing | DeviceSharing::Whole(_) => Box::new(move || at_init.clone()),
+    }
+}
+
+/// What of it has been made so far.
+fn so_far(all: &MemoryReport, parts: &Parts) -> MemoryReport {
+    let mut report = all.clone();
+    for peer in &mut report.peers {
+        [peer.inbound_bytes, peer.outbound_bytes] = parts.bytes_with(peer.rank);
+    }
+    let in_use: usize = report.peers.iter().map(|peer| peer.inbound_bytes + peer.outbound_bytes).sum();
+    report.own_bytes += parts.bytes().saturating_sub(in_use);
+    report
+}
+
+fn peer_memory(rank: Rank, peer: Rank, layout: &DeviceLayout, net: Option<&NetConnected>) -> PeerMemory {
+    match net {
         Some(net) if layout.routes.is_net(rank, peer) => PeerMemory {
             rank: peer,
             transport: TransportKind::Net,
@@ -152,7 +206,5 @@ fn report(rank: Rank, connected: &DeviceConnected) -> MemoryReport {
             inbound_bytes: layout.inbound_bytes(rank, peer),
             outbound_bytes: layout.outbound_bytes(rank, peer),
         },
-    };
-    let peers = (0..layout.nranks).map(Rank).filter(|peer| *peer != rank).map(peer_memory);
-    MemoryReport { peers: peers.collect(), own_bytes: tables.memory.len_bytes() }
+    }
 }

@@ -10,7 +10,7 @@ mod cuda;
 use super::config::Config;
 use super::error::Error;
 use super::membership::NotifyByWatch;
-use super::memory::MemoryReport;
+use super::memory::MemoryUse;
 use crate::bootstrap::{Bootstrap, BootstrapError, Watch};
 use crate::connect::ConnectError;
 use crate::launch::{GroupMachine, Health};
@@ -48,12 +48,20 @@ pub trait Init: GroupMachine {
     /// The same step fails on every rank: on the guilty one with its own error, elsewhere with one that names it.
     fn connect(bootstrap: &Bootstrap, config: &Config, unit: Self::Unit) -> Result<Self::Connected, Error>;
 
+    /// What reads the notes of other ranks about connections, if any are made later.
+    fn notes(_connected: &Self::Connected) -> Option<Notes> {
+        None
+    }
+
     /// Starts the machine that runs this rank's kernels.
     ///
     /// # Errors
     /// This rank's own: the others learn that it aborted.
     fn start(connected: Self::Connected, joined: &Joined<'_>) -> Result<Started<Self>, Error>;
 }
+
+/// Takes a note of another rank.
+pub type Notes = Box<dyn Fn(Rank, &[u8]) + Send>;
 
 /// A rank that has joined.
 pub struct Joined<'a> {
@@ -70,7 +78,7 @@ pub struct Started<M: Init> {
     pub(super) device: M::Device,
     /// The rank at each position of each channel's ring.
     pub(super) rings: Vec<Vec<Rank>>,
-    pub(super) memory: MemoryReport,
+    pub(super) memory: MemoryUse,
 }
 
 impl Joined<'_> {

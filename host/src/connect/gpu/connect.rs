@@ -1,16 +1,18 @@
 //! From a bootstrap and a GPU each to connections.
 
-use super::layout::{ConnKind, DeviceLayout};
+use super::layout::DeviceLayout;
 use super::net::{NetConnected, NetWanted, Network};
+use super::part::FIRST;
+use super::parts::{Parts, PartsMade};
 use super::routes::{RouteSettings, Routes};
 use super::survey::{Survey, SurveyWanted, survey};
-use super::tables::{ConnSite, upload};
+use super::tables::{ConnSite, Tables, upload};
 use crate::bootstrap::Bootstrap;
 use crate::connect::ConnectError;
 use crate::connect::pipeline::{Ranks, Steps};
 use crate::connect::vote::vote;
 use crate::gpu::{DeviceId, Gpu, PciBus};
-use crate::machine::ConnTables;
+use crate::machine::{ConnKind, ConnTables};
 use crate::net::NetConfig;
 use crate::plan::Forced;
 use crate::plan::tuning::{Machine, TuneTable};
@@ -18,9 +20,10 @@ use crate::plan::{ChannelLimits, Facts};
 use crate::topology::detect::Found;
 use crate::topology::{BusId, Channels, Inventory, PathKind, TopologySettings};
 use crate::transport::PeerInfo;
-use crate::transport::p2p::{Arena, ArenaWanted, Domain, Domains, P2pSettings};
+use crate::transport::p2p::{Agreed, Arena, ArenaWanted, Domain, Domains, P2pSettings};
 use oxccl_shared::abi::Rank;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What to connect.
@@ -37,7 +40,7 @@ pub struct DeviceWanted<'a> {
     pub p2p: &'a P2pSettings,
     /// Where a network is to be found.
     pub net: &'a NetConfig,
-    /// How long connections over it may take to be made.
+    /// How long connections may take to be made, over it and in memory.
     pub net_timeout: Duration,
     /// How long one that has begun an operation may go without a step.
     pub timeout: Duration,
@@ -59,14 +62,24 @@ pub struct DeviceConnected {
     pub facts: Facts,
     /// The tables for kernels.
     pub tables: ConnTables,
-    /// All ranks' memory; nothing where none shares any.
-    pub arena: Option<Arena>,
+    /// All ranks' memory.
+    pub memory: DeviceSharing,
     /// The connections over a network, where there are any.
     pub net: Option<NetConnected>,
     /// Where everything lies.
     pub layout: DeviceLayout,
     /// Everybody's device.
     pub devices: Vec<DeviceInfo>,
+}
+
+/// The memory in which ranks of a host meet.
+pub enum DeviceSharing {
+    /// No ranks share any.
+    Nothing,
+    /// That of all connections, where some ranks are reached over a network.
+    Whole(Arena),
+    /// Parts, made as they are needed.
+    Parts(Arc<Parts>),
 }
 
 /// What a rank tells the others of its GPU.
@@ -103,7 +116,7 @@ pub(crate) struct Plan<'s> {
     machine: Option<Inventory>,
     network: Option<Network>,
     /// All ranks' memory, once it is shared.
-    arena: Option<Arena>,
+    shared: Option<(Arena, Agreed)>,
 }
 
 impl Steps for DeviceWanted<'_> {
@@ -148,7 +161,8 @@ impl Steps for DeviceWanted<'_> {
         let seen = look_round(bootstrap, gpu, (&peers, &devices), is_wide, self)?;
         let Seen { facts, channels, refused, machine } = seen;
         let layout = layout(&facts, &channels).with_routes(routes);
-        Ok(Plan { device, gpu, peers, devices, facts, layout, refused, machine, network, arena: None })
+        let layout = if is_wide { layout } else { layout.with_pairs() };
+        Ok(Plan { device, gpu, peers, devices, facts, layout, refused, machine, network, shared: None })
     }
 
     fn share<'s>(&'s self, bootstrap: &Bootstrap, mut plan: Plan<'s>) -> Result<Plan<'s>, ConnectError> {
@@ -156,17 +170,19 @@ impl Steps for DeviceWanted<'_> {
         if !layout.routes.has_memory() {
             return Ok(plan);
         }
-        let lens = |domains: &Domains, rank| layout.clone().with_domains(domains.clone()).len_bytes(rank);
+        // A proxy's connections serve all protocols, and are made at once.
+        let made = if layout.has_pairs { layout.of_part(FIRST) } else { layout.clone() };
+        let lens = |domains: &Domains, rank| made.clone().with_domains(domains.clone()).len_bytes(rank);
         let wanted = ArenaWanted { device: *device, peers, settings: self.p2p, refused, lens: &lens };
-        let arena = Arena::connect(bootstrap, &wanted).map_err(Box::new)?;
+        let (arena, agreed) = Arena::connect_first(bootstrap, &wanted).map_err(Box::new)?;
         *layout = layout.clone().with_domains(arena.domains().clone());
         let kinds = [ConnKind::Ring, ConnKind::Tree, ConnKind::Mesh];
         facts.machine = facts.machine.through_host(kinds.map(|kind| layout.is_through_host(kind)));
-        Ok(Plan { arena: Some(arena), ..plan })
+        Ok(Plan { shared: Some((arena, agreed)), ..plan })
     }
 
     fn connect<'s>(&'s self, bootstrap: &Bootstrap, plan: Plan<'s>) -> Result<DeviceConnected, ConnectError> {
-        let Plan { device, gpu, peers, devices, mut facts, layout, machine, network, arena, .. } = plan;
+        let Plan { device, gpu, peers, devices, mut facts, layout, machine, network, shared, .. } = plan;
         if let Some(network) = &network {
             facts = facts.over_network(layout.routes.groups(), network.speed, network.threads_least);
         }
@@ -182,9 +198,39 @@ impl Steps for DeviceWanted<'_> {
             machine: machine.as_ref(),
         };
         let net = network.map(|network| network.connect(bootstrap, device, &net)).transpose()?;
-        let tables = make_tables(bootstrap, device, &layout, arena.as_ref(), net.as_ref())?;
-        Ok(DeviceConnected { facts, tables, arena, net, layout, devices })
+        let (tables, memory) = match shared {
+            Some((arena, agreed)) if layout.has_pairs => {
+                let (tables, on_device) = first_tables(bootstrap, device, &layout, &arena)?;
+                let (rank, layout, timeout) = (bootstrap.rank(), layout.clone(), self.net_timeout);
+                let parts = PartsMade { rank, layout, arena, agreed, tables, timeout };
+                (on_device, DeviceSharing::Parts(Parts::new(parts)))
+            }
+            shared => {
+                let arena = shared.map(|(arena, _)| arena);
+                let tables = make_tables(bootstrap, device, &layout, arena.as_ref(), net.as_ref())?;
+                (tables, arena.map_or(DeviceSharing::Nothing, DeviceSharing::Whole))
+            }
+        };
+        Ok(DeviceConnected { facts, tables, memory, net, layout, devices })
     }
+}
+
+/// The tables of connections that are made as they are needed, with the first of them, once all ranks have theirs.
+fn first_tables(
+    bootstrap: &Bootstrap,
+    device: &dyn Gpu,
+    layout: &DeviceLayout,
+    arena: &Arena,
+) -> Result<(Tables, ConnTables), ConnectError> {
+    let (rank, layout) = (bootstrap.rank(), layout.of_part(FIRST));
+    let base = |peer, domain| arena.base(peer, domain).expect("all ranks share memory");
+    let made = Tables::upload(&layout, rank, device).and_then(|(mut tables, on_device)| {
+        tables.add(&layout, rank, device, &|name| {
+            ConnSite::new(layout.in_memory(rank, name, &base), layout.slots(name.kind))
+        })?;
+        Ok((tables, on_device))
+    });
+    vote(bootstrap, made.map_err(|source| ConnectError::Device { rank, source: source.into() }))
 }
 
 /// The tables of all connections, once all ranks have theirs.

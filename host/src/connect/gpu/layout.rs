@@ -11,9 +11,13 @@
 //! ```
 //! Each of the two memories has, in this order, the parts that it is used for. So a rank has exactly as much of each
 //! as its pairs need.
+//!
+//! The layout of one [`Part`] is that of its connections alone, in the same order.
 
+use super::part::Part;
 use super::routes::Routes;
 use super::trees::DeviceTrees;
+use crate::machine::ConnKind;
 use crate::transport::p2p::{Domain, Domains};
 use oxccl_shared::abi::{ConnControl, ConnLayout, Rank};
 use oxccl_shared::algo::tree::TreeLinks;
@@ -32,23 +36,16 @@ pub struct DeviceLayout {
     pub ring: ConnLayout,
     /// Slots between pairs.
     pub mesh: ConnLayout,
+    /// Whether messages have connections of their own, as many channels as the mesh.
+    pub has_pairs: bool,
+    /// The part whose layout it is; of all connections, if none.
+    pub part: Option<Part>,
     /// Trees, on channels of their own.
     pub trees: DeviceTrees,
     /// Which pairs share memory, and which use a network.
     pub routes: Routes,
     /// The memory domain of each pair.
     pub domains: Domains,
-}
-
-/// Purpose of a connection.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum ConnKind {
-    /// From a rank to the next of a ring.
-    Ring,
-    /// Between any two ranks.
-    Mesh,
-    /// Between neighbours in a tree.
-    Tree,
 }
 
 /// Identifies one of a rank's connections.
@@ -86,7 +83,18 @@ impl DeviceLayout {
     ) -> DeviceLayout {
         let trees = DeviceTrees { trees: Vec::new(), slots: ring };
         let (routes, domains) = (Routes::default(), Domains::default());
-        DeviceLayout { nranks, rings, mesh_channels, ring, mesh, trees, routes, domains }
+        let (has_pairs, part) = (false, None);
+        DeviceLayout { nranks, rings, mesh_channels, ring, mesh, has_pairs, part, trees, routes, domains }
+    }
+
+    /// The same with connections for messages beside the mesh.
+    pub fn with_pairs(self) -> DeviceLayout {
+        DeviceLayout { has_pairs: true, ..self }
+    }
+
+    /// The layout of a part.
+    pub fn of_part(&self, part: Part) -> DeviceLayout {
+        DeviceLayout { part: Some(part), ..self.clone() }
     }
 
     /// The same with these trees, each of them every rank's links.
@@ -118,11 +126,51 @@ impl DeviceLayout {
 
     /// Slots of connections of a kind.
     pub fn slots(&self, kind: ConnKind) -> ConnLayout {
-        match kind {
+        let all = match kind {
             ConnKind::Ring => self.ring,
-            ConnKind::Mesh => self.mesh,
+            ConnKind::Mesh | ConnKind::Pair => self.mesh,
             ConnKind::Tree => self.trees.slots,
+        };
+        self.part.map_or(all, |part| part.slots(all))
+    }
+
+    /// Channels of a kind.
+    pub fn channels(&self, kind: ConnKind) -> usize {
+        match kind {
+            ConnKind::Ring => self.rings.len(),
+            ConnKind::Mesh => self.mesh_channels as usize,
+            ConnKind::Tree => self.trees.channels(),
+            ConnKind::Pair => {
+                if self.has_pairs {
+                    self.mesh_channels as usize
+                } else {
+                    0
+                }
+            }
         }
+    }
+
+    /// Of a rank's connections of a kind in one direction, how many each channel has room for.
+    pub fn conns_each(&self, kind: ConnKind, rank: Rank) -> usize {
+        match kind {
+            ConnKind::Ring => 1,
+            ConnKind::Mesh | ConnKind::Pair => self.nranks as usize - 1,
+            ConnKind::Tree => self.trees.neighbours_max(rank),
+        }
+    }
+
+    /// The place of one of a rank's connections among all of its kind and direction.
+    pub fn index_of(&self, rank: Rank, name: ConnName) -> usize {
+        let ConnName { kind, channel, peer, .. } = name;
+        let at = match kind {
+            ConnKind::Ring => 0,
+            ConnKind::Mesh | ConnKind::Pair => peer.index() - usize::from(peer > rank),
+            ConnKind::Tree => {
+                let at = self.trees.neighbours(channel, rank).position(|neighbour| neighbour == peer);
+                at.expect("a tree's connections are to neighbours")
+            }
+        };
+        channel * self.conns_each(kind, rank) + at
     }
 
     /// All connections of `rank`, in the order of its memory: first those on which it sends, then those on which it
@@ -132,18 +180,39 @@ impl DeviceLayout {
     }
 
     fn conns_one_way(&self, rank: Rank, is_send: bool) -> impl Iterator<Item = ConnName> + '_ {
-        let name = move |kind, channel, peer| ConnName { kind, channel, peer, is_send };
-        let steps = if is_send { 1 } else { self.nranks as usize - 1 };
-        let rings = (0..self.rings.len())
-            .map(move |channel| name(ConnKind::Ring, channel, self.along_ring(channel, rank, steps)));
-        let peers = move || (0..self.nranks).map(Rank).filter(move |peer| *peer != rank);
-        let mesh = (0..self.mesh_channels as usize)
-            .flat_map(move |channel| peers().map(move |peer| name(ConnKind::Mesh, channel, peer)));
-        let trees = (0..self.trees.channels()).flat_map(move |channel| {
-            let neighbours = self.trees.neighbours(channel, rank);
-            neighbours.map(move |peer| name(ConnKind::Tree, channel, peer))
-        });
-        rings.chain(mesh).chain(trees)
+        let kinds = [ConnKind::Ring, ConnKind::Mesh, ConnKind::Pair, ConnKind::Tree];
+        let kinds = kinds.into_iter().filter(move |kind| self.part.is_none_or(|part| part.kind == *kind));
+        kinds.flat_map(move |kind| self.conns_of_kind(kind, rank, is_send))
+    }
+
+    fn conns_of_kind(
+        &self,
+        kind: ConnKind,
+        rank: Rank,
+        is_send: bool,
+    ) -> impl Iterator<Item = ConnName> + '_ {
+        let of = self.channels(kind);
+        let channels = self.part.map_or(0..of, |part| part.channels(of));
+        channels.flat_map(move |channel| {
+            let peers = self.peers_on(kind, channel, rank, is_send).into_iter();
+            peers.map(move |peer| ConnName { kind, channel, peer, is_send })
+        })
+    }
+
+    /// The ranks to which, or from which, a rank has a connection on a channel.
+    fn peers_on(&self, kind: ConnKind, channel: usize, rank: Rank, is_send: bool) -> Vec<Rank> {
+        let has = |peer: &Rank| self.part.is_none_or(|part| part.has(rank) && part.has(*peer));
+        let peers: Vec<Rank> = match kind {
+            ConnKind::Ring => {
+                let steps = if is_send { 1 } else { self.nranks as usize - 1 };
+                vec![self.along_ring(channel, rank, steps)]
+            }
+            ConnKind::Mesh | ConnKind::Pair => {
+                (0..self.nranks).map(Rank).filter(|peer| *peer != rank).collect()
+            }
+            ConnKind::Tree => self.trees.neighbours(channel, rank).collect(),
+        };
+        peers.into_iter().filter(has).collect()
     }
 
     /// Bytes of a connection in a rank's memory: the producer's side, or the consumer's with its slots.

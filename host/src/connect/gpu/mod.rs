@@ -1,22 +1,26 @@
 //! Layer: host / connect / gpu.
 //! Takes: a bootstrap and this rank's GPU.
 //! Gives: rings and a mesh of connections, and trees if they are asked for: in GPU memory that every rank of the host has mapped, and
-//! to other hosts over a network; the tables by which kernels find them.
+//! to other hosts over a network; the tables by which kernels find them. Where all ranks share memory, parts of it are made as they are
+//! needed.
 //! Never: launches a kernel, knows what a connection is used for.
 //!
-//! From below: `routes`, `trees` and `layout`, pure; `tables`; `survey`, which channels there are; `net`; `connect`.
+//! From below: `routes`, `trees`, `part` and `layout`, pure; `tables`; `survey`, which channels there are; `net`; `parts`; `connect`.
 
 mod routes;
 mod trees;
+mod part;
 mod layout;
 mod tables;
 mod survey;
 mod net;
+mod parts;
 mod connect;
 
-pub use connect::{DeviceConnected, DeviceInfo, DeviceWanted};
-pub use layout::{ConnKind, ConnName, DeviceLayout};
+pub use connect::{DeviceConnected, DeviceInfo, DeviceSharing, DeviceWanted};
+pub use layout::{ConnName, DeviceLayout};
 pub use net::NetConnected;
+pub use parts::{Parts, PartsOpen};
 pub use routes::{RouteSettings, Routes};
 pub use survey::{FileError, Survey, SurveyError, SurveyWanted, survey};
 pub use trees::DeviceTrees;

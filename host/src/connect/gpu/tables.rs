@@ -1,8 +1,8 @@
 //! The tables of a rank's connection ends, as its kernels read them.
 
-use super::layout::{ConnKind, ConnName, DeviceLayout};
+use super::layout::{ConnName, DeviceLayout};
 use crate::gpu::{CudaError, Gpu};
-use crate::machine::{ConnLists, ConnTables};
+use crate::machine::{ConnKind, ConnLists, ConnTables};
 use oxccl_shared::abi::{ConnEnd, ConnLayout, KernelTree, Rank};
 use oxccl_shared::fifo::{ConsumerCursor, ProducerCursor};
 use std::mem::offset_of;
@@ -94,11 +94,8 @@ impl Ends {
             for (peer, is_send) in [(next, true), (before, false)] {
                 ends.add(layout, ConnName { kind: ConnKind::Ring, channel, peer, is_send }, at);
             }
-            let position = layout.position(channel, rank) as u32;
-            for word in [position].into_iter().chain(layout.rings[channel].iter().map(|rank| rank.0)) {
-                ends.rings.extend(word.to_le_bytes());
-            }
         }
+        ends.rings = ring_places(layout, rank);
         ends
     }
 
@@ -125,9 +122,8 @@ impl Ends {
             let filled_bytes = (channel + 1) * nconns * size_of::<ConnEnd>();
             ends.send.resize(filled_bytes, 0);
             ends.recv.resize(filled_bytes, 0);
-            let KernelTree { children, has_parent } = trees.place(channel, rank);
-            ends.trees.extend([children, has_parent].into_iter().flat_map(u32::to_le_bytes));
         }
+        ends.trees = tree_places(layout, rank);
         ends
     }
 
@@ -178,8 +174,103 @@ pub(super) fn upload(
     let TableImage { bytes, ring, mesh, tree, scratch } = image(layout, rank, at);
     let memory = device.upload(&bytes)?;
     let at = memory.address();
-    let scratch = at + scratch;
-    Ok(ConnTables { ring: ring.at(at), mesh: mesh.at(at), tree: tree.at(at), scratch, memory })
+    // Each connection serves all protocols, and the mesh messages too.
+    let lists = [ring, mesh, tree, mesh].map(|lists| [lists.at(at); 3]);
+    Ok(ConnTables { lists, scratch: at + scratch, memory })
+}
+
+/// The tables of connections that are made later, with room for all of them: a copy of what the device has.
+pub(super) struct Tables {
+    bytes: Vec<u8>,
+    /// Addresses are offsets into `bytes`.
+    lists: [[ConnLists; 3]; 4],
+    /// On the device.
+    at: u64,
+}
+
+impl Tables {
+    /// Writes empty tables of `rank` to its device.
+    pub fn upload(
+        layout: &DeviceLayout,
+        rank: Rank,
+        device: &dyn Gpu,
+    ) -> Result<(Tables, ConnTables), CudaError> {
+        let mut image = Image::default();
+        let places = [
+            (ConnKind::Ring, image.push(&ring_places(layout, rank))),
+            (ConnKind::Tree, image.push(&tree_places(layout, rank))),
+        ];
+        let lists = ConnKind::ALL.map(|kind| {
+            let nconns = layout.conns_each(kind, rank);
+            let count = nconns * layout.channels(kind);
+            let at = |wanted| places.iter().find(|(kind, _)| *kind == wanted).map_or(0, |(_, at)| *at);
+            [(); 3].map(|()| ConnLists {
+                send: image.push_zeros(count * size_of::<ConnEnd>()),
+                recv: image.push_zeros(count * size_of::<ConnEnd>()),
+                send_cursors: image.push_zeros(count * size_of::<ProducerCursor>()),
+                recv_cursors: image.push_zeros(count * size_of::<ConsumerCursor>()),
+                rings: at(ConnKind::Ring),
+                trees: at(ConnKind::Tree),
+                nconns: nconns as u32,
+            })
+        });
+        let scratch = image.push_zeros(ALIGN);
+        let Image(bytes) = image;
+        let memory = device.upload(&bytes)?;
+        let at = memory.address();
+        let on_device = lists.map(|lists| lists.map(|lists| lists.at(at)));
+        let tables = Tables { bytes, lists, at };
+        Ok((tables, ConnTables { lists: on_device, scratch: at + scratch, memory }))
+    }
+
+    /// Adds the ends of a part's connections, of which kernels under way use none. Entries beside them are written as they are.
+    pub fn add(
+        &mut self,
+        layout: &DeviceLayout,
+        rank: Rank,
+        device: &dyn Gpu,
+        at: At<'_>,
+    ) -> Result<(), CudaError> {
+        let Some(part) = layout.part else { return Ok(()) };
+        let ConnLists { send, recv, .. } = self.lists[part.kind as usize][part.protocol as usize];
+        let (mut first, mut last) = ([usize::MAX; 2], [0; 2]);
+        for name in layout.conns(rank) {
+            let (list, way) = if name.is_send { (send, 0) } else { (recv, 1) };
+            let start = list as usize + layout.index_of(rank, name) * size_of::<ConnEnd>();
+            let entry = end(at(name), layout.slots(name.kind), name.peer);
+            self.bytes[start..start + entry.len()].copy_from_slice(&entry);
+            first[way] = first[way].min(start);
+            last[way] = last[way].max(start + entry.len());
+        }
+        for (first, last) in first.into_iter().zip(last).filter(|(first, last)| first < last) {
+            device.write(self.at + first as u64, &self.bytes[first..last])?;
+        }
+        Ok(())
+    }
+
+    /// The tables as the device has them.
+    #[cfg(test)]
+    pub fn on_device(&self) -> (&[u8], &[[ConnLists; 3]; 4]) {
+        (&self.bytes, &self.lists)
+    }
+}
+
+/// A rank's position in each ring, and the ranks in its order.
+fn ring_places(layout: &DeviceLayout, rank: Rank) -> Vec<u8> {
+    let places = (0..layout.rings.len()).flat_map(|channel| {
+        let position = layout.position(channel, rank) as u32;
+        [position].into_iter().chain(layout.rings[channel].iter().map(|rank| rank.0))
+    });
+    places.flat_map(u32::to_le_bytes).collect()
+}
+
+/// A rank's place in each tree.
+fn tree_places(layout: &DeviceLayout, rank: Rank) -> Vec<u8> {
+    let places = (0..layout.trees.channels()).flat_map(|channel| {
+        let KernelTree { children, has_parent } = layout.trees.place(channel, rank);
+        [children, has_parent]
+    });
+    places.flat_map(u32::to_le_bytes).collect()
 }
 
 #[cfg(test)]

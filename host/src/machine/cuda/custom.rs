@@ -31,6 +31,7 @@ pub(super) struct CustomLaunch<'a> {
     pub function: &'a Function,
     pub channels: u32,
     pub threads: u32,
+    pub protocol: Protocol,
     pub coll: KernelColl,
 }
 
@@ -118,6 +119,6 @@ impl CustomKernels {
             tag,
             host_ranks: facts.host_ranks,
         };
-        Some(CustomLaunch { function, channels, threads: THREADS, coll })
+        Some(CustomLaunch { function, channels, threads: THREADS, protocol, coll })
     }
 }

@@ -2,7 +2,7 @@
 
 use super::driver::{
     Allocation, CallersMemory, Device, DeviceMemory, HostMapping, IpcMapping, Mapping, PinnedMemory,
-    RdmaMemory, Stream, ipc_handle,
+    RdmaMemory, RelaxedCapture, Stream, ipc_handle,
 };
 use crate::gpu::{CudaError, DeviceId, Gpu, GpuMemory, HostVisible, IPC_HANDLE_BYTES, NicMemory, RdmaFacts};
 use crate::mem::Segment;
@@ -83,11 +83,16 @@ impl Gpu for Device {
 
     fn upload(&self, bytes: &[u8]) -> Result<Arc<dyn GpuMemory>, CudaError> {
         let memory = DeviceMemory::uninitialised(self, bytes.len())?;
-        let stream = Stream::new(self)?;
-        // SAFETY: (1, 2) the memory was just allocated for this, and `bytes` outlives the wait below.
-        unsafe { stream.by_ref().copy_to_device(memory.address(), bytes.as_ptr().cast(), bytes.len()) }?;
-        stream.synchronize()?;
+        self.write(memory.address(), bytes)?;
         Ok(Arc::new(memory))
+    }
+
+    fn write(&self, to: u64, bytes: &[u8]) -> Result<(), CudaError> {
+        let _relaxed = RelaxedCapture::enter(self.driver());
+        let stream = Stream::new(self)?;
+        // SAFETY: (1, 2) the memory was allocated for this, no kernel looks at these bytes, and `bytes` outlives the wait below.
+        unsafe { stream.by_ref().copy_to_device(to, bytes.as_ptr().cast(), bytes.len()) }?;
+        stream.synchronize()
     }
 }
 

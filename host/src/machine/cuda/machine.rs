@@ -1,5 +1,6 @@
 //! A communicator's kernels, enqueued on streams.
 
+use super::connected::Connected;
 use super::custom::{CustomFacts, CustomKernels, CustomLaunch};
 use super::driver::{CudaError, Device, Function, HostNode, StreamRef};
 use super::kernels::DeviceKernels;
@@ -13,14 +14,13 @@ use crate::launch::{
     BACK_OFF, Fault, GroupMachine, Health, Job, Machine, Message, Notify, Outstanding, Probe, RawCall,
     RawQueue, RunError, StreamMachine,
 };
-use crate::machine::{ConnLists, ConnTables, NetProxy, collective_args};
+use crate::machine::{ConnKind, ConnLists, ConnTables, Connector, NetProxy, collective_args};
 use crate::plan::tuning::Explanation;
 use crate::plan::{Call, CallPlan, Facts, Forced, Plan, message_kernels};
 use crate::transport::p2p::{Arena, SignalTable};
 use oxccl_shared::abi::{CollArgs, KernelColl, KernelLaunch, Rank, RedOp};
 use oxccl_shared::algo::kernels::Kernel;
 use oxccl_shared::algo::registry::spec_of;
-use oxccl_shared::algo::spec::Connections;
 use oxccl_shared::reduce::{self, Resolved};
 use std::ffi::c_void;
 use std::io;
@@ -43,8 +43,10 @@ pub struct CudaParts {
     pub has_all_kernels: bool,
     /// Addresses of the connections.
     pub tables: ConnTables,
-    /// Memory of the connections; none for a rank that is alone.
+    /// Memory of the connections, where all were made at init: some ranks are reached over a network.
     pub arena: Option<Arena>,
+    /// What makes connections as they are needed, where all ranks share memory.
+    pub connector: Option<Arc<dyn Connector>>,
     /// Aborts kernels.
     pub monitor: Arc<Monitor>,
     /// The communicator's health.
@@ -66,6 +68,7 @@ pub struct Cuda {
     /// Kernels used so far, found without a lock.
     functions: Vec<(Kernel, Function)>,
     pub(super) scratch: MessageScratch,
+    pub(super) connected: Connected,
     /// One-sided operations, once they are connected.
     one_sided: Option<OneSided>,
     /// The words that a fault releases.
@@ -120,6 +123,10 @@ impl Machine for Cuda {
             CallPlan::Collective(_) if facts.nranks == 1 => self.plan_alone(call),
             plan => plan,
         }
+    }
+
+    fn connect_for(&mut self, calls: &[RawCall], plans: &[CallPlan]) -> Result<(), RunError> {
+        self.connect_calls(calls, plans)
     }
 
     /// Loads every kernel that the calls need, unless all were loaded when the communicator was created: a bundle may lack some, and a
@@ -229,8 +236,9 @@ impl Machine for Cuda {
             std::thread::sleep(BACK_OFF);
         }
         drop(self.parts.net.take());
-        if let Some(arena) = self.parts.arena {
-            arena.close(bootstrap);
+        match self.parts.connector {
+            Some(connector) => connector.close(bootstrap),
+            None => Arena::close_all(self.parts.arena.into_iter().collect(), bootstrap),
         }
         None
     }
@@ -255,17 +263,15 @@ impl StreamMachine for Cuda {
 impl GroupMachine for Cuda {
     const GROUP_MAX: usize = 128;
 
-    /// Loads the kernels of all calls before any communicator of the thread enqueues: the driver may make loading
+    /// Connects, and loads the kernels of all calls, before any communicator of the thread enqueues: the driver may make loading
     /// wait for running kernels.
     unsafe fn run_together(jobs: &mut [Job<'_, Cuda>]) -> io::Result<()> {
         for job in jobs.iter_mut() {
             job.engine.plan(job.calls);
-            if let Err(error) = job.engine.prepare() {
-                job.result = Err(error);
-                return Ok(());
-            }
+            job.result = job.engine.prepare(job.calls);
         }
-        for job in jobs {
+        // Ranks of the others wait for this one, whatever has become of one communicator.
+        for job in jobs.iter_mut().filter(|job| job.result.is_ok()) {
             // SAFETY: obligation 1.
             job.result = unsafe { job.engine.run_planned(job.calls, job.queues) };
         }
@@ -288,6 +294,7 @@ impl Cuda {
         Ok(Cuda {
             order: Order::new(&parts.device)?,
             replayed: None,
+            connected: Connected::of_none(parts.facts.nranks),
             parts,
             functions: Vec::new(),
             scratch: MessageScratch::default(),
@@ -357,11 +364,8 @@ impl Cuda {
             let scratch: *mut u8 = std::ptr::without_provenance_mut(self.parts.tables.scratch as usize);
             coll = KernelColl { src: scratch, dst: scratch, ..coll };
         }
-        let lists = match spec_of(plan.algorithm).connections {
-            Connections::Mesh | Connections::Chain | Connections::Levels => &self.parts.tables.mesh,
-            Connections::Ring => &self.parts.tables.ring,
-            Connections::Tree => &self.parts.tables.tree,
-        };
+        let kind = ConnKind::of(spec_of(plan.algorithm).connections);
+        let lists = self.parts.tables.of(kind, plan.protocol);
         let mut args = CollArgs { launch: self.launch(lists, plan.channels), coll };
         if let Some(net) = &mut self.parts.net {
             net.collective(&coll, plan);
@@ -387,6 +391,18 @@ impl Cuda {
         tag: u32,
         stream: StreamRef<'_>,
     ) -> Option<Result<(), RunError>> {
+        let CustomLaunch { function, channels, threads, protocol, coll } = self.custom(raw, tag)?;
+        let lists = self.parts.tables.of(ConnKind::Mesh, protocol);
+        let mut args = CollArgs { launch: self.launch(lists, channels), coll };
+        let mut params = [(&raw mut args).cast::<c_void>()];
+        let (grid, block) = ([channels, 1, 1], [threads, 1, 1]);
+        // SAFETY: as in `launch_collective`: the entry was made for one `CollArgs`.
+        let launched = unsafe { function.launch(grid, block, 0, stream, &mut params) };
+        Some(launched.map_err(|error| error.in_kernel(function.name()).into()))
+    }
+
+    /// The launch of an algorithm from outside the library, if one carries out the call.
+    pub(super) fn custom(&self, raw: &RawCall, tag: u32) -> Option<CustomLaunch<'_>> {
         let facts = &self.parts.facts;
         if self.parts.custom.is_empty() || facts.crosses_network() || raw.forced.is_some() {
             return None;
@@ -404,13 +420,7 @@ impl Cuda {
         let operator = self.operator(&raw.call, raw.scalar_bits);
         let launches =
             self.parts.custom.iter().filter_map(|custom| custom.launch(raw, &facts, &operator, tag));
-        let CustomLaunch { function, channels, threads, coll } = { launches }.next()?;
-        let mut args = CollArgs { launch: self.launch(&self.parts.tables.mesh, channels), coll };
-        let mut params = [(&raw mut args).cast::<c_void>()];
-        let (grid, block) = ([channels, 1, 1], [threads, 1, 1]);
-        // SAFETY: as in `launch_collective`: the entry was made for one `CollArgs`.
-        let launched = unsafe { function.launch(grid, block, 0, stream, &mut params) };
-        Some(launched.map_err(|error| error.in_kernel(function.name()).into()))
+        { launches }.next()
     }
 
     /// The arguments that all kernels have.

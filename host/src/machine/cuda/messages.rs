@@ -3,6 +3,7 @@
 use super::driver::StreamRef;
 use super::machine::Cuda;
 use crate::launch::{Message, RunError};
+use crate::machine::ConnKind;
 use crate::plan::{Arrangement, Batch, MessageWant, arrange};
 use oxccl_shared::abi::{KERNEL_MESSAGES_MAX, KernelMessage, MessageArgs};
 use std::ffi::c_void;
@@ -75,7 +76,8 @@ impl Cuda {
     }
 
     fn message_args(&self, batch: &Batch<'_>, messages: &[(Message, u32)]) -> MessageArgs {
-        let mut launch = self.launch(&self.parts.tables.mesh, batch.channels);
+        let mut launch =
+            self.launch(self.parts.tables.of(ConnKind::Pair, batch.kernel.protocol()), batch.channels);
         launch.nmessages = batch.placed.len() as u32;
         let mut args = MessageArgs { launch, messages: [NO_MESSAGE; KERNEL_MESSAGES_MAX] };
         for (to, placed) in args.messages.iter_mut().zip(batch.placed) {

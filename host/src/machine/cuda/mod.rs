@@ -4,8 +4,9 @@
 //! Never: waits for a kernel, except when a communicator ends; chooses algorithms (`plan` did).
 //!
 //! From below: `driver`, NVIDIA's; `gpu`, a GPU's memory by it; `kernels`, loaded when a communicator is made; `monitor`, the page
-//! through which kernels are stopped and say why; `order`, one operation after the other; `machine`, with `messages` for what goes
-//! between pairs, `issue` for the proxy's orders and `stopped` for faults; `one_sided`, which runs no kernel; `buffer` and `tracked`, what users call it with.
+//! through which kernels are stopped and say why; `order`, one operation after the other; `connected`, what launches need of
+//! connections; `machine`, with `messages` for what goes between pairs, `issue` for the proxy's orders and `stopped` for faults;
+//! `one_sided`, which runs no kernel; `buffer` and `tracked`, what users call it with.
 
 pub mod driver;
 mod gpu;
@@ -13,6 +14,7 @@ mod kernels;
 mod custom;
 mod monitor;
 mod order;
+mod connected;
 mod machine;
 mod messages;
 mod issue;

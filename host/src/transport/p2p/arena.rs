@@ -2,13 +2,14 @@
 //! of all of them.
 
 use super::allocation::{AllocationKind, Method, P2pSettings};
+use super::circle::Circle;
 use super::descriptors::{Mailbox, Party, PassError};
 use super::domains::{Domain, Domains};
 use super::error::P2pError;
 use super::info::MemoryInfo;
 use super::own::{OwnMemory, Wanted, show};
 use super::reach::Peer;
-use super::setup::{ArenaSetup, Failed, agree, read_all};
+use super::setup::{Agreed, ArenaSetup, Failed, agree, read_all};
 use crate::bootstrap::Bootstrap;
 use crate::gpu::{Gpu, GpuMemory};
 use crate::mem::{self, ShmFile};
@@ -30,6 +31,21 @@ pub struct ArenaWanted<'a> {
     /// Ranks of this host whose GPU memory must not be used, although it could be.
     pub refused: &'a [Rank],
     /// Bytes of a rank's memories in the order of [`Domain::ALL`], given the domain of each pair; equal on all ranks.
+    pub lens: &'a dyn Fn(&Domains, Rank) -> [usize; 2],
+}
+
+/// What to add to what was connected.
+#[derive(Clone, Copy)]
+pub struct FurtherWanted<'a> {
+    /// This rank.
+    pub rank: Rank,
+    /// Its device.
+    pub device: &'a dyn Gpu,
+    /// What was agreed on for the first arena.
+    pub agreed: &'a Agreed,
+    /// The ranks that take part, and a number that only this arena of the communicator has.
+    pub members: (&'a [Rank], u64),
+    /// As in [`ArenaWanted`].
     pub lens: &'a dyn Fn(&Domains, Rank) -> [usize; 2],
 }
 
@@ -63,11 +79,22 @@ impl Arena {
     /// The same step fails on every rank: on the rank at fault with its own error, elsewhere with [`P2pError::PeerFailed`] or, if that
     /// rank aborted, [`P2pError::Bootstrap`]. Nothing stays allocated and no file is left.
     pub fn connect(bootstrap: &Bootstrap, wanted: &ArenaWanted<'_>) -> Result<Arena, P2pError> {
+        Arena::connect_first(bootstrap, wanted).map(|(arena, _)| arena)
+    }
+
+    /// The same, with what further arenas need to know.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn connect_first(
+        bootstrap: &Bootstrap,
+        wanted: &ArenaWanted<'_>,
+    ) -> Result<(Arena, Agreed), P2pError> {
         let setup = ArenaSetup::gather(bootstrap, wanted)?;
         let mut method = setup.first_method();
         loop {
-            let Failed { error, may_retry } = match Arena::by(&setup, method, wanted) {
-                Ok(arena) => return Ok(arena),
+            let Failed { error, may_retry } = match Arena::by(&setup, method, wanted.lens) {
+                Ok(arena) => return Ok((arena, setup.agreed(method))),
                 Err(failed) => failed,
             };
             match setup.method_after(method).filter(|_| may_retry) {
@@ -80,13 +107,29 @@ impl Arena {
         }
     }
 
+    /// A further arena, by the method of the first. Its members call it at the same time, from any threads.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub(crate) fn connect_further(
+        circle: &dyn Circle,
+        wanted: &FurtherWanted<'_>,
+    ) -> Result<Arena, P2pError> {
+        let FurtherWanted { rank, device, agreed, members, lens } = *wanted;
+        let setup = ArenaSetup::further(circle, rank, device, agreed, members);
+        Ok(Arena::by(&setup, agreed.method, lens)?)
+    }
+
     /// Host memory first: it can be freed at any time if the devices' fails.
-    fn by(setup: &ArenaSetup<'_>, method: Method, wanted: &ArenaWanted<'_>) -> Result<Arena, Failed> {
+    fn by(
+        setup: &ArenaSetup<'_>,
+        method: Method,
+        lens: &dyn Fn(&Domains, Rank) -> [usize; 2],
+    ) -> Result<Arena, Failed> {
         let domains = setup.domains(method);
         let attempt = |domain: Domain| {
-            let lens = (0..setup.peers.len() as u32)
-                .map(Rank)
-                .map(|rank| (wanted.lens)(&domains, rank)[domain as usize]);
+            let lens =
+                (0..setup.peers.len() as u32).map(Rank).map(|rank| lens(&domains, rank)[domain as usize]);
             Attempt::new(setup, method, domain, &domains, lens.collect())
         };
         let [device, host] = Domain::ALL.map(attempt);
@@ -119,16 +162,31 @@ impl Arena {
         &self.domains
     }
 
-    /// Unmaps and frees in the order that the driver requires. Every rank calls it, in the order of the bootstrap's
-    /// other collectives. It does not wait for ranks that have died or left.
+    /// As [`Self::close_all`], of one.
     pub fn close(self, bootstrap: &Bootstrap) {
-        let Arena { parts: [device, host], frees_after_all, .. } = self;
-        drop((host, device.reached));
+        Arena::close_all(vec![self], bootstrap);
+    }
+
+    /// Unmaps and frees a rank's arenas, of which the first is all ranks', in the order that the driver requires. Every rank calls it, in
+    /// the order of the bootstrap's other collectives. It does not wait for ranks that have died or left.
+    pub fn close_all(arenas: Vec<Arena>, bootstrap: &Bootstrap) {
+        // The same on all ranks: what follows the first uses its method.
+        let frees_after_all = arenas.first().is_some_and(|first| first.frees_after_all);
+        let unmap = |Arena { parts: [device, host], .. }: Arena| {
+            drop((host, device.reached));
+            device.own
+        };
+        let own: Vec<_> = arenas.into_iter().map(unmap).collect();
         if frees_after_all {
             // A rank that is gone has nothing mapped any more.
             let _ = bootstrap.barrier();
         }
-        drop(device.own);
+        drop(own);
+    }
+
+    /// Bytes of this rank's memory, on its GPU and on the host.
+    pub fn own_bytes(&self) -> usize {
+        self.parts.iter().filter_map(|part| part.own.as_ref()).map(|own| own.len_bytes()).sum()
     }
 }
 
@@ -170,7 +228,7 @@ impl<'a> Attempt<'a> {
     }
 
     fn run(self) -> Result<Part, Failed> {
-        let ArenaSetup { bootstrap, rank, .. } = *self.setup;
+        let ArenaSetup { circle, rank, .. } = *self.setup;
         if !(0..self.kinds.len() as u32).map(Rank).any(|rank| self.has_memory(rank)) {
             return Ok(Part::default());
         }
@@ -178,7 +236,7 @@ impl<'a> Attempt<'a> {
         let (made, said) =
             split(made, |made| made.as_ref().map_or_else(Vec::new, |made| made.info.to_bytes()));
         let made = made.flatten();
-        let infos = agree(bootstrap, said).inspect_err(|_| self.forget_files())?;
+        let infos = agree(circle, said).inspect_err(|_| self.forget_files())?;
         let opened = read_all(&infos, |info| match info {
             [] => Some(None),
             info => MemoryInfo::from_bytes(info).map(Some).ok(),
@@ -188,12 +246,12 @@ impl<'a> Attempt<'a> {
             && error.ends_init()
         {
             // Others may wait for this rank's descriptor. If another method may help, ranks vote instead.
-            bootstrap.abort(&error.to_string());
+            circle.abort(&error.to_string());
             self.forget_files();
             return Err(Failed { error: Box::new(error.clone()), may_retry: false });
         }
         let (reached, said) = split(opened, |_| Vec::new());
-        let agreed = agree(bootstrap, said);
+        let agreed = agree(circle, said);
         // All have opened every file, or have failed: no name is needed any more. Remove all names, because a rank
         // that was killed leaves its own.
         self.forget_files();
@@ -267,7 +325,7 @@ impl<'a> Attempt<'a> {
 
     /// The descriptors of peers in other processes, by rank.
     fn exchange(&self, made: &Made) -> Result<Vec<Option<OwnedFd>>, P2pError> {
-        let ArenaSetup { bootstrap, rank, settings, .. } = *self.setup;
+        let ArenaSetup { circle, rank, settings, .. } = *self.setup;
         let mut fds: Vec<Option<OwnedFd>> = self.kinds.iter().map(|_| None).collect();
         let Some(mailbox) = &made.mailbox else { return Ok(fds) };
         let to: Vec<_> = made
@@ -277,10 +335,10 @@ impl<'a> Attempt<'a> {
             .collect();
         let from: Vec<Party> =
             self.others(false).filter(|peer| self.passes(*peer)).map(|peer| self.setup.party(peer)).collect();
-        let are_there = || bootstrap.check_whole().is_ok();
+        let are_there = || circle.check_whole().is_ok();
         let got = mailbox.exchange(rank, &to, &from, settings.timeout, are_there);
         if matches!(got, Err(PassError::GivenUp)) {
-            bootstrap.check_whole()?;
+            circle.check_whole()?;
         }
         let got = got.map_err(|source| P2pError::Pass { rank, source })?;
         for (party, fd) in from.iter().zip(got) {

@@ -8,7 +8,7 @@ use crate::mem::MemError;
 use oxccl_shared::abi::Rank;
 use thiserror::Error;
 
-/// Why ranks of a host cannot access each other's memory. Raised at communicator creation only.
+/// Why ranks of a host cannot access each other's memory. Raised where connections are made.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum P2pError {

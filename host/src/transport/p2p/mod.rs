@@ -1,5 +1,5 @@
 //! Layer: host / transport / p2p.
-//! Takes: a bootstrap, this rank's device, the bytes that each rank needs.
+//! Takes: a bootstrap or a `Circle`, this rank's device, the bytes that each rank needs.
 //! Gives: [`Arena`]: an address on this device for every rank's memory of the same host; per pair, in GPU or host
 //! memory. The same for memory of callers, [`Window`].
 //! Never: interprets an arena's content, moves data, waits for another rank without a bound, reads the environment.
@@ -21,7 +21,10 @@
 //! One-sided operations have two things more: a [`Window`], which is memory of callers that the ranks of a host have mapped, and a
 //! [`SignalTable`], the words in host memory that say how often a rank has signalled another.
 //!
-//! From below: `domains`, `allocation` and `info`, pure; `descriptors`, the socket; `setup`; `own` and `reach`; `arena`; `signals` and
+//! A communicator has one arena at init, with all ranks, and further ones for connections that are made later, with the ranks that these
+//! concern. `circle` is how either vote.
+//!
+//! From below: `domains`, `allocation` and `info`, pure; `descriptors`, the socket; `circle`; `setup`; `own` and `reach`; `arena`; `signals` and
 //! `window`.
 
 mod domains;
@@ -29,6 +32,7 @@ mod allocation;
 mod info;
 mod error;
 mod descriptors;
+mod circle;
 mod setup;
 mod own;
 mod reach;
@@ -37,10 +41,12 @@ mod signals;
 mod window;
 
 pub use allocation::{AllocationKind, P2pSettings};
-pub use arena::{Arena, ArenaWanted};
+pub use arena::{Arena, ArenaWanted, FurtherWanted};
+pub(crate) use circle::Circle;
 pub use descriptors::PassError;
 pub(crate) use descriptors::{Mailbox, Party};
 pub use domains::{Domain, Domains};
 pub use error::P2pError;
+pub use setup::Agreed;
 pub use signals::{SignalTable, SignalsWanted};
 pub use window::{Reach, Window, WindowWanted};

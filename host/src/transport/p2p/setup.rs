@@ -2,6 +2,7 @@
 
 use super::allocation::{Access, AllocationKind, Method, P2pSettings, Pair, allocation_kind, domain};
 use super::arena::ArenaWanted;
+use super::circle::Circle;
 use super::descriptors::Party;
 use super::domains::{Domain, Domains};
 use super::error::P2pError;
@@ -11,12 +12,12 @@ use crate::gpu::{CudaError, Gpu};
 use crate::mem::ShmName;
 use crate::transport::PeerInfo;
 use crate::transport::peer::random;
-use crate::wire::Message;
+use crate::wire::{Message, digest};
 use oxccl_shared::abi::Rank;
 
-/// The ranks of a communicator, their GPUs, and the access between them.
+/// The ranks of an arena, their GPUs, and the access between them.
 pub(super) struct ArenaSetup<'a> {
-    pub bootstrap: &'a Bootstrap,
+    pub circle: &'a dyn Circle,
     pub rank: Rank,
     pub device: &'a dyn Gpu,
     pub settings: &'a P2pSettings,
@@ -24,6 +25,18 @@ pub(super) struct ArenaSetup<'a> {
     pub gpus: Vec<GpuInfo>,
     /// Per rank, its access to the ranks of its host, in their order.
     access: Vec<Vec<Access>>,
+    /// The ranks that take part; all, if none are named.
+    members: Option<&'a [Rank]>,
+}
+
+/// What a communicator's ranks have agreed on for its first arena, for those that follow.
+#[derive(Clone, Debug)]
+pub struct Agreed {
+    peers: Vec<PeerInfo>,
+    settings: P2pSettings,
+    gpus: Vec<GpuInfo>,
+    access: Vec<Vec<Access>>,
+    pub(super) method: Method,
 }
 
 /// An error, and whether all ranks should try another method.
@@ -46,7 +59,9 @@ impl<'a> ArenaSetup<'a> {
         let refused = |source| P2pError::Device { rank, source };
         let blocks = agree(bootstrap, gpu_info(device).map_err(refused).map(|gpu| gpu.to_bytes()))?;
         let gpus = read_all(&blocks, |block| GpuInfo::from_bytes(block).ok())?;
-        let mut setup = ArenaSetup { bootstrap, rank, device, settings, peers, gpus, access: Vec::new() };
+        let (circle, members) = (bootstrap, None);
+        let mut setup =
+            ArenaSetup { circle, rank, device, settings, peers, gpus, access: Vec::new(), members };
         let access_of = |peer: Rank| match far.contains(&peer) {
             true => Ok(Access::No),
             false => access(device, &setup.gpus[peer.index()]),
@@ -62,10 +77,41 @@ impl<'a> ArenaSetup<'a> {
         Ok(setup)
     }
 
+    /// The same facts for a further arena of `members`, which all give it the same number, one that no other has.
+    pub fn further(
+        circle: &'a dyn Circle,
+        rank: Rank,
+        device: &'a dyn Gpu,
+        agreed: &'a Agreed,
+        (members, number): (&'a [Rank], u64),
+    ) -> ArenaSetup<'a> {
+        let Agreed { peers, settings, gpus, access, .. } = agreed;
+        let token = |gpu: &GpuInfo| GpuInfo { token: digest(&(gpu.token, number)), ..*gpu };
+        let (gpus, access, members) = (gpus.iter().map(token).collect(), access.clone(), Some(members));
+        ArenaSetup { circle, rank, device, settings, peers, gpus, access, members }
+    }
+
+    /// What further arenas need to know.
+    pub fn agreed(&self, method: Method) -> Agreed {
+        Agreed {
+            peers: self.peers.to_vec(),
+            settings: *self.settings,
+            gpus: self.gpus.clone(),
+            access: self.access.clone(),
+            method,
+        }
+    }
+
     /// The ranks of `rank`'s host, itself included.
-    pub fn locals(&self, rank: Rank) -> impl Iterator<Item = Rank> + '_ {
+    fn of_host(&self, rank: Rank) -> impl Iterator<Item = Rank> + '_ {
         let host = self.peers[rank.index()].host;
         (0..self.peers.len() as u32).map(Rank).filter(move |peer| self.peers[peer.index()].host == host)
+    }
+
+    /// Those of them that take part.
+    pub fn locals(&self, rank: Rank) -> impl Iterator<Item = Rank> + '_ {
+        let takes_part = |rank: Rank| self.members.is_none_or(|members| members.contains(&rank));
+        self.of_host(rank).filter(move |peer| takes_part(rank) && takes_part(*peer))
     }
 
     /// Whether both are threads of one process.
@@ -103,7 +149,7 @@ impl<'a> ArenaSetup<'a> {
     /// The memory domain of every pair of ranks of a host; the same on all ranks.
     pub fn domains(&self, method: Method) -> Domains {
         let ranks = (0..self.peers.len() as u32).map(Rank);
-        let pairs = ranks.flat_map(|a| self.locals(a).filter(move |b| *b > a).map(move |b| (a, b)));
+        let pairs = ranks.flat_map(|a| self.of_host(a).filter(move |b| *b > a).map(move |b| (a, b)));
         Domains::new(pairs.filter(|(a, b)| {
             let (there, back) = (self.access_of(*a, *b), self.access_of(*b, *a));
             domain(self.settings, method, &Pair { there, back }) == Domain::Host
@@ -132,16 +178,15 @@ impl<'a> ArenaSetup<'a> {
     }
 
     fn access_of(&self, from: Rank, to: Rank) -> Access {
-        let at = self.locals(from).position(|peer| peer == to);
+        let at = self.of_host(from).position(|peer| peer == to);
         at.map_or(Access::No, |at| self.access[from.index()][at])
     }
 }
 
 /// A vote: every rank learns whether every rank succeeded, with its message. If one failed, all fail: that one with
 /// its own error, the others with one that names it.
-pub(super) fn agree(bootstrap: &Bootstrap, mine: Result<Vec<u8>, P2pError>) -> Result<Vec<Vec<u8>>, Failed> {
-    let said = mine.as_ref().map(|bytes| &bytes[..]);
-    let agreed = bootstrap.agree_or_retry(said, P2pError::allows_retry);
+pub(super) fn agree(circle: &dyn Circle, mine: Result<Vec<u8>, P2pError>) -> Result<Vec<Vec<u8>>, Failed> {
+    let agreed = circle.agree(mine.as_ref().map(|bytes| &bytes[..]));
     match agreed.map_err(|error| Failed { error: Box::new(error.into()), may_retry: false })? {
         Agreement::All(blocks) => Ok(blocks),
         Agreement::Failed { peer, why, may_retry } => {

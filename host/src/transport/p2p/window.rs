@@ -175,7 +175,7 @@ impl Showing<'_> {
 
     /// The descriptors of peers in other processes, by rank.
     fn exchange(&self, own: &Own, parts: &[Part]) -> Result<Vec<Option<OwnedFd>>, P2pError> {
-        let ArenaSetup { bootstrap, rank, settings, .. } = self.setup;
+        let ArenaSetup { circle, rank, settings, .. } = self.setup;
         let mut fds: Vec<Option<OwnedFd>> = parts.iter().map(|_| None).collect();
         let Some(mailbox) = &own.mailbox else { return Ok(fds) };
         let passes = |peer: &Rank| {
@@ -187,9 +187,9 @@ impl Showing<'_> {
             .flat_map(|fd| self.others(false).map(|peer| (self.setup.party(peer), fd.as_fd())))
             .collect();
         let from: Vec<Party> = self.others(false).filter(passes).map(|peer| self.setup.party(peer)).collect();
-        let got = mailbox.exchange(rank, &to, &from, settings.timeout, || bootstrap.check_whole().is_ok());
+        let got = mailbox.exchange(rank, &to, &from, settings.timeout, || circle.check_whole().is_ok());
         if got.is_err() {
-            bootstrap.check_whole()?;
+            circle.check_whole()?;
         }
         for (party, fd) in from.iter().zip(got.map_err(|source| P2pError::Pass { rank, source })?) {
             fds[party.rank.index()] = Some(fd);

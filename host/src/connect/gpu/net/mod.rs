@@ -15,13 +15,13 @@ mod counted;
 #[cfg(test)]
 mod tests;
 
-use super::layout::{ConnKind, ConnName, DeviceLayout};
+use super::layout::{ConnName, DeviceLayout};
 use super::tables::ConnSite;
 use crate::bootstrap::Bootstrap;
 use crate::connect::ConnectError;
 use crate::connect::vote::{agree, vote_or_abort};
 use crate::gpu::Gpu;
-use crate::machine::{NetChannels, NetParts};
+use crate::machine::{ConnKind, NetChannels, NetParts};
 use crate::net::{GdrConfig, Locality, Net, NetConfig, NetError, NetProperties, UNKNOWN_MBPS, find, nearest};
 use crate::plan::tuning::NetSpeed;
 use crate::proxy::progress::{EndId, Idle, Keep, ProxyChannel, ProxyEnd, ProxyParts, RecvEnd, SendEnd};
@@ -317,7 +317,7 @@ fn place_of(channels: &NetChannels, name: ConnName) -> EndId {
     let first = channels.of(match name.kind {
         ConnKind::Ring => Connections::Ring,
         ConnKind::Tree => Connections::Tree,
-        ConnKind::Mesh => Connections::Mesh,
+        ConnKind::Mesh | ConnKind::Pair => Connections::Mesh,
     });
     let channel = ChannelId(first.start + name.channel as u32);
     EndId { peer: name.peer, channel, is_send: name.is_send }

@@ -1,0 +1,21 @@
+//! Layer: host / connect / gpu / parts.
+//! Takes: a communicator's layout, its first part, what its ranks agreed on for that; later, what launches need.
+//! Gives: [`Parts`]: memory and connections when an operation first needs them, on all ranks that they concern, whatever the threads of
+//! their users do meanwhile.
+//! Never: waits for a user's thread on another rank, changes a connection that a kernel may use, frees anything before the end.
+//!
+//! A rank whose operation needs a part starts a step, on a thread of its own, and says so in a note to all ranks (the bootstrap's: they
+//! go round both sides of its ring). A member that hears the first note of a part starts the same step. So nobody's call is needed but
+//! the one that needs the part; steps of different parts do not know of each other, and run in any order. In a step the members vote by
+//! notes, as often as an arena does and once more for the tables: then whoever asked launches its kernel.
+//!
+//! From below: `note`, what members say, pure; `state`, what is known of each part; `vote`; `step`.
+
+mod note;
+mod state;
+mod vote;
+mod step;
+#[cfg(test)]
+mod tests;
+
+pub use step::{Parts, PartsMade, PartsOpen};

@@ -1,0 +1,111 @@
+//! What of a communicator's connections launches need, and which are known to be there.
+
+use super::machine::Cuda;
+use crate::launch::{RawCall, RunError, messages_of};
+use crate::machine::{ConnKind, Need};
+use crate::plan::{CallPlan, message_connections, message_kernels};
+use oxccl_shared::abi::Rank;
+use oxccl_shared::algo::registry::spec_of;
+
+/// The connections known to be there, by the first channels of each kind and protocol.
+#[derive(Debug)]
+pub(super) struct Connected {
+    collective: [[u32; 3]; 4],
+    /// To and from each rank.
+    pairs: Vec<[u32; 3]>,
+    /// What the calls under way need beyond that; the capacity is kept.
+    needs: Vec<Need>,
+}
+
+impl Connected {
+    /// Nothing is known.
+    pub fn of_none(nranks: u32) -> Connected {
+        Connected { collective: [[0; 3]; 4], pairs: vec![[0; 3]; nranks as usize], needs: Vec::new() }
+    }
+
+    fn known(&mut self, need: &Need) -> &mut u32 {
+        let of_kind = match need.peer {
+            Some(peer) => &mut self.pairs[peer.index()],
+            None => &mut self.collective[need.kind as usize],
+        };
+        &mut of_kind[need.protocol as usize]
+    }
+
+    fn want(&mut self, need: Need) {
+        if *self.known(&need) < need.channels {
+            self.needs.push(need);
+        }
+    }
+}
+
+impl Cuda {
+    /// Makes the connections that these calls need.
+    pub(super) fn connect_calls(&mut self, calls: &[RawCall], plans: &[CallPlan]) -> Result<(), RunError> {
+        if self.parts.connector.is_none() {
+            return Ok(());
+        }
+        for (raw, plan) in calls.iter().zip(plans) {
+            match plan {
+                CallPlan::Local => {}
+                CallPlan::Messages => self.want_messages(raw),
+                CallPlan::Collective(plan) => {
+                    let by_custom = self.custom(raw, 0).map(|launch| (launch.protocol, launch.channels));
+                    let need = match by_custom {
+                        Some((protocol, channels)) => {
+                            Need { kind: ConnKind::Mesh, protocol, channels, peer: None }
+                        }
+                        None => {
+                            let kind = ConnKind::of(spec_of(plan.algorithm).connections);
+                            Need { kind, protocol: plan.protocol, channels: plan.channels, peer: None }
+                        }
+                    };
+                    self.connected.want(need);
+                }
+            }
+        }
+        self.make_needed()
+    }
+
+    /// Makes all connections that any call may need.
+    pub(crate) fn connect_all(&mut self) -> Result<(), RunError> {
+        let facts = self.parts.facts;
+        for (connections, protocol) in facts.connection_set() {
+            let (_, channels) = facts.connections(connections);
+            let need = Need { kind: ConnKind::of(connections), protocol, channels, peer: None };
+            self.connected.want(need);
+        }
+        let (kind, channels, rank) = (ConnKind::Pair, facts.mesh_channels, self.parts.rank);
+        for peer in (0..facts.nranks).map(Rank).filter(|peer| *peer != rank) {
+            for (kernel, _) in message_kernels(&facts) {
+                self.connected.want(Need { kind, protocol: kernel.protocol(), channels, peer: Some(peer) });
+            }
+        }
+        self.make_needed()
+    }
+
+    fn want_messages(&mut self, raw: &RawCall) {
+        let (facts, rank, connected) = (&self.parts.facts, self.parts.rank, &mut self.connected);
+        messages_of(raw, rank, facts.nranks, |message| {
+            if message.peer != rank {
+                let (protocol, channels) = message_connections(message.len_bytes as u64, facts);
+                connected.want(Need { kind: ConnKind::Pair, protocol, channels, peer: Some(message.peer) });
+            }
+        });
+    }
+
+    fn make_needed(&mut self) -> Result<(), RunError> {
+        let Some(connector) = self.parts.connector.as_ref().filter(|_| !self.connected.needs.is_empty())
+        else {
+            return Ok(());
+        };
+        let made = connector.connect(&self.connected.needs);
+        let mut needs = std::mem::take(&mut self.connected.needs);
+        let made = made.map_err(|fault| RunError::Stopped(self.fail(fault)));
+        if made.is_ok() {
+            needs.iter().for_each(|need| *self.connected.known(need) = need.channels);
+        }
+        needs.clear();
+        self.connected.needs = needs;
+        made
+    }
+}
