@@ -22,8 +22,15 @@ const KNOWN: &[&str] = &[
     "OXCCL_TUNE_FILE",
 ];
 /// Names of the tests and the build, which no library reads.
-const OTHERS: &[&str] =
-    &["OXCCL_TEST_", "OXCCL_FUZZ_", "OXCCL_AMDGCN", "OXCCL_EMBED_KERNELS", "OXCCL_KERNELS", "OXCCL_PERF_"];
+const OTHERS: &[&str] = &[
+    "OXCCL_TEST_",
+    "OXCCL_FUZZ_",
+    "OXCCL_AMDGCN",
+    "OXCCL_EMBED_KERNELS",
+    "OXCCL_KERNELS",
+    "OXCCL_PACKAGED",
+    "OXCCL_PERF_",
+];
 
 /// Warns once of each unknown name among these, those of the process's environment.
 pub(super) fn warn_of_unknown(names: impl Iterator<Item = String>) {
