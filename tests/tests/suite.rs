@@ -14,6 +14,7 @@ mod mp_init;
 mod mp_launch;
 mod mp_launch_hosts;
 mod mp_end;
+mod mp_stall;
 mod mp_kill;
 mod mp_attack;
 mod mp_descriptors;

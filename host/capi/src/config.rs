@@ -199,6 +199,7 @@ impl Settings {
         config.channels.min = config.channels.min.or(self.min_ctas);
         config.channels.max = config.channels.max.or(self.max_ctas);
         config.net.name = config.net.name.take().or_else(|| self.net_name.clone());
+        config.name = config.name.take().or_else(|| self.comm_name.clone());
         if config.timeout == defaults.timeout {
             config.timeout = OPERATION_TIMEOUT;
         }

@@ -9,6 +9,7 @@ use super::launcher::LaunchEnv;
 use super::membership::{Membership, watch};
 use super::pending::Pending;
 use super::split::Turn;
+use super::stalls::Stalls;
 use super::{init_log, split, tune_file};
 use crate::bootstrap::{Bootstrap, UniqueId, Watch};
 use crate::connect::ConnectError;
@@ -398,10 +399,14 @@ pub(super) fn assemble<M: Init>(
         }
     };
     let health = Arc::new(Health::new(rank, nranks));
-    let watch = watch(bootstrap, &health, M::notes(&connected));
+    let stalls = Arc::new(Stalls::new(&bootstrap, &config));
+    let watch = watch(bootstrap, (&health, &stalls), M::notes(&connected));
     let joined = Joined { rank, nranks, config: &config, health: &health, watch: &watch };
     let Started { machine, device, rings, memory } = M::start(connected, &joined)?;
-    handle.joined((rank, nranks), &health, &watch, machine.probe())?;
+    let probe = machine.probe();
+    stalls.start(probe.clone(), &memory());
+    watch.wake();
+    handle.joined((rank, nranks), (&health, &stalls), &watch, probe)?;
     let member = Membership::new((rank, nranks), rings, handle.clone(), watch);
     let comm = Comm::new(member, (config, unit), memory, Engine::new(machine), device);
     init_log::write(&comm, started.elapsed());

@@ -31,6 +31,11 @@ use thiserror::Error;
 pub struct Config {
     /// Timeout of an operation that waits for a peer without progress (`OXCCL_TIMEOUT`, seconds). Default 600 s.
     pub timeout: Duration,
+    /// An operation without progress for so long is reported to the log, by one rank, with the rank at fault (`OXCCL_STALL_WARN`,
+    /// seconds); `None`: never. Default 10 s.
+    pub stall_warn: Option<Duration>,
+    /// The communicator's name in reports.
+    pub name: Option<String>,
     /// Rendezvous and liveness (`OXCCL_BOOTSTRAP_TIMEOUT` seconds, `NCCL_SOCKET_IFNAME`, `NCCL_SOCKET_FAMILY`).
     pub bootstrap: BootstrapConfig,
     /// The user's restrictions on algorithms and protocols (`NCCL_ALGO`, `NCCL_PROTO`). Between GPUs trees are
@@ -97,6 +102,8 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             timeout: Duration::from_secs(600),
+            stall_warn: Some(Duration::from_secs(10)),
+            name: None,
             bootstrap: BootstrapConfig::default(),
             forced: Forced::default(),
             tune_file: None,
@@ -143,6 +150,7 @@ impl Config {
         let mut config = Config::default();
         let env = Source(lookup);
         env.set("OXCCL_TIMEOUT", parse::SECONDS, &mut config.timeout, parse::seconds)?;
+        env.set("OXCCL_STALL_WARN", parse::SECONDS_OR_NONE, &mut config.stall_warn, parse::seconds_or_none)?;
         env.set("OXCCL_BOOTSTRAP_TIMEOUT", parse::SECONDS, &mut config.bootstrap.timeout, parse::seconds)?;
         let filter = |text: &str| InterfaceFilter::parse(text).map(Some);
         env.set("NCCL_SOCKET_IFNAME", parse::INTERFACES, &mut config.bootstrap.interfaces, filter)?;
@@ -276,6 +284,8 @@ impl Config {
     pub(crate) fn validate(&self, nranks: u32) -> Result<(), ConfigError> {
         for (variable, time) in
             [("OXCCL_TIMEOUT", self.timeout), ("OXCCL_BOOTSTRAP_TIMEOUT", self.bootstrap.timeout)]
+                .into_iter()
+                .chain(self.stall_warn.map(|warn| ("OXCCL_STALL_WARN", warn)))
         {
             if time.is_zero() {
                 return Err(ConfigError { variable, value: "0".into(), expected: parse::SECONDS });
@@ -359,6 +369,7 @@ mod tests {
             ("NCCL_CUMEM_ENABLE", "0"),
             ("NCCL_BUFFSIZE", "65536"),
             ("OXCCL_TIMEOUT", "2.5"),
+            ("OXCCL_STALL_WARN", "0.5"),
         ])
         .unwrap();
         assert_eq!(config.forced, Forced::only(Some(Algorithm::Tree), Some(Protocol::LL128)));
@@ -366,6 +377,8 @@ mod tests {
         assert!(config.p2p.enabled && !config.p2p.cumem);
         assert_eq!(config.ring_layout().simple_slot_bytes, 8192);
         assert_eq!(config.timeout, Duration::from_millis(2500));
+        assert_eq!(config.stall_warn, Some(Duration::from_millis(500)));
+        assert_eq!(super::tests::config(&[("OXCCL_STALL_WARN", "0")]).unwrap().stall_warn, None);
     }
 
     #[test]

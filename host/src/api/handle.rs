@@ -1,8 +1,9 @@
 //! A communicator as other threads see it: its state, its error, its progress, and abort.
 
 use super::error::{Error, OperationError};
+use super::stalls::Stalls;
 use crate::bootstrap::{Cancel, Watch};
-use crate::launch::{Fault, Health, Outstanding, Probe, Progress};
+use crate::launch::{Fault, Health, Outstanding, Probe, Progress, Stall};
 use oxccl_shared::abi::Rank;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -61,6 +62,7 @@ struct Joined {
     rank: Rank,
     nranks: u32,
     health: Arc<Health>,
+    stalls: Arc<Stalls>,
     watch: Weak<Watch>,
     probe: Arc<dyn Probe>,
 }
@@ -126,6 +128,15 @@ impl CommHandle {
         joined.probe.progress()
     }
 
+    /// The operation without progress that the ranks know of, and the rank at fault: what one of them has written to the log
+    /// ([`Config::stall_warn`](super::Config::stall_warn)). `None` once it moves again.
+    pub fn stall(&self) -> Option<Stall> {
+        match &*self.stage() {
+            Stage::Joined(joined) => joined.stalls.stall(),
+            _ => None,
+        }
+    }
+
     /// Aborts the communicator: its waits on this rank end with [`Fault::Aborted`], also those of a rank that is still joining, and
     /// kernels that wait stop; the other ranks are told. Nothing happens to a communicator that has failed or ended.
     pub fn abort(&self) {
@@ -188,7 +199,7 @@ impl CommHandle {
     pub(super) fn joined(
         &self,
         (rank, nranks): (Rank, u32),
-        health: &Arc<Health>,
+        (health, stalls): (&Arc<Health>, &Arc<Stalls>),
         watch: &Arc<Watch>,
         probe: Arc<dyn Probe>,
     ) -> Result<(), Error> {
@@ -197,8 +208,8 @@ impl CommHandle {
             return Err(aborted(rank, nranks));
         }
         self.0.cancel.over();
-        let (health, watch) = (health.clone(), Arc::downgrade(watch));
-        *stage = Stage::Joined(Arc::new(Joined { rank, nranks, health, watch, probe }));
+        let (health, stalls, watch) = (health.clone(), stalls.clone(), Arc::downgrade(watch));
+        *stage = Stage::Joined(Arc::new(Joined { rank, nranks, health, stalls, watch, probe }));
         Ok(())
     }
 

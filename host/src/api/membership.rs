@@ -4,8 +4,9 @@ use super::error::Error;
 use super::handle::{CommHandle, operation_error};
 use super::init::Notes;
 use super::split::{Shrinks, Turns};
+use super::stalls::Stalls;
 use crate::bootstrap::{Bootstrap, PeerEvent, Watch};
-use crate::launch::{Fault, Health, Notice, Notify, Outstanding};
+use crate::launch::{Fault, Health, Notice, Notify, Outstanding, StallNotice};
 use crate::wire::Message;
 use oxccl_shared::abi::Rank;
 use std::sync::{Arc, OnceLock, Weak};
@@ -73,18 +74,31 @@ impl Drop for Membership {
 }
 
 /// Makes the bootstrap's thread convert membership events into faults, and compare the peers' calls with this rank's
-/// call at the same point.
+/// call at the same point. The same thread looks for operations without progress.
 ///
 /// Other notes go to `notes`.
-pub(super) fn watch(bootstrap: Bootstrap, health: &Arc<Health>, notes: Option<Notes>) -> Arc<Watch> {
-    let health = health.clone();
+pub(super) fn watch(
+    bootstrap: Bootstrap,
+    (health, stalls): (&Arc<Health>, &Arc<Stalls>),
+    notes: Option<Notes>,
+) -> Arc<Watch> {
+    let (health, stalls) = (health.clone(), stalls.clone());
+    let looks = stalls.clone();
     let me = bootstrap.rank();
     let this = Arc::new(OnceLock::<Weak<Watch>>::new());
     let replies = this.clone();
+    let tell = |to: &OnceLock<Weak<Watch>>, notice| {
+        if let Some(watch) = to.get().and_then(Weak::upgrade) {
+            watch.note(&Notice::Stall(notice).to_bytes());
+        }
+    };
     let watch = bootstrap.watch(Box::new(move |event| match event {
         PeerEvent::PeerDied { rank } => drop(health.fail(Fault::PeerDied { rank }, None)),
         PeerEvent::PeerAborted { rank, .. } => drop(health.fail(Fault::PeerAborted { rank }, None)),
-        PeerEvent::PeerLeft { rank } => health.note_left(rank),
+        PeerEvent::PeerLeft { rank } => {
+            health.note_left(rank);
+            stalls.left(rank);
+        }
         PeerEvent::PeerNote { rank, note } => {
             let theirs = match Notice::from_bytes(&note) {
                 Ok(Notice::Call(theirs)) => theirs,
@@ -93,6 +107,9 @@ pub(super) fn watch(bootstrap: Bootstrap, health: &Arc<Health>, notes: Option<No
                 Ok(Notice::TimedOut { rank, waited }) if rank != me => {
                     health.fail(Fault::Timeout { rank, waited }, None);
                     return;
+                }
+                Ok(Notice::Stall(notice)) => {
+                    return stalls.heard(rank, notice, &|notice| tell(&replies, notice));
                 }
                 Ok(Notice::TimedOut { .. }) => return,
                 Err(_) => return notes.iter().for_each(|notes| notes(rank, &note)),
@@ -108,6 +125,7 @@ pub(super) fn watch(bootstrap: Bootstrap, health: &Arc<Health>, notes: Option<No
     let watch = Arc::new(watch);
     // The cell is not shared yet, so it is empty.
     let _ = this.set(Arc::downgrade(&watch));
+    watch.call_back(Box::new(move |now| looks.tick(now, &|notice: StallNotice| tell(&this, notice))));
     watch
 }
 

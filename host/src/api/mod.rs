@@ -7,6 +7,7 @@ mod error;
 mod config;
 pub mod tune_file;
 mod operator;
+mod stalls;
 mod handle;
 mod split;
 mod membership;

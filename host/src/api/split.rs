@@ -116,6 +116,7 @@ impl Shrinks {
 pub(super) fn settings(parent: &Config) -> Config {
     let mut config = parent.clone();
     config.topology = config.topology.for_some_ranks();
+    config.name = None;
     config
 }
 

@@ -20,13 +20,13 @@ use super::handshake::{Hello, Purpose};
 use super::id::{RootKind, UniqueId};
 use super::join;
 use super::rendezvous;
-use super::rendezvous_wire::ListenerAddr;
+use super::rendezvous_wire::Introduction;
 use super::ring::Side;
 use super::root;
 use super::service::Service;
 use super::sock::{self, Deadline};
-use super::state::{Shared, State, Stop};
-use crate::wire::Message;
+use super::state::{Place, Shared, State, Stop};
+use crate::wire::{self, Message};
 
 const KIND_MESSAGE: u8 = 1;
 
@@ -105,7 +105,7 @@ impl Bootstrap {
         let successor = join::register(&root, id, (rank, nranks), addr, config, cancel)?;
         drop(root);
         this.give_up_if_cancelled();
-        match this.join_ring(successor).and_then(|()| this.exchange_addrs(addr)) {
+        match this.join_ring(successor).and_then(|()| this.introduce(addr)) {
             Ok(()) => Ok(this),
             Err(error) => {
                 // The others are past the rendezvous: report why this one does not join.
@@ -163,18 +163,35 @@ impl Bootstrap {
         })
     }
 
-    fn exchange_addrs(&self, mine: SocketAddr) -> Result<(), BootstrapError> {
-        let table = self.all_gather(&ListenerAddr { addr: mine }.to_bytes())?;
+    /// Gathers the listener, host and process of every rank.
+    fn introduce(&self, addr: SocketAddr) -> Result<(), BootstrapError> {
+        let host = wire::cut(&host_name(), Introduction::HOST_BYTES_MAX).to_owned();
+        let number = getrandom::u64().unwrap_or_else(|_| u64::from(self.process));
+        let table =
+            self.all_gather(&Introduction { addr, process: self.process, host, number }.to_bytes())?;
         let read = |(rank, bytes): (usize, &Vec<u8>)| {
-            let listener = ListenerAddr::from_bytes(bytes);
-            listener.map(|listener| listener.addr).map_err(|_| BootstrapError::Protocol {
+            Introduction::from_bytes(bytes).map_err(|_| BootstrapError::Protocol {
                 rank: Rank(rank as u32),
                 what: "its address cannot be read",
             })
         };
-        let addrs = table.iter().enumerate().map(read).collect::<Result<Vec<_>, _>>()?;
-        self.shared.lock().addrs = addrs;
+        let ranks = table.iter().enumerate().map(read).collect::<Result<Vec<_>, _>>()?;
+        let mut state = self.shared.lock();
+        state.number = ranks.first().map_or(0, |first| first.number);
+        state.addrs = ranks.iter().map(|rank| rank.addr).collect();
+        let place = |rank: Introduction| Place { host: rank.host, process: rank.process };
+        state.places = ranks.into_iter().map(place).collect();
         Ok(())
+    }
+
+    /// Where each rank is, for messages.
+    pub fn places(&self) -> Vec<Place> {
+        self.shared.lock().places.clone()
+    }
+
+    /// A random number that names this communicator, the same on all ranks.
+    pub fn number(&self) -> u64 {
+        self.shared.lock().number
     }
 
     /// This rank.
@@ -395,6 +412,13 @@ impl Drop for Bootstrap {
             self.stop(Stop::Leave);
         }
     }
+}
+
+/// This host's name, up to the first dot.
+fn host_name() -> String {
+    let system = rustix::system::uname();
+    let name = system.nodename().to_string_lossy();
+    name.split('.').next().unwrap_or_default().to_owned()
 }
 
 fn blocking(stream: TcpStream) -> Result<TcpStream, BootstrapError> {

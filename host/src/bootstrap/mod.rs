@@ -52,6 +52,7 @@ pub use error::{AuthFailure, BootstrapError, RANKS_NAMED_MAX, RankList};
 pub use id::{UNIQUE_ID_BYTES, UniqueId, UniqueIdError};
 pub use iface::InterfaceFilter;
 pub use ring::PeerEvent;
+pub use state::Place;
 pub use watch::Watch;
 
 #[cfg(test)]

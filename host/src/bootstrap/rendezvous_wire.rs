@@ -1,6 +1,6 @@
 //! Layer: host / bootstrap.
 //! Takes: the payloads of frames between a rank and the root.
-//! Gives: [`Register`] and [`Reply`], and [`ListenerAddr`].
+//! Gives: [`Register`] and [`Reply`], [`ListenerAddr`] and [`Introduction`].
 //! Never: decides anything; that is `rendezvous`.
 
 use std::net::SocketAddr;
@@ -34,6 +34,24 @@ pub struct Register {
 pub struct ListenerAddr {
     /// The address.
     pub addr: SocketAddr,
+}
+
+/// What a rank says of itself to all others: a block of an all-gather.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Introduction {
+    /// Its listener.
+    pub addr: SocketAddr,
+    /// The number of its process, for messages.
+    pub process: u32,
+    /// The name of its host, for messages.
+    pub host: String,
+    /// A random number. The first rank's names the communicator.
+    pub number: u64,
+}
+
+impl Introduction {
+    /// The longest name of a host.
+    pub const HOST_BYTES_MAX: usize = 64;
 }
 
 /// The root's only answer.
@@ -109,6 +127,15 @@ impl Message for Register {
 impl Message for ListenerAddr {
     const VERSION: u8 = 1;
     const BYTES_MAX: usize = 32;
+}
+
+impl Message for Introduction {
+    const VERSION: u8 = 1;
+    const BYTES_MAX: usize = 64 + Introduction::HOST_BYTES_MAX;
+
+    fn is_sound(&self) -> bool {
+        self.host.len() <= Introduction::HOST_BYTES_MAX
+    }
 }
 
 impl Message for Reply {

@@ -40,6 +40,8 @@ pub(crate) struct Service {
     next_prev: Option<(Rank, TcpStream)>,
     repair: RingRepair,
     leave_until: Option<Instant>,
+    /// When the owner wants to be called.
+    tick_at: Option<Instant>,
     buffer: Vec<u8>,
 }
 
@@ -59,6 +61,7 @@ impl Service {
             next_prev: None,
             repair: RingRepair::default(),
             leave_until: None,
+            tick_at: None,
             buffer: vec![0; READ_BYTES],
         }
     }
@@ -130,6 +133,7 @@ impl Service {
             self.write(side);
         }
         self.deliver();
+        self.tick();
         !self.has_left(owes_event)
     }
 
@@ -179,6 +183,19 @@ impl Service {
         }
     }
 
+    /// Calls the owner's other callback, without the lock.
+    fn tick(&mut self) {
+        let Some(mut on_tick) = self.shared.lock().on_tick.take() else { return };
+        let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| on_tick(Instant::now())));
+        match outcome {
+            Ok(next) => {
+                self.tick_at = next;
+                self.shared.lock().on_tick.get_or_insert(on_tick);
+            }
+            Err(_) => tracing::error!("the callback for the time panicked and is not called any more"),
+        }
+    }
+
     fn wait(&mut self) -> std::io::Result<Ready> {
         let mut fds = Vec::with_capacity(4 + self.acceptor.poll_len());
         fds.push(PollFd::from_borrowed_fd(self.shared.wake_fd(), PollFlags::IN));
@@ -188,7 +205,7 @@ impl Service {
         }
         self.repair.poll_fd(&mut fds);
         self.acceptor.poll_fds(&mut fds);
-        let until = [self.acceptor.deadline(), self.repair.deadline(), self.leave_until];
+        let until = [self.acceptor.deadline(), self.repair.deadline(), self.leave_until, self.tick_at];
         sock::poll(&mut fds, until.into_iter().flatten().min())?;
         let mut answers = fds.iter().map(PollFd::revents);
         let mut next = || answers.next().is_some_and(|flags| !flags.is_empty());

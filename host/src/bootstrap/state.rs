@@ -26,6 +26,18 @@ pub(crate) const ABORTED_WAITS: Duration = Duration::from_secs(2);
 /// Called for every [`PeerEvent`], on the service's thread.
 pub type OnEvent = Box<dyn Fn(PeerEvent) + Send>;
 
+/// Called on the service's thread after everything that happens; returns when to be called again, if nothing does.
+pub type OnTick = Box<dyn FnMut(Instant) -> Option<Instant> + Send>;
+
+/// Where a rank is, for messages.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// The name of its host.
+    pub host: String,
+    /// The number of its process there.
+    pub process: u32,
+}
+
 /// The owner's request to the thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stop {
@@ -57,12 +69,16 @@ pub(crate) struct State {
     pub parked: Vec<Accepted>,
     pub stop: Stop,
     pub on_event: Option<OnEvent>,
+    pub on_tick: Option<OnTick>,
     /// The limit that has kept connections from being accepted for a while.
     pub starving: Option<NoDescriptor>,
     /// When this rank aborted.
     pub aborted_at: Option<Instant>,
     /// Every rank's listener address; known once the ring has gathered them.
     pub addrs: Vec<std::net::SocketAddr>,
+    /// Where every rank is, and the communicator's number; known from then on.
+    pub places: Vec<Place>,
+    pub number: u64,
 }
 
 impl State {
@@ -98,9 +114,12 @@ impl Shared {
             parked: Vec::new(),
             stop: Stop::No,
             on_event: None,
+            on_tick: None,
             starving: None,
             aborted_at: None,
             addrs: Vec::new(),
+            places: Vec::new(),
+            number: 0,
         };
         let (state, changed) = (Mutex::new(state), Condvar::new());
         let cancel = cancel.clone();

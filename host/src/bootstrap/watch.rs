@@ -1,11 +1,12 @@
 //! Layer: host / bootstrap, its top.
 //! Takes: a connected [`Bootstrap`] and a callback.
 //! Gives: [`Watch`]: it calls back for every rank that dies or aborts, while collectives continue to work.
-//! Never: uses the CPU while nothing happens.
+//! Never: uses the CPU while nothing happens and nobody asked to be called.
 
 use super::endpoint::Bootstrap;
 use super::error::BootstrapError;
 use super::ring::PeerEvent;
+use std::time::Instant;
 
 /// A bootstrap under watch.
 ///
@@ -27,6 +28,18 @@ impl Bootstrap {
 }
 
 impl Watch {
+    /// Calls `on_tick` on the bootstrap's thread: now, after everything that happens there, and at the time that it returned last. As
+    /// for the other callback.
+    pub fn call_back(&self, on_tick: Box<dyn FnMut(Instant) -> Option<Instant> + Send>) {
+        self.bootstrap.shared.lock().on_tick = Some(on_tick);
+        self.bootstrap.shared.wake();
+    }
+
+    /// Has what was given to [`Self::call_back`] called soon.
+    pub fn wake(&self) {
+        self.bootstrap.shared.wake();
+    }
+
     /// The bootstrap under watch, for messages, streams and collectives.
     pub fn bootstrap(&self) -> &Bootstrap {
         &self.bootstrap

@@ -2,13 +2,14 @@
 
 use super::blame::Waits;
 use super::link_error::LinkError;
+use super::stall::Standing;
 use crate::gpu::{CuResult, DeviceId};
 use crate::plan::{Call, CallRecord};
 use core::fmt;
 use oxccl_shared::abi::Rank;
 use oxccl_shared::sync::{Line128, Sys, Word};
 use std::sync::{Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Why a communicator stopped. The first fault is permanent; nothing runs afterwards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -135,12 +136,30 @@ pub struct Health {
     ledger: Line128<[LedgerRecord; LEDGER_RECORDS]>,
     /// Called once a fault is recorded.
     alarm: OnceLock<Alarm>,
+    /// The present wait, once it is slow. Writer: the executor.
+    wait: Mutex<Option<SlowWait>>,
     /// Calls begun, and calls that have returned. Writer: the executor.
     calls: Line128<[Word<u64, Sys>; 2]>,
 }
 
 /// Stops parts that do not check a communicator's health themselves.
 type Alarm = Box<dyn Fn() + Send + Sync>;
+
+/// A wait of a kernel on the caller's thread that lasts.
+#[derive(Clone, Copy, Debug)]
+pub struct SlowWait {
+    /// The peer.
+    pub peer: Rank,
+    /// The call.
+    pub during: Option<CallRecord>,
+    /// How long it has lasted.
+    pub waited: Duration,
+    /// When the kernel looked last.
+    pub looked_at: Instant,
+}
+
+/// A kernel that has not looked for so long has gone on, or its thread does not run.
+const LOOKS_EVERY: Duration = Duration::from_millis(500);
 
 #[derive(Default)]
 struct LedgerRecord {
@@ -160,6 +179,31 @@ impl Health {
     /// For which rank each rank waits.
     pub fn waits(&self) -> &Waits {
         &self.waits
+    }
+
+    /// Records the executor's slow wait, or that it is over.
+    #[cold]
+    pub(crate) fn note_wait(&self, wait: Option<SlowWait>) {
+        *self.wait.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = wait;
+    }
+
+    /// What this rank does, as far as calls on the caller's thread show it.
+    pub fn standing(&self) -> Standing {
+        let wait = *self.wait.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let wait = wait.filter(|wait| wait.looked_at.elapsed() < LOOKS_EVERY);
+        let (begun, done, latest) = (self.begun(), self.returned(), self.latest());
+        Standing {
+            begun,
+            done,
+            latest,
+            during: match wait {
+                Some(wait) => wait.during,
+                None => latest.filter(|_| done < begun),
+            },
+            waits_for: wait.map(|wait| wait.peer),
+            waited_ms: wait.map_or(0, |wait| wait.waited.as_millis() as u64),
+            moved: None,
+        }
     }
 
     /// Records that a rank has closed the communicator.

@@ -23,6 +23,7 @@ mod health;
 mod probe;
 mod link_error;
 mod blame;
+mod stall;
 mod notice;
 
 pub use call::RawCall;
@@ -42,5 +43,6 @@ pub(crate) use messages::split as messages_of;
 pub use net_links::NetLinks;
 pub use notice::Notice;
 pub use probe::{Probe, Progress};
+pub use stall::{Act, Detector, Stall, StallClass, StallNotice, Standing};
 pub(crate) use wait::{BACK_OFF, LEFT_GRACE, REPLY_TIME, announce};
 pub use wait::{Notify, WaitContext};

@@ -1,5 +1,6 @@
 //! Control messages between ranks, outside of operations.
 
+use super::stall::StallNotice;
 use crate::plan::CallRecord;
 use crate::wire::Message;
 use oxccl_shared::abi::Rank;
@@ -20,16 +21,19 @@ pub enum Notice {
         /// How long it waited.
         waited: Duration,
     },
+    /// About an operation without progress.
+    Stall(StallNotice),
 }
 
 impl Message for Notice {
     const VERSION: u8 = 1;
-    const BYTES_MAX: usize = 48;
+    const BYTES_MAX: usize = 192;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::launch::stall::Standing;
     use crate::plan::Call;
     use oxccl_shared::abi::{DataType, Func, RedOp};
     use proptest::prelude::*;
@@ -48,14 +52,36 @@ mod tests {
             Notice::WaitsFor(Some(Rank(3))),
             Notice::TimedOut { rank: Rank(u32::MAX), waited: Duration::MAX },
             Notice::TimedOut { rank: Rank(9), waited: Duration::from_millis(600_000) },
+            Notice::Stall(StallNotice::Over),
+            Notice::Stall(StallNotice::Ask(longest_standing())),
         ] {
             assert_eq!(Notice::from_bytes(&told.to_bytes()), Ok(told));
         }
     }
 
+    fn longest_standing() -> Standing {
+        let call = Call {
+            func: Func::Reduce,
+            dtype: DataType::BF16,
+            op: RedOp::Max,
+            root: Rank(u32::MAX),
+            count: u64::MAX,
+        };
+        let record = Some(CallRecord { seq: u64::MAX, call });
+        Standing {
+            begun: u64::MAX,
+            done: u64::MAX,
+            latest: record,
+            during: record,
+            waits_for: Some(Rank(u32::MAX)),
+            waited_ms: u64::MAX,
+            moved: Some([u64::MAX; 2]),
+        }
+    }
+
     proptest! {
         #[test]
-        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
             if let Ok(told) = Notice::from_bytes(&bytes) {
                 prop_assert_eq!(told.to_bytes(), bytes);
             }

@@ -1,6 +1,7 @@
 //! What threads other than a communicator's own may ask of it.
 
 use super::health::{Health, Outstanding};
+use super::stall::Standing;
 use crate::plan::CallRecord;
 
 /// How far a communicator has come. The numbers are of different moments if another thread uses it meanwhile.
@@ -24,6 +25,14 @@ pub trait Probe: Send + Sync {
 
     /// How far it has come.
     fn progress(&self) -> Progress;
+
+    /// What this rank does, for the other ranks.
+    fn standing(&self) -> Standing;
+
+    /// Whether nobody says when a call is slow, so that it has to be asked from time to time.
+    fn is_polled(&self) -> bool {
+        false
+    }
 }
 
 /// Calls that are done when they return.
@@ -35,5 +44,9 @@ impl Probe for Health {
     fn progress(&self) -> Progress {
         let done = self.returned();
         Progress { begun: self.begun(), done, latest: self.latest() }
+    }
+
+    fn standing(&self) -> Standing {
+        Health::standing(self)
     }
 }

@@ -4,7 +4,7 @@ mod clock;
 
 use super::drive::DriveFailure;
 use super::drives::Drives;
-use super::health::{Fault, Health, Outstanding};
+use super::health::{Fault, Health, Outstanding, SlowWait};
 use super::notice::Notice;
 use crate::plan::CallRecord;
 use clock::Clock;
@@ -62,6 +62,8 @@ pub struct WaitContext {
     health: Arc<Health>,
     drives: Drives,
     clock: Clock,
+    /// How long a wait lasts before the others hear of it.
+    announce_after: Duration,
     pace: Pace,
     notify: Box<dyn Notify>,
     /// The operation under way.
@@ -110,6 +112,7 @@ impl WaitContext {
             health,
             drives,
             clock: Clock::new(timeout),
+            announce_after: ANNOUNCE_AFTER.min(timeout / 2),
             pace,
             notify,
             during: Cell::new(None),
@@ -117,6 +120,11 @@ impl WaitContext {
             notified: Cell::new(None),
             fiber: Cell::new(std::ptr::null()),
         }
+    }
+
+    /// The same, which reports waits that last for `warn`: the others hear of a wait long before.
+    pub fn warning_after(self, warn: Duration) -> WaitContext {
+        WaitContext { announce_after: self.announce_after.min(warn / 4), ..self }
     }
 
     /// The communicator's health.
@@ -141,6 +149,7 @@ impl WaitContext {
     #[inline]
     pub fn end(&self) {
         if self.notified.take().is_some() {
+            self.health.note_wait(None);
             self.notify.notify(Notice::WaitsFor(None));
         }
     }
@@ -256,9 +265,11 @@ impl WaitContext {
             self.fail(Fault::PeerLeft { rank });
             return Err(Stop);
         }
-        if waited <= ANNOUNCE_AFTER.min(self.clock.timeout() / 2) {
+        if waited <= self.announce_after {
             return Ok(());
         }
+        let wait = SlowWait { peer: on.peer, during: self.during.get(), waited, looked_at: Instant::now() };
+        self.health.note_wait(Some(wait));
         if self.notified.replace(Some(on.peer)) != Some(on.peer) {
             self.notify.notify(Notice::WaitsFor(Some(on.peer)));
         }

@@ -45,6 +45,7 @@ const VARIABLES: &[&str] = &[
     "NCCL_NTHREADS",
     "OXCCL_TUNE_FILE",
     "NCCL_COLLNET_ENABLE",
+    "OXCCL_STALL_WARN",
 ];
 
 /// Any values are refused with an error message, or give a rank below its number of ranks and a rendezvous address.

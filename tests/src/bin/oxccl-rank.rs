@@ -82,6 +82,8 @@ impl Program {
             "all-reduce" => Ok(all_reduce(self.communicator()?, arg.parse()?)?),
             // One call after the other until one fails: `forever=CALL:COUNT`.
             "forever" => self.forever(arg),
+            // From now on another thread prints each stall that the handle knows of, and when it is over.
+            "watch-stall" => self.watch_stall(),
             // Makes no call and waits until the library reports an error by itself.
             "idle" => self.idle(),
             // Aborts from another thread in so many milliseconds.
@@ -159,6 +161,27 @@ impl Program {
             }
             std::thread::sleep(Duration::from_micros(200));
         }
+    }
+
+    fn watch_stall(&self) -> StepResult {
+        let handle = self.communicator()?.handle();
+        std::thread::spawn(move || {
+            let mut known = None;
+            loop {
+                let stall = handle.stall();
+                match (&stall, known) {
+                    (Some(stall), None) => println!(
+                        "stall {:?} {} {} {} {}",
+                        stall.class, stall.rank, stall.waiter, stall.during.seq, stall.during.call.func
+                    ),
+                    (None, Some(_)) => println!("moves"),
+                    _ => {}
+                }
+                known = stall;
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        Ok(())
     }
 
     fn abort_in(&self, delay: Duration) -> StepResult {

@@ -17,6 +17,7 @@ const KNOWN: &[&str] = &[
     "OXCCL_PTX_PATH",
     "OXCCL_RANK",
     "OXCCL_REQUIRE_SECRET",
+    "OXCCL_STALL_WARN",
     "OXCCL_TIMEOUT",
     "OXCCL_TRANSPORT",
     "OXCCL_TUNE_FILE",

@@ -6,6 +6,7 @@ use crate::plan::tuning::{Forced, ListError};
 use std::time::Duration;
 
 pub(super) const SECONDS: &str = "a positive number of seconds was expected";
+pub(super) const SECONDS_OR_NONE: &str = "a positive number of seconds was expected, or 0 for never";
 pub(super) const INTERFACES: &str =
     "a list of interface prefixes was expected, such as eth,ib or =eth0 or ^docker";
 pub(super) const THREADS: &str = "64 to 384 threads were expected, a multiple of 32";
@@ -53,6 +54,10 @@ impl Source<'_> {
         *forced = restricted.map_err(|error| ConfigError { variable, value, expected: error.expected() })?;
         Ok(())
     }
+}
+
+pub(super) fn seconds_or_none(text: &str) -> Option<Option<Duration>> {
+    if text == "0" { Some(None) } else { seconds(text).map(Some) }
 }
 
 pub(super) fn seconds(text: &str) -> Option<Duration> {

@@ -129,7 +129,8 @@ fn machine(connected: CpuConnected, custom: Vec<CustomAlgorithm>, joined: &Joine
         wait: {
             let CpuConnected { net_links, reducing, .. } = connected;
             let drives = Drives::none().with_network(net_links).with_reduction(reducing.links);
-            WaitContext::new(health.clone(), drives, notify, config.timeout, crowded)
+            let wait = WaitContext::new(health.clone(), drives, notify, config.timeout, crowded);
+            config.stall_warn.into_iter().fold(wait, WaitContext::warning_after)
         },
         memory: connected.memory,
     })

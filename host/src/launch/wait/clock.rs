@@ -32,10 +32,6 @@ impl Clock {
         }
     }
 
-    pub(super) fn timeout(&self) -> Duration {
-        self.timeout
-    }
-
     /// Another wait begins.
     #[inline]
     pub(super) fn restart(&self) {

@@ -4,7 +4,7 @@ use super::driver::{CudaError, Event, StreamRef};
 use super::machine::{Cuda, CudaParts};
 use super::monitor::Monitor;
 use crate::gpu::KernelError;
-use crate::launch::{Fault, Health, Notify, Outstanding, Probe, Progress, RunError};
+use crate::launch::{Fault, Health, Notify, Outstanding, Probe, Progress, RunError, Standing};
 use crate::machine::Verdict;
 use oxccl_shared::abi::{StopCause, Stopped};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -46,6 +46,15 @@ impl Probe for KernelProbe {
             *done = enqueued.max(*done);
         }
         Progress { begun: self.health.begun(), done: *done, latest: self.health.latest() }
+    }
+
+    fn standing(&self) -> Standing {
+        let Progress { begun, done, latest } = self.progress();
+        Standing { begun, done, latest, during: latest.filter(|_| done < begun), ..Standing::default() }
+    }
+
+    fn is_polled(&self) -> bool {
+        true
     }
 }
 

@@ -1,0 +1,225 @@
+//! Watches one communicator for operations without progress: the detector with its clock, its log lines and its names.
+
+use super::config::Config;
+use super::memory::MemoryReport;
+use crate::bootstrap::{Bootstrap, Place};
+use crate::launch::{Act, Detector, Probe, Stall, StallNotice, Standing};
+use crate::transport::TransportKind;
+use oxccl_shared::abi::Rank;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+/// How often a communicator is asked whose calls go on when they have returned.
+const POLL_EVERY: Duration = Duration::from_secs(1);
+/// The warn time of who wants no warning.
+const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
+
+/// What one rank knows of its communicator's stalls. Used by the monitor thread, and asked by handles.
+pub(super) struct Stalls {
+    me: Rank,
+    names: Names,
+    warn: Duration,
+    since: Instant,
+    detector: Mutex<Detector>,
+    /// Known once operations can run.
+    running: OnceLock<Running>,
+    /// The thread that polls, if one does.
+    poller: OnceLock<Thread>,
+}
+
+struct Running {
+    probe: Arc<dyn Probe>,
+    /// By rank: the transport that reaches it.
+    links: Vec<Option<TransportKind>>,
+    /// Of a communicator that is polled.
+    polled: Option<Mutex<Polled>>,
+}
+
+/// What a thread of its own has learnt: the driver may keep it waiting, and the monitor thread waits for nobody.
+#[derive(Default)]
+struct Polled {
+    standing: Standing,
+    /// Since when there have been so many calls, and so many of them done.
+    since: Duration,
+}
+
+impl Stalls {
+    pub fn new(bootstrap: &Bootstrap, config: &Config) -> Stalls {
+        let (me, nranks) = (bootstrap.rank(), bootstrap.nranks());
+        let name = config.name.clone().unwrap_or_else(|| format!("{:016x}", bootstrap.number()));
+        let warn = config.stall_warn.unwrap_or(NEVER).min(NEVER);
+        Stalls {
+            me,
+            names: Names { name, places: bootstrap.places() },
+            warn,
+            since: Instant::now(),
+            detector: Mutex::new(Detector::new(me, nranks, warn)),
+            running: OnceLock::new(),
+            poller: OnceLock::new(),
+        }
+    }
+
+    /// Operations can run.
+    pub fn start(self: &Arc<Stalls>, probe: Arc<dyn Probe>, memory: &MemoryReport) {
+        let mut links = vec![None; self.names.places.len()];
+        for peer in &memory.peers {
+            links[peer.rank.index()] = Some(peer.transport);
+        }
+        let polled = probe.is_polled().then(Mutex::default);
+        let is_polled = polled.is_some();
+        // Only the first call counts, and there is one.
+        let _ = self.running.set(Running { probe, links, polled });
+        if is_polled && self.warn < NEVER {
+            self.start_polling();
+        }
+    }
+
+    fn start_polling(self: &Arc<Stalls>) {
+        let (stalls, every) = (Arc::downgrade(self), self.poll_every());
+        let thread = std::thread::Builder::new().name(format!("oxccl-poll-{}", self.me));
+        match thread.spawn(move || poll(&stalls, every)) {
+            // Only the first call counts, and there is one.
+            Ok(thread) => drop(self.poller.set(thread.thread().clone())),
+            Err(error) => tracing::info!(%error, "no thread asks the GPU: its stalls are not reported"),
+        }
+    }
+
+    fn poll_every(&self) -> Duration {
+        POLL_EVERY.min(self.warn / 4)
+    }
+
+    /// The stall that the ranks know of.
+    pub fn stall(&self) -> Option<Stall> {
+        self.lock().stall()
+    }
+
+    /// Looks at this rank. Returns when to look again.
+    pub fn tick(&self, at: Instant, tell: &dyn Fn(StallNotice)) -> Option<Instant> {
+        let running = self.running.get()?;
+        let now = self.now(at);
+        let own = running.standing(now);
+        let mut acts = Vec::new();
+        let next = self.lock().look(now, &own, &mut acts);
+        self.act(acts, tell);
+        let poll = self.poller.get().map(|_| now + self.poll_every());
+        let next = [next, poll].into_iter().flatten().min()?;
+        self.since.checked_add(next)
+    }
+
+    /// Another rank has said something.
+    pub fn heard(&self, from: Rank, notice: StallNotice, tell: &dyn Fn(StallNotice)) {
+        let Some(running) = self.running.get() else { return };
+        let now = self.now(Instant::now());
+        let own = running.standing(now);
+        let mut acts = Vec::new();
+        self.lock().heard(now, from, notice, &own, &mut acts);
+        self.act(acts, tell);
+    }
+
+    /// A rank has left.
+    pub fn left(&self, rank: Rank) {
+        self.lock().left(rank);
+    }
+
+    fn act(&self, acts: Vec<Act>, tell: &dyn Fn(StallNotice)) {
+        for act in acts {
+            match act {
+                Act::Tell(notice) => tell(notice),
+                Act::Report(stall) => {
+                    let link = self.running.get().and_then(|running| self.link(&stall, running));
+                    tracing::warn!("{}", self.names.line(&stall, link));
+                }
+                Act::Clear(stall) => tracing::warn!("{}", self.names.over(&stall)),
+            }
+        }
+    }
+
+    /// What connects this rank, if it is the one that waits, with the one that it waits for.
+    fn link(&self, stall: &Stall, running: &Running) -> Option<TransportKind> {
+        let peer = if stall.waiter == self.me { stall.rank } else { stall.waiter };
+        running.links.get(peer.index()).copied().flatten().filter(|_| stall.waiter == self.me)
+    }
+
+    fn now(&self, at: Instant) -> Duration {
+        at.saturating_duration_since(self.since)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Detector> {
+        self.detector.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Running {
+    fn standing(&self, now: Duration) -> Standing {
+        let Some(polled) = &self.polled else { return self.probe.standing() };
+        let Polled { standing, since } = *polled.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = if standing.during.is_some() { now.saturating_sub(since) } else { Duration::ZERO };
+        Standing { waited_ms: waited.as_millis() as u64, ..standing }
+    }
+
+    fn poll(&self, now: Duration) {
+        let Some(polled) = &self.polled else { return };
+        let standing = self.probe.standing();
+        let mut polled = polled.lock().unwrap_or_else(PoisonError::into_inner);
+        if (polled.standing.begun, polled.standing.done) != (standing.begun, standing.done) {
+            polled.since = now;
+        }
+        polled.standing = standing;
+    }
+}
+
+/// Asks the machine from time to time, until the communicator is gone.
+fn poll(stalls: &Weak<Stalls>, every: Duration) {
+    loop {
+        std::thread::park_timeout(every);
+        let Some(stalls) = stalls.upgrade() else { return };
+        let now = stalls.now(Instant::now());
+        stalls.running.get().into_iter().for_each(|running| running.poll(now));
+    }
+}
+
+impl Drop for Stalls {
+    fn drop(&mut self) {
+        self.poller.get().into_iter().for_each(Thread::unpark);
+    }
+}
+
+/// What a reader of the log needs to find a rank.
+struct Names {
+    /// The communicator's.
+    name: String,
+    places: Vec<Place>,
+}
+
+impl Names {
+    fn line(&self, stall: &Stall, link: Option<TransportKind>) -> String {
+        let Stall { class, rank, waiter, during, waited, .. } = *stall;
+        let over = link.map(|link| format!(" over {}", link.name())).unwrap_or_default();
+        format!(
+            "stall [{class}]: {during} of communicator {} ({} ranks) has made no progress for {:.1} s: {} {}. {} waits for it{over}",
+            self.name,
+            self.places.len(),
+            waited.as_secs_f64(),
+            self.of(rank),
+            stall.finding(),
+            self.of(waiter),
+        )
+    }
+
+    fn over(&self, stall: &Stall) -> String {
+        let Stall { class, rank, during, .. } = *stall;
+        format!(
+            "stall [{class}] is over: {during} of communicator {}, which waited for {}, goes on",
+            self.name,
+            self.of(rank)
+        )
+    }
+
+    fn of(&self, rank: Rank) -> impl fmt::Display + '_ {
+        let place = self.places.get(rank.index());
+        let place = place.map(|place| format!(" ({}, pid {})", place.host, place.process));
+        format!("rank {rank}{}", place.unwrap_or_default())
+    }
+}

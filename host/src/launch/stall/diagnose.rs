@@ -1,0 +1,241 @@
+//! From what all ranks say to the one at fault.
+
+use super::report::{Stall, StallClass};
+use super::standing::Standing;
+use crate::plan::CallRecord;
+use oxccl_shared::abi::Rank;
+
+/// What one rank has said: at first, and at last.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Said {
+    pub first: Option<Standing>,
+    pub last: Option<Standing>,
+    /// It has left the communicator.
+    pub has_left: bool,
+}
+
+impl Said {
+    fn is_silent(&self) -> bool {
+        self.last.is_none() && !self.has_left
+    }
+
+    fn has_moved(&self) -> bool {
+        matches!((&self.first, &self.last), (Some(first), Some(last)) if last.has_moved_since(first))
+    }
+}
+
+/// The rank at fault for the wait of `me`, whose own standing is among what was said. `None` where nothing shows that a rank is
+/// behind: all GPUs have the operation on their streams, which may have other work before it.
+pub(super) fn diagnose(me: Rank, said: &[Said]) -> Option<Stall> {
+    let own = said.get(me.index())?.last?;
+    let during = own.during?;
+    let (waiter, rank) = match own.waits_for {
+        Some(first) => end_of_chain(me, first, said),
+        None => (me, behind(me, during, said)?),
+    };
+    let during = said[waiter.index()].last.and_then(|waiter| waiter.during).unwrap_or(during);
+    let (class, rank) = match said.get(rank.index()) {
+        Some(guilty) if guilty.is_silent() => (StallClass::NoAnswer, edge_of_silence(rank, said)),
+        Some(guilty) => (classify(&during, guilty), rank),
+        None => return None,
+    };
+    let guilty = said.get(rank.index()).and_then(|said| said.last);
+    Some(Stall {
+        class,
+        rank,
+        waiter,
+        during,
+        waited: own.waited(),
+        latest: guilty.and_then(|guilty| guilty.latest),
+        is_in: guilty.and_then(|guilty| guilty.during),
+        moved: guilty.and_then(|guilty| guilty.moved),
+        silent: said.iter().filter(|said| said.is_silent()).count() as u32,
+    })
+}
+
+/// Follows who waits for whom from `me`, which waits for `first`: the last that waits, and the first that does not. If they wait in
+/// a circle, our neighbour.
+fn end_of_chain(me: Rank, first: Rank, said: &[Said]) -> (Rank, Rank) {
+    let (mut waiter, mut rank) = (me, first);
+    for _ in 0..said.len() {
+        match said.get(rank.index()).and_then(|said| said.last).and_then(|standing| standing.waits_for) {
+            None => return (waiter, rank),
+            Some(next) if next == me => break,
+            Some(next) => (waiter, rank) = (rank, next),
+        }
+    }
+    (me, first)
+}
+
+/// Where a rank cannot say whom it waits for: one that does not answer, else the one that has come least far and stays there, else
+/// one that made another call.
+fn behind(me: Rank, during: CallRecord, said: &[Said]) -> Option<Rank> {
+    let others = || said.iter().zip((0..).map(Rank)).filter(|(said, rank)| *rank != me && !said.has_left);
+    if let Some((_, rank)) = others().find(|(said, _)| said.is_silent()) {
+        return Some(rank);
+    }
+    let seq = |said: &Said| said.last.and_then(|last| last.latest).map(|latest| latest.seq);
+    let late = others().filter(|(said, _)| seq(said) < Some(during.seq) && !said.has_moved());
+    late.min_by_key(|(said, _)| seq(said)).map(|(_, rank)| rank).or_else(|| {
+        let is_other = |latest: CallRecord| latest.seq == during.seq && latest != during;
+        let mut found =
+            others().filter(|(said, _)| said.last.and_then(|last| last.latest).is_some_and(is_other));
+        found.next().map(|(_, rank)| rank)
+    })
+}
+
+/// Notices go around a ring in both directions. Those between two ranks that are stopped are not heard either: of ranks in a row that
+/// do not answer, the first is named.
+fn edge_of_silence(rank: Rank, said: &[Said]) -> Rank {
+    let nranks = said.len() as u32;
+    let is_silent = |rank: u32| said[rank as usize].is_silent();
+    let next = (rank.0 + 1) % nranks;
+    if !is_silent(next) {
+        return rank;
+    }
+    let before = |rank: u32| (rank + nranks - 1) % nranks;
+    let mut first = rank.0;
+    for _ in 0..nranks {
+        if !is_silent(before(first)) {
+            break;
+        }
+        first = before(first);
+    }
+    Rank(first)
+}
+
+/// What the rank does that `during` waits for, and that waits for none.
+fn classify(during: &CallRecord, guilty: &Said) -> StallClass {
+    let Some(now) = guilty.last else { return StallClass::MissingExit };
+    let is_stuck = if guilty.has_moved() { StallClass::Slow } else { StallClass::MissingExit };
+    if during.call.func.is_message() {
+        // Two ranks know of a message: what another does instead says only that it is not in it.
+        return match now.during {
+            None if guilty.has_moved() => StallClass::Slow,
+            None => StallClass::MissingEnter,
+            Some(call) if call.call.func.is_message() && now.waits_for.is_none() => is_stuck,
+            Some(_) => StallClass::Mismatch,
+        };
+    }
+    match now.latest {
+        Some(latest) if latest.seq == during.seq && latest.call != during.call => StallClass::Mismatch,
+        Some(latest)
+            if latest.seq == during.seq && now.during.is_some_and(|call| call.call.func.is_message()) =>
+        {
+            StallClass::MissingExit
+        }
+        Some(latest) if latest.seq >= during.seq => is_stuck,
+        // It makes calls, and comes to this one later.
+        _ if guilty.has_moved() => StallClass::Slow,
+        // It waits for us in a message, before it comes to this one.
+        _ if now.waits_for.is_some() => StallClass::Mismatch,
+        _ => StallClass::MissingEnter,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Call;
+    use oxccl_shared::abi::{DataType, Func, RedOp};
+
+    fn call(func: Func, seq: u64, count: u64) -> CallRecord {
+        CallRecord { seq, call: Call { func, dtype: DataType::F32, op: RedOp::Sum, root: Rank(0), count } }
+    }
+
+    /// In the collective of this number, waiting.
+    fn waits(seq: u64, peer: Option<u32>) -> Said {
+        let record = Some(call(Func::AllReduce, seq, 100));
+        said(Standing {
+            begun: seq + 1,
+            done: seq,
+            latest: record,
+            during: record,
+            waits_for: peer.map(Rank),
+            waited_ms: 10_000,
+            moved: None,
+        })
+    }
+
+    /// Has completed the collective of this number and is in no call.
+    fn idle(seq: u64) -> Said {
+        let done = seq + 1;
+        said(Standing {
+            begun: done,
+            done,
+            latest: Some(call(Func::AllReduce, seq, 100)),
+            ..Standing::default()
+        })
+    }
+
+    fn said(standing: Standing) -> Said {
+        Said { first: Some(standing), last: Some(standing), has_left: false }
+    }
+
+    fn found(me: u32, said: &[Said]) -> Option<(StallClass, u32, u32)> {
+        diagnose(Rank(me), said).map(|stall| (stall.class, stall.rank.0, stall.waiter.0))
+    }
+
+    #[test]
+    fn the_end_of_the_chain_is_named_by_what_it_does() {
+        let chain = [waits(7, Some(1)), waits(7, Some(2)), Said::default()];
+        assert_eq!(found(0, &chain), Some((StallClass::NoAnswer, 2, 1)));
+        let idle = [waits(7, Some(1)), waits(7, Some(2)), idle(6)];
+        assert_eq!(found(0, &idle), Some((StallClass::MissingEnter, 2, 1)));
+        let stuck = [waits(7, Some(1)), waits(7, Some(2)), waits(7, None)];
+        assert_eq!(found(0, &stuck), Some((StallClass::MissingExit, 2, 1)));
+        let never = [waits(0, Some(1)), said(Standing::default())];
+        assert_eq!(found(0, &never), Some((StallClass::MissingEnter, 1, 0)));
+    }
+
+    #[test]
+    fn a_rank_that_moves_is_slow() {
+        let mut slow = [waits(7, Some(1)), waits(7, None)];
+        slow[1].last = slow[1].last.map(|last| Standing { moved: Some([1 << 20, 0]), ..last });
+        assert_eq!(found(0, &slow), Some((StallClass::Slow, 1, 0)));
+        let mut behind = [waits(7, Some(1)), waits(5, None)];
+        behind[1].first = behind[1].first.map(|first| Standing { begun: 5, done: 5, ..first });
+        assert_eq!(found(0, &behind), Some((StallClass::Slow, 1, 0)));
+    }
+
+    #[test]
+    fn another_call_at_the_same_place_is_a_mismatch() {
+        let mut other = waits(7, Some(0));
+        let record = Some(call(Func::Broadcast, 7, 100));
+        other.last = other.last.map(|last| Standing { latest: record, during: record, ..last });
+        assert_eq!(found(0, &[waits(7, Some(1)), other]), Some((StallClass::Mismatch, 1, 0)));
+        let receive = Some(call(Func::Recv, 7, 1));
+        let early =
+            Standing { begun: 8, done: 7, during: receive, waits_for: Some(Rank(0)), ..Standing::default() };
+        let early = said(Standing { latest: Some(call(Func::AllReduce, 6, 100)), ..early });
+        assert_eq!(found(0, &[waits(7, Some(1)), early]), Some((StallClass::Mismatch, 1, 0)));
+    }
+
+    #[test]
+    fn in_a_circle_of_the_same_call_the_data_is_lost() {
+        assert_eq!(found(0, &[waits(7, Some(1)), waits(7, Some(0))]), Some((StallClass::MissingExit, 1, 0)));
+        assert_eq!(found(1, &[waits(7, Some(1)), idle(7)]), None);
+        assert_eq!(found(0, &[waits(7, Some(1)), idle(7)]), Some((StallClass::MissingExit, 1, 0)));
+    }
+
+    #[test]
+    fn ranks_that_cannot_say_for_whom_they_wait_are_compared() {
+        let gpus = [waits(7, None), waits(7, None), idle(5), idle(6)];
+        assert_eq!(found(0, &gpus), Some((StallClass::MissingEnter, 2, 0)));
+        assert_eq!(found(0, &[waits(7, None), Said::default(), idle(5)]), Some((StallClass::NoAnswer, 1, 0)));
+        assert_eq!(found(0, &[waits(7, None), waits(7, None)]), None, "all have enqueued it");
+        let mut comes = idle(6);
+        comes.first = comes.first.map(|first| Standing { begun: 6, done: 6, ..first });
+        assert_eq!(found(0, &[waits(7, None), comes]), None, "it comes by itself");
+    }
+
+    #[test]
+    fn of_ranks_behind_two_that_are_stopped_the_first_is_named() {
+        let mut ranks = [waits(7, Some(3)); 6];
+        (2..5).for_each(|rank| ranks[rank] = Said::default());
+        assert_eq!(found(0, &ranks), Some((StallClass::NoAnswer, 2, 0)));
+        let gone = [waits(7, Some(1)), Said { has_left: true, ..Said::default() }, Said::default()];
+        assert_eq!(found(0, &gone), Some((StallClass::MissingExit, 1, 0)));
+        assert_eq!(found(0, &[waits(7, Some(9))]), None, "no such rank");
+    }
+}

@@ -1,0 +1,22 @@
+//! Layer: host / launch / stall.
+//! Takes: what each rank says of itself when one of them has waited for a while, and the time.
+//! Gives: [`Detector`]: which rank an operation without progress waits for, and why, reported by one rank.
+//! Never: reads a clock, touches a socket, or says anything while operations go on.
+//!
+//! ```text
+//! rank that waits                                     all others
+//!   before the warn time: Ask, with its own standing   ->  Answer, each with its standing
+//!   half way to it: Ask once more                      ->  Answer
+//!   warn time: diagnose, log, Found                    ->  kept for `CommHandle::stall`
+//!   it moves again: log, Over                          ->  forgotten
+//! ```
+//! The lowest of the ranks that ask at the same time goes on; the others wait for what it finds.
+
+mod standing;
+mod report;
+mod diagnose;
+mod detector;
+
+pub use detector::{Act, Detector};
+pub use report::{Stall, StallClass};
+pub use standing::{StallNotice, Standing};

@@ -1,0 +1,104 @@
+//! What is found.
+
+use crate::plan::CallRecord;
+use core::fmt;
+use oxccl_shared::abi::Rank;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// In which way the rank at fault does not do its part.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum StallClass {
+    /// Its process does not answer: stopped, frozen, or cut off.
+    NoAnswer,
+    /// It has not called the operation that others wait in.
+    MissingEnter,
+    /// It called another operation, or the ranks wait for each other in different ones.
+    Mismatch,
+    /// It entered the operation and makes no progress in it, or what it sent does not arrive.
+    MissingExit,
+    /// It makes progress, too little of it.
+    Slow,
+}
+
+impl StallClass {
+    /// Its name in log lines.
+    pub fn name(self) -> &'static str {
+        match self {
+            StallClass::NoAnswer => "no answer",
+            StallClass::MissingEnter => "missing enter",
+            StallClass::Mismatch => "mismatch",
+            StallClass::MissingExit => "missing exit",
+            StallClass::Slow => "slow",
+        }
+    }
+}
+
+impl fmt::Display for StallClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// An operation without progress, and the rank at fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Stall {
+    /// In which way that rank does not do its part.
+    pub class: StallClass,
+    /// The rank at fault.
+    pub rank: Rank,
+    /// A rank that waits for it.
+    pub waiter: Rank,
+    /// The operation that the waiting rank is in.
+    pub during: CallRecord,
+    /// How long that has been without progress when it was found.
+    pub waited: Duration,
+    /// The latest collective of the rank at fault, as far as it answers.
+    pub latest: Option<CallRecord>,
+    /// The call that it is in, as far as it answers.
+    pub is_in: Option<CallRecord>,
+    /// Bytes of slots that it has sent and received in that call, where they are counted.
+    pub moved: Option<[u64; 2]>,
+    /// How many ranks do not answer.
+    pub silent: u32,
+}
+
+impl Stall {
+    /// What the rank at fault does or does not, as the end of a sentence about it.
+    pub fn finding(&self) -> impl fmt::Display + '_ {
+        Finding(self)
+    }
+}
+
+struct Finding<'a>(&'a Stall);
+
+impl fmt::Display for Finding<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Stall { class, latest, is_in, .. } = self.0;
+        match class {
+            StallClass::NoAnswer => {
+                write!(f, "does not answer: its process is stopped, frozen or cut off")?;
+                let more = self.0.silent.saturating_sub(1);
+                return if more == 0 { Ok(()) } else { write!(f, " (nor do {more} more ranks)") };
+            }
+            StallClass::MissingEnter => write!(f, "has not entered it")?,
+            StallClass::Mismatch => write!(f, "does something else")?,
+            StallClass::MissingExit if is_in.is_none() => {
+                return write!(f, "has completed it: what it sent does not arrive");
+            }
+            StallClass::MissingExit => write!(f, "entered it and makes no progress")?,
+            StallClass::Slow => write!(f, "is slow")?,
+        }
+        if let Some([sent, received]) = self.0.moved {
+            write!(f, "; it has sent {sent} and received {received} bytes")?;
+        }
+        match (is_in, latest) {
+            (Some(call), _) if *call == self.0.during => Ok(()),
+            (Some(call), _) => write!(f, "; it is in {call}"),
+            (None, Some(call)) => write!(f, "; its latest was {call}, and it is in no call"),
+            (None, None) => write!(f, "; it has made no collective call"),
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! What a rank says of itself.
+
+use super::report::Stall;
+use crate::plan::CallRecord;
+use oxccl_shared::abi::Rank;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// What a rank does at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Standing {
+    /// Calls made so far.
+    pub begun: u64,
+    /// Of those, how many are done.
+    pub done: u64,
+    /// The latest collective.
+    pub latest: Option<CallRecord>,
+    /// The call under way.
+    pub during: Option<CallRecord>,
+    /// The rank that it has been waiting for, if it is known and has been for a while.
+    pub waits_for: Option<Rank>,
+    /// For how long it has been without progress, in milliseconds.
+    pub waited_ms: u64,
+    /// Bytes of slots sent and received in the call under way, where they are counted.
+    pub moved: Option<[u64; 2]>,
+}
+
+impl Standing {
+    /// For how long it has been without progress.
+    pub fn waited(&self) -> Duration {
+        Duration::from_millis(self.waited_ms)
+    }
+
+    /// Whether it has come further than it was before.
+    pub(super) fn has_moved_since(&self, before: &Standing) -> bool {
+        (self.begun, self.done, self.moved) != (before.begun, before.done, before.moved)
+    }
+}
+
+/// What ranks tell each other about a stall.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum StallNotice {
+    /// The sender asks all others what they do.
+    Ask(Standing),
+    /// What the sender does.
+    Answer(Standing),
+    /// What the sender has found, and logged.
+    Found(Stall),
+    /// What the sender had found is over.
+    Over,
+}

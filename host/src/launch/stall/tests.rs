@@ -1,0 +1,210 @@
+//! Detectors of several ranks without sockets or clocks.
+
+use super::*;
+use crate::launch::stall::StallClass;
+use crate::plan::{Call, CallRecord};
+
+const WARN: Duration = Duration::from_secs(10);
+const MS: Duration = Duration::from_millis(1);
+
+/// A rank: what it does, and since when it has been waiting.
+struct One {
+    detector: Detector,
+    standing: Standing,
+    waits_since: Option<Duration>,
+    is_stopped: bool,
+    next: Option<Duration>,
+}
+
+/// A job whose notices arrive at once, except to and from ranks that are stopped.
+struct Job {
+    now: Duration,
+    ranks: Vec<One>,
+    reports: Vec<(u32, Stall)>,
+    cleared: Vec<u32>,
+    notices: u32,
+}
+
+fn record(seq: u64) -> Option<CallRecord> {
+    Some(CallRecord { seq, call: Call::ONE_BYTE })
+}
+
+impl Job {
+    fn new(nranks: u32) -> Job {
+        let one = |rank| One {
+            detector: Detector::new(Rank(rank), nranks, WARN),
+            standing: Standing::default(),
+            waits_since: None,
+            is_stopped: false,
+            next: None,
+        };
+        let ranks = (0..nranks).map(one).collect();
+        Job { now: Duration::from_secs(1000), ranks, reports: Vec::new(), cleared: Vec::new(), notices: 0 }
+    }
+
+    fn waits(&mut self, rank: u32, seq: u64, peer: u32) {
+        let standing = Standing {
+            begun: seq + 1,
+            done: seq,
+            latest: record(seq),
+            during: record(seq),
+            waits_for: Some(Rank(peer)),
+            ..Standing::default()
+        };
+        let now = self.now;
+        let one = &mut self.ranks[rank as usize];
+        (one.standing, one.waits_since, one.next) = (standing, Some(now), Some(now));
+    }
+
+    fn done(&mut self, rank: u32, seq: u64) {
+        let one = &mut self.ranks[rank as usize];
+        let done = seq + 1;
+        one.standing = Standing { begun: done, done, latest: record(seq), ..Standing::default() };
+        (one.waits_since, one.next) = (None, Some(self.now));
+    }
+
+    fn own(&self, rank: usize) -> Standing {
+        let One { standing, waits_since, .. } = &self.ranks[rank];
+        let waited_ms = waits_since.map_or(0, |since| (self.now - since).as_millis() as u64);
+        Standing { waited_ms, ..*standing }
+    }
+
+    fn act(&mut self, from: usize, acts: Vec<Act>) {
+        for act in acts {
+            match act {
+                Act::Report(stall) => self.reports.push((from as u32, stall)),
+                Act::Clear(_) => self.cleared.push(from as u32),
+                Act::Tell(notice) => {
+                    self.notices += 1;
+                    for to in 0..self.ranks.len() {
+                        if to != from && !self.ranks[to].is_stopped {
+                            let (own, mut more) = (self.own(to), Vec::new());
+                            let rank = &mut self.ranks[to];
+                            rank.detector.heard(self.now, Rank(from as u32), notice, &own, &mut more);
+                            rank.next = Some(self.now);
+                            self.act(to, more);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            self.now += 10 * MS;
+            for rank in 0..self.ranks.len() {
+                let (own, mut acts) = (self.own(rank), Vec::new());
+                let one = &mut self.ranks[rank];
+                if one.is_stopped || one.next.is_none_or(|next| next > self.now) {
+                    continue;
+                }
+                one.next = one.detector.look(self.now, &own, &mut acts);
+                self.act(rank, acts);
+            }
+        }
+    }
+
+    fn found(&self) -> Vec<(StallClass, u32, u32)> {
+        self.reports.iter().map(|(_, stall)| (stall.class, stall.rank.0, stall.waiter.0)).collect()
+    }
+}
+
+#[test]
+fn one_rank_reports_once_at_the_warn_time_and_once_when_it_moves() {
+    let mut job = Job::new(4);
+    job.done(3, 6);
+    (0..3).for_each(|rank| job.waits(rank, 7, rank + 1));
+    job.pass(WARN - 50 * MS);
+    assert_eq!(job.found(), []);
+    job.pass(100 * MS);
+    assert_eq!(job.found(), [(StallClass::MissingEnter, 3, 2)]);
+    assert_eq!(job.reports[0].1.waited.as_secs(), 10);
+    job.pass(WARN * 10);
+    assert_eq!(job.reports.len(), 1);
+    assert!(job.ranks.iter().all(|rank| rank.detector.stall().is_some_and(|stall| stall.rank == Rank(3))));
+    (0..4).for_each(|rank| job.done(rank, 7));
+    job.pass(WARN * 2);
+    assert_eq!((job.cleared.len(), job.reports.len()), (1, 1));
+    assert!(job.ranks.iter().all(|rank| rank.detector.stall().is_none()));
+}
+
+#[test]
+fn a_wait_that_ends_in_time_says_nothing_aloud() {
+    let mut job = Job::new(3);
+    for seq in 0..20 {
+        job.waits(0, seq, 1);
+        job.waits(1, seq, 2);
+        job.pass(WARN - 100 * MS);
+        (0..3).for_each(|rank| job.done(rank, seq));
+        job.pass(100 * MS);
+    }
+    assert_eq!((job.found(), job.cleared.len()), (vec![], 0));
+    assert!(job.ranks.iter().all(|rank| rank.detector.stall().is_none()));
+}
+
+#[test]
+fn a_short_wait_asks_nobody() {
+    let mut job = Job::new(3);
+    job.waits(0, 1, 1);
+    job.pass(WARN / 2);
+    job.done(0, 1);
+    job.pass(WARN);
+    assert_eq!(job.notices, 0);
+}
+
+#[test]
+fn a_stopped_rank_is_named_by_its_silence_and_a_second_stall_is_reported_anew() {
+    for stopped in 0..3u32 {
+        let mut job = Job::new(3);
+        for round in 0..2 {
+            job.ranks[stopped as usize].is_stopped = true;
+            let others: Vec<u32> = (0..3).filter(|rank| *rank != stopped).collect();
+            job.waits(others[0], round, others[1]);
+            job.waits(others[1], round, stopped);
+            job.pass(WARN + 100 * MS);
+            assert_eq!(job.found().last(), Some(&(StallClass::NoAnswer, stopped, others[1])));
+            job.ranks[stopped as usize].is_stopped = false;
+            (0..3).for_each(|rank| job.done(rank, round));
+            job.pass(WARN);
+            assert_eq!((job.reports.len(), job.cleared.len()), (round as usize + 1, round as usize + 1));
+        }
+    }
+}
+
+/// The one that would report is stopped itself while it asks.
+#[test]
+fn who_asks_and_falls_silent_is_named_by_another() {
+    let mut job = Job::new(3);
+    job.waits(0, 1, 2);
+    job.pass(500 * MS);
+    job.waits(1, 1, 0);
+    job.waits(2, 1, 1);
+    job.pass(WARN - Duration::from_secs(3) + 100 * MS);
+    job.ranks[0].is_stopped = true;
+    job.pass(WARN * 2);
+    assert_eq!(job.found(), [(StallClass::NoAnswer, 0, 1)]);
+}
+
+#[test]
+fn questions_of_many_ranks_cost_a_few_notices_each() {
+    let mut job = Job::new(64);
+    job.done(63, 0);
+    (0..63).for_each(|rank| job.waits(rank, 1, 63));
+    job.pass(WARN * 2);
+    assert_eq!(job.reports.len(), 1);
+    assert!(job.notices < 64 * 6, "{}", job.notices);
+}
+
+#[test]
+fn ranks_that_do_not_exist_are_not_heard() {
+    let mut detector = Detector::new(Rank(0), 2, WARN);
+    let mut acts = Vec::new();
+    let own = Standing::default();
+    for from in [Rank(0), Rank(2), Rank(u32::MAX)] {
+        detector.heard(Duration::ZERO, from, StallNotice::Ask(own), &own, &mut acts);
+    }
+    detector.left(Rank(9));
+    assert_eq!(acts, []);
+}

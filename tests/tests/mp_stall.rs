@@ -1,0 +1,156 @@
+//! Operations that stand still: one rank says which rank they wait for, what that does, and when it goes on.
+
+use oxccl_tests::process::{Job, Launch, Line, SOON};
+use rustix::process::Signal;
+use std::time::{Duration, Instant};
+
+const RANK: &str = env!("CARGO_BIN_EXE_oxccl-rank");
+const WARN: Duration = Duration::from_secs(1);
+/// How long after the warn time the report may come; the aim is 1 s, and other tests use the same processors.
+const LATE_MAX: Duration = Duration::from_secs(3);
+const TRANSPORTS: [&str; 2] = ["shm", "tcp"];
+
+fn launch(nranks: u32, transport: &str) -> Launch {
+    let launch = Launch::new(RANK, nranks).env("OXCCL_TRANSPORT", transport);
+    launch.env("OXCCL_STALL_WARN", &WARN.as_secs_f64().to_string())
+}
+
+/// Expects the same stall on all ranks but one: class, the rank at fault, the operation's number and function.
+fn expect_stall(job: &mut Job, except: u32, expected: (&str, u32, u64, &str), since: Instant) {
+    for rank in job.without(&[except]) {
+        let Line { text, at } = rank.line("stall ", SOON);
+        let words: Vec<&str> = text.split(' ').collect();
+        let [_, class, guilty, _, seq, func] = words[..] else { panic!("{text}") };
+        let (want_class, want_rank, want_seq, want_func) = expected;
+        assert_eq!((class, guilty, func), (want_class, &*want_rank.to_string(), want_func), "{text}");
+        // Of a loop nobody knows which turn it was in.
+        assert!(want_seq == u64::MAX || seq == want_seq.to_string(), "{text}");
+        let after = at.saturating_duration_since(since);
+        println!("{text}: after {:.2} s", after.as_secs_f64());
+        assert!(after > WARN / 2 && after < WARN + LATE_MAX, "{after:?}");
+    }
+}
+
+fn expect_over(job: &mut Job, except: u32) {
+    job.without(&[except]).for_each(|rank| drop(rank.line("moves", SOON)));
+}
+
+/// All ranks' warnings about stalls. Ends the job.
+fn warnings(job: &mut Job) -> Vec<String> {
+    for rank in &job.ranks {
+        rank.kill();
+    }
+    let errors = job.ranks.iter_mut().map(|rank| {
+        rank.end(SOON);
+        rank.errors().to_owned()
+    });
+    let lines: Vec<String> =
+        errors.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()).collect();
+    lines.into_iter().filter(|line| line.contains("WARN") && line.contains("stall")).collect()
+}
+
+#[test]
+fn a_stopped_process_is_named_once_and_forgotten_when_it_continues() {
+    for transport in TRANSPORTS {
+        for stopped in 0..3 {
+            let mut job = launch(3, transport).start("join watch-stall forever=all-reduce:100000");
+            job.all_print("looping");
+            let since = job.ranks[stopped as usize].signal(Signal::STOP);
+            expect_stall(&mut job, stopped, ("NoAnswer", stopped, u64::MAX, "all_reduce"), since);
+            let pid = job.ranks[stopped as usize].pid();
+            job.ranks[stopped as usize].signal(Signal::CONT);
+            expect_over(&mut job, stopped);
+            let warnings = warnings(&mut job);
+            let [report, over] = &warnings[..] else { panic!("{warnings:#?}") };
+            assert!(report.contains("[no answer]: all_reduce of 100000 float, sum (operation "), "{report}");
+            assert!(
+                report.contains(&format!("rank {stopped} (")) && report.contains(&format!("pid {pid})")),
+                "{report}"
+            );
+            assert!(report.contains(" waits for it"), "{report}");
+            assert!(over.contains("is over"), "{over}");
+        }
+    }
+}
+
+/// Rank 1 comes to the third operation only when it is asked to.
+#[test]
+fn a_rank_that_never_enters_is_named_with_what_it_did_last() {
+    for transport in TRANSPORTS {
+        for calls in ["all-reduce=1000", "all-reduce=1000000", "barrier"] {
+            let mut job = launch(3, transport).start_each(|rank| {
+                let late = if rank == 1 { "ask " } else { "" };
+                format!("join watch-stall {calls} {calls} {late}{calls} sleep=300 drop")
+            });
+            job.ranks[1].line("step ask", SOON);
+            let func = calls.split('=').next().unwrap_or(calls).replace('-', "_");
+            expect_stall(&mut job, 1, ("MissingEnter", 1, 2, func.as_str()), Instant::now());
+            job.ranks[1].say("go on");
+            expect_over(&mut job, 1);
+            job.all_succeed();
+            let texts: Vec<String> = job.ranks.iter().map(|rank| rank.errors().to_owned()).collect();
+            let texts = texts.concat();
+            assert_eq!(texts.matches("WARN").count(), 2, "{texts}");
+            assert!(
+                texts.contains("rank 1 (") && texts.contains("has not entered it; its latest was"),
+                "{texts}"
+            );
+        }
+    }
+}
+
+/// It ends its loop early, and then waits for something else.
+#[test]
+fn a_rank_that_makes_no_call_at_all_is_named() {
+    let mut job = launch(4, "shm").start_each(|rank| {
+        let calls = if rank == 3 { "ask all-reduce=10" } else { "all-reduce=10" };
+        format!("join watch-stall {calls} sleep=300 drop")
+    });
+    job.ranks[3].line("step ask", SOON);
+    expect_stall(&mut job, 9, ("MissingEnter", 3, 0, "all_reduce"), Instant::now());
+    job.ranks[3].say("go on");
+    expect_over(&mut job, 9);
+    job.all_succeed();
+}
+
+/// Another operation or another size is an error long before the warn time.
+#[test]
+fn other_calls_are_errors_before_they_are_stalls() {
+    for transport in TRANSPORTS {
+        for other in ["barrier", "all-reduce=2000"] {
+            let mut job = launch(3, transport).start_each(|rank| {
+                let call = if rank == 2 { other } else { "all-reduce=1000" };
+                format!("join watch-stall barrier {call} after drop")
+            });
+            for rank in &mut job.ranks {
+                let failure = rank.failure(SOON);
+                assert!(
+                    ["Mismatch", "PeerAborted", "PeerLeft"].contains(&failure.kind.as_str()),
+                    "{failure:?}"
+                );
+            }
+            assert_eq!(warnings(&mut job), [""; 0]);
+        }
+    }
+}
+
+#[test]
+fn a_clean_run_warns_of_nothing() {
+    for transport in TRANSPORTS {
+        let mut job = launch(3, transport).start("join watch-stall check sleep=1500 check drop");
+        job.all_succeed();
+        for rank in &job.ranks {
+            assert!(!rank.errors().contains("WARN"), "{}", rank.transcript());
+        }
+    }
+}
+
+#[test]
+fn who_wants_no_warning_gets_none() {
+    let launch = Launch::new(RANK, 2).env("OXCCL_STALL_WARN", "0");
+    let steps =
+        |rank| format!("join watch-stall barrier {}barrier drop", if rank == 1 { "sleep=2000 " } else { "" });
+    let mut job = launch.start_each(steps);
+    job.all_succeed();
+    assert_eq!(warnings(&mut job), [""; 0]);
+}
