@@ -25,11 +25,12 @@ pub mod os;
 pub mod log;
 
 pub use api::{
-    ArgumentError, Blocks, BlocksError, Comm, CommHandle, CommState, Communicator, CommunicatorBuilder,
-    Config, ConfigError, DeviceCommunicator, DeviceCommunicatorBuilder, DeviceGroup, DeviceSlice,
-    DeviceSliceMut, Error, GpuElement, GpuRead, GpuWrite, Group, InGroup, MemoryReport, OnStream,
-    OneSidedError, OperationError, PeerMemory, Pending, Put, ReduceOp, Selection, SelectionError, Signal,
-    StreamGroup, Untyped, UntypedV, Window, device_group, group, stream_group,
+    ArgumentError, Blocks, BlocksError, Calls, Comm, CommHandle, CommState, Communicator,
+    CommunicatorBuilder, Config, ConfigError, DeviceCommunicator, DeviceCommunicatorBuilder, DeviceGroup,
+    DeviceSlice, DeviceSliceMut, Error, GpuElement, GpuRead, GpuWrite, Group, InGroup, MemoryReport,
+    OnStream, OneSidedError, OperationError, PeerMemory, Pending, Put, ReduceOp, Request, Scope,
+    ScopedRequest, Selection, SelectionError, Signal, StreamGroup, Untyped, UntypedV, Window, device_group,
+    group, stream_group,
 };
 /// The crate whose streams and buffers [`DeviceCommunicator::on`] takes.
 pub use cudarc;

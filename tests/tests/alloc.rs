@@ -66,8 +66,19 @@ const DIRECT: [Operation; 12] = [
     }),
 ];
 
-/// Groups, with the messages and collectives of one communicator.
-const GROUPED: [Operation; 2] = [
+/// Groups and operations in flight, with the messages and collectives of one communicator.
+const GROUPED: [Operation; 3] = [
+    ("operations in flight", |rank, b| {
+        let (me, n) = (rank.rank(), rank.size());
+        rank.overlap(|scope| {
+            let received = scope.recv(&mut b.other, (me + n - 1) % n)?;
+            scope.send(&b.one, (me + 1) % n)?.wait()?;
+            let reduced = scope.all_reduce_in_place(&mut b.all, ReduceOp::SUM)?;
+            rank.barrier()?;
+            while !reduced.test()? {}
+            received.wait().map(drop)
+        })
+    }),
     ("a ring of messages", |rank, b| {
         let (me, n) = (rank.rank(), rank.size());
         oxccl::group(|group| {

@@ -72,6 +72,14 @@ fn in_the_middle_of_send_and_receive() {
 }
 
 #[test]
+fn with_operations_in_flight() {
+    kill_in_loop("shm", Launch::new(RANK, 3), "in-flight:100", &[1]);
+    kill_in_loop("shm", Launch::new(RANK, 3), "in-flight:1000000", &[2]);
+    let tcp = Launch::new(RANK, 3).env("OXCCL_TRANSPORT", "tcp");
+    kill_in_loop("tcp", tcp, "in-flight:1000000", &[0]);
+}
+
+#[test]
 fn two_at_once() {
     kill_in_loop("shm", Launch::new(RANK, 4), "all-reduce:10000", &[1, 2]);
     kill_in_loop("shm", Launch::new(RANK, 4), "all-reduce:10000", &[0, 2]);

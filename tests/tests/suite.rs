@@ -6,6 +6,7 @@
 mod conformance;
 mod errors;
 mod groups;
+mod requests;
 mod handles;
 mod net;
 mod mp_collectives;

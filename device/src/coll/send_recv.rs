@@ -17,26 +17,45 @@ use oxccl_shared::algo::Action;
 pub unsafe fn run<B: Lines>(block: &B, conns: Conns<'_>, works: &mut [P2pWork]) -> Result<(), Stop> {
     let mut polls = 0u32;
     loop {
-        let (mut waiting, mut moved) = (None, false);
-        for index in 0..works.len() {
-            if works[index].finished || is_behind(works, index) {
-                continue;
-            }
-            // SAFETY: obligations 1 and 2 are passed on.
-            match unsafe { advance(block, conns, &mut works[index])? } {
-                None => moved = true,
-                Some(wait) => waiting = waiting.or(Some(wait)),
-            }
-        }
-        match waiting {
-            None if !moved => return Ok(()),
-            Some(wait) if !moved => {
+        // SAFETY: obligations 1 and 2 are passed on.
+        let swept = unsafe { sweep(block, conns, works)? };
+        match swept.waits {
+            None if !swept.moved => return Ok(()),
+            Some(wait) if !swept.moved => {
                 polls = polls.saturating_add(1);
                 block.idle(wait, polls)?;
             }
             _ => polls = 0,
         }
     }
+}
+
+/// What came of one visit to every message.
+#[derive(Clone, Copy, Debug)]
+pub struct Swept {
+    /// Whether a slice moved.
+    pub moved: bool,
+    /// What the first message that could not move waits for.
+    pub waits: Option<Wait>,
+}
+
+/// Moves a slice of every message whose connection allows it, without waiting.
+///
+/// # Safety
+/// 1. As [`run`], both.
+pub unsafe fn sweep<B: Lines>(block: &B, conns: Conns<'_>, works: &mut [P2pWork]) -> Result<Swept, Stop> {
+    let mut swept = Swept { moved: false, waits: None };
+    for index in 0..works.len() {
+        if works[index].finished || is_behind(works, index) {
+            continue;
+        }
+        // SAFETY: obligation 1 is passed on.
+        match unsafe { advance(block, conns, &mut works[index])? } {
+            None => swept.moved = true,
+            Some(wait) => swept.waits = swept.waits.or(Some(wait)),
+        }
+    }
+    Ok(swept)
 }
 
 /// Whether an earlier incomplete message uses the same connection.

@@ -14,7 +14,7 @@ use super::{init_log, split, tune_file};
 use crate::bootstrap::{Bootstrap, UniqueId, Watch};
 use crate::connect::ConnectError;
 use crate::gpu::bundle::Bundle;
-use crate::launch::{CustomAlgorithm, Engine, Health, StreamMachine};
+use crate::launch::{CustomAlgorithm, Engine, Health, StreamMachine, in_flight};
 use crate::machine::cpu::Cpu;
 use crate::machine::cuda::Cuda;
 use crate::transport::{Allowed, TransportKind};
@@ -172,6 +172,10 @@ impl<M: Init> Builder<M> {
     /// # Errors
     /// Any [`Error`] but `Argument` and `Operation`.
     pub fn build(self) -> Result<Comm<M>, Error> {
+        if in_flight::any() {
+            // It goes on meanwhile.
+            return self.start()?.wait();
+        }
         let config = self.settings()?;
         let handle = CommHandle::joining(Rank(self.rank), self.nranks);
         self.join(config, &handle)
@@ -263,6 +267,10 @@ impl<M: Init> Comm<M> {
     /// Any [`Error`] but `Argument`. Until the new communicator's bootstrap they name ranks by their number here,
     /// afterwards by their number there.
     pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Comm<M>>, Error> {
+        if in_flight::any() {
+            // It goes on meanwhile.
+            return self.start_split(color, key)?.wait();
+        }
         self.splitting(color, key)?.run(&CommHandle::joining(self.member.rank, self.size()))
     }
 

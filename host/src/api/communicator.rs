@@ -8,7 +8,10 @@ use super::membership::Membership;
 use super::memory::{MemoryReport, MemoryUse};
 use super::pending::Pending;
 use crate::gpu::KernelError;
-use crate::launch::{Engine, RawCall, RawQueue, RunError};
+use crate::launch::in_flight;
+use crate::launch::{
+    Behind, BehindError, Engine, EngineCell, Occupied, RawCall, RawQueue, RunError, StartError,
+};
 use crate::machine::cpu::Cpu;
 use crate::machine::cuda::Cuda;
 use crate::plan::Call;
@@ -16,6 +19,8 @@ use crate::plan::tuning::{Explanation, TUNED};
 use oxccl_shared::abi::{DataType, Func, Rank, RedOp};
 use std::cell::{RefCell, RefMut};
 use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// One rank of a communicator on CPUs.
 ///
@@ -68,8 +73,8 @@ pub struct Comm<M: Init> {
     memory: MemoryUse,
     pub(super) device: M::Device,
     pub(super) kept: RefCell<M::Kept>,
-    /// `RefCell` also makes the type `!Sync`: one thread at a time. `None` only while it is being dropped.
-    engine: Option<RefCell<Engine<M>>>,
+    /// Of one thread at a time: `kept`, a `RefCell`, makes the type `!Sync`. `None` only while it is being dropped.
+    cell: Option<Arc<EngineCell<M>>>,
 }
 
 impl<M: Init> Comm<M> {
@@ -80,8 +85,8 @@ impl<M: Init> Comm<M> {
         engine: Engine<M>,
         device: M::Device,
     ) -> Comm<M> {
-        let (kept, engine) = (RefCell::default(), Some(RefCell::new(engine)));
-        Comm { member, config, unit, memory, device, kept, engine }
+        let (kept, cell) = (RefCell::default(), Some(Arc::new(EngineCell::new(engine))));
+        Comm { member, config, unit, memory, device, kept, cell }
     }
 
     /// This rank, `0..size()`.
@@ -98,7 +103,7 @@ impl<M: Init> Comm<M> {
     /// candidate, and the policy that decided. `None` for operations that consist of messages.
     ///
     /// # Errors
-    /// [`ArgumentError::Busy`] inside a group's end.
+    /// [`ArgumentError::Busy`] inside a group's end and while operations are in flight.
     pub fn explain(
         &self,
         func: Func,
@@ -167,6 +172,11 @@ impl<M: Init> Comm<M> {
     /// # Errors
     /// [`Error::Operation`]: the communicator had failed, or fails by now. [`Error::Bootstrap`]: a rank did not call it.
     pub fn finalize(self) -> Result<(), Error> {
+        M::settle(self.cell(), false);
+        if in_flight::any() {
+            // Those of other communicators go on meanwhile.
+            return self.start_finalize()?.wait();
+        }
         let drained = match self.engine() {
             Ok(engine) => engine.machine().drain(),
             Err(busy) => return Err(busy.into()),
@@ -201,9 +211,32 @@ impl<M: Init> Comm<M> {
         self.unit
     }
 
+    pub(super) fn cell(&self) -> &Arc<EngineCell<M>> {
+        self.cell.as_ref().expect("a communicator that is not being dropped has its engine")
+    }
+
+    #[inline]
     pub(super) fn engine(&self) -> Result<RefMut<'_, Engine<M>>, ArgumentError> {
-        let engine = self.engine.as_ref().expect("a communicator that is not being dropped has its engine");
-        engine.try_borrow_mut().map_err(|_| ArgumentError::Busy { rank: self.member.rank })
+        self.cell().enter().map_err(|occupied| self.occupied(occupied))
+    }
+
+    #[cold]
+    pub(super) fn occupied(&self, occupied: Occupied) -> ArgumentError {
+        let rank = self.member.rank;
+        match occupied {
+            Occupied::Elsewhere => ArgumentError::OtherThread { rank },
+            Occupied::InFlight | Occupied::Busy => ArgumentError::Busy { rank },
+        }
+    }
+
+    #[cold]
+    pub(super) fn not_started(&self, error: StartError) -> ArgumentError {
+        let rank = self.member.rank;
+        match error {
+            StartError::Occupied(occupied) => self.occupied(occupied),
+            StartError::TooMany { max } => ArgumentError::InFlight { rank, max },
+            StartError::Memory { errno } => ArgumentError::GroupMemory { communicators: 1, errno },
+        }
     }
 
     /// Runs calls whose arguments have been checked.
@@ -211,9 +244,33 @@ impl<M: Init> Comm<M> {
     /// # Safety
     /// 1. As [`Engine::run`].
     pub(super) unsafe fn run(&self, calls: &[RawCall], queues: &[RawQueue]) -> Result<(), Error> {
+        match self.cell().enter() {
+            // SAFETY: obligation 1.
+            Ok(mut engine) => unsafe { engine.run(calls, queues) }.map_err(|error| self.error(error)),
+            // SAFETY: obligation 1.
+            Err(Occupied::InFlight) => unsafe { self.run_behind(calls) },
+            Err(occupied) => Err(self.occupied(occupied).into()),
+        }
+    }
+
+    /// Runs them behind those in flight.
+    ///
+    /// # Safety
+    /// 1. As [`Self::run`].
+    #[cold]
+    unsafe fn run_behind(&self, calls: &[RawCall]) -> Result<(), Error> {
+        let mut jobs = [Behind { cell: self.cell(), calls, result: Ok(()) }];
         // SAFETY: obligation 1.
-        let result = unsafe { self.engine()?.run(calls, queues) };
-        result.map_err(|error| self.error(error))
+        unsafe { M::run_behind(&mut jobs) };
+        let [job] = jobs;
+        self.behind(job.result)
+    }
+
+    pub(super) fn behind(&self, result: Result<(), BehindError>) -> Result<(), Error> {
+        result.map_err(|error| match error {
+            BehindError::Start(error) => self.not_started(error).into(),
+            BehindError::Run(error) => self.error(error),
+        })
     }
 
     pub(super) fn error(&self, error: RunError) -> Error {
@@ -237,9 +294,22 @@ impl<M: Init> fmt::Debug for Comm<M> {
 
 impl<M: Init> Drop for Comm<M> {
     fn drop(&mut self) {
-        if let Some(engine) = self.engine.take() {
-            let machine = engine.into_inner().into_machine().close(self.member.watch().bootstrap());
-            self.engine = machine.map(|machine| RefCell::new(Engine::new(machine)));
+        let Some(mut cell) = self.cell.take() else { return };
+        if !M::settle(&cell, std::thread::panicking()) {
+            // Its operations are in flight on another thread, where they end with this; their memory stays.
+            self.member.handle.abort();
+            std::mem::forget(cell);
+            return;
         }
+        let engine = loop {
+            match cell.into_engine() {
+                Ok(engine) => break engine,
+                // The thread that had the last operation in flight is about to let it go.
+                Err(shared) => cell = shared,
+            }
+            std::thread::sleep(Duration::from_micros(20));
+        };
+        let machine = engine.into_machine().close(self.member.watch().bootstrap());
+        self.cell = machine.map(|machine| Arc::new(EngineCell::new(Engine::new(machine))));
     }
 }

@@ -182,8 +182,8 @@ pub enum ArgumentError {
         /// The limit.
         max: usize,
     },
-    /// Memory for a group's stacks could not be allocated.
-    #[error("no memory for the stacks of a group over {communicators} communicators (errno {errno})")]
+    /// Memory for the stacks of a group, or of operations in flight, could not be allocated.
+    #[error("no memory for the stacks of operations of {communicators} communicators (errno {errno})")]
     GroupMemory {
         /// Communicators in the group.
         communicators: usize,
@@ -193,6 +193,28 @@ pub enum ArgumentError {
     /// Two threads used one communicator in a group, or it was used inside its own group's end.
     #[error("rank {rank}'s communicator is already running an operation")]
     Busy {
+        /// The communicator's rank.
+        rank: Rank,
+    },
+    /// Operations of the communicator are in flight on the thread that started them.
+    #[error(
+        "rank {rank}'s communicator has operations in flight on another thread, which has to wait for them first"
+    )]
+    OtherThread {
+        /// The communicator's rank.
+        rank: Rank,
+    },
+    /// So many operations have been started whose results have not been taken.
+    #[error("rank {rank} has {max} operations in flight; wait for some first")]
+    InFlight {
+        /// The communicator's rank.
+        rank: Rank,
+        /// The limit.
+        max: usize,
+    },
+    /// A request of another communicator.
+    #[error("the request was not started by rank {rank}'s communicator")]
+    OtherRequest {
         /// The communicator's rank.
         rank: Rank,
     },

@@ -3,7 +3,7 @@
 use super::communicator::Comm;
 use super::error::{ArgumentError, Error};
 use super::init::Init;
-use crate::launch::{Engine, Job, RawCall, RawQueue};
+use crate::launch::{Behind, Engine, Job, Occupied, RawCall, RawQueue, in_flight};
 use crate::machine::cpu::Cpu;
 use crate::machine::cuda::Cuda;
 use std::cell::{Cell, RefMut};
@@ -132,6 +132,9 @@ impl<'env, M: Init> Group<'env, M> {
         }
         let mut members = heapless::Vec::<Member<'_, M>, MEMBERS_MAX>::new();
         let (mut calls, mut to) = (raw.as_slice(), queues.as_slice());
+        if in_flight::any() && queued.iter().any(has_in_flight::<M>) {
+            return run_behind::<M>(queued, raw);
+        }
         for same in queued.chunk_by(|a, b| std::ptr::eq(a.communicator, b.communicator)) {
             // SAFETY: `add` borrowed it for `'env`, and we are still within; all of a group are of one type.
             let communicator: &Comm<M> = unsafe { &*same[0].communicator.cast() };
@@ -139,13 +142,41 @@ impl<'env, M: Init> Group<'env, M> {
             (its_calls, calls) = calls.split_at(same.len());
             (its_queues, to) = to.split_at(same.len());
             let member = (communicator, communicator.engine()?, its_calls, its_queues);
-            let is_full = members.len() == M::GROUP_MAX;
-            if is_full || members.push(member).is_err() {
+            if members.len() == M::GROUP_MAX || members.push(member).is_err() {
                 return Err(ArgumentError::GroupSize { max: M::GROUP_MAX }.into());
             }
         }
         run_together(&mut members)
     }
+}
+
+/// Whether operations of the communicator are in flight on this thread.
+fn has_in_flight<M: Init>(queued: &Queued) -> bool {
+    // SAFETY: as in `Group::run`.
+    let communicator: &Comm<M> = unsafe { &*queued.communicator.cast() };
+    matches!(communicator.cell().enter(), Err(Occupied::InFlight))
+}
+
+/// As [`run_together`], where operations of one of the communicators are in flight: the group comes behind those.
+#[cold]
+fn run_behind<M: Init>(queued: &[Queued], mut calls: &[RawCall]) -> Result<(), Error> {
+    let mut communicators = heapless::Vec::<&Comm<M>, MEMBERS_MAX>::new();
+    let mut jobs = heapless::Vec::<Behind<'_, M>, MEMBERS_MAX>::new();
+    for same in queued.chunk_by(|a, b| std::ptr::eq(a.communicator, b.communicator)) {
+        // SAFETY: as in `Group::run`.
+        let communicator: &Comm<M> = unsafe { &*same[0].communicator.cast() };
+        let its_calls;
+        (its_calls, calls) = calls.split_at(same.len());
+        let job = Behind { cell: communicator.cell(), calls: its_calls, result: Ok(()) };
+        if jobs.len() == M::GROUP_MAX || jobs.push(job).is_err() || communicators.push(communicator).is_err()
+        {
+            return Err(ArgumentError::GroupSize { max: M::GROUP_MAX }.into());
+        }
+    }
+    // SAFETY: the callers that added the calls answered for their buffers until now.
+    unsafe { M::run_behind(&mut jobs) };
+    let results = communicators.iter().zip(jobs).map(|(communicator, job)| communicator.behind(job.result));
+    results.fold(Ok(()), Result::and)
 }
 
 /// Runs the calls of all members; the first member's error.

@@ -3,6 +3,7 @@
 use super::error::Error;
 use super::handle::{CommHandle, CommState, aborted};
 use crate::bootstrap::BootstrapError;
+use crate::launch::in_flight;
 use oxccl_shared::abi::Rank;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,6 +15,8 @@ use std::time::{Duration, Instant};
 const ABORT_TAKES: Duration = Duration::from_secs(2);
 /// How often a wait looks whether it was aborted.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// The same while operations are in flight on the thread that waits.
+const ADVANCE_EVERY: Duration = Duration::from_micros(100);
 
 /// A communicator in progress: what a build, a split or a finalize that does not block gives.
 ///
@@ -134,9 +137,11 @@ impl<T> Pending<T> {
                 return Poll::Ready(self.leave_alone());
             }
             let Some(left) = time.checked_sub(started.elapsed()) else { return Poll::Pending };
+            in_flight::advance_all();
+            let look_every = if in_flight::any() { ADVANCE_EVERY } else { LOOK_EVERY };
             let outcome = self.slot.lock();
             if matches!(*outcome, Outcome::InProgress) {
-                let waited = self.slot.changed.wait_timeout(outcome, left.min(LOOK_EVERY));
+                let waited = self.slot.changed.wait_timeout(outcome, left.min(look_every));
                 drop(waited.unwrap_or_else(PoisonError::into_inner));
             }
         }

@@ -48,7 +48,7 @@ pub(crate) trait Drive: Send {
     /// A group of messages begins, whose members have been [named](Self::message); memory as for collectives.
     fn begin_messages(&mut self) {}
 
-    /// A message of the next group.
+    /// A message of the next group, or of the one under way, which it joins.
     fn message(&mut self, _message: NetMessage) {}
 
     /// A message from `peer` will come, whose bytes may go straight to where it says.

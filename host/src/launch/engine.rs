@@ -6,7 +6,6 @@ use super::machine::{Machine, RawQueue, RunError};
 use super::messages::{self, Message};
 use super::planned::Planned;
 use crate::plan::{Call, CallPlan};
-use std::io;
 
 /// Runs a communicator's calls on its machine: collectives in order, then all messages at once.
 pub struct Engine<M> {
@@ -104,33 +103,6 @@ impl<M: Machine> Engine<M> {
         machine.health().note_returned();
         Ok(())
     }
-}
-
-/// One communicator's share of a group.
-pub struct Job<'a, M: Machine> {
-    /// The communicator's engine.
-    pub engine: &'a mut Engine<M>,
-    /// Its calls.
-    pub calls: &'a [RawCall],
-    /// Their queues: all calls go to the first.
-    pub queues: &'a [RawQueue],
-    /// How it went.
-    pub result: Result<(), RunError>,
-}
-
-/// A machine on which several communicators of one thread run calls at once.
-pub trait GroupMachine: Machine {
-    /// Communicators that one group may hold on one thread.
-    const GROUP_MAX: usize;
-
-    /// Runs the calls of several communicators of one thread at once, each to its `result`.
-    ///
-    /// # Errors
-    /// Only that memory for stacks cannot be had, before anything has run.
-    ///
-    /// # Safety
-    /// 1. As [`Engine::run`] for every job.
-    unsafe fn run_together(jobs: &mut [Job<'_, Self>]) -> io::Result<()>;
 }
 
 /// Calls under way.

@@ -32,6 +32,12 @@ pub enum RunError {
 
 /// A machine: what one rank's kernels run on. The [`Engine`](super::Engine) decides what runs and in which order; a machine runs it.
 pub trait Machine: Sized + Send + 'static {
+    /// What is in flight on it while its engine's calls have returned and go on; of machines on whose streams calls do so, nothing.
+    type Flight;
+
+    /// Nothing in flight yet.
+    fn flight(&self) -> Self::Flight;
+
     /// This rank.
     fn rank(&self) -> Rank;
 

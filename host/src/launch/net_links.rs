@@ -21,8 +21,10 @@ pub struct NetLinks {
     backlog: VecDeque<(Turn, ProxyOrder)>,
     /// Whether messages have been added to the backlog that are not in their places.
     is_unsorted: bool,
-    /// By rank: messages of the group that is being added, to it and from it.
+    /// By rank: messages of the group under way, to it and from it.
     messages: Box<[[u32; 2]]>,
+    /// Whether there are any.
+    has_messages: bool,
     /// The channel that stands for the mesh.
     mesh: u32,
     /// By rank: whether this network reaches it.
@@ -52,6 +54,7 @@ impl NetLinks {
             backlog: VecDeque::with_capacity(BACKLOG),
             is_unsorted: false,
             messages: reaches.iter().map(|_| [0; 2]).collect(),
+            has_messages: false,
             mesh,
             reaches,
             has_memory: false,
@@ -98,7 +101,6 @@ impl NetLinks {
     fn hand_over(&mut self) {
         if std::mem::take(&mut self.is_unsorted) {
             self.backlog.make_contiguous().sort_unstable_by_key(|(turn, _)| *turn);
-            self.messages.fill([0; 2]);
         }
         while let Some((turn, order)) = self.backlog.pop_front() {
             if let Err(order) = self.progress.offer(order) {
@@ -118,7 +120,7 @@ impl Drive for NetLinks {
         self.progress.forget_arrived();
     }
 
-    /// One of a group that is complete before the next [`Self::drive`].
+    /// One of the group that begins, or of one that is under way.
     fn message(&mut self, message: NetMessage) {
         if !self.reaches[message.peer.index()] {
             return;
@@ -136,7 +138,7 @@ impl Drive for NetLinks {
         };
         let turn = self.turn(&message);
         self.backlog.push_back((turn, order));
-        self.is_unsorted = true;
+        (self.is_unsorted, self.has_messages) = (true, true);
     }
 
     unsafe fn expect(&mut self, peer: Rank, message: Expected) {
@@ -146,6 +148,9 @@ impl Drive for NetLinks {
 
     fn end(&mut self) {
         self.has_memory = false;
+        if std::mem::take(&mut self.has_messages) {
+            self.messages.fill([0; 2]);
+        }
     }
 
     unsafe fn lend(&mut self, slot: *mut u8, body: *const u8, len_bytes: usize) -> bool {

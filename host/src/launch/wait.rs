@@ -5,8 +5,9 @@ mod clock;
 use super::drive::DriveFailure;
 use super::drives::Drives;
 use super::health::{Fault, Health, Outstanding, SlowWait};
+use super::in_flight;
 use super::notice::Notice;
-use crate::plan::CallRecord;
+use crate::plan::{Call, CallRecord};
 use clock::Clock;
 use corosensei::Yielder;
 use oxccl_device::conn::SendConn;
@@ -33,6 +34,9 @@ pub const ANNOUNCE_AFTER: Duration = Duration::from_millis(500);
 pub(crate) const REPLY_TIME: Duration = Duration::from_millis(500);
 /// How long we look for what a rank may have sent before it left, from when we hear that it did.
 pub(crate) const LEFT_GRACE: Duration = Duration::from_millis(500);
+
+/// By which a fiber suspends: it says whether its present wait has lasted for long.
+pub(crate) type FiberYielder = Yielder<(), bool>;
 
 /// How a rank speaks to the others outside of operations; used rarely and off the hot path.
 pub trait Notify: Send {
@@ -73,7 +77,7 @@ pub struct WaitContext {
     /// For whom the others believe that we wait.
     notified: Cell<Option<Rank>>,
     /// The fiber we run in, if any. Valid while that fiber runs, which is whenever a kernel of ours can wait.
-    fiber: Cell<*const Yielder<(), ()>>,
+    fiber: Cell<*const FiberYielder>,
 }
 
 // SAFETY: `fiber` is null outside `Engine::run`, and the context is used by the thread that runs the engine only.
@@ -145,6 +149,12 @@ impl WaitContext {
         self.announced.set(false);
     }
 
+    /// Names a message that joins those under way.
+    pub(crate) fn begin_message(&self, call: &Call) {
+        let seq = self.during.get().map_or(0, |record| record.seq);
+        self.begin(&CallRecord { seq, call: *call });
+    }
+
     /// The call is over: if the others believe that we wait, we do not any more.
     #[inline]
     pub fn end(&self) {
@@ -155,7 +165,7 @@ impl WaitContext {
     }
 
     /// From now on waits hand the thread to whoever resumes this fiber. The yielder must outlive the stay.
-    pub(crate) fn enter_fiber(&self, yielder: *const Yielder<(), ()>) {
+    pub(crate) fn enter_fiber(&self, yielder: *const FiberYielder) {
         self.fiber.set(yielder);
     }
 
@@ -189,13 +199,16 @@ impl WaitContext {
         Ok(())
     }
 
-    /// Yields the thread or the processor, by how long this wait has lasted.
+    /// Yields the thread or the processor, by how long this wait has lasted. What else is in flight on the thread goes on meanwhile.
     fn pause(&self, visits: u32) {
         let fiber = self.fiber.get();
         if !fiber.is_null() {
+            let is_long = self.clock.has_lasted(BACK_OFF_AFTER);
             // SAFETY: set by `enter_fiber` until the fiber's work is done, and we are in it.
-            unsafe { &*fiber }.suspend(());
-        } else if self.clock.has_lasted(BACK_OFF_AFTER) {
+            return unsafe { &*fiber }.suspend(is_long);
+        }
+        let others_wait_long = in_flight::advance_all();
+        if others_wait_long && self.clock.has_lasted(BACK_OFF_AFTER) {
             std::thread::sleep(BACK_OFF);
         } else if visits >= self.pace.visits_before_yield {
             std::thread::yield_now();

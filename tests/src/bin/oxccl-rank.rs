@@ -145,6 +145,7 @@ impl Program {
             match call {
                 "all-reduce" => all_reduce(communicator, count)?,
                 "send-recv" => send_recv(communicator, count)?,
+                "in-flight" => in_flight(communicator, count)?,
                 _ => return Err(format!("there is no call {call}").into()),
             }
             if round == 0 {
@@ -263,6 +264,21 @@ fn send_recv(communicator: &Communicator, count: usize) -> Result<(), Error> {
     })
 }
 
+/// An all-reduce and messages around the ring in flight together, tested until they are done.
+fn in_flight(communicator: &Communicator, count: usize) -> Result<(), Error> {
+    let (me, n) = (communicator.rank(), communicator.size());
+    let (send, mut recv, mut sum) = (vec![1f32; count], vec![0f32; count], vec![1f32; count]);
+    communicator.overlap(|scope| {
+        let received = scope.recv(&mut recv, (me + n - 1) % n)?;
+        scope.send(&send, (me + 1) % n)?.wait()?;
+        let reduced = scope.all_reduce_in_place(&mut sum, ReduceOp::SUM)?;
+        while !reduced.test()? {
+            std::hint::spin_loop();
+        }
+        received.wait().map(drop)
+    })
+}
+
 /// The counts of [`check`]: none, one, odd, more than a slot, more than all slots.
 const COUNTS: [usize; 5] = [0, 1, 1_003, 70_001, 1_000_003];
 
@@ -270,6 +286,7 @@ fn check(communicator: &Communicator) -> Result<(), Box<dyn StdError>> {
     for count in COUNTS {
         check_reductions(communicator, count)?;
         check_copies(communicator, count)?;
+        check_in_flight(communicator, count)?;
     }
     communicator.barrier()?;
     println!("checked");
@@ -332,6 +349,35 @@ fn check_copies(communicator: &Communicator, count: usize) -> Result<(), Box<dyn
     communicator.all_to_all(&mine, &mut all)?;
     // All ranks hold the same blocks, so every rank sends us the block of our number.
     expect("all-to-all", &all, |index| element(me, index % count))?;
+    Ok(())
+}
+
+/// Operations in flight, waited for in another order than they were started, beside one that is waited for at once.
+fn check_in_flight(communicator: &Communicator, count: usize) -> Result<(), Box<dyn StdError>> {
+    let (me, n) = (communicator.rank(), communicator.size());
+    let (previous, send) = ((me + n - 1) % n, input(me, count));
+    let (mut sum, mut largest, mut from_previous) = (send.clone(), vec![-1.0; count], vec![-1.0; count]);
+    let mut all = vec![-1.0; count * n as usize];
+    communicator.overlap(|scope| {
+        let reduced = scope.all_reduce_in_place(&mut sum, ReduceOp::SUM)?;
+        let gathered = scope.all_gather(&send, &mut all)?;
+        communicator.all_reduce(&send, &mut largest, ReduceOp::MAX)?;
+        if n > 1 {
+            let received = scope.recv(&mut from_previous, previous)?;
+            communicator.send(&send, (me + 1) % n)?;
+            received.wait()?;
+        } else {
+            from_previous.copy_from_slice(&send);
+        }
+        gathered.wait()?;
+        reduced.wait().map(drop)
+    })?;
+    expect("all-reduce in flight", &sum, |index| (0..n).map(|rank| element(rank, index)).sum())?;
+    expect("all-gather in flight", &all, |index| element((index / count) as u32, index % count))?;
+    expect("all-reduce beside", &largest, |index| {
+        (0..n).map(|rank| element(rank, index)).fold(0.0, f32::max)
+    })?;
+    expect("receive in flight", &from_previous, |index| element(previous, index))?;
     Ok(())
 }
 

@@ -3,5 +3,5 @@
 mod messages;
 mod several;
 mod splits;
-mod program;
+pub(crate) mod program;
 mod random;

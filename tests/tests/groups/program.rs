@@ -17,8 +17,8 @@ pub enum Op {
 }
 
 /// One rank's call.
-struct Step {
-    func: Func,
+pub struct Step {
+    pub func: Func,
     dtype: DataType,
     op: RedOp,
     peer: u32,
@@ -63,9 +63,8 @@ impl Program {
     pub fn wrong(&self) -> Option<String> {
         for (rank, steps) in self.ranks.iter().enumerate() {
             for step in steps {
-                if step.recv.bytes() != step.expected || !step.recv.is_intact() || !step.send.is_intact() {
-                    let Step { func, count, peer, .. } = step;
-                    return Some(format!("rank {rank}: {func} of {count} with peer or root {peer}"));
+                if let Some(wrong) = step.wrong() {
+                    return Some(format!("rank {rank}: {wrong}"));
                 }
             }
         }
@@ -75,12 +74,23 @@ impl Program {
 
 impl Step {
     fn add<'env>(&mut self, group: &mut Group<'env>, rank: &'env Communicator) -> Result<(), Error> {
-        let (send, recv) = (self.send.bytes().as_ptr(), self.recv.bytes_mut().as_mut_ptr());
-        let Step { func, dtype, peer, count, .. } = *self;
-        let call =
-            Untyped { send, recv, count, op: ReduceOp::from(self.op), peer, ..Untyped::new(func, dtype) };
+        let call = self.untyped();
         // SAFETY: `steps_of` gave the buffers the lengths of the function's shape; the program outlives the group.
         unsafe { group.add_untyped(rank, &call) }
+    }
+
+    /// The call.
+    pub fn untyped(&mut self) -> Untyped {
+        let (send, recv) = (self.send.bytes().as_ptr(), self.recv.bytes_mut().as_mut_ptr());
+        let Step { func, dtype, peer, count, .. } = *self;
+        Untyped { func, send, recv, count, dtype, op: ReduceOp::from(self.op), peer }
+    }
+
+    /// What is wrong after it has run.
+    pub fn wrong(&self) -> Option<String> {
+        let Step { func, count, peer, .. } = self;
+        let is_right = self.recv.bytes() == self.expected && self.recv.is_intact() && self.send.is_intact();
+        (!is_right).then(|| format!("{func} of {count} with peer or root {peer}"))
     }
 }
 
@@ -89,7 +99,7 @@ fn noise(key: u64, len: usize) -> Vec<u8> {
 }
 
 /// What one rank does for an operation: nothing, one call, or a send and a receive.
-fn steps_of(op: &Op, key: u64, rank: u32, nranks: u32) -> Vec<Step> {
+pub fn steps_of(op: &Op, key: u64, rank: u32, nranks: u32) -> Vec<Step> {
     let buffer = |contents: &[u8]| {
         let mut buffer = Guarded::new(contents.len(), key as usize >> 8);
         buffer.bytes_mut().copy_from_slice(contents);
@@ -141,7 +151,7 @@ fn steps_of(op: &Op, key: u64, rank: u32, nranks: u32) -> Vec<Step> {
 }
 
 /// Whether a rank must add two calls in the order in which all ranks think of them.
-fn is_ordered(a: &Step, b: &Step) -> bool {
+pub fn is_ordered(a: &Step, b: &Step) -> bool {
     let is_message = |step: &Step| matches!(step.func, Func::Send | Func::Recv);
     // These are made of messages, so they keep their place among those of every pair.
     let is_both = |step: &Step| matches!(step.func, Func::AllToAll | Func::Gather | Func::Scatter);

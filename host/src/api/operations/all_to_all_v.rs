@@ -3,7 +3,7 @@
 //! Ranks pass different counts, so there is no call that all of them make alike and no record of one. Each block is a message,
 //! whose two ends compare its length, and what is said of a fault names that message: who, how long, to whom.
 
-use super::shapes::Span;
+use super::shapes::{Ranks, Span};
 use super::untyped::Untyped;
 use crate::api::communicator::{Comm, Communicator};
 use crate::api::error::{ArgumentError, BlocksError, Error};
@@ -83,7 +83,7 @@ impl Blocks<'_> {
 
 impl<'a> UntypedV<'a> {
     /// On a buffer with `send` elements and one with `recv`.
-    fn typed<T: Element>(
+    pub(super) fn typed<T: Element>(
         (send, send_len, send_blocks): (*const T, usize, Blocks<'a>),
         (recv, recv_len, recv_blocks): (*mut T, usize, Blocks<'a>),
         nranks: u32,
@@ -162,11 +162,10 @@ pub(super) fn add_all<'env, M: Init>(
 }
 
 /// A call's messages, checked.
-fn on_cpu(
-    communicator: &Communicator,
+pub(super) fn on_cpu(
+    Ranks { me, nranks }: Ranks,
     call: &UntypedV<'_>,
 ) -> Result<impl Iterator<Item = Result<RawCall, ArgumentError>> + Clone, ArgumentError> {
-    let (me, nranks) = (communicator.member.rank, communicator.size());
     call.check(me, nranks)?;
     Ok(call.messages(me, nranks).map(move |message| message.check(me, nranks)))
 }
@@ -227,7 +226,7 @@ impl Communicator {
     /// 1. Every block lies in memory that is valid for reading, of `recv` for writing. Nobody else touches it meanwhile.
     /// 2. No block of `recv` overlaps one of `send`.
     pub unsafe fn run_untyped_v(&self, call: &UntypedV<'_>) -> Result<(), Error> {
-        let calls = on_cpu(self, call)?;
+        let calls = on_cpu(self.ranks(), call)?;
         // The buffers are the caller's for as long as the group runs (obligations 1 and 2).
         Group::collect(|group| add_all(group, self, calls, ptr::null_mut()))
     }
@@ -265,7 +264,7 @@ impl<'env> Group<'env> {
         communicator: &'env Communicator,
         call: &UntypedV<'_>,
     ) -> Result<(), Error> {
-        let calls = on_cpu(communicator, call)?;
+        let calls = on_cpu(communicator.ranks(), call)?;
         add_all(self, communicator, calls, ptr::null_mut())
     }
 }

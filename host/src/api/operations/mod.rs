@@ -3,7 +3,8 @@
 //! Gives: the methods of communicators and groups, on CPUs and on streams; each is written out, so that it can be found and read.
 //! Never: runs a call whose buffers do not have the operation's shapes.
 //!
-//! On CPUs `communicator` and `group` have `pub fn all_reduce` and its siblings. On streams `device` and `device_group` have
+//! On CPUs `communicator` and `group` have `pub fn all_reduce` and its siblings, and so have `scope` and `calls`, which start operations
+//! without waiting for them. On streams `device` and `device_group` have
 //! `pub unsafe fn all_reduce` and its siblings: the stream uses the buffers after the call has returned. `on_stream` has the same for
 //! buffers of cudarc, which are kept until the stream is done: no `unsafe`.
 //!
@@ -27,6 +28,8 @@ mod untyped;
 mod shapes;
 mod communicator;
 mod group;
+mod calls;
+mod scope;
 mod device;
 mod device_group;
 mod all_to_all_v;

@@ -4,7 +4,7 @@
 //! reductions, one for each rank's block.
 
 use super::all_to_all_v::{Blocks, add_all};
-use super::shapes::Span;
+use super::shapes::{Ranks, Span};
 use super::untyped::Untyped;
 use crate::api::communicator::{Comm, Communicator};
 use crate::api::error::{ArgumentError, BlocksError, Error};
@@ -96,12 +96,29 @@ impl<M: Init> Comm<M> {
     }
 }
 
-fn on_cpu(
-    comm: &Communicator,
-    calls: Result<impl Iterator<Item = Untyped> + Clone, BlocksError>,
-) -> Result<impl Iterator<Item = Checked> + Clone, ArgumentError> {
-    let (me, nranks) = (comm.member.rank, comm.size());
-    Ok(calls?.map(move |call| call.check(me, nranks)))
+impl Ranks {
+    /// The calls of an all-gather-v.
+    pub(super) fn all_gather_v<T: Element>(
+        self,
+        send: Span<T>,
+        recv: Span<T>,
+        blocks: Blocks<'_>,
+    ) -> Result<impl Iterator<Item = Checked> + Clone, ArgumentError> {
+        let Ranks { me, nranks } = self;
+        Ok(gather(&send, &recv, Place { me, nranks, blocks })?.map(move |call| call.check(me, nranks)))
+    }
+
+    /// The calls of a reduce-scatter-v.
+    pub(super) fn reduce_scatter_v<T: Element>(
+        self,
+        send: Span<T>,
+        recv: Span<T>,
+        blocks: Blocks<'_>,
+        op: ReduceOp,
+    ) -> Result<impl Iterator<Item = Checked> + Clone, ArgumentError> {
+        let Ranks { me, nranks } = self;
+        Ok(reduce(&send, &recv, op, Place { me, nranks, blocks })?.map(move |call| call.check(me, nranks)))
+    }
 }
 
 impl Communicator {
@@ -128,7 +145,7 @@ impl Communicator {
         recv: &mut [T],
         blocks: Blocks<'_>,
     ) -> Result<(), Error> {
-        let calls = on_cpu(self, gather(&send.into(), &recv.into(), self.place(blocks)))?;
+        let calls = self.ranks().all_gather_v(send.into(), recv.into(), blocks)?;
         // The buffers are borrowed for as long as the group runs, and the blocks were found to lie in them, apart from each other.
         Group::collect(|group| add_all(group, self, calls, ptr::null_mut()))
     }
@@ -146,7 +163,7 @@ impl Communicator {
         blocks: Blocks<'_>,
         op: ReduceOp,
     ) -> Result<(), Error> {
-        let calls = on_cpu(self, reduce(&send.into(), &recv.into(), op, self.place(blocks)))?;
+        let calls = self.ranks().reduce_scatter_v(send.into(), recv.into(), blocks, op)?;
         // As for `all_gather_v`.
         Group::collect(|group| add_all(group, self, calls, ptr::null_mut()))
     }
@@ -164,7 +181,7 @@ impl<'env> Group<'env> {
         recv: &'env mut [T],
         blocks: Blocks<'_>,
     ) -> Result<(), Error> {
-        let calls = on_cpu(communicator, gather(&send.into(), &recv.into(), communicator.place(blocks)))?;
+        let calls = communicator.ranks().all_gather_v(send.into(), recv.into(), blocks)?;
         add_all(self, communicator, calls, ptr::null_mut())
     }
 
@@ -180,7 +197,7 @@ impl<'env> Group<'env> {
         blocks: Blocks<'_>,
         op: ReduceOp,
     ) -> Result<(), Error> {
-        let calls = on_cpu(communicator, reduce(&send.into(), &recv.into(), op, communicator.place(blocks)))?;
+        let calls = communicator.ranks().reduce_scatter_v(send.into(), recv.into(), blocks, op)?;
         add_all(self, communicator, calls, ptr::null_mut())
     }
 }

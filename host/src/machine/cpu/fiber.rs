@@ -1,9 +1,9 @@
 //! Several communicators on one thread: a fiber each, resumed in turn until all have ended.
 
 use super::Cpu;
-use crate::launch::Job;
+use crate::launch::{FiberYielder, Job, in_flight};
 use corosensei::stack::DefaultStack;
-use corosensei::{Coroutine, CoroutineResult, Yielder};
+use corosensei::{Coroutine, CoroutineResult};
 use std::cell::RefCell;
 use std::ptr;
 
@@ -21,7 +21,24 @@ thread_local! {
     static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
 }
 
-type Fiber = Coroutine<(), (), (), DefaultStack>;
+/// It suspends with whether its wait has lasted for long.
+pub(super) type Fiber = Coroutine<(), bool, (), DefaultStack>;
+
+/// A fiber on a stack of the thread's.
+///
+/// # Errors
+/// There is no stack left, and memory for another cannot be had.
+pub(super) fn fiber(body: impl FnOnce(&FiberYielder) + 'static) -> std::io::Result<Fiber> {
+    let stack = STACKS.with_borrow_mut(Vec::pop).map_or_else(|| DefaultStack::new(STACK_BYTES), Ok)?;
+    Ok(Coroutine::with_stack(stack, move |yielder, ()| body(yielder)))
+}
+
+/// Keeps the stack of a fiber that has ended.
+pub(super) fn recycle(fiber: Fiber) {
+    let stack = fiber.into_stack();
+    // A thread that ends has no more use for it.
+    let _ = STACKS.try_with(|stacks| stacks.borrow_mut().push(stack));
+}
 
 /// Runs all jobs to their ends. A failure of one communicator does not stop the others.
 ///
@@ -41,19 +58,19 @@ pub(super) unsafe fn run_together(jobs: &mut [Job<'_, Cpu>]) -> std::io::Result<
     for job in jobs.iter_mut() {
         let job: *mut Job<'_, Cpu> = job;
         let job = job.cast::<Job<'static, Cpu>>();
-        let stack = STACKS.with_borrow_mut(Vec::pop).map_or_else(|| DefaultStack::new(STACK_BYTES), Ok)?;
-        let fiber = Coroutine::with_stack(stack, move |yielder: &Yielder<(), ()>, ()| {
+        let fiber = fiber(move |yielder| {
             // SAFETY: this function does not return before the fiber has, and nobody else uses the job meanwhile.
             let job = unsafe { &mut *job };
             let fiber = ptr::from_ref(yielder).cast_mut().cast();
             // SAFETY: obligation 1; the yielder lives as long as the fiber.
             job.result = unsafe { job.engine.run(job.calls, &[fiber]) };
-        });
+        })?;
         // Cannot be full: a group holds no more jobs.
         let _ = fibers.push(Some(fiber));
     }
     let mut rounds = 0u32;
     while resume_each(&mut fibers) {
+        in_flight::advance_all();
         rounds = rounds.wrapping_add(1);
         if rounds.is_multiple_of(ROUNDS_BEFORE_YIELD) {
             std::thread::yield_now();
@@ -71,11 +88,9 @@ fn resume_each(fibers: &mut [Option<Fiber>]) -> bool {
     for slot in fibers {
         let Some(fiber) = slot else { continue };
         match fiber.resume(()) {
-            CoroutineResult::Yield(()) => left = true,
+            CoroutineResult::Yield(_) => left = true,
             CoroutineResult::Return(()) => {
-                if let Some(fiber) = slot.take() {
-                    STACKS.with_borrow_mut(|stacks| stacks.push(fiber.into_stack()));
-                }
+                slot.take().into_iter().for_each(recycle);
             }
         }
     }

@@ -4,18 +4,23 @@
 //! Never: chooses algorithms (`plan` did), creates connections (`connect` did).
 //!
 //! A group over several communicators of one thread gives each a fiber (`fiber`), and a waiting kernel yields the
-//! thread to the next: ranks that share a thread cannot deadlock each other.
+//! thread to the next: ranks that share a thread cannot deadlock each other. Operations that were started, and are not waited for
+//! yet, have one fiber for each communicator (`in_flight`), which any wait of the thread resumes.
 
 mod fiber;
+mod queue;
+mod joined;
+mod in_flight;
 
 use crate::launch::{
-    Channel, Collective, CustomAlgorithm, CustomCut, Fault, GroupMachine, Health, Job, LendingBlock, Machine,
-    Message, NetMessage, RawCall, RawQueue, RunError, WaitContext,
+    Behind, Channel, Collective, CustomAlgorithm, CustomCut, EngineCell, Fault, GroupMachine, Health, Job,
+    LendingBlock, Machine, Message, NetMessage, RawCall, RawQueue, RunError, WaitContext,
 };
 use crate::mem::Segment;
 use crate::net::bypass::{BYPASS_MIN_BYTES, Expected};
 use crate::plan::tuning::Explanation;
 use crate::plan::{Call, CallPlan, CallRecord, Facts, Forced, Plan};
+use joined::Open;
 use oxccl_device::coll::{self, CollWork, P2pWork};
 use oxccl_device::conn::RecvConn;
 use oxccl_device::custom::Mesh;
@@ -24,11 +29,14 @@ use oxccl_shared::abi::{Algorithm, DataType, Rank, RedOp, Step};
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::proto;
 use oxccl_shared::reduce::{self, Resolved};
+use queue::Queue;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 pub use fiber::GROUP_COMMUNICATORS_MAX;
+pub use in_flight::{Flights, InFlight};
+pub use queue::{Failure, IN_FLIGHT_MAX, Over, Owner, Ticket};
 
 /// The parts that `connect` and `transport` create at init.
 pub struct CpuParts {
@@ -59,12 +67,22 @@ pub struct Cpu {
     works: Vec<P2pWork>,
     /// By connection of the mesh: the first step of the next message.
     recv_steps: Vec<Step>,
+    /// Operations in flight, which messages may join.
+    queue: Arc<Queue>,
+    /// Of the messages under way, those of each operation in flight.
+    open: Vec<Open>,
 }
 
 // SAFETY: the raw pointers are those of the current operation, which runs on the thread that has the machine.
 unsafe impl Send for Cpu {}
 
 impl Machine for Cpu {
+    type Flight = InFlight;
+
+    fn flight(&self) -> InFlight {
+        InFlight::new(self.parts.rank, self.health().clone(), self.queue.clone())
+    }
+
     fn rank(&self) -> Rank {
         self.parts.rank
     }
@@ -165,6 +183,15 @@ impl GroupMachine for Cpu {
         // SAFETY: obligation 1.
         unsafe { fiber::run_together(jobs) }
     }
+
+    unsafe fn run_behind(jobs: &mut [Behind<'_, Cpu>]) {
+        // SAFETY: obligation 1.
+        unsafe { in_flight::run_behind(jobs) };
+    }
+
+    fn settle(cell: &Arc<EngineCell<Cpu>>, at_once: bool) -> bool {
+        Flights(cell).settle(at_once)
+    }
 }
 
 impl Cpu {
@@ -175,6 +202,8 @@ impl Cpu {
             recv_steps: Vec::with_capacity(parts.mesh.recv.len()),
             parts,
             works: Vec::with_capacity(messages),
+            queue: Arc::default(),
+            open: Vec::new(),
         }
     }
 
@@ -312,12 +341,21 @@ impl Cpu {
         messages.iter().for_each(|(message, tag)| self.add_message(message, *tag));
         let CpuParts { mesh, wait, memory, .. } = &mut self.parts;
         wait.drives().each(|drive| drive.begin_messages());
-        // SAFETY: obligation 1: what is received belongs to the operation until it is over.
-        unsafe { expect(wait, mesh, &self.works, &mut self.recv_steps) };
-        let operator = reduce::resolve(RedOp::Sum, DataType::U8, 1, 0);
-        let block = LendingBlock::new(wait, memory, DataType::U8, &operator);
-        // SAFETY: obligation 1; the indices are those of the mesh.
-        unsafe { coll::send_recv::run(&block, mesh.view().0, &mut self.works)? };
+        if let Some(first) = self.queue.running_that_joins() {
+            // SAFETY: obligation 1.
+            unsafe { self.run_joined(first)? };
+        } else {
+            let is_worth_it = |work: &P2pWork| !work.is_send && work.len_bytes >= BYPASS_MIN_BYTES;
+            if wait.drives().has_slots() && self.works.iter().any(is_worth_it) {
+                steps(mesh, &mut self.recv_steps);
+                // SAFETY: obligation 1: what is received belongs to the operation until it is over.
+                unsafe { expect(wait, mesh, &self.works, &mut self.recv_steps) };
+            }
+            let operator = reduce::resolve(RedOp::Sum, DataType::U8, 1, 0);
+            let block = LendingBlock::new(wait, memory, DataType::U8, &operator);
+            // SAFETY: obligation 1; the indices are those of the mesh.
+            unsafe { coll::send_recv::run(&block, mesh.view().0, &mut self.works)? };
+        }
         self.flush(None)?;
         self.parts.wait.drives().each(|drive| drive.end());
         Ok(())
@@ -343,17 +381,17 @@ impl Cpu {
     }
 }
 
-/// Announces the messages of the operation to all drives, which may receive them in the user's memory.
+/// By connection, the first step of what is received next, before any message.
+fn steps(mesh: &Channel, steps: &mut Vec<Step>) {
+    steps.clear();
+    steps.extend(mesh.recv.iter().map(RecvConn::step));
+}
+
+/// Announces the next messages to all drives, which may receive them in the user's memory.
 ///
 /// # Safety
 /// 1. Each received message's buffer is writable for its length and used by nobody else until the operation is over.
-unsafe fn expect(wait: &WaitContext, mesh: &Channel, works: &[P2pWork], steps: &mut Vec<Step>) {
-    let is_worth_it = works.iter().any(|work| !work.is_send && work.len_bytes >= BYPASS_MIN_BYTES);
-    if !wait.drives().has_slots() || !is_worth_it {
-        return;
-    }
-    steps.clear();
-    steps.extend(mesh.recv.iter().map(RecvConn::step));
+unsafe fn expect(wait: &WaitContext, mesh: &Channel, works: &[P2pWork], steps: &mut [Step]) {
     for work in works.iter().filter(|work| !work.is_send) {
         let (conn, first) = (&mesh.recv[work.conn as usize], &mut steps[work.conn as usize]);
         let message = Expected { first: *first, dst: work.buffer, len_bytes: work.len_bytes, tag: work.tag };

@@ -11,8 +11,8 @@ use super::order::Order;
 use crate::bootstrap::Bootstrap;
 use crate::gpu::KernelError;
 use crate::launch::{
-    BACK_OFF, Fault, GroupMachine, Health, Job, Machine, Message, Notify, Outstanding, Probe, RawCall,
-    RawQueue, RunError, StreamMachine,
+    BACK_OFF, Behind, BehindError, Fault, GroupMachine, Health, Job, Machine, Message, Notify, Occupied,
+    Outstanding, Probe, RawCall, RawQueue, RunError, StartError, StreamMachine,
 };
 use crate::machine::{ConnKind, ConnLists, ConnTables, Connector, NetProxy, collective_args};
 use crate::plan::tuning::Explanation;
@@ -76,6 +76,10 @@ pub struct Cuda {
 }
 
 impl Machine for Cuda {
+    type Flight = ();
+
+    fn flight(&self) {}
+
     fn rank(&self) -> Rank {
         self.parts.rank
     }
@@ -276,6 +280,12 @@ impl GroupMachine for Cuda {
             job.result = unsafe { job.engine.run_planned(job.calls, job.queues) };
         }
         Ok(())
+    }
+
+    /// Streams order calls: an engine that cannot be had is in use.
+    unsafe fn run_behind(jobs: &mut [Behind<'_, Cuda>]) {
+        let busy = BehindError::Start(StartError::Occupied(Occupied::Busy));
+        jobs.iter_mut().for_each(|job| job.result = Err(busy.clone()));
     }
 }
 

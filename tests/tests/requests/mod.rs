@@ -1,0 +1,6 @@
+//! Operations in flight: started, and waited for later or never.
+
+mod order;
+mod owned;
+mod random;
+mod faults;
