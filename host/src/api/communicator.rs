@@ -25,7 +25,8 @@ use std::time::Duration;
 /// One rank of a communicator on CPUs.
 ///
 /// Every rank makes the same collective calls in the same order. A call returns when this rank's part is complete:
-/// its output is written and its input may be changed. A communicator may move between threads, but only one thread
+/// its output is written and its input may be changed. [`Communicator::overlap`] and [`Communicator::start`] start operations that are in
+/// flight while the thread computes. A communicator may move between threads, but only one thread
 /// at a time may use it. Any thread may use a [`CommHandle`].
 ///
 /// # Errors of every operation
@@ -34,7 +35,7 @@ use std::time::Duration;
 ///   error names the rank and the outstanding operation. The communicator then refuses every call with the same
 ///   fault; the buffers of the failed call have undefined content.
 ///
-/// Dropping a communicator leaves it; the other ranks are notified, not waited for.
+/// Dropping a communicator leaves it, when what is in flight is done; the other ranks are notified, not waited for.
 ///
 /// # Forks
 /// The rank belongs to the process that created it. A forked child may drop the communicator, which has no effect

@@ -2,7 +2,7 @@
 //!
 //! Layer: host / guide, documentation only.
 //! Takes: nothing; the examples of its pages are compiled and run as tests.
-//! Gives: where to read first: [`starting`], [`operations`], [`groups`], [`gpus`], [`life`], [`errors`], [`settings`], [`algorithms`].
+//! Gives: where to read first: [`starting`], [`operations`], [`groups`], [`overlap`], [`gpus`], [`life`], [`errors`], [`settings`], [`algorithms`].
 //! Never: has code that a program uses.
 
 #[doc = include_str!("starting.md")]
@@ -13,6 +13,9 @@ pub mod operations {}
 
 #[doc = include_str!("groups.md")]
 pub mod groups {}
+
+#[doc = include_str!("overlap.md")]
+pub mod overlap {}
 
 #[doc = include_str!("gpus.md")]
 pub mod gpus {}

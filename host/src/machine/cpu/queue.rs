@@ -169,7 +169,8 @@ impl Queue {
     pub(super) fn end_all(&self, result: Result<(), Failure>, fault: impl Fn() -> RunError) {
         let mut slots = self.slots();
         let mut result = Some(result);
-        for slot in std::mem::take(&mut slots.running) {
+        for at in 0..slots.running.len() {
+            let slot = slots.running[at];
             let next = match &result {
                 Some(Ok(())) => Some(Ok(())),
                 Some(Err(Failure::Run(error))) => Some(Err(Failure::Run(error.clone()))),
@@ -178,6 +179,7 @@ impl Queue {
             let own = std::mem::replace(&mut result, next);
             slots.over(slot, own.unwrap_or_else(|| Err(Failure::Run(fault()))));
         }
+        slots.running.clear();
     }
 
     /// Whether the operation is over; of one that is not this communicator's, or whose result was taken, none.
