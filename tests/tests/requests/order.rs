@@ -210,6 +210,27 @@ fn any_call_advances_what_is_in_flight() {
     });
 }
 
+/// Rank 1 waits for rank 0's part, which is in flight while that rank splits.
+#[test]
+fn a_split_advances_what_is_in_flight() {
+    let _deadline = Deadline::start("a_split_advances_what_is_in_flight", LIMIT);
+    let (mut a, mut b) = (World::new(2, Settings::default()), World::new(2, Settings::default()));
+    on_threads(a.ranks.iter_mut().zip(b.ranks.iter_mut()), |(a, b)| {
+        let split = || b.split(Some(0), 0).unwrap().expect("a color of its own").barrier().unwrap();
+        // More than slots hold: it needs rank 0 to go on.
+        let mut sum = vec![1u32; 200_000];
+        if a.rank() == 0 {
+            let add = a.start(sum, |calls, sum| calls.all_reduce_in_place(sum, ReduceOp::SUM));
+            split();
+            sum = add.unwrap().wait(a).unwrap();
+        } else {
+            a.all_reduce_in_place(&mut sum, ReduceOp::SUM).unwrap();
+            split();
+        }
+        assert!(sum.iter().all(|sum| *sum == 2));
+    });
+}
+
 /// One thread is all ranks, with operations of each in flight: nobody else advances them.
 #[test]
 fn one_thread_may_be_all_ranks() {
