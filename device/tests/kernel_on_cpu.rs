@@ -1,9 +1,9 @@
 //! A kernel as a GPU runs it, from the launch's arguments on, by one OS thread for each thread of its blocks: what is generic
 //! over the machine needs no GPU.
 
-use oxccl_device::gpu::{KernelMachine, Pack, SHARED_BYTES};
+use oxccl_device::gpu::{KernelMachine, NoEngine, Pack, SHARED_BYTES};
 use oxccl_device::kernel::run;
-use oxccl_device::prims::{Ll, Proto, Simple};
+use oxccl_device::prims::{Ll, Simple};
 use oxccl_shared::abi::{
     CollArgs, ConnControl, ConnEnd, ConnLayout, Func, KernelColl, KernelLaunch, KernelMonitor, Rank,
 };
@@ -41,6 +41,8 @@ struct Thread<'a> {
 }
 
 impl KernelMachine for Thread<'_> {
+    type Engine = NoEngine;
+
     const WARP_THREADS: u32 = 1;
 
     fn thread_index(&self) -> u32 {
@@ -146,7 +148,7 @@ impl RankState {
             rank: Rank(self.ring[0]),
             nranks: 2,
             nmessages: 0,
-            reserved: 0,
+            tile_bytes: 0,
         };
         let slice_elems = (slot_bytes / size_of::<f32>()) as u64;
         let coll = KernelColl {
@@ -175,7 +177,7 @@ unsafe impl<T> Sync for Shared<T> {}
 type Block<'a> = oxccl_device::gpu::threads::GpuBlock<Thread<'a>, f32, false>;
 
 /// Two ranks all-reduce `count` elements twice: the second kernel goes on where the first left the connections.
-fn all_reduce<P: for<'a> Proto<Block<'a>>>(count: usize, slot_bytes: usize) {
+fn all_reduce<P: for<'a> run::ByTiles<Block<'a>>>(count: usize, slot_bytes: usize) {
     let ring = [connection(), connection()];
     let mut ranks = [0, 1].map(|rank| RankState::new(rank, ring, count));
     for _ in 0..2 {

@@ -67,3 +67,67 @@ fn needs_ptx_the_bundle_has_the_kernels_of_the_registry() {
         oxccl_shared::algo::kernels::kernels().map(|kernel| kernel.to_string()).collect();
     assert_eq!(entries, kernels);
 }
+
+/// Kernels have bulk copies whole or not at all, none before Hopper. A slot is published only when its stores are complete, through the
+/// proxy's fence.
+#[test]
+#[ignore = "needs kernels: cargo xtask test --only ptx"]
+fn needs_ptx_bulk_copies_are_complete_before_slots_are_published() {
+    const PUBLISHING: [&str; 4] = [
+        "cp.async.bulk.wait_group",
+        "fence.proxy.async",
+        "st.relaxed.sys.global.u64",
+        "st.release.sys.global.u64",
+    ];
+    let bundle = bundle();
+    for entry in
+        ["oxccl_all_gather_ring_simple", "oxccl_all_reduce_ring_simple_bf16", "oxccl_send_recv_simple"]
+    {
+        let images: BTreeSet<u32> =
+            bundle.entries().filter(|(name, _)| *name == entry).map(|(_, sm)| sm).collect();
+        for sm in images {
+            let images = bundle.images(entry, sm).unwrap();
+            let image =
+                images.iter().find(|image| image.sm() == sm && image.form() == ImageForm::Ptx).unwrap();
+            let text = bundle.read(image).unwrap();
+            let opcodes = opcodes_of(std::str::from_utf8(&text).unwrap(), entry);
+            let has = |wanted: &str| opcodes.iter().any(|opcode| opcode == wanted);
+            let copies = [
+                "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes",
+                "cp.async.bulk.global.shared::cta.bulk_group",
+                "cp.async.bulk.wait_group.read",
+                "mbarrier.test_wait.parity.acquire.cta.shared::cta.b64",
+            ];
+            let has_copies = has(copies[0]);
+            assert!(copies.iter().all(|copy| has(copy) == has_copies), "{entry} for sm_{sm}: {opcodes:?}");
+            assert!(sm >= 90 || !has_copies, "{entry} for sm_{sm}");
+            let ordering: Vec<&str> = opcodes
+                .iter()
+                .map(String::as_str)
+                .filter(|opcode| PUBLISHING.contains(opcode))
+                .skip_while(|opcode| *opcode != PUBLISHING[0])
+                .collect();
+            let waits = ordering.iter().enumerate().filter(|(_, opcode)| **opcode == PUBLISHING[0]);
+            for (at, _) in waits.clone() {
+                let next = ordering.get(at + 1);
+                assert!(
+                    next != Some(&PUBLISHING[2]) && next != Some(&PUBLISHING[3]),
+                    "{entry}: {ordering:?}"
+                );
+            }
+            let published = ordering.windows(4).filter(|four| *four == PUBLISHING).count();
+            assert!((published > 0) == has_copies, "{entry} for sm_{sm}: {ordering:?}");
+        }
+    }
+}
+
+/// The instructions of an entry in order, without operands.
+fn opcodes_of(text: &str, entry: &str) -> Vec<String> {
+    let start = text.find(&format!(".entry {entry}(")).unwrap();
+    let body = &text[start..];
+    let body = &body[..body.find("\n}").unwrap()];
+    let words = body
+        .split([';', '{', '\n'])
+        .filter_map(|code| code.split_whitespace().find(|word| !word.starts_with('@')).map(str::to_owned));
+    words.collect()
+}

@@ -554,7 +554,7 @@ unused! {
     cuIpcCloseMemHandle cuStreamUpdateCaptureDependencies
     cuGraphAddHostNode cuGraphRetainUserObject cuUserObjectCreate cuUserObjectRelease cuLaunchHostFunc cuModuleLoadDataEx
     cuMemGetHandleForAddressRange cuPointerSetAttribute
-    cuModuleUnload cuModuleGetFunction cuFuncGetAttribute
+    cuModuleUnload cuModuleGetFunction cuFuncGetAttribute cuFuncSetAttribute
     cuLaunchKernel
 }
 

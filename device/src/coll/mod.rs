@@ -18,8 +18,8 @@ pub use mesh::{AtOnce, InTurn, Meet, MeshEnds};
 pub use work::{ChainEnds, CollWork, Endpoints, P2pWork, RingEnds, TreeEnds};
 
 use crate::conn::Conns;
-use crate::gpu::{Block, Lines, Stop};
-use crate::prims::{Ll, Ll128, Proto, Simple};
+use crate::gpu::{Block, BulkCopy, Lines, Stop};
+use crate::prims::{Bulk, Ll, Ll128, Proto, Simple};
 use oxccl_shared::abi::{Algorithm, Func, Protocol};
 use oxccl_shared::algo::twolevel::PEERS_MAX;
 
@@ -44,6 +44,20 @@ pub unsafe fn run<B: Lines>(
     }
 }
 
+/// The same by bulk copies, for work over Simple; peers cannot tell.
+///
+/// # Safety
+/// 1. As [`run`]; all slices begin at multiples of 16 bytes, if the block's copies ask for that.
+pub unsafe fn run_by_tiles<B: BulkCopy>(
+    block: &B,
+    conns: Conns<'_>,
+    ends: &Endpoints<'_>,
+    work: &CollWork,
+) -> Result<(), Stop> {
+    // SAFETY: obligation 1.
+    unsafe { run_protocol::<B, Bulk>(block, conns, ends, work) }
+}
+
 /// # Safety
 /// 1. As [`run`].
 unsafe fn run_protocol<B: Block, P: Proto<B>>(
@@ -52,7 +66,7 @@ unsafe fn run_protocol<B: Block, P: Proto<B>>(
     ends: &Endpoints<'_>,
     work: &CollWork,
 ) -> Result<(), Stop> {
-    match (work.algorithm, work.func) {
+    let ran = match (work.algorithm, work.func) {
         // SAFETY: obligations 1 and 2 are passed on.
         (Algorithm::Ring, _) => unsafe { ring::run::<B, P>(block, conns, &ends.ring, work) },
         // SAFETY: obligations 1 and 2 are passed on.
@@ -76,5 +90,6 @@ unsafe fn run_protocol<B: Block, P: Proto<B>>(
         (Algorithm::TwoShot | Algorithm::TwoLevel | Algorithm::Tree | Algorithm::CollnetChain, func) => {
             unreachable!("{} of {func}: the registry offers no such thing", work.algorithm)
         }
-    }
+    };
+    P::close(block, conns, ran)
 }

@@ -11,12 +11,14 @@
 //! | [`Block`] | every algorithm: who is who, barriers, bounded waits, whole slots; alone it runs the protocol Simple |
 //! | [`Words`] | reduction of single words, which LL needs |
 //! | [`Lines`] | lines of 128 bytes that move as one access, which LL128 needs |
+//! | [`BulkCopy`] | bulk copies through tiles (NVIDIA's `cp.async.bulk`), another way to move Simple's slots |
 //!
 //! A GPU implements [`KernelMachine`], some dozen small functions, and has [`threads::GpuBlock`] as its block.
 //!
-//! A kernel whose protocol needs a trait that the machine lacks does not compile, so the machine does not offer it. Asynchronous
-//! copies (NVIDIA's `cp.async.bulk`) will be another extension of [`Block`], `Bulk`, with its own protocol.
+//! A kernel whose protocol needs a trait that the machine lacks does not compile, so the machine does not offer it. Bulk copies need a
+//! [`CopyEngine`], of which a machine may have none: its kernels move slots by ordinary copies, and their peers cannot tell.
 
+mod bulk_copy;
 mod lines;
 mod machine;
 mod words;
@@ -28,8 +30,9 @@ pub mod ptx;
 #[cfg(target_arch = "amdgpu")]
 pub mod amdgcn;
 
+pub use bulk_copy::{BulkCopy, NO_TILE, Pipe, STORES_READING, STORES_RECENT, Stage, Tile};
 pub use lines::Lines;
-pub use machine::{KernelMachine, Pack, SHARED_BYTES};
+pub use machine::{CopyEngine, KernelMachine, NoEngine, Pack, SHARED_BYTES};
 pub use words::{Fold, Words};
 
 use oxccl_shared::abi::{Rank, SlotHeader};

@@ -7,8 +7,8 @@ use crate::coll::{
 };
 use crate::conn::Conns;
 use crate::gpu::threads::GpuBlock;
-use crate::gpu::{Block, KernelMachine, Lines, Stop, Words};
-use crate::prims::{Ll, Ll128, Proto, Simple};
+use crate::gpu::{Block, CopyEngine, KernelMachine, Lines, Stop, Words};
+use crate::prims::{Bulk, Ll, Ll128, Proto, Simple};
 use core::slice;
 use oxccl_shared::abi::{
     Algorithm, CollArgs, DataType, Func, KERNEL_MESSAGE_GRAIN_BYTES, KernelLaunch, KernelMessage, Rank,
@@ -76,13 +76,13 @@ fn mesh_extent<const PEERS: usize>(launch: &KernelLaunch, index: u32) -> Extent 
 /// 1. `args` is what the host launched with, for this function; its buffers hold elements of `T`.
 /// 2. Nobody else uses the machine's shared memory.
 #[inline(always)]
-pub unsafe fn ring<M: KernelMachine, T: Element, P: Proto<GpuBlock<M, T, POSTER>>, const POSTER: bool>(
+pub unsafe fn ring<M: KernelMachine, T: Element, P: ByTiles<GpuBlock<M, T, POSTER>>, const POSTER: bool>(
     machine: M,
     args: &CollArgs,
     func: Func,
 ) {
     // SAFETY: obligation 1.
-    let block = unsafe { block_for::<M, T, POSTER>(machine, args, func) };
+    let mut block = unsafe { block_for::<M, T, POSTER>(machine, args, func) };
     let (index, place) = (block.machine().block_index(), block.machine().shared());
     let nranks = args.launch.nranks as usize;
     let ring = args.launch.rings.wrapping_add(index as usize * (nranks + 1));
@@ -95,8 +95,14 @@ pub unsafe fn ring<M: KernelMachine, T: Element, P: Proto<GpuBlock<M, T, POSTER>
         unsafe { SharedConns::<1>::load(block.machine(), place, &args.launch, extent(&args.launch, index)) };
     let ends = RingEnds { order, position, recv: [0], send: [0] };
     let work = work::<_, P>(args, index, func, Algorithm::Ring, T::DTYPE);
-    // SAFETY: obligation 1.
-    let ran = unsafe { coll::ring::run::<_, P>(&block, conns, &ends, &work) };
+    let ran = if P::HAS_TILES && is_aligned(&work) && block.open_tiles(args.launch.tile_bytes, 2) {
+        // SAFETY: obligation 1; slices are aligned.
+        let ran = unsafe { coll::ring::run::<_, P::Tiles>(&block, conns, &ends, &work) };
+        P::Tiles::close(&block, conns, ran)
+    } else {
+        // SAFETY: obligation 1.
+        unsafe { coll::ring::run::<_, P>(&block, conns, &ends, &work) }
+    };
     // SAFETY: obligation 1.
     unsafe { finish(&block, conns, &args.launch, index, ran.is_ok()) };
 }
@@ -107,13 +113,13 @@ pub unsafe fn ring<M: KernelMachine, T: Element, P: Proto<GpuBlock<M, T, POSTER>
 /// 1. As [`ring`]; a channel's connections are those to and from its children in the tree, in order, then its parent's,
 ///    the same for both directions.
 #[inline(always)]
-pub unsafe fn tree<M: KernelMachine, T: Element, P: Proto<GpuBlock<M, T, POSTER>>, const POSTER: bool>(
+pub unsafe fn tree<M: KernelMachine, T: Element, P: ByTiles<GpuBlock<M, T, POSTER>>, const POSTER: bool>(
     machine: M,
     args: &CollArgs,
     func: Func,
 ) {
     // SAFETY: obligation 1.
-    let block = unsafe { GpuBlock::<M, T, POSTER>::reducing(machine, &args.launch, &args.coll) };
+    let mut block = unsafe { GpuBlock::<M, T, POSTER>::reducing(machine, &args.launch, &args.coll) };
     let (index, place) = (block.machine().block_index(), block.machine().shared());
     // SAFETY: obligation 1.
     let links = unsafe { &*args.launch.trees.add(index as usize) };
@@ -130,8 +136,15 @@ pub unsafe fn tree<M: KernelMachine, T: Element, P: Proto<GpuBlock<M, T, POSTER>
         parent_send: [children as u16],
     };
     let work = work::<_, P>(args, index, func, Algorithm::Tree, T::DTYPE);
-    // SAFETY: obligation 1.
-    let ran = unsafe { coll::tree::all_reduce::<_, P>(&block, conns, &ends, &work) };
+    let operands = ARITY_MAX as u32 + 1;
+    let ran = if P::HAS_TILES && is_aligned(&work) && block.open_tiles(args.launch.tile_bytes, operands) {
+        // SAFETY: obligation 1; slices are aligned.
+        let ran = unsafe { coll::tree::all_reduce::<_, P::Tiles>(&block, conns, &ends, &work) };
+        P::Tiles::close(&block, conns, ran)
+    } else {
+        // SAFETY: obligation 1.
+        unsafe { coll::tree::all_reduce::<_, P>(&block, conns, &ends, &work) }
+    };
     if ran.is_ok() && block.leads() {
         // SAFETY: obligation 1.
         unsafe { save(conns, &args.launch, extent) };
@@ -251,6 +264,39 @@ fn mesh_ends<'a>(conns: Conns<'a>, work: &CollWork) -> MeshEnds<'a> {
     MeshEnds { conns, send: others, recv: others }
 }
 
+/// A protocol whose slots kernels may move by bulk copies, if the machine has an engine for them.
+pub trait ByTiles<B: Block>: Proto<B> {
+    /// Whether.
+    const HAS_TILES: bool;
+    /// The protocol by bulk copies: peers cannot tell.
+    type Tiles: Proto<B>;
+}
+
+impl<B: Words> ByTiles<B> for Ll<1> {
+    const HAS_TILES: bool = false;
+    type Tiles = Self;
+}
+
+impl<B: Lines> ByTiles<B> for Ll128 {
+    const HAS_TILES: bool = false;
+    type Tiles = Self;
+}
+
+impl<M: KernelMachine, T: Element, const POSTER: bool> ByTiles<GpuBlock<M, T, POSTER>> for Simple {
+    const HAS_TILES: bool = M::Engine::PRESENT;
+    type Tiles = Bulk;
+}
+
+/// Whether all slices begin at multiples of 16 bytes, as bulk copies must. Borders inside a rank's block are multiples of a grain.
+#[inline(always)]
+fn is_aligned(work: &CollWork) -> bool {
+    let has_blocks = matches!(work.func, Func::AllGather | Func::ReduceScatter);
+    let stride = if has_blocks { work.count * work.elem_bytes() } else { 0 };
+    let grain = work.grain_elems * work.elem_bytes();
+    let slice = work.slice_elems * work.elem_bytes();
+    (work.src.addr() | work.dst.addr() | stride | grain | slice).is_multiple_of(16)
+}
+
 /// A protocol by which kernels meet all other ranks.
 pub trait MeshProto<B: Block>: Proto<B> {
     /// How, with at most `PEERS` peers.
@@ -304,14 +350,15 @@ unsafe fn finish<B: Block>(block: &B, conns: Conns<'_>, launch: &KernelLaunch, i
 /// 1. `launch` is what the host launched with, and `messages` the list after it.
 /// 2. As [`ring`].
 #[inline(always)]
-pub unsafe fn messages<M: KernelMachine, P: Proto<GpuBlock<M, u8, POSTER>>, const POSTER: bool>(
+pub unsafe fn messages<M: KernelMachine, P: ByTiles<GpuBlock<M, u8, POSTER>>, const POSTER: bool>(
     machine: M,
     launch: &KernelLaunch,
     messages: *const KernelMessage,
 ) {
     // SAFETY: obligation 1.
-    let block = unsafe { GpuBlock::<M, u8, POSTER>::moving(machine, launch) };
+    let mut block = unsafe { GpuBlock::<M, u8, POSTER>::moving(machine, launch) };
     let (index, place) = (block.machine().block_index(), block.machine().shared());
+    let has_tiles = P::HAS_TILES && block.open_tiles(launch.tile_bytes, 1);
     let (lane, channel) = (index / launch.nchannels, index % launch.nchannels);
     for i in 0..launch.nmessages as usize {
         // SAFETY: obligation 1.
@@ -327,8 +374,14 @@ pub unsafe fn messages<M: KernelMachine, P: Proto<GpuBlock<M, u8, POSTER>>, cons
         let extent = Extent { first: (channel * launch.nconns + message.conn) as usize, count: 1 };
         // SAFETY: obligations 1 and 2: no other block has this lane, and with it this direction of the connection.
         let conns = unsafe { SharedConns::<1>::load(block.machine(), place, launch, extent) };
-        // SAFETY: obligation 1.
-        let ran = unsafe { send_recv::run_part::<_, P>(&block, conns, message, part) };
+        let ran = if has_tiles && message.buffer.addr().is_multiple_of(16) {
+            // SAFETY: obligation 1; parts and slots begin at multiples of 16 bytes.
+            let ran = unsafe { send_recv::run_part::<_, P::Tiles>(&block, conns, message, part) };
+            P::Tiles::close(&block, conns, ran)
+        } else {
+            // SAFETY: obligation 1.
+            unsafe { send_recv::run_part::<_, P>(&block, conns, message, part) }
+        };
         if ran.is_err() {
             return;
         }

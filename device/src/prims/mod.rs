@@ -6,6 +6,7 @@
 //! One function per protocol does them all: a primitive is the combination of *receive?*, *read the user's input?*,
 //! *send?* and *write the user's output?* that an [`Action`] spells out, and fan-in and fan-out are lists of connections.
 
+mod bulk;
 mod exchange;
 mod exchange_lines;
 mod in_order;
@@ -16,6 +17,7 @@ mod peers;
 mod simple;
 mod words;
 
+pub use bulk::Bulk;
 pub use exchange::{Exchange, Span, exchange};
 pub use exchange_lines::{LineExchange, Then, exchange_lines};
 pub use ll::Ll;
@@ -94,18 +96,52 @@ pub trait Proto<B: Block> {
     /// their parts.
     fn finish(block: &B, conns: Conns<'_>, slice: &Slice<'_>);
 
+    /// Carries out one slice: waits for the peers, refuses one that is in another operation, moves the data, hands the slots on.
+    ///
+    /// # Safety
+    /// 1. The slice's `src` and `dst` are valid for its length as its action uses them, and the same or disjoint; where data moves by
+    ///    [bulk copies](Bulk) both are 16-byte aligned.
+    #[cfg_attr(not(feature = "cpu"), inline(always))]
+    unsafe fn run(block: &B, conns: Conns<'_>, slice: &Slice<'_>) -> Result<(), Stop>
+    where
+        Self: Sized,
+    {
+        // SAFETY: obligation 1 is passed on.
+        unsafe { run_steps::<B, Self>(block, conns, slice) }
+    }
+
+    /// Ends an operation, of which this thread's part ended so: returns when all that its slices hand on is handed on.
+    #[inline(always)]
+    fn close(_block: &B, _conns: Conns<'_>, ran: Result<(), Stop>) -> Result<(), Stop> {
+        ran
+    }
+
     /// Payload bytes of one slot.
     fn payload_bytes(layout: &ConnLayout) -> usize {
         proto::payload_bytes(Self::PROTOCOL, layout)
     }
 }
 
-/// Carries out one slice: waits for the peers, refuses one that is in another operation, moves the data, hands the slots on.
+/// Carries out one slice.
 ///
 /// # Safety
-/// 1. The slice's `src` and `dst` are valid for its length as its action uses them, and the same or disjoint.
+/// 1. As [`Proto::run`].
 #[cfg_attr(not(feature = "cpu"), inline(always))]
 pub unsafe fn run_slice<B: Block, P: Proto<B>>(
+    block: &B,
+    conns: Conns<'_>,
+    slice: &Slice<'_>,
+) -> Result<(), Stop> {
+    // SAFETY: obligation 1.
+    unsafe { P::run(block, conns, slice) }
+}
+
+/// All threads of the block in step: they wait, move the data, and meet before the slots are handed on.
+///
+/// # Safety
+/// 1. As [`Proto::run`].
+#[cfg_attr(not(feature = "cpu"), inline(always))]
+unsafe fn run_steps<B: Block, P: Proto<B>>(
     block: &B,
     conns: Conns<'_>,
     slice: &Slice<'_>,

@@ -2,12 +2,15 @@
 
 use super::arith::Arith;
 use super::barrier::{Barrier, Meeting};
-use oxccl_device::gpu::{Block, How, Lines, Stop, Wait, Words};
+use oxccl_device::gpu::{
+    Block, BulkCopy, How, Lines, Pipe, STORES_READING, STORES_RECENT, Stage, Stop, Tile, Wait, Words,
+};
 use oxccl_shared::abi::SlotHeader;
 use oxccl_shared::fifo::{ConsumerCursor, ProducerCursor};
 use oxccl_shared::proto::ll128::{LINE_WORDS, Ll128Line};
-use oxccl_shared::sync::{Sys, Word, fence_acquire, fence_release};
-use std::cell::Cell;
+use oxccl_shared::sync::{Block as InBlock, Sys, Word, fence_acquire, fence_release};
+use std::cell::{Cell, RefCell, UnsafeCell};
+use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -21,6 +24,11 @@ pub struct Shape {
 impl Shape {
     pub fn threads(&self) -> usize {
         self.workers + self.poster as usize
+    }
+
+    /// Threads that combine tiles: all workers but the loader.
+    fn combiners(&self) -> usize {
+        (self.workers - 1).max(1)
     }
 
     /// How many threads move an LL128 line together: as many as the workers allow.
@@ -66,9 +74,49 @@ pub struct BlockState<'a> {
     teams: Vec<Barrier>,
     abort: &'a Word<u32, Sys>,
     quitter: Option<Quitter>,
+    tiles: Vec<TileState>,
+    /// Not 0 when a thread has stopped whom others may wait for.
+    has_stopped: Word<u32, InBlock>,
     pub reasons: Mutex<Vec<Reason>>,
     pub saved: Mutex<Saved>,
 }
+
+/// Small tiles: four to a slot.
+const TILE_BYTES: usize = 64;
+/// More than any slice of the tests has operands; a few, so that they are used again soon.
+const TILES: u32 = 7;
+
+/// A tile, and how often each of its stages has come. Every word has one writer.
+struct TileState {
+    bytes: UnsafeCell<[u8; TILE_BYTES]>,
+    loaded: Word<u32, InBlock>,
+    gathered: Word<u32, InBlock>,
+    freed: Word<u32, InBlock>,
+    /// Of each combiner.
+    combined: Vec<Word<u32, InBlock>>,
+}
+
+// SAFETY: who may access the bytes follows from the stages; miri sees where it does not.
+unsafe impl Sync for TileState {}
+
+impl TileState {
+    fn new(shape: Shape) -> TileState {
+        TileState {
+            bytes: UnsafeCell::new([0xa5; TILE_BYTES]),
+            loaded: Word::new(0),
+            gathered: Word::new(0),
+            freed: Word::new(0),
+            combined: (0..shape.combiners()).map(|_| Word::new(0)).collect(),
+        }
+    }
+
+    fn at(&self) -> *mut u8 {
+        self.bytes.get().cast()
+    }
+}
+
+/// A store that was asked for: from, to, length.
+type Asked = (*const u8, *mut u8, usize);
 
 /// What the first worker leaves to the next launch.
 #[derive(Default)]
@@ -86,6 +134,8 @@ impl<'a> BlockState<'a> {
             teams: (0..shape.workers).map(|_| Barrier::new(team_threads(shape.line_threads()))).collect(),
             abort,
             quitter,
+            tiles: (0..TILES).map(|_| TileState::new(shape)).collect(),
+            has_stopped: Word::new(0),
             reasons: Mutex::default(),
             saved: Mutex::default(),
         }
@@ -107,13 +157,49 @@ pub struct ThreadBlock<'a, const LINE: usize> {
     bulk_calls: Cell<usize>,
     polls: Cell<u32>,
     start: Instant,
+    pipe: Pipe,
+    /// Stores are carried out as late as may be: when somebody waits for them.
+    asked: RefCell<Vec<Asked>>,
+    groups: RefCell<VecDeque<Vec<Asked>>>,
 }
 
 impl<'a, const LINE: usize> ThreadBlock<'a, LINE> {
     pub fn new(thread: usize, block: &'a BlockState<'a>, arith: Arith) -> Self {
         assert_eq!(LINE, block.shape.line_threads());
         let (bulk_calls, polls) = (Cell::new(0), Cell::new(0));
-        ThreadBlock { thread, block, arith, bulk_calls, polls, start: Instant::now() }
+        ThreadBlock {
+            thread,
+            block,
+            arith,
+            bulk_calls,
+            polls,
+            start: Instant::now(),
+            pipe: Pipe::default(),
+            asked: RefCell::default(),
+            groups: RefCell::default(),
+        }
+    }
+
+    /// Which elements of a tile are this combiner's: the same of all tiles.
+    fn tile_share(&self, len_bytes: usize) -> impl Iterator<Item = usize> + use<LINE> {
+        let (size, combiners) = (self.arith.dtype.size_bytes(), self.block.shape.combiners());
+        let mine = self.combiner();
+        (0..len_bytes / size).filter(move |i| i % combiners == mine).map(move |i| i * size)
+    }
+
+    fn combiner(&self) -> usize {
+        self.thread.saturating_sub(1)
+    }
+
+    /// Carries out all groups but the last `left`.
+    fn carry_out(&self, left: usize) {
+        let mut groups = self.groups.borrow_mut();
+        while groups.len() > left {
+            for (from, to, len) in groups.pop_front().into_iter().flatten() {
+                // SAFETY: whoever asked promised that both are valid until it waits.
+                unsafe { from.copy_to_nonoverlapping(to, len) };
+            }
+        }
     }
 
     /// Which elements of a bulk operation are this thread's. As on a GPU that depends on how the operands are aligned; here it
@@ -321,5 +407,133 @@ impl<const LINE: usize> Lines for ThreadBlock<'_, LINE> {
             return mine;
         }
         self.block.teams[self.thread / Self::TEAM_THREADS].wait(Meeting::Team, mine)
+    }
+}
+
+impl<const LINE: usize> BulkCopy for ThreadBlock<'_, LINE> {
+    fn tile_bytes(&self) -> usize {
+        TILE_BYTES
+    }
+
+    fn tiles(&self) -> u32 {
+        TILES
+    }
+
+    fn pipe(&self) -> &Pipe {
+        &self.pipe
+    }
+
+    fn combines(&self) -> bool {
+        self.works() && (self.thread > 0 || self.threads() == 1)
+    }
+
+    fn changes(&self, how: How) -> bool {
+        how.pre && self.arith.operator.pre || how.post && self.arith.operator.post
+    }
+
+    fn has_come(&self, stage: Stage, turn: Tile, patience: bool) -> bool {
+        if patience {
+            std::thread::yield_now();
+        }
+        let state = &self.block.tiles[turn.index as usize];
+        let times = match stage {
+            Stage::Empty => state.freed.load_acquire(),
+            Stage::Loaded => state.loaded.load_acquire(),
+            Stage::Gathered => state.gathered.load_acquire(),
+            Stage::Combined => {
+                state.combined.iter().map(|times| times.load_acquire()).min().expect("a combiner")
+            }
+        };
+        // As a GPU's barriers, which know a phase by its parity.
+        let parity = turn.odd ^ (stage == Stage::Empty);
+        times.is_multiple_of(2) == parity
+    }
+
+    fn has_stopped(&self) -> bool {
+        if !cfg!(miri) && self.start.elapsed() > Duration::from_secs(40) {
+            panic!("thread {} waits for the others of its block", self.thread);
+        }
+        self.block.has_stopped.load_relaxed() != 0
+    }
+
+    fn stop(&self) {
+        self.block.has_stopped.store_relaxed(1);
+    }
+
+    fn see_peers(&self) {}
+
+    unsafe fn load(&self, tile: Tile, _piece: (Stage, Tile), src: *const u8, len_bytes: usize, _whole: bool) {
+        assert!(self.loads() && len_bytes <= TILE_BYTES);
+        let state = &self.block.tiles[tile.index as usize];
+        // SAFETY: obligations 1 and 2.
+        unsafe { src.copy_to_nonoverlapping(state.at(), len_bytes) };
+    }
+
+    fn asked(&self, (stage, turn): (Stage, Tile)) {
+        let state = &self.block.tiles[turn.index as usize];
+        let times = if stage == Stage::Loaded { &state.loaded } else { &state.gathered };
+        // RELEASE pairs with ACQUIRE in `has_come`.
+        times.store_release(times.load_relaxed() + 1);
+    }
+
+    unsafe fn map_tile(&self, tile: Tile, len_bytes: usize, how: How) {
+        let bytes = self.block.tiles[tile.index as usize].at();
+        for at in self.tile_share(len_bytes) {
+            // SAFETY: obligation 1.
+            let value = unsafe { self.read(bytes.add(at)) };
+            let value = if how.pre { self.arith.pre(value) } else { value };
+            let value = if how.post { self.arith.post(value) } else { value };
+            // SAFETY: as above.
+            unsafe { self.write([bytes, std::ptr::null_mut()], at, value) };
+        }
+    }
+
+    unsafe fn combine_tile(&self, tile: Tile, operand: Tile, len_bytes: usize, how: How) {
+        let [to, from] = [tile, operand].map(|tile| self.block.tiles[tile.index as usize].at());
+        for at in self.tile_share(len_bytes) {
+            // SAFETY: obligation 1.
+            let [a, b] = [to, from].map(|operand| unsafe { self.read(operand.add(at)) });
+            let b = if how.pre { self.arith.pre(b) } else { b };
+            let value = self.arith.combine(a, b);
+            let value = if how.post { self.arith.post(value) } else { value };
+            // SAFETY: as above.
+            unsafe { self.write([to, std::ptr::null_mut()], at, value) };
+        }
+    }
+
+    fn combined(&self, turn: Tile) {
+        let times = &self.block.tiles[turn.index as usize].combined[self.combiner()];
+        // RELEASE pairs with ACQUIRE in `has_come`.
+        times.store_release(times.load_relaxed() + 1);
+    }
+
+    unsafe fn store(&self, tile: Tile, dst: *mut u8, len_bytes: usize, _whole: bool) {
+        assert!(self.stores() && len_bytes <= TILE_BYTES);
+        let from = self.block.tiles[tile.index as usize].at().cast_const();
+        self.asked.borrow_mut().push((from, dst, len_bytes));
+    }
+
+    fn commit(&self) {
+        self.groups.borrow_mut().push_back(self.asked.take());
+    }
+
+    fn wait_read(&self) {
+        self.carry_out(STORES_READING);
+    }
+
+    fn wait_recent(&self) {
+        self.carry_out(STORES_RECENT as usize);
+    }
+
+    fn wait_stored(&self) {
+        self.carry_out(0);
+    }
+
+    fn show_peers(&self) {}
+
+    fn free(&self, index: u32) {
+        let freed = &self.block.tiles[index as usize].freed;
+        // RELEASE pairs with ACQUIRE in `has_come`.
+        freed.store_release(freed.load_relaxed() + 1);
     }
 }

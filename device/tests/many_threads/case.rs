@@ -8,7 +8,7 @@ use oxccl_device::coll::{
     self, AtOnce, ChainEnds, CollWork, Endpoints, MeshEnds, RingEnds, TreeEnds, oneshot, twoshot,
 };
 use oxccl_device::conn::Conns;
-use oxccl_device::gpu::{Lines, Stop};
+use oxccl_device::gpu::{BulkCopy, Lines, Stop};
 use oxccl_device::prims::{Ll, Ll128, Slice, run_slice};
 use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, Rank, RedOp, SlotHeader};
 use oxccl_shared::algo::{Action, chunk, mesh, tree};
@@ -43,6 +43,8 @@ pub struct Case {
     pub func: Func,
     pub way: Way,
     pub protocol: Protocol,
+    /// Over Simple: whether slots move by bulk copies.
+    pub tiles: bool,
     pub dtype: DataType,
     pub op: RedOp,
     pub count: usize,
@@ -67,6 +69,7 @@ pub struct Buffers {
 /// One rank's view of a case.
 struct Side {
     work: CollWork,
+    tiles: bool,
     way: Way,
     order: Vec<Rank>,
     ring_peers: [u16; 2],
@@ -81,6 +84,7 @@ impl Case {
             func,
             way,
             protocol,
+            tiles: false,
             dtype: DataType::F32,
             op: RedOp::Sum,
             count,
@@ -237,6 +241,7 @@ impl Case {
                 tag: self.tag,
                 stream: false,
             },
+            tiles: self.tiles && self.protocol == Protocol::Simple,
             way: self.way,
             ring_peers: [neighbour(n - 1), neighbour(1)],
             tree: TreeEnds {
@@ -379,7 +384,7 @@ macro_rules! by_peers {
 impl Side {
     /// # Safety
     /// 1. The buffers are live, and `conns` are all of the rank's connections, in rank order.
-    unsafe fn run<B: Lines>(&self, block: &B, conns: Conns<'_>) -> Result<(), Stop> {
+    unsafe fn run<B: Lines + BulkCopy>(&self, block: &B, conns: Conns<'_>) -> Result<(), Stop> {
         match self.way {
             // SAFETY: obligation 1.
             Way::OneHop => unsafe { by_peers!(oneshot::run::<Ll<1>>(block, conns, &self.work)) },
@@ -404,8 +409,12 @@ impl Side {
                 let (mesh_recv, mesh_send) = (&self.mesh_recv[..], &self.mesh_send[..]);
                 let chain = ChainEnds::default();
                 let ends = Endpoints { ring, tree: &self.tree, chain: &chain, mesh_recv, mesh_send };
-                // SAFETY: obligation 1.
-                unsafe { coll::run(block, conns, &ends, &self.work) }
+                match self.tiles {
+                    // SAFETY: obligation 1.
+                    true => unsafe { coll::run_by_tiles(block, conns, &ends, &self.work) },
+                    // SAFETY: obligation 1.
+                    false => unsafe { coll::run(block, conns, &ends, &self.work) },
+                }
             }
         }
     }

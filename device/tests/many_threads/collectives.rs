@@ -83,14 +83,12 @@ fn every_way(n: usize, shape: Shape) {
                 let op = [RedOp::Sum, RedOp::PreMulSum, RedOp::Avg][cases.len() % 3];
                 let misaligned = [[0, 0], [4, 0], [0, 12]][cases.len() / 3 % 3];
                 let in_place = cases.len() % 2 == 1;
-                cases.push(Case {
-                    root,
-                    tag,
-                    op,
-                    misaligned,
-                    in_place,
-                    ..Case::new(func, way, protocol, count)
-                });
+                let case =
+                    Case { root, tag, op, misaligned, in_place, ..Case::new(func, way, protocol, count) };
+                if protocol == Protocol::Simple {
+                    cases.push(Case { tiles: true, tag: tag + (1 << 16), ..case.clone() });
+                }
+                cases.push(case);
             }
         }
     }
@@ -124,13 +122,21 @@ fn any_case() -> impl Strategy<Value = Case> {
     let what = (prop::sample::select(&WAYS[..]), any::<prop::sample::Index>(), any::<prop::sample::Index>());
     let data = (prop::sample::select(DataType::ALL), prop::sample::select(RedOp::ALL));
     let count = (0usize..5, 0usize..4, any::<bool>());
-    let shape = (1usize..5, 1usize..4, any::<prop::sample::Index>(), any::<bool>(), 0usize..20, 0usize..20);
+    let shape =
+        (1usize..5, 1usize..4, any::<prop::sample::Index>(), any::<(bool, bool)>(), 0usize..20, 0usize..20);
     (what, data, count, shape, 1u32..u32::MAX).prop_map(|(what, (dtype, op), count, shape, tag)| {
         let (way, protocol, func) = what;
         let (protocol, func) = (*protocol.get(protocols(way)), *func.get(&functions(way)));
-        let (slices_per_chunk, grain_elems, root, in_place, src, dst) = shape;
-        let mut case =
-            Case { dtype, op, tag, slices_per_chunk, grain_elems, ..Case::new(func, way, protocol, 0) };
+        let (slices_per_chunk, grain_elems, root, (in_place, tiles), src, dst) = shape;
+        let mut case = Case {
+            dtype,
+            op,
+            tag,
+            tiles,
+            slices_per_chunk,
+            grain_elems,
+            ..Case::new(func, way, protocol, 0)
+        };
         let (slices, around, skips) = count;
         // Around whole numbers of slots: one less, equal, one more, or a few elements more.
         case.count = (slices * case.slice_elems() + [0, 1, 2, 7][around]).saturating_sub(1);

@@ -22,11 +22,12 @@ const WAYS: [(Func, Way); 12] = [
 ];
 
 fn any_case() -> impl Strategy<Value = Case> {
-    let what = (prop::sample::select(&WAYS[..]), prop::sample::select(Protocol::ALL), 1usize..400);
-    what.prop_map(|((func, way), protocol, count)| match way {
+    let what =
+        (prop::sample::select(&WAYS[..]), prop::sample::select(Protocol::ALL), 1usize..400, any::<bool>());
+    what.prop_map(|((func, way), protocol, count, tiles)| match way {
         Way::OneHop | Way::TwoHops | Way::FanIn => Case::new(func, way, Protocol::LL, count),
         Way::LineHops => Case::new(func, way, Protocol::LL128, count),
-        _ => Case::new(func, way, protocol, count),
+        _ => Case { tiles, ..Case::new(func, way, protocol, count) },
     })
 }
 

@@ -27,6 +27,7 @@
 //! | Simple: no meeting between two passes of a reduction, or before further copies | N M |
 //! | LL: slots are cleaned while the first worker counts steps | N M |
 //! | LL: slots are never cleaned, or from one line too late | N |
+//! | bulk copies: one count of turns for pieces that are moved and that are combined | N |
 //! | line protocols leave the poster's count behind | N |
 //! | no wait for credits, in a slice or in an exchange | N |
 //! | the header of a slot is not compared | N |

@@ -21,7 +21,11 @@ fn check(n: usize, func: Func, way: Way, protocol: Protocol, slices: usize) {
     let mut world = World::at(n, Step(6));
     let shape = Shape { workers: 2, poster: protocol == Protocol::Simple };
     check_one(&mut world, shape, &case);
-    check_one(&mut world, shape, &Case { tag: 8, count: 1, ..case });
+    check_one(&mut world, shape, &Case { tag: 8, count: 1, ..case.clone() });
+    if protocol == Protocol::Simple {
+        check_one(&mut world, shape, &Case { tag: 9, tiles: true, ..case.clone() });
+        check_one(&mut world, shape, &Case { tag: 10, tiles: true, count: 1, ..case });
+    }
 }
 
 macro_rules! tiny {
@@ -67,8 +71,11 @@ fn cleaning() {
 
 #[test]
 fn messages() {
-    for protocol in [Protocol::LL, Protocol::Simple] {
-        let message = |from, to| Message { from, to, len_bytes: 260, part: 0..260, misaligned: [1, 2] };
+    for (protocol, tiles) in
+        [(Protocol::LL, [false; 2]), (Protocol::Simple, [false; 2]), (Protocol::Simple, [true, false])]
+    {
+        let message =
+            |from, to| Message { from, to, len_bytes: 260, part: 0..260, misaligned: [1, 2], tiles };
         let shape = Shape { workers: 2, poster: protocol == Protocol::Simple };
         messages::check(&mut World::new(2), shape, protocol, 3, &[message(0, 1), message(1, 0)]);
     }
@@ -76,8 +83,8 @@ fn messages() {
 
 #[test]
 fn giving_up() {
-    for protocol in [Protocol::LL, Protocol::Simple] {
-        let case = Case::new(Func::AllReduce, Way::Ring, protocol, 3);
+    for (protocol, tiles) in [(Protocol::LL, false), (Protocol::Simple, false), (Protocol::Simple, true)] {
+        let case = Case { tiles, ..Case::new(Func::AllReduce, Way::Ring, protocol, 3) };
         let shape = Shape { workers: 2, poster: protocol == Protocol::Simple };
         let quitter = (1, Quitter { thread: 0, patience: 0 });
         run_each(&mut World::new(2), shape, &[case.clone(), case], Some(quitter));

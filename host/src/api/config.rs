@@ -72,6 +72,8 @@ pub struct Config {
     pub log: LogSettings,
     /// Whether calls of the C interface return only when they are done, whatever their caller says (`NCCL_COMM_BLOCKING`).
     pub blocking: Option<bool>,
+    /// KiB of the tiles by which kernels of NVIDIA GPUs with bulk copies move Simple's slots; 0 for ordinary copies (`OXCCL_TILE_KIB`).
+    pub tile_kib: Option<u32>,
     /// Algorithms that are not the library's; see [`super::Builder::register`].
     pub custom: Vec<CustomAlgorithm>,
 }
@@ -121,6 +123,7 @@ impl Default for Config {
             runtime_connect: true,
             log: LogSettings::default(),
             blocking: None,
+            tile_kib: None,
             custom: Vec::new(),
         }
     }
@@ -184,6 +187,8 @@ impl Config {
         for variable in ["NCCL_MAX_CTAS", "NCCL_MAX_NRINGS", "NCCL_MAX_NCHANNELS"] {
             env.set(variable, parse::CHANNELS, &mut config.channels.max, parse::channels)?;
         }
+        let kib = |text: &str| parse::tile_kib(text).map(Some);
+        env.set("OXCCL_TILE_KIB", parse::TILE_KIB, &mut config.tile_kib, kib)?;
         env.set("NCCL_NTHREADS", parse::THREADS, &mut config.channels.threads, parse::threads)?;
         config.topology = topology::read(&env)?;
         for variable in IbConfig::VARIABLES {
@@ -457,6 +462,8 @@ mod tests {
             ("OXCCL_TIMEOUT", "NaN"),
             ("OXCCL_PROXY_THREADS", "0"),
             ("OXCCL_PROXY_THREADS", "17"),
+            ("OXCCL_TILE_KIB", "65"),
+            ("OXCCL_TILE_KIB", "some"),
             ("NCCL_SOCKET_FAMILY", "AF_UNIX"),
             ("NCCL_IB_TIMEOUT", "32"),
             ("NCCL_IB_HCA", "^"),

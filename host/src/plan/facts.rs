@@ -250,6 +250,13 @@ impl Facts {
         self.tuning.blocks.map_or(1, |blocks| blocks.threads(protocol))
     }
 
+    /// Bytes of a tile of kernels with bulk copies, or 0. Peers cannot tell, but nobody has measured how they do where slots are not in
+    /// memory that NVLink reaches.
+    pub fn tile_bytes(&self) -> u32 {
+        let is_like_measured = self.machine.ring.intra <= PathKind::Nvb && self.machine.nhosts == 1;
+        self.tuning.blocks.filter(|_| is_like_measured).map_or(0, |blocks| blocks.tile_bytes)
+    }
+
     /// The protocol of a message of `bytes` between two ranks.
     pub fn message_protocol(&self, bytes: u64) -> Protocol {
         let classes = self.tuning.messages;

@@ -72,6 +72,8 @@ pub struct Blocks {
     pub ll_threads: u32,
     /// Threads of a block that works by Simple; the last warp posts.
     pub simple_threads: u32,
+    /// Bytes of a tile, by which blocks that work by Simple move slots with bulk copies; 0 for ordinary copies.
+    pub tile_bytes: u32,
     /// Channels of rings that are connected.
     pub ring_channels: u32,
     /// Channels of connections between all pairs.
@@ -271,6 +273,8 @@ impl Blocks {
         simple_channels: &[(0, 24), (8 << 20, 32), (64 << 20, 64)],
         ll_threads: 384,
         simple_threads: 384,
+        // Ordinary copies are faster so far: docs/measurements/2026-11-23-bulk-copies.md.
+        tile_bytes: 0,
         ring_channels: 64,
         mesh_channels: 32,
         tree_channels: 8,

@@ -30,7 +30,7 @@ const LAYOUTS: &[usize] = layouts! {
     ConsumerCursor {},
     KernelTree { children, has_parent },
     KernelLaunch {
-        send, recv, send_cursors, recv_cursors, rings, trees, monitor, timeout_ns, nconns, nchannels, rank, nranks, nmessages
+        send, recv, send_cursors, recv_cursors, rings, trees, monitor, timeout_ns, nconns, nchannels, rank, nranks, nmessages, tile_bytes
     },
     OpArg { scalar_bits, divisor },
     ChannelCut { count, grain_elems, each, longer },

@@ -105,9 +105,16 @@ pub struct KernelLaunch {
     pub nranks: u32,
     /// Messages, if this is a launch of sends and receives.
     pub nmessages: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Bytes of a tile, of which the launch's dynamic shared memory holds some after [`KERNEL_TILES_AT`] bytes; 0 for a launch without
+    /// tiles, which moves slots by ordinary copies.
+    pub tile_bytes: u32,
 }
+
+/// Where a launch's tiles begin in its dynamic shared memory, behind the barriers that say which of them are full.
+pub const KERNEL_TILES_AT: u32 = 512;
+
+/// The most tiles of a launch.
+pub const KERNEL_TILES_MAX: u32 = 15;
 
 /// The arguments of a collective kernel.
 #[repr(C)]

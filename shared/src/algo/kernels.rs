@@ -52,6 +52,16 @@ impl Kernel {
         }
     }
 
+    /// Whether it moves slots by bulk copies, where the machine has an engine for them and the launch has tiles.
+    pub const fn has_tiles(&self) -> bool {
+        match self {
+            Kernel::Messages { protocol } => protocol.is_counted(),
+            Kernel::Collective { algorithm, protocol, .. } => {
+                matches!(algorithm, Algorithm::Ring | Algorithm::Tree) && protocol.is_counted()
+            }
+        }
+    }
+
     /// The most peers that it has room for, where that matters.
     pub fn peers(&self) -> Option<u32> {
         match self {

@@ -37,6 +37,7 @@ pub fn pack(options: &Options) -> Result<bool> {
         only: String::new(),
         fetch: true,
         source: None,
+        bulk: false,
     };
     let good = ptx::build(&ptx)?;
     copy(&kernels.join("oxccl.oxptx"), &dir)?;

@@ -93,6 +93,7 @@ fn kernels(given: Option<&Path>) -> Result<(PathBuf, bool)> {
         only: String::new(),
         fetch: true,
         source: None,
+        bulk: false,
     };
     let is_good = ptx::build(&options)?;
     Ok((out.join("oxccl.oxptx"), is_good))

@@ -20,20 +20,31 @@ pub struct Source {
     package: String,
     /// Whether it is the library's, which has features and takes a list of kernels.
     is_device: bool,
+    /// Whether Simple's kernels get bulk copies where the generation has them.
+    has_bulk_copies: bool,
 }
 
 /// Features that name the instructions of a generation, which later ones have too: the first generation that has them.
 const GENERATIONS: &[(u32, &str)] = &[(80, "sm80"), (90, "sm90")];
 
-fn features(sm: u32) -> String {
+/// The first generation with bulk copies, and their feature.
+const BULK_COPIES: (u32, &str) = (90, "bulk");
+
+fn features(sm: u32, has_bulk_copies: bool) -> String {
     let known = GENERATIONS.iter().filter(|(first, _)| sm >= *first).map(|(_, feature)| *feature);
-    std::iter::once("entries").chain(known).collect::<Vec<_>>().join(",")
+    let bulk = (has_bulk_copies && sm >= BULK_COPIES.0).then_some(BULK_COPIES.1);
+    std::iter::once("entries").chain(known).chain(bulk).collect::<Vec<_>>().join(",")
 }
 
 impl Source {
     /// The library's own kernels.
     pub fn device() -> Source {
-        Source { manifest: "Cargo.toml".into(), package: "oxccl-device".into(), is_device: true }
+        Source {
+            manifest: "Cargo.toml".into(),
+            package: "oxccl-device".into(),
+            is_device: true,
+            has_bulk_copies: false,
+        }
     }
 
     /// A crate outside the workspace, by its folder: the probes of the golden tests.
@@ -44,9 +55,16 @@ impl Source {
             std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let package = text.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'));
         match package {
-            Some(package) => Ok(Source { manifest, package: package.into(), is_device: false }),
+            Some(package) => {
+                Ok(Source { manifest, package: package.into(), is_device: false, has_bulk_copies: false })
+            }
             None => bail!("{} names no package", path.display()),
         }
+    }
+
+    /// The same, with bulk copies in Simple's kernels or without.
+    pub fn with_bulk_copies(self, has_bulk_copies: bool) -> Source {
+        Source { has_bulk_copies, ..self }
     }
 
     /// Its name.
@@ -113,19 +131,29 @@ pub fn compile(compiler: &Compiler, source: &Source, sm: u32) -> Result<String> 
 
 /// What `core` and every dependency are built for too: each function carries its own target, and below sm_70 an ordered load
 /// stops the compiler.
-fn target_flags(sm: u32) -> String {
+fn target_flags(sm: u32, has_bulk_copies: bool) -> String {
     // The oldest version of the language that an old generation knows lacks instructions that the kernels spell out. 7.8 is
-    // the first that knows sm_90, and is taken by every driver since CUDA 11.8; later generations have it or a later one.
-    let language = if sm < 90 { " -Ctarget-feature=+ptx78" } else { "" };
+    // the first that knows sm_90, and is taken by every driver since CUDA 11.8; later generations have it or a later one. Bulk copies
+    // came with 8.0, CUDA 12.0.
+    let language = match sm {
+        ..90 => " -Ctarget-feature=+ptx78",
+        90..100 if has_bulk_copies => " -Ctarget-feature=+ptx80",
+        _ => "",
+    };
     format!("-Ctarget-cpu=sm_{sm}{language}")
 }
 
 fn command(compiler: &Compiler, source: &Source, sm: u32) -> Result<Cmd> {
-    let machine = Machine { name: "ptx", protocols: Protocol::ALL, features: &features(sm), only: "" };
+    let machine = Machine {
+        name: "ptx",
+        protocols: Protocol::ALL,
+        features: &features(sm, source.has_bulk_copies),
+        only: "",
+    };
     let cargo = source.rustc(compiler, "nvptx64-nvidia-cuda", &machine)?;
     Ok(cargo
         .args("-- --emit=asm -C linker=/bin/true")
-        .env("CARGO_TARGET_NVPTX64_NVIDIA_CUDA_RUSTFLAGS", target_flags(sm)))
+        .env("CARGO_TARGET_NVPTX64_NVIDIA_CUDA_RUSTFLAGS", target_flags(sm, source.has_bulk_copies)))
 }
 
 #[cfg(test)]
@@ -134,7 +162,9 @@ mod tests {
 
     #[test]
     fn a_generation_gets_the_instructions_of_those_before() {
-        assert_eq!([features(70), features(80), features(89)], ["entries", "entries,sm80", "entries,sm80"]);
-        assert_eq!([features(90), features(100)], ["entries,sm80,sm90"; 2]);
+        let of = |sm| features(sm, false);
+        assert_eq!([of(70), of(80), of(89)], ["entries", "entries,sm80", "entries,sm80"]);
+        assert_eq!([of(90), of(100)], ["entries,sm80,sm90"; 2]);
+        assert_eq!([features(80, true), features(90, true)], ["entries,sm80", "entries,sm80,sm90,bulk"]);
     }
 }

@@ -51,6 +51,9 @@ pub struct Options {
     /// Build this crate, which lies outside the workspace, instead of the library's kernels: into a bundle of its own with --out.
     #[arg(long = "crate", value_name = "DIR")]
     pub source: Option<String>,
+    /// Kernels by Simple that can move slots by bulk copies, which `OXCCL_TILE_KIB` turns on (docs/measurements/2026-11-23-bulk-copies.md).
+    #[arg(long)]
+    pub bulk: bool,
 }
 
 /// A module with all that is known of it.
@@ -73,7 +76,11 @@ pub fn build(options: &Options) -> Result<bool> {
             None
         }
     };
-    let source = options.source.as_deref().map_or_else(|| Ok(Source::device()), Source::folder)?;
+    let source = options
+        .source
+        .as_deref()
+        .map_or_else(|| Ok(Source::device()), Source::folder)?
+        .with_bulk_copies(options.bulk);
     let out = options.out.clone().map_or_else(|| target_dir().join("ptx"), |out| root().join(out));
     let (commit, source_sha256) = manifest::sources()?;
     let origin = Origin {

@@ -33,6 +33,7 @@ pub fn all() -> Result<Outcome> {
         only: String::new(),
         fetch: has_assembler,
         source: None,
+        bulk: false,
     };
     tally += if ptx::build(&options)? { Tally::ONE_PASSED } else { Tally::ONE_FAILED };
     let tests = Cmd::cargo()

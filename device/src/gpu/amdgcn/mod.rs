@@ -8,7 +8,7 @@ mod barrier;
 #[cfg(feature = "entries")]
 pub(crate) mod entry;
 
-use crate::gpu::{KernelMachine, Pack, SHARED_BYTES};
+use crate::gpu::{KernelMachine, NoEngine, Pack, SHARED_BYTES};
 use barrier::Votes;
 use core::arch::amdgpu;
 
@@ -43,6 +43,8 @@ impl Amdgcn {
 }
 
 impl KernelMachine for Amdgcn {
+    type Engine = NoEngine;
+
     const WARP_THREADS: u32 = barrier::WAVE_THREADS;
 
     #[inline(always)]

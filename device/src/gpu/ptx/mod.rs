@@ -5,6 +5,8 @@
 
 mod arith;
 mod barrier;
+#[cfg(feature = "bulk")]
+mod engine;
 mod lines;
 mod pack;
 
@@ -16,6 +18,11 @@ use oxccl_shared::reduce::Element;
 pub struct Ptx;
 
 impl KernelMachine for Ptx {
+    #[cfg(feature = "bulk")]
+    type Engine = engine::Engine;
+    #[cfg(not(feature = "bulk"))]
+    type Engine = crate::gpu::NoEngine;
+
     const WARP_THREADS: u32 = 32;
 
     #[inline(always)]

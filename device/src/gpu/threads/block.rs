@@ -1,7 +1,8 @@
 //! A thread block as a [`Block`].
 
+use super::tiles::Tiles;
 use super::{arith, bulk};
-use crate::gpu::{Awaited, Block, Fold, How, KernelMachine, Stop, Wait, Words};
+use crate::gpu::{Awaited, Block, Fold, How, KernelMachine, Pipe, Stop, Wait, Words};
 use core::cell::Cell;
 use core::marker::PhantomData;
 use oxccl_shared::abi::{
@@ -22,7 +23,9 @@ pub struct GpuBlock<M: KernelMachine, T: Element, const POSTER: bool> {
     waiting_since: Cell<u64>,
     kind: CombineKind,
     flags: u32,
-    arg: OpArg,
+    pub(super) arg: OpArg,
+    pub(super) tiles: Tiles,
+    pub(super) pipe: Pipe,
     element: PhantomData<T>,
 }
 
@@ -43,6 +46,8 @@ impl<M: KernelMachine, T: Element, const POSTER: bool> GpuBlock<M, T, POSTER> {
             kind: CombineKind::Sum,
             flags: 0,
             arg: OpArg::NONE,
+            tiles: Tiles::default(),
+            pipe: Pipe::default(),
             element: PhantomData,
         }
     }
@@ -70,7 +75,7 @@ impl<M: KernelMachine, T: Element, const POSTER: bool> GpuBlock<M, T, POSTER> {
     }
 
     #[inline(always)]
-    fn variant(&self, how: How) -> bulk::Variant {
+    pub(super) fn variant(&self, how: How) -> bulk::Variant {
         let pre = how.pre && self.flags & KERNEL_PRE != 0;
         let post = how.post && self.flags & KERNEL_POST != 0;
         bulk::Variant { kind: self.kind, pre, post }

@@ -6,5 +6,6 @@
 mod arith;
 mod block;
 mod bulk;
+mod tiles;
 
 pub use block::GpuBlock;

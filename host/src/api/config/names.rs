@@ -18,6 +18,7 @@ const KNOWN: &[&str] = &[
     "OXCCL_RANK",
     "OXCCL_REQUIRE_SECRET",
     "OXCCL_STALL_WARN",
+    "OXCCL_TILE_KIB",
     "OXCCL_TIMEOUT",
     "OXCCL_TRANSPORT",
     "OXCCL_TUNE_FILE",

@@ -12,6 +12,7 @@ pub(super) const INTERFACES: &str =
 pub(super) const THREADS: &str = "64 to 384 threads were expected, a multiple of 32";
 pub(super) const SOCKETS: &str = "0 to 64 was expected";
 pub(super) const PROXY_THREADS: &str = "1 to 16 was expected";
+pub(super) const TILE_KIB: &str = "0 to 64 was expected";
 pub(super) const CHANNELS: &str = "a number of channels was expected, at least 1";
 pub(super) const BUFFER: &str = "8192 to 8388608 bytes were expected, a multiple of 1024";
 pub(super) const FLAG: &str = "0 or 1 was expected";
@@ -94,6 +95,11 @@ pub(super) fn sockets(text: &str) -> Option<u32> {
 
 pub(super) fn proxy_threads(text: &str) -> Option<u32> {
     text.parse().ok().filter(|threads| (1..=16).contains(threads))
+}
+
+/// KiB of a tile: several must fit a multiprocessor.
+pub(super) fn tile_kib(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|kib| *kib <= 64)
 }
 
 pub(super) fn channels(text: &str) -> Option<Option<u32>> {

@@ -12,7 +12,7 @@ use crate::connect::gpu::{
 use crate::connect::{ConnectError, connect};
 use crate::gpu::{CudaError, Gpu, PciBus};
 use crate::launch::{Notify, RunError};
-use crate::machine::cuda::{Cuda, CudaParts, CustomKernels, Device, DeviceKernels, Monitor};
+use crate::machine::cuda::{Cuda, CudaParts, CustomKernels, Device, DeviceKernels, Monitor, Tiles};
 use crate::machine::{Connector, NetProxy};
 use crate::net::NetError;
 use crate::plan::tuning::Backend;
@@ -120,12 +120,15 @@ impl Init for Cuda {
                 ConnectError::Net { rank, peer: None, source: Box::new(source) }
             })
         });
+        let tile_bytes = config.tile_kib.map_or(facts.tile_bytes(), |kib| kib << 10);
+        let tiles = Tiles::on(&device, tile_bytes);
         let machine = Cuda::new(CudaParts {
             rank,
             facts,
             device: device.clone(),
             kernels,
             custom,
+            tiles,
             has_all_kernels,
             tables,
             arena,

@@ -1,6 +1,7 @@
 //! The kernels of a device, loaded when its communicators are created.
 
 use super::driver::{Device, Function, Module, RelaxedCapture};
+use super::tiles::Tiles;
 use crate::gpu::KernelError;
 use crate::gpu::bundle::{Bundle, BundleError, find_bundle};
 use oxccl_shared::algo::kernels::Kernel;
@@ -68,6 +69,9 @@ impl DeviceKernels {
         if threads > threads_max {
             let device = self.device.id();
             return Err(KernelError::BlockSize { device, name: entry, threads, threads_max });
+        }
+        if id.has_tiles() && Tiles::shared_max(&self.device) > 0 {
+            function.set_dynamic_shared_max(Tiles::shared_max(&self.device))?;
         }
         loaded.functions.insert(id, function.clone());
         Ok(function)

@@ -8,6 +8,7 @@ use super::messages::MessageScratch;
 use super::monitor::Monitor;
 use super::one_sided::OneSided;
 use super::order::Order;
+use super::tiles::Tiles;
 use crate::bootstrap::Bootstrap;
 use crate::gpu::KernelError;
 use crate::launch::{
@@ -39,6 +40,8 @@ pub struct CudaParts {
     pub kernels: Arc<DeviceKernels>,
     /// Kernels of algorithms from outside the library, used before its own.
     pub custom: Vec<CustomKernels>,
+    /// The tiles of blocks of its kernels.
+    pub tiles: Tiles,
     /// Whether all kernels that plans may choose are loaded.
     pub has_all_kernels: bool,
     /// Addresses of the connections.
@@ -376,7 +379,9 @@ impl Cuda {
         }
         let kind = ConnKind::of(spec_of(plan.algorithm).connections);
         let lists = self.parts.tables.of(kind, plan.protocol);
-        let mut args = CollArgs { launch: self.launch(lists, plan.channels), coll };
+        let tiles = self.parts.tiles.of(plan.kernel());
+        let launch = KernelLaunch { tile_bytes: tiles.tile_bytes, ..self.launch(lists, plan.channels) };
+        let mut args = CollArgs { launch, coll };
         if let Some(net) = &mut self.parts.net {
             net.collective(&coll, plan);
         }
@@ -386,7 +391,7 @@ impl Cuda {
         let (grid, block) = ([plan.channels, 1, 1], [plan.threads, 1, 1]);
         // SAFETY: the entry takes one `CollArgs`; its buffers are valid by obligation 1, and the lists, the monitor and what they
         // point to live until `close` has seen every operation end.
-        let launched = unsafe { function.launch(grid, block, 0, stream, &mut params) };
+        let launched = unsafe { function.launch(grid, block, tiles.shared_bytes, stream, &mut params) };
         let launched = launched.map_err(|error| error.in_kernel(function.name()));
         launched.map_err(|error| self.launch_refused(error, has_orders, stream))
     }
@@ -449,7 +454,7 @@ impl Cuda {
             rank: self.parts.rank,
             nranks: self.parts.facts.nranks,
             nmessages: 0,
-            reserved: 0,
+            tile_bytes: 0,
         };
         lists.fill(&mut launch);
         launch

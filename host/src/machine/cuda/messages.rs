@@ -51,7 +51,9 @@ impl Cuda {
             len_bytes: message.len_bytes as u64,
         }));
         for batch in arrange(wants, rank, &facts, arrangement) {
+            let tiles = self.parts.tiles.of(batch.kernel);
             let mut args = self.message_args(&batch, messages);
+            args.launch.tile_bytes = tiles.tile_bytes;
             self.order_messages(&batch, messages, &args);
             let has_orders = self.issue_orders(stream)?;
             let function = self.function(batch.kernel, batch.threads)?;
@@ -59,7 +61,7 @@ impl Cuda {
             let (grid, block) = ([batch.lanes * batch.channels, 1, 1], [batch.threads, 1, 1]);
             // SAFETY: the entry takes one `MessageArgs`; buffers are valid by obligation 1, everything else lives until `close` has
             // seen every operation end.
-            let launched = unsafe { function.launch(grid, block, 0, stream, &mut params) };
+            let launched = unsafe { function.launch(grid, block, tiles.shared_bytes, stream, &mut params) };
             let launched = launched.map_err(|error| error.in_kernel(function.name()));
             launched.map_err(|error| self.launch_refused(error, has_orders, stream))?;
         }

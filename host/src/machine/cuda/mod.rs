@@ -10,6 +10,7 @@
 
 pub mod driver;
 mod gpu;
+mod tiles;
 mod kernels;
 mod custom;
 mod monitor;
@@ -30,5 +31,6 @@ pub use kernels::DeviceKernels;
 pub use machine::{Cuda, CudaParts};
 pub use monitor::Monitor;
 pub(crate) use one_sided::OneSided;
+pub use tiles::Tiles;
 pub(crate) use tracked::{Access, Place, check_stream};
 pub use tracked::{GpuElement, GpuRead, GpuWrite};

@@ -172,6 +172,7 @@ functions! {
     cuModuleUnload(CUmodule);
     cuModuleGetFunction(*mut CUfunction, CUmodule, *const c_char);
     cuFuncGetAttribute(*mut c_int, c_uint, CUfunction);
+    cuFuncSetAttribute(CUfunction, c_uint, c_int);
     cuLaunchKernel(
         CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream, *mut *mut c_void, *mut *mut c_void
     );

@@ -25,6 +25,7 @@ struct Inner {
     memory_bytes: usize,
     sm: u32,
     sm_count: u32,
+    shared_max: u32,
 }
 
 // SAFETY: a context is a handle that every thread may use, and the rest never changes.
@@ -45,11 +46,23 @@ impl Device {
         let facts = Facts { id, ..facts };
         let (name, uuid, memory_bytes) = (facts.name()?, facts.uuid()?, facts.memory_bytes()?);
         let (sm, sm_count) = facts.sm()?;
+        let shared_max = facts.shared_max()?;
         let mut context = std::ptr::null_mut();
         // SAFETY: `context` is valid for a write and `handle` is a device's.
         let code = unsafe { (driver.api.cuDevicePrimaryCtxRetain)(&mut context, handle) };
         driver.api.check(id, "cuDevicePrimaryCtxRetain", code)?;
-        Ok(Device(Arc::new(Inner { driver, id, handle, context, name, uuid, memory_bytes, sm, sm_count })))
+        Ok(Device(Arc::new(Inner {
+            driver,
+            id,
+            handle,
+            context,
+            name,
+            uuid,
+            memory_bytes,
+            sm,
+            sm_count,
+            shared_max,
+        })))
     }
 
     /// The ordinal of the visible device with this UUID, if there is one.
@@ -123,6 +136,11 @@ impl Device {
     /// Its multiprocessors.
     pub fn sm_count(&self) -> u32 {
         self.0.sm_count
+    }
+
+    /// Shared memory that a block may have at most, if its kernel asks for so much.
+    pub fn shared_max(&self) -> u32 {
+        self.0.shared_max
     }
 
     /// Its memory in bytes.
@@ -367,6 +385,11 @@ impl Facts {
         };
         let sm = self.attribute(MAJOR)? * 10 + self.attribute(MINOR)?;
         Ok((sm as u32, self.attribute(COUNT)? as u32))
+    }
+
+    fn shared_max(&self) -> Result<u32, CudaError> {
+        let attribute = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+        Ok(self.attribute(attribute)? as u32)
     }
 
     fn name(&self) -> Result<String, CudaError> {

@@ -155,6 +155,19 @@ impl Function {
         self.attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)
     }
 
+    /// Allows launches with more dynamic shared memory than 48 KiB.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`] if the device has less.
+    pub fn set_dynamic_shared_max(&self, bytes: u32) -> Result<(), CudaError> {
+        let device = self.device();
+        let _bound = device.bind()?;
+        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as u32;
+        // SAFETY: plain values and a function that lives.
+        let code = unsafe { (device.api().cuFuncSetAttribute)(self.raw, attribute, bytes as i32) };
+        device.check("cuFuncSetAttribute", code)
+    }
+
     /// Enqueues the kernel: `grid` blocks of `block` threads, in x, y and z. The parameters' values are copied before
     /// it returns. On a capturing stream the launch becomes part of the graph.
     ///
