@@ -94,8 +94,7 @@ impl Acceptor {
 
     /// Appends the descriptors to poll; [`drive`](Self::drive) expects the results in the same order.
     pub fn poll_fds<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
-        let is_paused = self.resting_until.is_some() || self.full_until.is_some();
-        let listening = if is_paused { PollFlags::empty() } else { PollFlags::IN };
+        let listening = if self.is_paused() { PollFlags::empty() } else { PollFlags::IN };
         fds.push(PollFd::new(&self.listener, listening));
         for pending in &self.pending {
             let flags = if pending.handshake.output().is_empty() { PollFlags::IN } else { PollFlags::OUT };
@@ -147,9 +146,14 @@ impl Acceptor {
         }
         // An old failure does not count: the accept after the last waiting peer may find no descriptor, and no peer.
         self.starved = self.starved.filter(|(_, last, _)| now.saturating_duration_since(*last) < GOES_ON);
-        if listener_ready && self.resting_until.is_none() && self.full_until.is_none() {
+        if listener_ready && !self.is_paused() {
             self.accept(now, accepted);
         }
+    }
+
+    /// Whether peers wait in the kernel's queue: no descriptor was left, or too many peers prove themselves now.
+    fn is_paused(&self) -> bool {
+        self.resting_until.is_some() || self.full_until.is_some()
     }
 
     /// Whether a peer has waited long to be accepted, and no descriptor was freed, as of the last

@@ -26,6 +26,7 @@ use super::root;
 use super::service::Service;
 use super::sock::{self, Deadline};
 use super::state::{Place, Shared, State, Stop};
+use crate::log;
 use crate::wire::{self, Message};
 
 const KIND_MESSAGE: u8 = 1;
@@ -165,7 +166,7 @@ impl Bootstrap {
 
     /// Gathers the listener, host and process of every rank.
     fn introduce(&self, addr: SocketAddr) -> Result<(), BootstrapError> {
-        let host = wire::cut(&host_name(), Introduction::HOST_BYTES_MAX).to_owned();
+        let host = wire::cut(&log::host_name(), Introduction::HOST_BYTES_MAX).to_owned();
         let number = getrandom::u64().unwrap_or_else(|_| u64::from(self.process));
         let table =
             self.all_gather(&Introduction { addr, process: self.process, host, number }.to_bytes())?;
@@ -412,13 +413,6 @@ impl Drop for Bootstrap {
             self.stop(Stop::Leave);
         }
     }
-}
-
-/// This host's name, up to the first dot.
-fn host_name() -> String {
-    let system = rustix::system::uname();
-    let name = system.nodename().to_string_lossy();
-    name.split('.').next().unwrap_or_default().to_owned()
 }
 
 fn blocking(stream: TcpStream) -> Result<TcpStream, BootstrapError> {

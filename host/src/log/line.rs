@@ -15,7 +15,7 @@ pub fn on_device(ordinal: u32) {
 }
 
 /// This host's name, up to the first dot.
-pub(super) fn host_name() -> String {
+pub(crate) fn host_name() -> String {
     let system = rustix::system::uname();
     let name = system.nodename().to_string_lossy();
     name.split('.').next().unwrap_or_default().to_owned()

@@ -7,6 +7,7 @@ mod settings;
 mod line;
 mod subscriber;
 
+pub(crate) use line::host_name;
 pub use line::on_device;
 pub use settings::{Level, LogSettings, Subsystems};
 pub use subscriber::install;

@@ -82,25 +82,17 @@ impl Blocks<'_> {
 }
 
 impl<'a> UntypedV<'a> {
-    /// On a buffer with `send` elements and one with `recv`.
-    pub(super) fn typed<T: Element>(
-        (send, send_len, send_blocks): (*const T, usize, Blocks<'a>),
-        (recv, recv_len, recv_blocks): (*mut T, usize, Blocks<'a>),
-        nranks: u32,
-    ) -> Result<UntypedV<'a>, BlocksError> {
-        send_blocks.check("send", nranks, send_len)?;
-        recv_blocks.check("receive", nranks, recv_len)?;
-        Ok(UntypedV { send: send.cast(), send_blocks, recv: recv.cast(), recv_blocks, dtype: T::DTYPE })
-    }
-
-    /// On GPU memory.
+    /// Checks that the blocks lie within the buffers.
     pub(super) fn of_spans<T: Element>(
         (send, send_blocks): (Span<T>, Blocks<'a>),
         (recv, recv_blocks): (Span<T>, Blocks<'a>),
         nranks: u32,
     ) -> Result<UntypedV<'a>, BlocksError> {
         let ((send, send_len), (recv, recv_len)) = (send.parts(), recv.parts());
-        UntypedV::typed((send.cast_const(), send_len, send_blocks), (recv, recv_len, recv_blocks), nranks)
+        send_blocks.check("send", nranks, send_len)?;
+        recv_blocks.check("receive", nranks, recv_len)?;
+        let (send, recv) = (send.cast_const().cast(), recv.cast());
+        Ok(UntypedV { send, send_blocks, recv, recv_blocks, dtype: T::DTYPE })
     }
 
     /// Checks everything about the call that can be known without touching memory.
@@ -210,9 +202,8 @@ impl Communicator {
         recv: &mut [T],
         recv_blocks: Blocks<'_>,
     ) -> Result<(), Error> {
-        let send = (send.as_ptr(), send.len(), send_blocks);
-        let recv = (recv.as_mut_ptr(), recv.len(), recv_blocks);
-        let call = UntypedV::typed(send, recv, self.size()).map_err(ArgumentError::from)?;
+        let (send, recv) = ((send.into(), send_blocks), (recv.into(), recv_blocks));
+        let call = UntypedV::of_spans::<T>(send, recv, self.size()).map_err(ArgumentError::from)?;
         // SAFETY: (1, 2) the pointers come from slices, in which the blocks were found to lie.
         unsafe { self.run_untyped_v(&call) }
     }
@@ -245,9 +236,8 @@ impl<'env> Group<'env> {
         recv: &'env mut [T],
         recv_blocks: Blocks<'_>,
     ) -> Result<(), Error> {
-        let send = (send.as_ptr(), send.len(), send_blocks);
-        let recv = (recv.as_mut_ptr(), recv.len(), recv_blocks);
-        let call = UntypedV::typed(send, recv, communicator.size()).map_err(ArgumentError::from)?;
+        let (send, recv) = ((send.into(), send_blocks), (recv.into(), recv_blocks));
+        let call = UntypedV::of_spans::<T>(send, recv, communicator.size()).map_err(ArgumentError::from)?;
         // SAFETY: (1) as for the communicator's method; the borrows last for `'env`, which outlives the group.
         unsafe { self.add_untyped_v(communicator, &call) }
     }
@@ -293,9 +283,8 @@ impl<M: Init<Unit = u32> + StreamMachine> Comm<M> {
         recv_blocks: Blocks<'_>,
         stream: M::Stream<'_>,
     ) -> Result<(), Error> {
-        let send = (send.as_ptr(), send.len(), send_blocks);
-        let recv = (recv.as_mut_ptr(), recv.len(), recv_blocks);
-        let call = UntypedV::typed(send, recv, self.size()).map_err(ArgumentError::from)?;
+        let (send, recv) = ((send.into(), send_blocks), (recv.into(), recv_blocks));
+        let call = UntypedV::of_spans::<T>(send, recv, self.size()).map_err(ArgumentError::from)?;
         // SAFETY: (1 to 3) the addresses come from views, in which the blocks were found to lie; obligations 1 and 2.
         unsafe { self.enqueue_untyped_v(&call, stream) }
     }
@@ -333,9 +322,8 @@ impl<'env, M: Init<Unit = u32> + StreamMachine> Group<'env, M> {
         recv_blocks: Blocks<'_>,
         stream: M::Stream<'env>,
     ) -> Result<(), Error> {
-        let send = (send.as_ptr(), send.len(), send_blocks);
-        let recv = (recv.as_mut_ptr(), recv.len(), recv_blocks);
-        let call = UntypedV::typed(send, recv, communicator.size()).map_err(ArgumentError::from)?;
+        let (send, recv) = ((send.into(), send_blocks), (recv.into(), recv_blocks));
+        let call = UntypedV::of_spans::<T>(send, recv, communicator.size()).map_err(ArgumentError::from)?;
         // SAFETY: (1) obligation 1.
         unsafe { self.add_untyped_v(communicator, &call, stream) }
     }

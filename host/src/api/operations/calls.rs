@@ -209,9 +209,8 @@ impl<'env> Calls<'env> {
         recv: &'env mut [T],
         recv_blocks: Blocks<'_>,
     ) -> Result<(), Error> {
-        let send = (send.as_ptr(), send.len(), send_blocks);
-        let recv = (recv.as_mut_ptr(), recv.len(), recv_blocks);
-        let call = UntypedV::typed(send, recv, self.ranks().nranks).map_err(ArgumentError::from)?;
+        let (send, recv) = ((send.into(), send_blocks), (recv.into(), recv_blocks));
+        let call = UntypedV::of_spans::<T>(send, recv, self.ranks().nranks).map_err(ArgumentError::from)?;
         let calls = on_cpu(self.ranks(), &call)?;
         self.extend(calls)
     }
