@@ -5,7 +5,7 @@
 
 use oxccl::topology::search::{GraphId, Graphs, Pattern, SearchConfig, TopoGraph};
 use oxccl::topology::xml::{read_graphs, read_topology};
-use oxccl::topology::{PathPolicy, Paths, System, Tables};
+use oxccl::topology::{PathKind, PathPolicy, Paths, System, Tables};
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
@@ -120,6 +120,74 @@ fn made_up_machines() {
     ];
     for (topology, answer) in files {
         Machine { topology, answer, ..H200X4 }.compare();
+    }
+}
+
+/// What NCCL 2.19.4 logged of NVLS on 8 H100 of NVSwitch (NVIDIA/nccl#1197). Each channel has a head of its own: ours said
+/// `sameChannels 1`.
+#[test]
+fn nvls_on_eight_gpus() {
+    let machine = Machine { nvls: true, ..H200X8 };
+    let (_, graphs) = machine.search(&machine.system());
+    let expected = "Pattern 5, crossNic 0, nChannels 8, bw 40.000000/60.000000, type NVL/PIX, sameChannels 0";
+    assert_eq!(graphs.nvls.to_string(), expected);
+    let hosts = Machine { topology: fixture!("oci-h100"), nvls: true, hosts: 2, ..H200X8 };
+    let (_, graphs) = hosts.search(&hosts.system());
+    assert!(graphs.nvls.lanes.len() > 1 && !graphs.nvls.same_channels, "{}", graphs.nvls);
+}
+
+/// Speeds for compute capability 100 ended at 18 GB/s, as NCCL's do: GPUs that only PCI joins, with less between their sockets, got
+/// one channel of 0.1 GB/s.
+#[test]
+fn blackwell_without_nvlink() {
+    let cpu = |numa: u32, model: &str| {
+        let gpus = (4 * numa..4 * numa + 4).map(|gpu| {
+            format!(
+                "<pci busid=\"0000:{:02x}:00.0\" class=\"0x030000\" link_speed=\"32.0 GT/s PCIe\" link_width=\"16\">\
+                 <gpu dev=\"{gpu}\" sm=\"120\" rank=\"{gpu}\" gdr=\"1\"/></pci>",
+                gpu + 1
+            )
+        });
+        format!("<cpu numaid=\"{numa}\" arch=\"x86_64\" {model}>{}</cpu>", gpus.collect::<String>())
+    };
+    for (model, bw) in [
+        ("vendor=\"AuthenticAMD\" familyid=\"25\" modelid=\"1\"", 15.0),
+        ("vendor=\"GenuineIntel\" familyid=\"6\" modelid=\"85\"", 10.0),
+        ("vendor=\"GenuineIntel\" familyid=\"6\" modelid=\"79\"", 6.0),
+    ] {
+        let file = format!("<system version=\"1\">{}{}</system>", cpu(0, model), cpu(1, model));
+        let system = System::new(&read_topology(&file).unwrap(), Tables::Current).unwrap().without_network();
+        let paths = Paths::new(&system, &PathPolicy::default());
+        let graphs = Graphs::search(&system, &paths, &SearchConfig::default());
+        assert_eq!((graphs.ring.lanes.len(), graphs.ring.bw_intra), (1, bw), "{model}: {}", graphs.ring);
+        assert_eq!((graphs.tree.lanes.len(), graphs.tree.bw_intra), (1, bw), "{model}: {}", graphs.tree);
+    }
+}
+
+/// GPUs on links of one lane of PCI 1, as extenders have them: no speed of the tables is so low. The model was given 0.1 GB/s, which
+/// NCCL writes where it finds nothing.
+#[test]
+fn links_slower_than_any_speed() {
+    let gpu = |gpu: u32| {
+        format!(
+            "<pci busid=\"0000:{:02x}:00.0\" class=\"0x030000\" link_speed=\"2.5 GT/s PCIe\" link_width=\"1\">\
+             <gpu dev=\"{gpu}\" sm=\"80\" rank=\"{gpu}\" gdr=\"1\"/></pci>",
+            gpu + 1
+        )
+    };
+    let gpus: String = (0..4).map(gpu).collect();
+    let cpu = "<cpu numaid=\"0\" arch=\"x86_64\" vendor=\"AuthenticAMD\" familyid=\"25\" modelid=\"1\">";
+    let system = System::new(
+        &read_topology(&format!("<system version=\"1\">{cpu}{gpus}</cpu></system>")).unwrap(),
+        Tables::Current,
+    );
+    let system = system.unwrap().without_network();
+    let paths = Paths::new(&system, &PathPolicy::default());
+    let graphs = Graphs::search(&system, &paths, &SearchConfig::default());
+    // One lane of 2.5 GT/s.
+    for graph in [&graphs.ring, &graphs.tree] {
+        assert_eq!((graph.lanes.len(), graph.bw_intra, graph.bw_inter), (1, 0.1875, 0.1875), "{graph}");
+        assert_eq!(graph.type_intra, PathKind::Phb);
     }
 }
 

@@ -108,6 +108,33 @@ fn bad_files_name_the_line_and_the_attribute() {
     refused(&net("dev=\"0\" speed=\"fast\""), "speed=\"fast\"");
 }
 
+/// NCCL 2.28 writes a network device without a PCI device (docker0, tun0) below the CPU of every rank. Such a dump was refused.
+#[test]
+fn a_virtual_interface_below_the_cpu_of_each_rank_is_one() {
+    let cpu = |numa: u32, net: &str| format!("<cpu numaid=\"{numa}\">\n<nic>\n{net}\n</nic>\n</cpu>\n");
+    let docker = r#"<net name="docker0" dev="1" latency="0" speed="10000" port="0" guid="0x1" maxconn="65536" gdr="0"/>"#;
+    let read = |cpus: &[String]| read_topology(&in_system(&cpus.concat()));
+    let inventory =
+        read(&[cpu(0, docker), cpu(1, docker), cpu(2, r#"<net name="docker0" dev="1"/>"#)]).unwrap();
+    let nics: Vec<usize> = inventory.cpus.iter().map(|cpu| cpu.devices.len()).collect();
+    assert_eq!(nics, [1, 0, 0], "the first one stays");
+    assert_eq!(read_topology(&write_topology(&inventory)), Ok(inventory));
+    for (attribute, other, values) in [
+        ("name", docker.replace("docker0", "tun0"), "docker0 instead of tun0"),
+        ("speed", docker.replace("10000", "25000"), "10000 instead of 25000"),
+        ("guid", docker.replace("0x1", "0x2"), "0x1 instead of 0x2"),
+        ("gdr", docker.replace("gdr=\"0\"", "gdr=\"1\""), "0 instead of 1"),
+    ] {
+        let error = read(&[cpu(0, docker), cpu(1, &other)]).unwrap_err().to_string();
+        let expected =
+            format!("line 9: dev=\"1\" was already given on line 4, where its {attribute} is {values}");
+        assert_eq!(error, expected);
+    }
+    // On another host it is another device.
+    let host = |hash: u32, net: &str| cpu(0, net).replace("<cpu", &format!("<cpu host_hash=\"{hash:#x}\""));
+    assert!(read(&[host(1, docker), host(2, &docker.replace("docker0", "tun0"))]).is_ok());
+}
+
 #[test]
 fn files_that_make_much_of_little_are_refused() {
     let bomb =
@@ -177,6 +204,45 @@ fn graphs_that_do_not_fit_are_refused() {
         read_graphs(&graph(65, &lane(&[0, 1, 2, 3]).repeat(65)), &system),
         Err(XmlError::Limit { .. })
     ));
+}
+
+/// Of NVLS NCCL writes only the head since 2.22; before, the head and then rank 0 once for each other GPU. Both were refused.
+#[test]
+fn graphs_of_heads_are_read_as_nccl_writes_them() {
+    let system = System::new(&read_topology(FILES[0].1).unwrap(), Tables::Current).unwrap().without_network();
+    let graph = |id: u32, lanes: &[&[u32]]| {
+        let lane = |gpus: &&[u32]| {
+            let gpus: String =
+                gpus.iter().map(|gpu| format!("<gpu dev=\"{gpu:#x}\" rank=\"{gpu}\"/>")).collect();
+            format!("<channel>{gpus}</channel>")
+        };
+        let pattern = if id == 3 { 5 } else { 6 };
+        format!(
+            "<graphs version=\"1\"><graph id=\"{id}\" pattern=\"{pattern}\" crossnic=\"0\" nchannels=\"{}\" speedintra=\"40\" \
+             speedinter=\"60\" latencyinter=\"0\" typeintra=\"NVL\" typeinter=\"PIX\" samechannels=\"0\">{}</graph></graphs>",
+            lanes.len(),
+            lanes.iter().map(lane).collect::<String>()
+        )
+    };
+    let heads = |text: &str| -> Vec<Vec<Rank>> {
+        let graphs = read_graphs(text, &system).unwrap();
+        graphs[0].lanes.iter().map(|lane| lane.gpus.clone()).collect()
+    };
+    let expected =
+        [[0, 1, 2, 3], [1, 0, 2, 3], [2, 0, 1, 3], [3, 0, 1, 2]].map(|lane| lane.map(Rank).to_vec());
+    let today: [&[u32]; 4] = [&[0], &[1], &[2], &[3]];
+    assert_eq!(heads(&graph(3, &today)), expected);
+    let before: [&[u32]; 4] = [&[0, 0, 0, 0], &[1, 0, 0, 0], &[2, 0, 0, 0], &[3, 0, 0, 0]];
+    assert_eq!(heads(&graph(3, &before)), expected);
+    assert_eq!(heads(&graph(4, &before)), expected);
+    let error = |text: &str| read_graphs(text, &system).expect_err(text).to_string();
+    assert!(error(&graph(3, &[&[]])).contains("each GPU of this system once"));
+    assert!(error(&graph(3, &[&[9]])).contains("a GPU of this system"));
+    // And so they are written.
+    let read = read_graphs(&graph(3, &today), &system).unwrap();
+    let written = write_graphs(&read, &system);
+    assert_eq!(written.matches("<gpu ").count(), 4, "{written}");
+    assert_eq!(read_graphs(&written, &system).unwrap(), read);
 }
 
 fn text() -> impl Strategy<Value = Option<String>> {

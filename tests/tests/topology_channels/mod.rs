@@ -10,3 +10,4 @@ mod hostile;
 mod odd;
 mod times;
 mod machines;
+mod trees;

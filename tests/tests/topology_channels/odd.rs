@@ -261,6 +261,8 @@ pub fn machines() -> Vec<(&'static str, Inventory)> {
         ("8 A100, NVSwitch", paired(AMD, 80, &[200; 8]).with_nv_switches(12)),
         ("8 H100, NVSwitch", paired(SAPPHIRE_RAPIDS, 90, &[400; 8]).with_nv_switches(18)),
         ("8 H100, NICs of five speeds", paired(SAPPHIRE_RAPIDS, 90, &mixed).with_nv_switches(18)),
+        ("8 Blackwell, PCI only, AMD", sockets(AMD, 120, 2, 4, 2).without_nvlinks()),
+        ("8 Blackwell, PCI only, Intel", sockets(SKYLAKE, 120, 2, 4, 2).without_nvlinks()),
         ("8 B200, NVSwitch", paired(SAPPHIRE_RAPIDS, 100, &[800; 8]).with_nv_switches(18)),
         ("10 GPUs, some links", sockets(SKYLAKE, 80, 2, 5, 0).with_nvlinks(uneven)),
         ("16 GPUs, DGX-2", dgx2()),

@@ -93,7 +93,7 @@ impl Machine {
     }
 
     /// GPUs, the oldest of this compute capability (90 is 9.0), with the agreed channels of their hosts. If a host
-    /// has no topology, all speeds are typical values.
+    /// has no topology, or a graph file has what NCCL writes where it found nothing, all speeds are typical values.
     pub fn of_agreed(sm: u32, agreed: &Agreed) -> Machine {
         let Agreed { reach: [ring, tree], pairs, posts_slowly, hosts } = agreed;
         let ranks_of = |host: &HostLanes| host.rings.first().map_or(0, Vec::len) as u32;
@@ -104,7 +104,7 @@ impl Machine {
             net_overhead_us: if *posts_slowly { 2.0 } else { 1.0 },
             ..Machine::nominal(Architecture::of_sm(sm), hosts.iter().map(ranks_of).sum())
         };
-        if ring.bw_intra <= 0.0 || tree.bw_intra <= 0.0 {
+        if ring.bw_intra <= NOTHING_FOUND || tree.bw_intra <= NOTHING_FOUND {
             return ranks;
         }
         Machine {
@@ -159,6 +159,9 @@ impl Machine {
         self.ring.total_bw(self.nhosts)
     }
 }
+
+/// GB/s that NCCL writes of a graph that it did not find: a mark, and no speed.
+const NOTHING_FOUND: f32 = 0.1;
 
 /// Steps until all ranks are reached if every reached rank reaches one more per step.
 fn steps_of(n: u32) -> u32 {

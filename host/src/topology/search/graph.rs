@@ -81,7 +81,7 @@ impl Pattern {
     }
 
     /// Whether a lane is one head that others send to, instead of an order of all GPUs.
-    pub(super) fn is_heads(self) -> bool {
+    pub(in crate::topology) fn is_heads(self) -> bool {
         matches!(self, Pattern::Nvls | Pattern::CollnetDirect)
     }
 }

@@ -6,7 +6,7 @@
 //! The search tries what NCCL tries, in the same order: users know NCCL's answers and tune for them. A channel takes
 //! its bandwidth from each link that it crosses. `walk` finds as many channels as the links carry at one bandwidth
 //! and under one set of constraints, depth first. `relax` loosens constraints and lowers the bandwidth until a walk
-//! succeeds, then raises the bandwidth as far as possible.
+//! succeeds, then raises the bandwidth as far as possible. `settle` ends a search that has found nothing within its budget.
 
 mod graph;
 mod bounds;
@@ -15,6 +15,7 @@ mod candidates;
 mod moves;
 mod walk;
 mod relax;
+mod settle;
 
 pub use graph::{CHANNELS_MAX, GraphId, Lane, Pattern, TopoGraph};
 

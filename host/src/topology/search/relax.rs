@@ -1,13 +1,11 @@
 //! Layer: host / topology / search.
 //! Takes: a [`Request`] for one algorithm's channels.
 //! Gives: the best [`TopoGraph`] within a budget of steps.
-//! Never: an empty graph where GPUs can reach each other at all: at worst one slow channel in GPU order.
+//! Never: an empty graph where GPUs can reach each other at all: `settle` has the last word.
 
-use super::walk::{Draft, Outcome, Trial, Walk};
+use super::walk::{Outcome, Trial, Walk};
 use super::{GraphId, Lane, Machine, Pattern, SearchConfig, TopoGraph};
 use crate::topology::PathKind;
-use crate::topology::system::NodeId;
-use oxccl_shared::abi::Rank;
 
 /// What to search for.
 #[derive(Clone, Copy, Debug)]
@@ -22,31 +20,31 @@ pub(super) struct Request<'a> {
 
 /// Steps: of a whole search after which any result is accepted, of one walk, and of one walk with equal channels.
 const GLOBAL_STEPS: i64 = 1 << 19;
-const WALK_STEPS: u32 = 1 << 14;
+pub(super) const WALK_STEPS: u32 = 1 << 14;
 const SAME_CHANNELS_STEPS: u32 = 1 << 8;
+/// Steps that raise the bandwidth of what was found, whatever was spent on finding it.
+const TIGHTENING_STEPS: i64 = 1 << 16;
 /// Steps after which a search ends without a result. Eight GPUs or fewer, which must not take 100 ms, have
 /// `FEW_GPUS_STEPS`.
 const HARD_STEPS: i64 = 1 << 20;
 const FEW_GPUS: usize = 8;
 const FEW_GPUS_STEPS: i64 = 1 << 18;
-/// Steps of each walk in the fallback.
-const SETTLING_STEPS: u32 = 1 << 11;
 
-struct Relaxation<'a> {
-    machine: &'a Machine<'a>,
-    request: Request<'a>,
+pub(super) struct Relaxation<'a> {
+    pub machine: &'a Machine<'a>,
+    pub request: Request<'a>,
     /// Bandwidths to try, highest first.
-    speeds: &'static [f32],
+    pub speeds: &'static [f32],
     speed: usize,
     /// The most that the user allows.
-    cross_nic: u32,
-    best: TopoGraph,
+    pub cross_nic: u32,
+    pub best: TopoGraph,
     /// Steps left of [`GLOBAL_STEPS`], of [`HARD_STEPS`], and of the fallback.
     global: i64,
     hard: i64,
     patience: i64,
     /// Cost of a step, relative to a machine with few GPUs.
-    cost: u32,
+    pub cost: u32,
 }
 
 /// Searches one graph.
@@ -104,7 +102,7 @@ impl<'a> Relaxation<'a> {
             bw_inter: self.speeds[self.speed],
             type_intra: bounds.intra.0,
             type_inter: bounds.inter.0,
-            same_channels: pattern != Pattern::Nvls,
+            same_channels: self.may_be_same(),
             along: Vec::new(),
         }
     }
@@ -143,7 +141,7 @@ impl<'a> Relaxation<'a> {
                 trial.same_channels = false;
                 continue;
             }
-            trial.same_channels = true;
+            trial.same_channels = self.may_be_same();
             if let Outcome::Done(left) = outcome {
                 self.global += i64::from(left);
             }
@@ -151,6 +149,11 @@ impl<'a> Relaxation<'a> {
                 return;
             }
         }
+    }
+
+    /// Each channel of NVLS has a head of its own.
+    fn may_be_same(&self) -> bool {
+        self.request.pattern != Pattern::Nvls
     }
 
     /// Different channels do not help where all traffic goes through AMD CPUs.
@@ -207,97 +210,10 @@ impl<'a> Relaxation<'a> {
         true
     }
 
-    /// Fallback: loosens all constraints at once and tries each bandwidth briefly, highest first: along the other
-    /// graph's lanes, then in any order. Returns the trial that succeeded.
-    fn settle(&mut self, first: &Trial) -> Option<Trial> {
-        if !self.best.lanes.is_empty() || self.request.pattern.is_heads() {
-            return None;
-        }
-        let trials = self.settling_trials(first);
-        let given: Vec<Draft> = self.request.along.iter().filter_map(|lane| self.draft(lane)).collect();
-        let given = Some((given, WALK_STEPS)).filter(|(given, _)| given.len() >= first.channels_min);
-        for (along, steps) in given.into_iter().chain([(Vec::new(), self.settling_steps())]) {
-            for speed in self.speeds.iter().skip_while(|speed| **speed > first.bw_intra) {
-                let mut led = None;
-                for trial in &trials {
-                    let (bw_intra, bw_inter) = (*speed, *speed);
-                    let trial = Trial { bw_intra, bw_inter, along: along.clone(), ..trial.clone() };
-                    let before = self.best.clone();
-                    Walk::run(self.machine, &trial, &mut self.best, steps);
-                    if self.best != before {
-                        led = Some(trial);
-                    }
-                }
-                if led.is_some() {
-                    self.say_what_lanes_are();
-                    return led;
-                }
-            }
-        }
-        None
-    }
-
-    /// A small budget, but enough for one set of lanes.
-    fn settling_steps(&self) -> u32 {
-        (SETTLING_STEPS / self.cost).max(4 * self.machine.system.gpus.len() as u32)
-    }
-
-    /// Replaces the constraints of the trial by the actual properties of the lanes found.
-    fn say_what_lanes_are(&mut self) {
-        let Machine { system, paths, bounds, .. } = self.machine;
-        let drafts: Vec<Draft> = self.best.lanes.iter().filter_map(|lane| self.draft(lane)).collect();
-        let kind = |from, to| paths.between(from, to).kind.max(paths.between(to, from).kind);
-        let (mut intra, mut inter) = (bounds.intra.0, bounds.inter.0);
-        for Draft { gpus, nets } in &drafts {
-            let lane: Vec<NodeId> = gpus.iter().map(|gpu| system.gpus[*gpu]).collect();
-            let (first, last) = (lane[0], lane[lane.len() - 1]);
-            intra = lane.windows(2).map(|hop| kind(hop[0], hop[1])).fold(intra, PathKind::max);
-            let is_ring = self.best.pattern == Pattern::Ring;
-            match nets.map(|net| system.nets.get(net)) {
-                [Some(from), Some(to)] => {
-                    inter = inter.max(kind(*from, first)).max(kind(*to, if is_ring { last } else { first }));
-                }
-                _ if is_ring => intra = intra.max(kind(last, first)),
-                _ => {}
-            }
-        }
-        self.best.same_channels = drafts.windows(2).all(|pair| pair[0].gpus == pair[1].gpus);
-        (self.best.type_intra, self.best.type_inter) = (intra, inter);
-    }
-
-    /// The first trials of the fallback, with all constraints loosened: each pattern, with equal lanes or not.
-    fn settling_trials(&self, first: &Trial) -> Vec<Trial> {
-        let bounds = &self.machine.bounds;
-        let farthest = |kind: PathKind| kind.min(PathKind::Sys);
-        let (type_intra, type_inter) = (farthest(bounds.intra.1), farthest(bounds.inter.1));
-        let trial = Trial { type_intra, type_inter, ..first.clone() };
-        let mut trials = vec![trial.clone()];
-        if trial.pattern.is_tree() && trial.pattern != Pattern::Tree {
-            trials.push(Trial { pattern: Pattern::Tree, ..trial });
-        } else if trial.pattern == Pattern::Ring && self.cross_nic == 2 {
-            trials.push(Trial { cross_nic: 2, ..trial });
-        }
-        trials
-            .into_iter()
-            .flat_map(|trial| [true, false].map(|same_channels| Trial { same_channels, ..trial.clone() }))
-            .collect()
-    }
-
-    /// A lane by indices.
-    fn draft(&self, lane: &Lane) -> Option<Draft> {
-        let system = self.machine.system;
-        let gpu = |rank: &Rank| system.gpus.iter().position(|gpu| system.gpu(*gpu).rank == *rank);
-        let net = |id: u64| system.nets.iter().position(|net| system.net(*net).id == id);
-        let nets = match lane.nets {
-            Some([from, to]) => [net(from)?, net(to)?],
-            None => [0; 2],
-        };
-        Some(Draft { gpus: lane.gpus.iter().map(gpu).collect::<Option<_>>()?, nets })
-    }
-
     /// Keeps the channels found and raises their bandwidth step by step while a walk succeeds.
     fn tighten(&mut self, last: &Trial) {
         let Some(mut trial) = self.trial_of_best(last) else { return };
+        self.hard = self.hard.max(TIGHTENING_STEPS / i64::from(self.cost));
         while let Some(faster) = self.speed.checked_sub(1) {
             let best = &self.best;
             let speed = self.speeds[faster];
@@ -315,7 +231,13 @@ impl<'a> Relaxation<'a> {
                 _ => return,
             }
             self.speed = faster;
-            let outcome = self.walk(&trial);
+            let before = self.best.clone();
+            let mut outcome = self.walk(&trial);
+            // Where the lanes of another graph do not carry more, others may.
+            if self.best == before && !trial.along.is_empty() {
+                trial.along.clear();
+                outcome = self.walk(&trial);
+            }
             if outcome == Outcome::Done(0) || self.hard < 0 {
                 return;
             }
@@ -339,21 +261,6 @@ impl<'a> Relaxation<'a> {
             same_channels: best.same_channels,
             ..last.clone()
         })
-    }
-
-    fn or_simple_order(mut self) -> TopoGraph {
-        let system = self.machine.system;
-        if self.best.lanes.is_empty()
-            && !self.request.id.is_collnet()
-            && self.request.pattern != Pattern::Nvls
-        {
-            let gpus = system.gpus.iter().map(|gpu| system.gpu(*gpu).rank).collect();
-            let nets = system.nets.first().map(|net| [system.net(*net).id; 2]);
-            self.best.lanes = vec![Lane { gpus, nets }];
-            (self.best.bw_intra, self.best.bw_inter) = (0.1, 0.1);
-            (self.best.type_intra, self.best.type_inter) = (PathKind::Sys, PathKind::Sys);
-        }
-        self.best
     }
 }
 

@@ -54,7 +54,11 @@ impl Tables {
     /// Speeds of a channel that the search tries, highest first.
     pub fn speeds(self, sm: u32, is_inter: bool) -> &'static [f32] {
         match (sm, is_inter, self) {
-            (100.., false, _) => &[90., 80., 70., 60., 50., 45., 40., 30., 24., 20., 19., 18.],
+            // NCCL's end at 18, which GPUs that only PCI joins do not have: it takes one channel of 0.1 GB/s.
+            (100.., false, _) => &[
+                90., 80., 70., 60., 50., 45., 40., 30., 24., 20., 19., 18., 15., 12., 10., 9., 7., 6., 5.,
+                4., 3.,
+            ],
             (100.., true, _) => &[
                 96., 86., 80., 48., 45.1, 42., 40., 30., 24., 22., 20., 17.5, 15., 12., 6., 3., 2.4, 1.2,
                 0.24, 0.12,

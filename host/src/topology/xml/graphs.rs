@@ -24,7 +24,11 @@ fn graph(element: &Element, system: &System) -> Result<TopoGraph, XmlError> {
     let pattern = element.count("pattern", 6, "a pattern from 1 to 6")?;
     let pattern = pattern.ok_or_else(|| element.missing("pattern"))?;
     let lanes = element.children.iter().filter(|child| child.name == "channel");
-    let lanes = lanes.map(|child| lane(child, system)).collect::<Result<Vec<_>, _>>()?;
+    let id = GraphId::from_number(id).ok_or_else(|| element.wrong("id", "a graph from 0 to 4"))?;
+    let pattern =
+        Pattern::from_number(pattern).ok_or_else(|| element.wrong("pattern", "a pattern from 1 to 6"))?;
+    let is_heads = pattern.is_heads();
+    let lanes = lanes.map(|child| lane(child, system, is_heads)).collect::<Result<Vec<_>, _>>()?;
     if lanes.len() > CHANNELS_MAX {
         return Err(XmlError::Limit { line: element.line, what: "channels", max: CHANNELS_MAX });
     }
@@ -32,9 +36,8 @@ fn graph(element: &Element, system: &System) -> Result<TopoGraph, XmlError> {
         return Err(element.wrong("nchannels", "as many as there are <channel> elements"));
     }
     Ok(TopoGraph {
-        id: GraphId::from_number(id).ok_or_else(|| element.wrong("id", "a graph from 0 to 4"))?,
-        pattern: Pattern::from_number(pattern)
-            .ok_or_else(|| element.wrong("pattern", "a pattern from 1 to 6"))?,
+        id,
+        pattern,
         cross_nic: element.count("crossnic", 2, "0, 1 or 2")?.unwrap_or(0),
         bw_intra: element.real("speedintra")?.unwrap_or(0.0),
         bw_inter: element.real("speedinter")?.unwrap_or(0.0),
@@ -47,7 +50,9 @@ fn graph(element: &Element, system: &System) -> Result<TopoGraph, XmlError> {
     })
 }
 
-fn lane(element: &Element, system: &System) -> Result<Lane, XmlError> {
+/// Where a lane is a head, its first GPU says all. NCCL writes only that one since 2.22 for NVLS; before, and of CollNet direct, it
+/// writes rank 0's after it, as often as there are others.
+fn lane(element: &Element, system: &System, is_heads: bool) -> Result<Lane, XmlError> {
     let (mut gpus, mut nets) = (Vec::new(), Vec::new());
     for child in &element.children {
         let dev = child.hex_or_decimal("dev")?;
@@ -66,6 +71,12 @@ fn lane(element: &Element, system: &System) -> Result<Lane, XmlError> {
             }
             _ => {}
         }
+    }
+    if is_heads {
+        gpus.truncate(1);
+        let others =
+            system.gpus.iter().map(|gpu| system.gpu(*gpu).rank).filter(|rank| gpus.first() != Some(rank));
+        gpus = gpus.iter().copied().chain(others.filter(|_| !gpus.is_empty())).collect();
     }
     let mut once = gpus.clone();
     once.sort_unstable();
@@ -111,7 +122,9 @@ fn write_graph(out: &mut Writer, graph: &TopoGraph, system: &System) {
     for lane in &graph.lanes {
         out.open("channel");
         lane.nets.iter().for_each(|nets| write_dev(out, "net", nets[0]));
-        for rank in &lane.gpus {
+        // As NCCL since 2.22: in NVLS only the head counts.
+        let gpus = if graph.id == GraphId::Nvls { 1 } else { lane.gpus.len() };
+        for rank in lane.gpus.iter().take(gpus) {
             write_dev(out, "gpu", system.dev_of_rank(*rank).unwrap_or(u64::from(rank.0)));
         }
         lane.nets.iter().for_each(|nets| write_dev(out, "net", nets[1]));

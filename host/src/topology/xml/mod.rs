@@ -97,6 +97,24 @@ pub enum XmlError {
         /// The expected form.
         expected: &'static str,
     },
+    /// A network device that is given twice, and not as the same: NCCL writes one without a PCI device below the CPU of every rank.
+    #[error(
+        "line {line}: dev=\"{dev}\" was already given on line {first}, where its {attribute} is {before} instead of {now}"
+    )]
+    Contradiction {
+        /// Counted from 1.
+        line: u32,
+        /// The network device.
+        dev: u32,
+        /// Line of the first.
+        first: u32,
+        /// The attribute that differs.
+        attribute: &'static str,
+        /// Its value on the first line.
+        before: String,
+        /// Its value on this line.
+        now: String,
+    },
     /// Two elements with the same identity.
     #[error("line {line}: {attribute}=\"{value}\" was already given on line {first}")]
     Duplicate {

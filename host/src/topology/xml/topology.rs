@@ -8,6 +8,7 @@ use super::element::Element;
 use crate::topology::{C2c, Cpu, Device, Gpu, Inventory, Net, Nic, NvLink, Pci};
 use oxccl_shared::abi::Rank;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 /// Ranks and devices have numbers below this.
 const NUMBER_MAX: u32 = 1 << 20;
@@ -32,6 +33,8 @@ pub fn read_topology(text: &str) -> Result<Inventory, XmlError> {
 #[derive(Default)]
 struct Seen {
     lines: HashMap<(&'static str, u64, u64), u32>,
+    /// Network devices by host and number, with the line of each.
+    nets: HashMap<(u64, u32), (u32, Net)>,
     /// The host whose elements are being read.
     host: u64,
 }
@@ -51,6 +54,26 @@ impl Seen {
                 let value = element.get(attribute).unwrap_or_default().to_owned();
                 Err(XmlError::Duplicate { line: element.line, attribute, value, first })
             }
+        }
+    }
+}
+
+impl Seen {
+    /// Whether a network device was not given before. One without a PCI device is: NCCL 2.28 writes it below the CPU of each rank.
+    fn is_new(&mut self, line: u32, net: &Net) -> Result<bool, XmlError> {
+        let Some(dev) = net.dev else { return Ok(true) };
+        match self.nets.entry((self.host, dev)) {
+            Entry::Vacant(place) => {
+                place.insert((line, net.clone()));
+                Ok(true)
+            }
+            Entry::Occupied(known) => match difference(&known.get().1, net) {
+                None => Ok(false),
+                Some((attribute, before, now)) => {
+                    let first = known.get().0;
+                    Err(XmlError::Contradiction { line, dev, first, attribute, before, now })
+                }
+            },
         }
     }
 }
@@ -88,7 +111,10 @@ fn devices(element: &Element, known: &[&str], seen: &mut Seen) -> Result<Vec<Dev
         devices.push(match child.name.as_str() {
             "pci" => Device::Pci(pci(child, seen)?),
             "gpu" => Device::Gpu(gpu(child, seen)?),
-            "nic" => Device::Nic(nic(child, seen)?),
+            "nic" => match nic(child, seen)? {
+                Some(nic) => Device::Nic(nic),
+                None => continue,
+            },
             _ => Device::PciLink(child.bus_id("target")?),
         });
     }
@@ -161,16 +187,40 @@ fn required(element: &Element, attribute: &'static str, max: u32) -> Result<u32,
     number.ok_or_else(|| element.missing(attribute))
 }
 
-fn nic(element: &Element, seen: &mut Seen) -> Result<Nic, XmlError> {
+/// `None`: all its devices were given before.
+fn nic(element: &Element, seen: &mut Seen) -> Result<Option<Nic>, XmlError> {
     let mut nic = Nic::default();
+    let mut is_repeated = false;
     for child in element.children.iter().filter(|child| child.name == "net") {
         let net = net(child)?;
-        if let Some(dev) = net.dev {
-            seen.claim(child, "dev", seen.host, u64::from(dev))?;
+        match seen.is_new(child.line, &net)? {
+            true => nic.nets.push(net),
+            false => is_repeated = true,
         }
-        nic.nets.push(net);
     }
-    Ok(nic)
+    Ok(Some(nic).filter(|nic| !(is_repeated && nic.nets.is_empty())))
+}
+
+/// The first attribute that two descriptions of a device both have, with different values: its name and both values.
+fn difference(a: &Net, b: &Net) -> Option<(&'static str, String, String)> {
+    fn differ<T: PartialEq + ToString>(a: Option<T>, b: Option<T>) -> Option<(String, String)> {
+        a.zip(b).filter(|(a, b)| a != b).map(|(a, b)| (a.to_string(), b.to_string()))
+    }
+    let hex = |number: Option<u64>| number.map(|number| format!("{number:#x}"));
+    let flag = |flag: Option<bool>| flag.map(u8::from);
+    let differing = [
+        ("name", differ(a.name.as_ref(), b.name.as_ref())),
+        ("speed", differ(a.speed_mbits, b.speed_mbits)),
+        ("port", differ(a.port, b.port)),
+        ("latency", differ(a.latency_us, b.latency_us)),
+        ("guid", differ(hex(a.guid), hex(b.guid))),
+        ("maxconn", differ(a.connections_max, b.connections_max)),
+        ("gdr", differ(flag(a.gdr), flag(b.gdr))),
+        ("coll", differ(flag(a.coll), flag(b.coll))),
+        ("rail", differ(a.rail, b.rail)),
+        ("plane", differ(a.plane, b.plane)),
+    ];
+    differing.into_iter().find_map(|(name, values)| values.map(|(before, now)| (name, before, now)))
 }
 
 fn net(element: &Element) -> Result<Net, XmlError> {
