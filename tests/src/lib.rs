@@ -15,6 +15,7 @@ pub mod harness;
 pub mod case;
 pub mod borders;
 pub mod devices;
+pub mod fake_driver;
 pub mod deck;
 pub mod tidy;
 pub mod process;

@@ -8,6 +8,7 @@ mod errors;
 mod groups;
 mod requests;
 mod handles;
+mod stream_order;
 mod net;
 mod mp_collectives;
 mod mp_hosts;

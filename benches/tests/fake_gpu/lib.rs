@@ -3,7 +3,7 @@
 //! With its NCCL ranks are threads of one process. An operation runs, on whichever thread comes last, as soon as all ranks
 //! have put it on their streams; until then the streams are busy. Sums are of f32.
 //!
-//! `FAKE_LOG=file` gets a line for each copy, wait, record and free that streams are given.
+//! `FAKE_LOG=file` gets a line for each use of memory and each wait, record and free that streams are given, and for each wait of the host.
 //! `FAKE_WRONG=1` spoils every reduction, `FAKE_HANG=1` never ends an operation, `FAKE_GPUS=n` is the number of GPUs (4).
 
 use std::collections::{HashMap, VecDeque};
@@ -270,6 +270,7 @@ unsafe extern "C" fn cuCtxPopCurrent_v2(context: *mut Handle) -> c_int {
 }
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxSynchronize() -> c_int {
+    log("sync-all", std::ptr::null_mut(), 0);
     0
 }
 /// Zeros that begin where a page does, as the driver's memory does. Never freed.
@@ -306,8 +307,12 @@ extern "C" fn cuMemFree_v2(address: u64) -> c_int {
     0
 }
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemAllocAsync(address: *mut u64, bytes: usize, _: Handle) -> c_int {
-    unsafe { cuMemAlloc_v2(address, bytes) }
+unsafe extern "C" fn cuMemAllocAsync(address: *mut u64, bytes: usize, on: Handle) -> c_int {
+    let code = unsafe { cuMemAlloc_v2(address, bytes) };
+    if code == 0 {
+        log("alloc", on, unsafe { *address });
+    }
+    code
 }
 #[unsafe(no_mangle)]
 extern "C" fn cuMemFreeAsync(address: u64, on: Handle) -> c_int {
@@ -325,23 +330,27 @@ extern "C" fn cuCtxSetCurrent(context: Handle) -> c_int {
     0
 }
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemsetD8Async(address: u64, value: u8, bytes: usize, _: Handle) -> c_int {
+unsafe extern "C" fn cuMemsetD8Async(address: u64, value: u8, bytes: usize, on: Handle) -> c_int {
+    log("write", on, address);
     unsafe { std::ptr::write_bytes(address as *mut u8, value, bytes) };
     0
 }
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, _: Handle) -> c_int {
+unsafe extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, on: Handle) -> c_int {
+    log("write", on, to);
     unsafe { copy(from as usize, to as usize, bytes) };
     0
 }
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, _: Handle) -> c_int {
+unsafe extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, on: Handle) -> c_int {
+    log("read", on, from);
     unsafe { copy(from as usize, to as usize, bytes) };
     0
 }
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, on: Handle) -> c_int {
-    log("copy", on, to);
+    log("read", on, from);
+    log("write", on, to);
     unsafe { copy(from as usize, to as usize, bytes) };
     0
 }
@@ -391,6 +400,7 @@ extern "C" fn cuStreamSynchronize(handle: Handle) -> c_int {
     while cuStreamQuery(handle) == NOT_READY {
         std::thread::yield_now();
     }
+    log("sync", handle, 0);
     0
 }
 #[unsafe(no_mangle)]

@@ -11,6 +11,8 @@
 //! | torchrun | `RANK` with `WORLD_SIZE` or `MASTER_ADDR` | `MASTER_ADDR` |
 //! | Open MPI | `OMPI_COMM_WORLD_RANK` | `MASTER_ADDR`, else the loopback when all ranks are on one host |
 //! | Slurm (srun) | `SLURM_PROCID` in a step | `MASTER_ADDR`, else the first node of the step |
+//! | Open MPI, Slurm with several hosts and PMIx | `PMIX_NAMESPACE`, `PMIX_RANK` beside theirs | `MASTER_ADDR`, else the same by PMIx, if `libpmix.so.2` can be loaded |
+//! | Slurm (`srun --mpi=pmi2`) | `PMI_FD` beside Slurm's | `MASTER_ADDR`, else what rank 0 puts into the launcher's key-value space, with a random secret (PMI-2) |
 //! | MPICH, Intel MPI | `PMI_RANK` | `MASTER_ADDR`, else what rank 0 puts into the launcher's key-value space, with a random secret (PMI-1: `PMI_FD`, `PMI_PORT`) |
 //!
 //! The port of a derived rendezvous address is in 20000..30000 and derived from the job's name and `MASTER_PORT`. It
@@ -26,6 +28,7 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 mod nodelist;
+mod pmix;
 mod pmi;
 mod secret;
 
@@ -263,10 +266,13 @@ impl LaunchEnv {
             secret: SecretSettings::read(&vars)?,
         };
         if nranks > 1 {
-            env.pmi = vars.pmi(&names)?;
-            if env.pmi.is_none() {
-                env.rendezvous = Some(vars.meeting_point(&names, &env)?);
-            }
+            env.pmi = vars.pmi(&names, env.local_nranks == Some(nranks))?;
+            env.rendezvous = match &env.pmi {
+                None => Some(vars.meeting_point(&names, &env)?),
+                // For a host without PMIx's library.
+                Some(Pmi::Library { .. }) => vars.meeting_point(&names, &env).ok(),
+                Some(_) => None,
+            };
         }
         Ok(Some(env))
     }
@@ -371,16 +377,30 @@ impl Vars<'_> {
     }
 
     /// The key-value space, unless the user says where ranks meet.
-    fn pmi(&self, names: &Names) -> Result<Option<Pmi>, LaunchError> {
-        if names.launcher != Launcher::Mpich || self.comm_id().is_some() || self.get("MASTER_ADDR").is_some()
-        {
+    fn pmi(&self, names: &Names, is_local: bool) -> Result<Option<Pmi>, LaunchError> {
+        if self.comm_id().is_some() || self.get("MASTER_ADDR").is_some() {
             return Ok(None);
         }
-        if let Some(fd) = self.number("PMI_FD")? {
-            return Ok(Some(Pmi::Inherited(fd as i32)));
+        let fd = self.number("PMI_FD")?.map(|fd| fd as i32);
+        match (names.launcher, fd) {
+            (Launcher::Mpich, Some(fd)) => return Ok(Some(Pmi::Inherited(fd))),
+            (Launcher::Mpich, None) => {}
+            (Launcher::Slurm, Some(fd)) => {
+                let job = self.get("PMI_JOBID").unwrap_or_default();
+                return Ok(Some(Pmi::Second { fd, job }));
+            }
+            (Launcher::Slurm | Launcher::OpenMpi, _) if !is_local && self.has_pmix() => {
+                return Ok(Some(Pmi::Library { prefix: self.get("PMIX_PREFIX") }));
+            }
+            _ => return Ok(None),
         }
         let (Some(port), Some(id)) = (self.get("PMI_PORT"), self.number("PMI_ID")?) else { return Ok(None) };
         Ok(Some(Pmi::Address { port, id }))
+    }
+
+    /// Whether the launcher speaks PMIx with this process.
+    fn has_pmix(&self) -> bool {
+        self.get("PMIX_NAMESPACE").is_some() && self.get("PMIX_RANK").is_some()
     }
 
     fn meeting_point(&self, names: &Names, env: &LaunchEnv) -> Result<MeetingPoint, LaunchError> {

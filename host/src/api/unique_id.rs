@@ -79,7 +79,7 @@ impl LaunchEnv {
     /// # Errors
     /// [`LaunchError::Unresolved`] if the rendezvous host has no address; [`LaunchError::Pmi`].
     pub fn unique_id(&self) -> Result<UniqueId, LaunchError> {
-        if let Some(pmi) = &self.pmi {
+        if let Some(pmi) = self.pmi.as_ref().filter(|pmi| self.rendezvous.is_none() || pmi.can_be_used()) {
             return BY_PMI.get_or_init(|| self.unique_id_by(pmi)).clone();
         }
         let Some(meeting) = &self.rendezvous else {

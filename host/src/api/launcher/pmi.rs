@@ -1,10 +1,12 @@
-//! The key-value space of MPICH's, Intel MPI's and Slurm's launchers, by their wire protocol PMI-1: lines of `cmd=... key=value ...`.
+//! The key-value space of MPICH's and Intel MPI's launchers, by their wire protocol PMI-1: lines of `cmd=... key=value ...`; and of Slurm's
+//! `srun --mpi=pmi2`, by PMI-2: a length of six digits, then `cmd=...;key=value;...`, after a first line as of PMI-1.
 //!
 //! Rank 0 puts a value there, and the others get it after a barrier. The space is the job's own: what is put there reaches its
 //! processes only. The protocol has one conversation for each process. It is ended here, so a program that uses MPI as well initialises
 //! MPI first, or names where ranks meet (`MASTER_ADDR`, `NCCL_COMM_ID`).
 
 use super::LaunchError;
+use super::pmix::Pmix;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -28,6 +30,18 @@ pub enum Pmi {
         /// The number.
         id: u32,
     },
+    /// A socket that the process has inherited (`PMI_FD`), and PMI-2.
+    Second {
+        /// The socket.
+        fd: i32,
+        /// The job's name (`PMI_JOBID`).
+        job: String,
+    },
+    /// PMIx, by its library.
+    Library {
+        /// Where the launcher lies (`PMIX_PREFIX`).
+        prefix: Option<String>,
+    },
 }
 
 /// A conversation with a launcher.
@@ -43,7 +57,9 @@ struct Answer(String);
 
 impl Answer {
     fn get(&self, key: &str) -> Option<&str> {
-        self.0.split_ascii_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+        // By PMI-2 a word may have spaces, and each ends with a semicolon; PMI-1 has none of these.
+        let separator = if self.0.ends_with(';') { ';' } else { ' ' };
+        self.0.split(separator).find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
     }
 }
 
@@ -58,7 +74,15 @@ impl Pmi {
         timeout: Duration,
         make: impl FnOnce() -> Result<String, LaunchError>,
     ) -> Result<String, LaunchError> {
+        if let Pmi::Library { prefix } = self {
+            let library = Pmix::load(prefix.as_deref())?;
+            let value = (rank == 0).then(make).transpose()?;
+            return library.broadcast(value, timeout);
+        }
         let mut client = self.connect(timeout)?;
+        if let Pmi::Second { job, .. } = self {
+            return client.broadcast_by_2(rank, job, make);
+        }
         if let Pmi::Address { id, .. } = self {
             client.ask(&format!("cmd=initack pmiid={id}"), "initack")?;
         }
@@ -76,9 +100,17 @@ impl Pmi {
         Ok(value)
     }
 
+    /// Whether there is what it needs of the system.
+    pub fn can_be_used(&self) -> bool {
+        match self {
+            Pmi::Inherited(_) | Pmi::Address { .. } | Pmi::Second { .. } => true,
+            Pmi::Library { prefix } => Pmix::load(prefix.as_deref()).is_ok(),
+        }
+    }
+
     fn connect(&self, timeout: Duration) -> Result<Client, LaunchError> {
         let stream: OwnedFd = match self {
-            Pmi::Inherited(fd) => {
+            Pmi::Inherited(fd) | Pmi::Second { fd, .. } => {
                 let path = format!("/proc/self/fd/{fd}");
                 if !std::path::Path::new(&path).exists() {
                     return Err(odd("PMI_FD is not an open file; did a program between close it?"));
@@ -90,6 +122,7 @@ impl Pmi {
             Pmi::Address { port, .. } => {
                 TcpStream::connect(port.as_str()).map_err(|error| lost(&error))?.into()
             }
+            Pmi::Library { .. } => return Err(odd("PMIx has no socket of ours")),
         };
         Ok(Client { stream, deadline: Instant::now() + timeout, pending: Vec::new() })
     }
@@ -129,6 +162,65 @@ impl Client {
         }
     }
 
+    /// The same by PMI-2.
+    fn broadcast_by_2(
+        &mut self,
+        rank: u32,
+        job: &str,
+        make: impl FnOnce() -> Result<String, LaunchError>,
+    ) -> Result<String, LaunchError> {
+        self.ask("cmd=init pmi_version=2 pmi_subversion=0", "response_to_init")?;
+        let init = format!("cmd=fullinit;pmijobid={job};pmirank={rank};threaded=FALSE;");
+        self.ask_2(&init, "fullinit-response")?;
+        if rank == 0 {
+            // An id has no semicolon, which would have to be doubled.
+            let value = make()?;
+            self.ask_2(&format!("cmd=kvs-put;key={KEY};value={value};"), "kvs-put-response")?;
+        }
+        self.ask_2("cmd=kvs-fence;", "kvs-fence-response")?;
+        let get = format!("cmd=kvs-get;jobid={job};srcid=-1;key={KEY};");
+        let got = self.ask_2(&get, "kvs-get-response")?;
+        let value = got.get("value").ok_or_else(|| odd("it lost rank 0's value"))?.to_owned();
+        self.ask_2("cmd=finalize;", "finalize-response")?;
+        Ok(value)
+    }
+
+    /// Sends a request of PMI-2 and gives the answer.
+    fn ask_2(&mut self, request: &str, answer: &str) -> Result<Answer, LaunchError> {
+        self.write(&format!("{:6}{request}", request.len())).map_err(|error| lost(&error))?;
+        let said = Answer(self.read_counted().map_err(|error| lost(&error))?);
+        if said.get("cmd") != Some(answer) {
+            return Err(odd(&format!("cmd={answer} was expected, it said {:?}", said.0)));
+        }
+        if said.get("rc").is_some_and(|rc| rc != "0") {
+            let asked = request.split(';').next().unwrap_or(request);
+            return Err(odd(&format!("it refused {asked}: {}", said.get("errmsg").unwrap_or("no reason"))));
+        }
+        Ok(said)
+    }
+
+    /// Six digits or blanks, and so many bytes.
+    fn read_counted(&mut self) -> io::Result<String> {
+        const COUNT_BYTES: usize = 6;
+        self.read_until(COUNT_BYTES)?;
+        let head: Vec<u8> = self.pending.drain(..COUNT_BYTES).collect();
+        let count =
+            String::from_utf8_lossy(&head).trim().parse().ok().filter(|count| *count <= LINE_BYTES_MAX);
+        let count = count
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "an answer without its length"))?;
+        self.read_until(count)?;
+        let body: Vec<u8> = self.pending.drain(..count).collect();
+        Ok(String::from_utf8_lossy(&body).into_owned())
+    }
+
+    /// Reads until so many bytes are pending.
+    fn read_until(&mut self, count: usize) -> io::Result<()> {
+        while self.pending.len() < count {
+            self.read_more()?;
+        }
+        Ok(())
+    }
+
     fn write(&self, line: &str) -> io::Result<()> {
         File::from(self.stream.try_clone()?).write_all(line.as_bytes())
     }
@@ -142,13 +234,18 @@ impl Client {
             if self.pending.len() > LINE_BYTES_MAX {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "a line without an end"));
             }
-            self.wait()?;
-            let mut buffer = [0; 512];
-            match File::from(self.stream.try_clone()?).read(&mut buffer)? {
-                0 => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it ended the conversation")),
-                got => self.pending.extend_from_slice(&buffer[..got]),
-            }
+            self.read_more()?;
         }
+    }
+
+    fn read_more(&mut self) -> io::Result<()> {
+        self.wait()?;
+        let mut buffer = [0; 512];
+        match File::from(self.stream.try_clone()?).read(&mut buffer)? {
+            0 => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it ended the conversation")),
+            got => self.pending.extend_from_slice(&buffer[..got]),
+        }
+        Ok(())
     }
 
     fn wait(&self) -> io::Result<()> {
@@ -236,6 +333,95 @@ mod tests {
     fn every_rank_gets_what_rank_0_makes() {
         for got in run(3, &[]) {
             assert_eq!(got.as_deref(), Ok("from-0"));
+        }
+    }
+
+    /// What slurmstepd does for one process, in pieces as a socket may give them; `bodies` replaces its answers by cmd.
+    fn serve_2(
+        stream: UnixStream,
+        space: &Mutex<HashMap<String, String>>,
+        all_in: &Barrier,
+        bodies: &HashMap<&str, &str>,
+    ) {
+        let (mut to, mut from) = (stream.try_clone().unwrap(), BufReader::new(stream));
+        let mut first = String::new();
+        from.read_line(&mut first).unwrap();
+        assert_eq!(first, "cmd=init pmi_version=2 pmi_subversion=0\n");
+        to.write_all(b"cmd=response_to_init rc=0 pmi_version=2 pmi_subversion=0\n").unwrap();
+        loop {
+            let mut head = [0; 6];
+            if from.read_exact(&mut head).is_err() {
+                return;
+            }
+            let mut body = vec![0; str::from_utf8(&head).unwrap().trim().parse().unwrap()];
+            from.read_exact(&mut body).unwrap();
+            let asked = Answer(String::from_utf8(body).unwrap());
+            let cmd = asked.get("cmd").unwrap().to_owned();
+            let said = match cmd.as_str() {
+                other if bodies.contains_key(other) => bodies[other].to_owned(),
+                "fullinit" => {
+                    assert_eq!(asked.get("pmijobid"), Some("77.0"));
+                    "cmd=fullinit-response;pmi-version=2;pmi-subversion=0;rank=0;size=3;appnum=-1;rc=0;"
+                        .to_owned()
+                }
+                "kvs-put" => {
+                    let [key, value] = ["key", "value"].map(|word| asked.get(word).unwrap().to_owned());
+                    space.lock().unwrap().insert(key, value);
+                    "cmd=kvs-put-response;rc=0;".to_owned()
+                }
+                "kvs-fence" => {
+                    all_in.wait();
+                    "cmd=kvs-fence-response;rc=0;errmsg=;".to_owned()
+                }
+                "kvs-get" => {
+                    let value = space.lock().unwrap()[asked.get("key").unwrap()].clone();
+                    format!("cmd=kvs-get-response;rc=0;found=TRUE;value={value};")
+                }
+                "finalize" => "cmd=finalize-response;rc=0;".to_owned(),
+                _ => panic!("{cmd} is not known"),
+            };
+            let whole = format!("{:6}{said}", said.len());
+            let (start, end) = whole.split_at(whole.len() / 3);
+            if to.write_all(start.as_bytes()).and_then(|()| to.write_all(end.as_bytes())).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn run_2(nranks: u32, bodies: &[(&'static str, &'static str)]) -> Vec<Result<String, LaunchError>> {
+        let (space, all_in) = (Mutex::default(), Barrier::new(nranks as usize));
+        let bodies: HashMap<_, _> = bodies.iter().copied().collect();
+        std::thread::scope(|scope| {
+            let ranks = Vec::from_iter((0..nranks).map(|rank| {
+                let (ours, theirs) = UnixStream::pair().unwrap();
+                let (space, all_in, bodies) = (&space, &all_in, &bodies);
+                scope.spawn(move || serve_2(theirs, space, all_in, bodies));
+                scope.spawn(move || {
+                    let pmi = Pmi::Second { fd: ours.as_raw_fd(), job: "77.0".into() };
+                    pmi.broadcast(rank, SOON, || Ok(format!("from-{rank}")))
+                })
+            }));
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        })
+    }
+
+    #[test]
+    fn every_rank_gets_what_rank_0_makes_by_pmi_2() {
+        for got in run_2(3, &[]) {
+            assert_eq!(got.as_deref(), Ok("from-0"));
+        }
+    }
+
+    #[test]
+    fn what_the_launcher_refuses_by_pmi_2_is_named() {
+        for (cmd, said, expected) in [
+            ("fullinit", "cmd=fullinit-response;rc=14;errmsg=wrong job;", "refused cmd=fullinit: wrong job"),
+            ("kvs-put", "cmd=kvs-put-response;rc=1;", "refused cmd=kvs-put: no reason"),
+            ("kvs-get", "cmd=kvs-get-response;rc=0;found=FALSE;", "lost rank 0's value"),
+            ("kvs-fence", "cmd=abort;", "cmd=kvs-fence-response was expected"),
+        ] {
+            let error = run_2(1, &[(cmd, said)]).remove(0).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
         }
     }
 

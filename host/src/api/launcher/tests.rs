@@ -115,6 +115,26 @@ fn ranks_on_several_hosts_need_a_meeting_point() {
 }
 
 #[test]
+fn the_launchers_key_value_space_is_used_unless_the_user_says_where_ranks_meet() {
+    let pmi2 = format!("{SRUN} PMI_FD=7 PMI_RANK=5 PMI_SIZE=8 PMI_JOBID=77.0");
+    assert_eq!(good(&pmi2).pmi, Some(Pmi::Second { fd: 7, job: "77.0".into() }));
+    let several = OMPI.replace("LOCAL_SIZE=2", "LOCAL_SIZE=1").replace("LOCAL_RANK=1", "LOCAL_RANK=0");
+    let pmix = format!("{several} PMIX_RANK=1 PMIX_PREFIX=/opt/prrte");
+    let by_library = good(&pmix);
+    assert_eq!(by_library.pmi, Some(Pmi::Library { prefix: Some("/opt/prrte".into()) }));
+    // Without the library, ranks of Open MPI on several hosts do not know where they meet; Slurm's do.
+    assert_eq!(by_library.rendezvous, None);
+    assert!(good(&format!("{SRUN} PMIX_NAMESPACE=slurm.77.0 PMIX_RANK=5")).rendezvous.is_some());
+    // One host has this user's key.
+    assert_eq!(good(&format!("{OMPI} PMIX_RANK=1")).pmi, None);
+    for vars in [pmi2, pmix] {
+        for own in ["MASTER_ADDR=head", "NCCL_COMM_ID=head:9"] {
+            assert_eq!(good(&format!("{vars} {own}")).pmi, None, "{vars} {own}");
+        }
+    }
+}
+
+#[test]
 fn slurm_on_one_node_meets_on_the_loopback() {
     let env = good(&SRUN.replace("SLURM_NNODES=2", "SLURM_NNODES=1"));
     assert_eq!(

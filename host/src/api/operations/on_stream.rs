@@ -12,8 +12,10 @@ use crate::api::group::Group;
 use crate::api::operator::ReduceOp;
 use crate::gpu::CudaError;
 use crate::launch::StreamMachine;
-use crate::machine::cuda::{Access, Cuda, GpuElement, GpuRead, GpuWrite, Place, StreamRef, check_stream};
-use cudarc::driver::{CudaStream, SyncOnDrop};
+use crate::machine::cuda::{
+    Access, Cuda, GpuElement, GpuRead, GpuWrite, Place, Record, StreamRef, check_stream,
+};
+use cudarc::driver::CudaStream;
 use oxccl_shared::reduce::Element;
 use std::sync::Arc;
 
@@ -22,6 +24,10 @@ use std::sync::Arc;
 /// Each is enqueued and returns. Its buffers may be used, moved and dropped at once: cudarc orders what is done with them after the
 /// operation, on whichever stream, by the events that it keeps with each buffer. (Who switches these off by its
 /// `disable_event_tracking`, which is `unsafe`, answers for the order.) Streams may be dropped at once, too.
+///
+/// cudarc remembers the latest read of a buffer alone. So what follows an operation on its stream waits for the reads of the operation's
+/// input on other streams, too. A copy or kernel of cudarc itself that reads the input on another stream while an operation still does has to
+/// be ordered after it by [`CudaStream::join`].
 ///
 /// A group has its buffers until it has run:
 ///
@@ -59,7 +65,7 @@ enum Used<'env> {
     Stream(&'env Comm<Cuda>, &'env Arc<CudaStream>),
     /// Only held.
     Buffer {
-        _record: SyncOnDrop<'env>,
+        _record: Record<'env>,
     },
 }
 
@@ -306,7 +312,7 @@ impl<'env> InGroup<'_, '_, 'env> {
         unsafe { self.group.group.add_untyped_v(comm, &call, on) }
     }
 
-    fn hold<E: Element>(&mut self, (span, record): (Span<E>, SyncOnDrop<'env>)) -> Span<E> {
+    fn hold<E: Element>(&mut self, (span, record): (Span<E>, Record<'env>)) -> Span<E> {
         self.group.used.push(Used::Buffer { _record: record });
         span
     }
@@ -317,7 +323,7 @@ fn read<'a, T: GpuElement>(
     comm: &Comm<Cuda>,
     buffer: &'a impl GpuRead<T>,
     stream: &'a Arc<CudaStream>,
-) -> Result<(Span<T::Element>, SyncOnDrop<'a>), ArgumentError> {
+) -> Result<(Span<T::Element>, Record<'a>), ArgumentError> {
     comm.check_place("send buffer", buffer.place())?;
     let Access { address, len, record } = buffer.read(stream);
     Ok((Span::on_device(address, len), record))
@@ -328,7 +334,7 @@ fn write<'a, T: GpuElement>(
     comm: &Comm<Cuda>,
     buffer: &'a mut impl GpuWrite<T>,
     stream: &'a Arc<CudaStream>,
-) -> Result<(Span<T::Element>, SyncOnDrop<'a>), ArgumentError> {
+) -> Result<(Span<T::Element>, Record<'a>), ArgumentError> {
     comm.check_place("receive buffer", buffer.place())?;
     let Access { address, len, record } = buffer.write(stream);
     Ok((Span::on_device(address, len), record))

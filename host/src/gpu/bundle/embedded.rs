@@ -19,13 +19,13 @@ mod carried {
     use super::{Arc, Bundle, BundleError};
     use std::sync::LazyLock;
 
-    const COMPRESSED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/oxccl.oxptx.zst"));
+    const COMPRESSED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/oxccl.oxptx.packed"));
     /// Stands for a path in errors.
     const NAME: &str = "the kernels in this library";
 
     pub fn bundle() -> Result<Arc<Bundle>, BundleError> {
         static BUNDLE: LazyLock<Result<Arc<Bundle>, BundleError>> = LazyLock::new(|| {
-            let unpacked = zstd::stream::decode_all(COMPRESSED).map_err(|error| BundleError::Io {
+            let unpacked = super::super::packed::unpack(COMPRESSED).map_err(|error| BundleError::Io {
                 path: NAME.into(),
                 offset: 0,
                 kind: error.kind(),

@@ -7,6 +7,12 @@
 //! is then an error instead of a signal.
 
 mod error;
+#[cfg(any(feature = "embed-kernels", test))]
+#[cfg_attr(not(test), allow(dead_code, reason = "the build script encodes"))]
+mod renumber;
+#[cfg(any(feature = "embed-kernels", test))]
+#[cfg_attr(not(test), allow(dead_code, reason = "the build script packs"))]
+mod packed;
 mod embedded;
 mod find;
 mod index;

@@ -35,7 +35,7 @@ fn file(modules: &str, images: &[u8]) -> Vec<u8> {
 }
 
 /// `all_reduce_f32` for sm_70 (no machine code), 80, 90 and 100.
-fn good() -> Vec<u8> {
+pub(super) fn good() -> Vec<u8> {
     let mut images = Vec::new();
     let modules: Vec<String> =
         [70, 80, 90, 100].iter().map(|sm| module("all_reduce_f32", *sm, &mut images, *sm != 70)).collect();

@@ -32,5 +32,5 @@ pub use machine::{Cuda, CudaParts};
 pub use monitor::Monitor;
 pub(crate) use one_sided::OneSided;
 pub use tiles::Tiles;
-pub(crate) use tracked::{Access, Place, check_stream};
+pub(crate) use tracked::{Access, Place, Record, check_stream};
 pub use tracked::{GpuElement, GpuRead, GpuWrite};

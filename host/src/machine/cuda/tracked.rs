@@ -26,7 +26,26 @@ pub trait GpuWrite<T>: sealed::Write<T> {}
 pub struct Access<'a> {
     pub(crate) address: CUdeviceptr,
     pub(crate) len: usize,
-    pub(crate) record: SyncOnDrop<'a>,
+    pub(crate) record: Record<'a>,
+}
+
+/// cudarc's record of an access, which it takes when this is dropped.
+///
+/// A buffer remembers its latest read alone. So the stream waits for the reads on other streams first: what waits for the latest waits for
+/// all of them.
+pub struct Record<'a> {
+    of: SyncOnDrop<'a>,
+    is_read: bool,
+}
+
+impl Drop for Record<'_> {
+    fn drop(&mut self) {
+        let SyncOnDrop::Record(Some((event, stream))) = &self.of else { return };
+        let context = stream.context();
+        if self.is_read && context.is_managing_stream_synchronization() {
+            context.record_err(stream.wait(event));
+        }
+    }
 }
 
 /// Where a buffer or a stream belongs.
@@ -88,7 +107,7 @@ macro_rules! buffers {
             }
             fn read<'a>(&'a self, stream: &'a Arc<CudaStream>) -> Access<'a> {
                 let (address, record) = self.device_ptr(stream);
-                Access { address, len: self.len(), record }
+                Access { address, len: self.len(), record: Record { of: record, is_read: true } }
             }
         }
     };
@@ -101,7 +120,7 @@ macro_rules! buffers {
             fn write<'a>(&'a mut self, stream: &'a Arc<CudaStream>) -> Access<'a> {
                 let len = self.len();
                 let (address, record) = self.device_ptr_mut(stream);
-                Access { address, len, record }
+                Access { address, len, record: Record { of: record, is_read: false } }
             }
         }
     };
