@@ -21,10 +21,15 @@ impl Tag {
 
 /// Draws a topology file.
 fn draw(file: &Path) -> String {
+    draw_with(file, &[])
+}
+
+fn draw_with(file: &Path, words: &[&str]) -> String {
     let out = tempfile::tempdir().unwrap();
     let svg = out.path().join("machine.svg");
     let mut command = Command::new(env!("CARGO_BIN_EXE_oxccl"));
-    let output = command.args(["topo", "--file"]).arg(file).arg("--svg").arg(&svg).output().unwrap();
+    let output =
+        command.args(["topo", "--file"]).arg(file).arg("--svg").arg(&svg).args(words).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     std::fs::read_to_string(&svg).unwrap()
 }
@@ -97,6 +102,36 @@ fn links_of_gpus_into_their_processors_are_told_apart() {
         assert_eq!((count("NVL 371"), count("SYS")), (4, 2), "{arch}: {tags:?}");
         assert!(overlapping(&tags).is_none(), "{arch}: {:?}", overlapping(&tags));
         assert!(svg.contains("host 0 CPU 1") && svg.contains("host 1 CPU 1"), "{arch}");
+    }
+}
+
+/// NICs in the rows of channels were all called NIC; the library's channels were not told from NCCL's plan; GPUs had no model.
+#[test]
+fn a_picture_says_what_is_what() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/tests/fixtures/topology");
+    let svg = draw_with(&fixtures.join("oci-h100.xml"), &["--hosts", "2"]);
+    for expected in
+        ["mlx5_0", "H100 SXM5", "OxCCL has ", "NCCL's plan: ", "not run by OxCCL", "host 1: ranks 8 to 15"]
+    {
+        assert!(svg.contains(expected), "{expected}");
+    }
+}
+
+/// Both were refused.
+#[test]
+fn skeletons_and_machines_without_gpus_have_pictures() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/tests/fixtures/topology");
+    let azure = draw(&fixtures.join("azure-ndv4.xml"));
+    assert!(azure.contains("8 GPUs, 4 NUMA nodes") && azure.contains("0103:00:00.0"), "{azure}");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("plain.xml");
+    let xml = r#"<system version="1"><cpu numaid="0" affinity="0000003f" arch="x86_64" vendor="AuthenticAMD">
+        <pci busid="0000:00:03.0" class="0x020000"><nic><net name="eth7" dev="0" speed="10000"/></nic></pci>
+        <nic><net name="docker0" dev="1" speed="10000"/></nic></cpu></system>"#;
+    std::fs::write(&file, xml).unwrap();
+    let plain = draw(&file);
+    for expected in ["no ranks, so no channels", "6 processors", "eth7", "docker0", "(bridge)"] {
+        assert!(plain.contains(expected), "{expected}: {plain}");
     }
 }
 

@@ -30,6 +30,8 @@ fn measured(words: &str, out: &Path) -> TuneFile {
     let output = tune(words, out);
     assert!(output.status.success(), "{}", said(&output));
     assert!(said(&output).contains("OXCCL_TUNE_FILE="), "{}", said(&output));
+    // Without a terminal there was no word until the end.
+    assert!(String::from_utf8_lossy(&output.stderr).contains(" 8 B, 1 of "), "{}", said(&output));
     tune_file::read(out).unwrap()
 }
 

@@ -4,7 +4,9 @@
 //! Never: a panic, whatever the file.
 
 use oxccl::topology::search::{Graphs, SearchConfig};
-use oxccl::topology::xml::{XmlError, read_graphs, read_topology, write_graphs, write_topology};
+use oxccl::topology::xml::{
+    XmlError, read_graphs, read_text_from, read_topology, write_graphs, write_topology,
+};
 use oxccl::topology::{
     BusId, C2c, Cpu, Device, Gpu, Inventory, Net, Nic, NvLink, PathPolicy, Paths, Pci, System, SystemError,
     Tables,
@@ -78,7 +80,8 @@ fn in_system(inside: &str) -> String {
 
 #[test]
 fn bad_files_name_the_line_and_the_attribute() {
-    refused("", "root element is <>");
+    refused("", "line 1: the file is empty or has no element, expected <system>");
+    refused("<!-- later -->", "line 1: the file is empty or has no element");
     refused("<graphs/>", "root element is <graphs>, expected <system>");
     refused("<system>\n<cpu numaid=\"0\">\n</system>", "line 3");
     refused(&in_system("<cpu/>"), "line 2: <cpu> lacks the attribute numaid");
@@ -133,6 +136,20 @@ fn a_virtual_interface_below_the_cpu_of_each_rank_is_one() {
     // On another host it is another device.
     let host = |hash: u32, net: &str| cpu(0, net).replace("<cpu", &format!("<cpu host_hash=\"{hash:#x}\""));
     assert!(read(&[host(1, docker), host(2, &docker.replace("docker0", "tun0"))]).is_ok());
+}
+
+/// The reader said that the stream did not contain valid UTF-8, and nothing of where.
+#[test]
+fn other_encodings_are_refused_by_line() {
+    let error =
+        read_text_from(&b"<system version=\"1\">\n<cpu vendor=\"\xe9\"/>\n</system>"[..]).unwrap_err();
+    assert_eq!(error.to_string(), "line 2: the byte 0xe9 is no UTF-8, in which topology files are");
+    let utf16 = read_text_from(&b"\xff\xfe<\0"[..]).unwrap_err();
+    assert!(utf16.to_string().starts_with("line 1: the byte 0xff"), "{utf16}");
+    // Cut at a character or not, a file that is too long says so.
+    let long = "ä".repeat(9 << 20);
+    let text = read_text_from(format!("x{long}").as_bytes()).unwrap();
+    assert!(read_topology(&text).unwrap_err().to_string().contains("bytes"));
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! Layer: topo.
 //! Takes: the command line.
 //! Gives: [`TopoArgs`], and the library's settings that follow from them.
-//! Never: the environment: what is shown is what was asked for.
+//! Never: the environment, but for NCCL_TOPO_FILE, which the library reads as well.
+//!
+//! Outputs add up: each goes to its file, or is printed.
 
 use clap::{Args, ValueEnum};
 use oxccl::topology::search::SearchConfig;
@@ -12,30 +14,30 @@ use std::path::PathBuf;
 /// By default, a page of text: the tree, the paths between devices, the channels.
 #[derive(Args, Clone, Debug)]
 pub struct TopoArgs {
-    /// Topology in NCCL's format, as NCCL_TOPO_DUMP_FILE writes it, in place of this machine.
+    /// Topology in NCCL's format, as NCCL_TOPO_DUMP_FILE writes it, in place of this machine; - is standard input.
     #[arg(long, value_name = "FILE.xml")]
     pub file: Option<PathBuf>,
-    /// Skeleton in NCCL's format that this machine's devices are put into, as NCCL_TOPO_FILE names one.
+    /// Skeleton in NCCL's format that this machine's devices are put into. Default: what NCCL_TOPO_FILE names.
     #[arg(long, value_name = "FILE.xml", conflicts_with = "file")]
     pub skeleton: Option<PathBuf>,
     /// Graphs in NCCL's format, as NCCL_GRAPH_DUMP_FILE writes them, in place of those searched.
     #[arg(long, value_name = "FILE.xml")]
     pub graph_file: Option<PathBuf>,
-    /// Print the topology in NCCL's format.
-    #[arg(long)]
-    pub xml: bool,
-    /// Print the graphs in NCCL's format.
-    #[arg(long)]
-    pub graph_xml: bool,
-    /// Print channels, rings and trees as NCCL logs them.
-    #[arg(long)]
-    pub log: bool,
-    /// Draw the machine and its channels.
+    /// The topology in NCCL's format, printed or (--xml=FILE) written.
+    #[arg(long, value_name = "FILE.xml", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
+    pub xml: Option<PathBuf>,
+    /// The graphs in NCCL's format, printed or (--graph-xml=FILE) written.
+    #[arg(long, value_name = "FILE.xml", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
+    pub graph_xml: Option<PathBuf>,
+    /// Channels, rings and trees as the NCCL of --nccl logs them, printed or (--log=FILE) written.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
+    pub log: Option<PathBuf>,
+    /// Draw the machine and its channels; - prints the drawing.
     #[arg(long, value_name = "FILE.svg")]
     pub svg: Option<PathBuf>,
     /// Explain how a call of so many bytes is carried out, such as all-reduce 4M: every algorithm and protocol with its modelled time,
     /// what is excluded and why, what is chosen and by which setting.
-    #[arg(long, num_args = 2, value_names = ["COLLECTIVE", "BYTES"], conflicts_with_all = ["xml", "graph_xml", "log", "svg"])]
+    #[arg(long, num_args = 2, value_names = ["COLLECTIVE", "BYTES"])]
     pub explain: Vec<String>,
     /// With --explain: ranks, on each host's first GPUs. Default: one for each GPU, or for each processor where there is no GPU.
     #[arg(long, value_name = "N", requires = "explain", value_parser = clap::value_parser!(u32).range(1..=65536))]
@@ -73,7 +75,7 @@ pub struct TopoArgs {
     /// No channels that reduce in NVSwitches (NCCL_NVLS_ENABLE=0).
     #[arg(long)]
     pub no_nvls: bool,
-    /// Bandwidths of which NCCL.
+    /// The NCCL whose bandwidths, and whose names in --log, these are.
     #[arg(long, value_enum, default_value_t = Release::Current)]
     pub nccl: Release,
 }
@@ -81,17 +83,26 @@ pub struct TopoArgs {
 /// `--nccl`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Release {
-    /// 2.14 and later
+    /// 2.27.7 and later: --log names GPUs by their bus
     Current,
+    /// 2.14 to 2.27.6: --log names GPUs by their rank
+    #[value(name = "2.27")]
+    V227,
     /// Up to 2.13
     #[value(name = "2.13")]
     V213,
 }
 
 impl TopoArgs {
+    /// Whether an output is asked for; else there is a page.
+    pub fn asks(&self) -> bool {
+        let files = [&self.xml, &self.graph_xml, &self.log, &self.svg];
+        files.into_iter().any(Option::is_some) || !self.explain.is_empty()
+    }
+
     pub fn tables(&self) -> Tables {
         match self.nccl {
-            Release::Current => Tables::Current,
+            Release::Current | Release::V227 => Tables::Current,
             Release::V213 => Tables::Nccl213,
         }
     }

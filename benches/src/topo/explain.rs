@@ -13,16 +13,18 @@ use oxccl::api::tune_file::{self, TuneError};
 use oxccl::plan::tuning::{
     self, Architecture, Backend, Forced, Impossible, ListError, NetSpeed, TUNED, TuneFile,
 };
-use oxccl::plan::{Call, ChannelLimits, Collnet, Facts, Lacks};
+use oxccl::plan::{Call, ChannelLimits, Collnet, Facts, Lacks, Plan, plan};
 use oxccl::topology::{Channels, JoinError};
 use oxccl::transport::stream_layout;
-use oxccl::{Config, RedOp};
+use oxccl::{Config, Func, RedOp};
 use oxccl_shared::algo::spec::Processor;
 
 /// Why nothing can be explained.
 #[derive(Debug, thiserror::Error)]
 pub enum ExplainError {
-    #[error("--explain {0}: all-reduce, all-gather, reduce-scatter, broadcast or reduce was expected")]
+    #[error(
+        "--explain {0}: all-reduce, all-gather, reduce-scatter, broadcast, reduce or all-to-all was expected"
+    )]
     Collective(String),
     #[error("--explain {0}: {1}")]
     Bytes(String, String),
@@ -48,29 +50,64 @@ pub fn ranks_of_host(args: &TopoArgs, gpus: usize) -> Result<u32, ExplainError> 
     Ok(ranks / hosts)
 }
 
-/// Explains for GPUs, of which each has a rank.
-pub fn on_gpus(args: &TopoArgs, machine: &Machine) -> Result<String, ExplainError> {
-    let agreed = machine.agreed(args.hosts);
+/// What communicators of all GPUs know, and their channels.
+pub fn facts(
+    machine: &Machine,
+    forced: Forced,
+    tuned: Option<&TuneFile>,
+) -> Result<(Facts, Channels), ExplainError> {
+    let agreed = machine.agreed();
     let sm = machine.system.sm_min();
     let found = tuning::Machine::of_agreed(sm, &agreed);
     let ranks = found.nranks;
-    let forced = forced(args)?;
     Facts::check(Processor::Gpu, ranks, &forced, Lacks::default())?;
     let multiprocessors = Architecture::of_sm(sm).constants().multiprocessors;
     let facts = Facts::of_gpus(ranks, (sm, multiprocessors), forced, ChannelLimits::default(), None)
-        .with_table(tuned(args)?.and_then(|file| file.table(Backend::Gpu, ranks).copied()));
-    let rings = Channels::join(&agreed.hosts)?.rings;
-    let call = call(args, ranks)?;
+        .with_table(tuned.and_then(|file| file.table(Backend::Gpu, ranks).copied()));
+    let channels = Channels::join(&agreed.hosts)?;
+    let facts = match machine.hosts {
+        0 | 1 => facts.on(found, &channels.rings),
+        hosts => {
+            facts.with_few_channels().on(found, &channels.rings).over_network(hosts, network(machine), 1)
+        }
+    };
+    Ok((facts, channels))
+}
+
+/// Explains for GPUs, of which each has a rank.
+pub fn on_gpus(args: &TopoArgs, machine: &Machine) -> Result<String, ExplainError> {
+    let (facts, _) = facts(machine, forced(args)?, tuned(args)?.as_ref())?;
+    let explained = explain(&facts, &call(args, facts.nranks)?);
     let headline = super::text::headline(machine);
     if args.hosts < 2 {
-        return Ok(format!("{headline}\n{}", facts.on(found, &rings).explain(&call)));
+        return Ok(format!("{headline}\n{explained}"));
     }
-    let network = network(machine);
-    let facts = facts.with_few_channels().on(found, &rings).over_network(args.hosts, network, 1);
-    let NetSpeed { gbytes, latency_us } = network;
+    let NetSpeed { gbytes, latency_us } = network(machine);
     let between =
         format!("a network device of {gbytes:.1} GB/s and {latency_us:.1} us for each rank between hosts");
-    Ok(format!("{headline}\n{between}\n{}", facts.explain(&call)))
+    Ok(format!("{headline}\n{between}\n{explained}"))
+}
+
+/// All-to-all has no candidates to compare: what the planner makes of it.
+fn explain(facts: &Facts, call: &Call) -> String {
+    if call.func != Func::AllToAll {
+        return facts.explain(call).to_string();
+    }
+    let bytes = call.bytes();
+    let head = format!("{} of {bytes} bytes from each rank to each, {}\n", call.func, facts.machine);
+    if facts.goes_as_messages(call) {
+        let protocol = facts.message_protocol(bytes);
+        return format!(
+            "{head}\nchosen: {} messages of each rank, by {protocol}\nbecause blocks this long are best sent pair by pair\n",
+            facts.nranks.saturating_sub(1)
+        );
+    }
+    let Plan { algorithm, protocol, channels, threads, .. } = plan(call, facts);
+    format!(
+        "{head}\nchosen: {algorithm} {protocol}, {} of {threads} threads: one kernel\n\
+         because short blocks go to all peers at once\n",
+        super::text::count(channels as usize, "channel")
+    )
 }
 
 /// The lowest bandwidth among ranks that use the NIC nearest to their GPU. Communicators assume 10 Gbit/s where it is unknown.
@@ -106,13 +143,14 @@ pub fn on_cpus(args: &TopoArgs, known: Option<usize>) -> Result<String, ExplainE
     let facts = Facts::of_cpus(ranks, architecture, forced, layouts, channels)
         .with_collnet(collnet)
         .with_table(table);
-    Ok(facts.explain(&call(args, ranks)?).to_string())
+    Ok(explain(&facts, &call(args, ranks)?))
 }
 
 fn call(args: &TopoArgs, ranks: u32) -> Result<Call, ExplainError> {
     let name = &args.explain[0];
     let collective = Collective::from_str(name, true).ok();
-    let func = collective.map(crate::engine::func).filter(|func| TUNED.contains(func));
+    let func =
+        collective.map(crate::engine::func).filter(|func| TUNED.contains(func) || *func == Func::AllToAll);
     let func = func.ok_or_else(|| ExplainError::Collective(name.clone()))?;
     let size =
         bytes(&args.explain[1]).map_err(|error| ExplainError::Bytes(args.explain[1].clone(), error))?;

@@ -13,16 +13,18 @@ pub struct Machine {
     pub system: System,
     pub paths: Paths,
     pub graphs: Graphs,
+    /// Machines of its kind.
+    pub hosts: u32,
 }
 
 impl Machine {
-    /// What the ranks of `hosts` such machines agree on.
-    pub fn agreed(&self, hosts: u32) -> Agreed {
-        Summary::new(&self.system, &self.paths, &self.graphs).of_hosts(hosts)
+    /// What the ranks of all such machines agree on.
+    pub fn agreed(&self) -> Agreed {
+        Summary::new(&self.system, &self.paths, &self.graphs).of_hosts(self.hosts)
     }
 
-    /// The channels of `hosts` such machines, as NCCL has them.
-    pub fn channels(&self, hosts: u32) -> Result<Channels, JoinError> {
-        Channels::join(&HostLanes::new(&self.graphs).repeated(hosts))
+    /// The channels of all such machines, as NCCL has them.
+    pub fn channels(&self) -> Result<Channels, JoinError> {
+        Channels::join(&HostLanes::new(&self.graphs).repeated(self.hosts))
     }
 }

@@ -5,21 +5,27 @@
 
 mod args;
 mod machine;
+mod models;
 mod text;
 mod processors;
+mod explain;
+mod runs;
 mod log;
 mod svg;
-mod explain;
 
 pub use args::TopoArgs;
 
 use crate::complain::complain;
 use crate::say::say;
 use machine::Machine;
+use oxccl::Config;
 use oxccl::topology::detect::{self, NvmlError};
 use oxccl::topology::search::Graphs;
-use oxccl::topology::xml::{XmlError, read_graphs, read_text, read_topology, write_graphs, write_topology};
+use oxccl::topology::xml::{
+    XmlError, read_graphs, read_text, read_text_from, read_topology, write_graphs, write_topology,
+};
 use oxccl::topology::{Inventory, JoinError, PathPolicy, Paths, System, SystemError};
+use runs::Runs;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -58,48 +64,91 @@ pub fn topo(args: &TopoArgs) -> ExitCode {
     }
 }
 
+/// What is printed, and what was written where.
+#[derive(Default)]
+struct Outputs {
+    text: String,
+    written: String,
+}
+
+impl Outputs {
+    /// `-` prints.
+    fn put(&mut self, path: &Path, text: &str) -> Result<(), TopoError> {
+        if path == Path::new("-") {
+            self.text += text;
+            return Ok(());
+        }
+        std::fs::write(path, text).map_err(|source| TopoError::File { path: path.to_owned(), source })?;
+        self.written += &format!("wrote {}\n", path.display());
+        Ok(())
+    }
+
+    /// What was written is said where it does not end up in what is printed.
+    fn end(self) -> String {
+        if !self.text.is_empty() && !self.written.is_empty() {
+            eprint!("{}", self.written);
+            return self.text;
+        }
+        self.text + &self.written
+    }
+}
+
 /// The text to print.
 fn run(args: &TopoArgs) -> Result<String, TopoError> {
     let Looked { name, mut inventory, policy, why_no_gpus } = look(args)?;
     inventory.number_ranks();
-    if args.xml {
-        return Ok(write_topology(&inventory));
+    let mut out = Outputs::default();
+    if let Some(path) = &args.xml {
+        out.put(path, &write_topology(&inventory))?;
     }
-    if let Some(why) = why_no_gpus {
-        return without_gpus(args, &name, &inventory, &why);
+    match why_no_gpus {
+        Some(why) => without_gpus(args, &name, &inventory, &why, &mut out)?,
+        None => with_gpus(args, &name, inventory, &args.policy(policy), &mut out)?,
     }
-    // A file may be that of a host whose ranks do not begin at 0.
-    inventory.first_ranks(match args.explain.is_empty() {
-        true => u32::MAX,
-        false => explain::ranks_of_host(
-            args,
-            inventory.gpus().iter().filter(|(_, gpu)| gpu.rank.is_some()).count(),
-        )?,
-    });
-    let machine = machine(args, name, &inventory, &args.policy(policy))?;
-    if !args.explain.is_empty() {
-        return Ok(explain::on_gpus(args, &machine)?);
-    }
-    let mut out = String::new();
-    if args.graph_xml {
-        out += &write_graphs(machine.graphs.all(), &machine.system);
-    }
-    if args.log {
-        out += &log::lines(&machine, args.hosts)?;
-    }
-    if let Some(path) = &args.svg {
-        let drawing = svg::draw(&machine);
-        std::fs::write(path, drawing).map_err(|source| TopoError::File { path: path.clone(), source })?;
-        out += &format!("wrote {}\n", path.display());
-    }
-    if out.is_empty() {
-        out = text::page(&machine);
-    }
-    Ok(out)
+    Ok(out.end())
 }
 
+fn with_gpus(
+    args: &TopoArgs,
+    name: &str,
+    mut inventory: Inventory,
+    policy: &PathPolicy,
+    out: &mut Outputs,
+) -> Result<(), TopoError> {
+    if !args.explain.is_empty() {
+        let gpus = inventory.gpus().iter().filter(|(_, gpu)| gpu.rank.is_some()).count();
+        let mut some = inventory.clone();
+        some.first_ranks(explain::ranks_of_host(args, gpus)?);
+        out.text += &explain::on_gpus(args, &machine(args, name, &some, policy)?)?;
+    }
+    if !args.explain.is_empty() && args.graph_xml.is_none() && args.log.is_none() && args.svg.is_none() {
+        return Ok(());
+    }
+    // A file may be that of a host whose ranks do not begin at 0.
+    inventory.first_ranks(u32::MAX);
+    let machine = machine(args, name, &inventory, policy)?;
+    if let Some(path) = &args.graph_xml {
+        out.put(path, &write_graphs(machine.graphs.all(), &machine.system))?;
+    }
+    if let Some(path) = &args.log {
+        out.put(path, &log::lines(&machine, args.nccl)?)?;
+    }
+    if let Some(path) = &args.svg {
+        out.put(path, &svg::draw(&machine, &Runs::new(&machine)?))?;
+    }
+    if !args.asks() {
+        out.text += &text::page(&machine, &Runs::new(&machine)?);
+    }
+    Ok(())
+}
+
+/// A file, or standard input.
 fn read(path: &Path) -> Result<String, TopoError> {
-    read_text(path).map_err(|source| TopoError::File { path: path.to_owned(), source })
+    let text = match path == Path::new("-") {
+        true => read_text_from(std::io::stdin().lock()),
+        false => read_text(path),
+    };
+    text.map_err(|source| TopoError::File { path: path.to_owned(), source })
 }
 
 fn read_inventory(path: &Path) -> Result<Inventory, TopoError> {
@@ -149,7 +198,10 @@ struct Looked {
 
 fn look(args: &TopoArgs) -> Result<Looked, TopoError> {
     if let Some(path) = &args.file {
-        let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+        let name = match path == Path::new("-") {
+            true => "standard input".to_owned(),
+            false => path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default(),
+        };
         let (inventory, policy) = (read_inventory(path)?, PathPolicy::default());
         let why_no_gpus = inventory.gpus().is_empty().then(|| match processors::gpus_below(&inventory) {
             0 => WhyNoGpus::InFile,
@@ -158,7 +210,13 @@ fn look(args: &TopoArgs) -> Result<Looked, TopoError> {
         return Ok(Looked { name, inventory, policy, why_no_gpus });
     }
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let skeleton = args.skeleton.as_deref().map_or_else(|| Ok(Inventory::new()), read_inventory)?;
+    let named = || Config::variable("NCCL_TOPO_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let (path, name) = match (&args.skeleton, named()) {
+        (Some(path), _) => (Some(path.clone()), name),
+        (None, Some(path)) => (Some(path.clone()), format!("{name} with NCCL_TOPO_FILE={}", path.display())),
+        (None, None) => (None, name),
+    };
+    let skeleton = path.as_deref().map_or_else(|| Ok(Inventory::new()), read_inventory)?;
     let why = match detect::host(skeleton.clone()) {
         Ok((inventory, policy)) if !inventory.gpus().is_empty() => {
             return Ok(Looked { name, inventory, policy, why_no_gpus: None });
@@ -178,30 +236,37 @@ fn without_gpus(
     name: &str,
     inventory: &Inventory,
     why: &WhyNoGpus,
-) -> Result<String, TopoError> {
+    out: &mut Outputs,
+) -> Result<(), TopoError> {
     let asked = [
         (!args.explain.is_empty(), "--explain"),
-        (args.log, "--log"),
-        (args.graph_xml, "--graph-xml"),
-        (args.svg.is_some(), "--svg"),
+        (args.log.is_some(), "--log"),
+        (args.graph_xml.is_some(), "--graph-xml"),
     ];
-    let asked = asked.into_iter().find(|(is_asked, _)| *is_asked).map(|(_, option)| option);
-    match (asked, why, &args.file) {
-        (None, _, _) => Ok(processors::page(name, inventory, &why.to_string())),
-        (Some(option), WhyNoGpus::Skeleton(gpus), Some(path)) => {
-            Err(TopoError::Skeleton { option, path: path.clone(), gpus: *gpus })
+    for option in asked.into_iter().filter(|(is_asked, _)| *is_asked).map(|(_, option)| option) {
+        match (option, why, &args.file) {
+            (_, WhyNoGpus::Skeleton(gpus), Some(path)) => {
+                return Err(TopoError::Skeleton { option, path: path.clone(), gpus: *gpus });
+            }
+            ("--explain", _, file) => {
+                let known = file.as_ref().map(|_| processors::count_of(inventory)).filter(|count| *count > 0);
+                out.text += &explain::on_cpus(args, known)?;
+            }
+            _ => return Err(TopoError::NoGpus(option)),
         }
-        (Some("--explain"), _, file) => {
-            let known = file.as_ref().map(|_| processors::count_of(inventory)).filter(|count| *count > 0);
-            Ok(explain::on_cpus(args, known)?)
-        }
-        (Some(option), _, _) => Err(TopoError::NoGpus(option)),
     }
+    if let Some(path) = &args.svg {
+        out.put(path, &svg::draw_without_gpus(name, inventory))?;
+    }
+    if !args.asks() {
+        out.text += &processors::page(name, inventory, &why.to_string());
+    }
+    Ok(())
 }
 
 fn machine(
     args: &TopoArgs,
-    name: String,
+    name: &str,
     inventory: &Inventory,
     policy: &PathPolicy,
 ) -> Result<Machine, TopoError> {
@@ -216,5 +281,5 @@ fn machine(
             .map_err(|source| TopoError::Xml { path: path.clone(), source })?;
         read.into_iter().filter(|graph| !graph.lanes.is_empty()).for_each(|graph| graphs.replace(graph));
     }
-    Ok(Machine { name, system, paths, graphs })
+    Ok(Machine { name: name.to_owned(), system, paths, graphs, hosts: args.hosts })
 }

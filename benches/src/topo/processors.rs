@@ -3,7 +3,8 @@
 //! Gives: a page for a terminal: NUMA nodes with their processors, and the network devices below them.
 //! Never: channels: ranks that are threads need none but the order of NUMA nodes.
 
-use super::text::{count, model_name, rate};
+use super::models;
+use super::text::{count, kind_of, model_name, rate};
 use oxccl::topology::system::CpuModel;
 use oxccl::topology::{Cpu, Device, Inventory, Pci};
 use std::fmt::Write;
@@ -23,7 +24,7 @@ pub fn page(name: &str, inventory: &Inventory, why: &str) -> String {
             known => format!(", {}", count(known, "processor")),
         };
         let _ = writeln!(out, "CPU {}  {}{processors}", cpu.numa_id.max(0), model_name(CpuModel::of(cpu)));
-        write_below(&mut out, &cpu.devices, "");
+        write_below(&mut out, &cpu.devices, "", true);
     }
     let _ = writeln!(out, "\n{why}");
     out
@@ -40,10 +41,10 @@ pub fn count_of(inventory: &Inventory) -> usize {
 }
 
 /// The upper byte of PCI classes.
-const GPU: u32 = 0x03;
-const NIC: u32 = 0x02;
+pub const GPU: u32 = 0x03;
+pub const NIC: u32 = 0x02;
 
-fn class(pci: &Pci) -> u32 {
+pub fn class(pci: &Pci) -> u32 {
     pci.class.unwrap_or(0) >> 16
 }
 
@@ -56,7 +57,7 @@ fn of_class(devices: &[Device], wanted: u32) -> usize {
 }
 
 /// The processors of a node, if its mask is known.
-fn processors(cpu: &Cpu) -> usize {
+pub fn processors(cpu: &Cpu) -> usize {
     let digits = cpu.affinity.iter().flat_map(|mask| mask.chars()).filter_map(|digit| digit.to_digit(16));
     digits.map(|digit| digit.count_ones() as usize).sum()
 }
@@ -70,22 +71,27 @@ fn nets_below(devices: &[Device]) -> usize {
     devices.iter().map(below).sum()
 }
 
-fn write_below(out: &mut String, devices: &[Device], indent: &str) {
+/// `is_bare`: these hang at the CPU itself.
+fn write_below(out: &mut String, devices: &[Device], indent: &str, is_bare: bool) {
     let mut lines: Vec<(String, &[Device])> = Vec::new();
     for device in devices {
         match device {
             Device::Pci(pci) => {
                 let what = match class(pci) {
-                    GPU => "  GPU",
-                    NIC if pci.devices.is_empty() => "  NIC",
-                    _ => "",
+                    GPU => format!(
+                        "  GPU{}",
+                        pci.device.map_or(String::new(), |id| format!(" {}", models::name(id)))
+                    ),
+                    NIC if pci.devices.is_empty() => "  NIC".to_owned(),
+                    _ => String::new(),
                 };
                 lines.push((format!("PCI {}{what}", pci.bus_id), &pci.devices));
             }
             Device::Nic(nic) => lines.extend(nic.nets.iter().map(|net| {
                 let speed = net.speed_mbits.map(|speed| format!("  {} GB/s", rate(speed as f32 / 8000.0)));
                 let name = net.name.as_deref().unwrap_or("net");
-                (format!("NET {name}{}", speed.unwrap_or_default()), &[][..])
+                let kind = if is_bare { kind_of(name) } else { "" };
+                (format!("NET {name}{kind}{}", speed.unwrap_or_default()), &[][..])
             })),
             Device::Gpu(_) | Device::PciLink(_) => {}
         }
@@ -94,7 +100,7 @@ fn write_below(out: &mut String, devices: &[Device], indent: &str) {
     for (at, (line, below)) in lines.into_iter().enumerate() {
         let (branch, trunk) = if at + 1 == count { ("└─ ", "   ") } else { ("├─ ", "│  ") };
         let _ = writeln!(out, "{indent}{branch}{line}");
-        write_below(out, below, &format!("{indent}{trunk}"));
+        write_below(out, below, &format!("{indent}{trunk}"), false);
     }
 }
 
@@ -109,19 +115,20 @@ mod tests {
             r#"<system version="1">
               <cpu numaid="0" affinity="0000000f,00000001" arch="x86_64" vendor="AuthenticAMD" familyid="25" modelid="1">
                 <pci busid="0000:01:00.0"><nic><net name="mlx5_0" dev="0" speed="200000"/><net name="mlx5_1" dev="1"/></nic></pci>
-                <nic><net name="bond0" dev="2" speed="10000"/></nic>
+                <nic><net name="bond0" dev="2" speed="10000"/><net name="docker0" dev="3"/></nic>
               </cpu>
               <cpu numaid="1"/>
             </system>"#,
         )
         .unwrap();
         let expected = "\
-host: no GPU, 2 NUMA nodes, 3 network devices
+host: no GPU, 2 NUMA nodes, 4 network devices
 CPU 0  AMD, 5 processors
 ├─ PCI 0000:01:00.0
 │  ├─ NET mlx5_0  25 GB/s
 │  └─ NET mlx5_1
-└─ NET bond0  1.2 GB/s
+├─ NET bond0 (bond)  1.2 GB/s
+└─ NET docker0 (bridge)
 CPU 1  unknown CPU
 
 none

@@ -1,9 +1,12 @@
 //! Layer: topo.
 //! Takes: a machine.
-//! Gives: a page for a terminal: the tree of devices, the paths between GPUs and to NICs, the channels.
+//! Gives: a page for a terminal: the tree of devices, the paths between GPUs and to NICs, the channels that the library connects and
+//! those of NCCL's plan.
 //! Never: colours or widths that a log file could not hold.
 
 use super::machine::Machine;
+use super::models;
+use super::runs::Runs;
 use oxccl::Rank;
 use oxccl::topology::System;
 use oxccl::topology::search::{Lane, TopoGraph};
@@ -11,11 +14,12 @@ use oxccl::topology::system::{CpuModel, LinkKind, NodeId, NodeKind};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-pub fn page(machine: &Machine) -> String {
-    let mut out = format!("{}\n", headline(machine));
+pub fn page(machine: &Machine, runs: &Runs) -> String {
+    let mut out = format!("{}\n{}", headline(machine), hosts(machine));
     write_tree(&mut out, &machine.system);
     write_paths(&mut out, machine);
-    out.push_str("\nChannels\n");
+    let _ = writeln!(out, "\n{}", runs.text());
+    out.push_str("Channels of NCCL's plan, with its speeds\n");
     for graph in machine.graphs.all().into_iter().filter(|graph| !graph.lanes.is_empty()) {
         write_graph(&mut out, machine, graph);
     }
@@ -27,12 +31,33 @@ pub fn count(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// `h200x8: 8 GPUs (sm 90), 1 NUMA node, 0 network devices`
+/// `h200x8: 8 GPUs (H200 SXM, sm 90), 1 NUMA node, 0 network devices`
 pub fn headline(machine: &Machine) -> String {
     let system = &machine.system;
     let switched = if system.nv_switch.is_some() { ", NVSwitch" } else { "" };
     let gpus = count(system.gpus.len(), "GPU");
-    format!("{}: {gpus} (sm {}){switched}, {}", machine.name, system.sm_min(), rest_of(system))
+    let models = models_of(system);
+    format!("{}: {gpus} ({models}sm {}){switched}, {}", machine.name, system.sm_min(), rest_of(system))
+}
+
+/// Each different model, with a comma behind; nothing where none is known.
+fn models_of(system: &System) -> String {
+    let mut models: Vec<u16> = system.gpus.iter().filter_map(|gpu| system.gpu(*gpu).device).collect();
+    models.sort_unstable();
+    models.dedup();
+    models.into_iter().map(|model| models::name(model) + ", ").collect()
+}
+
+/// The ranks of each host, where there are several.
+pub fn hosts(machine: &Machine) -> String {
+    let (gpus, hosts) = (machine.system.gpus.len() as u32, machine.hosts);
+    if hosts < 2 {
+        return String::new();
+    }
+    let ranks = |host: u32| format!("host {host}: ranks {} to {}", host * gpus, (host + 1) * gpus - 1);
+    let shown = if hosts <= 4 { (0..hosts).collect() } else { vec![0, 1, hosts - 1] };
+    let shown: Vec<String> = shown.into_iter().map(ranks).collect();
+    format!("{hosts} hosts like this: {}\n", shown.join(if hosts <= 4 { "; " } else { "; ... " }))
 }
 
 /// The devices other than GPUs.
@@ -70,7 +95,7 @@ pub fn name(system: &System, node: NodeId) -> String {
             let host = if is_one { String::new() } else { format!("host {host} ") };
             format!("{host}CPU {}", cpu.numa_id.max(0))
         }
-        NodeKind::Nic(bus_id) if bus_id.0 == 0 => "NIC".into(),
+        NodeKind::Nic(bus_id) if bus_id.0 == 0 => "without a PCI device".into(),
         NodeKind::Nic(bus_id) => format!("NIC {bus_id}"),
         NodeKind::Net(net) => net.name.clone(),
     }
@@ -90,6 +115,26 @@ pub fn model_name(model: CpuModel) -> &'static str {
         CpuModel::Power => "POWER",
         CpuModel::Unknown => "unknown CPU",
     }
+}
+
+/// What an interface without a PCI device is, by the names that the usual tools give, with a blank before it.
+pub fn kind_of(name: &str) -> &'static str {
+    const KINDS: [(&str, &str); 13] = [
+        ("veth", " (veth)"),
+        ("docker", " (bridge)"),
+        ("br-", " (bridge)"),
+        ("br0", " (bridge)"),
+        ("virbr", " (bridge)"),
+        ("cni", " (bridge)"),
+        ("lxcbr", " (bridge)"),
+        ("tun", " (tunnel)"),
+        ("tap", " (tunnel)"),
+        ("wg", " (tunnel)"),
+        ("bond", " (bond)"),
+        ("vxlan", " (overlay)"),
+        ("flannel", " (overlay)"),
+    ];
+    KINDS.iter().find(|(start, _)| name.starts_with(start)).map_or("", |(_, kind)| kind)
 }
 
 /// GB/s with as many digits as matter.
@@ -121,7 +166,9 @@ fn write_below(out: &mut String, system: &System, node: NodeId, up: Option<NodeI
 fn describe(system: &System, node: NodeId) -> String {
     let links = || system.node(node).links.iter().map(|id| system.link(*id));
     let of = |kind: LinkKind| links().filter(move |link| link.kind == kind);
-    let pci = of(LinkKind::Pci).next_back().map_or(String::new(), |link| format!("  PCI {}", rate(link.bw)));
+    // What is no PCI device has no speed of one.
+    let pci = of(LinkKind::Pci).next_back().filter(|link| link.bw < 1000.0);
+    let pci = pci.map_or(String::new(), |link| format!("  PCI {}", rate(link.bw)));
     match &system.node(node).kind {
         NodeKind::Gpu(gpu) => {
             let peers =
@@ -129,11 +176,14 @@ fn describe(system: &System, node: NodeId) -> String {
             let c2c = of(LinkKind::C2c).map(|link| format!("  C2C {}", rate(link.bw)));
             let gdr = if gpu.gdr { "  GDR" } else { "" };
             let (peers, c2c) = (peers.collect::<String>(), c2c.collect::<String>());
-            format!("{} {} sm {}{gdr}{pci}{c2c}{peers}", name(system, node), gpu.bus_id, gpu.sm)
+            let model = gpu.device.map_or(String::new(), |device| models::name(device) + " ");
+            format!("{} {} {model}sm {}{gdr}{pci}{c2c}{peers}", name(system, node), gpu.bus_id, gpu.sm)
         }
         NodeKind::Net(net) => {
             let gdr = if net.gdr { "  GDR" } else { "" };
-            format!("NET {} {}{gdr}  {} GB/s", net.dev, net.name, rate(net.bw))
+            let is_virtual = links().any(|link| system.bus_id(link.to).0 == 0);
+            let kind = if is_virtual { kind_of(&net.name) } else { "" };
+            format!("NET {} {}{kind}{gdr}  {} GB/s", net.dev, net.name, rate(net.bw))
         }
         _ => name(system, node) + &pci,
     }
@@ -222,6 +272,12 @@ mod tests {
     fn numbers_in_ranges() {
         assert_eq!(ranges(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
         assert_eq!(ranges(&[]), "");
+    }
+
+    #[test]
+    fn interfaces_without_a_card() {
+        let kinds = ["docker0", "veth1a2b", "tun0", "eth0", "br-12ab"].map(kind_of);
+        assert_eq!(kinds, [" (bridge)", " (veth)", " (tunnel)", "", " (bridge)"]);
     }
 
     #[test]

@@ -8,36 +8,56 @@ use super::pick::{Row, Times, Way};
 use crate::bench::{Bench, Case, MeasureError, WarmUp};
 use crate::budget::{Budget, rounds};
 use crate::collective::Collective;
+use crate::complain::complain;
 use crate::row::Measured;
 use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use oxccl_shared::abi::{DataType, RedOp};
+use std::cell::Cell;
 
 /// A way that is this much slower than the fastest in its first operations is not looked at again.
 const HOPELESS: f64 = 3.0;
 
-/// A bar on standard error, where that is a terminal; it is drawn between measurements only.
-pub struct Progress(Option<ProgressBar>);
+/// On standard error: a bar where that is a terminal, elsewhere a line for each size. Between measurements only.
+pub struct Progress(Option<Shown>);
+
+struct Shown {
+    bar: ProgressBar,
+    steps: usize,
+    done: Cell<usize>,
+}
 
 impl Progress {
     /// Only one rank shows it.
     pub fn new(is_shown: bool, steps: usize) -> Progress {
         Progress(is_shown.then(|| {
             let bar = ProgressBar::with_draw_target(Some(steps as u64), ProgressDrawTarget::stderr());
+            let done = Cell::new(0);
             let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} ({elapsed}, {eta} left)");
             style.into_iter().for_each(|style| bar.set_style(style));
-            bar
+            Shown { bar, steps, done }
         }))
     }
 
-    fn step(&self, collective: Collective, bytes: usize) {
-        if let Some(bar) = &self.0 {
-            bar.set_message(format!("{} {}", collective.name(), HumanBytes(bytes as u64)));
+    /// Says what is measured next: the first size may take seconds.
+    fn begin(&self, collective: Collective, bytes: usize) {
+        let Some(Shown { bar, steps, done }) = &self.0 else { return };
+        let what = format!("{} {}", collective.name(), HumanBytes(bytes as u64));
+        if bar.is_hidden() {
+            complain("tune", format_args!("{what}, {} of {steps}", done.get() + 1));
+        }
+        bar.set_message(what);
+        bar.tick();
+    }
+
+    fn step(&self) {
+        if let Some(Shown { bar, done, .. }) = &self.0 {
+            done.set(done.get() + 1);
             bar.inc(1);
         }
     }
 
     pub fn end(&self) {
-        self.0.iter().for_each(ProgressBar::finish_and_clear);
+        self.0.iter().for_each(|shown| shown.bar.finish_and_clear());
     }
 }
 
@@ -55,6 +75,7 @@ pub fn sweep(
         let dtype = DataType::F32;
         let shape = collective.shape(bytes / dtype.size_bytes(), bench.ranks() as usize);
         let case = Case { collective, shape, dtype, op: RedOp::Sum, root: 0, in_place: false };
+        progress.begin(collective, *bytes);
         let seconds = bench.agree(budget.part(args.sizes.len() - at).left())?;
         let times =
             if seconds > 0.0 { size(bench, possible, &case, seconds, args.rounds)? } else { Vec::new() };
@@ -63,7 +84,7 @@ pub fn sweep(
             row.times[*way] = Some(times);
         }
         rows.push(row);
-        progress.step(collective, *bytes);
+        progress.step();
     }
     Ok(rows)
 }

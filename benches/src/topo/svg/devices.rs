@@ -5,6 +5,7 @@
 
 use super::layout::{Layout, Spot};
 use super::pen::{Anchor, Font, Ink, Pen};
+use crate::topo::models;
 use crate::topo::text::{model_name, name, rate};
 use oxccl::topology::System;
 use oxccl::topology::system::{Link, LinkKind, NodeId, NodeKind};
@@ -169,7 +170,7 @@ fn gpu(pen: &mut Pen, system: &System, spot: &Spot) {
     pen.text([spot.x, spot.y + 33.0], &gpu.rank.to_string(), Font::bold(26.0, Ink::Light, Anchor::Middle));
     pen.text(
         [spot.x, spot.y + 48.0],
-        &format!("GPU, sm {}", gpu.sm),
+        &gpu.device.map_or(format!("GPU, sm {}", gpu.sm), models::name),
         Font::plain(10.5, Ink::Light, Anchor::Middle),
     );
     pen.text([spot.x, spot.y + 62.0], &gpu.bus_id.to_string(), Font::plain(9.5, Ink::Light, Anchor::Middle));
@@ -183,7 +184,9 @@ fn nic(pen: &mut Pen, system: &System, spot: &Spot) {
     let links = system.node(spot.node).links.iter().map(|id| system.link(*id));
     let mut nets: Vec<NodeId> = links.filter(|link| link.kind == LinkKind::Net).map(|link| link.to).collect();
     nets.sort();
-    pen.text([spot.x, spot.y + 19.0], "NIC", Font::bold(13.0, Ink::Text, Anchor::Middle));
+    // Bridges, tunnels and what virtual machines have.
+    let title = if system.bus_id(spot.node).0 == 0 { "no PCI device" } else { "NIC" };
+    pen.text([spot.x, spot.y + 19.0], title, Font::bold(13.0, Ink::Text, Anchor::Middle));
     for (i, net) in nets.iter().take(PORTS_MAX).enumerate() {
         let NodeKind::Net(net) = &system.node(*net).kind else { continue };
         let more = if i + 1 == PORTS_MAX && nets.len() > PORTS_MAX { "…" } else { "" };

@@ -8,35 +8,45 @@ use super::devices;
 use super::layout::Layout;
 use super::pen::{Anchor, Font, Ink, Pen};
 use crate::topo::machine::Machine;
+use crate::topo::runs::Runs;
 use crate::topo::text::{distinct, ranges, rate};
 use oxccl::Rank;
-use oxccl::topology::search::{Lane, Pattern, TopoGraph};
+use oxccl::topology::search::{GraphId, Lane, Pattern, TopoGraph};
 
 const TITLE_HEIGHT: f64 = 44.0;
 const PANEL_GAP: f64 = 26.0;
 const DOT: f64 = 11.0;
 /// Rows of a panel; a machine with more different lanes shows the first ones.
 const ROWS_MAX: usize = 16;
+/// Characters of a NIC's name.
+const NAME_MAX: usize = 10;
 
 /// Draws the panels; returns where the picture ends.
-pub fn draw(pen: &mut Pen, machine: &Machine, layout: &Layout) -> f64 {
+pub fn draw(pen: &mut Pen, machine: &Machine, runs: &Runs, layout: &Layout) -> f64 {
     let mut y = devices::bottom(&machine.system, layout) + 46.0;
     for graph in machine.graphs.all().into_iter().filter(|graph| !graph.lanes.is_empty()) {
-        y = panel(pen, machine, layout, graph, y) + PANEL_GAP;
+        y = panel(pen, machine, (layout, runs), graph, y) + PANEL_GAP;
     }
     y + 30.0
 }
 
-fn panel(pen: &mut Pen, machine: &Machine, layout: &Layout, graph: &TopoGraph, top: f64) -> f64 {
+fn panel(
+    pen: &mut Pen,
+    machine: &Machine,
+    (layout, runs): (&Layout, &Runs),
+    graph: &TopoGraph,
+    top: f64,
+) -> f64 {
     let (rows, channels) = rows(machine, layout, graph);
     let height = TITLE_HEIGHT + rows.iter().map(Row::height).sum::<f64>() + 10.0;
     let (left, right) = (40.0, layout.width - 40.0);
     pen.bar((left + right) / 2.0, top, [right - left, height], 16.0, Ink::Panel);
-    let title = capitalized(graph.id.name());
+    let title = format!("{}: {}", capitalized(graph.id.name()), what_runs(graph.id, runs));
     pen.text([left + 22.0, top + 29.0], &title, Font::bold(17.0, Ink::Text, Anchor::Start));
     let hidden = channels.len() - rows.len();
     let more = if hidden > 0 { format!("; {hidden} more ways not shown") } else { String::new() };
-    pen.text([right - 22.0, top + 28.0], &(facts(graph) + &more), Font::plain(13.0, Ink::Quiet, Anchor::End));
+    let plan = format!("NCCL's plan: {}{more}", facts(graph));
+    pen.text([right - 22.0, top + 28.0], &plan, Font::plain(13.0, Ink::Quiet, Anchor::End));
     let mut y = top + TITLE_HEIGHT;
     for (number, (row, channels)) in rows.iter().zip(&channels).enumerate() {
         let base = y + row.above + DOT + 5.0;
@@ -52,8 +62,7 @@ fn panel(pen: &mut Pen, machine: &Machine, layout: &Layout, graph: &TopoGraph, t
     top + height
 }
 
-/// One row for each path through the machine, and the channels of each path. Lanes that differ only in the port of a NIC take
-/// the same path.
+/// One row for each path through the machine, and the channels of each path.
 fn rows(machine: &Machine, layout: &Layout, graph: &TopoGraph) -> (Vec<Row>, Vec<Vec<usize>>) {
     let lanes = if is_heads(graph) { heads(graph) } else { distinct(graph) };
     let flatness = if lanes.len() > 8 { 0.6 } else { 1.0 };
@@ -71,6 +80,15 @@ fn rows(machine: &Machine, layout: &Layout, graph: &TopoGraph) -> (Vec<Row>, Vec
     channels.iter_mut().for_each(|channels| channels.sort_unstable());
     rows.truncate(ROWS_MAX);
     (rows, channels)
+}
+
+/// What the library makes of a graph.
+fn what_runs(id: GraphId, runs: &Runs) -> String {
+    match id {
+        GraphId::Ring => format!("OxCCL has {} channels", runs.rings),
+        GraphId::Tree => format!("OxCCL has {}, if named", runs.trees),
+        GraphId::CollnetChain | GraphId::CollnetDirect | GraphId::Nvls => "not run by OxCCL".to_owned(),
+    }
 }
 
 fn facts(graph: &TopoGraph) -> String {
@@ -121,7 +139,8 @@ impl Row {
             let id = lane.nets?[end];
             let net = system.nets.iter().find(|net| system.net(**net).id == id)?;
             let nic = system.node(*net).links.iter().map(|link| system.link(*link).to).next()?;
-            Some((layout.spot(nic)?.x, String::new(), true))
+            let name: String = system.net(*net).name.chars().take(NAME_MAX).collect();
+            Some((layout.spot(nic)?.x, name, true))
         };
         let mut stops: Vec<(f64, String, bool)> = Vec::new();
         stops.extend(net(0));
@@ -166,8 +185,8 @@ impl Row {
             let is_first = i == 0 || (i == 1 && self.stops[0].2);
             let fill = if is_first || !self.is_joined { ink } else { Ink::Panel };
             if *is_net {
-                pen.bar(*x, y - 8.0, [30.0, 16.0], 5.0, Ink::Nic);
-                pen.text([*x, y + 3.5], "NIC", Font::bold(9.5, Ink::Text, Anchor::Middle));
+                pen.bar(*x, y - 8.0, [8.0 + 6.0 * label.chars().count() as f64, 16.0], 5.0, Ink::Nic);
+                pen.text([*x, y + 3.5], label, Font::bold(9.5, Ink::Text, Anchor::Middle));
             } else if !is_last_of_ring(&self.stops, i) {
                 let text = if fill == Ink::Panel { ink } else { Ink::Light };
                 pen.dot([*x, y], DOT, fill, ink);

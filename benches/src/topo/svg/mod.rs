@@ -8,14 +8,18 @@ mod pen;
 mod layout;
 mod devices;
 mod lanes;
+mod bare;
 
 use super::machine::Machine;
-use super::text::headline;
+use super::runs::Runs;
+use super::text::{headline, hosts};
 use layout::Layout;
 use pen::{Anchor, Font, Ink, Pen};
 
-/// Draws a machine.
-pub fn draw(machine: &Machine) -> String {
+pub use bare::draw as draw_without_gpus;
+
+/// Draws a machine, and the channels that the library and NCCL's plan have there.
+pub fn draw(machine: &Machine, runs: &Runs) -> String {
     let layout = Layout::new(&machine.system);
     let mut pen = Pen::new();
     let (title, facts) = headline(machine).split_once(": ").map_or_else(
@@ -23,10 +27,14 @@ pub fn draw(machine: &Machine) -> String {
         |(title, facts)| (title.to_owned(), facts.to_owned()),
     );
     pen.text([layout.left, 62.0], &title, Font::bold(32.0, Ink::Text, Anchor::Start));
+    let facts = match machine.hosts {
+        0 | 1 => facts,
+        _ => format!("{facts}; {}", hosts(machine).trim_end()),
+    };
     pen.text([layout.left, 90.0], &facts, Font::plain(15.0, Ink::Quiet, Anchor::Start));
     legend(&mut pen, &layout);
     let mut lanes = Pen::new();
-    let bottom = lanes::draw(&mut lanes, machine, &layout);
+    let bottom = lanes::draw(&mut lanes, machine, runs, &layout);
     // Guides lie below everything else.
     for x in layout.gpus.iter().map(|spot| spot.x) {
         pen.line([x, layout.leaf_y], [x, bottom - 46.0], Ink::Guide, 1.0);

@@ -13,6 +13,7 @@ pub(super) fn gpu_node(pci: &Pci, gpu: &Gpu) -> Option<GpuNode> {
         rank: gpu.rank?,
         sm: gpu.sm.unwrap_or(0),
         gdr: gpu.gdr.unwrap_or(false),
+        device: pci.device,
         is_consumer: is_consumer(pci, gpu.sm.unwrap_or(0)),
     })
 }

@@ -68,6 +68,8 @@ pub struct GpuNode {
     pub sm: u32,
     /// Whether NICs may read and write its memory.
     pub gdr: bool,
+    /// The chip and board's PCI device id, if known.
+    pub device: Option<u16>,
     /// A GeForce: its driver offers no access between peers over PCI.
     pub is_consumer: bool,
 }

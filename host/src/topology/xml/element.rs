@@ -27,7 +27,7 @@ impl Element {
         match root {
             Some(root) if root.name == expected => Ok(root),
             Some(root) => Err(XmlError::Root { line: root.line, found: root.name, expected }),
-            None => Err(XmlError::Root { line: 1, found: String::new(), expected }),
+            None => Err(XmlError::Empty { expected }),
         }
     }
 

@@ -37,9 +37,29 @@ pub const VALUE_CHARS_MAX: usize = 255;
 /// # Errors
 /// The operating system's, or that it is no regular file.
 pub fn read_text(path: &Path) -> std::io::Result<String> {
-    let mut text = String::new();
-    open_regular(path)?.take(FILE_BYTES_MAX as u64 + 1).read_to_string(&mut text)?;
-    Ok(text)
+    read_text_from(open_regular(path)?)
+}
+
+/// As [`read_text`], from a pipe or whatever else.
+///
+/// # Errors
+/// The source's, or that it is no UTF-8, with the line.
+pub fn read_text_from(source: impl Read) -> std::io::Result<String> {
+    let mut bytes = Vec::new();
+    source.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > FILE_BYTES_MAX {
+        // Too long, wherever a character was cut.
+        return Ok(String::from_utf8_lossy(&bytes).into_owned());
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        let line = error.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count() + 1;
+        let what = format!(
+            "line {line}: the byte {:#04x} is no UTF-8, in which topology files are",
+            error.as_bytes()[at]
+        );
+        std::io::Error::new(std::io::ErrorKind::InvalidData, what)
+    })
 }
 
 /// Why a file is unusable.
@@ -63,12 +83,18 @@ pub enum XmlError {
         /// The limit.
         max: usize,
     },
+    /// Nothing, or nothing but comments.
+    #[error("line 1: the file is empty or has no element, expected <{expected}>")]
+    Empty {
+        /// The name expected.
+        expected: &'static str,
+    },
     /// Another root element.
     #[error("line {line}: the root element is <{found}>, expected <{expected}>")]
     Root {
         /// Counted from 1.
         line: u32,
-        /// Name of the root element; empty if there is none.
+        /// Name of the root element.
         found: String,
         /// The name expected.
         expected: &'static str,

@@ -1,0 +1,74 @@
+//! Layer: topo.
+//! Takes: a machine with GPUs.
+//! Gives: [`Runs`]: the channels that communicators of this library connect there.
+//! Never: NCCL's plan, which the search finds: it is shown beside this, and called that.
+
+use super::explain::{ExplainError, facts};
+use super::machine::Machine;
+use super::text::ranges;
+use oxccl::Rank;
+use oxccl::plan::tuning::Forced;
+use oxccl::topology::Channels;
+use std::fmt::Write;
+
+/// Ranks of a ring that are printed.
+const RANKS_MAX: usize = 32;
+
+/// Channels over all hosts.
+pub struct Runs {
+    /// Orders of ranks, and which channels take which.
+    pub channels: Channels,
+    /// Of rings.
+    pub rings: u32,
+    /// Between each two GPUs.
+    pub pairs: u32,
+    /// Of trees, where the user names them: else there are none.
+    pub trees: u32,
+}
+
+impl Runs {
+    /// Without a user's restrictions.
+    pub fn new(machine: &Machine) -> Result<Runs, ExplainError> {
+        let (plain, channels) = facts(machine, Forced::default(), None)?;
+        let named = Forced::default().with_algorithms("tree");
+        let named =
+            named.map_or(plain, |named| facts(machine, named, None).map_or(plain, |(facts, _)| facts));
+        Ok(Runs {
+            channels,
+            rings: plain.ring_channels,
+            pairs: plain.mesh_channels,
+            trees: named.tree_channels,
+        })
+    }
+
+    /// For a page.
+    pub fn text(&self) -> String {
+        let mut out = String::from("Channels of OxCCL\n");
+        let Runs { channels, rings, pairs, trees } = self;
+        let _ = writeln!(out, "  ring: {rings}");
+        for (ring, of) in self.orders() {
+            let mut ranks: Vec<String> = ring.iter().take(RANKS_MAX).map(Rank::to_string).collect();
+            if ring.len() > RANKS_MAX {
+                ranks.push(format!("... {} in all", ring.len()));
+            }
+            let _ = writeln!(out, "    {:>7} : {}", ranges(&of), ranks.join(" "));
+        }
+        let _ = writeln!(out, "  pairs: {pairs}, between each two GPUs: one-shot, two-shot, messages");
+        let depth = if channels.trees.is_empty() { 0 } else { *trees };
+        let _ = writeln!(out, "  tree: {depth} where NCCL_ALGO or a tuning file names it, else none");
+        out
+    }
+
+    /// Each different ring with its channels.
+    fn orders(&self) -> Vec<(&[Rank], Vec<usize>)> {
+        let mut found: Vec<(&[Rank], Vec<usize>)> = Vec::new();
+        for channel in 0..self.rings as usize {
+            let ring = self.channels.ring(channel);
+            match found.iter_mut().find(|(other, _)| *other == ring) {
+                Some((_, of)) => of.push(channel),
+                None => found.push((ring, vec![channel])),
+            }
+        }
+        found
+    }
+}
