@@ -87,6 +87,10 @@ pub struct PerfArgs {
     /// cuda: what is read before the first and after the last operation: events in the stream, or the processor's clock.
     #[arg(long, value_enum, default_value_t = Timer::Events)]
     pub timer: Timer,
+    /// cuda: what engines know of the buffers beforehand: 0 nothing; 1 each rank registers its own (ncclCommRegister); 2 all ranks register
+    /// them together, as symmetric windows. From 1 on buffers are memory that other processes can map.
+    #[arg(short = 'R', long, alias = "local_register", value_name = "0|1|2", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=2))]
+    pub register: u32,
     /// cuda: capture this many operations (or groups of `--agg_iters`) into a graph and time its launches; 0: no graph.
     #[arg(short = 'G', long, alias = "cudagraph", value_name = "N", default_value_t = 0)]
     pub graph: u32,
@@ -351,6 +355,7 @@ mod tests {
 
     #[test]
     fn the_suite_has_defaults_of_its_own() {
+        assert_eq!((perf("all-reduce").register, perf("all-reduce -R 2").register), (0, 2));
         let args = perf("suite --backend cuda --ranks 4 --engine nccl=/x --engine nccl --time-budget 300");
         assert_eq!((args.place, args.backend, args.room()), (Places::Out, Backend::Cuda, 2 << 30));
         assert_eq!(args.engines[1], EngineChoice::Nccl { library: LIBNCCL.into() });

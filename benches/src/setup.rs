@@ -45,7 +45,9 @@ pub enum RunError {
     Root { root: u32, last: u32 },
     #[error("a minimum of {min} bytes is more than the maximum of {max}")]
     Sizes { min: usize, max: usize },
-    #[error("--ngpus, --one-thread, --devices, --graph, --channels and --init-time need --backend cuda")]
+    #[error(
+        "--ngpus, --one-thread, --devices, --graph, --register, --channels and --init-time need --backend cuda"
+    )]
     OnlyCuda,
     #[error(transparent)]
     Launcher(#[from] oxccl::api::launcher::LaunchError),
@@ -105,6 +107,7 @@ fn unseated(args: &PerfArgs) -> Result<u8, RunError> {
         && (args.init_time
             || args.ngpus.is_some()
             || args.graph > 0
+            || args.register > 0
             || !args.devices.is_empty()
             || args.channels.is_some())
     {
@@ -228,6 +231,7 @@ fn run_on_gpus(team: &mut dyn Team, place: Place, args: &PerfArgs) -> Result<u8,
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let checkers = processors / place.threads.max(1) as usize;
     let mut bench = GpuBench::new(team, seats, engines, checkers, args)?;
+    bench.register_buffers().map_err(SetupError::from)?;
     let result = all_collectives(&mut bench, args, &budget, report);
     if result.is_err() {
         bench.abort();

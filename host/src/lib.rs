@@ -41,6 +41,7 @@ pub use launch::{CustomAlgorithm, Fault, Outstanding, Progress, Stall, StallClas
 pub use machine::cuda::driver as cuda;
 pub use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, Rank, RedOp};
 pub use oxccl_shared::reduce::{Element, F8E4M3, F8E5M2, bf16, f16};
+pub use plan::CtaPolicy;
 pub use transport::TransportKind;
 
 /// The version of NCCL whose interface and environment this library follows.

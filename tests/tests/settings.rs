@@ -6,7 +6,7 @@ use oxccl::net::ib::{AddressRange, HcaFilter};
 use oxccl::net::plugin::PluginConfig;
 use oxccl::topology::{Dump, PathKind};
 use oxccl::transport::Allowed;
-use oxccl::{Algorithm, Config, Protocol, Rank, TransportKind};
+use oxccl::{Algorithm, Config, CtaPolicy, Protocol, Rank, TransportKind};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -48,6 +48,8 @@ const ROWS: &[Row] = &[
     Row(&[("NCCL_MAX_NCHANNELS", "3")], |c| c.channels.max = Some(3)),
     Row(&[("NCCL_MAX_NRINGS", "3")], |c| c.channels.max = Some(3)),
     Row(&[("NCCL_MAX_CTAS", "3")], |c| c.channels.max = Some(3)),
+    Row(&[("NCCL_CTA_POLICY", "2")], |c| c.cta_policy = Some(CtaPolicy::Zero)),
+    Row(&[("NCCL_CTA_POLICY", "1")], |c| c.cta_policy = Some(CtaPolicy::Efficiency)),
     Row(&[("NCCL_NTHREADS", "128")], |c| c.channels.threads = Some(128)),
     Row(&[("OXCCL_PTX_PATH", "k.pack")], |c| c.ptx_path = Some("k.pack".into())),
     Row(&[("NCCL_NET", "Socket")], |c| {

@@ -6,7 +6,7 @@
 //! been captured, and the launches of the graph are timed.
 
 use super::driver::GpuError;
-use super::engine::{GpuEngine, Seat, SeatCall};
+use super::engine::{Extent, GpuEngine, Registration, Seat, SeatCall};
 use super::memory::{GpuBuffer, Staging, touched};
 use crate::bench::{Bench, Case, MeasureError, Verdict, WarmUp, combine};
 use crate::cli::{PerfArgs, Timer};
@@ -56,8 +56,8 @@ impl<'a> GpuBench<'a> {
         let (room, misalign) = (args.room(), args.misalign as usize);
         let memory = |seat: &Seat| {
             Ok(SeatMemory {
-                send: GpuBuffer::new(seat.device(), room, misalign)?,
-                recv: GpuBuffer::new(seat.device(), room, misalign)?,
+                send: GpuBuffer::new(seat.device(), room, misalign, args.register > 0)?,
+                recv: GpuBuffer::new(seat.device(), room, misalign, args.register > 0)?,
                 begin: Event::timed(seat.device())?,
                 end: Event::timed(seat.device())?,
             })
@@ -67,6 +67,19 @@ impl<'a> GpuBench<'a> {
         let graphs = engines.iter().map(|_| Vec::new()).collect();
         let seats = seats.into();
         Ok(GpuBench { graphs, engines, memories, staging, seats, team, args, repetition: 0 })
+    }
+
+    /// Tells every engine of the buffers, as `--register` says.
+    pub fn register_buffers(&mut self) -> Result<(), EngineError> {
+        let kind = match self.args.register {
+            0 => return Ok(()),
+            1 => Registration::Local,
+            _ => Registration::Symmetric,
+        };
+        let buffers: Vec<[Extent; 2]> =
+            self.memories.iter().map(|memory| [memory.send.whole(), memory.recv.whole()]).collect();
+        // SAFETY: (1) the buffers outlive the engines, by the order of the fields.
+        self.engines.iter_mut().try_for_each(|engine| unsafe { engine.register(&self.seats, &buffers, kind) })
     }
 
     /// Ends whatever is still on the streams.

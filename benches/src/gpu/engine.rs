@@ -42,12 +42,38 @@ pub struct SeatCall {
     pub call: Call,
 }
 
+/// What is said of buffers beforehand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Registration {
+    /// Each rank for itself.
+    Local,
+    /// All ranks together, at the same places.
+    Symmetric,
+}
+
+/// An allocation: its address and its bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Extent {
+    pub address: u64,
+    pub bytes: usize,
+}
+
 /// A library that has a communicator for every rank of this thread.
 pub trait GpuEngine {
     /// The name in tables.
     fn name(&self) -> String;
     /// Version, and what was chosen for this run.
     fn describe(&self) -> String;
+    /// Registers the allocations of each seat. Every thread of the team calls it at the same time.
+    ///
+    /// # Safety
+    /// 1. They live as long as the engine.
+    unsafe fn register(
+        &mut self,
+        seats: &[Seat],
+        buffers: &[[Extent; 2]],
+        kind: Registration,
+    ) -> Result<(), EngineError>;
     /// Why it cannot run a call, if it cannot. The same on every rank.
     fn refuses(&self, call: &Call) -> Option<&'static str>;
     /// Puts calls on the streams of their seats, in order, as one group where they are several. Streams may be capturing.

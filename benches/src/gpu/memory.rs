@@ -2,7 +2,8 @@
 //! written or compared by several threads.
 
 use super::driver::GpuError;
-use oxccl::cuda::{CudaError, Device, DeviceMemory, PinnedMemory, Stream};
+use super::engine::Extent;
+use oxccl::cuda::{Allocation, CudaError, Device, DeviceMemory, Mapping, PinnedMemory, Stream};
 use std::ops::Range;
 
 /// Bytes watched on each side of a call's part.
@@ -18,9 +19,44 @@ const THREAD_BYTES: usize = 256 << 10;
 /// The unit in which checks choose what to compare.
 const SAMPLE_BYTES: usize = 1 << 20;
 
+/// What a buffer is made of.
+enum Memory {
+    Plain(DeviceMemory),
+    /// Which other processes and GPUs can map.
+    Shareable(Mapping),
+}
+
+impl Memory {
+    fn new(device: &Device, bytes: usize, is_shareable: bool) -> Result<Memory, CudaError> {
+        if !is_shareable {
+            return Ok(Memory::Plain(DeviceMemory::zeroed(device, bytes)?));
+        }
+        let others = (0..device.driver().device_count()).filter(|other| *other != device.ordinal());
+        let others: Vec<u32> =
+            others.filter(|other| device.can_access_ordinal(*other).unwrap_or(false)).collect();
+        let mapping = Allocation::new(device, bytes)?.map(&others)?;
+        mapping.zero()?;
+        Ok(Memory::Shareable(mapping))
+    }
+
+    fn address(&self) -> u64 {
+        match self {
+            Memory::Plain(memory) => memory.address(),
+            Memory::Shareable(mapping) => mapping.address(),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Memory::Plain(memory) => memory.len(),
+            Memory::Shareable(mapping) => mapping.len(),
+        }
+    }
+}
+
 /// One buffer.
 pub struct GpuBuffer {
-    memory: DeviceMemory,
+    memory: Memory,
     origin: usize,
     /// What the tool itself does with the buffer, done when a method returns.
     stream: Stream,
@@ -28,9 +64,14 @@ pub struct GpuBuffer {
 
 impl GpuBuffer {
     /// A buffer for parts of up to `max_bytes`, which begin `misalign` bytes after a border of 2 MiB.
-    pub fn new(device: &Device, max_bytes: usize, misalign: usize) -> Result<GpuBuffer, GpuError> {
+    pub fn new(
+        device: &Device,
+        max_bytes: usize,
+        misalign: usize,
+        is_shareable: bool,
+    ) -> Result<GpuBuffer, GpuError> {
         let origin = LEAD_BYTES + misalign;
-        let memory = DeviceMemory::zeroed(device, origin + max_bytes + GUARD_BYTES)?;
+        let memory = Memory::new(device, origin + max_bytes + GUARD_BYTES, is_shareable)?;
         Ok(GpuBuffer { memory, origin, stream: Stream::new(device)? })
     }
 
@@ -61,6 +102,11 @@ impl GpuBuffer {
             "outside the allocation"
         );
         self.memory.address() + start as u64
+    }
+
+    /// Its allocation.
+    pub fn whole(&self) -> Extent {
+        Extent { address: self.memory.address(), bytes: self.memory.len() }
     }
 
     /// The address of byte `offset`.

@@ -1,16 +1,20 @@
 //! OxCCL's communicators of GPUs, one for each rank of this thread.
 
-use super::engine::{GpuEngine, Seat, SeatCall};
+use super::engine::{Extent, GpuEngine, Registration, Seat, SeatCall};
 use crate::cli::PerfArgs;
 use crate::collective::Collective;
 use crate::engine::{Call, EngineError, SetupError, agree_on_id, untyped};
 use crate::team::Team;
-use oxccl::{Config, DeviceCommunicator, Func, UniqueId, Untyped, UntypedV, device_group};
+use oxccl::{Config, CtaPolicy, DeviceCommunicator, Func, UniqueId, Untyped, UntypedV, Window, device_group};
 
 /// Collectives of OxCCL.
 pub struct OxcclGpuEngine {
     name: String,
     description: String,
+    /// Whether every call that can goes by copy engines.
+    takes_no_blocks: bool,
+    /// Before the communicators.
+    windows: Vec<Window>,
     communicators: Vec<DeviceCommunicator>,
 }
 
@@ -41,7 +45,8 @@ impl OxcclGpuEngine {
             args.proto.map_or("auto", |protocol| protocol.name()),
             communicators[0].memory(),
         );
-        Ok(OxcclGpuEngine { name, description, communicators })
+        let takes_no_blocks = config.cta_policy == Some(CtaPolicy::Zero);
+        Ok(OxcclGpuEngine { name, description, takes_no_blocks, windows: Vec::new(), communicators })
     }
 }
 
@@ -80,8 +85,44 @@ impl GpuEngine for OxcclGpuEngine {
         self.description.clone()
     }
 
-    fn refuses(&self, _: &Call) -> Option<&'static str> {
-        None
+    unsafe fn register(
+        &mut self,
+        _: &[Seat],
+        buffers: &[[Extent; 2]],
+        kind: Registration,
+    ) -> Result<(), EngineError> {
+        if kind == Registration::Local {
+            // What ncclCommRegister is here: nothing.
+            return Ok(());
+        }
+        // All ranks of this thread at once, since each waits for the others.
+        let made: Vec<Result<Vec<Window>, oxccl::Error>> = std::thread::scope(|scope| {
+            let show = |(communicator, buffers): (&mut DeviceCommunicator, &[Extent; 2])| {
+                let (communicator, buffers) = (&*communicator, *buffers);
+                buffers
+                    .iter()
+                    // SAFETY: (1) obligation 1; (2) windows are dropped with the engine, whose streams have been waited for; (3) the
+                    // ranks' calls lie at the same offsets; (4) a run that fails ends.
+                    .map(|buffer| unsafe {
+                        communicator.register_symmetric_window(buffer.address, buffer.bytes as u64)
+                    })
+                    .collect()
+            };
+            let ranks = self.communicators.iter_mut().zip(buffers);
+            let threads: Vec<_> = ranks.map(|rank| scope.spawn(move || show(rank))).collect();
+            threads.into_iter().map(|thread| thread.join().expect("registering does not panic")).collect()
+        });
+        for windows in made {
+            self.windows.extend(windows?);
+        }
+        Ok(())
+    }
+
+    fn refuses(&self, call: &Call) -> Option<&'static str> {
+        let is_apart = call.in_place && [Collective::Gather, Collective::Scatter].contains(&call.collective);
+        let is_placed = self.takes_no_blocks && !self.windows.is_empty();
+        (is_apart && is_placed)
+            .then_some("in place the ranks' buffers lie at different offsets of the window")
     }
 
     unsafe fn enqueue(&mut self, seats: &[Seat], calls: &[SeatCall]) -> Result<(), EngineError> {

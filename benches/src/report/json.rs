@@ -28,6 +28,8 @@ pub(super) struct Document<'a> {
     gpus_per_thread: u32,
     /// Operations captured into a graph; 0 without one.
     graph: u32,
+    /// 0, or how buffers were registered.
+    register: u32,
     /// "events" or "host".
     timer: &'static str,
     rounds: u32,
@@ -115,6 +117,7 @@ pub(super) fn document<'a>(run: &'a Run<'_>, rows: &[Row]) -> Document<'a> {
         threads: run.args.threads.unwrap_or(1),
         gpus_per_thread: run.args.per_thread(),
         graph: run.args.graph,
+        register: run.args.register,
         timer: match (run.args.backend, run.args.timer) {
             (Backend::Cuda, Timer::Events) => "events",
             _ => "host",

@@ -6,10 +6,12 @@
 //! `FAKE_LOG=file` gets a line for each use of memory and each wait, record and free that streams are given, and for each wait of the host.
 //! `FAKE_WRONG=1` spoils every reduction, `FAKE_HANG=1` never ends an operation, `FAKE_GPUS=n` is the number of GPUs (4).
 
+mod nccl;
+
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 type Handle = *mut c_void;
@@ -23,13 +25,48 @@ const COMM_BYTES: usize = 3 << 20;
 
 thread_local!(static CURRENT: std::cell::RefCell<Vec<usize>> = const { std::cell::RefCell::new(Vec::new()) });
 
-/// A stream: operations put on it and not done yet, and those of an open capture.
+/// A stream: operations put on it and not done yet, and the capture that it is part of.
 struct Stream {
     pending: AtomicU64,
-    /// Waits for words that are not over.
-    waits: AtomicU64,
-    capture: Mutex<Option<Vec<Op>>>,
+    /// What waits for a word or an event, and all that is behind it.
+    queue: Mutex<VecDeque<Work>>,
+    capture: Mutex<Option<Arc<Captured>>>,
 }
+
+/// What streams do in order. Addresses as numbers.
+#[derive(Clone, Debug)]
+enum Work {
+    WaitWord { address: u64, value: u64 },
+    WriteWord { address: u64, value: u64 },
+    Copy { to: usize, from: usize, bytes: usize },
+    Upload { to: usize, bytes: Vec<u8> },
+    Fill { to: usize, value: u8, bytes: usize },
+    /// The event has been recorded so often.
+    Record { event: usize, times: u64 },
+    WaitEvent { event: usize, times: u64 },
+}
+
+/// What a capture has seen, on all streams that have joined it, in the order of the calls.
+struct Captured {
+    items: Mutex<Vec<Item>>,
+    is_open: AtomicBool,
+}
+
+#[derive(Clone, Debug)]
+enum Item {
+    Nccl(Op),
+    Driver(Work),
+}
+
+struct Event {
+    /// Recorded so often, and so often reached.
+    asked: AtomicU64,
+    reached: AtomicU64,
+    at: Mutex<Instant>,
+    capture: Mutex<Option<Arc<Captured>>>,
+}
+
+static STREAMS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
@@ -89,9 +126,74 @@ unsafe fn stream<'a>(handle: usize) -> &'a Stream {
     unsafe { &*(handle as *const Stream) }
 }
 
+/// The capture that a stream is part of.
+fn capture_of(handle: usize) -> Option<Arc<Captured>> {
+    if handle < 16 {
+        return None;
+    }
+    let captured = lock(&unsafe { stream(handle) }.capture).clone();
+    captured.filter(|captured| captured.is_open.load(Ordering::SeqCst))
+}
+
+/// Puts work on a stream, behind what is there.
+fn submit(handle: usize, work: Work) {
+    if let Some(captured) = capture_of(handle) {
+        lock(&captured.items).push(Item::Driver(work));
+        return;
+    }
+    if handle < 16 {
+        assert!(unsafe { perform(&work) }, "the default streams wait for nothing here");
+    } else {
+        lock(&unsafe { stream(handle) }.queue).push_back(work);
+    }
+    go_on();
+}
+
+/// Does what streams can do by now.
+fn go_on() {
+    let streams = lock(&STREAMS).clone();
+    let mut has_moved = true;
+    while has_moved {
+        has_moved = false;
+        for one in &streams {
+            let mut queue = lock(&unsafe { stream(*one) }.queue);
+            while queue.front().is_some_and(|work| unsafe { perform(work) }) {
+                queue.pop_front();
+                has_moved = true;
+            }
+        }
+    }
+}
+
+/// Does it, unless it has to wait.
+unsafe fn perform(work: &Work) -> bool {
+    match *work {
+        Work::WaitWord { address, value } => {
+            return (unsafe { word(address) }.load(Ordering::SeqCst).wrapping_sub(value) as i64) >= 0;
+        }
+        Work::WriteWord { address, value } => unsafe { word(address) }.store(value, Ordering::SeqCst),
+        Work::Copy { to, from, bytes } => unsafe { copy(from, to, bytes) },
+        Work::Upload { to, ref bytes } => unsafe { copy(bytes.as_ptr() as usize, to, bytes.len()) },
+        Work::Fill { to, value, bytes } => unsafe { std::ptr::write_bytes(to as *mut u8, value, bytes) },
+        Work::Record { event, times } => {
+            let event = unsafe { event_of(event as Handle) };
+            *lock(&event.at) = Instant::now();
+            event.reached.store(times, Ordering::SeqCst);
+        }
+        Work::WaitEvent { event, times } => {
+            return unsafe { event_of(event as Handle) }.reached.load(Ordering::SeqCst) >= times;
+        }
+    }
+    true
+}
+
+unsafe fn event_of<'a>(event: Handle) -> &'a Event {
+    unsafe { &*event.cast::<Event>() }
+}
+
 fn put(op: Op) {
-    if let Some(captured) = lock(&unsafe { stream(op.stream) }.capture).as_mut() {
-        captured.push(op);
+    if let Some(captured) = capture_of(op.stream) {
+        lock(&captured.items).push(Item::Nccl(op));
         return;
     }
     unsafe { stream(op.stream) }.pending.fetch_add(1, Ordering::SeqCst);
@@ -330,28 +432,30 @@ extern "C" fn cuCtxSetCurrent(context: Handle) -> c_int {
     0
 }
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemsetD8Async(address: u64, value: u8, bytes: usize, on: Handle) -> c_int {
+extern "C" fn cuMemsetD8Async(address: u64, value: u8, bytes: usize, on: Handle) -> c_int {
     log("write", on, address);
-    unsafe { std::ptr::write_bytes(address as *mut u8, value, bytes) };
+    submit(on as usize, Work::Fill { to: address as usize, value, bytes });
     0
 }
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, on: Handle) -> c_int {
     log("write", on, to);
-    unsafe { copy(from as usize, to as usize, bytes) };
+    // Pageable memory is read before the call returns.
+    let bytes = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), bytes) }.to_vec();
+    submit(on as usize, Work::Upload { to: to as usize, bytes });
     0
 }
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, on: Handle) -> c_int {
+extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, on: Handle) -> c_int {
     log("read", on, from);
-    unsafe { copy(from as usize, to as usize, bytes) };
+    submit(on as usize, Work::Copy { to: to as usize, from: from as usize, bytes });
     0
 }
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, on: Handle) -> c_int {
+extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, on: Handle) -> c_int {
     log("read", on, from);
     log("write", on, to);
-    unsafe { copy(from as usize, to as usize, bytes) };
+    submit(on as usize, Work::Copy { to: to as usize, from: from as usize, bytes });
     0
 }
 #[unsafe(no_mangle)]
@@ -406,8 +510,10 @@ extern "C" fn cuStreamSynchronize(handle: Handle) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamCreate(out: *mut Handle, _: c_uint) -> c_int {
     device();
-    let stream = Stream { pending: AtomicU64::new(0), waits: AtomicU64::new(0), capture: Mutex::new(None) };
-    unsafe { *out = Box::into_raw(Box::new(stream)).cast() };
+    let (queue, capture) = (Mutex::default(), Mutex::default());
+    let made = Box::into_raw(Box::new(Stream { pending: AtomicU64::new(0), queue, capture }));
+    lock(&STREAMS).push(made as usize);
+    unsafe { *out = made.cast() };
     0
 }
 #[unsafe(no_mangle)]
@@ -420,84 +526,117 @@ extern "C" fn cuStreamQuery(handle: Handle) -> c_int {
     if (handle as usize) < 16 {
         return 0;
     }
-    let Stream { pending, waits, .. } = unsafe { stream(handle as usize) };
-    if pending.load(Ordering::SeqCst) + waits.load(Ordering::SeqCst) == 0 { 0 } else { NOT_READY }
+    go_on();
+    let Stream { pending, queue, .. } = unsafe { stream(handle as usize) };
+    if pending.load(Ordering::SeqCst) == 0 && lock(queue).is_empty() { 0 } else { NOT_READY }
 }
 /// Aligned words of the host's memory, which is the GPUs'.
 unsafe fn word<'a>(address: u64) -> &'a AtomicU64 {
     unsafe { AtomicU64::from_ptr(address as *mut u64) }
 }
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamWriteValue64_v2(_: Handle, address: u64, value: u64, flags: c_uint) -> c_int {
+extern "C" fn cuStreamWriteValue64_v2(on: Handle, address: u64, value: u64, flags: c_uint) -> c_int {
     assert!(flags == 0 && address.is_multiple_of(8));
-    unsafe { word(address) }.store(value, Ordering::SeqCst);
+    submit(on as usize, Work::WriteWord { address, value });
     0
 }
-/// The stream is busy meanwhile; what is put on it later happens at once nevertheless.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamWaitValue64_v2(handle: Handle, address: u64, value: u64, flags: c_uint) -> c_int {
+extern "C" fn cuStreamWaitValue64_v2(on: Handle, address: u64, value: u64, flags: c_uint) -> c_int {
     assert!(flags == 0 && address.is_multiple_of(8));
-    let (at, of) = (unsafe { word(address) }, handle as usize);
-    let is_over = move || (at.load(Ordering::SeqCst).wrapping_sub(value) as i64) >= 0;
-    if is_over() {
+    submit(on as usize, Work::WaitWord { address, value });
+    0
+}
+/// `CUstreamBatchMemOpParams` of the operations on words.
+#[repr(C)]
+struct WordOp {
+    operation: c_uint,
+    address: u64,
+    value: u64,
+    flags: c_uint,
+    _rest: [u64; 2],
+}
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamBatchMemOp_v2(on: Handle, count: c_uint, ops: *const WordOp, flags: c_uint) -> c_int {
+    assert!(flags == 0 && (1..256).contains(&count));
+    for op in unsafe { std::slice::from_raw_parts(ops, count as usize) } {
+        match op.operation {
+            4 => cuStreamWaitValue64_v2(on, op.address, op.value, op.flags),
+            5 => cuStreamWriteValue64_v2(on, op.address, op.value, op.flags),
+            _ => return INVALID,
+        };
+    }
+    0
+}
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamWaitEvent(on: Handle, event: Handle, _: c_uint) -> c_int {
+    log("wait", on, event as u64);
+    let Event { asked, capture, .. } = unsafe { event_of(event) };
+    if let Some(captured) = lock(capture).clone().filter(|captured| captured.is_open.load(Ordering::SeqCst)) {
+        // The stream joins the capture.
+        *lock(&unsafe { stream(on as usize) }.capture) = Some(captured);
         return 0;
     }
-    // A program that ends before does not wait for the thread.
-    assert!(of >= 16, "the default streams wait for nothing here");
-    unsafe { stream(of) }.waits.fetch_add(1, Ordering::SeqCst);
-    std::thread::spawn(move || {
-        while !is_over() {
-            std::thread::yield_now();
-        }
-        unsafe { stream(of) }.waits.fetch_sub(1, Ordering::SeqCst);
-    });
+    let times = asked.load(Ordering::SeqCst);
+    if capture_of(on as usize).is_none() {
+        submit(on as usize, Work::WaitEvent { event: event as usize, times });
+    }
     0
 }
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamWaitEvent(on: Handle, event: Handle, _: c_uint) -> c_int {
-    log("wait", on, event as u64);
-    0
-}
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamIsCapturing(_: Handle, status: *mut c_uint) -> c_int {
-    unsafe { *status = 0 };
+unsafe extern "C" fn cuStreamIsCapturing(on: Handle, status: *mut c_uint) -> c_int {
+    unsafe { *status = capture_of(on as usize).is_some().into() };
     0
 }
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamGetCaptureInfo_v2(
-    _: Handle,
+    on: Handle,
     status: *mut c_uint,
-    _: *mut u64,
-    _: *mut Handle,
-    _: *mut Handle,
-    _: *mut usize,
+    id: *mut u64,
+    graph: *mut Handle,
+    dependencies: *mut Handle,
+    count: *mut usize,
 ) -> c_int {
-    unsafe { *status = 0 };
+    let captured = capture_of(on as usize).map_or(0, |captured| Arc::as_ptr(&captured) as usize);
+    unsafe { *status = (captured != 0).into() };
+    if captured != 0 {
+        unsafe { set(id, captured as u64) };
+        unsafe { set(graph, captured as Handle) };
+        unsafe { set(dependencies, std::ptr::null_mut()) };
+        unsafe { set(count, 0) };
+    }
     0
+}
+unsafe fn set<T>(to: *mut T, value: T) {
+    if !to.is_null() {
+        unsafe { *to = value };
+    }
 }
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamBeginCapture_v2(handle: Handle, mode: c_int) -> c_int {
     if mode != 1 {
         return INVALID;
     }
-    *lock(&unsafe { stream(handle as usize) }.capture) = Some(Vec::new());
+    let captured = Captured { items: Mutex::default(), is_open: AtomicBool::new(true) };
+    *lock(&unsafe { stream(handle as usize) }.capture) = Some(Arc::new(captured));
     0
 }
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamEndCapture(handle: Handle, graph: *mut Handle) -> c_int {
-    let Some(ops) = lock(&unsafe { stream(handle as usize) }.capture).take() else { return INVALID };
-    unsafe { *graph = Box::into_raw(Box::new(ops)).cast() };
+    let Some(captured) = lock(&unsafe { stream(handle as usize) }.capture).take() else { return INVALID };
+    captured.is_open.store(false, Ordering::SeqCst);
+    let items = std::mem::take(&mut *lock(&captured.items));
+    unsafe { *graph = Box::into_raw(Box::new(items)).cast() };
     0
 }
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuGraphInstantiateWithFlags(executable: *mut Handle, graph: Handle, _: u64) -> c_int {
-    let ops = unsafe { &*graph.cast::<Vec<Op>>() };
-    unsafe { *executable = Box::into_raw(Box::new(ops.clone())).cast() };
+    let items = unsafe { &*graph.cast::<Vec<Item>>() };
+    unsafe { *executable = Box::into_raw(Box::new(items.clone())).cast() };
     0
 }
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuGraphDestroy(graph: Handle) -> c_int {
-    drop(unsafe { Box::from_raw(graph.cast::<Vec<Op>>()) });
+    drop(unsafe { Box::from_raw(graph.cast::<Vec<Item>>()) });
     0
 }
 #[unsafe(no_mangle)]
@@ -505,13 +644,20 @@ unsafe extern "C" fn cuGraphExecDestroy(executable: Handle) -> c_int {
     unsafe { cuGraphDestroy(executable) }
 }
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuGraphLaunch(executable: Handle, _: Handle) -> c_int {
-    unsafe { &*executable.cast::<Vec<Op>>() }.iter().for_each(|op| put(*op));
+unsafe extern "C" fn cuGraphLaunch(executable: Handle, on: Handle) -> c_int {
+    for item in unsafe { &*executable.cast::<Vec<Item>>() } {
+        match item {
+            Item::Nccl(op) => put(*op),
+            Item::Driver(work) => submit(on as usize, work.clone()),
+        }
+    }
     0
 }
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventCreate(event: *mut Handle, _: c_uint) -> c_int {
-    unsafe { *event = Box::into_raw(Box::new(Mutex::new((Instant::now(), 0usize)))).cast() };
+    let [asked, reached] = [(); 2].map(|()| AtomicU64::new(0));
+    let made = Event { asked, reached, at: Mutex::new(Instant::now()), capture: Mutex::default() };
+    unsafe { *event = Box::into_raw(Box::new(made)).cast() };
     0
 }
 #[unsafe(no_mangle)]
@@ -521,22 +667,32 @@ extern "C" fn cuEventDestroy_v2(_: Handle) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventRecord(event: Handle, on: Handle) -> c_int {
     log("record", on, event as u64);
-    *lock(unsafe { &*event.cast::<Mutex<(Instant, usize)>>() }) = (Instant::now(), on as usize);
+    let of = unsafe { event_of(event) };
+    let captured = capture_of(on as usize);
+    *lock(&of.capture) = captured.clone();
+    if captured.is_none() {
+        let times = of.asked.fetch_add(1, Ordering::SeqCst) + 1;
+        submit(on as usize, Work::Record { event: event as usize, times });
+    }
     0
 }
-/// Not done while its stream waits for a word. Operations of this file's NCCL do not count.
+/// Not done while its stream waits. Operations of this file's NCCL do not count.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventQuery(event: Handle) -> c_int {
-    let (_, on) = *lock(unsafe { &*event.cast::<Mutex<(Instant, usize)>>() });
-    if on < 16 || unsafe { stream(on) }.waits.load(Ordering::SeqCst) == 0 { 0 } else { NOT_READY }
+    go_on();
+    let Event { asked, reached, .. } = unsafe { event_of(event) };
+    if reached.load(Ordering::SeqCst) >= asked.load(Ordering::SeqCst) { 0 } else { NOT_READY }
 }
 #[unsafe(no_mangle)]
-extern "C" fn cuEventSynchronize(_: Handle) -> c_int {
+unsafe extern "C" fn cuEventSynchronize(event: Handle) -> c_int {
+    while unsafe { cuEventQuery(event) } == NOT_READY {
+        std::thread::yield_now();
+    }
     0
 }
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventElapsedTime(ms: *mut f32, start: Handle, end: Handle) -> c_int {
-    let at = |event: Handle| lock(unsafe { &*event.cast::<Mutex<(Instant, usize)>>() }).0;
+    let at = |event: Handle| *lock(&unsafe { event_of(event) }.at);
     unsafe { *ms = (at(end) - at(start)).as_secs_f32() * 1e3 };
     0
 }
@@ -566,185 +722,4 @@ unused! {
     cuMemGetHandleForAddressRange cuPointerSetAttribute
     cuModuleUnload cuModuleGetFunction cuFuncGetAttribute cuFuncSetAttribute
     cuLaunchKernel
-}
-
-// NCCL.
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct UniqueId([u8; 128]);
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ncclGetVersion(version: *mut c_int) -> c_int {
-    unsafe { *version = 22_809 };
-    0
-}
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ncclGetUniqueId(id: *mut UniqueId) -> c_int {
-    let mut bytes = [7u8; 128];
-    bytes[120..].copy_from_slice(&NEXT_ID.fetch_add(1, Ordering::SeqCst).to_le_bytes());
-    unsafe { *id = UniqueId(bytes) };
-    0
-}
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ncclCommInitRank(comm: *mut Handle, ranks: c_int, id: UniqueId, rank: c_int) -> c_int {
-    // Every byte must have come through, in its place.
-    if id.0[..120] != [7; 120] || !(0..ranks).contains(&rank) {
-        return 4;
-    }
-    let world = u64::from_le_bytes(std::array::from_fn(|i| id.0[120 + i]));
-    let ranks = ranks as usize;
-    let new = || World {
-        ranks,
-        joined: 0,
-        queues: vec![VecDeque::new(); ranks],
-        sends: HashMap::new(),
-        recvs: HashMap::new(),
-    };
-    let mut worlds = lock(&WORLDS);
-    let made = worlds.get_or_insert_default().entry(world).or_insert_with(new);
-    made.joined += 1;
-    if made.ranks != ranks || made.joined > ranks {
-        return 5;
-    }
-    lock(&USED)[device()] += COMM_BYTES;
-    let new = Comm { world, rank: rank as usize, device: device() };
-    unsafe { *comm = Box::into_raw(Box::new(new)).cast() };
-    0
-}
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ncclCommDestroy(comm: Handle) -> c_int {
-    let comm = unsafe { Box::from_raw(comm.cast::<Comm>()) };
-    lock(&USED)[comm.device] -= COMM_BYTES;
-    0
-}
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ncclCommAbort(comm: Handle) -> c_int {
-    unsafe { ncclCommDestroy(comm) }
-}
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ncclCommGetAsyncError(_: Handle, code: *mut c_int) -> c_int {
-    unsafe { *code = 0 };
-    0
-}
-#[unsafe(no_mangle)]
-extern "C" fn ncclGetErrorString(_: c_int) -> *const c_char {
-    c"a fake error".as_ptr()
-}
-#[unsafe(no_mangle)]
-extern "C" fn ncclGetLastError(_: Handle) -> *const c_char {
-    CStr::from_bytes_with_nul(b"\0").unwrap_or_default().as_ptr()
-}
-#[unsafe(no_mangle)]
-extern "C" fn ncclGroupStart() -> c_int {
-    0
-}
-#[unsafe(no_mangle)]
-extern "C" fn ncclGroupEnd() -> c_int {
-    0
-}
-
-#[allow(clippy::too_many_arguments)]
-unsafe fn enqueue(
-    kind: Kind,
-    send: *const c_void,
-    recv: *mut c_void,
-    count: usize,
-    dtype: c_int,
-    peer: c_int,
-    comm: Handle,
-    stream: Handle,
-) -> c_int {
-    let comm = unsafe { &*comm.cast::<Comm>() };
-    let Some(size) = [1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1].get(dtype as usize).copied() else { return 4 };
-    let reduces = matches!(kind, Kind::AllReduce | Kind::ReduceScatter | Kind::Reduce);
-    if comm.device != device() || (reduces && dtype != 7) {
-        return 4;
-    }
-    let (send, recv, stream) = (send as usize, recv as usize, stream as usize);
-    put(Op { kind, send, recv, count, size, peer: peer as usize, world: comm.world, rank: comm.rank, stream });
-    0
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ncclAllReduce(
-    send: *const c_void,
-    recv: *mut c_void,
-    count: usize,
-    dtype: c_int,
-    _: c_int,
-    comm: Handle,
-    stream: Handle,
-) -> c_int {
-    unsafe { enqueue(Kind::AllReduce, send, recv, count, dtype, 0, comm, stream) }
-}
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ncclReduceScatter(
-    send: *const c_void,
-    recv: *mut c_void,
-    count: usize,
-    dtype: c_int,
-    _: c_int,
-    comm: Handle,
-    stream: Handle,
-) -> c_int {
-    unsafe { enqueue(Kind::ReduceScatter, send, recv, count, dtype, 0, comm, stream) }
-}
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ncclReduce(
-    send: *const c_void,
-    recv: *mut c_void,
-    count: usize,
-    dtype: c_int,
-    _: c_int,
-    root: c_int,
-    comm: Handle,
-    stream: Handle,
-) -> c_int {
-    unsafe { enqueue(Kind::Reduce, send, recv, count, dtype, root, comm, stream) }
-}
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ncclBroadcast(
-    send: *const c_void,
-    recv: *mut c_void,
-    count: usize,
-    dtype: c_int,
-    root: c_int,
-    comm: Handle,
-    stream: Handle,
-) -> c_int {
-    unsafe { enqueue(Kind::Broadcast, send, recv, count, dtype, root, comm, stream) }
-}
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ncclAllGather(
-    send: *const c_void,
-    recv: *mut c_void,
-    count: usize,
-    dtype: c_int,
-    comm: Handle,
-    stream: Handle,
-) -> c_int {
-    unsafe { enqueue(Kind::AllGather, send, recv, count, dtype, 0, comm, stream) }
-}
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ncclSend(
-    send: *const c_void,
-    count: usize,
-    dtype: c_int,
-    peer: c_int,
-    comm: Handle,
-    stream: Handle,
-) -> c_int {
-    unsafe { enqueue(Kind::Send, send, std::ptr::null_mut(), count, dtype, peer, comm, stream) }
-}
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ncclRecv(
-    recv: *mut c_void,
-    count: usize,
-    dtype: c_int,
-    peer: c_int,
-    comm: Handle,
-    stream: Handle,
-) -> c_int {
-    unsafe { enqueue(Kind::Recv, std::ptr::null(), recv, count, dtype, peer, comm, stream) }
 }

@@ -3,7 +3,7 @@
 use crate::pointer::{In, Text};
 use crate::result::{Failure, Outcome};
 use crate::types::{CommConfig, MAGIC, UNDEFINED, VERSION, version};
-use oxccl::{Config, Signal};
+use oxccl::{Config, CtaPolicy, Signal};
 use std::ffi::{c_int, c_uint};
 use std::mem::offset_of;
 use std::time::Duration;
@@ -14,6 +14,7 @@ pub struct Settings {
     pub blocking: Option<bool>,
     pub min_ctas: Option<u32>,
     pub max_ctas: Option<u32>,
+    pub cta_policy: Option<CtaPolicy>,
     pub net_name: Option<String>,
     pub comm_name: Option<String>,
     /// `numRmaCtx` and `numRmaSig`.
@@ -156,7 +157,8 @@ impl Settings {
         ] {
             checked(name, value, 0..=1)?;
         }
-        checked("CTAPolicy", given.cta_policy, 0..=3)?;
+        let cta_policy = checked("CTAPolicy", given.cta_policy, 0..=3)?;
+        let cta_policy = cta_policy.and_then(|bits| CtaPolicy::from_bits(bits.unsigned_abs()));
         checked("nvlsCTAs", given.nvls_ctas, 1..=c_int::MAX)?;
         checked("graphUsageMode", given.graph_usage_mode, 0..=2)?;
         let [min, max] = [("minCTAs", given.min_ctas), ("maxCTAs", given.max_ctas)]
@@ -181,6 +183,7 @@ impl Settings {
             blocking: forced.or(blocking).or(inherited.blocking),
             min_ctas: min.map(c_int::unsigned_abs).or(inherited.min_ctas),
             max_ctas: max.map(c_int::unsigned_abs).or(inherited.max_ctas),
+            cta_policy: cta_policy.or(inherited.cta_policy),
             net_name: Text::of_field(given.net_name).get().or_else(|| inherited.net_name.clone()),
             comm_name: Text::of_field(given.comm_name).get(),
             contexts: contexts.or(inherited.contexts),
@@ -198,6 +201,7 @@ impl Settings {
         let defaults = Config::default();
         config.channels.min = config.channels.min.or(self.min_ctas);
         config.channels.max = config.channels.max.or(self.max_ctas);
+        config.cta_policy = config.cta_policy.or(self.cta_policy);
         config.net.name = config.net.name.take().or_else(|| self.net_name.clone());
         config.name = config.name.take().or_else(|| self.comm_name.clone());
         if config.timeout == defaults.timeout {

@@ -115,7 +115,7 @@ fn code_of_fault(fault: Fault) -> Code {
             Code::RemoteError
         }
         Fault::Timeout { .. } => Code::Timeout,
-        Fault::Mismatch { .. } | Fault::SelfMessages => Code::InvalidUsage,
+        Fault::Mismatch { .. } | Fault::Placement { .. } | Fault::SelfMessages => Code::InvalidUsage,
         Fault::Panicked => Code::InternalError,
         Fault::Gpu { .. } => Code::UnhandledCudaError,
     }

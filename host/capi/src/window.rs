@@ -12,6 +12,8 @@ use std::sync::atomic::Ordering;
 
 /// `NCCL_WIN_REQUIRED_ALIGNMENT`.
 const ALIGNMENT: usize = 4096;
+/// `NCCL_WIN_COLL_SYMMETRIC`: collectives use it too.
+const SYMMETRIC: c_int = 1;
 /// Every flag that there is.
 const FLAGS: c_int = 0xf;
 /// `NCCL_WIN_GIN_ONLY` and `NCCL_WIN_CFT_COUNTED`, which ask for what is not here.
@@ -80,8 +82,14 @@ fn show(comm: Handle, buffer: *mut c_void, len: usize, out: Out<Handle>, flags: 
     let step = move |comm: &Comm| {
         ticket.wait();
         let engine = comm.engine()?;
-        // SAFETY: (1) the caller of the C function answers for its buffer.
-        let shown = unsafe { engine.register_window(address as u64, len as u64) }?;
+        let (address, len) = (address as u64, len as u64);
+        let shown = if flags & SYMMETRIC == 0 {
+            // SAFETY: (1) the caller of the C function answers for its buffer.
+            unsafe { engine.register_window(address, len) }?
+        } else {
+            // SAFETY: (1 to 4) as NCCL's flag demands: the caller answers for the buffers that it passes, too.
+            unsafe { engine.register_symmetric_window(address, len) }?
+        };
         comm.has_signals.store(true, Ordering::Relaxed);
         // This is the only place that sets it.
         let _ = window.shown.set(shown);

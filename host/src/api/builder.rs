@@ -17,6 +17,7 @@ use crate::gpu::bundle::Bundle;
 use crate::launch::{CustomAlgorithm, Engine, Health, StreamMachine, in_flight};
 use crate::machine::cpu::Cpu;
 use crate::machine::cuda::Cuda;
+use crate::plan::CtaPolicy;
 use crate::transport::{Allowed, TransportKind};
 use oxccl_shared::abi::{Algorithm, Protocol, Rank};
 use std::fmt;
@@ -49,6 +50,7 @@ struct Overrides {
     protocol: Option<Protocol>,
     transport: Option<TransportKind>,
     timeout: Option<Duration>,
+    cta_policy: Option<CtaPolicy>,
     tune_file: Option<PathBuf>,
     custom: Vec<CustomAlgorithm>,
     kernels: Option<Arc<Bundle>>,
@@ -90,6 +92,12 @@ impl Builder<Cuda> {
     /// one of `include_bytes!`. The first communicator on a GPU decides for those that live at the same time.
     pub fn kernels(mut self, bundle: Arc<Bundle>) -> Self {
         self.overrides.kernels = Some(bundle);
+        self
+    }
+
+    /// How many multiprocessors operations may take; the same on every rank.
+    pub fn cta_policy(mut self, policy: CtaPolicy) -> Self {
+        self.overrides.cta_policy = Some(policy);
         self
     }
 }
@@ -222,8 +230,9 @@ impl<M: Init> Builder<M> {
             Some(config) => config.clone(),
             None => Config::from_env()?,
         };
-        let Overrides { algorithm, protocol, transport, timeout, tune_file, custom, kernels } =
+        let Overrides { algorithm, protocol, transport, timeout, cta_policy, tune_file, custom, kernels } =
             self.overrides.clone();
+        config.cta_policy = cta_policy.or(config.cta_policy);
         config.custom.extend(custom);
         config.kernels = kernels.or(config.kernels);
         config.forced = algorithm.map_or(config.forced, |algorithm| config.forced.with_algorithm(algorithm));

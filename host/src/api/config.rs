@@ -13,6 +13,7 @@ use crate::net::plugin::PluginConfig;
 use crate::net::socket::DATA_SOCKETS_MAX;
 use crate::net::{GdrConfig, NetConfig};
 use crate::plan::ChannelLimits;
+use crate::plan::CtaPolicy;
 use crate::plan::Forced;
 use crate::plan::tuning::TuneFile;
 use crate::topology::{PathKind, TopologySettings};
@@ -59,6 +60,9 @@ pub struct Config {
     pub device_buffer_bytes: Option<usize>,
     /// Limits of GPU operations' channels and threads (`NCCL_MIN_NCHANNELS`, `NCCL_MAX_NCHANNELS`, `NCCL_NTHREADS`).
     pub channels: ChannelLimits,
+    /// How many multiprocessors of a GPU operations may take (`NCCL_CTA_POLICY`: 0, 1, 2); equal on all ranks. `None`:
+    /// [`CtaPolicy::Default`].
+    pub cta_policy: Option<CtaPolicy>,
     /// Topology, graphs and rings (`NCCL_TOPO_FILE`, `NCCL_GRAPH_FILE`, `NCCL_RINGS` and others).
     pub topology: TopologySettings,
     /// The bundle of GPU kernels (`OXCCL_PTX_PATH`), if not in one of the default places.
@@ -117,6 +121,7 @@ impl Default for Config {
             buffer_bytes: BUFFER_BYTES,
             device_buffer_bytes: None,
             channels: ChannelLimits::default(),
+            cta_policy: None,
             topology: TopologySettings::default(),
             ptx_path: None,
             kernels: None,
@@ -187,6 +192,8 @@ impl Config {
         for variable in ["NCCL_MAX_CTAS", "NCCL_MAX_NRINGS", "NCCL_MAX_NCHANNELS"] {
             env.set(variable, parse::CHANNELS, &mut config.channels.max, parse::channels)?;
         }
+        let policy = |text: &str| parse::cta_policy(text).map(Some);
+        env.set("NCCL_CTA_POLICY", parse::CTA_POLICY, &mut config.cta_policy, policy)?;
         let kib = |text: &str| parse::tile_kib(text).map(Some);
         env.set("OXCCL_TILE_KIB", parse::TILE_KIB, &mut config.tile_kib, kib)?;
         env.set("NCCL_NTHREADS", parse::THREADS, &mut config.channels.threads, parse::threads)?;
@@ -279,11 +286,12 @@ impl Config {
         let ways = (in_process, shm, tcp, net, net_name, enabled, cumem, self.net.coll.enabled);
         let TopologySettings { p2p_level, gdr_level, cross_nic, rings, .. } = &self.topology;
         let topology = (p2p_level, gdr_level, cross_nic, rings);
-        digest(&(self.forced, tuned, ways, buffers, self.channels, topology))
+        let blocks = (self.channels, self.cta_policy.unwrap_or_default());
+        digest(&(self.forced, tuned, ways, buffers, blocks, topology))
     }
 
     /// The settings of [`Self::digest`], for the message when they differ.
-    pub(crate) const MUST_AGREE: &'static str = "NCCL_ALGO, NCCL_PROTO, NCCL_P2P_DISABLE, NCCL_CUMEM_ENABLE, NCCL_SHM_DISABLE, OXCCL_TRANSPORT, NCCL_NET, NCCL_COLLNET_ENABLE, NCCL_BUFFSIZE, NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, NCCL_NTHREADS, NCCL_P2P_LEVEL, NCCL_NET_GDR_LEVEL, NCCL_CROSS_NIC, NCCL_RINGS, the tables in OXCCL_TUNE_FILE";
+    pub(crate) const MUST_AGREE: &'static str = "NCCL_ALGO, NCCL_PROTO, NCCL_P2P_DISABLE, NCCL_CUMEM_ENABLE, NCCL_SHM_DISABLE, OXCCL_TRANSPORT, NCCL_NET, NCCL_COLLNET_ENABLE, NCCL_BUFFSIZE, NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, NCCL_NTHREADS, NCCL_CTA_POLICY, NCCL_P2P_LEVEL, NCCL_NET_GDR_LEVEL, NCCL_CROSS_NIC, NCCL_RINGS, the tables in OXCCL_TUNE_FILE";
 
     /// Checks the settings for a communicator of so many ranks, whatever their source.
     pub(crate) fn validate(&self, nranks: u32) -> Result<(), ConfigError> {

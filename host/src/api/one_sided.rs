@@ -12,7 +12,7 @@ use super::error::{ArgumentError, Error};
 use crate::connect::ConnectError;
 use crate::gpu::{CudaError, GpuMemory};
 use crate::launch::RunError;
-use crate::machine::cuda::{CallersMemory, Cuda, OneSided, StreamRef};
+use crate::machine::cuda::{COPY_SLOTS, CallersMemory, Cuda, OneSided, StreamRef};
 use crate::transport::PeerInfo;
 use crate::transport::p2p::{Reach, SignalTable, SignalsWanted, Window, WindowWanted};
 use crate::wire::Message;
@@ -102,6 +102,20 @@ pub enum OneSidedError {
         /// Bytes of its window.
         window_bytes: u64,
     },
+    /// Ranks registered parts of different lengths as one symmetric window.
+    #[error(
+        "a symmetric window has the same length on every rank, but rank {peer}'s part has {theirs} bytes, and rank {rank}'s {mine}"
+    )]
+    Unsymmetric {
+        /// This rank.
+        rank: Rank,
+        /// Bytes of its part.
+        mine: u64,
+        /// The other.
+        peer: Rank,
+        /// Bytes of its part.
+        theirs: u64,
+    },
     /// The stream is being captured.
     #[error(
         "one-sided operations cannot be captured into a graph: each signal has a number of its own, which a replay would repeat"
@@ -139,14 +153,68 @@ impl Comm<Cuda> {
     /// 1. The memory is not freed before every rank has dropped its window; a rank that has ended has.
     pub unsafe fn register_window(&self, address: u64, len_bytes: u64) -> Result<Window, Error> {
         self.connect_signals()?;
+        self.with_peers(|peers| self.map_window(peers, address, len_bytes))
+    }
+
+    /// Registers a window as [`Self::register_window`] does, of the same length on every rank, which collectives use too: an all-gather,
+    /// all-to-all, broadcast or scatter whose receive buffer lies in it (a gather: its send buffer) may then go by copy engines, without
+    /// a multiprocessor, if all ranks are of one host and have access to each other's GPUs. It does where that is faster, and wherever
+    /// possible by [`CtaPolicy::Zero`](crate::CtaPolicy::Zero).
+    ///
+    /// # Errors
+    /// As there. [`OneSidedError::Unsymmetric`], on every rank: the lengths differ.
+    ///
+    /// # Safety
+    /// 1. As there.
+    /// 2. The window is dropped after the operations that have used it are done, and graphs of them are gone.
+    /// 3. A rank's buffer of such an operation lies at the same offset of the same window on every rank, or in no symmetric window on any.
+    ///    Otherwise the operation ends the communicator with [`Fault::Placement`](crate::Fault::Placement).
+    /// 4. After a failure of the communicator other ranks' copies that were enqueued may still write to buffers of operations that were
+    ///    called or not: what the window holds is undefined until every rank's streams are done.
+    pub unsafe fn register_symmetric_window(&self, address: u64, len_bytes: u64) -> Result<Window, Error> {
+        self.connect_signals()?;
         self.with_peers(|peers| {
-            let memory = CallersMemory::around(&self.device, address);
-            let memory = memory.map(|memory| Arc::new(memory) as Arc<dyn GpuMemory>);
-            let (device, settings) = (&self.device, &self.config.p2p);
-            let wanted = WindowWanted { device, peers, settings, memory, address, len_bytes };
-            let window = Window::connect(self.member.watch().bootstrap(), &wanted).map_err(Box::new);
-            Ok(window.map_err(ConnectError::from)?)
+            let window = self.map_window(peers, address, len_bytes)?;
+            let bootstrap = self.member.watch().bootstrap();
+            let mine = [&[u8::from(window.is_whole())][..], &len_bytes.to_le_bytes()].concat();
+            let mut is_usable = true;
+            for (peer, block) in (0..).map(Rank).zip(&bootstrap.all_gather(&mine)?) {
+                let (is_whole, theirs) = block.split_first().ok_or(ConnectError::Malformed { peer })?;
+                let theirs = theirs.try_into().map_err(|_| ConnectError::Malformed { peer })?;
+                let theirs = u64::from_le_bytes(theirs);
+                if theirs != len_bytes {
+                    let rank = Rank(self.rank());
+                    return Err(OneSidedError::Unsymmetric { rank, mine: len_bytes, peer, theirs }.into());
+                }
+                is_usable &= *is_whole == 1;
+            }
+            if !is_usable || self.size() == 1 {
+                tracing::info!(
+                    rank = self.rank(),
+                    "collectives do not use the window: some rank does not reach another's part"
+                );
+                return Ok(window);
+            }
+            if !self.engine()?.machine_mut().has_copy_engines() {
+                let (device, settings) = (&self.device, &self.config.p2p);
+                let wanted = SignalsWanted { device, peers, settings, slots: COPY_SLOTS };
+                let table = SignalTable::connect(bootstrap, &wanted).map_err(Box::new);
+                let connected =
+                    self.engine()?.machine_mut().connect_copy_engines(table.map_err(ConnectError::from)?);
+                connected.map_err(|error| self.error(error))?;
+            }
+            self.engine()?.machine_mut().add_symmetric_window(&window);
+            Ok(window)
         })
+    }
+
+    fn map_window(&self, peers: &[PeerInfo], address: u64, len_bytes: u64) -> Result<Window, Error> {
+        let memory = CallersMemory::around(&self.device, address);
+        let memory = memory.map(|memory| Arc::new(memory) as Arc<dyn GpuMemory>);
+        let (device, settings) = (&self.device, &self.config.p2p);
+        let wanted = WindowWanted { device, peers, settings, memory, address, len_bytes };
+        let window = Window::connect(self.member.watch().bootstrap(), &wanted).map_err(Box::new);
+        Ok(window.map_err(ConnectError::from)?)
     }
 
     /// Enqueues a copy of `len_bytes` at `from` into another rank's window, or into this rank's, and then the signal. Later work on the

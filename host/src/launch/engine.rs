@@ -63,6 +63,9 @@ impl<M: Machine> Engine<M> {
     #[inline]
     pub(crate) fn plan(&mut self, calls: &[RawCall]) {
         self.planned.plan(calls, |call, forced| self.machine.plan(call, forced));
+        if self.machine.sees_buffers() {
+            self.planned.place(calls, |raw, plan| self.machine.plan_placed(raw, plan));
+        }
     }
 
     /// Makes the connections that the planned calls need, and loads what they need.
@@ -92,6 +95,7 @@ impl<M: Machine> Engine<M> {
         let Engine { machine, history, planned, messages } = self;
         let (plans, queue) = (planned.plans(), queues[0]);
         machine.connect_for(calls, plans)?;
+        machine.compare(calls, plans)?;
         machine.health().note_begun(calls.len());
         let body = |machine: &mut M| {
             let mut run = Run { machine, history, plans, messages, queue };
@@ -130,6 +134,10 @@ impl<M: Machine> Run<'_, M> {
                 // SAFETY: obligation 1.
                 CallPlan::Collective(plan) => unsafe {
                     self.machine.collective(raw, plan, self.history.tag(), queue)?;
+                },
+                // SAFETY: obligation 1.
+                CallPlan::CopyEngines(placement) => unsafe {
+                    self.machine.copies(raw, *placement, queue)?;
                 },
                 // SAFETY: obligation 1: of one rank every buffer is as long as the input.
                 CallPlan::Local if raw.call.count > 0 => unsafe {

@@ -47,6 +47,11 @@ pub enum Fault {
         /// Its call, if known.
         theirs: Option<CallRecord>,
     },
+    /// A peer's buffer lies elsewhere in a symmetric window than this rank's, or in none while this rank's does.
+    Placement {
+        /// Which peer.
+        rank: Rank,
+    },
     /// This rank's sends to itself and its receives from itself, in one group, do not match.
     SelfMessages,
     /// An operation of this rank ended in a panic, of an algorithm from outside the library for example. Its slots are half done.
@@ -100,6 +105,11 @@ impl fmt::Display for Outstanding {
             Fault::Mismatch { rank, theirs: None } => write!(
                 f,
                 "rank {rank} called another operation, or the same with another count, type, operator or root"
+            )?,
+            Fault::Placement { rank } => write!(
+                f,
+                "rank {rank}'s buffer lies at another offset of a symmetric window than this rank's, in another window, or only one of \
+                 the two lies in any: every rank passes the same place of the same window, or none"
             )?,
             Fault::Panicked => write!(f, "an operation of this rank ended in a panic")?,
             Fault::SelfMessages => write!(

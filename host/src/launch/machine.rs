@@ -7,7 +7,7 @@ use super::probe::Probe;
 use crate::bootstrap::Bootstrap;
 use crate::gpu::{CudaError, KernelError};
 use crate::plan::tuning::Explanation;
-use crate::plan::{Call, CallPlan, CallRecord, Facts, Forced, Plan};
+use crate::plan::{Call, CallPlan, CallRecord, Facts, Forced, Placement, Plan};
 use oxccl_shared::abi::Rank;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -83,6 +83,26 @@ pub trait Machine: Sized + Send + 'static {
     /// How a call is carried out: always the same way.
     fn plan(&self, call: &Call, forced: Option<Forced>) -> CallPlan;
 
+    /// Whether plans depend on where buffers lie, too. Once it is true it stays so.
+    #[inline]
+    fn sees_buffers(&self) -> bool {
+        false
+    }
+
+    /// The plan of a call on its buffers, where [`Self::sees_buffers`].
+    fn plan_placed(&self, _raw: &RawCall, plan: CallPlan) -> CallPlan {
+        plan
+    }
+
+    /// Compares what this rank plans by its buffers with what other ranks plan by theirs, once for each call, before it runs.
+    ///
+    /// # Errors
+    /// [`RunError::Stopped`]: a rank plans otherwise.
+    #[inline]
+    fn compare(&mut self, _calls: &[RawCall], _plans: &[CallPlan]) -> Result<(), RunError> {
+        Ok(())
+    }
+
     /// Makes the connections that these calls need and that are not there. It waits for no other rank's calls.
     ///
     /// # Errors
@@ -133,6 +153,23 @@ pub trait Machine: Sized + Send + 'static {
         tag: u32,
         queue: RawQueue,
     ) -> Result<(), RunError>;
+
+    /// Runs a collective by copy engines. Only of machines that [see buffers](Self::sees_buffers), whose plans name it.
+    ///
+    /// # Errors
+    /// [`RunError`].
+    ///
+    /// # Safety
+    /// 1. As for [`Self::collective`].
+    /// 2. The placed buffer may be used by the other ranks meanwhile.
+    unsafe fn copies(
+        &mut self,
+        _raw: &RawCall,
+        _placement: Placement,
+        _queue: RawQueue,
+    ) -> Result<(), RunError> {
+        unreachable!("no plan of a machine without copy engines names them")
+    }
 
     /// Copies between buffers of this rank that are apart or the same.
     ///

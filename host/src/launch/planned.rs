@@ -13,17 +13,26 @@ pub(super) struct Planned {
     /// As long as `plans`, unless planning panicked: then empty.
     calls: Vec<(Call, Option<Forced>)>,
     plans: Vec<CallPlan>,
+    /// The same by where the buffers of these calls lie; empty where that does not count.
+    placed: Vec<CallPlan>,
 }
 
 impl Planned {
     /// None, with room for so many.
     pub(super) fn new(capacity: usize) -> Planned {
-        Planned { calls: Vec::with_capacity(capacity), plans: Vec::with_capacity(capacity) }
+        let placed = Vec::new();
+        Planned { calls: Vec::with_capacity(capacity), plans: Vec::with_capacity(capacity), placed }
     }
 
     /// The plans, in the order of the calls.
     pub(super) fn plans(&self) -> &[CallPlan] {
-        &self.plans
+        if self.placed.is_empty() { &self.plans } else { &self.placed }
+    }
+
+    /// Plans by buffers, which may be others for calls that are the same.
+    pub(super) fn place(&mut self, calls: &[RawCall], placed: impl Fn(&RawCall, CallPlan) -> CallPlan) {
+        self.placed.clear();
+        self.placed.extend(calls.iter().zip(&self.plans).map(|(raw, plan)| placed(raw, *plan)));
     }
 
     /// Whether the plans are those of `calls`.
@@ -45,6 +54,7 @@ impl Planned {
     fn renew(&mut self, calls: &[RawCall], fresh: impl Fn(&Call, Option<Forced>) -> CallPlan) {
         self.calls.clear();
         self.plans.clear();
+        self.placed.clear();
         self.plans.extend(calls.iter().map(|raw| fresh(&raw.call, raw.forced)));
         self.calls.extend(calls.iter().map(|raw| (raw.call, raw.forced)));
     }

@@ -1,6 +1,7 @@
 //! Which algorithm and protocol: what the registry has and is connected, and thresholds that were measured, as a policy of `tuning`.
 
 use super::call::Call;
+use super::copy_engines::{CopyEngineRow, CtaPolicy, touched_buffer};
 use super::facts::Facts;
 use super::numbers::NET_LL_MAX_BYTES;
 use super::tuning::{
@@ -235,6 +236,24 @@ impl Facts {
         }
     }
 
+    /// Whether a call goes by copy engines if its buffers are placed for that. The same on every rank.
+    pub fn takes_copy_engines(&self, call: &Call, forced: Option<Forced>) -> bool {
+        let is_possible = self.nranks > 1 && call.count > 0 && touched_buffer(call, self.nranks).is_some();
+        if !is_possible || forced.is_some() || !self.has_gpus() || self.crosses_network() {
+            return false;
+        }
+        self.cta_policy == CtaPolicy::Zero || self.copy_engines_are_faster(call)
+    }
+
+    fn copy_engines_are_faster(&self, call: &Call) -> bool {
+        let is_like_measured = self.machine.ring.intra <= PathKind::Nvb && self.machine.nhosts == 1;
+        let bytes = call.buffer_bytes(self.nranks);
+        let is_beaten = |row: &CopyEngineRow| {
+            row.func == call.func && self.nranks <= row.ranks_max && bytes >= row.min_bytes
+        };
+        is_like_measured && self.forced == Forced::default() && self.tuning.copy_engines.iter().any(is_beaten)
+    }
+
     /// Why a candidate is not among those that are [offered](Self::offered).
     pub(super) fn absent(&self, call: &Call, candidate: Candidate) -> Exclusion {
         Exclusion::NotConnected(match spec_of(candidate.algorithm).connections {
@@ -261,4 +280,37 @@ impl Facts {
 /// The protocol for so many bytes.
 fn by_size(rows: &[(u64, Protocol)], bytes: u64) -> Protocol {
     rows.iter().find(|(max_bytes, _)| bytes <= *max_bytes).map_or(Protocol::Simple, |(_, protocol)| *protocol)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::ChannelLimits;
+    use oxccl_shared::abi::{DataType, Rank, RedOp};
+
+    #[test]
+    fn who_takes_copy_engines() {
+        let call =
+            |func, root, count| Call { func, dtype: DataType::U8, op: RedOp::Sum, root: Rank(root), count };
+        let facts = |forced| Facts::of_gpus(2, (90, 132), forced, ChannelLimits::default(), None);
+        let zero = |facts| Facts { cta_policy: CtaPolicy::Zero, ..facts };
+        let free = facts(Forced::default());
+        let long = call(Func::AllGather, 0, 1 << 30);
+        assert!(zero(free).takes_copy_engines(&call(Func::AllGather, 0, 1), None));
+        assert!(!zero(free).takes_copy_engines(&call(Func::AllReduce, 0, 1 << 30), None));
+        assert!(!zero(free).takes_copy_engines(&call(Func::AllGather, 0, 0), None));
+        assert!(!free.takes_copy_engines(&call(Func::AllGather, 0, 1), None), "kernels are faster");
+        assert!(free.takes_copy_engines(&call(Func::AllGather, 0, 32 << 20), None), "of 64 MiB in all");
+        assert!(!free.takes_copy_engines(&call(Func::AllGather, 0, (32 << 20) - 1), None));
+        assert!(!free.takes_copy_engines(&call(Func::Gather, 0, 1 << 30), None), "only if it is asked for");
+        // Who names an algorithm gets it, unless no multiprocessor is to be used; of one call in any case.
+        let ring = Forced::only(Some(Algorithm::Ring), Some(Protocol::Simple));
+        assert!(!facts(ring).takes_copy_engines(&long, None));
+        assert!(zero(facts(ring)).takes_copy_engines(&long, None));
+        assert!(!zero(free).takes_copy_engines(&long, Some(ring)));
+        let alone = Facts { nranks: 1, ..zero(free) };
+        assert!(!alone.takes_copy_engines(&long, None));
+        assert_eq!(touched_buffer(&long, 2), Some((false, 2 << 30)));
+        assert_eq!(touched_buffer(&call(Func::Gather, 0, 5), 3), Some((true, 5)));
+    }
 }

@@ -1,6 +1,7 @@
 //! The plan of one collective.
 
 use super::call::Call;
+use super::copy_engines::Placement;
 use super::facts::Facts;
 use super::numbers::{THREADS_FOR_CHANNELS, net_channel_bytes};
 use super::tuning::{self, Candidate, Choice, Explanation, Forced};
@@ -50,6 +51,8 @@ pub enum CallPlan {
     Messages,
     /// By kernels of all ranks.
     Collective(Plan),
+    /// By copy engines, on buffers that all ranks have mapped.
+    CopyEngines(Placement),
     /// By every rank alone: there is nothing to do, or no other rank.
     Local,
 }

@@ -2,6 +2,7 @@
 
 use super::call::Call;
 use super::collnet::Collnet;
+use super::copy_engines::CtaPolicy;
 use super::count::ring_channels;
 use super::hosts::Hosts;
 use super::numbers::{
@@ -50,6 +51,8 @@ pub struct Facts {
     pub collnet: Collnet,
     /// What was measured here.
     pub table: Option<TuneTable>,
+    /// How many multiprocessors calls may take.
+    pub cta_policy: CtaPolicy,
 }
 
 impl Facts {
@@ -79,6 +82,7 @@ impl Facts {
             proxy_threads: 0,
             collnet: Collnet::Disabled,
             table: None,
+            cta_policy: CtaPolicy::Default,
         }
     }
 
@@ -112,6 +116,7 @@ impl Facts {
             proxy_threads: 0,
             collnet: Collnet::Disabled,
             table: None,
+            cta_policy: CtaPolicy::Default,
         }
     }
 

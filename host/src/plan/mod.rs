@@ -9,6 +9,7 @@
 //! the table of the kind of processors (`numbers`).
 
 mod call;
+mod copy_engines;
 pub mod tuning;
 mod collnet;
 mod numbers;
@@ -26,6 +27,7 @@ pub use call::{Call, CallRecord};
 pub use choose::Lacks;
 pub use collective::{CallPlan, Plan, plan};
 pub use collnet::{Collnet, CollnetFacts, Reduces};
+pub use copy_engines::{CopyEngineRow, CopyStep, CtaPolicy, Placement, Spot, Step, steps, touched_buffer};
 pub use facts::Facts;
 pub use hosts::Hosts;
 pub use messages::{Arrangement, Batch, MessageWant, Placed, arrange, message_connections, message_kernels};

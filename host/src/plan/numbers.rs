@@ -1,8 +1,9 @@
 //! Measured numbers, one table for each kind of processors: the only thing in which their plans differ that the registry does not say.
 
+use super::copy_engines::CopyEngineRow;
 use super::tuning::Architecture;
 use core::ops::RangeInclusive;
-use oxccl_shared::abi::{ConnLayout, Protocol};
+use oxccl_shared::abi::{ConnLayout, Func, Protocol};
 
 /// Thresholds and sizes for ranks on processors of a kind. Bytes of a call are its `count` times the element size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,6 +37,8 @@ pub struct Tuning {
     pub stream_min_bytes: Option<u64>,
     /// How messages are divided.
     pub messages: &'static [MessageClass],
+    /// Where copy engines are faster than kernels, for buffers in symmetric windows.
+    pub copy_engines: &'static [CopyEngineRow],
     /// Of kernels that run as many blocks at once, and of the memory for them; none where one thread works on one channel after the
     /// other.
     pub blocks: Option<Blocks>,
@@ -181,6 +184,7 @@ impl Tuning {
         hops_even_slices: true,
         stream_min_bytes: Some(32 << 20),
         messages: &[MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 1 }],
+        copy_engines: &[],
         blocks: None,
     };
 
@@ -216,6 +220,12 @@ impl Tuning {
             MessageClass { max_bytes: 8 << 20, protocol: Protocol::Simple, channels: 16 },
             MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 32 },
         ],
+        // docs/measurements/2026-11-23-copy-engines.md, for two ranks; more were not measured.
+        copy_engines: &[
+            CopyEngineRow { func: Func::AllGather, ranks_max: 2, min_bytes: 64 << 20 },
+            CopyEngineRow { func: Func::AllToAll, ranks_max: 2, min_bytes: 16 << 20 },
+            CopyEngineRow { func: Func::Broadcast, ranks_max: 2, min_bytes: 256 << 20 },
+        ],
         blocks: Some(Blocks::SM_90),
     };
 
@@ -226,13 +236,19 @@ impl Tuning {
         all_reduce_hops_max_bytes: HopLimit::Any(256 << 10),
         one_shot_ll128_bytes: (0, 0),
         two_shot_ll128_bytes: (0, 0),
+        copy_engines: &[],
         blocks: Some(Blocks::SM_70),
         ..Tuning::SM_90
     };
 
     /// What came after Hopper. Not measured: its sizes, and the model's choice.
-    pub const SM_100: Tuning =
-        Tuning { source: None, one_shot_ll128_bytes: (0, 0), two_shot_ll128_bytes: (0, 0), ..Tuning::SM_90 };
+    pub const SM_100: Tuning = Tuning {
+        source: None,
+        one_shot_ll128_bytes: (0, 0),
+        two_shot_ll128_bytes: (0, 0),
+        copy_engines: &[],
+        ..Tuning::SM_90
+    };
 
     /// The table for processors of a kind; of several the oldest.
     pub fn of(architecture: Architecture) -> Tuning {

@@ -15,6 +15,8 @@ mod word;
 
 #[cfg(loom)]
 pub use arch::SharedCell;
+#[cfg(not(any(target_arch = "nvptx64", target_arch = "amdgpu")))]
+pub use arch::fence_full;
 pub use arch::{cpu_relax, fence_acquire, fence_release};
 #[cfg(not(loom))]
 pub use cell::SharedCell;

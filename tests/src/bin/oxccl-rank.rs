@@ -445,6 +445,7 @@ fn of_fault(fault: &Fault) -> (&'static str, Vec<u32>) {
         Fault::PeerLeft { rank } => ("PeerLeft", vec![rank.0]),
         Fault::Timeout { rank, .. } => ("Timeout", vec![rank.0]),
         Fault::Mismatch { rank, .. } => ("Mismatch", vec![rank.0]),
+        Fault::Placement { rank } => ("Placement", vec![rank.0]),
         Fault::SelfMessages => ("SelfMessages", vec![]),
         Fault::Panicked => ("Panicked", vec![]),
         Fault::Link { .. } => ("Link", vec![]),

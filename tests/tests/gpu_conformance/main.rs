@@ -13,3 +13,4 @@ mod net_graphs;
 mod gdr;
 mod cudarc;
 mod one_sided;
+mod copy_engines;

@@ -1,10 +1,12 @@
 //! Communicators of one NCCL, one for each rank of this thread.
 
-use super::symbols::{Code, Comm, CudaStream, DataTypeCode, HOST_IMMEDIATE, IN_PROGRESS, OpCode, UniqueId};
+use super::symbols::{
+    Code, Comm, CudaStream, DataTypeCode, HOST_IMMEDIATE, IN_PROGRESS, OpCode, SYMMETRIC, UniqueId,
+};
 use super::{Nccl, NcclError};
 use crate::collective::{Collective, Transfer};
 use crate::engine::{Call, EngineError, SetupError};
-use crate::gpu::engine::{GpuEngine, Seat, SeatCall};
+use crate::gpu::engine::{Extent, GpuEngine, Registration, Seat, SeatCall};
 use crate::team::{Record, Team, bytes_of_record, record_of_bytes};
 use oxccl_shared::abi::{DataType, RedOp};
 use std::ffi::{c_int, c_void};
@@ -24,6 +26,8 @@ struct RankComm {
     raw: Comm,
     /// Operators made for pre-multiplied sums: of this type and scalar.
     scaled: Vec<(DataType, u64, OpCode)>,
+    /// Registered buffers.
+    known: Vec<(Registration, *mut c_void)>,
 }
 
 impl NcclEngine {
@@ -54,7 +58,9 @@ impl NcclEngine {
         }
         self.group_end("ncclCommInitRank (at the group's end)")?;
         let made = seats.iter().zip(raw);
-        self.comms = made.map(|(seat, raw)| RankComm { rank: seat.rank, raw, scaled: Vec::new() }).collect();
+        let made =
+            made.map(|(seat, raw)| RankComm { rank: seat.rank, raw, scaled: Vec::new(), known: Vec::new() });
+        self.comms = made.collect();
         Ok(())
     }
 
@@ -94,6 +100,35 @@ impl NcclEngine {
     }
 
     /// # Safety
+    /// 1. As [`GpuEngine::register`]. 2. `handle` is valid until the group has ended.
+    unsafe fn announce(
+        &self,
+        comm: Comm,
+        Extent { address, bytes }: Extent,
+        kind: Registration,
+        handle: *mut *mut c_void,
+    ) -> Result<(), NcclError> {
+        let (nccl, symbols) = (&self.nccl, self.nccl.symbols());
+        let buffer = std::ptr::without_provenance_mut(address as usize);
+        let lacks = |symbol, since| NcclError::Lacks { path: nccl.path().into(), symbol, since };
+        match kind {
+            Registration::Local => {
+                let name = "ncclCommRegister";
+                let register = symbols.comm_register.ok_or_else(|| lacks(name, "2.19"))?;
+                // SAFETY: both obligations.
+                nccl.check(name, unsafe { register(comm, buffer, bytes, handle) }, Some(comm))
+            }
+            Registration::Symmetric => {
+                let name = "ncclCommWindowRegister";
+                let register = symbols.window_register.ok_or_else(|| lacks(name, "2.27"))?;
+                // SAFETY: both obligations.
+                let code = unsafe { register(comm, buffer, bytes, handle, SYMMETRIC) };
+                nccl.check(name, code, Some(comm))
+            }
+        }
+    }
+
+    /// # Safety
     /// 1. As [`GpuEngine::enqueue`]. 2. In a group, if the call is several of NCCL's.
     unsafe fn one(&mut self, seat: usize, call: &Call, stream: CudaStream) -> Result<(), NcclError> {
         let op = self.op(seat, call)?;
@@ -123,10 +158,51 @@ impl NcclEngine {
                 // SAFETY: as above.
                 ("ncclAllGather", unsafe { (s.all_gather)(send, recv, count, dtype, comm, stream) })
             }
-            // SAFETY: both obligations.
-            _ => return unsafe { self.exchange(seat, call, stream) },
+            _ => {
+                // SAFETY: both obligations.
+                let whole = unsafe { self.with_windows(seat, call, stream) };
+                // SAFETY: both obligations.
+                return whole.unwrap_or_else(|| unsafe { self.exchange(seat, call, stream) });
+            }
         };
         nccl.check(name, code, Some(comm))
+    }
+
+    /// Functions of NCCL's own, since 2.28, that may use windows; sends and receives do not.
+    ///
+    /// # Safety
+    /// 1. As [`GpuEngine::enqueue`].
+    unsafe fn with_windows(
+        &self,
+        seat: usize,
+        call: &Call,
+        stream: CudaStream,
+    ) -> Option<Result<(), NcclError>> {
+        let (comm, symbols) = (&self.comms[seat], self.nccl.symbols());
+        if comm.known.iter().all(|(kind, _)| *kind != Registration::Symmetric) {
+            return None;
+        }
+        let (send, recv): (*const c_void, *mut c_void) = (call.send.cast_const().cast(), call.recv.cast());
+        let (count, dtype, root) = (call.count, dtype_code(call.dtype), call.root as c_int);
+        let (name, code) = match call.collective {
+            Collective::AllToAll => {
+                let run = symbols.all_to_all?;
+                // SAFETY: obligation 1, in the argument order of nccl.h.
+                ("ncclAlltoAll", unsafe { run(send, recv, count, dtype, comm.raw, stream) })
+            }
+            Collective::Gather => {
+                let run = symbols.gather?;
+                // SAFETY: as above.
+                ("ncclGather", unsafe { run(send, recv, count, dtype, root, comm.raw, stream) })
+            }
+            Collective::Scatter => {
+                let run = symbols.scatter?;
+                // SAFETY: as above.
+                ("ncclScatter", unsafe { run(send, recv, count, dtype, root, comm.raw, stream) })
+            }
+            _ => return None,
+        };
+        Some(self.nccl.check(name, code, Some(comm.raw)))
     }
 
     /// What NCCL makes of sends and receives.
@@ -170,6 +246,30 @@ impl GpuEngine for NcclEngine {
             .collect();
         set.sort_unstable();
         format!("{major}.{minor}.{patch}, {}{}", self.nccl.path().display(), set.concat())
+    }
+
+    unsafe fn register(
+        &mut self,
+        seats: &[Seat],
+        buffers: &[[Extent; 2]],
+        kind: Registration,
+    ) -> Result<(), EngineError> {
+        for which in [0, 1] {
+            let mut handles = vec![std::ptr::null_mut(); seats.len()];
+            // Windows are registered by all ranks together, and this thread may have several.
+            self.group_start()?;
+            for (at, seat) in seats.iter().enumerate() {
+                let _bound = seat.bind()?;
+                let comm = self.comms[at].raw;
+                // SAFETY: obligation 1; the handle's place stays where it is until the group has ended.
+                unsafe { self.announce(comm, buffers[at][which], kind, &mut handles[at])? };
+            }
+            self.group_end("registering buffers (at the group's end)")?;
+            for (comm, handle) in self.comms.iter_mut().zip(handles) {
+                comm.known.push((kind, handle));
+            }
+        }
+        Ok(())
     }
 
     fn refuses(&self, call: &Call) -> Option<&'static str> {
@@ -237,6 +337,16 @@ impl GpuEngine for NcclEngine {
 impl Drop for NcclEngine {
     fn drop(&mut self) {
         for comm in self.comms.drain(..) {
+            for (kind, handle) in comm.known.iter().filter(|(_, handle)| !handle.is_null()) {
+                let forget = match kind {
+                    Registration::Local => self.nccl.symbols().comm_deregister,
+                    Registration::Symmetric => self.nccl.symbols().window_deregister,
+                };
+                if let Some(forget) = forget {
+                    // SAFETY: a handle of this communicator, not used again. An error of the end has no remedy.
+                    unsafe { forget(comm.raw, *handle) };
+                }
+            }
             if let Some(destroy) = self.nccl.symbols().red_op_destroy {
                 for (_, _, op) in &comm.scaled {
                     // SAFETY: made by this communicator, not used again. An error of the end has no remedy.

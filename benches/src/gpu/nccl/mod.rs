@@ -24,6 +24,8 @@ pub enum NcclError {
     Open { path: PathBuf, reason: String },
     #[error("{}: no symbol {symbol}; NCCL 2.7 or newer was expected", .path.display())]
     Foreign { path: PathBuf, symbol: &'static str },
+    #[error("{}: no symbol {symbol}, which came with NCCL {since}: --register 0 does without", .path.display())]
+    Lacks { path: PathBuf, symbol: &'static str, since: &'static str },
     #[error("{function} returned {code} ({text}){detail}")]
     Call { function: &'static str, code: c_int, text: String, detail: String },
 }

@@ -18,6 +18,8 @@ pub type OpCode = c_int;
 pub const SUCCESS: Code = 0;
 /// ncclInProgress: no error, of a communicator that does not block.
 pub const IN_PROGRESS: Code = 7;
+/// NCCL_WIN_COLL_SYMMETRIC.
+pub const SYMMETRIC: c_int = 1;
 /// ncclScalarHostImmediate: the scalar is read during the call.
 pub const HOST_IMMEDIATE: c_int = 1;
 
@@ -89,6 +91,13 @@ symbols! {
     optional {
         get_last_error = "ncclGetLastError": fn(Comm) -> *const c_char;
         red_op_create_pre_mul_sum = "ncclRedOpCreatePreMulSum": fn(*mut OpCode, In, DataTypeCode, c_int, Comm) -> Code;
+        all_to_all = "ncclAlltoAll": fn(In, Out, usize, DataTypeCode, Comm, CudaStream) -> Code;
+        gather = "ncclGather": fn(In, Out, usize, DataTypeCode, c_int, Comm, CudaStream) -> Code;
+        scatter = "ncclScatter": fn(In, Out, usize, DataTypeCode, c_int, Comm, CudaStream) -> Code;
+        comm_register = "ncclCommRegister": fn(Comm, Out, usize, *mut Out) -> Code;
+        comm_deregister = "ncclCommDeregister": fn(Comm, Out) -> Code;
+        window_register = "ncclCommWindowRegister": fn(Comm, Out, usize, *mut Out, c_int) -> Code;
+        window_deregister = "ncclCommWindowDeregister": fn(Comm, Out) -> Code;
         red_op_destroy = "ncclRedOpDestroy": fn(OpCode, Comm) -> Code;
     }
 }

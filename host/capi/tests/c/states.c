@@ -630,6 +630,185 @@ static void one_sided(void) {
   for (rank = 0; rank < RANKS; rank++) OK(ncclMemFree(memory[rank]));
 }
 
+/* Floats of a block: more than a MiB, so that a rank's own block goes to a stream of its own. */
+#define BLOCK 300000
+/* Where the buffers of the test below lie in their windows, in floats. */
+#define PLACE 1024
+
+struct copying {
+  ncclComm_t comms[RANKS];
+  ncclWindow_t windows[RANKS];
+  cudaStream_t streams[RANKS];
+  float *memory[RANKS], *plain[RANKS];
+};
+
+static float element(int rank, int at, int round) {
+  return (float)(rank * 1000003 + at + round * 17);
+}
+
+static void begin_copying(struct copying* all) {
+  const size_t bytes = (PLACE + (size_t)RANKS * BLOCK) * sizeof(float);
+  int rank;
+  OK(ncclCommInitAll(all->comms, RANKS, NULL));
+  for (rank = 0; rank < RANKS; rank++) {
+    use_gpu(rank);
+    OK(ncclMemAlloc((void**)&all->memory[rank], bytes));
+    all->streams[rank] = (cudaStream_t)new_stream();
+    all->plain[rank] = malloc(bytes);
+    CHECK(all->plain[rank] != NULL);
+  }
+  use_gpu(-1);
+  OK(ncclGroupStart());
+  for (rank = 0; rank < RANKS; rank++) {
+    OK(ncclCommWindowRegister(all->comms[rank], all->memory[rank], bytes, &all->windows[rank], NCCL_WIN_COLL_SYMMETRIC));
+  }
+  OK(ncclGroupEnd());
+}
+
+/* One function of five on all ranks; the ranks that receive find what MPI says. */
+static void copy_once(struct copying* all, int func, int root, bool in_place, int round) {
+  int rank, from, at;
+  for (rank = 0; rank < RANKS; rank++) {
+    float *window = all->memory[rank] + PLACE, *plain = all->plain[rank];
+    float* input = func == 4 ? window : in_place ? window + (func == 0 ? rank * BLOCK : 0) : plain;
+    memset(func == 4 ? plain : window, 0xff, (size_t)RANKS * BLOCK * sizeof(float));
+    for (at = 0; at < (func == 1 || func == 3 ? RANKS * BLOCK : BLOCK); at++) input[at] = element(rank, at, round);
+  }
+  OK(ncclGroupStart());
+  for (rank = 0; rank < RANKS; rank++) {
+    ncclComm_t comm = all->comms[rank];
+    cudaStream_t on = all->streams[rank];
+    float *window = all->memory[rank] + PLACE, *plain = all->plain[rank];
+    if (func == 0) {
+      OK(ncclAllGather(in_place ? window + rank * BLOCK : plain, window, BLOCK, ncclFloat32, comm, on));
+    } else if (func == 1) {
+      OK(ncclAlltoAll(plain, window, BLOCK, ncclFloat32, comm, on));
+    } else if (func == 2) {
+      OK(ncclBroadcast(in_place ? window : plain, window, BLOCK, ncclFloat32, root, comm, on));
+    } else if (func == 3) {
+      OK(ncclScatter(plain, window, BLOCK, ncclFloat32, root, comm, on));
+    } else {
+      OK(ncclGather(window, plain, BLOCK, ncclFloat32, root, comm, on));
+    }
+  }
+  OK(ncclGroupEnd());
+  for (rank = 0; rank < RANKS; rank++) {
+    float *window = all->memory[rank] + PLACE, *plain = all->plain[rank];
+    CHECK(is_done(all->streams[rank]));
+    for (at = 0; at < BLOCK; at += 997) {
+      for (from = 0; from < RANKS; from++) {
+        if (func == 0) CHECK(window[from * BLOCK + at] == element(from, at, round));
+        if (func == 1) CHECK(window[from * BLOCK + at] == element(from, rank * BLOCK + at, round));
+        if (func == 4 && rank == root) CHECK(plain[from * BLOCK + at] == element(from, at, round));
+      }
+      if (func == 2) CHECK(window[at] == element(root, at, round));
+      if (func == 3) CHECK(window[at] == element(root, rank * BLOCK + at, round));
+    }
+  }
+}
+
+static void end_copying(struct copying* all) {
+  int rank;
+  for (rank = 0; rank < RANKS; rank++) OK(ncclCommWindowDeregister(all->comms[rank], all->windows[rank]));
+  OK(ncclGroupStart());
+  for (rank = 0; rank < RANKS; rank++) OK(ncclCommDestroy(all->comms[rank]));
+  OK(ncclGroupEnd());
+  for (rank = 0; rank < RANKS; rank++) {
+    OK(ncclMemFree(all->memory[rank]));
+    free(all->plain[rank]);
+  }
+}
+
+/* No kernel runs here: what arrives was copied. */
+static void copy_engines(void) {
+  struct copying all;
+  int (*begin)(void*, int), (*end)(void*, void**), (*make)(void**, void*, unsigned long long), (*launch)(void*, void*);
+  void* graphs[RANKS];
+  int func, root, rank, round;
+  setenv("NCCL_CTA_POLICY", "2", 1);
+  begin_copying(&all);
+  for (func = 0; func < 5; func++) {
+    for (root = 0; root < RANKS; root += func == 0 || func == 1 ? RANKS : 1) {
+      copy_once(&all, func, root, false, func * 7 + root);
+      if (func == 0 || func == 2) copy_once(&all, func, root, true, func * 11 + root);
+    }
+  }
+  /* In graphs, which are launched more than once. */
+  *(void**)&begin = driver("cuStreamBeginCapture_v2");
+  *(void**)&end = driver("cuStreamEndCapture");
+  *(void**)&make = driver("cuGraphInstantiateWithFlags");
+  *(void**)&launch = driver("cuGraphLaunch");
+  for (rank = 0; rank < RANKS; rank++) {
+    void* graph;
+    begin(all.streams[rank], 1);
+    OK(ncclAllGather(all.plain[rank], all.memory[rank] + PLACE, BLOCK, ncclFloat32, all.comms[rank], all.streams[rank]));
+    CHECK(end(all.streams[rank], &graph) == 0 && make(&graphs[rank], graph, 0) == 0);
+  }
+  for (round = 0; round < 3; round++) {
+    for (rank = 0; rank < RANKS; rank++) {
+      all.plain[rank][5] = element(rank, 5, round);
+      all.memory[rank][PLACE + 5] = 0;
+      launch(graphs[rank], all.streams[rank]);
+      CHECK(rank == RANKS - 1 || is_busy(all.streams[rank]));
+    }
+    for (rank = 0; rank < RANKS; rank++) {
+      CHECK(is_done(all.streams[rank]));
+      CHECK(all.memory[(rank + 1) % RANKS][PLACE + rank * BLOCK + 5] == element(rank, 5, round));
+    }
+  }
+  copy_once(&all, 0, 0, false, 99);
+  end_copying(&all);
+}
+
+/* A rank whose buffer lies elsewhere is named, by whoever comes later; nothing hangs and nothing is written. */
+static void copy_engines_that_differ(void) {
+  struct copying all;
+  int rank;
+  setenv("NCCL_CTA_POLICY", "2", 1);
+  begin_copying(&all);
+  memset(all.memory[0], 0, (size_t)BLOCK * sizeof(float));
+  OK(ncclAllGather(all.plain[0], all.memory[0] + PLACE, BLOCK / 2, ncclFloat32, all.comms[0], all.streams[0]));
+  CHECK(is_busy(all.streams[0]));
+  GIVES(ncclInvalidUsage, ncclAllGather(all.plain[1], all.memory[1], BLOCK / 2, ncclFloat32, all.comms[1], all.streams[1]));
+  CHECK(strstr(ncclGetLastError(NULL), "rank 0's buffer lies at another offset") != NULL);
+  for (rank = 0; rank < 2; rank++) {
+    while (!is_done(all.streams[rank])) usleep(1000);
+  }
+  CHECK(await(all.comms[0]) != ncclSuccess);
+  for (rank = 0; rank < RANKS; rank++) OK(ncclCommAbort(all.comms[rank]));
+}
+
+/* A rank that does not come: the wait of the others' streams ends, by the timeout and by an abort. */
+static void copy_engines_without_a_rank(void) {
+  struct copying all;
+  double start;
+  int rank, turn;
+  setenv("NCCL_CTA_POLICY", "2", 1);
+  for (turn = 0; turn < 2; turn++) {
+    if (turn == 0) setenv("OXCCL_TIMEOUT", "0.3", 1); else unsetenv("OXCCL_TIMEOUT");
+    begin_copying(&all);
+    for (rank = 0; rank < RANKS - 1; rank++) {
+      int often;
+      for (often = 0; often < 3; often++) {
+        OK(ncclAllGather(all.plain[rank], all.memory[rank] + PLACE, BLOCK, ncclFloat32, all.comms[rank], all.streams[rank]));
+      }
+      CHECK(is_busy(all.streams[rank]));
+    }
+    if (turn == 1) OK(ncclCommAbort(all.comms[0]));
+    start = seconds();
+    for (rank = 0; rank < RANKS - 1; rank++) {
+      while (!is_done(all.streams[rank])) CHECK(seconds() - start < 20);
+    }
+    if (turn == 0) {
+      CHECK(seconds() - start > 0.2);
+      CHECK(await(all.comms[1]) != ncclSuccess);
+      CHECK(ncclAllGather(all.plain[1], all.memory[1], 1, ncclFloat32, all.comms[1], all.streams[1]) != ncclSuccess);
+      CHECK(strstr(ncclGetLastError(NULL), "rank 3 did not do its part") != NULL);
+    }
+    for (rank = turn; rank < RANKS; rank++) OK(ncclCommAbort(all.comms[rank]));
+  }
+}
+
 /* Signals need no window: then the first operations make them, of all ranks at once. */
 static void signals_without_windows(void) {
   ncclComm_t comms[RANKS];
@@ -774,6 +953,9 @@ int main(int count, char** arguments) {
       {"settings_of_one_call", settings_of_one_call},
       {"one_sided", one_sided},
       {"signals_without_windows", signals_without_windows},
+      {"copy_engines", copy_engines},
+      {"copy_engines_that_differ", copy_engines_that_differ},
+      {"copy_engines_without_a_rank", copy_engines_without_a_rank},
       {"steps_of_a_group_keep_their_order", steps_of_a_group_keep_their_order},
       {"simulated_groups", simulated_groups},
       {"fork", fork_},

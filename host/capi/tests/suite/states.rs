@@ -48,6 +48,9 @@ cases! {
     settings_of_one_call
     one_sided
     signals_without_windows
+    copy_engines
+    copy_engines_that_differ
+    copy_engines_without_a_rank
     steps_of_a_group_keep_their_order
     simulated_groups
     fork

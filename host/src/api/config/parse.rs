@@ -2,6 +2,7 @@
 
 use super::ConfigError;
 use crate::plan::ChannelLimits;
+use crate::plan::CtaPolicy;
 use crate::plan::tuning::{Forced, ListError};
 use std::time::Duration;
 
@@ -100,6 +101,14 @@ pub(super) fn proxy_threads(text: &str) -> Option<u32> {
 /// KiB of a tile: several must fit a multiprocessor.
 pub(super) fn tile_kib(text: &str) -> Option<u32> {
     text.parse().ok().filter(|kib| *kib <= 64)
+}
+
+pub(super) const CTA_POLICY: &str =
+    "0 (fastest), 1 (few multiprocessors), 2 (none where possible) or 3 (both) was expected";
+
+/// NCCL's bits: efficiency, and none.
+pub(super) fn cta_policy(text: &str) -> Option<CtaPolicy> {
+    CtaPolicy::from_bits(text.parse().ok()?)
 }
 
 pub(super) fn channels(text: &str) -> Option<Option<u32>> {

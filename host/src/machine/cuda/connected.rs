@@ -46,7 +46,7 @@ impl Cuda {
         }
         for (raw, plan) in calls.iter().zip(plans) {
             match plan {
-                CallPlan::Local => {}
+                CallPlan::Local | CallPlan::CopyEngines(_) => {}
                 CallPlan::Messages => self.want_messages(raw),
                 CallPlan::Collective(plan) => {
                     let by_custom = self.custom(raw, 0).map(|launch| (launch.protocol, launch.channels));

@@ -1,6 +1,7 @@
 //! A communicator's kernels, enqueued on streams.
 
 use super::connected::Connected;
+use super::copies::CopyEngines;
 use super::custom::{CustomFacts, CustomKernels, CustomLaunch};
 use super::driver::{CudaError, Device, Function, HostNode, StreamRef};
 use super::kernels::DeviceKernels;
@@ -17,7 +18,7 @@ use crate::launch::{
 };
 use crate::machine::{ConnKind, ConnLists, ConnTables, Connector, NetProxy, collective_args};
 use crate::plan::tuning::Explanation;
-use crate::plan::{Call, CallPlan, Facts, Forced, Plan, message_kernels};
+use crate::plan::{Call, CallPlan, Facts, Forced, Placement, Plan, message_kernels};
 use crate::transport::p2p::{Arena, SignalTable};
 use oxccl_shared::abi::{CollArgs, KernelColl, KernelLaunch, Rank, RedOp};
 use oxccl_shared::algo::kernels::Kernel;
@@ -74,6 +75,8 @@ pub struct Cuda {
     pub(super) connected: Connected,
     /// One-sided operations, once they are connected.
     one_sided: Option<OneSided>,
+    /// Collectives by copy engines, once a symmetric window is registered.
+    pub(super) copies: Option<CopyEngines>,
     /// The words that a fault releases.
     signals: Arc<OnceLock<Arc<SignalTable>>>,
 }
@@ -132,6 +135,18 @@ impl Machine for Cuda {
         }
     }
 
+    fn sees_buffers(&self) -> bool {
+        self.copies.is_some()
+    }
+
+    fn plan_placed(&self, raw: &RawCall, plan: CallPlan) -> CallPlan {
+        self.placed(raw, plan)
+    }
+
+    fn compare(&mut self, calls: &[RawCall], plans: &[CallPlan]) -> Result<(), RunError> {
+        self.compare_choices(calls, plans)
+    }
+
     fn connect_for(&mut self, calls: &[RawCall], plans: &[CallPlan]) -> Result<(), RunError> {
         self.connect_calls(calls, plans)
     }
@@ -156,7 +171,7 @@ impl Machine for Cuda {
                 CallPlan::Collective(plan) => {
                     self.function(plan.kernel(), plan.threads)?;
                 }
-                CallPlan::Local => {}
+                CallPlan::Local | CallPlan::CopyEngines(_) => {}
             }
         }
         Ok(())
@@ -209,6 +224,19 @@ impl Machine for Cuda {
         unsafe { copy(from, to, len_bytes, stream) }.map_err(RunError::from)
     }
 
+    unsafe fn copies(
+        &mut self,
+        raw: &RawCall,
+        placement: Placement,
+        queue: RawQueue,
+    ) -> Result<(), RunError> {
+        let device = self.parts.device.clone();
+        // SAFETY: (1, 2) obligation 1.
+        let stream = unsafe { StreamRef::from_raw(&device, queue.cast()) };
+        // SAFETY: (1) obligations 1 and 2.
+        unsafe { self.enqueue_copies(raw, placement, stream) }
+    }
+
     unsafe fn messages(&mut self, messages: &[(Message, u32)], queue: RawQueue) -> Result<(), RunError> {
         let device = self.parts.device.clone();
         // SAFETY: (1, 2) obligation 1.
@@ -230,10 +258,9 @@ impl Machine for Cuda {
                 self.parts.monitor.abort();
             }
             // Again and again: a rank that does not know yet may signal meanwhile.
-            if let Some(one_sided) =
-                self.one_sided.as_ref().filter(|_| is_overdue || self.parts.health.is_stopped())
-            {
-                one_sided.release();
+            if is_overdue || self.parts.health.is_stopped() {
+                self.one_sided.iter().for_each(OneSided::release);
+                self.copies.iter().for_each(CopyEngines::release);
             }
             if started.elapsed() > self.parts.timeout.saturating_add(ABORT_TIME) {
                 tracing::warn!(rank = %self.parts.rank, "operations do not end: their memory is not freed");
@@ -312,6 +339,7 @@ impl Cuda {
             functions: Vec::new(),
             scratch: MessageScratch::default(),
             one_sided: None,
+            copies: None,
             signals,
         })
     }

@@ -6,7 +6,7 @@
 //! From below: `driver`, NVIDIA's; `gpu`, a GPU's memory by it; `kernels`, loaded when a communicator is made; `monitor`, the page
 //! through which kernels are stopped and say why; `order`, one operation after the other; `connected`, what launches need of
 //! connections; `machine`, with `messages` for what goes between pairs, `issue` for the proxy's orders and `stopped` for faults;
-//! `one_sided`, which runs no kernel; `buffer` and `tracked`, what users call it with.
+//! `copies`, collectives by copy engines; `one_sided`, which runs no kernel either; `buffer` and `tracked`, what users call it with.
 
 pub mod driver;
 mod gpu;
@@ -17,6 +17,7 @@ mod monitor;
 mod order;
 mod connected;
 mod machine;
+mod copies;
 mod messages;
 mod issue;
 mod stopped;
@@ -25,6 +26,7 @@ mod buffer;
 mod tracked;
 
 pub use buffer::{DeviceSlice, DeviceSliceMut};
+pub(crate) use copies::SLOTS as COPY_SLOTS;
 pub use custom::CustomKernels;
 pub use driver::{CallersMemory, Device, StreamRef};
 pub use kernels::DeviceKernels;

@@ -101,7 +101,7 @@ impl Cuda {
         }
     }
 
-    fn verdict(&self) -> Verdict<'_> {
+    pub(super) fn verdict(&self) -> Verdict<'_> {
         let CudaParts { health, notify, .. } = &self.parts;
         Verdict { health, notify: &**notify, latest: health.latest() }
     }

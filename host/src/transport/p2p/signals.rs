@@ -29,7 +29,8 @@ pub struct SignalsWanted<'a> {
     pub slots: u32,
 }
 
-/// For each pair of ranks of this host, in each direction, some words. Each has one writer, the rank that signals, which counts up.
+/// For each pair of ranks of this host, in each direction, some words. Each has one writer, the rank that signals, which counts up; or two
+/// that take turns.
 #[derive(Debug)]
 pub struct SignalTable {
     /// This rank's place among those of its host.
@@ -93,6 +94,14 @@ impl SignalTable {
         let place = |rank| self.locals.iter().position(|local| *local == rank);
         let index = self.index(place(to)?, place(from)?);
         (slot < self.slots).then(|| self.memory.address() + (index + slot as usize) as u64 * 8)
+    }
+
+    /// The same word, for this process.
+    pub fn word(&self, to: Rank, from: Rank, slot: u32) -> Option<&Word<u64, Sys>> {
+        let place = |rank| self.locals.iter().position(|local| *local == rank);
+        let index = self.index(place(to)?, place(from)?) + slot as usize;
+        // SAFETY: the table has the square of its ranks times its slots words, as long as it lives.
+        (slot < self.slots).then(|| unsafe { &*self.base.add(index) })
     }
 
     /// Ends all waits of this rank, and those that follow.

@@ -16,7 +16,7 @@ use crate::wire::{Message, cut};
 use oxccl_shared::abi::Rank;
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// What to show to the other ranks.
 #[derive(Clone)]
@@ -57,7 +57,7 @@ pub enum Reach {
 pub struct Window {
     reach: Vec<Reach>,
     /// What was mapped for it, and this rank's own.
-    _memory: Vec<Arc<dyn GpuMemory>>,
+    memory: Arc<[Arc<dyn GpuMemory>]>,
 }
 
 /// What a rank says of its part.
@@ -115,6 +115,16 @@ impl Window {
     /// How this rank's device reaches the part of `rank`.
     pub fn reach(&self, rank: Rank) -> Option<&Reach> {
         self.reach.get(rank.index())
+    }
+
+    /// Whether every rank's part is mapped.
+    pub fn is_whole(&self) -> bool {
+        self.reach.iter().all(|reach| matches!(reach, Reach::Mapped { .. }))
+    }
+
+    /// Can be upgraded as long as the window is there.
+    pub(crate) fn alive(&self) -> Weak<[Arc<dyn GpuMemory>]> {
+        Arc::downgrade(&self.memory)
     }
 }
 
@@ -230,7 +240,7 @@ impl Showing<'_> {
             }
         });
         let reach = reach.collect();
-        Window { reach, _memory: memory }
+        Window { reach, memory: memory.into() }
     }
 
     /// A peer's allocation, mapped; or why it cannot be.

@@ -19,3 +19,10 @@ pub fn fence_acquire() {
 pub fn fence_release() {
     core::sync::atomic::fence(Ordering::Release)
 }
+
+/// Orders earlier stores before later loads too: of two threads that each store a word and then load the other's, one at least sees the
+/// other's store. On CPUs only.
+#[inline]
+pub fn fence_full() {
+    core::sync::atomic::fence(Ordering::SeqCst)
+}

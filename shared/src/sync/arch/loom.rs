@@ -20,6 +20,13 @@ pub fn fence_release() {
     loom::sync::atomic::fence(Ordering::Release)
 }
 
+/// Orders earlier stores before later loads too: of two threads that each store a word and then load the other's, one at least sees the
+/// other's store. On CPUs only.
+#[inline]
+pub fn fence_full() {
+    loom::sync::atomic::fence(Ordering::SeqCst)
+}
+
 /// A slot that one thread writes and another reads; loom reports any access that no `Word` orders.
 pub struct SharedCell<T>(loom::cell::UnsafeCell<Option<T>>);
 

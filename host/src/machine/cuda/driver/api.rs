@@ -48,6 +48,18 @@ pub(super) struct HostNodeParams {
     pub data: *mut c_void,
 }
 
+/// A wait for a word, or a write to one (`CUstreamBatchMemOpParams`), for `cuStreamBatchMemOp`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct BatchMemOp {
+    pub operation: c_uint,
+    pub address: CUdeviceptr,
+    pub value: u64,
+    pub flags: c_uint,
+    pub alias: CUdeviceptr,
+    pub reserved: u64,
+}
+
 /// The driver's handle of an allocation (`CUmemGenericAllocationHandle`).
 pub(super) type AllocationHandle = c_ulonglong;
 
@@ -62,6 +74,11 @@ const _: () = {
     assert!(offset_of!(MemAccessDesc, flags) == 8);
     assert!(size_of::<HostNodeParams>() == 16);
     assert!(offset_of!(HostNodeParams, data) == 8);
+    assert!(size_of::<BatchMemOp>() == 48);
+    assert!(offset_of!(BatchMemOp, address) == 8);
+    assert!(offset_of!(BatchMemOp, value) == 16);
+    assert!(offset_of!(BatchMemOp, flags) == 24);
+    assert!(offset_of!(BatchMemOp, alias) == 32);
 };
 
 /// Declares the table: a field per function, filled by name.
@@ -155,6 +172,7 @@ functions! {
     cuStreamWaitEvent(CUstream, CUevent, c_uint);
     cuStreamWriteValue64_v2(CUstream, CUdeviceptr, u64, c_uint);
     cuStreamWaitValue64_v2(CUstream, CUdeviceptr, u64, c_uint);
+    cuStreamBatchMemOp_v2(CUstream, c_uint, *mut BatchMemOp, c_uint);
     cuStreamIsCapturing(CUstream, *mut c_uint);
     cuStreamGetCaptureInfo_v2(CUstream, *mut c_uint, *mut u64, *mut CUgraph, *mut *const CUgraphNode, *mut usize);
     cuStreamUpdateCaptureDependencies(CUstream, *mut CUgraphNode, usize, c_uint);

@@ -45,4 +45,4 @@ pub use module::{Function, Module};
 pub use pinned::{HostMapping, PinnedMemory};
 pub use rdma::RdmaMemory;
 pub use shareable::{Allocation, Mapping};
-pub use stream::{Stream, StreamRef};
+pub use stream::{Stream, StreamRef, WordOp};

@@ -1,5 +1,6 @@
 //! Streams: own ones, and the users'.
 
+use super::api::BatchMemOp;
 use super::capture::RelaxedCapture;
 use super::device::Device;
 use super::event::Event;
@@ -14,6 +15,44 @@ const NON_BLOCKING: u32 = 1;
 const AT_LEAST: u32 = 0;
 /// `CU_STREAM_WRITE_VALUE_DEFAULT`: all earlier work of the stream is visible to the whole system before the word is.
 const AFTER_ALL: u32 = 0;
+
+/// `CU_STREAM_MEM_OP_WAIT_VALUE_64` and `CU_STREAM_MEM_OP_WRITE_VALUE_64`.
+const WAIT_64: u32 = 4;
+/// See [`WAIT_64`].
+const WRITE_64: u32 = 5;
+/// Operations of one call, of which the driver takes 256.
+const BATCH_MAX: usize = 128;
+
+/// A wait for a word, or a write to one: see [`StreamRef::word_ops`].
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct WordOp(BatchMemOp);
+
+impl WordOp {
+    /// As [`StreamRef::write_word`].
+    pub fn write(to: CUdeviceptr, value: u64) -> WordOp {
+        WordOp(BatchMemOp {
+            operation: WRITE_64,
+            address: to,
+            value,
+            flags: AFTER_ALL,
+            alias: 0,
+            reserved: 0,
+        })
+    }
+
+    /// As [`StreamRef::wait_for_word`].
+    pub fn wait(word: CUdeviceptr, value: u64) -> WordOp {
+        WordOp(BatchMemOp {
+            operation: WAIT_64,
+            address: word,
+            value,
+            flags: AT_LEAST,
+            alias: 0,
+            reserved: 0,
+        })
+    }
+}
 
 /// A stream created here, destroyed on drop; its enqueued work still completes.
 #[derive(Debug)]
@@ -258,5 +297,24 @@ impl<'a> StreamRef<'a> {
         // SAFETY: by 1.
         let code = unsafe { (self.device.api().cuStreamWaitValue64_v2)(self.raw, word, value, AT_LEAST) };
         self.device.check("cuStreamWaitValue64", code)
+    }
+
+    /// Writes words and waits for words, in order; in a graph too.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`].
+    ///
+    /// # Safety
+    /// 1. As [`Self::write_word`] and [`Self::wait_for_word`], for each.
+    pub unsafe fn word_ops(&self, ops: &mut [WordOp]) -> Result<(), CudaError> {
+        let _bound = self.device.bind()?;
+        for ops in ops.chunks_mut(BATCH_MAX) {
+            let first = ops.as_mut_ptr().cast::<BatchMemOp>();
+            // SAFETY: by 1; so many lie there, and the driver copies them.
+            let code =
+                unsafe { (self.device.api().cuStreamBatchMemOp_v2)(self.raw, ops.len() as u32, first, 0) };
+            self.device.check("cuStreamBatchMemOp", code)?;
+        }
+        Ok(())
     }
 }
