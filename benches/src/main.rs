@@ -1,6 +1,6 @@
 //! The `oxccl` command. `oxccl perf <collective>` measures and checks collectives as nccl-tests does, OxCCL's and other
 //! libraries' in the same run; `oxccl topo` shows a machine and its channels, and explains choices;
-//! `oxccl tune` measures what is fastest on this machine.
+//! `oxccl tune` measures what is fastest on this machine; `oxccl status` asks live jobs.
 
 mod cli;
 mod complain;
@@ -23,6 +23,7 @@ mod report;
 mod spawn;
 mod topo;
 mod tune;
+mod status;
 mod version;
 
 use clap::error::ErrorKind;
@@ -47,6 +48,8 @@ enum Command {
     Topo(topo::TopoArgs),
     /// Measure which algorithm and protocol is fastest here, and write what OXCCL_TUNE_FILE is to name.
     Tune(tune::TuneArgs),
+    /// Show what live processes' communicators do: ranks, operations, who waits for whom; write flight records.
+    Status(status::StatusArgs),
 }
 
 /// What `OXCCL_LOG` asks for.
@@ -76,5 +79,6 @@ fn main() -> ExitCode {
         Command::Perf(args) => setup::perf(&args),
         Command::Topo(args) => topo::topo(&args),
         Command::Tune(args) => tune::tune(&args),
+        Command::Status(args) => status::status(&args),
     }
 }

@@ -9,6 +9,7 @@
 
 pub mod guide;
 pub mod api;
+pub mod status;
 pub mod connect;
 pub mod machine;
 pub mod launch;

@@ -16,6 +16,9 @@ struct Row(&'static [(&'static str, &'static str)], fn(&mut Config));
 const ROWS: &[Row] = &[
     Row(&[("OXCCL_TIMEOUT", "1.5")], |c| c.timeout = Duration::from_millis(1500)),
     Row(&[("OXCCL_STALL_WARN", "0.5")], |c| c.stall_warn = Some(Duration::from_millis(500))),
+    Row(&[("OXCCL_STATUS", "0")], |c| c.status = false),
+    Row(&[("OXCCL_FLIGHT_FILE", "/x/rank_")], |c| c.flight_file = Some("/x/rank_".into())),
+    Row(&[("OXCCL_FLIGHT_SIGNAL", "1")], |c| c.flight_signal = true),
     Row(&[("OXCCL_TILE_KIB", "32")], |c| c.tile_kib = Some(32)),
     Row(&[("NCCL_RUNTIME_CONNECT", "0")], |c| c.runtime_connect = false),
     Row(&[("OXCCL_BOOTSTRAP_TIMEOUT", "7")], |c| c.bootstrap.timeout = Duration::from_secs(7)),

@@ -10,7 +10,7 @@ use super::membership::{Membership, watch};
 use super::pending::Pending;
 use super::split::Turn;
 use super::stalls::Stalls;
-use super::{init_log, split, tune_file};
+use super::{asked, init_log, split, tune_file};
 use crate::bootstrap::{Bootstrap, UniqueId, Watch};
 use crate::connect::ConnectError;
 use crate::gpu::bundle::Bundle;
@@ -212,6 +212,7 @@ impl<M: Init> Builder<M> {
     }
 
     fn join(self, config: Config, handle: &CommHandle) -> Result<Comm<M>, Error> {
+        asked::list(handle, &config);
         let connect = || {
             let id = match self.id {
                 Some(id) => id,
@@ -280,7 +281,7 @@ impl<M: Init> Comm<M> {
             // It goes on meanwhile.
             return self.start_split(color, key)?.wait();
         }
-        self.splitting(color, key)?.run(&CommHandle::joining(self.member.rank, self.size()))
+        self.splitting(color, key)?.run(&self.member.handle.joining_from())
     }
 
     /// As [`Self::split`], on a thread of its own: returns at once, so that one thread may split several ranks, and abort. Splits of
@@ -291,9 +292,7 @@ impl<M: Init> Comm<M> {
     /// The communicator's error; there is no thread for it. All others come from the [`Pending`].
     pub fn start_split(&self, color: Option<u32>, key: i32) -> Result<Pending<Option<Comm<M>>>, Error> {
         let splitting = self.splitting(color, key)?;
-        Pending::start(CommHandle::joining(self.member.rank, self.size()), move |handle| {
-            splitting.run(handle)
-        })
+        Pending::start(self.member.handle.joining_from(), move |handle| splitting.run(handle))
     }
 
     /// As [`Self::split`], for several ranks that a thread has, at the same time: each with its color and key.
@@ -402,6 +401,7 @@ pub(super) fn assemble<M: Init>(
     handle: &CommHandle,
 ) -> Result<Comm<M>, Error> {
     let (rank, nranks) = (bootstrap.rank(), bootstrap.nranks());
+    asked::list(handle, &config);
     let started = Instant::now();
     let agreed = agree_on_algorithms(&bootstrap, &config).map_err(Error::from);
     let connected = match agreed.and_then(|()| M::connect(&bootstrap, &config, unit)) {
@@ -424,6 +424,7 @@ pub(super) fn assemble<M: Init>(
     stalls.start(probe.clone(), &memory());
     watch.wake();
     handle.joined((rank, nranks), (&health, &stalls), &watch, probe)?;
+    asked::tell_of_failures(handle, &health);
     let member = Membership::new((rank, nranks), rings, handle.clone(), watch);
     let comm = Comm::new(member, (config, unit), memory, Engine::new(machine), device);
     init_log::write(&comm, started.elapsed());

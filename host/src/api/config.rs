@@ -37,6 +37,13 @@ pub struct Config {
     pub stall_warn: Option<Duration>,
     /// The communicator's name in reports.
     pub name: Option<String>,
+    /// Whether this process answers `oxccl status`, of the same user and root (`OXCCL_STATUS`). Default: yes.
+    pub status: bool,
+    /// How the names of files with flight records begin, the rank follows; they are written when a communicator fails
+    /// (`OXCCL_FLIGHT_FILE`). Default: none are.
+    pub flight_file: Option<String>,
+    /// Whether SIGUSR2 writes them, without a name to `/tmp/oxccl_flight_rank_` (`OXCCL_FLIGHT_SIGNAL`). Default: no.
+    pub flight_signal: bool,
     /// Rendezvous and liveness (`OXCCL_BOOTSTRAP_TIMEOUT` seconds, `NCCL_SOCKET_IFNAME`, `NCCL_SOCKET_FAMILY`).
     pub bootstrap: BootstrapConfig,
     /// The user's restrictions on algorithms and protocols (`NCCL_ALGO`, `NCCL_PROTO`). Between GPUs trees are
@@ -110,6 +117,9 @@ impl Default for Config {
             timeout: Duration::from_secs(600),
             stall_warn: Some(Duration::from_secs(10)),
             name: None,
+            status: true,
+            flight_file: None,
+            flight_signal: false,
             bootstrap: BootstrapConfig::default(),
             forced: Forced::default(),
             tune_file: None,
@@ -159,6 +169,9 @@ impl Config {
         let env = Source(lookup);
         env.set("OXCCL_TIMEOUT", parse::SECONDS, &mut config.timeout, parse::seconds)?;
         env.set("OXCCL_STALL_WARN", parse::SECONDS_OR_NONE, &mut config.stall_warn, parse::seconds_or_none)?;
+        env.set("OXCCL_STATUS", parse::FLAG, &mut config.status, parse::flag)?;
+        config.flight_file = env.get("OXCCL_FLIGHT_FILE");
+        env.set("OXCCL_FLIGHT_SIGNAL", parse::FLAG, &mut config.flight_signal, parse::flag)?;
         env.set("OXCCL_BOOTSTRAP_TIMEOUT", parse::SECONDS, &mut config.bootstrap.timeout, parse::seconds)?;
         let filter = |text: &str| InterfaceFilter::parse(text).map(Some);
         env.set("NCCL_SOCKET_IFNAME", parse::INTERFACES, &mut config.bootstrap.interfaces, filter)?;

@@ -4,9 +4,11 @@ use super::error::{Error, OperationError};
 use super::stalls::Stalls;
 use crate::bootstrap::{Cancel, Watch};
 use crate::launch::{Fault, Health, Outstanding, Probe, Progress, Stall};
+use crate::status::Ticket;
 use oxccl_shared::abi::Rank;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
 
 /// What other threads may ask of a communicator, and abort.
 ///
@@ -32,6 +34,12 @@ pub enum CommState {
 struct Shared {
     cancel: Cancel,
     stage: Mutex<Stage>,
+    /// When it began to join.
+    since: Instant,
+    /// This rank in the communicator from which this one was split, or that from which that was.
+    world: Rank,
+    /// While the process answers for it.
+    ticket: Mutex<Option<Ticket>>,
 }
 
 enum Stage {
@@ -76,8 +84,18 @@ impl Joined {
 impl CommHandle {
     /// Of a rank that begins to join.
     pub(super) fn joining(rank: Rank, nranks: u32) -> CommHandle {
+        CommHandle::joining_as((rank, nranks), rank)
+    }
+
+    /// Of a rank that begins to join another communicator with ranks of this one.
+    pub(super) fn joining_from(&self) -> CommHandle {
+        CommHandle::joining_as(self.place(), self.0.world)
+    }
+
+    fn joining_as((rank, nranks): (Rank, u32), world: Rank) -> CommHandle {
         let stage = Mutex::new(Stage::Joining { rank, nranks, is_aborted: false });
-        CommHandle(Arc::new(Shared { cancel: Cancel::default(), stage }))
+        let (cancel, since, ticket) = (Cancel::default(), Instant::now(), Mutex::default());
+        CommHandle(Arc::new(Shared { cancel, stage, since, world, ticket }))
     }
 
     /// This rank; while a split is in progress, that of the parent.
@@ -219,11 +237,14 @@ impl CommHandle {
         let Stage::Joining { rank, nranks, is_aborted } = *stage else { return error };
         let error = if is_aborted { aborted(rank, nranks) } else { error };
         *stage = Stage::Failed { rank, nranks, error: error.clone() };
+        drop(stage);
+        self.unlist();
         error
     }
 
     /// This rank leaves, or is in no communicator after a split.
     pub(super) fn ended(&self) {
+        self.unlist();
         let joined = match &mut *self.stage() {
             Stage::Joined(joined) => joined.clone(),
             Stage::Failed { .. } | Stage::Ended { .. } => return,
@@ -235,6 +256,54 @@ impl CommHandle {
         };
         let (rank, nranks, error) = (joined.rank, joined.nranks, joined.check().err());
         *self.stage() = Stage::Ended { rank, nranks, error, progress: joined.probe.progress() };
+    }
+
+    /// When it began to join.
+    pub(super) fn since(&self) -> Instant {
+        self.0.since
+    }
+
+    /// This rank in the communicator from which this one was split.
+    pub(super) fn world(&self) -> Rank {
+        self.0.world
+    }
+
+    /// What there is to ask, without waiting for the machine, of one that can run operations.
+    pub(super) fn inside(&self) -> Option<(Arc<Health>, Arc<Stalls>, Weak<Watch>)> {
+        match &*self.stage() {
+            Stage::Joined(joined) => {
+                Some((joined.health.clone(), joined.stalls.clone(), joined.watch.clone()))
+            }
+            _ => None,
+        }
+    }
+
+    /// State and error, without asking the machine.
+    pub(super) fn known_state(&self) -> (CommState, Option<Error>) {
+        match &*self.stage() {
+            Stage::Joining { is_aborted: false, .. } => (CommState::InProgress, None),
+            Stage::Joining { rank, nranks, .. } => (CommState::Failed, Some(aborted(*rank, *nranks))),
+            Stage::Failed { error, .. } => (CommState::Failed, Some(error.clone())),
+            Stage::Ended { error, .. } => (CommState::Ended, error.clone()),
+            Stage::Joined(joined) => match joined.health.fault() {
+                Some(fault) => {
+                    let error = operation_error((joined.rank, joined.nranks), fault);
+                    (CommState::Failed, Some(error))
+                }
+                None => (CommState::Ready, None),
+            },
+        }
+    }
+
+    /// The process answers for it until it ends. Returns whether it does already.
+    pub(super) fn ticket(&self) -> MutexGuard<'_, Option<Ticket>> {
+        self.0.ticket.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The process answers for it no longer.
+    fn unlist(&self) {
+        let ticket = self.ticket().take();
+        drop(ticket);
     }
 
     fn stage(&self) -> MutexGuard<'_, Stage> {

@@ -111,6 +111,13 @@ pub(super) fn watch(
                 Ok(Notice::Stall(notice)) => {
                     return stalls.heard(rank, notice, &|notice| tell(&replies, notice));
                 }
+                Ok(Notice::Inquiry(number)) => {
+                    if let Some(watch) = replies.get().and_then(Weak::upgrade) {
+                        watch.note(&Notice::Said(number, stalls.standing()).to_bytes());
+                    }
+                    return;
+                }
+                Ok(Notice::Said(number, standing)) => return stalls.roll().heard(rank, number, standing),
                 Ok(Notice::TimedOut { .. }) => return,
                 Err(_) => return notes.iter().for_each(|notes| notes(rank, &note)),
             };

@@ -31,7 +31,7 @@ impl<M: Init> Comm<M> {
             let child = child.and_then(|bootstrap| assemble(bootstrap, config, unit, handle));
             child.map_err(|error| handle.failed(error))
         };
-        Pending::start(CommHandle::joining(Rank(self.rank()), self.size()), work)
+        Pending::start(self.member.handle.joining_from(), work)
     }
 
     /// Makes a communicator of this one's ranks, with the same numbers, and of new ones up to `nranks`, on a thread of its own. Every rank
@@ -51,7 +51,7 @@ impl<M: Init> Comm<M> {
             let grown = grown.and_then(|bootstrap| assemble(bootstrap, config, unit, handle));
             grown.map_err(|error| handle.failed(error))
         };
-        Pending::start(CommHandle::joining(Rank(self.rank()), self.size()), work)
+        Pending::start(self.member.handle.joining_from(), work)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::config::Config;
 use super::memory::MemoryReport;
+use super::roll::Roll;
 use crate::bootstrap::{Bootstrap, Place};
 use crate::launch::{Act, Detector, Probe, Stall, StallNotice, Standing};
 use crate::transport::TransportKind;
@@ -27,6 +28,8 @@ pub(super) struct Stalls {
     running: OnceLock<Running>,
     /// The thread that polls, if one does.
     poller: OnceLock<Thread>,
+    /// What ranks have answered to who asked.
+    roll: Roll,
 }
 
 struct Running {
@@ -52,12 +55,13 @@ impl Stalls {
         let warn = config.stall_warn.unwrap_or(NEVER).min(NEVER);
         Stalls {
             me,
-            names: Names { name, places: bootstrap.places() },
+            names: Names { name, number: bootstrap.number(), places: bootstrap.places() },
             warn,
             since: Instant::now(),
             detector: Mutex::new(Detector::new(me, nranks, warn)),
             running: OnceLock::new(),
             poller: OnceLock::new(),
+            roll: Roll::new(me, nranks),
         }
     }
 
@@ -88,6 +92,47 @@ impl Stalls {
 
     fn poll_every(&self) -> Duration {
         POLL_EVERY.min(self.warn / 4)
+    }
+
+    /// The communicator's name.
+    pub fn name(&self) -> &str {
+        &self.names.name
+    }
+
+    /// The random number that names it, the same on all ranks.
+    pub fn number(&self) -> u64 {
+        self.names.number
+    }
+
+    /// Where each rank is.
+    pub fn places(&self) -> &[Place] {
+        &self.names.places
+    }
+
+    /// The transport that reaches a rank.
+    pub fn link_to(&self, rank: Rank) -> Option<TransportKind> {
+        self.running.get()?.links.get(rank.index()).copied().flatten()
+    }
+
+    /// What this rank does; of one whose calls go on when they have returned, what it did when it was last asked.
+    pub fn standing(&self) -> Standing {
+        let now = self.now(Instant::now());
+        self.running.get().map_or_else(Standing::default, |running| running.standing(now))
+    }
+
+    /// Whether calls go on when they have returned.
+    pub fn is_polled(&self) -> bool {
+        self.running.get().is_some_and(|running| running.polled.is_some())
+    }
+
+    /// What ranks have answered to who asked.
+    pub fn roll(&self) -> &Roll {
+        &self.roll
+    }
+
+    /// A report of a stall, as the log has it.
+    pub fn line(&self, stall: &Stall) -> String {
+        self.names.line(stall, self.running.get().and_then(|running| self.link(stall, running)))
     }
 
     /// The stall that the ranks know of.
@@ -127,10 +172,7 @@ impl Stalls {
         for act in acts {
             match act {
                 Act::Tell(notice) => tell(notice),
-                Act::Report(stall) => {
-                    let link = self.running.get().and_then(|running| self.link(&stall, running));
-                    tracing::warn!("{}", self.names.line(&stall, link));
-                }
+                Act::Report(stall) => tracing::warn!("{}", self.line(&stall)),
                 Act::Clear(stall) => tracing::warn!("{}", self.names.over(&stall)),
             }
         }
@@ -190,6 +232,7 @@ impl Drop for Stalls {
 struct Names {
     /// The communicator's.
     name: String,
+    number: u64,
     places: Vec<Place>,
 }
 

@@ -128,7 +128,7 @@ impl<M: Machine> Run<'_, M> {
                 has_messages = true;
                 continue;
             }
-            self.begin(&raw.call);
+            let index = self.begin(&raw.call);
             let queue = self.queue;
             match plan {
                 // SAFETY: obligation 1.
@@ -145,14 +145,20 @@ impl<M: Machine> Run<'_, M> {
                 },
                 CallPlan::Local | CallPlan::Messages => {}
             }
+            if M::RETURNS_DONE {
+                self.machine.health().recorder().end(index);
+            }
         }
         // SAFETY: obligation 1.
         if has_messages { unsafe { self.messages(calls) } } else { Ok(()) }
     }
 
-    fn begin(&mut self, call: &Call) {
+    /// Begins a collective. Returns its place in the recorder.
+    fn begin(&mut self, call: &Call) -> u64 {
         let record = self.history.begin(call, self.machine.health());
+        let index = self.machine.health().recorder().begin(&record);
         self.machine.begins(&record);
+        index
     }
 
     /// Everything that is made of messages between pairs, all at once.
@@ -161,6 +167,7 @@ impl<M: Machine> Run<'_, M> {
     /// 1. As [`Engine::run`].
     unsafe fn messages(&mut self, calls: &[RawCall]) -> Result<(), RunError> {
         self.messages.clear();
+        let first = self.machine.health().recorder().next();
         for (raw, plan) in calls.iter().zip(self.plans) {
             if matches!(plan, CallPlan::Messages) {
                 self.add_messages(raw);
@@ -171,16 +178,22 @@ impl<M: Machine> Run<'_, M> {
         let rank = self.machine.rank();
         self.messages.retain(|(message, _)| message.peer != rank);
         // SAFETY: obligation 1.
-        unsafe { self.machine.messages(self.messages, self.queue) }
+        unsafe { self.machine.messages(self.messages, self.queue)? };
+        if M::RETURNS_DONE {
+            self.machine.health().recorder().end(first);
+        }
+        Ok(())
     }
 
     /// Splits a call into messages.
     fn add_messages(&mut self, raw: &RawCall) {
         let tag = if raw.call.func.is_message() {
-            self.machine.begins(&self.history.outside(&raw.call));
+            let record = self.history.outside(&raw.call);
+            self.machine.health().recorder().begin(&record);
+            self.machine.begins(&record);
             messages::tag(&raw.call)
         } else {
-            self.begin(&raw.call);
+            let _ = self.begin(&raw.call);
             self.history.tag()
         };
         let (me, n) = (self.machine.rank(), self.machine.nranks());

@@ -2,6 +2,7 @@
 
 use super::blame::Waits;
 use super::link_error::LinkError;
+use super::recorder::Recorder;
 use super::stall::Standing;
 use crate::gpu::{CuResult, DeviceId};
 use crate::plan::{Call, CallRecord};
@@ -146,10 +147,13 @@ pub struct Health {
     ledger: Line128<[LedgerRecord; LEDGER_RECORDS]>,
     /// Called once a fault is recorded.
     alarm: OnceLock<Alarm>,
+    /// The same, for who is to know of it.
+    witness: OnceLock<Alarm>,
     /// The present wait, once it is slow. Writer: the executor.
     wait: Mutex<Option<SlowWait>>,
     /// Calls begun, and calls that have returned. Writer: the executor.
     calls: Line128<[Word<u64, Sys>; 2]>,
+    recorder: Recorder,
 }
 
 /// Stops parts that do not check a communicator's health themselves.
@@ -183,7 +187,14 @@ impl Health {
     /// The health of rank `rank`'s end of a communicator of `nranks` ranks.
     pub fn new(rank: Rank, nranks: u32) -> Health {
         let left = (0..nranks).map(|_| Word::new(0)).collect();
-        Health { left, waits: Waits::new(rank, nranks), ..Health::default() }
+        let (waits, recorder) = (Waits::new(rank, nranks), Recorder::new());
+        Health { left, waits, recorder, ..Health::default() }
+    }
+
+    /// The latest calls with their times.
+    #[inline]
+    pub fn recorder(&self) -> &Recorder {
+        &self.recorder
     }
 
     /// For which rank each rank waits.
@@ -240,11 +251,15 @@ impl Health {
     /// Records a fault, unless there is one already. Returns the recorded one.
     pub fn fail(&self, fault: Fault, during: Option<CallRecord>) -> Outstanding {
         let mut slot = self.fault.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let is_first = slot.is_none();
         let outstanding = *slot.get_or_insert(Outstanding { during, fault });
         // RELEASE pairs with ACQUIRE in `is_stopped`.
         self.stopped.store_release(1);
         // Within the lock: a concurrent `set_alarm` finds the fault, or we find its alarm.
         self.alarm.get().iter().for_each(|alarm| alarm());
+        if is_first {
+            self.witness.get().iter().for_each(|witness| witness());
+        }
         outstanding
     }
 
@@ -255,6 +270,12 @@ impl Health {
         if fault.is_some() {
             alarm();
         }
+    }
+
+    /// Sets what is called once, when a fault is recorded. It must not ask for the fault. Only the first counts.
+    pub fn set_witness(&self, witness: impl Fn() + Send + Sync + 'static) {
+        // Only the first counts.
+        let _ = self.witness.set(Box::new(witness));
     }
 
     /// The recorded fault.

@@ -35,6 +35,9 @@ pub trait Machine: Sized + Send + 'static {
     /// What is in flight on it while its engine's calls have returned and go on; of machines on whose streams calls do so, nothing.
     type Flight;
 
+    /// Whether a call is done when it has returned.
+    const RETURNS_DONE: bool;
+
     /// Nothing in flight yet.
     fn flight(&self) -> Self::Flight;
 

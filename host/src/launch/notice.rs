@@ -1,6 +1,6 @@
 //! Control messages between ranks, outside of operations.
 
-use super::stall::StallNotice;
+use super::stall::{StallNotice, Standing};
 use crate::plan::CallRecord;
 use crate::wire::Message;
 use oxccl_shared::abi::Rank;
@@ -23,6 +23,10 @@ pub enum Notice {
     },
     /// About an operation without progress.
     Stall(StallNotice),
+    /// The sender has been asked what the ranks do: everybody answers with this number.
+    Inquiry(u64),
+    /// What the sender does, for the inquiry of this number.
+    Said(u64, Standing),
 }
 
 impl Message for Notice {
@@ -33,7 +37,6 @@ impl Message for Notice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::launch::stall::Standing;
     use crate::plan::Call;
     use oxccl_shared::abi::{DataType, Func, RedOp};
     use proptest::prelude::*;
@@ -54,6 +57,8 @@ mod tests {
             Notice::TimedOut { rank: Rank(9), waited: Duration::from_millis(600_000) },
             Notice::Stall(StallNotice::Over),
             Notice::Stall(StallNotice::Ask(longest_standing())),
+            Notice::Inquiry(u64::MAX),
+            Notice::Said(u64::MAX, longest_standing()),
         ] {
             assert_eq!(Notice::from_bytes(&told.to_bytes()), Ok(told));
         }

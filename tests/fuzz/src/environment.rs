@@ -46,6 +46,9 @@ const VARIABLES: &[&str] = &[
     "OXCCL_TUNE_FILE",
     "NCCL_COLLNET_ENABLE",
     "OXCCL_STALL_WARN",
+    "OXCCL_STATUS",
+    "OXCCL_FLIGHT_FILE",
+    "OXCCL_FLIGHT_SIGNAL",
 ];
 
 /// Any values are refused with an error message, or give a rank below its number of ranks and a rendezvous address.

@@ -78,6 +78,7 @@ unsafe impl Send for Cpu {}
 
 impl Machine for Cpu {
     type Flight = InFlight;
+    const RETURNS_DONE: bool = true;
 
     fn flight(&self) -> InFlight {
         InFlight::new(self.parts.rank, self.health().clone(), self.queue.clone())

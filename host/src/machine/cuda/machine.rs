@@ -83,6 +83,7 @@ pub struct Cuda {
 
 impl Machine for Cuda {
     type Flight = ();
+    const RETURNS_DONE: bool = false;
 
     fn flight(&self) {}
 

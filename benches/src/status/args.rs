@@ -1,0 +1,43 @@
+//! The command line.
+
+use clap::Args;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Options of `oxccl status`.
+#[derive(Args)]
+pub struct StatusArgs {
+    /// Ask this process alone
+    #[arg(long, value_name = "N", conflicts_with = "all")]
+    pub pid: Option<u32>,
+    /// Ask all processes of this user on this host (for root: of all users); the default
+    #[arg(long)]
+    pub all: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Ask again after so many seconds, until interrupted
+    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    pub watch: Option<Duration>,
+    /// How long the processes wait for the other ranks of their communicators; 0: these are not asked
+    #[arg(long, value_name = "SECS", default_value = "1", value_parser = seconds)]
+    timeout: Duration,
+    /// Show so many of each communicator's latest operations
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub last: usize,
+    /// Write the flight records to files oxccl_flight_rank_N in this folder instead
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["json", "watch", "last"])]
+    pub dump: Option<PathBuf>,
+}
+
+impl StatusArgs {
+    /// How long other ranks have.
+    pub fn timeout(&self) -> Duration {
+        self.timeout.min(Duration::from_secs(30))
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, &'static str> {
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.ok_or("a number of seconds was expected")
+}

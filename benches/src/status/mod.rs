@@ -1,0 +1,145 @@
+//! Layer: status.
+//! Takes: `oxccl status`'s command line, and what the processes of this host answer.
+//! Gives: their communicators, as a table or JSON, once or again and again; their flight records as files.
+//! Never: changes anything in a process that it asks.
+
+mod args;
+mod table;
+
+pub use args::StatusArgs;
+
+use crate::complain::complain;
+use crate::say::say;
+use oxccl::status::ask::{AskError, Process, processes};
+use oxccl::status::{FlightFile, ProcessReport};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// How long a process has to answer, beside what it gives other ranks.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Why there is nothing to show.
+#[derive(Debug, thiserror::Error)]
+enum StatusError {
+    #[error("printing: {0}")]
+    Print(#[from] std::io::Error),
+    #[error(transparent)]
+    Ask(#[from] AskError),
+    #[error(
+        "no process of this user on this host has a communicator that can be asked (OXCCL_STATUS=0 forbids it)"
+    )]
+    Nobody,
+    #[error(
+        "process {0} has no communicator that can be asked: it has none, belongs to another user, or has OXCCL_STATUS=0"
+    )]
+    NotThere(u32),
+    #[error("{}: {source}", path.display())]
+    File { path: PathBuf, source: std::io::Error },
+    #[error("none of {0} processes answers")]
+    Silent(usize),
+}
+
+/// What was found.
+#[derive(Default, serde::Serialize)]
+struct Found {
+    processes: Vec<ProcessReport>,
+    errors: Vec<Unanswered>,
+}
+
+/// A process that did not answer.
+#[derive(serde::Serialize)]
+struct Unanswered {
+    pid: u32,
+    error: String,
+}
+
+/// `oxccl status`.
+pub fn status(args: &StatusArgs) -> ExitCode {
+    loop {
+        let done = match &args.dump {
+            Some(folder) => dump(args, folder),
+            None => show(args),
+        };
+        if let Err(error) = &done {
+            complain("status", error);
+        }
+        match args.watch {
+            // Processes come and go while they are watched.
+            Some(every) if !matches!(done, Err(StatusError::Print(_))) => std::thread::sleep(every),
+            _ => return if done.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE },
+        }
+    }
+}
+
+fn asked(args: &StatusArgs) -> Result<Vec<Process>, StatusError> {
+    let mut found = processes()?;
+    if let Some(pid) = args.pid {
+        found.retain(|process| process.pid == pid);
+        return if found.is_empty() { Err(StatusError::NotThere(pid)) } else { Ok(found) };
+    }
+    if found.is_empty() { Err(StatusError::Nobody) } else { Ok(found) }
+}
+
+/// Asks all of them at the same time.
+fn ask_all<T: Send>(
+    processes: &[Process],
+    ask: impl Fn(&Process) -> Result<T, AskError> + Sync,
+) -> (Vec<T>, Vec<Unanswered>) {
+    let answers: Vec<Result<T, AskError>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = processes.iter().map(|process| scope.spawn(|| ask(process))).collect();
+        threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
+    });
+    let (mut answered, mut silent) = (Vec::new(), Vec::new());
+    for (process, answer) in processes.iter().zip(answers) {
+        match answer {
+            Ok(answer) => answered.push(answer),
+            Err(error) => silent.push(Unanswered { pid: process.pid, error: error.to_string() }),
+        }
+    }
+    (answered, silent)
+}
+
+fn show(args: &StatusArgs) -> Result<(), StatusError> {
+    let found = asked(args)?;
+    let (processes, errors) = ask_all(&found, |process| process.status(args.last, args.timeout(), PATIENCE));
+    let nobody = processes.is_empty();
+    let answer = Found { processes, errors };
+    match args.json {
+        // Numbers and text only: it has a JSON form.
+        true => say(&format!("{}\n", serde_json::to_string_pretty(&answer).unwrap_or_default()))?,
+        false => {
+            for Unanswered { error, .. } in &answer.errors {
+                complain("status", error);
+            }
+            say(&table::table(&answer.processes))?;
+        }
+    }
+    if nobody { Err(StatusError::Silent(found.len())) } else { Ok(()) }
+}
+
+fn dump(args: &StatusArgs, folder: &Path) -> Result<(), StatusError> {
+    let found = asked(args)?;
+    let (records, errors) =
+        ask_all(&found, |process| process.flight(PATIENCE).map(|files| (process.pid, files)));
+    errors.iter().for_each(|Unanswered { error, .. }| complain("status", error));
+    if records.is_empty() {
+        return Err(StatusError::Silent(found.len()));
+    }
+    let mut taken = BTreeSet::new();
+    for (pid, files) in records {
+        for FlightFile { rank, record } in files {
+            // Ranks of several jobs may have one number.
+            let name = match taken.insert(rank) {
+                true => format!("oxccl_flight_rank_{rank}"),
+                false => format!("oxccl_flight_pid_{pid}_rank_{rank}"),
+            };
+            let path = folder.join(name);
+            let written = std::fs::write(&path, record.to_string());
+            written.map_err(|source| StatusError::File { path: path.clone(), source })?;
+            say(&format!("{}\n", path.display()))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,219 @@
+//! What processes answered, for people: a block for each communicator, a line for each rank.
+
+use oxccl::status::{CommunicatorReport, OperationReport, ProcessReport, RankReport, State};
+use std::fmt::Write;
+
+/// A rank's line.
+struct Row([String; 7]);
+
+const HEAD: [&str; 7] = ["rank", "host", "pid", "link", "done/calls", "since", "operation"];
+
+/// The whole of it.
+pub fn table(processes: &[ProcessReport]) -> String {
+    let mut all: Vec<(&ProcessReport, &CommunicatorReport)> = processes
+        .iter()
+        .flat_map(|process| process.communicators.iter().map(move |comm| (process, comm)))
+        .collect();
+    // One block for each communicator: that of its lowest rank here.
+    all.sort_by(|(_, a), (_, b)| (&a.name, &a.id, a.rank).cmp(&(&b.name, &b.id, b.rank)));
+    let mut text = String::new();
+    for at in 0..all.len() {
+        let (process, comm) = all[at];
+        let same: Vec<_> = match comm.id.is_empty() {
+            true => vec![(process, comm)],
+            false => all.iter().copied().filter(|(_, other)| other.id == comm.id).collect(),
+        };
+        let is_first = comm.id.is_empty() || all[..at].iter().all(|(_, other)| other.id != comm.id);
+        if is_first {
+            if !text.is_empty() {
+                text.push('\n');
+            }
+            block(&mut text, &same);
+        }
+    }
+    text
+}
+
+fn block(text: &mut String, same: &[(&ProcessReport, &CommunicatorReport)]) {
+    let [(process, comm), ..] = same else { return };
+    let name = if comm.name.is_empty() { "(no name yet)" } else { &comm.name };
+    let state = match comm.state {
+        State::Joining => "joining",
+        State::Ready => "ready",
+        State::Failed => "failed",
+        _ => "ended",
+    };
+    let id =
+        if comm.id == comm.name || comm.id.is_empty() { String::new() } else { format!(" [{}]", comm.id) };
+    let age = seconds(comm.age_ms);
+    let CommunicatorReport { size, .. } = comm;
+    let _ =
+        writeln!(text, "communicator {name}{id}: {size} ranks, {state}, for {age}, of {}", process.program);
+    let stall = same.iter().find_map(|(_, comm)| comm.stall.as_ref());
+    if let Some(stall) = stall {
+        let _ = writeln!(text, "  {stall}");
+    }
+    for (_, comm) in same {
+        if let Some(error) = &comm.error {
+            let _ = writeln!(text, "  rank {}: {error}", comm.rank);
+        }
+    }
+    let mut rows: Vec<Row> = if comm.ranks.is_empty() {
+        same.iter().map(|(process, comm)| unmet(process, comm)).collect()
+    } else {
+        comm.ranks.iter().map(|rank| row(rank, same)).collect()
+    };
+    rows.insert(0, Row(HEAD.map(str::to_owned)));
+    columns(text, &rows);
+    same.iter().for_each(|(_, comm)| recent(text, comm));
+}
+
+/// A rank that has not met the others.
+fn unmet(process: &ProcessReport, comm: &CommunicatorReport) -> Row {
+    let dash = || "-".to_owned();
+    let waits = "waits for the other ranks to join".to_owned();
+    let pid = process.pid.to_string();
+    Row([comm.rank.to_string(), process.host.clone(), pid, dash(), dash(), seconds(comm.age_ms), waits])
+}
+
+/// What a rank says itself, else what it answered to another.
+fn row(rank: &RankReport, same: &[(&ProcessReport, &CommunicatorReport)]) -> Row {
+    let own = same.iter().find(|(_, comm)| comm.rank == rank.rank).map(|(_, comm)| comm);
+    let place = [rank.rank.to_string(), rank.host.clone(), rank.pid.to_string()];
+    let link = rank.link.clone().unwrap_or_else(|| "-".into());
+    let (calls, since, what) = match own {
+        Some(own) => (
+            Some((own.done, own.begun)),
+            own.during_ms.or((own.waited_ms > 0).then_some(own.waited_ms)),
+            doing(own.during.as_ref(), own.waits_for, own.recent.last().map(|last| &last.operation)),
+        ),
+        None => {
+            let waited = rank.waited_ms.filter(|waited| *waited > 0);
+            let what = match rank.answers {
+                _ if rank.has_left => "has left".to_owned(),
+                Some(true) => doing(rank.during.as_ref(), rank.waits_for, rank.latest.as_ref()),
+                Some(false) => "DOES NOT ANSWER: stopped, frozen or cut off".to_owned(),
+                _ => "was not asked".to_owned(),
+            };
+            (rank.done.zip(rank.begun), waited, what)
+        }
+    };
+    let calls = calls.map_or_else(|| "-".into(), |(done, begun)| format!("{done}/{begun}"));
+    let [rank, host, pid] = place;
+    Row([rank, host, pid, link, calls, since.map_or_else(|| "-".into(), seconds), what])
+}
+
+fn doing(
+    during: Option<&OperationReport>,
+    waits_for: Option<u32>,
+    latest: Option<&OperationReport>,
+) -> String {
+    let waits = waits_for.map(|rank| format!(", waits for rank {rank}")).unwrap_or_default();
+    match (during, latest) {
+        (Some(during), _) => format!("{}{waits}", operation(during)),
+        (None, Some(latest)) => format!("in no call; its latest was {}", operation(latest)),
+        (None, None) => "in no call".to_owned(),
+    }
+}
+
+fn operation(op: &OperationReport) -> String {
+    let mut text = op.function.clone();
+    if op.function != "barrier" {
+        let _ = write!(text, " of {} {}", op.count, op.dtype);
+    }
+    if let Some(op) = &op.op {
+        let _ = write!(text, ", {op}");
+    }
+    let _ = match (op.function.as_str(), op.root) {
+        ("send", Some(peer)) => write!(text, " to rank {peer}"),
+        ("recv", Some(peer)) => write!(text, " from rank {peer}"),
+        (_, Some(root)) => write!(text, ", root {root}"),
+        _ => Ok(()),
+    };
+    if !matches!(op.function.as_str(), "send" | "recv") {
+        let _ = write!(text, " (operation {})", op.seq);
+    }
+    text
+}
+
+fn recent(text: &mut String, comm: &CommunicatorReport) {
+    let Some(last) = comm.recent.last() else { return };
+    let _ = writeln!(text, "  latest operations of rank {}:", comm.rank);
+    for found in &comm.recent {
+        let lasted = match found.ended_ns {
+            Some(ended) => format!("{:.1} us", ended.saturating_sub(found.began_ns) as f64 / 1e3),
+            None => "not known to be done".to_owned(),
+        };
+        let before = last.began_ns.saturating_sub(found.began_ns) as f64 / 1e6;
+        let _ = writeln!(text, "    -{before:.3} ms: {}, {lasted}", operation(&found.operation));
+    }
+}
+
+fn seconds(ms: u64) -> String {
+    format!("{:.1} s", ms as f64 / 1e3)
+}
+
+fn columns(text: &mut String, rows: &[Row]) {
+    let mut widths = [0; 7];
+    for Row(cells) in rows {
+        widths.iter_mut().zip(cells).for_each(|(width, cell)| *width = (*width).max(cell.chars().count()));
+    }
+    for Row(cells) in rows {
+        let mut line = String::from(" ");
+        for (cell, width) in cells.iter().zip(widths) {
+            let _ = write!(line, " {cell:width$} ");
+        }
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reports() -> Vec<ProcessReport> {
+        let text = r#"[{"format":1,"version":"0.1.0","host":"node7","pid":40,"program":"train","time_ns":5000000000,"asked_ms":1000,
+            "communicators":[{"name":"dp","id":"00ff","rank":0,"size":3,"state":"ready","error":null,"age_ms":61000,"begun":9,"done":8,
+            "during":{"function":"all_reduce","seq":8,"count":1000,"dtype":"float","op":"sum","root":null},"during_ms":4200,"waits_for":2,
+            "waited_ms":4100,"moved":null,"stall":null,
+            "recent":[{"operation":{"function":"barrier","seq":7,"count":0,"dtype":"uint8","op":null,"root":null},
+                       "began_ns":4000000000,"ended_ns":4000002500}],
+            "ranks":[
+            {"rank":0,"host":"node7","pid":40,"link":null,"has_left":false,"answers":true,"begun":9,"done":8,"during":null,"latest":null,
+             "waits_for":null,"waited_ms":0,"moved":null},
+            {"rank":1,"host":"node7","pid":41,"link":"shm","has_left":false,"answers":true,"begun":8,"done":8,"during":null,
+             "latest":{"function":"broadcast","seq":7,"count":3,"dtype":"float","op":null,"root":1},"waits_for":null,"waited_ms":0,"moved":null},
+            {"rank":2,"host":"node8","pid":42,"link":"net","has_left":false,"answers":false,"begun":null,"done":null,"during":null,
+             "latest":null,"waits_for":null,"waited_ms":null,"moved":null}]}]}]"#;
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn each_rank_has_a_line_that_says_what_it_does() {
+        let text = table(&reports());
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "communicator dp [00ff]: 3 ranks, ready, for 61.0 s, of train");
+        assert!(lines[2].contains("8/9") && lines[2].contains("4.2 s"), "{text}");
+        assert!(
+            lines[2].ends_with("all_reduce of 1000 float, sum (operation 8), waits for rank 2"),
+            "{text}"
+        );
+        assert!(
+            lines[3].ends_with("in no call; its latest was broadcast of 3 float, root 1 (operation 7)"),
+            "{text}"
+        );
+        assert!(lines[4].contains("node8") && lines[4].contains("DOES NOT ANSWER"), "{text}");
+        assert!(text.contains("barrier (operation 7), 2.5 us"), "{text}");
+    }
+
+    #[test]
+    fn a_communicator_that_several_processes_have_is_one_block() {
+        let mut two = reports();
+        let mut other = two[0].clone();
+        (other.pid, other.communicators[0].rank) = (41, 1);
+        two.push(other);
+        assert_eq!(table(&two).matches("communicator dp").count(), 1);
+        two[1].communicators[0].id = "0100".into();
+        assert_eq!(table(&two).matches("communicator dp").count(), 2);
+    }
+}

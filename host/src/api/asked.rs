@@ -1,0 +1,150 @@
+//! A communicator that this process answers for: `oxccl status`, flight records.
+
+use super::config::Config;
+use super::handle::{CommHandle, CommState};
+use super::stalls::Stalls;
+use crate::launch::{Health, Notice, RECORDS};
+use crate::status::{
+    CommunicatorReport, OperationReport, RankReport, RecordReport, Records, Settings, State, Subject,
+    register, told,
+};
+use crate::wire::Message;
+use oxccl_shared::abi::Rank;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+struct Asked {
+    handle: CommHandle,
+    name: String,
+    timeout: Duration,
+}
+
+/// Has the process answer for a communicator until it ends, if it does not yet and the settings want it.
+pub(super) fn list(handle: &CommHandle, config: &Config) {
+    let mut ticket = handle.ticket();
+    if ticket.is_none() {
+        let name = config.name.clone().unwrap_or_default();
+        let subject = Asked { handle: handle.clone(), name, timeout: config.timeout };
+        let settings = Settings {
+            enabled: config.status,
+            flight_file: config.flight_file.clone(),
+            on_signal: config.flight_signal,
+        };
+        *ticket = register(Arc::new(subject), &settings);
+    }
+}
+
+/// From now on its failure is told to whom writes flight records.
+pub(super) fn tell_of_failures(handle: &CommHandle, health: &Health) {
+    let Some(fault) = handle.ticket().as_ref().map(crate::status::Ticket::teller) else { return };
+    health.set_witness(move || told(fault));
+}
+
+impl Subject for Asked {
+    fn report(&self, recent_max: usize, were_asked: bool) -> CommunicatorReport {
+        let (state, error) = self.handle.known_state();
+        let mut report = CommunicatorReport::new(self.handle.rank(), self.handle.size());
+        report.name.clone_from(&self.name);
+        report.state = match state {
+            CommState::InProgress => State::Joining,
+            CommState::Ready => State::Ready,
+            CommState::Failed => State::Failed,
+            CommState::Ended => State::Ended,
+        };
+        report.error = error.map(|error| error.to_string());
+        report.age_ms = self.handle.since().elapsed().as_millis() as u64;
+        if let Some((health, stalls, _)) = self.handle.inside() {
+            fill(&mut report, &health, &stalls, recent_max);
+            report.ranks = ranks(&health, &stalls, were_asked, self.handle.rank());
+        }
+        report
+    }
+
+    fn records(&self) -> Records {
+        match self.handle.inside() {
+            Some((health, stalls, _)) => Records {
+                list: health.recorder().latest(RECORDS),
+                done: stalls.standing().done,
+                is_stream: stalls.is_polled(),
+            },
+            None => Records::default(),
+        }
+    }
+
+    fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    fn world_rank(&self) -> u32 {
+        self.handle.world().0
+    }
+
+    fn inquire(&self, number: u64) {
+        let Some((_, stalls, watch)) = self.handle.inside() else { return };
+        stalls.roll().begin(number);
+        if let Some(watch) = Weak::upgrade(&watch) {
+            watch.note(&Notice::Inquiry(number).to_bytes());
+        }
+    }
+
+    fn has_heard(&self, number: u64) -> bool {
+        let Some((health, stalls, _)) = self.handle.inside() else { return true };
+        health.is_stopped() || stalls.roll().is_complete(number, |rank| health.has_left(rank))
+    }
+}
+
+fn fill(report: &mut CommunicatorReport, health: &Health, stalls: &Stalls, recent_max: usize) {
+    let standing = stalls.standing();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_nanos() as u64;
+    let recent = health.recorder().latest(recent_max.max(1));
+    let under_way = recent.last().filter(|last| last.ended_ns.is_none());
+    stalls.name().clone_into(&mut report.name);
+    report.id = format!("{:016x}", stalls.number());
+    (report.begun, report.done) = (standing.begun, standing.done);
+    // The recorder knows of messages too.
+    let under_way = under_way.filter(|_| standing.during.is_some() || standing.done < standing.begun);
+    let during = under_way.map(|found| found.record).or(standing.during);
+    report.during = during.as_ref().map(OperationReport::from);
+    report.during_ms = under_way.map(|found| now.saturating_sub(found.began_ns) / 1_000_000);
+    report.waits_for = standing.waits_for.map(|rank| rank.0);
+    report.waited_ms = standing.waited_ms;
+    report.moved = standing.moved;
+    report.stall = stalls.stall().map(|stall| stalls.line(&stall));
+    let recent = recent.iter().filter(|_| recent_max > 0);
+    report.recent = recent
+        .map(|found| RecordReport {
+            operation: OperationReport::from(&found.record),
+            began_ns: found.began_ns,
+            ended_ns: found.ended_ns,
+        })
+        .collect();
+}
+
+/// All ranks, with what they answered.
+fn ranks(health: &Health, stalls: &Stalls, were_asked: bool, me: u32) -> Vec<RankReport> {
+    let (own, me) = (stalls.standing(), Rank(me));
+    let answers = stalls.roll().answers().filter(|_| were_asked);
+    let one = |(rank, place): (Rank, &crate::bootstrap::Place)| {
+        let answer = match &answers {
+            _ if rank == me => Some(own),
+            Some(said) => said.get(rank.index()).copied().flatten(),
+            None => None,
+        };
+        RankReport {
+            rank: rank.0,
+            host: place.host.clone(),
+            pid: place.process,
+            link: stalls.link_to(rank).map(|link| link.name().to_owned()),
+            has_left: health.has_left(rank),
+            answers: (rank == me || answers.is_some()).then_some(answer.is_some()),
+            begun: answer.map(|said| said.begun),
+            done: answer.map(|said| said.done),
+            during: answer.and_then(|said| said.during).as_ref().map(OperationReport::from),
+            latest: answer.and_then(|said| said.latest).as_ref().map(OperationReport::from),
+            waits_for: answer.and_then(|said| said.waits_for).map(|rank| rank.0),
+            waited_ms: answer.map(|said| said.waited_ms),
+            moved: answer.and_then(|said| said.moved),
+        }
+    };
+    (0..).map(Rank).zip(stalls.places()).map(one).collect()
+}

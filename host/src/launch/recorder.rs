@@ -1,0 +1,205 @@
+//! The latest calls of a communicator with their times: a flight recorder, read when something is asked or has gone wrong.
+//!
+//! Its memory is there from init, a line of 64 bytes for each call. The executor writes, any thread reads at any time: a record
+//! that is being written, or was overwritten meanwhile, is left out.
+
+use super::ticks::{Scale, Ticks};
+use crate::plan::{Call, CallRecord};
+use oxccl_shared::sync::{Sys, Word};
+
+/// Calls kept; a power of two.
+pub const RECORDS: usize = 4096;
+
+/// The recorder of one communicator.
+pub struct Recorder {
+    slots: Box<[Slot]>,
+    ticks: Ticks,
+    /// Calls recorded so far. Writer: the executor.
+    next: Word<u64, Sys>,
+}
+
+/// One call. Writer: the executor.
+#[derive(Default)]
+#[repr(align(64))]
+struct Slot {
+    /// The record's index plus one; 0 while it is being written.
+    stamp: Word<u64, Sys>,
+    seq: Word<u64, Sys>,
+    call: Word<u64, Sys>,
+    count: Word<u64, Sys>,
+    began: Word<u64, Sys>,
+    /// 0: not yet.
+    ended: Word<u64, Sys>,
+}
+
+/// A call that was recorded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Recorded {
+    /// Calls recorded before it.
+    pub index: u64,
+    /// The call.
+    pub record: CallRecord,
+    /// When it began: on GPUs, was enqueued. Nanoseconds since 1970.
+    pub began_ns: u64,
+    /// When it ended, where the executor knows.
+    pub ended_ns: Option<u64>,
+}
+
+impl Default for Recorder {
+    /// One that keeps nothing.
+    fn default() -> Recorder {
+        Recorder { slots: Box::default(), ticks: Ticks::new(), next: Word::new(0) }
+    }
+}
+
+impl Recorder {
+    /// One with room for [`RECORDS`] calls.
+    pub fn new() -> Recorder {
+        Recorder { slots: (0..RECORDS).map(|_| Slot::default()).collect(), ..Recorder::default() }
+    }
+
+    fn slot(&self, index: u64) -> Option<&Slot> {
+        self.slots.get(index as usize & (RECORDS - 1))
+    }
+
+    /// A call begins. Returns its index. The executor only.
+    #[inline]
+    pub(crate) fn begin(&self, record: &CallRecord) -> u64 {
+        let index = self.next.load_relaxed();
+        if let Some(slot) = self.slot(index) {
+            slot.stamp.store_relaxed(0);
+            oxccl_shared::sync::fence_release();
+            slot.seq.store_relaxed(record.seq);
+            slot.call.store_relaxed(record.call.to_word());
+            slot.count.store_relaxed(record.call.count);
+            slot.began.store_relaxed(self.ticks.now());
+            slot.ended.store_relaxed(0);
+            // RELEASE pairs with ACQUIRE in `read`.
+            slot.stamp.store_release(index + 1);
+        }
+        self.next.store_release(index + 1);
+        index
+    }
+
+    /// The calls from this one on are over, unless they were before. The executor only.
+    #[inline]
+    pub(crate) fn end(&self, first: u64) {
+        let (now, next) = (self.ticks.now(), self.next.load_relaxed());
+        for slot in
+            (first.max(next.saturating_sub(RECORDS as u64))..next).filter_map(|index| self.slot(index))
+        {
+            if slot.ended.load_relaxed() == 0 {
+                slot.ended.store_relaxed(now);
+            }
+        }
+    }
+
+    /// Calls recorded so far.
+    #[inline]
+    pub(crate) fn next(&self) -> u64 {
+        self.next.load_relaxed()
+    }
+
+    /// What ticks mean.
+    pub fn scale(&self) -> Scale {
+        self.ticks.scale()
+    }
+
+    /// The latest calls, at most so many, oldest first.
+    pub fn latest(&self, max: usize) -> Vec<Recorded> {
+        // ACQUIRE pairs with RELEASE in `begin`.
+        let next = self.next.load_acquire();
+        let scale = self.ticks.scale();
+        let first = next.saturating_sub(self.slots.len().min(max) as u64);
+        (first..next).filter_map(|index| self.read(index, &scale)).collect()
+    }
+
+    fn read(&self, index: u64, scale: &Scale) -> Option<Recorded> {
+        let slot = self.slot(index)?;
+        // ACQUIRE pairs with RELEASE in `begin`.
+        if slot.stamp.load_acquire() != index + 1 {
+            return None;
+        }
+        let call = Call::from_words(slot.call.load_relaxed(), slot.count.load_relaxed())?;
+        let (seq, began, ended) =
+            (slot.seq.load_relaxed(), slot.began.load_relaxed(), slot.ended.load_relaxed());
+        oxccl_shared::sync::fence_acquire();
+        (slot.stamp.load_relaxed() == index + 1).then(|| Recorded {
+            index,
+            record: CallRecord { seq, call },
+            began_ns: scale.unix_ns(began),
+            ended_ns: (ended != 0).then(|| scale.unix_ns(ended)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use oxccl_shared::abi::{DataType, Func, Rank, RedOp};
+
+    fn record(seq: u64) -> CallRecord {
+        let call = Call {
+            func: Func::AllReduce,
+            dtype: DataType::F32,
+            op: RedOp::Sum,
+            root: Rank(0),
+            count: seq * 3,
+        };
+        CallRecord { seq, call }
+    }
+
+    #[test]
+    fn the_latest_calls_stay_with_their_times() {
+        let recorder = Recorder::new();
+        let calls = RECORDS as u64 + 100;
+        for seq in 0..calls {
+            let index = recorder.begin(&record(seq));
+            if seq + 1 < calls {
+                recorder.end(index);
+            }
+        }
+        let latest = recorder.latest(usize::MAX);
+        assert_eq!(latest.len(), RECORDS);
+        assert!(
+            latest.iter().zip(100..).all(|(found, seq)| found.record == record(seq) && found.index == seq)
+        );
+        assert!(latest.windows(2).all(|pair| pair[0].began_ns <= pair[1].began_ns));
+        let (last, before) = latest.split_last().unwrap();
+        assert!(before.iter().all(|found| found.ended_ns.is_some_and(|ended| ended >= found.began_ns)));
+        assert_eq!(last.ended_ns, None);
+        assert_eq!(recorder.latest(3).len(), 3);
+    }
+
+    #[test]
+    fn calls_of_a_group_end_together() {
+        let recorder = Recorder::new();
+        let first = recorder.begin(&record(0));
+        recorder.begin(&record(1));
+        assert!(recorder.latest(9).iter().all(|found| found.ended_ns.is_none()));
+        recorder.end(first);
+        assert!(recorder.latest(9).iter().all(|found| found.ended_ns.is_some()));
+    }
+
+    #[test]
+    fn one_without_room_keeps_nothing_and_counts() {
+        let recorder = Recorder::default();
+        recorder.begin(&record(0));
+        recorder.end(0);
+        assert_eq!((recorder.latest(9).len(), recorder.next()), (0, 1));
+    }
+
+    /// A reader beside a writer sees whole records or none.
+    #[test]
+    fn a_reader_meets_no_torn_record() {
+        let recorder = Recorder::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..200_000).for_each(|seq| drop(recorder.begin(&record(seq)))));
+            while recorder.next() < 200_000 {
+                for found in recorder.latest(64) {
+                    assert_eq!((found.record, found.index), (record(found.record.seq), found.record.seq));
+                }
+            }
+        });
+    }
+}

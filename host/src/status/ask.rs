@@ -1,0 +1,133 @@
+//! Asking the processes of this host, for tools.
+
+use super::flight::FlightFile;
+use super::name::{Peer, all, may_ask, peer};
+use super::question::Question;
+use super::report::{ProcessReport, REPORT_FORMAT};
+use super::server::would_block;
+use std::io::{self, Read, Write};
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// The longest answer.
+const ANSWER_BYTES_MAX: u64 = 256 << 20;
+
+/// Why a process was not asked, or gave no answer.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum AskError {
+    /// The kernel's list of sockets cannot be read.
+    #[error("/proc/net/unix, where the kernel lists sockets: {0}")]
+    List(String),
+    /// It did not answer in time.
+    #[error("process {pid} does not answer within {:.1} s: it is stopped or frozen", .waited.as_secs_f64())]
+    Silent {
+        /// The process.
+        pid: u32,
+        /// The time waited.
+        waited: Duration,
+    },
+    /// The connection failed.
+    #[error("process {pid}: {why}")]
+    Io {
+        /// The process.
+        pid: u32,
+        /// Why.
+        why: String,
+    },
+    /// Its answer cannot be read.
+    #[error("process {pid} answers something that this version ({REPORT_FORMAT}) cannot read: {why}")]
+    Answer {
+        /// The process.
+        pid: u32,
+        /// Why.
+        why: String,
+    },
+}
+
+/// A process that can be asked.
+#[derive(Clone, Debug)]
+pub struct Process {
+    /// Its number.
+    pub pid: u32,
+    address: SocketAddr,
+}
+
+/// The processes of this host (and network namespace) that can be asked: this user's, for root everybody's. By number. Processes of other
+/// users that have taken such a name are left out.
+///
+/// # Errors
+/// [`AskError::List`].
+pub fn processes() -> Result<Vec<Process>, AskError> {
+    let names = all().map_err(|error| AskError::List(error.to_string()))?;
+    let mut found: Vec<Process> = names.into_iter().filter_map(identify).collect();
+    found.sort_by_key(|process| process.pid);
+    Ok(found)
+}
+
+/// Who listens there, by the kernel: not what the name says.
+fn identify(address: SocketAddr) -> Option<Process> {
+    let stream = connect(&address).ok()?;
+    let Peer { uid, pid } = peer(&stream).ok()?;
+    let me = rustix::process::geteuid().as_raw();
+    // The listener's end may have been inherited by a child that lives on.
+    let is_there = std::path::Path::new(&format!("/proc/{pid}")).exists();
+    ((uid == me || me == 0 || may_ask(uid) && uid == 0) && is_there).then_some(Process { pid, address })
+}
+
+/// Connects without waiting: a full queue of somebody who is stopped is an error.
+fn connect(address: &SocketAddr) -> io::Result<UnixStream> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    use std::os::linux::net::SocketAddrExt;
+    let name = address.as_abstract_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+impl Process {
+    /// What its communicators do, with so many of their latest operations. The other ranks have `others` to say what they do; they are
+    /// not asked if that is zero. The process itself has `patience` more.
+    ///
+    /// # Errors
+    /// [`AskError`].
+    pub fn status(
+        &self,
+        recent_max: usize,
+        others: Duration,
+        patience: Duration,
+    ) -> Result<ProcessReport, AskError> {
+        self.ask(Question::Status { recent_max, timeout: others }, others + patience)
+    }
+
+    /// Its flight records.
+    ///
+    /// # Errors
+    /// [`AskError`].
+    pub fn flight(&self, patience: Duration) -> Result<Vec<FlightFile>, AskError> {
+        self.ask(Question::Flight, patience)
+    }
+
+    fn ask<T: serde::de::DeserializeOwned>(
+        &self,
+        question: Question,
+        patience: Duration,
+    ) -> Result<T, AskError> {
+        let pid = self.pid;
+        let since = Instant::now();
+        let io = |error: io::Error| match would_block(&error) {
+            true => AskError::Silent { pid, waited: since.elapsed() },
+            false => AskError::Io { pid, why: error.to_string() },
+        };
+        let mut stream = connect(&self.address).map_err(io)?;
+        stream.set_write_timeout(Some(patience)).map_err(io)?;
+        stream.set_read_timeout(Some(patience)).map_err(io)?;
+        stream.write_all(question.to_string().as_bytes()).map_err(io)?;
+        let mut text = Vec::new();
+        (&stream).take(ANSWER_BYTES_MAX).read_to_end(&mut text).map_err(io)?;
+        serde_json::from_slice(&text).map_err(|error| AskError::Answer { pid, why: error.to_string() })
+    }
+}

@@ -1,0 +1,185 @@
+//! What is answered, as data.
+
+use crate::plan::CallRecord;
+use serde::{Deserialize, Serialize};
+
+/// The version of [`ProcessReport`] as JSON. Fields are added without a new one.
+pub const REPORT_FORMAT: u32 = 1;
+
+/// A process with communicators.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ProcessReport {
+    /// [`REPORT_FORMAT`].
+    pub format: u32,
+    /// The library's version.
+    pub version: String,
+    /// The host's name.
+    pub host: String,
+    /// The process's number there.
+    pub pid: u32,
+    /// The program's name.
+    pub program: String,
+    /// When it answered: nanoseconds since 1970.
+    pub time_ns: u64,
+    /// How long it asked the other ranks, in milliseconds; none if it did not.
+    pub asked_ms: Option<u64>,
+    /// Its communicators; one for each rank if it has several ranks of one.
+    pub communicators: Vec<CommunicatorReport>,
+}
+
+/// Where a communicator is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum State {
+    /// Its ranks are meeting and connecting.
+    Joining,
+    /// Operations can run.
+    Ready,
+    /// It has stopped for an error.
+    Failed,
+    /// This rank has left.
+    Ended,
+}
+
+/// A rank of a communicator.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct CommunicatorReport {
+    /// Its name, the same on all ranks; empty until they have met.
+    pub name: String,
+    /// The random number that names it, in hexadecimal.
+    pub id: String,
+    /// This rank.
+    pub rank: u32,
+    /// The number of ranks.
+    pub size: u32,
+    /// Where it is in its life.
+    pub state: State,
+    /// Why it has failed.
+    pub error: Option<String>,
+    /// How long it has been there, in milliseconds.
+    pub age_ms: u64,
+    /// Calls made so far.
+    pub begun: u64,
+    /// Of those, how many are done.
+    pub done: u64,
+    /// The operation that it is in.
+    pub during: Option<OperationReport>,
+    /// For how long it has been in that, in milliseconds.
+    pub during_ms: Option<u64>,
+    /// The rank that it waits for, if it has for a while.
+    pub waits_for: Option<u32>,
+    /// For how long it has been without progress, in milliseconds.
+    pub waited_ms: u64,
+    /// Slots sent and received in the operation that it is in, where they are counted.
+    pub moved: Option<[u64; 2]>,
+    /// The stall that the ranks know of.
+    pub stall: Option<String>,
+    /// The latest operations, oldest first.
+    pub recent: Vec<RecordReport>,
+    /// All ranks, by rank.
+    pub ranks: Vec<RankReport>,
+}
+
+/// One operation.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct OperationReport {
+    /// The function.
+    pub function: String,
+    /// Collectives before it.
+    pub seq: u64,
+    /// Elements, counted as NCCL counts them for this function.
+    pub count: u64,
+    /// The elements' type.
+    pub dtype: String,
+    /// The operator of a reduction.
+    pub op: Option<String>,
+    /// The root; of a message the peer.
+    pub root: Option<u32>,
+}
+
+/// An operation of the recorder.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct RecordReport {
+    /// The operation.
+    pub operation: OperationReport,
+    /// When it began: nanoseconds since 1970.
+    pub began_ns: u64,
+    /// When it ended, if it has and the library knows.
+    pub ended_ns: Option<u64>,
+}
+
+/// A rank, as the rank that answers knows it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct RankReport {
+    /// The rank.
+    pub rank: u32,
+    /// Its host's name.
+    pub host: String,
+    /// Its process there.
+    pub pid: u32,
+    /// The transport that reaches it.
+    pub link: Option<String>,
+    /// Whether it has closed the communicator.
+    pub has_left: bool,
+    /// Whether it answered; none if it was not asked.
+    pub answers: Option<bool>,
+    /// Calls made so far, as far as it answered.
+    pub begun: Option<u64>,
+    /// Of those, how many are done.
+    pub done: Option<u64>,
+    /// The operation that it is in.
+    pub during: Option<OperationReport>,
+    /// The latest collective.
+    pub latest: Option<OperationReport>,
+    /// The rank that it waits for, if it has for a while.
+    pub waits_for: Option<u32>,
+    /// For how long it has been without progress, in milliseconds.
+    pub waited_ms: Option<u64>,
+    /// Slots sent and received in the operation that it is in, where they are counted.
+    pub moved: Option<[u64; 2]>,
+}
+
+impl CommunicatorReport {
+    /// Of a rank of which nothing more is known.
+    pub(crate) fn new(rank: u32, size: u32) -> CommunicatorReport {
+        CommunicatorReport {
+            name: String::new(),
+            id: String::new(),
+            rank,
+            size,
+            state: State::Joining,
+            error: None,
+            age_ms: 0,
+            begun: 0,
+            done: 0,
+            during: None,
+            during_ms: None,
+            waits_for: None,
+            waited_ms: 0,
+            moved: None,
+            stall: None,
+            recent: Vec::new(),
+            ranks: Vec::new(),
+        }
+    }
+}
+
+impl From<&CallRecord> for OperationReport {
+    fn from(record: &CallRecord) -> OperationReport {
+        let call = &record.call;
+        OperationReport {
+            function: call.func.to_string(),
+            seq: record.seq,
+            count: call.count,
+            dtype: call.dtype.to_string(),
+            op: call.func.is_reduction().then(|| call.op.to_string()),
+            root: call.func.names_a_rank().then_some(call.root.0),
+        }
+    }
+}

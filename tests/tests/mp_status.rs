@@ -1,0 +1,336 @@
+//! A live job is asked: what its ranks do, when one is stopped, by strangers and by another user; flight records by signal and by error.
+
+use oxccl::status::ask::{AskError, Process as Asked, processes};
+use oxccl::status::{CommunicatorReport, Question, State};
+use oxccl_tests::process::{Launch, Process, SOON};
+use rustix::process::Signal;
+use std::io::{Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const RANK: &str = env!("CARGO_BIN_EXE_oxccl-rank");
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long other ranks have to answer.
+const OTHERS: Duration = Duration::from_secs(1);
+
+/// The process, once it can be asked.
+fn asked(process: &Process) -> Asked {
+    let deadline = Instant::now() + SOON;
+    loop {
+        if let Some(found) = processes().unwrap().into_iter().find(|found| found.pid == process.pid()) {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "it does not listen");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn only(process: &Process, others: Duration) -> CommunicatorReport {
+    let report = asked(process).status(8, others, PATIENCE).unwrap();
+    assert_eq!((report.pid, report.format), (process.pid(), 1));
+    let [communicator] = &report.communicators[..] else { panic!("{report:?}") };
+    communicator.clone()
+}
+
+/// Names of status sockets of a process.
+fn names(pid: u32) -> Vec<String> {
+    let table = std::fs::read_to_string("/proc/net/unix").unwrap();
+    let prefix = format!("oxccl-status-{pid}-");
+    let names =
+        table.lines().filter_map(|line| line.split('@').nth(1)).filter(|name| name.starts_with(&prefix));
+    let mut names: Vec<String> = names.map(str::to_owned).collect();
+    names.dedup();
+    names
+}
+
+fn connect(pid: u32) -> UnixStream {
+    let names = names(pid);
+    let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(&names[0]).unwrap()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+#[test]
+fn a_live_job_says_what_its_ranks_do() {
+    for transport in ["shm", "tcp"] {
+        let launch = Launch::new(RANK, 3).env("OXCCL_TRANSPORT", transport);
+        let mut job = launch.start_each(|rank| {
+            let late = if rank == 2 { "ask " } else { "" };
+            format!("join barrier all-reduce=1000 {late}all-reduce=2000 ask drop tidy")
+        });
+        job.ranks[2].line("step ask", SOON);
+        let deadline = Instant::now() + SOON;
+        // Rank 2 has not come to the third call yet, and the others wait for it.
+        let report = loop {
+            let report = only(&job.ranks[0], OTHERS);
+            if report.waited_ms > 600 {
+                break report;
+            }
+            assert!(Instant::now() < deadline, "{report:?}");
+        };
+        assert_eq!(
+            (report.rank, report.size, report.state, report.error.as_deref()),
+            (0, 3, State::Ready, None)
+        );
+        assert_eq!((report.begun, report.done), (3, 2));
+        let during = report.during.as_ref().unwrap();
+        assert_eq!(
+            (during.function.as_str(), during.count, during.seq, during.op.as_deref()),
+            ("all_reduce", 2000, 2, Some("sum"))
+        );
+        assert!(report.during_ms.is_some_and(|ms| ms >= 500) && report.waits_for.is_some(), "{report:?}");
+        let recent: Vec<_> = report
+            .recent
+            .iter()
+            .map(|found| (found.operation.function.as_str(), found.ended_ns.is_some()))
+            .collect();
+        assert_eq!(recent, [("barrier", true), ("all_reduce", true), ("all_reduce", false)]);
+        assert_eq!(report.ranks.len(), 3);
+        for (rank, process) in report.ranks.iter().zip(&job.ranks) {
+            assert_eq!(
+                (rank.pid, rank.answers, rank.has_left),
+                (process.pid(), Some(true), false),
+                "{rank:?}"
+            );
+        }
+        let late = &report.ranks[2];
+        assert_eq!(
+            (late.begun, late.during.is_none(), late.link.as_deref()),
+            (Some(2), true, Some(transport))
+        );
+        assert_eq!(late.latest.as_ref().map(|latest| latest.seq), Some(1));
+        // Nobody else is asked if there is no time for it.
+        assert!(
+            only(&job.ranks[1], Duration::ZERO)
+                .ranks
+                .iter()
+                .all(|rank| rank.answers.is_none() || rank.rank == 1)
+        );
+        job.ranks[2].say("");
+        job.ranks.iter_mut().for_each(|rank| rank.say(""));
+        job.all_succeed();
+    }
+}
+
+#[test]
+fn a_rank_that_waits_for_others_to_join_is_asked_too() {
+    let launch = Launch::new(RANK, 2);
+    let mut first = launch.spawn(0, "join barrier drop tidy");
+    let report = only(&first, OTHERS);
+    assert_eq!((report.state, report.rank, report.size, report.ranks.len()), (State::Joining, 0, 2, 0));
+    let mut second = launch.spawn(1, "join barrier drop tidy");
+    for rank in [&mut first, &mut second] {
+        assert!(rank.end(SOON).success(), "{}", rank.transcript());
+        assert_eq!(names(rank.pid()), [""; 0]);
+    }
+}
+
+/// Waits until all threads of the process are stopped: the signal takes a while on a busy machine.
+fn await_stopped(pid: u32) {
+    let is_stopped = |task: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
+    };
+    let deadline = Instant::now() + SOON;
+    while !std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten().all(is_stopped) {
+        assert!(Instant::now() < deadline, "it does not stop");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn a_stopped_rank_is_named_by_those_that_live() {
+    let mut job = Launch::new(RANK, 3).start("join forever=all-reduce:100000");
+    job.all_print("looping");
+    let stopped = asked(&job.ranks[1]);
+    job.ranks[1].signal(Signal::STOP);
+    await_stopped(job.ranks[1].pid());
+    let answer = stopped.status(0, Duration::ZERO, Duration::from_millis(300));
+    assert!(matches!(answer, Err(AskError::Silent { pid, .. }) if pid == job.ranks[1].pid()), "{answer:?}");
+    for asked in [0, 2] {
+        let since = Instant::now();
+        let report = only(&job.ranks[asked], OTHERS);
+        assert!(since.elapsed() >= OTHERS, "it waits for the one that is stopped");
+        let answers: Vec<_> = report.ranks.iter().map(|rank| rank.answers).collect();
+        assert_eq!(answers, [Some(true), Some(false), Some(true)], "{report:?}");
+    }
+    job.ranks[1].signal(Signal::CONT);
+    let report = only(&job.ranks[0], PATIENCE);
+    assert!(report.ranks.iter().all(|rank| rank.answers == Some(true)), "{report:?}");
+}
+
+#[test]
+fn who_does_not_want_to_be_asked_is_not() {
+    let mut job = Launch::new(RANK, 2).env("OXCCL_STATUS", "0").start("join barrier ask drop tidy");
+    job.all_print("step ask");
+    for rank in &job.ranks {
+        assert_eq!(names(rank.pid()), [""; 0]);
+    }
+    job.ranks.iter_mut().for_each(|rank| rank.say(""));
+    job.all_succeed();
+}
+
+#[test]
+fn strangers_bytes_and_open_connections_keep_nobody_from_an_answer() {
+    let mut job = Launch::new(RANK, 2).start("join barrier ask check drop tidy");
+    job.all_print("step ask");
+    asked(&job.ranks[0]);
+    let pid = job.ranks[0].pid();
+    let noise: Vec<u8> = (0..1 << 16).map(|i: u32| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"\n", b"oxccl-status 9 status\n", &[0; 4096], &noise] {
+        let mut stream = connect(pid);
+        // A refusal may come in the middle of what we write.
+        let _ = stream.write_all(bytes);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        assert_eq!(answer, b"");
+    }
+    // Silent ones, and one that does not read: a few more than may be open. They are closed in time.
+    let silent: Vec<UnixStream> = (0..24).map(|_| connect(pid)).collect();
+    let mut lazy = connect(pid);
+    lazy.write_all(Question::Flight.to_string().as_bytes()).unwrap();
+    let report = asked(&job.ranks[0]).status(0, OTHERS, PATIENCE * 2).unwrap();
+    assert_eq!(report.communicators.len(), 1);
+    drop((silent, lazy));
+    job.ranks.iter_mut().for_each(|rank| rank.say(""));
+    job.all_succeed();
+}
+
+/// Only where this runs as root.
+#[test]
+fn another_user_is_not_answered() {
+    use std::os::unix::process::CommandExt;
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let mut job = Launch::new(RANK, 2).start("join barrier ask drop tidy");
+    job.all_print("step ask");
+    asked(&job.ranks[0]);
+    let name = names(job.ranks[0].pid()).remove(0);
+    let ask = format!(
+        "import socket;s=socket.socket(socket.AF_UNIX);s.settimeout(10);s.connect(chr(0)+'{name}');s.send(b'oxccl-status 1 status 0 0'+bytes([10]));print(len(s.recv(99)))"
+    );
+    let run = |uid: u32| {
+        let mut command = std::process::Command::new("python3");
+        command.args(["-c", &ask]).current_dir("/").uid(uid).gid(uid).stderr(std::process::Stdio::piped());
+        let out = command.output().expect("python3 is there");
+        (String::from_utf8_lossy(&out.stdout).into_owned(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    assert_eq!(run(0).0, "99\n");
+    let (answer, error) = run(65_534);
+    // The end comes before or behind what it sends.
+    assert!(answer == "0\n" || error.contains("reset") || error.contains("Broken pipe"), "{answer} {error}");
+    job.ranks.iter_mut().for_each(|rank| rank.say(""));
+    job.all_succeed();
+    assert!(job.ranks[0].errors().contains("another user"), "{}", job.ranks[0].transcript());
+}
+
+/// Reads a flight record, once it is there, and checks what PyTorch's analyser reads of it.
+fn flight_record(path: &Path) -> serde_json::Value {
+    let deadline = Instant::now() + SOON;
+    let text = loop {
+        if let Ok(text) = std::fs::read_to_string(path) {
+            break text;
+        }
+        assert!(Instant::now() < deadline, "{} is not written", path.display());
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let record: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let version = record["version"].as_str().unwrap();
+    assert!(version.starts_with("2."), "{version}");
+    let groups = record["pg_config"].as_object().unwrap();
+    for (name, group) in groups {
+        assert_eq!(group["name"].as_str(), Some(name.as_str()));
+        let ranks: Vec<u32> = serde_json::from_str(group["ranks"].as_str().unwrap()).unwrap();
+        assert!(!ranks.is_empty() && group["desc"].is_string());
+    }
+    for entry in record["entries"].as_array().unwrap() {
+        let name = entry["profiling_name"].as_str().unwrap();
+        assert!(name.starts_with("nccl:"), "{name}");
+        let [pg, desc] = &entry["process_group"].as_array().unwrap()[..] else { panic!("{entry}") };
+        assert!(groups.contains_key(pg.as_str().unwrap()) && desc.is_string());
+        assert!(["scheduled", "started", "completed"].contains(&entry["state"].as_str().unwrap()));
+        for sizes in ["input_sizes", "output_sizes"] {
+            assert!(entry[sizes][0][0].is_u64(), "{entry}");
+        }
+        assert!(entry["input_dtypes"][0].is_string() && entry["output_dtypes"][0].is_string());
+        for number in [
+            "record_id",
+            "pg_id",
+            "collective_seq_id",
+            "p2p_seq_id",
+            "op_id",
+            "time_created_ns",
+            "timeout_ms",
+        ] {
+            assert!(entry[number].is_u64(), "{number}: {entry}");
+        }
+        assert!(entry["retired"].is_boolean() && entry["is_p2p"].is_boolean());
+        let ended = &entry["time_discovered_completed_ns"];
+        assert_eq!(ended.is_u64(), entry["state"] == "completed");
+    }
+    record
+}
+
+fn states(record: &serde_json::Value) -> Vec<(String, String)> {
+    let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+    let entries = record["entries"].as_array().unwrap().iter();
+    entries.map(|entry| (text(&entry["profiling_name"]), text(&entry["state"]))).collect()
+}
+
+#[test]
+fn a_signal_writes_the_flight_records_of_a_job_that_hangs() {
+    let folder = tempfile::tempdir().unwrap();
+    let prefix = folder.path().join("rank_");
+    let launch = Launch::new(RANK, 2).env("OXCCL_FLIGHT_SIGNAL", "1");
+    let launch = launch.env("OXCCL_FLIGHT_FILE", prefix.to_str().unwrap());
+    let mut job = launch.start_each(|rank| {
+        let late = if rank == 1 { "ask " } else { "" };
+        format!("join all-reduce=10 {late}barrier ask drop")
+    });
+    job.ranks[1].line("step ask", SOON);
+    job.ranks[0].line("step barrier", SOON);
+    let deadline = Instant::now() + SOON;
+    while only(&job.ranks[0], Duration::ZERO).begun < 2 {
+        assert!(Instant::now() < deadline);
+    }
+    for rank in &job.ranks {
+        rank.signal(Signal::USR2);
+    }
+    let path = |rank: u32| folder.path().join(format!("rank_{rank}"));
+    let done = ("nccl:all_reduce".to_owned(), "completed".to_owned());
+    let hangs = ("nccl:all_reduce_barrier".to_owned(), "started".to_owned());
+    let record = flight_record(&path(0));
+    assert_eq!(states(&record), [done.clone(), hangs]);
+    assert_eq!(record["rank"], 0);
+    let status = record["pg_status"].as_object().unwrap().values().next().unwrap();
+    assert_eq!(
+        (&status["last_started_collective"], &status["last_completed_collective"]),
+        (&2.into(), &1.into())
+    );
+    assert_eq!(states(&flight_record(&path(1))), [done]);
+    job.ranks[1].say("");
+    job.ranks.iter_mut().for_each(|rank| rank.say(""));
+    job.all_succeed();
+}
+
+#[test]
+fn an_error_writes_the_flight_records_of_the_survivors() {
+    let folder = tempfile::tempdir().unwrap();
+    let prefix = folder.path().join("rank_");
+    let launch = Launch::new(RANK, 3).env("OXCCL_FLIGHT_FILE", prefix.to_str().unwrap());
+    let mut job = launch.start("join forever=all-reduce:1000");
+    job.all_print("looping");
+    job.ranks[2].kill();
+    for rank in &mut job.ranks[..2] {
+        rank.failure(SOON);
+        assert!(!rank.end(SOON).success());
+        let record = flight_record(&folder.path().join(format!("rank_{}", rank.rank)));
+        assert!(record["entries"].as_array().unwrap().len() > 1);
+        let (last, state) = states(&record).pop().unwrap();
+        assert_eq!((last.as_str(), state.as_str()), ("nccl:all_reduce", "started"));
+    }
+    assert!(!folder.path().join("rank_2").exists());
+}
