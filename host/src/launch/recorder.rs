@@ -194,7 +194,7 @@ mod tests {
     fn a_reader_meets_no_torn_record() {
         let recorder = Recorder::new();
         std::thread::scope(|scope| {
-            scope.spawn(|| (0..200_000).for_each(|seq| drop(recorder.begin(&record(seq)))));
+            scope.spawn(|| (0..200_000).for_each(|seq| _ = recorder.begin(&record(seq))));
             while recorder.next() < 200_000 {
                 for found in recorder.latest(64) {
                     assert_eq!((found.record, found.index), (record(found.record.seq), found.record.seq));
