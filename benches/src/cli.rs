@@ -125,8 +125,8 @@ pub struct PerfArgs {
     /// OxCCL: this transport.
     #[arg(long, value_enum, default_value_t = Transport::Auto)]
     pub transport: Transport,
-    /// Libraries to measure, in turns on the same buffers. cpu: oxccl, mpi[=/path/libmpi.so] (under mpirun), memcpy (a bound), tcp-stream
-    /// (send and receive without a library);
+    /// Libraries to measure, in turns on the same buffers. cpu: oxccl, mpi[=/path/libmpi.so.40] (Open MPI, under its mpirun),
+    /// mpich[=/path/libmpi.so.12] (MPICH or Intel MPI, under its mpiexec), memcpy (a bound), tcp-stream (send and receive without a library);
     /// cuda: nccl[=/path/libnccl.so.2].
     #[arg(long = "engine", value_name = "NAME[=PATH]", default_value = "oxccl", value_parser = engine)]
     pub engines: Vec<EngineChoice>,
@@ -252,6 +252,8 @@ impl PerfArgs {
     }
 }
 
+/// The default name of MPICH's and Intel MPI's library.
+const LIBMPICH: &str = "libmpi.so.12";
 /// The default name of Open MPI's library: what `libopenmpi-dev` and `libopenmpi3` install.
 const LIBMPI: &str = "libmpi.so.40";
 /// The name under which every release of NCCL 2 is found.
@@ -264,9 +266,10 @@ fn engine(text: &str) -> Result<EngineChoice, String> {
         ("memcpy", None) => Ok(EngineChoice::Memcpy),
         ("tcp-stream", None) => Ok(EngineChoice::TcpStream),
         ("mpi", path) => Ok(EngineChoice::Mpi { library: path.unwrap_or(LIBMPI).into() }),
+        ("mpich", path) => Ok(EngineChoice::Mpi { library: path.unwrap_or(LIBMPICH).into() }),
         ("nccl", path) => Ok(EngineChoice::Nccl { library: path.unwrap_or(LIBNCCL).into() }),
         _ => Err(
-            "expected oxccl, memcpy, tcp-stream, mpi[=/path/to/libmpi.so] or nccl[=/path/to/libnccl.so.2]"
+            "expected oxccl, memcpy, tcp-stream, mpi[=/path/to/libmpi.so.40], mpich[=/path/to/libmpi.so.12] or nccl[=/path/to/libnccl.so.2]"
                 .into(),
         ),
     }
@@ -376,6 +379,7 @@ mod tests {
     #[test]
     fn engines() {
         assert_eq!(engine("mpi=/a/b.so"), Ok(EngineChoice::Mpi { library: "/a/b.so".into() }));
+        assert_eq!(engine("mpich"), Ok(EngineChoice::Mpi { library: LIBMPICH.into() }));
         assert!(engine("oxccl=/x").is_err());
         let args = perf("all-reduce --engine oxccl --engine mpi");
         assert_eq!((args.engines.len(), args.rounds()), (2, 5));

@@ -280,7 +280,7 @@ fn engines(
                     Box::new(MpiEngine::new(mpi.clone()))
                 }
                 EngineChoice::Nccl { .. } => {
-                    let engines = "oxccl, mpi[=/path/to/libmpi.so], memcpy and tcp-stream";
+                    let engines = "oxccl, mpi[=/path/to/libmpi.so.40], mpich[=/path/to/libmpi.so.12], memcpy and tcp-stream";
                     return Err(SetupError::Backend { engine: "nccl", backend: "cpu", engines });
                 }
             })

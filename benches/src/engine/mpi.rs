@@ -1,8 +1,8 @@
-//! Open MPI.
+//! Open MPI, or an MPI with MPICH's binary interface.
 
 use super::{Call, Engine, EngineError};
 use crate::collective::Collective;
-use crate::mpi::{Handle, IN_PLACE, Mpi, MpiError, STATUS_IGNORE};
+use crate::mpi::{Handle, Interface, Mpi, MpiError};
 use std::ffi::{c_int, c_void};
 
 /// Collectives on MPI's world.
@@ -27,7 +27,8 @@ impl MpiEngine {
         let (comm, root) = (mpi.world(), call.root as c_int);
         let is_root = call.root == mpi.rank();
         let (send, recv): (*const c_void, *mut c_void) = (call.send.cast_const().cast(), call.recv.cast());
-        let send_in_place = if call.in_place { IN_PLACE } else { send };
+        let in_place = s.interface.in_place();
+        let send_in_place = if call.in_place { in_place } else { send };
         // SAFETY (all calls of this match): obligation 1, in the argument order of mpi.h.
         let (name, code) = match call.collective {
             Collective::AllReduce => {
@@ -64,7 +65,7 @@ impl MpiEngine {
                 ("MPI_Gather", unsafe { (s.gather)(send, count, ty, recv, count, ty, root, comm) })
             }
             Collective::Scatter => {
-                let recv = if is_root && call.in_place { IN_PLACE.cast_mut() } else { recv };
+                let recv = if is_root && call.in_place { in_place.cast_mut() } else { recv };
                 // SAFETY: as above.
                 ("MPI_Scatter", unsafe { (s.scatter)(send, count, ty, recv, count, ty, root, comm) })
             }
@@ -91,9 +92,10 @@ impl MpiEngine {
                 let (rank, size) = (mpi.rank(), mpi.size());
                 let to = ((rank + 1) % size) as c_int;
                 let from = ((rank + size - 1) % size) as c_int;
+                let ignore = s.interface.status_ignore();
                 // SAFETY: as above; never in place.
                 ("MPI_Sendrecv", unsafe {
-                    (s.sendrecv)(send, count, ty, to, 0, recv, count, ty, from, 0, comm, STATUS_IGNORE)
+                    (s.sendrecv)(send, count, ty, to, 0, recv, count, ty, from, 0, comm, ignore)
                 })
             }
             // SAFETY: no memory is involved.
@@ -105,7 +107,10 @@ impl MpiEngine {
 
 impl Engine for MpiEngine {
     fn name(&self) -> &'static str {
-        "mpi"
+        match self.mpi.interface() {
+            Interface::OpenMpi => "mpi",
+            Interface::Mpich => "mpich",
+        }
     }
 
     fn describe(&self) -> String {

@@ -1,32 +1,27 @@
 //! Layer: perf / mpi.
-//! Takes: the path of Open MPI's shared library.
+//! Takes: the path of the shared library of Open MPI, or of an MPI with MPICH's binary interface.
 //! Gives: the functions and handles that the MPI engine and the MPI team need.
 //! Never: a build dependency: the library is opened when a run asks for it.
 
 mod symbols;
 
-pub use symbols::Handle;
+pub use symbols::{Handle, Interface};
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use oxccl_shared::abi::{DataType, RedOp};
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use symbols::Symbols;
-
-/// MPI_IN_PLACE of Open MPI.
-pub const IN_PLACE: *const c_void = std::ptr::without_provenance(1);
-/// MPI_STATUS_IGNORE of Open MPI.
-pub const STATUS_IGNORE: *mut c_void = std::ptr::null_mut();
 
 /// Why MPI cannot be used or what it reported.
 #[derive(Debug, thiserror::Error)]
 pub enum MpiError {
     /// The library cannot be opened.
-    #[error("{}: {reason}; Debian's package is libopenmpi-dev, another place is given as --engine mpi=/path/libmpi.so", .path.display())]
+    #[error("{}: {reason}; Debian's package is libopenmpi-dev, another place is given as --engine mpi=/path/libmpi.so.40 (Open MPI) or --engine mpich=/path/libmpi.so.12 (MPICH, Intel MPI)", .path.display())]
     Open { path: PathBuf, reason: String },
-    /// The library is no Open MPI.
-    #[error("{}: no symbol {symbol}; the binary interface of Open MPI was expected, and that of other MPIs is different", .path.display())]
+    /// The library is no MPI of a known interface.
+    #[error("{}: no symbol {symbol}; the binary interface of Open MPI or MPICH was expected", .path.display())]
     Foreign { path: PathBuf, symbol: &'static str },
     /// The process was not started by mpirun.
     #[error(
@@ -41,7 +36,7 @@ pub enum MpiError {
     Count { count: usize },
 }
 
-/// An initialised Open MPI; finalised when the last clone goes.
+/// An initialised MPI; finalised when the last clone goes.
 #[derive(Clone)]
 pub struct Mpi(Rc<Initialised>);
 
@@ -56,7 +51,8 @@ struct Initialised {
 impl Mpi {
     /// Opens the library and joins the ranks that mpirun started.
     pub fn init(path: &Path) -> Result<Mpi, MpiError> {
-        if std::env::var_os("OMPI_COMM_WORLD_SIZE").is_none() {
+        // Open MPI's, and MPICH's and Intel MPI's.
+        if ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"].iter().all(|name| std::env::var_os(name).is_none()) {
             return Err(MpiError::NotLaunched);
         }
         // Open MPI's plugins look for its symbols among the global ones.
@@ -89,15 +85,21 @@ impl Mpi {
         self.0.symbols.comm_world
     }
 
+    /// Its binary interface.
+    pub fn interface(&self) -> Interface {
+        self.0.symbols.interface
+    }
+
     /// The first line of what the library says of itself.
     pub fn version(&self) -> String {
         let mut text = [0u8; 8192];
         let mut len: c_int = 0;
-        // SAFETY: MPI_MAX_LIBRARY_VERSION_STRING of Open MPI is 256.
+        // SAFETY: MPI_MAX_LIBRARY_VERSION_STRING is 256 of Open MPI, 8192 of MPICH.
         let code = unsafe { (self.0.symbols.get_library_version)(text.as_mut_ptr().cast(), &mut len) };
         let len = if code == 0 { (len as usize).min(text.len()) } else { 0 };
         let text = String::from_utf8_lossy(&text[..len]);
-        text.trim_end_matches('\0').split(',').next().unwrap_or_default().to_string()
+        let first = text.trim_end_matches('\0').lines().next().unwrap_or_default();
+        first.split(',').next().unwrap_or_default().trim().to_string()
     }
 
     /// The handle of an element type, if MPI has it.
@@ -171,7 +173,7 @@ impl Initialised {
     fn failed(&self, function: &'static str, code: c_int) -> MpiError {
         let mut text = [0 as c_char; 1024];
         let mut len: c_int = 0;
-        // SAFETY: MPI_MAX_ERROR_STRING of Open MPI is 256.
+        // SAFETY: MPI_MAX_ERROR_STRING is 256 of Open MPI, 512 of MPICH.
         unsafe { (self.symbols.error_string)(code, text.as_mut_ptr(), &mut len) };
         let text = text.iter().take(len.max(0) as usize).map(|c| *c as u8 as char).collect();
         MpiError::Call { function, code, text }
