@@ -4,6 +4,7 @@
 //! the roles): the first worker counts the steps moved and caches what it has read of the peer's words, the poster
 //! counts the steps published. The block's barriers separate a write from the others' reads, so plain cells suffice.
 
+use crate::distance::{Distance, SlotStores};
 use core::cell::Cell;
 use oxccl_shared::abi::{ConnControl, ConnEnd, ConnLayout, Protocol, Rank, SlotHeader, Step};
 use oxccl_shared::fifo::{ConnWords, ConsumerCursor, ProducerCursor};
@@ -18,6 +19,9 @@ pub struct SendConn {
     published: Cell<Step>,
     /// Whether a proxy consumes it, so that an operation ends only once the proxy has taken everything.
     pub is_streamed: bool,
+    /// Where the consumer is.
+    distance: Distance,
+    spread: Spread,
 }
 
 /// The consumer's end of a connection.
@@ -27,6 +31,26 @@ pub struct RecvConn {
     moved: Cell<ConsumerCursor>,
     /// Next step to release. Writer: the poster.
     released: Cell<Step>,
+    spread: Spread,
+}
+
+/// Whether messages of Simple shorter than their slot are spread over it ([`proto::simple::spread_offset`]): both ends or neither.
+#[derive(Default)]
+struct Spread {
+    #[cfg(feature = "cpu")]
+    is_on: Cell<bool>,
+}
+
+impl Spread {
+    /// From the beginning of the slot of `step` to that of a message.
+    #[inline(always)]
+    fn offset(&self, _end: &ConnEnd, _step: Step, _len_bytes: usize) -> usize {
+        #[cfg(feature = "cpu")]
+        if self.is_on.get() {
+            return proto::simple::spread_offset(_end.layout.simple_slot_bytes as usize, _step, _len_bytes);
+        }
+        0
+    }
 }
 
 // SAFETY: the memory under an end is shared by design: all concurrent access goes through `Word`s or is ordered by them.
@@ -106,7 +130,9 @@ impl SendConn {
     /// 2. This connection has no other producer, except the other threads of the block.
     #[inline(always)]
     pub unsafe fn resume(end: ConnEnd, cursor: ProducerCursor) -> Self {
-        SendConn { end, moved: Cell::new(cursor), published: Cell::new(cursor.step()), is_streamed: false }
+        let (moved, published) = (Cell::new(cursor), Cell::new(cursor.step()));
+        let (distance, spread) = (Distance::default(), Spread::default());
+        SendConn { end, moved, published, is_streamed: false, distance, spread }
     }
 
     /// As [`Self::resume`], but constructs the end at `place`: returning it as a value goes through the thread's
@@ -123,6 +149,8 @@ impl SendConn {
             (&raw mut (*place).moved).write(Cell::new(cursor));
             (&raw mut (*place).published).write(Cell::new(cursor.step()));
             (&raw mut (*place).is_streamed).write(false);
+            (&raw mut (*place).distance).write(Distance::default());
+            (&raw mut (*place).spread).write(Spread::default());
         }
     }
 
@@ -160,6 +188,30 @@ impl SendConn {
             self.moved.set(cursor);
         }
         is_empty
+    }
+
+    /// Whether a slot of Simple takes so many bytes best by stores that bypass the caches, and by others now and then if its time may be
+    /// taken.
+    #[inline(always)]
+    pub fn streams(&self, len_bytes: usize, is_timed: bool) -> bool {
+        self.distance.streams(len_bytes, is_timed)
+    }
+
+    /// Before a slot is filled through the caches with so many bytes by a plain copy: what [`Self::filled`] wants to have.
+    #[inline(always)]
+    pub(crate) fn filling(&self, len_bytes: usize) -> Option<u64> {
+        self.distance.filling(len_bytes)
+    }
+
+    /// It is filled.
+    #[inline(always)]
+    pub(crate) fn filled(&self, began: u64, len_bytes: usize) {
+        self.distance.filled(began, len_bytes);
+    }
+
+    /// Says how slots are filled. A connection whose consumer is a proxy is filled through the caches: the proxy reads next.
+    pub fn set_stores(&self, stores: SlotStores) {
+        self.distance.set(if self.is_streamed { SlotStores::Cached } else { stores });
     }
 
     /// First worker: advances to the next step.
@@ -207,6 +259,20 @@ impl SendConn {
     pub fn slot(&self, protocol: Protocol) -> *mut u8 {
         slot(&self.end, protocol, self.step())
     }
+
+    /// Where a message of so many bytes of Simple lies in the slot of the current step.
+    #[inline(always)]
+    pub fn message(&self, len_bytes: usize) -> *mut u8 {
+        let offset = self.spread.offset(&self.end, self.step(), len_bytes);
+        self.slot(Protocol::Simple).wrapping_add(offset)
+    }
+
+    /// Spreads short messages over their slots: both ends of the connection, before its first message, and nobody between them who
+    /// reads slots.
+    #[cfg(feature = "cpu")]
+    pub fn spread(&self) {
+        self.spread.is_on.set(true);
+    }
 }
 
 impl RecvConn {
@@ -230,7 +296,8 @@ impl RecvConn {
     /// 2. This connection has no other consumer, except the other threads of the block.
     #[inline(always)]
     pub unsafe fn resume(end: ConnEnd, cursor: ConsumerCursor) -> Self {
-        RecvConn { end, moved: Cell::new(cursor), released: Cell::new(cursor.step()) }
+        let (moved, released) = (Cell::new(cursor), Cell::new(cursor.step()));
+        RecvConn { end, moved, released, spread: Spread::default() }
     }
 
     /// As [`Self::resume`], but constructs the end at `place`: returning it as a value goes through the thread's
@@ -246,6 +313,7 @@ impl RecvConn {
             (&raw mut (*place).end).write(load(end));
             (&raw mut (*place).moved).write(Cell::new(cursor));
             (&raw mut (*place).released).write(Cell::new(cursor.step()));
+            (&raw mut (*place).spread).write(Spread::default());
         }
     }
 
@@ -310,5 +378,19 @@ impl RecvConn {
     #[inline(always)]
     pub fn slot(&self, protocol: Protocol) -> *mut u8 {
         slot(&self.end, protocol, self.step())
+    }
+
+    /// Where a message of so many bytes of Simple lies in the slot of the current step.
+    #[inline(always)]
+    pub fn message(&self, len_bytes: usize) -> *mut u8 {
+        let offset = self.spread.offset(&self.end, self.step(), len_bytes);
+        self.slot(Protocol::Simple).wrapping_add(offset)
+    }
+
+    /// Spreads short messages over their slots: both ends of the connection, before its first message, and nobody between them who
+    /// reads slots.
+    #[cfg(feature = "cpu")]
+    pub fn spread(&self) {
+        self.spread.is_on.set(true);
     }
 }

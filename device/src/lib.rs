@@ -17,6 +17,7 @@ pub mod kernel;
 pub mod coll;
 pub mod prims;
 pub mod conn;
+pub mod distance;
 pub mod gpu;
 
 #[doc(hidden)]

@@ -40,6 +40,7 @@ pub use bootstrap::{BootstrapConfig, BootstrapError, UniqueId};
 pub use connect::ConnectError;
 pub use launch::{CustomAlgorithm, Fault, Outstanding, Progress, Stall, StallClass};
 pub use machine::cuda::driver as cuda;
+pub use oxccl_device::distance::SlotStores;
 pub use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, Rank, RedOp};
 pub use oxccl_shared::reduce::{Element, F8E4M3, F8E5M2, bf16, f16};
 pub use plan::CtaPolicy;

@@ -6,7 +6,7 @@ use oxccl::net::ib::{AddressRange, HcaFilter};
 use oxccl::net::plugin::PluginConfig;
 use oxccl::topology::{Dump, PathKind};
 use oxccl::transport::Allowed;
-use oxccl::{Algorithm, Config, CtaPolicy, Protocol, Rank, TransportKind};
+use oxccl::{Algorithm, Config, CtaPolicy, Protocol, Rank, SlotStores, TransportKind};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -62,6 +62,7 @@ const ROWS: &[Row] = &[
         c.net.plugins = PluginConfig { names: Some(vec!["a".into(), "b".into()]) };
     }),
     Row(&[("NCCL_COLLNET_ENABLE", "1")], |c| c.net.coll.enabled = true),
+    Row(&[("OXCCL_SLOT_STORES", "streamed")], |c| c.slot_stores = SlotStores::Streamed),
     Row(&[("NCCL_SOCKET_NTHREADS", "3"), ("NCCL_NSOCKS_PERTHREAD", "2")], |c| c.net.socket.data_sockets = 6),
     Row(&[("NCCL_NSOCKS_PERTHREAD", "2"), ("NCCL_SOCKET_NTHREADS", "1")], |c| c.net.socket.data_sockets = 2),
     Row(&[("OXCCL_PROXY_THREADS", "2")], |c| c.net.proxy_threads = Some(2)),

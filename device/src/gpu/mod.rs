@@ -66,8 +66,10 @@ pub struct How {
     pub pre: bool,
     /// The result is final: the operator's post-operation applies.
     pub post: bool,
-    /// `dst` is user memory that nobody reads soon; it may bypass the caches.
+    /// `dst` is user memory that nobody reads soon, or a slot that its consumer reads from afar; it may bypass the caches.
     pub stream: bool,
+    /// `dst2` is a slot that its consumer reads from afar; it may bypass the caches too.
+    pub stream2: bool,
 }
 
 /// One group of threads and the machine under it.

@@ -133,7 +133,7 @@ unsafe fn run_piece<B: BulkCopy>(
     let (recv, own) = (slice.recv(), slice.action.src);
     let own_at = if own { slice.src_position.min(recv.len()) } else { usize::MAX };
     let operands = recv.len() + usize::from(own);
-    let how = How { pre: own, post: slice.action.finish, stream: slice.stream };
+    let how = How { pre: own, post: slice.action.finish, stream: slice.stream, stream2: false };
     let is_combined = operands > 1 || block.changes(how);
     let first = pipe.next.get();
     // By value: what is reached through one of two references lies in a GPU's local memory.

@@ -2,6 +2,7 @@
 
 use super::{Proto, Slice};
 use crate::conn::{Conns, RecvConn};
+use crate::distance::LONG_SLOT_BYTES;
 use crate::gpu::{Block, How, Stop};
 use core::cmp::Ordering;
 use core::ptr::null_mut;
@@ -22,7 +23,12 @@ impl<B: Block> Proto<B> for Simple {
     #[inline(always)]
     unsafe fn transfer(block: &B, conns: Conns<'_>, slice: &Slice<'_>) -> Result<(), Stop> {
         // SAFETY: obligations 1 and 2 are passed on.
-        unsafe { reduce_copy(block, conns, slice) };
+        unsafe {
+            match cfg!(feature = "cpu") && slice.len_bytes() >= LONG_SLOT_BYTES {
+                true => reduce_copy_long(block, conns, slice),
+                false => reduce_copy::<B, false>(block, conns, slice),
+            }
+        };
         Ok(())
     }
 
@@ -54,70 +60,110 @@ impl<B: Block> Proto<B> for Simple {
 ///
 /// # Safety
 /// 1. As [`Proto::transfer`].
-#[cfg_attr(not(feature = "cpu"), inline(always))]
-unsafe fn reduce_copy<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) {
+#[inline(always)]
+unsafe fn reduce_copy<B: Block, const LONG: bool>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) {
     let len = slice.len_bytes();
-    let mut slots = slice.send().iter().map(|&i| conns.send[i as usize].slot(Protocol::Simple));
+    // Of plain copies into one slot the time may be taken.
+    let is_timed = LONG
+        && slice.recv().is_empty()
+        && !(slice.action.src && block.has_pre())
+        && slice.send().len() == 1
+        && !slice.stream;
+    let mut slots = slice.send().iter().map(|&i| {
+        let conn = &conns.send[i as usize];
+        match LONG {
+            true => Out { to: conn.message(len), stream: conn.streams(len, is_timed) },
+            false => Out { to: conn.slot(Protocol::Simple), stream: false },
+        }
+    });
     let user = if slice.action.dst { slice.dst } else { null_mut() };
-    let (out, out2, stream) = match (user.is_null(), slots.next()) {
-        (false, slot) => (user, slot.unwrap_or(null_mut()), slice.stream),
-        (true, Some(slot)) => (slot, slots.next().unwrap_or(null_mut()), false),
+    let (out, out2) = match (user.is_null(), slots.next()) {
+        (false, slot) => (Out { to: user, stream: slice.stream }, slot.unwrap_or(Out::NONE)),
+        (true, Some(slot)) => (slot, slots.next().unwrap_or(Out::NONE)),
         (true, None) => return,
     };
+    let goes_cached = is_timed && !out.stream && !out2.stream;
+    let timed = goes_cached.then(|| &conns.send[slice.send()[0] as usize]);
+    let began = timed.and_then(|conn| conn.filling(len));
     // SAFETY: obligation 1; slots are disjoint from each other and from user memory.
-    unsafe { combine_all(block, conns, slice, out, out2, stream) };
-    let copied = if slice.action.dst && !out2.is_null() { out2 } else { out };
+    unsafe { combine_all::<B, LONG>(block, conns, slice, [out, out2]) };
+    if let (Some(conn), Some(began)) = (timed, began) {
+        conn.filled(began, len);
+    }
+    // What has bypassed the caches takes long to read again.
+    let is_second_better =
+        if slice.action.dst { !out2.stream || out.stream } else { out.stream && !out2.stream };
+    let copied = if !out2.to.is_null() && is_second_better { out2.to } else { out.to };
     for (i, slot) in slots.enumerate() {
         if i == 0 {
             block.meet();
         }
         // SAFETY: both are whole slots or the user's output, valid for `len` and disjoint.
-        unsafe { block.map_bulk(slot, null_mut(), copied, len, How::default()) };
+        unsafe {
+            block.map_bulk(slot.to, null_mut(), copied, len, How { stream: slot.stream, ..How::default() })
+        };
     }
 }
 
-/// Reduces the contributions in the slice's order into `out` and `out2`.
+/// As [`reduce_copy`], for slices whose slots are chosen and filled with more care. Apart, so that short ones take few instructions.
 ///
 /// # Safety
-/// 1. As [`Proto::transfer`]; `out` and `out2` (unless null) are writable for the slice's length and disjoint from slots
-///    received; `out` is the slice's `src` or disjoint from it.
-#[cfg_attr(not(feature = "cpu"), inline(always))]
-unsafe fn combine_all<B: Block>(
+/// 1. As [`Proto::transfer`].
+#[inline(never)]
+unsafe fn reduce_copy_long<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) {
+    // SAFETY: obligation 1.
+    unsafe { reduce_copy::<B, true>(block, conns, slice) };
+}
+
+/// Where a result goes, or null.
+#[derive(Clone, Copy)]
+struct Out {
+    to: *mut u8,
+    /// Whether its stores bypass the caches.
+    stream: bool,
+}
+
+impl Out {
+    const NONE: Out = Out { to: null_mut(), stream: false };
+}
+
+/// Reduces the contributions in the slice's order into both outputs.
+///
+/// # Safety
+/// 1. As [`Proto::transfer`]; the outputs, of which the second may be null, are writable for the slice's length and disjoint from slots
+///    received; the first is the slice's `src` or disjoint from it.
+#[inline(always)]
+unsafe fn combine_all<B: Block, const LONG: bool>(
     block: &B,
     conns: Conns<'_>,
     slice: &Slice<'_>,
-    out: *mut u8,
-    out2: *mut u8,
-    stream: bool,
+    outs: [Out; 2],
 ) {
     let (len, recv) = (slice.len_bytes(), slice.recv());
-    let slot = |i: usize| conns.recv[recv[i] as usize].slot(Protocol::Simple);
+    let [Out { to: out, stream }, Out { to: out2, stream: stream2 }] = outs;
+    let slot = |i: usize| {
+        let conn = &conns.recv[recv[i] as usize];
+        if LONG { conn.message(len) } else { conn.slot(Protocol::Simple) }
+    };
     let (own, post) = (slice.action.src, slice.action.finish);
     match (recv.len(), own) {
         (0, _) => {
-            let how = How { pre: own, post, stream };
+            let how = How { pre: own, post, stream, stream2 };
             // SAFETY: obligation 1.
             unsafe { block.map_bulk(out, out2, slice.src, len, how) };
         }
         (1, false) => {
+            let how = How { pre: false, post, stream, stream2 };
             // SAFETY: obligation 1.
-            unsafe { block.map_bulk(out, out2, slot(0), len, How { pre: false, post, stream }) };
+            unsafe { block.map_bulk(out, out2, slot(0), len, how) };
         }
         (1, true) if slice.src_position >= 1 => {
+            let how = How { pre: true, post, stream, stream2 };
             // SAFETY: obligation 1.
-            unsafe {
-                block.combine_bulk(
-                    out,
-                    out2,
-                    slot(0).cast_const(),
-                    slice.src,
-                    len,
-                    How { pre: true, post, stream },
-                )
-            };
+            unsafe { block.combine_bulk(out, out2, slot(0).cast_const(), slice.src, len, how) };
         }
         // SAFETY: obligation 1.
-        _ => unsafe { combine_many(block, slice, &slot, [out, out2], stream) },
+        _ => unsafe { combine_many(block, slice, &slot, outs) },
     }
 }
 
@@ -134,8 +180,7 @@ unsafe fn combine_many<B: Block>(
     block: &B,
     slice: &Slice<'_>,
     slot: &dyn Fn(usize) -> *mut u8,
-    outs: [*mut u8; 2],
-    stream: bool,
+    outs: [Out; 2],
 ) {
     let (len, own) = (slice.len_bytes(), slice.action.src);
     let total = slice.recv().len() + own as usize;
@@ -149,8 +194,8 @@ unsafe fn combine_many<B: Block>(
     if first_is_own && block.has_pre() {
         let how = How { pre: true, ..How::default() };
         // SAFETY: obligation 1: `out` is the user's input or disjoint from it.
-        unsafe { block.map_bulk(outs[0], null_mut(), acc, len, how) };
-        acc = outs[0];
+        unsafe { block.map_bulk(outs[0].to, null_mut(), acc, len, how) };
+        acc = outs[0].to;
         block.meet();
     }
     for k in 1..total {
@@ -159,10 +204,11 @@ unsafe fn combine_many<B: Block>(
         }
         let (next, pre) = operand(k);
         let last = k + 1 == total;
-        let [to, to2] = if last { outs } else { [slot(0), null_mut()] };
-        let how = How { pre, post: last && slice.action.finish, stream: last && stream };
-        // SAFETY: obligation 1; `acc` and `next` are `to` or disjoint from it.
-        unsafe { block.combine_bulk(to, to2, acc, next, len, how) };
-        acc = to;
+        let [out, out2] = if last { outs } else { [Out { to: slot(0), ..Out::NONE }, Out::NONE] };
+        let post = last && slice.action.finish;
+        let how = How { pre, post, stream: out.stream, stream2: out2.stream };
+        // SAFETY: obligation 1; `acc` and `next` are `out` or disjoint from it.
+        unsafe { block.combine_bulk(out.to, out2.to, acc, next, len, how) };
+        acc = out.to;
     }
 }

@@ -20,6 +20,7 @@ use crate::topology::{PathKind, TopologySettings};
 use crate::transport::p2p::P2pSettings;
 use crate::transport::{Allowed, TransportKind};
 use crate::wire::digest;
+use oxccl_device::distance::SlotStores;
 use oxccl_shared::abi::{ABI_DIGEST, ConnLayout};
 use parse::Source;
 use std::path::PathBuf;
@@ -85,6 +86,8 @@ pub struct Config {
     pub blocking: Option<bool>,
     /// KiB of the tiles by which kernels of NVIDIA GPUs with bulk copies move Simple's slots; 0 for ordinary copies (`OXCCL_TILE_KIB`).
     pub tile_kib: Option<u32>,
+    /// How CPU ranks fill slots in shared memory (`OXCCL_SLOT_STORES`). Default: by how far the consumer is found to be.
+    pub slot_stores: SlotStores,
     /// Algorithms that are not the library's; see [`super::Builder::register`].
     pub custom: Vec<CustomAlgorithm>,
 }
@@ -139,6 +142,7 @@ impl Default for Config {
             log: LogSettings::default(),
             blocking: None,
             tile_kib: None,
+            slot_stores: SlotStores::default(),
             custom: Vec::new(),
         }
     }
@@ -209,6 +213,7 @@ impl Config {
         env.set("NCCL_CTA_POLICY", parse::CTA_POLICY, &mut config.cta_policy, policy)?;
         let kib = |text: &str| parse::tile_kib(text).map(Some);
         env.set("OXCCL_TILE_KIB", parse::TILE_KIB, &mut config.tile_kib, kib)?;
+        env.set("OXCCL_SLOT_STORES", parse::SLOT_STORES, &mut config.slot_stores, SlotStores::from_name)?;
         env.set("NCCL_NTHREADS", parse::THREADS, &mut config.channels.threads, parse::threads)?;
         config.topology = topology::read(&env)?;
         for variable in IbConfig::VARIABLES {
@@ -485,6 +490,7 @@ mod tests {
             ("OXCCL_PROXY_THREADS", "17"),
             ("OXCCL_TILE_KIB", "65"),
             ("OXCCL_TILE_KIB", "some"),
+            ("OXCCL_SLOT_STORES", "fast"),
             ("NCCL_SOCKET_FAMILY", "AF_UNIX"),
             ("NCCL_IB_TIMEOUT", "32"),
             ("NCCL_IB_HCA", "^"),

@@ -1,7 +1,7 @@
 //! Every transport, by threads and by fibers, and buffers too large for the caches.
 
 use super::dims::{FUNCS, applies, ops, settings};
-use oxccl::{Algorithm, Config, DataType, Func, RedOp, TransportKind};
+use oxccl::{Algorithm, Config, DataType, Func, RedOp, SlotStores, TransportKind};
 use oxccl_tests::borders::{Borders, CLASSES};
 use oxccl_tests::case::{By, Case, Placement};
 use oxccl_tests::deadline::{Deadline, doing};
@@ -89,6 +89,30 @@ fn tcp_long_slices() {
                     doing(|| format!("{case:?} by {by:?} with {settings:?}"));
                     case.check(&mut world, by).unwrap();
                 }
+            }
+        }
+    }
+}
+
+/// Slots that are filled past the caches, as for readers that are far: by copies, by reductions, several at once, and from buffers that are
+/// not aligned. No test machine has its ranks far apart for sure.
+#[test]
+fn streamed_slots() {
+    use Algorithm::{OneShot, Ring, Tree};
+    let _deadline = Deadline::start("streamed_slots", Duration::from_secs(240));
+    let transport = Some(TransportKind::Shm);
+    for (nranks, algorithm) in [(2, None), (3, None), (3, Some(OneShot)), (4, Some(Tree)), (4, Some(Ring))] {
+        let settings = Settings { algorithm, transport, buffer_bytes: 128 << 10, ..Settings::default() };
+        let streamed = |_, config: &mut Config| config.slot_stores = SlotStores::Streamed;
+        let mut world = World::with(nranks, settings, streamed);
+        for func in FUNCS.into_iter().filter(|func| applies(&settings, *func)) {
+            for (k, placement) in Placement::ALL.into_iter().enumerate() {
+                let op = ops(func)[k % ops(func).len()];
+                let dtype = [DataType::F32, DataType::BF16, DataType::U8][k % 3];
+                let (root, count, seed) = (nranks - 1, 150_011 + k, k as u64);
+                let case = Case { func, dtype, op, root, count, placement, seed };
+                doing(|| format!("{case:?} with {settings:?}"));
+                case.check(&mut world, By::Threads).unwrap();
             }
         }
     }

@@ -51,6 +51,7 @@ impl<'a, W: Waiter> CpuBlock<'a, W> {
         flags.set(Flags::PRE, how.pre && self.operator.pre);
         flags.set(Flags::POST, how.post && self.operator.post);
         flags.set(Flags::STREAM, how.stream);
+        flags.set(Flags::STREAM2, how.stream2);
         flags
     }
 

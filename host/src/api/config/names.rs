@@ -19,6 +19,7 @@ const KNOWN: &[&str] = &[
     "OXCCL_PTX_PATH",
     "OXCCL_RANK",
     "OXCCL_REQUIRE_SECRET",
+    "OXCCL_SLOT_STORES",
     "OXCCL_STALL_WARN",
     "OXCCL_STATUS",
     "OXCCL_TILE_KIB",

@@ -13,6 +13,7 @@ pub(super) const INTERFACES: &str =
 pub(super) const THREADS: &str = "64 to 384 threads were expected, a multiple of 32";
 pub(super) const SOCKETS: &str = "0 to 64 was expected";
 pub(super) const PROXY_THREADS: &str = "1 to 16 was expected";
+pub(super) const SLOT_STORES: &str = "measured, cached or streamed was expected";
 pub(super) const TILE_KIB: &str = "0 to 64 was expected";
 pub(super) const CHANNELS: &str = "a number of channels was expected, at least 1";
 pub(super) const BUFFER: &str = "8192 to 8388608 bytes were expected, a multiple of 1024";

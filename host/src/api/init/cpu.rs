@@ -118,6 +118,8 @@ fn machine(connected: CpuConnected, custom: Vec<CustomAlgorithm>, joined: &Joine
         .with_table(table.copied());
     let crowded = processors_each(&connected.peers, here.host) == 0;
     let notify = Box::new(joined.teller());
+    let ends = connected.channels.iter().chain([&connected.mesh]).flat_map(|channel| &channel.send);
+    ends.for_each(|conn| conn.set_stores(config.slot_stores));
     Cpu::new(CpuParts {
         rank,
         facts,

@@ -124,6 +124,7 @@ impl<'a> Wiring<'a> {
             // SAFETY: the inbox laid the entry out within the segment, 128-byte aligned and zeroed; `memory` keeps it mapped
             // as long as its ends; this rank is the only consumer of its inbox.
             let conn = unsafe { RecvConn::new(entry.from, base, entry.layout) };
+            conn.spread();
             self.inbound_bytes[entry.from.index()] += entry.layout.total_bytes();
             self.channel(entry.key).recv.push(conn);
         }
@@ -146,6 +147,7 @@ impl<'a> Wiring<'a> {
                 // SAFETY: as in `make_memory`, seen from the producer: the layout was computed alike, the segment's length
                 // checked, and this rank is the entry's only producer.
                 let conn = unsafe { SendConn::new(peer, base, entry.layout) };
+                conn.spread();
                 self.channel(entry.key).send.push(conn);
             }
             self.memory.push(segment);

@@ -58,22 +58,37 @@ impl Block {
         // SAFETY: the caller's; the stack overlaps no buffer.
         unsafe {
             if !dst2.is_null() {
-                core::ptr::copy_nonoverlapping(from, dst2, len_bytes);
+                store(dst2, from, len_bytes, flags.contains(Flags::STREAM2));
             }
-            if flags.contains(Flags::STREAM) {
-                stream::copy_past_caches(dst, from, len_bytes);
-            } else {
-                core::ptr::copy_nonoverlapping(from, dst, len_bytes);
-            }
+            store(dst, from, len_bytes, flags.contains(Flags::STREAM));
         }
     }
 }
 
-/// Elements of the first block: fewer than in the others where that aligns them with `dst`'s cache lines, so that no
-/// line is streamed in two parts.
+/// Copies with stores through the caches or past them, which the caller fences.
+///
+/// # Safety
+/// `from` is readable and `to` writable for `len_bytes`, and they do not overlap.
 #[inline(always)]
-fn first_len<T: Element>(dst: *mut u8, flags: Flags) -> usize {
-    let ahead = if flags.contains(Flags::STREAM) { dst.align_offset(64) } else { 0 };
+unsafe fn store(to: *mut u8, from: *const u8, len_bytes: usize, stream: bool) {
+    // SAFETY: the caller's.
+    unsafe {
+        match stream {
+            true => stream::copy_past_caches(to, from, len_bytes),
+            false => core::ptr::copy_nonoverlapping(from, to, len_bytes),
+        }
+    }
+}
+
+/// Elements of the first block: fewer than in the others where that aligns them with the cache lines of `dst`, or of `dst2` where that
+/// alone is streamed, so that no line is streamed in two parts.
+#[inline(always)]
+fn first_len<T: Element>(dst: *mut u8, dst2: *mut u8, flags: Flags) -> usize {
+    let ahead = match () {
+        () if flags.contains(Flags::STREAM) => dst.align_offset(64),
+        () if flags.contains(Flags::STREAM2) => dst2.align_offset(64),
+        () => 0,
+    };
     (BLOCK_BYTES - 64 + ahead) / size_of::<T>()
 }
 
@@ -96,7 +111,7 @@ unsafe fn staged<T: Element>(
     let direct = !in_place && dst2.is_null() && !flags.contains(Flags::STREAM);
     let mut block = Block::new();
     let mut start = 0;
-    let mut len = first_len::<T>(dst, flags).min(count);
+    let mut len = first_len::<T>(dst, dst2, flags).min(count);
     while start < count {
         let at = start * size_of::<T>();
         // SAFETY: start < count.
@@ -110,7 +125,7 @@ unsafe fn staged<T: Element>(
         start += len;
         len = (BLOCK_BYTES / size_of::<T>()).min(count - start);
     }
-    if flags.contains(Flags::STREAM) {
+    if flags.intersects(Flags::STREAM | Flags::STREAM2) {
         stream::fence();
     }
 }
@@ -241,7 +256,7 @@ pub(super) unsafe fn map<M: Lanes, T: Element>(
     if !flags.intersects(Flags::PRE | Flags::POST) {
         let len_bytes = count * size_of::<T>();
         // SAFETY: the caller's. `dst2` is written first, while `src` still has its old content if it is `dst`.
-        unsafe { copy_twice(dst, dst2, src, len_bytes, flags.contains(Flags::STREAM)) };
+        unsafe { copy_twice(dst, dst2, src, len_bytes, flags) };
         return;
     }
     let scalar = arg.scalar::<T>();
@@ -284,9 +299,10 @@ unsafe fn fill_scaled<M: Lanes, T: Element>(out: *mut T, src: *const u8, len: us
 ///
 /// # Safety
 /// Those of [`super::MapFn`], in bytes.
-unsafe fn copy_twice(dst: *mut u8, dst2: *mut u8, src: *const u8, len_bytes: usize, stream: bool) {
+unsafe fn copy_twice(dst: *mut u8, dst2: *mut u8, src: *const u8, len_bytes: usize, flags: Flags) {
     /// Small enough that the second copy reads from L1 or L2.
     const PIECE_BYTES: usize = 16 << 10;
+    let [stream, stream2] = [Flags::STREAM, Flags::STREAM2].map(|flag| flags.contains(flag));
     if dst2.is_null() {
         // SAFETY: the caller's.
         return unsafe { stream::copy(dst, src, len_bytes, stream) };
@@ -296,7 +312,7 @@ unsafe fn copy_twice(dst: *mut u8, dst2: *mut u8, src: *const u8, len_bytes: usi
         let len = PIECE_BYTES.min(len_bytes - at);
         // SAFETY: at + len <= len_bytes.
         unsafe {
-            stream::copy(dst2.add(at), src.add(at), len, false);
+            stream::copy(dst2.add(at), src.add(at), len, stream2);
             stream::copy(dst.add(at), src.add(at), len, stream);
         }
         at += len;

@@ -37,9 +37,11 @@ bitflags::bitflags! {
         const PRE = 1;
         /// The result is divided by [`OpArg::divisor`].
         const POST = 2;
-        /// `dst`, but not `dst2`, is large memory that will not be read soon: its stores bypass the caches where the
-        /// machine can, and are complete (fenced) on return.
+        /// `dst` is memory that this CPU will not read soon: its stores bypass the caches where the machine can, and come before all
+        /// later stores (they are fenced on return).
         const STREAM = 4;
+        /// The same of `dst2`.
+        const STREAM2 = 8;
     }
 }
 

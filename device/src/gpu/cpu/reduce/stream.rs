@@ -1,10 +1,10 @@
 //! Copies plain bytes, through the caches or past them.
 
 /// Shortest non-temporal copy that is worth its fence and its partial lines.
-const STREAM_MIN_BYTES: usize = 4096;
+const STREAM_MIN_BYTES: usize = 1024;
 
-/// Copies `len_bytes`. `stream`: `dst` is large memory that will not be read soon, so its stores bypass the caches where
-/// the machine can; they are complete (fenced) on return.
+/// Copies `len_bytes`. `stream`: `dst` is memory that this CPU will not read soon, so its stores bypass the caches where the machine
+/// can; they come before all later stores (they are fenced on return).
 ///
 /// # Safety
 /// 1. `src` is readable and `dst` writable for `len_bytes`, and nobody else writes the one or touches the other meanwhile.
@@ -23,7 +23,8 @@ pub unsafe fn copy(dst: *mut u8, src: *const u8, len_bytes: usize, stream: bool)
     }
 }
 
-/// Orders earlier non-temporal stores before later stores, as ordinary stores are ordered anyway.
+/// Orders earlier non-temporal stores before later stores, as ordinary stores are ordered anyway. A release store alone does not: on x86 it is a
+/// plain store, and non-temporal stores are weakly ordered (docs/memory-model.md).
 #[inline(always)]
 pub(super) fn fence() {
     #[cfg(target_arch = "x86_64")]
