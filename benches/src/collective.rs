@@ -4,6 +4,7 @@
 //! Never: touches memory.
 
 use clap::ValueEnum;
+use std::ops::Range;
 
 /// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -24,6 +25,12 @@ pub enum Collective {
     /// The block for the rank d places on is 1 + d units long.
     #[value(alias = "all_to_all_v", alias = "alltoallv")]
     AllToAllV,
+    /// The block of rank r is 1 + r units long.
+    #[value(alias = "all_gather_v", alias = "allgatherv")]
+    AllGatherV,
+    /// As all-gather-v.
+    #[value(alias = "reduce_scatter_v", alias = "reducescatterv")]
+    ReduceScatterV,
     Gather,
     Scatter,
     Barrier,
@@ -65,6 +72,8 @@ impl Collective {
             Collective::SendRecv => "sendrecv",
             Collective::AllToAll => "alltoall",
             Collective::AllToAllV => "alltoallv",
+            Collective::AllGatherV => "all_gather_v",
+            Collective::ReduceScatterV => "reduce_scatter_v",
             Collective::Gather => "gather",
             Collective::Scatter => "scatter",
             Collective::Barrier => "barrier",
@@ -73,7 +82,8 @@ impl Collective {
 
     /// Whether elements are combined.
     pub fn reduces(self) -> bool {
-        matches!(self, Collective::AllReduce | Collective::ReduceScatter | Collective::Reduce)
+        let reducing = [Collective::AllReduce, Collective::ReduceScatter, Collective::ReduceScatterV];
+        reducing.contains(&self) || self == Collective::Reduce
     }
 
     /// Whether one rank is special.
@@ -84,7 +94,8 @@ impl Collective {
     /// Whether one buffer can be both.
     pub fn in_place(self) -> bool {
         let two = [Collective::SendRecv, Collective::AllToAll, Collective::AllToAllV, Collective::Barrier];
-        !two.contains(&self)
+        let uneven = [Collective::AllGatherV, Collective::ReduceScatterV];
+        !two.contains(&self) && !uneven.contains(&self)
     }
 
     /// The call whose larger buffer has at most `elems` elements.
@@ -105,6 +116,14 @@ impl Collective {
                 let units = ranks * (ranks + 1) / 2;
                 let count = elems / units;
                 Shape { count, send: count * units, recv: count * units }
+            }
+            Collective::AllGatherV | Collective::ReduceScatterV => {
+                let units = ranks * (ranks + 1) / 2;
+                let count = elems / units;
+                // Of the block's buffer the last rank uses all.
+                let (all, block) = (count * units, count * ranks);
+                let (send, recv) = if self.reduces() { (all, block) } else { (block, all) };
+                Shape { count, send, recv }
             }
             Collective::Barrier => Shape { count: 0, send: 0, recv: 0 },
         }
@@ -134,12 +153,28 @@ impl Collective {
                 };
                 uneven(true).zip(uneven(false)).flat_map(|(s, r)| [s, r]).collect()
             }
+            Collective::AllGatherV => {
+                let own = Collective::uneven_block(count, rank).len();
+                let sends = (0..ranks).map(|peer| Transfer { is_send: true, peer, first: 0, count: own });
+                let recvs = (0..ranks).map(|peer| {
+                    let block = Collective::uneven_block(count, peer);
+                    Transfer { is_send: false, peer, first: block.start, count: block.len() }
+                });
+                sends.zip(recvs).flat_map(|(s, r)| [s, r]).collect()
+            }
             Collective::Gather if rank == root => std::iter::once(send(root, 0)).chain(from_all()).collect(),
             Collective::Gather => vec![send(root, 0)],
             Collective::Scatter if rank == root => to_all().chain([recv(root, 0)]).collect(),
             Collective::Scatter => vec![recv(root, 0)],
             _ => Vec::new(),
         }
+    }
+
+    /// The block of a rank in an all-gather-v or a reduce-scatter-v.
+    pub fn uneven_block(count: usize, rank: u32) -> Range<usize> {
+        let rank = rank as usize;
+        let first = count * (rank * (rank + 1) / 2);
+        first..first + count * (rank + 1)
     }
 
     /// Counts and displacements by rank of what `rank` sends, or receives, in a collective that is made of messages to and from
@@ -168,6 +203,9 @@ impl Collective {
             | Collective::ReduceScatter
             | Collective::AllToAll
             | Collective::Gather
+            // Of uneven blocks, the mean over the ranks.
+            | Collective::AllGatherV
+            | Collective::ReduceScatterV
             | Collective::Scatter => (n - 1.0) / n,
             // A rank's own block is one of the units.
             Collective::AllToAllV => 1.0 - 2.0 / (n * (n + 1.0)),
@@ -233,6 +271,14 @@ mod tests {
         assert_eq!(shape, Shape { count: 2, send: 8, recv: 2 });
         assert_eq!(Collective::ReduceScatter.in_place_offsets(shape, 3), (0, 6));
         assert_eq!(Collective::AllReduce.shape(10, 4).count, 10);
+    }
+
+    #[test]
+    fn blocks_of_every_rank_lie_behind_each_other() {
+        let blocks: Vec<_> = (0..3).map(|rank| Collective::uneven_block(5, rank)).collect();
+        assert_eq!(blocks, [0..5, 5..15, 15..30]);
+        assert_eq!(Collective::AllGatherV.shape(32, 3), Shape { count: 5, send: 15, recv: 30 });
+        assert_eq!(Collective::ReduceScatterV.shape(32, 3), Shape { count: 5, send: 30, recv: 15 });
     }
 
     /// Rank 1 of 3 sends 3, 1 and 2 units to the ranks 0, 1 and 2, and receives 2, 1 and 3.

@@ -81,6 +81,7 @@ fn every_collective_with_threads() {
         "send-recv",
         "all-to-all",
         "all_to_all_v",
+        "all-gather-v",
         "gather",
         "scatter",
     ] {

@@ -1,6 +1,7 @@
 //! The environments of launchers, set by hand: the processes find each other and work.
 
 use oxccl_tests::process::{Job, Launch, SOON};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 const RANK: &str = env!("CARGO_BIN_EXE_oxccl-rank");
@@ -166,10 +167,25 @@ fn mpichs_own_launcher() {
     let Some(launcher) = ["mpiexec.hydra", "mpiexec.mpich"].into_iter().find(|name| is_there(name)) else {
         return eprintln!("skipped: MPICH is not installed (apt-get install mpich)");
     };
-    let mut command = std::process::Command::new(launcher);
-    command.args(["-n", "3", RANK, "77", "99", "env", "join", "check", "drop"]);
-    command.stdin(std::process::Stdio::null());
-    let output = command.output().expect("it is there");
+    three_ranks_join(Command::new(launcher).args(["-n", "3", RANK]));
+}
+
+/// Under Open MPI's own launcher, which does not say here that all ranks are on one host: they learn the id by PMIx.
+#[test]
+fn open_mpis_own_launcher_by_pmix() {
+    let cache = Command::new("/sbin/ldconfig").arg("-p").output().map(|output| output.stdout);
+    let has_library = String::from_utf8_lossy(&cache.unwrap_or_default()).contains("libpmix.so.2");
+    if !is_there("mpirun") || !has_library {
+        return eprintln!("skipped: Open MPI is not installed (apt-get install openmpi-bin libpmix2)");
+    }
+    let mut command = Command::new("mpirun");
+    command.args(["--allow-run-as-root", "--oversubscribe", "-n", "3"]);
+    three_ranks_join(command.args(["env", "-u", "OMPI_COMM_WORLD_LOCAL_SIZE", RANK]));
+}
+
+fn three_ranks_join(launcher: &mut Command) {
+    launcher.args(["77", "99", "env", "join", "check", "drop"]).stdin(Stdio::null());
+    let output = launcher.output().expect("it is there");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
     for rank in 0..3 {

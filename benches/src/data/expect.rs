@@ -41,6 +41,10 @@ pub fn expected_parts(collective: Collective, shape: Shape, rank: u32, ranks: u3
         Collective::Reduce if rank != root => Vec::new(),
         Collective::AllReduce | Collective::Reduce => whole(Content::Reduced { first: 0 }),
         Collective::ReduceScatter => whole(Content::Reduced { first: own_block }),
+        Collective::ReduceScatterV => {
+            let block = Collective::uneven_block(count, rank);
+            vec![(0..block.len(), Content::Reduced { first: block.start as u64 })]
+        }
         Collective::Broadcast => whole(Content::Input { rank: root, first: 0 }),
         Collective::AllGather => (0..ranks).map(gathered).collect(),
         _ => {

@@ -88,6 +88,21 @@ impl MpiEngine {
                 // SAFETY: as above; never in place.
                 ("MPI_Alltoallv", unsafe { (s.alltoallv)(send, sc, sd, ty, recv, rc, rd, ty, comm) })
             }
+            Collective::AllGatherV | Collective::ReduceScatterV => {
+                let blocks = (0..mpi.size()).map(|rank| Collective::uneven_block(call.count, rank));
+                let ends = blocks.clone().map(|block| block.end).max().unwrap_or(0);
+                c_int::try_from(ends).map_err(|_| MpiError::Count { count: ends })?;
+                let counts: Vec<c_int> = blocks.clone().map(|block| block.len() as c_int).collect();
+                let displs: Vec<c_int> = blocks.map(|block| block.start as c_int).collect();
+                let (of, at, own) = (counts.as_ptr(), displs.as_ptr(), counts[mpi.rank() as usize]);
+                if call.collective.reduces() {
+                    // SAFETY: as above; never in place.
+                    ("MPI_Reduce_scatter", unsafe { (s.reduce_scatter)(send, recv, of, ty, op, comm) })
+                } else {
+                    // SAFETY: as above.
+                    ("MPI_Allgatherv", unsafe { (s.allgatherv)(send, own, ty, recv, of, at, ty, comm) })
+                }
+            }
             Collective::SendRecv => {
                 let (rank, size) = (mpi.rank(), mpi.size());
                 let to = ((rank + 1) % size) as c_int;

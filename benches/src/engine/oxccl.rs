@@ -2,7 +2,7 @@
 
 use super::{Call, Engine, EngineError, Memory, PeerMemory};
 use crate::cli::{PerfArgs, Transport};
-use crate::collective::Collective;
+use crate::collective::{Collective, Transfer};
 use crate::team::{Record, Team, TeamError, bytes_of_record, record_of_bytes};
 use oxccl::{
     Blocks, Communicator, Config, Func, RedOp, ReduceOp, TransportKind, UniqueId, Untyped, UntypedV,
@@ -97,11 +97,12 @@ pub fn func(collective: Collective) -> Func {
         Collective::Gather => Func::Gather,
         Collective::Scatter => Func::Scatter,
         Collective::Barrier => Func::Barrier,
-        Collective::SendRecv | Collective::AllToAllV => Func::Send,
+        Collective::SendRecv | Collective::AllToAllV | Collective::AllGatherV => Func::Send,
+        Collective::ReduceScatterV => Func::Reduce,
     }
 }
 
-/// A call as OxCCL has it; of a send and receive, the send.
+/// A call as OxCCL has it; of one that is several, the first kind.
 pub fn untyped(call: &Call) -> Untyped {
     let op = match call.op {
         RedOp::PreMulSum => ReduceOp::pre_mul_sum_bits(call.dtype, call.scalar_bits),
@@ -112,6 +113,45 @@ pub fn untyped(call: &Call) -> Untyped {
 }
 
 impl Call {
+    /// What `rank` calls in a group, for a collective that is made of several calls; none for the others. All-gather-v and reduce-scatter-v
+    /// are what the library's functions of these names make of them.
+    pub fn in_group(&self, rank: u32, ranks: u32) -> Vec<Untyped> {
+        let (one, bytes) = (untyped(self), self.dtype.size_bytes());
+        match self.collective {
+            Collective::SendRecv | Collective::AllGatherV => {
+                let transfers = self.collective.transfers(self.count, rank, ranks, self.root).into_iter();
+                let call = |Transfer { is_send, peer, first, count }: Transfer| match is_send {
+                    true => Untyped {
+                        send: self.send.wrapping_add(first * bytes).cast_const().cast(),
+                        count,
+                        peer,
+                        ..one
+                    },
+                    false => {
+                        let recv = self.recv.wrapping_add(first * bytes).cast();
+                        Untyped { func: Func::Recv, recv, count, peer, ..one }
+                    }
+                };
+                transfers.map(call).collect()
+            }
+            Collective::ReduceScatterV => {
+                let blocks = (0..ranks).map(|root| (root, Collective::uneven_block(self.count, root)));
+                let call = |(root, block): (u32, std::ops::Range<usize>)| {
+                    let send = self.send.wrapping_add(block.start * bytes).cast_const().cast();
+                    Untyped { send, count: block.len(), peer: root, ..one }
+                };
+                blocks.filter(|(_, block)| !block.is_empty()).map(call).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether OxCCL's untyped calls need several of them, or one with blocks.
+    pub fn is_several(&self) -> bool {
+        use Collective::{AllGatherV, AllToAllV, ReduceScatterV, SendRecv};
+        matches!(self.collective, SendRecv | AllToAllV | AllGatherV | ReduceScatterV)
+    }
+
     /// Runs `body` on an all-to-all-v of `rank`, as OxCCL has it.
     pub fn as_all_to_all_v<R>(&self, rank: u32, ranks: u32, body: impl FnOnce(&UntypedV<'_>) -> R) -> R {
         let blocks = |is_send| self.collective.blocks(self.count, rank, ranks, is_send);
@@ -135,18 +175,14 @@ impl OxcclEngine {
                     call.as_all_to_all_v(rank, size, |v| unsafe { group.add_untyped_v(communicator, v) })?;
                     continue;
                 }
-                let one = untyped(call);
-                if call.collective != Collective::SendRecv {
+                if !call.is_several() {
                     // SAFETY: obligation 1; the group runs before `run` returns.
-                    unsafe { group.add_untyped(communicator, &one)? };
-                    continue;
+                    unsafe { group.add_untyped(communicator, &untyped(call))? };
                 }
-                let send = Untyped { peer: (rank + 1) % size, ..one };
-                let recv = Untyped { func: Func::Recv, peer: (rank + size - 1) % size, ..one };
-                // SAFETY: as above.
-                unsafe { group.add_untyped(communicator, &send)? };
-                // SAFETY: as above.
-                unsafe { group.add_untyped(communicator, &recv)? };
+                for one in call.in_group(rank, size) {
+                    // SAFETY: as above.
+                    unsafe { group.add_untyped(communicator, &one)? };
+                }
             }
             Ok(())
         })
@@ -187,7 +223,7 @@ impl Engine for OxcclEngine {
                 // SAFETY: obligation 1.
                 call.as_all_to_all_v(rank, size, |v| unsafe { communicator.run_untyped_v(v) })?;
             }
-            [call] if call.collective != Collective::SendRecv => {
+            [call] if !call.is_several() => {
                 // SAFETY: obligation 1.
                 unsafe { self.communicator.run_untyped(&untyped(call))? };
             }

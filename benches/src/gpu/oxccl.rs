@@ -5,7 +5,7 @@ use crate::cli::PerfArgs;
 use crate::collective::Collective;
 use crate::engine::{Call, EngineError, SetupError, agree_on_id, untyped};
 use crate::team::Team;
-use oxccl::{Config, CtaPolicy, DeviceCommunicator, Func, UniqueId, Untyped, UntypedV, Window, device_group};
+use oxccl::{Config, CtaPolicy, DeviceCommunicator, UniqueId, UntypedV, Window, device_group};
 
 /// Collectives of OxCCL.
 pub struct OxcclGpuEngine {
@@ -127,7 +127,7 @@ impl GpuEngine for OxcclGpuEngine {
 
     unsafe fn enqueue(&mut self, seats: &[Seat], calls: &[SeatCall]) -> Result<(), EngineError> {
         if let [SeatCall { seat, call }] = calls
-            && ![Collective::SendRecv, Collective::AllToAllV].contains(&call.collective)
+            && !call.is_several()
         {
             let (communicator, stream) = (&self.communicators[*seat], seats[*seat].stream());
             // SAFETY: obligation 1; a seat's stream lives as long as the engine.
@@ -144,18 +144,14 @@ impl GpuEngine for OxcclGpuEngine {
                     call.as_all_to_all_v(rank, size, add)?;
                     continue;
                 }
-                let one = untyped(call);
-                if call.collective != Collective::SendRecv {
+                if !call.is_several() {
+                    // SAFETY: as above.
+                    unsafe { group.add_untyped(communicator, &untyped(call), stream)? };
+                }
+                for one in call.in_group(rank, size) {
                     // SAFETY: as above.
                     unsafe { group.add_untyped(communicator, &one, stream)? };
-                    continue;
                 }
-                let send = Untyped { peer: (rank + 1) % size, ..one };
-                let recv = Untyped { func: Func::Recv, peer: (rank + size - 1) % size, ..one };
-                // SAFETY: as above.
-                unsafe { group.add_untyped(communicator, &send, stream)? };
-                // SAFETY: as above.
-                unsafe { group.add_untyped(communicator, &recv, stream)? };
             }
             Ok(())
         });

@@ -100,6 +100,8 @@ symbols! {
         scatter = "MPI_Scatter": fn(In, c_int, Handle, Out, c_int, Handle, c_int, Handle);
         alltoall = "MPI_Alltoall": fn(In, c_int, Handle, Out, c_int, Handle, Handle);
         alltoallv = "MPI_Alltoallv": fn(In, *const c_int, *const c_int, Handle, Out, *const c_int, *const c_int, Handle, Handle);
+        allgatherv = "MPI_Allgatherv": fn(In, c_int, Handle, Out, *const c_int, *const c_int, Handle, Handle);
+        reduce_scatter = "MPI_Reduce_scatter": fn(In, Out, *const c_int, Handle, Handle, Handle);
         sendrecv = "MPI_Sendrecv": fn(In, c_int, Handle, c_int, c_int, Out, c_int, Handle, c_int, c_int, Handle, *mut c_void);
     }
     objects {

@@ -149,6 +149,8 @@ pub fn on_cpus(args: &TopoArgs, known: Option<usize>) -> Result<String, ExplainE
 fn call(args: &TopoArgs, ranks: u32) -> Result<Call, ExplainError> {
     let name = &args.explain[0];
     let collective = Collective::from_str(name, true).ok();
+    // Several reductions are no reduction.
+    let collective = collective.filter(|collective| *collective != Collective::ReduceScatterV);
     let func =
         collective.map(crate::engine::func).filter(|func| TUNED.contains(func) || *func == Func::AllToAll);
     let func = func.ok_or_else(|| ExplainError::Collective(name.clone()))?;

@@ -8,6 +8,7 @@ use super::Outcome;
 use crate::beside;
 use crate::cmd::Cmd;
 use crate::counts::Tally;
+use crate::ptx;
 use crate::tools::{root, target_dir};
 use anyhow::{Context, Result, ensure};
 use std::fmt::Write;
@@ -50,10 +51,14 @@ pub fn all() -> Result<Outcome> {
         tally.skipped += 1;
         return Ok(Outcome::Passed(tally));
     }
+    // The feature that no other stage builds, with what its build script makes of a bundle.
+    let bundle = work.join("none.oxptx");
+    fs::write(&bundle, ptx::without_kernels()?)?;
     let check = Cmd::cargo()
         .arg(format!("+{oldest}"))
-        .args("check --workspace --manifest-path")
+        .args("check --workspace --features oxccl/embed-kernels --manifest-path")
         .arg(work.join("crates/Cargo.toml").to_string_lossy())
+        .env("OXCCL_EMBED_KERNELS", bundle.to_string_lossy())
         .env("CARGO_TARGET_DIR", work.join("check").to_string_lossy())
         // Strangers see no warnings of ours, and older compilers have others.
         .env("RUSTFLAGS", "--cap-lints=allow")

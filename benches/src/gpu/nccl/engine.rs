@@ -277,6 +277,7 @@ impl GpuEngine for NcclEngine {
         let has = |of: (c_int, c_int)| (major, minor) >= of;
         match (call.collective, call.dtype) {
             (Collective::Barrier, _) => return Some("NCCL has no barrier"),
+            (Collective::ReduceScatterV, _) => return Some("NCCL has no reduce-scatter-v"),
             (_, DataType::BF16) if !has((2, 10)) => return Some("bfloat16 came with NCCL 2.10"),
             (_, DataType::F8E4M3 | DataType::F8E5M2) if !has((2, 24)) => {
                 return Some("fp8 came with NCCL 2.24");
