@@ -11,3 +11,4 @@ mod odd;
 mod times;
 mod machines;
 mod trees;
+mod scale;
