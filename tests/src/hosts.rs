@@ -116,6 +116,11 @@ impl Hosts {
         ip(&format!("-n {} link set port{host} nomaster", self.hub())).expect("the port is ours");
     }
 
+    /// Ends what [`Self::cut_off`] began.
+    pub fn reconnect(&self, host: u32) {
+        ip(&format!("-n {} link set port{host} master bridge0", self.hub())).expect("the port is ours");
+    }
+
     fn hub(&self) -> String {
         format!("{}-hub", self.name)
     }

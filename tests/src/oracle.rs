@@ -1,6 +1,6 @@
 //! The result of every collective, in as few lines as possible.
 
-use crate::model::{Model, Wide};
+use crate::model::{Model, Wide, mix};
 use crate::uneven::Part;
 use oxccl::{Func, RedOp};
 
@@ -79,6 +79,44 @@ impl<T: Model> Inputs<'_, T> {
             .expect("a communicator has a rank"),
         )
     }
+}
+
+/// Every rank's inputs combined by rank, from left to right, where partial results round to the type at each step: the bits that a
+/// deterministic communicator promises. `scalar` is that of a pre-multiplied sum.
+///
+/// A sum or a product of two elements is rounded from binary64 here. That is the same as rounding it to binary32 and then to a narrower
+/// type: 53 and 24 bits are more than twice those of the next type and two.
+pub fn by_rank<T: Model<Wide = f64>>(op: RedOp, inputs: &[&[T]], scalar: T) -> Vec<T> {
+    let share = T::narrow(1.0 / inputs.len() as f64);
+    let factor = match op {
+        RedOp::PreMulSum => Some(scalar),
+        RedOp::Avg if inputs.len() > 1 => Some(share),
+        _ => None,
+    };
+    let operand = |x: T| factor.map_or(x, |factor| T::narrow(x.widen().times(factor.widen())));
+    let step = |a: T, b: T| {
+        let (a, b) = (a.widen(), b.widen());
+        T::narrow(match op {
+            RedOp::Prod => a.times(b),
+            RedOp::Max => a.greater(b),
+            RedOp::Min => a.lesser(b),
+            RedOp::Sum | RedOp::Avg | RedOp::PreMulSum => a.plus(b),
+        })
+    };
+    let at = |i: usize| inputs.iter().map(|input| operand(input[i])).reduce(step);
+    (0..inputs[0].len()).map(|i| at(i).expect("a communicator has a rank")).collect()
+}
+
+/// Numbers of either sign, between 1 and 2 on even ranks and half of that on odd ones: sums round in every type, and no product of a
+/// dozen ranks overflows.
+pub fn noise<T: Model<Wide = f64>>(seed: u64, rank: usize, count: usize) -> Vec<T> {
+    let scale = if rank.is_multiple_of(2) { 1.0 } else { 0.5 };
+    let number = |i: usize| {
+        let random = mix(seed ^ mix(rank as u64) ^ (i as u64).wrapping_mul(0x2545_f491_4f6c_dd1d));
+        let size = scale * (1.0 + (random >> 12) as f64 / 2f64.powi(52));
+        T::narrow(if random & 8 == 0 { size } else { -size })
+    };
+    (0..count).map(number).collect()
 }
 
 /// What rank `rank` holds after an all-to-all-v: its block from each rank is that rank's block for it, and the rest is as it was.

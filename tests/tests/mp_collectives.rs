@@ -70,3 +70,24 @@ fn every_protocol_and_algorithm_between_processes() {
         }
     }
 }
+
+/// Over every transport, and on two hosts.
+#[test]
+fn the_bits_of_a_deterministic_job_are_those_of_a_reduction_by_rank() {
+    let launch = Launch::new(RANK, 3).env("OXCCL_DETERMINISTIC", "1");
+    for (transport, network) in [("shm", ""), ("tcp", ""), ("net", "socket")] {
+        let launch = launch.clone().env("OXCCL_TRANSPORT", transport).env("NCCL_NET", network);
+        let launch = launch.id(&oxccl_tests::process::fresh_id(oxccl_tests::process::SOON).to_string());
+        let mut job = launch.start("join bits check drop tidy");
+        job.all_print("bits are right");
+        job.all_succeed();
+    }
+    let launch = Launch::new(RANK, 4).env("OXCCL_DETERMINISTIC", "1");
+    let mut job = oxccl_tests::process::Job::new();
+    for rank in 0..4 {
+        let host = if rank < 2 { "one" } else { "other" };
+        job.ranks.push(launch.clone().env("NCCL_HOSTID", host).spawn(rank, "join bits drop tidy"));
+    }
+    job.all_print("bits are right");
+    job.all_succeed();
+}

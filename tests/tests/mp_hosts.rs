@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 const RANK: &str = env!("CARGO_BIN_EXE_oxccl-rank");
 const RANKS_PER_HOST: u32 = 2;
-/// The default time after which a silent host counts as gone is 5 s.
+/// How long a silent host is waited for where that is what a test waits for.
+const OUTAGE: (&str, &str) = ("OXCCL_OUTAGE", "5");
 const DEAD_HOST_DEADLINE: Duration = Duration::from_secs(15);
 /// What `check` sends at least from a host's second rank, by which its rings leave it: some fifty megabytes; acknowledgements are a
 /// hundredth of that. The first rank sends to other hosts what goes from each rank to each.
@@ -57,7 +58,8 @@ fn do_everything(tag: &str, count: u32, env: &[(&str, &str)]) {
 /// Cuts a host off while all ranks call `call` in a loop: every rank, on either side of the cut, names a rank of the other.
 fn cut_off(tag: &str, count: u32, cut: u32, call: &str, env: &[(&str, &str)]) {
     let Some(hosts) = hosts(tag, count) else { return };
-    let mut job = start(&hosts, env, &format!("join forever={call} after"));
+    let env = [env, &[OUTAGE]].concat();
+    let mut job = start(&hosts, &env, &format!("join forever={call} after"));
     job.ranks.iter_mut().for_each(|rank| drop(rank.line("looping", PATIENCE)));
     std::thread::sleep(Duration::from_millis(100));
     let begin = Instant::now();
@@ -144,4 +146,40 @@ fn a_host_is_cut_off_from_a_network() {
 #[test]
 fn the_host_of_the_root_is_cut_off() {
     cut_off("cut2", 2, 0, "send-recv:100000", &[]);
+}
+
+/// Nothing reaches a host for a while, nor leaves it, in the middle of an operation: a silent network is not a death. All go on, and
+/// results are right.
+fn survive_an_outage(tag: &str, outage: Duration, env: &[(&str, &str)]) {
+    let Some(hosts) = hosts(tag, 2) else { return };
+    let mut job = start(&hosts, env, "join ask check check drop tidy");
+    job.all_print("step ask");
+    job.ranks.iter_mut().for_each(|rank| rank.say("go"));
+    job.all_print("step check");
+    std::thread::sleep(Duration::from_millis(30));
+    hosts.cut_off(1);
+    std::thread::sleep(outage);
+    hosts.reconnect(1);
+    let back = Instant::now();
+    for rank in &mut job.ranks {
+        rank.line("checked", PATIENCE);
+        rank.line("checked", PATIENCE);
+        let status = rank.end(PATIENCE);
+        assert!(status.success(), "{status}: {}", rank.transcript());
+    }
+    println!(
+        "{tag}: an outage of {outage:?}, and all was done {:.1} s after it",
+        back.elapsed().as_secs_f64()
+    );
+}
+
+#[test]
+fn outages_of_streams_are_survived() {
+    survive_an_outage("out1", Duration::from_secs(1), &[]);
+    survive_an_outage("out10", Duration::from_secs(10), &[]);
+}
+
+#[test]
+fn outages_of_a_network_are_survived() {
+    survive_an_outage("outnet", Duration::from_secs(8), &SOCKETS);
 }

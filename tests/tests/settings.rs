@@ -19,6 +19,11 @@ const ROWS: &[Row] = &[
     Row(&[("OXCCL_STATUS", "0")], |c| c.status = false),
     Row(&[("OXCCL_FLIGHT_FILE", "/x/rank_")], |c| c.flight_file = Some("/x/rank_".into())),
     Row(&[("OXCCL_FLIGHT_SIGNAL", "1")], |c| c.flight_signal = true),
+    Row(&[("OXCCL_OUTAGE", "7")], |c| {
+        c.bootstrap.peer_dead_after = Duration::from_secs(7);
+        c.net.socket.peer_dead_after = c.bootstrap.peer_dead_after;
+    }),
+    Row(&[("OXCCL_DETERMINISTIC", "1")], |c| c.deterministic = true),
     Row(&[("OXCCL_TILE_KIB", "32")], |c| c.tile_kib = Some(32)),
     Row(&[("NCCL_RUNTIME_CONNECT", "0")], |c| c.runtime_connect = false),
     Row(&[("OXCCL_BOOTSTRAP_TIMEOUT", "7")], |c| c.bootstrap.timeout = Duration::from_secs(7)),

@@ -19,6 +19,7 @@ mod mp_end;
 mod mp_stall;
 mod mp_status;
 mod mp_kill;
+mod mp_shrink;
 mod mp_attack;
 mod mp_descriptors;
 mod soak;

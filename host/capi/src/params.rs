@@ -17,7 +17,7 @@ const fn param(key: &'static str, default: &'static str) -> Param {
 }
 
 /// In alphabetical order; docs/env-vars.md says what they mean.
-const PARAMS: [Param; 35] = [
+const PARAMS: [Param; 37] = [
     param("NCCL_ALGO", ""),
     param("NCCL_BUFFSIZE", ""),
     param("NCCL_COLLNET_ENABLE", "0"),
@@ -50,6 +50,8 @@ const PARAMS: [Param; 35] = [
     param("NCCL_SOCKET_IFNAME", ""),
     param("NCCL_TOPO_FILE", ""),
     param("OXCCL_BOOTSTRAP_TIMEOUT", "1800"),
+    param("OXCCL_DETERMINISTIC", "0"),
+    param("OXCCL_OUTAGE", "30"),
     param("OXCCL_PTX_PATH", ""),
     param("OXCCL_STALL_WARN", "10"),
     param("OXCCL_TIMEOUT", "86400"),

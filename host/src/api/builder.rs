@@ -51,6 +51,7 @@ struct Overrides {
     transport: Option<TransportKind>,
     timeout: Option<Duration>,
     cta_policy: Option<CtaPolicy>,
+    deterministic: Option<bool>,
     tune_file: Option<PathBuf>,
     custom: Vec<CustomAlgorithm>,
     kernels: Option<Arc<Bundle>>,
@@ -169,6 +170,13 @@ impl<M: Init> Builder<M> {
         self
     }
 
+    /// Results of reductions have the bits of a reduction by rank, from left to right, whatever the size, the algorithm's place and the
+    /// machine; or that of the fastest algorithm. See [`Config::deterministic`]; every rank must say the same.
+    pub fn deterministic(mut self, deterministic: bool) -> Self {
+        self.overrides.deterministic = Some(deterministic);
+        self
+    }
+
     /// Chooses by the tables in this file, which `oxccl tune` writes. Every rank needs the same tables.
     pub fn tune_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.overrides.tune_file = Some(path.into());
@@ -231,8 +239,17 @@ impl<M: Init> Builder<M> {
             Some(config) => config.clone(),
             None => Config::from_env()?,
         };
-        let Overrides { algorithm, protocol, transport, timeout, cta_policy, tune_file, custom, kernels } =
-            self.overrides.clone();
+        let Overrides {
+            algorithm,
+            protocol,
+            transport,
+            timeout,
+            cta_policy,
+            deterministic,
+            tune_file,
+            custom,
+            kernels,
+        } = self.overrides.clone();
         config.cta_policy = cta_policy.or(config.cta_policy);
         config.custom.extend(custom);
         config.kernels = kernels.or(config.kernels);
@@ -241,6 +258,7 @@ impl<M: Init> Builder<M> {
         config.tune_file = tune_file.or(config.tune_file);
         config.transports = transport.map_or(config.transports, Allowed::only);
         config.timeout = timeout.unwrap_or(config.timeout);
+        config.deterministic = deterministic.unwrap_or(config.deterministic);
         config.validate(self.nranks)?;
         config.start_log();
         M::check_settings(&config, self.nranks)?;

@@ -10,7 +10,7 @@ use super::pending::Pending;
 use crate::gpu::KernelError;
 use crate::launch::in_flight;
 use crate::launch::{
-    Behind, BehindError, Engine, EngineCell, Occupied, RawCall, RawQueue, RunError, StartError,
+    Behind, BehindError, Engine, EngineCell, Fault, Occupied, RawCall, RawQueue, RunError, StartError,
 };
 use crate::machine::cpu::Cpu;
 use crate::machine::cuda::Cuda;
@@ -165,6 +165,27 @@ impl<M: Init> Comm<M> {
             Some(error) if !self.member.handle.is_revoked() => Err(error),
             _ => Ok(()),
         }
+    }
+
+    /// Whether some of its ranks can make another communicator: whatever stopped it, unless this rank did so itself for good, or its
+    /// machine is broken.
+    ///
+    /// # Errors
+    /// The communicator's.
+    pub(super) fn can_shrink(&self) -> Result<(), Error> {
+        match self.async_error() {
+            Some(Error::Operation(error)) => match error.fault() {
+                Fault::Aborted | Fault::Panicked | Fault::Gpu { .. } => Err(Error::Operation(error)),
+                _ => Ok(()),
+            },
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// The ranks that are known to be gone, by number: their process or host has ended, or they have left.
+    pub fn gone(&self) -> Vec<u32> {
+        self.member.watch().bootstrap().gone().into_iter().map(|rank| rank.0).collect()
     }
 
     /// Leaves in order: waits until the operations of all ranks are done, then until all ranks have called it, and frees everything.

@@ -45,11 +45,15 @@ pub struct Config {
     pub flight_file: Option<String>,
     /// Whether SIGUSR2 writes them, without a name to `/tmp/oxccl_flight_rank_` (`OXCCL_FLIGHT_SIGNAL`). Default: no.
     pub flight_signal: bool,
-    /// Rendezvous and liveness (`OXCCL_BOOTSTRAP_TIMEOUT` seconds, `NCCL_SOCKET_IFNAME`, `NCCL_SOCKET_FAMILY`).
+    /// Rendezvous and liveness (`OXCCL_BOOTSTRAP_TIMEOUT` and `OXCCL_OUTAGE` seconds, `NCCL_SOCKET_IFNAME`, `NCCL_SOCKET_FAMILY`).
     pub bootstrap: BootstrapConfig,
     /// The user's restrictions on algorithms and protocols (`NCCL_ALGO`, `NCCL_PROTO`). Between GPUs trees are
     /// connected, and their memory is allocated, only if they are named here or in the tuning file.
     pub forced: Forced,
+    /// Whether results of reductions have the bits of a reduction by rank, from left to right, whatever the size, the place in the buffer,
+    /// the calls that it is split into, the channels and the protocol, on CPUs and GPUs alike (`OXCCL_DETERMINISTIC`). Default: the order
+    /// is that of the fastest algorithm.
+    pub deterministic: bool,
     /// The file written by `oxccl tune` (`OXCCL_TUNE_FILE`). It is read when a communicator is built.
     pub tune_file: Option<PathBuf>,
     /// Measurements to use instead of the file.
@@ -125,6 +129,7 @@ impl Default for Config {
             flight_signal: false,
             bootstrap: BootstrapConfig::default(),
             forced: Forced::default(),
+            deterministic: false,
             tune_file: None,
             tuned: None,
             transports: Allowed::ALL,
@@ -177,6 +182,7 @@ impl Config {
         config.flight_file = env.get("OXCCL_FLIGHT_FILE");
         env.set("OXCCL_FLIGHT_SIGNAL", parse::FLAG, &mut config.flight_signal, parse::flag)?;
         env.set("OXCCL_BOOTSTRAP_TIMEOUT", parse::SECONDS, &mut config.bootstrap.timeout, parse::seconds)?;
+        env.set("OXCCL_OUTAGE", parse::SECONDS, &mut config.bootstrap.peer_dead_after, parse::seconds)?;
         let filter = |text: &str| InterfaceFilter::parse(text).map(Some);
         env.set("NCCL_SOCKET_IFNAME", parse::INTERFACES, &mut config.bootstrap.interfaces, filter)?;
         env.set(
@@ -187,6 +193,7 @@ impl Config {
         )?;
         env.restrict("NCCL_ALGO", &mut config.forced, Forced::with_algorithms)?;
         env.restrict("NCCL_PROTO", &mut config.forced, Forced::with_protocols)?;
+        env.set("OXCCL_DETERMINISTIC", parse::FLAG, &mut config.deterministic, parse::flag)?;
         config.tune_file = env.get("OXCCL_TUNE_FILE").map(PathBuf::from);
         let allowed = |text: &str| TransportKind::from_name(text).map(Allowed::only);
         env.set("OXCCL_TRANSPORT", "inproc, shm, tcp or net was expected", &mut config.transports, allowed)?;
@@ -260,6 +267,7 @@ impl Config {
         env.set("NCCL_COLLNET_ENABLE", parse::FLAG, &mut net.coll.enabled, parse::flag)?;
         let threads = |text: &str| parse::proxy_threads(text).map(Some);
         env.set("OXCCL_PROXY_THREADS", parse::PROXY_THREADS, &mut net.proxy_threads, threads)?;
+        net.socket.peer_dead_after = bootstrap.peer_dead_after;
         net.socket.interfaces = bootstrap.interfaces.clone();
         net.socket.ipv6 = bootstrap.prefer_ipv6;
         let (mut threads, mut sockets_per_thread) = (0, 1);
@@ -267,6 +275,11 @@ impl Config {
         env.set("NCCL_NSOCKS_PERTHREAD", parse::SOCKETS, &mut sockets_per_thread, parse::sockets)?;
         net.socket.data_sockets = (threads * sockets_per_thread).min(DATA_SOCKETS_MAX);
         Ok(())
+    }
+
+    /// What plans may not choose.
+    pub(crate) fn restrictions(&self) -> Forced {
+        self.forced.deterministic(self.deterministic)
     }
 
     /// Slots of a ring or tree connection.
@@ -305,18 +318,21 @@ impl Config {
         let TopologySettings { p2p_level, gdr_level, cross_nic, rings, .. } = &self.topology;
         let topology = (p2p_level, gdr_level, cross_nic, rings);
         let blocks = (self.channels, self.cta_policy.unwrap_or_default());
-        digest(&(self.forced, tuned, ways, buffers, blocks, topology))
+        digest(&(self.restrictions(), tuned, ways, buffers, blocks, topology))
     }
 
     /// The settings of [`Self::digest`], for the message when they differ.
-    pub(crate) const MUST_AGREE: &'static str = "NCCL_ALGO, NCCL_PROTO, NCCL_P2P_DISABLE, NCCL_CUMEM_ENABLE, NCCL_SHM_DISABLE, OXCCL_TRANSPORT, NCCL_NET, NCCL_COLLNET_ENABLE, NCCL_BUFFSIZE, NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, NCCL_NTHREADS, NCCL_CTA_POLICY, NCCL_P2P_LEVEL, NCCL_NET_GDR_LEVEL, NCCL_CROSS_NIC, NCCL_RINGS, the tables in OXCCL_TUNE_FILE";
+    pub(crate) const MUST_AGREE: &'static str = "NCCL_ALGO, NCCL_PROTO, OXCCL_DETERMINISTIC, NCCL_P2P_DISABLE, NCCL_CUMEM_ENABLE, NCCL_SHM_DISABLE, OXCCL_TRANSPORT, NCCL_NET, NCCL_COLLNET_ENABLE, NCCL_BUFFSIZE, NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, NCCL_NTHREADS, NCCL_CTA_POLICY, NCCL_P2P_LEVEL, NCCL_NET_GDR_LEVEL, NCCL_CROSS_NIC, NCCL_RINGS, the tables in OXCCL_TUNE_FILE";
 
     /// Checks the settings for a communicator of so many ranks, whatever their source.
     pub(crate) fn validate(&self, nranks: u32) -> Result<(), ConfigError> {
-        for (variable, time) in
-            [("OXCCL_TIMEOUT", self.timeout), ("OXCCL_BOOTSTRAP_TIMEOUT", self.bootstrap.timeout)]
-                .into_iter()
-                .chain(self.stall_warn.map(|warn| ("OXCCL_STALL_WARN", warn)))
+        for (variable, time) in [
+            ("OXCCL_TIMEOUT", self.timeout),
+            ("OXCCL_BOOTSTRAP_TIMEOUT", self.bootstrap.timeout),
+            ("OXCCL_OUTAGE", self.bootstrap.peer_dead_after),
+        ]
+        .into_iter()
+        .chain(self.stall_warn.map(|warn| ("OXCCL_STALL_WARN", warn)))
         {
             if time.is_zero() {
                 return Err(ConfigError { variable, value: "0".into(), expected: parse::SECONDS });
@@ -327,6 +343,10 @@ impl Config {
             if parse::buffer_bytes(&bytes).is_none() {
                 return Err(ConfigError { variable: "NCCL_BUFFSIZE", value: bytes, expected: parse::BUFFER });
             }
+        }
+        if self.deterministic && !self.custom.is_empty() {
+            let expected = "no registered algorithms were expected: nobody knows in which order they reduce";
+            return Err(ConfigError { variable: "OXCCL_DETERMINISTIC", value: "1".into(), expected });
         }
         let ChannelLimits { min, max, threads } = self.channels;
         if let (Some(min), Some(max)) = (min, max)
@@ -472,6 +492,7 @@ mod tests {
             ("NCCL_PROTO", "fast"),
             ("NCCL_P2P_DISABLE", "yes"),
             ("NCCL_COLLNET_ENABLE", "2"),
+            ("OXCCL_DETERMINISTIC", "yes"),
             ("NCCL_DEBUG", "LOUD"),
             ("NCCL_DEBUG_SUBSYS", "INIT,NETT"),
             ("NCCL_COMM_BLOCKING", "2"),

@@ -11,16 +11,19 @@ use super::split::{self, Turn};
 use crate::bootstrap::{Bootstrap, BootstrapConfig, BootstrapError, Cancel, UniqueId, Watch};
 use crate::connect::ConnectError;
 use oxccl_shared::abi::Rank;
+use std::time::{Duration, Instant};
 
 impl<M: Init> Comm<M> {
     /// Makes a communicator of this one's ranks without `excluded`, in their order, on a thread of its own. Only the ranks that stay call
-    /// it, all with the same ranks; those excluded may be gone, and this communicator [revoked](CommHandle::revoke). It stays as it is.
+    /// it, all with the same ranks; those excluded may be gone, and this communicator [revoked](CommHandle::revoke) or failed, by a death
+    /// for example. It stays as it is.
     ///
     /// # Errors
-    /// [`Error::Bootstrap`]: an excluded rank is none of this communicator's, or this one. The communicator's error, unless it was revoked;
-    /// there is no thread for it. All others come from the [`Pending`].
+    /// [`Error::Bootstrap`]: an excluded rank is none of this communicator's, or this one. The communicator's error, if this rank aborted
+    /// it or its GPU is broken; there is no thread for it. All others come from the [`Pending`]: of a rank that stays and goes meanwhile
+    /// [`BootstrapError::PeerLost`], on all others, which can call it again without that one.
     pub fn start_shrink(&self, excluded: &[u32]) -> Result<Pending<Comm<M>>, Error> {
-        self.can_regroup()?;
+        self.can_shrink()?;
         let members = remaining(self.rank(), self.size(), excluded)?;
         let number = self.member.shrinks.next(&members);
         let (watch, config, unit) = (self.member.watch().clone(), split::settings(&self.config), self.unit());
@@ -32,6 +35,34 @@ impl<M: Init> Comm<M> {
             child.map_err(|error| handle.failed(error))
         };
         Pending::start(self.member.handle.joining_from(), work)
+    }
+
+    /// Makes a communicator of this one's ranks that live, in their order: [`Self::start_shrink`] without those that are
+    /// [gone](Self::gone), and again without whoever goes meanwhile. All ranks that live call it, after a death.
+    ///
+    /// # Errors
+    /// Those of [`Self::start_shrink`], but for ranks that go.
+    pub fn shrink_to_living(&self) -> Result<Comm<M>, Error> {
+        loop {
+            let gone = self.gone();
+            match self.start_shrink(&gone)?.wait() {
+                // Another one has gone, before its connections were made or after: the ring says so soon, to all.
+                Err(error) if self.hears_of_another(&gone, &error) => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Whether more ranks than these are gone; or are soon known to be, if the error may come from that.
+    fn hears_of_another(&self, gone: &[u32], error: &Error) -> bool {
+        let until = Instant::now() + if is_of_a_death(error) { DEATHS_TAKE } else { Duration::ZERO };
+        while self.gone().len() == gone.len() {
+            if Instant::now() >= until {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
     }
 
     /// Makes a communicator of this one's ranks, with the same numbers, and of new ones up to `nranks`, on a thread of its own. Every rank
@@ -52,6 +83,29 @@ impl<M: Init> Comm<M> {
             grown.map_err(|error| handle.failed(error))
         };
         Pending::start(self.member.handle.joining_from(), work)
+    }
+}
+
+/// How long the news of a death may take to come around the ring of those who watch each other.
+const DEATHS_TAKE: Duration = Duration::from_secs(2);
+
+/// Whether ranks could not meet because one was lost, or gave up because it had lost one.
+fn is_of_a_death(error: &Error) -> bool {
+    let of_bootstrap = |error: &BootstrapError| {
+        matches!(
+            error,
+            BootstrapError::PeerLost { .. }
+                | BootstrapError::PeerLeft { .. }
+                | BootstrapError::PeerAborted { .. }
+                | BootstrapError::RootLost { .. }
+                | BootstrapError::RootUnreachable { .. }
+                | BootstrapError::MissingRanks { .. }
+        )
+    };
+    match error {
+        Error::Bootstrap(error) | Error::Connect(ConnectError::Bootstrap(error)) => of_bootstrap(error),
+        Error::Connect(ConnectError::PeerFailed { .. }) | Error::Operation(_) => true,
+        _ => false,
     }
 }
 

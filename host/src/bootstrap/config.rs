@@ -8,6 +8,9 @@ use std::time::Duration;
 
 use super::iface::InterfaceFilter;
 
+/// Switches fail over in 5 to 30 s, and virtual machines pause while they migrate.
+pub(crate) const PEER_DEAD_AFTER: Duration = Duration::from_secs(30);
+
 /// Timeouts and choices of the bootstrap. `Default` suits a cluster; tests shorten the times.
 #[derive(Clone, Debug)]
 pub struct BootstrapConfig {
@@ -16,8 +19,8 @@ pub struct BootstrapConfig {
     pub timeout: Duration,
     /// Time limit of a new connection's handshake. Default 5 s.
     pub handshake_timeout: Duration,
-    /// When a silent host counts as dead (TCP keep-alive and user timeout). Default 5 s; the kernel's granularity
-    /// makes anything below 2 s count as 2 s.
+    /// When a silent host counts as dead (TCP keep-alive and user timeout): outages of the network that are shorter are survived. A process
+    /// that ends closes its connections, and is not silent. Default 30 s; the kernel's granularity makes anything below 2 s count as 2 s.
     pub peer_dead_after: Duration,
     /// How long a root waits for its first rank before it ends: the life of an unused id. Default 10 min.
     pub unused_root_timeout: Duration,
@@ -35,7 +38,7 @@ impl Default for BootstrapConfig {
         BootstrapConfig {
             timeout: Duration::from_secs(120),
             handshake_timeout: Duration::from_secs(5),
-            peer_dead_after: Duration::from_secs(5),
+            peer_dead_after: PEER_DEAD_AFTER,
             unused_root_timeout: Duration::from_secs(600),
             bind_addr: None,
             interfaces: None,

@@ -263,11 +263,59 @@ impl Bootstrap {
     pub fn recv(&self, peer: Rank, tag: u64) -> Result<Vec<u8>, BootstrapError> {
         let deadline = self.deadline();
         let stream = self.accept(peer, Purpose::Message, tag, &deadline)?;
-        match sock::read_frame(&stream, GATHER_BYTES_MAX, &deadline) {
+        self.read_message(peer, stream, &deadline)
+    }
+
+    fn read_message(
+        &self,
+        peer: Rank,
+        stream: TcpStream,
+        deadline: &Deadline,
+    ) -> Result<Vec<u8>, BootstrapError> {
+        match sock::read_frame(&stream, GATHER_BYTES_MAX, deadline) {
             Ok(frame) if frame.kind == KIND_MESSAGE => Ok(frame.payload),
             Ok(_) => Err(BootstrapError::Protocol { rank: peer, what: "a message of unknown kind" }),
-            Err(error) => Err(self.stream_error(peer, &error, &deadline)),
+            Err(error) => Err(self.stream_error(peer, &error, deadline)),
         }
+    }
+
+    /// As [`Self::send`], to one of `members`, which go on without the others: that a rank has aborted says nothing of it.
+    pub(super) fn send_among(
+        &self,
+        peer: Rank,
+        members: &[Rank],
+        tag: u64,
+        message: &[u8],
+        deadline: &Deadline,
+    ) -> Result<(), BootstrapError> {
+        let addr = self.listener_addr(peer)?;
+        if let Some(error) = self.shared.lock().why_gone(members) {
+            return Err(error);
+        }
+        let hello = Hello { purpose: Purpose::Message, from: self.rank(), to: peer, tag };
+        let stream = join::dial_peer(self.shared.secret, hello, addr, deadline)?;
+        let mut bytes = Vec::new();
+        frame::push(&mut bytes, KIND_MESSAGE, &[message]);
+        sock::write_all(&stream, &bytes, deadline).map_err(|error| self.stream_error(peer, &error, deadline))
+    }
+
+    /// As [`Self::recv`], from one of `members`, in the same way.
+    pub(super) fn recv_among(
+        &self,
+        peer: Rank,
+        members: &[Rank],
+        tag: u64,
+        deadline: &Deadline,
+    ) -> Result<Vec<u8>, BootstrapError> {
+        let wanted = Hello { purpose: Purpose::Message, from: peer, to: self.rank(), tag };
+        let why_not = |state: &State| state.why_gone(members);
+        self.read_message(peer, self.accept_unless(wanted, deadline, why_not)?, deadline)
+    }
+
+    /// The ranks that are known to be gone: their process or host has ended, or they have left.
+    pub fn gone(&self) -> Vec<Rank> {
+        let state = self.shared.lock();
+        (0..self.nranks()).map(Rank).filter(|rank| state.ring.is_gone(*rank)).collect()
     }
 
     /// Opens an authenticated, blocking stream with `TCP_NODELAY` to `peer`, which accepts it with the same purpose
@@ -360,12 +408,22 @@ impl Bootstrap {
         deadline: &Deadline,
     ) -> Result<TcpStream, BootstrapError> {
         self.check(peer)?;
-        let me = self.rank();
         let wanted = Hello { purpose, from: peer, to: self.rank(), tag };
+        self.accept_unless(wanted, deadline, |state| state.why_lost(peer))
+    }
+
+    /// Accepts a connection, unless there is a reason why it cannot come.
+    fn accept_unless(
+        &self,
+        wanted: Hello,
+        deadline: &Deadline,
+        why_not: impl Fn(&State) -> Option<BootstrapError>,
+    ) -> Result<TcpStream, BootstrapError> {
+        let (me, peer) = (self.rank(), wanted.from);
         let found = self.shared.wait_for(deadline, |state| {
             match state.parked.iter().position(|accepted| accepted.hello == wanted) {
                 Some(at) => Some(Ok(state.parked.remove(at).stream)),
-                None => state.why_lost(peer).or_else(|| state.starved(me)).map(Err),
+                None => why_not(state).or_else(|| state.starved(me)).map(Err),
             }
         });
         found.unwrap_or_else(|| {

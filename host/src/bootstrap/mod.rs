@@ -47,6 +47,7 @@ mod split;
 pub use agree::Agreement;
 pub use cancel::Cancel;
 pub use config::BootstrapConfig;
+pub(crate) use config::PEER_DEAD_AFTER;
 pub use endpoint::Bootstrap;
 pub use error::{AuthFailure, BootstrapError, RANKS_NAMED_MAX, RankList};
 pub use id::{UNIQUE_ID_BYTES, UniqueId, UniqueIdError};

@@ -247,6 +247,7 @@ impl Service {
             _ => state.ring.ended(side),
         }
         let ended = state.ring.peer(side).is_none();
+        state.end_hopeless_meeting();
         drop(state);
         self.shared.announce_change();
         if ended {

@@ -34,6 +34,7 @@ pub(crate) struct Deadline {
     since: Instant,
     at: Instant,
     cancel: Option<Cancel>,
+    outlasts_abort: bool,
 }
 
 impl Deadline {
@@ -41,12 +42,22 @@ impl Deadline {
         let since = Instant::now();
         // A duration beyond the clock's range means "very long": use a year.
         let at = since.checked_add(duration).unwrap_or(since + Duration::from_secs(365 * 86_400));
-        Deadline { since, at, cancel: None }
+        Deadline { since, at, cancel: None, outlasts_abort: false }
     }
 
     /// The same, over as soon as `cancel` is called.
     pub fn or_cancelled(self, cancel: &Cancel) -> Deadline {
         Deadline { cancel: Some(cancel.clone()), ..self }
+    }
+
+    /// The same, for waits that have nothing to do with why this rank has aborted.
+    pub fn outlasting_abort(self) -> Deadline {
+        Deadline { outlasts_abort: true, ..self }
+    }
+
+    /// Whether this rank's own abort does not end it.
+    pub fn outlasts_abort(&self) -> bool {
+        self.outlasts_abort
     }
 
     /// Until when a socket may be waited for before the deadline is looked at again.

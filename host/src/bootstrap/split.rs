@@ -10,7 +10,10 @@ use super::config::BootstrapConfig;
 use super::endpoint::Bootstrap;
 use super::error::BootstrapError;
 use super::id::{RootKind, UniqueId};
+use super::join;
 use super::rendezvous_wire::ListenerAddr;
+use super::sock::Deadline;
+use super::state::Meeting;
 use crate::wire::{Message, digest};
 
 impl Bootstrap {
@@ -49,37 +52,64 @@ impl Bootstrap {
         Bootstrap::connect_unless(&id, (place, members.len() as u32), config, cancel).map(Some)
     }
 
-    /// Creates a child of `members` without the parent's other ranks, which may be gone: only the members call it, with the same list
-    /// and the same `number`, a pair never used before. `cancel` ends the join of the child.
+    /// Creates a child of `members` without the parent's other ranks, which may be gone, and whatever else has broken the parent: only
+    /// the members call it, with the same list and the same `number`, a pair never used before. `cancel` ends the join of the child.
+    ///
+    /// # Errors
+    /// [`BootstrapError::PeerLost`], [`BootstrapError::PeerLeft`]: a member is gone, or goes meanwhile. Those of joining.
     pub fn split_among(
         &self,
         members: &[Rank],
         number: u64,
         cancel: &Cancel,
     ) -> Result<Bootstrap, BootstrapError> {
-        let stranger = BootstrapError::BadMember { rank: self.rank(), nranks: self.nranks() };
-        let (Some(place), Some((first, others))) = (self.place_among(members)?, members.split_first()) else {
-            return Err(stranger);
-        };
+        if self.place_among(members)?.is_none() {
+            return Err(BootstrapError::BadMember { rank: self.rank(), nranks: self.nranks() });
+        }
+        // Of this meeting alone: the death of a member ends it, and the caller may call for another.
+        let attempt = Cancel::default();
+        let ends = attempt.clone();
+        cancel.on_call(move || ends.cancel());
+        let meeting = Meeting { members: members.to_vec(), cancel: attempt.clone() };
+        let mut state = self.shared.lock();
+        state.meeting = Some(meeting);
+        state.end_hopeless_meeting();
+        drop(state);
+        let child = self.meet(members, number, &attempt);
+        let mut state = self.shared.lock();
+        state.meeting = None;
+        child.map_err(|error| match state.why_gone(members) {
+            _ if cancel.is_called() => BootstrapError::Aborted,
+            Some(gone) => gone,
+            None => error,
+        })
+    }
+
+    fn meet(&self, members: &[Rank], number: u64, cancel: &Cancel) -> Result<Bootstrap, BootstrapError> {
+        let first = members[0];
+        let place = members.iter().position(|rank| *rank == self.rank()).unwrap_or(0) as u32;
         let ranks: Vec<u8> = members.iter().flat_map(|rank| rank.0.to_le_bytes()).collect();
         let secret = self.shared.secret.derive(&[b"among", &number.to_le_bytes(), &ranks]);
         let tag = digest(&("among", number, members.iter().map(|rank| rank.0).collect::<Vec<u32>>()));
         let config = &self.shared.config;
-        let addr = if place == Rank(0) {
+        let deadline = Deadline::after(config.timeout).or_cancelled(cancel).outlasting_abort();
+        let addr = if place == 0 {
             let root_config = BootstrapConfig { unused_root_timeout: config.timeout, ..config.clone() };
-            let addr = UniqueId::create_with(secret, &root_config)?.root_addr();
+            let id = UniqueId::create_with(secret, &root_config)?;
+            let addr = id.root_addr();
             let bytes = ListenerAddr { addr }.to_bytes();
-            others.iter().try_for_each(|member| self.send(*member, tag, &bytes))?;
+            let send = |member: &Rank| self.send_among(*member, members, tag, &bytes, &deadline);
+            // The root would wait for those that have not heard of it.
+            let leave = |_: &BootstrapError| join::leave_unmet(&id, Rank(0), members.len() as u32, config);
+            members[1..].iter().try_for_each(send).inspect_err(leave)?;
             addr
         } else {
             let what = "its address cannot be read";
-            let bytes = self.recv(*first, tag)?;
-            ListenerAddr::from_bytes(&bytes)
-                .map_err(|_| BootstrapError::Protocol { rank: *first, what })?
-                .addr
+            let bytes = self.recv_among(first, members, tag, &deadline)?;
+            ListenerAddr::from_bytes(&bytes).map_err(|_| BootstrapError::Protocol { rank: first, what })?.addr
         };
         let id = UniqueId::new(addr, secret, RootKind::Created);
-        Bootstrap::connect_unless(&id, (place, members.len() as u32), config, cancel)
+        Bootstrap::connect_unless(&id, (Rank(place), members.len() as u32), config, cancel)
     }
 
     /// This rank's index among `members`, which must be distinct ranks of this communicator and, unless empty,

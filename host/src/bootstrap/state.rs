@@ -48,6 +48,13 @@ pub(crate) enum Stop {
     Die,
 }
 
+/// Ranks that make a communicator without the others, which may be gone.
+pub(crate) struct Meeting {
+    pub members: Vec<Rank>,
+    /// Ends the join.
+    pub cancel: Cancel,
+}
+
 /// State shared by owner and thread.
 pub(crate) struct Shared {
     pub me: Rank,
@@ -74,6 +81,8 @@ pub(crate) struct State {
     pub starving: Option<NoDescriptor>,
     /// When this rank aborted.
     pub aborted_at: Option<Instant>,
+    /// The meeting of some ranks that is under way.
+    pub meeting: Option<Meeting>,
     /// Every rank's listener address; known once the ring has gathered them.
     pub addrs: Vec<std::net::SocketAddr>,
     /// Where every rank is, and the communicator's number; known from then on.
@@ -89,6 +98,25 @@ impl State {
         Some(
             self.ring.broken().filter(|_| matches!(lost, BootstrapError::PeerAborted { .. })).unwrap_or(lost),
         )
+    }
+
+    /// Why one of these ranks cannot take part in anything any more: its process or host is gone, or it has left. One that has only
+    /// aborted can.
+    pub fn why_gone(&self, members: &[Rank]) -> Option<BootstrapError> {
+        let gone = members.iter().copied().find(|rank| self.ring.is_gone(*rank))?;
+        Some(match self.ring.lost(gone) {
+            Some(left @ BootstrapError::PeerLeft { .. }) => left,
+            _ => BootstrapError::PeerLost { rank: gone },
+        })
+    }
+
+    /// Ends the meeting of survivors of which one is gone.
+    pub fn end_hopeless_meeting(&self) {
+        if let Some(meeting) =
+            self.meeting.as_ref().filter(|meeting| self.why_gone(&meeting.members).is_some())
+        {
+            meeting.cancel.cancel();
+        }
     }
 
     /// Why this rank, `me`, cannot accept a connection.
@@ -117,6 +145,7 @@ impl Shared {
             on_tick: None,
             starving: None,
             aborted_at: None,
+            meeting: None,
             addrs: Vec::new(),
             places: Vec::new(),
             number: 0,
@@ -164,7 +193,7 @@ impl Shared {
                 return Some(found);
             }
             let mut left = deadline.left()?;
-            if let Some(at) = state.aborted_at {
+            if let Some(at) = state.aborted_at.filter(|_| !deadline.outlasts_abort()) {
                 left = left.min(ABORTED_WAITS.checked_sub(at.elapsed())?);
             }
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;

@@ -3,14 +3,15 @@
 use super::call::Call;
 use super::copy_engines::{CopyEngineRow, CtaPolicy, touched_buffer};
 use super::facts::Facts;
-use super::numbers::NET_LL_MAX_BYTES;
+use super::numbers::{NET_LL_MAX_BYTES, ORDERED_TWO_SHOT_MIN_BYTES};
 use super::tuning::{
     self, Candidate, Candidates, Choice, Exclusion, Forced, Impossible, Machine, Measured, Scope,
 };
 use crate::topology::PathKind;
 use oxccl_shared::abi::{Algorithm, Func, Protocol};
 use oxccl_shared::algo::registry::spec_of;
-use oxccl_shared::algo::spec::{Connections, Processor};
+use oxccl_shared::algo::spec::{Connections, Processor, Spec};
+use oxccl_shared::reduce::is_associative;
 
 /// To all peers at once. Which of them is better is for measured thresholds to say.
 const HOPS: [Algorithm; 2] = [Algorithm::OneShot, Algorithm::TwoShot];
@@ -31,6 +32,8 @@ pub struct Lacks<'a> {
     pub collnet: Option<&'a str>,
     /// Hosts of equally many ranks.
     pub levels: Option<&'a str>,
+    /// Connections of all pairs that carry any length: what reduces by rank.
+    pub mesh: Option<&'a str>,
 }
 
 impl Facts {
@@ -60,7 +63,18 @@ impl Facts {
                 && (lacks.collnet.is_none() || !IN_NETWORK.has(candidate))
                 && (lacks.levels.is_none() || !IN_LEVELS.has(candidate))
         });
-        forced.check(|func| Candidates::offered(func, on).and(there), &why)
+        if !forced.is_deterministic() {
+            return forced.check(|func| Candidates::offered(func, on).and(there), &why);
+        }
+        // Of every operator and type.
+        let has_bits = |func: Func, candidate: Candidate| {
+            let Spec { order, connections, .. } = spec_of(candidate.algorithm);
+            let is_there = lacks.mesh.is_none() || *connections != Connections::Mesh;
+            !func.is_reduction() || is_there && order.is_as_by_rank(nranks, false)
+        };
+        let lack = lacks.mesh.map_or(String::new(), |why| format!(" ({why})"));
+        let offered = |func| Candidates::offered(func, on).and(there).that(|one| has_bits(func, one));
+        forced.check(offered, &format!("{why}{lack}, in rank order"))
     }
 
     /// What a call could be carried out with.
@@ -97,7 +111,10 @@ impl Facts {
     /// One-shot and two-shot, the better one for an all-reduce of so many bytes first; others have no two-shot.
     fn hops(&self, call: &Call) -> [Candidate; 2] {
         let [one, two] = HOPS.map(|algorithm| Candidate::new(algorithm, self.tuning.hops_protocol));
-        let is_long = call.bytes() >= self.tuning.two_shot_min_bytes;
+        let least = self.tuning.two_shot_min_bytes;
+        let is_ordered = !self.has_gpus() && self.reduces_by_rank(call);
+        let least = if is_ordered { ORDERED_TWO_SHOT_MIN_BYTES } else { least };
+        let is_long = call.bytes() >= least;
         let takes_two = call.func == Func::AllReduce && self.nranks > 1 && is_long;
         if takes_two { [two, one] } else { [one, two] }
     }
@@ -107,8 +124,33 @@ impl Facts {
         Candidates::offered(func, self.processor())
     }
 
-    /// Of that, what there are connections for.
+    /// Whether the call's result must have the bits of a reduction by rank, which most algorithms do not give.
+    fn reduces_by_rank(&self, call: &Call) -> bool {
+        self.forced.is_deterministic()
+            && call.func.is_reduction()
+            && self.nranks > 2
+            && !is_associative(call.op, call.dtype)
+    }
+
+    /// Whether a candidate gives the bits that were asked for.
+    fn has_bits(&self, call: &Call, candidate: Candidate) -> bool {
+        let order = spec_of(candidate.algorithm).order;
+        !self.forced.is_deterministic()
+            || !call.func.is_reduction()
+            || order.is_as_by_rank(self.nranks, is_associative(call.op, call.dtype))
+    }
+
+    /// Of what there are connections for, what gives the bits that were asked for.
     pub(super) fn offered(&self, call: &Call) -> Candidates {
+        let connected = self.connected(call);
+        match self.forced.is_deterministic() {
+            true => connected.that(|candidate| self.has_bits(call, candidate)),
+            false => connected,
+        }
+    }
+
+    /// Of what the registry has, what there are connections for.
+    pub(super) fn connected(&self, call: &Call) -> Candidates {
         let mut offered = self.known(call.func);
         if self.collnet.serves(call).is_none() {
             offered = offered.without(IN_NETWORK);
@@ -168,7 +210,7 @@ impl Facts {
             !self.has_gpus() || self.machine.ring.intra <= PathKind::Nvb && self.machine.nhosts == 1;
         let source = self.tuning.source.filter(|_| is_like_measured)?;
         let bytes = self.buffer_bytes(call);
-        let [in_hops, _] = self.hops(call);
+        let in_hops = self.longest_hops(call);
         let ring = match call.func {
             Func::Broadcast => self.tuning.broadcast_protocols,
             _ => self.tuning.ring_protocols,
@@ -183,6 +225,18 @@ impl Facts {
             _ => ring,
         };
         Some(Measured { source, order: [first, ring, tree, in_hops] })
+    }
+
+    /// What to do to all peers at once, at sizes where a ring would be faster if it may be taken. Whole lines then move more than words.
+    fn longest_hops(&self, call: &Call) -> Candidate {
+        let [in_hops, _] = self.hops(call);
+        let has_lines = self.has_gpus()
+            && self.reduces_by_rank(call)
+            && call.bytes() > self.tuning.two_shot_min_bytes
+            && self.has_mesh_of_lines()
+            && self.machine.is_searched;
+        let lines = has_lines.then(|| self.known(call.func).and(BY_LINES).only()).flatten();
+        lines.unwrap_or(in_hops)
     }
 
     /// One hop to all and from all, wherever it is possible: a hop over sockets takes some 10 us, another message of it some 3.
@@ -258,6 +312,7 @@ impl Facts {
     pub(super) fn absent(&self, call: &Call, candidate: Candidate) -> Exclusion {
         Exclusion::NotConnected(match spec_of(candidate.algorithm).connections {
             _ if !self.known(call.func).has(candidate) => return Exclusion::NotThere,
+            _ if !self.has_bits(call, candidate) => return Exclusion::Order,
             Connections::Chain => self.collnet.why_not(),
             Connections::Levels => self.hosts.why_not(),
             Connections::Tree => {

@@ -83,7 +83,7 @@ pub fn plan(call: &Call, facts: &Facts) -> Plan {
     let threads = facts.threads_of(protocol);
     let by_size = || facts.channels(call, candidate, threads, connected);
     let least = match spec.proxied {
-        Proxied::OneTrip(_) if facts.crosses_network() => facts.one_trip_channels(call).unwrap_or(1),
+        Proxied::OneTrip { .. } if facts.crosses_network() => facts.one_trip_channels(call).unwrap_or(1),
         _ => 1,
     };
     let wanted = facts.limits.apply(tuned.unwrap_or_else(by_size)).max(least);

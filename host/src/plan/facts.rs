@@ -216,10 +216,14 @@ impl Facts {
         let Candidate { algorithm, protocol } = candidate;
         let spec = spec_of(algorithm);
         let is_fit = match spec.proxied {
-            Proxied::OneTrip(_) => spec.is_at_once(protocol) && self.one_trip_channels(call).is_some(),
-            Proxied::Any(_) | Proxied::Nothing => true,
+            Proxied::OneTrip { at_once, .. } => {
+                at_once.contains(&call.func)
+                    && spec.is_at_once(protocol)
+                    && self.one_trip_channels(call).is_some()
+            }
+            Proxied::Any(_) | Proxied::Nothing => spec.is_proxied(call.func),
         };
-        is_fit && !protocol.needs_whole_lines() && spec.is_proxied(call.func)
+        is_fit && !protocol.needs_whole_lines()
     }
 
     /// Whether kernels that go to all peers at once reach everybody, whatever the call.

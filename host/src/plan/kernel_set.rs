@@ -13,7 +13,7 @@ impl Facts {
     /// Every kind of connections that collectives may need, with the protocol.
     pub fn connection_set(&self) -> Vec<(Connections, Protocol)> {
         let call = |func, count| Call { func, dtype: DataType::U8, op: RedOp::Sum, root: Rank(0), count };
-        let offered = |func| [0, 1, 1 << 40].map(|count| self.offered(&call(func, count)));
+        let offered = |func| [0, 1, 1 << 40].map(|count| self.connected(&call(func, count)));
         let mut kinds = Vec::new();
         for candidate in Func::ALL.iter().flat_map(|func| offered(*func)).flat_map(|offered| {
             let all: Vec<Candidate> = offered.iter().collect();
@@ -37,7 +37,7 @@ impl Facts {
             let calls =
                 [0, 1, 1 << 40].map(|count| Call { func, dtype, op: RedOp::Sum, root: Rank(0), count });
             for candidate in self.known(func).iter() {
-                if calls.iter().any(|call| self.offered(call).has(candidate)) {
+                if calls.iter().any(|call| self.connected(call).has(candidate)) {
                     let Candidate { algorithm, protocol } = candidate;
                     let kernel = Kernel::of(func, algorithm, protocol, dtype, self.nranks);
                     kernels.push((kernel, self.threads_of(protocol)));

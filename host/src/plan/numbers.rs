@@ -157,6 +157,9 @@ pub(super) const fn net_channel_bytes(proxy_threads: u32) -> u64 {
 /// hops of 8 KiB.
 pub(super) const NET_LL_MAX_BYTES: u64 = 4 << 10;
 
+/// An all-reduce of ranks on CPUs takes two-shot from here on where it must reduce by rank and may not take a ring.
+pub(super) const ORDERED_TWO_SHOT_MIN_BYTES: u64 = 32 << 10;
+
 /// Messages if ranks use a network. LL doubles the bytes that a CPU copies and a socket carries: NCCL's bound. At 64
 /// KiB over loopback it took 119 us where NCCL's Simple took 68.
 pub(super) const NET_MESSAGES: &[MessageClass] = &[

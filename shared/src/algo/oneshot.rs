@@ -23,11 +23,19 @@ pub const SPEC: Spec = Spec {
         Offered::new(Func::AllToAll, Protocols::LINES),
         Offered::new(Func::Barrier, Protocols::of(&[Protocol::LL])),
     ],
-    on_cpus: &[Offered::new(Func::AllReduce, Protocols::ALL), Offered::new(Func::Barrier, Protocols::ALL)],
+    on_cpus: &[
+        Offered::new(Func::AllReduce, Protocols::ALL),
+        Offered::new(Func::ReduceScatter, Protocols::ALL),
+        Offered::new(Func::Reduce, Protocols::ALL),
+        Offered::new(Func::Barrier, Protocols::ALL),
+    ],
     connections: Connections::Mesh,
     halved: Protocols::NONE,
     // Of a broadcast or a reduce the root would be the only one with work, and all of it; an all-to-all is made of messages.
-    proxied: Proxied::OneTrip(&[Func::AllReduce, Func::AllGather, Func::ReduceScatter, Func::Barrier]),
+    proxied: Proxied::OneTrip {
+        at_once: &[Func::AllReduce, Func::AllGather, Func::ReduceScatter, Func::Barrier],
+        in_turn: &[Func::AllReduce, Func::ReduceScatter, Func::Reduce, Func::Barrier],
+    },
     order: ReductionOrder::Rank,
     at_once: Some(PeersAtOnce { protocols: Protocols::LINES, own_ranks: &[2, 4] }),
     peers_max: Some(7),

@@ -80,9 +80,14 @@ pub enum Proxied {
     Nothing,
     /// These functions.
     Any(&'static [Func]),
-    /// These functions; where words are exchanged with all peers at once, only one trip: a thread waits for its peers' words before it
-    /// writes the next ones into the slot.
-    OneTrip(&'static [Func]),
+    /// By how ranks meet.
+    OneTrip {
+        /// These functions where words are exchanged with all peers at once, and only one trip: a thread waits for its peers' words before
+        /// it writes the next ones into the slot.
+        at_once: &'static [Func],
+        /// These where ranks meet one after the other, as ranks on CPUs do.
+        in_turn: &'static [Func],
+    },
 }
 
 /// In which order operands are reduced: equal orders give equal bits.
@@ -98,6 +103,20 @@ pub enum ReductionOrder {
     Levels,
     /// By host along its chain, and as the network likes between hosts.
     Network,
+}
+
+impl ReductionOrder {
+    /// Whether a reduction of so many ranks' elements has the bits of one by rank, from left to right. Two operands may be swapped; more
+    /// may only be regrouped if the operator is [associative](crate::reduce::is_associative). A network computes as it likes.
+    pub const fn is_as_by_rank(self, nranks: u32, is_associative: bool) -> bool {
+        match self {
+            ReductionOrder::Rank => true,
+            ReductionOrder::Ring | ReductionOrder::Tree | ReductionOrder::Levels => {
+                nranks <= 2 || is_associative
+            }
+            ReductionOrder::Network => false,
+        }
+    }
 }
 
 /// Kernels that exchange words with all peers at once.
@@ -251,7 +270,8 @@ impl Spec {
     pub fn is_proxied(&self, func: Func) -> bool {
         match self.proxied {
             Proxied::Nothing => false,
-            Proxied::Any(funcs) | Proxied::OneTrip(funcs) => funcs.contains(&func),
+            Proxied::Any(funcs) => funcs.contains(&func),
+            Proxied::OneTrip { at_once, in_turn } => at_once.contains(&func) || in_turn.contains(&func),
         }
     }
 

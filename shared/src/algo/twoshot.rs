@@ -14,11 +14,11 @@ pub const SPEC: Spec = Spec {
     algorithm: Algorithm::TwoShot,
     aliases: &["direct"],
     on_gpus: &[Offered::new(Func::AllReduce, Protocols::LINES)],
-    on_cpus: &[],
+    on_cpus: &[Offered::new(Func::AllReduce, Protocols::ALL)],
     connections: Connections::Mesh,
     // By LL128 a slot carries both hops: one credit, one header and one step for both.
     halved: Protocols::of(&[Protocol::LL128]),
-    proxied: Proxied::Nothing,
+    proxied: Proxied::OneTrip { at_once: &[], in_turn: &[Func::AllReduce] },
     order: ReductionOrder::Rank,
     at_once: Some(PeersAtOnce { protocols: Protocols::LINES, own_ranks: &[2, 4] }),
     peers_max: Some(7),

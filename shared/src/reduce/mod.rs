@@ -33,7 +33,7 @@ pub use element::{Element, Float};
 pub use float8::{F8E4M3, F8E5M2};
 pub use half::{bf16, f16};
 pub use operator::{Combine, CombineKind, Max, Min, Prod, Sum};
-pub use resolve::{OpArg, Resolved, resolve};
+pub use resolve::{OpArg, Resolved, is_associative, resolve};
 pub use words::{combine_word, combine_words, divide_word, premul_word};
 
 #[cfg(test)]

@@ -49,6 +49,14 @@ pub struct Resolved {
     pub post: bool,
 }
 
+/// Whether operands may be combined in any order with the same bits. Integers wrap, and minimum and maximum return one operand; sums,
+/// products and averages of floats round.
+pub const fn is_associative(op: RedOp, dtype: DataType) -> bool {
+    use DataType::{I8, I32, I64, U8, U32, U64};
+    let is_integer = matches!(dtype, I8 | U8 | I32 | U32 | I64 | U64);
+    is_integer || matches!(op, RedOp::Max | RedOp::Min)
+}
+
 /// The operations of one rank's kernels for `op` over `nranks` ranks (0 counts as 1). `user_scalar_bits` is the
 /// scalar of [`RedOp::PreMulSum`], one element's bytes in the low bytes; other operators ignore it.
 pub fn resolve(op: RedOp, dtype: DataType, nranks: u32, user_scalar_bits: u64) -> Resolved {

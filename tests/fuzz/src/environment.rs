@@ -49,6 +49,8 @@ const VARIABLES: &[&str] = &[
     "OXCCL_STATUS",
     "OXCCL_FLIGHT_FILE",
     "OXCCL_FLIGHT_SIGNAL",
+    "OXCCL_DETERMINISTIC",
+    "OXCCL_OUTAGE",
 ];
 
 /// Any values are refused with an error message, or give a rank below its number of ranks and a rendezvous address.

@@ -6,7 +6,8 @@
 //! Never: outlives the process that started it.
 
 use oxccl::bootstrap::{RankList, UniqueIdError};
-use oxccl::{BootstrapError, Communicator, ConnectError, Error, Fault, ReduceOp, UniqueId, group};
+use oxccl::{BootstrapError, Communicator, ConnectError, Error, Fault, RedOp, ReduceOp, UniqueId, group};
+use oxccl_tests::oracle::{by_rank, noise};
 use oxccl_tests::tidy::Footprint;
 use std::error::Error as StdError;
 use std::fmt::Write as _;
@@ -41,6 +42,8 @@ struct Program {
     nranks: u32,
     id: String,
     communicator: Option<Communicator>,
+    /// Those from which it was made.
+    parents: Vec<Communicator>,
     before: Footprint,
 }
 
@@ -48,7 +51,8 @@ impl Program {
     fn new(rank: &str, nranks: &str, id: &str) -> Program {
         let number = |text: &str| text.parse().expect("ranks are numbers");
         let (rank, nranks) = (number(rank), number(nranks));
-        Program { rank, nranks, id: id.to_owned(), communicator: None, before: Footprint::take() }
+        let (id, parents) = (id.to_owned(), Vec::new());
+        Program { rank, nranks, id, communicator: None, parents, before: Footprint::take() }
     }
 
     fn run(&mut self, steps: &[String]) -> ExitCode {
@@ -78,6 +82,8 @@ impl Program {
             "after" => Ok(()),
             // Compares the result of every kind of call with what it must be.
             "check" => Ok(self.communicator().map(check)??),
+            // Compares the bits of reductions with those of a reduction by rank.
+            "bits" => check_bits(self.communicator()?),
             "barrier" => Ok(self.communicator()?.barrier()?),
             "all-reduce" => Ok(all_reduce(self.communicator()?, arg.parse()?)?),
             // One call after the other until one fails: `forever=CALL:COUNT`.
@@ -86,6 +92,10 @@ impl Program {
             "watch-stall" => self.watch_stall(),
             // Makes no call and waits until the library reports an error by itself.
             "idle" => self.idle(),
+            // Goes on with the ranks that live, in place of the communicator that failed.
+            "shrink" => self.shrink(),
+            // Goes on with as many new ranks as it takes to be so many; rank 0 prints their id.
+            "grow" => self.grow(arg.parse()?),
             // Aborts from another thread in so many milliseconds.
             "abort-in" => self.abort_in(Duration::from_millis(arg.parse()?)),
             "drop" => self.drop_communicator(),
@@ -185,6 +195,29 @@ impl Program {
         Ok(())
     }
 
+    fn shrink(&mut self) -> StepResult {
+        let start = Instant::now();
+        let child = self.communicator()?.shrink_to_living()?;
+        println!("shrunk {} {} {}", child.rank(), child.size(), start.elapsed().as_micros());
+        self.parents.extend(self.communicator.replace(child));
+        Ok(())
+    }
+
+    fn grow(&mut self, nranks: u32) -> StepResult {
+        let communicator = self.communicator()?;
+        let id = match communicator.rank() {
+            0 => Some(UniqueId::create_by(&oxccl::Config::from_env()?.bootstrap)?),
+            _ => None,
+        };
+        if let Some(id) = &id {
+            println!("id {id}");
+        }
+        let grown = communicator.start_grow(id, nranks)?.wait()?;
+        println!("grown {} {}", grown.rank(), grown.size());
+        self.parents.extend(self.communicator.replace(grown));
+        Ok(())
+    }
+
     fn abort_in(&self, delay: Duration) -> StepResult {
         let handle = self.communicator()?.handle();
         std::thread::spawn(move || {
@@ -204,6 +237,7 @@ impl Program {
     fn drop_communicator(&mut self) -> StepResult {
         let start = Instant::now();
         self.communicator = None;
+        self.parents.clear();
         println!("dropped {}", start.elapsed().as_micros());
         Ok(())
     }
@@ -290,6 +324,29 @@ fn check(communicator: &Communicator) -> Result<(), Box<dyn StdError>> {
     }
     communicator.barrier()?;
     println!("checked");
+    Ok(())
+}
+
+/// Sums that round, of lengths for one hop and for two, in place and not.
+fn check_bits(communicator: &Communicator) -> StepResult {
+    let (me, n) = (communicator.rank() as usize, communicator.size() as usize);
+    for count in [1, 1_003, 70_001] {
+        let inputs: Vec<Vec<f32>> = (0..n).map(|rank| noise(count as u64, rank, count)).collect();
+        let sends: Vec<&[f32]> = inputs.iter().map(Vec::as_slice).collect();
+        let expected = by_rank(RedOp::Sum, &sends, 1.0);
+        let mut sum = inputs[me].clone();
+        communicator.all_reduce_in_place(&mut sum, ReduceOp::SUM)?;
+        let is_equal = |found: &[f32]| found.iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits());
+        if !is_equal(&sum) {
+            return Err(format!("an all-reduce of {count} elements has other bits").into());
+        }
+        let root = count as u32 % communicator.size();
+        communicator.reduce(&inputs[me], &mut sum, ReduceOp::SUM, root)?;
+        if root == communicator.rank() && !is_equal(&sum) {
+            return Err(format!("a reduce of {count} elements has other bits").into());
+        }
+    }
+    println!("bits are right");
     Ok(())
 }
 

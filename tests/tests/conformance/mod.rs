@@ -11,6 +11,7 @@ mod all_to_all_v;
 mod v;
 mod networks;
 mod bits;
+mod deterministic;
 mod rings;
 mod collnet;
 mod levels;

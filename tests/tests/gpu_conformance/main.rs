@@ -12,5 +12,6 @@ mod net;
 mod net_graphs;
 mod gdr;
 mod cudarc;
+mod deterministic;
 mod one_sided;
 mod copy_engines;

@@ -38,7 +38,7 @@ impl Init for Cpu {
     fn check_settings(config: &Config, nranks: u32) -> Result<(), Error> {
         let no_collnet = (!config.net.coll.enabled).then(|| Collnet::Disabled.why_not());
         let lacks = Lacks { collnet: no_collnet, ..Lacks::default() };
-        Ok(Facts::check(Processor::Cpu, nranks, &config.forced, lacks)?)
+        Ok(Facts::check(Processor::Cpu, nranks, &config.restrictions(), lacks)?)
     }
 
     fn connect(bootstrap: &Bootstrap, config: &Config, (): ()) -> Result<CpuReady, Error> {
@@ -96,8 +96,8 @@ fn check_orders(config: &Config, connected: &CpuConnected) -> Result<(), Impossi
         _ => Some(collnet.why_not()),
     };
     let hosts = Hosts::of(connected.peers.iter().map(|peer| peer.host));
-    let lacks = Lacks { collnet: why, levels: hosts.lack() };
-    Facts::check(Processor::Cpu, connected.peers.len() as u32, &config.forced, lacks)
+    let lacks = Lacks { collnet: why, levels: hosts.lack(), ..Lacks::default() };
+    Facts::check(Processor::Cpu, connected.peers.len() as u32, &config.restrictions(), lacks)
 }
 
 fn machine(connected: CpuConnected, custom: Vec<CustomAlgorithm>, joined: &Joined<'_>) -> Cpu {
@@ -112,7 +112,7 @@ fn machine(connected: CpuConnected, custom: Vec<CustomAlgorithm>, joined: &Joine
     };
     let channels = [connected.graph.ring_channels(), connected.graph.tree_channels()];
     let table = config.tuned.as_ref().and_then(|tuned| tuned.table(Backend::of(architecture), nranks));
-    let facts = Facts::of_cpus(nranks, architecture, config.forced, layouts, channels)
+    let facts = Facts::of_cpus(nranks, architecture, config.restrictions(), layouts, channels)
         .on_hosts(connected.peers.iter().map(|peer| peer.host))
         .with_collnet(connected.reducing.collnet)
         .with_table(table.copied());

@@ -53,7 +53,7 @@ impl Init for Cuda {
     }
 
     fn check_settings(config: &Config, nranks: u32) -> Result<(), Error> {
-        Facts::check(Processor::Gpu, nranks, &config.forced, Lacks::default())?;
+        Facts::check(Processor::Gpu, nranks, &config.restrictions(), Lacks::default())?;
         if config.net.coll.enabled {
             tracing::warn!("NCCL_COLLNET_ENABLE=1: networks that reduce are for ranks on CPUs so far");
         }
@@ -74,15 +74,17 @@ impl Init for Cuda {
             net_timeout: config.bootstrap.timeout,
             timeout: config.timeout,
             topology: &config.topology,
-            forced: config.forced,
+            forced: config.restrictions(),
             limits: config.channels,
             table: config.tuned.as_ref().and_then(|tuned| tuned.table(Backend::Gpu, nranks)).copied(),
             buffer_bytes: config.device_buffer_bytes,
         };
         let connected = connect(bootstrap, &wanted)?;
         // The same on all ranks, now that their hosts are known.
-        let lacks = Lacks { levels: connected.facts.hosts.lack(), ..Lacks::default() };
-        Facts::check(Processor::Gpu, nranks, &config.forced, lacks)?;
+        let is_wide = connected.facts.crosses_network();
+        let mesh = is_wide.then_some("not between hosts: set it off, or reduce inside each host first");
+        let lacks = Lacks { levels: connected.facts.hosts.lack(), mesh, ..Lacks::default() };
+        Facts::check(Processor::Gpu, nranks, &config.restrictions(), lacks)?;
         let (device, kernels) = opened?;
         Ok(ConnectedGpu { device, kernels, connected })
     }

@@ -149,6 +149,29 @@ fn some_ranks_split_without_the_others() {
     });
 }
 
+/// That they all have given up says nothing of whether they can meet again.
+#[test]
+fn survivors_of_a_death_split_without_the_dead() {
+    with_ranks(5, |boot| {
+        if boot.rank() == Rank(2) {
+            return boot.die();
+        }
+        let lost = boot.all_gather(&[]).expect_err("a rank has died");
+        assert_eq!(lost, BootstrapError::PeerLost { rank: Rank(2) });
+        boot.abort(&lost.to_string());
+        let with_the_dead = [0, 1, 2, 3, 4].map(Rank);
+        let error = boot.split_among(&with_the_dead, 1, &Cancel::default()).err();
+        assert_eq!(error, Some(lost));
+        let members = [0, 1, 3, 4].map(Rank);
+        let child = boot.split_among(&members, 1, &Cancel::default()).expect("the members come");
+        let want: Vec<Vec<u8>> = members.iter().map(|rank| vec![rank.0 as u8]).collect();
+        assert_eq!(child.all_gather(&[boot.rank().0 as u8]), Ok(want));
+        assert_eq!(boot.gone(), [Rank(2)]);
+        child.close();
+        boot.close();
+    });
+}
+
 #[test]
 fn a_split_with_wrong_members_names_the_first_offender() {
     with_ranks(1, |boot| {

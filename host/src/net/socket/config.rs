@@ -34,7 +34,7 @@ impl Default for SocketConfig {
             data_sockets: 0,
             connect_timeout: Duration::from_secs(60),
             handshake_timeout: Duration::from_secs(5),
-            peer_dead_after: Duration::from_secs(20),
+            peer_dead_after: crate::bootstrap::PEER_DEAD_AFTER,
         }
     }
 }

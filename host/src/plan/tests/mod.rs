@@ -1,6 +1,7 @@
 //! Plans of calls by facts, pinned: what is decided today stays so unless somebody says otherwise.
 //! `OXCCL_BLESS=1` writes the expected plans anew.
 
+mod ordered;
 mod scenes;
 
 use super::Call;

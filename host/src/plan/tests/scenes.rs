@@ -13,7 +13,7 @@ use oxccl_shared::algo::kernels::Kernel;
 use oxccl_shared::algo::spec::Processor;
 
 /// What a communicator knows.
-pub(super) struct Scene(Facts);
+pub(super) struct Scene(pub(super) Facts);
 
 impl Scene {
     fn has_gpus(&self) -> bool {

@@ -46,6 +46,8 @@ pub enum Exclusion {
     NotThere,
     /// It is possible, but not connected.
     NotConnected(&'static str),
+    /// It would reduce in another order than by rank, with other bits.
+    Order,
     /// `NCCL_ALGO` or `NCCL_PROTO`.
     Restricted(&'static str),
     /// Allowed, but chosen only if the user names it: LL128 where 128 bytes may arrive in pieces.
@@ -202,6 +204,7 @@ impl fmt::Display for Exclusion {
         match self {
             Exclusion::NotThere => write!(f, "the function has no such kernel"),
             Exclusion::NotConnected(why) => f.write_str(why),
+            Exclusion::Order => write!(f, "excluded by OXCCL_DETERMINISTIC: not in rank order"),
             Exclusion::Restricted(variable) => write!(f, "excluded by {variable}"),
             Exclusion::Risky => {
                 write!(

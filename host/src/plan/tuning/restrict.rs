@@ -22,6 +22,8 @@ use thiserror::Error;
 pub struct Forced {
     algorithms: Lists,
     protocols: Lists,
+    /// Reductions have the bits of one by rank.
+    deterministic: bool,
 }
 
 /// One list for each of [`FUNCS`], and one for what has no name there.
@@ -105,16 +107,13 @@ static ALGORITHMS_EXPECTED: LazyLock<String> = LazyLock::new(|| {
 
 /// A restriction that leaves nothing.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error(
-    "{variables}: {func} has none of what they leave{why}; possible are {possible}",
-    variables = Impossible::variables(*.algorithms, *.protocols)
-)]
+#[error("{}", self.text())]
 pub struct Impossible {
     /// The function.
     pub func: Func,
     /// Whether `NCCL_ALGO` has a part in it.
     pub algorithms: bool,
-    /// Whether `NCCL_PROTO` has a part in it.
+    /// Whether `NCCL_PROTO` has a part in it. If neither has, it is `OXCCL_DETERMINISTIC`.
     pub protocols: bool,
     /// What there is.
     pub possible: Candidates,
@@ -123,16 +122,33 @@ pub struct Impossible {
 }
 
 impl Impossible {
-    fn variables(algorithms: bool, protocols: bool) -> &'static str {
-        match (algorithms, protocols) {
+    fn text(&self) -> String {
+        let Impossible { func, algorithms, protocols, possible, why } = self;
+        let variables = match (algorithms, protocols) {
             (true, true) => "NCCL_ALGO and NCCL_PROTO",
             (true, false) => "NCCL_ALGO",
-            _ => "NCCL_PROTO",
-        }
+            (false, true) => "NCCL_PROTO",
+            (false, false) => {
+                return format!(
+                    "OXCCL_DETERMINISTIC: {func} has no algorithm that reduces by rank, for any length{why}"
+                );
+            }
+        };
+        format!("{variables}: {func} has none of what they leave{why}; possible are {possible}")
     }
 }
 
 impl Forced {
+    /// The same, and reductions have the bits of one by rank, from left to right, or not.
+    pub fn deterministic(self, deterministic: bool) -> Forced {
+        Forced { deterministic, ..self }
+    }
+
+    /// Whether reductions must have the bits of one by rank.
+    pub fn is_deterministic(&self) -> bool {
+        self.deterministic
+    }
+
     /// This algorithm wherever a function has it, this protocol, or no matter.
     pub fn only(algorithm: Option<Algorithm>, protocol: Option<Protocol>) -> Forced {
         let forced = Forced::default();
@@ -230,7 +246,7 @@ impl Forced {
         self.protocol(Func::Send, wanted)
     }
 
-    /// Whether every order can be obeyed, given what each function has. `why` says why it has no more.
+    /// Whether every order can be obeyed, given what each function has, and reductions have anything. `why` says why it has no more.
     ///
     /// # Errors
     /// The first function whose order cannot.
@@ -244,6 +260,10 @@ impl Forced {
             };
             let (by_algorithm, by_protocol) = (is_order(algorithms), is_order(protocols));
             let possible = offered(func);
+            if self.deterministic && func.is_reduction() && possible.is_empty() {
+                let why = why.to_owned();
+                return Err(Impossible { func, algorithms: false, protocols: false, possible, why });
+            }
             let left = possible.and(Candidates::of(|candidate| {
                 (!by_algorithm || algorithms.allows(index_of(candidate.algorithm)))
                     && (!by_protocol || protocols.allows(candidate.protocol as usize))

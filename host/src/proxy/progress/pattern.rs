@@ -4,11 +4,12 @@
 //! among slots, in closed form: a walk of every slot would cost as much as moving some of them.
 
 use super::order::Operation;
-use oxccl_shared::abi::{Extent, Func, Rank};
+use oxccl_shared::abi::{Algorithm, Extent, Func, Rank};
 use oxccl_shared::algo::chunk::{self, Loop, Loops};
+use oxccl_shared::algo::mesh::peers;
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::Connections;
-use oxccl_shared::algo::{Action, Hop, oneshot, ring, tree, twolevel};
+use oxccl_shared::algo::{Action, Hop, oneshot, ring, tree, twolevel, twoshot};
 use std::ops::Range;
 
 /// This rank's place in one channel's ring and tree, or in its host's chain.
@@ -85,7 +86,18 @@ pub(super) fn expand(
                 emit(peer, Way::Recv, steps);
             }
         }
-        // What of a mesh is known goes in one hop.
+        Connections::Mesh if op.algorithm == Algorithm::TwoShot => {
+            let (slice_elems, grain_elems) = (order.slice_elems as usize, order.grain_elems as usize);
+            // Both hops of a loop are one slot to and from every peer, an empty one for a block without elements.
+            let hops = twoshot::all_reduce().len() as u64;
+            let steps =
+                Amount::Steps(hops * Loops::new(part, nranks, slice_elems, grain_elems).count() as u64);
+            for peer in peers(me, nranks) {
+                emit(peer, Way::Send, steps);
+                emit(peer, Way::Recv, steps);
+            }
+        }
+        // What else of a mesh is known goes in one hop.
         Connections::Mesh => {
             // The hop of a barrier is one empty slot.
             let steps = if op.func.has_buffers() { slots(op, part) } else { 1 };

@@ -457,14 +457,15 @@ fn play_beside(
 }
 
 /// A network that reduces is behind no proxy of connections.
-const BETWEEN_RANKS: [Algorithm; 4] =
-    [Algorithm::Tree, Algorithm::Ring, Algorithm::OneShot, Algorithm::TwoLevel];
+const BETWEEN_RANKS: [Algorithm; 5] =
+    [Algorithm::Tree, Algorithm::Ring, Algorithm::OneShot, Algorithm::TwoShot, Algorithm::TwoLevel];
 
 fn any_call(n: u32) -> impl Strategy<Value = Call> {
     let ring = [Func::AllGather, Func::ReduceScatter, Func::Broadcast, Func::Reduce, Func::Send];
     let what = prop_oneof![
         3 => (Just(Func::AllReduce), proptest::sample::select(&BETWEEN_RANKS[..])),
         5 => (proptest::sample::select(ring.to_vec()), Just(Algorithm::Ring)),
+        2 => (proptest::sample::select(&[Func::ReduceScatter, Func::Reduce][..]), Just(Algorithm::OneShot)),
         1 => (Just(Func::Barrier), Just(Algorithm::OneShot)),
     ];
     let count = prop_oneof![1usize..4, 1usize..600, 1usize..3000];
@@ -476,8 +477,8 @@ fn any_call(n: u32) -> impl Strategy<Value = Call> {
         let is_even = algorithm == Algorithm::TwoLevel;
         let rank = if is_even { divisors[rank as usize % divisors.len()] } else { rank };
         // A hop to all and from all at once must fit the slots that there are.
-        let slices_per_chunk =
-            if matches!(algorithm, Algorithm::OneShot | Algorithm::TwoLevel) { 1 } else { slices };
+        let is_direct = matches!(algorithm, Algorithm::OneShot | Algorithm::TwoShot | Algorithm::TwoLevel);
+        let slices_per_chunk = if is_direct { 1 } else { slices };
         let (count, nchannels) = if is_barrier { (0, 1) } else { (count, nchannels) };
         Call { func, algorithm, protocol, count, rank: Rank(rank), slices_per_chunk, nchannels }
     })

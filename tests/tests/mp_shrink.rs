@@ -1,0 +1,114 @@
+//! Ranks that die, and the others, who go on: with a communicator of those that live, and with new ones in the places of the dead.
+
+use oxccl_tests::process::{Job, Launch, SOON};
+use std::time::Duration;
+
+const RANK: &str = env!("CARGO_BIN_EXE_oxccl-rank");
+/// The steps of a survivor.
+const SURVIVE: &str = "after shrink check";
+
+/// Every rank but the dead ones names one of them, and has a communicator of the others.
+fn expect_shrunk(job: &mut Job, dead: &[u32]) {
+    let (left, mut longest) = (job.ranks.len() - dead.len(), Duration::ZERO);
+    for rank in job.without(dead) {
+        let failure = rank.failure(SOON);
+        let is_right =
+            failure.kind == "PeerDied" && failure.guilty.iter().all(|guilty| dead.contains(guilty));
+        assert!(is_right, "rank {}: {failure:?}", rank.rank);
+    }
+    for (place, rank) in job.without(dead).enumerate() {
+        let line = rank.line("shrunk", SOON).text;
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let expected = [place.to_string(), left.to_string()];
+        assert_eq!(words[1..3], expected.each_ref().map(String::as_str), "rank {}: {line}", rank.rank);
+        longest = longest.max(Duration::from_micros(words[3].parse().unwrap()));
+    }
+    println!("{dead:?} dead, {left} ranks left: shrunk within {:.1} ms", longest.as_secs_f64() * 1e3);
+}
+
+fn all_end_well(job: &mut Job, dead: &[u32]) {
+    for rank in job.without(dead) {
+        rank.line("checked", SOON);
+        let status = rank.end(SOON);
+        assert!(status.success(), "{}", rank.transcript());
+    }
+    job.assert_no_files_left();
+}
+
+/// Leaves nothing behind.
+const TIDY: &str = "drop tidy";
+/// The same where ranks have met in vain: their root answers late comers for a while.
+const TIDY_LATER: &str = "drop sleep=7000 tidy";
+
+/// Kills ranks in the middle of operations.
+fn survive(launch: &Launch, call: &str, dead: &[u32]) {
+    let tidy = if dead.len() == 1 { TIDY } else { TIDY_LATER };
+    let mut job = launch.start(&format!("join forever={call} {SURVIVE} {tidy}"));
+    job.all_print("looping");
+    for rank in dead {
+        job.ranks[*rank as usize].kill();
+    }
+    expect_shrunk(&mut job, dead);
+    all_end_well(&mut job, dead);
+}
+
+#[test]
+fn survivors_of_a_death_go_on_over_shared_memory() {
+    for dead in 0..4 {
+        survive(&Launch::new(RANK, 4).env("OXCCL_TRANSPORT", "shm"), "all-reduce:100000", &[dead]);
+    }
+}
+
+#[test]
+fn survivors_of_a_death_go_on_over_tcp_and_a_network() {
+    survive(&Launch::new(RANK, 4).env("OXCCL_TRANSPORT", "tcp"), "all-reduce:100000", &[0]);
+    survive(&Launch::new(RANK, 3).env("OXCCL_TRANSPORT", "tcp"), "send-recv:100000", &[2]);
+    let network = Launch::new(RANK, 4).env("OXCCL_TRANSPORT", "net").env("NCCL_NET", "socket");
+    survive(&network, "all-reduce:100000", &[1]);
+}
+
+#[test]
+fn several_die_at_once() {
+    for dead in [&[0, 1][..], &[1, 3], &[0, 2, 4], &[1, 2, 3, 4]] {
+        survive(&Launch::new(RANK, 6), "all-reduce:10000", dead);
+    }
+}
+
+/// The second rank dies while the others make a communicator without the first.
+#[test]
+fn another_rank_dies_meanwhile() {
+    for (first, second) in [(1, 0), (0, 3), (4, 2)] {
+        let mut job =
+            Launch::new(RANK, 5).start(&format!("join forever=all-reduce:10000 {SURVIVE} {TIDY_LATER}"));
+        job.all_print("looping");
+        job.ranks[first as usize].kill();
+        job.ranks[second as usize].line("step shrink", SOON);
+        job.ranks[second as usize].kill();
+        expect_shrunk(&mut job, &[first, second]);
+        all_end_well(&mut job, &[first, second]);
+    }
+}
+
+/// A new process takes the place of the one that died, and again after another death.
+#[test]
+fn a_new_rank_takes_the_place_of_the_dead() {
+    let launch = Launch::new(RANK, 3);
+    let steps = "join forever=all-reduce:10000 after shrink grow=3 forever=all-reduce:10000 after shrink check drop tidy";
+    let mut job = launch.start(steps);
+    job.all_print("looping");
+    job.ranks[1].kill();
+    let id = job.ranks[0].line("id ", SOON).text["id ".len()..].to_owned();
+    let newcomer = launch.id(&id).spawn(2, "join forever=all-reduce:10000 after shrink check drop tidy");
+    job.ranks.push(newcomer);
+    for rank in job.without(&[1]) {
+        rank.line("looping", SOON);
+    }
+    job.ranks[2].kill();
+    for at in [0, 3] {
+        job.ranks[at].line("shrunk", SOON);
+        job.ranks[at].line("checked", SOON);
+        let status = job.ranks[at].end(SOON);
+        assert!(status.success(), "{}", job.ranks[at].transcript());
+    }
+    job.assert_no_files_left();
+}
