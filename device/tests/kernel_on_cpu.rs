@@ -1,7 +1,8 @@
 //! A kernel as a GPU runs it, from the launch's arguments on, by one OS thread for each thread of its blocks: what is generic
 //! over the machine needs no GPU.
 
-use oxccl_device::gpu::{KernelMachine, NoEngine, Pack, SHARED_BYTES};
+use oxccl_device::gpu::threads::GpuBlock;
+use oxccl_device::gpu::{Block as _, How, KernelMachine, NoEngine, Pack, SHARED_BYTES};
 use oxccl_device::kernel::run;
 use oxccl_device::prims::{Ll, Simple};
 use oxccl_shared::abi::{
@@ -10,6 +11,7 @@ use oxccl_shared::abi::{
 use oxccl_shared::algo::chunk::ChannelCut;
 use oxccl_shared::fifo::{ConsumerCursor, ProducerCursor};
 use oxccl_shared::reduce::OpArg;
+use proptest::prelude::*;
 use std::cell::Cell;
 use std::ptr::null;
 use std::sync::Barrier;
@@ -174,7 +176,7 @@ struct Shared<T>(T);
 // SAFETY: what the arguments point to lives until the threads have ended, and kernels share it as the library's do.
 unsafe impl<T> Sync for Shared<T> {}
 
-type Block<'a> = oxccl_device::gpu::threads::GpuBlock<Thread<'a>, f32, false>;
+type Block<'a> = GpuBlock<Thread<'a>, f32, false>;
 
 /// Two ranks all-reduce `count` elements twice: the second kernel goes on where the first left the connections.
 fn all_reduce<P: for<'a> run::ByTiles<Block<'a>>>(count: usize, slot_bytes: usize) {
@@ -219,5 +221,116 @@ fn an_all_reduce_by_words() {
 fn an_all_reduce_by_whole_slots() {
     for count in [1, 5, 64, 1000] {
         all_reduce::<Simple>(count, 1024);
+    }
+}
+
+/// A bulk operation of a block: of one operand or two, to one output or two, each so many bytes behind an aligned place.
+#[derive(Clone, Copy, Debug)]
+struct Bulk {
+    len_bytes: usize,
+    operands: [usize; 2],
+    outputs: [usize; 2],
+    combines: bool,
+    has_second: bool,
+    /// Which operand the first output is.
+    in_place: Option<usize>,
+}
+
+/// `len` bytes that differ, between others that must stay as they are.
+struct Guarded {
+    words: Vec<u128>,
+    at: usize,
+    len: usize,
+}
+
+impl Guarded {
+    const GUARD: usize = 48;
+
+    fn new(len: usize, misaligned: usize, seed: usize) -> Guarded {
+        let at = Self::GUARD + misaligned;
+        let mut guarded = Guarded { words: vec![0; (at + len + Self::GUARD).div_ceil(16)], at, len };
+        for i in 0..at + len + Self::GUARD {
+            // SAFETY: within the words.
+            unsafe { guarded.start().add(i).write((i * 7 + seed * 31 + i / 251) as u8) };
+        }
+        guarded
+    }
+
+    fn start(&mut self) -> *mut u8 {
+        self.words.as_mut_ptr().cast()
+    }
+
+    fn place(&mut self) -> *mut u8 {
+        let at = self.at;
+        self.start().wrapping_add(at)
+    }
+
+    fn all(&mut self) -> Vec<u8> {
+        // SAFETY: within the words.
+        unsafe { std::slice::from_raw_parts(self.start(), self.at + self.len + Self::GUARD) }.to_vec()
+    }
+}
+
+/// What all bytes of all buffers are afterwards, and what they should be.
+fn run_bulk(bulk: Bulk) -> [Vec<Vec<u8>>; 2] {
+    let Bulk { len_bytes: len, operands: [a, b], outputs: [to, to2], .. } = bulk;
+    let mut buffers = [(a, 1), (b, 2), (to, 3), (to2, 4)].map(|(at, seed)| Guarded::new(len, at, seed));
+    let mut wanted: Vec<Vec<u8>> = buffers.iter_mut().map(Guarded::all).collect();
+    let first = bulk.in_place.unwrap_or(2);
+    let value = |i: usize| {
+        let of = |buffer: usize, at: usize| wanted[buffer][Guarded::GUARD + at + i];
+        if bulk.combines { of(0, a).wrapping_add(of(1, b)) } else { of(0, a) }
+    };
+    let values: Vec<u8> = (0..len).map(value).collect();
+    for (buffer, at) in
+        [(first, [a, b, to][first]), (3, to2)].into_iter().take(1 + usize::from(bulk.has_second))
+    {
+        wanted[buffer][Guarded::GUARD + at..][..len].copy_from_slice(&values);
+    }
+    let places = buffers.each_mut().map(Guarded::place);
+    let outputs = [places[first], if bulk.has_second { places[3] } else { std::ptr::null_mut() }];
+    let mut rank = RankState::new(0, [connection(), connection()], 0);
+    let args = rank.args(1024);
+    let mut memory = SharedMemory([0; SHARED_BYTES]);
+    let state = BlockState { memory: &mut memory, barrier: Barrier::new(THREADS), votes: Default::default() };
+    let shared = Shared((places, outputs, args));
+    let (shared, state) = (&shared, &state);
+    std::thread::scope(|scope| {
+        for index in 0..THREADS {
+            scope.spawn(move || {
+                let Shared((places, outputs, args)) = shared;
+                let machine = Thread { index, round: Cell::new(0), block: state };
+                // SAFETY: the monitor lives; all threads run the same operation on buffers that are theirs.
+                unsafe {
+                    let block = GpuBlock::<_, u8, false>::reducing(machine, &args.launch, &args.coll);
+                    let (src, how) = (places[0].cast_const(), How::default());
+                    if bulk.combines {
+                        block.combine_bulk(outputs[0], outputs[1], src, places[1].cast_const(), len, how);
+                    } else {
+                        block.map_bulk(outputs[0], outputs[1], src, len, how);
+                    }
+                }
+            });
+        }
+    });
+    [buffers.iter_mut().map(Guarded::all).collect(), wanted]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 8 } else { 1000 }, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn bulk_operations_at_any_alignment(
+        len_bytes in prop_oneof![0usize..100, 0usize..3000],
+        operands in any::<[u8; 2]>(),
+        outputs in any::<[u8; 2]>(),
+        combines: bool,
+        has_second: bool,
+        in_place in proptest::option::of(0usize..2),
+    ) {
+        let [operands, outputs] = [operands, outputs].map(|at| at.map(|at| usize::from(at % 16)));
+        let in_place = in_place.map(|operand| if combines { operand } else { 0 });
+        let [found, wanted] = run_bulk(Bulk { len_bytes, operands, outputs, combines, has_second, in_place });
+        prop_assert_eq!(found, wanted);
     }
 }

@@ -57,6 +57,13 @@ pub trait KernelMachine {
     /// 1. `at` is 16-byte aligned and writable.
     unsafe fn store_pack(at: usize, value: Pack);
 
+    /// The same address. A machine can hide from its compiler where it comes from: that would otherwise keep every place at a constant
+    /// distance of it in a register of its own, from turn to turn of a loop.
+    #[inline(always)]
+    fn hidden(at: usize) -> usize {
+        at
+    }
+
     /// The sums of two words' elements.
     #[inline(always)]
     fn sum_word<T: Element>(a: u64, b: u64) -> u64 {

@@ -87,6 +87,14 @@ impl KernelMachine for Ptx {
     }
 
     #[inline(always)]
+    fn hidden(at: usize) -> usize {
+        let same;
+        // SAFETY: a register's value.
+        unsafe { asm!("mov.b64 {0}, {1};", out(reg64) same, in(reg64) at, options(pure, nomem, nostack)) };
+        same
+    }
+
+    #[inline(always)]
     fn sum_word<T: Element>(a: u64, b: u64) -> u64 {
         arith::sum_word::<T>(a, b)
     }

@@ -49,3 +49,32 @@ pub fn pre_word<M: KernelMachine, T: Element>(word: u64, arg: &OpArg) -> u64 {
 pub fn post_word<T: Element>(word: u64, arg: &OpArg) -> u64 {
     reduce::divide_word::<T>(word, arg.divisor)
 }
+
+/// What changes a word's elements: `PRE` multiplies them by the scalar `by`, otherwise it divides them.
+#[inline(always)]
+pub fn change<M: KernelMachine, T: Element, const PRE: bool>(by: u64) -> impl Fn(u64) -> u64 {
+    let arg = OpArg { scalar_bits: by, divisor: by as u32, ..OpArg::NONE };
+    #[inline(always)]
+    move |word| if PRE { pre_word::<M, T>(word, &arg) } else { post_word::<T>(word, &arg) }
+}
+
+/// What reduces two words by the operator `KIND`, a [`CombineKind`]. `EXTRA`: 1 multiplies the second one's elements by the scalar `by`
+/// before, 2 divides the outcome's by it.
+#[inline(always)]
+pub fn reduction<M: KernelMachine, T: Element, const KIND: u8, const EXTRA: u8>(
+    by: u64,
+) -> impl Fn(u64, u64) -> u64 {
+    let arg = OpArg { scalar_bits: by, divisor: by as u32, ..OpArg::NONE };
+    let kind = match KIND {
+        0 => CombineKind::Sum,
+        1 => CombineKind::Prod,
+        2 => CombineKind::Max,
+        _ => CombineKind::Min,
+    };
+    #[inline(always)]
+    move |a, b| {
+        let b = if EXTRA == 1 { pre_word::<M, T>(b, &arg) } else { b };
+        let value = combine_word::<M, T>(kind, a, b);
+        if EXTRA == 2 { post_word::<T>(value, &arg) } else { value }
+    }
+}

@@ -1,5 +1,6 @@
 //! A thread block as a [`Block`].
 
+use super::sweep::Share;
 use super::tiles::Tiles;
 use super::{arith, bulk};
 use crate::gpu::{Awaited, Block, Fold, How, KernelMachine, Pipe, Stop, Wait, Words};
@@ -82,8 +83,8 @@ impl<M: KernelMachine, T: Element, const POSTER: bool> GpuBlock<M, T, POSTER> {
     }
 
     #[inline(always)]
-    fn share(&self) -> bulk::Share {
-        bulk::Share { thread: self.thread, threads: self.workers }
+    fn share(&self) -> Share {
+        Share { thread: self.thread, threads: self.workers }
     }
 }
 

@@ -6,6 +6,7 @@
 mod arith;
 mod block;
 mod bulk;
+mod sweep;
 mod tiles;
 
 pub use block::GpuBlock;

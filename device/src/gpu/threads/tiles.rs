@@ -9,7 +9,7 @@ use super::block::GpuBlock;
 use super::bulk::Variant;
 use crate::gpu::{Block, BulkCopy, CopyEngine, How, KernelMachine, Pack, Pipe, Stage, Tile};
 use oxccl_shared::abi::{KERNEL_TILES_AT, KERNEL_TILES_MAX};
-use oxccl_shared::reduce::{CombineKind, Element, OpArg};
+use oxccl_shared::reduce::{CombineKind, Element};
 
 const PACK_BYTES: u32 = 16;
 /// Packs of one tile that a combiner keeps in flight.
@@ -316,11 +316,9 @@ unsafe fn each_pack<E: CopyEngine>(sweep: Sweep, pack: impl Fn(Pack, Pack) -> Pa
 /// 1. As [`each_pack`].
 #[inline(never)]
 unsafe fn transform<M: KernelMachine, T: Element, const PRE: bool>(sweep: Sweep, by: u64) {
-    let arg = OpArg { scalar_bits: by, divisor: by as u32, ..OpArg::NONE };
-    let word =
-        |word: u64| if PRE { arith::pre_word::<M, T>(word, &arg) } else { arith::post_word::<T>(word, &arg) };
+    let word = arith::change::<M, T, PRE>(by);
     // SAFETY: obligation 1.
-    unsafe { each_pack::<M::Engine>(sweep, |pack, _| pack.map(word)) };
+    unsafe { each_pack::<M::Engine>(sweep, |pack, _| pack.map(&word)) };
 }
 
 /// `EXTRA`: 1 pre-multiplies the second operand by `by`, 2 divides the result by it.
@@ -329,18 +327,7 @@ unsafe fn transform<M: KernelMachine, T: Element, const PRE: bool>(sweep: Sweep,
 /// 1. As [`each_pack`].
 #[inline(never)]
 unsafe fn reduce<M: KernelMachine, T: Element, const KIND: u8, const EXTRA: u8>(sweep: Sweep, by: u64) {
-    let arg = OpArg { scalar_bits: by, divisor: by as u32, ..OpArg::NONE };
-    let kind = match KIND {
-        0 => CombineKind::Sum,
-        1 => CombineKind::Prod,
-        2 => CombineKind::Max,
-        _ => CombineKind::Min,
-    };
-    let word = |a: u64, b: u64| {
-        let b = if EXTRA == 1 { arith::pre_word::<M, T>(b, &arg) } else { b };
-        let value = arith::combine_word::<M, T>(kind, a, b);
-        if EXTRA == 2 { arith::post_word::<T>(value, &arg) } else { value }
-    };
+    let word = arith::reduction::<M, T, KIND, EXTRA>(by);
     // SAFETY: obligation 1.
     unsafe { each_pack::<M::Engine>(sweep, |[a, b], [c, d]| [word(a, c), word(b, d)]) };
 }

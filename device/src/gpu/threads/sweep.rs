@@ -1,0 +1,167 @@
+//! The loops under bulk operations: several accesses in flight before the first use.
+//!
+//! ```text
+//! packs:  16 bytes for each thread and access, where all operands are aligned to them: a warp of 32 reads 512 bytes in a row
+//! units:  an element, or 4 bytes, for each: 128 bytes in a row
+//! ```
+//! A multiprocessor of H200 stores at most 50 GB/s, by 4 bytes a thread as by 16, and loads more than twice as much
+//! (docs/measurements/2026-11-23-few-blocks.md): what counts is bytes in flight. But a loop that is called must not need so many registers
+//! that it has to save its caller's, for each slice.
+
+use crate::gpu::{KernelMachine, Pack};
+
+const PACK_BYTES: usize = 16;
+
+/// Repeats a body, with a number as a constant. The compiler unrolls a loop of few instructions itself, but not one with as many as these,
+/// and what a loop indexes is in local memory instead of registers.
+macro_rules! repeat {
+    ($count:ident, $i:ident => $body:block) => {
+        repeat!(@ $count, $i, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+    };
+    (@ $count:ident, $i:ident, $body:block, $($n:literal)+) => {{
+        const { assert!($count <= 16) };
+        $(
+            if $n < $count {
+                let $i: usize = $n;
+                $body
+            }
+        )+
+    }};
+}
+
+/// This thread's share of a loop.
+#[derive(Clone, Copy)]
+pub struct Share {
+    pub thread: u32,
+    pub threads: u32,
+}
+
+/// What a loop reads and writes: addresses, aligned to elements. The second output may be 0, for none.
+#[derive(Clone, Copy)]
+pub struct Places<const N: usize> {
+    pub operands: [usize; N],
+    pub outputs: [usize; 2],
+    pub len_bytes: usize,
+}
+
+impl<const N: usize> Places<N> {
+    /// Whether all of it begins at multiples of so many bytes.
+    #[inline(always)]
+    pub fn is_aligned(&self, to: usize) -> bool {
+        self.operands.iter().chain(&self.outputs).fold(0, |all, address| all | address).is_multiple_of(to)
+    }
+}
+
+/// The bytes of packs among so many.
+#[inline(always)]
+pub fn whole_packs(len_bytes: usize) -> usize {
+    len_bytes / PACK_BYTES * PACK_BYTES
+}
+
+/// A thread's first access of a turn, of `size` bytes, and the bytes from turn to turn.
+#[inline(always)]
+fn turns<M: KernelMachine>(share: Share, size: usize, in_flight: usize) -> (usize, usize) {
+    let (warp, lane) = (share.thread / M::WARP_THREADS, share.thread % M::WARP_THREADS);
+    let hunk = in_flight * M::WARP_THREADS as usize * size;
+    (warp as usize * hunk + lane as usize * size, (share.threads / M::WARP_THREADS) as usize * hunk)
+}
+
+/// Bytes up to the end, as many as matter.
+#[inline(always)]
+fn bytes_left(at: usize, end: usize) -> u32 {
+    const ENOUGH: usize = 1 << 30;
+    (end - at).min(ENOUGH) as u32
+}
+
+/// Runs `pack` on all whole packs: pack i of thread t of n lies at (i * n + t) * 16, and four of every operand are loaded before any is used.
+///
+/// # Safety
+/// 1. Operands are readable and outputs are writable for the length, by this thread alone where it writes.
+/// 2. All addresses are aligned to packs.
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "the compiler unrolls these, not the iterators")]
+pub unsafe fn packs<M: KernelMachine, const N: usize>(
+    share: Share,
+    places: Places<N>,
+    pack: impl Fn([Pack; N]) -> Pack,
+) {
+    const IN_FLIGHT: usize = 4;
+    let (step, end) = (share.threads as usize * PACK_BYTES, whole_packs(places.len_bytes));
+    let mut at = share.thread as usize * PACK_BYTES;
+    let put = |at: usize, value: Pack| {
+        // SAFETY: `at` lies before `end`; obligations 1 and 2.
+        unsafe { M::store_pack(places.outputs[0] + at, value) };
+        if places.outputs[1] != 0 {
+            // SAFETY: as above.
+            unsafe { M::store_pack(places.outputs[1] + at, value) };
+        }
+    };
+    while at + (IN_FLIGHT - 1) * step < end {
+        let mut loaded = [[[0; 2]; N]; IN_FLIGHT];
+        // By index: these loops must be unrolled, or `loaded` is in local memory instead of registers.
+        for i in 0..IN_FLIGHT {
+            for n in 0..N {
+                // SAFETY: the last of these lies before `end`; obligations 1 and 2.
+                loaded[i][n] = unsafe { M::load_pack(places.operands[n] + at + i * step) };
+            }
+        }
+        for i in 0..IN_FLIGHT {
+            put(at + i * step, pack(loaded[i]));
+        }
+        at += IN_FLIGHT * step;
+    }
+    while at < end {
+        // SAFETY: as above.
+        put(at, pack(places.operands.map(|operand| unsafe { M::load_pack(operand + at) })));
+        at += step;
+    }
+}
+
+/// Runs `f` on every unit from `start` on, of which each thread has so many of every operand in flight.
+///
+/// # Safety
+/// 1. As [`packs`].
+/// 2. All addresses are aligned to units, and the length is a whole number of them.
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "the compiler unrolls these, not the iterators")]
+pub unsafe fn units<M: KernelMachine, T: Copy, const N: usize, const IN_FLIGHT: usize>(
+    share: Share,
+    places: Places<N>,
+    start: usize,
+    f: impl Fn([T; N]) -> T,
+) {
+    let size = size_of::<T>();
+    let (first, turn) = turns::<M>(share, size, IN_FLIGHT);
+    let mut at = start + first;
+    while at < places.len_bytes {
+        let left = bytes_left(at, places.len_bytes);
+        let from = places.operands.map(|operand| M::hidden(operand.wrapping_add(at)));
+        let to = places.outputs.map(|output| M::hidden(output.wrapping_add(at)));
+        // Behind the end stands this thread's first one.
+        // SAFETY: obligations 1 and 2.
+        let first = from.map(|from| unsafe { (from as *const T).read() });
+        let mut loaded = [first; IN_FLIGHT];
+        repeat!(IN_FLIGHT, i => {
+            let ahead = i * M::WARP_THREADS as usize * size;
+            if (ahead as u32) < left {
+                for n in 0..N {
+                    // SAFETY: as above.
+                    loaded[i][n] = unsafe { ((from[n] + ahead) as *const T).read() };
+                }
+            }
+        });
+        repeat!(IN_FLIGHT, i => {
+            let ahead = i * M::WARP_THREADS as usize * size;
+            if (ahead as u32) < left {
+                let value = f(loaded[i]);
+                // SAFETY: as above.
+                unsafe { ((to[0] + ahead) as *mut T).write(value) };
+                if places.outputs[1] != 0 {
+                    // SAFETY: as above.
+                    unsafe { ((to[1] + ahead) as *mut T).write(value) };
+                }
+            }
+        });
+        at += turn;
+    }
+}
