@@ -101,27 +101,17 @@ pub unsafe fn combine<M: KernelMachine, T: Element>(
     variant: Variant,
     arg: &OpArg,
 ) {
-    let (to, from) = ([dst.addr(), dst2.addr()], [a.addr(), b.addr()]);
+    let places = Places { operands: [a.addr(), b.addr()], outputs: [dst.addr(), dst2.addr()], len_bytes };
     const SUM: u8 = CombineKind::Sum as u8;
     // SAFETY: obligation 1 in every arm.
     unsafe {
         match (variant.kind, variant.pre, variant.post) {
-            (CombineKind::Sum, false, false) => reduce::<M, T, SUM, 0>(share, to, from, len_bytes, 0),
-            (CombineKind::Sum, true, _) => {
-                reduce::<M, T, SUM, 1>(share, to, from, len_bytes, arg.scalar_bits)
-            }
-            (CombineKind::Sum, false, true) => {
-                reduce::<M, T, SUM, 2>(share, to, from, len_bytes, u64::from(arg.divisor))
-            }
-            (CombineKind::Prod, ..) => {
-                reduce::<M, T, { CombineKind::Prod as u8 }, 0>(share, to, from, len_bytes, 0)
-            }
-            (CombineKind::Max, ..) => {
-                reduce::<M, T, { CombineKind::Max as u8 }, 0>(share, to, from, len_bytes, 0)
-            }
-            (CombineKind::Min, ..) => {
-                reduce::<M, T, { CombineKind::Min as u8 }, 0>(share, to, from, len_bytes, 0)
-            }
+            (CombineKind::Sum, false, false) => reduce::<M, T, SUM, 0>(share, places, 0),
+            (CombineKind::Sum, true, _) => reduce::<M, T, SUM, 1>(share, places, arg.scalar_bits),
+            (CombineKind::Sum, false, true) => reduce::<M, T, SUM, 2>(share, places, u64::from(arg.divisor)),
+            (CombineKind::Prod, ..) => reduce::<M, T, { CombineKind::Prod as u8 }, 0>(share, places, 0),
+            (CombineKind::Max, ..) => reduce::<M, T, { CombineKind::Max as u8 }, 0>(share, places, 0),
+            (CombineKind::Min, ..) => reduce::<M, T, { CombineKind::Min as u8 }, 0>(share, places, 0),
         }
     }
 }
@@ -133,12 +123,9 @@ pub unsafe fn combine<M: KernelMachine, T: Element>(
 #[inline(never)]
 unsafe fn reduce<M: KernelMachine, T: Element, const KIND: u8, const EXTRA: u8>(
     share: Share,
-    outputs: [usize; 2],
-    operands: [usize; 2],
-    len_bytes: usize,
+    places: Places<2>,
     by: u64,
 ) {
-    let places = Places { operands, outputs, len_bytes };
     let word = arith::reduction::<M, T, KIND, EXTRA>(by);
     let element = |[a, b]: [T; 2]| T::from_low_bits(word(a.to_low_bits(), b.to_low_bits()));
     let done = whole_packs(places.len_bytes);
