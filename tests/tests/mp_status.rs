@@ -342,3 +342,85 @@ fn an_error_writes_the_flight_records_of_the_survivors() {
     }
     assert!(!folder.path().join("rank_2").exists());
 }
+
+/// A port that nobody has now. Another may take it before it is used; the ranks then say nothing, and the test fails.
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Says this at the RAS port, as `ncclras` does, and gives all that is answered.
+fn ras(port: u16, commands: &str) -> String {
+    let deadline = Instant::now() + SOON;
+    let mut stream = loop {
+        match std::net::TcpStream::connect(("127.0.0.1", port)) {
+            Ok(stream) => break stream,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(commands.as_bytes()).unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}
+
+#[test]
+fn ncclras_is_answered_and_a_stopped_rank_is_missing() {
+    let port = free_port();
+    let launch = Launch::new(RANK, 3).env("NCCL_RAS_ENABLE", "1");
+    let launch = launch.env("NCCL_RAS_ADDR", &format!("localhost:{port}"));
+    let mut job = launch.start("join all-reduce=10 barrier ask all-reduce=20 drop tidy");
+    job.all_print("step ask");
+    let text = ras(port, "CLIENT PROTOCOL 2\nTIMEOUT 5\nVERBOSE STATUS\n");
+    assert!(text.starts_with("SERVER PROTOCOL 2\nOK\nNCCL version 2."), "{text}");
+    for heading in ["Job summary\n===========", "Communicators...", "Errors\n======", "Warnings\n========"] {
+        assert!(text.contains(heading), "{heading}: {text}");
+    }
+    let line = text.lines().find(|line| line.contains("RUNNING")).unwrap();
+    let columns: Vec<&str> = line.split_whitespace().collect();
+    assert_eq!(columns, ["0", "1", "1", "3", "3", "3", "RUNNING", "OK"]);
+    for garbage in ["\0\0\0\n", "GET / HTTP/1.1\r\n", "what\n"] {
+        let answer = ras(port, &format!("{garbage}STATUS\n"));
+        assert!(answer.starts_with("ERROR: Unknown command") && answer.contains("Job summary"), "{answer}");
+    }
+    // The first two processes leave the port to the third; what it tells of them it learns from the ring.
+    for rank in [0, 1] {
+        job.ranks[rank].signal(Signal::STOP);
+        await_stopped(job.ranks[rank].pid());
+    }
+    // Answers are shared for a moment.
+    std::thread::sleep(Duration::from_millis(300));
+    let json = (0..50).find_map(|_| {
+        // A connection that the kernel gives to a process that is stopped is not answered: ncclras tries again.
+        let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+        stream.write_all(b"CLIENT PROTOCOL 2\n").unwrap();
+        let mut bytes = [0; 18];
+        stream.read_exact(&mut bytes).ok()?;
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(b"TIMEOUT 1\nSET FORMAT JSON\nSTATUS\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        Some(text)
+    });
+    let json = json.expect("one of the processes answers");
+    let json: serde_json::Value = serde_json::from_str(json.strip_prefix("OK\nOK\n").unwrap()).unwrap();
+    assert_eq!(json["communicators_count"], 1);
+    let communicator = &json["communicators"][0];
+    assert_eq!((&communicator["size"], &communicator["ranks_count"]), (&3.into(), &1.into()), "{json}");
+    assert_eq!(communicator["missing_ranks_count"], 2);
+    let live = &communicator["ranks"][0];
+    assert_eq!((&live["rank"], &live["pid"]), (&2.into(), &job.ranks[2].pid().into()));
+    assert_eq!(live["collective_counts"]["AllReduce"], 1);
+    assert_eq!((&live["status"]["init_state"], &live["status"]["async_error"]), (&0.into(), &0.into()));
+    let missing = &communicator["missing_ranks"][1];
+    assert_eq!((&missing["rank"], &missing["status"]["unresponsive"]), (&1.into(), &true.into()));
+    assert!(json["timestamp"].is_string() && json["ras"]["collection_time_sec"].is_number());
+    for rank in &mut job.ranks {
+        rank.signal(Signal::CONT);
+        rank.say("");
+    }
+    job.all_succeed();
+    assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err(), "nobody listens behind the end");
+}

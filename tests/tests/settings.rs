@@ -17,6 +17,8 @@ const ROWS: &[Row] = &[
     Row(&[("OXCCL_TIMEOUT", "1.5")], |c| c.timeout = Duration::from_millis(1500)),
     Row(&[("OXCCL_STALL_WARN", "0.5")], |c| c.stall_warn = Some(Duration::from_millis(500))),
     Row(&[("OXCCL_STATUS", "0")], |c| c.status = false),
+    Row(&[("NCCL_RAS_ENABLE", "0")], |c| c.ras = None),
+    Row(&[("NCCL_RAS_ADDR", "[::1]:9999")], |c| c.ras = Some("[::1]:9999".into())),
     Row(&[("OXCCL_FLIGHT_FILE", "/x/rank_")], |c| c.flight_file = Some("/x/rank_".into())),
     Row(&[("OXCCL_FLIGHT_SIGNAL", "1")], |c| c.flight_signal = true),
     Row(&[("OXCCL_OUTAGE", "7")], |c| {

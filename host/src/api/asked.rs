@@ -6,7 +6,7 @@ use super::stalls::Stalls;
 use crate::launch::{Health, Notice, RECORDS};
 use crate::status::{
     CommunicatorReport, OperationReport, RankReport, RecordReport, Records, Settings, State, Subject,
-    register, told,
+    TotalReport, register, told,
 };
 use crate::wire::Message;
 use oxccl_shared::abi::Rank;
@@ -27,6 +27,7 @@ pub(super) fn list(handle: &CommHandle, config: &Config) {
         let subject = Asked { handle: handle.clone(), name, timeout: config.timeout };
         let settings = Settings {
             enabled: config.status,
+            ras: config.ras.clone(),
             flight_file: config.flight_file.clone(),
             on_signal: config.flight_signal,
         };
@@ -110,6 +111,10 @@ fn fill(report: &mut CommunicatorReport, health: &Health, stalls: &Stalls, recen
     report.waited_ms = standing.waited_ms;
     report.moved = standing.moved;
     report.stall = stalls.stall().map(|stall| stalls.line(&stall));
+    let totals = health.recorder().totals();
+    report.totals = totals
+        .map(|(func, operations, bytes)| TotalReport { function: func.to_string(), operations, bytes })
+        .collect();
     let recent = recent.iter().filter(|_| recent_max > 0);
     report.recent = recent
         .map(|found| RecordReport {

@@ -40,6 +40,9 @@ pub struct Config {
     pub name: Option<String>,
     /// Whether this process answers `oxccl status`, of the same user and root (`OXCCL_STATUS`). Default: yes.
     pub status: bool,
+    /// Where NCCL's RAS protocol is answered, of whoever can connect there (`NCCL_RAS_ENABLE`, `NCCL_RAS_ADDR`); `None`: nowhere. Default:
+    /// `localhost:28028`, which processes of one user share.
+    pub ras: Option<String>,
     /// How the names of files with flight records begin, the rank follows; they are written when a communicator fails
     /// (`OXCCL_FLIGHT_FILE`). Default: none are.
     pub flight_file: Option<String>,
@@ -115,6 +118,9 @@ pub(super) const MISSING_ID: ConfigError = ConfigError {
     expected: "an id was expected: create one on one rank and give it to all, or use from_env",
 };
 
+/// NCCL's default for RAS.
+const RAS_ADDRESS: &str = "localhost:28028";
+
 /// Default Simple buffer of a ring or tree connection.
 const BUFFER_BYTES: usize = 1 << 20;
 
@@ -125,6 +131,7 @@ impl Default for Config {
             stall_warn: Some(Duration::from_secs(10)),
             name: None,
             status: true,
+            ras: Some(RAS_ADDRESS.to_owned()),
             flight_file: None,
             flight_signal: false,
             bootstrap: BootstrapConfig::default(),
@@ -180,6 +187,10 @@ impl Config {
         env.set("OXCCL_STALL_WARN", parse::SECONDS_OR_NONE, &mut config.stall_warn, parse::seconds_or_none)?;
         env.set("OXCCL_STATUS", parse::FLAG, &mut config.status, parse::flag)?;
         config.flight_file = env.get("OXCCL_FLIGHT_FILE");
+        let mut has_ras = true;
+        env.set("NCCL_RAS_ENABLE", parse::FLAG, &mut has_ras, parse::flag)?;
+        env.set("NCCL_RAS_ADDR", parse::HOST_PORT, &mut config.ras, |text| parse::host_port(text).map(Some))?;
+        config.ras = config.ras.filter(|_| has_ras);
         env.set("OXCCL_FLIGHT_SIGNAL", parse::FLAG, &mut config.flight_signal, parse::flag)?;
         env.set("OXCCL_BOOTSTRAP_TIMEOUT", parse::SECONDS, &mut config.bootstrap.timeout, parse::seconds)?;
         env.set("OXCCL_OUTAGE", parse::SECONDS, &mut config.bootstrap.peer_dead_after, parse::seconds)?;

@@ -5,10 +5,23 @@
 
 use super::ticks::{Scale, Ticks};
 use crate::plan::{Call, CallRecord};
-use oxccl_shared::sync::{Sys, Word};
+use oxccl_shared::abi::Func;
+use oxccl_shared::sync::{Line128, Sys, Word};
 
 /// Calls kept; a power of two.
 pub const RECORDS: usize = 4096;
+
+/// One more than the highest number of a function: not all are in use.
+const FUNC_NUMBERS: usize = {
+    let (mut at, mut highest) = (0, 0);
+    while at < Func::ALL.len() {
+        if Func::ALL[at] as usize > highest {
+            highest = Func::ALL[at] as usize;
+        }
+        at += 1;
+    }
+    highest + 1
+};
 
 /// The recorder of one communicator.
 pub struct Recorder {
@@ -16,6 +29,8 @@ pub struct Recorder {
     ticks: Ticks,
     /// Calls recorded so far. Writer: the executor.
     next: Word<u64, Sys>,
+    /// By function: calls and bytes so far. Writer: the executor.
+    totals: Line128<[[Word<u64, Sys>; 2]; FUNC_NUMBERS]>,
 }
 
 /// One call. Writer: the executor.
@@ -48,7 +63,12 @@ pub struct Recorded {
 impl Default for Recorder {
     /// One that keeps nothing.
     fn default() -> Recorder {
-        Recorder { slots: Box::default(), ticks: Ticks::new(), next: Word::new(0) }
+        Recorder {
+            slots: Box::default(),
+            ticks: Ticks::new(),
+            next: Word::new(0),
+            totals: Line128::default(),
+        }
     }
 }
 
@@ -78,6 +98,9 @@ impl Recorder {
             slot.stamp.store_release(index + 1);
         }
         self.next.store_release(index + 1);
+        let [calls, bytes] = &self.totals[record.call.func as usize];
+        calls.store_relaxed(calls.load_relaxed() + 1);
+        bytes.store_relaxed(bytes.load_relaxed().wrapping_add(record.call.bytes()));
         index
     }
 
@@ -98,6 +121,13 @@ impl Recorder {
     #[inline]
     pub(crate) fn next(&self) -> u64 {
         self.next.load_relaxed()
+    }
+
+    /// Calls of each function so far, and the bytes of their blocks, for those that were called.
+    pub fn totals(&self) -> impl Iterator<Item = (Func, u64, u64)> {
+        let all = Func::ALL.iter().map(|func| (*func, &self.totals[*func as usize]));
+        all.map(|(func, [calls, bytes])| (func, calls.load_relaxed(), bytes.load_relaxed()))
+            .filter(|(_, calls, _)| *calls > 0)
     }
 
     /// What ticks mean.
@@ -136,7 +166,7 @@ impl Recorder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use oxccl_shared::abi::{DataType, Func, Rank, RedOp};
+    use oxccl_shared::abi::{DataType, Rank, RedOp};
 
     fn record(seq: u64) -> CallRecord {
         let call = Call {
@@ -169,6 +199,8 @@ mod tests {
         assert!(before.iter().all(|found| found.ended_ns.is_some_and(|ended| ended >= found.began_ns)));
         assert_eq!(last.ended_ns, None);
         assert_eq!(recorder.latest(3).len(), 3);
+        let bytes = (0..calls).map(|seq| seq * 3 * 4).sum();
+        assert_eq!(recorder.totals().collect::<Vec<_>>(), [(Func::AllReduce, calls, bytes)]);
     }
 
     #[test]
@@ -179,6 +211,10 @@ mod tests {
         assert!(recorder.latest(9).iter().all(|found| found.ended_ns.is_none()));
         recorder.end(first);
         assert!(recorder.latest(9).iter().all(|found| found.ended_ns.is_some()));
+        for func in Func::ALL {
+            recorder.begin(&CallRecord { seq: 2, call: Call { func: *func, ..record(2).call } });
+        }
+        assert_eq!(recorder.totals().count(), Func::ALL.len());
     }
 
     #[test]

@@ -19,6 +19,8 @@ mod flight;
 mod question;
 mod session;
 mod name;
+mod ras;
+mod ras_port;
 mod server;
 mod registry;
 mod signal;
@@ -26,9 +28,11 @@ pub mod ask;
 
 pub use flight::{FLIGHT_VERSION, FlightFile, flight_files};
 pub use question::{LINE_BYTES_MAX, Question};
+pub use ras::{RAS_LINE_BYTES_MAX, RAS_PROTOCOL, RasClient, RasReply};
 pub use registry::{Settings, Teller, Ticket, register, told};
 pub use report::{
     CommunicatorReport, OperationReport, ProcessReport, REPORT_FORMAT, RankReport, RecordReport, State,
+    TotalReport,
 };
 
 use crate::launch::Recorded;

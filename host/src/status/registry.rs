@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 pub struct Settings {
     /// Whether `oxccl status` is answered.
     pub enabled: bool,
+    /// Where NCCL's RAS protocol is answered, if it is.
+    pub ras: Option<String>,
     /// How the names of files with flight records begin, the rank follows. They are written when a communicator fails.
     pub flight_file: Option<String>,
     /// Whether SIGUSR2 has them written.
@@ -80,7 +82,7 @@ pub(super) struct Work {
 }
 
 impl Settings {
-    const NOTHING: Settings = Settings { enabled: false, flight_file: None, on_signal: false };
+    const NOTHING: Settings = Settings { enabled: false, ras: None, flight_file: None, on_signal: false };
 
     fn wants_anything(&self) -> bool {
         *self != Settings::NOTHING
@@ -89,6 +91,7 @@ impl Settings {
     fn join(&mut self, more: &Settings) {
         self.enabled |= more.enabled;
         self.on_signal |= more.on_signal;
+        self.ras = self.ras.take().or_else(|| more.ras.clone());
         self.flight_file = self.flight_file.take().or_else(|| more.flight_file.clone());
     }
 }

@@ -77,6 +77,9 @@ pub struct CommunicatorReport {
     pub moved: Option<[u64; 2]>,
     /// The stall that the ranks know of.
     pub stall: Option<String>,
+    /// Calls so far, by function.
+    #[serde(default)]
+    pub totals: Vec<TotalReport>,
     /// The latest operations, oldest first.
     pub recent: Vec<RecordReport>,
     /// All ranks, by rank.
@@ -99,6 +102,18 @@ pub struct OperationReport {
     pub op: Option<String>,
     /// The root; of a message the peer.
     pub root: Option<u32>,
+}
+
+/// The calls of one function.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct TotalReport {
+    /// The function.
+    pub function: String,
+    /// Calls begun.
+    pub operations: u64,
+    /// Bytes of their blocks: `count` elements each.
+    pub bytes: u64,
 }
 
 /// An operation of the recorder.
@@ -164,6 +179,7 @@ impl CommunicatorReport {
             waited_ms: 0,
             moved: None,
             stall: None,
+            totals: Vec::new(),
             recent: Vec::new(),
             ranks: Vec::new(),
         }

@@ -1,20 +1,22 @@
 //! The sockets of the thread that answers, and who is connected.
 
 use super::name::{listen, may_ask, peer};
-use super::question::Question;
+use super::question::{LINE_BYTES_MAX, Question};
+use super::ras::{RAS_LINE_BYTES_MAX, RasClient, RasReply};
 use super::registry::Settings;
 use super::report::{ProcessReport, REPORT_FORMAT};
-use super::session::{Session, Stage, Step};
-use super::{Subject, flight, signal};
+use super::session::{Dialect, Said, Session, Stage};
+use super::{Subject, flight, ras_port, signal};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use std::io;
-use std::os::fd::OwnedFd;
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// The most connections at a time; further ones wait.
+/// The most connections of one socket at a time; further ones wait.
 const SESSIONS_MAX: usize = 16;
 /// The most connections accepted at once.
 const ACCEPTED_MAX: usize = 64;
@@ -28,60 +30,137 @@ const RETRY: Duration = Duration::from_secs(5);
 /// All of it.
 pub(super) struct Server {
     wake: Arc<OwnedFd>,
-    listener: Option<UnixListener>,
     retry_at: Option<Instant>,
-    sessions: Vec<Session<UnixStream>>,
+    plain: Service<UnixListener, Plain>,
+    ras: Service<TcpListener, RasClient>,
     /// The latest inquiry of other ranks, and when it began.
     inquiry: (u64, Option<Instant>),
 }
 
-impl Server {
-    pub fn new(wake: Arc<OwnedFd>) -> Server {
-        // So that inquiries of two processes seldom have one number.
-        let inquiry = (u64::from(std::process::id()) << 32, None);
-        Server { wake, listener: None, retry_at: None, sessions: Vec::new(), inquiry }
+/// A socket, and who is connected to it.
+struct Service<L: Listen, D: Answers> {
+    listener: Option<L>,
+    sessions: Vec<Session<L::Stream, D>>,
+}
+
+/// What can be listened at.
+trait Listen: AsFd {
+    type Stream: Read + Write + AsFd;
+
+    /// A connection, or none: who came may not ask.
+    fn take(&self) -> io::Result<Option<Self::Stream>>;
+}
+
+/// What can be answered.
+trait Answers: Dialect + Default {
+    /// How long other ranks have to answer; they are not asked if it is zero.
+    fn timeout(&self, ask: &Self::Ask) -> Duration;
+
+    /// The answer. The other ranks were asked for so long.
+    fn answer(&self, ask: &Self::Ask, subjects: &[Arc<dyn Subject>], asked: Option<Duration>) -> Vec<u8>;
+}
+
+/// The questions of `oxccl status`.
+#[derive(Default)]
+pub(super) struct Plain;
+
+/// The communicators, and the latest inquiry.
+struct Desk<'a> {
+    subjects: &'a [Arc<dyn Subject>],
+    inquiry: &'a mut (u64, Option<Instant>),
+    now: Instant,
+}
+
+impl Listen for UnixListener {
+    type Stream = UnixStream;
+
+    fn take(&self) -> io::Result<Option<UnixStream>> {
+        let (stream, _) = self.accept()?;
+        let peer = peer(&stream)?;
+        if !may_ask(peer.uid) {
+            tracing::info!(uid = peer.uid, pid = peer.pid, "refused to answer another user");
+            return Ok(None);
+        }
+        stream.set_nonblocking(true)?;
+        Ok(Some(stream))
+    }
+}
+
+impl Listen for TcpListener {
+    type Stream = TcpStream;
+
+    fn take(&self) -> io::Result<Option<TcpStream>> {
+        let (stream, _) = self.accept()?;
+        stream.set_nonblocking(true)?;
+        Ok(Some(stream))
+    }
+}
+
+impl Dialect for Plain {
+    type Ask = Question;
+    const LINE_BYTES_MAX: usize = LINE_BYTES_MAX;
+
+    /// Neither a question nor the beginning of one: not a word.
+    fn line(&mut self, line: &[u8]) -> Said<Question> {
+        Question::parse(line).map_or(Said::End, Said::Ask)
+    }
+}
+
+impl Answers for Plain {
+    fn timeout(&self, ask: &Question) -> Duration {
+        match ask {
+            Question::Status { timeout, .. } => *timeout,
+            Question::Flight => Duration::ZERO,
+        }
     }
 
-    /// Closes all sockets.
-    pub fn close(&mut self) {
-        self.sessions.clear();
-        self.listener = None;
-    }
-
-    /// Waits until something happens, and does what it asks for.
-    pub fn serve(&mut self, subjects: &[Arc<dyn Subject>], settings: &Settings) {
-        self.open(settings);
-        self.wait();
-        let now = Instant::now();
-        self.accept(now);
-        for at in 0..self.sessions.len() {
-            if let Step::Answer(question) = self.sessions[at].advance(now) {
-                self.take(at, question, subjects, now);
-            }
-            self.gather(at, subjects, now);
-        }
-        self.sessions.retain(|session| !matches!(session.stage, Stage::Over));
-    }
-
-    fn open(&mut self, settings: &Settings) {
-        let now = Instant::now();
-        if !settings.enabled || self.listener.is_some() || self.retry_at.is_some_and(|at| now < at) {
-            return;
-        }
-        match listen() {
-            Ok(listener) => (self.listener, self.retry_at) = (Some(listener), None),
-            Err(error) => {
-                tracing::info!(%error, "oxccl status cannot ask this process");
-                self.retry_at = Some(now + RETRY);
-            }
+    fn answer(&self, ask: &Question, subjects: &[Arc<dyn Subject>], asked: Option<Duration>) -> Vec<u8> {
+        match ask {
+            Question::Status { recent_max, .. } => json(&process_report(subjects, *recent_max, asked)),
+            Question::Flight => json(&flight::flight_files(subjects)),
         }
     }
+}
 
-    fn wait(&self) {
-        let mut fds = vec![PollFd::from_borrowed_fd(std::os::fd::AsFd::as_fd(&*self.wake), PollFlags::IN)];
-        if let Some(bell) = signal::fd() {
-            fds.push(PollFd::from_borrowed_fd(bell, PollFlags::IN));
+impl Dialect for RasClient {
+    type Ask = ();
+    const LINE_BYTES_MAX: usize = RAS_LINE_BYTES_MAX;
+
+    fn line(&mut self, line: &[u8]) -> Said<()> {
+        match self.command(line) {
+            RasReply::Line(words) => Said::Say(words),
+            RasReply::Status => Said::Ask(()),
         }
+    }
+}
+
+impl Answers for RasClient {
+    fn timeout(&self, (): &()) -> Duration {
+        self.timeout
+    }
+
+    fn answer(&self, (): &(), subjects: &[Arc<dyn Subject>], asked: Option<Duration>) -> Vec<u8> {
+        self.report(&process_report(subjects, 0, asked)).into_bytes()
+    }
+}
+
+impl Desk<'_> {
+    /// Asks the other ranks; who asks again soon has the same answers.
+    fn inquire(&mut self) -> u64 {
+        let (number, since) = *self.inquiry;
+        if since.is_some_and(|since| self.now < since + SHARED_FOR) {
+            return number;
+        }
+        *self.inquiry = (number + 1, Some(self.now));
+        self.subjects.iter().for_each(|subject| subject.inquire(number + 1));
+        number + 1
+    }
+}
+
+impl<L: Listen, D: Answers> Service<L, D> {
+    const NONE: Service<L, D> = Service { listener: None, sessions: Vec::new() };
+
+    fn poll_fds<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
         if let Some(listener) = self.listener.as_ref().filter(|_| self.sessions.len() < SESSIONS_MAX) {
             fds.push(PollFd::new(listener, PollFlags::IN));
         }
@@ -91,72 +170,109 @@ impl Server {
             let write = if writes { PollFlags::OUT } else { PollFlags::empty() };
             fds.push(PollFd::new(&session.stream, read | write));
         }
-        let is_gathering =
-            self.sessions.iter().any(|session| matches!(session.stage, Stage::Gathering { .. }));
+    }
+
+    /// When to look again, if nothing happens.
+    fn deadline(&self, now: Instant) -> Option<Instant> {
+        let is_gathering = |session: &Session<_, D>| matches!(session.stage, Stage::Gathering { .. });
+        let soon = self.sessions.iter().any(is_gathering).then(|| now + LOOK_EVERY);
+        self.sessions.iter().map(|session| session.until).chain(soon).min()
+    }
+
+    fn serve(&mut self, desk: &mut Desk<'_>) {
+        for _ in 0..ACCEPTED_MAX {
+            let Some(listener) = self.listener.as_ref().filter(|_| self.sessions.len() < SESSIONS_MAX) else {
+                break;
+            };
+            match listener.take() {
+                Ok(Some(stream)) => self.sessions.push(Session::new(stream, D::default(), desk.now)),
+                Ok(None) => {}
+                Err(_) => break,
+            }
+        }
+        for session in &mut self.sessions {
+            if let Some(ask) = session.advance(desk.now) {
+                let timeout = session.dialect.timeout(&ask);
+                if timeout.is_zero() {
+                    let answer = session.dialect.answer(&ask, desk.subjects, None);
+                    session.answer(answer, desk.now);
+                } else {
+                    let number = desk.inquire();
+                    session.gather(ask, number, timeout, desk.now);
+                }
+            }
+            let Stage::Gathering { ask, number, since, until } = &session.stage else { continue };
+            if desk.now >= *until || desk.subjects.iter().all(|subject| subject.has_heard(*number)) {
+                let took = desk.now.saturating_duration_since(*since);
+                let answer = session.dialect.answer(ask, desk.subjects, Some(took));
+                session.answer(answer, desk.now);
+            }
+        }
+        self.sessions.retain(|session| !matches!(session.stage, Stage::Over));
+    }
+}
+
+impl Server {
+    pub fn new(wake: Arc<OwnedFd>) -> Server {
+        // So that inquiries of two processes seldom have one number.
+        let inquiry = (u64::from(std::process::id()) << 32, None);
+        Server { wake, retry_at: None, plain: Service::NONE, ras: Service::NONE, inquiry }
+    }
+
+    /// Closes all sockets.
+    pub fn close(&mut self) {
+        (self.plain, self.ras) = (Service::NONE, Service::NONE);
+    }
+
+    /// Waits until something happens, and does what it asks for.
+    pub fn serve(&mut self, subjects: &[Arc<dyn Subject>], settings: &Settings) {
+        self.open(settings);
+        self.wait();
+        let mut desk = Desk { subjects, inquiry: &mut self.inquiry, now: Instant::now() };
+        self.plain.serve(&mut desk);
+        self.ras.serve(&mut desk);
+    }
+
+    /// Opens what is wanted and not open.
+    fn open(&mut self, settings: &Settings) {
         let now = Instant::now();
-        let times = self.sessions.iter().map(|session| session.until).chain(self.retry_at);
-        let left = times.min().map(|at| at.saturating_duration_since(now));
-        let left =
-            if is_gathering { Some(left.map_or(LOOK_EVERY, |left| left.min(LOOK_EVERY))) } else { left };
+        if self.retry_at.is_some_and(|at| now < at) {
+            return;
+        }
+        self.retry_at = None;
+        if settings.enabled && self.plain.listener.is_none() {
+            match listen() {
+                Ok(listener) => self.plain.listener = Some(listener),
+                Err(error) => {
+                    tracing::info!(%error, "oxccl status cannot ask this process");
+                    self.retry_at = Some(now + RETRY);
+                }
+            }
+        }
+        let Some(address) = settings.ras.as_ref().filter(|_| self.ras.listener.is_none()) else { return };
+        match ras_port::listen(address) {
+            Ok(listener) => self.ras.listener = Some(listener),
+            Err(error) => {
+                tracing::debug!(%error, "RAS cannot be asked at {address} of this process");
+                self.retry_at = Some(now + RETRY);
+            }
+        }
+    }
+
+    fn wait(&self) {
+        let mut fds = vec![PollFd::from_borrowed_fd((*self.wake).as_fd(), PollFlags::IN)];
+        if let Some(bell) = signal::fd() {
+            fds.push(PollFd::from_borrowed_fd(bell, PollFlags::IN));
+        }
+        self.plain.poll_fds(&mut fds);
+        self.ras.poll_fds(&mut fds);
+        let now = Instant::now();
+        let times = [self.plain.deadline(now), self.ras.deadline(now), self.retry_at];
+        let left = times.into_iter().flatten().min().map(|at| at.saturating_duration_since(now));
         let left = left.and_then(|left| Timespec::try_from(left + Duration::from_millis(1)).ok());
         // A signal ends the wait early; whoever called looks again.
         let _ = rustix::event::poll(&mut fds, left.as_ref());
         let _ = rustix::io::read(&*self.wake, &mut [0u8; 8]);
-    }
-
-    fn accept(&mut self, now: Instant) {
-        for _ in 0..ACCEPTED_MAX {
-            let Some(listener) = self.listener.as_ref().filter(|_| self.sessions.len() < SESSIONS_MAX) else {
-                return;
-            };
-            let Ok((stream, _)) = listener.accept() else { return };
-            match peer(&stream) {
-                Ok(peer) if may_ask(peer.uid) => {
-                    if stream.set_nonblocking(true).is_ok() {
-                        self.sessions.push(Session::new(stream, now));
-                    }
-                }
-                Ok(peer) => tracing::info!(uid = peer.uid, pid = peer.pid, "refused to answer another user"),
-                Err(_) => {}
-            }
-        }
-    }
-
-    /// Answers, or asks the other ranks first.
-    fn take(&mut self, at: usize, question: Question, subjects: &[Arc<dyn Subject>], now: Instant) {
-        match question {
-            Question::Status { timeout, .. } if !timeout.is_zero() => {
-                let number = self.inquire(subjects, now);
-                self.sessions[at].gather(question, number, timeout, now);
-            }
-            Question::Status { recent_max, .. } => {
-                let report = process_report(subjects, recent_max, None);
-                self.sessions[at].answer(json(&report), now);
-            }
-            Question::Flight => self.sessions[at].answer(json(&flight::flight_files(subjects)), now),
-        }
-    }
-
-    /// Asks the other ranks; who asks again soon has the same answers.
-    fn inquire(&mut self, subjects: &[Arc<dyn Subject>], now: Instant) -> u64 {
-        let (number, since) = self.inquiry;
-        if since.is_some_and(|since| now < since + SHARED_FOR) {
-            return number;
-        }
-        self.inquiry = (number + 1, Some(now));
-        subjects.iter().for_each(|subject| subject.inquire(number + 1));
-        number + 1
-    }
-
-    /// Answers once the other ranks have, or the time is over.
-    fn gather(&mut self, at: usize, subjects: &[Arc<dyn Subject>], now: Instant) {
-        let Stage::Gathering { question, number, since, until } = &self.sessions[at].stage else { return };
-        if now < *until && !subjects.iter().all(|subject| subject.has_heard(*number)) {
-            return;
-        }
-        let Question::Status { recent_max, .. } = *question else { return };
-        let report = process_report(subjects, recent_max, Some(now.saturating_duration_since(*since)));
-        self.sessions[at].answer(json(&report), now);
     }
 }
 

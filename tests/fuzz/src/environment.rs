@@ -51,6 +51,8 @@ const VARIABLES: &[&str] = &[
     "OXCCL_FLIGHT_SIGNAL",
     "OXCCL_DETERMINISTIC",
     "OXCCL_OUTAGE",
+    "NCCL_RAS_ADDR",
+    "NCCL_RAS_ENABLE",
 ];
 
 /// Any values are refused with an error message, or give a rank below its number of ranks and a rendezvous address.

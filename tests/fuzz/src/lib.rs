@@ -14,6 +14,7 @@ mod proxy_service;
 mod rendezvous;
 mod ring;
 mod slots;
+mod status;
 mod topology_xml;
 mod tune_file;
 mod unique_id;
@@ -28,6 +29,7 @@ pub use proxy_service::proxy_service;
 pub use rendezvous::rendezvous;
 pub use ring::ring;
 pub use slots::slots;
+pub use status::status;
 pub use topology_xml::topology_xml;
 pub use tune_file::tune_file;
 pub use unique_id::unique_id;
@@ -47,6 +49,7 @@ pub const TARGETS: &[Target] = &[
     ("rendezvous", rendezvous),
     ("ring", ring),
     ("slots", slots),
+    ("status", status),
     ("topology_xml", topology_xml),
     ("tune_file", tune_file),
     ("unique_id", unique_id),

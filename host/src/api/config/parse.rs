@@ -69,6 +69,15 @@ pub(super) fn seconds(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero())
 }
 
+pub(super) const HOST_PORT: &str = "HOST:PORT was expected";
+
+/// An address without its check for existence.
+pub(super) fn host_port(text: &str) -> Option<String> {
+    let (host, port) = text.rsplit_once(':')?;
+    let is_address = !host.is_empty() && port.parse::<u16>().is_ok();
+    is_address.then(|| text.to_owned())
+}
+
 pub(super) fn flag(text: &str) -> Option<bool> {
     match text {
         "0" => Some(false),
