@@ -12,8 +12,9 @@
 //! Ring repair: a rank that has lost its successor, by death or goodbye, connects to the next rank that still
 //! answers, and both send each other all events so far. The ring is closed again, later deaths reach every rank, and
 //! the separate lines learn each other's deaths. For this, a leaving rank whose predecessor died stays until the next
-//! predecessor connects. Only a rank that dies at the same moment as both its neighbours goes unreported: no rank is
-//! left that could distinguish its death from a goodbye.
+//! predecessor connects. Of a rank that dies at the same moment as both its neighbours no rank sees the end. Who repairs
+//! the ring finds that nobody listens at its address; once the new successor has sent all events that it knows of, and
+//! a goodbye of that rank is not among them, it has died.
 
 use std::collections::VecDeque;
 
@@ -119,6 +120,8 @@ pub struct Ring {
     broken: Option<BootstrapError>,
     /// Whether the last predecessor ended without a goodbye, and has not been replaced.
     has_lost_prev: bool,
+    /// Ranks before the new successor at whose addresses nobody listens, until that successor has told its events.
+    suspects: Vec<Rank>,
     leaving: bool,
 }
 
@@ -139,8 +142,20 @@ impl Ring {
             events: VecDeque::new(),
             broken: None,
             has_lost_prev: false,
+            suspects: Vec::new(),
             leaving: false,
         }
+    }
+
+    /// Names ranks that refused to become the successor, before the one that did is [attached](Self::attach).
+    pub fn suspect(&mut self, refused: Vec<Rank>) {
+        self.suspects.extend(refused);
+    }
+
+    /// The same where no rank is left that could be the successor.
+    pub fn remain_alone(&mut self, refused: Vec<Rank>) {
+        self.suspect(refused);
+        self.judge_suspects();
     }
 
     /// Registers a connection to `peer`. If it replaces one that ended, it is sent all events so far.
@@ -334,7 +349,12 @@ impl Ring {
     fn on_frame(&mut self, side: Side, frame: &Frame) -> Result<(), &'static str> {
         self.links[side as usize].heard = true;
         match frame.kind {
-            KIND_GREETING => Ok(()),
+            KIND_GREETING => {
+                if side == Side::Next {
+                    self.judge_suspects();
+                }
+                Ok(())
+            }
             KIND_BLOCK => self.on_block(side, &frame.payload),
             KIND_NOTE => self.on_note(side, &frame.payload),
             KIND_EVENT => {
@@ -352,6 +372,17 @@ impl Ring {
                 Ok(())
             }
             _ => Err("a message of unknown kind"),
+        }
+    }
+
+    /// All events that anybody knows of are known: whose goodbye is not among them has died, if others have. If nobody has, three
+    /// neighbours have left together, and the goodbye of the middle one reached nobody: blocks that it forwarded may still be under way.
+    fn judge_suspects(&mut self) {
+        let has_died = |event: &MembershipEvent| matches!(event, MembershipEvent::Died { .. });
+        let ranks_die = self.history.iter().any(has_died);
+        for rank in std::mem::take(&mut self.suspects) {
+            let left = MembershipEvent::Left { rank, gathers: u64::MAX };
+            self.learn(if ranks_die { MembershipEvent::Died { rank } } else { left }, None);
         }
     }
 

@@ -29,6 +29,8 @@ pub(crate) struct RingRepair {
     after: Option<Rank>,
     tried: u32,
     attempt: Option<Attempt>,
+    /// Ranks at whose addresses nobody listens any more.
+    refused: Vec<Rank>,
     /// End of the back-off for lack of a file descriptor.
     resting_until: Option<Instant>,
 }
@@ -83,10 +85,26 @@ impl RingRepair {
                         self.after = None;
                         return Some((after, stream));
                     }
-                    Err(()) => {}
+                    Err(error) => self.note_refusal(after, &error),
                 }
             }
             self.attempt = None;
+        }
+    }
+
+    /// Whether the search has ended; successfully, if [`advance`](Self::advance) returned the successor.
+    pub fn has_ended(&self) -> bool {
+        self.after.is_none()
+    }
+
+    /// Takes the ranks that refused a connection since the search began.
+    pub fn take_refused(&mut self) -> Vec<Rank> {
+        std::mem::take(&mut self.refused)
+    }
+
+    fn note_refusal(&mut self, candidate: Rank, error: &io::Error) {
+        if error.kind() == io::ErrorKind::ConnectionRefused {
+            self.refused.push(candidate);
         }
     }
 
@@ -117,7 +135,8 @@ impl RingRepair {
                 self.resting_until = Some(now + REST);
             }
             begun => {
-                (self.after, self.attempt) = (Some(candidate), begun.ok());
+                self.after = Some(candidate);
+                self.attempt = begun.inspect_err(|error| self.note_refusal(candidate, error)).ok();
                 self.tried += 1;
             }
         }
@@ -141,18 +160,19 @@ impl Attempt {
     }
 
     /// Whether the handshake is complete; an error ends the attempt.
-    fn step(&mut self) -> Result<bool, ()> {
+    fn step(&mut self) -> io::Result<bool> {
         if !self.connected {
             if self.stream.peer_addr().is_err() {
-                let failed = !matches!(sockopt::socket_error(&self.stream), Ok(Ok(())));
-                return if failed { Err(()) } else { Ok(false) };
+                sockopt::socket_error(&self.stream)??;
+                return Ok(false);
             }
             self.connected = true;
         }
         match sock::advance(&self.stream, &mut self.handshake) {
             Ok(None) => Ok(false),
             Ok(Some(Ok(_))) => Ok(true),
-            Ok(Some(Err(_))) | Err(_) => Err(()),
+            Ok(Some(Err(_))) => Err(io::ErrorKind::PermissionDenied.into()),
+            Err(error) => Err(error),
         }
     }
 }
@@ -171,5 +191,6 @@ mod tests {
         assert_eq!((repair.after, repair.tried, repair.deadline()), (Some(Rank(3)), 0, Some(now + 2 * REST)));
         repair.go_on(now + 2 * REST, Rank(4), Err(Errno::CONNREFUSED.into()));
         assert_eq!((repair.after, repair.tried, repair.deadline()), (Some(Rank(4)), 1, None));
+        assert_eq!(repair.take_refused(), [Rank(4)]);
     }
 }

@@ -266,7 +266,14 @@ impl Service {
         let shared = self.shared.clone();
         if let Some((peer, stream)) = self.repair.advance(now, &shared) {
             let mut state = shared.lock();
+            state.ring.suspect(self.repair.take_refused());
             self.attach(&mut state, Side::Next, peer, stream);
+        } else if self.repair.has_ended() {
+            let mut state = shared.lock();
+            state.ring.remain_alone(self.repair.take_refused());
+            state.end_hopeless_meeting();
+            drop(state);
+            shared.announce_change();
         }
     }
 
