@@ -1,7 +1,7 @@
 //! Layer: xtask.
 //! Takes: `cargo metadata`.
 //! Gives: the packages that the workspace is made of, and which of them are linked into a program.
-//! Never: fetches one: cargo has, when it built xtask.
+//! Never: builds anything. Crates of other platforms, which no build here has needed, are fetched.
 
 use crate::cmd::Cmd;
 use crate::tools::root;
@@ -68,7 +68,7 @@ struct DependencyKind {
 impl Metadata {
     /// Of everything in the lock file, or of what this platform needs.
     pub fn read(platform: Option<&str>) -> Result<Metadata> {
-        let mut cargo = Cmd::cargo().args("metadata --format-version 1 --locked --offline");
+        let mut cargo = Cmd::cargo().args("metadata --format-version 1 --locked");
         if let Some(platform) = platform {
             cargo = cargo.arg("--filter-platform").arg(platform);
         }
