@@ -4,9 +4,9 @@
 //! and what its analyser reads of them (`tools/flight_recorder/components`).
 
 use super::report::{CommunicatorReport, RankReport};
-use super::server::host_name;
 use super::{Records, Subject};
 use crate::launch::Recorded;
+use crate::log;
 use oxccl_shared::abi::{DataType, Extent, Func};
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
@@ -116,7 +116,7 @@ fn record(parts: &[&Part<'_>], world: &Part<'_>) -> Value {
     json!({
         "version": FLIGHT_VERSION,
         "nccl_version": crate::NCCL_VERSION,
-        "host_name": host_name(),
+        "host_name": log::host_name(),
         "pid": std::process::id(),
         "rank": world.report.rank,
         "time_written_ns": time.as_nanos() as u64,

@@ -7,6 +7,7 @@ use super::registry::Settings;
 use super::report::{ProcessReport, REPORT_FORMAT};
 use super::session::{Dialect, Said, Session, Stage};
 use super::{Subject, flight, ras_port, signal};
+use crate::log;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -291,17 +292,13 @@ pub(super) fn process_report(
     ProcessReport {
         format: REPORT_FORMAT,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        host: host_name(),
+        host: log::host_name(),
         pid: std::process::id(),
         program: program(),
         time_ns: time.as_nanos() as u64,
         asked_ms: asked.map(|asked| asked.as_millis() as u64),
         communicators: subjects.iter().map(|subject| subject.report(recent_max, asked.is_some())).collect(),
     }
-}
-
-pub(super) fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 fn program() -> String {
