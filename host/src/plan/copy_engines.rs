@@ -141,7 +141,7 @@ pub fn touched_buffer(call: &Call, nranks: u32) -> Option<(bool, u64)> {
     Some((is_send, call.bytes().saturating_mul(u64::from(blocks))))
 }
 
-/// Appends the steps of a rank for a call that [takes](Facts::takes_copy_engines) copy engines.
+/// Appends the steps of a rank for a call that [takes](super::facts::Facts::takes_copy_engines) copy engines.
 pub fn steps(call: &Call, rank: Rank, nranks: u32, out: &mut Vec<Step>) {
     let pieces = pieces(call.bytes(), nranks);
     Program { call, rank, nranks, pieces, out }.write();

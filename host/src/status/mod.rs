@@ -1,6 +1,6 @@
 //! Layer: host / status.
 //! Takes: what communicators of this process say of themselves when they are asked ([`Subject`]); questions of other processes.
-//! Gives: one thread per process that answers them ([`registry`]); flight records as files; [`ask`]: the questions of `oxccl status`.
+//! Gives: one thread per process that answers them (`registry`); flight records as files; [`ask`]: the questions of `oxccl status`.
 //! Never: keeps a communicator, its memory or its connections alive, touches the path of operations, or answers another user.
 //!
 //! The thread sleeps until somebody asks. It is no monitor thread of a communicator because it writes files and serves strangers'
