@@ -29,7 +29,7 @@ pub(crate) struct RingRepair {
     after: Option<Rank>,
     tried: u32,
     attempt: Option<Attempt>,
-    /// Ranks at whose addresses nobody listens any more.
+    /// The lost one, and ranks at whose addresses nobody listens any more, or who ended while they were connected to.
     refused: Vec<Rank>,
     /// End of the back-off for lack of a file descriptor.
     resting_until: Option<Instant>,
@@ -45,7 +45,8 @@ struct Attempt {
 impl RingRepair {
     /// Starts the search after the loss of the successor; [`advance`](Self::advance) continues it.
     pub fn begin(&mut self, lost: Rank) {
-        *self = RingRepair { after: Some(lost), ..RingRepair::default() };
+        // It may have ended before it said anything, and then counts as nothing yet.
+        *self = RingRepair { after: Some(lost), refused: vec![lost], ..RingRepair::default() };
     }
 
     /// Whether [`poll_fd`](Self::poll_fd) has something to poll.
@@ -103,7 +104,8 @@ impl RingRepair {
     }
 
     fn note_refusal(&mut self, candidate: Rank, error: &io::Error) {
-        if error.kind() == io::ErrorKind::ConnectionRefused {
+        use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, UnexpectedEof};
+        if matches!(error.kind(), ConnectionRefused | ConnectionReset | BrokenPipe | UnexpectedEof) {
             self.refused.push(candidate);
         }
     }
@@ -191,6 +193,6 @@ mod tests {
         assert_eq!((repair.after, repair.tried, repair.deadline()), (Some(Rank(3)), 0, Some(now + 2 * REST)));
         repair.go_on(now + 2 * REST, Rank(4), Err(Errno::CONNREFUSED.into()));
         assert_eq!((repair.after, repair.tried, repair.deadline()), (Some(Rank(4)), 1, None));
-        assert_eq!(repair.take_refused(), [Rank(4)]);
+        assert_eq!(repair.take_refused(), [Rank(3), Rank(4)]);
     }
 }
