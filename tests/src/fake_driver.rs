@@ -29,6 +29,11 @@ impl FakeDriver {
         FakeDriver { folder: folder.into() }
     }
 
+    /// Where `libcuda.so.1` and the bundle are.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// What the driver's streams are asked for goes to this file.
     pub fn log(&self) -> PathBuf {
         self.folder.join("log")

@@ -40,7 +40,7 @@ pub struct Config {
     pub name: Option<String>,
     /// Whether this process answers `oxccl status`, of the same user and root (`OXCCL_STATUS`). Default: yes.
     pub status: bool,
-    /// Where NCCL's RAS protocol is answered, of whoever can connect there (`NCCL_RAS_ENABLE`, `NCCL_RAS_ADDR`); `None`: nowhere. Default:
+    /// Where NCCL's RAS protocol is answered; every process that can connect there may ask (`NCCL_RAS_ENABLE`, `NCCL_RAS_ADDR`); `None`: nowhere. Default:
     /// `localhost:28028`, which processes of one user share.
     pub ras: Option<String>,
     /// How the names of files with flight records begin, the rank follows; they are written when a communicator fails

@@ -38,7 +38,8 @@ impl<M: Init> Comm<M> {
     }
 
     /// Makes a communicator of this one's ranks that live, in their order: [`Self::start_shrink`] without those that are
-    /// [gone](Self::gone), and again without whoever goes meanwhile. All ranks that live call it, after a death.
+    /// [gone](Self::gone). If another rank goes meanwhile, it tries again without that one. After a death, every rank that lives
+    /// calls it.
     ///
     /// # Errors
     /// Those of [`Self::start_shrink`], but for ranks that go.
@@ -86,7 +87,7 @@ impl<M: Init> Comm<M> {
     }
 }
 
-/// How long the news of a death may take to come around the ring of those who watch each other.
+/// How long the event of a death may take to come around the bootstrap ring.
 const DEATHS_TAKE: Duration = Duration::from_secs(2);
 
 /// Whether ranks could not meet because one was lost, or gave up because it had lost one.

@@ -130,14 +130,7 @@ fn communicator(process: &ProcessReport, comm: &CommunicatorReport) -> Value {
     let ranks: Vec<Value> =
         comm.ranks.iter().filter(|rank| answers(rank)).map(|rank| live(process, comm, rank)).collect();
     let missing = |rank: &RankReport| {
-        json!({
-            "rank": rank.rank,
-            "host": rank.host,
-            "pid": rank.pid,
-            "cuda_dev": -1,
-            "nvml_dev": -1,
-            "status": { "unresponsive": true, "considered_dead": comm.state == State::Failed },
-        })
+        with_status(rank, json!({ "unresponsive": true, "considered_dead": comm.state == State::Failed }))
     };
     let missing: Vec<Value> = comm.ranks.iter().filter(|rank| is_missing(rank)).map(missing).collect();
     json!({
@@ -159,20 +152,27 @@ fn live(process: &ProcessReport, comm: &CommunicatorReport, rank: &RankReport) -
     for total in own.into_iter().flat_map(|own| &own.totals) {
         counts.insert(nccl_name(&total.function), total.operations);
     }
+    let status = json!({
+        "init_state": 0,
+        "async_error": if has_failed { REMOTE_ERROR } else { 0 },
+        "finalize_called": false,
+        "destroy_flag": false,
+        "abort_flag": has_failed,
+    });
+    let mut live = with_status(rank, status);
+    live["collective_counts"] = json!(counts);
+    live
+}
+
+/// What every rank is described by.
+fn with_status(rank: &RankReport, status: Value) -> Value {
     json!({
         "rank": rank.rank,
         "host": rank.host,
         "pid": rank.pid,
         "cuda_dev": -1,
         "nvml_dev": -1,
-        "status": {
-            "init_state": 0,
-            "async_error": if has_failed { REMOTE_ERROR } else { 0 },
-            "finalize_called": false,
-            "destroy_flag": false,
-            "abort_flag": has_failed,
-        },
-        "collective_counts": counts,
+        "status": status,
     })
 }
 

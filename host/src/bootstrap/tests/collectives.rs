@@ -152,7 +152,10 @@ fn some_ranks_split_without_the_others() {
 /// That they all have given up says nothing of whether they can meet again.
 #[test]
 fn survivors_of_a_death_split_without_the_dead() {
+    // A rank that dies while another still joins ends that one's join.
+    let joined = Meeting::default();
     with_ranks(5, |boot| {
+        joined.wait(5);
         if boot.rank() == Rank(2) {
             return boot.die();
         }

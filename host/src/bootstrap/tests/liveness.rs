@@ -1,12 +1,10 @@
 //! Events that the other ranks get when a rank dies, aborts or leaves.
 
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Condvar, Mutex};
 
 use super::super::{PeerEvent, Watch};
 use super::*;
 
-const SOON: Duration = Duration::from_secs(30);
 /// How long a test waits to be sure that nothing happens.
 const QUIET: Duration = Duration::from_millis(200);
 
@@ -28,22 +26,6 @@ fn next(events: &Receiver<PeerEvent>) -> PeerEvent {
             PeerEvent::PeerLeft { .. } => {}
             event => return event,
         }
-    }
-}
-
-/// A barrier with a time limit, since a rank may have failed.
-#[derive(Default)]
-struct Meeting {
-    here: Mutex<u32>,
-    came: Condvar,
-}
-
-impl Meeting {
-    fn wait(&self, count: u32) {
-        let mut here = self.here.lock().expect("no panic");
-        *here += 1;
-        self.came.notify_all();
-        drop(self.came.wait_timeout_while(here, SOON, |here| *here < count).expect("no panic"));
     }
 }
 

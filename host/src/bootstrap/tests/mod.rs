@@ -6,6 +6,7 @@ mod failures;
 mod liveness;
 mod scale;
 
+use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 use oxccl_shared::abi::Rank;
@@ -16,6 +17,24 @@ use super::{Bootstrap, BootstrapConfig, BootstrapError, UniqueId};
 fn config() -> BootstrapConfig {
     let bind_addr = Some("127.0.0.1".parse().expect("an address"));
     BootstrapConfig { timeout: Duration::from_secs(20), bind_addr, ..BootstrapConfig::default() }
+}
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// A barrier with a time limit, since a rank may have failed.
+#[derive(Default)]
+struct Meeting {
+    here: Mutex<u32>,
+    came: Condvar,
+}
+
+impl Meeting {
+    fn wait(&self, count: u32) {
+        let mut here = self.here.lock().expect("no panic");
+        *here += 1;
+        self.came.notify_all();
+        drop(self.came.wait_timeout_while(here, SOON, |here| *here < count).expect("no panic"));
+    }
 }
 
 /// Runs `body` on one thread per number and gives the results in order.
