@@ -25,6 +25,8 @@
 mod digits;
 #[path = "data_parallel/model.rs"]
 mod model;
+#[path = "data_parallel/processes.rs"]
+mod processes;
 
 use digits::Picture;
 use model::{Model, PARAMETERS};
@@ -33,8 +35,7 @@ use oxccl::cuda::Driver;
 use oxccl::cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use oxccl::{DeviceCommunicator, ReduceOp};
 use std::error::Error;
-use std::io::{BufRead, BufReader};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
 /// Pictures of a step, over all ranks. Divides by every number of ranks that is used here.
@@ -157,30 +158,14 @@ fn step(rank: &Rank, model: &mut Model, mine: &[&Picture]) -> Result<f64> {
 }
 
 /// Starts `ranks` processes of this program with torchrun's environment, and gives what rank 0 prints, line by line.
-fn run_processes(ranks: u32, mut line: impl FnMut(&str)) -> Result<ExitCode> {
-    let mut children = Vec::new();
-    for rank in 0..ranks {
-        let output = if rank == 0 { Stdio::piped() } else { Stdio::null() };
-        let mut child = Command::new(std::env::current_exe()?);
-        child.env("RANK", rank.to_string()).env("WORLD_SIZE", ranks.to_string());
-        child.env("LOCAL_RANK", rank.to_string()).env("LOCAL_WORLD_SIZE", ranks.to_string());
-        child.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", PORT);
-        children.push(child.stdout(output).spawn()?);
-    }
-    if let Some(output) = children[0].stdout.take() {
-        for text in BufReader::new(output).lines() {
-            line(&text?);
-        }
-    }
-    // One that fails makes the others fail, with an error that names it: all of them end.
-    let mut failed = Vec::new();
-    for (rank, child) in children.iter_mut().enumerate() {
-        let status = child.wait()?;
-        if !status.success() {
-            failed.push(format!("rank {rank}: {status}"));
-        }
-    }
-    if failed.is_empty() { Ok(ExitCode::SUCCESS) } else { Err(failed.join(", ").into()) }
+fn run_processes(ranks: u32, line: impl FnMut(&str)) -> Result<ExitCode> {
+    let introduce = |command: &mut Command, rank: u32| {
+        command.env("RANK", rank.to_string()).env("WORLD_SIZE", ranks.to_string());
+        command.env("LOCAL_RANK", rank.to_string()).env("LOCAL_WORLD_SIZE", ranks.to_string());
+        command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", PORT);
+    };
+    processes::run(ranks, introduce, line)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Runs 1, 2 and 4 processes and compares their loss curves.

@@ -20,6 +20,7 @@ mod mp_stall;
 mod mp_status;
 mod mp_kill;
 mod mp_shrink;
+mod mp_train;
 mod mp_attack;
 mod mp_descriptors;
 mod soak;

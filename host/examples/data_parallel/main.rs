@@ -23,14 +23,14 @@
 
 mod digits;
 mod model;
+mod processes;
 
 use digits::Picture;
 use model::{Model, PARAMETERS};
 use oxccl::api::launcher::LaunchEnv;
 use oxccl::{Communicator, ReduceOp, UniqueId};
 use std::error::Error;
-use std::io::{BufRead, BufReader};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 
 /// Pictures of a step, over all ranks. Divides by every number of ranks that is used here.
 const BATCH: usize = 64;
@@ -130,33 +130,13 @@ fn average(communicator: &Communicator, gradient: &mut [f32]) -> Result<(), oxcc
 }
 
 /// Starts `ranks` processes of this program and gives what rank 0 prints, line by line.
-fn run_processes(ranks: u32, mut line: impl FnMut(&str)) -> Result<(), Box<dyn Error>> {
+fn run_processes(ranks: u32, line: impl FnMut(&str)) -> Result<(), Box<dyn Error>> {
     // The id says where the ranks meet and proves to each that the others belong to this run. Its maker must live until they met.
     let id = UniqueId::create()?;
-    let mut children = Vec::new();
-    for rank in 0..ranks {
-        let output = if rank == 0 { Stdio::piped() } else { Stdio::null() };
-        let child = Command::new(std::env::current_exe()?)
-            .args(std::env::args_os().skip(1))
-            .env(MEMBER, format!("{rank},{ranks},{id}"))
-            .stdout(output)
-            .spawn()?;
-        children.push(child);
-    }
-    if let Some(output) = children[0].stdout.take() {
-        for text in BufReader::new(output).lines() {
-            line(&text?);
-        }
-    }
-    // One that fails makes the others fail, with an error that names it: all of them end.
-    let mut failed = Vec::new();
-    for (rank, child) in children.iter_mut().enumerate() {
-        let status = child.wait()?;
-        if !status.success() {
-            failed.push(format!("rank {rank}: {status}"));
-        }
-    }
-    if failed.is_empty() { Ok(()) } else { Err(failed.join(", ").into()) }
+    let introduce = |command: &mut Command, rank| {
+        command.env(MEMBER, format!("{rank},{ranks},{id}"));
+    };
+    processes::run(ranks, introduce, line)
 }
 
 /// Runs 1, 2 and 4 processes and compares their loss curves.

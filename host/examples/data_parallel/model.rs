@@ -8,6 +8,7 @@ const DIGITS: usize = 10;
 /// Weights and biases of both layers.
 pub const PARAMETERS: usize = HIDDEN * (PIXELS + 1) + DIGITS * (HIDDEN + 1);
 
+#[derive(Clone)]
 /// hidden = tanh(W1 pixels + b1), scores = W2 hidden + b2.
 pub struct Model {
     parameters: Vec<f32>,
