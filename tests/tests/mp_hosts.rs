@@ -183,3 +183,13 @@ fn outages_of_streams_are_survived() {
 fn outages_of_a_network_are_survived() {
     survive_an_outage("outnet", Duration::from_secs(8), &SOCKETS);
 }
+
+/// A little less than `OXCCL_OUTAGE` is by itself: `cargo nextest run -p oxccl-tests --run-ignored only outages_of_25 --no-capture`.
+#[test]
+#[ignore = "takes minutes"]
+fn outages_of_25_s_are_survived_by_streams_and_by_a_network() {
+    for round in 0..3 {
+        survive_an_outage(&format!("out25s{round}"), Duration::from_secs(25), &[]);
+        survive_an_outage(&format!("out25n{round}"), Duration::from_secs(25), &SOCKETS);
+    }
+}

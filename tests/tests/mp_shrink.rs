@@ -1,6 +1,8 @@
 //! Ranks that die, and the others, who go on: with a communicator of those that live, and with new ones in the places of the dead.
 
 use oxccl_tests::process::{Job, Launch, SOON};
+use proptest::prelude::Rng;
+use proptest::test_runner::{RngAlgorithm, TestRng};
 use std::time::Duration;
 
 const RANK: &str = env!("CARGO_BIN_EXE_oxccl-rank");
@@ -86,6 +88,55 @@ fn another_rank_dies_meanwhile() {
         job.ranks[second as usize].kill();
         expect_shrunk(&mut job, &[first, second]);
         all_end_well(&mut job, &[first, second]);
+    }
+}
+
+/// The second rank dies at random moments of the shrink, so that some may have finished it when others have not: every survivor soon has
+/// a communicator or an error, and whoever has one with the dead learns of that by its next call.
+#[test]
+fn another_rank_dies_at_random_moments_of_the_shrink() {
+    let mut rng = TestRng::from_seed(RngAlgorithm::ChaCha, b"deaths amid a shrink: 32 letters");
+    let (mut slowest, mut outcomes) = (Duration::ZERO, std::collections::BTreeMap::<String, u32>::new());
+    for round in 0..24 {
+        let mut job = Launch::new(RANK, 5).start("join idle after shrink barrier after drop");
+        job.all_print("step idle");
+        let (first, second) = (round % 5, (round + 1 + rng.next_u32() % 4) % 5);
+        job.ranks[first as usize].kill();
+        job.ranks[second as usize].line("step shrink", SOON);
+        std::thread::sleep(Duration::from_micros(u64::from(rng.next_u32() % 25_000)));
+        let killed_at = job.ranks[second as usize].kill();
+        for rank in job.without(&[first, second]) {
+            let over = rank.line("step drop", SOON).at.saturating_duration_since(killed_at);
+            let transcript = rank.transcript();
+            let outcome = match transcript.split_once("step shrink") {
+                Some((_, after)) if !after.contains("failed") => "a communicator of the living",
+                Some((_, after)) if after.contains("shrunk") => "a communicator with the dead",
+                Some((_, after)) if after.contains("failed PeerWentOn") => "the others went on",
+                _ => panic!("round {round}: {first}, then {second} killed: {transcript}"),
+            };
+            *outcomes.entry(outcome.to_owned()).or_default() += 1;
+            assert!(over < Duration::from_secs(2), "round {round}: {over:?} after the death: {transcript}");
+            slowest = slowest.max(over);
+        }
+    }
+    println!(
+        "{outcomes:?}; the slowest was done {:.1} ms after the second death",
+        slowest.as_secs_f64() * 1e3
+    );
+}
+
+/// Figures, for docs/measurements: `cargo nextest run -p oxccl-tests --run-ignored only how_long_a_shrink --no-capture`.
+#[test]
+#[ignore = "measures"]
+fn how_long_a_shrink_takes() {
+    for nranks in [4, 8, 16, 32, 64] {
+        for _ in 0..5 {
+            let mut job = Launch::new(RANK, nranks).start(&format!("join idle {SURVIVE} drop"));
+            job.all_print("step idle");
+            job.ranks[1].kill();
+            expect_shrunk(&mut job, &[1]);
+            job.without(&[1]).for_each(|rank| drop(rank.line("checked", 3 * SOON)));
+        }
     }
 }
 

@@ -83,6 +83,7 @@ fn code_of_bootstrap(error: &BootstrapError) -> Code {
         BootstrapError::PeerLost { .. }
         | BootstrapError::PeerAborted { .. }
         | BootstrapError::PeerLeft { .. }
+        | BootstrapError::PeerWentOn { .. }
         | BootstrapError::RootLost { .. }
         | BootstrapError::Unreachable { .. }
         | BootstrapError::MissingRanks { .. } => Code::RemoteError,

@@ -11,6 +11,7 @@ use super::split::{self, Turn};
 use crate::bootstrap::{Bootstrap, BootstrapConfig, BootstrapError, Cancel, UniqueId, Watch};
 use crate::connect::ConnectError;
 use oxccl_shared::abi::Rank;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 impl<M: Init> Comm<M> {
@@ -21,7 +22,8 @@ impl<M: Init> Comm<M> {
     /// # Errors
     /// [`Error::Bootstrap`]: an excluded rank is none of this communicator's, or this one. The communicator's error, if this rank aborted
     /// it or its GPU is broken; there is no thread for it. All others come from the [`Pending`]: of a rank that stays and goes meanwhile
-    /// [`BootstrapError::PeerLost`], on all others, which can call it again without that one.
+    /// [`BootstrapError::PeerLost`], on all others, which can call it again without that one; of those on which it failed
+    /// when others had just finished it, [`BootstrapError::PeerWentOn`] at the next call, within a second, if the others do not call it too.
     pub fn start_shrink(&self, excluded: &[u32]) -> Result<Pending<Comm<M>>, Error> {
         self.can_shrink()?;
         let members = remaining(self.rank(), self.size(), excluded)?;
@@ -29,9 +31,14 @@ impl<M: Init> Comm<M> {
         let (watch, config, unit) = (self.member.watch().clone(), split::settings(&self.config), self.unit());
         let work = move |handle: &CommHandle| {
             let child = watch.bootstrap().split_among(&members, number, handle.cancel());
+            // The parent may be dropped meanwhile.
+            let parent = Arc::downgrade(&watch);
             drop(watch);
             let child = child.map_err(Error::from);
             let child = child.and_then(|bootstrap| assemble(bootstrap, config, unit, handle));
+            if let Some(watch) = parent.upgrade() {
+                watch.bootstrap().conclude(&members, number, child.is_ok());
+            }
             child.map_err(|error| handle.failed(error))
         };
         Pending::start(self.member.handle.joining_from(), work)
@@ -43,6 +50,7 @@ impl<M: Init> Comm<M> {
     ///
     /// # Errors
     /// Those of [`Self::start_shrink`], but for ranks that go.
+    /// [`BootstrapError::PeerWentOn`]: a rank went when others had just finished. These find the new communicator broken, and go on from it.
     pub fn shrink_to_living(&self) -> Result<Comm<M>, Error> {
         loop {
             let gone = self.gone();

@@ -242,6 +242,15 @@ pub enum BootstrapError {
         /// The rank.
         rank: Rank,
     },
+    /// A rank has finished the shrink that failed on this one, and has a communicator in which this one is missing.
+    #[error(
+        "rank {rank} has finished the shrink that failed here, and does not come to another: end this process, or let it join as a new \
+         rank when the others grow"
+    )]
+    PeerWentOn {
+        /// The rank.
+        rank: Rank,
+    },
     /// This process aborted the communicator while its ranks met.
     #[error("this process aborted the communicator")]
     Aborted,

@@ -24,8 +24,8 @@ use super::error::{BootstrapError, RankList};
 use super::frame::{self, Decoder, Frame};
 use super::gather::{GATHER_BYTES_MAX, Gathers};
 use super::ring_wire::{
-    BlockHead, KIND_BLOCK, KIND_EVENT, KIND_GREETING, KIND_NOTE, MembershipEvent, NOTE_BYTES_MAX, Note,
-    REASON_BYTES_MAX,
+    BlockHead, Finished, KIND_BLOCK, KIND_EVENT, KIND_FINISHED, KIND_GREETING, KIND_NOTE, MembershipEvent,
+    NOTE_BYTES_MAX, Note, REASON_BYTES_MAX,
 };
 use crate::wire::{self, Message};
 
@@ -109,6 +109,8 @@ pub struct Ring {
     links: [Link; 2],
     /// All membership events so far, for neighbours to come; at most two per rank.
     history: Vec<MembershipEvent>,
+    /// Who has finished which meeting of survivors, for neighbours to come as well.
+    finished: Vec<Finished>,
     /// Ranks known to be gone (dead or left), and those that have aborted.
     gone: Vec<bool>,
     aborted: Vec<bool>,
@@ -135,6 +137,7 @@ impl Ring {
             nranks,
             links: [link(), link()],
             history: Vec::new(),
+            finished: Vec::new(),
             gone: vec![false; nranks as usize],
             aborted: vec![false; nranks as usize],
             gathers: Gathers::new(nranks),
@@ -167,6 +170,9 @@ impl Ring {
             self.history
                 .iter()
                 .for_each(|event| frame::push(&mut link.out, KIND_EVENT, &[&event.to_bytes()]));
+            self.finished
+                .iter()
+                .for_each(|finished| frame::push(&mut link.out, KIND_FINISHED, &[&finished.to_bytes()]));
         }
         frame::push(&mut link.out, KIND_GREETING, &[]);
         link.phase = LinkPhase::Up(peer);
@@ -357,6 +363,7 @@ impl Ring {
             }
             KIND_BLOCK => self.on_block(side, &frame.payload),
             KIND_NOTE => self.on_note(side, &frame.payload),
+            KIND_FINISHED => self.on_finished(side, &frame.payload),
             KIND_EVENT => {
                 let event = MembershipEvent::from_bytes(&frame.payload)
                     .map_err(|_| "a membership event that cannot be read")?;
@@ -396,6 +403,33 @@ impl Ring {
             self.send_block(side.other(), BlockHead { hops: head.hops - 1, ..head }, block);
         }
         Ok(())
+    }
+
+    /// This rank has finished a meeting of survivors: every rank learns it, those that repair the ring meanwhile too.
+    pub fn finish(&mut self, meeting: u64) {
+        self.learn_finished(Finished { rank: self.me, meeting }, None);
+    }
+
+    /// Whether a rank has finished a meeting.
+    pub fn has_finished(&self, rank: Rank, meeting: u64) -> bool {
+        self.finished.contains(&Finished { rank, meeting })
+    }
+
+    fn on_finished(&mut self, side: Side, payload: &[u8]) -> Result<(), &'static str> {
+        let finished =
+            Finished::from_bytes(payload).map_err(|_| "an end of a meeting that cannot be read")?;
+        if finished.rank.0 >= self.nranks {
+            return Err("an end of a meeting of a rank that does not exist");
+        }
+        self.learn_finished(finished, Some(side));
+        Ok(())
+    }
+
+    fn learn_finished(&mut self, finished: Finished, from: Option<Side>) {
+        if !self.leaving && !self.has_finished(finished.rank, finished.meeting) {
+            self.flood(from, KIND_FINISHED, &finished.to_bytes());
+            self.finished.push(finished);
+        }
     }
 
     /// Sends a note to every rank. Ranks that join the ring or repair it meanwhile may miss it.

@@ -18,6 +18,9 @@ pub(super) const KIND_GREETING: u8 = 3;
 /// Frame kind: a [`Note`].
 pub(super) const KIND_NOTE: u8 = 4;
 
+/// Frame kind: a [`Finished`].
+pub(super) const KIND_FINISHED: u8 = 5;
+
 /// The longest reason that an abort carries.
 pub const REASON_BYTES_MAX: usize = 256;
 /// The longest note that a rank sends to all others.
@@ -76,6 +79,20 @@ impl Message for MembershipEvent {
     fn is_sound(&self) -> bool {
         !matches!(self, MembershipEvent::Aborted { reason, .. } if reason.len() > REASON_BYTES_MAX)
     }
+}
+
+/// A rank has finished a meeting: it has the communicator that some ranks met for, and comes to no other meeting by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Finished {
+    /// The rank.
+    pub rank: Rank,
+    /// The meeting's tag.
+    pub meeting: u64,
+}
+
+impl Message for Finished {
+    const VERSION: u8 = 1;
+    const BYTES_MAX: usize = 24;
 }
 
 /// Header of a block of an all-gather.

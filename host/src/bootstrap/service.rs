@@ -40,8 +40,9 @@ pub(crate) struct Service {
     next_prev: Option<(Rank, TcpStream)>,
     repair: RingRepair,
     leave_until: Option<Instant>,
-    /// When the owner wants to be called.
+    /// When the owner wants to be called, and when to look at the meeting of survivors.
     tick_at: Option<Instant>,
+    meeting_at: Option<Instant>,
     buffer: Vec<u8>,
 }
 
@@ -62,6 +63,7 @@ impl Service {
             repair: RingRepair::default(),
             leave_until: None,
             tick_at: None,
+            meeting_at: None,
             buffer: vec![0; READ_BYTES],
         }
     }
@@ -128,6 +130,10 @@ impl Service {
         }
         Side::BOTH.into_iter().for_each(|side| self.fetch_output(&mut state, side));
         let owes_event = state.ring.owes_its_predecessor_an_event();
+        if state.end_hopeless_meeting(Instant::now()) {
+            shared.announce_change();
+        }
+        self.meeting_at = state.meeting_ends_at();
         drop(state);
         for side in Side::BOTH {
             self.write(side);
@@ -205,8 +211,9 @@ impl Service {
         }
         self.repair.poll_fd(&mut fds);
         self.acceptor.poll_fds(&mut fds);
-        let until = [self.acceptor.deadline(), self.repair.deadline(), self.leave_until, self.tick_at];
-        sock::poll(&mut fds, until.into_iter().flatten().min())?;
+        let owners = [self.leave_until, self.tick_at, self.meeting_at];
+        let until = owners.into_iter().chain([self.acceptor.deadline(), self.repair.deadline()]);
+        sock::poll(&mut fds, until.flatten().min())?;
         let mut answers = fds.iter().map(PollFd::revents);
         let mut next = || answers.next().is_some_and(|flags| !flags.is_empty());
         let woken = next();
@@ -247,7 +254,7 @@ impl Service {
             _ => state.ring.ended(side),
         }
         let ended = state.ring.peer(side).is_none();
-        state.end_hopeless_meeting();
+        state.end_hopeless_meeting(Instant::now());
         drop(state);
         self.shared.announce_change();
         if ended {
@@ -271,7 +278,7 @@ impl Service {
         } else if self.repair.has_ended() {
             let mut state = shared.lock();
             state.ring.remain_alone(self.repair.take_refused());
-            state.end_hopeless_meeting();
+            state.end_hopeless_meeting(now);
             drop(state);
             shared.announce_change();
         }

@@ -3,6 +3,8 @@
 //! Gives: the child's bootstrap, independent of the parent from then on.
 //! Never: sends a secret: parent and child derive the child's from their own.
 
+use std::time::Instant;
+
 use oxccl_shared::abi::Rank;
 
 use super::cancel::Cancel;
@@ -56,7 +58,8 @@ impl Bootstrap {
     /// the members call it, with the same list and the same `number`, a pair never used before. `cancel` ends the join of the child.
     ///
     /// # Errors
-    /// [`BootstrapError::PeerLost`], [`BootstrapError::PeerLeft`]: a member is gone, or goes meanwhile. Those of joining.
+    /// [`BootstrapError::PeerLost`], [`BootstrapError::PeerLeft`]: a member is gone, or goes meanwhile. [`BootstrapError::PeerWentOn`]: a
+    /// member has finished a meeting that failed on this rank, and does not come. Those of joining.
     pub fn split_among(
         &self,
         members: &[Rank],
@@ -70,19 +73,36 @@ impl Bootstrap {
         let attempt = Cancel::default();
         let ends = attempt.clone();
         cancel.on_call(move || ends.cancel());
-        let meeting = Meeting { members: members.to_vec(), cancel: attempt.clone() };
+        let meeting = Meeting { members: members.to_vec(), cancel: attempt.clone(), ends_at: None };
         let mut state = self.shared.lock();
         state.meeting = Some(meeting);
-        state.end_hopeless_meeting();
+        state.end_hopeless_meeting(Instant::now());
         drop(state);
+        // The thread is to see when it ends.
+        self.shared.wake();
         let child = self.meet(members, number, &attempt);
         let mut state = self.shared.lock();
         state.meeting = None;
-        child.map_err(|error| match state.why_gone(members) {
+        child.map_err(|error| match (state.why_gone(members), state.who_went_on(members)) {
             _ if cancel.is_called() => BootstrapError::Aborted,
-            Some(gone) => gone,
-            None => error,
+            (Some(gone), _) => gone,
+            (None, Some(rank)) if attempt.is_called() => BootstrapError::PeerWentOn { rank },
+            _ => error,
         })
+    }
+
+    /// After [`Self::split_among`] by the same members and number, and whatever else its caller needed of them: whether this rank has what
+    /// they met for. If so, ranks on which it failed do not wait for this one in their next meeting.
+    pub fn conclude(&self, members: &[Rank], number: u64, succeeded: bool) {
+        let tag = meeting_tag(members, number);
+        let mut state = self.shared.lock();
+        if succeeded {
+            state.ring.finish(tag);
+        } else {
+            state.failed_meetings.push(tag);
+        }
+        drop(state);
+        self.shared.wake();
     }
 
     fn meet(&self, members: &[Rank], number: u64, cancel: &Cancel) -> Result<Bootstrap, BootstrapError> {
@@ -90,7 +110,7 @@ impl Bootstrap {
         let place = members.iter().position(|rank| *rank == self.rank()).unwrap_or(0) as u32;
         let ranks: Vec<u8> = members.iter().flat_map(|rank| rank.0.to_le_bytes()).collect();
         let secret = self.shared.secret.derive(&[b"among", &number.to_le_bytes(), &ranks]);
-        let tag = digest(&("among", number, members.iter().map(|rank| rank.0).collect::<Vec<u32>>()));
+        let tag = meeting_tag(members, number);
         let config = &self.shared.config;
         let deadline = Deadline::after(config.timeout).or_cancelled(cancel).outlasting_abort();
         let addr = if place == 0 {
@@ -129,4 +149,9 @@ impl Bootstrap {
         }
         Ok(place.map(|place| Rank(place as u32)))
     }
+}
+
+/// Distinguishes the meetings of a communicator's ranks.
+fn meeting_tag(members: &[Rank], number: u64) -> u64 {
+    digest(&("among", number, members.iter().map(|rank| rank.0).collect::<Vec<u32>>()))
 }

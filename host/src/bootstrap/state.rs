@@ -23,6 +23,10 @@ use crate::os::{NoDescriptor, with_room};
 /// How long a rank that has aborted still waits for others, which may need its memory until they hear of it.
 pub(crate) const ABORTED_WAITS: Duration = Duration::from_secs(2);
 
+/// How long ranks that a meeting failed on wait in the next one for ranks that have finished that one: these find their communicator broken
+/// by the same death, and may come.
+const MAY_COME_BACK: Duration = Duration::from_millis(500);
+
 /// Called for every [`PeerEvent`], on the service's thread.
 pub type OnEvent = Box<dyn Fn(PeerEvent) + Send>;
 
@@ -53,6 +57,8 @@ pub(crate) struct Meeting {
     pub members: Vec<Rank>,
     /// Ends the join.
     pub cancel: Cancel,
+    /// When to give up because of a member that has gone on without this rank.
+    pub ends_at: Option<Instant>,
 }
 
 /// State shared by owner and thread.
@@ -83,6 +89,8 @@ pub(crate) struct State {
     pub aborted_at: Option<Instant>,
     /// The meeting of some ranks that is under way.
     pub meeting: Option<Meeting>,
+    /// The tags of those that failed on this rank.
+    pub failed_meetings: Vec<u64>,
     /// Every rank's listener address; known once the ring has gathered them.
     pub addrs: Vec<std::net::SocketAddr>,
     /// Where every rank is, and the communicator's number; known from then on.
@@ -110,13 +118,35 @@ impl State {
         })
     }
 
-    /// Ends the meeting of survivors of which one is gone.
-    pub fn end_hopeless_meeting(&self) {
-        if let Some(meeting) =
-            self.meeting.as_ref().filter(|meeting| self.why_gone(&meeting.members).is_some())
-        {
+    /// One of these ranks that has finished a meeting that failed here: it has a communicator with this rank, and does not know that this
+    /// rank has none.
+    pub fn who_went_on(&self, members: &[Rank]) -> Option<Rank> {
+        let went_on =
+            |rank: &Rank| self.failed_meetings.iter().any(|tag| self.ring.has_finished(*rank, *tag));
+        members.iter().copied().find(went_on)
+    }
+
+    /// Ends the meeting of survivors of which one is gone, or has gone on without this rank and does not come back. Whether it ended now.
+    pub fn end_hopeless_meeting(&mut self, now: Instant) -> bool {
+        let Some(meeting) = self.meeting.as_ref().filter(|meeting| !meeting.cancel.is_called()) else {
+            return false;
+        };
+        let has_lost = self.why_gone(&meeting.members).is_some();
+        let is_alone = self.who_went_on(&meeting.members).is_some();
+        let Some(meeting) = &mut self.meeting else { return false };
+        if is_alone {
+            meeting.ends_at.get_or_insert(now + MAY_COME_BACK);
+        }
+        let is_hopeless = has_lost || meeting.ends_at.is_some_and(|at| now >= at);
+        if is_hopeless {
             meeting.cancel.cancel();
         }
+        is_hopeless
+    }
+
+    /// When the meeting ends unless those that have gone on come back.
+    pub fn meeting_ends_at(&self) -> Option<Instant> {
+        self.meeting.as_ref().filter(|meeting| !meeting.cancel.is_called())?.ends_at
     }
 
     /// Why this rank, `me`, cannot accept a connection.
@@ -146,6 +176,7 @@ impl Shared {
             starving: None,
             aborted_at: None,
             meeting: None,
+            failed_meetings: Vec::new(),
             addrs: Vec::new(),
             places: Vec::new(),
             number: 0,

@@ -473,6 +473,7 @@ fn of_bootstrap(error: &BootstrapError) -> (&'static str, Vec<u32>) {
         BootstrapError::PeerLost { rank } => ("PeerDied", vec![rank.0]),
         BootstrapError::PeerAborted { rank, .. } => ("PeerAborted", vec![rank.0]),
         BootstrapError::PeerLeft { rank } => ("PeerLeft", vec![rank.0]),
+        BootstrapError::PeerWentOn { rank } => ("PeerWentOn", vec![rank.0]),
         BootstrapError::Timeout { ranks, .. } => ("Timeout", named(ranks)),
         BootstrapError::NoDescriptor { rank, .. } => {
             ("NoDescriptor", rank.iter().map(|rank| rank.0).collect())
