@@ -7,23 +7,61 @@
 //!
 //! [`guide`] has a page for each concept.
 
+// Without the tests and tools, some of what they look at is used by nobody.
+#![cfg_attr(not(feature = "internals"), allow(dead_code, unused_imports))]
+
 pub mod guide;
 pub mod api;
 pub mod status;
-pub mod connect;
-pub mod machine;
-pub mod launch;
-pub mod plan;
-pub mod proxy;
-pub mod transport;
-pub mod net;
-pub mod bootstrap;
-pub mod topology;
-pub mod gpu;
-pub mod mem;
-pub mod wire;
-pub mod os;
-pub mod log;
+// What follows is for this repository's tests and tools, which look inside by the feature `internals`. Programs use what is exported
+// below.
+cfg_if::cfg_if! {
+    if #[cfg(feature = "internals")] {
+        #[doc(hidden)]
+        pub mod connect;
+        #[doc(hidden)]
+        pub mod machine;
+        #[doc(hidden)]
+        pub mod launch;
+        #[doc(hidden)]
+        pub mod plan;
+        #[doc(hidden)]
+        pub mod proxy;
+        #[doc(hidden)]
+        pub mod transport;
+        #[doc(hidden)]
+        pub mod net;
+        #[doc(hidden)]
+        pub mod bootstrap;
+        #[doc(hidden)]
+        pub mod topology;
+        #[doc(hidden)]
+        pub mod gpu;
+        #[doc(hidden)]
+        pub mod mem;
+        #[doc(hidden)]
+        pub mod wire;
+        #[doc(hidden)]
+        pub mod os;
+        #[doc(hidden)]
+        pub mod log;
+    } else {
+        mod connect;
+        mod machine;
+        mod launch;
+        mod plan;
+        mod proxy;
+        mod transport;
+        mod net;
+        mod bootstrap;
+        mod topology;
+        mod gpu;
+        mod mem;
+        mod wire;
+        mod os;
+        mod log;
+    }
+}
 
 pub use api::{
     ArgumentError, Blocks, BlocksError, Calls, Comm, CommHandle, CommState, Communicator,

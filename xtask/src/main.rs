@@ -67,6 +67,8 @@ enum Task {
     GpuPack(gpu::Options),
     /// Makes the packages: a tarball, a Debian package and a Python wheel.
     Package(package::Options),
+    /// Writes host/public-names.txt, which the stage `surface` holds the library's interface to.
+    PublicNames,
     /// Runs a program in an emulated guest with two RoCE devices, and exits with its status.
     Softroce(softroce::Options),
     /// Model-checks the FIFOs with loom.
@@ -92,6 +94,7 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::BuildAmdgcn(options) => amdgcn::build(&options)?,
         Task::GpuPack(options) => gpu::pack(&options)?,
         Task::Package(options) => package::package(&options)?,
+        Task::PublicNames => stages::surface::write().map(|()| true)?,
         Task::Softroce(options) => return softroce::run(&options),
         Task::Loom { mutants: true, .. } => stages::mutants::run()?.is_ok(),
         Task::Loom { filter, .. } => stages::loom::run_filtered(filter.as_deref())?.is_ok(),

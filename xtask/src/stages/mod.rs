@@ -21,6 +21,7 @@ mod readme;
 mod softroce;
 mod stranger;
 mod suite;
+pub mod surface;
 
 pub use outcome::Outcome;
 
@@ -103,6 +104,8 @@ const STAGES: &[Stage] = &[
         "cargo publish --dry-run; what it packs, checked by the oldest Rust that it states",
     )
     .beside_others(),
+    Stage::new("surface", surface::check, "what programs can name is what host/public-names.txt says")
+        .beside_others(),
     Stage::new("readme", readme::first_command, "the first command of README.md").beside_others(),
     Stage::new("miri", miri::all, "unsafe code and blocks of many threads under miri").beside_others(),
     Stage::new("loom", loom::all, "every interleaving of the FIFOs, within loom's bounds").beside_others(),
