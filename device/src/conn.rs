@@ -5,6 +5,8 @@
 //! counts the steps published. The block's barriers separate a write from the others' reads, so plain cells suffice.
 
 use crate::distance::{Distance, SlotStores};
+#[cfg(feature = "cpu")]
+use crate::traffic::Traffic;
 use core::cell::Cell;
 use oxccl_shared::abi::{ConnControl, ConnEnd, ConnLayout, Protocol, Rank, SlotHeader, Step};
 use oxccl_shared::fifo::{ConnWords, ConsumerCursor, ProducerCursor};
@@ -22,6 +24,7 @@ pub struct SendConn {
     /// Where the consumer is.
     distance: Distance,
     spread: Spread,
+    counter: Counter,
 }
 
 /// The consumer's end of a connection.
@@ -32,6 +35,14 @@ pub struct RecvConn {
     /// Next step to release. Writer: the poster.
     released: Cell<Step>,
     spread: Spread,
+    counter: Counter,
+}
+
+/// Where a rank on a CPU counts what goes over the connection; GPUs count nothing.
+#[derive(Default)]
+struct Counter {
+    #[cfg(feature = "cpu")]
+    traffic: Option<std::sync::Arc<Traffic>>,
 }
 
 /// Whether messages of Simple shorter than their slot are spread over it ([`proto::simple::spread_offset`]): both ends or neither.
@@ -132,7 +143,7 @@ impl SendConn {
     pub unsafe fn resume(end: ConnEnd, cursor: ProducerCursor) -> Self {
         let (moved, published) = (Cell::new(cursor), Cell::new(cursor.step()));
         let (distance, spread) = (Distance::default(), Spread::default());
-        SendConn { end, moved, published, is_streamed: false, distance, spread }
+        SendConn { end, moved, published, is_streamed: false, distance, spread, counter: Counter::default() }
     }
 
     /// As [`Self::resume`], but constructs the end at `place`: returning it as a value goes through the thread's
@@ -151,6 +162,7 @@ impl SendConn {
             (&raw mut (*place).is_streamed).write(false);
             (&raw mut (*place).distance).write(Distance::default());
             (&raw mut (*place).spread).write(Spread::default());
+            (&raw mut (*place).counter).write(Counter::default());
         }
     }
 
@@ -248,6 +260,21 @@ impl SendConn {
         self.published.set(cursor.step());
     }
 
+    /// First worker: counts a slot of so many bytes that is filled.
+    #[inline(always)]
+    pub(crate) fn count(&self, _len_bytes: usize) {
+        #[cfg(feature = "cpu")]
+        if let Some(traffic) = &self.counter.traffic {
+            traffic.sent(_len_bytes as u32);
+        }
+    }
+
+    /// From now on counts what goes over it.
+    #[cfg(feature = "cpu")]
+    pub fn count_in(&mut self, traffic: std::sync::Arc<Traffic>) {
+        self.counter.traffic = Some(traffic);
+    }
+
     /// Whether the consumer has consumed everything.
     #[inline]
     pub fn is_drained(&self) -> bool {
@@ -297,7 +324,7 @@ impl RecvConn {
     #[inline(always)]
     pub unsafe fn resume(end: ConnEnd, cursor: ConsumerCursor) -> Self {
         let (moved, released) = (Cell::new(cursor), Cell::new(cursor.step()));
-        RecvConn { end, moved, released, spread: Spread::default() }
+        RecvConn { end, moved, released, spread: Spread::default(), counter: Counter::default() }
     }
 
     /// As [`Self::resume`], but constructs the end at `place`: returning it as a value goes through the thread's
@@ -314,6 +341,7 @@ impl RecvConn {
             (&raw mut (*place).moved).write(Cell::new(cursor));
             (&raw mut (*place).released).write(Cell::new(cursor.step()));
             (&raw mut (*place).spread).write(Spread::default());
+            (&raw mut (*place).counter).write(Counter::default());
         }
     }
 
@@ -372,6 +400,21 @@ impl RecvConn {
         let mut cursor = ConsumerCursor::at(self.released.get());
         cursor.release_flagged(words(&self.end));
         self.released.set(cursor.step());
+    }
+
+    /// First worker: counts a slot of so many bytes that has been used.
+    #[inline(always)]
+    pub(crate) fn count(&self, _len_bytes: usize) {
+        #[cfg(feature = "cpu")]
+        if let Some(traffic) = &self.counter.traffic {
+            traffic.received(_len_bytes as u32);
+        }
+    }
+
+    /// From now on counts what goes over it.
+    #[cfg(feature = "cpu")]
+    pub fn count_in(&mut self, traffic: std::sync::Arc<Traffic>) {
+        self.counter.traffic = Some(traffic);
     }
 
     /// The slot of the current step.

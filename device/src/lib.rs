@@ -17,6 +17,8 @@ pub mod kernel;
 pub mod coll;
 pub mod prims;
 pub mod conn;
+#[cfg(feature = "cpu")]
+pub mod traffic;
 pub mod distance;
 pub mod gpu;
 

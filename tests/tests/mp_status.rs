@@ -114,6 +114,93 @@ fn a_live_job_says_what_its_ranks_do() {
     }
 }
 
+/// The counters of both ends of every pair say the same.
+#[test]
+fn what_one_rank_has_sent_the_other_has_received() {
+    for transport in ["shm", "tcp"] {
+        let launch = Launch::new(RANK, 3).env("OXCCL_TRANSPORT", transport);
+        let mut job = launch.start("join barrier all-reduce=1000 all-reduce=500000 ask drop");
+        job.all_print("step ask");
+        let reports: Vec<_> = job.ranks.iter().map(|rank| only(rank, Duration::ZERO)).collect();
+        for (me, report) in reports.iter().enumerate() {
+            assert_eq!((report.peers.len(), report.stalls, report.moved), (2, 0, None), "{report:?}");
+            for peer in &report.peers {
+                let mut others = reports[peer.rank as usize].peers.iter();
+                let theirs = others.find(|other| other.rank as usize == me).unwrap();
+                assert_eq!(
+                    (peer.sent_bytes, peer.sent_slots),
+                    (theirs.received_bytes, theirs.received_slots),
+                    "rank {me} to {}",
+                    peer.rank
+                );
+                assert_eq!(peer.transport.as_deref(), Some(transport));
+                assert!((1..=3).contains(&peer.operations) && peer.waited_ns < 60_000_000_000, "{peer:?}");
+            }
+            let sent: u64 = report.peers.iter().map(|peer| peer.sent_bytes).sum();
+            // In a ring each rank sends two thirds of the input twice; in one hop all of it to each other.
+            assert!(sent >= 4 * 500_000 * 4 / 3 && sent < 4 * 501_000 * 3, "{sent}");
+        }
+        job.ranks.iter_mut().for_each(|rank| rank.say(""));
+        job.all_succeed();
+    }
+}
+
+/// A send that joins a receive under way is in the flight record too, and ends before it.
+#[test]
+fn messages_that_join_others_in_flight_are_recorded() {
+    let mut job = Launch::new(RANK, 2)
+        .start_each(|rank| format!("join {}forever=in-flight:10", if rank == 1 { "ask " } else { "" }));
+    job.ranks[1].line("step ask", SOON);
+    let deadline = Instant::now() + SOON;
+    loop {
+        let report = only(&job.ranks[0], Duration::ZERO);
+        let recent: Vec<_> = report
+            .recent
+            .iter()
+            .map(|found| (found.operation.function.as_str(), found.ended_ns.is_some()))
+            .collect();
+        if recent == [("recv", false), ("send", true)] {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{recent:?}");
+    }
+    job.ranks[1].say("");
+    job.all_print("looping");
+}
+
+/// Which rank it is that stands still, and how far it came: of the rank itself nobody hears any more.
+#[test]
+fn a_rank_that_is_stopped_within_an_operation_is_named_with_its_bytes() {
+    const COUNT: u64 = 20_000_000;
+    let launch = Launch::new(RANK, 3).env("OXCCL_STALL_WARN", "0.5");
+    let mut job = launch.start(&format!("join forever=all-reduce:{COUNT}"));
+    job.all_print("looping");
+    // Between two operations it has sent nothing of the next one: then once more.
+    let found = (0..10).find_map(|_| {
+        job.ranks[1].signal(Signal::STOP);
+        let deadline = Instant::now() + SOON;
+        let stall = loop {
+            if let Some(stall) = only(&job.ranks[0], Duration::ZERO).stall {
+                break stall;
+            }
+            assert!(Instant::now() < deadline, "nothing is reported");
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        println!("{stall}");
+        assert!(stall.contains("[no answer]: all_reduce of 20000000 float") && stall.contains(": rank 1 ("));
+        let moved = stall.split_once("stopped after ").and_then(|(_, rest)| rest.split_once(" bytes"));
+        job.ranks[1].signal(Signal::CONT);
+        while only(&job.ranks[0], Duration::ZERO).stall.is_some() {
+            assert!(Instant::now() < deadline, "it is not over");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        moved.map(|(bytes, _)| bytes.parse::<u64>().unwrap())
+    });
+    // A ring sends two thirds of the input twice.
+    let bytes = found.expect("it was stopped within an operation");
+    assert!(bytes > 0 && bytes <= COUNT * 4 * 4 / 3 + 1024, "{bytes}");
+}
+
 #[test]
 fn a_rank_that_waits_for_others_to_join_is_asked_too() {
     let launch = Launch::new(RANK, 2);

@@ -17,6 +17,7 @@ mod mp_launch;
 mod mp_launch_hosts;
 mod mp_end;
 mod mp_stall;
+mod mp_campaign;
 mod mp_status;
 mod mp_kill;
 mod mp_shrink;

@@ -16,6 +16,9 @@ pub struct StatusArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// Print the counters as Prometheus reads them (OpenMetrics)
+    #[arg(long, conflicts_with_all = ["json", "last"])]
+    pub prometheus: bool,
     /// Ask again after so many seconds, until interrupted
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     pub watch: Option<Duration>,
@@ -26,7 +29,7 @@ pub struct StatusArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub last: usize,
     /// Write the flight records to files oxccl_flight_rank_N in this folder instead
-    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["json", "watch", "last"])]
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["json", "watch", "last", "prometheus"])]
     pub dump: Option<PathBuf>,
 }
 

@@ -4,6 +4,7 @@
 //! Never: changes anything in a process that it asks.
 
 mod args;
+mod prometheus;
 mod table;
 
 pub use args::StatusArgs;
@@ -25,6 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 enum StatusError {
     #[error("printing: {0}")]
     Print(#[from] std::io::Error),
+    #[error("writing the metrics: {0}")]
+    Format(#[from] std::fmt::Error),
     #[error(transparent)]
     Ask(#[from] AskError),
     #[error(
@@ -107,6 +110,7 @@ fn show(args: &StatusArgs) -> Result<(), StatusError> {
     let nobody = processes.is_empty();
     let answer = Found { processes, errors };
     match args.json {
+        _ if args.prometheus => say(&prometheus::text(&answer.processes)?)?,
         // Numbers and text only: it has a JSON form.
         true => say(&format!("{}\n", serde_json::to_string_pretty(&answer).unwrap_or_default()))?,
         false => {

@@ -65,6 +65,7 @@ fn block(text: &mut String, same: &[(&ProcessReport, &CommunicatorReport)]) {
     };
     rows.insert(0, Row(HEAD.map(str::to_owned)));
     columns(text, &rows);
+    same.iter().for_each(|(_, comm)| peers(text, comm));
     same.iter().for_each(|(_, comm)| recent(text, comm));
 }
 
@@ -136,6 +137,28 @@ fn operation(op: &OperationReport) -> String {
     text
 }
 
+/// A line for each other rank with which anything was exchanged.
+fn peers(text: &mut String, comm: &CommunicatorReport) {
+    let mut active = comm.peers.iter().filter(|peer| peer.operations > 0).peekable();
+    if active.peek().is_some() {
+        let _ = writeln!(text, "  rank {} has exchanged:", comm.rank);
+    }
+    for peer in active {
+        let link = peer.transport.as_deref().unwrap_or("-");
+        let [sent, received] = [peer.sent_bytes, peer.received_bytes].map(|bytes| bytes as f64 / 1e6);
+        let waited = peer.waited_ns as f64 / 1e9;
+        let _ = write!(
+            text,
+            "    with rank {} over {link}: {sent:.3} MB sent, {received:.3} MB received in {} operations; waited {waited:.3} s for it",
+            peer.rank, peer.operations
+        );
+        let _ = match peer.stalls {
+            0 => writeln!(text),
+            stalls => writeln!(text, "; stalled by it {stalls} times"),
+        };
+    }
+}
+
 fn recent(text: &mut String, comm: &CommunicatorReport) {
     let Some(last) = comm.recent.last() else { return };
     let _ = writeln!(text, "  latest operations of rank {}:", comm.rank);
@@ -175,7 +198,9 @@ mod tests {
         let text = r#"[{"format":1,"version":"0.1.0","host":"node7","pid":40,"program":"train","time_ns":5000000000,"asked_ms":1000,
             "communicators":[{"name":"dp","id":"00ff","rank":0,"size":3,"state":"ready","error":null,"age_ms":61000,"begun":9,"done":8,
             "during":{"function":"all_reduce","seq":8,"count":1000,"dtype":"float","op":"sum","root":null},"during_ms":4200,"waits_for":2,
-            "waited_ms":4100,"moved":null,"stall":null,
+            "waited_ms":4100,"moved":null,"stall":null,"stalls":1,
+            "peers":[{"rank":2,"transport":"net","operations":8,"sent_bytes":32000,"received_bytes":28000,"sent_slots":8,"received_slots":7,
+                      "waited_ns":4200000000,"stalls":1}],
             "recent":[{"operation":{"function":"barrier","seq":7,"count":0,"dtype":"uint8","op":null,"root":null},
                        "began_ns":4000000000,"ended_ns":4000002500}],
             "ranks":[
@@ -204,6 +229,8 @@ mod tests {
         );
         assert!(lines[4].contains("node8") && lines[4].contains("DOES NOT ANSWER"), "{text}");
         assert!(text.contains("barrier (operation 7), 2.5 us"), "{text}");
+        let peer = "with rank 2 over net: 0.032 MB sent, 0.028 MB received in 8 operations; waited 4.200 s for it; stalled by it 1 times";
+        assert!(text.contains(peer), "{text}");
     }
 
     #[test]

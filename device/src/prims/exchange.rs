@@ -167,6 +167,7 @@ fn finish<B: Words>(block: &B, what: &Exchange<'_>) {
             let conn = &what.recv[i];
             conn.release_flagged();
             conn.advance();
+            conn.count(received_bytes(what, conn.peer()));
         }
         if i < what.send.len() {
             let conn = &what.send[i];
@@ -176,6 +177,7 @@ fn finish<B: Words>(block: &B, what: &Exchange<'_>) {
                 clean(conn.slot(Protocol::LL), used, lines, ll::flag(conn.step()));
             }
             conn.advance_untold();
+            conn.count(what.to.len_of(conn.peer()));
             conn.poll_credit_ahead();
         }
         i += block.threads();

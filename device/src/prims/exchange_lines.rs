@@ -388,7 +388,9 @@ fn finish<B: Lines>(block: &B, what: &LineExchange<'_>) {
             recv.release_flagged();
         }
         recv.advance();
+        recv.count(received_bytes(what, recv.peer()));
         send.advance_untold();
+        send.count(what.to.len_of(send.peer()));
         send.poll_credit_ahead();
         i += block.threads();
     }

@@ -65,6 +65,7 @@ impl<B: Words, const FAN_IN: usize> Proto<B> for Ll<FAN_IN> {
             let conn = &conns.send[index as usize];
             if block.leads() {
                 conn.advance_untold();
+                conn.count(slice.len_bytes());
                 conn.poll_credit_ahead();
             }
         }
@@ -75,6 +76,7 @@ impl<B: Words, const FAN_IN: usize> Proto<B> for Ll<FAN_IN> {
             }
             if block.leads() {
                 conn.advance();
+                conn.count(slice.len_bytes());
             }
         }
     }

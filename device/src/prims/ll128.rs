@@ -37,6 +37,7 @@ impl<B: Lines> Proto<B> for Ll128 {
         for &index in slice.send() {
             if block.leads() {
                 conns.send[index as usize].advance_untold();
+                conns.send[index as usize].count(slice.len_bytes());
                 conns.send[index as usize].poll_credit_ahead();
             }
         }
@@ -49,6 +50,7 @@ impl<B: Lines> Proto<B> for Ll128 {
             }
             if block.leads() {
                 conns.recv[index as usize].advance();
+                conns.recv[index as usize].count(slice.len_bytes());
             }
         }
     }

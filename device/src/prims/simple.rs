@@ -45,9 +45,11 @@ impl<B: Block> Proto<B> for Simple {
         if block.leads() {
             for &index in slice.send() {
                 conns.send[index as usize].advance();
+                conns.send[index as usize].count(slice.len_bytes());
             }
             for &index in slice.recv() {
                 conns.recv[index as usize].advance();
+                conns.recv[index as usize].count(slice.len_bytes());
             }
         }
     }

@@ -5,10 +5,11 @@ use super::handle::{CommHandle, CommState};
 use super::stalls::Stalls;
 use crate::launch::{Health, Notice, RECORDS};
 use crate::status::{
-    CommunicatorReport, OperationReport, RankReport, RecordReport, Records, Settings, State, Subject,
-    TotalReport, register, told,
+    CommunicatorReport, OperationReport, PeerReport, RankReport, RecordReport, Records, Settings, State,
+    Subject, TotalReport, register, told,
 };
 use crate::wire::Message;
+use oxccl_device::traffic::Traffic;
 use oxccl_shared::abi::Rank;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -115,6 +116,7 @@ fn fill(report: &mut CommunicatorReport, health: &Health, stalls: &Stalls, recen
     report.totals = totals
         .map(|(func, operations, bytes)| TotalReport { function: func.to_string(), operations, bytes })
         .collect();
+    (report.peers, report.stalls) = (peers(health, stalls, report.rank), stalls.found().iter().sum());
     let recent = recent.iter().filter(|_| recent_max > 0);
     report.recent = recent
         .map(|found| RecordReport {
@@ -123,6 +125,27 @@ fn fill(report: &mut CommunicatorReport, health: &Health, stalls: &Stalls, recen
             ended_ns: found.ended_ns,
         })
         .collect();
+}
+
+/// What has gone to and from each other rank.
+fn peers(health: &Health, stalls: &Stalls, me: u32) -> Vec<PeerReport> {
+    let (scale, found) = (health.recorder().scale(), stalls.found());
+    let all = (0..).map(Rank).zip(health.traffic()).filter(|(rank, _)| rank.0 != me && !stalls.is_polled());
+    let one = |(rank, traffic): (Rank, &Arc<Traffic>)| {
+        let counted = traffic.read();
+        PeerReport {
+            rank: rank.0,
+            transport: stalls.link_to(rank).map(|link| link.name().to_owned()),
+            operations: counted.operations,
+            sent_bytes: counted.bytes[0],
+            received_bytes: counted.bytes[1],
+            sent_slots: counted.slots[0],
+            received_slots: counted.slots[1],
+            waited_ns: scale.lasts(counted.waited).as_nanos() as u64,
+            stalls: found.get(rank.index()).copied().unwrap_or(0),
+        }
+    };
+    all.map(one).collect()
 }
 
 /// All ranks, with what they answered.

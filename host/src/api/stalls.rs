@@ -140,6 +140,11 @@ impl Stalls {
         self.lock().stall()
     }
 
+    /// By rank: stalls found so far in which it was at fault.
+    pub fn found(&self) -> Vec<u64> {
+        self.lock().found().to_vec()
+    }
+
     /// Looks at this rank. Returns when to look again.
     pub fn tick(&self, at: Instant, tell: &dyn Fn(StallNotice)) -> Option<Instant> {
         let running = self.running.get()?;

@@ -7,9 +7,10 @@ use super::stall::Standing;
 use crate::gpu::{CuResult, DeviceId};
 use crate::plan::{Call, CallRecord};
 use core::fmt;
+use oxccl_device::traffic::Traffic;
 use oxccl_shared::abi::Rank;
 use oxccl_shared::sync::{Line128, Sys, Word};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Why a communicator stopped. The first fault is permanent; nothing runs afterwards.
@@ -154,6 +155,8 @@ pub struct Health {
     /// Calls begun, and calls that have returned. Writer: the executor.
     calls: Line128<[Word<u64, Sys>; 2]>,
     recorder: Recorder,
+    /// By rank: what has gone over its connections. Writer: the executor, of ranks on CPUs.
+    traffic: Box<[Arc<Traffic>]>,
 }
 
 /// Stops parts that do not check a communicator's health themselves.
@@ -188,13 +191,40 @@ impl Health {
     pub fn new(rank: Rank, nranks: u32) -> Health {
         let left = (0..nranks).map(|_| Word::new(0)).collect();
         let (waits, recorder) = (Waits::new(rank, nranks), Recorder::new());
-        Health { left, waits, recorder, ..Health::default() }
+        let traffic = (0..nranks).map(|_| Arc::default()).collect();
+        Health { left, waits, recorder, traffic, ..Health::default() }
     }
 
     /// The latest calls with their times.
     #[inline]
     pub fn recorder(&self) -> &Recorder {
         &self.recorder
+    }
+
+    /// By rank: what has gone over its connections, where that is counted.
+    #[inline]
+    pub fn traffic(&self) -> &[Arc<Traffic>] {
+        &self.traffic
+    }
+
+    /// Whose bytes are counted from now on belong to another operation. The executor only.
+    #[inline]
+    pub(crate) fn begin_traffic(&self) {
+        self.traffic.iter().for_each(|traffic| traffic.begin());
+    }
+
+    /// The executor has waited for this rank since it looked last, so many ticks of the recorder's ago.
+    #[inline]
+    pub(crate) fn count_wait(&self, peer: Rank, ticks: u64) {
+        if let Some(traffic) = self.traffic.get(peer.index()) {
+            traffic.waited(ticks);
+        }
+    }
+
+    /// Bytes sent and received in the present operation, or the latest.
+    fn moved(&self) -> [u64; 2] {
+        let each = self.traffic.iter().map(|traffic| traffic.read().now);
+        each.fold([0, 0], |[sent, received], now| [sent + now[0], received + now[1]])
     }
 
     /// For which rank each rank waits.
@@ -213,17 +243,21 @@ impl Health {
         let wait = *self.wait.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let wait = wait.filter(|wait| wait.looked_at.elapsed() < LOOKS_EVERY);
         let (begun, done, latest) = (self.begun(), self.returned(), self.latest());
+        let during = match wait {
+            Some(wait) => wait.during,
+            None => latest.filter(|_| done < begun),
+        };
+        let waits_for = wait.map(|wait| wait.peer);
+        let peer = waits_for.and_then(|peer| self.traffic.get(peer.index()));
         Standing {
             begun,
             done,
             latest,
-            during: match wait {
-                Some(wait) => wait.during,
-                None => latest.filter(|_| done < begun),
-            },
-            waits_for: wait.map(|wait| wait.peer),
+            during,
+            waits_for,
             waited_ms: wait.map_or(0, |wait| wait.waited.as_millis() as u64),
-            moved: None,
+            moved: during.map(|_| self.moved()),
+            with_peer: peer.map(|traffic| traffic.read().now),
         }
     }
 

@@ -30,7 +30,7 @@ pub enum Notice {
 }
 
 impl Message for Notice {
-    const VERSION: u8 = 1;
+    const VERSION: u8 = 2;
     const BYTES_MAX: usize = 192;
 }
 
@@ -81,6 +81,7 @@ mod tests {
             waits_for: Some(Rank(u32::MAX)),
             waited_ms: u64::MAX,
             moved: Some([u64::MAX; 2]),
+            with_peer: Some([u64::MAX; 2]),
         }
     }
 

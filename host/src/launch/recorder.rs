@@ -5,6 +5,7 @@
 
 use super::ticks::{Scale, Ticks};
 use crate::plan::{Call, CallRecord};
+use core::ops::Range;
 use oxccl_shared::abi::Func;
 use oxccl_shared::sync::{Line128, Sys, Word};
 
@@ -107,10 +108,15 @@ impl Recorder {
     /// The calls from this one on are over, unless they were before. The executor only.
     #[inline]
     pub(crate) fn end(&self, first: u64) {
+        self.end_of(first..self.next.load_relaxed());
+    }
+
+    /// These calls are over, unless they were before. The executor only.
+    #[inline]
+    pub(crate) fn end_of(&self, calls: Range<u64>) {
         let (now, next) = (self.ticks.now(), self.next.load_relaxed());
-        for slot in
-            (first.max(next.saturating_sub(RECORDS as u64))..next).filter_map(|index| self.slot(index))
-        {
+        let first = calls.start.max(next.saturating_sub(RECORDS as u64));
+        for slot in (first..calls.end).filter_map(|index| self.slot(index)) {
             if slot.ended.load_relaxed() == 0 {
                 slot.ended.store_relaxed(now);
             }
@@ -128,6 +134,12 @@ impl Recorder {
         let all = Func::ALL.iter().map(|func| (*func, &self.totals[*func as usize]));
         all.map(|(func, [calls, bytes])| (func, calls.load_relaxed(), bytes.load_relaxed()))
             .filter(|(_, calls, _)| *calls > 0)
+    }
+
+    /// Ticks of its clock.
+    #[inline]
+    pub(crate) fn ticks(&self) -> u64 {
+        self.ticks.now()
     }
 
     /// What ticks mean.

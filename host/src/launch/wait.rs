@@ -78,6 +78,8 @@ pub struct WaitContext {
     notified: Cell<Option<Rank>>,
     /// The fiber we run in, if any. Valid while that fiber runs, which is whenever a kernel of ours can wait.
     fiber: Cell<*const FiberYielder>,
+    /// When the present wait was visited last and counted: ticks, or 0.
+    visited: Cell<u64>,
 }
 
 // SAFETY: `fiber` is null outside `Engine::run`, and the context is used by the thread that runs the engine only.
@@ -123,6 +125,7 @@ impl WaitContext {
             announced: Cell::new(false),
             notified: Cell::new(None),
             fiber: Cell::new(std::ptr::null()),
+            visited: Cell::new(0),
         }
     }
 
@@ -152,7 +155,9 @@ impl WaitContext {
     /// Names a message that joins those under way.
     pub(crate) fn begin_message(&self, call: &Call) {
         let seq = self.during.get().map_or(0, |record| record.seq);
-        self.begin(&CallRecord { seq, call: *call });
+        let record = CallRecord { seq, call: *call };
+        self.health.recorder().begin(&record);
+        self.begin(&record);
     }
 
     /// The call is over: if the others believe that we wait, we do not any more.
@@ -197,6 +202,20 @@ impl WaitContext {
             self.wait(Wait { peer: conn.peer(), what: Awaited::Credit }, polls)?;
         }
         Ok(())
+    }
+
+    /// Counts the time since the last visit of the same wait. Where a visit follows every poll, not all of them read the clock.
+    #[inline]
+    fn count_wait(&self, on: Wait, visits: u32) {
+        if visits <= 1 {
+            self.visited.set(0);
+        } else if self.spins() > 1 || visits.is_multiple_of(COUNT_EVERY_POLLS) {
+            let now = self.health.recorder().ticks();
+            let before = self.visited.replace(now);
+            if before != 0 {
+                self.health.count_wait(on.peer, now.saturating_sub(before));
+            }
+        }
     }
 
     /// Yields the thread or the processor, by how long this wait has lasted. What else is in flight on the thread goes on meanwhile.
@@ -303,6 +322,7 @@ impl Waiter for WaitContext {
         if visits <= 1 {
             self.clock.restart();
         }
+        self.count_wait(on, visits);
         let moved = if self.drives.is_empty() { 0 } else { self.drive(on)? };
         if self.health.is_stopped() {
             return Err(Stop);
@@ -322,6 +342,8 @@ impl Waiter for WaitContext {
     }
 }
 
+/// How often a wait that is visited after every poll reads the clock to count its time.
+const COUNT_EVERY_POLLS: u32 = 16;
 /// How often a spinning wait reads the clock.
 const CLOCK_EVERY_VISITS: u32 = 64;
 

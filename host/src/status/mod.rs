@@ -31,8 +31,8 @@ pub use question::{LINE_BYTES_MAX, Question};
 pub use ras::{RAS_LINE_BYTES_MAX, RAS_PROTOCOL, RasClient, RasReply};
 pub use registry::{Settings, Teller, Ticket, register, told};
 pub use report::{
-    CommunicatorReport, OperationReport, ProcessReport, REPORT_FORMAT, RankReport, RecordReport, State,
-    TotalReport,
+    CommunicatorReport, OperationReport, PeerReport, ProcessReport, REPORT_FORMAT, RankReport, RecordReport,
+    State, TotalReport,
 };
 
 use crate::launch::Recorded;

@@ -73,13 +73,19 @@ pub struct CommunicatorReport {
     pub waits_for: Option<u32>,
     /// For how long it has been without progress, in milliseconds.
     pub waited_ms: u64,
-    /// Slots sent and received in the operation that it is in, where they are counted.
+    /// Bytes sent and received in the operation that it is in, where they are counted.
     pub moved: Option<[u64; 2]>,
     /// The stall that the ranks know of.
     pub stall: Option<String>,
     /// Calls so far, by function.
     #[serde(default)]
     pub totals: Vec<TotalReport>,
+    /// What has gone to and from each other rank so far, by rank; empty where it is not counted (GPUs).
+    #[serde(default)]
+    pub peers: Vec<PeerReport>,
+    /// Stalls that the ranks have found so far.
+    #[serde(default)]
+    pub stalls: u64,
     /// The latest operations, oldest first.
     pub recent: Vec<RecordReport>,
     /// All ranks, by rank.
@@ -114,6 +120,30 @@ pub struct TotalReport {
     pub operations: u64,
     /// Bytes of their blocks: `count` elements each.
     pub bytes: u64,
+}
+
+/// What has gone between the rank that answers and another.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct PeerReport {
+    /// The other rank.
+    pub rank: u32,
+    /// The transport that reaches it.
+    pub transport: Option<String>,
+    /// Operations in which a slot went to it or came from it.
+    pub operations: u64,
+    /// Bytes sent to it.
+    pub sent_bytes: u64,
+    /// Bytes received from it.
+    pub received_bytes: u64,
+    /// Slots sent to it.
+    pub sent_slots: u64,
+    /// Slots received from it.
+    pub received_slots: u64,
+    /// For how long it was waited for, in nanoseconds. Waits of a few microseconds are not counted.
+    pub waited_ns: u64,
+    /// Stalls in which it was found at fault.
+    pub stalls: u64,
 }
 
 /// An operation of the recorder.
@@ -156,7 +186,7 @@ pub struct RankReport {
     pub waits_for: Option<u32>,
     /// For how long it has been without progress, in milliseconds.
     pub waited_ms: Option<u64>,
-    /// Slots sent and received in the operation that it is in, where they are counted.
+    /// Bytes sent and received in the operation that it is in, where they are counted.
     pub moved: Option<[u64; 2]>,
 }
 
@@ -180,6 +210,8 @@ impl CommunicatorReport {
             moved: None,
             stall: None,
             totals: Vec::new(),
+            peers: Vec::new(),
+            stalls: 0,
             recent: Vec::new(),
             ranks: Vec::new(),
         }

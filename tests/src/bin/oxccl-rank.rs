@@ -90,6 +90,8 @@ impl Program {
             "forever" => self.forever(arg),
             // From now on another thread prints each stall that the handle knows of, and when it is over.
             "watch-stall" => self.watch_stall(),
+            // SEED:CALLS: random calls, the same on all ranks, at least so many.
+            "random" => self.random(arg),
             // Makes no call and waits until the library reports an error by itself.
             "idle" => self.idle(),
             // Goes on with the ranks that live, in place of the communicator that failed.
@@ -172,6 +174,31 @@ impl Program {
             }
             std::thread::sleep(Duration::from_micros(200));
         }
+    }
+
+    fn random(&self, arg: &str) -> StepResult {
+        let (seed, calls) = arg.split_once(':').ok_or("SEED:CALLS was expected")?;
+        let (mut state, calls) = (seed.parse::<u64>()?, calls.parse::<u64>()?);
+        let communicator = self.communicator()?;
+        let handle = communicator.handle();
+        let mut next = |below: u64| {
+            // Knuth's multiplier for 64 bits; the upper half is random enough.
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        while handle.progress().begun < calls {
+            let count = [1, 100, 5_000, 70_000][next(4) as usize] + next(100) as usize;
+            match next(8) {
+                0 => communicator.barrier()?,
+                1 => send_recv(communicator, count)?,
+                2 => in_flight(communicator, count.min(5_000))?,
+                3 => check_copies(communicator, count)?,
+                4 => check_reductions(communicator, count)?,
+                _ => all_reduce(communicator, count)?,
+            }
+        }
+        println!("did {}", handle.progress().begun);
+        Ok(())
     }
 
     fn watch_stall(&self) -> StepResult {

@@ -32,6 +32,8 @@ pub struct Detector {
     phase: Phase,
     said: Vec<Said>,
     answered: Option<Duration>,
+    /// By rank: stalls in which it was at fault.
+    found: Vec<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +60,7 @@ impl Detector {
     pub fn new(me: Rank, nranks: u32, warn: Duration) -> Detector {
         let said = vec![Said::default(); nranks as usize];
         let lead = (warn / 2).min(LEAD_MAX);
-        Detector { me, warn, lead, phase: Phase::Calm, said, answered: None }
+        Detector { me, warn, lead, phase: Phase::Calm, said, answered: None, found: vec![0; nranks as usize] }
     }
 
     /// The stall that ranks know of.
@@ -66,6 +68,17 @@ impl Detector {
         match self.phase {
             Phase::Reported { stall, .. } => Some(stall),
             _ => None,
+        }
+    }
+
+    /// By rank: stalls found so far in which it was at fault, by this rank or another.
+    pub fn found(&self) -> &[u64] {
+        &self.found
+    }
+
+    fn count(&mut self, stall: &Stall) {
+        if let Some(found) = self.found.get_mut(stall.rank.index()) {
+            *found += 1;
         }
     }
 
@@ -139,6 +152,7 @@ impl Detector {
         self.said[self.me.index()].last = Some(*own);
         self.phase = match diagnose(self.me, &self.said) {
             Some(stall) => {
+                self.count(&stall);
                 acts.extend([Act::Report(stall), Act::Tell(StallNotice::Found(stall))]);
                 Phase::Reported { stall, ours: Some(own.begun) }
             }
@@ -179,7 +193,10 @@ impl Detector {
             // Of two that were found at once the lower rank's stays.
             StallNotice::Found(_)
                 if matches!(self.phase, Phase::Reported { ours: Some(_), .. }) && self.me < from => {}
-            StallNotice::Found(stall) => self.phase = Phase::Reported { stall, ours: None },
+            StallNotice::Found(stall) => {
+                self.count(&stall);
+                self.phase = Phase::Reported { stall, ours: None };
+            }
             StallNotice::Over if matches!(self.phase, Phase::Reported { ours: None, .. }) => {
                 self.phase = Phase::Calm;
             }

@@ -40,6 +40,10 @@ pub(super) fn diagnose(me: Rank, said: &[Said]) -> Option<Stall> {
         None => return None,
     };
     let guilty = said.get(rank.index()).and_then(|said| said.last);
+    let moved = match class {
+        StallClass::NoAnswer => had_from(rank, said),
+        _ => guilty.and_then(|guilty| guilty.moved),
+    };
     Some(Stall {
         class,
         rank,
@@ -48,9 +52,16 @@ pub(super) fn diagnose(me: Rank, said: &[Said]) -> Option<Stall> {
         waited: own.waited(),
         latest: guilty.and_then(|guilty| guilty.latest),
         is_in: guilty.and_then(|guilty| guilty.during),
-        moved: guilty.and_then(|guilty| guilty.moved),
+        moved,
         silent: said.iter().filter(|said| said.is_silent()).count() as u32,
     })
+}
+
+/// What the ranks that wait for one have had from it in the operation, and sent to it.
+fn had_from(rank: Rank, said: &[Said]) -> Option<[u64; 2]> {
+    let waiting = said.iter().filter_map(|said| said.last).filter(|said| said.waits_for == Some(rank));
+    let with_it = waiting.filter_map(|standing| standing.with_peer);
+    with_it.map(|[sent, received]| [received, sent]).reduce(|all, one| [all[0] + one[0], all[1] + one[1]])
 }
 
 /// Follows who waits for whom from `me`, which waits for `first`: the last that waits, and the first that does not. If they wait in
@@ -154,6 +165,7 @@ mod tests {
             waits_for: peer.map(Rank),
             waited_ms: 10_000,
             moved: None,
+            with_peer: None,
         })
     }
 

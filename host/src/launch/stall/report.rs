@@ -59,7 +59,8 @@ pub struct Stall {
     pub latest: Option<CallRecord>,
     /// The call that it is in, as far as it answers.
     pub is_in: Option<CallRecord>,
-    /// Bytes of slots that it has sent and received in that call, where they are counted.
+    /// Bytes that it has sent and received in that call, where they are counted. Of one that does not answer: what the ranks that wait for
+    /// it have had from it and sent to it.
     pub moved: Option<[u64; 2]>,
     /// How many ranks do not answer.
     pub silent: u32,
@@ -80,6 +81,11 @@ impl fmt::Display for Finding<'_> {
         match class {
             StallClass::NoAnswer => {
                 write!(f, "does not answer: its process is stopped, frozen or cut off")?;
+                match self.0.moved {
+                    Some([0, _]) => write!(f, "; nothing of its part has arrived")?,
+                    Some([sent, _]) => write!(f, "; it has entered it, and stopped after {sent} bytes")?,
+                    None => {}
+                }
                 let more = self.0.silent.saturating_sub(1);
                 return if more == 0 { Ok(()) } else { write!(f, " (nor do {more} more ranks)") };
             }

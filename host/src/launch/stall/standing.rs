@@ -23,6 +23,8 @@ pub struct Standing {
     pub waited_ms: u64,
     /// Bytes of slots sent and received in the call under way, where they are counted.
     pub moved: Option<[u64; 2]>,
+    /// Of those, what was sent to the rank that it waits for, and received from it.
+    pub with_peer: Option<[u64; 2]>,
 }
 
 impl Standing {

@@ -3,6 +3,7 @@
 use super::{Cpu, CpuParts, expect, steps};
 use crate::launch::{LendingBlock, message_tag, messages_of};
 use crate::proxy::progress::ORDERS_OPEN_MAX;
+use core::ops::Range;
 use oxccl_device::coll::{P2pWork, send_recv};
 use oxccl_device::gpu::cpu::Waiter;
 use oxccl_device::gpu::{Awaited, Stop, Wait};
@@ -20,6 +21,8 @@ pub(super) struct Open {
     works: usize,
     /// How many joined before its first.
     first: usize,
+    /// Its calls in the recorder.
+    records: Range<u64>,
 }
 
 impl Cpu {
@@ -36,7 +39,10 @@ impl Cpu {
         }
         let mut joined = self.works.len();
         self.open.clear();
-        self.open.push(Open { slot: first, works: joined, first: 0 });
+        // The executor has recorded the first operation, each of whose calls is one message to another rank.
+        let recorded = wait.health().recorder().next();
+        let records = recorded - joined as u64..recorded;
+        self.open.push(Open { slot: first, works: joined, first: 0, records });
         let operator = reduce::resolve(RedOp::Sum, DataType::U8, 1, 0);
         let mut polls = 0u32;
         loop {
@@ -72,6 +78,7 @@ impl Cpu {
             }
             let Some((slot, calls)) = self.queue.join_next() else { return };
             let (rank, nranks, before) = (self.parts.rank, self.parts.facts.nranks, self.works.len());
+            let recorded = self.parts.wait.health().recorder().next();
             for raw in &calls {
                 self.parts.wait.begin_message(&raw.call);
                 let tag = message_tag(&raw.call);
@@ -83,7 +90,9 @@ impl Cpu {
                 // SAFETY: obligation 1.
                 unsafe { expect(wait, mesh, &self.works[before..], &mut self.recv_steps) };
             }
-            self.open.push(Open { slot, works: self.works.len() - before, first: *joined });
+            let records = recorded..wait.health().recorder().next();
+            let works = self.works.len() - before;
+            self.open.push(Open { slot, works, first: *joined, records });
             *joined += calls.len();
             self.queue.recycle(calls);
         }
@@ -104,7 +113,8 @@ impl Cpu {
                 continue;
             }
             self.works.drain(start..end);
-            self.open.remove(at);
+            let Open { records, .. } = self.open.remove(at);
+            self.parts.wait.health().recorder().end_of(records);
             self.queue.end(slot);
         }
         waits

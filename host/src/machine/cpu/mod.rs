@@ -139,6 +139,7 @@ impl Machine for Cpu {
     #[inline]
     fn begins(&mut self, record: &CallRecord) {
         self.parts.wait.begin(record);
+        self.parts.wait.health().begin_traffic();
     }
 
     unsafe fn collective(
@@ -197,7 +198,18 @@ impl GroupMachine for Cpu {
 
 impl Cpu {
     /// A machine over finished connections.
-    pub fn new(parts: CpuParts) -> Cpu {
+    pub fn new(mut parts: CpuParts) -> Cpu {
+        for channel in parts.channels.iter_mut().chain([&mut parts.mesh]) {
+            let of = |peer: Rank| parts.wait.health().traffic().get(peer.index()).cloned();
+            channel
+                .send
+                .iter_mut()
+                .for_each(|conn| of(conn.peer()).into_iter().for_each(|t| conn.count_in(t)));
+            channel
+                .recv
+                .iter_mut()
+                .for_each(|conn| of(conn.peer()).into_iter().for_each(|t| conn.count_in(t)));
+        }
         let messages = 4 * parts.facts.nranks as usize + 64;
         Cpu {
             recv_steps: Vec::with_capacity(parts.mesh.recv.len()),
