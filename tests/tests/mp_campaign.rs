@@ -2,6 +2,7 @@
 //!
 //! `OXCCL_TEST_FAULTS=N` makes it N faults, `OXCCL_TEST_SEED=S` begins with that seed.
 
+use oxccl::status::ask::processes;
 use oxccl_tests::process::{Job, Launch, SOON};
 use rustix::process::Signal;
 use std::fmt;
@@ -106,8 +107,14 @@ impl Fault {
 
     fn await_ask(&self, job: &mut Job) {
         job.ranks[self.rank as usize].line("step ask", SOON);
-        // The others come to the call that it does not make.
-        std::thread::sleep(Duration::from_millis(100));
+        // A death between two operations leaves none that an error could name.
+        let deadline = Instant::now() + SOON;
+        for rank in job.without(&[self.rank]) {
+            while begun(rank.pid()) < self.calls.len() as u64 {
+                assert!(Instant::now() < deadline, "rank {} does not come to the call", rank.rank);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
     }
 
     /// Every other rank learns the class, the rank, the number and the function, and goes on when the rank does.
@@ -165,6 +172,13 @@ impl fmt::Display for Fault {
         let Fault { what, transport, nranks, rank, calls } = self;
         write!(f, "{what:?} of rank {rank} of {nranks} over {transport} in {}", calls.join(" "))
     }
+}
+
+/// Calls that a rank's process has begun, as it says itself.
+fn begun(pid: u32) -> u64 {
+    let found = processes().unwrap().into_iter().find(|found| found.pid == pid);
+    let report = found.and_then(|found| found.status(0, Duration::ZERO, SOON).ok());
+    report.and_then(|report| report.communicators.first().map(|comm| comm.begun)).unwrap_or(0)
 }
 
 fn number(name: &str) -> Option<u64> {
