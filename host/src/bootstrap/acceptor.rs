@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use oxccl_shared::abi::Rank;
 use rustix::event::{PollFd, PollFlags};
 
+use super::channel::Channel;
 use super::handshake::{Handshake, Hello};
-use super::secret::{Nonce, Secret};
+use super::secret::{Ephemeral, Secret};
 use super::sock;
 use crate::os::{NoDescriptor, descriptors_max, raise_limit};
 
@@ -36,7 +37,7 @@ const LOGGED_ONE_BY_ONE: u64 = 32;
 /// A connection that has passed the handshake.
 #[derive(Debug)]
 pub(crate) struct Accepted {
-    pub stream: TcpStream,
+    pub channel: Channel,
     pub remote: SocketAddr,
     pub hello: Hello,
 }
@@ -207,11 +208,11 @@ impl Acceptor {
         if let Err(error) = prepared {
             return self.refuse(remote, &error);
         }
-        let nonce = match Nonce::random() {
-            Ok(nonce) => nonce,
+        let ephemeral = match Ephemeral::random() {
+            Ok(ephemeral) => ephemeral,
             Err(error) => return self.refuse(remote, &error),
         };
-        let handshake = Handshake::acceptor(self.secret, self.me, nonce);
+        let handshake = Handshake::acceptor(self.secret, self.me, ephemeral);
         self.advance(
             Pending { stream, remote, handshake, since: now, deadline: now + self.timeout },
             accepted,
@@ -233,7 +234,11 @@ impl Acceptor {
         match sock::advance(&pending.stream, &mut pending.handshake) {
             Ok(None) => self.pending.push(pending),
             Ok(Some(Ok(hello))) => {
-                accepted.push(Accepted { stream: pending.stream, remote: pending.remote, hello });
+                let Pending { stream, remote, mut handshake, .. } = pending;
+                match Channel::new(stream, &mut handshake) {
+                    Ok(channel) => accepted.push(Accepted { channel, remote, hello }),
+                    Err(error) => self.refuse(remote, &error),
+                }
             }
             Ok(Some(Err(error))) => self.refuse(pending.remote, &error),
             Err(error) if self.ranks_leave && sock::is_end(&error) => {

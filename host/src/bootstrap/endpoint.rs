@@ -12,6 +12,7 @@ use oxccl_shared::abi::Rank;
 
 use super::acceptor::Acceptor;
 use super::cancel::Cancel;
+use super::channel::Channel;
 use super::config::BootstrapConfig;
 use super::error::{BootstrapError, NRANKS_MAX, RankList};
 use super::frame;
@@ -84,7 +85,7 @@ impl Bootstrap {
         if id.kind() == RootKind::ByRankZero && rank.0 == 0 {
             root::start_at_address(id, config, cancel)?;
         }
-        let root = join::reach_root(id, rank, config, cancel).inspect_err(|_| {
+        let mut root = join::reach_root(id, rank, config, cancel).inspect_err(|_| {
             if cancel.is_called() {
                 join::leave_unmet(id, rank, nranks, config);
             }
@@ -94,7 +95,7 @@ impl Bootstrap {
         let (local_rank, local_nranks) = if plausible { (rank, nranks) } else { (Rank(0), 1) };
         let started =
             Shared::new(local_rank, local_nranks, *id.secret(), config.clone(), cancel).and_then(|shared| {
-                let listener = sock::listen(join::listen_ip(&root, config)?, 0);
+                let listener = sock::listen(join::listen_ip(&root.stream, config)?, 0);
                 let listener =
                     listener.map_err(|error| BootstrapError::io("listen for other ranks", &error))?;
                 let addr = listener.local_addr();
@@ -102,8 +103,8 @@ impl Bootstrap {
                 let acceptor = Acceptor::new(listener, *id.secret(), rank, config.handshake_timeout);
                 Ok((Bootstrap::start(shared, acceptor)?, addr))
             });
-        let (this, addr) = started.inspect_err(|_| join::register_and_leave(&root, nranks))?;
-        let successor = join::register(&root, id, (rank, nranks), addr, config, cancel)?;
+        let (this, addr) = started.inspect_err(|_| join::register_and_leave(&mut root, nranks))?;
+        let successor = join::register(&mut root, id, (rank, nranks), addr, config, cancel)?;
         drop(root);
         this.give_up_if_cancelled();
         match this.join_ring(successor).and_then(|()| this.introduce(addr)) {
@@ -145,8 +146,8 @@ impl Bootstrap {
         let deadline = self.deadline();
         let successor = Rank((me.0 + 1) % nranks);
         let hello = Hello { purpose: Purpose::Ring, from: me, to: successor, tag: 0 };
-        let stream = join::dial_peer(self.shared.secret, hello, successor_addr, &deadline)?;
-        self.shared.lock().next = Some((successor, stream));
+        let channel = join::dial_peer(self.shared.secret, hello, successor_addr, &deadline)?;
+        self.shared.lock().next = Some((successor, channel));
         self.shared.wake();
         let predecessor = Rank((me.0 + nranks - 1) % nranks);
         let both_up = |state: &mut State| {
@@ -252,27 +253,26 @@ impl Bootstrap {
             return Err(BootstrapError::TooLarge { len_bytes: message.len(), max_bytes: GATHER_BYTES_MAX });
         }
         let deadline = self.deadline();
-        let stream = self.dial(peer, Purpose::Message, tag, &deadline)?;
+        let mut channel = self.dial(peer, Purpose::Message, tag, &deadline)?;
         let mut bytes = Vec::new();
         frame::push(&mut bytes, KIND_MESSAGE, &[message]);
-        sock::write_all(&stream, &bytes, &deadline)
-            .map_err(|error| self.stream_error(peer, &error, &deadline))
+        channel.write_all(&bytes, &deadline).map_err(|error| self.stream_error(peer, &error, &deadline))
     }
 
     /// Receives the next message that `peer` sent with `tag`.
     pub fn recv(&self, peer: Rank, tag: u64) -> Result<Vec<u8>, BootstrapError> {
         let deadline = self.deadline();
-        let stream = self.accept(peer, Purpose::Message, tag, &deadline)?;
-        self.read_message(peer, stream, &deadline)
+        let channel = self.accept(peer, Purpose::Message, tag, &deadline)?;
+        self.read_message(peer, channel, &deadline)
     }
 
     fn read_message(
         &self,
         peer: Rank,
-        stream: TcpStream,
+        mut channel: Channel,
         deadline: &Deadline,
     ) -> Result<Vec<u8>, BootstrapError> {
-        match sock::read_frame(&stream, GATHER_BYTES_MAX, deadline) {
+        match channel.read_frame(GATHER_BYTES_MAX, deadline) {
             Ok(frame) if frame.kind == KIND_MESSAGE => Ok(frame.payload),
             Ok(_) => Err(BootstrapError::Protocol { rank: peer, what: "a message of unknown kind" }),
             Err(error) => Err(self.stream_error(peer, &error, deadline)),
@@ -293,10 +293,10 @@ impl Bootstrap {
             return Err(error);
         }
         let hello = Hello { purpose: Purpose::Message, from: self.rank(), to: peer, tag };
-        let stream = join::dial_peer(self.shared.secret, hello, addr, deadline)?;
+        let mut channel = join::dial_peer(self.shared.secret, hello, addr, deadline)?;
         let mut bytes = Vec::new();
         frame::push(&mut bytes, KIND_MESSAGE, &[message]);
-        sock::write_all(&stream, &bytes, deadline).map_err(|error| self.stream_error(peer, &error, deadline))
+        channel.write_all(&bytes, deadline).map_err(|error| self.stream_error(peer, &error, deadline))
     }
 
     /// As [`Self::recv`], from one of `members`, in the same way.
@@ -318,17 +318,17 @@ impl Bootstrap {
         (0..self.nranks()).map(Rank).filter(|rank| state.ring.is_gone(*rank)).collect()
     }
 
-    /// Opens an authenticated, blocking stream with `TCP_NODELAY` to `peer`, which accepts it with the same purpose
+    /// Opens an authenticated, blocking stream, whose bytes are as clear as its user leaves them, with `TCP_NODELAY` to `peer`, which accepts it with the same purpose
     /// and tag.
     pub fn connect_stream(&self, peer: Rank, purpose: u32, tag: u64) -> Result<TcpStream, BootstrapError> {
-        let stream = self.dial(peer, Purpose::Stream(purpose), tag, &self.deadline())?;
-        blocking(stream)
+        let channel = self.dial(peer, Purpose::Stream(purpose), tag, &self.deadline())?;
+        blocking(channel)
     }
 
     /// Accepts the authenticated stream that `peer` opens with the same purpose and tag.
     pub fn accept_stream(&self, peer: Rank, purpose: u32, tag: u64) -> Result<TcpStream, BootstrapError> {
-        let stream = self.accept(peer, Purpose::Stream(purpose), tag, &self.deadline())?;
-        blocking(stream)
+        let channel = self.accept(peer, Purpose::Stream(purpose), tag, &self.deadline())?;
+        blocking(channel)
     }
 
     /// An error if a rank is known to be lost. Cheap: no communication.
@@ -380,7 +380,7 @@ impl Bootstrap {
         purpose: Purpose,
         tag: u64,
         deadline: &Deadline,
-    ) -> Result<TcpStream, BootstrapError> {
+    ) -> Result<Channel, BootstrapError> {
         let addr = self.listener_addr(peer)?;
         if let Some(error) = self.shared.lock().why_lost(peer) {
             return Err(error);
@@ -406,7 +406,7 @@ impl Bootstrap {
         purpose: Purpose,
         tag: u64,
         deadline: &Deadline,
-    ) -> Result<TcpStream, BootstrapError> {
+    ) -> Result<Channel, BootstrapError> {
         self.check(peer)?;
         let wanted = Hello { purpose, from: peer, to: self.rank(), tag };
         self.accept_unless(wanted, deadline, |state| state.why_lost(peer))
@@ -418,11 +418,11 @@ impl Bootstrap {
         wanted: Hello,
         deadline: &Deadline,
         why_not: impl Fn(&State) -> Option<BootstrapError>,
-    ) -> Result<TcpStream, BootstrapError> {
+    ) -> Result<Channel, BootstrapError> {
         let (me, peer) = (self.rank(), wanted.from);
         let found = self.shared.wait_for(deadline, |state| {
             match state.parked.iter().position(|accepted| accepted.hello == wanted) {
-                Some(at) => Some(Ok(state.parked.remove(at).stream)),
+                Some(at) => Some(Ok(state.parked.remove(at).channel)),
                 None => why_not(state).or_else(|| state.starved(me)).map(Err),
             }
         });
@@ -442,7 +442,8 @@ impl Bootstrap {
                 ranks: RankList::from_iter([peer]),
                 waited: deadline.waited(),
             },
-            std::io::ErrorKind::InvalidData => {
+            std::io::ErrorKind::InvalidData => BootstrapError::Altered { rank: peer },
+            std::io::ErrorKind::Other => {
                 BootstrapError::Protocol { rank: peer, what: "bytes that are no message" }
             }
             _ => self.known_better(BootstrapError::PeerLost { rank: peer }),
@@ -473,7 +474,8 @@ impl Drop for Bootstrap {
     }
 }
 
-fn blocking(stream: TcpStream) -> Result<TcpStream, BootstrapError> {
+fn blocking(channel: Channel) -> Result<TcpStream, BootstrapError> {
+    let stream = channel.into_stream();
     stream.set_nonblocking(false).map_err(|error| BootstrapError::io("make a stream block", &error))?;
     Ok(stream)
 }

@@ -119,6 +119,11 @@ pub enum AuthFailure {
     /// The other side does not speak this protocol.
     #[error("it does not speak OxCCL's bootstrap protocol (does another program use that port?)")]
     NotOxccl,
+    /// The other side shows the secret's traces, but its bytes do not fit: they were changed, or recorded and sent again.
+    #[error(
+        "its bytes were changed on the way, or recorded and sent again: something between the two tampers with the connection"
+    )]
+    Altered,
     /// The other side is of this job, but another rank than expected.
     #[error("another rank of the job answers there")]
     WrongPeer,
@@ -279,6 +284,15 @@ pub enum BootstrapError {
         rank: Rank,
         /// The mistake.
         what: &'static str,
+    },
+    /// What came from a rank is not what it sent.
+    #[error(
+        "bytes of rank {rank} were changed on the way: something between its host and this one tampers with the connection, or the \
+         memory of one is faulty"
+    )]
+    Altered {
+        /// The sender.
+        rank: Rank,
     },
     /// No network interface matches the configuration.
     #[error("no network interface that is up has an address and fits {wanted}")]

@@ -1,37 +1,43 @@
 //! Layer: host / bootstrap.
-//! Takes: the first bytes of a connection, the job's secret, a fresh nonce.
+//! Takes: the first bytes of a connection, the job's secret, a fresh private key.
 //! Gives: [`Handshake`]: each side's proof that it holds the secret, bound to the ranks and the purpose of the
-//! connection. Sans-IO: bytes in, bytes out.
-//! Never: allocates, reads a byte past its own messages, or reveals anything about the secret to an unauthenticated
-//! peer.
+//! connection, and a [`Session`] whose keys only these two have. Sans-IO: bytes in, bytes out.
+//! Never: reads a byte past its own messages, computes a key for a peer that has not shown the secret, or reveals anything about the
+//! secret to one.
 //!
 //! ```text
-//! initiator                                   acceptor
-//!   HELLO  magic version purpose from to tag nonce  ->
-//!                        <-  CHALLENGE  magic version status nonce
-//!   PROOF  HMAC(initiator, HELLO, CHALLENGE)  ->
-//!                        <-  VERDICT  status HMAC(acceptor, HELLO, CHALLENGE, PROOF)
+//! initiator                                       acceptor
+//!   HELLO  magic version 0 0  noise 1 (purpose from to tag)  ->
+//!                     <-  CHALLENGE  magic version status 0  noise 2 ()
+//!   PROOF  transport ()  ->
+//!                                     <-  VERDICT  transport (status)
 //! ```
-//! The initiator authenticates first, so that a port scanner never gets a code to guess seeds against. The two codes
-//! have different labels, so neither can be reflected. The rest of the connection is neither encrypted nor
-//! authenticated: this keeps strangers and other jobs out, not an attacker who rewrites packets on the path.
+//! `noise` is [`super::noise`]: HELLO's content is sealed by the secret alone, all that follows by the secret and both private keys. The
+//! initiator shows the secret first, so that a port scanner never gets anything to guess seeds against. A HELLO recorded earlier opens,
+//! but gets no further: PROOF needs the private key of its time. Version and purpose stand in the prologue.
 
 use oxccl_shared::abi::Rank;
+use snow::{HandshakeState, TransportState};
 
 use super::error::AuthFailure;
-use super::secret::{Code, KEY_BYTES, Nonce, Secret};
+use super::noise::{self, PUBLIC_BYTES};
+use super::secret::{Ephemeral, Secret};
+use super::session::{Session, TAG_BYTES};
 use crate::wire::fixed::{Malformed, Reader};
 
 /// The version of the bootstrap protocol; both sides must speak the same.
-pub const PROTOCOL_VERSION: u16 = 1;
+pub const PROTOCOL_VERSION: u16 = 2;
 /// Number of the root in the place of a rank.
 pub const ROOT: Rank = Rank(u32::MAX);
 
 const MAGIC: [u8; 4] = *b"OxBs";
-const PREFIX_BYTES: usize = 6;
-const HELLO_BYTES: usize = 28 + KEY_BYTES;
-const CHALLENGE_BYTES: usize = 8 + KEY_BYTES;
-const VERDICT_BYTES: usize = 1 + KEY_BYTES;
+const VERSION_BYTES: usize = 6;
+const PREFIX_BYTES: usize = 8;
+const CONTENT_BYTES: usize = 24;
+const HELLO_BYTES: usize = PREFIX_BYTES + PUBLIC_BYTES + CONTENT_BYTES + TAG_BYTES;
+const CHALLENGE_BYTES: usize = PREFIX_BYTES + PUBLIC_BYTES + TAG_BYTES;
+const PROOF_BYTES: usize = TAG_BYTES;
+const VERDICT_BYTES: usize = 1 + TAG_BYTES;
 const LARGEST_BYTES: usize = HELLO_BYTES;
 
 /// Purpose of a connection.
@@ -87,17 +93,23 @@ const STATUS_VERSION: u8 = 1;
 const STATUS_SECRET: u8 = 2;
 const STATUS_PEER: u8 = 3;
 
+/// The keys of one side, as far as it has come.
+#[derive(Debug)]
+enum Keys {
+    /// The acceptor's, before HELLO: a connection that says nothing costs nothing.
+    Fresh(Secret, Ephemeral),
+    Shaking(Box<HandshakeState>),
+    Agreed(Box<TransportState>),
+    Gone,
+}
+
 /// One side of the handshake.
 #[derive(Debug)]
 pub struct Handshake {
     state: State,
-    secret: Secret,
-    nonce: Nonce,
+    keys: Keys,
     me: Rank,
     hello: Hello,
-    hello_bytes: [u8; HELLO_BYTES],
-    challenge_bytes: [u8; CHALLENGE_BYTES],
-    proof: Code,
     input: [u8; LARGEST_BYTES],
     input_len: usize,
     output: [u8; LARGEST_BYTES],
@@ -107,30 +119,30 @@ pub struct Handshake {
 
 impl Handshake {
     /// The connecting side. Its HELLO is ready in [`output`](Self::output).
-    pub fn initiator(secret: Secret, hello: Hello, nonce: Nonce) -> Handshake {
-        let mut this = Handshake::new(State::AwaitChallenge, secret, hello.from, hello, nonce);
-        this.hello_bytes = hello.to_bytes(&nonce);
-        let bytes = this.hello_bytes;
+    pub fn initiator(secret: Secret, hello: Hello, ephemeral: Ephemeral) -> Handshake {
+        let mut noise = noise::handshake(&secret, &prologue(prefix(STATUS_OK)), ephemeral, true);
+        let mut bytes = [0; HELLO_BYTES];
+        bytes[..PREFIX_BYTES].copy_from_slice(&prefix(STATUS_OK));
+        let written = noise.write_message(&hello.to_bytes(), &mut bytes[PREFIX_BYTES..]);
+        assert_eq!(written.ok(), Some(HELLO_BYTES - PREFIX_BYTES), "a first message that fits its place");
+        let mut this =
+            Handshake::new(State::AwaitChallenge, Keys::Shaking(Box::new(noise)), hello.from, hello);
         this.say(&bytes);
         this
     }
 
     /// The accepting side: rank `me`, or [`ROOT`].
-    pub fn acceptor(secret: Secret, me: Rank, nonce: Nonce) -> Handshake {
+    pub fn acceptor(secret: Secret, me: Rank, ephemeral: Ephemeral) -> Handshake {
         let nobody = Hello { purpose: Purpose::Register, from: ROOT, to: me, tag: 0 };
-        Handshake::new(State::AwaitHello, secret, me, nobody, nonce)
+        Handshake::new(State::AwaitHello, Keys::Fresh(secret, ephemeral), me, nobody)
     }
 
-    fn new(state: State, secret: Secret, me: Rank, hello: Hello, nonce: Nonce) -> Handshake {
+    fn new(state: State, keys: Keys, me: Rank, hello: Hello) -> Handshake {
         Handshake {
             state,
-            secret,
-            nonce,
+            keys,
             me,
             hello,
-            hello_bytes: [0; HELLO_BYTES],
-            challenge_bytes: [0; CHALLENGE_BYTES],
-            proof: [0; KEY_BYTES],
             input: [0; LARGEST_BYTES],
             input_len: 0,
             output: [0; LARGEST_BYTES],
@@ -145,7 +157,7 @@ impl Handshake {
         let whole = match self.state {
             State::AwaitHello => HELLO_BYTES,
             State::AwaitChallenge => CHALLENGE_BYTES,
-            State::AwaitProof => KEY_BYTES,
+            State::AwaitProof => PROOF_BYTES,
             State::AwaitVerdict => VERDICT_BYTES,
             State::Done | State::Failed(_) => 0,
         };
@@ -188,21 +200,40 @@ impl Handshake {
         }
     }
 
-    /// A wrong magic or version is refused as soon as its bytes arrive, before the whole message does.
+    /// The keys of the connection, once [`outcome`](Self::outcome) is good. Given once.
+    pub fn take_session(&mut self) -> Option<Session> {
+        if self.state != State::Done {
+            return None;
+        }
+        match std::mem::replace(&mut self.keys, Keys::Gone) {
+            Keys::Agreed(keys) => Some(Session::new(*keys)),
+            _ => None,
+        }
+    }
+
+    /// A wrong magic, version or status is refused as soon as its bytes arrive, before the whole message does.
     fn refuse_strangers(&mut self) {
-        if !matches!(self.state, State::AwaitHello | State::AwaitChallenge) {
+        let accepts = self.state == State::AwaitHello;
+        if !accepts && self.state != State::AwaitChallenge {
             return;
         }
         let magic_len = self.input_len.min(MAGIC.len());
         if self.input[..magic_len] != MAGIC[..magic_len] {
-            self.state = State::Failed(AuthFailure::NotOxccl.into());
+            return self.fail(AuthFailure::NotOxccl);
+        }
+        let version = u16::from_le_bytes([self.input[4], self.input[5]]);
+        if self.input_len >= VERSION_BYTES && version != PROTOCOL_VERSION {
+            if accepts {
+                self.say(&prefix(STATUS_VERSION));
+            }
+            self.state = State::Failed(HandshakeError::Version(version));
         } else if self.input_len >= PREFIX_BYTES {
-            let version = u16::from_le_bytes([self.input[4], self.input[5]]);
-            if version != PROTOCOL_VERSION {
-                if self.state == State::AwaitHello {
-                    self.challenge(STATUS_VERSION);
-                }
-                self.state = State::Failed(HandshakeError::Version(version));
+            match (self.input[6], self.input[7]) {
+                // HELLO's are in the prologue.
+                _ if accepts => {}
+                (STATUS_OK, 0) => {}
+                (STATUS_SECRET, 0) => self.fail(AuthFailure::WrongSecret),
+                _ => self.fail(AuthFailure::NotOxccl),
             }
         }
     }
@@ -210,83 +241,92 @@ impl Handshake {
     fn step(&mut self) {
         let input = self.input;
         self.input_len = 0;
-        match self.state {
+        let outcome = match self.state {
             State::AwaitHello => self.on_hello(&input),
-            State::AwaitChallenge => self.on_challenge(&input[..CHALLENGE_BYTES]),
-            State::AwaitProof => self.on_proof(&input[..KEY_BYTES]),
+            State::AwaitChallenge => self.on_challenge(&input[PREFIX_BYTES..CHALLENGE_BYTES]),
+            State::AwaitProof => self.on_proof(&input[..PROOF_BYTES]),
             State::AwaitVerdict => self.on_verdict(&input[..VERDICT_BYTES]),
-            State::Done | State::Failed(_) => {}
+            State::Done | State::Failed(_) => return,
+        };
+        match outcome {
+            Ok(next) => self.state = next,
+            Err(why) => self.fail(why),
         }
     }
 
-    fn on_hello(&mut self, bytes: &[u8; HELLO_BYTES]) {
-        match Hello::from_bytes(bytes) {
-            Ok(hello) => {
-                self.hello = hello;
-                self.hello_bytes = *bytes;
-                self.challenge(STATUS_OK);
-                self.state = State::AwaitProof;
-            }
-            Err(Malformed) => self.state = State::Failed(AuthFailure::NotOxccl.into()),
-        }
+    fn fail(&mut self, why: AuthFailure) {
+        self.state = State::Failed(why.into());
+        self.keys = Keys::Gone;
     }
 
-    fn challenge(&mut self, status: u8) {
+    fn on_hello(&mut self, bytes: &[u8; HELLO_BYTES]) -> Result<State, AuthFailure> {
+        let Keys::Fresh(secret, ephemeral) = std::mem::replace(&mut self.keys, Keys::Gone) else {
+            return Err(AuthFailure::NotOxccl);
+        };
+        let [m, a, g, i, v, w, zero, also_zero, ..] = *bytes;
+        let said = prologue([m, a, g, i, v, w, zero, also_zero]);
+        let mut noise = noise::handshake(&secret, &said, ephemeral, false);
+        let mut content = [0; CONTENT_BYTES];
+        if noise.read_message(&bytes[PREFIX_BYTES..], &mut content).is_err() {
+            self.say(&prefix(STATUS_SECRET));
+            return Err(AuthFailure::WrongSecret);
+        }
+        self.hello = Hello::from_bytes(&content).map_err(|Malformed| AuthFailure::NotOxccl)?;
         let mut bytes = [0; CHALLENGE_BYTES];
-        bytes[..4].copy_from_slice(&MAGIC);
-        bytes[4..6].copy_from_slice(&PROTOCOL_VERSION.to_le_bytes());
-        bytes[6] = status;
-        bytes[8..].copy_from_slice(&self.nonce.0);
-        self.challenge_bytes = bytes;
+        bytes[..PREFIX_BYTES].copy_from_slice(&prefix(STATUS_OK));
+        // A public key that leads to no common one is nobody's of the job.
+        noise.write_message(&[], &mut bytes[PREFIX_BYTES..]).map_err(|_| AuthFailure::Altered)?;
+        self.agree(noise)?;
         self.say(&bytes);
+        Ok(State::AwaitProof)
     }
 
-    fn on_challenge(&mut self, bytes: &[u8]) {
-        // The version was checked on arrival; another status than OK comes from something else.
-        if bytes[6] != STATUS_OK {
-            self.state = State::Failed(AuthFailure::NotOxccl.into());
-            return;
-        }
-        self.challenge_bytes.copy_from_slice(bytes);
-        self.proof = self.secret.code(&[b"initiator", &self.hello_bytes, &self.challenge_bytes]);
-        let proof = self.proof;
+    fn on_challenge(&mut self, message: &[u8]) -> Result<State, AuthFailure> {
+        let Keys::Shaking(mut noise) = std::mem::replace(&mut self.keys, Keys::Gone) else {
+            return Err(AuthFailure::NotOxccl);
+        };
+        noise.read_message(message, &mut []).map_err(|_| AuthFailure::Altered)?;
+        self.agree(*noise)?;
+        let mut proof = [0; PROOF_BYTES];
+        self.agreed()?.write_message(&[], &mut proof).map_err(|_| AuthFailure::Altered)?;
         self.say(&proof);
-        self.state = State::AwaitVerdict;
+        Ok(State::AwaitVerdict)
     }
 
-    fn on_proof(&mut self, bytes: &[u8]) {
-        let right = self.secret.verify(&[b"initiator", &self.hello_bytes, &self.challenge_bytes], bytes);
+    fn on_proof(&mut self, message: &[u8]) -> Result<State, AuthFailure> {
+        let proved = self.agreed()?.read_message(message, &mut []).is_ok();
+        let is_for_me = self.hello.to == self.me;
+        // Who has not proved itself gets zeros, which open for nobody.
         let mut verdict = [0; VERDICT_BYTES];
-        if !right {
-            verdict[0] = STATUS_SECRET;
-            self.state = State::Failed(AuthFailure::WrongSecret.into());
-        } else {
-            self.proof.copy_from_slice(bytes);
-            verdict[0] = if self.hello.to == self.me { STATUS_OK } else { STATUS_PEER };
-            let status = [verdict[0]];
-            verdict[1..].copy_from_slice(&self.acceptor_code(&status));
-            self.state = match verdict[0] {
-                STATUS_OK => State::Done,
-                _ => State::Failed(AuthFailure::WrongPeer.into()),
-            };
+        if proved {
+            let status = if is_for_me { STATUS_OK } else { STATUS_PEER };
+            self.agreed()?.write_message(&[status], &mut verdict).map_err(|_| AuthFailure::Altered)?;
         }
         self.say(&verdict);
+        match (proved, is_for_me) {
+            (true, true) => Ok(State::Done),
+            (true, false) => Err(AuthFailure::WrongPeer),
+            (false, _) => Err(AuthFailure::Altered),
+        }
     }
 
-    fn on_verdict(&mut self, bytes: &[u8]) {
-        let (status, code) = bytes.split_at(1);
-        let proved: bool = self
-            .secret
-            .verify(&[b"acceptor", &self.hello_bytes, &self.challenge_bytes, &self.proof, status], code);
-        self.state = match (proved, status) {
-            (true, [STATUS_OK]) => State::Done,
-            (true, _) => State::Failed(AuthFailure::WrongPeer.into()),
-            (false, _) => State::Failed(AuthFailure::WrongSecret.into()),
-        };
+    fn on_verdict(&mut self, message: &[u8]) -> Result<State, AuthFailure> {
+        let mut status = [u8::MAX];
+        self.agreed()?.read_message(message, &mut status).map_err(|_| AuthFailure::Altered)?;
+        if status == [STATUS_OK] { Ok(State::Done) } else { Err(AuthFailure::WrongPeer) }
     }
 
-    fn acceptor_code(&self, status: &[u8]) -> Code {
-        self.secret.code(&[b"acceptor", &self.hello_bytes, &self.challenge_bytes, &self.proof, status])
+    fn agree(&mut self, noise: HandshakeState) -> Result<(), AuthFailure> {
+        let keys = noise.into_transport_mode().map_err(|_| AuthFailure::Altered)?;
+        self.keys = Keys::Agreed(Box::new(keys));
+        Ok(())
+    }
+
+    fn agreed(&mut self) -> Result<&mut TransportState, AuthFailure> {
+        match &mut self.keys {
+            Keys::Agreed(keys) => Ok(keys),
+            _ => Err(AuthFailure::NotOxccl),
+        }
     }
 
     /// Every message is answered before the next is sent, so the buffer is always empty here.
@@ -297,35 +337,47 @@ impl Handshake {
     }
 }
 
+/// The first bytes of HELLO and CHALLENGE, readable by every version.
+fn prefix(status: u8) -> [u8; PREFIX_BYTES] {
+    let mut bytes = [0; PREFIX_BYTES];
+    bytes[..MAGIC.len()].copy_from_slice(&MAGIC);
+    bytes[MAGIC.len()..VERSION_BYTES].copy_from_slice(&PROTOCOL_VERSION.to_le_bytes());
+    bytes[VERSION_BYTES] = status;
+    bytes
+}
+
+/// What both sides know before the first message, with HELLO's prefix as it was sent or came.
+fn prologue(prefix: [u8; PREFIX_BYTES]) -> [u8; 24] {
+    let mut bytes = *b"OxCCL bootstrap 00000000";
+    bytes[24 - PREFIX_BYTES..].copy_from_slice(&prefix);
+    bytes
+}
+
 impl Hello {
-    fn to_bytes(self, nonce: &Nonce) -> [u8; HELLO_BYTES] {
+    fn to_bytes(self) -> [u8; CONTENT_BYTES] {
         let (kind, number) = match self.purpose {
             Purpose::Register => (0u8, 0),
             Purpose::Ring => (1, 0),
             Purpose::Message => (2, 0),
             Purpose::Stream(number) => (3, number),
         };
-        let mut bytes = [0; HELLO_BYTES];
-        bytes[..4].copy_from_slice(&MAGIC);
-        bytes[4..6].copy_from_slice(&PROTOCOL_VERSION.to_le_bytes());
-        bytes[6] = kind;
-        bytes[8..12].copy_from_slice(&number.to_le_bytes());
-        bytes[12..16].copy_from_slice(&self.from.0.to_le_bytes());
-        bytes[16..20].copy_from_slice(&self.to.0.to_le_bytes());
-        bytes[20..28].copy_from_slice(&self.tag.to_le_bytes());
-        bytes[28..].copy_from_slice(&nonce.0);
+        let mut bytes = [0; CONTENT_BYTES];
+        bytes[0] = kind;
+        bytes[4..8].copy_from_slice(&number.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.from.0.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.to.0.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.tag.to_le_bytes());
         bytes
     }
 
-    fn from_bytes(bytes: &[u8; HELLO_BYTES]) -> Result<Hello, Malformed> {
+    fn from_bytes(bytes: &[u8; CONTENT_BYTES]) -> Result<Hello, Malformed> {
         let mut reader = Reader::new(bytes);
-        let _prefix: [u8; PREFIX_BYTES] = reader.array()?;
-        let (kind, zero, number) = (reader.u8()?, reader.u8()?, reader.u32()?);
-        let purpose = match (kind, zero, number) {
-            (0, 0, 0) => Purpose::Register,
-            (1, 0, 0) => Purpose::Ring,
-            (2, 0, 0) => Purpose::Message,
-            (3, 0, number) => Purpose::Stream(number),
+        let (kind, zeros, number) = (reader.u8()?, reader.array::<3>()?, reader.u32()?);
+        let purpose = match (kind, zeros, number) {
+            (0, [0, 0, 0], 0) => Purpose::Register,
+            (1, [0, 0, 0], 0) => Purpose::Ring,
+            (2, [0, 0, 0], 0) => Purpose::Message,
+            (3, [0, 0, 0], number) => Purpose::Stream(number),
             _ => return Err(Malformed),
         };
         Ok(Hello { purpose, from: Rank(reader.u32()?), to: Rank(reader.u32()?), tag: reader.u64()? })

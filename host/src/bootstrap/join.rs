@@ -10,16 +10,17 @@ use std::time::Duration;
 use oxccl_shared::abi::Rank;
 
 use super::cancel::Cancel;
+use super::channel::{Channel, DialError};
 use super::config::BootstrapConfig;
-use super::error::{BootstrapError, RankList, errno_of};
+use super::error::{AuthFailure, BootstrapError, RankList, errno_of};
 use super::frame;
 use super::handshake::{Handshake, HandshakeError, Hello, PROTOCOL_VERSION, Purpose, ROOT};
 use super::id::{RootKind, UniqueId};
 use super::iface;
 use super::rendezvous::LINGER;
 use super::rendezvous_wire::{KIND_REGISTER, KIND_REPLY, ROOT_PAYLOAD_MAX, Register, Reply};
-use super::secret::{Nonce, Secret};
-use super::sock::{self, Deadline, DialError};
+use super::secret::{Ephemeral, Secret};
+use super::sock::{self, Deadline};
 use crate::os::NoDescriptor;
 use crate::wire::Message;
 
@@ -38,7 +39,7 @@ pub(crate) fn reach_root(
     me: Rank,
     config: &BootstrapConfig,
     cancel: &Cancel,
-) -> Result<TcpStream, BootstrapError> {
+) -> Result<Channel, BootstrapError> {
     let addr = id.root_addr();
     let patience = match id.kind() {
         RootKind::Created => config.timeout.min(ROOT_GONE_AFTER),
@@ -49,10 +50,10 @@ pub(crate) fn reach_root(
     let mut pause = RETRY_FIRST;
     let mut errno = libc::ETIMEDOUT;
     while deadline.left().is_some() {
-        let handshake = Handshake::initiator(*id.secret(), hello, Nonce::random()?);
+        let handshake = Handshake::initiator(*id.secret(), hello, Ephemeral::random()?);
         let attempt = deadline.at_most(config.handshake_timeout);
-        match sock::dial(addr, handshake, &attempt) {
-            Ok(stream) => return Ok(stream),
+        match Channel::dial(addr, handshake, &attempt) {
+            Ok(channel) => return Ok(channel),
             Err(DialError::Handshake(error)) => return Err(distrusted(addr, error)),
             Err(DialError::Io(error)) if NoDescriptor::of(&error).is_some() => {
                 return Err(BootstrapError::io("connect to the root", &error).of_rank(me));
@@ -90,7 +91,7 @@ fn is_own_name(ip: IpAddr) -> bool {
 
 /// Registers and waits for the root's answer: the successor's address.
 pub(crate) fn register(
-    root: &TcpStream,
+    root: &mut Channel,
     id: &UniqueId,
     (me, nranks): (Rank, u32),
     listener: SocketAddr,
@@ -103,13 +104,16 @@ pub(crate) fn register(
     let deadline = Deadline::after(patience).or_cancelled(cancel);
     let mut message = Vec::new();
     frame::push(&mut message, KIND_REGISTER, &[&Register { nranks, listener }.to_bytes()]);
-    sock::write_all(root, &message, &deadline).map_err(lost)?;
-    let frame = sock::read_frame(root, ROOT_PAYLOAD_MAX, &deadline).map_err(|error| match error.kind() {
+    root.write_all(&message, &deadline).map_err(lost)?;
+    let frame = root.read_frame(ROOT_PAYLOAD_MAX, &deadline).map_err(|error| match error.kind() {
         io::ErrorKind::TimedOut => BootstrapError::Timeout {
             what: "waiting for the root to say that all ranks have come",
             ranks: RankList::default(),
             waited: deadline.waited(),
         },
+        io::ErrorKind::InvalidData => {
+            BootstrapError::AuthFailed { addr: id.root_addr(), why: AuthFailure::Altered }
+        }
         _ => lost(error),
     })?;
     let successor_is = Rank(me.0.wrapping_add(1) % nranks.max(1));
@@ -125,17 +129,17 @@ pub(crate) fn register(
 /// A rank that is cancelled before it has found the root tells it, if it can be found at once.
 pub(crate) fn leave_unmet(id: &UniqueId, me: Rank, nranks: u32, config: &BootstrapConfig) {
     let config = BootstrapConfig { timeout: LEAVING_TAKES, ..config.clone() };
-    if let Ok(root) = reach_root(id, me, &config, &Cancel::default()) {
-        register_and_leave(&root, nranks);
+    if let Ok(mut root) = reach_root(id, me, &config, &Cancel::default()) {
+        register_and_leave(&mut root, nranks);
     }
 }
 
 /// Registers and leaves at once: the root learns that this rank cannot join, so that the others need not wait for it.
-pub(crate) fn register_and_leave(root: &TcpStream, nranks: u32) {
+pub(crate) fn register_and_leave(root: &mut Channel, nranks: u32) {
     let nowhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
     let mut message = Vec::new();
     frame::push(&mut message, KIND_REGISTER, &[&Register { nranks, listener: nowhere }.to_bytes()]);
-    let _ = sock::write_all(root, &message, &Deadline::after(RETRY_MAX));
+    let _ = root.write_all(&message, &Deadline::after(RETRY_MAX));
 }
 
 /// Connects to another rank's listener. Its process was alive when its address was published: if nobody listens there any more, or the
@@ -145,11 +149,11 @@ pub(crate) fn dial_peer(
     hello: Hello,
     addr: SocketAddr,
     deadline: &Deadline,
-) -> Result<TcpStream, BootstrapError> {
+) -> Result<Channel, BootstrapError> {
     let peer = hello.to;
     let dialed = loop {
-        let handshake = Handshake::initiator(secret, hello, Nonce::random()?);
-        match sock::dial(addr, handshake, deadline) {
+        let handshake = Handshake::initiator(secret, hello, Ephemeral::random()?);
+        match Channel::dial(addr, handshake, deadline) {
             // Ports of connections that have just ended become free again.
             Err(DialError::Io(error))
                 if error.kind() == io::ErrorKind::AddrNotAvailable

@@ -5,8 +5,8 @@
 //! belong to the job.
 //!
 //! Every rank registers with the root and learns its successor in the ring; the ring then carries all-gathers and
-//! membership events. The modules with decisions have no sockets or clocks (`handshake`, `frame`, `rendezvous`,
-//! `gather`, `ring`); the modules with sockets are thin (`sock`, `acceptor`, `root`, `join`, `state`, `ring_repair`,
+//! membership events. The modules with decisions have no sockets or clocks (`handshake`, `session`, `frame`,
+//! `rendezvous`, `gather`, `ring`); the modules with sockets are thin (`sock`, `channel`, `acceptor`, `root`, `join`, `state`, `ring_repair`,
 //! `service`). One thread per communicator and rank serves all of its sockets with poll(2); the root has another for
 //! the duration of the rendezvous.
 //!
@@ -19,6 +19,9 @@ mod config;
 pub mod secret;
 #[doc(hidden)]
 pub mod frame;
+#[doc(hidden)]
+pub mod session;
+mod noise;
 #[doc(hidden)]
 pub mod handshake;
 mod id;
@@ -33,6 +36,7 @@ pub mod ring_wire;
 pub mod ring;
 mod cancel;
 pub(crate) mod sock;
+pub(crate) mod channel;
 pub(crate) mod acceptor;
 mod root;
 mod join;

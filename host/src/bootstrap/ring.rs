@@ -213,6 +213,14 @@ impl Ring {
         }
     }
 
+    /// Handles bytes from a neighbour that are not what it sent.
+    pub fn altered(&mut self, side: Side) {
+        if let LinkPhase::Up(peer) = self.links[side as usize].phase {
+            self.links[side as usize].phase = LinkPhase::Down;
+            self.give_up(BootstrapError::Altered { rank: peer });
+        }
+    }
+
     /// Handles the end of a neighbour's stream. It means the neighbour's death if the neighbour has ever sent
     /// anything on it. Otherwise one of the two may have left in order while the other was connecting, too early for
     /// a goodbye here.

@@ -12,8 +12,9 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt};
 
+use super::channel::Channel;
 use super::handshake::{Handshake, Hello, Purpose};
-use super::secret::Nonce;
+use super::secret::Ephemeral;
 use super::sock;
 use super::state::Shared;
 use crate::os::{NoDescriptor, with_room};
@@ -68,7 +69,7 @@ impl RingRepair {
     }
 
     /// Makes progress without blocking; returns the new successor once its connection is authenticated.
-    pub fn advance(&mut self, now: Instant, shared: &Shared) -> Option<(Rank, TcpStream)> {
+    pub fn advance(&mut self, now: Instant, shared: &Shared) -> Option<(Rank, Channel)> {
         loop {
             let after = self.after?;
             let Some(attempt) = &mut self.attempt else {
@@ -82,9 +83,14 @@ impl RingRepair {
                 match attempt.step() {
                     Ok(false) => return None,
                     Ok(true) => {
-                        let stream = self.attempt.take()?.stream;
-                        self.after = None;
-                        return Some((after, stream));
+                        let Attempt { stream, mut handshake, .. } = self.attempt.take()?;
+                        match Channel::new(stream, &mut handshake) {
+                            Ok(channel) => {
+                                self.after = None;
+                                return Some((after, channel));
+                            }
+                            Err(error) => self.note_refusal(after, &error),
+                        }
                     }
                     Err(error) => self.note_refusal(after, &error),
                 }
@@ -157,7 +163,7 @@ impl Attempt {
         let stream = TcpStream::from(socket);
         stream.set_nodelay(true)?;
         let handshake =
-            Handshake::initiator(shared.secret, hello, Nonce::random().map_err(io::Error::other)?);
+            Handshake::initiator(shared.secret, hello, Ephemeral::random().map_err(io::Error::other)?);
         Ok(Attempt { stream, handshake, connected: false, until: now + shared.config.handshake_timeout })
     }
 

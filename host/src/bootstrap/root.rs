@@ -5,7 +5,7 @@
 //! Never: outlives the rendezvous, or trusts a connection before its handshake.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 use oxccl_shared::abi::Rank;
@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::acceptor::{Accepted, Acceptor};
 use super::cancel::Cancel;
+use super::channel::Channel;
 use super::config::BootstrapConfig;
 use super::error::BootstrapError;
 use super::frame::{self, Decoder};
@@ -105,10 +106,11 @@ fn spawn(listener: TcpListener, secret: Secret, config: &BootstrapConfig) -> Res
 }
 
 struct Conn {
-    stream: TcpStream,
+    channel: Channel,
     remote: SocketAddr,
     rank: Rank,
     decoder: Decoder,
+    /// Sealed.
     out: Vec<u8>,
     phase: ConnPhase,
 }
@@ -163,7 +165,7 @@ impl Service {
         self.acceptor.poll_fds(&mut fds);
         for conn in self.conns.values() {
             let flags = if conn.out.is_empty() { PollFlags::IN } else { PollFlags::OUT };
-            fds.push(PollFd::new(&conn.stream, flags));
+            fds.push(PollFd::new(&conn.channel.stream, flags));
         }
         let conns_until = self.conns.values().filter_map(|conn| match conn.phase {
             ConnPhase::Registering(until) | ConnPhase::Closing(until) => Some(until),
@@ -180,7 +182,7 @@ impl Service {
         }
         self.rendezvous.came(accepted.hello.from);
         let conn = Conn {
-            stream: accepted.stream,
+            channel: accepted.channel,
             remote: accepted.remote,
             rank: accepted.hello.from,
             decoder: Decoder::new(ROOT_PAYLOAD_MAX),
@@ -229,7 +231,9 @@ impl Service {
         replies.sort_by_key(|(ConnId(key), _)| self.conns.get(key).is_some_and(|conn| conn.rank.0 == 0));
         for (ConnId(key), reply) in replies {
             if let Some(conn) = self.conns.get_mut(&key) {
-                frame::push(&mut conn.out, KIND_REPLY, &[&reply.to_bytes()]);
+                let mut message = Vec::new();
+                frame::push(&mut message, KIND_REPLY, &[&reply.to_bytes()]);
+                conn.channel.seal(&message, &mut conn.out);
                 conn.phase = ConnPhase::Closing(now + self.register_timeout);
                 if !flush(conn) {
                     self.conns.remove(&key);
@@ -246,7 +250,7 @@ impl Service {
 /// Writes as much as possible; returns whether the connection is still needed.
 fn flush(conn: &mut Conn) -> bool {
     while !conn.out.is_empty() {
-        match sock::write_some(&conn.stream, &conn.out) {
+        match sock::write_some(&conn.channel.stream, &conn.out) {
             Ok(Some(sent)) if sent > 0 => drop(conn.out.drain(..sent)),
             Ok(None) => return true,
             _ => return false,
@@ -258,11 +262,12 @@ fn flush(conn: &mut Conn) -> bool {
 /// Reads as much as possible; returns whether the connection is still good.
 fn read(conn: &mut Conn, id: ConnId, now: Instant, rendezvous: &mut Rendezvous) -> bool {
     let mut buffer = [0; 256];
-    let mut bytes = match sock::read_some(&conn.stream, &mut buffer) {
-        Ok(Some(got)) if got > 0 => &buffer[..got],
-        Ok(None) => return true,
-        _ => return false,
+    let opened = match conn.channel.read(&mut buffer) {
+        Ok(Some(opened)) => opened,
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return true,
+        Ok(None) | Err(_) => return false,
     };
+    let mut bytes = opened.as_slice();
     loop {
         match conn.decoder.feed(&mut bytes) {
             Ok(None) => return true,

@@ -1,6 +1,6 @@
 //! Layer: host / bootstrap.
 //! Takes: random bytes of the kernel, or a seed.
-//! Gives: [`Secret`], the job's 256-bit key, with message authentication and derivation of further keys.
+//! Gives: [`Secret`], the job's 256-bit key, with derivation of further keys; [`Ephemeral`], one connection's private key.
 //! Never: shows a key in `Debug`, or compares codes in a time that depends on them.
 
 use std::fmt;
@@ -11,7 +11,7 @@ use subtle::ConstantTimeEq;
 
 use super::error::BootstrapError;
 
-/// The size of keys, nonces and authentication codes.
+/// The size of keys and authentication codes.
 pub const KEY_BYTES: usize = 32;
 /// SHA-256 works on blocks of this size; a key padded to it with zeros is, by HMAC's definition, the same key.
 const BLOCK_BYTES: usize = 64;
@@ -20,12 +20,11 @@ const BLOCK_BYTES: usize = 64;
 #[derive(Clone, Copy)]
 pub struct Secret([u8; KEY_BYTES]);
 
-/// A number used once: fresh for every connection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Nonce(pub [u8; KEY_BYTES]);
+/// One side's private key of one connection: random, used once, never stored.
+pub struct Ephemeral([u8; KEY_BYTES]);
 
 /// A message authentication code.
-pub type Code = [u8; KEY_BYTES];
+type Code = [u8; KEY_BYTES];
 
 impl Secret {
     /// A key from the kernel's random source.
@@ -49,7 +48,7 @@ impl Secret {
     }
 
     /// HMAC-SHA256 over `parts`, each preceded by its length so that no two lists of parts look alike.
-    pub fn code(&self, parts: &[&[u8]]) -> Code {
+    fn code(&self, parts: &[&[u8]]) -> Code {
         let mut key = [0; BLOCK_BYTES];
         key[..KEY_BYTES].copy_from_slice(&self.0);
         let mut mac = Hmac::<Sha256>::new(&key.into());
@@ -63,11 +62,6 @@ impl Secret {
     /// Derives a key for the purpose in `parts`.
     pub fn derive(&self, parts: &[&[u8]]) -> Secret {
         Secret(self.code(parts))
-    }
-
-    /// Whether `code` is right for `parts`, in constant time.
-    pub fn verify(&self, parts: &[&[u8]], code: &[u8]) -> bool {
-        self.code(parts).ct_eq(code).into()
     }
 }
 
@@ -85,10 +79,27 @@ impl fmt::Debug for Secret {
     }
 }
 
-impl Nonce {
-    /// A fresh nonce from the kernel's random source.
-    pub fn random() -> Result<Nonce, BootstrapError> {
-        random_bytes().map(Nonce)
+impl Ephemeral {
+    /// A fresh one from the kernel's random source.
+    pub fn random() -> Result<Ephemeral, BootstrapError> {
+        random_bytes().map(Ephemeral)
+    }
+
+    /// These bytes, for tests that need the same handshake again.
+    #[doc(hidden)]
+    pub const fn from_bytes(bytes: [u8; KEY_BYTES]) -> Ephemeral {
+        Ephemeral(bytes)
+    }
+
+    /// The key itself.
+    pub(super) const fn bytes(&self) -> &[u8; KEY_BYTES] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Ephemeral {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Ephemeral(..)")
     }
 }
 
@@ -127,8 +138,6 @@ mod tests {
         let secret = Secret::from_seed(b"job 7");
         assert_ne!(secret.code(&[b"ab", b"c"]), secret.code(&[b"a", b"bc"]));
         assert_ne!(secret.code(&[b"ab"]), Secret::from_seed(b"job 8").code(&[b"ab"]));
-        assert!(secret.verify(&[b"ab"], &secret.code(&[b"ab"])));
-        assert!(!secret.verify(&[b"ab"], &[]));
         assert_eq!(secret, Secret::from_seed(b"job 7"));
     }
 

@@ -4,7 +4,7 @@
 //! Never: spins (it sleeps in poll(2) until something happens), calls the owner back with the lock held, or outlives
 //! the owner's close by more than [`CLOSE_MAX`].
 
-use std::net::TcpStream;
+use std::io::ErrorKind;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,6 +13,7 @@ use oxccl_shared::abi::Rank;
 use rustix::event::{PollFd, PollFlags};
 
 use super::acceptor::{Accepted, Acceptor};
+use super::channel::Channel;
 use super::handshake::Purpose;
 use super::ring::Side;
 use super::ring_repair::RingRepair;
@@ -25,9 +26,9 @@ pub(crate) const CLOSE_MAX: Duration = Duration::from_millis(500);
 const PARKED_MAX: usize = 4096;
 const READ_BYTES: usize = 64 << 10;
 
-/// A connection to a neighbour and its unwritten output.
+/// A connection to a neighbour and its unwritten output, sealed.
 struct Link {
-    stream: TcpStream,
+    channel: Channel,
     out: Vec<u8>,
     sent: usize,
 }
@@ -37,7 +38,7 @@ pub(crate) struct Service {
     acceptor: Acceptor,
     links: [Option<Link>; 2],
     /// A new predecessor that connected before the old one's end was seen.
-    next_prev: Option<(Rank, TcpStream)>,
+    next_prev: Option<(Rank, Channel)>,
     repair: RingRepair,
     leave_until: Option<Instant>,
     /// When the owner wants to be called, and when to look at the meeting of survivors.
@@ -114,19 +115,19 @@ impl Service {
                 }
             }
         }
-        if let Some((peer, stream)) = state.next.take() {
-            self.attach(&mut state, Side::Next, peer, stream);
+        if let Some((peer, channel)) = state.next.take() {
+            self.attach(&mut state, Side::Next, peer, channel);
         }
         // A new predecessor waits until the old one's last bytes are read. A leaving rank does not need those, but
         // owes the new predecessor its goodbye: closing without one would look like a death.
         if (self.links[Side::Prev as usize].is_none() || self.leave_until.is_some())
-            && let Some((peer, stream)) = self.next_prev.take()
+            && let Some((peer, channel)) = self.next_prev.take()
         {
             // The old predecessor waits too, unless it is the one that ended: two ranks may have connected to replace
             // a third.
             self.fetch_output(&mut state, Side::Prev);
             self.write(Side::Prev);
-            self.attach(&mut state, Side::Prev, peer, stream);
+            self.attach(&mut state, Side::Prev, peer, channel);
         }
         Side::BOTH.into_iter().for_each(|side| self.fetch_output(&mut state, side));
         let owes_event = state.ring.owes_its_predecessor_an_event();
@@ -145,10 +146,7 @@ impl Service {
 
     fn fetch_output(&mut self, state: &mut State, side: Side) {
         if let Some(link) = &mut self.links[side as usize] {
-            match link.out.is_empty() {
-                true => link.out = state.ring.take_output(side),
-                false => link.out.append(&mut state.ring.take_output(side)),
-            }
+            link.channel.seal(&state.ring.take_output(side), &mut link.out);
         }
     }
 
@@ -158,12 +156,13 @@ impl Service {
         self.leave_until.is_some_and(|until| answered || Instant::now() >= until)
     }
 
-    fn attach(&mut self, state: &mut State, side: Side, peer: Rank, stream: TcpStream) {
-        if let Err(error) = sock::watch_for_vanished_host(&stream, self.shared.config.peer_dead_after) {
+    fn attach(&mut self, state: &mut State, side: Side, peer: Rank, channel: Channel) {
+        if let Err(error) = sock::watch_for_vanished_host(&channel.stream, self.shared.config.peer_dead_after)
+        {
             tracing::warn!(%peer, %error, "cannot set keep-alive on a ring connection; a vanished host may go unnoticed");
         }
         state.ring.attach(side, peer);
-        self.links[side as usize] = Some(Link { stream, out: Vec::new(), sent: 0 });
+        self.links[side as usize] = Some(Link { channel, out: Vec::new(), sent: 0 });
         self.shared.announce_change();
     }
 
@@ -207,7 +206,7 @@ impl Service {
         fds.push(PollFd::from_borrowed_fd(self.shared.wake_fd(), PollFlags::IN));
         for link in self.links.iter().flatten() {
             let out = if link.out.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
-            fds.push(PollFd::new(&link.stream, PollFlags::IN | out));
+            fds.push(PollFd::new(&link.channel.stream, PollFlags::IN | out));
         }
         self.repair.poll_fd(&mut fds);
         self.acceptor.poll_fds(&mut fds);
@@ -229,7 +228,7 @@ impl Service {
     fn write(&mut self, side: Side) {
         let Some(link) = &mut self.links[side as usize] else { return };
         while link.sent < link.out.len() {
-            match sock::write_some(&link.stream, &link.out[link.sent..]) {
+            match sock::write_some(&link.channel.stream, &link.out[link.sent..]) {
                 Ok(Some(sent)) if sent > 0 => link.sent += sent,
                 Ok(None) => return,
                 // The neighbour's last bytes are unread: the read finds the end.
@@ -239,19 +238,20 @@ impl Service {
         link.out.clear();
         link.sent = 0;
         if self.leave_until.is_some() {
-            let _ = link.stream.shutdown(std::net::Shutdown::Write);
+            let _ = link.channel.stream.shutdown(std::net::Shutdown::Write);
         }
     }
 
     fn read(&mut self, side: Side) {
-        let Some(link) = &self.links[side as usize] else { return };
-        let got = sock::read_some(&link.stream, &mut self.buffer);
+        let Some(link) = &mut self.links[side as usize] else { return };
+        let got = link.channel.read(&mut self.buffer);
         let mut state = self.shared.lock();
         let before = state.ring.peer(side);
         match got {
-            Ok(None) => return,
-            Ok(Some(got)) if got > 0 => state.ring.receive(side, &self.buffer[..got]),
-            _ => state.ring.ended(side),
+            Ok(Some(opened)) => state.ring.receive(side, &opened),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+            Err(error) if error.kind() == ErrorKind::InvalidData => state.ring.altered(side),
+            Ok(None) | Err(_) => state.ring.ended(side),
         }
         let ended = state.ring.peer(side).is_none();
         state.end_hopeless_meeting(Instant::now());
@@ -271,10 +271,10 @@ impl Service {
     /// Continues the search for a new successor.
     fn repair_ring(&mut self, now: Instant) {
         let shared = self.shared.clone();
-        if let Some((peer, stream)) = self.repair.advance(now, &shared) {
+        if let Some((peer, channel)) = self.repair.advance(now, &shared) {
             let mut state = shared.lock();
             state.ring.suspect(self.repair.take_refused());
-            self.attach(&mut state, Side::Next, peer, stream);
+            self.attach(&mut state, Side::Next, peer, channel);
         } else if self.repair.has_ended() {
             let mut state = shared.lock();
             state.ring.remain_alone(self.repair.take_refused());
@@ -294,7 +294,7 @@ impl Service {
         if accepted.hello.purpose == Purpose::Ring {
             // A predecessor that has left meanwhile must not replace one that remains.
             if !state.ring.is_gone(from) {
-                self.next_prev = Some((from, accepted.stream));
+                self.next_prev = Some((from, accepted.channel));
             }
             return;
         }

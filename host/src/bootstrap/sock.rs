@@ -1,6 +1,6 @@
 //! Layer: host / bootstrap.
 //! Takes: addresses, streams, deadlines.
-//! Gives: listening, connecting, reading and writing with a deadline; the handshake and frames driven over a socket.
+//! Gives: listening, connecting, reading and writing with a deadline; the handshake driven over a socket.
 //! Never: blocks without a deadline, or interprets the bytes.
 
 use std::io::{self, Read, Write};
@@ -12,7 +12,6 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::cancel::Cancel;
-use super::frame::{Decoder, Frame};
 use super::handshake::{Handshake, HandshakeError, Hello};
 use crate::os::with_room;
 
@@ -21,9 +20,6 @@ const BACKLOG: i32 = 4096;
 
 /// The kernel counts keep-alive in seconds, and one probe may be lost.
 const DEAD_AFTER_MIN: Duration = Duration::from_secs(2);
-
-/// Most bytes of one read.
-const READ_MAX: usize = 64 << 10;
 
 /// How long a wait for a socket takes at most to see that it is cancelled.
 const CANCEL_SEEN_AFTER: Duration = Duration::from_millis(20);
@@ -86,19 +82,6 @@ impl Deadline {
     }
 }
 
-/// Why a connection is unusable.
-#[derive(Debug)]
-pub(crate) enum DialError {
-    Io(io::Error),
-    Handshake(HandshakeError),
-}
-
-impl From<io::Error> for DialError {
-    fn from(error: io::Error) -> Self {
-        DialError::Io(error)
-    }
-}
-
 /// Waits for events until `until`; signals end the wait early, as a timeout would.
 pub(crate) fn poll(fds: &mut [PollFd<'_>], until: Option<Instant>) -> io::Result<usize> {
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -158,25 +141,6 @@ fn is_connected(stream: &TcpStream) -> io::Result<bool> {
     }
 }
 
-/// Connects and authenticates; nothing but the handshake has been sent or read afterwards.
-pub(crate) fn dial(
-    addr: SocketAddr,
-    mut handshake: Handshake,
-    deadline: &Deadline,
-) -> Result<TcpStream, DialError> {
-    let stream = connect(addr, deadline)?;
-    loop {
-        match advance(&stream, &mut handshake)? {
-            Some(Ok(_)) => return Ok(stream),
-            Some(Err(error)) => return Err(DialError::Handshake(error)),
-            None => {
-                let out = if handshake.output().is_empty() { PollFlags::IN } else { PollFlags::OUT };
-                wait(&stream, out, deadline)?;
-            }
-        }
-    }
-}
-
 /// Advances a handshake as far as the socket allows; `None` while it is incomplete.
 pub(crate) fn advance(
     mut stream: &TcpStream,
@@ -220,29 +184,6 @@ pub(crate) fn write_all(mut stream: &TcpStream, mut bytes: &[u8], deadline: &Dea
     Ok(())
 }
 
-/// Reads exactly one frame within the deadline.
-pub(crate) fn read_frame(
-    mut stream: &TcpStream,
-    payload_max: usize,
-    deadline: &Deadline,
-) -> io::Result<Frame> {
-    let mut decoder = Decoder::new(payload_max);
-    let mut buffer = vec![0; READ_MAX];
-    loop {
-        let wanted = decoder.wanted_bytes().min(buffer.len());
-        match retry_interrupted(|| stream.read(&mut buffer[..wanted])) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(got) => match decoder.feed(&mut &buffer[..got]) {
-                Ok(Some(frame)) => return Ok(frame),
-                Ok(None) => {}
-                Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
-            },
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => wait(stream, PollFlags::IN, deadline)?,
-            Err(error) => return Err(error),
-        }
-    }
-}
-
 /// Reads available bytes into `buffer`: `Some(0)` at the end of the stream, `None` if there are none yet.
 pub(crate) fn read_some(mut stream: &TcpStream, buffer: &mut [u8]) -> io::Result<Option<usize>> {
     would_block_is_none(retry_interrupted(|| stream.read(buffer)))
@@ -275,7 +216,8 @@ pub(crate) fn keep_alive(stream: &TcpStream, dead_after: Duration) -> io::Result
     Ok(())
 }
 
-fn wait(stream: &TcpStream, flags: PollFlags, deadline: &Deadline) -> io::Result<()> {
+/// Waits for `flags` within the deadline.
+pub(crate) fn wait(stream: &TcpStream, flags: PollFlags, deadline: &Deadline) -> io::Result<()> {
     if deadline.left().is_none() {
         return Err(io::ErrorKind::TimedOut.into());
     }

@@ -3,7 +3,6 @@
 //! Gives: [`Shared`]: the state of one rank's bootstrap under one lock, for the owner, the thread and ring repair.
 //! Never: touches a socket, except to wake the thread.
 
-use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,6 +12,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::acceptor::Accepted;
 use super::cancel::Cancel;
+use super::channel::Channel;
 use super::config::BootstrapConfig;
 use super::error::BootstrapError;
 use super::ring::{PeerEvent, Ring};
@@ -77,7 +77,7 @@ pub(crate) struct Shared {
 pub(crate) struct State {
     pub ring: Ring,
     /// The connection to the successor, to be taken by the thread.
-    pub next: Option<(Rank, TcpStream)>,
+    pub next: Option<(Rank, Channel)>,
     /// Authenticated connections in the order of arrival, until the owner accepts them.
     pub parked: Vec<Accepted>,
     pub stop: Stop,

@@ -1,8 +1,9 @@
 //! The connecting side's socket: a non-blocking connect, then the handshake over the listener's token.
 
 use super::invitation::Invitation;
+use crate::bootstrap::channel::Channel;
 use crate::bootstrap::handshake::{Handshake, Hello};
-use crate::bootstrap::secret::Nonce;
+use crate::bootstrap::secret::Ephemeral;
 use crate::bootstrap::sock;
 use crate::os::with_room;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -46,8 +47,8 @@ impl Dial {
         if let Some(source) = source.filter(|source| source.is_ipv6() == invitation.addr.is_ipv6()) {
             bind(&socket, source)?;
         }
-        let nonce = Nonce::random().map_err(io::Error::other)?;
-        let handshake = Handshake::initiator(invitation.token, hello, nonce);
+        let ephemeral = Ephemeral::random().map_err(io::Error::other)?;
+        let handshake = Handshake::initiator(invitation.token, hello, ephemeral);
         let state = match rustix::net::connect(&socket, &invitation.addr) {
             Ok(()) => State::Proving,
             Err(Errno::INPROGRESS | Errno::INTR) => State::Connecting,
@@ -84,7 +85,12 @@ impl Dial {
         sockopt::socket_error(&self.stream)?.map(|()| true).map_err(io::Error::from)
     }
 
-    /// The socket, after the handshake.
+    /// The connection with its keys, after the handshake.
+    pub(super) fn into_channel(mut self) -> io::Result<Channel> {
+        Channel::new(self.stream, &mut self.handshake)
+    }
+
+    /// The bare socket, after the handshake.
     pub(super) fn into_stream(self) -> TcpStream {
         self.stream
     }

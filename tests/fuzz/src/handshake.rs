@@ -2,7 +2,7 @@
 
 use crate::input::Input;
 use oxccl::bootstrap::handshake::{Handshake, Hello, Purpose};
-use oxccl::bootstrap::secret::{Nonce, Secret};
+use oxccl::bootstrap::secret::{Ephemeral, Secret};
 use oxccl_shared::abi::Rank;
 
 const SECRET: Secret = Secret::from_bytes([7; 32]);
@@ -12,8 +12,8 @@ const HELLO: Hello = Hello { purpose: Purpose::Ring, from: Rank(3), to: Rank(5),
 pub fn handshake(data: &[u8]) {
     let mut input = Input(data);
     match input.u8() % 3 {
-        0 => stranger(Handshake::acceptor(SECRET, Rank(5), Nonce([1; 32])), input),
-        1 => stranger(Handshake::initiator(SECRET, HELLO, Nonce([2; 32])), input),
+        0 => stranger(Handshake::acceptor(SECRET, Rank(5), Ephemeral::from_bytes([1; 32])), input),
+        1 => stranger(Handshake::initiator(SECRET, HELLO, Ephemeral::from_bytes([2; 32])), input),
         _ => changed_on_the_way(input),
     }
 }
@@ -30,15 +30,15 @@ fn stranger(mut end: Handshake, mut input: Input<'_>) {
         }
         end.sent(end.output().len());
     }
-    // To succeed the fuzzer would have to guess an HMAC.
+    // To succeed the fuzzer would have to guess an authentication code.
     assert!(!matches!(end.outcome(), Some(Ok(_))));
 }
 
 /// Two honest ends, and a man in the middle who changes one byte (or none).
 fn changed_on_the_way(mut input: Input<'_>) {
     let mut ends = [
-        Handshake::initiator(SECRET, HELLO, Nonce([2; 32])),
-        Handshake::acceptor(SECRET, Rank(5), Nonce([1; 32])),
+        Handshake::initiator(SECRET, HELLO, Ephemeral::from_bytes([2; 32])),
+        Handshake::acceptor(SECRET, Rank(5), Ephemeral::from_bytes([1; 32])),
     ];
     let (victim, at, mask) = (input.u8() % 2, input.u8() as usize, input.u8());
     let mut sent = [0usize; 2];

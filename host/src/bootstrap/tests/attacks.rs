@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use super::super::acceptor::Acceptor;
-use super::super::secret::Secret;
 use super::*;
 
 /// Opens connections that send `garbage` and then nothing, as fast as possible, and holds the last hundred open until
@@ -30,9 +29,11 @@ fn pester(addr: SocketAddr, garbage: &[u8], stop: &Mutex<bool>) {
 fn ranks_meet_undelayed_while_strangers_pester_the_root_and_the_ranks() {
     let hello = {
         use super::super::handshake::{Handshake, Hello, Purpose, ROOT};
-        use super::super::secret::Nonce;
+        use super::super::secret::Ephemeral;
         let hello = Hello { purpose: Purpose::Register, from: Rank(0), to: ROOT, tag: 0 };
-        Handshake::initiator(Secret::from_seed(b"wrong"), hello, Nonce([0; 32])).output().to_vec()
+        Handshake::initiator(Secret::from_seed(b"wrong"), hello, Ephemeral::from_bytes([0; 32]))
+            .output()
+            .to_vec()
     };
     // A port scan, a browser, a half handshake held open, a complete one with another secret.
     let whole = [hello.clone(), vec![7; 32]].concat();

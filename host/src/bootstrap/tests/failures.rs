@@ -92,24 +92,25 @@ fn another_program_at_the_roots_address_is_recognised() {
 
 #[test]
 fn a_rank_that_dies_while_registered_is_named() {
+    use super::super::channel::Channel;
     use super::super::frame;
     use super::super::handshake::{Handshake, Hello, Purpose, ROOT};
     use super::super::rendezvous_wire::{KIND_REGISTER, Register};
-    use super::super::secret::Nonce;
-    use super::super::sock::{Deadline, dial, write_all};
+    use super::super::secret::Ephemeral;
+    use super::super::sock::Deadline;
     use crate::wire::Message;
     let id = UniqueId::create_by(&config()).expect("a root on the loopback");
     let hello = Hello { purpose: Purpose::Register, from: Rank(1), to: ROOT, tag: 0 };
-    let handshake = Handshake::initiator(*id.secret(), hello, Nonce::random().expect("random bytes"));
+    let handshake = Handshake::initiator(*id.secret(), hello, Ephemeral::random().expect("random bytes"));
     let deadline = Deadline::after(Duration::from_secs(5));
-    let stream = dial(id.root_addr(), handshake, &deadline).expect("the root answers");
+    let mut channel = Channel::dial(id.root_addr(), handshake, &deadline).expect("the root answers");
     let mut message = Vec::new();
     let register = Register { nranks: 3, listener: id.root_addr() };
     frame::push(&mut message, KIND_REGISTER, &[&register.to_bytes()]);
-    write_all(&stream, &message, &deadline).expect("written");
+    channel.write_all(&message, &deadline).expect("written");
     let survivor = std::thread::spawn(move || join(&id, 0, 3).err());
     std::thread::sleep(Duration::from_millis(100));
-    drop(stream);
+    drop(channel);
     assert_eq!(survivor.join().expect("no panic"), Some(BootstrapError::PeerLost { rank: Rank(1) }));
 }
 

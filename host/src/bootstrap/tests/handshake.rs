@@ -6,11 +6,11 @@ use proptest::prelude::*;
 const HELLO: Hello = Hello { purpose: Purpose::Stream(9), from: Rank(3), to: Rank(5), tag: 77 };
 
 fn initiator(secret: &[u8]) -> Handshake {
-    Handshake::initiator(Secret::from_seed(secret), HELLO, Nonce([1; 32]))
+    Handshake::initiator(Secret::from_seed(secret), HELLO, Ephemeral::from_bytes([1; 32]))
 }
 
 fn acceptor(secret: &[u8], me: Rank) -> Handshake {
-    Handshake::acceptor(Secret::from_seed(secret), me, Nonce([2; 32]))
+    Handshake::acceptor(Secret::from_seed(secret), me, Ephemeral::from_bytes([2; 32]))
 }
 
 /// Carries at most `cut` bytes at a time until nothing moves.
@@ -81,10 +81,43 @@ fn a_mirror_and_a_replay_do_not_pass() {
     b.feed(&hello);
     a.feed(b.output());
     let proof = a.output().to_vec();
-    let mut again = Handshake::acceptor(Secret::from_seed(b"s"), Rank(5), Nonce([3; 32]));
+    let mut again = Handshake::acceptor(Secret::from_seed(b"s"), Rank(5), Ephemeral::from_bytes([3; 32]));
     again.feed(&hello);
     again.feed(&proof);
-    assert_eq!(again.outcome(), Some(Err(HandshakeError::Auth(AuthFailure::WrongSecret))));
+    assert_eq!(again.outcome(), Some(Err(HandshakeError::Auth(AuthFailure::Altered))));
+
+    // The other way: a recorded acceptor does not pass for one.
+    let (mut a, mut b) = (initiator(b"s"), acceptor(b"s", Rank(5)));
+    b.feed(a.output());
+    let challenge = b.output().to_vec();
+    a.feed(&challenge);
+    b.feed(a.output());
+    let verdict = b.output().to_vec();
+    let mut later = Handshake::initiator(Secret::from_seed(b"s"), HELLO, Ephemeral::from_bytes([4; 32]));
+    later.feed(&challenge);
+    later.feed(&verdict);
+    assert_eq!(later.outcome(), Some(Err(HandshakeError::Auth(AuthFailure::Altered))));
+}
+
+#[test]
+fn ranks_purpose_and_tag_are_for_the_two_alone() {
+    let name = Rank(0xdead_beef);
+    let hello =
+        Hello { purpose: Purpose::Stream(0x1234_5678), from: name, to: Rank(5), tag: 0x0102_0304_0506_0708 };
+    let mut a = Handshake::initiator(Secret::from_seed(b"s"), hello, Ephemeral::from_bytes([1; 32]));
+    let mut b = acceptor(b"s", Rank(5));
+    let mut seen = Vec::new();
+    for turn in 0..4 {
+        let (from, to) = if turn % 2 == 0 { (&mut a, &mut b) } else { (&mut b, &mut a) };
+        let message = from.output().to_vec();
+        from.sent(message.len());
+        to.feed(&message);
+        seen.extend(message);
+    }
+    assert_eq!(b.outcome(), Some(Ok(hello)));
+    for told in [&name.0.to_le_bytes()[..], &0x1234_5678u32.to_le_bytes(), &hello.tag.to_le_bytes()] {
+        assert!(!seen.windows(told.len()).any(|window| window == told), "{told:x?} can be read on the way");
+    }
 }
 
 #[test]

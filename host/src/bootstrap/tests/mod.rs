@@ -4,6 +4,7 @@ mod attacks;
 mod collectives;
 mod failures;
 mod liveness;
+mod relay;
 mod scale;
 
 use std::sync::{Condvar, Mutex};
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use oxccl_shared::abi::Rank;
 
+use super::secret::Secret;
 use super::{Bootstrap, BootstrapConfig, BootstrapError, UniqueId};
 
 /// Bounds that fit a test on a busy machine.

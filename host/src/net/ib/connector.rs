@@ -116,8 +116,8 @@ impl IbConnector {
                     return self.waiting();
                 }
                 let (local, metadata) = self.local_end()?;
-                let exchange =
-                    MetadataExchange::new(dial.into_stream(), &metadata.to_bytes(), METADATA_BYTES);
+                let channel = dial.into_channel().map_err(|error| self.failed(&error))?;
+                let exchange = MetadataExchange::new(channel, &metadata.to_bytes(), METADATA_BYTES);
                 self.advance(State::Exchanging(exchange, Box::new(local)))
             }
             State::Exchanging(mut exchange, local) => {
@@ -156,9 +156,9 @@ impl IbConnector {
         metadata: &Metadata,
     ) -> Result<Option<Box<dyn SendComm>>, NetError> {
         let Some(qps) = local.qps.take() else { unreachable!("queue pairs are connected once") };
-        let stream = exchange.stream.try_clone().map_err(|error| self.failed(&error))?;
+        let stream = exchange.channel.stream.try_clone().map_err(|error| self.failed(&error))?;
         let link = qps.connect(&self.settings.ib, metadata, self.psn, stream)?;
-        let ready = MetadataExchange::new(exchange.stream, &READY, 0);
+        let ready = MetadataExchange::new(exchange.channel, &READY, 0);
         self.advance(State::SendingReady(ready, local, Box::new(link)))
     }
 }

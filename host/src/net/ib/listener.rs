@@ -62,13 +62,14 @@ impl IbListener {
         let ready: Vec<_> = fds.iter().map(|fd| fd.revents()).collect();
         let mut accepted = Vec::new();
         self.acceptor.drive(now, &ready, &mut accepted);
-        for Accepted { stream, remote, .. } in accepted {
+        for Accepted { channel, remote, .. } in accepted {
             if self.setup.is_some() {
                 self.acceptor.refuse(remote, &"another connection came first to this listener");
-            } else if let Err(error) = sock::keep_alive(&stream, self.settings.socket.peer_dead_after) {
+            } else if let Err(error) = sock::keep_alive(&channel.stream, self.settings.socket.peer_dead_after)
+            {
                 self.acceptor.refuse(remote, &error);
             } else {
-                let state = State::Metadata(MetadataExchange::new(stream, &[], METADATA_BYTES));
+                let state = State::Metadata(MetadataExchange::new(channel, &[], METADATA_BYTES));
                 self.setup =
                     Some(Setup { remote, deadline: now + self.settings.socket.connect_timeout, state });
             }
@@ -117,9 +118,9 @@ impl IbListener {
     ) -> Result<(MetadataExchange, Link), Fault> {
         let qps = QueuePairs::new(&self.port, metadata.qp_nums.len()).map_err(Fault::Own)?;
         let ours = qps.metadata(&self.settings.ib, metadata.psn);
-        let stream = exchange.stream.try_clone().map_err(Fault::Peer)?;
+        let stream = exchange.channel.stream.try_clone().map_err(Fault::Peer)?;
         let link = qps.connect(&self.settings.ib, metadata, metadata.psn, stream).map_err(Fault::Own)?;
-        Ok((MetadataExchange::new(exchange.stream, &ours.to_bytes(), READY.len()), link))
+        Ok((MetadataExchange::new(exchange.channel, &ours.to_bytes(), READY.len()), link))
     }
 
     fn receiver(&self, link: Link, metadata: &Metadata) -> Result<Box<dyn RecvComm>, Fault> {

@@ -48,7 +48,8 @@ impl SocketListener {
 
     /// Adds an authenticated socket. Its index may still be invalid, if another version sent it.
     fn take(&mut self, accepted: Accepted) {
-        let Accepted { stream, remote, hello } = accepted;
+        let Accepted { channel, remote, hello } = accepted;
+        let stream = channel.into_stream();
         let Some(index) = SocketIndex::of(&hello) else {
             return self.acceptor.refuse(remote, &"it says that it is a socket that no connection has");
         };

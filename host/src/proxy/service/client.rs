@@ -2,15 +2,16 @@
 
 use super::message::{OpId, PAYLOAD_MAX, Refusal, Reply, Request, Response};
 use super::server::{hello, key};
+use crate::bootstrap::channel::{Channel, DialError};
 use crate::bootstrap::frame::Decoder;
 use crate::bootstrap::handshake::Handshake;
-use crate::bootstrap::secret::{Nonce, Secret};
-use crate::bootstrap::sock::{self, Deadline, DialError};
+use crate::bootstrap::secret::{Ephemeral, Secret};
+use crate::bootstrap::sock::{self, Deadline};
 use oxccl_shared::abi::Rank;
 use rustix::event::{PollFd, PollFlags};
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Why a request came to nothing.
@@ -63,9 +64,10 @@ pub enum ClientError {
 /// A connection to a proxy's service.
 #[derive(Debug)]
 pub struct ProxyClient {
-    stream: TcpStream,
+    channel: Channel,
     proxy: Rank,
     decoder: Decoder,
+    /// Sealed.
     unsent: Vec<u8>,
     next_op: u64,
     answers: BTreeMap<OpId, Result<Reply, Refusal>>,
@@ -84,16 +86,16 @@ impl ProxyClient {
         timeout: Duration,
     ) -> Result<ProxyClient, ClientError> {
         let failed = |why: String| ClientError::Connect { proxy, addr, why };
-        let nonce = Nonce::random().map_err(|error| failed(error.to_string()))?;
-        let handshake = Handshake::initiator(key(secret, proxy), hello(rank, proxy), nonce);
-        let stream = sock::dial(addr, handshake, &Deadline::after(timeout)).map_err(|error| {
+        let ephemeral = Ephemeral::random().map_err(|error| failed(error.to_string()))?;
+        let handshake = Handshake::initiator(key(secret, proxy), hello(rank, proxy), ephemeral);
+        let channel = Channel::dial(addr, handshake, &Deadline::after(timeout)).map_err(|error| {
             failed(match error {
                 DialError::Io(error) => error.to_string(),
                 DialError::Handshake(error) => error.to_string(),
             })
         })?;
         let decoder = Decoder::new(PAYLOAD_MAX);
-        Ok(ProxyClient { stream, proxy, decoder, unsent: Vec::new(), next_op: 1, answers: BTreeMap::new() })
+        Ok(ProxyClient { channel, proxy, decoder, unsent: Vec::new(), next_op: 1, answers: BTreeMap::new() })
     }
 
     /// Asks; the answer comes later. Does not wait.
@@ -103,7 +105,9 @@ impl ProxyClient {
     pub fn ask(&mut self, request: &Request) -> Result<OpId, ClientError> {
         let op = OpId(self.next_op);
         self.next_op += 1;
-        request.encode(op, &mut self.unsent);
+        let mut message = Vec::new();
+        request.encode(op, &mut message);
+        self.channel.seal(&message, &mut self.unsent);
         self.flush()?;
         Ok(op)
     }
@@ -140,7 +144,8 @@ impl ProxyClient {
             }
             let mut flags = PollFlags::IN;
             flags.set(PollFlags::OUT, !self.unsent.is_empty());
-            let polled = sock::poll(&mut [PollFd::new(&self.stream, flags)], Some(deadline.next_look()));
+            let polled =
+                sock::poll(&mut [PollFd::new(&self.channel.stream, flags)], Some(deadline.next_look()));
             polled.map_err(|error| self.gone(&error))?;
         }
     }
@@ -154,11 +159,22 @@ impl ProxyClient {
         self.wait(op, timeout)
     }
 
-    /// The bare connection, for tests that say what this does not.
+    /// What the service answers to these bytes until it ends the connection, for tests that say what this does not.
     #[cfg(test)]
-    pub(super) fn into_stream(self) -> TcpStream {
-        self.stream.set_nonblocking(false).expect("an open socket");
-        self.stream
+    pub(super) fn answers_to(mut self, bytes: &[u8], timeout: Duration) -> Vec<u8> {
+        let deadline = Deadline::after(timeout);
+        let _ = self.channel.write_all(bytes, &deadline);
+        let mut answers = Vec::new();
+        loop {
+            match self.channel.read(&mut [0; 4096]) {
+                Ok(Some(opened)) => answers.extend(opened),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    sock::wait(&self.channel.stream, PollFlags::IN, &deadline).expect("an end, not silence");
+                }
+                // Its end, or a reset.
+                Ok(None) | Err(_) => return answers,
+            }
+        }
     }
 
     fn gone(&self, why: &dyn std::fmt::Display) -> ClientError {
@@ -167,7 +183,7 @@ impl ProxyClient {
 
     fn flush(&mut self) -> Result<(), ClientError> {
         while !self.unsent.is_empty() {
-            match sock::write_some(&self.stream, &self.unsent) {
+            match sock::write_some(&self.channel.stream, &self.unsent) {
                 Ok(None) => break,
                 Ok(Some(written)) => drop(self.unsent.drain(..written)),
                 Err(error) => return Err(self.gone(&error)),
@@ -179,13 +195,13 @@ impl ProxyClient {
     /// Takes the answers that have come.
     fn read(&mut self) -> Result<(), ClientError> {
         let mut buffer = [0; 4096];
-        let got = match sock::read_some(&self.stream, &mut buffer) {
-            Ok(None) => return Ok(()),
-            Ok(Some(0)) => return Err(self.gone(&io::Error::from(io::ErrorKind::UnexpectedEof))),
-            Ok(Some(got)) => got,
+        let opened = match self.channel.read(&mut buffer) {
+            Ok(Some(opened)) => opened,
+            Ok(None) => return Err(self.gone(&io::Error::from(io::ErrorKind::UnexpectedEof))),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
             Err(error) => return Err(self.gone(&error)),
         };
-        let mut bytes = &buffer[..got];
+        let mut bytes = opened.as_slice();
         let nonsense = ClientError::Nonsense { proxy: self.proxy };
         loop {
             match self.decoder.feed(&mut bytes) {

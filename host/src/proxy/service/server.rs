@@ -4,6 +4,7 @@ use super::message::{PAYLOAD_MAX, Response};
 use super::state::{ClientId, Event, Service};
 use super::transport::ProxyTransport;
 use crate::bootstrap::acceptor::{Accepted, Acceptor};
+use crate::bootstrap::channel::Channel;
 use crate::bootstrap::frame::Decoder;
 use crate::bootstrap::handshake::{Hello, Purpose};
 use crate::bootstrap::secret::Secret;
@@ -11,7 +12,7 @@ use crate::bootstrap::sock;
 use oxccl_shared::abi::Rank;
 use rustix::event::{PollFd, PollFlags};
 use std::io::{self, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -60,9 +61,9 @@ pub struct ProxyServer {
 struct Client {
     id: ClientId,
     rank: Rank,
-    stream: TcpStream,
+    channel: Channel,
     decoder: Decoder,
-    /// What it has not taken yet.
+    /// What it has not taken yet, sealed.
     unread: Vec<u8>,
 }
 
@@ -164,7 +165,9 @@ impl Loop {
 
     fn answer(&mut self, to: ClientId, response: &Response) {
         if let Some(client) = self.clients.iter_mut().find(|client| client.id == to) {
-            response.encode(&mut client.unread);
+            let mut message = Vec::new();
+            response.encode(&mut message);
+            client.channel.seal(&message, &mut client.unread);
         }
     }
 
@@ -174,7 +177,7 @@ impl Loop {
             let mut flags = PollFlags::empty();
             flags.set(PollFlags::OUT, !client.unread.is_empty());
             flags.set(PollFlags::IN, client.unread.len() < UNREAD_MAX_BYTES);
-            fds.push(PollFd::new(&client.stream, flags));
+            fds.push(PollFd::new(&client.channel.stream, flags));
         }
         self.acceptor.poll_fds(&mut fds);
         let back_off = self.service.is_busy().then(|| Instant::now() + BACK_OFF);
@@ -195,13 +198,13 @@ impl Loop {
     fn read(&mut self, at: usize) {
         let mut buffer = [0; READ_BYTES];
         let client = &mut self.clients[at];
-        let got = match sock::read_some(&client.stream, &mut buffer) {
-            Ok(None) => return,
-            Ok(Some(0)) => return self.drop_client(at, None),
-            Ok(Some(got)) => got,
+        let opened = match client.channel.read(&mut buffer) {
+            Ok(Some(opened)) => opened,
+            Ok(None) => return self.drop_client(at, None),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(error) => return self.drop_client(at, Some(&error)),
         };
-        let mut bytes = &buffer[..got];
+        let mut bytes = opened.as_slice();
         loop {
             let client = &mut self.clients[at];
             match client.decoder.feed(&mut bytes) {
@@ -219,7 +222,7 @@ impl Loop {
     fn flush(&mut self, at: usize) {
         let client = &mut self.clients[at];
         while !client.unread.is_empty() {
-            match sock::write_some(&client.stream, &client.unread) {
+            match sock::write_some(&client.channel.stream, &client.unread) {
                 Ok(None) => return,
                 Ok(Some(written)) => drop(client.unread.drain(..written)),
                 Err(error) => return self.drop_client(at, Some(&error)),
@@ -235,7 +238,7 @@ impl Loop {
         self.service.leave(client.id);
     }
 
-    fn welcome(&mut self, Accepted { stream, remote, hello: said }: Accepted) {
+    fn welcome(&mut self, Accepted { channel, remote, hello: said }: Accepted) {
         let is_meant = matches!(said.purpose, Purpose::Stream(PURPOSE));
         let joined = if is_meant {
             self.service.join(said.from).map_err(|error| error.to_string())
@@ -245,7 +248,7 @@ impl Loop {
         match joined {
             Ok(id) => {
                 let decoder = Decoder::new(PAYLOAD_MAX);
-                self.clients.push(Client { id, rank: said.from, stream, decoder, unread: Vec::new() });
+                self.clients.push(Client { id, rank: said.from, channel, decoder, unread: Vec::new() });
             }
             Err(why) => tracing::warn!(%remote, %why, "a connection to this proxy is refused"),
         }
