@@ -91,6 +91,8 @@ fn with_relays<T: Send>(flip: Option<Flip>, body: impl Fn(&Bootstrap) -> T + Syn
         relays.lock().expect("no panic").push(relay);
         boot.barrier().expect("both are there");
         let result = body(&boot);
+        // Who leaves at once would be the reason why the other's connection ends.
+        boot.barrier().expect("the ring goes past the relays");
         boot.close();
         result
     });
