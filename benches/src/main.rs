@@ -1,6 +1,7 @@
 //! The `oxccl` command. `oxccl perf <collective>` measures and checks collectives as nccl-tests does, OxCCL's and other
 //! libraries' in the same run; `oxccl topo` shows a machine and its channels, and explains choices;
-//! `oxccl tune` measures what is fastest on this machine; `oxccl status` asks live jobs.
+//! `oxccl tune` measures what is fastest on this machine; `oxccl status` asks live jobs;
+//! `oxccl aggregate` reduces for jobs of several hosts.
 
 mod cli;
 mod complain;
@@ -24,6 +25,7 @@ mod spawn;
 mod topo;
 mod tune;
 mod status;
+mod aggregate;
 mod version;
 
 use clap::error::ErrorKind;
@@ -50,6 +52,8 @@ enum Command {
     Tune(tune::TuneArgs),
     /// Show what live processes' communicators do: ranks, operations, who waits for whom; write flight records.
     Status(status::StatusArgs),
+    /// Reduce what the hosts of jobs send, for all-reduces with NCCL_COLLNET_ENABLE=1 and OXCCL_AGGREGATOR.
+    Aggregate(aggregate::AggregateArgs),
 }
 
 /// What `OXCCL_LOG` asks for.
@@ -80,5 +84,6 @@ fn main() -> ExitCode {
         Command::Topo(args) => topo::topo(&args),
         Command::Tune(args) => tune::tune(&args),
         Command::Status(args) => status::status(&args),
+        Command::Aggregate(args) => aggregate::aggregate(&args),
     }
 }

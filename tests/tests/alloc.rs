@@ -174,7 +174,7 @@ fn through_a_network_that_reduces() -> World {
     let settings = Settings { algorithm: Some(Algorithm::CollnetChain), ..Settings::default() };
     World::with(3, settings, |rank, config| {
         config.host_id = Some((rank / 2).to_string());
-        config.net.coll = CollConfig { enabled: true, own: Some(net.clone()) };
+        config.net.coll = CollConfig { enabled: true, own: Some(net.clone()), ..CollConfig::default() };
     })
 }
 

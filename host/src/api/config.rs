@@ -4,10 +4,13 @@ mod names;
 mod parse;
 mod topology;
 
+use super::launcher::aggregator_secret;
+use crate::bootstrap::secret::Secret;
 use crate::bootstrap::{BootstrapConfig, InterfaceFilter};
 use crate::gpu::bundle::Bundle;
 use crate::launch::CustomAlgorithm;
 use crate::log::{self, Level, LogSettings, Subsystems};
+use crate::net::aggregate::AggregatorConfig;
 use crate::net::ib::IbConfig;
 use crate::net::plugin::PluginConfig;
 use crate::net::socket::DATA_SOCKETS_MAX;
@@ -170,6 +173,14 @@ impl Config {
         Config::from_lookup(&Config::variable)
     }
 
+    /// What the environment's `OXCCL_COMM_SECRET` or `OXCCL_COMM_SECRET_FILE` gives to aggregators and their users.
+    ///
+    /// # Errors
+    /// A text that says why there is none.
+    pub fn aggregator_secret() -> Result<Secret, String> {
+        aggregator_secret(&Config::variable)
+    }
+
     /// One variable of the process's environment as it stands, unchecked: for the launcher, and for bindings that show settings.
     pub fn variable(name: &str) -> Option<String> {
         // Bytes that are no text become text that no parser accepts, so that they are an error and not a default.
@@ -285,6 +296,14 @@ impl Config {
         env.set("NCCL_SOCKET_NTHREADS", parse::SOCKETS, &mut threads, parse::sockets)?;
         env.set("NCCL_NSOCKS_PERTHREAD", parse::SOCKETS, &mut sockets_per_thread, parse::sockets)?;
         net.socket.data_sockets = (threads * sockets_per_thread).min(DATA_SOCKETS_MAX);
+        let mut servers = Vec::new();
+        env.set("OXCCL_AGGREGATOR", parse::SERVERS, &mut servers, parse::servers)?;
+        net.coll.aggregators = (!servers.is_empty()).then(|| AggregatorConfig {
+            servers,
+            secret: aggregator_secret(env.0),
+            connect_timeout: net.socket.connect_timeout,
+            peer_dead_after: bootstrap.peer_dead_after,
+        });
         Ok(())
     }
 

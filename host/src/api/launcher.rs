@@ -34,6 +34,7 @@ mod secret;
 
 pub(super) use pmi::Pmi;
 use secret::SecretSettings;
+pub(super) use secret::aggregator_secret;
 
 /// The first derived port.
 const PORT_FIRST: u16 = 20_000;

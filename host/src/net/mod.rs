@@ -18,6 +18,7 @@ pub mod ib;
 pub mod loopback;
 pub mod fault;
 pub mod plugin;
+pub mod aggregate;
 mod gdr;
 mod choose;
 mod nearest;

@@ -37,7 +37,7 @@ fn placed<'a>(hosts: &'a [u32], nets: &'a [Arc<dyn CollNet>]) -> impl Fn(u32, &m
         let host = hosts[rank as usize];
         config.host_id = Some(format!("host {host}"));
         let own = nets.get(host as usize).or(nets.last()).cloned();
-        config.net.coll = CollConfig { enabled: true, own };
+        config.net.coll = CollConfig { enabled: true, own, ..CollConfig::default() };
     }
 }
 

@@ -4,6 +4,7 @@ mod stranger;
 mod faults;
 mod plugins;
 mod coll_plugins;
+mod aggregators;
 
 use oxccl::net::Net;
 use oxccl::net::fault::{FaultNet, FaultPlan};

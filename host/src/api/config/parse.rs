@@ -78,6 +78,13 @@ pub(super) fn host_port(text: &str) -> Option<String> {
     is_address.then(|| text.to_owned())
 }
 
+pub(super) const SERVERS: &str = "HOST:PORT of each aggregator was expected, separated by commas";
+
+/// A list of addresses without a check for existence.
+pub(super) fn servers(text: &str) -> Option<Vec<String>> {
+    text.split(',').map(|server| host_port(server.trim())).collect()
+}
+
 pub(super) fn flag(text: &str) -> Option<bool> {
     match text {
         "0" => Some(false),

@@ -12,6 +12,7 @@
 //! processes be on one host elsewhere in the library, with mode 0600; the first process that needs it makes it, and a reboot ends it.
 
 use super::{LaunchEnv, LaunchError, Vars};
+use crate::bootstrap::secret::Secret;
 use crate::os::open_regular;
 use argon2::{Algorithm, Argon2, Params, Version};
 use rustix::fs::{FileType, Mode, OFlags};
@@ -111,10 +112,27 @@ impl LaunchEnv {
     }
 }
 
+/// What aggregators and the ranks that use them share. Unlike a job's secret it depends on no job's name.
+pub(in crate::api) fn aggregator_secret(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Secret, String> {
+    const SALT: &[u8] = b"oxccl aggregator";
+    let settings = SecretSettings::read(&Vars(lookup)).map_err(|error| error.to_string())?;
+    let text = match (settings.text, settings.file) {
+        (Some(text), _) => text,
+        (None, Some(path)) => read_secret(&path)
+            .map_err(|why| format!("OXCCL_COMM_SECRET_FILE is {}: {why}", path.display()))?,
+        (None, None) => {
+            return Err("an aggregator and its users share a secret, and there is none; set OXCCL_COMM_SECRET to a random text for both \
+                        (openssl rand -hex 32), or OXCCL_COMM_SECRET_FILE to a file with one"
+                .to_owned());
+        }
+    };
+    Ok(Secret::from_seed(&[SALT, b";key=", &material(&text, SALT)].concat()))
+}
+
 /// A text as key material: stretched, if a person may have thought of it.
 fn material(text: &str, salt: &[u8]) -> Vec<u8> {
-    /// The latest, so that each communicator of a process does not cost it anew.
-    static STRETCHED: Mutex<Option<([u8; 32], [u8; KEY_BYTES])>> = Mutex::new(None);
+    /// The latest two, so that each communicator of a process does not cost it anew: the job's and the aggregators'.
+    static STRETCHED: Mutex<[Option<([u8; 32], [u8; KEY_BYTES])>; 2]> = Mutex::new([None; 2]);
     let text = text.trim();
     if is_random(text) {
         return text.as_bytes().to_vec();
@@ -129,7 +147,7 @@ fn material(text: &str, salt: &[u8]) -> Vec<u8> {
     };
     let asked = digest([text.as_bytes(), salt]);
     let mut latest = STRETCHED.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, key)) = latest.filter(|(of, _)| *of == asked) {
+    if let Some((_, key)) = latest.iter().flatten().find(|(of, _)| *of == asked) {
         return key.to_vec();
     }
     let params =
@@ -138,7 +156,7 @@ fn material(text: &str, salt: &[u8]) -> Vec<u8> {
     Argon2::new(Algorithm::Argon2id, Version::V0x13, params)
         .hash_password_into(text.as_bytes(), &digest([b"oxccl job", salt]), &mut key)
         .expect("a salt of 32 bytes, and a text that fits into memory");
-    *latest = Some((asked, key));
+    *latest = [Some((asked, key)), latest[0]];
     key.to_vec()
 }
 

@@ -1,6 +1,7 @@
 //! Selection of the CollNet network of a communicator.
 
 use super::CollNet;
+use crate::net::aggregate::{self, AggregatorConfig};
 use crate::net::plugin::{self, PluginConfig};
 use crate::net::{NetConfig, NetError};
 use std::sync::Arc;
@@ -12,15 +13,22 @@ pub struct CollConfig {
     pub enabled: bool,
     /// The program's own network; it takes precedence over plugins.
     pub own: Option<Arc<dyn CollNet>>,
+    /// Aggregators (`OXCCL_AGGREGATOR`), which take precedence over plugins.
+    pub aggregators: Option<AggregatorConfig>,
 }
 
-/// The first plugin with in-network reduction and devices, among those of [`NetConfig::plugins`].
+/// The aggregators that are named, or the first plugin with in-network reduction and devices, among those of
+/// [`NetConfig::plugins`].
 ///
 /// # Errors
-/// [`NetError::Absent`]: why each plugin is unusable. An error of a plugin that has such a network ends the search.
+/// [`NetError::Absent`]: why each plugin is unusable. An error of a plugin that has such a network, or of
+/// aggregators, ends the search.
 pub fn find(config: &NetConfig) -> Result<Arc<dyn CollNet>, NetError> {
     if let Some(own) = &config.coll.own {
         return Ok(own.clone());
+    }
+    if let Some(aggregators) = &config.coll.aggregators {
+        return aggregate::open(aggregators);
     }
     let mut lacking = Vec::new();
     for name in config.plugins.names() {

@@ -1,0 +1,56 @@
+//! Layer: aggregate.
+//! Takes: `oxccl aggregate`'s command line, and the secret of the environment.
+//! Gives: an aggregator that serves until the process is ended.
+//! Never: serves without a secret.
+
+use crate::complain::complain;
+use crate::say::say;
+use clap::Args;
+use oxccl::Config;
+use oxccl::bootstrap::Cancel;
+use oxccl::net::NetError;
+use oxccl::net::aggregate::{Server, ServerConfig};
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+/// Options of `oxccl aggregate`.
+#[derive(Args)]
+pub struct AggregateArgs {
+    /// Where to listen; ranks name it in OXCCL_AGGREGATOR
+    #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:28040")]
+    listen: SocketAddr,
+    /// Most memory for buffers of all jobs, in MiB; a job takes up to 2 MiB for each of its heads
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    memory: u64,
+}
+
+/// Why it does not serve.
+#[derive(Debug, thiserror::Error)]
+enum AggregateError {
+    #[error("{0}")]
+    Secret(String),
+    #[error(transparent)]
+    Net(#[from] NetError),
+    #[error("printing: {0}")]
+    Print(#[from] std::io::Error),
+}
+
+/// Serves.
+pub fn aggregate(args: &AggregateArgs) -> ExitCode {
+    match serve(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain("aggregate", error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(args: &AggregateArgs) -> Result<(), AggregateError> {
+    let secret = Config::aggregator_secret().map_err(AggregateError::Secret)?;
+    let memory_max_bytes = args.memory << 20;
+    let server = Server::bind(ServerConfig { memory_max_bytes, ..ServerConfig::new(args.listen, secret) })?;
+    say(&format!("listening at {}\n", server.local_addr()))?;
+    // Whoever ends the process ends it: connections close with it, and every head sees that at once.
+    Ok(server.serve(&Cancel::default())?)
+}

@@ -1,0 +1,34 @@
+//! Layer: host / net / aggregate, in-network reduction by a program.
+//! Takes: the addresses of aggregators (`OXCCL_AGGREGATOR`) and the secret that they share with the ranks.
+//! Gives: [`Server`], which `oxccl aggregate` runs, and [`open`], the network that reduces through such servers.
+//! Never: trusts a connection that has not proved the secret, keeps more than a stated memory for a job, or lets one
+//! job wait for another.
+//!
+//! ```text
+//! head, for each server                            server
+//!   handshake over the secret            <->
+//!   JOIN     job, head, number of heads   ->       all have come: a thread of the job's own
+//!                                         <-  WELCOME
+//!   REDUCE   number type operator data    ->       kept until it is this head's turn, then combined
+//!                                         <-  RESULT   number data
+//!                                         <-  FAILED   why; the job is over
+//! ```
+//! Heads cut an operation into fragments. Up to [`frame::WINDOW`] fragments of a head are in flight, so a job takes at
+//! most that many buffers per head. Inputs are combined in the order of the heads, not of their arrival: the same
+//! inputs give the same bits. Whole operations alternate between servers.
+
+#[doc(hidden)]
+pub mod frame;
+#[doc(hidden)]
+pub mod table;
+mod job;
+mod server;
+mod link;
+mod comm;
+mod client;
+
+pub use client::{AggregatorConfig, open};
+pub use server::{Server, ServerConfig};
+
+/// The name of the network and of the server in messages.
+const NAME: &str = "aggregator";
