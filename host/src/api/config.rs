@@ -522,6 +522,7 @@ mod tests {
             ("NCCL_PROTO", "fast"),
             ("NCCL_P2P_DISABLE", "yes"),
             ("NCCL_COLLNET_ENABLE", "2"),
+            ("OXCCL_AGGREGATOR", "10.0.0.9:1,10.0.0.9"),
             ("OXCCL_DETERMINISTIC", "yes"),
             ("NCCL_DEBUG", "LOUD"),
             ("NCCL_DEBUG_SUBSYS", "INIT,NETT"),
