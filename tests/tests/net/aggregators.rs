@@ -175,11 +175,16 @@ fn a_head_that_is_done_may_leave_before_the_others_have_asked() {
     for k in 0..8 {
         assert_eq!(result(late), floats((0..1000).map(|i| 2.0 * (i * k) as f32)));
     }
-    post_until_error(late, "head 0 of 2");
+    post_until_error(late, &[0; 4], "head 0 of 2");
 }
 
-fn post_until_error(end: &mut End, part: &str) {
-    let error = until("an error", || end.post(&sum(1), &[0; 4], 4).and_then(|_| end.oldest()).err());
+/// Begins sums of `input` until there is an error, which the first may be.
+fn post_until_error(end: &mut End, input: &[u8], part: &str) {
+    let post = |end: &mut End| end.post(&sum(input.len() / 4), input, input.len());
+    let error = match post(end) {
+        Err(error) => error,
+        Ok(_) => until("an error", || end.oldest().err()),
+    };
     assert!(error.to_string().contains(part), "{error}");
 }
 
@@ -194,7 +199,7 @@ fn what_ends_a_server_or_keeps_it_away_is_said() {
     running.stop();
     assert!(begin.elapsed() < BOUND, "{:?}", begin.elapsed());
     for end in &mut ends {
-        post_until_error(end, "the aggregator was stopped");
+        post_until_error(end, &[0; 40], "the aggregator was stopped");
     }
     // Nobody listens there any more.
     let (mut listeners, handles) = gather(&net, 1);
@@ -323,7 +328,7 @@ fn a_head_that_is_cut_is_named() {
     ends.remove(1);
     let begin = Instant::now();
     for end in &mut ends {
-        post_until_error(end, "head 1 of 3");
+        post_until_error(end, &long, "head 1 of 3");
     }
     assert!(begin.elapsed() < BOUND, "{:?}", begin.elapsed());
 }
