@@ -131,8 +131,10 @@ pub(in crate::api) fn aggregator_secret(lookup: &dyn Fn(&str) -> Option<String>)
 
 /// A text as key material: stretched, if a person may have thought of it.
 fn material(text: &str, salt: &[u8]) -> Vec<u8> {
+    /// What was asked for, and its key.
+    type Stretched = Option<([u8; 32], [u8; KEY_BYTES])>;
     /// The latest two, so that each communicator of a process does not cost it anew: the job's and the aggregators'.
-    static STRETCHED: Mutex<[Option<([u8; 32], [u8; KEY_BYTES])>; 2]> = Mutex::new([None; 2]);
+    static STRETCHED: Mutex<[Stretched; 2]> = Mutex::new([None; 2]);
     let text = text.trim();
     if is_random(text) {
         return text.as_bytes().to_vec();

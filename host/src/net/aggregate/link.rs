@@ -26,7 +26,7 @@ pub struct Arriving {
 }
 
 enum State {
-    Dialling(Dial),
+    Dialling(Box<Dial>),
     /// With the bytes of the join that are sent.
     Joining(TcpStream, usize),
     Welcome(TcpStream),
@@ -70,7 +70,7 @@ impl Arriving {
         dead_after: Duration,
     ) -> io::Result<Arriving> {
         let hello = Hello { purpose: PURPOSE, from: Rank(head.index), to: ROOT, tag: 0 };
-        let dial = Dial::new(&Invitation { addr, token }, None, hello, dead_after)?;
+        let dial = Box::new(Dial::new(&Invitation { addr, token }, None, hello, dead_after)?);
         let join = Join { job, head }.to_bytes().to_vec();
         Ok(Arriving { addr, state: State::Dialling(dial), join, input: Input::new() })
     }
