@@ -2,7 +2,7 @@
 
 use oxccl::bootstrap::Cancel;
 use oxccl::bootstrap::handshake::{Handshake, Hello, Purpose, ROOT};
-use oxccl::bootstrap::secret::{Nonce, Secret};
+use oxccl::bootstrap::secret::{Ephemeral, Secret};
 use oxccl::net::aggregate::frame::{FRAGMENT_MAX, HEADER_BYTES, Header, Join, Kind};
 use oxccl::net::aggregate::{AggregatorConfig, Server, ServerConfig, open};
 use oxccl::net::coll::{CollConfig, CollNet, Head};
@@ -251,7 +251,7 @@ fn raw(addr: SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(addr).expect("it listens");
     stream.set_read_timeout(Some(BOUND)).unwrap();
     let hello = Hello { purpose: Purpose::Stream(0), from: Rank(0), to: ROOT, tag: 0 };
-    let mut handshake = Handshake::initiator(secret(), hello, Nonce::random().unwrap());
+    let mut handshake = Handshake::initiator(secret(), hello, Ephemeral::random().unwrap());
     loop {
         let sent = stream.write(handshake.output()).unwrap();
         handshake.sent(sent);

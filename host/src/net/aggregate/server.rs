@@ -147,7 +147,8 @@ impl Server {
         Ok(())
     }
 
-    fn take(&mut self, Accepted { stream, remote, .. }: Accepted, now: Instant) {
+    fn take(&mut self, Accepted { channel, remote, .. }: Accepted, now: Instant) {
+        let stream = channel.into_stream();
         if let Err(error) = sock::keep_alive(&stream, self.config.peer_dead_after) {
             return self.acceptor.refuse(remote, &error);
         }
