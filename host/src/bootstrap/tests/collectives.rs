@@ -175,6 +175,56 @@ fn survivors_of_a_death_split_without_the_dead() {
     });
 }
 
+/// A rank dies when some have finished a meeting and one has not: that one does not wait for them in the next until the timeout.
+#[test]
+fn who_fails_in_a_meeting_does_not_wait_for_those_that_finished_it() {
+    with_ranks(4, |boot| {
+        let (me, all, left) = (boot.rank(), [0, 1, 2, 3].map(Rank), [0, 1, 3].map(Rank));
+        let child = boot.split_among(&all, 1, &Cancel::default()).expect("the members come");
+        boot.barrier().expect("all are there");
+        if me == Rank(2) {
+            // The others may need what it forwards of the barrier.
+            std::thread::sleep(Duration::from_millis(200));
+            return boot.die();
+        }
+        boot.conclude(&all, 1, me != Rank(3));
+        assert_eq!(child.all_gather(&[]).map(drop), Err(BootstrapError::PeerLost { rank: Rank(2) }));
+        let begun = Instant::now();
+        while boot.gone().is_empty() {
+            assert!(begun.elapsed() < Duration::from_secs(5), "the death is not seen");
+            std::thread::yield_now();
+        }
+        if me == Rank(3) {
+            let begun = Instant::now();
+            let error = boot.split_among(&left, 1, &Cancel::default()).err();
+            assert_eq!(error, Some(BootstrapError::PeerWentOn { rank: Rank(0) }));
+            assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+        }
+        drop(child);
+        boot.close();
+    });
+}
+
+/// The same, but those that finished find their communicator broken at once, and come.
+#[test]
+fn who_fails_in_a_meeting_meets_those_that_finished_it_and_come_back() {
+    with_ranks(3, |boot| {
+        let (me, all, left) = (boot.rank(), [0, 1, 2].map(Rank), [0, 2].map(Rank));
+        boot.split_among(&all, 1, &Cancel::default()).expect("the members come").close();
+        boot.barrier().expect("all are there");
+        if me == Rank(1) {
+            // The others may need what it forwards of the barrier.
+            std::thread::sleep(Duration::from_millis(200));
+            return boot.die();
+        }
+        boot.conclude(&all, 1, me == Rank(0));
+        let child = boot.split_among(&left, 1, &Cancel::default()).expect("the members come");
+        child.barrier().expect("both are there");
+        child.close();
+        boot.close();
+    });
+}
+
 #[test]
 fn a_split_with_wrong_members_names_the_first_offender() {
     with_ranks(1, |boot| {
