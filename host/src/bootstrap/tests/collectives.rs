@@ -178,6 +178,7 @@ fn survivors_of_a_death_split_without_the_dead() {
 /// A rank dies when some have finished a meeting and one has not: that one does not wait for them in the next until the timeout.
 #[test]
 fn who_fails_in_a_meeting_does_not_wait_for_those_that_finished_it() {
+    let done = Meeting::default();
     with_ranks(4, |boot| {
         let (me, all, left) = (boot.rank(), [0, 1, 2, 3].map(Rank), [0, 1, 3].map(Rank));
         let child = boot.split_among(&all, 1, &Cancel::default()).expect("the members come");
@@ -185,6 +186,7 @@ fn who_fails_in_a_meeting_does_not_wait_for_those_that_finished_it() {
         if me == Rank(2) {
             // The others may need what it forwards of the barrier.
             std::thread::sleep(Duration::from_millis(200));
+            child.die();
             return boot.die();
         }
         boot.conclude(&all, 1, me != Rank(3));
@@ -200,6 +202,7 @@ fn who_fails_in_a_meeting_does_not_wait_for_those_that_finished_it() {
             assert_eq!(error, Some(BootstrapError::PeerWentOn { rank: Rank(0) }));
             assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
         }
+        done.wait(3);
         drop(child);
         boot.close();
     });
