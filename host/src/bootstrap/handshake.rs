@@ -12,7 +12,7 @@
 //!   PROOF  transport ()  ->
 //!                                     <-  VERDICT  transport (status)
 //! ```
-//! `noise` is [`super::noise`]: HELLO's content is sealed by the secret alone, all that follows by the secret and both private keys. The
+//! `noise` is the module of that name: HELLO's content is sealed by the secret alone, all that follows by the secret and both private keys. The
 //! initiator shows the secret first, so that a port scanner never gets anything to guess seeds against. A HELLO recorded earlier opens,
 //! but gets no further: PROOF needs the private key of its time. Version and purpose stand in the prologue.
 

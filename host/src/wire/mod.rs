@@ -1,6 +1,6 @@
 //! Layer: host / wire, beside the operating system.
 //! Takes: plain serde types, each with a version and a size limit ([`Message`]).
-//! Gives: control messages as bytes, and back; [`digest`]s of such types. [`fixed`] is for the few layouts that are
+//! Gives: control messages as bytes, and back; digests of such types. [`fixed`] is for the few layouts that are
 //! defined byte by byte: handshakes, the unique id, handles of networks.
 //! Never: reads past the end, reserves memory for a merely announced length, or decodes two byte strings to the same
 //! message.
