@@ -1,11 +1,9 @@
 //! Everything that the environment can say a program can say too: each documented variable has its field of `Config`.
 
-use oxccl::bootstrap::InterfaceFilter;
-use oxccl::log::{Level, Subsystems};
-use oxccl::net::ib::{AddressRange, HcaFilter};
-use oxccl::net::plugin::PluginConfig;
-use oxccl::topology::{Dump, PathKind};
-use oxccl::transport::Allowed;
+use oxccl::api::settings::{
+    AddressRange, AggregatorConfig, Allowed, Dump, HcaFilter, InterfaceFilter, Level, PathKind, PluginConfig,
+    Subsystems,
+};
 use oxccl::{Algorithm, Config, CtaPolicy, Protocol, Rank, SlotStores, TransportKind};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -69,6 +67,14 @@ const ROWS: &[Row] = &[
         c.net.plugins = PluginConfig { names: Some(vec!["a".into(), "b".into()]) };
     }),
     Row(&[("NCCL_COLLNET_ENABLE", "1")], |c| c.net.coll.enabled = true),
+    Row(&[("OXCCL_AGGREGATOR", "a:1,b:1")], |c| {
+        c.net.coll.aggregators = Some(AggregatorConfig {
+            servers: vec!["a:1".into(), "b:1".into()],
+            secret: Config::aggregator_secret(),
+            connect_timeout: c.net.socket.connect_timeout,
+            peer_dead_after: c.bootstrap.peer_dead_after,
+        });
+    }),
     Row(&[("OXCCL_SLOT_STORES", "streamed")], |c| c.slot_stores = SlotStores::Streamed),
     Row(&[("NCCL_SOCKET_NTHREADS", "3"), ("NCCL_NSOCKS_PERTHREAD", "2")], |c| c.net.socket.data_sockets = 6),
     Row(&[("NCCL_NSOCKS_PERTHREAD", "2"), ("NCCL_SOCKET_NTHREADS", "1")], |c| c.net.socket.data_sockets = 2),

@@ -5,6 +5,7 @@
 
 mod error;
 mod config;
+pub mod settings;
 pub mod tune_file;
 mod operator;
 mod roll;

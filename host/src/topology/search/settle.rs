@@ -80,7 +80,7 @@ impl Relaxation<'_> {
         (self.best.type_intra, self.best.type_inter) = (intra, inter);
     }
 
-    /// GB/s of the only lane: the least of its links, each shared by the hops that cross it. 0, which is unknown, where there
+    /// GB/s of the first lane by itself: the least of its links, each shared by the hops that cross it. 0, which is unknown, where there
     /// is no route.
     fn carried_by_one_lane(&self) -> f32 {
         let Machine { system, paths, .. } = self.machine;
@@ -138,7 +138,8 @@ impl Relaxation<'_> {
         Some(Draft { gpus: lane.gpus.iter().map(gpu).collect::<Option<_>>()?, nets })
     }
 
-    /// The result: where there is none, one lane in GPU order.
+    /// The result: where there is none, lanes in GPU order, as many as there have to be. (Trees without a result had one, rings
+    /// beside them more; a communicator has the lesser number of both.)
     pub fn or_simple_order(mut self) -> TopoGraph {
         let system = self.machine.system;
         if self.best.lanes.is_empty()
@@ -147,12 +148,13 @@ impl Relaxation<'_> {
         {
             let gpus = system.gpus.iter().map(|gpu| system.gpu(*gpu).rank).collect();
             let nets = system.nets.first().map(|net| [system.net(*net).id; 2]);
-            self.best.lanes = vec![Lane { gpus, nets }];
+            let lanes = self.request.channels_min.max(1);
+            self.best.lanes = vec![Lane { gpus, nets }; lanes];
             self.say_what_lanes_are();
             let type_of = |kind: PathKind| kind.min(PathKind::Sys);
             (self.best.type_intra, self.best.type_inter) =
                 (type_of(self.best.type_intra), type_of(self.best.type_inter));
-            let bw = self.carried_by_one_lane();
+            let bw = self.carried_by_one_lane() / lanes as f32;
             (self.best.bw_intra, self.best.bw_inter) = (bw, bw);
         }
         self.best
