@@ -91,7 +91,8 @@ fn unpack(work: &Path) -> Result<()> {
         let package = format!("{name}-{VERSION}");
         let archive = work.join("package").join(format!("{package}.crate"));
         let tar = Cmd::new("tar")
-            .arg("-xzf")
+            // With new times: cargo takes a crate with the old ones for the one that it has built.
+            .arg("-xzmf")
             .arg(archive.to_string_lossy())
             .arg("-C")
             .arg(folder.to_string_lossy());
