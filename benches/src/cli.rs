@@ -78,6 +78,11 @@ pub struct PerfArgs {
     /// Root rank, or all.
     #[arg(short = 'r', allow_negative_numbers = true, long, default_value = "0", value_parser = choice_of(|text: &str| text.parse::<u32>().ok()))]
     pub root: Choice<u32>,
+    /// cpu: measure how far an operation overlaps with computation: each is started, its rank computes for as long as the operation
+    /// takes alone, testing the request this many times, then waits (no number: 16).
+    #[arg(long, value_name = "TESTS", num_args = 0..=1, require_equals = true, default_missing_value = "16",
+          conflicts_with_all = ["json", "markdown", "plot", "agg_iters", "blocking", "rotate"])]
+    pub nonblocking: Option<u32>,
     /// 1: all ranks wait for each other after each operation, within the time measured.
     #[arg(short = 'z', long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1))]
     pub blocking: u32,

@@ -20,6 +20,7 @@ mod budget;
 mod setup;
 mod measure;
 mod run;
+mod overlap;
 mod report;
 mod spawn;
 mod topo;

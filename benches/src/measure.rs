@@ -10,7 +10,8 @@ use crate::bench::{Bench, Case, MeasureError, Verdict, WarmUp, combine};
 use crate::buffer::{Buffer, available_bytes};
 use crate::cli::PerfArgs;
 use crate::data::{Content, Pattern, expected_parts, scalar_bits};
-use crate::engine::{Call, Engine, EngineError};
+use crate::engine::{Call, Engine};
+use crate::overlap::Work;
 use crate::team::{Team, gather_f64, sum_u64};
 use std::ops::Range;
 use std::time::Instant;
@@ -36,6 +37,8 @@ pub struct CpuBench<'a> {
     send: Buffer,
     recv: Buffer,
     repetition: u64,
+    /// Operations are started, and this is computed before they are waited for.
+    beside: Option<Work>,
 }
 
 impl<'a> CpuBench<'a> {
@@ -55,7 +58,42 @@ impl<'a> CpuBench<'a> {
             })
         };
         let (send, recv) = (buffer()?, buffer()?);
-        Ok(CpuBench { team, engines, args, send, recv, repetition: 0 })
+        Ok(CpuBench { team, engines, args, send, recv, repetition: 0, beside: None })
+    }
+
+    /// From now on operations are started, and waited for after so much computation; or called, where nothing is given.
+    pub fn runs_beside(&mut self, work: Option<Work>) {
+        self.beside = work;
+    }
+
+    /// Whether this is rank 0, whose report is shown.
+    pub fn is_first(&self) -> bool {
+        self.team.rank() == 0
+    }
+
+    /// An engine's name.
+    pub fn name(&self, engine: usize) -> &'static str {
+        self.engines[engine].name()
+    }
+
+    /// One number out of every rank's: `--average`.
+    pub fn combine(&mut self, average: u32, mine: f64) -> Result<f64, MeasureError> {
+        Ok(combine(average, &gather_f64(self.team, mine)?))
+    }
+
+    /// # Safety
+    /// 1. As [`Engine::run`].
+    unsafe fn execute(&mut self, engine: usize, calls: &[Call]) -> Result<(), MeasureError> {
+        let engine = &mut self.engines[engine];
+        let result = match (self.beside, engine.in_flight()) {
+            (Some(work), Some(engine)) => calls.iter().try_for_each(|call| {
+                // SAFETY: obligation 1.
+                unsafe { engine.run_beside(call, &mut work.pieces()) }
+            }),
+            // SAFETY: obligation 1.
+            _ => unsafe { engine.run(calls) },
+        };
+        result.map_err(|error| MeasureError::Engine { engine: engine.name().into(), error })
     }
 
     /// The call of this rank at the beginning of the buffers.
@@ -86,17 +124,12 @@ impl<'a> CpuBench<'a> {
             }
             // SAFETY: `call` made the pointers for this shape inside `send` and `recv`, which have room for `places` of them and
             // which nobody touches meanwhile.
-            let result = unsafe { self.engines[engine].run(&group) };
-            result.map_err(|error| self.failed(engine, error))?;
+            unsafe { self.execute(engine, &group)? };
             if self.args.blocking == 1 {
                 self.team.barrier()?;
             }
         }
         Ok(())
-    }
-
-    fn failed(&self, engine: usize, error: EngineError) -> MeasureError {
-        MeasureError::Engine { engine: self.engines[engine].name().into(), error }
     }
 
     fn prepare(&mut self, case: &Case, pattern: &Pattern) {
@@ -148,7 +181,12 @@ impl Bench for CpuBench<'_> {
 
     fn refuses(&mut self, engine: usize, case: &Case) -> Option<&'static str> {
         let call = self.call(case);
-        self.engines[engine].refuses(&call)
+        let engine = &mut self.engines[engine];
+        let refused = engine.refuses(&call);
+        if self.beside.is_none() || refused.is_some() {
+            return refused;
+        }
+        engine.in_flight().map_or(Some("no non-blocking calls"), |engine| engine.refuses(&call))
     }
 
     fn warm_up(&mut self, engine: usize, case: &Case) -> Result<WarmUp, MeasureError> {
@@ -185,8 +223,7 @@ impl Bench for CpuBench<'_> {
             self.team.barrier()?;
             let call = self.call(case);
             // SAFETY: as in `repeat`.
-            let result = unsafe { self.engines[engine].run(&[call]) };
-            result.map_err(|error| self.failed(engine, error))?;
+            unsafe { self.execute(engine, &[call])? };
             let mine = self.inspect(case, &pattern);
             let [wrong, out_of_bounds] = sum_u64(self.team, [mine.wrong, mine.out_of_bounds])?;
             found.wrong += wrong;

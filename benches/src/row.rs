@@ -46,14 +46,7 @@ pub struct Measured {
 
 impl Measured {
     pub fn median(&self) -> f64 {
-        let mut sorted = self.seconds.clone();
-        sorted.sort_by(f64::total_cmp);
-        let middle = sorted.len() / 2;
-        if sorted.len().is_multiple_of(2) {
-            (sorted[middle - 1] + sorted[middle]) / 2.0
-        } else {
-            sorted[middle]
-        }
+        median(&self.seconds)
     }
 
     pub fn min(&self) -> f64 {
@@ -63,6 +56,14 @@ impl Measured {
     pub fn max(&self) -> f64 {
         self.seconds.iter().copied().fold(0.0, f64::max)
     }
+}
+
+/// The one in the middle, or between the two in the middle.
+pub fn median(seconds: &[f64]) -> f64 {
+    let mut sorted = seconds.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    if sorted.len().is_multiple_of(2) { (sorted[middle - 1] + sorted[middle]) / 2.0 } else { sorted[middle] }
 }
 
 /// Measurements whose results were wrong or reached outside their buffers.

@@ -105,7 +105,8 @@ fn place(
     Ok(cells)
 }
 
-fn cases(collective: Collective, args: &PerfArgs, ranks: u32) -> Vec<Case> {
+/// The sizes, types, operators and roots asked for.
+pub fn cases(collective: Collective, args: &PerfArgs, ranks: u32) -> Vec<Case> {
     let dtypes = match args.datatype {
         _ if collective == Collective::Barrier => vec![DataType::U8],
         Choice::One(dtype) => vec![dtype],

@@ -13,6 +13,7 @@ use crate::engine::{
 use crate::gpu::{self, GpuBench, GpuError};
 use crate::measure::{CpuBench, NoMemory};
 use crate::mpi::{Mpi, MpiError};
+use crate::overlap;
 use crate::report::{EngineFacts, Report, ReportError};
 use crate::run::{SweepError, sweep};
 use crate::spawn::{self, Seat};
@@ -49,6 +50,10 @@ pub enum RunError {
         "--ngpus, --one-thread, --devices, --graph, --register, --channels and --init-time need --backend cuda"
     )]
     OnlyCuda,
+    #[error(
+        "--nonblocking needs --backend cpu: on GPUs every operation is enqueued, and a stream overlaps it"
+    )]
+    OnlyCpu,
     #[error(transparent)]
     Launcher(#[from] oxccl::api::launcher::LaunchError),
     #[error("a thread of this process panicked")]
@@ -112,6 +117,9 @@ fn unseated(args: &PerfArgs) -> Result<u8, RunError> {
             || args.channels.is_some())
     {
         return Err(RunError::OnlyCuda);
+    }
+    if cuda && args.nonblocking.is_some() {
+        return Err(RunError::OnlyCpu);
     }
     let mpi = args.engines.iter().find_map(|engine| match engine {
         EngineChoice::Mpi { library } => Some(library),
@@ -211,6 +219,9 @@ fn run_on_cpus(team: &mut dyn Team, mpi: Option<&Mpi>, args: &PerfArgs) -> Resul
     });
     let report = Report::new(team, facts.collect(), None, &[], args)?;
     let mut bench = CpuBench::new(team, engines, args)?;
+    if args.nonblocking.is_some() {
+        return all_overlaps(&mut bench, args, &budget);
+    }
     all_collectives(&mut bench, args, &budget, report)
 }
 
@@ -239,6 +250,15 @@ fn run_on_gpus(team: &mut dyn Team, place: Place, args: &PerfArgs) -> Result<u8,
         std::mem::forget(bench);
     }
     result
+}
+
+fn all_overlaps(bench: &mut CpuBench<'_>, args: &PerfArgs, budget: &Budget) -> Result<u8, RunError> {
+    let mut is_right = true;
+    let collectives = args.target.collectives();
+    for (at, collective) in collectives.iter().enumerate() {
+        is_right &= overlap::sweep(bench, *collective, args, &budget.part(collectives.len() - at))?;
+    }
+    Ok(if is_right { 0 } else { spawn::WRONG_RESULTS })
 }
 
 fn all_collectives(

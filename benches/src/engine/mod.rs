@@ -5,6 +5,7 @@
 
 mod oxccl;
 mod mpi;
+mod mpi_requests;
 mod memcpy;
 mod tcp_stream;
 
@@ -75,6 +76,21 @@ pub trait Engine {
     /// 1. Buffers are valid for the shapes of each call ([`crate::collective`]), do not overlap but as `in_place` says, and are
     ///    nobody else's meanwhile.
     unsafe fn run(&mut self, calls: &[Call]) -> Result<(), EngineError>;
+    /// Its non-blocking calls, if it has any.
+    fn in_flight(&mut self) -> Option<&mut dyn InFlight> {
+        None
+    }
+}
+
+/// A library whose operations can be in flight while their rank computes.
+pub trait InFlight {
+    /// Why a call cannot be started without waiting for it, if it cannot. The same on every rank.
+    fn refuses(&self, call: &Call) -> Option<&'static str>;
+    /// Starts a call, runs `work` until that says that nothing is left, tests the request after each piece, and then waits.
+    ///
+    /// # Safety
+    /// 1. As [`Engine::run`].
+    unsafe fn run_beside(&mut self, call: &Call, work: &mut dyn FnMut() -> bool) -> Result<(), EngineError>;
 }
 
 /// Bytes that a library reserves.

@@ -1,13 +1,13 @@
 //! Open MPI, or an MPI with MPICH's binary interface.
 
-use super::{Call, Engine, EngineError};
+use super::{Call, Engine, EngineError, InFlight};
 use crate::collective::Collective;
 use crate::mpi::{Handle, Interface, Mpi, MpiError};
 use std::ffi::{c_int, c_void};
 
 /// Collectives on MPI's world.
 pub struct MpiEngine {
-    mpi: Mpi,
+    pub(super) mpi: Mpi,
 }
 
 impl MpiEngine {
@@ -150,5 +150,9 @@ impl Engine for MpiEngine {
             unsafe { self.run_one(call)? };
         }
         Ok(())
+    }
+
+    fn in_flight(&mut self) -> Option<&mut dyn InFlight> {
+        Some(self)
     }
 }

@@ -1,6 +1,6 @@
 //! OxCCL, and the team of ranks that a launcher started without MPI's library.
 
-use super::{Call, Engine, EngineError, Memory, PeerMemory};
+use super::{Call, Engine, EngineError, InFlight, Memory, PeerMemory};
 use crate::cli::{PerfArgs, Transport};
 use crate::collective::{Collective, Transfer};
 use crate::team::{Record, Team, TeamError, bytes_of_record, record_of_bytes};
@@ -230,6 +230,39 @@ impl Engine for OxcclEngine {
             // SAFETY: obligation 1.
             several => unsafe { self.grouped(several)? },
         }
+        Ok(())
+    }
+
+    fn in_flight(&mut self) -> Option<&mut dyn InFlight> {
+        Some(self)
+    }
+}
+
+impl InFlight for OxcclEngine {
+    fn refuses(&self, _: &Call) -> Option<&'static str> {
+        None
+    }
+
+    unsafe fn run_beside(&mut self, call: &Call, work: &mut dyn FnMut() -> bool) -> Result<(), EngineError> {
+        let communicator = &self.communicator;
+        let (rank, size) = (communicator.rank(), communicator.size());
+        let request = communicator.start((), |calls, ()| {
+            if call.collective == Collective::AllToAllV {
+                // SAFETY: obligation 1; the request is waited for below.
+                return call.as_all_to_all_v(rank, size, |v| unsafe { calls.untyped_v(v) });
+            }
+            let one = if call.is_several() { None } else { Some(untyped(call)) };
+            for one in call.in_group(rank, size).into_iter().chain(one) {
+                // SAFETY: as above.
+                unsafe { calls.untyped(&one)? };
+            }
+            Ok(())
+        })?;
+        let mut is_over = false;
+        while work() {
+            is_over = is_over || request.test(communicator)?;
+        }
+        request.wait(communicator)?;
         Ok(())
     }
 }

@@ -103,6 +103,15 @@ symbols! {
         allgatherv = "MPI_Allgatherv": fn(In, c_int, Handle, Out, *const c_int, *const c_int, Handle, Handle);
         reduce_scatter = "MPI_Reduce_scatter": fn(In, Out, *const c_int, Handle, Handle, Handle);
         sendrecv = "MPI_Sendrecv": fn(In, c_int, Handle, c_int, c_int, Out, c_int, Handle, c_int, c_int, Handle, *mut c_void);
+        iallreduce = "MPI_Iallreduce": fn(In, Out, c_int, Handle, Handle, Handle, *mut Handle);
+        ireduce_scatter_block = "MPI_Ireduce_scatter_block": fn(In, Out, c_int, Handle, Handle, Handle, *mut Handle);
+        iallgather = "MPI_Iallgather": fn(In, c_int, Handle, Out, c_int, Handle, Handle, *mut Handle);
+        ialltoall = "MPI_Ialltoall": fn(In, c_int, Handle, Out, c_int, Handle, Handle, *mut Handle);
+        ibcast = "MPI_Ibcast": fn(Out, c_int, Handle, c_int, Handle, *mut Handle);
+        isend = "MPI_Isend": fn(In, c_int, Handle, c_int, c_int, Handle, *mut Handle);
+        irecv = "MPI_Irecv": fn(Out, c_int, Handle, c_int, c_int, Handle, *mut Handle);
+        test = "MPI_Test": fn(*mut Handle, *mut c_int, *mut c_void);
+        wait = "MPI_Wait": fn(*mut Handle, *mut c_void);
     }
     objects {
         comm_world = "ompi_mpi_comm_world", 0x4400_0000;

@@ -15,6 +15,7 @@ mod plot;
 mod files;
 
 pub use facts::{EngineFacts, ReportError, StartCost};
+pub use table::microseconds;
 
 use crate::cli::PerfArgs;
 use crate::collective::Collective;

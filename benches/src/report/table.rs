@@ -120,7 +120,7 @@ fn columns(run: &Run<'_>, row: &Row, cell: &Cell) -> String {
 }
 
 /// Five significant digits at most, as in nccl-tests.
-fn microseconds(seconds: f64) -> String {
+pub fn microseconds(seconds: f64) -> String {
     match seconds * 1e6 {
         us if us >= 10_000.0 => format!("{us:.0}"),
         us if us >= 100.0 => format!("{us:.1}"),

@@ -138,8 +138,8 @@ impl Relaxation<'_> {
         Some(Draft { gpus: lane.gpus.iter().map(gpu).collect::<Option<_>>()?, nets })
     }
 
-    /// The result: where there is none, lanes in GPU order, as many as there have to be. (Trees without a result had one, rings
-    /// beside them more; a communicator has the lesser number of both.)
+    /// The result: where there is none, lanes in GPU order, as many as there have to be: a communicator runs the lesser number of
+    /// lanes of rings and trees, so a single one here would take the others' too.
     pub fn or_simple_order(mut self) -> TopoGraph {
         let system = self.machine.system;
         if self.best.lanes.is_empty()
