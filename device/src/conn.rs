@@ -6,8 +6,12 @@
 
 use crate::distance::{Distance, SlotStores};
 #[cfg(feature = "cpu")]
+use crate::remote::RemoteMemory;
+#[cfg(feature = "cpu")]
 use crate::traffic::Traffic;
 use core::cell::Cell;
+#[cfg(feature = "cpu")]
+use oxccl_shared::abi::Offer;
 use oxccl_shared::abi::{ConnControl, ConnEnd, ConnLayout, Protocol, Rank, SlotHeader, Step};
 use oxccl_shared::fifo::{ConnWords, ConsumerCursor, ProducerCursor};
 use oxccl_shared::proto;
@@ -24,6 +28,7 @@ pub struct SendConn {
     /// Where the consumer is.
     distance: Distance,
     spread: Spread,
+    offers: Offers,
     counter: Counter,
 }
 
@@ -35,6 +40,7 @@ pub struct RecvConn {
     /// Next step to release. Writer: the poster.
     released: Cell<Step>,
     spread: Spread,
+    reads: Reads,
     counter: Counter,
 }
 
@@ -62,6 +68,24 @@ impl Spread {
         }
         0
     }
+}
+
+/// From which length on a producer offers its memory instead of filling slots.
+#[derive(Default)]
+struct Offers {
+    #[cfg(feature = "cpu")]
+    from_bytes: Option<usize>,
+}
+
+/// What a consumer says in the first slot of a new connection, before its producer has seen it: it reads the producer's memory.
+#[cfg(feature = "cpu")]
+const INVITED: u64 = 0x6f78_6363_6c63_6d61;
+
+/// The producer's memory, from which messages of this length on are read: the same as the producer's [`Offers`].
+#[derive(Default)]
+struct Reads {
+    #[cfg(feature = "cpu")]
+    memory: Option<(std::sync::Arc<dyn RemoteMemory>, usize)>,
 }
 
 // SAFETY: the memory under an end is shared by design: all concurrent access goes through `Word`s or is ordered by them.
@@ -94,6 +118,14 @@ fn slot(end: &ConnEnd, protocol: Protocol, step: Step) -> *mut u8 {
         false => (end.counted, at(step.slot()) - at(0)),
     };
     base.cast_mut().wrapping_add(offset)
+}
+
+/// The offer that a Simple slot may hold.
+#[cfg(feature = "cpu")]
+fn offer(end: &ConnEnd, step: Step) -> &Offer {
+    // SAFETY: the creator of the end promised that its slots are live; each is 128-byte aligned and larger than an offer, whose
+    // words are valid whatever they hold.
+    unsafe { &*slot(end, Protocol::Simple, step).cast::<Offer>() }
 }
 
 /// Loads an end word by word, so that a GPU issues all loads before it waits for the first: a copy as a whole becomes
@@ -143,7 +175,16 @@ impl SendConn {
     pub unsafe fn resume(end: ConnEnd, cursor: ProducerCursor) -> Self {
         let (moved, published) = (Cell::new(cursor), Cell::new(cursor.step()));
         let (distance, spread) = (Distance::default(), Spread::default());
-        SendConn { end, moved, published, is_streamed: false, distance, spread, counter: Counter::default() }
+        SendConn {
+            end,
+            moved,
+            published,
+            is_streamed: false,
+            distance,
+            spread,
+            offers: Offers::default(),
+            counter: Counter::default(),
+        }
     }
 
     /// As [`Self::resume`], but constructs the end at `place`: returning it as a value goes through the thread's
@@ -162,6 +203,7 @@ impl SendConn {
             (&raw mut (*place).is_streamed).write(false);
             (&raw mut (*place).distance).write(Distance::default());
             (&raw mut (*place).spread).write(Spread::default());
+            (&raw mut (*place).offers).write(Offers::default());
             (&raw mut (*place).counter).write(Counter::default());
         }
     }
@@ -300,6 +342,28 @@ impl SendConn {
     pub fn spread(&self) {
         self.spread.is_on.set(true);
     }
+
+    /// If the consumer has called [`RecvConn::read_from`] before: from now on messages of Simple of so many bytes and more are offered to
+    /// it, which reads them where they are. Both call it with the same number, the producer before its first message.
+    #[cfg(feature = "cpu")]
+    pub fn offer_from(&mut self, from_bytes: usize) {
+        // ACQUIRE pairs with RELEASE in `RecvConn::read_from`.
+        let is_invited = self.offer(0).reply.load_acquire() == INVITED;
+        self.offers.from_bytes = is_invited.then_some(from_bytes);
+    }
+
+    /// Whether a message of so many bytes is offered.
+    #[cfg(feature = "cpu")]
+    #[inline]
+    pub(crate) fn offers(&self, len_bytes: usize) -> bool {
+        self.offers.from_bytes.is_some_and(|from| len_bytes >= from)
+    }
+
+    /// The offer in the slot so many steps before the current one.
+    #[cfg(feature = "cpu")]
+    pub(crate) fn offer(&self, steps_before: u64) -> &Offer {
+        offer(&self.end, Step(self.step().0 - steps_before))
+    }
 }
 
 impl RecvConn {
@@ -324,7 +388,14 @@ impl RecvConn {
     #[inline(always)]
     pub unsafe fn resume(end: ConnEnd, cursor: ConsumerCursor) -> Self {
         let (moved, released) = (Cell::new(cursor), Cell::new(cursor.step()));
-        RecvConn { end, moved, released, spread: Spread::default(), counter: Counter::default() }
+        RecvConn {
+            end,
+            moved,
+            released,
+            spread: Spread::default(),
+            reads: Reads::default(),
+            counter: Counter::default(),
+        }
     }
 
     /// As [`Self::resume`], but constructs the end at `place`: returning it as a value goes through the thread's
@@ -341,6 +412,7 @@ impl RecvConn {
             (&raw mut (*place).moved).write(Cell::new(cursor));
             (&raw mut (*place).released).write(Cell::new(cursor.step()));
             (&raw mut (*place).spread).write(Spread::default());
+            (&raw mut (*place).reads).write(Reads::default());
             (&raw mut (*place).counter).write(Counter::default());
         }
     }
@@ -435,5 +507,27 @@ impl RecvConn {
     #[cfg(feature = "cpu")]
     pub fn spread(&self) {
         self.spread.is_on.set(true);
+    }
+
+    /// From now on messages of Simple of so many bytes and more are read from the producer's memory. Called on a new connection, before
+    /// the producer calls [`SendConn::offer_from`], which finds the invitation in the first slot.
+    #[cfg(feature = "cpu")]
+    pub fn read_from(&mut self, memory: std::sync::Arc<dyn RemoteMemory>, from_bytes: usize) {
+        // RELEASE pairs with ACQUIRE in `SendConn::offer_from`.
+        self.offer().reply.store_release(INVITED);
+        self.reads.memory = Some((memory, from_bytes));
+    }
+
+    /// The producer's memory, if a message of so many bytes is read from there.
+    #[cfg(feature = "cpu")]
+    #[inline]
+    pub(crate) fn reads(&self, len_bytes: usize) -> Option<&dyn RemoteMemory> {
+        self.reads.memory.as_ref().filter(|(_, from)| len_bytes >= *from).map(|(memory, _)| &**memory)
+    }
+
+    /// The offer in the slot of the current step.
+    #[cfg(feature = "cpu")]
+    pub(crate) fn offer(&self) -> &Offer {
+        offer(&self.end, self.step())
     }
 }

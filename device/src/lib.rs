@@ -19,6 +19,8 @@ pub mod prims;
 pub mod conn;
 #[cfg(feature = "cpu")]
 pub mod traffic;
+#[cfg(feature = "cpu")]
+pub mod remote;
 pub mod distance;
 pub mod gpu;
 

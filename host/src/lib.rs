@@ -82,7 +82,7 @@ pub use oxccl_device::distance::SlotStores;
 pub use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, Rank, RedOp};
 pub use oxccl_shared::reduce::{Element, F8E4M3, F8E5M2, bf16, f16};
 pub use plan::CtaPolicy;
-pub use transport::TransportKind;
+pub use transport::{Cma, TransportKind};
 
 /// The version of NCCL whose interface and environment this library follows.
 pub const NCCL_VERSION: &str = "2.32.3";

@@ -4,7 +4,7 @@ use oxccl::api::settings::{
     AddressRange, AggregatorConfig, Allowed, Dump, HcaFilter, InterfaceFilter, Level, PathKind, PluginConfig,
     Subsystems,
 };
-use oxccl::{Algorithm, Config, CtaPolicy, Protocol, Rank, SlotStores, TransportKind};
+use oxccl::{Algorithm, Cma, Config, CtaPolicy, Protocol, Rank, SlotStores, TransportKind};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -76,6 +76,9 @@ const ROWS: &[Row] = &[
         });
     }),
     Row(&[("OXCCL_SLOT_STORES", "streamed")], |c| c.slot_stores = SlotStores::Streamed),
+    Row(&[("OXCCL_CMA", "0")], |c| c.cma = Cma::Off),
+    Row(&[("OXCCL_CMA", "1")], |c| c.cma = Cma::Permit),
+    Row(&[("OXCCL_CMA_MIN_BYTES", "4096")], |c| c.cma_min_bytes = 4096),
     Row(&[("NCCL_SOCKET_NTHREADS", "3"), ("NCCL_NSOCKS_PERTHREAD", "2")], |c| c.net.socket.data_sockets = 6),
     Row(&[("NCCL_NSOCKS_PERTHREAD", "2"), ("NCCL_SOCKET_NTHREADS", "1")], |c| c.net.socket.data_sockets = 2),
     Row(&[("OXCCL_PROXY_THREADS", "2")], |c| c.net.proxy_threads = Some(2)),

@@ -12,10 +12,12 @@ pub mod mesh;
 pub mod oneshot;
 pub mod twoshot;
 pub mod twolevel;
+#[cfg(feature = "cpu")]
+mod offer;
 pub mod send_recv;
 
 pub use mesh::{AtOnce, InTurn, Meet, MeshEnds};
-pub use work::{ChainEnds, CollWork, Endpoints, P2pWork, RingEnds, TreeEnds};
+pub use work::{ChainEnds, CollWork, Endpoints, Offered, P2pWork, RingEnds, TreeEnds};
 
 use crate::conn::Conns;
 use crate::gpu::{Block, BulkCopy, Lines, Stop};

@@ -1,5 +1,7 @@
 //! Point to point: any number of concurrent sends and receives, none of which blocks another.
 
+#[cfg(feature = "cpu")]
+use super::offer;
 use super::work::P2pWork;
 use crate::conn::Conns;
 use crate::gpu::{Awaited, Block, Lines, Stop, Wait};
@@ -28,6 +30,14 @@ pub unsafe fn run<B: Lines>(block: &B, conns: Conns<'_>, works: &mut [P2pWork]) 
             _ => polls = 0,
         }
     }
+}
+
+/// Call before the buffers of messages that were not all transferred go back to the user: receivers no longer read them.
+///
+/// `works` may be those of connections that offer nothing.
+#[cfg(feature = "cpu")]
+pub fn withdraw(conns: Conns<'_>, works: &[P2pWork]) {
+    offer::withdraw(conns, works);
 }
 
 /// What came of one visit to every message.
@@ -69,6 +79,11 @@ fn is_behind(works: &[P2pWork], index: usize) -> bool {
 /// # Safety
 /// 1. As [`run`], for this work.
 unsafe fn advance<B: Lines>(block: &B, conns: Conns<'_>, work: &mut P2pWork) -> Result<Option<Wait>, Stop> {
+    #[cfg(feature = "cpu")]
+    if offer::is_offered(conns, work) {
+        // SAFETY: obligation 1.
+        return unsafe { offer::advance(block, conns, work) };
+    }
     match work.protocol {
         // SAFETY: obligation 1 is passed on.
         Protocol::LL => unsafe { advance_over::<B, Ll<1>>(block, conns, work) },

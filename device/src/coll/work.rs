@@ -77,6 +77,20 @@ pub struct P2pWork {
     pub tag: u32,
     /// Set when a message of zero bytes, which is one empty slot, has been transferred.
     pub finished: bool,
+    /// Where its receiver reads it from the sender's memory: how far that is.
+    pub offered: Offered,
+}
+
+/// What has become of the offer of a long message ([`oxccl_shared::abi::Offer`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Offered {
+    /// It has not been made, or not been seen.
+    #[default]
+    NotYet,
+    /// The sender waits for the answer.
+    Made,
+    /// The receiver cannot read the memory: the message goes through slots.
+    Declined,
 }
 
 /// The connections of a channel that each algorithm uses.

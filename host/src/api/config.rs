@@ -21,7 +21,7 @@ use crate::plan::Forced;
 use crate::plan::tuning::TuneFile;
 use crate::topology::{PathKind, TopologySettings};
 use crate::transport::p2p::P2pSettings;
-use crate::transport::{Allowed, TransportKind};
+use crate::transport::{Allowed, Cma, TransportKind};
 use crate::wire::digest;
 use oxccl_device::distance::SlotStores;
 use oxccl_shared::abi::{ABI_DIGEST, ConnLayout};
@@ -98,6 +98,10 @@ pub struct Config {
     pub tile_kib: Option<u32>,
     /// How CPU ranks fill slots in shared memory (`OXCCL_SLOT_STORES`). Default: by how far the consumer is found to be.
     pub slot_stores: SlotStores,
+    /// Whether CPU ranks of a host copy long messages out of each other's memory, once instead of twice through slots (`OXCCL_CMA`).
+    pub cma: Cma,
+    /// From how many bytes on a message is long (`OXCCL_CMA_MIN_BYTES`); equal on all ranks.
+    pub cma_min_bytes: usize,
     /// Algorithms that are not the library's; see [`super::Builder::register`].
     pub custom: Vec<CustomAlgorithm>,
 }
@@ -123,6 +127,9 @@ pub(super) const MISSING_ID: ConfigError = ConfigError {
 
 /// NCCL's default for RAS.
 const RAS_ADDRESS: &str = "localhost:28028";
+
+/// Default of `OXCCL_CMA_MIN_BYTES`: where one copy by the kernel begins to win over two through slots.
+const CMA_MIN_BYTES: usize = 16 << 10;
 
 /// Default Simple buffer of a ring or tree connection.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -158,6 +165,8 @@ impl Default for Config {
             blocking: None,
             tile_kib: None,
             slot_stores: SlotStores::default(),
+            cma: Cma::default(),
+            cma_min_bytes: CMA_MIN_BYTES,
             custom: Vec::new(),
         }
     }
@@ -243,6 +252,9 @@ impl Config {
         let kib = |text: &str| parse::tile_kib(text).map(Some);
         env.set("OXCCL_TILE_KIB", parse::TILE_KIB, &mut config.tile_kib, kib)?;
         env.set("OXCCL_SLOT_STORES", parse::SLOT_STORES, &mut config.slot_stores, SlotStores::from_name)?;
+        env.set("OXCCL_CMA", parse::CMA, &mut config.cma, Cma::from_name)?;
+        let length = |text: &str| text.parse().ok().filter(|bytes| *bytes > 0);
+        env.set("OXCCL_CMA_MIN_BYTES", parse::CMA_MIN_BYTES, &mut config.cma_min_bytes, length)?;
         env.set("NCCL_NTHREADS", parse::THREADS, &mut config.channels.threads, parse::threads)?;
         config.topology = topology::read(&env)?;
         for variable in IbConfig::VARIABLES {
@@ -343,7 +355,7 @@ impl Config {
         let Allowed { in_process, shm, tcp, net } = self.transports;
         let P2pSettings { enabled, cumem, .. } = self.p2p;
         let net_name = self.net.name.as_ref().map(|name| name.to_ascii_lowercase());
-        let buffers = (self.buffer_bytes, self.device_buffer_bytes);
+        let buffers = (self.buffer_bytes, self.device_buffer_bytes, self.cma_min_bytes);
         let ways = (in_process, shm, tcp, net, net_name, enabled, cumem, self.net.coll.enabled);
         let TopologySettings { p2p_level, gdr_level, cross_nic, rings, .. } = &self.topology;
         let topology = (p2p_level, gdr_level, cross_nic, rings);
@@ -352,7 +364,7 @@ impl Config {
     }
 
     /// The settings of [`Self::digest`], for the message when they differ.
-    pub(crate) const MUST_AGREE: &'static str = "NCCL_ALGO, NCCL_PROTO, OXCCL_DETERMINISTIC, NCCL_P2P_DISABLE, NCCL_CUMEM_ENABLE, NCCL_SHM_DISABLE, OXCCL_TRANSPORT, NCCL_NET, NCCL_COLLNET_ENABLE, NCCL_BUFFSIZE, NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, NCCL_NTHREADS, NCCL_CTA_POLICY, NCCL_P2P_LEVEL, NCCL_NET_GDR_LEVEL, NCCL_CROSS_NIC, NCCL_RINGS, the tables in OXCCL_TUNE_FILE";
+    pub(crate) const MUST_AGREE: &'static str = "NCCL_ALGO, NCCL_PROTO, OXCCL_DETERMINISTIC, NCCL_P2P_DISABLE, NCCL_CUMEM_ENABLE, NCCL_SHM_DISABLE, OXCCL_TRANSPORT, NCCL_NET, NCCL_COLLNET_ENABLE, NCCL_BUFFSIZE, OXCCL_CMA_MIN_BYTES, NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, NCCL_NTHREADS, NCCL_CTA_POLICY, NCCL_P2P_LEVEL, NCCL_NET_GDR_LEVEL, NCCL_CROSS_NIC, NCCL_RINGS, the tables in OXCCL_TUNE_FILE";
 
     /// Checks the settings for a communicator of so many ranks, whatever their source.
     pub(crate) fn validate(&self, nranks: u32) -> Result<(), ConfigError> {
@@ -543,6 +555,8 @@ mod tests {
             ("OXCCL_TILE_KIB", "65"),
             ("OXCCL_TILE_KIB", "some"),
             ("OXCCL_SLOT_STORES", "fast"),
+            ("OXCCL_CMA", "yes"),
+            ("OXCCL_CMA_MIN_BYTES", "0"),
             ("NCCL_SOCKET_FAMILY", "AF_UNIX"),
             ("NCCL_IB_TIMEOUT", "32"),
             ("NCCL_IB_HCA", "^"),

@@ -6,6 +6,7 @@
 mod table;
 mod inproc;
 mod shm;
+mod cma;
 mod tcp;
 pub mod net;
 pub mod p2p;
@@ -14,6 +15,7 @@ mod kind;
 mod peer;
 mod layout;
 
+pub use cma::{Cma, Probe, ProcessMemory};
 pub use contract::{Asked, Asking, InboxName, Memory, RefusedNet, Transport, TransportError, Wires};
 pub use kind::{Allowed, TransportKind};
 pub use layout::stream_layout;

@@ -9,6 +9,7 @@ mod types;
 mod func;
 mod protocol;
 mod conn;
+mod offer;
 mod kernel;
 #[cfg(not(loom))]
 mod digest;
@@ -23,4 +24,5 @@ pub use kernel::{
     KERNEL_TILES_MAX, KernelColl, KernelLaunch, KernelMessage, KernelMonitor, KernelStop, KernelTree,
     MessageArgs, StopCause, Stopped,
 };
+pub use offer::{Offer, OfferReply};
 pub use types::{Algorithm, DataType, Func, Protocol, RedOp, UnknownValue};

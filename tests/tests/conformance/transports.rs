@@ -1,7 +1,7 @@
 //! Every transport, by threads and by fibers, and buffers too large for the caches.
 
 use super::dims::{FUNCS, applies, ops, settings};
-use oxccl::{Algorithm, Config, DataType, Func, RedOp, SlotStores, TransportKind};
+use oxccl::{Algorithm, Cma, Config, DataType, Func, RedOp, SlotStores, TransportKind};
 use oxccl_tests::borders::{Borders, CLASSES};
 use oxccl_tests::case::{By, Case, Placement};
 use oxccl_tests::deadline::{Deadline, doing};
@@ -116,6 +116,15 @@ fn streamed_slots() {
             }
         }
     }
+}
+
+/// Every message is read from its sender's memory, and none is: as far as the kernel allows, which does here.
+#[test]
+fn messages_from_the_senders_memory() {
+    let by_length = |_, config: &mut Config| config.cma_min_bytes = 1;
+    over_with("messages_from_the_senders_memory: shm", TransportKind::Shm, 3, by_length);
+    over_with("messages_from_the_senders_memory: process", TransportKind::InProcess, 4, by_length);
+    over_with("messages through slots", TransportKind::Shm, 3, |_, config| config.cma = Cma::Off);
 }
 
 /// Outputs above a few megabytes bypass the caches: another way to write, with its own ragged ends.

@@ -23,6 +23,8 @@ const KNOWN: &[&str] = &[
     "OXCCL_RANK",
     "OXCCL_REQUIRE_SECRET",
     "OXCCL_SLOT_STORES",
+    "OXCCL_CMA",
+    "OXCCL_CMA_MIN_BYTES",
     "OXCCL_STALL_WARN",
     "OXCCL_STATUS",
     "OXCCL_TILE_KIB",

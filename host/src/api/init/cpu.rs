@@ -11,7 +11,7 @@ use crate::launch::{CustomAlgorithm, Drives, WaitContext};
 use crate::machine::cpu::{Cpu, CpuParts};
 use crate::plan::tuning::{Architecture, Backend, Impossible};
 use crate::plan::{Collnet, Facts, Hosts, Lacks};
-use crate::transport::{TransportKind, processors_each, stream_layout};
+use crate::transport::{Cma, TransportKind, processors_each, stream_layout};
 use oxccl_shared::abi::Rank;
 use oxccl_shared::algo::spec::Processor;
 
@@ -59,7 +59,9 @@ impl Init for Cpu {
             net_timeout: config.bootstrap.timeout,
             ring_layout: config.ring_layout(),
             mesh_layout: config.mesh_layout(nranks),
+            read_from_bytes: (config.cma != Cma::Off).then_some(config.cma_min_bytes),
         };
+        config.cma.permit();
         let connected = connect(bootstrap, &wanted)?;
         // The same on all ranks, which may still be listening.
         check_orders(config, &connected)?;

@@ -10,7 +10,7 @@ use crate::connect::vote::vote;
 use crate::launch::{Channel, NetLinks};
 use crate::mem::{self, Segment};
 use crate::net::NetConfig;
-use crate::transport::{Allowed, InboxName, PeerInfo, TransportKind};
+use crate::transport::{Allowed, InboxName, PeerInfo, Probe, TransportKind};
 use oxccl_shared::abi::{ConnLayout, Rank};
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,6 +40,8 @@ pub struct CpuWanted<'a> {
     pub ring_layout: ConnLayout,
     /// Slots of mesh connections.
     pub mesh_layout: ConnLayout,
+    /// From which length on messages are read from the sender's memory, where the ranks share a host; never where there is none.
+    pub read_from_bytes: Option<usize>,
 }
 
 /// All connections.
@@ -71,7 +73,7 @@ pub struct CpuConnected {
 }
 
 impl Steps for CpuWanted<'_> {
-    type Unit = ();
+    type Unit = Option<Probe>;
     type Plan<'s>
         = Wiring<'s>
     where
@@ -90,17 +92,17 @@ impl Steps for CpuWanted<'_> {
         self.settings
     }
 
-    fn unit(&self) -> Result<(), ConnectError> {
-        Ok(())
+    fn unit(&self) -> Result<Option<Probe>, ConnectError> {
+        Ok(self.read_from_bytes.map(|_| Probe::here()))
     }
 
-    fn check(&self, rank: Rank, ranks: &Ranks<()>) -> Result<(), ConnectError> {
+    fn check(&self, rank: Rank, ranks: &Ranks<Option<Probe>>) -> Result<(), ConnectError> {
         check_transports(rank, &ranks.peers, self.allowed)
     }
 
-    fn plan<'s>(&'s self, _: &Bootstrap, ranks: Ranks<()>) -> Result<Wiring<'s>, ConnectError> {
+    fn plan<'s>(&'s self, _: &Bootstrap, ranks: Ranks<Option<Probe>>) -> Result<Wiring<'s>, ConnectError> {
         let graph = RankGraph::new(&ranks.peers, self.rings)?;
-        Ok(Wiring::new(self, graph, ranks.peers))
+        Ok(Wiring::new(self, graph, ranks))
     }
 
     fn share<'s>(

@@ -8,12 +8,14 @@ use super::graph::RankGraph;
 use super::inbox::{ConnKey, Inbox};
 use crate::bootstrap::Bootstrap;
 use crate::connect::ConnectError;
+use crate::connect::pipeline::Ranks;
 use crate::connect::vote::{vote, vote_or_abort};
 use crate::launch::{Channel, NetLinks};
 use crate::mem::{self, MemError, Segment, ShmFile};
 use crate::net::Locality;
 use crate::transport::{
-    Asked, Asking, InboxName, Memory, PeerInfo, TRANSPORTS, Transport, TransportKind, Wires, transport_of,
+    Asked, Asking, InboxName, Memory, PeerInfo, Probe, ProcessMemory, TRANSPORTS, Transport, TransportKind,
+    Wires, transport_of,
 };
 use oxccl_device::coll::TreeEnds;
 use oxccl_device::conn::{RecvConn, SendConn};
@@ -28,6 +30,8 @@ pub(crate) struct Wiring<'a> {
     pub(super) wanted: &'a CpuWanted<'a>,
     pub(super) graph: RankGraph,
     pub(super) peers: Vec<PeerInfo>,
+    /// By which ranks of this host find out whether they can read each other's memory.
+    probes: Vec<Option<Probe>>,
     channels: Vec<Channel>,
     pub(super) mesh: Channel,
     net_links: Option<NetLinks>,
@@ -40,13 +44,14 @@ pub(crate) struct Wiring<'a> {
 }
 
 impl<'a> Wiring<'a> {
-    pub fn new(wanted: &'a CpuWanted<'a>, graph: RankGraph, peers: Vec<PeerInfo>) -> Self {
+    pub fn new(wanted: &'a CpuWanted<'a>, graph: RankGraph, ranks: Ranks<Option<Probe>>) -> Self {
         let channels = (0..graph.channels()).map(|_| Channel::default()).collect();
         let nranks = wanted.nranks as usize;
         Wiring {
             wanted,
             graph,
-            peers,
+            peers: ranks.peers,
+            probes: ranks.units,
             channels,
             mesh: Channel::default(),
             net_links: None,
@@ -123,14 +128,28 @@ impl<'a> Wiring<'a> {
             let base = segment.base().wrapping_add(entry.offset);
             // SAFETY: the inbox laid the entry out within the segment, 128-byte aligned and zeroed; `memory` keeps it mapped
             // as long as its ends; this rank is the only consumer of its inbox.
-            let conn = unsafe { RecvConn::new(entry.from, base, entry.layout) };
+            let mut conn = unsafe { RecvConn::new(entry.from, base, entry.layout) };
             conn.spread();
+            self.read_messages(entry.key, &mut conn);
             self.inbound_bytes[entry.from.index()] += entry.layout.total_bytes();
             self.channel(entry.key).recv.push(conn);
         }
         self.memory.push(segment);
         self.file = file;
         Ok(())
+    }
+
+    /// Has long messages of a connection read from the sender's memory, if its process lets us.
+    fn read_messages(&self, key: ConnKey, conn: &mut RecvConn) {
+        let from = conn.peer().index();
+        let (ConnKey::Mesh, Some(from_bytes), Some(probe)) =
+            (key, self.wanted.read_from_bytes, self.probes[from])
+        else {
+            return;
+        };
+        if let Some(memory) = ProcessMemory::attach(self.peers[from].pid, probe) {
+            conn.read_from(Arc::new(memory), from_bytes);
+        }
     }
 
     /// Maps the inboxes of local peers, and our ends of them.
@@ -146,8 +165,11 @@ impl<'a> Wiring<'a> {
                 let base = segment.base().wrapping_add(entry.offset);
                 // SAFETY: as in `make_memory`, seen from the producer: the layout was computed alike, the segment's length
                 // checked, and this rank is the entry's only producer.
-                let conn = unsafe { SendConn::new(peer, base, entry.layout) };
+                let mut conn = unsafe { SendConn::new(peer, base, entry.layout) };
                 conn.spread();
+                if let (ConnKey::Mesh, Some(from_bytes)) = (entry.key, self.wanted.read_from_bytes) {
+                    conn.offer_from(from_bytes);
+                }
                 self.channel(entry.key).send.push(conn);
             }
             self.memory.push(segment);

@@ -21,7 +21,7 @@ use crate::net::bypass::{BYPASS_MIN_BYTES, Expected};
 use crate::plan::tuning::Explanation;
 use crate::plan::{Call, CallPlan, CallRecord, Facts, Forced, Plan};
 use joined::Open;
-use oxccl_device::coll::{self, CollWork, P2pWork};
+use oxccl_device::coll::{self, CollWork, Offered, P2pWork};
 use oxccl_device::conn::RecvConn;
 use oxccl_device::custom::Mesh;
 use oxccl_device::gpu::Stop;
@@ -351,6 +351,13 @@ impl Cpu {
     /// 1. As [`Machine::messages`].
     unsafe fn run_messages(&mut self, messages: &[(Message, u32)]) -> Result<(), Stop> {
         self.works.clear();
+        // SAFETY: obligation 1.
+        unsafe { TakesBack(self).0.transfer(messages) }
+    }
+
+    /// # Safety
+    /// 1. As [`Machine::messages`].
+    unsafe fn transfer(&mut self, messages: &[(Message, u32)]) -> Result<(), Stop> {
         messages.iter().for_each(|(message, tag)| self.add_message(message, *tag));
         let CpuParts { mesh, wait, memory, .. } = &mut self.parts;
         wait.drives().each(|drive| drive.begin_messages());
@@ -390,7 +397,18 @@ impl Cpu {
             done_bytes: 0,
             tag,
             finished: false,
+            offered: Offered::NotYet,
         });
+    }
+}
+
+/// However messages end: receivers no longer read what was offered to them.
+struct TakesBack<'a>(&'a mut Cpu);
+
+impl Drop for TakesBack<'_> {
+    fn drop(&mut self) {
+        let Cpu { parts: CpuParts { mesh, .. }, works, .. } = &mut *self.0;
+        coll::send_recv::withdraw(mesh.view().0, works);
     }
 }
 

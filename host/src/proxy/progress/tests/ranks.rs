@@ -10,7 +10,9 @@ use crate::net::loopback::Loopback;
 use crate::net::socket::{self, SocketConfig};
 use crate::net::{Net, RecvComm, SendComm};
 use crate::proxy::progress::*;
-use oxccl_device::coll::{self, ChainEnds, CollWork, Endpoints, P2pWork, RingEnds, TreeEnds, send_recv};
+use oxccl_device::coll::{
+    self, ChainEnds, CollWork, Endpoints, Offered, P2pWork, RingEnds, TreeEnds, send_recv,
+};
 use oxccl_device::conn::{Conns, RecvConn, SendConn};
 use oxccl_device::gpu::cpu::{CpuBlock, Waiter};
 use oxccl_device::gpu::{Stop, Wait};
@@ -695,6 +697,7 @@ fn a_peer_that_does_nothing_is_named_with_the_whole_story() {
         done_bytes: 0,
         tag: call.tag(),
         finished: false,
+        offered: Offered::NotYet,
     };
     // SAFETY: the buffer is as long as it says, and connection 0 is there.
     unsafe { send_recv::run(&block, conns, &mut [work]) }.unwrap();

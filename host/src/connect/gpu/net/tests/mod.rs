@@ -19,7 +19,7 @@ use crate::plan::{Arrangement, Call, ChannelLimits, Facts, Forced, MessageWant, 
 use crate::topology::Channels;
 use direct::{Direct, DirectNet, Gpu};
 use oxccl_device::coll::{
-    self, AtOnce, ChainEnds, CollWork, Endpoints, MeshEnds, P2pWork, RingEnds, TreeEnds, send_recv,
+    self, AtOnce, ChainEnds, CollWork, Endpoints, MeshEnds, Offered, P2pWork, RingEnds, TreeEnds, send_recv,
 };
 use oxccl_device::conn::{Conns, RecvConn, SendConn};
 use oxccl_device::gpu::cpu::{CpuBlock, Waiter};
@@ -489,6 +489,7 @@ impl Player {
                         done_bytes: 0,
                         tag,
                         finished: false,
+                        offered: Offered::NotYet,
                     });
                 }
             }

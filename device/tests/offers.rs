@@ -1,0 +1,190 @@
+//! Messages that their receiver copies out of the sender's memory, between two threads: right bytes, in order, beside messages through
+//! slots; a receiver that cannot read; a sender that fails.
+
+use oxccl_device::coll::{Offered, P2pWork, send_recv};
+use oxccl_device::conn::{Conns, RecvConn, SendConn};
+use oxccl_device::gpu::cpu::{CpuBlock, Waiter};
+use oxccl_device::gpu::{Stop, Wait};
+use oxccl_device::remote::{RemoteError, RemoteMemory};
+use oxccl_shared::abi::{ConnLayout, DataType, Protocol, Rank, RedOp, SlotHeader};
+use oxccl_shared::reduce;
+use proptest::prelude::*;
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::cell::Cell;
+use std::sync::Arc;
+
+const LAYOUT: ConnLayout = ConnLayout { ll_slot_bytes: 256, ll128_slot_bytes: 256, simple_slot_bytes: 512 };
+/// Messages of so many bytes and more are offered.
+const FROM_BYTES: usize = 300;
+
+/// Waits so often, and is stopped then.
+struct Patience(Cell<u32>);
+
+impl Waiter for Patience {
+    fn spins(&self) -> u32 {
+        4
+    }
+
+    fn wait(&self, _: Wait, _: u32) -> Result<(), Stop> {
+        std::thread::yield_now();
+        let left = self.0.get().checked_sub(1).ok_or(Stop)?;
+        self.0.set(left);
+        Ok(())
+    }
+
+    fn refuse(&self, _: Wait, _: SlotHeader, _: SlotHeader) -> Stop {
+        Stop
+    }
+}
+
+/// Memory of this process, some of which "cannot be read".
+struct Here {
+    declines: fn(usize) -> bool,
+}
+
+impl RemoteMemory for Here {
+    unsafe fn read(&self, dst: *mut u8, address: u64, len_bytes: usize) -> Result<(), RemoteError> {
+        if (self.declines)(len_bytes) {
+            return Err(RemoteError::Unreadable);
+        }
+        let src = std::ptr::with_exposed_provenance::<u8>(address as usize);
+        // SAFETY: obligations 1 and 2.
+        unsafe { dst.copy_from_nonoverlapping(src, len_bytes) };
+        Ok(())
+    }
+}
+
+/// The memory of a connection.
+struct Memory(*mut u8);
+
+impl Memory {
+    const LAYOUT: Layout = match Layout::from_size_align(LAYOUT.total_bytes(), 128) {
+        Ok(layout) => layout,
+        Err(_) => panic!("a valid layout"),
+    };
+
+    fn new() -> Memory {
+        // SAFETY: the layout has bytes.
+        Memory(unsafe { alloc_zeroed(Self::LAYOUT) })
+    }
+
+    /// Both ends. The consumer's invites.
+    fn ends(&self, declines: fn(usize) -> bool) -> (SendConn, RecvConn) {
+        // SAFETY: zeroed and aligned until both are gone; the only consumer.
+        let mut recv = unsafe { RecvConn::new(Rank(0), self.0, LAYOUT) };
+        recv.read_from(Arc::new(Here { declines }), FROM_BYTES);
+        // SAFETY: as above; the only producer.
+        let mut send = unsafe { SendConn::new(Rank(1), self.0, LAYOUT) };
+        send.offer_from(FROM_BYTES);
+        (send, recv)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout; the ends are gone.
+        unsafe { dealloc(self.0, Self::LAYOUT) };
+    }
+}
+
+fn works(buffers: &mut [Vec<u8>], is_send: bool) -> Vec<P2pWork> {
+    let work = |(tag, buffer): (u32, &mut Vec<u8>)| P2pWork {
+        conn: 0,
+        is_send,
+        protocol: Protocol::Simple,
+        buffer: buffer.as_mut_ptr(),
+        len_bytes: buffer.len(),
+        done_bytes: 0,
+        tag,
+        finished: false,
+        offered: Offered::NotYet,
+    };
+    (0..).zip(buffers).map(work).collect()
+}
+
+fn transfer(conns: Conns<'_>, works: &mut [P2pWork], patience: u32) -> Result<(), Stop> {
+    let operator = reduce::resolve(RedOp::Sum, DataType::U8, 2, 0);
+    let patience = Patience(Cell::new(patience));
+    let block = CpuBlock::new(&patience, DataType::U8, &operator);
+    // SAFETY: the buffers outlive the works; connection 0 is there.
+    unsafe { send_recv::run(&block, conns, works) }
+}
+
+/// Sends messages of these lengths, on two threads.
+fn exchange(lens: &[usize], declines: fn(usize) -> bool) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
+    let byte = |message: usize, at: usize| (message * 31 + at * 7 + at / 251) as u8;
+    let mut sent: Vec<Vec<u8>> =
+        lens.iter().enumerate().map(|(k, len)| (0..*len).map(|at| byte(k, at)).collect()).collect();
+    let mut received: Vec<Vec<u8>> = lens.iter().map(|len| vec![0; *len]).collect();
+    let memory = Memory::new();
+    let (send, recv) = memory.ends(declines);
+    std::thread::scope(|scope| {
+        let sent = &mut sent;
+        scope.spawn(move || {
+            transfer(Conns { send: &[send], recv: &[] }, &mut works(sent, true), u32::MAX).unwrap();
+        });
+        transfer(Conns { send: &[], recv: &[recv] }, &mut works(&mut received, false), u32::MAX).unwrap();
+    });
+    (sent, received)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 200 }))]
+
+    #[test]
+    fn messages_arrive_as_they_were_sent(
+        lens in prop::collection::vec(prop_oneof![0..700usize, Just(FROM_BYTES), Just(FROM_BYTES - 1), 5000..9000usize], 1..20),
+    ) {
+        let declines: [fn(usize) -> bool; 3] = [|_| false, |_| true, |len| len % 2 == 1];
+        for declines in declines {
+            let (sent, received) = exchange(&lens, declines);
+            prop_assert!(sent == received);
+        }
+    }
+}
+
+#[test]
+fn who_was_not_invited_offers_nothing() {
+    let memory = Memory::new();
+    // SAFETY: zeroed and aligned until it is gone; the only producer.
+    let mut send = unsafe { SendConn::new(Rank(1), memory.0, LAYOUT) };
+    send.offer_from(1);
+    let mut buffers = vec![vec![1; 1000]];
+    let mut works = works(&mut buffers, true);
+    // It fills slots, for which it needs no receiver.
+    assert!(transfer(Conns { send: &[send], recv: &[] }, &mut works, 10).is_ok());
+    assert_eq!((works[0].offered, works[0].done_bytes), (Offered::NotYet, 1000));
+}
+
+#[test]
+fn what_a_sender_has_taken_back_is_not_received() {
+    let memory = Memory::new();
+    let (send, recv) = memory.ends(|_| false);
+    let mut sent = vec![vec![7; 5000]];
+    let mut offers = works(&mut sent, true);
+    let send = [send];
+    let conns = Conns { send: &send, recv: &[] };
+    assert!(transfer(conns, &mut offers, 10).is_err(), "nobody receives");
+    assert_eq!(offers[0].offered, Offered::Made);
+    send_recv::withdraw(conns, &offers);
+    // The memory is the user's again.
+    sent[0].fill(8);
+    let mut received = vec![vec![0; 5000]];
+    let mut wanted = works(&mut received, false);
+    assert!(transfer(Conns { send: &[], recv: &[recv] }, &mut wanted, 10).is_err());
+    assert!(!wanted[0].finished);
+}
+
+#[test]
+fn another_length_is_refused() {
+    for (sent, received) in [(5000, 5001), (5001, 5000), (5000, 200), (200, 5000)] {
+        let memory = Memory::new();
+        let (send, recv) = memory.ends(|_| false);
+        let mut buffers = vec![vec![7; sent]];
+        let _ = transfer(Conns { send: &[send], recv: &[] }, &mut works(&mut buffers, true), 10);
+        let mut buffers = vec![vec![0; received]];
+        let mut wanted = works(&mut buffers, false);
+        assert!(transfer(Conns { send: &[], recv: &[recv] }, &mut wanted, 10).is_err(), "{sent} {received}");
+        assert!(!wanted[0].finished && buffers[0].iter().all(|byte| *byte == 0));
+    }
+}
