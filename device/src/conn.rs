@@ -352,6 +352,12 @@ impl SendConn {
         self.offers.from_bytes = is_invited.then_some(from_bytes);
     }
 
+    /// Whether it offers long messages.
+    #[cfg(feature = "cpu")]
+    pub fn has_reader(&self) -> bool {
+        self.offers.from_bytes.is_some()
+    }
+
     /// Whether a message of so many bytes is offered.
     #[cfg(feature = "cpu")]
     #[inline]

@@ -128,8 +128,8 @@ pub(super) const MISSING_ID: ConfigError = ConfigError {
 /// NCCL's default for RAS.
 const RAS_ADDRESS: &str = "localhost:28028";
 
-/// Default of `OXCCL_CMA_MIN_BYTES`: where one copy by the kernel begins to win over two through slots.
-const CMA_MIN_BYTES: usize = 16 << 10;
+/// Default of `OXCCL_CMA_MIN_BYTES`: where one copy by the kernel begins to win over two through slots (docs/measurements/2026-11-23-cma.md).
+const CMA_MIN_BYTES: usize = 8 << 10;
 
 /// Default Simple buffer of a ring or tree connection.
 const BUFFER_BYTES: usize = 1 << 20;

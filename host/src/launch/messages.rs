@@ -44,10 +44,12 @@ pub(crate) fn split(raw: &RawCall, rank: Rank, nranks: u32, mut add: impl FnMut(
         Func::Scatter => recv(root, dst),
         _ => {}
     }
-    if raw.call.func == Func::AllToAll {
+    if let Func::AllToAll | Func::AllGather = raw.call.func {
+        let is_same = raw.call.func == Func::AllGather;
         for round in pairwise::rounds(rank, nranks, nranks) {
             let (to, from) = (round.send_to, round.recv_from);
-            add(Message { is_send: true, peer: to, buffer: block(src, to), len_bytes });
+            let sent = if is_same { src } else { block(src, to) };
+            add(Message { is_send: true, peer: to, buffer: sent, len_bytes });
             add(Message { is_send: false, peer: from, buffer: block(dst, from), len_bytes });
         }
     }

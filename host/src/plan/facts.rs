@@ -10,7 +10,7 @@ use super::numbers::{
 };
 use super::tuning::{Architecture, Candidate, Candidates, Forced, Machine, NetSpeed, TuneTable};
 use crate::topology::PathKind;
-use oxccl_shared::abi::{Algorithm, ConnLayout, Protocol, Rank};
+use oxccl_shared::abi::{Algorithm, ConnLayout, Func, Protocol, Rank};
 use oxccl_shared::algo::kernels::Kernel;
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::{Connections, Processor, Proxied};
@@ -53,6 +53,9 @@ pub struct Facts {
     pub table: Option<TuneTable>,
     /// How many multiprocessors calls may take.
     pub cta_policy: CtaPolicy,
+    /// From how many bytes of a block on an all-gather is made of messages, each read from its sender's memory: where all ranks can read
+    /// each other's.
+    pub read_from_bytes: Option<u64>,
 }
 
 impl Facts {
@@ -83,6 +86,7 @@ impl Facts {
             collnet: Collnet::Disabled,
             table: None,
             cta_policy: CtaPolicy::Default,
+            read_from_bytes: None,
         }
     }
 
@@ -117,7 +121,13 @@ impl Facts {
             collnet: Collnet::Disabled,
             table: None,
             cta_policy: CtaPolicy::Default,
+            read_from_bytes: None,
         }
+    }
+
+    /// The same for ranks that read each other's memory.
+    pub fn reading_from(self, read_from_bytes: Option<u64>) -> Facts {
+        Facts { read_from_bytes, ..self }
     }
 
     /// The same with what was measured here. Trees are connected if it takes any.
@@ -238,7 +248,16 @@ impl Facts {
 
     /// Whether a call is carried out as messages between pairs.
     pub fn goes_as_messages(&self, call: &Call) -> bool {
-        call.func.is_pairwise() && !self.is_one_hop_all_to_all(call)
+        (call.func.is_pairwise() && !self.is_one_hop_all_to_all(call)) || self.is_read(call)
+    }
+
+    /// Whether an all-gather goes by one copy of each block out of its rank's memory. An order of the user or a measurement comes first.
+    /// Not a broadcast, where one rank fills slots while another empties them (docs/measurements/2026-11-23-cma.md).
+    fn is_read(&self, call: &Call) -> bool {
+        call.func == Func::AllGather
+            && self.read_from_bytes.is_some_and(|from| call.bytes() >= from)
+            && self.table.is_none()
+            && self.forced.deterministic(false) == Forced::default()
     }
 
     /// Bytes of the longer buffer, for what has kernels of its own.

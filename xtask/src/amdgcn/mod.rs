@@ -103,7 +103,7 @@ fn compile(compiler: &Compiler, source: &Source, cpu: &str, only: &str) -> Resul
         // Equal kernels made one would leave the others without a descriptor.
         .args("-- --emit=asm,link -Zmerge-functions=disabled")
         // For the target alone: scripts of dependencies are built for this machine.
-        .env("CARGO_TARGET_AMDGCN_AMD_AMDHSA_RUSTFLAGS", format!("-Ctarget-cpu={cpu}"))
+        .env("CARGO_ENCODED_RUSTFLAGS", format!("-Ctarget-cpu={cpu}"))
         // An incremental build with fat LTO that also links stops this compiler.
         .env("CARGO_INCREMENTAL", "0")
         .env("CARGO_TARGET_DIR", target.to_string_lossy())

@@ -151,9 +151,10 @@ fn command(compiler: &Compiler, source: &Source, sm: u32) -> Result<Cmd> {
         only: "",
     };
     let cargo = source.rustc(compiler, "nvptx64-nvidia-cuda", &machine)?;
-    Ok(cargo
-        .args("-- --emit=asm -C linker=/bin/true")
-        .env("CARGO_TARGET_NVPTX64_NVIDIA_CUDA_RUSTFLAGS", target_flags(sm, source.has_bulk_copies)))
+    // The one variable that no other goes before: a RUSTFLAGS of the user's would take the generation's place, and the driver refuses
+    // what comes of that.
+    let flags = target_flags(sm, source.has_bulk_copies).replace(' ', "\u{1f}");
+    Ok(cargo.args("-- --emit=asm -C linker=/bin/true").env("CARGO_ENCODED_RUSTFLAGS", flags))
 }
 
 #[cfg(test)]

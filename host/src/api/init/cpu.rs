@@ -12,6 +12,7 @@ use crate::machine::cpu::{Cpu, CpuParts};
 use crate::plan::tuning::{Architecture, Backend, Impossible};
 use crate::plan::{Collnet, Facts, Hosts, Lacks};
 use crate::transport::{Cma, TransportKind, processors_each, stream_layout};
+use oxccl_device::conn::SendConn;
 use oxccl_shared::abi::Rank;
 use oxccl_shared::algo::spec::Processor;
 
@@ -20,6 +21,8 @@ pub struct CpuReady {
     connected: CpuConnected,
     /// The algorithms from outside the library that can be used.
     custom: Vec<CustomAlgorithm>,
+    /// Whether every rank reads every other's memory.
+    reads: bool,
 }
 
 impl Init for Cpu {
@@ -69,14 +72,15 @@ impl Init for Cpu {
             true => Vec::new(),
             false => config.custom.clone(),
         };
-        Ok(CpuReady { connected, custom })
+        let reads = config.custom.is_empty() && can_read(bootstrap, &connected)?;
+        Ok(CpuReady { connected, custom, reads })
     }
 
     fn start(connected: CpuReady, joined: &Joined<'_>) -> Result<Started<Cpu>, Error> {
-        let CpuReady { connected, custom } = connected;
+        let CpuReady { connected, custom, reads } = connected;
         let (memory, rings) = (report(joined.rank, &connected), connected.graph.rings());
         let memory = Box::new(move || memory.clone());
-        Ok(Started { machine: machine(connected, custom, joined), device: (), rings, memory })
+        Ok(Started { machine: machine(connected, custom, reads, joined), device: (), rings, memory })
     }
 }
 
@@ -85,6 +89,17 @@ fn shares_memory(bootstrap: &Bootstrap, connected: &CpuConnected) -> Result<bool
     let is_near = |kind: &TransportKind| matches!(kind, TransportKind::InProcess | TransportKind::Shm);
     let peers = (0..).map(Rank).zip(&connected.kinds).filter(|(peer, _)| *peer != bootstrap.rank());
     let mine = peers.map(|(_, kind)| kind).all(is_near);
+    let all = bootstrap.all_gather(&[u8::from(mine)])?;
+    Ok(all.iter().all(|theirs| **theirs == [1]))
+}
+
+/// Whether every rank can read every other's memory. Every rank calls it.
+fn can_read(bootstrap: &Bootstrap, connected: &CpuConnected) -> Result<bool, ConnectError> {
+    if connected.graph.hosts().len() > 1 || connected.peers.len() == 1 {
+        return Ok(false);
+    }
+    let sends = &connected.mesh.send;
+    let mine = sends.len() + 1 == connected.peers.len() && sends.iter().all(SendConn::has_reader);
     let all = bootstrap.all_gather(&[u8::from(mine)])?;
     Ok(all.iter().all(|theirs| **theirs == [1]))
 }
@@ -102,7 +117,7 @@ fn check_orders(config: &Config, connected: &CpuConnected) -> Result<(), Impossi
     Facts::check(Processor::Cpu, connected.peers.len() as u32, &config.restrictions(), lacks)
 }
 
-fn machine(connected: CpuConnected, custom: Vec<CustomAlgorithm>, joined: &Joined<'_>) -> Cpu {
+fn machine(connected: CpuConnected, custom: Vec<CustomAlgorithm>, reads: bool, joined: &Joined<'_>) -> Cpu {
     let Joined { rank, nranks, config, health, .. } = *joined;
     let (ring_layout, mesh_layout) = (config.ring_layout(), config.mesh_layout(nranks));
     let here = connected.peers[rank.index()];
@@ -117,7 +132,8 @@ fn machine(connected: CpuConnected, custom: Vec<CustomAlgorithm>, joined: &Joine
     let facts = Facts::of_cpus(nranks, architecture, config.restrictions(), layouts, channels)
         .on_hosts(connected.peers.iter().map(|peer| peer.host))
         .with_collnet(connected.reducing.collnet)
-        .with_table(table.copied());
+        .with_table(table.copied())
+        .reading_from(reads.then_some(config.cma_min_bytes as u64));
     let crowded = processors_each(&connected.peers, here.host) == 0;
     let notify = Box::new(joined.teller());
     let ends = connected.channels.iter().chain([&connected.mesh]).flat_map(|channel| &channel.send);
