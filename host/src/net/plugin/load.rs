@@ -76,6 +76,18 @@ pub fn absent(name: &str, reason: String) -> NetError {
 pub fn load(name: &str) -> Result<Calls, NetError> {
     let (version, table) = table(name, "ncclNetPlugin_v")?;
     // SAFETY: the symbol's name states the type, and the plugin is never unloaded.
+    unsafe { read(name, version, table) }
+}
+
+/// The network with this table.
+///
+/// # Errors
+/// As [`table()`].
+///
+/// # Safety
+/// 1. `table` is a net table of that version, 8 to 12, and stays one.
+pub unsafe fn read(name: &str, version: u32, table: Opaque) -> Result<Calls, NetError> {
+    // SAFETY: obligation 1.
     let calls = unsafe { Calls::read(version, table) };
     calls.map_err(|MissingFunction(what)| absent(name, format!("its ncclNetPlugin_v{version} has no {what}")))
 }

@@ -8,7 +8,8 @@
 //! for all versions; `load`, finding plugins; `connection`, memory and requests; `comm`, ends of connections; `coll`,
 //! the same for in-network reduction.
 
-mod abi;
+#[doc(hidden)]
+pub mod abi;
 mod properties;
 mod log;
 mod calls;
@@ -17,6 +18,8 @@ mod connection;
 mod comm;
 mod coll;
 
+#[doc(hidden)]
+pub use coll::abi as coll_abi;
 pub use load::PluginConfig;
 
 use super::coll::CollNet;
@@ -46,6 +49,25 @@ pub fn find(name: &str) -> Result<Found, NetError> {
 pub fn open_coll(name: &str) -> Result<Arc<dyn CollNet>, NetError> {
     coll::open(name)
 }
+
+/// The network of a table, and the one that reduces, each of this version, 8 to 12: for tests of a plugin's every version.
+///
+/// # Errors
+/// As [`find`] and [`Found::open`].
+///
+/// # Safety
+/// 1. Both are tables of that version, and stay so.
+#[doc(hidden)]
+pub unsafe fn open_tables(version: u32, net: Opaque, coll: Opaque) -> Result<Networks, NetError> {
+    // SAFETY: obligation 1.
+    unsafe {
+        let net = Found(load::read("a table", version, net)?).open()?;
+        Ok((net, coll::open_table("a table", version, coll)?))
+    }
+}
+
+/// A network, and one that reduces.
+pub type Networks = (Arc<dyn Net>, Arc<dyn CollNet>);
 
 impl Found {
     /// The plugin's name for its network.

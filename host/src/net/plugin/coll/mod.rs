@@ -6,7 +6,8 @@
 //! From below: `abi`, the tables; `calls`, one set of functions for all versions; `join`, joining the heads; `comm`,
 //! operations.
 
-mod abi;
+#[doc(hidden)]
+pub mod abi;
 mod calls;
 mod join;
 mod comm;
@@ -26,6 +27,18 @@ use std::sync::Arc;
 pub fn open(name: &str) -> Result<Arc<dyn CollNet>, NetError> {
     let (version, table) = load::table(name, "ncclCollNetPlugin_v")?;
     // SAFETY: the symbol's name states the type, and the plugin is never unloaded.
+    unsafe { open_table(name, version, table) }
+}
+
+/// The network with this table.
+///
+/// # Errors
+/// As [`open`].
+///
+/// # Safety
+/// 1. `table` is a CollNet table of that version, 8 to 12, and stays one.
+pub unsafe fn open_table(name: &str, version: u32, table: Opaque) -> Result<Arc<dyn CollNet>, NetError> {
+    // SAFETY: obligation 1.
     let calls = unsafe { CollCalls::read(version, table) };
     let calls = calls.map_err(|MissingFunction(what)| {
         load::absent(name, format!("its ncclCollNetPlugin_v{version} has no {what}"))
