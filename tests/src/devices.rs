@@ -58,11 +58,33 @@ pub fn gpus() -> u32 {
     Driver::get().expect("these tests need a GPU").device_count()
 }
 
+/// The most ranks that a world of this machine has: one for each GPU, and with `OXCCL_DUPLICATE_GPUS=1` four.
+///
+/// # Panics
+/// Without a driver.
+pub fn ranks_max() -> u32 {
+    gpus() * if shares_gpus() { 4 } else { 1 }
+}
+
+/// The GPUs of so many ranks, in turn.
+pub fn ordinals(nranks: u32) -> Vec<u32> {
+    (0..nranks).map(ordinal_of).collect()
+}
+
+/// The GPU of a rank.
+pub fn ordinal_of(rank: u32) -> u32 {
+    rank % gpus()
+}
+
+fn shares_gpus() -> bool {
+    Config::from_env().expect("a valid environment").p2p.shares_gpus
+}
+
 /// Alignment of buffers, before the case's offset.
 const ALIGN: u64 = 256;
 
 impl DeviceWorld {
-    /// A rank on each of the first `nranks` GPUs, with at most `channels` channels.
+    /// Ranks on the first `nranks` GPUs, or on all of them in turn, with at most `channels` channels.
     ///
     /// # Panics
     /// If that fails.
@@ -82,8 +104,7 @@ impl DeviceWorld {
     ) -> DeviceWorld {
         let mut config = device_config(&settings, channels);
         adjust(&mut config);
-        let ordinals: Vec<u32> = (0..nranks).collect();
-        let comms = DeviceCommunicator::init_all_with(&ordinals, &config);
+        let comms = DeviceCommunicator::init_all_with(&ordinals(nranks), &config);
         DeviceWorld::of(settings, comms.unwrap_or_else(|error| panic!("{error}")))
     }
 
@@ -97,7 +118,7 @@ impl DeviceWorld {
         let join = |(rank, host): (u32, &&str)| {
             let mut config = config.clone();
             config.host_id = Some((*host).to_owned());
-            config.p2p.shares_gpus = hosts.len() > gpus() as usize;
+            config.p2p.shares_gpus |= hosts.len() > gpus() as usize;
             adjust(&mut config);
             let builder = DeviceCommunicator::builder().unique_id(id).device(rank % gpus());
             builder.rank(rank).ranks(hosts.len() as u32).config(config).build()
@@ -178,6 +199,7 @@ pub fn device_config(settings: &Settings, channels: Option<u32>) -> Config {
     config.forced = settings.lists();
     config.ptx_path = std::env::var_os("OXCCL_PTX_PATH").map(PathBuf::from);
     config.channels.max = channels;
+    config.p2p.shares_gpus = shares_gpus();
     config.device_buffer_bytes = Some(settings.buffer_bytes).filter(|_| channels.is_some());
     config
 }

@@ -46,6 +46,7 @@ const ROWS: &[Row] = &[
     }),
     Row(&[("NCCL_SHM_DISABLE", "1")], |c| c.transports.shm = false),
     Row(&[("NCCL_CUMEM_ENABLE", "0")], |c| c.p2p.cumem = false),
+    Row(&[("OXCCL_DUPLICATE_GPUS", "1")], |c| c.p2p.shares_gpus = true),
     Row(&[("NCCL_HOSTID", "a")], |c| c.host_id = Some("a".into())),
     Row(&[("NCCL_BUFFSIZE", "65536")], |c| {
         (c.buffer_bytes, c.device_buffer_bytes) = (65536, Some(65536));

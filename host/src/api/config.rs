@@ -68,7 +68,7 @@ pub struct Config {
     pub transports: Allowed,
     /// Networks (`NCCL_IB_*`).
     pub net: NetConfig,
-    /// How GPUs of a host share memory (`NCCL_P2P_DISABLE`, `NCCL_CUMEM_ENABLE`).
+    /// How GPUs of a host share memory (`NCCL_P2P_DISABLE`, `NCCL_CUMEM_ENABLE`), and whether ranks may share GPUs (`OXCCL_DUPLICATE_GPUS`).
     pub p2p: P2pSettings,
     /// Overrides the host's identity (`NCCL_HOSTID`), so that one host can act as several.
     pub host_id: Option<String>,
@@ -234,6 +234,7 @@ impl Config {
         config.transports.in_process &= !no_p2p;
         config.p2p.enabled = !no_p2p;
         env.set("NCCL_CUMEM_ENABLE", parse::FLAG, &mut config.p2p.cumem, parse::cumem)?;
+        env.set("OXCCL_DUPLICATE_GPUS", parse::FLAG, &mut config.p2p.shares_gpus, parse::flag)?;
         config.transports.shm &= !no_shm;
         config.host_id = lookup("NCCL_HOSTID").filter(|id| !id.is_empty());
         env.set("NCCL_BUFFSIZE", parse::BUFFER, &mut config.device_buffer_bytes, |text| {
@@ -353,10 +354,10 @@ impl Config {
     pub(crate) fn digest(&self) -> u64 {
         let tuned = self.tuned.as_ref().map(|tuned| tuned.key());
         let Allowed { in_process, shm, tcp, net } = self.transports;
-        let P2pSettings { enabled, cumem, .. } = self.p2p;
+        let P2pSettings { enabled, cumem, shares_gpus, .. } = self.p2p;
         let net_name = self.net.name.as_ref().map(|name| name.to_ascii_lowercase());
         let buffers = (self.buffer_bytes, self.device_buffer_bytes, self.cma_min_bytes);
-        let ways = (in_process, shm, tcp, net, net_name, enabled, cumem, self.net.coll.enabled);
+        let ways = (in_process, shm, tcp, net, net_name, (enabled, cumem, shares_gpus), self.net.coll.enabled);
         let TopologySettings { p2p_level, gdr_level, cross_nic, rings, .. } = &self.topology;
         let topology = (p2p_level, gdr_level, cross_nic, rings);
         let blocks = (self.channels, self.cta_policy.unwrap_or_default());
@@ -364,7 +365,7 @@ impl Config {
     }
 
     /// The settings of [`Self::digest`], for the message when they differ.
-    pub(crate) const MUST_AGREE: &'static str = "NCCL_ALGO, NCCL_PROTO, OXCCL_DETERMINISTIC, NCCL_P2P_DISABLE, NCCL_CUMEM_ENABLE, NCCL_SHM_DISABLE, OXCCL_TRANSPORT, NCCL_NET, NCCL_COLLNET_ENABLE, NCCL_BUFFSIZE, OXCCL_CMA_MIN_BYTES, NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, NCCL_NTHREADS, NCCL_CTA_POLICY, NCCL_P2P_LEVEL, NCCL_NET_GDR_LEVEL, NCCL_CROSS_NIC, NCCL_RINGS, the tables in OXCCL_TUNE_FILE";
+    pub(crate) const MUST_AGREE: &'static str = "NCCL_ALGO, NCCL_PROTO, OXCCL_DETERMINISTIC, NCCL_P2P_DISABLE, NCCL_CUMEM_ENABLE, OXCCL_DUPLICATE_GPUS, NCCL_SHM_DISABLE, OXCCL_TRANSPORT, NCCL_NET, NCCL_COLLNET_ENABLE, NCCL_BUFFSIZE, OXCCL_CMA_MIN_BYTES, NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, NCCL_NTHREADS, NCCL_CTA_POLICY, NCCL_P2P_LEVEL, NCCL_NET_GDR_LEVEL, NCCL_CROSS_NIC, NCCL_RINGS, the tables in OXCCL_TUNE_FILE";
 
     /// Checks the settings for a communicator of so many ranks, whatever their source.
     pub(crate) fn validate(&self, nranks: u32) -> Result<(), ConfigError> {

@@ -4,7 +4,7 @@
 use oxccl::cuda::{Allocation, Capture, Device, DeviceMemory, Mapping, Stream};
 use oxccl::{CtaPolicy, DataType, DeviceCommunicator, Error, Fault, Func, Rank, UniqueId, Untyped};
 use oxccl_tests::deadline::{Deadline, doing};
-use oxccl_tests::devices::{device_config, gpus};
+use oxccl_tests::devices::{device_config, ordinal_of, ordinals, ranks_max};
 use oxccl_tests::harness::{Settings, on_threads};
 use oxccl_tests::process::fresh_id;
 use std::process::{Child, Command};
@@ -189,11 +189,11 @@ fn all_functions(seat: &Seat<'_>) {
 #[ignore = "needs GPUs"]
 fn needs_gpu_copy_engines_between_threads() {
     let _deadline = Deadline::start("needs_gpu_copy_engines_between_threads", LIMIT);
-    if gpus() < 2 {
-        return println!("skipped: this machine has one GPU");
+    if ranks_max() < 2 {
+        return println!("skipped: this machine has one GPU, and OXCCL_DUPLICATE_GPUS=1 is not set");
     }
     for is_shareable in [false, true] {
-        let ordinals = Vec::from_iter(0..gpus().min(8));
+        let ordinals = ordinals(ranks_max().min(8));
         let comms = DeviceCommunicator::init_all_with(&ordinals, &policy()).expect("a communicator");
         on_threads(comms.into_iter(), |comm| with_buffers(&comm, is_shareable, all_functions));
     }
@@ -209,7 +209,7 @@ fn needs_gpu_copy_engines_child() {
     let [rank, nranks, task, is_shareable, id] = words[..] else { panic!("{what}") };
     let (rank, nranks): (u32, u32) = (rank.parse().expect("a rank"), nranks.parse().expect("a number"));
     let id: UniqueId = id.parse().expect("an id");
-    let builder = DeviceCommunicator::builder().unique_id(id).rank(rank).ranks(nranks).device(rank);
+    let builder = DeviceCommunicator::builder().unique_id(id).rank(rank).ranks(nranks).device(ordinal_of(rank));
     let comm = builder.config(policy()).build().expect("a communicator");
     with_buffers(&comm, is_shareable == "true", |seat| match task {
         "all" => all_functions(seat),
@@ -241,10 +241,10 @@ fn a_death(seat: &Seat<'_>) {
 #[ignore = "needs GPUs"]
 fn needs_gpu_copy_engines_between_processes() {
     let _deadline = Deadline::start("needs_gpu_copy_engines_between_processes", LIMIT);
-    if gpus() < 2 {
-        return println!("skipped: this machine has one GPU");
+    if ranks_max() < 2 {
+        return println!("skipped: this machine has one GPU, and OXCCL_DUPLICATE_GPUS=1 is not set");
     }
-    let nranks = gpus().min(8);
+    let nranks = ranks_max().min(8);
     for (task, is_shareable) in [("all", false), ("all", true), ("death", true)] {
         let id = fresh_id(Duration::from_secs(30)).to_string();
         let child = |rank: u32| -> Child {
@@ -273,13 +273,13 @@ fn needs_gpu_copy_engines_between_processes() {
 #[ignore = "needs GPUs"]
 fn needs_gpu_copy_engines_without_a_partner() {
     let _deadline = Deadline::start("needs_gpu_copy_engines_without_a_partner", LIMIT);
-    if gpus() < 2 {
-        return println!("skipped: this machine has one GPU");
+    if ranks_max() < 2 {
+        return println!("skipped: this machine has one GPU, and OXCCL_DUPLICATE_GPUS=1 is not set");
     }
     for turn in 0..3 {
         let timeout = Duration::from_secs(if turn == 1 { 1 } else { 60 });
         let config = oxccl::Config { timeout, ..policy() };
-        let comms = DeviceCommunicator::init_all_with(&[0, 1], &config).expect("a communicator");
+        let comms = DeviceCommunicator::init_all_with(&ordinals(2), &config).expect("a communicator");
         on_threads(comms.into_iter(), |comm| {
             with_buffers(&comm, true, |seat| {
                 let me = seat.comm.rank();

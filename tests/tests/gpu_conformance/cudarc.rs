@@ -3,7 +3,7 @@
 use oxccl::cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use oxccl::{ArgumentError, Blocks, DeviceCommunicator, Error, ReduceOp};
 use oxccl_tests::deadline::Deadline;
-use oxccl_tests::devices::{device_config, gpus};
+use oxccl_tests::devices::{device_config, gpus, ordinals, ranks_max};
 use oxccl_tests::harness::Settings;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ const LIMIT: Duration = Duration::from_secs(200);
 
 fn ranks(nranks: u32) -> Vec<(DeviceCommunicator, Arc<CudaStream>)> {
     let config = device_config(&Settings::default(), None);
-    let comms = DeviceCommunicator::init_all_with(&Vec::from_iter(0..nranks), &config).unwrap();
+    let comms = DeviceCommunicator::init_all_with(&ordinals(nranks), &config).unwrap();
     let with_stream = |comm: DeviceCommunicator| {
         let stream = CudaContext::new(comm.device().ordinal() as usize).unwrap().new_stream().unwrap();
         (comm, stream)
@@ -38,7 +38,7 @@ fn read(slice: &CudaSlice<i32>) -> Vec<i32> {
 #[ignore = "needs GPUs"]
 fn needs_gpu_every_operation_on_slices_and_views() {
     let _deadline = Deadline::start("needs_gpu_every_operation_on_slices_and_views", LIMIT);
-    let nranks = gpus().min(4);
+    let nranks = ranks_max().min(4);
     let (n, ranks) = (nranks as usize, ranks(nranks));
     let send = filled(&ranks, n);
     let total = |i: usize| (0..nranks as i32).map(|rank| rank * 100).sum::<i32>() + nranks as i32 * i as i32;
@@ -94,7 +94,7 @@ fn needs_gpu_every_operation_on_slices_and_views() {
 fn needs_gpu_buffers_and_streams_may_go_before_the_operation() {
     let _deadline = Deadline::start("needs_gpu_buffers_and_streams_may_go_before_the_operation", LIMIT);
     const LEN: usize = 4 << 20;
-    let nranks = gpus().min(2);
+    let nranks = ranks_max().min(2);
     let ranks = ranks(nranks);
     let mut sums = zeros(&ranks, LEN);
     for round in 1..=30i32 {
@@ -119,6 +119,9 @@ fn needs_gpu_buffers_and_streams_may_go_before_the_operation() {
 #[ignore = "needs GPUs"]
 fn needs_gpu_what_is_of_another_gpu_is_refused() {
     let _deadline = Deadline::start("needs_gpu_what_is_of_another_gpu_is_refused", LIMIT);
+    if gpus() < 2 {
+        return println!("skipped: this machine has one GPU");
+    }
     let ranks = ranks(2);
     let mut data = zeros(&ranks, 4);
     let ((first, own), (_, other)) = (&ranks[0], &ranks[1]);

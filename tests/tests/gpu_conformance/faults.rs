@@ -3,7 +3,7 @@
 use oxccl::cuda::DeviceMemory;
 use oxccl::{DataType, Error, Fault, Func, Rank, Untyped};
 use oxccl_tests::deadline::Deadline;
-use oxccl_tests::devices::{DeviceRank, DeviceWorld, gpus};
+use oxccl_tests::devices::{DeviceRank, DeviceWorld, ranks_max};
 use oxccl_tests::harness::{Settings, on_threads};
 use std::time::Duration;
 
@@ -39,8 +39,8 @@ fn faults(counts: [Option<usize>; 2], timeout: Duration) -> Vec<Option<Fault>> {
 #[ignore = "needs GPUs"]
 fn needs_gpu_a_silent_rank_is_named() {
     let _deadline = Deadline::start("needs_gpu_a_silent_rank_is_named", Duration::from_secs(60));
-    if gpus() < 2 {
-        return println!("skipped: this machine has one GPU");
+    if ranks_max() < 2 {
+        return println!("skipped: this machine has one GPU, and OXCCL_DUPLICATE_GPUS=1 is not set");
     }
     for count in [10, 200_000] {
         let reported = faults([Some(count), None], Duration::from_secs(2));
@@ -53,8 +53,8 @@ fn needs_gpu_a_silent_rank_is_named() {
 #[ignore = "needs GPUs"]
 fn needs_gpu_another_call_is_noticed() {
     let _deadline = Deadline::start("needs_gpu_another_call_is_noticed", Duration::from_secs(60));
-    if gpus() < 2 {
-        return println!("skipped: this machine has one GPU");
+    if ranks_max() < 2 {
+        return println!("skipped: this machine has one GPU, and OXCCL_DUPLICATE_GPUS=1 is not set");
     }
     for counts in [[10, 11], [200_000, 200_001]] {
         let reported = faults(counts.map(Some), Duration::from_secs(5));
@@ -67,8 +67,8 @@ fn needs_gpu_another_call_is_noticed() {
 #[ignore = "needs GPUs"]
 fn needs_gpu_abort_ends_a_kernel_that_waits() {
     let _deadline = Deadline::start("needs_gpu_abort_ends_a_kernel_that_waits", Duration::from_secs(60));
-    if gpus() < 2 {
-        return println!("skipped: this machine has one GPU");
+    if ranks_max() < 2 {
+        return println!("skipped: this machine has one GPU, and OXCCL_DUPLICATE_GPUS=1 is not set");
     }
     let world = DeviceWorld::new(2, Settings::default(), None);
     let rank = &world.ranks[0];

@@ -6,7 +6,7 @@ use oxccl::{
 };
 use oxccl_tests::case::{Case, Placement};
 use oxccl_tests::deadline::Deadline;
-use oxccl_tests::devices::{DeviceWorld, Launch, device_config, gpus};
+use oxccl_tests::devices::{DeviceWorld, Launch, device_config, ordinals, ranks_max};
 use oxccl_tests::harness::{Settings, on_threads};
 use std::time::Duration;
 
@@ -23,9 +23,8 @@ struct Rank {
 fn ranks(nranks: u32, adjust: impl Fn(&mut Config)) -> Vec<Rank> {
     let mut config = device_config(&Settings::default(), None);
     adjust(&mut config);
-    let ordinals: Vec<u32> = (0..nranks).collect();
     let comms =
-        DeviceCommunicator::init_all_with(&ordinals, &config).unwrap_or_else(|error| panic!("{error}"));
+        DeviceCommunicator::init_all_with(&ordinals(nranks), &config).unwrap_or_else(|error| panic!("{error}"));
     let rank = |comm: DeviceCommunicator| {
         let (stream, memory) = (Stream::new(comm.device()), DeviceMemory::zeroed(comm.device(), 64 * MIB));
         Rank { comm, stream: stream.expect("a stream"), memory: memory.expect("memory") }
@@ -86,9 +85,9 @@ impl Rank {
 #[ignore = "needs GPUs"]
 fn needs_gpu_first_calls_of_one_thread_need_no_group() {
     let _deadline = Deadline::start("needs_gpu_first_calls_of_one_thread_need_no_group", LIMIT);
-    let nranks = gpus().min(4);
+    let nranks = ranks_max().min(4);
     if nranks < 2 {
-        return println!("skipped: this machine has one GPU");
+        return println!("skipped: this machine has one GPU, and OXCCL_DUPLICATE_GPUS=1 is not set");
     }
     let ranks = ranks(nranks, |_| ());
     let idle = ranks[0].bytes();
@@ -122,8 +121,8 @@ fn needs_gpu_first_calls_of_one_thread_need_no_group() {
 #[ignore = "needs GPUs"]
 fn needs_gpu_connections_are_made_beside_kernels_that_wait() {
     let _deadline = Deadline::start("needs_gpu_connections_are_made_beside_kernels_that_wait", LIMIT);
-    if gpus() < 2 {
-        return println!("skipped: this machine has one GPU");
+    if ranks_max() < 2 {
+        return println!("skipped: this machine has one GPU, and OXCCL_DUPLICATE_GPUS=1 is not set");
     }
     for cumem in [true, false] {
         let (waiting, other) = (ranks(2, |_| ()), ranks(2, |config| config.p2p.cumem = cumem));
@@ -149,9 +148,9 @@ fn needs_gpu_connections_are_made_beside_kernels_that_wait() {
 #[ignore = "needs GPUs"]
 fn needs_gpu_first_calls_may_be_captured() {
     let _deadline = Deadline::start("needs_gpu_first_calls_may_be_captured", LIMIT);
-    let nranks = gpus().min(4);
+    let nranks = ranks_max().min(4);
     if nranks < 2 {
-        return println!("skipped: this machine has one GPU");
+        return println!("skipped: this machine has one GPU, and OXCCL_DUPLICATE_GPUS=1 is not set");
     }
     for launch in Launch::ALL {
         for (func, count) in [(Func::AllReduce, 1 << 18), (Func::Broadcast, 3000), (Func::AllToAll, 40_000)] {
@@ -168,9 +167,9 @@ fn needs_gpu_first_calls_may_be_captured() {
 #[ignore = "needs GPUs"]
 fn needs_gpu_all_connections_may_be_made_at_init() {
     let _deadline = Deadline::start("needs_gpu_all_connections_may_be_made_at_init", LIMIT);
-    let nranks = gpus().min(4);
+    let nranks = ranks_max().min(4);
     if nranks < 2 {
-        return println!("skipped: this machine has one GPU");
+        return println!("skipped: this machine has one GPU, and OXCCL_DUPLICATE_GPUS=1 is not set");
     }
     let mut ranks = ranks(nranks, |config| config.runtime_connect = false);
     let bytes = ranks[0].bytes();

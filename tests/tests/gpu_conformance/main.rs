@@ -1,4 +1,5 @@
-//! Collectives between GPUs, byte for byte against the oracle. For machines with two GPUs or more.
+//! Collectives between GPUs, byte for byte against the oracle. For machines with two GPUs or more, or with one that ranks share
+//! (`OXCCL_DUPLICATE_GPUS=1`).
 
 mod matrix;
 mod trees;

@@ -3,7 +3,7 @@
 use oxccl::cuda::DeviceMemory;
 use oxccl::{DataType, DeviceSlice, DeviceSliceMut, Func, Untyped, device_group};
 use oxccl_tests::deadline::{Deadline, doing};
-use oxccl_tests::devices::{DeviceRank, DeviceWorld, gpus, launch_graphs};
+use oxccl_tests::devices::{DeviceRank, DeviceWorld, ranks_max, launch_graphs};
 use oxccl_tests::guarded::bytes_of;
 use oxccl_tests::harness::{Settings, first_error, on_threads};
 use oxccl_tests::uneven::{Part, Uneven};
@@ -132,7 +132,7 @@ pub fn run(world: &DeviceWorld, rounds: usize) {
 #[ignore = "needs GPUs"]
 fn needs_gpu_random_groups_of_messages() {
     let _deadline = Deadline::start("needs_gpu_random_groups_of_messages", Duration::from_secs(300));
-    for nranks in 1..=gpus().min(4) {
+    for nranks in 1..=ranks_max().min(4) {
         run(&DeviceWorld::new(nranks, Settings::default(), None), 100);
     }
 }
@@ -185,7 +185,7 @@ fn all_to_all_v(
 fn needs_gpu_random_all_to_all_v() {
     let _deadline = Deadline::start("needs_gpu_random_all_to_all_v", Duration::from_secs(300));
     let mut random = TestRunner::deterministic();
-    for nranks in 1..=gpus().min(8) {
+    for nranks in 1..=ranks_max().min(8) {
         let mut world = DeviceWorld::new(nranks, Settings::default(), None);
         let mut memories: Vec<Memories> = world.ranks.iter().map(Memories::new).collect();
         for called in [Called::Group, Called::Threads, Called::Graph].repeat(10) {

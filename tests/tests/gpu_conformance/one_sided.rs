@@ -3,7 +3,7 @@
 use oxccl::cuda::{Allocation, Capture, Device, DeviceMemory, Mapping, Stream};
 use oxccl::{DeviceCommunicator, Error, OneSidedError, Put, Signal, UniqueId};
 use oxccl_tests::deadline::{Deadline, doing};
-use oxccl_tests::devices::{device_config, gpus};
+use oxccl_tests::devices::{device_config, ordinal_of, ordinals, ranks_max};
 use oxccl_tests::harness::{Settings, on_threads};
 use oxccl_tests::process::fresh_id;
 use std::process::{Child, Command};
@@ -98,7 +98,7 @@ fn ring_of_puts(comm: &DeviceCommunicator, is_shareable: bool) {
 
 fn threads(is_shareable: bool) {
     let config = device_config(&Settings::default(), None);
-    let ordinals = Vec::from_iter(0..gpus().min(8));
+    let ordinals = ordinals(ranks_max().min(8));
     let comms = DeviceCommunicator::init_all_with(&ordinals, &config).expect("a communicator");
     on_threads(comms.into_iter(), |comm| ring_of_puts(&comm, is_shareable));
 }
@@ -120,7 +120,7 @@ fn needs_gpu_puts_child() {
     let [rank, nranks, is_shareable, id] = words[..] else { panic!("{what}") };
     let (rank, nranks): (u32, u32) = (rank.parse().expect("a rank"), nranks.parse().expect("a number"));
     let id: UniqueId = id.parse().expect("an id");
-    let builder = DeviceCommunicator::builder().unique_id(id).rank(rank).ranks(nranks).device(rank);
+    let builder = DeviceCommunicator::builder().unique_id(id).rank(rank).ranks(nranks).device(ordinal_of(rank));
     let comm = builder.config(device_config(&Settings::default(), None)).build().expect("a communicator");
     ring_of_puts(&comm, is_shareable == "true");
 }
@@ -129,7 +129,7 @@ fn needs_gpu_puts_child() {
 #[ignore = "needs GPUs"]
 fn needs_gpu_puts_between_processes() {
     let _deadline = Deadline::start("needs_gpu_puts_between_processes", LIMIT);
-    let nranks = gpus().min(8);
+    let nranks = ranks_max().min(8);
     for is_shareable in [false, true] {
         let id = fresh_id(Duration::from_secs(30)).to_string();
         let child = |rank: u32| -> Child {
@@ -150,7 +150,7 @@ fn needs_gpu_puts_between_processes() {
 fn needs_gpu_an_abort_ends_a_wait_for_signals() {
     let _deadline = Deadline::start("needs_gpu_an_abort_ends_a_wait_for_signals", LIMIT);
     let config = device_config(&Settings::default(), None);
-    let ordinals = Vec::from_iter(0..gpus().min(2));
+    let ordinals = ordinals(ranks_max().min(2));
     let comms = DeviceCommunicator::init_all_with(&ordinals, &config).expect("a communicator");
     let comms = on_threads(comms.into_iter(), |comm| {
         comm.connect_signals().expect("signals");

@@ -5,7 +5,7 @@ use oxccl::transport::TransportKind;
 use oxccl::{DataType, Func, RedOp};
 use oxccl_tests::case::{Case, FUNCS, Placement};
 use oxccl_tests::deadline::{Deadline, doing};
-use oxccl_tests::devices::{DeviceWorld, Launch, gpus};
+use oxccl_tests::devices::{DeviceWorld, Launch, gpus, ranks_max};
 use oxccl_tests::harness::{Settings, on_threads};
 use oxccl_tests::model::mix;
 use std::io::Write;
@@ -76,7 +76,7 @@ pub fn make_room(world: &mut DeviceWorld) {
 #[ignore = "needs GPUs"]
 fn needs_gpu_a_thousand_random_operations_in_random_groups() {
     let _deadline = Deadline::start("needs_gpu_a_thousand_random_operations", Duration::from_secs(300));
-    for nranks in [2, 4].into_iter().filter(|nranks| *nranks <= gpus()) {
+    for nranks in [2, 4].into_iter().filter(|nranks| *nranks <= ranks_max()) {
         run(&mut DeviceWorld::new(nranks, Settings::default(), None), u64::from(nranks), 500);
     }
 }
@@ -97,7 +97,7 @@ fn needs_gpu_several_communicators_at_once() {
 #[ignore = "needs GPUs"]
 fn needs_gpu_peer_access_may_be_forbidden() {
     let _deadline = Deadline::start("needs_gpu_peer_access_may_be_forbidden", Duration::from_secs(120));
-    for nranks in [2, 4].into_iter().filter(|nranks| *nranks <= gpus()) {
+    for nranks in [2, 4].into_iter().filter(|nranks| *nranks <= ranks_max()) {
         let mut world =
             DeviceWorld::with(nranks, Settings::default(), None, |config| config.p2p.enabled = false);
         run(&mut world, 7, 100);

@@ -3,7 +3,7 @@
 use super::operations::{make_room, run};
 use oxccl::DeviceCommunicator;
 use oxccl_tests::deadline::Deadline;
-use oxccl_tests::devices::{DeviceWorld, gpus};
+use oxccl_tests::devices::{DeviceWorld, gpus, ranks_max};
 use oxccl_tests::harness::{Settings, on_threads};
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ fn needs_gpu_children_and_their_parent_work_at_once() {
 #[ignore = "needs GPUs"]
 fn needs_gpu_who_gives_no_color_goes_on_without() {
     let _deadline = Deadline::start("needs_gpu_who_gives_no_color_goes_on_without", LIMIT);
-    let nranks = gpus().min(4);
+    let nranks = ranks_max().min(4);
     let mut parent = DeviceWorld::new(nranks, Settings::default(), None);
     let children = split(&mut parent, |rank| ((rank != 0).then_some(u32::MAX), 0));
     assert_eq!(

@@ -281,10 +281,9 @@ mod tests {
             )
         };
         let error = split(&with("oxccl_all_reduce_ring_ll_f32", "oxccl_all_gather_ring_ll")).unwrap_err();
-        assert!(
-            error.to_string().contains("`count`") && error.to_string().contains("all_gather, all_reduce_f32")
-        );
-        assert!(split(&with("oxccl_all_reduce_ring_ll_f32", "oxccl_all_reduce_tree_ll_f32")).is_ok());
+        let names = "all_gather_ring_ll, all_reduce_ring_ll_f32";
+        assert!(error.to_string().contains("`count`") && error.to_string().contains(names));
+        assert!(split(&with("oxccl_all_reduce_ring_simple_f32", "oxccl_all_reduce_tree_simple_f32")).is_ok());
     }
 
     #[test]

@@ -274,8 +274,7 @@ fn look_round(
 ) -> Result<Seen, ConnectError> {
     let nranks = peers.len() as u32;
     let least = |of: fn(&DeviceInfo) -> u32| devices.iter().map(of).min().unwrap_or(0);
-    // Blocks of all ranks run at once, those of ranks that share a GPU too.
-    let weakest = (least(|device| device.sm), least(|device| device.sm_count) / most_on_one(devices));
+    let weakest = (least(|device| device.sm), blocks_max(least(|device| device.sm_count), most_on_one(devices)));
     let facts = Facts::of_gpus(nranks, weakest, wanted.forced, wanted.limits, wanted.buffer_bytes)
         .on_hosts(peers.iter().map(|peer| peer.host))
         .with_table(wanted.table);
@@ -317,6 +316,12 @@ fn most_on_one(devices: &[DeviceInfo]) -> u32 {
     devices.iter().map(sharing).max().unwrap_or(1) as u32
 }
 
+/// The most blocks of a rank's kernel where so many ranks share a GPU. A multiprocessor has room for at least one block of any kernel. Those of
+/// all ranks must run at once; half of the GPU is left to other communicators and to the caller.
+fn blocks_max(sm_count: u32, sharing: u32) -> u32 {
+    if sharing == 1 { sm_count } else { (sm_count / (2 * sharing)).max(1) }
+}
+
 /// Whether each rank has a GPU of its own.
 fn check_devices(rank: Rank, devices: &[DeviceInfo]) -> Result<(), ConnectError> {
     for (second, other) in devices.iter().enumerate() {
@@ -345,11 +350,12 @@ mod tests {
     fn ranks_that_share_a_gpu_are_named() {
         assert_eq!(check_devices(Rank(0), &[device(1), device(2), device(3)]), Ok(()));
         let twice = check_devices(Rank(0), &[device(1), device(2), device(2)]).unwrap_err().to_string();
-        assert!(twice.contains("ranks 1 and 2"), "{twice}");
+        assert!(twice.contains("ranks 1 and 2") && twice.contains("OXCCL_DUPLICATE_GPUS=1"), "{twice}");
         assert_eq!(
             [1, 2, 3].map(|n| most_on_one(&[device(1), device(2), device(2), device(2)][..n + 1])),
             [1, 2, 3]
         );
         assert_eq!(most_on_one(&[device(1)]), 1);
+        assert_eq!([1, 2, 3, 4, 200].map(|ranks| blocks_max(132, ranks)), [132, 33, 22, 16, 1]);
     }
 }

@@ -62,7 +62,7 @@ pub struct Image<'a> {
 }
 
 impl<'a> Image<'a> {
-    /// The module, for example `all_reduce_f32`: kernels of one module are loaded together.
+    /// The module, for example `all_reduce_ring_ll_f32`: kernels of one module are loaded together.
     pub fn module(&self) -> &'a str {
         &self.module.name
     }

@@ -12,8 +12,8 @@ pub struct P2pSettings {
     pub enabled: bool,
     /// Memory for other processes is allocated by cuMem (`NCCL_CUMEM_ENABLE=0` disables it; then by legacy IPC).
     pub cumem: bool,
-    /// Several ranks may be on one GPU. For tests on machines with few: their kernels share its multiprocessors, and wait for each other
-    /// for ever if the GPU does not run them at once, as those of several processes without MPS.
+    /// Several ranks may be on one GPU (`OXCCL_DUPLICATE_GPUS=1`). For tests on machines with few: their kernels share its multiprocessors, so
+    /// they take few; those of several processes take turns, which is slow.
     pub shares_gpus: bool,
     /// Timeout for the descriptors of the host's other processes.
     pub timeout: Duration,
