@@ -31,7 +31,7 @@ pub struct DeviceRank {
     memory: DeviceMemory,
 }
 
-/// Every rank of a communicator of GPUs, in rank order.
+/// The ranks of a communicator of GPUs that are in this process, in rank order.
 pub struct DeviceWorld {
     /// How it was set up.
     pub settings: Settings,
@@ -128,7 +128,7 @@ impl DeviceWorld {
         DeviceWorld::of(settings, comms.unwrap_or_else(|error| panic!("{error}")))
     }
 
-    /// Of these communicators, in rank order.
+    /// Of these communicators, in rank order: all ranks, or those of this process.
     ///
     /// # Panics
     /// If streams or memory cannot be had.
@@ -159,12 +159,15 @@ impl DeviceWorld {
             format!("\n  in {cases:?}\n  by {launch:?} of {} GPUs, {:?}", self.ranks.len(), self.settings);
         let mut work: Vec<Work<'_>> = (0..self.ranks.len()).map(|_| Work::default()).collect();
         for case in cases {
-            for (work, part) in work.iter_mut().zip(case.all_parts(self.ranks.len())) {
+            let mut parts: Vec<Option<Part>> =
+                case.all_parts(self.ranks[0].comm.size() as usize).into_iter().map(Some).collect();
+            for (work, rank) in work.iter_mut().zip(&self.ranks) {
+                let part = parts[rank.comm.rank() as usize].take().expect("each rank is here once");
                 work.push(Task { case, part, places: Vec::new() });
             }
         }
         self.run(&mut work, launch).map_err(|error| format!("{error}{described}"))?;
-        for (rank, work) in work.iter().enumerate() {
+        for (rank, work) in self.ranks.iter().map(|rank| rank.comm.rank()).zip(&work) {
             for (at, Task { case, part, .. }) in work.iter().enumerate() {
                 part.compare(case.dtype)
                     .map_err(|what| format!("rank {rank}, call {at}: {what}{described}"))?;

@@ -1,6 +1,7 @@
 //! A CUDA driver for programs on machines without a GPU: the one of the tool's tests, compiled here, and a bundle without kernels.
 
 use oxccl_shared::abi::ABI_DIGEST;
+use oxccl_shared::algo::kernels::kernels;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -25,13 +26,24 @@ impl FakeDriver {
             .args([&library, Path::new(SOURCE)])
             .status();
         assert!(status.expect("a compiler").success(), "{SOURCE} does not compile");
-        std::fs::write(folder.join("oxccl.oxptx"), bundle_without_kernels()).expect("a bundle");
+        std::fs::write(folder.join("oxccl.oxptx"), bundle(&[], None)).expect("a bundle");
         FakeDriver { folder: folder.into() }
     }
 
     /// Where `libcuda.so.1` and the bundle are.
     pub fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// A bundle with all kernels, a module each, and with machine code or without it. They do nothing.
+    ///
+    /// # Panics
+    /// The folder cannot be written.
+    pub fn kernels(&self, has_code: bool) -> PathBuf {
+        let path = self.folder.join(if has_code { "code.oxptx" } else { "ptx.oxptx" });
+        let all: Vec<String> = kernels().map(|kernel| kernel.to_string()).collect();
+        std::fs::write(&path, bundle(&all, has_code.then_some(CODE))).expect("a bundle");
+        path
     }
 
     /// What the driver's streams are asked for goes to this file.
@@ -46,12 +58,35 @@ impl FakeDriver {
     }
 }
 
-/// Enough for a rank that is alone: its operations are copies.
-fn bundle_without_kernels() -> Vec<u8> {
-    let index = format!(r#"{{"compiler":"none","commit":"test","abi":"{ABI_DIGEST:016x}","modules":[]}}"#);
+/// An image and its SHA-256.
+type Image = (&'static [u8; 13], &'static str);
+
+const PTX: Image = (b".version 7.8\0", "8d66a85243bfa71ea74a58721174334c6f97946133ea84d386508c16baf0a8d0");
+const CODE: Image =
+    (b"\x7fELF code\0\0\0\0", "cd7524af4e1cb7c204296bb519e582eaf60b8915ff1c036d567983a6defdda7c");
+/// Where the second image begins.
+const CODE_AT: usize = 64;
+
+/// A bundle of such kernels for sm_90. One without kernels is enough for a rank that is alone: its operations are copies.
+fn bundle(kernels: &[String], code: Option<Image>) -> Vec<u8> {
+    let span = |(bytes, hash): Image, offset: usize| {
+        format!(r#"{{"offset":{offset},"bytes":{},"sha256":"{hash}"}}"#, bytes.len())
+    };
+    let (ptx, cubin) = (span(PTX, 0), code.map_or("null".to_owned(), |code| span(code, CODE_AT)));
+    let module = |name: &String| {
+        format!(r#"{{"name":"{name}","sm":90,"entries":[{{"name":"{name}"}}],"ptx":{ptx},"cubin":{cubin}}}"#)
+    };
+    let modules: Vec<String> = kernels.iter().map(module).collect();
+    let modules = modules.join(",");
+    let index =
+        format!(r#"{{"compiler":"none","commit":"test","abi":"{ABI_DIGEST:016x}","modules":[{modules}]}}"#);
     let mut file = b"OXCCLPTX\x01\0\0\0".to_vec();
     file.extend_from_slice(&(index.len() as u32).to_le_bytes());
     file.extend_from_slice(index.as_bytes());
     file.resize(file.len().next_multiple_of(64), 0);
+    let start = file.len();
+    file.extend_from_slice(PTX.0);
+    file.resize(start + CODE_AT, 0);
+    file.extend_from_slice(CODE.0);
     file
 }

@@ -9,6 +9,7 @@ mod groups;
 mod requests;
 mod handles;
 mod stream_order;
+mod kernels_by_need;
 mod net;
 mod mp_collectives;
 mod mp_hosts;

@@ -1,10 +1,11 @@
 //! A CUDA driver and an NCCL in one shared library, whose device memory is the host's: for tests on machines without a GPU, of
 //! `oxccl perf --backend cuda` and of the C interface. With the driver communicators can be made, split and ended; it runs no kernel.
 //! With its NCCL ranks are threads of one process. An operation runs, on whichever thread comes last, as soon as all ranks
-//! have put it on their streams; until then the streams are busy. Sums are of f32.
+//! have put it on their streams; until then the streams are busy. Sums are of f32. Kernels can be loaded, and launches do nothing.
 //!
 //! `FAKE_LOG=file` gets a line for each use of memory and each wait, record and free that streams are given, and for each wait of the host.
-//! `FAKE_WRONG=1` spoils every reduction, `FAKE_HANG=1` never ends an operation, `FAKE_GPUS=n` is the number of GPUs (4).
+//! `FAKE_WRONG=1` spoils every reduction, `FAKE_HANG=1` never ends an operation, `FAKE_GPUS=n` is the number of GPUs (4), `FAKE_OLD=1` refuses machine
+//! code, as a driver does that is older than the assembler.
 
 mod nccl;
 
@@ -18,12 +19,20 @@ type Handle = *mut c_void;
 
 const NOT_READY: c_int = 600;
 const INVALID: c_int = 1;
+const NO_BINARY: c_int = 209;
+const CAPTURE_UNSUPPORTED: c_int = 900;
+/// The mode of a thread that may do anything while streams are captured.
+const RELAXED: c_uint = 2;
 /// What every GPU pretends to have.
 const MEMORY_BYTES: usize = 1 << 30;
 /// What a communicator pretends to take.
 const COMM_BYTES: usize = 3 << 20;
 
 thread_local!(static CURRENT: std::cell::RefCell<Vec<usize>> = const { std::cell::RefCell::new(Vec::new()) });
+
+thread_local!(static CAPTURE_MODE: std::cell::Cell<c_uint> = const { std::cell::Cell::new(0) });
+/// Captures that have begun and not ended.
+static CAPTURES: AtomicU64 = AtomicU64::new(0);
 
 /// A stream: operations put on it and not done yet, and the capture that it is part of.
 struct Stream {
@@ -496,7 +505,67 @@ unsafe extern "C" fn cuMemHostGetDevicePointer_v2(address: *mut u64, memory: Han
 }
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut c_uint) -> c_int {
-    unsafe { *mode = 1 };
+    unsafe { *mode = CAPTURE_MODE.replace(*mode) };
+    0
+}
+/// Counts as one module of one file: PTX or machine code. The log gets a line with the first byte.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuModuleLoadDataEx(
+    module: *mut Handle,
+    image: *const u8,
+    _: c_uint,
+    _: *mut c_uint,
+    _: *mut Handle,
+) -> c_int {
+    device();
+    if CAPTURES.load(Ordering::SeqCst) > 0 && CAPTURE_MODE.get() != RELAXED {
+        return CAPTURE_UNSUPPORTED;
+    }
+    let first = unsafe { *image };
+    if first == 0x7f && std::env::var_os("FAKE_OLD").is_some() {
+        log("refuse", std::ptr::null_mut(), first.into());
+        return NO_BINARY;
+    }
+    log("load", std::ptr::null_mut(), first.into());
+    unsafe { *module = 1 as Handle };
+    0
+}
+#[unsafe(no_mangle)]
+extern "C" fn cuModuleUnload(_: Handle) -> c_int {
+    log("unload", std::ptr::null_mut(), 0);
+    0
+}
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuModuleGetFunction(function: *mut Handle, _: Handle, _: *const c_char) -> c_int {
+    unsafe { *function = 1 as Handle };
+    0
+}
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuFuncGetAttribute(value: *mut c_int, _: c_uint, _: Handle) -> c_int {
+    device();
+    unsafe { *value = 1024 };
+    0
+}
+#[unsafe(no_mangle)]
+extern "C" fn cuFuncSetAttribute(_: Handle, _: c_uint, _: c_int) -> c_int {
+    0
+}
+/// Runs nothing. The log gets the number of blocks.
+#[unsafe(no_mangle)]
+extern "C" fn cuLaunchKernel(
+    _: Handle,
+    blocks: c_uint,
+    _: c_uint,
+    _: c_uint,
+    _: c_uint,
+    _: c_uint,
+    _: c_uint,
+    _: c_uint,
+    on: Handle,
+    _: *mut Handle,
+    _: *mut Handle,
+) -> c_int {
+    log("launch", on, blocks.into());
     0
 }
 #[unsafe(no_mangle)]
@@ -618,12 +687,14 @@ extern "C" fn cuStreamBeginCapture_v2(handle: Handle, mode: c_int) -> c_int {
     }
     let captured = Captured { items: Mutex::default(), is_open: AtomicBool::new(true) };
     *lock(&unsafe { stream(handle as usize) }.capture) = Some(Arc::new(captured));
+    CAPTURES.fetch_add(1, Ordering::SeqCst);
     0
 }
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamEndCapture(handle: Handle, graph: *mut Handle) -> c_int {
     let Some(captured) = lock(&unsafe { stream(handle as usize) }.capture).take() else { return INVALID };
     captured.is_open.store(false, Ordering::SeqCst);
+    CAPTURES.fetch_sub(1, Ordering::SeqCst);
     let items = std::mem::take(&mut *lock(&captured.items));
     unsafe { *graph = Box::into_raw(Box::new(items)).cast() };
     0
@@ -718,8 +789,6 @@ unused! {
     cuMemRelease cuMemGetAllocationGranularity cuMemAddressReserve cuMemAddressFree cuMemMap cuMemUnmap cuMemSetAccess
     cuMemExportToShareableHandle cuMemImportFromShareableHandle cuIpcGetMemHandle cuIpcOpenMemHandle_v2
     cuIpcCloseMemHandle cuStreamUpdateCaptureDependencies
-    cuGraphAddHostNode cuGraphRetainUserObject cuUserObjectCreate cuUserObjectRelease cuLaunchHostFunc cuModuleLoadDataEx
+    cuGraphAddHostNode cuGraphRetainUserObject cuUserObjectCreate cuUserObjectRelease cuLaunchHostFunc
     cuMemGetHandleForAddressRange cuPointerSetAttribute
-    cuModuleUnload cuModuleGetFunction cuFuncGetAttribute cuFuncSetAttribute
-    cuLaunchKernel
 }

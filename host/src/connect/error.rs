@@ -108,7 +108,9 @@ pub enum ConnectError {
     #[error(transparent)]
     P2p(#[from] Box<P2pError>),
     /// Two ranks use one GPU.
-    #[error("ranks {rank} and {peer} were both given {device}: every rank needs a GPU of its own, except in tests with OXCCL_DUPLICATE_GPUS=1 on all ranks")]
+    #[error(
+        "ranks {rank} and {peer} were both given {device}: every rank needs a GPU of its own, except in tests with OXCCL_DUPLICATE_GPUS=1 on all ranks"
+    )]
     SameDevice {
         /// The lower rank.
         rank: Rank,

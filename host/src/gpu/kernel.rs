@@ -13,6 +13,12 @@ pub enum KernelError {
     /// The driver refuses it.
     #[error(transparent)]
     Cuda(#[from] CudaError),
+    /// There is no machine code of it for the device, and it was not to be compiled.
+    #[error("kernel {name} is PTX alone, which is compiled when a call needs it")]
+    NotCompiled {
+        /// The kernel.
+        name: String,
+    },
     /// It cannot run in blocks of the planned size.
     #[error("{device}: kernel {name} was built for {threads_max} threads, and is to run with {threads}")]
     BlockSize {

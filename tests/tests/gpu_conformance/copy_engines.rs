@@ -209,7 +209,8 @@ fn needs_gpu_copy_engines_child() {
     let [rank, nranks, task, is_shareable, id] = words[..] else { panic!("{what}") };
     let (rank, nranks): (u32, u32) = (rank.parse().expect("a rank"), nranks.parse().expect("a number"));
     let id: UniqueId = id.parse().expect("an id");
-    let builder = DeviceCommunicator::builder().unique_id(id).rank(rank).ranks(nranks).device(ordinal_of(rank));
+    let builder =
+        DeviceCommunicator::builder().unique_id(id).rank(rank).ranks(nranks).device(ordinal_of(rank));
     let comm = builder.config(policy()).build().expect("a communicator");
     with_buffers(&comm, is_shareable == "true", |seat| match task {
         "all" => all_functions(seat),

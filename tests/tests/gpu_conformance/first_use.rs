@@ -23,8 +23,8 @@ struct Rank {
 fn ranks(nranks: u32, adjust: impl Fn(&mut Config)) -> Vec<Rank> {
     let mut config = device_config(&Settings::default(), None);
     adjust(&mut config);
-    let comms =
-        DeviceCommunicator::init_all_with(&ordinals(nranks), &config).unwrap_or_else(|error| panic!("{error}"));
+    let comms = DeviceCommunicator::init_all_with(&ordinals(nranks), &config)
+        .unwrap_or_else(|error| panic!("{error}"));
     let rank = |comm: DeviceCommunicator| {
         let (stream, memory) = (Stream::new(comm.device()), DeviceMemory::zeroed(comm.device(), 64 * MIB));
         Rank { comm, stream: stream.expect("a stream"), memory: memory.expect("memory") }

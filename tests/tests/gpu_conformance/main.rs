@@ -2,6 +2,7 @@
 //! (`OXCCL_DUPLICATE_GPUS=1`).
 
 mod matrix;
+mod processes;
 mod trees;
 mod levels;
 mod messages;

@@ -3,7 +3,7 @@
 use oxccl::cuda::DeviceMemory;
 use oxccl::{DataType, DeviceSlice, DeviceSliceMut, Func, Untyped, device_group};
 use oxccl_tests::deadline::{Deadline, doing};
-use oxccl_tests::devices::{DeviceRank, DeviceWorld, ranks_max, launch_graphs};
+use oxccl_tests::devices::{DeviceRank, DeviceWorld, launch_graphs, ranks_max};
 use oxccl_tests::guarded::bytes_of;
 use oxccl_tests::harness::{Settings, first_error, on_threads};
 use oxccl_tests::uneven::{Part, Uneven};

@@ -120,7 +120,8 @@ fn needs_gpu_puts_child() {
     let [rank, nranks, is_shareable, id] = words[..] else { panic!("{what}") };
     let (rank, nranks): (u32, u32) = (rank.parse().expect("a rank"), nranks.parse().expect("a number"));
     let id: UniqueId = id.parse().expect("an id");
-    let builder = DeviceCommunicator::builder().unique_id(id).rank(rank).ranks(nranks).device(ordinal_of(rank));
+    let builder =
+        DeviceCommunicator::builder().unique_id(id).rank(rank).ranks(nranks).device(ordinal_of(rank));
     let comm = builder.config(device_config(&Settings::default(), None)).build().expect("a communicator");
     ring_of_puts(&comm, is_shareable == "true");
 }

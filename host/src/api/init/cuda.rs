@@ -12,7 +12,7 @@ use crate::connect::gpu::{
 use crate::connect::{ConnectError, connect};
 use crate::gpu::{CudaError, Gpu, PciBus};
 use crate::launch::{Notify, RunError};
-use crate::machine::cuda::{Cuda, CudaParts, CustomKernels, Device, DeviceKernels, Monitor, Tiles};
+use crate::machine::cuda::{Cuda, CudaParts, CustomKernels, Device, DeviceKernels, Forms, Monitor, Tiles};
 use crate::machine::{Connector, NetProxy};
 use crate::net::NetError;
 use crate::plan::tuning::Backend;
@@ -107,7 +107,8 @@ impl Init for Cuda {
         };
         let failed = |source: CudaError| DeviceError { rank, nranks, source: Box::new(source.into()) };
         // A rank that is alone seldom needs a kernel.
-        let has_all_kernels = nranks > 1 && kernels.load_all(&facts.kernel_set());
+        let forms = if config.runtime_connect { Forms::MachineCode } else { Forms::All };
+        let has_all_kernels = nranks > 1 && kernels.load_all(&facts.kernel_set(), forms);
         let custom = CustomKernels::load_all(&device, &config.custom).map_err(|source| DeviceError {
             rank,
             nranks,

@@ -274,7 +274,8 @@ fn look_round(
 ) -> Result<Seen, ConnectError> {
     let nranks = peers.len() as u32;
     let least = |of: fn(&DeviceInfo) -> u32| devices.iter().map(of).min().unwrap_or(0);
-    let weakest = (least(|device| device.sm), blocks_max(least(|device| device.sm_count), most_on_one(devices)));
+    let weakest =
+        (least(|device| device.sm), blocks_max(least(|device| device.sm_count), most_on_one(devices)));
     let facts = Facts::of_gpus(nranks, weakest, wanted.forced, wanted.limits, wanted.buffer_bytes)
         .on_hosts(peers.iter().map(|peer| peer.host))
         .with_table(wanted.table);

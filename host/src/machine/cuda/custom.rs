@@ -1,7 +1,7 @@
 //! Kernels of algorithms from outside the library.
 
 use super::driver::{Device, Function, Module};
-use super::kernels::load_module;
+use super::kernels::{Forms, load_module};
 use crate::gpu::KernelError;
 use crate::gpu::bundle::Bundle;
 use crate::launch::{CustomAlgorithm, CustomCut, RawCall};
@@ -76,7 +76,7 @@ impl CustomKernels {
             for &dtype in if func.is_reduction() { DataType::ALL } else { &[DataType::U8] } {
                 let entry = spec.kernel(func, protocol, dtype).to_string();
                 if bundle.entries().any(|(name, _)| name == entry) {
-                    let function = load_module(device, bundle, &mut modules, &entry)?;
+                    let function = load_module(device, bundle, &mut modules, &entry, Forms::All)?;
                     // Makes the driver load it now.
                     function.threads_max()?;
                     functions.push((key(func, protocol, dtype), function));

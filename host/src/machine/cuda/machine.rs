@@ -152,8 +152,8 @@ impl Machine for Cuda {
         self.connect_calls(calls, plans)
     }
 
-    /// Loads every kernel that the calls need, unless all were loaded when the communicator was created: a bundle may lack some, and a
-    /// rank that is alone seldom needs any.
+    /// Loads every kernel that the calls need, unless all were loaded when the communicator was created: a bundle may have PTX alone, or
+    /// lack some, and a rank that is alone seldom needs any.
     ///
     /// # Errors
     /// [`RunError::Kernel`].
@@ -191,6 +191,8 @@ impl Machine for Cuda {
         let others = queues[1..].iter().copied().filter(|other| *other != first).map(stream);
         let put = device.bind().map_err(RunError::from).and_then(|_bound| {
             self.prepare(plans)?;
+            let kernels = self.parts.kernels.clone();
+            let _launching = kernels.launching();
             self.order.enter(stream(first), others.clone())?;
             body(self)?;
             Ok(self.order.leave(stream(first), others)?)
@@ -332,8 +334,10 @@ impl Cuda {
             monitor.upgrade().iter().for_each(|monitor| monitor.abort());
             released.upgrade().iter().filter_map(|signals| signals.get()).for_each(|table| table.release());
         });
+        let order = Order::new(&parts.device)?;
+        parts.kernels.watch(order.done());
         Ok(Cuda {
-            order: Order::new(&parts.device)?,
+            order,
             replayed: None,
             connected: Connected::of_none(parts.facts.nranks),
             parts,
@@ -381,7 +385,9 @@ impl Cuda {
         let at = match known {
             Some(at) => at,
             None => {
-                self.functions.push((id, self.parts.kernels.get(id, threads)?));
+                let health = &self.parts.health;
+                let loaded = self.parts.kernels.get(id, threads, &|| health.is_stopped())?;
+                self.functions.push((id, loaded));
                 self.functions.len() - 1
             }
         };

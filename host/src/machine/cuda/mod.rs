@@ -29,7 +29,7 @@ pub use buffer::{DeviceSlice, DeviceSliceMut};
 pub(crate) use copies::SLOTS as COPY_SLOTS;
 pub use custom::CustomKernels;
 pub use driver::{CallersMemory, Device, StreamRef};
-pub use kernels::DeviceKernels;
+pub use kernels::{DeviceKernels, Forms};
 pub use machine::{Cuda, CudaParts};
 pub use monitor::Monitor;
 pub(crate) use one_sided::OneSided;
