@@ -79,7 +79,7 @@ struct State {
     loss_sum: f64,
 }
 
-/// Trains to the end, whoever dies, as long as one rank of `ranks` lives.
+/// Trains to the end through the death of any rank, as long as one rank of `ranks` lives.
 fn train(mut comm: Communicator, ranks: u32) -> Result<()> {
     if !BATCH.is_multiple_of(ranks as usize) {
         return Err(format!("{ranks} ranks cannot share batches of {BATCH} evenly").into());
@@ -100,7 +100,8 @@ fn train(mut comm: Communicator, ranks: u32) -> Result<()> {
     }
 }
 
-/// A communicator of the ranks that live and of new ones, which whoever reads this process's output starts.
+/// A communicator of the ranks that live and of new ones. This process prints a line for each new rank; the supervisor reads it and
+/// starts a process.
 fn replace_the_dead(comm: &Communicator, ranks: u32) -> Result<Communicator> {
     let living = comm.shrink_to_living()?;
     let id = if living.rank() == 0 { Some(UniqueId::create()?) } else { None };
@@ -124,7 +125,7 @@ fn go_on(
         let (epoch, step) =
             (state.steps as usize / steps_of_epoch + 1, state.steps as usize % steps_of_epoch);
         let order = digits::shuffled(training.len(), epoch as u64);
-        // Who has a rank has its share of the batch, whoever had it before.
+        // The share of the batch depends on the rank only: a new process takes over the share of the dead one.
         let mine = &order[step * BATCH + comm.rank() as usize * share..][..share];
         // The loss travels behind the gradient: of a rank that dies nothing is missing.
         let mut slopes = vec![0f32; PARAMETERS + 1];
@@ -173,7 +174,7 @@ fn average(comm: &Communicator, values: &mut [f32]) -> std::result::Result<(), o
     })
 }
 
-/// What starts processes, kills one, and starts others in the place of the dead: a stand-in for a cluster's scheduler.
+/// Starts processes, kills one, and starts others in the place of the dead: a stand-in for a cluster's scheduler.
 struct Supervisor {
     children: Vec<Child>,
     /// Told what a child prints, and when it has ended.

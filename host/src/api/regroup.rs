@@ -22,8 +22,15 @@ impl<M: Init> Comm<M> {
     /// # Errors
     /// [`Error::Bootstrap`]: an excluded rank is none of this communicator's, or this one. The communicator's error, if this rank aborted
     /// it or its GPU is broken; there is no thread for it. All others come from the [`Pending`]: of a rank that stays and goes meanwhile
-    /// [`BootstrapError::PeerLost`], on all others, which can call it again without that one; of those on which it failed
-    /// when others had just finished it, [`BootstrapError::PeerWentOn`] at the next call, within a second, if the others do not call it too.
+    /// [`BootstrapError::PeerLost`], on all others, which can call it again without that one.
+    ///
+    /// [`BootstrapError::PeerWentOn`]: the shrink failed on this rank after it had succeeded on the rank that the error names. This happens
+    /// if a rank dies, or a connection breaks, at the very end of a shrink. This rank learns it at its next call, within a second, if
+    /// the named rank does not call it too. The others have a communicator in which this rank is missing or silent; no further shrink of
+    /// this communicator can succeed here. Do one of two things:
+    /// - End this process. The others see its death, shrink again without it, and go on.
+    /// - Come back as a new rank: drop this communicator, and build one with the id of the others' next [grow](Self::start_grow), with
+    ///   the state of a rank that went on.
     pub fn start_shrink(&self, excluded: &[u32]) -> Result<Pending<Comm<M>>, Error> {
         self.can_shrink()?;
         let members = remaining(self.rank(), self.size(), excluded)?;
@@ -50,7 +57,8 @@ impl<M: Init> Comm<M> {
     ///
     /// # Errors
     /// Those of [`Self::start_shrink`], but for ranks that go.
-    /// [`BootstrapError::PeerWentOn`]: a rank went when others had just finished. These find the new communicator broken, and go on from it.
+    /// [`BootstrapError::PeerWentOn`]: a rank went when others had just finished, and they went on without this rank. End this process or
+    /// come back as a new rank, as [`Self::start_shrink`] says. The others find their new communicator broken and shrink that one.
     pub fn shrink_to_living(&self) -> Result<Comm<M>, Error> {
         loop {
             let gone = self.gone();

@@ -12,9 +12,10 @@
 //!   PROOF  transport ()  ->
 //!                                     <-  VERDICT  transport (status)
 //! ```
-//! `noise` is the module of that name: HELLO's content is sealed by the secret alone, all that follows by the secret and both private keys. The
-//! initiator shows the secret first, so that a port scanner never gets anything to guess seeds against. A HELLO recorded earlier opens,
-//! but gets no further: PROOF needs the private key of its time. Version and purpose stand in the prologue.
+//! `noise 1`, `noise 2` and `transport` are messages of the Noise protocol (module `noise`). The secret alone seals the content of HELLO;
+//! the secret and both private keys seal everything after it. The initiator shows the secret first, so that a port scanner never gets
+//! anything to guess secrets against. A replayed HELLO can be read, but the handshake then fails at PROOF, which needs the private key
+//! that belonged to that HELLO. The prologue authenticates the magic and the version; HELLO's content carries the purpose.
 
 use oxccl_shared::abi::Rank;
 use snow::{HandshakeState, TransportState};
@@ -229,7 +230,7 @@ impl Handshake {
             self.state = State::Failed(HandshakeError::Version(version));
         } else if self.input_len >= PREFIX_BYTES {
             match (self.input[6], self.input[7]) {
-                // HELLO's are in the prologue.
+                // The prologue authenticates these two bytes of a HELLO.
                 _ if accepts => {}
                 (STATUS_OK, 0) => {}
                 (STATUS_SECRET, 0) => self.fail(AuthFailure::WrongSecret),
@@ -274,7 +275,7 @@ impl Handshake {
         self.hello = Hello::from_bytes(&content).map_err(|Malformed| AuthFailure::NotOxccl)?;
         let mut bytes = [0; CHALLENGE_BYTES];
         bytes[..PREFIX_BYTES].copy_from_slice(&prefix(STATUS_OK));
-        // A public key that leads to no common one is nobody's of the job.
+        // Fails for a public key of low order, which no rank of the job sends.
         noise.write_message(&[], &mut bytes[PREFIX_BYTES..]).map_err(|_| AuthFailure::Altered)?;
         self.agree(noise)?;
         self.say(&bytes);
@@ -296,7 +297,7 @@ impl Handshake {
     fn on_proof(&mut self, message: &[u8]) -> Result<State, AuthFailure> {
         let proved = self.agreed()?.read_message(message, &mut []).is_ok();
         let is_for_me = self.hello.to == self.me;
-        // Who has not proved itself gets zeros, which open for nobody.
+        // A peer without a proof gets zeros, which no key opens.
         let mut verdict = [0; VERDICT_BYTES];
         if proved {
             let status = if is_for_me { STATUS_OK } else { STATUS_PEER };
@@ -346,7 +347,7 @@ fn prefix(status: u8) -> [u8; PREFIX_BYTES] {
     bytes
 }
 
-/// What both sides know before the first message, with HELLO's prefix as it was sent or came.
+/// Bytes that both sides hash before the first message: a constant, then HELLO's prefix as sent or received.
 fn prologue(prefix: [u8; PREFIX_BYTES]) -> [u8; 24] {
     let mut bytes = *b"OxCCL bootstrap 00000000";
     bytes[24 - PREFIX_BYTES..].copy_from_slice(&prefix);

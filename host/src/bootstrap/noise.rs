@@ -1,7 +1,7 @@
 //! Layer: host / bootstrap.
 //! Takes: the job's secret, a connection's own private key.
 //! Gives: the Noise handshake `NNpsk0` of one side, ready for its first message.
-//! Never: draws random bytes: whoever calls has.
+//! Never: draws random bytes: the caller passes the private key.
 
 use snow::params::{CipherChoice, DHChoice, HashChoice};
 use snow::resolvers::{CryptoResolver, DefaultResolver};
@@ -15,7 +15,7 @@ const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 /// The size of a public key.
 pub const PUBLIC_BYTES: usize = 32;
 
-/// The connecting or the accepting side's state. What both know before is `prologue`: where it differs, no message can be read.
+/// The connecting or the accepting side's state. Both sides pass the same `prologue`; if theirs differ, neither can read a message.
 pub fn handshake(
     secret: &Secret,
     prologue: &[u8],

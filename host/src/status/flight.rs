@@ -37,7 +37,7 @@ struct Part<'a> {
 }
 
 /// The flight records of this process: one, unless it has several ranks of its largest communicator.
-pub fn flight_files(subjects: &[Arc<dyn Subject>]) -> Vec<FlightFile> {
+pub(super) fn flight_files(subjects: &[Arc<dyn Subject>]) -> Vec<FlightFile> {
     let parts: Vec<Part<'_>> = subjects
         .iter()
         .map(|subject| Part { subject: &**subject, report: subject.report(0, false) })

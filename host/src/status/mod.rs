@@ -1,5 +1,5 @@
 //! Layer: host / status.
-//! Takes: what communicators of this process say of themselves when they are asked ([`Subject`]); questions of other processes.
+//! Takes: what communicators of this process say of themselves when they are asked (`Subject`); questions of other processes.
 //! Gives: one thread per process that answers them (`registry`); flight records as files; [`ask`]: the questions of `oxccl status`.
 //! Never: keeps a communicator, its memory or its connections alive, touches the path of operations, or answers another user.
 //!
@@ -26,10 +26,10 @@ mod registry;
 mod signal;
 pub mod ask;
 
-pub use flight::{FLIGHT_VERSION, FlightFile, flight_files};
+pub use flight::{FLIGHT_VERSION, FlightFile};
 pub use question::{LINE_BYTES_MAX, Question};
 pub use ras::{RAS_LINE_BYTES_MAX, RAS_PROTOCOL, RasClient, RasReply};
-pub use registry::{Settings, Teller, Ticket, register, told};
+pub(crate) use registry::{Settings, Ticket, register, told};
 pub use report::{
     CommunicatorReport, OperationReport, PeerReport, ProcessReport, REPORT_FORMAT, RankReport, RecordReport,
     State, TotalReport,
@@ -40,7 +40,7 @@ use std::time::Duration;
 
 /// A rank's latest operations.
 #[derive(Clone, Debug, Default)]
-pub struct Records {
+pub(crate) struct Records {
     /// They, oldest first.
     pub list: Vec<Recorded>,
     /// Of all that there have been, how many are done.
@@ -62,7 +62,7 @@ impl Records {
 }
 
 /// One rank of a communicator in this process, as the status thread asks it. It answers without waiting.
-pub trait Subject: Send + Sync {
+pub(crate) trait Subject: Send + Sync {
     /// What it does now, with so many of its latest operations; with what the other ranks have answered, if they were asked.
     fn report(&self, recent_max: usize, were_asked: bool) -> CommunicatorReport;
 

@@ -265,7 +265,8 @@ fn next_work(server: &mut Server, done: &BTreeSet<u64>) -> Option<Work> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{CommunicatorReport, Records, flight_files};
+    use super::super::flight::flight_files;
+    use super::super::{CommunicatorReport, Records};
     use super::*;
     use crate::launch::Recorder;
     use crate::plan::{Call, CallRecord};

@@ -255,7 +255,7 @@ impl Server {
 
     fn send_away(&mut self, stream: &TcpStream, remote: SocketAddr, why: &str) {
         self.acceptor.refuse(remote, &why);
-        // A new connection has room for a text; whoever does not read it sees the connection close.
+        // The send buffer of a new connection has room for the text. A client that does not read it sees the connection close.
         let _ = sock::write_some(stream, &farewell(why));
     }
 }
