@@ -73,6 +73,27 @@ fn a_stopped_process_is_named_once_and_forgotten_when_it_continues() {
     }
 }
 
+/// One operation, which lasts as long as it takes: a rank is stopped in it, continued, and stopped again.
+#[test]
+fn a_process_that_is_stopped_twice_within_one_operation_is_named_twice() {
+    // Small slots, all ranks on one processor: it runs for seconds, of which the test needs one.
+    let launch = launch(8, "tcp").env("NCCL_BUFFSIZE", "8192").env("NCCL_ALGO", "ring");
+    let launch = launch.under(["taskset", "-c", "0"].map(str::to_owned));
+    let mut job = launch.start("join watch-stall barrier all-reduce=20000000 sleep=300 drop");
+    job.all_print("step all-reduce");
+    // Both are in it: the barrier is behind them.
+    std::thread::sleep(Duration::from_millis(20));
+    for _ in 0..2 {
+        let since = job.ranks[1].signal(Signal::STOP);
+        expect_stall(&mut job, 1, ("NoAnswer", 1, 1, "all_reduce"), since);
+        job.ranks[1].signal(Signal::CONT);
+        expect_over(&mut job, 1);
+    }
+    let warnings = warnings(&mut job);
+    let is_over: Vec<bool> = warnings.iter().map(|line| line.contains("is over")).collect();
+    assert_eq!(is_over, [false, true, false, true], "{warnings:#?}");
+}
+
 /// Rank 1 comes to the third operation only when it is asked to.
 #[test]
 fn a_rank_that_never_enters_is_named_with_what_it_did_last() {

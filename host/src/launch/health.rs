@@ -178,6 +178,12 @@ pub struct SlowWait {
 /// A kernel that has not looked for so long has gone on, or its thread does not run.
 const LOOKS_EVERY: Duration = Duration::from_millis(500);
 
+impl SlowWait {
+    fn is_fresh(&self) -> bool {
+        self.looked_at.elapsed() < LOOKS_EVERY
+    }
+}
+
 #[derive(Default)]
 struct LedgerRecord {
     /// `seq + 1` of the record, 0 while it is being written.
@@ -232,16 +238,17 @@ impl Health {
         &self.waits
     }
 
-    /// Records the executor's slow wait, or that it is over.
+    /// Records the executor's slow wait, or that it is over. Returns whether [`Self::standing`] has shown a wait until now.
     #[cold]
-    pub(crate) fn note_wait(&self, wait: Option<SlowWait>) {
-        *self.wait.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = wait;
+    pub(crate) fn note_wait(&self, wait: Option<SlowWait>) -> bool {
+        let mut slot = self.wait.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        std::mem::replace(&mut *slot, wait).is_some_and(|before| before.is_fresh())
     }
 
     /// What this rank does, as far as calls on the caller's thread show it.
     pub fn standing(&self) -> Standing {
         let wait = *self.wait.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let wait = wait.filter(|wait| wait.looked_at.elapsed() < LOOKS_EVERY);
+        let wait = wait.filter(SlowWait::is_fresh);
         let (begun, done, latest) = (self.begun(), self.returned(), self.latest());
         let during = match wait {
             Some(wait) => wait.during,

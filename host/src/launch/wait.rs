@@ -76,6 +76,8 @@ pub struct WaitContext {
     announced: Cell<bool>,
     /// For whom the others believe that we wait.
     notified: Cell<Option<Rank>>,
+    /// Whether the present wait has been announced.
+    is_known: Cell<bool>,
     /// The fiber we run in, if any. Valid while that fiber runs, which is whenever a kernel of ours can wait.
     fiber: Cell<*const FiberYielder>,
     /// When the present wait was visited last and counted: ticks, or 0.
@@ -124,6 +126,7 @@ impl WaitContext {
             during: Cell::new(None),
             announced: Cell::new(false),
             notified: Cell::new(None),
+            is_known: Cell::new(false),
             fiber: Cell::new(std::ptr::null()),
             visited: Cell::new(0),
         }
@@ -286,7 +289,10 @@ impl WaitContext {
     /// The slow questions, asked every so many visits.
     #[cold]
     fn check_clock(&self, on: Wait) -> Result<(), Stop> {
-        let Some(waited) = self.clock.waited() else { return Ok(()) };
+        let Some(waited) = self.clock.waited() else {
+            self.is_known.set(false);
+            return Ok(());
+        };
         if self.clock.is_over(waited) {
             self.fail(Fault::Timeout { rank: self.health.waits().guilty(on.peer), waited });
             return Err(Stop);
@@ -301,8 +307,10 @@ impl WaitContext {
             return Ok(());
         }
         let wait = SlowWait { peer: on.peer, during: self.during.get(), waited, looked_at: Instant::now() };
-        self.health.note_wait(Some(wait));
-        if self.notified.replace(Some(on.peer)) != Some(on.peer) {
+        let was_seen = self.health.note_wait(Some(wait));
+        let is_new = !self.is_known.replace(true) || !was_seen;
+        // The monitor sleeps between waits, also those for the same rank: each slow wait wakes it.
+        if self.notified.replace(Some(on.peer)) != Some(on.peer) || is_new {
             self.notify.notify(Notice::WaitsFor(Some(on.peer)));
         }
         if !self.announced.replace(true) {
@@ -351,18 +359,30 @@ const CLOCK_EVERY_VISITS: u32 = 64;
 mod tests {
     use super::*;
     use oxccl_shared::abi::Rank;
+    use std::sync::Mutex;
 
-    struct Nobody;
+    /// Counts notices of waits.
+    #[derive(Clone, Default)]
+    struct Others(Arc<Mutex<Vec<Option<Rank>>>>);
 
-    impl Notify for Nobody {
-        fn notify(&self, _: Notice) {}
+    impl Notify for Others {
+        fn notify(&self, what: Notice) {
+            if let Notice::WaitsFor(peer) = what {
+                self.0.lock().unwrap().push(peer);
+            }
+        }
+
         fn gave_up(&self, _: &Outstanding) {}
     }
 
     const ON: Wait = Wait { peer: Rank(1), what: Awaited::Data };
 
     fn context(timeout: Duration) -> WaitContext {
-        WaitContext::new(Arc::new(Health::new(Rank(0), 2)), Drives::none(), Box::new(Nobody), timeout, true)
+        context_among(Others::default(), timeout)
+    }
+
+    fn context_among(others: Others, timeout: Duration) -> WaitContext {
+        WaitContext::new(Arc::new(Health::new(Rank(0), 2)), Drives::none(), Box::new(others), timeout, true)
     }
 
     /// Visits the wait as a kernel does that finds nothing, until it is told to stop or the time is over.
@@ -385,6 +405,34 @@ mod tests {
         assert!(visit_for(&context, LEFT_GRACE / 2, &mut polls).is_ok());
         assert!(visit_for(&context, LEFT_GRACE * 2, &mut polls).is_err());
         assert_eq!(context.health().fault().map(|o| o.fault), Some(Fault::PeerLeft { rank: Rank(1) }));
+    }
+
+    /// A rank that is stopped, continued and stopped again within one operation was reported once: the second wait was for the same
+    /// rank as the first, and nothing woke the monitor.
+    #[test]
+    fn every_slow_wait_of_an_operation_wakes_the_monitor() {
+        let others = Others::default();
+        let context = context_among(others.clone(), Duration::from_secs(60)).warning_after(ANNOUNCE_AFTER);
+        let long = ANNOUNCE_AFTER / 4 + ANNOUNCE_AFTER / 2;
+        for times in 1..=3 {
+            assert!(visit_for(&context, long, &mut 0).is_ok());
+            assert_eq!(*others.0.lock().unwrap(), vec![Some(Rank(1)); times]);
+        }
+        context.end();
+        assert_eq!(others.0.lock().unwrap().last(), Some(&None));
+    }
+
+    /// A process that was not scheduled for a while looks as if it did not wait; the monitor slept since, and is woken.
+    #[test]
+    fn a_wait_that_nobody_saw_for_a_while_wakes_the_monitor_again() {
+        let others = Others::default();
+        let context = context_among(others.clone(), Duration::from_secs(60)).warning_after(ANNOUNCE_AFTER);
+        let mut polls = 0;
+        assert!(visit_for(&context, ANNOUNCE_AFTER / 2, &mut polls).is_ok());
+        std::thread::sleep(ANNOUNCE_AFTER * 2);
+        assert_eq!(context.health().standing().waits_for, None);
+        assert!(visit_for(&context, ANNOUNCE_AFTER / 4, &mut polls).is_ok());
+        assert_eq!(*others.0.lock().unwrap(), [Some(Rank(1)); 2]);
     }
 
     /// A process that is stopped for longer than the timeout has not looked meanwhile. When a whole job is stopped and goes on, its
