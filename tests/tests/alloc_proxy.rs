@@ -2,7 +2,9 @@
 //!
 //! One test only: the counter sees the whole process, so nothing else may run in it.
 
+use oxccl::bootstrap::InterfaceFilter;
 use oxccl::net::loopback::Loopback;
+use oxccl::net::socket::{self, SocketConfig};
 use oxccl::net::{Net, RecvComm, SendComm};
 use oxccl::proxy::progress::{
     EndId, Progress, ProxyBlock, ProxyChannel, ProxyEnd, ProxyOrder, ProxyOrders, ProxyParts, RecvEnd,
@@ -35,8 +37,7 @@ fn block() -> (&'static ConnControl, ProxyBlock) {
     unsafe { (base.cast().as_ref(), ProxyBlock::in_host(base, LAYOUT)) }
 }
 
-fn connect() -> (Box<dyn SendComm>, Box<dyn RecvComm>) {
-    let net = Loopback::new(2);
+fn connect(net: &dyn Net) -> (Box<dyn SendComm>, Box<dyn RecvComm>) {
     let (handle, mut listener) = net.listen(0).expect("a device");
     let mut connector = net.connect(0, &handle).expect("its own handle");
     let (mut send, mut recv) = (None, None);
@@ -61,8 +62,8 @@ struct Pair {
 }
 
 impl Pair {
-    fn new() -> Pair {
-        let (send, recv) = connect();
+    fn new(net: &dyn Net) -> Pair {
+        let (send, recv) = connect(net);
         let ((from, near), (to, far)) = (block(), block());
         let place = |peer, is_send| EndId { peer: Rank(peer), channel: ChannelId(0), is_send };
         // SAFETY: leaked blocks, each with one producer and one consumer.
@@ -124,10 +125,22 @@ impl Pair {
 fn a_proxy_allocates_nothing_for_an_operation() {
     let _deadline = Deadline::start("a_proxy_allocates_nothing_for_an_operation", Duration::from_secs(120));
     check_that_it_counts();
-    let mut pair = Pair::new();
+    allocates_nothing_over(&Loopback::new(2));
+    let interfaces = InterfaceFilter::parse("=lo");
+    let config = SocketConfig { interfaces, ipv6: Some(false), encrypt: true, ..SocketConfig::default() };
+    allocates_nothing_over(&*socket::open(&config).expect("the kernel lists its interfaces"));
+}
+
+fn allocates_nothing_over(net: &dyn Net) {
+    let mut pair = Pair::new(net);
     (0..OPERATIONS).for_each(|tag| pair.message(tag));
     let before = calls();
     (0..OPERATIONS).for_each(|tag| pair.message(tag));
-    assert_eq!(calls() - before, 0, "allocator calls of {OPERATIONS} operations of {STEPS} steps");
+    let name = net.name();
+    assert_eq!(
+        calls() - before,
+        0,
+        "allocator calls of {OPERATIONS} operations of {STEPS} steps over {name}"
+    );
     assert!(pair.progress.iter_mut().all(|progress| progress.do_work() == 0 && progress.is_quiet()));
 }

@@ -31,6 +31,18 @@ fn two_to_four_processes_over_a_network() {
     }
 }
 
+/// Every call gives what it must where all data is encrypted, over streams and over sockets.
+#[test]
+fn two_to_four_processes_over_encrypted_connections() {
+    for nranks in 2..=4 {
+        let launch = Launch::new(RANK, nranks).env("OXCCL_ENCRYPT", "1");
+        launch.clone().env("OXCCL_TRANSPORT", "tcp").start(STEPS).all_succeed();
+        let id = oxccl_tests::process::fresh_id(oxccl_tests::process::SOON).to_string();
+        let launch = launch.id(&id).env("OXCCL_TRANSPORT", "net").env("NCCL_NET", "socket");
+        launch.env("NCCL_SOCKET_NTHREADS", "2").start(STEPS).all_succeed();
+    }
+}
+
 /// The variable asks for threads and gets sockets: a log line says so, once in each process however many
 /// communicators it creates.
 #[test]

@@ -104,6 +104,29 @@ fn settings_that_differ_between_ranks() {
     }
 }
 
+/// It is named by itself, not among all that must agree.
+#[test]
+fn a_rank_that_does_not_encrypt_as_the_others_do() {
+    for (one, other) in [("1", "0"), ("0", "1")] {
+        let launch = Launch::new(RANK, 3).env("OXCCL_TRANSPORT", "tcp");
+        let mut job = Job::new();
+        for rank in 0..3 {
+            let value = if rank == 2 { other } else { one };
+            job.ranks.push(launch.clone().env("OXCCL_ENCRYPT", value).spawn(rank, "join"));
+        }
+        for process in &mut job.ranks {
+            let failure = refused(process);
+            assert_eq!(
+                (failure.kind.as_str(), failure.guilty.as_slice()),
+                ("Encryption", &[2][..]),
+                "{failure:?}"
+            );
+            let said = format!("rank 2 has OXCCL_ENCRYPT={other} and rank 0 has not");
+            assert!(failure.text.contains(&said), "{failure:?}");
+        }
+    }
+}
+
 #[test]
 fn no_transport_that_is_allowed() {
     let launch = Launch::new(RANK, 2).env("OXCCL_TRANSPORT", "shm");

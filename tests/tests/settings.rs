@@ -80,6 +80,7 @@ const ROWS: &[Row] = &[
     Row(&[("OXCCL_CMA", "0")], |c| c.cma = Cma::Off),
     Row(&[("OXCCL_CMA", "1")], |c| c.cma = Cma::Permit),
     Row(&[("OXCCL_CMA_MIN_BYTES", "4096")], |c| c.cma_min_bytes = 4096),
+    Row(&[("OXCCL_ENCRYPT", "1")], |c| c.net.socket.encrypt = true),
     Row(&[("NCCL_SOCKET_NTHREADS", "3"), ("NCCL_NSOCKS_PERTHREAD", "2")], |c| c.net.socket.data_sockets = 6),
     Row(&[("NCCL_NSOCKS_PERTHREAD", "2"), ("NCCL_SOCKET_NTHREADS", "1")], |c| c.net.socket.data_sockets = 2),
     Row(&[("OXCCL_PROXY_THREADS", "2")], |c| c.net.proxy_threads = Some(2)),

@@ -101,9 +101,10 @@ fn code_of_connect(error: &ConnectError) -> Code {
     match error {
         ConnectError::Bootstrap(error) => code_of_bootstrap(error),
         ConnectError::Device { .. } | ConnectError::P2p(_) => Code::UnhandledCudaError,
-        ConnectError::SameDevice { .. } | ConnectError::Settings { .. } | ConnectError::Algorithm { .. } => {
-            Code::InvalidUsage
-        }
+        ConnectError::SameDevice { .. }
+        | ConnectError::Settings { .. }
+        | ConnectError::Encryption { .. }
+        | ConnectError::Algorithm { .. } => Code::InvalidUsage,
         ConnectError::PeerFailed { .. } => Code::RemoteError,
         _ => Code::SystemError,
     }

@@ -66,7 +66,7 @@ pub struct Config {
     pub tuned: Option<Arc<TuneFile>>,
     /// Transports (`NCCL_P2P_DISABLE`, `NCCL_SHM_DISABLE`, `OXCCL_TRANSPORT`).
     pub transports: Allowed,
-    /// Networks (`NCCL_IB_*`).
+    /// Networks (`NCCL_IB_*`, `OXCCL_ENCRYPT`).
     pub net: NetConfig,
     /// How GPUs of a host share memory (`NCCL_P2P_DISABLE`, `NCCL_CUMEM_ENABLE`), and whether ranks may share GPUs (`OXCCL_DUPLICATE_GPUS`).
     pub p2p: P2pSettings,
@@ -305,6 +305,7 @@ impl Config {
         net.socket.peer_dead_after = bootstrap.peer_dead_after;
         net.socket.interfaces = bootstrap.interfaces.clone();
         net.socket.ipv6 = bootstrap.prefer_ipv6;
+        env.set("OXCCL_ENCRYPT", parse::FLAG, &mut net.socket.encrypt, parse::flag)?;
         let (mut threads, mut sockets_per_thread) = (0, 1);
         env.set("NCCL_SOCKET_NTHREADS", parse::SOCKETS, &mut threads, parse::sockets)?;
         env.set("NCCL_NSOCKS_PERTHREAD", parse::SOCKETS, &mut sockets_per_thread, parse::sockets)?;
@@ -361,11 +362,12 @@ impl Config {
         let TopologySettings { p2p_level, gdr_level, cross_nic, rings, .. } = &self.topology;
         let topology = (p2p_level, gdr_level, cross_nic, rings);
         let blocks = (self.channels, self.cta_policy.unwrap_or_default());
-        digest(&(self.restrictions(), tuned, ways, buffers, blocks, topology))
+        let encrypt = self.net.socket.encrypt;
+        digest(&(self.restrictions(), tuned, ways, buffers, blocks, topology, encrypt))
     }
 
     /// The settings of [`Self::digest`], for the message when they differ.
-    pub(crate) const MUST_AGREE: &'static str = "NCCL_ALGO, NCCL_PROTO, OXCCL_DETERMINISTIC, NCCL_P2P_DISABLE, NCCL_CUMEM_ENABLE, OXCCL_DUPLICATE_GPUS, NCCL_SHM_DISABLE, OXCCL_TRANSPORT, NCCL_NET, NCCL_COLLNET_ENABLE, NCCL_BUFFSIZE, OXCCL_CMA_MIN_BYTES, NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, NCCL_NTHREADS, NCCL_CTA_POLICY, NCCL_P2P_LEVEL, NCCL_NET_GDR_LEVEL, NCCL_CROSS_NIC, NCCL_RINGS, the tables in OXCCL_TUNE_FILE";
+    pub(crate) const MUST_AGREE: &'static str = "NCCL_ALGO, NCCL_PROTO, OXCCL_DETERMINISTIC, NCCL_P2P_DISABLE, NCCL_CUMEM_ENABLE, OXCCL_DUPLICATE_GPUS, NCCL_SHM_DISABLE, OXCCL_TRANSPORT, NCCL_NET, OXCCL_ENCRYPT, NCCL_COLLNET_ENABLE, NCCL_BUFFSIZE, OXCCL_CMA_MIN_BYTES, NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, NCCL_NTHREADS, NCCL_CTA_POLICY, NCCL_P2P_LEVEL, NCCL_NET_GDR_LEVEL, NCCL_CROSS_NIC, NCCL_RINGS, the tables in OXCCL_TUNE_FILE";
 
     /// Checks the settings for a communicator of so many ranks, whatever their source.
     pub(crate) fn validate(&self, nranks: u32) -> Result<(), ConfigError> {

@@ -10,7 +10,7 @@ use rustix::event::PollFlags;
 
 use super::frame::{Decoder, Frame};
 use super::handshake::{Handshake, HandshakeError};
-use super::session::Session;
+use super::session::{DataKeys, Session};
 use super::sock::{self, Deadline};
 
 /// Most bytes of one read.
@@ -34,6 +34,15 @@ impl From<io::Error> for DialError {
 pub(crate) struct Channel {
     pub stream: TcpStream,
     session: Session,
+}
+
+/// An authenticated connection for bytes of its owner's, and keys to encrypt them by.
+#[derive(Debug)]
+pub struct DataStream {
+    /// The connection, on which nothing has travelled since the handshake.
+    pub socket: TcpStream,
+    /// Its keys.
+    pub keys: DataKeys,
 }
 
 impl Channel {
@@ -62,9 +71,9 @@ impl Channel {
         }
     }
 
-    /// The bare stream: what goes through it from now on is as clear as its owner leaves it.
-    pub fn into_stream(self) -> TcpStream {
-        self.stream
+    /// The bare stream: what goes through it from now on is as clear as its owner leaves it. With keys to encrypt that by.
+    pub fn into_stream(self) -> DataStream {
+        DataStream { keys: self.session.data_keys(), socket: self.stream }
     }
 
     /// Appends `plain` to `out`, sealed: to be written to the stream, in this order.

@@ -3,7 +3,7 @@
 //! Gives: [`Bootstrap`]: small collectives, messages and authenticated streams between the ranks.
 //! Never: waits longer than its configuration says, or returns an error that does not name the rank at fault.
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use oxccl_shared::abi::Rank;
 
 use super::acceptor::Acceptor;
 use super::cancel::Cancel;
-use super::channel::Channel;
+use super::channel::{Channel, DataStream};
 use super::config::BootstrapConfig;
 use super::error::{BootstrapError, NRANKS_MAX, RankList};
 use super::frame;
@@ -318,15 +318,15 @@ impl Bootstrap {
         (0..self.nranks()).map(Rank).filter(|rank| state.ring.is_gone(*rank)).collect()
     }
 
-    /// Opens an authenticated, blocking stream, whose bytes are as clear as its user leaves them, with `TCP_NODELAY` to `peer`, which accepts it with the same purpose
-    /// and tag.
-    pub fn connect_stream(&self, peer: Rank, purpose: u32, tag: u64) -> Result<TcpStream, BootstrapError> {
+    /// Opens an authenticated, blocking stream with `TCP_NODELAY` to `peer`, which accepts it with the same purpose and tag. Its bytes are
+    /// as clear as its user leaves them; it comes with keys to encrypt them by.
+    pub fn connect_stream(&self, peer: Rank, purpose: u32, tag: u64) -> Result<DataStream, BootstrapError> {
         let channel = self.dial(peer, Purpose::Stream(purpose), tag, &self.deadline())?;
         blocking(channel)
     }
 
     /// Accepts the authenticated stream that `peer` opens with the same purpose and tag.
-    pub fn accept_stream(&self, peer: Rank, purpose: u32, tag: u64) -> Result<TcpStream, BootstrapError> {
+    pub fn accept_stream(&self, peer: Rank, purpose: u32, tag: u64) -> Result<DataStream, BootstrapError> {
         let channel = self.accept(peer, Purpose::Stream(purpose), tag, &self.deadline())?;
         blocking(channel)
     }
@@ -474,8 +474,11 @@ impl Drop for Bootstrap {
     }
 }
 
-fn blocking(channel: Channel) -> Result<TcpStream, BootstrapError> {
+fn blocking(channel: Channel) -> Result<DataStream, BootstrapError> {
     let stream = channel.into_stream();
-    stream.set_nonblocking(false).map_err(|error| BootstrapError::io("make a stream block", &error))?;
+    stream
+        .socket
+        .set_nonblocking(false)
+        .map_err(|error| BootstrapError::io("make a stream block", &error))?;
     Ok(stream)
 }

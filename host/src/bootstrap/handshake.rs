@@ -23,7 +23,7 @@ use snow::{HandshakeState, TransportState};
 use super::error::AuthFailure;
 use super::noise::{self, PUBLIC_BYTES};
 use super::secret::{Ephemeral, Secret};
-use super::session::{Session, TAG_BYTES};
+use super::session::{DataKeys, Session, TAG_BYTES};
 use crate::wire::fixed::{Malformed, Reader};
 
 /// The version of the bootstrap protocol; both sides must speak the same.
@@ -100,7 +100,7 @@ enum Keys {
     /// The acceptor's, before HELLO: a connection that says nothing costs nothing.
     Fresh(Secret, Ephemeral),
     Shaking(Box<HandshakeState>),
-    Agreed(Box<TransportState>),
+    Agreed(Box<TransportState>, DataKeys),
     Gone,
 }
 
@@ -207,7 +207,7 @@ impl Handshake {
             return None;
         }
         match std::mem::replace(&mut self.keys, Keys::Gone) {
-            Keys::Agreed(keys) => Some(Session::new(*keys)),
+            Keys::Agreed(keys, data) => Some(Session::new(*keys, data)),
             _ => None,
         }
     }
@@ -317,15 +317,16 @@ impl Handshake {
         if status == [STATUS_OK] { Ok(State::Done) } else { Err(AuthFailure::WrongPeer) }
     }
 
-    fn agree(&mut self, noise: HandshakeState) -> Result<(), AuthFailure> {
+    fn agree(&mut self, mut noise: HandshakeState) -> Result<(), AuthFailure> {
+        let data = DataKeys::of(&mut noise);
         let keys = noise.into_transport_mode().map_err(|_| AuthFailure::Altered)?;
-        self.keys = Keys::Agreed(Box::new(keys));
+        self.keys = Keys::Agreed(Box::new(keys), data);
         Ok(())
     }
 
     fn agreed(&mut self) -> Result<&mut TransportState, AuthFailure> {
         match &mut self.keys {
-            Keys::Agreed(keys) => Ok(keys),
+            Keys::Agreed(keys, _) => Ok(keys),
             _ => Err(AuthFailure::NotOxccl),
         }
     }

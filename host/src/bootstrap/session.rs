@@ -1,6 +1,6 @@
 //! Layer: host / bootstrap.
 //! Takes: the keys of a finished handshake; bytes to send, bytes that came.
-//! Gives: [`Session`]: what is sent, encrypted and authenticated in records; what came, opened. Sans-IO.
+//! Gives: [`Session`]: what is sent, encrypted and authenticated in records; what came, opened. Sans-IO. [`DataKeys`]: keys for data.
 //! Never: gives out a byte that was changed, left out, repeated or moved on the way, or reserves memory for an announced length.
 //!
 //! ```text
@@ -11,7 +11,9 @@
 
 use std::fmt;
 
-use snow::TransportState;
+use snow::{HandshakeState, TransportState};
+
+use super::secret::Secret;
 
 /// The size of an authentication code.
 pub const TAG_BYTES: usize = 16;
@@ -24,9 +26,31 @@ const CONTENT_MAX: usize = u16::MAX as usize - TAG_BYTES;
 #[error("bytes that were changed on the way")]
 pub struct Altered;
 
+/// One side's keys for what travels on a connection when its session is over: data of operations, where that is encrypted. They follow
+/// from the keys of the session, which only these two sides have and which are forgotten with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DataKeys {
+    /// Of what this side sends.
+    pub sends: Secret,
+    /// Of what it receives.
+    pub receives: Secret,
+}
+
+impl DataKeys {
+    /// Those of a handshake that is complete.
+    pub(super) fn of(noise: &mut HandshakeState) -> DataKeys {
+        // From the initiator to the responder, and back.
+        let (there, back) = noise.dangerously_get_raw_split();
+        let [there, back] = [there, back].map(|key| Secret::from_bytes(key).derive(&[b"data key"]));
+        let (sends, receives) = if noise.is_initiator() { (there, back) } else { (back, there) };
+        DataKeys { sends, receives }
+    }
+}
+
 /// One side's keys of a connection, and the part of a record that has come.
 pub struct Session {
     keys: TransportState,
+    data: DataKeys,
     /// Bytes of records that are not opened yet.
     sealed: Vec<u8>,
     /// Length of the content that follows, once its head has come.
@@ -36,8 +60,13 @@ pub struct Session {
 }
 
 impl Session {
-    pub(super) fn new(keys: TransportState) -> Session {
-        Session { keys, sealed: Vec::new(), content: None, opened: Vec::new(), is_broken: false }
+    pub(super) fn new(keys: TransportState, data: DataKeys) -> Session {
+        Session { keys, data, sealed: Vec::new(), content: None, opened: Vec::new(), is_broken: false }
+    }
+
+    /// The keys for what follows the session.
+    pub fn data_keys(&self) -> DataKeys {
+        self.data
     }
 
     /// Appends `plain` to `out`, sealed.

@@ -33,6 +33,17 @@ pub enum ConnectError {
         /// The variables compared.
         settings: &'static str,
     },
+    /// One rank encrypts its data, another does not.
+    #[error(
+        "rank {peer} has OXCCL_ENCRYPT={} and rank 0 has not: set it alike on all ranks",
+        u8::from(*there)
+    )]
+    Encryption {
+        /// The first peer that differs from rank 0.
+        peer: Rank,
+        /// Whether it encrypts.
+        there: bool,
+    },
     /// A rank lacks an algorithm that another has registered.
     #[error(
         "rank {peer} has not registered the algorithm '{name}' (version {version}) with the same kernels as rank {rank}"

@@ -124,6 +124,10 @@ fn meet<S: Steps>(bootstrap: &Bootstrap, steps: &S) -> Result<Ranks<S::Unit>, Co
 
 /// Whether all ranks have the same settings.
 fn check_settings(peers: &[PeerInfo], settings: &'static str) -> Result<(), ConnectError> {
+    let differs = |peer: &PeerInfo| peer.encrypts != peers[0].encrypts;
+    if let Some(peer) = peers.iter().position(differs) {
+        return Err(ConnectError::Encryption { peer: Rank(peer as u32), there: peers[peer].encrypts });
+    }
     match peers.iter().position(|peer| peer.settings != peers[0].settings) {
         Some(peer) => Err(ConnectError::Settings { peer: Rank(peer as u32), settings }),
         None => Ok(()),
@@ -149,5 +153,9 @@ mod tests {
         assert_eq!(check_settings(&[here; 3], "X"), Ok(()));
         let other = [here, PeerInfo { settings: 9, ..here }, PeerInfo { settings: 8, ..here }];
         assert_eq!(check_settings(&other, "X"), Err(ConnectError::Settings { peer: Rank(1), settings: "X" }));
+        let clear = [here, here, PeerInfo { encrypts: true, ..here }];
+        let error = ConnectError::Encryption { peer: Rank(2), there: true };
+        assert_eq!(check_settings(&clear, "X"), Err(error.clone()));
+        assert!(error.to_string().starts_with("rank 2 has OXCCL_ENCRYPT=1 and rank 0 has not"), "{error}");
     }
 }

@@ -44,7 +44,16 @@ const BUILT_IN: &[(&str, Open)] = &[
 /// # Errors
 /// [`NetError::Absent`]: why each network tried is unusable. An error of an existing network ends the search:
 /// otherwise the user would learn only from the speed that another was used.
+/// [`NetError::InTheClear`]: the one found cannot encrypt, which `config` asks for.
 pub fn find(config: &NetConfig) -> Result<Arc<dyn Net>, NetError> {
+    let found = search(config)?;
+    match config.socket.encrypt && !found.encrypts() {
+        true => Err(NetError::InTheClear { net: found.name().to_owned() }),
+        false => Ok(found),
+    }
+}
+
+fn search(config: &NetConfig) -> Result<Arc<dyn Net>, NetError> {
     if let Some(own) = &config.own {
         return Ok(own.clone());
     }
@@ -103,6 +112,7 @@ fn names_there_are() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::loopback::Loopback;
 
     fn named(name: &str) -> NetConfig {
         NetConfig { name: Some(name.to_owned()), ..NetConfig::default() }
@@ -111,6 +121,17 @@ mod tests {
     #[test]
     fn a_network_is_found_by_its_name_in_any_case() {
         assert_eq!(find(&named("sOCKET")).map(|net| net.name().to_owned()), Ok("Socket".to_owned()));
+    }
+
+    /// Whichever way it was found: a plugin's, the program's own.
+    #[test]
+    fn a_network_that_cannot_encrypt_is_refused_where_encryption_is_asked_for() {
+        let socket = SocketConfig { encrypt: true, ..SocketConfig::default() };
+        let sealed = NetConfig { socket, ..named("Socket") };
+        assert_eq!(find(&sealed).map(|net| net.name().to_owned()), Ok("Socket".to_owned()));
+        let own = Arc::new(Loopback::new(0)) as Arc<dyn Net>;
+        let clear = NetConfig { own: Some(own.clone()), ..sealed };
+        assert_eq!(find(&clear).err(), Some(NetError::InTheClear { net: own.name().to_owned() }));
     }
 
     #[test]

@@ -121,6 +121,11 @@ pub trait Net: Send + Sync + fmt::Debug {
         false
     }
 
+    /// Whether all that connections carry is encrypted and authenticated.
+    fn encrypts(&self) -> bool {
+        false
+    }
+
     /// The properties of `device`.
     ///
     /// # Errors

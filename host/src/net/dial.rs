@@ -1,7 +1,7 @@
 //! The connecting side's socket: a non-blocking connect, then the handshake over the listener's token.
 
 use super::invitation::Invitation;
-use crate::bootstrap::channel::Channel;
+use crate::bootstrap::channel::{Channel, DataStream};
 use crate::bootstrap::handshake::{Handshake, Hello};
 use crate::bootstrap::secret::Ephemeral;
 use crate::bootstrap::sock;
@@ -93,6 +93,11 @@ impl Dial {
     /// The bare socket, after the handshake.
     pub(super) fn into_stream(self) -> TcpStream {
         self.stream
+    }
+
+    /// The same, with keys to encrypt by what it carries.
+    pub(super) fn into_data_stream(self) -> io::Result<DataStream> {
+        self.into_channel().map(Channel::into_stream)
     }
 }
 

@@ -31,6 +31,25 @@ pub enum NetError {
         /// Why it is invalid.
         reason: String,
     },
+    /// One end of a connection encrypts, the other does not.
+    #[error(
+        "network {net}: this rank has OXCCL_ENCRYPT={} and the other has not; set it alike on all ranks",
+        u8::from(*here)
+    )]
+    Encryption {
+        /// The network.
+        net: String,
+        /// Whether this end does.
+        here: bool,
+    },
+    /// A network that cannot encrypt, where encryption is asked for.
+    #[error(
+        "network {net} cannot encrypt, and OXCCL_ENCRYPT=1 forbids data in the clear: use what can (NCCL_NET=Socket, NCCL_COLLNET_ENABLE=0), or unset OXCCL_ENCRYPT"
+    )]
+    InTheClear {
+        /// The network.
+        net: String,
+    },
     /// The device lacks a feature.
     #[error("{device}: {what} is not supported")]
     Unsupported {
@@ -48,6 +67,14 @@ pub enum NetError {
         peer: String,
         /// Whether a message was in flight.
         mid_message: bool,
+    },
+    /// Encrypted bytes were changed on the way, or are not the other end's next ones.
+    #[error("{device}: bytes from {peer} were changed on the way")]
+    Altered {
+        /// This end's device.
+        device: String,
+        /// The other end's address.
+        peer: String,
     },
     /// The other end violated the protocol.
     #[error("{device}: {peer} sent {found} where {expected} was due")]
@@ -99,6 +126,7 @@ impl NetError {
     pub fn peer(&self) -> Option<&str> {
         match self {
             NetError::Closed { peer, .. }
+            | NetError::Altered { peer, .. }
             | NetError::Protocol { peer, .. }
             | NetError::OtherOperation { peer, .. } => Some(peer),
             NetError::Call { peer, .. } => peer.as_deref(),

@@ -80,6 +80,10 @@ impl Net for FaultNet {
         self.inner.is_moved_by_processors()
     }
 
+    fn encrypts(&self) -> bool {
+        self.inner.encrypts()
+    }
+
     fn properties(&self, device: u32) -> Result<NetProperties, NetError> {
         self.inner.properties(device)
     }

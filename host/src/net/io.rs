@@ -4,6 +4,9 @@ use rustix::io::Errno;
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 
+/// The error of a read that found bytes which were changed on the way; no system call on a stream has it.
+pub const ALTERED: Errno = Errno::BADMSG;
+
 /// A range of bytes in memory. Raw, because a slot's bytes are shared with a kernel, a request's with its owner: no
 /// Rust reference may cover them.
 pub type Piece = libc::iovec;

@@ -11,6 +11,7 @@ pub mod io;
 pub(crate) mod bypass;
 #[doc(hidden)]
 pub mod message;
+mod seal;
 mod invitation;
 mod dial;
 pub mod socket;

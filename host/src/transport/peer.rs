@@ -24,6 +24,8 @@ pub struct PeerInfo {
     pub processors: [u64; PROCESSOR_WORDS],
     /// Digest of all settings that must be equal on all ranks.
     pub settings: u64,
+    /// Of those by itself, since it is one of safety: whether data between hosts is encrypted.
+    pub encrypts: bool,
 }
 
 /// A random id of each boot of a host.
@@ -46,6 +48,7 @@ impl PeerInfo {
             numa_node: None,
             processors: processors(),
             settings,
+            encrypts: false,
         })
     }
 
@@ -56,8 +59,8 @@ impl PeerInfo {
 }
 
 impl Message for PeerInfo {
-    const VERSION: u8 = 1;
-    const BYTES_MAX: usize = 58 + 10 * PROCESSOR_WORDS;
+    const VERSION: u8 = 2;
+    const BYTES_MAX: usize = 59 + 10 * PROCESSOR_WORDS;
 }
 
 /// CPUs for each rank of a host, among those that any of them may use; `None` if ranks must share.
@@ -128,6 +131,7 @@ mod tests {
             numa_node: Some(u32::MAX),
             processors: [u64::MAX; PROCESSOR_WORDS],
             settings: u64::MAX,
+            encrypts: true,
         };
         assert_eq!(PeerInfo::from_bytes(&full.to_bytes()), Ok(full));
         assert!(info.processors.iter().any(|word| *word != 0));

@@ -513,6 +513,7 @@ fn of_bootstrap(error: &BootstrapError) -> (&'static str, Vec<u32>) {
 fn of_connect(error: &ConnectError) -> (&'static str, Vec<u32>) {
     match error {
         ConnectError::NoTransport { rank, peer, .. } => ("NoTransport", vec![rank.0, peer.0]),
+        ConnectError::Encryption { peer, .. } => ("Encryption", vec![peer.0]),
         ConnectError::Settings { peer, .. } => ("Settings", vec![peer.0]),
         ConnectError::Memory { rank, .. } => ("Memory", vec![rank.0]),
         ConnectError::Net { rank, .. } => ("Net", vec![rank.0]),

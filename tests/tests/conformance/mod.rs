@@ -10,6 +10,7 @@ mod transports;
 mod all_to_all_v;
 mod v;
 mod networks;
+mod relayed;
 mod bits;
 mod deterministic;
 mod rings;

@@ -6,10 +6,10 @@ mod plugins;
 mod coll_plugins;
 mod aggregators;
 
-use oxccl::net::Net;
 use oxccl::net::fault::{FaultNet, FaultPlan};
 use oxccl::net::loopback::Loopback;
 use oxccl::net::socket::{self, SocketConfig};
+use oxccl::net::{Net, NetError};
 use oxccl_tests::deadline::Deadline;
 use oxccl_tests::net::run_all;
 use std::sync::Arc;
@@ -21,6 +21,14 @@ const LIMIT: Duration = Duration::from_secs(240);
 fn sockets(data_sockets: u32, ipv6: bool) -> Arc<dyn Net> {
     let interfaces = oxccl::bootstrap::InterfaceFilter::parse("=lo");
     let config = SocketConfig { interfaces, ipv6: Some(ipv6), data_sockets, ..SocketConfig::default() };
+    socket::open(&config).expect("the kernel lists its interfaces")
+}
+
+/// The same, encrypted.
+fn sealed(data_sockets: u32) -> Arc<dyn Net> {
+    let interfaces = oxccl::bootstrap::InterfaceFilter::parse("=lo");
+    let ipv6 = Some(false);
+    let config = SocketConfig { interfaces, ipv6, data_sockets, encrypt: true, ..SocketConfig::default() };
     socket::open(&config).expect("the kernel lists its interfaces")
 }
 
@@ -49,6 +57,29 @@ fn socket_ipv4() {
     let _deadline = Deadline::start("socket_ipv4", LIMIT);
     for data_sockets in [0, 1, 2, 4] {
         run_all(&format!("IPv4, {data_sockets} data sockets"), &sockets(data_sockets, false));
+    }
+}
+
+/// Sockets whose bytes are encrypted keep the same promises.
+#[test]
+fn sealed_sockets() {
+    let _deadline = Deadline::start("sealed_sockets", LIMIT);
+    for data_sockets in [0, 1, 3] {
+        run_all(&format!("encrypted, {data_sockets} data sockets"), &sealed(data_sockets));
+    }
+    run_all("faulty encrypted sockets", &unlucky(sealed(2), 78));
+}
+
+/// One end encrypts, the other does not: neither sends data.
+#[test]
+fn ends_that_do_not_agree_whether_to_encrypt_are_told_so() {
+    let _deadline = Deadline::start("ends_that_do_not_agree", LIMIT);
+    for (listens, connects) in [(sealed(0), sockets(0, false)), (sockets(0, false), sealed(0))] {
+        let (handle, _listener) = listens.listen(0).expect("device 0 listens");
+        let error = connects.connect(0, &handle).err().expect("it is refused");
+        let here = connects.encrypts();
+        assert!(matches!(&error, NetError::Encryption { here: found, .. } if *found == here), "{error}");
+        assert!(error.to_string().contains("OXCCL_ENCRYPT"), "{error}");
     }
 }
 

@@ -101,6 +101,7 @@ pub(super) fn this_process(bootstrap: &Bootstrap, config: &Config) -> Result<Pee
     let what = "ask the kernel which host this is";
     let rank = Some(bootstrap.rank());
     PeerInfo::local(config.host_id.as_deref(), config.digest())
+        .map(|info| PeerInfo { encrypts: config.net.socket.encrypt, ..info })
         .map_err(|why| BootstrapError::NoDescriptor { rank, what, why })
         .inspect_err(|error| bootstrap.abort(&error.to_string()))
 }

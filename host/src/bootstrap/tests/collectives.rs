@@ -91,13 +91,13 @@ fn streams_are_told_apart_by_purpose_and_tag() {
     with_ranks(2, |boot| {
         let peer = Rank(1 - boot.rank().0);
         let names = [(1, 5), (2, 5), (1, 6)];
-        let mine =
-            names.map(|(purpose, tag)| boot.connect_stream(peer, purpose, tag).expect("the peer listens"));
+        let mine = names
+            .map(|(purpose, tag)| boot.connect_stream(peer, purpose, tag).expect("the peer listens").socket);
         for (mut stream, (purpose, tag)) in mine.iter().zip(names) {
             stream.write_all(&[purpose as u8, tag as u8]).expect("written");
         }
         for (purpose, tag) in names.into_iter().rev() {
-            let mut stream = boot.accept_stream(peer, purpose, tag).expect("the peer connects");
+            let mut stream = boot.accept_stream(peer, purpose, tag).expect("the peer connects").socket;
             assert!(stream.nodelay().expect("an option of TCP"));
             let mut bytes = [0; 2];
             stream.read_exact(&mut bytes).expect("read");

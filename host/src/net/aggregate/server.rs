@@ -148,7 +148,7 @@ impl Server {
     }
 
     fn take(&mut self, Accepted { channel, remote, .. }: Accepted, now: Instant) {
-        let stream = channel.into_stream();
+        let stream = channel.into_stream().socket;
         if let Err(error) = sock::keep_alive(&stream, self.config.peer_dead_after) {
             return self.acceptor.refuse(remote, &error);
         }

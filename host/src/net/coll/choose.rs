@@ -23,7 +23,11 @@ pub struct CollConfig {
 /// # Errors
 /// [`NetError::Absent`]: why each plugin is unusable. An error of a plugin that has such a network, or of
 /// aggregators, ends the search.
+/// [`NetError::InTheClear`]: none of them encrypts, and `config` asks for it.
 pub fn find(config: &NetConfig) -> Result<Arc<dyn CollNet>, NetError> {
+    if config.socket.encrypt {
+        return Err(NetError::InTheClear { net: "of in-network reduction".to_owned() });
+    }
     if let Some(own) = &config.coll.own {
         return Ok(own.clone());
     }
@@ -51,6 +55,16 @@ fn no_plugin(plugins: &PluginConfig) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::socket::SocketConfig;
+
+    /// Aggregators, plugins and the program's own alike.
+    #[test]
+    fn in_network_reduction_is_refused_where_encryption_is_asked_for() {
+        let socket = SocketConfig { encrypt: true, ..SocketConfig::default() };
+        let error = find(&NetConfig { socket, ..NetConfig::default() }).err().map(|error| error.to_string());
+        let error = error.unwrap_or_default();
+        assert!(error.contains("OXCCL_ENCRYPT=1") && error.contains("NCCL_COLLNET_ENABLE=0"), "{error}");
+    }
 
     #[test]
     fn what_is_missing_is_said_of_every_plugin() {

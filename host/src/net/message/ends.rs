@@ -2,6 +2,7 @@
 
 use super::header::HeaderFault;
 use crate::net::NetError;
+use crate::net::io::ALTERED;
 use rustix::io::Errno;
 
 /// The names of a connection's ends.
@@ -17,6 +18,7 @@ pub struct Ends {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fault {
     Closed { mid_message: bool },
+    Altered,
     Call(&'static str, Errno),
     Header(HeaderFault),
 }
@@ -26,6 +28,7 @@ impl Fault {
     pub(super) fn of_errno(call: &'static str, errno: Errno, mid_message: bool) -> Fault {
         match errno {
             Errno::PIPE | Errno::CONNRESET => Fault::Closed { mid_message },
+            ALTERED => Fault::Altered,
             errno => Fault::Call(call, errno),
         }
     }
@@ -37,6 +40,7 @@ impl Ends {
         let (device, peer) = (self.device.clone(), self.peer.clone());
         match fault {
             Fault::Closed { mid_message } => NetError::Closed { device, peer, mid_message },
+            Fault::Altered => NetError::Altered { device, peer },
             Fault::Call(call, errno) => {
                 NetError::Call { device, peer: Some(peer), call, reason: errno.to_string() }
             }

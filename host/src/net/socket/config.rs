@@ -17,6 +17,8 @@ pub struct SocketConfig {
     /// Data sockets of a connection, besides the control socket. None (the default): the control socket carries
     /// everything, in one system call per message.
     pub data_sockets: u32,
+    /// Whether all that connections carry is encrypted and authenticated (`OXCCL_ENCRYPT`), by both ends. Default: no.
+    pub encrypt: bool,
     /// Timeout for setting up a connection. Default 60 s.
     pub connect_timeout: Duration,
     /// Time limit of a peer's handshake with a listener. Default 5 s.
@@ -32,6 +34,7 @@ impl Default for SocketConfig {
             interfaces: None,
             ipv6: None,
             data_sockets: 0,
+            encrypt: false,
             connect_timeout: Duration::from_secs(60),
             handshake_timeout: Duration::from_secs(5),
             peer_dead_after: crate::bootstrap::PEER_DEAD_AFTER,

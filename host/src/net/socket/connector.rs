@@ -2,11 +2,12 @@
 
 use super::config::{DATA_SOCKETS_MAX, SocketConfig};
 use super::devices::Device;
+use super::over::sender;
 use super::purpose::SocketIndex;
 use crate::bootstrap::iface::Interface;
 use crate::net::dial::Dial;
 use crate::net::invitation::Invitation;
-use crate::net::message::{Ends, Sender};
+use crate::net::message::Ends;
 use crate::net::{Connector, NetError, SendComm};
 use std::io;
 use std::net::SocketAddr;
@@ -19,6 +20,7 @@ pub(super) struct SocketConnector {
     timeout: Duration,
     deadline: Instant,
     dials: Vec<Dial>,
+    encrypt: bool,
     failed: Option<NetError>,
 }
 
@@ -46,27 +48,38 @@ impl SocketConnector {
             timeout: config.connect_timeout,
             deadline: Instant::now() + config.connect_timeout,
             dials,
+            encrypt: config.encrypt,
             failed: None,
         })
     }
 
     fn advance(&mut self) -> Result<bool, NetError> {
-        let peer = Some(self.peer.to_string());
-        let failed = |reason: String| NetError::Call {
-            device: self.device.clone(),
-            peer: peer.clone(),
-            call: "connect",
-            reason,
-        };
         let mut is_ready = true;
         for dial in &mut self.dials {
-            is_ready &= dial.advance().map_err(|error| failed(crate::os::describe(&error)))?;
+            let advanced = dial.advance();
+            is_ready &=
+                advanced.map_err(|error| failed(&self.device, self.peer, crate::os::describe(&error)))?;
         }
         if !is_ready && Instant::now() >= self.deadline {
-            return Err(failed(format!("no answer within {:?}", self.timeout)));
+            return Err(failed(&self.device, self.peer, format!("no answer within {:?}", self.timeout)));
         }
         Ok(is_ready)
     }
+
+    /// The connection, once all its sockets are authenticated.
+    fn finish(&mut self) -> Result<Box<dyn SendComm>, NetError> {
+        let ends = Ends { device: self.device.clone(), peer: self.peer.to_string() };
+        let gone = NetError::of_call(&self.device, "poll_connect", "it has already connected".to_owned());
+        self.failed = Some(gone);
+        let streams = self.dials.drain(..).map(Dial::into_data_stream).collect::<io::Result<_>>();
+        let streams =
+            streams.map_err(|error| failed(&self.device, self.peer, crate::os::describe(&error)))?;
+        Ok(sender(ends, streams, self.encrypt))
+    }
+}
+
+fn failed(device: &str, peer: SocketAddr, reason: String) -> NetError {
+    NetError::Call { device: device.to_owned(), peer: Some(peer.to_string()), call: "connect", reason }
 }
 
 impl Connector for SocketConnector {
@@ -76,14 +89,7 @@ impl Connector for SocketConnector {
         }
         match self.advance() {
             Ok(false) => Ok(None),
-            Ok(true) => {
-                let ends = Ends { device: self.device.clone(), peer: self.peer.to_string() };
-                let gone =
-                    NetError::of_call(&self.device, "poll_connect", "it has already connected".to_owned());
-                self.failed = Some(gone);
-                let sockets = self.dials.drain(..).map(Dial::into_stream).collect();
-                Ok(Some(Box::new(Sender::new(ends, sockets))))
-            }
+            Ok(true) => self.finish().map(Some),
             Err(error) => {
                 self.dials.clear();
                 Err(self.failed.insert(error).clone())

@@ -2,15 +2,16 @@
 
 use super::config::SocketConfig;
 use super::devices::Device;
-use super::prompt::Prompt;
+use super::over::receiver;
 use super::purpose::{NO_RANK, SocketIndex};
 use crate::bootstrap::acceptor::{Accepted, Acceptor};
+use crate::bootstrap::channel::DataStream;
 use crate::bootstrap::secret::Secret;
 use crate::bootstrap::sock;
-use crate::net::message::{Ends, Receiver};
+use crate::net::message::Ends;
 use crate::net::{Listener, NetError, RecvComm};
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// A listener for the sockets of one connection.
@@ -18,6 +19,7 @@ pub(super) struct SocketListener {
     device: String,
     acceptor: Acceptor,
     peer_dead_after: Duration,
+    encrypt: bool,
     /// The connection being accepted, once one has started.
     coming: Option<Coming>,
 }
@@ -25,7 +27,7 @@ pub(super) struct SocketListener {
 struct Coming {
     connection: u64,
     remote: SocketAddr,
-    sockets: Vec<Option<TcpStream>>,
+    streams: Vec<Option<DataStream>>,
 }
 
 impl SocketListener {
@@ -39,11 +41,9 @@ impl SocketListener {
         let listener = sock::listen(device.interface.addr, 0).map_err(failed)?;
         let addr = listener.local_addr().map_err(failed)?;
         let acceptor = Acceptor::new(listener, token, NO_RANK, config.handshake_timeout);
-        let peer_dead_after = config.peer_dead_after;
-        Ok((
-            addr,
-            SocketListener { device: device.interface.name.clone(), acceptor, peer_dead_after, coming: None },
-        ))
+        let (device, peer_dead_after) = (device.interface.name.clone(), config.peer_dead_after);
+        let encrypt = config.encrypt;
+        Ok((addr, SocketListener { device, acceptor, peer_dead_after, encrypt, coming: None }))
     }
 
     /// Adds an authenticated socket. Its index may still be invalid, if another version sent it.
@@ -56,15 +56,15 @@ impl SocketListener {
         let coming = self.coming.get_or_insert_with(|| Coming {
             connection: index.connection,
             remote,
-            sockets: (0..index.total).map(|_| None).collect(),
+            streams: (0..index.total).map(|_| None).collect(),
         });
-        if coming.connection != index.connection || coming.sockets.len() != index.total as usize {
+        if coming.connection != index.connection || coming.streams.len() != index.total as usize {
             return self.acceptor.refuse(remote, &"another connection came first to this listener");
         }
-        if let Err(error) = sock::keep_alive(&stream, self.peer_dead_after) {
+        if let Err(error) = sock::keep_alive(&stream.socket, self.peer_dead_after) {
             return self.acceptor.refuse(remote, &error);
         }
-        match &mut coming.sockets[index.index as usize] {
+        match &mut coming.streams[index.index as usize] {
             Some(_) => self.acceptor.refuse(remote, &"it came twice"),
             empty => *empty = Some(stream),
         }
@@ -85,11 +85,10 @@ impl Listener for SocketListener {
         if let Some(none_left) = self.acceptor.starved(now) {
             return Err(NetError::of_call(&self.device, "accept", none_left.to_string()));
         }
-        let Some(coming) = self.coming.take_if(|coming| coming.sockets.iter().all(Option::is_some)) else {
+        let Some(coming) = self.coming.take_if(|coming| coming.streams.iter().all(Option::is_some)) else {
             return Ok(None);
         };
         let ends = Ends { device: self.device.clone(), peer: coming.remote.to_string() };
-        let sockets = coming.sockets.into_iter().flatten().map(Prompt::new).collect();
-        Ok(Some(Box::new(Receiver::new(ends, sockets))))
+        Ok(Some(receiver(ends, coming.streams.into_iter().flatten().collect(), self.encrypt)))
     }
 }

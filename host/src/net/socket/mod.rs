@@ -14,6 +14,8 @@ mod prompt;
 mod listener;
 mod connector;
 mod over;
+#[cfg(test)]
+mod tests;
 
 pub use config::{DATA_SOCKETS_MAX, SocketConfig};
 pub(crate) use over::{receiver_over, sender_over};
@@ -26,8 +28,9 @@ use std::sync::{Arc, Once};
 
 /// The network's name.
 const NAME: &str = "Socket";
-/// The first bytes of its listen handles.
+/// The first bytes of its listen handles, in the clear and encrypted.
 const MAGIC: [u8; 4] = *b"OxSk";
+const SEALED_MAGIC: [u8; 4] = *b"OxSe";
 /// Most open connections of a device: the limit of file descriptors, in order of magnitude.
 const COMMS_MAX: u32 = 65_536;
 
@@ -59,6 +62,21 @@ fn no_threads(data_sockets: u32) -> String {
 }
 
 impl Socket {
+    fn magic(&self) -> [u8; 4] {
+        if self.config.encrypt { SEALED_MAGIC } else { MAGIC }
+    }
+
+    /// What a handle says, if its listener encrypts as this rank does.
+    fn invitation(&self, handle: &NetHandle) -> Result<Invitation, NetError> {
+        let other = if self.config.encrypt { MAGIC } else { SEALED_MAGIC };
+        Invitation::from_handle(handle, self.magic()).map_err(|reason| {
+            match Invitation::from_handle(handle, other) {
+                Ok(_) => NetError::Encryption { net: NAME.to_owned(), here: self.config.encrypt },
+                Err(_) => NetError::BadHandle { net: NAME.to_owned(), reason: reason.to_owned() },
+            }
+        })
+    }
+
     fn device(&self, device: u32) -> Result<&Device, NetError> {
         self.devices.get(device as usize).ok_or_else(|| NetError::NoDevice {
             net: NAME.to_owned(),
@@ -79,6 +97,10 @@ impl Net for Socket {
 
     fn is_moved_by_processors(&self) -> bool {
         true
+    }
+
+    fn encrypts(&self) -> bool {
+        self.config.encrypt
     }
 
     fn properties(&self, device: u32) -> Result<NetProperties, NetError> {
@@ -102,19 +124,18 @@ impl Net for Socket {
         let token = Secret::random()
             .map_err(|error| NetError::of_call(&device.interface.name, "getrandom", error.to_string()))?;
         let (addr, listener) = listener::SocketListener::new(device, token, &self.config)?;
-        Ok((Invitation { addr, token }.to_handle(MAGIC), Box::new(listener)))
+        Ok((Invitation { addr, token }.to_handle(self.magic()), Box::new(listener)))
     }
 
     fn device_towards(&self, handle: &NetHandle, preferred: u32) -> u32 {
         // `connect` reports the error of a bad handle.
-        let Ok(Invitation { addr, .. }) = Invitation::from_handle(handle, MAGIC) else { return preferred };
+        let Ok(Invitation { addr, .. }) = self.invitation(handle) else { return preferred };
         devices::towards(&self.devices, addr, preferred as usize) as u32
     }
 
     fn connect(&self, device: u32, handle: &NetHandle) -> Result<Box<dyn Connector>, NetError> {
         let device = self.device(device)?;
-        let invitation = Invitation::from_handle(handle, MAGIC)
-            .map_err(|reason| NetError::BadHandle { net: NAME.to_owned(), reason: reason.to_owned() })?;
+        let invitation = self.invitation(handle)?;
         Ok(Box::new(connector::SocketConnector::new(device, &invitation, &self.config)?))
     }
 }

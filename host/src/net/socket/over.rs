@@ -5,24 +5,46 @@
 //! 5.5; a bare loop of blocking `write` and `read` 4.2.
 
 use super::prompt::Prompt;
+use crate::bootstrap::channel::DataStream;
 use crate::net::message::{Ends, Receiver, Sender};
+use crate::net::seal::{SealedReader, SealedWriter};
 use crate::net::{NetError, RecvComm, SendComm};
 use std::net::TcpStream;
 
-/// The sending end over a socket on which nothing has travelled since authentication.
+/// The sending end over a socket on which nothing has travelled since authentication, encrypted or not.
 ///
 /// # Errors
 /// The socket does not take its options.
-pub(crate) fn sender_over(socket: TcpStream) -> Result<Box<dyn SendComm>, NetError> {
-    Ok(Box::new(Sender::new(prepare(&socket)?, vec![socket])))
+pub(crate) fn sender_over(stream: DataStream, encrypt: bool) -> Result<Box<dyn SendComm>, NetError> {
+    Ok(sender(prepare(&stream.socket)?, vec![stream], encrypt))
 }
 
 /// The receiving end, likewise.
 ///
 /// # Errors
 /// As [`sender_over`].
-pub(crate) fn receiver_over(socket: TcpStream) -> Result<Box<dyn RecvComm>, NetError> {
-    Ok(Box::new(Receiver::new(prepare(&socket)?, vec![Prompt::new(socket)])))
+pub(crate) fn receiver_over(stream: DataStream, encrypt: bool) -> Result<Box<dyn RecvComm>, NetError> {
+    Ok(receiver(prepare(&stream.socket)?, vec![stream], encrypt))
+}
+
+/// The sending end of a connection over these streams, the control stream first.
+pub(super) fn sender(ends: Ends, streams: Vec<DataStream>, encrypt: bool) -> Box<dyn SendComm> {
+    let streams = streams.into_iter();
+    if !encrypt {
+        return Box::new(Sender::new(ends, streams.map(|stream| stream.socket).collect()));
+    }
+    let sealed = streams.map(|stream| SealedWriter::new(stream.socket, stream.keys.sends));
+    Box::new(Sender::new(ends, sealed.collect()))
+}
+
+/// The receiving end of a connection, likewise.
+pub(super) fn receiver(ends: Ends, streams: Vec<DataStream>, encrypt: bool) -> Box<dyn RecvComm> {
+    let streams = streams.into_iter().map(|stream| (Prompt::new(stream.socket), stream.keys.receives));
+    if !encrypt {
+        return Box::new(Receiver::new(ends, streams.map(|(prompt, _)| prompt).collect()));
+    }
+    let sealed = streams.map(|(prompt, key)| SealedReader::new(prompt, key));
+    Box::new(Receiver::new(ends, sealed.collect()))
 }
 
 /// Every message leaves at once, and no call waits. Returns the names of the two ends.
@@ -41,6 +63,8 @@ fn prepare(socket: &TcpStream) -> Result<Ends, NetError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bootstrap::secret::Secret;
+    use crate::bootstrap::session::DataKeys;
     use crate::net::Registration;
     use rustix::net::sockopt;
     use std::net::TcpListener;
@@ -57,8 +81,9 @@ mod tests {
         while socket.peer_addr().is_ok() {
             std::thread::yield_now();
         }
-        assert!(sender_over(socket.try_clone().unwrap()).is_ok());
-        let mut receiver = receiver_over(socket).unwrap();
+        let keys = DataKeys { sends: Secret::from_seed(b"there"), receives: Secret::from_seed(b"back") };
+        assert!(sender_over(DataStream { socket: socket.try_clone().unwrap(), keys }, false).is_ok());
+        let mut receiver = receiver_over(DataStream { socket, keys }, false).unwrap();
         let mut room = [0u8; 8];
         // SAFETY: `room` outlives the receiver's use of it, and nobody else touches it.
         let error = match unsafe { receiver.irecv(room.as_mut_ptr(), room.len(), Registration(0)) } {

@@ -1,6 +1,6 @@
 //! Layer: host / transport / tcp.
 //! Takes: two ranks that the bootstrap connects.
-//! Gives: the socket network's communicator over one authenticated TCP stream for each connection.
+//! Gives: the socket network's communicator over one authenticated TCP stream for each connection, encrypted if the user wants it.
 //! Never: knows what travels.
 
 use crate::net::socket::{receiver_over, sender_over};
@@ -10,8 +10,9 @@ use crate::transport::layout::stream_layout;
 use crate::transport::peer::PeerInfo;
 use oxccl_shared::abi::ConnLayout;
 
-/// What the streams of connections are for, as the bootstrap's handshake says it.
+/// What the streams of connections are for, as the bootstrap's handshake says it: data in the clear, encrypted data.
 const PURPOSE: u32 = 1;
+const SEALED_PURPOSE: u32 = 2;
 
 /// Streams.
 pub struct Tcp;
@@ -36,16 +37,18 @@ impl Transport for Tcp {
     }
 
     fn connect(&self, asked: &Asked<'_>) -> Result<Wires, TransportError> {
-        let Asked { bootstrap, to, from, .. } = asked;
+        let Asked { bootstrap, to, from, net, .. } = asked;
+        let encrypt = net.socket.encrypt;
+        let purpose = if encrypt { SEALED_PURPOSE } else { PURPOSE };
         let refused = |peer| move |source| TransportError::of_net(Some(peer), source);
         let to = to.iter().map(|conn| {
-            let stream = bootstrap.connect_stream(conn.peer, PURPOSE, conn.tag)?;
-            sender_over(stream).map_err(refused(conn.peer))
+            let stream = bootstrap.connect_stream(conn.peer, purpose, conn.tag)?;
+            sender_over(stream, encrypt).map_err(refused(conn.peer))
         });
         let to = to.collect::<Result<_, TransportError>>()?;
         let from = from.iter().map(|conn| {
-            let stream = bootstrap.accept_stream(conn.peer, PURPOSE, conn.tag)?;
-            receiver_over(stream).map_err(refused(conn.peer))
+            let stream = bootstrap.accept_stream(conn.peer, purpose, conn.tag)?;
+            receiver_over(stream, encrypt).map_err(refused(conn.peer))
         });
         Ok(Wires::Comms { to, from: from.collect::<Result<_, TransportError>>()? })
     }
