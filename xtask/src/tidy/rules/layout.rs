@@ -38,6 +38,7 @@ pub fn module_doc(tree: &Tree, findings: &mut Findings) {
 const TOP_LEVEL: &[&str] = &[
     ".cargo",
     ".ci",
+    ".github",
     ".gitignore",
     "Cargo.lock",
     "Cargo.toml",
