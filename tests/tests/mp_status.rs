@@ -1,6 +1,6 @@
 //! A live job is asked: what its ranks do, when one is stopped, by strangers and by another user; flight records by signal and by error.
 
-use oxccl::status::ask::{AskError, Process as Asked, processes};
+use oxccl::status::ask::{AskError, Process as Asked, Remote, processes};
 use oxccl::status::{CommunicatorReport, Question, State};
 use oxccl_tests::process::{Launch, Process, SOON};
 use rustix::process::Signal;
@@ -112,6 +112,63 @@ fn a_live_job_says_what_its_ranks_do() {
         job.ranks.iter_mut().for_each(|rank| rank.say(""));
         job.all_succeed();
     }
+}
+
+/// `oxccl status HOST:PORT` hears the same as on the job's own host.
+#[test]
+fn a_live_job_is_asked_at_its_port() {
+    let address = format!("127.0.0.1:{}", free_port());
+    let launch = Launch::new(RANK, 2).env("NCCL_RAS_ENABLE", "1").env("NCCL_RAS_ADDR", &address);
+    let mut job = launch.start("join all-reduce=1000 ask drop tidy");
+    job.ranks.iter_mut().for_each(|rank| drop(rank.line("step ask", SOON)));
+    let remote = Remote::new(&address);
+    let deadline = Instant::now() + SOON;
+    let report = loop {
+        match remote.status(8, OTHERS, PATIENCE) {
+            Ok(report) => break report,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+    };
+    assert!(job.ranks.iter().any(|rank| rank.pid() == report.pid), "{report:?}");
+    let [communicator] = &report.communicators[..] else { panic!("{report:?}") };
+    assert_eq!((communicator.size, communicator.begun, communicator.done), (2, 1, 1));
+    assert_eq!(communicator.recent.len(), 1);
+    assert!(communicator.ranks.iter().all(|rank| rank.answers == Some(true)), "{communicator:?}");
+    // Flight records are for the process's own user, which a port does not know.
+    let mut stream = std::net::TcpStream::connect(&address).unwrap();
+    stream.write_all(Question::Flight.to_string().as_bytes()).unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("ERROR: Unknown command"), "{answer}");
+    job.ranks.iter_mut().for_each(|rank| rank.say(""));
+    job.all_succeed();
+}
+
+#[test]
+fn a_port_where_nobody_or_another_program_listens_is_named() {
+    let address = format!("127.0.0.1:{}", free_port());
+    let error = Remote::new(&address).status(0, Duration::ZERO, PATIENCE).unwrap_err();
+    assert!(matches!(error, AskError::Unreachable { .. }), "{error}");
+    assert!(error.to_string().contains(&address) && error.to_string().contains("NCCL_RAS_ADDR"), "{error}");
+    for answer in
+        ["ERROR: Unknown command oxccl-status 1 status 0 0\n", "HTTP/1.1 400 Bad Request\r\n\r\n", ""]
+    {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let other = std::thread::spawn(move || {
+            let mut stream = listener.accept().unwrap().0;
+            let mut line = Vec::new();
+            stream.read_to_end(&mut line).unwrap();
+            stream.write_all(answer.as_bytes()).unwrap();
+        });
+        let error = Remote::new(&address).status(0, Duration::ZERO, PATIENCE).unwrap_err();
+        assert!(matches!(error, AskError::Stranger { .. }), "{error}");
+        assert!(error.to_string().contains(&address), "{error}");
+        other.join().unwrap();
+    }
+    let error = Remote::new("no host").status(0, Duration::ZERO, PATIENCE).unwrap_err();
+    assert!(matches!(error, AskError::Unreachable { .. }), "{error}");
 }
 
 /// The counters of both ends of every pair say the same.

@@ -7,6 +7,9 @@ use std::time::Duration;
 /// Options of `oxccl status`.
 #[derive(Args)]
 pub struct StatusArgs {
+    /// Ask a job of another host at its RAS port (NCCL_RAS_ADDR)
+    #[arg(value_name = "HOST:PORT", conflicts_with_all = ["pid", "all", "dump"])]
+    pub address: Option<String>,
     /// Ask this process alone
     #[arg(long, value_name = "N", conflicts_with = "all")]
     pub pid: Option<u32>,

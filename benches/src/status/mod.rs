@@ -11,7 +11,7 @@ pub use args::StatusArgs;
 
 use crate::complain::complain;
 use crate::say::say;
-use oxccl::status::ask::{AskError, Process, processes};
+use oxccl::status::ask::{AskError, Process, Remote, processes};
 use oxccl::status::{FlightFile, ProcessReport};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -104,11 +104,19 @@ fn ask_all<T: Send>(
     (answered, silent)
 }
 
+fn find(args: &StatusArgs) -> Result<Found, StatusError> {
+    if let Some(address) = &args.address {
+        let report = Remote::new(address).status(args.last, args.timeout(), PATIENCE)?;
+        return Ok(Found { processes: vec![report], errors: Vec::new() });
+    }
+    let (processes, errors) =
+        ask_all(&asked(args)?, |process| process.status(args.last, args.timeout(), PATIENCE));
+    Ok(Found { processes, errors })
+}
+
 fn show(args: &StatusArgs) -> Result<(), StatusError> {
-    let found = asked(args)?;
-    let (processes, errors) = ask_all(&found, |process| process.status(args.last, args.timeout(), PATIENCE));
-    let nobody = processes.is_empty();
-    let answer = Found { processes, errors };
+    let answer = find(args)?;
+    let silent = answer.processes.is_empty().then_some(answer.errors.len());
     match args.json {
         _ if args.prometheus => say(&prometheus::text(&answer.processes)?)?,
         // Numbers and text only: it has a JSON form.
@@ -120,7 +128,7 @@ fn show(args: &StatusArgs) -> Result<(), StatusError> {
             say(&table::table(&answer.processes))?;
         }
     }
-    if nobody { Err(StatusError::Silent(found.len())) } else { Ok(()) }
+    silent.map_or(Ok(()), |count| Err(StatusError::Silent(count)))
 }
 
 fn dump(args: &StatusArgs, folder: &Path) -> Result<(), StatusError> {

@@ -1,4 +1,4 @@
-//! Asking the processes of this host, for tools.
+//! Asking the processes of this host, and one of another by its RAS port, for tools.
 
 use super::flight::FlightFile;
 use super::name::{Peer, all, may_ask, peer};
@@ -6,6 +6,7 @@ use super::question::Question;
 use super::report::{ProcessReport, REPORT_FORMAT};
 use super::server::would_block;
 use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -32,6 +33,24 @@ pub enum AskError {
     Io {
         /// The process.
         pid: u32,
+        /// Why.
+        why: String,
+    },
+    /// Nobody answers at the address of a RAS port.
+    #[error(
+        "{address}: {why}; the job listens on its loopback unless NCCL_RAS_ADDR has an address of its host, and not at all with NCCL_RAS_ENABLE=0"
+    )]
+    Unreachable {
+        /// The address.
+        address: String,
+        /// Why.
+        why: String,
+    },
+    /// Another program answers there, or another version.
+    #[error("{address} answers something else than this version ({REPORT_FORMAT}) of OxCCL: {why}")]
+    Stranger {
+        /// The address.
+        address: String,
         /// Why.
         why: String,
     },
@@ -86,6 +105,66 @@ fn connect(address: &SocketAddr) -> io::Result<UnixStream> {
     let stream = UnixStream::from(socket);
     stream.set_nonblocking(false)?;
     Ok(stream)
+}
+
+/// The RAS port of a process, of this host or another.
+#[derive(Clone, Debug)]
+pub struct Remote {
+    address: String,
+}
+
+impl Remote {
+    /// That at `HOST:PORT`.
+    pub fn new(address: &str) -> Remote {
+        Remote { address: address.to_owned() }
+    }
+
+    /// As [`Process::status`], of one of the processes that share the port.
+    ///
+    /// # Errors
+    /// [`AskError::Unreachable`], [`AskError::Stranger`].
+    pub fn status(
+        &self,
+        recent_max: usize,
+        others: Duration,
+        patience: Duration,
+    ) -> Result<ProcessReport, AskError> {
+        let address = &self.address;
+        let io = |error: io::Error| {
+            let why = match would_block(&error) {
+                true => "no answer: it is stopped or frozen, or a firewall is between".to_owned(),
+                false => error.to_string(),
+            };
+            AskError::Unreachable { address: address.clone(), why }
+        };
+        let mut stream = connect_any(address, patience).map_err(io)?;
+        stream.set_write_timeout(Some(patience)).map_err(io)?;
+        stream.set_read_timeout(Some(others + patience)).map_err(io)?;
+        let question = Question::Status { recent_max, timeout: others };
+        stream.write_all(question.to_string().as_bytes()).map_err(io)?;
+        // NCCL's server refuses the line and waits for the next.
+        stream.shutdown(std::net::Shutdown::Write).map_err(io)?;
+        let mut text = Vec::new();
+        (&stream).take(ANSWER_BYTES_MAX).read_to_end(&mut text).map_err(io)?;
+        let stranger = |why: String| AskError::Stranger { address: address.clone(), why };
+        match text.starts_with(b"ERROR") || text.is_empty() {
+            true => Err(stranger("NCCL's RAS, or an older OxCCL: ncclras can ask it".to_owned())),
+            false => serde_json::from_slice(&text).map_err(|error| stranger(error.to_string())),
+        }
+    }
+}
+
+/// Connects to the first of its addresses that answers.
+fn connect_any(address: &str, patience: Duration) -> io::Result<TcpStream> {
+    let mut failed =
+        io::Error::new(io::ErrorKind::InvalidInput, "HOST:PORT was expected, of a host that has an address");
+    for at in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&at, patience) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
 }
 
 impl Process {

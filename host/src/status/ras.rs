@@ -1,8 +1,10 @@
 //! NCCL's RAS protocol: commands and answers as text, so that `ncclras` and what parses its output work.
 //!
 //! Commands, answers, headings and JSON keys: NVIDIA/nccl, `src/ras/client.cc` and `src/ras/client_support.cc`. There is no
-//! authentication in it; nothing can be changed through it.
+//! authentication in it; nothing can be changed through it. `oxccl status HOST:PORT` asks here too, by a command of its own: a
+//! [`Question`] for the status, answered by a [`ProcessReport`].
 
+use super::question::Question;
 use super::report::{CommunicatorReport, ProcessReport, RankReport, State};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,6 +28,8 @@ pub struct RasClient {
     pub is_json: bool,
     /// Whether it wants every rank.
     pub is_verbose: bool,
+    /// It is `oxccl status`, which wants so many of the latest operations.
+    pub recent_max: Option<usize>,
 }
 
 /// What a command leads to.
@@ -39,13 +43,18 @@ pub enum RasReply {
 
 impl Default for RasClient {
     fn default() -> RasClient {
-        RasClient { timeout: TIMEOUT, is_json: false, is_verbose: false }
+        RasClient { timeout: TIMEOUT, is_json: false, is_verbose: false, recent_max: None }
     }
 }
 
 impl RasClient {
     /// Reads a command without its end.
     pub fn command(&mut self, line: &[u8]) -> RasReply {
+        // Flight records are for the process's own user alone.
+        if let Some(Question::Status { recent_max, timeout }) = Question::parse(line) {
+            (self.recent_max, self.timeout) = (Some(recent_max), timeout);
+            return RasReply::Status;
+        }
         let line = String::from_utf8_lossy(line);
         let line = line.strip_suffix('\r').unwrap_or(&line);
         let lower = line.to_ascii_lowercase();
@@ -86,6 +95,8 @@ impl RasClient {
     /// The report.
     pub fn report(&self, process: &ProcessReport) -> String {
         match self.is_json {
+            // Numbers and text only: it has a JSON form.
+            _ if self.recent_max.is_some() => serde_json::to_string(process).unwrap_or_default(),
             true => format!("{:#}\n", as_json(process)),
             false => as_text(process, self.is_verbose),
         }

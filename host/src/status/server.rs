@@ -141,7 +141,7 @@ impl Answers for RasClient {
     }
 
     fn answer(&self, (): &(), subjects: &[Arc<dyn Subject>], asked: Option<Duration>) -> Vec<u8> {
-        self.report(&process_report(subjects, 0, asked)).into_bytes()
+        self.report(&process_report(subjects, self.recent_max.unwrap_or(0), asked)).into_bytes()
     }
 }
 
