@@ -132,7 +132,9 @@ pub(super) fn watch(
     let watch = Arc::new(watch);
     // The cell is not shared yet, so it is empty.
     let _ = this.set(Arc::downgrade(&watch));
-    watch.call_back(Box::new(move |now| looks.tick(now, &|notice: StallNotice| tell(&this, notice))));
+    watch.call_back(Box::new(move |now, neighbours| {
+        looks.tick(now, neighbours, &|notice: StallNotice| tell(&this, notice))
+    }));
     watch
 }
 

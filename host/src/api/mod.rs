@@ -9,6 +9,7 @@ pub mod settings;
 pub mod tune_file;
 mod operator;
 mod roll;
+mod reach;
 mod stalls;
 mod handle;
 mod asked;

@@ -2,18 +2,21 @@
 
 use super::config::Config;
 use super::memory::MemoryReport;
+use super::reach::{Reach, Since, Turn};
 use super::roll::Roll;
-use crate::bootstrap::{Bootstrap, Place};
-use crate::launch::{Act, Detector, Probe, Stall, StallNotice, Standing};
+use crate::bootstrap::{Bootstrap, Neighbour, Place};
+use crate::launch::{Act, Detector, Probe, Stall, StallClass, StallNotice, Standing};
 use crate::transport::TransportKind;
 use oxccl_shared::abi::Rank;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::Thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// How often a communicator is asked whose calls go on when they have returned.
 const POLL_EVERY: Duration = Duration::from_secs(1);
+/// How often neighbours are looked at while something waits.
+const REACH_EVERY: Duration = Duration::from_secs(1);
 /// The warn time of who wants no warning.
 const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
 
@@ -22,8 +25,12 @@ pub(super) struct Stalls {
     me: Rank,
     names: Names,
     warn: Duration,
+    /// How long a host may be silent.
+    outage: Duration,
     since: Instant,
     detector: Mutex<Detector>,
+    /// Neighbours whose hosts do not answer.
+    reach: Mutex<Reach>,
     /// Known once operations can run.
     running: OnceLock<Running>,
     /// The thread that polls, if one does.
@@ -57,8 +64,10 @@ impl Stalls {
             me,
             names: Names { name, number: bootstrap.number(), places: bootstrap.places() },
             warn,
+            outage: config.bootstrap.peer_dead_after,
             since: Instant::now(),
             detector: Mutex::new(Detector::new(me, nranks, warn)),
+            reach: Mutex::default(),
             running: OnceLock::new(),
             poller: OnceLock::new(),
             roll: Roll::new(me, nranks),
@@ -132,7 +141,11 @@ impl Stalls {
 
     /// A report of a stall, as the log has it.
     pub fn line(&self, stall: &Stall) -> String {
-        self.names.line(stall, self.running.get().and_then(|running| self.link(stall, running)))
+        let line = self.names.line(stall, self.running.get().and_then(|running| self.link(stall, running)));
+        match self.reach().of(stall.rank).filter(|_| stall.class == StallClass::NoAnswer) {
+            Some(found) => format!("{line}; its host is {}", Since(found, Instant::now())),
+            None => line,
+        }
     }
 
     /// The stall that the ranks know of.
@@ -145,17 +158,40 @@ impl Stalls {
         self.lock().found().to_vec()
     }
 
-    /// Looks at this rank. Returns when to look again.
-    pub fn tick(&self, at: Instant, tell: &dyn Fn(StallNotice)) -> Option<Instant> {
+    /// Looks at this rank and its neighbours. Returns when to look again.
+    pub fn tick(&self, at: Instant, neighbours: &[Neighbour], tell: &dyn Fn(StallNotice)) -> Option<Instant> {
         let running = self.running.get()?;
+        self.look_at_neighbours(at, neighbours);
         let now = self.now(at);
         let own = running.standing(now);
         let mut acts = Vec::new();
         let next = self.lock().look(now, &own, &mut acts);
         self.act(acts, tell);
         let poll = self.poller.get().map(|_| now + self.poll_every());
-        let next = [next, poll].into_iter().flatten().min()?;
+        // Silence is looked for only while something waits: nothing else wakes this thread for it.
+        let is_waiting = own.waits_for.is_some() || neighbours.iter().any(|one| one.silent_since.is_some());
+        let reach = is_waiting.then(|| now + REACH_EVERY);
+        let next = [next, poll, reach].into_iter().flatten().min()?;
         self.since.checked_add(next)
+    }
+
+    fn look_at_neighbours(&self, at: Instant, neighbours: &[Neighbour]) {
+        let names = &self.names;
+        let outage = self.outage.as_secs_f64();
+        self.reach().look((at, SystemTime::now()), neighbours, |turn| match turn {
+            Turn::Silent(found) => tracing::warn!(
+                "{} is {}: its host answers nothing; it counts as dead when that lasts for {outage:.0} s (OXCCL_OUTAGE)",
+                names.of(found.rank),
+                Since(found, at),
+            ),
+            Turn::Back(found) => {
+                tracing::warn!("{} answers again; it was {}", names.of(found.rank), Since(found, at));
+            }
+        });
+    }
+
+    fn reach(&self) -> MutexGuard<'_, Reach> {
+        self.reach.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Another rank has said something.

@@ -35,6 +35,7 @@ pub mod ring_wire;
 #[doc(hidden)]
 pub mod ring;
 mod cancel;
+pub(crate) mod silence;
 pub(crate) mod sock;
 pub(crate) mod channel;
 pub(crate) mod acceptor;
@@ -57,6 +58,7 @@ pub use error::{AuthFailure, BootstrapError, RANKS_NAMED_MAX, RankList};
 pub use id::{UNIQUE_ID_BYTES, UniqueId, UniqueIdError};
 pub use iface::InterfaceFilter;
 pub use ring::PeerEvent;
+pub use silence::Neighbour;
 pub use state::Place;
 pub use watch::Watch;
 

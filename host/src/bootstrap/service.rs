@@ -17,6 +17,7 @@ use super::channel::Channel;
 use super::handshake::Purpose;
 use super::ring::Side;
 use super::ring_repair::RingRepair;
+use super::silence::{Neighbour, Silences};
 use super::sock;
 use super::state::{Shared, State, Stop};
 
@@ -44,6 +45,7 @@ pub(crate) struct Service {
     /// When the owner wants to be called, and when to look at the meeting of survivors.
     tick_at: Option<Instant>,
     meeting_at: Option<Instant>,
+    silences: Silences,
     buffer: Vec<u8>,
 }
 
@@ -65,6 +67,7 @@ impl Service {
             leave_until: None,
             tick_at: None,
             meeting_at: None,
+            silences: Silences::default(),
             buffer: vec![0; READ_BYTES],
         }
     }
@@ -190,8 +193,16 @@ impl Service {
 
     /// Calls the owner's other callback, without the lock.
     fn tick(&mut self) {
-        let Some(mut on_tick) = self.shared.lock().on_tick.take() else { return };
-        let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| on_tick(Instant::now())));
+        let mut state = self.shared.lock();
+        let Some(mut on_tick) = state.on_tick.take() else { return };
+        let ranks = Side::BOTH.map(|side| state.ring.peer(side));
+        drop(state);
+        let now = Instant::now();
+        let streams = self.links.each_ref().map(|link| link.as_ref().map(|link| &link.channel.stream));
+        let [prev, next] = streams;
+        self.silences.look(now, [ranks[0].zip(prev), ranks[1].zip(next)]);
+        let neighbours: heapless::Vec<Neighbour, 2> = self.silences.neighbours().collect();
+        let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| on_tick(now, &neighbours)));
         match outcome {
             Ok(next) => {
                 self.tick_at = next;

@@ -17,6 +17,7 @@ use super::config::BootstrapConfig;
 use super::error::BootstrapError;
 use super::ring::{PeerEvent, Ring};
 use super::secret::Secret;
+use super::silence::Neighbour;
 use super::sock::Deadline;
 use crate::os::{NoDescriptor, with_room};
 
@@ -30,8 +31,9 @@ const MAY_COME_BACK: Duration = Duration::from_millis(500);
 /// Called for every [`PeerEvent`], on the service's thread.
 pub type OnEvent = Box<dyn Fn(PeerEvent) + Send>;
 
-/// Called on the service's thread after everything that happens; returns when to be called again, if nothing does.
-pub type OnTick = Box<dyn FnMut(Instant) -> Option<Instant> + Send>;
+/// Called on the service's thread after everything that happens, with this rank's neighbours; returns when to be called again, if nothing
+/// does.
+pub type OnTick = Box<dyn FnMut(Instant, &[Neighbour]) -> Option<Instant> + Send>;
 
 /// Where a rank is, for messages.
 #[derive(Clone, PartialEq, Eq, Debug)]

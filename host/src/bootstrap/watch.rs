@@ -6,7 +6,7 @@
 use super::endpoint::Bootstrap;
 use super::error::BootstrapError;
 use super::ring::PeerEvent;
-use std::time::Instant;
+use super::state::OnTick;
 
 /// A bootstrap under watch.
 ///
@@ -28,9 +28,9 @@ impl Bootstrap {
 }
 
 impl Watch {
-    /// Calls `on_tick` on the bootstrap's thread: now, after everything that happens there, and at the time that it returned last. As
-    /// for the other callback.
-    pub fn call_back(&self, on_tick: Box<dyn FnMut(Instant) -> Option<Instant> + Send>) {
+    /// Calls `on_tick` on the bootstrap's thread: now, after everything that happens there, and at the time that it returned last; with
+    /// this rank's neighbours and whether their hosts answer. As for the other callback.
+    pub fn call_back(&self, on_tick: OnTick) {
         self.bootstrap.shared.lock().on_tick = Some(on_tick);
         self.bootstrap.shared.wake();
     }

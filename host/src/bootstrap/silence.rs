@@ -1,0 +1,115 @@
+//! Layer: host / bootstrap.
+//! Takes: what the kernel knows of the connections to this rank's neighbours in the ring.
+//! Gives: [`Neighbour`]: whether a neighbour's host answers, and since when it does not.
+//! Never: sends anything, or calls a host silent that owes no answer.
+
+use oxccl_shared::abi::Rank;
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use super::ring::Side;
+
+/// A rank that is next to this one in the ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Neighbour {
+    /// The rank.
+    pub rank: Rank,
+    /// Since when its host has answered nothing of what this one's kernel sent there. A process that is stopped is not silent: its kernel answers.
+    pub silent_since: Option<Instant>,
+}
+
+/// How often the kernel is asked.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Transmissions of the same bytes, or probes, without an answer that are no accident: TCP sends them some 0.2 and 0.6 s after the first.
+const UNANSWERED_MIN: u8 = 2;
+
+/// This rank's neighbours.
+#[derive(Debug, Default)]
+pub(super) struct Silences {
+    looked_at: Option<Instant>,
+    sides: [Option<Neighbour>; 2],
+}
+
+impl Silences {
+    /// Asks about the connections that there are, unless it did a moment ago. A connection that has been replaced is asked about at once.
+    pub fn look(&mut self, now: Instant, links: [Option<(Rank, &TcpStream)>; 2]) {
+        self.update(now, links.map(|link| link.map(|(rank, stream)| (rank, || is_unanswered(stream)))));
+    }
+
+    fn update(&mut self, now: Instant, links: [Option<(Rank, impl Fn() -> bool)>; 2]) {
+        let is_due = self.looked_at.is_none_or(|at| now >= at + LOOK_EVERY);
+        for (side, link) in Side::BOTH.into_iter().zip(links) {
+            let before = self.sides[side as usize];
+            self.sides[side as usize] = link.map(|(rank, is_unanswered)| {
+                let before = before.filter(|before| before.rank == rank);
+                match before {
+                    Some(before) if !is_due => before,
+                    _ => {
+                        let since = before.and_then(|before| before.silent_since).unwrap_or(now);
+                        Neighbour { rank, silent_since: is_unanswered().then_some(since) }
+                    }
+                }
+            });
+        }
+        if is_due {
+            self.looked_at = Some(now);
+        }
+    }
+
+    /// The neighbours that there are.
+    pub fn neighbours(&self) -> impl Iterator<Item = Neighbour> {
+        self.sides.iter().copied().flatten()
+    }
+}
+
+/// Whether the other side's kernel owes answers to several packets.
+fn is_unanswered(stream: &TcpStream) -> bool {
+    // The beginning of `struct tcp_info`: state, congestion state, retransmissions and probes since the last answer.
+    let mut info = [0u8; 8];
+    let mut len = info.len() as libc::socklen_t;
+    // SAFETY: the descriptor is open; the kernel writes at most `len` bytes, which the array has.
+    let result = unsafe {
+        let to = info.as_mut_ptr().cast();
+        libc::getsockopt(stream.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, to, &mut len)
+    };
+    let [_, _, retransmits, probes, ..] = info;
+    result == 0 && (retransmits >= UNANSWERED_MIN || probes >= UNANSWERED_MIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_begins_at_the_first_look_that_finds_it_and_ends_with_an_answer() {
+        let (mut silences, start) = (Silences::default(), Instant::now());
+        let mut look = |after_ms: u64, rank: u32, is_unanswered: bool| {
+            let now = start + Duration::from_millis(after_ms);
+            silences.update(now, [None, Some((Rank(rank), || is_unanswered))]);
+            let [neighbour] = silences.neighbours().collect::<Vec<_>>()[..] else { panic!("one neighbour") };
+            assert_eq!(neighbour.rank, Rank(rank));
+            neighbour.silent_since.map(|since| (since - start).as_millis())
+        };
+        assert_eq!(look(0, 1, false), None);
+        assert_eq!(look(100, 1, true), None, "too soon to ask again");
+        assert_eq!(look(600, 1, true), Some(600));
+        assert_eq!(look(1300, 1, true), Some(600));
+        assert_eq!(look(1400, 2, false), None, "another neighbour in its place");
+        assert_eq!(look(2000, 2, true), Some(2000));
+        assert_eq!(look(2600, 2, false), None);
+    }
+
+    #[test]
+    fn a_connection_whose_other_end_reads_nothing_is_not_silent() {
+        use std::io::Write;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let _far = listener.accept().unwrap().0;
+        near.set_nonblocking(true).unwrap();
+        // Until the other end's window is closed.
+        while near.write(&[0; 1 << 16]).is_ok() {}
+        std::thread::sleep(Duration::from_millis(1200));
+        assert!(!is_unanswered(&near));
+    }
+}
