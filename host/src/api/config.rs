@@ -358,7 +358,8 @@ impl Config {
         let P2pSettings { enabled, cumem, shares_gpus, .. } = self.p2p;
         let net_name = self.net.name.as_ref().map(|name| name.to_ascii_lowercase());
         let buffers = (self.buffer_bytes, self.device_buffer_bytes, self.cma_min_bytes);
-        let ways = (in_process, shm, tcp, net, net_name, (enabled, cumem, shares_gpus), self.net.coll.enabled);
+        let ways =
+            (in_process, shm, tcp, net, net_name, (enabled, cumem, shares_gpus), self.net.coll.enabled);
         let TopologySettings { p2p_level, gdr_level, cross_nic, rings, .. } = &self.topology;
         let topology = (p2p_level, gdr_level, cross_nic, rings);
         let blocks = (self.channels, self.cta_policy.unwrap_or_default());
