@@ -51,6 +51,6 @@ fn serve(args: &AggregateArgs) -> Result<(), AggregateError> {
     let memory_max_bytes = args.memory << 20;
     let server = Server::bind(ServerConfig { memory_max_bytes, ..ServerConfig::new(args.listen, secret) })?;
     say(&format!("listening at {}\n", server.local_addr()))?;
-    // Whoever ends the process ends it: connections close with it, and every head sees that at once.
+    // The server runs until its process ends: connections close with that, and every head sees it at once.
     Ok(server.serve(&Cancel::default())?)
 }

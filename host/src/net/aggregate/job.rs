@@ -186,7 +186,7 @@ impl Job {
                 self.end(why, FETCHED_WITHIN);
             }
         }
-        // Whoever has all that is complete is told.
+        // A head hears the reason once it has all results that are complete.
         let Some((why, until)) = &self.over else { return };
         let seat = &mut self.seats[index];
         let is_owed = !seat.welcome.is_sent() || self.table.result(seat.going).is_some();

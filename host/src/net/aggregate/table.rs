@@ -156,7 +156,7 @@ mod tests {
     }
 
     proptest! {
-        /// Sums of floats depend on their order: whoever comes first, the bits are those of the heads' order.
+        /// Sums of floats depend on their order: that of the heads, not that in which they arrive.
         #[test]
         fn the_order_of_arrival_changes_no_bit(
             values in proptest::collection::vec(-1e9f32..1e9, 5),
