@@ -179,7 +179,18 @@ impl Config {
     /// The first invalid variable.
     pub fn from_env() -> Result<Config, ConfigError> {
         names::warn_of_unknown(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()));
-        Config::from_lookup(&Config::variable)
+        let config = Config::from_lookup(&Config::variable)?;
+        if let Some(why) = config.idle_aggregators() {
+            tracing::warn!("{why}");
+        }
+        Ok(config)
+    }
+
+    /// Why the aggregators that are named are not used, if no operation can use them.
+    fn idle_aggregators(&self) -> Option<&'static str> {
+        let coll = &self.net.coll;
+        (coll.aggregators.is_some() && !coll.enabled)
+            .then_some("OXCCL_AGGREGATOR is set, and not used: set NCCL_COLLNET_ENABLE=1 on every rank too")
     }
 
     /// What the environment's `OXCCL_COMM_SECRET` or `OXCCL_COMM_SECRET_FILE` gives to aggregators and their users.
@@ -569,6 +580,17 @@ mod tests {
             assert_eq!((error.variable, error.value.as_str()), (variable, value));
             assert!(error.to_string().contains(variable));
         }
+    }
+
+    #[test]
+    fn aggregators_that_nothing_uses_are_warned_about() {
+        let idle = |variables: &[(&str, &str)]| config(variables).unwrap().idle_aggregators();
+        let servers = ("OXCCL_AGGREGATOR", "10.0.0.9:28040");
+        let said = idle(&[servers]).expect("nothing uses them");
+        assert!(said.contains("NCCL_COLLNET_ENABLE=1"), "{said}");
+        assert!(idle(&[servers, ("NCCL_COLLNET_ENABLE", "0")]).is_some());
+        assert_eq!(idle(&[servers, ("NCCL_COLLNET_ENABLE", "1")]), None);
+        assert_eq!(idle(&[]), None);
     }
 
     #[test]

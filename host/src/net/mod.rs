@@ -13,6 +13,7 @@ pub(crate) mod bypass;
 pub mod message;
 mod seal;
 mod invitation;
+mod outcome;
 mod dial;
 pub mod socket;
 pub mod ib;

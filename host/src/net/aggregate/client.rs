@@ -6,6 +6,7 @@ use super::frame::{JobId, is_reduced};
 use super::link::Arriving;
 use crate::bootstrap::secret::Secret;
 use crate::net::coll::{CollComm, CollConnector, CollListener, CollNet, Head};
+use crate::net::outcome::Outcome;
 use crate::net::{HANDLE_BYTES, MemoryKinds, NetError, NetHandle, NetProperties, UNKNOWN_MBPS};
 use crate::wire::fixed::{Malformed, Reader};
 use oxccl_shared::abi::{DataType, RedOp, fnv1a};
@@ -181,7 +182,7 @@ impl CollListener for Waiting {
             device,
             deadline: Instant::now() + timeout,
             timeout,
-            failed: None,
+            outcome: Outcome::default(),
         }))
     }
 }
@@ -193,7 +194,7 @@ struct Connecting {
     /// For the servers' first answers; how long the heads may take is the caller's to say.
     deadline: Instant,
     timeout: Duration,
-    failed: Option<NetError>,
+    outcome: Outcome,
 }
 
 impl Connecting {
@@ -218,21 +219,13 @@ impl Connecting {
 
 impl CollConnector for Connecting {
     fn poll_join(&mut self) -> Result<Option<Box<dyn CollComm>>, NetError> {
-        if let Some(error) = &self.failed {
-            return Err(error.clone());
+        self.outcome.check_open()?;
+        let step = self.advance();
+        let settled = self.outcome.settle(step, &self.device, "poll_join");
+        if !settled.inspect_err(|_| self.arriving.clear())? {
+            return Ok(None);
         }
-        match self.advance() {
-            Ok(false) => Ok(None),
-            Ok(true) => {
-                let gone = NetError::of_call(&self.device, "poll_join", "it has already joined".to_owned());
-                self.failed = Some(gone);
-                let links = self.arriving.drain(..).filter_map(Arriving::into_link).collect();
-                Ok(Some(Box::new(AggregatorComm::new(self.device.clone(), links))))
-            }
-            Err(error) => {
-                self.arriving.clear();
-                Err(self.failed.insert(error).clone())
-            }
-        }
+        let links = self.arriving.drain(..).filter_map(Arriving::into_link).collect();
+        Ok(Some(Box::new(AggregatorComm::new(self.device.clone(), links))))
     }
 }

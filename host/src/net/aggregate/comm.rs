@@ -1,7 +1,7 @@
 //! A head's communicator.
 
 use super::link::{Buffers, Ended, Link};
-use crate::net::coll::{CollComm, CollPart, Reduction};
+use crate::net::coll::{CollComm, CollPart, Reduction, Started};
 use crate::net::{Comm, NetError, NetMemory, NetMemoryKind, REQUESTS_MAX, Registration, Request};
 use core::ptr::{null, null_mut};
 use oxccl_shared::abi::{DataType, RedOp};
@@ -141,12 +141,7 @@ impl Comm for AggregatorComm {
 }
 
 impl CollComm for AggregatorComm {
-    unsafe fn iallreduce(
-        &mut self,
-        send: CollPart,
-        recv: CollPart,
-        what: Reduction,
-    ) -> Result<Option<Request>, NetError> {
+    unsafe fn iallreduce(&mut self, send: CollPart, recv: CollPart, what: Reduction) -> Started {
         self.check_usable()?;
         self.check(send.registration)?;
         self.check(recv.registration)?;
@@ -166,25 +161,15 @@ impl CollComm for AggregatorComm {
         Ok(Some(Request(number as u32)))
     }
 
-    unsafe fn iallgather(
-        &mut self,
-        _send: CollPart,
-        _recv: CollPart,
-        _head_bytes: usize,
-    ) -> Result<Option<Request>, NetError> {
+    unsafe fn iallgather(&mut self, _send: CollPart, _recv: CollPart, _head_bytes: usize) -> Started {
         Err(self.unsupported("an all-gather"))
     }
 
-    unsafe fn ireduce_scatter(
-        &mut self,
-        _send: CollPart,
-        _recv: CollPart,
-        _what: Reduction,
-    ) -> Result<Option<Request>, NetError> {
+    unsafe fn ireduce_scatter(&mut self, _send: CollPart, _recv: CollPart, _what: Reduction) -> Started {
         Err(self.unsupported("a reduce-scatter"))
     }
 
-    unsafe fn flush(&mut self, _part: CollPart, _len_bytes: usize) -> Result<Option<Request>, NetError> {
+    unsafe fn flush(&mut self, _part: CollPart, _len_bytes: usize) -> Started {
         Ok(None)
     }
 }

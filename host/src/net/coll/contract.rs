@@ -107,6 +107,9 @@ impl Reduction {
     }
 }
 
+/// The request of an operation that was started; `None` where it cannot start now.
+pub type Started = Result<Option<Request>, NetError>;
+
 /// One head's end of a communicator. Dropping it ends the communicator with all operations in flight.
 ///
 /// An operation returns `None` where it cannot start now, for example because [`crate::net::REQUESTS_MAX`] are in
@@ -121,12 +124,7 @@ pub trait CollComm: Comm {
     /// # Safety
     /// Both parts hold [`Reduction::len_bytes`] within the memory of their registrations; nobody writes `send` or
     /// accesses `recv` until the request is complete or the communicator dropped.
-    unsafe fn iallreduce(
-        &mut self,
-        send: CollPart,
-        recv: CollPart,
-        what: Reduction,
-    ) -> Result<Option<Request>, NetError>;
+    unsafe fn iallreduce(&mut self, send: CollPart, recv: CollPart, what: Reduction) -> Started;
 
     /// Starts to gather `head_bytes` of every head's `send` into every head's `recv`, in the order of the heads.
     ///
@@ -135,12 +133,7 @@ pub trait CollComm: Comm {
     ///
     /// # Safety
     /// As [`Self::iallreduce`], with `head_bytes` at `send` and `head_bytes` times the number of heads at `recv`.
-    unsafe fn iallgather(
-        &mut self,
-        send: CollPart,
-        recv: CollPart,
-        head_bytes: usize,
-    ) -> Result<Option<Request>, NetError>;
+    unsafe fn iallgather(&mut self, send: CollPart, recv: CollPart, head_bytes: usize) -> Started;
 
     /// Starts to reduce all heads' `send`; head i receives the i-th block of `what.count` elements in `recv`.
     ///
@@ -149,12 +142,7 @@ pub trait CollComm: Comm {
     ///
     /// # Safety
     /// As [`Self::iallreduce`], with [`Reduction::len_bytes`] times the number of heads at `send`.
-    unsafe fn ireduce_scatter(
-        &mut self,
-        send: CollPart,
-        recv: CollPart,
-        what: Reduction,
-    ) -> Result<Option<Request>, NetError>;
+    unsafe fn ireduce_scatter(&mut self, send: CollPart, recv: CollPart, what: Reduction) -> Started;
 
     /// Makes data received into device memory visible to the device. `Ok(None)`: no flush is needed.
     ///
@@ -164,5 +152,5 @@ pub trait CollComm: Comm {
     /// # Safety
     /// The `len_bytes` at `part` lie within the memory of its registration, and the operation that wrote them is
     /// complete.
-    unsafe fn flush(&mut self, part: CollPart, len_bytes: usize) -> Result<Option<Request>, NetError>;
+    unsafe fn flush(&mut self, part: CollPart, len_bytes: usize) -> Started;
 }

@@ -7,4 +7,4 @@ mod contract;
 mod choose;
 
 pub use choose::{CollConfig, find};
-pub use contract::{CollComm, CollConnector, CollListener, CollNet, CollPart, Head, Reduction};
+pub use contract::{CollComm, CollConnector, CollListener, CollNet, CollPart, Head, Reduction, Started};

@@ -8,6 +8,7 @@ use crate::bootstrap::iface::Interface;
 use crate::net::dial::Dial;
 use crate::net::invitation::Invitation;
 use crate::net::message::Ends;
+use crate::net::outcome::Outcome;
 use crate::net::{Connector, NetError, SendComm};
 use std::io;
 use std::net::SocketAddr;
@@ -21,7 +22,7 @@ pub(super) struct SocketConnector {
     deadline: Instant,
     dials: Vec<Dial>,
     encrypt: bool,
-    failed: Option<NetError>,
+    outcome: Outcome,
 }
 
 impl SocketConnector {
@@ -49,7 +50,7 @@ impl SocketConnector {
             deadline: Instant::now() + config.connect_timeout,
             dials,
             encrypt: config.encrypt,
-            failed: None,
+            outcome: Outcome::default(),
         })
     }
 
@@ -69,8 +70,6 @@ impl SocketConnector {
     /// The connection, once all its sockets are authenticated.
     fn finish(&mut self) -> Result<Box<dyn SendComm>, NetError> {
         let ends = Ends { device: self.device.clone(), peer: self.peer.to_string() };
-        let gone = NetError::of_call(&self.device, "poll_connect", "it has already connected".to_owned());
-        self.failed = Some(gone);
         let streams = self.dials.drain(..).map(Dial::into_data_stream).collect::<io::Result<_>>();
         let streams =
             streams.map_err(|error| failed(&self.device, self.peer, crate::os::describe(&error)))?;
@@ -84,16 +83,12 @@ fn failed(device: &str, peer: SocketAddr, reason: String) -> NetError {
 
 impl Connector for SocketConnector {
     fn poll_connect(&mut self) -> Result<Option<Box<dyn SendComm>>, NetError> {
-        if let Some(error) = &self.failed {
-            return Err(error.clone());
+        self.outcome.check_open()?;
+        let step = self.advance();
+        let settled = self.outcome.settle(step, &self.device, "poll_connect");
+        if !settled.inspect_err(|_| self.dials.clear())? {
+            return Ok(None);
         }
-        match self.advance() {
-            Ok(false) => Ok(None),
-            Ok(true) => self.finish().map(Some),
-            Err(error) => {
-                self.dials.clear();
-                Err(self.failed.insert(error).clone())
-            }
-        }
+        self.finish().map(Some)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::CollPlugin;
 use super::calls::{Elements, PluginBuffer};
-use crate::net::coll::{CollComm, CollPart, Head, Reduction};
+use crate::net::coll::{CollComm, CollPart, Head, Reduction, Started};
 use crate::net::plugin::abi::Opaque;
 use crate::net::plugin::connection::{Connection, Done, Owner};
 use crate::net::{Comm, MemoryKinds, NetError, NetMemory, Registration, Request};
@@ -70,12 +70,7 @@ impl Comm for PluginComm {
 }
 
 impl CollComm for PluginComm {
-    unsafe fn iallreduce(
-        &mut self,
-        send: CollPart,
-        recv: CollPart,
-        what: Reduction,
-    ) -> Result<Option<Request>, NetError> {
+    unsafe fn iallreduce(&mut self, send: CollPart, recv: CollPart, what: Reduction) -> Started {
         self.connection.check_usable()?;
         let (buffers, elements) = ([self.buffer(send)?, self.buffer(recv)?], self.elements(what, 1)?);
         self.connection.post("iallreduce", what.len_bytes(), |comm, request| {
@@ -84,12 +79,7 @@ impl CollComm for PluginComm {
         })
     }
 
-    unsafe fn iallgather(
-        &mut self,
-        send: CollPart,
-        recv: CollPart,
-        head_bytes: usize,
-    ) -> Result<Option<Request>, NetError> {
+    unsafe fn iallgather(&mut self, send: CollPart, recv: CollPart, head_bytes: usize) -> Started {
         self.connection.check_usable()?;
         let (buffers, heads) = ([self.buffer(send)?, self.buffer(recv)?], self.head.count);
         self.check_length(head_bytes, heads)?;
@@ -99,12 +89,7 @@ impl CollComm for PluginComm {
         })
     }
 
-    unsafe fn ireduce_scatter(
-        &mut self,
-        send: CollPart,
-        recv: CollPart,
-        what: Reduction,
-    ) -> Result<Option<Request>, NetError> {
+    unsafe fn ireduce_scatter(&mut self, send: CollPart, recv: CollPart, what: Reduction) -> Started {
         self.connection.check_usable()?;
         let (buffers, heads) = ([self.buffer(send)?, self.buffer(recv)?], self.head.count);
         let block = (self.elements(what, heads)?, what.len_bytes());
@@ -114,7 +99,7 @@ impl CollComm for PluginComm {
         })
     }
 
-    unsafe fn flush(&mut self, part: CollPart, len_bytes: usize) -> Result<Option<Request>, NetError> {
+    unsafe fn flush(&mut self, part: CollPart, len_bytes: usize) -> Started {
         self.connection.check_usable()?;
         let buffer = self.buffer(part)?;
         let Some(flush) = self.plugin.calls.iflush else { return Ok(None) };
