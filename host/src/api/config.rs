@@ -87,8 +87,8 @@ pub struct Config {
     pub ptx_path: Option<PathBuf>,
     /// GPU kernels to use instead of a file's.
     pub kernels: Option<Arc<Bundle>>,
-    /// Whether GPUs of one host make connections when an operation first needs them, or all at init (`NCCL_RUNTIME_CONNECT=0`). Default:
-    /// as they are needed.
+    /// Whether GPUs of one host, and ranks on CPUs over networks, make connections when an operation first needs them, or all at init
+    /// (`NCCL_RUNTIME_CONNECT=0`). Default: as they are needed.
     pub runtime_connect: bool,
     /// What is logged, and where to (`NCCL_DEBUG`, `NCCL_DEBUG_SUBSYS`, `NCCL_DEBUG_FILE`). Read when a process's first communicator is built.
     pub log: LogSettings,
@@ -375,11 +375,12 @@ impl Config {
         let topology = (p2p_level, gdr_level, cross_nic, rings);
         let blocks = (self.channels, self.cta_policy.unwrap_or_default());
         let encrypt = self.net.socket.encrypt;
-        digest(&(self.restrictions(), tuned, ways, buffers, blocks, topology, encrypt))
+        let late = (encrypt, self.runtime_connect);
+        digest(&(self.restrictions(), tuned, ways, buffers, blocks, topology, late))
     }
 
     /// The settings of [`Self::digest`], for the message when they differ.
-    pub(crate) const MUST_AGREE: &'static str = "NCCL_ALGO, NCCL_PROTO, OXCCL_DETERMINISTIC, NCCL_P2P_DISABLE, NCCL_CUMEM_ENABLE, OXCCL_DUPLICATE_GPUS, NCCL_SHM_DISABLE, OXCCL_TRANSPORT, NCCL_NET, OXCCL_ENCRYPT, NCCL_COLLNET_ENABLE, NCCL_BUFFSIZE, OXCCL_CMA_MIN_BYTES, NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, NCCL_NTHREADS, NCCL_CTA_POLICY, NCCL_P2P_LEVEL, NCCL_NET_GDR_LEVEL, NCCL_CROSS_NIC, NCCL_RINGS, the tables in OXCCL_TUNE_FILE";
+    pub(crate) const MUST_AGREE: &'static str = "NCCL_ALGO, NCCL_PROTO, OXCCL_DETERMINISTIC, NCCL_P2P_DISABLE, NCCL_CUMEM_ENABLE, OXCCL_DUPLICATE_GPUS, NCCL_SHM_DISABLE, OXCCL_TRANSPORT, NCCL_NET, OXCCL_ENCRYPT, NCCL_COLLNET_ENABLE, NCCL_BUFFSIZE, OXCCL_CMA_MIN_BYTES, NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, NCCL_NTHREADS, NCCL_CTA_POLICY, NCCL_P2P_LEVEL, NCCL_NET_GDR_LEVEL, NCCL_CROSS_NIC, NCCL_RINGS, NCCL_RUNTIME_CONNECT, the tables in OXCCL_TUNE_FILE";
 
     /// Checks the settings for a communicator of so many ranks, whatever their source.
     pub(crate) fn validate(&self, nranks: u32) -> Result<(), ConfigError> {

@@ -12,14 +12,13 @@ use oxccl_shared::abi::Rank;
 
 use super::acceptor::Acceptor;
 use super::cancel::Cancel;
-use super::channel::{Channel, DataStream};
+use super::channel::DataStream;
 use super::config::BootstrapConfig;
 use super::error::{BootstrapError, NRANKS_MAX, RankList};
-use super::frame;
-use super::gather::GATHER_BYTES_MAX;
 use super::handshake::{Hello, Purpose};
 use super::id::{RootKind, UniqueId};
 use super::join;
+use super::reach::Reach;
 use super::rendezvous;
 use super::rendezvous_wire::Introduction;
 use super::ring::Side;
@@ -29,11 +28,6 @@ use super::sock::{self, Deadline};
 use super::state::{Place, Shared, State, Stop};
 use crate::log;
 use crate::wire::{self, Message};
-
-const KIND_MESSAGE: u8 = 1;
-
-/// How long what a rank says of its end may take to come around the ring, when a connection to it has ended already.
-const EVENTS_TAKE: Duration = Duration::from_millis(500);
 
 /// One rank's end of the bootstrap: its ring connections, its listener and the thread that serves them.
 ///
@@ -208,8 +202,12 @@ impl Bootstrap {
 
     /// The address at which `peer` listens for other ranks of this communicator.
     pub fn listener_addr(&self, peer: Rank) -> Result<SocketAddr, BootstrapError> {
-        let out_of_range = BootstrapError::RankOutOfRange { rank: peer, nranks: self.nranks() };
-        self.shared.lock().addrs.get(peer.index()).copied().ok_or(out_of_range)
+        self.reach().listener_addr(peer)
+    }
+
+    /// Messages and streams to single ranks, also while this is not at hand.
+    pub fn reach(&self) -> Reach {
+        Reach::new(&self.shared)
     }
 
     /// All-gathers the ranks' blocks, in rank order. Blocks may differ in size; together they may have up to 16 MiB.
@@ -249,34 +247,12 @@ impl Bootstrap {
     /// Sends a message of at most 16 MiB to `peer` over a connection of its own. Messages with the same tag arrive in
     /// order. Up to about the size of the kernel's buffers it does not wait for the peer's receive.
     pub fn send(&self, peer: Rank, tag: u64, message: &[u8]) -> Result<(), BootstrapError> {
-        if message.len() > GATHER_BYTES_MAX {
-            return Err(BootstrapError::TooLarge { len_bytes: message.len(), max_bytes: GATHER_BYTES_MAX });
-        }
-        let deadline = self.deadline();
-        let mut channel = self.dial(peer, Purpose::Message, tag, &deadline)?;
-        let mut bytes = Vec::new();
-        frame::push(&mut bytes, KIND_MESSAGE, &[message]);
-        channel.write_all(&bytes, &deadline).map_err(|error| self.stream_error(peer, &error, &deadline))
+        self.reach().send(peer, tag, message)
     }
 
     /// Receives the next message that `peer` sent with `tag`.
     pub fn recv(&self, peer: Rank, tag: u64) -> Result<Vec<u8>, BootstrapError> {
-        let deadline = self.deadline();
-        let channel = self.accept(peer, Purpose::Message, tag, &deadline)?;
-        self.read_message(peer, channel, &deadline)
-    }
-
-    fn read_message(
-        &self,
-        peer: Rank,
-        mut channel: Channel,
-        deadline: &Deadline,
-    ) -> Result<Vec<u8>, BootstrapError> {
-        match channel.read_frame(GATHER_BYTES_MAX, deadline) {
-            Ok(frame) if frame.kind == KIND_MESSAGE => Ok(frame.payload),
-            Ok(_) => Err(BootstrapError::Protocol { rank: peer, what: "a message of unknown kind" }),
-            Err(error) => Err(self.stream_error(peer, &error, deadline)),
-        }
+        self.reach().recv(peer, tag)
     }
 
     /// As [`Self::send`], to one of `members`, which go on without the others: that a rank has aborted says nothing of it.
@@ -294,9 +270,7 @@ impl Bootstrap {
         }
         let hello = Hello { purpose: Purpose::Message, from: self.rank(), to: peer, tag };
         let mut channel = join::dial_peer(self.shared.secret, hello, addr, deadline)?;
-        let mut bytes = Vec::new();
-        frame::push(&mut bytes, KIND_MESSAGE, &[message]);
-        channel.write_all(&bytes, deadline).map_err(|error| self.stream_error(peer, &error, deadline))
+        self.reach().write_message(peer, &mut channel, message, deadline)
     }
 
     /// As [`Self::recv`], from one of `members`, in the same way.
@@ -309,7 +283,9 @@ impl Bootstrap {
     ) -> Result<Vec<u8>, BootstrapError> {
         let wanted = Hello { purpose: Purpose::Message, from: peer, to: self.rank(), tag };
         let why_not = |state: &State| state.why_gone(members);
-        self.read_message(peer, self.accept_unless(wanted, deadline, why_not)?, deadline)
+        let reach = self.reach();
+        let channel = reach.accept_unless(wanted, deadline, why_not)?;
+        reach.read_message(peer, channel, deadline)
     }
 
     /// The ranks that are known to be gone: their process or host has ended, or they have left.
@@ -321,14 +297,12 @@ impl Bootstrap {
     /// Opens an authenticated, blocking stream with `TCP_NODELAY` to `peer`, which accepts it with the same purpose and tag. Its bytes are
     /// as clear as its user leaves them; it comes with keys to encrypt them by.
     pub fn connect_stream(&self, peer: Rank, purpose: u32, tag: u64) -> Result<DataStream, BootstrapError> {
-        let channel = self.dial(peer, Purpose::Stream(purpose), tag, &self.deadline())?;
-        blocking(channel)
+        self.reach().connect_stream(peer, purpose, tag)
     }
 
     /// Accepts the authenticated stream that `peer` opens with the same purpose and tag.
     pub fn accept_stream(&self, peer: Rank, purpose: u32, tag: u64) -> Result<DataStream, BootstrapError> {
-        let channel = self.accept(peer, Purpose::Stream(purpose), tag, &self.deadline())?;
-        blocking(channel)
+        self.reach().accept_stream(peer, purpose, tag)
     }
 
     /// An error if a rank is known to be lost. Cheap: no communication.
@@ -371,83 +345,12 @@ impl Bootstrap {
     }
 
     pub(super) fn deadline(&self) -> Deadline {
-        Deadline::after(self.shared.config.timeout).or_cancelled(&self.shared.cancel)
-    }
-
-    fn dial(
-        &self,
-        peer: Rank,
-        purpose: Purpose,
-        tag: u64,
-        deadline: &Deadline,
-    ) -> Result<Channel, BootstrapError> {
-        let addr = self.listener_addr(peer)?;
-        if let Some(error) = self.shared.lock().why_lost(peer) {
-            return Err(error);
-        }
-        let hello = Hello { purpose, from: self.rank(), to: peer, tag };
-        join::dial_peer(self.shared.secret, hello, addr, deadline).map_err(|error| self.known_better(error))
+        self.reach().deadline()
     }
 
     /// Why the communicator is broken, if an event arrives soon. For a caller whose connection has failed.
     pub(crate) fn why_broken(&self) -> Option<BootstrapError> {
-        self.shared.wait_for(&Deadline::after(EVENTS_TAKE), |state| state.ring.broken())
-    }
-
-    /// Prefers a better error: a rank whose connection ended may have reported why, by another path.
-    fn known_better(&self, error: BootstrapError) -> BootstrapError {
-        let BootstrapError::PeerLost { rank } = error else { return error };
-        self.shared.wait_for(&Deadline::after(EVENTS_TAKE), |state| state.why_lost(rank)).unwrap_or(error)
-    }
-
-    fn accept(
-        &self,
-        peer: Rank,
-        purpose: Purpose,
-        tag: u64,
-        deadline: &Deadline,
-    ) -> Result<Channel, BootstrapError> {
-        self.check(peer)?;
-        let wanted = Hello { purpose, from: peer, to: self.rank(), tag };
-        self.accept_unless(wanted, deadline, |state| state.why_lost(peer))
-    }
-
-    /// Accepts a connection, unless there is a reason why it cannot come.
-    fn accept_unless(
-        &self,
-        wanted: Hello,
-        deadline: &Deadline,
-        why_not: impl Fn(&State) -> Option<BootstrapError>,
-    ) -> Result<Channel, BootstrapError> {
-        let (me, peer) = (self.rank(), wanted.from);
-        let found = self.shared.wait_for(deadline, |state| {
-            match state.parked.iter().position(|accepted| accepted.hello == wanted) {
-                Some(at) => Some(Ok(state.parked.remove(at).channel)),
-                None => why_not(state).or_else(|| state.starved(me)).map(Err),
-            }
-        });
-        found.unwrap_or_else(|| {
-            Err(BootstrapError::Timeout {
-                what: "waiting for a peer to connect",
-                ranks: RankList::from_iter([peer]),
-                waited: deadline.waited(),
-            })
-        })
-    }
-
-    fn stream_error(&self, peer: Rank, error: &std::io::Error, deadline: &Deadline) -> BootstrapError {
-        match error.kind() {
-            std::io::ErrorKind::TimedOut => BootstrapError::Timeout {
-                what: "a message of the bootstrap",
-                ranks: RankList::from_iter([peer]),
-                waited: deadline.waited(),
-            },
-            std::io::ErrorKind::InvalidData => BootstrapError::Altered { rank: peer },
-            std::io::ErrorKind::Other => {
-                BootstrapError::Protocol { rank: peer, what: "bytes that are no message" }
-            }
-            _ => self.known_better(BootstrapError::PeerLost { rank: peer }),
-        }
+        self.reach().why_broken()
     }
 
     fn stop(&mut self, how: Stop) {
@@ -472,13 +375,4 @@ impl Drop for Bootstrap {
             self.stop(Stop::Leave);
         }
     }
-}
-
-fn blocking(channel: Channel) -> Result<DataStream, BootstrapError> {
-    let stream = channel.into_stream();
-    stream
-        .socket
-        .set_nonblocking(false)
-        .map_err(|error| BootstrapError::io("make a stream block", &error))?;
-    Ok(stream)
 }

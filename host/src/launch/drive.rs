@@ -3,6 +3,7 @@
 use super::link_error::LinkError;
 use crate::net::bypass::Expected;
 use crate::plan::{Call, Plan};
+use crate::proxy::progress::ProxyEnd;
 use oxccl_device::gpu::Wait;
 use oxccl_shared::abi::{Protocol, Rank};
 use oxccl_shared::reduce::Resolved;
@@ -38,10 +39,14 @@ pub(crate) struct DriveFailure {
     pub error: LinkError,
 }
 
-/// Connections of one kind: told of every operation before it runs, driven by whoever waits. Nothing allocates in an operation.
+/// Connections of one kind: told of every operation before it runs, driven by whoever waits. Nothing allocates in an operation, but for the connections that it is
+/// the first to need.
 ///
 /// Long slots of such connections may stand for the user's memory; see [`super::lend`].
 pub(crate) trait Drive: Send {
+    /// Takes a connection that an operation needs and that was not there, if it is of its kind. It allocates.
+    fn add_connection(&mut self, _end: &mut Option<ProxyEnd>) {}
+
     /// A collective begins; the user's memory may be [lent](Self::lend) until [`Self::end`].
     fn begin_collective(&mut self, _collective: &Collective<'_>) {}
 

@@ -3,6 +3,7 @@
 use super::coll_links::CollLinks;
 use super::drive::{Drive, DriveFailure};
 use super::net_links::NetLinks;
+use crate::proxy::progress::ProxyEnd;
 use oxccl_device::gpu::Wait;
 use std::cell::{Cell, RefCell, RefMut};
 use std::time::{Duration, Instant};
@@ -71,6 +72,12 @@ impl Drives {
         if self.has_any {
             self.all().iter_mut().for_each(visit);
         }
+    }
+
+    /// Has a connection driven from now on, by the drive of its kind.
+    pub(crate) fn add_connection(&self, end: ProxyEnd) {
+        let mut end = Some(end);
+        self.each(|drive| drive.add_connection(&mut end));
     }
 
     /// Moves what can be moved without waiting. Returns how much, and the failure of a drive that moved nothing, once nobody is likely

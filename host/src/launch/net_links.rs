@@ -4,7 +4,9 @@ use super::drive::{Collective, Drive, DriveFailure, NetMessage};
 use super::link_error::{Direction, LinkError};
 use crate::net::bypass::Expected;
 use crate::plan::{Call, Plan};
-use crate::proxy::progress::{EndFault, Progress, ProxyFailure, ProxyOrder, ProxyParts, driven_proxy};
+use crate::proxy::progress::{
+    EndFault, Progress, ProxyEnd, ProxyFailure, ProxyOrder, ProxyParts, driven_proxy,
+};
 use oxccl_device::gpu::Wait;
 use oxccl_shared::abi::{ChannelId, Func, Rank};
 use oxccl_shared::algo::registry::spec_of;
@@ -111,6 +113,10 @@ impl NetLinks {
 }
 
 impl Drive for NetLinks {
+    fn add_connection(&mut self, end: &mut Option<ProxyEnd>) {
+        end.take().into_iter().for_each(|end| self.progress.add(end));
+    }
+
     fn begin_collective(&mut self, collective: &Collective<'_>) {
         self.collective(collective.call, collective.plan, collective.tag);
     }
@@ -217,7 +223,7 @@ mod tests {
     use crate::net::Net;
     use crate::net::bypass::{BYPASS_MIN_BYTES, EXPECTED_MAX};
     use crate::net::loopback::Loopback;
-    use crate::proxy::progress::{EndId, ProxyBlock, ProxyChannel, ProxyEnd, RecvEnd, SendEnd};
+    use crate::proxy::progress::{EndId, ProxyBlock, ProxyChannel, RecvEnd, SendEnd};
     use oxccl_device::gpu::Awaited;
     use oxccl_shared::abi::{ConnControl, ConnLayout, Protocol, SlotHeader, Step};
     use oxccl_shared::fifo::{StepConsumer, StepProducer, split};

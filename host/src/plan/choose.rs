@@ -190,10 +190,17 @@ impl Facts {
         }
     }
 
+    /// Ranks on CPUs that are many and far from each other have connections to neighbours in rings and trees alone. The model decides
+    /// between these: nobody has measured so many.
+    ///
     /// LL over a network doubles what processors copy and sockets carry: beyond short hops it lost to Simple at every size. One-shot and
     /// two-shot LL128 wait for being measured on each generation, two-level for GPUs of several hosts.
     fn doubtful(&self, call: &Call) -> Candidates {
         let is_long = |candidate: Candidate| self.hop_bytes(call, candidate.algorithm) > NET_LL_MAX_BYTES;
+        if self.is_sparse() {
+            let lines = Candidates::by(Protocol::LL).or_also(Candidates::by(Protocol::LL128));
+            return Candidates::over(Connections::Mesh).or_also(IN_LEVELS).or_also(lines);
+        }
         match self.crosses_network() {
             true => Candidates::by(Protocol::LL).that(is_long).or_also(IN_LEVELS),
             false if self.has_gpus() && self.tuning.one_shot_ll128_bytes.1 == 0 => BY_LINES,
@@ -204,6 +211,9 @@ impl Facts {
     fn measured(&self, call: &Call) -> Option<Measured> {
         if self.crosses_network() {
             return self.measured_over_network(call);
+        }
+        if self.is_sparse() {
+            return None;
         }
         // What was measured over NVLink says nothing about other machines.
         let is_like_measured =

@@ -59,8 +59,9 @@ pub enum CallPlan {
 
 /// Plans `call`, which is not made of messages. Every rank of a communicator that makes the same call gets the same plan.
 pub fn plan(call: &Call, facts: &Facts) -> Plan {
-    // What stands for a barrier where no kernel that goes to all peers at once has room for them.
-    let needs_stand_in = !call.func.has_buffers() && !facts.has_room();
+    // What stands for a barrier where no kernel that goes to all peers at once has room for them, or where it would be the first that
+    // needs a connection to each.
+    let needs_stand_in = !call.func.has_buffers() && (!facts.has_room() || facts.is_sparse());
     let call = if needs_stand_in { &Call::ONE_BYTE } else { call };
     let Choice { candidate, channels: tuned, .. } = facts.choose(call);
     let Candidate { algorithm, protocol } = candidate;

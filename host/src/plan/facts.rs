@@ -6,7 +6,8 @@ use super::copy_engines::CtaPolicy;
 use super::count::ring_channels;
 use super::hosts::Hosts;
 use super::numbers::{
-    ChannelLimits, NET_MESH_CHANNELS, NET_MESSAGES, NET_RING_CHANNELS, NET_TREE_CHANNELS, Tuning,
+    ChannelLimits, FAR_MESH_MAX, NET_MESH_CHANNELS, NET_MESSAGES, NET_RING_CHANNELS, NET_TREE_CHANNELS,
+    Tuning,
 };
 use super::tuning::{Architecture, Candidate, Candidates, Forced, Machine, NetSpeed, TuneTable};
 use crate::topology::PathKind;
@@ -56,6 +57,8 @@ pub struct Facts {
     /// From how many bytes of a block on an all-gather is made of messages, each read from its sender's memory: where all ranks can read
     /// each other's.
     pub read_from_bytes: Option<u64>,
+    /// Whether some ranks on CPUs meet over a network.
+    pub has_far_ranks: bool,
 }
 
 impl Facts {
@@ -87,6 +90,7 @@ impl Facts {
             table: None,
             cta_policy: CtaPolicy::Default,
             read_from_bytes: None,
+            has_far_ranks: false,
         }
     }
 
@@ -122,6 +126,7 @@ impl Facts {
             table: None,
             cta_policy: CtaPolicy::Default,
             read_from_bytes: None,
+            has_far_ranks: false,
         }
     }
 
@@ -140,6 +145,17 @@ impl Facts {
             self.tree_channels = blocks.tree_channels.min(most).max(1);
         }
         self
+    }
+
+    /// The same where some ranks on CPUs meet over a network, or none.
+    pub fn with_far_ranks(self, has_far_ranks: bool) -> Facts {
+        Facts { has_far_ranks, ..self }
+    }
+
+    /// Whether what goes to all peers at once would need more connections over a network than a rank should have: each has memory of
+    /// its own and descriptors at both ends, and grows with the number of ranks.
+    pub fn is_sparse(&self) -> bool {
+        self.has_far_ranks && self.nranks > FAR_MESH_MAX
     }
 
     /// The same with ranks on these hosts.

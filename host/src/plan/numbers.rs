@@ -142,6 +142,10 @@ pub(super) const NET_TREE_CHANNELS: u32 = 4;
 /// See [`NET_RING_CHANNELS`]. A rank has these with every other rank.
 pub(super) const NET_MESH_CHANNELS: u32 = 2;
 
+/// Most ranks on CPUs that go to all peers at once where some of them meet over a network: beyond, a rank would have more connections than
+/// 32, and as many more as there are ranks.
+pub(super) const FAR_MESH_MAX: u32 = 16;
+
 /// Proxy threads from which on channels are added early: two of them send, and two receive.
 pub(super) const THREADS_FOR_CHANNELS: u32 = 4;
 

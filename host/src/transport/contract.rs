@@ -6,12 +6,13 @@
 //! show       its inbox to the ranks that will write there      -- all ranks of the communicator have come so far --
 //! open       a peer's inbox                                    -- and so far --
 //! connect    two halves
+//! opener     halves that an operation needs later
 //! ```
 //! Who drives what lies between two halves is decided above: `launch` and `proxy` know operations.
 
 use super::kind::{Allowed, TransportKind};
 use super::peer::PeerInfo;
-use crate::bootstrap::{Bootstrap, BootstrapError};
+use crate::bootstrap::{Bootstrap, BootstrapError, Reach};
 use crate::mem::{MemError, Segment, ShmName};
 use crate::net::{Locality, NetConfig, NetError, RecvComm, SendComm};
 use oxccl_shared::abi::{ConnLayout, Rank};
@@ -91,6 +92,45 @@ pub trait Transport: sealed::Sealed + Sync {
     fn connect(&self, _asked: &Asked<'_>) -> Result<Wires, TransportError> {
         Ok(Wires::None)
     }
+
+    /// Connects halves when an operation needs them; none where connections lie in inboxes.
+    ///
+    /// # Errors
+    /// There is no network.
+    fn opener(&self, _by: OpenBy<'_>) -> Result<Option<Box<dyn Opener>>, TransportError> {
+        Ok(None)
+    }
+}
+
+/// What an [`Opener`] is made of.
+pub struct OpenBy<'a> {
+    /// Reaches single ranks.
+    pub reach: Reach,
+    /// Where a network is to be found.
+    pub net: &'a NetConfig,
+    /// Where this rank is, seen from devices.
+    pub place: Locality,
+}
+
+/// Connects halves one by one, while operations run. Nobody is waited for: each end asks for its communicator until it is there, and the two
+/// ends may begin at any time.
+pub trait Opener: Send {
+    /// Begins the ends of these connections, in this order; each name once in a communicator's life.
+    ///
+    /// # Errors
+    /// This rank cannot.
+    fn open(&self, to: &[Asking], from: &[Asking]) -> Result<Openings, TransportError>;
+}
+
+/// A communicator that comes: asked again and again, it is given once.
+pub type Opening<C> = Box<dyn FnMut() -> Result<Option<C>, TransportError> + Send>;
+
+/// Communicators that come, in the order of what was asked.
+pub struct Openings {
+    /// To consumers.
+    pub to: Vec<Opening<Box<dyn SendComm>>>,
+    /// From producers.
+    pub from: Vec<Opening<Box<dyn RecvComm>>>,
 }
 
 /// One end of a connection to be made: its name, which both ends know, and the rank at the other end.

@@ -10,13 +10,17 @@ mod cma;
 mod tcp;
 pub mod net;
 pub mod p2p;
+mod background;
 mod contract;
 mod kind;
 mod peer;
 mod layout;
 
 pub use cma::{Cma, Probe, ProcessMemory};
-pub use contract::{Asked, Asking, InboxName, Memory, RefusedNet, Transport, TransportError, Wires};
+pub use contract::{
+    Asked, Asking, InboxName, Memory, OpenBy, Opener, Opening, Openings, RefusedNet, Transport,
+    TransportError, Wires,
+};
 pub use kind::{Allowed, TransportKind};
 pub use layout::stream_layout;
 pub use peer::{PeerInfo, processors_each};

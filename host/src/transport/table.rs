@@ -37,10 +37,23 @@ impl Allowed {
 
     /// Whether no two of these ranks are connected by memory. The same on every rank.
     pub fn all_streams(&self, peers: &[PeerInfo]) -> bool {
-        let others = |i: usize| peers[..i].iter().map(move |other| (other, &peers[i]));
-        (0..peers.len())
-            .flat_map(others)
-            .all(|(a, b)| self.choose(a, b).is_some_and(TransportKind::is_remote))
+        let is_remote = |a: &PeerInfo, b: &PeerInfo| self.choose(a, b).is_some_and(TransportKind::is_remote);
+        let mut by_host: Vec<&PeerInfo> = peers.iter().collect();
+        by_host.sort_by_key(|peer| peer.host);
+        let mut hosts = by_host.chunk_by(|a, b| a.host == b.host);
+        // Ranks of different hosts share no memory, so that one pair of hosts stands for all.
+        let are_reached = by_host.windows(2).filter(|pair| pair[0].host != pair[1].host).take(1);
+        let others =
+            |ranks: &[&PeerInfo], at: usize| ranks[..at].iter().all(|other| is_remote(other, ranks[at]));
+        are_reached.into_iter().all(|pair| is_remote(pair[0], pair[1]))
+            && hosts.all(|ranks| (0..ranks.len()).all(|at| others(ranks, at)))
+    }
+
+    /// Whether some of these ranks are connected over a network. The same on every rank: that two share memory means that they share it
+    /// with the same others.
+    pub fn has_streams(&self, peers: &[PeerInfo]) -> bool {
+        let is_remote = |peer: &PeerInfo| self.choose(&peers[0], peer).is_some_and(TransportKind::is_remote);
+        peers.iter().skip(1).any(is_remote)
     }
 }
 
@@ -64,5 +77,6 @@ mod tests {
         assert_eq!(net.choose(&a, &process), Some(TransportKind::Shm));
         assert!(all.all_streams(&[a, remote, peer(3, 1)]));
         assert!(!all.all_streams(&[a, remote, process]));
+        assert!(all.has_streams(&[a, process, remote]) && !all.has_streams(&[a, process, thread]));
     }
 }

@@ -5,16 +5,17 @@ use crate::api::config::Config;
 use crate::api::error::Error;
 use crate::api::memory::{MemoryReport, PeerMemory};
 use crate::bootstrap::Bootstrap;
-use crate::connect::cpu::{CpuConnected, CpuWanted, Reducing};
+use crate::connect::cpu::{CpuConnected, CpuWanted, FarBytes, FarLinks, Reducing};
 use crate::connect::{ConnectError, connect};
 use crate::launch::{CustomAlgorithm, Drives, WaitContext};
-use crate::machine::cpu::{Cpu, CpuParts};
+use crate::machine::cpu::{Cpu, CpuParts, Far};
 use crate::plan::tuning::{Architecture, Backend, Impossible};
 use crate::plan::{Collnet, Facts, Hosts, Lacks};
 use crate::transport::{Cma, TransportKind, processors_each, stream_layout};
 use oxccl_device::conn::SendConn;
 use oxccl_shared::abi::Rank;
 use oxccl_shared::algo::spec::Processor;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Ranks on CPUs that are connected.
 pub struct CpuReady {
@@ -23,6 +24,9 @@ pub struct CpuReady {
     custom: Vec<CustomAlgorithm>,
     /// Whether every rank reads every other's memory.
     reads: bool,
+    /// What is connected later, and what connections take by now.
+    far: Option<FarLinks>,
+    bytes: FarBytes,
 }
 
 impl Init for Cpu {
@@ -63,9 +67,13 @@ impl Init for Cpu {
             ring_layout: config.ring_layout(),
             mesh_layout: config.mesh_layout(nranks),
             read_from_bytes: (config.cma != Cma::Off).then_some(config.cma_min_bytes),
+            by_need: config.runtime_connect,
         };
         config.cma.permit();
-        let connected = connect(bootstrap, &wanted)?;
+        let mut connected = connect(bootstrap, &wanted)?;
+        let bytes = connected.inbound_bytes.iter().zip(&connected.outbound_bytes);
+        let bytes: FarBytes = Arc::new(Mutex::new(bytes.map(|(from, to)| [*from, *to]).collect()));
+        let far = FarLinks::new(&wanted, &mut connected, bytes.clone());
         // The same on all ranks, which may still be listening.
         check_orders(config, &connected)?;
         let custom = match config.custom.is_empty() || !shares_memory(bootstrap, &connected)? {
@@ -73,14 +81,17 @@ impl Init for Cpu {
             false => config.custom.clone(),
         };
         let reads = config.custom.is_empty() && can_read(bootstrap, &connected)?;
-        Ok(CpuReady { connected, custom, reads })
+        Ok(CpuReady { connected, custom, reads, far, bytes })
     }
 
     fn start(connected: CpuReady, joined: &Joined<'_>) -> Result<Started<Cpu>, Error> {
-        let CpuReady { connected, custom, reads } = connected;
-        let (memory, rings) = (report(joined.rank, &connected), connected.graph.rings());
-        let memory = Box::new(move || memory.clone());
-        Ok(Started { machine: machine(connected, custom, reads, joined), device: (), rings, memory })
+        let CpuReady { connected, custom, reads, far, bytes } = connected;
+        let (rank, rings) = (joined.rank, connected.graph.rings());
+        let (kinds, own_bytes) = (connected.kinds.clone(), connected.reducing.bytes);
+        let memory = Box::new(move || report(rank, &kinds, &bytes, own_bytes));
+        let far = far.map(|far| Far::new(Box::new(far), connected.graph.ring_channels()));
+        let machine = machine(connected, custom, reads, far, joined);
+        Ok(Started { machine, device: (), rings, memory })
     }
 }
 
@@ -117,7 +128,13 @@ fn check_orders(config: &Config, connected: &CpuConnected) -> Result<(), Impossi
     Facts::check(Processor::Cpu, connected.peers.len() as u32, &config.restrictions(), lacks)
 }
 
-fn machine(connected: CpuConnected, custom: Vec<CustomAlgorithm>, reads: bool, joined: &Joined<'_>) -> Cpu {
+fn machine(
+    connected: CpuConnected,
+    custom: Vec<CustomAlgorithm>,
+    reads: bool,
+    far: Option<Far>,
+    joined: &Joined<'_>,
+) -> Cpu {
     let Joined { rank, nranks, config, health, .. } = *joined;
     let (ring_layout, mesh_layout) = (config.ring_layout(), config.mesh_layout(nranks));
     let here = connected.peers[rank.index()];
@@ -131,6 +148,7 @@ fn machine(connected: CpuConnected, custom: Vec<CustomAlgorithm>, reads: bool, j
     let table = config.tuned.as_ref().and_then(|tuned| tuned.table(Backend::of(architecture), nranks));
     let facts = Facts::of_cpus(nranks, architecture, config.restrictions(), layouts, channels)
         .on_hosts(connected.peers.iter().map(|peer| peer.host))
+        .with_far_ranks(config.transports.has_streams(&connected.peers))
         .with_collnet(connected.reducing.collnet)
         .with_table(table.copied())
         .reading_from(reads.then_some(config.cma_min_bytes as u64));
@@ -153,16 +171,18 @@ fn machine(connected: CpuConnected, custom: Vec<CustomAlgorithm>, reads: bool, j
             config.stall_warn.into_iter().fold(wait, WaitContext::warning_after)
         },
         memory: connected.memory,
+        far,
     })
 }
 
-fn report(rank: Rank, connected: &CpuConnected) -> MemoryReport {
-    let peers = (0..connected.peers.len() as u32).map(Rank).filter(|peer| *peer != rank);
-    let peers = peers.map(|peer| PeerMemory {
-        rank: peer,
-        transport: connected.kinds[peer.index()],
-        inbound_bytes: connected.inbound_bytes[peer.index()],
-        outbound_bytes: connected.outbound_bytes[peer.index()],
+fn report(rank: Rank, kinds: &[TransportKind], bytes: &FarBytes, own_bytes: usize) -> MemoryReport {
+    let bytes = bytes.lock().unwrap_or_else(PoisonError::into_inner);
+    let peers = (0..).map(Rank).zip(kinds.iter().zip(&*bytes)).filter(|(peer, _)| *peer != rank);
+    let peers = peers.map(|(rank, (transport, [inbound_bytes, outbound_bytes]))| PeerMemory {
+        rank,
+        transport: *transport,
+        inbound_bytes: *inbound_bytes,
+        outbound_bytes: *outbound_bytes,
     });
-    MemoryReport { peers: peers.collect(), own_bytes: connected.reducing.bytes }
+    MemoryReport { peers: peers.collect(), own_bytes }
 }

@@ -10,7 +10,7 @@ use crate::connect::vote::vote;
 use crate::launch::{Channel, NetLinks};
 use crate::mem::{self, Segment};
 use crate::net::NetConfig;
-use crate::transport::{Allowed, InboxName, PeerInfo, Probe, TransportKind};
+use crate::transport::{Allowed, InboxName, Opener, PeerInfo, Probe, Transport, TransportKind};
 use oxccl_shared::abi::{ConnLayout, Rank};
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,6 +42,8 @@ pub struct CpuWanted<'a> {
     pub mesh_layout: ConnLayout,
     /// From which length on messages are read from the sender's memory, where the ranks share a host; never where there is none.
     pub read_from_bytes: Option<usize>,
+    /// Whether connections over a network are made when operations need them, but for rings.
+    pub by_need: bool,
 }
 
 /// All connections.
@@ -56,6 +58,8 @@ pub struct CpuConnected {
     pub recv_from: Vec<u16>,
     /// The connections over a network, if there are any.
     pub net_links: Option<NetLinks>,
+    /// What makes more of them when operations need them.
+    pub opener: Option<(&'static dyn Transport, Box<dyn Opener>)>,
     /// In-network reduction, or why there is none.
     pub reducing: Reducing,
     /// The transport to each peer; this rank's own entry is unused.

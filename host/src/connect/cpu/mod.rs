@@ -5,11 +5,14 @@
 
 mod graph;
 mod inbox;
+mod places;
 mod connect;
 mod collnet;
 mod wiring;
+mod far;
 
 pub use collnet::Reducing;
 pub use connect::{CpuConnected, CpuWanted};
+pub use far::{FarBytes, FarLinks};
 pub use graph::RankGraph;
 pub use inbox::{ConnKey, Inbox, InboxEntry};

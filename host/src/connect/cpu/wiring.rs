@@ -1,11 +1,12 @@
 //! The connections of one rank as they come into being.
 
-mod halves;
+pub(super) mod halves;
 
 use super::collnet::Reducing;
 use super::connect::{CpuConnected, CpuWanted};
 use super::graph::RankGraph;
 use super::inbox::{ConnKey, Inbox};
+use super::places;
 use crate::bootstrap::Bootstrap;
 use crate::connect::ConnectError;
 use crate::connect::pipeline::Ranks;
@@ -14,17 +15,15 @@ use crate::launch::{Channel, NetLinks};
 use crate::mem::{self, MemError, Segment, ShmFile};
 use crate::net::Locality;
 use crate::transport::{
-    Asked, Asking, InboxName, Memory, PeerInfo, Probe, ProcessMemory, TRANSPORTS, Transport, TransportKind,
-    Wires, transport_of,
+    Asked, Asking, InboxName, Memory, OpenBy, Opener, PeerInfo, Probe, ProcessMemory, TRANSPORTS, Transport,
+    TransportKind, Wires, transport_of,
 };
-use oxccl_device::coll::TreeEnds;
 use oxccl_device::conn::{RecvConn, SendConn};
 use oxccl_shared::abi::{ConnLayout, Rank};
-use oxccl_shared::algo::mesh;
 use std::sync::Arc;
 
 /// A connection's name and the rank at its other end.
-type Conn = (ConnKey, Rank);
+pub(super) type Conn = (ConnKey, Rank);
 
 pub(crate) struct Wiring<'a> {
     pub(super) wanted: &'a CpuWanted<'a>,
@@ -35,6 +34,8 @@ pub(crate) struct Wiring<'a> {
     channels: Vec<Channel>,
     pub(super) mesh: Channel,
     net_links: Option<NetLinks>,
+    /// How connections over a network are made later.
+    opener: Option<(&'static dyn Transport, Box<dyn Opener>)>,
     pub(super) reducing: Reducing,
     pub(super) memory: Vec<Arc<Segment>>,
     /// Others can open this rank's inbox as long as it has a name.
@@ -55,6 +56,7 @@ impl<'a> Wiring<'a> {
             channels,
             mesh: Channel::default(),
             net_links: None,
+            opener: None,
             reducing: Reducing::default(),
             memory: Vec::new(),
             file: None,
@@ -156,8 +158,11 @@ impl<'a> Wiring<'a> {
     pub fn open_peers(&mut self) -> Result<(), ConnectError> {
         let CpuWanted { rank, nranks, .. } = *self.wanted;
         for peer in (0..nranks).map(Rank).filter(|peer| *peer != rank) {
-            let inbox = self.local_inbox(peer);
             let Some(transport) = transport_of(self.kind(rank, peer)) else { continue };
+            if transport.memory() == Memory::Halves {
+                continue;
+            }
+            let inbox = self.local_inbox(peer);
             let opened = transport.open(self.inbox_name(peer), inbox.len_bytes);
             let opened = opened.map_err(|error| ConnectError::of_transport(rank, error))?;
             let Some(segment) = opened else { continue };
@@ -181,6 +186,7 @@ impl<'a> Wiring<'a> {
     pub fn connect_remote(&mut self, bootstrap: &Bootstrap) -> Result<(), ConnectError> {
         let connected =
             TRANSPORTS.into_iter().try_for_each(|transport| self.connect_by(transport, bootstrap));
+        let connected = connected.and_then(|()| self.opener(bootstrap));
         vote_or_abort(bootstrap, connected)?;
         if self.wants_collnet() {
             let listener = vote(bootstrap, self.listen_collnet())?;
@@ -236,16 +242,38 @@ impl<'a> Wiring<'a> {
             conns.extend(peers.into_iter().map(|peer| (ConnKey::Channel(channel), peer)));
         }
         conns.extend((0..nranks).map(Rank).map(|peer| (ConnKey::Mesh, peer)));
+        if self.wanted.by_need {
+            conns.retain(|conn| self.is_along_ring(*conn, inbound));
+        }
         conns.retain(|(_, peer)| *peer != rank && self.kind(rank, *peer) == kind);
         conns
     }
 
+    /// Whether a connection leads along a ring: what is there from init on, and shows that the network works.
+    fn is_along_ring(&self, (key, peer): Conn, inbound: bool) -> bool {
+        let CpuWanted { rank, nranks, .. } = *self.wanted;
+        let steps = if inbound { nranks - 1 } else { 1 };
+        let ConnKey::Channel(channel) = key else { return false };
+        channel < self.graph.ring_channels() && self.graph.along_ring(channel, rank, steps) == peer
+    }
+
     /// Slots of a connection by this transport.
     fn layout(&self, transport: &dyn Transport, key: ConnKey) -> ConnLayout {
-        transport.layout(match key {
-            ConnKey::Mesh => self.wanted.mesh_layout,
-            ConnKey::Channel(_) => self.wanted.ring_layout,
-        })
+        layout(self.wanted, transport, key)
+    }
+
+    /// What makes connections over a network when operations need them, if this rank may need any.
+    pub fn opener(&mut self, bootstrap: &Bootstrap) -> Result<(), ConnectError> {
+        let CpuWanted { rank, net, by_need, .. } = *self.wanted;
+        let far = self.in_use().find(|transport| transport.kind().is_remote());
+        let Some(transport) = far.filter(|_| by_need) else { return Ok(()) };
+        let by = OpenBy { reach: bootstrap.reach(), net, place: self.place_of_rank() };
+        let opener = transport.opener(by).map_err(|error| ConnectError::of_transport(rank, error))?;
+        self.opener = opener.map(|opener| (transport, opener));
+        if self.net_links.is_none() {
+            self.link_network(transport, Vec::new());
+        }
+        Ok(())
     }
 
     /// Names the connections that each algorithm uses.
@@ -253,13 +281,9 @@ impl<'a> Wiring<'a> {
         let CpuWanted { rank, nranks, .. } = *self.wanted;
         let mut channels = std::mem::take(&mut self.channels);
         for (index, channel) in channels.iter_mut().enumerate() {
-            self.place(channel, index as u32);
+            places::place(channel, &self.graph, rank, index as u32);
         }
-        let send_to: Vec<u16> = (0..nranks).map(Rank).map(|peer| send_index(&self.mesh, peer)).collect();
-        let recv_from: Vec<u16> = (0..nranks).map(Rank).map(|peer| recv_index(&self.mesh, peer)).collect();
-        let others = (0..nranks).map(Rank).filter(|peer| *peer != rank);
-        self.mesh.mesh_recv = others.map(|peer| recv_from[peer.index()]).collect();
-        self.mesh.mesh_send = mesh::peers(rank, nranks).map(|peer| send_to[peer.index()]).collect();
+        let (send_to, recv_from) = places::place_mesh(&mut self.mesh, rank, nranks);
         self.mesh.chain = self.chain(&send_to, &recv_from);
         let kinds = (0..nranks).map(Rank).map(|peer| self.kind(rank, peer)).collect();
         CpuConnected {
@@ -268,6 +292,7 @@ impl<'a> Wiring<'a> {
             send_to,
             recv_from,
             net_links: self.net_links,
+            opener: self.opener,
             reducing: self.reducing,
             kinds,
             peers: self.peers,
@@ -277,39 +302,12 @@ impl<'a> Wiring<'a> {
             memory: self.memory,
         }
     }
-
-    /// Gives a channel its place in the ring and the tree.
-    fn place(&self, channel: &mut Channel, index: u32) {
-        let CpuWanted { rank, nranks, .. } = *self.wanted;
-        if index < self.graph.ring_channels() {
-            channel.ring_order = self.graph.ring(index).to_vec();
-            channel.ring_position = self.graph.position(index, rank);
-            channel.ring_recv = recv_index(channel, self.graph.along_ring(index, rank, nranks - 1));
-            channel.ring_send = send_index(channel, self.graph.along_ring(index, rank, 1));
-        }
-        if index < self.graph.tree_channels() {
-            let links = self.graph.tree(rank, index);
-            let mut tree = TreeEnds { links, ..TreeEnds::default() };
-            for child in links.down.into_iter().flatten() {
-                tree.child_recv[tree.children] = recv_index(channel, child);
-                tree.child_send[tree.children] = send_index(channel, child);
-                tree.children += 1;
-            }
-            if let Some(parent) = links.up {
-                tree.parent_recv = [recv_index(channel, parent)];
-                tree.parent_send = [send_index(channel, parent)];
-            }
-            channel.tree = tree;
-        }
-    }
 }
 
-/// The connection to `peer`; 0 where there is none, which is never used then.
-fn send_index(channel: &Channel, peer: Rank) -> u16 {
-    channel.send.iter().position(|conn| conn.peer() == peer).unwrap_or(0) as u16
-}
-
-/// The connection from `peer`; 0 where there is none, which is never used then.
-fn recv_index(channel: &Channel, peer: Rank) -> u16 {
-    channel.recv.iter().position(|conn| conn.peer() == peer).unwrap_or(0) as u16
+/// Slots of a connection by this transport.
+pub(super) fn layout(wanted: &CpuWanted<'_>, transport: &dyn Transport, key: ConnKey) -> ConnLayout {
+    transport.layout(match key {
+        ConnKey::Mesh => wanted.mesh_layout,
+        ConnKey::Channel(_) => wanted.ring_layout,
+    })
 }

@@ -47,7 +47,7 @@ impl Cpu {
         let mut polls = 0u32;
         loop {
             // SAFETY: obligation 1.
-            unsafe { self.join(&mut joined) };
+            unsafe { self.join(&mut joined)? };
             let CpuParts { mesh, wait, memory, .. } = &self.parts;
             let block = LendingBlock::new(wait, memory, DataType::U8, &operator);
             // SAFETY: obligation 1; the indices are those of the mesh.
@@ -68,18 +68,19 @@ impl Cpu {
     ///
     /// # Safety
     /// 1. As [`Self::run_joined`].
-    unsafe fn join(&mut self, joined: &mut usize) {
+    unsafe fn join(&mut self, joined: &mut usize) -> Result<(), Stop> {
         while let Some(count) = self.queue.next_joins() {
             let oldest = self.open.first().map_or(*joined, |open| open.first);
             let is_full =
                 self.parts.wait.drives().has_slots() && *joined + count - oldest > MESSAGES_OPEN_MAX;
             if is_full && !self.open.is_empty() {
-                return;
+                return Ok(());
             }
-            let Some((slot, calls)) = self.queue.join_next() else { return };
+            let Some((slot, calls)) = self.queue.join_next() else { return Ok(()) };
             let (rank, nranks, before) = (self.parts.rank, self.parts.facts.nranks, self.works.len());
             let recorded = self.parts.wait.health().recorder().next();
             for raw in &calls {
+                self.connect_for_messages(raw).map_err(|_| Stop)?;
                 self.parts.wait.begin_message(&raw.call);
                 let tag = message_tag(&raw.call);
                 messages_of(raw, rank, nranks, |message| self.add_message(&message, tag));
@@ -96,6 +97,7 @@ impl Cpu {
             *joined += calls.len();
             self.queue.recycle(calls);
         }
+        Ok(())
     }
 
     /// Ends the operations whose messages are done. Returns what the first waits for whose messages are done but for the network, which

@@ -1,7 +1,7 @@
 //! Layer: host / machine / cpu.
 //! Takes: calls, the connections of a rank on CPUs.
 //! Gives: [`Cpu`], which runs kernels on the caller's thread and returns when they are complete.
-//! Never: chooses algorithms (`plan` did), creates connections (`connect` did).
+//! Never: chooses algorithms (`plan` did), creates connections (`connect` does).
 //!
 //! A group over several communicators of one thread gives each a fiber (`fiber`), and a waiting kernel yields the
 //! thread to the next: ranks that share a thread cannot deadlock each other. Operations that were started, and are not waited for
@@ -9,6 +9,7 @@
 
 mod fiber;
 mod queue;
+mod far;
 mod joined;
 mod in_flight;
 
@@ -34,6 +35,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
+pub use far::{Far, FarConnector, FarEnds, FarNeed, FarRefused, NOT_MADE};
 pub use fiber::GROUP_COMMUNICATORS_MAX;
 pub use in_flight::{Flights, InFlight};
 pub use queue::{Failure, IN_FLIGHT_MAX, Over, Owner, Ticket};
@@ -50,14 +52,16 @@ pub struct CpuParts {
     pub channels: Vec<Channel>,
     /// Connections to every peer, for direct algorithms, send and receive.
     pub mesh: Channel,
-    /// Index into `mesh.conns.send` by rank; unused for ourselves.
+    /// Index into `mesh.conns.send` by rank; unused for ourselves, [`NOT_MADE`] where there is none yet.
     pub send_to: Vec<u16>,
-    /// Index into `mesh.conns.recv` by rank; unused for ourselves.
+    /// Index into `mesh.conns.recv` by rank; in the same way.
     pub recv_from: Vec<u16>,
     /// The wait loop.
     pub wait: WaitContext,
     /// Memory of the connections.
     pub memory: Vec<Arc<Segment>>,
+    /// What makes connections to other hosts when an operation first needs them.
+    pub far: Option<Far>,
 }
 
 /// A rank's kernels on the caller's thread.
@@ -106,6 +110,11 @@ impl Machine for Cpu {
 
     fn plan(&self, call: &Call, forced: Option<Forced>) -> CallPlan {
         self.parts.facts.plan_with(call, forced)
+    }
+
+    #[inline]
+    fn connect_for(&mut self, calls: &[RawCall], plans: &[CallPlan]) -> Result<(), RunError> {
+        if self.parts.far.is_some() { self.connect_far(calls, plans) } else { Ok(()) }
     }
 
     unsafe fn within(
@@ -249,6 +258,8 @@ impl Cpu {
             // SAFETY: obligation 1.
             return unsafe { self.run_custom(index, raw, tag) };
         }
+        let mut stand_in = [0u8; 2];
+        let raw = &standing_for(raw, plan, &mut stand_in);
         let Call { func, dtype, op, root, count } = raw.call;
         let nranks = self.parts.facts.nranks;
         let op = if func.is_reduction() { op } else { RedOp::Sum };
@@ -410,6 +421,12 @@ impl Drop for TakesBack<'_> {
         let Cpu { parts: CpuParts { mesh, .. }, works, .. } = &mut *self.0;
         coll::send_recv::withdraw(mesh.view().0, works);
     }
+}
+
+/// The call, or the all-reduce of one byte that is run instead of a barrier.
+fn standing_for(raw: &RawCall, plan: &Plan, [send, recv]: &mut [u8; 2]) -> RawCall {
+    let is_replaced = plan.func != raw.call.func;
+    if is_replaced { RawCall { call: Call::ONE_BYTE, send, recv, ..*raw } } else { *raw }
 }
 
 /// By connection, the first step of what is received next, before any message.

@@ -3,6 +3,7 @@
 use super::counters::{Counters, SubOp};
 use super::error::{EndError, EndFault, EndId, Outstanding, ProxyFailure};
 use super::expansion::Expansion;
+use super::opening::OpeningEnd;
 use super::order::{Keep, ORDERS_WAITING_MAX, Operation, ProxyOrder, ProxyShared, WISH_ABORT, WISH_STOP};
 use super::overflow::Overflow;
 use super::pattern::{self, Amount, ProxyChannel, Way};
@@ -20,6 +21,8 @@ use std::time::Duration;
 /// Most orders open at once, that is, taken and incomplete. A later one waits, even if it could complete at once: so
 /// this also limits the messages of a group.
 pub const ORDERS_OPEN_MAX: usize = 1024;
+/// Queued sub-operations that there is room for, for each connection.
+const SUBS_EACH: usize = 16;
 /// Orders taken in one turn.
 const BATCH: usize = 16;
 /// Between two clock reads at most this part of the timeout counts: a process that was stopped, or whose host slept,
@@ -32,6 +35,8 @@ pub enum ProxyEnd {
     Send(SendEnd),
     /// The receiving end.
     Recv(RecvEnd),
+    /// Either, before it can move anything.
+    Opening(Box<OpeningEnd>),
 }
 
 /// The parts of a proxy.
@@ -74,9 +79,9 @@ pub struct Progress {
     rank: Rank,
     nranks: u32,
     channels: Box<[ProxyChannel]>,
-    lanes: Box<[DrivenEnd]>,
+    lanes: Vec<DrivenEnd>,
     /// Lanes by channel, peer and direction, sorted.
-    lookup: Box<[(EndKey, u16)]>,
+    lookup: Vec<(EndKey, u16)>,
     /// Of the latest order.
     expansion: Expansion,
     /// Lanes that have something to do.
@@ -106,6 +111,7 @@ impl ProxyEnd {
         match self {
             ProxyEnd::Send(end) => end.place(),
             ProxyEnd::Recv(end) => end.place(),
+            ProxyEnd::Opening(end) => end.place(),
         }
     }
 
@@ -114,10 +120,11 @@ impl ProxyEnd {
         (channel, peer, is_send)
     }
 
-    fn begin(&mut self, sub: SubOp) {
+    pub(super) fn begin(&mut self, sub: SubOp) {
         match self {
             ProxyEnd::Send(end) => end.begin(sub),
             ProxyEnd::Recv(end) => end.begin(sub),
+            ProxyEnd::Opening(end) => end.begin(sub),
         }
     }
 
@@ -126,13 +133,22 @@ impl ProxyEnd {
         match self {
             ProxyEnd::Send(end) => end.progress(),
             ProxyEnd::Recv(end) => end.progress(),
+            ProxyEnd::Opening(_) => self.open(),
         }
+    }
+
+    #[cold]
+    fn open(&mut self) -> Result<usize, Arc<EndError>> {
+        let ProxyEnd::Opening(opening) = self else { return Ok(0) };
+        let opened = opening.poll()?;
+        Ok(opened.map(|end| *self = end).into_iter().count())
     }
 
     fn is_idle(&self) -> bool {
         match self {
             ProxyEnd::Send(end) => end.is_idle(),
             ProxyEnd::Recv(end) => end.is_idle(),
+            ProxyEnd::Opening(end) => end.is_idle(),
         }
     }
 
@@ -140,6 +156,7 @@ impl ProxyEnd {
         match self {
             ProxyEnd::Send(end) => end.outstanding(),
             ProxyEnd::Recv(end) => end.outstanding(),
+            ProxyEnd::Opening(end) => end.outstanding(),
         }
     }
 
@@ -148,12 +165,25 @@ impl ProxyEnd {
         let layout = match self {
             ProxyEnd::Send(end) => end.layout(),
             ProxyEnd::Recv(end) => end.layout(),
+            ProxyEnd::Opening(end) => end.layout(),
         };
         len_bytes.div_ceil(proto::payload_bytes(protocol, layout) as u64).max(1)
     }
 }
 
 impl DrivenEnd {
+    fn new(end: ProxyEnd) -> DrivenEnd {
+        DrivenEnd {
+            end,
+            queue: List::EMPTY,
+            ticket: 0,
+            is_active: false,
+            moved: 0,
+            moved_seen: 0,
+            late_since: Duration::ZERO,
+        }
+    }
+
     /// Begins a sub-operation; the end is idle.
     #[inline]
     fn begin(&mut self, number: u16, Queued { sub, ticket }: Queued, trace: &mut Trace, turn: u64) {
@@ -173,16 +203,7 @@ impl Progress {
         parts: ProxyParts,
     ) -> Progress {
         let ProxyParts { rank, nranks, channels, ends, timeout } = parts;
-        let lane = |end| DrivenEnd {
-            end,
-            queue: List::EMPTY,
-            ticket: 0,
-            is_active: false,
-            moved: 0,
-            moved_seen: 0,
-            late_since: Duration::ZERO,
-        };
-        let lanes: Box<[DrivenEnd]> = ends.into_iter().map(lane).collect();
+        let lanes: Vec<DrivenEnd> = ends.into_iter().map(DrivenEnd::new).collect();
         let mut lookup: Vec<(EndKey, u16)> =
             lanes.iter().zip(0u16..).map(|(lane, index)| (lane.end.key(), index)).collect();
         lookup.sort_unstable();
@@ -197,9 +218,9 @@ impl Progress {
             expansion: Expansion::new(lanes.len()),
             active: Vec::with_capacity(lanes.len()),
             // One order puts at most one sub-operation on a connection. Most put them on few.
-            pool: Pool::new(lanes.len() * 16 + ORDERS_OPEN_MAX),
+            pool: Pool::new(lanes.len() * SUBS_EACH + ORDERS_OPEN_MAX),
             lanes,
-            lookup: lookup.into_boxed_slice(),
+            lookup,
             missing: vec![0; ORDERS_OPEN_MAX].into_boxed_slice(),
             first_open: 0,
             next_ticket: 0,
@@ -234,6 +255,17 @@ impl Progress {
             }
         }
         moved
+    }
+
+    /// Adds a connection, for orders that are taken from now on. It allocates.
+    pub fn add(&mut self, end: ProxyEnd) {
+        let (key, number) = (end.key(), self.lanes.len() as u16);
+        let at = self.lookup.partition_point(|(other, _)| *other < key);
+        self.lookup.insert(at, (key, number));
+        self.lanes.push(DrivenEnd::new(end));
+        self.pool.grow(SUBS_EACH);
+        self.active.reserve(self.lanes.len() - self.active.len());
+        self.expansion.forget(self.lanes.len());
     }
 
     /// All connections.
@@ -516,6 +548,7 @@ fn complete(first_open: &mut u64, next_ticket: u64, missing: &[u32], shared: &Pr
 /// Whether a connection with an operation in progress waits for the other end, and not for this rank's kernel.
 fn waits_for_peer(end: &ProxyEnd, counters: &Counters) -> bool {
     match end {
+        ProxyEnd::Opening(_) => true,
         ProxyEnd::Send(_) => counters.received > counters.done,
         ProxyEnd::Recv(_) => {
             let has_begun = counters.received > 0;

@@ -24,6 +24,13 @@ impl Expansion {
         self.order.is_some_and(|latest| latest == ProxyOrder { tag: latest.tag, ..*order })
     }
 
+    /// There are so many connections now, and the latest order may concern the new ones.
+    pub(super) fn forget(&mut self, connections: usize) {
+        self.order = None;
+        self.parts.clear();
+        self.parts.reserve(connections);
+    }
+
     /// Another order, whose parts follow.
     pub(super) fn begin(&mut self, op: &Operation) {
         (self.order, self.protocol) = (Some(op.order), op.protocol);

@@ -5,7 +5,8 @@
 //! block that a local kernel empties: together one connection whose two halves are on two hosts. [`CollEnd`], both of
 //! these for in-network reduction. [`Progress`], which drives all ends of a rank by [`ProxyOrders`], on a
 //! [`ProxyThread`] or wherever [`Progress::do_work`] is called.
-//! Never: blocks, allocates or locks after construction, names a line protocol (it asks `shared::proto`).
+//! [`OpeningEnd`] stands for an end whose communicator is still to come.
+//! Never: blocks; allocates or locks after construction, except for an end that is added or opens; names a line protocol (it asks `shared::proto`).
 //!
 //! ```text
 //! host of the producer                                   host of the consumer
@@ -23,6 +24,7 @@ mod block;
 mod send;
 mod recv;
 mod coll;
+mod opening;
 mod overflow;
 mod pattern;
 mod expansion;
@@ -45,6 +47,7 @@ pub use engine::{ORDERS_OPEN_MAX, Progress, ProxyEnd, ProxyParts};
 pub use error::{EndError, EndFault, EndId, Outstanding, ProxyFailure};
 pub use idle::Idle;
 pub use op_header::OpHeader;
+pub use opening::{OpenEnd, OpeningEnd};
 pub use order::{Keep, ORDERS_WAITING_MAX, ProxyOrder, ProxyShared};
 pub use orders::{ProxyOrders, Ticket, attach_orders, attach_proxy, driven_proxy, proxy};
 pub use pattern::ProxyChannel;

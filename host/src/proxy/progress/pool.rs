@@ -1,4 +1,4 @@
-//! Queued sub-operations: a list for each connection, all in one pool of fixed size.
+//! Queued sub-operations: a list for each connection, all in one pool, which grows only with the connections.
 
 use super::counters::SubOp;
 
@@ -19,7 +19,7 @@ const END: u32 = u32::MAX;
 
 /// All nodes.
 pub(super) struct Pool {
-    nodes: Box<[Node]>,
+    nodes: Vec<Node>,
     /// The first unused node.
     free: u32,
     free_count: usize,
@@ -40,12 +40,21 @@ impl Pool {
     pub(super) fn new(capacity: usize) -> Pool {
         let node =
             |index| Node { item: None, next: if index + 1 < capacity { index as u32 + 1 } else { END } };
-        let nodes: Box<[Node]> = (0..capacity).map(node).collect();
+        let nodes: Vec<Node> = (0..capacity).map(node).collect();
         Pool { free: if capacity > 0 { 0 } else { END }, free_count: capacity, nodes }
     }
 
     pub(super) fn free_count(&self) -> usize {
         self.free_count
+    }
+
+    /// Makes room for so many more.
+    pub(super) fn grow(&mut self, more: usize) {
+        for _ in 0..more {
+            self.nodes.push(Node { item: None, next: self.free });
+            self.free = self.nodes.len() as u32 - 1;
+        }
+        self.free_count += more;
     }
 
     /// Appends to a list; `false` if the pool is empty.
@@ -89,7 +98,8 @@ mod tests {
     proptest! {
         #[test]
         fn lists_are_queues_that_share_a_pool(script in proptest::collection::vec((0usize..3, any::<bool>()), 0..200)) {
-            let mut pool = Pool::new(5);
+            let mut pool = Pool::new(2);
+            pool.grow(3);
             let mut lists = [List::EMPTY; 3];
             let mut model: [VecDeque<u64>; 3] = Default::default();
             for (ticket, (list, pushes)) in script.into_iter().enumerate() {

@@ -4,9 +4,12 @@
 //! Never: moves data (`proxy` does).
 
 mod dialing;
+mod opening;
 
 use crate::net::{find, nearest};
-use crate::transport::contract::{Asked, Memory, Transport, TransportError, Wires, sealed::Sealed};
+use crate::transport::contract::{
+    Asked, Memory, OpenBy, Opener, Transport, TransportError, Wires, sealed::Sealed,
+};
 use crate::transport::kind::{Allowed, TransportKind};
 use crate::transport::layout::stream_layout;
 use crate::transport::peer::PeerInfo;
@@ -47,5 +50,11 @@ impl Transport for Net {
         let (to, from) = (&peers(to)[..], &peers(from)[..]);
         let dialed = Dialing { bootstrap, net, device, to, from, timeout }.connect()?;
         Ok(Wires::Comms { to: dialed.to, from: dialed.from })
+    }
+    fn opener(&self, by: OpenBy<'_>) -> Result<Option<Box<dyn Opener>>, TransportError> {
+        let refused = |source| TransportError::of_net(None, source);
+        let net = find(by.net).map_err(refused)?;
+        let device = nearest(net.devices(), |device| net.properties(device), &by.place).map_err(refused)?;
+        Ok(Some(Box::new(opening::Handles { reach: by.reach, net, device })))
     }
 }

@@ -3,8 +3,14 @@
 //! Gives: the socket network's communicator over one authenticated TCP stream for each connection, encrypted if the user wants it.
 //! Never: knows what travels.
 
+use crate::bootstrap::Reach;
+use crate::net::RecvComm;
 use crate::net::socket::{receiver_over, sender_over};
-use crate::transport::contract::{Asked, Memory, Transport, TransportError, Wires, sealed::Sealed};
+use crate::transport::background::Background;
+use crate::transport::contract::{
+    Asked, Asking, Memory, OpenBy, Opener, Opening, Openings, Transport, TransportError, Wires,
+    sealed::Sealed,
+};
 use crate::transport::kind::{Allowed, TransportKind};
 use crate::transport::layout::stream_layout;
 use crate::transport::peer::PeerInfo;
@@ -51,5 +57,31 @@ impl Transport for Tcp {
             receiver_over(stream, encrypt).map_err(refused(conn.peer))
         });
         Ok(Wires::Comms { to, from: from.collect::<Result<_, TransportError>>()? })
+    }
+    fn opener(&self, by: OpenBy<'_>) -> Result<Option<Box<dyn Opener>>, TransportError> {
+        Ok(Some(Box::new(Streams(by.reach))))
+    }
+}
+
+/// Streams as operations need them: who sends connects, on a thread beside the operation; the other rank's bootstrap keeps the stream
+/// until that rank comes to need it.
+struct Streams(Reach);
+
+impl Opener for Streams {
+    fn open(&self, to: &[Asking], from: &[Asking]) -> Result<Openings, TransportError> {
+        let reach = self.0.clone();
+        let to = Background::start(to.to_vec(), move |conn: &Asking| {
+            let stream = reach.connect_stream(conn.peer, PURPOSE, conn.tag)?;
+            sender_over(stream).map_err(|source| TransportError::of_net(Some(conn.peer), source))
+        })?;
+        let from = from.iter().map(|conn| -> Opening<Box<dyn RecvComm>> {
+            let (reach, Asking { tag, peer }) = (self.0.clone(), *conn);
+            Box::new(move || {
+                let stream = reach.poll_stream(peer, PURPOSE, tag)?;
+                let made = stream.map(receiver_over).transpose();
+                made.map_err(|source| TransportError::of_net(Some(peer), source))
+            })
+        });
+        Ok(Openings { to, from: from.collect() })
     }
 }

@@ -54,7 +54,7 @@ impl Wiring<'_> {
         to: Vec<(Conn, Box<dyn SendComm>)>,
         from: Vec<(Conn, Box<dyn RecvComm>)>,
     ) -> Result<(), ConnectError> {
-        let CpuWanted { rank, nranks, .. } = *self.wanted;
+        let rank = self.wanted.rank;
         let refused =
             |peer: Rank, source| ConnectError::Net { rank, peer: Some(peer), source: Box::new(source) };
         let mut ends = Vec::new();
@@ -86,21 +86,23 @@ impl Wiring<'_> {
             self.inbound_bytes[peer.index()] += layout.total_bytes();
             self.channel(key).recv.push(conn);
         }
+        self.link_network(transport, ends);
+        Ok(())
+    }
+
+    /// Has these ends driven, of the ranks that this transport reaches.
+    pub(super) fn link_network(&mut self, transport: &dyn Transport, ends: Vec<ProxyEnd>) {
+        let CpuWanted { rank, nranks, .. } = *self.wanted;
         let channels = self.proxy_channels();
         let parts = ProxyParts { rank, nranks, channels, ends, timeout: None };
         let reaches =
             (0..nranks).map(Rank).map(|peer| peer != rank && self.kind(rank, peer) == transport.kind());
         self.net_links = Some(NetLinks::new(parts, reaches.collect()));
-        Ok(())
     }
 
-    /// A connection's name for the proxy, which numbers the mesh behind the channels.
+    /// A connection's name for the proxy.
     fn place_of(&self, key: ConnKey, peer: Rank, is_send: bool) -> EndId {
-        let channel = match key {
-            ConnKey::Channel(channel) => channel,
-            ConnKey::Mesh => self.channels.len() as u32,
-        };
-        EndId { peer, channel: ChannelId(channel), is_send }
+        place_of(self.channels.len(), (key, peer), is_send)
     }
 
     /// This rank's places in rings and trees, as the proxy wants them.
@@ -128,4 +130,13 @@ impl Wiring<'_> {
         let peer = |at: Option<usize>| chain.get(at?).copied();
         [peer(at.checked_sub(1)), peer(at.checked_add(1))]
     }
+}
+
+/// A connection's name for the proxy, which numbers the mesh behind the channels.
+pub(in crate::connect::cpu) fn place_of(channels: usize, (key, peer): Conn, is_send: bool) -> EndId {
+    let channel = match key {
+        ConnKey::Channel(channel) => channel,
+        ConnKey::Mesh => channels as u32,
+    };
+    EndId { peer, channel: ChannelId(channel), is_send }
 }

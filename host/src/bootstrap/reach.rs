@@ -1,0 +1,232 @@
+//! Layer: host / bootstrap.
+//! Takes: a communicator's state, and the other ranks' listeners that it knows.
+//! Gives: [`Reach`]: messages and authenticated streams between two ranks, waited for or polled, from any thread.
+//! Never: keeps the bootstrap alive, or waits for what the other rank's owner does when it connects.
+
+use super::channel::Channel;
+use super::error::{BootstrapError, RankList};
+use super::frame;
+use super::gather::GATHER_BYTES_MAX;
+use super::handshake::{Hello, Purpose};
+use super::join;
+use super::sock::Deadline;
+use super::state::{Shared, State};
+use oxccl_shared::abi::Rank;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+const KIND_MESSAGE: u8 = 1;
+
+/// How long what a rank says of its end may take to come around the ring, when a connection to it has ended already.
+const EVENTS_TAKE: Duration = Duration::from_millis(500);
+
+/// How a rank reaches another rank alone. It works as long as the bootstrap does.
+///
+/// Who connects waits for the other rank's bootstrap thread, not for its owner, who accepts whenever it comes to that.
+#[derive(Clone)]
+pub struct Reach {
+    shared: Arc<Shared>,
+}
+
+impl Reach {
+    pub(super) fn new(shared: &Arc<Shared>) -> Reach {
+        Reach { shared: shared.clone() }
+    }
+
+    /// As [`Bootstrap::send`](super::Bootstrap::send).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn send(&self, peer: Rank, tag: u64, message: &[u8]) -> Result<(), BootstrapError> {
+        if message.len() > GATHER_BYTES_MAX {
+            return Err(BootstrapError::TooLarge { len_bytes: message.len(), max_bytes: GATHER_BYTES_MAX });
+        }
+        let deadline = self.deadline();
+        let mut channel = self.dial(peer, Purpose::Message, tag, &deadline)?;
+        self.write_message(peer, &mut channel, message, &deadline)
+    }
+
+    /// As [`Bootstrap::recv`](super::Bootstrap::recv).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn recv(&self, peer: Rank, tag: u64) -> Result<Vec<u8>, BootstrapError> {
+        let deadline = self.deadline();
+        let channel = self.accept(peer, Purpose::Message, tag, &deadline)?;
+        self.read_message(peer, channel, &deadline)
+    }
+
+    /// The next message that `peer` sent with `tag`, if it has connected by now. That it is gone is no error of this.
+    ///
+    /// # Errors
+    /// The connection failed, or this rank cannot accept any.
+    pub fn poll_message(&self, peer: Rank, tag: u64) -> Result<Option<Vec<u8>>, BootstrapError> {
+        let Some(channel) = self.poll_accept(peer, Purpose::Message, tag)? else { return Ok(None) };
+        self.read_message(peer, channel, &self.deadline()).map(Some)
+    }
+
+    /// As [`Bootstrap::connect_stream`](super::Bootstrap::connect_stream).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn connect_stream(&self, peer: Rank, purpose: u32, tag: u64) -> Result<DataStream, BootstrapError> {
+        blocking(self.dial(peer, Purpose::Stream(purpose), tag, &self.deadline())?)
+    }
+
+    /// As [`Bootstrap::accept_stream`](super::Bootstrap::accept_stream).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn accept_stream(&self, peer: Rank, purpose: u32, tag: u64) -> Result<DataStream, BootstrapError> {
+        blocking(self.accept(peer, Purpose::Stream(purpose), tag, &self.deadline())?)
+    }
+
+    /// The stream that `peer` opens with the same purpose and tag, if it has by now. That it is gone is no error of this: the stream
+    /// may have come before.
+    ///
+    /// # Errors
+    /// This rank cannot accept any.
+    pub fn poll_stream(
+        &self,
+        peer: Rank,
+        purpose: u32,
+        tag: u64,
+    ) -> Result<Option<DataStream>, BootstrapError> {
+        self.poll_accept(peer, Purpose::Stream(purpose), tag)?.map(blocking).transpose()
+    }
+
+    /// Why the communicator is broken, if it is known to be.
+    pub(crate) fn broken(&self) -> Option<BootstrapError> {
+        self.shared.lock().ring.broken()
+    }
+
+    /// Why it is, if an event arrives soon. For a caller whose connection has failed.
+    pub(super) fn why_broken(&self) -> Option<BootstrapError> {
+        self.shared.wait_for(&Deadline::after(EVENTS_TAKE), |state| state.ring.broken())
+    }
+
+    pub(super) fn deadline(&self) -> Deadline {
+        Deadline::after(self.shared.config.timeout).or_cancelled(&self.shared.cancel)
+    }
+
+    /// The address at which `peer` listens.
+    pub(super) fn listener_addr(&self, peer: Rank) -> Result<SocketAddr, BootstrapError> {
+        let out_of_range = BootstrapError::RankOutOfRange { rank: peer, nranks: self.shared.nranks };
+        self.shared.lock().addrs.get(peer.index()).copied().ok_or(out_of_range)
+    }
+
+    fn dial(
+        &self,
+        peer: Rank,
+        purpose: Purpose,
+        tag: u64,
+        deadline: &Deadline,
+    ) -> Result<Channel, BootstrapError> {
+        let addr = self.listener_addr(peer)?;
+        if let Some(error) = self.shared.lock().why_lost(peer) {
+            return Err(error);
+        }
+        let hello = Hello { purpose, from: self.shared.me, to: peer, tag };
+        join::dial_peer(self.shared.secret, hello, addr, deadline).map_err(|error| self.known_better(error))
+    }
+
+    fn accept(
+        &self,
+        peer: Rank,
+        purpose: Purpose,
+        tag: u64,
+        deadline: &Deadline,
+    ) -> Result<Channel, BootstrapError> {
+        self.listener_addr(peer)?;
+        let wanted = Hello { purpose, from: peer, to: self.shared.me, tag };
+        self.accept_unless(wanted, deadline, |state| state.why_lost(peer))
+    }
+
+    /// Accepts a connection, unless there is a reason why it cannot come.
+    pub(super) fn accept_unless(
+        &self,
+        wanted: Hello,
+        deadline: &Deadline,
+        why_not: impl Fn(&State) -> Option<BootstrapError>,
+    ) -> Result<Channel, BootstrapError> {
+        let (me, peer) = (self.shared.me, wanted.from);
+        let found = self.shared.wait_for(deadline, |state| {
+            let parked = take_parked(state, wanted).map(Ok);
+            parked.or_else(|| why_not(state).or_else(|| state.starved(me)).map(Err))
+        });
+        found.unwrap_or_else(|| {
+            Err(BootstrapError::Timeout {
+                what: "waiting for a peer to connect",
+                ranks: RankList::from_iter([peer]),
+                waited: deadline.waited(),
+            })
+        })
+    }
+
+    fn poll_accept(&self, peer: Rank, purpose: Purpose, tag: u64) -> Result<Option<Channel>, BootstrapError> {
+        let me = self.shared.me;
+        let wanted = Hello { purpose, from: peer, to: me, tag };
+        let mut state = self.shared.lock();
+        let parked = take_parked(&mut state, wanted).map(Ok);
+        parked.or_else(|| state.starved(me).map(Err)).transpose()
+    }
+
+    pub(super) fn write_message(
+        &self,
+        peer: Rank,
+        channel: &mut Channel,
+        message: &[u8],
+        deadline: &Deadline,
+    ) -> Result<(), BootstrapError> {
+        let mut bytes = Vec::new();
+        frame::push(&mut bytes, KIND_MESSAGE, &[message]);
+        channel.write_all(&bytes, deadline).map_err(|error| self.stream_error(peer, &error, deadline))
+    }
+
+    pub(super) fn read_message(
+        &self,
+        peer: Rank,
+        mut channel: Channel,
+        deadline: &Deadline,
+    ) -> Result<Vec<u8>, BootstrapError> {
+        match channel.read_frame(GATHER_BYTES_MAX, deadline) {
+            Ok(frame) if frame.kind == KIND_MESSAGE => Ok(frame.payload),
+            Ok(_) => Err(BootstrapError::Protocol { rank: peer, what: "a message of unknown kind" }),
+            Err(error) => Err(self.stream_error(peer, &error, deadline)),
+        }
+    }
+
+    /// Prefers a better error: a rank whose connection ended may have reported why, by another path.
+    fn known_better(&self, error: BootstrapError) -> BootstrapError {
+        let BootstrapError::PeerLost { rank } = error else { return error };
+        self.shared.wait_for(&Deadline::after(EVENTS_TAKE), |state| state.why_lost(rank)).unwrap_or(error)
+    }
+
+    fn stream_error(&self, peer: Rank, error: &std::io::Error, deadline: &Deadline) -> BootstrapError {
+        match error.kind() {
+            std::io::ErrorKind::TimedOut => BootstrapError::Timeout {
+                what: "a message of the bootstrap",
+                ranks: RankList::from_iter([peer]),
+                waited: deadline.waited(),
+            },
+            std::io::ErrorKind::InvalidData => BootstrapError::Altered { rank: peer },
+            std::io::ErrorKind::Other => {
+                BootstrapError::Protocol { rank: peer, what: "bytes that are no message" }
+            }
+            _ => self.known_better(BootstrapError::PeerLost { rank: peer }),
+        }
+    }
+}
+
+/// The first connection with this hello that has come and was not accepted yet.
+fn take_parked(state: &mut State, wanted: Hello) -> Option<Channel> {
+    let at = state.parked.iter().position(|accepted| accepted.hello == wanted)?;
+    Some(state.parked.remove(at).channel)
+}
+
+fn blocking(channel: Channel) -> Result<DataStream, BootstrapError> {
+    let stream = channel.into_stream();
+    stream.socket.set_nonblocking(false).map_err(|error| BootstrapError::io("make a stream block", &error))?;
+    Ok(stream)
+}
