@@ -4,6 +4,7 @@
 //! and those for a machine or a guest that has what they need: see `Cargo.toml`.
 
 mod conformance;
+mod by_need;
 mod errors;
 mod groups;
 mod requests;

@@ -375,12 +375,11 @@ impl Config {
         let topology = (p2p_level, gdr_level, cross_nic, rings);
         let blocks = (self.channels, self.cta_policy.unwrap_or_default());
         let encrypt = self.net.socket.encrypt;
-        let late = (encrypt, self.runtime_connect);
-        digest(&(self.restrictions(), tuned, ways, buffers, blocks, topology, late))
+        digest(&(self.restrictions(), tuned, ways, buffers, blocks, topology, encrypt))
     }
 
     /// The settings of [`Self::digest`], for the message when they differ.
-    pub(crate) const MUST_AGREE: &'static str = "NCCL_ALGO, NCCL_PROTO, OXCCL_DETERMINISTIC, NCCL_P2P_DISABLE, NCCL_CUMEM_ENABLE, OXCCL_DUPLICATE_GPUS, NCCL_SHM_DISABLE, OXCCL_TRANSPORT, NCCL_NET, OXCCL_ENCRYPT, NCCL_COLLNET_ENABLE, NCCL_BUFFSIZE, OXCCL_CMA_MIN_BYTES, NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, NCCL_NTHREADS, NCCL_CTA_POLICY, NCCL_P2P_LEVEL, NCCL_NET_GDR_LEVEL, NCCL_CROSS_NIC, NCCL_RINGS, NCCL_RUNTIME_CONNECT, the tables in OXCCL_TUNE_FILE";
+    pub(crate) const MUST_AGREE: &'static str = "NCCL_ALGO, NCCL_PROTO, OXCCL_DETERMINISTIC, NCCL_P2P_DISABLE, NCCL_CUMEM_ENABLE, OXCCL_DUPLICATE_GPUS, NCCL_SHM_DISABLE, OXCCL_TRANSPORT, NCCL_NET, OXCCL_ENCRYPT, NCCL_COLLNET_ENABLE, NCCL_BUFFSIZE, OXCCL_CMA_MIN_BYTES, NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, NCCL_NTHREADS, NCCL_CTA_POLICY, NCCL_P2P_LEVEL, NCCL_NET_GDR_LEVEL, NCCL_CROSS_NIC, NCCL_RINGS, NCCL_RUNTIME_CONNECT (of CPU ranks), the tables in OXCCL_TUNE_FILE";
 
     /// Checks the settings for a communicator of so many ranks, whatever their source.
     pub(crate) fn validate(&self, nranks: u32) -> Result<(), ConfigError> {

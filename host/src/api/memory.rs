@@ -19,9 +19,9 @@ pub struct PeerMemory {
     pub outbound_bytes: usize,
 }
 
-/// Memory that a communicator has now. Ranks on CPUs reserve it at init; the operating system commits it at first use, except files in
-/// /dev/shm, which are committed at once. GPUs of one host make connections when an operation first needs them, and keep them: their
-/// memory grows with what the communicator is used for.
+/// Memory that a communicator has now. The operating system commits what ranks on CPUs reserve at first use, except files in
+/// /dev/shm, which are committed at once. GPUs of one host, and ranks on CPUs over networks, make connections when an operation first
+/// needs them, and keep them: their memory grows with what the communicator is used for.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MemoryReport {
     /// Each peer's share.

@@ -3,7 +3,7 @@
 //! Gives: [`Reach`]: messages and authenticated streams between two ranks, waited for or polled, from any thread.
 //! Never: keeps the bootstrap alive, or waits for what the other rank's owner does when it connects.
 
-use super::channel::Channel;
+use super::channel::{Channel, DataStream};
 use super::error::{BootstrapError, RankList};
 use super::frame;
 use super::gather::GATHER_BYTES_MAX;
@@ -12,7 +12,7 @@ use super::join;
 use super::sock::Deadline;
 use super::state::{Shared, State};
 use oxccl_shared::abi::Rank;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -11,7 +11,8 @@ use crate::launch::{CustomAlgorithm, Drives, WaitContext};
 use crate::machine::cpu::{Cpu, CpuParts, Far};
 use crate::plan::tuning::{Architecture, Backend, Impossible};
 use crate::plan::{Collnet, Facts, Hosts, Lacks};
-use crate::transport::{Cma, TransportKind, processors_each, stream_layout};
+use crate::transport::{Cma, PeerInfo, TransportKind, processors_each, stream_layout};
+use crate::wire::digest;
 use oxccl_device::conn::SendConn;
 use oxccl_shared::abi::Rank;
 use oxccl_shared::algo::spec::Processor;
@@ -54,6 +55,8 @@ impl Init for Cpu {
         let shared = bootstrap.broadcast(Rank(0), &random.to_le_bytes())?;
         let comm_hash = shared.try_into().map_err(|_| ConnectError::Malformed { peer: Rank(0) })?;
         let info = this_process(bootstrap, config)?;
+        // Both ends of a connection make it at the same time: of GPUs, what one makes all have.
+        let info = PeerInfo { settings: digest(&(info.settings, config.runtime_connect)), ..info };
         let wanted = CpuWanted {
             rank,
             nranks,
@@ -135,23 +138,9 @@ fn machine(
     far: Option<Far>,
     joined: &Joined<'_>,
 ) -> Cpu {
-    let Joined { rank, nranks, config, health, .. } = *joined;
-    let (ring_layout, mesh_layout) = (config.ring_layout(), config.mesh_layout(nranks));
+    let Joined { rank, config, health, .. } = *joined;
+    let facts = facts_of(&connected, config).reading_from(reads.then_some(config.cma_min_bytes as u64));
     let here = connected.peers[rank.index()];
-    // A schedule's slices fit every connection, and streams have the longer slots.
-    let streams = nranks > 1 && config.transports.all_streams(&connected.peers);
-    let (layouts, architecture) = match streams {
-        true => ([stream_layout(ring_layout), stream_layout(mesh_layout)], Architecture::CpuStreams),
-        false => ([ring_layout, mesh_layout], Architecture::Cpu),
-    };
-    let channels = [connected.graph.ring_channels(), connected.graph.tree_channels()];
-    let table = config.tuned.as_ref().and_then(|tuned| tuned.table(Backend::of(architecture), nranks));
-    let facts = Facts::of_cpus(nranks, architecture, config.restrictions(), layouts, channels)
-        .on_hosts(connected.peers.iter().map(|peer| peer.host))
-        .with_far_ranks(config.transports.has_streams(&connected.peers))
-        .with_collnet(connected.reducing.collnet)
-        .with_table(table.copied())
-        .reading_from(reads.then_some(config.cma_min_bytes as u64));
     let crowded = processors_each(&connected.peers, here.host) == 0;
     let notify = Box::new(joined.teller());
     let ends = connected.channels.iter().chain([&connected.mesh]).flat_map(|channel| &channel.send);
@@ -175,6 +164,25 @@ fn machine(
     })
 }
 
+/// What plans depend on.
+fn facts_of(connected: &CpuConnected, config: &Config) -> Facts {
+    let nranks = connected.peers.len() as u32;
+    let (ring_layout, mesh_layout) = (config.ring_layout(), config.mesh_layout(nranks));
+    // A schedule's slices fit every connection, and streams have the longer slots.
+    let streams = nranks > 1 && config.transports.all_streams(&connected.peers);
+    let (layouts, architecture) = match streams {
+        true => ([stream_layout(ring_layout), stream_layout(mesh_layout)], Architecture::CpuStreams),
+        false => ([ring_layout, mesh_layout], Architecture::Cpu),
+    };
+    let channels = [connected.graph.ring_channels(), connected.graph.tree_channels()];
+    let table = config.tuned.as_ref().and_then(|tuned| tuned.table(Backend::of(architecture), nranks));
+    Facts::of_cpus(nranks, architecture, config.restrictions(), layouts, channels)
+        .on_hosts(connected.peers.iter().map(|peer| peer.host))
+        .with_far_ranks(config.transports.has_streams(&connected.peers))
+        .with_collnet(connected.reducing.collnet)
+        .with_table(table.copied())
+}
+
 fn report(rank: Rank, kinds: &[TransportKind], bytes: &FarBytes, own_bytes: usize) -> MemoryReport {
     let bytes = bytes.lock().unwrap_or_else(PoisonError::into_inner);
     let peers = (0..).map(Rank).zip(kinds.iter().zip(&*bytes)).filter(|(peer, _)| *peer != rank);
@@ -185,4 +193,117 @@ fn report(rank: Rank, kinds: &[TransportKind], bytes: &FarBytes, own_bytes: usiz
         outbound_bytes: *outbound_bytes,
     });
     MemoryReport { peers: peers.collect(), own_bytes }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connect::cpu::RankGraph;
+    use crate::launch::{Channel, Health};
+    use crate::machine::cpu::{FarConnector, FarEnds, FarNeed, NOT_MADE};
+    use crate::plan::{Call, CallPlan};
+    use crate::transport::{Allowed, Asking, Opener, Opening, Openings, TransportError, transport_of};
+    use oxccl_shared::abi::{DataType, Func, RedOp};
+    use oxccl_shared::algo::registry::spec_of;
+    use oxccl_shared::algo::spec::Connections;
+    use std::time::Instant;
+
+    /// A network that never answers.
+    struct Silent;
+
+    impl Opener for Silent {
+        fn open(&self, to: &[Asking], from: &[Asking]) -> Result<Openings, TransportError> {
+            fn never<C>(_: &Asking) -> Opening<C> {
+                Box::new(|| Ok(None))
+            }
+            Ok(Openings { to: to.iter().map(never).collect(), from: from.iter().map(never).collect() })
+        }
+    }
+
+    /// A rank after init, each on a host of its own, without the connections of its rings.
+    fn connected(peers: &[PeerInfo]) -> CpuConnected {
+        let graph = RankGraph::new(peers, None).unwrap();
+        let tcp = transport_of(TransportKind::Tcp).unwrap();
+        CpuConnected {
+            channels: (0..graph.channels()).map(|_| Channel::default()).collect(),
+            mesh: Channel::default(),
+            send_to: vec![NOT_MADE; peers.len()],
+            recv_from: vec![NOT_MADE; peers.len()],
+            net_links: None,
+            opener: Some((tcp, Box::new(Silent))),
+            reducing: Reducing::default(),
+            kinds: vec![TransportKind::Tcp; peers.len()],
+            peers: peers.to_vec(),
+            graph,
+            inbound_bytes: Vec::new(),
+            outbound_bytes: Vec::new(),
+            memory: Vec::new(),
+        }
+    }
+
+    /// Connections and bytes of a rank that has run these calls.
+    fn used(peers: &[PeerInfo], rank: Rank, config: &Config, calls: &[Call]) -> (usize, usize) {
+        let nranks = peers.len() as u32;
+        let mut connected = connected(peers);
+        let facts = facts_of(&connected, config).reading_from(reads.then_some(config.cma_min_bytes as u64));
+        let wanted = CpuWanted {
+            rank,
+            nranks,
+            comm_hash: 0,
+            info: &peers[rank.index()],
+            allowed: &config.transports,
+            settings: "",
+            rings: None,
+            net: &config.net,
+            net_timeout: config.bootstrap.timeout,
+            ring_layout: config.ring_layout(),
+            mesh_layout: config.mesh_layout(nranks),
+            by_need: true,
+        };
+        let bytes: FarBytes = Arc::new(Mutex::new(vec![[0; 2]; peers.len()]));
+        let mut far = FarLinks::new(&wanted, &mut connected, bytes.clone()).unwrap();
+        let health = Health::new(rank, nranks);
+        let mut ends = 0;
+        let mut needs = vec![FarNeed::Rings(connected.graph.ring_channels())];
+        for call in calls {
+            let CallPlan::Collective(plan) = facts.plan_with(call, None) else { panic!("{call:?} is one") };
+            needs.push(match spec_of(plan.algorithm).connections {
+                Connections::Ring => FarNeed::Rings(plan.channels),
+                Connections::Tree => FarNeed::Trees(plan.channels),
+                _ => FarNeed::Mesh,
+            });
+        }
+        for need in needs {
+            let CpuConnected { channels, mesh, send_to, recv_from, memory, .. } = &mut connected;
+            let drive = &mut |_| ends += 1;
+            let made = FarEnds { channels, mesh, send_to, recv_from, memory, health: &health, drive };
+            far.connect(need, made).unwrap();
+        }
+        let total = bytes.lock().unwrap().iter().flatten().sum();
+        (ends, total)
+    }
+
+    /// A rank of very many has neighbours in rings and trees alone, whatever the length, by the planner's and the tables' own code.
+    #[test]
+    fn a_rank_among_thousands_has_few_connections() {
+        let config = Config { transports: Allowed::only(TransportKind::Tcp), ..Config::default() };
+        let call = |func, count| Call { func, dtype: DataType::F32, op: RedOp::Sum, root: Rank(0), count };
+        for nranks in [1024, 16_384u64] {
+            let peers: Vec<PeerInfo> =
+                (0..nranks).map(|host| PeerInfo { host, process: host, ..PeerInfo::default() }).collect();
+            for rank in [0, 1, nranks / 2, nranks - 1].map(|rank| Rank(rank as u32)) {
+                for count in [1, 1 << 10, 1 << 24] {
+                    let begun = Instant::now();
+                    let calls = [call(Func::AllReduce, count), call(Func::Barrier, 0)];
+                    let (ends, bytes) = used(&peers, rank, &config, &calls);
+                    eprintln!(
+                        "rank {rank} of {nranks}, {count} elements and a barrier: {ends} connections, {:.1} MiB, in {:?}",
+                        bytes as f64 / f64::from(1 << 20),
+                        begun.elapsed()
+                    );
+                    assert!(ends <= 64 && bytes <= 64 << 20, "{ends} {bytes}");
+                }
+            }
+        }
+    }
 }

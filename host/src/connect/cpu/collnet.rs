@@ -46,6 +46,13 @@ impl Default for Reducing {
     }
 }
 
+impl Reducing {
+    /// Where the connections to the network begin among the mesh's, at a head.
+    pub(super) fn places(&self) -> Option<[u16; 2]> {
+        self.links.as_ref().map(|_| self.places)
+    }
+}
+
 /// A rank's contribution: a head's listener and its info for the others.
 pub(super) struct HeadListener {
     info: HeadInfo,

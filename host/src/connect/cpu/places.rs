@@ -32,14 +32,19 @@ pub(super) fn place(channel: &mut Channel, graph: &RankGraph, rank: Rank, index:
     }
 }
 
-/// Orders the mesh's connections. Returns the index of that to each rank, and of that from each.
-pub(super) fn place_mesh(mesh: &mut Channel, rank: Rank, nranks: u32) -> (Vec<u16>, Vec<u16>) {
+/// Orders the mesh's connections. Returns the index of that to each rank, and of that from each. Those to and from a network that reduces,
+/// which begin at `reducing`, are of no pair.
+pub(super) fn place_mesh(
+    mesh: &mut Channel,
+    (rank, nranks): (Rank, u32),
+    reducing: Option<[u16; 2]>,
+) -> (Vec<u16>, Vec<u16>) {
+    let [sends, recvs] = reducing.map_or([usize::MAX; 2], |places| places.map(usize::from));
     let (mut send_to, mut recv_from) = (vec![NOT_MADE; nranks as usize], vec![NOT_MADE; nranks as usize]);
-    // A head's connections to a network that reduces come last, and are of no pair.
-    for (index, conn) in mesh.send.iter().enumerate().rev() {
+    for (index, conn) in mesh.send.iter().enumerate().take(sends) {
         send_to[conn.peer().index()] = index as u16;
     }
-    for (index, conn) in mesh.recv.iter().enumerate().rev() {
+    for (index, conn) in mesh.recv.iter().enumerate().take(recvs) {
         recv_from[conn.peer().index()] = index as u16;
     }
     order_mesh(mesh, rank, nranks, &send_to, &recv_from);

@@ -283,7 +283,7 @@ impl<'a> Wiring<'a> {
         for (index, channel) in channels.iter_mut().enumerate() {
             places::place(channel, &self.graph, rank, index as u32);
         }
-        let (send_to, recv_from) = places::place_mesh(&mut self.mesh, rank, nranks);
+        let (send_to, recv_from) = places::place_mesh(&mut self.mesh, (rank, nranks), self.reducing.places());
         self.mesh.chain = self.chain(&send_to, &recv_from);
         let kinds = (0..nranks).map(Rank).map(|peer| self.kind(rank, peer)).collect();
         CpuConnected {
