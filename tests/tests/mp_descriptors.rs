@@ -19,7 +19,8 @@ fn start(transport: &str, free: u64) -> Job {
         .env("OXCCL_BOOTSTRAP_TIMEOUT", "20");
     launch.start_each(|rank| {
         let limit = if rank == POOR { format!("limit-descriptors={free}") } else { "sleep=0".to_owned() };
-        format!("{limit} join barrier after")
+        // What a rank lacks for an operation it may lack when another rank's part is done: that rank hears of it in the next.
+        format!("{limit} join barrier barrier after")
     })
 }
 

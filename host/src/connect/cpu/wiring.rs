@@ -243,17 +243,20 @@ impl<'a> Wiring<'a> {
         }
         conns.extend((0..nranks).map(Rank).map(|peer| (ConnKey::Mesh, peer)));
         if self.wanted.by_need {
-            conns.retain(|conn| self.is_along_ring(*conn, inbound));
+            conns.retain(|conn| self.is_made_at_init(*conn, inbound));
         }
         conns.retain(|(_, peer)| *peer != rank && self.kind(rank, *peer) == kind);
         conns
     }
 
-    /// Whether a connection leads along a ring: what is there from init on, and shows that the network works.
-    fn is_along_ring(&self, (key, peer): Conn, inbound: bool) -> bool {
+    /// Whether a connection is there from init on: along a ring, which shows that the network works, or along the chain to a network that
+    /// reduces, where chains may be used.
+    fn is_made_at_init(&self, (key, peer): Conn, inbound: bool) -> bool {
         let CpuWanted { rank, nranks, .. } = *self.wanted;
         let steps = if inbound { nranks - 1 } else { 1 };
-        let ConnKey::Channel(channel) = key else { return false };
+        let ConnKey::Channel(channel) = key else {
+            return self.wanted.net.coll.enabled && self.chain_peers().contains(&Some(peer));
+        };
         channel < self.graph.ring_channels() && self.graph.along_ring(channel, rank, steps) == peer
     }
 

@@ -106,7 +106,7 @@ impl Cpu {
                 far.has_mesh = true;
                 self.begin_far(FarNeed::Mesh)
             }
-            // Chains stay on their hosts.
+            // Chains are there from init on.
             _ => Ok(()),
         }
     }

@@ -122,7 +122,7 @@ impl Wiring<'_> {
     }
 
     /// The ranks above and below this one in its host's chain.
-    fn chain_peers(&self) -> [Option<Rank>; 2] {
+    pub(super) fn chain_peers(&self) -> [Option<Rank>; 2] {
         let rank = self.wanted.rank;
         let chain = self.graph.hosts().iter().find(|chain| chain.contains(&rank));
         let at = |chain: &Vec<Rank>| chain.iter().position(|other| *other == rank);
