@@ -96,12 +96,7 @@ impl Reach {
         self.poll_accept(peer, Purpose::Stream(purpose), tag)?.map(blocking).transpose()
     }
 
-    /// Why the communicator is broken, if it is known to be.
-    pub(crate) fn broken(&self) -> Option<BootstrapError> {
-        self.shared.lock().ring.broken()
-    }
-
-    /// Why it is, if an event arrives soon. For a caller whose connection has failed.
+    /// Why the communicator is broken, if an event arrives soon. For a caller whose connection has failed.
     pub(super) fn why_broken(&self) -> Option<BootstrapError> {
         self.shared.wait_for(&Deadline::after(EVENTS_TAKE), |state| state.ring.broken())
     }
