@@ -222,6 +222,9 @@ fn take_parked(state: &mut State, wanted: Hello) -> Option<Channel> {
 
 fn blocking(channel: Channel) -> Result<DataStream, BootstrapError> {
     let stream = channel.into_stream();
-    stream.socket.set_nonblocking(false).map_err(|error| BootstrapError::io("make a stream block", &error))?;
+    stream
+        .socket
+        .set_nonblocking(false)
+        .map_err(|error| BootstrapError::io("make a stream block", &error))?;
     Ok(stream)
 }

@@ -245,7 +245,7 @@ mod tests {
     fn used(peers: &[PeerInfo], rank: Rank, config: &Config, calls: &[Call]) -> (usize, usize) {
         let nranks = peers.len() as u32;
         let mut connected = connected(peers);
-        let facts = facts_of(&connected, config).reading_from(reads.then_some(config.cma_min_bytes as u64));
+        let facts = facts_of(&connected, config);
         let wanted = CpuWanted {
             rank,
             nranks,
@@ -259,6 +259,7 @@ mod tests {
             ring_layout: config.ring_layout(),
             mesh_layout: config.mesh_layout(nranks),
             by_need: true,
+            read_from_bytes: None,
         };
         let bytes: FarBytes = Arc::new(Mutex::new(vec![[0; 2]; peers.len()]));
         let mut far = FarLinks::new(&wanted, &mut connected, bytes.clone()).unwrap();

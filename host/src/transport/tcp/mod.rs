@@ -20,6 +20,10 @@ use oxccl_shared::abi::ConnLayout;
 const PURPOSE: u32 = 1;
 const SEALED_PURPOSE: u32 = 2;
 
+fn purpose(encrypt: bool) -> u32 {
+    if encrypt { SEALED_PURPOSE } else { PURPOSE }
+}
+
 /// Streams.
 pub struct Tcp;
 
@@ -45,7 +49,7 @@ impl Transport for Tcp {
     fn connect(&self, asked: &Asked<'_>) -> Result<Wires, TransportError> {
         let Asked { bootstrap, to, from, net, .. } = asked;
         let encrypt = net.socket.encrypt;
-        let purpose = if encrypt { SEALED_PURPOSE } else { PURPOSE };
+        let purpose = purpose(encrypt);
         let refused = |peer| move |source| TransportError::of_net(Some(peer), source);
         let to = to.iter().map(|conn| {
             let stream = bootstrap.connect_stream(conn.peer, purpose, conn.tag)?;
@@ -58,27 +62,32 @@ impl Transport for Tcp {
         });
         Ok(Wires::Comms { to, from: from.collect::<Result<_, TransportError>>()? })
     }
+
     fn opener(&self, by: OpenBy<'_>) -> Result<Option<Box<dyn Opener>>, TransportError> {
-        Ok(Some(Box::new(Streams(by.reach))))
+        Ok(Some(Box::new(Streams { encrypt: by.net.socket.encrypt, reach: by.reach })))
     }
 }
 
 /// Streams as operations need them: who sends connects, on a thread beside the operation; the other rank's bootstrap keeps the stream
 /// until that rank comes to need it.
-struct Streams(Reach);
+struct Streams {
+    reach: Reach,
+    encrypt: bool,
+}
 
 impl Opener for Streams {
     fn open(&self, to: &[Asking], from: &[Asking]) -> Result<Openings, TransportError> {
-        let reach = self.0.clone();
+        let (reach, encrypt) = (self.reach.clone(), self.encrypt);
+        let purpose = purpose(encrypt);
         let to = Background::start(to.to_vec(), move |conn: &Asking| {
-            let stream = reach.connect_stream(conn.peer, PURPOSE, conn.tag)?;
-            sender_over(stream).map_err(|source| TransportError::of_net(Some(conn.peer), source))
+            let stream = reach.connect_stream(conn.peer, purpose, conn.tag)?;
+            sender_over(stream, encrypt).map_err(|source| TransportError::of_net(Some(conn.peer), source))
         })?;
         let from = from.iter().map(|conn| -> Opening<Box<dyn RecvComm>> {
-            let (reach, Asking { tag, peer }) = (self.0.clone(), *conn);
+            let (reach, Asking { tag, peer }) = (self.reach.clone(), *conn);
             Box::new(move || {
-                let stream = reach.poll_stream(peer, PURPOSE, tag)?;
-                let made = stream.map(receiver_over).transpose();
+                let stream = reach.poll_stream(peer, purpose, tag)?;
+                let made = stream.map(|stream| receiver_over(stream, encrypt)).transpose();
                 made.map_err(|source| TransportError::of_net(Some(peer), source))
             })
         });
