@@ -5,7 +5,6 @@ use crate::conn::{Conns, RecvConn, SendConn};
 use crate::gpu::{Awaited, Block, Stop, Wait};
 use crate::remote::{RemoteError, RemoteMemory};
 use oxccl_shared::abi::{OfferReply, Protocol, SlotHeader};
-use oxccl_shared::sync::{fence_acquire, fence_full};
 
 /// Bytes read between two looks at other messages.
 const PIECE_BYTES: usize = 4 << 20;
@@ -95,10 +94,7 @@ unsafe fn receive<B: Block>(
     let address = offer.address.load_relaxed() + work.done_bytes as u64;
     // SAFETY: obligation 1: the piece is the next one of the buffer, and the offer is of as many bytes.
     let read = unsafe { memory.read(work.buffer.wrapping_add(work.done_bytes), address, len) };
-    // What was read is the message only if it was still offered afterwards.
-    fence_acquire();
-    // ACQUIRE pairs with the fence in `withdraw`.
-    let is_withdrawn = offer.withdrawn.load_acquire() != 0;
+    let is_withdrawn = !offer.stands();
     match read {
         // The sender has failed or ended, and whoever waits hears of it.
         Err(RemoteError::Gone) => return Ok(Some(on)),
@@ -139,13 +135,5 @@ fn count(len_bytes: usize, mut add: impl FnMut(usize)) {
 /// is no message.
 pub(super) fn withdraw(conns: Conns<'_>, works: &[P2pWork]) {
     let open = works.iter().filter(|work| work.is_send && work.offered == Offered::Made && !work.finished);
-    let mut is_any = false;
-    for work in open {
-        conns.send[work.conn as usize].offer(1).withdrawn.store_release(1);
-        is_any = true;
-    }
-    if is_any {
-        // The user's later writes come behind what receivers look at. Pairs with the ACQUIRE in `receive`.
-        fence_full();
-    }
+    open.for_each(|work| conns.send[work.conn as usize].offer(1).withdraw());
 }

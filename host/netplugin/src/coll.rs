@@ -20,7 +20,9 @@ const REST: Duration = Duration::from_micros(200);
 fn net() -> Result<&'static Arc<dyn CollNet>, Failed> {
     match plugin::coll()? {
         Some(net) => Ok(net),
-        None => wrong("OXCCL_AGGREGATOR names no server (host:port of `oxccl aggregate`)"),
+        None => Err(Failed::Unused(
+            "no aggregators: OXCCL_AGGREGATOR names no server (host:port of `oxccl aggregate`)",
+        )),
     }
 }
 

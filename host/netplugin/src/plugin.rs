@@ -20,6 +20,8 @@ const INVALID_ARGUMENT: Code = 4;
 const REMOTE_ERROR: Code = 6;
 /// `NCCL_LOG_WARN`.
 const LOG_WARN: c_int = 2;
+/// `NCCL_LOG_INFO`.
+const LOG_INFO: c_int = 3;
 /// `NCCL_NET` among the subsystems of a message.
 const LOG_NET: u64 = 0x10;
 
@@ -29,6 +31,8 @@ pub enum Failed {
     Net(NetError),
     /// Of the settings or of what NCCL passed.
     Argument(String),
+    /// Nobody asked for it.
+    Unused(&'static str),
 }
 
 impl From<NetError> for Failed {
@@ -48,6 +52,7 @@ impl Failed {
             Failed::Argument(_) | Failed::Net(NetError::NoDevice { .. } | NetError::BadHandle { .. }) => {
                 INVALID_ARGUMENT
             }
+            Failed::Unused(_) => SYSTEM_ERROR,
             Failed::Net(NetError::Closed { .. }) => REMOTE_ERROR,
             Failed::Net(NetError::Unsupported { .. }) => INTERNAL_ERROR,
             Failed::Net(_) => SYSTEM_ERROR,
@@ -58,6 +63,7 @@ impl Failed {
         match self {
             Failed::Net(error) => error.to_string(),
             Failed::Argument(what) => what.clone(),
+            Failed::Unused(what) => (*what).to_owned(),
         }
     }
 }
@@ -72,21 +78,22 @@ pub fn log_to(logger: Logger) {
 
 /// The end of a call into the plugin: its code, and its reason in NCCL's log.
 pub fn ended(call: &str, body: impl FnOnce() -> Result<(), Failed>) -> Code {
-    let (code, text) = match catch_unwind(AssertUnwindSafe(body)) {
+    let (level, code, text) = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return SUCCESS,
-        Ok(Err(failed)) => (failed.code(), failed.text()),
-        Err(_) => (INTERNAL_ERROR, "a panic".to_owned()),
+        Ok(Err(failed @ Failed::Unused(_))) => (LOG_INFO, failed.code(), failed.text()),
+        Ok(Err(failed)) => (LOG_WARN, failed.code(), failed.text()),
+        Err(_) => (LOG_WARN, INTERNAL_ERROR, "a panic".to_owned()),
     };
-    warn(&format!("NET/OxCCL : {call}: {text}"));
+    log(level, &format!("NET/OxCCL : {call}: {text}"));
     code
 }
 
-fn warn(text: &str) {
+fn log(level: c_int, text: &str) {
     let Some(logger) = *LOGGER.lock().unwrap_or_else(PoisonError::into_inner) else { return };
     let Ok(text) = CString::new(text.replace('\0', " ")) else { return };
     let (file, format): (*const c_char, *const c_char) = (c"netplugin".as_ptr(), c"%s".as_ptr());
     // SAFETY: NCCL's logger, with a format and what it asks for.
-    unsafe { logger(LOG_WARN, LOG_NET, file, 0, format, text.as_ptr()) };
+    unsafe { logger(level, LOG_NET, file, 0, format, text.as_ptr()) };
 }
 
 /// The settings of the environment.

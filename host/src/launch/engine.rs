@@ -6,6 +6,7 @@ use super::machine::{Machine, RawQueue, RunError};
 use super::messages::{self, Message};
 use super::planned::Planned;
 use crate::plan::{Call, CallPlan};
+use oxccl_shared::abi::Func;
 
 /// Runs a communicator's calls on its machine: collectives in order, then all messages at once.
 pub struct Engine<M> {
@@ -109,6 +110,11 @@ impl<M: Machine> Engine<M> {
     }
 }
 
+/// Whether a call's messages go with those of all others of its group.
+fn is_among_messages(raw: &RawCall, plan: &CallPlan) -> bool {
+    matches!(plan, CallPlan::Messages) && raw.call.func != Func::AllGather
+}
+
 /// Calls under way.
 struct Run<'a, M> {
     machine: &'a mut M,
@@ -124,7 +130,7 @@ impl<M: Machine> Run<'_, M> {
     unsafe fn calls(&mut self, calls: &[RawCall]) -> Result<(), RunError> {
         let mut has_messages = false;
         for (raw, plan) in calls.iter().zip(self.plans) {
-            if matches!(plan, CallPlan::Messages) {
+            if is_among_messages(raw, plan) {
                 has_messages = true;
                 continue;
             }
@@ -143,7 +149,9 @@ impl<M: Machine> Run<'_, M> {
                 CallPlan::Local if raw.call.count > 0 => unsafe {
                     self.machine.copy(raw.send, raw.recv, raw.call.bytes() as usize, queue)?;
                 },
-                CallPlan::Local | CallPlan::Messages => {}
+                CallPlan::Local => {}
+                // SAFETY: obligation 1.
+                CallPlan::Messages => unsafe { self.all_gather(raw)? },
             }
             if M::RETURNS_DONE {
                 self.machine.health().recorder().end(index);
@@ -161,6 +169,22 @@ impl<M: Machine> Run<'_, M> {
         index
     }
 
+    /// An all-gather that is made of messages. They come in its turn among the collectives: ranks may mix collectives and messages of a
+    /// group in different orders.
+    ///
+    /// # Safety
+    /// 1. As [`Engine::run`].
+    unsafe fn all_gather(&mut self, raw: &RawCall) -> Result<(), RunError> {
+        let (me, n, tag) = (self.machine.rank(), self.machine.nranks(), self.history.tag());
+        let own = raw.recv.wrapping_add(me.index() * raw.call.bytes() as usize);
+        // SAFETY: obligation 1: one block of the output, which is the input or does not overlap it.
+        unsafe { self.machine.copy(raw.send, own, raw.call.bytes() as usize, self.queue)? };
+        self.messages.clear();
+        messages::split(raw, me, n, |message| self.messages.push((message, tag)));
+        // SAFETY: obligation 1.
+        unsafe { self.machine.messages(self.messages, self.queue) }
+    }
+
     /// Everything that is made of messages between pairs, all at once.
     ///
     /// # Safety
@@ -169,7 +193,7 @@ impl<M: Machine> Run<'_, M> {
         self.messages.clear();
         let first = self.machine.health().recorder().next();
         for (raw, plan) in calls.iter().zip(self.plans) {
-            if matches!(plan, CallPlan::Messages) {
+            if is_among_messages(raw, plan) {
                 self.add_messages(raw);
             }
         }

@@ -44,11 +44,13 @@ pub(crate) fn split(raw: &RawCall, rank: Rank, nranks: u32, mut add: impl FnMut(
         Func::Scatter => recv(root, dst),
         _ => {}
     }
-    if let Func::AllToAll | Func::AllGather = raw.call.func {
-        let is_same = raw.call.func == Func::AllGather;
-        for round in pairwise::rounds(rank, nranks, nranks) {
+    let gathers = raw.call.func == Func::AllGather;
+    if gathers || raw.call.func == Func::AllToAll {
+        // An all-gather's own block is no message, which would be matched with the caller's to itself.
+        let rounds = pairwise::rounds(rank, nranks, nranks).filter(|round| !gathers || round.send_to != rank);
+        for round in rounds {
             let (to, from) = (round.send_to, round.recv_from);
-            let sent = if is_same { src } else { block(src, to) };
+            let sent = if gathers { src } else { block(src, to) };
             add(Message { is_send: true, peer: to, buffer: sent, len_bytes });
             add(Message { is_send: false, peer: from, buffer: block(dst, from), len_bytes });
         }

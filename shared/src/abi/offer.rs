@@ -1,6 +1,8 @@
 //! A message that its consumer copies out of the producer's memory.
 
-use crate::sync::{Sys, Word};
+#[cfg(not(any(target_arch = "nvptx64", target_arch = "amdgpu")))]
+use crate::sync::fence_full;
+use crate::sync::{Sys, Word, fence_acquire};
 
 /// What a Simple slot holds instead of a long message's bytes, where the consumer can read the producer's memory.
 ///
@@ -43,6 +45,22 @@ impl Offer {
             OfferReply::Taken => 1,
             OfferReply::Declined => 2,
         });
+    }
+
+    /// Producer: the memory is about to be the user's again, whose later writes come behind what a consumer finds in [`Self::stands`].
+    #[cfg(not(any(target_arch = "nvptx64", target_arch = "amdgpu")))]
+    pub fn withdraw(&self) {
+        self.withdrawn.store_release(1);
+        // Pairs with the fence in `stands`: who has copied a later byte sees the word.
+        fence_full();
+    }
+
+    /// Consumer, after it has copied: whether what it copied is the message.
+    #[inline]
+    pub fn stands(&self) -> bool {
+        // Pairs with the fence in `withdraw`.
+        fence_acquire();
+        self.withdrawn.load_acquire() == 0
     }
 
     /// The answer, once the slot has been released.
