@@ -154,7 +154,7 @@ impl Communicator {
     }
 
     /// Sends `send` to `peer`, which must receive as many bytes. Returns when `send` may be changed, which for a long message
-    /// is when the peer has begun to receive.
+    /// is when the peer has received it, or begun to: two ranks that both send first, and receive then, may wait for each other.
     ///
     /// Messages between two ranks are matched in the order of the calls; the types at the two ends may differ, the bytes may
     /// not.
