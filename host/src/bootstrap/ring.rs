@@ -161,6 +161,11 @@ impl Ring {
         self.judge_suspects();
     }
 
+    /// The same while the ranks still join, when nobody can have left in order: a rank that cannot join says why before it ends.
+    pub fn lose_while_joining(&mut self, refused: Vec<Rank>) {
+        refused.into_iter().for_each(|rank| self.learn(MembershipEvent::Died { rank }, None));
+    }
+
     /// Registers a connection to `peer`. If it replaces one that ended, it is sent all events so far.
     pub fn attach(&mut self, side: Side, peer: Rank) {
         let link = &mut self.links[side as usize];
@@ -223,7 +228,7 @@ impl Ring {
 
     /// Handles the end of a neighbour's stream. It means the neighbour's death if the neighbour has ever sent
     /// anything on it. Otherwise one of the two may have left in order while the other was connecting, too early for
-    /// a goodbye here.
+    /// a goodbye here: ring repair finds out.
     pub fn ended(&mut self, side: Side) {
         let link = &mut self.links[side as usize];
         if let LinkPhase::Up(peer) = link.phase {

@@ -288,7 +288,12 @@ impl Service {
             self.attach(&mut state, Side::Next, peer, channel);
         } else if self.repair.has_ended() {
             let mut state = shared.lock();
-            state.ring.remain_alone(self.repair.take_refused());
+            let refused = self.repair.take_refused();
+            if state.addrs.is_empty() {
+                state.ring.lose_while_joining(refused);
+            } else {
+                state.ring.remain_alone(refused);
+            }
             state.end_hopeless_meeting(now);
             drop(state);
             shared.announce_change();

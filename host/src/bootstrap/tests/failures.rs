@@ -1,7 +1,17 @@
 //! The error that every rank gets when one of them is missing or registers wrongly.
 
+use super::super::acceptor::Acceptor;
+use super::super::channel::Channel;
+use super::super::frame;
+use super::super::handshake::{Handshake, Hello, Purpose, ROOT};
+use super::super::rendezvous_wire::{KIND_REGISTER, Register};
+use super::super::secret::Ephemeral;
+use super::super::sock::{self, Deadline};
 use super::super::{AuthFailure, RankList};
 use super::*;
+use crate::wire::Message;
+use rustix::event::PollFlags;
+use std::net::SocketAddr;
 use std::time::Instant;
 
 fn hasty() -> BootstrapConfig {
@@ -90,28 +100,56 @@ fn another_program_at_the_roots_address_is_recognised() {
     drop(server.join());
 }
 
-#[test]
-fn a_rank_that_dies_while_registered_is_named() {
-    use super::super::channel::Channel;
-    use super::super::frame;
-    use super::super::handshake::{Handshake, Hello, Purpose, ROOT};
-    use super::super::rendezvous_wire::{KIND_REGISTER, Register};
-    use super::super::secret::Ephemeral;
-    use super::super::sock::Deadline;
-    use crate::wire::Message;
-    let id = UniqueId::create_by(&config()).expect("a root on the loopback");
+/// Registers as rank 1 of `nranks` with a listener at `listens`.
+fn register_by_hand(id: &UniqueId, nranks: u32, listens: SocketAddr) -> Channel {
     let hello = Hello { purpose: Purpose::Register, from: Rank(1), to: ROOT, tag: 0 };
     let handshake = Handshake::initiator(*id.secret(), hello, Ephemeral::random().expect("random bytes"));
-    let deadline = Deadline::after(Duration::from_secs(5));
+    let deadline = Deadline::after(SOON);
     let mut channel = Channel::dial(id.root_addr(), handshake, &deadline).expect("the root answers");
     let mut message = Vec::new();
-    let register = Register { nranks: 3, listener: id.root_addr() };
+    let register = Register { nranks, listener: listens };
     frame::push(&mut message, KIND_REGISTER, &[&register.to_bytes()]);
     channel.write_all(&message, &deadline).expect("written");
+    channel
+}
+
+#[test]
+fn a_rank_that_dies_while_registered_is_named() {
+    let id = UniqueId::create_by(&config()).expect("a root on the loopback");
+    let channel = register_by_hand(&id, 3, id.root_addr());
     let survivor = std::thread::spawn(move || join(&id, 0, 3).err());
     std::thread::sleep(Duration::from_millis(100));
     drop(channel);
     assert_eq!(survivor.join().expect("no panic"), Some(BootstrapError::PeerLost { rank: Rank(1) }));
+}
+
+/// Its predecessor has connected to it and heard nothing of it yet.
+#[test]
+fn a_rank_that_dies_before_it_greets_its_neighbours_is_named_at_once() {
+    for nranks in [2, 3] {
+        let id = UniqueId::create_by(&config()).expect("a root on the loopback");
+        let listener = sock::listen([127, 0, 0, 1].into(), 0).expect("a port");
+        let registered = register_by_hand(&id, nranks, listener.local_addr().expect("an address"));
+        let began = Instant::now();
+        let survivors: Vec<_> = (0..nranks).filter(|rank| *rank != 1).collect();
+        std::thread::scope(|scope| {
+            let joins: Vec<_> =
+                survivors.iter().map(|&rank| scope.spawn(move || join(&id, rank, nranks).err())).collect();
+            let mut acceptor = Acceptor::new(listener, *id.secret(), Rank(1), SOON);
+            let mut accepted = Vec::new();
+            while accepted.is_empty() && began.elapsed() < SOON {
+                acceptor.drive(Instant::now(), &[PollFlags::IN, PollFlags::IN], &mut accepted);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert_eq!(accepted.len(), 1, "rank 0 connects to its successor");
+            drop((accepted, acceptor, registered));
+            for join in joins {
+                let error = join.join().expect("no panic");
+                assert_eq!(error, Some(BootstrapError::PeerLost { rank: Rank(1) }), "{nranks} ranks");
+            }
+        });
+        assert!(began.elapsed() < config().timeout / 2, "{:?}", began.elapsed());
+    }
 }
 
 #[test]
