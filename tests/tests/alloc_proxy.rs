@@ -6,7 +6,7 @@ use oxccl::bootstrap::InterfaceFilter;
 use oxccl::net::loopback::Loopback;
 use oxccl::net::socket::{self, SocketConfig};
 use oxccl::net::{Net, RecvComm, SendComm};
-use oxccl::proxy::progress::{
+use oxccl::proxy::{
     EndId, Progress, ProxyBlock, ProxyChannel, ProxyEnd, ProxyOrder, ProxyOrders, ProxyParts, RecvEnd,
     SendEnd, proxy,
 };

@@ -1,7 +1,7 @@
 //! A proxy over a network that costs nothing: what is measured is the proxy.
 
 use oxccl::net::{Comm, NetError, NetMemory, RecvComm, Registration, Request, SendComm};
-use oxccl::proxy::progress::{
+use oxccl::proxy::{
     EndId, Progress, ProxyBlock, ProxyChannel, ProxyEnd, ProxyOrder, ProxyOrders, ProxyParts, RecvEnd,
     SendEnd, proxy,
 };

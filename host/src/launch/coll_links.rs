@@ -2,7 +2,7 @@
 
 use super::drive::{Collective, Drive, DriveFailure};
 use super::link_error::LinkError;
-use crate::proxy::progress::{CollEnd, CollFault, CollOp};
+use crate::proxy::{CollEnd, CollFault, CollOp};
 use oxccl_device::gpu::Wait;
 use oxccl_shared::abi::{Rank, RedOp};
 use oxccl_shared::algo::registry::spec_of;

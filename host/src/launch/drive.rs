@@ -3,7 +3,7 @@
 use super::link_error::LinkError;
 use crate::net::bypass::Expected;
 use crate::plan::{Call, Plan};
-use crate::proxy::progress::ProxyEnd;
+use crate::proxy::ProxyEnd;
 use oxccl_device::gpu::Wait;
 use oxccl_shared::abi::{Protocol, Rank};
 use oxccl_shared::reduce::Resolved;

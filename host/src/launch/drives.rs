@@ -3,7 +3,7 @@
 use super::coll_links::CollLinks;
 use super::drive::{Drive, DriveFailure};
 use super::net_links::NetLinks;
-use crate::proxy::progress::ProxyEnd;
+use crate::proxy::ProxyEnd;
 use oxccl_device::gpu::Wait;
 use std::cell::{Cell, RefCell, RefMut};
 use std::time::{Duration, Instant};

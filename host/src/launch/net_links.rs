@@ -4,9 +4,7 @@ use super::drive::{Collective, Drive, DriveFailure, NetMessage};
 use super::link_error::{Direction, LinkError};
 use crate::net::bypass::Expected;
 use crate::plan::{Call, Plan};
-use crate::proxy::progress::{
-    EndFault, Progress, ProxyEnd, ProxyFailure, ProxyOrder, ProxyParts, driven_proxy,
-};
+use crate::proxy::{EndFault, Progress, ProxyEnd, ProxyFailure, ProxyOrder, ProxyParts, driven_proxy};
 use oxccl_device::gpu::Wait;
 use oxccl_shared::abi::{ChannelId, Func, Rank};
 use oxccl_shared::algo::registry::spec_of;
@@ -223,7 +221,7 @@ mod tests {
     use crate::net::Net;
     use crate::net::bypass::{BYPASS_MIN_BYTES, EXPECTED_MAX};
     use crate::net::loopback::Loopback;
-    use crate::proxy::progress::{EndId, ProxyBlock, ProxyChannel, RecvEnd, SendEnd};
+    use crate::proxy::{EndId, ProxyBlock, ProxyChannel, RecvEnd, SendEnd};
     use oxccl_device::gpu::Awaited;
     use oxccl_shared::abi::{ConnControl, ConnLayout, Protocol, SlotHeader, Step};
     use oxccl_shared::fifo::{StepConsumer, StepProducer, split};

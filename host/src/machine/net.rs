@@ -7,7 +7,7 @@ use super::order_gate::{OrderGate, Replay, SharedGate, Sink};
 use super::verdict::Verdict;
 use crate::launch::{Direction, Fault, Health, LEFT_GRACE, LinkError, Notify};
 use crate::plan::Plan;
-use crate::proxy::progress::{
+use crate::proxy::{
     Concerns, EndError, EndFault, Idle, Keep, ORDERS_OPEN_MAX, ProxyEnd, ProxyFailure, ProxyOrder,
     ProxyOwner, ProxyParts, ProxyThread, ProxyThreadConfig, proxy,
 };

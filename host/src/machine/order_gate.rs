@@ -11,7 +11,7 @@
 
 use crate::gpu::HostWork;
 use crate::launch::Health;
-use crate::proxy::progress::ProxyOrder;
+use crate::proxy::ProxyOrder;
 use oxccl_shared::abi::KERNEL_MESSAGES_MAX;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

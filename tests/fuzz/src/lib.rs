@@ -10,7 +10,6 @@ mod handshake;
 mod input;
 mod messages;
 mod net_message;
-mod proxy_service;
 mod rendezvous;
 mod ring;
 mod slots;
@@ -25,7 +24,6 @@ pub use frames::frames;
 pub use handshake::handshake;
 pub use messages::messages;
 pub use net_message::net_message;
-pub use proxy_service::proxy_service;
 pub use rendezvous::rendezvous;
 pub use ring::ring;
 pub use slots::slots;
@@ -45,7 +43,6 @@ pub const TARGETS: &[Target] = &[
     ("handshake", handshake),
     ("messages", messages),
     ("net_message", net_message),
-    ("proxy_service", proxy_service),
     ("rendezvous", rendezvous),
     ("ring", ring),
     ("slots", slots),

@@ -9,7 +9,7 @@ use crate::net::coll::{self, CollComm, CollConnector, CollListener, Head};
 use crate::net::{HANDLE_BYTES, Locality, NetError, NetHandle, nearest};
 use crate::plan::tuning::NetSpeed;
 use crate::plan::{Collnet, CollnetFacts, Reduces};
-use crate::proxy::progress::{CHECKED, CollEnd, ProxyBlock};
+use crate::proxy::{CHECKED, CollEnd, ProxyBlock};
 use crate::transport::{TransportKind, stream_layout};
 use crate::wire::{Message, cut};
 use oxccl_device::coll::ChainEnds;

@@ -10,7 +10,7 @@ use crate::launch::Channel;
 use crate::machine::cpu::{FarConnector, FarEnds, FarNeed, FarRefused, NOT_MADE};
 use crate::mem::Segment;
 use crate::net::{NetError, RecvComm, SendComm};
-use crate::proxy::progress::{OpenEnd, OpeningEnd, ProxyBlock, ProxyEnd, RecvEnd, SendEnd};
+use crate::proxy::{OpenEnd, OpeningEnd, ProxyBlock, ProxyEnd, RecvEnd, SendEnd};
 use crate::transport::{Asking, Opener, Opening, Transport, TransportError, TransportKind};
 use oxccl_device::conn::{RecvConn, SendConn};
 use oxccl_shared::abi::{ConnLayout, Rank};
@@ -219,7 +219,7 @@ fn refused(error: TransportError) -> NetError {
 fn sending(
     mut opening: Opening<Box<dyn SendComm>>,
     block: ProxyBlock,
-    place: crate::proxy::progress::EndId,
+    place: crate::proxy::EndId,
     segment: Arc<Segment>,
 ) -> OpenEnd {
     let mut parts = Some((block, segment));
@@ -236,7 +236,7 @@ fn sending(
 fn receiving(
     mut opening: Opening<Box<dyn RecvComm>>,
     block: ProxyBlock,
-    place: crate::proxy::progress::EndId,
+    place: crate::proxy::EndId,
     segment: Arc<Segment>,
 ) -> OpenEnd {
     let mut parts = Some((block, segment));

@@ -7,7 +7,7 @@ use super::{Cpu, CpuParts};
 use crate::launch::{Channel, Fault, Health, LinkError, RawCall, RunError, messages_of};
 use crate::mem::Segment;
 use crate::plan::{CallPlan, Plan};
-use crate::proxy::progress::ProxyEnd;
+use crate::proxy::ProxyEnd;
 use oxccl_shared::abi::Rank;
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::Connections;

@@ -2,7 +2,7 @@
 
 use super::{Cpu, CpuParts, expect, steps};
 use crate::launch::{LendingBlock, message_tag, messages_of};
-use crate::proxy::progress::ORDERS_OPEN_MAX;
+use crate::proxy::ORDERS_OPEN_MAX;
 use core::ops::Range;
 use oxccl_device::coll::{P2pWork, send_recv};
 use oxccl_device::gpu::cpu::Waiter;

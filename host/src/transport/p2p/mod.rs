@@ -44,7 +44,6 @@ pub use allocation::{AllocationKind, P2pSettings};
 pub use arena::{Arena, ArenaWanted, FurtherWanted};
 pub(crate) use circle::Circle;
 pub use descriptors::PassError;
-pub(crate) use descriptors::{Mailbox, Party};
 pub use domains::{Domain, Domains};
 pub use error::P2pError;
 pub use setup::Agreed;

@@ -7,7 +7,7 @@ use crate::connect::cpu::inbox::ConnKey;
 use crate::launch::NetLinks;
 use crate::mem::Segment;
 use crate::net::{RecvComm, SendComm};
-use crate::proxy::progress::{EndId, ProxyBlock, ProxyChannel, ProxyEnd, ProxyParts, RecvEnd, SendEnd};
+use crate::proxy::{EndId, ProxyBlock, ProxyChannel, ProxyEnd, ProxyParts, RecvEnd, SendEnd};
 use crate::transport::Transport;
 use oxccl_device::conn::{RecvConn, SendConn};
 use oxccl_shared::abi::{ChannelId, ConnLayout, Rank};

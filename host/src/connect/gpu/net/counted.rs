@@ -8,7 +8,7 @@ use super::memory::Source;
 use super::places::{NetPlace, NetPlaces};
 use crate::gpu::{CudaError, NicMemory, RDMA_PAGE_BYTES};
 use crate::net::{Comm, NetError, NetMemory, NetMemoryKind};
-use crate::proxy::progress::{DeviceSlots, Keep};
+use crate::proxy::{DeviceSlots, Keep};
 use crate::transport::net::Dialed;
 use oxccl_shared::abi::Rank;
 use std::os::fd::{AsFd, OwnedFd};

@@ -7,7 +7,7 @@
 
 use super::places::NetPlace;
 use crate::gpu::{CudaError, Gpu, HostVisible, NicMemory};
-use crate::proxy::progress::{Keep, ProxyBlock};
+use crate::proxy::{Keep, ProxyBlock};
 use std::ptr::NonNull;
 use std::sync::Arc;
 

@@ -24,7 +24,7 @@ use crate::gpu::Gpu;
 use crate::machine::{ConnKind, NetChannels, NetParts};
 use crate::net::{GdrConfig, Locality, Net, NetConfig, NetError, NetProperties, UNKNOWN_MBPS, find, nearest};
 use crate::plan::tuning::NetSpeed;
-use crate::proxy::progress::{EndId, Idle, Keep, ProxyChannel, ProxyEnd, ProxyParts, RecvEnd, SendEnd};
+use crate::proxy::{EndId, Idle, Keep, ProxyChannel, ProxyEnd, ProxyParts, RecvEnd, SendEnd};
 use crate::topology::detect::{GpuFacts, NetFacts, Sysfs};
 use crate::topology::{BusId, Inventory, NicReach, PathKind};
 use crate::transport::net::{Dialed, Dialing};

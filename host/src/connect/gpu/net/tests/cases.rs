@@ -4,7 +4,7 @@ use super::{Player, Scene};
 use crate::launch::Fault;
 use crate::plan::{Call, Forced};
 use crate::plan::{MessageWant, plan};
-use crate::proxy::progress::ORDERS_OPEN_MAX;
+use crate::proxy::ORDERS_OPEN_MAX;
 use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, Rank, RedOp};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

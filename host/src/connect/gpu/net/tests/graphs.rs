@@ -3,7 +3,7 @@
 use super::cases::{FUNCS, call};
 use super::*;
 use crate::launch::Fault;
-use crate::proxy::progress::ORDERS_WAITING_MAX;
+use crate::proxy::ORDERS_WAITING_MAX;
 use oxccl_shared::abi::Protocol;
 use std::sync::{Mutex, PoisonError};
 

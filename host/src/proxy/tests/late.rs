@@ -2,7 +2,7 @@
 
 use super::ends::{counted, ends};
 use super::network::Manners;
-use crate::proxy::progress::*;
+use crate::proxy::*;
 use oxccl_shared::abi::{ConnControl, Func, Rank, SlotHeader};
 use oxccl_shared::fifo::{STEPS, split};
 use std::time::Duration;

@@ -9,7 +9,7 @@ use crate::net::fault::{FaultNet, FaultPlan};
 use crate::net::loopback::Loopback;
 use crate::net::socket::{self, SocketConfig};
 use crate::net::{Net, RecvComm, SendComm};
-use crate::proxy::progress::*;
+use crate::proxy::*;
 use oxccl_device::coll::{
     self, ChainEnds, CollWork, Endpoints, Offered, P2pWork, RingEnds, TreeEnds, send_recv,
 };

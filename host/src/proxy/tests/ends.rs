@@ -5,7 +5,7 @@ use crate::mem::Segment;
 use crate::net::io::{Piece, StreamIo, pieces_bytes};
 use crate::net::message::{Ends, Sender};
 use crate::net::{Comm, NetError, NetMemory, NetMemoryKind};
-use crate::proxy::progress::*;
+use crate::proxy::*;
 use oxccl_device::coll::{Offered, P2pWork, send_recv};
 use oxccl_device::conn::{Conns, RecvConn, SendConn};
 use oxccl_device::gpu::cpu::{CpuBlock, Waiter};
@@ -203,7 +203,7 @@ fn what_travels_is_what_was_filled() {
         let wire = |len| proto::wire_bytes(*protocol, len);
         let mut expected = vec![wire(capacity), wire(capacity), wire(8)];
         if !protocol.is_flagged() {
-            expected.insert(0, crate::proxy::progress::op_header::OP_HEADER_BYTES);
+            expected.insert(0, crate::proxy::op_header::OP_HEADER_BYTES);
         }
         assert_eq!(lens, expected, "{protocol}");
     }
