@@ -297,6 +297,8 @@ impl SendConn {
     /// Poster: publishes the oldest unpublished slot (Simple).
     #[inline(always)]
     pub fn publish(&self, header: SlotHeader) {
+        #[cfg(feature = "cpu")]
+        crate::gpu::cpu::reduce::assert_fenced();
         let mut cursor = ProducerCursor::at(self.published.get());
         cursor.publish(words(&self.end), header);
         self.published.set(cursor.step());

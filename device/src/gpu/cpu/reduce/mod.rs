@@ -27,7 +27,7 @@ use oxccl_shared::abi::DataType;
 use oxccl_shared::reduce::{CombineKind, OpArg};
 
 pub use machine::Machine;
-pub use stream::copy;
+pub use stream::{assert_fenced, copy};
 
 bitflags::bitflags! {
     /// Options of a slice operation.

@@ -1,5 +1,11 @@
 //! Copies plain bytes, through the caches or past them.
 
+#[cfg(debug_assertions)]
+std::thread_local! {
+    /// Whether this thread has made non-temporal stores that no fence has followed.
+    static UNFENCED: core::cell::Cell<bool> = const { core::cell::Cell::new(false) };
+}
+
 /// Shortest non-temporal copy that is worth its fence and its partial lines.
 const STREAM_MIN_BYTES: usize = 1024;
 
@@ -32,6 +38,24 @@ pub(super) fn fence() {
     unsafe {
         core::arch::x86_64::_mm_sfence()
     };
+    note_unfenced(false);
+}
+
+/// Keeps account of fences where debug assertions are on: no processor shows reliably that one is missing.
+#[inline(always)]
+fn note_unfenced(_is: bool) {
+    #[cfg(debug_assertions)]
+    UNFENCED.set(_is);
+}
+
+/// What is published has arrived.
+///
+/// # Panics
+/// Where debug assertions are on: if this thread has made non-temporal stores since its last fence.
+#[inline(always)]
+pub fn assert_fenced() {
+    #[cfg(debug_assertions)]
+    assert!(!UNFENCED.get(), "a slot is published, and no fence follows the non-temporal stores that filled it");
 }
 
 /// Copies with non-temporal stores for all whole 64-byte lines of `dst`. The caller fences after its last copy.
@@ -48,6 +72,7 @@ pub(super) unsafe fn copy_past_caches(dst: *mut u8, src: *const u8, len_bytes: u
     let lines = (len_bytes - head) / 64;
     // SAFETY: head <= len_bytes.
     unsafe { copy_nonoverlapping(src, dst, head) };
+    note_unfenced(true);
     for line in 0..lines {
         let at = head + 64 * line;
         // SAFETY: at + 64 <= head + 64 * lines <= len_bytes.
@@ -74,6 +99,27 @@ pub(super) unsafe fn copy_past_caches(dst: *mut u8, src: *const u8, len_bytes: u
 #[cfg(not(target_arch = "x86_64"))]
 #[inline]
 pub(super) unsafe fn copy_past_caches(dst: *mut u8, src: *const u8, len_bytes: usize) {
+    note_unfenced(true);
     // SAFETY: the caller's.
     unsafe { core::ptr::copy_nonoverlapping(src, dst, len_bytes) };
+}
+
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use super::*;
+    use std::panic::catch_unwind;
+
+    #[test]
+    fn a_store_that_no_fence_follows_is_noticed() {
+        let (from, mut to) = ([1u8; 4096], [0u8; 4096]);
+        assert_fenced();
+        // SAFETY: both have as many bytes.
+        unsafe { copy_past_caches(to.as_mut_ptr(), from.as_ptr(), to.len()) };
+        assert!(catch_unwind(assert_fenced).is_err());
+        fence();
+        assert_fenced();
+        // SAFETY: as above.
+        unsafe { copy(to.as_mut_ptr(), from.as_ptr(), to.len(), true) };
+        assert_fenced();
+    }
 }
