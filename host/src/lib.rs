@@ -24,6 +24,8 @@ cfg_if::cfg_if! {
         #[doc(hidden)]
         pub mod launch;
         #[doc(hidden)]
+        pub mod tuner;
+        #[doc(hidden)]
         pub mod plan;
         #[doc(hidden)]
         pub mod proxy;
@@ -49,6 +51,7 @@ cfg_if::cfg_if! {
         mod connect;
         mod machine;
         mod launch;
+        mod tuner;
         mod plan;
         mod proxy;
         mod transport;
@@ -83,6 +86,7 @@ pub use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, Rank, RedOp};
 pub use oxccl_shared::reduce::{Element, F8E4M3, F8E5M2, bf16, f16};
 pub use plan::CtaPolicy;
 pub use transport::{Cma, TransportKind};
+pub use tuner::{TunerConfig, TunerError};
 
 /// The version of NCCL whose interface and environment this library follows.
 pub const NCCL_VERSION: &str = "2.32.3";

@@ -4,7 +4,7 @@ use oxccl::api::settings::{
     AddressRange, AggregatorConfig, Allowed, Dump, HcaFilter, InterfaceFilter, Level, PathKind, PluginConfig,
     Subsystems,
 };
-use oxccl::{Algorithm, Cma, Config, CtaPolicy, Protocol, Rank, SlotStores, TransportKind};
+use oxccl::{Algorithm, Cma, Config, CtaPolicy, Protocol, Rank, SlotStores, TransportKind, TunerConfig};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -64,6 +64,8 @@ const ROWS: &[Row] = &[
     Row(&[("NCCL_NET", "Socket")], |c| {
         (c.net.name, c.transports.tcp) = (Some("Socket".into()), false);
     }),
+    Row(&[("NCCL_TUNER_PLUGIN", "fast")], |c| c.tuner = TunerConfig { name: Some("fast".into()) }),
+    Row(&[("NCCL_TUNER_PLUGIN", "none")], |c| c.tuner = TunerConfig { name: Some(String::new()) }),
     Row(&[("NCCL_NET_PLUGIN", "a,b")], |c| {
         c.net.plugins = PluginConfig { names: Some(vec!["a".into(), "b".into()]) };
     }),

@@ -63,6 +63,7 @@ fn code_of(error: &Error) -> Code {
         Error::Argument(ArgumentError::Busy { .. } | ArgumentError::GroupSize { .. }) => Code::InvalidUsage,
         Error::Argument(ArgumentError::GroupMemory { .. }) => Code::SystemError,
         Error::Argument(_) => Code::InvalidArgument,
+        Error::Tuner(_) => Code::SystemError,
         Error::Config(_) | Error::Impossible(_) | Error::Tune(_) | Error::Launch(_) => Code::InvalidUsage,
         Error::Bootstrap(error) => code_of_bootstrap(error),
         Error::Connect(error) => code_of_connect(error),

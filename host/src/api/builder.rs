@@ -19,6 +19,7 @@ use crate::machine::cpu::Cpu;
 use crate::machine::cuda::Cuda;
 use crate::plan::CtaPolicy;
 use crate::transport::{Allowed, TransportKind};
+use crate::tuner::Plugin;
 use oxccl_shared::abi::{Algorithm, Protocol, Rank};
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -421,7 +422,8 @@ pub(super) fn assemble<M: Init>(
     let (rank, nranks) = (bootstrap.rank(), bootstrap.nranks());
     asked::list(handle, &config);
     let started = Instant::now();
-    let agreed = agree_on_algorithms(&bootstrap, &config).map_err(Error::from);
+    let tuner = Plugin::find(&config.tuner, &config.net.plugins);
+    let agreed = agree_on_algorithms(&bootstrap, &config, tuner.as_deref()).map_err(Error::from);
     let connected = match agreed.and_then(|()| M::connect(&bootstrap, &config, unit)) {
         Ok(connected) => connected,
         Err(error) => {
@@ -436,7 +438,7 @@ pub(super) fn assemble<M: Init>(
     let health = Arc::new(Health::new(rank, nranks));
     let stalls = Arc::new(Stalls::new(&bootstrap, &config));
     let watch = watch(bootstrap, (&health, &stalls), M::notes(&connected));
-    let joined = Joined { rank, nranks, config: &config, health: &health, watch: &watch };
+    let joined = Joined { rank, nranks, config: &config, health: &health, watch: &watch, tuner };
     let Started { machine, device, rings, memory } = M::start(connected, &joined)?;
     let probe = machine.probe();
     stalls.start(probe.clone(), &memory());

@@ -22,6 +22,7 @@ use crate::plan::tuning::TuneFile;
 use crate::topology::{PathKind, TopologySettings};
 use crate::transport::p2p::P2pSettings;
 use crate::transport::{Allowed, Cma, TransportKind};
+use crate::tuner::TunerConfig;
 use crate::wire::digest;
 use oxccl_device::distance::SlotStores;
 use oxccl_shared::abi::{ABI_DIGEST, ConnLayout};
@@ -60,6 +61,8 @@ pub struct Config {
     /// the calls that it is split into, the channels and the protocol, on CPUs and GPUs alike (`OXCCL_DETERMINISTIC`). Default: the order
     /// is that of the fastest algorithm.
     pub deterministic: bool,
+    /// The plugin that chooses algorithms, protocols and channels (`NCCL_TUNER_PLUGIN`), before any table.
+    pub tuner: TunerConfig,
     /// The file written by `oxccl tune` (`OXCCL_TUNE_FILE`). It is read when a communicator is built.
     pub tune_file: Option<PathBuf>,
     /// Measurements to use instead of the file.
@@ -147,6 +150,7 @@ impl Default for Config {
             bootstrap: BootstrapConfig::default(),
             forced: Forced::default(),
             deterministic: false,
+            tuner: TunerConfig::default(),
             tune_file: None,
             tuned: None,
             transports: Allowed::ALL,
@@ -236,6 +240,8 @@ impl Config {
         env.restrict("NCCL_ALGO", &mut config.forced, Forced::with_algorithms)?;
         env.restrict("NCCL_PROTO", &mut config.forced, Forced::with_protocols)?;
         env.set("OXCCL_DETERMINISTIC", parse::FLAG, &mut config.deterministic, parse::flag)?;
+        let tuner = |text: &str| Some(TunerConfig::parse(text));
+        env.set("NCCL_TUNER_PLUGIN", "the name of a plugin was expected", &mut config.tuner, tuner)?;
         config.tune_file = env.get("OXCCL_TUNE_FILE").map(PathBuf::from);
         let allowed = |text: &str| TransportKind::from_name(text).map(Allowed::only);
         env.set("OXCCL_TRANSPORT", "inproc, shm, tcp or net was expected", &mut config.transports, allowed)?;

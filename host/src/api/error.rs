@@ -10,6 +10,7 @@ use crate::connect::ConnectError;
 use crate::gpu::KernelError;
 use crate::launch::{Fault, Outstanding};
 use crate::plan::tuning::Impossible;
+use crate::tuner::TunerError;
 use oxccl_shared::abi::{DataType, Func, Rank};
 use thiserror::Error;
 
@@ -29,6 +30,9 @@ pub enum Error {
     /// The tuning file cannot be used.
     #[error(transparent)]
     Tune(#[from] TuneError),
+    /// The tuner plugin refused to serve the communicator.
+    #[error(transparent)]
+    Tuner(#[from] TunerError),
     /// The launcher's environment is incomplete or wrong.
     #[error(transparent)]
     Launch(#[from] LaunchError),

@@ -93,6 +93,12 @@ impl Facts {
         (Call { func: Func::AllReduce, ..*call }, Facts { forced, ..*self })
     }
 
+    /// What a call could be carried out with, and the microseconds that the model gives each.
+    pub fn allowed_times(&self, call: &Call) -> Vec<(Candidate, f64)> {
+        let time = |candidate| tuning::estimate(candidate, call, &self.machine).time_us;
+        self.scope(call).allowed().iter().map(|candidate| (candidate, time(candidate))).collect()
+    }
+
     pub(super) fn scope<'a>(&'a self, call: &'a Call) -> Scope<'a> {
         Scope {
             call,
@@ -101,6 +107,7 @@ impl Facts {
             risky: self.risky(),
             doubtful: self.doubtful(call),
             forced: &self.forced,
+            advice: self.advice,
             table: self.table.as_ref(),
             measured: self.measured(call),
             instead: Some(self.hops(call)),

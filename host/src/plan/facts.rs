@@ -9,7 +9,7 @@ use super::numbers::{
     ChannelLimits, FAR_MESH_MAX, NET_MESH_CHANNELS, NET_MESSAGES, NET_RING_CHANNELS, NET_TREE_CHANNELS,
     Tuning,
 };
-use super::tuning::{Architecture, Candidate, Candidates, Forced, Machine, NetSpeed, TuneTable};
+use super::tuning::{Advice, Architecture, Candidate, Candidates, Forced, Machine, NetSpeed, TuneTable};
 use crate::topology::PathKind;
 use oxccl_shared::abi::{Algorithm, ConnLayout, Func, Protocol, Rank};
 use oxccl_shared::algo::kernels::Kernel;
@@ -50,6 +50,8 @@ pub struct Facts {
     pub proxy_threads: u32,
     /// In-network reduction, or why there is none.
     pub collnet: Collnet,
+    /// What a tuner plugin wants for the call that is planned.
+    pub advice: Option<Advice>,
     /// What was measured here.
     pub table: Option<TuneTable>,
     /// How many multiprocessors calls may take.
@@ -87,6 +89,7 @@ impl Facts {
             machine: Machine::nominal(architecture, nranks),
             proxy_threads: 0,
             collnet: Collnet::Disabled,
+            advice: None,
             table: None,
             cta_policy: CtaPolicy::Default,
             read_from_bytes: None,
@@ -123,6 +126,7 @@ impl Facts {
             machine: Machine::nominal(architecture, nranks),
             proxy_threads: 0,
             collnet: Collnet::Disabled,
+            advice: None,
             table: None,
             cta_policy: CtaPolicy::Default,
             read_from_bytes: None,
@@ -272,6 +276,7 @@ impl Facts {
     fn is_read(&self, call: &Call) -> bool {
         call.func == Func::AllGather
             && self.read_from_bytes.is_some_and(|from| call.bytes() >= from)
+            && self.advice.is_none()
             && self.table.is_none()
             && self.forced.deterministic(false) == Forced::default()
     }

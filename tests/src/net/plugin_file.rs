@@ -16,6 +16,8 @@ pub enum Tables {
     Coll,
     /// Both, as most have that reduce.
     Both,
+    /// None: a tuner.
+    Tuner,
 }
 
 /// A shared library; the file is removed when this is dropped, since a loaded plugin needs it no longer.
@@ -37,6 +39,7 @@ impl PluginFile {
             Tables::Net => vec![source("net_plugin")],
             Tables::Coll => vec![source("coll_plugin")],
             Tables::Both => vec![source("net_plugin"), source("coll_plugin")],
+            Tables::Tuner => vec![source("tuner_plugin")],
         };
         let folder = tempfile::tempdir().expect("a folder for the plugin");
         let path = folder.path().join(format!("libnccl-net-v{version}{fault}.so"));
@@ -49,7 +52,7 @@ impl PluginFile {
         PluginFile { _folder: folder, path }
     }
 
-    /// As `NCCL_NET_PLUGIN` names it.
+    /// As `NCCL_NET_PLUGIN` or `NCCL_TUNER_PLUGIN` names it.
     ///
     /// # Panics
     /// If the folder for temporary files has a name that is no text.

@@ -12,6 +12,7 @@ use crate::machine::cpu::{Cpu, CpuParts, Far};
 use crate::plan::tuning::{Architecture, Backend, Impossible};
 use crate::plan::{Collnet, Facts, Hosts, Lacks};
 use crate::transport::{Cma, PeerInfo, TransportKind, processors_each, stream_layout};
+use crate::tuner::Tuner;
 use crate::wire::digest;
 use oxccl_device::conn::SendConn;
 use oxccl_shared::abi::Rank;
@@ -93,7 +94,8 @@ impl Init for Cpu {
         let (kinds, own_bytes) = (connected.kinds.clone(), connected.reducing.bytes);
         let memory = Box::new(move || report(rank, &kinds, &bytes, own_bytes));
         let far = far.map(|far| Far::new(Box::new(far), connected.graph.ring_channels()));
-        let machine = machine(connected, custom, reads, far, joined);
+        let tuner = joined.tuner(connected.peers.iter().map(|peer| peer.host))?;
+        let machine = machine(connected, custom, reads, (far, tuner), joined);
         Ok(Started { machine, device: (), rings, memory })
     }
 }
@@ -135,7 +137,7 @@ fn machine(
     connected: CpuConnected,
     custom: Vec<CustomAlgorithm>,
     reads: bool,
-    far: Option<Far>,
+    (far, tuner): (Option<Far>, Tuner),
     joined: &Joined<'_>,
 ) -> Cpu {
     let Joined { rank, config, health, .. } = *joined;
@@ -148,6 +150,7 @@ fn machine(
     Cpu::new(CpuParts {
         rank,
         facts,
+        tuner,
         custom,
         channels: connected.channels,
         mesh: connected.mesh,

@@ -99,7 +99,8 @@ impl Init for Cuda {
         let Joined { rank, nranks, config, health, .. } = *joined;
         let ConnectedGpu { device, kernels, connected } = connected;
         let memory = memory_use(rank, &connected);
-        let DeviceConnected { facts, tables, memory: sharing, layout, net, .. } = connected;
+        let DeviceConnected { facts, tables, memory: sharing, layout, net, hosts, .. } = connected;
+        let tuner = joined.tuner(hosts.into_iter())?;
         let (arena, parts) = match sharing {
             DeviceSharing::Nothing => (None, None),
             DeviceSharing::Whole(arena) => (Some(arena), None),
@@ -108,7 +109,8 @@ impl Init for Cuda {
         let failed = |source: CudaError| DeviceError { rank, nranks, source: Box::new(source.into()) };
         // A rank that is alone seldom needs a kernel.
         let forms = if config.runtime_connect { Forms::MachineCode } else { Forms::All };
-        let has_all_kernels = nranks > 1 && kernels.load_all(&facts.kernel_set(), forms);
+        // A plugin may want others than plans choose without it.
+        let has_all_kernels = nranks > 1 && !tuner.is_there() && kernels.load_all(&facts.kernel_set(), forms);
         let custom = CustomKernels::load_all(&device, &config.custom).map_err(|source| DeviceError {
             rank,
             nranks,
@@ -129,6 +131,7 @@ impl Init for Cuda {
         let machine = Cuda::new(CudaParts {
             rank,
             facts,
+            tuner,
             device: device.clone(),
             kernels,
             custom,

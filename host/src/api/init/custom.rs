@@ -1,15 +1,21 @@
-//! Which algorithms from outside the library the ranks have: all must have the same.
+//! Which algorithms from outside the library the ranks have, and which tuner plugin: all must have the same.
 
 use crate::bootstrap::Bootstrap;
 use crate::connect::ConnectError;
 use crate::launch::CustomAlgorithm;
-use crate::wire::{Message, digest};
+use crate::tuner::Plugin;
+use crate::wire::{self, Message, digest};
 use oxccl_shared::abi::Rank;
 use serde::{Deserialize, Serialize};
 
-/// What a rank has registered, in order: the first that offers a call carries it out.
+/// What a rank has.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-struct Registered(Vec<Known>);
+struct Registered {
+    /// In order: the first that offers a call carries it out.
+    algorithms: Vec<Known>,
+    /// What its tuner plugin calls itself, cut, and the version of its table.
+    tuner: Option<String>,
+}
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Known {
@@ -19,16 +25,21 @@ struct Known {
     kernels: Option<u64>,
 }
 
+/// What ranks with different plugins are told.
+const TUNER: &str = "NCCL_TUNER_PLUGIN and what is found by it: the plugin and its version";
 /// The most algorithms that a communicator may have.
 const ALGORITHMS_MAX: usize = 32;
 const NAME_BYTES_MAX: usize = 64;
+const TUNER_BYTES_MAX: usize = 128;
 
 impl Message for Registered {
-    const VERSION: u8 = 1;
-    const BYTES_MAX: usize = 16 + ALGORITHMS_MAX * (NAME_BYTES_MAX + 32);
+    const VERSION: u8 = 2;
+    const BYTES_MAX: usize = 32 + ALGORITHMS_MAX * (NAME_BYTES_MAX + 32) + TUNER_BYTES_MAX;
 
     fn is_sound(&self) -> bool {
-        self.0.len() <= ALGORITHMS_MAX && self.0.iter().all(|known| known.name.len() <= NAME_BYTES_MAX)
+        self.algorithms.len() <= ALGORITHMS_MAX
+            && self.algorithms.iter().all(|known| known.name.len() <= NAME_BYTES_MAX)
+            && self.tuner.as_ref().is_none_or(|name| name.len() <= TUNER_BYTES_MAX)
     }
 }
 
@@ -49,8 +60,13 @@ impl Known {
 ///
 /// # Errors
 /// The first rank that has not what another has; the same on all ranks.
-pub(super) fn agree(bootstrap: &Bootstrap, mine: &[CustomAlgorithm]) -> Result<(), ConnectError> {
-    let mine = Registered(mine.iter().map(Known::of).collect());
+pub(super) fn agree(
+    bootstrap: &Bootstrap,
+    mine: &[CustomAlgorithm],
+    tuner: Option<&Plugin>,
+) -> Result<(), ConnectError> {
+    let tuner = tuner.map(|plugin| wire::cut(&plugin.to_string(), TUNER_BYTES_MAX).to_owned());
+    let mine = Registered { algorithms: mine.iter().map(Known::of).collect(), tuner };
     let blocks = bootstrap.all_gather(&mine.to_bytes())?;
     let registered = blocks
         .iter()
@@ -61,13 +77,16 @@ pub(super) fn agree(bootstrap: &Bootstrap, mine: &[CustomAlgorithm]) -> Result<(
 
 fn compare(ranks: &[Registered]) -> Result<(), ConnectError> {
     for (rank, registered) in (0..).map(Rank).zip(ranks) {
-        for known in &registered.0 {
-            let lacks = (0..).map(Rank).zip(ranks).find(|(_, other)| !other.0.contains(known));
+        for known in &registered.algorithms {
+            let lacks = (0..).map(Rank).zip(ranks).find(|(_, other)| !other.algorithms.contains(known));
             if let Some((peer, _)) = lacks {
                 let (name, version) = (known.name.clone(), known.version);
                 return Err(ConnectError::Algorithm { peer, rank, name, version });
             }
         }
+    }
+    if let Some((peer, _)) = (0..).map(Rank).zip(ranks).find(|(_, other)| other.tuner != ranks[0].tuner) {
+        return Err(ConnectError::Settings { peer, settings: TUNER });
     }
     // The same ones, in another order.
     match (0..).map(Rank).zip(ranks).find(|(_, other)| **other != ranks[0]) {
@@ -88,7 +107,7 @@ mod tests {
             version,
             kernels,
         };
-        Registered(algorithms.iter().map(known).collect())
+        Registered { algorithms: algorithms.iter().map(known).collect(), tuner: None }
     }
 
     #[test]

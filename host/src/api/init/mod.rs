@@ -15,6 +15,7 @@ use crate::bootstrap::{Bootstrap, BootstrapError, Watch};
 use crate::connect::ConnectError;
 use crate::launch::{GroupMachine, Health};
 use crate::transport::PeerInfo;
+use crate::tuner::{About, Plugin, Tuner, TunerError};
 use oxccl_shared::abi::Rank;
 use std::fmt;
 use std::sync::Arc;
@@ -70,6 +71,8 @@ pub struct Joined<'a> {
     pub(super) config: &'a Config,
     pub(super) health: &'a Arc<Health>,
     pub(super) watch: &'a Arc<Watch>,
+    /// The tuner plugin that all ranks have, if they have any.
+    pub(super) tuner: Option<Arc<Plugin>>,
 }
 
 /// A rank that can run calls.
@@ -86,14 +89,23 @@ impl Joined<'_> {
     fn teller(&self) -> NotifyByWatch {
         NotifyByWatch::new(self.watch)
     }
+
+    /// Starts the plugin for ranks on these hosts.
+    fn tuner(&self, host_of: impl Iterator<Item = u64>) -> Result<Tuner, TunerError> {
+        Tuner::start(self.tuner.clone(), &About::of(self.watch.bootstrap().number(), host_of))
+    }
 }
 
-/// Compares the algorithms that ranks have registered. Every rank calls it.
+/// Compares the algorithms that ranks have registered, and their tuner plugins. Every rank calls it.
 ///
 /// # Errors
 /// The same on all ranks, where they differ.
-pub(super) fn agree_on_algorithms(bootstrap: &Bootstrap, config: &Config) -> Result<(), ConnectError> {
-    custom::agree(bootstrap, &config.custom)
+pub(super) fn agree_on_algorithms(
+    bootstrap: &Bootstrap,
+    config: &Config,
+    tuner: Option<&Plugin>,
+) -> Result<(), ConnectError> {
+    custom::agree(bootstrap, &config.custom, tuner)
 }
 
 /// This process's peer info, for the other ranks.

@@ -70,6 +70,8 @@ pub struct DeviceConnected {
     pub layout: DeviceLayout,
     /// Everybody's device.
     pub devices: Vec<DeviceInfo>,
+    /// Everybody's host.
+    pub hosts: Vec<u64>,
 }
 
 /// The memory in which ranks of a host meet.
@@ -211,7 +213,8 @@ impl Steps for DeviceWanted<'_> {
                 (tables, arena.map_or(DeviceSharing::Nothing, DeviceSharing::Whole))
             }
         };
-        Ok(DeviceConnected { facts, tables, memory, net, layout, devices })
+        let hosts = peers.iter().map(|peer| peer.host).collect();
+        Ok(DeviceConnected { facts, tables, memory, net, layout, devices, hosts })
     }
 }
 

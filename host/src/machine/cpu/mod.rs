@@ -21,6 +21,7 @@ use crate::mem::Segment;
 use crate::net::bypass::{BYPASS_MIN_BYTES, Expected};
 use crate::plan::tuning::Explanation;
 use crate::plan::{Call, CallPlan, CallRecord, Facts, Forced, Plan};
+use crate::tuner::Tuner;
 use joined::Open;
 use oxccl_device::coll::{self, CollWork, Offered, P2pWork};
 use oxccl_device::conn::RecvConn;
@@ -46,6 +47,8 @@ pub struct CpuParts {
     pub rank: Rank,
     /// Facts for plans.
     pub facts: Facts,
+    /// A plugin that chooses with them, or none.
+    pub tuner: Tuner,
     /// Algorithms from outside the library, used before its own.
     pub custom: Vec<CustomAlgorithm>,
     /// Channels for rings and trees.
@@ -101,7 +104,7 @@ impl Machine for Cpu {
     }
 
     fn explain(&self, call: &Call) -> Explanation {
-        self.parts.facts.explain(call)
+        self.parts.tuner.explain(&self.parts.facts, call)
     }
 
     fn facts(&self) -> &Facts {
@@ -109,7 +112,7 @@ impl Machine for Cpu {
     }
 
     fn plan(&self, call: &Call, forced: Option<Forced>) -> CallPlan {
-        self.parts.facts.plan_with(call, forced)
+        self.parts.tuner.plan(&self.parts.facts, call, forced)
     }
 
     #[inline]

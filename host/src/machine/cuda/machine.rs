@@ -20,6 +20,7 @@ use crate::machine::{ConnKind, ConnLists, ConnTables, Connector, NetProxy, colle
 use crate::plan::tuning::Explanation;
 use crate::plan::{Call, CallPlan, Facts, Forced, Placement, Plan, message_kernels};
 use crate::transport::p2p::{Arena, SignalTable};
+use crate::tuner::Tuner;
 use oxccl_shared::abi::{CollArgs, KernelColl, KernelLaunch, Rank, RedOp};
 use oxccl_shared::algo::kernels::Kernel;
 use oxccl_shared::algo::registry::spec_of;
@@ -35,6 +36,8 @@ pub struct CudaParts {
     pub rank: Rank,
     /// Facts for plans.
     pub facts: Facts,
+    /// A plugin that chooses with them, or none.
+    pub tuner: Tuner,
     /// Its GPU.
     pub device: Device,
     /// That GPU's kernels.
@@ -100,7 +103,7 @@ impl Machine for Cuda {
     }
 
     fn explain(&self, call: &Call) -> Explanation {
-        self.parts.facts.explain(call)
+        self.parts.tuner.explain(&self.parts.facts, call)
     }
 
     fn facts(&self) -> &Facts {
@@ -130,7 +133,7 @@ impl Machine for Cuda {
 
     fn plan(&self, call: &Call, forced: Option<Forced>) -> CallPlan {
         let facts = &self.parts.facts;
-        match facts.plan_with(call, forced) {
+        match self.parts.tuner.plan(facts, call, forced) {
             CallPlan::Collective(_) if facts.nranks == 1 => self.plan_alone(call),
             plan => plan,
         }

@@ -3,11 +3,14 @@
 use super::abi::Opaque;
 use super::calls::{Calls, MissingFunction};
 use crate::net::NetError;
-use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+pub use libloading::os::unix::Library;
+use libloading::os::unix::{RTLD_LOCAL, RTLD_NOW};
 use std::error::Error;
 
 /// The file to try if the user names none.
 const DEFAULT: &str = "libnccl-net.so";
+/// What a name may be the middle of.
+const MIDDLE: &str = "libnccl-net-";
 /// The name under which the program itself is the plugin.
 const STATIC: &str = "STATIC_PLUGIN";
 /// Supported versions of the table, newest first.
@@ -50,13 +53,8 @@ impl PluginConfig {
 /// # Errors
 /// [`NetError::Absent`]: no such file, or no supported table in it.
 pub fn table(name: &str, symbol: &str) -> Result<(u32, Opaque), NetError> {
-    let library = open(name).map_err(|reason| absent(name, reason))?;
-    let found = VERSIONS.into_iter().find_map(|version| {
-        let symbol = format!("{symbol}{version}\0");
-        // SAFETY: the address of an object is a pointer, whatever the object is.
-        let table = unsafe { library.get::<Opaque>(symbol.as_bytes()) }.ok()?;
-        Some((version, table.as_raw_ptr()))
-    });
+    let library = open(name, DEFAULT, MIDDLE).map_err(|reason| absent(name, reason))?;
+    let found = find_in(&library, symbol, &VERSIONS);
     let Some(found) = found else {
         return Err(absent(name, format!("it has none of {symbol}8 to {symbol}12")));
     };
@@ -92,12 +90,26 @@ pub unsafe fn read(name: &str, version: u32, table: Opaque) -> Result<Calls, Net
     calls.map_err(|MissingFunction(what)| absent(name, format!("its ncclNetPlugin_v{version} has no {what}")))
 }
 
-fn open(name: &str) -> Result<Library, String> {
+/// The first of these versions of a table that a plugin has, and where.
+pub fn find_in(library: &Library, symbol: &str, versions: &[u32]) -> Option<(u32, Opaque)> {
+    versions.iter().find_map(|&version| {
+        let symbol = format!("{symbol}{version}\0");
+        // SAFETY: the address of an object is a pointer, whatever the object is.
+        let table = unsafe { library.get::<Opaque>(symbol.as_bytes()) }.ok()?;
+        Some((version, table.as_raw_ptr()))
+    })
+}
+
+/// Loads a plugin: the program itself, or the first of the files that its name may mean.
+///
+/// # Errors
+/// Why no file can be loaded.
+pub fn open(name: &str, default: &str, middle: &str) -> Result<Library, String> {
     if name == STATIC {
         return Ok(Library::this());
     }
     let mut failures = Vec::new();
-    for file in files(name) {
+    for file in files(name, default, middle) {
         // SAFETY: the user asked to run this plugin's code in this process, its initialisers included.
         match unsafe { Library::open(Some(&file), RTLD_NOW | RTLD_LOCAL) } {
             Ok(library) => return Ok(library),
@@ -110,10 +122,10 @@ fn open(name: &str) -> Result<Library, String> {
 }
 
 /// The files that a name may mean, in the order of trial.
-fn files(name: &str) -> Vec<String> {
+fn files(name: &str, default: &str, middle: &str) -> Vec<String> {
     let mut files = vec![name.to_owned()];
-    if name != DEFAULT && !name.contains('/') {
-        files.push(format!("libnccl-net-{name}.so"));
+    if name != default && !name.contains('/') {
+        files.push(format!("{middle}{name}.so"));
     }
     files
 }
@@ -134,6 +146,7 @@ mod tests {
 
     #[test]
     fn a_name_is_a_file_or_the_middle_of_one() {
+        let files = |name| super::files(name, DEFAULT, MIDDLE);
         assert_eq!(files("ofi"), ["ofi", "libnccl-net-ofi.so"]);
         assert_eq!(files("/opt/libx.so"), ["/opt/libx.so"]);
         assert_eq!(files(DEFAULT), [DEFAULT]);

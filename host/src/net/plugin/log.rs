@@ -44,12 +44,12 @@ unsafe extern "C" fn log_message(level: c_int, file: *const c_char, line: c_int,
     let (file, text) = (string(file), string(text));
     match level {
         WARN => {
-            tracing::warn!("net plugin: {file}:{line}: {text}");
+            tracing::warn!("plugin: {file}:{line}: {text}");
             // A thread that is exiting has no storage left.
             let _ = WARNED.try_with(|last| last.replace(text.into_owned()));
         }
-        TRACE => tracing::trace!("net plugin: {file}:{line}: {text}"),
-        _ => tracing::debug!("net plugin: {file}:{line}: {text}"),
+        TRACE => tracing::trace!("plugin: {file}:{line}: {text}"),
+        _ => tracing::debug!("plugin: {file}:{line}: {text}"),
     }
 }
 

@@ -11,9 +11,9 @@
 #[doc(hidden)]
 pub mod abi;
 mod properties;
-mod log;
+pub(crate) mod log;
 mod calls;
-mod load;
+pub(crate) mod load;
 mod connection;
 mod comm;
 mod coll;

@@ -84,6 +84,7 @@ impl Scene {
 fn short(reason: Reason) -> String {
     match reason {
         Reason::Only => "only".into(),
+        Reason::Advised => "advised".into(),
         Reason::Tuned { row } => format!("row {row}"),
         Reason::Measured { .. } => "measured".into(),
         Reason::Model => "model".into(),

@@ -25,6 +25,8 @@ pub struct Scope<'a> {
     pub doubtful: Candidates,
     /// The user's restrictions.
     pub forced: &'a Forced,
+    /// What a plugin of the user's wants for this call.
+    pub advice: Option<Advice>,
     /// What `oxccl tune` measured here.
     pub table: Option<&'a TuneTable>,
     /// What was measured on machines of this kind, for this call.
@@ -35,6 +37,15 @@ pub struct Scope<'a> {
     /// Of what is offered, what that measurement did not have: it depends on what no table can know. Of these the model's word holds
     /// against the best that was measured.
     pub unmeasured: Candidates,
+}
+
+/// What a tuner plugin wants for a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Advice {
+    /// Algorithm and protocol.
+    pub candidate: Candidate,
+    /// Channels, if it says.
+    pub channels: Option<u32>,
 }
 
 /// What is built in about a call.
@@ -62,6 +73,8 @@ pub struct Choice {
 pub enum Reason {
     /// There was one candidate left.
     Only,
+    /// A tuner plugin.
+    Advised,
     /// A row of the tuning file, by number from 0.
     Tuned {
         /// Its number among the function's rows.
@@ -123,6 +136,10 @@ impl Scope<'_> {
 pub fn choose(scope: &Scope<'_>) -> Choice {
     let allowed = scope.allowed();
     let by = |candidate, reason| Choice { candidate, channels: None, reason };
+    if let Some(Advice { candidate, channels }) = scope.advice.filter(|advice| allowed.has(advice.candidate))
+    {
+        return Choice { candidate, channels, reason: Reason::Advised };
+    }
     if let Some((row, TuneRow { candidate, channels, .. })) =
         scope.row().filter(|(_, row)| allowed.has(row.candidate))
     {

@@ -161,6 +161,7 @@ impl fmt::Display for Explanation {
         writeln!(f)?;
         match choice.reason {
             Reason::Only => writeln!(f, "because nothing else is left")?,
+            Reason::Advised => writeln!(f, "because the tuner plugin wants it")?,
             Reason::Tuned { row } => writeln!(f, "because row {} of the tuning file says so", row + 1)?,
             Reason::Measured { source } => writeln!(f, "because it was measured: {source}")?,
             Reason::Model => writeln!(f, "because the model finds it fastest")?,

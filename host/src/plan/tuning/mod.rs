@@ -3,8 +3,8 @@
 //! Gives: a [`Choice`] of algorithm and protocol, and an [`Explanation`] of it; the same on every rank.
 //! Never: I/O, a clock, unsafe code. The API reads tuning files: this module parses their text.
 //!
-//! Four policies, of which the first with an answer decides: the user's restrictions leave some candidates; of those
-//! a table measured on this machine (`oxccl tune`) names one; then a built-in table measured on machines of this
+//! The first policy with an answer decides: the user's restrictions leave some candidates; of those a tuner plugin names one, if there is
+//! a plugin; a table measured on this machine (`oxccl tune`) names one; then a built-in table measured on machines of this
 //! kind; then the model of latency and bandwidth.
 
 mod candidate;
@@ -20,7 +20,7 @@ mod explain;
 pub(crate) mod tests;
 
 pub use candidate::{Candidate, Candidates};
-pub use choose::{Choice, Measured, Reason, Scope, choose};
+pub use choose::{Advice, Choice, Measured, Reason, Scope, choose};
 pub use constants::{Architecture, Constants};
 pub use explain::{Exclusion, Explanation, Line};
 pub use file::{TuneFile, TuneFileError, TuneHead, TuneRecord, TuneSection};

@@ -115,6 +115,7 @@ proptest! {
             risky: Candidates::by(Protocol::LL128),
             doubtful: Candidates::NONE,
             forced: &forced,
+            advice: None,
             table: None,
             measured: None,
             instead: None,

@@ -55,7 +55,10 @@ fn note_unfenced(_is: bool) {
 #[inline(always)]
 pub fn assert_fenced() {
     #[cfg(debug_assertions)]
-    assert!(!UNFENCED.get(), "a slot is published, and no fence follows the non-temporal stores that filled it");
+    assert!(
+        !UNFENCED.get(),
+        "a slot is published, and no fence follows the non-temporal stores that filled it"
+    );
 }
 
 /// Copies with non-temporal stores for all whole 64-byte lines of `dst`. The caller fences after its last copy.
