@@ -7,7 +7,7 @@
 use super::archive;
 use super::parts::{Parts, VERSION, documents};
 use super::pkgconfig;
-use super::tree::{BUNDLE, Tree};
+use super::tree::{BUNDLE, PLUGIN, Tree};
 use anyhow::{Result, bail};
 use ar::{Builder, Header};
 use std::env::consts::ARCH;
@@ -28,6 +28,7 @@ pub fn pack(parts: &Parts) -> Result<(String, Vec<u8>)> {
     };
     let mut tree = Tree::default();
     tree.library(FOLDER, &parts.nccl, &parts.library);
+    tree.file(format!("{FOLDER}/{PLUGIN}"), &parts.plugin);
     tree.file(format!("{FOLDER}/{BUNDLE}"), &parts.bundle);
     tree.program(format!("{FOLDER}/oxccl"), &parts.tool);
     tree.link("usr/bin/oxccl", "../lib/oxccl/oxccl");
@@ -65,8 +66,8 @@ fn control_text(machine: &str, parts: &Parts, kib: u64) -> String {
          Section: libs\nPriority: optional\nInstalled-Size: {kib}\n\
          Depends: libc6 (>= {major}.{minor}), libgcc-s1\n\
          Description: collective communication between GPUs and CPUs, with NCCL's C interface\n \
-         A shared library libnccl.so.2, its GPU kernels, a C header and the tool oxccl, which measures\n \
-         collectives and shows a machine's topology. Everything lies in /usr/lib/oxccl, beside whatever NCCL\n \
+         A shared library libnccl.so.2, its GPU kernels, a C header, a network plugin for NCCL's own\n \
+         library, and the tool oxccl, which measures collectives and shows a machine's topology. Everything lies in /usr/lib/oxccl, beside whatever NCCL\n \
          is installed: a program runs on it if it was linked by `pkg-config oxccl`, or with\n \
          LD_PRELOAD=/usr/lib/oxccl/libnccl.so.2.\n",
         env!("CARGO_PKG_AUTHORS"),
@@ -78,6 +79,6 @@ fn copyright() -> String {
     format!(
         "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\nUpstream-Name: OxCCL\n\n\
          Files: *\nCopyright: {authors}\nLicense: Apache-2.0 or MIT\n \
-         The texts are in LICENSE-APACHE and LICENSE-MIT, those of the crates in library and tool in THIRD-PARTY.\n"
+         The texts are in LICENSE-APACHE and LICENSE-MIT, those of the crates in library, plugin and tool in THIRD-PARTY.\n"
     )
 }

@@ -24,7 +24,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 pub use parts::VERSION;
-pub use programs::{LIBRARY, TOOL};
+pub use programs::{LIBRARY, PLUGIN, TOOL};
 
 /// `cargo xtask package`.
 #[derive(clap::Args, Clone, Debug)]
@@ -38,7 +38,7 @@ pub struct Options {
     /// What to make.
     #[arg(long, value_delimiter = ',', default_value = "tar,deb,wheel")]
     pub format: Vec<Format>,
-    /// Pack the libnccl.so and the oxccl of this folder instead of building them.
+    /// Pack the libnccl.so, the libnccl_net_oxccl.so and the oxccl of this folder instead of building them.
     #[arg(long, value_name = "DIR")]
     pub programs: Option<PathBuf>,
 }

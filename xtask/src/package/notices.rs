@@ -9,7 +9,7 @@ use std::fs;
 /// Files whose names begin like this, in a crate's folder.
 const NAMES: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE"];
 /// What is packed.
-const ROOTS: [&str; 2] = ["oxccl-nccl", "oxccl-benches"];
+const ROOTS: [&str; 3] = ["oxccl-nccl", "oxccl-net-plugin", "oxccl-benches"];
 
 /// A list of crates, then each text once, with the crates that it is from.
 pub fn third_party() -> Result<String> {

@@ -1,6 +1,6 @@
 //! What is in the packages, whatever their kind.
 
-use super::programs::{LIBRARY, Programs, TOOL};
+use super::programs::{LIBRARY, PLUGIN, Programs, TOOL};
 use super::tree::SONAME;
 use super::{archive, bundle, elf, notices};
 use crate::cmd::Cmd;
@@ -17,16 +17,17 @@ const HEADER: &str = "host/capi/include/nccl.h";
 /// What every package has in it.
 pub struct Parts {
     pub library: Vec<u8>,
+    pub plugin: Vec<u8>,
     pub tool: Vec<u8>,
     pub bundle: Vec<u8>,
     pub header: String,
     /// The version of NCCL whose interface it is.
     pub nccl: String,
-    /// Of the crates in library and tool.
+    /// Of the crates in library, plugin and tool.
     pub notices: String,
     /// What was packed, in words.
     pub facts: String,
-    /// The newest glibc that library or tool ask for.
+    /// The newest glibc that library, plugin or tool ask for.
     pub glibc: elf::Version,
     /// Of every file, in seconds since 1970.
     pub time: u64,
@@ -35,10 +36,11 @@ pub struct Parts {
 impl Parts {
     /// Reads and checks all of it.
     pub fn gather(programs: Programs, bundle: &Path) -> Result<Parts> {
-        let Programs { library, tool } = programs;
+        let Programs { library, plugin, tool } = programs;
         let bytes = fs::read(bundle).with_context(|| format!("reading {}", bundle.display()))?;
         let kernels = bundle::facts(&bytes).with_context(|| bundle.display().to_string())?;
         let of_library = elf::facts(&library).context(LIBRARY)?;
+        let of_plugin = elf::facts(&plugin).context(PLUGIN)?;
         let of_tool = elf::facts(&tool).context(TOOL)?;
         let soname = of_library.soname.unwrap_or_default();
         ensure!(soname == SONAME, "{LIBRARY} has another soname than {SONAME}: '{soname}'");
@@ -47,14 +49,16 @@ impl Parts {
         let rustc =
             Cmd::new("rustc").arg("--version").probe(&root()).context("rustc does not say its version")?;
         let facts = format!(
-            "oxccl {VERSION}\nNCCL's interface {nccl}\ncompiler {}\nlibrary's build id {}\ntool's build id {}\n{kernels}\n",
+            "oxccl {VERSION}\nNCCL's interface {nccl}\ncompiler {}\nlibrary's build id {}\nplugin's build id {}\ntool's build id {}\n{kernels}\n",
             rustc.trim(),
             of_library.build_id,
+            of_plugin.build_id,
             of_tool.build_id,
         );
         Ok(Parts {
-            glibc: of_library.glibc.max(of_tool.glibc),
+            glibc: of_library.glibc.max(of_plugin.glibc).max(of_tool.glibc),
             library,
+            plugin,
             tool,
             bundle: bytes,
             header,

@@ -1,4 +1,4 @@
-//! The library and the tool that are packed.
+//! The library, the plugin and the tool that are packed.
 
 use crate::cmd::Cmd;
 use crate::tools::{root, target_dir};
@@ -9,11 +9,14 @@ use std::time::Duration;
 
 /// Cargo's names for them.
 pub const LIBRARY: &str = "libnccl.so";
+/// The plugin for NCCL's own library.
+pub const PLUGIN: &str = "libnccl_net_oxccl.so";
 pub const TOOL: &str = "oxccl";
 
 /// Their contents, without debug information.
 pub struct Programs {
     pub library: Vec<u8>,
+    pub plugin: Vec<u8>,
     pub tool: Vec<u8>,
 }
 
@@ -23,7 +26,7 @@ pub fn build() -> Result<Programs> {
     let home = std::env::var("CARGO_HOME").or_else(|_| std::env::var("HOME").map(|home| home + "/.cargo"));
     let mut flags = vec![format!("--remap-path-prefix={}=/oxccl", root().display())];
     flags.extend(home.map(|home| format!("--remap-path-prefix={home}=/cargo")));
-    for line in ["-p oxccl-nccl --lib", "-p oxccl-benches --bin oxccl"] {
+    for line in ["-p oxccl-nccl --lib", "-p oxccl-net-plugin --lib", "-p oxccl-benches --bin oxccl"] {
         let cargo = Cmd::cargo()
             .args("build --release --locked")
             .args(line)
@@ -41,7 +44,8 @@ pub fn build() -> Result<Programs> {
 
 /// Those of a folder.
 pub fn take(folder: &Path) -> Result<Programs> {
-    Ok(Programs { library: stripped(&folder.join(LIBRARY))?, tool: stripped(&folder.join(TOOL))? })
+    let [library, plugin, tool] = [LIBRARY, PLUGIN, TOOL].map(|file| stripped(&folder.join(file)));
+    Ok(Programs { library: library?, plugin: plugin?, tool: tool? })
 }
 
 fn stripped(from: &Path) -> Result<Vec<u8>> {

@@ -3,7 +3,7 @@
 use super::archive;
 use super::parts::{Parts, VERSION, documents};
 use super::pkgconfig;
-use super::tree::{BUNDLE, Tree};
+use super::tree::{BUNDLE, PLUGIN, Tree};
 use anyhow::Result;
 use std::env::consts::{ARCH, OS};
 
@@ -13,6 +13,7 @@ pub fn pack(parts: &Parts) -> Result<(String, Vec<u8>)> {
     let mut tree = Tree::default();
     tree.program(format!("{top}/bin/oxccl"), &parts.tool);
     tree.library(&format!("{top}/lib"), &parts.nccl, &parts.library);
+    tree.file(format!("{top}/lib/{PLUGIN}"), &parts.plugin);
     tree.file(format!("{top}/lib/{BUNDLE}"), &parts.bundle);
     tree.text(format!("{top}/include/nccl.h"), &parts.header);
     // Two folders above the file: the tarball may be unpacked, and moved, anywhere.

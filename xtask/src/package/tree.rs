@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 /// The name that programs ask the loader for.
 pub const SONAME: &str = "libnccl.so.2";
+/// The name by which `NCCL_NET_PLUGIN=oxccl` finds the plugin.
+pub const PLUGIN: &str = "libnccl-net-oxccl.so";
 /// The name of the kernels, where library and tool look for it.
 pub const BUNDLE: &str = "oxccl.oxptx";
 

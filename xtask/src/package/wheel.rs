@@ -1,7 +1,7 @@
 //! The Python wheel: the library as a file of a package without compiled modules, so that one wheel fits every Python 3.
 
 use super::parts::{Parts, VERSION, documents};
-use super::tree::{BUNDLE, Node, SONAME, Tree};
+use super::tree::{BUNDLE, Node, PLUGIN, SONAME, Tree};
 use anyhow::Result;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -27,6 +27,7 @@ pub fn pack(parts: &Parts) -> Result<(String, Vec<u8>)> {
     tree.file("oxccl/_build.py", build.into_bytes());
     // Wheels have no links; this name is the one that the loader is asked for.
     tree.file(format!("oxccl/lib/{SONAME}"), &parts.library);
+    tree.file(format!("oxccl/lib/{PLUGIN}"), &parts.plugin);
     tree.file(format!("oxccl/lib/{BUNDLE}"), &parts.bundle);
     tree.program("oxccl/bin/oxccl", &parts.tool);
     tree.text("oxccl/include/nccl.h", &parts.header);

@@ -7,7 +7,7 @@ import os
 
 from ._build import NCCL_VERSION, __version__
 
-__all__ = ["NCCL_VERSION", "__version__", "bundle_path", "include_path", "library_path", "tool_path"]
+__all__ = ["NCCL_VERSION", "__version__", "bundle_path", "include_path", "library_path", "plugin_path", "tool_path"]
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -20,6 +20,11 @@ def library_path():
 def bundle_path():
     """The GPU kernels; the library finds them beside itself."""
     return os.path.join(_HERE, "lib", "oxccl.oxptx")
+
+
+def plugin_path():
+    """The network plugin for NCCL's own library: NCCL_NET_PLUGIN."""
+    return os.path.join(_HERE, "lib", "libnccl-net-oxccl.so")
 
 
 def include_path():

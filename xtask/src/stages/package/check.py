@@ -48,7 +48,7 @@ with tempfile.TemporaryDirectory() as folder:
         with open(name, "w") as file:
             file.write(text)
 
-    for path in [oxccl.library_path(), oxccl.bundle_path(), oxccl.tool_path(), os.path.join(oxccl.include_path(), "nccl.h")]:
+    for path in [oxccl.library_path(), oxccl.bundle_path(), oxccl.plugin_path(), oxccl.tool_path(), os.path.join(oxccl.include_path(), "nccl.h")]:
         check(os.path.isfile(path) and path.startswith(sys.prefix), f"{path} is a file of this environment")
 
     ours = os.path.realpath(oxccl.library_path())
@@ -77,5 +77,9 @@ with tempfile.TemporaryDirectory() as folder:
     check(run("--version").stdout.startswith(f"oxccl {oxccl.__version__}"), "the tool's version")
     sums = run("perf", "all-reduce", "--ranks", "2", "-b", "8", "-e", "8", "-n", "1", "-c", "1")
     check("# Out of bounds values : 0 OK" in sums.stdout, f"the tool sums: {sums}")
+
+plugin = {"NCCL_NET_PLUGIN": oxccl.plugin_path(), "NCCL_NET": "OxCCL", "NCCL_SOCKET_IFNAME": "lo"}
+sums = run("perf", "all-reduce", "--ranks", "2", "--transport", "net", "-b", "8", "-e", "8", "-n", "1", "-c", "1", env=plugin)
+check("# Out of bounds values : 0 OK" in sums.stdout, f"the tool sums over the plugin: {sums}")
 
 print(f"ok {passed}")

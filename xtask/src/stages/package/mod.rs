@@ -1,5 +1,5 @@
 //! Layer: xtask / stages.
-//! Takes: the library and the tool that the stage `tests` built, and a bundle without kernels.
+//! Takes: the library, the plugin and the tool that the stage `tests` built, and a bundle without kernels.
 //! Gives: the packages made of them, each installed where nothing else is, and used by a C program, the tool and Python.
 //! Never: changes this machine but for installing missing Debian packages; needs a GPU.
 
@@ -7,7 +7,7 @@ use super::Outcome;
 use crate::beside;
 use crate::cmd::Cmd;
 use crate::counts::Tally;
-use crate::package::{self, Format, LIBRARY, Options, TOOL, VERSION};
+use crate::package::{self, Format, LIBRARY, Options, PLUGIN, TOOL, VERSION};
 use crate::ptx;
 use crate::tools::{apt_install, root, target_dir};
 use anyhow::{Context, Result, bail, ensure};
@@ -81,7 +81,7 @@ fn missing((program, arguments, debian): &Tool) -> Option<String> {
     }
 }
 
-/// A folder with library and tool, as the stage `tests` has built them.
+/// A folder with library, plugin and tool, as the stage `tests` has built them.
 fn programs(work: &Path) -> Result<PathBuf> {
     // As that stage builds them: with its profile, the whole workspace named, and, by an example, the features of tests.
     let line = "build --profile test --workspace --locked --lib --bins --example device_all_reduce \
@@ -92,7 +92,7 @@ fn programs(work: &Path) -> Result<PathBuf> {
     }
     let folder = work.join("programs");
     fs::create_dir(&folder)?;
-    for (name, file) in [("nccl", LIBRARY), ("oxccl", TOOL)] {
+    for (name, file) in [("nccl", LIBRARY), ("nccl_net_oxccl", PLUGIN), ("oxccl", TOOL)] {
         let path = built.text.lines().find_map(|line| artifact(line, name, file));
         let path = path.with_context(|| format!("cargo built no {file}"))?;
         symlink(path, folder.join(file))?;
@@ -155,6 +155,17 @@ fn use_tool(folder: &Path, tool: &str) -> Result<()> {
     Ok(())
 }
 
+/// The tool's ranks meet over the package's plugin: nobody else has a network of that name.
+fn use_plugin(folder: &Path, tool: &str, plugin: &str) -> Result<()> {
+    let variables = format!("NCCL_SOCKET_IFNAME=lo NCCL_NET_PLUGIN=\"$PWD/{plugin}\" NCCL_NET=OxCCL");
+    let said = run(
+        folder,
+        &format!("{variables} {tool} perf all-reduce --ranks 2 --transport net -b 8 -e 8K -f 1024 -n 1 -c 1"),
+    )?;
+    ensure!(said.contains("# Out of bounds values : 0 OK"), "{said}");
+    Ok(())
+}
+
 fn tarball(work: &Path) -> Result<()> {
     let (folder, archive) = (work.join("tar"), made(work, ".tar.xz")?);
     fs::create_dir(&folder)?;
@@ -163,7 +174,8 @@ fn tarball(work: &Path) -> Result<()> {
     run(&folder, "mv oxccl-* moved")?;
     let search = "PKG_CONFIG_PATH=moved/lib/pkgconfig";
     compile_and_run(&folder, search, "", &folder.join("moved/lib/libnccl.so"))?;
-    use_tool(&folder, "moved/bin/oxccl")
+    use_tool(&folder, "moved/bin/oxccl")?;
+    use_plugin(&folder, "moved/bin/oxccl", "moved/lib/libnccl-net-oxccl.so")
 }
 
 fn debian(work: &Path) -> Result<()> {
@@ -189,6 +201,7 @@ fn debian(work: &Path) -> Result<()> {
     let variables = "LD_LIBRARY_PATH=root/usr/lib/oxccl";
     compile_and_run(&folder, &search, variables, &folder.join("root/usr/lib/oxccl/libnccl.so.2"))?;
     use_tool(&folder, "root/usr/bin/oxccl")?;
+    use_plugin(&folder, "root/usr/bin/oxccl", "root/usr/lib/oxccl/libnccl-net-oxccl.so")?;
     run(&folder, &format!("{dpkg} --purge oxccl"))?;
     ensure!(!folder.join("root/usr/lib/oxccl").exists(), "files stay after the package is purged");
     Ok(())
