@@ -3,6 +3,7 @@
 //! Gives: one function per input that OxCCL reads from outside; each panics if the library breaks a promise on it.
 //! Never: depends on libFuzzer: the same functions run under it (`bin/libfuzzer.rs`) and without it (`bin/replay.rs`).
 
+mod aggregator;
 mod bundle;
 mod environment;
 mod frames;
@@ -18,6 +19,7 @@ mod topology_xml;
 mod tune_file;
 mod unique_id;
 
+pub use aggregator::aggregator;
 pub use bundle::bundle;
 pub use environment::environment;
 pub use frames::frames;
@@ -37,6 +39,7 @@ pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target, by its name; `cargo xtask fuzz` runs what stands here.
 pub const TARGETS: &[Target] = &[
+    ("aggregator", aggregator),
     ("bundle", bundle),
     ("environment", environment),
     ("frames", frames),
