@@ -14,22 +14,27 @@ use super::acceptor::Acceptor;
 use super::cancel::Cancel;
 use super::channel::DataStream;
 use super::config::BootstrapConfig;
-use super::error::{BootstrapError, NRANKS_MAX, RankList};
+use super::error::{BootstrapError, NRANKS_MAX};
 use super::handshake::{Hello, Purpose};
 use super::id::{RootKind, UniqueId};
-use super::join;
+use super::join::{self, Assigned};
 use super::reach::Reach;
 use super::rendezvous;
 use super::rendezvous_wire::Introduction;
 use super::ring::Side;
 use super::root;
 use super::service::Service;
+use super::side::far_parent;
 use super::sock::{self, Deadline};
 use super::state::{Place, Shared, State, Stop};
 use crate::log;
 use crate::wire::{self, Message};
 
-/// One rank's end of the bootstrap: its ring connections, its listener and the thread that serves them.
+/// The share of the timeout after which a rank that waits in an all-gather wants to know who is missing. Until then ranks hold blocks back, to
+/// send few messages.
+const PATIENCE_SHARE: u32 = 4;
+
+/// One rank's end of the bootstrap: its connections in ring and tree, its listener and the thread that serves them.
 ///
 /// All ranks must call collectives (`all_gather`, `barrier`, `broadcast`, `split`) in the same order. Dropping it
 /// without [`close`](Self::close) aborts this rank.
@@ -98,10 +103,10 @@ impl Bootstrap {
                 Ok((Bootstrap::start(shared, acceptor)?, addr))
             });
         let (this, addr) = started.inspect_err(|_| join::register_and_leave(&mut root, nranks))?;
-        let successor = join::register(&mut root, id, (rank, nranks), addr, config, cancel)?;
+        let assigned = join::register(&mut root, id, (rank, nranks), addr, config, cancel)?;
         drop(root);
         this.give_up_if_cancelled();
-        match this.join_ring(successor).and_then(|()| this.introduce(addr)) {
+        match this.join_ring(assigned).and_then(|()| this.introduce(addr)) {
             Ok(()) => Ok(this),
             Err(error) => {
                 // The others are past the rendezvous: report why this one does not join.
@@ -132,31 +137,47 @@ impl Bootstrap {
         });
     }
 
-    fn join_ring(&self, successor_addr: SocketAddr) -> Result<(), BootstrapError> {
+    /// Connects to the successor and the parent, and waits until the predecessor and the children have connected.
+    fn join_ring(&self, assigned: Assigned) -> Result<(), BootstrapError> {
         let (me, nranks) = (self.rank(), self.nranks());
         if nranks == 1 {
             return Ok(());
         }
         let deadline = self.deadline();
         let successor = Rank((me.0 + 1) % nranks);
-        let hello = Hello { purpose: Purpose::Ring, from: me, to: successor, tag: 0 };
-        let channel = join::dial_peer(self.shared.secret, hello, successor_addr, &deadline)?;
-        self.shared.lock().next = Some((successor, channel));
-        self.shared.wake();
-        let predecessor = Rank((me.0 + nranks - 1) % nranks);
-        let both_up = |state: &mut State| {
-            Side::BOTH.iter().all(|&side| state.ring.peer(side).is_some()).then_some(Ok(())) //
-        };
-        // A neighbour may connect and die, or report a death, before the other neighbour connects.
+        self.dial(Side::Next, Purpose::Ring, successor, assigned.successor, &deadline)?;
+        if let Some((parent, addr)) = far_parent(me, nranks).zip(assigned.parent) {
+            // Who reported a loss may have ended already.
+            self.dial(Side::Up, Purpose::Tree, parent, addr, &deadline)
+                .map_err(|error| self.reach().known_better(error))?;
+        }
+        let all_up = |state: &mut State| state.ring.awaited().is_empty().then_some(Ok(()));
+        // A neighbour may connect and die, or report a death, before the other neighbours connect.
         let failed = |state: &mut State| state.ring.broken().or_else(|| state.starved(me)).map(Err);
-        let joined = self.shared.wait_for(&deadline, |state| both_up(state).or_else(|| failed(state)));
+        let joined = self.shared.wait_for(&deadline, |state| all_up(state).or_else(|| failed(state)));
         joined.unwrap_or_else(|| {
             Err(BootstrapError::Timeout {
-                what: "waiting for a neighbour in the ring",
-                ranks: RankList::from_iter([predecessor]),
+                what: "waiting for a neighbour in the ring or the tree",
+                ranks: self.shared.lock().ring.awaited(),
                 waited: deadline.waited(),
             })
         })
+    }
+
+    /// Connects to a neighbour, and hands the connection to the thread.
+    fn dial(
+        &self,
+        side: Side,
+        purpose: Purpose,
+        peer: Rank,
+        addr: SocketAddr,
+        deadline: &Deadline,
+    ) -> Result<(), BootstrapError> {
+        let hello = Hello { purpose, from: self.rank(), to: peer, tag: 0 };
+        let channel = join::dial_peer(self.shared.secret, hello, addr, deadline)?;
+        self.shared.lock().dialed.push((side, peer, channel));
+        self.shared.wake();
+        Ok(())
     }
 
     /// Gathers the listener, host and process of every rank.
@@ -217,7 +238,15 @@ impl Bootstrap {
         let deadline = self.deadline();
         self.shared.lock().ring.submit(mine).inspect_err(|_| self.shared.wake())?;
         self.shared.wake();
-        let gathered = self.shared.wait_for(&deadline, |state| state.ring.take_gathered());
+        let take = |state: &mut State| state.ring.take_gathered();
+        let gathered = self
+            .shared
+            .wait_for(&deadline.at_most(self.shared.config.timeout / PATIENCE_SHARE), take)
+            .or_else(|| {
+                self.shared.lock().ring.hurry();
+                self.shared.wake();
+                self.shared.wait_for(&deadline, take)
+            });
         gathered.unwrap_or_else(|| {
             let mut state = self.shared.lock();
             let error = BootstrapError::Timeout {

@@ -1,9 +1,10 @@
 //! Layer: host / bootstrap.
-//! Takes: blocks of all-gathers from the ring, in any order of ranks.
+//! Takes: blocks of all-gathers, in any order of ranks.
 //! Gives: [`Gathers`]: the complete table of the current all-gather.
 //! Never: holds more than two all-gathers: no rank can be further ahead than one, because each needs all others.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use oxccl_shared::abi::Rank;
 
@@ -13,11 +14,29 @@ use super::error::RankList;
 pub const GATHER_BYTES_MAX: usize = 16 << 20;
 const AHEAD_MAX: u64 = 1;
 
-#[derive(Debug)]
+/// What has come of one all-gather: as little memory as that takes, since most of a large job's tables are nearly empty until they are complete.
+#[derive(Debug, Default)]
 struct Table {
-    blocks: Vec<Option<Vec<u8>>>,
-    have: usize,
+    /// A bit for each rank whose block has come.
+    come: Vec<u64>,
+    /// The blocks in the order of their coming, and what they consist of.
+    blocks: Vec<(Rank, Range<u32>)>,
+    bytes: Vec<u8>,
     len_bytes: usize,
+}
+
+impl Table {
+    fn has(&self, rank: usize) -> bool {
+        self.come.get(rank / 64).is_some_and(|bits| bits >> (rank % 64) & 1 == 1)
+    }
+
+    fn into_blocks(self) -> Vec<Vec<u8>> {
+        let mut sorted = vec![Vec::new(); self.blocks.len()];
+        for (origin, range) in self.blocks {
+            sorted[origin.index()] = self.bytes[range.start as usize..range.end as usize].to_vec();
+        }
+        sorted
+    }
 }
 
 /// Result of an all-gather: every rank's block, or the total size if it is too large. All ranks see the same blocks,
@@ -42,29 +61,39 @@ impl Gathers {
         self.current
     }
 
+    /// How far the all-gather of this number is ahead of the current one; an error describes the mistake.
+    pub fn ahead(&self, number: u64) -> Result<usize, &'static str> {
+        let ahead = number.checked_sub(self.current).filter(|&ahead| ahead <= AHEAD_MAX);
+        ahead.map(|ahead| ahead as usize).ok_or("a block of an all-gather that is over or cannot have begun")
+    }
+
     /// Stores the block of `origin`; an error describes the mistake.
     pub fn deposit(&mut self, number: u64, origin: Rank, block: &[u8]) -> Result<(), &'static str> {
-        let ahead = number.checked_sub(self.current).filter(|&ahead| ahead <= AHEAD_MAX);
-        let ahead = ahead.ok_or("a block of an all-gather that is over or cannot have begun")? as usize;
+        let ahead = self.ahead(number)?;
         while self.tables.len() <= ahead {
-            self.tables.push_back(Table { blocks: vec![None; self.nranks], have: 0, len_bytes: 0 });
+            self.tables.push_back(Table { come: vec![0; self.nranks.div_ceil(64)], ..Table::default() });
         }
         let table = &mut self.tables[ahead];
-        let place = table.blocks.get_mut(origin.index()).ok_or("a block of a rank that does not exist")?;
-        if place.is_some() {
+        let rank = origin.index();
+        if rank >= self.nranks {
+            return Err("a block of a rank that does not exist");
+        }
+        if table.has(rank) {
             return Err("a block that was already there");
         }
+        table.come[rank / 64] |= 1 << (rank % 64);
         table.len_bytes = table.len_bytes.saturating_add(block.len());
-        table.have += 1;
         // Over the limit the sizes still count, so that every rank reports the same total, but no more data is kept.
-        let keep = table.len_bytes <= GATHER_BYTES_MAX;
-        *place = Some(if keep { block.to_vec() } else { Vec::new() });
+        let kept = if table.len_bytes <= GATHER_BYTES_MAX { block } else { &[] };
+        let start = table.bytes.len() as u32;
+        table.bytes.extend_from_slice(kept);
+        table.blocks.push((origin, start..start + kept.len() as u32));
         Ok(())
     }
 
     /// The current table, once it is complete; the next becomes current.
     pub fn take(&mut self) -> Option<Gathered> {
-        if self.tables.front()?.have < self.nranks {
+        if self.tables.front()?.blocks.len() < self.nranks {
             return None;
         }
         let table = self.tables.pop_front()?;
@@ -72,16 +101,13 @@ impl Gathers {
         if table.len_bytes > GATHER_BYTES_MAX {
             return Some(Err(table.len_bytes));
         }
-        Some(Ok(table.blocks.into_iter().flatten().collect()))
+        Some(Ok(table.into_blocks()))
     }
 
     /// The ranks whose block of the current all-gather is missing.
     pub fn missing(&self) -> RankList {
-        let blocks = self.tables.front().map_or(&[][..], |table| &table.blocks);
-        (0..self.nranks)
-            .filter(|&i| blocks.get(i).is_none_or(Option::is_none))
-            .map(|i| Rank(i as u32))
-            .collect()
+        let has_come = |rank: usize| self.tables.front().is_some_and(|table| table.has(rank));
+        (0..self.nranks).filter(|rank| !has_come(*rank)).map(|rank| Rank(rank as u32)).collect()
     }
 }
 

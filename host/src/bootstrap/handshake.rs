@@ -27,7 +27,7 @@ use super::session::{DataKeys, Session, TAG_BYTES};
 use crate::wire::fixed::{Malformed, Reader};
 
 /// The version of the bootstrap protocol; both sides must speak the same.
-pub const PROTOCOL_VERSION: u16 = 2;
+pub const PROTOCOL_VERSION: u16 = 3;
 /// Number of the root in the place of a rank.
 pub const ROOT: Rank = Rank(u32::MAX);
 
@@ -48,6 +48,8 @@ pub enum Purpose {
     Register,
     /// A neighbour in the ring.
     Ring,
+    /// A child in the tree, to its parent.
+    Tree,
     /// One message between two ranks.
     Message,
     /// A stream for a caller, with the caller's own number.
@@ -362,6 +364,7 @@ impl Hello {
             Purpose::Ring => (1, 0),
             Purpose::Message => (2, 0),
             Purpose::Stream(number) => (3, number),
+            Purpose::Tree => (4, 0),
         };
         let mut bytes = [0; CONTENT_BYTES];
         bytes[0] = kind;
@@ -378,6 +381,7 @@ impl Hello {
         let purpose = match (kind, zeros, number) {
             (0, [0, 0, 0], 0) => Purpose::Register,
             (1, [0, 0, 0], 0) => Purpose::Ring,
+            (4, [0, 0, 0], 0) => Purpose::Tree,
             (2, [0, 0, 0], 0) => Purpose::Message,
             (3, [0, 0, 0], number) => Purpose::Stream(number),
             _ => return Err(Malformed),

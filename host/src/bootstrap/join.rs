@@ -20,6 +20,7 @@ use super::iface;
 use super::rendezvous::LINGER;
 use super::rendezvous_wire::{KIND_REGISTER, KIND_REPLY, ROOT_PAYLOAD_MAX, Register, Reply};
 use super::secret::{Ephemeral, Secret};
+use super::side::far_parent;
 use super::sock::{self, Deadline};
 use crate::os::NoDescriptor;
 use crate::wire::Message;
@@ -89,7 +90,16 @@ fn is_own_name(ip: IpAddr) -> bool {
     ip.is_loopback() && ip != Ipv4Addr::LOCALHOST && ip != Ipv6Addr::LOCALHOST
 }
 
-/// Registers and waits for the root's answer: the successor's address.
+/// Whom a rank connects to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Assigned {
+    /// The listener of the successor in the ring.
+    pub successor: SocketAddr,
+    /// The listener of the parent in the tree, if that is no neighbour in the ring.
+    pub parent: Option<SocketAddr>,
+}
+
+/// Registers and waits for the root's answer: the neighbours' addresses.
 pub(crate) fn register(
     root: &mut Channel,
     id: &UniqueId,
@@ -97,7 +107,7 @@ pub(crate) fn register(
     listener: SocketAddr,
     config: &BootstrapConfig,
     cancel: &Cancel,
-) -> Result<SocketAddr, BootstrapError> {
+) -> Result<Assigned, BootstrapError> {
     let lost = |_: io::Error| BootstrapError::RootLost { addr: id.root_addr() };
     // The root's own timeout names the missing ranks: leave it the time to report them.
     let patience = config.timeout.saturating_add(config.handshake_timeout).saturating_add(LINGER);
@@ -118,8 +128,10 @@ pub(crate) fn register(
     })?;
     let successor_is = Rank(me.0.wrapping_add(1) % nranks.max(1));
     match (frame.kind, Reply::from_bytes(&frame.payload)) {
-        (KIND_REPLY, Ok(Reply::Assigned { successor, listener })) if successor == successor_is => {
-            Ok(listener)
+        (KIND_REPLY, Ok(Reply::Assigned { successor, listener, parent }))
+            if successor == successor_is && parent.is_some() == far_parent(me, nranks).is_some() =>
+        {
+            Ok(Assigned { successor: listener, parent })
         }
         (KIND_REPLY, Ok(Reply::Failed(failure))) => Err(failure.into()),
         _ => Err(BootstrapError::Protocol { rank: Rank(0), what: "the root's answer makes no sense" }),

@@ -4,9 +4,9 @@
 //! Never: reads the environment, waits without a bound, or reads anything from a connection that has not proved to
 //! belong to the job.
 //!
-//! Every rank registers with the root and learns its successor in the ring; the ring then carries all-gathers and
-//! membership events. The modules with decisions have no sockets or clocks (`handshake`, `session`, `frame`,
-//! `rendezvous`, `gather`, `ring`); the modules with sockets are thin (`sock`, `channel`, `acceptor`, `root`, `join`, `state`, `ring_repair`,
+//! Every rank registers with the root and learns its successor in the ring and its parent in a tree; both then carry
+//! membership events, and the tree all-gathers. The modules with decisions have no sockets or clocks (`handshake`, `session`, `frame`,
+//! `side`, `rendezvous`, `gather`, `gather_tree`, `ring`); the modules with sockets are thin (`sock`, `channel`, `acceptor`, `root`, `join`, `state`, `ring_repair`,
 //! `service`). One thread per communicator and rank serves all of its sockets with poll(2); the root has another for
 //! the duration of the rendezvous.
 //!
@@ -25,6 +25,7 @@ mod noise;
 #[doc(hidden)]
 pub mod handshake;
 mod id;
+mod side;
 #[doc(hidden)]
 pub mod rendezvous_wire;
 #[doc(hidden)]
@@ -32,6 +33,7 @@ pub mod rendezvous;
 mod gather;
 #[doc(hidden)]
 pub mod ring_wire;
+mod gather_tree;
 #[doc(hidden)]
 pub mod ring;
 mod cancel;

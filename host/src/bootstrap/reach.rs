@@ -193,7 +193,7 @@ impl Reach {
     }
 
     /// Prefers a better error: a rank whose connection ended may have reported why, by another path.
-    fn known_better(&self, error: BootstrapError) -> BootstrapError {
+    pub(super) fn known_better(&self, error: BootstrapError) -> BootstrapError {
         let BootstrapError::PeerLost { rank } = error else { return error };
         self.shared.wait_for(&Deadline::after(EVENTS_TAKE), |state| state.why_lost(rank)).unwrap_or(error)
     }

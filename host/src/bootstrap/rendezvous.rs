@@ -15,6 +15,7 @@ use oxccl_shared::abi::Rank;
 
 use super::error::{BootstrapError, NRANKS_MAX};
 use super::rendezvous_wire::{Failure, Register, Reply};
+use super::side::far_parent;
 use crate::os::NoDescriptor;
 
 /// How long a failed root answers late ranks.
@@ -191,9 +192,11 @@ impl Rendezvous {
 
     fn assign(&mut self) {
         let ring: Vec<(Rank, Entry)> = self.entries.iter().map(|(rank, entry)| (*rank, *entry)).collect();
-        for (i, (_, entry)) in ring.iter().enumerate() {
+        for (i, (rank, entry)) in ring.iter().enumerate() {
             let (successor, next) = ring[(i + 1) % ring.len()];
-            self.replies.push_back((entry.conn, Reply::Assigned { successor, listener: next.listener }));
+            let parent = far_parent(*rank, ring.len() as u32).map(|parent| ring[parent.index()].1.listener);
+            self.replies
+                .push_back((entry.conn, Reply::Assigned { successor, listener: next.listener, parent }));
         }
         self.phase = Phase::Finished;
     }

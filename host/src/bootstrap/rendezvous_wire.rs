@@ -63,6 +63,8 @@ pub enum Reply {
         successor: Rank,
         /// Its listener.
         listener: SocketAddr,
+        /// The listener of the parent in the tree, if that is no neighbour in the ring.
+        parent: Option<SocketAddr>,
     },
     /// The rendezvous failed.
     Failed(Failure),
@@ -139,7 +141,7 @@ impl Message for Introduction {
 }
 
 impl Message for Reply {
-    const VERSION: u8 = 1;
+    const VERSION: u8 = 2;
     const BYTES_MAX: usize = ROOT_PAYLOAD_MAX;
 }
 
@@ -155,7 +157,8 @@ mod tests {
         let v4: SocketAddr = "10.0.0.1:65535".parse().expect("an address");
         let rank = Rank(7);
         let replies = [
-            Reply::Assigned { successor: rank, listener: addr },
+            Reply::Assigned { successor: rank, listener: addr, parent: None },
+            Reply::Assigned { successor: rank, listener: addr, parent: Some(addr) },
             Reply::Failed(Failure::Missing {
                 ranks: (0..20).map(Rank).collect(),
                 nranks: 40,

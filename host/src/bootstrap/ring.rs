@@ -1,11 +1,11 @@
 //! Layer: host / bootstrap.
-//! Takes: bytes and ends of stream from the two neighbours, the owner's blocks, its abort and its goodbye.
+//! Takes: bytes and ends of stream from the neighbours, the owner's blocks, its abort and its goodbye.
 //! Gives: [`Ring`]: all-gathers, and the membership events (who died, aborted or left), for every rank. Sans-IO.
 //! Never: waits, reads a clock, or forwards an event twice.
 //!
-//! Blocks go round both ways, each half of the ring. Membership events are flooded: a rank forwards a new event to
-//! every neighbour except the one it came from. One death reaches every rank, because both neighbours of the dead
-//! rank see the end of a stream and the rest of the ring is a line between them. After several simultaneous deaths,
+//! Blocks go over the tree (`gather_tree`). Membership events are flooded over ring and tree: a rank forwards a new event to
+//! every neighbour except the one it came from. The tree makes that fast, the ring makes it certain: one death reaches every rank, because
+//! both neighbours of the dead rank see the end of a stream and the rest of the ring is a line between them. After several simultaneous deaths,
 //! every remaining line still ends in two ranks that saw an end. A rank that leaves in order first sends a goodbye,
 //! and its neighbours close their side.
 //!
@@ -22,36 +22,18 @@ use oxccl_shared::abi::Rank;
 
 use super::error::{BootstrapError, RankList};
 use super::frame::{self, Decoder, Frame};
-use super::gather::{GATHER_BYTES_MAX, Gathers};
+use super::gather::GATHER_BYTES_MAX;
+use super::gather_tree::{PIECE_BYTES, TreeGather};
 use super::ring_wire::{
-    BlockHead, Finished, KIND_BLOCK, KIND_EVENT, KIND_FINISHED, KIND_GREETING, KIND_NOTE, MembershipEvent,
-    NOTE_BYTES_MAX, Note, REASON_BYTES_MAX,
+    BlockHead, Finished, KIND_EVENT, KIND_FINISHED, KIND_GREETING, KIND_NOTE, KIND_PART, MembershipEvent,
+    NOTE_BYTES_MAX, Note, PartHead, REASON_BYTES_MAX,
 };
+pub use super::side::Side;
+use super::side::{Branch, branches};
 use crate::wire::{self, Message};
 
-const PAYLOAD_MAX: usize = BlockHead::BYTES_MAX + GATHER_BYTES_MAX;
-
-/// One of the two neighbours.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Side {
-    /// The neighbour with the lower rank, round the ring.
-    Prev = 0,
-    /// The neighbour with the higher rank, round the ring.
-    Next = 1,
-}
-
-impl Side {
-    /// Both, in order.
-    pub const BOTH: [Side; 2] = [Side::Prev, Side::Next];
-
-    /// The other one.
-    pub fn other(self) -> Side {
-        match self {
-            Side::Prev => Side::Next,
-            Side::Next => Side::Prev,
-        }
-    }
-}
+/// A piece is sent as soon as it is this long, and a block may be that long.
+const PAYLOAD_MAX: usize = PartHead::BYTES_MAX + PIECE_BYTES + BlockHead::BYTES_MAX + GATHER_BYTES_MAX;
 
 /// A membership event of another rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -106,7 +88,7 @@ enum LinkPhase {
 pub struct Ring {
     me: Rank,
     nranks: u32,
-    links: [Link; 2],
+    links: [Link; Side::COUNT],
     /// All membership events so far, for neighbours to come; at most two per rank.
     history: Vec<MembershipEvent>,
     /// Who has finished which meeting of survivors, for neighbours to come as well.
@@ -114,7 +96,7 @@ pub struct Ring {
     /// Ranks known to be gone (dead or left), and those that have aborted.
     gone: Vec<bool>,
     aborted: Vec<bool>,
-    gathers: Gathers,
+    gathers: TreeGather,
     /// Serial number of the last note of each rank: notes come from both sides, and count once.
     notes: Vec<u64>,
     events: VecDeque<PeerEvent>,
@@ -130,17 +112,22 @@ pub struct Ring {
 impl Ring {
     /// The part of rank `me` of `nranks`.
     pub fn new(me: Rank, nranks: u32) -> Ring {
-        let phase = if nranks > 1 { LinkPhase::Waiting } else { LinkPhase::Down };
-        let link = || Link { phase, decoder: Decoder::new(PAYLOAD_MAX), out: Vec::new(), heard: false };
+        let branches = branches(me, nranks);
+        let link = |side| {
+            let has =
+                nranks > 1 && Side::RING.contains(&side) || branches.iter().any(|branch| branch.side == side);
+            let phase = if has { LinkPhase::Waiting } else { LinkPhase::Down };
+            Link { phase, decoder: Decoder::new(PAYLOAD_MAX), out: Vec::new(), heard: false }
+        };
         Ring {
             me,
             nranks,
-            links: [link(), link()],
+            links: Side::ALL.map(link),
             history: Vec::new(),
             finished: Vec::new(),
             gone: vec![false; nranks as usize],
             aborted: vec![false; nranks as usize],
-            gathers: Gathers::new(nranks),
+            gathers: TreeGather::new(me, nranks),
             notes: vec![0; nranks as usize],
             events: VecDeque::new(),
             broken: None,
@@ -257,16 +244,8 @@ impl Ring {
             return Err(error);
         }
         self.health()?;
-        let number = self.gathers.current();
-        self.gathers
-            .deposit(number, self.me, block)
-            .map_err(|what| BootstrapError::Protocol { rank: self.me, what })?;
-        // Each block travels once to every other rank: to half of them in this direction, to half in the other.
-        for (side, hops) in [(Side::Next, self.nranks / 2), (Side::Prev, (self.nranks - 1) / 2)] {
-            if hops > 0 {
-                self.send_block(side, BlockHead { origin: self.me, hops, gather: number }, block);
-            }
-        }
+        self.gathers.submit(block).map_err(|what| BootstrapError::Protocol { rank: self.me, what })?;
+        self.send_parts();
         Ok(())
     }
 
@@ -288,7 +267,13 @@ impl Ring {
         self.gone.contains(&true)
     }
 
-    /// The ranks whose blocks are missing in the current all-gather.
+    /// Has every rank learn whose blocks of the current all-gather have come: this one has waited for long.
+    pub fn hurry(&mut self) {
+        self.gathers.hurry();
+        self.send_parts();
+    }
+
+    /// The ranks whose blocks are missing in the current all-gather, if it has been [hurried](Self::hurry).
     pub fn missing(&self) -> RankList {
         self.gathers.missing()
     }
@@ -327,19 +312,45 @@ impl Ring {
         self.leaving = true;
     }
 
-    /// Whether this rank holds an event that a predecessor in the middle of connecting could otherwise miss: the
-    /// reason why this rank gave up before the predecessor connected; or, if the predecessor replaces a dead one, the
+    /// The ranks that have not connected to this one, or it not to them, since it joined.
+    pub fn awaited(&self) -> RankList {
+        let ring = [(Side::Prev, self.nranks.saturating_sub(1)), (Side::Next, 1)];
+        let ring = ring.map(|(side, step)| Branch { rank: self.around(step), side });
+        let all = ring.into_iter().chain(branches(self.me, self.nranks));
+        let waiting = all.filter(|branch| self.links[branch.side as usize].phase == LinkPhase::Waiting);
+        waiting.map(|branch| branch.rank).collect()
+    }
+
+    /// The connection by which this child in the tree comes, if it is awaited.
+    pub fn side_of_child(&self, child: Rank) -> Option<Side> {
+        let branches = branches(self.me, self.nranks);
+        let branch = branches.iter().find(|branch| branch.rank == child)?;
+        let is_awaited = self.links[branch.side as usize].phase == LinkPhase::Waiting;
+        (is_awaited && matches!(branch.side, Side::Left | Side::Right)).then_some(branch.side)
+    }
+
+    /// The rank this many steps farther round the ring.
+    fn around(&self, steps: u32) -> Rank {
+        Rank(((u64::from(self.me.0) + u64::from(steps)) % u64::from(self.nranks)) as u32)
+    }
+
+    /// Whether this rank holds an event that a rank in the middle of connecting could otherwise miss: the
+    /// reason why this rank gave up before its predecessor or a child connected; or, if the predecessor replaces a dead one, the
     /// events from this side of the gap, which possibly no other rank can forward to the other side.
-    pub fn owes_its_predecessor_an_event(&self) -> bool {
+    pub fn owes_an_event(&self) -> bool {
         let is_left = |rank: usize| rank != self.me.index() && !self.gone[rank];
-        match self.links[Side::Prev as usize].phase {
-            LinkPhase::Waiting => {
-                let predecessor = (self.me.index() + self.gone.len() - 1) % self.gone.len();
-                self.broken.is_some() && is_left(predecessor)
-            }
-            LinkPhase::Down => self.has_lost_prev && (0..self.gone.len()).any(is_left),
-            LinkPhase::Up(_) => false,
+        let comes = |branch: &Branch| {
+            matches!(branch.side, Side::Prev | Side::Left | Side::Right)
+                && self.links[branch.side as usize].phase == LinkPhase::Waiting
+                && is_left(branch.rank.index())
+        };
+        let predecessor = Branch { rank: self.around(self.nranks.saturating_sub(1)), side: Side::Prev };
+        let comers = branches(self.me, self.nranks).into_iter().chain([predecessor]);
+        if self.broken.is_some() && comers.into_iter().any(|branch| comes(&branch)) {
+            return true;
         }
+        let is_open = self.links[Side::Prev as usize].phase == LinkPhase::Down;
+        is_open && self.has_lost_prev && (0..self.gone.len()).any(is_left)
     }
 
     /// The next event of another rank.
@@ -374,7 +385,7 @@ impl Ring {
                 }
                 Ok(())
             }
-            KIND_BLOCK => self.on_block(side, &frame.payload),
+            KIND_PART => self.on_part(side, &frame.payload),
             KIND_NOTE => self.on_note(side, &frame.payload),
             KIND_FINISHED => self.on_finished(side, &frame.payload),
             KIND_EVENT => {
@@ -406,16 +417,30 @@ impl Ring {
         }
     }
 
-    fn on_block(&mut self, side: Side, payload: &[u8]) -> Result<(), &'static str> {
-        let (head, block) = BlockHead::split_from(payload).map_err(|_| "a block that cannot be read")?;
+    fn on_part(&mut self, side: Side, payload: &[u8]) -> Result<(), &'static str> {
         if self.broken.is_some() {
             return Ok(());
         }
-        self.gathers.deposit(head.gather, head.origin, block)?;
-        if head.hops > 1 {
-            self.send_block(side.other(), BlockHead { hops: head.hops - 1, ..head }, block);
-        }
+        self.gathers.receive(side, payload)?;
+        self.send_parts();
         Ok(())
+    }
+
+    /// A link that has ended, and may by now lead to another rank, gets nothing: who was there had what it needed, or nobody gets more.
+    fn send_parts(&mut self) {
+        let branches = branches(self.me, self.nranks);
+        for (side, head, blocks) in self.gathers.take_output() {
+            let link = &mut self.links[side as usize];
+            let is_branch = |peer| branches.iter().any(|branch| *branch == Branch { rank: peer, side });
+            let is_there = match link.phase {
+                LinkPhase::Waiting => true,
+                LinkPhase::Up(peer) => is_branch(peer),
+                LinkPhase::Down => false,
+            };
+            if is_there {
+                frame::push(&mut link.out, KIND_PART, &[&head.to_bytes(), &blocks]);
+            }
+        }
     }
 
     /// This rank has finished a meeting of survivors: every rank learns it, those that repair the ring meanwhile too.
@@ -469,20 +494,13 @@ impl Ring {
         self.flood(from, KIND_NOTE, &note.to_bytes());
     }
 
-    /// Sends a frame to both neighbours but the one that it came from.
+    /// Sends a frame to all neighbours but the one that it came from.
     fn flood(&mut self, from: Option<Side>, kind: u8, payload: &[u8]) {
-        for side in Side::BOTH {
+        for side in Side::ALL {
             let link = &mut self.links[side as usize];
             if from != Some(side) && link.phase != LinkPhase::Down {
                 frame::push(&mut link.out, kind, &[payload]);
             }
-        }
-    }
-
-    fn send_block(&mut self, side: Side, head: BlockHead, block: &[u8]) {
-        let link = &mut self.links[side as usize];
-        if link.phase != LinkPhase::Down {
-            frame::push(&mut link.out, KIND_BLOCK, &[&head.to_bytes(), block]);
         }
     }
 

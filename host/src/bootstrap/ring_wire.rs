@@ -1,6 +1,6 @@
 //! Layer: host / bootstrap.
 //! Takes: the payloads of frames between neighbours in the ring.
-//! Gives: [`MembershipEvent`], [`BlockHead`] and [`Note`].
+//! Gives: [`MembershipEvent`], [`PartHead`] and [`BlockHead`], [`Note`].
 //! Never: decides which ranks receive one; that is `ring`.
 
 use oxccl_shared::abi::Rank;
@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::error::BootstrapError;
 use crate::wire::Message;
 
-/// Frame kind: a [`BlockHead`] and the bytes of the block.
-pub(super) const KIND_BLOCK: u8 = 1;
+/// Frame kind: a [`PartHead`], then blocks, each behind its [`BlockHead`].
+pub(super) const KIND_PART: u8 = 1;
 /// Frame kind: a [`MembershipEvent`].
 pub(super) const KIND_EVENT: u8 = 2;
 /// Frame kind: the first frame on a new connection, without content.
@@ -95,20 +95,34 @@ impl Message for Finished {
     const BYTES_MAX: usize = 24;
 }
 
+/// Header of a piece of what a neighbour in the tree is sent in an all-gather.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PartHead {
+    /// Number of the all-gather.
+    pub gather: u64,
+    /// Whether all blocks for the receiver have been sent with this piece.
+    pub is_last: bool,
+    /// Whether every rank is to pass on at once what it has, because one has waited for long.
+    pub is_hurried: bool,
+}
+
+impl Message for PartHead {
+    const VERSION: u8 = 1;
+    const BYTES_MAX: usize = 24;
+}
+
 /// Header of a block of an all-gather.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct BlockHead {
     /// The rank whose block it is.
     pub origin: Rank,
-    /// Ranks that it still goes to, including the receiver.
-    pub hops: u32,
-    /// Number of the all-gather.
-    pub gather: u64,
+    /// Length of the block that follows.
+    pub len_bytes: u32,
 }
 
 impl Message for BlockHead {
-    const VERSION: u8 = 1;
-    const BYTES_MAX: usize = 24;
+    const VERSION: u8 = 2;
+    const BYTES_MAX: usize = 16;
 }
 
 /// A rank's note to all others.
@@ -160,8 +174,10 @@ mod tests {
         let content = heapless::Vec::from_slice(&[255; NOTE_BYTES_MAX]).expect("room");
         let note = Note { origin: rank, serial: u64::MAX, content };
         assert_eq!(Note::from_bytes(&note.to_bytes()), Ok(note));
-        let head = BlockHead { origin: rank, hops: u32::MAX, gather: u64::MAX };
+        let head = BlockHead { origin: rank, len_bytes: u32::MAX };
         assert_eq!(BlockHead::from_bytes(&head.to_bytes()), Ok(head));
+        let part = PartHead { gather: u64::MAX, is_last: true, is_hurried: true };
+        assert_eq!(PartHead::from_bytes(&part.to_bytes()), Ok(part));
     }
 
     proptest! {

@@ -37,7 +37,7 @@ struct Link {
 pub(crate) struct Service {
     shared: Arc<Shared>,
     acceptor: Acceptor,
-    links: [Option<Link>; 2],
+    links: [Option<Link>; Side::COUNT],
     /// A new predecessor that connected before the old one's end was seen.
     next_prev: Option<(Rank, Channel)>,
     repair: RingRepair,
@@ -51,7 +51,7 @@ pub(crate) struct Service {
 
 /// Results of poll(2), by socket.
 struct Ready {
-    links: [bool; 2],
+    links: [bool; Side::COUNT],
     repair: bool,
     acceptor: Vec<PollFlags>,
 }
@@ -61,7 +61,7 @@ impl Service {
         Service {
             shared,
             acceptor,
-            links: [None, None],
+            links: [const { None }; Side::COUNT],
             next_prev: None,
             repair: RingRepair::default(),
             leave_until: None,
@@ -83,7 +83,7 @@ impl Service {
                 }
             };
             let now = Instant::now();
-            for side in Side::BOTH {
+            for side in Side::ALL {
                 if ready.links[side as usize] {
                     self.read(side);
                 }
@@ -118,8 +118,8 @@ impl Service {
                 }
             }
         }
-        if let Some((peer, channel)) = state.next.take() {
-            self.attach(&mut state, Side::Next, peer, channel);
+        for (side, peer, channel) in std::mem::take(&mut state.dialed) {
+            self.attach(&mut state, side, peer, channel);
         }
         // A new predecessor waits until the old one's last bytes are read. A leaving rank does not need those, but
         // owes the new predecessor its goodbye: closing without one would look like a death.
@@ -132,14 +132,14 @@ impl Service {
             self.write(Side::Prev);
             self.attach(&mut state, Side::Prev, peer, channel);
         }
-        Side::BOTH.into_iter().for_each(|side| self.fetch_output(&mut state, side));
-        let owes_event = state.ring.owes_its_predecessor_an_event();
+        Side::ALL.into_iter().for_each(|side| self.fetch_output(&mut state, side));
+        let owes_event = state.ring.owes_an_event();
         if state.end_hopeless_meeting(Instant::now()) {
             shared.announce_change();
         }
         self.meeting_at = state.meeting_ends_at();
         drop(state);
-        for side in Side::BOTH {
+        for side in Side::ALL {
             self.write(side);
         }
         self.deliver();
@@ -162,7 +162,7 @@ impl Service {
     fn attach(&mut self, state: &mut State, side: Side, peer: Rank, channel: Channel) {
         if let Err(error) = sock::watch_for_vanished_host(&channel.stream, self.shared.config.peer_dead_after)
         {
-            tracing::warn!(%peer, %error, "cannot set keep-alive on a ring connection; a vanished host may go unnoticed");
+            tracing::warn!(%peer, %error, "cannot set keep-alive on a connection; a vanished host may go unnoticed");
         }
         state.ring.attach(side, peer);
         self.links[side as usize] = Some(Link { channel, out: Vec::new(), sent: 0 });
@@ -195,11 +195,11 @@ impl Service {
     fn tick(&mut self) {
         let mut state = self.shared.lock();
         let Some(mut on_tick) = state.on_tick.take() else { return };
-        let ranks = Side::BOTH.map(|side| state.ring.peer(side));
+        let ranks = Side::RING.map(|side| state.ring.peer(side));
         drop(state);
         let now = Instant::now();
         let streams = self.links.each_ref().map(|link| link.as_ref().map(|link| &link.channel.stream));
-        let [prev, next] = streams;
+        let [prev, next, ..] = streams;
         self.silences.look(now, [ranks[0].zip(prev), ranks[1].zip(next)]);
         let neighbours: heapless::Vec<Neighbour, 2> = self.silences.neighbours().collect();
         let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| on_tick(now, &neighbours)));
@@ -227,7 +227,7 @@ impl Service {
         let mut answers = fds.iter().map(PollFd::revents);
         let mut next = || answers.next().is_some_and(|flags| !flags.is_empty());
         let woken = next();
-        let links = [0, 1].map(|side| self.links[side].is_some() && next());
+        let links = self.links.each_ref().map(|link| link.is_some() && next());
         let repair = self.repair.is_connecting() && next();
         let ready = Ready { links, repair, acceptor: answers.collect() };
         if woken {
@@ -306,11 +306,22 @@ impl Service {
         if from.0 >= self.shared.nranks || accepted.hello.purpose == Purpose::Register {
             return self.acceptor.refuse(accepted.remote, &"it names no rank of this communicator");
         }
-        let mut state = self.shared.lock();
+        let shared = self.shared.clone();
+        let mut state = shared.lock();
         if accepted.hello.purpose == Purpose::Ring {
             // A predecessor that has left meanwhile must not replace one that remains.
             if !state.ring.is_gone(from) {
                 self.next_prev = Some((from, accepted.channel));
+            }
+            return;
+        }
+        if accepted.hello.purpose == Purpose::Tree {
+            match state.ring.side_of_child(from) {
+                Some(side) => self.attach(&mut state, side, from, accepted.channel),
+                None => {
+                    drop(state);
+                    self.acceptor.refuse(accepted.remote, &"it is no child of this rank, or came before");
+                }
             }
             return;
         }

@@ -39,7 +39,7 @@ impl Silences {
 
     fn update(&mut self, now: Instant, links: [Option<(Rank, impl Fn() -> bool)>; 2]) {
         let is_due = self.looked_at.is_none_or(|at| now >= at + LOOK_EVERY);
-        for (side, link) in Side::BOTH.into_iter().zip(links) {
+        for (side, link) in Side::RING.into_iter().zip(links) {
             let before = self.sides[side as usize];
             self.sides[side as usize] = link.map(|(rank, is_unanswered)| {
                 let before = before.filter(|before| before.rank == rank);

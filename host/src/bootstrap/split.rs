@@ -115,21 +115,26 @@ impl Bootstrap {
         let deadline = Deadline::after(config.timeout).or_cancelled(cancel).outlasting_abort();
         let addr = if place == 0 {
             let root_config = BootstrapConfig { unused_root_timeout: config.timeout, ..config.clone() };
-            let id = UniqueId::create_with(secret, &root_config)?;
-            let addr = id.root_addr();
-            let bytes = ListenerAddr { addr }.to_bytes();
-            let send = |member: &Rank| self.send_among(*member, members, tag, &bytes, &deadline);
-            // The root would wait for those that have not heard of it.
-            let leave = |_: &BootstrapError| join::leave_unmet(&id, Rank(0), members.len() as u32, config);
-            members[1..].iter().try_for_each(send).inspect_err(leave)?;
-            addr
+            UniqueId::create_with(secret, &root_config)?.root_addr()
         } else {
             let what = "its address cannot be read";
-            let bytes = self.recv_among(first, members, tag, &deadline)?;
-            ListenerAddr::from_bytes(&bytes).map_err(|_| BootstrapError::Protocol { rank: first, what })?.addr
+            let from = members[teller(place) as usize];
+            let bytes = self.recv_among(from, members, tag, &deadline)?;
+            ListenerAddr::from_bytes(&bytes).map_err(|_| BootstrapError::Protocol { rank: from, what })?.addr
         };
         let id = UniqueId::new(addr, secret, RootKind::Created);
-        Bootstrap::connect_unless(&id, (Rank(place), members.len() as u32), config, cancel)
+        let bytes = ListenerAddr { addr }.to_bytes();
+        let nranks = members.len() as u32;
+        let told = told(place, nranks).map(|to| {
+            self.send_among(members[to as usize], members, tag, &bytes, &deadline) //
+        });
+        // Those who can be reached hear of it even if another cannot; the root would wait for that one.
+        let failed = told.filter_map(Result::err).reduce(|first, _| first);
+        if let Some(error) = failed {
+            join::leave_unmet(&id, Rank(place), nranks, config);
+            return Err(error);
+        }
+        Bootstrap::connect_unless(&id, (Rank(place), nranks), config, cancel)
     }
 
     /// This rank's index among `members`, which must be distinct ranks of this communicator and, unless empty,
@@ -151,7 +156,37 @@ impl Bootstrap {
     }
 }
 
+/// Who tells a member where the root is: members tell each other along a binomial tree, since each telling is a connection of its own.
+fn teller(place: u32) -> u32 {
+    place & (place - 1)
+}
+
+/// Whom a member tells: first those who have the most to tell.
+fn told(place: u32, members: u32) -> impl Iterator<Item = u32> {
+    let steps = if place == 0 { u32::BITS - 1 } else { place.trailing_zeros() };
+    (0..steps).rev().map(move |step| place + (1 << step)).filter(move |to| *to < members)
+}
+
 /// Distinguishes the meetings of a communicator's ranks.
 fn meeting_tag(members: &[Rank], number: u64) -> u64 {
     digest(&("among", number, members.iter().map(|rank| rank.0).collect::<Vec<u32>>()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_member_is_told_once_by_the_one_it_waits_for() {
+        for members in [1, 2, 3, 63, 64, 1000] {
+            let mut times = vec![0; members as usize];
+            for place in 0..members {
+                for to in told(place, members) {
+                    assert_eq!(teller(to), place, "{to} of {members}");
+                    times[to as usize] += 1;
+                }
+            }
+            assert!(times[0] == 0 && times[1..].iter().all(|times| *times == 1), "{times:?}");
+        }
+    }
 }

@@ -15,7 +15,7 @@ use super::cancel::Cancel;
 use super::channel::Channel;
 use super::config::BootstrapConfig;
 use super::error::BootstrapError;
-use super::ring::{PeerEvent, Ring};
+use super::ring::{PeerEvent, Ring, Side};
 use super::secret::Secret;
 use super::silence::Neighbour;
 use super::sock::Deadline;
@@ -78,8 +78,8 @@ pub(crate) struct Shared {
 
 pub(crate) struct State {
     pub ring: Ring,
-    /// The connection to the successor, to be taken by the thread.
-    pub next: Option<(Rank, Channel)>,
+    /// Connections to the successor and the parent, to be taken by the thread.
+    pub dialed: Vec<(Side, Rank, Channel)>,
     /// Authenticated connections in the order of arrival, until the owner accepts them.
     pub parked: Vec<Accepted>,
     pub stop: Stop,
@@ -170,7 +170,7 @@ impl Shared {
             .map_err(|error| BootstrapError::io("make an eventfd", &error.into()))?;
         let state = State {
             ring: Ring::new(me, nranks),
-            next: None,
+            dialed: Vec::new(),
             parked: Vec::new(),
             stop: Stop::No,
             on_event: None,

@@ -2,7 +2,7 @@
 
 use crate::input::Input;
 use oxccl::bootstrap::rendezvous_wire::{ListenerAddr, ROOT_PAYLOAD_MAX, Register, Reply};
-use oxccl::bootstrap::ring_wire::{BlockHead, MembershipEvent, Note};
+use oxccl::bootstrap::ring_wire::{BlockHead, MembershipEvent, Note, PartHead};
 use oxccl::launch::Notice;
 use oxccl::topology::agree;
 use oxccl::topology::detect::Found;
@@ -23,7 +23,10 @@ pub fn messages(data: &[u8]) {
             assert!(event.is_none_or(|event| !event.to_error().to_string().is_empty()));
         }
         3 => drop(read::<Note>(input.0)),
-        4 => drop(read::<BlockHead>(input.0)),
+        4 => {
+            drop(read::<BlockHead>(input.0));
+            drop(read::<PartHead>(input.0));
+        }
         5 => drop(read::<ListenerAddr>(input.0)),
         6 => drop(read::<PeerInfo>(input.0)),
         7 => drop(read::<Notice>(input.0)),

@@ -17,7 +17,7 @@ pub fn ring(data: &[u8]) {
     let (mut events, mut pending) = (0, false);
     while !input.is_empty() {
         let choice = input.u8();
-        let side = Side::BOTH[usize::from(choice & 1)];
+        let side = Side::ALL[usize::from(choice >> 4) % Side::COUNT];
         match choice >> 1 & 7 {
             0 | 1 => {
                 let len = input.u8() as usize;
@@ -44,7 +44,7 @@ pub fn ring(data: &[u8]) {
             assert_eq!(blocks.len(), NRANKS as usize);
             pending = false;
         }
-        Side::BOTH.into_iter().for_each(|side| drop(ring.take_output(side)));
+        Side::ALL.into_iter().for_each(|side| drop(ring.take_output(side)));
         while ring.next_event().is_some() {
             events += 1;
         }

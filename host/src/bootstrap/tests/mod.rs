@@ -6,6 +6,7 @@ mod failures;
 mod liveness;
 mod relay;
 mod scale;
+mod simulated;
 
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;

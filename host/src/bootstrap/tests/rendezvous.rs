@@ -47,8 +47,14 @@ fn everyone_learns_its_successor_whatever_the_order() {
     root.register(3, 1, 4);
     let mut replies = root.replies();
     replies.sort_by_key(|(conn, _)| *conn);
-    let next = |rank: u32| Reply::Assigned { successor: Rank(rank), listener: addr(2000 + rank) };
-    assert_eq!(replies, [(0, next(3)), (1, next(1)), (2, next(0)), (3, next(2))]);
+    let next = |rank: u32, parent: Option<u32>| Reply::Assigned {
+        successor: Rank(rank),
+        listener: addr(2000 + rank),
+        parent: parent.map(|rank| addr(2000 + rank)),
+    };
+    // Rank 2 alone has a parent that is none of its neighbours.
+    let expected = [(0, next(3, Some(0))), (1, next(1, None)), (2, next(0, None)), (3, next(2, None))];
+    assert_eq!(replies, expected);
     assert!(root.rendezvous.is_finished());
 }
 
