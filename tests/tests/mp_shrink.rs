@@ -130,13 +130,13 @@ fn another_rank_dies_at_random_moments_of_the_shrink() {
 #[test]
 #[ignore = "measures"]
 fn how_long_a_shrink_takes() {
-    for nranks in [4, 8, 16, 32, 64] {
+    for nranks in [64, 32, 16, 8, 4] {
         for _ in 0..5 {
-            let mut job = Launch::new(RANK, nranks).start(&format!("join idle {SURVIVE} drop"));
+            // Without operations, for which so many processes take turns on few processors.
+            let mut job = Launch::new(RANK, nranks).start("join idle after shrink idle");
             job.all_print("step idle");
             job.ranks[1].kill();
             expect_shrunk(&mut job, &[1]);
-            job.without(&[1]).for_each(|rank| drop(rank.line("checked", 3 * SOON)));
         }
     }
 }

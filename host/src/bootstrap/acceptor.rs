@@ -21,6 +21,8 @@ use crate::os::{NoDescriptor, descriptors_max, raise_limit};
 /// Most connections in the handshake at once, and the share of the process's descriptors that they may take.
 const PENDING_MAX: usize = 512;
 const PENDING_SHARE: u64 = 8;
+/// The same for each further thread at the same listener.
+const HELPERS_PENDING_MAX: usize = 32;
 /// Before this age no connection is evicted: a legitimate one takes a round trip or two. Further ones wait in the kernel's queue.
 const YOUNG: Duration = Duration::from_millis(250);
 /// Connections accepted per turn, so that a flood does not starve the others.
@@ -57,6 +59,7 @@ pub(crate) struct Acceptor {
     secret: Secret,
     me: Rank,
     timeout: Duration,
+    pending_max: usize,
     pending: Vec<Pending>,
     resting_until: Option<Instant>,
     /// Until the oldest of too many connections may be evicted.
@@ -78,6 +81,7 @@ impl Acceptor {
             secret,
             me,
             timeout,
+            pending_max: PENDING_MAX,
             pending: Vec::new(),
             resting_until: None,
             full_until: None,
@@ -86,6 +90,17 @@ impl Acceptor {
             starved: None,
             ranks_leave: false,
         }
+    }
+
+    /// Another acceptor at the same listener, for another thread. Few connections prove themselves to it at once: those beyond that wait for a
+    /// thread that is free.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn helper(&self) -> io::Result<Acceptor> {
+        let listener = self.listener.try_clone()?;
+        let helper = Acceptor::new(listener, self.secret, self.me, self.timeout);
+        Ok(Acceptor { pending_max: HELPERS_PENDING_MAX, ..helper })
     }
 
     /// From now on a connection that ends unauthenticated is most likely no stranger's, and no warning.
@@ -142,7 +157,7 @@ impl Acceptor {
         if self.resting_until.is_some_and(|until| now >= until) {
             self.resting_until = None;
         }
-        if self.full_until.is_some_and(|until| now >= until || self.pending.len() < pending_max()) {
+        if self.full_until.is_some_and(|until| now >= until || self.pending.len() < self.pending_max()) {
             self.full_until = None;
         }
         // An old failure does not count: the accept after the last waiting peer may find no descriptor, and no peer.
@@ -164,9 +179,14 @@ impl Acceptor {
         (now.saturating_duration_since(since) >= STARVED_AFTER).then_some(none_left)
     }
 
+    /// Most connections in the handshake now: the limit of descriptors may change.
+    fn pending_max(&self) -> usize {
+        usize::try_from(descriptors_max() / PENDING_SHARE).unwrap_or(PENDING_MAX).clamp(4, self.pending_max)
+    }
+
     fn accept(&mut self, now: Instant, accepted: &mut Vec<Accepted>) {
         for _ in 0..ACCEPTS_PER_TURN {
-            if self.pending.len() >= pending_max()
+            if self.pending.len() >= self.pending_max()
                 && !self.evict(now, "too many connections that prove nothing are open")
             {
                 self.full_until = self.pending.first().map(|oldest| oldest.since + YOUNG);
@@ -255,11 +275,6 @@ impl Acceptor {
             tracing::warn!(%remote, %why, refusals = self.refusals, "refused a connection");
         }
     }
-}
-
-/// Most connections in the handshake now: the limit of descriptors may change.
-fn pending_max() -> usize {
-    usize::try_from(descriptors_max() / PENDING_SHARE).unwrap_or(PENDING_MAX).clamp(4, PENDING_MAX)
 }
 
 /// Whether to log the event of this number: strangers, and a process without descriptors, could fill disks.

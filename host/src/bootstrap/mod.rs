@@ -6,9 +6,9 @@
 //!
 //! Every rank registers with the root and learns its successor in the ring and its parent in a tree; both then carry
 //! membership events, and the tree all-gathers. The modules with decisions have no sockets or clocks (`handshake`, `session`, `frame`,
-//! `side`, `rendezvous`, `gather`, `gather_tree`, `ring`); the modules with sockets are thin (`sock`, `channel`, `acceptor`, `root`, `join`, `state`, `ring_repair`,
+//! `side`, `rendezvous`, `gather`, `gather_tree`, `ring`); the modules with sockets are thin (`sock`, `channel`, `acceptor`, `root`, `root_help`, `join`, `state`, `ring_repair`,
 //! `service`). One thread per communicator and rank serves all of its sockets with poll(2); the root has another for
-//! the duration of the rendezvous.
+//! the duration of the rendezvous, and some more for the handshakes of many ranks.
 //!
 //! From below: `secret`; the state machines; the sockets that drive them; `endpoint`, `watch`, `split` and `agree`.
 
@@ -41,6 +41,7 @@ pub(crate) mod silence;
 pub(crate) mod sock;
 pub(crate) mod channel;
 pub(crate) mod acceptor;
+mod root_help;
 mod root;
 mod join;
 mod state;

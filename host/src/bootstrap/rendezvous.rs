@@ -118,6 +118,11 @@ impl Rendezvous {
         }
     }
 
+    /// The number of ranks, once one has stated it.
+    pub fn nranks(&self) -> Option<u32> {
+        self.expected.map(|(nranks, _)| nranks)
+    }
+
     /// A connection ended before its answer: its process has died.
     pub fn lost(&mut self, now: Instant, conn: ConnId) {
         if !matches!(self.phase, Phase::Gathering { .. }) {

@@ -22,6 +22,7 @@ use super::id::{RootKind, UniqueId};
 use super::iface;
 use super::rendezvous::{ConnId, LINGER, Rendezvous};
 use super::rendezvous_wire::{KIND_REGISTER, KIND_REPLY, ROOT_PAYLOAD_MAX, Register};
+use super::root_help::Helpers;
 use super::secret::Secret;
 use super::sock::{self, Deadline};
 use crate::wire::Message;
@@ -97,6 +98,9 @@ fn spawn(listener: TcpListener, secret: Secret, config: &BootstrapConfig) -> Res
         conns: BTreeMap::new(),
         next_conn: 0,
         register_timeout: config.handshake_timeout,
+        helpers: None,
+        has_asked: false,
+        looked_at: Instant::now(),
     };
     std::thread::Builder::new()
         .name("oxccl-root".into())
@@ -104,6 +108,9 @@ fn spawn(listener: TcpListener, secret: Secret, config: &BootstrapConfig) -> Res
         .map(drop)
         .map_err(|error| BootstrapError::io("start the root's thread", &error))
 }
+
+/// How often ranks that have registered are looked at: one may have died.
+const ALL_EVERY: Duration = Duration::from_millis(20);
 
 struct Conn {
     channel: Channel,
@@ -130,6 +137,19 @@ struct Service {
     conns: BTreeMap<u64, Conn>,
     next_conn: u64,
     register_timeout: Duration,
+    /// Once it is known that many ranks come.
+    helpers: Option<Helpers>,
+    has_asked: bool,
+    /// When all connections were polled last.
+    looked_at: Instant,
+}
+
+/// What poll(2) said.
+struct Ready {
+    /// Of the acceptor's sockets.
+    accepting: Vec<PollFlags>,
+    /// Of those connections that were polled.
+    conns: Vec<(u64, PollFlags)>,
 }
 
 impl Service {
@@ -148,32 +168,53 @@ impl Service {
                     return tracing::warn!(%error, "the root cannot wait for its sockets and gives up");
                 }
             };
-            let (accepting, conns_ready) = ready.split_at(self.acceptor.poll_len().min(ready.len()));
             let now = Instant::now();
-            self.serve(now, conns_ready);
-            self.acceptor.drive(now, accepting, &mut accepted);
+            self.serve(now, &ready.conns);
+            self.acceptor.drive(now, &ready.accepting, &mut accepted);
+            accepted.extend(self.helpers.as_ref().map(Helpers::take).unwrap_or_default());
             accepted.drain(..).for_each(|accepted| self.admit(now, accepted));
+            if let (None, Some(nranks)) =
+                (&self.helpers, self.rendezvous.nranks().filter(|_| !self.has_asked))
+            {
+                self.has_asked = true;
+                self.helpers = Helpers::start(&self.acceptor, nranks);
+            }
             if let Some(why) = self.acceptor.starved(now) {
                 self.rendezvous.starved(now, why);
             }
         }
     }
 
-    /// Sleeps until an event; returns the results for the acceptor, then for `conns` in order.
-    fn wait(&self) -> std::io::Result<Vec<PollFlags>> {
-        let mut fds = Vec::with_capacity(self.acceptor.poll_len() + self.conns.len());
+    /// Sleeps until an event. Of ranks that have registered nothing is expected but their end: a poll of all of them for every event of another
+    /// would take the root of many ranks longer than all else.
+    fn wait(&mut self) -> std::io::Result<Ready> {
+        let now = Instant::now();
+        let looks_at_all = now >= self.looked_at + ALL_EVERY;
+        if looks_at_all {
+            self.looked_at = now;
+        }
+        let is_polled = |conn: &&Conn| looks_at_all || conn.phase != ConnPhase::Registered;
+        let polled = || self.conns.iter().filter(|(_, conn)| is_polled(conn));
+        let mut fds = Vec::with_capacity(self.acceptor.poll_len() + 1);
+        fds.extend(
+            self.helpers.iter().map(|helpers| PollFd::from_borrowed_fd(helpers.wake_fd(), PollFlags::IN)),
+        );
         self.acceptor.poll_fds(&mut fds);
-        for conn in self.conns.values() {
+        for (_, conn) in polled() {
             let flags = if conn.out.is_empty() { PollFlags::IN } else { PollFlags::OUT };
             fds.push(PollFd::new(&conn.channel.stream, flags));
         }
-        let conns_until = self.conns.values().filter_map(|conn| match conn.phase {
+        let conns_until = polled().filter_map(|(_, conn)| match conn.phase {
             ConnPhase::Registering(until) | ConnPhase::Closing(until) => Some(until),
             ConnPhase::Registered => None,
         });
-        let until = conns_until.chain(self.rendezvous.deadline()).chain(self.acceptor.deadline()).min();
+        let next_look = (!self.conns.is_empty()).then_some(self.looked_at + ALL_EVERY);
+        let bounds = [self.rendezvous.deadline(), self.acceptor.deadline(), next_look];
+        let until = conns_until.chain(bounds.into_iter().flatten()).min();
         sock::poll(&mut fds, until)?;
-        Ok(fds.iter().map(PollFd::revents).collect())
+        let mut answers = fds.iter().map(PollFd::revents).skip(usize::from(self.helpers.is_some()));
+        let accepting = answers.by_ref().take(self.acceptor.poll_len()).collect();
+        Ok(Ready { accepting, conns: polled().map(|(key, _)| *key).zip(answers).collect() })
     }
 
     fn admit(&mut self, now: Instant, accepted: Accepted) {
@@ -193,9 +234,10 @@ impl Service {
         self.next_conn += 1;
     }
 
-    fn serve(&mut self, now: Instant, ready: &[PollFlags]) {
+    fn serve(&mut self, now: Instant, ready: &[(u64, PollFlags)]) {
         let mut gone = Vec::new();
-        for ((&key, conn), flags) in self.conns.iter_mut().zip(ready) {
+        for &(key, flags) in ready {
+            let Some(conn) = self.conns.get_mut(&key) else { continue };
             let alive = match conn.phase {
                 ConnPhase::Registering(until) | ConnPhase::Closing(until) if now >= until => false,
                 _ if flags.is_empty() => true,

@@ -106,7 +106,6 @@ impl Bootstrap {
     }
 
     fn meet(&self, members: &[Rank], number: u64, cancel: &Cancel) -> Result<Bootstrap, BootstrapError> {
-        let first = members[0];
         let place = members.iter().position(|rank| *rank == self.rank()).unwrap_or(0) as u32;
         let ranks: Vec<u8> = members.iter().flat_map(|rank| rank.0.to_le_bytes()).collect();
         let secret = self.shared.secret.derive(&[b"among", &number.to_le_bytes(), &ranks]);

@@ -125,9 +125,15 @@ impl Steps for CpuWanted<'_> {
         mut wiring: Wiring<'s>,
     ) -> Result<CpuConnected, ConnectError> {
         wiring.connect_remote(bootstrap)?;
-        // Every peer has mapped every file: without names, no file can outlive us. Remove all names: a rank that is
-        // killed before this line leaves its own, and no other rank would fail and remove it.
-        self.give_up(&wiring.peers);
+        // Every peer has mapped every file: without names, no file can outlive us. A rank that is killed before this line leaves its own, and
+        // no other would fail and remove it: the first two of a host remove all.
+        let here = wiring.peers[self.rank.index()].host;
+        let before = wiring.peers[..self.rank.index()].iter().filter(|peer| peer.host == here).count();
+        if before < 2 {
+            self.give_up(&wiring.peers);
+        } else {
+            mem::unlink_all([self.inbox_name(&wiring.peers, self.rank).file()]);
+        }
         Ok(wiring.finish())
     }
 

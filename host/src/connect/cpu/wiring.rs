@@ -113,7 +113,13 @@ impl<'a> Wiring<'a> {
         }
         let needs = self.in_use().map(|transport| transport.memory()).max();
         let (segment, file) = if needs == Some(Memory::File) {
-            mem::sweep_stale();
+            // One rank of a host does it for all: every rank has a file, which each would try.
+            if (0..rank.0)
+                .map(Rank)
+                .all(|before| self.peers[before.index()].host != self.peers[rank.index()].host)
+            {
+                mem::sweep_stale();
+            }
             let made = Segment::shm_create(&self.inbox_name(rank).file(), inbox.len_bytes);
             let (segment, file) = made.map_err(|error| self.memory_error(error))?;
             (segment, Some(file))
