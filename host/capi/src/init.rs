@@ -33,7 +33,8 @@ pub fn init_rank(
     })
 }
 
-/// `ncclCommInitRankScalable`. The first id is enough: the ring that connects ranks grows with their number, not its root.
+/// `ncclCommInitRankScalable`. The first id is enough: several threads of its root take the handshakes of many ranks, 0.2 ms of a processor each
+/// (`host/src/bootstrap/root_help.rs`), and what follows goes over a tree of the ranks.
 pub fn init_rank_scalable(
     out: Out<Handle>,
     nranks: c_int,

@@ -431,7 +431,7 @@ impl Ring {
         let branches = branches(self.me, self.nranks);
         for (side, head, blocks) in self.gathers.take_output() {
             let link = &mut self.links[side as usize];
-            let is_branch = |peer| branches.iter().any(|branch| *branch == Branch { rank: peer, side });
+            let is_branch = |peer| branches.contains(&Branch { rank: peer, side });
             let is_there = match link.phase {
                 LinkPhase::Waiting => true,
                 LinkPhase::Up(peer) => is_branch(peer),

@@ -99,7 +99,7 @@ fn spawn(listener: TcpListener, secret: Secret, config: &BootstrapConfig) -> Res
         next_conn: 0,
         register_timeout: config.handshake_timeout,
         helpers: None,
-        has_asked: false,
+        has_sized_up: false,
         looked_at: Instant::now(),
     };
     std::thread::Builder::new()
@@ -139,7 +139,8 @@ struct Service {
     register_timeout: Duration,
     /// Once it is known that many ranks come.
     helpers: Option<Helpers>,
-    has_asked: bool,
+    /// Whether that was decided.
+    has_sized_up: bool,
     /// When all connections were polled last.
     looked_at: Instant,
 }
@@ -174,9 +175,9 @@ impl Service {
             accepted.extend(self.helpers.as_ref().map(Helpers::take).unwrap_or_default());
             accepted.drain(..).for_each(|accepted| self.admit(now, accepted));
             if let (None, Some(nranks)) =
-                (&self.helpers, self.rendezvous.nranks().filter(|_| !self.has_asked))
+                (&self.helpers, self.rendezvous.nranks().filter(|_| !self.has_sized_up))
             {
-                self.has_asked = true;
+                self.has_sized_up = true;
                 self.helpers = Helpers::start(&self.acceptor, nranks);
             }
             if let Some(why) = self.acceptor.starved(now) {

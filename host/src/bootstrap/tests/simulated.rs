@@ -169,10 +169,11 @@ impl Simulation {
                 heard[rank] += 1;
             }
         });
-        for rank in 0..nranks {
-            if let Some(event) = self.rings[rank].next_event() {
+        // Those who saw the end may have got no message of it.
+        for (ring, heard) in self.rings.iter_mut().zip(&mut heard) {
+            while let Some(event) = ring.next_event() {
                 assert_eq!(event, super::super::PeerEvent::PeerDied { rank: Rank(dead as u32) });
-                heard[rank] += 1;
+                *heard += 1;
             }
         }
         heard.remove(dead);
