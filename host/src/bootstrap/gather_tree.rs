@@ -85,7 +85,8 @@ impl TreeGather {
         let number = self.gathers.current();
         self.gathers.deposit(number, self.me, block)?;
         self.round(0).has_own = true;
-        self.pass_on(0, None, self.me, block);
+        let head = BlockHead { origin: self.me, len_bytes: block.len() as u32 };
+        self.pass_on(0, None, &[&head.to_bytes(), block].concat());
         self.settle(0);
         Ok(())
     }
@@ -111,7 +112,7 @@ impl TreeGather {
             let (block, bytes) = BlockHead::split_from(rest).map_err(|_| unreadable)?;
             let (bytes, behind) = bytes.split_at_checked(block.len_bytes as usize).ok_or(unreadable)?;
             self.gathers.deposit(head.gather, block.origin, bytes)?;
-            self.pass_on(ahead, Some(from), block.origin, bytes);
+            self.pass_on(ahead, Some(from), &rest[..rest.len() - behind.len()]);
             rest = behind;
         }
         self.round(ahead).ways[from].has_come |= head.is_last;
@@ -156,12 +157,10 @@ impl TreeGather {
         }
     }
 
-    /// Adds a block to the parts of all neighbours but the one that it came from.
-    fn pass_on(&mut self, ahead: usize, from: Option<usize>, origin: Rank, block: &[u8]) {
-        let head = BlockHead { origin, len_bytes: block.len() as u32 }.to_bytes();
+    /// Adds a block, behind its head, to the parts of all neighbours but the one that it came from.
+    fn pass_on(&mut self, ahead: usize, from: Option<usize>, block: &[u8]) {
         for to in (0..self.branches.len()).filter(|to| Some(*to) != from) {
             let pending = &mut self.round(ahead).ways[to].pending;
-            pending.extend_from_slice(&head);
             pending.extend_from_slice(block);
             if pending.len() >= PIECE_BYTES {
                 self.send(ahead, to, false);

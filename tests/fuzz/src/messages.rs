@@ -24,8 +24,7 @@ pub fn messages(data: &[u8]) {
         }
         3 => drop(read::<Note>(input.0)),
         4 => {
-            drop(read::<BlockHead>(input.0));
-            drop(read::<PartHead>(input.0));
+            let _ = (read::<BlockHead>(input.0), read::<PartHead>(input.0));
         }
         5 => drop(read::<ListenerAddr>(input.0)),
         6 => drop(read::<PeerInfo>(input.0)),

@@ -17,12 +17,13 @@ struct Times {
     latency: u64,
     /// System calls and wake-up of one message, at each end.
     message: u64,
-    /// Sealing and opening of 1,000 bytes, and their way through the kernel, at each end.
+    /// Sealing and opening of 1,000 bytes, their way through the kernel, and the tables' work on the blocks in them, at each end.
     kilobyte: u64,
 }
 
-/// A kernel's TCP over a data centre's Ethernet; ChaCha20-Poly1305 at 1 GB/s.
-const ETHERNET: Times = Times { latency: 25_000, message: 10_000, kilobyte: 1_200 };
+/// A kernel's TCP over a data centre's Ethernet; ChaCha20-Poly1305 at 1 GB/s; and 60 ns for a block of a vote, which has 6 bytes
+/// ([`what_a_block_costs`]), here divided between the two ends.
+const ETHERNET: Times = Times { latency: 25_000, message: 10_000, kilobyte: 6_200 };
 
 /// A message on its way: when it comes, its number, the receiver, its side, how many messages came before it one after the other.
 type Flight = Reverse<(u64, u64, usize, usize, u32)>;
@@ -246,6 +247,41 @@ fn a_rank_has_at_most_five_connections_whatever_the_number_of_ranks() {
         // A connection has two ends: less than half a connection more for each rank.
         assert!(all.iter().sum::<usize>() < nranks as usize);
     }
+}
+
+/// Figures, for docs/measurements: what a leaf does with a part of short blocks of all others.
+#[test]
+#[ignore = "measures"]
+fn what_a_block_costs() {
+    for nranks in [1024u32, 16_384] {
+        // Its parent in the tree is rank 2.
+        let mut ring = Ring::new(Rank(1), nranks);
+        ring.attach(Side::Next, Rank(2));
+        ring.submit(&[1, 0]).expect("a healthy ring");
+        let from_above = other_blocks(nranks);
+        let begun = Instant::now();
+        ring.receive(Side::Next, &from_above);
+        let came = begun.elapsed();
+        let table = ring.take_gathered().expect("complete").expect("all take part");
+        println!("{nranks} blocks: {came:?} to take them, {:?} with the table", begun.elapsed());
+        assert_eq!(table.len(), nranks as usize);
+    }
+}
+
+/// A part with a block of every rank but rank 1, and all that comes before it on a connection.
+fn other_blocks(nranks: u32) -> Vec<u8> {
+    use super::super::frame;
+    use super::super::ring_wire::{BlockHead, KIND_PART, PartHead};
+    use crate::wire::Message;
+    let head = PartHead { gather: 0, is_last: true, is_hurried: false };
+    let mut blocks = Vec::new();
+    for origin in (0..nranks).filter(|rank| *rank != 1).map(Rank) {
+        blocks.extend(BlockHead { origin, len_bytes: 2 }.to_bytes());
+        blocks.extend([1, 0]);
+    }
+    let mut bytes = Vec::new();
+    frame::push(&mut bytes, KIND_PART, &[&head.to_bytes(), &blocks]);
+    bytes
 }
 
 /// Figures, for docs/measurements: one handshake, both sides, without sockets.
