@@ -1,6 +1,7 @@
 //! Many rings connected by pipes in memory: what arrives, in any order and after any deaths.
 
 use super::*;
+use crate::bootstrap::gather_tree;
 use crate::bootstrap::side::far_parent;
 use proptest::prelude::*;
 
@@ -114,6 +115,17 @@ impl World {
         }
     }
 
+    /// Delivers everything in large pieces, ranks in turns from one that `seed` chooses.
+    fn deliver_all(&mut self, seed: u64) {
+        let nranks = self.rings.len();
+        while self.pending() > 0 {
+            for step in 0..nranks {
+                let rank = (seed as usize % nranks + step) % nranks;
+                Side::ALL.into_iter().for_each(|side| self.deliver(rank, side, 50_000));
+            }
+        }
+    }
+
     fn pending(&mut self) -> usize {
         (0..self.rings.len()).for_each(|rank| self.collect(rank));
         let live = |rank: usize| self.rings[rank].is_some();
@@ -173,6 +185,34 @@ proptest! {
             let want: Vec<_> = (0..nranks).map(block).collect();
             for rank in 0..nranks {
                 prop_assert_eq!(world.ring(rank).take_gathered(), Some(Ok(want.clone())));
+            }
+        }
+    }
+
+    /// Some ranks come late; others lose patience before, meanwhile or when all is done but not taken everywhere.
+    #[test]
+    fn all_gathers_complete_whoever_hurries(
+        nranks in 1usize..12, late in any::<u16>(), hurried in any::<u16>(), long in any::<bool>(), seed in any::<u64>(),
+    ) {
+        let is = |mask: u16, rank: usize| mask >> rank & 1 == 1;
+        let mut world = World::new(nranks);
+        for round in 0..3u8 {
+            let len = if long { gather_tree::PIECE_BYTES / 3 } else { 3 };
+            let block = |rank: usize| vec![rank as u8 ^ round; len * usize::from(round)];
+            for turn in [false, true] {
+                for rank in (0..nranks).filter(|rank| is(late, *rank) == turn) {
+                    world.ring(rank).submit(&block(rank)).expect("a healthy ring");
+                }
+                (0..nranks).filter(|rank| is(hurried, *rank)).for_each(|rank| world.ring(rank).hurry());
+                world.deliver_all(seed);
+            }
+            let want: Vec<_> = (0..nranks).map(block).collect();
+            for rank in 0..nranks {
+                prop_assert_eq!(world.ring(rank).take_gathered(), Some(Ok(want.clone())));
+                if is(hurried, nranks - rank) {
+                    world.ring((rank + 1) % nranks).hurry();
+                    world.deliver_all(seed);
+                }
             }
         }
     }
