@@ -93,13 +93,12 @@ fn load(name: &str) -> Result<Plugin, TunerError> {
 fn load_from(name: &str) -> Result<Plugin, String> {
     let library = open(name, DEFAULT, MIDDLE)?;
     let found = find_in(&library, SYMBOL, &VERSIONS);
-    let Some((version, table)) = found else {
-        return Err(format!("it has none of {SYMBOL}2 to {SYMBOL}6"));
-    };
+    // A net plugin may have started threads, also if it is no tuner.
+    std::mem::forget::<Library>(library);
+    let (version, table) = found.ok_or_else(|| format!("it has none of {SYMBOL}2 to {SYMBOL}6"))?;
     // SAFETY: the symbol's name states the type, and the plugin is never unloaded.
     let calls = unsafe { Calls::read(version, table) };
     let calls = calls.map_err(|MissingFunction(what)| format!("its {SYMBOL}{version} has no {what}"))?;
-    std::mem::forget::<Library>(library);
     Ok(Plugin { calls, version })
 }
 
