@@ -286,7 +286,7 @@ fn a_test_does_not_wait() {
                 tests += 1;
             }
             if comm.rank() == 0 {
-                assert!(tests > 1000 && started.elapsed() >= late, "{tests} in {:?}", started.elapsed());
+                assert!(tests > 1000 && started.elapsed() >= late / 2, "{tests} in {:?}", started.elapsed());
             }
             barrier.wait()
         })
