@@ -24,6 +24,8 @@ cfg_if::cfg_if! {
         #[doc(hidden)]
         pub mod launch;
         #[doc(hidden)]
+        pub mod profiler;
+        #[doc(hidden)]
         pub mod tuner;
         #[doc(hidden)]
         pub mod plan;
@@ -51,6 +53,7 @@ cfg_if::cfg_if! {
         mod connect;
         mod machine;
         mod launch;
+        mod profiler;
         mod tuner;
         mod plan;
         mod proxy;
@@ -81,12 +84,13 @@ pub use bootstrap::{BootstrapConfig, BootstrapError, UniqueId};
 pub use connect::ConnectError;
 pub use launch::{CustomAlgorithm, Fault, Outstanding, Progress, Stall, StallClass};
 pub use machine::cuda::driver as cuda;
+pub use net::plugin::PluginName;
 pub use oxccl_device::distance::SlotStores;
 pub use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, Rank, RedOp};
 pub use oxccl_shared::reduce::{Element, F8E4M3, F8E5M2, bf16, f16};
 pub use plan::CtaPolicy;
 pub use transport::{Cma, TransportKind};
-pub use tuner::{TunerConfig, TunerError};
+pub use tuner::TunerError;
 
 /// The version of NCCL whose interface and environment this library follows.
 pub const NCCL_VERSION: &str = "2.32.3";

@@ -4,7 +4,7 @@ use oxccl::api::settings::{
     AddressRange, AggregatorConfig, Allowed, Dump, HcaFilter, InterfaceFilter, Level, PathKind, PluginConfig,
     Subsystems,
 };
-use oxccl::{Algorithm, Cma, Config, CtaPolicy, Protocol, Rank, SlotStores, TransportKind, TunerConfig};
+use oxccl::{Algorithm, Cma, Config, CtaPolicy, PluginName, Protocol, Rank, SlotStores, TransportKind};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -64,8 +64,9 @@ const ROWS: &[Row] = &[
     Row(&[("NCCL_NET", "Socket")], |c| {
         (c.net.name, c.transports.tcp) = (Some("Socket".into()), false);
     }),
-    Row(&[("NCCL_TUNER_PLUGIN", "fast")], |c| c.tuner = TunerConfig { name: Some("fast".into()) }),
-    Row(&[("NCCL_TUNER_PLUGIN", "none")], |c| c.tuner = TunerConfig { name: Some(String::new()) }),
+    Row(&[("NCCL_TUNER_PLUGIN", "fast")], |c| c.tuner = PluginName { name: Some("fast".into()) }),
+    Row(&[("NCCL_PROFILER_PLUGIN", "all")], |c| c.profiler = PluginName { name: Some("all".into()) }),
+    Row(&[("NCCL_TUNER_PLUGIN", "none")], |c| c.tuner = PluginName { name: Some(String::new()) }),
     Row(&[("NCCL_NET_PLUGIN", "a,b")], |c| {
         c.net.plugins = PluginConfig { names: Some(vec!["a".into(), "b".into()]) };
     }),

@@ -10,6 +10,7 @@ mod groups;
 mod requests;
 mod handles;
 mod stream_order;
+mod profilers;
 mod tuners;
 mod kernels_by_need;
 mod net;

@@ -3,7 +3,7 @@
 use libloading::Library;
 use oxccl::plan::tuning::Reason;
 use oxccl::{
-    Algorithm, Communicator, Config, DataType, Error, Func, Protocol, ReduceOp, TunerConfig, UniqueId,
+    Algorithm, Communicator, Config, DataType, Error, Func, PluginName, Protocol, ReduceOp, UniqueId,
 };
 use oxccl_tests::deadline::Deadline;
 use oxccl_tests::harness::{Settings, on_threads};
@@ -15,7 +15,7 @@ const VERSIONS: [u32; 5] = [2, 3, 4, 5, 6];
 const LIMIT: Duration = Duration::from_secs(240);
 
 fn with(name: &str) -> Config {
-    Config { tuner: TunerConfig::parse(name), ..Settings::default().config() }
+    Config { tuner: PluginName::parse(name), ..Settings::default().config() }
 }
 
 /// All ranks of a communicator, each with its settings and its host.

@@ -18,9 +18,11 @@ use crate::launch::{CustomAlgorithm, Engine, Health, StreamMachine, in_flight};
 use crate::machine::cpu::Cpu;
 use crate::machine::cuda::Cuda;
 use crate::plan::CtaPolicy;
+use crate::profiler::{About, Profiler};
 use crate::transport::{Allowed, TransportKind};
 use crate::tuner::Plugin;
 use oxccl_shared::abi::{Algorithm, Protocol, Rank};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -412,6 +414,20 @@ impl<M: Init<Unit = u32> + StreamMachine> Comm<M> {
     }
 }
 
+/// The profiler plugin that the user wants, for this communicator.
+fn profiler(watch: &Watch, config: &Config) -> Profiler {
+    let bootstrap = watch.bootstrap();
+    let hosts: BTreeSet<String> = bootstrap.places().into_iter().map(|place| place.host).collect();
+    let about = About {
+        communicator: bootstrap.number(),
+        name: config.name.as_deref(),
+        rank: bootstrap.rank(),
+        nranks: bootstrap.nranks(),
+        nhosts: hosts.len() as u32,
+    };
+    Profiler::start(&config.profiler, &about)
+}
+
 /// The init pipeline: connects all ranks, starts the monitor thread and the machine, and returns the communicator.
 pub(super) fn assemble<M: Init>(
     bootstrap: Bootstrap,
@@ -445,8 +461,9 @@ pub(super) fn assemble<M: Init>(
     watch.wake();
     handle.joined((rank, nranks), (&health, &stalls), &watch, probe)?;
     asked::tell_of_failures(handle, &health);
+    let engine = Engine::new(machine).profiled_by(profiler(&watch, &config));
     let member = Membership::new((rank, nranks), rings, handle.clone(), watch);
-    let comm = Comm::new(member, (config, unit), memory, Engine::new(machine), device);
+    let comm = Comm::new(member, (config, unit), memory, engine, device);
     init_log::write(&comm, started.elapsed());
     Ok(comm)
 }

@@ -12,7 +12,7 @@ use crate::launch::CustomAlgorithm;
 use crate::log::{self, Level, LogSettings, Subsystems};
 use crate::net::aggregate::AggregatorConfig;
 use crate::net::ib::IbConfig;
-use crate::net::plugin::PluginConfig;
+use crate::net::plugin::{PluginConfig, PluginName};
 use crate::net::socket::DATA_SOCKETS_MAX;
 use crate::net::{GdrConfig, NetConfig};
 use crate::plan::ChannelLimits;
@@ -22,7 +22,6 @@ use crate::plan::tuning::TuneFile;
 use crate::topology::{PathKind, TopologySettings};
 use crate::transport::p2p::P2pSettings;
 use crate::transport::{Allowed, Cma, TransportKind};
-use crate::tuner::TunerConfig;
 use crate::wire::digest;
 use oxccl_device::distance::SlotStores;
 use oxccl_shared::abi::{ABI_DIGEST, ConnLayout};
@@ -62,7 +61,9 @@ pub struct Config {
     /// is that of the fastest algorithm.
     pub deterministic: bool,
     /// The plugin that chooses algorithms, protocols and channels (`NCCL_TUNER_PLUGIN`), before any table.
-    pub tuner: TunerConfig,
+    pub tuner: PluginName,
+    /// The plugin that hears of every call (`NCCL_PROFILER_PLUGIN`).
+    pub profiler: PluginName,
     /// The file written by `oxccl tune` (`OXCCL_TUNE_FILE`). It is read when a communicator is built.
     pub tune_file: Option<PathBuf>,
     /// Measurements to use instead of the file.
@@ -150,7 +151,8 @@ impl Default for Config {
             bootstrap: BootstrapConfig::default(),
             forced: Forced::default(),
             deterministic: false,
-            tuner: TunerConfig::default(),
+            tuner: PluginName::default(),
+            profiler: PluginName::default(),
             tune_file: None,
             tuned: None,
             transports: Allowed::ALL,
@@ -240,8 +242,9 @@ impl Config {
         env.restrict("NCCL_ALGO", &mut config.forced, Forced::with_algorithms)?;
         env.restrict("NCCL_PROTO", &mut config.forced, Forced::with_protocols)?;
         env.set("OXCCL_DETERMINISTIC", parse::FLAG, &mut config.deterministic, parse::flag)?;
-        let tuner = |text: &str| Some(TunerConfig::parse(text));
-        env.set("NCCL_TUNER_PLUGIN", "the name of a plugin was expected", &mut config.tuner, tuner)?;
+        let plugin = |text: &str| Some(PluginName::parse(text));
+        env.set("NCCL_TUNER_PLUGIN", parse::PLUGIN, &mut config.tuner, plugin)?;
+        env.set("NCCL_PROFILER_PLUGIN", parse::PLUGIN, &mut config.profiler, plugin)?;
         config.tune_file = env.get("OXCCL_TUNE_FILE").map(PathBuf::from);
         let allowed = |text: &str| TransportKind::from_name(text).map(Allowed::only);
         env.set("OXCCL_TRANSPORT", "inproc, shm, tcp or net was expected", &mut config.transports, allowed)?;

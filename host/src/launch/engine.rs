@@ -6,6 +6,7 @@ use super::machine::{Machine, RawQueue, RunError};
 use super::messages::{self, Message};
 use super::planned::Planned;
 use crate::plan::{Call, CallPlan};
+use crate::profiler::{CallFacts, Events, Group, Profiler};
 use oxccl_shared::abi::Func;
 
 /// Runs a communicator's calls on its machine: collectives in order, then all messages at once.
@@ -16,6 +17,7 @@ pub struct Engine<M> {
     planned: Planned,
     /// Messages of the calls under way, each with its tag; the capacity is kept.
     messages: Vec<(Message, u32)>,
+    profiler: Profiler,
 }
 
 // SAFETY: the raw pointers are those of the calls under way, which run on the thread that has the engine.
@@ -26,7 +28,12 @@ impl<M: Machine> Engine<M> {
     pub fn new(machine: M) -> Engine<M> {
         let calls_expected = 4 * machine.nranks() as usize + 64;
         let (planned, messages) = (Planned::new(calls_expected), Vec::with_capacity(calls_expected));
-        Engine { machine, history: History::default(), planned, messages }
+        Engine { machine, history: History::default(), planned, messages, profiler: Profiler::default() }
+    }
+
+    /// The same, whose calls a plugin hears of.
+    pub fn profiled_by(self, profiler: Profiler) -> Engine<M> {
+        Engine { profiler, ..self }
     }
 
     /// What it runs calls on.
@@ -93,13 +100,14 @@ impl<M: Machine> Engine<M> {
     ) -> Result<(), RunError> {
         debug_assert!(self.planned.is_of(calls), "other calls than were planned");
         self.machine.check().map_err(RunError::Stopped)?;
-        let Engine { machine, history, planned, messages } = self;
+        let Engine { machine, history, planned, messages, profiler } = self;
         let (plans, queue) = (planned.plans(), queues[0]);
         machine.connect_for(calls, plans)?;
         machine.compare(calls, plans)?;
         machine.health().note_begun(calls.len());
         let body = |machine: &mut M| {
-            let mut run = Run { machine, history, plans, messages, queue };
+            let events = profiler.group();
+            let mut run = Run { machine, history, plans, messages, queue, events: events.as_ref() };
             // SAFETY: obligation 1.
             unsafe { run.calls(calls) }
         };
@@ -122,9 +130,10 @@ struct Run<'a, M> {
     plans: &'a [CallPlan],
     messages: &'a mut Vec<(Message, u32)>,
     queue: RawQueue,
+    events: Option<&'a Group<'a>>,
 }
 
-impl<M: Machine> Run<'_, M> {
+impl<'a, M: Machine> Run<'a, M> {
     /// # Safety
     /// 1. As [`Engine::run`].
     unsafe fn calls(&mut self, calls: &[RawCall]) -> Result<(), RunError> {
@@ -135,6 +144,7 @@ impl<M: Machine> Run<'_, M> {
                 continue;
             }
             let index = self.begin(&raw.call);
+            let _events = self.report(raw, plan);
             let queue = self.queue;
             match plan {
                 // SAFETY: obligation 1.
@@ -159,6 +169,15 @@ impl<M: Machine> Run<'_, M> {
         }
         // SAFETY: obligation 1.
         if has_messages { unsafe { self.messages(calls) } } else { Ok(()) }
+    }
+
+    /// Tells a profiler that a call begins, until what is returned is dropped.
+    #[inline]
+    fn report(&self, raw: &RawCall, plan: &CallPlan) -> Option<Events<'a>> {
+        let events = self.events?;
+        let plan = if let CallPlan::Collective(plan) = plan { Some(plan) } else { None };
+        let (call, send, recv, seq) = (&raw.call, raw.send, raw.recv, self.history.calls());
+        Some(events.begin(&CallFacts { call, send, recv, seq, plan }))
     }
 
     /// Begins a collective. Returns its place in the recorder.
@@ -192,9 +211,11 @@ impl<M: Machine> Run<'_, M> {
     unsafe fn messages(&mut self, calls: &[RawCall]) -> Result<(), RunError> {
         self.messages.clear();
         let first = self.machine.health().recorder().next();
+        let mut events = Vec::new();
         for (raw, plan) in calls.iter().zip(self.plans) {
             if is_among_messages(raw, plan) {
                 self.add_messages(raw);
+                events.extend(self.report(raw, plan));
             }
         }
         // SAFETY: obligation 1.

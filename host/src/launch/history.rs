@@ -24,6 +24,11 @@ impl History {
         record
     }
 
+    /// The number of the latest collective.
+    pub fn calls(&self) -> u64 {
+        self.seq.saturating_sub(1)
+    }
+
     /// A call that is no collective: only two ranks know of it.
     pub fn outside(&self, call: &Call) -> CallRecord {
         CallRecord { seq: self.seq, call: *call }

@@ -1,8 +1,8 @@
 //! Finds a tuner plugin by NCCL's rules.
 
 use super::calls::{Calls, MissingFunction};
-use crate::net::plugin::PluginConfig;
 use crate::net::plugin::load::{Library, find_in, open};
+use crate::net::plugin::{PluginConfig, PluginName};
 use std::fmt;
 use std::sync::Arc;
 use thiserror::Error;
@@ -15,21 +15,6 @@ const MIDDLE: &str = "libnccl-tuner-";
 const SYMBOL: &str = "ncclTunerPlugin_v";
 /// Supported versions, newest first.
 const VERSIONS: [u32; 5] = [6, 5, 4, 3, 2];
-
-/// The user's choice (`NCCL_TUNER_PLUGIN`).
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct TunerConfig {
-    /// A name or a path; empty for none. `None`: `libnccl-tuner.so`, else a table in a net plugin, if there is any.
-    pub name: Option<String>,
-}
-
-impl TunerConfig {
-    /// Parses the variable's value: a name, or `none`.
-    pub fn parse(text: &str) -> TunerConfig {
-        let is_none = text.eq_ignore_ascii_case("none");
-        TunerConfig { name: Some(if is_none { String::new() } else { text.to_owned() }) }
-    }
-}
 
 /// Why a tuner plugin is of no use.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -68,7 +53,7 @@ impl fmt::Display for Plugin {
 impl Plugin {
     /// The plugin that the user wants, or one that is there without being asked for. One that is named and cannot be used is a warning,
     /// as in NCCL.
-    pub fn find(config: &TunerConfig, nets: &PluginConfig) -> Option<Arc<Plugin>> {
+    pub fn find(config: &PluginName, nets: &PluginConfig) -> Option<Arc<Plugin>> {
         match config.name.as_deref() {
             Some("") => None,
             Some(name) => {
@@ -116,9 +101,9 @@ mod tests {
         let error = load("STATIC_PLUGIN").err().unwrap().to_string();
         assert!(error.contains("ncclTunerPlugin_v2"), "{error}");
         for text in ["none", "None", ""] {
-            assert!(Plugin::find(&TunerConfig::parse(text), &PluginConfig::default()).is_none());
+            assert!(Plugin::find(&PluginName::parse(text), &PluginConfig::default()).is_none());
         }
-        assert!(Plugin::find(&TunerConfig::parse("surely-not-there"), &PluginConfig::default()).is_none());
-        assert!(Plugin::find(&TunerConfig::default(), &PluginConfig::default()).is_none());
+        assert!(Plugin::find(&PluginName::parse("surely-not-there"), &PluginConfig::default()).is_none());
+        assert!(Plugin::find(&PluginName::default(), &PluginConfig::default()).is_none());
     }
 }

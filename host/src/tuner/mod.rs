@@ -12,7 +12,7 @@ mod calls;
 mod load;
 mod costs;
 
-pub use load::{Plugin, TunerConfig, TunerError};
+pub use load::{Plugin, TunerError};
 
 use crate::net::plugin::log;
 use crate::plan::tuning::{Advice, Explanation, TUNED};

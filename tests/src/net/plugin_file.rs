@@ -18,6 +18,8 @@ pub enum Tables {
     Both,
     /// None: a tuner.
     Tuner,
+    /// None: a profiler.
+    Profiler,
 }
 
 /// A shared library; the file is removed when this is dropped, since a loaded plugin needs it no longer.
@@ -40,6 +42,7 @@ impl PluginFile {
             Tables::Coll => vec![source("coll_plugin")],
             Tables::Both => vec![source("net_plugin"), source("coll_plugin")],
             Tables::Tuner => vec![source("tuner_plugin")],
+            Tables::Profiler => vec![source("profiler_plugin")],
         };
         let folder = tempfile::tempdir().expect("a folder for the plugin");
         let path = folder.path().join(format!("libnccl-net-v{version}{fault}.so"));
@@ -52,7 +55,7 @@ impl PluginFile {
         PluginFile { _folder: folder, path }
     }
 
-    /// As `NCCL_NET_PLUGIN` or `NCCL_TUNER_PLUGIN` names it.
+    /// As `NCCL_NET_PLUGIN` and its like name it.
     ///
     /// # Panics
     /// If the folder for temporary files has a name that is no text.

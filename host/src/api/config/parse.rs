@@ -19,6 +19,7 @@ pub(super) const CMA_MIN_BYTES: &str = "a number of bytes was expected, at least
 pub(super) const TILE_KIB: &str = "0 to 64 was expected";
 pub(super) const CHANNELS: &str = "a number of channels was expected, at least 1";
 pub(super) const BUFFER: &str = "8192 to 8388608 bytes were expected, a multiple of 1024";
+pub(super) const PLUGIN: &str = "the name of a plugin was expected";
 pub(super) const FLAG: &str = "0 or 1 was expected";
 
 /// Range of `NCCL_BUFFSIZE`: slots of 1 KiB to 1 MiB.

@@ -47,6 +47,21 @@ impl PluginConfig {
     }
 }
 
+/// The user's choice of another plugin (`NCCL_TUNER_PLUGIN`, `NCCL_PROFILER_PLUGIN`).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PluginName {
+    /// A name or a path; empty for none. `None`: what is there by the name that NCCL looks for.
+    pub name: Option<String>,
+}
+
+impl PluginName {
+    /// Parses the variable's value: a name, or `none`.
+    pub fn parse(text: &str) -> PluginName {
+        let is_none = text.eq_ignore_ascii_case("none");
+        PluginName { name: Some(if is_none { String::new() } else { text.to_owned() }) }
+    }
+}
+
 /// The newest supported table of a plugin whose symbol starts with `symbol`. The plugin stays loaded for the life of
 /// the process: its threads may run in it.
 ///

@@ -20,7 +20,7 @@ mod coll;
 
 #[doc(hidden)]
 pub use coll::abi as coll_abi;
-pub use load::PluginConfig;
+pub use load::{PluginConfig, PluginName};
 
 use super::coll::CollNet;
 use super::{Connector, HANDLE_BYTES, Listener, Net, NetError, NetHandle, NetProperties};
