@@ -29,6 +29,15 @@ pub fn write(text: &[u8]) {
     }
 }
 
+/// The last lines that this thread's job has written; empty if it is not held back, and so on the terminal already.
+pub fn last_lines(count: usize) -> String {
+    HELD.with_borrow(|held| {
+        let text = String::from_utf8_lossy(held.as_deref().unwrap_or_default()).into_owned();
+        let start = text.trim_end().rmatch_indices('\n').nth(count - 1).map_or(0, |(at, _)| at + 1);
+        text[start..].to_owned()
+    })
+}
+
 /// Whether what this thread writes is held back until its job has ended.
 pub fn is_held() -> bool {
     HELD.with_borrow(Option::is_some)
@@ -86,6 +95,18 @@ mod tests {
         });
         assert_eq!(results, [10, 20]);
         assert_eq!(side_by_side(vec![1, 2, 3], 1, |job| job), [1, 2, 3]);
+    }
+
+    #[test]
+    fn the_last_lines_are_those_of_this_job() {
+        assert_eq!(last_lines(2), "");
+        HELD.set(Some(Vec::new()));
+        note("a");
+        assert_eq!(last_lines(2), "a\n");
+        note("b");
+        note("c");
+        assert_eq!(last_lines(2), "b\nc\n");
+        HELD.take();
     }
 
     #[test]

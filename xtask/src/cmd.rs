@@ -49,7 +49,7 @@ pub struct Cmd {
 pub struct Output {
     /// Whether it exited with status 0 in time.
     pub success: bool,
-    /// Everything it wrote, colours removed; standard output and standard error in order of arrival.
+    /// Everything it wrote, colours removed: the lines of standard output and standard error, each whole, in order of arrival.
     pub text: String,
 }
 
@@ -189,22 +189,34 @@ fn quoted(word: &str) -> String {
     if !word.is_empty() && word.chars().all(plain) { word.into() } else { format!("'{word}'") }
 }
 
+/// Shows what comes at once, and keeps it by whole lines: one of cargo's messages is longer than a read, and what the other pipe
+/// brings meanwhile must not come between its halves.
 fn copy(mut from: impl Read, mut to: impl Write, is_silent: bool, kept: &Mutex<Vec<u8>>) {
     let mut buffer = [0u8; 8192];
+    let mut begun: Vec<u8> = Vec::new();
+    let keep = |bytes: &[u8]| {
+        kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).extend_from_slice(bytes);
+    };
     loop {
         match from.read(&mut buffer) {
-            Ok(0) => return,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Ok(0) | Err(_) => break,
             Ok(n) => {
                 if !is_silent {
                     // A closed terminal must not end the tests.
                     let _ = to.write_all(&buffer[..n]).and_then(|()| to.flush());
                 }
-                kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).extend_from_slice(&buffer[..n]);
+                let whole = buffer[..n].iter().rposition(|&byte| byte == b'\n').map_or(0, |last| last + 1);
+                if whole > 0 {
+                    begun.extend_from_slice(&buffer[..whole]);
+                    keep(&begun);
+                    begun.clear();
+                }
+                begun.extend_from_slice(&buffer[whole..n]);
             }
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(_) => return,
         }
     }
+    keep(&begun);
 }
 
 fn wait_until(child: &mut Child, deadline: Instant) -> Result<Option<std::process::ExitStatus>> {
@@ -255,6 +267,13 @@ mod tests {
             Cmd::new("sh").arg("-c").arg("echo out; echo err >&2; exit 3").quiet().run(here()).unwrap();
         assert!(!output.success);
         assert!(output.text.contains("out\n") && output.text.contains("err\n"));
+    }
+
+    #[test]
+    fn a_line_stays_whole_whatever_the_other_pipe_brings_meanwhile() {
+        let script = "printf '{\"a\":'; sleep 0.3; echo between >&2; sleep 0.3; echo '1}'; printf end";
+        let output = Cmd::new("sh").arg("-c").arg(script).quiet().run(here()).unwrap();
+        assert_eq!(output.text, "between\n{\"a\":1}\nend");
     }
 
     #[test]

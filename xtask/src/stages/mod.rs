@@ -160,7 +160,12 @@ struct Report {
     name: &'static str,
     outcome: Outcome,
     took: Duration,
+    /// What it wrote last, if it failed while others ran, whose lines may stand below its own by now.
+    last_lines: String,
 }
+
+/// How many lines of a failed stage stand again at the end.
+const LAST_LINES: usize = 40;
 
 /// Runs the stages that are wanted. Returns whether nothing failed.
 pub fn run(options: &Options) -> Result<bool> {
@@ -217,13 +222,17 @@ fn run_stage(stage: &Stage) -> Report {
             beside::note(format_args!("=== to run it again: cargo xtask test --only {}", stage.name));
         }
     }
-    Report { name: stage.name, outcome, took }
+    let last_lines = if outcome.is_ok() { String::new() } else { beside::last_lines(LAST_LINES) };
+    Report { name: stage.name, outcome, took, last_lines }
 }
 
 fn print_summary(reports: &[Report], wanted: usize, took: Duration) {
+    for Report { name, last_lines, .. } in reports.iter().filter(|report| !report.last_lines.is_empty()) {
+        println!("\n=== {name} FAILED; its last lines again:\n{last_lines}");
+    }
     println!("\nstage       seconds  result");
     let mut sum = Tally::default();
-    for Report { name, outcome, took } in reports {
+    for Report { name, outcome, took, .. } in reports {
         sum += outcome.tally();
         let result = match outcome {
             Outcome::Passed(tally) => format!("{tally}"),
