@@ -101,6 +101,10 @@ pub trait Bench {
     fn refuses(&mut self, engine: usize, case: &Case) -> Option<&'static str>;
     /// A few operations, from which the number of operations of a measurement follows.
     fn warm_up(&mut self, engine: usize, case: &Case) -> Result<WarmUp, MeasureError>;
+    /// Blocks of threads of an operation's kernels on a GPU of rank 0's thread; `None` on processors, and where it cannot be seen.
+    fn blocks(&mut self, _engine: usize, _case: &Case) -> Result<Option<u32>, MeasureError> {
+        Ok(None)
+    }
     /// Seconds per operation.
     fn time(&mut self, engine: usize, case: &Case, iters: u32) -> Result<f64, MeasureError>;
     /// Runs the operation `--check` times on fresh data and compares everything it may have touched.

@@ -4,6 +4,7 @@
 //! Never: acts on it.
 
 use crate::collective::Collective;
+use crate::gpu::LoadKind;
 use crate::target::{Target, suite_sizes};
 use clap::{Args, Parser, ValueEnum};
 use oxccl::plan::tuning::{Forced, ListError};
@@ -83,6 +84,13 @@ pub struct PerfArgs {
     #[arg(long, value_name = "TESTS", num_args = 0..=1, require_equals = true, default_missing_value = "16",
           conflicts_with_all = ["json", "markdown", "plot", "agg_iters", "blocking", "rotate"])]
     pub nonblocking: Option<u32>,
+    /// cuda: measure operations beside a computation on the same GPUs, bound by arithmetic or by memory (no word: both): what each loses.
+    #[arg(long, value_enum, value_name = "KIND", num_args = 0..=1, require_equals = true,
+          conflicts_with_all = ["json", "markdown", "plot", "blocking", "nonblocking", "init_time"])]
+    pub overlap: Option<Option<LoadKind>>,
+    /// cuda: say how many blocks of threads an operation's kernels have, as a graph of one operation shows it.
+    #[arg(long)]
+    pub blocks: bool,
     /// 1: all ranks wait for each other after each operation, within the time measured.
     #[arg(short = 'z', long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1))]
     pub blocking: u32,

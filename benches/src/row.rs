@@ -42,6 +42,8 @@ pub struct Measured {
     pub seconds: Vec<f64>,
     /// Nothing where results were not checked.
     pub verdict: Option<Verdict>,
+    /// Blocks of threads of an operation's kernels on one GPU, where they were asked for and can be seen.
+    pub blocks: Option<u32>,
 }
 
 impl Measured {

@@ -81,7 +81,8 @@ fn place(
             None => {
                 let warm_up = bench.warm_up(engine, case)?;
                 round_seconds += warm_up.seconds;
-                Cell::Measured(Measured { iters: warm_up.iters, seconds: Vec::new(), verdict: None })
+                let blocks = if args.blocks { bench.blocks(engine, case)? } else { None };
+                Cell::Measured(Measured { iters: warm_up.iters, seconds: Vec::new(), verdict: None, blocks })
             }
         });
     }

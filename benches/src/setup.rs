@@ -10,7 +10,7 @@ use crate::complain::complain;
 use crate::engine::{
     Engine, EngineError, LaunchedTeam, MemcpyEngine, MpiEngine, OxcclEngine, SetupError, TcpStreamEngine,
 };
-use crate::gpu::{self, GpuBench, GpuError};
+use crate::gpu::{self, GpuBench, GpuError, LoadKind};
 use crate::measure::{CpuBench, NoMemory};
 use crate::mpi::{Mpi, MpiError};
 use crate::overlap;
@@ -47,11 +47,11 @@ pub enum RunError {
     #[error("a minimum of {min} bytes is more than the maximum of {max}")]
     Sizes { min: usize, max: usize },
     #[error(
-        "--ngpus, --one-thread, --devices, --graph, --register, --channels and --init-time need --backend cuda"
+        "--ngpus, --one-thread, --devices, --graph, --register, --channels, --overlap, --blocks and --init-time need --backend cuda"
     )]
     OnlyCuda,
     #[error(
-        "--nonblocking needs --backend cpu: on GPUs every operation is enqueued, and a stream overlaps it"
+        "--nonblocking needs --backend cpu: on GPUs every operation is enqueued, and --overlap measures what runs beside it"
     )]
     OnlyCpu,
     #[error(transparent)]
@@ -114,6 +114,8 @@ fn unseated(args: &PerfArgs) -> Result<u8, RunError> {
             || args.graph > 0
             || args.register > 0
             || !args.devices.is_empty()
+            || args.overlap.is_some()
+            || args.blocks
             || args.channels.is_some())
     {
         return Err(RunError::OnlyCuda);
@@ -243,7 +245,10 @@ fn run_on_gpus(team: &mut dyn Team, place: Place, args: &PerfArgs) -> Result<u8,
     let checkers = processors / place.threads.max(1) as usize;
     let mut bench = GpuBench::new(team, seats, engines, checkers, args)?;
     bench.register_buffers().map_err(SetupError::from)?;
-    let result = all_collectives(&mut bench, args, &budget, report);
+    let result = match args.overlap {
+        Some(kind) => all_gpu_overlaps(&mut bench, kind, args, &budget),
+        None => all_collectives(&mut bench, args, &budget, report),
+    };
     if result.is_err() {
         bench.abort();
         // To give memory back would be to wait for streams that may never be done. The process ends anyway.
@@ -257,6 +262,23 @@ fn all_overlaps(bench: &mut CpuBench<'_>, args: &PerfArgs, budget: &Budget) -> R
     let collectives = args.target.collectives();
     for (at, collective) in collectives.iter().enumerate() {
         is_right &= overlap::sweep(bench, *collective, args, &budget.part(collectives.len() - at))?;
+    }
+    Ok(if is_right { 0 } else { spawn::WRONG_RESULTS })
+}
+
+fn all_gpu_overlaps(
+    bench: &mut GpuBench<'_>,
+    kind: Option<LoadKind>,
+    args: &PerfArgs,
+    budget: &Budget,
+) -> Result<u8, RunError> {
+    bench.prepare_loads().map_err(SweepError::from)?;
+    let kinds = kind.map_or(LoadKind::ALL.to_vec(), |kind| vec![kind]);
+    let mut is_right = true;
+    let collectives = args.target.collectives();
+    for (at, collective) in collectives.iter().enumerate() {
+        let share = budget.part(collectives.len() - at);
+        is_right &= gpu::overlap_sweep(bench, *collective, &kinds, args, &share)?;
     }
     Ok(if is_right { 0 } else { spawn::WRONG_RESULTS })
 }

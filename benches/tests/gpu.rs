@@ -99,6 +99,24 @@ fn one_thread_for_all_gpus_and_graphs() {
 }
 
 #[test]
+fn operations_run_beside_both_computations_and_their_blocks_are_counted() {
+    let output = perf("all-reduce --threads 2 --sizes 64,1M --overlap --engine nccl", None);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let rows = rows(&output);
+    // Two sizes, two engines, two computations. The fake NCCL has three blocks.
+    assert_eq!(rows.len(), 8, "{}", said(&output));
+    for (row, computes) in rows.iter().zip(["arithmetic", "memory"].iter().cycle()) {
+        assert_eq!((row[4].as_str(), row[10].as_str(), row[11].as_str()), (*computes, "3", "0"), "{row:?}");
+    }
+    let output = perf("all-gather -g 2 --sizes 64 --overlap=memory -G 4 -m 2", None);
+    assert!(said(&output).contains("memory") && !said(&output).contains("arithmetic"), "{}", said(&output));
+    let output = perf("all-reduce --threads 2 --sizes 64,1M --blocks", None);
+    assert!(said(&output).contains("# Blocks of nccl        : 3 from 64 bytes on"), "{}", said(&output));
+    let output = perf("all-reduce --threads 2 --sizes 64 --overlap", Some("FAKE_WRONG"));
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+}
+
+#[test]
 fn wrong_results_are_counted_and_end_in_status_3() {
     let output = perf("all-reduce --threads 2 --sizes 64", Some("FAKE_WRONG"));
     assert_eq!(output.status.code(), Some(3));

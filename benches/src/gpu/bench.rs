@@ -5,15 +5,18 @@
 //! are read; the latter contains the launch of the first and the notice of the end of the last. With `--graph` the operations have
 //! been captured, and the launches of the graph are timed.
 
+pub mod overlap;
+
 use super::driver::GpuError;
 use super::engine::{Extent, GpuEngine, Registration, Seat, SeatCall};
+use super::load::Load;
 use super::memory::{GpuBuffer, Staging, touched};
 use crate::bench::{Bench, Case, MeasureError, Verdict, WarmUp, combine};
 use crate::cli::{PerfArgs, Timer};
 use crate::data::{Content, Pattern, expected_parts, scalar_bits};
 use crate::engine::{Call, EngineError};
 use crate::team::{Record, Team, sum_u64};
-use oxccl::cuda::{Capture, CudaError, Event, GraphExec};
+use oxccl::cuda::{Capture, CudaError, Event, Graph, GraphExec};
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -29,6 +32,8 @@ pub struct GpuBench<'a> {
     graphs: Vec<Vec<GraphExec>>,
     engines: Vec<Box<dyn GpuEngine>>,
     memories: Vec<SeatMemory>,
+    /// What computes beside the operations; empty without `--overlap`.
+    loads: Vec<Load>,
     staging: Staging,
     seats: Rc<[Seat]>,
     team: &'a mut dyn Team,
@@ -66,7 +71,17 @@ impl<'a> GpuBench<'a> {
         let staging = Staging::new(seats[0].device(), room, threads)?;
         let graphs = engines.iter().map(|_| Vec::new()).collect();
         let seats = seats.into();
-        Ok(GpuBench { graphs, engines, memories, staging, seats, team, args, repetition: 0 })
+        Ok(GpuBench {
+            graphs,
+            engines,
+            memories,
+            loads: Vec::new(),
+            staging,
+            seats,
+            team,
+            args,
+            repetition: 0,
+        })
     }
 
     /// Tells every engine of the buffers, as `--register` says.
@@ -152,14 +167,19 @@ impl<'a> GpuBench<'a> {
         Ok(())
     }
 
-    fn capture(&mut self, engine: usize, case: &Case) -> Result<(), MeasureError> {
-        self.graphs[engine].clear();
+    /// A graph for each seat, of `iters` groups of operations.
+    fn captured(&mut self, engine: usize, case: &Case, iters: u32) -> Result<Vec<Graph>, MeasureError> {
         let seats = self.seats.clone();
         let begin = |seat| Capture::begin(Seat::stream(seat), true);
         let captures: Vec<Capture<'_>> = seats.iter().map(begin).collect::<Result<_, CudaError>>()?;
-        self.issue(engine, case, self.args.graph)?;
-        let end = |capture: Capture<'_>| capture.end()?.instantiate();
-        self.graphs[engine] = captures.into_iter().map(end).collect::<Result<_, CudaError>>()?;
+        self.issue(engine, case, iters)?;
+        Ok(captures.into_iter().map(Capture::end).collect::<Result<_, CudaError>>()?)
+    }
+
+    fn capture(&mut self, engine: usize, case: &Case) -> Result<(), MeasureError> {
+        self.graphs[engine].clear();
+        let graphs = self.captured(engine, case, self.args.graph)?;
+        self.graphs[engine] = graphs.iter().map(Graph::instantiate).collect::<Result<_, CudaError>>()?;
         Ok(())
     }
 
@@ -321,6 +341,15 @@ impl Bench for GpuBench<'_> {
             plan.seconds *= f64::from(plan.iters) / f64::from(asked);
         }
         Ok(plan)
+    }
+
+    fn blocks(&mut self, engine: usize, case: &Case) -> Result<Option<u32>, MeasureError> {
+        // With `--blocking` ranks would wait for what is only captured.
+        if self.args.blocking == 1 && self.args.graph == 0 {
+            return Ok(None);
+        }
+        let graphs = self.captured(engine, case, 1)?;
+        Ok(graphs[0].blocks().ok())
     }
 
     fn time(&mut self, engine: usize, case: &Case, iters: u32) -> Result<f64, MeasureError> {

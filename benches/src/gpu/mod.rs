@@ -5,6 +5,7 @@
 
 mod driver;
 mod memory;
+mod load;
 pub mod engine;
 pub mod nccl;
 mod oxccl;
@@ -12,6 +13,8 @@ mod bench;
 mod setup;
 
 pub use bench::GpuBench;
+pub use bench::overlap::sweep as overlap_sweep;
 pub use driver::GpuError;
+pub use load::Kind as LoadKind;
 pub use oxccl::OxcclGpuEngine;
 pub use setup::{device_count, facts, prepare_environment, seats, start_engines};

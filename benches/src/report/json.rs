@@ -69,6 +69,9 @@ enum Outcome {
         busbw: f64,
         /// Null where results were not checked.
         verdict: Option<Verdict>,
+        /// Left out where they were not asked for, or cannot be seen.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        blocks: Option<u32>,
     },
     Refused {
         refused: &'static str,
@@ -165,6 +168,7 @@ fn outcome(run: &Run<'_>, row: &Row, cell: &Cell) -> Outcome {
         algbw,
         busbw,
         verdict: measured.verdict,
+        blocks: measured.blocks,
     }
 }
 

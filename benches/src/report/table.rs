@@ -142,6 +142,7 @@ pub fn print_foot(out: &mut dyn Write, run: &Run<'_>, rows: &[Row], errors: usiz
         writeln!(out, "# {stray} guard bytes around buffers were overwritten")?;
     }
     writeln!(out, "# Out of bounds values : {errors} {}", if errors == 0 { "OK" } else { "FAILED" })?;
+    print_blocks(out, run, rows)?;
     for (at, engine) in run.engines.iter().enumerate() {
         let buses: Vec<f64> = rows
             .iter()
@@ -153,6 +154,24 @@ pub fn print_foot(out: &mut dyn Write, run: &Run<'_>, rows: &[Row], errors: usiz
         writeln!(out, "# Avg bus bandwidth    : {} {of}", six_digits(mean))?;
     }
     writeln!(out, "#\n# Collective test concluded: {}_perf", run.collective.name())
+}
+
+/// For each engine the sizes from which on its kernels have so many blocks.
+fn print_blocks(out: &mut dyn Write, run: &Run<'_>, rows: &[Row]) -> io::Result<()> {
+    for (at, engine) in run.engines.iter().enumerate() {
+        let of = |row: &Row| {
+            let places = [false, true].into_iter().find_map(|in_place| row.measured(at, in_place));
+            places.and_then(|measured| measured.blocks).map(|blocks| (row.bytes, blocks))
+        };
+        let mut found: Vec<(usize, u32)> = rows.iter().filter_map(of).collect();
+        found.dedup_by_key(|(_, blocks)| *blocks);
+        if !found.is_empty() {
+            let parts: Vec<String> =
+                found.iter().map(|(bytes, blocks)| format!("{blocks} from {bytes} bytes on")).collect();
+            writeln!(out, "# Blocks of {:<11} : {}", engine.name, parts.join(", "))?;
+        }
+    }
+    Ok(())
 }
 
 /// C's `%g` for ordinary magnitudes.

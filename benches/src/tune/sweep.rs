@@ -132,7 +132,8 @@ fn size(
             is_rough: true,
         },
         seconds => {
-            let of = Measured { iters: warm[at].iters, seconds: seconds.to_vec(), verdict: None };
+            let of =
+                Measured { iters: warm[at].iters, seconds: seconds.to_vec(), verdict: None, blocks: None };
             let [median, least, greatest] = [of.median(), of.min(), of.max()].map(|seconds| seconds * 1e6);
             Times { median, least, greatest, is_rough: false }
         }

@@ -710,6 +710,36 @@ unsafe extern "C" fn cuGraphDestroy(graph: Handle) -> c_int {
     drop(unsafe { Box::from_raw(graph.cast::<Vec<Item>>()) });
     0
 }
+/// Nodes are the items' addresses.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuGraphGetNodes(graph: Handle, nodes: *mut Handle, count: *mut usize) -> c_int {
+    let items = unsafe { &*graph.cast::<Vec<Item>>() };
+    if !nodes.is_null() {
+        assert!(unsafe { *count } >= items.len());
+        let nodes = unsafe { std::slice::from_raw_parts_mut(nodes, items.len()) };
+        nodes.iter_mut().zip(items).for_each(|(node, item)| *node = std::ptr::from_ref(item).cast_mut().cast());
+    }
+    unsafe { *count = items.len() };
+    0
+}
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuGraphNodeGetType(node: Handle, kind: *mut c_uint) -> c_int {
+    unsafe { *kind = if matches!(*node.cast::<Item>(), Item::Nccl(_)) { 0 } else { 1 } };
+    0
+}
+/// `CUDA_KERNEL_NODE_PARAMS`. Every operation of NCCL has three blocks.
+#[repr(C)]
+struct KernelNode {
+    function: Handle,
+    grid: [c_uint; 3],
+    block: [c_uint; 3],
+    _rest: [u64; 3],
+}
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuGraphKernelNodeGetParams(_: Handle, params: *mut KernelNode) -> c_int {
+    unsafe { ((*params).grid, (*params).block) = ([3, 1, 1], [32, 1, 1]) };
+    0
+}
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuGraphExecDestroy(executable: Handle) -> c_int {
     unsafe { cuGraphDestroy(executable) }

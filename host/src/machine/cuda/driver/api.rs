@@ -48,6 +48,17 @@ pub(super) struct HostNodeParams {
     pub data: *mut c_void,
 }
 
+/// A graph's kernel (`CUDA_KERNEL_NODE_PARAMS_v1`), from `cuGraphKernelNodeGetParams`.
+#[repr(C)]
+pub(super) struct KernelNodeParams {
+    pub function: CUfunction,
+    pub grid: [c_uint; 3],
+    pub block: [c_uint; 3],
+    pub shared_bytes: c_uint,
+    pub params: *mut *mut c_void,
+    pub extra: *mut *mut c_void,
+}
+
 /// A wait for a word, or a write to one (`CUstreamBatchMemOpParams`), for `cuStreamBatchMemOp`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -198,6 +209,9 @@ functions! {
     cuGraphLaunch(CUgraphExec, CUstream);
     cuGraphExecDestroy(CUgraphExec);
     cuGraphDestroy(CUgraph);
+    cuGraphGetNodes(CUgraph, *mut CUgraphNode, *mut usize);
+    cuGraphNodeGetType(CUgraphNode, *mut c_uint);
+    cuGraphKernelNodeGetParams(CUgraphNode, *mut KernelNodeParams);
     cuGraphAddHostNode(*mut CUgraphNode, CUgraph, *const CUgraphNode, usize, *const HostNodeParams);
     cuLaunchHostFunc(CUstream, CUhostFn, *mut c_void);
     cuUserObjectCreate(*mut CUuserObject, *mut c_void, CUhostFn, c_uint, c_uint);

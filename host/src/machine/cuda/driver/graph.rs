@@ -1,5 +1,6 @@
 //! Graphs: captured from a stream once, launched many times. As far as tests and the performance tool need them.
 
+use super::api::KernelNodeParams;
 use super::capture::RELAXED;
 use super::device::Device;
 use super::stream::StreamRef;
@@ -77,6 +78,43 @@ impl Graph {
         let code = unsafe { (self.device.api().cuGraphInstantiateWithFlags)(&mut raw, self.raw, 0) };
         self.device.check("cuGraphInstantiate", code)?;
         Ok(GraphExec { device: self.device.clone(), raw })
+    }
+
+    /// The blocks of its kernels, of all together: whoever enqueued them.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`], also of a kernel that the driver describes to newer callers only.
+    pub fn blocks(&self) -> Result<u32, CudaError> {
+        /// `CU_GRAPH_NODE_TYPE_KERNEL`.
+        const KERNEL: u32 = 0;
+        let device = &self.device;
+        let _bound = device.bind()?;
+        let mut count = 0;
+        // SAFETY: without an array the driver writes the number of nodes; the graph lives.
+        let code = unsafe { (device.api().cuGraphGetNodes)(self.raw, std::ptr::null_mut(), &mut count) };
+        device.check("cuGraphGetNodes", code)?;
+        let mut nodes = vec![std::ptr::null_mut(); count];
+        // SAFETY: the array has room for as many as the graph has.
+        let code = unsafe { (device.api().cuGraphGetNodes)(self.raw, nodes.as_mut_ptr(), &mut count) };
+        device.check("cuGraphGetNodes", code)?;
+        let mut blocks = 0;
+        for node in nodes {
+            let mut kind = 0;
+            // SAFETY: the node is of a graph that lives.
+            let code = unsafe { (device.api().cuGraphNodeGetType)(node, &mut kind) };
+            device.check("cuGraphNodeGetType", code)?;
+            if kind != KERNEL {
+                continue;
+            }
+            let mut params = std::mem::MaybeUninit::<KernelNodeParams>::zeroed();
+            // SAFETY: it is a kernel's node, and there is room for what describes one.
+            let code = unsafe { (device.api().cuGraphKernelNodeGetParams)(node, params.as_mut_ptr()) };
+            device.check("cuGraphKernelNodeGetParams", code)?;
+            // SAFETY: numbers and pointers, for which zeros are values too.
+            let params = unsafe { params.assume_init() };
+            blocks += params.grid.iter().product::<u32>();
+        }
+        Ok(blocks)
     }
 }
 
