@@ -7,6 +7,8 @@
 //! `FAKE_WRONG=1` spoils every reduction, `FAKE_HANG=1` never ends an operation, `FAKE_GPUS=n` is the number of GPUs (4), `FAKE_OLD=1` refuses machine
 //! code, as a driver does that is older than the assembler.
 
+mod graph;
+mod memory;
 mod nccl;
 
 use std::collections::{HashMap, VecDeque};
@@ -45,14 +47,37 @@ struct Stream {
 /// What streams do in order. Addresses as numbers.
 #[derive(Clone, Debug)]
 enum Work {
-    WaitWord { address: u64, value: u64 },
-    WriteWord { address: u64, value: u64 },
-    Copy { to: usize, from: usize, bytes: usize },
-    Upload { to: usize, bytes: Vec<u8> },
-    Fill { to: usize, value: u8, bytes: usize },
+    WaitWord {
+        address: u64,
+        value: u64,
+    },
+    WriteWord {
+        address: u64,
+        value: u64,
+    },
+    Copy {
+        to: usize,
+        from: usize,
+        bytes: usize,
+    },
+    Upload {
+        to: usize,
+        bytes: Vec<u8>,
+    },
+    Fill {
+        to: usize,
+        value: u8,
+        bytes: usize,
+    },
     /// The event has been recorded so often.
-    Record { event: usize, times: u64 },
-    WaitEvent { event: usize, times: u64 },
+    Record {
+        event: usize,
+        times: u64,
+    },
+    WaitEvent {
+        event: usize,
+        times: u64,
+    },
 }
 
 /// What a capture has seen, on all streams that have joined it, in the order of the calls.
@@ -246,7 +271,10 @@ unsafe fn copy(from: usize, to: usize, bytes: usize) {
 unsafe fn collective(ops: &[Op]) {
     let Op { kind, count, size, peer: root, .. } = ops[0];
     let n = ops.len();
-    assert!(ops.iter().all(|op| (op.kind, op.count, op.peer) == (kind, count, root)), "ranks differ: {ops:?}");
+    assert!(
+        ops.iter().all(|op| (op.kind, op.count, op.peer) == (kind, count, root)),
+        "ranks differ: {ops:?}"
+    );
     match kind {
         Kind::Broadcast => ops.iter().for_each(|op| unsafe { copy(ops[root].send, op.recv, count * size) }),
         Kind::AllGather => {
@@ -384,51 +412,9 @@ extern "C" fn cuCtxSynchronize() -> c_int {
     log("sync-all", std::ptr::null_mut(), 0);
     0
 }
-/// Zeros that begin where a page does, as the driver's memory does. Never freed.
-fn pages(bytes: usize) -> Handle {
-    let layout = std::alloc::Layout::from_size_align(bytes.max(1), 4096).expect("a size that memory can have");
-    unsafe { std::alloc::alloc_zeroed(layout) }.cast()
-}
 fn device() -> usize {
     // No context is current: what the real driver would refuse too.
     CURRENT.with_borrow(|stack| *stack.last().expect("a current context")) - 1
-}
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> c_int {
-    unsafe { (*free, *total) = (MEMORY_BYTES - lock(&USED)[device()], MEMORY_BYTES) };
-    0
-}
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> c_int {
-    if lock(&USED)[device()] + bytes > MEMORY_BYTES {
-        return 2;
-    }
-    let memory = pages(bytes) as usize;
-    lock(&USED)[device()] += bytes;
-    lock(&ALLOCATIONS).get_or_insert_default().insert(memory, (bytes, device()));
-    unsafe { *address = memory as u64 };
-    0
-}
-#[unsafe(no_mangle)]
-extern "C" fn cuMemFree_v2(address: u64) -> c_int {
-    let Some((bytes, device)) = lock(&ALLOCATIONS).get_or_insert_default().remove(&(address as usize)) else {
-        return INVALID;
-    };
-    lock(&USED)[device] -= bytes;
-    0
-}
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemAllocAsync(address: *mut u64, bytes: usize, on: Handle) -> c_int {
-    let code = unsafe { cuMemAlloc_v2(address, bytes) };
-    if code == 0 {
-        log("alloc", on, unsafe { *address });
-    }
-    code
-}
-#[unsafe(no_mangle)]
-extern "C" fn cuMemFreeAsync(address: u64, on: Handle) -> c_int {
-    log("free", on, address);
-    cuMemFree_v2(address)
 }
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxSetCurrent(context: Handle) -> c_int {
@@ -438,69 +424,6 @@ extern "C" fn cuCtxSetCurrent(context: Handle) -> c_int {
             stack.push(context as usize);
         }
     });
-    0
-}
-#[unsafe(no_mangle)]
-extern "C" fn cuMemsetD8Async(address: u64, value: u8, bytes: usize, on: Handle) -> c_int {
-    log("write", on, address);
-    submit(on as usize, Work::Fill { to: address as usize, value, bytes });
-    0
-}
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, on: Handle) -> c_int {
-    log("write", on, to);
-    // Pageable memory is read before the call returns.
-    let bytes = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), bytes) }.to_vec();
-    submit(on as usize, Work::Upload { to: to as usize, bytes });
-    0
-}
-#[unsafe(no_mangle)]
-extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, on: Handle) -> c_int {
-    log("read", on, from);
-    submit(on as usize, Work::Copy { to: to as usize, from: from as usize, bytes });
-    0
-}
-#[unsafe(no_mangle)]
-extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, on: Handle) -> c_int {
-    log("read", on, from);
-    log("write", on, to);
-    submit(on as usize, Work::Copy { to: to as usize, from: from as usize, bytes });
-    0
-}
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemHostAlloc(memory: *mut Handle, bytes: usize, _: c_uint) -> c_int {
-    unsafe { *memory = pages(bytes) };
-    0
-}
-#[unsafe(no_mangle)]
-extern "C" fn cuMemFreeHost(_: Handle) -> c_int {
-    0
-}
-#[unsafe(no_mangle)]
-extern "C" fn cuMemHostRegister_v2(_: Handle, _: usize, _: c_uint) -> c_int {
-    0
-}
-#[unsafe(no_mangle)]
-extern "C" fn cuMemHostUnregister(_: Handle) -> c_int {
-    0
-}
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemGetAddressRange_v2(base: *mut u64, len: *mut usize, address: u64) -> c_int {
-    let allocations = lock(&ALLOCATIONS);
-    let mut all = allocations.iter().flatten();
-    let around = all.find(|(start, (bytes, _))| (**start..**start + bytes).contains(&(address as usize)));
-    let Some((start, (bytes, _))) = around else { return INVALID };
-    unsafe { (*base, *len) = (*start as u64, *bytes) };
-    0
-}
-/// None of its memory is of `cuMemCreate`.
-#[unsafe(no_mangle)]
-extern "C" fn cuMemRetainAllocationHandle(_: *mut u64, _: Handle) -> c_int {
-    INVALID
-}
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemHostGetDevicePointer_v2(address: *mut u64, memory: Handle, _: c_uint) -> c_int {
-    unsafe { *address = memory as u64 };
     0
 }
 #[unsafe(no_mangle)]
@@ -625,7 +548,12 @@ struct WordOp {
     _rest: [u64; 2],
 }
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamBatchMemOp_v2(on: Handle, count: c_uint, ops: *const WordOp, flags: c_uint) -> c_int {
+unsafe extern "C" fn cuStreamBatchMemOp_v2(
+    on: Handle,
+    count: c_uint,
+    ops: *const WordOp,
+    flags: c_uint,
+) -> c_int {
     assert!(flags == 0 && (1..256).contains(&count));
     for op in unsafe { std::slice::from_raw_parts(ops, count as usize) } {
         match op.operation {
@@ -648,109 +576,6 @@ unsafe extern "C" fn cuStreamWaitEvent(on: Handle, event: Handle, _: c_uint) -> 
     let times = asked.load(Ordering::SeqCst);
     if capture_of(on as usize).is_none() {
         submit(on as usize, Work::WaitEvent { event: event as usize, times });
-    }
-    0
-}
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamIsCapturing(on: Handle, status: *mut c_uint) -> c_int {
-    unsafe { *status = capture_of(on as usize).is_some().into() };
-    0
-}
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamGetCaptureInfo_v2(
-    on: Handle,
-    status: *mut c_uint,
-    id: *mut u64,
-    graph: *mut Handle,
-    dependencies: *mut Handle,
-    count: *mut usize,
-) -> c_int {
-    let captured = capture_of(on as usize).map_or(0, |captured| Arc::as_ptr(&captured) as usize);
-    unsafe { *status = (captured != 0).into() };
-    if captured != 0 {
-        unsafe { set(id, captured as u64) };
-        unsafe { set(graph, captured as Handle) };
-        unsafe { set(dependencies, std::ptr::null_mut()) };
-        unsafe { set(count, 0) };
-    }
-    0
-}
-unsafe fn set<T>(to: *mut T, value: T) {
-    if !to.is_null() {
-        unsafe { *to = value };
-    }
-}
-#[unsafe(no_mangle)]
-extern "C" fn cuStreamBeginCapture_v2(handle: Handle, mode: c_int) -> c_int {
-    if mode != 1 {
-        return INVALID;
-    }
-    let captured = Captured { items: Mutex::default(), is_open: AtomicBool::new(true) };
-    *lock(&unsafe { stream(handle as usize) }.capture) = Some(Arc::new(captured));
-    CAPTURES.fetch_add(1, Ordering::SeqCst);
-    0
-}
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamEndCapture(handle: Handle, graph: *mut Handle) -> c_int {
-    let Some(captured) = lock(&unsafe { stream(handle as usize) }.capture).take() else { return INVALID };
-    captured.is_open.store(false, Ordering::SeqCst);
-    CAPTURES.fetch_sub(1, Ordering::SeqCst);
-    let items = std::mem::take(&mut *lock(&captured.items));
-    unsafe { *graph = Box::into_raw(Box::new(items)).cast() };
-    0
-}
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuGraphInstantiateWithFlags(executable: *mut Handle, graph: Handle, _: u64) -> c_int {
-    let items = unsafe { &*graph.cast::<Vec<Item>>() };
-    unsafe { *executable = Box::into_raw(Box::new(items.clone())).cast() };
-    0
-}
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuGraphDestroy(graph: Handle) -> c_int {
-    drop(unsafe { Box::from_raw(graph.cast::<Vec<Item>>()) });
-    0
-}
-/// Nodes are the items' addresses.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuGraphGetNodes(graph: Handle, nodes: *mut Handle, count: *mut usize) -> c_int {
-    let items = unsafe { &*graph.cast::<Vec<Item>>() };
-    if !nodes.is_null() {
-        assert!(unsafe { *count } >= items.len());
-        let nodes = unsafe { std::slice::from_raw_parts_mut(nodes, items.len()) };
-        nodes.iter_mut().zip(items).for_each(|(node, item)| *node = std::ptr::from_ref(item).cast_mut().cast());
-    }
-    unsafe { *count = items.len() };
-    0
-}
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuGraphNodeGetType(node: Handle, kind: *mut c_uint) -> c_int {
-    unsafe { *kind = if matches!(*node.cast::<Item>(), Item::Nccl(_)) { 0 } else { 1 } };
-    0
-}
-/// `CUDA_KERNEL_NODE_PARAMS`. Every operation of NCCL has three blocks.
-#[repr(C)]
-struct KernelNode {
-    function: Handle,
-    grid: [c_uint; 3],
-    block: [c_uint; 3],
-    _rest: [u64; 3],
-}
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuGraphKernelNodeGetParams(_: Handle, params: *mut KernelNode) -> c_int {
-    unsafe { ((*params).grid, (*params).block) = ([3, 1, 1], [32, 1, 1]) };
-    0
-}
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuGraphExecDestroy(executable: Handle) -> c_int {
-    unsafe { cuGraphDestroy(executable) }
-}
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuGraphLaunch(executable: Handle, on: Handle) -> c_int {
-    for item in unsafe { &*executable.cast::<Vec<Item>>() } {
-        match item {
-            Item::Nccl(op) => put(*op),
-            Item::Driver(work) => submit(on as usize, work.clone()),
-        }
     }
     0
 }

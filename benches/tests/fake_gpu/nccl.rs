@@ -94,7 +94,17 @@ unsafe fn enqueue(
         return 4;
     }
     let (send, recv, stream) = (send as usize, recv as usize, stream as usize);
-    put(Op { kind, send, recv, count, size, peer: peer as usize, world: comm.world, rank: comm.rank, stream });
+    put(Op {
+        kind,
+        send,
+        recv,
+        count,
+        size,
+        peer: peer as usize,
+        world: comm.world,
+        rank: comm.rank,
+        stream,
+    });
     0
 }
 
