@@ -66,6 +66,14 @@ pub fn ranks_max() -> u32 {
     gpus() * if shares_gpus() { 4 } else { 1 }
 }
 
+/// The most ranks for which there are kernels to all peers at once, where ranks may share GPUs; else as [`ranks_max`].
+///
+/// # Panics
+/// Without a driver.
+pub fn places_max() -> u32 {
+    if shares_gpus() { ranks_max().max(8) } else { ranks_max() }
+}
+
 /// The GPUs of so many ranks, in turn.
 pub fn ordinals(nranks: u32) -> Vec<u32> {
     (0..nranks).map(ordinal_of).collect()

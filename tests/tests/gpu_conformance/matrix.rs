@@ -6,9 +6,9 @@ use oxccl_shared::proto;
 use oxccl_tests::case::{Case, FUNCS, Placement};
 use oxccl_tests::deadline::{Deadline, doing};
 use oxccl_tests::deck::Deck;
-use oxccl_tests::devices::{DeviceWorld, Launch, ranks_max};
+use oxccl_tests::devices::{DeviceWorld, Launch, places_max, ranks_max};
 use oxccl_tests::harness::Settings;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Small slots and few channels wrap often; the library's own sizes come with their own thresholds.
 const CHANNELS: [Option<u32>; 2] = [Some(2), None];
@@ -61,6 +61,7 @@ struct Matrix {
 impl Matrix {
     fn world(&mut self, nranks: u32, settings: Settings, channels: Option<u32>, draws: usize) {
         doing(|| format!("setting up {nranks} GPUs with {settings:?}"));
+        let (start, before) = (Instant::now(), self.cases);
         let mut world = DeviceWorld::new(nranks, settings, channels);
         let mut deck = Deck::new(17 * Placement::ALL.len(), u64::from(nranks));
         for (func, &dtype) in FUNCS.iter().flat_map(|f| DataType::ALL.iter().map(move |d| (*f, d))) {
@@ -87,11 +88,13 @@ impl Matrix {
                 }
             }
         }
+        let cases = self.cases - before;
+        println!("{cases} cases in {:.1?} of {nranks} GPUs, {settings:?}, {channels:?}", start.elapsed());
     }
 
     fn run(name: &'static str, nranks: u32, draws: usize) {
-        if nranks > ranks_max() {
-            println!("{name}: skipped, this machine has places for {} ranks", ranks_max());
+        if nranks > places_max() {
+            println!("{name}: skipped, this machine has places for {} ranks", places_max());
             return;
         }
         let _deadline = Deadline::start(name, Duration::from_secs(500));
