@@ -24,6 +24,7 @@ mod mp_stall;
 mod mp_campaign;
 mod mp_status;
 mod mp_kill;
+mod mp_aggregate;
 mod mp_scale;
 mod mp_shrink;
 mod mp_train;

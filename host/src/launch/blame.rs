@@ -15,6 +15,17 @@ pub struct Waits {
     of: Box<[Word<u32, Sys>]>,
 }
 
+/// Whether ranks wait for each other in a circle, so that none of them is at fault more than another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Circle {
+    /// No: some rank waits for none.
+    None,
+    /// This rank among them.
+    Ours,
+    /// Other ranks, for one of which this rank waits.
+    Others,
+}
+
 impl Waits {
     /// The view of rank `me` of `nranks`: no rank waits.
     pub fn new(me: Rank, nranks: u32) -> Waits {
@@ -37,15 +48,25 @@ impl Waits {
     /// The first rank from `awaited` on that waits for none. `awaited` itself, if the ranks wait in a circle: its
     /// call does not match ours.
     pub fn guilty(&self, awaited: Rank) -> Rank {
+        self.follow(awaited).unwrap_or(awaited)
+    }
+
+    /// Whether the ranks from `awaited` on wait in a circle.
+    pub fn circle(&self, awaited: Rank) -> Circle {
+        self.follow(awaited).err().unwrap_or(Circle::None)
+    }
+
+    /// The first rank from `awaited` on that waits for none, or the circle.
+    fn follow(&self, awaited: Rank) -> Result<Rank, Circle> {
         let mut rank = awaited;
         for _ in 0..self.of.len() {
             match self.of(rank) {
-                None => return rank,
-                Some(next) if next == self.me => break,
+                None => return Ok(rank),
+                Some(next) if next == self.me => return Err(Circle::Ours),
                 Some(next) => rank = next,
             }
         }
-        awaited
+        Err(Circle::Others)
     }
 }
 
@@ -73,6 +94,14 @@ mod tests {
         assert_eq!(waits(&[(1, 0)]).guilty(Rank(1)), Rank(1));
         assert_eq!(waits(&[(1, 2), (2, 1)]).guilty(Rank(1)), Rank(1));
         assert_eq!(waits(&[(1, 1)]).guilty(Rank(1)), Rank(1));
+    }
+
+    #[test]
+    fn circles_are_told_apart() {
+        assert_eq!(waits(&[(1, 0)]).circle(Rank(1)), Circle::Ours);
+        assert_eq!(waits(&[(1, 2), (2, 0)]).circle(Rank(1)), Circle::Ours);
+        assert_eq!(waits(&[(1, 2), (2, 1)]).circle(Rank(1)), Circle::Others);
+        assert_eq!(waits(&[(1, 2)]).circle(Rank(1)), Circle::None);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use oxccl_shared::abi::{Rank, RedOp};
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::Connections;
 use oxccl_shared::reduce::CombineKind;
+use std::time::Duration;
 
 /// The network of a rank that is a head.
 pub struct CollLinks {
@@ -56,6 +57,16 @@ impl Drive for CollLinks {
             self.failure = self.end.failure().map(|fault| describe(fault, self.next_head));
         }
         self.failure
+    }
+
+    /// Every head has its reductions under way: nobody but the network can end them.
+    fn beyond(&mut self, on: Wait, waited: Duration) -> Option<LinkError> {
+        let awaited = self.end.awaited().filter(|_| on.peer == self.next_head)?;
+        let reason = format!(
+            "{awaited} gave no result within {:.1} s, and every head waits for it (raise OXCCL_TIMEOUT if it may take longer)",
+            waited.as_secs_f64()
+        );
+        Some(LinkError::Coll { reason: Box::leak(reason.into_boxed_str()) })
     }
 }
 

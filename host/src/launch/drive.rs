@@ -7,6 +7,7 @@ use crate::proxy::ProxyEnd;
 use oxccl_device::gpu::Wait;
 use oxccl_shared::abi::{Protocol, Rank};
 use oxccl_shared::reduce::Resolved;
+use std::time::Duration;
 
 /// A collective that begins.
 pub(crate) struct Collective<'a> {
@@ -100,6 +101,11 @@ pub(crate) trait Drive: Send {
 
     /// The failure that matters to who waits `on` something, if there is one.
     fn failure(&mut self, on: Wait) -> Option<DriveFailure>;
+
+    /// What a wait that has lasted too long waits for, if it is none of the ranks.
+    fn beyond(&mut self, _on: Wait, _waited: Duration) -> Option<LinkError> {
+        None
+    }
 
     /// What was under way at the failure, for a log.
     fn post_mortem(&self) -> Option<&str> {

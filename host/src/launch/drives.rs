@@ -2,6 +2,7 @@
 
 use super::coll_links::CollLinks;
 use super::drive::{Drive, DriveFailure};
+use super::link_error::LinkError;
 use super::net_links::NetLinks;
 use crate::proxy::ProxyEnd;
 use oxccl_device::gpu::Wait;
@@ -104,6 +105,12 @@ impl Drives {
         let since = self.broken_since.get().unwrap_or_else(Instant::now);
         self.broken_since.set(Some(since));
         (failure.is_of_network || failure.peer != on.peer) && since.elapsed() < grace
+    }
+
+    /// What a wait waits for beside ranks, once it has lasted too long.
+    #[cold]
+    pub(crate) fn beyond(&self, on: Wait, waited: Duration) -> Option<LinkError> {
+        self.all().iter_mut().find_map(|drive| drive.beyond(on, waited))
     }
 
     /// Writes to the log what was under way when a drive failed.

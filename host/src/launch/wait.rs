@@ -2,6 +2,7 @@
 
 mod clock;
 
+use super::blame::Circle;
 use super::drive::DriveFailure;
 use super::drives::Drives;
 use super::health::{Fault, Health, Outstanding, SlowWait};
@@ -286,6 +287,19 @@ impl WaitContext {
         self.during.get().filter(|record| !record.call.func.is_message())
     }
 
+    /// Why a wait has lasted too long. Nothing yet, if other ranks wait for each other: they know better for what.
+    #[cold]
+    fn overdue(&self, on: Wait, waited: Duration) -> Option<Fault> {
+        let waits = self.health.waits();
+        let circle = waits.circle(on.peer);
+        if circle == Circle::Others && !self.clock.is_over(waited.saturating_sub(LEFT_GRACE)) {
+            return None;
+        }
+        let beyond = if circle == Circle::Ours { self.drives.beyond(on, waited) } else { None };
+        let timeout = || Fault::Timeout { rank: waits.guilty(on.peer), waited };
+        Some(beyond.map_or_else(timeout, |error| Fault::Link { error }))
+    }
+
     /// The slow questions, asked every so many visits.
     #[cold]
     fn check_clock(&self, on: Wait) -> Result<(), Stop> {
@@ -293,8 +307,10 @@ impl WaitContext {
             self.is_known.set(false);
             return Ok(());
         };
-        if self.clock.is_over(waited) {
-            self.fail(Fault::Timeout { rank: self.health.waits().guilty(on.peer), waited });
+        if self.clock.is_over(waited)
+            && let Some(fault) = self.overdue(on, waited)
+        {
+            self.fail(fault);
             return Err(Stop);
         }
         // Our neighbour may have left because the one it waited for had, and is not to blame.

@@ -150,6 +150,13 @@ impl CollEnd {
         self.failed.as_ref()
     }
 
+    /// What reductions of this head that are in flight wait for, if there are any.
+    pub fn awaited(&self) -> Option<String> {
+        let is_under_way =
+            matches!(self.check, Check::Under(_)) || self.looking.0.step() != self.ending.0.step();
+        is_under_way.then(|| self.comm.awaited())
+    }
+
     fn advance(&mut self, op: CollOp, moved: &mut usize) -> Result<(), CollFault> {
         while self.post_next(op)? {
             *moved += 1;

@@ -5,13 +5,15 @@
 //! on behind the step `after`, or ends with status 1.
 //! Never: outlives the process that started it.
 
-use oxccl::bootstrap::{RankList, UniqueIdError};
+use oxccl::bootstrap::{Cancel, RankList, UniqueIdError};
+use oxccl::net::aggregate::{Server, ServerConfig};
 use oxccl::{BootstrapError, Communicator, ConnectError, Error, Fault, RedOp, ReduceOp, UniqueId, group};
 use oxccl_tests::oracle::{by_rank, noise};
 use oxccl_tests::tidy::Footprint;
 use std::error::Error as StdError;
 use std::fmt::Write as _;
 use std::io::BufRead;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -111,6 +113,8 @@ impl Program {
             }
             // Fails if threads, descriptors or mappings of the library are left.
             "tidy" => Ok(self.before.await_return(TIDY_WITHIN)?),
+            // Serves as an aggregator, `PORT:MIB`, as `oxccl aggregate` does, until the process is ended.
+            "serve" => serve(arg),
             // From now on no file of this process can be longer than so many bytes: the kernel kills it if it tries.
             "limit-files" => limit_files(arg.parse()?),
             // From now on this process can open so many more descriptors.
@@ -268,6 +272,15 @@ impl Program {
         println!("dropped {}", start.elapsed().as_micros());
         Ok(())
     }
+}
+
+fn serve(arg: &str) -> StepResult {
+    let (port, mib) = arg.split_once(':').ok_or("PORT:MIB was expected")?;
+    let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port.parse()?));
+    let config = ServerConfig::new(addr, oxccl::Config::aggregator_secret()?);
+    let server = Server::bind(ServerConfig { memory_max_bytes: mib.parse::<u64>()? << 20, ..config })?;
+    println!("serving {}", server.local_addr());
+    Ok(server.serve(&Cancel::default())?)
 }
 
 fn read_line() -> Result<String, Box<dyn StdError>> {

@@ -172,4 +172,10 @@ impl CollComm for AggregatorComm {
     unsafe fn flush(&mut self, _part: CollPart, _len_bytes: usize) -> Started {
         Ok(None)
     }
+
+    fn awaited(&self) -> String {
+        let busy = self.links.iter().filter(|link| link.is_busy());
+        let servers: Vec<&str> = busy.map(|link| link.server.as_str()).collect();
+        format!("{}: {}", self.device, servers.join(" and "))
+    }
 }

@@ -153,4 +153,7 @@ pub trait CollComm: Comm {
     /// The `len_bytes` at `part` lie within the memory of its registration, and the operation that wrote them is
     /// complete.
     unsafe fn flush(&mut self, part: CollPart, len_bytes: usize) -> Started;
+
+    /// What operations in flight wait for, for messages: the device, which head this is, and where it is known the node of the network.
+    fn awaited(&self) -> String;
 }

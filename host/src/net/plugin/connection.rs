@@ -92,6 +92,11 @@ impl Connection {
         NetError::of_call(&self.owner.device, "OxCCL", format!("{what} was named"))
     }
 
+    /// This end's device.
+    pub fn device(&self) -> &str {
+        &self.owner.device
+    }
+
     /// The error for a missing feature of the device.
     fn unsupported(&self, what: &str) -> NetError {
         NetError::Unsupported { device: self.owner.device.clone(), what: what.to_owned() }

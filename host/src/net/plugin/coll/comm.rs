@@ -108,4 +108,8 @@ impl CollComm for PluginComm {
             Some(unsafe { flush(comm, buffer.start, len_bytes as c_int, buffer.handle, request) })
         })
     }
+
+    fn awaited(&self) -> String {
+        self.connection.device().to_owned()
+    }
 }

@@ -1,0 +1,165 @@
+//! Aggregators and their ranks as processes: servers that are killed, stopped and started again, and ranks that are killed. Every rank ends
+//! in time with an error that says why, nothing is left, and other jobs of the server go on.
+
+use oxccl_tests::process::{Failure, Job, Launch, Process, SOON};
+use rustix::process::Signal;
+use std::time::{Duration, Instant};
+
+const RANK: &str = env!("CARGO_BIN_EXE_oxccl-rank");
+/// The steps of a rank after an error: it leaves, and finds nothing left.
+const LEAVE: &str = "after drop tidy";
+/// Long enough to be taken as it is.
+const SECRET: &str = "5f0c3b7f7d2e4c0d9a61e8a4b3c2d1e05f0c3b7f7d2e4c0d9a61e8a4b3c2d1e0";
+/// How soon the end of a process must be known.
+const BOUND: Duration = Duration::from_secs(5);
+
+/// A server.
+struct Aggregator {
+    process: Process,
+    addr: String,
+}
+
+impl Aggregator {
+    /// With so many MiB, at a port; 0 is any.
+    fn start(port: &str, mib: u32) -> Aggregator {
+        let launch = Launch::without_id(RANK, 1).env("OXCCL_COMM_SECRET", SECRET);
+        let mut process = launch.spawn(0, &format!("serve={port}:{mib}"));
+        let addr = process.line("serving ", SOON).text["serving ".len()..].to_owned();
+        Aggregator { process, addr }
+    }
+
+    fn port(&self) -> &str {
+        self.addr.rsplit(':').next().unwrap()
+    }
+
+    /// So many ranks that reduce through it, on hosts of `per_host` ranks.
+    fn launch(&self, nranks: u32, per_host: u32) -> Launch {
+        // The arguments are the program and the rank.
+        let host_of_rank = format!("export NCCL_HOSTID=host$(($2 / {per_host})); exec \"$@\"");
+        Launch::new(RANK, nranks)
+            .under(["sh", "-c", &host_of_rank, "sh"].map(str::to_owned))
+            .env("OXCCL_COMM_SECRET", SECRET)
+            .env("OXCCL_AGGREGATOR", &self.addr)
+            .env("NCCL_COLLNET_ENABLE", "1")
+            .env("NCCL_NET_PLUGIN", "none")
+            .env("NCCL_ALGO", "CollnetChain")
+    }
+
+    /// A job of its own can use it.
+    fn serves(&self, nranks: u32) {
+        let mut job = self.launch(nranks, 1).start("join check drop tidy");
+        job.all_succeed();
+        job.assert_no_files_left();
+    }
+}
+
+/// All ranks have failed within that time: the heads by an error that names the server, the others, and heads that hear of another's error before
+/// they find their own, by the name of a rank that has such an error.
+fn all_name(job: &mut Job, server: &Aggregator, since: Instant, within: Duration) {
+    let failures: Vec<Failure> = job.ranks.iter_mut().map(|rank| rank.failure(within + SOON)).collect();
+    let names_it = |failure: &Failure| failure.kind == "Link" && failure.text.contains(&server.addr);
+    for (rank, failure) in failures.iter().enumerate() {
+        let by_another = failure.kind == "PeerAborted"
+            && failure.guilty.iter().any(|guilty| names_it(&failures[*guilty as usize]));
+        assert!(names_it(failure) || by_another, "rank {rank}: {failures:?}");
+        let took = failure.at.saturating_duration_since(since);
+        assert!(took < within, "rank {rank} after {took:?}: {failure:?}");
+    }
+}
+
+fn all_end_well(job: &mut Job) {
+    job.all_succeed();
+    job.assert_no_files_left();
+}
+
+#[test]
+fn a_server_that_is_killed_is_named() {
+    for (nranks, per_host, count) in [(3, 1, 100), (4, 2, 1_000_000)] {
+        let server = Aggregator::start("0", 1024);
+        let mut job =
+            server.launch(nranks, per_host).start(&format!("join forever=all-reduce:{count} {LEAVE}"));
+        job.all_print("looping");
+        std::thread::sleep(Duration::from_millis(30));
+        let killed_at = server.process.kill();
+        all_name(&mut job, &server, killed_at, BOUND);
+        all_end_well(&mut job);
+    }
+}
+
+/// The ranks of a killed server end, and those that come after it was started again have a new one.
+#[test]
+fn a_server_that_comes_back_serves_new_jobs() {
+    let mut server = Aggregator::start("0", 1024);
+    let mut job = server.launch(2, 1).start(&format!("join forever=all-reduce:100000 {LEAVE}"));
+    job.all_print("looping");
+    let killed_at = server.process.kill();
+    server.process.end(SOON);
+    let again = Aggregator::start(server.port(), 1024);
+    assert_eq!(again.addr, server.addr);
+    // Those of the old one hold connections that it had.
+    again.serves(2);
+    all_name(&mut job, &server, killed_at, SOON);
+    all_end_well(&mut job);
+    again.serves(3);
+}
+
+#[test]
+fn operations_wait_for_a_server_that_stands_still() {
+    let server = Aggregator::start("0", 1024);
+    let mut job = server.launch(3, 1).start("join check ask check drop tidy");
+    job.all_print("step ask");
+    server.process.signal(Signal::STOP);
+    job.ranks.iter_mut().for_each(|rank| rank.say(""));
+    std::thread::sleep(Duration::from_millis(700));
+    let went_on_at = server.process.signal(Signal::CONT);
+    for rank in &mut job.ranks {
+        let checked_at = rank.line("checked", SOON).at;
+        assert!(checked_at >= went_on_at, "{}", rank.transcript());
+    }
+    all_end_well(&mut job);
+}
+
+#[test]
+fn a_server_that_stays_stopped_is_named_when_the_time_is_up() {
+    for (nranks, per_host, count) in [(3, 1, 1_000_000), (4, 2, 100)] {
+        let server = Aggregator::start("0", 1024);
+        let launch = server.launch(nranks, per_host).env("OXCCL_TIMEOUT", "2");
+        let mut job = launch.start(&format!("join forever=all-reduce:{count} {LEAVE}"));
+        job.all_print("looping");
+        let stopped_at = server.process.signal(Signal::STOP);
+        all_name(&mut job, &server, stopped_at, Duration::from_secs(8));
+        all_end_well(&mut job);
+        server.process.signal(Signal::CONT);
+        server.serves(2);
+    }
+}
+
+/// Another job of the server does not notice, and the memory of the dead one's is free for the next.
+#[test]
+fn a_job_whose_rank_is_killed_ends_alone() {
+    // 2 MiB for each head: room for a job of three and one of two.
+    let server = Aggregator::start("0", 10);
+    let mut doomed = server.launch(3, 1).start(&format!("join forever=all-reduce:300000 {LEAVE}"));
+    let mut other = server.launch(2, 1).start("join check ask check check ask check drop tidy");
+    doomed.all_print("looping");
+    other.all_print("step ask");
+    let mut refused = server.launch(3, 1).start("join");
+    for rank in &mut refused.ranks {
+        let failure = rank.failure(SOON);
+        assert!(failure.text.contains("--memory") && failure.text.contains("10 of 10 MiB"), "{failure:?}");
+        rank.end(SOON);
+    }
+    other.ranks.iter_mut().for_each(|rank| rank.say(""));
+    let killed_at = doomed.ranks[1].kill();
+    for rank in doomed.without(&[1]) {
+        let failure = rank.failure(BOUND);
+        assert_eq!((failure.kind.as_str(), &failure.guilty[..]), ("PeerDied", &[1][..]), "{failure:?}");
+        assert!(failure.at.saturating_duration_since(killed_at) < BOUND, "{failure:?}");
+        assert!(rank.end(SOON).success(), "{}", rank.transcript());
+    }
+    doomed.assert_no_files_left();
+    // As many as the dead had.
+    server.serves(3);
+    other.ranks.iter_mut().for_each(|rank| rank.say(""));
+    all_end_well(&mut other);
+}
