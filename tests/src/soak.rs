@@ -220,9 +220,9 @@ impl Usage {
     }
 }
 
-/// Has the allocator return what is free: each of its arenas, one for each of the threads that come and go, else keeps as much as
+/// Has the allocator return what is free to the kernel: each of its arenas, one for each of the threads that come and go, else keeps as much as
 /// it ever had, and they have their most at different times.
-fn give_back() {
+pub fn give_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it takes no pointer, and may be called at any time.
     unsafe {

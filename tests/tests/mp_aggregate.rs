@@ -9,19 +9,19 @@ const RANK: &str = env!("CARGO_BIN_EXE_oxccl-rank");
 /// The steps of a rank after an error: it leaves, and finds nothing left.
 const LEAVE: &str = "after drop tidy";
 /// Long enough to be taken as it is.
-const SECRET: &str = "5f0c3b7f7d2e4c0d9a61e8a4b3c2d1e05f0c3b7f7d2e4c0d9a61e8a4b3c2d1e0";
+pub(crate) const SECRET: &str = "5f0c3b7f7d2e4c0d9a61e8a4b3c2d1e05f0c3b7f7d2e4c0d9a61e8a4b3c2d1e0";
 /// How soon the end of a process must be known.
 const BOUND: Duration = Duration::from_secs(5);
 
 /// A server.
-struct Aggregator {
-    process: Process,
-    addr: String,
+pub(crate) struct Aggregator {
+    pub(crate) process: Process,
+    pub(crate) addr: String,
 }
 
 impl Aggregator {
     /// With so many MiB, at a port; 0 is any.
-    fn start(port: &str, mib: u32) -> Aggregator {
+    pub(crate) fn start(port: &str, mib: u32) -> Aggregator {
         let launch = Launch::without_id(RANK, 1).env("OXCCL_COMM_SECRET", SECRET);
         let mut process = launch.spawn(0, &format!("serve={port}:{mib}"));
         let addr = process.line("serving ", SOON).text["serving ".len()..].to_owned();

@@ -25,6 +25,7 @@ mod mp_campaign;
 mod mp_status;
 mod mp_kill;
 mod mp_aggregate;
+mod aggregator_soak;
 mod mp_scale;
 mod mp_shrink;
 mod mp_train;

@@ -4,7 +4,7 @@ use crate::net::{Properties, device, handle};
 use crate::object::{self, Body, give, give_request, registration_of};
 use crate::plugin::{self, Failed, ended, wrong};
 use oxccl::net::HANDLE_BYTES;
-use oxccl::net::coll::{CollNet, CollPart, Reduction};
+use oxccl::net::coll::{CollNet, CollPart, Reduction, Window};
 use oxccl::net::plugin::abi::{Code, Logger, Opaque};
 use oxccl::net::plugin::coll_abi::Sge;
 use oxccl_shared::abi::{DataType, RedOp};
@@ -177,38 +177,77 @@ pub unsafe extern "C" fn iallreduce_int(
     unsafe { iallreduce_size(comm, send, recv, count, dtype, op, send_handle, recv_handle, request) }
 }
 
-fn only_reduces(call: &str) -> Code {
-    ended(call, || wrong("the aggregator reduces for all-reduces alone: NCCL_ALGO=allreduce:collnetchain"))
+/// A list of parts, which NCCL makes of one part as long as the window.
+///
+/// # Safety
+/// 1. `parts` is null or a list of `nparts`.
+unsafe fn only_part<Size: Copy + TryInto<usize>>(
+    parts: *const Sge<Size>,
+    nparts: c_int,
+    window: Window,
+) -> Result<CollPart, Failed> {
+    if nparts != 1 || parts.is_null() {
+        return wrong(format!("{nparts} parts; this plugin takes one"));
+    }
+    // SAFETY: obligation 1.
+    let Sge { handle, address, size } = unsafe { parts.read() };
+    if size.try_into().ok() != Some(window.len_bytes) {
+        return wrong(format!("a part that is not as long as the window, {} bytes", window.len_bytes));
+    }
+    Ok(CollPart { start: address.cast(), registration: registration_of(handle)? })
 }
 
-pub unsafe extern "C" fn iallgather<Size>(
-    _comm: Opaque,
-    _send: Opaque,
-    _nparts: c_int,
-    _parts: *mut Sge<Size>,
-    _rank_bytes: usize,
-    _window_offset: usize,
-    _window_bytes: usize,
-    _send_handle: Opaque,
-    _request: *mut Opaque,
+/// `send` begins with what of this rank's block lies in the window.
+pub unsafe extern "C" fn iallgather<Size: Copy + TryInto<usize>>(
+    comm: Opaque,
+    send: Opaque,
+    nparts: c_int,
+    parts: *mut Sge<Size>,
+    rank_bytes: usize,
+    window_offset: usize,
+    window_bytes: usize,
+    send_handle: Opaque,
+    request: *mut Opaque,
 ) -> Code {
-    only_reduces("iallgather")
+    ended("iallgather", || {
+        let window = Window { head_bytes: rank_bytes, start: window_offset, len_bytes: window_bytes };
+        // SAFETY: as the header says: a list of so many parts.
+        let recv = unsafe { only_part(parts, nparts, window)? };
+        let send = CollPart { start: send.cast(), registration: registration_of(send_handle)? };
+        // SAFETY: as the header says: both are registered, and stay until the request is done.
+        let started = unsafe { object::at(comm)?.coll()?.iallgather(send, recv, window)? };
+        // SAFETY: as the header says.
+        unsafe { give_request(request, comm, started) }
+    })
 }
 
-pub unsafe extern "C" fn ireduce_scatter<Size>(
-    _comm: Opaque,
-    _nparts: c_int,
-    _parts: *mut Sge<Size>,
-    _recv: Opaque,
-    _rank_bytes: usize,
-    _window_offset: usize,
-    _window_bytes: usize,
-    _dtype: c_int,
-    _op: c_int,
-    _recv_handle: Opaque,
-    _request: *mut Opaque,
+/// `recv` is for what of this rank's block lies in the window.
+pub unsafe extern "C" fn ireduce_scatter<Size: Copy + TryInto<usize>>(
+    comm: Opaque,
+    nparts: c_int,
+    parts: *mut Sge<Size>,
+    recv: Opaque,
+    rank_bytes: usize,
+    window_offset: usize,
+    window_bytes: usize,
+    dtype: c_int,
+    op: c_int,
+    recv_handle: Opaque,
+    request: *mut Opaque,
 ) -> Code {
-    only_reduces("ireducescatter")
+    ended("ireducescatter", || {
+        let Some(element) = element(dtype, op) else {
+            return wrong(format!("type {dtype}, operator {op}"));
+        };
+        let window = Window { head_bytes: rank_bytes, start: window_offset, len_bytes: window_bytes };
+        // SAFETY: as the header says: a list of so many parts.
+        let send = unsafe { only_part(parts, nparts, window)? };
+        let recv = CollPart { start: recv.cast(), registration: registration_of(recv_handle)? };
+        // SAFETY: as the header says: both are registered, and stay until the request is done.
+        let started = unsafe { object::at(comm)?.coll()?.ireduce_scatter(send, recv, element, window)? };
+        // SAFETY: as the header says.
+        unsafe { give_request(request, comm, started) }
+    })
 }
 
 /// Memory of the host needs none.

@@ -1,6 +1,6 @@
 //! Layer: beside the library, as `host/capi`; what stock NCCL loads as `libnccl-net-oxccl.so`.
 //! Takes: NCCL's calls through the tables `ncclNetPlugin_v8` to `_v12` and `ncclCollNetPlugin_v8` to `_v12`.
-//! Gives: messages over the library's sockets, and all-reduces through the servers of `OXCCL_AGGREGATOR`.
+//! Gives: messages over the library's sockets, and reductions and gathers through the servers of `OXCCL_AGGREGATOR`.
 //! Never: lets a panic cross into C, waits for a peer (but in CollNet's `connect`, which NCCL calls once), or uses a pointer that is
 //! not one of its own objects.
 //!

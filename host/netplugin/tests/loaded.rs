@@ -6,6 +6,7 @@ use oxccl::Config;
 use oxccl::bootstrap::Cancel;
 use oxccl::net::aggregate::{Server, ServerConfig};
 use oxccl::net::plugin::abi::{Code, Opaque};
+use oxccl::net::plugin::coll_abi::{CollTable8, Sge};
 use oxccl::net::plugin::{find, open_coll, open_tables};
 use oxccl_tests::deadline::Deadline;
 use oxccl_tests::net::{CASES, coll, run};
@@ -64,9 +65,57 @@ fn every_version_keeps_the_contracts() {
         // What a handle must be is between the plugin and itself; the library, which loads it, cannot tell.
         let cases = CASES.iter().filter(|(what, _)| !what.contains("garbage"));
         run(cases, &format!("version {version}"), &net);
-        // It only reduces, which a null function would say to the library. NCCL would call it, so the tables have one that fails.
-        let cases = coll::CASES.iter().filter(|(what, _)| !what.contains("gathers and scatters"));
-        run(cases, &format!("version {version}"), &reducing);
+        run(coll::CASES, &format!("version {version}"), &reducing);
+        coll::windows(&reducing, 12, version.into());
+    }
+}
+
+/// What NCCL never passes to gathers and scatters: each is refused with its reason, and the communicator goes on.
+#[test]
+fn parts_that_are_no_window_are_errors() {
+    const INVALID_ARGUMENT: Code = 4;
+    aggregator();
+    // SAFETY: a static of this type.
+    let coll = unsafe { &*tables()[0].2.cast::<CollTable8>() };
+    let mut handle = [0u8; 128];
+    let mut memory = [7u8; 64];
+    let start: Opaque = memory.as_mut_ptr().cast();
+    let (mut listener, mut comm, mut mr, mut request) = (null_mut(), null_mut(), null_mut(), null_mut());
+    // SAFETY: objects of the plugin, and memory that is longer than what is asked for and outlives them.
+    unsafe {
+        assert_eq!(coll.listen.unwrap()(0, handle.as_mut_ptr().cast(), &mut listener), 0);
+        let mut handles = [handle.as_mut_ptr().cast()];
+        assert_eq!(coll.connect.unwrap()(handles.as_mut_ptr(), 1, 0, listener, &mut comm), 0);
+        assert_eq!(coll.reg_mr.unwrap()(comm, start, 64, 1, &mut mr), 0);
+        let mut gather = |nparts, handle, size, offset, window, mr| {
+            let mut part = Sge::<u32> { handle, address: start, size };
+            coll.iallgather.unwrap()(comm, start, nparts, &mut part, 16, offset, window, mr, &mut request)
+        };
+        assert_eq!(gather(0, mr, 16, 0, 16, mr), INVALID_ARGUMENT);
+        assert_eq!(gather(2, mr, 16, 0, 16, mr), INVALID_ARGUMENT);
+        assert_eq!(gather(1, mr, 15, 0, 16, mr), INVALID_ARGUMENT);
+        assert_eq!(gather(1, null_mut(), 16, 0, 16, mr), INVALID_ARGUMENT);
+        assert_eq!(gather(1, mr, 16, 0, 16, null_mut()), INVALID_ARGUMENT);
+        assert_ne!(gather(1, mr, 16, 4, 16, mr), 0);
+        assert_eq!(gather(1, mr, 16, 0, 16, mr), 0);
+        let mut scatter = |nparts, size, dtype, mr| {
+            let mut part = Sge::<u32> { handle: mr, address: start, size };
+            let mut other = null_mut();
+            coll.ireduce_scatter.unwrap()(comm, nparts, &mut part, start, 16, 0, 16, dtype, 0, mr, &mut other)
+        };
+        assert_eq!(scatter(1, 16, 99, mr), INVALID_ARGUMENT);
+        assert_eq!(scatter(3, 16, 2, mr), INVALID_ARGUMENT);
+        assert_eq!(scatter(1, 12, 2, mr), INVALID_ARGUMENT);
+        assert_eq!(scatter(1, 16, 2, null_mut()), INVALID_ARGUMENT);
+        let none = coll.iallgather.unwrap()(comm, start, 1, null_mut(), 16, 0, 16, mr, &mut null_mut());
+        assert_eq!(none, INVALID_ARGUMENT);
+        let (mut done, mut size) = (0, 0);
+        while done == 0 {
+            assert_eq!(coll.test.unwrap()(request, &mut done, &mut size), 0);
+        }
+        assert_eq!((size, memory), (16, [7; 64]));
+        assert_eq!(coll.close_coll.unwrap()(comm), 0);
+        assert_eq!(coll.close_listen.unwrap()(listener), 0);
     }
 }
 

@@ -1,7 +1,9 @@
 //! What heads send to an aggregator: the first message, and frames in any order among the heads.
 
 use crate::input::Input;
-use oxccl::net::aggregate::frame::{FRAGMENT_MAX, HEADER_BYTES, Header, JOIN_BYTES, Join, Kind, WINDOW};
+use oxccl::net::aggregate::frame::{
+    FRAGMENT_MAX, HEADER_BYTES, Header, JOIN_BYTES, Join, Kind, Span, WINDOW, header_bytes,
+};
 use oxccl::net::aggregate::table::Table;
 use oxccl::{DataType, RedOp};
 use std::collections::VecDeque;
@@ -38,34 +40,45 @@ pub fn aggregator(data: &[u8]) {
     }
 }
 
+/// A fragment of all heads that a byte describes: of any kind, and within the blocks of so many heads.
+fn due(byte: u8, nheads: usize, seq: u64) -> Header {
+    let head_bytes = 1 + u64::from(byte % 7) * 8;
+    let whole = head_bytes * nheads as u64;
+    let span = Span { head_bytes, start: u64::from(byte) * 3 % whole };
+    let len_bytes = u32::from(byte).min((whole - span.start) as u32);
+    match byte % 3 {
+        0 => Header { kind: Kind::Reduce(DataType::U8, RedOp::Sum), len_bytes: byte.into(), seq },
+        1 => Header { kind: Kind::Gather(span), len_bytes, seq },
+        _ => Header { kind: Kind::Scatter(DataType::U8, RedOp::Sum, span), len_bytes, seq },
+    }
+}
+
 /// A frame of a head. Returns whether its job goes on.
 fn receive(table: &mut Table, heads: &mut [Head], head: usize, input: &mut Input<'_>) -> bool {
-    let seq = heads[head].coming;
+    let (seq, nheads) = (heads[head].coming, heads.len());
     let header = match input.u8() {
         // Anything.
         0 => {
-            let Ok(bytes) = <&[u8; HEADER_BYTES]>::try_from(input.piece(HEADER_BYTES)) else { return true };
-            let Ok(header) = Header::from_bytes(bytes) else { return false };
-            assert!(header.to_bytes() == *bytes && header.len_bytes as usize <= FRAGMENT_MAX);
+            let mut bytes = input.piece(HEADER_BYTES).to_vec();
+            bytes.extend_from_slice(input.piece(header_bytes(&bytes) - HEADER_BYTES));
+            let Ok(header) = Header::from_bytes(&bytes) else { return false };
+            assert!(header.to_bytes()[..header.kind.header_bytes()] == *bytes);
+            assert!(header.len_bytes as usize <= FRAGMENT_MAX);
             header
         }
-        // A fragment that is due.
-        len => Header { kind: Kind::Reduce(DataType::U8, RedOp::Sum), len_bytes: u32::from(len), seq },
+        byte => due(byte, nheads, seq),
     };
-    if !matches!(header.kind, Kind::Reduce(..)) || header.seq != seq {
+    if header.seq != seq || table.begin(head as u32, header).is_err() {
         return false;
     }
-    if table.begin(head, header).is_err() {
-        return false;
-    }
-    let len_bytes = header.len_bytes as usize;
-    let room = table.input(head, seq);
-    assert_eq!(room.len(), len_bytes);
-    let bytes = input.piece(len_bytes);
+    assert!(header.kind.is_fragment() && header.is_inside(nheads as u32));
+    let room = table.input(head as u32, seq);
+    assert_eq!(room.len(), header.input(head as u32).len());
+    let bytes = input.piece(room.len());
     room.fill(0);
     room[..bytes.len()].copy_from_slice(bytes);
     let sent = room.to_vec();
-    table.has_come(head, seq);
+    table.has_come(head as u32, seq);
     let this = &mut heads[head];
     this.sent.push_back((header, sent));
     this.coming += 1;
@@ -76,20 +89,25 @@ fn receive(table: &mut Table, heads: &mut [Head], head: usize, input: &mut Input
 /// The next result for a head, if it is there.
 fn send(table: &mut Table, heads: &mut [Head], head: usize) {
     let seq = heads[head].going;
-    let Some(result) = table.result(seq) else { return };
+    let Some(result) = table.result(head as u32, seq) else { return };
     assert!(heads.iter().all(|head| head.coming > seq), "a result without all inputs");
     let header = heads[head].sent.front().expect("what it has sent").0;
-    assert_eq!(result.len(), header.len_bytes as usize);
-    if let Kind::Reduce(DataType::U8, RedOp::Sum) = header.kind {
-        let of = |other: &Head, at: usize| {
-            let back = (other.coming - seq) as usize;
-            other.sent.iter().nth_back(back - 1).map(|(_, bytes)| bytes[at])
-        };
-        // Those that have the result already do not remember their input.
-        for (at, sum) in result.iter().enumerate() {
-            let inputs: Option<Vec<u8>> = heads.iter().map(|other| of(other, at)).collect();
-            let Some(inputs) = inputs else { break };
-            assert_eq!(inputs.into_iter().fold(0, u8::wrapping_add), *sum);
+    let output = header.output(head as u32);
+    assert_eq!(result.len(), output.len());
+    let of = |other: &Head| {
+        let back = (other.coming - seq) as usize;
+        other.sent.iter().nth_back(back - 1).map(|(_, bytes)| bytes.clone())
+    };
+    // Those that have the result already do not remember their input.
+    if let Some(inputs) = heads.iter().map(of).collect::<Option<Vec<_>>>() {
+        match header.kind {
+            Kind::Gather(_) => assert_eq!(result, inputs.concat()),
+            Kind::Reduce(DataType::U8, RedOp::Sum) | Kind::Scatter(DataType::U8, RedOp::Sum, _) => {
+                for (at, sum) in output.zip(result) {
+                    assert_eq!(inputs.iter().fold(0u8, |sum, input| sum.wrapping_add(input[at])), *sum);
+                }
+            }
+            _ => {}
         }
     }
     table.is_sent(seq);

@@ -3,7 +3,7 @@
 use oxccl::bootstrap::Cancel;
 use oxccl::bootstrap::handshake::{Handshake, Hello, Purpose, ROOT};
 use oxccl::bootstrap::secret::{Ephemeral, Secret};
-use oxccl::net::aggregate::frame::{FRAGMENT_MAX, HEADER_BYTES, Header, Join, Kind};
+use oxccl::net::aggregate::frame::{FRAGMENT_MAX, HEADER_BYTES, Header, Join, Kind, Span};
 use oxccl::net::aggregate::{AggregatorConfig, Server, ServerConfig, open};
 use oxccl::net::coll::{CollConfig, CollNet, Head};
 use oxccl::net::plugin::PluginConfig;
@@ -11,7 +11,7 @@ use oxccl::{Algorithm, DataType, Func, Rank, RedOp};
 use oxccl_tests::case::{By, Case, Placement};
 use oxccl_tests::deadline::{Deadline, doing};
 use oxccl_tests::harness::{Settings, World};
-use oxccl_tests::net::coll::{End, What, gather, heads, run_all};
+use oxccl_tests::net::coll::{End, What, bad_windows, gather, heads, run_all, windows};
 use oxccl_tests::net::until;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -95,20 +95,36 @@ fn aggregators_keep_the_contract() {
     run_all("three aggregators", &network(&[&one, &other, &third]));
 }
 
+#[test]
+fn any_window_is_gathered_and_scattered() {
+    let _deadline = Deadline::start("any_window_is_gathered_and_scattered", LIMIT);
+    let [one, other, third] = [0; 3].map(|_| server(|_| {}));
+    for net in [network(&[&one]), network(&[&one, &other, &third])] {
+        windows(&net, 60, 11);
+        bad_windows(&net);
+    }
+}
+
 /// Sums of floats whose order matters, of several fragments, whoever comes first.
 #[test]
 fn bits_do_not_depend_on_who_comes_first() {
     let _deadline = Deadline::start("bits_do_not_depend_on_who_comes_first", LIMIT);
     let running = server(|_| {});
     let net = network(&[&running]);
-    let count = FRAGMENT_MAX / 2 + 3;
+    let count = FRAGMENT_MAX / 2 + 4;
     let value =
         |head: usize, i: usize| ((i * 7919 + head * 104_729) % 1_000_003) as f32 * 1.37 - 6e5 * head as f32;
     let expected = floats((0..count).map(|i| (1..4).fold(value(0, i), |sum, head| sum + value(head, i))));
-    for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
+    let orders = [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]];
+    for (order, is_scattered) in orders.iter().flat_map(|order| [(order, false), (order, true)]) {
         let mut ends = heads(&net, 4);
-        for head in order {
-            post(&mut ends[head], &sum(count), &floats((0..count).map(|i| value(head, i))));
+        let what = match is_scattered {
+            false => sum(count),
+            true => What { func: Func::ReduceScatter, ..sum(count / 4) },
+        };
+        for &head in order {
+            let input = floats((0..count).map(|i| value(head, i)));
+            assert_eq!(ends[head].post(&what, &input, what.reduction.len_bytes()), Ok(true));
             for _ in 0..50 {
                 assert_eq!(ends[head].oldest().map(|got| got.is_none() || head == order[3]), Ok(true));
             }
@@ -120,7 +136,10 @@ fn bits_do_not_depend_on_who_comes_first() {
             }
             ends.iter().all(|end| end.under_way() == 0).then_some(())
         });
-        assert!(got.iter().flatten().all(|got| *got == expected), "{order:?}");
+        match is_scattered {
+            false => assert!(got.iter().flatten().all(|got| *got == expected), "{order:?}"),
+            true => assert!(got.into_iter().flatten().flatten().eq(expected.iter().copied()), "{order:?}"),
+        }
     }
 }
 
@@ -282,16 +301,29 @@ fn malformed_frames_end_their_own_job() {
     stream.write_all(&[0x55; 32]).unwrap();
     assert!(farewell(stream).contains("no message of an aggregator"));
     let reduce = Header { kind: Kind::Reduce(DataType::F32, RedOp::Sum), len_bytes: 8, seq: 0 };
-    let mut damaged = reduce.to_bytes();
+    let bytes = |header: Header| header.to_bytes()[..header.kind.header_bytes()].to_vec();
+    let mut damaged = bytes(reduce);
     damaged[1] = 200;
     let huge = Header { len_bytes: u32::MAX, ..reduce };
-    let bad: [(Vec<u8>, &str); 6] = [
-        (damaged.to_vec(), "no message of an aggregator"),
-        (huge.to_bytes().to_vec(), "a length of 4294967295 bytes"),
-        (Header { seq: 7, ..reduce }.to_bytes().to_vec(), "where fragment 0 was due"),
-        (Header { kind: Kind::Result, ..reduce }.to_bytes().to_vec(), "where fragment 0 was due"),
-        (Header { len_bytes: 4, ..reduce }.to_bytes().to_vec(), "not all do the same"),
+    let gather =
+        |head_bytes, start| bytes(Header { kind: Kind::Gather(Span { head_bytes, start }), ..reduce });
+    let scatter = |head_bytes, start| {
+        let kind = Kind::Scatter(DataType::F32, RedOp::Sum, Span { head_bytes, start });
+        bytes(Header { kind, ..reduce })
+    };
+    let bad: [(Vec<u8>, &str); 12] = [
+        (damaged.clone(), "no message of an aggregator"),
+        (bytes(huge), "a length of 4294967295 bytes"),
+        (bytes(Header { seq: 7, ..reduce }), "where fragment 0 was due"),
+        (bytes(Header { kind: Kind::Result, ..reduce }), "where fragment 0 was due"),
+        (bytes(Header { len_bytes: 4, ..reduce }), "not all do the same"),
         (vec![0xff; 4096], "no message of an aggregator"),
+        (gather(4, 0), "not all do the same"),
+        (gather(4, 1), "not within the heads' blocks"),
+        (gather(0, 0), "blocks of 0 bytes"),
+        (scatter(4, 0), "not all do the same"),
+        (scatter(6, 0), "blocks of 6 bytes"),
+        (scatter(u64::MAX - 3, u64::MAX - 3), "blocks of 18446744073709551612 bytes"),
     ];
     for (number, (bytes, said)) in (0u8..).zip(bad) {
         let mut both = [0, 1].map(|index| {
@@ -303,7 +335,7 @@ fn malformed_frames_end_their_own_job() {
         for stream in &mut both {
             stream.read_exact(&mut [0; HEADER_BYTES]).expect("a welcome");
         }
-        both[0].write_all(&reduce.to_bytes()).unwrap();
+        both[0].write_all(&reduce.to_bytes()[..HEADER_BYTES]).unwrap();
         both[0].write_all(&[0; 8]).unwrap();
         std::thread::sleep(Duration::from_millis(20));
         both[1].write_all(&bytes).unwrap();

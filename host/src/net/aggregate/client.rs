@@ -1,7 +1,7 @@
 //! The network of heads that meet at aggregators.
 
 use super::NAME;
-use super::comm::AggregatorComm;
+use super::comm::{AggregatorComm, OPERATION_MAX_BYTES};
 use super::frame::{JobId, is_reduced};
 use super::link::Arriving;
 use crate::bootstrap::secret::Secret;
@@ -16,11 +16,9 @@ use std::time::{Duration, Instant};
 
 /// The first bytes of its handles.
 const MAGIC: [u8; 4] = *b"OxAg";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 /// Most servers of a network.
 const SERVERS_MAX: usize = 16;
-/// Most bytes of an operation.
-const OPERATION_MAX_BYTES: usize = 1 << 30;
 /// A round trip over TCP through a server that is awake, in order of magnitude.
 const LATENCY_US: f32 = 50.0;
 
@@ -180,6 +178,7 @@ impl CollListener for Waiting {
         Ok(Box::new(Connecting {
             arriving,
             device,
+            head,
             deadline: Instant::now() + timeout,
             timeout,
             outcome: Outcome::default(),
@@ -191,6 +190,7 @@ impl CollListener for Waiting {
 struct Connecting {
     arriving: Vec<Arriving>,
     device: String,
+    head: Head,
     /// For the servers' first answers; how long the heads may take is the caller's to say.
     deadline: Instant,
     timeout: Duration,
@@ -226,6 +226,6 @@ impl CollConnector for Connecting {
             return Ok(None);
         }
         let links = self.arriving.drain(..).filter_map(Arriving::into_link).collect();
-        Ok(Some(Box::new(AggregatorComm::new(self.device.clone(), links))))
+        Ok(Some(Box::new(AggregatorComm::new(self.device.clone(), self.head, links))))
     }
 }

@@ -1,14 +1,19 @@
 //! A head's communicator.
 
-use super::link::{Buffers, Ended, Link};
-use crate::net::coll::{CollComm, CollPart, Reduction, Started};
+use super::frame::is_reduced;
+use super::link::{Buffers, Ended, Link, Task};
+use crate::net::coll::{CollComm, CollPart, Head, Reduction, Started, Window};
 use crate::net::{Comm, NetError, NetMemory, NetMemoryKind, REQUESTS_MAX, Registration, Request};
 use core::ptr::{null, null_mut};
 use oxccl_shared::abi::{DataType, RedOp};
 
+/// Most bytes of an operation.
+pub const OPERATION_MAX_BYTES: usize = 1 << 30;
+
 /// A head's end: a connection to each server. Operation k goes to server `k % n`.
 pub struct AggregatorComm {
     device: String,
+    head: Head,
     links: Vec<Link>,
     /// Operation k at `k % REQUESTS_MAX`.
     ops: [Op; REQUESTS_MAX],
@@ -30,13 +35,14 @@ struct Op {
 unsafe impl Send for AggregatorComm {}
 
 impl AggregatorComm {
-    /// Over these connections, in the order of the servers. `device` names the device and the head for errors.
-    pub fn new(device: String, links: Vec<Link>) -> AggregatorComm {
-        let what = Reduction { count: 0, dtype: DataType::U8, op: RedOp::Sum };
+    /// A head's, over these connections, in the order of the servers. `device` names the device and the head for errors.
+    pub fn new(device: String, head: Head, links: Vec<Link>) -> AggregatorComm {
+        let task = Task::Gather(Window::whole(0, 0));
         let nothing =
-            Op { buffers: Buffers { send: null(), recv: null_mut(), what }, number: 0, is_open: false };
+            Op { buffers: Buffers { send: null(), recv: null_mut(), task }, number: 0, is_open: false };
         AggregatorComm {
             device,
+            head,
             links,
             ops: [nothing; REQUESTS_MAX],
             next: 0,
@@ -64,6 +70,48 @@ impl AggregatorComm {
             Some(true) => Ok(()),
             _ => Err(self.misused("memory that is not registered")),
         }
+    }
+
+    fn check_operator(&self, dtype: DataType, op: RedOp) -> Result<(), NetError> {
+        if is_reduced(op) { Ok(()) } else { Err(self.unsupported(&format!("{op} of {dtype}"))) }
+    }
+
+    fn check_length(&self, count: usize, size_bytes: usize) -> Result<(), NetError> {
+        if count <= OPERATION_MAX_BYTES / size_bytes {
+            return Ok(());
+        }
+        Err(self.misused(&format!("an operation of more than {OPERATION_MAX_BYTES} bytes")))
+    }
+
+    fn check_window(&self, window: Window, size_bytes: usize) -> Result<(), NetError> {
+        let Window { head_bytes, start, len_bytes } = window;
+        self.check_length(len_bytes, 1)?;
+        let is_whole = [head_bytes, start, len_bytes].iter().all(|bytes| bytes.is_multiple_of(size_bytes));
+        if is_whole && window.is_inside(self.head.count) {
+            return Ok(());
+        }
+        Err(self.misused(&format!("a window of {len_bytes} bytes at {start} of blocks of {head_bytes}")))
+    }
+
+    /// Starts an operation, if there is room.
+    ///
+    /// # Safety
+    /// As that of the operation.
+    unsafe fn start(&mut self, send: CollPart, recv: CollPart, task: Task) -> Started {
+        self.check_usable()?;
+        self.check(send.registration)?;
+        self.check(recv.registration)?;
+        let number = self.next;
+        if self.ops[at(number)].is_open {
+            // Nobody may be testing the one that is in the way.
+            self.drive()?;
+            return Ok(None);
+        }
+        let buffers = Buffers { send: send.start, recv: recv.start, task };
+        self.ops[at(number)] = Op { buffers, number, is_open: true };
+        self.next += 1;
+        self.drive()?;
+        Ok(Some(Request(number as u32)))
     }
 
     /// Moves what goes, on all links.
@@ -134,7 +182,7 @@ impl Comm for AggregatorComm {
         let driven = self.drive();
         if self.is_done(number) {
             self.ops[index].is_open = false;
-            return Ok(Some(buffers.what.len_bytes()));
+            return Ok(Some(buffers.task.output_bytes(self.head.index)));
         }
         driven.map(|()| None)
     }
@@ -142,31 +190,29 @@ impl Comm for AggregatorComm {
 
 impl CollComm for AggregatorComm {
     unsafe fn iallreduce(&mut self, send: CollPart, recv: CollPart, what: Reduction) -> Started {
-        self.check_usable()?;
-        self.check(send.registration)?;
-        self.check(recv.registration)?;
-        if !super::frame::is_reduced(what.op) {
-            return Err(self.unsupported(&format!("{} of {}", what.op, what.dtype)));
-        }
-        let number = self.next;
-        if self.ops[at(number)].is_open {
-            // Nobody may be testing the one that is in the way.
-            self.drive()?;
-            return Ok(None);
-        }
-        let buffers = Buffers { send: send.start, recv: recv.start, what };
-        self.ops[at(number)] = Op { buffers, number, is_open: true };
-        self.next += 1;
-        self.drive()?;
-        Ok(Some(Request(number as u32)))
+        self.check_operator(what.dtype, what.op)?;
+        self.check_length(what.count, what.dtype.size_bytes())?;
+        // SAFETY: the same obligation.
+        unsafe { self.start(send, recv, Task::Reduce(what)) }
     }
 
-    unsafe fn iallgather(&mut self, _send: CollPart, _recv: CollPart, _head_bytes: usize) -> Started {
-        Err(self.unsupported("an all-gather"))
+    unsafe fn iallgather(&mut self, send: CollPart, recv: CollPart, window: Window) -> Started {
+        self.check_window(window, 1)?;
+        // SAFETY: the same obligation.
+        unsafe { self.start(send, recv, Task::Gather(window)) }
     }
 
-    unsafe fn ireduce_scatter(&mut self, _send: CollPart, _recv: CollPart, _what: Reduction) -> Started {
-        Err(self.unsupported("a reduce-scatter"))
+    unsafe fn ireduce_scatter(
+        &mut self,
+        send: CollPart,
+        recv: CollPart,
+        (dtype, op): (DataType, RedOp),
+        window: Window,
+    ) -> Started {
+        self.check_operator(dtype, op)?;
+        self.check_window(window, dtype.size_bytes())?;
+        // SAFETY: the same obligation.
+        unsafe { self.start(send, recv, Task::Scatter(dtype, op, window)) }
     }
 
     unsafe fn flush(&mut self, _part: CollPart, _len_bytes: usize) -> Started {

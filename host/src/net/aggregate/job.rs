@@ -5,8 +5,8 @@
 //! reason.
 
 use super::NAME;
-use super::frame::{FRAGMENT_MAX, HEADER_BYTES, Header, Kind, TEXT_MAX};
-use super::table::Table;
+use super::frame::{FRAGMENT_MAX, HEADER_MAX_BYTES, Header, Kind, TEXT_MAX, header_bytes};
+use super::table::{Refused, Table};
 use crate::bootstrap::{Cancel, sock};
 use crate::net::coll::Head;
 use crate::net::io::{StreamIo, piece};
@@ -69,7 +69,7 @@ struct Seat {
     welcome: Message,
     /// The fragment that comes next or is coming, and its bytes so far.
     coming: u64,
-    header: [u8; HEADER_BYTES],
+    header: [u8; HEADER_MAX_BYTES],
     header_bytes: usize,
     fragment: Option<Header>,
     fragment_bytes: usize,
@@ -110,7 +110,7 @@ impl From<Errno> for Ended {
 pub fn farewell(why: &str) -> Vec<u8> {
     let text = cut(why, TEXT_MAX);
     let header = Header { kind: Kind::Failed, len_bytes: text.len() as u32, seq: 0 };
-    [&header.to_bytes()[..], text.as_bytes()].concat()
+    [&header.to_bytes()[..header.kind.header_bytes()], text.as_bytes()].concat()
 }
 
 impl Job {
@@ -189,7 +189,7 @@ impl Job {
         // A head hears the reason once it has all results that are complete.
         let Some((why, until)) = &self.over else { return };
         let seat = &mut self.seats[index];
-        let is_owed = !seat.welcome.is_sent() || self.table.result(seat.going).is_some();
+        let is_owed = !seat.welcome.is_sent() || seat.result(&self.table).is_some();
         match &seat.state {
             State::Live | State::Leaving(_) if now >= *until => seat.close(),
             State::Live if !is_owed => seat.state = State::Leaving(Message::new(farewell(why))),
@@ -225,15 +225,24 @@ impl Seat {
         Seat {
             member,
             state: State::Live,
-            welcome: Message::new(welcome.to_bytes().to_vec()),
+            welcome: Message::new(welcome.to_bytes()[..welcome.kind.header_bytes()].to_vec()),
             coming: 0,
-            header: [0; HEADER_BYTES],
+            header: [0; HEADER_MAX_BYTES],
             header_bytes: 0,
             fragment: None,
             fragment_bytes: 0,
             going: 0,
             going_bytes: 0,
         }
+    }
+
+    fn head(&self) -> u32 {
+        self.member.head.index
+    }
+
+    /// The result that goes next, if it is there.
+    fn result<'a>(&self, table: &'a Table) -> Option<&'a [u8]> {
+        table.result(self.head(), self.going)
     }
 
     fn close(&mut self) {
@@ -260,7 +269,7 @@ impl Seat {
         match &self.state {
             State::Live => {
                 flags.set(PollFlags::IN, table.has_room(self.coming));
-                flags.set(PollFlags::OUT, !self.welcome.is_sent() || table.result(self.going).is_some());
+                flags.set(PollFlags::OUT, !self.welcome.is_sent() || self.result(table).is_some());
             }
             State::Leaving(_) => flags = PollFlags::OUT,
             State::Told(_) => flags |= PollFlags::IN,
@@ -287,12 +296,12 @@ impl Seat {
         if !self.welcome.send(&self.member.stream)? {
             return Ok(());
         }
-        while let Some(result) = table.result(self.going) {
+        while let Some(result) = self.result(table) {
             let header = Header { kind: Kind::Result, len_bytes: result.len() as u32, seq: self.going };
-            let header = header.to_bytes();
-            while self.going_bytes < HEADER_BYTES + result.len() {
-                let head = &header[self.going_bytes.min(HEADER_BYTES)..];
-                let body = &result[self.going_bytes.saturating_sub(HEADER_BYTES)..];
+            let (header, header_bytes) = (header.to_bytes(), header.kind.header_bytes());
+            while self.going_bytes < header_bytes + result.len() {
+                let head = &header[self.going_bytes.min(header_bytes)..header_bytes];
+                let body = &result[self.going_bytes.saturating_sub(header_bytes)..];
                 let pieces = [piece(head.as_ptr(), head.len()), piece(body.as_ptr(), body.len())];
                 // SAFETY: both slices are borrowed, so readable and unchanged, through the call.
                 match unsafe { self.member.stream.write(&pieces) } {
@@ -311,33 +320,38 @@ impl Seat {
 
     /// Receives as much of one fragment as has come: other heads have their turn then.
     fn receive(&mut self, table: &mut Table) -> Result<(), Ended> {
-        let mut budget = FRAGMENT_MAX + HEADER_BYTES;
+        let mut budget = FRAGMENT_MAX + HEADER_MAX_BYTES;
         while budget > 0 && table.has_room(self.coming) {
-            let Some(header) = self.fragment else {
-                match sock::read_some(&self.member.stream, &mut self.header[self.header_bytes..])? {
+            if self.fragment.is_none() {
+                let due = header_bytes(&self.header[..self.header_bytes]);
+                match sock::read_some(&self.member.stream, &mut self.header[self.header_bytes..due])? {
                     None => return Ok(()),
                     Some(0) => return Err(Ended::Left),
                     Some(got) => self.header_bytes += got,
                 }
-                if self.header_bytes == HEADER_BYTES {
-                    self.begin(table)?;
-                    budget -= HEADER_BYTES;
+                if self.header_bytes < header_bytes(&self.header[..self.header_bytes]) {
+                    continue;
                 }
-                continue;
-            };
-            let input = table.input(self.member.head.index as usize, self.coming);
+                self.begin(table)?;
+                budget -= self.header_bytes.min(budget);
+            }
+            let input = table.input(self.head(), self.coming);
+            let input_bytes = input.len();
             let room = &mut input[self.fragment_bytes..];
             let most = room.len().min(budget);
-            match sock::read_some(&self.member.stream, &mut room[..most])? {
-                None => return Ok(()),
-                Some(0) => return Err(Ended::Left),
-                Some(got) => {
-                    self.fragment_bytes += got;
-                    budget -= got;
+            // Nothing of a gather's fragment may be this head's.
+            if most > 0 {
+                match sock::read_some(&self.member.stream, &mut room[..most])? {
+                    None => return Ok(()),
+                    Some(0) => return Err(Ended::Left),
+                    Some(got) => {
+                        self.fragment_bytes += got;
+                        budget -= got;
+                    }
                 }
             }
-            if self.fragment_bytes == header.len_bytes as usize {
-                table.has_come(self.member.head.index as usize, self.coming);
+            if self.fragment_bytes == input_bytes {
+                table.has_come(self.head(), self.coming);
                 (self.fragment, self.fragment_bytes, self.header_bytes) = (None, 0, 0);
                 self.coming += 1;
             }
@@ -347,13 +361,19 @@ impl Seat {
 
     /// A header is whole.
     fn begin(&mut self, table: &mut Table) -> Result<(), Ended> {
-        let header = Header::from_bytes(&self.header).map_err(|bad| Ended::Wrong(bad.to_string()))?;
+        let bytes = &self.header[..self.header_bytes];
+        let header = Header::from_bytes(bytes).map_err(|bad| Ended::Wrong(bad.to_string()))?;
         let due = self.coming;
-        if !matches!(header.kind, Kind::Reduce(..)) || header.seq != due {
+        if !header.kind.is_fragment() || header.seq != due {
             return Err(Ended::Wrong(format!("{header} where fragment {due} was due")));
         }
-        table.begin(self.member.head.index as usize, header).map_err(|differs| {
-            Ended::Wrong(format!("{header}, another head {}: not all do the same", differs.expected))
+        table.begin(self.head(), header).map_err(|refused| {
+            Ended::Wrong(match refused {
+                Refused::Differs(expected) => {
+                    format!("{header}, another head {expected}: not all do the same")
+                }
+                Refused::Outside => format!("{header}, which is not within the heads' blocks"),
+            })
         })?;
         self.fragment = Some(header);
         Ok(())

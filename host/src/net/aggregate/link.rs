@@ -1,14 +1,15 @@
 //! A head's connection to one server.
 
-use super::frame::{FRAGMENT_MAX, HEADER_BYTES, Header, JobId, Join, Kind, TEXT_MAX, WINDOW};
+use super::frame::{FRAGMENT_MAX, HEADER_BYTES, Header, JobId, Join, Kind, Span, TEXT_MAX, WINDOW};
 use crate::bootstrap::handshake::{Hello, Purpose, ROOT};
 use crate::bootstrap::secret::Secret;
 use crate::bootstrap::sock;
-use crate::net::coll::{Head, Reduction};
+use crate::net::coll::{Head, Reduction, Window};
 use crate::net::dial::Dial;
 use crate::net::invitation::Invitation;
 use crate::net::io::{StreamIo, piece};
-use oxccl_shared::abi::Rank;
+use core::ops::Range;
+use oxccl_shared::abi::{DataType, Rank, RedOp};
 use rustix::io::Errno;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -20,6 +21,7 @@ const PURPOSE: Purpose = Purpose::Stream(0x4f78_4167);
 /// A connection until the server has welcomed the head.
 pub struct Arriving {
     addr: SocketAddr,
+    head: u32,
     state: State,
     join: Vec<u8>,
     input: Input,
@@ -72,7 +74,8 @@ impl Arriving {
         let hello = Hello { purpose: PURPOSE, from: Rank(head.index), to: ROOT, tag: 0 };
         let dial = Box::new(Dial::new(&Invitation { addr, token }, None, hello, dead_after)?);
         let join = Join { job, head }.to_bytes().to_vec();
-        Ok(Arriving { addr, state: State::Dialling(dial), join, input: Input::new() })
+        let (state, input) = (State::Dialling(dial), Input::new());
+        Ok(Arriving { addr, head: head.index, state, join, input })
     }
 
     /// The server.
@@ -122,7 +125,8 @@ impl Arriving {
         let State::Welcome(stream) = self.state else { return None };
         let input = Input::new();
         let server = self.addr.to_string();
-        Some(Link { stream, server, input, going: Cursor::default(), coming: Cursor::default() })
+        let (head, going, coming) = (self.head, Cursor::default(), Cursor::default());
+        Some(Link { stream, head, server, input, going, coming })
     }
 }
 
@@ -202,15 +206,79 @@ struct Cursor {
 pub struct Buffers {
     /// Its input.
     pub send: *const u8,
-    /// Its output, of the same length.
+    /// Its output.
     pub recv: *mut u8,
     /// What it is.
-    pub what: Reduction,
+    pub task: Task,
+}
+
+/// What an operation does.
+#[derive(Clone, Copy)]
+pub enum Task {
+    /// An all-reduce.
+    Reduce(Reduction),
+    /// An all-gather.
+    Gather(Window),
+    /// A reduce-scatter.
+    Scatter(DataType, RedOp, Window),
+}
+
+impl Task {
+    /// Bytes that are cut into fragments.
+    pub fn len_bytes(&self) -> usize {
+        match self {
+            Task::Reduce(what) => what.len_bytes(),
+            Task::Gather(window) | Task::Scatter(_, _, window) => window.len_bytes,
+        }
+    }
+
+    /// Bytes of a head's output.
+    pub fn output_bytes(&self, head: u32) -> usize {
+        match self {
+            Task::Scatter(_, _, window) => window.share(head).len(),
+            _ => self.len_bytes(),
+        }
+    }
+
+    /// The fragment that begins at a byte.
+    fn fragment(&self, at: usize, seq: u64) -> Header {
+        let len_bytes = (self.len_bytes() - at).min(FRAGMENT_MAX) as u32;
+        let span = |window: &Window| Span {
+            head_bytes: window.head_bytes as u64,
+            start: (window.start + at) as u64,
+        };
+        let kind = match self {
+            Task::Reduce(what) => Kind::Reduce(what.dtype, what.op),
+            Task::Gather(window) => Kind::Gather(span(window)),
+            Task::Scatter(dtype, op, window) => Kind::Scatter(*dtype, *op, span(window)),
+        };
+        Header { kind, len_bytes, seq }
+    }
+
+    /// Which bytes of its input a head sends of the fragment that begins at a byte.
+    fn input(&self, fragment: &Header, at: usize, head: u32) -> Range<usize> {
+        let before = if let Task::Gather(window) = self { window.share(head).start } else { 0 };
+        moved(fragment.input(head), at, before)
+    }
+
+    /// Which bytes of its output a head gets by it.
+    fn output(&self, fragment: &Header, at: usize, head: u32) -> Range<usize> {
+        let before = if let Task::Scatter(_, _, window) = self { window.share(head).start } else { 0 };
+        moved(fragment.output(head), at, before)
+    }
+}
+
+/// Bytes of a fragment at `at`, in a buffer that begins `before` bytes into the window. What is empty may lie before the buffer.
+fn moved(bytes: Range<usize>, at: usize, before: usize) -> Range<usize> {
+    let start = (at + bytes.start).saturating_sub(before);
+    start..start + bytes.len()
 }
 
 /// A connection to a server. Operations of a link are numbered from 0.
 pub struct Link {
     stream: TcpStream,
+    /// This head's place.
+    head: u32,
     /// The server's address.
     pub server: String,
     input: Input,
@@ -219,26 +287,19 @@ pub struct Link {
 }
 
 impl Cursor {
-    /// Bytes of the fragment that is under way.
-    fn fragment_bytes(&self, what: &Reduction) -> usize {
-        (what.len_bytes() - self.at).min(FRAGMENT_MAX)
-    }
-
     /// The fragment is done.
-    fn advance(&mut self, what: &Reduction) {
-        self.at += self.fragment_bytes(what);
+    fn advance(&mut self, task: &Task, fragment: &Header) {
+        self.at += fragment.len_bytes as usize;
         self.part = 0;
         self.seq += 1;
-        self.end_op(what);
+        self.end_op(task);
     }
 
-    /// Goes on to the next operation if this one is done. Returns whether it was.
-    fn end_op(&mut self, what: &Reduction) -> bool {
-        let is_done = self.at == what.len_bytes();
-        if is_done {
+    /// Goes on to the next operation if this one is done.
+    fn end_op(&mut self, task: &Task) {
+        if self.at == task.len_bytes() {
             (self.ops, self.at) = (self.ops + 1, 0);
         }
-        is_done
     }
 }
 
@@ -270,19 +331,19 @@ impl Link {
     /// As [`Self::drive`].
     unsafe fn send(&mut self, posted: u64, op: &impl Fn(u64) -> Buffers) -> Result<(), Ended> {
         while self.going.ops < posted && self.going.seq < self.coming.seq + WINDOW {
-            let Buffers { send, what, .. } = op(self.going.ops);
-            if what.count == 0 {
-                self.going.end_op(&what);
+            let Buffers { send, task, .. } = op(self.going.ops);
+            if task.len_bytes() == 0 {
+                self.going.end_op(&task);
                 continue;
             }
-            let len_bytes = self.going.fragment_bytes(&what);
-            let kind = Kind::Reduce(what.dtype, what.op);
-            let header = Header { kind, len_bytes: len_bytes as u32, seq: self.going.seq }.to_bytes();
-            while self.going.part < HEADER_BYTES + len_bytes {
-                let head = &header[self.going.part.min(HEADER_BYTES)..];
-                let sent = self.going.part.saturating_sub(HEADER_BYTES);
-                let body = send.wrapping_add(self.going.at + sent);
-                let pieces = [piece(head.as_ptr(), head.len()), piece(body, len_bytes - sent)];
+            let fragment = task.fragment(self.going.at, self.going.seq);
+            let input = task.input(&fragment, self.going.at, self.head);
+            let (header, header_bytes) = (fragment.to_bytes(), fragment.kind.header_bytes());
+            while self.going.part < header_bytes + input.len() {
+                let head = &header[self.going.part.min(header_bytes)..header_bytes];
+                let sent = self.going.part.saturating_sub(header_bytes);
+                let body = send.wrapping_add(input.start + sent);
+                let pieces = [piece(head.as_ptr(), head.len()), piece(body, input.len() - sent)];
                 // SAFETY: the header is borrowed; the body lies in the operation's input, which nobody writes.
                 match unsafe { self.stream.write(&pieces) } {
                     Ok(sent) => self.going.part += sent,
@@ -291,7 +352,7 @@ impl Link {
                     Err(errno) => return Err(errno.into()),
                 }
             }
-            self.going.advance(&what);
+            self.going.advance(&task, &fragment);
         }
         Ok(())
     }
@@ -300,7 +361,7 @@ impl Link {
     /// As [`Self::drive`].
     unsafe fn receive(&mut self, op: &impl Fn(u64) -> Buffers) -> Result<(), Ended> {
         loop {
-            while self.coming.ops < self.going.ops && op(self.coming.ops).what.count == 0 {
+            while self.coming.ops < self.going.ops && op(self.coming.ops).task.len_bytes() == 0 {
                 self.coming.ops += 1;
             }
             let Some(header) = self.input.header(&self.stream)? else { return Ok(()) };
@@ -309,14 +370,15 @@ impl Link {
             if !is_due || header.kind != Kind::Result || header.seq != self.coming.seq {
                 return Err(Ended::Wrong(due(), header.to_string()));
             }
-            let Buffers { recv, what, .. } = op(self.coming.ops);
-            let len_bytes = self.coming.fragment_bytes(&what);
-            if header.len_bytes as usize != len_bytes {
-                return Err(Ended::Wrong(format!("{} of {len_bytes} bytes", due()), header.to_string()));
+            let Buffers { recv, task, .. } = op(self.coming.ops);
+            let fragment = task.fragment(self.coming.at, self.coming.seq);
+            let output = task.output(&fragment, self.coming.at, self.head);
+            if header.len_bytes as usize != output.len() {
+                return Err(Ended::Wrong(format!("{} of {} bytes", due(), output.len()), header.to_string()));
             }
-            while self.coming.part < len_bytes {
-                let start = recv.wrapping_add(self.coming.at + self.coming.part);
-                let mut pieces = [piece(start, len_bytes - self.coming.part)];
+            while self.coming.part < output.len() {
+                let start = recv.wrapping_add(output.start + self.coming.part);
+                let mut pieces = [piece(start, output.len() - self.coming.part)];
                 // SAFETY: the rest of the fragment lies in the operation's output, which nobody else accesses.
                 match unsafe { StreamIo::read(&mut self.stream, &mut pieces) } {
                     Ok(0) => return Err(Ended::Closed),
@@ -327,7 +389,7 @@ impl Link {
                 }
             }
             self.input.header_bytes = 0;
-            self.coming.advance(&what);
+            self.coming.advance(&task, &fragment);
         }
     }
 }

@@ -11,11 +11,14 @@
 //!                                         <-  WELCOME
 //!   REDUCE   number type operator data    ->       kept until it is this head's turn, then combined
 //!                                         <-  RESULT   number data
+//!   GATHER   number place [data]          ->       put where it belongs; the result is all heads' data
+//!   SCATTER  number place type operator data  ->   combined; the result is this head's part, if it has one
 //!                                         <-  FAILED   why; the job is over
 //! ```
 //! Heads cut an operation into fragments. Up to [`frame::WINDOW`] fragments of a head are in flight, so a job takes at
 //! most that many buffers per head. Inputs are combined in the order of the heads, not of their arrival: the same
-//! inputs give the same bits. Whole operations alternate between servers.
+//! inputs give the same bits. Fragments of gathers and scatters are cut from the whole of all heads' blocks: of some, a
+//! head sends or gets nothing. Whole operations alternate between servers.
 
 #[doc(hidden)]
 pub mod frame;

@@ -143,8 +143,12 @@ impl Server {
         self.read_joins(now, &ready[of_acceptor..], stop);
         accepted.into_iter().for_each(|accepted| self.take(accepted, now));
         self.look_at_gathering(now);
-        self.running.retain(|job| !job.thread.is_finished());
+        self.forget_finished();
         Ok(())
+    }
+
+    fn forget_finished(&mut self) {
+        self.running.retain(|job| !job.thread.is_finished());
     }
 
     fn take(&mut self, Accepted { channel, remote, .. }: Accepted, now: Instant) {
@@ -189,6 +193,7 @@ impl Server {
         };
         let Head { count, .. } = join.head;
         if !self.gathering.contains_key(&join.job) {
+            self.forget_finished();
             if let Some(why) = self.has_no_room(count) {
                 return self.send_away(&stream, remote, &why);
             }

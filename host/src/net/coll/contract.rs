@@ -17,6 +17,7 @@
 
 use crate::net::{Comm, NetError, NetHandle, NetProperties, Registration, Request};
 use core::fmt;
+use core::ops::Range;
 use oxccl_shared::abi::{DataType, RedOp};
 
 /// A network with in-network reduction.
@@ -107,6 +108,44 @@ impl Reduction {
     }
 }
 
+/// What one all-gather or reduce-scatter moves. The heads' blocks of `head_bytes`, in the order of the heads, are the *whole*; an operation moves
+/// a window of it, the same on all heads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Window {
+    /// Bytes of a head's block.
+    pub head_bytes: usize,
+    /// Where the window begins in the whole.
+    pub start: usize,
+    /// Bytes of the window.
+    pub len_bytes: usize,
+}
+
+impl Window {
+    /// All of it.
+    pub fn whole(head_bytes: usize, nheads: u32) -> Window {
+        Window { head_bytes, start: 0, len_bytes: head_bytes * nheads as usize }
+    }
+
+    /// The end of the window in the whole.
+    pub fn end(&self) -> usize {
+        self.start.saturating_add(self.len_bytes)
+    }
+
+    /// What lies in a head's block, counted from the window's beginning; empty where nothing does.
+    pub fn share(&self, head: u32) -> Range<usize> {
+        let block = self.head_bytes.saturating_mul(head as usize);
+        let inside = |at: usize| at.clamp(self.start, self.end()) - self.start;
+        inside(block)..inside(block.saturating_add(self.head_bytes))
+    }
+
+    /// Whether it lies in the whole of so many heads.
+    pub fn is_inside(&self, nheads: u32) -> bool {
+        let whole = self.head_bytes.checked_mul(nheads as usize);
+        let end = self.start.checked_add(self.len_bytes);
+        whole.zip(end).is_some_and(|(whole, end)| end <= whole)
+    }
+}
+
 /// The request of an operation that was started; `None` where it cannot start now.
 pub type Started = Result<Option<Request>, NetError>;
 
@@ -126,23 +165,29 @@ pub trait CollComm: Comm {
     /// accesses `recv` until the request is complete or the communicator dropped.
     unsafe fn iallreduce(&mut self, send: CollPart, recv: CollPart, what: Reduction) -> Started;
 
-    /// Starts to gather `head_bytes` of every head's `send` into every head's `recv`, in the order of the heads.
+    /// Starts to gather a window of all heads' blocks into every head's `recv`. A head's `send` begins with what of its block lies in the window.
     ///
     /// # Errors
     /// The communicator is broken; [`NetError::Unsupported`]: the network only reduces.
     ///
     /// # Safety
-    /// As [`Self::iallreduce`], with `head_bytes` at `send` and `head_bytes` times the number of heads at `recv`.
-    unsafe fn iallgather(&mut self, send: CollPart, recv: CollPart, head_bytes: usize) -> Started;
+    /// As [`Self::iallreduce`], with this head's [`Window::share`] at `send` and the window at `recv`.
+    unsafe fn iallgather(&mut self, send: CollPart, recv: CollPart, window: Window) -> Started;
 
-    /// Starts to reduce all heads' `send`; head i receives the i-th block of `what.count` elements in `recv`.
+    /// Starts to reduce a window of all heads' `send`, which begins with the window; each head receives in `recv` what of its block lies there.
     ///
     /// # Errors
     /// As [`Self::iallreduce`]; [`NetError::Unsupported`]: the network has no such operation.
     ///
     /// # Safety
-    /// As [`Self::iallreduce`], with [`Reduction::len_bytes`] times the number of heads at `send`.
-    unsafe fn ireduce_scatter(&mut self, send: CollPart, recv: CollPart, what: Reduction) -> Started;
+    /// As [`Self::iallreduce`], with the window at `send` and this head's [`Window::share`] at `recv`.
+    unsafe fn ireduce_scatter(
+        &mut self,
+        send: CollPart,
+        recv: CollPart,
+        element: (DataType, RedOp),
+        window: Window,
+    ) -> Started;
 
     /// Makes data received into device memory visible to the device. `Ok(None)`: no flush is needed.
     ///

@@ -7,4 +7,6 @@ mod contract;
 mod choose;
 
 pub use choose::{CollConfig, find};
-pub use contract::{CollComm, CollConnector, CollListener, CollNet, CollPart, Head, Reduction, Started};
+pub use contract::{
+    CollComm, CollConnector, CollListener, CollNet, CollPart, Head, Reduction, Started, Window,
+};

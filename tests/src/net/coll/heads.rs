@@ -3,7 +3,7 @@
 use crate::model::{Model, Sample};
 use crate::net::until;
 use crate::oracle::Inputs;
-use oxccl::net::coll::{CollComm, CollListener, CollNet, CollPart, Reduction};
+use oxccl::net::coll::{CollComm, CollListener, CollNet, CollPart, Reduction, Window};
 use oxccl::net::{NetError, NetHandle, NetMemory, NetMemoryKind, Registration, Request};
 use oxccl::{DataType, Func, RedOp};
 use std::collections::VecDeque;
@@ -13,6 +13,7 @@ use std::sync::Arc;
 pub struct End {
     /// Its communicator.
     pub comm: Box<dyn CollComm>,
+    nheads: u32,
     posted: VecDeque<Posted>,
 }
 
@@ -59,12 +60,24 @@ pub fn heads(net: &Arc<dyn CollNet>, count: u32) -> Vec<End> {
         }
         comms.iter().all(Option::is_some).then_some(())
     });
-    comms.into_iter().flatten().map(|comm| End { comm, posted: VecDeque::new() }).collect()
+    comms.into_iter().flatten().map(|comm| End { comm, nheads: count, posted: VecDeque::new() }).collect()
 }
 
 impl End {
-    /// Begins an operation on `input`; no if the network does not take it now.
+    /// Begins an operation on `input`, of the whole; no if the network does not take it now.
     pub fn post(&mut self, what: &What, input: &[u8], output_bytes: usize) -> Result<bool, NetError> {
+        let window = Window::whole(what.reduction.len_bytes(), self.nheads);
+        self.post_window(what, window, input, output_bytes)
+    }
+
+    /// The same of a window, which does not matter to an all-reduce.
+    pub fn post_window(
+        &mut self,
+        what: &What,
+        window: Window,
+        input: &[u8],
+        output_bytes: usize,
+    ) -> Result<bool, NetError> {
         // More bytes than there are, so that even an empty buffer has an address of its own.
         let mut memory = input.to_vec();
         memory.resize(input.len().max(output_bytes) + GUARD_BYTES, GUARD);
@@ -84,8 +97,11 @@ impl End {
         let posted = unsafe {
             match what.func {
                 Func::AllReduce => self.comm.iallreduce(send, recv, what.reduction),
-                Func::AllGather => self.comm.iallgather(send, recv, what.reduction.len_bytes()),
-                _ => self.comm.ireduce_scatter(send, recv, what.reduction),
+                Func::AllGather => self.comm.iallgather(send, recv, window),
+                _ => {
+                    let Reduction { dtype, op, .. } = what.reduction;
+                    self.comm.ireduce_scatter(send, recv, (dtype, op), window)
+                }
             }
         };
         let Some(request) = posted? else {

@@ -5,6 +5,7 @@ mod operations;
 mod endings;
 
 pub use heads::{End, What, all_output, gather, heads};
+pub use operations::{bad_windows, windows};
 
 use super::{Case, run};
 use oxccl::net::coll::CollNet;

@@ -1,11 +1,12 @@
 //! Operations among heads that are all there.
 
 use super::heads::{End, What, all_output, heads};
+use crate::deck::Deck;
 use crate::guarded::bytes_of;
 use crate::model::Model;
 use crate::net::until;
 use crate::with_type;
-use oxccl::net::coll::{CollNet, Reduction};
+use oxccl::net::coll::{CollNet, Reduction, Window};
 use oxccl::net::{MemoryKinds, NetError, NetMemory, NetMemoryKind, REQUESTS_MAX, Request};
 use oxccl::{DataType, Func, RedOp};
 use std::sync::Arc;
@@ -166,6 +167,88 @@ pub fn others(net: &Arc<dyn CollNet>) {
             }
         }
     }
+}
+
+/// Windows of gathers and scatters of blocks of up to several fragments, which begin and end anywhere; the k-th of one head belongs to the k-th
+/// of the others. For networks that have both.
+pub fn windows(net: &Arc<dyn CollNet>, rounds: u64, seed: u64) {
+    let mut deck = Deck::new(1 << 20, seed);
+    for nheads in [1, 2, 3, 5] {
+        let mut ends = heads(net, nheads);
+        for seed in 0..rounds {
+            let dtype = DataType::ALL[deck.draw() % DataType::ALL.len()];
+            let op = [RedOp::Sum, RedOp::Prod, RedOp::Max, RedOp::Min][deck.draw() % 4];
+            let func = [Func::AllGather, Func::ReduceScatter][deck.draw() % 2];
+            let count = 1 + deck.draw() % [7, 1000, 200_000][deck.draw() % 3];
+            let what = What { func, reduction: Reduction { count, dtype, op }, in_place: false };
+            let whole = count * nheads as usize;
+            let start = deck.draw() % whole;
+            let len = deck.draw() % (whole - start + 1);
+            let size = dtype.size_bytes();
+            let window = Window { head_bytes: count * size, start: start * size, len_bytes: len * size };
+            with_type!(dtype, T => window_of::<T>(&mut ends, &what, window, seed));
+        }
+    }
+}
+
+/// One window of all heads, checked.
+fn window_of<T: Model>(ends: &mut [End], what: &What, window: Window, seed: u64) {
+    let parts = all_output::<T>(what, ends.len() as u32, seed);
+    let mut expected = Vec::new();
+    for (head, (end, (input, output))) in (0..).zip(ends.iter_mut().zip(&parts)) {
+        let share = window.share(head);
+        let of_block = |bytes: &[u8]| -> Vec<u8> {
+            let before = (window.start + share.start).saturating_sub(head as usize * window.head_bytes);
+            if share.is_empty() { Vec::new() } else { bytes[before..before + share.len()].to_vec() }
+        };
+        let of_whole = |bytes: &[u8]| bytes[window.start..window.end()].to_vec();
+        let (input, output) = match what.func {
+            Func::AllGather => (of_block(bytes_of(input)), of_whole(bytes_of(output))),
+            _ => (of_whole(bytes_of(input)), of_block(bytes_of(output))),
+        };
+        let posted = end.post_window(what, window, &input, output.len());
+        assert_eq!(posted, Ok(true), "{what:?} {window:?}");
+        expected.push(output);
+    }
+    let mut left: Vec<usize> = (0..ends.len()).collect();
+    until("a window", || {
+        left.retain(|head| {
+            let Some(output) = ends[*head].oldest().expect("all are there") else { return true };
+            assert!(output == expected[*head], "head {head} of {}: {what:?} {window:?}", expected.len());
+            false
+        });
+        left.is_empty().then_some(())
+    });
+}
+
+/// What no window of blocks is, is refused, and breaks nothing.
+pub fn bad_windows(net: &Arc<dyn CollNet>) {
+    let mut ends = heads(net, 1);
+    let what = |func, dtype| What {
+        func,
+        reduction: Reduction { count: 4, dtype, op: RedOp::Sum },
+        in_place: false,
+    };
+    let window = |head_bytes, start, len_bytes| Window { head_bytes, start, len_bytes };
+    let gather = what(Func::AllGather, DataType::U8);
+    let scatter = what(Func::ReduceScatter, DataType::F32);
+    let average = What { reduction: Reduction { op: RedOp::Avg, ..scatter.reduction }, ..scatter };
+    for (what, window) in [
+        (gather, window(16, 0, 17)),
+        (gather, window(16, 17, 0)),
+        (gather, window(16, usize::MAX, 2)),
+        (gather, window(usize::MAX, 0, usize::MAX)),
+        (scatter, window(16, 2, 4)),
+        (scatter, window(16, 0, 6)),
+        (scatter, window(18, 0, 16)),
+        (average, window(16, 0, 16)),
+    ] {
+        // Whatever would be done with them, that many bytes are there.
+        let length = |bytes: usize| bytes.min(64);
+        let posted = ends[0].post_window(&what, window, &[0; 64], length(window.len_bytes));
+        assert!(posted.is_err(), "{what:?} {window:?}: {posted:?}");
+    }
+    run::<u64>(&mut ends, &What::all_reduce(10, DataType::U64, RedOp::Sum), 3);
 }
 
 /// Head 0 has begun; the others begin, and all end.

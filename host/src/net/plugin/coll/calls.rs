@@ -5,6 +5,7 @@ use super::abi::{
     Iallgather, Iallreduce, IreduceScatter, ReduceSupport, Sge,
 };
 use crate::net::NetHandle;
+use crate::net::coll::Window;
 use crate::net::plugin::abi::{Close, Code, Finalize, GetProperties, Init8, Listen8, Listen11, Opaque};
 use crate::net::plugin::calls::{AnyCalls, Common, MissingFunction};
 use crate::net::plugin::connection::CommCalls;
@@ -135,7 +136,7 @@ impl CollCalls {
         }
     }
 
-    /// Gathers `head_bytes` of each head; `None` where the plugin cannot. The window is the whole output.
+    /// Gathers a window into one part; `None` where the plugin cannot.
     ///
     /// # Safety
     /// `comm` is live, and the buffers are as [`crate::net::coll::CollComm::iallgather`] requires.
@@ -143,26 +144,26 @@ impl CollCalls {
         &self,
         comm: Opaque,
         [send, recv]: [PluginBuffer; 2],
-        head_bytes: usize,
-        heads: u32,
+        window: Window,
         request: &mut Opaque,
     ) -> Option<Code> {
-        let all = head_bytes * heads as usize;
+        let Window { head_bytes, start, len_bytes } = window;
         macro_rules! gather {
             ($call:ident, $size:expr) => {{
                 let mut part = Sge { handle: recv.handle, address: recv.start, size: $size };
                 // SAFETY: the caller's promise; a list of one.
-                unsafe { $call(comm, send.start, 1, &mut part, head_bytes, 0, all, send.handle, request) }
+                unsafe {
+                    $call(comm, send.start, 1, &mut part, head_bytes, start, len_bytes, send.handle, request)
+                }
             }};
         }
         Some(match self.iallgather? {
-            AnyAllGather::Short(call) => gather!(call, all as u32),
-            AnyAllGather::Long(call) => gather!(call, all),
+            AnyAllGather::Short(call) => gather!(call, len_bytes as u32),
+            AnyAllGather::Long(call) => gather!(call, len_bytes),
         })
     }
 
-    /// Reduces a block of `what.count` elements for each head; `None` where the plugin cannot. `block_bytes` is the
-    /// size of a block, and the window is the whole input.
+    /// Reduces a window, of one part; `None` where the plugin cannot. `element` has the plugin's numbers.
     ///
     /// # Safety
     /// `comm` is live, and the buffers are as [`crate::net::coll::CollComm::ireduce_scatter`] requires.
@@ -170,22 +171,22 @@ impl CollCalls {
         &self,
         comm: Opaque,
         [send, recv]: [PluginBuffer; 2],
-        (what, block_bytes): (Elements, usize),
-        heads: u32,
+        (dtype, op): (c_int, c_int),
+        window: Window,
         request: &mut Opaque,
     ) -> Option<Code> {
-        let (all, Elements { dtype, op, .. }) = (block_bytes * heads as usize, what);
+        let Window { head_bytes, start, len_bytes } = window;
         macro_rules! scatter {
             ($call:ident, $size:expr) => {{
                 let mut part = Sge { handle: send.handle, address: send.start, size: $size };
-                let at = recv.start;
+                let (at, mr) = (recv.start, recv.handle);
                 // SAFETY: the caller's promise; a list of one.
-                unsafe { $call(comm, 1, &mut part, at, block_bytes, 0, all, dtype, op, recv.handle, request) }
+                unsafe { $call(comm, 1, &mut part, at, head_bytes, start, len_bytes, dtype, op, mr, request) }
             }};
         }
         Some(match self.ireduce_scatter? {
-            AnyReduceScatter::Short(call) => scatter!(call, all as u32),
-            AnyReduceScatter::Long(call) => scatter!(call, all),
+            AnyReduceScatter::Short(call) => scatter!(call, len_bytes as u32),
+            AnyReduceScatter::Long(call) => scatter!(call, len_bytes),
         })
     }
 }

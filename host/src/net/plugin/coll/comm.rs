@@ -2,11 +2,12 @@
 
 use super::CollPlugin;
 use super::calls::{Elements, PluginBuffer};
-use crate::net::coll::{CollComm, CollPart, Head, Reduction, Started};
+use crate::net::coll::{CollComm, CollPart, Head, Reduction, Started, Window};
 use crate::net::plugin::abi::Opaque;
 use crate::net::plugin::connection::{Connection, Done, Owner};
 use crate::net::{Comm, MemoryKinds, NetError, NetMemory, Registration, Request};
 use core::ffi::c_int;
+use oxccl_shared::abi::{DataType, RedOp};
 use std::sync::Arc;
 
 /// One head's end of a communicator.
@@ -38,17 +39,21 @@ impl PluginComm {
         Ok(PluginBuffer { start: part.start.cast(), handle: self.connection.handle(part.registration)? })
     }
 
-    /// Converts an operation whose larger buffer has `times` times its elements.
-    fn elements(&self, what: Reduction, times: u32) -> Result<Elements, NetError> {
-        self.check_length(what.len_bytes(), times)?;
-        Ok(Elements { count: what.count, dtype: what.dtype as c_int, op: what.op as c_int })
+    /// # Errors
+    /// The plugin cannot count so many bytes.
+    fn check_length(&self, len_bytes: usize) -> Result<(), NetError> {
+        if len_bytes <= self.max_bytes {
+            return Ok(());
+        }
+        Err(self.connection.misused("a buffer longer than the plugin can count"))
     }
 
-    fn check_length(&self, len_bytes: usize, times: u32) -> Result<(), NetError> {
-        match len_bytes.checked_mul(times as usize) {
-            Some(total) if total <= self.max_bytes => Ok(()),
-            _ => Err(self.connection.misused("a buffer longer than the plugin can count")),
+    fn check_window(&self, window: Window) -> Result<(), NetError> {
+        self.check_length(window.len_bytes)?;
+        if window.is_inside(self.head.count) {
+            return Ok(());
         }
+        Err(self.connection.misused("a window that is not within all heads' blocks"))
     }
 }
 
@@ -72,30 +77,39 @@ impl Comm for PluginComm {
 impl CollComm for PluginComm {
     unsafe fn iallreduce(&mut self, send: CollPart, recv: CollPart, what: Reduction) -> Started {
         self.connection.check_usable()?;
-        let (buffers, elements) = ([self.buffer(send)?, self.buffer(recv)?], self.elements(what, 1)?);
+        let buffers = [self.buffer(send)?, self.buffer(recv)?];
+        self.check_length(what.len_bytes())?;
+        let elements = Elements { count: what.count, dtype: what.dtype as c_int, op: what.op as c_int };
         self.connection.post("iallreduce", what.len_bytes(), |comm, request| {
             // SAFETY: the caller's promise.
             Some(unsafe { self.plugin.calls.iallreduce(comm, buffers, elements, request) })
         })
     }
 
-    unsafe fn iallgather(&mut self, send: CollPart, recv: CollPart, head_bytes: usize) -> Started {
+    unsafe fn iallgather(&mut self, send: CollPart, recv: CollPart, window: Window) -> Started {
         self.connection.check_usable()?;
-        let (buffers, heads) = ([self.buffer(send)?, self.buffer(recv)?], self.head.count);
-        self.check_length(head_bytes, heads)?;
-        self.connection.post("iallgather", head_bytes * heads as usize, |comm, request| {
+        let buffers = [self.buffer(send)?, self.buffer(recv)?];
+        self.check_window(window)?;
+        self.connection.post("iallgather", window.len_bytes, |comm, request| {
             // SAFETY: the caller's promise.
-            unsafe { self.plugin.calls.iallgather(comm, buffers, head_bytes, heads, request) }
+            unsafe { self.plugin.calls.iallgather(comm, buffers, window, request) }
         })
     }
 
-    unsafe fn ireduce_scatter(&mut self, send: CollPart, recv: CollPart, what: Reduction) -> Started {
+    unsafe fn ireduce_scatter(
+        &mut self,
+        send: CollPart,
+        recv: CollPart,
+        (dtype, op): (DataType, RedOp),
+        window: Window,
+    ) -> Started {
         self.connection.check_usable()?;
-        let (buffers, heads) = ([self.buffer(send)?, self.buffer(recv)?], self.head.count);
-        let block = (self.elements(what, heads)?, what.len_bytes());
-        self.connection.post("ireducescatter", what.len_bytes(), |comm, request| {
+        let buffers = [self.buffer(send)?, self.buffer(recv)?];
+        self.check_window(window)?;
+        let (element, share) = ((dtype as c_int, op as c_int), window.share(self.head.index));
+        self.connection.post("ireducescatter", share.len(), |comm, request| {
             // SAFETY: the caller's promise.
-            unsafe { self.plugin.calls.ireduce_scatter(comm, buffers, block, heads, request) }
+            unsafe { self.plugin.calls.ireduce_scatter(comm, buffers, element, window, request) }
         })
     }
 
