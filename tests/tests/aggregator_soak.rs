@@ -46,6 +46,22 @@ impl Held {
         let descriptors = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap().count();
         Held { resident_bytes: pages * rustix::param::page_size() as u64, descriptors }
     }
+
+    fn most(self, other: Held) -> Held {
+        let Held { resident_bytes, descriptors } = other;
+        Held {
+            resident_bytes: self.resident_bytes.max(resident_bytes),
+            descriptors: self.descriptors.max(descriptors),
+        }
+    }
+
+    fn least(self, other: Held) -> Held {
+        let Held { resident_bytes, descriptors } = other;
+        Held {
+            resident_bytes: self.resident_bytes.min(resident_bytes),
+            descriptors: self.descriptors.min(descriptors),
+        }
+    }
 }
 
 impl fmt::Display for Held {
@@ -107,33 +123,19 @@ fn all_reduces(world: &mut World, deck: &mut Deck) {
     }
 }
 
-/// The most of the first tenth against the least of the last.
+/// The most of the first tenth against the least of the last: a server may not have closed the connections of a round's last job yet when it is asked.
 fn check_growth(samples: &[Sample]) {
     let total = samples.last().expect("a round").at;
-    let (first, last): (Vec<&Sample>, Vec<&Sample>) = (
-        samples.iter().filter(|sample| sample.at <= total / 10).collect(),
-        samples.iter().filter(|sample| sample.at >= total * 9 / 10).collect(),
-    );
+    let first: Vec<&Sample> = samples.iter().filter(|sample| sample.at <= total / 10).collect();
+    let last: Vec<&Sample> = samples.iter().filter(|sample| sample.at >= total * 9 / 10).collect();
     assert!(first.len() >= 3 && last.len() >= 3, "{} rounds are too few; give it more time", samples.len());
     for process in 0..samples[0].held.len() {
-        let of = |samples: &[&Sample]| -> Vec<Held> {
-            samples.iter().map(|sample| sample.held[process]).collect()
-        };
-        let (first, last) = (of(&first), of(&last));
-        let bytes = |held: &Held| held.resident_bytes;
-        let [before, after] =
-            [first.iter().map(bytes).max(), last.iter().map(bytes).min()].map(Option::unwrap);
+        let before = first.iter().map(|sample| sample.held[process]).reduce(Held::most).unwrap();
+        let after = last.iter().map(|sample| sample.held[process]).reduce(Held::least).unwrap();
         let name = if process == 0 { "the ranks".to_owned() } else { format!("server {process}") };
-        println!(
-            "{name}: {} after a tenth of the time, {} at the end",
-            first[first.len() - 1],
-            last[last.len() - 1]
-        );
-        assert!(after <= before + RESIDENT_SLACK_BYTES, "{name} grew from {before} to {after} bytes");
-        let descriptors = |held: &Held| held.descriptors;
-        let [before, after] =
-            [first.iter().map(descriptors).max(), last.iter().map(descriptors).min()].map(Option::unwrap);
-        assert!(after <= before, "{name} had {before} descriptors and has {after}");
+        println!("{name}: at most {before} in the first tenth, at least {after} in the last");
+        let is_grown = after.resident_bytes > before.resident_bytes + RESIDENT_SLACK_BYTES;
+        assert!(!is_grown && after.descriptors <= before.descriptors, "{name} grew");
     }
 }
 

@@ -297,9 +297,14 @@ fn malformed_frames_end_their_own_job() {
     let running = server(|_| {});
     let net = network(&[&running]);
     let mut bystanders = heads(&net, 2);
-    let mut stream = raw(running.addr);
-    stream.write_all(&[0x55; 32]).unwrap();
-    assert!(farewell(stream).contains("no message of an aggregator"));
+    let mut older = Join { job: [0; 16], head: Head { index: 0, count: 1 } }.to_bytes();
+    older[4] = 1;
+    let older = (older, "version 1 of the aggregator's protocol; this is version 2");
+    for (bytes, said) in [([0x55; 32], "no message of an aggregator"), older] {
+        let mut stream = raw(running.addr);
+        stream.write_all(&bytes).unwrap();
+        assert!(farewell(stream).contains(said));
+    }
     let reduce = Header { kind: Kind::Reduce(DataType::F32, RedOp::Sum), len_bytes: 8, seq: 0 };
     let bytes = |header: Header| header.to_bytes()[..header.kind.header_bytes()].to_vec();
     let mut damaged = bytes(reduce);

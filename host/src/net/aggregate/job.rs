@@ -6,7 +6,7 @@
 
 use super::NAME;
 use super::frame::{FRAGMENT_MAX, HEADER_MAX_BYTES, Header, Kind, TEXT_MAX, header_bytes};
-use super::table::{Refused, Table};
+use super::table::Table;
 use crate::bootstrap::{Cancel, sock};
 use crate::net::coll::Head;
 use crate::net::io::{StreamIo, piece};
@@ -333,15 +333,15 @@ impl Seat {
                     continue;
                 }
                 self.begin(table)?;
-                budget -= self.header_bytes.min(budget);
+                budget = budget.saturating_sub(self.header_bytes);
             }
             let input = table.input(self.head(), self.coming);
             let input_bytes = input.len();
-            let room = &mut input[self.fragment_bytes..];
-            let most = room.len().min(budget);
+            let most = (input_bytes - self.fragment_bytes).min(budget);
             // Nothing of a gather's fragment may be this head's.
             if most > 0 {
-                match sock::read_some(&self.member.stream, &mut room[..most])? {
+                let room = &mut input[self.fragment_bytes..][..most];
+                match sock::read_some(&self.member.stream, room)? {
                     None => return Ok(()),
                     Some(0) => return Err(Ended::Left),
                     Some(got) => {
@@ -367,14 +367,8 @@ impl Seat {
         if !header.kind.is_fragment() || header.seq != due {
             return Err(Ended::Wrong(format!("{header} where fragment {due} was due")));
         }
-        table.begin(self.head(), header).map_err(|refused| {
-            Ended::Wrong(match refused {
-                Refused::Differs(expected) => {
-                    format!("{header}, another head {expected}: not all do the same")
-                }
-                Refused::Outside => format!("{header}, which is not within the heads' blocks"),
-            })
-        })?;
+        let begun = table.begin(self.head(), header);
+        begun.map_err(|refused| Ended::Wrong(format!("{header}, {refused}")))?;
         self.fragment = Some(header);
         Ok(())
     }

@@ -23,11 +23,13 @@ pub struct Table {
 }
 
 /// Why a head's fragment is refused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refused {
     /// Another head has sent another of this number; this is what it has said.
+    #[error("another head {0}: not all do the same")]
     Differs(Header),
     /// It is none, or does not lie in the heads' blocks.
+    #[error("which is not within the heads' blocks")]
     Outside,
 }
 
