@@ -98,7 +98,7 @@ fn parts_that_are_no_window_are_errors() {
         assert_eq!(gather(1, mr, 16, 0, 16, null_mut()), INVALID_ARGUMENT);
         assert_ne!(gather(1, mr, 16, 4, 16, mr), 0);
         assert_eq!(gather(1, mr, 16, 0, 16, mr), 0);
-        let mut scatter = |nparts, size, dtype, mr| {
+        let scatter = |nparts, size, dtype, mr| {
             let mut part = Sge::<u32> { handle: mr, address: start, size };
             let mut other = null_mut();
             coll.ireduce_scatter.unwrap()(comm, nparts, &mut part, start, 16, 0, 16, dtype, 0, mr, &mut other)
