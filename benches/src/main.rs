@@ -53,7 +53,7 @@ enum Command {
     Tune(tune::TuneArgs),
     /// Show what live processes' communicators do: ranks, operations, who waits for whom; write flight records.
     Status(status::StatusArgs),
-    /// Reduce what the hosts of jobs send, for all-reduces with NCCL_COLLNET_ENABLE=1 and OXCCL_AGGREGATOR.
+    /// Reduce what the hosts of jobs send, for ranks with NCCL_COLLNET_ENABLE=1 and OXCCL_AGGREGATOR.
     Aggregate(aggregate::AggregateArgs),
 }
 
