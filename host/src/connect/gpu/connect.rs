@@ -16,7 +16,7 @@ use crate::machine::{ConnKind, ConnTables};
 use crate::net::NetConfig;
 use crate::plan::Forced;
 use crate::plan::tuning::{Machine, TuneTable};
-use crate::plan::{ChannelLimits, Facts};
+use crate::plan::{ChannelLimits, Facts, Nics};
 use crate::topology::detect::Found;
 use crate::topology::{BusId, Channels, Inventory, PathKind, TopologySettings};
 use crate::transport::PeerInfo;
@@ -160,9 +160,10 @@ impl Steps for DeviceWanted<'_> {
         let routes = Routes::new(&peers, self.routes);
         let is_wide = routes.groups() > 1;
         let network = is_wide.then(|| Network::find(bootstrap, self.net, &peers, gpu)).transpose()?;
-        let seen = look_round(bootstrap, gpu, (&peers, &devices), is_wide, self)?;
+        let nics = network.as_ref().map(|network| network.nics(&routes));
+        let seen = look_round(bootstrap, gpu, (&peers, &devices), nics.as_ref(), self)?;
         let Seen { facts, channels, refused, machine } = seen;
-        let layout = layout(&facts, &channels).with_routes(routes);
+        let layout = layout(&facts, &channels).with_routes(routes, facts.far_channels);
         let layout = if is_wide { layout } else { layout.with_pairs() };
         Ok(Plan { device, gpu, peers, devices, facts, layout, refused, machine, network, shared: None })
     }
@@ -184,10 +185,7 @@ impl Steps for DeviceWanted<'_> {
     }
 
     fn connect<'s>(&'s self, bootstrap: &Bootstrap, plan: Plan<'s>) -> Result<DeviceConnected, ConnectError> {
-        let Plan { device, gpu, peers, devices, mut facts, layout, machine, network, shared, .. } = plan;
-        if let Some(network) = &network {
-            facts = facts.over_network(layout.routes.groups(), network.speed, network.threads_least);
-        }
+        let Plan { device, gpu, peers, devices, facts, layout, machine, network, shared, .. } = plan;
         let net = NetWanted {
             rank: bootstrap.rank(),
             layout: &layout,
@@ -272,7 +270,7 @@ fn look_round(
     bootstrap: &Bootstrap,
     gpu: BusId,
     (peers, devices): (&[PeerInfo], &[DeviceInfo]),
-    is_wide: bool,
+    nics: Option<&Nics>,
     wanted: &DeviceWanted<'_>,
 ) -> Result<Seen, ConnectError> {
     let nranks = peers.len() as u32;
@@ -282,13 +280,13 @@ fn look_round(
     let facts = Facts::of_gpus(nranks, weakest, wanted.forced, wanted.limits, wanted.buffer_bytes)
         .on_hosts(peers.iter().map(|peer| peer.host))
         .with_table(wanted.table);
-    let facts = if is_wide { facts.with_few_channels() } else { facts };
     if nranks == 1 && !wanted.topology.wants_files() {
         let channels = Channels::in_rank_order(nranks);
         return Ok(Seen { facts, channels, refused: Vec::new(), machine: None });
     }
     let Survey { channels, agreed, refused, machine } = look(bootstrap, gpu, peers, wanted)?;
     let facts = facts.on(Machine::of_agreed(weakest.0, &agreed), &channels.rings);
+    let facts = nics.map_or(facts, |nics| facts.over_nics(nics, &channels));
     Ok(Seen { facts, channels, refused, machine })
 }
 

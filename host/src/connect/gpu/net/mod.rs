@@ -16,6 +16,7 @@ mod counted;
 mod tests;
 
 use super::layout::{ConnName, DeviceLayout};
+use super::routes::Routes;
 use super::tables::ConnSite;
 use crate::bootstrap::Bootstrap;
 use crate::connect::ConnectError;
@@ -23,13 +24,14 @@ use crate::connect::vote::{agree, vote_or_abort};
 use crate::gpu::Gpu;
 use crate::machine::{ConnKind, NetChannels, NetParts};
 use crate::net::{GdrConfig, Locality, Net, NetConfig, NetError, NetProperties, UNKNOWN_MBPS, find, nearest};
+use crate::plan::Nics;
 use crate::plan::tuning::NetSpeed;
 use crate::proxy::{EndId, Idle, Keep, ProxyChannel, ProxyEnd, ProxyParts, RecvEnd, SendEnd};
 use crate::topology::detect::{GpuFacts, NetFacts, Sysfs};
 use crate::topology::{BusId, Inventory, NicReach, PathKind};
 use crate::transport::net::{Dialed, Dialing};
 use crate::transport::{PeerInfo, processors_each};
-use crate::wire::{Message, cut};
+use crate::wire::{Message, cut, digest};
 use counted::CountedSlots;
 use gdr::{Gdr, GdrCase, decide};
 use memory::{HostMemory, Source};
@@ -49,9 +51,11 @@ pub(super) struct Network {
     /// Threads of this rank's proxy.
     threads: u32,
     /// Of the proxy that has fewest.
-    pub threads_least: u32,
+    threads_least: u32,
     /// Of the slowest rank's device.
-    pub speed: NetSpeed,
+    speed: NetSpeed,
+    /// A number for each rank's device; ranks of one host with equal ones share it.
+    nic_of: Vec<u64>,
 }
 
 /// What to connect over it.
@@ -101,7 +105,7 @@ impl Network {
         let said = agree(bootstrap, said)?;
         let network = found.map_err(refused)?;
         let (mut speed, mut threads_least) = (network.speed, network.threads);
-        let mut first = None;
+        let (mut first, mut nic_of) = (None, Vec::new());
         for (peer, block) in (0..).map(Rank).zip(&said) {
             let theirs = NetworkInfo::from_bytes(block).map_err(|_| ConnectError::Malformed { peer })?;
             // All see the same, and all fail.
@@ -114,8 +118,14 @@ impl Network {
             speed.gbytes = speed.gbytes.min(theirs.gbytes);
             speed.latency_us = speed.latency_us.max(theirs.latency_us);
             threads_least = threads_least.min(theirs.threads);
+            nic_of.push(theirs.device);
         }
-        Ok(Network { speed, threads_least, ..network })
+        Ok(Network { speed, threads_least, nic_of, ..network })
+    }
+
+    /// What all ranks know of the devices between these groups.
+    pub fn nics(&self, routes: &Routes) -> Nics {
+        Nics::new(routes.group_of(), self.nic_of.clone(), self.speed, self.threads_least)
     }
 
     fn with_threads(self, threads: u32) -> Network {
@@ -129,14 +139,15 @@ impl Network {
         let mbps = Some(properties.speed_mbps).filter(|speed| *speed > 0).unwrap_or(UNKNOWN_MBPS);
         let speed =
             NetSpeed { gbytes: f64::from(mbps) / 8000.0, latency_us: f64::from(properties.latency_us) };
-        Ok(Network { net, device, properties, threads: 1, threads_least: 1, speed })
+        Ok(Network { net, device, properties, threads: 1, threads_least: 1, speed, nic_of: Vec::new() })
     }
 
     /// What the other ranks are told.
     fn info(&self) -> NetworkInfo {
         let NetSpeed { gbytes, latency_us } = self.speed;
         let name = cut(self.net.name(), NAME_BYTES_MAX).to_owned();
-        NetworkInfo { name, gbytes, latency_us, threads: self.threads }
+        let device = digest(&(&self.properties.name, self.properties.port));
+        NetworkInfo { name, gbytes, latency_us, threads: self.threads, device }
     }
 
     /// Makes this rank's connections, in memory of its own. Every rank calls it at the same time.
@@ -209,7 +220,7 @@ impl Network {
         let channels = NetChannels {
             rings: layout.rings.len() as u32,
             trees: layout.trees.channels() as u32,
-            pairs: layout.mesh_channels,
+            pairs: layout.far_channels,
         };
         let keep: Keep = Arc::new((memory.keep(), counted.memory.clone()));
         let whole = Whole { rank, channels: &channels, memory: &memory, counted: &counted, keep: &keep };
@@ -297,14 +308,16 @@ struct NetworkInfo {
     latency_us: f64,
     /// Of its proxy.
     threads: u32,
+    /// A digest of its device's name.
+    device: u64,
 }
 
 /// Networks' names are words.
 const NAME_BYTES_MAX: usize = 256;
 
 impl Message for NetworkInfo {
-    const VERSION: u8 = 1;
-    const BYTES_MAX: usize = 32 + NAME_BYTES_MAX;
+    const VERSION: u8 = 2;
+    const BYTES_MAX: usize = 48 + NAME_BYTES_MAX;
 
     fn is_sound(&self) -> bool {
         let NetworkInfo { gbytes, latency_us, .. } = *self;
@@ -329,7 +342,7 @@ fn proxy_channels(layout: &DeviceLayout, rank: Rank) -> Box<[ProxyChannel]> {
     let tree = |channel| ProxyChannel { tree: layout.trees.links(channel, rank), ..ProxyChannel::default() };
     let rings = layout.rings.iter().map(ring);
     let trees = (0..layout.trees.channels()).map(tree);
-    let pairs = (0..layout.mesh_channels).map(|_| ProxyChannel::default());
+    let pairs = (0..layout.far_channels).map(|_| ProxyChannel::default());
     rings.chain(trees).chain(pairs).collect()
 }
 
