@@ -8,7 +8,7 @@ use super::tuning::{Crossing, Machine, NetSpeed};
 use crate::topology::Channels;
 use oxccl_shared::abi::{Algorithm, Func, Rank};
 use oxccl_shared::algo::tree::TreeLinks;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// The least that a device of a network gets: what one channel sends while another waits for the other end.
 const NIC_CHANNELS_MIN: u32 = 2;
@@ -77,11 +77,21 @@ impl Nics {
         counts.into_iter().max().unwrap_or(1).max(1)
     }
 
-    /// The devices by which a ring leaves its groups.
-    fn of_ring<'a>(&'a self, ring: &'a [Rank]) -> impl Iterator<Item = (u32, u64)> + 'a {
+    /// The devices by which a channel's ring leaves its groups: those that the search gave it, or else those of the ranks.
+    fn of_ring<'a>(
+        &'a self,
+        channels: &'a Channels,
+        channel: usize,
+    ) -> impl Iterator<Item = (u32, u64)> + 'a {
+        let ring = channels.ring(channel);
         let nexts = ring.iter().skip(1).chain(ring.first());
         let leaving = ring.iter().zip(nexts).filter(|(rank, next)| self.is_far(**rank, **next));
-        leaving.map(|(rank, _)| self.nic(*rank))
+        let gates: HashMap<Rank, u64> =
+            channels.gates(channel).iter().map(|gate| (gate.last, gate.nets[1])).collect();
+        leaving.map(move |(rank, _)| match gates.get(rank) {
+            Some(net) => (self.group_of[rank.index()], *net),
+            None => self.nic(*rank),
+        })
     }
 
     /// The devices by which a tree does.
@@ -124,7 +134,7 @@ impl Facts {
     pub fn over_nics(self, nics: &Nics, channels: &Channels) -> Facts {
         let blocks = self.tuning.blocks.expect("every table of GPUs has blocks");
         let at_most = |count: u32| self.limits.max.unwrap_or(count).min(count).min(self.blocks_max).max(1);
-        let rings = nics.worth(channels.rings.iter().flat_map(|ring| nics.of_ring(ring)));
+        let rings = nics.worth((0..channels.rings.len()).flat_map(|channel| nics.of_ring(channels, channel)));
         let rings = rings.max(NET_RING_CHANNELS).max(self.limits.min.unwrap_or(0)).min(self.ring_channels);
         let ring_channels = whole_turns(&channels.rings, rings, self.ring_channels);
         let tree_channels = if self.takes_trees_over_network() {
@@ -143,7 +153,7 @@ impl Facts {
             .min(near);
         let facts = Facts { ring_channels, tree_channels, mesh_channels: near, far_channels, ..self };
         let crossings = [
-            nics.crossing(ring_channels, |channel| nics.of_ring(channels.ring(channel))),
+            nics.crossing(ring_channels, |channel| nics.of_ring(channels, channel)),
             nics.crossing(tree_channels, |channel| nics.of_tree(channels.tree(channel))),
         ];
         let inside = self.machine.level_bw[0].min(f64::from(far_channels) * BLOCK_GBYTES);

@@ -5,7 +5,7 @@ use super::net::{NetConnected, NetWanted, Network};
 use super::part::FIRST;
 use super::parts::{Parts, PartsMade};
 use super::routes::{RouteSettings, Routes};
-use super::survey::{Survey, SurveyWanted, survey};
+use super::survey::{RingNics, Survey, SurveyWanted, survey};
 use super::tables::{ConnSite, Tables, upload};
 use crate::bootstrap::Bootstrap;
 use crate::connect::ConnectError;
@@ -112,6 +112,8 @@ pub(crate) struct Plan<'s> {
     devices: Vec<DeviceInfo>,
     facts: Facts,
     layout: DeviceLayout,
+    /// The devices of rings that have their own.
+    ring_nics: Vec<RingNics>,
     /// Whose memory this rank is not to use.
     refused: Vec<Rank>,
     /// This host, if it is known.
@@ -162,10 +164,11 @@ impl Steps for DeviceWanted<'_> {
         let network = is_wide.then(|| Network::find(bootstrap, self.net, &peers, gpu)).transpose()?;
         let nics = network.as_ref().map(|network| network.nics(&routes));
         let seen = look_round(bootstrap, gpu, (&peers, &devices), nics.as_ref(), self)?;
-        let Seen { facts, channels, refused, machine } = seen;
+        let Seen { facts, channels, ring_nics, refused, machine } = seen;
         let layout = layout(&facts, &channels).with_routes(routes, facts.far_channels);
         let layout = if is_wide { layout } else { layout.with_pairs() };
-        Ok(Plan { device, gpu, peers, devices, facts, layout, refused, machine, network, shared: None })
+        let shared = None;
+        Ok(Plan { device, gpu, peers, devices, facts, layout, ring_nics, refused, machine, network, shared })
     }
 
     fn share<'s>(&'s self, bootstrap: &Bootstrap, mut plan: Plan<'s>) -> Result<Plan<'s>, ConnectError> {
@@ -185,7 +188,8 @@ impl Steps for DeviceWanted<'_> {
     }
 
     fn connect<'s>(&'s self, bootstrap: &Bootstrap, plan: Plan<'s>) -> Result<DeviceConnected, ConnectError> {
-        let Plan { device, gpu, peers, devices, facts, layout, machine, network, shared, .. } = plan;
+        let Plan { device, gpu, peers, devices, facts, layout, machine, network, shared, ring_nics, .. } =
+            plan;
         let net = NetWanted {
             rank: bootstrap.rank(),
             layout: &layout,
@@ -196,6 +200,7 @@ impl Steps for DeviceWanted<'_> {
             gdr: self.net.gdr,
             gdr_level: self.topology.gdr_level,
             machine: machine.as_ref(),
+            ring_nics: &ring_nics,
         };
         let net = network.map(|network| network.connect(bootstrap, device, &net)).transpose()?;
         let (tables, memory) = match shared {
@@ -260,6 +265,7 @@ struct Seen {
     /// What plans depend on, as far as the machine goes.
     facts: Facts,
     channels: Channels,
+    ring_nics: Vec<RingNics>,
     /// Whose memory this rank is not to use.
     refused: Vec<Rank>,
     /// This host, if it is known.
@@ -282,12 +288,12 @@ fn look_round(
         .with_table(wanted.table);
     if nranks == 1 && !wanted.topology.wants_files() {
         let channels = Channels::in_rank_order(nranks);
-        return Ok(Seen { facts, channels, refused: Vec::new(), machine: None });
+        return Ok(Seen { facts, channels, ring_nics: Vec::new(), refused: Vec::new(), machine: None });
     }
-    let Survey { channels, agreed, refused, machine } = look(bootstrap, gpu, peers, wanted)?;
+    let Survey { channels, ring_nics, agreed, refused, machine } = look(bootstrap, gpu, peers, wanted)?;
     let facts = facts.on(Machine::of_agreed(weakest.0, &agreed), &channels.rings);
     let facts = nics.map_or(facts, |nics| facts.over_nics(nics, &channels));
-    Ok(Seen { facts, channels, refused, machine })
+    Ok(Seen { facts, channels, ring_nics, refused, machine })
 }
 
 /// Which channels the ranks' machines have.

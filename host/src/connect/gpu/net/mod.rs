@@ -17,6 +17,7 @@ mod tests;
 
 use super::layout::{ConnName, DeviceLayout};
 use super::routes::Routes;
+use super::survey::RingNics;
 use super::tables::ConnSite;
 use crate::bootstrap::Bootstrap;
 use crate::connect::ConnectError;
@@ -39,6 +40,7 @@ use oxccl_shared::abi::{ChannelId, Rank};
 use oxccl_shared::algo::spec::Connections;
 use places::NetPlaces;
 use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,6 +74,8 @@ pub(super) struct NetWanted<'a> {
     pub gdr: GdrConfig,
     pub gdr_level: Option<PathKind>,
     pub machine: Option<&'a Inventory>,
+    /// The devices of rings that have their own.
+    pub ring_nics: &'a [RingNics],
 }
 
 /// Connections over a network.
@@ -157,14 +161,38 @@ impl Network {
         device: &dyn Gpu,
         wanted: &NetWanted<'_>,
     ) -> Result<NetConnected, ConnectError> {
-        let gdr = self.gdr(device, wanted);
-        let connected = self.connect_in(&device, gdr, bootstrap, wanted);
+        let gdr = self.gdr(&self.properties, device, wanted);
+        let ring_devices = self.ring_devices(wanted, |nic| self.gdr(nic, device, wanted) == gdr);
+        let connected = self.connect_in(&device, gdr, bootstrap, (wanted, &ring_devices));
         vote_or_abort(bootstrap, connected)
     }
 
-    /// Whether, and how, this rank's NIC uses its GPU's memory.
-    fn gdr(&self, device: &dyn Gpu, wanted: &NetWanted<'_>) -> Option<Gdr> {
-        let (rank, NetProperties { name, pci_path, port, memory, .. }) = (wanted.rank, &self.properties);
+    /// For each ring, the devices by which it comes and leaves: those that the search gave it, where the network has them and the GPU's
+    /// memory is to them what it is to the rank's own.
+    fn ring_devices(
+        &self,
+        wanted: &NetWanted<'_>,
+        is_like_own: impl Fn(&NetProperties) -> bool,
+    ) -> Vec<[u32; 2]> {
+        let found = |name: &String| {
+            let mut nics =
+                (0..self.net.devices()).filter_map(|nic| Some((nic, self.net.properties(nic).ok()?)));
+            let (nic, properties) = nics.find(|(_, properties)| properties.name == *name)?;
+            (nic == self.device || is_like_own(&properties)).then_some(nic)
+        };
+        let names: BTreeSet<&String> = wanted.ring_nics.iter().flatten().flatten().collect();
+        let known: BTreeMap<&String, u32> =
+            names.into_iter().filter_map(|name| Some((name, found(name)?))).collect();
+        let device = |name: &Option<String>| {
+            let nic = name.as_ref().and_then(|name| known.get(name));
+            nic.copied().unwrap_or(self.device)
+        };
+        wanted.ring_nics.iter().map(|nics| [device(&nics[0]), device(&nics[1])]).collect()
+    }
+
+    /// Whether, and how, a NIC uses this rank's GPU's memory.
+    fn gdr(&self, nic: &NetProperties, device: &dyn Gpu, wanted: &NetWanted<'_>) -> Option<Gdr> {
+        let (rank, NetProperties { name, pci_path, port, memory, .. }) = (wanted.rank, nic);
         let gpu = match device.rdma() {
             Ok(gpu) => gpu,
             Err(error) => {
@@ -179,13 +207,13 @@ impl Network {
             sm: Some(sm),
             ..GpuFacts::unknown(wanted.gpu)
         };
+        let device = format!("{} {name}", self.net.name());
         let (name, port) = (name.clone(), *port);
         let bus_id = pci_path.as_deref().and_then(|path| bus_id_of(Path::new(path)));
         let nic = NetFacts { name, bus_id, speed_mbits: None, port, guid: None, gdr: true };
         let reach = NicReach::find(wanted.machine, &Sysfs::live(), known, nic);
         let (level, config, nic) = (wanted.gdr_level, wanted.gdr, *memory);
         let decided = decide(&GdrCase { level, config, nic, gpu, sm, reach });
-        let device = format!("{} {}", self.net.name(), self.properties.name);
         let distance = reach.map(|reach| reach.kind);
         match &decided {
             Ok(gdr) => {
@@ -202,12 +230,20 @@ impl Network {
         source: &dyn Source,
         gdr: Option<Gdr>,
         bootstrap: &Bootstrap,
-        wanted: &NetWanted<'_>,
+        (wanted, ring_devices): (&NetWanted<'_>, &[[u32; 2]]),
     ) -> Result<NetConnected, ConnectError> {
         let NetWanted { rank, layout, peers, gpu, connect_timeout, step_timeout, .. } = *wanted;
         let places = NetPlaces::new(layout, rank);
         let (to, from) = (places.peers(true), places.peers(false));
-        let (net, device) = (&self.net, self.device);
+        let device_of = |name: &ConnName| match ring_devices.len() {
+            rings if rings > 0 && name.kind == ConnKind::Ring => {
+                ring_devices[name.channel % rings][usize::from(name.is_send)]
+            }
+            _ => self.device,
+        };
+        let devices = [false, true]
+            .map(|is_send| places.one_way(is_send).map(|place| device_of(&place.name)).collect::<Vec<u32>>());
+        let (net, device) = (&self.net, &|is_send: bool, at: usize| devices[usize::from(is_send)][at]);
         let dialing = Dialing { bootstrap, net, device, to: &to, from: &from, timeout: connect_timeout };
         let dialed = dialing.connect();
         let mut dialed = dialed.map_err(|error| ConnectError::of_transport(rank, error))?;

@@ -171,10 +171,11 @@ impl Scene {
             gdr: GdrConfig::default(),
             gdr_level: None,
             machine: None,
+            ring_nics: &[],
         };
         let source: &dyn Source = own.as_ref().map_or(&OfProcess, |gpu| gpu);
         let gdr = direct.map(|direct| direct.gdr);
-        let connected = network.connect_in(source, gdr, bootstrap, &wanted).unwrap();
+        let connected = network.connect_in(source, gdr, bootstrap, (&wanted, &[])).unwrap();
         let base = |peer: Rank, _| arenas[peer.index()].base().addr() as u64;
         let tables = image(&layout, rank, &|name| {
             assert_eq!(connected.site(name).is_some(), layout.routes.is_net(rank, name.peer));
