@@ -210,7 +210,8 @@ impl Facts {
             return Candidates::over(Connections::Mesh).or_also(IN_LEVELS).or_also(lines);
         }
         if self.has_unmeasured_hosts() {
-            return Candidates::along(HOPS[1]).or_also(lines);
+            let is_ordered = self.reduces_by_rank(call) || self.forced.names_algorithm(call.func, HOPS[1]);
+            return if is_ordered { lines } else { Candidates::along(HOPS[1]).or_also(lines) };
         }
         match self.crosses_network() {
             true => Candidates::by(Protocol::LL).that(is_long),

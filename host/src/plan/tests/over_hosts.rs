@@ -125,6 +125,19 @@ fn hosts_of_several_ranks_reduce_in_two_levels() {
     }
 }
 
+/// What must reduce by rank has nothing but hops to all peers there: the longer calls go in two.
+#[test]
+fn by_rank_over_hosts_in_two_hops() {
+    let chosen = |forced, count| {
+        let facts = cpus(2, 6, forced);
+        facts.choose(&call(Func::AllReduce, DataType::F32, RedOp::Sum, count)).candidate.to_string()
+    };
+    let by_rank = Forced::default().deterministic(true);
+    assert_eq!([2, 1 << 20].map(|count| chosen(by_rank, count)), ["oneshot simple", "twoshot simple"]);
+    let named = Forced::only(Some(Algorithm::TwoShot), None);
+    assert_eq!([2, 1 << 20].map(|count| chosen(named, count)), ["twoshot simple"; 2]);
+}
+
 #[test]
 fn links_have_the_channels_that_they_are_worth() {
     let channels =
