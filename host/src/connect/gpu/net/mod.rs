@@ -162,7 +162,7 @@ impl Network {
         wanted: &NetWanted<'_>,
     ) -> Result<NetConnected, ConnectError> {
         let gdr = self.gdr(&self.properties, device, wanted);
-        let ring_devices = self.ring_devices(wanted, |nic| self.gdr(nic, device, wanted) == gdr);
+        let ring_devices = self.ring_devices(wanted.ring_nics, |nic| self.gdr(nic, device, wanted) == gdr);
         let connected = self.connect_in(&device, gdr, bootstrap, (wanted, &ring_devices));
         vote_or_abort(bootstrap, connected)
     }
@@ -171,7 +171,7 @@ impl Network {
     /// memory is to them what it is to the rank's own.
     fn ring_devices(
         &self,
-        wanted: &NetWanted<'_>,
+        ring_nics: &[RingNics],
         is_like_own: impl Fn(&NetProperties) -> bool,
     ) -> Vec<[u32; 2]> {
         let found = |name: &String| {
@@ -180,14 +180,14 @@ impl Network {
             let (nic, properties) = nics.find(|(_, properties)| properties.name == *name)?;
             (nic == self.device || is_like_own(&properties)).then_some(nic)
         };
-        let names: BTreeSet<&String> = wanted.ring_nics.iter().flatten().flatten().collect();
+        let names: BTreeSet<&String> = ring_nics.iter().flatten().flatten().collect();
         let known: BTreeMap<&String, u32> =
             names.into_iter().filter_map(|name| Some((name, found(name)?))).collect();
         let device = |name: &Option<String>| {
             let nic = name.as_ref().and_then(|name| known.get(name));
             nic.copied().unwrap_or(self.device)
         };
-        wanted.ring_nics.iter().map(|nics| [device(&nics[0]), device(&nics[1])]).collect()
+        ring_nics.iter().map(|nics| [device(&nics[0]), device(&nics[1])]).collect()
     }
 
     /// Whether, and how, a NIC uses this rank's GPU's memory.

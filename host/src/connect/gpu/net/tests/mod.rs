@@ -4,6 +4,7 @@
 mod cases;
 mod direct;
 mod graphs;
+mod rings;
 
 use super::*;
 use crate::bootstrap::{BootstrapConfig, InterfaceFilter, UniqueId};
