@@ -13,7 +13,7 @@ use oxccl::api::tune_file::{self, TuneError};
 use oxccl::plan::tuning::{
     self, Architecture, Backend, Forced, Impossible, ListError, NetSpeed, TUNED, TuneFile,
 };
-use oxccl::plan::{Call, ChannelLimits, Collnet, Facts, Lacks, Plan, plan};
+use oxccl::plan::{Call, ChannelLimits, Collnet, Facts, Lacks, Nics, Plan, plan};
 use oxccl::topology::{Channels, JoinError};
 use oxccl::transport::stream_layout;
 use oxccl::{Config, Func, RedOp};
@@ -68,7 +68,14 @@ pub fn facts(
     let facts = match machine.hosts {
         0 | 1 => facts.on(found, &channels.rings),
         hosts => {
-            facts.with_few_channels().on(found, &channels.rings).over_network(hosts, network(machine), 1)
+            let each = ranks / hosts;
+            let group_of: Vec<u64> = (0..ranks).map(|rank| u64::from(rank / each)).collect();
+            let system = &machine.system;
+            let gpu = |rank: u32| system.gpus.iter().position(|gpu| system.gpu(*gpu).rank.0 == rank % each);
+            let nic = |rank| gpu(rank).and_then(|gpu| nearest(machine, gpu)).unwrap_or(0) as u64;
+            let nic_of = (0..ranks).map(nic);
+            let nics = Nics::new(&group_of, nic_of.collect(), network(machine), 1);
+            facts.on_hosts(group_of.into_iter()).on(found, &channels.rings).over_nics(&nics, &channels)
         }
     };
     Ok((facts, channels))
@@ -110,11 +117,16 @@ fn explain(facts: &Facts, call: &Call) -> String {
     )
 }
 
+/// The network device nearest to a GPU.
+fn nearest(machine: &Machine, gpu: usize) -> Option<usize> {
+    machine.paths.local_net(&machine.system, gpu, 0)
+}
+
 /// The lowest bandwidth among ranks that use the NIC nearest to their GPU. Communicators assume 10 Gbit/s where it is unknown.
 fn network(machine: &Machine) -> NetSpeed {
-    let Machine { system, paths, .. } = machine;
-    let nearest = |gpu: usize| paths.local_net(system, gpu, 0).map(|net| system.net(system.nets[net]));
-    let nets = || (0..system.gpus.len()).filter_map(nearest);
+    let system = &machine.system;
+    let of_gpu = |gpu: usize| nearest(machine, gpu).map(|net| system.net(system.nets[net]));
+    let nets = || (0..system.gpus.len()).filter_map(of_gpu);
     NetSpeed {
         gbytes: nets().map(|net| f64::from(net.bw)).reduce(f64::min).unwrap_or(1.25),
         latency_us: nets().map(|net| f64::from(net.latency_us)).fold(0.0, f64::max),

@@ -20,10 +20,12 @@ pub struct Runs {
     pub channels: Channels,
     /// Of rings.
     pub rings: u32,
-    /// Between each two GPUs.
-    pub pairs: u32,
-    /// Of trees, where the user names them: else there are none.
+    /// Between each two GPUs of a host, and of several.
+    pub pairs: [u32; 2],
+    /// Of trees, where the user names them.
     pub trees: u32,
+    /// Whether there are none else.
+    pub only_named: bool,
 }
 
 impl Runs {
@@ -36,15 +38,16 @@ impl Runs {
         Ok(Runs {
             channels,
             rings: plain.ring_channels,
-            pairs: plain.mesh_channels,
+            pairs: [plain.mesh_channels, plain.far_channels],
             trees: named.tree_channels,
+            only_named: plain.tree_channels == 0,
         })
     }
 
     /// For a page.
     pub fn text(&self) -> String {
         let mut out = String::from("Channels of OxCCL\n");
-        let Runs { channels, rings, pairs, trees } = self;
+        let Runs { channels, rings, pairs: [near, far], trees, only_named } = self;
         let _ = writeln!(out, "  ring: {rings}");
         for (ring, of) in self.orders() {
             let mut ranks: Vec<String> = ring.iter().take(RANKS_MAX).map(Rank::to_string).collect();
@@ -53,9 +56,14 @@ impl Runs {
             }
             let _ = writeln!(out, "    {:>7} : {}", ranges(&of), ranks.join(" "));
         }
-        let _ = writeln!(out, "  pairs: {pairs}, between each two GPUs: one-shot, two-shot, messages");
+        let between = match near == far {
+            true => "between each two GPUs".to_owned(),
+            false => format!("between each two GPUs of a host, {far} between hosts"),
+        };
+        let _ = writeln!(out, "  pairs: {near}, {between}: one-shot, two-shot, messages");
         let depth = if channels.trees.is_empty() { 0 } else { *trees };
-        let _ = writeln!(out, "  tree: {depth} where NCCL_ALGO or a tuning file names it, else none");
+        let when = if *only_named { " where NCCL_ALGO or a tuning file names it, else none" } else { "" };
+        let _ = writeln!(out, "  tree: {depth}{when}");
         out
     }
 

@@ -6,7 +6,7 @@
 use super::order_gate::{OrderGate, Replay, SharedGate, Sink};
 use super::verdict::Verdict;
 use crate::launch::{Direction, Fault, Health, LEFT_GRACE, LinkError, Notify};
-use crate::plan::Plan;
+use crate::plan::{FAR_CHANNELS_MAX, Plan};
 use crate::proxy::{
     Concerns, EndError, EndFault, Idle, Keep, ORDERS_OPEN_MAX, ProxyEnd, ProxyFailure, ProxyOrder,
     ProxyOwner, ProxyParts, ProxyThread, ProxyThreadConfig, proxy,
@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// Groups of messages need no order of the proxy's own, unlike on CPUs (`launch/net_links.rs`): launches come in an
 /// order that sender and receiver share, so all launches before the first incomplete one are complete everywhere, and
 /// a proxy's open orders have room for that whole launch, with each message on several channels.
-const _: () = assert!(KERNEL_MESSAGES_MAX * 8 <= ORDERS_OPEN_MAX);
+const _: () = assert!(KERNEL_MESSAGES_MAX * FAR_CHANNELS_MAX as usize <= ORDERS_OPEN_MAX);
 
 /// Channel numbers of a GPU communicator's proxy: those of rings, then of trees, then of pairs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -151,6 +151,11 @@ impl NetProxy {
         if concerns {
             self.orders.push(self.channels.order_of_collective(coll, plan));
         }
+    }
+
+    /// Whether a rank is reached over the network.
+    pub(crate) fn is_far(&self, peer: Rank) -> bool {
+        self.reaches[peer.index()]
     }
 
     /// Adds the order of a message of the next kernel, which [`Self::issue`] issues.
@@ -287,9 +292,8 @@ mod tests {
     fn orders_are_made_of_what_kernels_are_launched_with() {
         let forced = Forced::only(Some(Algorithm::Tree), Some(Protocol::Simple));
         let slow = NetSpeed { gbytes: 1.0, latency_us: 10.0 };
-        let facts = Facts::of_gpus(4, (90, 132), forced, ChannelLimits::default(), None)
-            .with_few_channels()
-            .over_network(2, slow, 1);
+        let facts =
+            Facts::of_gpus(4, (90, 132), forced, ChannelLimits::default(), None).over_network(2, slow, 1);
         let call = Call {
             func: Func::AllReduce,
             dtype: DataType::F32,

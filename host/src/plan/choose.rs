@@ -200,16 +200,21 @@ impl Facts {
     /// Ranks on CPUs that are many and far from each other have connections to neighbours in rings and trees alone. The model decides
     /// between these: nobody has measured so many.
     ///
-    /// LL over a network doubles what processors copy and sockets carry: beyond short hops it lost to Simple at every size. One-shot and
-    /// two-shot LL128 wait for being measured on each generation, two-level for GPUs of several hosts.
+    /// LL over a network doubles what processors copy and sockets carry: beyond short hops it lost to Simple at every size, and lines to
+    /// whole slots wherever ranks are on CPUs. Two-shot, in which all send to all over one device of each host, waits for being measured
+    /// there; one-shot and two-shot LL128 on each generation of GPUs.
     fn doubtful(&self, call: &Call) -> Candidates {
         let is_long = |candidate: Candidate| self.hop_bytes(call, candidate.algorithm) > NET_LL_MAX_BYTES;
+        let lines = Candidates::by(Protocol::LL).or_also(Candidates::by(Protocol::LL128));
         if self.is_sparse() {
-            let lines = Candidates::by(Protocol::LL).or_also(Candidates::by(Protocol::LL128));
             return Candidates::over(Connections::Mesh).or_also(IN_LEVELS).or_also(lines);
         }
+        if self.has_unmeasured_hosts() {
+            let is_ordered = self.reduces_by_rank(call) || self.forced.names_algorithm(call.func, HOPS[1]);
+            return if is_ordered { lines } else { Candidates::along(HOPS[1]).or_also(lines) };
+        }
         match self.crosses_network() {
-            true => Candidates::by(Protocol::LL).that(is_long).or_also(IN_LEVELS),
+            true => Candidates::by(Protocol::LL).that(is_long),
             false if self.has_gpus() && self.tuning.one_shot_ll128_bytes.1 == 0 => BY_LINES,
             false => Candidates::NONE,
         }
@@ -219,7 +224,7 @@ impl Facts {
         if self.crosses_network() {
             return self.measured_over_network(call);
         }
-        if self.is_sparse() {
+        if self.is_sparse() || self.has_unmeasured_hosts() {
             return None;
         }
         // What was measured over NVLink says nothing about other machines.
@@ -256,12 +261,13 @@ impl Facts {
         lines.unwrap_or(in_hops)
     }
 
-    /// One hop to all and from all, wherever it is possible: a hop over sockets takes some 10 us, another message of it some 3.
+    /// One hop to all and from all, wherever it is possible: a hop over sockets takes some 10 us, another message of it some 3. Nothing
+    /// else was compared there.
     fn measured_over_network(&self, call: &Call) -> Option<Measured> {
-        let (hop, ring) = (HOPS[0], Candidate::new(Algorithm::Ring, Protocol::LL));
-        let order = [Candidate::new(hop, Protocol::LL), ring, ring, ring];
-        let is_possible = self.has_room() && self.is_carried(call, order[0]);
-        is_possible.then_some(Measured { source: "4 H200 over sockets, 2026-11-21", order })
+        let hop = Candidate::new(HOPS[0], Protocol::LL);
+        let is_allowed = self.forced.narrow(call.func, self.offered(call)).has(hop);
+        let is_possible = is_allowed && self.has_room() && self.is_carried(call, hop);
+        is_possible.then_some(Measured { source: "4 H200 over sockets, 2026-11-21", order: [hop; 4] })
     }
 
     /// Whether kernels that go to all peers at once have room for them.
@@ -332,8 +338,8 @@ impl Facts {
             _ if !self.has_bits(call, candidate) => return Exclusion::Order,
             Connections::Chain => self.collnet.why_not(),
             Connections::Levels => self.hosts.why_not(),
-            Connections::Tree => {
-                "not connected: trees of GPUs are where NCCL_ALGO or a tuning file names them"
+            Connections::Tree if self.tree_channels == 0 => {
+                "not connected: trees of GPUs are between hosts, and where NCCL_ALGO or a tuning file names them"
             }
             Connections::Mesh if candidate.protocol.needs_whole_lines() && self.has_mesh() => {
                 "not where some pair has no NVLink of its own"

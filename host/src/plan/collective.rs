@@ -252,7 +252,7 @@ mod tests {
             let groups = groups.filter(|(groups, _)| *groups <= nranks);
             let facts = groups.map_or(facts, |(groups, proxy_threads)| {
                 let hosts = (0..nranks).map(|rank| u64::from(rank * groups / nranks));
-                facts.with_few_channels().on_hosts(hosts).over_network(groups, SLOW, proxy_threads)
+                facts.on_hosts(hosts).over_network(groups, SLOW, proxy_threads)
             });
             let layouts = [facts.ring_layout, facts.mesh_layout, facts.tree_layout];
             prop_assert!(layouts.iter().all(ConnLayout::is_valid));
@@ -315,7 +315,6 @@ mod tests {
             let limits = ChannelLimits { min: None, max, threads };
             let facts = facts(nranks, 90, Forced::default(), limits, None)
                 .with_table(TuneTable::default().with(func, row))
-                .with_few_channels()
                 .over_network(2, SLOW, 1);
             let plan = plan(&Call { func, dtype: DataType::U8, op: RedOp::Sum, root: Rank(0), count }, &facts);
             prop_assert!(goes_over_a_proxy(&plan), "{plan:?}");
@@ -343,7 +342,6 @@ mod tests {
     fn what_cannot_go_over_a_proxy_is_not_planned() {
         let forced = |algorithm, protocol| {
             facts(4, 90, Forced::only(algorithm, protocol), ChannelLimits::default(), None)
-                .with_few_channels()
                 .over_network(2, SLOW, 1)
         };
         let call = |func, count| Call { func, dtype: DataType::F32, op: RedOp::Sum, root: Rank(0), count };
@@ -374,7 +372,7 @@ mod tests {
             let table = TuneTable::default().with(Func::AllReduce, row).unwrap();
             facts(4, 100, Forced::default(), ChannelLimits::default(), None).with_table(Some(table))
         };
-        let over_network = |facts: Facts| facts.with_few_channels().over_network(2, SLOW, 1);
+        let over_network = |facts: Facts| facts.over_network(2, SLOW, 1);
         let searched = |facts: Facts| {
             let machine = Machine { is_searched: true, ..facts.machine };
             Facts { machine, ..facts }

@@ -1,7 +1,7 @@
 //! A communicator's in-network reduction.
 
 use super::call::Call;
-use super::tuning::{Architecture, Machine, NetSpeed};
+use super::tuning::{Crossing, Machine, NetSpeed};
 use core::fmt;
 use oxccl_shared::abi::{DataType, RedOp};
 
@@ -106,11 +106,14 @@ impl Collnet {
         }
     }
 
-    /// The machine for the model: hosts with a network between them, if its speed is known.
-    pub(super) fn machine(&self, architecture: Architecture, nranks: u32, channels: [u32; 2]) -> Machine {
-        let machine = Machine::nominal(architecture, nranks);
+    /// The machine for the model: hosts with this network between them, if its speed is known.
+    pub(super) fn machine(&self, machine: Machine, crossings: [Crossing; 2]) -> Machine {
         match self {
-            Collnet::There(facts) => machine.over_network(facts.nhosts, facts.speed, channels),
+            Collnet::There(facts) => Machine::nominal(machine.architecture, machine.nranks).over_network(
+                facts.nhosts,
+                facts.speed,
+                crossings,
+            ),
             _ => machine,
         }
     }

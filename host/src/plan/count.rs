@@ -5,7 +5,7 @@ use oxccl_shared::abi::Rank;
 
 /// GB/s that one block moves along a ring. Measured on 4 H200: 64 blocks and no fewer fill the 360 GB/s of 12 channels of 30 that
 /// the search finds there.
-const BLOCK_GBYTES: f64 = 360.0 / 64.0;
+pub(super) const BLOCK_GBYTES: f64 = 360.0 / 64.0;
 
 /// Channels for these rings: at most `tuned`, at least `wanted` by the user.
 ///
@@ -21,8 +21,18 @@ pub(super) fn ring_channels(rings: &[Vec<Rank>], machine: &Machine, tuned: u32, 
     } else {
         tuned
     };
-    let count = needed.max(wanted.unwrap_or(0)).next_multiple_of(period);
-    if count <= tuned { count } else { (tuned / period * period).max(period.min(tuned)) }
+    let count = needed.max(wanted.unwrap_or(0));
+    turns(period, count, tuned)
+}
+
+/// So many channels or a few more, at most `most`, that use different rings equally often.
+pub(super) fn whole_turns(rings: &[Vec<Rank>], count: u32, most: u32) -> u32 {
+    turns(period(rings), count, most)
+}
+
+fn turns(period: u32, count: u32, most: u32) -> u32 {
+    let count = count.next_multiple_of(period);
+    if count <= most { count } else { (most / period * period).max(period.min(most)) }
 }
 
 /// Number of rings after which they repeat.

@@ -6,15 +6,17 @@ use super::copy_engines::CtaPolicy;
 use super::count::ring_channels;
 use super::hosts::Hosts;
 use super::numbers::{
-    ChannelLimits, FAR_MESH_MAX, NET_MESH_CHANNELS, NET_MESSAGES, NET_RING_CHANNELS, NET_TREE_CHANNELS,
-    Tuning,
+    ChannelLimits, FAR_MESH_MAX, FAR_RANKS_MEASURED_MAX, NET_MESH_CHANNELS, NET_MESSAGES, Tuning,
 };
-use super::tuning::{Advice, Architecture, Candidate, Candidates, Forced, Machine, NetSpeed, TuneTable};
+use super::tuning::{
+    Advice, Architecture, Candidate, Candidates, Crossing, Forced, Machine, NetSpeed, TuneTable,
+};
 use crate::topology::PathKind;
 use oxccl_shared::abi::{Algorithm, ConnLayout, Func, Protocol, Rank};
 use oxccl_shared::algo::kernels::Kernel;
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::{Connections, Processor, Proxied};
+use std::collections::BTreeSet;
 
 /// What a communicator knows after init; equal on every rank.
 #[derive(Clone, Copy, Debug)]
@@ -31,8 +33,10 @@ pub struct Facts {
     pub ring_channels: u32,
     /// Channels of connections between pairs.
     pub mesh_channels: u32,
-    /// Channels of trees that are connected: among GPUs none unless the user insists on trees. Nothing shows yet that they are best at
-    /// any size among GPUs of one host, so that their memory would lie idle.
+    /// Of these, what pairs have that only a network connects.
+    pub far_channels: u32,
+    /// Channels of trees that are connected: among GPUs of one host none unless the user insists on trees. Nothing shows yet that they
+    /// are best at any size there, so that their memory would lie idle.
     pub tree_channels: u32,
     /// Blocks that every device runs at once: all blocks of a kernel must, for they wait for those of other ranks.
     pub blocks_max: u32,
@@ -44,6 +48,8 @@ pub struct Facts {
     pub tuning: Tuning,
     /// Which ranks share a host.
     pub hosts: Hosts,
+    /// How many hosts there are.
+    pub nhosts: u32,
     /// What the ranks run on, and what connects them.
     pub machine: Machine,
     /// Threads that the proxy of every rank has, where GPUs need any.
@@ -80,12 +86,14 @@ impl Facts {
             tree_layout: ring_layout,
             ring_channels,
             mesh_channels: 1,
+            far_channels: 1,
             tree_channels,
             blocks_max: 1,
             forced,
             limits: ChannelLimits::default(),
             tuning: Tuning::of(architecture),
             hosts: Hosts::One,
+            nhosts: 1,
             machine: Machine::nominal(architecture, nranks),
             proxy_threads: 0,
             collnet: Collnet::Disabled,
@@ -117,12 +125,14 @@ impl Facts {
             tree_layout: blocks.tree_layout(buffer_bytes),
             ring_channels: at_most(blocks.ring_channels),
             mesh_channels: at_most(blocks.mesh_channels),
+            far_channels: at_most(blocks.mesh_channels),
             tree_channels: if forced.wants_trees() { at_most(blocks.tree_channels) } else { 0 },
             blocks_max,
             forced,
             limits,
             tuning,
             hosts: Hosts::One,
+            nhosts: 1,
             machine: Machine::nominal(architecture, nranks),
             proxy_threads: 0,
             collnet: Collnet::Disabled,
@@ -151,9 +161,28 @@ impl Facts {
         self
     }
 
-    /// The same where some ranks on CPUs meet over a network, or none.
+    /// The same where some ranks on CPUs meet over a network, or none. Where others meet in memory, the model knows of both: a host's
+    /// ranks share what streams carry.
     pub fn with_far_ranks(self, has_far_ranks: bool) -> Facts {
-        Facts { has_far_ranks, ..self }
+        let facts = Facts { has_far_ranks, ..self };
+        if !has_far_ranks || self.nhosts < 2 || self.machine.architecture != Architecture::Cpu {
+            return facts;
+        }
+        let network = NetSpeed { gbytes: Architecture::CpuStreams.constants().nominal.1, latency_us: 0.0 };
+        let crossings = [self.ring_channels, self.tree_channels].map(Crossing::by_one);
+        // What a rank posts, it posts itself.
+        let machine =
+            Machine { net_overhead_us: 0.0, ..self.machine.over_network(self.nhosts, network, crossings) };
+        facts.with_machine(machine)
+    }
+
+    /// Whether ranks on CPUs are where nobody has measured algorithms: many over hosts, or some in memory and others over a network.
+    pub(super) fn has_unmeasured_hosts(&self) -> bool {
+        let is_mixed = self.machine.architecture == Architecture::Cpu;
+        !self.has_gpus()
+            && self.has_far_ranks
+            && self.nhosts > 1
+            && (is_mixed || self.nranks > FAR_RANKS_MEASURED_MAX)
     }
 
     /// Whether what goes to all peers at once would need more connections over a network than a rank should have: each has memory of
@@ -164,14 +193,16 @@ impl Facts {
 
     /// The same with ranks on these hosts.
     pub fn on_hosts(self, host_of: impl Iterator<Item = u64>) -> Facts {
-        let hosts = Hosts::of(host_of);
-        Facts { hosts, ..self }.with_machine(self.machine)
+        let host_of: Vec<u64> = host_of.collect();
+        let nhosts = host_of.iter().collect::<BTreeSet<_>>().len() as u32;
+        let hosts = Hosts::of(host_of.into_iter());
+        Facts { hosts, nhosts, ..self }.with_machine(self.machine)
     }
 
     /// The same where a network reduces, or not: the model knows the hosts between which it does.
     pub fn with_collnet(self, collnet: Collnet) -> Facts {
-        let channels = [self.ring_channels, self.tree_channels];
-        let machine = collnet.machine(self.machine.architecture, self.nranks, channels);
+        let crossings = [self.ring_channels, self.tree_channels].map(Crossing::by_one);
+        let machine = collnet.machine(self.machine, crossings);
         Facts { collnet, ..self }.with_machine(machine)
     }
 
@@ -184,24 +215,6 @@ impl Facts {
     /// The same on this machine, which gets the hosts that are known here.
     fn with_machine(self, machine: Machine) -> Facts {
         Facts { machine: Machine { host_ranks: self.hosts.ranks_each(), ..machine }, ..self }
-    }
-
-    /// The same with no more channels than pay over a network.
-    pub fn with_few_channels(self) -> Facts {
-        Facts {
-            ring_channels: self.ring_channels.min(self.limits.min.unwrap_or(0).max(NET_RING_CHANNELS)),
-            tree_channels: self.tree_channels.min(NET_TREE_CHANNELS),
-            mesh_channels: self.mesh_channels.min(NET_MESH_CHANNELS),
-            ..self
-        }
-    }
-
-    /// The same where GPUs are in `groups` that only a network connects, on a machine whose speeds are the network's, driven by so many
-    /// threads of each rank.
-    pub fn over_network(self, groups: u32, network: NetSpeed, proxy_threads: u32) -> Facts {
-        let machine = self.machine.over_network(groups, network, [self.ring_channels, self.tree_channels]);
-        let tuning = Tuning { messages: NET_MESSAGES, ..self.tuning };
-        Facts { machine, tuning, proxy_threads, ..self }
     }
 
     /// What the ranks run on, as far as algorithms differ.
@@ -220,7 +233,7 @@ impl Facts {
             Connections::Ring => (&self.ring_layout, self.ring_channels),
             Connections::Tree => (&self.tree_layout, self.tree_channels),
             Connections::Mesh | Connections::Chain | Connections::Levels => {
-                (&self.mesh_layout, self.mesh_channels)
+                (&self.mesh_layout, self.far_channels)
             }
         }
     }
@@ -237,7 +250,7 @@ impl Facts {
     pub(super) fn one_trip_channels(&self, call: &Call) -> Option<u32> {
         let threads = self.tuning.blocks.map_or(1, |blocks| blocks.ll_threads);
         let channels = call.bytes().div_ceil(8 * u64::from(threads)).max(1);
-        let most = self.mesh_channels.min(self.limits.max.unwrap_or(u32::MAX)).max(1);
+        let most = self.far_channels.min(NET_MESH_CHANNELS).min(self.limits.max.unwrap_or(u32::MAX)).max(1);
         (channels <= u64::from(most)).then_some(channels as u32)
     }
 
@@ -308,7 +321,7 @@ impl Facts {
 
     /// The protocol of a message of `bytes` between two ranks.
     pub fn message_protocol(&self, bytes: u64) -> Protocol {
-        let classes = self.tuning.messages;
+        let classes = if self.crosses_network() { NET_MESSAGES } else { self.tuning.messages };
         let class =
             classes.iter().find(|class| bytes <= class.max_bytes).unwrap_or(&classes[classes.len() - 1]);
         self.message_protocol_for(class.protocol)

@@ -60,7 +60,7 @@ mod tests {
     fn facts(nranks: u32, sm: u32, over_network: bool) -> Facts {
         let facts = Facts::of_gpus(nranks, (sm, 132), Forced::default(), ChannelLimits::default(), None);
         let slow = NetSpeed { gbytes: 1.25, latency_us: 20.0 };
-        if over_network { facts.with_few_channels().over_network(nranks.min(2), slow, 4) } else { facts }
+        if over_network { facts.over_network(nranks.min(2), slow, 4) } else { facts }
     }
 
     #[test]

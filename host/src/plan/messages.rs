@@ -6,7 +6,7 @@
 //! lane is one peer and one direction; blocks of its own run its messages in order.
 
 use super::facts::Facts;
-use super::numbers::MessageClass;
+use super::numbers::{MessageClass, NET_MESSAGES};
 use oxccl_shared::abi::{KERNEL_MESSAGES_MAX, Protocol, Rank};
 use oxccl_shared::algo::kernels::Kernel;
 
@@ -17,6 +17,8 @@ pub struct MessageWant {
     pub is_send: bool,
     /// The other rank.
     pub peer: Rank,
+    /// Whether only a network connects it.
+    pub is_far: bool,
     /// Its length.
     pub len_bytes: u64,
 }
@@ -66,18 +68,33 @@ fn kernel_of(class: &MessageClass, facts: &Facts) -> (Kernel, u32) {
 
 /// Every kernel that messages may need, and the threads of its blocks.
 pub fn message_kernels(facts: &Facts) -> impl Iterator<Item = (Kernel, u32)> + '_ {
-    facts.tuning.messages.iter().map(|class| kernel_of(class, facts))
+    (0..classes_count(facts)).map(|class| kernel_of(class_at(class, facts).0, facts))
 }
 
-/// The protocol of a message of so many bytes, and the channels among which it is divided: the same at both ends.
-pub fn message_connections(len_bytes: u64, facts: &Facts) -> (Protocol, u32) {
-    let class = &facts.tuning.messages[class_of(len_bytes, facts)];
-    (facts.message_protocol_for(class.protocol), channels_of(class, facts))
+/// The protocol of a message of so many bytes to a near or a far rank, and the channels among which it is divided: the same at both ends.
+pub fn message_connections(len_bytes: u64, is_far: bool, facts: &Facts) -> (Protocol, u32) {
+    let class = class_of(len_bytes, is_far, facts);
+    (facts.message_protocol_for(class_at(class, facts).0.protocol), channels_of(class, facts))
 }
 
-fn class_of(len_bytes: u64, facts: &Facts) -> usize {
-    let classes = facts.tuning.messages;
-    classes.iter().position(|class| len_bytes <= class.max_bytes).unwrap_or(classes.len() - 1)
+/// Classes of messages between near ranks, and behind them those between far ones, where there are any.
+fn classes_count(facts: &Facts) -> usize {
+    facts.tuning.messages.len() + if facts.crosses_network() { NET_MESSAGES.len() } else { 0 }
+}
+
+/// A class, and how many channels are connected for it.
+fn class_at<'a>(class: usize, facts: &Facts) -> (&'a MessageClass, u32) {
+    let near = facts.tuning.messages;
+    match class.checked_sub(near.len()) {
+        None => (&near[class], facts.mesh_channels),
+        Some(far) => (&NET_MESSAGES[far], facts.far_channels),
+    }
+}
+
+fn class_of(len_bytes: u64, is_far: bool, facts: &Facts) -> usize {
+    let near = facts.tuning.messages;
+    let (first, classes) = if is_far { (near.len(), NET_MESSAGES) } else { (0, near) };
+    first + classes.iter().position(|class| len_bytes <= class.max_bytes).unwrap_or(classes.len() - 1)
 }
 
 /// How many ranks apart the ends of a launch's messages may be.
@@ -85,9 +102,15 @@ fn rounds_of(facts: &Facts) -> u32 {
     (facts.nranks - 1).clamp(1, KERNEL_MESSAGES_MAX as u32 / 2)
 }
 
+/// The most channels that a message may have: all lanes of a launch run at once.
+pub(super) fn lane_channels_max(facts: &Facts) -> u32 {
+    (facts.blocks_max / (2 * rounds_of(facts))).max(1)
+}
+
 /// All lanes that a launch may have run at once, whichever of them this one has.
-fn channels_of(class: &MessageClass, facts: &Facts) -> u32 {
-    class.channels.min(facts.mesh_channels).min(facts.blocks_max / (2 * rounds_of(facts))).max(1)
+fn channels_of(class: usize, facts: &Facts) -> u32 {
+    let (class, connected) = class_at(class, facts);
+    class.channels.min(connected).min(lane_channels_max(facts)).max(1)
 }
 
 /// Divides messages of `rank` among launches, which are to be made in order.
@@ -100,13 +123,12 @@ pub fn arrange<'a>(
     let n = facts.nranks;
     let rounds = rounds_of(facts);
     let per_lane = KERNEL_MESSAGES_MAX as u32 / (2 * rounds);
-    let classes = facts.tuning.messages;
     let Arrangement { placed, counts } = scratch;
     placed.clear();
     counts.clear();
-    counts.resize(classes.len() * n as usize * 2, 0);
+    counts.resize(classes_count(facts) * n as usize * 2, 0);
     for (index, want) in wants.iter().enumerate() {
-        let class = class_of(want.len_bytes, facts);
+        let class = class_of(want.len_bytes, want.is_far, facts);
         let count = &mut counts[(class * n as usize + want.peer.index()) * 2 + usize::from(want.is_send)];
         let ordinal = *count;
         *count += 1;
@@ -125,8 +147,8 @@ pub fn arrange<'a>(
         }
     }
     placed.chunk_by(|a, b| a.launch == b.launch).map(move |placed| {
-        let class = &classes[placed[0].launch.0 as usize];
-        let (kernel, threads) = kernel_of(class, facts);
+        let class = placed[0].launch.0 as usize;
+        let (kernel, threads) = kernel_of(class_at(class, facts).0, facts);
         Batch {
             kernel,
             threads,
@@ -142,26 +164,35 @@ mod tests {
     use super::*;
     use crate::plan::ChannelLimits;
     use crate::plan::Forced;
+    use crate::plan::tuning::NetSpeed;
     use proptest::prelude::*;
 
     /// From, to, length.
     type Message = (Rank, Rank, u64);
 
-    fn facts(nranks: u32) -> Facts {
-        Facts::of_gpus(nranks, (90, 132), Forced::default(), ChannelLimits::default(), None)
+    /// All on one host, or half of them on each of two.
+    fn facts(nranks: u32, groups: u32) -> Facts {
+        let facts = Facts::of_gpus(nranks, (90, 132), Forced::default(), ChannelLimits::default(), None);
+        let speed = NetSpeed { gbytes: 50.0, latency_us: 5.0 };
+        if groups > 1 { facts.over_network(groups, speed, 1) } else { facts }
+    }
+
+    fn is_far(a: Rank, b: Rank, nranks: u32, groups: u32) -> bool {
+        let each = nranks.div_ceil(groups);
+        a.0 / each != b.0 / each
     }
 
     /// A launch as both ends can describe it: kernel, channels, and its messages as (from, to, number of the pair).
     type Seen = (Kernel, u32, Vec<(Message, usize)>);
 
-    fn launches(rank: Rank, nranks: u32, messages: &[Message]) -> Vec<(u32, Seen)> {
-        let facts = facts(nranks);
+    fn launches(rank: Rank, (nranks, groups): (u32, u32), messages: &[Message]) -> Vec<(u32, Seen)> {
+        let facts = facts(nranks, groups);
         let mine: Vec<&Message> = messages.iter().filter(|m| m.0 == rank || m.1 == rank).collect();
         let wants: Vec<MessageWant> = mine
             .iter()
             .map(|&&(from, to, len_bytes)| {
-                let is_send = from == rank;
-                MessageWant { is_send, peer: if is_send { to } else { from }, len_bytes }
+                let (is_send, is_far) = (from == rank, is_far(from, to, nranks, groups));
+                MessageWant { is_send, peer: if is_send { to } else { from }, is_far, len_bytes }
             })
             .collect();
         let number = |index: usize| mine[..index].iter().filter(|m| *m == &mine[index]).count();
@@ -188,21 +219,28 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_message_is_launched_once_and_lanes_keep_their_order((nranks, messages) in messages()) {
+        fn every_message_is_launched_once_and_lanes_keep_their_order(
+            (nranks, messages) in messages(),
+            groups in 1u32..3,
+        ) {
             for rank in (0..nranks).map(Rank) {
                 let mut wants = Vec::new();
                 for &(from, to, len_bytes) in &messages {
-                    if from == rank { wants.push(MessageWant { is_send: true, peer: to, len_bytes }) }
-                    if to == rank { wants.push(MessageWant { is_send: false, peer: from, len_bytes }) }
+                    let is_far = is_far(from, to, nranks, groups);
+                    if from == rank { wants.push(MessageWant { is_send: true, peer: to, is_far, len_bytes }) }
+                    if to == rank { wants.push(MessageWant { is_send: false, peer: from, is_far, len_bytes }) }
                 }
-                let facts = facts(nranks);
+                let facts = facts(nranks, groups);
                 let mut scratch = Arrangement::default();
                 let mut met = vec![0; wants.len()];
                 for batch in arrange(&wants, rank, &facts, &mut scratch) {
                     for placed in batch.placed {
                         met[placed.index] += 1;
                         prop_assert!(placed.lane < batch.lanes);
-                        let ends = message_connections(wants[placed.index].len_bytes, &facts);
+                        let MessageWant { len_bytes, is_far, .. } = wants[placed.index];
+                        let ends = message_connections(len_bytes, is_far, &facts);
+                        let connected = if is_far { facts.far_channels } else { facts.mesh_channels };
+                        prop_assert!(batch.channels <= connected);
                         prop_assert_eq!(ends, (batch.kernel.protocol(), batch.channels));
                     }
                     for (a, b) in batch.placed.iter().zip(&batch.placed[1..]) {
@@ -217,9 +255,9 @@ mod tests {
 
         /// Runs all launches of all ranks: a rank's next begins when its last is over, a message needs both of its ends at once.
         #[test]
-        fn no_launch_waits_for_one_behind_its_peers((nranks, messages) in messages()) {
+        fn no_launch_waits_for_one_behind_its_peers((nranks, messages) in messages(), groups in 1u32..3) {
             let mut ranks: Vec<Vec<(u32, Seen)>> =
-                (0..nranks).map(|rank| launches(Rank(rank), nranks, &messages)).collect();
+                (0..nranks).map(|rank| launches(Rank(rank), (nranks, groups), &messages)).collect();
             ranks.iter_mut().for_each(|launches| launches.reverse());
             while ranks.iter().any(|launches| !launches.is_empty()) {
                 let current: Vec<Option<Seen>> =

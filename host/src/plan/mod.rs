@@ -19,6 +19,7 @@ mod facts;
 mod choose;
 mod collective;
 mod messages;
+mod nics;
 mod kernel_set;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,8 @@ pub use copy_engines::{CopyEngineRow, CopyStep, CtaPolicy, Placement, Spot, Step
 pub use facts::Facts;
 pub use hosts::Hosts;
 pub use messages::{Arrangement, Batch, MessageWant, Placed, arrange, message_connections, message_kernels};
+pub use nics::Nics;
+pub(crate) use numbers::FAR_CHANNELS_MAX;
 pub use numbers::{Blocks, ChannelLimits, HopLimit, MessageClass, Tuning};
 pub use tuning::Forced;
 

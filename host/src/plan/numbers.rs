@@ -132,10 +132,10 @@ impl ChannelLimits {
     }
 }
 
-/// Channels connected where ranks use a network: of rings, of trees and of pairs. Each is a connection of its own
+/// The fewest channels connected where ranks use a network: of rings, of trees and of pairs. Each is a connection of its own
 /// with slots in pinned memory, and one CPU thread drives them all: few keep it busy, as NCCL's two for each device
-/// of its network do. [`net_channel_bytes`] states the bytes of each. The user raises those of rings by
-/// `NCCL_MIN_NCHANNELS`.
+/// of its network do. Devices that need more get more (`nics`). [`net_channel_bytes`] states the bytes of each. The user raises those of
+/// rings by `NCCL_MIN_NCHANNELS`.
 pub(super) const NET_RING_CHANNELS: u32 = 4;
 /// See [`NET_RING_CHANNELS`].
 pub(super) const NET_TREE_CHANNELS: u32 = 4;
@@ -145,6 +145,12 @@ pub(super) const NET_MESH_CHANNELS: u32 = 2;
 /// Most ranks on CPUs that go to all peers at once where some of them meet over a network: beyond, a rank would have more connections than
 /// 32, and as many more as there are ranks.
 pub(super) const FAR_MESH_MAX: u32 = 16;
+
+/// Most channels of pairs over a network: a proxy has room for a launch's messages on so many each.
+pub(crate) const FAR_CHANNELS_MAX: u32 = 8;
+
+/// Most ranks on CPUs over streams whose algorithms were measured.
+pub(super) const FAR_RANKS_MEASURED_MAX: u32 = 8;
 
 /// Proxy threads from which on channels are added early: two of them send, and two receive.
 pub(super) const THREADS_FOR_CHANNELS: u32 = 4;
@@ -164,12 +170,13 @@ pub(super) const NET_LL_MAX_BYTES: u64 = 4 << 10;
 /// An all-reduce of ranks on CPUs takes two-shot from here on where it must reduce by rank and may not take a ring.
 pub(super) const ORDERED_TWO_SHOT_MIN_BYTES: u64 = 32 << 10;
 
-/// Messages if ranks use a network. LL doubles the bytes that a CPU copies and a socket carries: NCCL's bound. At 64
-/// KiB over loopback it took 119 us where NCCL's Simple took 68.
+/// Messages between ranks that only a network connects. LL doubles the bytes that a CPU copies and a socket carries: NCCL's bound. At 64
+/// KiB over loopback it took 119 us where NCCL's Simple took 68. Long ones take all channels that the devices are worth.
 pub(super) const NET_MESSAGES: &[MessageClass] = &[
     MessageClass { max_bytes: 4 << 10, protocol: Protocol::LL, channels: 1 },
     MessageClass { max_bytes: 16 << 10, protocol: Protocol::LL, channels: 2 },
-    MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 2 },
+    MessageClass { max_bytes: 1 << 20, protocol: Protocol::Simple, channels: 2 },
+    MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: u32::MAX },
 ];
 
 impl Tuning {

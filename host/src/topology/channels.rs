@@ -21,6 +21,8 @@ pub struct HostLanes {
     pub rings: Vec<Vec<Rank>>,
     /// Lanes of the tree graph.
     pub trees: Vec<Vec<Rank>>,
+    /// Of each lane of the ring graph, the network devices by which it enters and leaves the host; empty where there are none.
+    pub ring_nets: Vec<[u64; 2]>,
     /// How trees connect to other hosts.
     pub tree_pattern: Pattern,
     /// Consecutive ring lanes use two NICs in opposite roles.
@@ -45,6 +47,13 @@ impl HostLanes {
         HostLanes {
             rings: lanes(&graphs.ring),
             trees: lanes(&graphs.tree),
+            ring_nets: graphs
+                .ring
+                .lanes
+                .iter()
+                .map(|lane| lane.nets)
+                .collect::<Option<_>>()
+                .unwrap_or_default(),
             tree_pattern: graphs.tree.pattern,
             alternates: graphs.ring.cross_nic == 2,
             inside: Inside::Chain,
@@ -56,6 +65,7 @@ impl HostLanes {
         HostLanes {
             rings: vec![ranks.clone()],
             trees: vec![ranks],
+            ring_nets: Vec::new(),
             tree_pattern: Pattern::Tree,
             alternates: false,
             inside: Inside::Binary,
@@ -130,6 +140,19 @@ pub struct Channels {
     pub rings: Vec<Vec<Rank>>,
     /// For each channel, each rank's neighbours in the tree.
     pub trees: Vec<Vec<TreeLinks>>,
+    /// For each channel, the gate of every host; none where rings leave by any device, or not at all.
+    gates: Vec<Vec<Gate>>,
+}
+
+/// Where a ring enters and leaves a host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gate {
+    /// The first rank there.
+    pub first: Rank,
+    /// The last.
+    pub last: Rank,
+    /// The devices that the search gave its lane, to enter and to leave by.
+    pub nets: [u64; 2],
 }
 
 impl Channels {
@@ -144,12 +167,15 @@ impl Channels {
         let alternates = hosts.iter().all(|host| host.alternates) && count.is_multiple_of(2);
         let mut rings: Vec<Vec<Rank>> = (0..count).map(|channel| ring(hosts, channel, alternates)).collect();
         rings.extend_from_within(..);
+        let has_gates = hosts.len() > 1 && hosts.iter().all(|host| host.ring_nets.len() == host.rings.len());
+        let gated = if has_gates { 0..count } else { 0..0 };
+        let gates = gated.map(|channel| gates(hosts, channel, alternates)).collect();
         let mut trees = vec![vec![TreeLinks::default(); nranks as usize]; 2 * count];
         let (first, second) = trees.split_at_mut(count);
         for (channel, (first, second)) in first.iter_mut().zip(second).enumerate() {
             join_trees(hosts, channel, [first, second]);
         }
-        Ok(Channels { rings, trees })
+        Ok(Channels { rings, trees, gates })
     }
 
     /// Channels of one host whose ranks reach each other equally well, in rank order.
@@ -161,6 +187,16 @@ impl Channels {
     /// The ring of a channel. Channels beyond the last ring start again at the first.
     pub fn ring(&self, channel: usize) -> &[Rank] {
         &self.rings[channel % self.rings.len()]
+    }
+
+    /// The same with these rings, which the user orders.
+    pub fn with_rings(self, rings: &[Vec<Rank>]) -> Channels {
+        Channels { rings: rings.to_vec(), gates: Vec::new(), ..self }
+    }
+
+    /// Where the ring of a channel enters and leaves the hosts, if it has devices of its own there.
+    pub fn gates(&self, channel: usize) -> &[Gate] {
+        self.gates.get(channel % self.gates.len().max(1)).map_or(&[], Vec::as_slice)
     }
 
     /// The tree of a channel. The two trees alternate, so any even number of channels uses every rank's links in both
@@ -205,13 +241,25 @@ fn check(hosts: &[HostLanes]) -> Result<u32, JoinError> {
     Ok(nranks as u32)
 }
 
+/// The lane of a channel on a host. Where lanes alternate NICs, every second host takes the other lane of the pair. Traffic that leaves by a
+/// NIC here then enters by the same NIC there, and stays on one rail of the network.
+fn lane_of(host: usize, channel: usize, alternates: bool) -> usize {
+    if alternates && host % 2 == 1 { channel ^ 1 } else { channel }
+}
+
+fn gates(hosts: &[HostLanes], channel: usize, alternates: bool) -> Vec<Gate> {
+    let gate = |(host, lanes): (usize, &HostLanes)| {
+        let lane = lane_of(host, channel, alternates);
+        let ring = &lanes.rings[lane];
+        Gate { first: ring[0], last: ring[ring.len() - 1], nets: lanes.ring_nets[lane] }
+    };
+    hosts.iter().enumerate().map(gate).collect()
+}
+
 fn ring(hosts: &[HostLanes], channel: usize, alternates: bool) -> Vec<Rank> {
     let mut ring = Vec::new();
     for (host, lanes) in hosts.iter().enumerate() {
-        // Where lanes alternate NICs, every second host takes the other lane of the pair. Traffic that leaves by a
-        // NIC here then enters by the same NIC there, and stays on one rail of the network.
-        let lane = if alternates && host % 2 == 1 { channel ^ 1 } else { channel };
-        ring.extend_from_slice(&lanes.rings[lane]);
+        ring.extend_from_slice(&lanes.rings[lane_of(host, channel, alternates)]);
     }
     let start = ring.iter().position(|rank| *rank == Rank(0)).unwrap_or(0);
     ring.rotate_left(start);

@@ -25,7 +25,7 @@ mod summary;
 mod nic;
 
 pub use bus_id::BusId;
-pub use channels::{Channels, HostLanes, Inside, JoinError};
+pub use channels::{Channels, Gate, HostLanes, Inside, JoinError};
 pub use inventory::{C2c, Cpu, Device, Gpu, Inventory, Net, Nic, NvLink, Pci};
 pub use merge::MergeError;
 pub use nic::NicReach;

@@ -176,8 +176,8 @@ struct SummaryBlock {
 }
 
 impl Message for SummaryBlock {
-    const VERSION: u8 = 1;
-    const BYTES_MAX: usize = 128 + 2 * CHANNELS_MAX * (2 + 5 * GPUS_MAX);
+    const VERSION: u8 = 2;
+    const BYTES_MAX: usize = 128 + 2 * CHANNELS_MAX * (2 + 5 * GPUS_MAX + 10);
 
     /// Speeds and times are numbers; ranks in lanes are checked where lanes are joined.
     fn is_sound(&self) -> bool {
@@ -191,10 +191,12 @@ impl Message for SummaryBlock {
 
 /// Whether there are no more lanes than channels, none longer than a host, and all as long as the first.
 fn has_room(lanes: &HostLanes) -> bool {
-    [&lanes.rings, &lanes.trees].into_iter().all(|lanes| {
-        let len = lanes.first().map_or(0, Vec::len);
-        lanes.len() <= CHANNELS_MAX && len <= GPUS_MAX && lanes.iter().all(|lane| lane.len() == len)
-    })
+    let nets = lanes.ring_nets.len();
+    (nets == 0 || nets == lanes.rings.len())
+        && [&lanes.rings, &lanes.trees].into_iter().all(|lanes| {
+            let len = lanes.first().map_or(0, Vec::len);
+            lanes.len() <= CHANNELS_MAX && len <= GPUS_MAX && lanes.iter().all(|lane| lane.len() == len)
+        })
 }
 
 /// Whether NVSwitches join any two GPUs, so that a tree may use links that are on no lane.

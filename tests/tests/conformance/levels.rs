@@ -5,9 +5,11 @@ use oxccl::{
     Algorithm, Communicator, Config, DataType, Func, Protocol, RedOp, ReduceOp, TransportKind, UniqueId,
     Untyped,
 };
-use oxccl_tests::deadline::Deadline;
+use oxccl_tests::case::{By, Case, Placement};
+use oxccl_tests::deadline::{Deadline, doing};
 use oxccl_tests::deck::Deck;
 use oxccl_tests::harness::{Settings, World, on_threads};
+use std::collections::HashSet;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(280);
@@ -27,8 +29,12 @@ fn placed(hosts: &[u32]) -> impl Fn(u32, &mut Config) + Sync + '_ {
 
 /// The rank's all-reduce, and why others do not go so.
 fn explained(rank: &Communicator) -> (Algorithm, String) {
+    explained_of(rank, 1000)
+}
+
+fn explained_of(rank: &Communicator, count: usize) -> (Algorithm, String) {
     let explained =
-        rank.explain_with(Func::AllReduce, DataType::F32, RedOp::Sum, 1000).expect("an all-reduce");
+        rank.explain_with(Func::AllReduce, DataType::F32, RedOp::Sum, count as u64).expect("an all-reduce");
     let explained = explained.expect("it is planned");
     (explained.choice.candidate.algorithm, explained.to_string())
 }
@@ -67,6 +73,38 @@ fn two_levels_over_streams_and_networks() {
             assert!(world.ranks.iter().all(|rank| explained(rank).0 == Algorithm::TwoLevel));
         }
     }
+}
+
+/// What nobody orders: by the model one-shot, trees, two levels and rings come up, all ranks agree on which, and all are right.
+#[test]
+fn the_model_chooses_over_hosts() {
+    let _deadline = Deadline::start("the_model_chooses_over_hosts", LIMIT);
+    let mut random = Deck::new(1 << 16, 24);
+    let mut chosen = HashSet::new();
+    for hosts in [
+        &[0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1][..],
+        &[0, 0, 1, 1, 2, 2, 3, 3],
+        &[0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2],
+        &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10],
+        &[0, 1, 0, 1, 2, 2, 0, 1, 1, 0],
+    ] {
+        let mut world = World::with(hosts.len() as u32, Settings::default(), placed(hosts));
+        for count in [1, 600, 9_000, 70_000, 400_001] {
+            let (algorithm, text) = explained_of(&world.ranks[0], count);
+            assert!(text.contains("because the model finds it fastest: "), "{text}");
+            assert!(world.ranks.iter().all(|rank| explained_of(rank, count).0 == algorithm));
+            chosen.insert(algorithm);
+            let by = if count > 600 { By::Threads } else { By::Fibers };
+            let (dtype, op) = (DataType::F32, RedOp::Sum);
+            let (placement, seed) = (Placement::ALL[0], random.draw() as u64);
+            let case = Case { func: Func::AllReduce, dtype, op, root: 0, count, placement, seed };
+            doing(|| format!("{case:?} on {hosts:?}"));
+            case.check(&mut world, by).expect("it is right");
+        }
+        some_cases(&mut world, &mut random, 10);
+    }
+    let all = [Algorithm::OneShot, Algorithm::Tree, Algorithm::TwoLevel, Algorithm::Ring];
+    assert_eq!(chosen, HashSet::from(all));
 }
 
 /// Hosts that do not allow it say so, and the all-reduce goes another way.

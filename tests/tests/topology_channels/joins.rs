@@ -12,6 +12,7 @@ fn host(first: u32, gpus: u32, channels: usize, pattern: Pattern) -> HostLanes {
     HostLanes {
         rings: vec![lane.clone(); channels],
         trees: vec![lane; channels],
+        ring_nets: vec![],
         tree_pattern: pattern,
         alternates: false,
         inside: Inside::Chain,

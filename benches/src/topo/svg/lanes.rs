@@ -86,7 +86,8 @@ fn rows(machine: &Machine, layout: &Layout, graph: &TopoGraph) -> (Vec<Row>, Vec
 fn what_runs(id: GraphId, runs: &Runs) -> String {
     match id {
         GraphId::Ring => format!("OxCCL has {} channels", runs.rings),
-        GraphId::Tree => format!("OxCCL has {}, if named", runs.trees),
+        GraphId::Tree if runs.only_named => format!("OxCCL has {}, if named", runs.trees),
+        GraphId::Tree => format!("OxCCL has {} channels", runs.trees),
         GraphId::CollnetChain | GraphId::CollnetDirect | GraphId::Nvls => "not run by OxCCL".to_owned(),
     }
 }

@@ -5,7 +5,7 @@ use super::net::{NetConnected, NetWanted, Network};
 use super::part::FIRST;
 use super::parts::{Parts, PartsMade};
 use super::routes::{RouteSettings, Routes};
-use super::survey::{Survey, SurveyWanted, survey};
+use super::survey::{RingNics, Survey, SurveyWanted, survey};
 use super::tables::{ConnSite, Tables, upload};
 use crate::bootstrap::Bootstrap;
 use crate::connect::ConnectError;
@@ -16,7 +16,7 @@ use crate::machine::{ConnKind, ConnTables};
 use crate::net::NetConfig;
 use crate::plan::Forced;
 use crate::plan::tuning::{Machine, TuneTable};
-use crate::plan::{ChannelLimits, Facts};
+use crate::plan::{ChannelLimits, Facts, Nics};
 use crate::topology::detect::Found;
 use crate::topology::{BusId, Channels, Inventory, PathKind, TopologySettings};
 use crate::transport::PeerInfo;
@@ -112,6 +112,8 @@ pub(crate) struct Plan<'s> {
     devices: Vec<DeviceInfo>,
     facts: Facts,
     layout: DeviceLayout,
+    /// The devices of rings that have their own.
+    ring_nics: Vec<RingNics>,
     /// Whose memory this rank is not to use.
     refused: Vec<Rank>,
     /// This host, if it is known.
@@ -160,11 +162,13 @@ impl Steps for DeviceWanted<'_> {
         let routes = Routes::new(&peers, self.routes);
         let is_wide = routes.groups() > 1;
         let network = is_wide.then(|| Network::find(bootstrap, self.net, &peers, gpu)).transpose()?;
-        let seen = look_round(bootstrap, gpu, (&peers, &devices), is_wide, self)?;
-        let Seen { facts, channels, refused, machine } = seen;
-        let layout = layout(&facts, &channels).with_routes(routes);
+        let nics = network.as_ref().map(|network| network.nics(&routes));
+        let seen = look_round(bootstrap, gpu, (&peers, &devices), nics.as_ref(), self)?;
+        let Seen { facts, channels, ring_nics, refused, machine } = seen;
+        let layout = layout(&facts, &channels).with_routes(routes, facts.far_channels);
         let layout = if is_wide { layout } else { layout.with_pairs() };
-        Ok(Plan { device, gpu, peers, devices, facts, layout, refused, machine, network, shared: None })
+        let shared = None;
+        Ok(Plan { device, gpu, peers, devices, facts, layout, ring_nics, refused, machine, network, shared })
     }
 
     fn share<'s>(&'s self, bootstrap: &Bootstrap, mut plan: Plan<'s>) -> Result<Plan<'s>, ConnectError> {
@@ -184,10 +188,8 @@ impl Steps for DeviceWanted<'_> {
     }
 
     fn connect<'s>(&'s self, bootstrap: &Bootstrap, plan: Plan<'s>) -> Result<DeviceConnected, ConnectError> {
-        let Plan { device, gpu, peers, devices, mut facts, layout, machine, network, shared, .. } = plan;
-        if let Some(network) = &network {
-            facts = facts.over_network(layout.routes.groups(), network.speed, network.threads_least);
-        }
+        let Plan { device, gpu, peers, devices, facts, layout, machine, network, shared, ring_nics, .. } =
+            plan;
         let net = NetWanted {
             rank: bootstrap.rank(),
             layout: &layout,
@@ -198,6 +200,7 @@ impl Steps for DeviceWanted<'_> {
             gdr: self.net.gdr,
             gdr_level: self.topology.gdr_level,
             machine: machine.as_ref(),
+            ring_nics: &ring_nics,
         };
         let net = network.map(|network| network.connect(bootstrap, device, &net)).transpose()?;
         let (tables, memory) = match shared {
@@ -262,6 +265,7 @@ struct Seen {
     /// What plans depend on, as far as the machine goes.
     facts: Facts,
     channels: Channels,
+    ring_nics: Vec<RingNics>,
     /// Whose memory this rank is not to use.
     refused: Vec<Rank>,
     /// This host, if it is known.
@@ -272,7 +276,7 @@ fn look_round(
     bootstrap: &Bootstrap,
     gpu: BusId,
     (peers, devices): (&[PeerInfo], &[DeviceInfo]),
-    is_wide: bool,
+    nics: Option<&Nics>,
     wanted: &DeviceWanted<'_>,
 ) -> Result<Seen, ConnectError> {
     let nranks = peers.len() as u32;
@@ -282,14 +286,14 @@ fn look_round(
     let facts = Facts::of_gpus(nranks, weakest, wanted.forced, wanted.limits, wanted.buffer_bytes)
         .on_hosts(peers.iter().map(|peer| peer.host))
         .with_table(wanted.table);
-    let facts = if is_wide { facts.with_few_channels() } else { facts };
     if nranks == 1 && !wanted.topology.wants_files() {
         let channels = Channels::in_rank_order(nranks);
-        return Ok(Seen { facts, channels, refused: Vec::new(), machine: None });
+        return Ok(Seen { facts, channels, ring_nics: Vec::new(), refused: Vec::new(), machine: None });
     }
-    let Survey { channels, agreed, refused, machine } = look(bootstrap, gpu, peers, wanted)?;
+    let Survey { channels, ring_nics, agreed, refused, machine } = look(bootstrap, gpu, peers, wanted)?;
     let facts = facts.on(Machine::of_agreed(weakest.0, &agreed), &channels.rings);
-    Ok(Seen { facts, channels, refused, machine })
+    let facts = nics.map_or(facts, |nics| facts.over_nics(nics, &channels));
+    Ok(Seen { facts, channels, ring_nics, refused, machine })
 }
 
 /// Which channels the ranks' machines have.

@@ -32,6 +32,8 @@ pub struct DeviceLayout {
     pub rings: Vec<Vec<Rank>>,
     /// Channels of connections between all pairs.
     pub mesh_channels: u32,
+    /// Of these, those of pairs that only a network connects.
+    pub far_channels: u32,
     /// Slots of rings.
     pub ring: ConnLayout,
     /// Slots between pairs.
@@ -84,7 +86,20 @@ impl DeviceLayout {
         let trees = DeviceTrees { trees: Vec::new(), slots: ring };
         let (routes, domains) = (Routes::default(), Domains::default());
         let (has_pairs, part) = (false, None);
-        DeviceLayout { nranks, rings, mesh_channels, ring, mesh, has_pairs, part, trees, routes, domains }
+        let far_channels = mesh_channels;
+        DeviceLayout {
+            nranks,
+            rings,
+            mesh_channels,
+            far_channels,
+            ring,
+            mesh,
+            has_pairs,
+            part,
+            trees,
+            routes,
+            domains,
+        }
     }
 
     /// The same with connections for messages beside the mesh.
@@ -103,9 +118,10 @@ impl DeviceLayout {
         self
     }
 
-    /// The same with these routes between ranks.
-    pub fn with_routes(self, routes: Routes) -> DeviceLayout {
-        DeviceLayout { routes, ..self }
+    /// The same with these routes between ranks, and so many channels of the mesh between those that only a network connects.
+    pub fn with_routes(self, routes: Routes, far_channels: u32) -> DeviceLayout {
+        let far_channels = far_channels.min(self.mesh_channels);
+        DeviceLayout { routes, far_channels, ..self }
     }
 
     /// The same with these memory domains.
@@ -208,11 +224,17 @@ impl DeviceLayout {
                 vec![self.along_ring(channel, rank, steps)]
             }
             ConnKind::Mesh | ConnKind::Pair => {
-                (0..self.nranks).map(Rank).filter(|peer| *peer != rank).collect()
+                let has_channel = |peer: &Rank| self.has_mesh(channel, rank, *peer);
+                (0..self.nranks).map(Rank).filter(|peer| *peer != rank).filter(has_channel).collect()
             }
             ConnKind::Tree => self.trees.neighbours(channel, rank).collect(),
         };
         peers.into_iter().filter(has).collect()
+    }
+
+    /// Whether a pair has a channel of the mesh.
+    pub fn has_mesh(&self, channel: usize, rank: Rank, peer: Rank) -> bool {
+        channel < self.far_channels as usize || !self.routes.is_net(rank, peer)
     }
 
     /// Bytes of a connection in a rank's memory: the producer's side, or the consumer's with its slots.
@@ -314,6 +336,7 @@ mod tests {
             nranks in 2u32..10,
             rings in 1u32..6,
             mesh in 1u32..5,
+            far in 1u32..5,
             trees in 0u32..6,
             bits in prop_oneof![Just(0), Just(u64::MAX), any::<u64>()],
             hosts in prop_oneof![Just(0), any::<u64>()],
@@ -321,7 +344,8 @@ mod tests {
             let host = |rank: Rank| PeerInfo { host: hosts >> (2 * rank.0) & 3, ..PeerInfo::default() };
             let settings = RouteSettings { memory: true, network: true };
             let routes = Routes::new(&(0..nranks).map(Rank).map(host).collect::<Vec<_>>(), settings);
-            let layout = layout(nranks, rings, mesh, trees).with_domains(some_pairs(nranks, bits)).with_routes(routes);
+            let layout = layout(nranks, rings, mesh, trees).with_domains(some_pairs(nranks, bits));
+            let layout = layout.with_routes(routes, far);
             let is_near = |rank: Rank, peer: Rank| rank != peer && !layout.routes.is_net(rank, peer);
             for rank in (0..nranks).map(Rank) {
                 let mut ends = [0; 2];

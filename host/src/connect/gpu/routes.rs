@@ -39,6 +39,11 @@ impl Routes {
         self.0.get(a.index()) != self.0.get(b.index())
     }
 
+    /// The group of each rank.
+    pub fn group_of(&self) -> &[u64] {
+        &self.0
+    }
+
     /// Number of groups.
     pub fn groups(&self) -> u32 {
         self.0.iter().collect::<BTreeSet<_>>().len() as u32

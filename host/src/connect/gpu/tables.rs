@@ -86,6 +86,13 @@ impl Ends {
         }
     }
 
+    /// The room of a connection that there is not.
+    fn add_none(&mut self) {
+        for list in [&mut self.send, &mut self.recv] {
+            list.resize(list.len() + size_of::<ConnEnd>(), 0);
+        }
+    }
+
     fn of_rings(layout: &DeviceLayout, rank: Rank, at: At<'_>) -> Ends {
         let mut ends = Ends { nconns: 1, channels: layout.rings.len(), ..Ends::default() };
         for channel in 0..layout.rings.len() {
@@ -104,7 +111,11 @@ impl Ends {
         let mut ends = Ends { nconns: layout.nranks as usize - 1, channels, ..Ends::default() };
         for channel in 0..channels {
             for peer in (0..layout.nranks).map(Rank).filter(|peer| *peer != rank) {
-                ends.add_both(layout, ConnKind::Mesh, channel, peer, at);
+                if layout.has_mesh(channel, rank, peer) {
+                    ends.add_both(layout, ConnKind::Mesh, channel, peer, at);
+                } else {
+                    ends.add_none();
+                }
             }
         }
         ends

@@ -87,7 +87,8 @@ impl Cuda {
         let (facts, rank, connected) = (&self.parts.facts, self.parts.rank, &mut self.connected);
         messages_of(raw, rank, facts.nranks, |message| {
             if message.peer != rank {
-                let (protocol, channels) = message_connections(message.len_bytes as u64, facts);
+                // What a network leads to has been made at init.
+                let (protocol, channels) = message_connections(message.len_bytes as u64, false, facts);
                 connected.want(Need { kind: ConnKind::Pair, protocol, channels, peer: Some(message.peer) });
             }
         });

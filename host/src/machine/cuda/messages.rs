@@ -45,9 +45,11 @@ impl Cuda {
     ) -> Result<(), RunError> {
         let (facts, rank) = (self.parts.facts, self.parts.rank);
         wants.clear();
+        let net = self.parts.net.as_ref();
         wants.extend(messages.iter().map(|(message, _)| MessageWant {
             is_send: message.is_send,
             peer: message.peer,
+            is_far: net.is_some_and(|net| net.is_far(message.peer)),
             len_bytes: message.len_bytes as u64,
         }));
         for batch in arrange(wants, rank, &facts, arrangement) {

@@ -2,6 +2,7 @@
 //! `OXCCL_BLESS=1` writes the expected plans anew.
 
 mod ordered;
+mod over_hosts;
 mod scenes;
 
 use super::Call;
@@ -81,9 +82,14 @@ fn plans_stay_as_they_are() {
     for line in scenes::checks() {
         let _ = writeln!(found, "{line}");
     }
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/plan/tests/plans.txt");
+    hold("plans.txt", &found);
+}
+
+/// Compares with a file of this folder, line by line.
+fn hold(file: &str, found: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/plan/tests").join(file);
     if std::env::var_os("OXCCL_BLESS").is_some() {
-        std::fs::write(&path, &found).unwrap();
+        std::fs::write(&path, found).unwrap();
     }
     let expected = std::fs::read_to_string(&path).unwrap();
     let mut section = "";

@@ -1,6 +1,7 @@
 //! Facts of communicators of many kinds.
 
 use super::digest;
+use crate::plan::numbers::NET_MESSAGES;
 use crate::plan::tuning::{
     Architecture, Candidate, Forced, Machine, NetSpeed, Pairs, Reason, Speeds, TuneRow, TuneTable,
 };
@@ -59,18 +60,21 @@ impl Scene {
             protocols.dedup();
             return vec![format!("messages: {}", protocols.join(", "))];
         }
-        let classes = facts.tuning.messages.iter().zip(message_kernels(facts));
-        let classes = classes.map(|(class, (kernel, threads))| {
-            format!("messages to {}: {kernel} {} of {threads}", class.max_bytes, class.channels)
+        let far = NET_MESSAGES.iter().map(|class| ("far messages", class));
+        let near = facts.tuning.messages.iter().map(|class| ("messages", class));
+        let classes = near.chain(far).zip(message_kernels(facts));
+        let classes = classes.map(|((name, class), (kernel, threads))| {
+            format!("{name} to {}: {kernel} {} of {threads}", class.max_bytes, class.channels)
         });
         let name = |(kernel, threads): (Kernel, u32)| format!("{kernel} {threads}");
         let kernels = facts.kernel_set();
         let counted = format!("kernels: {}", kernels.len());
         let connected = format!(
-            "connected: {} {} {} in {:?} {:?} {:?}",
+            "connected: {} {} {} ({} far) in {:?} {:?} {:?}",
             facts.ring_channels,
             facts.tree_channels,
             facts.mesh_channels,
+            facts.far_channels,
             facts.ring_layout,
             facts.tree_layout,
             facts.mesh_layout
@@ -192,7 +196,7 @@ fn searched(facts: Facts) -> Facts {
 
 fn over_network(facts: Facts, groups: u32, threads: u32) -> Facts {
     let speed = NetSpeed { gbytes: 1.25, latency_us: 20.0 };
-    facts.with_few_channels().over_network(groups, speed, threads)
+    facts.over_network(groups, speed, threads)
 }
 
 /// GPUs whose routes go over PCI.

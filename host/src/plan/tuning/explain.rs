@@ -6,6 +6,7 @@ use super::machine::Machine;
 use super::model::{Estimate, estimate};
 use crate::plan::Call;
 use core::fmt;
+use oxccl_shared::abi::Algorithm;
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::Connections;
 
@@ -92,6 +93,22 @@ impl Explanation {
         Explanation { channels, threads, ..self }
     }
 
+    /// The algorithms that were compared, each with what the model gives its best protocol, the fastest first.
+    pub fn compared(&self) -> Vec<(Algorithm, f64)> {
+        let mut best: Vec<(Algorithm, f64)> = Vec::new();
+        let allowed = self.lines.iter().filter(|line| line.excluded.is_none());
+        for (algorithm, time_us) in
+            allowed.filter_map(|line| Some((line.candidate.algorithm, line.estimate?.time_us)))
+        {
+            match best.iter_mut().find(|(known, _)| *known == algorithm) {
+                Some((_, least)) => *least = least.min(time_us),
+                None => best.push((algorithm, time_us)),
+            }
+        }
+        best.sort_by(|(_, a), (_, b)| a.total_cmp(b));
+        best
+    }
+
     /// Bytes of the call's larger buffer.
     pub fn bytes(&self) -> u64 {
         self.call.buffer_bytes(self.machine.nranks)
@@ -141,6 +158,13 @@ impl fmt::Display for Explanation {
             machine.tree, machine.tree_depth[0], machine.tree_depth[1]
         )?;
         writeln!(f, "  pairs  {:.1} GB/s, {}", machine.pairs.bw, machine.pairs.kind)?;
+        if machine.nhosts > 1 {
+            let [near, far] = machine.level_bw;
+            writeln!(
+                f,
+                "  levels  {near:.1} GB/s of a rank inside its host, {far:.1} GB/s of a host to others"
+            )?;
+        }
         writeln!(f, "  model  {}", machine.architecture.constants().source)?;
         writeln!(f)?;
         writeln!(f, "  algorithm    protocol  latency us      GB/s   bytes us    time us")?;
@@ -164,7 +188,11 @@ impl fmt::Display for Explanation {
             Reason::Advised => writeln!(f, "because the tuner plugin wants it")?,
             Reason::Tuned { row } => writeln!(f, "because row {} of the tuning file says so", row + 1)?,
             Reason::Measured { source } => writeln!(f, "because it was measured: {source}")?,
-            Reason::Model => writeln!(f, "because the model finds it fastest")?,
+            Reason::Model => {
+                let times =
+                    self.compared().into_iter().map(|(algorithm, us)| format!("{algorithm} {us:.1} us"));
+                writeln!(f, "because the model finds it fastest: {}", times.collect::<Vec<_>>().join(", "))?
+            }
         }
         match self.fastest {
             Some(fastest) if choice.reason != Reason::Model && fastest == choice.candidate => {

@@ -26,6 +26,8 @@ pub struct Machine {
     pub tree_depth: [u32; 2],
     /// Connections of pairs, for direct algorithms.
     pub pairs: Pairs,
+    /// GB/s that a rank sends to its peers inside a host, and that the ranks of a host together send to others, in two levels.
+    pub level_bw: [f64; 2],
     /// CPU time of a network step, in microseconds.
     pub net_overhead_us: f64,
 }
@@ -54,6 +56,22 @@ pub struct Pairs {
     pub bw: f64,
     /// Farthest kind of route.
     pub kind: PathKind,
+}
+
+/// The channels of one kind over a network.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Crossing {
+    /// How many are connected.
+    pub channels: u32,
+    /// The most of them that leave a host by one device.
+    pub sharing: u32,
+}
+
+impl Crossing {
+    /// All by one device.
+    pub fn by_one(channels: u32) -> Crossing {
+        Crossing { channels, sharing: channels }
+    }
 }
 
 /// Speed of a rank's network device.
@@ -88,6 +106,7 @@ impl Machine {
             tree: speeds,
             tree_depth: [steps_of(nranks), 0],
             pairs: Pairs { bw: f64::from(channels) * bw, kind: intra },
+            level_bw: [f64::from(channels) * bw; 2],
             net_overhead_us: 1.0,
         }
     }
@@ -107,11 +126,15 @@ impl Machine {
         if ring.bw_intra <= NOTHING_FOUND || tree.bw_intra <= NOTHING_FOUND {
             return ranks;
         }
+        // Rings that leave the host are no faster inside it than outside; pairs are. A host of one GPU has none.
+        let near_bw = f64::from(ring.channels) * f64::from(ring.bw_intra);
+        let near_bw = if pairs.bw.is_finite() { near_bw.max(f64::from(pairs.bw)) } else { near_bw };
         Machine {
             is_searched: true,
             ring: Speeds::of(ring),
             tree: Speeds::of(tree),
             pairs: Pairs { bw: f64::from(pairs.bw), kind: pairs.kind },
+            level_bw: [near_bw, f64::from(ring.channels) * f64::from(ring.bw_inter)],
             ..ranks
         }
     }
@@ -126,21 +149,27 @@ impl Machine {
         self
     }
 
-    /// The same ranks in `nhosts` groups with a network between them, which limits every channel.
-    pub fn over_network(self, nhosts: u32, network: NetSpeed, [rings, trees]: [u32; 2]) -> Machine {
-        let speeds = |inside: Speeds, channels: u32| {
+    /// The same ranks in `nhosts` groups with a network between them. A channel of rings or trees is as fast as its share of the device
+    /// that most channels leave by, and no faster than inside a host.
+    pub fn over_network(self, nhosts: u32, network: NetSpeed, [rings, trees]: [Crossing; 2]) -> Machine {
+        let speeds = |inside: Speeds, Crossing { channels, sharing }: Crossing| {
             // Unconnected channels are still estimated, for explanations.
             let channels = channels.max(1);
-            let bw = network.gbytes / f64::from(channels);
+            let share = network.gbytes / f64::from(sharing.max(1));
+            let bw = share.min(f64::from(inside.channels) * inside.intra_bw / f64::from(channels));
             let inter_latency_us = network.latency_us;
             Speeds { channels, intra_bw: bw, inter_bw: bw, inter_latency_us, inter: PathKind::Phb, ..inside }
         };
         let inside = self.nranks.div_ceil(nhosts.max(1));
+        // Ranks of an unknown host are in a binary tree.
+        let is_known = nhosts > 1 && self.nhosts == nhosts;
+        let tree_depth = if is_known { self.tree_depth } else { [steps_of(inside), steps_of(nhosts)] };
         Machine {
             nhosts,
             ring: speeds(self.ring, rings),
             tree: speeds(self.tree, trees),
-            tree_depth: [inside.saturating_sub(1), steps_of(nhosts)],
+            tree_depth,
+            level_bw: [self.level_bw[0], network.gbytes],
             ..self
         }
     }
@@ -157,6 +186,12 @@ impl Machine {
     /// GB/s that a rank sends and receives on all channels of its rings together.
     pub fn rank_bw(&self) -> f64 {
         self.ring.total_bw(self.nhosts)
+    }
+
+    /// GB/s that a rank sends to all others at once: over a network its share of the host's devices.
+    pub(super) fn hops_bw(&self) -> f64 {
+        let each = f64::from(self.nranks) / f64::from(self.nhosts.max(1));
+        if self.nhosts > 1 { self.rank_bw().min(self.level_bw[1] / each) } else { self.rank_bw() }
     }
 }
 

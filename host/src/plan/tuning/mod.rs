@@ -24,7 +24,7 @@ pub use choose::{Advice, Choice, Measured, Reason, Scope, choose};
 pub use constants::{Architecture, Constants};
 pub use explain::{Exclusion, Explanation, Line};
 pub use file::{TuneFile, TuneFileError, TuneHead, TuneRecord, TuneSection};
-pub use machine::{Machine, NetSpeed, Pairs, Speeds};
+pub use machine::{Crossing, Machine, NetSpeed, Pairs, Speeds};
 pub use model::{Estimate, channels, estimate};
 pub use restrict::{Forced, Impossible, ListError};
 pub use table::{Backend, TUNED, TuneRow, TuneTable};

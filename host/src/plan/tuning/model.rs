@@ -137,13 +137,13 @@ fn hops(candidate: Candidate, count: u32, call: &Call, machine: &Machine, bytes:
     let rank_bw = match candidate.protocol {
         Protocol::LL => {
             let share = constants.hops_ll_shares[count as usize - 1];
-            (0.5 * machine.rank_bw()).min(constants.ll_bw_max[at] * share)
+            (0.5 * machine.hops_bw()).min(constants.ll_bw_max[at] * share)
         }
         Protocol::LL128 => {
             let channels = f64::from(machine.ring.channels);
-            (0.92 * machine.rank_bw()).min(channels * constants.ring_ll128_channel_bw[at])
+            (0.92 * machine.hops_bw()).min(channels * constants.ring_ll128_channel_bw[at])
         }
-        Protocol::Simple => constants.hops_simple_share * machine.rank_bw(),
+        Protocol::Simple => constants.hops_simple_share * machine.hops_bw(),
     };
     let pair = (rank_bw / (n - 1.0)).min(machine.pairs.bw);
     // Of the larger buffer, what goes to each of the others in a hop.
@@ -155,7 +155,8 @@ fn hops(candidate: Candidate, count: u32, call: &Call, machine: &Machine, bytes:
 /// Up a host's chain, through the network once, and down again. Every byte leaves a host once and comes back once.
 fn chain(candidate: Candidate, machine: &Machine, bytes: u64) -> Estimate {
     let (base, step, inter) = latencies(candidate, machine, machine.tree.intra);
-    let latency = base + 2.0 * f64::from(machine.tree_depth[0]) * step + inter;
+    let inside = machine.nranks.div_ceil(machine.nhosts.max(1)).saturating_sub(1);
+    let latency = base + 2.0 * f64::from(inside) * step + inter;
     Estimate::new(latency, machine.tree.total_bw(machine.nhosts), bytes)
 }
 
@@ -176,8 +177,8 @@ fn levels(candidate: Candidate, machine: &Machine, bytes: u64) -> Estimate {
         Protocol::LL128 => 0.92,
         Protocol::Simple => 1.0,
     };
-    let inside = share * constants.hops_simple_share * machine.rank_bw();
-    let between = share * f64::from(machine.ring.channels) * machine.ring.inter_bw;
+    let [near_bw, far_bw] = machine.level_bw;
+    let (inside, between) = (share * constants.hops_simple_share * near_bw, share * far_bw);
     // Of the buffer, in one direction: what a rank sends inside its host, and what a host's ranks send to others together.
     let (near, far) = (2.0 * (each - 1.0) / each, 2.0 * (hosts - 1.0) / hosts);
     Estimate::new(latency, 1.0 / (near / inside + far / between), bytes)

@@ -43,7 +43,7 @@ fn machines() -> impl Strategy<Value = Machine> {
 }
 
 /// Lists as a person writes them; some exclude, some are for one function.
-fn forced() -> impl Strategy<Value = Forced> {
+pub(crate) fn forced() -> impl Strategy<Value = Forced> {
     let algorithms = select(&[
         "",
         "ring",

@@ -17,8 +17,8 @@ const REST: Duration = Duration::from_micros(200);
 pub(crate) struct Dialing<'a> {
     pub bootstrap: &'a Bootstrap,
     pub net: &'a Arc<dyn Net>,
-    /// This rank's device of it.
-    pub device: u32,
+    /// This rank's device of it for each connection: whether it is outbound, and which.
+    pub device: &'a dyn Fn(bool, usize) -> u32,
     /// The peers of outbound connections, and of inbound ones, in the order of both ends.
     pub to: &'a [Rank],
     pub from: &'a [Rank],
@@ -40,8 +40,8 @@ impl Dialing<'_> {
         let mut listeners = self.listen()?;
         let handles = self.receive_handles()?;
         let mut connectors = Vec::new();
-        for (&peer, handle) in self.to.iter().zip(handles) {
-            let device = self.net.device_towards(&handle, self.device);
+        for (at, (&peer, handle)) in self.to.iter().zip(handles).enumerate() {
+            let device = self.net.device_towards(&handle, (self.device)(true, at));
             let made = self.net.connect(device, &handle);
             let made = made.map_err(|source| self.error(Some(peer), source))?;
             connectors.push((peer, made));
@@ -53,9 +53,9 @@ impl Dialing<'_> {
     fn listen(&self) -> Result<Listeners, TransportError> {
         let mut listeners = Vec::new();
         let mut handles = Vec::new();
-        for &peer in self.from {
-            let (handle, listener) =
-                self.net.listen(self.device).map_err(|source| self.error(Some(peer), source))?;
+        for (at, &peer) in self.from.iter().enumerate() {
+            let listening = self.net.listen((self.device)(false, at));
+            let (handle, listener) = listening.map_err(|source| self.error(Some(peer), source))?;
             listeners.push((peer, listener));
             handles.push((peer, handle));
         }
@@ -190,7 +190,8 @@ mod tests {
     fn is_abandoned(bootstrap: Bootstrap, died: Receiver<()>) -> TransportError {
         let net: Arc<dyn Net> = Arc::new(Abandoned { inner: Loopback::new(1), died: Mutex::new(Some(died)) });
         let (to, from) = (&[], &[Rank(1)]);
-        let dialing = Dialing { bootstrap: &bootstrap, net: &net, device: 0, to, from, timeout: PATIENCE };
+        let device = &|_, _| 0;
+        let dialing = Dialing { bootstrap: &bootstrap, net: &net, device, to, from, timeout: PATIENCE };
         dialing.connect().err().expect("nobody connects")
     }
 

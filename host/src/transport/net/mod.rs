@@ -48,6 +48,7 @@ impl Transport for Net {
         let peers =
             |conns: &[crate::transport::Asking]| conns.iter().map(|conn| conn.peer).collect::<Vec<Rank>>();
         let (to, from) = (&peers(to)[..], &peers(from)[..]);
+        let device = &|_, _| device;
         let dialed = Dialing { bootstrap, net, device, to, from, timeout }.connect()?;
         Ok(Wires::Comms { to: dialed.to, from: dialed.from })
     }

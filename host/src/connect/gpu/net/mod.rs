@@ -16,6 +16,8 @@ mod counted;
 mod tests;
 
 use super::layout::{ConnName, DeviceLayout};
+use super::routes::Routes;
+use super::survey::RingNics;
 use super::tables::ConnSite;
 use crate::bootstrap::Bootstrap;
 use crate::connect::ConnectError;
@@ -23,13 +25,14 @@ use crate::connect::vote::{agree, vote_or_abort};
 use crate::gpu::Gpu;
 use crate::machine::{ConnKind, NetChannels, NetParts};
 use crate::net::{GdrConfig, Locality, Net, NetConfig, NetError, NetProperties, UNKNOWN_MBPS, find, nearest};
+use crate::plan::Nics;
 use crate::plan::tuning::NetSpeed;
 use crate::proxy::{EndId, Idle, Keep, ProxyChannel, ProxyEnd, ProxyParts, RecvEnd, SendEnd};
 use crate::topology::detect::{GpuFacts, NetFacts, Sysfs};
 use crate::topology::{BusId, Inventory, NicReach, PathKind};
 use crate::transport::net::{Dialed, Dialing};
 use crate::transport::{PeerInfo, processors_each};
-use crate::wire::{Message, cut};
+use crate::wire::{Message, cut, digest};
 use counted::CountedSlots;
 use gdr::{Gdr, GdrCase, decide};
 use memory::{HostMemory, Source};
@@ -37,6 +40,7 @@ use oxccl_shared::abi::{ChannelId, Rank};
 use oxccl_shared::algo::spec::Connections;
 use places::NetPlaces;
 use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,9 +53,11 @@ pub(super) struct Network {
     /// Threads of this rank's proxy.
     threads: u32,
     /// Of the proxy that has fewest.
-    pub threads_least: u32,
+    threads_least: u32,
     /// Of the slowest rank's device.
-    pub speed: NetSpeed,
+    speed: NetSpeed,
+    /// A number for each rank's device; ranks of one host with equal ones share it.
+    nic_of: Vec<u64>,
 }
 
 /// What to connect over it.
@@ -68,6 +74,8 @@ pub(super) struct NetWanted<'a> {
     pub gdr: GdrConfig,
     pub gdr_level: Option<PathKind>,
     pub machine: Option<&'a Inventory>,
+    /// The devices of rings that have their own.
+    pub ring_nics: &'a [RingNics],
 }
 
 /// Connections over a network.
@@ -101,7 +109,7 @@ impl Network {
         let said = agree(bootstrap, said)?;
         let network = found.map_err(refused)?;
         let (mut speed, mut threads_least) = (network.speed, network.threads);
-        let mut first = None;
+        let (mut first, mut nic_of) = (None, Vec::new());
         for (peer, block) in (0..).map(Rank).zip(&said) {
             let theirs = NetworkInfo::from_bytes(block).map_err(|_| ConnectError::Malformed { peer })?;
             // All see the same, and all fail.
@@ -114,8 +122,14 @@ impl Network {
             speed.gbytes = speed.gbytes.min(theirs.gbytes);
             speed.latency_us = speed.latency_us.max(theirs.latency_us);
             threads_least = threads_least.min(theirs.threads);
+            nic_of.push(theirs.device);
         }
-        Ok(Network { speed, threads_least, ..network })
+        Ok(Network { speed, threads_least, nic_of, ..network })
+    }
+
+    /// What all ranks know of the devices between these groups.
+    pub fn nics(&self, routes: &Routes) -> Nics {
+        Nics::new(routes.group_of(), self.nic_of.clone(), self.speed, self.threads_least)
     }
 
     fn with_threads(self, threads: u32) -> Network {
@@ -129,14 +143,15 @@ impl Network {
         let mbps = Some(properties.speed_mbps).filter(|speed| *speed > 0).unwrap_or(UNKNOWN_MBPS);
         let speed =
             NetSpeed { gbytes: f64::from(mbps) / 8000.0, latency_us: f64::from(properties.latency_us) };
-        Ok(Network { net, device, properties, threads: 1, threads_least: 1, speed })
+        Ok(Network { net, device, properties, threads: 1, threads_least: 1, speed, nic_of: Vec::new() })
     }
 
     /// What the other ranks are told.
     fn info(&self) -> NetworkInfo {
         let NetSpeed { gbytes, latency_us } = self.speed;
         let name = cut(self.net.name(), NAME_BYTES_MAX).to_owned();
-        NetworkInfo { name, gbytes, latency_us, threads: self.threads }
+        let device = digest(&(&self.properties.name, self.properties.port));
+        NetworkInfo { name, gbytes, latency_us, threads: self.threads, device }
     }
 
     /// Makes this rank's connections, in memory of its own. Every rank calls it at the same time.
@@ -146,14 +161,38 @@ impl Network {
         device: &dyn Gpu,
         wanted: &NetWanted<'_>,
     ) -> Result<NetConnected, ConnectError> {
-        let gdr = self.gdr(device, wanted);
-        let connected = self.connect_in(&device, gdr, bootstrap, wanted);
+        let gdr = self.gdr(&self.properties, device, wanted);
+        let ring_devices = self.ring_devices(wanted.ring_nics, |nic| self.gdr(nic, device, wanted) == gdr);
+        let connected = self.connect_in(&device, gdr, bootstrap, (wanted, &ring_devices));
         vote_or_abort(bootstrap, connected)
     }
 
-    /// Whether, and how, this rank's NIC uses its GPU's memory.
-    fn gdr(&self, device: &dyn Gpu, wanted: &NetWanted<'_>) -> Option<Gdr> {
-        let (rank, NetProperties { name, pci_path, port, memory, .. }) = (wanted.rank, &self.properties);
+    /// For each ring, the devices by which it comes and leaves: those that the search gave it, where the network has them and the GPU's
+    /// memory is to them what it is to the rank's own.
+    fn ring_devices(
+        &self,
+        ring_nics: &[RingNics],
+        is_like_own: impl Fn(&NetProperties) -> bool,
+    ) -> Vec<[u32; 2]> {
+        let found = |name: &String| {
+            let mut nics =
+                (0..self.net.devices()).filter_map(|nic| Some((nic, self.net.properties(nic).ok()?)));
+            let (nic, properties) = nics.find(|(_, properties)| properties.name == *name)?;
+            (nic == self.device || is_like_own(&properties)).then_some(nic)
+        };
+        let names: BTreeSet<&String> = ring_nics.iter().flatten().flatten().collect();
+        let known: BTreeMap<&String, u32> =
+            names.into_iter().filter_map(|name| Some((name, found(name)?))).collect();
+        let device = |name: &Option<String>| {
+            let nic = name.as_ref().and_then(|name| known.get(name));
+            nic.copied().unwrap_or(self.device)
+        };
+        ring_nics.iter().map(|nics| [device(&nics[0]), device(&nics[1])]).collect()
+    }
+
+    /// Whether, and how, a NIC uses this rank's GPU's memory.
+    fn gdr(&self, nic: &NetProperties, device: &dyn Gpu, wanted: &NetWanted<'_>) -> Option<Gdr> {
+        let (rank, NetProperties { name, pci_path, port, memory, .. }) = (wanted.rank, nic);
         let gpu = match device.rdma() {
             Ok(gpu) => gpu,
             Err(error) => {
@@ -168,13 +207,13 @@ impl Network {
             sm: Some(sm),
             ..GpuFacts::unknown(wanted.gpu)
         };
+        let device = format!("{} {name}", self.net.name());
         let (name, port) = (name.clone(), *port);
         let bus_id = pci_path.as_deref().and_then(|path| bus_id_of(Path::new(path)));
         let nic = NetFacts { name, bus_id, speed_mbits: None, port, guid: None, gdr: true };
         let reach = NicReach::find(wanted.machine, &Sysfs::live(), known, nic);
         let (level, config, nic) = (wanted.gdr_level, wanted.gdr, *memory);
         let decided = decide(&GdrCase { level, config, nic, gpu, sm, reach });
-        let device = format!("{} {}", self.net.name(), self.properties.name);
         let distance = reach.map(|reach| reach.kind);
         match &decided {
             Ok(gdr) => {
@@ -191,12 +230,20 @@ impl Network {
         source: &dyn Source,
         gdr: Option<Gdr>,
         bootstrap: &Bootstrap,
-        wanted: &NetWanted<'_>,
+        (wanted, ring_devices): (&NetWanted<'_>, &[[u32; 2]]),
     ) -> Result<NetConnected, ConnectError> {
         let NetWanted { rank, layout, peers, gpu, connect_timeout, step_timeout, .. } = *wanted;
         let places = NetPlaces::new(layout, rank);
         let (to, from) = (places.peers(true), places.peers(false));
-        let (net, device) = (&self.net, self.device);
+        let device_of = |name: &ConnName| match ring_devices.len() {
+            rings if rings > 0 && name.kind == ConnKind::Ring => {
+                ring_devices[name.channel % rings][usize::from(name.is_send)]
+            }
+            _ => self.device,
+        };
+        let devices = [false, true]
+            .map(|is_send| places.one_way(is_send).map(|place| device_of(&place.name)).collect::<Vec<u32>>());
+        let (net, device) = (&self.net, &|is_send: bool, at: usize| devices[usize::from(is_send)][at]);
         let dialing = Dialing { bootstrap, net, device, to: &to, from: &from, timeout: connect_timeout };
         let dialed = dialing.connect();
         let mut dialed = dialed.map_err(|error| ConnectError::of_transport(rank, error))?;
@@ -209,7 +256,7 @@ impl Network {
         let channels = NetChannels {
             rings: layout.rings.len() as u32,
             trees: layout.trees.channels() as u32,
-            pairs: layout.mesh_channels,
+            pairs: layout.far_channels,
         };
         let keep: Keep = Arc::new((memory.keep(), counted.memory.clone()));
         let whole = Whole { rank, channels: &channels, memory: &memory, counted: &counted, keep: &keep };
@@ -297,14 +344,16 @@ struct NetworkInfo {
     latency_us: f64,
     /// Of its proxy.
     threads: u32,
+    /// A digest of its device's name.
+    device: u64,
 }
 
 /// Networks' names are words.
 const NAME_BYTES_MAX: usize = 256;
 
 impl Message for NetworkInfo {
-    const VERSION: u8 = 1;
-    const BYTES_MAX: usize = 32 + NAME_BYTES_MAX;
+    const VERSION: u8 = 2;
+    const BYTES_MAX: usize = 48 + NAME_BYTES_MAX;
 
     fn is_sound(&self) -> bool {
         let NetworkInfo { gbytes, latency_us, .. } = *self;
@@ -329,7 +378,7 @@ fn proxy_channels(layout: &DeviceLayout, rank: Rank) -> Box<[ProxyChannel]> {
     let tree = |channel| ProxyChannel { tree: layout.trees.links(channel, rank), ..ProxyChannel::default() };
     let rings = layout.rings.iter().map(ring);
     let trees = (0..layout.trees.channels()).map(tree);
-    let pairs = (0..layout.mesh_channels).map(|_| ProxyChannel::default());
+    let pairs = (0..layout.far_channels).map(|_| ProxyChannel::default());
     rings.chain(trees).chain(pairs).collect()
 }
 

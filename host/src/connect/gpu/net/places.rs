@@ -118,7 +118,7 @@ mod tests {
             let peers: Vec<PeerInfo> =
                 hosts.iter().map(|host| PeerInfo { host: *host, ..PeerInfo::default() }).collect();
             let routes = Routes::new(&peers, RouteSettings { memory, network: true });
-            let layout = layout(nranks).with_routes(routes.clone());
+            let layout = layout(nranks).with_routes(routes.clone(), 1);
             let of: Vec<NetPlaces> = (0..nranks).map(Rank).map(|rank| NetPlaces::new(&layout, rank)).collect();
             for (rank, places) in (0..nranks).map(Rank).zip(&of) {
                 let mut end = 0;

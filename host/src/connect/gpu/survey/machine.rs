@@ -77,6 +77,13 @@ impl Machine {
         }
     }
 
+    /// The name of a network device that the search gave a lane.
+    pub fn net_name(&self, id: u64) -> Option<String> {
+        let Machine::Known(known) = self else { return None };
+        let mut nets = known.system.nets.iter().map(|net| known.system.net(*net));
+        nets.find(|net| net.id == id).map(|net| net.name.clone())
+    }
+
     /// Ranks whose GPUs are too far away for access to their memory. For an unknown machine the driver decides.
     pub fn refused(&self, rank: Rank) -> Vec<Rank> {
         match self {

@@ -23,7 +23,7 @@ use crate::connect::ConnectError;
 use crate::connect::vote::{agree, vote};
 use crate::topology::detect::{Found, NvmlError, Own};
 use crate::topology::xml::{read_text, read_topology};
-use crate::topology::{Agreed, BusId, Channels, Inventory, TopologySettings, agree as agree_on};
+use crate::topology::{Agreed, BusId, Channels, Gate, Inventory, TopologySettings, agree as agree_on};
 use machine::Machine;
 use oxccl_shared::abi::Rank;
 use std::time::Instant;
@@ -41,11 +41,16 @@ pub struct SurveyWanted<'a> {
     pub look: fn(Inventory, Own) -> Result<Found, NvmlError>,
 }
 
+/// The names of the devices by which a ring comes to a rank, and leaves from it to another host.
+pub type RingNics = [Option<String>; 2];
+
 /// The result.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Survey {
     /// Rings and trees over all ranks.
     pub channels: Channels,
+    /// For each ring, the devices by which it comes to this rank and leaves from it, where the search gave it any.
+    pub ring_nics: Vec<RingNics>,
     /// The common properties of all hosts' machines; speeds of 0 are unknown.
     pub agreed: Agreed,
     /// Ranks of this host whose GPUs are too far away for access to their memory.
@@ -82,11 +87,26 @@ pub fn survey(bootstrap: &Bootstrap, wanted: &SurveyWanted<'_>) -> Result<Survey
     // All ranks see the same, but must not leave before all others have seen it.
     let (mut channels, agreed) = vote(bootstrap, joined)?;
     if let Some(rings) = &wanted.settings.rings {
-        channels.rings.clone_from(rings);
+        channels = channels.with_rings(rings);
     }
+    let ring_nics = ring_nics(rank, &channels, &machine);
     let took = start.elapsed();
     tracing::debug!(%rank, hosts = agreed.hosts.len(), rings = ?agreed.reach[0], ?took, "channels found");
-    Ok(Survey { channels, refused: machine.refused(rank), agreed, machine: machine.inventory() })
+    let refused = machine.refused(rank);
+    Ok(Survey { channels, ring_nics, refused, agreed, machine: machine.inventory() })
+}
+
+/// The devices by which each ring comes to this rank and leaves from it, if the search gave it any.
+fn ring_nics(rank: Rank, channels: &Channels, machine: &Machine) -> Vec<RingNics> {
+    let of_ring = |channel| {
+        let gate = |is_here: fn(&Gate, Rank) -> bool| {
+            channels.gates(channel).iter().find(|gate| is_here(gate, rank)).map(|gate| gate.nets)
+        };
+        let enters = gate(|gate, rank| gate.first == rank).and_then(|[net, _]| machine.net_name(net));
+        let leaves = gate(|gate, rank| gate.last == rank).and_then(|[_, net]| machine.net_name(net));
+        [enters, leaves]
+    };
+    (0..channels.rings.len()).map(of_ring).collect()
 }
 
 /// This rank's view; none if its machine cannot be inspected and the user states nothing.

@@ -81,9 +81,10 @@ impl Scene {
         })
     }
 
-    /// The one answer that all ranks have; each refuses ranks of its own.
+    /// The one answer that all ranks have; each refuses ranks of its own, and has gates of its own.
     fn agreed(&self, adapt: impl Fn(u32, &mut TopologySettings) + Sync) -> Survey {
         let mut all = self.survey(adapt).into_iter().map(|found| Survey {
+            ring_nics: Vec::new(),
             refused: Vec::new(),
             machine: None,
             ..found.unwrap()

@@ -4,6 +4,7 @@
 mod cases;
 mod direct;
 mod graphs;
+mod rings;
 
 use super::*;
 use crate::bootstrap::{BootstrapConfig, InterfaceFilter, UniqueId};
@@ -96,6 +97,8 @@ struct KindConns {
     starts: Vec<usize>,
     send: Vec<SendConn>,
     recv: Vec<RecvConn>,
+    /// Where each entry of the lists is in these; pairs on different hosts have fewer channels than others.
+    places: Vec<u16>,
 }
 
 impl Scene {
@@ -153,12 +156,12 @@ impl Scene {
         }
         let gpu = BusId::new(0, 0x77, 0);
         let network = Network::find(bootstrap, &config, &peers, gpu).unwrap();
-        let mut facts = self.facts().with_few_channels();
+        let (mut facts, channels) = (self.facts(), Channels::in_rank_order(self.nranks()));
         // Here a block has one thread.
         facts.tuning.blocks.as_mut().unwrap().ll_threads = 1;
         let facts = facts.on_hosts(peers.iter().map(|peer| peer.host));
-        let facts = facts.over_network(routes.groups(), network.speed, network.threads_least);
-        let layout = layout(&facts, &Channels::in_rank_order(self.nranks())).with_routes(routes);
+        let facts = facts.over_nics(&network.nics(&routes), &channels);
+        let layout = layout(&facts, &channels).with_routes(routes, facts.far_channels);
         let wanted = NetWanted {
             rank,
             layout: &layout,
@@ -169,10 +172,11 @@ impl Scene {
             gdr: GdrConfig::default(),
             gdr_level: None,
             machine: None,
+            ring_nics: &[],
         };
         let source: &dyn Source = own.as_ref().map_or(&OfProcess, |gpu| gpu);
         let gdr = direct.map(|direct| direct.gdr);
-        let connected = network.connect_in(source, gdr, bootstrap, &wanted).unwrap();
+        let connected = network.connect_in(source, gdr, bootstrap, (&wanted, &[])).unwrap();
         let base = |peer: Rank, _| arenas[peer.index()].base().addr() as u64;
         let tables = image(&layout, rank, &|name| {
             assert_eq!(connected.site(name).is_some(), layout.routes.is_net(rank, name.peer));
@@ -214,6 +218,7 @@ impl KindConns {
             for index in channel * nconns..(channel + 1) * nconns {
                 let (send, recv) = (end(lists.send, index), end(lists.recv, index));
                 assert_eq!(send.consumer_side.is_null(), recv.consumer_side.is_null());
+                all.places.push(all.send.len() as u16);
                 if !send.consumer_side.is_null() {
                     // SAFETY: (1) the tables' addresses are of memory that outlives the player; (2) each end is resumed once.
                     all.send.push(unsafe { SendConn::resume(send, ProducerCursor::default()) });
@@ -419,11 +424,15 @@ impl Player {
         self.messages(&self.wants_of_exchange(len_bytes), tag)
     }
 
+    fn want(&self, is_send: bool, peer: Rank, len_bytes: u64) -> MessageWant {
+        let is_far = self.layout.routes.is_net(self.rank, peer);
+        MessageWant { is_send, peer, is_far, len_bytes }
+    }
+
     fn wants_of_exchange(&self, len_bytes: usize) -> Vec<MessageWant> {
         let (me, n) = (self.rank, self.facts.nranks);
         let others = (0..n).map(Rank).filter(|peer| *peer != me);
-        let both =
-            |peer| [true, false].map(|is_send| MessageWant { is_send, peer, len_bytes: len_bytes as u64 });
+        let both = |peer| [true, false].map(|is_send| self.want(is_send, peer, len_bytes as u64));
         others.flat_map(both).collect()
     }
 
@@ -461,7 +470,7 @@ impl Player {
         for batch in arrange(wants, me, &facts, &mut scratch) {
             let mut works = Vec::new();
             for placed in batch.placed {
-                let MessageWant { is_send, peer, len_bytes } = wants[placed.index];
+                let MessageWant { is_send, peer, len_bytes, .. } = wants[placed.index];
                 let conn = peer.0 - u32::from(peer > me);
                 let buffer = buffers[placed.index].as_mut_ptr();
                 let message = KernelMessage {
@@ -481,7 +490,7 @@ impl Player {
                         continue;
                     }
                     works.push(P2pWork {
-                        conn: (channel * (n - 1) + conn) as u16,
+                        conn: self.conns[2].places[(channel * (n - 1) + conn) as usize],
                         is_send,
                         protocol: batch.kernel.protocol(),
                         buffer: buffer.wrapping_add(part.start),
