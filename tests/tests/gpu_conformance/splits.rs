@@ -31,6 +31,10 @@ fn world(mut children: Vec<DeviceCommunicator>) -> DeviceWorld {
 fn needs_gpu_children_and_their_parent_work_at_once() {
     let _deadline = Deadline::start("needs_gpu_children_and_their_parent_work_at_once", LIMIT);
     let nranks = gpus().min(8);
+    // Kernels of several communicators that wait for each other would have to share a GPU.
+    if nranks < 2 {
+        return println!("skipped: this machine has one GPU");
+    }
     let mut parent = DeviceWorld::new(nranks, Settings::default(), None);
     // By halves, each backwards.
     let children = split(&mut parent, |rank| (Some(u32::from(rank >= nranks / 2)), -(rank as i32)));
