@@ -22,4 +22,5 @@ pub mod process;
 pub mod hosts;
 pub mod net;
 pub mod gdr;
+pub mod slowed;
 pub mod soak;
