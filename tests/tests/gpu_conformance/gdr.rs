@@ -68,7 +68,7 @@ fn ranks() -> Option<u32> {
 
 #[test]
 #[ignore = "needs GPUs"]
-fn needs_gpu_gdr_every_function_with_slots_on_ranks_max() {
+fn needs_gpu_gdr_every_function_with_slots_on_gpus() {
     let _deadline = Deadline::start("needs_gpu_gdr_every_function", Duration::from_secs(300));
     let Some(nranks) = ranks() else { return };
     let simple = Settings::forced(Algorithm::Ring, Protocol::Simple);
