@@ -18,6 +18,8 @@ struct Asked {
     handle: CommHandle,
     name: String,
     timeout: Duration,
+    /// Since when it is there: computed once, since counters that began at another time were others.
+    began: SystemTime,
 }
 
 /// Has the process answer for a communicator until it ends, if it does not yet and the settings want it.
@@ -25,7 +27,9 @@ pub(super) fn list(handle: &CommHandle, config: &Config) {
     let mut ticket = handle.ticket();
     if ticket.is_none() {
         let name = config.name.clone().unwrap_or_default();
-        let subject = Asked { handle: handle.clone(), name, timeout: config.timeout };
+        let now = SystemTime::now();
+        let began = now.checked_sub(handle.since().elapsed()).unwrap_or(now);
+        let subject = Asked { handle: handle.clone(), name, timeout: config.timeout, began };
         let settings = Settings {
             enabled: config.status,
             ras: config.ras.clone(),
@@ -55,6 +59,8 @@ impl Subject for Asked {
         };
         report.error = error.map(|error| error.to_string());
         report.age_ms = self.handle.since().elapsed().as_millis() as u64;
+        let began = self.began.duration_since(UNIX_EPOCH).unwrap_or_default();
+        report.began_ns = began.as_nanos() as u64;
         if let Some((health, stalls, _)) = self.handle.inside() {
             fill(&mut report, &health, &stalls, recent_max);
             report.ranks = ranks(&health, &stalls, were_asked, self.handle.rank());

@@ -61,6 +61,9 @@ pub struct CommunicatorReport {
     pub error: Option<String>,
     /// How long it has been there, in milliseconds.
     pub age_ms: u64,
+    /// Since when: nanoseconds since 1970.
+    #[serde(default)]
+    pub began_ns: u64,
     /// Calls made so far.
     pub begun: u64,
     /// Of those, how many are done.
@@ -201,6 +204,7 @@ impl CommunicatorReport {
             state: State::Joining,
             error: None,
             age_ms: 0,
+            began_ns: 0,
             begun: 0,
             done: 0,
             during: None,
