@@ -203,6 +203,30 @@ fn what_one_rank_has_sent_the_other_has_received() {
     }
 }
 
+/// Rank 0 loses its neighbour, tries the next one, which is stopped and does not prove itself, and takes the one behind it.
+#[test]
+fn searches_for_a_new_neighbour_are_counted() {
+    let mut job = Launch::new(RANK, 5).start("join idle after ask drop");
+    job.all_print("step idle");
+    let before = only(&job.ranks[0], Duration::ZERO);
+    assert!(before.peers.iter().all(|peer| peer.reconnects + peer.retries + peer.outages == 0), "{before:?}");
+    job.ranks[2].signal(Signal::STOP);
+    await_stopped(job.ranks[2].pid());
+    job.ranks[1].kill();
+    let deadline = Instant::now() + SOON * 2;
+    let counted = loop {
+        let report = only(&job.ranks[0], Duration::ZERO);
+        let counted: Vec<_> =
+            report.peers.iter().map(|peer| (peer.rank, peer.reconnects, peer.retries)).collect();
+        if counted.iter().any(|(_, reconnects, _)| *reconnects > 0) {
+            break counted;
+        }
+        assert!(Instant::now() < deadline, "{counted:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert_eq!(counted, [(1, 0, 0), (2, 0, 1), (3, 1, 0), (4, 0, 0)]);
+}
+
 /// A send that joins a receive under way is in the flight record too, and ends before it.
 #[test]
 fn messages_that_join_others_in_flight_are_recorded() {

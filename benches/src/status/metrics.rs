@@ -73,13 +73,16 @@ struct Row<T>(&'static str, Kind, Option<Unit>, &'static str, fn(&T) -> Number);
 use Kind::{Counter, Gauge};
 use Number::{Real, Whole};
 
-const OF_RANK: [Row<CommunicatorReport>; 5] = [
+const OF_RANK: [Row<CommunicatorReport>; 6] = [
     Row("ready", Gauge, None, "Whether operations can run on the communicator", |comm| {
         Whole(u64::from(comm.state == State::Ready))
     }),
     Row("calls_begun", Counter, None, "Calls made", |comm| Whole(comm.begun)),
     Row("calls_done", Counter, None, "Calls that are done", |comm| Whole(comm.done)),
     Row("stalls", Counter, None, "Stalls that the ranks have found", |comm| Whole(comm.stalls)),
+    Row("refusals", Counter, None, "Connections to the rank's listener that it refused", |comm| {
+        Whole(comm.refusals)
+    }),
     Row("stalled", Gauge, None, "Whether an operation stands still now", |comm| {
         Whole(u64::from(comm.stall.is_some()))
     }),
@@ -92,7 +95,7 @@ const OF_FUNCTION: [Row<TotalReport>; 2] = [
     }),
 ];
 
-const OF_PEER: [Row<PeerReport>; 7] = [
+const OF_PEER: [Row<PeerReport>; 11] = [
     Row("peer_operations", Counter, None, "Operations in which data went to or came from the peer", |peer| {
         Whole(peer.operations)
     }),
@@ -114,6 +117,20 @@ const OF_PEER: [Row<PeerReport>; 7] = [
     Row("peer_stalls", Counter, None, "Stalls in which the peer was found at fault", |peer| {
         Whole(peer.stalls)
     }),
+    Row("peer_outages", Counter, None, "Times for which the peer's host answered nothing", |peer| {
+        Whole(peer.outages)
+    }),
+    Row(
+        "peer_unreachable",
+        Counter,
+        Some(Unit::Seconds),
+        "Time for which the peer's host answered nothing",
+        |peer| Real(peer.unreachable_ns as f64 / 1e9),
+    ),
+    Row("peer_reconnects", Counter, None, "Connections to the peer in place of a lost neighbour", |peer| {
+        Whole(peer.reconnects)
+    }),
+    Row("peer_retries", Counter, None, "Failed attempts at such a connection", |peer| Whole(peer.retries)),
 ];
 
 /// All metrics, with a value for each rank, function and peer.
@@ -168,7 +185,7 @@ pub mod tests {
             "done":8,"during":null,"during_ms":null,"waits_for":null,"waited_ms":0,"moved":null,"stall":null,"recent":[],"ranks":[],"stalls":2,
             "totals":[{"function":"all_reduce","operations":9,"bytes":36}],
             "peers":[{"rank":1,"transport":"shm","operations":9,"sent_bytes":36,"received_bytes":32,"sent_slots":9,"received_slots":8,
-                      "waited_ns":1500000000,"stalls":1}]}]}]"#;
+                      "waited_ns":1500000000,"stalls":1,"outages":3,"unreachable_ns":7500000000,"reconnects":5,"retries":6}],"refusals":4}]}]"#;
         serde_json::from_str(json).unwrap()
     }
 }

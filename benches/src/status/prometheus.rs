@@ -78,6 +78,11 @@ mod tests {
             format!("oxccl_peer_stalls_total{labels} 1"),
             r#"oxccl_stalls_total{comm="d\"p",rank="0",pid="40"} 2"#.to_owned(),
             r#"oxccl_function_calls_total{comm="d\"p",rank="0",pid="40",function="all_reduce"} 9"#.to_owned(),
+            format!("oxccl_peer_outages_total{labels} 3"),
+            format!("oxccl_peer_unreachable_seconds_total{labels} 7.5"),
+            format!("oxccl_peer_reconnects_total{labels} 5"),
+            format!("oxccl_peer_retries_total{labels} 6"),
+            r#"oxccl_refusals_total{comm="d\"p",rank="0",pid="40"} 4"#.to_owned(),
             "# EOF".to_owned(),
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");

@@ -3,6 +3,7 @@
 use super::config::Config;
 use super::handle::{CommHandle, CommState};
 use super::stalls::Stalls;
+use crate::bootstrap::{Counts, Searches};
 use crate::launch::{Health, Notice, RECORDS};
 use crate::status::{
     CommunicatorReport, OperationReport, PeerReport, RankReport, RecordReport, Records, Settings, State,
@@ -122,7 +123,9 @@ fn fill(report: &mut CommunicatorReport, health: &Health, stalls: &Stalls, recen
     report.totals = totals
         .map(|(func, operations, bytes)| TotalReport { function: func.to_string(), operations, bytes })
         .collect();
-    (report.peers, report.stalls) = (peers(health, stalls, report.rank), stalls.found().iter().sum());
+    let incidents = stalls.incidents();
+    report.peers = peers(health, stalls, &incidents, report.rank);
+    (report.stalls, report.refusals) = (stalls.found().iter().sum(), incidents.refusals);
     let recent = recent.iter().filter(|_| recent_max > 0);
     report.recent = recent
         .map(|found| RecordReport {
@@ -133,12 +136,13 @@ fn fill(report: &mut CommunicatorReport, health: &Health, stalls: &Stalls, recen
         .collect();
 }
 
-/// What has gone to and from each other rank.
-fn peers(health: &Health, stalls: &Stalls, me: u32) -> Vec<PeerReport> {
+/// What has gone to and from each other rank, and what has happened to the connections with it.
+fn peers(health: &Health, stalls: &Stalls, incidents: &Counts, me: u32) -> Vec<PeerReport> {
     let (scale, found) = (health.recorder().scale(), stalls.found());
-    let all = (0..).map(Rank).zip(health.traffic()).filter(|(rank, _)| rank.0 != me && !stalls.is_polled());
+    let all = (0..).map(Rank).zip(health.traffic()).filter(|(rank, _)| rank.0 != me);
     let one = |(rank, traffic): (Rank, &Arc<Traffic>)| {
-        let counted = traffic.read();
+        let (counted, outages) = (traffic.read(), stalls.outages(rank));
+        let Searches { reconnects, retries } = incidents.searches.get(&rank).copied().unwrap_or_default();
         PeerReport {
             rank: rank.0,
             transport: stalls.link_to(rank).map(|link| link.name().to_owned()),
@@ -149,9 +153,15 @@ fn peers(health: &Health, stalls: &Stalls, me: u32) -> Vec<PeerReport> {
             received_slots: counted.slots[1],
             waited_ns: scale.lasts(counted.waited).as_nanos() as u64,
             stalls: found.get(rank.index()).copied().unwrap_or(0),
+            outages: outages.count,
+            unreachable_ns: outages.lasted.as_nanos() as u64,
+            reconnects,
+            retries,
         }
     };
-    all.map(one).collect()
+    let is_shown =
+        |peer: &PeerReport| !stalls.is_polled() || peer.outages + peer.reconnects + peer.retries > 0;
+    all.map(one).filter(is_shown).collect()
 }
 
 /// All ranks, with what they answered.
