@@ -42,6 +42,10 @@ impl Drop for Job {
 #[test]
 fn counters_are_pushed_and_a_collector_that_is_not_there_is_named() {
     let job = Job::start();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !String::from_utf8_lossy(&job.status(&["--json"]).stdout).contains("\"sent_slots\"") {
+        assert!(Instant::now() < deadline, "its ranks do not meet");
+    }
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     let collector = std::thread::spawn(move || {
