@@ -61,6 +61,37 @@ fn a_healthy_job_has_no_fault() {
     assert_eq!(faults, [], "{log}");
 }
 
+/// More calls than are kept: messages keep their numbers, and the files begin at the same call.
+#[test]
+fn a_healthy_job_that_has_forgotten_calls_has_no_fault() {
+    let mut job = Launch::new(RANK, 3).start("join random=7:6000 ask drop");
+    job.all_print("step ask");
+    let folder = folder();
+    job.ranks.iter().for_each(|rank| dump(rank, 4096, folder.path()));
+    end(job);
+    let Some((faults, log)) = faults(&folder, &[]) else { return };
+    assert_eq!(faults, [], "{log}");
+}
+
+/// Two ranks have a communicator that is older than the one of all three.
+#[test]
+fn a_healthy_job_with_two_communicators_has_no_fault() {
+    let launch = Launch::new(RANK, 2);
+    let mut job = launch.start("join check grow=3 all-reduce=10 barrier ask drop");
+    let id = job.ranks[0].line("id ", SOON).text["id ".len()..].to_owned();
+    job.ranks.push(launch.id(&id).ranks(3).spawn(2, "join all-reduce=10 barrier ask drop"));
+    job.all_print("step ask");
+    let folder = folder();
+    job.ranks.iter().for_each(|rank| dump(rank, 2, folder.path()));
+    end(job);
+    let Some((verdicts, log)) = analyse(folder.path(), &[]) else { return };
+    let is_right =
+        |found: &Verdict| !found.is_unmatched && found.missing.is_empty() && found.culprits.is_empty();
+    assert!(verdicts.iter().all(is_right), "{verdicts:?} {log}");
+    let groups: std::collections::BTreeSet<&str> = verdicts.iter().map(|found| &found.group[..16]).collect();
+    assert_eq!(groups.len(), 2, "{log}");
+}
+
 #[test]
 fn a_rank_that_has_not_come_is_missing() {
     let mut job = Launch::new(RANK, 3).start_each(|rank| {
