@@ -23,4 +23,5 @@ pub mod flight;
 pub mod hosts;
 pub mod net;
 pub mod gdr;
+pub mod slowed;
 pub mod soak;

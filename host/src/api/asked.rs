@@ -19,8 +19,6 @@ struct Asked {
     handle: CommHandle,
     name: String,
     timeout: Duration,
-    /// Since when it is there: computed once, since counters that began at another time were others.
-    began: SystemTime,
 }
 
 /// Has the process answer for a communicator until it ends, if it does not yet and the settings want it.
@@ -28,9 +26,7 @@ pub(super) fn list(handle: &CommHandle, config: &Config) {
     let mut ticket = handle.ticket();
     if ticket.is_none() {
         let name = config.name.clone().unwrap_or_default();
-        let now = SystemTime::now();
-        let began = now.checked_sub(handle.since().elapsed()).unwrap_or(now);
-        let subject = Asked { handle: handle.clone(), name, timeout: config.timeout, began };
+        let subject = Asked { handle: handle.clone(), name, timeout: config.timeout };
         let settings = Settings {
             enabled: config.status,
             ras: config.ras.clone(),
@@ -47,11 +43,16 @@ pub(super) fn tell_of_failures(handle: &CommHandle, health: &Health) {
     health.set_witness(move || told(fault));
 }
 
-impl Subject for Asked {
-    fn report(&self, recent_max: usize, were_asked: bool) -> CommunicatorReport {
-        let (state, error) = self.handle.known_state();
-        let mut report = CommunicatorReport::new(self.handle.rank(), self.handle.size());
-        report.name.clone_from(&self.name);
+impl CommHandle {
+    /// What `oxccl status` tells of this rank: what it does, its counters by function and by peer, and so many of its latest operations.
+    /// Of the other ranks what this one knows: nobody is asked. Takes some microseconds, and nothing from operations.
+    pub fn report(&self, recent_max: usize) -> CommunicatorReport {
+        self.report_of(recent_max, false)
+    }
+
+    fn report_of(&self, recent_max: usize, were_asked: bool) -> CommunicatorReport {
+        let (state, error) = self.known_state();
+        let mut report = CommunicatorReport::new(self.rank(), self.size());
         report.state = match state {
             CommState::InProgress => State::Joining,
             CommState::Ready => State::Ready,
@@ -59,12 +60,21 @@ impl Subject for Asked {
             CommState::Ended => State::Ended,
         };
         report.error = error.map(|error| error.to_string());
-        report.age_ms = self.handle.since().elapsed().as_millis() as u64;
-        let began = self.began.duration_since(UNIX_EPOCH).unwrap_or_default();
-        report.began_ns = began.as_nanos() as u64;
-        if let Some((health, stalls, _)) = self.handle.inside() {
+        report.age_ms = self.since().elapsed().as_millis() as u64;
+        report.began_ns = self.began().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+        if let Some((health, stalls, _)) = self.inside() {
             fill(&mut report, &health, &stalls, recent_max);
-            report.ranks = ranks(&health, &stalls, were_asked, self.handle.rank());
+            report.ranks = ranks(&health, &stalls, were_asked, self.rank());
+        }
+        report
+    }
+}
+
+impl Subject for Asked {
+    fn report(&self, recent_max: usize, were_asked: bool) -> CommunicatorReport {
+        let mut report = self.handle.report_of(recent_max, were_asked);
+        if report.name.is_empty() {
+            report.name.clone_from(&self.name);
         }
         report
     }

@@ -292,13 +292,17 @@ struct Names {
 
 impl Names {
     fn line(&self, stall: &Stall, link: Option<TransportKind>) -> String {
-        let Stall { class, rank, waiter, during, waited, .. } = *stall;
+        let Stall { class, rank, waiter, during, waited, lasted, .. } = *stall;
         let over = link.map(|link| format!(" over {}", link.name())).unwrap_or_default();
+        let (how, time) = match waited {
+            Duration::ZERO => ("lasted", lasted),
+            waited => ("made no progress", waited),
+        };
         format!(
-            "stall [{class}]: {during} of communicator {} ({} ranks) has made no progress for {:.1} s: {} {}. {} waits for it{over}",
+            "stall [{class}]: {during} of communicator {} ({} ranks) has {how} for {:.1} s: {} {}. {} waits for it{over}",
             self.name,
             self.places.len(),
-            waited.as_secs_f64(),
+            time.as_secs_f64(),
             self.of(rank),
             stall.finding(),
             self.of(waiter),
@@ -308,9 +312,10 @@ impl Names {
     fn over(&self, stall: &Stall) -> String {
         let Stall { class, rank, during, .. } = *stall;
         format!(
-            "stall [{class}] is over: {during} of communicator {}, which waited for {}, goes on",
+            "stall [{class}] is over: {during} of communicator {}, which waited for {}, {}",
             self.name,
-            self.of(rank)
+            self.of(rank),
+            if stall.waited.is_zero() { "has ended" } else { "goes on" },
         )
     }
 

@@ -8,6 +8,7 @@ use crate::plan::{Call, CallRecord};
 use core::ops::Range;
 use oxccl_shared::abi::Func;
 use oxccl_shared::sync::{Line128, Sys, Word};
+use std::time::Duration;
 
 /// Calls kept; a power of two.
 pub const RECORDS: usize = 4096;
@@ -161,6 +162,19 @@ impl Recorder {
         let all = Func::ALL.iter().map(|func| (*func, &self.totals[*func as usize]));
         all.map(|(func, [calls, bytes])| (func, calls.load_relaxed(), bytes.load_relaxed()))
             .filter(|(_, calls, _)| *calls > 0)
+    }
+
+    /// The index of the latest call and how long it has lasted, if it is not over.
+    pub(crate) fn under_way(&self) -> Option<(u64, Duration)> {
+        // ACQUIRE pairs with RELEASE in `begin`.
+        let index = self.next.load_acquire().checked_sub(1)?;
+        let slot = self.slot(index)?;
+        // ACQUIRE pairs with RELEASE in `begin`.
+        let is_there = slot.stamp.load_acquire() == index + 1;
+        let (began, ended) = (slot.began.load_relaxed(), slot.ended.load_relaxed());
+        oxccl_shared::sync::fence_acquire();
+        let is_it = is_there && slot.stamp.load_relaxed() == index + 1 && ended == 0;
+        is_it.then(|| (index, self.ticks.scale().ago(began)))
     }
 
     /// Ticks of its clock.
