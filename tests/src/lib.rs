@@ -19,6 +19,7 @@ pub mod fake_driver;
 pub mod deck;
 pub mod tidy;
 pub mod process;
+pub mod flight;
 pub mod hosts;
 pub mod net;
 pub mod gdr;

@@ -198,7 +198,7 @@ impl Health {
     /// The health of rank `rank`'s end of a communicator of `nranks` ranks.
     pub fn new(rank: Rank, nranks: u32) -> Health {
         let left = (0..nranks).map(|_| Word::new(0)).collect();
-        let (waits, recorder) = (Waits::new(rank, nranks), Recorder::new());
+        let (waits, recorder) = (Waits::new(rank, nranks), Recorder::new(nranks as usize));
         let traffic = (0..nranks).map(|_| Arc::default()).collect();
         Health { left, waits, recorder, traffic, ..Health::default() }
     }
