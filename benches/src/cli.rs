@@ -143,7 +143,7 @@ pub struct PerfArgs {
     /// cuda: nccl[=/path/libnccl.so.2].
     #[arg(long = "engine", value_name = "NAME[=PATH]", default_value = "oxccl", value_parser = engine)]
     pub engines: Vec<EngineChoice>,
-    /// Bind the process of rank r to core r modulo the number of cores (with `--ranks`).
+    /// Bind the process of rank r to processor r, modulo their number, of those that this program may use (with `--ranks`).
     #[arg(long)]
     pub bind: bool,
     /// Write everything measured (docs/measurements/README.md states the schema); with suite into this directory.
