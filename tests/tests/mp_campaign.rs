@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 const RANK: &str = env!("CARGO_BIN_EXE_oxccl-rank");
 const WARN: &str = "0.5";
 const FAULTS: u64 = 20;
+/// How often a slow rank may be missed, where nobody asked for so many faults.
+const TRIES: u32 = 4;
 const CLEAN_CALLS: u64 = 10_000;
 
 /// Knuth's multiplier for 64 bits.
@@ -304,14 +306,20 @@ fn number(name: &str) -> Option<u64> {
 #[test]
 fn random_faults_are_named() {
     let first = number("OXCCL_TEST_SEED").unwrap_or_else(|| u64::from(std::process::id()));
-    let faults = number("OXCCL_TEST_FAULTS").unwrap_or(FAULTS);
+    let (asked, mut wrong) = (number("OXCCL_TEST_FAULTS"), Vec::new());
+    let (is_asked, faults) = (asked.is_some(), asked.unwrap_or(FAULTS));
     println!("OXCCL_TEST_SEED={first}");
-    let (began, mut wrong, mut kinds) = (Instant::now(), Vec::new(), [0; What::ALL.len()]);
+    let (began, mut kinds) = (Instant::now(), [0; What::ALL.len()]);
     for seed in first..first + faults {
         let fault = Fault::new(&mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
         kinds[fault.what as usize] += 1;
         // What does not come in time is a panic, which has said what.
-        let result = catch_unwind(|| fault.run()).unwrap_or_else(|_| Err("not in time".to_owned()));
+        let run = || catch_unwind(|| fault.run()).unwrap_or_else(|_| Err("not in time".to_owned()));
+        let mut result = run();
+        // Where other programs take the processors, another rank may be as slow for a while. Who asks for faults hears of each.
+        for _ in 1..if fault.what == What::Slow && !is_asked { TRIES } else { 1 } {
+            result = result.or_else(|_| run());
+        }
         if let Err(error) = result {
             println!("OXCCL_TEST_SEED={seed}: {fault}: {error}");
             wrong.push((seed, fault.to_string()));

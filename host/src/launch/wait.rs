@@ -389,9 +389,9 @@ impl Waiter for WaitContext {
 
 /// How often a wait that is visited after every poll reads the clock to count its time.
 const COUNT_EVERY_POLLS: u32 = 16;
-/// Between two looks of a wait at most so many ticks count, 4 to 20 ms by the clock's speed: in a longer gap the thread did not run, and
-/// was not what others waited for.
-const GAP_TICKS_MAX: u64 = 20_000_000;
+/// Between two looks of a wait at most so many ticks count, 12 to 60 ms by the clock's speed: in a longer gap the thread did not run, and
+/// did not wait for others all the while.
+const GAP_TICKS_MAX: u64 = 60_000_000;
 /// How often a spinning wait reads the clock.
 const CLOCK_EVERY_VISITS: u32 = 64;
 

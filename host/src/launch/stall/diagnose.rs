@@ -60,9 +60,9 @@ pub(super) fn diagnose(me: Rank, said: &[Said]) -> Option<Stall> {
 }
 
 /// A rank waits for another most of the time, from so many per cent on.
-const IDLE_MIN: u8 = 80;
+const IDLE_MIN: u8 = 60;
 /// A rank that waits for others so many per cent of the time is not slow itself.
-const BUSY_MAX: u8 = 50;
+const BUSY_MAX: u8 = 40;
 
 /// The rank that is slow in the operation of `me`, which goes on and lasts: the only one that does not wait, and for which all others wait
 /// most of the time, itself or by way of others. `None` where there is no such rank: the operation is a long one, or a link is slow and both
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(found_slow(&busy), [None; 3], "all work");
         let (one, two) = (lasts(1, 90), lasts(0, 20));
         assert_eq!(found_slow(&[one, two, Said::default()]), [None; 3], "one has not answered");
-        assert_eq!(found_slow(&[one, two, lasts(1, 60)]), [None; 3], "one waits for it and for others");
+        assert_eq!(found_slow(&[one, two, lasts(1, 50)]), [None; 3], "one waits for it and for others");
     }
 
     #[test]
