@@ -95,6 +95,15 @@ impl Collnet {
         }
     }
 
+    /// Why a communicator has none, if it has none; `found` says of a head why its search was in vain.
+    pub fn lack<'a>(&self, found: &'a str) -> Option<&'a str> {
+        match self {
+            Collnet::There(_) => None,
+            Collnet::Lacking => Some(found),
+            _ => Some(self.why_not()),
+        }
+    }
+
     /// Why an all-reduce does not use it.
     pub fn why_not(&self) -> &'static str {
         match self {
