@@ -8,8 +8,8 @@ use crate::bootstrap::secret::Secret;
 use crate::launch::Fault;
 use crate::net::aggregate::{AggregatorConfig, Server, ServerConfig, open};
 
-/// Has `play` use an aggregator, which serves as long as it plays, or never.
-fn with_aggregator(serves: bool, play: impl FnOnce(Arc<dyn CollNet>)) {
+/// Has `play` use an aggregator, which serves as long as it plays.
+fn with_aggregator(play: impl FnOnce(Arc<dyn CollNet>)) {
     let secret = || Secret::from_seed(b"chains of GPUs");
     let server = Server::bind(ServerConfig::new("127.0.0.1:0".parse().unwrap(), secret())).unwrap();
     let config = AggregatorConfig {
@@ -20,12 +20,19 @@ fn with_aggregator(serves: bool, play: impl FnOnce(Arc<dyn CollNet>)) {
     };
     let stop = Cancel::default();
     std::thread::scope(|scope| {
-        if serves {
-            scope.spawn(|| server.serve(&stop).unwrap());
-        }
+        // However the play ends.
+        let _stops = Stops(&stop);
+        scope.spawn(|| server.serve(&stop).unwrap());
         play(open(&config).unwrap());
-        stop.cancel();
     });
+}
+
+struct Stops<'a>(&'a Cancel);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
 }
 
 fn scene(hosts: &[u64], reducing: &Arc<dyn CollNet>) -> Scene {
@@ -41,7 +48,7 @@ fn everything(player: &mut Player) {
 
 #[test]
 fn heads_alone_and_chains_reduce_through_an_aggregator() {
-    with_aggregator(true, |net| {
+    with_aggregator(|net| {
         Scene { memory: false, ..scene(&[1, 1, 1], &net) }.play(everything);
         scene(&[1, 2], &net).play(everything);
         Scene { threads: 4, ..scene(&[1, 1, 2, 2], &net) }.play(everything);
@@ -53,16 +60,17 @@ fn heads_alone_and_chains_reduce_through_an_aggregator() {
 /// What is captured runs many times, between calls.
 #[test]
 fn graphs_reduce_through_an_aggregator() {
-    with_aggregator(true, |net| {
+    with_aggregator(|net| {
+        // Each is a head: others give no orders for a chain.
         scene(&[1, 2], &net).play(graphs_and_calls);
-        scene(&[1, 1, 2], &net).play(graphs_and_calls);
+        Scene { threads: 4, memory: false, ..scene(&[1, 1, 1], &net) }.play(graphs_and_calls);
     });
 }
 
 /// Where the user names nothing, rings go on: nobody has measured chains of GPUs.
 #[test]
 fn a_network_that_reduces_is_not_taken_unasked() {
-    with_aggregator(true, |net| {
+    with_aggregator(|net| {
         Scene { forced: Forced::default(), ..scene(&[1, 2], &net) }.play(|player| {
             assert!(matches!(player.facts.collnet, Collnet::There(_)));
             for count in [1, 1 << 12, 1 << 20, 1 << 28] {
@@ -78,7 +86,7 @@ fn a_network_that_reduces_is_not_taken_unasked() {
 /// Heads that call different things: the check finds it, whatever the lengths.
 #[test]
 fn heads_that_call_different_things_are_told() {
-    with_aggregator(true, |net| {
+    with_aggregator(|net| {
         Scene { step_timeout: Duration::from_secs(30), ..scene(&[1, 2], &net) }.play(|player| {
             let tag = 5 + player.rank.0;
             assert!(player.collective(&call(Func::AllReduce, 100), tag).is_err());
@@ -95,7 +103,7 @@ fn heads_that_call_different_things_are_told() {
 /// A head whose kernel does not run keeps the others waiting: an error that names it, from the proxy and in time.
 #[test]
 fn a_head_that_does_not_call_is_named() {
-    with_aggregator(true, |net| {
+    with_aggregator(|net| {
         Scene { step_timeout: Duration::from_secs(1), ..scene(&[1, 2], &net) }.play(|player| {
             if player.rank == Rank(1) {
                 return std::thread::sleep(Duration::from_secs(4));
