@@ -12,6 +12,8 @@ pub enum Collnet {
     Disabled,
     /// All ranks are on one host.
     OneHost,
+    /// The user wants it for more hosts.
+    FewHosts,
     /// Ranks of one host are connected over a network only, which chains do not use.
     NoChains,
     /// Some host's head has none.
@@ -109,6 +111,7 @@ impl Collnet {
         match self {
             Collnet::Disabled => "NCCL_COLLNET_ENABLE is not 1",
             Collnet::OneHost => "all ranks are on one host",
+            Collnet::FewHosts => "there are fewer hosts than NCCL_COLLNET_NODE_THRESHOLD",
             Collnet::NoChains => "ranks of one host reach each other over a network only",
             Collnet::Lacking => "a host has no network that reduces",
             Collnet::There(_) => "the network does not reduce this type by this operator",

@@ -56,6 +56,8 @@ impl Wiring<'_> {
             Collnet::Disabled
         } else if hosts.len() < 2 {
             Collnet::OneHost
+        } else if hosts.len() < self.wanted.net.coll.hosts_min as usize {
+            Collnet::FewHosts
         } else if hosts.iter().any(|chain| chain.windows(2).any(meets_over_network)) {
             Collnet::NoChains
         } else {

@@ -255,6 +255,7 @@ impl DeviceWanted<'_> {
         let why_not = match () {
             () if !self.net.coll.enabled => Some(Collnet::Disabled),
             () if routes.groups() < 2 => Some(Collnet::OneHost),
+            () if routes.groups() < self.net.coll.hosts_min => Some(Collnet::FewHosts),
             () => None,
         };
         if let Some(collnet) = why_not {
