@@ -7,6 +7,8 @@ use crate::bootstrap::Cancel;
 use crate::bootstrap::secret::Secret;
 use crate::launch::Fault;
 use crate::net::aggregate::{AggregatorConfig, Server, ServerConfig, open};
+use crate::net::coll::{CollComm, CollConnector, CollListener, CollPart, Reduction, Started, Window};
+use crate::net::{Comm, NetHandle, NetMemory, Registration, Request};
 
 /// Has `play` use an aggregator, which serves as long as it plays.
 fn with_aggregator(play: impl FnOnce(Arc<dyn CollNet>)) {
@@ -112,5 +114,86 @@ fn a_head_that_does_not_call_is_named() {
             let fault = player.health.fault().map(|was| was.fault);
             assert!(matches!(fault, Some(Fault::Timeout { rank: Rank(1), .. })), "{fault:?}");
         });
+    });
+}
+
+/// A network that takes everything and gives nothing.
+#[derive(Clone, Debug)]
+struct Silent;
+
+impl CollNet for Silent {
+    fn name(&self) -> &str {
+        "silent"
+    }
+    fn devices(&self) -> u32 {
+        1
+    }
+    fn properties(&self, _: u32) -> Result<NetProperties, NetError> {
+        crate::net::loopback::Loopback::new(0).properties(0)
+    }
+    fn reduces(&self, _: DataType, _: RedOp) -> Result<bool, NetError> {
+        Ok(true)
+    }
+    fn listen(&self, _: u32) -> Result<(NetHandle, Box<dyn CollListener>), NetError> {
+        Ok((NetHandle([0; crate::net::HANDLE_BYTES]), Box::new(Silent)))
+    }
+}
+
+impl CollListener for Silent {
+    fn join(self: Box<Self>, _: &[NetHandle], _: u32) -> Result<Box<dyn CollConnector>, NetError> {
+        Ok(self)
+    }
+}
+
+impl CollConnector for Silent {
+    fn poll_join(&mut self) -> Result<Option<Box<dyn CollComm>>, NetError> {
+        Ok(Some(Box::new(Silent)))
+    }
+}
+
+impl Comm for Silent {
+    unsafe fn register(&mut self, _: NetMemory<'_>) -> Result<Registration, NetError> {
+        Ok(Registration(0))
+    }
+    fn deregister(&mut self, _: Registration) -> Result<(), NetError> {
+        Ok(())
+    }
+    fn test(&mut self, _: Request) -> Result<Option<usize>, NetError> {
+        Ok(None)
+    }
+}
+
+impl CollComm for Silent {
+    unsafe fn iallreduce(&mut self, _: CollPart, _: CollPart, _: Reduction) -> Started {
+        Ok(Some(Request(0)))
+    }
+    unsafe fn iallgather(&mut self, _: CollPart, _: CollPart, _: Window) -> Started {
+        unreachable!("only all-reduces go there")
+    }
+    unsafe fn ireduce_scatter(
+        &mut self,
+        _: CollPart,
+        _: CollPart,
+        _: (DataType, RedOp),
+        _: Window,
+    ) -> Started {
+        unreachable!("only all-reduces go there")
+    }
+    unsafe fn flush(&mut self, _: CollPart, _: usize) -> Started {
+        Ok(None)
+    }
+    fn awaited(&self) -> String {
+        "the silent switch".to_owned()
+    }
+}
+
+/// Every head waits for the network: no rank is to blame, and each proxy says so.
+#[test]
+fn a_network_that_gives_no_result_is_named() {
+    let net: Arc<dyn CollNet> = Arc::new(Silent);
+    Scene { step_timeout: Duration::from_secs(3), ..scene(&[1, 2, 3], &net) }.play(|player| {
+        assert!(player.collective(&call(Func::AllReduce, 100), 1).is_err());
+        let fault = player.health.fault().map(|was| format!("{:?}", was.fault)).unwrap_or_default();
+        assert!(fault.contains("the silent switch gave no result within 3."), "{fault}");
     });
 }

@@ -41,6 +41,7 @@ use oxccl_shared::algo::collnet::ChainLinks;
 use oxccl_shared::algo::mesh::{peers, place_from};
 use oxccl_shared::fifo::{ConsumerCursor, ProducerCursor};
 use oxccl_shared::reduce::resolve;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 /// What no scene takes, even on a busy machine.
@@ -59,6 +60,7 @@ struct Scene {
     direct: Vec<Option<Direct>>,
     /// What reduces between hosts.
     reducing: Option<Arc<dyn CollNet>>,
+    healths: Healths,
 }
 
 /// Memory of the host for everything.
@@ -73,10 +75,22 @@ impl Source for OfProcess {
     }
 }
 
-struct Nobody;
+/// Tells the others for whom a rank waits, and no more.
+struct Others {
+    me: Rank,
+    healths: Healths,
+}
 
-impl Notify for Nobody {
-    fn notify(&self, _: Notice) {}
+/// Of all players so far.
+type Healths = Arc<Mutex<Vec<Arc<Health>>>>;
+
+impl Notify for Others {
+    fn notify(&self, what: Notice) {
+        if let Notice::WaitsFor(peer) = what {
+            let healths = self.healths.lock().unwrap_or_else(PoisonError::into_inner);
+            healths.iter().for_each(|health| health.waits().note(self.me, peer));
+        }
+    }
     fn gave_up(&self, _: &Outstanding) {}
 }
 
@@ -114,8 +128,8 @@ impl Scene {
     fn new(hosts: &[u64]) -> Scene {
         let (hosts, forced) = (hosts.to_vec(), Forced::default());
         let direct = Vec::new();
-        let reducing = None;
-        Scene { hosts, memory: true, forced, step_timeout: PATIENCE, threads: 1, direct, reducing }
+        let (reducing, healths) = (None, Healths::default());
+        Scene { hosts, memory: true, forced, step_timeout: PATIENCE, threads: 1, direct, reducing, healths }
     }
 
     fn nranks(&self) -> u32 {
@@ -204,7 +218,8 @@ impl Scene {
             }
         });
         let health = Arc::new(Health::new(rank, self.nranks()));
-        let notify: Arc<dyn Notify + Sync> = Arc::new(Nobody);
+        self.healths.lock().unwrap_or_else(PoisonError::into_inner).push(health.clone());
+        let notify: Arc<dyn Notify + Sync> = Arc::new(Others { me: rank, healths: self.healths.clone() });
         // Machines that test have fewer processors than these ranks have threads.
         let parts = NetParts { idle: Idle::FRUGAL, threads: self.threads + rank.0 % 2, ..connected.parts };
         let net = NetProxy::start(parts, &health, &notify).unwrap();
