@@ -125,7 +125,8 @@ fn run(mut progress: Progress, idle: Idle, owner: &impl ProxyOwner) -> Progress 
             && let Some(now) = clock.read(start.elapsed())
         {
             progress.check(now);
-            if progress.waits_long() != waits_for {
+            // What failed waits no more, and the others still look for whom it waited for.
+            if !is_reported && progress.waits_long() != waits_for {
                 waits_for = progress.waits_long();
                 owner.waits_for(waits_for);
             }
