@@ -82,11 +82,11 @@ pub struct PerfArgs {
     /// cpu: measure how far an operation overlaps with computation: each is started, its rank computes for as long as the operation
     /// takes alone, testing the request this many times, then waits (no number: 16).
     #[arg(long, value_name = "TESTS", num_args = 0..=1, require_equals = true, default_missing_value = "16",
-          conflicts_with_all = ["json", "markdown", "plot", "agg_iters", "blocking", "rotate"])]
+          conflicts_with_all = ["markdown", "plot", "agg_iters", "blocking", "rotate"])]
     pub nonblocking: Option<u32>,
     /// cuda: measure operations beside a computation on the same GPUs, bound by arithmetic or by memory (no word: both): what each loses.
     #[arg(long, value_enum, value_name = "KIND", num_args = 0..=1, require_equals = true,
-          conflicts_with_all = ["json", "markdown", "plot", "blocking", "nonblocking", "init_time"])]
+          conflicts_with_all = ["markdown", "plot", "blocking", "nonblocking", "init_time"])]
     pub overlap: Option<Option<LoadKind>>,
     /// cuda: say how many blocks of threads an operation's kernels have, as a graph of one operation shows it.
     #[arg(long)]
@@ -143,7 +143,7 @@ pub struct PerfArgs {
     /// cuda: nccl[=/path/libnccl.so.2].
     #[arg(long = "engine", value_name = "NAME[=PATH]", default_value = "oxccl", value_parser = engine)]
     pub engines: Vec<EngineChoice>,
-    /// Bind the process of rank r to core r modulo the number of cores (with `--ranks`).
+    /// Bind the process of rank r to processor r, modulo their number, of those that this program may use (with `--ranks`).
     #[arg(long)]
     pub bind: bool,
     /// Write everything measured (docs/measurements/README.md states the schema); with suite into this directory.

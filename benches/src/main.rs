@@ -20,6 +20,7 @@ mod budget;
 mod setup;
 mod measure;
 mod run;
+mod beside;
 mod overlap;
 mod report;
 mod spawn;

@@ -6,7 +6,8 @@
 //! The method is that of the OSU micro-benchmarks' non-blocking collectives: the computation lasts as long as the operation does alone,
 //! and the overlap is the part of the operation that it hides.
 
-use crate::bench::{Bench, Case, MeasureError};
+use crate::bench::{Bench, Case, MeasureError, Verdict};
+use crate::beside::{Beside, Outcome};
 use crate::budget::Budget;
 use crate::cli::PerfArgs;
 use crate::collective::Collective;
@@ -66,6 +67,8 @@ fn rounds_per_second() -> f64 {
 /// What was found of one case and engine: medians of seconds.
 #[derive(Clone, Copy, Debug)]
 struct Found {
+    /// Operations of a round.
+    iters: u32,
     alone: f64,
     computation: f64,
     together: f64,
@@ -79,7 +82,7 @@ impl Found {
     }
 }
 
-/// Goes through all cases of a collective, out of place. Returns whether all results were right, the same on every rank.
+/// Goes through all cases of a collective, out of place, and adds what it found. Returns whether all results were right, the same on every rank.
 ///
 /// # Errors
 /// An engine or a rank fails, or the table cannot be written.
@@ -88,6 +91,7 @@ pub fn sweep(
     collective: Collective,
     args: &PerfArgs,
     budget: &Budget,
+    found: &mut Vec<Beside>,
 ) -> Result<bool, SweepError> {
     let tests = args.nonblocking.unwrap_or_default();
     let speed = rounds_per_second();
@@ -124,13 +128,19 @@ pub fn sweep(
             continue;
         }
         for engine in 0..bench.engines() {
-            wrong += row(bench, engine, &case, args, Work { rounds: 0, tests }, speed)?;
+            let outcome = row(bench, engine, &case, args, Work { rounds: 0, tests }, speed)?;
+            if let Outcome::Hidden { verdict: Some(Verdict { wrong: elements, out_of_bounds }), .. } =
+                &outcome
+            {
+                wrong += elements + out_of_bounds;
+            }
+            found.push(Beside::new(bench.name(engine), &case, outcome));
         }
     }
     Ok(wrong == 0)
 }
 
-/// One engine's line. Returns the wrong elements.
+/// One engine's line.
 fn row(
     bench: &mut CpuBench<'_>,
     engine: usize,
@@ -138,7 +148,7 @@ fn row(
     args: &PerfArgs,
     nothing: Work,
     speed: f64,
-) -> Result<u64, SweepError> {
+) -> Result<Outcome, SweepError> {
     let op = if case.collective.reduces() { case.op.name() } else { "none" };
     let Case { dtype, shape, .. } = case;
     let head = format!("{:>12}  {:>12}  {dtype:>8}  {op:>6}", case.bytes(), shape.count);
@@ -146,15 +156,12 @@ fn row(
     bench.runs_beside(Some(nothing));
     if let Some(reason) = bench.refuses(engine, case) {
         print(bench, || format!("{head}  {reason}  {name}"))?;
-        return Ok(0);
+        return Ok(Outcome::Refused { refused: reason.to_string() });
     }
     let found = measure(bench, engine, case, args, nothing, speed)?;
-    let wrong = if args.check > 0 && bench.checkable(engine) {
-        let verdict = bench.check(engine, case)?;
-        Some(verdict.wrong + verdict.out_of_bounds)
-    } else {
-        None
-    };
+    let is_checked = args.check > 0 && bench.checkable(engine);
+    let verdict = is_checked.then(|| bench.check(engine, case)).transpose()?;
+    let wrong = verdict.map(|verdict| verdict.wrong + verdict.out_of_bounds);
     let [alone, computation, together] = [found.alone, found.computation, found.together].map(microseconds);
     let shown = wrong.map_or_else(|| "N/A".into(), |wrong| wrong.to_string());
     print(bench, || {
@@ -163,7 +170,15 @@ fn row(
             found.overlap()
         )
     })?;
-    Ok(wrong.unwrap_or(0))
+    Ok(Outcome::Hidden {
+        tests: nothing.tests,
+        iters: found.iters,
+        alone_us: found.alone * 1e6,
+        computation_us: found.computation * 1e6,
+        together_us: found.together * 1e6,
+        overlap_percent: found.overlap(),
+        verdict,
+    })
 }
 
 /// Rounds of: alone, the computation, together. The check that follows runs with the last computation.
@@ -193,7 +208,7 @@ fn measure(
         }
     }
     let [alone, computation, together] = seconds.map(|all| median(&all));
-    Ok(Found { alone, computation, together })
+    Ok(Found { iters, alone, computation, together })
 }
 
 fn print(bench: &CpuBench<'_>, line: impl FnOnce() -> String) -> Result<(), SweepError> {
@@ -219,7 +234,8 @@ mod tests {
 
     #[test]
     fn overlap_is_the_hidden_part_of_the_operation() {
-        let overlap = |alone, computation, together| Found { alone, computation, together }.overlap().round();
+        let overlap =
+            |alone, computation, together| Found { iters: 1, alone, computation, together }.overlap().round();
         assert_eq!(
             [overlap(2.0, 2.0, 2.0), overlap(2.0, 2.0, 3.0), overlap(2.0, 2.0, 4.5)],
             [100.0, 50.0, 0.0]

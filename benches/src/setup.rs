@@ -222,7 +222,7 @@ fn run_on_cpus(team: &mut dyn Team, mpi: Option<&Mpi>, args: &PerfArgs) -> Resul
     let report = Report::new(team, facts.collect(), None, &[], args)?;
     let mut bench = CpuBench::new(team, engines, args)?;
     if args.nonblocking.is_some() {
-        return all_overlaps(&mut bench, args, &budget);
+        return all_overlaps(&mut bench, args, &budget, report);
     }
     all_collectives(&mut bench, args, &budget, report)
 }
@@ -246,7 +246,7 @@ fn run_on_gpus(team: &mut dyn Team, place: Place, args: &PerfArgs) -> Result<u8,
     let mut bench = GpuBench::new(team, seats, engines, checkers, args)?;
     bench.register_buffers().map_err(SetupError::from)?;
     let result = match args.overlap {
-        Some(kind) => all_gpu_overlaps(&mut bench, kind, args, &budget),
+        Some(kind) => all_gpu_overlaps(&mut bench, kind, args, &budget, report),
         None => all_collectives(&mut bench, args, &budget, report),
     };
     if result.is_err() {
@@ -257,11 +257,19 @@ fn run_on_gpus(team: &mut dyn Team, place: Place, args: &PerfArgs) -> Result<u8,
     result
 }
 
-fn all_overlaps(bench: &mut CpuBench<'_>, args: &PerfArgs, budget: &Budget) -> Result<u8, RunError> {
+fn all_overlaps(
+    bench: &mut CpuBench<'_>,
+    args: &PerfArgs,
+    budget: &Budget,
+    mut report: Report<'_>,
+) -> Result<u8, RunError> {
     let mut is_right = true;
     let collectives = args.target.collectives();
     for (at, collective) in collectives.iter().enumerate() {
-        is_right &= overlap::sweep(bench, *collective, args, &budget.part(collectives.len() - at))?;
+        let mut found = Vec::new();
+        let share = budget.part(collectives.len() - at);
+        is_right &= overlap::sweep(bench, *collective, args, &share, &mut found)?;
+        report.beside(*collective, &found)?;
     }
     Ok(if is_right { 0 } else { spawn::WRONG_RESULTS })
 }
@@ -271,6 +279,7 @@ fn all_gpu_overlaps(
     kind: Option<LoadKind>,
     args: &PerfArgs,
     budget: &Budget,
+    mut report: Report<'_>,
 ) -> Result<u8, RunError> {
     bench.prepare_loads().map_err(SweepError::from)?;
     let kinds = kind.map_or(LoadKind::ALL.to_vec(), |kind| vec![kind]);
@@ -278,7 +287,9 @@ fn all_gpu_overlaps(
     let collectives = args.target.collectives();
     for (at, collective) in collectives.iter().enumerate() {
         let share = budget.part(collectives.len() - at);
-        is_right &= gpu::overlap_sweep(bench, *collective, &kinds, args, &share)?;
+        let mut found = Vec::new();
+        is_right &= gpu::overlap_sweep(bench, *collective, &kinds, args, &share, &mut found)?;
+        report.beside(*collective, &found)?;
     }
     Ok(if is_right { 0 } else { spawn::WRONG_RESULTS })
 }

@@ -7,6 +7,7 @@ use crate::complain::complain;
 use crate::team::Region;
 use oxccl::api::launcher::{LaunchEnv, LaunchError};
 use rustix::process::{Pid, Signal};
+use rustix::thread::CpuSet;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
@@ -54,12 +55,19 @@ pub fn take_seat(seat: &Seat, ranks: u32, bind: bool) -> io::Result<Region> {
         return Err(io::Error::other("the process that started the ranks is gone"));
     }
     if bind {
-        let mut set = rustix::thread::CpuSet::new();
-        let cores = std::thread::available_parallelism()?.get();
-        set.set(seat.process as usize % cores);
-        rustix::thread::sched_setaffinity(None, &set)?;
+        rustix::thread::sched_setaffinity(None, &processor_of(seat.process)?)?;
     }
     Region::open(seat.parent, seat.fd, ranks)
+}
+
+/// The processor of a process: those that it may use, in turn.
+fn processor_of(process: u32) -> io::Result<CpuSet> {
+    let allowed = rustix::thread::sched_getaffinity(None)?;
+    let all: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|processor| allowed.is_set(*processor)).collect();
+    let mut set = CpuSet::new();
+    let own = all.get(process as usize % all.len().max(1)).copied();
+    set.set(own.ok_or_else(|| io::Error::other("this process may use no processor"))?);
+    Ok(set)
 }
 
 /// This process's number among those that a launcher started on this machine, and how many those are. None where no launcher's

@@ -40,6 +40,57 @@ fn operations_beside_a_computation_have_right_results_and_a_line_each() {
         }
     }
     let mut command = Command::new(env!("CARGO_BIN_EXE_oxccl"));
-    command.args(["perf", "all-reduce", "--threads", "2", "--nonblocking", "--json", "/nowhere"]);
+    command.args(["perf", "all-reduce", "--threads", "2", "--nonblocking", "--plot", "/nowhere"]);
     assert_eq!(command.output().unwrap().status.code(), Some(2));
+}
+
+#[test]
+fn operations_beside_a_computation_are_written_as_json() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("beside.json");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oxccl"));
+    command.args([
+        "perf",
+        "all-reduce",
+        "--threads",
+        "2",
+        "--sizes",
+        "24,1M",
+        "--nonblocking=4",
+        "--min-time=1",
+    ]);
+    command.args(["--engine=oxccl", "--engine=memcpy", "--json"]).arg(&path);
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let document: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    assert_eq!((&document["schema"], &document["backend"]), (&"oxccl-perf-overlap/1".into(), &"cpu".into()));
+    assert_eq!(document["engines"].as_array().unwrap().len(), 2);
+    let results = document["results"].as_array().unwrap();
+    let which: Vec<_> =
+        results.iter().map(|row| (row["engine"].as_str().unwrap(), row["size_bytes"].as_u64())).collect();
+    assert_eq!(
+        which,
+        [("oxccl", Some(24)), ("memcpy", Some(24)), ("oxccl", Some(1 << 20)), ("memcpy", Some(1 << 20))]
+    );
+    for row in results {
+        assert_eq!(
+            (&row["dtype"], &row["op"], &row["root"].is_null()),
+            (&"float".into(), &"sum".into(), &true),
+            "{row}"
+        );
+        if row["engine"] == "memcpy" {
+            assert!(row["refused"].is_string() && row["alone_us"].is_null(), "{row}");
+            continue;
+        }
+        assert_eq!(row["tests"], 4);
+        let number = |name: &str| row[name].as_f64().unwrap_or_else(|| panic!("{name}: {row}"));
+        let [alone, computation, together] = ["alone_us", "computation_us", "together_us"].map(number);
+        assert!(
+            alone > 0.0 && computation >= 0.0 && together > 0.0 && row["iters"].as_u64() > Some(0),
+            "{row}"
+        );
+        let overlap = 100.0 * (alone + computation - together) / alone.min(computation).max(1e-6);
+        assert!((overlap.clamp(0.0, 100.0) - number("overlap_percent")).abs() < 0.01, "{row}");
+        assert_eq!((&row["verdict"]["wrong"], &row["verdict"]["out_of_bounds"]), (&0.into(), &0.into()));
+    }
 }

@@ -113,8 +113,28 @@ fn operations_run_beside_both_computations_and_their_blocks_are_counted() {
     assert!(said(&output).contains("memory") && !said(&output).contains("arithmetic"), "{}", said(&output));
     let output = perf("all-reduce --threads 2 --sizes 64,1M --blocks", None);
     assert!(said(&output).contains("# Blocks of nccl        : 3 from 64 bytes on"), "{}", said(&output));
-    let output = perf("all-reduce --threads 2 --sizes 64 --overlap", Some("FAKE_WRONG"));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("beside.json");
+    let line = format!("all-reduce --threads 2 --sizes 64 --overlap --engine nccl --json {}", path.display());
+    let output = perf(&line, Some("FAKE_WRONG"));
     assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    let document: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    assert_eq!((&document["schema"], &document["backend"]), (&"oxccl-perf-overlap/1".into(), &"cuda".into()));
+    let results = document["results"].as_array().unwrap();
+    assert_eq!(results.len(), 4, "{document}");
+    for (row, computes) in results.iter().zip(["arithmetic", "memory"].iter().cycle()) {
+        assert_eq!(
+            (row["computation"].as_str(), row["blocks"].as_u64()),
+            (Some(*computes), Some(3)),
+            "{row}"
+        );
+        for number in ["alone_us", "beside_us", "computation_us", "computation_beside_us", "lost_us"] {
+            assert!(row[number].is_f64(), "{number}: {row}");
+        }
+        assert!(row["operations"].as_u64() > Some(0) && row["size_bytes"] == 64, "{row}");
+    }
+    let wrong: u64 = results.iter().filter_map(|row| row["verdict"]["wrong"].as_u64()).sum();
+    assert!(wrong > 0, "{document}");
 }
 
 #[test]

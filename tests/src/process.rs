@@ -215,6 +215,26 @@ impl Process {
         }
     }
 
+    /// Calls that the process has begun in its first communicator, as it says itself; 0 where it says nothing.
+    pub fn begun(&self) -> u64 {
+        let processes = oxccl::status::ask::processes().unwrap_or_default();
+        let found = processes.into_iter().find(|found| found.pid == self.pid());
+        let report = found.and_then(|found| found.status(0, Duration::ZERO, SOON).ok());
+        report.and_then(|report| report.communicators.first().map(|comm| comm.begun)).unwrap_or(0)
+    }
+
+    /// Waits until the process has begun so many calls.
+    ///
+    /// # Panics
+    /// If it does not come so far.
+    pub fn await_begun(&self, calls: u64) {
+        let deadline = Instant::now() + SOON;
+        while self.begun() < calls {
+            assert!(Instant::now() < deadline, "rank {} does not come to call {calls}", self.rank);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()

@@ -232,3 +232,36 @@ fn a_watchdog_asks_while_operations_run() {
         assert_eq!((now.begun, now.done, now.latest.map(|latest| latest.seq)), (200, 200, Some(199)));
     }
 }
+
+/// What `oxccl status` would tell, also of a communicator that is not asked about, and when it has ended.
+#[test]
+fn a_handle_reports_what_its_rank_has_done() {
+    let _deadline = Deadline::start("a_handle_reports_what_its_rank_has_done", LIMIT);
+    let config = Config { status: false, ..config() };
+    let id = new_id();
+    std::thread::scope(|scope| {
+        for rank in 0..2 {
+            let builder = Communicator::builder().unique_id(id).rank(rank).ranks(2).config(config.clone());
+            scope.spawn(move || {
+                let world = builder.build().unwrap();
+                let mut data = [1f32; 1000];
+                world.all_reduce_in_place(&mut data, ReduceOp::SUM).unwrap();
+                world.barrier().unwrap();
+                let handle = world.handle();
+                let report = handle.report(1);
+                assert_eq!((report.rank, report.size, report.begun, report.done), (rank, 2, 2, 2));
+                let [last] = &report.recent[..] else { panic!("{report:?}") };
+                assert_eq!((last.operation.function.as_str(), report.totals.len()), ("barrier", 2));
+                assert!(report.began_ns > 0 && last.began_ns >= report.began_ns, "{report:?}");
+                let [peer] = &report.peers[..] else { panic!("{report:?}") };
+                assert!(peer.rank == 1 - rank && peer.sent_bytes > 0 && peer.received_bytes > 0, "{peer:?}");
+                assert_eq!(
+                    (peer.stalls, peer.outages, peer.reconnects, peer.retries, report.refusals),
+                    (0, 0, 0, 0, 0)
+                );
+                let again = handle.report(0);
+                assert_eq!((again.began_ns, again.recent.len()), (report.began_ns, 0));
+            });
+        }
+    });
+}

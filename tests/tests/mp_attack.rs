@@ -117,6 +117,14 @@ fn strangers_while_ranks_work() {
     let kept: Vec<TcpStream> = ports.iter().flat_map(|port| knock(*port)).collect();
     job.ranks.iter_mut().for_each(|rank| rank.say(""));
     job.all_print("checked");
+    // Each said six things that no rank says; those that are silent are refused later.
+    for rank in &job.ranks {
+        let found =
+            oxccl::status::ask::processes().unwrap().into_iter().find(|found| found.pid == rank.pid());
+        let report = found.unwrap().status(0, Duration::ZERO, SOON).unwrap();
+        let refusals = report.communicators[0].refusals;
+        assert!((6..=66).contains(&refusals), "{refusals}");
+    }
     drop(kept);
     job.ranks.iter_mut().for_each(|rank| rank.say(""));
     job.all_succeed();

@@ -1,11 +1,13 @@
 //! Random faults in random places: the report names the rank, the operation and what is wrong with it. And clean runs report nothing.
 //!
-//! `OXCCL_TEST_FAULTS=N` makes it N faults, `OXCCL_TEST_SEED=S` begins with that seed.
+//! `OXCCL_TEST_FAULTS=N` makes it N faults, `OXCCL_TEST_SEED=S` begins with that seed, `OXCCL_TEST_CALLS=N` makes it N clean calls.
 
-use oxccl::status::ask::processes;
-use oxccl_tests::process::{Job, Launch, SOON};
+use oxccl_tests::hosts::{Hosts, INTERFACE};
+use oxccl_tests::process::{Job, Launch, SOON, fresh_id};
+use oxccl_tests::slowed::Slowed;
 use rustix::process::Signal;
 use std::fmt;
+use std::panic::catch_unwind;
 use std::time::{Duration, Instant};
 
 const RANK: &str = env!("CARGO_BIN_EXE_oxccl-rank");
@@ -34,7 +36,34 @@ enum What {
     MissingCall,
     OtherCall,
     OtherSize,
+    /// It runs for 3 of 100 ms.
+    Slow,
+    /// Its host is cut off.
+    LinkCut,
+    WrongSecret,
 }
+
+impl What {
+    const ALL: [What; 8] = [
+        What::Kill,
+        What::Stop,
+        What::MissingCall,
+        What::OtherCall,
+        What::OtherSize,
+        What::Slow,
+        What::LinkCut,
+        What::WrongSecret,
+    ];
+}
+
+/// Long enough for a slow rank to be found before it ends.
+const LONG: u64 = 30_000_000;
+/// How long a silent host is waited for.
+const OUTAGE: &str = "2";
+/// How long a rank that is not let in is waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// A digit of an id that belongs to its secret.
+const SECRET_DIGIT: usize = 80;
 
 /// One fault: what `rank` does instead of its part of the last of `calls`.
 #[derive(Debug)]
@@ -55,21 +84,28 @@ fn call(random: &mut Random) -> String {
 
 impl Fault {
     fn new(random: &mut Random) -> Fault {
-        let all = [What::Kill, What::Stop, What::MissingCall, What::OtherCall, What::OtherSize];
-        let (what, nranks) = (random.of(&all), 2 + random.below(3) as u32);
+        let (what, mut nranks) = (random.of(&What::ALL), 2 + random.below(3) as u32);
+        if what == What::LinkCut {
+            // Of two hosts each would be the other's.
+            nranks = 3;
+        }
         let mut calls: Vec<String> = (0..=random.below(5)).map(|_| call(random)).collect();
         if what == What::OtherSize {
             calls.push(format!("all-reduce={}", 1 + random.below(100_000)));
         }
+        if what == What::Slow {
+            calls.push(format!("all-reduce={}", LONG + random.below(1000)));
+        }
         let rank = random.below(u64::from(nranks)) as u32;
-        Fault { what, transport: random.of(&["shm", "tcp"]), nranks, rank, calls }
+        let transport = if what == What::LinkCut { "tcp" } else { random.of(&["shm", "tcp"]) };
+        Fault { what, transport, nranks, rank, calls }
     }
 
     /// What a rank does; the one at fault is asked before the last call.
     fn steps(&self, rank: u32) -> String {
         let (last, before) = self.calls.split_last().expect("there is a call");
         let mut own = last.clone();
-        if rank == self.rank {
+        if rank == self.rank && self.what != What::Slow {
             own = match (self.what, last.strip_prefix("all-reduce=")) {
                 (What::OtherCall, Some(_)) => "barrier".to_owned(),
                 (What::OtherCall, None) => "all-reduce=77".to_owned(),
@@ -77,7 +113,9 @@ impl Fault {
                 _ => format!("ask {last}"),
             };
         }
-        format!("join watch-stall {} {own} drop", before.join(" "))
+        // Who watches has seen the end of the stall by then.
+        let rest = if self.what == What::Slow { "sleep=100 drop" } else { "drop" };
+        format!("join watch-stall {} {own} {rest}", before.join(" "))
     }
 
     fn function(&self) -> &str {
@@ -86,8 +124,19 @@ impl Fault {
 
     /// Whether what the ranks say of it is right.
     fn run(&self) -> Result<(), String> {
+        if self.what == What::LinkCut {
+            return self.cut();
+        }
+        if self.what == What::WrongSecret {
+            return self.lock_out();
+        }
         let launch = Launch::new(RANK, self.nranks).env("OXCCL_TRANSPORT", self.transport);
-        let mut job = launch.env("OXCCL_STALL_WARN", WARN).start_each(|rank| self.steps(rank));
+        let mut launch = launch.env("OXCCL_STALL_WARN", WARN);
+        if self.what == What::Slow {
+            // Short slots: a rank that runs for a moment comes no further than its peers' slots let it.
+            launch = launch.env("NCCL_ALGO", "ring").env("NCCL_BUFFSIZE", "16384");
+        }
+        let mut job = launch.start_each(|rank| self.steps(rank));
         match self.what {
             What::OtherCall | What::OtherSize => self.mismatch(&mut job),
             What::Kill => {
@@ -95,6 +144,14 @@ impl Fault {
                 job.ranks[self.rank as usize].kill();
                 self.death(&mut job)
             }
+            What::Slow => {
+                job.ranks.iter().for_each(|rank| rank.await_begun(self.calls.len() as u64));
+                let slowed = Slowed::start(&job.ranks[self.rank as usize]);
+                self.expect_stall(&mut job)?;
+                drop(slowed);
+                self.expect_two_lines(&mut job)
+            }
+            What::LinkCut | What::WrongSecret => unreachable!("they have jobs of their own"),
             What::Stop | What::MissingCall => {
                 self.await_ask(&mut job);
                 if self.what == What::Stop {
@@ -108,18 +165,23 @@ impl Fault {
     fn await_ask(&self, job: &mut Job) {
         job.ranks[self.rank as usize].line("step ask", SOON);
         // A death between two operations leaves none that an error could name.
-        let deadline = Instant::now() + SOON;
-        for rank in job.without(&[self.rank]) {
-            while begun(rank.pid()) < self.calls.len() as u64 {
-                assert!(Instant::now() < deadline, "rank {} does not come to the call", rank.rank);
-                std::thread::sleep(Duration::from_millis(5));
-            }
-        }
+        job.without(&[self.rank]).for_each(|rank| rank.await_begun(self.calls.len() as u64));
     }
 
     /// Every other rank learns the class, the rank, the number and the function, and goes on when the rank does.
     fn stall(&self, job: &mut Job) -> Result<(), String> {
-        let class = if self.what == What::Stop { "NoAnswer" } else { "MissingEnter" };
+        self.expect_stall(job)?;
+        job.ranks[self.rank as usize].signal(Signal::CONT);
+        job.ranks[self.rank as usize].say("");
+        self.expect_two_lines(job)
+    }
+
+    fn expect_stall(&self, job: &mut Job) -> Result<(), String> {
+        let class = match self.what {
+            What::Stop => "NoAnswer",
+            What::Slow => "Slow",
+            _ => "MissingEnter",
+        };
         for rank in job.without(&[self.rank]) {
             let line = rank.line("stall ", SOON).text;
             let words: Vec<&str> = line.split(' ').collect();
@@ -128,12 +190,66 @@ impl Fault {
                 return Err(format!("rank {} heard {line:?}", rank.rank));
             }
         }
-        job.ranks[self.rank as usize].signal(Signal::CONT);
-        job.ranks[self.rank as usize].say("");
+        Ok(())
+    }
+
+    fn expect_two_lines(&self, job: &mut Job) -> Result<(), String> {
         job.all_succeed();
         let errors: String = job.ranks.iter().map(|rank| rank.errors()).collect();
         let reports = errors.lines().filter(|line| line.contains("WARN") && line.contains("stall [")).count();
         if reports == 2 { Ok(()) } else { Err(format!("{reports} lines of a stall and its end: {errors}")) }
+    }
+
+    /// Each rank is a host, and that of the rank at fault is cut off: the others name it once it has been silent for the time of an outage.
+    fn cut(&self) -> Result<(), String> {
+        let Some(hosts) = hosts(self.nranks) else { return Ok(()) };
+        let launch = Launch::without_id(RANK, self.nranks).env("NCCL_SOCKET_IFNAME", INTERFACE);
+        let mut launch = launch.env("OXCCL_OUTAGE", OUTAGE).env("OXCCL_STALL_WARN", WARN);
+        let mut job = Job::new();
+        for rank in 0..self.nranks {
+            let there = launch.clone().under(hosts.on(rank)).env("NCCL_HOSTID", &format!("host {rank}"));
+            job.ranks.push(there.spawn(rank, &self.steps(rank)));
+            if rank == 0 {
+                launch = launch.id(job.ranks[0].line("id ", SOON).text["id ".len()..].trim());
+            }
+        }
+        // The others have the time of the outage to come to the call.
+        job.ranks[self.rank as usize].line("step ask", SOON);
+        hosts.cut_off(self.rank);
+        for rank in job.without(&[self.rank]) {
+            let failure = rank.failure(SOON);
+            let number = format!("(operation {})", self.calls.len() - 1);
+            let is_right = failure.guilty == [self.rank] && failure.text.contains(self.function());
+            if !is_right || !failure.text.contains(&number) {
+                return Err(format!("rank {} failed with {failure:?}", rank.rank));
+            }
+        }
+        Ok(())
+    }
+
+    /// A rank with another secret is told so, and the others learn who has not come.
+    fn lock_out(&self) -> Result<(), String> {
+        let id = fresh_id(PATIENCE).to_string();
+        let mut wrong = id.clone().into_bytes();
+        wrong[SECRET_DIGIT] = if wrong[SECRET_DIGIT] == b'0' { b'1' } else { b'0' };
+        let wrong = String::from_utf8(wrong).expect("digits");
+        let launch = Launch::without_id(RANK, self.nranks).env("OXCCL_TRANSPORT", self.transport);
+        let mut job = Job::new();
+        for rank in 0..self.nranks {
+            let id = if rank == self.rank { &wrong } else { &id };
+            job.ranks.push(launch.clone().id(id).spawn(rank, &self.steps(rank)));
+        }
+        for rank in &mut job.ranks {
+            let failure = rank.failure(SOON);
+            let is_right = match rank.rank == self.rank {
+                true => failure.text.contains("secret"),
+                false => failure.guilty == [self.rank] && failure.kind == "MissingRanks",
+            };
+            if !is_right {
+                return Err(format!("rank {} failed with {failure:?}", rank.rank));
+            }
+        }
+        Ok(())
     }
 
     fn death(&self, job: &mut Job) -> Result<(), String> {
@@ -174,11 +290,11 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Calls that a rank's process has begun, as it says itself.
-fn begun(pid: u32) -> u64 {
-    let found = processes().unwrap().into_iter().find(|found| found.pid == pid);
-    let report = found.and_then(|found| found.status(0, Duration::ZERO, SOON).ok());
-    report.and_then(|report| report.communicators.first().map(|comm| comm.begun)).unwrap_or(0)
+/// The hosts; without privileges, prints a line and returns none.
+fn hosts(count: u32) -> Option<Hosts> {
+    Hosts::new("campaign", count)
+        .inspect_err(|why| println!("skipped: no network namespaces here: {why}"))
+        .ok()
 }
 
 fn number(name: &str) -> Option<u64> {
@@ -190,28 +306,34 @@ fn random_faults_are_named() {
     let first = number("OXCCL_TEST_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     let faults = number("OXCCL_TEST_FAULTS").unwrap_or(FAULTS);
     println!("OXCCL_TEST_SEED={first}");
-    let (began, mut wrong, mut kinds) = (Instant::now(), Vec::new(), [0; 5]);
+    let (began, mut wrong, mut kinds) = (Instant::now(), Vec::new(), [0; What::ALL.len()]);
     for seed in first..first + faults {
         let fault = Fault::new(&mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
         kinds[fault.what as usize] += 1;
-        if let Err(error) = fault.run() {
+        // What does not come in time is a panic, which has said what.
+        let result = catch_unwind(|| fault.run()).unwrap_or_else(|_| Err("not in time".to_owned()));
+        if let Err(error) = result {
             println!("OXCCL_TEST_SEED={seed}: {fault}: {error}");
             wrong.push((seed, fault.to_string()));
         }
     }
     let took = began.elapsed().as_secs_f64();
-    println!("{faults} faults in {took:.1} s (kill, stop, missing call, other call, other size: {kinds:?})");
+    let kinds: Vec<String> = What::ALL.iter().zip(kinds).map(|(what, n)| format!("{what:?} {n}")).collect();
+    println!("{faults} faults in {took:.1} s: {}", kinds.join(", "));
     assert!(wrong.is_empty(), "{} of {faults} were not named as they are: {wrong:#?}", wrong.len());
 }
 
 #[test]
 fn clean_calls_of_all_kinds_report_nothing() {
+    let calls = number("OXCCL_TEST_CALLS").unwrap_or(CLEAN_CALLS);
+    let time = SOON * 4 * (1 + calls / CLEAN_CALLS) as u32;
     for transport in ["shm", "tcp"] {
         // Half of it: two processors may well leave a rank without one for a tenth of a second.
         let launch = Launch::new(RANK, 3).env("OXCCL_TRANSPORT", transport).env("OXCCL_STALL_WARN", "1");
-        let mut job = launch.start(&format!("join watch-stall random=7:{} drop", CLEAN_CALLS / 2));
+        let mut job = launch.start(&format!("join watch-stall random=7:{} drop", calls / 2));
         for rank in &mut job.ranks {
-            rank.line("did ", SOON * 4);
+            let did = rank.line("did ", time).text;
+            println!("{transport}: rank {} {did}", rank.rank);
         }
         job.all_succeed();
         for rank in &job.ranks {

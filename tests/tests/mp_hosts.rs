@@ -154,7 +154,7 @@ fn survive_an_outage(tag: &str, outage: Duration, env: &[(&str, &str)]) {
     let Some(hosts) = hosts(tag, 2) else { return };
     // The ring's connections come back by themselves, some seconds after the others perhaps.
     let sleep = outage.as_millis() / 2 + 1000;
-    let mut job = start(&hosts, env, &format!("join ask check check sleep={sleep} drop tidy"));
+    let mut job = start(&hosts, env, &format!("join ask check check sleep={sleep} counters drop tidy"));
     job.all_print("step ask");
     job.ranks.iter_mut().for_each(|rank| rank.say("go"));
     job.all_print("step check");
@@ -184,6 +184,17 @@ fn survive_an_outage(tag: &str, outage: Duration, env: &[(&str, &str)]) {
             errors.lines().filter(is_it).count()
         };
         assert_eq!((lines(") is unreachable since"), lines(") answers again")), (1, 1), "{errors}");
+        // Counted by neighbours, and by them alone.
+        let transcript = job.ranks[rank].transcript();
+        let counted: Vec<&str> =
+            transcript.split("outages ").skip(1).filter_map(|rest| rest.lines().next()).collect();
+        println!("{tag}: rank {rank} counts {counted:?}");
+        assert_eq!(counted.iter().filter(|found| !found.starts_with("0 ")).count(), 1, "{transcript}");
+        let lasted = counted.iter().find_map(|found| found.strip_prefix("1 ")?.parse::<u128>().ok());
+        assert!(
+            lasted.is_some_and(|lasted| (2000..outage.as_millis() + 10_000).contains(&lasted)),
+            "{transcript}"
+        );
     }
 }
 

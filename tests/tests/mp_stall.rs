@@ -1,6 +1,7 @@
 //! Operations that stand still: one rank says which rank they wait for, what that does, and when it goes on.
 
 use oxccl_tests::process::{Job, Launch, Line, SOON};
+use oxccl_tests::slowed::Slowed;
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
@@ -174,4 +175,30 @@ fn who_wants_no_warning_gets_none() {
     let mut job = launch.start_each(steps);
     job.all_succeed();
     assert_eq!(warnings(&mut job), [""; 0]);
+}
+
+/// It runs for some milliseconds of each tenth of a second, and so each wait for it is far shorter than the warn time.
+#[test]
+fn a_rank_that_is_slow_is_named_while_the_operation_goes_on() {
+    for transport in TRANSPORTS {
+        for slow in [0, 2] {
+            let mut job =
+                launch(3, transport).start("join watch-stall barrier all-reduce=40000000 sleep=300 drop");
+            job.ranks.iter().for_each(|rank| rank.await_begun(2));
+            let slowed = Slowed::start(&job.ranks[slow as usize]);
+            expect_stall(&mut job, slow, ("Slow", slow, 1, "all_reduce"), Instant::now());
+            drop(slowed);
+            expect_over(&mut job, slow);
+            job.all_succeed();
+            let errors: String = job.ranks.iter().map(|rank| rank.errors()).collect();
+            let warnings: Vec<&str> = errors.lines().filter(|line| line.contains("WARN")).collect();
+            let [report, over] = &warnings[..] else { panic!("{warnings:#?}") };
+            assert!(report.contains("[slow]: all_reduce of 40000000 float, sum (operation 1)"), "{report}");
+            assert!(
+                report.contains(" has lasted for ") && report.contains(") is slow; it has sent "),
+                "{report}"
+            );
+            assert!(over.contains("has ended"), "{over}");
+        }
+    }
 }

@@ -23,6 +23,7 @@ mod mp_end;
 mod mp_stall;
 mod mp_campaign;
 mod mp_status;
+mod mp_flight;
 mod mp_kill;
 mod mp_aggregate;
 mod aggregator_soak;

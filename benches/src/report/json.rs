@@ -3,6 +3,7 @@
 use super::facts::{EngineFacts, ReportError, Run};
 use super::machine::Machine;
 use crate::bench::Verdict;
+use crate::beside::Beside;
 use crate::cli::{Backend, Timer};
 use crate::row::{Cell, Row};
 use serde::Serialize;
@@ -10,9 +11,10 @@ use std::path::Path;
 use std::time::SystemTime;
 
 const SCHEMA: &str = "oxccl-perf/1";
+const BESIDE_SCHEMA: &str = "oxccl-perf-overlap/1";
 
 #[derive(Serialize)]
-pub(super) struct Document<'a> {
+struct Document<'a, T> {
     schema: &'static str,
     /// UTC, RFC 3339.
     date: String,
@@ -36,7 +38,7 @@ pub(super) struct Document<'a> {
     average: u32,
     rotate: bool,
     engines: &'a [EngineFacts],
-    results: Vec<Entry>,
+    results: T,
 }
 
 /// One engine on one case.
@@ -80,9 +82,18 @@ enum Outcome {
 
 /// Writes one collective's rows.
 pub fn write(path: &Path, run: &Run<'_>, rows: &[Row]) -> Result<(), ReportError> {
+    let results: Vec<Entry> = rows.iter().flat_map(|row| entries(run, row)).collect();
+    write_document(path, &document(SCHEMA, run, results))
+}
+
+/// Writes what was found of one collective beside a computation.
+pub fn write_beside(path: &Path, run: &Run<'_>, found: &[Beside]) -> Result<(), ReportError> {
+    write_document(path, &document(BESIDE_SCHEMA, run, found))
+}
+
+fn write_document<T: Serialize>(path: &Path, document: &Document<'_, T>) -> Result<(), ReportError> {
     let failed = |reason: String| ReportError::Write { path: path.into(), reason };
-    let text =
-        serde_json::to_string_pretty(&document(run, rows)).map_err(|error| failed(error.to_string()))?;
+    let text = serde_json::to_string_pretty(document).map_err(|error| failed(error.to_string()))?;
     replace(path, &(text + "\n")).map_err(|error| failed(error.to_string()))
 }
 
@@ -105,9 +116,9 @@ fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     written
 }
 
-pub(super) fn document<'a>(run: &'a Run<'_>, rows: &[Row]) -> Document<'a> {
+fn document<'a, T>(schema: &'static str, run: &'a Run<'_>, results: T) -> Document<'a, T> {
     Document {
-        schema: SCHEMA,
+        schema,
         date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
         command: std::env::args().collect(),
         machine: &run.machine,
@@ -129,7 +140,7 @@ pub(super) fn document<'a>(run: &'a Run<'_>, rows: &[Row]) -> Document<'a> {
         average: run.args.average,
         rotate: run.args.rotate,
         engines: &run.engines,
-        results: rows.iter().flat_map(|row| entries(run, row)).collect(),
+        results,
     }
 }
 

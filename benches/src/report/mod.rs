@@ -17,6 +17,7 @@ mod files;
 pub use facts::{EngineFacts, ReportError, StartCost};
 pub use table::microseconds;
 
+use crate::beside::Beside;
 use crate::cli::PerfArgs;
 use crate::collective::Collective;
 use crate::row::{Cell, Measured, Row, errors};
@@ -126,6 +127,15 @@ impl<'a> Report<'a> {
             shown.page.write(&path)?;
         }
         Ok(())
+    }
+
+    /// Writes what was found of a collective beside a computation, where a file is asked for.
+    pub fn beside(&mut self, collective: Collective, found: &[Beside]) -> Result<(), ReportError> {
+        self.run.collective = collective;
+        match files::json(&self.run)?.filter(|_| self.shown.is_some()) {
+            Some(path) => json::write_beside(&path, &self.run, found),
+            None => Ok(()),
+        }
     }
 
     /// Whether every result was right.

@@ -1,5 +1,6 @@
 //! The command line.
 
+use super::otlp::Endpoint;
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,6 +23,9 @@ pub struct StatusArgs {
     /// Print the counters as Prometheus reads them (OpenMetrics)
     #[arg(long, conflicts_with_all = ["json", "last"])]
     pub prometheus: bool,
+    /// Push the same counters to an OpenTelemetry collector (OTLP over HTTP)
+    #[arg(long, value_name = "http://HOST[:PORT][/PATH]", conflicts_with_all = ["json", "last", "prometheus"])]
+    pub otlp: Option<Endpoint>,
     /// Ask again after so many seconds, until interrupted
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     pub watch: Option<Duration>,
@@ -32,7 +36,7 @@ pub struct StatusArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub last: usize,
     /// Write the flight records to files oxccl_flight_rank_N in this folder instead
-    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["json", "watch", "last", "prometheus"])]
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["json", "watch", "last", "prometheus", "otlp"])]
     pub dump: Option<PathBuf>,
 }
 

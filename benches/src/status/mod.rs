@@ -1,10 +1,12 @@
 //! Layer: status.
 //! Takes: `oxccl status`'s command line, and what the processes of this host answer.
-//! Gives: their communicators, as a table or JSON, once or again and again; their flight records as files.
+//! Gives: their communicators, as a table, JSON or metrics, once or again and again; their flight records as files.
 //! Never: changes anything in a process that it asks.
 
 mod args;
+mod metrics;
 mod prometheus;
+mod otlp;
 mod table;
 
 pub use args::StatusArgs;
@@ -28,6 +30,8 @@ enum StatusError {
     Print(#[from] std::io::Error),
     #[error("writing the metrics: {0}")]
     Format(#[from] std::fmt::Error),
+    #[error(transparent)]
+    Push(#[from] otlp::PushError),
     #[error(transparent)]
     Ask(#[from] AskError),
     #[error(
@@ -117,6 +121,11 @@ fn find(args: &StatusArgs) -> Result<Found, StatusError> {
 fn show(args: &StatusArgs) -> Result<(), StatusError> {
     let answer = find(args)?;
     let silent = answer.processes.is_empty().then_some(answer.errors.len());
+    if let Some(endpoint) = &args.otlp {
+        let points = endpoint.push(&answer.processes)?;
+        say(&format!("{points} values of {} processes are at {endpoint}\n", answer.processes.len()))?;
+        return silent.map_or(Ok(()), |count| Err(StatusError::Silent(count)));
+    }
     match args.json {
         _ if args.prometheus => say(&prometheus::text(&answer.processes)?)?,
         // Numbers and text only: it has a JSON form.

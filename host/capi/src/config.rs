@@ -1,5 +1,6 @@
 //! `ncclConfig_t`: what a caller of any version since 2.14 says about a new communicator.
 
+use crate::encryption;
 use crate::pointer::{In, Text};
 use crate::result::{Failure, Outcome};
 use crate::types::{CommConfig, MAGIC, UNDEFINED, VERSION, version};
@@ -210,6 +211,7 @@ impl Settings {
         if config.bootstrap.timeout == defaults.bootstrap.timeout {
             config.bootstrap.timeout = INIT_TIMEOUT;
         }
+        encryption::apply(&mut config);
         Ok(config)
     }
 

@@ -9,8 +9,8 @@ use crate::types::{
     Code, CollConfig, CommConfig, CommProperties, EncryptionConfig, SimInfo, Team, UniqueIdBytes, WaitSignal,
 };
 use crate::{
-    end, group, init, memory, one_sided, operator, params, query, regroup, simulate, suspend, unique_id,
-    unsupported, window,
+    encryption, end, group, init, memory, one_sided, operator, params, query, regroup, simulate, suspend,
+    unique_id, unsupported, window,
 };
 use oxccl::Func;
 use oxccl::cuda::CUstream;
@@ -275,7 +275,7 @@ exports! {
     fn ncclParamDumpAll pncclParamDumpAll() -> Nothing { params::dump() }
     fn ncclResetDebugInit pncclResetDebugInit() -> Nothing {}
 
-    fn ncclSetEncryption pncclSetEncryption(config: In<EncryptionConfig>) { unsupported::encryption(config) }
+    fn ncclSetEncryption pncclSetEncryption(config: In<EncryptionConfig>) { encryption::set(config) }
     fn ncclCommQueryProperties pncclCommQueryProperties(comm: Handle, info: *mut CommProperties) {
         unsupported::properties(comm, In::new(info), Out::new(info))
     }

@@ -2,6 +2,7 @@
 
 use crate::comm::{COMMS, Comm};
 use crate::config::Settings;
+use crate::encryption;
 use crate::group::{GHOST, Job, member, submit_job};
 use crate::pointer::{In, Out};
 use crate::registry::Handle;
@@ -27,7 +28,7 @@ pub fn init_rank(
         out.write(Handle::NULL, "comm")?;
         let (rank, nranks) = check_rank(rank, nranks)?;
         let settings = Settings::read(&config, &Settings::default())?;
-        let id = unique_id::parse(&id)?;
+        let id = encryption::join(unique_id::parse(&id)?);
         let engine = settings.engine()?;
         join(&out, 0, Seat { rank, nranks, device: Device::current()? }, id, settings, engine)
     })

@@ -13,6 +13,7 @@ mod pointer;
 mod registry;
 mod config;
 mod comm;
+mod encryption;
 mod unique_id;
 mod group;
 mod init;

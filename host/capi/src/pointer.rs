@@ -93,11 +93,16 @@ impl Text {
 
     /// The text, with a replacement character for what is no UTF-8.
     pub fn get(&self) -> Option<String> {
+        self.bytes().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Its bytes, without the zero at the end.
+    pub fn bytes(&self) -> Option<Vec<u8>> {
         if self.0.is_null() {
             return None;
         }
         // SAFETY: not null, and so a terminated text by the contract of this module.
         let text = unsafe { CStr::from_ptr(self.0) };
-        Some(text.to_string_lossy().into_owned())
+        Some(text.to_bytes().to_vec())
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::comm::COMMS;
 use crate::config::Settings;
+use crate::encryption;
 use crate::group::member;
 use crate::init::{clique_of, derive, init_rank};
 use crate::pointer::{In, Out};
@@ -107,6 +108,7 @@ pub fn grow(
         if let Some(id) = &id {
             parent.use_id(id)?;
         }
+        let id = id.map(encryption::join);
         let settings = Settings::read(&config, &parent.settings)?;
         drop(parent.engine()?);
         let clique = clique_of((parent.clique, "grow", nranks, parent.next_child()));

@@ -1,6 +1,7 @@
 //! `ncclUniqueId` and the library's own.
 
 use crate::config::Settings;
+use crate::encryption;
 use crate::pointer::Out;
 use crate::result::{Failure, Outcome};
 use crate::types::UniqueIdBytes;
@@ -16,7 +17,7 @@ pub fn create(out: Out<UniqueIdBytes>) -> Outcome {
 /// A new id, whose root waits here.
 pub fn make(settings: &Settings) -> Outcome<UniqueId> {
     let config = settings.engine()?;
-    Ok(UniqueId::create_by(&config.bootstrap).map_err(Error::from)?)
+    Ok(encryption::create(&config.bootstrap).map_err(Error::from)?)
 }
 
 pub fn bytes_of(id: &UniqueId) -> UniqueIdBytes {

@@ -1,5 +1,5 @@
 //! What this library does not serve, and says so: kernels that communicate by themselves (device communicators, their teams and
-//! resources), counted transfers, encryption.
+//! resources), counted transfers.
 //!
 //! The refusals take no arguments: a C caller's are left where they are. Structures are laid out as in NCCL's headers of 2.30.7.
 
@@ -7,7 +7,7 @@ use crate::comm::{COMMS, Comm};
 use crate::pointer::{In, Out};
 use crate::registry::Handle;
 use crate::result::{Failure, Outcome, remember};
-use crate::types::{CommProperties, EncryptionConfig, MAGIC, Team};
+use crate::types::{CommProperties, MAGIC, Team};
 use oxccl::cuda::PciBus;
 use oxccl::topology::BusId;
 use oxccl::topology::detect::nvml_index;
@@ -120,24 +120,4 @@ fn has_one_sided(comm: &Comm) -> Outcome<bool> {
     let engine = comm.engine()?;
     let is_reached = |peer: &PeerMemory| peer.transport == TransportKind::P2p;
     Ok(engine.memory().peers.iter().all(is_reached))
-}
-
-/// `ncclSetEncryption`: only that there be none.
-pub fn encryption(config: In<EncryptionConfig>) -> Outcome {
-    let head = config.bytes(12, "config")?;
-    let size = usize::from_ne_bytes(head[..8].try_into().unwrap_or_default());
-    let magic = u32::from_ne_bytes(head[8..].try_into().unwrap_or_default());
-    if magic != MAGIC || size < size_of::<EncryptionConfig>() {
-        return Err(Failure::invalid_argument(
-            "config was not initialised: start from NCCL_ENCRYPTION_CONFIG_INITIALIZER (its size or its magic number is wrong)",
-        ));
-    }
-    match config.read("config")?.mode {
-        0 => Ok(()),
-        1 => Err(Failure::invalid_usage(
-            "sockets are not encrypted by this library: use a network that is (WireGuard, IPsec), or NCCL_ENCRYPTION_MODE_NONE; \
-             the rendezvous authenticates ranks by the secret in the unique id",
-        )),
-        mode => Err(Failure::invalid_argument(format!("config.mode is {mode}; 0 or 1 was expected"))),
-    }
 }

@@ -3,6 +3,7 @@
 use super::config::Config;
 use super::handle::{CommHandle, CommState};
 use super::stalls::Stalls;
+use crate::bootstrap::{Counts, Searches};
 use crate::launch::{Health, Notice, RECORDS};
 use crate::status::{
     CommunicatorReport, OperationReport, PeerReport, RankReport, RecordReport, Records, Settings, State,
@@ -42,11 +43,16 @@ pub(super) fn tell_of_failures(handle: &CommHandle, health: &Health) {
     health.set_witness(move || told(fault));
 }
 
-impl Subject for Asked {
-    fn report(&self, recent_max: usize, were_asked: bool) -> CommunicatorReport {
-        let (state, error) = self.handle.known_state();
-        let mut report = CommunicatorReport::new(self.handle.rank(), self.handle.size());
-        report.name.clone_from(&self.name);
+impl CommHandle {
+    /// What `oxccl status` tells of this rank: what it does, its counters by function and by peer, and so many of its latest operations.
+    /// Of the other ranks what this one knows: nobody is asked. Takes some microseconds, and nothing from operations.
+    pub fn report(&self, recent_max: usize) -> CommunicatorReport {
+        self.report_of(recent_max, false)
+    }
+
+    fn report_of(&self, recent_max: usize, were_asked: bool) -> CommunicatorReport {
+        let (state, error) = self.known_state();
+        let mut report = CommunicatorReport::new(self.rank(), self.size());
         report.state = match state {
             CommState::InProgress => State::Joining,
             CommState::Ready => State::Ready,
@@ -54,10 +60,21 @@ impl Subject for Asked {
             CommState::Ended => State::Ended,
         };
         report.error = error.map(|error| error.to_string());
-        report.age_ms = self.handle.since().elapsed().as_millis() as u64;
-        if let Some((health, stalls, _)) = self.handle.inside() {
+        report.age_ms = self.since().elapsed().as_millis() as u64;
+        report.began_ns = self.began().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+        if let Some((health, stalls, _)) = self.inside() {
             fill(&mut report, &health, &stalls, recent_max);
-            report.ranks = ranks(&health, &stalls, were_asked, self.handle.rank());
+            report.ranks = ranks(&health, &stalls, were_asked, self.rank());
+        }
+        report
+    }
+}
+
+impl Subject for Asked {
+    fn report(&self, recent_max: usize, were_asked: bool) -> CommunicatorReport {
+        let mut report = self.handle.report_of(recent_max, were_asked);
+        if report.name.is_empty() {
+            report.name.clone_from(&self.name);
         }
         report
     }
@@ -116,7 +133,9 @@ fn fill(report: &mut CommunicatorReport, health: &Health, stalls: &Stalls, recen
     report.totals = totals
         .map(|(func, operations, bytes)| TotalReport { function: func.to_string(), operations, bytes })
         .collect();
-    (report.peers, report.stalls) = (peers(health, stalls, report.rank), stalls.found().iter().sum());
+    let incidents = stalls.incidents();
+    report.peers = peers(health, stalls, &incidents, report.rank);
+    (report.stalls, report.refusals) = (stalls.found().iter().sum(), incidents.refusals);
     let recent = recent.iter().filter(|_| recent_max > 0);
     report.recent = recent
         .map(|found| RecordReport {
@@ -127,12 +146,13 @@ fn fill(report: &mut CommunicatorReport, health: &Health, stalls: &Stalls, recen
         .collect();
 }
 
-/// What has gone to and from each other rank.
-fn peers(health: &Health, stalls: &Stalls, me: u32) -> Vec<PeerReport> {
+/// What has gone to and from each other rank, and what has happened to the connections with it.
+fn peers(health: &Health, stalls: &Stalls, incidents: &Counts, me: u32) -> Vec<PeerReport> {
     let (scale, found) = (health.recorder().scale(), stalls.found());
-    let all = (0..).map(Rank).zip(health.traffic()).filter(|(rank, _)| rank.0 != me && !stalls.is_polled());
+    let all = (0..).map(Rank).zip(health.traffic()).filter(|(rank, _)| rank.0 != me);
     let one = |(rank, traffic): (Rank, &Arc<Traffic>)| {
-        let counted = traffic.read();
+        let (counted, outages) = (traffic.read(), stalls.outages(rank));
+        let Searches { reconnects, retries } = incidents.searches.get(&rank).copied().unwrap_or_default();
         PeerReport {
             rank: rank.0,
             transport: stalls.link_to(rank).map(|link| link.name().to_owned()),
@@ -143,9 +163,15 @@ fn peers(health: &Health, stalls: &Stalls, me: u32) -> Vec<PeerReport> {
             received_slots: counted.slots[1],
             waited_ns: scale.lasts(counted.waited).as_nanos() as u64,
             stalls: found.get(rank.index()).copied().unwrap_or(0),
+            outages: outages.count,
+            unreachable_ns: outages.lasted.as_nanos() as u64,
+            reconnects,
+            retries,
         }
     };
-    all.map(one).collect()
+    let is_shown =
+        |peer: &PeerReport| !stalls.is_polled() || peer.outages + peer.reconnects + peer.retries > 0;
+    all.map(one).filter(is_shown).collect()
 }
 
 /// All ranks, with what they answered.

@@ -8,7 +8,7 @@ use crate::status::Ticket;
 use oxccl_shared::abi::Rank;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 /// What other threads may ask of a communicator, and abort.
 ///
@@ -36,6 +36,8 @@ struct Shared {
     stage: Mutex<Stage>,
     /// When it began to join.
     since: Instant,
+    /// The same by the clock on the wall: asked once, since counters that began at another time would be others.
+    began: SystemTime,
     /// This rank in the communicator from which this one was split, or that from which that was.
     world: Rank,
     /// While the process answers for it.
@@ -94,8 +96,9 @@ impl CommHandle {
 
     fn joining_as((rank, nranks): (Rank, u32), world: Rank) -> CommHandle {
         let stage = Mutex::new(Stage::Joining { rank, nranks, is_aborted: false });
-        let (cancel, since, ticket) = (Cancel::default(), Instant::now(), Mutex::default());
-        CommHandle(Arc::new(Shared { cancel, stage, since, world, ticket }))
+        let (cancel, ticket) = (Cancel::default(), Mutex::default());
+        let (since, began) = (Instant::now(), SystemTime::now());
+        CommHandle(Arc::new(Shared { cancel, stage, since, began, world, ticket }))
     }
 
     /// This rank; while a split is in progress, that of the parent.
@@ -259,6 +262,10 @@ impl CommHandle {
     }
 
     /// When it began to join.
+    pub(super) fn began(&self) -> SystemTime {
+        self.0.began
+    }
+
     pub(super) fn since(&self) -> Instant {
         self.0.since
     }

@@ -2,6 +2,7 @@
 
 use crate::bootstrap::Neighbour;
 use oxccl_shared::abi::Rank;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -13,6 +14,16 @@ const SILENT_MIN: Duration = Duration::from_secs(2);
 pub(super) struct Reach {
     /// Those that do not answer.
     unreachable: heapless::Vec<Unreachable, 2>,
+    /// Silences so far.
+    outages: BTreeMap<Rank, Outages>,
+}
+
+/// The silences of one rank's host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Outages {
+    pub count: u64,
+    /// How long they took, until the rank answered again or was gone.
+    pub lasted: Duration,
 }
 
 /// A rank whose host does not answer.
@@ -39,6 +50,7 @@ impl Reach {
         neighbours: &[Neighbour],
         mut turn: impl FnMut(Turn),
     ) {
+        let outages = &mut self.outages;
         self.unreachable.retain(|known| {
             // One of two ranks is the other's neighbour on both sides, by a connection each.
             let mut found = neighbours.iter().filter(|neighbour| neighbour.rank == known.rank).peekable();
@@ -47,7 +59,11 @@ impl Reach {
             if is_back {
                 turn(Turn::Back(*known));
             }
-            is_there && !is_back
+            let goes_on = is_there && !is_back;
+            if !goes_on {
+                outages.entry(known.rank).or_default().lasted += now.saturating_duration_since(known.since);
+            }
+            goes_on
         });
         for &Neighbour { rank, silent_since } in neighbours {
             let Some(since) =
@@ -60,10 +76,19 @@ impl Reach {
                 let found = Unreachable { rank, since, at };
                 // There are two neighbours.
                 if self.unreachable.push(found).is_ok() {
+                    self.outages.entry(rank).or_default().count += 1;
                     turn(Turn::Silent(found));
                 }
             }
         }
+    }
+
+    /// The silences of this rank's host, one that goes on included.
+    pub(super) fn outages(&self, rank: Rank, now: Instant) -> Outages {
+        let mut outages = self.outages.get(&rank).copied().unwrap_or_default();
+        outages.lasted +=
+            self.of(rank).map_or(Duration::ZERO, |known| now.saturating_duration_since(known.since));
+        outages
     }
 
     /// What is known of this rank's host, if it does not answer.
@@ -125,5 +150,13 @@ mod tests {
         assert_eq!(look(20, &[(1, None), (1, Some(15))]), ["1 unreachable since 12:35:11 UTC, 5.0 s"]);
         assert_eq!(look(21, &[(1, None), (1, Some(15))]), [""; 0]);
         assert_eq!(look(22, &[(1, None), (1, None)]), ["1 is back, unreachable since 12:35:11 UTC, 7.0 s"]);
+        assert_eq!(look(30, &[(1, Some(27)), (2, None)]), ["1 unreachable since 12:35:23 UTC, 3.0 s"]);
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        let outages = |rank, now| reach.outages(Rank(rank), at(now));
+        // 7 s, 7 s, and one that goes on.
+        assert_eq!(outages(1, 31), Outages { count: 3, lasted: Duration::from_secs(18) });
+        // Until it died.
+        assert_eq!(outages(2, 31), Outages { count: 1, lasted: Duration::from_secs(5) });
+        assert_eq!(outages(3, 31), Outages::default());
     }
 }

@@ -2,9 +2,9 @@
 
 use super::config::Config;
 use super::memory::MemoryReport;
-use super::reach::{Reach, Since, Turn};
+use super::reach::{Outages, Reach, Since, Turn};
 use super::roll::Roll;
-use crate::bootstrap::{Bootstrap, Neighbour, Place};
+use crate::bootstrap::{Bootstrap, Counts, Incidents, Neighbour, Place};
 use crate::launch::{Act, Detector, Probe, Stall, StallClass, StallNotice, Standing};
 use crate::transport::TransportKind;
 use oxccl_shared::abi::Rank;
@@ -31,6 +31,8 @@ pub(super) struct Stalls {
     detector: Mutex<Detector>,
     /// Neighbours whose hosts do not answer.
     reach: Mutex<Reach>,
+    /// What happens rarely to the bootstrap's connections.
+    incidents: Arc<Incidents>,
     /// Known once operations can run.
     running: OnceLock<Running>,
     /// The thread that polls, if one does.
@@ -68,6 +70,7 @@ impl Stalls {
             since: Instant::now(),
             detector: Mutex::new(Detector::new(me, nranks, warn)),
             reach: Mutex::default(),
+            incidents: bootstrap.incidents(),
             running: OnceLock::new(),
             poller: OnceLock::new(),
             roll: Roll::new(me, nranks),
@@ -156,6 +159,16 @@ impl Stalls {
     /// By rank: stalls found so far in which it was at fault.
     pub fn found(&self) -> Vec<u64> {
         self.lock().found().to_vec()
+    }
+
+    /// How long, and how often, a rank's host did not answer.
+    pub fn outages(&self, rank: Rank) -> Outages {
+        self.reach().outages(rank, Instant::now())
+    }
+
+    /// What has happened to the bootstrap's connections.
+    pub fn incidents(&self) -> Counts {
+        self.incidents.counts()
     }
 
     /// Looks at this rank and its neighbours. Returns when to look again.
@@ -279,13 +292,17 @@ struct Names {
 
 impl Names {
     fn line(&self, stall: &Stall, link: Option<TransportKind>) -> String {
-        let Stall { class, rank, waiter, during, waited, .. } = *stall;
+        let Stall { class, rank, waiter, during, waited, lasted, .. } = *stall;
         let over = link.map(|link| format!(" over {}", link.name())).unwrap_or_default();
+        let (how, time) = match waited {
+            Duration::ZERO => ("lasted", lasted),
+            waited => ("made no progress", waited),
+        };
         format!(
-            "stall [{class}]: {during} of communicator {} ({} ranks) has made no progress for {:.1} s: {} {}. {} waits for it{over}",
+            "stall [{class}]: {during} of communicator {} ({} ranks) has {how} for {:.1} s: {} {}. {} waits for it{over}",
             self.name,
             self.places.len(),
-            waited.as_secs_f64(),
+            time.as_secs_f64(),
             self.of(rank),
             stall.finding(),
             self.of(waiter),
@@ -295,9 +312,10 @@ impl Names {
     fn over(&self, stall: &Stall) -> String {
         let Stall { class, rank, during, .. } = *stall;
         format!(
-            "stall [{class}] is over: {during} of communicator {}, which waited for {}, goes on",
+            "stall [{class}] is over: {during} of communicator {}, which waited for {}, {}",
             self.name,
-            self.of(rank)
+            self.of(rank),
+            if stall.waited.is_zero() { "has ended" } else { "goes on" },
         )
     }
 

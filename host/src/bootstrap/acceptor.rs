@@ -268,6 +268,11 @@ impl Acceptor {
         }
     }
 
+    /// Connections refused so far.
+    pub fn refusals(&self) -> u64 {
+        self.refusals
+    }
+
     /// Logs why `remote` was refused; dropping the connection closes it.
     pub fn refuse(&mut self, remote: SocketAddr, why: &dyn std::fmt::Display) {
         self.refusals += 1;

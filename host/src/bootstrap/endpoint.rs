@@ -17,6 +17,7 @@ use super::config::BootstrapConfig;
 use super::error::{BootstrapError, NRANKS_MAX};
 use super::handshake::{Hello, Purpose};
 use super::id::{RootKind, UniqueId};
+use super::incidents::Incidents;
 use super::join::{self, Assigned};
 use super::reach::Reach;
 use super::rendezvous;
@@ -209,6 +210,11 @@ impl Bootstrap {
     /// A random number that names this communicator, the same on all ranks.
     pub fn number(&self) -> u64 {
         self.shared.lock().number
+    }
+
+    /// What has happened to the connections of those who watch each other; goes on to count while this lives.
+    pub fn incidents(&self) -> Arc<Incidents> {
+        self.shared.incidents.clone()
     }
 
     /// This rank.

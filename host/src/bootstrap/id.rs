@@ -73,6 +73,12 @@ impl UniqueId {
         UniqueId::new(addr, Secret::from_seed(seed), RootKind::ByRankZero)
     }
 
+    /// This id for ranks that share a key besides it: only who has both joins, and all keys of the communicator follow from both.
+    #[must_use]
+    pub fn with_key(&self, key: &[u8]) -> UniqueId {
+        UniqueId { secret: self.secret.with_key(key), ..*self }
+    }
+
     /// The root's address.
     pub fn root_addr(&self) -> SocketAddr {
         self.addr

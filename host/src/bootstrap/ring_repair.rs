@@ -95,6 +95,7 @@ impl RingRepair {
                     Err(error) => self.note_refusal(after, &error),
                 }
             }
+            shared.incidents.tried(after);
             self.attempt = None;
         }
     }
@@ -128,7 +129,11 @@ impl RingRepair {
             return;
         };
         let hello = Hello { purpose: Purpose::Ring, from: shared.me, to: candidate, tag: 0 };
-        self.go_on(now, candidate, Attempt::begin(addr, hello, shared, now));
+        let begun = Attempt::begin(addr, hello, shared, now);
+        if begun.is_err() {
+            shared.incidents.tried(candidate);
+        }
+        self.go_on(now, candidate, begun);
     }
 
     /// Handles the start of an attempt to connect to `candidate`. A lack of file descriptors is no fault of that rank, and

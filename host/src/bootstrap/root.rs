@@ -34,6 +34,13 @@ impl UniqueId {
         UniqueId::create_with(Secret::random()?, config)
     }
 
+    /// As [`create_by`](Self::create_by), for ranks that join by [`with_key`](Self::with_key) of the id: what is returned does not contain the key.
+    pub fn create_with_key(config: &BootstrapConfig, key: &[u8]) -> Result<UniqueId, BootstrapError> {
+        let secret = Secret::random()?;
+        let root = UniqueId::create_with(secret.with_key(key), config)?;
+        Ok(UniqueId::new(root.root_addr(), secret, RootKind::Created))
+    }
+
     /// An id with a random secret, whose root rank 0 runs when it connects: on this host, at a port that is free now.
     pub(crate) fn by_rank_zero(config: &BootstrapConfig) -> Result<UniqueId, BootstrapError> {
         let listener = listen_as_root(config)?;

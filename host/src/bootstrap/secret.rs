@@ -59,6 +59,11 @@ impl Secret {
         mac.finalize().into_bytes().into()
     }
 
+    /// The secret of who knows this one and a key besides.
+    pub fn with_key(&self, key: &[u8]) -> Secret {
+        self.derive(&[b"oxccl shared key", key])
+    }
+
     /// Derives a key for the purpose in `parts`.
     pub fn derive(&self, parts: &[&[u8]]) -> Secret {
         Secret(self.code(parts))

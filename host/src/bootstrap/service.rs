@@ -94,8 +94,12 @@ impl Service {
             if self.leave_until.is_some() || self.shared.lock().ring.is_thinned() {
                 self.acceptor.expect_departures();
             }
+            let refusals = self.acceptor.refusals();
             self.acceptor.drive(now, &ready.acceptor, &mut accepted);
             accepted.drain(..).for_each(|accepted| self.admit(accepted));
+            if self.acceptor.refusals() != refusals {
+                self.shared.incidents.refused(self.acceptor.refusals());
+            }
             let starving = self.acceptor.starved(now);
             let before = std::mem::replace(&mut self.shared.lock().starving, starving);
             if before != starving {
@@ -283,6 +287,7 @@ impl Service {
     fn repair_ring(&mut self, now: Instant) {
         let shared = self.shared.clone();
         if let Some((peer, channel)) = self.repair.advance(now, &shared) {
+            shared.incidents.reconnected(peer);
             let mut state = shared.lock();
             state.ring.suspect(self.repair.take_refused());
             self.attach(&mut state, Side::Next, peer, channel);

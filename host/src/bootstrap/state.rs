@@ -15,6 +15,7 @@ use super::cancel::Cancel;
 use super::channel::Channel;
 use super::config::BootstrapConfig;
 use super::error::BootstrapError;
+use super::incidents::Incidents;
 use super::ring::{PeerEvent, Ring, Side};
 use super::secret::Secret;
 use super::silence::Neighbour;
@@ -69,6 +70,8 @@ pub(crate) struct Shared {
     pub nranks: u32,
     pub secret: Secret,
     pub config: BootstrapConfig,
+    /// What happens rarely.
+    pub incidents: Arc<Incidents>,
     /// Ends the waits of joining.
     pub cancel: Cancel,
     state: Mutex<State>,
@@ -185,7 +188,8 @@ impl Shared {
         };
         let (state, changed) = (Mutex::new(state), Condvar::new());
         let cancel = cancel.clone();
-        Ok(Arc::new(Shared { me, nranks, secret, config, cancel, state, changed, wake }))
+        let incidents = Arc::default();
+        Ok(Arc::new(Shared { me, nranks, secret, config, incidents, cancel, state, changed, wake }))
     }
 
     /// Locks the state. A panic elsewhere does not make it unusable: every change is complete.

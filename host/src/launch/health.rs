@@ -3,7 +3,7 @@
 use super::blame::Waits;
 use super::link_error::LinkError;
 use super::recorder::Recorder;
-use super::stall::Standing;
+use super::stall::{IdleWindow, Standing};
 use crate::gpu::{CuResult, DeviceId};
 use crate::plan::{Call, CallRecord};
 use core::fmt;
@@ -157,6 +157,8 @@ pub struct Health {
     recorder: Recorder,
     /// By rank: what has gone over its connections. Writer: the executor, of ranks on CPUs.
     traffic: Box<[Arc<Traffic>]>,
+    /// How the executor divides its time in the present call. Writer: who asks for the standing.
+    idle: Mutex<IdleWindow>,
 }
 
 /// Stops parts that do not check a communicator's health themselves.
@@ -196,7 +198,7 @@ impl Health {
     /// The health of rank `rank`'s end of a communicator of `nranks` ranks.
     pub fn new(rank: Rank, nranks: u32) -> Health {
         let left = (0..nranks).map(|_| Word::new(0)).collect();
-        let (waits, recorder) = (Waits::new(rank, nranks), Recorder::new());
+        let (waits, recorder) = (Waits::new(rank, nranks), Recorder::new(nranks as usize));
         let traffic = (0..nranks).map(|_| Arc::default()).collect();
         Health { left, waits, recorder, traffic, ..Health::default() }
     }
@@ -265,7 +267,16 @@ impl Health {
             waited_ms: wait.map_or(0, |wait| wait.waited.as_millis() as u64),
             moved: during.map(|_| self.moved()),
             with_peer: peer.map(|traffic| traffic.read().now),
+            ..self.in_call()
         }
+    }
+
+    /// Of a standing, how long the latest call has lasted, if it is under way, and how much of it was waiting.
+    fn in_call(&self) -> Standing {
+        let Some((call, lasted)) = self.recorder.under_way() else { return Standing::default() };
+        let mut window = self.idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let idle = window.look(call, self.recorder.ticks(), &self.traffic);
+        Standing { lasted_ms: lasted.as_millis() as u64, idle, ..Standing::default() }
     }
 
     /// Records that a rank has closed the communicator.

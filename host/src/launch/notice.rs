@@ -30,13 +30,14 @@ pub enum Notice {
 }
 
 impl Message for Notice {
-    const VERSION: u8 = 2;
+    const VERSION: u8 = 3;
     const BYTES_MAX: usize = 192;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::launch::stall::Idle;
     use crate::plan::Call;
     use oxccl_shared::abi::{DataType, Func, RedOp};
     use proptest::prelude::*;
@@ -82,6 +83,8 @@ mod tests {
             waited_ms: u64::MAX,
             moved: Some([u64::MAX; 2]),
             with_peer: Some([u64::MAX; 2]),
+            lasted_ms: u64::MAX,
+            idle: Some(Idle { peer: Rank(u32::MAX), for_peer: 100, for_all: 100 }),
         }
     }
 

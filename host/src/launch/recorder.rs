@@ -8,6 +8,7 @@ use crate::plan::{Call, CallRecord};
 use core::ops::Range;
 use oxccl_shared::abi::Func;
 use oxccl_shared::sync::{Line128, Sys, Word};
+use std::time::Duration;
 
 /// Calls kept; a power of two.
 pub const RECORDS: usize = 4096;
@@ -30,6 +31,8 @@ pub struct Recorder {
     ticks: Ticks,
     /// Calls recorded so far. Writer: the executor.
     next: Word<u64, Sys>,
+    /// By peer: messages sent to it and received from it so far. Writer: the executor.
+    messages: Box<[[Word<u64, Sys>; 2]]>,
     /// By function: calls and bytes so far. Writer: the executor.
     totals: Line128<[[Word<u64, Sys>; 2]; FUNC_NUMBERS]>,
 }
@@ -46,6 +49,8 @@ struct Slot {
     began: Word<u64, Sys>,
     /// 0: not yet.
     ended: Word<u64, Sys>,
+    /// Of a message: those before it in its direction.
+    nth: Word<u64, Sys>,
 }
 
 /// A call that was recorded.
@@ -59,6 +64,8 @@ pub struct Recorded {
     pub began_ns: u64,
     /// When it ended, where the executor knows.
     pub ended_ns: Option<u64>,
+    /// Of a message: how many there were before it, with the same peer in the same direction.
+    pub nth: u64,
 }
 
 impl Default for Recorder {
@@ -68,15 +75,20 @@ impl Default for Recorder {
             slots: Box::default(),
             ticks: Ticks::new(),
             next: Word::new(0),
+            messages: Box::default(),
             totals: Line128::default(),
         }
     }
 }
 
 impl Recorder {
-    /// One with room for [`RECORDS`] calls.
-    pub fn new() -> Recorder {
-        Recorder { slots: (0..RECORDS).map(|_| Slot::default()).collect(), ..Recorder::default() }
+    /// One with room for [`RECORDS`] calls of a communicator of so many ranks.
+    pub fn new(nranks: usize) -> Recorder {
+        Recorder {
+            slots: (0..RECORDS).map(|_| Slot::default()).collect(),
+            messages: (0..nranks).map(|_| Default::default()).collect(),
+            ..Recorder::default()
+        }
     }
 
     fn slot(&self, index: u64) -> Option<&Slot> {
@@ -95,6 +107,7 @@ impl Recorder {
             slot.count.store_relaxed(record.call.count);
             slot.began.store_relaxed(self.ticks.now());
             slot.ended.store_relaxed(0);
+            slot.nth.store_relaxed(self.count_message(record));
             // RELEASE pairs with ACQUIRE in `read`.
             slot.stamp.store_release(index + 1);
         }
@@ -103,6 +116,21 @@ impl Recorder {
         calls.store_relaxed(calls.load_relaxed() + 1);
         bytes.store_relaxed(bytes.load_relaxed().wrapping_add(record.call.bytes()));
         index
+    }
+
+    /// Counts it if it is a message. Returns how many there were before it in its direction.
+    #[inline]
+    fn count_message(&self, record: &CallRecord) -> u64 {
+        let func = record.call.func;
+        match self.messages.get(record.call.root.index()) {
+            Some(directions) if func.is_message() => {
+                let counter = &directions[usize::from(func == Func::Recv)];
+                let nth = counter.load_relaxed();
+                counter.store_relaxed(nth + 1);
+                nth
+            }
+            _ => 0,
+        }
     }
 
     /// The calls from this one on are over, unless they were before. The executor only.
@@ -136,6 +164,19 @@ impl Recorder {
             .filter(|(_, calls, _)| *calls > 0)
     }
 
+    /// The index of the latest call and how long it has lasted, if it is not over.
+    pub(crate) fn under_way(&self) -> Option<(u64, Duration)> {
+        // ACQUIRE pairs with RELEASE in `begin`.
+        let index = self.next.load_acquire().checked_sub(1)?;
+        let slot = self.slot(index)?;
+        // ACQUIRE pairs with RELEASE in `begin`.
+        let is_there = slot.stamp.load_acquire() == index + 1;
+        let (began, ended) = (slot.began.load_relaxed(), slot.ended.load_relaxed());
+        oxccl_shared::sync::fence_acquire();
+        let is_it = is_there && slot.stamp.load_relaxed() == index + 1 && ended == 0;
+        is_it.then(|| (index, self.ticks.scale().ago(began)))
+    }
+
     /// Ticks of its clock.
     #[inline]
     pub(crate) fn ticks(&self) -> u64 {
@@ -163,14 +204,15 @@ impl Recorder {
             return None;
         }
         let call = Call::from_words(slot.call.load_relaxed(), slot.count.load_relaxed())?;
-        let (seq, began, ended) =
-            (slot.seq.load_relaxed(), slot.began.load_relaxed(), slot.ended.load_relaxed());
+        let (seq, nth) = (slot.seq.load_relaxed(), slot.nth.load_relaxed());
+        let (began, ended) = (slot.began.load_relaxed(), slot.ended.load_relaxed());
         oxccl_shared::sync::fence_acquire();
         (slot.stamp.load_relaxed() == index + 1).then(|| Recorded {
             index,
             record: CallRecord { seq, call },
             began_ns: scale.unix_ns(began),
             ended_ns: (ended != 0).then(|| scale.unix_ns(ended)),
+            nth,
         })
     }
 }
@@ -193,7 +235,7 @@ mod tests {
 
     #[test]
     fn the_latest_calls_stay_with_their_times() {
-        let recorder = Recorder::new();
+        let recorder = Recorder::new(2);
         let calls = RECORDS as u64 + 100;
         for seq in 0..calls {
             let index = recorder.begin(&record(seq));
@@ -217,7 +259,7 @@ mod tests {
 
     #[test]
     fn calls_of_a_group_end_together() {
-        let recorder = Recorder::new();
+        let recorder = Recorder::new(2);
         let first = recorder.begin(&record(0));
         recorder.begin(&record(1));
         assert!(recorder.latest(9).iter().all(|found| found.ended_ns.is_none()));
@@ -227,6 +269,19 @@ mod tests {
             recorder.begin(&CallRecord { seq: 2, call: Call { func: *func, ..record(2).call } });
         }
         assert_eq!(recorder.totals().count(), Func::ALL.len());
+    }
+
+    #[test]
+    fn messages_are_counted_by_peer_and_direction() {
+        let recorder = Recorder::new(2);
+        let calls =
+            [(Func::Send, 0), (Func::Recv, 0), (Func::AllReduce, 0), (Func::Send, 1), (Func::Send, 0)];
+        for (func, peer) in calls {
+            let call = Call { func, root: Rank(peer), ..record(1).call };
+            recorder.begin(&CallRecord { seq: 0, call });
+        }
+        let nth: Vec<u64> = recorder.latest(9).iter().map(|found| found.nth).collect();
+        assert_eq!(nth, [0, 0, 0, 0, 1]);
     }
 
     #[test]
@@ -240,7 +295,7 @@ mod tests {
     /// A reader beside a writer sees whole records or none.
     #[test]
     fn a_reader_meets_no_torn_record() {
-        let recorder = Recorder::new();
+        let recorder = Recorder::new(2);
         std::thread::scope(|scope| {
             scope.spawn(|| (0..200_000).for_each(|seq| _ = recorder.begin(&record(seq))));
             while recorder.next() < 200_000 {

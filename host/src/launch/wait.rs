@@ -75,6 +75,8 @@ pub struct WaitContext {
     during: Cell<Option<CallRecord>>,
     /// Whether the others know of it.
     announced: Cell<bool>,
+    /// When one of its waits was first found to be slow.
+    slow_since: Cell<Option<Instant>>,
     /// For whom the others believe that we wait.
     notified: Cell<Option<Rank>>,
     /// Whether the present wait has been announced.
@@ -126,6 +128,7 @@ impl WaitContext {
             notify,
             during: Cell::new(None),
             announced: Cell::new(false),
+            slow_since: Cell::new(None),
             notified: Cell::new(None),
             is_known: Cell::new(false),
             fiber: Cell::new(std::ptr::null()),
@@ -154,6 +157,7 @@ impl WaitContext {
     pub fn begin(&self, record: &CallRecord) {
         self.during.set(Some(*record));
         self.announced.set(false);
+        self.slow_since.set(None);
     }
 
     /// Names a message that joins those under way.
@@ -217,7 +221,7 @@ impl WaitContext {
             let now = self.health.recorder().ticks();
             let before = self.visited.replace(now);
             if before != 0 {
-                self.health.count_wait(on.peer, now.saturating_sub(before));
+                self.health.count_wait(on.peer, now.saturating_sub(before).min(GAP_TICKS_MAX));
             }
         }
     }
@@ -305,6 +309,7 @@ impl WaitContext {
     fn check_clock(&self, on: Wait) -> Result<(), Stop> {
         let Some(waited) = self.clock.waited() else {
             self.is_known.set(false);
+            self.notice_long_operation();
             return Ok(());
         };
         if self.clock.is_over(waited)
@@ -320,6 +325,7 @@ impl WaitContext {
             return Err(Stop);
         }
         if waited <= self.announce_after {
+            self.notice_long_operation();
             return Ok(());
         }
         let wait = SlowWait { peer: on.peer, during: self.during.get(), waited, looked_at: Instant::now() };
@@ -329,10 +335,25 @@ impl WaitContext {
         if self.notified.replace(Some(on.peer)) != Some(on.peer) || is_new {
             self.notify.notify(Notice::WaitsFor(Some(on.peer)));
         }
+        self.announce_call();
+        Ok(())
+    }
+
+    /// An operation may last although each of its waits is short: then somebody may be slow.
+    fn notice_long_operation(&self) {
+        let now = Instant::now();
+        let since = self.slow_since.get().unwrap_or(now);
+        self.slow_since.set(Some(since));
+        if now - since > self.announce_after {
+            self.announce_call();
+        }
+    }
+
+    /// Tells the others, once in an operation, which one it is. The monitor looks at this rank then.
+    fn announce_call(&self) {
         if !self.announced.replace(true) {
             self.collective().iter().for_each(|record| self.notify.notify(Notice::Call(*record)));
         }
-        Ok(())
     }
 }
 
@@ -368,6 +389,9 @@ impl Waiter for WaitContext {
 
 /// How often a wait that is visited after every poll reads the clock to count its time.
 const COUNT_EVERY_POLLS: u32 = 16;
+/// Between two looks of a wait at most so many ticks count, 4 to 20 ms by the clock's speed: in a longer gap the thread did not run, and
+/// was not what others waited for.
+const GAP_TICKS_MAX: u64 = 20_000_000;
 /// How often a spinning wait reads the clock.
 const CLOCK_EVERY_VISITS: u32 = 64;
 

@@ -281,7 +281,7 @@ mod tests {
     }
 
     fn fake(id: &'static str, rank: u32) -> Arc<dyn Subject> {
-        let recorder = Recorder::new();
+        let recorder = Recorder::new(2);
         for (seq, func) in [(0, Func::AllReduce), (1, Func::ReduceScatter), (2, Func::Send)] {
             let call = Call { func, dtype: DataType::BF16, op: RedOp::Sum, root: Rank(1), count: 12 };
             let index = recorder.begin(&CallRecord { seq, call });
@@ -344,7 +344,11 @@ mod tests {
         let entries = record["entries"].as_array().unwrap();
         assert_eq!(entries.len(), 3);
         let names: Vec<_> = entries.iter().map(|entry| entry["profiling_name"].as_str().unwrap()).collect();
-        assert_eq!(names, ["nccl:all_reduce", "nccl:_reduce_scatter_base", "nccl:send 1->1"]);
+        assert_eq!(names, ["nccl:all_reduce", "nccl:_reduce_scatter_base", "nccl:send 0->0"]);
+        let groups: Vec<_> =
+            entries.iter().map(|entry| entry["process_group"][0].as_str().unwrap()).collect();
+        assert_eq!(groups, ["a", "a", "a:1->1"]);
+        assert_eq!(record["pg_config"]["a:1->1"]["ranks"], "[1]");
         assert_eq!(entries[1]["input_sizes"][0][0].as_u64(), Some(24));
         assert_eq!(
             (&entries[1]["output_sizes"][0][0], &entries[1]["input_dtypes"][0]),

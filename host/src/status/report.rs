@@ -61,6 +61,9 @@ pub struct CommunicatorReport {
     pub error: Option<String>,
     /// How long it has been there, in milliseconds.
     pub age_ms: u64,
+    /// Since when: nanoseconds since 1970.
+    #[serde(default)]
+    pub began_ns: u64,
     /// Calls made so far.
     pub begun: u64,
     /// Of those, how many are done.
@@ -80,12 +83,15 @@ pub struct CommunicatorReport {
     /// Calls so far, by function.
     #[serde(default)]
     pub totals: Vec<TotalReport>,
-    /// What has gone to and from each other rank so far, by rank; empty where it is not counted (GPUs).
+    /// What has gone to and from each other rank so far, by rank. On GPUs, where that is not counted: those with outages, reconnects or retries.
     #[serde(default)]
     pub peers: Vec<PeerReport>,
     /// Stalls that the ranks have found so far.
     #[serde(default)]
     pub stalls: u64,
+    /// Connections to its listener that it refused: strangers, and who did not prove in time that it belongs here.
+    #[serde(default)]
+    pub refusals: u64,
     /// The latest operations, oldest first.
     pub recent: Vec<RecordReport>,
     /// All ranks, by rank.
@@ -144,6 +150,18 @@ pub struct PeerReport {
     pub waited_ns: u64,
     /// Stalls in which it was found at fault.
     pub stalls: u64,
+    /// Times for which its host answered nothing while an operation waited, as far as this rank is its neighbour in the bootstrap's ring.
+    #[serde(default)]
+    pub outages: u64,
+    /// How long these took, in nanoseconds.
+    #[serde(default)]
+    pub unreachable_ns: u64,
+    /// Connections to it in place of a neighbour that was lost.
+    #[serde(default)]
+    pub reconnects: u64,
+    /// Attempts at such a connection that failed.
+    #[serde(default)]
+    pub retries: u64,
 }
 
 /// An operation of the recorder.
@@ -201,6 +219,7 @@ impl CommunicatorReport {
             state: State::Joining,
             error: None,
             age_ms: 0,
+            began_ns: 0,
             begun: 0,
             done: 0,
             during: None,
@@ -212,6 +231,7 @@ impl CommunicatorReport {
             totals: Vec::new(),
             peers: Vec::new(),
             stalls: 0,
+            refusals: 0,
             recent: Vec::new(),
             ranks: Vec::new(),
         }

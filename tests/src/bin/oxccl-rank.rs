@@ -102,6 +102,8 @@ impl Program {
             "grow" => self.grow(arg.parse()?),
             // Aborts from another thread in so many milliseconds.
             "abort-in" => self.abort_in(Duration::from_millis(arg.parse()?)),
+            // What has happened to the connections with each other rank.
+            "counters" => counters(),
             "drop" => self.drop_communicator(),
             // A child process drops the communicator that it inherited, and ends.
             "fork-drop" => in_fork(|| self.communicator = None, || Ok(())),
@@ -272,6 +274,17 @@ impl Program {
         println!("dropped {}", start.elapsed().as_micros());
         Ok(())
     }
+}
+
+fn counters() -> StepResult {
+    let found = oxccl::status::ask::processes()?;
+    let me = found.iter().find(|found| found.pid == std::process::id()).ok_or("this process is not asked")?;
+    let report = me.status(0, Duration::ZERO, Duration::from_secs(10))?;
+    for peer in report.communicators.iter().flat_map(|communicator| &communicator.peers) {
+        let lasted_ms = peer.unreachable_ns / 1_000_000;
+        println!("peer {} outages {} {lasted_ms}", peer.rank, peer.outages);
+    }
+    Ok(())
 }
 
 fn serve(arg: &str) -> StepResult {

@@ -8,7 +8,7 @@ use oxccl::topology::PathKind;
 use oxccl::{Algorithm, Config, Protocol, TransportKind};
 use oxccl_tests::case::FUNCS;
 use oxccl_tests::deadline::Deadline;
-use oxccl_tests::devices::{DeviceWorld, gpus};
+use oxccl_tests::devices::{DeviceWorld, ordinal_of, ranks_max};
 use oxccl_tests::gdr::{CopyNet, Moved};
 use oxccl_tests::harness::Settings;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ fn adjust(config: &mut Config, way: Way, moved: &Arc<Moved>) {
     config.net.socket.interfaces = InterfaceFilter::parse("=lo");
     config.net.name = Some("Socket".to_owned());
     let inner = find(&config.net).expect("sockets");
-    let device = Device::open(rank).expect("a GPU");
+    let device = Device::open(ordinal_of(rank)).expect("a GPU");
     let memory = if (way.ranks)(rank) { way.memory } else { MemoryKinds::HOST };
     let (awaits_flush, moved) = (way.flushes, moved.clone());
     config.net.own = Some(Arc::new(CopyNet { inner, device, memory, awaits_flush, moved }));
@@ -59,9 +59,9 @@ fn world(nranks: u32, settings: Settings, way: Way) -> (DeviceWorld, Arc<Moved>)
 
 /// The number of GPUs to use; with one GPU only, prints a line and returns none.
 fn ranks() -> Option<u32> {
-    let ranks = gpus().min(4);
+    let ranks = ranks_max().min(4);
     if ranks < 2 {
-        println!("skipped: this machine has one GPU");
+        println!("skipped: this machine has one GPU, and OXCCL_DUPLICATE_GPUS=1 is not set");
     }
     Some(ranks).filter(|ranks| *ranks >= 2)
 }

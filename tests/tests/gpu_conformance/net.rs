@@ -10,7 +10,7 @@ use oxccl::{
 };
 use oxccl_tests::case::{Case, FUNCS, Placement};
 use oxccl_tests::deadline::{Deadline, doing};
-use oxccl_tests::devices::{DeviceWorld, Launch, device_config, gpus};
+use oxccl_tests::devices::{DeviceWorld, Launch, device_config, ordinal_of, ranks_max};
 use oxccl_tests::harness::Settings;
 use oxccl_tests::process::fresh_id;
 use std::io::{BufRead, BufReader};
@@ -60,10 +60,10 @@ pub fn every_function(world: &mut DeviceWorld, funcs: &[Func]) {
 #[ignore = "needs GPUs"]
 fn needs_gpu_net_every_function() {
     let _deadline = Deadline::start("needs_gpu_net_every_function", Duration::from_secs(300));
-    if gpus() < 2 {
-        return println!("skipped: this machine has one GPU");
+    if ranks_max() < 2 {
+        return println!("skipped: this machine has one GPU, and OXCCL_DUPLICATE_GPUS=1 is not set");
     }
-    for nranks in [2, gpus().min(4)] {
+    for nranks in [2, ranks_max().min(4)] {
         every_function(&mut world(nranks, Settings::default()), &FUNCS);
     }
 }
@@ -72,14 +72,14 @@ fn needs_gpu_net_every_function() {
 #[ignore = "needs GPUs"]
 fn needs_gpu_net_rings_and_trees_by_every_protocol() {
     let _deadline = Deadline::start("needs_gpu_net_rings_and_trees", Duration::from_secs(300));
-    if gpus() < 2 {
-        return println!("skipped: this machine has one GPU");
+    if ranks_max() < 2 {
+        return println!("skipped: this machine has one GPU, and OXCCL_DUPLICATE_GPUS=1 is not set");
     }
     for algorithm in [Algorithm::Ring, Algorithm::Tree] {
         // LL128 is not for networks: naming it selects another protocol.
         for protocol in [Protocol::LL, Protocol::LL128, Protocol::Simple] {
             let settings = Settings::forced(algorithm, protocol);
-            every_function(&mut world(gpus().min(4), settings), &[Func::AllReduce]);
+            every_function(&mut world(ranks_max().min(4), settings), &[Func::AllReduce]);
         }
     }
 }
@@ -88,7 +88,7 @@ fn needs_gpu_net_rings_and_trees_by_every_protocol() {
 #[ignore = "needs GPUs"]
 fn needs_gpu_net_random_messages_and_operations() {
     let _deadline = Deadline::start("needs_gpu_net_random_messages_and_operations", Duration::from_secs(300));
-    for nranks in [2, 4].into_iter().filter(|nranks| *nranks <= gpus()) {
+    for nranks in [2, 4].into_iter().filter(|nranks| *nranks <= ranks_max()) {
         let mut world = world(nranks, Settings::default());
         messages::run(&world, 30);
         operations::run(&mut world, 11, 200);
@@ -128,8 +128,8 @@ fn all_reduce(comm: &DeviceCommunicator, memory: &DeviceMemory, stream: &Stream)
 #[ignore = "needs GPUs"]
 fn needs_gpu_net_abort_and_silence_end_kernels() {
     let _deadline = Deadline::start("needs_gpu_net_abort_and_silence_end_kernels", Duration::from_secs(90));
-    if gpus() < 2 {
-        return println!("skipped: this machine has one GPU");
+    if ranks_max() < 2 {
+        return println!("skipped: this machine has one GPU, and OXCCL_DUPLICATE_GPUS=1 is not set");
     }
     for (timeout, aborts) in [(Duration::from_secs(60), true), (Duration::from_secs(2), false)] {
         let world = world(2, Settings { timeout, ..Settings::default() });
@@ -156,7 +156,12 @@ const CHILD_ID: &str = "OXCCL_TEST_NET_ID";
 fn join(rank: u32, id: UniqueId) -> (DeviceCommunicator, DeviceMemory, Stream) {
     let mut config = device_config(&Settings::default(), None);
     no_memory(&mut config);
-    let builder = DeviceCommunicator::builder().unique_id(id).rank(rank).ranks(2).device(rank).config(config);
+    let builder = DeviceCommunicator::builder()
+        .unique_id(id)
+        .rank(rank)
+        .ranks(2)
+        .device(ordinal_of(rank))
+        .config(config);
     let comm = builder.build().unwrap_or_else(|error| panic!("{error}"));
     let memory = DeviceMemory::zeroed(comm.device(), 4 << 20).expect("4 MiB");
     let stream = Stream::new(comm.device()).expect("a stream");
@@ -194,8 +199,8 @@ impl Drop for Victim {
 #[ignore = "needs GPUs"]
 fn needs_gpu_net_a_killed_rank_is_named() {
     let _deadline = Deadline::start("needs_gpu_net_a_killed_rank_is_named", Duration::from_secs(120));
-    if gpus() < 2 {
-        return println!("skipped: this machine has one GPU");
+    if ranks_max() < 2 {
+        return println!("skipped: this machine has one GPU, and OXCCL_DUPLICATE_GPUS=1 is not set");
     }
     let id = fresh_id(Duration::from_secs(60));
     let program = std::env::current_exe().expect("this program");

@@ -5,7 +5,7 @@ use oxccl::cuda::{Capture, DeviceMemory, Event, Graph, GraphExec, Stream, Stream
 use oxccl::{DataType, Error, Fault, Func, Untyped, device_group};
 use oxccl_tests::deadline::{Deadline, doing};
 use oxccl_tests::devices::{
-    DeviceRank, DeviceWorld, capture_graphs, enqueue_graphs, gpus, instantiate_graphs,
+    DeviceRank, DeviceWorld, capture_graphs, enqueue_graphs, instantiate_graphs, ranks_max,
 };
 use oxccl_tests::harness::Settings;
 use std::time::Duration;
@@ -157,9 +157,9 @@ fn content(numbers: &[u64]) -> Vec<u64> {
 
 /// The numbers of ranks to try; none on a machine with one GPU.
 fn sizes() -> Vec<u32> {
-    let sizes: Vec<u32> = [2, 3, 4].into_iter().filter(|nranks| *nranks <= gpus()).collect();
+    let sizes: Vec<u32> = [2, 3, 4].into_iter().filter(|nranks| *nranks <= ranks_max()).collect();
     if sizes.is_empty() {
-        println!("skipped: this machine has one GPU");
+        println!("skipped: this machine has one GPU, and OXCCL_DUPLICATE_GPUS=1 is not set");
     }
     sizes
 }

@@ -8,6 +8,7 @@
 use super::super::load::{Kind, Load};
 use super::GpuBench;
 use crate::bench::{Bench, Case, MeasureError, combine};
+use crate::beside::{Beside, Outcome};
 use crate::budget::Budget;
 use crate::cli::PerfArgs;
 use crate::collective::Collective;
@@ -42,7 +43,7 @@ impl Found {
     }
 }
 
-/// Goes through all cases of a collective, out of place, beside each kind of computation. Returns whether all results were right, the same on
+/// Goes through all cases of a collective, out of place, beside each kind of computation, and adds what it found. Returns whether all results were right, the same on
 /// every rank.
 ///
 /// # Errors
@@ -53,6 +54,7 @@ pub fn sweep(
     kinds: &[Kind],
     args: &PerfArgs,
     budget: &Budget,
+    found: &mut Vec<Beside>,
 ) -> Result<bool, SweepError> {
     head(bench, collective)?;
     let mut step = [0.0; 2];
@@ -66,7 +68,12 @@ pub fn sweep(
             continue;
         }
         for engine in 0..bench.engines() {
-            wrong += rows(bench, engine, &case, kinds, step, args)?;
+            for outcome in rows(bench, engine, &case, kinds, step, args)? {
+                if let Outcome::Shared { verdict: Some(verdict), .. } = &outcome {
+                    wrong += verdict.wrong + verdict.out_of_bounds;
+                }
+                found.push(Beside::new(&bench.engines[engine].name(), &case, outcome));
+            }
         }
     }
     Ok(wrong == 0)
@@ -105,7 +112,7 @@ fn head(bench: &GpuBench<'_>, collective: Collective) -> Result<(), SweepError> 
     })
 }
 
-/// One engine's lines. Returns the wrong elements.
+/// One engine's lines.
 fn rows(
     bench: &mut GpuBench<'_>,
     engine: usize,
@@ -113,40 +120,51 @@ fn rows(
     kinds: &[Kind],
     step: [f64; 2],
     args: &PerfArgs,
-) -> Result<u64, SweepError> {
+) -> Result<Vec<Outcome>, SweepError> {
     let op = if case.collective.reduces() { case.op.name() } else { "none" };
     let Case { dtype, shape, .. } = case;
     let head = format!("{:>12}  {:>12}  {dtype:>8}  {op:>6}", case.bytes(), shape.count);
     let name = bench.engines[engine].name();
     if let Some(reason) = bench.refuses(engine, case) {
         print(bench, || format!("{head}  {reason}  {name}"))?;
-        return Ok(0);
+        return Ok(vec![Outcome::Refused { refused: reason.to_string() }]);
     }
     let iters = bench.warm_up(engine, case)?.iters;
-    let blocks = bench.blocks(engine, case)?.map_or_else(|| "?".into(), |blocks| blocks.to_string());
-    let mut all_wrong = 0;
+    let blocks = bench.blocks(engine, case)?;
+    let shown_blocks = blocks.map_or_else(|| "?".into(), |blocks| blocks.to_string());
+    let mut outcomes = Vec::new();
     for kind in kinds {
         let found = measure(bench, engine, case, *kind, step[*kind as usize], iters)?;
-        let wrong = if args.check > 0 {
+        let verdict = if args.check > 0 {
             // Beside the computation, too.
             bench.launch_loads(*kind, CALIBRATION)?;
-            let verdict = bench.check(engine, case)?;
-            Some(verdict.wrong + verdict.out_of_bounds)
+            Some(bench.check(engine, case)?)
         } else {
             None
         };
-        all_wrong += wrong.unwrap_or(0);
+        let wrong = verdict.map(|verdict| verdict.wrong + verdict.out_of_bounds);
         let wrong = wrong.map_or_else(|| "N/A".into(), |wrong| wrong.to_string());
         let [alone, beside, lost] = [found.alone, found.beside, found.lost()].map(microseconds);
         let [load, load_beside] = [found.load, found.load_beside].map(|seconds| seconds * 1e3);
         let kind = kind.name();
         print(bench, || {
             format!(
-                "{head}  {kind:>10}  {alone:>9}  {beside:>9}  {load:>9.3}  {load_beside:>10.3}  {lost:>9}  {blocks:>6}  {wrong:>6}  {name}"
+                "{head}  {kind:>10}  {alone:>9}  {beside:>9}  {load:>9.3}  {load_beside:>10.3}  {lost:>9}  {shown_blocks:>6}  {wrong:>6}  {name}"
             )
         })?;
+        outcomes.push(Outcome::Shared {
+            computation: kind,
+            operations: found.operations as u64,
+            alone_us: found.alone * 1e6,
+            beside_us: found.beside * 1e6,
+            computation_us: found.load * 1e6,
+            computation_beside_us: found.load_beside * 1e6,
+            lost_us: found.lost() * 1e6,
+            blocks,
+            verdict,
+        });
     }
-    Ok(all_wrong)
+    Ok(outcomes)
 }
 
 fn measure(

@@ -227,6 +227,16 @@ static void others(void) {
   }
   encryption.mode = NCCL_ENCRYPTION_MODE_PSK;
   REFUSE(ncclSetEncryption(&encryption));
+  encryption.psk = "";
+  REFUSE(ncclSetEncryption(&encryption));
+  encryption.psk = "a key";
+  if (ncclSetEncryption(&encryption) != ncclSuccess) {
+    wrong++;
+  }
+  encryption.mode = NCCL_ENCRYPTION_MODE_NONE;
+  if (ncclSetEncryption(&encryption) != ncclSuccess) {
+    wrong++;
+  }
   encryption.mode = 9;
   REFUSE(ncclSetEncryption(&encryption));
   encryption.magic = 9;

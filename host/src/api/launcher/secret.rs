@@ -296,9 +296,14 @@ mod tests {
         assert_eq!(material(random, b"job"), random.as_bytes());
         let one = material("hunter2", b"job");
         assert_eq!(one.len(), KEY_BYTES);
-        let start = Instant::now();
-        assert_eq!(material(" hunter2\n", b"job"), one);
-        assert!(start.elapsed().as_millis() < 5, "{:?}", start.elapsed());
+        // The quickest of some: a busy machine may keep the thread waiting.
+        let again = (0..20).map(|_| {
+            let start = Instant::now();
+            assert_eq!(material(" hunter2\n", b"job"), one);
+            start.elapsed()
+        });
+        let quickest = again.min().unwrap();
+        assert!(quickest.as_millis() < 5, "{quickest:?}");
         assert_ne!(material("hunter2", b"another job"), one);
         assert_ne!(material("hunter3", b"job"), one);
     }

@@ -76,6 +76,16 @@ fn another_secret_is_refused_and_disturbs_nobody() {
 }
 
 #[test]
+fn who_has_the_id_and_not_the_key_is_refused() {
+    let id = UniqueId::create_with_key(&config(), b"a key").expect("a root on the loopback");
+    for other in [id, id.with_key(b"another key"), id.with_key(b"")] {
+        let refused = BootstrapError::AuthFailed { addr: id.root_addr(), why: AuthFailure::WrongSecret };
+        assert_eq!(join(&other, 1, 2).map(drop), Err(refused));
+    }
+    in_parallel(2, |rank| join(&id.with_key(b"a key"), rank, 2).expect("both come").close());
+}
+
+#[test]
 fn a_root_that_is_gone_is_named_with_its_address() {
     let id = UniqueId::create_by(&config()).expect("a root on the loopback");
     join(&id, 0, 1).expect("alone").close();

@@ -1,6 +1,6 @@
 //! When to ask, whom to believe, what to report.
 
-use super::diagnose::{Said, diagnose};
+use super::diagnose::{Said, diagnose, diagnose_slow};
 use super::report::Stall;
 use super::standing::{StallNotice, Standing};
 use oxccl_shared::abi::Rank;
@@ -43,16 +43,27 @@ enum Phase {
     Asking {
         since: Duration,
         rounds: u32,
+        why: Why,
     },
-    /// A lower rank has asked, or nothing was found: we do not ask before then.
+    /// A lower rank has asked, or nothing was found: we do not ask for the same reason before then.
     Waiting {
         until: Duration,
+        why: Why,
     },
     Reported {
         stall: Stall,
         /// The call that we were in, if we reported it.
         ours: Option<u64>,
     },
+}
+
+/// Why a rank asks.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Why {
+    /// Its operation goes on, and lasts.
+    Lasts,
+    /// Its operation does not go on.
+    Stuck,
 }
 
 impl Detector {
@@ -96,67 +107,101 @@ impl Detector {
 
     /// This rank looks at itself. Returns when to look again, if before anything happens.
     pub fn look(&mut self, now: Duration, own: &Standing, acts: &mut Vec<Act>) -> Option<Duration> {
-        let is_slow = own.waited() + self.lead >= self.warn;
-        match self.phase {
-            Phase::Calm if is_slow => self.ask(now, own, 1, acts),
-            Phase::Calm => {}
-            Phase::Asking { .. } | Phase::Waiting { .. } if !is_slow => self.phase = Phase::Calm,
-            Phase::Asking { since, .. } if now >= since + self.lead && own.waited() >= self.warn => {
-                self.conclude(now, own, acts);
+        match (self.phase, self.why(own)) {
+            (Phase::Calm, Some(why)) => self.ask(now, own, (1, why), acts),
+            (Phase::Calm, None) => {}
+            (Phase::Asking { .. } | Phase::Waiting { .. }, None) => self.phase = Phase::Calm,
+            // It went on when we asked, and does no more.
+            (
+                Phase::Asking { why: Why::Lasts, .. } | Phase::Waiting { why: Why::Lasts, .. },
+                Some(Why::Stuck),
+            ) => {
+                self.ask(now, own, (1, Why::Stuck), acts);
             }
-            Phase::Asking { since, rounds: 1 } if now >= since + self.lead / 2 => {
-                self.said.iter_mut().for_each(|said| said.first = said.last);
-                self.ask(since, own, 2, acts);
+            (Phase::Reported { stall, .. }, Some(Why::Stuck)) if stall.is_lasting() => {
+                self.ask(now, own, (1, Why::Stuck), acts);
             }
-            Phase::Asking { .. } => {}
-            Phase::Waiting { until } if now >= until => self.ask(now, own, 1, acts),
-            Phase::Waiting { .. } => {}
-            Phase::Reported { stall, ours: Some(begun) }
-                if own.begun != begun || own.waited() < self.warn =>
+            (Phase::Asking { since, why, .. }, _)
+                if now >= since + self.lead && self.time(own, why) >= self.warn =>
             {
+                self.conclude(now, own, why, acts);
+            }
+            (Phase::Asking { since, rounds: 1, why }, _) if now >= since + self.lead / 2 => {
+                self.said.iter_mut().for_each(|said| said.first = said.last);
+                self.ask(since, own, (2, why), acts);
+            }
+            (Phase::Asking { .. }, _) => {}
+            (Phase::Waiting { until, .. }, Some(why)) if now >= until => self.ask(now, own, (1, why), acts),
+            (Phase::Waiting { .. }, _) => {}
+            (Phase::Reported { stall, ours: Some(begun) }, _) if self.is_over(&stall, begun, own) => {
                 acts.extend([Act::Clear(stall), Act::Tell(StallNotice::Over)]);
                 self.phase = Phase::Calm;
             }
-            Phase::Reported { .. } => {}
+            (Phase::Reported { .. }, _) => {}
         }
         self.next(now, own)
+    }
+
+    /// Why a rank that stands so asks the others, if it does.
+    fn why(&self, standing: &Standing) -> Option<Why> {
+        [Why::Stuck, Why::Lasts].into_iter().find(|why| self.time(standing, *why) + self.lead >= self.warn)
+    }
+
+    /// The time by which a rank that asks for this reason counts.
+    fn time(&self, standing: &Standing, why: Why) -> Duration {
+        match why {
+            Why::Stuck => standing.waited(),
+            Why::Lasts => standing.lasted(),
+        }
+    }
+
+    /// Whether what we reported in the call of this number is over.
+    fn is_over(&self, stall: &Stall, begun: u64, own: &Standing) -> bool {
+        let why = if stall.is_lasting() { Why::Lasts } else { Why::Stuck };
+        own.begun != begun || self.time(own, why) < self.warn
     }
 
     fn next(&self, now: Duration, own: &Standing) -> Option<Duration> {
         let soon = now + LOOK_EVERY.min(self.warn / 4);
         match self.phase {
             Phase::Calm => {
-                let left = self.warn.saturating_sub(self.lead).saturating_sub(own.waited());
-                own.waits_for.map(|_| now + left.max(Duration::from_millis(1)))
+                let longest = own.waited().max(own.lasted());
+                let left = self.warn.saturating_sub(self.lead).saturating_sub(longest);
+                let is_under_way = own.waits_for.is_some() || !own.lasted().is_zero();
+                is_under_way.then(|| now + left.max(Duration::from_millis(1)))
             }
-            Phase::Asking { since, rounds } => {
+            Phase::Asking { since, rounds, .. } => {
                 let at = since + if rounds == 1 { self.lead / 2 } else { self.lead };
                 Some(if at > now { at } else { now + Duration::from_millis(1) })
             }
-            Phase::Waiting { until } => Some(until.min(soon)),
+            Phase::Waiting { until, .. } => Some(until.min(soon)),
             Phase::Reported { ours: Some(_), .. } => Some(soon),
             Phase::Reported { ours: None, .. } => None,
         }
     }
 
-    fn ask(&mut self, since: Duration, own: &Standing, rounds: u32, acts: &mut Vec<Act>) {
+    fn ask(&mut self, since: Duration, own: &Standing, (rounds, why): (u32, Why), acts: &mut Vec<Act>) {
         if rounds == 1 {
             self.forget();
         }
         self.said[self.me.index()].last = Some(*own);
-        self.phase = Phase::Asking { since, rounds };
+        self.phase = Phase::Asking { since, rounds, why };
         acts.push(Act::Tell(StallNotice::Ask(*own)));
     }
 
-    fn conclude(&mut self, now: Duration, own: &Standing, acts: &mut Vec<Act>) {
+    fn conclude(&mut self, now: Duration, own: &Standing, why: Why, acts: &mut Vec<Act>) {
         self.said[self.me.index()].last = Some(*own);
-        self.phase = match diagnose(self.me, &self.said) {
+        let found = match why {
+            Why::Stuck => diagnose(self.me, &self.said),
+            Why::Lasts => diagnose_slow(self.me, &self.said),
+        };
+        self.phase = match found {
             Some(stall) => {
                 self.count(&stall);
                 acts.extend([Act::Report(stall), Act::Tell(StallNotice::Found(stall))]);
                 Phase::Reported { stall, ours: Some(own.begun) }
             }
-            None => Phase::Waiting { until: now + self.warn },
+            None => Phase::Waiting { until: now + self.warn, why },
         };
     }
 
@@ -176,12 +221,15 @@ impl Detector {
             StallNotice::Answer(standing) => self.said[from.index()].last = Some(standing),
             StallNotice::Ask(standing) => {
                 self.said[from.index()].last = Some(standing);
-                let is_stalled = standing.waited() + self.lead >= self.warn;
-                match self.phase {
+                match (self.phase, self.why(&standing)) {
                     // Our question was an answer.
-                    Phase::Asking { .. } if from > self.me && is_stalled => return,
-                    Phase::Asking { .. } | Phase::Calm if is_stalled => {
-                        self.phase = Phase::Waiting { until: now + self.lead * 2 };
+                    (Phase::Asking { why: ours, .. }, Some(theirs))
+                        if ours > theirs || ours == theirs && from > self.me =>
+                    {
+                        return;
+                    }
+                    (Phase::Asking { .. } | Phase::Calm, Some(why)) => {
+                        self.phase = Phase::Waiting { until: now + self.lead * 2, why };
                     }
                     _ => {}
                 }
@@ -191,8 +239,10 @@ impl Detector {
                 }
             }
             // Of two that were found at once the lower rank's stays.
-            StallNotice::Found(_)
-                if matches!(self.phase, Phase::Reported { ours: Some(_), .. }) && self.me < from => {}
+            StallNotice::Found(theirs)
+                if matches!(self.phase, Phase::Reported { ours: Some(_), stall }
+                    if stall.is_lasting() == theirs.is_lasting())
+                    && self.me < from => {}
             StallNotice::Found(stall) => {
                 self.count(&stall);
                 self.phase = Phase::Reported { stall, ours: None };

@@ -4,6 +4,7 @@ use super::report::{Stall, StallClass};
 use super::standing::Standing;
 use crate::plan::CallRecord;
 use oxccl_shared::abi::Rank;
+use std::time::Duration;
 
 /// What one rank has said: at first, and at last.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,11 +51,68 @@ pub(super) fn diagnose(me: Rank, said: &[Said]) -> Option<Stall> {
         waiter,
         during,
         waited: own.waited(),
+        lasted: own.lasted(),
         latest: guilty.and_then(|guilty| guilty.latest),
         is_in: guilty.and_then(|guilty| guilty.during),
         moved,
         silent: said.iter().filter(|said| said.is_silent()).count() as u32,
     })
+}
+
+/// A rank waits for another most of the time, from so many per cent on.
+const IDLE_MIN: u8 = 80;
+/// A rank that waits for others so many per cent of the time is not slow itself.
+const BUSY_MAX: u8 = 50;
+
+/// The rank that is slow in the operation of `me`, which goes on and lasts: the only one that does not wait, and for which all others wait
+/// most of the time, itself or by way of others. `None` where there is no such rank: the operation is a long one, or a link is slow and both
+/// of its ends wait.
+pub(super) fn diagnose_slow(me: Rank, said: &[Said]) -> Option<Stall> {
+    let own = said.get(me.index())?.last?;
+    let during = own.during.filter(|during| !during.call.func.is_message())?;
+    let is_busy = |said: &Said| {
+        let idle = said.last.and_then(|last| last.idle);
+        said.has_moved() && idle.is_some_and(|idle| idle.for_all < BUSY_MAX)
+    };
+    let mut busy = (0..).map(Rank).zip(said).filter(|(_, said)| is_busy(said));
+    let (rank, guilty) = busy.next().filter(|_| busy.next().is_none())?;
+    let others = || (0..said.len() as u32).map(Rank).filter(|other| *other != rank);
+    if !others().all(|other| waits_at_last_for(other, rank, said)) {
+        return None;
+    }
+    let waiter = others().find(|other| mostly_for(*other, said) == Some(rank))?;
+    let now = guilty.last?;
+    (now.latest.map(|latest| latest.seq) == Some(during.seq)).then_some(Stall {
+        class: StallClass::Slow,
+        rank,
+        waiter,
+        during,
+        waited: Duration::ZERO,
+        lasted: own.lasted(),
+        latest: now.latest,
+        is_in: now.during,
+        moved: now.moved,
+        silent: 0,
+    })
+}
+
+/// The rank that another waits for most of the time.
+fn mostly_for(rank: Rank, said: &[Said]) -> Option<Rank> {
+    let idle = said.get(rank.index())?.last?.idle?;
+    (idle.for_peer >= IDLE_MIN).then_some(idle.peer)
+}
+
+/// Whether `from` waits for `to` most of the time, or for one that does.
+fn waits_at_last_for(from: Rank, to: Rank, said: &[Said]) -> bool {
+    let mut at = from;
+    for _ in 0..said.len() {
+        match mostly_for(at, said) {
+            Some(next) if next == to => return true,
+            Some(next) => at = next,
+            None => return false,
+        }
+    }
+    false
 }
 
 /// What the ranks that wait for one have had from it in the operation, and sent to it.
@@ -146,6 +204,7 @@ fn classify(during: &CallRecord, guilty: &Said) -> StallClass {
 
 #[cfg(test)]
 mod tests {
+    use super::super::standing::Idle;
     use super::*;
     use crate::plan::Call;
     use oxccl_shared::abi::{DataType, Func, RedOp};
@@ -166,6 +225,7 @@ mod tests {
             waited_ms: 10_000,
             moved: None,
             with_peer: None,
+            ..Standing::default()
         })
     }
 
@@ -208,6 +268,43 @@ mod tests {
         let mut behind = [waits(7, Some(1)), waits(5, None)];
         behind[1].first = behind[1].first.map(|first| Standing { begun: 5, done: 5, ..first });
         assert_eq!(found(0, &behind), Some((StallClass::Slow, 1, 0)));
+    }
+
+    /// In collective 7 for 10 s, of which it has spent so many per cent waiting for `peer`.
+    fn lasts(peer: u32, percent: u8) -> Said {
+        let idle = Some(Idle { peer: Rank(peer), for_peer: percent, for_all: percent });
+        let record = Some(call(Func::AllReduce, 7, 100));
+        let last = Standing { begun: 8, done: 7, latest: record, during: record, ..Standing::default() };
+        let last = Standing { lasted_ms: 10_000, idle, moved: Some([2, 2]), ..last };
+        Said { first: Some(Standing { moved: Some([1, 1]), ..last }), last: Some(last), has_left: false }
+    }
+
+    fn found_slow(said: &[Said]) -> Vec<Option<(StallClass, u32, u32)>> {
+        let by = |me| diagnose_slow(me, said).map(|stall| (stall.class, stall.rank.0, stall.waiter.0));
+        (0..said.len() as u32).map(Rank).map(by).collect()
+    }
+
+    #[test]
+    fn a_rank_for_which_all_others_wait_most_of_the_time_is_slow() {
+        let slow = [lasts(2, 95), lasts(0, 90), lasts(1, 10), lasts(2, 99)];
+        assert_eq!(found_slow(&slow), [Some((StallClass::Slow, 2, 0)); 4], "whoever asks");
+        assert_eq!(diagnose_slow(Rank(0), &slow).unwrap().lasted.as_secs(), 10);
+        let mut left = slow;
+        left[2].first = left[2].last;
+        assert_eq!(found_slow(&left), [None; 4], "it does not move: that is another report");
+    }
+
+    #[test]
+    fn long_operations_of_equal_ranks_are_not_slow() {
+        let ring = [lasts(3, 95), lasts(0, 95), lasts(1, 95), lasts(2, 95)];
+        assert_eq!(found_slow(&ring), [None; 4], "all wait in a circle: the network is what it is");
+        let pair = [lasts(1, 99), lasts(0, 99)];
+        assert_eq!(found_slow(&pair), [None; 2]);
+        let busy = [lasts(1, 30), lasts(2, 30), lasts(0, 30)];
+        assert_eq!(found_slow(&busy), [None; 3], "all work");
+        let (one, two) = (lasts(1, 90), lasts(0, 20));
+        assert_eq!(found_slow(&[one, two, Said::default()]), [None; 3], "one has not answered");
+        assert_eq!(found_slow(&[one, two, lasts(1, 60)]), [None; 3], "one waits for it and for others");
     }
 
     #[test]

@@ -10,13 +10,20 @@
 //!   warn time: diagnose, log, Found                    ->  kept for `CommHandle::stall`
 //!   it moves again: log, Over                          ->  forgotten
 //! ```
+//! An operation whose waits are all short, and which lasts for the warn time all the same, is looked at in the same way: a rank that all others
+//! wait for most of the time is slow.
+//!
 //! The lowest of the ranks that ask at the same time goes on; the others wait for what it finds.
 
 mod standing;
+mod idle;
 mod report;
 mod diagnose;
 mod detector;
 
 pub use detector::{Act, Detector};
+pub(super) use idle::IdleWindow;
 pub use report::{Stall, StallClass};
+#[cfg(test)]
+pub(super) use standing::Idle;
 pub use standing::{StallNotice, Standing};

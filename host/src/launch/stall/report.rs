@@ -53,8 +53,10 @@ pub struct Stall {
     pub waiter: Rank,
     /// The operation that the waiting rank is in.
     pub during: CallRecord,
-    /// How long that has been without progress when it was found.
+    /// How long that has been without progress when it was found. Zero: it makes progress, and the rank at fault is slow.
     pub waited: Duration,
+    /// How long that has lasted when it was found; zero where that is not known.
+    pub lasted: Duration,
     /// The latest collective of the rank at fault, as far as it answers.
     pub latest: Option<CallRecord>,
     /// The call that it is in, as far as it answers.
@@ -67,6 +69,11 @@ pub struct Stall {
 }
 
 impl Stall {
+    /// Whether the operation goes on, and lasts.
+    pub(super) fn is_lasting(&self) -> bool {
+        self.waited.is_zero()
+    }
+
     /// What the rank at fault does or does not, as the end of a sentence about it.
     pub fn finding(&self) -> impl fmt::Display + '_ {
         Finding(self)

@@ -25,12 +25,32 @@ pub struct Standing {
     pub moved: Option<[u64; 2]>,
     /// Of those, what was sent to the rank that it waits for, and received from it.
     pub with_peer: Option<[u64; 2]>,
+    /// How long the call under way has lasted, with or without progress, in milliseconds; 0 where that is not known.
+    pub lasted_ms: u64,
+    /// How much of the call it has spent waiting, since somebody first looked.
+    pub idle: Option<Idle>,
+}
+
+/// How a rank divides its time in a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Idle {
+    /// The rank that it waits for most.
+    pub peer: Rank,
+    /// Per cent of the time that it waits for that rank.
+    pub for_peer: u8,
+    /// Per cent of the time that it waits for any rank.
+    pub for_all: u8,
 }
 
 impl Standing {
     /// For how long it has been without progress.
     pub fn waited(&self) -> Duration {
         Duration::from_millis(self.waited_ms)
+    }
+
+    /// How long the call under way has lasted.
+    pub fn lasted(&self) -> Duration {
+        Duration::from_millis(self.lasted_ms)
     }
 
     /// Whether it has come further than it was before.

@@ -1,7 +1,7 @@
 //! Detectors of several ranks without sockets or clocks.
 
 use super::*;
-use crate::launch::stall::StallClass;
+use crate::launch::stall::{Idle, StallClass};
 use crate::plan::{Call, CallRecord};
 
 const WARN: Duration = Duration::from_secs(10);
@@ -12,6 +12,8 @@ struct One {
     detector: Detector,
     standing: Standing,
     waits_since: Option<Duration>,
+    /// Since when it has been in a call that goes on.
+    lasts_since: Option<Duration>,
     is_stopped: bool,
     next: Option<Duration>,
 }
@@ -35,6 +37,7 @@ impl Job {
             detector: Detector::new(Rank(rank), nranks, WARN),
             standing: Standing::default(),
             waits_since: None,
+            lasts_since: None,
             is_stopped: false,
             next: None,
         };
@@ -56,17 +59,27 @@ impl Job {
         (one.standing, one.waits_since, one.next) = (standing, Some(now), Some(now));
     }
 
+    /// It is in a call, waits for `peer` so many per cent of the time, and goes on all the while.
+    fn lasts(&mut self, rank: u32, seq: u64, peer: u32, percent: u8) {
+        self.waits(rank, seq, peer);
+        let one = &mut self.ranks[rank as usize];
+        let idle = Idle { peer: Rank(peer), for_peer: percent, for_all: percent };
+        one.standing = Standing { waits_for: None, idle: Some(idle), ..one.standing };
+        (one.waits_since, one.lasts_since) = (None, Some(self.now));
+    }
+
     fn done(&mut self, rank: u32, seq: u64) {
         let one = &mut self.ranks[rank as usize];
         let done = seq + 1;
         one.standing = Standing { begun: done, done, latest: record(seq), ..Standing::default() };
-        (one.waits_since, one.next) = (None, Some(self.now));
+        (one.waits_since, one.lasts_since, one.next) = (None, None, Some(self.now));
     }
 
     fn own(&self, rank: usize) -> Standing {
-        let One { standing, waits_since, .. } = &self.ranks[rank];
-        let waited_ms = waits_since.map_or(0, |since| (self.now - since).as_millis() as u64);
-        Standing { waited_ms, ..*standing }
+        let One { standing, waits_since, lasts_since, .. } = &self.ranks[rank];
+        let ms = |since: &Option<Duration>| since.map_or(0, |since| (self.now - since).as_millis() as u64);
+        let moved = lasts_since.map(|_| [self.now.as_millis() as u64; 2]);
+        Standing { waited_ms: ms(waits_since), lasted_ms: ms(lasts_since), moved, ..*standing }
     }
 
     fn act(&mut self, from: usize, acts: Vec<Act>) {
@@ -207,4 +220,55 @@ fn ranks_that_do_not_exist_are_not_heard() {
     }
     detector.left(Rank(9));
     assert_eq!(acts, []);
+}
+
+#[test]
+fn an_operation_that_goes_on_and_lasts_names_the_slow_rank_once() {
+    let mut job = Job::new(4);
+    for (rank, peer, percent) in [(0, 3, 95), (1, 2, 95), (2, 1, 8), (3, 2, 90)] {
+        job.lasts(rank, 7, peer, percent);
+    }
+    job.pass(WARN - 50 * MS);
+    assert_eq!(job.found(), []);
+    job.pass(100 * MS);
+    assert_eq!(job.found(), [(StallClass::Slow, 2, 1)]);
+    let stall = job.reports[0].1;
+    assert_eq!((stall.waited, stall.lasted.as_secs()), (Duration::ZERO, 10));
+    job.pass(WARN * 5);
+    assert_eq!((job.reports.len(), job.cleared.len()), (1, 0));
+    (0..4).for_each(|rank| job.done(rank, 7));
+    job.pass(WARN);
+    assert_eq!((job.reports.len(), job.cleared.len()), (1, 1));
+    assert!(job.ranks.iter().all(|rank| rank.detector.stall().is_none()));
+}
+
+#[test]
+fn long_operations_without_a_slow_rank_say_nothing_aloud() {
+    let mut job = Job::new(3);
+    (0..3).for_each(|rank| job.lasts(rank, 7, (rank + 2) % 3, 97));
+    job.pass(WARN * 20);
+    assert_eq!(job.found(), []);
+    assert!(job.notices < 20 * 20, "{}", job.notices);
+}
+
+/// Whether or not the slow rank has been reported by then.
+#[test]
+fn a_slow_operation_that_stops_altogether_is_reported_as_that() {
+    for before in [WARN / 2, WARN * 2] {
+        let mut job = Job::new(3);
+        for (rank, peer, percent) in [(0, 2, 95), (1, 0, 95), (2, 1, 8)] {
+            job.lasts(rank, 7, peer, percent);
+        }
+        job.pass(before);
+        job.reports.clear();
+        job.ranks[2].is_stopped = true;
+        job.waits(0, 7, 2);
+        job.waits(1, 7, 0);
+        job.pass(WARN + 100 * MS);
+        assert_eq!(job.found(), [(StallClass::NoAnswer, 2, 0)]);
+        job.ranks[2].is_stopped = false;
+        (0..3).for_each(|rank| job.done(rank, 7));
+        job.pass(WARN);
+        assert!(job.ranks[..2].iter().all(|rank| rank.detector.stall().is_none()));
+    }
 }
