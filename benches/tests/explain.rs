@@ -244,7 +244,7 @@ fn what_cannot_be_explained_says_what_can() {
         ),
         (
             "--file h200x8.xml --explain all-reduce 1M --algo collnetchain",
-            "collnetchain is for ranks on CPUs so far",
+            "(collnetchain: all ranks are on one host)",
         ),
         (
             "--file h200x8.xml --explain broadcast 1M --algo broadcast:tree",

@@ -71,6 +71,7 @@ const ROWS: &[Row] = &[
         c.net.plugins = PluginConfig { names: Some(vec!["a".into(), "b".into()]) };
     }),
     Row(&[("NCCL_COLLNET_ENABLE", "1")], |c| c.net.coll.enabled = true),
+    Row(&[("NCCL_COLLNET_NODE_THRESHOLD", "5")], |c| c.net.coll.hosts_min = 5),
     Row(&[("OXCCL_AGGREGATOR", "a:1,b:1")], |c| {
         c.net.coll.aggregators = Some(AggregatorConfig {
             servers: vec!["a:1".into(), "b:1".into()],

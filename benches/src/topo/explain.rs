@@ -60,9 +60,13 @@ pub fn facts(
     let sm = machine.system.sm_min();
     let found = tuning::Machine::of_agreed(sm, &agreed);
     let ranks = found.nranks;
-    Facts::check(Processor::Gpu, ranks, &forced, Lacks::default())?;
+    // What reduces between hosts is no part of a machine: that it could be there is said of each call.
+    let collnet = if machine.hosts > 1 { Collnet::Disabled } else { Collnet::OneHost };
+    let lacks = Lacks { collnet: Some(collnet.why_not()), ..Lacks::default() };
+    Facts::check(Processor::Gpu, ranks, &forced, lacks)?;
     let multiprocessors = Architecture::of_sm(sm).constants().multiprocessors;
     let facts = Facts::of_gpus(ranks, (sm, multiprocessors), forced, ChannelLimits::default(), None)
+        .with_collnet_of_gpus(collnet)
         .with_table(tuned.and_then(|file| file.table(Backend::Gpu, ranks).copied()));
     let channels = Channels::join(&agreed.hosts)?;
     let facts = match machine.hosts {

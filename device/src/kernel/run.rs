@@ -2,7 +2,7 @@
 
 use super::shared_conns::{Extent, SharedConns, save};
 use crate::coll::{
-    self, AtOnce, CollWork, InTurn, Meet, MeshEnds, RingEnds, TreeEnds, oneshot as one, send_recv,
+    self, AtOnce, ChainEnds, CollWork, InTurn, Meet, MeshEnds, RingEnds, TreeEnds, oneshot as one, send_recv,
     twoshot as two,
 };
 use crate::conn::Conns;
@@ -14,12 +14,15 @@ use oxccl_shared::abi::{
     Algorithm, CollArgs, DataType, Func, KERNEL_MESSAGE_GRAIN_BYTES, KernelLaunch, KernelMessage, Rank,
 };
 use oxccl_shared::algo::chunk;
+use oxccl_shared::algo::collnet::ChainLinks;
 use oxccl_shared::algo::mesh::{peers, place_from};
 use oxccl_shared::algo::tree::{ARITY_MAX, TreeLinks};
 use oxccl_shared::reduce::Element;
 
 /// The most peers that a one-shot or two-shot kernel has: a host of 8 GPUs.
 pub const MESH_MAX: usize = 7;
+/// Below and above.
+const CHAIN_MAX: usize = 2;
 /// Children and parent.
 const TREE_MAX: usize = ARITY_MAX + 1;
 /// Connection `i` is the `i`-th.
@@ -156,6 +159,43 @@ pub unsafe fn tree<M: KernelMachine, T: Element, P: ByTiles<GpuBlock<M, T, POSTE
 fn tree_links(children: usize, has_parent: bool) -> TreeLinks {
     let child = |i: usize| (i < children).then_some(Rank(0));
     TreeLinks { up: has_parent.then_some(Rank(0)), down: [child(0), child(1), child(2)] }
+}
+
+/// A chain to a network that reduces: all-reduce.
+///
+/// # Safety
+/// 1. As [`ring`]; a channel's connections are those to and from the rank below, if there is one, then those above: the same for both
+///    directions.
+#[inline(always)]
+pub unsafe fn collnetchain<M, T, P, const POSTER: bool>(machine: M, args: &CollArgs, _func: Func)
+where
+    M: KernelMachine,
+    T: Element,
+    P: Proto<GpuBlock<M, T, POSTER>>,
+{
+    // SAFETY: obligation 1.
+    let block = unsafe { GpuBlock::<M, T, POSTER>::reducing(machine, &args.launch, &args.coll) };
+    let (index, place) = (block.machine().block_index(), block.machine().shared());
+    // SAFETY: obligation 1.
+    let place_in_chain = unsafe { &*args.launch.trees.add(index as usize) };
+    let (below, is_head) = (place_in_chain.children as usize, place_in_chain.has_parent == 0);
+    let extent = Extent { count: below + 1, ..extent(&args.launch, index) };
+    // SAFETY: obligations 1 and 2 of `ring`.
+    let conns = unsafe { SharedConns::<CHAIN_MAX>::load(block.machine(), place, &args.launch, extent) };
+    let ends = ChainEnds {
+        links: ChainLinks { is_head, has_below: below > 0 },
+        below_recv: [0],
+        below_send: [0],
+        above_recv: [below as u16],
+        above_send: [below as u16],
+    };
+    let work = work::<_, P>(args, index, Func::AllReduce, Algorithm::CollnetChain, T::DTYPE);
+    // SAFETY: obligation 1.
+    let ran = unsafe { coll::collnet::all_reduce::<_, P>(&block, conns, &ends, &work) };
+    if ran.is_ok() && block.leads() {
+        // SAFETY: obligation 1.
+        unsafe { save(conns, &args.launch, extent) };
+    }
 }
 
 /// One-shot: every rank's message to every other, in one hop; with a room for at most `PEERS` of them. That a kernel is for so many is

@@ -17,10 +17,11 @@ const fn param(key: &'static str, default: &'static str) -> Param {
 }
 
 /// In alphabetical order; docs/env-vars.md says what they mean.
-const PARAMS: [Param; 37] = [
+const PARAMS: [Param; 38] = [
     param("NCCL_ALGO", ""),
     param("NCCL_BUFFSIZE", ""),
     param("NCCL_COLLNET_ENABLE", "0"),
+    param("NCCL_COLLNET_NODE_THRESHOLD", "2"),
     param("NCCL_COMM_BLOCKING", "1"),
     param("NCCL_CROSS_NIC", "2"),
     param("NCCL_CTA_POLICY", "0"),

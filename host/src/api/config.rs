@@ -320,6 +320,8 @@ impl Config {
         let plugins = |text: &str| Some(PluginConfig::parse(text));
         env.set("NCCL_NET_PLUGIN", "names of plugins were expected", &mut net.plugins, plugins)?;
         env.set("NCCL_COLLNET_ENABLE", parse::FLAG, &mut net.coll.enabled, parse::flag)?;
+        let hosts = |text: &str| text.parse().ok();
+        env.set("NCCL_COLLNET_NODE_THRESHOLD", parse::HOSTS, &mut net.coll.hosts_min, hosts)?;
         let threads = |text: &str| parse::proxy_threads(text).map(Some);
         env.set("OXCCL_PROXY_THREADS", parse::PROXY_THREADS, &mut net.proxy_threads, threads)?;
         net.socket.peer_dead_after = bootstrap.peer_dead_after;
@@ -378,8 +380,15 @@ impl Config {
         let P2pSettings { enabled, cumem, shares_gpus, .. } = self.p2p;
         let net_name = self.net.name.as_ref().map(|name| name.to_ascii_lowercase());
         let buffers = (self.buffer_bytes, self.device_buffer_bytes, self.cma_min_bytes);
-        let ways =
-            (in_process, shm, tcp, net, net_name, (enabled, cumem, shares_gpus), self.net.coll.enabled);
+        let ways = (
+            in_process,
+            shm,
+            tcp,
+            net,
+            net_name,
+            (enabled, cumem, shares_gpus),
+            (self.net.coll.enabled, self.net.coll.hosts_min),
+        );
         let TopologySettings { p2p_level, gdr_level, cross_nic, rings, .. } = &self.topology;
         let topology = (p2p_level, gdr_level, cross_nic, rings);
         let blocks = (self.channels, self.cta_policy.unwrap_or_default());
@@ -388,7 +397,7 @@ impl Config {
     }
 
     /// The settings of [`Self::digest`], for the message when they differ.
-    pub(crate) const MUST_AGREE: &'static str = "NCCL_ALGO, NCCL_PROTO, OXCCL_DETERMINISTIC, NCCL_P2P_DISABLE, NCCL_CUMEM_ENABLE, OXCCL_DUPLICATE_GPUS, NCCL_SHM_DISABLE, OXCCL_TRANSPORT, NCCL_NET, OXCCL_ENCRYPT, NCCL_COLLNET_ENABLE, NCCL_BUFFSIZE, OXCCL_CMA_MIN_BYTES, NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, NCCL_NTHREADS, NCCL_CTA_POLICY, NCCL_P2P_LEVEL, NCCL_NET_GDR_LEVEL, NCCL_CROSS_NIC, NCCL_RINGS, NCCL_RUNTIME_CONNECT (of CPU ranks), the tables in OXCCL_TUNE_FILE";
+    pub(crate) const MUST_AGREE: &'static str = "NCCL_ALGO, NCCL_PROTO, OXCCL_DETERMINISTIC, NCCL_P2P_DISABLE, NCCL_CUMEM_ENABLE, OXCCL_DUPLICATE_GPUS, NCCL_SHM_DISABLE, OXCCL_TRANSPORT, NCCL_NET, OXCCL_ENCRYPT, NCCL_COLLNET_ENABLE, NCCL_COLLNET_NODE_THRESHOLD, NCCL_BUFFSIZE, OXCCL_CMA_MIN_BYTES, NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, NCCL_NTHREADS, NCCL_CTA_POLICY, NCCL_P2P_LEVEL, NCCL_NET_GDR_LEVEL, NCCL_CROSS_NIC, NCCL_RINGS, NCCL_RUNTIME_CONNECT (of CPU ranks), the tables in OXCCL_TUNE_FILE";
 
     /// Checks the settings for a communicator of so many ranks, whatever their source.
     pub(crate) fn validate(&self, nranks: u32) -> Result<(), ConfigError> {
@@ -558,6 +567,7 @@ mod tests {
             ("NCCL_PROTO", "fast"),
             ("NCCL_P2P_DISABLE", "yes"),
             ("NCCL_COLLNET_ENABLE", "2"),
+            ("NCCL_COLLNET_NODE_THRESHOLD", "-1"),
             ("OXCCL_AGGREGATOR", "10.0.0.9:1,10.0.0.9"),
             ("OXCCL_DETERMINISTIC", "yes"),
             ("NCCL_DEBUG", "LOUD"),

@@ -15,6 +15,7 @@
 mod error;
 mod vote;
 mod pipeline;
+mod collnet;
 pub mod cpu;
 pub mod gpu;
 

@@ -2,12 +2,11 @@
 
 use super::drive::{Collective, Drive, DriveFailure};
 use super::link_error::LinkError;
-use crate::proxy::{CollEnd, CollFault, CollOp};
+use crate::proxy::{CollEnd, CollFault, CollOp, Elements};
 use oxccl_device::gpu::Wait;
-use oxccl_shared::abi::{Rank, RedOp};
+use oxccl_shared::abi::Rank;
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::Connections;
-use oxccl_shared::reduce::CombineKind;
 use std::time::Duration;
 
 /// The network of a rank that is a head.
@@ -32,13 +31,9 @@ impl Drive for CollLinks {
         if spec_of(collective.plan.algorithm).connections != Connections::Chain {
             return;
         }
-        let op = match collective.operator.kind {
-            CombineKind::Sum => RedOp::Sum,
-            CombineKind::Prod => RedOp::Prod,
-            CombineKind::Max => RedOp::Max,
-            CombineKind::Min => RedOp::Min,
-        };
-        self.end.begin(CollOp { tag: collective.tag, dtype: collective.call.dtype, op });
+        let elements = Elements::new(collective.call.dtype, collective.operator.kind);
+        // This rank's own kernel waits for all of it.
+        self.end.begin(CollOp { tag: collective.tag, elements, steps: u64::MAX });
     }
 
     /// The network's slots are counted like any, and nobody flushes or lends them.
@@ -62,11 +57,7 @@ impl Drive for CollLinks {
     /// Every head has its reductions under way: nobody but the network can end them.
     fn beyond(&mut self, on: Wait, waited: Duration) -> Option<LinkError> {
         let awaited = self.end.awaited().filter(|_| on.peer == self.next_head)?;
-        let reason = format!(
-            "{awaited} gave no result within {:.1} s, and every head waits for it (raise OXCCL_TIMEOUT if it may take longer)",
-            waited.as_secs_f64()
-        );
-        Some(LinkError::Coll { reason: Box::leak(reason.into_boxed_str()) })
+        Some(LinkError::unreduced(&awaited, waited))
     }
 }
 

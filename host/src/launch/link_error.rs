@@ -2,6 +2,7 @@
 
 use oxccl_shared::abi::Rank;
 use std::fmt;
+use std::time::Duration;
 
 /// Why a connection is dead, in words that are kept for the rest of the process, since a communicator fails but once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -30,6 +31,18 @@ pub enum LinkError {
         /// Its device, which head this rank is, and what the network said.
         reason: &'static str,
     },
+}
+
+impl LinkError {
+    /// Every head waits for what a network that reduces owes.
+    #[cold]
+    pub(crate) fn unreduced(awaited: &str, waited: Duration) -> LinkError {
+        let reason = format!(
+            "{awaited} gave no result within {:.1} s, and every head waits for it (raise OXCCL_TIMEOUT if it may take longer)",
+            waited.as_secs_f64()
+        );
+        LinkError::Coll { reason: Box::leak(reason.into_boxed_str()) }
+    }
 }
 
 /// Which way the data of a link goes, seen from this rank.

@@ -31,6 +31,7 @@ mod blame;
 mod stall;
 mod notice;
 
+pub(crate) use blame::Circle;
 pub use call::RawCall;
 pub use cell::{Behind, BehindError, EngineCell, Occupied, StartError};
 pub use channel::Channel;

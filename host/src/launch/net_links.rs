@@ -78,7 +78,7 @@ impl NetLinks {
             func: call.func as u8,
             algorithm: plan.algorithm as u8,
             protocol: plan.protocol as u8,
-            reserved: 0,
+            elements: 0,
             host_ranks: plan.host_ranks,
         };
         if !self.backlog.is_empty() || self.progress.offer(order).is_err() {

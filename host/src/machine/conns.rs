@@ -19,16 +19,22 @@ pub enum ConnKind {
     Tree,
     /// Between any two ranks, for messages. Where ranks are reached over a network, the mesh carries these.
     Pair,
+    /// Between neighbours in a host's chain, and to and from the network that reduces.
+    Chain,
 }
 
 impl ConnKind {
     /// All, in the order of tables.
-    pub const ALL: [ConnKind; 4] = [ConnKind::Ring, ConnKind::Mesh, ConnKind::Tree, ConnKind::Pair];
+    pub const ALL: [ConnKind; 5] =
+        [ConnKind::Ring, ConnKind::Mesh, ConnKind::Tree, ConnKind::Pair, ConnKind::Chain];
+    /// How many.
+    pub const COUNT: usize = ConnKind::ALL.len();
 
     /// Those of an algorithm.
     pub fn of(connections: Connections) -> ConnKind {
         match connections {
-            Connections::Mesh | Connections::Chain | Connections::Levels => ConnKind::Mesh,
+            Connections::Mesh | Connections::Levels => ConnKind::Mesh,
+            Connections::Chain => ConnKind::Chain,
             Connections::Ring => ConnKind::Ring,
             Connections::Tree => ConnKind::Tree,
         }
@@ -73,7 +79,7 @@ pub struct ConnLists {
     pub recv_cursors: u64,
     /// Our position and the rank at each position, for each channel.
     pub rings: u64,
-    /// Our place in each channel's tree.
+    /// Our place in each channel's tree, or in the chain.
     pub trees: u64,
     /// Connections of a channel, in each list.
     pub nconns: u32,
@@ -83,8 +89,8 @@ pub struct ConnLists {
 #[derive(Debug)]
 pub struct ConnTables {
     /// By kind and protocol: of rings one connection a channel and direction; of the mesh and of pairs those to every peer, by rank; of
-    /// trees children and parent. Kinds whose connections serve all protocols have the same lists three times.
-    pub lists: [[ConnLists; 3]; 4],
+    /// trees children and parent; of a chain below and above. Kinds whose connections serve all protocols have the same lists three times.
+    pub lists: [[ConnLists; 3]; ConnKind::COUNT],
     /// A line of memory that operations without buffers may use.
     pub scratch: u64,
     /// The memory of all lists.

@@ -5,10 +5,10 @@
 
 use super::order_gate::{OrderGate, Replay, SharedGate, Sink};
 use super::verdict::Verdict;
-use crate::launch::{Direction, Fault, Health, LEFT_GRACE, LinkError, Notify};
+use crate::launch::{Direction, Fault, Health, LEFT_GRACE, LinkError, Notice, Notify};
 use crate::plan::{FAR_CHANNELS_MAX, Plan};
 use crate::proxy::{
-    Concerns, EndError, EndFault, Idle, Keep, ORDERS_OPEN_MAX, ProxyEnd, ProxyFailure, ProxyOrder,
+    Concerns, Elements, EndError, EndFault, Idle, Keep, ORDERS_OPEN_MAX, ProxyEnd, ProxyFailure, ProxyOrder,
     ProxyOwner, ProxyParts, ProxyThread, ProxyThreadConfig, proxy,
 };
 use oxccl_shared::abi::{ChannelId, KERNEL_MESSAGES_MAX, KernelColl, KernelMessage, Protocol, Rank};
@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// a proxy's open orders have room for that whole launch, with each message on several channels.
 const _: () = assert!(KERNEL_MESSAGES_MAX * FAR_CHANNELS_MAX as usize <= ORDERS_OPEN_MAX);
 
-/// Channel numbers of a GPU communicator's proxy: those of rings, then of trees, then of pairs.
+/// Channel numbers of a GPU communicator's proxy: those of rings, then of trees, of pairs, and of the chain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NetChannels {
     /// Of rings.
@@ -32,6 +32,8 @@ pub struct NetChannels {
     pub trees: u32,
     /// Between all pairs.
     pub pairs: u32,
+    /// Of chains to a network that reduces.
+    pub chains: u32,
 }
 
 impl NetChannels {
@@ -41,15 +43,21 @@ impl NetChannels {
         match kind {
             Connections::Ring => 0..trees,
             Connections::Tree => trees..pairs,
-            Connections::Mesh | Connections::Chain | Connections::Levels => pairs..pairs + self.pairs,
+            Connections::Mesh | Connections::Levels => pairs..pairs + self.pairs,
+            Connections::Chain => pairs + self.pairs..pairs + self.pairs + self.chains,
         }
     }
 
     /// The proxy order of a collective's kernel.
     pub fn order_of_collective(&self, coll: &KernelColl, plan: &Plan) -> ProxyOrder {
-        let first = self.of(spec_of(plan.algorithm).connections).start;
+        let connections = spec_of(plan.algorithm).connections;
+        let first = self.of(connections).start;
         let channels = first..first + plan.channels;
-        ProxyOrder::of_collective(coll, plan.algorithm, plan.protocol, channels)
+        let order = ProxyOrder::of_collective(coll, plan.algorithm, plan.protocol, channels);
+        match (connections, plan.dtype) {
+            (Connections::Chain, Some(dtype)) => order.with_elements(Elements::new(dtype, coll.combines())),
+            _ => order,
+        }
     }
 
     /// The proxy order of a message that a kernel of this protocol divides among `channels`.
@@ -66,7 +74,12 @@ impl NetChannels {
 
     /// A name for messages.
     fn name(&self, channel: ChannelId) -> String {
-        let kinds = [(Connections::Ring, "ring"), (Connections::Tree, "tree"), (Connections::Mesh, "pair")];
+        let kinds = [
+            (Connections::Ring, "ring"),
+            (Connections::Tree, "tree"),
+            (Connections::Mesh, "pair"),
+            (Connections::Chain, "chain"),
+        ];
         let found = kinds.into_iter().find(|(kind, _)| self.of(*kind).contains(&channel.0));
         found.map_or_else(
             || format!("channel {channel}"),
@@ -102,9 +115,10 @@ pub struct NetProxy {
     orders: Vec<ProxyOrder>,
     channels: NetChannels,
     reaches: Box<[bool]>,
-    /// Whether it drives connections of rings, and of trees.
+    /// Whether it drives connections of rings, of trees, and to a network that reduces.
     has_rings: bool,
     has_trees: bool,
+    has_chain: bool,
     /// Dropped last.
     _memory: Keep,
 }
@@ -126,6 +140,7 @@ impl NetProxy {
             parts.ends.iter().map(ProxyEnd::place).any(|place| channels.contains(&place.channel.0))
         };
         let (has_rings, has_trees) = (drives(Connections::Ring), drives(Connections::Tree));
+        let has_chain = drives(Connections::Chain);
         let owner = Owner { health: health.clone(), notify: notify.clone(), channels, device };
         let start = |(number, parts): (usize, ProxyParts)| {
             let name = format!("oxccl prx {}.{number}", parts.rank);
@@ -138,7 +153,7 @@ impl NetProxy {
         let threads = Threads(threads.collect::<io::Result<_>>()?);
         let (gate, orders) =
             (OrderGate::new(threads, health.clone()), Vec::with_capacity(KERNEL_MESSAGES_MAX));
-        Ok(NetProxy { gate, orders, channels, reaches, has_rings, has_trees, _memory: memory })
+        Ok(NetProxy { gate, orders, channels, reaches, has_rings, has_trees, has_chain, _memory: memory })
     }
 
     /// Adds the order of a collective's kernel, which [`Self::issue`] issues.
@@ -146,7 +161,9 @@ impl NetProxy {
         let concerns = match spec_of(plan.algorithm).connections {
             Connections::Ring => self.has_rings,
             Connections::Tree => self.has_trees,
-            Connections::Mesh | Connections::Chain | Connections::Levels => true,
+            Connections::Mesh | Connections::Levels => true,
+            // All but heads meet in memory.
+            Connections::Chain => self.has_chain,
         };
         if concerns {
             self.orders.push(self.channels.order_of_collective(coll, plan));
@@ -230,6 +247,10 @@ impl ProxyOwner for Owner {
         self.health.is_stopped()
     }
 
+    fn waits_for(&self, head: Option<Rank>) {
+        self.notify.notify(Notice::WaitsFor(head));
+    }
+
     fn failed(&self, failure: &ProxyFailure) {
         let verdict = Verdict { health: &self.health, notify: &*self.notify, latest: self.health.latest() };
         let Some(error) = &failure.error else {
@@ -240,9 +261,12 @@ impl ProxyOwner for Owner {
         };
         let peer = error.place.peer;
         match &error.why {
-            EndFault::Timeout { waited } => verdict.overdue(peer, *waited),
+            EndFault::Timeout { waited } => verdict.overdue(peer, *waited, None),
+            EndFault::Unreduced { awaited, waited } => {
+                verdict.overdue(peer, *waited, Some(LinkError::unreduced(awaited, *waited)))
+            }
             why if why.is_mismatch() => verdict.mismatch(peer),
-            EndFault::Net(_) => {
+            EndFault::Net(_) | EndFault::Coll(_) => {
                 // The monitor may know whether the rank that the network lost has died.
                 verdict.listen(LEFT_GRACE * 2);
                 let has_left = self.health.has_left(peer);
@@ -255,6 +279,9 @@ impl ProxyOwner for Owner {
 
 impl Owner {
     fn link(&self, error: &EndError) -> Fault {
+        if let EndFault::Coll(fault) = &error.why {
+            return Fault::Link { error: LinkError::Coll { reason: keep(fault.to_string()) } };
+        }
         let direction = if error.place.is_send { Direction::To } else { Direction::From };
         let (channel, outstanding) = (self.channels.name(error.place.channel), error.outstanding);
         let outstanding = outstanding.map(|was| format!(" ({was})")).unwrap_or_default();
@@ -276,15 +303,18 @@ mod tests {
     use oxccl_shared::abi::{Algorithm, DataType, Func, RedOp};
     use oxccl_shared::algo::chunk::ChannelCut;
 
-    const CHANNELS: NetChannels = NetChannels { rings: 4, trees: 3, pairs: 2 };
+    const CHANNELS: NetChannels = NetChannels { rings: 4, trees: 3, pairs: 2, chains: 1 };
 
     #[test]
     fn channels_of_a_kind_follow_those_of_another() {
         assert_eq!(CHANNELS.of(Connections::Ring), 0..4);
         assert_eq!(CHANNELS.of(Connections::Tree), 4..7);
         assert_eq!(CHANNELS.of(Connections::Mesh), 7..9);
-        let names = [0, 6, 7, 9].map(|channel| CHANNELS.name(ChannelId(channel)));
-        assert_eq!(names, ["ring channel 0", "tree channel 2", "pair channel 0", "channel 9"]);
+        assert_eq!(CHANNELS.of(Connections::Chain), 9..10);
+        let names = [0, 6, 7, 9, 10].map(|channel| CHANNELS.name(ChannelId(channel)));
+        let expected =
+            ["ring channel 0", "tree channel 2", "pair channel 0", "chain channel 0", "channel 10"];
+        assert_eq!(names, expected);
     }
 
     /// An order describes a launch by its kernel's arguments, and names the proxy's connections.

@@ -1,6 +1,8 @@
 //! Converts the cause of a stopped kernel or connection into the communicator's fault, and reports it to all ranks.
 
-use crate::launch::{BACK_OFF, Fault, Health, Notice, Notify, Outstanding, REPLY_TIME, announce};
+use crate::launch::{
+    BACK_OFF, Circle, Fault, Health, LinkError, Notice, Notify, Outstanding, REPLY_TIME, announce,
+};
 use crate::plan::CallRecord;
 use oxccl_shared::abi::Rank;
 use std::time::{Duration, Instant};
@@ -22,10 +24,16 @@ impl Verdict<'_> {
     }
 
     /// Handles a timeout of a wait for `peer`, which may itself have waited for another: every rank that times out
-    /// reports for which rank it waited.
-    pub fn overdue(&self, peer: Rank, waited: Duration) -> Outstanding {
+    /// reports for which rank it waited. If they wait in a circle, it is for what is `beyond` them, if anything is.
+    pub fn overdue(&self, peer: Rank, waited: Duration, beyond: Option<LinkError>) -> Outstanding {
         self.notify.notify(Notice::WaitsFor(Some(peer)));
         self.listen(REPLY_TIME);
+        match (self.health.waits().circle(peer), beyond) {
+            (Circle::Ours, Some(error)) => return self.fail(Fault::Link { error }),
+            (Circle::None, _) => {}
+            // Another rank, or another thread of this one, may know for what they wait.
+            _ => self.listen(REPLY_TIME),
+        }
         self.fail(Fault::Timeout { rank: self.health.waits().guilty(peer), waited })
     }
 

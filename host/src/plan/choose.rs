@@ -50,13 +50,10 @@ impl Facts {
         };
         let orders = |algorithm| forced.names_algorithm(Func::AllReduce, algorithm);
         let (chains, levels) = (orders(Algorithm::CollnetChain), orders(Algorithm::TwoLevel));
-        let why = match (on, lacks.collnet.filter(|_| chains), lacks.levels.filter(|_| levels)) {
-            (Processor::Gpu, ..) if chains => {
-                " among GPUs (collnetchain is for ranks on CPUs so far)".to_owned()
-            }
-            (_, Some(why), _) => format!(" among {among} (collnetchain: {why})"),
-            (_, None, Some(why)) => format!(" among {among} (twolevel: {why})"),
-            (_, None, None) => format!(" among {among}"),
+        let why = match (lacks.collnet.filter(|_| chains), lacks.levels.filter(|_| levels)) {
+            (Some(why), _) => format!(" among {among} (collnetchain: {why})"),
+            (None, Some(why)) => format!(" among {among} (twolevel: {why})"),
+            (None, None) => format!(" among {among}"),
         };
         let there = Candidates::of(|candidate| {
             has_room(candidate.algorithm)
@@ -214,7 +211,8 @@ impl Facts {
             return if is_ordered { lines } else { Candidates::along(HOPS[1]).or_also(lines) };
         }
         match self.crosses_network() {
-            true => Candidates::by(Protocol::LL).that(is_long),
+            // Nor has anybody measured chains of GPUs, which have one channel whatever the network carries.
+            true => Candidates::by(Protocol::LL).that(is_long).or_also(IN_NETWORK),
             false if self.has_gpus() && self.tuning.one_shot_ll128_bytes.1 == 0 => BY_LINES,
             false => Candidates::NONE,
         }

@@ -12,6 +12,8 @@ pub enum Collnet {
     Disabled,
     /// All ranks are on one host.
     OneHost,
+    /// The user wants it for more hosts.
+    FewHosts,
     /// Ranks of one host are connected over a network only, which chains do not use.
     NoChains,
     /// Some host's head has none.
@@ -95,11 +97,21 @@ impl Collnet {
         }
     }
 
+    /// Why a communicator has none, if it has none; `found` says of a head why its search was in vain.
+    pub fn lack<'a>(&self, found: &'a str) -> Option<&'a str> {
+        match self {
+            Collnet::There(_) => None,
+            Collnet::Lacking => Some(found),
+            _ => Some(self.why_not()),
+        }
+    }
+
     /// Why an all-reduce does not use it.
     pub fn why_not(&self) -> &'static str {
         match self {
             Collnet::Disabled => "NCCL_COLLNET_ENABLE is not 1",
             Collnet::OneHost => "all ranks are on one host",
+            Collnet::FewHosts => "there are fewer hosts than NCCL_COLLNET_NODE_THRESHOLD",
             Collnet::NoChains => "ranks of one host reach each other over a network only",
             Collnet::Lacking => "a host has no network that reduces",
             Collnet::There(_) => "the network does not reduce this type by this operator",

@@ -206,6 +206,11 @@ impl Facts {
         Facts { collnet, ..self }.with_machine(machine)
     }
 
+    /// The same where a network reduces between the GPUs of hosts, or not: the model knows the hosts and the network between them already.
+    pub fn with_collnet_of_gpus(self, collnet: Collnet) -> Facts {
+        Facts { collnet, ..self }
+    }
+
     /// The same on a machine of which more is known, whose rings go this way: they get the channels that its links need.
     pub fn on(self, machine: Machine, rings: &[Vec<Rank>]) -> Facts {
         let ring_channels = ring_channels(rings, &machine, self.ring_channels, self.limits.min);
@@ -232,6 +237,8 @@ impl Facts {
         match kind {
             Connections::Ring => (&self.ring_layout, self.ring_channels),
             Connections::Tree => (&self.tree_layout, self.tree_channels),
+            // Of GPUs they have a channel of their own, and slots like those of rings.
+            Connections::Chain if self.has_gpus() => (&self.ring_layout, 1),
             Connections::Mesh | Connections::Chain | Connections::Levels => {
                 (&self.mesh_layout, self.far_channels)
             }

@@ -33,11 +33,12 @@ impl Facts {
         for (func, dtype) in
             Func::ALL.iter().flat_map(|func| DataType::ALL.iter().map(move |dtype| (*func, *dtype)))
         {
-            // Lengths for kernels of short calls, and of all calls.
-            let calls =
-                [0, 1, 1 << 40].map(|count| Call { func, dtype, op: RedOp::Sum, root: Rank(0), count });
+            // Lengths for kernels of short calls, and of all calls. A network may reduce by some operators only.
+            let call = |op, count| Call { func, dtype, op, root: Rank(0), count };
+            let ops = [RedOp::Sum, RedOp::Prod, RedOp::Max, RedOp::Min];
+            let calls = || ops.into_iter().flat_map(|op| [0, 1, 1 << 40].map(|count| call(op, count)));
             for candidate in self.known(func).iter() {
-                if calls.iter().any(|call| self.connected(call).has(candidate)) {
+                if calls().any(|call| self.connected(&call).has(candidate)) {
                     let Candidate { algorithm, protocol } = candidate;
                     let kernel = Kernel::of(func, algorithm, protocol, dtype, self.nranks);
                     kernels.push((kernel, self.threads_of(protocol)));

@@ -12,11 +12,11 @@
 //! message and no wait.
 
 use super::block::{BlockRegistrations, ProxyBlock};
-use super::order::Keep;
+use super::order::{Elements, Keep};
 use crate::net::coll::{CollComm, CollPart, Head, Reduction};
 use crate::net::{NetError, NetMemory, NetMemoryKind, Registration, Request};
 use core::fmt;
-use oxccl_shared::abi::{DataType, RedOp, SlotHeader};
+use oxccl_shared::abi::{ConnLayout, DataType, RedOp, SlotHeader, Step};
 use oxccl_shared::fifo::{STEPS, StepConsumer, StepProducer, split_over};
 
 /// The reduction of the check; a network without it is unusable.
@@ -27,10 +27,10 @@ pub const CHECKED: (DataType, RedOp) = (DataType::U64, RedOp::Sum);
 pub struct CollOp {
     /// Its tag, the same on all heads.
     pub tag: u32,
-    /// Its elements.
-    pub dtype: DataType,
-    /// The network's operator.
-    pub op: RedOp,
+    /// Its elements and the network's operator.
+    pub elements: Elements,
+    /// Its slots; `u64::MAX` where whoever begins the next operation knows that all of this one's have been published.
+    pub steps: u64,
 }
 
 /// Why an end has failed.
@@ -79,6 +79,8 @@ pub struct CollEnd {
     /// Reductions in flight; that of step `s` at `s % STEPS`.
     under_way: [(Request, SlotHeader); STEPS],
     op: Option<CollOp>,
+    /// The first step of the operation.
+    first: Step,
     check: Check,
     failed: Option<CollFault>,
     _memory: Keep,
@@ -122,17 +124,35 @@ impl CollEnd {
             ending: (split_over(up_words).1, split_over(down_words).0),
             under_way: [(Request(0), SlotHeader::default()); STEPS],
             op: None,
+            first: Step(0),
             check: Check::Passed,
             failed: None,
             _memory: memory,
         })
     }
 
-    /// Begins an operation. All results of the previous one have arrived, since its kernel has ended.
+    /// Begins an operation. All results of the previous one have arrived: its kernel has ended, or the end [is idle](Self::is_idle).
     pub fn begin(&mut self, op: CollOp) {
         debug_assert_eq!(self.looking.0.step(), self.ending.0.step(), "an operation is under way");
         self.op = Some(op);
+        self.first = self.ending.0.step();
         self.check = Check::Due;
+    }
+
+    /// Whether all slots of the operation have been published.
+    pub fn is_idle(&self) -> bool {
+        self.op.is_none_or(|op| self.ending.0.step().0 - self.first.0 >= op.steps)
+    }
+
+    /// The operation in progress: its first step, slots whose reduction has begun, and slots that have been published.
+    pub fn progress(&self) -> (Step, u64, u64) {
+        let since = |step: Step| step.0 - self.first.0;
+        (self.first, since(self.looking.0.step()), since(self.ending.0.step()))
+    }
+
+    /// Slots of both blocks.
+    pub fn layout(&self) -> &ConnLayout {
+        self.up.layout()
     }
 
     /// Makes progress without blocking. Returns the number of transitions.
@@ -172,7 +192,7 @@ impl CollEnd {
     fn post_next(&mut self, op: CollOp) -> Result<bool, CollFault> {
         let step = self.looking.0.step();
         let under_way = step.0 - self.ending.0.step().0;
-        if under_way == STEPS as u64 || !self.looking.1.poll_credit() {
+        if under_way == STEPS as u64 || step.0 - self.first.0 >= op.steps || !self.looking.1.poll_credit() {
             return Ok(false);
         }
         let Some(header) = self.looking.0.poll() else { return Ok(false) };
@@ -184,8 +204,9 @@ impl CollEnd {
             registration: slots.counted(),
         };
         let (send, recv) = (part(&self.up, &self.slots[0]), part(&self.down, &self.slots[1]));
-        let count = header.len_bytes as usize / op.dtype.size_bytes();
-        let what = Reduction { count, dtype: op.dtype, op: op.op };
+        let Elements { dtype, op: operator } = op.elements;
+        let count = header.len_bytes as usize / dtype.size_bytes();
+        let what = Reduction { count, dtype, op: operator };
         // SAFETY: both are slots of registered blocks, at least as long as the header says: both blocks have the
         // kernel's layout. The one is full and not released before the request completes, the other empty and not
         // published before.

@@ -1,10 +1,13 @@
 //! The proxy's loop: takes orders, distributes them over connections, and drives these.
 
+use super::coll_lane::CollLane;
 use super::counters::{Counters, SubOp};
 use super::error::{EndError, EndFault, EndId, Outstanding, ProxyFailure};
 use super::expansion::Expansion;
 use super::opening::OpeningEnd;
-use super::order::{Keep, ORDERS_WAITING_MAX, Operation, ProxyOrder, ProxyShared, WISH_ABORT, WISH_STOP};
+use super::order::{
+    Elements, Keep, ORDERS_WAITING_MAX, Operation, ProxyOrder, ProxyShared, WISH_ABORT, WISH_STOP,
+};
 use super::overflow::Overflow;
 use super::pattern::{self, Amount, ProxyChannel, Way};
 use super::pool::{List, Pool, Queued};
@@ -28,6 +31,8 @@ const BATCH: usize = 16;
 /// Between two clock reads at most this part of the timeout counts: a process that was stopped, or whose host slept,
 /// knows nothing of that time.
 const GAPS_MIN: u32 = 4;
+/// How long a head waits for a network that reduces before the other heads hear of it.
+const LONG_WAIT: Duration = Duration::from_millis(500);
 
 /// One end of a connection.
 pub enum ProxyEnd {
@@ -37,6 +42,8 @@ pub enum ProxyEnd {
     Recv(RecvEnd),
     /// Either, before it can move anything.
     Opening(Box<OpeningEnd>),
+    /// Both, of a head, to and from a network that reduces.
+    Coll(Box<CollLane>),
 }
 
 /// The parts of a proxy.
@@ -99,6 +106,7 @@ pub struct Progress {
     traced_at_clock: u64,
     /// The last clock read.
     checked_at: Duration,
+    waits_long: Option<Rank>,
     /// Dropped last: the memory of `shared` and `source`.
     _keep: Keep,
 }
@@ -112,6 +120,7 @@ impl ProxyEnd {
             ProxyEnd::Send(end) => end.place(),
             ProxyEnd::Recv(end) => end.place(),
             ProxyEnd::Opening(end) => end.place(),
+            ProxyEnd::Coll(end) => end.place(),
         }
     }
 
@@ -120,11 +129,12 @@ impl ProxyEnd {
         (channel, peer, is_send)
     }
 
-    pub(super) fn begin(&mut self, sub: SubOp) {
+    pub(super) fn begin(&mut self, sub: SubOp, elements: Elements) {
         match self {
             ProxyEnd::Send(end) => end.begin(sub),
             ProxyEnd::Recv(end) => end.begin(sub),
-            ProxyEnd::Opening(end) => end.begin(sub),
+            ProxyEnd::Opening(end) => end.begin(sub, elements),
+            ProxyEnd::Coll(end) => end.begin(sub, elements),
         }
     }
 
@@ -134,6 +144,7 @@ impl ProxyEnd {
             ProxyEnd::Send(end) => end.progress(),
             ProxyEnd::Recv(end) => end.progress(),
             ProxyEnd::Opening(_) => self.open(),
+            ProxyEnd::Coll(end) => end.progress(),
         }
     }
 
@@ -149,6 +160,7 @@ impl ProxyEnd {
             ProxyEnd::Send(end) => end.is_idle(),
             ProxyEnd::Recv(end) => end.is_idle(),
             ProxyEnd::Opening(end) => end.is_idle(),
+            ProxyEnd::Coll(end) => end.is_idle(),
         }
     }
 
@@ -157,6 +169,7 @@ impl ProxyEnd {
             ProxyEnd::Send(end) => end.outstanding(),
             ProxyEnd::Recv(end) => end.outstanding(),
             ProxyEnd::Opening(end) => end.outstanding(),
+            ProxyEnd::Coll(end) => end.outstanding(),
         }
     }
 
@@ -166,6 +179,7 @@ impl ProxyEnd {
             ProxyEnd::Send(end) => end.layout(),
             ProxyEnd::Recv(end) => end.layout(),
             ProxyEnd::Opening(end) => end.layout(),
+            ProxyEnd::Coll(end) => end.layout(),
         };
         len_bytes.div_ceil(proto::payload_bytes(protocol, layout) as u64).max(1)
     }
@@ -186,9 +200,9 @@ impl DrivenEnd {
 
     /// Begins a sub-operation; the end is idle.
     #[inline]
-    fn begin(&mut self, number: u16, Queued { sub, ticket }: Queued, trace: &mut Trace, turn: u64) {
+    fn begin(&mut self, number: u16, Queued { sub, elements, ticket }: Queued, trace: &mut Trace, turn: u64) {
         self.ticket = ticket;
-        self.end.begin(sub);
+        self.end.begin(sub, elements);
         trace.note(turn, Event::Began { end: number, tag: sub.tag, steps: sub.steps });
     }
 }
@@ -229,6 +243,7 @@ impl Progress {
             trace: Trace::new(),
             traced_at_clock: 0,
             checked_at: Duration::ZERO,
+            waits_long: None,
             _keep: keep,
         }
     }
@@ -306,6 +321,7 @@ impl Progress {
             self.trace.note(self.turn, Event::Clock { ms: now.as_millis() as u64 });
             self.traced_at_clock = self.trace.count();
         }
+        self.waits_long = None;
         let Some(timeout) = self.timeout else { return };
         let gap = now.saturating_sub(self.checked_at);
         let unseen = gap.saturating_sub(timeout / GAPS_MIN);
@@ -321,14 +337,27 @@ impl Progress {
             }
             this.late_since += unseen;
             let waited = now.saturating_sub(this.late_since);
+            if let ProxyEnd::Coll(end) = &this.end
+                && waited > LONG_WAIT.min(timeout / GAPS_MIN)
+            {
+                self.waits_long = Some(end.place().peer);
+            }
             if waited > timeout {
-                let error =
-                    EndError { place: this.end.place(), outstanding, why: EndFault::Timeout { waited } };
+                let why = match &this.end {
+                    ProxyEnd::Coll(end) => EndFault::Unreduced { awaited: end.awaited(), waited },
+                    _ => EndFault::Timeout { waited },
+                };
+                let error = EndError { place: this.end.place(), outstanding, why };
                 this.is_active = false;
                 self.active.swap_remove(at);
                 self.fail(lane, Arc::new(error));
             }
         }
+    }
+
+    /// The head for which this rank has waited for long at a network that reduces, as of the latest check.
+    pub fn waits_long(&self) -> Option<Rank> {
+        self.waits_long
     }
 
     /// Takes an order that did not come through the queue, or returns it if there is no room for it now.
@@ -397,10 +426,11 @@ impl Progress {
         }
         let mut subs = 0;
         let Progress { expansion, lanes, active, pool, trace, turn, .. } = self;
-        let Expansion { protocol, parts, .. } = expansion;
+        let Expansion { protocol, elements, parts, .. } = expansion;
         for &(number, steps) in parts.iter() {
             let lane = &mut lanes[number as usize];
-            let queued = Queued { sub: SubOp { tag: order.tag, protocol: *protocol, steps }, ticket };
+            let sub = SubOp { tag: order.tag, protocol: *protocol, steps };
+            let queued = Queued { sub, elements: *elements, ticket };
             if lane.end.is_idle() {
                 lane.begin(number, queued, trace, *turn);
             } else if !pool.push(&mut lane.queue, queued) {
@@ -549,7 +579,8 @@ fn complete(first_open: &mut u64, next_ticket: u64, missing: &[u32], shared: &Pr
 fn waits_for_peer(end: &ProxyEnd, counters: &Counters) -> bool {
     match end {
         ProxyEnd::Opening(_) => true,
-        ProxyEnd::Send(_) => counters.received > counters.done,
+        // The network waits for all heads; once it has a slot of this one's, this one waits for it.
+        ProxyEnd::Coll(_) | ProxyEnd::Send(_) => counters.received > counters.done,
         ProxyEnd::Recv(_) => {
             let has_begun = counters.received > 0;
             // The network performs the flush too.

@@ -1,5 +1,6 @@
 //! Errors of connections over a network, with the rank at fault.
 
+use super::coll::CollFault;
 use super::counters::{Counters, SubOp};
 use super::op_header::OpHeader;
 use crate::net::NetError;
@@ -94,6 +95,17 @@ pub enum EndFault {
         /// The time waited.
         waited: Duration,
     },
+    /// The network that reduces failed, or the heads run different operations.
+    #[error("{0}")]
+    Coll(CollFault),
+    /// The network that reduces gave no result for too long.
+    #[error("{awaited} gave no result within {:.1} s", waited.as_secs_f64())]
+    Unreduced {
+        /// What was waited for.
+        awaited: String,
+        /// The time waited.
+        waited: Duration,
+    },
     /// The network says that it reaches all memory, and did not move a send that was under way.
     #[error(
         "the network did not move a send whose memory is about to be written, though it says that it reaches all memory"
@@ -116,8 +128,11 @@ impl EndFault {
             EndFault::Mismatch { .. }
             | EndFault::NoPrologue { .. }
             | EndFault::NoSlot { .. }
+            | EndFault::Coll(CollFault::Mismatch { .. })
             | EndFault::Net(NetError::OtherOperation { .. }) => true,
             EndFault::Net(_)
+            | EndFault::Coll(CollFault::Net(_))
+            | EndFault::Unreduced { .. }
             | EndFault::Timeout { .. }
             | EndFault::NotMoved
             | EndFault::OtherOperation { .. } => false,

@@ -14,7 +14,7 @@ impl Progress {
         self.ends().any(|end| match end {
             // SAFETY: obligation 1.
             ProxyEnd::Send(end) => unsafe { end.lend(slot, body, len_bytes) },
-            ProxyEnd::Recv(_) | ProxyEnd::Opening(_) => false,
+            ProxyEnd::Recv(_) | ProxyEnd::Opening(_) | ProxyEnd::Coll(_) => false,
         })
     }
 
@@ -22,7 +22,7 @@ impl Progress {
     pub(crate) fn lent(&mut self, slot: *const u8) -> Option<*const u8> {
         self.ends().find_map(|end| match end {
             ProxyEnd::Send(end) => end.lent(slot),
-            ProxyEnd::Recv(_) | ProxyEnd::Opening(_) => None,
+            ProxyEnd::Recv(_) | ProxyEnd::Opening(_) | ProxyEnd::Coll(_) => None,
         })
     }
 
@@ -30,7 +30,7 @@ impl Progress {
     pub(crate) fn return_loans(&mut self, memory: &Range<usize>) {
         self.ends().for_each(|end| match end {
             ProxyEnd::Send(end) => end.return_loans(memory),
-            ProxyEnd::Recv(_) | ProxyEnd::Opening(_) => {}
+            ProxyEnd::Recv(_) | ProxyEnd::Opening(_) | ProxyEnd::Coll(_) => {}
         });
     }
 
@@ -48,7 +48,7 @@ impl Progress {
     /// Where the bytes of the full counted slot at `slot` are, if they are not in it. To be asked once for a slot.
     pub(crate) fn take_arrived(&mut self, slot: *const u8) -> Option<*mut u8> {
         self.ends().find_map(|end| match end {
-            ProxyEnd::Send(_) | ProxyEnd::Opening(_) => None,
+            ProxyEnd::Send(_) | ProxyEnd::Opening(_) | ProxyEnd::Coll(_) => None,
             ProxyEnd::Recv(end) => end.take_arrived(slot),
         })
     }
@@ -56,7 +56,7 @@ impl Progress {
     /// A group of messages begins, and all before it have come.
     pub(crate) fn forget_arrived(&mut self) {
         self.ends().for_each(|end| match end {
-            ProxyEnd::Send(_) | ProxyEnd::Opening(_) => {}
+            ProxyEnd::Send(_) | ProxyEnd::Opening(_) | ProxyEnd::Coll(_) => {}
             ProxyEnd::Recv(end) => end.forget_arrived(),
         });
     }

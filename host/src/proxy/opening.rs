@@ -3,6 +3,7 @@
 use super::counters::{Counters, SubOp};
 use super::engine::ProxyEnd;
 use super::error::{EndError, EndFault, EndId, Outstanding};
+use super::order::Elements;
 use crate::net::NetError;
 use oxccl_shared::abi::{ConnLayout, Step};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ pub struct OpeningEnd {
     place: EndId,
     layout: ConnLayout,
     open: OpenEnd,
-    waiting: Option<SubOp>,
+    waiting: Option<(SubOp, Elements)>,
     failed: Option<Arc<EndError>>,
 }
 
@@ -33,8 +34,8 @@ impl OpeningEnd {
         &self.layout
     }
 
-    pub(super) fn begin(&mut self, sub: SubOp) {
-        self.waiting = Some(sub);
+    pub(super) fn begin(&mut self, sub: SubOp, elements: Elements) {
+        self.waiting = Some((sub, elements));
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -42,7 +43,7 @@ impl OpeningEnd {
     }
 
     pub(super) fn outstanding(&self) -> Option<Outstanding> {
-        self.waiting.map(|sub| Outstanding { sub, first: Step(0), counters: Counters::default() })
+        self.waiting.map(|(sub, _)| Outstanding { sub, first: Step(0), counters: Counters::default() })
     }
 
     /// The open end with what has waited for it, if it is there.
@@ -55,7 +56,7 @@ impl OpeningEnd {
         }
         match (self.open)() {
             Ok(opened) => Ok(opened.map(|mut end| {
-                self.waiting.take().into_iter().for_each(|sub| end.begin(sub));
+                self.waiting.take().into_iter().for_each(|(sub, elements)| end.begin(sub, elements));
                 end
             })),
             Err(error) => {

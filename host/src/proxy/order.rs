@@ -1,9 +1,12 @@
 //! What a user's thread tells a proxy: one record for an operation, and the memory through which it does.
 
 use oxccl_shared::abi::{
-    Algorithm, Func, KERNEL_MESSAGE_GRAIN_BYTES, KernelColl, KernelMessage, Protocol, Rank,
+    Algorithm, DataType, Func, KERNEL_MESSAGE_GRAIN_BYTES, KernelColl, KernelMessage, Protocol, Rank, RedOp,
 };
+use oxccl_shared::algo::registry::spec_of;
+use oxccl_shared::algo::spec::Connections;
 use oxccl_shared::fifo::OrderFifo;
+use oxccl_shared::reduce::CombineKind;
 use oxccl_shared::sync::{Line128, Sys, Word};
 use std::any::Any;
 use std::ops::Range;
@@ -41,8 +44,8 @@ pub struct ProxyOrder {
     pub algorithm: u8,
     /// A [`Protocol`].
     pub protocol: u8,
-    /// Zero.
-    pub reserved: u8,
+    /// What a network that reduces adds up, see [`Elements`]; zero where none does.
+    pub elements: u8,
     /// Ranks of each host, as kernels have it.
     pub host_ranks: u32,
 }
@@ -53,8 +56,47 @@ pub(super) struct Operation {
     pub(super) func: Func,
     pub(super) algorithm: Algorithm,
     pub(super) protocol: Protocol,
+    pub(super) elements: Elements,
     pub(super) order: ProxyOrder,
 }
+
+/// What a network that reduces does with a slot's elements.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Elements {
+    /// Their type.
+    pub dtype: DataType,
+    /// The network's operator: sum, product, maximum or minimum.
+    pub op: RedOp,
+}
+
+/// Bits of a type in an [`Elements`] byte.
+const TYPE_BITS: u32 = 4;
+
+impl Elements {
+    /// Elements of this type, combined so.
+    pub fn new(dtype: DataType, kind: CombineKind) -> Elements {
+        let op = match kind {
+            CombineKind::Sum => RedOp::Sum,
+            CombineKind::Prod => RedOp::Prod,
+            CombineKind::Max => RedOp::Max,
+            CombineKind::Min => RedOp::Min,
+        };
+        Elements { dtype, op }
+    }
+
+    /// For an order.
+    pub fn to_byte(self) -> u8 {
+        (self.op as u8) << TYPE_BITS | self.dtype as u8
+    }
+
+    fn from_byte(byte: u8) -> Option<Elements> {
+        let dtype = DataType::try_from(u32::from(byte) & ((1 << TYPE_BITS) - 1)).ok()?;
+        let kind = CombineKind::ALL.into_iter().find(|kind| Elements::new(dtype, *kind).to_byte() == byte)?;
+        Some(Elements::new(dtype, kind))
+    }
+}
+
+const _: () = assert!(DataType::ALL.len() <= 1 << TYPE_BITS);
 
 /// What the owner of a proxy wants of it, if not that it goes on: to end when everything ordered is done.
 pub(super) const WISH_STOP: u32 = 1;
@@ -88,7 +130,7 @@ const _: () = {
     assert!(offset_of!(ProxyOrder, func) == 48);
     assert!(offset_of!(ProxyOrder, algorithm) == 49);
     assert!(offset_of!(ProxyOrder, protocol) == 50);
-    assert!(offset_of!(ProxyOrder, reserved) == 51);
+    assert!(offset_of!(ProxyOrder, elements) == 51);
     assert!(offset_of!(ProxyOrder, host_ranks) == 52);
     assert!(size_of::<ProxyShared>() == 256 + 64 * 56 + 3 * 128 && align_of::<ProxyShared>() == 128);
     assert!(offset_of!(ProxyShared, wish) == 256 + 64 * 56);
@@ -114,9 +156,14 @@ impl ProxyOrder {
             func: coll.func as u8,
             algorithm: algorithm as u8,
             protocol: protocol as u8,
-            reserved: 0,
+            elements: 0,
             host_ranks: coll.host_ranks,
         }
+    }
+
+    /// The same with what a network that reduces is to know.
+    pub fn with_elements(self, elements: Elements) -> ProxyOrder {
+        ProxyOrder { elements: elements.to_byte(), ..self }
     }
 
     /// What the proxy must do for a message that kernels divide among these channels.
@@ -145,7 +192,9 @@ impl ProxyOrder {
         let algorithm = Algorithm::try_from(u32::from(self.algorithm)).ok()?;
         let protocol = Protocol::try_from(u32::from(self.protocol)).ok()?;
         let is_cut = func.is_message() || self.chunk_elems > 0 && self.slice_elems > 0;
-        let is_whole = is_cut && self.nchannels > 0 && self.reserved == 0;
-        is_whole.then_some(Operation { func, algorithm, protocol, order: self })
+        let is_reduced = spec_of(algorithm).connections == Connections::Chain && !func.is_message();
+        let elements = Elements::from_byte(self.elements)?;
+        let is_whole = is_cut && self.nchannels > 0 && (is_reduced || self.elements == 0);
+        is_whole.then_some(Operation { func, algorithm, protocol, elements, order: self })
     }
 }

@@ -4,6 +4,7 @@ use super::engine::Progress;
 use super::error::ProxyFailure;
 use super::idle::{Idle, Idler, Rest};
 use super::orders::ProxyOrders;
+use oxccl_shared::abi::Rank;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::io;
 use std::thread::JoinHandle;
@@ -24,6 +25,8 @@ pub struct ProxyThreadConfig {
 pub trait ProxyOwner: Send + 'static {
     /// Whether to stop: the thread then ends at its next poll, which is at once while an operation is in flight.
     fn is_stopped(&self) -> bool;
+    /// Reports for whom this rank waits at a network that reduces once it has waited for long, and when it does not any more.
+    fn waits_for(&self, _head: Option<Rank>) {}
     /// Reports a failed connection, once. The thread makes no progress meanwhile.
     fn failed(&self, failure: &ProxyFailure);
 }
@@ -105,7 +108,7 @@ impl Drop for ProxyThread {
 /// Runs until stopped.
 fn run(mut progress: Progress, idle: Idle, owner: &impl ProxyOwner) -> Progress {
     let (start, mut idler, mut clock) = (Instant::now(), Idler::new(idle), Clock::default());
-    let mut is_reported = false;
+    let (mut is_reported, mut waits_for) = (false, None);
     while !progress.has_ended() && !owner.is_stopped() {
         let moved = progress.do_work();
         if !is_reported && let Some(failure) = progress.failure() {
@@ -122,6 +125,11 @@ fn run(mut progress: Progress, idle: Idle, owner: &impl ProxyOwner) -> Progress 
             && let Some(now) = clock.read(start.elapsed())
         {
             progress.check(now);
+            // What failed waits no more, and the others still look for whom it waited for.
+            if !is_reported && progress.waits_long() != waits_for {
+                waits_for = progress.waits_long();
+                owner.waits_for(waits_for);
+            }
         }
         rest.take();
     }

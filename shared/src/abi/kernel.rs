@@ -4,7 +4,7 @@
 use super::{ConnEnd, Rank};
 use crate::algo::chunk::ChannelCut;
 use crate::fifo::{ConsumerCursor, ProducerCursor};
-use crate::reduce::OpArg;
+use crate::reduce::{CombineKind, OpArg};
 use crate::sync::{Line128, Sys, Word};
 
 /// A collective, the same for all channels.
@@ -37,6 +37,14 @@ pub struct KernelColl {
     pub host_ranks: u32,
 }
 
+impl KernelColl {
+    /// How elements are combined.
+    pub fn combines(&self) -> CombineKind {
+        let known = CombineKind::ALL.into_iter().find(|kind| *kind as u32 == self.kind);
+        known.expect("a kernel's arguments come from an operator")
+    }
+}
+
 /// Inputs are pre-multiplied.
 pub const KERNEL_PRE: u32 = 1;
 /// Results are divided.
@@ -64,7 +72,7 @@ pub struct KernelMessage {
 pub const KERNEL_MESSAGE_GRAIN_BYTES: usize = 4096;
 
 /// A channel's position in its tree. Its connections are those of its children, in reduction order, then its
-/// parent's.
+/// parent's. A chain is a tree of one child at most, whose head has the network that reduces in its parent's place.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct KernelTree {

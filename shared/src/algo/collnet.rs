@@ -27,11 +27,11 @@ use crate::abi::{Algorithm, Func, Protocol};
 pub const SPEC: Spec = Spec {
     algorithm: Algorithm::CollnetChain,
     aliases: &[],
-    on_gpus: &[],
+    on_gpus: &[Offered::new(Func::AllReduce, Protocols::of(&[Protocol::Simple]))],
     on_cpus: &[Offered::new(Func::AllReduce, Protocols::of(&[Protocol::Simple]))],
     connections: Connections::Chain,
     halved: Protocols::NONE,
-    // The chain. What a head gives to the network that reduces is no order of this proxy's.
+    // The chain, and of GPUs what a head gives to the network that reduces.
     proxied: Proxied::Any(&[Func::AllReduce]),
     order: ReductionOrder::Network,
     at_once: None,

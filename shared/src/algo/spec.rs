@@ -60,7 +60,7 @@ pub enum Connections {
     Tree,
     /// To and from every other rank.
     Mesh,
-    /// To and from the neighbours in a host's chain: connections of a mesh.
+    /// To and from the neighbours in a host's chain: on CPUs connections of a mesh.
     Chain,
     /// To and from the other ranks of the host and those of the same number in other hosts: connections of a mesh.
     Levels,

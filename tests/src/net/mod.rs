@@ -4,8 +4,10 @@ mod pair;
 mod messages;
 mod endings;
 mod plugin_file;
+mod aggregator;
 pub mod coll;
 
+pub use aggregator::Aggregator;
 pub use pair::{PATIENCE, Pair, RecvEnd, SendEnd, pair, until};
 pub use plugin_file::{PluginFile, Tables, VERSIONS};
 

@@ -12,6 +12,7 @@ mod splits;
 mod faults;
 mod net;
 mod net_graphs;
+mod collnet;
 mod gdr;
 mod cudarc;
 mod deterministic;

@@ -16,7 +16,7 @@ const CHANNELS: [Option<u32>; 2] = [Some(2), None];
 fn settings() -> Vec<Settings> {
     let buffer_bytes = 64 << 10;
     let mut all = vec![Settings { buffer_bytes, ..Settings::default() }];
-    // Networks that reduce are for ranks on CPUs so far.
+    // Networks that reduce have a module of their own: `collnet`.
     for algorithm in [Algorithm::Ring, Algorithm::Tree, Algorithm::OneShot, Algorithm::TwoShot] {
         let forced = |protocol| Settings { buffer_bytes, ..Settings::forced(algorithm, protocol) };
         all.extend(Protocol::ALL.iter().map(|protocol| forced(*protocol)));

@@ -37,11 +37,15 @@ struct Play {
 
 impl Play {
     fn new(nranks: u32) -> Play {
-        let world = world(nranks, Settings::default());
+        Play::of(world(nranks, Settings::default()))
+    }
+
+    fn of(world: DeviceWorld) -> Play {
+        let nranks = world.ranks.len() as u64;
         let memory = |rank: &DeviceRank| DeviceMemory::zeroed(rank.comm.device(), 8 * MEMORY_ELEMS);
         let memories = world.ranks.iter().map(|rank| memory(rank).expect("32 MiB")).collect();
         let numbers = |rank| (0..SLICES as u64 + 2).map(move |at| 1000 * (rank + 1) + at).collect();
-        let play = Play { world, memories, expected: (0..u64::from(nranks)).map(numbers).collect() };
+        let play = Play { world, memories, expected: (0..nranks).map(numbers).collect() };
         for ((rank, memory), numbers) in play.world.ranks.iter().zip(&play.memories).zip(&play.expected) {
             let content = content(numbers);
             // SAFETY: (1, 2) of the memory's length, and the stream is waited for.
@@ -168,7 +172,14 @@ fn needs_gpu_net_graphs_replayed_among_calls() {
     let _deadline = Deadline::start("needs_gpu_net_graphs_replayed_among_calls", Duration::from_secs(200));
     for nranks in sizes() {
         doing(|| format!("graphs of {nranks} GPUs"));
-        let mut play = Play::new(nranks);
+        replayed_among_calls(world(nranks, Settings::default()));
+    }
+}
+
+/// The same in such a world.
+pub fn replayed_among_calls(world: DeviceWorld) {
+    let mut play = Play::of(world);
+    {
         play.call(&[AllReduce(0), Exchange(0)]);
         let (short, long) =
             ([AllReduce(0), Exchange(0)], [Exchange(1), AllReduce(1), AllReduce(0), Exchange(1)]);

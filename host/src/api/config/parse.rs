@@ -18,6 +18,7 @@ pub(super) const CMA: &str = "0 (never), 1 (and permit it to every process of th
 pub(super) const CMA_MIN_BYTES: &str = "a number of bytes was expected, at least 1";
 pub(super) const TILE_KIB: &str = "0 to 64 was expected";
 pub(super) const CHANNELS: &str = "a number of channels was expected, at least 1";
+pub(super) const HOSTS: &str = "a number of hosts was expected";
 pub(super) const BUFFER: &str = "8192 to 8388608 bytes were expected, a multiple of 1024";
 pub(super) const PLUGIN: &str = "the name of a plugin was expected";
 pub(super) const FLAG: &str = "0 or 1 was expected";

@@ -123,13 +123,8 @@ fn can_read(bootstrap: &Bootstrap, connected: &CpuConnected) -> Result<bool, Con
 /// Whether what was ordered can be had, now that it is known which hosts there are and whether a network reduces.
 fn check_orders(config: &Config, connected: &CpuConnected) -> Result<(), Impossible> {
     let Reducing { collnet, lack, .. } = &connected.reducing;
-    let why = match collnet {
-        Collnet::There(_) => None,
-        Collnet::Lacking => Some(&**lack),
-        _ => Some(collnet.why_not()),
-    };
     let hosts = Hosts::of(connected.peers.iter().map(|peer| peer.host));
-    let lacks = Lacks { collnet: why, levels: hosts.lack(), ..Lacks::default() };
+    let lacks = Lacks { collnet: collnet.lack(lack), levels: hosts.lack(), ..Lacks::default() };
     Facts::check(Processor::Cpu, connected.peers.len() as u32, &config.restrictions(), lacks)
 }
 

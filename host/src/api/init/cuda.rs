@@ -16,7 +16,7 @@ use crate::machine::cuda::{Cuda, CudaParts, CustomKernels, Device, DeviceKernels
 use crate::machine::{Connector, NetProxy};
 use crate::net::NetError;
 use crate::plan::tuning::Backend;
-use crate::plan::{Facts, Lacks};
+use crate::plan::{Collnet, Facts, Lacks};
 use crate::topology::BusId;
 use crate::topology::detect::nvml_index;
 use crate::transport::TransportKind;
@@ -53,11 +53,10 @@ impl Init for Cuda {
     }
 
     fn check_settings(config: &Config, nranks: u32) -> Result<(), Error> {
-        Facts::check(Processor::Gpu, nranks, &config.restrictions(), Lacks::default())?;
-        if config.net.coll.enabled {
-            tracing::warn!("NCCL_COLLNET_ENABLE=1: networks that reduce are for ranks on CPUs so far");
-        }
-        Ok(())
+        // Whether a network reduces is known when the ranks have met.
+        let no_collnet = (!config.net.coll.enabled).then(|| Collnet::Disabled.why_not());
+        let lacks = Lacks { collnet: no_collnet, ..Lacks::default() };
+        Ok(Facts::check(Processor::Gpu, nranks, &config.restrictions(), lacks)?)
     }
 
     fn connect(bootstrap: &Bootstrap, config: &Config, ordinal: u32) -> Result<ConnectedGpu, Error> {
@@ -83,7 +82,8 @@ impl Init for Cuda {
         // The same on all ranks, now that their hosts are known.
         let is_wide = connected.facts.crosses_network();
         let mesh = is_wide.then_some("not between hosts: set it off, or reduce inside each host first");
-        let lacks = Lacks { levels: connected.facts.hosts.lack(), mesh, ..Lacks::default() };
+        let collnet = connected.facts.collnet.lack(&connected.no_collnet);
+        let lacks = Lacks { collnet, levels: connected.facts.hosts.lack(), mesh };
         Facts::check(Processor::Gpu, nranks, &config.restrictions(), lacks)?;
         let (device, kernels) = opened?;
         Ok(ConnectedGpu { device, kernels, connected })
@@ -178,7 +178,8 @@ fn memory_use(rank: Rank, connected: &DeviceConnected) -> MemoryUse {
     let tables_bytes = tables.memory.len_bytes();
     let peers = (0..layout.nranks).map(Rank).filter(|peer| *peer != rank);
     let at_init = peers.map(|peer| peer_memory(rank, peer, layout, net.as_ref())).collect();
-    let at_init = MemoryReport { peers: at_init, own_bytes: tables_bytes };
+    let own_bytes = tables_bytes + net.as_ref().map_or(0, NetConnected::chain_bytes);
+    let at_init = MemoryReport { peers: at_init, own_bytes };
     match memory {
         DeviceSharing::Parts(parts) => {
             let parts = parts.clone();

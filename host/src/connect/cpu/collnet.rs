@@ -3,26 +3,20 @@
 use super::wiring::Wiring;
 use crate::bootstrap::Bootstrap;
 use crate::connect::ConnectError;
+use crate::connect::collnet::{HeadListener, Heads, JoinedHead, refused};
 use crate::launch::CollLinks;
 use crate::mem::Segment;
-use crate::net::coll::{self, CollComm, CollConnector, CollListener, Head};
-use crate::net::{HANDLE_BYTES, Locality, NetError, NetHandle, nearest};
-use crate::plan::tuning::NetSpeed;
-use crate::plan::{Collnet, CollnetFacts, Reduces};
-use crate::proxy::{CHECKED, CollEnd, ProxyBlock};
+use crate::net::Locality;
+use crate::plan::Collnet;
+use crate::proxy::{CollEnd, ProxyBlock};
 use crate::transport::{TransportKind, stream_layout};
-use crate::wire::{Message, cut};
 use oxccl_device::coll::ChainEnds;
 use oxccl_device::conn::{RecvConn, SendConn};
 use oxccl_shared::abi::{ConnLayout, Rank};
 use oxccl_shared::algo::collnet::ChainLinks;
-use serde::{Deserialize, Serialize};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-/// Pause between two polls of heads that are joining.
-const REST: Duration = Duration::from_micros(200);
 /// Slots of protocols that the network does not use: the minimum of a layout.
 const UNUSED_SLOT_BYTES: u32 = 256;
 
@@ -53,23 +47,6 @@ impl Reducing {
     }
 }
 
-/// A rank's contribution: a head's listener and its info for the others.
-pub(super) struct HeadListener {
-    info: HeadInfo,
-    listener: Option<Box<dyn CollListener>>,
-}
-
-/// What ranks tell each other.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-enum HeadInfo {
-    /// Not a head.
-    Member,
-    /// A head with in-network reduction.
-    Head { handle: NetHandle, reduces: Reduces, buffer_max_bytes: u64, speed_mbps: u32, latency_us: f32 },
-    /// A head without it, and the reason.
-    Lacks(String),
-}
-
 impl Wiring<'_> {
     /// Whether to search for in-network reduction; the same on every rank.
     pub(super) fn wants_collnet(&mut self) -> bool {
@@ -79,6 +56,8 @@ impl Wiring<'_> {
             Collnet::Disabled
         } else if hosts.len() < 2 {
             Collnet::OneHost
+        } else if hosts.len() < self.wanted.net.coll.hosts_min as usize {
+            Collnet::FewHosts
         } else if hosts.iter().any(|chain| chain.windows(2).any(meets_over_network)) {
             Collnet::NoChains
         } else {
@@ -89,40 +68,13 @@ impl Wiring<'_> {
 
     /// Searches for in-network reduction, if this rank is a head.
     pub(super) fn listen_collnet(&self) -> Result<HeadListener, ConnectError> {
-        if self.graph.head_index(self.wanted.rank).is_none() {
-            return Ok(HeadListener { info: HeadInfo::Member, listener: None });
+        let rank = self.wanted.rank;
+        if self.graph.head_index(rank).is_none() {
+            return Ok(HeadListener::member());
         }
-        match self.listen_as_head() {
-            Ok((info, listener)) => Ok(HeadListener { info, listener: Some(listener) }),
-            Err(error @ NetError::Absent { .. }) => Ok(HeadListener {
-                info: HeadInfo::Lacks(cut(&error.to_string(), REASON_BYTES_MAX).to_owned()),
-                listener: None,
-            }),
-            Err(source) => Err(self.refused(source)),
-        }
-    }
-
-    fn listen_as_head(&self) -> Result<(HeadInfo, Box<dyn CollListener>), NetError> {
-        let net = coll::find(self.wanted.net)?;
-        let (dtype, op) = CHECKED;
-        if !net.reduces(dtype, op)? {
-            let reason = format!("it has no {op} of {dtype}, by which heads tell operations apart");
-            return Err(NetError::Absent { net: net.name().to_owned(), reason });
-        }
-        let here = self.peers[self.wanted.rank.index()];
         // A host has one head.
-        let place = Locality { numa_node: here.numa_node, ..Locality::default() };
-        let device = nearest(net.devices(), |device| net.properties(device), &place)?;
-        let facts = net.properties(device)?;
-        let (handle, listener) = net.listen(device)?;
-        let info = HeadInfo::Head {
-            handle,
-            reduces: Reduces::of(|dtype, op| net.reduces(dtype, op))?,
-            buffer_max_bytes: facts.message_max_bytes as u64,
-            speed_mbps: facts.speed_mbps,
-            latency_us: facts.latency_us,
-        };
-        Ok((info, listener))
+        let place = Locality { numa_node: self.peers[rank.index()].numa_node, ..Locality::default() };
+        HeadListener::listen(self.wanted.net, rank, &place)
     }
 
     /// Joins the heads, if all have in-network reduction; otherwise no rank uses it.
@@ -131,68 +83,17 @@ impl Wiring<'_> {
         bootstrap: &Bootstrap,
         mine: HeadListener,
     ) -> Result<(), ConnectError> {
-        let blocks = bootstrap.all_gather(&mine.info.to_bytes())?;
-        let mut infos = Vec::with_capacity(blocks.len());
-        for (peer, block) in (0..).map(Rank).zip(&blocks) {
-            infos.push(HeadInfo::from_bytes(block).map_err(|_| ConnectError::Malformed { peer })?);
-        }
-        let heads: Vec<Rank> = self.graph.hosts().iter().map(|chain| chain[0]).collect();
-        let (mut handles, mut all) = (Vec::new(), Collnet::Lacking);
-        for &head in &heads {
-            match &infos[head.index()] {
-                HeadInfo::Lacks(why) => {
-                    self.reducing.lack = format!("rank {head}: {why}");
-                    tracing::warn!("NCCL_COLLNET_ENABLE: {}; no network reduces", self.reducing.lack);
-                    self.reducing.collnet = Collnet::Lacking;
-                    return Ok(());
-                }
-                HeadInfo::Member => return Err(ConnectError::Malformed { peer: head }),
-                info @ HeadInfo::Head { handle, .. } => {
-                    handles.push(*handle);
-                    all = info.and(all, heads.len() as u32);
-                }
-            }
-        }
-        self.reducing.collnet = all;
-        let (Some(index), Some(listener)) = (self.graph.head_index(self.wanted.rank), mine.listener) else {
-            return Ok(());
-        };
-        let head = Head { index, count: heads.len() as u32 };
-        let joining = listener.join(&handles, index).map_err(|source| self.refused(source))?;
-        let comm = self.until_joined(bootstrap, joining, head)?;
-        let next_head = heads[(index as usize + 1) % heads.len()];
-        self.connect_head(comm, head, next_head)
-    }
-
-    fn until_joined(
-        &self,
-        bootstrap: &Bootstrap,
-        mut joining: Box<dyn CollConnector>,
-        head: Head,
-    ) -> Result<Box<dyn CollComm>, ConnectError> {
-        let begin = Instant::now();
-        loop {
-            if let Some(comm) = joining.poll_join().map_err(|source| self.refused(source))? {
-                return Ok(comm);
-            }
-            // A dead head will not join.
-            bootstrap.check_whole()?;
-            if begin.elapsed() > self.wanted.net_timeout {
-                let reason = format!("not all heads came together within {:?}", self.wanted.net_timeout);
-                let device = format!("network that reduces ({head})");
-                return Err(self.refused(NetError::of_call(&device, "connect", reason)));
-            }
-            std::thread::sleep(REST);
+        let Heads { collnet, lack, mine } = mine.gather(bootstrap, self.graph.hosts())?;
+        (self.reducing.collnet, self.reducing.lack) = (collnet, lack);
+        match mine {
+            Some(joining) => self.connect_head(joining.join(bootstrap, self.wanted.net_timeout)?),
+            None => Ok(()),
         }
     }
 
     /// The connections between this head's kernel and the network: one in each direction.
-    fn connect_head(
-        &mut self,
-        comm: Box<dyn CollComm>,
-        head: Head,
-        next_head: Rank,
-    ) -> Result<(), ConnectError> {
+    fn connect_head(&mut self, joined: JoinedHead) -> Result<(), ConnectError> {
+        let JoinedHead { comm, head, next_head } = joined;
         let layout = ConnLayout {
             ll_slot_bytes: UNUSED_SLOT_BYTES,
             ll128_slot_bytes: UNUSED_SLOT_BYTES,
@@ -216,7 +117,7 @@ impl Wiring<'_> {
                 CollEnd::new(comm, head, blocks, segment.clone()),
             )
         };
-        let end = end.map_err(|source| self.refused(source))?;
+        let end = end.map_err(|source| refused(self.wanted.rank, source))?;
         self.reducing.places = [self.mesh.send.len() as u16, self.mesh.recv.len() as u16];
         self.mesh.send.push(send);
         self.mesh.recv.push(recv);
@@ -254,91 +155,5 @@ impl Wiring<'_> {
             }
         }
         ends
-    }
-
-    fn refused(&self, source: NetError) -> ConnectError {
-        ConnectError::Net { rank: self.wanted.rank, peer: None, source: Box::new(source) }
-    }
-}
-
-/// Of a reason in a message.
-const REASON_BYTES_MAX: usize = 512;
-
-impl Message for HeadInfo {
-    const VERSION: u8 = 1;
-    const BYTES_MAX: usize = 64 + HANDLE_BYTES + REASON_BYTES_MAX;
-
-    fn is_sound(&self) -> bool {
-        match self {
-            HeadInfo::Member => true,
-            HeadInfo::Lacks(why) => why.len() <= REASON_BYTES_MAX,
-            HeadInfo::Head { reduces, latency_us, .. } => {
-                reduces.is_sound() && latency_us.is_finite() && *latency_us >= 0.0
-            }
-        }
-    }
-}
-
-impl HeadInfo {
-    /// The common capabilities of this head's network and the previous ones.
-    fn and(&self, before: Collnet, nhosts: u32) -> Collnet {
-        let HeadInfo::Head { reduces, buffer_max_bytes, speed_mbps, latency_us, .. } = self else {
-            return before;
-        };
-        let (gbytes, latency_us) = (f64::from((*speed_mbps).max(1)) / 8e3, f64::from(*latency_us));
-        let mine = CollnetFacts {
-            reduces: *reduces,
-            buffer_max_bytes: *buffer_max_bytes,
-            nhosts,
-            speed: NetSpeed { gbytes, latency_us },
-        };
-        let Collnet::There(others) = before else { return Collnet::There(mine) };
-        Collnet::There(CollnetFacts {
-            reduces: mine.reduces.and(others.reduces),
-            buffer_max_bytes: mine.buffer_max_bytes.min(others.buffer_max_bytes),
-            nhosts,
-            speed: NetSpeed {
-                gbytes: gbytes.min(others.speed.gbytes),
-                latency_us: latency_us.max(others.speed.latency_us),
-            },
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use oxccl_shared::abi::{DataType, RedOp};
-
-    fn head(reduces: Reduces, speed_mbps: u32) -> HeadInfo {
-        let (handle, buffer_max_bytes) = (NetHandle([7; HANDLE_BYTES]), 1 << 30);
-        HeadInfo::Head { handle, reduces, buffer_max_bytes, speed_mbps, latency_us: 2.5 }
-    }
-
-    #[test]
-    fn infos_survive_the_wire() {
-        let infos = [HeadInfo::Member, HeadInfo::Lacks("no plugin".into()), head(Reduces::ALL, 100_000)];
-        for info in infos {
-            let bytes = info.to_bytes();
-            assert_eq!(HeadInfo::from_bytes(&bytes), Ok(info));
-            assert!(HeadInfo::from_bytes(&[&[9], &bytes[1..]].concat()).is_err());
-        }
-        let bytes = head(Reduces::ALL, 1).to_bytes();
-        for cut in 1..bytes.len() {
-            assert!(HeadInfo::from_bytes(&bytes[..cut]).is_err(), "{cut}");
-        }
-        assert!(HeadInfo::from_bytes(&[]).is_err());
-    }
-
-    #[test]
-    fn heads_have_in_common_what_all_have() {
-        let floats = Reduces::of(|dtype, op| Ok::<_, ()>(dtype == DataType::F32 && op == RedOp::Sum));
-        let infos = [head(Reduces::ALL, 40_000), head(floats.unwrap(), 8_000)];
-        let all = infos.iter().fold(Collnet::Lacking, |all, info| info.and(all, 2));
-        let Collnet::There(facts) = all else { panic!("both have one") };
-        assert_eq!((facts.nhosts, facts.speed.gbytes, facts.speed.latency_us), (2, 1.0, 2.5));
-        assert!(
-            facts.reduces.has(DataType::F32, RedOp::Sum) && !facts.reduces.has(DataType::F32, RedOp::Max)
-        );
     }
 }

@@ -1,5 +1,6 @@
 //! From a bootstrap and a GPU each to connections.
 
+use super::chains::DeviceChains;
 use super::layout::DeviceLayout;
 use super::net::{NetConnected, NetWanted, Network};
 use super::part::FIRST;
@@ -9,15 +10,16 @@ use super::survey::{RingNics, Survey, SurveyWanted, survey};
 use super::tables::{ConnSite, Tables, upload};
 use crate::bootstrap::Bootstrap;
 use crate::connect::ConnectError;
+use crate::connect::collnet::{HeadListener, Heads};
 use crate::connect::pipeline::{Ranks, Steps};
 use crate::connect::vote::vote;
 use crate::gpu::{DeviceId, Gpu, PciBus};
 use crate::machine::{ConnKind, ConnTables};
-use crate::net::NetConfig;
+use crate::net::{Locality, NetConfig};
 use crate::plan::Forced;
 use crate::plan::tuning::{Machine, TuneTable};
-use crate::plan::{ChannelLimits, Facts, Nics};
-use crate::topology::detect::Found;
+use crate::plan::{ChannelLimits, Collnet, Facts, Nics};
+use crate::topology::detect::{Found, Sysfs};
 use crate::topology::{BusId, Channels, Inventory, PathKind, TopologySettings};
 use crate::transport::PeerInfo;
 use crate::transport::p2p::{Agreed, Arena, ArenaWanted, Domain, Domains, P2pSettings};
@@ -70,6 +72,8 @@ pub struct DeviceConnected {
     pub layout: DeviceLayout,
     /// Everybody's device.
     pub devices: Vec<DeviceInfo>,
+    /// Why a head has no network that reduces, if one was searched for in vain.
+    pub no_collnet: String,
     /// Everybody's host.
     pub hosts: Vec<u64>,
 }
@@ -119,6 +123,8 @@ pub(crate) struct Plan<'s> {
     /// This host, if it is known.
     machine: Option<Inventory>,
     network: Option<Network>,
+    /// What the heads of chains found.
+    heads: Heads,
     /// All ranks' memory, once it is shared.
     shared: Option<(Arena, Agreed)>,
 }
@@ -165,10 +171,24 @@ impl Steps for DeviceWanted<'_> {
         let nics = network.as_ref().map(|network| network.nics(&routes));
         let seen = look_round(bootstrap, gpu, (&peers, &devices), nics.as_ref(), self)?;
         let Seen { facts, channels, ring_nics, refused, machine } = seen;
-        let layout = layout(&facts, &channels).with_routes(routes, facts.far_channels);
+        let (heads, chains) = self.heads(bootstrap, gpu, channels.ring(0), &routes)?;
+        let facts = facts.with_collnet_of_gpus(heads.collnet);
+        let layout = layout(&facts, &channels).with_routes(routes, facts.far_channels).with_chains(chains);
         let layout = if is_wide { layout } else { layout.with_pairs() };
-        let shared = None;
-        Ok(Plan { device, gpu, peers, devices, facts, layout, ring_nics, refused, machine, network, shared })
+        Ok(Plan {
+            device,
+            gpu,
+            peers,
+            devices,
+            facts,
+            layout,
+            ring_nics,
+            refused,
+            machine,
+            network,
+            heads,
+            shared: None,
+        })
     }
 
     fn share<'s>(&'s self, bootstrap: &Bootstrap, mut plan: Plan<'s>) -> Result<Plan<'s>, ConnectError> {
@@ -188,8 +208,8 @@ impl Steps for DeviceWanted<'_> {
     }
 
     fn connect<'s>(&'s self, bootstrap: &Bootstrap, plan: Plan<'s>) -> Result<DeviceConnected, ConnectError> {
-        let Plan { device, gpu, peers, devices, facts, layout, machine, network, shared, ring_nics, .. } =
-            plan;
+        let Plan { device, gpu, peers, devices, facts, layout, machine, .. } = plan;
+        let Plan { network, shared, ring_nics, heads, .. } = plan;
         let net = NetWanted {
             rank: bootstrap.rank(),
             layout: &layout,
@@ -202,7 +222,8 @@ impl Steps for DeviceWanted<'_> {
             machine: machine.as_ref(),
             ring_nics: &ring_nics,
         };
-        let net = network.map(|network| network.connect(bootstrap, device, &net)).transpose()?;
+        let connected = network.map(|network| network.connect(bootstrap, device, &net, heads.mine));
+        let net = connected.transpose()?;
         let (tables, memory) = match shared {
             Some((arena, agreed)) if layout.has_pairs => {
                 let (tables, on_device) = first_tables(bootstrap, device, &layout, &arena)?;
@@ -217,7 +238,38 @@ impl Steps for DeviceWanted<'_> {
             }
         };
         let hosts = peers.iter().map(|peer| peer.host).collect();
-        Ok(DeviceConnected { facts, tables, memory, net, layout, devices, hosts })
+        let no_collnet = heads.lack;
+        Ok(DeviceConnected { facts, tables, memory, net, layout, devices, no_collnet, hosts })
+    }
+}
+
+impl DeviceWanted<'_> {
+    /// What the heads of chains find, where the user wants a network that reduces, and the chains, if there is one.
+    fn heads(
+        &self,
+        bootstrap: &Bootstrap,
+        gpu: BusId,
+        ring: &[Rank],
+        routes: &Routes,
+    ) -> Result<(Heads, Vec<Vec<Rank>>), ConnectError> {
+        let why_not = match () {
+            () if !self.net.coll.enabled => Some(Collnet::Disabled),
+            () if routes.groups() < 2 => Some(Collnet::OneHost),
+            () if routes.groups() < self.net.coll.hosts_min => Some(Collnet::FewHosts),
+            () => None,
+        };
+        if let Some(collnet) = why_not {
+            return Ok((Heads { collnet, lack: String::new(), mine: None }, Vec::new()));
+        }
+        let (rank, chains) = (bootstrap.rank(), DeviceChains::along(ring, routes.group_of()));
+        // A host has one head.
+        let listener = match chains.iter().any(|chain| chain[0] == rank) {
+            true => HeadListener::listen(self.net, rank, &Locality::of_gpu(Sysfs::live().place(gpu), 0)),
+            false => Ok(HeadListener::member()),
+        };
+        let heads = vote(bootstrap, listener)?.gather(bootstrap, &chains)?;
+        let is_there = matches!(heads.collnet, Collnet::There(_));
+        Ok((heads, if is_there { chains } else { Vec::new() }))
     }
 }
 

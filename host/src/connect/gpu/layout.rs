@@ -5,15 +5,18 @@
 //! rings   C x control        producer's side of the connection to the next rank: the word that the next rank writes
 //! mesh    M x (n - 1)        the same, to every other rank
 //! trees   K x control        the same, to each neighbour: channel by channel, children in order, then the parent
+//! chain   control            the same, to each neighbour: the rank below, then the rank above
 //! rings   C x block          the connection from the rank before: control and slots
 //! mesh    M x (n - 1)        the same, from every other rank
 //! trees   K x block          the same, from each neighbour
+//! chain   block              the same, from each neighbour
 //! ```
 //! Each of the two memories has, in this order, the parts that it is used for. So a rank has exactly as much of each
 //! as its pairs need.
 //!
 //! The layout of one [`Part`] is that of its connections alone, in the same order.
 
+use super::chains::DeviceChains;
 use super::part::Part;
 use super::routes::Routes;
 use super::trees::DeviceTrees;
@@ -44,6 +47,8 @@ pub struct DeviceLayout {
     pub part: Option<Part>,
     /// Trees, on channels of their own.
     pub trees: DeviceTrees,
+    /// Chains to a network that reduces, on a channel of their own.
+    pub chains: DeviceChains,
     /// Which pairs share memory, and which use a network.
     pub routes: Routes,
     /// The memory domain of each pair.
@@ -83,7 +88,7 @@ impl DeviceLayout {
         ring: ConnLayout,
         mesh: ConnLayout,
     ) -> DeviceLayout {
-        let trees = DeviceTrees { trees: Vec::new(), slots: ring };
+        let (trees, chains) = (DeviceTrees { trees: Vec::new(), slots: ring }, DeviceChains::none(ring));
         let (routes, domains) = (Routes::default(), Domains::default());
         let (has_pairs, part) = (false, None);
         let far_channels = mesh_channels;
@@ -97,9 +102,16 @@ impl DeviceLayout {
             has_pairs,
             part,
             trees,
+            chains,
             routes,
             domains,
         }
+    }
+
+    /// The same with these chains, whose slots are those of rings.
+    pub fn with_chains(self, chains: Vec<Vec<Rank>>) -> DeviceLayout {
+        let chains = DeviceChains { chains, slots: self.ring };
+        DeviceLayout { chains, ..self }
     }
 
     /// The same with connections for messages beside the mesh.
@@ -146,6 +158,7 @@ impl DeviceLayout {
             ConnKind::Ring => self.ring,
             ConnKind::Mesh | ConnKind::Pair => self.mesh,
             ConnKind::Tree => self.trees.slots,
+            ConnKind::Chain => self.chains.slots,
         };
         self.part.map_or(all, |part| part.slots(all))
     }
@@ -156,6 +169,7 @@ impl DeviceLayout {
             ConnKind::Ring => self.rings.len(),
             ConnKind::Mesh => self.mesh_channels as usize,
             ConnKind::Tree => self.trees.channels(),
+            ConnKind::Chain => self.chains.channels(),
             ConnKind::Pair => {
                 if self.has_pairs {
                     self.mesh_channels as usize
@@ -172,6 +186,7 @@ impl DeviceLayout {
             ConnKind::Ring => 1,
             ConnKind::Mesh | ConnKind::Pair => self.nranks as usize - 1,
             ConnKind::Tree => self.trees.neighbours_max(rank),
+            ConnKind::Chain => self.chains.place(rank).map_or(0, |place| place.conns()),
         }
     }
 
@@ -185,18 +200,23 @@ impl DeviceLayout {
                 let at = self.trees.neighbours(channel, rank).position(|neighbour| neighbour == peer);
                 at.expect("a tree's connections are to neighbours")
             }
+            // Below, then above.
+            ConnKind::Chain => {
+                let below = self.chains.place(rank).and_then(|place| place.below);
+                usize::from(below.is_some_and(|below| below != peer))
+            }
         };
         channel * self.conns_each(kind, rank) + at
     }
 
-    /// All connections of `rank`, in the order of its memory: first those on which it sends, then those on which it
+    /// All connections of `rank` with other ranks, in the order of its memory: first those on which it sends, then those on which it
     /// receives.
     pub fn conns(&self, rank: Rank) -> impl Iterator<Item = ConnName> + '_ {
         [true, false].into_iter().flat_map(move |is_send| self.conns_one_way(rank, is_send))
     }
 
     fn conns_one_way(&self, rank: Rank, is_send: bool) -> impl Iterator<Item = ConnName> + '_ {
-        let kinds = [ConnKind::Ring, ConnKind::Mesh, ConnKind::Pair, ConnKind::Tree];
+        let kinds = [ConnKind::Ring, ConnKind::Mesh, ConnKind::Pair, ConnKind::Tree, ConnKind::Chain];
         let kinds = kinds.into_iter().filter(move |kind| self.part.is_none_or(|part| part.kind == *kind));
         kinds.flat_map(move |kind| self.conns_of_kind(kind, rank, is_send))
     }
@@ -228,6 +248,7 @@ impl DeviceLayout {
                 (0..self.nranks).map(Rank).filter(|peer| *peer != rank).filter(has_channel).collect()
             }
             ConnKind::Tree => self.trees.neighbours(channel, rank).collect(),
+            ConnKind::Chain => self.chains.neighbours(rank).collect(),
         };
         peers.into_iter().filter(has).collect()
     }

@@ -5,10 +5,11 @@
 //! needed.
 //! Never: launches a kernel, knows what a connection is used for.
 //!
-//! From below: `routes`, `trees`, `part` and `layout`, pure; `tables`; `survey`, which channels there are; `net`; `parts`; `connect`.
+//! From below: `routes`, `trees`, `chains`, `part` and `layout`, pure; `tables`; `survey`, which channels there are; `net`; `parts`; `connect`.
 
 mod routes;
 mod trees;
+mod chains;
 mod part;
 mod layout;
 mod tables;
@@ -17,6 +18,7 @@ mod net;
 mod parts;
 mod connect;
 
+pub use chains::{ChainPlace, DeviceChains};
 pub use connect::{DeviceConnected, DeviceInfo, DeviceSharing, DeviceWanted};
 pub use layout::{ConnName, DeviceLayout};
 pub use net::NetConnected;

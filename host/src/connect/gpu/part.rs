@@ -55,7 +55,9 @@ impl Part {
     /// Whether it is one of a communicator of so many ranks.
     pub fn is_sound(&self, nranks: u32) -> bool {
         let is_pair = self.pair.is_some_and(|[a, b]| a < b && b.0 < nranks);
+        // Chains are between hosts, where all connections are made at once.
         usize::from(self.cut) < CUTS.len()
+            && self.kind != ConnKind::Chain
             && is_pair == (self.kind == ConnKind::Pair)
             && (is_pair || self.pair.is_none())
     }
@@ -109,6 +111,7 @@ mod tests {
             pair(Some([Rank(1), Rank(1)])),
             pair(Some([Rank(0), Rank(2)])),
             Part { cut: CUTS.len() as u8, ..FIRST },
+            Part { kind: ConnKind::Chain, ..FIRST },
             Part { pair: Some([Rank(0), Rank(1)]), ..FIRST },
         ] {
             assert!(!wrong.is_sound(2), "{wrong:?}");

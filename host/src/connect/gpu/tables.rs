@@ -138,6 +138,19 @@ impl Ends {
         ends
     }
 
+    /// A head has the network above it.
+    fn of_chain(layout: &DeviceLayout, rank: Rank, at: At<'_>) -> Ends {
+        let (kind, channel) = (ConnKind::Chain, 0);
+        let Some(place) = layout.chains.place(rank) else { return Ends::default() };
+        let mut ends = Ends { nconns: place.conns(), channels: 1, ..Ends::default() };
+        for peer in place.below.into_iter().chain([place.above]) {
+            ends.add_both(layout, kind, channel, peer, at);
+        }
+        let KernelTree { children, has_parent } = place.of_kernel();
+        ends.trees = [children, has_parent].into_iter().flat_map(u32::to_le_bytes).collect();
+        ends
+    }
+
     /// Offsets into the image.
     fn put(&self, image: &mut Image) -> ConnLists {
         let count = self.nconns * self.channels;
@@ -159,20 +172,21 @@ pub(super) struct TableImage {
     pub ring: ConnLists,
     pub mesh: ConnLists,
     pub tree: ConnLists,
+    pub chain: ConnLists,
     scratch: u64,
 }
 
 /// The tables of `rank`; `at` returns the addresses of its connections.
 pub(super) fn image(layout: &DeviceLayout, rank: Rank, at: At<'_>) -> TableImage {
     let mut image = Image::default();
-    let kinds = [Ends::of_rings, Ends::of_mesh, Ends::of_trees];
-    let [ring, mesh, tree] = kinds.map(|ends| match layout.nranks {
+    let kinds = [Ends::of_rings, Ends::of_mesh, Ends::of_trees, Ends::of_chain];
+    let [ring, mesh, tree, chain] = kinds.map(|ends| match layout.nranks {
         0 | 1 => Ends::default().put(&mut image),
         _ => ends(layout, rank, at).put(&mut image),
     });
     let scratch = image.push_zeros(ALIGN);
     let Image(bytes) = image;
-    TableImage { bytes, ring, mesh, tree, scratch }
+    TableImage { bytes, ring, mesh, tree, chain, scratch }
 }
 
 /// Writes the tables of `rank` to its device.
@@ -182,11 +196,11 @@ pub(super) fn upload(
     device: &dyn Gpu,
     at: At<'_>,
 ) -> Result<ConnTables, CudaError> {
-    let TableImage { bytes, ring, mesh, tree, scratch } = image(layout, rank, at);
+    let TableImage { bytes, ring, mesh, tree, chain, scratch } = image(layout, rank, at);
     let memory = device.upload(&bytes)?;
     let at = memory.address();
     // Each connection serves all protocols, and the mesh messages too.
-    let lists = [ring, mesh, tree, mesh].map(|lists| [lists.at(at); 3]);
+    let lists = [ring, mesh, tree, mesh, chain].map(|lists| [lists.at(at); 3]);
     Ok(ConnTables { lists, scratch: at + scratch, memory })
 }
 
@@ -194,7 +208,7 @@ pub(super) fn upload(
 pub(super) struct Tables {
     bytes: Vec<u8>,
     /// Addresses are offsets into `bytes`.
-    lists: [[ConnLists; 3]; 4],
+    lists: [[ConnLists; 3]; ConnKind::COUNT],
     /// On the device.
     at: u64,
 }
@@ -261,7 +275,7 @@ impl Tables {
 
     /// The tables as the device has them.
     #[cfg(test)]
-    pub fn on_device(&self) -> (&[u8], &[[ConnLists; 3]; 4]) {
+    pub fn on_device(&self) -> (&[u8], &[[ConnLists; 3]; ConnKind::COUNT]) {
         (&self.bytes, &self.lists)
     }
 }

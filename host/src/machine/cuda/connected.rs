@@ -10,7 +10,7 @@ use oxccl_shared::algo::registry::spec_of;
 /// The connections known to be there, by the first channels of each kind and protocol.
 #[derive(Debug)]
 pub(super) struct Connected {
-    collective: [[u32; 3]; 4],
+    collective: [[u32; 3]; ConnKind::COUNT],
     /// To and from each rank.
     pairs: Vec<[u32; 3]>,
     /// What the calls under way need beyond that; the capacity is kept.
@@ -20,7 +20,11 @@ pub(super) struct Connected {
 impl Connected {
     /// Nothing is known.
     pub fn of_none(nranks: u32) -> Connected {
-        Connected { collective: [[0; 3]; 4], pairs: vec![[0; 3]; nranks as usize], needs: Vec::new() }
+        Connected {
+            collective: [[0; 3]; ConnKind::COUNT],
+            pairs: vec![[0; 3]; nranks as usize],
+            needs: Vec::new(),
+        }
     }
 
     fn known(&mut self, need: &Need) -> &mut u32 {

@@ -63,7 +63,7 @@ fn stopped_by(verdict: &Verdict<'_>, Stopped { cause, peer, waited_us }: Stopped
     match cause {
         StopCause::Aborted => verdict.fail(Fault::Aborted),
         StopCause::NoCredit | StopCause::NoData => {
-            verdict.overdue(peer, Duration::from_micros(u64::from(waited_us)))
+            verdict.overdue(peer, Duration::from_micros(u64::from(waited_us)), None)
         }
         StopCause::Mismatch => verdict.mismatch(peer),
     }

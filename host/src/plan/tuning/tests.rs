@@ -278,8 +278,10 @@ fn an_order_for_a_network_that_reduces_says_why_there_is_none() {
     let error =
         Facts::check(Processor::Cpu, 4, &forced, no_collnet("there is no plugin")).unwrap_err().to_string();
     assert!(error.contains("NCCL_ALGO") && error.contains("(collnetchain: there is no plugin)"), "{error}");
-    let error = Facts::check(Processor::Gpu, 8, &forced, Lacks::default()).unwrap_err().to_string();
-    assert!(error.contains("collnetchain is for ranks on CPUs so far"), "{error}");
+    let error =
+        Facts::check(Processor::Gpu, 16, &forced, no_collnet("there is none")).unwrap_err().to_string();
+    assert!(error.contains("(collnetchain: there is none)"), "{error}");
+    assert_eq!(Facts::check(Processor::Gpu, 16, &forced, Lacks::default()), Ok(()));
     // Beside others it is a preference.
     let forced = Forced::default().with_algorithms("ring,collnetchain").unwrap();
     assert_eq!(Facts::check(Processor::Cpu, 4, &forced, no_collnet("there is no plugin")), Ok(()));

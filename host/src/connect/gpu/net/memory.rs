@@ -8,6 +8,7 @@
 use super::places::NetPlace;
 use crate::gpu::{CudaError, Gpu, HostVisible, NicMemory};
 use crate::proxy::{Keep, ProxyBlock};
+use oxccl_shared::abi::ConnLayout;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -67,11 +68,27 @@ impl HostMemory {
     /// 1. The block's end keeps this memory alive, and nobody else creates a block of this place.
     /// 2. If the place has no Simple slots here, the caller tells the block where they are.
     pub unsafe fn block(&self, place: &NetPlace) -> ProxyBlock {
-        assert!(place.offset + place.host_bytes() <= self.len_bytes, "{place:?} lies outside");
+        // SAFETY: obligations 1 and 2.
+        unsafe { self.block_at(place.offset, place.host_bytes(), place.slots) }
+    }
+
+    /// A connection's block for the proxy, with all of its slots.
+    ///
+    /// # Safety
+    /// 1. The block's end keeps this memory alive, and nobody else creates a block that overlaps it.
+    pub unsafe fn whole_block(&self, offset: usize, slots: ConnLayout) -> ProxyBlock {
+        // SAFETY: obligation 1.
+        unsafe { self.block_at(offset, slots.total_bytes(), slots) }
+    }
+
+    /// # Safety
+    /// 1. As [`Self::block`]; this many bytes from the offset on are the block's.
+    unsafe fn block_at(&self, offset: usize, len_bytes: usize, slots: ConnLayout) -> ProxyBlock {
+        assert!(offset + len_bytes <= self.len_bytes, "a block at {offset} lies outside");
         // SAFETY: checked to lie within the memory.
-        let base = unsafe { self.host.add(place.offset) };
+        let base = unsafe { self.host.add(offset) };
         // SAFETY: (1) places are multiples of 128 in page-aligned zeros, kept alive by obligation 1, complete by
-        // obligation 2; (2) layouts of plans are valid.
-        unsafe { ProxyBlock::in_host(base, place.slots) }
+        // obligation 2 of `block`; (2) layouts of plans are valid.
+        unsafe { ProxyBlock::in_host(base, slots) }
     }
 }

@@ -5,13 +5,14 @@
 //! Never: drives a connection, launches a kernel, lets one rank fail alone.
 //!
 //! From below: `processors`, where the proxy runs; `places`, which connections, pure; `gdr`, whether the NIC uses the GPU's memory, pure;
-//! `memory`, what connections lie in; `counted`, those of their slots that lie on the GPU.
+//! `memory`, what connections lie in; `counted`, those of their slots that lie on the GPU; `chain`, to a network that reduces.
 
 mod processors;
 mod places;
 mod gdr;
 mod memory;
 mod counted;
+mod chain;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +22,7 @@ use super::survey::RingNics;
 use super::tables::ConnSite;
 use crate::bootstrap::Bootstrap;
 use crate::connect::ConnectError;
+use crate::connect::collnet::Joining;
 use crate::connect::vote::{agree, vote_or_abort};
 use crate::gpu::Gpu;
 use crate::machine::{ConnKind, NetChannels, NetParts};
@@ -33,6 +35,7 @@ use crate::topology::{BusId, Inventory, NicReach, PathKind};
 use crate::transport::net::{Dialed, Dialing};
 use crate::transport::{PeerInfo, processors_each};
 use crate::wire::{Message, cut, digest};
+use chain::ChainMemory;
 use counted::CountedSlots;
 use gdr::{Gdr, GdrCase, decide};
 use memory::{HostMemory, Source};
@@ -84,6 +87,8 @@ pub struct NetConnected {
     pub parts: NetParts,
     places: NetPlaces,
     memory: HostMemory,
+    /// A head's, to the network that reduces.
+    chain: Option<ChainMemory>,
 }
 
 impl Network {
@@ -154,16 +159,17 @@ impl Network {
         NetworkInfo { name, gbytes, latency_us, threads: self.threads, device }
     }
 
-    /// Makes this rank's connections, in memory of its own. Every rank calls it at the same time.
+    /// Makes this rank's connections, in memory of its own; a head joins the others. Every rank calls it at the same time.
     pub fn connect(
         &self,
         bootstrap: &Bootstrap,
         device: &dyn Gpu,
         wanted: &NetWanted<'_>,
+        joining: Option<Joining>,
     ) -> Result<NetConnected, ConnectError> {
         let gdr = self.gdr(&self.properties, device, wanted);
         let ring_devices = self.ring_devices(wanted.ring_nics, |nic| self.gdr(nic, device, wanted) == gdr);
-        let connected = self.connect_in(&device, gdr, bootstrap, (wanted, &ring_devices));
+        let connected = self.connect_in(&device, gdr, bootstrap, (wanted, &ring_devices), joining);
         vote_or_abort(bootstrap, connected)
     }
 
@@ -231,6 +237,7 @@ impl Network {
         gdr: Option<Gdr>,
         bootstrap: &Bootstrap,
         (wanted, ring_devices): (&NetWanted<'_>, &[[u32; 2]]),
+        joining: Option<Joining>,
     ) -> Result<NetConnected, ConnectError> {
         let NetWanted { rank, layout, peers, gpu, connect_timeout, step_timeout, .. } = *wanted;
         let places = NetPlaces::new(layout, rank);
@@ -250,6 +257,7 @@ impl Network {
         let counted = gdr.map(|gdr| CountedSlots::place(source, gdr, (rank, &places), &mut dialed));
         let counted = counted.unwrap_or_default();
         let places = places.with_counted(|at| counted.of(at).map(|slots| slots.first.addr().get() as u64));
+        let joined = joining.map(|joining| joining.join(bootstrap, connect_timeout)).transpose()?;
         let memory = source
             .host(places.len_bytes)
             .map_err(|source| ConnectError::Device { rank, source: source.into() })?;
@@ -257,15 +265,24 @@ impl Network {
             rings: layout.rings.len() as u32,
             trees: layout.trees.channels() as u32,
             pairs: layout.far_channels,
+            chains: layout.chains.channels() as u32,
         };
-        let keep: Keep = Arc::new((memory.keep(), counted.memory.clone()));
+        let slots = layout.slots(ConnKind::Chain);
+        let chain = joined.as_ref().map(|_| ChainMemory::new(source, rank, slots)).transpose()?;
+        let keep: Keep =
+            Arc::new((memory.keep(), counted.memory.clone(), chain.as_ref().map(ChainMemory::keep)));
         let whole = Whole { rank, channels: &channels, memory: &memory, counted: &counted, keep: &keep };
         let nranks = layout.nranks;
+        let mut ends = whole.ends(&places, dialed)?;
+        if let (Some(chain), Some(joined)) = (&chain, joined) {
+            let channel = ChannelId(channels.of(Connections::Chain).start);
+            ends.push(ProxyEnd::Coll(Box::new(chain.end(rank, channel, joined)?)));
+        }
         let proxy = ProxyParts {
             rank,
             nranks,
             channels: proxy_channels(layout, rank),
-            ends: whole.ends(&places, dialed)?,
+            ends,
             timeout: Some(step_timeout),
         };
         let here = &peers[rank.index()];
@@ -280,7 +297,7 @@ impl Network {
             threads: self.threads,
             memory: keep,
         };
-        Ok(NetConnected { parts, places, memory })
+        Ok(NetConnected { parts, places, memory, chain })
     }
 }
 
@@ -367,6 +384,7 @@ fn place_of(channels: &NetChannels, name: ConnName) -> EndId {
         ConnKind::Ring => Connections::Ring,
         ConnKind::Tree => Connections::Tree,
         ConnKind::Mesh | ConnKind::Pair => Connections::Mesh,
+        ConnKind::Chain => Connections::Chain,
     });
     let channel = ChannelId(first.start + name.channel as u32);
     EndId { peer: name.peer, channel, is_send: name.is_send }
@@ -379,16 +397,36 @@ fn proxy_channels(layout: &DeviceLayout, rank: Rank) -> Box<[ProxyChannel]> {
     let rings = layout.rings.iter().map(ring);
     let trees = (0..layout.trees.channels()).map(tree);
     let pairs = (0..layout.far_channels).map(|_| ProxyChannel::default());
-    rings.chain(trees).chain(pairs).collect()
+    // Neighbours in a chain meet in memory. What is above a head goes by the name of the next head.
+    let above = layout.chains.place(rank).filter(|place| place.is_head).map(|place| place.above);
+    let chain = || ProxyChannel { chain: [above, None], ..ProxyChannel::default() };
+    let chains = (0..layout.chains.channels()).map(|_| chain());
+    rings.chain(trees).chain(pairs).chain(chains).collect()
 }
 
 impl NetConnected {
     /// Where a connection lies for kernels, if it leads over the network.
     pub(super) fn site(&self, name: ConnName) -> Option<ConnSite> {
+        if name.kind == ConnKind::Chain {
+            return self
+                .chain
+                .as_ref()
+                .filter(|_| !self.is_near(name.peer))
+                .map(|chain| chain.site(name.is_send));
+        }
         let place = self.places.of(name)?;
         let block = self.memory.address(place.offset);
         let behind = ConnSite::new([block; 2], place.slots);
         Some(ConnSite { counted: place.counted.unwrap_or(behind.counted), ..behind })
+    }
+
+    fn is_near(&self, peer: Rank) -> bool {
+        !self.parts.reaches[peer.index()]
+    }
+
+    /// Bytes of pinned memory of a head's connections to the network that reduces.
+    pub fn chain_bytes(&self) -> usize {
+        self.chain.as_ref().map_or(0, ChainMemory::len_bytes)
     }
 
     /// Bytes of memory, pinned or the GPU's, that the connections to a rank, or from it, take.

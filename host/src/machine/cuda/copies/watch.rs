@@ -106,7 +106,7 @@ impl Looks {
             let waited = now.duration_since(since.1);
             if waited > *timeout {
                 let verdict = Verdict { health, notify: &**notify, latest: health.latest() };
-                verdict.overdue(peer, waited);
+                verdict.overdue(peer, waited, None);
                 return FAILED;
             }
         }

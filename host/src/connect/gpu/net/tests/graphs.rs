@@ -94,7 +94,7 @@ fn gives_at_once(player: &mut Player, tag: u32) -> bool {
 }
 
 /// Several graphs that are launched in any order, with calls between them, and destroyed in another order.
-fn graphs_and_calls(player: &mut Player) {
+pub(super) fn graphs_and_calls(player: &mut Player) {
     assert!(gives_at_once(player, 1));
     let mut short = PlayedGraph::of_everything(player, 100, 1000);
     let mut long = PlayedGraph::of_everything(player, 60_001, 2000);

@@ -2,12 +2,15 @@
 //! launches are those of GPUs; the memory is the host's, and the kernels' algorithms run on a CPU.
 
 mod cases;
+mod chains;
 mod direct;
 mod graphs;
 mod rings;
 
 use super::*;
 use crate::bootstrap::{BootstrapConfig, InterfaceFilter, UniqueId};
+use crate::connect::collnet::{HeadListener, Heads};
+use crate::connect::gpu::chains::DeviceChains;
 use crate::connect::gpu::connect::layout;
 use crate::connect::gpu::routes::{RouteSettings, Routes};
 use crate::connect::gpu::tables::{TableImage, image};
@@ -15,8 +18,11 @@ use crate::gpu::{CudaError, HostWork, NicMemory};
 use crate::launch::{Health, Notice, Notify, Outstanding, RawCall};
 use crate::machine::{ConnLists, Issue, NetProxy, collective_args};
 use crate::mem::Segment;
+use crate::net::coll::CollNet;
 use crate::net::socket::SocketConfig;
-use crate::plan::{Arrangement, Call, ChannelLimits, Facts, Forced, MessageWant, Plan, arrange, plan};
+use crate::plan::{
+    Arrangement, Call, ChannelLimits, Collnet, Facts, Forced, MessageWant, Plan, arrange, plan,
+};
 use crate::topology::Channels;
 use direct::{Direct, DirectNet, Gpu};
 use oxccl_device::coll::{
@@ -31,9 +37,11 @@ use oxccl_shared::abi::{
     RedOp, SlotHeader,
 };
 use oxccl_shared::algo::chunk;
+use oxccl_shared::algo::collnet::ChainLinks;
 use oxccl_shared::algo::mesh::{peers, place_from};
 use oxccl_shared::fifo::{ConsumerCursor, ProducerCursor};
 use oxccl_shared::reduce::resolve;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 /// What no scene takes, even on a busy machine.
@@ -50,6 +58,9 @@ struct Scene {
     threads: u32,
     /// By rank: whether its NIC uses its GPU's memory. Nobody's, if this is empty.
     direct: Vec<Option<Direct>>,
+    /// What reduces between hosts.
+    reducing: Option<Arc<dyn CollNet>>,
+    healths: Healths,
 }
 
 /// Memory of the host for everything.
@@ -64,10 +75,22 @@ impl Source for OfProcess {
     }
 }
 
-struct Nobody;
+/// Tells the others for whom a rank waits, and no more.
+struct Others {
+    me: Rank,
+    healths: Healths,
+}
 
-impl Notify for Nobody {
-    fn notify(&self, _: Notice) {}
+/// Of all players so far.
+type Healths = Arc<Mutex<Vec<Arc<Health>>>>;
+
+impl Notify for Others {
+    fn notify(&self, what: Notice) {
+        if let Notice::WaitsFor(peer) = what {
+            let healths = self.healths.lock().unwrap_or_else(PoisonError::into_inner);
+            healths.iter().for_each(|health| health.waits().note(self.me, peer));
+        }
+    }
     fn gave_up(&self, _: &Outstanding) {}
 }
 
@@ -77,7 +100,7 @@ struct Player {
     facts: Facts,
     layout: DeviceLayout,
     /// Connections by kind, with how far they are.
-    conns: [KindConns; 3],
+    conns: [KindConns; 4],
     net: Option<NetProxy>,
     /// Whether launches are captured.
     captures: bool,
@@ -105,7 +128,8 @@ impl Scene {
     fn new(hosts: &[u64]) -> Scene {
         let (hosts, forced) = (hosts.to_vec(), Forced::default());
         let direct = Vec::new();
-        Scene { hosts, memory: true, forced, step_timeout: PATIENCE, threads: 1, direct }
+        let (reducing, healths) = (None, Healths::default());
+        Scene { hosts, memory: true, forced, step_timeout: PATIENCE, threads: 1, direct, reducing, healths }
     }
 
     fn nranks(&self) -> u32 {
@@ -123,7 +147,8 @@ impl Scene {
         let id = UniqueId::create_by(&config).unwrap();
         // As long as the longest: what memory GPUs of one host share.
         let (facts, channels) = (self.facts(), Channels::in_rank_order(self.nranks()));
-        let plain = layout(&facts, &channels);
+        let chains = DeviceChains::along(channels.ring(0), &self.hosts);
+        let plain = layout(&facts, &channels).with_chains(chains);
         let arena = |rank| Segment::private(plain.len_bytes(rank).iter().sum::<usize>().max(1)).unwrap();
         let arenas = Arc::new((0..self.nranks()).map(Rank).map(arena).collect::<Vec<_>>());
         std::thread::scope(|scope| {
@@ -161,7 +186,12 @@ impl Scene {
         facts.tuning.blocks.as_mut().unwrap().ll_threads = 1;
         let facts = facts.on_hosts(peers.iter().map(|peer| peer.host));
         let facts = facts.over_nics(&network.nics(&routes), &channels);
+        let chains = DeviceChains::along(channels.ring(0), routes.group_of());
         let layout = layout(&facts, &channels).with_routes(routes, facts.far_channels);
+        let heads = self.heads(bootstrap, &mut config, &chains);
+        let facts =
+            facts.with_collnet_of_gpus(heads.as_ref().map_or(Collnet::Disabled, |heads| heads.collnet));
+        let layout = if heads.is_some() { layout.with_chains(chains) } else { layout };
         let wanted = NetWanted {
             rank,
             layout: &layout,
@@ -176,7 +206,9 @@ impl Scene {
         };
         let source: &dyn Source = own.as_ref().map_or(&OfProcess, |gpu| gpu);
         let gdr = direct.map(|direct| direct.gdr);
-        let connected = network.connect_in(source, gdr, bootstrap, (&wanted, &[])).unwrap();
+        let connected = network
+            .connect_in(source, gdr, bootstrap, (&wanted, &[]), heads.and_then(|heads| heads.mine))
+            .unwrap();
         let base = |peer: Rank, _| arenas[peer.index()].base().addr() as u64;
         let tables = image(&layout, rank, &|name| {
             assert_eq!(connected.site(name).is_some(), layout.routes.is_net(rank, name.peer));
@@ -186,7 +218,8 @@ impl Scene {
             }
         });
         let health = Arc::new(Health::new(rank, self.nranks()));
-        let notify: Arc<dyn Notify + Sync> = Arc::new(Nobody);
+        self.healths.lock().unwrap_or_else(PoisonError::into_inner).push(health.clone());
+        let notify: Arc<dyn Notify + Sync> = Arc::new(Others { me: rank, healths: self.healths.clone() });
         // Machines that test have fewer processors than these ranks have threads.
         let parts = NetParts { idle: Idle::FRUGAL, threads: self.threads + rank.0 % 2, ..connected.parts };
         let net = NetProxy::start(parts, &health, &notify).unwrap();
@@ -194,11 +227,23 @@ impl Scene {
             (&tables.ring, layout.rings.len()),
             (&tables.tree, layout.trees.channels()),
             (&tables.mesh, layout.mesh_channels as usize),
+            (&tables.chain, layout.chains.channels()),
         ];
         let conns = kinds.map(|(lists, channels)| KindConns::of(lists, channels, &tables));
         let (net, started) = (Some(net), Instant::now());
         let (captures, issues, gpu) = (false, Vec::new(), own);
         Player { rank, facts, layout, conns, net, captures, issues, gpu, health, started, _arenas: arenas }
+    }
+
+    /// What the heads find, if there is anything to find.
+    fn heads(&self, bootstrap: &Bootstrap, config: &mut NetConfig, chains: &[Vec<Rank>]) -> Option<Heads> {
+        config.coll.own = Some(self.reducing.clone()?);
+        let rank = bootstrap.rank();
+        let mine = match chains.iter().any(|chain| chain[0] == rank) {
+            true => HeadListener::listen(config, rank, &Locality::default()).unwrap(),
+            false => HeadListener::member(),
+        };
+        Some(mine.gather(bootstrap, chains).unwrap())
     }
 }
 
@@ -398,7 +443,11 @@ impl Player {
             Algorithm::OneShot | Algorithm::TwoLevel => {
                 (self.conns[2].channel(at, self.facts.nranks as usize - 1), TreeEnds::default())
             }
-            Algorithm::TwoShot | Algorithm::CollnetChain => panic!("not over a proxy: {plan:?}"),
+            Algorithm::CollnetChain => {
+                let place = self.layout.chains.place(self.rank).unwrap();
+                (self.conns[3].channel(at, place.conns()), TreeEnds::default())
+            }
+            Algorithm::TwoShot => panic!("not over a proxy: {plan:?}"),
         };
         let operator = resolve(RedOp::Sum, dtype, self.facts.nranks, 0);
         let block = CpuBlock::new(self, dtype, &operator);
@@ -409,7 +458,7 @@ impl Player {
                 coll::oneshot::run::<_, AtOnce<Ll<1>, 7>>(&block, &ends, &work)
             };
         }
-        let chain = ChainEnds::default();
+        let chain = self.chain_ends();
         let (me, n) = (self.rank, self.facts.nranks);
         let mesh_send: Vec<u16> = peers(me, n).map(|peer| place_from(me, peer) as u16).collect();
         let mesh_recv: Vec<u16> = (0..n as u16 - 1).collect();
@@ -417,6 +466,19 @@ impl Player {
             Endpoints { ring, tree: &tree, chain: &chain, mesh_recv: &mesh_recv, mesh_send: &mesh_send };
         // SAFETY: buffers are as long as the work says; indices are those of the channel's connections.
         unsafe { coll::run(&block, conns, &ends, &work) }
+    }
+
+    /// As the kernel has them.
+    fn chain_ends(&self) -> ChainEnds {
+        let Some(place) = self.layout.chains.place(self.rank) else { return ChainEnds::default() };
+        let KernelTree { children, has_parent } = place.of_kernel();
+        ChainEnds {
+            links: ChainLinks { is_head: has_parent == 0, has_below: children > 0 },
+            below_recv: [0],
+            below_send: [0],
+            above_recv: [children as u16],
+            above_send: [children as u16],
+        }
     }
 
     /// Every rank sends every other `len_bytes`, and itself nothing.

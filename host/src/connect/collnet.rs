@@ -1,0 +1,251 @@
+//! Layer: host / connect / collnet, under both machines.
+//! Takes: a bootstrap, the chains of a communicator, and where networks that reduce are to be found.
+//! Gives: whether every head has such a network and what all of them support, the same on every rank; a head's part of it.
+//! Never: makes a connection between a kernel and a network.
+//!
+//! The head of each chain searches for a network and listens; all ranks gather what the heads found; the heads join.
+
+use super::ConnectError;
+use crate::bootstrap::Bootstrap;
+use crate::net::coll::{self, CollComm, CollListener, Head};
+use crate::net::{HANDLE_BYTES, Locality, NetConfig, NetError, NetHandle, nearest};
+use crate::plan::tuning::NetSpeed;
+use crate::plan::{Collnet, CollnetFacts, Reduces};
+use crate::proxy::CHECKED;
+use crate::wire::{Message, cut};
+use oxccl_shared::abi::Rank;
+use serde::{Deserialize, Serialize};
+use std::time::{Duration, Instant};
+
+/// Pause between two polls of heads that are joining.
+const REST: Duration = Duration::from_micros(200);
+
+/// Of a reason in a message.
+const REASON_BYTES_MAX: usize = 512;
+
+/// A rank's contribution: a head's listener and its info for the others.
+pub(super) struct HeadListener {
+    info: HeadInfo,
+    listener: Option<Box<dyn CollListener>>,
+}
+
+/// What ranks tell each other.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+enum HeadInfo {
+    /// Not a head.
+    Member,
+    /// A head with in-network reduction.
+    Head { handle: NetHandle, reduces: Reduces, buffer_max_bytes: u64, speed_mbps: u32, latency_us: f32 },
+    /// A head without it, and the reason.
+    Lacks(String),
+}
+
+/// What all ranks know of their heads.
+pub(super) struct Heads {
+    /// What all of them support, or that one has nothing.
+    pub collnet: Collnet,
+    /// The reason of the head without a network, if there is one.
+    pub lack: String,
+    /// This rank's part, if it is a head and all have a network.
+    pub mine: Option<Joining>,
+}
+
+/// A head that knows all the others.
+pub(super) struct Joining {
+    rank: Rank,
+    listener: Box<dyn CollListener>,
+    handles: Vec<NetHandle>,
+    head: Head,
+    next_head: Rank,
+}
+
+/// A head that has joined the others.
+pub(super) struct JoinedHead {
+    /// Its end of the network.
+    pub comm: Box<dyn CollComm>,
+    /// Which of the heads it is.
+    pub head: Head,
+    /// The head of the next chain.
+    pub next_head: Rank,
+}
+
+impl HeadListener {
+    /// A rank that is no head.
+    pub fn member() -> HeadListener {
+        HeadListener { info: HeadInfo::Member, listener: None }
+    }
+
+    /// Searches for in-network reduction near `place`, for a rank that is a head.
+    pub fn listen(config: &NetConfig, rank: Rank, place: &Locality) -> Result<HeadListener, ConnectError> {
+        match listen(config, place) {
+            Ok((info, listener)) => Ok(HeadListener { info, listener: Some(listener) }),
+            Err(error @ NetError::Absent { .. }) => Ok(HeadListener {
+                info: HeadInfo::Lacks(cut(&error.to_string(), REASON_BYTES_MAX).to_owned()),
+                listener: None,
+            }),
+            Err(source) => Err(refused(rank, source)),
+        }
+    }
+
+    /// Learns what the heads of all chains found. Every rank calls it at the same time; a chain's first rank is its head.
+    pub fn gather(self, bootstrap: &Bootstrap, chains: &[Vec<Rank>]) -> Result<Heads, ConnectError> {
+        let blocks = bootstrap.all_gather(&self.info.to_bytes())?;
+        let mut infos = Vec::with_capacity(blocks.len());
+        for (peer, block) in (0..).map(Rank).zip(&blocks) {
+            infos.push(HeadInfo::from_bytes(block).map_err(|_| ConnectError::Malformed { peer })?);
+        }
+        let heads: Vec<Rank> = chains.iter().map(|chain| chain[0]).collect();
+        let (mut handles, mut collnet) = (Vec::new(), Collnet::Lacking);
+        for &head in &heads {
+            match &infos[head.index()] {
+                HeadInfo::Lacks(why) => {
+                    let lack = format!("rank {head}: {why}");
+                    tracing::warn!("NCCL_COLLNET_ENABLE: {lack}; no network reduces");
+                    return Ok(Heads { collnet: Collnet::Lacking, lack, mine: None });
+                }
+                HeadInfo::Member => return Err(ConnectError::Malformed { peer: head }),
+                info @ HeadInfo::Head { handle, .. } => {
+                    handles.push(*handle);
+                    collnet = info.and(collnet, heads.len() as u32);
+                }
+            }
+        }
+        let (rank, count) = (bootstrap.rank(), heads.len());
+        let index = heads.iter().position(|head| *head == rank);
+        let mine = index.zip(self.listener).map(|(index, listener)| Joining {
+            rank,
+            listener,
+            handles,
+            head: Head { index: index as u32, count: count as u32 },
+            next_head: heads[(index + 1) % count],
+        });
+        Ok(Heads { collnet, lack: String::new(), mine })
+    }
+}
+
+fn listen(config: &NetConfig, place: &Locality) -> Result<(HeadInfo, Box<dyn CollListener>), NetError> {
+    let net = coll::find(config)?;
+    let (dtype, op) = CHECKED;
+    if !net.reduces(dtype, op)? {
+        let reason = format!("it has no {op} of {dtype}, by which heads tell operations apart");
+        return Err(NetError::Absent { net: net.name().to_owned(), reason });
+    }
+    let device = nearest(net.devices(), |device| net.properties(device), place)?;
+    let facts = net.properties(device)?;
+    let (handle, listener) = net.listen(device)?;
+    let info = HeadInfo::Head {
+        handle,
+        reduces: Reduces::of(|dtype, op| net.reduces(dtype, op))?,
+        buffer_max_bytes: facts.message_max_bytes as u64,
+        speed_mbps: facts.speed_mbps,
+        latency_us: facts.latency_us,
+    };
+    Ok((info, listener))
+}
+
+impl Joining {
+    /// Joins the other heads, which do the same.
+    pub fn join(self, bootstrap: &Bootstrap, timeout: Duration) -> Result<JoinedHead, ConnectError> {
+        let Joining { rank, listener, handles, head, next_head } = self;
+        let refused = |source| refused(rank, source);
+        let mut joining = listener.join(&handles, head.index).map_err(refused)?;
+        let begin = Instant::now();
+        loop {
+            if let Some(comm) = joining.poll_join().map_err(refused)? {
+                return Ok(JoinedHead { comm, head, next_head });
+            }
+            // A dead head will not join.
+            bootstrap.check_whole()?;
+            if begin.elapsed() > timeout {
+                let reason = format!("not all heads came together within {timeout:?}");
+                let device = format!("network that reduces ({head})");
+                return Err(refused(NetError::of_call(&device, "connect", reason)));
+            }
+            std::thread::sleep(REST);
+        }
+    }
+}
+
+/// What a head's network refused.
+pub(super) fn refused(rank: Rank, source: NetError) -> ConnectError {
+    ConnectError::Net { rank, peer: None, source: Box::new(source) }
+}
+
+impl Message for HeadInfo {
+    const VERSION: u8 = 1;
+    const BYTES_MAX: usize = 64 + HANDLE_BYTES + REASON_BYTES_MAX;
+
+    fn is_sound(&self) -> bool {
+        match self {
+            HeadInfo::Member => true,
+            HeadInfo::Lacks(why) => why.len() <= REASON_BYTES_MAX,
+            HeadInfo::Head { reduces, latency_us, .. } => {
+                reduces.is_sound() && latency_us.is_finite() && *latency_us >= 0.0
+            }
+        }
+    }
+}
+
+impl HeadInfo {
+    /// The common capabilities of this head's network and the previous ones.
+    fn and(&self, before: Collnet, nhosts: u32) -> Collnet {
+        let HeadInfo::Head { reduces, buffer_max_bytes, speed_mbps, latency_us, .. } = self else {
+            return before;
+        };
+        let (gbytes, latency_us) = (f64::from((*speed_mbps).max(1)) / 8e3, f64::from(*latency_us));
+        let mine = CollnetFacts {
+            reduces: *reduces,
+            buffer_max_bytes: *buffer_max_bytes,
+            nhosts,
+            speed: NetSpeed { gbytes, latency_us },
+        };
+        let Collnet::There(others) = before else { return Collnet::There(mine) };
+        Collnet::There(CollnetFacts {
+            reduces: mine.reduces.and(others.reduces),
+            buffer_max_bytes: mine.buffer_max_bytes.min(others.buffer_max_bytes),
+            nhosts,
+            speed: NetSpeed {
+                gbytes: gbytes.min(others.speed.gbytes),
+                latency_us: latency_us.max(others.speed.latency_us),
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use oxccl_shared::abi::{DataType, RedOp};
+
+    fn head(reduces: Reduces, speed_mbps: u32) -> HeadInfo {
+        let (handle, buffer_max_bytes) = (NetHandle([7; HANDLE_BYTES]), 1 << 30);
+        HeadInfo::Head { handle, reduces, buffer_max_bytes, speed_mbps, latency_us: 2.5 }
+    }
+
+    #[test]
+    fn infos_survive_the_wire() {
+        let infos = [HeadInfo::Member, HeadInfo::Lacks("no plugin".into()), head(Reduces::ALL, 100_000)];
+        for info in infos {
+            let bytes = info.to_bytes();
+            assert_eq!(HeadInfo::from_bytes(&bytes), Ok(info));
+            assert!(HeadInfo::from_bytes(&[&[9], &bytes[1..]].concat()).is_err());
+        }
+        let bytes = head(Reduces::ALL, 1).to_bytes();
+        for cut in 1..bytes.len() {
+            assert!(HeadInfo::from_bytes(&bytes[..cut]).is_err(), "{cut}");
+        }
+        assert!(HeadInfo::from_bytes(&[]).is_err());
+    }
+
+    #[test]
+    fn heads_have_in_common_what_all_have() {
+        let floats = Reduces::of(|dtype, op| Ok::<_, ()>(dtype == DataType::F32 && op == RedOp::Sum));
+        let infos = [head(Reduces::ALL, 40_000), head(floats.unwrap(), 8_000)];
+        let all = infos.iter().fold(Collnet::Lacking, |all, info| info.and(all, 2));
+        let Collnet::There(facts) = all else { panic!("both have one") };
+        assert_eq!((facts.nhosts, facts.speed.gbytes, facts.speed.latency_us), (2, 1.0, 2.5));
+        assert!(
+            facts.reduces.has(DataType::F32, RedOp::Sum) && !facts.reduces.has(DataType::F32, RedOp::Max)
+        );
+    }
+}

@@ -1,0 +1,57 @@
+//! The connections between a head's kernels and the network that reduces: one in each direction, in pinned host memory.
+
+use super::memory::{HostMemory, Source};
+use crate::connect::ConnectError;
+use crate::connect::collnet::{JoinedHead, refused};
+use crate::connect::gpu::tables::ConnSite;
+use crate::proxy::{CollEnd, CollLane, EndId, Keep};
+use oxccl_shared::abi::{ChannelId, ConnLayout, Rank};
+use std::sync::Arc;
+
+/// The memory of both.
+pub(super) struct ChainMemory {
+    memory: HostMemory,
+    slots: ConnLayout,
+}
+
+impl ChainMemory {
+    /// Makes it for connections with these slots.
+    pub fn new(source: &dyn Source, rank: Rank, slots: ConnLayout) -> Result<ChainMemory, ConnectError> {
+        let memory = source
+            .host(2 * slots.total_bytes())
+            .map_err(|source| ConnectError::Device { rank, source: source.into() })?;
+        Ok(ChainMemory { memory, slots })
+    }
+
+    /// Bytes of pinned memory.
+    pub fn len_bytes(&self) -> usize {
+        2 * self.slots.total_bytes()
+    }
+
+    /// The owner of the memory.
+    pub fn keep(&self) -> Keep {
+        self.memory.keep()
+    }
+
+    /// Where a direction's connection lies for kernels.
+    pub fn site(&self, is_send: bool) -> ConnSite {
+        ConnSite::new([self.memory.address(self.offset(is_send)); 2], self.slots)
+    }
+
+    fn offset(&self, is_send: bool) -> usize {
+        if is_send { 0 } else { self.slots.total_bytes() }
+    }
+
+    /// The proxy's end, for a head that has joined the others. To be called once.
+    pub fn end(&self, rank: Rank, channel: ChannelId, joined: JoinedHead) -> Result<CollLane, ConnectError> {
+        let JoinedHead { comm, head, next_head } = joined;
+        // SAFETY: (1) called once, and the end keeps the memory; all of a block lies there.
+        let [up, down] =
+            [true, false].map(|is_send| unsafe { self.memory.whole_block(self.offset(is_send), self.slots) });
+        let keep: Keep = Arc::new(self.keep());
+        // SAFETY: (1) kernels are the only producers of the one and the only consumers of the other.
+        let end = unsafe { CollEnd::new(comm, head, [up, down], keep) };
+        let place = EndId { peer: next_head, channel, is_send: true };
+        Ok(CollLane::new(end.map_err(|source| refused(rank, source))?, place))
+    }
+}

@@ -1,0 +1,199 @@
+//! All-reduces through a network that reduces: an aggregator.
+
+use super::cases::{call, every_function};
+use super::graphs::graphs_and_calls;
+use super::*;
+use crate::bootstrap::Cancel;
+use crate::bootstrap::secret::Secret;
+use crate::launch::Fault;
+use crate::net::aggregate::{AggregatorConfig, Server, ServerConfig, open};
+use crate::net::coll::{CollComm, CollConnector, CollListener, CollPart, Reduction, Started, Window};
+use crate::net::{Comm, NetHandle, NetMemory, Registration, Request};
+
+/// Has `play` use an aggregator, which serves as long as it plays.
+fn with_aggregator(play: impl FnOnce(Arc<dyn CollNet>)) {
+    let secret = || Secret::from_seed(b"chains of GPUs");
+    let server = Server::bind(ServerConfig::new("127.0.0.1:0".parse().unwrap(), secret())).unwrap();
+    let config = AggregatorConfig {
+        servers: vec![server.local_addr().to_string()],
+        secret: Ok(secret()),
+        connect_timeout: Duration::from_secs(20),
+        peer_dead_after: Duration::from_secs(20),
+    };
+    let stop = Cancel::default();
+    std::thread::scope(|scope| {
+        // However the play ends.
+        let _stops = Stops(&stop);
+        scope.spawn(|| server.serve(&stop).unwrap());
+        play(open(&config).unwrap());
+    });
+}
+
+struct Stops<'a>(&'a Cancel);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+fn scene(hosts: &[u64], reducing: &Arc<dyn CollNet>) -> Scene {
+    let forced = Forced::only(Some(Algorithm::CollnetChain), None);
+    Scene { forced, reducing: Some(reducing.clone()), ..Scene::new(hosts) }
+}
+
+/// Everything, and all-reduces go where they were ordered to.
+fn everything(player: &mut Player) {
+    assert_eq!(plan(&call(Func::AllReduce, 5), &player.facts).algorithm, Algorithm::CollnetChain);
+    every_function(player);
+}
+
+#[test]
+fn heads_alone_and_chains_reduce_through_an_aggregator() {
+    with_aggregator(|net| {
+        Scene { memory: false, ..scene(&[1, 1, 1], &net) }.play(everything);
+        scene(&[1, 2], &net).play(everything);
+        Scene { threads: 4, ..scene(&[1, 1, 2, 2], &net) }.play(everything);
+        // A ring in rank order enters the first host in the middle.
+        scene(&[1, 2, 2, 1, 1], &net).play(everything);
+    });
+}
+
+/// What is captured runs many times, between calls.
+#[test]
+fn graphs_reduce_through_an_aggregator() {
+    with_aggregator(|net| {
+        // Each is a head: others give no orders for a chain.
+        scene(&[1, 2], &net).play(graphs_and_calls);
+        Scene { threads: 4, memory: false, ..scene(&[1, 1, 1], &net) }.play(graphs_and_calls);
+    });
+}
+
+/// Where the user names nothing, rings go on: nobody has measured chains of GPUs.
+#[test]
+fn a_network_that_reduces_is_not_taken_unasked() {
+    with_aggregator(|net| {
+        Scene { forced: Forced::default(), ..scene(&[1, 2], &net) }.play(|player| {
+            assert!(matches!(player.facts.collnet, Collnet::There(_)));
+            for count in [1, 1 << 12, 1 << 20, 1 << 28] {
+                assert_ne!(
+                    plan(&call(Func::AllReduce, count), &player.facts).algorithm,
+                    Algorithm::CollnetChain
+                );
+            }
+        });
+    });
+}
+
+/// Heads that call different things: the check finds it, whatever the lengths.
+#[test]
+fn heads_that_call_different_things_are_told() {
+    with_aggregator(|net| {
+        Scene { step_timeout: Duration::from_secs(30), ..scene(&[1, 2], &net) }.play(|player| {
+            let tag = 5 + player.rank.0;
+            assert!(player.collective(&call(Func::AllReduce, 100), tag).is_err());
+            let fault = player.health.fault().map(|was| was.fault);
+            let is_told = match player.rank {
+                Rank(0) => matches!(fault, Some(Fault::Mismatch { rank: Rank(1), .. })),
+                _ => matches!(fault, Some(Fault::Mismatch { rank: Rank(0), .. } | Fault::Link { .. })),
+            };
+            assert!(is_told, "{fault:?}");
+        });
+    });
+}
+
+/// A head whose kernel does not run keeps the others waiting: an error that names it, from the proxy and in time.
+#[test]
+fn a_head_that_does_not_call_is_named() {
+    with_aggregator(|net| {
+        Scene { step_timeout: Duration::from_secs(1), ..scene(&[1, 2], &net) }.play(|player| {
+            if player.rank == Rank(1) {
+                return std::thread::sleep(Duration::from_secs(4));
+            }
+            assert!(player.collective(&call(Func::AllReduce, 100), 1).is_err());
+            let fault = player.health.fault().map(|was| was.fault);
+            assert!(matches!(fault, Some(Fault::Timeout { rank: Rank(1), .. })), "{fault:?}");
+        });
+    });
+}
+
+/// A network that takes everything and gives nothing.
+#[derive(Clone, Debug)]
+struct Silent;
+
+impl CollNet for Silent {
+    fn name(&self) -> &str {
+        "silent"
+    }
+    fn devices(&self) -> u32 {
+        1
+    }
+    fn properties(&self, _: u32) -> Result<NetProperties, NetError> {
+        crate::net::loopback::Loopback::new(0).properties(0)
+    }
+    fn reduces(&self, _: DataType, _: RedOp) -> Result<bool, NetError> {
+        Ok(true)
+    }
+    fn listen(&self, _: u32) -> Result<(NetHandle, Box<dyn CollListener>), NetError> {
+        Ok((NetHandle([0; crate::net::HANDLE_BYTES]), Box::new(Silent)))
+    }
+}
+
+impl CollListener for Silent {
+    fn join(self: Box<Self>, _: &[NetHandle], _: u32) -> Result<Box<dyn CollConnector>, NetError> {
+        Ok(self)
+    }
+}
+
+impl CollConnector for Silent {
+    fn poll_join(&mut self) -> Result<Option<Box<dyn CollComm>>, NetError> {
+        Ok(Some(Box::new(Silent)))
+    }
+}
+
+impl Comm for Silent {
+    unsafe fn register(&mut self, _: NetMemory<'_>) -> Result<Registration, NetError> {
+        Ok(Registration(0))
+    }
+    fn deregister(&mut self, _: Registration) -> Result<(), NetError> {
+        Ok(())
+    }
+    fn test(&mut self, _: Request) -> Result<Option<usize>, NetError> {
+        Ok(None)
+    }
+}
+
+impl CollComm for Silent {
+    unsafe fn iallreduce(&mut self, _: CollPart, _: CollPart, _: Reduction) -> Started {
+        Ok(Some(Request(0)))
+    }
+    unsafe fn iallgather(&mut self, _: CollPart, _: CollPart, _: Window) -> Started {
+        unreachable!("only all-reduces go there")
+    }
+    unsafe fn ireduce_scatter(
+        &mut self,
+        _: CollPart,
+        _: CollPart,
+        _: (DataType, RedOp),
+        _: Window,
+    ) -> Started {
+        unreachable!("only all-reduces go there")
+    }
+    unsafe fn flush(&mut self, _: CollPart, _: usize) -> Started {
+        Ok(None)
+    }
+    fn awaited(&self) -> String {
+        "the silent switch".to_owned()
+    }
+}
+
+/// Every head waits for the network: no rank is to blame, and each proxy says so.
+#[test]
+fn a_network_that_gives_no_result_is_named() {
+    let net: Arc<dyn CollNet> = Arc::new(Silent);
+    Scene { step_timeout: Duration::from_secs(3), ..scene(&[1, 2, 3], &net) }.play(|player| {
+        assert!(player.collective(&call(Func::AllReduce, 100), 1).is_err());
+        let fault = player.health.fault().map(|was| format!("{:?}", was.fault)).unwrap_or_default();
+        assert!(fault.contains("the silent switch gave no result within"), "{fault}");
+    });
+}

@@ -1,0 +1,133 @@
+//! All-reduces of GPUs through a network that reduces: an aggregator in this process. GPUs are hosts of their own, or several are one.
+
+use super::net::loopback;
+use super::net_graphs::replayed_among_calls;
+use oxccl::cuda::DeviceMemory;
+use oxccl::{Algorithm, DataType, Fault, Func, Rank, RedOp, Untyped};
+use oxccl_tests::case::{Case, Placement};
+use oxccl_tests::deadline::{Deadline, doing};
+use oxccl_tests::deck::Deck;
+use oxccl_tests::devices::{DeviceWorld, Launch};
+use oxccl_tests::harness::Settings;
+use oxccl_tests::net::Aggregator;
+use std::time::Duration;
+
+const HOSTS: [&[&str]; 4] = [&["a", "b"], &["a", "b", "c", "d"], &["a", "a", "b", "b"], &["a", "b", "b"]];
+
+/// Around a slot's border, several times all slots, and what begins no slot evenly.
+const COUNTS: [usize; 12] =
+    [1, 2, 7, 1000, 4095, 65_536, 65_537, 131_071, 262_144, 524_289, 1_048_577, 333_333];
+
+fn world(hosts: &[&str], aggregator: &Aggregator, settings: Settings) -> DeviceWorld {
+    let settings = Settings { algorithm: Some(Algorithm::CollnetChain), ..settings };
+    let world = DeviceWorld::on_hosts(hosts, settings, |config| {
+        loopback(config);
+        config.net.coll = aggregator.config();
+    });
+    for rank in &world.ranks {
+        let explained = rank.comm.explain_with(Func::AllReduce, DataType::F32, RedOp::Avg, 1000);
+        let explained = explained.expect("an all-reduce").expect("it is planned");
+        assert_eq!(explained.choice.candidate.algorithm, Algorithm::CollnetChain, "{explained}");
+    }
+    world
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn needs_gpu_collnet_every_type_and_operator() {
+    let _deadline = Deadline::start("needs_gpu_collnet_every_type_and_operator", Duration::from_secs(100));
+    let aggregator = Aggregator::start();
+    for (nth, hosts) in HOSTS.into_iter().enumerate() {
+        let mut world = world(hosts, &aggregator, Settings::default());
+        let mut deck = Deck::new(COUNTS.len() * Placement::ALL.len() * Launch::ALL.len(), nth as u64);
+        for (&dtype, &op) in
+            DataType::ALL.iter().flat_map(|dtype| RedOp::ALL.iter().map(move |op| (dtype, op)))
+        {
+            let card = deck.draw();
+            let (count, card) = (COUNTS[card % COUNTS.len()], card / COUNTS.len());
+            let placement = Placement::ALL[card % Placement::ALL.len()];
+            let launch = Launch::ALL[card / Placement::ALL.len()];
+            let case =
+                Case { func: Func::AllReduce, dtype, op, root: 0, count, placement, seed: card as u64 };
+            doing(|| format!("{case:?} by {launch:?} of {hosts:?}"));
+            world.check(&case, launch).unwrap_or_else(|failure| panic!("{failure}"));
+        }
+    }
+}
+
+/// Other functions between all-reduces go by rings and messages.
+#[test]
+#[ignore = "needs GPUs"]
+fn needs_gpu_collnet_every_length_among_other_functions() {
+    let _deadline =
+        Deadline::start("needs_gpu_collnet_every_length_among_other_functions", Duration::from_secs(100));
+    let aggregator = Aggregator::start();
+    for hosts in [HOSTS[0], HOSTS[2]] {
+        let mut world = world(hosts, &aggregator, Settings::default());
+        let others = [Func::AllGather, Func::Broadcast, Func::AllToAll, Func::Barrier, Func::ReduceScatter];
+        for (nth, count) in COUNTS.into_iter().chain([0, 2_500_001]).enumerate() {
+            let others = [others[nth % others.len()], others[(nth + 2) % others.len()]];
+            for (func, count) in
+                [(Func::AllReduce, count), (others[0], 5000), (Func::AllReduce, 3), (others[1], 9)]
+            {
+                let (dtype, op, placement) =
+                    (DataType::F32, RedOp::Sum, Placement::ALL[nth % Placement::ALL.len()]);
+                let count = if func == Func::Barrier { 0 } else { count };
+                let case = Case { func, dtype, op, root: 0, count, placement, seed: nth as u64 };
+                let launch = Launch::ALL[nth % Launch::ALL.len()];
+                doing(|| format!("{case:?} by {launch:?} of {hosts:?}"));
+                world.check(&case, launch).unwrap_or_else(|failure| panic!("{failure}"));
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn needs_gpu_collnet_graphs_replayed_among_calls() {
+    let _deadline =
+        Deadline::start("needs_gpu_collnet_graphs_replayed_among_calls", Duration::from_secs(100));
+    let aggregator = Aggregator::start();
+    for hosts in [HOSTS[0], HOSTS[2]] {
+        replayed_among_calls(world(hosts, &aggregator, Settings::default()));
+    }
+}
+
+/// A server that ends, then ranks of which one does not call: an error on every rank that waits, in time, with the one at fault.
+#[test]
+#[ignore = "needs GPUs"]
+fn needs_gpu_collnet_what_fails_is_named() {
+    let _deadline = Deadline::start("needs_gpu_collnet_what_fails_is_named", Duration::from_secs(100));
+    for (stops, timeout) in [(true, Duration::from_secs(60)), (false, Duration::from_secs(2))] {
+        let aggregator = Aggregator::start();
+        let world = world(&["a", "b"], &aggregator, Settings { timeout, ..Settings::default() });
+        if stops {
+            drop(aggregator);
+        }
+        let callers = &world.ranks[..if stops { 2 } else { 1 }];
+        let memories: Vec<DeviceMemory> = callers
+            .iter()
+            .map(|rank| DeviceMemory::zeroed(rank.comm.device(), 4 << 20).expect("4 MiB"))
+            .collect();
+        for (rank, memory) in callers.iter().zip(&memories) {
+            let buffer: *mut u8 = std::ptr::without_provenance_mut(memory.address() as usize);
+            let untyped = Untyped::new(Func::AllReduce, DataType::F32);
+            let call = Untyped { send: buffer, recv: buffer, count: memory.len() / 4, ..untyped };
+            // SAFETY: in place, of the whole memory, which lives until the stream has been waited for.
+            let put = unsafe { rank.comm.enqueue_untyped(&call, rank.stream.by_ref()) };
+            assert!(stops || put.is_ok(), "{put:?}");
+        }
+        for rank in callers {
+            let reported = rank.comm.synchronize(rank.stream.by_ref()).unwrap_err();
+            println!("rank {}: {reported}", rank.comm.rank());
+            let fault = reported.fault();
+            let is_named = match stops {
+                true => {
+                    matches!(fault, Some(Fault::Link { .. } | Fault::PeerAborted { .. }))
+                }
+                false => matches!(fault, Some(Fault::Timeout { rank: Rank(1), .. })),
+            };
+            assert!(is_named, "{fault:?}");
+        }
+    }
+}
