@@ -3,6 +3,7 @@
 //! Gives: it on standard output.
 //! Never: an end in a panic because whoever reads has seen enough.
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{ErrorKind, Write, stdout};
 
 /// Says it.
@@ -15,4 +16,13 @@ pub fn say(text: &str) -> std::io::Result<()> {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         said => said,
     }
+}
+
+/// Whether somebody may read what is said: a pipe whose other end is closed has no reader.
+pub fn has_reader() -> bool {
+    let out = stdout();
+    let mut ends = [PollFd::new(&out, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    // Where it cannot be asked, writing tells.
+    poll(&mut ends, Some(&now)).is_err() || !ends[0].revents().intersects(PollFlags::ERR | PollFlags::NVAL)
 }

@@ -88,3 +88,38 @@ fn counters_are_pushed_and_a_collector_that_is_not_there_is_named() {
     let output = job.status(&["--otlp", "https://127.0.0.1:1"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("no TLS"), "{output:?}");
 }
+
+fn end_of(mut tool: Child) -> std::process::ExitStatus {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        if let Some(status) = tool.try_wait().unwrap() {
+            return status;
+        }
+        if Instant::now() > deadline {
+            tool.kill().unwrap();
+            tool.wait().unwrap();
+            panic!("it goes on");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_watch_ends_with_its_reader_and_with_its_process() {
+    let mut job = Job::start();
+    let pid = job.0.id().to_string();
+    let watch = |out: Stdio| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_oxccl"));
+        let command = command.args(["status", "--timeout", "0", "--watch", "0.05", "--pid", &pid]);
+        command.stdout(out).stderr(Stdio::null()).spawn().unwrap()
+    };
+    let mut unread = watch(Stdio::piped());
+    drop(unread.stdout.take());
+    end_of(unread);
+    let read = watch(Stdio::null());
+    job.0.kill().unwrap();
+    job.0.wait().unwrap();
+    assert!(!end_of(read).success());
+    let output = job.status(&[]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains(&format!("there is no process {pid}")));
+}

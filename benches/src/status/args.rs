@@ -34,13 +34,21 @@ pub struct StatusArgs {
     timeout: Duration,
     /// Show so many of each communicator's latest operations
     #[arg(long, value_name = "N", default_value_t = 0)]
-    pub last: usize,
-    /// Write the flight records to files oxccl_flight_rank_N in this folder instead
+    last: usize,
+    /// Write the flight records to files oxccl_flight_rank_N in this folder instead, which is made if it is not there
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["json", "watch", "last", "prometheus", "otlp"])]
     pub dump: Option<PathBuf>,
 }
 
+/// Operations that a communicator remembers.
+const REMEMBERED: usize = 4096;
+
 impl StatusArgs {
+    /// How many of a communicator's latest operations to show, of those that it remembers.
+    pub fn last(&self) -> usize {
+        self.last.min(REMEMBERED)
+    }
+
     /// How long other ranks have.
     pub fn timeout(&self) -> Duration {
         self.timeout.min(Duration::from_secs(30))

@@ -12,7 +12,7 @@ mod table;
 pub use args::StatusArgs;
 
 use crate::complain::complain;
-use crate::say::say;
+use crate::say::{has_reader, say};
 use oxccl::status::ask::{AskError, Process, Remote, processes};
 use oxccl::status::{FlightFile, ProcessReport};
 use std::collections::BTreeSet;
@@ -42,10 +42,19 @@ enum StatusError {
         "process {0} has no communicator that can be asked: it has none, belongs to another user, or has OXCCL_STATUS=0"
     )]
     NotThere(u32),
+    #[error("there is no process {0}, or there is none any more")]
+    Gone(u32),
     #[error("{}: {source}", path.display())]
     File { path: PathBuf, source: std::io::Error },
     #[error("none of {0} processes answers")]
     Silent(usize),
+}
+
+impl StatusError {
+    /// Whether asking again is of no use.
+    fn is_last(&self) -> bool {
+        matches!(self, StatusError::Print(_) | StatusError::Gone(_))
+    }
 }
 
 /// What was found.
@@ -74,7 +83,9 @@ pub fn status(args: &StatusArgs) -> ExitCode {
         }
         match args.watch {
             // Processes come and go while they are watched.
-            Some(every) if !matches!(done, Err(StatusError::Print(_))) => std::thread::sleep(every),
+            Some(every) if !done.as_ref().is_err_and(StatusError::is_last) && has_reader() => {
+                std::thread::sleep(every);
+            }
             _ => return if done.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE },
         }
     }
@@ -84,7 +95,11 @@ fn asked(args: &StatusArgs) -> Result<Vec<Process>, StatusError> {
     let mut found = processes()?;
     if let Some(pid) = args.pid {
         found.retain(|process| process.pid == pid);
-        return if found.is_empty() { Err(StatusError::NotThere(pid)) } else { Ok(found) };
+        return match found.is_empty() {
+            true if !Path::new("/proc").join(pid.to_string()).exists() => Err(StatusError::Gone(pid)),
+            true => Err(StatusError::NotThere(pid)),
+            false => Ok(found),
+        };
     }
     if found.is_empty() { Err(StatusError::Nobody) } else { Ok(found) }
 }
@@ -110,11 +125,11 @@ fn ask_all<T: Send>(
 
 fn find(args: &StatusArgs) -> Result<Found, StatusError> {
     if let Some(address) = &args.address {
-        let report = Remote::new(address).status(args.last, args.timeout(), PATIENCE)?;
+        let report = Remote::new(address).status(args.last(), args.timeout(), PATIENCE)?;
         return Ok(Found { processes: vec![report], errors: Vec::new() });
     }
     let (processes, errors) =
-        ask_all(&asked(args)?, |process| process.status(args.last, args.timeout(), PATIENCE));
+        ask_all(&asked(args)?, |process| process.status(args.last(), args.timeout(), PATIENCE));
     Ok(Found { processes, errors })
 }
 
@@ -148,6 +163,8 @@ fn dump(args: &StatusArgs, folder: &Path) -> Result<(), StatusError> {
     if records.is_empty() {
         return Err(StatusError::Silent(found.len()));
     }
+    let made = std::fs::create_dir_all(folder);
+    made.map_err(|source| StatusError::File { path: folder.to_owned(), source })?;
     let mut taken = BTreeSet::new();
     for (pid, files) in records {
         for FlightFile { rank, record } in files {

@@ -63,7 +63,10 @@ impl FromStr for Endpoint {
         }
         let rest = text.strip_prefix("http://").ok_or("http://HOST:PORT was expected")?;
         let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        if host.is_empty() || host.contains(char::is_whitespace) {
+        // The colons of [::1] are none before a port.
+        let port = host.rsplit_once(':').filter(|_| !host.ends_with(']')).map(|(_, port)| port);
+        let is_port = port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0));
+        if host.is_empty() || host.contains(char::is_whitespace) || !is_port {
             return Err("http://HOST:PORT was expected");
         }
         Ok(Endpoint(if path.len() <= 1 { format!("http://{host}{PATH}") } else { text.to_owned() }))
@@ -343,8 +346,19 @@ mod tests {
         assert_eq!(parse("http://h:4318").unwrap(), "http://h:4318/v1/metrics");
         assert_eq!(parse("http://h/").unwrap(), "http://h/v1/metrics");
         assert_eq!(parse("http://h/otlp/v1/metrics").unwrap(), "http://h/otlp/v1/metrics");
+        assert_eq!(parse("http://[::1]/").unwrap(), "http://[::1]/v1/metrics");
         assert!(parse("https://h:4318").unwrap_err().contains("TLS"));
-        for text in ["", "h:4318", "http://", "http:///x", "grpc://h", "http://a b"] {
+        for text in [
+            "",
+            "h:4318",
+            "http://",
+            "http:///x",
+            "grpc://h",
+            "http://a b",
+            "http://h:99999",
+            "http://h:0",
+            "http://h:",
+        ] {
             assert!(parse(text).is_err(), "{text}");
         }
     }

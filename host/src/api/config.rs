@@ -230,7 +230,7 @@ impl Config {
         config.ras = config.ras.filter(|_| has_ras);
         env.set("OXCCL_FLIGHT_SIGNAL", parse::FLAG, &mut config.flight_signal, parse::flag)?;
         env.set("OXCCL_BOOTSTRAP_TIMEOUT", parse::SECONDS, &mut config.bootstrap.timeout, parse::seconds)?;
-        env.set("OXCCL_OUTAGE", parse::SECONDS, &mut config.bootstrap.peer_dead_after, parse::seconds)?;
+        env.set("OXCCL_OUTAGE", parse::OUTAGE, &mut config.bootstrap.peer_dead_after, parse::outage)?;
         let filter = |text: &str| InterfaceFilter::parse(text).map(Some);
         env.set("NCCL_SOCKET_IFNAME", parse::INTERFACES, &mut config.bootstrap.interfaces, filter)?;
         env.set(
@@ -559,6 +559,9 @@ mod tests {
     #[test]
     fn bad_values_name_the_variable() {
         for (variable, value) in [
+            ("OXCCL_OUTAGE", "1"),
+            ("OXCCL_BOOTSTRAP_TIMEOUT", "1e19"),
+            ("OXCCL_BOOTSTRAP_TIMEOUT", "nan"),
             ("NCCL_ALGO", "rings"),
             ("NCCL_ALGO", "ring;tree"),
             ("NCCL_ALGO", "allreduce:nvls"),

@@ -60,12 +60,15 @@ pub struct Rendezvous {
     answered_after_failure: u32,
 }
 
+/// A year: longer times may be beyond the clock's range.
+const LONGEST: Duration = Duration::from_secs(365 * 86_400);
+
 impl Rendezvous {
     /// Waits `unused` for a first rank, and `timeout` from then for the others.
     pub fn new(now: Instant, unused: Duration, timeout: Duration) -> Rendezvous {
         Rendezvous {
-            phase: Phase::Gathering { until: now + unused },
-            timeout,
+            phase: Phase::Gathering { until: now + unused.min(LONGEST) },
+            timeout: timeout.min(LONGEST),
             first_at: None,
             expected: None,
             entries: BTreeMap::new(),

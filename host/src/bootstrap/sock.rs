@@ -20,6 +20,8 @@ const BACKLOG: i32 = 4096;
 
 /// The kernel counts keep-alive in seconds, and one probe may be lost.
 const DEAD_AFTER_MIN: Duration = Duration::from_secs(2);
+/// Half of it is the longest idle time before the first probe, 32,767 s (MAX_TCP_KEEPIDLE of Linux's tcp.h).
+const DEAD_AFTER_MAX: Duration = Duration::from_secs(2 * 32_767);
 
 /// How long a wait for a socket takes at most to see that it is cancelled.
 const CANCEL_SEEN_AFTER: Duration = Duration::from_millis(20);
@@ -198,7 +200,7 @@ pub(crate) fn write_some(mut stream: &TcpStream, bytes: &[u8]) -> io::Result<Opt
 /// other side must read within that time.
 pub(crate) fn watch_for_vanished_host(stream: &TcpStream, dead_after: Duration) -> io::Result<()> {
     keep_alive(stream, dead_after)?;
-    let dead_after = dead_after.max(DEAD_AFTER_MIN);
+    let dead_after = dead_after.clamp(DEAD_AFTER_MIN, DEAD_AFTER_MAX);
     sockopt::set_tcp_user_timeout(stream, u32::try_from(dead_after.as_millis()).unwrap_or(u32::MAX))?;
     Ok(())
 }
@@ -206,7 +208,7 @@ pub(crate) fn watch_for_vanished_host(stream: &TcpStream, dead_after: Duration) 
 /// The same only for idle times: a peer that does not read for long, which would end a connection with a user
 /// timeout, is tolerated.
 pub(crate) fn keep_alive(stream: &TcpStream, dead_after: Duration) -> io::Result<()> {
-    let dead_after = dead_after.max(DEAD_AFTER_MIN);
+    let dead_after = dead_after.clamp(DEAD_AFTER_MIN, DEAD_AFTER_MAX);
     let idle = Duration::from_secs((dead_after.as_secs() / 2).max(1));
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, idle)?;

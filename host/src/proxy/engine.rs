@@ -539,7 +539,8 @@ impl Progress {
     fn report(&mut self, error: Option<Arc<EndError>>, said: String) {
         if self.failure.get().is_none() {
             let post_mortem = self.post_mortem();
-            tracing::error!(rank = %self.rank, "{said}\n{post_mortem}");
+            tracing::error!(rank = %self.rank, "{said}");
+            tracing::debug!(rank = %self.rank, "{post_mortem}");
             let _ = self.failure.set(ProxyFailure { rank: self.rank, error, said, post_mortem });
             // RELEASE pairs with ACQUIRE in ProxyOrders::failure (through the OnceLock, for those of this process).
             self.shared.failed.store_release(1);

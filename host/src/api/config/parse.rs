@@ -6,7 +6,9 @@ use crate::plan::CtaPolicy;
 use crate::plan::tuning::{Forced, ListError};
 use std::time::Duration;
 
-pub(super) const SECONDS: &str = "a positive number of seconds was expected";
+pub(super) const SECONDS: &str = "a positive number of seconds was expected, at most 1e9";
+/// 31 years.
+const SECONDS_MAX: Duration = Duration::from_secs(1_000_000_000);
 pub(super) const SECONDS_OR_NONE: &str = "a positive number of seconds was expected, or 0 for never";
 pub(super) const INTERFACES: &str =
     "a list of interface prefixes was expected, such as eth,ib or =eth0 or ^docker";
@@ -69,8 +71,16 @@ pub(super) fn seconds_or_none(text: &str) -> Option<Option<Duration>> {
 
 pub(super) fn seconds(text: &str) -> Option<Duration> {
     let seconds: f64 = text.parse().ok()?;
-    // A duration that rounds to zero is refused too.
-    Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero())
+    // A duration that rounds to zero is refused too, and one that no clock may hold.
+    let time = Duration::try_from_secs_f64(seconds).ok()?;
+    Some(time).filter(|time| !time.is_zero() && *time <= SECONDS_MAX)
+}
+
+pub(super) const OUTAGE: &str = "2 or more seconds were expected";
+
+/// What the kernel's keep-alive can tell.
+pub(super) fn outage(text: &str) -> Option<Duration> {
+    seconds(text).filter(|time| *time >= Duration::from_secs(2))
 }
 
 pub(super) const HOST_PORT: &str = "HOST:PORT was expected";

@@ -36,6 +36,15 @@ fn missing_ranks_are_named_to_all_who_came() {
     }
 }
 
+/// No clock holds them.
+#[test]
+fn times_without_end_are_long_ones() {
+    let forever = Duration::MAX;
+    let config = BootstrapConfig { timeout: forever, unused_root_timeout: forever, ..config() };
+    let id = UniqueId::create_by(&config).expect("a root on the loopback");
+    in_parallel(2, |rank| Bootstrap::connect(&id, Rank(rank), 2, &config).expect("both come").close());
+}
+
 #[test]
 fn a_rank_that_comes_twice_is_named_to_all_at_once() {
     let began = Instant::now();
