@@ -3,7 +3,7 @@
 use crate::case::{Case, Part};
 use crate::harness::{Settings, first_error, on_threads};
 use oxccl::cuda::{Capture, CudaError, DeviceMemory, Driver, Graph, GraphExec, Stream};
-use oxccl::{Config, DeviceCommunicator, DeviceGroup, Error, UniqueId, device_group};
+use oxccl::{Config, DeviceCommunicator, DeviceGroup, Error, UniqueId, Window, device_group};
 use std::path::PathBuf;
 
 /// How a case's calls come onto streams.
@@ -29,6 +29,8 @@ pub struct DeviceRank {
     /// Where its operations go.
     pub stream: Stream,
     memory: DeviceMemory,
+    /// Over that memory, if it is a symmetric one.
+    window: Option<Window>,
 }
 
 /// The ranks of a communicator of GPUs that are in this process, in rank order.
@@ -144,10 +146,49 @@ impl DeviceWorld {
         let rank = |comm: DeviceCommunicator| {
             let stream = Stream::new(comm.device())?;
             let memory = DeviceMemory::zeroed(comm.device(), 1 << 20)?;
-            Ok(DeviceRank { comm, stream, memory })
+            Ok(DeviceRank { comm, stream, memory, window: None })
         };
         let ranks: Result<Vec<DeviceRank>, CudaError> = comms.into_iter().map(rank).collect();
         DeviceWorld { settings, ranks: ranks.unwrap_or_else(|error| panic!("{error}")) }
+    }
+
+    /// From now on all buffers lie in a symmetric window of so many bytes, those of a call at the same places on every rank. Not for cases
+    /// whose buffers are unaligned, which each rank is in its own way.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn use_windows(&mut self, len_bytes: usize) {
+        let register = |rank: &mut DeviceRank| {
+            rank.memory = DeviceMemory::zeroed(rank.comm.device(), len_bytes).unwrap_or_else(broken_memory);
+            let (address, len_bytes) = (rank.memory.address(), len_bytes as u64);
+            // SAFETY: (1, 2) `leave_windows` drops it on every rank before memory is freed; (3) as the text above says; (4) tests that
+            // fail do not look at what the memory holds.
+            let window = unsafe { rank.comm.register_symmetric_window(address, len_bytes) };
+            rank.window = Some(window.unwrap_or_else(|error| panic!("{error}")));
+        };
+        on_threads(self.ranks.iter_mut(), register);
+    }
+
+    /// Ends a healthy world whose buffers lie in windows.
+    ///
+    /// # Panics
+    /// If the communicator is not healthy.
+    pub fn leave_windows(mut self) {
+        let leave = |rank: &mut DeviceRank| {
+            let wait = |rank: &DeviceRank| -> Result<(), Error> {
+                rank.comm.barrier(rank.stream.by_ref())?;
+                rank.comm.synchronize(rank.stream.by_ref())
+            };
+            wait(rank).unwrap_or_else(|error| panic!("{error}"));
+            drop(rank.window.take());
+            wait(rank).unwrap_or_else(|error| panic!("{error}"));
+        };
+        on_threads(self.ranks.iter_mut(), leave);
+    }
+
+    /// Where a rank's memory is.
+    pub fn address(&self, rank: usize) -> u64 {
+        self.ranks[rank].memory.address()
     }
 
     /// Runs a case and compares everything.
@@ -218,6 +259,11 @@ pub fn device_config(settings: &Settings, channels: Option<u32>) -> Config {
 /// All ranks' calls, as one group of this thread.
 fn add_all(ranks: &[DeviceRank], work: &[Work<'_>]) -> Result<(), Error> {
     device_group(|group| ranks.iter().zip(work).try_for_each(|(rank, work)| rank.add(group, work)))
+}
+
+/// No memory: the test cannot go on.
+fn broken_memory(error: CudaError) -> DeviceMemory {
+    panic!("{error}")
 }
 
 /// A driver's error outside of the library's operations: the test cannot go on.
@@ -296,6 +342,7 @@ impl DeviceRank {
         let room = |len: usize| len as u64 + 2 * ALIGN;
         let buffers = work.iter_mut().flat_map(|task| &mut task.part.buffers);
         let total: u64 = buffers.map(|buffer| room(buffer.memory().len())).sum();
+        assert!(self.window.is_none() || total <= self.memory.len() as u64, "the window is too short");
         if total > self.memory.len() as u64 {
             self.memory = DeviceMemory::zeroed(self.comm.device(), total.next_power_of_two() as usize)?;
         }
@@ -305,7 +352,8 @@ impl DeviceRank {
             for buffer in &mut part.buffers {
                 let start = buffer.start() as u64;
                 let beside = buffer.bytes().as_ptr().addr() as u64 % 64 / elem_bytes * elem_bytes;
-                let place = (free + start).next_multiple_of(ALIGN) + beside;
+                // Wherever the buffer begins on the host: the same on every rank, with room for the guard before it.
+                let place = free.next_multiple_of(ALIGN) + ALIGN + beside;
                 free += room(buffer.memory().len());
                 let memory = buffer.memory();
                 // SAFETY: (1, 2) `free` leaves room for all of it, and it outlives the wait below.

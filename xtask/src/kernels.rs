@@ -11,9 +11,18 @@ use std::path::PathBuf;
 /// The variable that tells the device crate where its list is.
 pub const VARIABLE: &str = "OXCCL_KERNELS";
 
-/// Writes the list for `machine`, which has `protocols`: of all kernels whose names contain a part of `only`. Returns where it is.
-pub fn write_list(machine: &str, protocols: &[Protocol], only: &str) -> Result<PathBuf> {
-    let list: String = wanted(protocols, only).map(|kernel| row(&kernel)).collect();
+/// What a machine can do, of which its kernels depend.
+#[derive(Clone, Copy, Debug)]
+pub struct Abilities<'a> {
+    /// Its protocols.
+    pub protocols: &'a [Protocol],
+    /// Whether it has an engine for bulk copies.
+    pub has_bulk_copies: bool,
+}
+
+/// Writes the list for `machine`: of all kernels whose names contain a part of `only`. Returns where it is.
+pub fn write_list(machine: &str, abilities: Abilities<'_>, only: &str) -> Result<PathBuf> {
+    let list: String = wanted(abilities, only).map(|kernel| row(&kernel)).collect();
     ensure!(!list.is_empty(), "no kernel of {machine} has a name that contains '{only}'");
     let path = crate::tools::target_dir().join(format!("kernels/{machine}.rs"));
     std::fs::create_dir_all(path.parent().context("a file lies in a folder")?)?;
@@ -24,11 +33,14 @@ pub fn write_list(machine: &str, protocols: &[Protocol], only: &str) -> Result<P
     Ok(path)
 }
 
-/// The kernels of a machine that has `protocols`, those whose names contain a part of `only`.
-pub fn wanted(protocols: &[Protocol], only: &str) -> impl Iterator<Item = Kernel> {
+/// The kernels of a machine, those whose names contain a part of `only`.
+pub fn wanted(abilities: Abilities<'_>, only: &str) -> impl Iterator<Item = Kernel> {
     kernels().filter(move |kernel| {
         let name = kernel.to_string();
-        protocols.contains(&kernel.protocol()) && only.split(',').any(|only| name.contains(only))
+        let is_able = abilities.has_bulk_copies || !matches!(kernel, Kernel::Symmetric { .. });
+        is_able
+            && abilities.protocols.contains(&kernel.protocol())
+            && only.split(',').any(|only| name.contains(only))
     })
 }
 
@@ -40,6 +52,10 @@ fn row(kernel: &Kernel) -> String {
     };
     match kernel {
         Kernel::Messages { .. } => format!("messages! {{ {kernel} = [{protocol}] }}\n"),
+        Kernel::Symmetric { func, dtype } => {
+            let elements = dtype.map_or("u8".into(), rust_type);
+            format!("symmetric! {{ {kernel} = [{elements}]({func:?}) }}\n")
+        }
         Kernel::Collective { func, algorithm, dtype, .. } => {
             let elements = dtype.map_or("u8".into(), rust_type);
             let peers = kernel.peers().map_or(String::new(), |peers| format!(", {peers}"));
@@ -71,6 +87,8 @@ mod tests {
             "{ oxccl_all_gather_oneshot4_ll = oneshot[u8, crate::prims::Ll<1>, false, 3](AllGather) }",
             "{ oxccl_reduce_ring_ll_f8e4m3 = ring[oxccl_shared::reduce::F8E4M3, crate::prims::Ll<1>, false](Reduce) }",
             "{ oxccl_send_recv_ll = [crate::prims::Ll<1>, false] }",
+            "symmetric! { oxccl_reduce_scatter_symmetric_i8 = [i8](ReduceScatter) }",
+            "symmetric! { oxccl_all_gather_symmetric = [u8](AllGather) }",
         ] {
             assert!(rows.iter().any(|row| row.contains(expected)), "{expected}");
         }

@@ -15,6 +15,7 @@ pub mod twolevel;
 #[cfg(feature = "cpu")]
 mod offer;
 pub mod send_recv;
+pub mod symmetric;
 
 pub use mesh::{AtOnce, InTurn, Meet, MeshEnds};
 pub use work::{ChainEnds, CollWork, Endpoints, Offered, P2pWork, RingEnds, TreeEnds};

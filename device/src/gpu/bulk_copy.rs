@@ -34,7 +34,7 @@ pub enum Stage {
     Loaded,
     /// All operands of a piece have been loaded that are to be combined.
     Gathered,
-    /// All combiners have left their parts of the outcome in the first of these tiles.
+    /// All combiners of the turn have left their parts of the outcome in the first of these tiles.
     Combined,
 }
 
@@ -111,6 +111,10 @@ pub trait BulkCopy: Block {
 
     /// Whether this thread combines operands.
     fn combines(&self) -> bool;
+
+    /// Whether it does those of this turn: combiners may be divided into groups that take turns, so that one piece is combined while
+    /// another is waited for.
+    fn combines_turn(&self, turn: Tile) -> bool;
 
     /// Whether this thread asks for stores. It tells the peers.
     #[inline(always)]

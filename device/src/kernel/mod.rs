@@ -10,5 +10,6 @@
 mod entry;
 mod shared_conns;
 pub mod run;
+pub mod symmetric;
 
 pub use shared_conns::{Extent, SharedConns, save};

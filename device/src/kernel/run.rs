@@ -323,7 +323,7 @@ impl<B: Lines> ByTiles<B> for Ll128 {
 }
 
 impl<M: KernelMachine, T: Element, const POSTER: bool> ByTiles<GpuBlock<M, T, POSTER>> for Simple {
-    const HAS_TILES: bool = M::Engine::PRESENT;
+    const HAS_TILES: bool = cfg!(feature = "bulk") && M::Engine::PRESENT;
     type Tiles = Bulk;
 }
 

@@ -95,18 +95,35 @@ impl<B: BulkCopy> Proto<B> for Bulk {
 
     #[inline(always)]
     fn close(block: &B, conns: Conns<'_>, ran: Result<(), Stop>) -> Result<(), Stop> {
-        if block.stores() {
-            match ran {
-                Ok(()) => publish_all(block, conns),
-                Err(Stop) => block.wait_stored(),
-            }
-        }
-        let ended = block.close(ran);
-        if block.loads() {
-            settle(block);
-        }
-        ended
+        close_tiles(block, conns, ran)
     }
+}
+
+/// Ends the use of tiles: everything asked for is complete on all threads, for whom one of them tells.
+#[inline(always)]
+fn close_tiles<B: BulkCopy>(block: &B, conns: Conns<'_>, ran: Result<(), Stop>) -> Result<(), Stop> {
+    if block.stores() {
+        match ran {
+            Ok(()) => publish_all(block, conns),
+            Err(Stop) => block.wait_stored(),
+        }
+    }
+    let ended = block.close(ran);
+    // Where all went well the storer has seen every load's end.
+    if block.loads() && ended.is_err() {
+        settle(block);
+    }
+    ended
+}
+
+/// The same where tiles were moved between buffers alone: peers may be told.
+#[inline(always)]
+pub(crate) fn end_tiles<B: BulkCopy>(block: &B, ran: Result<(), Stop>) -> Result<(), Stop> {
+    if block.stores() && ran.is_ok() {
+        block.wait_stored();
+        block.show_peers();
+    }
+    close_tiles(block, Conns { send: &[], recv: &[] }, ran)
 }
 
 /// A tile's worth of a slice.
@@ -128,12 +145,92 @@ unsafe fn run_piece<B: BulkCopy>(
     slice: &Slice<'_>,
     piece: Piece,
 ) -> Result<(), Stop> {
-    let (pipe, count) = (block.pipe(), block.tiles());
     let Piece { at, len, is_last } = piece;
     let (recv, own) = (slice.recv(), slice.action.src);
     let own_at = if own { slice.src_position.min(recv.len()) } else { usize::MAX };
-    let operands = recv.len() + usize::from(own);
     let how = How { pre: own, post: slice.action.finish, stream: slice.stream, stream2: false };
+    let pre = if own { Pre::One(own_at) } else { Pre::None };
+    let operands = Operands { count: recv.len() + usize::from(own), pre, how };
+    let source = |k: usize| match k == own_at {
+        true => (slice.src.wrapping_add(at), false),
+        // Slots are whole lines.
+        false => {
+            let conn = &conns.recv[recv[k - usize::from(k > own_at)] as usize];
+            (conn.slot(Protocol::Simple).wrapping_add(at).cast_const(), true)
+        }
+    };
+    let store = |tile: Tile, is_combined: bool| {
+        let stays = slice.dst.cast_const() == slice.src && own && !is_combined;
+        if slice.action.dst && !stays {
+            // SAFETY: obligation 1; the tile is loaded and combined.
+            unsafe { block.store(tile, slice.dst.wrapping_add(at), len, false) };
+        }
+        for &index in slice.send() {
+            let slot = conns.send[index as usize].slot(Protocol::Simple);
+            // SAFETY: as above; there is a credit, and slots are whole lines.
+            unsafe { block.store(tile, slot.wrapping_add(at), len, true) };
+        }
+    };
+    // SAFETY: obligation 1: sources and outputs are those of the piece.
+    unsafe { move_tile(block, conns, operands, len, source, store)? };
+    if block.stores() && is_last {
+        // All loads of the slice are complete.
+        for &index in recv {
+            conns.recv[index as usize].release();
+        }
+    }
+    Ok(())
+}
+
+/// What is moved or combined.
+#[derive(Clone, Copy)]
+pub(crate) struct Operands {
+    /// How many.
+    pub count: usize,
+    /// Those that the pre-operation applies to, if `how` says that there are any.
+    pub pre: Pre,
+    /// How they are treated.
+    pub how: How,
+}
+
+/// Operands of which the pre-operation was not applied yet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pre {
+    /// None.
+    None,
+    /// Our own.
+    One(usize),
+    /// All: inputs of several ranks.
+    All,
+}
+
+impl Pre {
+    #[inline(always)]
+    fn has(self, k: usize) -> bool {
+        match self {
+            Pre::None => false,
+            Pre::One(at) => at == k,
+            Pre::All => true,
+        }
+    }
+}
+
+/// Moves a piece of at most a tile: `source` says where operand `k` begins and whether it can be read to the next multiple of 16; `store`
+/// asks for the stores of the tile with the outcome, which it is told to be combined or just moved.
+///
+/// # Safety
+/// 1. Sources are aligned to 16 and readable for `len` bytes until a later [`publish_all`] of the storer; outputs are writable as long.
+#[inline(always)]
+pub(crate) unsafe fn move_tile<B: BulkCopy>(
+    block: &B,
+    conns: Conns<'_>,
+    operands: Operands,
+    len: usize,
+    source: impl Fn(usize) -> (*const u8, bool),
+    store: impl FnOnce(Tile, bool),
+) -> Result<(), Stop> {
+    let (pipe, count) = (block.pipe(), block.tiles());
+    let Operands { count: operands, pre: with_pre, how } = operands;
     let is_combined = operands > 1 || block.changes(how);
     let first = pipe.next.get();
     // By value: what is reached through one of two references lies in a GPU's local memory.
@@ -143,24 +240,21 @@ unsafe fn run_piece<B: BulkCopy>(
         let mut tile = first;
         for k in 0..operands {
             wait_for(block, conns, Stage::Empty, tile)?;
-            let source = match k == own_at {
-                true => slice.src,
-                false => conns.recv[recv[k - usize::from(k > own_at)] as usize].slot(Protocol::Simple),
-            };
+            let (from, whole) = source(k);
             pipe.is_torn.set(true);
-            // SAFETY: obligation 1; slots are whole lines.
-            unsafe { block.load(tile, (stage, turn), source.wrapping_add(at), len, k != own_at) };
+            // SAFETY: obligation 1.
+            unsafe { block.load(tile, (stage, turn), from, len, whole) };
             tile = tile.next(count);
         }
         block.asked((stage, turn));
         pipe.is_torn.set(false);
     }
-    if block.combines() && is_combined {
+    if block.combines() && is_combined && block.combines_turn(turn) {
         wait_for(block, conns, Stage::Gathered, turn)?;
         let mut tile = first;
         for k in 0..operands {
-            let pre = k == own_at;
-            let post = k + 1 == operands && slice.action.finish;
+            let pre = with_pre.has(k);
+            let post = k + 1 == operands && how.post;
             // SAFETY: these tiles are loaded, each with this piece of an operand.
             unsafe {
                 match k {
@@ -180,24 +274,9 @@ unsafe fn run_piece<B: BulkCopy>(
             tile = tile.next(count);
             block.free(tile.index);
         }
-        let stays = slice.dst.cast_const() == slice.src && own && !is_combined;
-        if slice.action.dst && !stays {
-            // SAFETY: obligation 1; the tile is loaded and combined.
-            unsafe { block.store(first, slice.dst.wrapping_add(at), len, false) };
-        }
-        for &index in slice.send() {
-            let slot = conns.send[index as usize].slot(Protocol::Simple);
-            // SAFETY: as above; there is a credit, and slots are whole lines.
-            unsafe { block.store(first, slot.wrapping_add(at), len, true) };
-        }
+        store(first, is_combined);
         block.commit();
         after_store(block, conns, first.index);
-        if is_last {
-            // All loads of the slice are complete.
-            for &index in recv {
-                conns.recv[index as usize].release();
-            }
-        }
     }
     pipe.next.set((0..operands).fold(first, |tile, _| tile.next(count)));
     let next_turn = turn.next(count);

@@ -184,9 +184,16 @@ fn finish<B: Words>(block: &B, what: &Exchange<'_>) {
     }
 }
 
+/// The header's line of the current slot, which a credit has made ours.
+#[inline(always)]
+pub(super) fn line_of(conn: &SendConn) -> &LlLine {
+    // SAFETY: every slot has a line 0, and lines are only touched as words.
+    unsafe { line(conn.slot(Protocol::LL), 0) }
+}
+
 /// Overwrites old messages beyond this one: the lines from `used` on.
 #[cold]
-fn clean(slot: *mut u8, used: usize, lines: usize, flag: u32) {
+pub(super) fn clean(slot: *mut u8, used: usize, lines: usize, flag: u32) {
     for i in used..lines {
         // SAFETY: `i` is within the slot, which the credit makes ours.
         unsafe { line(slot, i) }.store(0, flag);

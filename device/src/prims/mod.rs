@@ -13,15 +13,18 @@ mod in_order;
 mod lines;
 mod ll;
 mod ll128;
+mod meeting;
 mod peers;
 mod simple;
 mod words;
 
 pub use bulk::Bulk;
+pub(crate) use bulk::{Operands, Pre, end_tiles, move_tile};
 pub use exchange::{Exchange, Span, exchange};
 pub use exchange_lines::{LineExchange, Then, exchange_lines};
 pub use ll::Ll;
 pub use ll128::Ll128;
+pub use meeting::meeting;
 pub use simple::Simple;
 
 use crate::conn::{Conns, RecvConn};

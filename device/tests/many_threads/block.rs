@@ -31,6 +31,11 @@ impl Shape {
         (self.workers - 1).max(1)
     }
 
+    /// Groups of them that take turns.
+    fn groups(&self) -> usize {
+        if self.combiners() < 4 { 1 } else { 2 }
+    }
+
     /// How many threads move an LL128 line together: as many as the workers allow.
     pub fn line_threads(&self) -> usize {
         let fits = |line: &usize| self.workers.is_multiple_of(team_threads(*line));
@@ -182,13 +187,18 @@ impl<'a, const LINE: usize> ThreadBlock<'a, LINE> {
 
     /// Which elements of a tile are this combiner's: the same of all tiles.
     fn tile_share(&self, len_bytes: usize) -> impl Iterator<Item = usize> + use<LINE> {
-        let (size, combiners) = (self.arith.dtype.size_bytes(), self.block.shape.combiners());
-        let mine = self.combiner();
-        (0..len_bytes / size).filter(move |i| i % combiners == mine).map(move |i| i * size)
+        let size = self.arith.dtype.size_bytes();
+        let (groups, mine) = (self.block.shape.groups(), self.combiner());
+        let of_group = (self.block.shape.combiners() - mine % groups).div_ceil(groups);
+        (0..len_bytes / size).filter(move |i| i % of_group == mine / groups).map(move |i| i * size)
     }
 
     fn combiner(&self) -> usize {
         self.thread.saturating_sub(1)
+    }
+
+    fn group_of(&self, turn: Tile) -> usize {
+        turn.index as usize % self.block.shape.groups()
     }
 
     /// Carries out all groups but the last `left`.
@@ -427,6 +437,10 @@ impl<const LINE: usize> BulkCopy for ThreadBlock<'_, LINE> {
         self.works() && (self.thread > 0 || self.threads() == 1)
     }
 
+    fn combines_turn(&self, turn: Tile) -> bool {
+        self.combiner() % self.block.shape.groups() == self.group_of(turn)
+    }
+
     fn changes(&self, how: How) -> bool {
         how.pre && self.arith.operator.pre || how.post && self.arith.operator.post
     }
@@ -441,7 +455,9 @@ impl<const LINE: usize> BulkCopy for ThreadBlock<'_, LINE> {
             Stage::Loaded => state.loaded.load_acquire(),
             Stage::Gathered => state.gathered.load_acquire(),
             Stage::Combined => {
-                state.combined.iter().map(|times| times.load_acquire()).min().expect("a combiner")
+                let of_group =
+                    state.combined.iter().skip(self.group_of(turn)).step_by(self.block.shape.groups());
+                of_group.map(|times| times.load_acquire()).min().expect("a combiner")
             }
         };
         // As a GPU's barriers, which know a phase by its parity.

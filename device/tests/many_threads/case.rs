@@ -5,12 +5,13 @@ use super::block::{Quitter, Shape};
 use super::buffer::Buffer;
 use super::world::{Ended, Job, LAYOUT, Shared, World};
 use oxccl_device::coll::{
-    self, AtOnce, ChainEnds, CollWork, Endpoints, MeshEnds, RingEnds, TreeEnds, oneshot, twoshot,
+    self, AtOnce, ChainEnds, CollWork, Endpoints, MeshEnds, RingEnds, TreeEnds, oneshot, symmetric, twoshot,
 };
 use oxccl_device::conn::Conns;
 use oxccl_device::gpu::{BulkCopy, Lines, Stop};
 use oxccl_device::prims::{Ll, Ll128, Slice, run_slice};
-use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, Rank, RedOp, SlotHeader};
+use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, Rank, RankBuffers, RedOp, SlotHeader};
+use oxccl_shared::algo::symmetric::Share;
 use oxccl_shared::algo::{Action, chunk, mesh, tree};
 use oxccl_shared::proto;
 use std::ops::Range;
@@ -33,6 +34,8 @@ pub enum Way {
     TwoHops,
     /// The lines of all peers at once: two-shot, if it is an all-reduce.
     LineHops,
+    /// Straight from the inputs to the outputs of all ranks.
+    Symmetric,
     /// A one-shot all-reduce whose words are asked for at once, through `run_slice`.
     FanIn,
 }
@@ -69,6 +72,8 @@ pub struct Buffers {
 /// One rank's view of a case.
 struct Side {
     work: CollWork,
+    /// By rank, where those are reached.
+    ranks: Vec<RankBuffers>,
     tiles: bool,
     way: Way,
     order: Vec<Rank>,
@@ -96,6 +101,16 @@ impl Case {
             misaligned: [0, 0],
             tag: 7,
         }
+    }
+
+    /// The nearest case that the way has: symmetric kernels have no pre-operation, no all-to-all in place, and move all of a buffer.
+    pub fn nearest_offered(self) -> Case {
+        if self.way != Way::Symmetric {
+            return self;
+        }
+        let op = if self.op == RedOp::PreMulSum { RedOp::Sum } else { self.op };
+        let in_place = self.in_place && self.func != Func::AllToAll;
+        Case { op, in_place, skip: 0, ..self }
     }
 
     fn size(&self) -> usize {
@@ -241,6 +256,7 @@ impl Case {
                 tag: self.tag,
                 stream: false,
             },
+            ranks: Vec::new(),
             tiles: self.tiles && self.protocol == Protocol::Simple,
             way: self.way,
             ring_peers: [neighbour(n - 1), neighbour(1)],
@@ -330,8 +346,13 @@ fn run_each_with<const LINE: usize>(
 ) -> Vec<(Ended, Buffers)> {
     let n = world.n;
     let mut buffers: Vec<Buffers> = (0..n).map(|rank| cases[rank].buffers(n, rank)).collect();
-    let job = |(rank, buffers): (usize, &mut Buffers)| {
-        let side = Shared(cases[rank].side(n, rank, buffers));
+    let side = |(rank, buffers): (usize, &mut Buffers)| cases[rank].side(n, rank, buffers);
+    let mut sides: Vec<Side> = buffers.iter_mut().enumerate().map(side).collect();
+    let ranks: Vec<_> =
+        sides.iter().map(|side| RankBuffers { src: side.work.src, dst: side.work.dst }).collect();
+    sides.iter_mut().for_each(|side| side.ranks.clone_from(&ranks));
+    let job = |(rank, side): (usize, Side)| {
+        let side = Shared(side);
         Job::<'_, LINE> {
             conns: world.all_of(rank),
             arith: cases[rank].arith(n, rank),
@@ -340,7 +361,7 @@ fn run_each_with<const LINE: usize>(
             body: Box::new(move |block, conns| unsafe { side.0.run(block, conns) }),
         }
     };
-    let jobs = buffers.iter_mut().enumerate().map(job).collect();
+    let jobs = sides.into_iter().enumerate().map(job).collect();
     let ended = world.launch(shape, jobs);
     ended.into_iter().zip(buffers).collect()
 }
@@ -396,6 +417,8 @@ impl Side {
             },
             // SAFETY: obligation 1.
             Way::LineHops => unsafe { by_peers!(oneshot::run::<Ll128>(block, conns, &self.work)) },
+            // SAFETY: obligation 1; the buffers of all ranks are live, and these blocks' copies ask for no alignment.
+            Way::Symmetric => unsafe { self.symmetric(block, conns) },
             // SAFETY: obligation 1.
             Way::FanIn => unsafe { self.fan_in(block, conns) },
             _ => {
@@ -417,6 +440,24 @@ impl Side {
                 }
             }
         }
+    }
+
+    /// # Safety
+    /// 1. As [`Self::run`], and the buffers of all ranks are live.
+    unsafe fn symmetric<B: Lines + BulkCopy>(&self, block: &B, conns: Conns<'_>) -> Result<(), Stop> {
+        let work = &self.work;
+        let share = Share {
+            func: work.func,
+            rank: work.rank,
+            nranks: work.nranks,
+            count: work.count,
+            nchannels: 1,
+            channel: 0,
+            grain_elems: work.grain_elems,
+        };
+        let buffers = symmetric::Buffers { ranks: self.ranks.as_ptr(), rank: work.rank, nranks: work.nranks };
+        // SAFETY: obligation 1.
+        unsafe { symmetric::run(block, conns, &buffers, share, work.elem_bytes(), work.tag) }
     }
 
     /// # Safety

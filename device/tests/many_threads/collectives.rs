@@ -4,6 +4,7 @@ use super::block::Shape;
 use super::case::{Case, Way};
 use super::world::World;
 use oxccl_shared::abi::{DataType, Func, Protocol, RedOp};
+use oxccl_shared::algo::symmetric;
 use proptest::prelude::*;
 
 /// Runs one case after another over the same connections, and checks each.
@@ -43,6 +44,7 @@ fn functions(way: Way) -> Vec<Func> {
             Func::AllToAll,
             Func::Barrier,
         ],
+        Way::Symmetric => symmetric::FUNCS.to_vec(),
         Way::LineHops => vec![Func::AllReduce, Func::ReduceScatter, Func::AllGather, Func::AllToAll],
         Way::Tree(_) | Way::Levels(_) | Way::DirectTwice | Way::TwoHops | Way::FanIn => vec![Func::AllReduce],
     }
@@ -52,11 +54,13 @@ fn protocols(way: Way) -> &'static [Protocol] {
     match way {
         Way::OneHop | Way::TwoHops | Way::FanIn => &[Protocol::LL],
         Way::LineHops => &[Protocol::LL128],
+        // Blocks with a poster, whose last thread stores; connections serve the meetings alone.
+        Way::Symmetric => &[Protocol::Simple],
         _ => Protocol::ALL,
     }
 }
 
-const WAYS: [Way; 9] = [
+const WAYS: [Way; 10] = [
     Way::Ring,
     Way::Tree(0),
     Way::Tree(1),
@@ -66,6 +70,7 @@ const WAYS: [Way; 9] = [
     Way::TwoHops,
     Way::LineHops,
     Way::FanIn,
+    Way::Symmetric,
 ];
 
 /// Every algorithm, protocol and function once, for one number of ranks and one shape.
@@ -85,6 +90,7 @@ fn every_way(n: usize, shape: Shape) {
                 let in_place = cases.len() % 2 == 1;
                 let case =
                     Case { root, tag, op, misaligned, in_place, ..Case::new(func, way, protocol, count) };
+                let case = case.nearest_offered();
                 if protocol == Protocol::Simple {
                     cases.push(Case { tiles: true, tag: tag + (1 << 16), ..case.clone() });
                 }
@@ -145,7 +151,7 @@ fn any_case() -> impl Strategy<Value = Case> {
             (case.count, case.skip) = (0, 0);
         }
         (case.root, case.in_place, case.misaligned) = (root.index(60), in_place, [src, dst]);
-        case
+        case.nearest_offered()
     })
 }
 

@@ -6,7 +6,7 @@ use super::world::World;
 use oxccl_shared::abi::{Func, Protocol};
 use proptest::prelude::*;
 
-const WAYS: [(Func, Way); 12] = [
+const WAYS: [(Func, Way); 14] = [
     (Func::AllReduce, Way::Ring),
     (Func::AllReduce, Way::Direct),
     (Func::AllReduce, Way::OneHop),
@@ -19,6 +19,8 @@ const WAYS: [(Func, Way); 12] = [
     (Func::AllGather, Way::OneHop),
     (Func::AllReduce, Way::LineHops),
     (Func::AllGather, Way::LineHops),
+    (Func::AllReduce, Way::Symmetric),
+    (Func::AllToAll, Way::Symmetric),
 ];
 
 fn any_case() -> impl Strategy<Value = Case> {
@@ -27,6 +29,7 @@ fn any_case() -> impl Strategy<Value = Case> {
     what.prop_map(|((func, way), protocol, count, tiles)| match way {
         Way::OneHop | Way::TwoHops | Way::FanIn => Case::new(func, way, Protocol::LL, count),
         Way::LineHops => Case::new(func, way, Protocol::LL128, count),
+        Way::Symmetric => Case::new(func, way, Protocol::Simple, count),
         _ => Case { tiles, ..Case::new(func, way, protocol, count) },
     })
 }

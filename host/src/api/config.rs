@@ -98,6 +98,9 @@ pub struct Config {
     pub log: LogSettings,
     /// Whether calls of the C interface return only when they are done, whatever their caller says (`NCCL_COMM_BLOCKING`).
     pub blocking: Option<bool>,
+    /// Whether collectives on buffers in symmetric windows go by kernels that reach the other ranks' buffers, whatever their size
+    /// (`OXCCL_SYMMETRIC`); equal on all ranks. `None`: where that is faster.
+    pub symmetric: Option<bool>,
     /// KiB of the tiles by which kernels of NVIDIA GPUs with bulk copies move Simple's slots; 0 for ordinary copies (`OXCCL_TILE_KIB`).
     pub tile_kib: Option<u32>,
     /// How CPU ranks fill slots in shared memory (`OXCCL_SLOT_STORES`). Default: by how far the consumer is found to be.
@@ -169,6 +172,7 @@ impl Default for Config {
             runtime_connect: true,
             log: LogSettings::default(),
             blocking: None,
+            symmetric: None,
             tile_kib: None,
             slot_stores: SlotStores::default(),
             cma: Cma::default(),
@@ -270,6 +274,8 @@ impl Config {
         }
         let policy = |text: &str| parse::cta_policy(text).map(Some);
         env.set("NCCL_CTA_POLICY", parse::CTA_POLICY, &mut config.cta_policy, policy)?;
+        let symmetric = |text: &str| parse::flag(text).map(Some);
+        env.set("OXCCL_SYMMETRIC", parse::FLAG, &mut config.symmetric, symmetric)?;
         let kib = |text: &str| parse::tile_kib(text).map(Some);
         env.set("OXCCL_TILE_KIB", parse::TILE_KIB, &mut config.tile_kib, kib)?;
         env.set("OXCCL_SLOT_STORES", parse::SLOT_STORES, &mut config.slot_stores, SlotStores::from_name)?;
@@ -391,13 +397,13 @@ impl Config {
         );
         let TopologySettings { p2p_level, gdr_level, cross_nic, rings, .. } = &self.topology;
         let topology = (p2p_level, gdr_level, cross_nic, rings);
-        let blocks = (self.channels, self.cta_policy.unwrap_or_default());
+        let blocks = (self.channels, self.cta_policy.unwrap_or_default(), self.symmetric);
         let encrypt = self.net.socket.encrypt;
         digest(&(self.restrictions(), tuned, ways, buffers, blocks, topology, encrypt))
     }
 
     /// The settings of [`Self::digest`], for the message when they differ.
-    pub(crate) const MUST_AGREE: &'static str = "NCCL_ALGO, NCCL_PROTO, OXCCL_DETERMINISTIC, NCCL_P2P_DISABLE, NCCL_CUMEM_ENABLE, OXCCL_DUPLICATE_GPUS, NCCL_SHM_DISABLE, OXCCL_TRANSPORT, NCCL_NET, OXCCL_ENCRYPT, NCCL_COLLNET_ENABLE, NCCL_COLLNET_NODE_THRESHOLD, NCCL_BUFFSIZE, OXCCL_CMA_MIN_BYTES, NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, NCCL_NTHREADS, NCCL_CTA_POLICY, NCCL_P2P_LEVEL, NCCL_NET_GDR_LEVEL, NCCL_CROSS_NIC, NCCL_RINGS, NCCL_RUNTIME_CONNECT (of CPU ranks), the tables in OXCCL_TUNE_FILE";
+    pub(crate) const MUST_AGREE: &'static str = "NCCL_ALGO, NCCL_PROTO, OXCCL_DETERMINISTIC, NCCL_P2P_DISABLE, NCCL_CUMEM_ENABLE, OXCCL_DUPLICATE_GPUS, NCCL_SHM_DISABLE, OXCCL_TRANSPORT, NCCL_NET, OXCCL_ENCRYPT, NCCL_COLLNET_ENABLE, NCCL_COLLNET_NODE_THRESHOLD, NCCL_BUFFSIZE, OXCCL_CMA_MIN_BYTES, NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, NCCL_NTHREADS, NCCL_CTA_POLICY, OXCCL_SYMMETRIC, NCCL_P2P_LEVEL, NCCL_NET_GDR_LEVEL, NCCL_CROSS_NIC, NCCL_RINGS, NCCL_RUNTIME_CONNECT (of CPU ranks), the tables in OXCCL_TUNE_FILE";
 
     /// Checks the settings for a communicator of so many ranks, whatever their source.
     pub(crate) fn validate(&self, nranks: u32) -> Result<(), ConfigError> {

@@ -155,6 +155,10 @@ impl<'a, M: Machine> Run<'a, M> {
                 CallPlan::CopyEngines(placement) => unsafe {
                     self.machine.copies(raw, *placement, queue)?;
                 },
+                // SAFETY: obligation 1.
+                CallPlan::Symmetric(plan) => unsafe {
+                    self.machine.symmetric(raw, plan, self.history.tag(), queue)?;
+                },
                 // SAFETY: obligation 1: of one rank every buffer is as long as the input.
                 CallPlan::Local if raw.call.count > 0 => unsafe {
                     self.machine.copy(raw.send, raw.recv, raw.call.bytes() as usize, queue)?;

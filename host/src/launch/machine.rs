@@ -7,7 +7,7 @@ use super::probe::Probe;
 use crate::bootstrap::Bootstrap;
 use crate::gpu::{CudaError, KernelError};
 use crate::plan::tuning::Explanation;
-use crate::plan::{Call, CallPlan, CallRecord, Facts, Forced, Placement, Plan};
+use crate::plan::{Call, CallPlan, CallRecord, Facts, Forced, Placement, Plan, SymmetricPlan};
 use oxccl_shared::abi::Rank;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -172,6 +172,25 @@ pub trait Machine: Sized + Send + 'static {
         _queue: RawQueue,
     ) -> Result<(), RunError> {
         unreachable!("no plan of a machine without copy engines names them")
+    }
+
+    /// Runs a collective by a kernel that reaches the other ranks' buffers. Only of machines that [see buffers](Self::sees_buffers), whose
+    /// plans name it.
+    ///
+    /// # Errors
+    /// [`RunError`].
+    ///
+    /// # Safety
+    /// 1. As for [`Self::collective`].
+    /// 2. The placed buffers may be used by the other ranks meanwhile.
+    unsafe fn symmetric(
+        &mut self,
+        _raw: &RawCall,
+        _plan: &SymmetricPlan,
+        _tag: u32,
+        _queue: RawQueue,
+    ) -> Result<(), RunError> {
+        unreachable!("no plan of a machine without symmetric windows names it")
     }
 
     /// Copies between buffers of this rank that are apart or the same.

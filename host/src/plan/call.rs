@@ -1,7 +1,7 @@
 //! A call in plain numbers, and its digest, by which ranks detect different calls.
 
 use core::fmt;
-use oxccl_shared::abi::{DataType, Func, Rank, RedOp};
+use oxccl_shared::abi::{DataType, Extent, Func, Rank, RedOp};
 use serde::{Deserialize, Serialize};
 
 /// One collective call, without its buffers.
@@ -42,6 +42,15 @@ impl Call {
     pub fn buffer_bytes(&self, nranks: u32) -> u64 {
         let blocks = if self.func.has_blocks() { nranks } else { 1 };
         self.bytes().saturating_mul(u64::from(blocks))
+    }
+
+    /// Bytes of a buffer of that extent among so many ranks.
+    pub fn extent_bytes(&self, extent: Extent, nranks: u32) -> u64 {
+        match extent {
+            Extent::Unused => 0,
+            Extent::Count => self.bytes(),
+            Extent::CountPerRank => self.bytes().saturating_mul(u64::from(nranks)),
+        }
     }
 
     /// All but the count in one word, for ledgers and digests.

@@ -1,7 +1,7 @@
 //! Which algorithm and protocol: what the registry has and is connected, and thresholds that were measured, as a policy of `tuning`.
 
 use super::call::Call;
-use super::copy_engines::{CopyEngineRow, CtaPolicy, touched_buffer};
+use super::copy_engines::{CtaPolicy, WindowRow, touched_buffer};
 use super::facts::Facts;
 use super::numbers::{NET_LL_MAX_BYTES, ORDERED_TWO_SHOT_MIN_BYTES};
 use super::tuning::{
@@ -323,9 +323,8 @@ impl Facts {
     fn copy_engines_are_faster(&self, call: &Call) -> bool {
         let is_like_measured = self.machine.ring.intra <= PathKind::Nvb && self.machine.nhosts == 1;
         let bytes = call.buffer_bytes(self.nranks);
-        let is_beaten = |row: &CopyEngineRow| {
-            row.func == call.func && self.nranks <= row.ranks_max && bytes >= row.min_bytes
-        };
+        let is_beaten =
+            |row: &WindowRow| row.func == call.func && self.nranks <= row.ranks_max && bytes >= row.min_bytes;
         is_like_measured && self.forced == Forced::default() && self.tuning.copy_engines.iter().any(is_beaten)
     }
 

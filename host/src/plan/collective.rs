@@ -4,6 +4,7 @@ use super::call::Call;
 use super::copy_engines::Placement;
 use super::facts::Facts;
 use super::numbers::{THREADS_FOR_CHANNELS, net_channel_bytes};
+use super::symmetric::SymmetricPlan;
 use super::tuning::{self, Candidate, Choice, Explanation, Forced};
 use core::ops::Range;
 use oxccl_shared::abi::{Algorithm, ConnLayout, DataType, Func, Protocol};
@@ -53,6 +54,8 @@ pub enum CallPlan {
     Collective(Plan),
     /// By copy engines, on buffers that all ranks have mapped.
     CopyEngines(Placement),
+    /// By kernels of all ranks that reach each other's buffers.
+    Symmetric(SymmetricPlan),
     /// By every rank alone: there is nothing to do, or no other rank.
     Local,
 }

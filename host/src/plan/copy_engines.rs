@@ -51,9 +51,9 @@ pub struct Placement {
     pub offset: u64,
 }
 
-/// From so many bytes of the longer buffer on, copy engines are faster than kernels.
+/// From so many bytes of the longer buffer on, a way through symmetric windows is faster than kernels with slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CopyEngineRow {
+pub struct WindowRow {
     /// The function.
     pub func: Func,
     /// Among at most so many ranks.

@@ -62,6 +62,8 @@ pub struct Facts {
     pub table: Option<TuneTable>,
     /// How many multiprocessors calls may take.
     pub cta_policy: CtaPolicy,
+    /// Whether calls go by symmetric kernels, whatever their size; none where that is faster.
+    pub symmetric: Option<bool>,
     /// From how many bytes of a block on an all-gather is made of messages, each read from its sender's memory: where all ranks can read
     /// each other's.
     pub read_from_bytes: Option<u64>,
@@ -100,6 +102,7 @@ impl Facts {
             advice: None,
             table: None,
             cta_policy: CtaPolicy::Default,
+            symmetric: None,
             read_from_bytes: None,
             has_far_ranks: false,
         }
@@ -139,6 +142,7 @@ impl Facts {
             advice: None,
             table: None,
             cta_policy: CtaPolicy::Default,
+            symmetric: None,
             read_from_bytes: None,
             has_far_ranks: false,
         }

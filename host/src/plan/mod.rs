@@ -20,6 +20,7 @@ mod choose;
 mod collective;
 mod messages;
 mod nics;
+mod symmetric;
 mod kernel_set;
 #[cfg(test)]
 mod tests;
@@ -28,13 +29,14 @@ pub use call::{Call, CallRecord};
 pub use choose::Lacks;
 pub use collective::{CallPlan, Plan, plan};
 pub use collnet::{Collnet, CollnetFacts, Reduces};
-pub use copy_engines::{CopyEngineRow, CopyStep, CtaPolicy, Placement, Spot, Step, steps, touched_buffer};
+pub use copy_engines::{CopyStep, CtaPolicy, Placement, Spot, Step, WindowRow, steps, touched_buffer};
 pub use facts::Facts;
 pub use hosts::Hosts;
 pub use messages::{Arrangement, Batch, MessageWant, Placed, arrange, message_connections, message_kernels};
 pub use nics::Nics;
 pub(crate) use numbers::FAR_CHANNELS_MAX;
 pub use numbers::{Blocks, ChannelLimits, HopLimit, MessageClass, Tuning};
+pub use symmetric::SymmetricPlan;
 pub use tuning::Forced;
 
 use oxccl_shared::abi::Func;

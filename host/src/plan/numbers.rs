@@ -1,6 +1,6 @@
 //! Measured numbers, one table for each kind of processors: the only thing in which their plans differ that the registry does not say.
 
-use super::copy_engines::CopyEngineRow;
+use super::copy_engines::WindowRow;
 use super::tuning::Architecture;
 use core::ops::RangeInclusive;
 use oxccl_shared::abi::{ConnLayout, Func, Protocol};
@@ -38,7 +38,9 @@ pub struct Tuning {
     /// How messages are divided.
     pub messages: &'static [MessageClass],
     /// Where copy engines are faster than kernels, for buffers in symmetric windows.
-    pub copy_engines: &'static [CopyEngineRow],
+    pub copy_engines: &'static [WindowRow],
+    /// Where symmetric kernels are faster, for the same.
+    pub symmetric: &'static [WindowRow],
     /// Of kernels that run as many blocks at once, and of the memory for them; none where one thread works on one channel after the
     /// other.
     pub blocks: Option<Blocks>,
@@ -199,6 +201,7 @@ impl Tuning {
         stream_min_bytes: Some(32 << 20),
         messages: &[MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 1 }],
         copy_engines: &[],
+        symmetric: &[],
         blocks: None,
     };
 
@@ -236,9 +239,16 @@ impl Tuning {
         ],
         // docs/measurements/2026-11-23-copy-engines.md, for two ranks; more were not measured.
         copy_engines: &[
-            CopyEngineRow { func: Func::AllGather, ranks_max: 2, min_bytes: 64 << 20 },
-            CopyEngineRow { func: Func::AllToAll, ranks_max: 2, min_bytes: 16 << 20 },
-            CopyEngineRow { func: Func::Broadcast, ranks_max: 2, min_bytes: 256 << 20 },
+            WindowRow { func: Func::AllGather, ranks_max: 2, min_bytes: 64 << 20 },
+            WindowRow { func: Func::AllToAll, ranks_max: 2, min_bytes: 16 << 20 },
+            WindowRow { func: Func::Broadcast, ranks_max: 2, min_bytes: 256 << 20 },
+        ],
+        // Four ranks: figures of a prototype.
+        symmetric: &[
+            WindowRow { func: Func::AllReduce, ranks_max: 8, min_bytes: 2 << 20 },
+            WindowRow { func: Func::ReduceScatter, ranks_max: 8, min_bytes: 2 << 20 },
+            WindowRow { func: Func::AllGather, ranks_max: 8, min_bytes: 2 << 20 },
+            WindowRow { func: Func::AllToAll, ranks_max: 8, min_bytes: 2 << 20 },
         ],
         blocks: Some(Blocks::SM_90),
     };
@@ -251,6 +261,7 @@ impl Tuning {
         one_shot_ll128_bytes: (0, 0),
         two_shot_ll128_bytes: (0, 0),
         copy_engines: &[],
+        symmetric: &[],
         blocks: Some(Blocks::SM_70),
         ..Tuning::SM_90
     };
@@ -261,6 +272,7 @@ impl Tuning {
         one_shot_ll128_bytes: (0, 0),
         two_shot_ll128_bytes: (0, 0),
         copy_engines: &[],
+        symmetric: &[],
         ..Tuning::SM_90
     };
 

@@ -4,7 +4,7 @@
 use super::fnv1a;
 use super::{
     CollArgs, ConnControl, ConnEnd, ConnLayout, KernelColl, KernelLaunch, KernelMessage, KernelMonitor,
-    KernelStop, KernelTree, MessageArgs, SlotHeader,
+    KernelStop, KernelTree, MessageArgs, RankBuffers, SlotHeader, SymmetricArgs,
 };
 use crate::algo::chunk::ChannelCut;
 use crate::fifo::{ConsumerCursor, ProducerCursor};
@@ -12,7 +12,7 @@ use crate::reduce::OpArg;
 use core::mem::{align_of, offset_of, size_of};
 
 /// Raise it when the meaning of a field changes and its layout does not.
-const REVISION: usize = 1;
+const REVISION: usize = 2;
 
 /// The layout: size, alignment and field offsets of each type.
 macro_rules! layouts {
@@ -38,6 +38,8 @@ const LAYOUTS: &[usize] = layouts! {
     CollArgs { launch, coll },
     KernelMessage { buffer, len_bytes, conn, is_send, tag, lane },
     MessageArgs { launch, messages },
+    RankBuffers { src, dst },
+    SymmetricArgs { launch, coll, ranks },
     KernelMonitor { abort, stopped },
     KernelStop { reason },
 };

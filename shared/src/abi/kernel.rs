@@ -3,6 +3,7 @@
 
 use super::{ConnEnd, Rank};
 use crate::algo::chunk::ChannelCut;
+use crate::algo::symmetric;
 use crate::fifo::{ConsumerCursor, ProducerCursor};
 use crate::reduce::{CombineKind, OpArg};
 use crate::sync::{Line128, Sys, Word};
@@ -119,10 +120,10 @@ pub struct KernelLaunch {
 }
 
 /// Where a launch's tiles begin in its dynamic shared memory, behind the barriers that say which of them are full.
-pub const KERNEL_TILES_AT: u32 = 512;
+pub const KERNEL_TILES_AT: u32 = 1024;
 
 /// The most tiles of a launch.
-pub const KERNEL_TILES_MAX: u32 = 15;
+pub const KERNEL_TILES_MAX: u32 = 31;
 
 /// The arguments of a collective kernel.
 #[repr(C)]
@@ -132,6 +133,33 @@ pub struct CollArgs {
     pub launch: KernelLaunch,
     /// What to compute.
     pub coll: KernelColl,
+}
+
+/// A rank's buffers as the GPU that runs the kernel reaches them.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct RankBuffers {
+    /// Its input.
+    pub src: *const u8,
+    /// Its output.
+    pub dst: *mut u8,
+}
+
+impl RankBuffers {
+    /// Of no rank.
+    pub const NONE: RankBuffers = RankBuffers { src: core::ptr::null(), dst: core::ptr::null_mut() };
+}
+
+/// The arguments of a symmetric kernel: its launch's connections are those of the mesh by LL.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct SymmetricArgs {
+    /// For every kernel.
+    pub launch: KernelLaunch,
+    /// What to compute.
+    pub coll: KernelColl,
+    /// By rank; ours is what `coll` says.
+    pub ranks: [RankBuffers; symmetric::RANKS_MAX],
 }
 
 /// Most messages of one launch: the arguments of a kernel are limited to 4 KiB.
@@ -236,6 +264,7 @@ const _: () = {
     assert!(size_of::<KernelLaunch>() == 88 && align_of::<KernelLaunch>() == 8);
     assert!(offset_of!(KernelLaunch, rings) == 32 && offset_of!(KernelLaunch, nconns) == 64);
     assert!(size_of::<CollArgs>() == 192 && offset_of!(CollArgs, coll) == 88);
+    assert!(size_of::<SymmetricArgs>() == 320 && offset_of!(SymmetricArgs, ranks) == 192);
     assert!(size_of::<MessageArgs>() <= 4096 && offset_of!(MessageArgs, messages) == 88);
     assert!(size_of::<KernelMonitor>() == 256 && offset_of!(KernelMonitor, stopped) == 128);
     assert!(size_of::<KernelStop>() == 8);

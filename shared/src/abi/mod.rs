@@ -22,7 +22,7 @@ pub use ids::{ChannelId, Rank, Step};
 pub use kernel::{
     CollArgs, KERNEL_MESSAGE_GRAIN_BYTES, KERNEL_MESSAGES_MAX, KERNEL_POST, KERNEL_PRE, KERNEL_TILES_AT,
     KERNEL_TILES_MAX, KernelColl, KernelLaunch, KernelMessage, KernelMonitor, KernelStop, KernelTree,
-    MessageArgs, StopCause, Stopped,
+    MessageArgs, RankBuffers, StopCause, Stopped, SymmetricArgs,
 };
 pub use offer::{Offer, OfferReply};
 pub use types::{Algorithm, DataType, Func, Protocol, RedOp, UnknownValue};

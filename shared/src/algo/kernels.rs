@@ -2,6 +2,7 @@
 
 use super::registry::{spec_of, variants};
 use super::spec::Processor;
+use super::symmetric;
 use crate::abi::{Algorithm, DataType, Func, Protocol};
 use core::fmt;
 
@@ -9,7 +10,7 @@ use core::fmt;
 pub const MESSAGE_PROTOCOLS: &[Protocol] = &[Protocol::LL, Protocol::Simple];
 
 /// A kernel. Its name is what it is displayed as: `oxccl_<function>_<algorithm><ranks>_<protocol>_<type>`, without what does not
-/// apply, and `oxccl_send_recv_<protocol>`.
+/// apply, `oxccl_send_recv_<protocol>`, and `oxccl_<function>_symmetric_<type>`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kernel {
     /// One collective.
@@ -30,6 +31,13 @@ pub enum Kernel {
         /// The protocol.
         protocol: Protocol,
     },
+    /// A collective on buffers that the ranks reach.
+    Symmetric {
+        /// The function.
+        func: Func,
+        /// The type of elements; none for kernels that only move bytes.
+        dtype: Option<DataType>,
+    },
 }
 
 impl Kernel {
@@ -38,6 +46,11 @@ impl Kernel {
         let dtype = func.is_reduction().then_some(dtype);
         let ranks = spec_of(algorithm).own_ranks(protocol, nranks);
         Kernel::Collective { func, algorithm, protocol, dtype, ranks }
+    }
+
+    /// The symmetric kernel of a collective.
+    pub fn symmetric(func: Func, dtype: DataType) -> Kernel {
+        Kernel::Symmetric { func, dtype: func.is_reduction().then_some(dtype) }
     }
 
     /// The protocol of messages where `wanted` would be best: the nearest one that takes no less of a slot's bytes.
@@ -49,12 +62,15 @@ impl Kernel {
     pub const fn protocol(&self) -> Protocol {
         match self {
             Kernel::Messages { protocol } | Kernel::Collective { protocol, .. } => *protocol,
+            // Of its meetings.
+            Kernel::Symmetric { .. } => Protocol::LL,
         }
     }
 
-    /// Whether it moves slots by bulk copies, where the machine has an engine for them and the launch has tiles.
+    /// Whether it moves data by bulk copies: slots where the machine has an engine for them and the launch has tiles, users' buffers always.
     pub const fn has_tiles(&self) -> bool {
         match self {
+            Kernel::Symmetric { .. } => true,
             Kernel::Messages { protocol } => protocol.is_counted(),
             Kernel::Collective { algorithm, protocol, .. } => {
                 matches!(algorithm, Algorithm::Ring | Algorithm::Tree) && protocol.is_counted()
@@ -65,7 +81,7 @@ impl Kernel {
     /// The most peers that it has room for, where that matters.
     pub fn peers(&self) -> Option<u32> {
         match self {
-            Kernel::Messages { .. } => None,
+            Kernel::Messages { .. } | Kernel::Symmetric { .. } => None,
             Kernel::Collective { ranks: Some(ranks), .. } => Some(ranks - 1),
             Kernel::Collective { algorithm, .. } => spec_of(*algorithm).peers_max,
         }
@@ -82,6 +98,10 @@ impl fmt::Display for Kernel {
                     write!(f, "{ranks}")?;
                 }
                 write!(f, "_{}", protocol.name())?;
+                dtype.map_or(Ok(()), |dtype| write!(f, "_{}", type_name(dtype)))
+            }
+            Kernel::Symmetric { func, dtype } => {
+                write!(f, "oxccl_{}_symmetric", func.name())?;
                 dtype.map_or(Ok(()), |dtype| write!(f, "_{}", type_name(dtype)))
             }
         }
@@ -105,7 +125,11 @@ pub fn kernels() -> impl Iterator<Item = Kernel> {
             })
         })
     });
-    collectives.chain(MESSAGE_PROTOCOLS.iter().map(|protocol| Kernel::Messages { protocol: *protocol }))
+    let symmetric = symmetric::FUNCS
+        .iter()
+        .flat_map(|func| types(*func).map(|dtype| Kernel::Symmetric { func: *func, dtype }));
+    let messages = MESSAGE_PROTOCOLS.iter().map(|protocol| Kernel::Messages { protocol: *protocol });
+    collectives.chain(messages).chain(symmetric)
 }
 
 /// The types that a function's kernels are compiled for: none in particular, if it only moves data.
@@ -165,6 +189,12 @@ mod tests {
                 let entry = Kernel::of(func, algorithm, protocol, *dtype, nranks).to_string();
                 assert!(built.contains(&entry), "{entry}");
             }
+        }
+        for (func, dtype) in
+            symmetric::FUNCS.iter().flat_map(|func| DataType::ALL.iter().map(|of| (*func, *of)))
+        {
+            let entry = Kernel::symmetric(func, dtype).to_string();
+            assert!(built.contains(&entry), "{entry}");
         }
         for &protocol in MESSAGE_PROTOCOLS {
             let entry = Kernel::Messages { protocol }.to_string();

@@ -28,6 +28,7 @@ pub mod oneshot;
 pub mod twoshot;
 pub mod twolevel;
 pub mod pairwise;
+pub mod symmetric;
 pub mod custom;
 pub mod registry;
 pub mod kernels;

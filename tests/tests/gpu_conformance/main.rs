@@ -18,3 +18,4 @@ mod cudarc;
 mod deterministic;
 mod one_sided;
 mod copy_engines;
+mod symmetric;

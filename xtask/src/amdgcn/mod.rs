@@ -7,7 +7,7 @@ mod elf;
 mod notes;
 
 use crate::cmd::Cmd;
-use crate::kernels;
+use crate::kernels::{self, Abilities};
 use crate::ptx::compile::{Machine, Source};
 use crate::ptx::compiler::Compiler;
 use crate::tools::{root, target_dir};
@@ -25,7 +25,8 @@ const TARGET: &str = "amdgcn-amd-amdhsa";
 pub const PROCESSORS: [&str; 2] = ["gfx90a", "gfx942"];
 
 /// What an AMD GPU can do: its block is no `oxccl_device::gpu::Lines`, so there is no LL128.
-const PROTOCOLS: &[Protocol] = &[Protocol::LL, Protocol::Simple];
+const ABILITIES: Abilities<'_> =
+    Abilities { protocols: &[Protocol::LL, Protocol::Simple], has_bulk_copies: false };
 
 /// `cargo xtask build-amdgcn`.
 #[derive(clap::Args, Clone, Debug)]
@@ -97,7 +98,7 @@ struct Built {
 fn compile(compiler: &Compiler, source: &Source, cpu: &str, only: &str) -> Result<Built> {
     // A folder for each processor: `core` is compiled for it too.
     let target = target_dir().join(format!("amdgcn-build/{cpu}"));
-    let machine = Machine { name: "amdgcn", protocols: PROTOCOLS, features: "entries", only };
+    let machine = Machine { name: "amdgcn", abilities: ABILITIES, features: "entries", only };
     let cargo: Cmd = source.rustc(compiler, TARGET, &machine)?;
     let output = cargo
         // Equal kernels made one would leave the others without a descriptor.
@@ -142,7 +143,7 @@ fn check_symbols(object: &[u8], kernels: &[Kernel]) -> Result<Vec<String>> {
 fn check_registry(built: &[Kernel], only: &str) -> Vec<String> {
     let built: BTreeSet<String> = built.iter().map(|kernel| kernel.name.clone()).collect();
     let wanted: BTreeSet<String> =
-        kernels::wanted(PROTOCOLS, only).map(|kernel| kernel.to_string()).collect();
+        kernels::wanted(ABILITIES, only).map(|kernel| kernel.to_string()).collect();
     let missing = wanted.difference(&built).map(|name| format!("{name} was not built"));
     let extra = built.difference(&wanted).map(|name| format!("{name} is not in the registry"));
     missing.chain(extra).collect()

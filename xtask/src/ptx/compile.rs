@@ -5,7 +5,7 @@
 
 use super::compiler::Compiler;
 use crate::cmd::Cmd;
-use crate::kernels;
+use crate::kernels::{self, Abilities};
 use crate::tools::{root, target_dir};
 use anyhow::{Context, Result, bail};
 use oxccl_shared::abi::Protocol;
@@ -27,7 +27,7 @@ pub struct Source {
 /// Features that name the instructions of a generation, which later ones have too: the first generation that has them.
 const GENERATIONS: &[(u32, &str)] = &[(80, "sm80"), (90, "sm90")];
 
-/// The first generation with bulk copies, and their feature.
+/// The first generation with bulk copies, and the feature by which slots are moved so too.
 const BULK_COPIES: (u32, &str) = (90, "bulk");
 
 fn features(sm: u32, has_bulk_copies: bool) -> String {
@@ -84,7 +84,7 @@ impl Source {
             .args("--package")
             .arg(&self.package);
         if self.is_device {
-            let list = kernels::write_list(machine.name, machine.protocols, machine.only)?;
+            let list = kernels::write_list(machine.name, machine.abilities, machine.only)?;
             let features = machine.features;
             cargo = cargo.args("--no-default-features --features").arg(features);
             cargo = cargo.env(kernels::VARIABLE, list.to_string_lossy());
@@ -107,7 +107,7 @@ pub struct Machine<'a> {
     /// For its list of kernels.
     pub name: &'a str,
     /// What its kernels can do.
-    pub protocols: &'a [Protocol],
+    pub abilities: Abilities<'a>,
     /// Of the device crate.
     pub features: &'a str,
     /// Parts of names of kernels.
@@ -131,13 +131,12 @@ pub fn compile(compiler: &Compiler, source: &Source, sm: u32) -> Result<String> 
 
 /// What `core` and every dependency are built for too: each function carries its own target, and below sm_70 an ordered load
 /// stops the compiler.
-fn target_flags(sm: u32, has_bulk_copies: bool) -> String {
+fn target_flags(sm: u32) -> String {
     // The oldest version of the language that an old generation knows lacks instructions that the kernels spell out. 7.8 is
-    // the first that knows sm_90, and is taken by every driver since CUDA 11.8; later generations have it or a later one. Bulk copies
-    // came with 8.0, CUDA 12.0.
+    // taken by every driver since CUDA 11.8. Bulk copies came with 8.0, CUDA 12.0; later generations have that or a later one.
     let language = match sm {
         ..90 => " -Ctarget-feature=+ptx78",
-        90..100 if has_bulk_copies => " -Ctarget-feature=+ptx80",
+        90..100 => " -Ctarget-feature=+ptx80",
         _ => "",
     };
     format!("-Ctarget-cpu=sm_{sm}{language}")
@@ -146,14 +145,14 @@ fn target_flags(sm: u32, has_bulk_copies: bool) -> String {
 fn command(compiler: &Compiler, source: &Source, sm: u32) -> Result<Cmd> {
     let machine = Machine {
         name: "ptx",
-        protocols: Protocol::ALL,
+        abilities: Abilities { protocols: Protocol::ALL, has_bulk_copies: sm >= BULK_COPIES.0 },
         features: &features(sm, source.has_bulk_copies),
         only: "",
     };
     let cargo = source.rustc(compiler, "nvptx64-nvidia-cuda", &machine)?;
     // The one variable that no other goes before: a RUSTFLAGS of the user's would take the generation's place, and the driver refuses
     // what comes of that.
-    let flags = target_flags(sm, source.has_bulk_copies).replace(' ', "\u{1f}");
+    let flags = target_flags(sm).replace(' ', "\u{1f}");
     Ok(cargo.args("-- --emit=asm -C linker=/bin/true").env("CARGO_ENCODED_RUSTFLAGS", flags))
 }
 

@@ -5,7 +5,7 @@
 
 mod arith;
 mod barrier;
-#[cfg(feature = "bulk")]
+#[cfg(feature = "sm90")]
 mod engine;
 mod lines;
 mod pack;
@@ -18,9 +18,9 @@ use oxccl_shared::reduce::Element;
 pub struct Ptx;
 
 impl KernelMachine for Ptx {
-    #[cfg(feature = "bulk")]
+    #[cfg(feature = "sm90")]
     type Engine = engine::Engine;
-    #[cfg(not(feature = "bulk"))]
+    #[cfg(not(feature = "sm90"))]
     type Engine = crate::gpu::NoEngine;
 
     const WARP_THREADS: u32 = 32;

@@ -29,6 +29,8 @@ macro_rules! repeat {
     }};
 }
 
+pub(super) use repeat;
+
 /// This thread's share of a loop.
 #[derive(Clone, Copy)]
 pub struct Share {

@@ -7,15 +7,18 @@
 use super::arith;
 use super::block::GpuBlock;
 use super::bulk::Variant;
+use super::sweep::repeat;
 use crate::gpu::{Block, BulkCopy, CopyEngine, How, KernelMachine, Pack, Pipe, Stage, Tile};
 use oxccl_shared::abi::{KERNEL_TILES_AT, KERNEL_TILES_MAX};
 use oxccl_shared::reduce::{CombineKind, Element};
 
 const PACK_BYTES: u32 = 16;
 /// Packs of one tile that a combiner keeps in flight.
-const IN_FLIGHT: u32 = 4;
-/// Warps that combine, behind the loader's.
+const IN_FLIGHT: usize = 4;
+/// Warps that combine, behind the loader's, in groups of so many that take turns. A piece takes a group some 0.9 us, of which little is
+/// arithmetic: it waits, sweeps and tells.
 const COMBINER_WARPS: u32 = 8;
+const GROUP_WARPS: u32 = 2;
 
 const BARRIER_BYTES: u32 = 8;
 const STAGES: u32 = 4;
@@ -28,9 +31,10 @@ pub struct Tiles {
     base: u32,
     tile_bytes: u32,
     count: u32,
-    /// Threads before the combiners, and combiners.
+    /// Threads before the combiners, groups of these, and the threads of one.
     skipped: u32,
-    combiners: u32,
+    groups: u32,
+    group_threads: u32,
 }
 
 impl Tiles {
@@ -56,27 +60,27 @@ impl<M: KernelMachine, T: Element, const POSTER: bool> GpuBlock<M, T, POSTER> {
         let (base, bytes) = M::Engine::memory();
         let count = (bytes.saturating_sub(KERNEL_TILES_AT) / tile_bytes).min(KERNEL_TILES_MAX);
         let warps = self.threads() as u32 / M::WARP_THREADS;
-        if count <= operands || warps < 2 {
+        if count <= operands || warps < 2 || self.machine().block_threads() < count {
             return false;
         }
-        let combiners = (warps - 1).min(COMBINER_WARPS) * M::WARP_THREADS;
-        let tiles = Tiles { base, tile_bytes, count, skipped: M::WARP_THREADS, combiners };
-        if self.leads() {
-            for index in 0..count {
-                // SAFETY: this thread makes them before anybody uses them.
-                unsafe {
-                    M::Engine::new_barrier(tiles.barrier(Stage::Empty, index), 1);
-                    M::Engine::new_barrier(tiles.barrier(Stage::Loaded, index), 1);
-                    M::Engine::new_barrier(tiles.barrier(Stage::Gathered, index), 1);
-                    M::Engine::new_barrier(
-                        tiles.barrier(Stage::Combined, index),
-                        combiners / M::WARP_THREADS,
-                    );
-                }
+        let combiners = (warps - 1).min(COMBINER_WARPS);
+        let group_warps = combiners.min(GROUP_WARPS);
+        let (groups, group_threads) = (combiners / group_warps, group_warps * M::WARP_THREADS);
+        let tiles = Tiles { base, tile_bytes, count, skipped: M::WARP_THREADS, groups, group_threads };
+        let index = self.machine().thread_index();
+        if index < count {
+            // SAFETY: this thread makes them before anybody uses them; there are as many threads.
+            unsafe {
+                M::Engine::new_barrier(tiles.barrier(Stage::Empty, index), 1);
+                M::Engine::new_barrier(tiles.barrier(Stage::Loaded, index), 1);
+                M::Engine::new_barrier(tiles.barrier(Stage::Gathered, index), 1);
+                M::Engine::new_barrier(tiles.barrier(Stage::Combined, index), group_warps);
             }
+            M::Engine::show_barriers();
+        }
+        if self.leads() {
             // SAFETY: the flag's place.
             unsafe { M::Engine::store_flag(base + FLAG_AT, 0) };
-            M::Engine::show_barriers();
         }
         self.tiles = tiles;
         self.machine().sync_all();
@@ -102,7 +106,14 @@ impl<M: KernelMachine, T: Element, const POSTER: bool> BulkCopy for GpuBlock<M, 
 
     #[inline(always)]
     fn combines(&self) -> bool {
-        (self.thread() as u32).wrapping_sub(self.tiles.skipped) < self.tiles.combiners
+        let Tiles { skipped, groups, group_threads, .. } = self.tiles;
+        (self.thread() as u32).wrapping_sub(skipped) < groups * group_threads
+    }
+
+    #[inline(always)]
+    fn combines_turn(&self, turn: Tile) -> bool {
+        let Tiles { skipped, groups, group_threads, .. } = self.tiles;
+        turn.index % groups == (self.thread() as u32).wrapping_sub(skipped) / group_threads
     }
 
     #[inline(always)]
@@ -198,7 +209,7 @@ impl<M: KernelMachine, T: Element, const POSTER: bool> BulkCopy for GpuBlock<M, 
 
     #[inline(always)]
     fn combined(&self, turn: Tile) {
-        // SAFETY: every warp of combiners arrives once in a phase.
+        // SAFETY: every warp of the turn's combiners arrives once in a phase.
         unsafe { M::Engine::arrive_as_warp(self.tiles.barrier(Stage::Combined, turn.index)) };
     }
 
@@ -274,10 +285,11 @@ struct Sweep {
 impl<M: KernelMachine, T: Element, const POSTER: bool> GpuBlock<M, T, POSTER> {
     #[inline(always)]
     fn sweep(&self, to: u32, from: u32, len_bytes: usize) -> Sweep {
-        let mine = (self.thread() as u32 - self.tiles.skipped) * PACK_BYTES;
+        let Tiles { skipped, group_threads, .. } = self.tiles;
+        let mine = (self.thread() as u32 - skipped) % group_threads * PACK_BYTES;
         // The last pack may be ragged: what lies behind its elements is nobody's.
         let end = to + (len_bytes as u32).next_multiple_of(PACK_BYTES);
-        Sweep { to: to + mine, from: from + mine, end, step: self.tiles.combiners * PACK_BYTES }
+        Sweep { to: to + mine, from: from + mine, end, step: group_threads * PACK_BYTES }
     }
 }
 
@@ -288,19 +300,21 @@ impl<M: KernelMachine, T: Element, const POSTER: bool> GpuBlock<M, T, POSTER> {
 #[inline(always)]
 unsafe fn each_pack<E: CopyEngine>(sweep: Sweep, pack: impl Fn(Pack, Pack) -> Pack) {
     let Sweep { mut to, mut from, end, step } = sweep;
-    while to + (IN_FLIGHT - 1) * step < end {
-        let mut loaded = [[[0; 2]; 2]; IN_FLIGHT as usize];
-        for i in 0..IN_FLIGHT {
+    while to + (IN_FLIGHT as u32 - 1) * step < end {
+        // As constants, or they are in local memory instead of registers.
+        let mut loaded = [[[0; 2]; 2]; IN_FLIGHT];
+        repeat!(IN_FLIGHT, i => {
+            let ahead = i as u32 * step;
             // SAFETY: obligation 1; the last of these lies before the end.
-            loaded[i as usize] = unsafe { [E::load_pack(to + i * step), E::load_pack(from + i * step)] };
-        }
-        for i in 0..IN_FLIGHT {
-            let [a, b] = loaded[i as usize];
+            loaded[i] = unsafe { [E::load_pack(to + ahead), E::load_pack(from + ahead)] };
+        });
+        repeat!(IN_FLIGHT, i => {
+            let [a, b] = loaded[i];
             // SAFETY: as above.
-            unsafe { E::store_pack(to + i * step, pack(a, b)) };
-        }
-        to += IN_FLIGHT * step;
-        from += IN_FLIGHT * step;
+            unsafe { E::store_pack(to + i as u32 * step, pack(a, b)) };
+        });
+        to += IN_FLIGHT as u32 * step;
+        from += IN_FLIGHT as u32 * step;
     }
     while to < end {
         // SAFETY: obligation 1.

@@ -31,22 +31,53 @@ macro_rules! collective {
     };
 }
 
+/// The address of an entry's own parameter, which stays where it is. By value the compiler would copy a list in it to every thread's stack
+/// before it could be indexed.
+macro_rules! parameter {
+    ($name:ident as $type:ty) => {{
+        let at: *const $type;
+        // SAFETY: an address.
+        unsafe {
+            core::arch::asm!(
+                concat!("{{ .reg .b64 at; mov.b64 at, ", stringify!($name), "_param_0; cvta.param.u64 {0}, at; }}"),
+                out(reg64) at, options(pure, nomem, nostack)
+            )
+        };
+        at
+    }};
+}
+
+macro_rules! symmetric {
+    ($name:ident = [$element:ty]($func:ident)) => {
+        /// # Safety
+        /// 1. Launched by the host library, with arguments that it made for this entry.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $name(args: oxccl_shared::abi::SymmetricArgs) {
+            let own = parameter!($name as oxccl_shared::abi::SymmetricArgs);
+            let ranks =
+                own.wrapping_byte_add(core::mem::offset_of!(oxccl_shared::abi::SymmetricArgs, ranks)).cast();
+            launch_bound!();
+            // SAFETY: obligation 1.
+            unsafe {
+                crate::kernel::symmetric::symmetric::<_, $element>(
+                    $crate::gpu::ptx::Ptx,
+                    &args,
+                    ranks,
+                    oxccl_shared::abi::Func::$func,
+                )
+            }
+        }
+    };
+}
+
 macro_rules! messages {
     ($name:ident = [$($arg:tt)*]) => {
         /// # Safety
         /// 1. Launched by the host library, with arguments that it made for this entry.
         #[unsafe(no_mangle)]
         pub unsafe extern "ptx-kernel" fn $name(args: oxccl_shared::abi::MessageArgs) {
-            let messages: *const oxccl_shared::abi::KernelMessage;
-            // SAFETY: the address of this entry's own parameter, which stays where it is. By value the compiler would copy the
-            // whole list to every thread's stack before it could be indexed.
-            unsafe {
-                core::arch::asm!(
-                    concat!("{{ .reg .b64 at; mov.b64 at, ", stringify!($name), "_param_0; cvta.param.u64 {0}, at; }}"),
-                    out(reg64) messages, options(pure, nomem, nostack)
-                )
-            };
-            let messages = messages.wrapping_byte_add(core::mem::offset_of!(oxccl_shared::abi::MessageArgs, messages));
+            let own = parameter!($name as oxccl_shared::abi::MessageArgs);
+            let messages = own.wrapping_byte_add(core::mem::offset_of!(oxccl_shared::abi::MessageArgs, messages)).cast();
             launch_bound!();
             // SAFETY: obligation 1.
             unsafe { run::messages::<_, $($arg)*>($crate::gpu::ptx::Ptx, &args.launch, messages) }

@@ -29,6 +29,7 @@ const KNOWN: &[&str] = &[
     "OXCCL_CMA_MIN_BYTES",
     "OXCCL_STALL_WARN",
     "OXCCL_STATUS",
+    "OXCCL_SYMMETRIC",
     "OXCCL_TILE_KIB",
     "OXCCL_TIMEOUT",
     "OXCCL_TRANSPORT",

@@ -125,7 +125,8 @@ impl Init for Cuda {
                 ConnectError::Net { rank, peer: None, source: Box::new(source) }
             })
         });
-        let facts = Facts { cta_policy: config.cta_policy.unwrap_or_default(), ..facts };
+        let cta_policy = config.cta_policy.unwrap_or_default();
+        let facts = Facts { cta_policy, symmetric: config.symmetric, ..facts };
         let tile_bytes = config.tile_kib.map_or(facts.tile_bytes(), |kib| kib << 10);
         let tiles = Tiles::on(&device, tile_bytes);
         let machine = Cuda::new(CudaParts {

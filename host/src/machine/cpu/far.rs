@@ -84,7 +84,7 @@ impl Cpu {
             match plan {
                 CallPlan::Collective(plan) => self.connect_for_plan(plan)?,
                 CallPlan::Messages => self.connect_for_messages(raw)?,
-                CallPlan::CopyEngines(_) | CallPlan::Local => {}
+                CallPlan::CopyEngines(_) | CallPlan::Symmetric(_) | CallPlan::Local => {}
             }
         }
         Ok(())

@@ -4,7 +4,7 @@ use super::machine::Cuda;
 use crate::launch::{RawCall, RunError, messages_of};
 use crate::machine::{ConnKind, Need};
 use crate::plan::{CallPlan, message_connections, message_kernels};
-use oxccl_shared::abi::Rank;
+use oxccl_shared::abi::{Protocol, Rank};
 use oxccl_shared::algo::registry::spec_of;
 
 /// The connections known to be there, by the first channels of each kind and protocol.
@@ -51,6 +51,10 @@ impl Cuda {
         for (raw, plan) in calls.iter().zip(plans) {
             match plan {
                 CallPlan::Local | CallPlan::CopyEngines(_) => {}
+                CallPlan::Symmetric(plan) => {
+                    let (kind, protocol) = (ConnKind::Mesh, Protocol::LL);
+                    self.connected.want(Need { kind, protocol, channels: plan.channels, peer: None });
+                }
                 CallPlan::Messages => self.want_messages(raw),
                 CallPlan::Collective(plan) => {
                     let by_custom = self.custom(raw, 0).map(|launch| (launch.protocol, launch.channels));

@@ -18,7 +18,7 @@ use crate::launch::{
 };
 use crate::machine::{ConnKind, ConnLists, ConnTables, Connector, NetProxy, collective_args};
 use crate::plan::tuning::Explanation;
-use crate::plan::{Call, CallPlan, Facts, Forced, Placement, Plan, message_kernels};
+use crate::plan::{Call, CallPlan, Facts, Forced, Placement, Plan, SymmetricPlan, message_kernels};
 use crate::transport::p2p::{Arena, SignalTable};
 use crate::tuner::Tuner;
 use oxccl_shared::abi::{CollArgs, KernelColl, KernelLaunch, Rank, RedOp};
@@ -161,11 +161,12 @@ impl Machine for Cuda {
     /// # Errors
     /// [`RunError::Kernel`].
     fn prepare(&mut self, plans: &[CallPlan]) -> Result<(), RunError> {
-        if self.parts.has_all_kernels {
-            return Ok(());
-        }
         for plan in plans {
             match plan {
+                CallPlan::Symmetric(plan) => {
+                    self.function(plan.kernel(), plan.threads)?;
+                }
+                _ if self.parts.has_all_kernels => {}
                 CallPlan::Messages => {
                     let facts = self.parts.facts;
                     for (kernel, threads) in message_kernels(&facts).filter(|_| facts.nranks > 1) {
@@ -241,6 +242,20 @@ impl Machine for Cuda {
         let stream = unsafe { StreamRef::from_raw(&device, queue.cast()) };
         // SAFETY: (1) obligations 1 and 2.
         unsafe { self.enqueue_copies(raw, placement, stream) }
+    }
+
+    unsafe fn symmetric(
+        &mut self,
+        raw: &RawCall,
+        plan: &SymmetricPlan,
+        tag: u32,
+        queue: RawQueue,
+    ) -> Result<(), RunError> {
+        let device = self.parts.device.clone();
+        // SAFETY: (1, 2) obligation 1.
+        let stream = unsafe { StreamRef::from_raw(&device, queue.cast()) };
+        // SAFETY: (1) obligations 1 and 2.
+        unsafe { self.launch_symmetric(raw, plan, tag, stream) }
     }
 
     unsafe fn messages(&mut self, messages: &[(Message, u32)], queue: RawQueue) -> Result<(), RunError> {
@@ -367,7 +382,7 @@ impl Cuda {
     }
 
     /// The operator of a call, or a sum where the call copies.
-    fn operator(&self, call: &Call, scalar_bits: u64) -> Resolved {
+    pub(super) fn operator(&self, call: &Call, scalar_bits: u64) -> Resolved {
         let Call { func, dtype, op, .. } = *call;
         let op = if func.is_reduction() { op } else { RedOp::Sum };
         reduce::resolve(op, dtype, self.parts.facts.nranks, scalar_bits)

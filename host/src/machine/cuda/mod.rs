@@ -18,6 +18,7 @@ mod order;
 mod connected;
 mod machine;
 mod copies;
+mod symmetric;
 mod messages;
 mod issue;
 mod stopped;

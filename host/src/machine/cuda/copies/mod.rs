@@ -9,17 +9,18 @@
 
 mod choices;
 mod watch;
+mod windows;
 
 use super::driver::{CudaError, Device, Event, Stream, StreamRef, WordOp};
 use super::machine::{Cuda, CudaParts};
-use crate::gpu::GpuMemory;
 use crate::launch::{Fault, RawCall, RunError};
 use crate::plan::{CallPlan, CopyStep, Placement, Spot, Step, steps, touched_buffer};
-use crate::transport::p2p::{Reach, SignalTable, Window};
-use choices::{Choices, Differs};
+use crate::transport::p2p::{SignalTable, Window};
+use choices::{Choice, Choices, Differs};
 use oxccl_shared::abi::Rank;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use watch::{Watch, Watched};
+use windows::Windows;
 
 /// Words between two ranks, in each direction: an admit, a done, what the reader waits for, and room for [`Choices`].
 pub(crate) const SLOTS: u32 = 128;
@@ -37,8 +38,7 @@ const BESIDE_MIN_BYTES: u64 = 1 << 20;
 pub(super) struct CopyEngines {
     rank: Rank,
     table: Arc<SignalTable>,
-    windows: Vec<Mapped>,
-    windows_made: u32,
+    windows: Windows,
     choices: Choices,
     beside: Stream,
     forked: Event,
@@ -49,15 +49,6 @@ pub(super) struct CopyEngines {
     steps: Vec<Step>,
     ops: Vec<WordOp>,
     _watch: Watch,
-}
-
-/// A symmetric window, as long as its owner has it.
-struct Mapped {
-    number: u32,
-    /// Where each rank's part begins.
-    addresses: Box<[u64]>,
-    len_bytes: u64,
-    alive: Weak<[Arc<dyn GpuMemory>]>,
 }
 
 impl CopyEngines {
@@ -76,8 +67,7 @@ impl CopyEngines {
             rank,
             choices: Choices::new(table.clone(), rank, nranks),
             table,
-            windows: Vec::new(),
-            windows_made: 0,
+            windows: Windows::default(),
             beside: Stream::new(device)?,
             forked: Event::new(device)?,
             joined: Event::new(device)?,
@@ -88,38 +78,16 @@ impl CopyEngines {
         })
     }
 
-    /// A window that every rank has mapped, in the order in which all have registered them.
-    fn add(&mut self, window: &Window, nranks: u32) {
-        let address = |rank: u32| match window.reach(Rank(rank)) {
-            Some(Reach::Mapped { address, .. }) => *address,
-            _ => 0,
-        };
-        let len_bytes = match window.reach(self.rank) {
-            Some(Reach::Mapped { len_bytes, .. }) => *len_bytes,
-            _ => 0,
-        };
-        self.windows.retain(|mapped| mapped.alive.strong_count() > 0);
-        let number = self.windows_made;
-        self.windows_made += 1;
-        let addresses = (0..nranks).map(address).collect();
-        self.windows.push(Mapped { number, addresses, len_bytes, alive: window.alive() });
+    /// The windows that collectives use.
+    pub(super) fn windows(&self) -> &Windows {
+        &self.windows
     }
 
     /// Where the buffer of a call that others touch lies, if it does in a window.
     fn place(&self, raw: &RawCall, nranks: u32) -> Option<Placement> {
         let (is_send, len_bytes) = touched_buffer(&raw.call, nranks)?;
         let address = if is_send { raw.send.addr() } else { raw.recv.addr() } as u64;
-        let has = |mapped: &&Mapped| {
-            let begin = mapped.addresses[self.rank.index()];
-            let offset = address.checked_sub(begin);
-            let is_within = offset
-                .and_then(|offset| offset.checked_add(len_bytes))
-                .is_some_and(|end| end <= mapped.len_bytes);
-            is_within && mapped.alive.strong_count() > 0
-        };
-        let mapped = self.windows.iter().find(has)?;
-        let offset = address - mapped.addresses[self.rank.index()];
-        Some(Placement { window: mapped.number, offset })
+        self.windows.place(self.rank, address, len_bytes)
     }
 
     /// Ends all waits of this rank, and those that follow until a stream sets a word back.
@@ -136,15 +104,13 @@ impl CopyEngines {
         nranks: u32,
         stream: StreamRef<'_>,
     ) -> Result<(), CudaError> {
-        let Some(at) = self.windows.iter().position(|mapped| mapped.number == placement.window) else {
-            return Ok(());
-        };
         self.calls += 1;
         let (mut program, mut ops) = (std::mem::take(&mut self.steps), std::mem::take(&mut self.ops));
         program.clear();
         ops.clear();
         steps(&raw.call, self.rank, nranks, &mut program);
-        let base = Base { raw, rank: self.rank, mapped: &self.windows[at], offset: placement.offset };
+        let Some(addresses) = self.windows.addresses(placement.window) else { return Ok(()) };
+        let base = Base { raw, rank: self.rank, addresses, offset: placement.offset };
         // SAFETY: obligation 1.
         let put = unsafe { self.put(&program, &base, &mut ops, stream) };
         (self.steps, self.ops) = (program, ops);
@@ -225,14 +191,14 @@ fn flush(ops: &mut Vec<WordOp>, stream: StreamRef<'_>) -> Result<(), CudaError> 
 struct Base<'a> {
     raw: &'a RawCall,
     rank: Rank,
-    mapped: &'a Mapped,
+    addresses: &'a [u64],
     offset: u64,
 }
 
 impl Base<'_> {
     fn address(&self, spot: Spot) -> u64 {
         let begin = match spot {
-            Spot { rank, .. } if rank != self.rank => self.mapped.addresses[rank.index()] + self.offset,
+            Spot { rank, .. } if rank != self.rank => self.addresses[rank.index()] + self.offset,
             Spot { is_send: true, .. } => self.raw.send.addr() as u64,
             Spot { is_send: false, .. } => self.raw.recv.addr() as u64,
         };
@@ -261,22 +227,20 @@ impl Cuda {
 
     /// The plan of a call on its buffers.
     pub(super) fn placed(&self, raw: &RawCall, plan: CallPlan) -> CallPlan {
-        let Some(copies) = self.copies.as_ref().filter(|_| self.may_copy(raw)) else { return plan };
-        copies.place(raw, self.parts.facts.nranks).map_or(plan, CallPlan::CopyEngines)
+        let copies = self.copies.as_ref().filter(|_| self.may_copy(raw));
+        let by_copies = copies.and_then(|copies| copies.place(raw, self.parts.facts.nranks));
+        let by_kernel = || self.may_be_symmetric(raw).then(|| self.symmetric_plan(raw)).flatten();
+        by_copies.map(CallPlan::CopyEngines).or_else(by_kernel).unwrap_or(plan)
     }
 
     /// Compares this rank's choices with the others', as far as they have made theirs.
     pub(super) fn compare_choices(&mut self, calls: &[RawCall], plans: &[CallPlan]) -> Result<(), RunError> {
         for (raw, plan) in calls.iter().zip(plans) {
-            if !self.may_copy(raw) {
+            if !self.may_copy(raw) && !self.may_be_symmetric(raw) {
                 continue;
             }
-            let placement = match plan {
-                CallPlan::CopyEngines(placement) => Some(*placement),
-                _ => None,
-            };
             let Some(copies) = &mut self.copies else { continue };
-            let Some(differs) = copies.choices.make(&raw.call, placement) else { continue };
+            let Some(differs) = copies.choices.make(&raw.call, Choice::of(plan)) else { continue };
             return Err(RunError::Stopped(match differs {
                 Differs::Call(rank) => self.verdict().mismatch(rank),
                 Differs::Placement(rank) => self.fail(Fault::Placement { rank }),
@@ -309,14 +273,15 @@ impl Cuda {
         let device: Device = self.parts.device.clone();
         let _bound = device.bind()?;
         self.copies = Some(CopyEngines::new(&self.parts, table)?);
+        self.load_symmetric();
         Ok(())
     }
 
     /// Lets collectives use a symmetric window that every rank has mapped.
     pub(crate) fn add_symmetric_window(&mut self, window: &Window) {
-        let nranks = self.parts.facts.nranks;
+        let (rank, nranks) = (self.parts.rank, self.parts.facts.nranks);
         if let Some(copies) = &mut self.copies {
-            copies.add(window, nranks);
+            copies.windows.add(window, rank, nranks);
         }
     }
 }

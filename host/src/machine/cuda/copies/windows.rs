@@ -1,0 +1,68 @@
+//! The symmetric windows of a communicator: where each rank's part is mapped.
+
+use crate::gpu::GpuMemory;
+use crate::plan::Placement;
+use crate::transport::p2p::{Reach, Window};
+use oxccl_shared::abi::Rank;
+use std::sync::{Arc, Weak};
+
+/// All parts begin at a multiple of this, or none is used.
+const ALIGN_BYTES: u64 = 16;
+
+/// The windows, in the order in which all ranks have registered them.
+#[derive(Default)]
+pub(in crate::machine::cuda) struct Windows {
+    mapped: Vec<Mapped>,
+    made: u32,
+}
+
+/// A symmetric window, as long as its owner has it.
+struct Mapped {
+    number: u32,
+    /// Where each rank's part begins.
+    addresses: Box<[u64]>,
+    len_bytes: u64,
+    alive: Weak<[Arc<dyn GpuMemory>]>,
+}
+
+impl Windows {
+    /// A window that every rank has mapped.
+    pub fn add(&mut self, window: &Window, rank: Rank, nranks: u32) {
+        let address = |rank: u32| match window.reach(Rank(rank)) {
+            Some(Reach::Mapped { address, .. }) => *address,
+            _ => 0,
+        };
+        let len_bytes = match window.reach(rank) {
+            Some(Reach::Mapped { len_bytes, .. }) => *len_bytes,
+            _ => 0,
+        };
+        self.mapped.retain(|mapped| mapped.alive.strong_count() > 0);
+        let number = self.made;
+        self.made += 1;
+        let addresses = (0..nranks).map(address).collect();
+        self.mapped.push(Mapped { number, addresses, len_bytes, alive: window.alive() });
+    }
+
+    /// Where so many bytes at an address of this rank lie, if they do in a window.
+    pub fn place(&self, rank: Rank, address: u64, len_bytes: u64) -> Option<Placement> {
+        self.mapped.iter().find_map(|mapped| {
+            let offset = address.checked_sub(mapped.addresses[rank.index()])?;
+            let is_within = offset.checked_add(len_bytes).is_some_and(|end| end <= mapped.len_bytes);
+            let is_there = is_within && mapped.alive.strong_count() > 0;
+            is_there.then_some(Placement { window: mapped.number, offset })
+        })
+    }
+
+    /// The same, if every rank's part begins where bulk copies may.
+    pub fn place_aligned(&self, rank: Rank, address: u64, len_bytes: u64) -> Option<Placement> {
+        let placement = self.place(rank, address, len_bytes)?;
+        let addresses = self.addresses(placement.window)?;
+        addresses.iter().all(|address| address.is_multiple_of(ALIGN_BYTES)).then_some(placement)
+    }
+
+    /// Where each rank's part of a window begins.
+    pub fn addresses(&self, number: u32) -> Option<&[u64]> {
+        let mapped = self.mapped.iter().find(|mapped| mapped.number == number)?;
+        Some(&mapped.addresses)
+    }
+}

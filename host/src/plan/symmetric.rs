@@ -1,0 +1,250 @@
+//! Collectives by symmetric kernels, which reach the other ranks' buffers: which calls can go so, and by how many blocks.
+//!
+//! As with copy engines, what other ranks touch lies in a symmetric window, at the same offset on every rank: what an all-reduce sends and
+//! receives, what a reduce-scatter sends, what an all-gather and an all-to-all receive. The other buffer may be any memory.
+
+use super::call::Call;
+use super::copy_engines::{CtaPolicy, Placement, WindowRow};
+use super::facts::Facts;
+use super::tuning::{Architecture, Forced};
+use crate::topology::PathKind;
+use oxccl_shared::abi::{DataType, Func, RedOp};
+use oxccl_shared::algo::kernels::Kernel;
+use oxccl_shared::algo::symmetric::{FUNCS, RANKS_MAX};
+
+/// How a symmetric kernel carries out a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SymmetricPlan {
+    /// The function.
+    pub func: Func,
+    /// The type of elements, if the function reduces.
+    pub dtype: Option<DataType>,
+    /// Where the buffers lie that other ranks touch: what is sent, and what is received.
+    pub touched: [Option<Placement>; 2],
+    /// Blocks, each with a channel of the mesh.
+    pub channels: u32,
+    /// Threads of a block.
+    pub threads: u32,
+    /// Bytes of a tile.
+    pub tile_bytes: u32,
+    /// Elements of the call, or its bytes if there is no type.
+    pub count: u64,
+    /// Borders fall on multiples of this.
+    pub grain_elems: u64,
+}
+
+/// Bulk copies begin at multiples of this.
+const ALIGN_BYTES: u64 = 16;
+/// Borders between blocks fall on multiples of this.
+const GRAIN_BYTES: u64 = 512;
+/// A block for so many bytes that a rank moves, up to [`BLOCKS_MAX`].
+const BLOCK_BYTES: u64 = 32 << 10;
+/// The most blocks that only move data, and that reduce: they fill NVLink, and more do not help (docs/measurements/2026-11-25-symmetric-kernels.md).
+const BLOCKS_MAX: [u32; 2] = [16, 16];
+/// The same where few multiprocessors are wanted.
+const FEW_BLOCKS_MAX: [u32; 2] = [8, 8];
+/// A warp that loads, eight that combine and one that stores; and without something to combine.
+const THREADS: [u32; 2] = [96, 320];
+/// Tiles of data that is only moved, and of operands of up to four and of more ranks: some pieces fit a multiprocessor's memory.
+const TILE_BYTES: [u32; 3] = [32 << 10, 16 << 10, 8 << 10];
+
+impl SymmetricPlan {
+    /// Its kernel.
+    pub fn kernel(&self) -> Kernel {
+        Kernel::Symmetric { func: self.func, dtype: self.dtype }
+    }
+}
+
+/// Which buffers of a call others touch: what is sent, what is received.
+fn touches(func: Func) -> [bool; 2] {
+    match func {
+        Func::AllReduce => [true, true],
+        Func::ReduceScatter => [true, false],
+        _ => [false, true],
+    }
+}
+
+impl Facts {
+    /// Whether a call goes by a symmetric kernel if its buffers are placed for that. The same on every rank.
+    pub fn takes_symmetric(&self, call: &Call, forced: Option<Forced>) -> bool {
+        self.has_symmetric()
+            && forced.is_none()
+            && self.symmetric != Some(false)
+            && FUNCS.contains(&call.func)
+            // Each rank has a multiplier of its own, for its own input.
+            && !(call.func.is_reduction() && call.op == RedOp::PreMulSum)
+            && call.count > 0
+            && self.symmetric_is_aligned(call)
+            && (self.symmetric == Some(true) || self.symmetric_is_faster(call))
+    }
+
+    /// Whether there are such kernels for these ranks at all: GPUs of one host with bulk copies.
+    fn has_symmetric(&self) -> bool {
+        let has_bulk_copies =
+            matches!(self.machine.architecture, Architecture::Hopper | Architecture::Blackwell);
+        self.has_gpus()
+            && has_bulk_copies
+            && !self.crosses_network()
+            && (2..=RANKS_MAX as u32).contains(&self.nranks)
+            && self.mesh_channels > 0
+            && self.forced == Forced::default()
+    }
+
+    /// Whether all ranks' blocks begin where bulk copies may, if the buffers do.
+    fn symmetric_is_aligned(&self, call: &Call) -> bool {
+        call.func == Func::AllReduce || call.bytes().is_multiple_of(ALIGN_BYTES)
+    }
+
+    fn symmetric_is_faster(&self, call: &Call) -> bool {
+        let is_like_measured = self.machine.ring.intra <= PathKind::Nvb && self.machine.nhosts == 1;
+        let bytes = call.buffer_bytes(self.nranks);
+        let is_beaten =
+            |row: &WindowRow| row.func == call.func && self.nranks <= row.ranks_max && bytes >= row.min_bytes;
+        is_like_measured && self.tuning.symmetric.iter().any(is_beaten)
+    }
+
+    /// The plan of a call that [takes](Self::takes_symmetric) a symmetric kernel, with its buffers at these addresses, which `place` finds in
+    /// symmetric windows; none if they do not lie as they must.
+    pub fn plan_symmetric(
+        &self,
+        call: &Call,
+        addresses: [u64; 2],
+        place: impl Fn(u64, u64) -> Option<Placement>,
+    ) -> Option<SymmetricPlan> {
+        let [touches_send, touches_recv] = touches(call.func);
+        let buffers = call.func.buffers(false);
+        let placed = |is_touched: bool, address: u64, extent| {
+            let len_bytes = call.extent_bytes(extent, self.nranks);
+            let placement = if is_touched { Some(place(address, len_bytes)?) } else { None };
+            let at = placement.map_or(address, |placement| placement.offset);
+            at.is_multiple_of(ALIGN_BYTES).then_some(placement)
+        };
+        let send = placed(touches_send, addresses[0], buffers.send)?;
+        let recv = placed(touches_recv, addresses[1], buffers.recv)?;
+        if call.func == Func::AllToAll && addresses[0] == addresses[1] {
+            return None;
+        }
+        Some(self.symmetric_plan(call, [send, recv]))
+    }
+
+    fn symmetric_plan(&self, call: &Call, touched: [Option<Placement>; 2]) -> SymmetricPlan {
+        let reduces = call.func.is_reduction();
+        let dtype = reduces.then_some(call.dtype);
+        let (elem_bytes, count) =
+            dtype.map_or((1, call.bytes()), |dtype| (dtype.size_bytes() as u64, call.count));
+        let most = match self.cta_policy {
+            CtaPolicy::Default => BLOCKS_MAX,
+            CtaPolicy::Efficiency | CtaPolicy::Zero => FEW_BLOCKS_MAX,
+        }[usize::from(reduces)];
+        let moved_bytes = match call.func {
+            Func::AllReduce => call.bytes().div_ceil(u64::from(self.nranks)),
+            _ => call.bytes(),
+        };
+        let by_size = moved_bytes.div_ceil(BLOCK_BYTES).clamp(1, u64::from(most)) as u32;
+        let connected = self.mesh_channels.min(self.blocks_max).max(1);
+        let tile = match (reduces, self.nranks) {
+            (false, _) => TILE_BYTES[0],
+            (true, ..=4) => TILE_BYTES[1],
+            (true, _) => TILE_BYTES[2],
+        };
+        SymmetricPlan {
+            func: call.func,
+            dtype,
+            touched,
+            channels: self.limits.apply(by_size).min(connected),
+            threads: THREADS[usize::from(reduces)],
+            tile_bytes: tile,
+            count,
+            grain_elems: GRAIN_BYTES / elem_bytes,
+        }
+    }
+
+    /// Every symmetric kernel that a call may need, and the threads of its blocks.
+    pub fn symmetric_kernels(&self) -> Vec<(Kernel, u32)> {
+        if !self.has_symmetric() || self.symmetric == Some(false) {
+            return Vec::new();
+        }
+        let mut kernels = Vec::new();
+        for (func, dtype) in FUNCS.iter().flat_map(|func| DataType::ALL.iter().map(move |of| (*func, *of))) {
+            let kernel = (Kernel::symmetric(func, dtype), THREADS[usize::from(func.is_reduction())]);
+            if !kernels.contains(&kernel) {
+                kernels.push(kernel);
+            }
+        }
+        kernels
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::ChannelLimits;
+    use oxccl_shared::abi::{Algorithm, Rank};
+
+    fn facts(nranks: u32, sm: u32, forced: Forced) -> Facts {
+        Facts::of_gpus(nranks, (sm, 132), forced, ChannelLimits::default(), None)
+    }
+
+    fn call(func: Func, count: u64) -> Call {
+        Call { func, dtype: DataType::F32, op: RedOp::Sum, root: Rank(0), count }
+    }
+
+    const LONG: u64 = 16 << 20;
+
+    #[test]
+    fn who_takes_symmetric_kernels() {
+        let free = facts(4, 90, Forced::default());
+        let any = Facts { symmetric: Some(true), ..free };
+        for func in FUNCS {
+            assert!(free.takes_symmetric(&call(*func, LONG), None), "{func}");
+            assert!(!free.takes_symmetric(&call(*func, 64), None), "{func}: kernels with slots are faster");
+            assert!(any.takes_symmetric(&call(*func, 64), None), "{func}");
+            assert!(!any.takes_symmetric(&call(*func, 0), None), "{func}");
+            let none = Facts { symmetric: Some(false), ..free };
+            assert!(!none.takes_symmetric(&call(*func, LONG), None), "{func}");
+            assert!(!any.takes_symmetric(&call(*func, LONG), Some(Forced::only(None, None))), "{func}");
+        }
+        assert!(!any.takes_symmetric(&call(Func::Broadcast, LONG), None));
+        let pre = Call { op: RedOp::PreMulSum, ..call(Func::AllReduce, LONG) };
+        assert!(!any.takes_symmetric(&pre, None), "each rank has a multiplier of its own");
+        assert!(any.takes_symmetric(&call(Func::AllReduce, LONG + 1), None));
+        assert!(!any.takes_symmetric(&call(Func::AllGather, LONG + 1), None), "blocks that are not aligned");
+        for (nranks, sm) in [(1, 90), (9, 90), (4, 80)] {
+            let other = Facts { symmetric: Some(true), ..facts(nranks, sm, Forced::default()) };
+            assert!(!other.takes_symmetric(&call(Func::AllReduce, LONG), None), "{nranks} ranks, sm {sm}");
+            assert!(other.symmetric_kernels().is_empty());
+        }
+        let ring = Forced::only(Some(Algorithm::Ring), None);
+        let named = Facts { symmetric: Some(true), ..facts(4, 90, ring) };
+        assert!(!named.takes_symmetric(&call(Func::AllReduce, LONG), None), "the user names another way");
+    }
+
+    #[test]
+    fn buffers_lie_in_windows_where_others_touch_them() {
+        let facts = facts(4, 90, Forced::default());
+        // A window of 1 GiB at address 1 << 40.
+        let place = |address: u64, len_bytes: u64| {
+            let offset = address.checked_sub(1 << 40)?;
+            (offset + len_bytes <= 1 << 30).then_some(Placement { window: 3, offset })
+        };
+        let (inside, far) = (1 << 40, 1 << 50);
+        let plan = |func, send, recv| facts.plan_symmetric(&call(func, 1 << 20), [send, recv], place);
+        let both = plan(Func::AllReduce, inside, inside + (512 << 20)).expect("both are inside");
+        assert_eq!(both.touched.map(|placement| placement.map(|at| at.offset)), [Some(0), Some(512 << 20)]);
+        assert_eq!(plan(Func::AllReduce, inside, far), None);
+        assert_eq!(plan(Func::AllReduce, inside + 4, inside), None, "not aligned");
+        assert_eq!(plan(Func::ReduceScatter, inside, far).map(|plan| plan.touched[1]), Some(None));
+        assert_eq!(plan(Func::ReduceScatter, inside, far + 4), None, "not aligned");
+        assert_eq!(plan(Func::ReduceScatter, inside + (1 << 30) - 16, far), None, "it ends outside");
+        assert!(plan(Func::AllGather, far, inside).is_some() && plan(Func::AllToAll, far, inside).is_some());
+        assert_eq!(plan(Func::AllToAll, inside, inside), None, "in place");
+        for func in FUNCS {
+            let plan = plan(*func, inside, inside + (512 << 20)).expect("both are inside");
+            assert!(
+                facts.symmetric_kernels().contains(&(plan.kernel(), plan.threads)),
+                "not loaded: {plan:?}"
+            );
+            assert!((1..=16).contains(&plan.channels), "{plan:?}");
+        }
+    }
+}
