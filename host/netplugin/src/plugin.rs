@@ -1,7 +1,7 @@
 //! What the process has opened, and how calls end.
 
 use oxccl::Config;
-use oxccl::net::coll::CollNet;
+use oxccl::net::coll::{self, CollNet};
 use oxccl::net::plugin::abi::{Code, Logger};
 use oxccl::net::{Net, NetError, aggregate, socket};
 use std::ffi::{CString, c_char, c_int};
@@ -110,7 +110,11 @@ pub fn net() -> Result<&'static Arc<dyn Net>, Failed> {
 /// The aggregators that `OXCCL_AGGREGATOR` names, if it names any.
 pub fn coll() -> Result<&'static Option<Arc<dyn CollNet>>, Failed> {
     static COLL: OnceLock<Option<Arc<dyn CollNet>>> = OnceLock::new();
-    once(&COLL, || Ok(config()?.net.coll.aggregators.as_ref().map(aggregate::open).transpose()?))
+    once(&COLL, || {
+        let net = config()?.net;
+        let Some(aggregators) = &net.coll.aggregators else { return Ok(None) };
+        Ok(Some(aggregate::open(aggregators, coll::carriage(&net, aggregators)?)?))
+    })
 }
 
 /// How long heads wait for each other.

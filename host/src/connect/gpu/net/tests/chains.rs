@@ -19,6 +19,7 @@ fn with_aggregator(play: impl FnOnce(Arc<dyn CollNet>)) {
         secret: Ok(secret()),
         connect_timeout: Duration::from_secs(20),
         peer_dead_after: Duration::from_secs(20),
+        net: None,
     };
     let stop = Cancel::default();
     std::thread::scope(|scope| {
