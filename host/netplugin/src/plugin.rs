@@ -96,9 +96,13 @@ fn log(level: c_int, text: &str) {
     unsafe { logger(level, LOG_NET, file, 0, format, text.as_ptr()) };
 }
 
-/// The settings of the environment.
+/// The settings of the environment, but for those of NCCL's that are no network's: what NCCL takes for `NCCL_ALGO`, this library may not know.
 fn config() -> Result<Config, Failed> {
-    Config::from_env().or_else(|error| wrong(error.to_string()))
+    let is_read = |name: &str| {
+        ["OXCCL_", "NCCL_SOCKET_", "NCCL_NSOCKS_", "NCCL_IB_"].iter().any(|prefix| name.starts_with(prefix))
+    };
+    let lookup = |name: &str| if is_read(name) { Config::variable(name) } else { None };
+    Config::from_lookup(&lookup).or_else(|error| wrong(error.to_string()))
 }
 
 /// The sockets of this host.
