@@ -6,10 +6,11 @@
 use crate::complain::complain;
 use crate::say::say;
 use clap::Args;
-use oxccl::Config;
 use oxccl::bootstrap::Cancel;
-use oxccl::net::NetError;
 use oxccl::net::aggregate::{Server, ServerConfig};
+use oxccl::net::plugin::PluginConfig;
+use oxccl::net::{self, NetConfig, NetError};
+use oxccl::{Config, ConfigError};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
@@ -22,6 +23,9 @@ pub struct AggregateArgs {
     /// Most memory for buffers of all jobs, in MiB; a job takes up to 2 MiB for each of its heads
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     memory: u64,
+    /// A network (IB) by which the data of ranks go that have OXCCL_AGGREGATOR_NET set; NCCL_IB_HCA says over which of its ports
+    #[arg(long, value_name = "NETWORK")]
+    net: Option<String>,
 }
 
 /// Why it does not serve.
@@ -29,6 +33,8 @@ pub struct AggregateArgs {
 enum AggregateError {
     #[error("{0}")]
     Secret(String),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     #[error(transparent)]
     Net(#[from] NetError),
     #[error("printing: {0}")]
@@ -48,8 +54,14 @@ pub fn aggregate(args: &AggregateArgs) -> ExitCode {
 
 fn serve(args: &AggregateArgs) -> Result<(), AggregateError> {
     let secret = Config::aggregator_secret().map_err(AggregateError::Secret)?;
+    let config = Config::from_env()?;
+    let encrypt = config.net.socket.encrypt;
     let memory_max_bytes = args.memory << 20;
-    let server = Server::bind(ServerConfig { memory_max_bytes, ..ServerConfig::new(args.listen, secret) })?;
+    let plugins = PluginConfig::parse("none");
+    let named = |name: &String| NetConfig { name: Some(name.clone()), plugins, ..config.net };
+    let net = args.net.as_ref().map(|name| net::find(&named(name))).transpose()?;
+    let usual = ServerConfig::new(args.listen, secret);
+    let server = Server::bind(ServerConfig { memory_max_bytes, encrypt, net, ..usual })?;
     say(&format!("listening at {}\n", server.local_addr()))?;
     // The server runs until its process ends: connections close with that, and every head sees it at once.
     Ok(server.serve(&Cancel::default())?)

@@ -37,7 +37,8 @@ typedef struct {
 
 typedef struct {
     uint32_t kind, dtype, op, unused;
-    uint64_t in_bytes, out_bytes;
+    uint64_t bytes;             /* of an all-reduce, or of the window */
+    uint64_t head_bytes, start; /* of a window: a head's block, and where it begins in all heads' blocks */
 } header;
 
 struct comm;
@@ -131,6 +132,31 @@ static int size_of(int dtype) {
     return sizes[dtype];
 }
 
+/* ---- what heads send and get ---- */
+
+typedef struct {
+    uint64_t from, len;
+} range;
+
+static uint64_t clamped(const header *h, uint64_t at) {
+    uint64_t end = h->start + h->bytes;
+    return (at < h->start ? h->start : at > end ? end : at) - h->start;
+}
+
+/* Of a window's bytes, those of a head's block. */
+static range share(const header *h, int head) {
+    uint64_t from = clamped(h, head * h->head_bytes);
+    return (range){from, clamped(h, (head + 1) * h->head_bytes) - from};
+}
+
+static range input(const header *h, int head) {
+    return h->kind == ALL_GATHER ? share(h, head) : (range){0, h->bytes};
+}
+
+static range output(const header *h, int head) {
+    return h->kind == REDUCE_SCATTER ? share(h, head) : (range){0, h->bytes};
+}
+
 /* ---- progress ---- */
 
 /* Moves bytes [*moved, len) of `data`; 1 when all have been, 0 when not now, negative when the other end is gone. */
@@ -163,8 +189,9 @@ static int move_both(int fd, int sends, header *h, char *data, uint64_t len, uin
 /* A head that is not head 0: sends, then receives. */
 static int leaf(request *r) {
     peer *root = &r->comm->peers[0];
-    int state = move_both(root->fd, 1, &r->header, (char *)r->in, r->header.in_bytes, &root->taken);
-    return state <= 0 ? state : move(root->fd, 0, r->out, r->header.out_bytes, &root->given);
+    uint64_t in = input(&r->header, r->comm->head).len, out = output(&r->header, r->comm->head).len;
+    int state = move_both(root->fd, 1, &r->header, (char *)r->in, in, &root->taken);
+    return state <= 0 ? state : move(root->fd, 0, r->out, out, &root->given);
 }
 
 /* Everything that head `h` sent of the operation; another operation than ours is an error. */
@@ -176,26 +203,25 @@ static int take(request *r, peer *from, int h) {
             SAY(WARN, "head %d does another operation than head 0", h);
             return -2;
         }
-        from->in = malloc(r->header.in_bytes);
+        from->in = malloc(input(&r->header, h).len + 1);
     }
-    return move_both(from->fd, 0, &from->header, from->in, r->header.in_bytes, &from->taken);
+    return move_both(from->fd, 0, &from->header, from->in, input(&r->header, h).len, &from->taken);
 }
 
 /* All heads' inputs in one. */
 static void reduce(request *r) {
     comm *c = r->comm;
-    uint64_t bytes = r->header.in_bytes;
-    int gathers = r->header.kind == ALL_GATHER;
-    c->all = malloc(gathers ? bytes * c->nheads : bytes);
-    memcpy(c->all, r->in, bytes);
-    for (int h = 1; h < c->nheads; h++) {
-        char *in = c->peers[h].in;
-        if (gathers)
-            memcpy(c->all + h * bytes, in, bytes);
+    c->all = malloc(r->header.bytes + 1);
+    for (int h = 0; h < c->nheads; h++) {
+        const char *in = h ? c->peers[h].in : r->in;
+        range at = input(&r->header, h);
+        if (h == 0 || r->header.kind == ALL_GATHER)
+            memcpy(c->all + at.from, in, at.len);
         else
-            combine(c->all, in, bytes, r->header.dtype, r->header.op);
+            combine(c->all, in, at.len, r->header.dtype, r->header.op);
     }
-    memcpy(r->out, c->all, r->header.out_bytes); /* head 0's block is the first */
+    range mine = output(&r->header, 0);
+    memcpy(r->out, c->all + mine.from, mine.len);
 }
 
 static int root(request *r) {
@@ -210,8 +236,8 @@ static int root(request *r) {
     if (!c->all) reduce(r);
     for (int h = 1; h < c->nheads; h++) {
         peer *to = &c->peers[h];
-        uint64_t at = r->header.kind == REDUCE_SCATTER ? h * r->header.out_bytes : 0;
-        int state = move(to->fd, 1, c->all + at, r->header.out_bytes, &to->given);
+        range theirs = output(&r->header, h);
+        int state = move(to->fd, 1, c->all + theirs.from, theirs.len, &to->given);
         if (state < 0) return state;
         done &= state;
     }
@@ -393,7 +419,7 @@ static int iallreduce(void *c, void *in, void *out, count_t count, int dtype, in
                       void **result) {
     if (unregistered(in, in_mr) || unregistered(out, out_mr)) return INTERNAL;
     uint64_t bytes = (uint64_t)count * size_of(dtype);
-    return post(c, (header){ALL_REDUCE, dtype, op, 0, bytes, bytes}, in, out, result);
+    return post(c, (header){ALL_REDUCE, dtype, op, 0, bytes, 0, 0}, in, out, result);
 }
 
 static int iallgather(void *opaque, void *in, int nparts, sge *parts, size_t head_bytes, size_t offset,
@@ -401,8 +427,8 @@ static int iallgather(void *opaque, void *in, int nparts, sge *parts, size_t hea
     comm *c = opaque;
     uint64_t all = head_bytes * c->nheads;
     if (unregistered(in, in_mr) || nparts != 1 || unregistered(parts->address, parts->mr)) return INTERNAL;
-    if (offset || window != all || parts->size != all) return INTERNAL;
-    return post(c, (header){ALL_GATHER, 0, 0, 0, head_bytes, all}, in, parts->address, result);
+    if (offset > all || window > all - offset || parts->size != window) return INTERNAL;
+    return post(c, (header){ALL_GATHER, 0, 0, 0, window, head_bytes, offset}, in, parts->address, result);
 }
 
 static int ireducescatter(void *opaque, int nparts, sge *parts, void *out, size_t head_bytes, size_t offset,
@@ -410,8 +436,8 @@ static int ireducescatter(void *opaque, int nparts, sge *parts, void *out, size_
     comm *c = opaque;
     uint64_t all = head_bytes * c->nheads;
     if (unregistered(out, out_mr) || nparts != 1 || unregistered(parts->address, parts->mr)) return INTERNAL;
-    if (offset || window != all || parts->size != all) return INTERNAL;
-    return post(c, (header){REDUCE_SCATTER, dtype, op, 0, all, head_bytes}, parts->address, out, result);
+    if (offset > all || window > all - offset || parts->size != window) return INTERNAL;
+    return post(c, (header){REDUCE_SCATTER, dtype, op, 0, window, head_bytes, offset}, parts->address, out, result);
 }
 
 static int iflush(void *c, void *data, int len, void *mr, void **result) {

@@ -4,9 +4,8 @@
 //! heads of new jobs gather and scatter on the same servers, and end. Servers are processes, the ranks are threads of this one.
 
 use crate::mp_aggregate::{Aggregator, SECRET};
-use oxccl::net::aggregate::open;
-use oxccl::net::coll::{CollConfig, CollNet};
-use oxccl::net::plugin::PluginConfig;
+use oxccl::net::NetConfig;
+use oxccl::net::coll::{CollNet, find};
 use oxccl::{Algorithm, Config, DataType, Func, RedOp};
 use oxccl_tests::case::{By, Case, Placement};
 use oxccl_tests::deadline::{Deadline, doing};
@@ -81,26 +80,27 @@ struct Sample {
     held: Vec<Held>,
 }
 
-/// Through these servers: the settings of ranks, and the network of heads.
-fn through(servers: &[Aggregator]) -> (CollConfig, Arc<dyn CollNet>) {
+/// Through these servers: the settings of ranks, and the network of heads. `OXCCL_ENCRYPT=1` encrypts.
+fn through(servers: &[Aggregator]) -> (NetConfig, Arc<dyn CollNet>) {
     let addrs: Vec<&str> = servers.iter().map(|server| server.addr.as_str()).collect();
     let lookup = |name: &str| match name {
         "OXCCL_COMM_SECRET" => Some(SECRET.to_owned()),
         "OXCCL_AGGREGATOR" => Some(addrs.join(",")),
         "NCCL_COLLNET_ENABLE" => Some("1".to_owned()),
+        "NCCL_NET_PLUGIN" => Some("none".to_owned()),
+        "OXCCL_ENCRYPT" => Config::variable(name),
         _ => None,
     };
-    let coll = Config::from_lookup(&lookup).unwrap().net.coll;
-    let net = open(coll.aggregators.as_ref().unwrap()).unwrap();
-    (coll, net)
+    let config = Config::from_lookup(&lookup).unwrap().net;
+    let net = find(&config).unwrap();
+    (config, net)
 }
 
-fn world(coll: &CollConfig) -> World {
+fn world(net: &NetConfig) -> World {
     let settings = Settings { algorithm: Some(Algorithm::CollnetChain), ..Settings::default() };
     World::with(HOSTS.len() as u32, settings, |rank, config| {
         config.host_id = Some(format!("host {}", HOSTS[rank as usize]));
-        config.net.coll = coll.clone();
-        config.net.plugins = PluginConfig::parse("none");
+        config.net = net.clone();
     })
 }
 

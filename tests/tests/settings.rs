@@ -78,6 +78,7 @@ const ROWS: &[Row] = &[
             secret: Config::aggregator_secret(),
             connect_timeout: c.net.socket.connect_timeout,
             peer_dead_after: c.bootstrap.peer_dead_after,
+            net: None,
         });
     }),
     Row(&[("OXCCL_SLOT_STORES", "streamed")], |c| c.slot_stores = SlotStores::Streamed),

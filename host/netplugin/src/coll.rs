@@ -3,10 +3,10 @@
 use crate::net::{Properties, device, handle};
 use crate::object::{self, Body, give, give_request, registration_of};
 use crate::plugin::{self, Failed, ended, wrong};
-use oxccl::net::HANDLE_BYTES;
 use oxccl::net::coll::{CollNet, CollPart, Reduction, Window};
 use oxccl::net::plugin::abi::{Code, Logger, Opaque};
 use oxccl::net::plugin::coll_abi::Sge;
+use oxccl::net::{HANDLE_BYTES, NetProperties};
 use oxccl_shared::abi::{DataType, RedOp};
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -40,10 +40,20 @@ pub unsafe extern "C" fn init11(context: *mut Opaque, _communicator: u64, log: L
     })
 }
 
-/// As many as the net table has: NCCL pairs them by number, and a server is reached from each.
+/// The net table's: a server is reached from each. NCCL takes two of one name for one NIC that does both; of different names it has found none
+/// that reduces (2.32.3).
+fn facts(number: u32) -> Result<NetProperties, Failed> {
+    let net = net()?;
+    let NetProperties { name, pci_path, guid, speed_mbps, port, .. } = plugin::net()?.properties(number)?;
+    let facts = net.properties(number % net.devices().max(1))?;
+    Ok(NetProperties { name, pci_path, guid, speed_mbps, port, ..facts })
+}
+
+/// As many as the net table has: NCCL pairs them by number.
 pub unsafe extern "C" fn devices(count: *mut c_int) -> Code {
     ended("devices of CollNet", || {
-        let devices = net()?.devices();
+        net()?;
+        let devices = plugin::net()?.devices();
         // SAFETY: as the header says.
         unsafe { give(count, devices as c_int) }
     })
@@ -51,7 +61,7 @@ pub unsafe extern "C" fn devices(count: *mut c_int) -> Code {
 
 pub unsafe extern "C" fn get_properties<P: Properties>(number: c_int, properties: *mut P) -> Code {
     ended("getProperties of CollNet", || {
-        let facts = net()?.properties(device(number)?)?;
+        let facts = facts(device(number)?)?;
         // SAFETY: as the header says.
         unsafe { give(properties, P::of(number, &facts)) }
     })
@@ -59,7 +69,10 @@ pub unsafe extern "C" fn get_properties<P: Properties>(number: c_int, properties
 
 pub unsafe extern "C" fn listen8(number: c_int, handle: Opaque, listener: *mut Opaque) -> Code {
     ended("listen of CollNet", || {
-        let (made, body) = net()?.listen(device(number)?)?;
+        let number = device(number)?;
+        facts(number)?;
+        let net = net()?;
+        let (made, body) = net.listen(number % net.devices().max(1))?;
         // SAFETY: as the header says; a handle has 128 bytes.
         unsafe {
             give(handle.cast::<[u8; HANDLE_BYTES]>(), made.0)?;

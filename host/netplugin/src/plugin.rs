@@ -1,7 +1,7 @@
 //! What the process has opened, and how calls end.
 
 use oxccl::Config;
-use oxccl::net::coll::CollNet;
+use oxccl::net::coll::{self, CollNet};
 use oxccl::net::plugin::abi::{Code, Logger};
 use oxccl::net::{Net, NetError, aggregate, socket};
 use std::ffi::{CString, c_char, c_int};
@@ -96,9 +96,13 @@ fn log(level: c_int, text: &str) {
     unsafe { logger(level, LOG_NET, file, 0, format, text.as_ptr()) };
 }
 
-/// The settings of the environment.
+/// The settings of the environment, but for those of NCCL's that are no network's: what NCCL takes for `NCCL_ALGO`, this library may not know.
 fn config() -> Result<Config, Failed> {
-    Config::from_env().or_else(|error| wrong(error.to_string()))
+    let is_read = |name: &str| {
+        ["OXCCL_", "NCCL_SOCKET_", "NCCL_NSOCKS_", "NCCL_IB_"].iter().any(|prefix| name.starts_with(prefix))
+    };
+    let lookup = |name: &str| if is_read(name) { Config::variable(name) } else { None };
+    Config::from_lookup(&lookup).or_else(|error| wrong(error.to_string()))
 }
 
 /// The sockets of this host.
@@ -110,7 +114,11 @@ pub fn net() -> Result<&'static Arc<dyn Net>, Failed> {
 /// The aggregators that `OXCCL_AGGREGATOR` names, if it names any.
 pub fn coll() -> Result<&'static Option<Arc<dyn CollNet>>, Failed> {
     static COLL: OnceLock<Option<Arc<dyn CollNet>>> = OnceLock::new();
-    once(&COLL, || Ok(config()?.net.coll.aggregators.as_ref().map(aggregate::open).transpose()?))
+    once(&COLL, || {
+        let net = config()?.net;
+        let Some(aggregators) = &net.coll.aggregators else { return Ok(None) };
+        Ok(Some(aggregate::open(aggregators, coll::carriage(&net, aggregators)?)?))
+    })
 }
 
 /// How long heads wait for each other.

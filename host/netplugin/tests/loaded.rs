@@ -27,7 +27,11 @@ fn aggregator() {
         set("OXCCL_COMM_SECRET", "a test of the plugin");
         set("OXCCL_AGGREGATOR", "127.0.0.1:1");
         set("NCCL_SOCKET_IFNAME", "lo");
-        let settings = Config::from_env().unwrap().net.coll.aggregators.unwrap();
+        // What NCCL takes and this library would refuse: the plugin does not read it.
+        set("NCCL_ALGO", "allreduce:collnetchain;reducescatter:collnetdirect");
+        set("NCCL_NTHREADS", "7");
+        let of_networks = |name: &str| if name.starts_with("OXCCL_") { Config::variable(name) } else { None };
+        let settings = Config::from_lookup(&of_networks).unwrap().net.coll.aggregators.unwrap();
         let server = ServerConfig::new("127.0.0.1:0".parse().unwrap(), settings.secret.unwrap());
         let server = Server::bind(server).unwrap();
         set("OXCCL_AGGREGATOR", &server.local_addr().to_string());
@@ -62,6 +66,12 @@ fn every_version_keeps_the_contracts() {
         // SAFETY: (1) they are of that version, and statics.
         let (net, reducing) = unsafe { open_tables(version, net, coll) }.unwrap();
         assert_eq!((net.name(), reducing.name()), ("OxCCL", "OxCCL"));
+        // NCCL joins a device of each table to one NIC by its name.
+        assert_eq!(net.devices(), reducing.devices());
+        for device in 0..net.devices() {
+            let [here, there] = [net.properties(device).unwrap(), reducing.properties(device).unwrap()];
+            assert_eq!((&here.name, here.guid, here.port), (&there.name, there.guid, there.port));
+        }
         // What a handle must be is between the plugin and itself; the library, which loads it, cannot tell.
         let cases = CASES.iter().filter(|(what, _)| !what.contains("garbage"));
         run(cases, &format!("version {version}"), &net);

@@ -340,11 +340,13 @@ impl Config {
         net.socket.data_sockets = (threads * sockets_per_thread).min(DATA_SOCKETS_MAX);
         let mut servers = Vec::new();
         env.set("OXCCL_AGGREGATOR", parse::SERVERS, &mut servers, parse::servers)?;
+        let network = env.get("OXCCL_AGGREGATOR_NET");
         net.coll.aggregators = (!servers.is_empty()).then(|| AggregatorConfig {
             servers,
             secret: aggregator_secret(env.0),
             connect_timeout: net.socket.connect_timeout,
             peer_dead_after: bootstrap.peer_dead_after,
+            net: network,
         });
         Ok(())
     }

@@ -23,10 +23,16 @@ const REST: Duration = Duration::from_micros(200);
 /// Of a reason in a message.
 const REASON_BYTES_MAX: usize = 512;
 
-/// A rank's contribution: a head's listener and its info for the others.
+/// Most channels of chains, each with a communicator of the network.
+pub(super) const CHAIN_CHANNELS_MAX: usize = 4;
+
+/// Every chain of a channel, its head first.
+pub(super) type Chains = Vec<Vec<Rank>>;
+
+/// A rank's contribution: a head's listeners, one for each channel on which it is one, and its info for the others.
 pub(super) struct HeadListener {
     info: HeadInfo,
-    listener: Option<Box<dyn CollListener>>,
+    listeners: Vec<Box<dyn CollListener>>,
 }
 
 /// What ranks tell each other.
@@ -35,7 +41,13 @@ enum HeadInfo {
     /// Not a head.
     Member,
     /// A head with in-network reduction.
-    Head { handle: NetHandle, reduces: Reduces, buffer_max_bytes: u64, speed_mbps: u32, latency_us: f32 },
+    Head {
+        handles: Vec<NetHandle>,
+        reduces: Reduces,
+        buffer_max_bytes: u64,
+        speed_mbps: u32,
+        latency_us: f32,
+    },
     /// A head without it, and the reason.
     Lacks(String),
 }
@@ -46,13 +58,14 @@ pub(super) struct Heads {
     pub collnet: Collnet,
     /// The reason of the head without a network, if there is one.
     pub lack: String,
-    /// This rank's part, if it is a head and all have a network.
-    pub mine: Option<Joining>,
+    /// This rank's parts, one for each channel on which it is a head, if all have a network.
+    pub mine: Vec<Joining>,
 }
 
 /// A head that knows all the others.
 pub(super) struct Joining {
     rank: Rank,
+    channel: usize,
     listener: Box<dyn CollListener>,
     handles: Vec<NetHandle>,
     head: Head,
@@ -67,63 +80,77 @@ pub(super) struct JoinedHead {
     pub head: Head,
     /// The head of the next chain.
     pub next_head: Rank,
+    /// The channel.
+    pub channel: usize,
+}
+
+/// Of channels of chains, those on which a rank is a head.
+pub(super) fn headed(channels: &[Chains], rank: Rank) -> impl Iterator<Item = usize> + '_ {
+    (0..channels.len()).filter(move |channel| channels[*channel].iter().any(|chain| chain[0] == rank))
 }
 
 impl HeadListener {
     /// A rank that is no head.
     pub fn member() -> HeadListener {
-        HeadListener { info: HeadInfo::Member, listener: None }
+        HeadListener { info: HeadInfo::Member, listeners: Vec::new() }
     }
 
-    /// Searches for in-network reduction near `place`, for a rank that is a head.
-    pub fn listen(config: &NetConfig, rank: Rank, place: &Locality) -> Result<HeadListener, ConnectError> {
-        match listen(config, place) {
-            Ok((info, listener)) => Ok(HeadListener { info, listener: Some(listener) }),
+    /// Searches for in-network reduction near `place`, for a rank that is a head on so many channels.
+    pub fn listen(
+        config: &NetConfig,
+        rank: Rank,
+        place: &Locality,
+        count: usize,
+    ) -> Result<HeadListener, ConnectError> {
+        match listen(config, place, count) {
+            Ok((info, listeners)) => Ok(HeadListener { info, listeners }),
             Err(error @ NetError::Absent { .. }) => Ok(HeadListener {
                 info: HeadInfo::Lacks(cut(&error.to_string(), REASON_BYTES_MAX).to_owned()),
-                listener: None,
+                listeners: Vec::new(),
             }),
             Err(source) => Err(refused(rank, source)),
         }
     }
 
-    /// Learns what the heads of all chains found. Every rank calls it at the same time; a chain's first rank is its head.
-    pub fn gather(self, bootstrap: &Bootstrap, chains: &[Vec<Rank>]) -> Result<Heads, ConnectError> {
+    /// Learns what the heads of all channels' chains found. Every rank calls it at the same time.
+    pub fn gather(self, bootstrap: &Bootstrap, channels: &[Chains]) -> Result<Heads, ConnectError> {
         let blocks = bootstrap.all_gather(&self.info.to_bytes())?;
         let mut infos = Vec::with_capacity(blocks.len());
         for (peer, block) in (0..).map(Rank).zip(&blocks) {
             infos.push(HeadInfo::from_bytes(block).map_err(|_| ConnectError::Malformed { peer })?);
         }
-        let heads: Vec<Rank> = chains.iter().map(|chain| chain[0]).collect();
-        let (mut handles, mut collnet) = (Vec::new(), Collnet::Lacking);
-        for &head in &heads {
-            match &infos[head.index()] {
-                HeadInfo::Lacks(why) => {
+        let (rank, mut listeners) = (bootstrap.rank(), self.listeners.into_iter());
+        let (mut mine, mut collnet) = (Vec::new(), Collnet::Lacking);
+        for (channel, chains) in channels.iter().enumerate() {
+            let heads: Vec<Rank> = chains.iter().map(|chain| chain[0]).collect();
+            let mut handles = Vec::with_capacity(heads.len());
+            for &head in &heads {
+                let info = &infos[head.index()];
+                if let HeadInfo::Lacks(why) = info {
                     let lack = format!("rank {head}: {why}");
                     tracing::warn!("NCCL_COLLNET_ENABLE: {lack}; no network reduces");
-                    return Ok(Heads { collnet: Collnet::Lacking, lack, mine: None });
+                    return Ok(Heads { collnet: Collnet::Lacking, lack, mine: Vec::new() });
                 }
-                HeadInfo::Member => return Err(ConnectError::Malformed { peer: head }),
-                info @ HeadInfo::Head { handle, .. } => {
-                    handles.push(*handle);
-                    collnet = info.and(collnet, heads.len() as u32);
-                }
+                let nth = headed(&channels[..channel], head).count();
+                handles.push(info.handle(nth).ok_or(ConnectError::Malformed { peer: head })?);
+                collnet = info.and(collnet, heads.len() as u32);
+            }
+            let index = heads.iter().position(|head| *head == rank);
+            if let (Some(index), Some(listener)) = (index, index.and_then(|_| listeners.next())) {
+                let head = Head { index: index as u32, count: heads.len() as u32 };
+                let next_head = heads[(index + 1) % heads.len()];
+                mine.push(Joining { rank, channel, listener, handles, head, next_head });
             }
         }
-        let (rank, count) = (bootstrap.rank(), heads.len());
-        let index = heads.iter().position(|head| *head == rank);
-        let mine = index.zip(self.listener).map(|(index, listener)| Joining {
-            rank,
-            listener,
-            handles,
-            head: Head { index: index as u32, count: count as u32 },
-            next_head: heads[(index + 1) % count],
-        });
         Ok(Heads { collnet, lack: String::new(), mine })
     }
 }
 
-fn listen(config: &NetConfig, place: &Locality) -> Result<(HeadInfo, Box<dyn CollListener>), NetError> {
+fn listen(
+    config: &NetConfig,
+    place: &Locality,
+    count: usize,
+) -> Result<(HeadInfo, Vec<Box<dyn CollListener>>), NetError> {
     let net = coll::find(config)?;
     let (dtype, op) = CHECKED;
     if !net.reduces(dtype, op)? {
@@ -132,27 +159,28 @@ fn listen(config: &NetConfig, place: &Locality) -> Result<(HeadInfo, Box<dyn Col
     }
     let device = nearest(net.devices(), |device| net.properties(device), place)?;
     let facts = net.properties(device)?;
-    let (handle, listener) = net.listen(device)?;
+    let listening = (0..count).map(|_| net.listen(device)).collect::<Result<Vec<_>, NetError>>()?;
+    let (handles, listeners) = listening.into_iter().unzip();
     let info = HeadInfo::Head {
-        handle,
+        handles,
         reduces: Reduces::of(|dtype, op| net.reduces(dtype, op))?,
         buffer_max_bytes: facts.message_max_bytes as u64,
         speed_mbps: facts.speed_mbps,
         latency_us: facts.latency_us,
     };
-    Ok((info, listener))
+    Ok((info, listeners))
 }
 
 impl Joining {
     /// Joins the other heads, which do the same.
     pub fn join(self, bootstrap: &Bootstrap, timeout: Duration) -> Result<JoinedHead, ConnectError> {
-        let Joining { rank, listener, handles, head, next_head } = self;
+        let Joining { rank, channel, listener, handles, head, next_head } = self;
         let refused = |source| refused(rank, source);
         let mut joining = listener.join(&handles, head.index).map_err(refused)?;
         let begin = Instant::now();
         loop {
             if let Some(comm) = joining.poll_join().map_err(refused)? {
-                return Ok(JoinedHead { comm, head, next_head });
+                return Ok(JoinedHead { comm, head, next_head, channel });
             }
             // A dead head will not join.
             bootstrap.check_whole()?;
@@ -172,21 +200,28 @@ pub(super) fn refused(rank: Rank, source: NetError) -> ConnectError {
 }
 
 impl Message for HeadInfo {
-    const VERSION: u8 = 1;
-    const BYTES_MAX: usize = 64 + HANDLE_BYTES + REASON_BYTES_MAX;
+    const VERSION: u8 = 2;
+    const BYTES_MAX: usize = 64 + CHAIN_CHANNELS_MAX * HANDLE_BYTES + REASON_BYTES_MAX;
 
     fn is_sound(&self) -> bool {
         match self {
             HeadInfo::Member => true,
             HeadInfo::Lacks(why) => why.len() <= REASON_BYTES_MAX,
-            HeadInfo::Head { reduces, latency_us, .. } => {
-                reduces.is_sound() && latency_us.is_finite() && *latency_us >= 0.0
+            HeadInfo::Head { handles, reduces, latency_us, .. } => {
+                let is_counted = (1..=CHAIN_CHANNELS_MAX).contains(&handles.len());
+                is_counted && reduces.is_sound() && latency_us.is_finite() && *latency_us >= 0.0
             }
         }
     }
 }
 
 impl HeadInfo {
+    /// A head's handle for the channel that is its `nth` as a head.
+    fn handle(&self, nth: usize) -> Option<NetHandle> {
+        let HeadInfo::Head { handles, .. } = self else { return None };
+        handles.get(nth).copied()
+    }
+
     /// The common capabilities of this head's network and the previous ones.
     fn and(&self, before: Collnet, nhosts: u32) -> Collnet {
         let HeadInfo::Head { reduces, buffer_max_bytes, speed_mbps, latency_us, .. } = self else {
@@ -218,8 +253,8 @@ mod tests {
     use oxccl_shared::abi::{DataType, RedOp};
 
     fn head(reduces: Reduces, speed_mbps: u32) -> HeadInfo {
-        let (handle, buffer_max_bytes) = (NetHandle([7; HANDLE_BYTES]), 1 << 30);
-        HeadInfo::Head { handle, reduces, buffer_max_bytes, speed_mbps, latency_us: 2.5 }
+        let (handles, buffer_max_bytes) = (vec![NetHandle([7; HANDLE_BYTES]); CHAIN_CHANNELS_MAX], 1 << 30);
+        HeadInfo::Head { handles, reduces, buffer_max_bytes, speed_mbps, latency_us: 2.5 }
     }
 
     #[test]
@@ -235,6 +270,24 @@ mod tests {
             assert!(HeadInfo::from_bytes(&bytes[..cut]).is_err(), "{cut}");
         }
         assert!(HeadInfo::from_bytes(&[]).is_err());
+        let HeadInfo::Head { handles, reduces, buffer_max_bytes, speed_mbps, latency_us } =
+            head(Reduces::ALL, 1)
+        else {
+            panic!("it is one")
+        };
+        for count in [0, CHAIN_CHANNELS_MAX + 1] {
+            let handles = vec![handles[0]; count];
+            let wrong = HeadInfo::Head { handles, reduces, buffer_max_bytes, speed_mbps, latency_us };
+            assert!(!wrong.is_sound());
+        }
+    }
+
+    #[test]
+    fn a_rank_heads_the_channels_whose_chains_begin_with_it() {
+        let chain = |ranks: &[u32]| -> Vec<Rank> { ranks.iter().copied().map(Rank).collect() };
+        let channels = [vec![chain(&[0, 1]), chain(&[2])], vec![chain(&[1, 0]), chain(&[2])]];
+        let of = |rank| headed(&channels, Rank(rank)).collect::<Vec<_>>();
+        assert_eq!((of(0), of(1), of(2)), (vec![0], vec![1], vec![0, 1]));
     }
 
     #[test]

@@ -90,12 +90,7 @@ impl Dial {
         Channel::new(self.stream, &mut self.handshake)
     }
 
-    /// The bare socket, after the handshake.
-    pub(super) fn into_stream(self) -> TcpStream {
-        self.stream
-    }
-
-    /// The same, with keys to encrypt by what it carries.
+    /// The bare socket, after the handshake, with keys to encrypt by what it carries.
     pub(super) fn into_data_stream(self) -> io::Result<DataStream> {
         self.into_channel().map(Channel::into_stream)
     }

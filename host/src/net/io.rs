@@ -3,6 +3,7 @@
 use rustix::io::Errno;
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 
 /// The error of a read that found bytes which were changed on the way; no system call on a stream has it.
 pub const ALTERED: Errno = Errno::BADMSG;
@@ -46,25 +47,83 @@ pub trait StreamIo {
         // SAFETY: obligation 1.
         unsafe { self.read(&mut [room]) }
     }
+
+    /// Whether bytes may be read that poll(2) does not announce: they have left the socket.
+    fn has_unread(&self) -> bool {
+        false
+    }
+
+    /// Whether bytes are on their way that no write has reported: the next write must begin with them.
+    fn is_mid_write(&self) -> bool {
+        false
+    }
 }
 
 impl StreamIo for TcpStream {
     unsafe fn write(&mut self, pieces: &[Piece]) -> Result<usize, Errno> {
-        let message = message(pieces.as_ptr().cast_mut(), pieces.len());
-        // SAFETY: the descriptor is open, the message lives through the call, the pieces are readable (obligation 1).
-        let n = unsafe {
-            // NOSIGNAL: a closed peer is an error code, not the death of the user's process.
-            libc::sendmsg(self.as_raw_fd(), &message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
-        };
-        result(n)
+        // SAFETY: obligation 1.
+        unsafe { send(self, pieces) }
     }
 
     unsafe fn read(&mut self, pieces: &mut [Piece]) -> Result<usize, Errno> {
-        let mut message = message(pieces.as_mut_ptr(), pieces.len());
-        // SAFETY: the descriptor is open, the message lives through the call, the pieces are writable (obligation 1).
-        let n = unsafe { libc::recvmsg(self.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) };
-        result(n)
+        // SAFETY: obligation 1.
+        unsafe { receive(self, pieces) }
     }
+}
+
+/// For the two directions of a stream that have owners of their own.
+impl StreamIo for Arc<TcpStream> {
+    unsafe fn write(&mut self, pieces: &[Piece]) -> Result<usize, Errno> {
+        // SAFETY: obligation 1.
+        unsafe { send(self, pieces) }
+    }
+
+    unsafe fn read(&mut self, pieces: &mut [Piece]) -> Result<usize, Errno> {
+        // SAFETY: obligation 1.
+        unsafe { receive(self, pieces) }
+    }
+}
+
+/// # Safety
+/// As [`StreamIo::write`].
+unsafe fn send(stream: &TcpStream, pieces: &[Piece]) -> Result<usize, Errno> {
+    let message = message(pieces.as_ptr().cast_mut(), pieces.len());
+    // SAFETY: the descriptor is open, the message lives through the call, the pieces are readable (the caller's promise).
+    let n = unsafe {
+        // NOSIGNAL: a closed peer is an error code, not the death of the user's process.
+        libc::sendmsg(stream.as_raw_fd(), &message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
+    };
+    result(n)
+}
+
+/// # Safety
+/// As [`StreamIo::read`].
+unsafe fn receive(stream: &TcpStream, pieces: &mut [Piece]) -> Result<usize, Errno> {
+    let mut message = message(pieces.as_mut_ptr(), pieces.len());
+    // SAFETY: the descriptor is open, the message lives through the call, the pieces are writable (the caller's promise).
+    let n = unsafe { libc::recvmsg(stream.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) };
+    result(n)
+}
+
+/// Copies from these pieces, behind their first `skip_bytes`, as much as there is room. Returns how much.
+///
+/// # Safety
+/// As [`StreamIo::write`].
+pub(super) unsafe fn copy_from(pieces: &[Piece], mut skip_bytes: usize, room: &mut [u8]) -> usize {
+    let mut copied_bytes = 0;
+    for piece in pieces {
+        let skipped_bytes = skip_bytes.min(piece.iov_len);
+        skip_bytes -= skipped_bytes;
+        let len_bytes = (piece.iov_len - skipped_bytes).min(room.len() - copied_bytes);
+        if len_bytes > 0 {
+            let from = piece.iov_base.cast::<u8>().wrapping_add(skipped_bytes);
+            let to = room[copied_bytes..][..len_bytes].as_mut_ptr();
+            // SAFETY: within the piece, which the caller lets us read, and within the room, which is ours.
+            unsafe { to.copy_from_nonoverlapping(from, len_bytes) };
+            copied_bytes += len_bytes;
+        }
+    }
+    copied_bytes
 }
 
 /// A message header of these pieces and nothing else.

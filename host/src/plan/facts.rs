@@ -35,6 +35,8 @@ pub struct Facts {
     pub mesh_channels: u32,
     /// Of these, what pairs have that only a network connects.
     pub far_channels: u32,
+    /// Chains of GPUs to a network that reduces.
+    pub chain_channels: u32,
     /// Channels of trees that are connected: among GPUs of one host none unless the user insists on trees. Nothing shows yet that they
     /// are best at any size there, so that their memory would lie idle.
     pub tree_channels: u32,
@@ -89,6 +91,7 @@ impl Facts {
             ring_channels,
             mesh_channels: 1,
             far_channels: 1,
+            chain_channels: 1,
             tree_channels,
             blocks_max: 1,
             forced,
@@ -129,6 +132,7 @@ impl Facts {
             ring_channels: at_most(blocks.ring_channels),
             mesh_channels: at_most(blocks.mesh_channels),
             far_channels: at_most(blocks.mesh_channels),
+            chain_channels: 1,
             tree_channels: if forced.wants_trees() { at_most(blocks.tree_channels) } else { 0 },
             blocks_max,
             forced,
@@ -211,8 +215,9 @@ impl Facts {
     }
 
     /// The same where a network reduces between the GPUs of hosts, or not: the model knows the hosts and the network between them already.
-    pub fn with_collnet_of_gpus(self, collnet: Collnet) -> Facts {
-        Facts { collnet, ..self }
+    /// There are chains to it on so many channels.
+    pub fn with_collnet_of_gpus(self, collnet: Collnet, chain_channels: u32) -> Facts {
+        Facts { collnet, chain_channels: chain_channels.max(1), ..self }
     }
 
     /// The same on a machine of which more is known, whose rings go this way: they get the channels that its links need.
@@ -241,8 +246,8 @@ impl Facts {
         match kind {
             Connections::Ring => (&self.ring_layout, self.ring_channels),
             Connections::Tree => (&self.tree_layout, self.tree_channels),
-            // Of GPUs they have a channel of their own, and slots like those of rings.
-            Connections::Chain if self.has_gpus() => (&self.ring_layout, 1),
+            // Of GPUs they have channels of their own, and slots like those of rings.
+            Connections::Chain if self.has_gpus() => (&self.ring_layout, self.chain_channels),
             Connections::Mesh | Connections::Chain | Connections::Levels => {
                 (&self.mesh_layout, self.far_channels)
             }

@@ -43,6 +43,7 @@ impl Aggregator {
             secret: Ok(secret()),
             connect_timeout: BOUND,
             peer_dead_after: BOUND,
+            net: None,
         };
         CollConfig { enabled: true, aggregators: Some(aggregators), ..CollConfig::default() }
     }

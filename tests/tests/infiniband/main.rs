@@ -1,6 +1,7 @@
 //! The network over InfiniBand on real verbs. `cargo xtask test --only softroce` runs these in a guest that has two RoCE devices;
 //! elsewhere they are ignored.
 
+mod aggregator;
 mod allocations;
 mod collectives;
 mod killed;

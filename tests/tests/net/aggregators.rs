@@ -4,7 +4,7 @@ use oxccl::bootstrap::Cancel;
 use oxccl::bootstrap::handshake::{Handshake, Hello, Purpose, ROOT};
 use oxccl::bootstrap::secret::{Ephemeral, Secret};
 use oxccl::net::aggregate::frame::{FRAGMENT_MAX, HEADER_BYTES, Header, Join, Kind, Span};
-use oxccl::net::aggregate::{AggregatorConfig, Server, ServerConfig, open};
+use oxccl::net::aggregate::{AggregatorConfig, Carriage, Server, ServerConfig, open};
 use oxccl::net::coll::{CollConfig, CollNet, Head};
 use oxccl::net::plugin::PluginConfig;
 use oxccl::{Algorithm, DataType, Func, Rank, RedOp};
@@ -19,13 +19,16 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-const LIMIT: Duration = Duration::from_secs(240);
+pub(super) const LIMIT: Duration = Duration::from_secs(240);
 /// How soon an end must have been noticed.
-const BOUND: Duration = Duration::from_secs(5);
+pub(super) const BOUND: Duration = Duration::from_secs(5);
+/// The number in the handshake of a head that does not encrypt.
+const IN_THE_CLEAR: u32 = 0x4f78_4167;
+pub(super) const CLEAR: Carriage = Carriage::Tcp { encrypt: false };
 
 /// A server on a thread; stopped when dropped.
-struct Running {
-    addr: SocketAddr,
+pub(super) struct Running {
+    pub(super) addr: SocketAddr,
     stop: Cancel,
     thread: Option<JoinHandle<()>>,
 }
@@ -34,7 +37,7 @@ fn secret() -> Secret {
     Secret::from_seed(b"a test of aggregators")
 }
 
-fn server(adapt: impl FnOnce(&mut ServerConfig)) -> Running {
+pub(super) fn server(adapt: impl FnOnce(&mut ServerConfig)) -> Running {
     let mut config = ServerConfig::new("127.0.0.1:0".parse().unwrap(), secret());
     adapt(&mut config);
     let server = Server::bind(config).expect("a port");
@@ -45,7 +48,7 @@ fn server(adapt: impl FnOnce(&mut ServerConfig)) -> Running {
 }
 
 impl Running {
-    fn stop(&mut self) {
+    pub(super) fn stop(&mut self) {
         self.stop.cancel();
         let ended = self.thread.take().map(JoinHandle::join);
         assert!(ended.is_none_or(|ended| ended.is_ok()), "the server panicked");
@@ -58,32 +61,33 @@ impl Drop for Running {
     }
 }
 
-fn config(servers: &[&Running]) -> AggregatorConfig {
+pub(super) fn config(servers: &[&Running]) -> AggregatorConfig {
     AggregatorConfig {
         servers: servers.iter().map(|server| server.addr.to_string()).collect(),
         secret: Ok(secret()),
         connect_timeout: BOUND,
         peer_dead_after: BOUND,
+        net: None,
     }
 }
 
 fn network(servers: &[&Running]) -> Arc<dyn CollNet> {
-    open(&config(servers)).expect("addresses and a secret")
+    open(&config(servers), CLEAR).expect("addresses and a secret")
 }
 
-fn sum(count: usize) -> What {
+pub(super) fn sum(count: usize) -> What {
     What::all_reduce(count, DataType::F32, RedOp::Sum)
 }
 
-fn floats(values: impl Iterator<Item = f32>) -> Vec<u8> {
+pub(super) fn floats(values: impl Iterator<Item = f32>) -> Vec<u8> {
     values.flat_map(f32::to_le_bytes).collect()
 }
 
-fn post(end: &mut End, what: &What, input: &[u8]) {
+pub(super) fn post(end: &mut End, what: &What, input: &[u8]) {
     assert_eq!(end.post(what, input, input.len()), Ok(true));
 }
 
-fn result(end: &mut End) -> Vec<u8> {
+pub(super) fn result(end: &mut End) -> Vec<u8> {
     until("a result", || end.oldest().expect("all are there"))
 }
 
@@ -202,7 +206,7 @@ fn a_head_that_is_done_may_leave_before_the_others_have_asked() {
 }
 
 /// Begins sums of `input` until there is an error, which the first may be.
-fn post_until_error(end: &mut End, input: &[u8], part: &str) {
+pub(super) fn post_until_error(end: &mut End, input: &[u8], part: &str) {
     let post = |end: &mut End| end.post(&sum(input.len() / 4), input, input.len());
     let error = match post(end) {
         Err(error) => error,
@@ -230,7 +234,7 @@ fn what_ends_a_server_or_keeps_it_away_is_said() {
     let error = until("a refusal", || joining.poll_join().err()).to_string();
     assert!(error.contains("oxccl aggregate") && error.contains(&running.addr.to_string()), "{error}");
     let none = AggregatorConfig { secret: Err("no secret".to_owned()), ..config(&[&running]) };
-    assert!(open(&none).expect_err("there is none").to_string().contains("no secret"));
+    assert!(open(&none, CLEAR).expect_err("there is none").to_string().contains("no secret"));
 }
 
 /// The error of joining one head alone, or of two.
@@ -250,7 +254,7 @@ fn strangers_the_greedy_and_the_lonely_are_refused() {
     let net = network(&[&running]);
     let mut ends = heads(&net, 2);
     let wrong = AggregatorConfig { secret: Ok(Secret::from_seed(b"another")), ..config(&[&running]) };
-    let error = refused(&open(&wrong).expect("it is a secret"), 1);
+    let error = refused(&open(&wrong, CLEAR).expect("it is a secret"), 1);
     assert!(error.contains("another secret"), "{error}");
     let error = refused(&net, 3);
     assert!(error.contains("--memory") && error.contains("4 of 8 MiB"), "{error}");
@@ -273,7 +277,7 @@ fn strangers_the_greedy_and_the_lonely_are_refused() {
 fn raw(addr: SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(addr).expect("it listens");
     stream.set_read_timeout(Some(BOUND)).unwrap();
-    let hello = Hello { purpose: Purpose::Stream(0), from: Rank(0), to: ROOT, tag: 0 };
+    let hello = Hello { purpose: Purpose::Stream(IN_THE_CLEAR), from: Rank(0), to: ROOT, tag: 0 };
     let mut handshake = Handshake::initiator(secret(), hello, Ephemeral::random().unwrap());
     loop {
         let sent = stream.write(handshake.output()).unwrap();
@@ -381,13 +385,20 @@ fn communicators_reduce_through_aggregators() {
     let (one, other) = (server(|_| {}), server(|_| {}));
     let aggregators = Some(config(&[&one, &other]));
     let hosts = [0, 0, 1, 2, 2];
-    let settings = Settings { algorithm: Some(Algorithm::CollnetChain), ..Settings::default() };
-    let mut world = World::with(5, settings, |rank, config| {
-        config.host_id = Some(format!("host {}", hosts[rank as usize]));
-        let aggregators = aggregators.clone();
-        config.net.coll = CollConfig { enabled: true, aggregators, ..CollConfig::default() };
-        config.net.plugins = PluginConfig::parse("none");
-    });
+    for encrypt in [false, true] {
+        let settings = Settings { algorithm: Some(Algorithm::CollnetChain), ..Settings::default() };
+        let world = World::with(5, settings, |rank, config| {
+            config.host_id = Some(format!("host {}", hosts[rank as usize]));
+            let aggregators = aggregators.clone();
+            config.net.coll = CollConfig { enabled: true, aggregators, ..CollConfig::default() };
+            config.net.plugins = PluginConfig::parse("none");
+            config.net.socket.encrypt = encrypt;
+        });
+        reduce(world);
+    }
+}
+
+fn reduce(mut world: World) {
     for &dtype in DataType::ALL {
         for &op in RedOp::ALL {
             for (seed, count) in [(1, 1), (2, 150_011)] {

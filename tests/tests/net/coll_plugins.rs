@@ -5,7 +5,7 @@ use oxccl::net::plugin::{self, PluginConfig};
 use oxccl::net::{NetConfig, NetError};
 use oxccl::{DataType, RedOp};
 use oxccl_tests::deadline::Deadline;
-use oxccl_tests::net::coll::{What, gather, heads, run_all};
+use oxccl_tests::net::coll::{What, gather, heads, run_all, windows};
 use oxccl_tests::net::{PluginFile, Tables, VERSIONS, until};
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +25,7 @@ fn every_version_keeps_the_contract() {
         assert_eq!((net.name(), net.devices()), ("Coll", 2));
         assert!(format!("{net:?}").contains(&format!("ncclCollNetPlugin_v{version}")), "{net:?}");
         run_all(&format!("version {version}"), &net);
+        windows(&net, 12, version.into());
     }
 }
 

@@ -5,6 +5,7 @@ mod faults;
 mod plugins;
 mod coll_plugins;
 mod aggregators;
+mod aggregator_carriages;
 
 use oxccl::net::fault::{FaultNet, FaultPlan};
 use oxccl::net::loopback::Loopback;

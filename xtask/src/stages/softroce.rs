@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Booting takes 8 s and the tests half a minute where nothing else runs.
+/// Booting takes 8 s and the tests a minute where nothing else runs.
 const LIMIT: Duration = Duration::from_secs(210);
 
 pub fn tests() -> Result<Outcome> {

@@ -5,6 +5,7 @@ use std::sync::Once;
 /// What the library, the tools and the launchers' convention read.
 const KNOWN: &[&str] = &[
     "OXCCL_AGGREGATOR",
+    "OXCCL_AGGREGATOR_NET",
     "OXCCL_BLESS",
     "OXCCL_BOOTSTRAP_TIMEOUT",
     "OXCCL_COMM_ID",

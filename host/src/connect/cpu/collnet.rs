@@ -74,7 +74,7 @@ impl Wiring<'_> {
         }
         // A host has one head.
         let place = Locality { numa_node: self.peers[rank.index()].numa_node, ..Locality::default() };
-        HeadListener::listen(self.wanted.net, rank, &place)
+        HeadListener::listen(self.wanted.net, rank, &place, 1)
     }
 
     /// Joins the heads, if all have in-network reduction; otherwise no rank uses it.
@@ -83,9 +83,9 @@ impl Wiring<'_> {
         bootstrap: &Bootstrap,
         mine: HeadListener,
     ) -> Result<(), ConnectError> {
-        let Heads { collnet, lack, mine } = mine.gather(bootstrap, self.graph.hosts())?;
+        let Heads { collnet, lack, mut mine } = mine.gather(bootstrap, &[self.graph.hosts().to_vec()])?;
         (self.reducing.collnet, self.reducing.lack) = (collnet, lack);
-        match mine {
+        match mine.pop() {
             Some(joining) => self.connect_head(joining.join(bootstrap, self.wanted.net_timeout)?),
             None => Ok(()),
         }
@@ -93,7 +93,7 @@ impl Wiring<'_> {
 
     /// The connections between this head's kernel and the network: one in each direction.
     fn connect_head(&mut self, joined: JoinedHead) -> Result<(), ConnectError> {
-        let JoinedHead { comm, head, next_head } = joined;
+        let JoinedHead { comm, head, next_head, .. } = joined;
         let layout = ConnLayout {
             ll_slot_bytes: UNUSED_SLOT_BYTES,
             ll128_slot_bytes: UNUSED_SLOT_BYTES,

@@ -2,11 +2,11 @@
 
 use oxccl_shared::abi::{ConnLayout, KernelTree, Rank};
 
-/// A chain for each group of ranks that share memory, none if no network reduces. Equal on every rank.
+/// On each channel a chain for each group of ranks that share memory; no channels if no network reduces. Equal on every rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceChains {
-    /// The ranks of each chain, its head first.
-    pub chains: Vec<Vec<Rank>>,
+    /// The ranks of each chain of each channel, its head first. A group's head differs between channels where its rings enter by several GPUs.
+    pub channels: Vec<Vec<Vec<Rank>>>,
     /// Slots.
     pub slots: ConnLayout,
 }
@@ -25,7 +25,7 @@ pub struct ChainPlace {
 impl DeviceChains {
     /// No chains, which have these slots.
     pub fn none(slots: ConnLayout) -> DeviceChains {
-        DeviceChains { chains: Vec::new(), slots }
+        DeviceChains { channels: Vec::new(), slots }
     }
 
     /// Each group's ranks in the order in which this ring passes them, from where it enters a group on.
@@ -46,27 +46,33 @@ impl DeviceChains {
 
     /// Channels of chains.
     pub fn channels(&self) -> usize {
-        usize::from(!self.chains.is_empty())
+        self.channels.len()
     }
 
-    /// A rank's place; none if there are no chains.
-    pub fn place(&self, rank: Rank) -> Option<ChainPlace> {
-        let (number, at) = self
-            .chains
+    /// A rank's place on a channel; none if there is no such channel.
+    pub fn place(&self, channel: usize, rank: Rank) -> Option<ChainPlace> {
+        let chains = self.channels.get(channel)?;
+        let (number, at) = chains
             .iter()
             .enumerate()
             .find_map(|(number, chain)| Some((number, chain.iter().position(|other| *other == rank)?)))?;
-        let chain = &self.chains[number];
-        let next_head = self.chains[(number + 1) % self.chains.len()][0];
+        let chain = &chains[number];
+        let next_head = chains[(number + 1) % chains.len()][0];
         let above = at.checked_sub(1).map_or(next_head, |above| chain[above]);
         Some(ChainPlace { above, below: chain.get(at + 1).copied(), is_head: at == 0 })
     }
 
     /// A rank's neighbours in its chain, in the order in which kernels list them: below, then above. A head's network is none.
-    pub fn neighbours(&self, rank: Rank) -> impl Iterator<Item = Rank> + use<> {
-        let place = self.place(rank);
+    pub fn neighbours(&self, channel: usize, rank: Rank) -> impl Iterator<Item = Rank> + use<> {
+        let place = self.place(channel, rank);
         let above = place.filter(|place| !place.is_head).map(|place| place.above);
         place.and_then(|place| place.below).into_iter().chain(above)
+    }
+
+    /// The connections of a rank in each direction on the channel on which it has most.
+    pub fn conns_max(&self, rank: Rank) -> usize {
+        let conns = |channel| self.place(channel, rank).map_or(0, |place| place.conns());
+        (0..self.channels()).map(conns).max().unwrap_or(0)
     }
 }
 
@@ -99,23 +105,35 @@ mod tests {
         ) {
             let n = groups.len();
             let ring: Vec<Rank> = (0..n).map(|at| Rank(((at + turn) % n) as u32)).collect();
-            let chains = DeviceChains { chains: DeviceChains::along(&ring, &groups), slots: SLOTS };
-            let mut all: Vec<Rank> = chains.chains.concat();
+            let other: Vec<Rank> = (0..n).map(|at| Rank(((2 * n - at - 1 + turn) % n) as u32)).collect();
+            let channels = [&ring, &other].map(|ring| DeviceChains::along(ring, &groups)).to_vec();
+            let chains = DeviceChains { channels, slots: SLOTS };
+            for channel in 0..2 {
+                check(&chains, channel, &groups)?;
+            }
+        }
+    }
+
+    /// What every channel has.
+    fn check(chains: &DeviceChains, channel: usize, groups: &[u64]) -> Result<(), TestCaseError> {
+        let n = groups.len();
+        {
+            let mut all: Vec<Rank> = chains.channels[channel].concat();
             all.sort_unstable();
             prop_assert_eq!(all, (0..n as u32).map(Rank).collect::<Vec<_>>());
-            let place = |rank| chains.place(rank).unwrap();
+            let place = |rank| chains.place(channel, rank).unwrap();
             for rank in (0..n as u32).map(Rank) {
                 let ChainPlace { above, below, is_head } = place(rank);
                 prop_assert!(below.is_none_or(|below| place(below).above == rank && !place(below).is_head));
                 let is_near = groups[above.index()] == groups[rank.index()];
                 if is_head {
-                    prop_assert!(place(above).is_head && (!is_near || chains.chains.len() == 1));
+                    prop_assert!(place(above).is_head && (!is_near || chains.channels[channel].len() == 1));
                 } else {
                     prop_assert!(is_near && place(above).below == Some(rank));
                 }
             }
-            let heads = chains.chains.len();
-            let first = chains.chains[0][0];
+            let heads = chains.channels[channel].len();
+            let first = chains.channels[channel][0][0];
             let mut rank = first;
             for at in 0..heads {
                 prop_assert!(at == 0 || rank != first);
@@ -123,6 +141,7 @@ mod tests {
             }
             prop_assert_eq!(rank, first);
         }
+        Ok(())
     }
 
     /// A ring in rank order that enters a host in the middle of the list: that host's chain still follows the ring.

@@ -10,7 +10,7 @@ use super::survey::{RingNics, Survey, SurveyWanted, survey};
 use super::tables::{ConnSite, Tables, upload};
 use crate::bootstrap::Bootstrap;
 use crate::connect::ConnectError;
-use crate::connect::collnet::{HeadListener, Heads};
+use crate::connect::collnet::{CHAIN_CHANNELS_MAX, Chains, HeadListener, Heads, headed};
 use crate::connect::pipeline::{Ranks, Steps};
 use crate::connect::vote::vote;
 use crate::gpu::{DeviceId, Gpu, PciBus};
@@ -171,8 +171,9 @@ impl Steps for DeviceWanted<'_> {
         let nics = network.as_ref().map(|network| network.nics(&routes));
         let seen = look_round(bootstrap, gpu, (&peers, &devices), nics.as_ref(), self)?;
         let Seen { facts, channels, ring_nics, refused, machine } = seen;
-        let (heads, chains) = self.heads(bootstrap, gpu, channels.ring(0), &routes)?;
-        let facts = facts.with_collnet_of_gpus(heads.collnet);
+        let rings = (0..facts.ring_channels as usize).map(|channel| channels.ring(channel));
+        let (heads, chains) = self.heads(bootstrap, gpu, rings, &routes)?;
+        let facts = facts.with_collnet_of_gpus(heads.collnet, chains.len() as u32);
         let layout = layout(&facts, &channels).with_routes(routes, facts.far_channels).with_chains(chains);
         let layout = if is_wide { layout } else { layout.with_pairs() };
         Ok(Plan {
@@ -244,14 +245,15 @@ impl Steps for DeviceWanted<'_> {
 }
 
 impl DeviceWanted<'_> {
-    /// What the heads of chains find, where the user wants a network that reduces, and the chains, if there is one.
-    fn heads(
+    /// What the heads of chains find, where the user wants a network that reduces, and the chains of each channel, if there is one: along the first
+    /// rings, so that a host has a head for each device by which they come.
+    fn heads<'r>(
         &self,
         bootstrap: &Bootstrap,
         gpu: BusId,
-        ring: &[Rank],
+        rings: impl Iterator<Item = &'r [Rank]>,
         routes: &Routes,
-    ) -> Result<(Heads, Vec<Vec<Rank>>), ConnectError> {
+    ) -> Result<(Heads, Vec<Chains>), ConnectError> {
         let why_not = match () {
             () if !self.net.coll.enabled => Some(Collnet::Disabled),
             () if routes.groups() < 2 => Some(Collnet::OneHost),
@@ -259,17 +261,22 @@ impl DeviceWanted<'_> {
             () => None,
         };
         if let Some(collnet) = why_not {
-            return Ok((Heads { collnet, lack: String::new(), mine: None }, Vec::new()));
+            return Ok((Heads { collnet, lack: String::new(), mine: Vec::new() }, Vec::new()));
         }
-        let (rank, chains) = (bootstrap.rank(), DeviceChains::along(ring, routes.group_of()));
-        // A host has one head.
-        let listener = match chains.iter().any(|chain| chain[0] == rank) {
-            true => HeadListener::listen(self.net, rank, &Locality::of_gpu(Sysfs::live().place(gpu), 0)),
-            false => Ok(HeadListener::member()),
+        let rank = bootstrap.rank();
+        let along = |ring| DeviceChains::along(ring, routes.group_of());
+        let channels: Vec<Chains> = rings.take(CHAIN_CHANNELS_MAX).map(along).collect();
+        let listener = match headed(&channels, rank).count() {
+            0 => Ok(HeadListener::member()),
+            count => {
+                // The device nearest to the head's GPU: of a host's heads each has its own.
+                let place = Locality::of_gpu(Sysfs::live().place(gpu), 0);
+                HeadListener::listen(self.net, rank, &place, count)
+            }
         };
-        let heads = vote(bootstrap, listener)?.gather(bootstrap, &chains)?;
+        let heads = vote(bootstrap, listener)?.gather(bootstrap, &channels)?;
         let is_there = matches!(heads.collnet, Collnet::There(_));
-        Ok((heads, if is_there { chains } else { Vec::new() }))
+        Ok((heads, if is_there { channels } else { Vec::new() }))
     }
 }
 

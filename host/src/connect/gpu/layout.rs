@@ -47,7 +47,7 @@ pub struct DeviceLayout {
     pub part: Option<Part>,
     /// Trees, on channels of their own.
     pub trees: DeviceTrees,
-    /// Chains to a network that reduces, on a channel of their own.
+    /// Chains to a network that reduces, on channels of their own.
     pub chains: DeviceChains,
     /// Which pairs share memory, and which use a network.
     pub routes: Routes,
@@ -109,8 +109,8 @@ impl DeviceLayout {
     }
 
     /// The same with these chains, whose slots are those of rings.
-    pub fn with_chains(self, chains: Vec<Vec<Rank>>) -> DeviceLayout {
-        let chains = DeviceChains { chains, slots: self.ring };
+    pub fn with_chains(self, channels: Vec<Vec<Vec<Rank>>>) -> DeviceLayout {
+        let chains = DeviceChains { channels, slots: self.ring };
         DeviceLayout { chains, ..self }
     }
 
@@ -186,7 +186,7 @@ impl DeviceLayout {
             ConnKind::Ring => 1,
             ConnKind::Mesh | ConnKind::Pair => self.nranks as usize - 1,
             ConnKind::Tree => self.trees.neighbours_max(rank),
-            ConnKind::Chain => self.chains.place(rank).map_or(0, |place| place.conns()),
+            ConnKind::Chain => self.chains.conns_max(rank),
         }
     }
 
@@ -202,7 +202,7 @@ impl DeviceLayout {
             }
             // Below, then above.
             ConnKind::Chain => {
-                let below = self.chains.place(rank).and_then(|place| place.below);
+                let below = self.chains.place(channel, rank).and_then(|place| place.below);
                 usize::from(below.is_some_and(|below| below != peer))
             }
         };
@@ -248,7 +248,7 @@ impl DeviceLayout {
                 (0..self.nranks).map(Rank).filter(|peer| *peer != rank).filter(has_channel).collect()
             }
             ConnKind::Tree => self.trees.neighbours(channel, rank).collect(),
-            ConnKind::Chain => self.chains.neighbours(rank).collect(),
+            ConnKind::Chain => self.chains.neighbours(channel, rank).collect(),
         };
         peers.into_iter().filter(has).collect()
     }

@@ -138,16 +138,22 @@ impl Ends {
         ends
     }
 
-    /// A head has the network above it.
+    /// A head has the network above it. A channel's list has room for as many as the rank has on any.
     fn of_chain(layout: &DeviceLayout, rank: Rank, at: At<'_>) -> Ends {
-        let (kind, channel) = (ConnKind::Chain, 0);
-        let Some(place) = layout.chains.place(rank) else { return Ends::default() };
-        let mut ends = Ends { nconns: place.conns(), channels: 1, ..Ends::default() };
-        for peer in place.below.into_iter().chain([place.above]) {
-            ends.add_both(layout, kind, channel, peer, at);
+        let chains = &layout.chains;
+        let (nconns, channels) = (chains.conns_max(rank), chains.channels());
+        let mut ends = Ends { nconns, channels, ..Ends::default() };
+        for channel in 0..channels {
+            let Some(place) = chains.place(channel, rank) else { continue };
+            for peer in place.below.into_iter().chain([place.above]) {
+                ends.add_both(layout, ConnKind::Chain, channel, peer, at);
+            }
+            let filled_bytes = (channel + 1) * nconns * size_of::<ConnEnd>();
+            ends.send.resize(filled_bytes, 0);
+            ends.recv.resize(filled_bytes, 0);
+            let KernelTree { children, has_parent } = place.of_kernel();
+            ends.trees.extend([children, has_parent].into_iter().flat_map(u32::to_le_bytes));
         }
-        let KernelTree { children, has_parent } = place.of_kernel();
-        ends.trees = [children, has_parent].into_iter().flat_map(u32::to_le_bytes).collect();
         ends
     }
 

@@ -1,13 +1,15 @@
 //! The network of heads that meet at aggregators.
 
 use super::NAME;
+use super::arriving::Arriving;
 use super::comm::{AggregatorComm, OPERATION_MAX_BYTES};
 use super::frame::{JobId, is_reduced};
-use super::link::Arriving;
+use super::meeting::Meeting;
+use super::wire::Carrier;
 use crate::bootstrap::secret::Secret;
 use crate::net::coll::{CollComm, CollConnector, CollListener, CollNet, Head};
 use crate::net::outcome::Outcome;
-use crate::net::{HANDLE_BYTES, MemoryKinds, NetError, NetHandle, NetProperties, UNKNOWN_MBPS};
+use crate::net::{HANDLE_BYTES, MemoryKinds, Net, NetError, NetHandle, NetProperties, UNKNOWN_MBPS};
 use crate::wire::fixed::{Malformed, Reader};
 use oxccl_shared::abi::{DataType, RedOp, fnv1a};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -33,9 +35,23 @@ pub struct AggregatorConfig {
     pub connect_timeout: Duration,
     /// When a silent host counts as gone.
     pub peer_dead_after: Duration,
+    /// By which network data go (`OXCCL_AGGREGATOR_NET`); none is TCP.
+    pub net: Option<String>,
 }
 
-/// Aggregators, as one device.
+/// How data travel between heads and servers.
+#[derive(Clone, Debug)]
+pub enum Carriage {
+    /// Over TCP.
+    Tcp {
+        /// Whether they are encrypted.
+        encrypt: bool,
+    },
+    /// By this network's messages.
+    Network(Arc<dyn Net>),
+}
+
+/// Aggregators, as one device, or as one for each of the network's.
 #[derive(Debug)]
 struct Aggregators {
     name: String,
@@ -44,13 +60,14 @@ struct Aggregators {
     addrs: Vec<SocketAddr>,
     secret: Secret,
     config: AggregatorConfig,
+    carriage: Carriage,
 }
 
 /// The network that reduces through these aggregators.
 ///
 /// # Errors
 /// There is no secret, or a server's name has no address.
-pub fn open(config: &AggregatorConfig) -> Result<Arc<dyn CollNet>, NetError> {
+pub fn open(config: &AggregatorConfig, carriage: Carriage) -> Result<Arc<dyn CollNet>, NetError> {
     let name = format!("{NAME} {}", config.servers.join(","));
     let wrong = |reason: String| NetError::of_call(&name, "OXCCL_AGGREGATOR", reason);
     if !(1..=SERVERS_MAX).contains(&config.servers.len()) {
@@ -68,23 +85,47 @@ pub fn open(config: &AggregatorConfig) -> Result<Arc<dyn CollNet>, NetError> {
         addrs.push(*addr.ok_or_else(|| wrong(format!("{server} has no address")))?);
     }
     let digest = fnv1a::extend(fnv1a::BASIS, name.as_bytes());
-    Ok(Arc::new(AggregatorNet(Arc::new(Aggregators { name, digest, addrs, secret, config: config.clone() }))))
+    let config = config.clone();
+    let aggregators = Aggregators { name, digest, addrs, secret, config, carriage };
+    Ok(Arc::new(AggregatorNet(Arc::new(aggregators))))
 }
 
 impl Aggregators {
-    fn check(&self, device: u32) -> Result<(), NetError> {
-        match device {
-            0 => Ok(()),
-            _ => Err(NetError::NoDevice { net: self.name.clone(), device, devices: 1 }),
+    fn devices(&self) -> u32 {
+        match &self.carriage {
+            Carriage::Tcp { .. } => 1,
+            Carriage::Network(net) => net.devices(),
         }
     }
 
-    fn arrivals(&self, job: JobId, head: Head, device: &str) -> Result<Vec<Arriving>, NetError> {
-        let begin =
-            |addr: &SocketAddr| Arriving::new(*addr, self.secret, job, head, self.config.peer_dead_after);
-        let failed =
-            |addr: &SocketAddr, error| NetError::of_io(device, Some(addr.to_string()), "connect", &error);
-        self.addrs.iter().map(|addr| begin(addr).map_err(|error| failed(addr, error))).collect()
+    fn check(&self, device: u32) -> Result<(), NetError> {
+        let devices = self.devices();
+        match device {
+            _ if device < devices => Ok(()),
+            _ => Err(NetError::NoDevice { net: self.name.clone(), device, devices }),
+        }
+    }
+
+    /// Its name in messages.
+    fn device_name(&self, device: u32) -> Result<String, NetError> {
+        match &self.carriage {
+            Carriage::Tcp { .. } => Ok(self.name.clone()),
+            Carriage::Network(net) => Ok(format!("{} over {}", self.name, net.properties(device)?.name)),
+        }
+    }
+
+    fn arrivals(&self, number: u32, job: JobId, head: Head, device: &str) -> Result<Vec<Arriving>, NetError> {
+        let begin = |addr: &SocketAddr| {
+            let (carrier, meeting) = match &self.carriage {
+                Carriage::Tcp { encrypt: false } => (Carrier::Clear, None),
+                Carriage::Tcp { encrypt: true } => (Carrier::Sealed, None),
+                Carriage::Network(net) => (Carrier::Network, Some(Meeting::listen(net, number)?)),
+            };
+            let dead_after = self.config.peer_dead_after;
+            Arriving::new(*addr, self.secret, (job, head), carrier, meeting, dead_after)
+                .map_err(|error| NetError::of_io(device, Some(addr.to_string()), "connect", &error))
+        };
+        self.addrs.iter().map(begin).collect()
     }
 }
 
@@ -97,13 +138,26 @@ impl CollNet for AggregatorNet {
     }
 
     fn devices(&self) -> u32 {
-        1
+        self.0.devices()
     }
 
     fn properties(&self, device: u32) -> Result<NetProperties, NetError> {
         self.0.check(device)?;
+        let name = self.0.device_name(device)?;
+        // Where the device is, and what it carries.
+        if let Carriage::Network(net) = &self.0.carriage {
+            let (facts, memory) = (net.properties(device)?, MemoryKinds::HOST);
+            let latency_us = LATENCY_US.min(2.0 * facts.latency_us.max(1.0));
+            return Ok(NetProperties {
+                name,
+                memory,
+                latency_us,
+                message_max_bytes: OPERATION_MAX_BYTES,
+                ..facts
+            });
+        }
         Ok(NetProperties {
-            name: self.0.name.clone(),
+            name,
             pci_path: None,
             guid: 0,
             memory: MemoryKinds::HOST,
@@ -125,7 +179,7 @@ impl CollNet for AggregatorNet {
         let mut job = JobId::default();
         getrandom::fill(&mut job)
             .map_err(|error| NetError::of_call(&self.0.name, "getrandom", error.to_string()))?;
-        Ok((to_handle(job, self.0.digest), Box::new(Waiting(self.0.clone()))))
+        Ok((to_handle(job, self.0.digest), Box::new(Waiting { net: self.0.clone(), number: device })))
     }
 }
 
@@ -157,24 +211,28 @@ fn of_handle(handle: &NetHandle, digest: u64) -> Result<JobId, &'static str> {
 }
 
 /// A head that waits for the others' handles.
-struct Waiting(Arc<Aggregators>);
+struct Waiting {
+    net: Arc<Aggregators>,
+    /// Its device.
+    number: u32,
+}
 
 impl CollListener for Waiting {
     fn join(self: Box<Self>, handles: &[NetHandle], index: u32) -> Result<Box<dyn CollConnector>, NetError> {
         let head = Head { index, count: handles.len() as u32 };
-        let device = format!("{} ({head})", self.0.name);
+        let device = format!("{} ({head})", self.net.device_name(self.number)?);
         if index as usize >= handles.len() {
             return Err(NetError::of_call(&device, "OxCCL", "there is no handle of it".to_owned()));
         }
         let mut jobs = Vec::with_capacity(handles.len());
         for (other, handle) in handles.iter().enumerate() {
-            let job = of_handle(handle, self.0.digest).map_err(|why| {
+            let job = of_handle(handle, self.net.digest).map_err(|why| {
                 NetError::of_call(&device, "connect", format!("head {other}'s handle {why}"))
             })?;
             jobs.push(job);
         }
-        let arriving = self.0.arrivals(jobs[0], head, &device)?;
-        let timeout = self.0.config.connect_timeout;
+        let arriving = self.net.arrivals(self.number, jobs[0], head, &device)?;
+        let timeout = self.net.config.connect_timeout;
         Ok(Box::new(Connecting {
             arriving,
             device,

@@ -1,7 +1,8 @@
 //! A head's communicator.
 
 use super::frame::is_reduced;
-use super::link::{Buffers, Ended, Link, Task};
+use super::input::Ended;
+use super::link::{Buffers, Link, Task};
 use crate::net::coll::{CollComm, CollPart, Head, Reduction, Started, Window};
 use crate::net::{Comm, NetError, NetMemory, NetMemoryKind, REQUESTS_MAX, Registration, Request};
 use core::ptr::{null, null_mut};
@@ -148,6 +149,7 @@ impl Ended {
             Ended::Told(reason) => NetError::Call { device, peer: Some(peer), call: "a reduction", reason },
             Ended::Closed => NetError::Closed { device, peer, mid_message: link.is_busy() },
             Ended::Wrong(expected, found) => NetError::Protocol { device, peer, expected, found },
+            Ended::Altered => NetError::Altered { device, peer },
             Ended::Io(error) => NetError::of_io(&device, Some(peer), "a reduction", &error),
         }
     }

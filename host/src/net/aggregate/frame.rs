@@ -1,5 +1,6 @@
 //! Frames between a head and an aggregator. All numbers are little-endian.
 
+use crate::net::HANDLE_BYTES;
 use crate::net::coll::{Head, Window};
 use crate::wire::fixed::{Malformed, Reader};
 use core::fmt;
@@ -118,6 +119,8 @@ pub enum Kind {
     Failed,
     /// All heads have come.
     Welcome,
+    /// The server's handle follows, of the network by which data go.
+    Handle,
 }
 
 /// The beginning of every frame.
@@ -132,12 +135,16 @@ pub struct Header {
 }
 
 impl Span {
+    /// The window of so many bytes, if there are blocks, and all of it can be counted.
+    pub fn window(&self, len_bytes: usize) -> Option<Window> {
+        let [head_bytes, start] = [self.head_bytes, self.start].map(|bytes| usize::try_from(bytes).ok());
+        let window = Window { head_bytes: head_bytes?, start: start?, len_bytes };
+        (window.head_bytes > 0 && window.start.checked_add(len_bytes).is_some()).then_some(window)
+    }
+
     /// What of a fragment of so many bytes lies in a head's block, counted from the fragment's beginning.
     fn share(&self, len_bytes: usize, head: u32) -> Range<usize> {
-        let Span { head_bytes, start } = *self;
-        let [head_bytes, start] =
-            [head_bytes, start].map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
-        Window { head_bytes, start, len_bytes }.share(head)
+        self.window(len_bytes).map_or(0..0, |window| window.share(head))
     }
 }
 
@@ -146,7 +153,7 @@ impl Kind {
     pub fn span(&self) -> Option<Span> {
         match *self {
             Kind::Gather(span) | Kind::Scatter(_, _, span) => Some(span),
-            Kind::Reduce(..) | Kind::Result | Kind::Failed | Kind::Welcome => None,
+            Kind::Reduce(..) | Kind::Result | Kind::Failed | Kind::Welcome | Kind::Handle => None,
         }
     }
 
@@ -173,6 +180,7 @@ const FAILED: u8 = 3;
 const WELCOME: u8 = 4;
 const GATHER: u8 = 5;
 const SCATTER: u8 = 6;
+const HANDLE: u8 = 7;
 
 impl Header {
     /// As bytes, of which the first [`Kind::header_bytes`] count.
@@ -182,6 +190,7 @@ impl Header {
             Kind::Result => [RESULT, 0, 0],
             Kind::Failed => [FAILED, 0, 0],
             Kind::Welcome => [WELCOME, 0, 0],
+            Kind::Handle => [HANDLE, 0, 0],
             Kind::Gather(_) => [GATHER, 0, 0],
             Kind::Scatter(dtype, op, _) => [SCATTER, dtype as u8, op as u8],
         };
@@ -212,6 +221,7 @@ impl Header {
             [RESULT, 0, 0, 0] => Kind::Result,
             [FAILED, 0, 0, 0] => Kind::Failed,
             [WELCOME, 0, 0, 0] => Kind::Welcome,
+            [HANDLE, 0, 0, 0] => Kind::Handle,
             [GATHER, 0, 0, 0] => Kind::Gather(Span { head_bytes: reader.u64()?, start: reader.u64()? }),
             [SCATTER, dtype, op, 0] => {
                 let (dtype, op) = element(dtype, op)?;
@@ -234,24 +244,21 @@ impl Header {
             Kind::Result => len_bytes <= FRAGMENT_MAX,
             Kind::Failed => len_bytes <= TEXT_MAX,
             Kind::Welcome => len_bytes == 0,
+            Kind::Handle => len_bytes == HANDLE_BYTES,
         };
         if !is_sound {
             return Err(BadFrame::Length(self.len_bytes));
         }
         let Some(span) = self.kind.span() else { return Ok(()) };
         let size_bytes = if let Kind::Scatter(dtype, ..) = self.kind { dtype.size_bytes() as u64 } else { 1 };
-        let Span { head_bytes, start } = span;
-        let is_whole = head_bytes.is_multiple_of(size_bytes) && start.is_multiple_of(size_bytes);
-        let has_end = start.checked_add(len_bytes as u64).is_some();
-        if head_bytes > 0 && is_whole && has_end { Ok(()) } else { Err(BadFrame::Span(span)) }
+        let is_whole = [span.head_bytes, span.start].iter().all(|bytes| bytes.is_multiple_of(size_bytes));
+        if is_whole && span.window(len_bytes).is_some() { Ok(()) } else { Err(BadFrame::Span(span)) }
     }
 
     /// Whether it lies in the whole of so many heads.
     pub fn is_inside(&self, nheads: u32) -> bool {
-        let Some(Span { head_bytes, start }) = self.kind.span() else { return true };
-        // A whole of more bytes than can be counted has room for all that can.
-        let whole = head_bytes.saturating_mul(u64::from(nheads));
-        start.checked_add(u64::from(self.len_bytes)).is_some_and(|end| end <= whole)
+        let window = |span: Span| span.window(self.len_bytes as usize);
+        self.kind.span().is_none_or(|span| window(span).is_some_and(|window| window.is_inside(nheads)))
     }
 
     /// Which bytes of a fragment a head sends, counted from the fragment's beginning.
@@ -300,6 +307,7 @@ impl fmt::Display for Header {
             Kind::Result => write!(f, "result {seq} of {len_bytes} bytes"),
             Kind::Failed => f.write_str("a failure"),
             Kind::Welcome => f.write_str("a welcome"),
+            Kind::Handle => f.write_str("a network's handle"),
         }
     }
 }
@@ -315,7 +323,7 @@ mod tests {
             mut bytes: [u8; HEADER_MAX_BYTES], small: bool, mut join: [u8; JOIN_BYTES],
         ) {
             if small {
-                bytes[0] %= 7;
+                bytes[0] %= 8;
                 bytes[1] %= 12;
                 bytes[2] %= 5;
                 bytes[3] = 0;
@@ -383,6 +391,14 @@ mod tests {
         let gather = Header { kind: Kind::Gather(Span { head_bytes: 3, start: 1 }), len_bytes: 7, seq: 0 };
         assert!(read(gather) == Ok(gather) && !gather.is_inside(2) && gather.is_inside(3));
         assert!(Header::from_bytes(&gather.to_bytes()[..HEADER_BYTES]).is_err());
+        // Blocks whose whole cannot be counted: no host has them.
+        let vast = Span { head_bytes: u64::MAX - 3, start: 0 };
+        let vast = Header { kind: Kind::Gather(vast), len_bytes: 8, seq: 0 };
+        assert!(read(vast) == Ok(vast) && vast.is_inside(1) && !vast.is_inside(2));
+        let handle = Header { kind: Kind::Handle, len_bytes: HANDLE_BYTES as u32, seq: 0 };
+        assert_eq!(read(handle), Ok(handle));
+        let cut = Header { len_bytes: 127, ..handle };
+        assert_eq!(read(cut), Err(BadFrame::Length(127)));
         let join = Join { job: [7; JOB_BYTES], head: Head { index: 1, count: 2 } };
         assert_eq!(Join::from_bytes(&join.to_bytes()), Ok(join));
         let none = Join { head: Head { index: 2, count: 2 }, ..join };

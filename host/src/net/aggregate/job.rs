@@ -5,78 +5,23 @@
 //! reason.
 
 use super::NAME;
-use super::frame::{FRAGMENT_MAX, HEADER_MAX_BYTES, Header, Kind, TEXT_MAX, header_bytes};
+use super::seat::{CLOSED_WITHIN, Ended, Member, Message, Seat, State, farewell};
 use super::table::Table;
+use super::wire::Wire;
 use crate::bootstrap::{Cancel, sock};
-use crate::net::coll::Head;
-use crate::net::io::{StreamIo, piece};
-use crate::wire::cut;
 use rustix::event::{PollFd, PollFlags};
-use rustix::io::Errno;
-use std::fmt;
 use std::io;
-use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 /// How often a job looks whether the server ends.
 const STOP_SEEN_AFTER: Duration = Duration::from_millis(50);
 /// How long a head may take to fetch complete results when the job is over.
 const FETCHED_WITHIN: Duration = Duration::from_secs(600);
-/// How long a head that knows the reason may take to close its end; the stop of the server waits as long.
-const CLOSED_WITHIN: Duration = Duration::from_secs(2);
-/// Bytes of a read that nobody needs.
-const DISCARD_BYTES: usize = 16 << 10;
-
-/// A head that has joined.
-#[derive(Debug)]
-pub struct Member {
-    /// Its connection, which does not block.
-    pub stream: TcpStream,
-    /// Its address.
-    pub remote: SocketAddr,
-    /// Its place.
-    pub head: Head,
-}
-
-impl fmt::Display for Member {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.head, self.remote)
-    }
-}
-
-/// A message that is not a fragment, partly sent.
-#[derive(Debug)]
-struct Message {
-    bytes: Vec<u8>,
-    sent: usize,
-}
-
-#[derive(Debug)]
-enum State {
-    Live,
-    /// The job is over; what it still has to be told.
-    Leaving(Message),
-    /// It has been told, and closes its end until then.
-    Told(Instant),
-    Gone,
-}
-
-#[derive(Debug)]
-struct Seat {
-    member: Member,
-    state: State,
-    /// What is sent before any result.
-    welcome: Message,
-    /// The fragment that comes next or is coming, and its bytes so far.
-    coming: u64,
-    header: [u8; HEADER_MAX_BYTES],
-    header_bytes: usize,
-    fragment: Option<Header>,
-    fragment_bytes: usize,
-    /// The result that goes next or is going, and its bytes so far, header included.
-    going: u64,
-    going_bytes: usize,
-}
+/// How long a job sleeps between two looks at its networks, by how long nothing has moved.
+const PAUSES: [(Duration, Duration); 2] = [
+    (Duration::from_micros(200), Duration::from_micros(50)),
+    (Duration::from_millis(100), Duration::from_millis(1)),
+];
 
 /// A job: runs until all heads have gone.
 #[derive(Debug)]
@@ -85,39 +30,17 @@ pub struct Job {
     table: Table,
     /// Why it is over, and when even what is complete is not sent any more.
     over: Option<(String, Instant)>,
-}
-
-/// Why a head's connection cannot go on.
-enum Ended {
-    Left,
-    Broken(io::Error),
-    Wrong(String),
-}
-
-impl From<io::Error> for Ended {
-    fn from(error: io::Error) -> Ended {
-        if sock::is_end(&error) { Ended::Left } else { Ended::Broken(error) }
-    }
-}
-
-impl From<Errno> for Ended {
-    fn from(errno: Errno) -> Ended {
-        io::Error::from(errno).into()
-    }
-}
-
-/// The frame that says why a job is over.
-pub fn farewell(why: &str) -> Vec<u8> {
-    let text = cut(why, TEXT_MAX);
-    let header = Header { kind: Kind::Failed, len_bytes: text.len() as u32, seq: 0 };
-    [&header.to_bytes()[..header.kind.header_bytes()], text.as_bytes()].concat()
+    /// What connections that poll(2) does not know have moved, and since when it is no more.
+    moved: u64,
+    idle_since: Instant,
 }
 
 impl Job {
     /// Of these heads: all of them, in order.
     pub fn new(members: Vec<Member>) -> Job {
         let table = Table::new(members.len() as u32);
-        Job { seats: members.into_iter().map(Seat::new).collect(), table, over: None }
+        let seats = members.into_iter().map(Seat::new).collect();
+        Job { seats, table, over: None, moved: 0, idle_since: Instant::now() }
     }
 
     /// Serves the heads until all have gone.
@@ -151,19 +74,36 @@ impl Job {
         }
     }
 
-    fn wait(&self) -> io::Result<Vec<PollFlags>> {
+    fn wait(&mut self) -> io::Result<Vec<PollFlags>> {
+        let until = Instant::now() + self.pause();
         let mut fds = Vec::with_capacity(self.seats.len());
         let mut of = Vec::with_capacity(self.seats.len());
         for (index, seat) in self.seats.iter().enumerate() {
             if let Some(flags) = seat.awaits(&self.table) {
-                fds.push(PollFd::new(&seat.member.stream, flags));
-                of.push(index);
+                fds.push(PollFd::new(seat.member.wire.socket(), flags));
+                of.push((index, seat.comes_anyway(flags)));
             }
         }
-        sock::poll(&mut fds, Some(Instant::now() + STOP_SEEN_AFTER))?;
+        let comes = of.iter().any(|(_, anyway)| !anyway.is_empty());
+        let is_polled = self.seats.iter().any(|seat| seat.member.wire.is_polled());
+        sock::poll(&mut fds, Some(if comes && !is_polled { Instant::now() } else { until }))?;
         let mut ready = vec![PollFlags::empty(); self.seats.len()];
-        of.into_iter().zip(&fds).for_each(|(index, fd)| ready[index] = fd.revents());
+        of.into_iter().zip(&fds).for_each(|((index, anyway), fd)| ready[index] = fd.revents() | anyway);
         Ok(ready)
+    }
+
+    /// How long poll(2) may wait. It does not know networks: they are asked again and again, less often once nothing has moved for a while.
+    fn pause(&mut self) -> Duration {
+        let networks = || self.seats.iter().map(|seat| &seat.member.wire).filter(|wire| wire.is_polled());
+        if networks().next().is_none() {
+            return STOP_SEEN_AFTER;
+        }
+        let moved = networks().map(Wire::moved).sum();
+        if std::mem::replace(&mut self.moved, moved) != moved {
+            self.idle_since = Instant::now();
+        }
+        let idle = self.idle_since.elapsed();
+        PAUSES.iter().rfind(|(from, _)| idle >= *from).map_or(Duration::ZERO, |(_, pause)| *pause)
     }
 
     fn serve(&mut self, index: usize, flags: PollFlags, now: Instant) {
@@ -177,8 +117,8 @@ impl Job {
         if let Err(ended) = served {
             let was_live = matches!(seat.state, State::Live);
             let why = seat.why(&ended);
-            let is_wrong = matches!(ended, Ended::Wrong(_)) && seat.going_bytes == 0;
-            match is_wrong {
+            let can_be_told = matches!(ended, Ended::Wrong(_)) && seat.is_between_frames();
+            match can_be_told {
                 true => seat.state = State::Leaving(Message::new(farewell(&why))),
                 false => seat.close(),
             }
@@ -194,202 +134,6 @@ impl Job {
             State::Live | State::Leaving(_) if now >= *until => seat.close(),
             State::Live if !is_owed => seat.state = State::Leaving(Message::new(farewell(why))),
             _ => {}
-        }
-    }
-}
-
-impl Message {
-    fn new(bytes: Vec<u8>) -> Message {
-        Message { bytes, sent: 0 }
-    }
-
-    fn is_sent(&self) -> bool {
-        self.sent == self.bytes.len()
-    }
-
-    /// Sends as much as goes; returns whether that is all.
-    fn send(&mut self, stream: &TcpStream) -> io::Result<bool> {
-        while !self.is_sent() {
-            match sock::write_some(stream, &self.bytes[self.sent..])? {
-                None => return Ok(false),
-                Some(sent) => self.sent += sent,
-            }
-        }
-        Ok(true)
-    }
-}
-
-impl Seat {
-    fn new(member: Member) -> Seat {
-        let welcome = Header { kind: Kind::Welcome, len_bytes: 0, seq: 0 };
-        Seat {
-            member,
-            state: State::Live,
-            welcome: Message::new(welcome.to_bytes()[..welcome.kind.header_bytes()].to_vec()),
-            coming: 0,
-            header: [0; HEADER_MAX_BYTES],
-            header_bytes: 0,
-            fragment: None,
-            fragment_bytes: 0,
-            going: 0,
-            going_bytes: 0,
-        }
-    }
-
-    fn head(&self) -> u32 {
-        self.member.head.index
-    }
-
-    /// The result that goes next, if it is there.
-    fn result<'a>(&self, table: &'a Table) -> Option<&'a [u8]> {
-        table.result(self.head(), self.going)
-    }
-
-    fn close(&mut self) {
-        let _ = self.member.stream.shutdown(std::net::Shutdown::Both);
-        self.state = State::Gone;
-    }
-
-    fn why(&self, ended: &Ended) -> String {
-        let middle = if self.fragment.is_some() || self.header_bytes > 0 {
-            " in the middle of a fragment"
-        } else {
-            ""
-        };
-        match ended {
-            Ended::Left => format!("{} closed the connection{middle}", self.member),
-            Ended::Broken(error) => format!("{}: {}", self.member, crate::os::describe(error)),
-            Ended::Wrong(what) => format!("{} sent {what}", self.member),
-        }
-    }
-
-    /// The events to wait for; none once it is gone.
-    fn awaits(&self, table: &Table) -> Option<PollFlags> {
-        let mut flags = PollFlags::RDHUP;
-        match &self.state {
-            State::Live => {
-                flags.set(PollFlags::IN, table.has_room(self.coming));
-                flags.set(PollFlags::OUT, !self.welcome.is_sent() || self.result(table).is_some());
-            }
-            State::Leaving(_) => flags = PollFlags::OUT,
-            State::Told(_) => flags |= PollFlags::IN,
-            State::Gone => return None,
-        }
-        Some(flags)
-    }
-
-    fn serve(&mut self, flags: PollFlags, table: &mut Table, is_over: bool) -> Result<(), Ended> {
-        if flags.contains(PollFlags::OUT) {
-            self.send(table)?;
-        }
-        if flags.contains(PollFlags::IN) && !is_over {
-            self.receive(table)?;
-        } else if flags.intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR) {
-            // Nothing that it sent before can matter: its end has left.
-            return Err(Ended::Left);
-        }
-        Ok(())
-    }
-
-    /// Sends results, as many as go.
-    fn send(&mut self, table: &mut Table) -> Result<(), Ended> {
-        if !self.welcome.send(&self.member.stream)? {
-            return Ok(());
-        }
-        while let Some(result) = self.result(table) {
-            let header = Header { kind: Kind::Result, len_bytes: result.len() as u32, seq: self.going };
-            let (header, header_bytes) = (header.to_bytes(), header.kind.header_bytes());
-            while self.going_bytes < header_bytes + result.len() {
-                let head = &header[self.going_bytes.min(header_bytes)..header_bytes];
-                let body = &result[self.going_bytes.saturating_sub(header_bytes)..];
-                let pieces = [piece(head.as_ptr(), head.len()), piece(body.as_ptr(), body.len())];
-                // SAFETY: both slices are borrowed, so readable and unchanged, through the call.
-                match unsafe { self.member.stream.write(&pieces) } {
-                    Ok(sent) => self.going_bytes += sent,
-                    Err(Errno::AGAIN) => return Ok(()),
-                    Err(Errno::INTR) => {}
-                    Err(errno) => return Err(errno.into()),
-                }
-            }
-            table.is_sent(self.going);
-            self.going += 1;
-            self.going_bytes = 0;
-        }
-        Ok(())
-    }
-
-    /// Receives as much of one fragment as has come: other heads have their turn then.
-    fn receive(&mut self, table: &mut Table) -> Result<(), Ended> {
-        let mut budget = FRAGMENT_MAX + HEADER_MAX_BYTES;
-        while budget > 0 && table.has_room(self.coming) {
-            if self.fragment.is_none() {
-                let due = header_bytes(&self.header[..self.header_bytes]);
-                match sock::read_some(&self.member.stream, &mut self.header[self.header_bytes..due])? {
-                    None => return Ok(()),
-                    Some(0) => return Err(Ended::Left),
-                    Some(got) => self.header_bytes += got,
-                }
-                if self.header_bytes < header_bytes(&self.header[..self.header_bytes]) {
-                    continue;
-                }
-                self.begin(table)?;
-                budget = budget.saturating_sub(self.header_bytes);
-            }
-            let input = table.input(self.head(), self.coming);
-            let input_bytes = input.len();
-            let most = (input_bytes - self.fragment_bytes).min(budget);
-            // Nothing of a gather's fragment may be this head's.
-            if most > 0 {
-                let room = &mut input[self.fragment_bytes..][..most];
-                match sock::read_some(&self.member.stream, room)? {
-                    None => return Ok(()),
-                    Some(0) => return Err(Ended::Left),
-                    Some(got) => {
-                        self.fragment_bytes += got;
-                        budget -= got;
-                    }
-                }
-            }
-            if self.fragment_bytes == input_bytes {
-                table.has_come(self.head(), self.coming);
-                (self.fragment, self.fragment_bytes, self.header_bytes) = (None, 0, 0);
-                self.coming += 1;
-            }
-        }
-        Ok(())
-    }
-
-    /// A header is whole.
-    fn begin(&mut self, table: &mut Table) -> Result<(), Ended> {
-        let bytes = &self.header[..self.header_bytes];
-        let header = Header::from_bytes(bytes).map_err(|bad| Ended::Wrong(bad.to_string()))?;
-        let due = self.coming;
-        if !header.kind.is_fragment() || header.seq != due {
-            return Err(Ended::Wrong(format!("{header} where fragment {due} was due")));
-        }
-        let begun = table.begin(self.head(), header);
-        begun.map_err(|refused| Ended::Wrong(format!("{header}, {refused}")))?;
-        self.fragment = Some(header);
-        Ok(())
-    }
-
-    /// Says why the job is over.
-    fn leave(&mut self, now: Instant) -> Result<(), Ended> {
-        let State::Leaving(message) = &mut self.state else { return Ok(()) };
-        if message.send(&self.member.stream)? {
-            self.member.stream.shutdown(std::net::Shutdown::Write)?;
-            self.state = State::Told(now + CLOSED_WITHIN);
-        }
-        Ok(())
-    }
-
-    /// Reads what it sent meanwhile: closing a connection with unread bytes could take the reason from it.
-    fn discard(&mut self, is_late: bool) -> Result<(), Ended> {
-        let mut bytes = [0; DISCARD_BYTES];
-        match sock::read_some(&self.member.stream, &mut bytes)? {
-            Some(0) => Err(Ended::Left),
-            _ if is_late => Err(Ended::Left),
-            _ => Ok(()),
         }
     }
 }

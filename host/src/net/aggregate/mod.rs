@@ -24,13 +24,21 @@
 pub mod frame;
 #[doc(hidden)]
 pub mod table;
+mod messages;
+mod meeting;
+mod wire;
+mod seat;
 mod job;
+mod joining;
+mod gathering;
 mod server;
+mod input;
 mod link;
+mod arriving;
 mod comm;
 mod client;
 
-pub use client::{AggregatorConfig, open};
+pub use client::{AggregatorConfig, Carriage, open};
 pub use server::{Server, ServerConfig};
 
 /// The name of the network and of the server in messages.

@@ -1,23 +1,33 @@
 //! The server: authenticates heads, gathers those of each job, and gives every job a thread.
 
 use super::NAME;
-use super::frame::{JOIN_BYTES, JobId, Join};
-use super::job::{Job, Member, farewell};
+use super::frame::{JobId, Join};
+use super::gathering::Gathering;
+use super::job::Job;
+use super::joining::Joining;
+use super::seat::{Member, farewell};
 use super::table::job_bytes;
+use super::wire::{Carrier, Wire};
 use crate::bootstrap::acceptor::{Accepted, Acceptor};
 use crate::bootstrap::handshake::ROOT;
 use crate::bootstrap::secret::Secret;
 use crate::bootstrap::{Cancel, sock};
-use crate::net::NetError;
 use crate::net::coll::Head;
+use crate::net::{Net, NetError};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::HashMap;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How often the server looks whether it is stopped and which jobs are over.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// The same while a head's network connects.
+const MEETING_LOOK_EVERY: Duration = Duration::from_millis(1);
+/// What a head hears that does not encrypt.
+const UNENCRYPTED: &str =
+    "this aggregator takes encrypted data alone (its OXCCL_ENCRYPT is 1): set OXCCL_ENCRYPT=1 on all ranks";
 
 /// Settings of a server.
 #[derive(Clone, Debug)]
@@ -26,7 +36,8 @@ pub struct ServerConfig {
     pub addr: SocketAddr,
     /// What it shares with the ranks that it serves.
     pub secret: Secret,
-    /// Most bytes of buffers of all jobs together; a job takes at most 2 MiB for each of its heads.
+    /// Most bytes of buffers of all jobs together; a job takes at most 2 MiB for each of its heads, 0.2 more for one that encrypts and 1 for one
+    /// over a network.
     pub memory_max_bytes: u64,
     /// How long the first head of a job waits for the others.
     pub join_timeout: Duration,
@@ -34,10 +45,14 @@ pub struct ServerConfig {
     pub handshake_timeout: Duration,
     /// When a silent host counts as gone.
     pub peer_dead_after: Duration,
+    /// Whether heads that do not encrypt are refused. Those that do are always served.
+    pub encrypt: bool,
+    /// By which network the data of heads go that ask for one.
+    pub net: Option<Arc<dyn Net>>,
 }
 
 impl ServerConfig {
-    /// With the usual limits: 1 GiB, 120 s for the heads of a job to come.
+    /// With the usual limits: 1 GiB, 120 s for the heads of a job to come. TCP, as each head has it.
     pub fn new(addr: SocketAddr, secret: Secret) -> ServerConfig {
         ServerConfig {
             addr,
@@ -46,6 +61,8 @@ impl ServerConfig {
             join_timeout: Duration::from_secs(120),
             handshake_timeout: Duration::from_secs(5),
             peer_dead_after: crate::bootstrap::PEER_DEAD_AFTER,
+            encrypt: false,
+            net: None,
         }
     }
 }
@@ -60,22 +77,6 @@ pub struct Server {
     joining: Vec<Joining>,
     gathering: HashMap<JobId, Gathering>,
     running: Vec<Running>,
-}
-
-#[derive(Debug)]
-struct Joining {
-    stream: TcpStream,
-    remote: SocketAddr,
-    bytes: [u8; JOIN_BYTES],
-    got: usize,
-    deadline: Instant,
-}
-
-#[derive(Debug)]
-struct Gathering {
-    count: u32,
-    members: Vec<Member>,
-    deadline: Instant,
 }
 
 #[derive(Debug)]
@@ -128,19 +129,20 @@ impl Server {
     }
 
     fn turn(&mut self, stop: &Cancel) -> Result<(), NetError> {
-        let begin = Instant::now();
-        let until = self.acceptor.deadline().map_or(begin + LOOK_EVERY, |at| at.min(begin + LOOK_EVERY));
+        let is_meeting = self.joining.iter().any(Joining::is_meeting);
+        let latest = Instant::now() + if is_meeting { MEETING_LOOK_EVERY } else { LOOK_EVERY };
+        let until = self.acceptor.deadline().map_or(latest, |at| at.min(latest));
         let mut fds = Vec::new();
         self.acceptor.poll_fds(&mut fds);
         let of_acceptor = fds.len();
-        fds.extend(self.joining.iter().map(|it| PollFd::new(&it.stream, PollFlags::IN)));
+        fds.extend(self.joining.iter().map(|it| PollFd::new(it.wire.socket(), PollFlags::IN)));
         sock::poll(&mut fds, Some(until))
             .map_err(|error| NetError::of_io(&format!("{NAME} {}", self.addr), None, "poll", &error))?;
         let ready: Vec<PollFlags> = fds.iter().map(PollFd::revents).collect();
         let now = Instant::now();
         let mut accepted = Vec::new();
         self.acceptor.drive(now, &ready[..of_acceptor], &mut accepted);
-        self.read_joins(now, &ready[of_acceptor..], stop);
+        self.advance_joins(now, stop);
         accepted.into_iter().for_each(|accepted| self.take(accepted, now));
         self.look_at_gathering(now);
         self.forget_finished();
@@ -151,89 +153,89 @@ impl Server {
         self.running.retain(|job| !job.thread.is_finished());
     }
 
-    fn take(&mut self, Accepted { channel, remote, .. }: Accepted, now: Instant) {
-        let stream = channel.into_stream().socket;
-        if let Err(error) = sock::keep_alive(&stream, self.config.peer_dead_after) {
+    fn take(&mut self, Accepted { channel, remote, hello }: Accepted, now: Instant) {
+        let stream = channel.into_stream();
+        if let Err(error) = sock::keep_alive(&stream.socket, self.config.peer_dead_after) {
             return self.acceptor.refuse(remote, &error);
         }
+        let carrier = Carrier::of(hello.purpose);
         let deadline = now + self.config.handshake_timeout;
-        self.joining.push(Joining { stream, remote, bytes: [0; JOIN_BYTES], got: 0, deadline });
+        let mut joining = Joining::new(stream, remote, carrier.unwrap_or(Carrier::Clear), deadline);
+        match carrier {
+            None => self.send_away(&mut joining.wire, remote, "it came for something else"),
+            Some(carrier) if !self.is_sealed_enough(carrier) => {
+                self.send_away(&mut joining.wire, remote, UNENCRYPTED);
+            }
+            Some(_) => self.joining.push(joining),
+        }
     }
 
-    fn read_joins(&mut self, now: Instant, ready: &[PollFlags], stop: &Cancel) {
-        for (index, mut joining) in std::mem::take(&mut self.joining).into_iter().enumerate() {
-            if ready.get(index).is_some_and(|flags| !flags.is_empty()) {
-                match sock::read_some(&joining.stream, &mut joining.bytes[joining.got..]) {
-                    Ok(None) => {}
-                    Ok(Some(0)) => {
-                        self.acceptor.refuse(joining.remote, &"it left before it named its job");
-                        continue;
-                    }
-                    Ok(Some(got)) => joining.got += got,
-                    Err(error) => {
-                        self.acceptor.refuse(joining.remote, &error);
-                        continue;
-                    }
-                }
-            }
-            if joining.got == JOIN_BYTES {
-                self.join(joining, now, stop);
-            } else if now >= joining.deadline {
-                self.acceptor.refuse(joining.remote, &"it did not name its job in time");
-            } else {
-                self.joining.push(joining);
+    /// Whether data may go so.
+    fn is_sealed_enough(&self, carrier: Carrier) -> bool {
+        match carrier {
+            Carrier::Clear => !self.config.encrypt,
+            Carrier::Sealed => true,
+            // Without one the head hears that there is none.
+            Carrier::Network => {
+                !self.config.encrypt || self.config.net.as_ref().is_none_or(|net| net.encrypts())
             }
         }
     }
 
-    fn join(&mut self, Joining { stream, remote, bytes, .. }: Joining, now: Instant, stop: &Cancel) {
-        let join = match Join::from_bytes(&bytes) {
-            Ok(join) => join,
-            Err(bad) => return self.send_away(&stream, remote, &format!("{remote} sent {bad}")),
-        };
+    fn advance_joins(&mut self, now: Instant, stop: &Cancel) {
+        for mut joining in std::mem::take(&mut self.joining) {
+            match joining.advance(self.config.net.as_ref(), now) {
+                Ok(Some(join)) => self.join(joining, join, now, stop),
+                Ok(None) => self.joining.push(joining),
+                Err(why) => self.send_away(&mut joining.wire, joining.remote, &why),
+            }
+        }
+    }
+
+    fn join(&mut self, Joining { mut wire, remote, .. }: Joining, join: Join, now: Instant, stop: &Cancel) {
         let Head { count, .. } = join.head;
         if !self.gathering.contains_key(&join.job) {
             self.forget_finished();
-            if let Some(why) = self.has_no_room(count) {
-                return self.send_away(&stream, remote, &why);
+            let bytes = job_bytes(count) + u64::from(count) * wire.buffers_bytes();
+            if let Some(why) = self.has_no_room(count, bytes) {
+                return self.send_away(&mut wire, remote, &why);
             }
             let deadline = now + self.config.join_timeout;
-            self.gathering.insert(join.job, Gathering { count, members: Vec::new(), deadline });
+            self.gathering.insert(join.job, Gathering { count, members: Vec::new(), bytes, deadline });
         }
         let Some(gathering) = self.gathering.get_mut(&join.job) else { return };
         let has_come = gathering.members.iter().any(|member| member.head.index == join.head.index);
         if gathering.count != count || has_come {
             let why =
                 format!("{} ({remote}) came where {} heads were due, each once", join.head, gathering.count);
-            return self.send_away(&stream, remote, &why);
+            return self.send_away(&mut wire, remote, &why);
         }
-        gathering.members.push(Member { stream, remote, head: join.head });
+        gathering.members.push(Member { wire, remote, head: join.head });
         if gathering.members.len() == count as usize
             && let Some(gathering) = self.gathering.remove(&join.job)
         {
-            self.start(gathering.members, stop);
+            self.start(gathering, stop);
         }
     }
 
     /// Why a job of so many heads cannot be served now.
-    fn has_no_room(&self, count: u32) -> Option<String> {
-        let gathering = self.gathering.values().map(|gathering| job_bytes(gathering.count));
+    fn has_no_room(&self, count: u32, bytes: u64) -> Option<String> {
+        let gathering = self.gathering.values().map(|gathering| gathering.bytes);
         let taken: u64 = gathering.chain(self.running.iter().map(|job| job.bytes)).sum();
         let max = self.config.memory_max_bytes;
-        (taken.saturating_add(job_bytes(count)) > max).then(|| {
+        (taken.saturating_add(bytes) > max).then(|| {
             format!(
                 "a job of {count} heads may take {} MiB, and {} of {} MiB are taken: give the aggregator more (--memory), or start another",
-                job_bytes(count) >> 20,
+                bytes >> 20,
                 taken >> 20,
                 max >> 20
             )
         })
     }
 
-    fn start(&mut self, mut members: Vec<Member>, stop: &Cancel) {
+    fn start(&mut self, Gathering { mut members, count, bytes, .. }: Gathering, stop: &Cancel) {
         members.sort_by_key(|member| member.head.index);
-        let (bytes, stop) = (job_bytes(members.len() as u32), stop.clone());
-        let count = members.len();
+        let stop = stop.clone();
         let thread = std::thread::Builder::new().name("oxccl-job".to_owned());
         // Where no thread can be had, the connections close with the closure.
         match thread.spawn(move || Job::new(members).run(&stop)) {
@@ -247,52 +249,18 @@ impl Server {
 
     fn look_at_gathering(&mut self, now: Instant) {
         let timeout = self.config.join_timeout;
-        let over: Vec<(JobId, String)> = self
-            .gathering
-            .iter()
-            .filter_map(|(job, gathering)| Some((*job, gathering.hopeless(now, timeout)?)))
-            .collect();
+        let hopeless =
+            |(job, gathering): (&JobId, &mut Gathering)| Some((*job, gathering.hopeless(now, timeout)?));
+        let over: Vec<(JobId, String)> = self.gathering.iter_mut().filter_map(hopeless).collect();
         for (job, why) in over {
             tracing::info!("{NAME}: a job will not begin: {why}");
             self.gathering.remove(&job).into_iter().for_each(|gathering| gathering.give_up(&why));
         }
     }
 
-    fn send_away(&mut self, stream: &TcpStream, remote: SocketAddr, why: &str) {
+    fn send_away(&mut self, wire: &mut Wire, remote: SocketAddr, why: &str) {
         self.acceptor.refuse(remote, &why);
         // The send buffer of a new connection has room for the text. A client that does not read it sees the connection close.
-        let _ = sock::write_some(stream, &farewell(why));
-    }
-}
-
-impl Gathering {
-    /// Why its job will not begin: a head has left, or some have not come in time.
-    fn hopeless(&self, now: Instant, timeout: Duration) -> Option<String> {
-        for member in &self.members {
-            // Until it is welcome a head says nothing.
-            match sock::read_some(&member.stream, &mut [0]) {
-                Ok(None) => {}
-                Ok(Some(0)) => return Some(format!("{member} left before all had come")),
-                Ok(Some(_)) => return Some(format!("{member} sent data before all had come")),
-                Err(error) => return Some(format!("{member}: {}", crate::os::describe(&error))),
-            }
-        }
-        if now < self.deadline {
-            return None;
-        }
-        let absent = (0..self.count).filter(|index| self.members.iter().all(|it| it.head.index != *index));
-        let named: Vec<String> = absent.take(8).map(|index| index.to_string()).collect();
-        Some(format!(
-            "{} of {} heads came within {timeout:?}; head {} did not",
-            self.members.len(),
-            self.count,
-            named.join(", ")
-        ))
-    }
-
-    fn give_up(self, why: &str) {
-        for member in self.members {
-            let _ = sock::write_some(&member.stream, &farewell(why));
-        }
+        wire.say_last(&farewell(why));
     }
 }

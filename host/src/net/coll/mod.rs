@@ -6,7 +6,7 @@
 mod contract;
 mod choose;
 
-pub use choose::{CollConfig, find};
+pub use choose::{CollConfig, carriage, find};
 pub use contract::{
     CollComm, CollConnector, CollListener, CollNet, CollPart, Head, Reduction, Started, Window,
 };

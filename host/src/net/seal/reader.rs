@@ -152,6 +152,12 @@ impl<Io: StreamIo> StreamIo for SealedReader<Io> {
         self.io.be_prompt();
     }
 
+    /// Content, or a record whose next part is whole.
+    fn has_unread(&self) -> bool {
+        let part_bytes = self.content_bytes.map_or(HEAD_BYTES, body_bytes);
+        !self.opened.is_empty() || self.is_altered || self.sealed.len() >= part_bytes
+    }
+
     unsafe fn read_short(&mut self, room: Piece) -> Result<usize, Errno> {
         // SAFETY: the caller's promise.
         unsafe { self.read_into(&[room], true) }

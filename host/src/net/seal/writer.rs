@@ -2,7 +2,7 @@
 
 use super::record::{CONTENT_MAX, HEAD_BYTES, RECORD_MAX, RecordKey, record_bytes};
 use crate::bootstrap::secret::Secret;
-use crate::net::io::{Piece, StreamIo, piece};
+use crate::net::io::{Piece, StreamIo, copy_from, piece};
 use rustix::io::Errno;
 
 /// Seals what is written to a stream.
@@ -58,27 +58,6 @@ impl<Io: StreamIo> SealedWriter<Io> {
     }
 }
 
-/// Copies from these pieces, behind their first `skip_bytes`, as much as there is room. Returns how much.
-///
-/// # Safety
-/// As [`StreamIo::write`].
-unsafe fn copy_from(pieces: &[Piece], mut skip_bytes: usize, room: &mut [u8]) -> usize {
-    let mut copied_bytes = 0;
-    for piece in pieces {
-        let skipped_bytes = skip_bytes.min(piece.iov_len);
-        skip_bytes -= skipped_bytes;
-        let len_bytes = (piece.iov_len - skipped_bytes).min(room.len() - copied_bytes);
-        if len_bytes > 0 {
-            let from = piece.iov_base.cast::<u8>().wrapping_add(skipped_bytes);
-            let to = room[copied_bytes..][..len_bytes].as_mut_ptr();
-            // SAFETY: within the piece, which the caller lets us read, and within the room, which is ours.
-            unsafe { to.copy_from_nonoverlapping(from, len_bytes) };
-            copied_bytes += len_bytes;
-        }
-    }
-    copied_bytes
-}
-
 impl<Io: StreamIo> StreamIo for SealedWriter<Io> {
     /// After `AGAIN` and after a short write the next pieces begin with the same bytes, wherever they lie: some of them may be sealed and
     /// partly on the way.
@@ -101,5 +80,9 @@ impl<Io: StreamIo> StreamIo for SealedWriter<Io> {
 
     unsafe fn read(&mut self, _pieces: &mut [Piece]) -> Result<usize, Errno> {
         Err(Errno::BADF)
+    }
+
+    fn is_mid_write(&self) -> bool {
+        self.content_bytes > 0
     }
 }

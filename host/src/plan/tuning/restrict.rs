@@ -62,8 +62,26 @@ const FUNCS: [(Func, &str); 5] = [
     (Func::AllReduce, "allreduce"),
 ];
 
-/// Algorithms of NCCL that have no counterpart here: allowed in a list, where they change nothing.
-const FOREIGN: [&str; 4] = ["collnetdirect", "nvls", "nvlstree", "pat"];
+/// Algorithms of NCCL that have no counterpart here, and what to say of a list that has no other: they are allowed in a list, where they change
+/// nothing.
+const FOREIGN: [(&str, &str); 4] = [
+    (
+        "collnetdirect",
+        "an algorithm of this library beside collnetdirect was expected: in-network reduction has one head for each host or each GPU here (CollnetChain), not several that share a host's data",
+    ),
+    (
+        "nvls",
+        "an algorithm of this library beside nvls was expected: it does not use NVLink multicast; twolevel, oneshot and twoshot are for GPUs of a host",
+    ),
+    (
+        "nvlstree",
+        "an algorithm of this library beside nvlstree was expected: it does not use NVLink multicast; tree and twolevel are for GPUs of several hosts",
+    ),
+    (
+        "pat",
+        "an algorithm of this library beside pat was expected: all-gathers and reduce-scatters go by others here",
+    ),
+];
 
 /// Why a value is none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
@@ -73,13 +91,18 @@ pub enum ListError {
     Syntax,
     /// No such function.
     Function,
-    /// No such algorithm, or none that is here.
+    /// No such algorithm, or all are excluded.
     Algorithm,
+    /// Only algorithms of NCCL that are not here; the first of them, as in the table.
+    Foreign(u8),
     /// No such protocol.
     Protocol,
 }
 
 impl ListError {
+    /// While the names of a list are read: none of them is here.
+    const NOTHING: ListError = ListError::Foreign(u8::MAX);
+
     /// What was expected instead.
     pub fn expected(self) -> &'static str {
         match self {
@@ -90,6 +113,7 @@ impl ListError {
                 "the functions broadcast, reduce, allgather, reducescatter and allreduce were expected"
             }
             ListError::Algorithm => &ALGORITHMS_EXPECTED,
+            ListError::Foreign(index) => FOREIGN[usize::from(index) % FOREIGN.len()].1,
             ListError::Protocol => "some of LL, LL128 and Simple were expected",
         }
     }
@@ -173,12 +197,23 @@ impl Forced {
     /// # Errors
     /// What was expected.
     pub fn with_algorithms(self, text: &str) -> Result<Forced, ListError> {
+        let mut foreign = None;
         let bit = |name: &str| match named(name).fold(0, |bits, spec| bits | 1 << index_of(spec.algorithm)) {
-            0 if FOREIGN.iter().any(|foreign| name.eq_ignore_ascii_case(foreign)) => Ok(0),
-            0 => Err(ListError::Algorithm),
+            0 => {
+                let found = FOREIGN.iter().position(|(known, _)| name.eq_ignore_ascii_case(known));
+                let index = found.ok_or(ListError::Algorithm)?;
+                foreign.get_or_insert(index as u8);
+                Ok(0)
+            }
             bits => Ok(bits),
         };
-        Ok(Forced { algorithms: read(text, ListError::Algorithm, ALGORITHM_BITS, bit)?, ..self })
+        let lists = read(text, ListError::NOTHING, ALGORITHM_BITS, bit);
+        let lists = lists.map_err(|error| match error {
+            // What a list without any other names, or all that it does not exclude.
+            ListError::NOTHING => foreign.map_or(ListError::Algorithm, ListError::Foreign),
+            error => error,
+        });
+        Ok(Forced { algorithms: lists?, ..self })
     }
 
     /// The same with `NCCL_PROTO` set to this.
@@ -297,7 +332,7 @@ fn read(
     text: &str,
     nothing_left: ListError,
     all: u8,
-    bit: impl Fn(&str) -> Result<u8, ListError>,
+    mut bit: impl FnMut(&str) -> Result<u8, ListError>,
 ) -> Result<Lists, ListError> {
     let mut lists = Lists::default();
     for (at, part) in text.split(';').enumerate() {
@@ -379,7 +414,10 @@ mod tests {
             ("ring,^tree", ListError::Syntax),
             ("allreduce:tree:ring", ListError::Syntax),
             ("alltoall:ring", ListError::Function),
-            ("nvls", ListError::Algorithm),
+            ("collnetdirect", ListError::Foreign(0)),
+            ("ring;allreduce:CollnetDirect", ListError::Foreign(0)),
+            ("nvls,nvlstree", ListError::Foreign(1)),
+            ("pat,rings", ListError::Algorithm),
             (&format!("^{}", SPECS.map(|spec| spec.name()).join(",")), ListError::Algorithm),
         ] {
             assert_eq!(Forced::default().with_algorithms(text), Err(expected), "{text}");

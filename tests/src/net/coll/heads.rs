@@ -60,10 +60,15 @@ pub fn heads(net: &Arc<dyn CollNet>, count: u32) -> Vec<End> {
         }
         comms.iter().all(Option::is_some).then_some(())
     });
-    comms.into_iter().flatten().map(|comm| End { comm, nheads: count, posted: VecDeque::new() }).collect()
+    comms.into_iter().flatten().map(|comm| End::new(comm, count)).collect()
 }
 
 impl End {
+    /// Of a communicator of so many heads.
+    pub fn new(comm: Box<dyn CollComm>, nheads: u32) -> End {
+        End { comm, nheads, posted: VecDeque::new() }
+    }
+
     /// Begins an operation on `input`, of the whole; no if the network does not take it now.
     pub fn post(&mut self, what: &What, input: &[u8], output_bytes: usize) -> Result<bool, NetError> {
         let window = Window::whole(what.reduction.len_bytes(), self.nheads);

@@ -180,6 +180,9 @@ pub fn windows(net: &Arc<dyn CollNet>, rounds: u64, seed: u64) {
             let op = [RedOp::Sum, RedOp::Prod, RedOp::Max, RedOp::Min][deck.draw() % 4];
             let func = [Func::AllGather, Func::ReduceScatter][deck.draw() % 2];
             let count = 1 + deck.draw() % [7, 1000, 200_000][deck.draw() % 3];
+            if func == Func::ReduceScatter && net.reduces(dtype, op) != Ok(true) {
+                continue;
+            }
             let what = What { func, reduction: Reduction { count, dtype, op }, in_place: false };
             let whole = count * nheads as usize;
             let start = deck.draw() % whole;

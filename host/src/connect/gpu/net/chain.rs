@@ -44,7 +44,7 @@ impl ChainMemory {
 
     /// The proxy's end, for a head that has joined the others. To be called once.
     pub fn end(&self, rank: Rank, channel: ChannelId, joined: JoinedHead) -> Result<CollLane, ConnectError> {
-        let JoinedHead { comm, head, next_head } = joined;
+        let JoinedHead { comm, head, next_head, .. } = joined;
         // SAFETY: (1) called once, and the end keeps the memory; all of a block lies there.
         let [up, down] =
             [true, false].map(|is_send| unsafe { self.memory.whole_block(self.offset(is_send), self.slots) });

@@ -87,8 +87,8 @@ pub struct NetConnected {
     pub parts: NetParts,
     places: NetPlaces,
     memory: HostMemory,
-    /// A head's, to the network that reduces.
-    chain: Option<ChainMemory>,
+    /// A head's, to the network that reduces, by its channels.
+    chains: BTreeMap<usize, ChainMemory>,
 }
 
 impl Network {
@@ -165,7 +165,7 @@ impl Network {
         bootstrap: &Bootstrap,
         device: &dyn Gpu,
         wanted: &NetWanted<'_>,
-        joining: Option<Joining>,
+        joining: Vec<Joining>,
     ) -> Result<NetConnected, ConnectError> {
         let gdr = self.gdr(&self.properties, device, wanted);
         let ring_devices = self.ring_devices(wanted.ring_nics, |nic| self.gdr(nic, device, wanted) == gdr);
@@ -237,7 +237,7 @@ impl Network {
         gdr: Option<Gdr>,
         bootstrap: &Bootstrap,
         (wanted, ring_devices): (&NetWanted<'_>, &[[u32; 2]]),
-        joining: Option<Joining>,
+        joining: Vec<Joining>,
     ) -> Result<NetConnected, ConnectError> {
         let NetWanted { rank, layout, peers, gpu, connect_timeout, step_timeout, .. } = *wanted;
         let places = NetPlaces::new(layout, rank);
@@ -257,7 +257,9 @@ impl Network {
         let counted = gdr.map(|gdr| CountedSlots::place(source, gdr, (rank, &places), &mut dialed));
         let counted = counted.unwrap_or_default();
         let places = places.with_counted(|at| counted.of(at).map(|slots| slots.first.addr().get() as u64));
-        let joined = joining.map(|joining| joining.join(bootstrap, connect_timeout)).transpose()?;
+        // Every head joins its channels in their order, so that none waits for one that waits for it.
+        let join = |joining: Joining| joining.join(bootstrap, connect_timeout);
+        let joined = joining.into_iter().map(join).collect::<Result<Vec<_>, ConnectError>>()?;
         let memory = source
             .host(places.len_bytes)
             .map_err(|source| ConnectError::Device { rank, source: source.into() })?;
@@ -268,15 +270,18 @@ impl Network {
             chains: layout.chains.channels() as u32,
         };
         let slots = layout.slots(ConnKind::Chain);
-        let chain = joined.as_ref().map(|_| ChainMemory::new(source, rank, slots)).transpose()?;
-        let keep: Keep =
-            Arc::new((memory.keep(), counted.memory.clone(), chain.as_ref().map(ChainMemory::keep)));
+        let mut chains = BTreeMap::new();
+        for joined in &joined {
+            chains.insert(joined.channel, ChainMemory::new(source, rank, slots)?);
+        }
+        let of_chains: Vec<Keep> = chains.values().map(ChainMemory::keep).collect();
+        let keep: Keep = Arc::new((memory.keep(), counted.memory.clone(), of_chains));
         let whole = Whole { rank, channels: &channels, memory: &memory, counted: &counted, keep: &keep };
         let nranks = layout.nranks;
         let mut ends = whole.ends(&places, dialed)?;
-        if let (Some(chain), Some(joined)) = (&chain, joined) {
-            let channel = ChannelId(channels.of(Connections::Chain).start);
-            ends.push(ProxyEnd::Coll(Box::new(chain.end(rank, channel, joined)?)));
+        for joined in joined {
+            let channel = ChannelId(channels.of(Connections::Chain).start + joined.channel as u32);
+            ends.push(ProxyEnd::Coll(Box::new(chains[&joined.channel].end(rank, channel, joined)?)));
         }
         let proxy = ProxyParts {
             rank,
@@ -297,7 +302,7 @@ impl Network {
             threads: self.threads,
             memory: keep,
         };
-        Ok(NetConnected { parts, places, memory, chain })
+        Ok(NetConnected { parts, places, memory, chains })
     }
 }
 
@@ -398,9 +403,11 @@ fn proxy_channels(layout: &DeviceLayout, rank: Rank) -> Box<[ProxyChannel]> {
     let trees = (0..layout.trees.channels()).map(tree);
     let pairs = (0..layout.far_channels).map(|_| ProxyChannel::default());
     // Neighbours in a chain meet in memory. What is above a head goes by the name of the next head.
-    let above = layout.chains.place(rank).filter(|place| place.is_head).map(|place| place.above);
-    let chain = || ProxyChannel { chain: [above, None], ..ProxyChannel::default() };
-    let chains = (0..layout.chains.channels()).map(|_| chain());
+    let chain = |channel| {
+        let above = layout.chains.place(channel, rank).filter(|place| place.is_head).map(|place| place.above);
+        ProxyChannel { chain: [above, None], ..ProxyChannel::default() }
+    };
+    let chains = (0..layout.chains.channels()).map(chain);
     rings.chain(trees).chain(pairs).chain(chains).collect()
 }
 
@@ -408,11 +415,8 @@ impl NetConnected {
     /// Where a connection lies for kernels, if it leads over the network.
     pub(super) fn site(&self, name: ConnName) -> Option<ConnSite> {
         if name.kind == ConnKind::Chain {
-            return self
-                .chain
-                .as_ref()
-                .filter(|_| !self.is_near(name.peer))
-                .map(|chain| chain.site(name.is_send));
+            let chain = self.chains.get(&name.channel).filter(|_| !self.is_near(name.peer));
+            return chain.map(|chain| chain.site(name.is_send));
         }
         let place = self.places.of(name)?;
         let block = self.memory.address(place.offset);
@@ -426,7 +430,7 @@ impl NetConnected {
 
     /// Bytes of pinned memory of a head's connections to the network that reduces.
     pub fn chain_bytes(&self) -> usize {
-        self.chain.as_ref().map_or(0, ChainMemory::len_bytes)
+        self.chains.values().map(ChainMemory::len_bytes).sum()
     }
 
     /// Bytes of memory, pinned or the GPU's, that the connections to a rank, or from it, take.

@@ -6,7 +6,7 @@ use super::*;
 use crate::bootstrap::Cancel;
 use crate::bootstrap::secret::Secret;
 use crate::launch::Fault;
-use crate::net::aggregate::{AggregatorConfig, Server, ServerConfig, open};
+use crate::net::aggregate::{AggregatorConfig, Carriage, Server, ServerConfig, open};
 use crate::net::coll::{CollComm, CollConnector, CollListener, CollPart, Reduction, Started, Window};
 use crate::net::{Comm, NetHandle, NetMemory, Registration, Request};
 
@@ -19,13 +19,14 @@ fn with_aggregator(play: impl FnOnce(Arc<dyn CollNet>)) {
         secret: Ok(secret()),
         connect_timeout: Duration::from_secs(20),
         peer_dead_after: Duration::from_secs(20),
+        net: None,
     };
     let stop = Cancel::default();
     std::thread::scope(|scope| {
         // However the play ends.
         let _stops = Stops(&stop);
         scope.spawn(|| server.serve(&stop).unwrap());
-        play(open(&config).unwrap());
+        play(open(&config, Carriage::Tcp { encrypt: false }).unwrap());
     });
 }
 
@@ -56,6 +57,31 @@ fn heads_alone_and_chains_reduce_through_an_aggregator() {
         Scene { threads: 4, ..scene(&[1, 1, 2, 2], &net) }.play(everything);
         // A ring in rank order enters the first host in the middle.
         scene(&[1, 2, 2, 1, 1], &net).play(everything);
+    });
+}
+
+/// Each channel has its share, its head of each host, and its job on the server.
+#[test]
+fn channels_of_chains_have_their_shares_and_their_heads() {
+    with_aggregator(|net| {
+        for hosts in [&[1, 2][..], &[1, 1, 2, 2], &[1, 1, 1, 2]] {
+            Scene { threads: 4, ..scene(hosts, &net) }.play(|player| {
+                let chains = &player.layout.chains;
+                let of_first = |chain: &&Vec<Rank>| chain.contains(&Rank(0));
+                let head = |channel: usize| chains.channels[channel].iter().find(of_first).unwrap()[0];
+                assert_eq!(head(0) == head(1), hosts.len() == 2, "a host of several ranks has two heads");
+                for (tag, count) in (1..).zip([1, 16_384, 40_000, 60_001, 300_007, 1_000_003]) {
+                    let call = call(Func::AllReduce, count);
+                    let channels = plan(&call, &player.facts).channels;
+                    assert!(
+                        (count > 16_384 || channels == 1) && (count < 1_000_000 || channels == 3),
+                        "{count}"
+                    );
+                    assert!(player.collective(&call, tag).is_ok(), "{:?}", player.health.fault());
+                }
+                player.finish();
+            });
+        }
     });
 }
 

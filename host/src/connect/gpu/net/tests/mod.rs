@@ -9,7 +9,7 @@ mod rings;
 
 use super::*;
 use crate::bootstrap::{BootstrapConfig, InterfaceFilter, UniqueId};
-use crate::connect::collnet::{HeadListener, Heads};
+use crate::connect::collnet::{Chains, HeadListener, Heads, headed};
 use crate::connect::gpu::chains::DeviceChains;
 use crate::connect::gpu::connect::layout;
 use crate::connect::gpu::routes::{RouteSettings, Routes};
@@ -147,7 +147,7 @@ impl Scene {
         let id = UniqueId::create_by(&config).unwrap();
         // As long as the longest: what memory GPUs of one host share.
         let (facts, channels) = (self.facts(), Channels::in_rank_order(self.nranks()));
-        let chains = DeviceChains::along(channels.ring(0), &self.hosts);
+        let chains = chain_channels(&channels, &self.hosts);
         let plain = layout(&facts, &channels).with_chains(chains);
         let arena = |rank| Segment::private(plain.len_bytes(rank).iter().sum::<usize>().max(1)).unwrap();
         let arenas = Arc::new((0..self.nranks()).map(Rank).map(arena).collect::<Vec<_>>());
@@ -186,11 +186,11 @@ impl Scene {
         facts.tuning.blocks.as_mut().unwrap().ll_threads = 1;
         let facts = facts.on_hosts(peers.iter().map(|peer| peer.host));
         let facts = facts.over_nics(&network.nics(&routes), &channels);
-        let chains = DeviceChains::along(channels.ring(0), routes.group_of());
+        let chains = chain_channels(&channels, routes.group_of());
         let layout = layout(&facts, &channels).with_routes(routes, facts.far_channels);
         let heads = self.heads(bootstrap, &mut config, &chains);
-        let facts =
-            facts.with_collnet_of_gpus(heads.as_ref().map_or(Collnet::Disabled, |heads| heads.collnet));
+        let collnet = heads.as_ref().map_or(Collnet::Disabled, |heads| heads.collnet);
+        let facts = facts.with_collnet_of_gpus(collnet, chains.len() as u32);
         let layout = if heads.is_some() { layout.with_chains(chains) } else { layout };
         let wanted = NetWanted {
             rank,
@@ -207,7 +207,13 @@ impl Scene {
         let source: &dyn Source = own.as_ref().map_or(&OfProcess, |gpu| gpu);
         let gdr = direct.map(|direct| direct.gdr);
         let connected = network
-            .connect_in(source, gdr, bootstrap, (&wanted, &[]), heads.and_then(|heads| heads.mine))
+            .connect_in(
+                source,
+                gdr,
+                bootstrap,
+                (&wanted, &[]),
+                heads.map_or_else(Vec::new, |heads| heads.mine),
+            )
             .unwrap();
         let base = |peer: Rank, _| arenas[peer.index()].base().addr() as u64;
         let tables = image(&layout, rank, &|name| {
@@ -236,15 +242,22 @@ impl Scene {
     }
 
     /// What the heads find, if there is anything to find.
-    fn heads(&self, bootstrap: &Bootstrap, config: &mut NetConfig, chains: &[Vec<Rank>]) -> Option<Heads> {
+    fn heads(&self, bootstrap: &Bootstrap, config: &mut NetConfig, chains: &[Chains]) -> Option<Heads> {
         config.coll.own = Some(self.reducing.clone()?);
         let rank = bootstrap.rank();
-        let mine = match chains.iter().any(|chain| chain[0] == rank) {
-            true => HeadListener::listen(config, rank, &Locality::default()).unwrap(),
-            false => HeadListener::member(),
+        let mine = match headed(chains, rank).count() {
+            0 => HeadListener::member(),
+            count => HeadListener::listen(config, rank, &Locality::default(), count).unwrap(),
         };
         Some(mine.gather(bootstrap, chains).unwrap())
     }
+}
+
+/// Chains on three channels: along the ring, against it, and along it. A host of several ranks has two heads.
+fn chain_channels(channels: &Channels, groups: &[u64]) -> Vec<Chains> {
+    let there = channels.ring(0).to_vec();
+    let back: Vec<Rank> = there.iter().rev().copied().collect();
+    [&there, &back, &there].map(|ring| DeviceChains::along(ring, groups)).to_vec()
 }
 
 impl KindConns {
@@ -444,7 +457,7 @@ impl Player {
                 (self.conns[2].channel(at, self.facts.nranks as usize - 1), TreeEnds::default())
             }
             Algorithm::CollnetChain => {
-                let place = self.layout.chains.place(self.rank).unwrap();
+                let place = self.layout.chains.place(at, self.rank).unwrap();
                 (self.conns[3].channel(at, place.conns()), TreeEnds::default())
             }
             Algorithm::TwoShot => panic!("not over a proxy: {plan:?}"),
@@ -458,7 +471,7 @@ impl Player {
                 coll::oneshot::run::<_, AtOnce<Ll<1>, 7>>(&block, &ends, &work)
             };
         }
-        let chain = self.chain_ends();
+        let chain = self.chain_ends(at);
         let (me, n) = (self.rank, self.facts.nranks);
         let mesh_send: Vec<u16> = peers(me, n).map(|peer| place_from(me, peer) as u16).collect();
         let mesh_recv: Vec<u16> = (0..n as u16 - 1).collect();
@@ -469,8 +482,8 @@ impl Player {
     }
 
     /// As the kernel has them.
-    fn chain_ends(&self) -> ChainEnds {
-        let Some(place) = self.layout.chains.place(self.rank) else { return ChainEnds::default() };
+    fn chain_ends(&self, channel: usize) -> ChainEnds {
+        let Some(place) = self.layout.chains.place(channel, self.rank) else { return ChainEnds::default() };
         let KernelTree { children, has_parent } = place.of_kernel();
         ChainEnds {
             links: ChainLinks { is_head: has_parent == 0, has_below: children > 0 },
