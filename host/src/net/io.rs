@@ -3,6 +3,7 @@
 use rustix::io::Errno;
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 
 /// The error of a read that found bytes which were changed on the way; no system call on a stream has it.
 pub const ALTERED: Errno = Errno::BADMSG;
@@ -48,23 +49,50 @@ pub trait StreamIo {
     }
 }
 
-impl StreamIo for TcpStream {
+/// A stream that others ask about while it moves bytes.
+impl StreamIo for Arc<TcpStream> {
     unsafe fn write(&mut self, pieces: &[Piece]) -> Result<usize, Errno> {
-        let message = message(pieces.as_ptr().cast_mut(), pieces.len());
-        // SAFETY: the descriptor is open, the message lives through the call, the pieces are readable (obligation 1).
-        let n = unsafe {
-            // NOSIGNAL: a closed peer is an error code, not the death of the user's process.
-            libc::sendmsg(self.as_raw_fd(), &message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
-        };
-        result(n)
+        // SAFETY: the same obligation.
+        unsafe { send(self, pieces) }
     }
 
     unsafe fn read(&mut self, pieces: &mut [Piece]) -> Result<usize, Errno> {
-        let mut message = message(pieces.as_mut_ptr(), pieces.len());
-        // SAFETY: the descriptor is open, the message lives through the call, the pieces are writable (obligation 1).
-        let n = unsafe { libc::recvmsg(self.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) };
-        result(n)
+        // SAFETY: the same obligation.
+        unsafe { receive(self, pieces) }
     }
+}
+
+impl StreamIo for TcpStream {
+    unsafe fn write(&mut self, pieces: &[Piece]) -> Result<usize, Errno> {
+        // SAFETY: the same obligation.
+        unsafe { send(self, pieces) }
+    }
+
+    unsafe fn read(&mut self, pieces: &mut [Piece]) -> Result<usize, Errno> {
+        // SAFETY: the same obligation.
+        unsafe { receive(self, pieces) }
+    }
+}
+
+/// # Safety
+/// 1. As [`StreamIo::write`].
+unsafe fn send(stream: &TcpStream, pieces: &[Piece]) -> Result<usize, Errno> {
+    let message = message(pieces.as_ptr().cast_mut(), pieces.len());
+    // SAFETY: the descriptor is open, the message lives through the call, the pieces are readable (obligation 1).
+    let n = unsafe {
+        // NOSIGNAL: a closed peer is an error code, not the death of the user's process.
+        libc::sendmsg(stream.as_raw_fd(), &message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
+    };
+    result(n)
+}
+
+/// # Safety
+/// 1. As [`StreamIo::read`].
+unsafe fn receive(stream: &TcpStream, pieces: &mut [Piece]) -> Result<usize, Errno> {
+    let mut message = message(pieces.as_mut_ptr(), pieces.len());
+    // SAFETY: the descriptor is open, the message lives through the call, the pieces are writable (obligation 1).
+    let n = unsafe { libc::recvmsg(stream.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) };
+    result(n)
 }
 
 /// A message header of these pieces and nothing else.

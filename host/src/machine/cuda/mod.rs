@@ -20,6 +20,7 @@ mod machine;
 mod copies;
 mod messages;
 mod issue;
+mod stands;
 mod stopped;
 mod one_sided;
 mod buffer;
