@@ -45,9 +45,27 @@ pub fn rounds(seconds: f64, round_seconds: f64, wanted: u32) -> Option<u32> {
     Some(if fit >= f64::from(wanted) { wanted } else { (fit as u32).max(1) })
 }
 
+/// Operations of one round of `round_seconds` that fit: as many as were asked for, or fewer, in graphs of so many.
+pub fn iters_that_fit(asked: u32, graph: u32, seconds: f64, round_seconds: f64) -> u32 {
+    let share = (0.8 * seconds / round_seconds.max(1e-9)).clamp(0.0, 1.0);
+    let (fit, step) = ((f64::from(asked) * share) as u32, graph.max(1));
+    (fit / step * step).max(step).min(asked.max(step))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// `-n 4294967295 --time-budget 3` ran until it was killed.
+    #[test]
+    fn operations_that_were_asked_for_fit_the_budget_too() {
+        assert_eq!(iters_that_fit(20, 0, 10.0, 1.0), 20);
+        assert_eq!(iters_that_fit(u32::MAX, 0, 3.0, 4294.967_295), 2_400_000);
+        assert_eq!(iters_that_fit(1000, 20, 1.0, 10.0), 80);
+        assert_eq!(iters_that_fit(1000, 20, 1.0, 1e9), 20);
+        assert_eq!(iters_that_fit(7, 0, 0.1, 1e9), 1);
+        assert_eq!(iters_that_fit(u32::MAX, 0, f64::INFINITY, 4000.0), u32::MAX);
+    }
 
     #[test]
     fn without_an_end_everything_fits() {

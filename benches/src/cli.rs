@@ -34,14 +34,14 @@ pub struct PerfArgs {
     /// cuda: the GPU of each rank of this machine, such as 0,2,1,3. Default: rank by rank.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub devices: Vec<u32>,
-    /// Smallest size in bytes; K, M and G are powers of 1024.
+    /// Smallest size in bytes; K, M, G and T are powers of 1024.
     #[arg(short = 'b', long, default_value = "32M", default_value_if("target", "suite", "8"), value_parser = bytes)]
     pub minbytes: usize,
     /// Largest size in bytes.
     #[arg(short = 'e', long, default_value = "32M", default_value_if("target", "suite", "2G"), value_parser = bytes)]
     pub maxbytes: usize,
-    /// Bytes from one size to the next, where there is no factor.
-    #[arg(short = 'i', long, default_value = "1M", value_parser = bytes)]
+    /// Bytes from one size to the next, where there is no factor; at least 1.
+    #[arg(short = 'i', long, default_value = "1M", value_parser = step)]
     pub stepbytes: usize,
     /// Factor from one size to the next; 1 means `--stepbytes`.
     #[arg(short = 'f', long, default_value_t = 1)]
@@ -111,7 +111,7 @@ pub struct PerfArgs {
     /// that it takes; with --ranks --rounds times, each time and for each engine in new processes.
     #[arg(long)]
     pub init_time: bool,
-    /// Seconds that the whole run may last: rounds become fewer, then the largest sizes are left out.
+    /// Seconds that the whole run may last: rounds become fewer, then operations (`--iters`), then the largest sizes are left out.
     #[arg(long, value_name = "S", value_parser = budget)]
     pub time_budget: Option<Duration>,
     /// Seconds after which an operation that makes no progress is given up; 0 for the library's own limit (cuda: 60).
@@ -237,7 +237,7 @@ impl PerfArgs {
                 // A factor never leaves zero.
                 if *size == 0 { Some(1) } else { size.checked_mul(self.stepfactor) }
             } else {
-                size.checked_add(self.stepbytes.max(1))
+                size.checked_add(self.stepbytes)
             };
             next.filter(|next| *next <= self.maxbytes)
         })
@@ -293,11 +293,24 @@ pub fn bytes(text: &str) -> Result<usize, String> {
         Some((at, 'K' | 'k')) => (&text[..at], 1 << 10),
         Some((at, 'M' | 'm')) => (&text[..at], 1 << 20),
         Some((at, 'G' | 'g')) => (&text[..at], 1 << 30),
+        Some((at, 'T' | 't')) => (&text[..at], 1 << 40),
         _ => (text, 1u64),
     };
     let number: f64 = digits.parse().map_err(|_| "expected a number of bytes such as 8, 64K, 1.5M or 1G")?;
     let bytes = number * unit as f64;
-    if (0.0..=(1u64 << 46) as f64).contains(&bytes) { Ok(bytes as usize) } else { Err("0 to 64T".into()) }
+    if (0.0..=(1u64 << 46) as f64).contains(&bytes) {
+        Ok(bytes as usize)
+    } else {
+        Err("0 to 64T was expected".into())
+    }
+}
+
+/// From one size to the next.
+fn step(text: &str) -> Result<usize, String> {
+    match bytes(text)? {
+        0 => Err("sizes 0 bytes apart are all the same: at least 1 was expected".into()),
+        step => Ok(step),
+    }
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -423,5 +436,8 @@ mod tests {
             assert!(bytes(text).is_err(), "{text}");
         }
         assert_eq!(bytes("1.5K"), Ok(1536));
+        assert_eq!((bytes("1T"), bytes("64T")), (Ok(1 << 40), Ok(1 << 46)));
+        assert_eq!(bytes("65T"), Err("0 to 64T was expected".into()));
+        assert!(step("0").is_err_and(|error| error.contains("at least 1")) && step("4").is_ok());
     }
 }

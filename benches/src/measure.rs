@@ -197,7 +197,7 @@ impl Bench for CpuBench<'_> {
         self.repeat(engine, call, 0, 1)?;
         let start = Instant::now();
         self.repeat(engine, call, 0, iters)?;
-        let mine = start.elapsed().as_secs_f64() / f64::from(iters * self.args.agg_iters);
+        let mine = start.elapsed().as_secs_f64() / (f64::from(iters) * f64::from(self.args.agg_iters));
         let slowest = combine(3, &gather_f64(self.team, mine)?);
         Ok(WarmUp::plan(slowest, self.args.iters, self.args.min_time, self.args.agg_iters))
     }
@@ -208,7 +208,7 @@ impl Bench for CpuBench<'_> {
         self.team.barrier()?;
         let start = Instant::now();
         self.repeat(engine, call, step, iters)?;
-        let mine = start.elapsed().as_secs_f64() / f64::from(iters * self.args.agg_iters);
+        let mine = start.elapsed().as_secs_f64() / (f64::from(iters) * f64::from(self.args.agg_iters));
         Ok(combine(self.args.average, &gather_f64(self.team, mine)?))
     }
 

@@ -4,7 +4,7 @@
 //! Never: starts ranks.
 
 use crate::bench::{Bench, Case, MeasureError};
-use crate::budget::{Budget, rounds};
+use crate::budget::{Budget, iters_that_fit, rounds};
 use crate::cli::{Choice, PerfArgs, Places};
 use crate::collective::Collective;
 use crate::report::{Report, ReportError};
@@ -87,6 +87,13 @@ fn place(
         });
     }
     let Some(rounds) = rounds(seconds, round_seconds, args.rounds()) else { return all(NO_TIME) };
+    if args.iters.is_some() {
+        for cell in &mut cells {
+            if let Cell::Measured(measured) = cell {
+                measured.iters = iters_that_fit(measured.iters, args.graph, seconds, round_seconds);
+            }
+        }
+    }
     for round in 0..rounds as usize {
         for turn in 0..engines {
             let at = (round + turn) % engines;

@@ -127,6 +127,22 @@ fn a_dump_without_gpus_is_read_back() {
     assert!(said(&explained).contains("6 ranks on 1 host (CPUs"), "{}", said(&explained));
 }
 
+/// `--hosts` was ignored where there are no GPUs.
+#[test]
+fn hosts_without_gpus_are_explained() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("host.xml");
+    let xml = r#"<system version="1"><cpu numaid="0" affinity="0000003f" arch="x86_64" vendor="AuthenticAMD"/></system>"#;
+    std::fs::write(&file, xml).unwrap();
+    let explain = |more: &str| topo(&format!("--file {} --explain all-reduce 4M {more}", file.display()));
+    let two = said(&explain("--hosts 2"));
+    assert!(two.contains("12 ranks on 2 hosts (CPUs"), "{two}");
+    let one_each = said(&explain("--hosts 4 --ranks 4"));
+    assert!(one_each.contains("4 ranks on 4 hosts (CPUs"), "{one_each}");
+    let uneven = explain("--hosts 4 --ranks 6");
+    assert!(!uneven.status.success() && said(&uneven).contains("equally many ranks"), "{}", said(&uneven));
+}
+
 /// It was refused, though the planner chooses between messages and one kernel.
 #[test]
 fn an_all_to_all_is_explained() {

@@ -5,6 +5,7 @@
 //! counts the steps published. The block's barriers separate a write from the others' reads, so plain cells suffice.
 
 use crate::distance::{Distance, SlotStores};
+use crate::gpu::{Awaited, End, Wait};
 #[cfg(feature = "cpu")]
 use crate::remote::RemoteMemory;
 #[cfg(feature = "cpu")]
@@ -149,6 +150,32 @@ unsafe fn load(end: *const ConnEnd) -> ConnEnd {
             peer: Rank((&raw const (*end).peer.0).read()),
             counted: (&raw const (*end).counted).read(),
         }
+    }
+}
+
+/// A producer waits for an empty slot.
+impl End for SendConn {
+    #[inline(always)]
+    fn wait(&self) -> Wait {
+        Wait { peer: self.peer(), what: Awaited::Credit }
+    }
+
+    #[inline(always)]
+    fn step(&self) -> Step {
+        SendConn::step(self)
+    }
+}
+
+/// A consumer waits for a full one.
+impl End for RecvConn {
+    #[inline(always)]
+    fn wait(&self) -> Wait {
+        Wait { peer: self.peer(), what: Awaited::Data }
+    }
+
+    #[inline(always)]
+    fn step(&self) -> Step {
+        RecvConn::step(self)
     }
 }
 

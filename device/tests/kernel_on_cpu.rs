@@ -6,7 +6,8 @@ use oxccl_device::gpu::{Block as _, How, KernelMachine, NoEngine, Pack, SHARED_B
 use oxccl_device::kernel::run;
 use oxccl_device::prims::{Ll, Simple};
 use oxccl_shared::abi::{
-    CollArgs, ConnControl, ConnEnd, ConnLayout, Func, KernelColl, KernelLaunch, KernelMonitor, Rank,
+    CollArgs, ConnControl, ConnEnd, ConnLayout, Func, KernelColl, KernelLaunch, KernelMonitor, KernelWait,
+    Rank, StopCause,
 };
 use oxccl_shared::algo::chunk::ChannelCut;
 use oxccl_shared::fifo::{ConsumerCursor, ProducerCursor};
@@ -57,6 +58,10 @@ impl KernelMachine for Thread<'_> {
 
     fn block_index(&self) -> u32 {
         0
+    }
+
+    fn speaks_for() -> Option<u32> {
+        Some(0)
     }
 
     fn now_ns() -> u64 {
@@ -144,7 +149,7 @@ impl RankState {
             rings: self.ring.as_ptr(),
             trees: null(),
             monitor: &self.monitor,
-            timeout_ns: 0,
+            number: 41,
             nconns: 1,
             nchannels: 1,
             rank: Rank(self.ring[0]),
@@ -222,6 +227,46 @@ fn an_all_reduce_by_whole_slots() {
     for count in [1, 5, 64, 1000] {
         all_reduce::<Simple>(count, 1024);
     }
+}
+
+/// Rank 0's kernel waits for rank 1, which never comes: it says so while it waits, and stops when it is told to.
+fn waits_for_ever<P: for<'a> run::ByTiles<Block<'a>>>(slot_bytes: usize) {
+    let mut rank = RankState::new(0, [connection(), connection()], 64);
+    let args = Shared(rank.args(slot_bytes));
+    let state =
+        BlockState { memory: &mut rank.memory, barrier: Barrier::new(THREADS), votes: Default::default() };
+    let (args, state, monitor) = (&args, &state, &rank.monitor);
+    std::thread::scope(|scope| {
+        for index in 0..THREADS {
+            scope.spawn(move || {
+                let machine = Thread { index, round: Cell::new(0), block: state };
+                // SAFETY: the arguments are those of a rank whose neighbour does nothing.
+                unsafe { run::ring::<_, f32, P, false>(machine, &args.0, Func::AllReduce) };
+            });
+        }
+        let first = loop {
+            match monitor.stands[0].read() {
+                Some(stands) => break stands,
+                None => std::thread::yield_now(),
+            }
+        };
+        assert_eq!(first.wait, KernelWait { peer: Rank(1), is_credit: false, step: 0 });
+        assert_eq!(first.launch, 41);
+        while monitor.stands[0].read().is_none_or(|stands| stands.now_ns <= first.now_ns) {
+            std::thread::yield_now();
+        }
+        monitor.abort.store_relaxed(1);
+    });
+    let stopped = rank.monitor.stopped.read().expect("it was told to stop");
+    assert_eq!((stopped.cause, stopped.peer), (StopCause::Aborted, Rank(1)));
+    assert!(rank.monitor.stands[1..].iter().all(|stand| stand.read().is_none()), "there is one block");
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "thousands of polls")]
+fn a_kernel_that_waits_says_where_it_stands() {
+    waits_for_ever::<Ll<1>>(504);
+    waits_for_ever::<Simple>(1024);
 }
 
 /// A bulk operation of a block: of one operand or two, to one output or two, each so many bytes behind an aligned place.

@@ -121,6 +121,28 @@ impl Hosts {
         ip(&format!("-n {} link set port{host} master bridge0", self.hub())).expect("the port is ours");
     }
 
+    /// Has a host send no faster than so many Mbit/s from now on.
+    ///
+    /// # Errors
+    /// What `tc` says, or that it is not there.
+    pub fn slow_down(&self, host: u32, mbit: u32) -> Result<(), String> {
+        self.tc(host, &format!("replace dev {INTERFACE} root tbf rate {mbit}mbit burst 64k latency 50ms"))
+    }
+
+    /// Ends what [`Self::slow_down`] began.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn speed_up(&self, host: u32) -> Result<(), String> {
+        self.tc(host, &format!("delete dev {INTERFACE} root"))
+    }
+
+    fn tc(&self, host: u32, arguments: &str) -> Result<(), String> {
+        let inside = ["netns".to_owned(), "exec".to_owned(), self.namespace(host)];
+        let arguments = arguments.split_whitespace();
+        run(Command::new("ip").args(inside).args(["tc", "qdisc"]).args(arguments)).map(drop)
+    }
+
     fn hub(&self) -> String {
         format!("{}-hub", self.name)
     }

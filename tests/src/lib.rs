@@ -18,6 +18,7 @@ pub mod devices;
 pub mod fake_driver;
 pub mod deck;
 pub mod tidy;
+pub mod failed;
 pub mod process;
 pub mod flight;
 pub mod hosts;

@@ -42,11 +42,13 @@ enum What {
     Slow,
     /// Its host is cut off.
     LinkCut,
+    /// Its host sends a hundredth as fast as the others.
+    LinkSlow,
     WrongSecret,
 }
 
 impl What {
-    const ALL: [What; 8] = [
+    const ALL: [What; 9] = [
         What::Kill,
         What::Stop,
         What::MissingCall,
@@ -54,6 +56,7 @@ impl What {
         What::OtherSize,
         What::Slow,
         What::LinkCut,
+        What::LinkSlow,
         What::WrongSecret,
     ];
 }
@@ -87,7 +90,7 @@ fn call(random: &mut Random) -> String {
 impl Fault {
     fn new(random: &mut Random) -> Fault {
         let (what, mut nranks) = (random.of(&What::ALL), 2 + random.below(3) as u32);
-        if what == What::LinkCut {
+        if [What::LinkCut, What::LinkSlow].contains(&what) {
             // Of two hosts each would be the other's.
             nranks = 3;
         }
@@ -95,19 +98,21 @@ impl Fault {
         if what == What::OtherSize {
             calls.push(format!("all-reduce={}", 1 + random.below(100_000)));
         }
-        if what == What::Slow {
+        if [What::Slow, What::LinkSlow].contains(&what) {
             calls.push(format!("all-reduce={}", LONG + random.below(1000)));
         }
         let rank = random.below(u64::from(nranks)) as u32;
-        let transport = if what == What::LinkCut { "tcp" } else { random.of(&["shm", "tcp"]) };
-        Fault { what, transport, nranks, rank, calls }
+        let transport = random.of(&["shm", "tcp"]);
+        let is_between = [What::LinkCut, What::LinkSlow].contains(&what);
+        Fault { what, transport: if is_between { "tcp" } else { transport }, nranks, rank, calls }
     }
 
     /// What a rank does; the one at fault is asked before the last call.
     fn steps(&self, rank: u32) -> String {
         let (last, before) = self.calls.split_last().expect("there is a call");
-        let mut own = last.clone();
-        if rank == self.rank && self.what != What::Slow {
+        let mut own = if self.what == What::LinkSlow { format!("ask {last}") } else { last.clone() };
+        let is_slow = [What::Slow, What::LinkSlow].contains(&self.what);
+        if rank == self.rank && !is_slow {
             own = match (self.what, last.strip_prefix("all-reduce=")) {
                 (What::OtherCall, Some(_)) => "barrier".to_owned(),
                 (What::OtherCall, None) => "all-reduce=77".to_owned(),
@@ -116,7 +121,7 @@ impl Fault {
             };
         }
         // Who watches has seen the end of the stall by then.
-        let rest = if self.what == What::Slow { "sleep=100 drop" } else { "drop" };
+        let rest = if is_slow { "sleep=100 drop" } else { "drop" };
         format!("join watch-stall {} {own} {rest}", before.join(" "))
     }
 
@@ -128,6 +133,9 @@ impl Fault {
     fn run(&self) -> Result<(), String> {
         if self.what == What::LinkCut {
             return self.cut();
+        }
+        if self.what == What::LinkSlow {
+            return self.slow_down();
         }
         if self.what == What::WrongSecret {
             return self.lock_out();
@@ -153,7 +161,7 @@ impl Fault {
                 drop(slowed);
                 self.expect_two_lines(&mut job)
             }
-            What::LinkCut | What::WrongSecret => unreachable!("they have jobs of their own"),
+            What::LinkCut | What::LinkSlow | What::WrongSecret => unreachable!("they have jobs of their own"),
             What::Stop | What::MissingCall => {
                 self.await_ask(&mut job);
                 if self.what == What::Stop {
@@ -182,9 +190,12 @@ impl Fault {
         let class = match self.what {
             What::Stop => "NoAnswer",
             What::Slow => "Slow",
+            What::LinkSlow => "SlowLink",
             _ => "MissingEnter",
         };
-        for rank in job.without(&[self.rank]) {
+        let hears_too = self.what == What::LinkSlow;
+        let silent = [self.rank];
+        for rank in job.without(if hears_too { &[] } else { &silent }) {
             let line = rank.line("stall ", SOON).text;
             let words: Vec<&str> = line.split(' ').collect();
             let (number, guilty) = ((self.calls.len() - 1).to_string(), self.rank.to_string());
@@ -202,12 +213,10 @@ impl Fault {
         if reports == 2 { Ok(()) } else { Err(format!("{reports} lines of a stall and its end: {errors}")) }
     }
 
-    /// Each rank is a host, and that of the rank at fault is cut off: the others name it once it has been silent for the time of an outage.
-    fn cut(&self) -> Result<(), String> {
-        let Some(hosts) = hosts(self.nranks) else { return Ok(()) };
-        let launch = Launch::without_id(RANK, self.nranks).env("NCCL_SOCKET_IFNAME", INTERFACE);
-        let mut launch = launch.env("OXCCL_OUTAGE", OUTAGE).env("OXCCL_STALL_WARN", WARN);
-        let mut job = Job::new();
+    /// Each rank is a host.
+    fn start_on(&self, hosts: &Hosts, launch: Launch) -> Job {
+        let launch = launch.env("NCCL_SOCKET_IFNAME", INTERFACE).env("OXCCL_STALL_WARN", WARN);
+        let (mut launch, mut job) = (launch, Job::new());
         for rank in 0..self.nranks {
             let there = launch.clone().under(hosts.on(rank)).env("NCCL_HOSTID", &format!("host {rank}"));
             job.ranks.push(there.spawn(rank, &self.steps(rank)));
@@ -215,6 +224,30 @@ impl Fault {
                 launch = launch.id(job.ranks[0].line("id ", SOON).text["id ".len()..].trim());
             }
         }
+        job
+    }
+
+    /// What the host of the rank at fault sends is slow, and the link to the next rank is named.
+    fn slow_down(&self) -> Result<(), String> {
+        let Some(hosts) = hosts(self.nranks) else { return Ok(()) };
+        let launch = Launch::without_id(RANK, self.nranks).env("NCCL_ALGO", "ring");
+        let mut job = self.start_on(&hosts, launch);
+        job.all_print("step ask");
+        if let Err(why) = hosts.slow_down(self.rank, 50) {
+            println!("skipped: {why}");
+            return Ok(());
+        }
+        job.ranks.iter_mut().for_each(|rank| rank.say("go on"));
+        self.expect_stall(&mut job)?;
+        hosts.speed_up(self.rank)?;
+        self.expect_two_lines(&mut job)
+    }
+
+    /// The host of the rank at fault is cut off: the others name it once it has been silent for the time of an outage.
+    fn cut(&self) -> Result<(), String> {
+        let Some(hosts) = hosts(self.nranks) else { return Ok(()) };
+        let launch = Launch::without_id(RANK, self.nranks).env("OXCCL_OUTAGE", OUTAGE);
+        let mut job = self.start_on(&hosts, launch);
         // The others have the time of the outage to come to the call.
         job.ranks[self.rank as usize].line("step ask", SOON);
         hosts.cut_off(self.rank);

@@ -1,5 +1,6 @@
 //! Operations that stand still: one rank says which rank they wait for, what that does, and when it goes on.
 
+use oxccl_tests::hosts::{Hosts, INTERFACE};
 use oxccl_tests::process::{Job, Launch, Line, SOON};
 use oxccl_tests::slowed::Slowed;
 use rustix::process::Signal;
@@ -178,6 +179,51 @@ fn who_wants_no_warning_gets_none() {
     let mut job = launch.start_each(steps);
     job.all_succeed();
     assert_eq!(warnings(&mut job), [""; 0]);
+}
+
+/// Three hosts in a ring, of which these send 40 Mbit/s. Returns the job, in an operation that lasts.
+fn on_slow_hosts(hosts: &Hosts, slow: &[u32]) -> Result<Job, String> {
+    let launch = Launch::without_id(RANK, 3).env("NCCL_SOCKET_IFNAME", INTERFACE).env("NCCL_ALGO", "ring");
+    let mut launch = launch.env("OXCCL_STALL_WARN", &WARN.as_secs_f64().to_string());
+    let mut job = Job::new();
+    for rank in 0..3 {
+        let there = launch.clone().under(hosts.on(rank)).env("NCCL_HOSTID", &format!("host {rank}"));
+        let steps = "join watch-stall barrier ask all-reduce=20000000 sleep=300 drop";
+        job.ranks.push(there.spawn(rank, steps));
+        if rank == 0 {
+            launch = launch.id(job.ranks[0].line("id ", SOON).text["id ".len()..].trim());
+        }
+    }
+    job.all_print("step ask");
+    slow.iter().try_for_each(|host| hosts.slow_down(*host, 40))?;
+    job.ranks.iter_mut().for_each(|rank| rank.say("go on"));
+    Ok(job)
+}
+
+/// Both of its ends wait; the kernel knows on which link bytes are under way all the time.
+#[test]
+fn a_slow_link_is_named_and_a_network_that_is_slow_as_a_whole_is_not() {
+    let hosts = match Hosts::new("slowlink", 3) {
+        Ok(hosts) => hosts,
+        Err(why) => return println!("skipped: no network namespaces here: {why}"),
+    };
+    let mut job = match on_slow_hosts(&hosts, &[1]) {
+        Ok(job) => job,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    expect_stall(&mut job, 9, ("SlowLink", 1, 1, "all_reduce"), Instant::now());
+    hosts.speed_up(1).expect("it was slow");
+    job.all_succeed();
+    let errors: String = job.ranks.iter().map(|rank| rank.errors()).collect();
+    assert!(
+        errors.contains("[slow link]: all_reduce of 20000000 float")
+            && errors.contains(") has a slow link to rank 2: "),
+        "{errors}"
+    );
+
+    let job = on_slow_hosts(&hosts, &[0, 1, 2]).expect("as before");
+    std::thread::sleep(WARN * 4);
+    assert_eq!(warnings(&mut { job }), [""; 0]);
 }
 
 /// It runs for some milliseconds of each tenth of a second, and so each wait for it is far shorter than the warn time.

@@ -337,7 +337,8 @@ impl Bench for GpuBench<'_> {
         let mut plan = WarmUp::plan(slowest, self.args.iters, self.args.min_time, self.args.agg_iters);
         if self.args.graph > 0 {
             let asked = plan.iters;
-            plan.iters = asked.next_multiple_of(self.args.graph);
+            let graph = self.args.graph;
+            plan.iters = asked.checked_next_multiple_of(graph).unwrap_or(asked / graph * graph);
             plan.seconds *= f64::from(plan.iters) / f64::from(asked);
         }
         Ok(plan)

@@ -131,6 +131,9 @@ const OF_PEER: [Row<PeerReport>; 11] = [
         Whole(peer.reconnects)
     }),
     Row("peer_retries", Counter, None, "Failed attempts at such a connection", |peer| Whole(peer.retries)),
+    Row("peer_retransmits", Counter, None, "Segments sent again on the streams to the peer", |peer| {
+        Whole(peer.retransmits)
+    }),
 ];
 
 /// All metrics, with a value for each rank, function and peer.
@@ -185,7 +188,7 @@ pub mod tests {
             "done":8,"during":null,"during_ms":null,"waits_for":null,"waited_ms":0,"moved":null,"stall":null,"recent":[],"ranks":[],"stalls":2,
             "totals":[{"function":"all_reduce","operations":9,"bytes":36}],
             "peers":[{"rank":1,"transport":"shm","operations":9,"sent_bytes":36,"received_bytes":32,"sent_slots":9,"received_slots":8,
-                      "waited_ns":1500000000,"stalls":1,"outages":3,"unreachable_ns":7500000000,"reconnects":5,"retries":6}],"refusals":4}]}]"#;
+                      "waited_ns":1500000000,"stalls":1,"outages":3,"unreachable_ns":7500000000,"reconnects":5,"retries":6,"retransmits":9}],"refusals":4}]}]"#;
         serde_json::from_str(json).unwrap()
     }
 }

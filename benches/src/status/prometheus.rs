@@ -82,6 +82,7 @@ mod tests {
             format!("oxccl_peer_unreachable_seconds_total{labels} 7.5"),
             format!("oxccl_peer_reconnects_total{labels} 5"),
             format!("oxccl_peer_retries_total{labels} 6"),
+            format!("oxccl_peer_retransmits_total{labels} 9"),
             r#"oxccl_refusals_total{comm="d\"p",rank="0",pid="40"} 4"#.to_owned(),
             "# EOF".to_owned(),
         ] {

@@ -142,7 +142,9 @@ fn peers(text: &mut String, comm: &CommunicatorReport) {
     if comm.refusals > 0 {
         let _ = writeln!(text, "  rank {} has refused {} connections", comm.rank, comm.refusals);
     }
-    let is_shown = |peer: &&PeerReport| peer.operations + peer.outages + peer.reconnects + peer.retries > 0;
+    let is_shown = |peer: &&PeerReport| {
+        peer.operations + peer.waited_ns + peer.outages + peer.reconnects + peer.retries > 0
+    };
     let mut active = comm.peers.iter().filter(is_shown).peekable();
     if active.peek().is_some() {
         let _ = writeln!(text, "  rank {} has exchanged:", comm.rank);
@@ -151,17 +153,22 @@ fn peers(text: &mut String, comm: &CommunicatorReport) {
         let link = peer.transport.as_deref().unwrap_or("-");
         let [sent, received] = [peer.sent_bytes, peer.received_bytes].map(|bytes| bytes as f64 / 1e6);
         let waited = peer.waited_ns as f64 / 1e9;
-        let _ = write!(
-            text,
-            "    with rank {} over {link}: {sent:.3} MB sent, {received:.3} MB received in {} operations; waited {waited:.3} s for it",
-            peer.rank, peer.operations
-        );
+        let _ = write!(text, "    with rank {} over {link}: ", peer.rank);
+        // Ranks on GPUs count neither.
+        if peer.operations + peer.sent_bytes + peer.received_bytes > 0 {
+            let operations = peer.operations;
+            let _ = write!(text, "{sent:.3} MB sent, {received:.3} MB received in {operations} operations; ");
+        }
+        let _ = write!(text, "waited {waited:.3} s for it");
         if peer.stalls > 0 {
             let _ = write!(text, "; stalled by it {} times", peer.stalls);
         }
         if peer.outages > 0 {
             let lasted = peer.unreachable_ns as f64 / 1e9;
             let _ = write!(text, "; its host did not answer {} times, {lasted:.1} s", peer.outages);
+        }
+        if peer.retransmits > 0 {
+            let _ = write!(text, "; {} segments sent again", peer.retransmits);
         }
         if peer.reconnects + peer.retries > 0 {
             let _ = write!(text, "; {} reconnects to it, {} retries", peer.reconnects, peer.retries);
@@ -211,7 +218,7 @@ mod tests {
             "during":{"function":"all_reduce","seq":8,"count":1000,"dtype":"float","op":"sum","root":null},"during_ms":4200,"waits_for":2,
             "waited_ms":4100,"moved":null,"stall":null,"stalls":1,
             "peers":[{"rank":2,"transport":"net","operations":8,"sent_bytes":32000,"received_bytes":28000,"sent_slots":8,"received_slots":7,
-                      "waited_ns":4200000000,"stalls":1,"outages":2,"unreachable_ns":9500000000,"reconnects":1,"retries":3}],"refusals":7,
+                      "waited_ns":4200000000,"stalls":1,"outages":2,"unreachable_ns":9500000000,"reconnects":1,"retries":3,"retransmits":4}],"refusals":7,
             "recent":[{"operation":{"function":"barrier","seq":7,"count":0,"dtype":"uint8","op":null,"root":null},
                        "began_ns":4000000000,"ended_ns":4000002500}],
             "ranks":[
@@ -240,7 +247,7 @@ mod tests {
         );
         assert!(lines[4].contains("node8") && lines[4].contains("DOES NOT ANSWER"), "{text}");
         assert!(text.contains("barrier (operation 7), 2.5 us"), "{text}");
-        let peer = "with rank 2 over net: 0.032 MB sent, 0.028 MB received in 8 operations; waited 4.200 s for it; stalled by it 1 times; its host did not answer 2 times, 9.5 s; 1 reconnects to it, 3 retries";
+        let peer = "with rank 2 over net: 0.032 MB sent, 0.028 MB received in 8 operations; waited 4.200 s for it; stalled by it 1 times; its host did not answer 2 times, 9.5 s; 4 segments sent again; 1 reconnects to it, 3 retries";
         assert!(text.contains(peer), "{text}");
         assert!(text.contains("rank 0 has refused 7 connections"), "{text}");
     }

@@ -30,6 +30,8 @@ pub enum ExplainError {
     Bytes(String, String),
     #[error("--ranks {ranks}: {hosts} of these machines have {gpus} GPUs, of which each has as many ranks")]
     Ranks { ranks: u32, hosts: u32, gpus: u32 },
+    #[error("--ranks {ranks} --hosts {hosts}: hosts have equally many ranks, one at least")]
+    RanksOfHosts { ranks: u32, hosts: u32 },
     #[error("{option} {value}: {error}")]
     List { option: &'static str, value: String, error: ListError },
     #[error(transparent)]
@@ -137,19 +139,26 @@ fn network(machine: &Machine) -> NetSpeed {
     }
 }
 
-/// Explains for ranks that are threads of processors: of this machine, unless it is known how many there are.
+/// Explains for ranks that are threads of processors: of this machine, unless it is known how many there are. Ranks of several hosts reach
+/// each other by streams.
 pub fn on_cpus(args: &TopoArgs, known: Option<usize>) -> Result<String, ExplainError> {
     let here = || std::thread::available_parallelism().map_or(1, usize::from);
     let processors = known.unwrap_or_else(here);
-    let ranks = args.ranks.unwrap_or(processors as u32);
-    let forced = forced(args)?;
-    // All on this host: what only goes between hosts is shown, and why it does not go.
-    let collnet = Collnet::OneHost;
+    let hosts = args.hosts;
+    let ranks = args.ranks.unwrap_or((processors as u32).saturating_mul(hosts));
+    if !ranks.is_multiple_of(hosts) || ranks == 0 {
+        return Err(ExplainError::RanksOfHosts { ranks, hosts });
+    }
+    let (forced, each) = (forced(args)?, u64::from(ranks / hosts));
+    // What reduces between hosts is no part of a machine: it is shown, and why it does not go.
+    let collnet = if hosts > 1 { Collnet::Disabled } else { Collnet::OneHost };
     let lacks = Lacks { collnet: Some(collnet.why_not()), ..Lacks::default() };
     Facts::check(Processor::Cpu, ranks, &forced, lacks)?;
     let config = Config::default();
     let (ring_layout, mesh_layout) = (config.ring_layout(), config.mesh_layout(ranks));
-    let (layouts, architecture) = match args.streams {
+    // As communicators do: one rank on each host leaves streams alone.
+    let is_streams = args.streams || hosts > 1 && each == 1;
+    let (layouts, architecture) = match is_streams {
         true => ([stream_layout(ring_layout), stream_layout(mesh_layout)], Architecture::CpuStreams),
         false => ([ring_layout, mesh_layout], Architecture::Cpu),
     };
@@ -157,6 +166,8 @@ pub fn on_cpus(args: &TopoArgs, known: Option<usize>) -> Result<String, ExplainE
     // Channels as communicators of processors have them.
     let channels = [1, 2];
     let facts = Facts::of_cpus(ranks, architecture, forced, layouts, channels)
+        .on_hosts((0..u64::from(ranks)).map(|rank| rank / each))
+        .with_far_ranks(hosts > 1)
         .with_collnet(collnet)
         .with_table(table);
     Ok(explain(&facts, &call(args, ranks)?))

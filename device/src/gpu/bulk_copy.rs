@@ -38,8 +38,8 @@ pub enum Stage {
     Combined,
 }
 
-/// Stores that may still read their tiles while the next one is asked for.
-pub const STORES_READING: usize = 4;
+/// Stores that may still read their tiles while the next one is asked for. Each keeps a tile from the loads.
+pub const STORES_READING: usize = 2;
 
 /// Stores that may be incomplete when the ones before them are published.
 pub const STORES_RECENT: u32 = 3;

@@ -29,6 +29,13 @@ pub trait KernelMachine {
     /// This block's index in the grid.
     fn block_index(&self) -> u32;
 
+    /// The index of the block for which this thread says where it stands while it waits: of one thread in each warp. A machine whose threads
+    /// do not know says nothing.
+    #[inline(always)]
+    fn speaks_for() -> Option<u32> {
+        None
+    }
+
     /// Nanoseconds on a clock that all blocks share; never 0.
     fn now_ns() -> u64;
 

@@ -35,7 +35,7 @@ pub use lines::Lines;
 pub use machine::{CopyEngine, KernelMachine, NoEngine, Pack, SHARED_BYTES};
 pub use words::{Fold, Words};
 
-use oxccl_shared::abi::{Rank, SlotHeader};
+use oxccl_shared::abi::{Rank, SlotHeader, Step};
 
 /// Why a kernel returned early. The reason lies with whoever answered [`Block::idle`] or [`Block::refuse`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,6 +57,28 @@ pub enum Awaited {
     Credit,
     /// Fill a slot that we want to read.
     Data,
+}
+
+/// An end of a connection, at which a block waits.
+pub trait End {
+    /// What for.
+    fn wait(&self) -> Wait;
+
+    /// The step that it will go on with.
+    fn step(&self) -> Step;
+}
+
+/// A wait at an end of which the step is not known.
+impl End for Wait {
+    #[inline(always)]
+    fn wait(&self) -> Wait {
+        *self
+    }
+
+    #[inline(always)]
+    fn step(&self) -> Step {
+        Step(0)
+    }
 }
 
 /// How a bulk operation treats its operands.
@@ -126,6 +148,13 @@ pub trait Block {
     /// is aborted, its deadline has passed or the peer is gone.
     fn idle(&self, on: Wait, polls: u32) -> Result<(), Stop>;
 
+    /// As [`Self::idle`], at this end. A block of a GPU looks at the end only when it has polled in vain for long, and so keeps nothing of
+    /// it in registers meanwhile.
+    #[inline(always)]
+    fn idle_at(&self, end: &impl End, polls: u32) -> Result<(), Stop> {
+        self.idle(end.wait(), polls)
+    }
+
     /// The peer's slot belongs to another operation than ours: records who and what, and stops.
     fn refuse(&self, on: Wait, expected: SlotHeader, found: SlotHeader) -> Stop;
 
@@ -158,15 +187,19 @@ pub trait Block {
     );
 }
 
-/// Looks until `look` finds something.
+/// Looks at an end until `look` finds something.
 #[inline(always)]
-pub fn wait_for<B: Block, T>(block: &B, on: Wait, mut look: impl FnMut() -> Option<T>) -> Result<T, Stop> {
+pub fn wait_for<B: Block, T>(
+    block: &B,
+    end: &impl End,
+    mut look: impl FnMut() -> Option<T>,
+) -> Result<T, Stop> {
     let mut polls = 0u32;
     loop {
         if let Some(found) = look() {
             return Ok(found);
         }
         polls = polls.saturating_add(1);
-        block.idle(on, polls)?;
+        block.idle_at(end, polls)?;
     }
 }

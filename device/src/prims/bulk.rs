@@ -6,7 +6,7 @@
 
 use super::{Proto, Slice};
 use crate::conn::{Conns, RecvConn};
-use crate::gpu::{Awaited, BulkCopy, How, NO_TILE, STORES_READING, STORES_RECENT, Stage, Stop, Tile, Wait};
+use crate::gpu::{BulkCopy, End, How, NO_TILE, STORES_READING, STORES_RECENT, Stage, Stop, Tile};
 use oxccl_shared::abi::{Protocol, SlotHeader};
 
 /// See [`oxccl_shared::proto::simple`].
@@ -39,10 +39,9 @@ impl<B: BulkCopy> Proto<B> for Bulk {
         if block.loads() {
             for &index in slice.recv() {
                 let conn = &conns.recv[index as usize];
-                let on = Wait { peer: conn.peer(), what: Awaited::Data };
-                let found = wait_for_peer(block, conns, on, || conn.poll())?;
+                let found = wait_for_peer(block, conns, conn, || conn.poll())?;
                 if found != slice.header {
-                    return Err(block.refuse(on, slice.header, found));
+                    return Err(block.refuse(conn.wait(), slice.header, found));
                 }
             }
             block.see_peers();
@@ -50,8 +49,7 @@ impl<B: BulkCopy> Proto<B> for Bulk {
         if block.stores() {
             for &index in slice.send() {
                 let conn = &conns.send[index as usize];
-                let on = Wait { peer: conn.peer(), what: Awaited::Credit };
-                wait_for_peer(block, conns, on, || conn.poll_credit(true).then_some(()))?;
+                wait_for_peer(block, conns, conn, || conn.poll_credit(true).then_some(()))?;
             }
             // What the peers have read by now, later stores overwrite.
             block.see_peers();
@@ -362,7 +360,7 @@ fn wait_for<B: BulkCopy>(block: &B, conns: Conns<'_>, stage: Stage, turn: Tile) 
 fn wait_for_peer<B: BulkCopy, T>(
     block: &B,
     conns: Conns<'_>,
-    on: Wait,
+    end: &impl End,
     mut poll: impl FnMut() -> Option<T>,
 ) -> Result<T, Stop> {
     let mut polls = 0u32;
@@ -377,7 +375,7 @@ fn wait_for_peer<B: BulkCopy, T>(
             return Err(Stop);
         }
         polls = polls.saturating_add(1);
-        block.idle(on, polls)?;
+        block.idle_at(end, polls)?;
     }
 }
 

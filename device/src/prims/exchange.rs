@@ -10,7 +10,7 @@ use super::ll::{Ll, line};
 use super::peers::{Lengths, Peers, for_peers, rank_of};
 use super::{Proto, words};
 use crate::conn::{RecvConn, SendConn};
-use crate::gpu::{Awaited, Stop, Wait, Words, wait_for};
+use crate::gpu::{End, Stop, Words, wait_for};
 use oxccl_shared::abi::{Protocol, Rank, SlotHeader};
 use oxccl_shared::algo::mesh::Keep;
 use oxccl_shared::proto::ll::{self, LlLine};
@@ -87,8 +87,7 @@ pub struct Exchange<'a> {
 #[inline(always)]
 pub unsafe fn exchange<B: Words, const PEERS: usize>(block: &B, what: &Exchange<'_>) -> Result<(), Stop> {
     for conn in what.send {
-        let on = Wait { peer: conn.peer(), what: Awaited::Credit };
-        wait_for(block, on, || conn.poll_credit(block.threads() == 1).then_some(()))?;
+        wait_for(block, conn, || conn.poll_credit(block.threads() == 1).then_some(()))?;
     }
     send_headers(block, what);
     let from_all_as = (what.keep == Keep::Reduced).then_some(what.rank);
@@ -140,11 +139,10 @@ fn check_headers<B: Words>(block: &B, what: &Exchange<'_>) -> Result<(), Stop> {
     let mut i = from_behind(block);
     while i < what.recv.len() {
         let conn = &what.recv[i];
-        let on = Wait { peer: conn.peer(), what: Awaited::Data };
         let expected = header(what, received_bytes(what, conn.peer()));
-        let found = wait_for(block, on, || <Ll<1> as Proto<B>>::poll_header(conn))?;
+        let found = wait_for(block, conn, || <Ll<1> as Proto<B>>::poll_header(conn))?;
         if found != expected {
-            return Err(block.refuse(on, expected, found));
+            return Err(block.refuse(conn.wait(), expected, found));
         }
         i += block.threads();
     }
@@ -333,14 +331,13 @@ unsafe fn keep<B: Words, const PEERS: usize>(
 #[inline(always)]
 fn look_again<B: Words>(block: &B, conn: &RecvConn, expected: SlotHeader, polls: u32) -> Result<(), Stop> {
     const POLLS_PER_HEADER: u32 = 256;
-    let on = Wait { peer: conn.peer(), what: Awaited::Data };
     if polls.is_multiple_of(POLLS_PER_HEADER)
         && let Some(found) = <Ll<1> as Proto<B>>::poll_header(conn)
         && found != expected
     {
-        return Err(block.refuse(on, expected, found));
+        return Err(block.refuse(conn.wait(), expected, found));
     }
-    block.idle(on, polls)
+    block.idle_at(conn, polls)
 }
 
 /// # Safety

@@ -19,7 +19,7 @@ use super::lines::{LineWords, OwnLines, has_line, load, put, share};
 use super::ll128::{Ll128, line};
 use super::peers::{CurrentSlot, HELD_MAX, Lengths, Peers, for_peers, rank_of};
 use crate::conn::{RecvConn, SendConn};
-use crate::gpu::{Awaited, Lines, Stop, Wait, wait_for};
+use crate::gpu::{End, Lines, Stop, wait_for};
 use oxccl_shared::abi::{Protocol, Rank, SlotHeader};
 use oxccl_shared::proto::ll128::{self, DATA_BYTES, LINE_WORDS};
 
@@ -132,8 +132,7 @@ unsafe fn passes<B: Lines, const PEERS: usize, const PLAIN: bool>(
 #[inline(always)]
 fn wait_for_credits<B: Lines>(block: &B, what: &LineExchange<'_>) -> Result<(), Stop> {
     for conn in what.send {
-        let on = Wait { peer: conn.peer(), what: Awaited::Credit };
-        wait_for(block, on, || conn.poll_credit(block.threads() == 1).then_some(()))?;
+        wait_for(block, conn, || conn.poll_credit(block.threads() == 1).then_some(()))?;
     }
     Ok(())
 }
@@ -346,15 +345,14 @@ fn wait_for_lines<B: Lines, const PEERS: usize>(
 fn look_again<B: Lines>(block: &B, what: &LineExchange<'_>, i: usize, polls: u32) -> Result<(), Stop> {
     const POLLS_PER_HEADER: u32 = 256;
     let conn = &what.recv[i];
-    let on = Wait { peer: conn.peer(), what: Awaited::Data };
     let expected = header(what, received_bytes(what, conn.peer()));
     if polls.is_multiple_of(POLLS_PER_HEADER)
         && let Some(found) = <Ll128 as Proto<B>>::poll_header(conn)
         && found != expected
     {
-        return Err(block.refuse(on, expected, found));
+        return Err(block.refuse(conn.wait(), expected, found));
     }
-    block.idle(on, polls)
+    block.idle_at(conn, polls)
 }
 
 /// Checks the headers, which arrive with the lines, by one thread for each connection; detects a peer in another
@@ -364,11 +362,10 @@ fn check_headers<B: Lines>(block: &B, what: &LineExchange<'_>) -> Result<(), Sto
     let mut i = from_behind(block);
     while i < what.recv.len() {
         let conn = &what.recv[i];
-        let on = Wait { peer: conn.peer(), what: Awaited::Data };
         let expected = header(what, received_bytes(what, conn.peer()));
-        let found = wait_for(block, on, || <Ll128 as Proto<B>>::poll_header(conn))?;
+        let found = wait_for(block, conn, || <Ll128 as Proto<B>>::poll_header(conn))?;
         if found != expected {
-            return Err(block.refuse(on, expected, found));
+            return Err(block.refuse(conn.wait(), expected, found));
         }
         i += block.threads();
     }

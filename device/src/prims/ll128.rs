@@ -3,7 +3,7 @@
 use super::lines::{OwnLines, load, put, share};
 use super::{Proto, Slice};
 use crate::conn::{Conns, RecvConn};
-use crate::gpu::{Awaited, Lines, Stop, Wait};
+use crate::gpu::{End, Lines, Stop};
 use oxccl_shared::abi::{Protocol, SlotHeader};
 use oxccl_shared::proto::ll128::{self, LINE_WORDS, Ll128Line};
 
@@ -159,17 +159,16 @@ fn fetch<B: Lines>(
     let flag = ll128::flag(conn.step());
     // SAFETY: a slot has a line for every 120 bytes of a slice; lines are only touched as words.
     let line = unsafe { line(conn.slot(Protocol::LL128), if takes_part { 1 + at } else { 0 }) };
-    let on = Wait { peer: conn.peer(), what: Awaited::Data };
     let mut polls = 0u32;
     while !block.load_line(line, out, flag, takes_part) {
         polls = polls.saturating_add(1);
-        let mut stop = block.idle(on, polls).is_err();
+        let mut stop = block.idle_at(conn, polls).is_err();
         // A peer in another operation may send fewer lines than we wait for.
         if polls.is_multiple_of(POLLS_PER_HEADER)
             && let Some(found) = <Ll128 as Proto<B>>::poll_header(conn)
             && found != expected
         {
-            block.refuse(on, expected, found);
+            block.refuse(conn.wait(), expected, found);
             stop = true;
         }
         if block.any_of_team(stop) {

@@ -50,8 +50,7 @@ fn meet_mine<B: Words>(block: &B, conns: Conns<'_>, header: SlotHeader) -> Resul
 
 #[inline(always)]
 fn tell<B: Words>(block: &B, conn: &SendConn, header: SlotHeader) -> Result<(), Stop> {
-    let on = Wait { peer: conn.peer(), what: Awaited::Credit };
-    wait_for(block, on, || conn.poll_credit(true).then_some(()))?;
+    wait_for(block, conn, || conn.poll_credit(true).then_some(()))?;
     let flag = ll::flag(conn.step());
     line_of(conn).store_header(header, flag);
     if ll::must_clean(conn.step()) {
@@ -66,7 +65,7 @@ fn tell<B: Words>(block: &B, conn: &SendConn, header: SlotHeader) -> Result<(), 
 #[inline(always)]
 fn hear<B: Words>(block: &B, conn: &RecvConn, expected: SlotHeader) -> Result<(), Stop> {
     let on = Wait { peer: conn.peer(), what: Awaited::Data };
-    let found = wait_for(block, on, || <Ll<1> as Proto<B>>::poll_header(conn))?;
+    let found = wait_for(block, conn, || <Ll<1> as Proto<B>>::poll_header(conn))?;
     if found != expected {
         return Err(block.refuse(on, expected, found));
     }

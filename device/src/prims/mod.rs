@@ -28,7 +28,7 @@ pub use meeting::meeting;
 pub use simple::Simple;
 
 use crate::conn::{Conns, RecvConn};
-use crate::gpu::{Awaited, Block, Stop, Wait, wait_for};
+use crate::gpu::{Block, End, Stop, wait_for};
 use oxccl_shared::abi::{ConnLayout, Protocol, SlotHeader};
 use oxccl_shared::algo::Action;
 use oxccl_shared::proto;
@@ -180,10 +180,9 @@ unsafe fn run_steps<B: Block, P: Proto<B>>(
 fn check_headers<B: Block, P: Proto<B>>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) -> Result<(), Stop> {
     for &index in slice.recv() {
         let conn = &conns.recv[index as usize];
-        let on = Wait { peer: conn.peer(), what: Awaited::Data };
-        let found = wait_for(block, on, || P::poll_header(conn))?;
+        let found = wait_for(block, conn, || P::poll_header(conn))?;
         if found != slice.header {
-            return Err(block.refuse(on, slice.header, found));
+            return Err(block.refuse(conn.wait(), slice.header, found));
         }
     }
     Ok(())
@@ -199,8 +198,7 @@ fn wait_credits<B: Block>(
 ) -> Result<(), Stop> {
     for &index in slice.send() {
         let conn = &conns.send[index as usize];
-        let on = Wait { peer: conn.peer(), what: Awaited::Credit };
-        wait_for(block, on, || conn.poll_credit(remembers).then_some(()))?;
+        wait_for(block, conn, || conn.poll_credit(remembers).then_some(()))?;
     }
     Ok(())
 }
@@ -215,7 +213,6 @@ fn wait_for_line<B: Block, P: Proto<B>, T>(
     mut look: impl FnMut() -> Option<T>,
 ) -> Result<T, Stop> {
     const POLLS_PER_HEADER: u32 = 256;
-    let on = Wait { peer: conn.peer(), what: Awaited::Data };
     let mut polls = 0u32;
     loop {
         if let Some(found) = look() {
@@ -226,8 +223,8 @@ fn wait_for_line<B: Block, P: Proto<B>, T>(
             && let Some(found) = P::poll_header(conn)
             && found != expected
         {
-            return Err(block.refuse(on, expected, found));
+            return Err(block.refuse(conn.wait(), expected, found));
         }
-        block.idle(on, polls)?;
+        block.idle_at(conn, polls)?;
     }
 }

@@ -149,6 +149,7 @@ fn fill(report: &mut CommunicatorReport, health: &Health, stalls: &Stalls, recen
 /// What has gone to and from each other rank, and what has happened to the connections with it.
 fn peers(health: &Health, stalls: &Stalls, incidents: &Counts, me: u32) -> Vec<PeerReport> {
     let (scale, found) = (health.recorder().scale(), stalls.found());
+    let retransmits = stalls.retransmits();
     let all = (0..).map(Rank).zip(health.traffic()).filter(|(rank, _)| rank.0 != me);
     let one = |(rank, traffic): (Rank, &Arc<Traffic>)| {
         let (counted, outages) = (traffic.read(), stalls.outages(rank));
@@ -167,10 +168,12 @@ fn peers(health: &Health, stalls: &Stalls, incidents: &Counts, me: u32) -> Vec<P
             unreachable_ns: outages.lasted.as_nanos() as u64,
             reconnects,
             retries,
+            retransmits: retransmits.iter().find(|(peer, _)| *peer == rank).map_or(0, |(_, count)| *count),
         }
     };
-    let is_shown =
-        |peer: &PeerReport| !stalls.is_polled() || peer.outages + peer.reconnects + peer.retries > 0;
+    let is_shown = |peer: &PeerReport| {
+        !stalls.is_polled() || peer.waited_ns + peer.outages + peer.reconnects + peer.retries > 0
+    };
     all.map(one).filter(is_shown).collect()
 }
 

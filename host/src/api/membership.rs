@@ -163,7 +163,7 @@ impl Notify for NotifyByWatch {
 
     fn gave_up(&self, why: &Outstanding) {
         if let Some(watch) = self.0.upgrade() {
-            watch.abort(&why.to_string());
+            watch.abort(&why.told());
         }
     }
 }

@@ -4,8 +4,8 @@ use super::config::Config;
 use super::memory::MemoryReport;
 use super::reach::{Outages, Reach, Since, Turn};
 use super::roll::Roll;
-use crate::bootstrap::{Bootstrap, Counts, Incidents, Neighbour, Place};
-use crate::launch::{Act, Detector, Probe, Stall, StallClass, StallNotice, Standing};
+use crate::bootstrap::{Bootstrap, Counts, Incidents, Links, Neighbour, Place};
+use crate::launch::{Act, Detector, LinkWindow, Probe, Stall, StallClass, StallNotice, Standing};
 use crate::transport::TransportKind;
 use oxccl_shared::abi::Rank;
 use std::fmt;
@@ -33,6 +33,8 @@ pub(super) struct Stalls {
     reach: Mutex<Reach>,
     /// What happens rarely to the bootstrap's connections.
     incidents: Arc<Incidents>,
+    /// The streams on which this rank sends.
+    data_links: Arc<Links>,
     /// Known once operations can run.
     running: OnceLock<Running>,
     /// The thread that polls, if one does.
@@ -47,6 +49,9 @@ struct Running {
     links: Vec<Option<TransportKind>>,
     /// Of a communicator that is polled.
     polled: Option<Mutex<Polled>>,
+    /// The streams on which this rank sends, and what was counted of them when the present call was first looked at.
+    data_links: Arc<Links>,
+    window: Mutex<LinkWindow>,
 }
 
 /// What a thread of its own has learnt: the driver may keep it waiting, and the monitor thread waits for nobody.
@@ -55,6 +60,8 @@ struct Polled {
     standing: Standing,
     /// Since when there have been so many calls, and so many of them done.
     since: Duration,
+    /// When that was learnt.
+    at: Duration,
 }
 
 impl Stalls {
@@ -71,6 +78,7 @@ impl Stalls {
             detector: Mutex::new(Detector::new(me, nranks, warn)),
             reach: Mutex::default(),
             incidents: bootstrap.incidents(),
+            data_links: bootstrap.links(),
             running: OnceLock::new(),
             poller: OnceLock::new(),
             roll: Roll::new(me, nranks),
@@ -86,7 +94,8 @@ impl Stalls {
         let polled = probe.is_polled().then(Mutex::default);
         let is_polled = polled.is_some();
         // Only the first call counts, and there is one.
-        let _ = self.running.set(Running { probe, links, polled });
+        let (data_links, window) = (self.data_links.clone(), Mutex::default());
+        let _ = self.running.set(Running { probe, links, polled, data_links, window });
         if is_polled && self.warn < NEVER {
             self.start_polling();
         }
@@ -171,6 +180,11 @@ impl Stalls {
         self.incidents.counts()
     }
 
+    /// By peer, what the kernel has sent again of the streams on which this rank sends.
+    pub fn retransmits(&self) -> Vec<(Rank, u64)> {
+        self.data_links.counts().into_iter().map(|(peer, counts)| (peer, counts.retransmits)).collect()
+    }
+
     /// Looks at this rank and its neighbours. Returns when to look again.
     pub fn tick(&self, at: Instant, neighbours: &[Neighbour], tell: &dyn Fn(StallNotice)) -> Option<Instant> {
         let running = self.running.get()?;
@@ -249,10 +263,18 @@ impl Stalls {
 
 impl Running {
     fn standing(&self, now: Duration) -> Standing {
-        let Some(polled) = &self.polled else { return self.probe.standing() };
-        let Polled { standing, since } = *polled.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = if standing.during.is_some() { now.saturating_sub(since) } else { Duration::ZERO };
-        Standing { waited_ms: waited.as_millis() as u64, ..standing }
+        let Some(polled) = &self.polled else { return self.with_links(self.probe.standing()) };
+        polled.lock().unwrap_or_else(PoisonError::into_inner).standing(now)
+    }
+
+    /// How the links of a rank have been used whose call lasts.
+    fn with_links(&self, standing: Standing) -> Standing {
+        if standing.lasted_ms == 0 {
+            return standing;
+        }
+        let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+        let links = window.look(standing.begun, Instant::now(), self.data_links.counts());
+        Standing { links, ..standing }
     }
 
     fn poll(&self, now: Duration) {
@@ -262,7 +284,25 @@ impl Running {
         if (polled.standing.begun, polled.standing.done) != (standing.begun, standing.done) {
             polled.since = now;
         }
-        polled.standing = standing;
+        (polled.standing, polled.at) = (standing, now);
+    }
+}
+
+impl Polled {
+    /// What is known by now. A rank whose kernels say when they wait is without progress while they do; of another, that has an operation
+    /// which is not done, nobody knows better.
+    fn standing(&self, now: Duration) -> Standing {
+        let Polled { standing, since, at } = *self;
+        let waited = match standing.kernels {
+            // Until the next look it waits on.
+            Some(kernels) if kernels.waits.is_some() => {
+                standing.waited() + now.saturating_sub(at).min(POLL_EVERY * 2)
+            }
+            Some(_) => Duration::ZERO,
+            None if standing.during.is_some() => now.saturating_sub(since),
+            None => Duration::ZERO,
+        };
+        Standing { waited_ms: waited.as_millis() as u64, ..standing }
     }
 }
 
@@ -294,12 +334,13 @@ impl Names {
     fn line(&self, stall: &Stall, link: Option<TransportKind>) -> String {
         let Stall { class, rank, waiter, during, waited, lasted, .. } = *stall;
         let over = link.map(|link| format!(" over {}", link.name())).unwrap_or_default();
+        let at = stall.waits_at.map(|at| format!(": {at}")).unwrap_or_default();
         let (how, time) = match waited {
             Duration::ZERO => ("lasted", lasted),
             waited => ("made no progress", waited),
         };
         format!(
-            "stall [{class}]: {during} of communicator {} ({} ranks) has {how} for {:.1} s: {} {}. {} waits for it{over}",
+            "stall [{class}]: {during} of communicator {} ({} ranks) has {how} for {:.1} s: {} {}. {} waits for it{over}{at}",
             self.name,
             self.places.len(),
             time.as_secs_f64(),

@@ -19,6 +19,7 @@ use super::handshake::{Hello, Purpose};
 use super::id::{RootKind, UniqueId};
 use super::incidents::Incidents;
 use super::join::{self, Assigned};
+use super::links::Links;
 use super::reach::Reach;
 use super::rendezvous;
 use super::rendezvous_wire::Introduction;
@@ -215,6 +216,11 @@ impl Bootstrap {
     /// What has happened to the connections of those who watch each other; goes on to count while this lives.
     pub fn incidents(&self) -> Arc<Incidents> {
         self.shared.incidents.clone()
+    }
+
+    /// The data streams on which this rank sends.
+    pub fn links(&self) -> Arc<Links> {
+        self.shared.links.clone()
     }
 
     /// This rank.

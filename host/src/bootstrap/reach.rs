@@ -9,6 +9,7 @@ use super::frame;
 use super::gather::GATHER_BYTES_MAX;
 use super::handshake::{Hello, Purpose};
 use super::join;
+use super::links::Links;
 use super::sock::Deadline;
 use super::state::{Shared, State};
 use oxccl_shared::abi::Rank;
@@ -32,6 +33,11 @@ pub struct Reach {
 impl Reach {
     pub(super) fn new(shared: &Arc<Shared>) -> Reach {
         Reach { shared: shared.clone() }
+    }
+
+    /// As [`Bootstrap::links`](super::Bootstrap::links).
+    pub fn links(&self) -> &Arc<Links> {
+        &self.shared.links
     }
 
     /// As [`Bootstrap::send`](super::Bootstrap::send).

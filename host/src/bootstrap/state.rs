@@ -16,6 +16,7 @@ use super::channel::Channel;
 use super::config::BootstrapConfig;
 use super::error::BootstrapError;
 use super::incidents::Incidents;
+use super::links::Links;
 use super::ring::{PeerEvent, Ring, Side};
 use super::secret::Secret;
 use super::silence::Neighbour;
@@ -72,6 +73,8 @@ pub(crate) struct Shared {
     pub config: BootstrapConfig,
     /// What happens rarely.
     pub incidents: Arc<Incidents>,
+    /// The data streams on which it sends.
+    pub links: Arc<Links>,
     /// Ends the waits of joining.
     pub cancel: Cancel,
     state: Mutex<State>,
@@ -188,8 +191,8 @@ impl Shared {
         };
         let (state, changed) = (Mutex::new(state), Condvar::new());
         let cancel = cancel.clone();
-        let incidents = Arc::default();
-        Ok(Arc::new(Shared { me, nranks, secret, config, incidents, cancel, state, changed, wake }))
+        let (incidents, links) = (Arc::default(), Arc::default());
+        Ok(Arc::new(Shared { me, nranks, secret, config, incidents, links, cancel, state, changed, wake }))
     }
 
     /// Locks the state. A panic elsewhere does not make it unusable: every change is complete.

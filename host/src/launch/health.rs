@@ -131,6 +131,17 @@ impl fmt::Display for Outstanding {
     }
 }
 
+impl Outstanding {
+    /// In the words of which other ranks are told: what is outstanding is so at this one.
+    pub fn told(&self) -> String {
+        let fault = Outstanding { during: None, ..*self };
+        match &self.during {
+            Some(during) => format!("{fault}; outstanding there: {during}"),
+            None => fault.to_string(),
+        }
+    }
+}
+
 /// Calls kept for comparison with other ranks'.
 const LEDGER_RECORDS: usize = 16;
 
@@ -416,6 +427,17 @@ mod tests {
         health.fail(Fault::PeerDied { rank: Rank(3) }, None);
         assert_eq!(health.fail(Fault::Aborted, None).fault, Fault::PeerDied { rank: Rank(3) });
         assert!(health.is_stopped());
+    }
+
+    /// The sender of a message that was too short read "outstanding here" of the receiver's call.
+    #[test]
+    fn what_others_are_told_is_outstanding_there() {
+        let call = Call { func: Func::Recv, dtype: DataType::F32, op: RedOp::Sum, root: Rank(0), count: 8 };
+        let during = Some(CallRecord { seq: 2, call });
+        let fault = Outstanding { during, fault: Fault::Aborted };
+        assert!(fault.to_string().ends_with("; outstanding here: receive of 8 float from rank 0"));
+        assert!(fault.told().ends_with("; outstanding there: receive of 8 float from rank 0"));
+        assert_eq!(Outstanding { during: None, ..fault }.told(), "aborted by this process");
     }
 
     #[test]

@@ -52,7 +52,9 @@ pub use net_links::NetLinks;
 pub use notice::Notice;
 pub use probe::{Probe, Progress};
 pub use recorder::{RECORDS, Recorded, Recorder};
-pub use stall::{Act, Detector, Stall, StallClass, StallNotice, Standing};
+pub use stall::{
+    Act, Detector, KernelAt, Kernels, LinkUse, LinkWindow, Stall, StallClass, StallNotice, Standing,
+};
 pub use ticks::Scale;
 pub(crate) use wait::{BACK_OFF, FiberYielder, LEFT_GRACE, REPLY_TIME, announce};
 pub use wait::{Notify, WaitContext};

@@ -30,14 +30,14 @@ pub enum Notice {
 }
 
 impl Message for Notice {
-    const VERSION: u8 = 3;
-    const BYTES_MAX: usize = 192;
+    const VERSION: u8 = 4;
+    const BYTES_MAX: usize = 248;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::launch::stall::Idle;
+    use crate::launch::stall::{Idle, KernelAt, Kernels, LinkUse, Stall, StallClass};
     use crate::plan::Call;
     use oxccl_shared::abi::{DataType, Func, RedOp};
     use proptest::prelude::*;
@@ -58,10 +58,41 @@ mod tests {
             Notice::TimedOut { rank: Rank(9), waited: Duration::from_millis(600_000) },
             Notice::Stall(StallNotice::Over),
             Notice::Stall(StallNotice::Ask(longest_standing())),
+            Notice::Stall(StallNotice::Found(longest_stall())),
             Notice::Inquiry(u64::MAX),
             Notice::Said(u64::MAX, longest_standing()),
         ] {
             assert_eq!(Notice::from_bytes(&told.to_bytes()), Ok(told));
+        }
+    }
+
+    const LONGEST_AT: KernelAt =
+        KernelAt { peer: Rank(u32::MAX), is_credit: true, step: u64::MAX, block: u32::MAX, launch: u64::MAX };
+
+    const LONGEST_LINK: LinkUse = LinkUse {
+        peer: Rank(u32::MAX),
+        busy: 100,
+        bytes: u64::MAX,
+        time_ms: u32::MAX,
+        retransmits: u32::MAX,
+    };
+
+    fn longest_stall() -> Stall {
+        let Standing { latest, during, moved, .. } = longest_standing();
+        Stall {
+            class: StallClass::Slow,
+            rank: Rank(u32::MAX),
+            waiter: Rank(u32::MAX),
+            during: during.expect("a call"),
+            waited: Duration::MAX,
+            lasted: Duration::MAX,
+            latest,
+            is_in: during,
+            moved,
+            link: Some(LONGEST_LINK),
+            waits_at: Some(LONGEST_AT),
+            stands_at: Some(LONGEST_AT),
+            silent: u32::MAX,
         }
     }
 
@@ -85,6 +116,8 @@ mod tests {
             with_peer: Some([u64::MAX; 2]),
             lasted_ms: u64::MAX,
             idle: Some(Idle { peer: Rank(u32::MAX), for_peer: 100, for_all: 100 }),
+            links: Some([Some(LONGEST_LINK); 2]),
+            kernels: Some(Kernels { waits: Some(LONGEST_AT), has_graphs: true }),
         }
     }
 

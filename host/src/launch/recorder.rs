@@ -6,12 +6,15 @@
 use super::ticks::{Scale, Ticks};
 use crate::plan::{Call, CallRecord};
 use core::ops::Range;
-use oxccl_shared::abi::Func;
+use oxccl_shared::abi::{Func, Rank};
 use oxccl_shared::sync::{Line128, Sys, Word};
 use std::time::Duration;
 
 /// Calls kept; a power of two.
 pub const RECORDS: usize = 4096;
+
+/// How far back a message is looked for.
+const GROUP_LOOK: u64 = 256;
 
 /// One more than the highest number of a function: not all are in use.
 const FUNC_NUMBERS: usize = {
@@ -197,6 +200,18 @@ impl Recorder {
         (first..next).filter_map(|index| self.read(index, &scale)).collect()
     }
 
+    /// The call of this index, if it is still kept. Where it is a message, of a group with others: the latest of these to or from `peer`.
+    pub(crate) fn call_with(&self, index: u64, peer: Rank, is_send: bool) -> Option<CallRecord> {
+        let scale = self.ticks.scale();
+        let read = |index| self.read(index, &scale).map(|found| found.record);
+        let last = read(index)?;
+        let own = if is_send { Func::Send } else { Func::Recv };
+        let before = index.saturating_sub(GROUP_LOOK) + 1..=index;
+        let group = before.rev().map_while(read).take_while(|record| record.call.func.is_message());
+        let found = { group }.find(|record| record.call.func == own && record.call.root == peer);
+        Some(found.unwrap_or(last))
+    }
+
     fn read(&self, index: u64, scale: &Scale) -> Option<Recorded> {
         let slot = self.slot(index)?;
         // ACQUIRE pairs with RELEASE in `begin`.
@@ -282,6 +297,28 @@ mod tests {
         }
         let nth: Vec<u64> = recorder.latest(9).iter().map(|found| found.nth).collect();
         assert_eq!(nth, [0, 0, 0, 0, 1]);
+    }
+
+    /// A kernel that carries a group of messages says for whom it waits; which message that is follows.
+    #[test]
+    fn the_message_of_a_group_is_found_by_its_peer() {
+        let recorder = Recorder::new(4);
+        let calls =
+            [(Func::Recv, 3), (Func::AllReduce, 0), (Func::Send, 1), (Func::Recv, 2), (Func::Send, 2)];
+        for (func, peer) in calls {
+            let call = Call { func, root: Rank(peer), ..record(1).call };
+            recorder.begin(&CallRecord { seq: 0, call });
+        }
+        let found = |index, peer, is_send| {
+            recorder
+                .call_with(index, Rank(peer), is_send)
+                .map(|record| (record.call.func, record.call.root.0))
+        };
+        assert_eq!(found(4, 2, false), Some((Func::Recv, 2)));
+        assert_eq!(found(4, 1, true), Some((Func::Send, 1)));
+        assert_eq!(found(4, 3, false), Some((Func::Send, 2)), "behind a collective it is another group's");
+        assert_eq!(found(1, 3, false), Some((Func::AllReduce, 0)));
+        assert_eq!(found(5, 1, true), None);
     }
 
     #[test]

@@ -46,7 +46,7 @@ const FEW_BLOCKS_MAX: [u32; 2] = [8, 8];
 /// A warp that loads, eight that combine and one that stores; and without something to combine.
 const THREADS: [u32; 2] = [96, 320];
 /// Tiles of data that is only moved, and of operands of up to four and of more ranks: some pieces fit a multiprocessor's memory.
-const TILE_BYTES: [u32; 3] = [32 << 10, 16 << 10, 8 << 10];
+const TILE_BYTES: [u32; 3] = [16 << 10, 8 << 10, 8 << 10];
 
 impl SymmetricPlan {
     /// Its kernel.

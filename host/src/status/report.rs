@@ -83,7 +83,8 @@ pub struct CommunicatorReport {
     /// Calls so far, by function.
     #[serde(default)]
     pub totals: Vec<TotalReport>,
-    /// What has gone to and from each other rank so far, by rank. On GPUs, where that is not counted: those with outages, reconnects or retries.
+    /// What has gone to and from each other rank so far, by rank. On GPUs, where only
+    /// waits are counted, of those that last and once a second: those with waits, outages, reconnects or retries.
     #[serde(default)]
     pub peers: Vec<PeerReport>,
     /// Stalls that the ranks have found so far.
@@ -162,6 +163,9 @@ pub struct PeerReport {
     /// Attempts at such a connection that failed.
     #[serde(default)]
     pub retries: u64,
+    /// Segments that the kernel has sent again on the open streams to it.
+    #[serde(default)]
+    pub retransmits: u64,
 }
 
 /// An operation of the recorder.

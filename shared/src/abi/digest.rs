@@ -30,7 +30,7 @@ const LAYOUTS: &[usize] = layouts! {
     ConsumerCursor {},
     KernelTree { children, has_parent },
     KernelLaunch {
-        send, recv, send_cursors, recv_cursors, rings, trees, monitor, timeout_ns, nconns, nchannels, rank, nranks, nmessages, tile_bytes
+        send, recv, send_cursors, recv_cursors, rings, trees, monitor, number, nconns, nchannels, rank, nranks, nmessages, tile_bytes
     },
     OpArg { scalar_bits, divisor },
     ChannelCut { count, grain_elems, each, longer },
@@ -40,7 +40,7 @@ const LAYOUTS: &[usize] = layouts! {
     MessageArgs { launch, messages },
     RankBuffers { src, dst },
     SymmetricArgs { launch, coll, ranks },
-    KernelMonitor { abort, stopped },
+    KernelMonitor { abort, timeout_ns, stopped, stands },
     KernelStop { reason },
 };
 

@@ -1,6 +1,7 @@
 //! The interface between the host and GPU kernels: the arguments of a launch, and the page through which the host
 //! aborts a kernel and a kernel reports why it stopped. Addresses are those of the GPU that runs the kernel.
 
+use super::stand::{KERNEL_STANDS_MAX, KernelStand};
 use super::{ConnEnd, Rank};
 use crate::algo::chunk::ChannelCut;
 use crate::algo::symmetric;
@@ -102,8 +103,8 @@ pub struct KernelLaunch {
     pub trees: *const KernelTree,
     /// The page for aborts and stop causes.
     pub monitor: *const KernelMonitor,
-    /// Timeout of a wait; 0 waits for ever.
-    pub timeout_ns: u64,
+    /// The number of the launch's latest call, among those that the host has recorded: its blocks say it while they wait.
+    pub number: u64,
     /// Connections of a channel, in each list.
     pub nconns: u32,
     /// Channels in use: block `b` uses channel `b` (of collectives) or `b % nchannels` (of messages).
@@ -175,14 +176,30 @@ pub struct MessageArgs {
     pub messages: [KernelMessage; KERNEL_MESSAGES_MAX],
 }
 
-/// A page of pinned host memory, one per communicator.
+/// Pages of pinned host memory, one set per communicator.
 #[repr(C)]
-#[derive(Default)]
 pub struct KernelMonitor {
     /// Not 0 when kernels must stop. Writer: the host.
     pub abort: Line128<Word<u32, Sys>>,
+    /// Timeout of a wait; 0 waits for ever. Written by the host, once. It is here, not with a launch, because only who has waited for long
+    /// needs it.
+    pub timeout_ns: Word<u64, Sys>,
     /// Written by threads that stop: why.
     pub stopped: Line128<KernelStop>,
+    /// Written by blocks that wait: where they stand.
+    pub stands: [KernelStand; KERNEL_STANDS_MAX],
+}
+
+impl Default for KernelMonitor {
+    fn default() -> KernelMonitor {
+        let stands = core::array::from_fn(|_| KernelStand::default());
+        KernelMonitor {
+            abort: Line128::default(),
+            timeout_ns: Word::new(0),
+            stopped: Line128::default(),
+            stands,
+        }
+    }
 }
 
 /// Why a kernel stopped: cause, peer and the time waited in one word, so that no cause stands beside another's peer. Several threads
@@ -266,7 +283,10 @@ const _: () = {
     assert!(size_of::<CollArgs>() == 192 && offset_of!(CollArgs, coll) == 88);
     assert!(size_of::<SymmetricArgs>() == 320 && offset_of!(SymmetricArgs, ranks) == 192);
     assert!(size_of::<MessageArgs>() <= 4096 && offset_of!(MessageArgs, messages) == 88);
-    assert!(size_of::<KernelMonitor>() == 256 && offset_of!(KernelMonitor, stopped) == 128);
+    assert!(
+        size_of::<KernelMonitor>() == 384 + 32 * KERNEL_STANDS_MAX
+            && offset_of!(KernelMonitor, stopped) == 256
+    );
     assert!(size_of::<KernelStop>() == 8);
 };
 

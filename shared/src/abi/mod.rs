@@ -10,6 +10,7 @@ mod func;
 mod protocol;
 mod conn;
 mod offer;
+mod stand;
 mod kernel;
 #[cfg(not(loom))]
 mod digest;
@@ -25,4 +26,5 @@ pub use kernel::{
     MessageArgs, RankBuffers, StopCause, Stopped, SymmetricArgs,
 };
 pub use offer::{Offer, OfferReply};
+pub use stand::{KERNEL_STANDS_MAX, KernelStand, KernelWait, Stands};
 pub use types::{Algorithm, DataType, Func, Protocol, RedOp, UnknownValue};

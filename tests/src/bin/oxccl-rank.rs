@@ -5,13 +5,13 @@
 //! on behind the step `after`, or ends with status 1.
 //! Never: outlives the process that started it.
 
-use oxccl::bootstrap::{Cancel, RankList, UniqueIdError};
+use oxccl::bootstrap::{Cancel, UniqueIdError};
 use oxccl::net::aggregate::{Server, ServerConfig};
-use oxccl::{BootstrapError, Communicator, ConnectError, Error, Fault, RedOp, ReduceOp, UniqueId, group};
+use oxccl::{Communicator, Error, RedOp, ReduceOp, UniqueId, group};
+use oxccl_tests::failed::{describe, watch_stall};
 use oxccl_tests::oracle::{by_rank, noise};
 use oxccl_tests::tidy::Footprint;
 use std::error::Error as StdError;
-use std::fmt::Write as _;
 use std::io::BufRead;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
@@ -208,23 +208,7 @@ impl Program {
     }
 
     fn watch_stall(&self) -> StepResult {
-        let handle = self.communicator()?.handle();
-        std::thread::spawn(move || {
-            let mut known = None;
-            loop {
-                let stall = handle.stall();
-                match (&stall, known) {
-                    (Some(stall), None) => println!(
-                        "stall {:?} {} {} {} {}",
-                        stall.class, stall.rank, stall.waiter, stall.during.seq, stall.during.call.func
-                    ),
-                    (None, Some(_)) => println!("moves"),
-                    _ => {}
-                }
-                known = stall;
-                std::thread::sleep(Duration::from_millis(5));
-            }
-        });
+        watch_stall(self.communicator()?.handle());
         Ok(())
     }
 
@@ -492,75 +476,4 @@ fn check_in_flight(communicator: &Communicator, count: usize) -> Result<(), Box<
     })?;
     expect("receive in flight", &from_previous, |index| element(previous, index))?;
     Ok(())
-}
-
-/// `KIND GUILTY TEXT`: the guilty ranks separated by commas, `-` if the error names none.
-fn describe(error: &(dyn StdError + 'static)) -> String {
-    let text = error.to_string().replace('\n', " / ");
-    let Some(error) = error.downcast_ref::<Error>() else { return format!("Test - {text}") };
-    let (kind, guilty) = match error {
-        Error::Argument(_) => ("Argument", vec![]),
-        Error::Config(_) => ("Config", vec![]),
-        Error::Launch(_) => ("Launch", vec![]),
-        Error::Bootstrap(error) | Error::Connect(ConnectError::Bootstrap(error)) => of_bootstrap(error),
-        Error::Connect(error) => of_connect(error),
-        Error::Operation(error) => of_fault(&error.fault()),
-        _ => ("Other", vec![]),
-    };
-    let mut names = String::new();
-    for rank in &guilty {
-        let _ = write!(names, "{}{rank}", if names.is_empty() { "" } else { "," });
-    }
-    format!("{kind} {} {text}", if names.is_empty() { "-" } else { &names })
-}
-
-fn of_bootstrap(error: &BootstrapError) -> (&'static str, Vec<u32>) {
-    let named = |ranks: &RankList| ranks.named().iter().map(|rank| rank.0).collect();
-    match error {
-        BootstrapError::MissingRanks { ranks, .. } => ("MissingRanks", named(ranks)),
-        BootstrapError::DuplicateRank { rank, .. } => ("DuplicateRank", vec![rank.0]),
-        BootstrapError::RankOutOfRange { rank, .. } => ("RankOutOfRange", vec![rank.0]),
-        BootstrapError::WorldSizeMismatch { rank, expected_by, .. } => {
-            ("WorldSizeMismatch", vec![rank.0, expected_by.0])
-        }
-        BootstrapError::PeerLost { rank } => ("PeerDied", vec![rank.0]),
-        BootstrapError::PeerAborted { rank, .. } => ("PeerAborted", vec![rank.0]),
-        BootstrapError::PeerLeft { rank } => ("PeerLeft", vec![rank.0]),
-        BootstrapError::PeerWentOn { rank } => ("PeerWentOn", vec![rank.0]),
-        BootstrapError::Timeout { ranks, .. } => ("Timeout", named(ranks)),
-        BootstrapError::NoDescriptor { rank, .. } => {
-            ("NoDescriptor", rank.iter().map(|rank| rank.0).collect())
-        }
-        BootstrapError::RootUnreachable { .. } | BootstrapError::RootLost { .. } => ("RootGone", vec![]),
-        _ => ("Bootstrap", vec![]),
-    }
-}
-
-fn of_connect(error: &ConnectError) -> (&'static str, Vec<u32>) {
-    match error {
-        ConnectError::NoTransport { rank, peer, .. } => ("NoTransport", vec![rank.0, peer.0]),
-        ConnectError::Encryption { peer, .. } => ("Encryption", vec![peer.0]),
-        ConnectError::Settings { peer, .. } => ("Settings", vec![peer.0]),
-        ConnectError::Memory { rank, .. } => ("Memory", vec![rank.0]),
-        ConnectError::Net { rank, .. } => ("Net", vec![rank.0]),
-        ConnectError::PeerFailed { peer, .. } => ("PeerFailed", vec![peer.0]),
-        _ => ("Connect", vec![]),
-    }
-}
-
-fn of_fault(fault: &Fault) -> (&'static str, Vec<u32>) {
-    match fault {
-        Fault::Revoked => ("Revoked", vec![]),
-        Fault::Aborted => ("Aborted", vec![]),
-        Fault::PeerAborted { rank } => ("PeerAborted", vec![rank.0]),
-        Fault::PeerDied { rank } => ("PeerDied", vec![rank.0]),
-        Fault::PeerLeft { rank } => ("PeerLeft", vec![rank.0]),
-        Fault::Timeout { rank, .. } => ("Timeout", vec![rank.0]),
-        Fault::Mismatch { rank, .. } => ("Mismatch", vec![rank.0]),
-        Fault::Placement { rank } => ("Placement", vec![rank.0]),
-        Fault::SelfMessages => ("SelfMessages", vec![]),
-        Fault::Panicked => ("Panicked", vec![]),
-        Fault::Link { .. } => ("Link", vec![]),
-        Fault::Gpu { .. } => ("Gpu", vec![]),
-    }
 }

@@ -10,6 +10,7 @@ mod first_use;
 mod operations;
 mod splits;
 mod faults;
+mod campaign;
 mod net;
 mod net_graphs;
 mod collnet;

@@ -104,8 +104,8 @@ impl CopyEngine for Engine {
 
     #[inline(always)]
     fn wait_read() {
-        const { assert!(STORES_READING == 4) };
-        instruction!("cp.async.bulk.wait_group.read 4;");
+        const { assert!(STORES_READING == 2) };
+        instruction!("cp.async.bulk.wait_group.read 2;");
     }
 
     #[inline(always)]

@@ -41,6 +41,11 @@ impl KernelMachine for Ptx {
     }
 
     #[inline(always)]
+    fn speaks_for() -> Option<u32> {
+        barrier::thread_index().is_multiple_of(Self::WARP_THREADS).then(barrier::block_index)
+    }
+
+    #[inline(always)]
     fn now_ns() -> u64 {
         barrier::now_ns()
     }

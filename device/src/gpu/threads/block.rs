@@ -3,15 +3,16 @@
 use super::sweep::Share;
 use super::tiles::Tiles;
 use super::{arith, bulk};
-use crate::gpu::{Awaited, Block, Fold, How, KernelMachine, Pipe, Stop, Wait, Words};
+use crate::gpu::{Awaited, Block, End, Fold, How, KernelMachine, Pipe, Stop, Wait, Words};
 use core::cell::Cell;
 use core::marker::PhantomData;
 use oxccl_shared::abi::{
-    KERNEL_POST, KERNEL_PRE, KernelColl, KernelLaunch, KernelMonitor, Rank, SlotHeader, StopCause,
+    KERNEL_POST, KERNEL_PRE, KernelColl, KernelLaunch, KernelMonitor, KernelWait, SlotHeader, StopCause,
 };
 use oxccl_shared::reduce::{self, CombineKind, Element, Max, Min, OpArg};
 
-/// Polls between two checks of the host's abort word, which is across PCIe: about half a millisecond.
+/// Polls between two checks of the host's abort word, which is across PCIe: about half a millisecond. Nothing is said of waits that are
+/// shorter.
 const POLLS_PER_CHECK: u32 = 1024;
 
 /// A thread block of machine `M` that reduces elements of type `T`. With `POSTER`, its last warp is the poster.
@@ -20,7 +21,7 @@ pub struct GpuBlock<M: KernelMachine, T: Element, const POSTER: bool> {
     thread: u32,
     workers: u32,
     monitor: *const KernelMonitor,
-    timeout_ns: u64,
+    launch: u64,
     waiting_since: Cell<u64>,
     kind: CombineKind,
     flags: u32,
@@ -42,7 +43,7 @@ impl<M: KernelMachine, T: Element, const POSTER: bool> GpuBlock<M, T, POSTER> {
             workers: machine.block_threads() - if POSTER { M::WARP_THREADS } else { 0 },
             machine,
             monitor: launch.monitor,
-            timeout_ns: launch.timeout_ns,
+            launch: launch.number,
             waiting_since: Cell::new(0),
             kind: CombineKind::Sum,
             flags: 0,
@@ -80,6 +81,23 @@ impl<M: KernelMachine, T: Element, const POSTER: bool> GpuBlock<M, T, POSTER> {
         let pre = how.pre && self.flags & KERNEL_PRE != 0;
         let post = how.post && self.flags & KERNEL_POST != 0;
         bulk::Variant { kind: self.kind, pre, post }
+    }
+
+    /// Now and then: whether the wait at this end may go on.
+    #[inline(always)]
+    fn check_at<E: End>(&self, end: &E, polls: u32) -> Result<(), Stop> {
+        if !polls.is_multiple_of(POLLS_PER_CHECK) {
+            return Ok(());
+        }
+        let since = if polls == POLLS_PER_CHECK { 0 } else { self.waiting_since.get() };
+        // By value: a block whose address is taken lies in local memory, and every use of it is a load.
+        match abort_check::<M, E>(self.monitor, self.launch, since, end) {
+            0 => Err(Stop),
+            since => {
+                self.waiting_since.set(since);
+                Ok(())
+            }
+        }
     }
 
     #[inline(always)]
@@ -130,18 +148,12 @@ impl<M: KernelMachine, T: Element, const POSTER: bool> Block for GpuBlock<M, T, 
 
     #[inline(always)]
     fn idle(&self, on: Wait, polls: u32) -> Result<(), Stop> {
-        if !polls.is_multiple_of(POLLS_PER_CHECK) {
-            return Ok(());
-        }
-        let since = if polls == POLLS_PER_CHECK { 0 } else { self.waiting_since.get() };
-        // By value: a block whose address is taken lies in local memory, and every use of it is a load.
-        match abort_check::<M>(self.monitor, self.timeout_ns, since, on.peer, on.what == Awaited::Credit) {
-            0 => Err(Stop),
-            since => {
-                self.waiting_since.set(since);
-                Ok(())
-            }
-        }
+        self.check_at(&on, polls)
+    }
+
+    #[inline(always)]
+    fn idle_at(&self, end: &impl End, polls: u32) -> Result<(), Stop> {
+        self.check_at(end, polls)
     }
 
     #[cold]
@@ -237,27 +249,35 @@ fn each_word(combine: impl Fn(u64, u64) -> u64) -> impl Fn(&mut [u64], &[u64]) {
     }
 }
 
-/// Abort check. Returns the start of the wait, `since` being 0 for one that has just started; 0 if it must end.
+/// Abort check. Returns the start of the wait, `since` being 0 for one that has just started; 0 if it must end. One thread of each warp says
+/// where its block stands.
 #[cold]
 #[inline(never)]
-fn abort_check<M: KernelMachine>(
+fn abort_check<M: KernelMachine, E: End>(
     monitor: *const KernelMonitor,
-    timeout_ns: u64,
+    launch: u64,
     since: u64,
-    peer: Rank,
-    credit: bool,
+    end: &E,
 ) -> u64 {
     // SAFETY: whoever made the block promised that the page lives as long.
     let monitor = unsafe { &*monitor };
+    let Wait { peer, what } = end.wait();
     if monitor.abort.load_relaxed() != 0 {
         monitor.stopped.write(StopCause::Aborted, peer, 0);
         return 0;
     }
     let now = M::now_ns();
-    if since == 0 || timeout_ns == 0 || now - since <= timeout_ns {
-        return if since == 0 { now } else { since };
+    let since = if since == 0 { now } else { since };
+    let is_credit = what == Awaited::Credit;
+    if let Some(stand) = M::speaks_for().and_then(|block| monitor.stands.get(block as usize)) {
+        let wait = KernelWait { peer, is_credit, step: end.step().0 };
+        stand.write(wait.to_word(), launch, since, now);
     }
-    let cause = if credit { StopCause::NoCredit } else { StopCause::NoData };
+    let timeout_ns = monitor.timeout_ns.load_relaxed();
+    if timeout_ns == 0 || now - since <= timeout_ns {
+        return since;
+    }
+    let cause = if is_credit { StopCause::NoCredit } else { StopCause::NoData };
     monitor.stopped.write(cause, peer, now - since);
     0
 }

@@ -137,6 +137,7 @@ impl Init for Cuda {
             kernels,
             custom,
             tiles,
+            tile_bytes: config.tile_kib.filter(|kib| *kib > 0).map(|kib| kib << 10),
             has_all_kernels,
             tables,
             arena,

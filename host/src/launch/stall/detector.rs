@@ -158,7 +158,8 @@ impl Detector {
     /// Whether what we reported in the call of this number is over.
     fn is_over(&self, stall: &Stall, begun: u64, own: &Standing) -> bool {
         let why = if stall.is_lasting() { Why::Lasts } else { Why::Stuck };
-        own.begun != begun || self.time(own, why) < self.warn
+        // A rank whose kernels say what they wait for may enqueue more meanwhile.
+        own.begun != begun && own.kernels.is_none() || self.time(own, why) < self.warn
     }
 
     fn next(&self, now: Duration, own: &Standing) -> Option<Duration> {

@@ -1,5 +1,6 @@
 //! From what all ranks say to the one at fault.
 
+use super::links::LinkUse;
 use super::report::{Stall, StallClass};
 use super::standing::Standing;
 use crate::plan::CallRecord;
@@ -18,6 +19,11 @@ pub(super) struct Said {
 impl Said {
     fn is_silent(&self) -> bool {
         self.last.is_none() && !self.has_left
+    }
+
+    /// Of a rank on a GPU: whether its kernels have come further, which it may enqueue far ahead of them.
+    fn has_run(&self) -> bool {
+        matches!((&self.first, &self.last), (Some(first), Some(last)) if last.has_run_since(first))
     }
 
     fn has_moved(&self) -> bool {
@@ -45,11 +51,15 @@ pub(super) fn diagnose(me: Rank, said: &[Said]) -> Option<Stall> {
         StallClass::NoAnswer => had_from(rank, said),
         _ => guilty.and_then(|guilty| guilty.moved),
     };
+    let kernel = |standing: Option<Standing>| standing?.kernels?.waits;
     Some(Stall {
         class,
         rank,
         waiter,
         during,
+        link: None,
+        waits_at: kernel(said[waiter.index()].last),
+        stands_at: kernel(guilty),
         waited: own.waited(),
         lasted: own.lasted(),
         latest: guilty.and_then(|guilty| guilty.latest),
@@ -64,10 +74,15 @@ const IDLE_MIN: u8 = 60;
 /// A rank that waits for others so many per cent of the time is not slow itself.
 const BUSY_MAX: u8 = 40;
 
-/// The rank that is slow in the operation of `me`, which goes on and lasts: the only one that does not wait, and for which all others wait
+/// What is slow in the operation of `me`, which goes on and lasts: a rank, or a link.
+pub(super) fn diagnose_slow(me: Rank, said: &[Said]) -> Option<Stall> {
+    slow_rank(me, said).or_else(|| slow_link(me, said))
+}
+
+/// The rank that is slow: the only one that does not wait, and for which all others wait
 /// most of the time, itself or by way of others. `None` where there is no such rank: the operation is a long one, or a link is slow and both
 /// of its ends wait.
-pub(super) fn diagnose_slow(me: Rank, said: &[Said]) -> Option<Stall> {
+fn slow_rank(me: Rank, said: &[Said]) -> Option<Stall> {
     let own = said.get(me.index())?.last?;
     let during = own.during.filter(|during| !during.call.func.is_message())?;
     let is_busy = |said: &Said| {
@@ -92,6 +107,47 @@ pub(super) fn diagnose_slow(me: Rank, said: &[Said]) -> Option<Stall> {
         latest: now.latest,
         is_in: now.during,
         moved: now.moved,
+        link: None,
+        waits_at: None,
+        stands_at: None,
+        silent: 0,
+    })
+}
+
+/// The link that is slow, from the rank at fault to the one that waits: the only one, but for others of that rank and the way back, on which
+/// bytes are under way most of the time, while all ranks wait. Another link has carried at least half as much and was idle most of the time: it is not the network
+/// as a whole that is slow, nor does the operation use one link only.
+fn slow_link(me: Rank, said: &[Said]) -> Option<Stall> {
+    let own = said.get(me.index())?.last?;
+    let during = own.during.filter(|during| !during.call.func.is_message())?;
+    let mut links: Vec<(Rank, LinkUse)> = Vec::new();
+    for (rank, said) in (0..).map(Rank).zip(said) {
+        let last = said.last.filter(|last| last.latest.map(|latest| latest.seq) == Some(during.seq))?;
+        last.idle.filter(|idle| idle.for_all >= IDLE_MIN)?;
+        links.extend(last.links?.into_iter().flatten().map(|link| (rank, link)));
+    }
+    let (from, slow) = links.iter().copied().max_by_key(|(_, link)| (link.busy, link.bytes))?;
+    let is_slow = |(rank, link): &(Rank, LinkUse)| *rank == from || (link.peer, *rank) == (from, slow.peer);
+    let others = || links.iter().filter(|link| !is_slow(link)).map(|(_, link)| link);
+    let stands_out = slow.busy >= IDLE_MIN && others().all(|link| link.busy < BUSY_MAX);
+    let has_like = others().any(|link| link.bytes >= slow.bytes / 2);
+    if !stands_out || !has_like {
+        return None;
+    }
+    let sender = said.get(from.index())?.last?;
+    Some(Stall {
+        class: StallClass::SlowLink,
+        rank: from,
+        waiter: slow.peer,
+        during,
+        waited: Duration::ZERO,
+        lasted: own.lasted(),
+        latest: sender.latest,
+        is_in: sender.during,
+        moved: sender.moved,
+        link: Some(slow),
+        waits_at: None,
+        stands_at: None,
         silent: 0,
     })
 }
@@ -176,7 +232,13 @@ fn edge_of_silence(rank: Rank, said: &[Said]) -> Rank {
 /// What the rank does that `during` waits for, and that waits for none.
 fn classify(during: &CallRecord, guilty: &Said) -> StallClass {
     let Some(now) = guilty.last else { return StallClass::MissingExit };
-    let is_stuck = if guilty.has_moved() { StallClass::Slow } else { StallClass::MissingExit };
+    let is_stuck = match now.kernels {
+        Some(_) if guilty.has_run() => StallClass::Slow,
+        Some(kernels) if kernels.waits.is_some() => StallClass::MissingExit,
+        Some(kernels) if now.during.is_some() || kernels.has_graphs => StallClass::MissingStart,
+        None if guilty.has_moved() => StallClass::Slow,
+        _ => StallClass::MissingExit,
+    };
     if during.call.func.is_message() {
         // Two ranks know of a message: what another does instead says only that it is not in it.
         return match now.during {
@@ -189,7 +251,9 @@ fn classify(during: &CallRecord, guilty: &Said) -> StallClass {
     match now.latest {
         Some(latest) if latest.seq == during.seq && latest.call != during.call => StallClass::Mismatch,
         Some(latest)
-            if latest.seq == during.seq && now.during.is_some_and(|call| call.call.func.is_message()) =>
+            if latest.seq == during.seq
+                && now.kernels.is_none()
+                && now.during.is_some_and(|call| call.call.func.is_message()) =>
         {
             StallClass::MissingExit
         }
@@ -204,6 +268,7 @@ fn classify(during: &CallRecord, guilty: &Said) -> StallClass {
 
 #[cfg(test)]
 mod tests {
+    use super::super::kernels::{KernelAt, Kernels};
     use super::super::standing::Idle;
     use super::*;
     use crate::plan::Call;
@@ -307,6 +372,49 @@ mod tests {
         assert_eq!(found_slow(&[one, two, lasts(1, 50)]), [None; 3], "one waits for it and for others");
     }
 
+    /// In collective 7, waiting most of the time, with links to these ranks: busy so many per cent of it, and their bytes.
+    fn sends(links: [Option<(u32, u8, u64)>; 2]) -> Said {
+        let mut said = lasts(0, 95);
+        let of =
+            |(peer, busy, bytes)| LinkUse { peer: Rank(peer), busy, bytes, time_ms: 5000, retransmits: 2 };
+        said.last = said.last.map(|last| Standing { links: Some(links.map(|link| link.map(of))), ..last });
+        said
+    }
+
+    #[test]
+    fn the_one_link_that_is_busy_while_like_ones_are_idle_is_slow() {
+        let ring = [
+            sends([Some((1, 5, 900)), None]),
+            sends([Some((2, 98, 1000)), None]),
+            sends([Some((0, 9, 1000)), None]),
+        ];
+        assert_eq!(found_slow(&ring), [Some((StallClass::SlowLink, 1, 2)); 3], "whoever asks");
+        let text = diagnose_slow(Rank(0), &ring).unwrap().finding().to_string();
+        assert!(text.starts_with("has a slow link to rank 2: bytes were under way on it for 98 %"), "{text}");
+        let both_ways = [
+            sends([Some((1, 5, 900)), Some((2, 3, 900))]),
+            sends([Some((2, 98, 1000)), Some((0, 4, 900))]),
+            sends([Some((1, 90, 1000)), Some((0, 9, 1000))]),
+        ];
+        assert_eq!(found_slow(&both_ways)[0], Some((StallClass::SlowLink, 1, 2)));
+    }
+
+    #[test]
+    fn a_network_that_is_slow_as_a_whole_names_no_link() {
+        let all = [(1, 97), (2, 99), (0, 95)].map(|(to, busy)| sends([Some((to, busy, 1000)), None]));
+        assert_eq!(found_slow(&all), [None; 3]);
+        let pair = [sends([Some((1, 99, 1000)), None]), sends([Some((0, 98, 1000)), None])];
+        assert_eq!(found_slow(&pair), [None; 2], "both ways of the only link");
+        let only_one = [sends([Some((1, 99, 1000)), None]), sends([None, None]), sends([None, None])];
+        assert_eq!(found_slow(&only_one), [None; 3], "a chain of one hop");
+        let acks = [sends([Some((1, 99, 1000)), None]), sends([Some((0, 1, 40)), None])];
+        assert_eq!(found_slow(&acks), [None; 2], "nothing else has carried as much");
+        let mut busy = [sends([Some((1, 99, 1000)), None]), sends([Some((0, 1, 1000)), None])];
+        assert_eq!(found_slow(&busy)[0], Some((StallClass::SlowLink, 0, 1)));
+        busy[1].last.as_mut().unwrap().links = None;
+        assert_eq!(found_slow(&busy), [None; 2], "one says nothing of its links");
+    }
+
     #[test]
     fn another_call_at_the_same_place_is_a_mismatch() {
         let mut other = waits(7, Some(0));
@@ -325,6 +433,73 @@ mod tests {
         assert_eq!(found(0, &[waits(7, Some(1)), waits(7, Some(0))]), Some((StallClass::MissingExit, 1, 0)));
         assert_eq!(found(1, &[waits(7, Some(1)), idle(7)]), None);
         assert_eq!(found(0, &[waits(7, Some(1)), idle(7)]), Some((StallClass::MissingExit, 1, 0)));
+    }
+
+    /// A GPU that has enqueued collectives up to this number, of which `done` are done, and whose kernel of number `in_` waits for `peer`.
+    fn gpu(latest: u64, done: u64, in_: Option<(u64, u32)>) -> Said {
+        let waits = in_.map(|(launch, peer)| KernelAt {
+            peer: Rank(peer),
+            is_credit: false,
+            step: 12,
+            block: 3,
+            launch,
+        });
+        let record = |seq| Some(call(Func::AllReduce, seq, 100));
+        let during = in_.map(|(seq, _)| seq).or((done <= latest).then_some(latest));
+        said(Standing {
+            begun: latest + 1,
+            done,
+            latest: record(latest),
+            during: during.and_then(record),
+            waits_for: waits.map(|at| at.peer),
+            waited_ms: if waits.is_some() { 10_000 } else { 0 },
+            kernels: Some(Kernels { waits, has_graphs: false }),
+            ..Standing::default()
+        })
+    }
+
+    #[test]
+    fn a_kernel_that_waits_says_for_whom_and_the_end_of_the_chain_is_named() {
+        let never = [gpu(9, 5, Some((7, 1))), gpu(9, 5, Some((7, 2))), gpu(6, 7, None)];
+        assert_eq!(found(0, &never), Some((StallClass::MissingEnter, 2, 1)));
+        let stall = diagnose(Rank(0), &never).unwrap();
+        assert_eq!((stall.during.seq, stall.waits_at.unwrap().step), (7, 12), "not the one enqueued last");
+        let not_started = [gpu(7, 7, Some((7, 1))), gpu(9, 7, None)];
+        assert_eq!(found(0, &not_started), Some((StallClass::MissingStart, 1, 0)));
+        let text = diagnose(Rank(0), &not_started).unwrap().finding().to_string();
+        assert!(text.starts_with("has enqueued it, and its kernel does not run"), "{text}");
+        let silent = [gpu(7, 7, Some((7, 1))), Said::default()];
+        assert_eq!(found(0, &silent), Some((StallClass::NoAnswer, 1, 0)));
+        let circle = [gpu(7, 7, Some((7, 1))), gpu(7, 7, Some((7, 0)))];
+        assert_eq!(found(0, &circle), Some((StallClass::MissingExit, 1, 0)));
+        let text = diagnose(Rank(0), &circle).unwrap().finding().to_string();
+        assert!(text.contains("its own kernel waits: rank 0 has not sent step 12 (block 3)"), "{text}");
+        assert_eq!(found(0, &[gpu(7, 8, None), gpu(6, 7, None)]), None, "nobody waits");
+    }
+
+    #[test]
+    fn who_enqueues_on_and_on_has_not_started_and_whose_kernels_go_on_is_slow() {
+        let mut ahead = [gpu(7, 7, Some((7, 1))), gpu(40, 7, None)];
+        ahead[1].first = gpu(20, 7, None).last;
+        assert_eq!(found(0, &ahead), Some((StallClass::MissingStart, 1, 0)));
+        let mut comes = [gpu(7, 7, Some((7, 1))), gpu(40, 7, None)];
+        comes[1].first = gpu(40, 6, None).last;
+        assert_eq!(found(0, &comes), Some((StallClass::Slow, 1, 0)));
+    }
+
+    #[test]
+    fn a_graph_that_a_rank_has_not_launched_has_not_started() {
+        let mut replayed = [gpu(7, 8, Some((5, 1))), gpu(7, 8, None)];
+        assert_eq!(found(0, &replayed), Some((StallClass::MissingExit, 1, 0)), "there are no graphs");
+        for said in &mut replayed {
+            for standing in [&mut said.first, &mut said.last] {
+                let standing = standing.as_mut().unwrap();
+                standing.kernels.as_mut().unwrap().has_graphs = true;
+            }
+        }
+        assert_eq!(found(0, &replayed), Some((StallClass::MissingStart, 1, 0)));
+        let text = diagnose(Rank(0), &replayed).unwrap().finding().to_string();
+        assert!(text.starts_with("has not launched the graph with it"), "{text}");
     }
 
     #[test]

@@ -15,14 +15,18 @@
 //!
 //! The lowest of the ranks that ask at the same time goes on; the others wait for what it finds.
 
+mod kernels;
 mod standing;
 mod idle;
+mod links;
 mod report;
 mod diagnose;
 mod detector;
 
 pub use detector::{Act, Detector};
 pub(super) use idle::IdleWindow;
+pub use kernels::{KernelAt, Kernels};
+pub use links::{LinkUse, LinkWindow};
 pub use report::{Stall, StallClass};
 #[cfg(test)]
 pub(super) use standing::Idle;

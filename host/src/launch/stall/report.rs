@@ -1,5 +1,7 @@
 //! What is found.
 
+use super::kernels::KernelAt;
+use super::links::LinkUse;
 use crate::plan::CallRecord;
 use core::fmt;
 use oxccl_shared::abi::Rank;
@@ -14,12 +16,16 @@ pub enum StallClass {
     NoAnswer,
     /// It has not called the operation that others wait in.
     MissingEnter,
+    /// It has called the operation, and its kernel does not run: the stream has other work before it, or it has not launched the graph.
+    MissingStart,
     /// It called another operation, or the ranks wait for each other in different ones.
     Mismatch,
     /// It entered the operation and makes no progress in it, or what it sent does not arrive.
     MissingExit,
     /// It makes progress, too little of it.
     Slow,
+    /// The link from it to the rank that waits makes progress, too little of it.
+    SlowLink,
 }
 
 impl StallClass {
@@ -28,9 +34,11 @@ impl StallClass {
         match self {
             StallClass::NoAnswer => "no answer",
             StallClass::MissingEnter => "missing enter",
+            StallClass::MissingStart => "missing start",
             StallClass::Mismatch => "mismatch",
             StallClass::MissingExit => "missing exit",
             StallClass::Slow => "slow",
+            StallClass::SlowLink => "slow link",
         }
     }
 }
@@ -64,6 +72,12 @@ pub struct Stall {
     /// Bytes that it has sent and received in that call, where they are counted. Of one that does not answer: what the ranks that wait for
     /// it have had from it and sent to it.
     pub moved: Option<[u64; 2]>,
+    /// Of a slow link, how it has been used.
+    pub link: Option<LinkUse>,
+    /// Where the kernel of the rank that waits stands, of ranks on GPUs.
+    pub waits_at: Option<KernelAt>,
+    /// Where the kernel of the rank at fault waits, if it does.
+    pub stands_at: Option<KernelAt>,
     /// How many ranks do not answer.
     pub silent: u32,
 }
@@ -97,11 +111,40 @@ impl fmt::Display for Finding<'_> {
                 return if more == 0 { Ok(()) } else { write!(f, " (nor do {more} more ranks)") };
             }
             StallClass::MissingEnter => write!(f, "has not entered it")?,
+            StallClass::MissingStart if is_in.is_none() => {
+                return write!(
+                    f,
+                    "has not launched the graph with it, or its stream has other work before that"
+                );
+            }
+            StallClass::MissingStart => {
+                write!(
+                    f,
+                    "has enqueued it, and its kernel does not run: its stream has other work before it"
+                )?;
+            }
             StallClass::Mismatch => write!(f, "does something else")?,
             StallClass::MissingExit if is_in.is_none() => {
                 return write!(f, "has completed it: what it sent does not arrive");
             }
-            StallClass::MissingExit => write!(f, "entered it and makes no progress")?,
+            StallClass::MissingExit => {
+                write!(f, "entered it and makes no progress")?;
+                if let Some(at) = self.0.stands_at {
+                    write!(f, "; its own kernel waits: {at}")?;
+                }
+            }
+            StallClass::SlowLink => {
+                let Some(link) = self.0.link else { return write!(f, "has a slow link") };
+                return write!(
+                    f,
+                    "has a slow link to rank {}: bytes were under way on it for {} % of the time, and {:.1} MB/s arrived, with {} \
+                     segments sent again, while other links carried as much and were idle",
+                    link.peer,
+                    link.busy,
+                    link.rate(),
+                    link.retransmits,
+                );
+            }
             StallClass::Slow => write!(f, "is slow")?,
         }
         if let Some([sent, received]) = self.0.moved {

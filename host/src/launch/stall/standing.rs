@@ -1,5 +1,7 @@
 //! What a rank says of itself.
 
+use super::kernels::Kernels;
+use super::links::LinkUse;
 use super::report::Stall;
 use crate::plan::CallRecord;
 use oxccl_shared::abi::Rank;
@@ -29,6 +31,10 @@ pub struct Standing {
     pub lasted_ms: u64,
     /// How much of the call it has spent waiting, since somebody first looked.
     pub idle: Option<Idle>,
+    /// The busiest links on which it sends in the call under way, since somebody first looked; none where they are not known.
+    pub links: Option<[Option<LinkUse>; 2]>,
+    /// What its kernels do, of a rank on a GPU.
+    pub kernels: Option<Kernels>,
 }
 
 /// How a rank divides its time in a call.
@@ -56,6 +62,12 @@ impl Standing {
     /// Whether it has come further than it was before.
     pub(super) fn has_moved_since(&self, before: &Standing) -> bool {
         (self.begun, self.done, self.moved) != (before.begun, before.done, before.moved)
+    }
+
+    /// Whether its kernels have come further. Calls that are only enqueued count for nothing, and a kernel that waited has begun another wait.
+    pub(super) fn has_run_since(&self, before: &Standing) -> bool {
+        let at = |standing: &Standing| standing.kernels.and_then(|kernels| kernels.waits).map(|at| at.launch);
+        self.done != before.done || at(self) != at(before) || self.waited_ms < before.waited_ms
     }
 }
 

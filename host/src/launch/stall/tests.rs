@@ -1,7 +1,7 @@
 //! Detectors of several ranks without sockets or clocks.
 
 use super::*;
-use crate::launch::stall::{Idle, StallClass};
+use crate::launch::stall::{Idle, KernelAt, Kernels, StallClass};
 use crate::plan::{Call, CallRecord};
 
 const WARN: Duration = Duration::from_secs(10);
@@ -240,6 +240,33 @@ fn an_operation_that_goes_on_and_lasts_names_the_slow_rank_once() {
     job.pass(WARN);
     assert_eq!((job.reports.len(), job.cleared.len()), (1, 1));
     assert!(job.ranks.iter().all(|rank| rank.detector.stall().is_none()));
+}
+
+/// A GPU's executor goes on while the kernel of an earlier call waits: that is still the same stall.
+#[test]
+fn calls_enqueued_behind_a_kernel_that_waits_do_not_end_its_stall() {
+    let mut job = Job::new(2);
+    job.waits(0, 7, 1);
+    for rank in &mut job.ranks {
+        let waits = rank.standing.waits_for.map(|peer| KernelAt {
+            peer,
+            is_credit: false,
+            step: 1,
+            block: 0,
+            launch: 7,
+        });
+        rank.standing.kernels = Some(Kernels { waits, has_graphs: false });
+    }
+    job.pass(WARN + 100 * MS);
+    assert_eq!(job.reports.len(), 1);
+    for _ in 0..5 {
+        job.ranks[0].standing.begun += 3;
+        job.pass(WARN);
+    }
+    assert_eq!((job.reports.len(), job.cleared.len()), (1, 0));
+    (0..2).for_each(|rank| job.done(rank, 7));
+    job.pass(WARN);
+    assert_eq!((job.reports.len(), job.cleared.len()), (1, 1));
 }
 
 #[test]

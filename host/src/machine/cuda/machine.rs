@@ -44,8 +44,10 @@ pub struct CudaParts {
     pub kernels: Arc<DeviceKernels>,
     /// Kernels of algorithms from outside the library, used before its own.
     pub custom: Vec<CustomKernels>,
-    /// The tiles of blocks of its kernels.
+    /// The tiles of blocks of its kernels with slots.
     pub tiles: Tiles,
+    /// Bytes of those of symmetric kernels, if the user says so.
+    pub tile_bytes: Option<u32>,
     /// Whether all kernels that plans may choose are loaded.
     pub has_all_kernels: bool,
     /// Addresses of the connections.
@@ -214,6 +216,7 @@ impl Machine for Cuda {
         let device = self.parts.device.clone();
         // SAFETY: (1, 2) obligation 1.
         let stream = unsafe { StreamRef::from_raw(&device, queue.cast()) };
+        self.note_call(false);
         // SAFETY: (1) obligation 2.
         unsafe { self.launch_collective(raw, plan, tag, stream) }
     }
@@ -240,6 +243,7 @@ impl Machine for Cuda {
         let device = self.parts.device.clone();
         // SAFETY: (1, 2) obligation 1.
         let stream = unsafe { StreamRef::from_raw(&device, queue.cast()) };
+        self.note_call(true);
         // SAFETY: (1) obligations 1 and 2.
         unsafe { self.enqueue_copies(raw, placement, stream) }
     }
@@ -254,6 +258,7 @@ impl Machine for Cuda {
         let device = self.parts.device.clone();
         // SAFETY: (1, 2) obligation 1.
         let stream = unsafe { StreamRef::from_raw(&device, queue.cast()) };
+        self.note_call(false);
         // SAFETY: (1) obligations 1 and 2.
         unsafe { self.launch_symmetric(raw, plan, tag, stream) }
     }
@@ -262,6 +267,7 @@ impl Machine for Cuda {
         let device = self.parts.device.clone();
         // SAFETY: (1, 2) obligation 1.
         let stream = unsafe { StreamRef::from_raw(&device, queue.cast()) };
+        self.note_call(false);
         // SAFETY: (1) obligation 1.
         unsafe { self.launch_messages(messages, stream) }
     }
@@ -352,6 +358,7 @@ impl Cuda {
             monitor.upgrade().iter().for_each(|monitor| monitor.abort());
             released.upgrade().iter().filter_map(|signals| signals.get()).for_each(|table| table.release());
         });
+        parts.monitor.set_timeout(parts.timeout);
         let order = Order::new(&parts.device)?;
         parts.kernels.watch(order.done());
         Ok(Cuda {
@@ -379,6 +386,10 @@ impl Cuda {
             table.release();
         }
         self.one_sided = Some(OneSided::new(self.parts.rank, table));
+    }
+
+    fn note_call(&self, is_silent: bool) {
+        self.parts.monitor.note_call(is_silent, self.order.capture().is_some());
     }
 
     /// The operator of a call, or a sum where the call copies.
@@ -501,7 +512,7 @@ impl Cuda {
             rings: std::ptr::null(),
             trees: std::ptr::null(),
             monitor: self.parts.monitor.address(),
-            timeout_ns: u64::try_from(self.parts.timeout.as_nanos()).unwrap_or(u64::MAX),
+            number: self.parts.health.recorder().next().wrapping_sub(1),
             nconns: 0,
             nchannels: channels,
             rank: self.parts.rank,

@@ -21,6 +21,7 @@ mod copies;
 mod symmetric;
 mod messages;
 mod issue;
+mod stands;
 mod stopped;
 mod one_sided;
 mod buffer;

@@ -3,12 +3,16 @@
 use super::driver::{CudaError, Event, StreamRef};
 use super::machine::{Cuda, CudaParts};
 use super::monitor::Monitor;
+use super::stands::{Found, Looks};
 use crate::gpu::KernelError;
-use crate::launch::{Fault, Health, Notify, Outstanding, Probe, Progress, RunError, Standing};
+use crate::launch::{
+    Fault, Health, KernelAt, Kernels, Notify, Outstanding, Probe, Progress, RunError, Standing,
+};
 use crate::machine::Verdict;
-use oxccl_shared::abi::{StopCause, Stopped};
+use crate::plan::CallRecord;
+use oxccl_shared::abi::{Stands, StopCause, Stopped};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Asks of a communicator's kernels from any thread. Their page and their event live as long as the machine, and a call of this.
 pub(super) struct KernelProbe {
@@ -19,6 +23,25 @@ pub(super) struct KernelProbe {
     done: Weak<Event>,
     /// Calls known to be done.
     calls_done: Mutex<u64>,
+    /// What kernels that wait have said.
+    looks: Mutex<Looks>,
+}
+
+impl KernelProbe {
+    /// The latest call, of messages too.
+    fn latest(&self) -> Option<CallRecord> {
+        self.health.recorder().latest(1).first().map(|found| found.record)
+    }
+
+    /// What kernels wait for, if they do, and in which call. Counts the time.
+    fn look(&self, monitor: &Monitor) -> Option<(Found, Option<CallRecord>)> {
+        let mut looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
+        let recorder = self.health.recorder();
+        let found = looks.look(monitor.stands(), (Instant::now(), recorder.ticks()))?;
+        self.health.count_wait(found.peer(), found.ticks);
+        let Stands { launch, wait, .. } = found.stands;
+        Some((found, recorder.call_with(launch, wait.peer, wait.is_credit)))
+    }
 }
 
 impl Probe for KernelProbe {
@@ -49,8 +72,26 @@ impl Probe for KernelProbe {
     }
 
     fn standing(&self) -> Standing {
+        let monitor = self.monitor.upgrade();
+        // Before the driver is asked, which may take its time.
+        let found = monitor.as_ref().and_then(|monitor| self.look(monitor));
         let Progress { begun, done, latest } = self.progress();
-        Standing { begun, done, latest, during: latest.filter(|_| done < begun), ..Standing::default() }
+        let waits = found.map(|(Found { block, stands, .. }, _)| {
+            let (wait, launch) = (stands.wait, stands.launch);
+            KernelAt { peer: wait.peer, is_credit: wait.is_credit, step: wait.step, block, launch }
+        });
+        let is_known = monitor.as_ref().is_some_and(|monitor| !monitor.is_silent());
+        let has_graphs = monitor.as_ref().is_some_and(|monitor| monitor.has_graphs());
+        Standing {
+            begun,
+            done,
+            latest,
+            during: found.and_then(|(_, record)| record).or_else(|| self.latest().filter(|_| done < begun)),
+            waits_for: waits.map(|at| at.peer),
+            waited_ms: found.map_or(0, |(found, _)| found.waited.as_millis() as u64),
+            kernels: (is_known || waits.is_some()).then_some(Kernels { waits, has_graphs }),
+            ..Standing::default()
+        }
     }
 
     fn is_polled(&self) -> bool {
@@ -98,6 +139,7 @@ impl Cuda {
             monitor: Arc::downgrade(monitor),
             done: Arc::downgrade(self.order.done()),
             calls_done: Mutex::new(0),
+            looks: Mutex::default(),
         }
     }
 

@@ -45,7 +45,8 @@ impl Cuda {
         let operator = self.operator(&raw.call, raw.scalar_bits);
         let coll = collective_args(raw, &as_collective(plan), &operator, tag);
         let lists = self.parts.tables.of(ConnKind::Mesh, Protocol::LL);
-        let tiles = Tiles::on(&self.parts.device, plan.tile_bytes);
+        let tile_bytes = self.parts.tile_bytes.unwrap_or(plan.tile_bytes);
+        let tiles = Tiles::on(&self.parts.device, tile_bytes);
         let launch = KernelLaunch { tile_bytes: tiles.tile_bytes, ..self.launch(lists, plan.channels) };
         let mut args = SymmetricArgs { launch, coll, ranks: self.buffers(&coll, plan) };
         let function = self.function(plan.kernel(), plan.threads)?;

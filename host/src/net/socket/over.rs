@@ -10,13 +10,24 @@ use crate::net::message::{Ends, Receiver, Sender};
 use crate::net::seal::{SealedReader, SealedWriter};
 use crate::net::{NetError, RecvComm, SendComm};
 use std::net::TcpStream;
+use std::sync::Arc;
 
-/// The sending end over a socket on which nothing has travelled since authentication, encrypted or not.
+/// The sending end over a socket on which nothing has travelled since authentication, encrypted or not. `seen` may look at it as long as
+/// it lives.
 ///
 /// # Errors
 /// The socket does not take its options.
-pub(crate) fn sender_over(stream: DataStream, encrypt: bool) -> Result<Box<dyn SendComm>, NetError> {
-    Ok(sender(prepare(&stream.socket)?, vec![stream], encrypt))
+pub(crate) fn sender_over(
+    stream: DataStream,
+    encrypt: bool,
+    seen: impl FnOnce(&Arc<TcpStream>),
+) -> Result<Box<dyn SendComm>, NetError> {
+    let (ends, socket) = (prepare(&stream.socket)?, Arc::new(stream.socket));
+    seen(&socket);
+    if !encrypt {
+        return Ok(Box::new(Sender::new(ends, vec![socket])));
+    }
+    Ok(Box::new(Sender::new(ends, vec![SealedWriter::new(socket, stream.keys.sends)])))
 }
 
 /// The receiving end, likewise.
@@ -82,7 +93,7 @@ mod tests {
             std::thread::yield_now();
         }
         let keys = DataKeys { sends: Secret::from_seed(b"there"), receives: Secret::from_seed(b"back") };
-        assert!(sender_over(DataStream { socket: socket.try_clone().unwrap(), keys }, false).is_ok());
+        assert!(sender_over(DataStream { socket: socket.try_clone().unwrap(), keys }, false, |_| ()).is_ok());
         let mut receiver = receiver_over(DataStream { socket, keys }, false).unwrap();
         let mut room = [0u8; 8];
         // SAFETY: `room` outlives the receiver's use of it, and nobody else touches it.
