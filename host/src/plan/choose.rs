@@ -323,9 +323,8 @@ impl Facts {
     fn copy_engines_are_faster(&self, call: &Call) -> bool {
         let is_like_measured = self.machine.ring.intra <= PathKind::Nvb && self.machine.nhosts == 1;
         let bytes = call.buffer_bytes(self.nranks);
-        let is_beaten =
-            |row: &WindowRow| row.func == call.func && self.nranks <= row.ranks_max && bytes >= row.min_bytes;
-        is_like_measured && self.forced == Forced::default() && self.tuning.copy_engines.iter().any(is_beaten)
+        let is_beaten = WindowRow::any_beats(self.tuning.copy_engines, call.func, self.nranks, bytes);
+        is_like_measured && self.forced == Forced::default() && is_beaten
     }
 
     /// Why a candidate is not among those that are [offered](Self::offered).

@@ -51,15 +51,40 @@ pub struct Placement {
     pub offset: u64,
 }
 
-/// From so many bytes of the longer buffer on, a way through symmetric windows is faster than kernels with slots.
+/// Where a way through symmetric windows is faster than kernels with slots. Of a function's rows the first one that knows so many ranks
+/// says so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WindowRow {
     /// The function.
     pub func: Func,
     /// Among at most so many ranks.
     pub ranks_max: u32,
-    /// From here on.
+    /// From so many bytes of the longer buffer on.
     pub min_bytes: u64,
+    /// Up to so many.
+    pub max_bytes: u64,
+}
+
+impl WindowRow {
+    /// From so many bytes on, among at most so many ranks.
+    pub const fn from(func: Func, ranks_max: u32, min_bytes: u64) -> WindowRow {
+        WindowRow { func, ranks_max, min_bytes, max_bytes: u64::MAX }
+    }
+
+    /// The row for so many ranks.
+    pub fn of(rows: &[WindowRow], func: Func, nranks: u32) -> Option<&WindowRow> {
+        rows.iter().find(|row| row.func == func && nranks <= row.ranks_max)
+    }
+
+    /// Whether these rows say so.
+    pub fn any_beats(rows: &[WindowRow], func: Func, nranks: u32, bytes: u64) -> bool {
+        WindowRow::of(rows, func, nranks).is_some_and(|row| row.holds(bytes))
+    }
+
+    /// Whether it says so of this length.
+    pub fn holds(&self, bytes: u64) -> bool {
+        (self.min_bytes..=self.max_bytes).contains(&bytes)
+    }
 }
 
 /// What a rank puts on its stream, in order.

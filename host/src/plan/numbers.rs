@@ -239,16 +239,18 @@ impl Tuning {
         ],
         // docs/measurements/2026-11-23-copy-engines.md, for two ranks; more were not measured.
         copy_engines: &[
-            WindowRow { func: Func::AllGather, ranks_max: 2, min_bytes: 64 << 20 },
-            WindowRow { func: Func::AllToAll, ranks_max: 2, min_bytes: 16 << 20 },
-            WindowRow { func: Func::Broadcast, ranks_max: 2, min_bytes: 256 << 20 },
+            WindowRow::from(Func::AllGather, 2, 64 << 20),
+            WindowRow::from(Func::AllToAll, 2, 16 << 20),
+            WindowRow::from(Func::Broadcast, 2, 256 << 20),
         ],
-        // Four ranks: figures of a prototype.
+        // docs/measurements/2026-11-25-symmetric-kernels.md, for two ranks: beyond, rings with 64 blocks are faster. More ranks: what a
+        // prototype took on four H200.
         symmetric: &[
-            WindowRow { func: Func::AllReduce, ranks_max: 8, min_bytes: 2 << 20 },
-            WindowRow { func: Func::ReduceScatter, ranks_max: 8, min_bytes: 2 << 20 },
-            WindowRow { func: Func::AllGather, ranks_max: 8, min_bytes: 2 << 20 },
-            WindowRow { func: Func::AllToAll, ranks_max: 8, min_bytes: 2 << 20 },
+            WindowRow { max_bytes: 128 << 20, ..WindowRow::from(Func::AllReduce, 2, 16 << 20) },
+            WindowRow { max_bytes: 32 << 20, ..WindowRow::from(Func::AllReduce, 8, 16 << 20) },
+            WindowRow::from(Func::ReduceScatter, 8, 16 << 20),
+            WindowRow::from(Func::AllGather, 8, 16 << 20),
+            WindowRow::from(Func::AllToAll, 8, 16 << 20),
         ],
         blocks: Some(Blocks::SM_90),
     };

@@ -37,12 +37,8 @@ pub struct SymmetricPlan {
 const ALIGN_BYTES: u64 = 16;
 /// Borders between blocks fall on multiples of this.
 const GRAIN_BYTES: u64 = 512;
-/// A block for so many bytes that a rank moves, up to [`BLOCKS_MAX`].
+/// A block for so many bytes that a rank moves, up to [`blocks_max`].
 const BLOCK_BYTES: u64 = 32 << 10;
-/// The most blocks that only move data, and that reduce: they fill NVLink, and more do not help (docs/measurements/2026-11-25-symmetric-kernels.md).
-const BLOCKS_MAX: [u32; 2] = [16, 16];
-/// The same where few multiprocessors are wanted.
-const FEW_BLOCKS_MAX: [u32; 2] = [8, 8];
 /// A warp that loads, eight that combine and one that stores; and without something to combine.
 const THREADS: [u32; 2] = [96, 320];
 /// Tiles of data that is only moved, and of operands of up to four and of more ranks: some pieces fit a multiprocessor's memory.
@@ -52,6 +48,16 @@ impl SymmetricPlan {
     /// Its kernel.
     pub fn kernel(&self) -> Kernel {
         Kernel::Symmetric { func: self.func, dtype: self.dtype }
+    }
+}
+
+/// The most blocks: they fill NVLink, and more help little (docs/measurements/2026-11-25-symmetric-kernels.md).
+fn blocks_max(func: Func, policy: CtaPolicy) -> u32 {
+    match (func, policy) {
+        (Func::AllReduce, _) => 8,
+        (Func::ReduceScatter, CtaPolicy::Default) => 24,
+        (Func::ReduceScatter, _) | (_, CtaPolicy::Default) => 16,
+        _ => 8,
     }
 }
 
@@ -98,9 +104,10 @@ impl Facts {
     fn symmetric_is_faster(&self, call: &Call) -> bool {
         let is_like_measured = self.machine.ring.intra <= PathKind::Nvb && self.machine.nhosts == 1;
         let bytes = call.buffer_bytes(self.nranks);
-        let is_beaten =
-            |row: &WindowRow| row.func == call.func && self.nranks <= row.ranks_max && bytes >= row.min_bytes;
-        is_like_measured && self.tuning.symmetric.iter().any(is_beaten)
+        let row = WindowRow::of(self.tuning.symmetric, call.func, self.nranks);
+        // Where few multiprocessors are wanted, a long call's speed is not the first thing.
+        let wants_few = self.cta_policy != CtaPolicy::Default;
+        is_like_measured && row.is_some_and(|row| row.holds(bytes) || wants_few && bytes >= row.min_bytes)
     }
 
     /// The plan of a call that [takes](Self::takes_symmetric) a symmetric kernel, with its buffers at these addresses, which `place` finds in
@@ -132,10 +139,7 @@ impl Facts {
         let dtype = reduces.then_some(call.dtype);
         let (elem_bytes, count) =
             dtype.map_or((1, call.bytes()), |dtype| (dtype.size_bytes() as u64, call.count));
-        let most = match self.cta_policy {
-            CtaPolicy::Default => BLOCKS_MAX,
-            CtaPolicy::Efficiency | CtaPolicy::Zero => FEW_BLOCKS_MAX,
-        }[usize::from(reduces)];
+        let most = blocks_max(call.func, self.cta_policy);
         let moved_bytes = match call.func {
             Func::AllReduce => call.bytes().div_ceil(u64::from(self.nranks)),
             _ => call.bytes(),
@@ -189,7 +193,7 @@ mod tests {
         Call { func, dtype: DataType::F32, op: RedOp::Sum, root: Rank(0), count }
     }
 
-    const LONG: u64 = 16 << 20;
+    const LONG: u64 = 5 << 20;
 
     #[test]
     fn who_takes_symmetric_kernels() {
@@ -204,6 +208,10 @@ mod tests {
             assert!(!none.takes_symmetric(&call(*func, LONG), None), "{func}");
             assert!(!any.takes_symmetric(&call(*func, LONG), Some(Forced::only(None, None))), "{func}");
         }
+        let beyond = 64 * LONG;
+        assert!(!free.takes_symmetric(&call(Func::AllReduce, beyond), None), "rings are faster");
+        let few = Facts { cta_policy: CtaPolicy::Efficiency, ..free };
+        assert!(few.takes_symmetric(&call(Func::AllReduce, beyond), None), "rings take more blocks");
         assert!(!any.takes_symmetric(&call(Func::Broadcast, LONG), None));
         let pre = Call { op: RedOp::PreMulSum, ..call(Func::AllReduce, LONG) };
         assert!(!any.takes_symmetric(&pre, None), "each rank has a multiplier of its own");
@@ -244,7 +252,7 @@ mod tests {
                 facts.symmetric_kernels().contains(&(plan.kernel(), plan.threads)),
                 "not loaded: {plan:?}"
             );
-            assert!((1..=16).contains(&plan.channels), "{plan:?}");
+            assert!((1..=24).contains(&plan.channels), "{plan:?}");
         }
     }
 }

@@ -52,14 +52,12 @@ mod tests {
 
     #[test]
     fn as_many_as_there_is_room_for() {
+        const AT: u32 = KERNEL_TILES_AT;
         let within = |bytes: u32, tile_kib: u32| Tiles::within(bytes, tile_kib << 10);
         // Hopper and data-centre Blackwell, consumer Blackwell, and what has no engine.
-        assert_eq!(
-            within(225 << 10, 16),
-            Tiles { tile_bytes: 16 << 10, shared_bytes: 512 + 14 * (16 << 10) }
-        );
-        assert_eq!(within(97 << 10, 16), Tiles { tile_bytes: 16 << 10, shared_bytes: 512 + 6 * (16 << 10) });
-        assert_eq!(within(225 << 10, 1).shared_bytes, 512 + (15 << 10));
+        assert_eq!(within(225 << 10, 16), Tiles { tile_bytes: 16 << 10, shared_bytes: AT + 14 * (16 << 10) });
+        assert_eq!(within(97 << 10, 16), Tiles { tile_bytes: 16 << 10, shared_bytes: AT + 6 * (16 << 10) });
+        assert_eq!(within(225 << 10, 1).shared_bytes, AT + (31 << 10));
         assert_eq!([within(225 << 10, 0), within(0, 16), within(16 << 10, 16)], [Tiles::default(); 3]);
     }
 }
